@@ -1,0 +1,77 @@
+# Thin front of CMake: every target is a line or two that could be typed by hand.
+
+JOBS ?= $(shell nproc)
+FUZZ_SECS ?= 600
+# Old ThreadSanitizer runtimes need the classic address layout; where the kernel lets us ask for it, we do.
+FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+define configure
+	@cmake --preset $(1) --log-level=WARNING >/dev/null
+endef
+
+.DEFAULT_GOAL := help
+.PHONY: help build all test check lint format asan tsan fuzz coverage bench run run-vllm run-sglang deps clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+build: ## the programs: build/release/baton and build/release/baton-sim
+	$(call configure,release)
+	@cmake --build --preset release -j $(JOBS) --target programs
+
+all:
+	$(call configure,release)
+	@cmake --build --preset release -j $(JOBS)
+
+test: all ## every spec
+	@ctest --preset release -j $(JOBS)
+
+check: all ## the quick specs (under three minutes)
+	@ctest --preset release -j $(JOBS) -L '^(unit|policy|tools|quick)$$' -LE '^slow$$'
+
+lint: ## include rules, sizes, layout, luacheck, clang-tidy, a build with -Werror
+	$(call configure,werror)
+	@cmake --build --preset werror -j $(JOBS)
+	@spec/tools/lint build/werror
+
+format: ## lay out C (and Lua, where stylua is installed) in place
+	@find core transport examples spec cmake -name '*.[ch]' ! -path 'spec/tools/fixtures/*' 2>/dev/null | xargs clang-format -i
+	@! command -v stylua >/dev/null || stylua lua policies examples spec
+
+asan: ## every spec under AddressSanitizer and UndefinedBehaviorSanitizer
+	$(call configure,asan)
+	@cmake --build --preset asan -j $(JOBS)
+	@ctest --preset asan -j $(JOBS) -LE '^slow$$'
+
+tsan: ## every spec under ThreadSanitizer
+	$(call configure,tsan)
+	@cmake --build --preset tsan -j $(JOBS)
+	@$(FIXED_LAYOUT) ctest --preset tsan -j $(JOBS) -LE '^slow$$'
+
+fuzz: ## libFuzzer over every target, FUZZ_SECS=600 shared among them
+	$(call configure,fuzz)
+	@cmake --build --preset fuzz -j $(JOBS) --target fuzzers
+	@spec/tools/fuzz build/fuzz $(FUZZ_SECS)
+
+coverage: ## every spec with gcov counters in build/coverage
+	$(call configure,coverage)
+	@cmake --build --preset coverage -j $(JOBS)
+	@ctest --preset coverage -j $(JOBS) -LE '^slow$$'
+
+bench: build ## the figures for the record
+	@spec/bench/run.sh
+
+run: build ## gateway, 2 prefill and 2 decode simulated workers
+	@examples/run/run.sh
+
+run-vllm: build ## the same over real vLLM engines on this CPU (6.3 GB of disk)
+	@examples/run/run-vllm.sh
+
+run-sglang: build ## the same over real SGLang engines on this CPU
+	@examples/run/run-sglang.sh
+
+deps: ## install every package the targets above need
+	@spec/tools/deps.sh install all
+
+clean: ## remove build/
+	@rm -rf build

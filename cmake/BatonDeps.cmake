@@ -1,0 +1,28 @@
+# What the project links with. A missing dependency is one line that names the Debian package.
+
+find_program(BT_PKG_CONFIG pkg-config)
+if(NOT BT_PKG_CONFIG)
+  message(FATAL_ERROR "pkg-config not found: install the Debian package pkg-config")
+endif()
+find_package(PkgConfig REQUIRED QUIET)
+find_package(Threads REQUIRED)
+
+# bt_require(<target> <pkg-config module> <Debian package>): makes PkgConfig::<target>.
+function(bt_require target module package)
+  pkg_check_modules(${target} QUIET IMPORTED_TARGET GLOBAL ${module})
+  if(NOT ${target}_FOUND)
+    message(FATAL_ERROR "${module} not found: install the Debian package ${package}")
+  endif()
+endfunction()
+
+bt_require(uv "libuv>=1.44" libuv1-dev)
+bt_require(luajit "luajit>=2.1" libluajit-5.1-dev)
+bt_require(xxhash "libxxhash>=0.8" libxxhash-dev)
+find_package(Llhttp)
+if(NOT Llhttp_FOUND)
+  message(FATAL_ERROR "llhttp not found: install the Debian package libllhttp-dev or node-llhttp")
+endif()
+if(BT_TESTS)
+  bt_require(cmocka "cmocka>=1.1" libcmocka-dev)
+  bt_require(jansson "jansson>=2.13" libjansson-dev)
+endif()

@@ -1,0 +1,274 @@
+/* Most routes answer in the same turn. /metrics and /requests wait for facts of the request loops: the exchange points to a
+ * `wait`, which hears of the facts, or of the client that left first.
+ *
+ * The memory guard of the data plane (max_buffered_bytes) does not apply here: an operator must get through when the gateway
+ * is full. Bodies are small instead.
+ */
+#include "admin/admin.h"
+
+#include "admin/live.h"
+#include "admin/metrics.h"
+#include "admin/paths.h"
+#include "admin/policies.h"
+#include "base/err.h"
+
+#include <stdlib.h>
+
+struct bt_admin {
+    bt_loop_t *loop;
+    bt_admin_config_t config;
+    bt_server_config_t server_config;
+    bt_server_t *server;
+    bt_listener_t *listener;
+    _Atomic unsigned refs; /* itself, and letters of the client port */
+    bool closing;
+    void (*done)(void *arg);
+    void *done_arg;
+};
+
+typedef struct wait {
+    struct bt_admin_wait base;
+    bt_admin_t *admin;
+    bt_exchange_t *x;
+    bt_gather_t *gather; /* NULL once it has told */
+    enum bt_answer_state state;
+} wait_t;
+
+/* ---- sending ---- */
+
+void bt_admin_send(bt_exchange_t *x, const bt_admin_reply_t *reply)
+{
+    bt_header_t headers[2] = {{BT_STR("Cache-Control"), BT_STR("no-store")}};
+    unsigned count = 1;
+
+    if (reply->body.failed) {
+        bt_exchange_respond(x, 503, "text/plain", BT_STR("out of memory\n"), NULL, 0);
+        return;
+    }
+    if (reply->allow != NULL)
+        headers[count++] = (bt_header_t){BT_STR("Allow"), bt_str(reply->allow)};
+    if (reply->status == 401)
+        headers[count++] =
+            (bt_header_t){BT_STR("WWW-Authenticate"), BT_STR("Bearer realm=\"baton admin\"")};
+    bt_exchange_respond(x, reply->status, reply->type, bt_text_str(&reply->body), headers, count);
+}
+
+static void send_error(bt_exchange_t *x, unsigned status, const char *why)
+{
+    bt_admin_reply_t reply;
+
+    bt_reply_init(&reply);
+    bt_reply_error(&reply, status, "%s", why);
+    bt_admin_send(x, &reply);
+    bt_reply_fini(&reply);
+}
+
+/* ---- answers that wait for the loops ---- */
+
+static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
+{
+    wait_t *w = user;
+    const bt_admin_config_t *config = &w->admin->config;
+    bt_admin_reply_t reply;
+
+    w->gather = NULL;
+    bt_reply_init(&reply);
+    if (w->state == BT_WANTS_METRICS) {
+        reply.type = "text/plain; version=0.0.4; charset=utf-8";
+        bt_metrics_write(&reply.body, bt_registry_current(config->registry), config->gate, facts,
+                         count, config->version);
+        if (config->policies != NULL)
+            config->policies->metrics(config->policies_user, &(bt_prom_t){.out = &reply.body});
+    } else {
+        bt_live_requests(&reply.body, facts, count);
+    }
+    w->x->user = NULL;
+    bt_admin_send(w->x, &reply);
+    bt_reply_fini(&reply);
+}
+
+static void on_asker_gone(struct bt_admin_wait *base)
+{
+    wait_t *w = bt_container_of(base, wait_t, base);
+
+    if (w->gather != NULL)
+        bt_gather_cancel(w->gather);
+}
+
+static void ask_loops(bt_admin_t *admin, bt_exchange_t *x, enum bt_answer_state state)
+{
+    wait_t *w = bt_arena_zalloc(&x->arena, sizeof(*w));
+    const bool with_rows = state == BT_WANTS_REQUESTS;
+
+    *w = (wait_t){.base.gone = on_asker_gone, .admin = admin, .x = x, .state = state};
+    x->user = &w->base;
+    if (bt_gather_start(&w->gather, admin->loop, admin->config.gate, with_rows, BT_LIVE_DEADLINE_MS,
+                        on_facts, w) == 0)
+        return;
+    x->user = NULL;
+    send_error(x, 503, bt_err_text(BT_E_NOMEM));
+}
+
+/* ---- who asks ---- */
+
+/* The time taken depends on the lengths only. */
+static bool is_key(const char *key, bt_str_t given)
+{
+    size_t n = strlen(key);
+    unsigned char differs = n != given.n;
+
+    for (size_t i = 0; i < given.n; i++)
+        differs |= (unsigned char) (given.p[i] ^ key[n > 0 ? i % n : 0]);
+    return differs == 0;
+}
+
+static bool is_authorized(const bt_admin_config_t *config, const bt_head_t *head)
+{
+    bt_str_t given = bt_head_get(head, BT_STR("authorization"));
+
+    if (config->api_key == NULL)
+        return true;
+    if (given.n < 7 || strncasecmp(given.p, "bearer ", 7) != 0)
+        return false;
+    return is_key(config->api_key, bt_str_trim((bt_str_t){given.p + 7, given.n - 7}));
+}
+
+/* Browsers name the page's origin on every request that changes something; tools send none. */
+bool bt_admin_is_foreign(const bt_head_t *head)
+{
+    bt_str_t origin = bt_head_get(head, BT_STR("origin")), host = bt_head_get(head, BT_STR("host"));
+    ptrdiff_t at = bt_str_find(origin, BT_STR("://"));
+
+    if (origin.n == 0)
+        return false;
+    return at < 0 || !bt_str_ieq((bt_str_t){origin.p + at + 3, origin.n - (size_t) at - 3}, host);
+}
+
+/* ---- server callbacks ---- */
+
+static void on_request(bt_exchange_t *x)
+{
+    bt_admin_t *admin = bt_server_user(x->server);
+    bt_admin_request_t request = {
+        .method = x->head.method, .path = x->head.path, .query = x->head.query, .body = x->body};
+    bt_admin_reply_t reply;
+
+    request.authorized = is_authorized(&admin->config, &x->head);
+    request.foreign = bt_admin_is_foreign(&x->head);
+    x->user = NULL;
+    bt_reply_init(&reply);
+    enum bt_answer_state state = bt_routes_answer(&admin->config, &request, &reply);
+    if (state == BT_ANSWERED)
+        bt_admin_send(x, &reply);
+    else if (state == BT_WANTS_POLICY_PUT || state == BT_WANTS_POLICY_DELETE)
+        bt_policies_change(admin->config.policies, admin->config.policies_user, x,
+                           state == BT_WANTS_POLICY_PUT, bt_str(reply.name));
+    else
+        ask_loops(admin, x, state);
+    bt_reply_fini(&reply);
+}
+
+static void on_gone(bt_exchange_t *x)
+{
+    struct bt_admin_wait *w = x->user;
+
+    if (w != NULL)
+        w->gone(w);
+}
+
+static const bt_server_ops_t server_ops = {.on_request = on_request, .on_gone = on_gone};
+
+static void on_accept(bt_loop_t *loop, int fd, void *user)
+{
+    (void) loop;
+    bt_admin_accept(user, fd);
+}
+
+/* ---- life ---- */
+
+int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config_t *config)
+{
+    bt_admin_t *admin = calloc(1, sizeof(*admin));
+
+    if (admin == NULL)
+        return BT_E_NOMEM;
+    admin->loop = control;
+    admin->config = *config;
+    if (admin->config.version == NULL)
+        admin->config.version = BT_VERSION;
+    admin->refs = 1;
+    bt_server_config_defaults(&admin->server_config);
+    admin->server_config.max_body_bytes = BT_ADMIN_BODY_MAX;
+    admin->server_config.max_buffered_bytes = SIZE_MAX;
+    int rc = bt_server_new(&admin->server, control, &server_ops, &admin->server_config, admin);
+    if (rc < 0) {
+        free(admin);
+        return rc;
+    }
+    *admin_p = admin;
+    return 0;
+}
+
+int bt_admin_listen(bt_admin_t *admin, int fd)
+{
+    return bt_listener_start(&admin->listener, admin->loop, fd, NULL, on_accept, admin);
+}
+
+void bt_admin_accept(bt_admin_t *admin, int fd)
+{
+    bt_server_accept(admin->server, fd);
+}
+
+static void stop_listening(bt_admin_t *admin)
+{
+    if (admin->listener != NULL)
+        bt_listener_close(admin->listener);
+    admin->listener = NULL;
+}
+
+void bt_admin_drain(bt_admin_t *admin)
+{
+    stop_listening(admin);
+    bt_server_drain(admin->server);
+}
+
+void bt_admin_ref(bt_admin_t *admin)
+{
+    atomic_fetch_add_explicit(&admin->refs, 1, memory_order_relaxed);
+}
+
+void bt_admin_unref(bt_admin_t *admin)
+{
+    void (*done)(void *arg) = admin->done;
+    void *arg = admin->done_arg;
+
+    if (atomic_fetch_sub_explicit(&admin->refs, 1, memory_order_acq_rel) > 1)
+        return;
+    free(admin);
+    if (done != NULL)
+        done(arg);
+}
+
+const bt_admin_config_t *bt_admin_config_of(bt_admin_t *admin)
+{
+    return admin->closing ? NULL : &admin->config;
+}
+
+bt_loop_t *bt_admin_loop_of(bt_admin_t *admin)
+{
+    return admin->loop;
+}
+
+static void on_server_closed(void *arg)
+{
+    bt_admin_unref(arg);
+}
+
+void bt_admin_close(bt_admin_t *admin, void (*done)(void *arg), void *arg)
+{
+    admin->closing = true;
+    admin->done = done;
+    admin->done_arg = arg;
+    stop_listening(admin);
+    bt_server_close(admin->server, on_server_closed, admin);
+}

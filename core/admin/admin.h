@@ -1,0 +1,47 @@
+/* admin.h - the operator's listener: metrics, workers, live requests.
+ *
+ * Owner: the control loop; bt_admin_worker_paths is the one function that request loops call.
+ * Life:  new -> listen -> drain -> close(done). Close only when no request loop can call bt_admin_worker_paths any more,
+ *        and end the control loop last: letters come home to it.
+ * Flow:  server -> routes -> registry, or letters to the request loops (live.h) and their facts back.
+ * Cost:  none on the request path; a scrape costs one letter a loop and one pass over workers and counters.
+ */
+#ifndef BT_ADMIN_ADMIN_H
+#define BT_ADMIN_ADMIN_H
+
+#include "dispatch/dispatcher.h"
+
+#define BT_ADMIN_BODY_MAX ((size_t) 1 << 20)
+
+typedef struct bt_admin bt_admin_t;
+
+typedef struct bt_admin_config {
+    bt_registry_t *registry;
+    bt_gate_t *gate; /* its dispatchers are set before the first request comes */
+    const char
+        *api_key; /* asked of everything but /metrics and /health; NULL = nothing asked; borrowed */
+    bool
+        metrics_only; /* bound beyond loopback without a key: all but /metrics and /health is 403 */
+    const char *version; /* NULL = the build's */
+    /* Completes a worker that is added by what its pool says about workers that say nothing (connector, engine, bootstrap
+     * port, lease). pool NULL = the first one. < 0: err holds one line. May be NULL. */
+    int (*complete)(void *user, const char *pool, bt_worker_spec_t *spec, char *err,
+                    size_t err_size);
+    void *complete_user;
+    const struct bt_policies_ops *policies; /* policies.h; NULL = they cannot be changed here */
+    void *policies_user;
+} bt_admin_config_t;
+
+int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config_t *config);
+/* Takes a listening socket (bt_listener_bind). */
+int bt_admin_listen(bt_admin_t *admin, int fd);
+/* Takes an accepted socket; its connection must be counted in control->connections already, as listeners do. */
+void bt_admin_accept(bt_admin_t *admin, int fd);
+/* For gate->worker_paths, with the admin as user: answers the peers' worker paths of the client port. */
+void bt_admin_worker_paths(void *user, bt_exchange_t *x);
+/* No new connections; idle ones close. */
+void bt_admin_drain(bt_admin_t *admin);
+/* Frees itself; done (may be NULL) runs when everything is closed. */
+void bt_admin_close(bt_admin_t *admin, void (*done)(void *arg), void *arg);
+
+#endif

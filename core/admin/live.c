@@ -1,0 +1,163 @@
+/* While a letter travels its facts belong to the request loop. `answered` is written at home only, so the callback never
+ * reads what a late loop is just writing; the gather outlives its callback until the last letter is back.
+ */
+#include "admin/live.h"
+
+#include "base/err.h"
+
+#include <stdlib.h>
+
+struct letter {
+    bt_msg_t msg;
+    bt_gather_t *gather;
+    bt_dispatcher_t *d;
+    uint64_t opened_us;
+};
+
+struct bt_gather {
+    bt_loop_t *control;
+    bt_timer_t deadline;
+    bt_gather_cb cb; /* NULL once told or cancelled */
+    void *user;
+    uint64_t start_us;
+    bool with_rows;
+    unsigned count, waiting;
+    struct letter *letters;
+    bt_loop_facts_t facts[];
+};
+
+static void free_if_home(bt_gather_t *g)
+{
+    if (g->waiting > 0 || g->cb != NULL)
+        return;
+    for (unsigned i = 0; i < g->count; i++)
+        bt_text_fini(&g->facts[i].rows);
+    free(g->letters);
+    free(g);
+}
+
+static void tell(bt_gather_t *g)
+{
+    bt_gather_cb cb = g->cb;
+
+    bt_timer_stop(&g->deadline);
+    cb(g->user, g->facts, g->count);
+    g->cb = NULL;
+    free_if_home(g);
+}
+
+static void on_deadline(bt_timer_t *timer)
+{
+    tell(bt_container_of(timer, bt_gather_t, deadline));
+}
+
+/* On the control loop again. */
+static void come_home(bt_loop_t *control, bt_msg_t *msg)
+{
+    struct letter *l = bt_container_of(msg, struct letter, msg);
+    bt_gather_t *g = l->gather;
+    bt_loop_facts_t *facts = &g->facts[l - g->letters];
+
+    (void) control;
+    facts->delay_us = l->opened_us - g->start_us;
+    facts->answered = true;
+    g->waiting--;
+    if (g->cb == NULL)
+        free_if_home(g);
+    else if (g->waiting == 0)
+        tell(g);
+}
+
+static void count_connections(const bt_dispatcher_t *d, bt_loop_facts_t *facts)
+{
+    for (unsigned i = 0; i < d->upstream_count; i++) {
+        const bt_upstream_t *up = d->upstreams[i].up;
+        if (up == NULL)
+            continue;
+        facts->upstream_idle += bt_upstream_idle_count(up);
+        facts->upstream_active += bt_upstream_active_count(up);
+    }
+}
+
+/* On the request loop. */
+static void fill(bt_loop_t *loop, bt_msg_t *msg)
+{
+    struct letter *l = bt_container_of(msg, struct letter, msg);
+    bt_gather_t *g = l->gather;
+    bt_loop_facts_t *facts = &g->facts[l - g->letters];
+    const bt_list_t *it;
+
+    l->opened_us = bt_loop_now_us(loop);
+    for (it = l->d->live.next; it != &l->d->live; it = it->next)
+        facts->requests++;
+    facts->rooms = l->d->rooms.live;
+    facts->errands = l->d->errand_count;
+    count_connections(l->d, facts);
+    if (g->with_rows)
+        bt_dispatcher_describe(l->d, &facts->rows);
+    bt_loop_post(g->control, &l->msg, come_home);
+}
+
+int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate, bool with_rows,
+                    uint64_t deadline_ms, bt_gather_cb cb, void *user)
+{
+    unsigned count = gate->dispatcher_count;
+    bt_gather_t *g = calloc(1, sizeof(*g) + count * sizeof(g->facts[0]));
+
+    if (g == NULL)
+        return BT_E_NOMEM;
+    g->letters = calloc(count + 1, sizeof(*g->letters));
+    if (g->letters == NULL) {
+        free(g);
+        return BT_E_NOMEM;
+    }
+    g->control = control;
+    g->cb = cb;
+    g->user = user;
+    g->with_rows = with_rows;
+    g->count = g->waiting = count;
+    g->start_us = bt_loop_now_us(control);
+    bt_timer_init(control, &g->deadline, on_deadline);
+    bt_timer_start(&g->deadline, count > 0 ? deadline_ms : 0);
+    *gather_p = g;
+    for (unsigned i = 0; i < count; i++) {
+        g->facts[i].loop = gate->dispatchers[i]->loop->index;
+        bt_text_init(&g->facts[i].rows);
+        g->letters[i] = (struct letter){.gather = g, .d = gate->dispatchers[i]};
+    }
+    for (unsigned i = 0; i < count; i++)
+        bt_loop_post(g->letters[i].d->loop, &g->letters[i].msg, fill);
+    return 0;
+}
+
+void bt_gather_cancel(bt_gather_t *gather)
+{
+    bt_timer_stop(&gather->deadline);
+    gather->cb = NULL;
+    free_if_home(gather);
+}
+
+void bt_live_requests(bt_text_t *out, const bt_loop_facts_t *facts, unsigned count)
+{
+    const char *comma = "";
+    unsigned total = 0;
+
+    bt_text_puts(out, "{\"requests\":[");
+    for (unsigned i = 0; i < count; i++) {
+        if (!facts[i].answered || facts[i].rows.len == 0)
+            continue;
+        bt_text_puts(out, comma);
+        bt_text_put(out, bt_text_str(&facts[i].rows));
+        total += facts[i].requests;
+        comma = ",";
+    }
+    bt_text_printf(out, "],\"total\":%u,\"late_loops\":[", total);
+    comma = "";
+    for (unsigned i = 0; i < count; i++) {
+        if (facts[i].answered)
+            continue;
+        bt_text_printf(out, "%s%u", comma, facts[i].loop);
+        comma = ",";
+    }
+    bt_text_puts(out, "]}\n");
+}

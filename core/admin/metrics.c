@@ -1,0 +1,217 @@
+/* What is not about one worker: the process, requests over all loops, and each loop. Counters are the loops' own and only
+ * grow, so sums over loops are good counters too; a value may be a moment older than its neighbour.
+ */
+#include "admin/metrics.h"
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "dispatch/route.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define N(array) ((unsigned) (sizeof(array) / sizeof((array)[0])))
+
+static uint64_t load(const _Atomic uint64_t *value)
+{
+    return atomic_load_explicit(value, memory_order_relaxed);
+}
+
+static void one(bt_prom_t *p, const char *name, const char *type, const char *help, uint64_t value)
+{
+    bt_prom_family(p, name, type, help);
+    bt_prom_count(p, NULL, 0, value);
+}
+
+/* ---- process ---- */
+
+static uint64_t resident_bytes(void)
+{
+    unsigned long long total = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+
+    if (f == NULL)
+        return 0;
+    int n = fscanf(f, "%llu %llu", &total, &resident);
+    fclose(f);
+    return n == 2 ? resident * (uint64_t) sysconf(_SC_PAGESIZE) : 0;
+}
+
+static uint64_t cpu_us(void)
+{
+    struct rusage u;
+
+    if (getrusage(RUSAGE_SELF, &u) != 0)
+        return 0;
+    return (uint64_t) (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000 +
+           (uint64_t) (u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+static void write_process(bt_prom_t *p, const bt_gate_t *gate, const char *version)
+{
+    const bt_label_t label = {"version", bt_str(version)};
+
+    bt_prom_family(p, "baton_build_info", "gauge", "The running build, in its label");
+    bt_prom_count(p, &label, 1, 1);
+    one(p, "baton_draining", "gauge",
+        "1 while the gateway is shutting down and takes no new requests",
+        atomic_load(&gate->draining));
+    one(p, "baton_concurrent_requests", "gauge", "Requests admitted now",
+        atomic_load(&gate->concurrent));
+    one(p, "baton_buffered_bytes", "gauge", "Capacity of all live buffers", bt_buf_total_bytes());
+    one(p, "baton_soft_failures_total", "counter",
+        "Internal checks that failed while serving went on: each is a bug", bt_soft_count());
+    one(p, "baton_process_resident_bytes", "gauge", "Resident memory of the process",
+        resident_bytes());
+    bt_prom_family(p, "baton_process_cpu_seconds_total", "counter",
+                   "CPU time of the process, user and system");
+    bt_prom_micro(p, NULL, 0, cpu_us());
+}
+
+/* ---- requests ---- */
+
+static void write_requests(bt_prom_t *p, const bt_gate_t *gate)
+{
+    bt_prom_family(
+        p, "baton_requests_total", "counter",
+        "Requests answered, by route and status; gone: the client left before it had one");
+    for (unsigned route = 0; route < BT_ROUTE_COUNT && route < BT_STATS_ROUTES; route++)
+        for (unsigned status = 0; status < BT_STATS_STATUSES; status++) {
+            uint64_t sum = 0;
+            char text[16] = "gone";
+            for (unsigned i = 0; i < gate->dispatcher_count; i++)
+                sum += load(&gate->dispatchers[i]->stats.requests[route][status]);
+            if (sum == 0)
+                continue;
+            if (status != 0)
+                snprintf(text, sizeof text, "%u", status);
+            const bt_label_t labels[] = {
+                {"route", bt_str(bt_route_info((enum bt_route) route)->label)},
+                {"status", bt_str(text)}};
+            bt_prom_count(p, labels, N(labels), sum);
+        }
+}
+
+static uint64_t sum_at(const bt_gate_t *gate, size_t offset)
+{
+    uint64_t sum = 0;
+
+    for (unsigned i = 0; i < gate->dispatcher_count; i++)
+        sum += load(
+            (const _Atomic uint64_t *) (const void *) ((const char *) &gate->dispatchers[i]->stats +
+                                                       offset));
+    return sum;
+}
+
+static void write_counters(bt_prom_t *p, const bt_gate_t *gate)
+{
+#define WRITE_COUNTER(name, help)                                                                  \
+    one(p, "baton_" #name "_total", "counter", help, sum_at(gate, offsetof(bt_stats_t, name)));
+    BT_COUNTER_MAP(WRITE_COUNTER)
+#undef WRITE_COUNTER
+}
+
+static void write_histograms(bt_prom_t *p, const bt_gate_t *gate)
+{
+    static const struct {
+        const char *name, *help;
+        size_t offset;
+    } rows[] = {
+        {"baton_ttft_seconds", "From the request's arrival to its first answer byte",
+         offsetof(bt_stats_t, ttft)},
+        {"baton_tpot_seconds", "Time per output token after the first, per request",
+         offsetof(bt_stats_t, tpot)},
+        {"baton_itl_seconds", "Time between two events of a stream", offsetof(bt_stats_t, itl)},
+        {"baton_request_duration_seconds", "From the request's arrival to its last answer byte",
+         offsetof(bt_stats_t, duration)},
+        {"baton_prefill_seconds", "Duration of prefill legs", offsetof(bt_stats_t, prefill)},
+        {"baton_handoff_wait_seconds", "From prefill's end to decode's first byte",
+         offsetof(bt_stats_t, handoff_wait)},
+    };
+    const bt_histogram_t **parts = calloc(gate->dispatcher_count + 1, sizeof(*parts));
+
+    for (unsigned r = 0; parts != NULL && r < N(rows); r++) {
+        for (unsigned i = 0; i < gate->dispatcher_count; i++)
+            parts[i] =
+                (const void *) ((const char *) &gate->dispatchers[i]->stats + rows[r].offset);
+        bt_prom_family(p, rows[r].name, "histogram", rows[r].help);
+        bt_prom_histogram(p, parts, gate->dispatcher_count);
+    }
+    free(parts);
+}
+
+/* ---- loops ---- */
+
+static void write_loop(bt_prom_t *p, unsigned loop, uint64_t value)
+{
+    char text[16];
+
+    snprintf(text, sizeof text, "%u", loop);
+    const bt_label_t label = {"loop", bt_str(text)};
+    bt_prom_count(p, &label, 1, value);
+}
+
+static void write_gathered(bt_prom_t *p, const bt_loop_facts_t *facts, unsigned count)
+{
+    static const struct {
+        const char *name, *help;
+        size_t offset;
+    } rows[] = {
+        {"baton_live_requests", "Requests being served", offsetof(bt_loop_facts_t, requests)},
+        {"baton_live_rooms", "Bootstrap rooms that are open", offsetof(bt_loop_facts_t, rooms)},
+        {"baton_errands", "Release, abort and question calls under way",
+         offsetof(bt_loop_facts_t, errands)},
+        {"baton_upstream_connections_idle", "Connections to workers kept for the next request",
+         offsetof(bt_loop_facts_t, upstream_idle)},
+        {"baton_upstream_connections_active", "Connections to workers that carry a leg",
+         offsetof(bt_loop_facts_t, upstream_active)},
+    };
+
+    for (unsigned r = 0; r < N(rows); r++) {
+        bt_prom_family(p, rows[r].name, "gauge", rows[r].help);
+        for (unsigned i = 0; i < count; i++)
+            if (facts[i].answered)
+                write_loop(
+                    p, facts[i].loop,
+                    *(const unsigned *) (const void *) ((const char *) &facts[i] + rows[r].offset));
+    }
+}
+
+static void write_loops(bt_prom_t *p, const bt_gate_t *gate, const bt_loop_facts_t *facts,
+                        unsigned count)
+{
+    bt_prom_family(p, "baton_client_connections", "gauge", "Client connections held by each loop");
+    for (unsigned i = 0; i < gate->dispatcher_count; i++) {
+        bt_loop_t *loop = gate->dispatchers[i]->loop;
+        write_loop(p, loop->index, atomic_load_explicit(&loop->connections, memory_order_relaxed));
+    }
+    bt_prom_family(p, "baton_loop_responsive", "gauge",
+                   "1 when the loop answered this scrape in time");
+    for (unsigned i = 0; i < count; i++)
+        write_loop(p, facts[i].loop, facts[i].answered);
+    bt_prom_family(p, "baton_loop_delay_seconds", "gauge",
+                   "How long this scrape's letter waited for the loop");
+    for (unsigned i = 0; i < count; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%u", facts[i].loop);
+        const bt_label_t label = {"loop", bt_str(text)};
+        if (facts[i].answered)
+            bt_prom_micro(p, &label, 1, facts[i].delay_us);
+    }
+    write_gathered(p, facts, count);
+}
+
+void bt_metrics_write(bt_text_t *out, const bt_fleet_t *fleet, bt_gate_t *gate,
+                      const bt_loop_facts_t *facts, unsigned fact_count, const char *version)
+{
+    bt_prom_t p = {.out = out};
+
+    write_process(&p, gate, version);
+    write_requests(&p, gate);
+    write_counters(&p, gate);
+    write_histograms(&p, gate);
+    write_loops(&p, gate, facts, fact_count);
+    bt_metrics_fleet(&p, fleet, bt_clock_ms());
+}

@@ -1,0 +1,19 @@
+/* metrics.h - the gateway as Prometheus sees it. Private to core/admin.
+ *
+ * Owner: nobody; reads atomics of other threads and the facts that live.h has gathered.
+ * Life:  one text a scrape.
+ * Flow:  process, requests, loops, pools, workers; every name begins with baton_.
+ * Cost:  one pass over the loops' counters and over all workers per family.
+ */
+#ifndef BT_ADMIN_METRICS_H
+#define BT_ADMIN_METRICS_H
+
+#include "admin/live.h"
+#include "admin/prom.h"
+
+void bt_metrics_write(bt_text_t *out, const bt_fleet_t *fleet, bt_gate_t *gate,
+                      const bt_loop_facts_t *facts, unsigned fact_count, const char *version);
+/* metrics_workers.c */
+void bt_metrics_fleet(bt_prom_t *p, const bt_fleet_t *fleet, uint64_t now_ms);
+
+#endif

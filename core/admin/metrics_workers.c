@@ -1,0 +1,245 @@
+/* One family after the other over all workers, as the format asks: a row of a table says how one value of a worker is read.
+ *
+ * A worker is labelled by name and role; what else is known about it stands in baton_worker_info, to be joined by name.
+ * Series of an engine's load report are absent until it has sent one.
+ */
+#include "admin/metrics.h"
+
+#define N(array) ((unsigned) (sizeof(array) / sizeof((array)[0])))
+
+typedef struct subject {
+    const bt_fleet_pool_t *pool;
+    const bt_worker_t *w;
+    uint64_t now_ms;
+    bt_label_t labels[BT_LABELS_MAX]; /* the first two are filled: worker, role */
+} subject_t;
+
+static int64_t load(const _Atomic int64_t *value)
+{
+    return atomic_load_explicit(value, memory_order_relaxed);
+}
+
+/* ---- one value a worker; false: it has none ---- */
+
+static bool usable(const subject_t *s, int64_t *value_p)
+{
+    *value_p = bt_worker_usable(s->w, s->now_ms);
+    return true;
+}
+
+static bool draining(const subject_t *s, int64_t *value_p)
+{
+    *value_p = atomic_load_explicit(&s->w->draining, memory_order_relaxed);
+    return true;
+}
+
+static bool breaker_state(const subject_t *s, int64_t *value_p)
+{
+    *value_p = (int64_t) bt_breaker_state(&s->w->breaker, s->now_ms);
+    return true;
+}
+
+static bool breaker_opened(const subject_t *s, int64_t *value_p)
+{
+    *value_p = (int64_t) atomic_load_explicit(&s->w->breaker.opened_total, memory_order_relaxed);
+    return true;
+}
+
+static bool report_age(const subject_t *s, int64_t *value_p)
+{
+    uint64_t at_ms = atomic_load_explicit(&s->w->load.at_ms, memory_order_relaxed);
+
+    *value_p = s->now_ms > at_ms ? (int64_t) (s->now_ms - at_ms) * 1000 : 0;
+    return at_ms != 0;
+}
+
+static bool engine_running(const subject_t *s, int64_t *value_p)
+{
+    *value_p = load(&s->w->load.running);
+    return report_age(s, &(int64_t){0});
+}
+
+static bool engine_waiting(const subject_t *s, int64_t *value_p)
+{
+    *value_p = load(&s->w->load.waiting);
+    return report_age(s, &(int64_t){0});
+}
+
+static bool engine_kv(const subject_t *s, int64_t *value_p)
+{
+    *value_p = atomic_load_explicit(&s->w->load.kv_used_ppm, memory_order_relaxed);
+    return report_age(s, &(int64_t){0});
+}
+
+static bool ttft_ema(const subject_t *s, int64_t *value_p)
+{
+    *value_p = load(&s->w->ttft_ema_us);
+    return *value_p > 0;
+}
+
+static bool tpot_ema(const subject_t *s, int64_t *value_p)
+{
+    *value_p = load(&s->w->tpot_ema_us);
+    return *value_p > 0;
+}
+
+/* ---- several series a worker ---- */
+
+static void info(bt_prom_t *p, subject_t *s)
+{
+    const bt_worker_t *w = s->w;
+
+    s->labels[2] = (bt_label_t){"pool", bt_str(s->pool->spec.name)};
+    s->labels[3] = (bt_label_t){"engine", bt_str(bt_engine_name(w->engine))};
+    s->labels[4] = (bt_label_t){"connector", bt_str(w->spec.connector)};
+    s->labels[5] = (bt_label_t){"capability", bt_str(bt_capability_name(w->capability))};
+    s->labels[6] = (bt_label_t){"dialect", bt_str(w->dialect)};
+    s->labels[7] = (bt_label_t){"version", bt_str(w->spec.version)};
+    s->labels[8] = (bt_label_t){"zone", bt_str(w->spec.zone)};
+    bt_prom_count(p, s->labels, 9, 1);
+}
+
+static void health(bt_prom_t *p, subject_t *s)
+{
+    int now = atomic_load_explicit(&s->w->health, memory_order_relaxed);
+
+    for (int h = BT_HEALTH_UNKNOWN; h <= BT_HEALTH_DRAIN; h++) {
+        s->labels[2] = (bt_label_t){"state", bt_str(bt_health_name((enum bt_health) h))};
+        bt_prom_count(p, s->labels, 3, h == now);
+    }
+}
+
+static void legs(bt_prom_t *p, subject_t *s)
+{
+    static const char *const outcomes[] = {"ok", "guilty", "innocent", "cancelled"};
+    static const char *const kinds[] = {"prefill", "decode", "single"};
+
+    for (unsigned k = 0; k < N(kinds); k++)
+        for (unsigned o = 0; o < N(outcomes); o++) {
+            s->labels[2] = (bt_label_t){"leg", bt_str(kinds[k])};
+            s->labels[3] = (bt_label_t){"outcome", bt_str(outcomes[o])};
+            bt_prom_count(p, s->labels, 4,
+                          atomic_load_explicit(&s->w->legs_total[k][o], memory_order_relaxed));
+        }
+}
+
+static void write_phases(bt_prom_t *p, subject_t *s, const _Atomic int64_t *values)
+{
+    static const char *const phases[] = {"prefill", "decode"};
+
+    for (unsigned i = 0; i < BT_PHASE_COUNT; i++) {
+        s->labels[2] = (bt_label_t){"phase", bt_str(phases[i])};
+        bt_prom_int(p, s->labels, 3, load(&values[i]));
+    }
+}
+
+static void ledger_tokens(bt_prom_t *p, subject_t *s)
+{
+    write_phases(p, s, s->w->tokens);
+}
+
+static void ledger_requests(bt_prom_t *p, subject_t *s)
+{
+    write_phases(p, s, s->w->requests);
+}
+
+/* ---- the table ---- */
+
+enum unit { WHOLE, MICRO };
+
+static const struct {
+    const char *name, *type, *help;
+    void (*write)(bt_prom_t *p, subject_t *s);          /* either this */
+    bool (*read)(const subject_t *s, int64_t *value_p); /* or one value */
+    enum unit unit;
+} families[] = {
+    {"baton_worker_info", "gauge", "What each worker is, in its labels", info, NULL, WHOLE},
+    {"baton_worker_usable", "gauge", "1 when requests may go to the worker now", NULL, usable,
+     WHOLE},
+    {"baton_worker_health", "gauge", "1 at the state that health checks and traffic show", health,
+     NULL, WHOLE},
+    {"baton_worker_draining", "gauge", "1 while an operator has taken the worker out", NULL,
+     draining, WHOLE},
+    {"baton_worker_breaker_state", "gauge", "0 closed, 1 open, 2 half open", NULL, breaker_state,
+     WHOLE},
+    {"baton_worker_breaker_opened_total", "counter", "Times the breaker opened", NULL,
+     breaker_opened, WHOLE},
+    {"baton_worker_legs_total", "counter",
+     "Legs that ended on the worker, by kind and by what they say about it", legs, NULL, WHOLE},
+    {"baton_worker_ledger_tokens", "gauge",
+     "Tokens of the legs that we have on the worker, by phase", ledger_tokens, NULL, WHOLE},
+    {"baton_worker_ledger_requests", "gauge", "Legs that we have on the worker, by phase",
+     ledger_requests, NULL, WHOLE},
+    {"baton_worker_engine_running", "gauge", "Running requests, as the engine reports", NULL,
+     engine_running, WHOLE},
+    {"baton_worker_engine_waiting", "gauge", "Waiting requests, as the engine reports", NULL,
+     engine_waiting, WHOLE},
+    {"baton_worker_engine_kv_usage", "gauge",
+     "Share of the KV cache in use (0 to 1), as the engine reports", NULL, engine_kv, MICRO},
+    {"baton_worker_engine_report_age_seconds", "gauge", "Age of the engine's last load report",
+     NULL, report_age, MICRO},
+    {"baton_worker_ttft_ema_seconds", "gauge", "Moving average of the time to the first byte", NULL,
+     ttft_ema, MICRO},
+    {"baton_worker_tpot_ema_seconds", "gauge", "Moving average of the time per output token", NULL,
+     tpot_ema, MICRO},
+};
+
+static void write_family(bt_prom_t *p, unsigned i, subject_t *s)
+{
+    int64_t value;
+
+    s->labels[0] = (bt_label_t){"worker", bt_str(s->w->name)};
+    s->labels[1] = (bt_label_t){"role", bt_str(bt_role_name(s->w->spec.role))};
+    if (families[i].write != NULL)
+        families[i].write(p, s);
+    else if (!families[i].read(s, &value))
+        return;
+    else if (families[i].unit == MICRO)
+        bt_prom_micro(p, s->labels, 2, (uint64_t) value);
+    else
+        bt_prom_int(p, s->labels, 2, value);
+}
+
+static void write_workers(bt_prom_t *p, const bt_fleet_t *fleet, uint64_t now_ms)
+{
+    subject_t s = {.now_ms = now_ms};
+
+    for (unsigned i = 0; i < N(families); i++) {
+        bt_prom_family(p, families[i].name, families[i].type, families[i].help);
+        for (unsigned j = 0; j < fleet->pool_count; j++)
+            for (unsigned k = 0; k < fleet->pools[j].all.count; k++) {
+                s.pool = &fleet->pools[j];
+                s.w = s.pool->all.items[k];
+                write_family(p, i, &s);
+            }
+    }
+}
+
+static void write_pools(bt_prom_t *p, const bt_fleet_t *fleet, uint64_t now_ms)
+{
+    static const char *const words[] = {"none", "pair", "single", "degraded"};
+    char why[512];
+
+    bt_prom_family(p, "baton_pool_topology", "gauge",
+                   "1 at what the roles present in the pool allow now");
+    for (unsigned i = 0; i < fleet->pool_count; i++) {
+        enum bt_topology now = bt_fleet_topology(&fleet->pools[i], now_ms, why, sizeof why);
+        for (unsigned t = 0; t < N(words); t++) {
+            const bt_label_t labels[] = {{"pool", bt_str(fleet->pools[i].spec.name)},
+                                         {"topology", bt_str(words[t])}};
+            bt_prom_count(p, labels, 2, t == (unsigned) now);
+        }
+    }
+    bt_prom_family(p, "baton_pool_bytes_per_token", "gauge",
+                   "Learned prompt bytes per token, for the ledger");
+    for (unsigned i = 0; i < fleet->pool_count; i++) {
+        const bt_label_t label = {"pool", bt_str(fleet->pools[i].spec.name)};
+        bt_prom_micro(p, &label, 1, atomic_load(fleet->pools[i].bytes_per_token_milli) * 1000);
+    }
+}
+
+void bt_metrics_fleet(bt_prom_t *p, const bt_fleet_t *fleet, uint64_t now_ms)
+{
+    write_pools(p, fleet, now_ms);
+    write_workers(p, fleet, now_ms);
+}

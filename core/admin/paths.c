@@ -1,0 +1,120 @@
+/* The registry is the control loop's, the exchange is the request loop's; neither crosses. While the letter is away the
+ * dispatcher counts it as an errand, so that its loop does not end before the letter is back.
+ */
+#include "admin/paths.h"
+
+#include "base/err.h"
+#include "dispatch/request.h"
+
+#include <stdlib.h>
+
+typedef struct errand {
+    struct bt_handler handler;
+    bt_msg_t msg;
+    bt_admin_t *admin;
+    bt_dispatcher_t *d;
+    bt_exchange_t *x; /* the request loop's; NULL: the client has gone */
+    bt_admin_request_t request;
+    bt_admin_reply_t reply;
+    char text[];
+} errand_t;
+
+/* On the request loop again. */
+static void come_back(bt_loop_t *loop, bt_msg_t *msg)
+{
+    errand_t *e = bt_container_of(msg, errand_t, msg);
+
+    (void) loop;
+    if (e->x != NULL)
+        bt_admin_send(e->x, &e->reply);
+    e->d->errand_count--;
+    bt_reply_fini(&e->reply);
+    free(e);
+}
+
+static void answer(errand_t *e)
+{
+    const bt_admin_config_t *config = bt_admin_config_of(e->admin);
+
+    if (config == NULL)
+        bt_reply_error(&e->reply, 503, "shutting down");
+    else if (bt_routes_answer(config, &e->request, &e->reply) != BT_ANSWERED)
+        bt_reply_error(&e->reply, 404, "not on this port");
+}
+
+/* On the control loop. */
+static void arrive(bt_loop_t *control, bt_msg_t *msg)
+{
+    errand_t *e = bt_container_of(msg, errand_t, msg);
+    bt_admin_t *admin = e->admin;
+
+    (void) control;
+    answer(e);
+    bt_loop_post(e->d->loop, &e->msg, come_back);
+    bt_admin_unref(admin);
+}
+
+static void on_gone(struct bt_handler *h)
+{
+    bt_container_of(h, errand_t, handler)->x = NULL;
+}
+
+static bt_str_t copy(char **at, bt_str_t s)
+{
+    bt_str_t out = {*at, s.n};
+
+    if (s.n > 0)
+        memcpy(*at, s.p, s.n);
+    *at += s.n;
+    return out;
+}
+
+static errand_t *new_errand(const bt_exchange_t *x)
+{
+    errand_t *e = calloc(1, sizeof(*e) + x->head.path.n + x->head.query.n + x->body.n + 1);
+
+    if (e == NULL)
+        return NULL;
+    char *at = e->text;
+    e->request =
+        (bt_admin_request_t){.method = x->head.method, .workers_only = true, .authorized = true};
+    e->request.foreign = bt_admin_is_foreign(&x->head);
+    e->request.path = copy(&at, x->head.path);
+    e->request.query = copy(&at, x->head.query);
+    e->request.body = copy(&at, x->body);
+    bt_reply_init(&e->reply);
+    return e;
+}
+
+static void refuse(bt_exchange_t *x, unsigned status, const char *why)
+{
+    bt_admin_reply_t reply;
+
+    bt_reply_init(&reply);
+    bt_reply_error(&reply, status, "%s", why);
+    bt_admin_send(x, &reply);
+    bt_reply_fini(&reply);
+}
+
+void bt_admin_worker_paths(void *user, bt_exchange_t *x)
+{
+    bt_admin_t *admin = user;
+
+    if (x->body.n > BT_ADMIN_BODY_MAX) {
+        refuse(x, 413, "the body is too large for a worker");
+        return;
+    }
+    errand_t *e = new_errand(x);
+    if (e == NULL) {
+        refuse(x, 503, bt_err_text(BT_E_NOMEM));
+        return;
+    }
+    e->handler.gone = on_gone;
+    e->admin = admin;
+    e->d = bt_server_user(x->server);
+    e->x = x;
+    x->user = &e->handler;
+    e->d->errand_count++;
+    bt_admin_ref(admin);
+    bt_loop_post(bt_admin_loop_of(admin), &e->msg, arrive);
+}

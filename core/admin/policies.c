@@ -1,0 +1,61 @@
+/* The exchange points to a `wait` until the reload has told; both may end first. */
+#include "admin/policies.h"
+
+#include "admin/admin.h"
+#include "admin/paths.h"
+#include "admin/routes.h"
+
+struct wait {
+    struct bt_admin_wait base;
+    const bt_policies_ops_t *ops;
+    void *user;
+    bt_exchange_t *x;
+};
+
+bool bt_policies_name_ok(bt_str_t name)
+{
+    if (name.n == 0 || name.n > 64 || name.p[0] == '.')
+        return false;
+    for (size_t i = 0; i < name.n; i++) {
+        const char c = name.p[i];
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+              c == '_' || c == '-' || c == '.'))
+            return false;
+    }
+    return true;
+}
+
+static void on_done(void *arg, unsigned status, bt_str_t text)
+{
+    struct wait *w = arg;
+    bt_admin_reply_t reply;
+
+    bt_reply_init(&reply);
+    if (status == 200)
+        bt_text_put(&reply.body, text);
+    else
+        bt_reply_error(&reply, status, "%.*s", BT_STR_ARG(text));
+    w->x->user = NULL;
+    bt_admin_send(w->x, &reply);
+    bt_reply_fini(&reply);
+}
+
+static void on_gone(struct bt_admin_wait *base)
+{
+    struct wait *w = bt_container_of(base, struct wait, base);
+
+    w->ops->cancel(w->user, w);
+}
+
+void bt_policies_change(const bt_policies_ops_t *ops, void *user, bt_exchange_t *x, bool is_put,
+                        bt_str_t name)
+{
+    struct wait *w = bt_arena_zalloc(&x->arena, sizeof(*w));
+
+    *w = (struct wait){.base.gone = on_gone, .ops = ops, .user = user, .x = x};
+    x->user = &w->base;
+    if (is_put)
+        ops->put(user, name, x->body, on_done, w);
+    else
+        ops->remove(user, name, on_done, w);
+}

@@ -1,0 +1,130 @@
+/* Numbers are printed from integers, so that nothing is lost on the way and no locale can put a comma into them. */
+#include "admin/prom.h"
+
+#include <stdio.h>
+
+void bt_prom_family(bt_prom_t *p, const char *name, const char *type, const char *help)
+{
+    p->family = name;
+    bt_text_printf(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* Length of the well-formed UTF-8 sequence at the start of s; 0 when it is none. */
+static size_t utf8_length(bt_str_t s)
+{
+    const unsigned char *b = (const unsigned char *) s.p;
+    size_t n = b[0] < 0x80 ? 1 : b[0] >= 0xc2 && b[0] < 0xe0 ? 2 : (b[0] & 0xf0) == 0xe0 ? 3 : 4;
+
+    if (n == 1)
+        return 1;
+    if (b[0] < 0xc2 || b[0] > 0xf4 || s.n < n)
+        return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((b[i] & 0xc0) != 0x80)
+            return 0;
+    if ((b[0] == 0xe0 && b[1] < 0xa0) || (b[0] == 0xed && b[1] > 0x9f) ||
+        (b[0] == 0xf0 && b[1] < 0x90) || (b[0] == 0xf4 && b[1] > 0x8f))
+        return 0; /* overlong, surrogate, beyond the last code point */
+    return n;
+}
+
+static void put_value(bt_text_t *out, bt_str_t value)
+{
+    while (value.n > 0) {
+        size_t n = utf8_length(value);
+        if (n == 0)
+            bt_text_puts(out,
+                         "\xef\xbf\xbd"); /* U+FFFD: one bad name must not cost the whole scrape */
+        else if (value.p[0] == '\\')
+            bt_text_puts(out, "\\\\");
+        else if (value.p[0] == '"')
+            bt_text_puts(out, "\\\"");
+        else if (value.p[0] == '\n')
+            bt_text_puts(out, "\\n");
+        else
+            bt_text_put(out, (bt_str_t){value.p, n});
+        n = n > 0 ? n : 1;
+        value = (bt_str_t){value.p + n, value.n - n};
+    }
+}
+
+static void put_label(bt_text_t *out, const char *before, const bt_label_t *label)
+{
+    bt_text_printf(out, "%s%s=\"", before, label->name);
+    put_value(out, label->value);
+    bt_text_puts(out, "\"");
+}
+
+static void start_sample(bt_prom_t *p, const bt_label_t *labels, unsigned label_count)
+{
+    bt_text_puts(p->out, p->family);
+    for (unsigned i = 0; i < label_count; i++)
+        put_label(p->out, i == 0 ? "{" : ",", &labels[i]);
+    bt_text_puts(p->out, label_count > 0 ? "} " : " ");
+}
+
+static void put_micro(bt_text_t *out, uint64_t micro)
+{
+    bt_text_printf(out, "%llu.%06llu\n", (unsigned long long) (micro / 1000000),
+                   (unsigned long long) (micro % 1000000));
+}
+
+void bt_prom_int(bt_prom_t *p, const bt_label_t *labels, unsigned label_count, int64_t value)
+{
+    start_sample(p, labels, label_count);
+    bt_text_printf(p->out, "%lld\n", (long long) value);
+}
+
+void bt_prom_count(bt_prom_t *p, const bt_label_t *labels, unsigned label_count, uint64_t value)
+{
+    start_sample(p, labels, label_count);
+    bt_text_printf(p->out, "%llu\n", (unsigned long long) value);
+}
+
+void bt_prom_micro(bt_prom_t *p, const bt_label_t *labels, unsigned label_count, uint64_t micro)
+{
+    start_sample(p, labels, label_count);
+    put_micro(p->out, micro);
+}
+
+static uint64_t load(const _Atomic uint64_t *value)
+{
+    return atomic_load_explicit(value, memory_order_relaxed);
+}
+
+/* "0.001", "2.5", "240": the bound without the zeros at its end, as other exporters write it. */
+static void put_bound(bt_text_t *out, uint64_t us)
+{
+    char text[32];
+
+    snprintf(text, sizeof text, "%llu.%06llu", (unsigned long long) (us / 1000000),
+             (unsigned long long) (us % 1000000));
+    size_t n = strlen(text);
+    while (n > 1 && text[n - 1] == '0')
+        n--;
+    if (text[n - 1] == '.')
+        n--;
+    bt_text_put(out, (bt_str_t){text, n});
+}
+
+/* The loops go on counting while we read: count is made of the buckets that were read, so that both always agree. */
+void bt_prom_histogram(bt_prom_t *p, const bt_histogram_t *const *parts, unsigned part_count)
+{
+    uint64_t so_far = 0, sum_us = 0;
+
+    for (unsigned b = 0; b <= BT_HISTOGRAM_BUCKETS; b++) {
+        for (unsigned i = 0; i < part_count; i++)
+            so_far += load(&parts[i]->buckets[b]);
+        bt_text_printf(p->out, "%s_bucket{le=\"", p->family);
+        if (b < BT_HISTOGRAM_BUCKETS)
+            put_bound(p->out, bt_histogram_bounds_us[b]);
+        else
+            bt_text_puts(p->out, "+Inf");
+        bt_text_printf(p->out, "\"} %llu\n", (unsigned long long) so_far);
+    }
+    for (unsigned i = 0; i < part_count; i++)
+        sum_us += load(&parts[i]->sum_us);
+    bt_text_printf(p->out, "%s_sum ", p->family);
+    put_micro(p->out, sum_us);
+    bt_text_printf(p->out, "%s_count %llu\n", p->family, (unsigned long long) so_far);
+}

@@ -1,0 +1,342 @@
+/* One table says what is served; the list at "/" is printed from it, so it cannot go stale.
+ *
+ * A '*' in a path is one worker or request: its text is taken percent-decoded, and may hold slashes (a url does). Who may
+ * ask is decided before what is asked, so that nobody learns by probing which routes there are.
+ */
+#include "admin/routes.h"
+
+#include "admin/policies.h"
+#include "admin/query.h"
+#include "admin/workers.h"
+#include "base/err.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#define N(array) (sizeof(array) / sizeof((array)[0]))
+
+typedef struct context {
+    const bt_admin_config_t *config;
+    const bt_admin_request_t *request;
+    bt_str_t key; /* what stands for '*' */
+    bt_admin_reply_t *reply;
+} context_t;
+
+/* ---- replies ---- */
+
+void bt_reply_init(bt_admin_reply_t *reply)
+{
+    *reply = (bt_admin_reply_t){.status = 200, .type = "application/json"};
+    bt_text_init(&reply->body);
+}
+
+void bt_reply_fini(bt_admin_reply_t *reply)
+{
+    bt_text_fini(&reply->body);
+}
+
+void bt_reply_error(bt_admin_reply_t *reply, unsigned status, const char *fmt, ...)
+{
+    char message[768];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    bt_text_fini(&reply->body);
+    reply->status = status;
+    reply->type = "application/json";
+    bt_text_puts(&reply->body, "{\"error\":{\"message\":");
+    bt_text_json_str(&reply->body, bt_str(message));
+    bt_text_printf(&reply->body, ",\"code\":%u}}\n", status);
+}
+
+/* ---- handlers ---- */
+
+static void get_health(const context_t *c)
+{
+    c->reply->type = "text/plain; charset=utf-8";
+    bt_text_puts(&c->reply->body, "ok\n");
+}
+
+static void get_readiness(const context_t *c)
+{
+    const bt_fleet_t *fleet = bt_registry_current(c->config->registry);
+    const bool draining = atomic_load(&c->config->gate->draining);
+
+    if (!bt_readiness_describe(fleet, draining, &c->reply->body))
+        c->reply->status = 503;
+}
+
+static void get_version(const context_t *c)
+{
+    bt_text_puts(&c->reply->body, "{\"version\":");
+    bt_text_json_str(&c->reply->body, bt_str(c->config->version));
+    bt_text_puts(&c->reply->body, "}\n");
+}
+
+static void list_workers(const context_t *c)
+{
+    bt_workers_list(c->config, c->reply);
+}
+
+static void add_worker(const context_t *c)
+{
+    bt_workers_add(c->config, c->request->body, c->reply);
+}
+
+static void show_worker(const context_t *c)
+{
+    bt_workers_show(c->config, c->key, c->reply);
+}
+
+static void remove_worker(const context_t *c)
+{
+    bt_workers_remove(c->config, c->key, c->reply);
+}
+
+static void drain_worker(const context_t *c)
+{
+    bt_workers_drain(c->config, c->key, true, c->reply);
+}
+
+static void undrain_worker(const context_t *c)
+{
+    bt_workers_drain(c->config, c->key, false, c->reply);
+}
+
+static void peer_add(const context_t *c)
+{
+    bt_workers_peer_add(c->config, c->request->query, c->reply);
+}
+
+static void peer_remove(const context_t *c)
+{
+    bt_workers_peer_remove(c->config, c->request->query, c->reply);
+}
+
+static void peer_list(const context_t *c)
+{
+    bt_workers_peer_list(c->config, c->reply);
+}
+
+/* 202: the loop that has the request hears of it by letter. */
+static void cancel_request(const context_t *c)
+{
+    bt_gate_cancel(c->config->gate, c->key);
+    c->reply->status = 202;
+    bt_text_puts(&c->reply->body, "{\"status\":\"cancelling\",\"request\":");
+    bt_text_json_str(&c->reply->body, c->key);
+    bt_text_puts(&c->reply->body, "}\n");
+}
+
+static bool has_policies(const context_t *c)
+{
+    if (c->config->policies != NULL)
+        return true;
+    bt_reply_error(c->reply, 404, "this gateway's policies cannot be seen here");
+    return false;
+}
+
+static void list_policies(const context_t *c)
+{
+    if (has_policies(c))
+        c->config->policies->list(c->config->policies_user, &c->reply->body);
+}
+
+/* The caller does it, with the name. */
+static void check_policy_change(const context_t *c)
+{
+    if (!has_policies(c))
+        return;
+    if (!bt_policies_name_ok(c->key))
+        bt_reply_error(c->reply, 400,
+                       "a policy's name is at most 64 letters, digits, '_', '-', '.'");
+    else if (c->request->method == BT_PUT && c->request->body.n == 0)
+        bt_reply_error(c->reply, 400, "the body must be the policy's Lua text");
+    else
+        snprintf(c->reply->name, sizeof c->reply->name, "%.*s", BT_STR_ARG(c->key));
+}
+
+static void get_index(const context_t *c);
+
+/* ---- the table ---- */
+
+static const struct route {
+    enum bt_method method;
+    const char *path;
+    void (*handle)(const context_t *c); /* NULL: the caller's, see state */
+    enum bt_answer_state state;
+    bool open;    /* served without the key */
+    bool workers; /* also on the client port */
+    const char *help;
+} routes[] = {
+    {BT_GET, "/", get_index, BT_ANSWERED, false, false, "this list"},
+    {BT_GET, "/metrics", NULL, BT_WANTS_METRICS, true, false, "Prometheus metrics"},
+    {BT_GET, "/health", get_health, BT_ANSWERED, true, false, "the process serves"},
+    {BT_GET, "/readiness", get_readiness, BT_ANSWERED, false, false,
+     "200 when a usable set of workers is there, else why not"},
+    {BT_GET, "/version", get_version, BT_ANSWERED, false, false, "version of the gateway"},
+    {BT_GET, "/workers", list_workers, BT_ANSWERED, false, true,
+     "all workers, with everything known"},
+    {BT_POST, "/workers", add_worker, BT_ANSWERED, false, true,
+     "add one: {\"url\": ..., \"role\": ..., \"connector\": ...}"},
+    {BT_POST, "/workers/*/drain", drain_worker, BT_ANSWERED, false, true, "no new requests to it"},
+    {BT_POST, "/workers/*/undrain", undrain_worker, BT_ANSWERED, false, true,
+     "requests to it again"},
+    {BT_GET, "/workers/*", show_worker, BT_ANSWERED, false, true,
+     "one worker by name or url, and whom it pairs with"},
+    {BT_DELETE, "/workers/*", remove_worker, BT_ANSWERED, false, true,
+     "remove it; its running requests finish"},
+    {BT_GET, "/requests", NULL, BT_WANTS_REQUESTS, false, false, "live requests"},
+    {BT_POST, "/requests/*/cancel", cancel_request, BT_ANSWERED, false, false,
+     "cancel one by its id"},
+    {BT_DELETE, "/requests/*", cancel_request, BT_ANSWERED, false, false, "the same"},
+    {BT_GET, "/policies", list_policies, BT_ANSWERED, false, false,
+     "which policy serves each pool, and why not another"},
+    {BT_PUT, "/policies/*", check_policy_change, BT_WANTS_POLICY_PUT, false, false,
+     "the body is the policy's text from now on, for every pool that names it"},
+    {BT_DELETE, "/policies/*", check_policy_change, BT_WANTS_POLICY_DELETE, false, false,
+     "forget a text that was put: files and shipped policies count again"},
+    {BT_POST, "/add_worker", peer_add, BT_ANSWERED, false, true,
+     "?url=...&worker_type=...&bootstrap_port=..."},
+    {BT_POST, "/remove_worker", peer_remove, BT_ANSWERED, false, true, "?url=..."},
+    {BT_GET, "/list_workers", peer_list, BT_ANSWERED, false, true, "{\"urls\":[...]}"},
+};
+
+static const char *method_name(enum bt_method method)
+{
+    return method == BT_GET    ? "GET"
+           : method == BT_POST ? "POST"
+           : method == BT_PUT  ? "PUT"
+                               : "DELETE";
+}
+
+static void get_index(const context_t *c)
+{
+    c->reply->type = "text/plain; charset=utf-8";
+    bt_text_printf(&c->reply->body, "baton %s, admin routes (each also below /admin):\n\n",
+                   c->config->version);
+    for (size_t i = 0; i < N(routes); i++)
+        bt_text_printf(&c->reply->body, "%-6s %-20s %s\n", method_name(routes[i].method),
+                       routes[i].path, routes[i].help);
+}
+
+/* ---- finding the row ---- */
+
+static bool matches(const char *pattern, bt_str_t path, bt_str_t *key_p)
+{
+    const char *star = strchr(pattern, '*');
+
+    if (star == NULL)
+        return bt_str_eq(path, bt_str(pattern));
+    bt_str_t head = {pattern, (size_t) (star - pattern)}, tail = bt_str(star + 1);
+    if (path.n <= head.n + tail.n || !bt_str_starts(path, head) ||
+        !bt_str_eq((bt_str_t){path.p + path.n - tail.n, tail.n}, tail))
+        return false;
+    *key_p = (bt_str_t){path.p + head.n, path.n - head.n - tail.n};
+    return true;
+}
+
+static bt_str_t strip_prefix(bt_str_t path)
+{
+    const bt_str_t prefix = BT_STR("/admin");
+
+    if (bt_str_eq(path, prefix))
+        return BT_STR("/");
+    if (!bt_str_starts(path, prefix) || path.p[prefix.n] != '/')
+        return path;
+    return (bt_str_t){path.p + prefix.n, path.n - prefix.n};
+}
+
+static const struct route *find_route(bt_str_t path, enum bt_method method, bool workers_only,
+                                      bt_str_t *key_p, const char **allow_p)
+{
+    bool takes[BT_METHOD_OTHER] = {false};
+
+    if (method == BT_HEAD)
+        method = BT_GET;
+    for (size_t i = 0; i < N(routes); i++) {
+        if ((workers_only && !routes[i].workers) || !matches(routes[i].path, path, key_p))
+            continue;
+        if (routes[i].method == method)
+            return &routes[i];
+        takes[routes[i].method] = true;
+    }
+    *allow_p = takes[BT_PUT]                       ? "PUT, DELETE"
+               : takes[BT_GET] && takes[BT_POST]   ? "GET, HEAD, POST"
+               : takes[BT_GET] && takes[BT_DELETE] ? "GET, HEAD, DELETE"
+               : takes[BT_GET]                     ? "GET, HEAD"
+               : takes[BT_POST]                    ? "POST"
+               : takes[BT_DELETE]                  ? "DELETE"
+                                                   : NULL;
+    return NULL;
+}
+
+/* ---- who may ---- */
+
+static bool is_open(bt_str_t path)
+{
+    for (size_t i = 0; i < N(routes); i++)
+        if (routes[i].open && bt_str_eq(path, bt_str(routes[i].path)))
+            return true;
+    return false;
+}
+
+static bool is_refused(const bt_admin_config_t *config, const bt_admin_request_t *request,
+                       bt_str_t path, bt_admin_reply_t *reply)
+{
+    if (is_open(path))
+        return false;
+    if (config->metrics_only && !request->workers_only)
+        bt_reply_error(reply, 403,
+                       "this listener is bound beyond loopback without a key, so only /metrics and "
+                       "/health are "
+                       "served; set --admin-api-key, or bind it to 127.0.0.1");
+    else if (!request->authorized)
+        bt_reply_error(reply, 401,
+                       "missing or wrong key; send it as Authorization: Bearer <admin key>");
+    else if (request->foreign && request->method != BT_GET && request->method != BT_HEAD)
+        bt_reply_error(reply, 403, "a page of another origin may not change anything here");
+    else
+        return false;
+    return true;
+}
+
+static enum bt_answer_state run_route(const struct route *route, context_t *c, bt_str_t raw_key)
+{
+    bt_text_t key;
+
+    bt_text_init(&key);
+    if (bt_query_decode(&key, raw_key, false) < 0) {
+        bt_reply_error(c->reply, 400, "a broken %%-escape in the path");
+    } else if (route->handle != NULL) {
+        c->key = bt_text_str(&key);
+        route->handle(c);
+    }
+    bt_text_fini(&key);
+    return route->handle == NULL || c->reply->status == 200 ? route->state : BT_ANSWERED;
+}
+
+enum bt_answer_state bt_routes_answer(const bt_admin_config_t *config,
+                                      const bt_admin_request_t *request, bt_admin_reply_t *reply)
+{
+    const bt_str_t path = request->workers_only ? request->path : strip_prefix(request->path);
+    context_t c = {.config = config, .request = request, .reply = reply};
+    bt_str_t key = BT_STR("");
+    const char *allow = NULL;
+
+    if (is_refused(config, request, path, reply))
+        return BT_ANSWERED;
+    const struct route *route =
+        find_route(path, request->method, request->workers_only, &key, &allow);
+    if (route != NULL)
+        return run_route(route, &c, key);
+    if (allow != NULL) {
+        bt_reply_error(reply, 405, "this path takes %s", allow);
+        reply->allow = allow;
+    } else {
+        bt_reply_error(reply, 404, "no such admin route; GET / lists them");
+    }
+    return BT_ANSWERED;
+}

@@ -1,0 +1,204 @@
+/* Everything known about one worker. What is NULL or unknown is null, never left out: scripts that read this need no cases.
+ * Each value is one atomic; together they are no snapshot.
+ */
+#include "admin/workers.h"
+
+#include "base/clock.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+
+static void put_text(bt_text_t *out, const char *name, const char *value)
+{
+    bt_text_printf(out, ",\"%s\":", name);
+    if (value != NULL)
+        bt_text_json_str(out, bt_str(value));
+    else
+        bt_text_puts(out, "null");
+}
+
+static void put_list(bt_text_t *out, const char *name, char *const *items, unsigned count)
+{
+    bt_text_printf(out, ",\"%s\":[", name);
+    for (unsigned i = 0; i < count; i++) {
+        bt_text_puts(out, i > 0 ? "," : "");
+        bt_text_json_str(out, bt_str(items[i]));
+    }
+    bt_text_puts(out, "]");
+}
+
+/* Unsaid numbers are null; their "said" values are never below `first`. */
+static void put_number(bt_text_t *out, const char *name, long long value, long long first)
+{
+    if (value >= first)
+        bt_text_printf(out, ",\"%s\":%lld", name, value);
+    else
+        bt_text_printf(out, ",\"%s\":null", name);
+}
+
+static void put_bool(bt_text_t *out, const char *name, bool value)
+{
+    bt_text_printf(out, ",\"%s\":%s", name, value ? "true" : "false");
+}
+
+static long long load(const _Atomic int64_t *value)
+{
+    return (long long) atomic_load_explicit(value, memory_order_relaxed);
+}
+
+static void put_address(bt_text_t *out, bt_worker_t *w)
+{
+    char host[INET6_ADDRSTRLEN] = "", text[INET6_ADDRSTRLEN + 10];
+    struct sockaddr_storage addr;
+
+    if (!bt_worker_get_addr(w, &addr)) {
+        put_text(out, "address", NULL);
+        return;
+    }
+    if (addr.ss_family == AF_INET6)
+        inet_ntop(AF_INET6, &((struct sockaddr_in6 *) (void *) &addr)->sin6_addr, host,
+                  sizeof host);
+    else
+        inet_ntop(AF_INET, &((struct sockaddr_in *) (void *) &addr)->sin_addr, host, sizeof host);
+    snprintf(text, sizeof text, addr.ss_family == AF_INET6 ? "[%s]:%u" : "%s:%u", host, w->port);
+    put_text(out, "address", text);
+}
+
+static void put_spec(bt_text_t *out, const bt_worker_t *w)
+{
+    const bt_worker_spec_t *s = &w->spec;
+
+    put_list(out, "models", s->models, s->model_count);
+    put_text(out, "engine", bt_engine_name(w->engine));
+    put_text(out, "connector", s->connector);
+    put_list(out, "connectors", s->children, s->child_count);
+    put_text(out, "dispatch_profile", s->dispatch_profile);
+    if (s->bootstrap_port == -1)
+        put_text(out, "bootstrap_port", "none");
+    else
+        put_number(out, "bootstrap_port", s->bootstrap_port, 1);
+    put_number(out, "dp_size", w->dp_size, 1);
+    put_number(out, "tp_size", w->tp_size, 1);
+    put_number(out, "pp_size", w->pp_size, 1);
+    put_number(out, "dp_rank", s->dp_rank, 0);
+    put_text(out, "engine_id", s->engine_id);
+    put_text(out, "kv_host", s->kv_host);
+    put_text(out, "version", s->version);
+    put_text(out, "transfer_group", s->transfer_group);
+    put_number(out, "lease_ms", (long long) w->lease_ms, 0);
+    put_text(out, "zone", s->zone);
+    put_text(out, "labels", s->labels);
+    put_bool(out, "has_api_key", s->api_key != NULL);
+}
+
+static void put_state(bt_text_t *out, const bt_worker_t *w, uint64_t now_ms)
+{
+    static const char *const states[] = {"closed", "open", "half_open"};
+    uint64_t until_ms = atomic_load_explicit(&w->breaker.open_until_ms, memory_order_relaxed);
+    enum bt_breaker_state state = bt_breaker_state(&w->breaker, now_ms);
+
+    put_text(out, "capability", bt_capability_name(w->capability));
+    put_text(out, "dialect", w->dialect);
+    put_text(out, "refusal", w->refusal);
+    put_text(
+        out, "health",
+        bt_health_name((enum bt_health) atomic_load_explicit(&w->health, memory_order_relaxed)));
+    put_bool(out, "draining", atomic_load_explicit(&w->draining, memory_order_relaxed));
+    put_bool(out, "usable", bt_worker_usable(w, now_ms));
+    put_text(out, "why_not", bt_worker_why_not(w, now_ms));
+    bt_text_printf(
+        out, ",\"breaker\":{\"state\":\"%s\",\"opened_total\":%llu", states[state],
+        (unsigned long long) atomic_load_explicit(&w->breaker.opened_total, memory_order_relaxed));
+    put_number(out, "open_for_ms",
+               state == BT_BREAKER_OPEN && until_ms > now_ms ? (long long) (until_ms - now_ms) : -1,
+               0);
+    bt_text_puts(out, "}");
+}
+
+static void put_load(bt_text_t *out, const bt_worker_t *w, uint64_t now_ms)
+{
+    const bt_load_sample_t *s = &w->load;
+    uint64_t at_ms = atomic_load_explicit(&s->at_ms, memory_order_acquire);
+    unsigned ppm = atomic_load_explicit(&s->kv_used_ppm, memory_order_relaxed);
+
+    if (at_ms == 0) {
+        bt_text_puts(out, ",\"load\":null");
+        return;
+    }
+    bt_text_printf(out,
+                   ",\"load\":{\"age_ms\":%llu,\"running\":%lld,\"waiting\":%lld,\"kv_usage\":%u.%"
+                   "06u,\"started_since\":%lld",
+                   (unsigned long long) (now_ms > at_ms ? now_ms - at_ms : 0), load(&s->running),
+                   load(&s->waiting), ppm / 1000000, ppm % 1000000, load(&s->started_since));
+    put_number(out, "total_tokens", load(&s->total_tokens), 0);
+    bt_text_puts(out, "}");
+}
+
+static void put_ms(bt_text_t *out, const char *name, long long us)
+{
+    if (us > 0)
+        bt_text_printf(out, ",\"%s\":%lld.%03lld", name, us / 1000, us % 1000);
+    else
+        bt_text_printf(out, ",\"%s\":null", name);
+}
+
+static void put_work(bt_text_t *out, const bt_worker_t *w)
+{
+    static const char *const kinds[] = {"prefill", "decode", "single"};
+
+    bt_text_puts(out, ",\"ledger\":{");
+    for (unsigned i = 0; i < BT_PHASE_COUNT; i++)
+        bt_text_printf(out, "%s\"%s\":{\"tokens\":%lld,\"requests\":%lld}", i > 0 ? "," : "",
+                       kinds[i], load(&w->tokens[i]), load(&w->requests[i]));
+    bt_text_puts(out, "},\"legs\":{");
+    for (unsigned k = 0; k < 3; k++) {
+        unsigned long long n[4];
+        for (unsigned o = 0; o < 4; o++)
+            n[o] = atomic_load_explicit(&w->legs_total[k][o], memory_order_relaxed);
+        bt_text_printf(
+            out, "%s\"%s\":{\"ok\":%llu,\"guilty\":%llu,\"innocent\":%llu,\"cancelled\":%llu}",
+            k > 0 ? "," : "", kinds[k], n[0], n[1], n[2], n[3]);
+    }
+    bt_text_puts(out, "}");
+    put_ms(out, "ttft_ema_ms", load(&w->ttft_ema_us));
+    put_ms(out, "tpot_ema_ms", load(&w->tpot_ema_us));
+}
+
+/* With every worker of the other role in the pool. */
+static void put_pairs(bt_text_t *out, const bt_fleet_pool_t *pool, const bt_worker_t *w)
+{
+    const bool is_prefill = w->spec.role == BT_ROLE_PREFILL;
+    const bt_worker_set_t *others = is_prefill ? &pool->decode : &pool->prefill;
+    unsigned count = w->spec.role == BT_ROLE_HYBRID ? 0 : others->count;
+
+    bt_text_puts(out, ",\"pairs\":[");
+    for (unsigned i = 0; i < count; i++) {
+        const bt_worker_t *other = others->items[i];
+        bt_text_puts(out, i > 0 ? ",{\"with\":" : "{\"with\":");
+        bt_text_json_str(out, bt_str(other->name));
+        put_text(out, "refusal",
+                 is_prefill ? bt_fleet_pair_refusal(w, other) : bt_fleet_pair_refusal(other, w));
+        bt_text_puts(out, "}");
+    }
+    bt_text_puts(out, "]");
+}
+
+void bt_worker_describe(bt_text_t *out, const bt_fleet_pool_t *pool, bt_worker_t *w, bool pairs)
+{
+    uint64_t now_ms = bt_clock_ms();
+
+    bt_text_printf(out, "{\"id\":%llu", (unsigned long long) w->id);
+    put_text(out, "name", w->name);
+    put_text(out, "url", w->spec.url);
+    put_text(out, "pool", pool->spec.name);
+    put_text(out, "role", bt_role_name(w->spec.role));
+    put_address(out, w);
+    put_spec(out, w);
+    put_state(out, w, now_ms);
+    put_work(out, w);
+    put_load(out, w, now_ms);
+    if (pairs)
+        put_pairs(out, pool, w);
+    bt_text_puts(out, "}");
+}

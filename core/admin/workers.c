@@ -1,0 +1,221 @@
+/* A change goes to the registry, which checks it aside and publishes a new snapshot; what it refuses is the caller's 400 with
+ * the registry's own line. Changes live as long as the process: the configuration file is not written, and SIGHUP goes
+ * back to what it says.
+ */
+#include "admin/workers.h"
+
+#include "admin/query.h"
+#include "admin/worker_spec.h"
+#include "base/err.h"
+
+#define ERR_BYTES 512
+
+static const bt_fleet_pool_t *pool_of(const bt_fleet_t *fleet, const bt_worker_t *w)
+{
+    for (unsigned i = 0; i < fleet->pool_count; i++)
+        for (unsigned j = 0; j < fleet->pools[i].all.count; j++)
+            if (fleet->pools[i].all.items[j] == w)
+                return &fleet->pools[i];
+    return NULL;
+}
+
+/* 404 when there is none. */
+static bt_worker_t *find(const bt_admin_config_t *config, bt_str_t key, bt_admin_reply_t *reply)
+{
+    bt_worker_t *w = bt_fleet_find(bt_registry_current(config->registry), key);
+
+    if (w == NULL)
+        bt_reply_error(reply, 404, "there is no worker %.*s; GET /workers lists them",
+                       BT_STR_ARG(key));
+    return w;
+}
+
+static void describe(const bt_admin_config_t *config, bt_worker_t *w, bt_admin_reply_t *reply)
+{
+    bt_worker_describe(&reply->body, pool_of(bt_registry_current(config->registry), w), w, true);
+    bt_text_puts(&reply->body, "\n");
+}
+
+void bt_workers_list(const bt_admin_config_t *config, bt_admin_reply_t *reply)
+{
+    const bt_fleet_t *fleet = bt_registry_current(config->registry);
+    unsigned total = 0;
+
+    bt_text_puts(&reply->body, "{\"workers\":[");
+    for (unsigned i = 0; i < fleet->pool_count; i++)
+        for (unsigned j = 0; j < fleet->pools[i].all.count; j++) {
+            bt_text_puts(&reply->body, total++ > 0 ? ",\n" : "\n");
+            bt_worker_describe(&reply->body, &fleet->pools[i], fleet->pools[i].all.items[j], false);
+        }
+    bt_text_printf(&reply->body, "\n],\"total\":%u}\n", total);
+}
+
+static bool is_named(const char *wanted, const bt_fleet_pool_t *pool)
+{
+    return wanted == NULL ? pool->index == 0 : strcmp(wanted, pool->spec.name) == 0;
+}
+
+/* The same url in the same pool, or the same name anywhere: a conflict, not a malformed request. */
+static bool is_taken(const bt_fleet_t *fleet, const bt_spec_request_t *r)
+{
+    const bt_worker_t *by_url = bt_fleet_find(fleet, bt_str(r->spec.url));
+
+    if (by_url != NULL && is_named(r->pool, pool_of(fleet, by_url)))
+        return true;
+    return r->spec.name != NULL && bt_fleet_find(fleet, bt_str(r->spec.name)) != NULL;
+}
+
+/* Status: 0 = added. */
+static unsigned add(const bt_admin_config_t *config, bt_spec_request_t *r, char *err)
+{
+    const bool taken = is_taken(bt_registry_current(config->registry), r);
+    int rc = 0;
+
+    if (config->complete != NULL)
+        rc = config->complete(config->complete_user, r->pool, &r->spec, err, ERR_BYTES);
+    if (rc == 0)
+        rc = bt_registry_add(config->registry, r->pool, &r->spec, err, ERR_BYTES);
+    if (rc == 0)
+        return 0;
+    return rc == BT_E_NOMEM ? 503 : taken ? 409 : 400;
+}
+
+/* The one that was just added: the highest id. */
+static bt_worker_t *newest(const bt_fleet_t *fleet)
+{
+    bt_worker_t *best = NULL;
+
+    for (unsigned i = 0; i < fleet->pool_count; i++)
+        for (unsigned j = 0; j < fleet->pools[i].all.count; j++)
+            if (best == NULL || fleet->pools[i].all.items[j]->id > best->id)
+                best = fleet->pools[i].all.items[j];
+    return best;
+}
+
+void bt_workers_add(const bt_admin_config_t *config, bt_str_t body, bt_admin_reply_t *reply)
+{
+    char err[ERR_BYTES];
+    bt_spec_request_t r;
+    unsigned status = 400;
+
+    if (bt_spec_from_json(&r, body, err, sizeof err) == 0)
+        status = add(config, &r, err);
+    if (status != 0) {
+        bt_reply_error(reply, status, "%s", err);
+    } else {
+        reply->status = 201;
+        describe(config, newest(bt_registry_current(config->registry)), reply);
+    }
+    bt_spec_request_fini(&r);
+}
+
+void bt_workers_show(const bt_admin_config_t *config, bt_str_t key, bt_admin_reply_t *reply)
+{
+    bt_worker_t *w = find(config, key, reply);
+
+    if (w != NULL)
+        describe(config, w, reply);
+}
+
+static void say(bt_admin_reply_t *reply, const char *what, const char *name)
+{
+    bt_text_printf(&reply->body, "{\"status\":\"%s\",\"worker\":", what);
+    bt_text_json_str(&reply->body, bt_str(name));
+    bt_text_puts(&reply->body, "}\n");
+}
+
+void bt_workers_remove(const bt_admin_config_t *config, bt_str_t key, bt_admin_reply_t *reply)
+{
+    bt_worker_t *w = find(config, key, reply);
+
+    if (w == NULL)
+        return;
+    bt_worker_ref(w); /* its name outlives the snapshot */
+    int rc = bt_registry_remove(config->registry, key);
+    if (rc < 0)
+        bt_reply_error(reply, 503, "%s", bt_err_text(rc));
+    else
+        say(reply, "removed", w->name);
+    bt_worker_unref(w);
+}
+
+void bt_workers_drain(const bt_admin_config_t *config, bt_str_t key, bool draining,
+                      bt_admin_reply_t *reply)
+{
+    const bt_worker_t *w = find(config, key, reply);
+
+    if (w == NULL)
+        return;
+    (void) bt_registry_drain(config->registry, key, draining);
+    say(reply, draining ? "draining" : "serving", w->name);
+}
+
+/* ---- other routers' routes ---- */
+
+static void answer_text(bt_admin_reply_t *reply, unsigned status, const char *before, bt_str_t text)
+{
+    reply->status = status;
+    reply->type = "text/plain; charset=utf-8";
+    bt_text_puts(&reply->body, before);
+    bt_text_put(&reply->body, text);
+    bt_text_puts(&reply->body, "\n");
+}
+
+void bt_workers_peer_add(const bt_admin_config_t *config, bt_str_t query, bt_admin_reply_t *reply)
+{
+    char err[ERR_BYTES];
+    bt_spec_request_t r;
+    unsigned status = 400;
+
+    if (bt_spec_from_query(&r, query, err, sizeof err) == 0)
+        status = add(config, &r, err);
+    if (status != 0)
+        answer_text(reply, status, "", bt_str(err));
+    else
+        answer_text(reply, 200, "Successfully added worker: ", bt_str(r.spec.url));
+    bt_spec_request_fini(&r);
+}
+
+/* The url parameter, decoded; false when it is not there. */
+static bool read_url(bt_str_t query, bt_text_t *url)
+{
+    bt_str_t name, value;
+
+    while (bt_query_next(&query, &name, &value))
+        if (bt_str_eq(name, BT_STR("url")))
+            return bt_query_decode(url, value, true) == 0 && url->len > 0;
+    return false;
+}
+
+void bt_workers_peer_remove(const bt_admin_config_t *config, bt_str_t query,
+                            bt_admin_reply_t *reply)
+{
+    bt_text_t url;
+
+    bt_text_init(&url);
+    if (!read_url(query, &url))
+        answer_text(reply, 400, "",
+                    BT_STR("\"url\" is missing: /remove_worker?url=http://host:port"));
+    else if (bt_fleet_find(bt_registry_current(config->registry), bt_text_str(&url)) == NULL)
+        answer_text(reply, 404, "There is no worker: ", bt_text_str(&url));
+    else if (bt_registry_remove(config->registry, bt_text_str(&url)) < 0)
+        answer_text(reply, 503, "Not removed: ", bt_text_str(&url));
+    else
+        answer_text(reply, 200, "Successfully removed worker: ", bt_text_str(&url));
+    bt_text_fini(&url);
+}
+
+void bt_workers_peer_list(const bt_admin_config_t *config, bt_admin_reply_t *reply)
+{
+    const bt_fleet_t *fleet = bt_registry_current(config->registry);
+    const char *comma = "";
+
+    bt_text_puts(&reply->body, "{\"urls\":[");
+    for (unsigned i = 0; i < fleet->pool_count; i++)
+        for (unsigned j = 0; j < fleet->pools[i].all.count; j++) {
+            bt_text_puts(&reply->body, comma);
+            bt_text_json_str(&reply->body, bt_str(fleet->pools[i].all.items[j]->spec.url));
+            comma = ",";
+        }
+    bt_text_puts(&reply->body, "]}\n");
+}

@@ -1,0 +1,29 @@
+/* workers.h - the worker routes: ours under /workers, and the three that other routers' users type. Private to core/admin.
+ *
+ * Owner: the control loop, which owns the registry.
+ * Life:  one request.
+ * Flow:  request -> registry -> reply. Keys are never shown; addresses are, to operators.
+ * Cost:  control loop only.
+ */
+#ifndef BT_ADMIN_WORKERS_H
+#define BT_ADMIN_WORKERS_H
+
+#include "admin/routes.h"
+
+/* key: name or url, decoded. */
+void bt_workers_list(const bt_admin_config_t *config, bt_admin_reply_t *reply);
+void bt_workers_add(const bt_admin_config_t *config, bt_str_t body, bt_admin_reply_t *reply);
+void bt_workers_show(const bt_admin_config_t *config, bt_str_t key, bt_admin_reply_t *reply);
+void bt_workers_remove(const bt_admin_config_t *config, bt_str_t key, bt_admin_reply_t *reply);
+void bt_workers_drain(const bt_admin_config_t *config, bt_str_t key, bool draining,
+                      bt_admin_reply_t *reply);
+/* Other routers' routes: answers are plain text. */
+void bt_workers_peer_add(const bt_admin_config_t *config, bt_str_t query, bt_admin_reply_t *reply);
+void bt_workers_peer_remove(const bt_admin_config_t *config, bt_str_t query,
+                            bt_admin_reply_t *reply);
+void bt_workers_peer_list(const bt_admin_config_t *config, bt_admin_reply_t *reply);
+
+/* worker_json.c: one worker as JSON. pairs: also who it may work with, and why not with the others. */
+void bt_worker_describe(bt_text_t *out, const bt_fleet_pool_t *pool, bt_worker_t *w, bool pairs);
+
+#endif

@@ -1,0 +1,37 @@
+/* buf.h - refcounted byte buffers, the unit in which bytes travel from socket to socket.
+ *
+ * Owner: every holder of a reference; counts are not atomic, so a buffer stays on one thread.
+ * Life:  from bt_buf_new() until the last bt_buf_unref(); standard-size buffers go back to a
+ *        per-thread free list (at most 256 kept), others are freed.
+ * Flow:  filled from [data+len, data+cap), read by slices that hold a reference.
+ * Cost:  O(1); no allocation once the free list is warm. All live bytes of capacity are counted
+ *        process-wide (bt_buf_total_bytes) so that the server can refuse work before memory runs out.
+ */
+#ifndef BT_BASE_BUF_H
+#define BT_BASE_BUF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define BT_BUF_STD_BYTES ((size_t) 16384) /* capacity of a standard read buffer */
+
+typedef struct bt_buf {
+    uint32_t refs;
+    uint32_t kind; /* internal: standard or sized */
+    size_t cap;
+    size_t len; /* bytes in use; maintained by whoever fills it */
+    char *data;
+} bt_buf_t;
+
+/* cap <= BT_BUF_STD_BYTES gives a standard buffer. NULL when out of memory. Starts with one reference, len 0. */
+bt_buf_t *bt_buf_new(size_t cap);
+/* Sized buffer holding a copy. */
+bt_buf_t *bt_buf_copy(const void *data, size_t len);
+bt_buf_t *bt_buf_ref(bt_buf_t *buf);
+void bt_buf_unref(bt_buf_t *buf); /* NULL is fine */
+/* Capacity of all live buffers of the process, free lists excluded. */
+size_t bt_buf_total_bytes(void);
+/* Frees this thread's free list (thread end; leak checkers). */
+void bt_buf_thread_fini(void);
+
+#endif

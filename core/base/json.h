@@ -1,0 +1,85 @@
+/* json.h - JSON read as spans of the original bytes; nothing is ever parsed into a tree.
+ *
+ * Owner: the caller owns the text; every span points into it.
+ * Life:  a cursor lives on the stack and borrows the text.
+ * Flow:  open(text) -> next() until it returns 0 (whole value seen and valid) or an error. Each step yields one
+ *        member or element whose value has been validated to the last byte (RFC 8259 grammar, UTF-8, no BOM,
+ *        depth limit), so a loop that ran to 0 has proven the whole text well-formed in one pass.
+ * Cost:  one pass; strings are skipped 8 or 16 bytes at a time; no allocation.
+ */
+#ifndef BT_BASE_JSON_H
+#define BT_BASE_JSON_H
+
+#include "base/str.h"
+
+#define BT_JSON_DEPTH_MAX 512
+
+enum bt_json_type {
+    BT_JSON_NONE, /* absent */
+    BT_JSON_NULL,
+    BT_JSON_FALSE,
+    BT_JSON_TRUE,
+    BT_JSON_NUMBER,
+    BT_JSON_STRING,
+    BT_JSON_ARRAY,
+    BT_JSON_OBJECT
+};
+
+/* One member of an object or element of an array. Offsets count from the start of the text given to open(). */
+typedef struct bt_json_item {
+    bt_str_t key;     /* raw, between the quotes; empty for elements */
+    bool key_escaped; /* the key holds a backslash: compare with bt_json_key_eq */
+    size_t start;     /* offset of the key's opening quote (members) or of the value (elements) */
+    size_t value_off; /* offset of the value's first byte */
+    bt_str_t value;   /* raw text of the value, strings with their quotes */
+    enum bt_json_type type;
+    size_t
+        prev_end; /* end offset of the item before it; for the first one: just after the opening bracket */
+    size_t ordinal; /* 0, 1, ... */
+} bt_json_item_t;
+
+typedef struct bt_json_cursor {
+    bt_str_t text;
+    size_t at;
+    size_t prev_end;
+    size_t count;
+    size_t open_off;    /* offset of the opening bracket */
+    size_t close_off;   /* offset of the closing bracket, valid after next() returned 0 */
+    size_t err_off;     /* where an error was found */
+    unsigned char kind; /* '{' or '[' */
+    unsigned char state;
+} bt_json_cursor_t;
+
+/* Text must be one object / one array (white space around it allowed). 0, or BT_E_JSON* with err_off set. */
+int bt_json_object(bt_json_cursor_t *c, bt_str_t text);
+int bt_json_array(bt_json_cursor_t *c, bt_str_t text);
+/* 1 = item_p filled; 0 = end, closing bracket and trailing white space checked; < 0 = BT_E_JSON, _DEPTH, _UTF8. */
+int bt_json_next(bt_json_cursor_t *c, bt_json_item_t *item_p);
+
+/* Validates one whole value of any type. */
+int bt_json_validate(bt_str_t text, size_t *err_off_p);
+enum bt_json_type bt_json_type_of(bt_str_t value);
+/* Key compared unescaped ("kv\u005ftransfer_params" is "kv_transfer_params"). */
+bool bt_json_key_eq(const bt_json_item_t *item, bt_str_t name);
+/* Finds one member of an object; BT_JSON_NONE in item_p->type when absent. First match wins. Validates all of it. */
+int bt_json_get(bt_str_t object, bt_str_t name, bt_json_item_t *item_p);
+/* Same along a path of names, through objects only ("a", "b", NULL); offsets count from the outermost text. */
+int bt_json_path(bt_str_t object, bt_json_item_t *item_p, const char *name, ...)
+    __attribute__((sentinel));
+/* Number of elements / members; < 0 on malformed text. */
+long bt_json_count(bt_str_t value);
+
+/* Integer without fraction or exponent, in range; BT_E_INVAL otherwise. */
+int bt_json_i64(bt_str_t value, int64_t *value_p);
+/* Any JSON number. */
+int bt_json_double(bt_str_t value, double *value_p);
+/* Unescapes a raw string value (with its quotes) into out; returns length (no NUL added), or BT_E_INVAL when it is no
+ * string, BT_E_LIMIT when it does not fit in size. Lone surrogates become U+FFFD. */
+long bt_json_unescape(bt_str_t value, char *out, size_t size);
+/* Same, but without quotes around the input (keys). */
+long bt_json_unescape_raw(bt_str_t raw, char *out, size_t size);
+/* Number of bytes that bt_json_quote would write, quotes included; and the writer. */
+size_t bt_json_quoted_size(bt_str_t s);
+size_t bt_json_quote(bt_str_t s, char *out);
+
+#endif

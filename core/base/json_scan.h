@@ -1,0 +1,37 @@
+/* json_scan.h - the JSON grammar over raw bytes, for json.c and json_text.c only.
+ *
+ * Owner: the caller; internal to base.
+ * Life:  a scan lives on the stack and borrows the text.
+ * Flow:  each bt_json_scan_* call starts at `at` and leaves it after what it read, or at the byte
+ * in error. Cost:  one pass, no recursion, no allocation; plain ASCII runs 8 or 16 bytes at a time.
+ */
+#ifndef BT_BASE_JSON_SCAN_H
+#define BT_BASE_JSON_SCAN_H
+
+#include "base/json.h"
+
+typedef struct bt_json_scan {
+    const char *at, *end;
+    unsigned depth; /* open brackets, those of the caller included */
+    bool escaped;   /* some string since init had a backslash; never set back */
+    uint64_t
+        is_object[BT_JSON_DEPTH_MAX / 64]; /* one bit per bracket opened here, the rest undefined */
+} bt_json_scan_t;
+
+void bt_json_scan_init(bt_json_scan_t *s, const char *at, const char *end, unsigned depth);
+void bt_json_scan_space(bt_json_scan_t *s);
+/* `at` is on the opening quote. 0 or BT_E_JSON, BT_E_JSON_UTF8. */
+int bt_json_scan_string(bt_json_scan_t *s);
+/* A number by RFC 8259 section 6. 0 or BT_E_JSON. */
+int bt_json_scan_number(bt_json_scan_t *s);
+/* One whole value; `at` is on its first byte. 0 or BT_E_JSON*. */
+int bt_json_scan_value(bt_json_scan_t *s);
+
+/* First byte that is a quote, a backslash, a control character or not ASCII; `end` when there is
+ * none. */
+const char *bt_json_plain_end(const char *at, const char *end);
+/* Length of the UTF-8 sequence at `at` (RFC 3629: no overlong forms, no surrogates), 0 when it is
+ * not one. */
+size_t bt_json_utf8_len(const char *at, const char *end);
+
+#endif

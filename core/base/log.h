@@ -1,0 +1,44 @@
+/* log.h - one logger, text or JSON lines on stderr.
+ *
+ * Owner: the process; safe from every thread (one write(2) a line).
+ * Life:  usable from the first instruction with defaults (info, text).
+ * Flow:  error = an operator must act; warn = degraded but serving; info = once per object's life;
+ *        debug = per request. Lower case, no trailing period.
+ * Cost:  a level check when off. Equal lines (same call site) above 10 a second are counted and summarised.
+ */
+#ifndef BT_BASE_LOG_H
+#define BT_BASE_LOG_H
+
+#include "base/str.h"
+
+enum bt_log_level { BT_LOG_ERROR, BT_LOG_WARN, BT_LOG_INFO, BT_LOG_DEBUG };
+
+struct bt_log_site { /* one static per call site; atomics inside */
+    uint64_t window_ms;
+    uint32_t count, suppressed;
+};
+
+extern int bt_log_level_now; /* read without a lock; set before threads start or by SIGHUP */
+
+void bt_log_set(enum bt_log_level level, bool json, int fd);
+/* "error|warn|warning|info|debug" or BT_E_INVAL. */
+int bt_log_level_parse(bt_str_t s, enum bt_log_level *level_p);
+void bt_log_write(struct bt_log_site *site, enum bt_log_level level, const char *component,
+                  const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/* Thread-local context added to every line until cleared: worker name, request id (NULL = none). */
+void bt_log_context(const char *worker, const char *request_id);
+/* Writes one finished line as it is (access log), newline added; one write(2). */
+void bt_log_line(bt_str_t line);
+
+#define bt_log_at(level, component, ...)                                                           \
+    do {                                                                                           \
+        static struct bt_log_site bt_log_site_;                                                    \
+        if ((int) (level) <= __atomic_load_n(&bt_log_level_now, __ATOMIC_RELAXED))                 \
+            bt_log_write(&bt_log_site_, (level), (component), __VA_ARGS__);                        \
+    } while (0)
+#define bt_log_error(component, ...) bt_log_at(BT_LOG_ERROR, component, __VA_ARGS__)
+#define bt_log_warn(component, ...) bt_log_at(BT_LOG_WARN, component, __VA_ARGS__)
+#define bt_log_info(component, ...) bt_log_at(BT_LOG_INFO, component, __VA_ARGS__)
+#define bt_log_debug(component, ...) bt_log_at(BT_LOG_DEBUG, component, __VA_ARGS__)
+
+#endif

@@ -1,0 +1,59 @@
+/* Free objects are linked through their own first word. */
+#include "base/pool.h"
+
+#include "base/asan.h"
+#include "base/err.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void bt_pool_init(bt_pool_t *pool, size_t object_bytes, unsigned keep_max)
+{
+    memset(pool, 0, sizeof(*pool));
+    pool->object_bytes = object_bytes < sizeof(void *) ? sizeof(void *) : object_bytes;
+    pool->keep_max = BT_ASAN ? 0 : keep_max;
+}
+
+static void *take_free(bt_pool_t *pool)
+{
+    void *object = pool->free_head;
+    if (object != NULL) {
+        memcpy(&pool->free_head, object, sizeof(void *));
+        pool->free_count--;
+    }
+    return object;
+}
+
+void bt_pool_fini(bt_pool_t *pool)
+{
+    void *object;
+    while ((object = take_free(pool)) != NULL)
+        free(object);
+}
+
+void *bt_pool_get(bt_pool_t *pool)
+{
+    void *object = take_free(pool);
+    if (object != NULL)
+        memset(object, 0, pool->object_bytes);
+    else
+        object = calloc(1, pool->object_bytes);
+    if (object != NULL)
+        pool->out_count++;
+    return object;
+}
+
+void bt_pool_put(bt_pool_t *pool, void *object)
+{
+    if (object == NULL)
+        return;
+    BT_BUG_ON(pool->out_count == 0);
+    pool->out_count--;
+    if (pool->free_count >= pool->keep_max) {
+        free(object);
+        return;
+    }
+    memcpy(object, &pool->free_head, sizeof(void *));
+    pool->free_head = object;
+    pool->free_count++;
+}

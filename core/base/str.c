@@ -1,0 +1,95 @@
+/* Slices: the few operations that are more than a compare. */
+#include "base/str.h"
+
+#include "base/err.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+
+#define DISTANCE_CHARS 64
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+bt_str_t bt_str_trim(bt_str_t s)
+{
+    while (s.n > 0 && is_blank(s.p[0])) {
+        s.p++;
+        s.n--;
+    }
+    while (s.n > 0 && is_blank(s.p[s.n - 1]))
+        s.n--;
+    return s;
+}
+
+ptrdiff_t bt_str_find(bt_str_t s, bt_str_t needle)
+{
+    if (needle.n == 0)
+        return 0;
+    if (s.n < needle.n)
+        return -1;
+    const char *hit = memmem(s.p, s.n, needle.p, needle.n);
+    return hit != NULL ? hit - s.p : -1;
+}
+
+int bt_str_u64(bt_str_t s, uint64_t *value_p)
+{
+    uint64_t value = 0;
+    bool is_over = false;
+
+    if (s.n == 0)
+        return BT_E_INVAL;
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.p[i] < '0' || s.p[i] > '9')
+            return BT_E_INVAL;
+        uint64_t digit = (uint64_t) (s.p[i] - '0');
+        is_over |= __builtin_mul_overflow(value, (uint64_t) 10, &value);
+        is_over |= __builtin_add_overflow(value, digit, &value);
+    }
+    if (is_over)
+        return BT_E_LIMIT;
+    *value_p = value;
+    return 0;
+}
+
+char *bt_str_dup(bt_str_t s)
+{
+    char *copy = malloc(s.n + 1);
+    if (copy == NULL)
+        return NULL;
+    if (s.n > 0)
+        memcpy(copy, s.p, s.n);
+    copy[s.n] = '\0';
+    return copy;
+}
+
+static unsigned min3(unsigned a, unsigned b, unsigned c)
+{
+    unsigned m = a < b ? a : b;
+    return m < c ? m : c;
+}
+
+/* Levenshtein with one row; row[j] is the distance of the prefixes a[0..i) and b[0..j). */
+unsigned bt_str_distance(bt_str_t a, bt_str_t b)
+{
+    unsigned row[DISTANCE_CHARS + 1];
+    unsigned an = a.n < DISTANCE_CHARS ? (unsigned) a.n : DISTANCE_CHARS;
+    unsigned bn = b.n < DISTANCE_CHARS ? (unsigned) b.n : DISTANCE_CHARS;
+
+    for (unsigned j = 0; j <= bn; j++)
+        row[j] = j;
+    for (unsigned i = 1; i <= an; i++) {
+        unsigned diagonal = row[0];
+        row[0] = i;
+        for (unsigned j = 1; j <= bn; j++) {
+            bool is_same =
+                tolower((unsigned char) a.p[i - 1]) == tolower((unsigned char) b.p[j - 1]);
+            unsigned next = min3(row[j] + 1, row[j - 1] + 1, diagonal + (is_same ? 0U : 1U));
+            diagonal = row[j];
+            row[j] = next;
+        }
+    }
+    return row[bn];
+}

@@ -1,0 +1,76 @@
+/* str.h - borrowed byte slices.
+ *
+ * Owner: the bytes belong to somebody else (a buffer, an arena, a literal); a slice never frees.
+ * Life:  as long as the bytes it points to.
+ * Flow:  values, passed by copy.
+ * Cost:  O(n) compares; no allocation.
+ */
+#ifndef BT_BASE_STR_H
+#define BT_BASE_STR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <strings.h>
+
+typedef struct bt_str {
+    const char *p;
+    size_t n;
+} bt_str_t;
+
+#define BT_STR(lit) ((bt_str_t){("" lit), sizeof(lit) - 1})
+#define BT_STR_NULL ((bt_str_t){NULL, 0})
+/* For printf("%.*s", BT_STR_ARG(s)). */
+#define BT_STR_ARG(s) (int) (s).n, ((s).p != NULL ? (s).p : "")
+
+static inline bt_str_t bt_str(const char *z)
+{
+    return (bt_str_t){z, z != NULL ? strlen(z) : 0};
+}
+
+static inline bool bt_str_eq(bt_str_t a, bt_str_t b)
+{
+    return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
+}
+
+/* ASCII case-insensitive. */
+static inline bool bt_str_ieq(bt_str_t a, bt_str_t b)
+{
+    return a.n == b.n && (a.n == 0 || strncasecmp(a.p, b.p, a.n) == 0);
+}
+
+static inline bool bt_str_starts(bt_str_t s, bt_str_t prefix)
+{
+    return s.n >= prefix.n && (prefix.n == 0 || memcmp(s.p, prefix.p, prefix.n) == 0);
+}
+
+/* FNV-1a, 64 bit: for tables whose keys nobody can choose to collide at scale (bounded tables). */
+static inline uint64_t bt_str_hash(bt_str_t s)
+{
+    uint64_t h = 14695981039346656037ULL;
+
+    for (size_t i = 0; i < s.n; i++)
+        h = (h ^ (unsigned char) s.p[i]) * 1099511628211ULL;
+    return h;
+}
+
+bt_str_t bt_str_trim(bt_str_t s);
+/* First occurrence of needle in s, or -1. */
+ptrdiff_t bt_str_find(bt_str_t s, bt_str_t needle);
+/* Whole slice as a decimal number; BT_E_INVAL on anything else, BT_E_LIMIT on overflow. */
+int bt_str_u64(bt_str_t s, uint64_t *value_p);
+/* Copies z into out, cut to fit, always NUL-terminated (size > 0). */
+static inline void bt_str_copy(char *out, size_t size, const char *z)
+{
+    size_t n = strnlen(z, size - 1);
+
+    memcpy(out, z, n);
+    out[n] = '\0';
+}
+/* malloc'ed NUL-terminated copy; the caller frees. NULL when out of memory. */
+char *bt_str_dup(bt_str_t s);
+/* Edit distance (for "did you mean"), case-insensitive, capped at 64 characters a side. */
+unsigned bt_str_distance(bt_str_t a, bt_str_t b);
+
+#endif

@@ -1,0 +1,67 @@
+/* capability.h - from connector names to what a worker can take part in. Fail-closed.
+ *
+ * Owner: nobody; a constant table and pure functions.
+ * Life:  static.
+ * Flow:  engine + connector (or dispatch_profile) -> capability + dialect name. Anything unknown -> NONE, with the reason.
+ * Cost:  start-up only.
+ */
+#ifndef BT_CLUSTER_CAPABILITY_H
+#define BT_CLUSTER_CAPABILITY_H
+
+#include "base/str.h"
+
+#include <stdbool.h>
+
+enum bt_capability { BT_CAP_NONE, BT_CAP_CONCURRENT_ENGINE_SYNC, BT_CAP_PREFILL_HANDOFF_DECODE };
+enum bt_engine {
+    BT_ENGINE_UNKNOWN,
+    BT_ENGINE_SGLANG,
+    BT_ENGINE_VLLM,
+    BT_ENGINE_VLLM_ASCEND,
+    BT_ENGINE_MINDIE
+};
+enum bt_role { BT_ROLE_PREFILL, BT_ROLE_DECODE, BT_ROLE_HYBRID };
+
+const char *bt_capability_name(enum bt_capability cap); /* "concurrent_engine_sync", ... "none" */
+const char *bt_engine_name(
+    enum bt_engine engine); /* "sglang", "vllm", "vllm_ascend", "mindie", "unknown" */
+const char *bt_role_name(enum bt_role role);
+int bt_engine_parse(bt_str_t s,
+                    enum bt_engine *engine_p);       /* any case; '-' and '_' alike; BT_E_INVAL */
+int bt_role_parse(bt_str_t s, enum bt_role *role_p); /* "union" is hybrid */
+
+/* connectors: 1 name, or for MultiConnector the child names in order (then connector is "MultiConnector").
+ * connector may also be a dialect's own name ("nixl", "nixl_push", "shared_cache", "sglang") or one of the spellings of
+ * peers ("mooncake" and "moriio" are refused with a reason).
+ * profile: dispatch_profile or empty ("handoff", "trigger", "bootstrap"). It says what a connector without a row is; it
+ * never turns a refused connector into an accepted one.
+ * dialect_p gets a static name or NULL; why_p a static sentence when the worker may not take part in a pair: the capability
+ * is NONE, or it is known but not built yet (trigger). 0 always; fail-closed by why. */
+int bt_capability_derive(enum bt_engine engine, bt_str_t connector, const bt_str_t *children,
+                         unsigned child_count, bt_str_t profile, enum bt_capability *cap_p,
+                         const char **dialect_p, const char **why_p);
+/* Engine that this connector or profile belongs to; UNKNOWN when it says nothing. */
+enum bt_engine bt_capability_engine(bt_str_t connector, const bt_str_t *children,
+                                    unsigned child_count, bt_str_t profile);
+
+/* What a connector demands of a pair beyond a common dialect. Ordered by strictness. */
+enum bt_tp_rule {
+    BT_TP_ANY,
+    BT_TP_DIVIDES, /* one of P_tp, D_tp divides the other (vLLM's NIXL) */
+    BT_TP_PREFILL_MULTIPLE /* P_tp >= D_tp and P_tp % D_tp == 0 (vLLM-Ascend's Mooncake connectors, MindIE) */
+};
+typedef struct bt_pair_rules {
+    const char *
+        family; /* connectors of different families cannot read each other's KV; NULL = not known, fits all */
+    enum bt_tp_rule tp;
+    bool equal_version;
+} bt_pair_rules_t;
+void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const bt_str_t *children,
+                              unsigned child_count, const char *dialect, bt_pair_rules_t *rules_p);
+/* The same by dialect alone: does at least one connector of it demand equal versions / something of the tp sizes? */
+bool bt_capability_needs_equal_version(const char *dialect);
+bool bt_capability_needs_tp_ratio(const char *dialect);
+/* A lone prefill worker of this engine can serve alone (vLLM, vLLM-Ascend, MindIE; not SGLang). */
+bool bt_capability_prefill_serves_alone(enum bt_engine engine);
+
+#endif

@@ -1,0 +1,546 @@
+#include "cluster/monitor.h"
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/rand.h"
+#include "cluster/health.h"
+#include "cluster/load.h"
+#include "cluster/probe.h"
+#include "loop/resolve.h"
+
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* One watch per worker, each with three clocks of its own (health, load, name) and a reference to the worker:
+ *
+ *   health timer -> probe worker -> (SGLang prefill: probe bootstrap port) -> bt_health_count -> health timer
+ *   load timer   -> probe the engine's report -> sample -> load timer
+ *   resolve timer -> getaddrinfo -> address -> resolve timer
+ *
+ * A sweep once a second catches what comes from other threads without a letter: passive signals (worker atomics) and a
+ * breaker whose time is over, which makes a worker usable without any event. */
+
+#define HEALTH_BODY_MAX ((size_t) 4096)
+#define LOAD_BODY_MAX ((size_t) 8 << 20)
+#define LOAD_SLOW_MS 30000
+#define SWEEP_MS 1000
+#define RESOLVE_RETRY_MS 2000
+
+typedef struct watch {
+    bt_list_t link;        /* in monitor->watches */
+    bt_monitor_t *monitor; /* NULL: stopped, waits only for its lookup to end */
+    bt_worker_t *worker;
+    bt_upstream_t *up, *boot_up;
+    unsigned addr_version; /* of the upstreams */
+    bt_timer_t health_timer, load_timer, resolve_timer;
+    uint64_t health_due_ms, health_began_ms, load_began_ms, taken_down_ms;
+    bt_probe_t health, load;
+    bt_health_track_t track;
+    enum bt_load_source source;
+    bool has_tried_loads;
+    bool was_usable;
+    bool is_wanted; /* set_fleet: still in the fleet */
+    bool is_resolving;
+    bt_resolve_t resolve;
+} watch_t;
+
+struct bt_monitor {
+    bt_loop_t *loop;
+    bt_monitor_config_t config;
+    char *path, *api_key;
+    bt_fleet_t *fleet;
+    bt_list_t watches;
+    bt_probe_gate_t gate;
+    bt_timer_t sweep_timer;
+};
+
+void bt_monitor_config_defaults(bt_monitor_config_t *config)
+{
+    *config = (bt_monitor_config_t){
+        .interval_ms = 5000,
+        .startup_interval_ms = 1000,
+        .timeout_ms = 2000,
+        .failures = 3,
+        .successes = 2,
+        .load_interval_ms = 1000,
+        .load_timeout_ms = 1000,
+        .resolve_interval_ms = 30000,
+    };
+}
+
+static enum bt_health health_of(const watch_t *watch)
+{
+    return (enum bt_health) atomic_load_explicit(&watch->worker->health, memory_order_relaxed);
+}
+
+/* ---- connections ---- */
+
+static void set_port(struct sockaddr_storage *addr, unsigned port)
+{
+    if (addr->ss_family == AF_INET6)
+        ((struct sockaddr_in6 *) addr)->sin6_port = htons((uint16_t) port);
+    else
+        ((struct sockaddr_in *) addr)->sin_port = htons((uint16_t) port);
+}
+
+static int point_upstream(bt_upstream_t **up, bt_loop_t *loop, const struct sockaddr_storage *addr)
+{
+    if (*up == NULL)
+        return bt_upstream_new(up, loop, (const struct sockaddr *) addr, NULL);
+    bt_upstream_set_addr(*up, (const struct sockaddr *) addr);
+    return 0;
+}
+
+static bool has_bootstrap(const bt_worker_t *w)
+{
+    return w->engine == BT_ENGINE_SGLANG && w->spec.role == BT_ROLE_PREFILL &&
+           w->spec.bootstrap_port > 0;
+}
+
+/* Upstreams exist and point to the worker's present address. BT_E_RESOLVE while there is none. */
+static int ensure_upstreams(watch_t *watch)
+{
+    bt_worker_t *w = watch->worker;
+    struct sockaddr_storage addr;
+    unsigned version = atomic_load(&w->addr_version);
+    if (watch->up != NULL && watch->addr_version == version)
+        return 0;
+    if (!bt_worker_get_addr(w, &addr))
+        return BT_E_RESOLVE;
+    int rc = point_upstream(&watch->up, watch->monitor->loop, &addr);
+    if (rc == 0 && has_bootstrap(w)) {
+        set_port(&addr, (unsigned) w->spec.bootstrap_port);
+        rc = point_upstream(&watch->boot_up, watch->monitor->loop, &addr);
+    }
+    if (rc == 0)
+        watch->addr_version = version;
+    return rc;
+}
+
+static const char *key_for(const watch_t *watch)
+{
+    return watch->worker->spec.api_key != NULL ? watch->worker->spec.api_key
+                                               : watch->monitor->api_key;
+}
+
+/* ---- health ---- */
+
+static void arm_health(watch_t *watch, uint64_t ms)
+{
+    watch->health_due_ms = bt_clock_ms() + ms;
+    bt_timer_start(&watch->health_timer, ms);
+}
+
+/* Somewhat less than the interval, so that workers added together drift apart. */
+static uint64_t jitter(uint64_t ms)
+{
+    return ms - bt_rand_below(ms / 16 + 1);
+}
+
+static void arm_next_health(watch_t *watch)
+{
+    const bt_monitor_config_t *config = &watch->monitor->config;
+    arm_health(watch, health_of(watch) == BT_HEALTH_UP ? jitter(config->interval_ms)
+                                                       : config->startup_interval_ms);
+}
+
+static void end_health(watch_t *watch, const char *where, int rc)
+{
+    bt_worker_t *w = watch->worker;
+    const bt_probe_t *p = &watch->health;
+    char why[128];
+    enum bt_verdict verdict = bt_health_judge(w, rc, p->status, bt_text_str(&p->body));
+    if (rc < 0)
+        snprintf(why, sizeof why, "%s: %s", where, bt_err_text(rc));
+    else
+        snprintf(why, sizeof why, "%s answered %u%s", where, p->status,
+                 verdict == BT_VERDICT_SCALING ? ", it is being scaled" : "");
+    if (rc == BT_E_CONNECT || rc == BT_E_CONNECT_TIMEOUT)
+        atomic_store(&w->resolve_soon, true);
+    bt_health_count(&watch->track, w, verdict, why, watch->health_began_ms, bt_clock_ms(),
+                    &watch->monitor->config);
+    arm_next_health(watch);
+}
+
+static void on_boot_probe(bt_probe_t *p, int rc)
+{
+    end_health(bt_container_of(p, watch_t, health), "bootstrap port", rc);
+}
+
+static void start_boot_probe(watch_t *watch)
+{
+    const bt_worker_t *w = watch->worker;
+    char authority[300];
+    const char *format = strchr(w->host, ':') != NULL ? "[%s]:%d" : "%s:%d";
+    snprintf(authority, sizeof authority, format, w->host, w->spec.bootstrap_port);
+    bt_probe_target_t target = {.up = watch->boot_up,
+                                .authority = authority,
+                                .base_path = "",
+                                .path = "/health",
+                                .api_key = NULL};
+    int rc = bt_probe_start(&watch->health, &target, watch->monitor->config.timeout_ms,
+                            HEALTH_BODY_MAX, on_boot_probe);
+    if (rc < 0)
+        end_health(watch, "bootstrap port", rc);
+}
+
+static void on_health_probe(bt_probe_t *p, int rc)
+{
+    watch_t *watch = bt_container_of(p, watch_t, health);
+    if (p->began_ms > watch->health_began_ms)
+        watch->health_began_ms = p->began_ms; /* it may have waited at the gate */
+    if (rc == 0 && p->status >= 200 && p->status < 300 && has_bootstrap(watch->worker))
+        start_boot_probe(watch);
+    else
+        end_health(watch, "health check", rc);
+}
+
+static void start_health(bt_timer_t *timer)
+{
+    watch_t *watch = bt_container_of(timer, watch_t, health_timer);
+    bt_monitor_t *m = watch->monitor;
+    int rc = ensure_upstreams(watch);
+    if (rc == BT_E_RESOLVE)
+        return; /* on_resolved goes on */
+    bt_probe_target_t target = {.up = watch->up,
+                                .authority = watch->worker->authority,
+                                .base_path = watch->worker->base_path,
+                                .path = m->path,
+                                .api_key = key_for(watch)};
+    watch->health_began_ms = bt_clock_ms();
+    if (rc == 0)
+        rc = bt_probe_start(&watch->health, &target, m->config.timeout_ms, HEALTH_BODY_MAX,
+                            on_health_probe);
+    if (rc < 0)
+        end_health(watch, "health check", rc);
+}
+
+/* ---- load ---- */
+
+static void arm_load(watch_t *watch, uint64_t ms)
+{
+    if (watch->monitor->config.load_interval_ms > 0)
+        bt_timer_start(&watch->load_timer, ms);
+}
+
+/* The engine is not named: the first answers tell. True = ask again, elsewhere. */
+static bool learn_source(watch_t *watch, int rc)
+{
+    const bt_probe_t *p = &watch->load;
+    if (watch->source != BT_LOAD_UNKNOWN || rc < 0)
+        return false;
+    watch->source = p->status == 200 ? bt_load_detect(bt_text_str(&p->body)) : BT_LOAD_UNKNOWN;
+    if (watch->source == BT_LOAD_SGLANG_LOADS)
+        return true;
+    /* SGLang without --enable-metrics has no /metrics but reports its loads all the same. */
+    if (watch->source != BT_LOAD_UNKNOWN || p->status != 404 || watch->has_tried_loads)
+        return false;
+    watch->has_tried_loads = true;
+    watch->source = BT_LOAD_SGLANG_LOADS;
+    return true;
+}
+
+static int read_sample(watch_t *watch)
+{
+    bt_worker_t *w = watch->worker;
+    bt_str_t body = bt_text_str(&watch->load.body);
+    if (body.n >= LOAD_BODY_MAX)
+        return BT_E_LIMIT; /* cut: sums would be wrong */
+    int rc = watch->source == BT_LOAD_SGLANG_LOADS
+                 ? bt_load_read_loads(body, w->spec.dp_rank, &w->load)
+                 : bt_load_read_metrics(body, w->spec.dp_rank, &w->load);
+    if (rc < 0)
+        return rc;
+    atomic_store_explicit(&w->load.started_since, 0, memory_order_relaxed);
+    atomic_store_explicit(&w->load.at_ms, bt_clock_ms(), memory_order_release);
+    return 0;
+}
+
+/* When to ask next, counted from the last question. */
+static uint64_t judge_load(watch_t *watch, int rc)
+{
+    uint64_t normal_ms = watch->monitor->config.load_interval_ms;
+    uint64_t slow_ms = LOAD_SLOW_MS > normal_ms ? LOAD_SLOW_MS : normal_ms;
+    if (learn_source(watch, rc))
+        return 0;
+    if (rc < 0)
+        return normal_ms;
+    bool is_absent = watch->load.status >= 400 && watch->load.status < 500;
+    if (!is_absent && watch->load.status != 200)
+        return normal_ms;
+    if (!is_absent && read_sample(watch) == 0)
+        return normal_ms;
+    watch->source = bt_load_source_of(watch->worker->engine); /* a guess that failed is not kept */
+    return slow_ms;
+}
+
+static void on_load_probe(bt_probe_t *p, int rc)
+{
+    watch_t *watch = bt_container_of(p, watch_t, load);
+    uint64_t ms = judge_load(watch, rc), spent_ms = bt_clock_ms() - watch->load_began_ms;
+    arm_load(watch, ms > spent_ms ? ms - spent_ms : 0);
+}
+
+static void start_load(bt_timer_t *timer)
+{
+    watch_t *watch = bt_container_of(timer, watch_t, load_timer);
+    bt_monitor_t *m = watch->monitor;
+    enum bt_health health = health_of(watch);
+    watch->load_began_ms = bt_clock_ms();
+    bool is_sglang = watch->source == BT_LOAD_SGLANG_LOADS;
+    bt_probe_target_t target = {.authority = watch->worker->authority,
+                                .base_path = watch->worker->base_path,
+                                .path = is_sglang ? "/v1/loads?include=core" : "/metrics",
+                                .api_key = key_for(watch)};
+    int rc =
+        health == BT_HEALTH_UP || health == BT_HEALTH_DRAIN ? ensure_upstreams(watch) : BT_E_AGAIN;
+    target.up = watch->up;
+    if (rc == 0)
+        rc = bt_probe_start(&watch->load, &target, m->config.load_timeout_ms, LOAD_BODY_MAX,
+                            on_load_probe);
+    if (rc < 0)
+        arm_load(watch, m->config.load_interval_ms);
+}
+
+/* ---- names ---- */
+
+static void free_watch(watch_t *watch);
+
+static void on_resolved(bt_resolve_t *r, int rc, const struct sockaddr_storage *addr)
+{
+    watch_t *watch = bt_container_of(r, watch_t, resolve);
+    watch->is_resolving = false;
+    if (watch->monitor == NULL) {
+        free_watch(watch);
+        return;
+    }
+    const bt_monitor_config_t *config = &watch->monitor->config;
+    bt_worker_t *w = watch->worker;
+    bool had_addr = atomic_load(&w->has_addr);
+    if (rc == 0)
+        bt_worker_set_addr(w, addr);
+    else if (!had_addr)
+        bt_health_count(&watch->track, w, BT_VERDICT_FAIL, bt_err_text(rc), bt_clock_ms(),
+                        bt_clock_ms(), config);
+    if (rc == 0 && !had_addr && config->disabled)
+        bt_worker_set_health(w, BT_HEALTH_UP, "health checks are off");
+    if (rc == 0 && !had_addr && !config->disabled)
+        arm_health(watch, 0);
+    bool has_addr = rc == 0 || had_addr;
+    bt_timer_start(&watch->resolve_timer,
+                   has_addr ? config->resolve_interval_ms : RESOLVE_RETRY_MS);
+}
+
+static void start_resolve(bt_timer_t *timer)
+{
+    watch_t *watch = bt_container_of(timer, watch_t, resolve_timer);
+    atomic_store(&watch->worker->resolve_soon, false);
+    if (watch->is_resolving)
+        return;
+    const bt_worker_t *w = watch->worker;
+    if (bt_resolve_start(&watch->resolve, watch->monitor->loop, w->host, w->port, on_resolved) == 0)
+        watch->is_resolving = true;
+    else
+        bt_timer_start(&watch->resolve_timer, RESOLVE_RETRY_MS);
+}
+
+static bool is_name(const bt_worker_t *w)
+{
+    struct sockaddr_storage addr;
+    return strcasecmp(w->host, "localhost") != 0 && bt_resolve_numeric(w->host, w->port, &addr) < 0;
+}
+
+/* ---- watches ---- */
+
+static void free_watch(watch_t *watch)
+{
+    bt_worker_unref(watch->worker);
+    free(watch);
+}
+
+/* Synchronous, but for a lookup in flight: its callback then frees. */
+static void stop_watch(watch_t *watch)
+{
+    bt_list_remove(&watch->link);
+    bt_timer_stop(&watch->health_timer);
+    bt_timer_stop(&watch->load_timer);
+    bt_timer_stop(&watch->resolve_timer);
+    bt_probe_fini(&watch->health);
+    bt_probe_fini(&watch->load);
+    if (watch->up != NULL)
+        bt_upstream_free(watch->up);
+    if (watch->boot_up != NULL)
+        bt_upstream_free(watch->boot_up);
+    watch->monitor = NULL;
+    if (watch->is_resolving)
+        bt_resolve_cancel(&watch->resolve);
+    else
+        free_watch(watch);
+}
+
+static void begin_watch(watch_t *watch)
+{
+    const bt_monitor_config_t *config = &watch->monitor->config;
+    bool has_addr = atomic_load(&watch->worker->has_addr);
+    if (config->disabled && has_addr)
+        bt_worker_set_health(watch->worker, BT_HEALTH_UP, "health checks are off");
+    if (!config->disabled && has_addr)
+        arm_health(watch, 0);
+    if (is_name(watch->worker))
+        bt_timer_start(&watch->resolve_timer, has_addr ? config->resolve_interval_ms : 0);
+    arm_load(watch, config->load_interval_ms);
+}
+
+static watch_t *new_watch(bt_monitor_t *m, bt_worker_t *w)
+{
+    watch_t *watch = calloc(1, sizeof *watch);
+    if (watch == NULL)
+        return NULL;
+    watch->monitor = m;
+    watch->worker = bt_worker_ref(w);
+    watch->source = bt_load_source_of(w->engine);
+    bt_timer_init(m->loop, &watch->health_timer, start_health);
+    bt_timer_init(m->loop, &watch->load_timer, start_load);
+    bt_timer_init(m->loop, &watch->resolve_timer, start_resolve);
+    bt_probe_init(&watch->health, &m->gate);
+    bt_probe_init(&watch->load, &m->gate);
+    bt_list_push(&m->watches, &watch->link);
+    begin_watch(watch);
+    return watch;
+}
+
+/* ---- sweep ---- */
+
+/* Health that others than our own probes have changed. */
+static void follow_passive(watch_t *watch, uint64_t now_ms)
+{
+    const bt_monitor_config_t *config = &watch->monitor->config;
+    enum bt_health health = health_of(watch);
+    if (health == BT_HEALTH_UP || health == BT_HEALTH_UNKNOWN) {
+        watch->taken_down_ms = 0;
+        return;
+    }
+    if (watch->taken_down_ms == 0)
+        watch->taken_down_ms = now_ms;
+    if (config->disabled) {
+        if (now_ms - watch->taken_down_ms >= config->interval_ms)
+            bt_worker_set_health(watch->worker, BT_HEALTH_UP, "health checks are off: tried again");
+        return;
+    }
+    bool is_far = watch->health_due_ms > now_ms + config->startup_interval_ms;
+    if (is_far && bt_timer_active(&watch->health_timer))
+        arm_health(watch, config->startup_interval_ms);
+}
+
+static void sweep_one(watch_t *watch, uint64_t now_ms)
+{
+    follow_passive(watch, now_ms);
+    if (atomic_load(&watch->worker->resolve_soon) && !watch->is_resolving && is_name(watch->worker))
+        bt_timer_start(&watch->resolve_timer, 0);
+    bool usable = bt_worker_usable(watch->worker, now_ms);
+    if (usable != watch->was_usable)
+        bt_fleet_epoch_bump();
+    watch->was_usable = usable;
+}
+
+static void sweep(bt_timer_t *timer)
+{
+    bt_monitor_t *m = bt_container_of(timer, bt_monitor_t, sweep_timer);
+    uint64_t now_ms = bt_clock_ms();
+    bt_list_t *it, *tmp;
+    bt_list_each (&m->watches, it, tmp)
+        sweep_one(bt_container_of(it, watch_t, link), now_ms);
+    bt_timer_start(timer, SWEEP_MS);
+}
+
+/* ---- the public verbs ---- */
+
+static char *copy_or_null(const char *s)
+{
+    return s != NULL ? bt_str_dup(bt_str(s)) : NULL;
+}
+
+int bt_monitor_start(bt_monitor_t **monitor_p, bt_loop_t *loop, const bt_monitor_config_t *config)
+{
+    bt_monitor_t *m = calloc(1, sizeof *m);
+    if (m == NULL)
+        return BT_E_NOMEM;
+    m->loop = loop;
+    m->config = *config;
+    m->path = copy_or_null(config->path != NULL ? config->path : "/health");
+    m->api_key = copy_or_null(config->api_key);
+    if (m->path == NULL || (config->api_key != NULL && m->api_key == NULL)) {
+        free(m->path);
+        free(m);
+        return BT_E_NOMEM;
+    }
+    bt_list_init(&m->watches);
+    bt_probe_gate_init(&m->gate, BT_MONITOR_PROBES_MAX);
+    bt_timer_init(loop, &m->sweep_timer, sweep);
+    bt_timer_start(&m->sweep_timer, SWEEP_MS);
+    *monitor_p = m;
+    return 0;
+}
+
+static watch_t *find_watch(const bt_worker_t *w, watch_t *const *by_slot, unsigned slot_count)
+{
+    watch_t *watch = w->slot < slot_count ? by_slot[w->slot] : NULL;
+    return watch != NULL && watch->worker == w ? watch : NULL;
+}
+
+/* Marks the watches that stay and begins the new ones. */
+static int take_workers(bt_monitor_t *m, const bt_fleet_t *fleet, watch_t **by_slot)
+{
+    for (unsigned i = 0; i < fleet->pool_count; i++)
+        for (unsigned j = 0; j < fleet->pools[i].all.count; j++) {
+            bt_worker_t *w = fleet->pools[i].all.items[j];
+            watch_t *watch = find_watch(w, by_slot, fleet->slot_count);
+            if (watch == NULL)
+                watch = new_watch(m, w);
+            if (watch == NULL)
+                return BT_E_NOMEM;
+            watch->is_wanted = true;
+        }
+    return 0;
+}
+
+void bt_monitor_set_fleet(bt_monitor_t *m, bt_fleet_t *fleet)
+{
+    bt_list_t *it, *tmp;
+    watch_t **by_slot = calloc(fleet->slot_count + 1, sizeof(watch_t *));
+    if (by_slot == NULL) {
+        bt_log_error("cluster", "out of memory: the new workers are not checked");
+        return;
+    }
+    bt_list_each (&m->watches, it, tmp) {
+        watch_t *watch = bt_container_of(it, watch_t, link);
+        watch->is_wanted = false;
+        if (watch->worker->slot < fleet->slot_count)
+            by_slot[watch->worker->slot] = watch;
+    }
+    if (take_workers(m, fleet, by_slot) < 0)
+        bt_log_error("cluster", "out of memory: some workers are not checked");
+    free(by_slot);
+    bt_list_each (&m->watches, it, tmp) {
+        watch_t *watch = bt_container_of(it, watch_t, link);
+        if (!watch->is_wanted)
+            stop_watch(watch);
+    }
+    bt_fleet_ref(fleet);
+    bt_fleet_unref(m->fleet);
+    m->fleet = fleet;
+}
+
+void bt_monitor_stop(bt_monitor_t *m)
+{
+    bt_list_t *it, *tmp;
+    bt_timer_stop(&m->sweep_timer);
+    m->gate.max = 0; /* nothing more goes through while the watches go */
+    bt_list_each (&m->watches, it, tmp)
+        stop_watch(bt_container_of(it, watch_t, link));
+    bt_fleet_unref(m->fleet);
+    free(m->path);
+    free(m->api_key);
+    free(m);
+}

@@ -1,0 +1,51 @@
+/* monitor.h - active health checks, name resolution and the load poller; one loop checks, all read.
+ *
+ * Owner: the control loop.
+ * Life:  start -> set_fleet on each change -> stop(done).
+ * Flow:  health every interval: GET <health path>, for SGLang prefills the bootstrap port's /health too; 3 failures = down,
+ *        2 successes = up (the very first answer counts at once); refused connect or 503 from a dead engine = down at once;
+ *        503 "currently scaling" = drain; a worker that sent bytes in the last interval is alive whatever /health says.
+ *        Checks off: every worker is up once its name is resolved; one that a passive signal took down is tried again by
+ *        traffic after one interval.
+ *        Load every second: vLLM /metrics, SGLang /v1/loads; older than 5 s = unknown to policies.
+ * Cost:  bounded number of probes in flight (64), each with its own deadline.
+ */
+#ifndef BT_CLUSTER_MONITOR_H
+#define BT_CLUSTER_MONITOR_H
+
+#include "cluster/fleet.h"
+#include "loop/loop.h"
+
+#define BT_MONITOR_PROBES_MAX 64
+
+typedef struct bt_monitor_config {
+    uint64_t
+        interval_ms; /* 5 000; while a worker is UNKNOWN or DOWN it is probed every startup_interval_ms */
+    uint64_t startup_interval_ms; /* 1 000 */
+    uint64_t timeout_ms;          /* 2 000 */
+    unsigned failures, successes; /* 3, 2 */
+    const char *path;             /* NULL = "/health"; copied */
+    bool disabled;                /* every worker counts as up; passive signals only */
+    uint64_t load_interval_ms;    /* 1 000; 0 = off */
+    uint64_t load_timeout_ms;     /* 1 000 */
+    uint64_t resolve_interval_ms; /* 30 000 */
+    const char *api_key;          /* sent to workers that have none of their own, or NULL; copied */
+} bt_monitor_config_t;
+void bt_monitor_config_defaults(bt_monitor_config_t *config);
+
+typedef struct bt_monitor bt_monitor_t;
+int bt_monitor_start(bt_monitor_t **monitor_p, bt_loop_t *loop, const bt_monitor_config_t *config);
+void bt_monitor_set_fleet(bt_monitor_t *m, bt_fleet_t *fleet); /* takes its own reference */
+void bt_monitor_stop(bt_monitor_t *m); /* frees itself; its calls are cancelled */
+
+/* Passive signals, from any loop. refused = connect refused / reset while connecting: down at once. Other connect failures only
+ * have the name resolved again; the breaker counts them. Recovery is the monitor's: two good answers. */
+void bt_monitor_note_connect_failure(bt_worker_t *w, bool refused);
+void bt_monitor_note_engine_dead(bt_worker_t *w);
+void bt_monitor_note_scaling(bt_worker_t *w);
+
+/* Parsers, for tests: fill the worker's sample. 0 or BT_E_INVAL when no known series is found. */
+int bt_load_parse_vllm_metrics(bt_str_t text, bt_load_sample_t *sample);
+int bt_load_parse_sglang_loads(bt_str_t json, bt_load_sample_t *sample);
+
+#endif

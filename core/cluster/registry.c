@@ -1,0 +1,498 @@
+#include "cluster/fleet.h"
+
+#include "base/err.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Every change goes the same way: a draft (pools and workers, old objects where nothing changed, new ones elsewhere) is
+ * filled and checked aside; only a draft without a fault becomes a snapshot, and only then does the old one go. So a bad
+ * configuration leaves no trace, and there is one place that publishes.
+ *
+ * A slot is free again when its worker's memory is: legs of a removed worker may still index per-loop arrays with it. That
+ * moment comes on any thread, so the slot map is atomic and outlives the registry by its own count. */
+
+#define SLOTS_MAX 16384U
+#define SLOT_WORDS (SLOTS_MAX / 64)
+
+typedef struct slot_map {
+    _Atomic unsigned refs;
+    _Atomic uint64_t words[SLOT_WORDS];
+} slot_map_t;
+
+struct bt_registry {
+    bt_breaker_config_t breaker;
+    bt_registry_publish_cb publish;
+    void *user;
+    bt_fleet_t *current;
+    slot_map_t *slots;
+    unsigned slot_high; /* highest slot ever given + 1 */
+    uint64_t next_id;
+};
+
+typedef struct draft {
+    bt_pool_spec_t *pools; /* shallow: strings are borrowed */
+    bt_pool_stat_t **stats;
+    bt_worker_t ***workers; /* references */
+    unsigned *counts;
+    unsigned pool_count;
+    bool *is_taken; /* by slot: an old worker that the draft keeps */
+} draft_t;
+
+/* ---- slots ---- */
+
+static void unref_slots(slot_map_t *map)
+{
+    if (atomic_fetch_sub(&map->refs, 1) == 1)
+        free(map);
+}
+
+static void return_slot(void *user, unsigned slot)
+{
+    slot_map_t *map = user;
+    atomic_fetch_and(&map->words[slot / 64], ~(UINT64_C(1) << (slot % 64)));
+    unref_slots(map);
+}
+
+/* Only the control loop takes, so what is seen free stays free. */
+static int take_slot(bt_registry_t *r, unsigned *slot_p)
+{
+    for (unsigned i = 0; i < SLOT_WORDS; i++) {
+        uint64_t unused = ~atomic_load(&r->slots->words[i]);
+        if (unused == 0)
+            continue;
+        unsigned bit = (unsigned) __builtin_ctzll(unused);
+        atomic_fetch_or(&r->slots->words[i], UINT64_C(1) << bit);
+        atomic_fetch_add(&r->slots->refs, 1);
+        *slot_p = i * 64 + bit;
+        if (*slot_p >= r->slot_high)
+            r->slot_high = *slot_p + 1;
+        return 0;
+    }
+    return BT_E_LIMIT;
+}
+
+/* ---- drafts ---- */
+
+static void draft_fini(draft_t *d)
+{
+    for (unsigned i = 0; i < d->pool_count; i++) {
+        for (unsigned j = 0; d->workers != NULL && d->workers[i] != NULL && j < d->counts[i]; j++)
+            bt_worker_unref(d->workers[i][j]);
+        if (d->workers != NULL)
+            free(d->workers[i]);
+        if (d->stats != NULL)
+            bt_pool_stat_unref(d->stats[i]);
+    }
+    free(d->workers);
+    free(d->counts);
+    free(d->stats);
+    free(d->pools);
+    free(d->is_taken);
+}
+
+static int draft_init(draft_t *d, unsigned pool_count, unsigned slot_high)
+{
+    *d = (draft_t){.pool_count = pool_count};
+    d->pools = calloc(pool_count + 1, sizeof *d->pools);
+    d->stats = calloc(pool_count + 1, sizeof(bt_pool_stat_t *));
+    d->workers = calloc(pool_count + 1, sizeof(bt_worker_t **));
+    d->counts = calloc(pool_count + 1, sizeof *d->counts);
+    d->is_taken = calloc(slot_high + 1, sizeof *d->is_taken);
+    if (d->pools != NULL && d->stats != NULL && d->workers != NULL && d->counts != NULL &&
+        d->is_taken != NULL)
+        return 0;
+    draft_fini(d);
+    return BT_E_NOMEM;
+}
+
+static const bt_fleet_pool_t *find_pool(const bt_fleet_t *f, const char *name)
+{
+    for (unsigned i = 0; i < f->pool_count; i++)
+        if (strcmp(f->pools[i].spec.name, name) == 0)
+            return &f->pools[i];
+    return NULL;
+}
+
+/* Room for count workers; the pool's running averages go on. */
+static int draft_pool(draft_t *d, unsigned i, const bt_pool_spec_t *spec,
+                      const bt_fleet_pool_t *old, unsigned count)
+{
+    d->pools[i] = *spec;
+    d->workers[i] = calloc(count + 1, sizeof(bt_worker_t *));
+    if (old != NULL) {
+        d->stats[i] = old->stat;
+        atomic_fetch_add(&old->stat->refs, 1);
+    } else {
+        d->stats[i] = bt_pool_stat_new();
+    }
+    return d->workers[i] != NULL && d->stats[i] != NULL ? 0 : BT_E_NOMEM;
+}
+
+static void draft_put(draft_t *d, unsigned pool, bt_worker_t *w)
+{
+    d->workers[pool][d->counts[pool]++] = w;
+}
+
+static bool is_same_worker(const bt_worker_t *w, const bt_worker_spec_t *spec)
+{
+    bool same_name = spec->name == NULL
+                         ? w->spec.name == NULL
+                         : w->spec.name != NULL && strcmp(spec->name, w->spec.name) == 0;
+    return same_name && bt_worker_spec_same(&w->spec, spec);
+}
+
+/* The old pool's worker that this spec describes and that no earlier spec has claimed. */
+static bt_worker_t *claim_old(draft_t *d, const bt_fleet_pool_t *old, const bt_worker_spec_t *spec)
+{
+    for (unsigned i = 0; old != NULL && i < old->all.count; i++) {
+        bt_worker_t *w = old->all.items[i];
+        if (d->is_taken[w->slot] || !is_same_worker(w, spec))
+            continue;
+        d->is_taken[w->slot] = true;
+        return bt_worker_ref(w);
+    }
+    return NULL;
+}
+
+static int make_worker(bt_registry_t *r, const bt_worker_spec_t *spec, bt_worker_t **worker_p,
+                       char *err, size_t err_size)
+{
+    unsigned slot;
+    if (take_slot(r, &slot) < 0) {
+        snprintf(err, err_size, "more than %u workers", SLOTS_MAX);
+        return BT_E_CONFIG;
+    }
+    int rc = bt_worker_new(worker_p, spec, r->next_id, slot, &r->breaker, err, err_size);
+    if (rc < 0) {
+        return_slot(r->slots, slot);
+        return rc;
+    }
+    r->next_id++;
+    (*worker_p)->on_free = return_slot;
+    (*worker_p)->on_free_user = r->slots;
+    if (spec->name == NULL) {
+        free((*worker_p)->name); /* a new one that nobody has seen; choose_name gives it one */
+        (*worker_p)->name = NULL;
+    }
+    return 0;
+}
+
+/* ---- names and checks over the whole draft ---- */
+
+static bt_worker_t *find_named(const draft_t *d, const char *name, const bt_worker_t *except)
+{
+    for (unsigned i = 0; i < d->pool_count; i++)
+        for (unsigned j = 0; j < d->counts[i]; j++) {
+            bt_worker_t *w = d->workers[i][j];
+            if (w != except && w->name != NULL && strcmp(w->name, name) == 0)
+                return w;
+        }
+    return NULL;
+}
+
+/* p0, p1, d0, w0, ...: the lowest number that is free; never an address, clients see it. next: where to go on, per role. */
+static int choose_name(const draft_t *d, bt_worker_t *w, unsigned *next)
+{
+    static const char letters[] = {'p', 'd', 'w'};
+    char name[16];
+    do {
+        snprintf(name, sizeof name, "%c%u", letters[w->spec.role], next[w->spec.role]++);
+    } while (find_named(d, name, w) != NULL);
+    w->name = bt_str_dup(bt_str(name));
+    return w->name != NULL ? 0 : BT_E_NOMEM;
+}
+
+static int choose_names(const draft_t *d)
+{
+    unsigned next[3] = {0};
+    for (unsigned i = 0; i < d->pool_count; i++)
+        for (unsigned j = 0; j < d->counts[i]; j++)
+            if (d->workers[i][j]->name == NULL && choose_name(d, d->workers[i][j], next) < 0)
+                return BT_E_NOMEM;
+    return 0;
+}
+
+static bool is_same_place(const bt_worker_t *a, const bt_worker_t *b)
+{
+    return a->port == b->port && a->spec.dp_rank == b->spec.dp_rank &&
+           strcasecmp(a->host, b->host) == 0 && strcmp(a->base_path, b->base_path) == 0;
+}
+
+static int check_pool_urls(const draft_t *d, unsigned pool, char *err, size_t err_size)
+{
+    bt_worker_t **items = d->workers[pool];
+    for (unsigned i = 0; i < d->counts[pool]; i++)
+        for (unsigned j = i + 1; j < d->counts[pool]; j++)
+            if (is_same_place(items[i], items[j])) {
+                snprintf(err, err_size, "workers %s and %s of pool %s have the same url %s",
+                         items[i]->name, items[j]->name, d->pools[pool].name, items[j]->spec.url);
+                return BT_E_CONFIG;
+            }
+    return 0;
+}
+
+static int check_names(const draft_t *d, char *err, size_t err_size)
+{
+    for (unsigned i = 0; i < d->pool_count; i++)
+        for (unsigned j = 0; j < d->counts[i]; j++) {
+            const bt_worker_t *w = d->workers[i][j], *other = find_named(d, w->name, w);
+            if (other == NULL)
+                continue;
+            snprintf(err, err_size, "two workers are named %s: %s and %s", w->name, w->spec.url,
+                     other->spec.url);
+            return BT_E_CONFIG;
+        }
+    return 0;
+}
+
+static int check_draft(const draft_t *d, char *err, size_t err_size)
+{
+    int rc = choose_names(d);
+    if (rc < 0)
+        return rc;
+    for (unsigned i = 0; i < d->pool_count; i++)
+        if ((rc = check_pool_urls(d, i, err, err_size)) < 0)
+            return rc;
+    return check_names(d, err, err_size);
+}
+
+static int check_pools(const bt_pool_spec_t *pools, unsigned count, char *err, size_t err_size)
+{
+    for (unsigned i = 0; i < count; i++) {
+        if (pools[i].name == NULL || pools[i].name[0] == '\0') {
+            snprintf(err, err_size, "pool %u has no name", i + 1);
+            return BT_E_CONFIG;
+        }
+        for (unsigned j = 0; j < i; j++)
+            if (strcmp(pools[i].name, pools[j].name) == 0) {
+                snprintf(err, err_size, "two pools are named %s", pools[i].name);
+                return BT_E_CONFIG;
+            }
+    }
+    return 0;
+}
+
+/* ---- publishing ---- */
+
+static bool is_in_fleet(const bt_fleet_t *f, const bt_worker_t *w)
+{
+    for (unsigned i = 0; i < f->pool_count; i++)
+        for (unsigned j = 0; j < f->pools[i].all.count; j++)
+            if (f->pools[i].all.items[j] == w)
+                return true;
+    return false;
+}
+
+/* Loops that still hold the old snapshot must not choose what is gone. */
+static void drain_removed(const bt_fleet_t *old, const bt_fleet_t *now)
+{
+    for (unsigned i = 0; i < old->pool_count; i++)
+        for (unsigned j = 0; j < old->pools[i].all.count; j++) {
+            bt_worker_t *w = old->pools[i].all.items[j];
+            if (is_in_fleet(now, w))
+                continue;
+            atomic_store(&w->draining, true);
+            bt_log_info("cluster", "worker %s removed, its legs finish", w->name);
+        }
+}
+
+static void log_refusals(const draft_t *d)
+{
+    for (unsigned i = 0; i < d->pool_count; i++)
+        for (unsigned j = 0; j < d->counts[i]; j++) {
+            const bt_worker_t *w = d->workers[i][j];
+            if (w->refusal != NULL && !d->is_taken[w->slot])
+                bt_log_error("cluster", "worker %s cannot take part in a pair: %s", w->name,
+                             w->refusal);
+        }
+}
+
+/* Ends the draft in both cases. */
+static int publish_draft(bt_registry_t *r, draft_t *d, char *err, size_t err_size)
+{
+    bt_fleet_t *fleet;
+    int rc = check_draft(d, err, err_size);
+    if (rc == 0)
+        rc = bt_fleet_new(&fleet, d->pools, d->stats, d->pool_count,
+                          (bt_worker_t *const *const *) d->workers, d->counts);
+    if (rc < 0) {
+        if (rc == BT_E_NOMEM)
+            snprintf(err, err_size, "%s", bt_err_text(rc));
+        draft_fini(d);
+        return rc;
+    }
+    log_refusals(d);
+    draft_fini(d);
+    bt_fleet_t *old = r->current;
+    fleet->generation = old->generation + 1;
+    fleet->slot_count = r->slot_high;
+    r->current = fleet;
+    drain_removed(old, fleet);
+    bt_fleet_epoch_bump();
+    if (r->publish != NULL)
+        r->publish(r->user, fleet);
+    bt_fleet_unref(old);
+    return 0;
+}
+
+/* ---- the public verbs ---- */
+
+int bt_registry_new(bt_registry_t **registry_p, const bt_breaker_config_t *breaker,
+                    bt_registry_publish_cb publish, void *user)
+{
+    bt_registry_t *r = calloc(1, sizeof *r);
+    if (r == NULL)
+        return BT_E_NOMEM;
+    r->slots = calloc(1, sizeof *r->slots);
+    if (r->slots == NULL || bt_fleet_new(&r->current, NULL, NULL, 0, NULL, NULL) < 0) {
+        free(r->slots);
+        free(r);
+        return BT_E_NOMEM;
+    }
+    r->slots->refs = 1;
+    r->publish = publish;
+    r->user = user;
+    r->next_id = 1;
+    if (breaker != NULL)
+        r->breaker = *breaker;
+    else
+        bt_breaker_config_defaults(&r->breaker);
+    *registry_p = r;
+    return 0;
+}
+
+void bt_registry_free(bt_registry_t *r)
+{
+    if (r == NULL)
+        return;
+    bt_fleet_unref(r->current);
+    unref_slots(r->slots);
+    free(r);
+}
+
+static int draft_apply(bt_registry_t *r, draft_t *d, const bt_worker_spec_t *const *workers,
+                       const unsigned *counts, const bt_pool_spec_t *pools, char *err,
+                       size_t err_size)
+{
+    for (unsigned i = 0; i < d->pool_count; i++) {
+        const bt_fleet_pool_t *old = find_pool(r->current, pools[i].name);
+        int rc = draft_pool(d, i, &pools[i], old, counts[i]);
+        for (unsigned j = 0; rc == 0 && j < counts[i]; j++) {
+            bt_worker_t *w = claim_old(d, old, &workers[i][j]);
+            if (w == NULL)
+                rc = make_worker(r, &workers[i][j], &w, err, err_size);
+            if (rc == 0)
+                draft_put(d, i, w);
+        }
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+int bt_registry_apply(bt_registry_t *r, const bt_pool_spec_t *pools, unsigned pool_count,
+                      const bt_worker_spec_t *const *workers, const unsigned *worker_counts,
+                      char *err, size_t err_size)
+{
+    draft_t d;
+    int rc = check_pools(pools, pool_count, err, err_size);
+    if (rc < 0)
+        return rc;
+    /* New workers take slots above slot_high; only old ones are looked up in is_taken while filling, but log_refusals
+     * asks for all: size it for both. */
+    unsigned room = r->slot_high;
+    for (unsigned i = 0; i < pool_count; i++)
+        room += worker_counts[i];
+    if ((rc = draft_init(&d, pool_count, room)) < 0)
+        return rc;
+    rc = draft_apply(r, &d, workers, worker_counts, pools, err, err_size);
+    if (rc < 0) {
+        draft_fini(&d);
+        return rc;
+    }
+    return publish_draft(r, &d, err, err_size);
+}
+
+/* The current state as a draft, without one worker (NULL = all), with room for one more in each pool. */
+static int draft_current(bt_registry_t *r, draft_t *d, const bt_worker_t *except)
+{
+    const bt_fleet_t *f = r->current;
+    int rc = draft_init(d, f->pool_count, r->slot_high + 1);
+    if (rc < 0)
+        return rc;
+    for (unsigned i = 0; i < f->pool_count; i++) {
+        const bt_fleet_pool_t *old = &f->pools[i];
+        if ((rc = draft_pool(d, i, &old->spec, old, old->all.count + 1)) < 0) {
+            draft_fini(d);
+            return rc;
+        }
+        for (unsigned j = 0; j < old->all.count; j++) {
+            bt_worker_t *w = old->all.items[j];
+            if (w == except)
+                continue;
+            d->is_taken[w->slot] = true;
+            draft_put(d, i, bt_worker_ref(w));
+        }
+    }
+    return 0;
+}
+
+int bt_registry_add(bt_registry_t *r, const char *pool, const bt_worker_spec_t *spec, char *err,
+                    size_t err_size)
+{
+    const bt_fleet_pool_t *target = pool != NULL ? find_pool(r->current, pool) : r->current->pools;
+    draft_t d;
+    bt_worker_t *w;
+    if (target == NULL || r->current->pool_count == 0) {
+        snprintf(err, err_size, "there is no pool %s", pool != NULL ? pool : "yet");
+        return BT_E_INVAL;
+    }
+    int rc = draft_current(r, &d, NULL);
+    if (rc < 0)
+        return rc;
+    rc = make_worker(r, spec, &w, err, err_size);
+    if (rc < 0) {
+        draft_fini(&d);
+        return rc;
+    }
+    draft_put(&d, target->index, w);
+    return publish_draft(r, &d, err, err_size);
+}
+
+int bt_registry_remove(bt_registry_t *r, bt_str_t name_or_url)
+{
+    char err[160];
+    const bt_worker_t *w = bt_fleet_find(r->current, name_or_url);
+    if (w == NULL)
+        return BT_E_INVAL;
+    while (w != NULL) { /* a url may stand in several pools */
+        draft_t d;
+        int rc = draft_current(r, &d, w);
+        if (rc == 0)
+            rc = publish_draft(r, &d, err, sizeof err);
+        if (rc < 0)
+            return rc;
+        w = bt_fleet_find(r->current, name_or_url);
+    }
+    return 0;
+}
+
+int bt_registry_drain(bt_registry_t *r, bt_str_t name_or_url, bool draining)
+{
+    bt_worker_t *w = bt_fleet_find(r->current, name_or_url);
+    if (w == NULL)
+        return BT_E_INVAL;
+    if (atomic_exchange(&w->draining, draining) == draining)
+        return 0;
+    bt_fleet_epoch_bump();
+    bt_log_info("cluster", "worker %s %s", w->name,
+                draining ? "drains: no new requests" : "takes requests again");
+    return 0;
+}
+
+bt_fleet_t *bt_registry_current(bt_registry_t *r)
+{
+    return r->current;
+}

@@ -1,0 +1,340 @@
+#include "cluster/worker.h"
+
+#include "base/err.h"
+#include "base/log.h"
+#include "cluster/url.h"
+#include "loop/resolve.h"
+
+#include <ctype.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A worker is made once from its spec; whatever is derived (engine, capability, lease, address parts) is derived here and
+ * never again, so readers on other threads need no lock for it. The live part is single atomics that nobody reads as a
+ * group. Only the address and what was learned are groups: they sit under the lock. */
+
+#define LEASE_MS 30000
+#define LEASE_LONG_MS 480000
+
+static _Atomic uint64_t fleet_epoch = 1;
+
+uint64_t bt_fleet_epoch(void)
+{
+    return atomic_load_explicit(&fleet_epoch, memory_order_acquire);
+}
+
+void bt_fleet_epoch_bump(void)
+{
+    atomic_fetch_add_explicit(&fleet_epoch, 1, memory_order_release);
+}
+
+const char *bt_health_name(enum bt_health h)
+{
+    static const char *const names[] = {"unknown", "up", "down", "drain"};
+    return names[h];
+}
+
+/* ---- making one ---- */
+
+/* "v0.21.3rc1" is before 0.22; what cannot be read is taken for new. */
+static bool is_version_before_0_22(const char *version)
+{
+    unsigned major, minor;
+    if (version == NULL)
+        return false;
+    if (*version == 'v' || *version == 'V')
+        version++;
+    if (!isdigit((unsigned char) *version) || sscanf(version, "%u.%u", &major, &minor) != 2)
+        return false;
+    return major == 0 && minor < 22;
+}
+
+static uint64_t derive_lease(const bt_worker_t *w)
+{
+    if (w->spec.lease_ms > 0)
+        return w->spec.lease_ms;
+    if (w->engine == BT_ENGINE_VLLM_ASCEND)
+        return LEASE_LONG_MS;
+    if (w->engine == BT_ENGINE_VLLM && is_version_before_0_22(w->spec.version))
+        return LEASE_LONG_MS;
+    return LEASE_MS;
+}
+
+/* A refusal that says "unknown connector" is only helpful with the name. */
+static int name_unknown_connector(bt_worker_t *w)
+{
+    const char *name = w->spec.connector;
+    if (w->capability != BT_CAP_NONE || strcmp(w->refusal, "unknown connector") != 0)
+        return 0;
+    if (strcasecmp(name, "MultiConnector") == 0)
+        name = w->spec.children[0];
+    if (asprintf(&w->refusal_text, "unknown connector %s", name) < 0) {
+        w->refusal_text = NULL;
+        return BT_E_NOMEM;
+    }
+    w->refusal = w->refusal_text;
+    return 0;
+}
+
+static int derive_capability(bt_worker_t *w)
+{
+    const bt_worker_spec_t *spec = &w->spec;
+    bt_str_t connector = bt_str(spec->connector), profile = bt_str(spec->dispatch_profile);
+    bt_str_t children[BT_WORKER_CHILDREN_MAX];
+    for (unsigned i = 0; i < spec->child_count; i++)
+        children[i] = bt_str(spec->children[i]);
+    w->engine = spec->engine;
+    if (w->engine == BT_ENGINE_UNKNOWN)
+        w->engine = bt_capability_engine(connector, children, spec->child_count, profile);
+    bt_capability_derive(spec->engine, connector, children, spec->child_count, profile,
+                         &w->capability, &w->dialect, &w->refusal);
+    bt_capability_pair_rules(w->engine, connector, children, spec->child_count, w->dialect,
+                             &w->pair_rules);
+    if (spec->role != BT_ROLE_HYBRID)
+        return w->refusal != NULL ? name_unknown_connector(w) : 0;
+    w->refusal = NULL;
+    return 0;
+}
+
+static unsigned size_or_1(int n)
+{
+    return n > 0 ? (unsigned) n : 1;
+}
+
+static int derive_address(bt_worker_t *w, char *err, size_t err_size)
+{
+    struct sockaddr_storage addr;
+    bt_url_t url;
+    char why[160] = "out of memory";
+    int rc = bt_url_parse(&url, bt_str(w->spec.url), why, sizeof why);
+    if (rc < 0) {
+        snprintf(err, err_size, "worker url \"%s\": %s", w->spec.url != NULL ? w->spec.url : "",
+                 why);
+        return rc;
+    }
+    w->host = url.host;
+    w->base_path = url.base_path;
+    w->port = url.port;
+    if (w->spec.dp_rank < 0)
+        w->spec.dp_rank = url.rank;
+    const char *format = strchr(w->host, ':') != NULL ? "[%s]:%u" : "%s:%u";
+    char authority[300];
+    snprintf(authority, sizeof authority, format, w->host, w->port);
+    w->authority = bt_str_dup(bt_str(authority));
+    if (w->authority == NULL)
+        return BT_E_NOMEM;
+    /* Engines listen on IPv4 unless told otherwise, while many resolvers put ::1 first for this one name. */
+    const char *host = strcasecmp(w->host, "localhost") == 0 ? "127.0.0.1" : w->host;
+    if (bt_resolve_numeric(host, w->port, &addr) == 0)
+        bt_worker_set_addr(w, &addr);
+    return 0;
+}
+
+static int check_sizes(const bt_worker_t *w, char *err, size_t err_size)
+{
+    const bt_worker_spec_t *s = &w->spec;
+    if (s->dp_rank >= 0 && s->dp_size > 0 && s->dp_rank >= s->dp_size) {
+        snprintf(err, err_size, "worker url \"%s\": rank %d is outside dp_size %d", s->url,
+                 s->dp_rank, s->dp_size);
+        return BT_E_CONFIG;
+    }
+    return 0;
+}
+
+/* Names go to clients in headers and to dashboards in labels. */
+static int check_name(const char *name, char *err, size_t err_size)
+{
+    const size_t n = name != NULL ? strlen(name) : 1;
+    size_t good =
+        name != NULL
+            ? strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-")
+            : 1;
+
+    if (n != 0 && good == n && n <= BT_WORKER_NAME_MAX)
+        return 0;
+    snprintf(err, err_size, "worker name \"%.*s\": 1 to %d of letters, digits, '.', '_', ':', '-'",
+             (int) good, name, BT_WORKER_NAME_MAX);
+    return BT_E_CONFIG;
+}
+
+static int fill(bt_worker_t *w, const bt_worker_spec_t *spec, char *err, size_t err_size)
+{
+    int rc = bt_worker_spec_copy(&w->spec, spec);
+    if (rc < 0)
+        return rc;
+    if ((rc = check_name(spec->name, err, err_size)) < 0 ||
+        (rc = derive_address(w, err, err_size)) < 0 || (rc = check_sizes(w, err, err_size)) < 0 ||
+        (rc = derive_capability(w)) < 0)
+        return rc;
+    w->name = bt_str_dup(bt_str(spec->name != NULL ? spec->name : w->authority));
+    w->dp_size = size_or_1(spec->dp_size);
+    w->tp_size = size_or_1(spec->tp_size);
+    w->pp_size = size_or_1(spec->pp_size);
+    w->lease_ms = derive_lease(w);
+    return w->name != NULL ? 0 : BT_E_NOMEM;
+}
+
+static void free_worker(bt_worker_t *w)
+{
+    bt_worker_spec_fini(&w->spec);
+    free(w->name);
+    free(w->host);
+    free(w->base_path);
+    free(w->authority);
+    free(w->refusal_text);
+    bt_breaker_fini(&w->breaker);
+    pthread_mutex_destroy(&w->lock);
+    if (w->on_free != NULL)
+        w->on_free(w->on_free_user, w->slot);
+    free(w);
+}
+
+int bt_worker_new(bt_worker_t **worker_p, const bt_worker_spec_t *spec, uint64_t id, unsigned slot,
+                  const bt_breaker_config_t *breaker, char *err, size_t err_size)
+{
+    bt_worker_t *w = aligned_alloc(_Alignof(bt_worker_t), sizeof *w);
+    if (w == NULL)
+        return BT_E_NOMEM;
+    memset(w, 0, sizeof *w);
+    bt_worker_spec_init(&w->spec);
+    w->refs = 1;
+    w->id = id;
+    w->slot = slot;
+    w->load.total_tokens = -1;
+    bt_breaker_init(&w->breaker, breaker);
+    pthread_mutex_init(&w->lock, NULL);
+    int rc = fill(w, spec, err, err_size);
+    if (rc < 0) {
+        if (rc == BT_E_NOMEM)
+            snprintf(err, err_size, "%s", bt_err_text(rc));
+        free_worker(w);
+        return rc;
+    }
+    *worker_p = w;
+    return 0;
+}
+
+bt_worker_t *bt_worker_ref(bt_worker_t *w)
+{
+    atomic_fetch_add_explicit(&w->refs, 1, memory_order_relaxed);
+    return w;
+}
+
+void bt_worker_unref(bt_worker_t *w)
+{
+    if (w != NULL && atomic_fetch_sub_explicit(&w->refs, 1, memory_order_acq_rel) == 1)
+        free_worker(w);
+}
+
+/* ---- how it is doing ---- */
+
+static const char *why_unhealthy(const bt_worker_t *w, uint64_t now_ms)
+{
+    static const char *const words[] = {"starting", NULL, "down",
+                                        "scaling"}; /* by enum bt_health */
+    if (atomic_load_explicit(&w->draining, memory_order_relaxed))
+        return "draining";
+    const char *word = words[atomic_load_explicit(&w->health, memory_order_relaxed)];
+    if (word != NULL)
+        return word;
+    return bt_breaker_allows(&w->breaker, now_ms) ? NULL : "breaker_open";
+}
+
+const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms)
+{
+    return w->refusal != NULL ? "unknown_connector" : why_unhealthy(w, now_ms);
+}
+
+bool bt_worker_is_healthy(const bt_worker_t *w, uint64_t now_ms)
+{
+    return why_unhealthy(w, now_ms) == NULL;
+}
+
+bool bt_worker_usable(const bt_worker_t *w, uint64_t now_ms)
+{
+    return bt_worker_why_not(w, now_ms) == NULL;
+}
+
+bool bt_worker_serves_model(const bt_worker_t *w, bt_str_t model)
+{
+    for (unsigned i = 0; i < w->spec.model_count; i++)
+        if (bt_str_eq(model, bt_str(w->spec.models[i])))
+            return true;
+    return w->spec.model_count == 0;
+}
+
+/* Not memcmp: padding differs between a resolver's answers. */
+static bool is_same_addr(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    if (a->ss_family != b->ss_family)
+        return false;
+    if (a->ss_family == AF_INET) {
+        const struct sockaddr_in *x = (const void *) a, *y = (const void *) b;
+        return x->sin_port == y->sin_port && x->sin_addr.s_addr == y->sin_addr.s_addr;
+    }
+    const struct sockaddr_in6 *x = (const void *) a, *y = (const void *) b;
+    return x->sin6_port == y->sin6_port && x->sin6_scope_id == y->sin6_scope_id &&
+           memcmp(&x->sin6_addr, &y->sin6_addr, sizeof x->sin6_addr) == 0;
+}
+
+void bt_worker_set_addr(bt_worker_t *w, const struct sockaddr_storage *addr)
+{
+    pthread_mutex_lock(&w->lock);
+    bool had = atomic_load(&w->has_addr);
+    bool changes = !had || !is_same_addr(&w->addr, addr);
+    if (changes) {
+        w->addr = *addr;
+        atomic_store(&w->has_addr, true);
+        atomic_fetch_add(&w->addr_version, 1);
+    }
+    pthread_mutex_unlock(&w->lock);
+    if (changes && had)
+        bt_log_info("cluster", "worker %s: its host name has a new address", w->name);
+}
+
+bool bt_worker_get_addr(bt_worker_t *w, struct sockaddr_storage *addr_p)
+{
+    pthread_mutex_lock(&w->lock);
+    bool has = atomic_load(&w->has_addr);
+    if (has)
+        *addr_p = w->addr;
+    pthread_mutex_unlock(&w->lock);
+    return has;
+}
+
+static void note_ema(_Atomic int64_t *ema, uint64_t us)
+{
+    int64_t sample = us < INT64_MAX / 8 ? (int64_t) us : INT64_MAX / 8;
+    int64_t old = atomic_load_explicit(ema, memory_order_relaxed), next;
+    do {
+        next = old == 0 ? sample : old + (sample - old) / 8;
+        if (next == 0)
+            next = 1; /* 0 means "none yet" */
+    } while (!atomic_compare_exchange_weak_explicit(ema, &old, next, memory_order_relaxed,
+                                                    memory_order_relaxed));
+}
+
+void bt_worker_note_ttft(bt_worker_t *w, uint64_t us)
+{
+    note_ema(&w->ttft_ema_us, us);
+}
+
+void bt_worker_note_tpot(bt_worker_t *w, uint64_t us)
+{
+    note_ema(&w->tpot_ema_us, us);
+}
+
+void bt_worker_set_health(bt_worker_t *w, enum bt_health h, const char *why)
+{
+    enum bt_health old = (enum bt_health) atomic_exchange(&w->health, (int) h);
+    if (old == h)
+        return;
+    if (old == BT_HEALTH_DOWN && h == BT_HEALTH_UP)
+        bt_breaker_recovered(&w->breaker);
+    bt_fleet_epoch_bump();
+    if (h == BT_HEALTH_UP)
+        bt_log_info("cluster", "worker %s is up: %s", w->name, why);
+    else
+        bt_log_warn("cluster", "worker %s is %s: %s", w->name, bt_health_name(h), why);
+}

@@ -1,0 +1,148 @@
+/* worker.h - one inference server: what it is (fixed) and how it is doing (atomics).
+ *
+ * Owner: the fleet snapshot and every running leg hold references (atomic count).
+ * Life:  created by the control loop from a spec; a changed spec makes a new worker; freed with the last reference.
+ * Flow:  the fixed part is immutable after bt_worker_new; the live part is written by any loop through atomics.
+ * Cost:  live counters sit on cache lines of their own.
+ */
+#ifndef BT_CLUSTER_WORKER_H
+#define BT_CLUSTER_WORKER_H
+
+#include "base/str.h"
+#include "cluster/breaker.h"
+#include "cluster/capability.h"
+
+#include <stdatomic.h>
+#include <sys/socket.h>
+
+#define BT_WORKER_MODELS_MAX 16
+#define BT_WORKER_NAME_MAX 63
+#define BT_WORKER_CHILDREN_MAX 8
+
+/* What the configuration, a flag or the admin API says. Strings are malloc'ed, owned by the spec; NULL = not said. */
+typedef struct bt_worker_spec {
+    char *url; /* "http://host:port[/prefix]"; "http://host:port@rank" pins a DP rank */
+    char *
+        name; /* default: "<role>-<host>:<port>" is NOT used: names go to clients, so "p0", "d1", "w2" ... */
+    enum bt_role role;
+    char *models[BT_WORKER_MODELS_MAX];
+    unsigned model_count;  /* 0 = whatever the pool serves */
+    enum bt_engine engine; /* UNKNOWN = derived from the connector (sglang) or from probing */
+    char *connector;       /* as in the engine's own configuration, any case */
+    char *children[BT_WORKER_CHILDREN_MAX]; /* of MultiConnector */
+    unsigned child_count;
+    char *dispatch_profile;
+    int bootstrap_port; /* SGLang bootstrap or NIXL side channel; 0 = unknown, -1 = none */
+    int dp_size, tp_size, pp_size; /* 0 = not said (1) */
+    int dp_rank;                   /* pinned rank, -1 = none */
+    char *engine_id;               /* nixl_push: KV engine id; NULL = learned */
+    char *kv_host;                 /* nixl_push: side channel host; NULL = url's host */
+    char *version;                 /* engine version, for pairing */
+    char *transfer_group;
+    uint64_t lease_ms; /* 0 = default by engine and version */
+    char *zone;
+    char *labels;  /* "k=v,k=v" */
+    char *api_key; /* key sent to this worker; NULL = the gateway's worker key */
+} bt_worker_spec_t;
+
+void bt_worker_spec_init(bt_worker_spec_t *spec);
+void bt_worker_spec_fini(bt_worker_spec_t *spec);
+int bt_worker_spec_copy(bt_worker_spec_t *to, const bt_worker_spec_t *from);
+bool bt_worker_spec_same(const bt_worker_spec_t *a,
+                         const bt_worker_spec_t *b); /* names are not compared */
+
+enum bt_health { BT_HEALTH_UNKNOWN, BT_HEALTH_UP, BT_HEALTH_DOWN, BT_HEALTH_DRAIN };
+const char *bt_health_name(enum bt_health h);
+
+enum bt_phase { BT_PHASE_PREFILL, BT_PHASE_DECODE, BT_PHASE_COUNT };
+
+/* Load sample that the engine itself reported. */
+typedef struct bt_load_sample {
+    _Atomic uint64_t at_ms; /* 0 = never */
+    _Atomic int64_t running, waiting;
+    _Atomic uint32_t kv_used_ppm;  /* parts per million of KV cache in use */
+    _Atomic int64_t total_tokens;  /* SGLang num_total_tokens; -1 unknown */
+    _Atomic int64_t started_since; /* legs we started since the sample */
+} bt_load_sample_t;
+
+typedef struct bt_worker {
+    _Atomic unsigned refs;
+    /* ---- fixed ---- */
+    bt_worker_spec_t spec;
+    unsigned slot; /* index for per-loop arrays; unique among live workers */
+    uint64_t id;   /* never reused in this process; what a policy sees as worker.id */
+    char *name;
+    char *host; /* of url, without brackets */
+    unsigned port;
+    char *base_path; /* "" or "/prefix" */
+    char *authority; /* "host:port" for the Host header */
+    enum bt_engine engine;
+    enum bt_capability capability;
+    const char *dialect; /* static name or NULL */
+    const char
+        *refusal; /* why it may not take part in a pair, or NULL; hybrids need no connector: NULL */
+    bt_pair_rules_t pair_rules;
+    unsigned dp_size, tp_size, pp_size;
+    uint64_t lease_ms;
+    void (*on_free)(
+        void *user,
+        unsigned slot); /* the registry takes its slot back; any thread; NULL = nobody's */
+    void *on_free_user;
+    char *refusal_text; /* where refusal names something; owned */
+    /* ---- live ---- */
+    _Alignas(64) _Atomic int64_t tokens[BT_PHASE_COUNT]; /* ledger */
+    _Atomic int64_t requests[BT_PHASE_COUNT];
+    _Alignas(64) _Atomic uint64_t last_bytes_ms; /* some leg got bytes from it */
+    _Atomic int health;                          /* enum bt_health */
+    _Atomic bool draining;                       /* by an operator */
+    _Atomic uint64_t
+        suspect_partner; /* id of the partner of the last pair failure that could be either's; 0 = none */
+    _Atomic int64_t ttft_ema_us, tpot_ema_us; /* 0 = none yet */
+    bt_load_sample_t load;
+    bt_breaker_t breaker;
+    pthread_mutex_t
+        lock; /* guards what follows; never on the request path except addr when opening a connection */
+    struct sockaddr_storage addr;
+    _Atomic bool has_addr;
+    _Atomic unsigned addr_version; /* bumped when addr changes */
+    _Atomic bool resolve_soon;     /* a connect failed: the monitor looks the name up again */
+    struct bt_learned {            /* nixl_push: what the first hand-off reply taught; under lock */
+        bool known;
+        char engine_id[128], host[128];
+        int port, tp_size, pp_size;
+    } learned;
+    /* metrics */
+    _Atomic uint64_t
+        legs_total[3][4]; /* [prefill, decode, single][ok, guilty, innocent, cancelled] */
+} bt_worker_t;
+
+/* Copies spec; derives capability. BT_E_CONFIG with a one-line reason in err when the url is unusable. */
+int bt_worker_new(bt_worker_t **worker_p, const bt_worker_spec_t *spec, uint64_t id, unsigned slot,
+                  const bt_breaker_config_t *breaker, char *err, size_t err_size);
+bt_worker_t *bt_worker_ref(bt_worker_t *w);
+void bt_worker_unref(bt_worker_t *w); /* NULL is fine; from any thread */
+
+/* health UP, not draining, breaker allows, and (prefill, decode) a connector that is not refused. */
+bool bt_worker_usable(const bt_worker_t *w, uint64_t now_ms);
+/* One word why it is not usable ("down", "starting", "draining", "scaling", "breaker_open", "unknown_connector"), or NULL. */
+const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms);
+/* Would be usable if only its connector were not refused. */
+bool bt_worker_is_healthy(const bt_worker_t *w, uint64_t now_ms);
+bool bt_worker_serves_model(const bt_worker_t *w, bt_str_t model); /* true when it lists none */
+/* Copies the address; false when there is none yet (name not resolved). */
+bool bt_worker_get_addr(bt_worker_t *w, struct sockaddr_storage *addr_p);
+void bt_worker_set_addr(bt_worker_t *w, const struct sockaddr_storage *addr);
+/* Exponential moving average with weight 1/8. */
+void bt_worker_note_ttft(bt_worker_t *w, uint64_t us);
+void bt_worker_note_tpot(bt_worker_t *w, uint64_t us);
+static inline void bt_worker_note_bytes(bt_worker_t *w, uint64_t now_ms)
+{
+    atomic_store_explicit(&w->last_bytes_ms, now_ms, memory_order_relaxed);
+}
+void bt_worker_set_health(bt_worker_t *w, enum bt_health h,
+                          const char *why); /* logs the change; bumps the fleet epoch */
+/* Counter that changes whenever any worker's usability may have changed; views are cached by it. */
+uint64_t bt_fleet_epoch(void);
+void bt_fleet_epoch_bump(void);
+
+#endif

@@ -1,0 +1,263 @@
+/* The check goes through the same code that will run: a scratch registry takes the fleet, a scratch VM each script. What it
+ * accepts is then accepted at start. */
+#include "config/check.h"
+
+#include "base/err.h"
+#include "config/flag.h"
+#include "loop/listener.h"
+#include "script/dialect.h"
+#include "script/policy.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* ---- policies and dialects ---- */
+
+static const char *ours_for(const char *theirs)
+{
+    for (const bt_peer_policy_t *p = bt_peer_policies; p->theirs != NULL; p++)
+        if (strcmp(p->theirs, theirs) == 0)
+            return p->ours;
+    return NULL;
+}
+
+static int check_policy(const bt_config_t *c, const bt_config_pool_t *pool, const char *key,
+                        const char *name, char *err, size_t err_size)
+{
+    char why[BT_CONFIG_ERR_BYTES] = "";
+    bt_policy_t *policy;
+    if (name == NULL)
+        return 0;
+    int rc = bt_policy_load(&policy, name, c->policy_dir, why, sizeof why);
+    if (rc == 0) {
+        bt_policy_free(policy);
+        return 0;
+    }
+    if (ours_for(name) != NULL) /* another router's policy gets a better answer than "unknown" */
+        snprintf(why, sizeof why, "%s is another router's name: use %s, or a Lua file of yours",
+                 name, ours_for(name));
+    if (c->pool_count > 1)
+        snprintf(err, err_size, "pool %s: %s: %s", pool->spec.name, key, why);
+    else
+        snprintf(err, err_size, "%s%s: %s", c->file != NULL ? "" : "--", key, why);
+    return BT_E_CONFIG;
+}
+
+static int check_policies(const bt_config_t *c, char *err, size_t err_size)
+{
+    int rc = 0;
+    for (unsigned i = 0; i < c->pool_count && rc == 0; i++) {
+        const bt_config_pool_t *pool = &c->pools[i];
+        rc = check_policy(c, pool, "policy", pool->spec.policy, err, err_size);
+        if (rc == 0)
+            rc = check_policy(c, pool, "prefill-policy", pool->spec.prefill_policy, err, err_size);
+        if (rc == 0)
+            rc = check_policy(c, pool, "decode-policy", pool->spec.decode_policy, err, err_size);
+    }
+    return rc;
+}
+
+static int check_dialects(const bt_config_t *c, char *err, size_t err_size)
+{
+    char why[BT_CONFIG_ERR_BYTES] = "";
+    bt_dialects_t *dialects;
+    int rc = bt_dialects_new(&dialects, c->dialect_dir, why, sizeof why);
+    if (rc < 0) {
+        snprintf(err, err_size, "--dialect-dir: %s", why);
+        return BT_E_CONFIG;
+    }
+    for (unsigned i = 0; i < c->pool_count && rc == 0; i++)
+        for (unsigned j = 0; j < c->pools[i].worker_count && rc == 0; j++) {
+            const bt_worker_spec_t *spec = &c->pools[i].workers[j];
+            bt_str_t children[BT_WORKER_CHILDREN_MAX];
+            enum bt_capability cap;
+            const char *dialect = NULL, *refusal = NULL;
+            for (unsigned k = 0; k < spec->child_count; k++)
+                children[k] = bt_str(spec->children[k]);
+            bt_capability_derive(spec->engine, bt_str(spec->connector), children, spec->child_count,
+                                 bt_str(spec->dispatch_profile), &cap, &dialect, &refusal);
+            if (spec->role == BT_ROLE_HYBRID || dialect == NULL ||
+                bt_dialects_find(dialects, dialect) != NULL)
+                continue;
+            snprintf(err, err_size, "worker %s: there is no dialect %s for its connector",
+                     spec->url, dialect);
+            rc = BT_E_CONFIG;
+        }
+    bt_dialects_free(dialects);
+    return rc;
+}
+
+/* ---- the fleet ---- */
+
+/* A scratch registry that holds this configuration's fleet. */
+static int build_fleet(const bt_config_t *c, bt_registry_t **registry_p, char *err, size_t err_size)
+{
+    bt_registry_t *r = NULL;
+    int rc = bt_registry_new(&r, &c->breaker, NULL, NULL);
+    if (rc < 0)
+        return rc;
+    rc = bt_config_apply_fleet(c, r, err, err_size);
+    if (rc < 0)
+        bt_registry_free(r);
+    else
+        *registry_p = r;
+    return rc;
+}
+
+/* NULL when at least one prefill and one decode worker fit (or one of the roles is missing). */
+static const char *pool_refusal(const bt_fleet_pool_t *pool, const bt_worker_t **p_p,
+                                const bt_worker_t **d_p)
+{
+    const char *first = NULL;
+    for (unsigned i = 0; i < pool->prefill.count; i++)
+        for (unsigned j = 0; j < pool->decode.count; j++) {
+            const char *why = bt_fleet_pair_refusal(pool->prefill.items[i], pool->decode.items[j]);
+            if (why == NULL)
+                return NULL;
+            if (first != NULL)
+                continue;
+            first = why;
+            *p_p = pool->prefill.items[i];
+            *d_p = pool->decode.items[j];
+        }
+    return first;
+}
+
+static int check_pairs(const bt_config_t *c, char *err, size_t err_size)
+{
+    bt_registry_t *registry;
+    int rc = build_fleet(c, &registry, err, err_size);
+    if (rc < 0)
+        return rc;
+    const bt_fleet_t *fleet = bt_registry_current(registry);
+    for (unsigned i = 0; i < fleet->pool_count && rc == 0; i++) {
+        const bt_worker_t *p = NULL, *d = NULL;
+        const char *why = pool_refusal(&fleet->pools[i], &p, &d);
+        if (why == NULL)
+            continue;
+        snprintf(err, err_size,
+                 "pool %s: no prefill and decode worker fit together: %s (%s) and %s (%s): %s",
+                 fleet->pools[i].spec.name, p->name, p->spec.url, d->name, d->spec.url, why);
+        rc = BT_E_CONFIG;
+    }
+    bt_registry_free(registry);
+    return rc;
+}
+
+int bt_config_apply_fleet(const bt_config_t *c, bt_registry_t *registry, char *err, size_t err_size)
+{
+    bt_pool_spec_t *specs = calloc(c->pool_count, sizeof *specs);
+    const bt_worker_spec_t **workers = calloc(c->pool_count, sizeof(bt_worker_spec_t *));
+    unsigned *counts = calloc(c->pool_count, sizeof *counts);
+    int rc = BT_E_NOMEM;
+    if (specs == NULL || workers == NULL || counts == NULL) {
+        snprintf(err, err_size, "%s", bt_err_text(rc));
+        goto out;
+    }
+    for (unsigned i = 0; i < c->pool_count; i++) {
+        specs[i] = c->pools[i].spec; /* borrowed for the call */
+        workers[i] = c->pools[i].workers;
+        counts[i] = c->pools[i].worker_count;
+    }
+    rc = bt_registry_apply(registry, specs, c->pool_count, workers, counts, err, err_size);
+out:
+    free(specs);
+    free(workers);
+    free(counts);
+    return rc;
+}
+
+int bt_config_check(const bt_config_t *c, char *err, size_t err_size)
+{
+    int rc = check_policies(c, err, err_size);
+    if (rc == 0)
+        rc = check_dialects(c, err, err_size);
+    if (rc == 0)
+        rc = check_pairs(c, err, err_size);
+    return rc;
+}
+
+/* ---- ports ---- */
+
+void bt_config_bind_error(const char *flag, const char *host, unsigned port, int rc, char *err,
+                          size_t err_size)
+{
+    const char *text = rc <= -20000 ? bt_err_text(rc) : uv_strerror(rc);
+    snprintf(err, err_size, "--%s: cannot listen on %s:%u: %s", flag, host, port, text);
+}
+
+static int try_bind(const char *flag, const char *host, unsigned port, char *err, size_t err_size)
+{
+    int fd = bt_listener_bind(host, port, false, NULL);
+    if (fd >= 0) {
+        close(fd);
+        return 0;
+    }
+    bt_config_bind_error(flag, host, port, fd, err, err_size);
+    return BT_E_CONFIG;
+}
+
+int bt_config_check_ports(const bt_config_t *c, char *err, size_t err_size)
+{
+    int rc = try_bind("port", c->host, c->port, err, err_size);
+    return rc < 0 ? rc : try_bind("admin-port", c->admin_host, c->admin_port, err, err_size);
+}
+
+/* ---- describing ---- */
+
+static void describe_worker(const bt_worker_t *w, bt_text_t *out)
+{
+    bt_text_printf(out, "  %-8s %-8s %s", w->name, bt_role_name(w->spec.role), w->spec.url);
+    bt_text_printf(out, "  engine %s", bt_engine_name(w->engine));
+    if (w->spec.role != BT_ROLE_HYBRID)
+        bt_text_printf(out, ", connector %s, %s, dialect %s",
+                       w->spec.connector != NULL ? w->spec.connector : w->spec.dispatch_profile,
+                       bt_capability_name(w->capability), w->dialect != NULL ? w->dialect : "none");
+    bt_text_puts(out, "\n");
+}
+
+static const char *mode_of(const bt_fleet_pool_t *pool)
+{
+    bool has_pair = pool->prefill.count > 0 && pool->decode.count > 0;
+    if (has_pair)
+        return pool->hybrid.count > 0 ? "pairs and single workers" : "pairs";
+    if (pool->hybrid.count > 0)
+        return "single workers";
+    if (pool->prefill.count > 0 &&
+        bt_capability_prefill_serves_alone(pool->prefill.items[0]->engine))
+        return "prefill workers alone (degraded)";
+    return "nothing yet: requests get 503 until workers are there";
+}
+
+static void describe_pool(const bt_fleet_pool_t *pool, bt_text_t *out)
+{
+    const bt_pool_spec_t *spec = &pool->spec;
+    const char *policy = spec->policy != NULL ? spec->policy : "least_load";
+    bt_text_printf(out, "pool %s: models ", spec->name);
+    for (unsigned i = 0; i < spec->model_count; i++)
+        bt_text_printf(out, "%s%s", i > 0 ? ", " : "", spec->models[i]);
+    bt_text_printf(out, "%s; policy %s", spec->model_count == 0 ? "any" : "", policy);
+    if (spec->prefill_policy != NULL || spec->decode_policy != NULL)
+        bt_text_printf(out, " (prefill %s, decode %s)",
+                       spec->prefill_policy != NULL ? spec->prefill_policy : policy,
+                       spec->decode_policy != NULL ? spec->decode_policy : policy);
+    bt_text_printf(out, "; serves by %s\n", mode_of(pool));
+    for (unsigned i = 0; i < pool->all.count; i++)
+        describe_worker(pool->all.items[i], out);
+}
+
+void bt_config_describe(const bt_config_t *c, bt_text_t *out)
+{
+    char err[BT_CONFIG_ERR_BYTES];
+    bt_registry_t *registry;
+    bt_text_printf(out, "ok\nclients %s:%u, admin %s:%u%s, %u loops\n", c->host, c->port,
+                   c->admin_host, c->admin_port,
+                   c->admin_metrics_only ? " (only /metrics: no --admin-api-key)" : "", c->loops);
+    if (build_fleet(c, &registry, err, sizeof err) < 0)
+        return;
+    const bt_fleet_t *fleet = bt_registry_current(registry);
+    for (unsigned i = 0; i < fleet->pool_count; i++)
+        describe_pool(&fleet->pools[i], out);
+    bt_registry_free(registry);
+}

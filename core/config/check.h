@@ -1,0 +1,28 @@
+/* check.h - the start-up check: everything that can be known to be wrong before the first request.
+ *
+ * Owner: the caller.
+ * Life:  after bt_config_load, before the gateway starts or takes a new configuration.
+ * Flow:  dialects load, policies load, workers are distinct and can form pairs, ports are free (by binding).
+ * Cost:  loads every script once.
+ */
+#ifndef BT_CONFIG_CHECK_H
+#define BT_CONFIG_CHECK_H
+
+#include "config/config.h"
+
+#include "base/text.h"
+
+/* Scripts and pairs. err: one line. */
+int bt_config_check(const bt_config_t *c, char *err, size_t err_size);
+/* Gives the fleet of this configuration to a registry. */
+int bt_config_apply_fleet(const bt_config_t *c, bt_registry_t *registry, char *err,
+                          size_t err_size);
+/* Both ports can be bound now (and are let go again). */
+int bt_config_check_ports(const bt_config_t *c, char *err, size_t err_size);
+/* What `baton check` prints: pools, workers, what they can take part in. Call after bt_config_check. */
+void bt_config_describe(const bt_config_t *c, bt_text_t *out);
+/* "--port 30000: address already in use ..." */
+void bt_config_bind_error(const char *flag, const char *host, unsigned port, int rc, char *err,
+                          size_t err_size);
+
+#endif

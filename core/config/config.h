@@ -1,0 +1,92 @@
+/* config.h - everything that one run of the gateway is told, from defaults, the file and the flags.
+ *
+ * Owner: the caller; all strings are the config's own. What dispatch, monitor and server borrow lives as long as it.
+ * Life:  load (init, file, flags, finish) -> read -> fini.
+ * Flow:  defaults < file < flags. A value that is wrong is one line that names file and key path, or the flag.
+ * Cost:  start-up and SIGHUP only.
+ */
+#ifndef BT_CONFIG_CONFIG_H
+#define BT_CONFIG_CONFIG_H
+
+#include "base/log.h"
+#include "cluster/fleet.h"
+#include "cluster/monitor.h"
+#include "dispatch/dispatcher.h"
+#include "http/server.h"
+
+#define BT_CONFIG_PROXY_PATHS_MAX 16
+#define BT_CONFIG_ERR_BYTES 512
+
+enum bt_log_format { BT_LOG_FORMAT_TEXT, BT_LOG_FORMAT_JSON };
+/* What --pd-disaggregation and --vllm-pd-disaggregation say about workers that name no connector. */
+enum bt_pd_mode { BT_PD_NONE, BT_PD_SGLANG, BT_PD_VLLM };
+
+typedef struct bt_config_pool {
+    bt_pool_spec_t spec;
+    char *connector;       /* of workers that name none */
+    enum bt_engine engine; /* likewise */
+    uint64_t lease_ms;     /* likewise; 0 = by engine and version */
+    bt_worker_spec_t *workers;
+    char **origins; /* "pools[1].workers[2]" or "--prefill", by worker */
+    unsigned worker_count, worker_cap;
+} bt_config_pool_t;
+
+typedef struct bt_config {
+    char *file; /* the configuration file, NULL = none */
+    /* listeners */
+    char *host, *admin_host;
+    unsigned port, admin_port; /* 0 = any */
+    char *admin_api_key;
+    bool admin_metrics_only; /* derived: beyond loopback without a key */
+    /* process */
+    unsigned loops; /* after load: at least 1 */
+    uint64_t drain_ms, startup_timeout_ms;
+    char *ready_file;
+    enum bt_log_level log_level;
+    enum bt_log_format log_format;
+    bool access_log;
+    /* requests */
+    bool debug_headers, disable_retries;
+    char *api_key, *client_keys_file;
+    char **client_keys; /* NULL-terminated, or NULL: read from client_keys_file */
+    char *dialect_dir, *policy_dir;
+    char *proxy_paths[BT_CONFIG_PROXY_PATHS_MAX + 1];
+    unsigned proxy_path_count;
+    uint64_t stream_keepalive_ms;
+    unsigned max_concurrent;
+    bt_upstream_config_t upstream;
+    /* parts that are handed on as they are */
+    bt_server_config_t server;
+    bt_monitor_config_t monitor;
+    char *health_path; /* of monitor */
+    bt_breaker_config_t breaker;
+    bt_dispatch_config_t dispatch; /* derived; borrows from above */
+    /* fleet */
+    enum bt_pd_mode pd_mode;
+    int bootstrap_port;        /* of prefill workers that name none; 0 = not said */
+    bt_config_pool_t defaults; /* what pools start from */
+    bt_config_pool_t *pools;   /* at least one after load */
+    unsigned pool_count;
+} bt_config_t;
+
+/* c is filled in place (parts borrow from others). argv after the command word: [file] [flags]. err: one line, ready to print. Nothing to free after an error. */
+int bt_config_load(bt_config_t *c, int argc, const char *const *argv, char *err, size_t err_size);
+void bt_config_fini(bt_config_t *c);
+
+/* ---- for the parts of core/config ---- */
+int bt_config_init(bt_config_t *c);
+/* Appends a pool that starts from the defaults. */
+int bt_config_add_pool(bt_config_t *c, bt_config_pool_t **pool_p);
+/* Appends an empty worker; origin is copied. */
+int bt_config_add_worker(bt_config_pool_t *pool, const char *origin, bt_worker_spec_t **spec_p);
+/* Derives what is derived and checks what needs no script and no socket. */
+int bt_config_finish(bt_config_t *c, char *err, size_t err_size);
+/* What the pool (NULL: the first) says about a worker that says nothing: connector, engine, bootstrap port, lease. */
+int bt_config_complete_worker(const bt_config_t *c, const char *pool, bt_worker_spec_t *spec,
+                              char *err, size_t err_size);
+/* Keys of the file, one a line, # comments; NULL-terminated array. */
+int bt_keys_read(const char *path, char ***keys_p, char *err, size_t err_size);
+void bt_keys_free(char **keys);
+bool bt_host_is_loopback(const char *host);
+
+#endif

@@ -1,0 +1,272 @@
+/* The schema is the flag table (top level and pools) and the worker table; this file only walks. The path of what is being
+ * read is kept as text in a cursor, so every refusal can name it: `baton.lua: pools[1].workers[2].role: expected ...`. */
+#include "config/file.h"
+
+#include "base/err.h"
+#include "config/flag.h"
+#include "config/suggest.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct cursor {
+    const char *file;
+    char dir[512];  /* where relative paths start */
+    char path[256]; /* "pools[1].workers[2]", "" at the top */
+    char *err;
+    size_t err_size;
+} cursor_t;
+
+/* Where a key may stand. */
+enum level { LEVEL_TOP, LEVEL_POOL, LEVEL_WORKER };
+
+static const char *const pool_keys[] = {"name", "models", "workers"};
+
+static int refuse_at(const cursor_t *c, const char *key, const char *why)
+{
+    const char *dot = c->path[0] != '\0' && key[0] != '\0' && key[0] != '[' ? "." : "";
+    snprintf(c->err, c->err_size, "%s: %s%s%s: %s", c->file, c->path, dot, key, why);
+    return BT_E_CONFIG;
+}
+
+/* Every name is kept in the flag's spelling; a key has '_' for '-'. A dash in a key is no name of ours. */
+static bool key_to_name(const char *key, char *name, size_t size)
+{
+    size_t n = strlen(key);
+    name[0] = '\0';
+    if (n >= size || strchr(key, '-') != NULL)
+        return false;
+    for (size_t i = 0; i <= n; i++)
+        name[i] = key[i] == '_' ? '-' : key[i];
+    return true;
+}
+
+static void name_to_key(const char *name, char *key, size_t size)
+{
+    snprintf(key, size, "%s", name);
+    for (char *p = key; *p != '\0'; p++)
+        if (*p == '-')
+            *p = '_';
+}
+
+static bool is_key_of(const bt_flag_t *flag, enum level level)
+{
+    return flag->kind == BT_FLAG_POOL || (flag->kind == BT_FLAG_SETTING && level == LEVEL_TOP);
+}
+
+static void offer_flags(bt_suggest_t *s, enum level level)
+{
+    for (unsigned i = 0; i < bt_flag_count; i++)
+        if (is_key_of(&bt_flags[i], level))
+            bt_suggest_offer(s, bt_flags[i].name);
+}
+
+static void offer_all(bt_suggest_t *s, enum level level)
+{
+    if (level == LEVEL_WORKER) {
+        for (unsigned i = 0; i < bt_worker_key_count; i++)
+            bt_suggest_offer(s, bt_worker_keys[i].name);
+        return;
+    }
+    offer_flags(s, level);
+    if (level == LEVEL_TOP)
+        bt_suggest_offer(s, "pools");
+    for (size_t i = 0; level == LEVEL_POOL && i < sizeof pool_keys / sizeof pool_keys[0]; i++)
+        bt_suggest_offer(s, pool_keys[i]);
+}
+
+/* A key that belongs to another level is the likeliest slip after a misspelling. */
+static const char *elsewhere(const char *key, enum level level)
+{
+    char name[64];
+    const bt_flag_t *flag = key_to_name(key, name, sizeof name) ? bt_flag_find(bt_str(name)) : NULL;
+    if (level != LEVEL_TOP && flag != NULL && flag->kind != BT_FLAG_ACTION)
+        return level == LEVEL_WORKER && flag->kind == BT_FLAG_POOL
+                   ? "is a key of a pool, not of a worker"
+                   : "is a key of the top level";
+    if (level != LEVEL_POOL)
+        for (size_t i = 0; i < sizeof pool_keys / sizeof pool_keys[0]; i++)
+            if (strcmp(key, pool_keys[i]) == 0)
+                return "is a key of a pool (pools = { { ... } })";
+    return level != LEVEL_TOP && strcmp(key, "pools") == 0 ? "is a key of the top level" : NULL;
+}
+
+static int unknown_key(const cursor_t *c, const char *key, enum level level)
+{
+    char name[64], best_key[64], why[192];
+    const bt_peer_flag_t *peer =
+        key_to_name(key, name, sizeof name) ? bt_flag_find_peer(bt_str(name)) : NULL;
+    bt_suggest_t s;
+    if (elsewhere(key, level) != NULL) {
+        snprintf(why, sizeof why, "unknown key here; it %s", elsewhere(key, level));
+        return refuse_at(c, key, why);
+    }
+    if (peer != NULL && peer->alias == NULL && level != LEVEL_WORKER)
+        return refuse_at(c, key, peer->use);
+    bt_suggest_init(&s, bt_str(level == LEVEL_WORKER || name[0] == '\0' ? key : name));
+    offer_all(&s, level);
+    const char *best = peer != NULL && peer->alias != NULL ? peer->alias : bt_suggest_best(&s);
+    if (best == NULL)
+        return refuse_at(c, key, "unknown key");
+    name_to_key(best, best_key, sizeof best_key);
+    snprintf(why, sizeof why, "unknown key, did you mean \"%s\"?", best_key);
+    return refuse_at(c, key, why);
+}
+
+static int set_knob(const cursor_t *c, const bt_knob_t *knob, void *base, const bt_value_t *v)
+{
+    char why[BT_CONFIG_ERR_BYTES];
+    int rc = bt_knob_set_value(knob, base, v, c->dir, why, sizeof why);
+    return rc == BT_E_CONFIG ? refuse_at(c, v->key, why) : rc;
+}
+
+/* 1: it was a setting and is read; 0: no such setting. */
+static int read_setting(const cursor_t *c, bt_config_t *config, bt_config_pool_t *pool,
+                        const bt_value_t *v, enum level level)
+{
+    char name[64];
+    const bt_flag_t *flag =
+        key_to_name(v->key, name, sizeof name) ? bt_flag_find(bt_str(name)) : NULL;
+    if (flag == NULL || !is_key_of(flag, level))
+        return 0;
+    int rc =
+        set_knob(c, &flag->knob, flag->kind == BT_FLAG_POOL ? (void *) pool : (void *) config, v);
+    return rc < 0 ? rc : 1;
+}
+
+/* Appends "[i]" (and "name" before it) to the path; returns the length to cut back to. */
+static size_t enter(cursor_t *c, const char *name, unsigned index)
+{
+    size_t n = strlen(c->path);
+    snprintf(c->path + n, sizeof c->path - n, "%s%s[%u]", n > 0 ? "." : "", name, index + 1);
+    return n;
+}
+
+static bool is_list(const bt_value_t *v)
+{
+    return v->type == BT_VALUE_LIST || (v->type == BT_VALUE_TABLE && v->count == 0);
+}
+
+static int read_worker(cursor_t *c, bt_config_pool_t *pool, const bt_value_t *v)
+{
+    bt_worker_spec_t *spec;
+    if (v->type != BT_VALUE_TABLE)
+        return refuse_at(
+            c, "", "expected a table like { url = \"http://127.0.0.1:8000\", role = \"decode\" }");
+    int rc = bt_config_add_worker(pool, c->path, &spec);
+    for (unsigned i = 0; i < v->count && rc == 0; i++) {
+        const bt_value_t *member = &v->items[i];
+        const bt_worker_key_t *key = NULL;
+        for (unsigned k = 0; k < bt_worker_key_count && key == NULL; k++)
+            if (strcmp(bt_worker_keys[k].name, member->key) == 0)
+                key = &bt_worker_keys[k];
+        rc = key != NULL ? set_knob(c, &key->knob, spec, member)
+                         : unknown_key(c, member->key, LEVEL_WORKER);
+    }
+    if (rc == 0 && spec->url == NULL)
+        return refuse_at(c, "url", "missing: where does this worker listen?");
+    return rc;
+}
+
+static int read_workers(cursor_t *c, bt_config_pool_t *pool, const bt_value_t *v)
+{
+    int rc = 0;
+    if (!is_list(v))
+        return refuse_at(c, "workers", "expected a list of tables");
+    for (unsigned i = 0; i < v->count && rc == 0; i++) {
+        size_t back = enter(c, "workers", i);
+        rc = read_worker(c, pool, &v->items[i]);
+        c->path[back] = '\0';
+    }
+    return rc;
+}
+
+static int read_pool_member(cursor_t *c, bt_config_t *config, bt_config_pool_t *pool,
+                            const bt_value_t *v)
+{
+    static const bt_knob_t name = {.kind = BT_KNOB_TEXT,
+                                   .offset = offsetof(bt_config_pool_t, spec.name)};
+    static const bt_knob_t models = {.kind = BT_KNOB_TEXTS,
+                                     .offset = offsetof(bt_config_pool_t, spec.models),
+                                     .count_offset = offsetof(bt_config_pool_t, spec.model_count),
+                                     .list_max = BT_WORKER_MODELS_MAX};
+    if (strcmp(v->key, "name") == 0)
+        return set_knob(c, &name, pool, v);
+    if (strcmp(v->key, "models") == 0)
+        return set_knob(c, &models, pool, v);
+    if (strcmp(v->key, "workers") == 0)
+        return read_workers(c, pool, v);
+    int rc = read_setting(c, config, pool, v, LEVEL_POOL);
+    return rc == 0 ? unknown_key(c, v->key, LEVEL_POOL) : rc < 0 ? rc : 0;
+}
+
+static int read_pool(cursor_t *c, bt_config_t *config, const bt_value_t *v)
+{
+    bt_config_pool_t *pool;
+    if (v->type != BT_VALUE_TABLE)
+        return refuse_at(c, "", "expected a table like { name = \"llama\", workers = { ... } }");
+    int rc = bt_config_add_pool(config, &pool);
+    for (unsigned i = 0; i < v->count && rc == 0; i++)
+        rc = read_pool_member(c, config, pool, &v->items[i]);
+    return rc;
+}
+
+static int read_pools(cursor_t *c, bt_config_t *config, const bt_value_t *v)
+{
+    int rc = 0;
+    if (!is_list(v))
+        return refuse_at(c, "pools", "expected a list of tables");
+    for (unsigned i = 0; i < v->count && rc == 0; i++) {
+        size_t back = enter(c, "pools", i);
+        rc = read_pool(c, config, &v->items[i]);
+        c->path[back] = '\0';
+    }
+    return rc;
+}
+
+/* Everything but the pools first: pools start from what the top level says. */
+static int read_top(cursor_t *c, bt_config_t *config, const bt_value_t *root)
+{
+    const bt_value_t *pools = NULL;
+    if (root->type != BT_VALUE_TABLE) {
+        snprintf(c->err, c->err_size, "%s: expected a table of settings, got a list", c->file);
+        return BT_E_CONFIG;
+    }
+    for (unsigned i = 0; i < root->count; i++) {
+        const bt_value_t *v = &root->items[i];
+        if (strcmp(v->key, "pools") == 0) {
+            pools = v;
+            continue;
+        }
+        int rc = read_setting(c, config, &config->defaults, v, LEVEL_TOP);
+        if (rc <= 0)
+            return rc < 0 ? rc : unknown_key(c, v->key, LEVEL_TOP);
+    }
+    return pools != NULL ? read_pools(c, config, pools) : 0;
+}
+
+int bt_config_read_tree(bt_config_t *c, const char *path, const bt_value_t *root, char *err,
+                        size_t err_size)
+{
+    cursor_t cursor = {.file = path, .err = err, .err_size = err_size};
+    const char *slash = strrchr(path, '/');
+    if (slash != NULL)
+        snprintf(cursor.dir, sizeof cursor.dir, "%.*s", slash == path ? 1 : (int) (slash - path),
+                 path);
+    int rc = read_top(&cursor, c, root);
+    if (rc == BT_E_NOMEM)
+        snprintf(err, err_size, "%s: %s", path, bt_err_text(rc));
+    return rc;
+}
+
+int bt_config_read_file(bt_config_t *c, const char *path, char *err, size_t err_size)
+{
+    bt_value_t *root;
+    int rc = bt_lua_table_load(path, &root, err, err_size);
+    if (rc < 0)
+        return rc;
+    c->file = bt_str_dup(bt_str(path));
+    rc = c->file != NULL ? bt_config_read_tree(c, path, root, err, err_size) : BT_E_NOMEM;
+    bt_value_free(root);
+    return rc;
+}

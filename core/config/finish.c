@@ -1,0 +1,257 @@
+/* The last step of loading: what one setting implies for others, and the checks that need neither scripts nor sockets. Every
+ * refusal names the place where the user can mend it: a key path of the file, or the flag. */
+#include "config/config.h"
+
+#include "base/err.h"
+#include "cluster/url.h"
+#include "config/cpus.h"
+#include "config/flag.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SGLANG_BOOTSTRAP_PORT 8998 /* SGLang's own default */
+
+bool bt_host_is_loopback(const char *host)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (strcasecmp(host, "localhost") == 0)
+        return true;
+    if (inet_pton(AF_INET, host, &v4) == 1)
+        return ntohl(v4.s_addr) >> 24 == 127;
+    char bare[INET6_ADDRSTRLEN + 2];
+    size_t n = strlen(host);
+    if (n >= 2 && n < sizeof bare && host[0] == '[' && host[n - 1] == ']') {
+        snprintf(bare, sizeof bare, "%.*s", (int) n - 2, host + 1);
+        host = bare;
+    }
+    return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+/* ---- workers ---- */
+
+/* Where worker i of the pool was said, for a message about its member key. */
+static int refuse_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsigned i,
+                         const char *key, const char *why, char *err, size_t err_size)
+{
+    const char *origin = pool->origins[i];
+    if (origin[0] == '-')
+        snprintf(err, err_size, "%s %s: %s", origin, pool->workers[i].url, why);
+    else
+        snprintf(err, err_size, "%s: %s.%s: %s", c->file != NULL ? c->file : "config", origin, key,
+                 why);
+    return BT_E_CONFIG;
+}
+
+static const char *default_connector(const bt_config_t *c, const bt_config_pool_t *pool,
+                                     const bt_worker_spec_t *spec)
+{
+    if (pool->connector != NULL)
+        return pool->connector;
+    if (spec->engine == BT_ENGINE_SGLANG)
+        return "sglang";
+    if (spec->engine != BT_ENGINE_UNKNOWN && spec->engine != BT_ENGINE_VLLM)
+        return NULL;
+    return c->pd_mode == BT_PD_SGLANG ? "sglang" : c->pd_mode == BT_PD_VLLM ? "nixl" : NULL;
+}
+
+static enum bt_engine default_engine(const bt_config_t *c, const bt_config_pool_t *pool,
+                                     const bt_worker_spec_t *spec)
+{
+    bt_str_t connector = bt_str(spec->connector), profile = bt_str(spec->dispatch_profile),
+             children[BT_WORKER_CHILDREN_MAX];
+    for (unsigned i = 0; i < spec->child_count; i++)
+        children[i] = bt_str(spec->children[i]);
+    if (pool->engine != BT_ENGINE_UNKNOWN)
+        return pool->engine;
+    enum bt_engine engine = bt_capability_engine(connector, children, spec->child_count, profile);
+    if (engine != BT_ENGINE_UNKNOWN)
+        return engine;
+    return c->pd_mode == BT_PD_SGLANG ? BT_ENGINE_SGLANG
+           : c->pd_mode == BT_PD_VLLM ? BT_ENGINE_VLLM
+                                      : BT_ENGINE_UNKNOWN;
+}
+
+static int fill_worker(const bt_config_t *c, const bt_config_pool_t *pool, bt_worker_spec_t *spec)
+{
+    if (spec->engine == BT_ENGINE_UNKNOWN)
+        spec->engine = pool->engine;
+    if (spec->role != BT_ROLE_HYBRID && spec->connector == NULL && spec->dispatch_profile == NULL) {
+        const char *connector = default_connector(c, pool, spec);
+        spec->connector = connector != NULL ? bt_str_dup(bt_str(connector)) : NULL;
+        if (connector != NULL && spec->connector == NULL)
+            return BT_E_NOMEM;
+    }
+    if (spec->engine == BT_ENGINE_UNKNOWN)
+        spec->engine = default_engine(c, pool, spec);
+    if (spec->lease_ms == 0)
+        spec->lease_ms = pool->lease_ms;
+    if (spec->role == BT_ROLE_PREFILL && spec->bootstrap_port == 0)
+        spec->bootstrap_port = c->bootstrap_port != 0             ? c->bootstrap_port
+                               : spec->engine == BT_ENGINE_SGLANG ? SGLANG_BOOTSTRAP_PORT
+                                                                  : 0;
+    return 0;
+}
+
+int bt_config_complete_worker(const bt_config_t *c, const char *pool, bt_worker_spec_t *spec,
+                              char *err, size_t err_size)
+{
+    for (unsigned i = 0; i < c->pool_count; i++)
+        if (pool == NULL || strcmp(c->pools[i].spec.name, pool) == 0) {
+            int rc = fill_worker(c, &c->pools[i], spec);
+            if (rc < 0)
+                snprintf(err, err_size, "%s", bt_err_text(rc));
+            return rc;
+        }
+    return 0; /* the registry refuses a pool that is not there */
+}
+
+static const char *refusal_of(const bt_worker_spec_t *spec)
+{
+    bt_str_t children[BT_WORKER_CHILDREN_MAX];
+    enum bt_capability cap;
+    const char *dialect, *why = NULL;
+    for (unsigned i = 0; i < spec->child_count; i++)
+        children[i] = bt_str(spec->children[i]);
+    bt_capability_derive(spec->engine, bt_str(spec->connector), children, spec->child_count,
+                         bt_str(spec->dispatch_profile), &cap, &dialect, &why);
+    return why;
+}
+
+static int check_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsigned i, char *err,
+                        size_t err_size)
+{
+    static const char no_connector[] =
+        "how do the engines move KV? add --pd-disaggregation (SGLang), "
+        "--vllm-pd-disaggregation (vLLM) or --kv-connector NAME";
+    const bt_worker_spec_t *spec = &pool->workers[i];
+    char why[256], said[400];
+    bt_url_t url;
+    int rc = bt_url_parse(&url, bt_str(spec->url), why, sizeof why);
+    if (rc == BT_E_CONFIG)
+        return refuse_worker(c, pool, i, "url", why, err, err_size);
+    if (rc < 0)
+        return rc;
+    bt_url_fini(&url);
+    if (spec->role == BT_ROLE_HYBRID)
+        return 0;
+    if (spec->connector == NULL && spec->dispatch_profile == NULL)
+        return refuse_worker(c, pool, i, "connector",
+                             pool->origins[i][0] == '-' ? no_connector
+                                                        : "missing: name the engine's KV connector",
+                             err, err_size);
+    const char *refusal = refusal_of(spec);
+    if (refusal == NULL)
+        return 0;
+    snprintf(said, sizeof said, "%s \"%.100s\": %s",
+             spec->connector != NULL ? "connector" : "dispatch_profile",
+             spec->connector != NULL ? spec->connector : spec->dispatch_profile, refusal);
+    return refuse_worker(c, pool, i, "connector", said, err, err_size);
+}
+
+static int finish_pool(bt_config_t *c, bt_config_pool_t *pool, char *err, size_t err_size)
+{
+    int rc = 0;
+    for (unsigned i = 0; i < pool->worker_count && rc == 0; i++) {
+        rc = fill_worker(c, pool, &pool->workers[i]);
+        if (rc == 0)
+            rc = check_worker(c, pool, i, err, err_size);
+    }
+    return rc;
+}
+
+static int finish_pools(bt_config_t *c, char *err, size_t err_size)
+{
+    bt_config_pool_t *pool;
+    int rc = c->pool_count == 0 ? bt_config_add_pool(c, &pool) : 0;
+    for (unsigned i = 0; i < c->pool_count && rc == 0; i++) {
+        char **name = &c->pools[i].spec.name;
+        if (*name == NULL && c->pool_count > 1) {
+            snprintf(err, err_size, "%s: pools[%u].name: missing: several pools need names",
+                     c->file, i + 1);
+            return BT_E_CONFIG;
+        }
+        if (*name == NULL && (*name = bt_str_dup(BT_STR("default"))) == NULL)
+            return BT_E_NOMEM;
+        rc = finish_pool(c, &c->pools[i], err, err_size);
+    }
+    return rc;
+}
+
+/* ---- the rest ---- */
+
+static int check_listeners(const bt_config_t *c, char *err, size_t err_size)
+{
+    if (c->port == 0 || c->port != c->admin_port || strcmp(c->host, c->admin_host) != 0)
+        return 0;
+    snprintf(err, err_size,
+             "--admin-port: %u is the client port already; choose another (--admin-port, "
+             "--prometheus-port)",
+             c->admin_port);
+    return BT_E_CONFIG;
+}
+
+static int check_proxy_paths(const bt_config_t *c, char *err, size_t err_size)
+{
+    for (unsigned i = 0; i < c->proxy_path_count; i++)
+        if (c->proxy_paths[i][0] != '/') {
+            snprintf(err, err_size,
+                     "--proxy-path: expected a path that begins with /, got \"%.120s\"",
+                     c->proxy_paths[i]);
+            return BT_E_CONFIG;
+        }
+    if (c->health_path[0] == '/')
+        return 0;
+    snprintf(err, err_size,
+             "--health-check-endpoint: expected a path that begins with /, got \"%.120s\"",
+             c->health_path);
+    return BT_E_CONFIG;
+}
+
+static void derive_dispatch(bt_config_t *c)
+{
+    c->admin_metrics_only = c->admin_api_key == NULL && !bt_host_is_loopback(c->admin_host);
+    c->monitor.api_key = c->api_key;
+    c->monitor.path = c->health_path;
+    c->dispatch = (bt_dispatch_config_t){
+        .debug_headers = c->debug_headers,
+        .disable_retries = c->disable_retries,
+        .access_log = c->access_log,
+        .access_log_json = c->log_format == BT_LOG_FORMAT_JSON,
+        .client_listener_is_loopback = bt_host_is_loopback(c->host),
+        .worker_api_key = c->api_key,
+        .client_keys = (const char *const *) c->client_keys,
+        .admin_key = c->admin_api_key,
+        .proxy_paths = c->proxy_path_count > 0 ? (const char *const *) c->proxy_paths : NULL,
+        .dialect_dir = c->dialect_dir,
+        .policy_dir = c->policy_dir,
+        .stream_keepalive_ms = c->stream_keepalive_ms,
+        .max_concurrent = c->max_concurrent,
+        .upstream = c->upstream,
+    };
+}
+
+int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
+{
+    char why[BT_CONFIG_ERR_BYTES];
+    int rc = finish_pools(c, err, err_size);
+    if (rc == 0)
+        rc = check_listeners(c, err, err_size);
+    if (rc == 0)
+        rc = check_proxy_paths(c, err, err_size);
+    if (rc < 0)
+        return rc;
+    if (c->client_keys_file != NULL &&
+        (rc = bt_keys_read(c->client_keys_file, &c->client_keys, why, sizeof why)) < 0) {
+        snprintf(err, err_size, "--client-api-keys-file: %s",
+                 rc == BT_E_CONFIG ? why : bt_err_text(rc));
+        return rc;
+    }
+    if (c->loops == 0)
+        c->loops = bt_cpus_available();
+    derive_dispatch(c);
+    return 0;
+}

@@ -1,0 +1,426 @@
+/* Rows are ordered as --help prints them. A row's knob says where its value lives and what is allowed; nothing else in the
+ * program knows the name of a setting. Numbers are written in the unit that the name carries; scale turns seconds into the
+ * milliseconds that the core counts in. */
+#include "config/flag.h"
+
+#include "base/err.h"
+#include "base/text.h"
+
+#include <stdio.h>
+
+#define DAY_SECS 86400.0
+#define AT(member) offsetof(bt_config_t, member)
+#define POOL_AT(member) offsetof(bt_config_pool_t, member)
+
+/* clang-format off */
+#define SECS_KNOB(at_, min_) {.kind = BT_KNOB_U64, .offset = (at_), .min = (min_), .max = DAY_SECS, .scale = 1000}
+#define MS_KNOB(at_, min_, max_) {.kind = BT_KNOB_U64, .offset = (at_), .min = (min_), .max = (max_)}
+#define UINT_KNOB(at_, min_, max_) {.kind = BT_KNOB_UINT, .offset = (at_), .min = (min_), .max = (max_)}
+#define SIZE_KNOB(at_, min_, max_) {.kind = BT_KNOB_SIZE, .offset = (at_), .min = (min_), .max = (max_)}
+#define BOOL_KNOB(at_) {.kind = BT_KNOB_BOOL, .offset = (at_)}
+#define TEXT_KNOB(at_) {.kind = BT_KNOB_TEXT, .offset = (at_)}
+#define PATH_KNOB(at_) {.kind = BT_KNOB_PATH, .offset = (at_)}
+#define NAME_KNOB(at_) {.kind = BT_KNOB_NAME, .offset = (at_)}
+#define WORD_KNOB(at_, words_) {.kind = BT_KNOB_WORD, .offset = (at_), .words = (words_)}
+/* clang-format on */
+
+static const bt_word_t log_levels[] = {
+    {"error", BT_LOG_ERROR, false}, {"warn", BT_LOG_WARN, false},   {"warning", BT_LOG_WARN, true},
+    {"info", BT_LOG_INFO, false},   {"debug", BT_LOG_DEBUG, false}, {NULL, 0, false},
+};
+static const bt_word_t log_formats[] = {
+    {"text", BT_LOG_FORMAT_TEXT, false},
+    {"json", BT_LOG_FORMAT_JSON, false},
+    {NULL, 0, false},
+};
+const bt_word_t bt_engine_words[] = {
+    {"sglang", BT_ENGINE_SGLANG, false},           {"vllm", BT_ENGINE_VLLM, false},
+    {"vllm_ascend", BT_ENGINE_VLLM_ASCEND, false}, {"vllm-ascend", BT_ENGINE_VLLM_ASCEND, true},
+    {"mindie", BT_ENGINE_MINDIE, false},           {NULL, 0, false},
+};
+
+/* ---- actions ---- */
+
+/* Workers of the command line go into the only pool there is. */
+static int flag_pool(bt_config_t *c, bt_config_pool_t **pool_p, char *err, size_t err_size)
+{
+    if (c->pool_count > 1) {
+        snprintf(err, err_size, "%s has %u pools: list this worker in one of them", c->file,
+                 c->pool_count);
+        return BT_E_CONFIG;
+    }
+    if (c->pool_count == 0)
+        return bt_config_add_pool(c, pool_p);
+    *pool_p = c->pools;
+    return 0;
+}
+
+static int add_worker(bt_config_t *c, enum bt_role role, const char *flag, const char *url,
+                      bt_worker_spec_t **spec_p, char *err, size_t err_size)
+{
+    bt_config_pool_t *pool;
+    int rc = flag_pool(c, &pool, err, err_size);
+    if (rc == 0)
+        rc = bt_config_add_worker(pool, flag, spec_p);
+    if (rc < 0)
+        return rc;
+    (*spec_p)->role = role;
+    (*spec_p)->url = bt_str_dup(bt_str(url));
+    return (*spec_p)->url != NULL ? 0 : BT_E_NOMEM;
+}
+
+static int apply_prefill(bt_config_t *c, const char *const *values, unsigned count, char *err,
+                         size_t err_size)
+{
+    static const bt_knob_t port = {.kind = BT_KNOB_PORT,
+                                   .offset = offsetof(bt_worker_spec_t, bootstrap_port)};
+    bt_worker_spec_t *spec;
+    int rc = add_worker(c, BT_ROLE_PREFILL, "--prefill", values[0], &spec, err, err_size);
+    if (rc < 0 || count < 2)
+        return rc;
+    return bt_knob_set_text(&port, spec, bt_str(values[1]), err, err_size);
+}
+
+static int apply_decode(bt_config_t *c, const char *const *values, unsigned count, char *err,
+                        size_t err_size)
+{
+    bt_worker_spec_t *spec;
+    (void) count;
+    return add_worker(c, BT_ROLE_DECODE, "--decode", values[0], &spec, err, err_size);
+}
+
+static int apply_worker_urls(bt_config_t *c, const char *const *values, unsigned count, char *err,
+                             size_t err_size)
+{
+    bt_worker_spec_t *spec;
+    int rc = 0;
+    for (unsigned i = 0; i < count && rc == 0; i++)
+        rc = add_worker(c, BT_ROLE_HYBRID, "--worker-urls", values[i], &spec, err, err_size);
+    return rc;
+}
+
+static int set_pd_mode(bt_config_t *c, enum bt_pd_mode mode, char *err, size_t err_size)
+{
+    if (c->pd_mode != BT_PD_NONE && c->pd_mode != mode) {
+        snprintf(err, err_size,
+                 "--pd-disaggregation (SGLang) and --vllm-pd-disaggregation exclude each other; "
+                 "for a mixed fleet "
+                 "name the engines in baton.lua");
+        return BT_E_CONFIG;
+    }
+    c->pd_mode = mode;
+    return 0;
+}
+
+static int apply_pd(bt_config_t *c, const char *const *values, unsigned count, char *err,
+                    size_t err_size)
+{
+    (void) values;
+    (void) count;
+    return set_pd_mode(c, BT_PD_SGLANG, err, err_size);
+}
+
+static int apply_vllm_pd(bt_config_t *c, const char *const *values, unsigned count, char *err,
+                         size_t err_size)
+{
+    (void) values;
+    (void) count;
+    return set_pd_mode(c, BT_PD_VLLM, err, err_size);
+}
+
+/* One list is what peers have; X-Request-Id is what is read here. Anything else would be silently ignored. */
+static int apply_request_id_headers(bt_config_t *c, const char *const *values, unsigned count,
+                                    char *err, size_t err_size)
+{
+    (void) c;
+    for (unsigned i = 0; i < count; i++)
+        if (!bt_str_ieq(bt_str(values[i]), BT_STR("x-request-id"))) {
+            snprintf(
+                err, err_size,
+                "only x-request-id is read; rename \"%.120s\" in the client or in the proxy before",
+                values[i]);
+            return BT_E_CONFIG;
+        }
+    return 0;
+}
+
+/* ---- the table ---- */
+
+const bt_flag_t bt_flags[] = {
+    /* fleet */
+    {"prefill",
+     "URL [PORT|none]",
+     BT_GROUP_FLEET,
+     BT_FLAG_ACTION,
+     BT_ARITY_ONE_AND_PORT,
+     true,
+     {0},
+     apply_prefill,
+     "a prefill worker; PORT is SGLang's bootstrap port or NIXL's side channel; may be repeated"},
+    {"decode",
+     "URL",
+     BT_GROUP_FLEET,
+     BT_FLAG_ACTION,
+     BT_ARITY_ONE,
+     true,
+     {0},
+     apply_decode,
+     "a decode worker; may be repeated"},
+    {"worker-urls",
+     "URL...",
+     BT_GROUP_FLEET,
+     BT_FLAG_ACTION,
+     BT_ARITY_MANY,
+     true,
+     {0},
+     apply_worker_urls,
+     "workers that do both; http://host:port@RANK pins a data-parallel rank"},
+    {"pd-disaggregation",
+     NULL,
+     BT_GROUP_FLEET,
+     BT_FLAG_ACTION,
+     BT_ARITY_NONE,
+     true,
+     {0},
+     apply_pd,
+     "prefill and decode workers are SGLang (connector sglang unless one is named)"},
+    {"vllm-pd-disaggregation",
+     NULL,
+     BT_GROUP_FLEET,
+     BT_FLAG_ACTION,
+     BT_ARITY_NONE,
+     true,
+     {0},
+     apply_vllm_pd,
+     "prefill and decode workers are vLLM (connector nixl unless one is named)"},
+    {"connector", "NAME", BT_GROUP_FLEET, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     TEXT_KNOB(POOL_AT(connector)), NULL,
+     "how the engines move KV: sglang, nixl, nixl_push, shared_cache, or the engine's class name "
+     "in any case; "
+     "also --kv-connector"},
+    {"engine", "NAME", BT_GROUP_FLEET, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     WORD_KNOB(POOL_AT(engine), bt_engine_words), NULL,
+     "sglang, vllm, vllm_ascend or mindie; said by the connector where it is one engine's"},
+    {"bootstrap-port",
+     "PORT",
+     BT_GROUP_FLEET,
+     BT_FLAG_SETTING,
+     BT_ARITY_ONE,
+     true,
+     {.kind = BT_KNOB_PORT, .offset = AT(bootstrap_port)},
+     NULL,
+     "of prefill workers that name none (SGLang's own default is 8998)"},
+    {"lease-ms", "MS", BT_GROUP_FLEET, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     MS_KNOB(POOL_AT(lease_ms), 1000, 86400000), NULL,
+     "how long prefill keeps KV for decode (30000; 480000 for vLLM-Ascend and vLLM before 0.22)"},
+
+    /* listeners */
+    {"host", "ADDR", BT_GROUP_LISTEN, BT_FLAG_SETTING, BT_ARITY_ONE, false, TEXT_KNOB(AT(host)),
+     NULL, "clients are served here (127.0.0.1)"},
+    {"port", "PORT", BT_GROUP_LISTEN, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     UINT_KNOB(AT(port), 0, 65535), NULL, "(30000; 0 = any free one)"},
+    {"admin-host", "ADDR", BT_GROUP_LISTEN, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     TEXT_KNOB(AT(admin_host)), NULL, "admin API and /metrics (127.0.0.1); also --prometheus-host"},
+    {"admin-port", "PORT", BT_GROUP_LISTEN, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     UINT_KNOB(AT(admin_port), 0, 65535), NULL,
+     "(29000; 0 = any free one); also --prometheus-port"},
+    {"proxy-path",
+     "PREFIX",
+     BT_GROUP_LISTEN,
+     BT_FLAG_SETTING,
+     BT_ARITY_ONE,
+     false,
+     {.kind = BT_KNOB_TEXTS,
+      .offset = AT(proxy_paths),
+      .count_offset = AT(proxy_path_count),
+      .list_max = BT_CONFIG_PROXY_PATHS_MAX},
+     NULL,
+     "one more path that goes through to a worker as it is; may be repeated"},
+    {"request-id-headers",
+     "NAME...",
+     BT_GROUP_LISTEN,
+     BT_FLAG_ACTION,
+     BT_ARITY_MANY,
+     false,
+     {0},
+     apply_request_id_headers,
+     "x-request-id, the one that is read"},
+
+    /* decisions */
+    {"policy", "NAME|FILE", BT_GROUP_DECIDE, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     NAME_KNOB(POOL_AT(spec.policy)), NULL,
+     "least_load (default), power_of_two, round_robin, random, or a Lua file of yours"},
+    {"prefill-policy", "NAME|FILE", BT_GROUP_DECIDE, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     NAME_KNOB(POOL_AT(spec.prefill_policy)), NULL, "chooses prefill workers instead of --policy"},
+    {"decode-policy", "NAME|FILE", BT_GROUP_DECIDE, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     NAME_KNOB(POOL_AT(spec.decode_policy)), NULL, "chooses decode workers instead of --policy"},
+    {"policy-dir", "DIR", BT_GROUP_DECIDE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     PATH_KNOB(AT(policy_dir)), NULL, "more policies, by file name"},
+    {"dialect-dir", "DIR", BT_GROUP_DECIDE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     PATH_KNOB(AT(dialect_dir)), NULL,
+     "more dialects; one of the same name replaces a shipped one"},
+    {"refuse-recompute", NULL, BT_GROUP_DECIDE, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     BOOL_KNOB(POOL_AT(spec.refuse_recompute)), NULL,
+     "a prefill reply without hand-off parameters is an error, not a reason to let decode compute "
+     "the prompt"},
+    {"max-fanout", "N", BT_GROUP_DECIDE, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     UINT_KNOB(POOL_AT(spec.max_fanout), 1, 4096), NULL,
+     "children that a list of prompts or n > 1 may be split into (64)"},
+    {"max-attempts", "N", BT_GROUP_DECIDE, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     UINT_KNOB(POOL_AT(spec.max_attempts), 1, 16), NULL,
+     "attempts a request, the first included (3); also --retry-max-retries"},
+    {"disable-retries", NULL, BT_GROUP_DECIDE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     BOOL_KNOB(AT(disable_retries)), NULL, "one attempt a request"},
+
+    /* deadlines */
+    {"request-timeout-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     SECS_KNOB(POOL_AT(spec.deadlines.total_ms), 0.001), NULL, "a whole request (1800)"},
+    {"connect-timeout-ms", "MS", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     MS_KNOB(POOL_AT(spec.deadlines.connect_ms), 1, 600000), NULL, "connecting to a worker (3000)"},
+    {"prefill-timeout-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     SECS_KNOB(POOL_AT(spec.deadlines.prefill_reply_ms), 0.001), NULL,
+     "prefill's reply in a hand-off (300)"},
+    {"first-event-timeout-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     SECS_KNOB(POOL_AT(spec.deadlines.first_event_ms), 0.001), NULL,
+     "first event of a stream (300)"},
+    {"answer-timeout-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     SECS_KNOB(POOL_AT(spec.deadlines.answer_ms), 0), NULL,
+     "first byte of an answer that is not streamed (0 = no limit of its own)"},
+    {"stall-timeout-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
+     SECS_KNOB(POOL_AT(spec.deadlines.stall_ms), 0.001), NULL, "silence within an answer (60)"},
+    {"stream-keepalive-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(stream_keepalive_ms), 0), NULL,
+     "no first event for so long: 200 and an SSE comment (0 = off)"},
+    {"worker-idle-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(upstream.idle_timeout_ms), 0.001), NULL,
+     "idle connections to workers are closed (4; engines close at 5)"},
+    {"worker-idle-max", "N", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     UINT_KNOB(AT(upstream.idle_max), 0, 65536), NULL,
+     "idle connections kept, per worker and loop (256)"},
+    {"client-head-timeout-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(server.head_timeout_ms), 0.001), NULL, "a client's request head (10)"},
+    {"client-body-stall-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(server.body_stall_ms), 0.001), NULL, "silence within a client's body (30)"},
+    {"client-idle-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(server.idle_timeout_ms), 0.001), NULL, "a client's idle connection (75)"},
+    {"client-write-stall-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(server.write_stall_ms), 0.001), NULL,
+     "a client that reads nothing of its answer (60)"},
+
+    /* health */
+    {"health-check-endpoint", "PATH", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     TEXT_KNOB(AT(health_path)), NULL, "(/health)"},
+    {"health-check-interval-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(monitor.interval_ms), 0.01), NULL, "between two checks of a worker (5)"},
+    {"health-check-timeout-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(monitor.timeout_ms), 0.01), NULL, "for one check (2)"},
+    {"health-failure-threshold", "N", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     UINT_KNOB(AT(monitor.failures), 1, 1000), NULL, "failed checks in a row: down (3)"},
+    {"health-success-threshold", "N", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     UINT_KNOB(AT(monitor.successes), 1, 1000), NULL,
+     "good checks in a row: up (2; the first one ever counts at once)"},
+    {"disable-health-check", NULL, BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     BOOL_KNOB(AT(monitor.disabled)), NULL, "every worker counts as up; only failed requests tell"},
+    {"worker-startup-check-interval", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(monitor.startup_interval_ms), 0.01), NULL,
+     "between two checks of a worker that is not up yet (1)"},
+    {"worker-startup-timeout-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(startup_timeout_ms), 0), NULL,
+     "no usable workers for so long after the start: exit 1 (0 = wait on)"},
+    {"load-interval-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(monitor.load_interval_ms), 0), NULL,
+     "between two looks at an engine's load (1; 0 = off)"},
+    {"load-timeout-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(monitor.load_timeout_ms), 0.01), NULL, "for one look (1)"},
+    {"resolve-interval-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(monitor.resolve_interval_ms), 0.1), NULL,
+     "host names of workers are looked up again (30)"},
+    {"breaker-failures", "N", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     UINT_KNOB(AT(breaker.failures), 1, BT_BREAKER_RING), NULL,
+     "failures of its own that open a worker's breaker (5); also --cb-failure-threshold"},
+    {"breaker-window-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(breaker.window_ms), 0.01), NULL,
+     "in which they must fall (10); also --cb-window-duration-secs"},
+    {"breaker-open-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(breaker.open_ms), 0.01), NULL,
+     "first time out, doubling (10); also --cb-timeout-duration-secs"},
+    {"breaker-open-max-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(breaker.open_max_ms), 0.01), NULL, "longest time out (120)"},
+    {"disable-circuit-breaker", NULL, BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     BOOL_KNOB(AT(breaker.disabled)), NULL, "failures never take a worker out"},
+
+    /* limits */
+    {"max-payload-size", "BYTES", BT_GROUP_LIMIT, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SIZE_KNOB(AT(server.max_body_bytes), 1, 1099511627776.0), NULL,
+     "a request's body, else 413 (536870912)"},
+    {"max-buffered-bytes", "BYTES", BT_GROUP_LIMIT, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SIZE_KNOB(AT(server.max_buffered_bytes), 1048576, 1099511627776.0), NULL,
+     "all requests and answers in memory, else 503 (1073741824)"},
+    {"max-concurrent-requests", "N", BT_GROUP_LIMIT, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     UINT_KNOB(AT(max_concurrent), -1, 4294967295.0), NULL,
+     "running at once, else 503 with Retry-After (0 or -1 = no limit)"},
+
+    /* security */
+    {"api-key", "KEY", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     TEXT_KNOB(AT(api_key)), NULL,
+     "sent to workers as Authorization: Bearer KEY (else the client's header goes through)"},
+    {"client-api-keys-file", "FILE", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     PATH_KNOB(AT(client_keys_file)), NULL,
+     "clients must send one of these keys, one a line, else 401"},
+    {"admin-api-key", "KEY", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     TEXT_KNOB(AT(admin_api_key)), NULL,
+     "asked for on the admin port; without it only /metrics is served beyond loopback"},
+    {"debug-headers", NULL, BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     BOOL_KNOB(AT(debug_headers)), NULL,
+     "x-baton-* headers in answers: names of workers, attempts, times (on)"},
+
+    /* logs */
+    {"log-level", "LEVEL", BT_GROUP_LOG, BT_FLAG_SETTING, BT_ARITY_ONE, true,
+     WORD_KNOB(AT(log_level), log_levels), NULL, "error, warn, info (default) or debug"},
+    {"log-format", "FORMAT", BT_GROUP_LOG, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     WORD_KNOB(AT(log_format), log_formats), NULL, "text (default) or json, on stderr"},
+    {"access-log", NULL, BT_GROUP_LOG, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     BOOL_KNOB(AT(access_log)), NULL, "one line a request (on)"},
+
+    /* process */
+    {"loops", "N", BT_GROUP_PROCESS, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     UINT_KNOB(AT(loops), 0, 1024), NULL,
+     "event threads (0 = as many as CPUs may be used: affinity mask and cgroup quota)"},
+    {"drain-timeout-secs", "S", BT_GROUP_PROCESS, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     SECS_KNOB(AT(drain_ms), 0), NULL,
+     "after SIGTERM running requests get so long (180); also --shutdown-grace-period-secs"},
+    {"ready-file", "FILE", BT_GROUP_PROCESS, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     PATH_KNOB(AT(ready_file)), NULL,
+     "written once serving: {\"port\":..,\"admin_port\":..,\"pid\":..}"},
+};
+const unsigned bt_flag_count = sizeof bt_flags / sizeof bt_flags[0];
+
+const bt_flag_t *bt_flag_find(bt_str_t name)
+{
+    for (unsigned i = 0; i < bt_flag_count; i++)
+        if (bt_str_eq(name, bt_str(bt_flags[i].name)))
+            return &bt_flags[i];
+    return NULL;
+}
+
+bool bt_flag_is_switch(const bt_flag_t *flag)
+{
+    return flag->kind == BT_FLAG_ACTION ? flag->arity == BT_ARITY_NONE
+                                        : flag->knob.kind == BT_KNOB_BOOL;
+}
+
+const char *bt_flag_group_title(enum bt_flag_group group)
+{
+    static const char *const titles[BT_GROUP_COUNT] = {
+        [BT_GROUP_FLEET] = "Workers",
+        [BT_GROUP_LISTEN] = "Listening",
+        [BT_GROUP_DECIDE] = "Decisions and retries",
+        [BT_GROUP_DEADLINE] = "Deadlines",
+        [BT_GROUP_HEALTH] = "Health and load of workers",
+        [BT_GROUP_LIMIT] = "Limits",
+        [BT_GROUP_SECURITY] = "Keys",
+        [BT_GROUP_LOG] = "Logs",
+        [BT_GROUP_PROCESS] = "Process",
+    };
+    return titles[group];
+}

@@ -1,0 +1,157 @@
+/* A flag's text stands in a column of its own, wrapped, so that the page can be read and searched like a manual. */
+#include "config/help.h"
+
+#include "config/flag.h"
+
+#include <stdio.h>
+
+#define COLUMN 34
+#define WIDTH 110
+
+/* Appends text from column on, broken at spaces. */
+static void put_wrapped(bt_text_t *out, const char *text)
+{
+    size_t room = WIDTH - COLUMN;
+    while (strlen(text) > room) {
+        size_t n = room;
+        while (n > 0 && text[n] != ' ')
+            n--;
+        if (n == 0)
+            n = room;
+        bt_text_printf(out, "%.*s\n%*s", (int) n, text, COLUMN, "");
+        text += n + (text[n] == ' ' ? 1 : 0);
+    }
+    bt_text_printf(out, "%s\n", text);
+}
+
+static void put_row(bt_text_t *out, const char *left, const char *text)
+{
+    if (strlen(left) + 3 > COLUMN)
+        bt_text_printf(out, "  %s\n%*s", left, COLUMN, "");
+    else
+        bt_text_printf(out, "  %-*s", COLUMN - 2, left);
+    put_wrapped(out, text);
+}
+
+static void put_flag(bt_text_t *out, const bt_flag_t *flag)
+{
+    char left[96];
+    if (flag->hint != NULL)
+        snprintf(left, sizeof left, "--%s %s", flag->name, flag->hint);
+    else
+        snprintf(left, sizeof left, flag->kind == BT_FLAG_ACTION ? "--%s" : "--[no-]%s",
+                 flag->name);
+    put_row(out, left, flag->help);
+}
+
+static void put_groups(bt_text_t *out)
+{
+    for (unsigned group = 0; group < BT_GROUP_COUNT; group++) {
+        bt_text_printf(out, "\n%s\n", bt_flag_group_title((enum bt_flag_group) group));
+        for (unsigned i = 0; i < bt_flag_count; i++)
+            if (bt_flags[i].group == group)
+                put_flag(out, &bt_flags[i]);
+    }
+}
+
+static const char examples[] =
+    "\nExamples\n"
+    "  One SGLang pair, its prefill server with --disaggregation-bootstrap-port 8998:\n"
+    "    baton run --pd-disaggregation --prefill http://10.0.0.1:30001 8998 --decode "
+    "http://10.0.0.2:30001\n"
+    "\n"
+    "  Two vLLM prefill and two decode servers with NixlConnector, open to the network, with "
+    "keys:\n"
+    "    baton run --host 0.0.0.0 --client-api-keys-file keys.txt --vllm-pd-disaggregation \\\n"
+    "      --prefill http://10.0.0.1:8000 --prefill http://10.0.0.2:8000 \\\n"
+    "      --decode http://10.0.0.3:8000 --decode http://10.0.0.4:8000\n"
+    "\n"
+    "  Servers that do both, chosen by a policy of your own:\n"
+    "    baton run --worker-urls http://10.0.0.1:8000 http://10.0.0.2:8000 --policy ./mine.lua\n"
+    "\n"
+    "  The same from a file; look before you leap, and change it while it runs:\n"
+    "    baton check baton.lua && baton run baton.lua\n"
+    "    kill -HUP $(pidof baton)    # pools, workers, policies and the log level are read again\n";
+
+void bt_help_overview(bt_text_t *out)
+{
+    bt_text_puts(out,
+                 "baton: a programmable gateway for LLM servers that split prefill from decode\n\n"
+                 "  baton run [baton.lua] [flags]     serve (flags override the file)\n"
+                 "  baton check [baton.lua] [flags]   everything that run checks before it serves, "
+                 "then a summary\n"
+                 "  baton policy new NAME             writes a policy of your own; policy check, "
+                 "test, bench, list: help policy\n"
+                 "  baton help run                    all flags, with examples\n"
+                 "  baton help file                   all keys of baton.lua\n"
+                 "  baton version\n");
+    bt_text_puts(out, examples);
+}
+
+void bt_help_run(bt_text_t *out)
+{
+    bt_text_puts(out, "usage: baton run [baton.lua] [flags]\n\n"
+                      "Flags override the file. --flag VALUE and --flag=VALUE are the same; --no-X "
+                      "turns the switch X off.\n"
+                      "A number in brackets is what holds when nothing is said.\n");
+    put_groups(out);
+    bt_text_puts(out, "\nSignals\n"
+                      "  SIGTERM, SIGINT   drain: no new connections, running requests end "
+                      "(--drain-timeout-secs), exit 0;\n"
+                      "                    a second one ends at once, exit 1\n"
+                      "  SIGHUP            read the file again\n"
+                      "\nExit status: 0 ended, 1 could not go on, 2 wrong command line or "
+                      "configuration (one line says what).\n");
+    bt_text_puts(out, examples);
+}
+
+static void put_key(bt_text_t *out, const char *name, const bt_knob_t *knob, const char *help)
+{
+    char key[64], expected[200], text[512];
+    snprintf(key, sizeof key, "%s", name);
+    for (char *p = key; *p != '\0'; p++)
+        if (*p == '-')
+            *p = '_';
+    bt_knob_expected(knob, expected, sizeof expected);
+    snprintf(text, sizeof text, "%s: %s", expected, help);
+    put_row(out, key, text);
+}
+
+static void put_settings(bt_text_t *out, enum bt_flag_kind kind)
+{
+    for (unsigned i = 0; i < bt_flag_count; i++)
+        if (bt_flags[i].kind == kind)
+            put_key(out, bt_flags[i].name, &bt_flags[i].knob, bt_flags[i].help);
+}
+
+void bt_help_file(bt_text_t *out)
+{
+    bt_text_puts(
+        out, "baton.lua returns one table. Paths in it are relative to the file; env(\"NAME\") "
+             "reads the environment.\n\n"
+             "  return {\n"
+             "    port = 30000,\n"
+             "    pools = {\n"
+             "      {\n"
+             "        name = \"llama\", models = { \"llama-3.1-8b\" }, policy = \"least_load\",\n"
+             "        workers = {\n"
+             "          { url = \"http://10.0.0.1:8000\", role = \"prefill\", connector = "
+             "\"NixlConnector\" },\n"
+             "          { url = \"http://10.0.0.2:8000\", role = \"decode\", connector = "
+             "\"NixlConnector\" },\n"
+             "        },\n"
+             "      },\n"
+             "    },\n"
+             "  }\n\nTop level\n");
+    put_settings(out, BT_FLAG_SETTING);
+    put_row(out, "pools", "a list of pools: workers that serve the same models under one policy");
+    bt_text_puts(
+        out, "\nA pool (all but name, models and workers also at the top level, for all pools)\n");
+    put_row(out, "name", "a string, needed when there are several pools");
+    put_row(out, "models", "a list of strings; none = any model");
+    put_row(out, "workers", "a list of workers");
+    put_settings(out, BT_FLAG_POOL);
+    bt_text_puts(out, "\nA worker\n");
+    for (unsigned i = 0; i < bt_worker_key_count; i++)
+        put_key(out, bt_worker_keys[i].name, &bt_worker_keys[i].knob, bt_worker_keys[i].help);
+}

@@ -1,0 +1,17 @@
+/* help.h - texts of the command line that are made from the flag table.
+ *
+ * Owner: the caller.
+ * Life:  static.
+ * Flow:  table -> text.
+ * Cost:  for people.
+ */
+#ifndef BT_CONFIG_HELP_H
+#define BT_CONFIG_HELP_H
+
+#include "base/text.h"
+
+void bt_help_overview(bt_text_t *out); /* baton --help */
+void bt_help_run(bt_text_t *out);      /* baton run --help */
+void bt_help_file(bt_text_t *out);     /* baton help file: the keys of baton.lua */
+
+#endif

@@ -1,0 +1,23 @@
+/* suggest.h - "did you mean": the nearest of a set of names.
+ *
+ * Owner: the caller's stack; word and names are borrowed.
+ * Life:  init -> offer* -> best.
+ * Flow:  the name with the smallest edit distance wins if it is near enough to be a slip of the finger.
+ * Cost:  one edit distance a name; error paths only.
+ */
+#ifndef BT_CONFIG_SUGGEST_H
+#define BT_CONFIG_SUGGEST_H
+
+#include "base/str.h"
+
+typedef struct bt_suggest {
+    bt_str_t word;
+    const char *best;
+    unsigned distance;
+} bt_suggest_t;
+
+void bt_suggest_init(bt_suggest_t *s, bt_str_t word);
+void bt_suggest_offer(bt_suggest_t *s, const char *name);
+const char *bt_suggest_best(const bt_suggest_t *s); /* NULL: nothing is near */
+
+#endif

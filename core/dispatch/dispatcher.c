@@ -1,0 +1,209 @@
+/* dispatcher.c - the per-loop room: policies, dialects, connection pools to workers, the list of live requests. */
+#include "dispatch/dispatcher.h"
+
+#include "base/log.h"
+#include "base/text.h"
+#include "dispatch/request.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_gate_t *gate, char *err,
+                      size_t err_size)
+{
+    bt_dispatcher_t *d = calloc(1, sizeof(*d));
+    int rc;
+
+    if (d == NULL)
+        return BT_E_NOMEM;
+    d->loop = loop;
+    d->gate = gate;
+    bt_list_init(&d->live);
+    bt_list_init(&d->draining);
+    bt_list_init(&d->errands);
+    bt_pool_init(&d->request_pool, sizeof(bt_request_t), 1024);
+    bt_pool_init(&d->errand_pool, bt_errand_bytes(), 64);
+    rc = bt_rooms_init(&d->rooms, loop->index);
+    if (rc == 0)
+        rc = bt_dialects_new(&d->dialects, gate->config.dialect_dir, err, err_size);
+    if (rc < 0) {
+        bt_rooms_fini(&d->rooms);
+        free(d);
+        return rc;
+    }
+    *d_p = d;
+    return 0;
+}
+
+/* ---- fleet ---- */
+
+static void free_candidates(struct bt_candidates *c, unsigned count)
+{
+    for (unsigned i = 0; c != NULL && i < count; i++) {
+        free(c[i].prefill.items);
+        free(c[i].decode.items);
+        free(c[i].single.items);
+    }
+    free(c);
+}
+
+int bt_dispatcher_set_fleet(bt_dispatcher_t *d, bt_fleet_t *fleet, char *err, size_t err_size)
+{
+    struct bt_candidates *candidates =
+        calloc(fleet->pool_count + BT_MODEL_SETS, sizeof(*candidates));
+    struct bt_upstream_slot *slots = d->upstreams;
+    int rc = candidates == NULL ? BT_E_NOMEM : 0;
+
+    if (rc == 0 && fleet->slot_count > d->upstream_count) {
+        slots = realloc(d->upstreams, fleet->slot_count * sizeof(*slots));
+        if (slots == NULL)
+            rc = BT_E_NOMEM;
+    }
+    if (rc < 0) {
+        free(candidates);
+        snprintf(err, err_size, "%s", bt_err_text(rc));
+        return rc;
+    }
+    if (fleet->slot_count > d->upstream_count) {
+        memset(slots + d->upstream_count, 0,
+               (fleet->slot_count - d->upstream_count) * sizeof(*slots));
+        d->upstreams = slots;
+        d->upstream_count = fleet->slot_count;
+    }
+    free_candidates(d->candidates, d->pool_count + BT_MODEL_SETS);
+    d->candidates = candidates;
+    d->pool_count = fleet->pool_count;
+    bt_fleet_unref(d->fleet);
+    d->fleet = bt_fleet_ref(fleet);
+    return 0;
+}
+
+/* ---- connections to workers ---- */
+
+bt_upstream_t *bt_dispatcher_upstream(bt_dispatcher_t *d, bt_worker_t *w)
+{
+    unsigned version = atomic_load_explicit(&w->addr_version, memory_order_acquire);
+    struct bt_upstream_slot *slot;
+    struct sockaddr_storage addr;
+
+    if (w->slot >= d->upstream_count || !atomic_load_explicit(&w->has_addr, memory_order_acquire))
+        return NULL;
+    slot = &d->upstreams[w->slot];
+    if (slot->up != NULL && slot->worker_id == w->id && slot->addr_version == version)
+        return slot->up;
+    pthread_mutex_lock(&w->lock);
+    addr = w->addr;
+    pthread_mutex_unlock(&w->lock);
+    if (slot->up != NULL && slot->worker_id == w->id) {
+        bt_upstream_set_addr(slot->up, (const struct sockaddr *) &addr);
+        slot->addr_version = version;
+        return slot->up;
+    }
+    if (slot->up != NULL)
+        bt_upstream_free(slot->up); /* the slot's former worker */
+    slot->up = NULL;
+    if (bt_upstream_new(&slot->up, d->loop, (const struct sockaddr *) &addr,
+                        &d->gate->config.upstream) < 0)
+        return NULL;
+    slot->worker_id = w->id;
+    slot->addr_version = version;
+    return slot->up;
+}
+
+/* ---- life ---- */
+
+bool bt_dispatcher_idle(const bt_dispatcher_t *d)
+{
+    return bt_list_empty(&d->live) && d->live_count == 0 && d->errand_count == 0;
+}
+
+void bt_dispatcher_cancel_all(bt_dispatcher_t *d)
+{
+    bt_list_t *it, *tmp;
+
+    bt_list_each (&d->live, it, tmp) {
+        bt_request_t *r = bt_container_of(it, bt_request_t, link);
+        bt_exchange_t *x = r->x;
+        r->x = NULL;
+        r->fail_name = "cancelled";
+        if (x != NULL)
+            bt_exchange_abort(x);
+        bt_request_finish(r);
+    }
+    bt_list_each (&d->draining, it, tmp)
+        bt_request_cut(bt_container_of(it, bt_request_t, link));
+}
+
+bool bt_dispatcher_cancel(bt_dispatcher_t *d, bt_str_t request_id)
+{
+    const bt_failure_t f = {
+        .rc = BT_E_CANCELLED, .reason = "cancelled by request id", .leg = BT_LEG_DECODE};
+    bt_list_t *it, *tmp;
+    bool found = false;
+
+    bt_list_each (&d->live, it, tmp) /* several requests may carry one client's rid */
+    {
+        bt_request_t *r = bt_container_of(it, bt_request_t, link);
+        if (!bt_str_eq(bt_str(r->id), request_id) &&
+            !(r->intent.client_rid.n != 0 && bt_str_eq(r->intent.client_rid, request_id)))
+            continue;
+        for (unsigned i = 0; i < r->task_count; i++)
+            bt_task_cancel(&r->tasks[i]);
+        r->fail_name = "cancelled";
+        r->sink->fail(&r->tasks[0], &f);
+        found = true;
+    }
+    return found;
+}
+
+void bt_dispatcher_free(bt_dispatcher_t *d)
+{
+    for (unsigned i = 0; i < d->upstream_count; i++)
+        if (d->upstreams[i].up != NULL)
+            bt_upstream_free(d->upstreams[i].up);
+    free(d->upstreams);
+    bt_generations_fini(&d->generations);
+    free_candidates(d->candidates, d->pool_count + BT_MODEL_SETS);
+    bt_fleet_unref(d->fleet);
+    bt_dialects_free(d->dialects);
+    bt_rooms_fini(&d->rooms);
+    bt_pool_fini(&d->request_pool);
+    bt_pool_fini(&d->errand_pool);
+    free(d);
+}
+
+/* ---- for the admin API ---- */
+
+static void describe_one(const bt_request_t *r, bt_text_t *out)
+{
+    uint64_t age_ms = (bt_clock_us() - r->start_us) / 1000;
+
+    bt_text_printf(out, "{\"id\":\"%s\",\"route\":\"%s\",\"model\":", r->id,
+                   bt_route_info(r->route)->label);
+    bt_text_json_str(out, r->intent.model);
+    bt_text_printf(out, ",\"age_ms\":%llu,\"plan\":\"%s\"", (unsigned long long) age_ms,
+                   bt_plan_kind_name(r->kind));
+    for (unsigned i = 0; i < 3; i++) {
+        bt_text_printf(out, ",\"%s\":", i == BT_LEG_SINGLE ? "worker" : bt_leg_role_name(i));
+        bt_text_json_str(out, bt_str(r->workers[i]));
+    }
+    bt_text_printf(out,
+                   ",\"attempts\":%u,\"stream\":%s,\"first_byte\":%s,\"events\":%llu,\"bytes\":%"
+                   "llu,\"tasks\":%u}",
+                   r->attempts, r->intent.stream ? "true" : "false",
+                   r->first_byte_us != 0 ? "true" : "false", (unsigned long long) r->events,
+                   (unsigned long long) r->sent_bytes, r->task_count);
+}
+
+void bt_dispatcher_describe(bt_dispatcher_t *d, bt_text_t *out)
+{
+    bt_list_t *it, *tmp;
+    bool first = true;
+
+    bt_list_each (&d->live, it, tmp) {
+        if (!first)
+            bt_text_puts(out, ",");
+        first = false;
+        describe_one(bt_container_of(it, bt_request_t, link), out);
+    }
+}

@@ -1,0 +1,128 @@
+/* dispatcher.h - one loop's requests: from the client's exchange to workers and back.
+ *
+ * Owner: one dispatcher per loop; bt_gate_t is the little that all of them share.
+ * Life:  new (before the loop runs) -> set_fleet on every change -> drain -> free when live_count is 0.
+ * Flow:  http/server -> request -> plan (Lua) -> attempt -> legs -> sink -> http/server.
+ * Cost:  one arena, one request struct a request; nothing global is locked but an id shard when a client brings its own id.
+ */
+#ifndef BT_DISPATCH_DISPATCHER_H
+#define BT_DISPATCH_DISPATCHER_H
+
+#include "base/list.h"
+#include "base/pool.h"
+#include "base/text.h"
+#include "cluster/fleet.h"
+#include "cluster/room.h"
+#include "dispatch/generation.h"
+#include "dispatch/stats.h"
+#include "http/client.h"
+#include "http/server.h"
+#include "script/dialect.h"
+#include "script/policy.h"
+
+typedef struct bt_dispatch_config {
+    bool debug_headers; /* x-baton-* answer headers */
+    bool disable_retries;
+    bool access_log, access_log_json;
+    bool client_listener_is_loopback;
+    const char *
+        worker_api_key; /* "Authorization: Bearer" sent to workers; NULL = the client's goes through */
+    const char *const *client_keys; /* NULL-terminated; NULL = none asked */
+    const char *admin_key; /* opens the peers' worker paths when the listener is not loopback */
+    const char *const *proxy_paths; /* --proxy-path, NULL-terminated or NULL */
+    const char *dialect_dir, *policy_dir;
+    uint64_t stream_keepalive_ms; /* 0 = off */
+    unsigned max_concurrent;      /* whole process; 0 = off */
+    bt_upstream_config_t upstream;
+} bt_dispatch_config_t;
+
+/* What the peers' worker paths on the client port may do; implemented by admin, called on the request's loop.
+ * Answers x itself, now or later. */
+typedef void (*bt_worker_paths_cb)(void *user, bt_exchange_t *x);
+
+struct bt_id_table;
+struct bt_affinity;
+
+/* Shared by all loops of the process. */
+typedef struct bt_gate {
+    bt_dispatch_config_t config;
+    _Atomic unsigned concurrent; /* requests admitted now */
+    _Atomic bool draining;
+    struct bt_id_table *ids;       /* live request ids that clients chose */
+    struct bt_affinity *responses; /* /v1/responses id -> worker id */
+    bt_worker_paths_cb worker_paths;
+    void *worker_paths_user;
+    struct bt_dispatcher **dispatchers; /* one per loop; set before the loops run, borrowed */
+    unsigned dispatcher_count;
+    bt_policy_errors_t policy_errors; /* read by whoever takes a young generation back */
+} bt_gate_t;
+
+int bt_gate_init(bt_gate_t *gate, const bt_dispatch_config_t *config);
+void bt_gate_fini(bt_gate_t *gate);
+/* Cancels the request with this id (ours, or the client's rid) on whichever loop it lives. Returns before it has happened. */
+void bt_gate_cancel(bt_gate_t *gate, bt_str_t id);
+/* Is this header set allowed in by --client-api-keys-file? Constant time in the length of each key. */
+bool bt_gate_authorized(const bt_gate_t *gate, const bt_head_t *head);
+/* Does the head carry --admin-api-key? False when there is no such key. */
+bool bt_gate_is_admin(const bt_gate_t *gate, const bt_head_t *head);
+
+/* Usable workers of one pool, rebuilt when the epoch moved. */
+#define BT_MODEL_SETS 8 /* pools whose workers list models: sets kept by model */
+struct bt_candidates {
+    uint64_t fleet_generation, epoch, recheck_at_ms, key, model_hash;
+    unsigned pool;
+    bt_worker_set_t prefill, decode, single; /* malloc'ed arrays */
+    unsigned caps[3];
+};
+
+struct bt_upstream_slot {
+    bt_upstream_t *up;
+    uint64_t worker_id;
+    unsigned addr_version;
+};
+
+typedef struct bt_dispatcher {
+    bt_loop_t *loop;
+    bt_gate_t *gate;
+    bt_fleet_t *fleet; /* reference */
+    bt_dialects_t *dialects;
+    bt_generations_t generations;     /* of the policies */
+    struct bt_candidates *candidates; /* by pool index, then BT_MODEL_SETS by model */
+    unsigned pool_count;
+    struct bt_upstream_slot *upstreams; /* by worker slot */
+    unsigned upstream_count;
+    bt_rooms_t rooms;
+    bt_pool_t request_pool, errand_pool;
+    bt_list_t live;      /* requests */
+    bt_list_t draining;  /* answered ones whose prefill leg still runs */
+    unsigned live_count; /* requests whose memory is still needed (draining legs included) */
+    bt_list_t errands;   /* release legs and abort calls under way */
+    unsigned errand_count;
+    bt_stats_t stats;
+    uint64_t view_keys; /* source of bt_policy_view_t.key */
+} bt_dispatcher_t;
+
+/* Loads dialects. err: one line. */
+int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_gate_t *gate, char *err,
+                      size_t err_size);
+/* The policies of its pools come by d->generations; a pool that has none is served by the built-in choice. On failure nothing
+ * changes. Takes its own reference. */
+int bt_dispatcher_set_fleet(bt_dispatcher_t *d, bt_fleet_t *fleet, char *err, size_t err_size);
+/* No live requests and no errands may be left (see bt_dispatcher_idle), except after bt_dispatcher_cancel_all. */
+void bt_dispatcher_free(bt_dispatcher_t *d);
+bool bt_dispatcher_idle(const bt_dispatcher_t *d);
+void bt_dispatcher_cancel_all(bt_dispatcher_t *d);
+/* The server's callbacks; the server's user must be the dispatcher. */
+extern const bt_server_ops_t bt_dispatcher_server_ops;
+
+/* Connection pool to a worker on this loop; NULL when it has no address yet. */
+bt_upstream_t *bt_dispatcher_upstream(bt_dispatcher_t *d, bt_worker_t *w);
+
+/* What /readiness says, as JSON; true = some pool has a usable topology and we are not draining. fleet may be NULL. */
+bool bt_readiness_describe(const bt_fleet_t *fleet, bool draining, bt_text_t *out);
+/* One row of the live list, for the admin API; text is JSON objects joined by commas. Runs on the dispatcher's loop. */
+void bt_dispatcher_describe(bt_dispatcher_t *d, bt_text_t *out);
+/* Cancels by request id; true when it was found on this loop. */
+bool bt_dispatcher_cancel(bt_dispatcher_t *d, bt_str_t request_id);
+
+#endif

@@ -1,0 +1,95 @@
+/* gate.c - what all loops share: keys, ids, cancelling across loops. */
+#include "base/text.h"
+#include "dispatch/request.h"
+
+#include <stdlib.h>
+
+#define RESPONSES_REMEMBERED (1U << 14)
+
+int bt_gate_init(bt_gate_t *gate, const bt_dispatch_config_t *config)
+{
+    memset(gate, 0, sizeof(*gate));
+    gate->config = *config;
+    bt_policy_errors_init(&gate->policy_errors);
+    gate->ids = bt_ids_new();
+    gate->responses = bt_affinity_new(RESPONSES_REMEMBERED);
+    if (gate->ids != NULL && gate->responses != NULL)
+        return 0;
+    bt_gate_fini(gate);
+    return BT_E_NOMEM;
+}
+
+void bt_gate_fini(bt_gate_t *gate)
+{
+    bt_ids_free(gate->ids);
+    bt_affinity_free(gate->responses);
+    gate->ids = NULL;
+    gate->responses = NULL;
+    bt_policy_errors_fini(&gate->policy_errors);
+}
+
+static bool keys_equal(const char *key, bt_str_t given)
+{
+    size_t n = strlen(key);
+    unsigned char differs = n != given.n;
+
+    for (size_t i = 0; i < n; i++)
+        differs |= (unsigned char) (key[i] ^ (given.n != 0 ? given.p[i % given.n] : 0));
+    return differs == 0;
+}
+
+/* "Bearer <key>", or Anthropic's x-api-key; a slice without bytes when there is neither. */
+static bt_str_t key_given(const bt_head_t *head)
+{
+    bt_str_t given = bt_head_get(head, BT_STR("authorization"));
+
+    if (given.n > 7 && strncasecmp(given.p, "bearer ", 7) == 0)
+        return bt_str_trim((bt_str_t){given.p + 7, given.n - 7});
+    return bt_head_get(head, BT_STR("x-api-key"));
+}
+
+bool bt_gate_authorized(const bt_gate_t *gate, const bt_head_t *head)
+{
+    const bt_str_t given = key_given(head);
+    bool ok = false;
+
+    if (gate->config.client_keys == NULL)
+        return true;
+    for (const char *const *key = gate->config.client_keys; *key != NULL; key++)
+        ok |= keys_equal(*key, given); /* all are compared, whichever fits */
+    return ok;
+}
+
+bool bt_gate_is_admin(const bt_gate_t *gate, const bt_head_t *head)
+{
+    return gate->config.admin_key != NULL && keys_equal(gate->config.admin_key, key_given(head));
+}
+
+struct cancel_letter {
+    bt_msg_t msg;
+    bt_dispatcher_t *d;
+    size_t n;
+    char id[];
+};
+
+static void on_cancel(bt_loop_t *loop, bt_msg_t *msg)
+{
+    struct cancel_letter *letter = bt_container_of(msg, struct cancel_letter, msg);
+
+    (void) loop;
+    (void) bt_dispatcher_cancel(letter->d, (bt_str_t){letter->id, letter->n});
+    free(letter);
+}
+
+void bt_gate_cancel(bt_gate_t *gate, bt_str_t id)
+{
+    for (unsigned i = 0; i < gate->dispatcher_count; i++) {
+        struct cancel_letter *letter = malloc(sizeof(*letter) + id.n);
+        if (letter == NULL)
+            return;
+        letter->d = gate->dispatchers[i];
+        letter->n = id.n;
+        memcpy(letter->id, id.p, id.n);
+        bt_loop_post(letter->d->loop, &letter->msg, on_cancel);
+    }
+}

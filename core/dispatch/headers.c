@@ -1,0 +1,185 @@
+/* headers.c - which headers go on to workers and back to clients (rules section 2).
+ *
+ * Everything that is neither hop-by-hop nor ours goes through as it was sent, unknown headers included.
+ */
+#include "dispatch/request.h"
+
+#include <stdio.h>
+
+static bool is_prefix_ours(bt_str_t name)
+{
+    static const bt_str_t prefixes[] = {BT_STR("x-baton-"), BT_STR("x-override-")};
+
+    for (unsigned i = 0; i < 2; i++)
+        if (name.n >= prefixes[i].n && strncasecmp(name.p, prefixes[i].p, prefixes[i].n) == 0)
+            return true;
+    return false;
+}
+
+/* Written by us on every leg, or never a client's to say. has_key: this leg carries a key of ours. */
+static bool is_dropped(const bt_request_t *r, const bt_head_t *head, bt_str_t name, bool has_key)
+{
+    static const bt_str_t names[] = {BT_STR("host"),
+                                     BT_STR("content-length"),
+                                     BT_STR("expect"),
+                                     BT_STR("x-request-id"),
+                                     BT_STR("x-data-parallel-rank"),
+                                     BT_STR("x-smg-target-worker"),
+                                     BT_STR("accept-encoding"),
+                                     BT_STR("transfer-encoding"),
+                                     BT_STR("trailer")};
+    const bt_dispatch_config_t *config = &r->d->gate->config;
+
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (bt_str_ieq(name, names[i]))
+            return true;
+    if (bt_str_ieq(name, BT_STR("x-api-key")))
+        return config->client_keys != NULL;
+    if (bt_str_ieq(name, BT_STR("authorization")))
+        return has_key || config->client_keys != NULL;
+    return is_prefix_ours(name) || bt_head_is_hop(head, name);
+}
+
+static bool is_edited(const bt_edits_t *edits, bt_str_t name)
+{
+    for (unsigned i = 0; i < edits->count; i++)
+        if (edits->items[i].op == BT_EDIT_HEADER && bt_str_ieq(edits->items[i].key, name))
+            return true;
+    return false;
+}
+
+struct pen {
+    char *at;
+};
+
+static void put(struct pen *pen, bt_str_t s)
+{
+    memcpy(pen->at, s.p, s.n);
+    pen->at += s.n;
+}
+
+static void put_header(struct pen *pen, bt_str_t name, bt_str_t value)
+{
+    put(pen, name);
+    put(pen, BT_STR(": "));
+    put(pen, value);
+    put(pen, BT_STR("\r\n"));
+}
+
+static size_t bound(const bt_leg_t *leg, const bt_edits_t *edits, bt_str_t key)
+{
+    const bt_request_t *r = leg->attempt->task->request;
+    size_t n = 512 + strlen(r->method) + strlen(leg->worker->base_path) + r->target.n +
+               strlen(leg->worker->authority) + key.n + strlen(leg->attempt->id);
+
+    if (r->x != NULL)
+        for (unsigned i = 0; i < r->x->head.header_count; i++)
+            n += r->x->head.headers[i].name.n + r->x->head.headers[i].value.n + 4;
+    for (unsigned i = 0; i < edits->count; i++)
+        if (edits->items[i].op == BT_EDIT_HEADER)
+            n += edits->items[i].key.n + edits->items[i].value.n + 4;
+    return n;
+}
+
+bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_bytes,
+                            bool has_body)
+{
+    bt_request_t *r = leg->attempt->task->request;
+    const char *own_key = leg->worker->spec.api_key;
+    bt_str_t key = bt_str(own_key != NULL ? own_key : r->d->gate->config.worker_api_key);
+    char *start = bt_arena_alloc(&r->arena, bound(leg, edits, key));
+    struct pen pen = {start};
+
+    put(&pen, bt_str(r->method));
+    put(&pen, BT_STR(" "));
+    put(&pen, bt_str(leg->worker->base_path));
+    put(&pen, r->target);
+    put(&pen, BT_STR(" HTTP/1.1\r\n"));
+    put_header(&pen, BT_STR("Host"), bt_str(leg->worker->authority));
+    for (unsigned i = 0; r->x != NULL && i < r->x->head.header_count; i++) {
+        const bt_header_t *h = &r->x->head.headers[i];
+        if (!is_dropped(r, &r->x->head, h->name, key.n != 0) && !is_edited(edits, h->name))
+            put_header(&pen, h->name, h->value);
+    }
+    for (unsigned i = 0; i < edits->count; i++)
+        if (edits->items[i].op == BT_EDIT_HEADER && edits->items[i].value.p != NULL)
+            put_header(&pen, edits->items[i].key, edits->items[i].value);
+    if (!is_edited(edits, BT_STR("X-Request-Id")))
+        put_header(&pen, BT_STR("X-Request-Id"), bt_str(leg->attempt->id));
+    if (key.n != 0) {
+        put(&pen, BT_STR("Authorization: Bearer "));
+        put(&pen, key);
+        put(&pen, BT_STR("\r\n"));
+    }
+    put_header(&pen, BT_STR("Accept-Encoding"), BT_STR("identity"));
+    if (has_body)
+        pen.at += sprintf(pen.at, "Content-Length: %zu\r\n", body_bytes);
+    put(&pen, BT_STR("\r\n"));
+    return (bt_str_t){start, (size_t) (pen.at - start)};
+}
+
+bool bt_headers_id_ok(bt_str_t id)
+{
+    if (id.n == 0 || id.n > BT_REQUEST_ID_MAX)
+        return false;
+    for (size_t i = 0; i < id.n; i++) {
+        const char c = id.p[i];
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+              strchr("._:-", c) != NULL))
+            return false;
+    }
+    /* Some connectors read addresses out of an id: a client must not be able to write one. */
+    return bt_str_find(id, BT_STR("___prefill_addr_")) < 0 &&
+           bt_str_find(id, BT_STR("___decode_addr_")) < 0;
+}
+
+static void add(bt_header_t *out, unsigned *n, unsigned max, const char *name, bt_str_t value)
+{
+    if (*n < max && value.n != 0)
+        out[(*n)++] = (bt_header_t){bt_str(name), value};
+}
+
+static void add_debug(bt_request_t *r, bt_header_t *out, unsigned *n, unsigned max)
+{
+    if (r->policy_name != NULL)
+        add(out, n, max, "x-baton-policy",
+            bt_arena_printf(&r->arena, "%s@%s", r->policy_name,
+                            r->policy_version != NULL ? r->policy_version : "0"));
+    if (r->policy_generation != 0)
+        add(out, n, max, "x-baton-policy-generation",
+            bt_arena_printf(&r->arena, "%llu", (unsigned long long) r->policy_generation));
+    if (r->kind != BT_PLAN_NONE)
+        add(out, n, max, "x-baton-plan", bt_str(bt_plan_kind_name(r->kind)));
+    add(out, n, max, "x-baton-prefill", bt_str(r->workers[BT_LEG_PREFILL]));
+    add(out, n, max, "x-baton-decode", bt_str(r->workers[BT_LEG_DECODE]));
+    add(out, n, max, "x-baton-worker", bt_str(r->workers[BT_LEG_SINGLE]));
+    if (r->attempts > 1)
+        add(out, n, max, "x-baton-attempts", bt_arena_printf(&r->arena, "%u", r->attempts));
+    if (r->degraded)
+        add(out, n, max, "x-baton-degraded", BT_STR("prefill-alone"));
+    if (r->fail_leg != NULL) {
+        add(out, n, max, "x-baton-leg", bt_str(r->fail_leg));
+        add(out, n, max, "x-baton-error", bt_str(r->fail_name));
+    }
+}
+
+/* Headers that the server writes itself or that described another connection. */
+static bool is_answer_own(const bt_head_t *head, bt_str_t name)
+{
+    return bt_str_ieq(name, BT_STR("content-length")) || bt_str_ieq(name, BT_STR("date")) ||
+           bt_str_ieq(name, BT_STR("x-request-id")) || is_prefix_ours(name) ||
+           bt_head_is_hop(head, name);
+}
+
+unsigned bt_headers_answer(bt_request_t *r, const bt_head_t *from, bt_header_t *out, unsigned max)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; from != NULL && i < from->header_count && n < max; i++)
+        if (!is_answer_own(from, from->headers[i].name))
+            out[n++] = from->headers[i];
+    add(out, &n, max, "x-request-id", bt_str(r->id));
+    if (r->d->gate->config.debug_headers)
+        add_debug(r, out, &n, max);
+    return n;
+}

@@ -1,0 +1,341 @@
+/* leg.c - one upstream exchange of an attempt: building it, starting it, settling what it held.
+ *
+ * A leg settles exactly once: its ledger entries are released and its breaker hears what the end proves about the worker. Every
+ * way out (done, failed, cancelled, never started) passes through bt_leg_settle, so nothing can stay held.
+ */
+#include "base/log.h"
+#include "cluster/monitor.h"
+#include "dispatch/redact.h"
+#include "dispatch/request.h"
+
+#include <stdio.h>
+
+const char *bt_leg_role_name(enum bt_leg_role role)
+{
+    static const char *const names[] = {"prefill", "decode", "single"};
+    return names[role];
+}
+
+static void on_first_event_timeout(bt_timer_t *timer)
+{
+    bt_leg_t *leg = bt_container_of(timer, bt_leg_t, first_event);
+    bt_failure_t f = {.rc = BT_E_FIRST_BYTE_TIMEOUT,
+                      .leg = leg->role,
+                      .worker = leg->worker->name,
+                      .retryable = true};
+
+    bt_call_cancel(&leg->call);
+    leg->state = BT_LEG_FAILED;
+    bt_attempt_leg_failed(leg, &f);
+    bt_request_leg_closed(leg->attempt->task->request);
+}
+
+void bt_leg_init(bt_leg_t *leg, bt_attempt_t *a, enum bt_leg_role role, bt_worker_t *worker)
+{
+    memset(leg, 0, sizeof(*leg));
+    leg->attempt = a;
+    leg->role = role;
+    leg->worker = bt_worker_ref(worker);
+    bt_timer_init(a->task->request->d->loop, &leg->first_event, on_first_event_timeout);
+}
+
+bool bt_leg_running(const bt_leg_t *leg)
+{
+    return leg->state == BT_LEG_RUNNING;
+}
+
+static void peer_view(bt_dialect_peer_t *peer, bt_worker_t *w, int rank, struct bt_learned *learned)
+{
+    *peer = (bt_dialect_peer_t){.dp_rank = -1};
+    if (w == NULL)
+        return;
+    peer->name = bt_str(w->name);
+    peer->host = bt_str(w->host);
+    peer->port = w->port;
+    peer->version = bt_str(w->spec.version != NULL ? w->spec.version : "");
+    peer->bootstrap_port = w->spec.bootstrap_port;
+    peer->dp_size = w->dp_size;
+    peer->tp_size = w->tp_size;
+    peer->pp_size = w->pp_size;
+    peer->dp_rank = rank >= 0 ? rank : w->spec.dp_rank;
+    peer->engine_id = bt_str(w->spec.engine_id != NULL ? w->spec.engine_id : "");
+    peer->kv_host = bt_str(w->spec.kv_host != NULL ? w->spec.kv_host : w->host);
+    if (learned == NULL || w->spec.engine_id != NULL)
+        return;
+    pthread_mutex_lock(&w->lock);
+    *learned = w->learned;
+    pthread_mutex_unlock(&w->lock);
+    if (!learned->known)
+        return;
+    peer->learned = true;
+    peer->engine_id = bt_str(learned->engine_id);
+    peer->kv_host = bt_str(learned->host);
+    peer->bootstrap_port = learned->port;
+    peer->tp_size = (unsigned) learned->tp_size;
+    peer->pp_size = (unsigned) learned->pp_size;
+}
+
+uint64_t bt_leg_reply_tokens(bt_leg_t *leg)
+{
+    bt_json_item_t item;
+    int64_t tokens;
+
+    if (leg->reply_tokens_known)
+        return leg->reply_tokens;
+    leg->reply_tokens_known = true;
+    if (leg->reply.n != 0 && bt_json_path(leg->reply, &item, "usage", "prompt_tokens", NULL) == 0 &&
+        item.type == BT_JSON_NUMBER && bt_json_i64(item.value, &tokens) == 0 && tokens > 0)
+        leg->reply_tokens = (uint64_t) tokens;
+    return leg->reply_tokens;
+}
+
+/* leg.has(key) in Lua: answered from the index, not by another walk over the body. */
+static enum bt_json_type member_type(const void *user, bt_str_t key)
+{
+    const bt_json_item_t *item = bt_body_find(user, key);
+
+    return item != NULL ? item->type : BT_JSON_NONE;
+}
+
+/* Asks the dialect. 0, or < 0 with f filled. */
+static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_failure_t *f)
+{
+    bt_attempt_t *a = leg->attempt;
+    bt_task_t *task = a->task;
+    bt_request_t *r = task->request;
+    struct bt_learned learned = {.known = false};
+    bt_str_t reason = BT_STR_NULL;
+    bt_leg_view_t view = {
+        .decode = leg->role == BT_LEG_DECODE,
+        .path = r->path,
+        .request_id = bt_str(a->id),
+        .rid = bt_str(a->rid),
+        .rooms = a->rooms,
+        .room_count = a->room_count,
+        .prompt_count = task->prompt_count,
+        .stream = r->intent.stream,
+        .body = r->intent.body.text,
+        .member = member_type,
+        .member_user = &r->intent.body,
+        .reply = reply,
+        .reply_prompt_tokens = reply.n != 0 ? bt_leg_reply_tokens(&a->legs[0])
+                                            : 0, /* only prefill's is ever handed on */
+    };
+
+    peer_view(&view.prefill, a->pair.prefill, a->pair.prefill_rank, &learned);
+    peer_view(&view.decode_peer, a->pair.decode, a->pair.decode_rank, NULL);
+    switch (bt_dialect_edit(a->dialect, &view, edits, &reason)) {
+    case BT_DIALECT_OK:
+        if (a->dialect->needs_rid)
+            bt_str_copy(leg->rid, sizeof(leg->rid), a->rid);
+        return 0;
+    case BT_DIALECT_RECOMPUTE:
+        a->recompute = true;
+        bt_stats_inc(&r->d->stats, recomputes);
+        if (!r->pool->spec.refuse_recompute)
+            return 0;
+        reason = BT_STR("prefill's reply carried no hand-off parameters");
+        break;
+    case BT_DIALECT_REFUSED:
+        break;
+    }
+    f->rc = reply.n != 0 ? BT_E_HANDOFF : BT_E_DIALECT;
+    f->reason = reason.p;
+    f->leg = reply.n != 0 ? BT_LEG_PREFILL : leg->role;
+    f->worker = reply.n != 0 ? a->pair.prefill->name : leg->worker->name;
+    f->retryable = true;
+    return f->rc;
+}
+
+static int single_edits(bt_leg_t *leg, bt_edits_t *edits)
+{
+    bt_attempt_t *a = leg->attempt;
+    bt_request_t *r = a->task->request;
+    char text[48];
+    int n;
+
+    if (bt_edits_header(edits, BT_STR("X-Request-Id"), bt_str(a->id)) < 0)
+        return BT_E_LIMIT;
+    if (leg->worker->spec.dp_rank >= 0) {
+        n = snprintf(text, sizeof(text), "%d", leg->worker->spec.dp_rank);
+        if (bt_edits_header(edits, BT_STR("X-Data-Parallel-Rank"), (bt_str_t){text, (size_t) n}) <
+            0)
+            return BT_E_LIMIT;
+    }
+    /* SGLang notices a closed connection late and aborts by rid only, so it gets one of ours. */
+    if (leg->worker->engine == BT_ENGINE_SGLANG && bt_route_info(r->route)->generates &&
+        a->task->prompt_count == 0 && r->intent.has_body) {
+        n = snprintf(text, sizeof(text), "\"%s\"", a->rid);
+        bt_str_copy(leg->rid, sizeof(leg->rid), a->rid);
+        return bt_edits_set(edits, BT_STR(""), BT_STR("rid"), (bt_str_t){text, (size_t) n}, false);
+    }
+    return 0;
+}
+
+static void add_all(bt_edits_t *to, const bt_edits_t *from)
+{
+    for (unsigned i = 0; i < from->count && to->count < BT_EDITS_MAX; i++)
+        to->items[to->count++] = from->items[i];
+}
+
+/* Head first, then the body's slices: one array for the call. */
+static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
+{
+    bt_attempt_t *a = leg->attempt;
+    bt_request_t *r = a->task->request;
+    bt_slices_t body = {0};
+    bt_edits_t edits;
+    int rc;
+
+    bt_edits_init(&edits, &r->arena);
+    add_all(&edits, &r->intent.strip);
+    add_all(&edits, &a->task->child);
+    rc = a->kind == BT_PLAN_SINGLE ? single_edits(leg, &edits)
+                                   : dialect_edits(leg, reply, &edits, f);
+    if (rc < 0)
+        return rc;
+    if (r->intent.has_body)
+        rc = bt_body_apply(&r->intent.body, &edits, &r->arena, &body);
+    else
+        bt_slices_put(&body, &r->arena, r->intent.body.text);
+    if (rc < 0)
+        return rc;
+    bt_slices_put(&leg->request, &r->arena,
+                  bt_headers_request(leg, &edits, body.bytes, r->intent.body.text.n != 0));
+    for (unsigned i = 0; i < body.count; i++)
+        bt_slices_put(&leg->request, &r->arena, (bt_str_t){body.items[i].p, body.items[i].n});
+    return 0;
+}
+
+static void hold_load(bt_leg_t *leg)
+{
+    bt_task_t *task = leg->attempt->task;
+
+    if (leg->role == BT_LEG_DECODE)
+        bt_ledger_hold(&leg->decode_load, leg->worker, BT_PHASE_DECODE,
+                       (int64_t) task->prompt_tokens);
+    else
+        bt_ledger_hold(&leg->prefill_load, leg->worker, BT_PHASE_PREFILL,
+                       (int64_t) task->prompt_tokens);
+}
+
+static bt_call_timeouts_t timeouts_of(const bt_leg_t *leg)
+{
+    const bt_request_t *r = leg->attempt->task->request;
+    const bt_pool_deadlines_t *dl = &r->pool->spec.deadlines;
+    bt_call_timeouts_t t = {.connect_ms = dl->connect_ms, .stall_ms = dl->stall_ms};
+
+    if (leg->role == BT_LEG_PREFILL)
+        t.first_byte_ms = dl->prefill_reply_ms;
+    else if (r->intent.stream)
+        t.first_byte_ms = dl->first_event_ms;
+    else
+        t.first_byte_ms = dl->answer_ms;
+    return t;
+}
+
+/* What names a room, a rid or blocks that prefill holds must not be said twice: the engine may have heard it the first time,
+ * and then the room is used up, the rid a duplicate, the blocks somebody else's. A new attempt has new ones. */
+static bool must_go_once(const bt_leg_t *leg)
+{
+    const bt_attempt_t *a = leg->attempt;
+
+    return a->kind == BT_PLAN_BOOTSTRAP || leg->role == BT_LEG_DECODE ||
+           (leg->role == BT_LEG_SINGLE && leg->worker->engine == BT_ENGINE_SGLANG &&
+            bt_route_info(a->task->request->route)->generates);
+}
+
+int bt_leg_start(bt_leg_t *leg, bt_str_t handoff_reply, bt_failure_t *f)
+{
+    bt_attempt_t *a = leg->attempt;
+    bt_request_t *r = a->task->request;
+    const bt_call_timeouts_t timeouts = timeouts_of(leg);
+    bt_upstream_t *up;
+    int rc;
+
+    *f = (bt_failure_t){.leg = leg->role, .worker = leg->worker->name};
+    rc = build_request(leg, handoff_reply, f);
+    if (rc < 0) {
+        f->rc = rc;
+        return rc;
+    }
+    up = bt_dispatcher_upstream(r->d, leg->worker);
+    if (up == NULL) {
+        bt_monitor_note_connect_failure(leg->worker, false);
+        f->rc = BT_E_RESOLVE;
+        f->retryable = true;
+        return f->rc;
+    }
+    rc = bt_call_start(&leg->call, up, &bt_relay_call_ops, leg, leg->request.items,
+                       leg->request.count, &timeouts);
+    if (rc < 0) {
+        f->rc = rc;
+        f->retryable = true;
+        return rc;
+    }
+    leg->call.once = must_go_once(leg);
+    leg->state = BT_LEG_RUNNING;
+    r->running_legs++;
+    hold_load(leg);
+    if (leg->role != BT_LEG_PREFILL && r->intent.stream)
+        bt_timer_start(&leg->first_event, r->pool->spec.deadlines.first_event_ms);
+    return 0;
+}
+
+void bt_leg_settle(bt_leg_t *leg, enum bt_blame blame)
+{
+    unsigned row = (unsigned) leg->role;
+
+    bt_ledger_release(&leg->prefill_load);
+    bt_ledger_release(&leg->decode_load);
+    bt_timer_stop(&leg->first_event);
+    if (leg->settled || leg->worker == NULL)
+        return;
+    leg->settled = true;
+    if (leg->state != BT_LEG_IDLE || blame == BT_BLAME_GUILTY)
+        atomic_fetch_add_explicit(&leg->worker->legs_total[row][blame], 1, memory_order_relaxed);
+    if (!leg->entered)
+        return;
+    if (blame == BT_BLAME_OK)
+        bt_breaker_success(&leg->worker->breaker, leg->probe);
+    else if (blame != BT_BLAME_GUILTY)
+        bt_breaker_innocent(&leg->worker->breaker, leg->probe);
+    else if (bt_breaker_failure(&leg->worker->breaker, leg->probe, bt_clock_ms()))
+        bt_log_warn("dispatch", "breaker of worker %s opened: too many guilty failures",
+                    leg->worker->name);
+}
+
+static void release_held(bt_leg_t *leg)
+{
+    for (unsigned i = 0; i < leg->held.count; i++)
+        bt_buf_unref(leg->held.items[i].owner);
+    leg->held.count = 0;
+    leg->held.bytes = 0;
+}
+
+void bt_leg_cancel(bt_leg_t *leg)
+{
+    if (leg->worker == NULL)
+        return;
+    if (leg->state == BT_LEG_RUNNING) {
+        bt_call_cancel(&leg->call);
+        leg->state = BT_LEG_CANCELLED;
+        bt_leg_settle(leg, BT_BLAME_CANCELLED);
+        bt_request_leg_closed(leg->attempt->task->request);
+    } else {
+        bt_leg_settle(leg, BT_BLAME_INNOCENT);
+    }
+}
+
+void bt_leg_drop(bt_leg_t *leg)
+{
+    if (leg->worker == NULL)
+        return;
+    bt_leg_settle(leg, BT_BLAME_INNOCENT);
+    release_held(leg);
+    bt_sse_fini(&leg->sse);
+    bt_buf_unref(leg->reply_buf);
+    leg->reply_buf = NULL;
+    bt_worker_unref(leg->worker);
+    leg->worker = NULL;
+}

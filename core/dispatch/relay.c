@@ -1,0 +1,371 @@
+/* relay.c - what a leg does with the bytes that come back.
+ *
+ *   prefill leg, error status ........... COLLECT (whole, up to a cap), then the attempt judges
+ *   decode or single, event stream ...... SNIFF_SSE: hold back until the first data event has been looked into
+ *   decode or single, other 200 ......... SNIFF_JSON: hold back the first 4 KiB (or all of it, when it is less)
+ *   then ................................ RELAY: slices of the read buffer go to the client as they are
+ *
+ * Nothing reaches the client before the sniff has passed, so until then another worker can be tried.
+ */
+#include "cluster/monitor.h"
+#include "dispatch/redact.h"
+#include "dispatch/request.h"
+
+static bt_request_t *request_of(bt_leg_t *leg)
+{
+    return leg->attempt->task->request;
+}
+
+static bool is_event_stream(const bt_head_t *head)
+{
+    return bt_str_starts(bt_head_get(head, BT_STR("content-type")), BT_STR("text/event-stream"));
+}
+
+static void on_head(bt_call_t *call)
+{
+    bt_leg_t *leg = call->user;
+    bt_request_t *r = request_of(leg);
+    uint64_t now_ms = bt_clock_ms();
+
+    bt_worker_note_bytes(leg->worker, now_ms);
+    leg->is_sse = is_event_stream(&call->head);
+    if (leg->role == BT_LEG_PREFILL) {
+        leg->attempt->lease_until_ms = now_ms + leg->worker->lease_ms;
+        leg->mode = BT_MODE_COLLECT;
+    } else if (call->head.status < 200 || call->head.status > 299) {
+        bt_timer_stop(&leg->first_event);
+        leg->mode = BT_MODE_COLLECT;
+    } else if (leg->is_sse) {
+        leg->mode = BT_MODE_SNIFF_SSE;
+        bt_sse_init(&leg->sse, BT_SNIFF_SSE_BYTES);
+    } else if (bt_route_info(r->route)->takes_json) {
+        leg->mode = BT_MODE_SNIFF_JSON;
+    } else {
+        leg->mode = BT_MODE_RELAY;
+        bt_attempt_leg_commit(leg);
+    }
+}
+
+static void collect(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
+{
+    bt_arena_t *arena = &request_of(leg)->arena;
+    size_t need = leg->reply.n + n;
+
+    if (leg->reply_overflow || need > BT_REPLY_MAX_BYTES) {
+        leg->reply_overflow = true;
+        return;
+    }
+    if (leg->reply.n == 0) { /* most replies come in one piece: keep it where it is */
+        leg->reply_buf = bt_buf_ref(buf);
+        leg->reply = (bt_str_t){p, n};
+        return;
+    }
+    if (need > leg->reply_cap) {
+        size_t hint = leg->call.head.has_length && leg->call.head.length <= BT_REPLY_MAX_BYTES
+                          ? (size_t) leg->call.head.length
+                          : 0;
+        size_t cap = hint >= need ? hint : 2 * need;
+        char *more = bt_arena_alloc(arena, cap);
+        memcpy(more, leg->reply.p != NULL ? leg->reply.p : "", leg->reply.n);
+        bt_buf_unref(leg->reply_buf);
+        leg->reply_buf = NULL;
+        leg->reply.p = more;
+        leg->reply_cap = cap;
+    }
+    memcpy((char *) (uintptr_t) leg->reply.p + leg->reply.n, p, n);
+    leg->reply.n = need;
+}
+
+static void hold(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
+{
+    bt_slices_put(&leg->held, &request_of(leg)->arena, (bt_str_t){p, n});
+    leg->held.items[leg->held.count - 1].owner = bt_buf_ref(buf);
+}
+
+static void note_timing(bt_leg_t *leg, uint64_t events)
+{
+    bt_request_t *r = request_of(leg);
+    uint64_t now = bt_clock_us();
+
+    if (leg->first_body_us == 0) {
+        leg->first_body_us = now;
+        if (leg->role == BT_LEG_SINGLE)
+            bt_ledger_pass(&leg->prefill_load, &leg->decode_load, BT_PHASE_DECODE,
+                           (int64_t) leg->attempt->task->prompt_tokens);
+        bt_worker_note_ttft(leg->worker, now - leg->call.start_us);
+    } else if (events != 0) {
+        bt_histogram_note(&r->d->stats.itl, (now - leg->last_body_us) / events, events);
+    }
+    if (events != 0) {
+        leg->events += events;
+        r->events += events;
+        bt_ledger_grow(&leg->decode_load, (int64_t) events);
+        bt_stats_add_(&r->d->stats.events, events);
+    }
+    leg->last_body_us = now;
+}
+
+/* The bytes are ours alone until they are queued, so blanking in place is safe. */
+static void redact(bt_leg_t *leg, const char *p, size_t n)
+{
+    const bool before = leg->redact->done;
+
+    if (bt_redact_feed(leg->redact, (char *) (uintptr_t) p, n) && !before)
+        bt_stats_inc(&request_of(leg)->d->stats, redacted);
+}
+
+static void relay(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
+{
+    bt_request_t *r = request_of(leg);
+    uint64_t events = leg->is_sse ? bt_sse_count(&leg->sse, p, n) : 0;
+
+    note_timing(leg, events);
+    if (leg->redact != NULL)
+        redact(leg, p, n);
+    r->sink->data(leg->attempt->task, buf, p, n);
+    if (leg->state == BT_LEG_RUNNING && r->sink->blocked(leg->attempt->task))
+        bt_call_pause(&leg->call);
+}
+
+/* /v1/responses: the id by which a follow-up will ask for this answer; `text` may be cut. */
+static void remember_response(bt_leg_t *leg, bt_str_t text)
+{
+    bt_request_t *r = request_of(leg);
+    bt_json_cursor_t c;
+    bt_json_item_t item;
+    char id[128];
+    long n;
+
+    if (r->route != BT_ROUTE_RESPONSES || bt_json_object(&c, text) < 0)
+        return;
+    while (bt_json_next(&c, &item) == 1) {
+        if (bt_json_key_eq(&item, BT_STR("response")) && item.type == BT_JSON_OBJECT)
+            (void) bt_json_get(item.value, BT_STR("id"), &item);
+        else if (!bt_json_key_eq(&item, BT_STR("id")))
+            continue;
+        n = item.type == BT_JSON_STRING ? bt_json_unescape(item.value, id, sizeof(id)) : -1;
+        if (n > 0)
+            bt_affinity_put(r->d->gate->responses, (bt_str_t){id, (size_t) n}, leg->worker->id);
+        return;
+    }
+}
+
+/* nixl and nixl_push: decode may tell the client where its KV came from. */
+static bool has_parameters(const bt_leg_t *leg)
+{
+    const bt_attempt_t *a = leg->attempt;
+
+    return a->kind == BT_PLAN_HANDOFF || (a->dialect != NULL && a->dialect->learns);
+}
+
+/* The answer is good so far: tell the attempt, then let everything held go. */
+static void commit(bt_leg_t *leg)
+{
+    bt_timer_stop(&leg->first_event);
+    leg->mode = BT_MODE_RELAY;
+    bt_sse_fini(&leg->sse);
+    bt_sse_init(&leg->sse, 0);
+    if (has_parameters(leg) && !leg->is_sse) {
+        leg->redact = bt_arena_alloc(&request_of(leg)->arena, sizeof(*leg->redact));
+        bt_redact_init(leg->redact);
+    }
+    bt_attempt_leg_commit(leg);
+    for (unsigned i = 0; i < leg->held.count && leg->state == BT_LEG_RUNNING; i++) {
+        struct bt_slice *s = &leg->held.items[i];
+        relay(leg, s->owner, s->p, s->n);
+    }
+    for (unsigned i = 0; i < leg->held.count; i++)
+        bt_buf_unref(leg->held.items[i].owner);
+    leg->held.count = 0;
+    leg->held.bytes = 0;
+}
+
+static void fail(bt_leg_t *leg, const bt_failure_t *f)
+{
+    bt_call_cancel(&leg->call);
+    leg->state = BT_LEG_FAILED;
+    bt_attempt_leg_failed(leg, f);
+    bt_request_leg_closed(request_of(leg));
+}
+
+/* An error inside a 200: the engine's own words, with the status they stand for. */
+static void fail_inside(bt_leg_t *leg, unsigned status, bt_str_t words)
+{
+    bt_arena_t *arena = &request_of(leg)->arena;
+    bt_failure_t f = {.rc = BT_E_UPSTREAM_BODY,
+                      .leg = leg->role,
+                      .worker = leg->worker->name,
+                      .status = status,
+                      .body = bt_arena_str(arena, words),
+                      .retryable = status >= 500 || status == 429};
+
+    fail(leg, &f);
+}
+
+static void sniff_events(bt_leg_t *leg, const char *p, size_t n)
+{
+    char joined[2048];
+    bt_str_t event;
+    size_t at = 0;
+    int rc;
+
+    while ((rc = bt_sse_next(&leg->sse, (bt_str_t){p, n}, &at, &event)) == 1) {
+        bt_str_t data = bt_sse_data(event, joined, sizeof(joined));
+        unsigned status;
+        if (data.n == 0)
+            continue; /* a comment: keep waiting */
+        status = bt_sniff_event(data);
+        if (status != 0) {
+            fail_inside(leg, status, data);
+            return;
+        }
+        remember_response(leg, data);
+        commit(leg);
+        return;
+    }
+    if (rc < 0 || leg->held.bytes > BT_SNIFF_SSE_BYTES)
+        commit(leg);
+}
+
+static bt_str_t held_text(bt_leg_t *leg)
+{
+    char *all, *at;
+
+    if (leg->held.count == 0)
+        return BT_STR("");
+    if (leg->held.count == 1)
+        return (bt_str_t){leg->held.items[0].p, leg->held.items[0].n};
+    all = at = bt_arena_alloc(&request_of(leg)->arena, leg->held.bytes);
+    for (unsigned i = 0; i < leg->held.count; i++) {
+        memcpy(at, leg->held.items[i].p, leg->held.items[i].n);
+        at += leg->held.items[i].n;
+    }
+    return (bt_str_t){all, leg->held.bytes};
+}
+
+static void sniff_json(bt_leg_t *leg, bool complete)
+{
+    bt_str_t text;
+    unsigned status;
+
+    if (!complete && leg->held.bytes < BT_SNIFF_JSON_BYTES)
+        return;
+    text = held_text(leg);
+    status = bt_sniff_json(text, complete);
+    if (status != 0) {
+        fail_inside(leg, status, text);
+        return;
+    }
+    remember_response(leg, text);
+    commit(leg);
+}
+
+static void on_body(bt_call_t *call, bt_buf_t *buf, const char *p, size_t n)
+{
+    bt_leg_t *leg = call->user;
+
+    bt_worker_note_bytes(leg->worker, bt_clock_ms());
+    switch (leg->mode) {
+    case BT_MODE_RELAY:
+        relay(leg, buf, p, n);
+        break;
+    case BT_MODE_SNIFF_SSE:
+        hold(leg, buf, p, n);
+        sniff_events(leg, p, n);
+        break;
+    case BT_MODE_SNIFF_JSON:
+        hold(leg, buf, p, n);
+        sniff_json(leg, false);
+        break;
+    case BT_MODE_COLLECT:
+    case BT_MODE_NONE:
+        collect(leg, buf, p, n);
+        break;
+    }
+}
+
+/* End-to-end headers of an error answer, kept for the client. */
+static void keep_head(bt_leg_t *leg, bt_failure_t *f)
+{
+    bt_request_t *r = request_of(leg);
+    const bt_head_t *from = &leg->call.head;
+    bt_header_t *copies = bt_arena_alloc(&r->arena, (from->header_count + 1) * sizeof(*copies));
+
+    for (unsigned i = 0; i < from->header_count; i++) {
+        copies[i].name = bt_arena_str(&r->arena, from->headers[i].name);
+        copies[i].value = bt_arena_str(&r->arena, from->headers[i].value);
+    }
+    f->head = *from;
+    f->head.headers = copies;
+}
+
+static void answered_with_status(bt_leg_t *leg)
+{
+    bt_failure_t f = {.rc = BT_E_UPSTREAM_STATUS,
+                      .leg = leg->role,
+                      .worker = leg->worker->name,
+                      .status = leg->call.head.status,
+                      .body = leg->reply,
+                      .retryable = leg->call.head.status == 429 || leg->call.head.status >= 500};
+
+    if (f.status == 503 && bt_str_find(leg->reply, BT_STR("currently scaling")) >= 0)
+        bt_monitor_note_scaling(leg->worker);
+    else if (f.status >= 500 && bt_str_find(leg->reply, BT_STR("EngineDead")) >= 0)
+        bt_monitor_note_engine_dead(leg->worker);
+    if (leg->reply_overflow) /* half of it would be no answer at all */
+        f.body = BT_STR("{\"error\":{\"message\":\"the worker's error body is larger than 4 "
+                        "MiB\",\"code\":502}}");
+    else
+        keep_head(leg, &f);
+    leg->state = BT_LEG_FAILED;
+    bt_attempt_leg_failed(leg, &f);
+}
+
+static void ended_without_event(bt_leg_t *leg)
+{
+    bt_failure_t f = {.rc = BT_E_RESET,
+                      .leg = leg->role,
+                      .worker = leg->worker->name,
+                      .reason = "worker ended its event stream before the first event",
+                      .retryable = true};
+
+    leg->state = BT_LEG_FAILED;
+    bt_attempt_leg_failed(leg, &f);
+}
+
+static void on_end(bt_call_t *call)
+{
+    bt_leg_t *leg = call->user;
+    bt_request_t *r = request_of(leg);
+
+    if (leg->mode == BT_MODE_SNIFF_JSON)
+        sniff_json(leg, true); /* may fail, which counts the leg closed, or commit */
+    if (leg->state != BT_LEG_RUNNING)
+        return;
+    if (leg->mode == BT_MODE_SNIFF_SSE) {
+        ended_without_event(leg);
+    } else if (call->head.status < 200 || call->head.status > 299) {
+        answered_with_status(leg);
+    } else {
+        leg->state = BT_LEG_DONE;
+        bt_attempt_leg_done(leg);
+    }
+    bt_request_leg_closed(r);
+}
+
+static void on_fail(bt_call_t *call, int rc)
+{
+    bt_leg_t *leg = call->user;
+    bt_request_t *r = request_of(leg);
+    bt_failure_t f = {.rc = rc, .leg = leg->role, .worker = leg->worker->name, .retryable = true};
+
+    f.stale = rc == BT_E_RESET && call->reused && call->first_byte_us == 0;
+    if (rc == BT_E_CONNECT || rc == BT_E_CONNECT_TIMEOUT)
+        bt_monitor_note_connect_failure(leg->worker, rc != BT_E_CONNECT_TIMEOUT);
+    leg->state = BT_LEG_FAILED;
+    bt_attempt_leg_failed(leg, &f);
+    bt_request_leg_closed(r);
+}
+
+const bt_call_ops_t bt_relay_call_ops = {
+    .on_head = on_head, .on_body = on_body, .on_end = on_end, .on_fail = on_fail};

@@ -1,0 +1,508 @@
+/* request.c - from a finished HTTP request to running tasks, and back to nothing.
+ *
+ * A request ends for its client when the sink has answered or the client left (bt_request_finish); its memory goes when no leg
+ * runs any more, at the end of that turn of the loop, so that no callback on the stack can find it gone.
+ */
+#include "dispatch/request.h"
+#include "base/log.h"
+#include "base/rand.h"
+#include "base/text.h"
+
+#include <stdio.h>
+
+void bt_request_note_first_byte(bt_request_t *r)
+{
+    if (r->first_byte_us != 0)
+        return;
+    r->first_byte_us = bt_clock_us();
+    bt_histogram_note(&r->d->stats.ttft, r->first_byte_us - r->start_us, 1);
+    bt_generation_unpin(&r->generation);
+}
+
+/* ---- the end ---- */
+
+static void drop_task(bt_task_t *task)
+{
+    for (bt_attempt_t *a = task->attempt; a != NULL; a = a->before) {
+        bt_timer_stop(&a->blame_wait);
+        bt_leg_drop(&a->legs[0]);
+        bt_leg_drop(&a->legs[1]);
+    }
+}
+
+static void destroy(bt_later_t *reap)
+{
+    bt_request_t *r = bt_container_of(reap, bt_request_t, reap);
+    bt_dispatcher_t *d = r->d;
+
+    bt_list_remove(&r->link);
+    for (unsigned i = 0; i < r->task_count; i++)
+        drop_task(&r->tasks[i]);
+    if (r->merge != NULL)
+        bt_sink_merge_fini(r);
+    bt_worker_unref(r->pinned);
+    bt_fleet_unref(r->fleet);
+    bt_buf_unref(r->body_buf);
+    bt_arena_fini(&r->arena);
+    bt_pool_put(&d->request_pool, r);
+    d->live_count--;
+}
+
+static void maybe_destroy(bt_request_t *r)
+{
+    if (r->finished && r->running_legs == 0)
+        bt_loop_later(
+            r->d->loop,
+            &r->reap); /* twice, when the last leg is one that finish() cancels: once is enough */
+}
+
+void bt_request_leg_closed(bt_request_t *r)
+{
+    BT_ASSERT(r->running_legs > 0);
+    if (--r->running_legs == 0)
+        maybe_destroy(r);
+}
+
+static void log_json(const bt_request_t *r, bt_text_t *t, uint64_t us, uint64_t ttft)
+{
+    bt_text_printf(t, "{\"request\":\"%s\",\"route\":\"%s\",\"path\":", r->id,
+                   bt_route_info(r->route)->label);
+    bt_text_json_str(t, r->path);
+    bt_text_puts(t, ",\"model\":");
+    bt_text_json_str(t, r->intent.model);
+    bt_text_printf(
+        t,
+        ",\"status\":%u,\"plan\":\"%s\",\"prefill\":\"%s\",\"decode\":\"%s\",\"worker\":\"%s\","
+        "\"attempts\":%u,\"ms\":%.3f,\"ttft_ms\":%.3f,\"bytes_in\":%zu,\"bytes_out\":%llu,"
+        "\"events\":%llu,"
+        "\"error\":\"%s\"}",
+        r->status, bt_plan_kind_name(r->kind), r->workers[0], r->workers[1], r->workers[2],
+        r->attempts, (double) us / 1000.0, (double) ttft / 1000.0, r->intent.body.text.n,
+        (unsigned long long) r->sent_bytes, (unsigned long long) r->events,
+        r->fail_name != NULL ? r->fail_name : "");
+}
+
+static void log_text(const bt_request_t *r, bt_text_t *t, uint64_t us, uint64_t ttft)
+{
+    char when[32];
+    const char *single = r->workers[BT_LEG_SINGLE];
+
+    bt_clock_iso8601(bt_clock_wall_ms(), when, sizeof(when));
+    bt_text_printf(
+        t,
+        "%s access %s %.*s %u %s %s%s%s attempts %u in %zu out %llu ttft %.1f ms total %.1f ms%s%s",
+        when, r->id, BT_STR_ARG(r->path), r->status, bt_plan_kind_name(r->kind),
+        single[0] != '\0' ? single : r->workers[BT_LEG_PREFILL], single[0] != '\0' ? "" : ">",
+        single[0] != '\0' ? "" : r->workers[BT_LEG_DECODE], r->attempts, r->intent.body.text.n,
+        (unsigned long long) r->sent_bytes, (double) ttft / 1000.0, (double) us / 1000.0,
+        r->fail_name != NULL ? " error " : "", r->fail_name != NULL ? r->fail_name : "");
+}
+
+static void access_log(bt_request_t *r, uint64_t us)
+{
+    uint64_t ttft = r->first_byte_us != 0 ? r->first_byte_us - r->start_us : 0;
+    bt_text_t t;
+
+    if (!r->d->gate->config.access_log)
+        return;
+    bt_text_init(&t);
+    if (r->d->gate->config.access_log_json)
+        log_json(r, &t, us, ttft);
+    else
+        log_text(r, &t, us, ttft);
+    bt_log_line(bt_text_str(&t));
+    bt_text_fini(&t);
+    bt_stats_inc(&r->d->stats, access_log_lines);
+}
+
+void bt_request_finish(bt_request_t *r)
+{
+    bt_stats_t *stats = &r->d->stats;
+    uint64_t us = bt_clock_us() - r->start_us;
+
+    if (r->finished)
+        return;
+    r->finished = true;
+    bt_timer_stop(&r->total);
+    bt_timer_stop(&r->keepalive);
+    bt_generation_unpin(&r->generation);
+    for (unsigned i = 0; i < r->task_count; i++)
+        bt_task_cancel(&r->tasks[i]);
+    bt_stats_add_(&stats->requests[r->route][r->status < BT_STATS_STATUSES ? r->status : 0], 1);
+    bt_histogram_note(&stats->duration, us, 1);
+    if (r->events > 1 && r->first_byte_us != 0)
+        bt_histogram_note(&stats->tpot, (bt_clock_us() - r->first_byte_us) / (r->events - 1), 1);
+    access_log(r, us);
+    if (r->id_registered)
+        bt_ids_remove(r->d->gate->ids, bt_str(r->id));
+    if (r->counted)
+        atomic_fetch_sub_explicit(&r->d->gate->concurrent, 1, memory_order_relaxed);
+    bt_list_remove(&r->link);
+    bt_list_push(&r->d->draining, &r->link);
+    maybe_destroy(r);
+}
+
+void bt_request_cut(bt_request_t *r)
+{
+    for (unsigned i = 0; i < r->task_count; i++)
+        if (r->tasks[i].attempt != NULL)
+            bt_attempt_cut(r->tasks[i].attempt);
+}
+
+/* ---- deadlines ---- */
+
+static void fail_all(bt_request_t *r, const bt_failure_t *f)
+{
+    for (unsigned i = 0; i < r->task_count; i++)
+        if (!r->tasks[i].done && r->tasks[i].attempt != NULL)
+            bt_attempt_cancel(r->tasks[i].attempt);
+    r->fail_leg = bt_leg_role_name(f->leg);
+    r->fail_name = bt_err_name(f->rc);
+    r->sink->fail(&r->tasks[0], f);
+}
+
+/* A hand-off waits for prefill until decode has been asked. */
+static enum bt_leg_role waited_for(const bt_request_t *r)
+{
+    for (unsigned i = 0; i < r->task_count; i++) {
+        const bt_attempt_t *a = r->tasks[i].attempt;
+        if (!r->tasks[i].done && a != NULL && bt_leg_running(&a->legs[0]) &&
+            a->legs[1].state == BT_LEG_IDLE)
+            return BT_LEG_PREFILL;
+    }
+    return r->kind == BT_PLAN_SINGLE ? BT_LEG_SINGLE : BT_LEG_DECODE;
+}
+
+static void on_total(bt_timer_t *timer)
+{
+    bt_request_t *r = bt_container_of(timer, bt_request_t, total);
+    const bt_failure_t f = {.rc = BT_E_TOTAL_TIMEOUT, .leg = waited_for(r)};
+
+    r->expired = true;
+    fail_all(r, &f);
+}
+
+static void on_keepalive(bt_timer_t *timer)
+{
+    bt_request_t *r = bt_container_of(timer, bt_request_t, keepalive);
+    static const char comment[] = ": waiting for the first token\n\n";
+    bt_header_t headers[24];
+    unsigned n;
+
+    if (!r->head_sent) {
+        n = bt_headers_answer(r, NULL, headers, 23);
+        headers[n++] =
+            (bt_header_t){BT_STR("Content-Type"), BT_STR("text/event-stream; charset=utf-8")};
+        r->head_sent = r->stream_started = r->at_boundary = true;
+        r->status = 200;
+        bt_exchange_start(r->x, 200, headers, n, BT_LENGTH_CHUNKED);
+    }
+    bt_exchange_write(r->x, NULL, comment, sizeof(comment) - 1);
+    bt_timer_start(&r->keepalive, r->d->gate->config.stream_keepalive_ms);
+}
+
+/* ---- the beginning ---- */
+
+static void request_gone(struct bt_handler *h);
+static void request_drain(struct bt_handler *h);
+
+static void choose_id(bt_request_t *r)
+{
+    bt_str_t given = bt_head_get(&r->x->head, BT_STR("x-request-id"));
+
+    if (bt_headers_id_ok(given) && !bt_ids_derives(r->d->gate->ids, given) &&
+        bt_ids_add(r->d->gate->ids, given)) {
+        memcpy(r->id, given.p, given.n);
+        r->id[given.n] = '\0';
+        r->id_registered = true;
+        return;
+    }
+    bt_rand_uuid(r->id);
+}
+
+static bt_request_t *new_request(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route)
+{
+    bt_request_t *r = bt_pool_get(&d->request_pool);
+
+    if (r == NULL)
+        return NULL;
+    r->handler = (struct bt_handler){.gone = request_gone, .drain = request_drain};
+    r->d = d;
+    r->x = x;
+    r->route = route;
+    r->start_us = x->start_us;
+    bt_arena_init(&r->arena);
+    bt_timer_init(d->loop, &r->total, on_total);
+    bt_timer_init(d->loop, &r->keepalive, on_keepalive);
+    bt_later_init(&r->reap, destroy);
+    bt_list_push(&d->live, &r->link);
+    d->live_count++;
+    x->user = &r->handler;
+    r->sink = &bt_sink_direct;
+    r->path = bt_arena_str(&r->arena, x->head.path);
+    r->target = bt_arena_str(&r->arena, x->head.target);
+    r->method = bt_arena_str(&r->arena, x->head.method_text).p;
+    if (x->body_buf != NULL)
+        r->body_buf = bt_buf_ref(x->body_buf);
+    if (d->gate->config.client_keys == NULL)
+        r->authorization = bt_arena_str(&r->arena, bt_head_get(&x->head, BT_STR("authorization")));
+    choose_id(r);
+    return r;
+}
+
+static bool read_body(bt_request_t *r)
+{
+    const char *why;
+    int rc;
+    bt_str_t coding = bt_head_get(&r->x->head, BT_STR("content-encoding"));
+
+    if (coding.n != 0 && !bt_str_ieq(coding, BT_STR("identity"))) {
+        bt_answer_error(r, 415, NULL,
+                        "a coded request body (Content-Encoding) is not supported: send it plain",
+                        0);
+        return false;
+    }
+    r->intent.n = 1;
+    r->intent.route = r->route;
+    bt_edits_init(&r->intent.strip, &r->arena);
+    r->intent.body.text = r->x->body;
+    if (!bt_route_info(r->route)->takes_json)
+        return true;
+    if (r->x->head.method != BT_POST) {
+        bt_answer_error(r, 405, NULL, "this route takes POST", 0);
+        return false;
+    }
+    rc = bt_intent_read(&r->intent, &r->arena, r->route, r->x->body, &why);
+    if (rc == 0)
+        return true;
+    bt_answer_error(r, 400, NULL, why, 0);
+    return false;
+}
+
+/* Follow-ups of a stored response must reach the worker that made it. */
+static bool pin_to_maker(bt_request_t *r)
+{
+    bt_str_t id = r->intent.previous_response;
+    uint64_t worker_id;
+
+    if (r->route == BT_ROUTE_RESPONSE_BY_ID) {
+        id = (bt_str_t){r->path.p + strlen("/v1/responses/"), r->path.n - strlen("/v1/responses/")};
+        for (size_t i = 0; i < id.n; i++)
+            if (id.p[i] == '/')
+                id.n = i;
+    }
+    if (id.n == 0 || (r->route != BT_ROUTE_RESPONSE_BY_ID && r->route != BT_ROUTE_RESPONSES))
+        return true;
+    worker_id = bt_affinity_get(r->d->gate->responses, id);
+    for (unsigned p = 0; worker_id != 0 && p < r->fleet->pool_count; p++)
+        for (unsigned i = 0; i < r->fleet->pools[p].all.count; i++)
+            if (r->fleet->pools[p].all.items[i]->id == worker_id) {
+                r->pinned = bt_worker_ref(r->fleet->pools[p].all.items[i]);
+                r->pool = &r->fleet->pools[p];
+                return true;
+            }
+    if (r->route == BT_ROUTE_RESPONSES)
+        return true; /* made elsewhere or long ago: any worker may know it, and says so when not */
+    bt_answer_error(r, 404, NULL, "no worker of this gateway is known to have made this response",
+                    0);
+    return false;
+}
+
+static bool find_pool(bt_request_t *r)
+{
+    char why[320];
+
+    r->fleet = bt_fleet_ref(r->d->fleet);
+    r->pool = bt_fleet_route(r->fleet, r->intent.model);
+    if (r->pool != NULL)
+        return true;
+    snprintf(why, sizeof(why), "no pool serves the model \"%.*s\"",
+             (int) (r->intent.model.n < 200 ? r->intent.model.n : 200),
+             r->intent.model.n != 0 ? r->intent.model.p : "");
+    bt_answer_error(r, 404, NULL, why, 0);
+    return false;
+}
+
+static void one_task(bt_request_t *r)
+{
+    r->task_count = 1;
+    r->tasks[0].prompt_count = r->intent.prompt_count;
+}
+
+static void start_tasks(bt_request_t *r, const bt_choice_t *choice)
+{
+    for (unsigned i = 0; i < r->task_count && !r->finished; i++) {
+        bt_choice_t own = *choice;
+        char why[256] = "";
+        if (i != 0 && bt_plan_choose(r, &own, why, sizeof(why)) < 0)
+            own = *choice;
+        bt_task_start(&r->tasks[i], &own);
+    }
+}
+
+/* What no waiting cures is the client's to change (400), anything else may be over in a moment (503). */
+static void answer_no_plan(bt_request_t *r, int rc, const char *why)
+{
+    if (r->intent.unsplittable != NULL && r->pool->hybrid.count == 0) {
+        bt_answer_error(r, 400, NULL,
+                        bt_arena_printf(&r->arena, "%s, and this fleet has no hybrid worker",
+                                        r->intent.unsplittable)
+                            .p,
+                        0);
+        return;
+    }
+    if (rc == BT_E_INVAL) {
+        bt_answer_error(r, 400, NULL, why, 0);
+        return;
+    }
+    bt_stats_inc(&r->d->stats, unavailable);
+    r->fail_name = "no_worker";
+    bt_answer_error(r, 503, NULL,
+                    bt_arena_printf(&r->arena, "no usable worker: %s",
+                                    why[0] != '\0' ? why : "the hybrid ones are down")
+                        .p,
+                    1);
+}
+
+static void go(bt_request_t *r)
+{
+    int rc;
+    const bt_dialect_t *dialect;
+    bt_choice_t choice;
+    char why[512] = "";
+    const char *refusal;
+    uint64_t milli = atomic_load_explicit(r->pool->bytes_per_token_milli, memory_order_relaxed);
+
+    r->tasks = bt_arena_zalloc(&r->arena, sizeof(*r->tasks));
+    r->tasks[0] = (bt_task_t){.request = r, .suffix = ""};
+    bt_edits_init(&r->tasks[0].child, &r->arena);
+    r->tasks[0].prompt_tokens = bt_intent_prompt_tokens(&r->intent, milli);
+    rc = bt_plan_choose(r, &choice, why, sizeof(why));
+    if (rc < 0) {
+        answer_no_plan(r, rc, why);
+        return;
+    }
+    if (r->degraded)
+        bt_stats_inc(&r->d->stats, degraded);
+    one_task(r);
+    if (bt_plan_kind_of(r->d, &choice.first, &dialect) != BT_PLAN_SINGLE &&
+        bt_fanout_needed(r, dialect)) {
+        if (bt_fanout_make(r, dialect, &refusal) < 0) {
+            bt_answer_error(r, 400, NULL, refusal, 0);
+            return;
+        }
+        bt_stats_inc(&r->d->stats, fanouts);
+    }
+    bt_timer_start(&r->total, r->pool->spec.deadlines.total_ms);
+    if (r->intent.stream && r->d->gate->config.stream_keepalive_ms != 0 &&
+        r->sink == &bt_sink_direct)
+        bt_timer_start(&r->keepalive, r->d->gate->config.stream_keepalive_ms);
+    start_tasks(r, &choice);
+}
+
+static bool admit(bt_request_t *r)
+{
+    bt_gate_t *gate = r->d->gate;
+    unsigned now = atomic_fetch_add_explicit(&gate->concurrent, 1, memory_order_relaxed);
+
+    r->counted = true;
+    if (gate->config.max_concurrent == 0 || now < gate->config.max_concurrent)
+        return true;
+    bt_answer_error(r, 503, NULL, "too many concurrent requests (--max-concurrent-requests)", 1);
+    return false;
+}
+
+/* ---- the server's callbacks ---- */
+
+#define SMALL_BODY_BYTES 65536
+
+/* What is refused anyway is refused before a large body is read. Small ones are read, so that the refusal has the client's own
+ * form, a request id and an access-log line. */
+static unsigned on_head(bt_exchange_t *x, const char **reason_p)
+{
+    const bt_dispatcher_t *d = bt_server_user(x->server);
+    const bt_gate_t *gate = d->gate;
+
+    if (!x->head.chunked && (!x->head.has_length || x->head.length <= SMALL_BODY_BYTES))
+        return 0;
+    if (!bt_gate_authorized(gate, &x->head)) {
+        *reason_p = "missing or wrong API key";
+        return 401;
+    }
+    if (bt_route_of(x->head.path, gate->config.proxy_paths) == BT_ROUTE_NONE) {
+        *reason_p = "no such route on this gateway";
+        return 404;
+    }
+    if (gate->config.max_concurrent != 0 &&
+        atomic_load_explicit(&gate->concurrent, memory_order_relaxed) >=
+            gate->config.max_concurrent) {
+        *reason_p = "too many concurrent requests (--max-concurrent-requests)";
+        return 503;
+    }
+    return 0;
+}
+
+static void on_request(bt_exchange_t *x)
+{
+    bt_dispatcher_t *d = bt_server_user(x->server);
+    enum bt_route route = bt_route_of(x->head.path, d->gate->config.proxy_paths);
+    bt_request_t *r;
+
+    x->user = NULL;
+    if (bt_surface_handle(d, x, route))
+        return;
+    r = new_request(d, x, route);
+    if (r == NULL) {
+        bt_exchange_respond(x, 503, "text/plain", BT_STR("out of memory\n"), NULL, 0);
+        return;
+    }
+    if (!bt_gate_authorized(d->gate, &x->head)) {
+        bt_answer_error(r, 401, NULL, "missing or wrong API key", 0);
+        return;
+    }
+    if (route == BT_ROUTE_NONE) {
+        bt_answer_error(r, 404, NULL, "no such route on this gateway", 0);
+        return;
+    }
+    if (admit(r) && read_body(r) && find_pool(r) && pin_to_maker(r))
+        go(r);
+}
+
+static void request_gone(struct bt_handler *h)
+{
+    bt_request_t *r = bt_container_of(h, bt_request_t, handler);
+
+    r->x = NULL;
+    bt_stats_inc(&r->d->stats, client_gone);
+    if (r->fail_name == NULL)
+        r->fail_name = "client_gone";
+    bt_request_finish(r);
+}
+
+static void request_drain(struct bt_handler *h)
+{
+    bt_request_t *r = bt_container_of(h, bt_request_t, handler);
+
+    for (unsigned i = 0; i < r->task_count; i++)
+        if (r->tasks[i].attempt != NULL && !r->tasks[i].done)
+            bt_attempt_resume(r->tasks[i].attempt);
+}
+
+static void on_gone(bt_exchange_t *x)
+{
+    struct bt_handler *h = x->user;
+
+    if (h != NULL)
+        h->gone(h);
+}
+
+static void on_drain(bt_exchange_t *x)
+{
+    struct bt_handler *h = x->user;
+
+    if (h != NULL && h->drain != NULL)
+        h->drain(h);
+}
+
+const bt_server_ops_t bt_dispatcher_server_ops = {
+    .on_head = on_head, .on_request = on_request, .on_gone = on_gone, .on_drain = on_drain};

@@ -1,0 +1,455 @@
+/* sink_merge.c - the answers of a split request, put together into the one answer the client asked for.
+ *
+ * Only what must agree is patched, by span: `index` of each choice, `id`, `created` and `system_fingerprint` (the first
+ * child's), `usage` (prompts counted once, completions summed). Streams: events pass as they come, one usage event and one
+ * [DONE] at the end. Not streamed: the first child's body with everybody's choices. SGLang's /generate answers with a list.
+ * One child's failure is the request's failure.
+ */
+#include "base/text.h"
+#include "dispatch/request.h"
+
+#include <stdlib.h>
+
+#define EVENT_MAX_BYTES ((size_t) 4 << 20)
+#define WHOLE_MAX_BYTES ((size_t) 64 << 20) /* of all children's answers that are not streamed */
+
+struct child {
+    bt_sse_t sse;
+    bt_text_t body; /* not streamed */
+    int64_t prompt_tokens, completion_tokens;
+    bool has_usage;
+};
+
+struct merge {
+    struct child *children; /* by task index */
+    bt_str_t id, created,
+        fingerprint;      /* raw JSON of the first event that had them; request's arena */
+    bt_str_t usage_event; /* some child's usage event, the frame of ours */
+    bool is_sse, any_head;
+    size_t whole_bytes; /* kept for the end */
+    bt_header_t headers[BT_HTTP_HEADERS_MAX + 16];
+    unsigned header_count;
+};
+
+int bt_sink_merge_init(bt_request_t *r)
+{
+    struct merge *m = bt_arena_zalloc(&r->arena, sizeof(*m));
+
+    m->children = bt_arena_zalloc(&r->arena, r->task_count * sizeof(*m->children));
+    for (unsigned i = 0; i < r->task_count; i++) {
+        bt_sse_init(&m->children[i].sse, EVENT_MAX_BYTES);
+        bt_text_init(&m->children[i].body);
+    }
+    r->merge = m;
+    return 0;
+}
+
+void bt_sink_merge_fini(bt_request_t *r)
+{
+    struct merge *m = r->merge;
+
+    for (unsigned i = 0; i < r->task_count; i++) {
+        bt_sse_fini(&m->children[i].sse);
+        bt_text_fini(&m->children[i].body);
+    }
+}
+
+/* The children's answers make no whole: the request fails, which cancels all of their legs. */
+static void cannot_merge(bt_task_t *task, const char *reason)
+{
+    const bt_failure_t f = {.rc = BT_E_UPSTREAM_BODY, .leg = BT_LEG_DECODE, .reason = reason};
+
+    task->request->fail_name = bt_err_name(f.rc);
+    bt_sink_direct.fail(task, &f);
+}
+
+static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
+{
+    bt_request_t *r = task->request;
+    struct merge *m = r->merge;
+
+    if (m->any_head) {
+        if (is_sse != m->is_sse)
+            cannot_merge(task,
+                         "some of the answers to be merged are event streams and some are not");
+        return;
+    }
+    m->any_head = true;
+    m->is_sse = is_sse;
+    m->header_count = bt_headers_answer(r, from, m->headers, BT_HTTP_HEADERS_MAX + 16);
+    if (!is_sse) { /* the whole answer goes out at the end: keep the headers */
+        for (unsigned i = 0; i < m->header_count; i++) {
+            m->headers[i].name = bt_arena_str(&r->arena, m->headers[i].name);
+            m->headers[i].value = bt_arena_str(&r->arena, m->headers[i].value);
+        }
+        return;
+    }
+    r->head_sent = r->stream_started = r->at_boundary = true;
+    r->status = from->status;
+    bt_exchange_start(r->x, from->status, m->headers, m->header_count, BT_LENGTH_CHUNKED);
+}
+
+static void send_slices(bt_request_t *r, const bt_slices_t *s)
+{
+    bt_buf_t *buf = bt_buf_new(s->bytes);
+
+    if (buf == NULL)
+        return;
+    for (unsigned i = 0; i < s->count; i++) {
+        memcpy(buf->data + buf->len, s->items[i].p, s->items[i].n);
+        buf->len += s->items[i].n;
+    }
+    bt_request_note_first_byte(r);
+    r->sent_bytes += buf->len;
+    bt_exchange_write(r->x, buf, buf->data, buf->len);
+    bt_buf_unref(buf);
+}
+
+/* The first child to say something decides what all say. */
+static void agree(bt_request_t *r, const bt_body_t *body, const char *key, bt_str_t *ours,
+                  bt_edits_t *edits)
+{
+    const bt_json_item_t *item = bt_body_find(body, bt_str(key));
+
+    if (item == NULL)
+        return;
+    if (ours->p == NULL)
+        *ours = bt_arena_str(&r->arena, item->value);
+    (void) bt_edits_set(edits, BT_STR(""), bt_str(key), *ours, true);
+}
+
+/* Choices with their index set to the child's; a child has one choice, index 0. */
+static int patch_choices(bt_arena_t *arena, bt_str_t choices, unsigned index, bt_slices_t *out)
+{
+    bt_json_cursor_t c;
+    bt_json_item_t choice;
+    bt_str_t text = bt_arena_printf(arena, "%u", index);
+    bool first = true;
+    int rc = bt_json_array(&c, choices);
+
+    while (rc >= 0 && (rc = bt_json_next(&c, &choice)) == 1) {
+        bt_edits_t edits;
+        bt_body_t body;
+        size_t err_off;
+        if (!first)
+            bt_slices_put(out, arena, BT_STR(","));
+        first = false;
+        bt_edits_init(&edits, arena);
+        if (choice.type != BT_JSON_OBJECT ||
+            bt_body_index(&body, arena, choice.value, &err_off) < 0 ||
+            bt_edits_set(&edits, BT_STR(""), BT_STR("index"), text, true) < 0)
+            return BT_E_JSON;
+        rc = bt_body_apply(&body, &edits, arena, out);
+        if (rc < 0)
+            return rc;
+    }
+    return rc;
+}
+
+static bt_str_t flat(bt_arena_t *arena, const bt_slices_t *s)
+{
+    char *all = bt_arena_alloc(arena, s->bytes + 1), *at = all;
+
+    for (unsigned i = 0; i < s->count; i++) {
+        memcpy(at, s->items[i].p, s->items[i].n);
+        at += s->items[i].n;
+    }
+    return (bt_str_t){all, s->bytes};
+}
+
+static int64_t usage_member(bt_str_t usage, const char *name)
+{
+    bt_json_item_t item;
+    int64_t value;
+
+    if (bt_json_get(usage, bt_str(name), &item) < 0 || item.type != BT_JSON_NUMBER ||
+        bt_json_i64(item.value, &value) < 0)
+        return 0;
+    return value;
+}
+
+static void note_usage(struct child *child, const bt_body_t *body)
+{
+    const bt_json_item_t *usage = bt_body_find(body, BT_STR("usage"));
+
+    if (usage == NULL || usage->type != BT_JSON_OBJECT)
+        return;
+    child->has_usage = true;
+    child->prompt_tokens = usage_member(usage->value, "prompt_tokens");
+    child->completion_tokens = usage_member(usage->value, "completion_tokens");
+}
+
+static bt_str_t summed_usage(bt_request_t *r, bt_arena_t *arena, bt_str_t frame)
+{
+    struct merge *m = r->merge;
+    int64_t prompt = 0, completion = 0;
+    bt_slices_t out = {0};
+    bt_edits_t edits;
+    bt_body_t body;
+    size_t err_off;
+
+    for (unsigned i = 0; i < r->task_count; i++) {
+        completion += m->children[i].completion_tokens;
+        if (i % r->intent.n == 0) /* samples share their prompt */
+            prompt += m->children[i].prompt_tokens;
+    }
+    bt_edits_init(&edits, arena);
+    (void) bt_edits_set(&edits, BT_STR(""), BT_STR("prompt_tokens"),
+                        bt_arena_printf(arena, "%lld", (long long) prompt), true);
+    (void) bt_edits_set(&edits, BT_STR(""), BT_STR("completion_tokens"),
+                        bt_arena_printf(arena, "%lld", (long long) completion), true);
+    (void) bt_edits_set(&edits, BT_STR(""), BT_STR("total_tokens"),
+                        bt_arena_printf(arena, "%lld", (long long) (prompt + completion)), true);
+    if (bt_body_index(&body, arena, frame, &err_off) < 0 ||
+        bt_body_apply(&body, &edits, arena, &out) < 0)
+        return frame;
+    return flat(arena, &out);
+}
+
+/* ---- streams ---- */
+
+static bool is_usage_event(const bt_body_t *body)
+{
+    const bt_json_item_t *choices = bt_body_find(body, BT_STR("choices"));
+    const bt_json_item_t *usage = bt_body_find(body, BT_STR("usage"));
+
+    return usage != NULL && usage->type == BT_JSON_OBJECT && choices != NULL &&
+           bt_json_count(choices->value) == 0;
+}
+
+static int patch_event(bt_task_t *task, bt_arena_t *arena, const bt_body_t *body, bt_slices_t *out)
+{
+    bt_request_t *r = task->request;
+    struct merge *m = r->merge;
+    const bt_json_item_t *choices = bt_body_find(body, BT_STR("choices"));
+    bt_slices_t patched = {0};
+    bt_edits_t edits;
+    int rc = 0;
+
+    bt_edits_init(&edits, arena);
+    agree(r, body, r->route == BT_ROUTE_TOKENS ? "request_id" : "id", &m->id, &edits);
+    agree(r, body, "created", &m->created, &edits);
+    agree(r, body, "system_fingerprint", &m->fingerprint, &edits);
+    if (choices != NULL && choices->type == BT_JSON_ARRAY) {
+        bt_slices_put(&patched, arena, BT_STR("["));
+        rc = patch_choices(arena, choices->value, task->index, &patched);
+        bt_slices_put(&patched, arena, BT_STR("]"));
+        if (rc == 0)
+            rc = bt_edits_set(&edits, BT_STR(""), BT_STR("choices"), flat(arena, &patched), true);
+    } else if (r->route == BT_ROUTE_GENERATE) {
+        rc = bt_edits_set(&edits, BT_STR(""), BT_STR("index"),
+                          bt_arena_printf(arena, "%u", task->index), true);
+    }
+    if (rc < 0)
+        return rc;
+    bt_slices_put(out, arena, BT_STR("data: "));
+    rc = bt_body_apply(body, &edits, arena, out);
+    bt_slices_put(out, arena, BT_STR("\n\n"));
+    return rc;
+}
+
+/* 1, or why it cannot be passed. */
+static int pass_event(bt_task_t *task, bt_str_t event)
+{
+    bt_request_t *r = task->request;
+    struct merge *m = r->merge;
+    struct child *child = &m->children[task->index];
+    char joined[8192];
+    bt_str_t payload = bt_str_trim(bt_sse_data(event, joined, sizeof(joined)));
+    bt_slices_t out = {0};
+    bt_arena_t scratch;
+    bt_body_t body;
+    size_t err_off;
+    int rc;
+
+    if (payload.n == 0 || payload.p[0] != '{')
+        return 1; /* comments, and [DONE], which comes once at the end */
+    bt_arena_init(&scratch);
+    rc = bt_body_index(&body, &scratch, payload, &err_off);
+    if (rc == 0) {
+        note_usage(child, &body);
+        if (is_usage_event(&body))
+            m->usage_event = bt_arena_str(&r->arena, payload);
+        else if ((rc = patch_event(task, &scratch, &body, &out)) == 0)
+            send_slices(r, &out);
+    }
+    bt_arena_fini(&scratch);
+    return rc < 0 ? rc : 1;
+}
+
+static void data(bt_task_t *task, bt_buf_t *buf, const char *p, size_t n)
+{
+    bt_request_t *r = task->request;
+    struct merge *m = r->merge;
+    struct child *child = &m->children[task->index];
+    bt_str_t event;
+    size_t at = 0;
+    int rc;
+
+    (void) buf;
+    if (!m->is_sse) {
+        m->whole_bytes += n;
+        if (m->whole_bytes > WHOLE_MAX_BYTES)
+            cannot_merge(task, "the answers to be merged are larger than 64 MiB");
+        else
+            bt_text_put(&child->body, (bt_str_t){p, n});
+        return;
+    }
+    do
+        rc = bt_sse_next(&child->sse, (bt_str_t){p, n}, &at, &event);
+    while (rc == 1 && (rc = pass_event(task, event)) > 0);
+    if (rc < 0)
+        cannot_merge(task, "an event to be merged is too large or no JSON");
+}
+
+static void end_stream(bt_request_t *r)
+{
+    struct merge *m = r->merge;
+    bt_slices_t out = {0};
+    bt_arena_t scratch;
+
+    bt_arena_init(&scratch);
+    if (m->usage_event.n != 0) {
+        bt_edits_t edits;
+        bt_body_t body;
+        size_t err_off;
+        bt_edits_init(&edits, &scratch);
+        if (bt_body_index(&body, &scratch, m->usage_event, &err_off) == 0) {
+            const bt_json_item_t *usage = bt_body_find(&body, BT_STR("usage"));
+            agree(r, &body, "id", &m->id, &edits);
+            agree(r, &body, "created", &m->created, &edits);
+            (void) bt_edits_set(&edits, BT_STR(""), BT_STR("usage"),
+                                summed_usage(r, &scratch, usage->value), true);
+            bt_slices_put(&out, &scratch, BT_STR("data: "));
+            (void) bt_body_apply(&body, &edits, &scratch, &out);
+            bt_slices_put(&out, &scratch, BT_STR("\n\n"));
+        }
+    }
+    bt_slices_put(&out, &scratch, BT_STR("data: [DONE]\n\n"));
+    send_slices(r, &out);
+    bt_arena_fini(&scratch);
+}
+
+/* ---- whole answers ---- */
+
+static int all_choices(bt_request_t *r, bt_arena_t *arena, bt_slices_t *out)
+{
+    struct merge *m = r->merge;
+    int rc = 0;
+
+    bt_slices_put(out, arena, BT_STR("["));
+    for (unsigned i = 0; i < r->task_count && rc >= 0; i++) {
+        bt_json_item_t choices;
+        bt_body_t body;
+        size_t err_off;
+        rc = bt_body_index(&body, arena, bt_text_str(&m->children[i].body), &err_off);
+        if (rc < 0)
+            return rc;
+        note_usage(&m->children[i], &body);
+        rc = bt_json_get(body.text, BT_STR("choices"), &choices);
+        if (rc < 0 || choices.type != BT_JSON_ARRAY)
+            return BT_E_JSON;
+        if (i != 0)
+            bt_slices_put(out, arena, BT_STR(","));
+        rc = patch_choices(arena, choices.value, i, out);
+    }
+    bt_slices_put(out, arena, BT_STR("]"));
+    return rc;
+}
+
+static int merge_object(bt_request_t *r, bt_arena_t *arena, bt_slices_t *out)
+{
+    struct merge *m = r->merge;
+    bt_slices_t choices = {0};
+    const bt_json_item_t *usage, *params;
+    bt_edits_t edits;
+    bt_body_t body;
+    size_t err_off;
+    int rc = all_choices(r, arena, &choices);
+
+    if (rc < 0)
+        return rc;
+    rc = bt_body_index(&body, arena, bt_text_str(&m->children[0].body), &err_off);
+    if (rc < 0)
+        return rc;
+    bt_edits_init(&edits, arena);
+    (void) bt_edits_set(&edits, BT_STR(""), BT_STR("choices"), flat(arena, &choices), true);
+    usage = bt_body_find(&body, BT_STR("usage"));
+    if (usage != NULL && usage->type == BT_JSON_OBJECT)
+        (void) bt_edits_set(&edits, BT_STR(""), BT_STR("usage"),
+                            summed_usage(r, arena, usage->value), true);
+    params = bt_body_find(&body, BT_STR("kv_transfer_params"));
+    if (params != NULL && params->type == BT_JSON_OBJECT)
+        (void) bt_edits_set(&edits, BT_STR(""), BT_STR("kv_transfer_params"), BT_STR("null"), true);
+    return bt_body_apply(&body, &edits, arena, out);
+}
+
+static void merge_list(bt_request_t *r, bt_arena_t *arena, bt_slices_t *out)
+{
+    struct merge *m = r->merge;
+
+    bt_slices_put(out, arena, BT_STR("["));
+    for (unsigned i = 0; i < r->task_count; i++) {
+        if (i != 0)
+            bt_slices_put(out, arena, BT_STR(","));
+        bt_slices_put(out, arena, bt_str_trim(bt_text_str(&m->children[i].body)));
+    }
+    bt_slices_put(out, arena, BT_STR("]"));
+}
+
+static int end_whole(bt_request_t *r)
+{
+    struct merge *m = r->merge;
+    bt_slices_t out = {0};
+    bt_arena_t scratch;
+    int rc = 0;
+
+    bt_arena_init(&scratch);
+    if (r->route == BT_ROUTE_GENERATE)
+        merge_list(r, &scratch, &out);
+    else
+        rc = merge_object(r, &scratch, &out);
+    if (rc == 0) {
+        r->head_sent = true;
+        r->status = 200;
+        bt_exchange_start(r->x, 200, m->headers, m->header_count, out.bytes);
+        send_slices(r, &out);
+    }
+    bt_arena_fini(&scratch);
+    return rc;
+}
+
+static void end(bt_task_t *task)
+{
+    bt_request_t *r = task->request;
+    struct merge *m = r->merge;
+    bt_exchange_t *x = r->x;
+
+    if (r->tasks_done < r->task_count)
+        return;
+    if (m->is_sse) {
+        end_stream(r);
+    } else if (end_whole(r) < 0) {
+        const bt_failure_t f = {.rc = BT_E_UPSTREAM_BODY,
+                                .leg = BT_LEG_DECODE,
+                                .reason = "the children's answers could not be merged"};
+        bt_sink_direct.fail(task, &f);
+        return;
+    }
+    r->x = NULL;
+    bt_exchange_end(x);
+    bt_request_finish(r);
+}
+
+static void fail(bt_task_t *task, const bt_failure_t *f)
+{
+    bt_sink_direct.fail(task, f);
+}
+
+static bool blocked(bt_task_t *task)
+{
+    return bt_sink_direct.blocked(task);
+}
+
+const bt_sink_ops_t bt_sink_merge = {
+    .head = head, .data = data, .end = end, .fail = fail, .blocked = blocked};

@@ -1,0 +1,66 @@
+/* stats.h - counters and histograms of one loop's requests.
+ *
+ * Owner: one block per loop; the admin side reads all blocks with relaxed loads and adds them up.
+ * Life:  as the dispatcher.
+ * Flow:  monotone counters; gauges are computed by the reader from live lists and the ledger.
+ * Cost:  one relaxed add (the loop is the only writer, so no contention).
+ */
+#ifndef BT_DISPATCH_STATS_H
+#define BT_DISPATCH_STATS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define BT_STATS_ROUTES 24
+#define BT_STATS_STATUSES 600
+#define BT_HISTOGRAM_BUCKETS 20 /* upper bounds in bt_histogram_bounds_us, then +Inf */
+
+extern const uint64_t bt_histogram_bounds_us[BT_HISTOGRAM_BUCKETS];
+
+typedef struct bt_histogram {
+    _Atomic uint64_t buckets[BT_HISTOGRAM_BUCKETS + 1];
+    _Atomic uint64_t sum_us, count;
+} bt_histogram_t;
+
+/* name, help: the Prometheus family is baton_<name>_total. */
+#define BT_COUNTER_MAP(X)                                                                          \
+    X(attempts, "attempts started")                                                                \
+    X(retries, "attempts after the first of a request")                                            \
+    X(decode_swaps, "finished prefills re-used for another decode")                                \
+    X(recomputes, "hand-off replies without parameters: decode computed the prompt itself")        \
+    X(lease_expired, "prefills repeated because their lease ran out")                              \
+    X(releases, "release legs sent to free a prefill that will not be used")                       \
+    X(aborts, "abort_request calls sent to engines")                                               \
+    X(client_gone, "clients that left before their answer ended")                                  \
+    X(policy_errors, "policy calls that failed; the built-in choice was used")                     \
+    X(policy_invalid, "policy answers that named an unusable worker")                              \
+    X(degraded, "requests served by a lone prefill worker")                                        \
+    X(unavailable, "requests refused because no usable worker was there")                          \
+    X(stream_errors, "answers that broke after their first byte")                                  \
+    X(fanouts, "requests split into children")                                                     \
+    X(redacted, "hand-off parameters removed from decode answers")                                 \
+    X(events, "SSE events relayed")                                                                \
+    X(access_log_lines, "access log lines written")
+
+typedef struct bt_stats {
+#define BT_COUNTER_FIELD(name, help) _Atomic uint64_t name;
+    BT_COUNTER_MAP(BT_COUNTER_FIELD)
+#undef BT_COUNTER_FIELD
+    _Atomic uint64_t
+        requests[BT_STATS_ROUTES][BT_STATS_STATUSES]; /* by route and status; 0 = client gone */
+    bt_histogram_t ttft, tpot, itl, duration, prefill, handoff_wait;
+} bt_stats_t;
+
+#define bt_stats_inc(stats, field) bt_stats_add_(&(stats)->field, 1)
+
+static inline void bt_stats_add_(_Atomic uint64_t *counter, uint64_t n)
+{
+    /* Single writer: load + store is enough and cheaper than a locked add. */
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n,
+                          memory_order_relaxed);
+}
+
+/* n observations of the same value. */
+void bt_histogram_note(bt_histogram_t *h, uint64_t us, uint64_t n);
+
+#endif

@@ -1,0 +1,140 @@
+/* task.c - one unit of generation: tries attempts until one answers or none is left.
+ *
+ * Tries again only while no byte has gone to the client, never after a 4xx, never past the request's total deadline.
+ */
+#include "base/log.h"
+#include "dispatch/request.h"
+
+static void mark_tried(bt_task_t *task, bt_worker_t *w)
+{
+    if (w == NULL || task->tried_count == BT_TRIED_MAX)
+        return;
+    for (unsigned i = 0; i < task->tried_count; i++)
+        if (task->tried[i] == w)
+            return;
+    task->tried[task->tried_count++] = bt_worker_ref(w);
+}
+
+static void drop_attempt(bt_task_t *task)
+{
+    for (unsigned i = 0; i < task->tried_count; i++)
+        bt_worker_unref(task->tried[i]);
+    task->tried_count = 0;
+}
+
+static void finish(bt_task_t *task)
+{
+    bt_request_t *r = task->request;
+
+    task->done = true;
+    drop_attempt(task);
+    r->tasks_done++;
+}
+
+static void give_up(bt_task_t *task, const bt_failure_t *f)
+{
+    bt_request_t *r = task->request;
+
+    finish(task);
+    if (f->rc != BT_E_NO_WORKER) /* no leg ever ran */
+        r->fail_leg = bt_leg_role_name(f->leg);
+    r->fail_name = bt_err_name(f->rc);
+    r->sink->fail(task, f);
+}
+
+/* An engine's own words beat ours: keep the failure that tells the client most. */
+static void remember(bt_task_t *task, const bt_failure_t *f)
+{
+    if (task->best.rc == 0 || f->status != 0 || task->best.status == 0)
+        task->best = *f;
+}
+
+/* What is merely passed through may do anything at the worker (an upload, a batch): said twice only when it was not heard. */
+static bool is_safe_to_repeat(const bt_task_t *task)
+{
+    const bt_request_t *r = task->request;
+
+    return bt_route_info(r->route)->takes_json || strcmp(r->method, "GET") == 0 ||
+           strcmp(r->method, "HEAD") == 0 || task->attempt == NULL ||
+           !task->attempt->legs[1].call.any_byte_sent;
+}
+
+static bool may_retry(const bt_task_t *task, const bt_failure_t *f)
+{
+    const bt_request_t *r = task->request;
+
+    return f->retryable && is_safe_to_repeat(task) && !task->committed && !r->expired &&
+           !r->finished && !r->d->gate->config.disable_retries &&
+           task->attempts < r->pool->spec.max_attempts;
+}
+
+static void start_next(bt_task_t *task, const bt_failure_t *f)
+{
+    for (unsigned spins = 0; spins < BT_TRIED_MAX; spins++) {
+        bt_choice_t next = {0};
+        if (bt_plan_next(task, f, &next) < 0 || next.first.decode == NULL)
+            break;
+        if (bt_attempt_start(task, &next.first) == 0)
+            return;
+        mark_tried(task, next.first.prefill); /* could not be entered: probe of somebody else */
+        mark_tried(task, next.first.decode);
+    }
+    give_up(task, &task->best);
+}
+
+void bt_task_attempt_failed(bt_task_t *task, bt_attempt_t *a, const bt_failure_t *f,
+                            bt_worker_t *const *guilty, unsigned guilty_count)
+{
+    bt_request_t *r = task->request;
+    const bool same_again = f->rc == BT_E_LEASE || f->stale; /* these workers did nothing wrong */
+
+    bt_log_debug("dispatch", "request %s attempt %u failed at %s (%s): %s, status %u", r->id,
+                 a->number, f->worker != NULL ? f->worker : "-", bt_leg_role_name(f->leg),
+                 bt_err_name(f->rc), f->status);
+    remember(task, f);
+    for (unsigned i = 0; i < guilty_count; i++)
+        mark_tried(task, guilty[i]);
+    if (guilty_count == 0 && !same_again) {
+        /* Nobody's or the pair's: back-pressure is routed around, a pair that can't is not tried as that pair again. */
+        const bool one_leg = f->status == 429 || f->status == 503;
+        if (!one_leg || f->leg == BT_LEG_PREFILL)
+            mark_tried(task, a->pair.prefill);
+        if (!one_leg || f->leg != BT_LEG_PREFILL)
+            mark_tried(task, a->pair.decode);
+    }
+    if (may_retry(task, f))
+        start_next(task, f);
+    else
+        give_up(task, task->committed ? f : &task->best);
+}
+
+void bt_task_start(bt_task_t *task, const bt_choice_t *choice)
+{
+    static const bt_failure_t nobody = {
+        .rc = BT_E_NO_WORKER,
+        .retryable = true,
+        .reason = "no usable worker: every breaker is waiting for its probe"};
+    int rc;
+
+    task->choice = *choice;
+    rc = bt_attempt_start(task, &choice->first);
+    if (rc == 0)
+        return;
+    mark_tried(task, choice->first.prefill);
+    mark_tried(task, choice->first.decode);
+    remember(task, &nobody);
+    start_next(task, &nobody);
+}
+
+void bt_task_attempt_done(bt_task_t *task)
+{
+    finish(task);
+}
+
+void bt_task_cancel(bt_task_t *task)
+{
+    if (task->attempt != NULL)
+        bt_attempt_cancel(task->attempt);
+    if (!task->done)
+        finish(task);
+}

@@ -1,0 +1,235 @@
+/* A round is one generation's way through the loops; letters go out to all and come home.
+ *
+ *   PREPARE (one VM a turn) ---all could---> COMMIT ---all have---> over
+ *        |        |
+ *        |        +--somebody has BT_GENERATIONS_MAX alive: ABORT, and again a little later, until the deadline
+ *        +--somebody could not: ABORT ---all have---> over, the old generation never stopped serving
+ *
+ * The commit letters are written in one go; a loop reads its own as soon as its turn ends. For that moment loops may serve two
+ * generations, but no request sees a mixture: it pins one. */
+#include "gateway_policy.h"
+
+#include "base/err.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define RETRY_MS 20
+#define PATIENCE_MS 10000 /* for requests that hold old generations */
+
+typedef struct policy_letter {
+    bt_msg_t msg;
+    bt_gateway_policy_t *gp; /* control loop only */
+    bt_gateway_loop_t *el;
+    bt_loop_t *control;
+    bt_policy_bundle_t *bundle; /* reference */
+    bool began;
+    int rc;
+    uint64_t stall_us; /* longest the loop stood still for this letter */
+    char err[BT_POLICY_ERROR_BYTES];
+} policy_letter_t;
+
+static void post_all(bt_gateway_policy_t *gp, bt_msg_cb cb)
+{
+    bt_gateway_t *g = gp->g;
+
+    gp->round.waiting = g->loop_count;
+    for (unsigned i = 0; i < g->loop_count; i++) {
+        policy_letter_t *letter = calloc(1, sizeof *letter);
+        BT_BUG_ON(letter == NULL);
+        letter->gp = gp;
+        letter->el = &g->loops[i];
+        letter->control = &g->control;
+        letter->bundle = bt_bundle_ref(gp->round.bundle);
+        bt_loop_post(&letter->el->loop, &letter->msg, cb);
+    }
+}
+
+/* True when it was the last one out. */
+static bool come_home(policy_letter_t *letter)
+{
+    bt_policy_round_t *round = &letter->gp->round;
+    bool is_last = --round->waiting == 0;
+
+    if (letter->stall_us > round->stall_us)
+        round->stall_us = letter->stall_us;
+    if (letter->rc < 0 && (round->rc == 0 || round->rc == BT_E_AGAIN)) {
+        round->rc = letter->rc;
+        snprintf(round->err, sizeof round->err, "%s", letter->err);
+    }
+    bt_bundle_unref(letter->bundle);
+    free(letter);
+    return is_last;
+}
+
+static void end_round(bt_gateway_policy_t *gp)
+{
+    bt_policy_round_t *round = &gp->round;
+    int rc = round->rc;
+
+    bt_bundle_unref(round->bundle);
+    round->bundle = NULL;
+    round->is_running = false;
+    bt_policy_round_over(gp, rc, round->err);
+}
+
+/* ---- on the loops ---- */
+
+static void note_stall(policy_letter_t *letter, uint64_t since_us)
+{
+    uint64_t us = bt_clock_us() - since_us;
+    if (us > letter->stall_us)
+        letter->stall_us = us;
+}
+
+static void on_prepared(bt_loop_t *control, bt_msg_t *msg);
+static void on_committed(bt_loop_t *control, bt_msg_t *msg);
+static void on_aborted(bt_loop_t *control, bt_msg_t *msg);
+
+static void prepare(bt_loop_t *loop, bt_msg_t *msg)
+{
+    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
+    bt_dispatcher_t *d = letter->el->dispatcher;
+    const uint64_t start_us = bt_clock_us();
+    int rc = BT_E_CANCELLED;
+
+    snprintf(letter->err, sizeof letter->err, "%s", bt_err_text(rc));
+    if (d != NULL) { /* else: the process ends */
+        rc = letter->began ? 0 : bt_generations_begin(&d->generations, letter->bundle);
+        letter->began = true;
+        snprintf(letter->err, sizeof letter->err, "%s", bt_err_text(rc));
+        if (rc == 0)
+            rc = bt_generations_build(&d->generations, letter->err, sizeof letter->err);
+    }
+    note_stall(letter, start_us);
+    letter->rc = rc;
+    if (rc > 0)
+        bt_loop_post(loop, msg, prepare); /* what waits for this loop goes first */
+    else
+        bt_loop_post(letter->control, msg, on_prepared);
+}
+
+static void commit(bt_loop_t *loop, bt_msg_t *msg)
+{
+    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
+    bt_dispatcher_t *d = letter->el->dispatcher;
+    const uint64_t start_us = bt_clock_us();
+
+    (void) loop;
+    if (d != NULL && d->generations.prepared != NULL)
+        bt_generations_commit(&d->generations);
+    note_stall(letter, start_us);
+    bt_loop_post(letter->control, msg, on_committed);
+}
+
+static void abort_prepared(bt_loop_t *loop, bt_msg_t *msg)
+{
+    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
+    bt_dispatcher_t *d = letter->el->dispatcher;
+
+    (void) loop;
+    if (d != NULL)
+        bt_generations_abort(&d->generations);
+    bt_loop_post(letter->control, msg, on_aborted);
+}
+
+/* ---- at home ---- */
+
+static void on_prepared(bt_loop_t *control, bt_msg_t *msg)
+{
+    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
+    bt_gateway_policy_t *gp = letter->gp;
+
+    (void) control;
+    if (!come_home(letter))
+        return;
+    if (gp->is_closing) {
+        gp->round.rc = BT_E_CANCELLED;
+        end_round(gp);
+        return;
+    }
+    gp->round.commit_us = bt_clock_us();
+    post_all(gp, gp->round.rc == 0 ? commit : abort_prepared);
+}
+
+static void on_committed(bt_loop_t *control, bt_msg_t *msg)
+{
+    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
+    bt_gateway_policy_t *gp = letter->gp;
+
+    (void) control;
+    if (!come_home(letter))
+        return;
+    gp->last_swap_us = bt_clock_us() - gp->round.commit_us;
+    if (gp->round.stall_us > gp->max_stall_us)
+        gp->max_stall_us = gp->round.stall_us;
+    end_round(gp);
+}
+
+static void on_aborted(bt_loop_t *control, bt_msg_t *msg)
+{
+    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
+    bt_gateway_policy_t *gp = letter->gp;
+    bt_policy_round_t *round = &gp->round;
+
+    (void) control;
+    if (!come_home(letter))
+        return;
+    if (round->rc == BT_E_AGAIN && !gp->is_closing && bt_clock_ms() < round->deadline_ms) {
+        bt_timer_start(&round->retry, RETRY_MS);
+        return;
+    }
+    if (round->rc == BT_E_AGAIN)
+        snprintf(round->err, sizeof round->err,
+                 "requests without a first byte still hold %d older generations; try again later",
+                 BT_GENERATIONS_MAX - 1);
+    end_round(gp);
+}
+
+static void on_retry(bt_timer_t *timer)
+{
+    bt_policy_round_t *round = bt_container_of(timer, bt_policy_round_t, retry);
+    bt_gateway_policy_t *gp = bt_container_of(round, bt_gateway_policy_t, round);
+
+    round->rc = 0;
+    post_all(gp, prepare);
+}
+
+/* ---- starting ---- */
+
+void bt_policy_round_init(bt_gateway_policy_t *gp)
+{
+    bt_timer_init(&gp->g->control, &gp->round.retry, on_retry);
+}
+
+int bt_policy_round_start(bt_gateway_policy_t *gp, bt_policy_bundle_t *bundle)
+{
+    bt_policy_round_t *round = &gp->round;
+
+    BT_ASSERT(!round->is_running);
+    round->is_running = true;
+    round->bundle = bundle;
+    round->rc = 0;
+    round->err[0] = '\0';
+    round->stall_us = 0;
+    round->start_us = bt_clock_us();
+    round->deadline_ms = bt_clock_ms() + PATIENCE_MS;
+    post_all(gp, prepare);
+    return 0;
+}
+
+int bt_policy_round_first(bt_gateway_t *g, bt_policy_bundle_t *bundle, char *err, size_t err_size)
+{
+    for (unsigned i = 0; i < g->loop_count; i++) {
+        bt_generations_t *gs = &g->loops[i].dispatcher->generations;
+        int rc = bt_generations_begin(gs, bundle);
+        snprintf(err, err_size, "%s", bt_err_text(rc));
+        while (rc == 0 && (rc = bt_generations_build(gs, err, err_size)) > 0)
+            rc = 0;
+        if (rc < 0)
+            return rc;
+        bt_generations_commit(gs);
+    }
+    return 0;
+}

@@ -1,0 +1,222 @@
+/* answer.c - head, then the body by the first rule of RFC 9112 6.3 that fits.
+ *
+ *   HEAD --1xx--> HEAD
+ *     |--> NOTHING (HEAD, 204, 304, length 0)
+ *     |--> LENGTH | CHUNKED --> DONE
+ *     \--> UNTIL_EOF (neither; ends with the connection)
+ */
+#include "http/answer.h"
+
+#include "base/err.h"
+#include "http/head.h"
+
+#include <stdlib.h>
+
+enum { READ_HEAD, READ_LENGTH, READ_CHUNKED, READ_UNTIL_EOF, DONE };
+
+static void drop_head(bt_answer_t *a)
+{
+    if (a->bytes != a->inline_bytes)
+        free(a->bytes);
+    free(a->big_headers);
+    a->bytes = a->inline_bytes;
+    a->cap = sizeof(a->inline_bytes);
+    a->big_headers = NULL;
+    a->len = a->seen = 0;
+}
+
+void bt_answer_start(bt_answer_t *a, bool head_request)
+{
+    drop_head(a);
+    a->state = READ_HEAD;
+    a->head_request = head_request;
+    a->until_eof = false;
+}
+
+void bt_answer_fini(bt_answer_t *a)
+{
+    drop_head(a);
+}
+
+static int gather(bt_answer_t *a, const char *p, size_t n)
+{
+    if (a->len + n > a->cap) {
+        size_t cap = a->cap;
+        while (cap < a->len + n)
+            cap *= 2;
+        char *grown = malloc(cap);
+        if (grown == NULL)
+            return BT_E_NOMEM;
+        memcpy(grown, a->bytes, a->len);
+        if (a->bytes != a->inline_bytes)
+            free(a->bytes);
+        a->bytes = grown;
+        a->cap = cap;
+    }
+    memcpy(a->bytes + a->len, p, n);
+    a->len += n;
+    return 0;
+}
+
+/* Gathers bytes of the head; 1 = complete, and a->len is its exact length. */
+static int gather_head(bt_answer_t *a, bt_str_t piece, size_t *at_p)
+{
+    const char *p = piece.p + *at_p;
+    size_t n = piece.n - *at_p, before = a->len;
+    long end;
+    int rc;
+
+    if (before > 0) {
+        rc = gather(a, p, n);
+        if (rc < 0)
+            return rc;
+        end = bt_head_scan(a->bytes, a->len, &a->seen);
+    } else {
+        end = bt_head_scan(p, n, &a->seen);
+        if (end < 0)
+            return BT_E_UPSTREAM_HTTP;
+        rc = gather(a, p, end > 0 ? (size_t) end : n);
+        if (rc < 0)
+            return rc;
+    }
+    if (end < 0)
+        return BT_E_UPSTREAM_HTTP;
+    *at_p += end > 0 ? (size_t) end - before : n;
+    if (end > 0)
+        a->len = (size_t) end;
+    return end > 0;
+}
+
+/* Something that does not speak HTTP/1 may never send a blank line: not worth a deadline. */
+static bool starts_right(const bt_answer_t *a)
+{
+    static const char start[] = "HTTP/1.";
+    size_t n = a->len < sizeof(start) - 1 ? a->len : sizeof(start) - 1;
+
+    return memcmp(a->bytes, start, n) == 0;
+}
+
+static int keep_headers(bt_answer_t *a, const bt_header_t *headers)
+{
+    size_t bytes = a->head.header_count * sizeof(*headers);
+
+    a->head.headers = a->headers;
+    if (a->head.header_count > BT_ANSWER_HEADERS) {
+        a->big_headers = malloc(bytes);
+        if (a->big_headers == NULL)
+            return BT_E_NOMEM;
+        a->head.headers = a->big_headers;
+    }
+    if (bytes > 0)
+        memcpy(a->head.headers, headers, bytes);
+    return 0;
+}
+
+static void choose_body(bt_answer_t *a)
+{
+    const bt_head_t *head = &a->head;
+
+    a->left = head->has_length ? head->length : 0;
+    if (a->head_request || head->status == 204 || head->status == 304) {
+        a->state = DONE;
+    } else if (head->chunked) {
+        bt_chunk_init(&a->chunk);
+        a->state = READ_CHUNKED;
+    } else if (head->has_length) {
+        a->state = a->left > 0 ? READ_LENGTH : DONE;
+    } else {
+        a->until_eof = true;
+        a->state = READ_UNTIL_EOF;
+    }
+}
+
+static int read_head(bt_answer_t *a, bt_str_t piece, size_t *at_p)
+{
+    bt_header_t scratch[BT_HTTP_HEADERS_MAX];
+
+    while (*at_p < piece.n) {
+        int rc = gather_head(a, piece, at_p);
+        if (rc < 0)
+            return rc;
+        if (!starts_right(a))
+            return BT_E_UPSTREAM_HTTP;
+        if (rc == 0)
+            return BT_ANSWER_MORE;
+        if (bt_head_parse_response(a->bytes, a->len, scratch, &a->head) < 0)
+            return BT_E_UPSTREAM_HTTP;
+        /* 101 would end HTTP on this connection; nobody asked for it. */
+        if (a->head.status < 100 || a->head.status == 101)
+            return BT_E_UPSTREAM_HTTP;
+        if (a->head.status < 200) {
+            drop_head(a);
+            continue;
+        }
+        rc = keep_headers(a, scratch);
+        if (rc < 0)
+            return rc;
+        choose_body(a);
+        return BT_ANSWER_HEAD;
+    }
+    return BT_ANSWER_MORE;
+}
+
+static int take_rest(bt_str_t piece, size_t *at_p, uint64_t most, bt_str_t *body_p)
+{
+    size_t n = piece.n - *at_p;
+
+    if (n == 0)
+        return BT_ANSWER_MORE;
+    if (n > most)
+        n = (size_t) most;
+    *body_p = (bt_str_t){piece.p + *at_p, n};
+    *at_p += n;
+    return BT_ANSWER_BODY;
+}
+
+static int read_chunked(bt_answer_t *a, bt_str_t piece, size_t *at_p, bt_str_t *body_p)
+{
+    int rc = bt_chunk_next(&a->chunk, piece, at_p, body_p);
+
+    if (rc < 0)
+        return BT_E_UPSTREAM_HTTP;
+    if (rc == BT_CHUNK_DATA)
+        return BT_ANSWER_BODY;
+    if (rc == BT_CHUNK_MORE)
+        return BT_ANSWER_MORE;
+    a->state = DONE;
+    return BT_ANSWER_END;
+}
+
+int bt_answer_next(bt_answer_t *a, bt_str_t piece, size_t *at_p, bt_str_t *body_p)
+{
+    int rc;
+
+    switch (a->state) {
+    case READ_HEAD:
+        return read_head(a, piece, at_p);
+    case READ_CHUNKED:
+        return read_chunked(a, piece, at_p, body_p);
+    case READ_LENGTH:
+        rc = take_rest(piece, at_p, a->left, body_p);
+        if (rc == BT_ANSWER_BODY && (a->left -= body_p->n) == 0)
+            a->state = DONE;
+        return rc;
+    case READ_UNTIL_EOF:
+        return take_rest(piece, at_p, UINT64_MAX, body_p);
+    default:
+        return BT_ANSWER_END;
+    }
+}
+
+int bt_answer_eof(bt_answer_t *a)
+{
+    if (a->state != READ_UNTIL_EOF)
+        return BT_E_RESET;
+    a->state = DONE;
+    return BT_ANSWER_END;
+}
+
+bool bt_answer_keeps_alive(const bt_answer_t *a)
+{
+    return a->state == DONE && !a->until_eof && a->head.keep_alive;
+}

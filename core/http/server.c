@@ -1,0 +1,195 @@
+/* A server is a list of connections and their settings. Connections come from a pool and return to it when uv has let
+ * go of the handle, so a handler that is being told on_gone still looks at live memory.
+ */
+#include "http/server.h"
+
+#include "base/err.h"
+#include "http/server_conn.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define KEEP_CONNS 1024U
+
+void bt_server_config_defaults(bt_server_config_t *config)
+{
+    *config = (bt_server_config_t){
+        .max_body_bytes = (size_t) 512 << 20,
+        .max_buffered_bytes = (size_t) 1 << 30,
+        .head_timeout_ms = 10000,
+        .body_stall_ms = 30000,
+        .idle_timeout_ms = 75000,
+        .write_stall_ms = 60000,
+    };
+}
+
+int bt_server_new(bt_server_t **server_p, bt_loop_t *loop, const bt_server_ops_t *ops,
+                  const bt_server_config_t *config, void *user)
+{
+    bt_server_t *server = calloc(1, sizeof(*server));
+    if (server == NULL)
+        return BT_E_NOMEM;
+    server->loop = loop;
+    server->ops = ops;
+    server->user = user;
+    if (config != NULL)
+        server->config = *config;
+    else
+        bt_server_config_defaults(&server->config);
+    bt_list_init(&server->conns);
+    bt_pool_init(&server->pool, sizeof(bt_server_conn_t), KEEP_CONNS);
+    *server_p = server;
+    return 0;
+}
+
+void *bt_server_user(const bt_server_t *server)
+{
+    return server->user;
+}
+
+unsigned bt_server_connection_count(const bt_server_t *server)
+{
+    return server->conn_count;
+}
+
+unsigned bt_server_active_count(const bt_server_t *server)
+{
+    return server->active_count;
+}
+
+static void free_server(bt_server_t *server)
+{
+    void (*done)(void *arg) = server->done;
+    void *arg = server->done_arg;
+
+    bt_pool_fini(&server->pool);
+    free(server);
+    if (done != NULL)
+        done(arg);
+}
+
+static void read_peer(int fd, char *out, socklen_t size)
+{
+    struct sockaddr_storage addr;
+    socklen_t len = sizeof(addr);
+
+    out[0] = '\0';
+    if (getpeername(fd, (struct sockaddr *) &addr, &len) != 0)
+        return;
+    if (addr.ss_family == AF_INET)
+        inet_ntop(AF_INET, &((struct sockaddr_in *) (void *) &addr)->sin_addr, out, size);
+    else if (addr.ss_family == AF_INET6)
+        inet_ntop(AF_INET6, &((struct sockaddr_in6 *) (void *) &addr)->sin6_addr, out, size);
+}
+
+static void uncount(bt_server_t *server)
+{
+    server->conn_count--;
+    atomic_fetch_sub_explicit(&server->loop->connections, 1, memory_order_relaxed);
+}
+
+void bt_server_accept(bt_server_t *server, int fd)
+{
+    bt_server_conn_t *c = server->closing ? NULL : bt_pool_get(&server->pool);
+
+    server->conn_count++;
+    if (c == NULL)
+        goto err_count;
+    c->x.loop = server->loop;
+    c->x.server = server;
+    read_peer(fd, c->x.peer, sizeof(c->x.peer));
+    bt_arena_init(&c->x.arena);
+    bt_conn_init_timers(c);
+    if (bt_stream_init(&c->stream, server->loop, &bt_server_stream_ops) < 0)
+        goto err_conn;
+    bt_list_init(&c->link);
+    bt_list_push(&server->conns, &c->link);
+    if (bt_stream_open(&c->stream, fd) < 0 || bt_stream_read_start(&c->stream) < 0)
+        bt_conn_close(c);
+    else
+        bt_conn_wait_idle(c);
+    return;
+
+err_conn:
+    bt_pool_put(&server->pool, c);
+err_count:
+    close(fd);
+    uncount(server);
+}
+
+/* From on_closed: the last one to leave turns off the light. */
+void bt_conn_closed(bt_stream_t *stream)
+{
+    bt_server_conn_t *c = bt_container_of(stream, bt_server_conn_t, stream);
+    bt_server_t *server = c->x.server;
+
+    bt_conn_drop_exchange(c);
+    bt_buf_unref(c->in);
+    bt_timer_stop(&c->deadline);
+    bt_timer_stop(&c->watch);
+    bt_list_remove(&c->link);
+    bt_pool_put(&server->pool, c);
+    uncount(server);
+    if (server->closing && server->conn_count == 0)
+        free_server(server);
+}
+
+void bt_conn_close(bt_server_conn_t *c)
+{
+    c->state = BT_CONN_CLOSED;
+    bt_timer_stop(&c->deadline);
+    bt_timer_stop(&c->watch);
+    bt_conn_drop_open(c);
+    bt_stream_close(&c->stream);
+}
+
+void bt_conn_gone(bt_server_conn_t *c)
+{
+    bool told = c->handling;
+
+    c->handling = false;
+    bt_conn_close(c);
+    if (!told)
+        return;
+    c->x.server->active_count--;
+    if (c->x.server->ops->on_gone != NULL)
+        c->x.server->ops->on_gone(&c->x);
+}
+
+/* FIN, not RST: a request that crosses our FIN on the wire is then cleanly unanswered, and clients retry it. */
+void bt_conn_retire(bt_server_conn_t *c)
+{
+    c->state = BT_CONN_CLOSED;
+    bt_timer_stop(&c->deadline);
+    bt_timer_stop(&c->watch);
+    bt_stream_close_after_flush(&c->stream, BT_LINGER_MS);
+}
+
+void bt_server_drain(bt_server_t *server)
+{
+    bt_list_t *it, *tmp;
+
+    server->draining = true;
+    bt_list_each (&server->conns, it, tmp) {
+        bt_server_conn_t *c = bt_container_of(it, bt_server_conn_t, link);
+        if (c->state == BT_CONN_IDLE && bt_conn_unread(c) == 0)
+            bt_conn_retire(c);
+    }
+}
+
+void bt_server_close(bt_server_t *server, void (*done)(void *arg), void *arg)
+{
+    server->draining = server->closing = true;
+    server->done = done;
+    server->done_arg = arg;
+    if (server->conn_count == 0) {
+        free_server(server);
+        return;
+    }
+    /* Closing is finished in a later turn, so the list does not change below; but on_gone may end other exchanges. */
+    bt_list_t *it, *tmp;
+    bt_list_each (&server->conns, it, tmp)
+        bt_conn_gone(bt_container_of(it, bt_server_conn_t, link));
+}

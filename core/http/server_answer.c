@@ -1,0 +1,394 @@
+/* server_answer.c - writing answers.
+ *
+ * Heads and copied bodies go into `out`, one buffer that is filled from the front and shared by reference; data given
+ * by the handler goes into the stream's queue as it is. In a chunked answer the slices of one turn are first kept in
+ * `open`, because the size of their chunk is known only when the turn ends: then on_flush writes size, slices and CRLF,
+ * and the stream sends them with whatever head stands before them in one writev. While the client is slow there is no
+ * such moment; slices are then passed on at once, so that the stream can copy small ones out of large buffers.
+ *
+ * Nothing here calls the handler. What goes wrong while it writes is told by on_gone in a later turn.
+ */
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "http/server_conn.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#define STATUS_LINE_MAX 256U
+
+static void fail(bt_server_conn_t *c)
+{
+    c->broken = true;
+    bt_conn_watch(c);
+}
+
+static void queue(bt_server_conn_t *c, bt_buf_t *owner, const char *p, size_t n)
+{
+    if (bt_stream_write(&c->stream, owner, p, n) < 0)
+        fail(c);
+}
+
+static void queue_copy(bt_server_conn_t *c, const char *p, size_t n)
+{
+    if (bt_stream_write_copy(&c->stream, p, n) < 0)
+        fail(c);
+}
+
+/* ---- chunks ---- */
+
+void bt_conn_drop_open(bt_server_conn_t *c)
+{
+    for (unsigned i = 0; i < c->open_count; i++)
+        bt_buf_unref(c->open[i].owner);
+    c->open_count = 0;
+    c->open_bytes = 0;
+}
+
+void bt_conn_emit(bt_server_conn_t *c, bool last)
+{
+    char head[24];
+
+    if (c->open_count > 0) {
+        int n = snprintf(head, sizeof(head), "%zx\r\n", c->open_bytes);
+        queue_copy(c, head, (size_t) n);
+        for (unsigned i = 0; i < c->open_count; i++)
+            queue(c, c->open[i].owner, c->open[i].p, c->open[i].n);
+        queue_copy(c, "\r\n", 2);
+        bt_conn_drop_open(c);
+    }
+    if (last)
+        queue_copy(c, "0\r\n\r\n", 5);
+}
+
+static void add_to_chunk(bt_server_conn_t *c, bt_buf_t *owner, const char *p, size_t n)
+{
+    if (c->open_count == BT_OPEN_MAX)
+        bt_conn_emit(c, false);
+    c->open[c->open_count++] = (struct bt_slice){p, n, owner != NULL ? bt_buf_ref(owner) : NULL};
+    c->open_bytes += n;
+    if (c->stream.in_write != 0)
+        bt_conn_emit(c, false);
+    else
+        bt_stream_want_flush(&c->stream);
+}
+
+/* ---- head ---- */
+
+/* n bytes of room in `out`; NULL when memory is out. */
+static char *out_room(bt_server_conn_t *c, size_t n)
+{
+    if (c->out != NULL && c->out->refs == 1)
+        c->out->len = 0;
+    if (c->out == NULL || c->out->cap - c->out->len < n) {
+        bt_buf_t *buf = bt_buf_new(n);
+        if (buf == NULL)
+            return NULL;
+        bt_buf_unref(c->out);
+        c->out = buf;
+    }
+    return c->out->data + c->out->len;
+}
+
+static void queue_out(bt_server_conn_t *c, size_t n)
+{
+    c->out->len += n;
+    queue(c, c->out, c->out->data + c->out->len - n, n);
+}
+
+static const char *date_text(bt_server_t *server)
+{
+    uint64_t now_s = bt_clock_wall_ms() / 1000;
+
+    if (now_s != server->date_s) {
+        time_t at = (time_t) now_s;
+        struct tm tm;
+        gmtime_r(&at, &tm);
+        strftime(server->date_text, sizeof(server->date_text), "%a, %d %b %Y %H:%M:%S GMT", &tm);
+        server->date_s = now_s;
+    }
+    return server->date_text;
+}
+
+/* A line end inside a header would let its author write headers of his own. */
+static bool is_clean(bt_str_t s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if (s.p[i] == '\r' || s.p[i] == '\n' || s.p[i] == '\0')
+            return false;
+    return true;
+}
+
+struct writer {
+    char *at;
+};
+
+static void put(struct writer *w, bt_str_t s)
+{
+    if (s.n > 0)
+        memcpy(w->at, s.p, s.n);
+    w->at += s.n;
+}
+
+static void put_header(struct writer *w, bt_str_t name, bt_str_t value)
+{
+    if (BT_SOFT(name.n == 0 || !is_clean(name) || !is_clean(value)))
+        return;
+    put(w, name);
+    put(w, BT_STR(": "));
+    put(w, value);
+    put(w, BT_STR("\r\n"));
+}
+
+static void put_number(struct writer *w, const char *fmt, unsigned long long value)
+{
+    w->at += sprintf(w->at, fmt, value);
+}
+
+static void put_status(bt_server_conn_t *c, struct writer *w, unsigned status)
+{
+    bt_server_t *server = c->x.server;
+
+    put(w, BT_STR("HTTP/1.1 "));
+    put_number(w, "%llu ", status);
+    put(w, bt_str(bt_http_reason(status)));
+    put(w, BT_STR("\r\n"));
+    put_header(w, BT_STR("Date"), bt_str(date_text(server)));
+    if (server->config.server_name != NULL)
+        put_header(w, BT_STR("Server"), bt_str(server->config.server_name));
+}
+
+static void put_framing(bt_server_conn_t *c, struct writer *w)
+{
+    if (c->has_length)
+        put_number(w, "Content-Length: %llu\r\n", (unsigned long long) c->length_left);
+    else if (c->chunked)
+        put(w, BT_STR("Transfer-Encoding: chunked\r\n"));
+    if (c->close_after)
+        put(w, BT_STR("Connection: close\r\n"));
+    else if (c->x.head.minor == 0)
+        put(w, BT_STR("Connection: keep-alive\r\n"));
+    put(w, BT_STR("\r\n"));
+}
+
+static size_t head_bytes(const bt_server_t *server, const bt_header_t *headers, unsigned count)
+{
+    size_t n = STATUS_LINE_MAX;
+
+    if (server->config.server_name != NULL)
+        n += strlen(server->config.server_name) + 16;
+    for (unsigned i = 0; i < count; i++)
+        n += headers[i].name.n + headers[i].value.n + 4;
+    return n;
+}
+
+static void choose_framing(bt_server_conn_t *c, unsigned status, uint64_t length)
+{
+    bool bodiless = status == 204 || status == 304;
+
+    c->no_body = bodiless || c->x.head.method == BT_HEAD;
+    c->has_length = !bodiless && length != BT_LENGTH_CHUNKED;
+    c->chunked = !bodiless && length == BT_LENGTH_CHUNKED && c->x.head.minor > 0;
+    c->length_left = c->has_length ? length : 0;
+    if (!c->x.head.keep_alive || c->x.server->draining)
+        c->close_after = true;
+    if (!bodiless && !c->has_length && !c->chunked)
+        c->close_after = true; /* HTTP/1.0: the end of the connection is the end of the body */
+}
+
+void bt_exchange_start(bt_exchange_t *x, unsigned status, const bt_header_t *headers,
+                       unsigned header_count, uint64_t length)
+{
+    bt_server_conn_t *c = bt_conn_of(x);
+
+    if (c->state != BT_CONN_ANSWER || BT_SOFT(x->status != 0 || status < 200 || status > 999))
+        return;
+    x->status = status;
+    choose_framing(c, status, length);
+    struct writer w = {out_room(c, head_bytes(x->server, headers, header_count))};
+    if (w.at == NULL) {
+        fail(c);
+        return;
+    }
+    const char *start = w.at;
+    put_status(c, &w, status);
+    for (unsigned i = 0; i < header_count; i++)
+        put_header(&w, headers[i].name, headers[i].value);
+    put_framing(c, &w);
+    queue_out(c, (size_t) (w.at - start));
+}
+
+/* ---- body and end ---- */
+
+void bt_exchange_write(bt_exchange_t *x, bt_buf_t *owner, const char *p, size_t n)
+{
+    bt_server_conn_t *c = bt_conn_of(x);
+
+    if (n == 0 || c->state != BT_CONN_ANSWER || BT_SOFT(x->status == 0))
+        return;
+    if (c->no_body)
+        return;
+    if (c->has_length) {
+        if (BT_SOFT(n > c->length_left))
+            n = (size_t) c->length_left;
+        c->length_left -= n;
+    }
+    x->body_sent += n;
+    if (c->chunked)
+        add_to_chunk(c, owner, p, n);
+    else
+        queue(c, owner, p, n);
+    if (bt_exchange_blocked(x))
+        bt_conn_watch(c);
+}
+
+static void stop_handling(bt_server_conn_t *c)
+{
+    if (c->handling)
+        c->x.server->active_count--;
+    c->handling = false;
+}
+
+/* The rest happens in bt_conn_answered, which the flush point calls even if nothing is left to send. */
+static void end_answer(bt_server_conn_t *c)
+{
+    stop_handling(c);
+    c->state = BT_CONN_FLUSH;
+    bt_stream_want_flush(&c->stream);
+    bt_conn_watch(c);
+}
+
+void bt_exchange_end(bt_exchange_t *x)
+{
+    bt_server_conn_t *c = bt_conn_of(x);
+
+    if (c->state != BT_CONN_ANSWER)
+        return;
+    if (BT_SOFT(x->status == 0) || (!c->no_body && BT_SOFT(c->length_left > 0))) {
+        bt_exchange_abort(x);
+        return;
+    }
+    bt_conn_emit(c, c->chunked && !c->no_body);
+    end_answer(c);
+}
+
+/* A missing last chunk or missing bytes show that the answer is cut; where the end of the connection would look like
+ * the regular end, only a reset does.
+ */
+void bt_exchange_abort(bt_exchange_t *x)
+{
+    bt_server_conn_t *c = bt_conn_of(x);
+    bool shows = x->status != 0 && (c->chunked || c->length_left > 0);
+
+    if (c->state != BT_CONN_ANSWER)
+        return;
+    if (shows) {
+        bt_conn_emit(c, false);
+        c->close_after = true;
+        end_answer(c);
+        return;
+    }
+    stop_handling(c);
+    if (x->status != 0)
+        bt_stream_reset(&c->stream);
+    bt_conn_close(c);
+}
+
+void bt_exchange_reset(bt_exchange_t *x)
+{
+    bt_server_conn_t *c = bt_conn_of(x);
+
+    if (c->state != BT_CONN_ANSWER)
+        return;
+    stop_handling(c);
+    bt_stream_reset(&c->stream);
+    bt_conn_close(c);
+}
+
+void bt_conn_answered(bt_server_conn_t *c)
+{
+    if (c->state != BT_CONN_FLUSH || bt_stream_pending(&c->stream) > 0)
+        return;
+    if (c->broken) {
+        bt_stream_reset(&c->stream);
+        bt_conn_close(c);
+        return;
+    }
+    bt_timer_stop(&c->watch);
+    if (c->close_after) {
+        bt_conn_retire(c);
+        return;
+    }
+    bt_conn_drop_exchange(c);
+    if (c->x.server->draining && bt_conn_unread(c) == 0) {
+        bt_conn_retire(c);
+        return;
+    }
+    bt_conn_wait_idle(c);
+    bt_conn_advance(c);
+}
+
+void bt_exchange_respond(bt_exchange_t *x, unsigned status, const char *content_type, bt_str_t body,
+                         const bt_header_t *headers, unsigned header_count)
+{
+    bt_server_conn_t *c = bt_conn_of(x);
+    bt_header_t *all = bt_arena_alloc(&x->arena, (header_count + 1) * sizeof(*all));
+    unsigned count = 0;
+
+    if (content_type != NULL)
+        all[count++] = (bt_header_t){BT_STR("Content-Type"), bt_str(content_type)};
+    for (unsigned i = 0; i < header_count; i++)
+        all[count++] = headers[i];
+    bt_exchange_start(x, status, all, count, body.n);
+    if (c->state == BT_CONN_ANSWER && body.n > 0 && !c->no_body && !c->broken) {
+        char *copy = out_room(c, body.n);
+        if (copy != NULL) {
+            memcpy(copy, body.p, body.n);
+            c->out->len += body.n;
+            bt_exchange_write(x, c->out, copy, body.n);
+        } else {
+            fail(c);
+            return;
+        }
+    }
+    bt_exchange_end(x);
+}
+
+bool bt_exchange_blocked(const bt_exchange_t *x)
+{
+    return bt_exchange_pending(x) > BT_STREAM_HIGH_BYTES || bt_conn_of(x)->stream.above_high;
+}
+
+size_t bt_exchange_pending(const bt_exchange_t *x)
+{
+    const bt_server_conn_t *c = bt_conn_of(x);
+    return bt_stream_pending(&c->stream) + c->open_bytes;
+}
+
+void bt_exchange_flush(bt_exchange_t *x)
+{
+    bt_stream_flush(&bt_conn_of(x)->stream);
+}
+
+/* ---- refusals ---- */
+
+/* Always the connection's last answer: the body of the refused request may still be on its way. */
+void bt_conn_refuse(bt_server_conn_t *c, unsigned status, const char *reason)
+{
+    static const bt_header_t retry = {{"Retry-After", 11}, {"1", 1}};
+    const char *type = status < 500 ? "invalid_request_error" : "server_error";
+    bt_text_t body;
+
+    c->close_after = true;
+    bt_log_debug("http", "refused with %u: %s", status,
+                 reason != NULL ? reason : "malformed request");
+    bt_text_init(&body);
+    bt_text_puts(&body, "{\"error\":{\"message\":");
+    bt_text_json_str(&body, bt_str(reason != NULL ? reason : bt_http_reason(status)));
+    bt_text_printf(&body, ",\"type\":\"%s\",\"code\":%u}}", type, status);
+    bt_exchange_respond(&c->x, status, "application/json", bt_text_str(&body), &retry,
+                        status == 503);
+    bt_text_fini(&body);
+}

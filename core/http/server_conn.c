@@ -1,0 +1,576 @@
+/* server_conn.c - reading requests.
+ *
+ *            first byte          head fine             body complete          end           all sent
+ *      IDLE -----------> HEAD ------------> BODY ------------------> ANSWER -----> FLUSH ------------> IDLE
+ *        ^                 |                  |                         |             |
+ *        |                 +----- refuse -----+-------------------------^             +-- close_after: FIN, linger
+ *
+ * One request at a time: the next one stays unread in the input buffer until the answer before it has left. Until then
+ * a slice of the old request's arena may still be queued, and a client that pipelines without reading cannot make us
+ * pile up answers.
+ *
+ * The input buffer is ours, not the stream's (on_alloc), so a head or a small body that arrives in pieces is put
+ * together without a copy. Spans of the head and a body in place point into it; they hold references, and bytes behind
+ * them are only ever appended. A large body of known length is read straight into a buffer of its size.
+ *
+ * While an answer is on its way we go on reading, because that is how FIN and RST are seen. When 64 KiB lie ahead,
+ * reading stops and the watch timer asks the kernel for POLLRDHUP.
+ */
+#include "http/server_conn.h"
+
+#include "base/err.h"
+#include "http/head.h"
+
+#define ROOM_MIN ((size_t) 1024) /* smaller rests of a buffer are not worth a read */
+#define WATCH_GONE_MS 50U
+#define WATCH_STALL_MS 1000U
+#define CHUNKED_START BT_BUF_STD_BYTES
+
+static bt_server_conn_t *conn_of(bt_stream_t *stream)
+{
+    return bt_container_of(stream, bt_server_conn_t, stream);
+}
+
+/* ---- input buffer ---- */
+
+/* Makes the unread bytes begin in a buffer with at least `room` bytes behind them. */
+static bool move_input(bt_server_conn_t *c, size_t room)
+{
+    size_t unread = bt_conn_unread(c);
+    bt_buf_t *buf = bt_buf_new(unread + room);
+
+    if (buf == NULL)
+        return false;
+    if (unread > 0)
+        memcpy(buf->data, c->in->data + c->in_at, unread);
+    bt_buf_unref(c->in);
+    c->in = buf;
+    c->in_at = 0;
+    c->in_end = unread;
+    return true;
+}
+
+static size_t input_room(const bt_server_conn_t *c)
+{
+    return c->in != NULL ? c->in->cap - c->in_end : 0;
+}
+
+/* Where the next read goes. Never moves a body that is being put together in place: it was sure to fit. */
+static bool make_room(bt_server_conn_t *c)
+{
+    if (c->state == BT_CONN_BODY && input_room(c) > 0)
+        return true;
+    if (c->in != NULL && bt_conn_unread(c) == 0 && c->in->refs == 1)
+        c->in_at = c->in_end = 0;
+    if (input_room(c) >= ROOM_MIN)
+        return true;
+    size_t unread = bt_conn_unread(c);
+    if (unread >= BT_AHEAD_MAX)
+        return false;
+    return move_input(c, unread > ROOM_MIN ? unread : ROOM_MIN);
+}
+
+static bool on_alloc(bt_stream_t *stream, char **p_p, size_t *n_p)
+{
+    bt_server_conn_t *c = conn_of(stream);
+
+    if (c->state == BT_CONN_BODY && c->direct) {
+        bt_buf_t *body = c->x.body_buf;
+        *p_p = body->data + body->len;
+        *n_p = (size_t) c->x.head.length - body->len;
+        return true;
+    }
+    if (!make_room(c))
+        return false;
+    *p_p = c->in->data + c->in_end;
+    *n_p = input_room(c);
+    return true;
+}
+
+/* ---- steps ---- */
+
+void bt_conn_drop_exchange(bt_server_conn_t *c)
+{
+    bt_conn_drop_open(c);
+    bt_buf_unref(c->out);
+    bt_buf_unref(c->head_buf);
+    bt_buf_unref(c->x.body_buf);
+    c->out = c->head_buf = c->x.body_buf = NULL;
+    bt_arena_fini(&c->x.arena);
+}
+
+static void resume_reading(bt_server_conn_t *c)
+{
+    if (!c->paused)
+        return;
+    c->paused = false;
+    if (bt_stream_read_start(&c->stream) < 0)
+        bt_conn_close(c);
+}
+
+static void set_deadline(bt_server_conn_t *c, uint64_t ms)
+{
+    if (ms > 0)
+        bt_timer_start(&c->deadline, ms);
+    else
+        bt_timer_stop(&c->deadline);
+}
+
+/* A connection that comes while the server drains may bring one request, but not keep the drain waiting for it. */
+static uint64_t idle_ms(const bt_server_config_t *config, bool draining)
+{
+    bool shorter =
+        config->head_timeout_ms > 0 &&
+        (config->idle_timeout_ms == 0 || config->head_timeout_ms < config->idle_timeout_ms);
+    return draining && shorter ? config->head_timeout_ms : config->idle_timeout_ms;
+}
+
+void bt_conn_wait_idle(bt_server_conn_t *c)
+{
+    c->state = BT_CONN_IDLE;
+    c->scan = 0;
+    c->blank_seen = false;
+    bt_timer_stop(&c->watch);
+    set_deadline(c, idle_ms(&c->x.server->config, c->x.server->draining));
+    if (bt_conn_unread(c) == 0) {
+        bt_buf_unref(c->in);
+        c->in = NULL;
+        c->in_at = c->in_end = 0;
+    }
+    resume_reading(c);
+}
+
+static void begin_head(bt_server_conn_t *c)
+{
+    bt_exchange_t *x = &c->x;
+
+    x->user = NULL;
+    x->head = (bt_head_t){0};
+    x->body = BT_STR_NULL;
+    x->start_us = bt_loop_now_us(x->loop);
+    x->ready_us = 0;
+    x->status = 0;
+    x->body_sent = 0;
+    c->direct = c->chunked = c->has_length = c->no_body = c->close_after = false;
+    c->state = BT_CONN_HEAD;
+    set_deadline(c, x->server->config.head_timeout_ms);
+}
+
+static void begin_answer(bt_server_conn_t *c)
+{
+    bt_timer_stop(&c->deadline);
+    c->state = BT_CONN_ANSWER;
+}
+
+static bool dispatch(bt_server_conn_t *c)
+{
+    bt_exchange_t *x = &c->x;
+
+    begin_answer(c);
+    x->ready_us = bt_loop_now_us(x->loop);
+    c->handling = true;
+    x->server->active_count++;
+    x->server->ops->on_request(x);
+    return true;
+}
+
+/* Refuses what we do not want to read. Our own limits come first, so that a handler which has seen on_head is not
+ * left with a request that is refused here. Returns the status, 0 = go on.
+ */
+static unsigned check_head(bt_server_conn_t *c, const char **reason_p)
+{
+    const bt_server_config_t *config = &c->x.server->config;
+    const bt_head_t *head = &c->x.head;
+    bt_str_t expect = bt_head_get(head, BT_STR("expect"));
+
+    if (expect.n > 0 && !bt_str_ieq(expect, BT_STR("100-continue"))) {
+        *reason_p = "unknown expectation";
+        return 417;
+    }
+    if (head->length > config->max_body_bytes) {
+        *reason_p = "request body is too large";
+        return 413;
+    }
+    size_t total = bt_buf_total_bytes();
+    if ((head->length > 0 || head->chunked) &&
+        (total > config->max_buffered_bytes || head->length > config->max_buffered_bytes - total)) {
+        *reason_p = "too many bytes are buffered, try again";
+        return 503;
+    }
+    if (c->x.server->ops->on_head != NULL)
+        return c->x.server->ops->on_head(&c->x, reason_p);
+    return 0;
+}
+
+static void answer_continue(bt_server_conn_t *c)
+{
+    static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
+
+    if (c->x.head.minor > 0 && bt_head_find(&c->x.head, BT_STR("expect")) != NULL)
+        (void) bt_stream_write(&c->stream, NULL, text, sizeof(text) - 1);
+}
+
+static bool refuse(bt_server_conn_t *c, unsigned status, const char *reason)
+{
+    begin_answer(c);
+    bt_conn_refuse(c, status, reason);
+    return true;
+}
+
+/* Takes what is there of a body that needs a buffer of its own. */
+static bool open_body_buf(bt_server_conn_t *c)
+{
+    size_t length = (size_t) c->x.head.length;
+    size_t have = bt_conn_unread(c);
+    bt_buf_t *body = bt_buf_new(length);
+
+    if (body == NULL)
+        return refuse(c, 503, "out of memory");
+    BT_ASSERT(have < length);
+    memcpy(body->data, c->in->data + c->in_at, have);
+    body->len = have;
+    c->in_at += have;
+    c->x.body_buf = body;
+    c->direct = true;
+    return true;
+}
+
+static bool begin_body(bt_server_conn_t *c)
+{
+    const bt_head_t *head = &c->x.head;
+
+    if (!head->chunked && head->length == 0)
+        return dispatch(c);
+    c->state = BT_CONN_BODY;
+    set_deadline(c, c->x.server->config.body_stall_ms);
+    if (head->chunked)
+        bt_chunk_init(&c->chunk);
+    if (head->chunked || bt_conn_unread(c) < head->length)
+        answer_continue(c);
+    if (!head->chunked && head->length > c->in->cap - c->in_at)
+        return open_body_buf(c);
+    return true;
+}
+
+/* The parsed headers move from the server's scratch room to the exchange. */
+static void keep_headers(bt_server_conn_t *c)
+{
+    bt_head_t *head = &c->x.head;
+    size_t bytes = head->header_count * sizeof(bt_header_t);
+    bt_header_t *kept = bt_arena_alloc(&c->x.arena, bytes + 1);
+
+    memcpy(kept, head->headers, bytes);
+    head->headers = kept;
+    c->head_buf = bt_buf_ref(c->in);
+}
+
+static bool accept_head(bt_server_conn_t *c, size_t n)
+{
+    bt_head_t *head = &c->x.head;
+    int rc = bt_head_parse_request(c->in->data + c->in_at, n, c->x.server->headers, head);
+
+    c->in_at += n;
+    if (rc != 0)
+        return refuse(c, head->refuse, NULL);
+    keep_headers(c);
+    const char *reason = NULL;
+    unsigned status = check_head(c, &reason);
+    if (status != 0)
+        return refuse(c, status, reason);
+    return begin_body(c);
+}
+
+/* One empty line before a request is skipped: old clients send one after a body. */
+static void skip_blank_line(bt_server_conn_t *c)
+{
+    const char *p = c->in->data + c->in_at;
+
+    if (!c->blank_seen && bt_conn_unread(c) >= 2 && p[0] == '\r' && p[1] == '\n') {
+        c->blank_seen = true;
+        c->in_at += 2;
+    }
+}
+
+static bool read_head(bt_server_conn_t *c)
+{
+    skip_blank_line(c);
+    const char *p = c->in->data + c->in_at;
+    size_t n = bt_conn_unread(c);
+    if (n == 0 || (n == 1 && p[0] == '\r' && !c->blank_seen))
+        return false;
+    long head = bt_head_scan(p, n, &c->scan);
+    if (head == BT_E_HTTP_HEAD_SIZE)
+        return refuse(c, 431, NULL);
+    if (head < 0)
+        return refuse(c, 400, NULL);
+    return head > 0 && accept_head(c, (size_t) head);
+}
+
+static bool read_direct_body(bt_server_conn_t *c)
+{
+    bt_exchange_t *x = &c->x;
+
+    if (x->body_buf->len < x->head.length)
+        return false;
+    x->body = (bt_str_t){x->body_buf->data, x->body_buf->len};
+    return dispatch(c);
+}
+
+static bool read_body_in_place(bt_server_conn_t *c)
+{
+    bt_exchange_t *x = &c->x;
+
+    if (bt_conn_unread(c) < x->head.length)
+        return false;
+    x->body = (bt_str_t){c->in->data + c->in_at, (size_t) x->head.length};
+    x->body_buf = bt_buf_ref(c->in);
+    c->in_at += x->body.n;
+    return dispatch(c);
+}
+
+/* 0, or the status to refuse with. Doubling: each byte is copied at most twice on average. */
+static unsigned append_body(bt_server_conn_t *c, bt_str_t data)
+{
+    const bt_server_config_t *config = &c->x.server->config;
+    bt_buf_t *old = c->x.body_buf;
+    size_t len = old != NULL ? old->len : 0;
+
+    if (data.n > config->max_body_bytes - len)
+        return 413;
+    if (old == NULL || old->cap - len < data.n) {
+        size_t cap = (len + data.n) * 2 > CHUNKED_START ? (len + data.n) * 2 : CHUNKED_START;
+        if (bt_buf_total_bytes() + cap > config->max_buffered_bytes)
+            return 503;
+        bt_buf_t *buf = bt_buf_new(cap);
+        if (buf == NULL)
+            return 503;
+        if (len > 0)
+            memcpy(buf->data, old->data, len);
+        buf->len = len;
+        bt_buf_unref(old);
+        c->x.body_buf = buf;
+    }
+    memcpy(c->x.body_buf->data + len, data.p, data.n);
+    c->x.body_buf->len += data.n;
+    return 0;
+}
+
+static bool read_chunked_body(bt_server_conn_t *c)
+{
+    bt_str_t piece = {c->in->data + c->in_at, bt_conn_unread(c)}, data;
+    unsigned status = 0;
+    size_t at = 0;
+    int rc;
+
+    while (status == 0 && (rc = bt_chunk_next(&c->chunk, piece, &at, &data)) == BT_CHUNK_DATA)
+        status = append_body(c, data);
+    c->in_at += at;
+    if (status != 0)
+        return refuse(c, status, NULL);
+    if (rc < 0)
+        return refuse(c, 400, "malformed chunk");
+    if (rc != BT_CHUNK_END)
+        return false;
+    if (c->x.body_buf != NULL)
+        c->x.body = (bt_str_t){c->x.body_buf->data, c->x.body_buf->len};
+    return dispatch(c);
+}
+
+static bool read_body(bt_server_conn_t *c)
+{
+    if (c->x.head.chunked)
+        return bt_conn_unread(c) > 0 && read_chunked_body(c);
+    return c->direct ? read_direct_body(c) : read_body_in_place(c);
+}
+
+/* One step; false when more input, the handler or the client has to come first. */
+static bool step(bt_server_conn_t *c)
+{
+    switch (c->state) {
+    case BT_CONN_IDLE:
+        if (bt_conn_unread(c) == 0)
+            return false;
+        begin_head(c);
+        return true;
+    case BT_CONN_HEAD:
+        return read_head(c);
+    case BT_CONN_BODY:
+        return read_body(c);
+    default:
+        return false;
+    }
+}
+
+static void pause_when_far_ahead(bt_server_conn_t *c)
+{
+    bool answering = c->state == BT_CONN_ANSWER || c->state == BT_CONN_FLUSH;
+
+    if (!answering || c->paused || bt_conn_unread(c) < BT_AHEAD_MAX)
+        return;
+    c->paused = true;
+    bt_stream_read_stop(&c->stream);
+    bt_conn_watch(c);
+}
+
+/* A loop instead of recursion: 64 KiB of pipelined requests that are answered on the spot would go deep. */
+void bt_conn_advance(bt_server_conn_t *c)
+{
+    if (c->advancing)
+        return;
+    c->advancing = true;
+    while (step(c))
+        continue;
+    c->advancing = false;
+    pause_when_far_ahead(c);
+}
+
+/* ---- watch ---- */
+
+static bool awaits_client(const bt_server_conn_t *c)
+{
+    return (c->state == BT_CONN_ANSWER || c->state == BT_CONN_FLUSH) &&
+           (c->paused || c->broken || bt_exchange_pending(&c->x) > 0);
+}
+
+static void arm_watch(bt_server_conn_t *c)
+{
+    uint64_t stall_ms = c->x.server->config.write_stall_ms;
+    uint64_t ms = stall_ms > 0 && stall_ms / 4 < WATCH_STALL_MS ? stall_ms / 4 : WATCH_STALL_MS;
+
+    if (c->paused && ms > WATCH_GONE_MS)
+        ms = WATCH_GONE_MS;
+    bt_timer_start(&c->watch, c->broken ? 0 : ms);
+}
+
+/* The time since which the client has taken nothing counts anew from each byte that left. */
+static bool is_stalled(bt_server_conn_t *c)
+{
+    uint64_t written = bt_stream_written(&c->stream);
+    uint64_t now_ms = bt_clock_ms();
+
+    if (written != c->stall_written || bt_exchange_pending(&c->x) == 0) {
+        c->stall_written = written;
+        c->stall_ms = now_ms;
+    }
+    uint64_t limit_ms = c->x.server->config.write_stall_ms;
+    return limit_ms > 0 && now_ms - c->stall_ms >= limit_ms;
+}
+
+static void on_watch(bt_timer_t *timer)
+{
+    bt_server_conn_t *c = bt_container_of(timer, bt_server_conn_t, watch);
+
+    if (c->broken || is_stalled(c)) {
+        bt_stream_reset(&c->stream);
+        bt_conn_gone(c);
+    } else if (c->paused && c->state == BT_CONN_ANSWER && bt_stream_peer_gone(&c->stream)) {
+        bt_conn_gone(c);
+    } else if (awaits_client(c)) {
+        arm_watch(c);
+    }
+}
+
+void bt_conn_watch(bt_server_conn_t *c)
+{
+    if (!awaits_client(c))
+        return;
+    if (!bt_timer_active(&c->watch)) {
+        c->stall_written = bt_stream_written(&c->stream);
+        c->stall_ms = bt_clock_ms();
+    } else if (!c->broken && !c->paused) {
+        return; /* it runs already, at the right pace */
+    }
+    arm_watch(c);
+}
+
+static void on_deadline(bt_timer_t *timer)
+{
+    bt_server_conn_t *c = bt_container_of(timer, bt_server_conn_t, deadline);
+
+    if (c->state == BT_CONN_IDLE) {
+        bt_conn_close(c);
+        return;
+    }
+    refuse(c, 408,
+           c->state == BT_CONN_HEAD ? "request head took too long" : "request body stalled");
+}
+
+void bt_conn_init_timers(bt_server_conn_t *c)
+{
+    bt_timer_init(c->x.loop, &c->deadline, on_deadline);
+    bt_timer_init(c->x.loop, &c->watch, on_watch);
+}
+
+/* ---- stream events ---- */
+
+static void on_read(bt_stream_t *stream, bt_buf_t *buf, char *p, size_t n)
+{
+    bt_server_conn_t *c = conn_of(stream);
+
+    (void) p;
+    if (buf != NULL) { /* on_alloc had no memory */
+        bt_conn_gone(c);
+        return;
+    }
+    if (c->state == BT_CONN_BODY) {
+        set_deadline(c, c->x.server->config.body_stall_ms);
+        if (c->direct)
+            c->x.body_buf->len += n;
+    }
+    if (c->state != BT_CONN_BODY || !c->direct)
+        c->in_end += n;
+    bt_conn_advance(c);
+}
+
+/* A client that only shuts its sending side counts as gone too: it cannot be told from one that left, and engines
+ * must not work for those. What is already on its way to it (FLUSH) is still sent.
+ */
+static void on_eof(bt_stream_t *stream, int rc)
+{
+    bt_server_conn_t *c = conn_of(stream);
+
+    if (c->state == BT_CONN_FLUSH && rc == 0) {
+        c->close_after = true;
+        return;
+    }
+    bt_conn_gone(c);
+}
+
+static void on_drain(bt_stream_t *stream)
+{
+    bt_server_conn_t *c = conn_of(stream);
+
+    if (c->handling && c->x.server->ops->on_drain != NULL)
+        c->x.server->ops->on_drain(&c->x);
+}
+
+static void on_write_error(bt_stream_t *stream, int rc)
+{
+    (void) rc;
+    bt_conn_gone(conn_of(stream));
+}
+
+/* Comes from the flush point or from uv, so the next request begins on a fresh stack, never inside the handler's call
+ * that ended the answer before it.
+ */
+static void on_sent(bt_stream_t *stream)
+{
+    bt_conn_answered(conn_of(stream));
+}
+
+/* The end of a turn: the slices of the open chunk get their head. */
+static void on_flush(bt_stream_t *stream)
+{
+    bt_conn_emit(conn_of(stream), false);
+}
+
+const bt_stream_ops_t bt_server_stream_ops = {
+    .on_read = on_read,
+    .on_eof = on_eof,
+    .on_drain = on_drain,
+    .on_write_error = on_write_error,
+    .on_closed = bt_conn_closed,
+    .on_alloc = on_alloc,
+    .on_sent = on_sent,
+    .on_flush = on_flush,
+};

@@ -1,0 +1,177 @@
+/* upstream.c - a pool of keep-alive connections to one worker.
+ *
+ * Newest first: the connection used last is the least likely to have been closed by the worker meanwhile, and the
+ * others grow old enough to be closed by us, before the worker does it under a request.
+ */
+#include "http/upstream.h"
+
+#include "base/err.h"
+
+#include <netinet/in.h>
+#include <stdlib.h>
+
+#define IDLE_TIMEOUT_MS 4000
+#define IDLE_MAX 256
+
+static size_t addr_bytes(const struct sockaddr *addr)
+{
+    switch (addr->sa_family) {
+    case AF_INET:
+        return sizeof(struct sockaddr_in);
+    case AF_INET6:
+        return sizeof(struct sockaddr_in6);
+    default:
+        return 0;
+    }
+}
+
+/* Field by field: padding and unused bytes differ between resolver answers. */
+static bool addr_equal(const struct sockaddr *a, const struct sockaddr *b)
+{
+    if (a->sa_family != b->sa_family)
+        return false;
+    if (a->sa_family == AF_INET) {
+        const struct sockaddr_in *x = (const void *) a, *y = (const void *) b;
+        return x->sin_port == y->sin_port && x->sin_addr.s_addr == y->sin_addr.s_addr;
+    }
+    const struct sockaddr_in6 *x = (const void *) a, *y = (const void *) b;
+    return x->sin6_port == y->sin6_port && x->sin6_scope_id == y->sin6_scope_id &&
+           memcmp(&x->sin6_addr, &y->sin6_addr, sizeof(x->sin6_addr)) == 0;
+}
+
+int bt_upstream_new(bt_upstream_t **up_p, bt_loop_t *loop, const struct sockaddr *addr,
+                    const bt_upstream_config_t *config)
+{
+    if (addr_bytes(addr) == 0)
+        return BT_E_INVAL;
+    bt_upstream_t *up = calloc(1, sizeof(*up));
+    if (up == NULL)
+        return BT_E_NOMEM;
+    up->loop = loop;
+    up->config = config != NULL ? *config : (bt_upstream_config_t){.idle_max = IDLE_MAX};
+    if (up->config.idle_timeout_ms == 0)
+        up->config.idle_timeout_ms = IDLE_TIMEOUT_MS;
+    memcpy(&up->addr, addr, addr_bytes(addr));
+    bt_list_init(&up->idle);
+    bt_pool_init(&up->conns, sizeof(bt_conn_t), up->config.idle_max);
+    *up_p = up;
+    return 0;
+}
+
+static bt_conn_t *conn_of_idle(bt_list_t *link)
+{
+    return bt_container_of(link, bt_conn_t, idle_link);
+}
+
+void bt_upstream_close_idle(bt_upstream_t *up)
+{
+    while (!bt_list_empty(&up->idle))
+        bt_upstream_close_conn(conn_of_idle(up->idle.next));
+}
+
+void bt_upstream_set_addr(bt_upstream_t *up, const struct sockaddr *addr)
+{
+    const struct sockaddr *old = (const void *) &up->addr;
+
+    if (BT_SOFT(addr_bytes(addr) == 0) || addr_equal(addr, old))
+        return;
+    memset(&up->addr, 0, sizeof(up->addr));
+    memcpy(&up->addr, addr, addr_bytes(addr));
+    up->addr_epoch++;
+    bt_upstream_close_idle(up);
+}
+
+static void free_if_done(bt_upstream_t *up)
+{
+    if (!up->freed || up->open_count > 0)
+        return;
+    bt_pool_fini(&up->conns);
+    free(up);
+}
+
+void bt_upstream_free(bt_upstream_t *up)
+{
+    bt_upstream_close_idle(up);
+    up->freed = true;
+    free_if_done(up);
+}
+
+unsigned bt_upstream_idle_count(const bt_upstream_t *up)
+{
+    return up->idle_count;
+}
+
+unsigned bt_upstream_active_count(const bt_upstream_t *up)
+{
+    return up->active_count;
+}
+
+int bt_upstream_new_conn(bt_conn_t **conn_p, bt_upstream_t *up)
+{
+    bt_conn_t *conn = bt_pool_get(&up->conns);
+    if (conn == NULL)
+        return BT_E_NOMEM;
+    int rc = bt_stream_init(&conn->stream, up->loop, &bt_call_stream_ops);
+    if (rc < 0) {
+        bt_pool_put(&up->conns, conn);
+        return rc;
+    }
+    conn->up = up;
+    conn->addr_epoch = up->addr_epoch;
+    bt_list_init(&conn->idle_link);
+    bt_timer_init(up->loop, &conn->timer, bt_call_on_deadline);
+    up->open_count++;
+    *conn_p = conn;
+    return 0;
+}
+
+static void leave_idle(bt_conn_t *conn)
+{
+    bt_list_remove(&conn->idle_link);
+    bt_timer_stop(&conn->timer);
+    conn->up->idle_count--;
+}
+
+bt_conn_t *bt_upstream_take_idle(bt_upstream_t *up)
+{
+    if (bt_list_empty(&up->idle))
+        return NULL;
+    bt_conn_t *conn = conn_of_idle(up->idle.next);
+    leave_idle(conn);
+    return conn;
+}
+
+void bt_upstream_park(bt_conn_t *conn)
+{
+    bt_upstream_t *up = conn->up;
+
+    if (up->freed || conn->addr_epoch != up->addr_epoch || up->config.idle_max == 0 ||
+        bt_stream_read_start(&conn->stream) < 0) {
+        bt_upstream_close_conn(conn);
+        return;
+    }
+    bt_list_push_front(&up->idle, &conn->idle_link);
+    conn->deadline = BT_DEADLINE_IDLE;
+    bt_timer_start(&conn->timer, up->config.idle_timeout_ms);
+    if (++up->idle_count > up->config.idle_max)
+        bt_upstream_close_conn(conn_of_idle(up->idle.prev));
+}
+
+void bt_upstream_close_conn(bt_conn_t *conn)
+{
+    BT_ASSERT(conn->call == NULL);
+    if (!bt_list_empty(&conn->idle_link))
+        leave_idle(conn);
+    bt_timer_stop(&conn->timer);
+    bt_stream_close(&conn->stream);
+}
+
+void bt_upstream_forget(bt_conn_t *conn)
+{
+    bt_upstream_t *up = conn->up;
+
+    bt_answer_fini(&conn->answer);
+    up->open_count--;
+    bt_pool_put(&up->conns, conn);
+    free_if_done(up);
+}

@@ -1,0 +1,31 @@
+/* resolve.h - host names to addresses, off the loop.
+ *
+ * Owner: the caller owns the request struct until its callback has run.
+ * Life:  start -> callback exactly once (also after cancel, with UV_ECANCELED).
+ * Flow:  numeric addresses answer at once (callback still comes from the loop, not from start).
+ * Cost:  uv's thread pool; never on the request path.
+ */
+#ifndef BT_LOOP_RESOLVE_H
+#define BT_LOOP_RESOLVE_H
+
+#include "loop/loop.h"
+
+typedef struct bt_resolve bt_resolve_t;
+/* rc: 0, BT_E_RESOLVE, UV_ECANCELED. addr is NULL unless rc is 0, and borrowed. */
+typedef void (*bt_resolve_cb)(bt_resolve_t *r, int rc, const struct sockaddr_storage *addr);
+struct bt_resolve {
+    uv_getaddrinfo_t req;
+    bt_resolve_cb cb;
+    unsigned port;
+    void *user;
+    bt_msg_t msg;                 /* brings a numeric answer */
+    struct sockaddr_storage addr; /* that answer */
+    bool numeric, cancelled;
+};
+int bt_resolve_start(bt_resolve_t *r, bt_loop_t *loop, const char *host, unsigned port,
+                     bt_resolve_cb cb);
+void bt_resolve_cancel(bt_resolve_t *r);
+/* Numeric only ("::1" and "[::1]" are the same), synchronous. BT_E_INVAL when host is a name. */
+int bt_resolve_numeric(const char *host, unsigned port, struct sockaddr_storage *addr_p);
+
+#endif

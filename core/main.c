@@ -1,0 +1,145 @@
+/* main.c - the command word. */
+#include "config/check.h"
+#include "config/help.h"
+#include "config/suggest.h"
+#include "gateway.h"
+#include "policy_tool.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define EXIT_WRONG 2 /* command line or configuration */
+
+static int print(void (*make)(bt_text_t *out))
+{
+    bt_text_t text;
+    bt_text_init(&text);
+    make(&text);
+    fwrite(text.data, 1, text.len, stdout);
+    bt_text_fini(&text);
+    return fflush(stdout) == 0 ? 0 : 1;
+}
+
+static int refuse(const char *why)
+{
+    fprintf(stderr, "baton: %s\n", why);
+    return EXIT_WRONG;
+}
+
+static bool wants_help(int argc, const char *const *argv)
+{
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+    return false;
+}
+
+static int load(bt_config_t *config, int argc, const char *const *argv, char *err, size_t err_size)
+{
+    int rc = bt_config_load(config, argc, argv, err, err_size);
+    if (rc < 0)
+        return rc;
+    rc = bt_config_check(config, err, err_size);
+    if (rc < 0)
+        bt_config_fini(config);
+    return rc;
+}
+
+static int run(int argc, const char *const *argv)
+{
+    char err[BT_CONFIG_ERR_BYTES] = "";
+    bt_config_t config;
+    bt_gateway_t *gateway;
+    if (wants_help(argc, argv))
+        return print(bt_help_run);
+    if (load(&config, argc, argv, err, sizeof err) < 0)
+        return refuse(err);
+    if (bt_gateway_open(&gateway, &config, argc, argv, err, sizeof err) < 0) {
+        bt_config_fini(&config);
+        return refuse(err);
+    }
+    int status = bt_gateway_run(gateway);
+    bt_gateway_close(gateway);
+    bt_config_fini(&config);
+    return status;
+}
+
+static int check(int argc, const char *const *argv)
+{
+    char err[BT_CONFIG_ERR_BYTES] = "";
+    bt_config_t config;
+    bt_text_t text;
+    if (wants_help(argc, argv))
+        return print(bt_help_run);
+    if (load(&config, argc, argv, err, sizeof err) < 0)
+        return refuse(err);
+    int rc = bt_config_check_ports(&config, err, sizeof err);
+    if (rc == 0) {
+        bt_text_init(&text);
+        bt_config_describe(&config, &text);
+        fwrite(text.data, 1, text.len, stdout);
+        bt_text_fini(&text);
+    }
+    bt_config_fini(&config);
+    return rc < 0 ? refuse(err) : fflush(stdout) == 0 ? 0 : 1;
+}
+
+static int version(int argc, const char *const *argv)
+{
+    (void) argc;
+    (void) argv;
+    puts("baton " BT_VERSION);
+    return 0;
+}
+
+static int help(int argc, const char *const *argv)
+{
+    if (argc > 0 && (strcmp(argv[0], "run") == 0 || strcmp(argv[0], "check") == 0))
+        return print(bt_help_run);
+    if (argc > 0 && strcmp(argv[0], "file") == 0)
+        return print(bt_help_file);
+    if (argc > 0 && strcmp(argv[0], "policy") == 0)
+        return print(bt_policy_tool_help);
+    return print(bt_help_overview);
+}
+
+static const struct command {
+    const char *word;
+    int (*run)(int argc, const char *const *argv);
+} commands[] = {
+    {"run", run},         {"check", check},       {"policy", bt_policy_tool},
+    {"version", version}, {"help", help},         {"--help", help},
+    {"-h", help},         {"--version", version},
+};
+#define COMMAND_COUNT (sizeof commands / sizeof commands[0])
+
+static int unknown_command(const char *word)
+{
+    char why[256];
+    bt_suggest_t s;
+    if (word[0] == '-') {
+        snprintf(why, sizeof why, "%.100s: the command comes first: baton run %.100s ...", word,
+                 word);
+        return refuse(why);
+    }
+    bt_suggest_init(&s, bt_str(word));
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (commands[i].word[0] != '-')
+            bt_suggest_offer(&s, commands[i].word);
+    if (bt_suggest_best(&s) != NULL)
+        snprintf(why, sizeof why, "%.100s: unknown command, did you mean %s?", word,
+                 bt_suggest_best(&s));
+    else
+        snprintf(why, sizeof why, "%.100s: unknown command; baton --help lists them", word);
+    return refuse(why);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return refuse("no command; try baton --help");
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (strcmp(argv[1], commands[i].word) == 0)
+            return commands[i].run(argc - 2, (const char *const *) argv + 2);
+    return unknown_command(argv[1]);
+}

@@ -1,0 +1,314 @@
+/* How it works: the least of a list by fields in order, or by one weighted sum. The values of all workers are gathered first, one
+ * tight loop a field, then looked through once; equals share the chance. A field that is not known (no fresh report of the
+ * engine) counts as worst, for the most as well as for the least. */
+#include "script/kernels.h"
+
+#include "base/rand.h"
+
+#include <math.h>
+
+#define DRAWS_MAX 16
+
+void bt_term_check(lua_State *L, bt_policy_t *policy, int idx, bt_term_t *term)
+{
+    int field = bt_vm_fields_find(L, &policy->row_fields, idx);
+
+    if (field < 0)
+        bt_vm_unknown(L, "field of a worker", bt_row_names, idx);
+    if (!bt_row_is_numeric((enum bt_row_field) field))
+        luaL_error(L, "field '%s' is not a number", bt_row_names[field]);
+    *term = (bt_term_t){(enum bt_row_field) field, 1};
+}
+
+static double term_value(bt_policy_t *policy, const bt_worker_t *w, const bt_term_t *term)
+{
+    double value;
+
+    return bt_worker_number(policy, w, term->field, &value) ? value * term->weight : HUGE_VAL;
+}
+
+static double count_of(const _Atomic int64_t *p)
+{
+    return (double) atomic_load_explicit(p, memory_order_relaxed);
+}
+
+/* The fields of our own ledger, which nearly all rankings use, get loops of their own. */
+void bt_term_fill(lua_State *L, const bt_rows_t *rows, const bt_term_t *term, double *values)
+{
+    bt_policy_t *policy = bt_policy_of(L);
+    const unsigned n = rows->count;
+    bt_worker_t *const *w = rows->workers;
+
+    switch (term->field) {
+    case BT_ROW_PREFILL_TOKENS:
+        for (unsigned i = 0; i < n; i++)
+            values[i] = term->weight * count_of(&w[i]->tokens[BT_PHASE_PREFILL]);
+        break;
+    case BT_ROW_DECODE_TOKENS:
+        for (unsigned i = 0; i < n; i++)
+            values[i] = term->weight * count_of(&w[i]->tokens[BT_PHASE_DECODE]);
+        break;
+    case BT_ROW_REQUESTS:
+        for (unsigned i = 0; i < n; i++)
+            values[i] = term->weight * (count_of(&w[i]->requests[BT_PHASE_PREFILL]) +
+                                        count_of(&w[i]->requests[BT_PHASE_DECODE]));
+        break;
+    case BT_ROW_PREFIX_BLOCKS:
+        bt_prefix_fill(L, rows, term->weight, values);
+        break;
+    default:
+        for (unsigned i = 0; i < n; i++)
+            values[i] = term_value(policy, w[i], term);
+    }
+}
+
+struct ranking {
+    bt_policy_t *policy;
+    const bt_term_t *terms;
+    unsigned count;
+    bool is_sum; /* one weighted sum, instead of fields in order */
+};
+
+/* Adds the other terms of a sum; `more` is scratch. What weighs nothing need not be known. */
+static void add_terms(lua_State *L, const struct ranking *r, const bt_rows_t *rows, double *values,
+                      double *more)
+{
+    for (unsigned t = 1; r->is_sum && t < r->count; t++) {
+        if (r->terms[t].weight == 0)
+            continue;
+        bt_term_fill(L, rows, &r->terms[t], more);
+        for (unsigned i = 0; i < rows->count; i++)
+            values[i] += more[i];
+    }
+}
+
+/* Between equals in the first field: < 0 when a is better. */
+static int compare_rest(const struct ranking *r, const bt_worker_t *a, const bt_worker_t *b)
+{
+    for (unsigned i = 1; !r->is_sum && i < r->count; i++) {
+        double x = term_value(r->policy, a, &r->terms[i]),
+               y = term_value(r->policy, b, &r->terms[i]);
+
+        if (x != y)
+            return x < y ? -1 : 1;
+    }
+    return 0;
+}
+
+static int best_of(const struct ranking *r, const bt_rows_t *rows, const double *values)
+{
+    unsigned best = 0, ties = 1;
+
+    for (unsigned i = 1; i < rows->count; i++) {
+        int order;
+
+        if (values[i] > values[best])
+            continue;
+        order =
+            values[i] < values[best] ? -1 : compare_rest(r, rows->workers[i], rows->workers[best]);
+        if (order > 0)
+            continue;
+        ties = order < 0 ? 1 : ties + 1;
+        if (order < 0 || bt_rand_below(ties) == 0)
+            best = i;
+    }
+    return rows->count != 0 ? (int) best : -1;
+}
+
+/* Pushes the best row of the list at index 1, or nothing. */
+static int push_best(lua_State *L, const struct ranking *r)
+{
+    bt_rows_t rows;
+    double *values;
+    int best;
+
+    bt_rows_get(L, r->policy, 1, &rows);
+    if (rows.count == 0)
+        return 0;
+    values = bt_kernels_values(L, r->policy, 2 * rows.count);
+    bt_term_fill(L, &rows, &r->terms[0], values);
+    add_terms(L, r, &rows, values, values + rows.count);
+    best = best_of(r, &rows, values);
+    if (best < 0)
+        return 0;
+    bt_rows_push(L, &rows, (unsigned) best);
+    return 1;
+}
+
+/* Fields from index `first` on, with this weight each. */
+static unsigned check_fields(lua_State *L, int first, double weight, bt_term_t *terms)
+{
+    bt_policy_t *policy = bt_policy_of(L);
+    int count = lua_gettop(L) - first + 1;
+
+    luaL_argcheck(L, count >= 1 && count <= BT_TERMS_MAX, first, "one to eight fields");
+    for (int i = 0; i < count; i++) {
+        bt_term_check(L, policy, first + i, &terms[i]);
+        terms[i].weight = weight;
+    }
+    return (unsigned) count;
+}
+
+static int rank_fields(lua_State *L, double sign)
+{
+    bt_term_t terms[BT_TERMS_MAX];
+    unsigned count = check_fields(L, 2, sign, terms);
+
+    return push_best(L, &(struct ranking){bt_policy_of(L), terms, count, false});
+}
+
+static int rank_sum(lua_State *L, double sign)
+{
+    bt_policy_t *policy = bt_policy_of(L);
+    bt_term_t terms[BT_TERMS_MAX];
+    int count = (lua_gettop(L) - 1) / 2;
+
+    luaL_argcheck(L, lua_gettop(L) % 2 == 1 && count >= 1 && count <= BT_TERMS_MAX, 2,
+                  "one to eight pairs of field and weight");
+    for (int i = 0; i < count; i++) {
+        bt_term_check(L, policy, 2 * i + 2, &terms[i]);
+        terms[i].weight = sign * luaL_checknumber(L, 2 * i + 3);
+    }
+    return push_best(L, &(struct ranking){policy, terms, (unsigned) count, true});
+}
+
+/* baton.argmin(list, field, tie_field...) */
+static int kernel_argmin(lua_State *L)
+{
+    return rank_fields(L, 1);
+}
+
+/* baton.argmax(list, field, tie_field...) */
+static int kernel_argmax(lua_State *L)
+{
+    return rank_fields(L, -1);
+}
+
+/* baton.argmin_sum(list, field, weight, ...) */
+static int kernel_argmin_sum(lua_State *L)
+{
+    return rank_sum(L, 1);
+}
+
+/* baton.argmax_sum(list, field, weight, ...) */
+static int kernel_argmax_sum(lua_State *L)
+{
+    return rank_sum(L, -1);
+}
+
+/* baton.range(list, field) -> least, most, mean of those that are known; nil when none is */
+static int kernel_range(lua_State *L)
+{
+    bt_policy_t *policy = bt_policy_of(L);
+    double *values, low = HUGE_VAL, high = -HUGE_VAL, sum = 0;
+    unsigned known = 0;
+    bt_rows_t rows;
+    bt_term_t term;
+
+    bt_term_check(L, policy, 2, &term);
+    bt_rows_get(L, policy, 1, &rows);
+    values = bt_kernels_values(L, policy, rows.count);
+    bt_term_fill(L, &rows, &term, values);
+    for (unsigned i = 0; i < rows.count; i++) {
+        if (values[i] == HUGE_VAL)
+            continue;
+        low = values[i] < low ? values[i] : low;
+        high = values[i] > high ? values[i] : high;
+        sum += values[i];
+        known++;
+    }
+    if (known == 0)
+        return 0;
+    lua_pushnumber(L, low);
+    lua_pushnumber(L, high);
+    lua_pushnumber(L, sum / known);
+    return 3;
+}
+
+/* baton.random() in [0, 1), baton.random(n) in 1..n */
+static int kernel_random(lua_State *L)
+{
+    lua_Integer n;
+
+    if (lua_isnoneornil(L, 1)) {
+        lua_pushnumber(L, bt_rand_unit());
+        return 1;
+    }
+    n = luaL_checkinteger(L, 1);
+    luaL_argcheck(L, n >= 1, 1, "at least 1");
+    lua_pushinteger(L, 1 + (lua_Integer) bt_rand_below((uint64_t) n));
+    return 1;
+}
+
+/* baton.pick2(list) -> two different members; the same one twice when there is but one */
+static int kernel_pick2(lua_State *L)
+{
+    size_t n;
+    uint64_t first, second;
+
+    luaL_checktype(L, 1, LUA_TTABLE);
+    n = lua_objlen(L, 1);
+    if (n == 0)
+        return 0;
+    first = bt_rand_below(n);
+    second = n == 1 ? 0 : (first + 1 + bt_rand_below(n - 1)) % n;
+    lua_rawgeti(L, 1, (int) first + 1);
+    lua_rawgeti(L, 1, (int) second + 1);
+    return 2;
+}
+
+/* k different numbers below n (Floyd); k <= n. */
+static void draw(unsigned n, unsigned k, unsigned *out)
+{
+    for (unsigned i = 0; i < k; i++) {
+        unsigned most = n - k + i, pick = (unsigned) bt_rand_below(most + 1);
+
+        for (unsigned j = 0; j < i; j++)
+            if (out[j] == pick) {
+                pick = most;
+                break;
+            }
+        out[i] = pick;
+    }
+}
+
+/* baton.power_of_k(list, k, field, tie_field...) -> the least of k drawn members */
+static int kernel_power_of_k(lua_State *L)
+{
+    bt_policy_t *policy = bt_policy_of(L);
+    lua_Integer k = luaL_checkinteger(L, 2);
+    bt_term_t terms[BT_TERMS_MAX];
+    bt_worker_t *drawn[DRAWS_MAX];
+    double values[DRAWS_MAX];
+    unsigned at[DRAWS_MAX], fields;
+    bt_rows_t rows, few = {.workers = drawn};
+
+    luaL_argcheck(L, k >= 1 && k <= DRAWS_MAX, 2, "1 to 16");
+    fields = check_fields(L, 3, 1, terms);
+    bt_rows_get(L, policy, 1, &rows);
+    if (rows.count == 0)
+        return 0;
+    few.count = rows.count < (unsigned) k ? rows.count : (unsigned) k;
+    draw(rows.count, few.count, at);
+    for (unsigned i = 0; i < few.count; i++)
+        drawn[i] = rows.workers[at[i]];
+    bt_term_fill(L, &few, &terms[0], values);
+    bt_rows_push(L, &rows,
+                 at[best_of(&(struct ranking){policy, terms, fields, false}, &few, values)]);
+    return 1;
+}
+
+void bt_kernels_add_pick(lua_State *L)
+{
+    static const luaL_Reg kernels[] = {{"argmin", kernel_argmin},
+                                       {"argmax", kernel_argmax},
+                                       {"argmin_sum", kernel_argmin_sum},
+                                       {"argmax_sum", kernel_argmax_sum},
+                                       {"range", kernel_range},
+                                       {"random", kernel_random},
+                                       {"pick2", kernel_pick2},
+                                       {"power_of_k", kernel_power_of_k},
+                                       {NULL, NULL}};
+
+    bt_kernels_set(L, kernels);
+}

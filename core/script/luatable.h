@@ -1,0 +1,37 @@
+/* luatable.h - a configuration file that is Lua, as a plain tree.
+ *
+ * Owner: the caller frees the tree.
+ * Life:  start-up and SIGHUP only.
+ * Flow:  the file runs in a small sandbox (base, string, table, math; os.getenv as `env`) with an instruction limit and must
+ *        return one table; functions, cycles and non-string/array keys are refused with their key path.
+ * Cost:  not for the request path.
+ */
+#ifndef BT_SCRIPT_LUATABLE_H
+#define BT_SCRIPT_LUATABLE_H
+
+#include "base/str.h"
+
+enum bt_value_type {
+    BT_VALUE_BOOL,
+    BT_VALUE_NUMBER,
+    BT_VALUE_STRING,
+    BT_VALUE_LIST,
+    BT_VALUE_TABLE
+};
+
+typedef struct bt_value {
+    enum bt_value_type type;
+    char *key; /* inside a table */
+    bool boolean;
+    double number;
+    char *string;
+    struct bt_value *items; /* list elements or table members (sorted by key) */
+    unsigned count;
+} bt_value_t;
+
+/* err: "file:line: message". An empty Lua table is a TABLE with count 0 (callers accept it as an empty list too). */
+int bt_lua_table_load(const char *path, bt_value_t **root_p, char *err, size_t err_size);
+void bt_value_free(bt_value_t *root);
+const bt_value_t *bt_value_get(const bt_value_t *table, const char *key);
+
+#endif

@@ -1,0 +1,229 @@
+/* How it works: as luatable.c, but with limits fit for data that a policy made, and numbers that need not be finite. An item is
+ * counted before it is filled, so that bt_value_free of the root finds everything whatever is raised in between. */
+#include "script/plain.h"
+
+#include "script/vm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct reader {
+    char path[256];
+    unsigned depth, values;
+    size_t bytes;
+};
+
+static void refuse(lua_State *L, const struct reader *r, const char *why)
+{
+    luaL_error(L, "%s: %s", r->path, why);
+}
+
+static void read_value(lua_State *L, struct reader *r, bt_value_t *out);
+
+static char *copy_text(lua_State *L, struct reader *r, int idx)
+{
+    bt_str_t s = bt_vm_str(L, idx);
+    char *copy;
+
+    r->bytes += s.n;
+    if (r->bytes > BT_PLAIN_BYTES)
+        refuse(L, r, "more than 1 MiB of text in all");
+    if (memchr(s.p, '\0', s.n) != NULL)
+        refuse(L, r, "a string holds a NUL byte");
+    copy = bt_str_dup(s);
+    if (copy == NULL)
+        refuse(L, r, "out of memory");
+    return copy;
+}
+
+static bt_value_t *add_item(lua_State *L, struct reader *r, bt_value_t *out, unsigned *cap)
+{
+    const bt_vm_t *vm = bt_vm_of(L);
+
+    if (bt_watch_is_over(&vm->watch))
+        bt_watch_raise(L, &vm->watch, 0);
+    if (++r->values > BT_PLAIN_VALUES)
+        refuse(L, r, "more than 65536 values in all");
+    if (out->count == *cap) {
+        unsigned wider = *cap == 0 ? 8 : *cap * 2;
+        bt_value_t *items = realloc(out->items, wider * sizeof(*items));
+        if (items == NULL)
+            refuse(L, r, "out of memory");
+        out->items = items;
+        *cap = wider;
+    }
+    out->items[out->count] = (bt_value_t){.type = BT_VALUE_BOOL};
+    return &out->items[out->count++];
+}
+
+static void read_list(lua_State *L, struct reader *r, bt_value_t *out, int table, size_t n)
+{
+    size_t at = strlen(r->path), keys = 0;
+    unsigned cap = 0;
+
+    out->type = BT_VALUE_LIST;
+    for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1))
+        if (lua_type(L, -2) != LUA_TNUMBER || ++keys > n)
+            refuse(L, r, "keys must be strings, or 1, 2, 3, ... without a gap");
+    if (keys != n)
+        refuse(L, r, "keys must be strings, or 1, 2, 3, ... without a gap");
+    for (size_t i = 1; i <= n; i++) {
+        snprintf(r->path + at, sizeof(r->path) - at, "[%zu]", i);
+        lua_rawgeti(L, table, (int) i);
+        read_value(L, r, add_item(L, r, out, &cap));
+        lua_pop(L, 1);
+        r->path[at] = '\0';
+    }
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(((const bt_value_t *) a)->key, ((const bt_value_t *) b)->key);
+}
+
+static void read_members(lua_State *L, struct reader *r, bt_value_t *out, int table)
+{
+    size_t at = strlen(r->path);
+    unsigned cap = 0;
+
+    out->type = BT_VALUE_TABLE;
+    for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1)) {
+        bt_value_t *item;
+
+        if (lua_type(L, -2) != LUA_TSTRING)
+            refuse(L, r, "keys must be strings, or 1, 2, 3, ... without a gap");
+        snprintf(r->path + at, sizeof(r->path) - at, ".%s", lua_tostring(L, -2));
+        item = add_item(L, r, out, &cap);
+        item->key = copy_text(L, r, -2);
+        read_value(L, r, item);
+        r->path[at] = '\0';
+    }
+    if (out->count > 1)
+        qsort(out->items, out->count, sizeof(*out->items), compare_keys);
+}
+
+static void read_table(lua_State *L, struct reader *r, bt_value_t *out)
+{
+    int table = lua_gettop(L);
+    size_t n = lua_objlen(L, table);
+
+    if (r->depth == BT_PLAIN_DEPTH)
+        refuse(L, r, "nested more than 8 deep (or a table holds itself)");
+    luaL_checkstack(L, 8, "plain data");
+    r->depth++;
+    if (n > 0)
+        read_list(L, r, out, table, n);
+    else
+        read_members(L, r, out, table);
+    r->depth--;
+}
+
+static void read_value(lua_State *L, struct reader *r, bt_value_t *out)
+{
+    switch (lua_type(L, -1)) {
+    case LUA_TBOOLEAN:
+        out->boolean = lua_toboolean(L, -1);
+        return;
+    case LUA_TNUMBER:
+        out->type = BT_VALUE_NUMBER;
+        out->number = lua_tonumber(L, -1);
+        return;
+    case LUA_TSTRING:
+        out->type = BT_VALUE_STRING;
+        out->string = copy_text(L, r, -1);
+        return;
+    case LUA_TTABLE:
+        read_table(L, r, out);
+        return;
+    default:
+        luaL_error(L, "%s: a %s value; only tables, numbers, strings and booleans are plain data",
+                   r->path, luaL_typename(L, -1));
+    }
+}
+
+void bt_plain_read(lua_State *L, int idx, const char *what, bt_value_t **root_p)
+{
+    struct reader r = {.depth = 0};
+
+    snprintf(r.path, sizeof(r.path), "%s", what);
+    *root_p = calloc(1, sizeof(**root_p));
+    if (*root_p == NULL)
+        refuse(L, &r, "out of memory");
+    lua_pushvalue(L, idx);
+    read_value(L, &r, *root_p);
+    lua_pop(L, 1);
+}
+
+static void push_items(lua_State *L, const bt_value_t *value)
+{
+    bool is_list = value->type == BT_VALUE_LIST;
+
+    luaL_checkstack(L, 8, "plain data");
+    lua_createtable(L, is_list ? (int) value->count : 0, is_list ? 0 : (int) value->count);
+    for (unsigned i = 0; i < value->count; i++) {
+        bt_plain_push(L, &value->items[i]);
+        if (is_list)
+            lua_rawseti(L, -2, (int) i + 1);
+        else
+            lua_setfield(L, -2, value->items[i].key);
+    }
+}
+
+void bt_plain_push(lua_State *L, const bt_value_t *value)
+{
+    if (value == NULL) {
+        lua_pushnil(L);
+        return;
+    }
+    switch (value->type) {
+    case BT_VALUE_BOOL:
+        lua_pushboolean(L, value->boolean);
+        return;
+    case BT_VALUE_NUMBER:
+        lua_pushnumber(L, value->number);
+        return;
+    case BT_VALUE_STRING:
+        lua_pushstring(L, value->string);
+        return;
+    default:
+        push_items(L, value);
+        return;
+    }
+}
+
+/* ---- copies ---- */
+
+static char *copy_or_null(const char *z)
+{
+    return z != NULL ? strdup(z) : NULL;
+}
+
+static bool copy_into(bt_value_t *out, const bt_value_t *from)
+{
+    *out = (bt_value_t){.type = from->type, .boolean = from->boolean, .number = from->number};
+    out->key = copy_or_null(from->key);
+    out->string = copy_or_null(from->string);
+    if ((from->key != NULL && out->key == NULL) || (from->string != NULL && out->string == NULL))
+        return false;
+    if (from->count == 0)
+        return true;
+    out->items = calloc(from->count, sizeof(*out->items));
+    if (out->items == NULL)
+        return false;
+    for (; out->count < from->count; out->count++)
+        if (!copy_into(&out->items[out->count], &from->items[out->count])) {
+            out->count++; /* half made, but to be freed */
+            return false;
+        }
+    return true;
+}
+
+bt_value_t *bt_value_copy(const bt_value_t *value)
+{
+    bt_value_t *copy = value != NULL ? calloc(1, sizeof(*copy)) : NULL;
+
+    if (copy == NULL || copy_into(copy, value))
+        return copy;
+    bt_value_free(copy);
+    return NULL;
+}

@@ -1,0 +1,27 @@
+/* prefix_hash.h - a prompt as a chain of block hashes. Private to core/script.
+ *
+ * Owner: nobody; pure functions.
+ * Life:  static.
+ * Flow:  hash i names the whole prompt up to the end of block i: XXH3-64, seed 1337, over the block, then over
+ *        LE64(hash i-1) and LE64(block), as Dynamo and Mooncake number their blocks (the first hash is the block's own).
+ * Cost:  one pass over the bytes that count; no allocation.
+ *
+ * A prompt given as one list of ids is hashed by ids (little-endian 32 bit), anything else by the raw bytes of its JSON
+ * value, four for a token, without a string's quotes. The last block counts only when it is full.
+ */
+#ifndef BT_SCRIPT_PREFIX_HASH_H
+#define BT_SCRIPT_PREFIX_HASH_H
+
+#include "base/str.h"
+
+#define BT_PREFIX_SEED 1337u
+#define BT_PREFIX_BLOCK_TOKENS 64 /* default */
+#define BT_PREFIX_BLOCK_TOKENS_MAX 1024
+#define BT_PREFIX_BYTES_PER_TOKEN 4
+#define BT_PREFIX_BLOCKS_MAX 1024 /* what comes after is not looked at: 65,536 tokens by default */
+
+/* prompt: raw JSON value. Returns the number of full blocks, at most max. */
+unsigned bt_prefix_chain(bt_str_t prompt, unsigned block_tokens, uint64_t *hashes, unsigned max);
+uint64_t bt_hash64(bt_str_t s, uint64_t seed); /* XXH3-64 */
+
+#endif

@@ -1,0 +1,97 @@
+/* How it works: open addressing over twice as many slots as there may be names; a slot goes from NULL to a cell once and
+ * never back, so readers need no lock. Writers of new names take one, or two threads could make the same name twice. */
+#include "script/shared_local.h"
+
+#include "base/err.h"
+#include "script/policy.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define SLOTS (2 * BT_SHARED_LOCAL_MAX)
+
+struct cell {
+    _Alignas(64) _Atomic int64_t value; /* a line of its own: loops hammer on these */
+    size_t name_n;
+    char name[BT_SHARED_LOCAL_NAME_MAX + 1];
+};
+
+static struct cell *_Atomic slots[SLOTS];
+static unsigned count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static unsigned hash_of(bt_str_t name)
+{
+    uint32_t h = 2166136261u;
+
+    for (size_t i = 0; i < name.n; i++)
+        h = (h ^ (unsigned char) name.p[i]) * 16777619u;
+    return h ^ h >> 15;
+}
+
+/* The cell, or NULL with the free slot where it belongs. */
+static struct cell *find(bt_str_t name, unsigned *slot_p)
+{
+    for (unsigned slot = hash_of(name) % SLOTS;; slot = (slot + 1) % SLOTS) {
+        struct cell *cell = atomic_load_explicit(&slots[slot], memory_order_acquire);
+
+        if (cell == NULL || bt_str_eq((bt_str_t){cell->name, cell->name_n}, name)) {
+            *slot_p = slot;
+            return cell;
+        }
+    }
+}
+
+static struct cell *make(bt_str_t name, unsigned slot)
+{
+    struct cell *cell = count < BT_SHARED_LOCAL_MAX ? aligned_alloc(64, sizeof(*cell)) : NULL;
+
+    if (cell == NULL)
+        return NULL;
+    memset(cell, 0, sizeof(*cell));
+    memcpy(cell->name, name.p, name.n);
+    cell->name_n = name.n;
+    count++;
+    atomic_store_explicit(&slots[slot], cell, memory_order_release);
+    return cell;
+}
+
+_Atomic int64_t *bt_shared_local_cell(bt_str_t name)
+{
+    struct cell *cell;
+    unsigned slot;
+
+    if (name.n == 0 || name.n > BT_SHARED_LOCAL_NAME_MAX)
+        return NULL;
+    cell = find(name, &slot);
+    if (cell == NULL) {
+        pthread_mutex_lock(&lock);
+        cell = find(name, &slot);
+        if (cell == NULL)
+            cell = make(name, slot);
+        pthread_mutex_unlock(&lock);
+    }
+    return cell != NULL ? &cell->value : NULL;
+}
+
+int64_t bt_shared_local_add(bt_str_t name, int64_t delta)
+{
+    _Atomic int64_t *cell = bt_shared_local_cell(name);
+
+    return cell != NULL ? atomic_fetch_add_explicit(cell, delta, memory_order_relaxed) + delta : 0;
+}
+
+int64_t bt_shared_local_get(bt_str_t name)
+{
+    _Atomic int64_t *cell = bt_shared_local_cell(name);
+
+    return cell != NULL ? atomic_load_explicit(cell, memory_order_relaxed) : 0;
+}
+
+void bt_shared_local_set(bt_str_t name, int64_t value)
+{
+    _Atomic int64_t *cell = bt_shared_local_cell(name);
+
+    if (cell != NULL)
+        atomic_store_explicit(cell, value, memory_order_relaxed);
+}

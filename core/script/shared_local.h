@@ -1,0 +1,22 @@
+/* shared_local.h - counters and last-value cells that all loops of the process share. Private to core/script; the calls
+ * that others may use are in policy.h.
+ *
+ * Owner: the process.
+ * Life:  a name lives for ever (names are few: a policy's own words, not request data).
+ * Flow:  find or make a cell, then plain atomics on it.
+ * Cost:  find is lock-free: one hash, usually one compare; making a new name takes a lock.
+ */
+#ifndef BT_SCRIPT_SHARED_LOCAL_H
+#define BT_SCRIPT_SHARED_LOCAL_H
+
+#include "base/str.h"
+
+#include <stdatomic.h>
+
+#define BT_SHARED_LOCAL_NAME_MAX 127
+#define BT_SHARED_LOCAL_MAX 4096
+
+/* NULL when the name is empty or too long, or when there are too many names. */
+_Atomic int64_t *bt_shared_local_cell(bt_str_t name);
+
+#endif

@@ -1,0 +1,44 @@
+-- luacheck: std luajit+busted
+-- baton policy test examples/custom_policy/spread_decode_spec.lua; pending in an interpreter without the real kernels.
+local has_kernels, testing = pcall(require, "baton.testing")
+local path = (debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "spread_decode.lua"
+
+describe("spread_decode", function()
+  if not has_kernels then
+    pending("needs baton policy test")
+    return
+  end
+
+  local function decodes(fleet, policies, times)
+    local seen = {}
+    for i = 1, times do
+      seen[i] = testing.plan(policies[i % #policies + 1], fleet).decode
+    end
+    return seen
+  end
+
+  it("takes the most free KV of all but the last", function()
+    local fleet = testing.fleet { prefill = 1, decode = 4 }
+    for name, free in pairs { d1 = 0.2, d2 = 0.9, d3 = 0.1, d4 = 0.8 } do
+      fleet:set(name, { kv_free = free })
+    end
+    local seen = decodes(fleet, { testing.load(path) }, 100)
+    for i = 2, #seen do -- from the second on; the first depends on where the counter stood
+      assert.are.equal(seen[i - 1] == "d2" and "d4" or "d2", seen[i])
+    end
+  end)
+
+  it("never takes one twice in a row, whichever event thread plans", function()
+    local fleet = testing.fleet { prefill = 2, decode = 5 }
+    local seen = decodes(fleet, { testing.load(path), testing.load(path), testing.load(path) }, 500)
+    for i = 2, #seen do
+      assert.are_not.equal(seen[i - 1], seen[i])
+    end
+  end)
+
+  it("serves with one decode worker, and single workers", function()
+    local policy = testing.load(path)
+    assert.are.same({ "d1", "d1" }, decodes(testing.fleet { prefill = 1, decode = 1 }, { policy }, 2))
+    assert.are.equal("h1", testing.plan(policy, testing.fleet { hybrid = 1 }).worker)
+  end)
+end)

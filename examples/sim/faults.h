@@ -1,0 +1,53 @@
+/* faults.h - what a worker is told to do wrong.
+ *
+ * Owner: a worker's list; a job gets a copy.
+ * Life:  set by POST /sim/fault or by one request's x-sim-fault header.
+ * Flow:  pick at a request's arrival; the first fault that fits is used up once.
+ * Cost:  nothing when the list is empty and the header absent.
+ */
+#ifndef SIM_FAULTS_H
+#define SIM_FAULTS_H
+
+#include "base/str.h"
+#include "http/message.h"
+#include "options.h"
+
+enum sim_fault_kind {
+    SIM_OK,
+    SIM_REFUSE,          /* listener closed for ms */
+    SIM_HANG,            /* the request is read, nothing is answered */
+    SIM_HANG_HEADERS,    /* 200 and headers, then nothing */
+    SIM_SLOW_FIRST_BYTE, /* ms longer */
+    SIM_STALL,           /* silent after_chunks into the stream */
+    SIM_RST,             /* connection reset there */
+    SIM_FIN,             /* connection closed there, answer incomplete */
+    SIM_STATUS,          /* error status */
+    SIM_ERROR_BODY,      /* 200 with an error object */
+    SIM_SSE_ERROR,       /* 200, SSE, error event first */
+    SIM_NO_PARAMS,       /* prefill answers without kv_transfer_params */
+    SIM_DIE              /* the engine dies */
+};
+
+typedef struct sim_fault {
+    enum sim_fault_kind kind;
+    unsigned times; /* uses left; 0 = gone; UINT32_MAX = for ever */
+    unsigned after_chunks, status, ms;
+    char path[64]; /* only requests whose path begins so; empty = inference routes */
+} sim_fault_t;
+
+#define SIM_FAULTS_MAX 16
+
+typedef struct sim_faults {
+    sim_fault_t list[SIM_FAULTS_MAX];
+    unsigned count;
+} sim_faults_t;
+
+/* Body of POST /sim/fault. 0, or -1 with a line in error. */
+int sim_fault_read(bt_str_t body, sim_fault_t *fault_p, char *error, size_t error_size);
+int sim_faults_add(sim_faults_t *faults, const sim_fault_t *fault);
+/* The fault for this request, SIM_OK when there is none. */
+sim_fault_t sim_faults_pick(sim_faults_t *faults, const bt_head_t *head, enum sim_role role,
+                            bool is_inference);
+const char *sim_fault_name(enum sim_fault_kind kind);
+
+#endif

@@ -1,0 +1,480 @@
+/* options.c - see options.h. */
+#include "options.h"
+
+#include "base/err.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+enum kind { TEXT, NUMBER, REAL, FLAG, ROLE, ENGINE, CONNECTOR, LATENCY };
+
+/* What --worker knows. size: room of a text. */
+static const struct key {
+    const char *name;
+    enum kind kind;
+    size_t offset, size;
+    const char *help;
+} keys[] = {
+#define AT(member) offsetof(sim_worker_options_t, member)
+#define ROOM(member) sizeof(((sim_worker_options_t *) 0)->member)
+    {"name", TEXT, AT(name), ROOM(name), "name in all output (p0, d0, h0 ... when absent)"},
+    {"role", ROLE, AT(role), 0, "prefill | decode | hybrid (plain is the same)"},
+    {"engine", ENGINE, AT(engine), 0, "vllm | sglang"},
+    {"connector", CONNECTOR, AT(connector), 0,
+     "NixlConnector | NixlPushConnector | ExampleConnector | SharedStorageConnector | "
+     "LMCacheConnectorV1 |\n"
+     "                     MooncakeConnectorV1 | MooncakeHybridConnector | none (vllm pairs: "
+     "NixlConnector)"},
+    {"count", NUMBER, AT(count), 0, "that many workers alike (names get a number)"},
+    {"port", NUMBER, AT(port), 0, "HTTP port; 0 = any free one"},
+    {"bootstrap_port", NUMBER, AT(bootstrap_port), 0,
+     "sglang prefill: port of the bootstrap server; 0 = any"},
+    {"side_port", NUMBER, AT(side_port), 0, "vllm: port of the NIXL side channel; 0 = any"},
+    {"engine_id", TEXT, AT(engine_id), ROOM(engine_id), "vllm: engine id (the name when absent)"},
+    {"model", TEXT, AT(model), ROOM(model), "model served (--model when absent)"},
+    {"version", TEXT, AT(version), ROOM(version), "engine version to report"},
+    {"tp", NUMBER, AT(tp), 0, "tensor-parallel size to report"},
+    {"dp", NUMBER, AT(dp), 0, "sglang: data-parallel ranks"},
+    {"block_size", NUMBER, AT(block_size), 0, "tokens a KV block (even)"},
+    {"blocks", NUMBER, AT(blocks), 0, "KV blocks"},
+    {"context", NUMBER, AT(context), 0, "longest prompt plus answer, in tokens"},
+    {"answer_tokens", NUMBER, AT(answer_tokens), 0,
+     "length of an answer without max_tokens (chat)"},
+    {"lease_ms", REAL, AT(lease_ms), 0, "vllm: how long prefill holds KV nobody reads (scaled)"},
+    {"waiting_ms", REAL, AT(waiting_ms), 0, "sglang: both waiting timers (scaled)"},
+    {"expired_keep", FLAG, AT(expired_keep), 0,
+     "1 = expired KV stays readable until its blocks are used again"},
+    {"ttft", REAL, AT(ttft), 0, "ms to the first token"},
+    {"ttft_per_token", REAL, AT(ttft_per_token), 0,
+     "  + ms per prompt token that must be computed"},
+    {"ttft_per_token2", REAL, AT(ttft_per_token2), 0, "  + ms per such token squared"},
+    {"itl", REAL, AT(itl), 0, "ms between tokens"},
+    {"itl_per_request", REAL, AT(itl_per_request), 0, "  + ms per other request on the worker"},
+    {"transfer_ms", REAL, AT(transfer_ms), 0, "ms that moving KV takes"},
+    {"jitter", REAL, AT(jitter), 0, "0.1 = every time up to 10 % longer or shorter (--seed)"},
+    {"queue", FLAG, AT(queue), 0, "1 = prefills of a worker run one after the other"},
+    {"latency", LATENCY, 0, 0, "0 = every time above is 0: answers come at once"},
+};
+#define KEY_COUNT (sizeof(keys) / sizeof(keys[0]))
+
+static const struct {
+    const char *name;
+    enum sim_connector connector;
+} connectors[] = {
+    {"none", SIM_NONE},
+    {"NixlConnector", SIM_NIXL},
+    {"NixlPullConnector", SIM_NIXL},
+    {"NixlPushConnector", SIM_NIXL_PUSH},
+    {"ExampleConnector", SIM_SHARED},
+    {"SharedStorageConnector", SIM_SHARED},
+    {"LMCacheConnectorV1", SIM_SHARED},
+    {"MooncakeConnectorV1", SIM_ASCEND},
+    {"MooncakeHybridConnector", SIM_ASCEND},
+};
+
+static const char *const flags[] = {
+    "--worker",     "--workers", "--ready-file",  "--seed",       "--model",       "--max-seconds",
+    "--time-scale", "--record",  "--record-body", "--help",       "--expect",      "--prompt",
+    "--system",     "--ids",     "--chat",        "--max-tokens", "--request-seed"};
+
+struct parse {
+    sim_options_t *o;
+    char *error;
+    size_t error_size;
+};
+
+__attribute__((format(printf, 2, 3))) static int wrong(struct parse *p, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(p->error, p->error_size, fmt, args);
+    va_end(args);
+    return 2;
+}
+
+const char *sim_role_name(enum sim_role role)
+{
+    return role == SIM_PREFILL ? "prefill" : role == SIM_DECODE ? "decode" : "hybrid";
+}
+
+const char *sim_engine_name(enum sim_engine engine)
+{
+    return engine == SIM_SGLANG ? "sglang" : "vllm";
+}
+
+static const char *nearest_key(bt_str_t name)
+{
+    const char *best = keys[0].name;
+
+    for (size_t i = 1; i < KEY_COUNT; i++)
+        if (bt_str_distance(name, bt_str(keys[i].name)) < bt_str_distance(name, bt_str(best)))
+            best = keys[i].name;
+    return best;
+}
+
+static int set_role(struct parse *p, sim_worker_options_t *w, bt_str_t value)
+{
+    if (bt_str_ieq(value, BT_STR("prefill")))
+        w->role = SIM_PREFILL;
+    else if (bt_str_ieq(value, BT_STR("decode")))
+        w->role = SIM_DECODE;
+    else if (bt_str_ieq(value, BT_STR("hybrid")) || bt_str_ieq(value, BT_STR("plain")))
+        w->role = SIM_HYBRID;
+    else
+        return wrong(p, "role=%.*s: must be prefill, decode or hybrid", BT_STR_ARG(value));
+    return 0;
+}
+
+static int set_engine(struct parse *p, sim_worker_options_t *w, bt_str_t value)
+{
+    if (bt_str_ieq(value, BT_STR("vllm")))
+        w->engine = SIM_VLLM;
+    else if (bt_str_ieq(value, BT_STR("sglang")))
+        w->engine = SIM_SGLANG;
+    else
+        return wrong(p, "engine=%.*s: must be vllm or sglang", BT_STR_ARG(value));
+    return 0;
+}
+
+static int set_connector(struct parse *p, sim_worker_options_t *w, bt_str_t value)
+{
+    for (size_t i = 0; i < sizeof(connectors) / sizeof(connectors[0]); i++) {
+        if (!bt_str_ieq(value, bt_str(connectors[i].name)))
+            continue;
+        w->connector = connectors[i].connector;
+        snprintf(w->connector_name, sizeof(w->connector_name), "%s", connectors[i].name);
+        return 0;
+    }
+    return wrong(p, "connector=%.*s: not simulated; --help lists those that are",
+                 BT_STR_ARG(value));
+}
+
+static int read_real(bt_str_t value, double *value_p)
+{
+    char text[64], *end = NULL;
+
+    if (value.n == 0 || value.n >= sizeof(text))
+        return BT_E_INVAL;
+    memcpy(text, value.p, value.n);
+    text[value.n] = '\0';
+    *value_p = strtod(text, &end);
+    return *end == '\0' && isfinite(*value_p) && *value_p >= 0 ? 0 : BT_E_INVAL;
+}
+
+static void set_latency_zero(sim_worker_options_t *w)
+{
+    w->ttft = w->ttft_per_token = w->ttft_per_token2 = 0;
+    w->itl = w->itl_per_request = w->transfer_ms = 0;
+}
+
+static int set_key(struct parse *p, sim_worker_options_t *w, const struct key *key, bt_str_t value)
+{
+    char *at = (char *) w + key->offset;
+    uint64_t number = 0;
+    double real = 0;
+
+    switch (key->kind) {
+    case ROLE:
+        return set_role(p, w, value);
+    case ENGINE:
+        return set_engine(p, w, value);
+    case CONNECTOR:
+        return set_connector(p, w, value);
+    case TEXT:
+        if (value.n == 0 || value.n >= key->size)
+            return wrong(p, "%s: 1 to %zu characters", key->name, key->size - 1);
+        memcpy(at, value.p, value.n);
+        at[value.n] = '\0';
+        return 0;
+    case NUMBER:
+        if (bt_str_u64(value, &number) != 0 || number > 100000000)
+            return wrong(p, "%s=%.*s: must be a whole number", key->name, BT_STR_ARG(value));
+        *(unsigned *) (void *) at = (unsigned) number;
+        return 0;
+    case FLAG:
+        if (!bt_str_eq(value, BT_STR("0")) && !bt_str_eq(value, BT_STR("1")))
+            return wrong(p, "%s=%.*s: must be 0 or 1", key->name, BT_STR_ARG(value));
+        *(bool *) (void *) at = value.p[0] == '1';
+        return 0;
+    case LATENCY:
+        if (!bt_str_eq(value, BT_STR("0")))
+            return wrong(p, "latency=%.*s: only 0 has a meaning; see ttft and itl",
+                         BT_STR_ARG(value));
+        set_latency_zero(w);
+        return 0;
+    case REAL:
+        break;
+    }
+    if (read_real(value, &real) != 0)
+        return wrong(p, "%s=%.*s: must be a number", key->name, BT_STR_ARG(value));
+    *(double *) (void *) at = real;
+    return 0;
+}
+
+static int set_pair(struct parse *p, sim_worker_options_t *w, bt_str_t pair)
+{
+    const char *equals = memchr(pair.p, '=', pair.n);
+    bt_str_t name = pair, value = BT_STR_NULL;
+
+    if (equals != NULL) {
+        name.n = (size_t) (equals - pair.p);
+        value = (bt_str_t){equals + 1, pair.n - name.n - 1};
+    }
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        if (!bt_str_eq(name, bt_str(keys[i].name)))
+            continue;
+        if (equals == NULL)
+            return wrong(p, "%s needs a value: %s=...", keys[i].name, keys[i].name);
+        return set_key(p, w, &keys[i], value);
+    }
+    return wrong(p, "unknown key \"%.*s\" of --worker; did you mean \"%s\"?", BT_STR_ARG(name),
+                 nearest_key(name));
+}
+
+static int check_worker(struct parse *p, const sim_worker_options_t *w)
+{
+    if (w->count == 0)
+        return wrong(p, "count=0: must be at least 1");
+    if (w->count > 1 && (w->port != 0 || w->bootstrap_port != 0 || w->side_port != 0))
+        return wrong(p, "count=%u with a fixed port: only port=0 can be shared", w->count);
+    if (w->block_size == 0 || w->block_size % 2 != 0 || w->blocks == 0)
+        return wrong(p, "block_size must be even and above 0, blocks above 0");
+    if (w->port > 65535 || w->bootstrap_port > 65535 || w->side_port > 65535 || w->dp == 0 ||
+        w->tp == 0)
+        return wrong(p, "ports end at 65535, tp and dp begin at 1");
+    return 0;
+}
+
+static int push_workers(struct parse *p, const sim_worker_options_t *w)
+{
+    sim_options_t *o = p->o;
+    sim_worker_options_t *all = realloc(o->workers, (o->worker_count + w->count) * sizeof(*all));
+
+    if (all == NULL)
+        return wrong(p, "out of memory");
+    o->workers = all;
+    for (unsigned i = 0; i < w->count; i++) {
+        sim_worker_options_t *one = &all[o->worker_count];
+        unsigned same = 0;
+        *one = *w;
+        for (unsigned k = 0; k < o->worker_count; k++)
+            same += all[k].role == w->role;
+        if (w->name[0] == '\0')
+            snprintf(one->name, sizeof(one->name), "%c%u", sim_role_name(w->role)[0], same);
+        else if (w->count > 1)
+            snprintf(one->name, sizeof(one->name), "%.20s%u", w->name, i);
+        if (w->engine_id[0] == '\0')
+            snprintf(one->engine_id, sizeof(one->engine_id), "%s", one->name);
+        o->worker_count++;
+    }
+    return 0;
+}
+
+static int parse_worker(struct parse *p, bt_str_t text)
+{
+    sim_worker_options_t w = {
+        .count = 1,
+        .tp = 1,
+        .dp = 1,
+        .block_size = 32,
+        .blocks = 32768,
+        .context = 131072,
+        .answer_tokens = 32,
+        .lease_ms = -1,
+        .waiting_ms = 300000,
+        .ttft = 3,
+        .itl = 5,
+        .transfer_ms = 1,
+    };
+    int rc = 0;
+
+    while (rc == 0 && text.n > 0) {
+        const char *comma = memchr(text.p, ',', text.n);
+        bt_str_t pair = {text.p, comma != NULL ? (size_t) (comma - text.p) : text.n};
+        size_t step = comma != NULL ? pair.n + 1 : pair.n;
+        rc = set_pair(p, &w, bt_str_trim(pair));
+        text.p += step;
+        text.n -= step;
+    }
+    if (w.connector_name[0] == '\0' && w.engine == SIM_VLLM && w.role != SIM_HYBRID)
+        set_connector(p, &w, BT_STR("NixlConnector"));
+    if (w.lease_ms < 0)
+        w.lease_ms = w.connector == SIM_ASCEND ? 480000 : 30000;
+    if (rc == 0)
+        rc = check_worker(p, &w);
+    return rc != 0 ? rc : push_workers(p, &w);
+}
+
+/* One worker a line, written like --worker; # begins a comment. */
+static int parse_file(struct parse *p, const char *path)
+{
+    FILE *f = fopen(path, "r");
+    char line[1024];
+    int rc = 0;
+
+    if (f == NULL)
+        return wrong(p, "--workers %s: cannot be read", path);
+    while (rc == 0 && fgets(line, sizeof(line), f) != NULL) {
+        bt_str_t text = bt_str_trim(bt_str(line));
+        if (text.n > 0 && text.p[0] != '#')
+            rc = parse_worker(p, text);
+    }
+    fclose(f);
+    return rc;
+}
+
+static int parse_count(struct parse *p, const char *flag, const char *value, uint64_t *out)
+{
+    if (bt_str_u64(bt_str(value), out) != 0)
+        return wrong(p, "%s %s: must be a whole number", flag, value);
+    return 0;
+}
+
+static int parse_flag(struct parse *p, const char *flag, const char *value)
+{
+    sim_options_t *o = p->o;
+    uint64_t number = 0;
+    int rc = 0;
+
+    if (strcmp(flag, "--worker") == 0)
+        return parse_worker(p, bt_str(value));
+    if (strcmp(flag, "--workers") == 0)
+        return parse_file(p, value);
+    if (strcmp(flag, "--ready-file") == 0)
+        o->ready_file = value;
+    else if (strcmp(flag, "--model") == 0)
+        o->model = value;
+    else if (strcmp(flag, "--prompt") == 0)
+        o->prompt = value;
+    else if (strcmp(flag, "--system") == 0)
+        o->system = value;
+    else if (strcmp(flag, "--ids") == 0)
+        o->ids = value;
+    else if (strcmp(flag, "--time-scale") == 0)
+        rc = read_real(bt_str(value), &o->time_scale);
+    else if (strcmp(flag, "--max-seconds") == 0)
+        rc = read_real(bt_str(value), &o->max_seconds);
+    else if (parse_count(p, flag, value, &number) != 0)
+        return 2;
+    else if (strcmp(flag, "--seed") == 0)
+        o->seed = number;
+    else if (strcmp(flag, "--request-seed") == 0)
+        o->request_seed = number;
+    else if (strcmp(flag, "--record") == 0)
+        o->record = (unsigned) number;
+    else if (strcmp(flag, "--record-body") == 0)
+        o->record_body = (unsigned) number;
+    else
+        o->max_tokens = (unsigned) number;
+    return rc == 0 ? 0 : wrong(p, "%s %s: must be a number", flag, value);
+}
+
+static int unknown_flag(struct parse *p, const char *flag)
+{
+    const char *best = flags[0];
+
+    for (size_t i = 1; i < sizeof(flags) / sizeof(flags[0]); i++)
+        if (bt_str_distance(bt_str(flag), bt_str(flags[i])) <
+            bt_str_distance(bt_str(flag), bt_str(best)))
+            best = flags[i];
+    return wrong(p, "unknown option %s; did you mean %s?", flag, best);
+}
+
+static bool is_flag(const char *flag)
+{
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+        if (strcmp(flag, flags[i]) == 0)
+            return true;
+    return false;
+}
+
+static int parse_all(struct parse *p, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        int rc;
+        if (!is_flag(argv[i]))
+            return unknown_flag(p, argv[i]);
+        if (strcmp(argv[i], "--help") == 0)
+            return 1;
+        if (strcmp(argv[i], "--expect") == 0 || strcmp(argv[i], "--chat") == 0) {
+            *(argv[i][2] == 'e' ? &p->o->expect : &p->o->expect_chat) = true;
+            continue;
+        }
+        if (i + 1 == argc)
+            return wrong(p, "%s needs a value", argv[i]);
+        rc = parse_flag(p, argv[i], argv[i + 1]);
+        if (rc != 0)
+            return rc;
+        i++;
+    }
+    if (p->o->expect && p->o->prompt == NULL && p->o->ids == NULL)
+        return wrong(p, "--expect needs --prompt TEXT or --ids 1,2,3");
+    if (!p->o->expect && p->o->worker_count == 0)
+        return wrong(p, "no worker: give --worker role=...,... (--help has examples)");
+    return 0;
+}
+
+int sim_options_parse(int argc, char **argv, sim_options_t *options_p, char *error,
+                      size_t error_size)
+{
+    struct parse p = {options_p, error, error_size};
+    int rc;
+
+    *options_p = (sim_options_t){.model = "sim",
+                                 .seed = 1,
+                                 .time_scale = 1,
+                                 .record = 1000,
+                                 .record_body = 65536,
+                                 .max_tokens = 16};
+    rc = parse_all(&p, argc, argv);
+    for (unsigned i = 0; i < options_p->worker_count; i++) {
+        sim_worker_options_t *w = &options_p->workers[i];
+        if (w->model[0] == '\0')
+            snprintf(w->model, sizeof(w->model), "%s", options_p->model);
+        if (w->version[0] == '\0')
+            snprintf(w->version, sizeof(w->version), "%s",
+                     w->engine == SIM_SGLANG ? "0.5.23" : "0.32.0");
+    }
+    return rc;
+}
+
+void sim_options_fini(sim_options_t *o)
+{
+    free(o->workers);
+    *o = (sim_options_t){0};
+}
+
+void sim_options_help(FILE *out)
+{
+    fputs("baton-sim: simulated prefill, decode and hybrid workers, many in one process\n\n"
+          "  baton-sim --worker role=prefill,connector=NixlConnector --worker "
+          "role=decode,connector=NixlConnector\n"
+          "  baton-sim --worker role=prefill,engine=sglang,count=2 --worker "
+          "role=decode,engine=sglang,count=2\n"
+          "  baton-sim --expect --prompt TEXT --max-tokens 8      the text that a right answer "
+          "has\n\n"
+          "Prints a line \"worker NAME ROLE URL bootstrap=PORT\" for each worker, then \"ready\". "
+          "Ends on SIGTERM.\n\n"
+          "  --worker KEY=VALUE,...  a worker (keys below); may be repeated\n"
+          "  --workers FILE          one worker a line, written the same way; # begins a comment\n"
+          "  --model NAME            model of all workers that name none (sim)\n"
+          "  --ready-file FILE       the same lines, written to FILE when all listen\n"
+          "  --seed N                seed of the jitter (1)\n"
+          "  --time-scale F          engine timers (leases, time-outs, polls) times F; latencies "
+          "stay (1)\n"
+          "  --max-seconds S         end after S seconds (0 = never)\n"
+          "  --record N              requests kept for GET /sim/requests (1000; 0 = none)\n"
+          "  --record-body N         body bytes kept of each (65536)\n"
+          "  --expect                print the expected text and end; with --prompt TEXT or --ids "
+          "1,2,3,\n"
+          "                          --max-tokens N (16), --chat (one user message), --system "
+          "TEXT, --request-seed N\n\n"
+          "Keys of --worker:\n",
+          out);
+    for (size_t i = 0; i < KEY_COUNT; i++)
+        fprintf(out, "  %-18s %s\n", keys[i].name, keys[i].help);
+    fputs("\nFaults, /sim/state and the formula of the text: examples/sim/README.md\n", out);
+}

@@ -1,0 +1,61 @@
+/* options.h - the command line of baton-sim.
+ *
+ * Owner: the caller of parse; every string is malloc'ed or points into argv.
+ * Life:  parse -> fini.
+ * Flow:  one table of keys a worker knows (options.c); the help text is printed from it, so it cannot lag behind.
+ * Cost:  start-up only.
+ */
+#ifndef SIM_OPTIONS_H
+#define SIM_OPTIONS_H
+
+#include "base/str.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum sim_role { SIM_HYBRID, SIM_PREFILL, SIM_DECODE };
+enum sim_engine { SIM_VLLM, SIM_SGLANG };
+enum sim_connector { SIM_NONE, SIM_NIXL, SIM_NIXL_PUSH, SIM_SHARED, SIM_ASCEND };
+
+typedef struct sim_worker_options {
+    char name[32];
+    enum sim_role role;
+    enum sim_engine engine;
+    enum sim_connector connector;
+    char connector_name[40]; /* as it was typed */
+    char model[128];
+    char engine_id[64];
+    char version[32];
+    unsigned port, bootstrap_port, side_port, count;
+    unsigned tp, dp;
+    unsigned block_size, blocks, context, answer_tokens;
+    double lease_ms, waiting_ms;
+    double ttft, ttft_per_token, ttft_per_token2, itl, itl_per_request, transfer_ms, jitter;
+    bool queue; /* prefills run one after the other */
+    bool expired_keep;
+} sim_worker_options_t;
+
+typedef struct sim_options {
+    sim_worker_options_t *workers; /* counts already expanded */
+    unsigned worker_count;
+    const char *ready_file, *model;
+    uint64_t seed;
+    double time_scale, max_seconds;
+    unsigned record, record_body;
+    /* --expect */
+    bool expect, expect_chat;
+    const char *prompt, *system, *ids;
+    unsigned max_tokens;
+    uint64_t request_seed;
+} sim_options_t;
+
+/* 0 = run; 1 = --help was asked for; 2 = wrong, and why (one line) is in error. */
+int sim_options_parse(int argc, char **argv, sim_options_t *options_p, char *error,
+                      size_t error_size);
+void sim_options_fini(sim_options_t *o);
+void sim_options_help(FILE *out);
+const char *sim_role_name(enum sim_role role);
+const char *sim_engine_name(enum sim_engine engine);
+
+#endif

@@ -1,0 +1,38 @@
+-- dynamo_kv - the cost function of Dynamo's KV router, as a baseline to compare with.
+--
+-- In blocks of 16 tokens, the lowest wins, ties are drawn:
+-- prefill: scale x (active prefill blocks + the prompt's - credit x matching ones) + decode blocks + weight x requests
+-- decode: decode blocks + weight x requests (no credit: KV comes from prefill)
+-- What differs: matches are what this gateway sent before, not what engines report; one tier of cache, no temperature.
+
+local params = {
+  overlap_credit = { type = "number", min = 0, max = 1, default = 1, doc = "router-kv-overlap-score-credit." },
+  prefill_load_scale = { type = "number", min = 0, default = 1, doc = "router-prefill-load-scale." },
+  request_weight = { type = "number", min = 0, default = 0, doc = "Cost of an active request, in blocks." },
+}
+
+local BLOCK = 16
+
+-- The prompt's own blocks cost the same everywhere; matches are never more than those, so the sum cannot fall below 0.
+local function with_prefix(list, req, p)
+  baton.prefix_match(list, req, BLOCK)
+  local worker = baton.argmin_sum(list, "prefill_tokens", p.prefill_load_scale / BLOCK,
+    "prefix_blocks", -p.prefill_load_scale * p.overlap_credit, "decode_tokens", 1 / BLOCK, "requests", p.request_weight)
+  if worker then
+    baton.prefix_insert(req, worker, BLOCK)
+  end
+  return worker
+end
+
+local function plan(req, view, ctx)
+  local p = ctx.params
+  local prefill = with_prefix(baton.pairable(view.prefill, view.decode), req, p)
+  if not prefill then
+    return { kind = "single", worker = with_prefix(view.single, req, p) }
+  end
+  local partners = baton.compatible(view.decode, prefill)
+  local decode = baton.argmin_sum(partners, "decode_tokens", 1 / BLOCK, "requests", p.request_weight)
+  return { prefill = prefill, decode = decode }
+end
+
+return { api = 1, name = "dynamo_kv", version = "1.0", params = params, plan = plan }

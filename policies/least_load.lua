@@ -1,0 +1,16 @@
+-- least_load - the least loaded prefill worker, and the least loaded decode worker that can be its partner.
+--
+-- Load is what this gateway itself has put on a worker: prompt tokens not yet prefilled, tokens being decoded. Requests
+-- break a tie; among equals the choice is random, so that idle workers share evenly.
+
+local function plan(_, view)
+  local prefills = baton.pairable(view.prefill, view.decode)
+  local prefill = baton.argmin(prefills, "prefill_tokens", "requests")
+  if not prefill then
+    return { kind = "single", worker = baton.argmin(view.single, "decode_tokens", "requests") }
+  end
+  local partners = baton.compatible(view.decode, prefill)
+  return { prefill = prefill, decode = baton.argmin(partners, "decode_tokens", "requests") }
+end
+
+return { api = 1, name = "least_load", version = "1.0", plan = plan }

@@ -1,0 +1,239 @@
+/* policy_bench.c - what one plan costs, by number of workers, and what one leg's edits cost.
+ *
+ * Usage: policy_bench   (prints ns per call: the median of nine runs)
+ *
+ * Every request has a session, a tenant and a prompt of 4 KiB. Half of the workers are prefill, half decode, all with some
+ * load, as in a busy fleet. "plain lua" is a policy that looks at every worker in Lua itself instead of calling a kernel.
+ */
+#include "base/rand.h"
+#include "script/policy.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RUNS 9
+
+static const char plain[] =
+    "local function least(list, field)\n"
+    "  local best, score\n"
+    "  for i = 1, #list do\n"
+    "    local value = list[i][field]\n"
+    "    if not score or value < score then best, score = list[i], value end\n"
+    "  end\n"
+    "  return best\n"
+    "end\n"
+    "return { api = 1, name = 'plain', version = '1', plan = function(_, view)\n"
+    "  local p = least(view.prefill, 'prefill_tokens')\n"
+    "  return { prefill = p, decode = least(baton.compatible(view.decode, p), 'decode_tokens') }\n"
+    "end }";
+
+static void die(const char *what)
+{
+    fprintf(stderr, "policy_bench: %s\n", what);
+    exit(1);
+}
+
+/* CPU time of this thread: other load on the machine disturbs it least. */
+static double cpu_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double) now.tv_sec * 1e9 + (double) now.tv_nsec;
+}
+
+static bt_worker_t *make_worker(unsigned i, enum bt_role role)
+{
+    bt_worker_spec_t spec;
+    bt_breaker_config_t breaker;
+    bt_worker_t *w;
+    char url[64], name[16], err[256];
+
+    snprintf(url, sizeof(url), "http://10.%u.%u.1:8000", i / 250, i % 250);
+    snprintf(name, sizeof(name), "w%u", i);
+    bt_worker_spec_init(&spec);
+    spec.url = strdup(url);
+    spec.name = strdup(name);
+    spec.connector = strdup("NixlConnector");
+    spec.role = role;
+    bt_breaker_config_defaults(&breaker);
+    if (bt_worker_new(&w, &spec, i + 1, i, &breaker, err, sizeof(err)) != 0)
+        die(err);
+    bt_worker_spec_fini(&spec);
+    w->tokens[BT_PHASE_PREFILL] = (int64_t) bt_rand_below(100000);
+    w->tokens[BT_PHASE_DECODE] = (int64_t) bt_rand_below(100000);
+    return w;
+}
+
+static void make_set(bt_worker_set_t *set, unsigned first, unsigned count, enum bt_role role)
+{
+    set->count = count;
+    set->items = calloc(count, sizeof(*set->items));
+    if (set->items == NULL)
+        die("out of memory");
+    for (unsigned i = 0; i < count; i++)
+        set->items[i] = make_worker(first + i, role);
+}
+
+static void free_set(bt_worker_set_t *set)
+{
+    for (unsigned i = 0; i < set->count; i++)
+        bt_worker_unref(set->items[i]);
+    free(set->items);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *) a, y = *(const double *) b;
+
+    return (x > y) - (x < y);
+}
+
+static double plan_ns(bt_policy_t *policy, const bt_policy_view_t *view, unsigned rounds)
+{
+    static char prompt[4098]; /* about a thousand tokens, the same each time */
+    bt_policy_request_t req = {.path = BT_STR("/v1/completions"),
+                               .n = 1,
+                               .session = BT_STR("session-1"),
+                               .tenant = BT_STR("tenant-1"),
+                               .prompt_tokens = 1024,
+                               .prompt = {prompt, sizeof(prompt)}};
+    double ns[RUNS];
+    bt_choice_t choice;
+
+    memset(prompt, 'x', sizeof(prompt));
+    for (int run = 0; run < RUNS; run++) {
+        double start_ns = cpu_ns();
+        for (unsigned i = 0; i < rounds; i++)
+            if (bt_policy_plan(policy, BT_POLICY_BOTH, &req, view, &choice) != 0)
+                die(bt_policy_error(policy));
+        ns[run] = (cpu_ns() - start_ns) / rounds;
+    }
+    qsort(ns, RUNS, sizeof(*ns), compare);
+    return ns[RUNS / 2];
+}
+
+static void bench_policy(const char *label, const char *name, const bt_policy_view_t *views,
+                         const unsigned *sizes)
+{
+    bt_policy_t *policy;
+    char err[512];
+
+    if (bt_policy_load(&policy, name, NULL, err, sizeof(err)) != 0)
+        die(err);
+    printf("%-18s", label);
+    for (int i = 0; i < 4; i++)
+        printf(" %10.0f", plan_ns(policy, &views[i], 400000 / (sizes[i] + 50)));
+    printf("\n");
+    bt_policy_free(policy);
+}
+
+static void bench_policies(void)
+{
+    static const unsigned sizes[] = {2, 64, 1000, 10000};
+    const char *const *names = bt_policy_embedded_names();
+    char path[] = "/tmp/policy_bench_XXXXXX.lua";
+    bt_worker_set_t prefill[4], decode[4];
+    bt_policy_view_t views[4];
+    int fd = mkstemps(path, 4);
+
+    if (fd < 0 || write(fd, plain, sizeof(plain) - 1) != (ssize_t) sizeof(plain) - 1)
+        die("cannot write a file in /tmp");
+    close(fd);
+    printf("%-18s", "ns per plan");
+    for (int i = 0, first = 0; i < 4; first += (int) sizes[i], i++) {
+        make_set(&prefill[i], (unsigned) first, sizes[i] / 2, BT_ROLE_PREFILL);
+        make_set(&decode[i], (unsigned) first + sizes[i] / 2, sizes[i] / 2, BT_ROLE_DECODE);
+        views[i] =
+            (bt_policy_view_t){&prefill[i], &decode[i], NULL, (uint64_t) i + 1, BT_STR("default")};
+        printf(" %10u", sizes[i]);
+    }
+    printf("\n");
+    for (int i = 0; names[i] != NULL; i++)
+        bench_policy(names[i], names[i], views, sizes);
+    bench_policy("plain lua", path, views, sizes);
+    unlink(path);
+    for (int i = 0; i < 4; i++) {
+        free_set(&prefill[i]);
+        free_set(&decode[i]);
+    }
+}
+
+static double edit_ns(const bt_dialect_t *dialect, bt_leg_view_t *leg, bool decode)
+{
+    enum { ROUNDS = 20000 };
+    double ns[RUNS];
+
+    leg->decode = decode;
+    for (int run = 0; run < RUNS; run++) {
+        double start_ns = cpu_ns();
+        for (int i = 0; i < ROUNDS; i++) {
+            bt_arena_t arena;
+            bt_edits_t edits;
+            bt_str_t reason;
+
+            bt_arena_init(&arena);
+            bt_edits_init(&edits, &arena);
+            if (bt_dialect_edit(dialect, leg, &edits, &reason) != BT_DIALECT_OK)
+                die(reason.p);
+            bt_arena_fini(&arena);
+        }
+        ns[run] = (cpu_ns() - start_ns) / ROUNDS;
+    }
+    qsort(ns, RUNS, sizeof(*ns), compare);
+    return ns[RUNS / 2];
+}
+
+static void bench_dialects(void)
+{
+    static const char *const names[] = {"sglang", "nixl", "nixl_push", "shared_cache"};
+    static const uint64_t room = 5975098084415727586u;
+    bt_leg_view_t leg = {
+        .path = BT_STR("/v1/completions"),
+        .request_id = BT_STR("req-1"),
+        .rid = BT_STR("bt0001"),
+        .rooms = &room,
+        .room_count = 1,
+        .body = BT_STR(
+            "{\"model\":\"m\",\"prompt\":\"The gateway takes one request.\",\"max_tokens\":64}"),
+        .prefill = {.host = BT_STR("10.0.0.1"),
+                    .engine_id = BT_STR("p0"),
+                    .bootstrap_port = 8998,
+                    .dp_size = 1,
+                    .tp_size = 1,
+                    .pp_size = 1,
+                    .dp_rank = -1},
+        .decode_peer = {
+            .host = BT_STR("10.0.0.2"), .dp_size = 1, .tp_size = 1, .pp_size = 1, .dp_rank = -1}};
+    bt_dialects_t *dialects;
+    char err[512];
+
+    if (bt_dialects_new(&dialects, NULL, err, sizeof(err)) != 0)
+        die(err);
+    printf("%-14s %10s %10s\n", "ns per leg", "prefill", "decode");
+    for (int i = 0; i < 4; i++) {
+        const bt_dialect_t *dialect = bt_dialects_find(dialects, names[i]);
+
+        leg.reply =
+            dialect->needs_reply
+                ? BT_STR("{\"kv_transfer_params\":{\"do_remote_prefill\":true,\"remote_block_ids\":"
+                         "[[1,2,3]],\"remote_engine_id\":\"p0\",\"remote_request_id\":\"cmpl-req-1-"
+                         "0-bd83aa8a\",\"remote_host\":"
+                         "\"127.0.0.1\",\"remote_port\":40061,\"tp_size\":1,\"remote_num_tokens\":"
+                         "72}}")
+                : BT_STR("");
+        printf("%-14s %10.0f", names[i], edit_ns(dialect, &leg, false));
+        printf(" %10.0f\n", edit_ns(dialect, &leg, true));
+    }
+    bt_dialects_free(dialects);
+}
+
+int main(void)
+{
+    bt_rand_seed(1);
+    bench_policies();
+    bench_dialects();
+    return 0;
+}

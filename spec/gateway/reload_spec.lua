@@ -1,0 +1,393 @@
+-- Policies change while traffic flows: by file, by SIGHUP, by the admin listener.
+-- No request may notice but by its headers.
+
+local clock = require("gateway.support.clock")
+local eventually = require("gateway.support.eventually")
+local fleet = require("gateway.support.fleet")
+local http = require("gateway.support.http")
+local json = require("gateway.support.json")
+local proc = require("gateway.support.proc")
+
+local BODY = '{"model":"sim","prompt":"hello there","max_tokens":4}'
+local PATH = "/v1/completions"
+-- Streams that outlast a spec, and some that end in it.
+local ENDLESS = '{"model":"sim","prompt":"hello there","max_tokens":100000,"stream":true}'
+local SHORT = '{"model":"sim","prompt":"hello there","max_tokens":100,"stream":true}'
+
+local f, folder
+
+-- ---- files ----
+
+local function sh(command)
+  assert(os.execute(command) == 0, command)
+end
+
+-- As an editor does: a new file takes the name.
+local function replace(path, text)
+  local file = assert(io.open(path .. ".tmp", "w"))
+  file:write(text)
+  file:close()
+  assert(os.rename(path .. ".tmp", path))
+end
+
+local function policy(version, plan)
+  return ([[
+return {
+  api = 1, name = "mine", version = "%s",
+  plan = function(req, view, ctx)
+    %s
+    return { worker = view.single[1].id }
+  end,
+}
+]]):format(version, plan or "")
+end
+
+local BROKEN = {
+  "return {",
+  "return { api = 1, name = 'mine', version = '0', plann = function() end }",
+  policy("0", "local x = nil; x = x.y"),
+  "error('no')",
+  "while true do end",
+  policy("0", "while true do end"),
+  "",
+}
+
+-- ---- the gateway ----
+
+local function start(flags, itl)
+  folder = proc.path("policies")
+  sh("mkdir " .. folder)
+  local words = flags and flags(folder) or { "--policy-dir", folder, "--policy", "mine" }
+  local worker = "role=hybrid,ttft=1,itl=" .. (itl or 1)
+  f = fleet.start({ workers = { worker .. ",name=w0", worker .. ",name=w1" }, flags = words })
+end
+
+local function mine()
+  return folder .. "/mine.lua"
+end
+
+local function ask(port)
+  local answer = http.post(port or f.port, PATH, BODY)
+  assert(answer.status == 200, answer.body)
+  return answer
+end
+
+local function version_now()
+  return ask():header("x-baton-policy")
+end
+
+local function policies()
+  return json.decode(http.get(f.admin_port, "/policies").body)
+end
+
+local function put(name, text)
+  local answer = http.request(f.admin_port, { method = "PUT", path = "/admin/policies/" .. name, body = text })
+  return answer, json.decode(answer.body)
+end
+
+local function wait_version(wanted)
+  eventually(function()
+    local seen = version_now()
+    return seen == wanted, seen
+  end, 10, "the policy is " .. wanted)
+end
+
+local function wait_error(part)
+  return eventually(function()
+    local row = policies().pools[1]
+    return type(row.error) == "string" and row.error:find(part, 1, true) and row, row.error
+  end, 10, "GET /policies says " .. part)
+end
+
+local function metric(line)
+  return f:metric(line)
+end
+
+describe("a policy", function()
+  before_each(function()
+    start(function(dir)
+      replace(dir .. "/mine.lua", policy("1"))
+      return { "--policy-dir", dir, "--policy", "mine" }
+    end)
+  end)
+
+  after_each(function()
+    f:stop()
+  end)
+
+  it("is named in the answer's headers, with its generation", function()
+    local answer = ask()
+    assert.equal("mine@1", answer:header("x-baton-policy"))
+    assert.equal("1", answer:header("x-baton-policy-generation"))
+    local told = policies()
+    assert.equal(1, told.generation)
+    assert.equal("default", told.pools[1].pool)
+    assert.equal("dir", told.pools[1].source)
+    assert.equal("good", told.pools[1].state)
+    assert.same({ "mine" }, told.dir)
+  end)
+
+  it("changes when its file is replaced, written in place, or behind a link that is swapped", function()
+    replace(mine(), policy("2"))
+    wait_version("mine@2")
+    assert.equal("2", ask():header("x-baton-policy-generation"))
+    local file = assert(io.open(mine(), "w"))
+    file:write(policy("3"))
+    file:close()
+    wait_version("mine@3")
+    -- A ConfigMap: mine.lua -> ..data/mine.lua, ..data -> ..one
+    sh(("mkdir %s/..one %s/..two"):format(folder, folder))
+    replace(folder .. "/..one/mine.lua", policy("4"))
+    replace(folder .. "/..two/mine.lua", policy("5"))
+    sh(("cd %s && ln -s ..one ..data && ln -sf ..data/mine.lua mine.lua"):format(folder))
+    wait_version("mine@4")
+    sh(("cd %s && ln -s ..two ..new && mv -T ..new ..data"):format(folder))
+    wait_version("mine@5")
+    replace(folder .. "/..two/mine.lua", policy("6"))
+    wait_version("mine@6")
+    assert.equal(6, metric('baton_policy_generation{pool="default"}'))
+    assert.equal(5, metric('baton_policy_reloads_total{result="ok"}'))
+  end)
+
+  it("keeps serving when the new text is broken in any way, and says why once", function()
+    for i, text in ipairs(BROKEN) do
+      replace(mine(), text)
+      eventually(function()
+        return metric('baton_policy_reloads_total{result="refused"}') == i
+      end, 10, "refusal " .. i)
+      assert.equal("mine@1", version_now())
+      assert.truthy(policies().pools[1].error:find("mine.lua", 1, true), policies().pools[1].error)
+    end
+    assert.truthy(wait_error("mine.lua"))
+    replace(mine(), policy("2"))
+    wait_version("mine@2")
+    assert.equal("young", policies().pools[1].state)
+    assert.equal(2, policies().generation)
+  end)
+
+  it("answers PUT with the generation that serves on all loops, or with file and line", function()
+    local answer, told = put("mine", policy("7"))
+    assert.equal(200, answer.status, answer.body)
+    assert.equal(2, told.generation)
+    assert.equal("7", told.version)
+    assert.same({ "default" }, told.pools)
+    for _ = 1, 20 do
+      assert.equal("mine@7", version_now())
+    end
+    answer, told = put("mine", policy("8"):gsub("plan =", "plann ="))
+    assert.equal(400, answer.status)
+    assert.truthy(told.error.message:find("admin/mine.lua", 1, true), answer.body)
+    assert.truthy(told.error.message:find("'plan'", 1, true), answer.body)
+    answer, told = put("mine", "return {\n  x = = 1 }")
+    assert.equal(400, answer.status)
+    assert.truthy(told.error.message:find("admin/mine.lua:2:", 1, true), answer.body)
+    assert.equal("mine@7", version_now())
+    -- a file that changes below it does not take it away; DELETE does
+    replace(mine(), policy("9"))
+    answer = http.request(f.admin_port, { method = "DELETE", path = "/policies/mine" })
+    assert.equal(200, answer.status, answer.body)
+    assert.equal("mine@9", version_now())
+    answer = http.request(f.admin_port, { method = "DELETE", path = "/policies/mine" })
+    assert.equal(404, answer.status, answer.body)
+    assert.equal(400, (put("..%2fmine", policy("1"))).status)
+    assert.equal(200, (put("nobodys", policy("1"))).status)
+  end)
+
+  it("falls back loudly when its file goes", function()
+    os.remove(mine())
+    wait_error("no policy 'mine'")
+    assert.equal("mine@1", version_now())
+    assert.equal("fallen_back", policies().pools[1].state)
+    assert.equal(1, metric("baton_policy_fallbacks_total"))
+    assert.truthy(f.gateway:stderr():find("serves on from memory", 1, true))
+    replace(mine(), policy("2"))
+    wait_version("mine@2")
+    assert.equal("young", policies().pools[1].state)
+  end)
+
+  it("is taken back when it fails soon after it came, and not tried again until it changes", function()
+    local bad = policy("2", "if req.model == 'sim' then error('boom') end")
+    replace(mine(), bad)
+    wait_version("mine@2")
+    for _ = 1, 12 do
+      ask() -- the built-in choice serves
+    end
+    wait_version("mine@1")
+    local row = wait_error("boom")
+    assert.truthy(row.error:find("taken back", 1, true), row.error)
+    assert.equal(1, metric("baton_policy_rollbacks_total"))
+    assert.equal(3, policies().generation)
+    assert.equal(1, select(2, f.gateway:stderr():gsub("was taken back", "")))
+    f.gateway:kill(proc.SIGHUP)
+    replace(folder .. "/other.lua", policy("1")) -- an event in the folder: looked at again
+    eventually(function()
+      return select(2, f.gateway:stderr():gsub("reloaded:", "")) == 1
+    end, 10, "SIGHUP was heard")
+    assert.equal("mine@1", version_now())
+    replace(mine(), policy("4"))
+    wait_version("mine@4")
+    assert.equal("young", policies().pools[1].state)
+    assert.equal(0, metric('baton_policy_not_as_asked{pool="default"}'))
+  end)
+
+  it("is looked at by SIGHUP, which makes no generation when nothing has changed", function()
+    f.gateway:kill(proc.SIGHUP)
+    eventually(function()
+      return f.gateway:stderr():find("reloaded: generation", 1, true) ~= nil
+    end, 10, "SIGHUP was heard")
+    assert.equal(1, policies().generation)
+    replace(mine(), policy("2"))
+    f.gateway:kill(proc.SIGHUP)
+    wait_version("mine@2")
+    assert.equal(2, policies().generation)
+  end)
+end)
+
+describe("a shipped policy", function()
+  it("is covered by a file of the same name, and comes back when that goes", function()
+    start(function(dir)
+      return { "--policy-dir", dir, "--policy", "random" }
+    end)
+    local path = folder .. "/random.lua"
+    assert.truthy(version_now():find("^random@"))
+    replace(path, policy("1"))
+    wait_version("mine@1")
+    os.remove(path)
+    eventually(function()
+      return version_now():find("^random@") ~= nil
+    end, 10, "the shipped one is back")
+    assert.equal(1, metric("baton_policy_fallbacks_total"))
+    assert.truthy(f.gateway:stderr():find("the shipped one serves", 1, true))
+    f:stop()
+  end)
+end)
+
+describe("a request", function()
+  after_each(function()
+    f:stop()
+  end)
+
+  -- Generation 1 leaves the next try to the gateway; generation 2 would give up.
+  it("keeps the generation it began with over a retry", function()
+    start(function(dir)
+      replace(dir .. "/mine.lua", policy("1"))
+      return { "--policy-dir", dir, "--policy", "mine", "--answer-timeout-secs", "1" }
+    end)
+    f.sim:fault("w0", { kind = "hang", times = 1 })
+    local c = http.start(f.port, { path = PATH, body = BODY })
+    eventually(function()
+      return #f:legs(PATH).hybrid == 1
+    end, 5, "its leg runs")
+    local gives_up = policy("2"):gsub("}%s*$", "fallback = function() return nil end }")
+    assert.equal(200, (put("mine", gives_up)).status)
+    c:wait()
+    assert.equal(200, c.answer.status, c.answer.body)
+    assert.equal("mine@1", c.answer:header("x-baton-policy"))
+    assert.equal("1", c.answer:header("x-baton-policy-generation"))
+    assert.equal("2", c.answer:header("x-baton-attempts"))
+    c:close()
+    -- and generation 2 does give up
+    f.sim:fault("w0", { kind = "hang", times = 1 })
+    local answer = http.post(f.port, PATH, BODY)
+    assert.is_true(answer.status >= 500, answer.status)
+    assert.equal("2", answer:header("x-baton-policy-generation"))
+  end)
+
+  it("makes a reload wait while four generations are alive, and nobody is refused", function()
+    start(function(dir)
+      replace(dir .. "/mine.lua", policy("1"))
+      return { "--policy-dir", dir, "--policy", "mine" }
+    end)
+    -- one per loop at least: sockets are spread by the kernel
+    local held = {}
+    local function hold(generation)
+      for _ = 1, 16 do
+        held[#held + 1] = { generation = tostring(generation), c = http.start(f.port,
+          { path = PATH, body = BODY, headers = { ["X-Sim-Fault"] = "slow_first_byte:3000@hybrid" } }) }
+      end
+      eventually(function()
+        return #f:legs(PATH).hybrid >= #held
+      end, 5, "they run")
+    end
+    hold(1)
+    for generation = 2, 4 do
+      local answer, told = put("mine", policy(tostring(generation)))
+      assert.equal(200, answer.status, answer.body)
+      assert.equal(generation, told.generation)
+      hold(generation)
+    end
+    local began = clock.now()
+    local late = http.start(f.admin_port, { method = "PUT", path = "/policies/mine", body = policy("5") })
+    eventually(function()
+      return policies().reloading == true
+    end, 5, "the fifth waits")
+    assert.equal("mine@4", version_now())
+    late:wait()
+    assert.equal(200, late.answer.status, late.answer.body)
+    assert.is_true(clock.now() - began > 0.2, "it waited")
+    late:close()
+    assert.equal("mine@5", version_now())
+    for _, h in ipairs(held) do
+      h.c:wait()
+      assert.equal(200, h.c.answer.status)
+      assert.equal(h.generation, h.c.answer:header("x-baton-policy-generation"))
+      h.c:close()
+    end
+  end)
+
+  it("never fails while good and broken texts alternate, and no open stream breaks", function()
+    start(function(dir)
+      replace(dir .. "/mine.lua", policy("1"))
+      return { "--policy-dir", dir, "--policy", "mine" }
+    end, 20)
+    local streams = {}
+    for i = 1, 20 do
+      streams[i] = http.start(f.port, { path = PATH, body = i <= 4 and SHORT or ENDLESS })
+    end
+    for _, c in ipairs(streams) do
+      c:wait_head()
+    end
+    local seen = {}
+    for i = 1, 60 do
+      local is_good = i % 2 == 0
+      local text = is_good and policy(tostring(i)) or BROKEN[i % #BROKEN + 1]
+      if text ~= "" and i % 6 > 1 then
+        assert.equal(is_good and 200 or 400, (put("mine", text)).status)
+      else
+        replace(mine(), text)
+      end
+      for _ = 1, 3 do
+        seen[ask():header("x-baton-policy")] = true
+      end
+      for _, c in ipairs(streams) do
+        c:pump()
+        assert.is_nil(c.answer.broken)
+      end
+    end
+    local count = 0
+    for _ in pairs(seen) do
+      count = count + 1
+    end
+    assert.is_true(count >= 15, count .. " generations answered")
+    assert.is_nil(seen["mine@0"], "no broken text ever served")
+    for i, c in ipairs(streams) do
+      local before = #c.answer.pieces
+      if i <= 4 then
+        c:wait()
+        assert.equal("[DONE]", c.answer:data()[#c.answer:data()])
+      else
+        c:wait(function(answer)
+          return #answer.pieces > before
+        end)
+      end
+      assert.equal(200, c.answer.status)
+      assert.equal("mine@1", c.answer:header("x-baton-policy"))
+      c:close()
+    end
+    assert.equal(0, metric("baton_policy_errors_total"))
+  end)
+end)
+
+teardown(function()
+  proc.clean()
+end)

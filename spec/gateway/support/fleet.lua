@@ -1,0 +1,325 @@
+-- fleet.lua - one simulator process with workers, one gateway before it, and looks into both.
+--
+--   local f = fleet.start({ workers = { "role=prefill", "role=decode" }, flags = { "--vllm-pd-disaggregation" } })
+--   local answer = f:post("/v1/completions", body)
+--   local legs = f:legs()          -- what the workers got since the last f:mark()
+--   f:stop()
+--
+-- workers: words of baton-sim --worker. They become --prefill, --decode and --worker-urls of the gateway, unless
+-- `config` (a function of the workers by name) returns the text of a baton.lua.
+
+local clock = require("gateway.support.clock")
+local eventually = require("gateway.support.eventually")
+local http = require("gateway.support.http")
+local json = require("gateway.support.json")
+local proc = require("gateway.support.proc")
+
+local fleet = {}
+
+local Fleet = {}
+Fleet.__index = Fleet
+
+local INFERENCE = {
+  ["/v1/completions"] = true,
+  ["/v1/chat/completions"] = true,
+  ["/v1/responses"] = true,
+  ["/v1/messages"] = true,
+  ["/generate"] = true,
+  ["/inference/v1/generate"] = true,
+  ["/v1/embeddings"] = true,
+  ["/rerank"] = true,
+  ["/v1/rerank"] = true,
+  ["/classify"] = true,
+}
+
+function fleet.binary(variable, name)
+  return os.getenv(variable) or ("build/release/" .. name)
+end
+
+local function wait_for_file(process, path)
+  return eventually(function()
+    local text = proc.read(path)
+    if text then
+      return text
+    end
+    if not process:is_alive() then
+      return error("UNABLE: " .. process.name .. " has ended: " .. process:stderr())
+    end
+  end, 10, process.name .. " writes its ready file")
+end
+
+-- ---- the simulator ----
+
+local Sim = {}
+Sim.__index = Sim
+
+local function parse_workers(text)
+  local list, by_name = {}, {}
+  for name, role, url, second in text:gmatch("worker (%S+) (%S+) (%S+) bootstrap=(%d+)") do
+    local w = { name = name, role = role, url = url, port = tonumber(url:match(":(%d+)$")), second = tonumber(second) }
+    list[#list + 1] = w
+    by_name[name] = w
+  end
+  return list, by_name
+end
+
+-- flags: more words of baton-sim.
+function fleet.start_sim(workers, flags)
+  local ready = proc.path("sim.ready")
+  local argv = { fleet.binary("BATON_SIM_BIN", "baton-sim"), "--ready-file", ready, "--record", "4000" }
+  for _, words in ipairs(workers) do
+    argv[#argv + 1] = "--worker"
+    argv[#argv + 1] = words
+  end
+  for _, flag in ipairs(flags or {}) do
+    argv[#argv + 1] = flag
+  end
+  local process = proc.start(argv, { name = "sim" })
+  local list, by_name = parse_workers(wait_for_file(process, ready))
+  return setmetatable({ process = process, list = list, workers = by_name }, Sim)
+end
+
+function Sim:state(name)
+  return json.decode(http.get(self.workers[name].port, "/sim/state").body)
+end
+
+-- The next matching request of this worker goes wrong so: { kind =, path =, times =, after_chunks =, status =, ms = }.
+function Sim:fault(name, fault)
+  local answer = http.post(self.workers[name].port, "/sim/fault", json.encode(fault))
+  assert(answer.status == 200, answer.body)
+end
+
+function Sim:reset(name)
+  for _, w in ipairs(self.list) do
+    if w.name ~= name then
+      return http.post(w.port, "/sim/reset?worker=" .. name, "{}")
+    end
+  end
+end
+
+local function read_entry(raw)
+  local e = json.decode(raw)
+  e.headers, e.header_list = {}, {}
+  for i, m in ipairs(json.members(json.raw(raw, "headers"))) do
+    local value = json.decode("[" .. m.raw .. "]")[1]
+    e.header_list[i] = { m.key, value }
+    e.headers[m.key] = e.headers[m.key] and e.headers[m.key] .. ", " .. value or value
+  end
+  e.path = e.target:match("^[^?]*")
+  return e
+end
+
+-- What came to a worker after request number `since`: { number, method, target, path, headers (lower case), body, ...
+-- }.
+function Sim:requests(name, since)
+  local text = http.get(self.workers[name].port, "/sim/requests?since=" .. (since or 0)).body
+  local out = {}
+  for i, raw in ipairs(json.elements(json.raw(text, "requests"))) do
+    out[i] = read_entry(raw)
+    out[i].worker = name
+  end
+  return out, tonumber(json.raw(text, "next")) - 1
+end
+
+-- ---- the gateway ----
+
+local function worker_flags(sim)
+  local argv, urls = {}, {}
+  for _, w in ipairs(sim.list) do
+    if w.role == "prefill" then
+      for _, word in ipairs({ "--prefill", w.url, w.second > 0 and w.second or "none" }) do
+        argv[#argv + 1] = word
+      end
+    elseif w.role == "decode" then
+      argv[#argv + 1] = "--decode"
+      argv[#argv + 1] = w.url
+    else
+      urls[#urls + 1] = w.url
+    end
+  end
+  if #urls > 0 then
+    argv[#argv + 1] = "--worker-urls"
+    for _, url in ipairs(urls) do
+      argv[#argv + 1] = url
+    end
+  end
+  return argv
+end
+
+local QUICK = {
+  "--worker-startup-check-interval", "0.05", "--health-check-interval-secs", "0.5", "--load-interval-secs", "0.5",
+}
+
+-- argv of the gateway on free ports; ready file's path.
+local function gateway_argv(words)
+  local ready = proc.path("gateway.ready")
+  local argv = {
+    fleet.binary("BATON_BIN", "baton"), "run", "--port", "0", "--admin-port", "0", "--loops", "2", "--ready-file",
+      ready,
+  }
+  for _, list in ipairs({ QUICK, words }) do
+    for _, word in ipairs(list) do
+      argv[#argv + 1] = word
+    end
+  end
+  return argv, ready
+end
+
+-- A gateway with these words, before a simulator or none.
+function fleet.start_gateway(words)
+  local argv, ready = gateway_argv(words)
+  local process = proc.start(argv, { name = "baton" })
+  local told = json.decode(wait_for_file(process, ready))
+  return process, told.port, told.admin_port
+end
+
+local function config_words(sim, config)
+  local path = proc.write("baton.lua", config(sim.workers))
+  return { path }
+end
+
+-- ask: workers, sim (flags), flags, config, ready (false: do not wait until requests can be served).
+function fleet.start(ask)
+  local sim = fleet.start_sim(ask.workers, ask.sim)
+  local words = ask.config and config_words(sim, ask.config) or worker_flags(sim)
+  for _, flag in ipairs(ask.flags or {}) do
+    words[#words + 1] = flag
+  end
+  if ask.config then -- the file stands first
+    table.insert(words, 1, table.remove(words, 1))
+  end
+  local process, port, admin_port = fleet.start_gateway(words)
+  local self = setmetatable(
+    { sim = sim, workers = sim.workers, gateway = process, port = port, admin_port = admin_port, marks = {} }, Fleet)
+  if ask.ready ~= false then
+    self:wait_ready()
+  end
+  self:mark()
+  return self
+end
+
+-- Ready, and every worker is up: a spec's first request then finds them all.
+function Fleet:wait_ready()
+  eventually(function()
+    local answer = http.get(self.port, "/readiness")
+    return answer.status == 200, answer.body
+  end, 10, "/readiness is 200")
+  eventually(function()
+    for _, w in ipairs(self.sim.list) do
+      local _, count = self.sim:state(w.name), 0
+      for _, r in ipairs(self.sim:requests(w.name)) do
+        count = count + (r.path == "/health" and 1 or 0)
+      end
+      if count == 0 then
+        return false, w.name .. " was not asked for its health"
+      end
+    end
+    return true
+  end, 10, "all workers were looked at")
+end
+
+function Fleet:state(name)
+  return self.sim:state(name)
+end
+
+function Fleet:requests(name, since)
+  return self.sim:requests(name, since)
+end
+
+-- From here on legs() counts.
+function Fleet:mark()
+  for _, w in ipairs(self.sim.list) do
+    local _, last = self.sim:requests(w.name, 1e9)
+    self.marks[w.name] = last
+  end
+end
+
+-- Requests of one kind of path since the mark, by role: { prefill = {...}, decode = {...}, hybrid = {...} }.
+-- wanted: a path, a function of the entry, or nil for all inference routes.
+function Fleet:legs(wanted)
+  local out = { prefill = {}, decode = {}, hybrid = {} }
+  for _, w in ipairs(self.sim.list) do
+    for _, e in ipairs(self.sim:requests(w.name, self.marks[w.name])) do
+      local is_wanted
+      if type(wanted) == "function" then
+        is_wanted = wanted(e)
+      else
+        is_wanted = wanted and e.path == wanted or (not wanted and INFERENCE[e.path])
+      end
+      if is_wanted then
+        table.insert(out[w.role], e)
+      end
+    end
+  end
+  return out
+end
+
+-- mark, one request, its answer and its legs.
+function Fleet:exchange(path, body, headers)
+  self:mark()
+  local answer = http.request(self.port, { path = path, body = body, headers = headers })
+  return answer, self:legs(path)
+end
+
+function Fleet:post(path, body, headers)
+  return http.post(self.port, path, body, headers)
+end
+
+function Fleet:get(path, headers)
+  return http.get(self.port, path, headers)
+end
+
+-- A value of the admin listener's /metrics, nil when the line is not there.
+function Fleet:metric(line_begin)
+  local text = http.get(self.admin_port, "/metrics").body
+  for line in text:gmatch("[^\n]+") do
+    if line:sub(1, #line_begin) == line_begin then
+      return tonumber(line:match("%s(%S+)$"))
+    end
+  end
+end
+
+-- The gateway must end by itself and cleanly: a sanitizer's findings are exit codes too.
+function Fleet:stop()
+  local code, signal = self.gateway:stop(10)
+  self.sim.process:stop(5)
+  local err = self.gateway:stderr()
+  if err:find("Sanitizer", 1, true) or err:find("runtime error", 1, true) then
+    error("the gateway's sanitizer says:\n" .. err:sub(-6000), 2)
+  end
+  if code ~= 0 then
+    error(("the gateway ended with code %s, signal %s\n%s"):format(tostring(code), tostring(signal), err:sub(-3000)), 2)
+  end
+end
+
+-- The text of a right answer, from the simulator's own words.
+local expected = {}
+function fleet.expect(prompt, max_tokens, opts)
+  opts = opts or {}
+  local argv = { fleet.binary("BATON_SIM_BIN", "baton-sim"), "--expect", "--max-tokens", tostring(max_tokens) }
+  for _, word in ipairs({ opts.ids and "--ids" or "--prompt", prompt }) do
+    argv[#argv + 1] = word
+  end
+  if opts.chat then
+    argv[#argv + 1] = "--chat"
+  end
+  if opts.system then
+    argv[#argv + 1] = "--system"
+    argv[#argv + 1] = opts.system
+  end
+  if opts.seed then
+    argv[#argv + 1] = "--request-seed"
+    argv[#argv + 1] = tostring(opts.seed)
+  end
+  local key = table.concat(argv, "\0")
+  if not expected[key] then
+    local code, out, err = proc.run(argv)
+    assert(code == 0, err)
+    expected[key] = (out:gsub("\n$", ""))
+  end
+  return expected[key]
+end
+
+fleet.clock = clock
+
+return fleet

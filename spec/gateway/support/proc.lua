@@ -1,0 +1,204 @@
+-- proc.lua - child processes that cannot outlive a spec.
+--
+-- A child's output goes to files of its own. The kernel kills it when this process ends, however that ends.
+
+local bit = require("bit")
+local clock = require("gateway.support.clock")
+local ffi = require("ffi")
+
+ffi.cdef([[
+int fork(void);
+int execv(const char *path, char *const argv[]);
+int kill(int pid, int sig);
+int waitpid(int pid, int *status, int options);
+int open(const char *path, int flags, ...);
+int dup2(int from, int to);
+int close(int fd);
+int getpid(void);
+int getppid(void);
+int setpgid(int pid, int group);
+int prctl(int option, unsigned long a, unsigned long b, unsigned long c, unsigned long d);
+int setenv(const char *name, const char *value, int overwrite);
+char *mkdtemp(char *template_);
+void _exit(int status);
+]])
+
+local C = ffi.C
+local proc = { SIGHUP = 1, SIGINT = 2, SIGKILL = 9, SIGTERM = 15, SIGCONT = 18, SIGSTOP = 19 }
+
+local PR_SET_PDEATHSIG = 1
+local O_RDONLY, O_WRONLY_CREATE_TRUNCATE = 0, 1 + 64 + 512
+local WNOHANG = 1
+local FDS = 1024
+
+local Process = {}
+Process.__index = Process
+
+local live = {} -- pid -> process
+local folder, numbered = nil, 0
+
+-- A folder for all files of this run; emptied by proc.clean.
+function proc.folder()
+  if not folder then
+    local template = (os.getenv("TMPDIR") or "/tmp") .. "/baton-spec-XXXXXX"
+    local path = ffi.new("char[?]", #template + 1, template)
+    assert(C.mkdtemp(path) ~= nil, "no folder for temporary files")
+    folder = ffi.string(path)
+  end
+  return folder
+end
+
+-- A path that nothing has yet.
+function proc.path(name)
+  numbered = numbered + 1
+  return ("%s/%03d-%s"):format(proc.folder(), numbered, name)
+end
+
+function proc.write(name, text)
+  local path = proc.path(name)
+  local file = assert(io.open(path, "w"))
+  file:write(text)
+  file:close()
+  return path
+end
+
+function proc.read(path)
+  local file = io.open(path, "r")
+  if not file then
+    return nil
+  end
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+-- Runs in the child. Only system calls: the other half of this Lua state is still in the parent.
+local function become(path, argv, env, out, err, parent)
+  C.prctl(PR_SET_PDEATHSIG, proc.SIGKILL, 0, 0, 0)
+  if C.getppid() ~= parent then
+    C._exit(126)
+  end
+  local null_fd = C.open("/dev/null", O_RDONLY)
+  local out_fd = C.open(out, O_WRONLY_CREATE_TRUNCATE, ffi.cast("int", 384))
+  local err_fd = C.open(err, O_WRONLY_CREATE_TRUNCATE, ffi.cast("int", 384))
+  C.dup2(null_fd, 0)
+  C.dup2(out_fd, 1)
+  C.dup2(err_fd, 2)
+  for fd = 3, FDS do
+    C.close(fd)
+  end
+  for name, value in pairs(env) do
+    C.setenv(name, value, 1)
+  end
+  C.execv(path, argv)
+  C._exit(127)
+end
+
+-- argv[1] is a path. opts: name (of the output files), env.
+function proc.start(argv, opts)
+  opts = opts or {}
+  local name = opts.name or argv[1]:match("[^/]*$")
+  local out, err = proc.path(name .. ".out"), proc.path(name .. ".err")
+  local words = {}
+  local array = ffi.new("char *[?]", #argv + 1)
+  for i, word in ipairs(argv) do
+    words[i] = ffi.new("char[?]", #tostring(word) + 1, tostring(word))
+    array[i - 1] = words[i]
+  end
+  local parent = C.getpid()
+  local pid = C.fork()
+  assert(pid >= 0, "fork failed")
+  if pid == 0 then
+    become(argv[1], array, opts.env or {}, out, err, parent)
+  end
+  local self = setmetatable({ pid = pid, name = name, out = out, err = err, argv = argv, words = words }, Process)
+  live[pid] = self
+  return self
+end
+
+function Process:kill(signal)
+  if not self.ended then
+    C.kill(self.pid, signal or proc.SIGKILL)
+  end
+end
+
+local function note_end(self, status)
+  live[self.pid] = nil
+  self.ended = true
+  local signal = bit.band(status, 127)
+  if signal ~= 0 then
+    self.signal = signal
+  else
+    self.code = bit.band(bit.rshift(status, 8), 255)
+  end
+end
+
+function Process:is_alive()
+  if self.ended then
+    return false
+  end
+  local status = ffi.new("int[1]")
+  if C.waitpid(self.pid, status, WNOHANG) == self.pid then
+    note_end(self, status[0])
+  end
+  return not self.ended
+end
+
+-- The exit code (or nil and the signal); an error when it has not ended in time.
+function Process:wait(seconds)
+  local deadline = clock.now() + (seconds or 10) * clock.slowness()
+  while self:is_alive() do
+    if clock.now() > deadline then
+      error(("%s (pid %d) has not ended in time\n%s"):format(self.name, self.pid, self:stderr()), 2)
+    end
+    clock.nap(0.002)
+  end
+  return self.code, self.signal
+end
+
+-- SIGTERM, and SIGKILL when that does not help.
+function Process:stop(seconds)
+  self:kill(proc.SIGTERM)
+  local ok = pcall(self.wait, self, seconds or 5)
+  if not ok then
+    self:kill(proc.SIGKILL)
+    self:wait(5)
+  end
+  return self.code, self.signal
+end
+
+function Process:stdout()
+  return proc.read(self.out) or ""
+end
+
+function Process:stderr()
+  return proc.read(self.err) or ""
+end
+
+-- Runs to the end: code, stdout, stderr.
+function proc.run(argv, opts)
+  local p = proc.start(argv, opts)
+  local code = p:wait(opts and opts.seconds)
+  return code, p:stdout(), p:stderr()
+end
+
+function proc.kill_all()
+  local all = {}
+  for _, p in pairs(live) do
+    all[#all + 1] = p
+  end
+  for _, p in ipairs(all) do
+    p:kill(proc.SIGKILL)
+    p:wait(5)
+  end
+end
+
+function proc.clean()
+  proc.kill_all()
+  if folder then
+    os.execute("rm -rf '" .. folder .. "'")
+    folder = nil
+  end
+end
+
+return proc

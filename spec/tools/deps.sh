@@ -1,0 +1,157 @@
+#!/bin/sh
+# deps.sh [check|install|list] [run|test|lint|all] - what the project needs from the system, in one place.
+#
+#   check    names what is missing; exit 1 if anything is
+#   install  installs what is missing by apt, as root or by sudo; exit 2 where it cannot (the default)
+#   list     prints every package of the set
+# The sets grow: run, test (= run and the specs' tools), lint (= test and the linters, clang, libFuzzer); all = lint.
+#
+# A package counts as there when what we want from it works, whoever installed it. Each need is one line of
+# `needs`: how to see it, then its Debian package (12 and 13; where the names differ, package_for decides).
+set -u
+
+action=${1:-install}
+set_name=${2:-all}
+
+needs() {
+    cat <<'END'
+run  has_command cc                      gcc
+run  has_headers                         libc6-dev
+run  has_command make                    make
+run  has_command cmake                   cmake
+run  has_command ninja                   ninja-build
+run  has_command pkg-config              pkg-config
+run  has_command curl                    curl
+run  has_module libuv                    libuv1-dev
+run  has_module luajit                   libluajit-5.1-dev
+run  has_llhttp                          llhttp
+run  has_module libxxhash                libxxhash-dev
+run  has_command luajit                  luajit
+run  has_command busted                  lua-busted
+run  has_module cmocka                   libcmocka-dev
+run  has_module jansson                  libjansson-dev
+test has_lua cjson                       lua-cjson
+test has_lua socket                      lua-socket
+lint has_command luacheck                lua-check
+lint has_command clang                   clang
+lint has_command clang-format            clang-format
+lint has_command clang-tidy              clang-tidy
+lint has_fuzzer                          libclang-rt-dev
+END
+}
+
+has_command() { command -v "$1" >/dev/null 2>&1; }
+has_headers() { has_command cc && echo '#include <stdlib.h>' | cc -E - >/dev/null 2>&1; }
+has_module() { pkg-config --exists "$1" 2>/dev/null; }
+has_lua() { luajit -e "require '$1'" >/dev/null 2>&1; }
+has_llhttp() {
+    [ -e /usr/include/llhttp.h ] || [ -e /usr/local/include/llhttp.h ] || [ -e /usr/share/llhttp/llhttp.c ]
+}
+has_fuzzer() {
+    has_command clang && ls "$(clang -print-resource-dir)"/lib/*/libclang_rt.fuzzer* >/dev/null 2>&1
+}
+
+package_for() {
+    case $1 in
+    llhttp) if is_available libllhttp-dev; then echo libllhttp-dev; else echo node-llhttp; fi ;;
+    *) echo "$1" ;;
+    esac
+}
+
+is_available() {
+    has_command apt-cache && apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [0-9]'
+}
+
+in_set() {
+    case $set_name in
+    run) [ "$1" = run ] ;;
+    test) [ "$1" != lint ] ;;
+    lint | all) true ;;
+    esac
+}
+
+# Prints the packages of the set; with "missing" only those whose need is not met.
+packages() {
+    needs | while read -r group probe rest; do
+        # The last word is the package, what stands before it is the probe's argument.
+        package=${rest##* }
+        argument=${rest%% *}
+        in_set "$group" || continue
+        if [ "$1" = missing ] && "$probe" "$argument"; then
+            continue
+        fi
+        package_for "$package"
+    done
+}
+
+one_line() {
+    # shellcheck disable=SC2086 # words, on one line
+    echo $1
+}
+
+# Runs a step quietly; its output is shown only when it fails.
+step() {
+    title=$1
+    shift
+    printf '%s\n' "$title"
+    log=$(mktemp)
+    if "$@" >"$log" 2>&1 </dev/null; then
+        rm -f "$log"
+        return 0
+    fi
+    echo "deps.sh: this failed: $*" >&2
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    return 1
+}
+
+# How to become root: an empty word, sudo, or nothing at all.
+find_root() {
+    has_command apt-get || return 1
+    if [ "$(id -u)" -eq 0 ]; then
+        as_root=
+    elif has_command sudo && { [ -t 0 ] || sudo -n true 2>/dev/null; }; then
+        as_root=sudo
+        sudo -v || return 1
+    else
+        return 1
+    fi
+}
+
+apt() {
+    # shellcheck disable=SC2086 # empty or one word
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 "$@"
+}
+
+cannot_install() {
+    echo "missing packages: $(one_line "$missing")" >&2
+    echo "install them as root: apt-get install $(one_line "$missing")" >&2
+    exit 2
+}
+
+install_missing() {
+    missing=$(packages missing)
+    [ -n "$missing" ] || return 0
+    find_root || cannot_install
+    step "set-up: reading the package lists" apt update || exit 2
+    missing=$(packages missing) # names may depend on what the lists offer
+    # shellcheck disable=SC2086 # words
+    step "set-up: installing $(one_line "$missing")" apt install --no-install-recommends $missing || exit 2
+    missing=$(packages missing)
+    [ -z "$missing" ] || cannot_install
+}
+
+case $set_name in
+run | test | lint | all) ;;
+*) echo "deps.sh: unknown set \"$set_name\" (run, test, lint, all)" >&2; exit 2 ;;
+esac
+
+case $action in
+list) packages all ;;
+check)
+    missing=$(packages missing)
+    [ -z "$missing" ] || { echo "missing packages: $(one_line "$missing")"; exit 1; }
+    ;;
+install) install_missing ;;
+*) echo "usage: deps.sh [check|install|list] [run|test|lint|all]" >&2; exit 2 ;;
+esac

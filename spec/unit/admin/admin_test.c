@@ -1,0 +1,217 @@
+#include "admin/client.h"
+
+#include "admin/paths.h"
+#include "admin/prom_check.h"
+
+static rig_t rig;
+static bt_loop_t loop; /* is control and request loop in one */
+static bt_admin_t *admin;
+static client_t client;
+static unsigned port;
+static bool closed;
+
+static void on_closed(void *arg)
+{
+    *(bool *) arg = true;
+}
+
+static void start(const char *key, bool metrics_only)
+{
+    rig.config.api_key = key;
+    rig.config.metrics_only = metrics_only;
+    assert_int_equal(bt_admin_new(&admin, &loop, &rig.config), 0);
+    int fd = bt_listener_bind("127.0.0.1", 0, false, &port);
+    assert_true(fd >= 0);
+    assert_int_equal(bt_admin_listen(admin, fd), 0);
+    client_open(&client, port);
+}
+
+static int open_rig(void **state)
+{
+    (void) state;
+    rig_open(&rig, 1);
+    assert_int_equal(bt_loop_init(&loop, BT_LOOP_CONTROL), 0);
+    rig.dispatchers[0]->loop = &loop;
+    client = (client_t){.fd = -1};
+    closed = false;
+    return 0;
+}
+
+static int close_rig(void **state)
+{
+    (void) state;
+    client_close(&client);
+    if (!closed)
+        bt_admin_close(admin, on_closed, &closed);
+    TURN_UNTIL(&loop, closed);
+    bt_loop_fini(&loop);
+    bt_buf_thread_fini();
+    bt_arena_thread_fini();
+    rig_close(&rig);
+    return 0;
+}
+
+static unsigned call(const char *method, const char *target, const char *headers, const char *body)
+{
+    client_close(&client);
+    client_open(&client, port);
+    client_send(&client, method, target, headers, body);
+    TURN_UNTIL(&loop, client_has_answer(&client));
+    return client_status(&client);
+}
+
+static void test_metrics_and_requests(void **state)
+{
+    (void) state;
+    start(NULL, false);
+    set_up(rig_add(&rig, BT_ROLE_HYBRID, "w0", "http://127.0.0.1:1", NULL));
+    assert_int_equal(call("GET", "/metrics", "", ""), 200);
+    assert_non_null(strstr(client.got, "Content-Type: text/plain; version=0.0.4; charset=utf-8"));
+    assert_true(prom_check(bt_str(client_body(&client))) > 100);
+    assert_non_null(strstr(client.got, "baton_worker_usable{worker=\"w0\",role=\"hybrid\"} 1"));
+    assert_int_equal(call("GET", "/admin/requests", "", ""), 200);
+    assert_string_equal(client_body(&client), "{\"requests\":[],\"total\":0,\"late_loops\":[]}\n");
+}
+
+static void test_workers_over_the_wire(void **state)
+{
+    (void) state;
+    start(NULL, false);
+    assert_int_equal(
+        call("POST", "/workers", "", "{\"url\":\"http://127.0.0.1:1\",\"name\":\"x\"}"), 201);
+    assert_int_equal(call("GET", "/workers/x", "", ""), 200);
+    assert_int_equal(call("POST", "/add_worker?url=http://127.0.0.1:2", "", ""), 200);
+    assert_string_equal(client_body(&client), "Successfully added worker: http://127.0.0.1:2\n");
+    assert_int_equal(call("DELETE", "/workers/x", "", ""), 200);
+    assert_int_equal(call("PUT", "/workers", "", ""), 405);
+    assert_non_null(strstr(client.got, "Allow: GET, HEAD, POST\r\n"));
+}
+
+static void test_the_key(void **state)
+{
+    (void) state;
+    start("sesame", false);
+    static const char *const wrong[] = {"",
+                                        "Authorization: Bearer sesam\r\n",
+                                        "Authorization: Bearer sesamee\r\n",
+                                        "Authorization: Bearer \r\n",
+                                        "Authorization: Basic sesame\r\n",
+                                        "Authorization: sesame\r\n",
+                                        "Authorization: Bearer sesamesesame\r\n"};
+    for (unsigned i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_int_equal(call("GET", "/workers", wrong[i], ""), 401);
+    assert_non_null(strstr(client.got, "WWW-Authenticate: Bearer"));
+    assert_int_equal(call("GET", "/workers", "Authorization: Bearer sesame\r\n", ""), 200);
+    assert_int_equal(call("GET", "/workers", "Authorization: bearer  sesame\r\n", ""), 200);
+    assert_int_equal(call("GET", "/metrics", "", ""), 200);
+    assert_int_equal(call("GET", "/health", "", ""), 200);
+}
+
+static void test_beyond_loopback_without_a_key(void **state)
+{
+    (void) state;
+    start(NULL, true);
+    assert_int_equal(call("GET", "/metrics", "", ""), 200);
+    assert_int_equal(call("POST", "/add_worker?url=http://127.0.0.1:2", "", ""), 403);
+    assert_non_null(strstr(client.got, "--admin-api-key"));
+}
+
+static void test_pages_of_other_origins(void **state)
+{
+    (void) state;
+    start(NULL, false);
+    assert_int_equal(
+        call("POST", "/add_worker?url=http://127.0.0.1:2", "Origin: http://evil.example\r\n", ""),
+        403);
+    assert_int_equal(call("POST", "/add_worker?url=http://127.0.0.1:2", "Origin: null\r\n", ""),
+                     403);
+    assert_int_equal(
+        call("POST", "/add_worker?url=http://127.0.0.1:2", "Origin: http://127.0.0.1\r\n", ""),
+        200);
+}
+
+static void test_a_large_body_is_refused(void **state)
+{
+    char *body = malloc(BT_ADMIN_BODY_MAX + 2);
+
+    (void) state;
+    start(NULL, false);
+    memset(body, ' ', BT_ADMIN_BODY_MAX + 1);
+    body[BT_ADMIN_BODY_MAX + 1] = '\0';
+    client_close(&client);
+    client_open(&client, port);
+    /* Only as much as fits into the socket: the refusal comes from the head alone. */
+    client_send(&client, "POST", "/workers", "", body);
+    TURN_UNTIL(&loop, client_has_answer(&client));
+    assert_int_equal(client_status(&client), 413);
+    free(body);
+}
+
+/* The client leaves while the loops are asked: the gather is cancelled, and nothing is sent to nobody. */
+static void test_a_client_that_leaves(void **state)
+{
+    bt_loop_t still; /* never turned, so it never answers */
+
+    (void) state;
+    assert_int_equal(bt_loop_init(&still, 0), 0);
+    rig.dispatchers[0]->loop = &still;
+    start(NULL, false);
+    client_send(&client, "GET", "/metrics", "", "");
+    TURN_UNTIL(&loop, atomic_load(&still.mailbox) != NULL);
+    client_close(&client);
+    TURN_UNTIL(&loop, atomic_load(&loop.connections) == 0);
+    bt_loop_fini(&still); /* the letter comes home */
+    turn(&loop, 5);
+}
+
+/* The same, but the admin itself closes. */
+static void test_close_while_asking(void **state)
+{
+    bt_loop_t still;
+
+    (void) state;
+    assert_int_equal(bt_loop_init(&still, 0), 0);
+    rig.dispatchers[0]->loop = &still;
+    start(NULL, false);
+    client_send(&client, "GET", "/requests", "", "");
+    TURN_UNTIL(&loop, atomic_load(&still.mailbox) != NULL);
+    bt_admin_close(admin, on_closed, &closed);
+    TURN_UNTIL(&loop, closed);
+    bt_loop_fini(&still);
+}
+
+static void test_drain(void **state)
+{
+    (void) state;
+    start(NULL, false);
+    assert_int_equal(call("GET", "/health", "", ""), 200);
+    bt_admin_drain(admin);
+    char byte;
+    TURN_UNTIL(&loop,
+               recv(client.fd, &byte, 1, MSG_DONTWAIT) == 0); /* an idle connection is closed */
+    client_close(&client);
+    TURN_UNTIL(&loop, atomic_load(&loop.connections) == 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t) port)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(connect(fd, (struct sockaddr *) &to, sizeof to), -1);
+    close(fd);
+}
+
+#define CASE(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_metrics_and_requests),
+        CASE(test_workers_over_the_wire),
+        CASE(test_the_key),
+        CASE(test_beyond_loopback_without_a_key),
+        CASE(test_pages_of_other_origins),
+        CASE(test_a_large_body_is_refused),
+        CASE(test_a_client_that_leaves),
+        CASE(test_close_while_asking),
+        CASE(test_drain),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,142 @@
+#include "admin/help.h"
+
+#include "admin/live.h"
+#include "dispatch/request.h"
+#include "loop/util.h"
+
+static rig_t rig;
+static bt_loop_t control;
+static pthread_t threads[LOOPS_MAX];
+static unsigned told, answered;
+static bt_text_t json;
+
+static void *run(void *arg)
+{
+    bt_loop_run(arg);
+    return NULL;
+}
+
+static void start_loop(unsigned i)
+{
+    assert_int_equal(pthread_create(&threads[i], NULL, run, &rig.loops[i]), 0);
+}
+
+static int open_rig(void **state)
+{
+    (void) state;
+    rig_open(&rig, 2);
+    assert_int_equal(bt_loop_init(&control, BT_LOOP_CONTROL), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(bt_loop_init(&rig.loops[i], i), 0);
+        threads[i] = 0;
+    }
+    told = answered = 0;
+    bt_text_init(&json);
+    return 0;
+}
+
+/* Ends loops first: letters that were late come home to the control loop then, and everything is freed. */
+static int close_rig(void **state)
+{
+    (void) state;
+    for (unsigned i = 0; i < 2; i++) {
+        if (threads[i] != 0) {
+            bt_loop_stop(&rig.loops[i]);
+            pthread_join(threads[i], NULL);
+        }
+        bt_loop_fini(&rig.loops[i]);
+    }
+    bt_loop_fini(&control);
+    bt_text_fini(&json);
+    rig_close(&rig);
+    return 0;
+}
+
+static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
+{
+    (void) user;
+    told++;
+    for (unsigned i = 0; i < count; i++)
+        answered += facts[i].answered;
+    bt_text_fini(&json);
+    bt_live_requests(&json, facts, count);
+    assert_json(bt_text_str(&json));
+}
+
+static bt_gather_t *gather(uint64_t deadline_ms)
+{
+    bt_gather_t *g = NULL;
+
+    assert_int_equal(bt_gather_start(&g, &control, &rig.gate, true, deadline_ms, on_facts, NULL),
+                     0);
+    return g;
+}
+
+static void test_all_loops_answer(void **state)
+{
+    bt_request_t *r = calloc(1, sizeof *r);
+
+    (void) state;
+    memcpy(r->id, "req-1", 6);
+    r->route = BT_ROUTE_CHAT;
+    r->start_us = bt_clock_us();
+    bt_list_push(&rig.dispatchers[1]->live, &r->link);
+    start_loop(0);
+    start_loop(1);
+    gather(60000);
+    TURN_UNTIL(&control, told == 1);
+    assert_int_equal(answered, 2);
+    assert_non_null(strstr(json.data, "\"id\":\"req-1\""));
+    assert_non_null(strstr(json.data, "\"total\":1,\"late_loops\":[]"));
+    free(r);
+}
+
+static void test_a_late_loop_is_named(void **state)
+{
+    (void) state;
+    start_loop(0); /* the other one does not run */
+    gather(200);
+    TURN_UNTIL(&control, told == 1);
+    assert_non_null(strstr(json.data, "\"total\":0,\"late_loops\":["));
+    assert_non_null(strstr(json.data, "1]}"));
+    turn(&control, 3);
+    start_loop(1); /* its letter comes home after all, and changes nothing */
+    gather(60000);
+    TURN_UNTIL(&control, told == 2);
+}
+
+static void test_cancel(void **state)
+{
+    (void) state;
+    bt_gather_cancel(gather(1));
+    start_loop(0);
+    start_loop(1);
+    gather(60000);
+    TURN_UNTIL(&control, told == 1); /* the second one only: letters come home in order */
+    turn(&control, 20);
+    assert_int_equal(told, 1);
+}
+
+static void test_no_loops(void **state)
+{
+    (void) state;
+    rig.gate.dispatcher_count = 0;
+    gather(60000);
+    assert_int_equal(told, 0); /* never from inside */
+    TURN_UNTIL(&control, told == 1);
+    assert_string_equal(json.data, "{\"requests\":[],\"total\":0,\"late_loops\":[]}\n");
+    rig.gate.dispatcher_count = 2;
+}
+
+#define CASE(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_all_loops_answer),
+        CASE(test_a_late_loop_is_named),
+        CASE(test_cancel),
+        CASE(test_no_loops),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,193 @@
+#include "admin/help.h"
+
+#include "admin/metrics.h"
+#include "admin/prom_check.h"
+#include "dispatch/route.h"
+
+#include <stdio.h>
+
+static rig_t rig;
+static bt_text_t out;
+
+static int open_rig(void **state)
+{
+    (void) state;
+    rig_open(&rig, 2);
+    bt_text_init(&out);
+    return 0;
+}
+
+static int close_rig(void **state)
+{
+    (void) state;
+    bt_text_fini(&out);
+    rig_close(&rig);
+    return 0;
+}
+
+static const bt_loop_facts_t facts[] = {
+    {.answered = true,
+     .loop = 0,
+     .delay_us = 1500,
+     .requests = 3,
+     .rooms = 2,
+     .errands = 1,
+     .upstream_idle = 4,
+     .upstream_active = 5},
+    {.loop = 1, .requests = 99},
+};
+
+static unsigned scrape(void)
+{
+    bt_text_fini(&out);
+    bt_metrics_write(&out, bt_registry_current(rig.registry), &rig.gate, facts, 2, "1.2.3");
+    assert_false(out.failed);
+    return prom_check(bt_text_str(&out));
+}
+
+static void has(const char *line)
+{
+    char whole[512];
+
+    snprintf(whole, sizeof whole, "\n%s\n", line);
+    if (strstr(out.data, whole) == NULL)
+        fail_msg("no line %s in:\n%s", line, out.data);
+}
+
+static void has_not(const char *part)
+{
+    if (strstr(out.data, part) != NULL)
+        fail_msg("%s is there", part);
+}
+
+static void test_an_idle_gateway(void **state)
+{
+    (void) state;
+    scrape();
+    has("baton_build_info{version=\"1.2.3\"} 1");
+    has("baton_attempts_total 0");
+    has("# TYPE baton_requests_total counter");
+    has("baton_ttft_seconds_bucket{le=\"+Inf\"} 0");
+    has("baton_pool_topology{pool=\"default\",topology=\"none\"} 1");
+    has("baton_pool_bytes_per_token{pool=\"default\"} 4.000000");
+}
+
+static void test_loops_are_summed(void **state)
+{
+    bt_stats_t *a = &rig.dispatchers[0]->stats, *b = &rig.dispatchers[1]->stats;
+
+    (void) state;
+    bt_stats_inc(a, retries);
+    bt_stats_inc(b, retries);
+    bt_stats_inc(b, requests[BT_ROUTE_CHAT][200]);
+    bt_stats_inc(a, requests[BT_ROUTE_CHAT][200]);
+    bt_stats_inc(a, requests[BT_ROUTE_GENERATE][0]);
+    bt_histogram_note(&a->ttft, 2000, 1);
+    bt_histogram_note(&b->ttft, 2000, 1);
+    scrape();
+    has("baton_retries_total 2");
+    has("baton_requests_total{route=\"chat\",status=\"200\"} 2");
+    has("baton_requests_total{route=\"generate\",status=\"gone\"} 1");
+    has("baton_ttft_seconds_count 2");
+    has("baton_ttft_seconds_sum 0.004000");
+}
+
+static void test_every_counter_and_histogram_is_there(void **state)
+{
+    (void) state;
+    scrape();
+#define HAS_COUNTER(name, help) has("# TYPE baton_" #name "_total counter");
+    BT_COUNTER_MAP(HAS_COUNTER)
+#undef HAS_COUNTER
+    static const char *const names[] = {"ttft",    "tpot",        "itl", "request_duration",
+                                        "prefill", "handoff_wait"};
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "# TYPE baton_%s_seconds histogram", names[i]);
+        has(line);
+    }
+}
+
+static void test_a_late_loop_is_left_out(void **state)
+{
+    (void) state;
+    atomic_store(&rig.loops[1].connections, 7);
+    scrape();
+    has("baton_live_requests{loop=\"0\"} 3");
+    has("baton_live_rooms{loop=\"0\"} 2");
+    has("baton_errands{loop=\"0\"} 1");
+    has("baton_upstream_connections_idle{loop=\"0\"} 4");
+    has("baton_upstream_connections_active{loop=\"0\"} 5");
+    has("baton_loop_delay_seconds{loop=\"0\"} 0.001500");
+    has("baton_loop_responsive{loop=\"0\"} 1");
+    has("baton_loop_responsive{loop=\"1\"} 0");
+    has("baton_client_connections{loop=\"1\"} 7");
+    has_not("baton_live_requests{loop=\"1\"}");
+}
+
+static void test_workers(void **state)
+{
+    bt_worker_t *p = rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:8000", "NixlConnector");
+    bt_worker_t *d = rig_add(&rig, BT_ROLE_DECODE, "d0", "http://127.0.0.1:8001", "NixlConnector");
+
+    (void) state;
+    set_up(p);
+    set_up(d);
+    atomic_store(&p->tokens[BT_PHASE_PREFILL], 123);
+    atomic_store(&p->requests[BT_PHASE_PREFILL], 2);
+    atomic_store(&p->legs_total[0][3], 9);
+    atomic_store(&d->draining, true);
+    for (int i = 0; i < 5; i++)
+        bt_breaker_failure(&d->breaker, false, bt_clock_ms());
+    atomic_store(&d->load.running, 3);
+    atomic_store(&d->load.waiting, 4);
+    atomic_store(&d->load.kv_used_ppm, 125000);
+    atomic_store(&d->load.at_ms, 1);
+    atomic_store(&d->ttft_ema_us, 2500);
+    scrape();
+    has("baton_worker_info{worker=\"p0\",role=\"prefill\",pool=\"default\",engine=\"vllm\","
+        "connector=\"NixlConnector\","
+        "capability=\"prefill_handoff_decode\",dialect=\"nixl\",version=\"\",zone=\"\"} 1");
+    has("baton_worker_usable{worker=\"p0\",role=\"prefill\"} 1");
+    has("baton_worker_usable{worker=\"d0\",role=\"decode\"} 0");
+    has("baton_worker_health{worker=\"p0\",role=\"prefill\",state=\"up\"} 1");
+    has("baton_worker_health{worker=\"p0\",role=\"prefill\",state=\"down\"} 0");
+    has("baton_worker_draining{worker=\"d0\",role=\"decode\"} 1");
+    has("baton_worker_breaker_state{worker=\"d0\",role=\"decode\"} 1");
+    has("baton_worker_breaker_opened_total{worker=\"d0\",role=\"decode\"} 1");
+    has("baton_worker_legs_total{worker=\"p0\",role=\"prefill\",leg=\"prefill\",outcome="
+        "\"cancelled\"} 9");
+    has("baton_worker_ledger_tokens{worker=\"p0\",role=\"prefill\",phase=\"prefill\"} 123");
+    has("baton_worker_ledger_requests{worker=\"p0\",role=\"prefill\",phase=\"prefill\"} 2");
+    has("baton_worker_engine_running{worker=\"d0\",role=\"decode\"} 3");
+    has("baton_worker_engine_waiting{worker=\"d0\",role=\"decode\"} 4");
+    has("baton_worker_engine_kv_usage{worker=\"d0\",role=\"decode\"} 0.125000");
+    has("baton_worker_ttft_ema_seconds{worker=\"d0\",role=\"decode\"} 0.002500");
+    has_not("baton_worker_engine_running{worker=\"p0\"");
+    has_not("baton_worker_ttft_ema_seconds{worker=\"p0\"");
+}
+
+static void test_hostile_connectors(void **state)
+{
+    (void) state;
+    set_up(
+        rig_add(&rig, BT_ROLE_HYBRID, "w0", "http://127.0.0.1:8000", "x\"} 1\nbaton_fake 1\\\xff"));
+    rig_add(&rig, BT_ROLE_HYBRID, "w1", "http://127.0.0.1:8001", "\xe2\x82");
+    scrape();
+    has_not("\nbaton_fake");
+}
+
+#define CASE(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_an_idle_gateway),
+        CASE(test_loops_are_summed),
+        CASE(test_every_counter_and_histogram_is_there),
+        CASE(test_a_late_loop_is_left_out),
+        CASE(test_workers),
+        CASE(test_hostile_connectors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,86 @@
+#include "admin/help.h"
+
+#include "admin/policies.h"
+
+static rig_t rig;
+
+static void list(void *user, bt_text_t *out)
+{
+    assert_ptr_equal(user, &rig);
+    bt_text_puts(out, "{\"pools\":[]}\n");
+}
+
+static const bt_policies_ops_t ops = {.list = list};
+
+static int open_rig(void **state)
+{
+    (void) state;
+    rig_open(&rig, 1);
+    return 0;
+}
+
+static int close_rig(void **state)
+{
+    (void) state;
+    rig_close(&rig);
+    return 0;
+}
+
+static void test_names(void **state)
+{
+    char name[80];
+
+    (void) state;
+    assert_true(bt_policies_name_ok(BT_STR("mine")));
+    assert_true(bt_policies_name_ok(BT_STR("My_own-2.1")));
+    assert_false(bt_policies_name_ok(BT_STR("")));
+    assert_false(bt_policies_name_ok(BT_STR("..")));
+    assert_false(bt_policies_name_ok(BT_STR(".hidden")));
+    assert_false(bt_policies_name_ok(BT_STR("a/b")));
+    assert_false(bt_policies_name_ok(BT_STR("a b")));
+    assert_false(bt_policies_name_ok(BT_STR("a\"b")));
+    memset(name, 'a', sizeof name);
+    assert_true(bt_policies_name_ok((bt_str_t){name, 64}));
+    assert_false(bt_policies_name_ok((bt_str_t){name, 65}));
+}
+
+static void test_without_policies_there_is_nothing(void **state)
+{
+    (void) state;
+    assert_int_equal(ask(&rig, "GET", "/policies", NULL), 404);
+    assert_int_equal(ask(&rig, "PUT", "/policies/mine", "return {}"), 404);
+    assert_int_equal(rig.state, BT_ANSWERED);
+}
+
+static void test_routes(void **state)
+{
+    (void) state;
+    rig.config.policies = &ops;
+    rig.config.policies_user = &rig;
+    assert_int_equal(ask(&rig, "GET", "/admin/policies", NULL), 200);
+    assert_string_equal(said(&rig), "{\"pools\":[]}\n");
+    assert_int_equal(ask(&rig, "PUT", "/admin/policies/mine", "return {}"), 200);
+    assert_int_equal(rig.state, BT_WANTS_POLICY_PUT);
+    assert_string_equal(rig.reply.name, "mine");
+    assert_int_equal(ask(&rig, "DELETE", "/policies/m%69ne", NULL), 200);
+    assert_int_equal(rig.state, BT_WANTS_POLICY_DELETE);
+    assert_string_equal(rig.reply.name, "mine");
+    assert_int_equal(ask(&rig, "PUT", "/policies/a%2Fb", "return {}"), 400);
+    assert_int_equal(rig.state, BT_ANSWERED);
+    assert_int_equal(ask(&rig, "PUT", "/policies/mine", NULL), 400);
+    assert_int_equal(rig.state, BT_ANSWERED);
+    assert_int_equal(ask(&rig, "POST", "/policies/mine", "x"), 405);
+    assert_string_equal(rig.reply.allow, "PUT, DELETE");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),
+        cmocka_unit_test_setup_teardown(test_without_policies_there_is_nothing, open_rig,
+                                        close_rig),
+        cmocka_unit_test_setup_teardown(test_routes, open_rig, close_rig),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,247 @@
+/* json_corpus.h - texts that are JSON and texts that are not, by RFC 8259; shared by the JSON
+ * specs.
+ *
+ * Owner: static data.
+ * Life:  as long as the process.
+ * Flow:  each list ends at its count.
+ * Cost:  none.
+ */
+#ifndef BT_SPEC_JSON_CORPUS_H
+#define BT_SPEC_JSON_CORPUS_H
+
+#include "base/err.h"
+#include "base/str.h"
+
+static const bt_str_t json_good[] = {
+#define S(lit)                                                                                     \
+    {                                                                                              \
+        "" lit, sizeof(lit) - 1                                                                    \
+    }
+    S("{}"),
+    S("[]"),
+    S("null"),
+    S("true"),
+    S("false"),
+    S("0"),
+    S("-0"),
+    S("1"),
+    S("-1"),
+    S("10"),
+    S("\"\""),
+    S(" \t\r\n{ \t\r\n} \t\r\n"),
+    S("[ ]"),
+    S("[1]"),
+    S("[1,2]"),
+    S(" [ 1 , 2 ] "),
+    S("0.0"),
+    S("-0.0"),
+    S("1.5"),
+    S("1e1"),
+    S("1E1"),
+    S("1e+1"),
+    S("1e-1"),
+    S("0e0"),
+    S("-1.25E+02"),
+    S("123456789012345678901234567890"),
+    S("1e999"),
+    S("1.0000000000000000000000000000000001"),
+    S("{\"a\":1}"),
+    S("{\"a\":1,\"a\":2}"),
+    S("{\"\":0}"),
+    S("{ \"a\" : { \"b\" : [ ] } , \"c\" : null }"),
+    S("[[[[[]]]],{},[{}],{\"x\":[{\"y\":{}}]}]"),
+    S("[true,false,null,0,\"\",[],{}]"),
+    S("\"\\\"\\\\\\/\\b\\f\\n\\r\\t\""),
+    S("\"\\u0041\\u00e9\\u20AC\\uD83D\\uDE00\""),
+    S("\"\\u0000\""),
+    S("\"\\ud800\""),
+    S("\"\\udc00\\ud800\""),
+    S("\"\\\\u12\""),
+    S("\"\x7f\""),
+    S("\"\xc2\x80\""),
+    S("\"\xdf\xbf\""),
+    S("\"\xe0\xa0\x80\""),
+    S("\"\xed\x9f\xbf\""),
+    S("\"\xee\x80\x80\""),
+    S("\"\xef\xbf\xbf\""),
+    S("\"\xf0\x90\x80\x80\""),
+    S("\"\xf4\x8f\xbf\xbf\""),
+    S("\"\xef\xbb\xbf\""),
+    S("{\"\xe4\xbd\xa0\xe5\xa5\xbd\":\"\xe4\xb8\x96\xe7\x95\x8c, world\"}"),
+    S("{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a \\\"quoted\\\" word\"}],"
+      "\"stream\":true,\"max_tokens\":16,\"temperature\":0.7,\"stop\":[\"\\n\",\"###\"],\"user\":"
+      "null}"),
+    S("{\"kv\\u005ftransfer_params\":{\"do_remote_decode\":true},\"input_ids\":[1,22,333,4444,"
+      "55555]}"),
+};
+
+struct json_bad {
+    bt_str_t text;
+    int rc;
+};
+
+static const struct json_bad json_bad[] = {
+#define B(lit)                                                                                     \
+    {                                                                                              \
+        S(lit), BT_E_JSON                                                                          \
+    }
+#define U(lit)                                                                                     \
+    {                                                                                              \
+        S(lit), BT_E_JSON_UTF8                                                                     \
+    }
+    B(""),
+    B(" "),
+    B("{"),
+    B("}"),
+    B("["),
+    B("]"),
+    B("{]"),
+    B("[}"),
+    B("[1}"),
+    B("{\"a\":1]"),
+    B("[1"),
+    B("[1,"),
+    B("[1,]"),
+    B("[,1]"),
+    B("[,]"),
+    B("[1,,2]"),
+    B("[1 2]"),
+    B("[1]]"),
+    B("[1] 2"),
+    B("[[]"),
+    B("{,}"),
+    B("{\"a\"}"),
+    B("{\"a\":}"),
+    B("{\"a\":1,}"),
+    B("{\"a\":1 \"b\":2}"),
+    B("{\"a\":1,,\"b\":2}"),
+    B("{\"a\" 1}"),
+    B("{\"a\"::1}"),
+    B("{a:1}"),
+    B("{'a':1}"),
+    B("{1:1}"),
+    B("{null:1}"),
+    B("{\"a\":1}x"),
+    B("{\"a\":1}{}"),
+    B("{\"a\""),
+    B("{\"a\":"),
+    B("{\"a"),
+    B("{\"a\":1"),
+    B("{\"a\":1,"),
+    B("nul"),
+    B("nulll"),
+    B("Null"),
+    B("tru"),
+    B("truE"),
+    B("fals"),
+    B("falsy"),
+    B("nan"),
+    B("NaN"),
+    B("Infinity"),
+    B("-"),
+    B("+1"),
+    B("01"),
+    B("-01"),
+    B("00"),
+    B("1."),
+    B(".5"),
+    B("-.5"),
+    B("1.e1"),
+    B("1e"),
+    B("1e+"),
+    B("1e-"),
+    B("0x10"),
+    B("1_000"),
+    B("1,"),
+    B("--1"),
+    B("1e1.5"),
+    B("1.2.3"),
+    B("- 1"),
+    B("[-]"),
+    B("[1.]"),
+    B("[01]"),
+    B("\""),
+    B("\"a"),
+    B("\"\\\""),
+    B("\"\\"),
+    B("\"\\x41\""),
+    B("\"\\a\""),
+    B("\"\\'\""),
+    B("\"\\0\""),
+    B("\"\\u\""),
+    B("\"\\u1\""),
+    B("\"\\u12\""),
+    B("\"\\u123\""),
+    B("\"\\u123g\""),
+    B("\"\\u 123\""),
+    B("\"\\U0041\""),
+    B("\"\\u+123\""),
+    B("\"\\\0\""),
+    B("\"\\u00\0"
+      "1\""),
+    B("\"\n\""),
+    B("\"\t\""),
+    B("\"\r\""),
+    B("\"\x01\""),
+    B("\"\x1f\""),
+    B("\"a\0b\""),
+    B("{\"a\n\":1}"),
+    B("'a'"),
+    B("\"a\"b\""),
+    B("\"a\" \"b\""),
+    B("\0"),
+    B("[]\0"),
+    B("\0[]"),
+    B("[\0]"),
+    B("[1\0]"),
+    B("/**/[]"),
+    B("[]//x"),
+    B("[1/**/]"),
+    B("#\n[]"),
+    B("\xef\xbb\xbf{}"),
+    B("\xef\xbb\xbf"),
+    B("\v[]"),
+    B("\f[]"),
+    B("\xc2\xa0[]"),
+    B("[]\xc2\xa0"),
+    B("\xfe\xff"),
+    B("[\xff]"),
+    B("\x80"),
+    B(","),
+    B(":"),
+    B("\\"),
+    B("[\\n]"),
+    U("\"\x80\""),
+    U("\"\xbf\""),
+    U("\"\xc0\x80\""),
+    U("\"\xc1\xbf\""),
+    U("\"\xc2\""),
+    U("\"\xc2\x41\""),
+    U("\"\xdf\xc0\""),
+    U("\"\xe0\x80\x80\""),
+    U("\"\xe0\x9f\xbf\""),
+    U("\"\xe1\x80\""),
+    U("\"\xe1\x80\x41\""),
+    U("\"\xed\xa0\x80\""),
+    U("\"\xed\xbf\xbf\""),
+    U("\"\xf0\x80\x80\x80\""),
+    U("\"\xf0\x8f\xbf\xbf\""),
+    U("\"\xf0\x90\x80\""),
+    U("\"\xf1\x80\x80\x41\""),
+    U("\"\xf4\x90\x80\x80\""),
+    U("\"\xf5\x80\x80\x80\""),
+    U("\"\xf8\x88\x80\x80\x80\""),
+    U("\"\xff\""),
+    U("\"\xfe\xff\""),
+    U("{\"\xff\":1}"),
+    U("[\"a\",\"\xc3\"]"),
+    U("\"\xe4\xbd"),
+#undef B
+#undef U
+#undef S
+};
+
+#define JSON_GOOD_COUNT (sizeof(json_good) / sizeof(json_good[0]))
+#define JSON_BAD_COUNT (sizeof(json_bad) / sizeof(json_bad[0]))
+
+#endif

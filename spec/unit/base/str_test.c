@@ -1,0 +1,95 @@
+/* Slices: compares, trimming, searching, numbers, edit distance. */
+#include "base/err.h"
+#include "base/str.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+static void test_compares(void **state)
+{
+    (void) state;
+    assert_true(bt_str_eq(BT_STR("abc"), bt_str("abc")));
+    assert_false(bt_str_eq(BT_STR("abc"), BT_STR("abd")));
+    assert_false(bt_str_eq(BT_STR("abc"), BT_STR("ab")));
+    assert_true(bt_str_eq(BT_STR_NULL, BT_STR("")));
+    assert_true(bt_str_ieq(BT_STR("Content-Length"), BT_STR("content-LENGTH")));
+    assert_true(bt_str_starts(BT_STR("baton"), BT_STR("bat")));
+    assert_false(bt_str_starts(BT_STR("ba"), BT_STR("bat")));
+    assert_true(bt_str_starts(BT_STR("ba"), BT_STR_NULL));
+}
+
+static void test_trim(void **state)
+{
+    (void) state;
+    assert_true(bt_str_eq(bt_str_trim(BT_STR(" \t a b \r\n")), BT_STR("a b")));
+    assert_int_equal(bt_str_trim(BT_STR("  \n ")).n, 0);
+    assert_int_equal(bt_str_trim(BT_STR_NULL).n, 0);
+}
+
+static void test_find(void **state)
+{
+    (void) state;
+    assert_int_equal(bt_str_find(BT_STR("hello world"), BT_STR("o w")), 4);
+    assert_int_equal(bt_str_find(BT_STR("hello"), BT_STR("z")), -1);
+    assert_int_equal(bt_str_find(BT_STR("he"), BT_STR("hello")), -1);
+    assert_int_equal(bt_str_find(BT_STR_NULL, BT_STR("x")), -1);
+    assert_int_equal(bt_str_find(BT_STR("x"), BT_STR_NULL), 0);
+    assert_int_equal(bt_str_find(BT_STR("a\0b"), BT_STR("\0b")), 1);
+}
+
+static void test_u64(void **state)
+{
+    (void) state;
+    uint64_t value = 7;
+    assert_int_equal(bt_str_u64(BT_STR("0"), &value), 0);
+    assert_true(value == 0);
+    assert_int_equal(bt_str_u64(BT_STR("18446744073709551615"), &value), 0);
+    assert_true(value == UINT64_MAX);
+    assert_int_equal(bt_str_u64(BT_STR("18446744073709551616"), &value), BT_E_LIMIT);
+    assert_int_equal(bt_str_u64(BT_STR("99999999999999999999999999"), &value), BT_E_LIMIT);
+    const char *bad[] = {"", "-1", "+1", " 1", "1 ", "1.0", "0x10", "99999999999999999999999x"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(bt_str_u64(bt_str(bad[i]), &value), BT_E_INVAL);
+    assert_true(value == UINT64_MAX); /* untouched on failure */
+}
+
+static void test_dup(void **state)
+{
+    (void) state;
+    char *copy = bt_str_dup((bt_str_t){"abcdef", 3});
+    assert_string_equal(copy, "abc");
+    free(copy);
+    copy = bt_str_dup(BT_STR_NULL);
+    assert_string_equal(copy, "");
+    free(copy);
+}
+
+static void test_distance(void **state)
+{
+    (void) state;
+    char a[100], b[100];
+    assert_int_equal(bt_str_distance(BT_STR("kitten"), BT_STR("sitting")), 3);
+    assert_int_equal(bt_str_distance(BT_STR("Port"), BT_STR("port")), 0);
+    assert_int_equal(bt_str_distance(BT_STR(""), BT_STR("abc")), 3);
+    assert_int_equal(bt_str_distance(BT_STR("abc"), BT_STR_NULL), 3);
+    assert_int_equal(bt_str_distance(BT_STR("polciy"), BT_STR("policy")), 2);
+    memset(a, 'a', sizeof(a));
+    memset(b, 'b', sizeof(b));
+    assert_int_equal(bt_str_distance((bt_str_t){a, 100}, (bt_str_t){b, 100}), 64);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_compares), cmocka_unit_test(test_trim),
+        cmocka_unit_test(test_find),     cmocka_unit_test(test_u64),
+        cmocka_unit_test(test_dup),      cmocka_unit_test(test_distance),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,224 @@
+#include "help.h"
+
+#include <pthread.h>
+
+static bt_breaker_t b;
+
+static int setup(void **state)
+{
+    (void) state;
+    bt_breaker_init(&b, NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void) state;
+    bt_breaker_fini(&b);
+    return 0;
+}
+
+static void fail_times(unsigned n, uint64_t now_ms)
+{
+    for (unsigned i = 0; i < n; i++)
+        (void) bt_breaker_failure(&b, false, now_ms);
+}
+
+static void five_in_the_window_open_it(void **state)
+{
+    bool probe = true;
+    (void) state;
+    fail_times(4, 1000);
+    assert_true(bt_breaker_allows(&b, 1000));
+    assert_true(bt_breaker_enter(&b, 1000, &probe));
+    assert_false(probe);
+    assert_true(
+        bt_breaker_failure(&b, false, 11000)); /* exactly 10 s after the first: still inside */
+    assert_int_equal(bt_breaker_state(&b, 11000), BT_BREAKER_OPEN);
+    assert_false(bt_breaker_allows(&b, 20999));
+    assert_false(bt_breaker_enter(&b, 20999, &probe));
+    assert_int_equal(atomic_load(&b.opened_total), 1);
+}
+
+static void spread_out_failures_do_not(void **state)
+{
+    (void) state;
+    for (uint64_t i = 0; i < 40; i++)
+        assert_false(bt_breaker_failure(&b, false, 1000 + i * 2501));
+    assert_int_equal(bt_breaker_state(&b, 200000), BT_BREAKER_CLOSED);
+}
+
+static void innocent_and_success_never_count(void **state)
+{
+    (void) state;
+    for (int i = 0; i < 100; i++) {
+        bt_breaker_innocent(&b, false);
+        bt_breaker_success(&b, false);
+    }
+    assert_int_equal(bt_breaker_state(&b, 1), BT_BREAKER_CLOSED);
+}
+
+static void one_probe_then_closed(void **state)
+{
+    bool probe = false, second = false;
+    (void) state;
+    fail_times(5, 1000);
+    assert_int_equal(bt_breaker_state(&b, 11000), BT_BREAKER_HALF_OPEN);
+    assert_true(bt_breaker_allows(&b, 11000));
+    assert_true(bt_breaker_enter(&b, 11000, &probe));
+    assert_true(probe);
+    assert_false(bt_breaker_allows(&b, 11000));
+    assert_false(bt_breaker_enter(&b, 11000, &second));
+    bt_breaker_success(&b, false); /* an old leg ends well: proves nothing about now */
+    assert_false(bt_breaker_allows(&b, 11000));
+    bt_breaker_success(&b, true);
+    assert_int_equal(bt_breaker_state(&b, 11000), BT_BREAKER_CLOSED);
+    fail_times(4, 11000);
+    assert_int_equal(bt_breaker_state(&b, 11000),
+                     BT_BREAKER_CLOSED); /* counts from nothing again */
+}
+
+static void innocent_probe_gives_the_slot_back(void **state)
+{
+    bool probe = false;
+    (void) state;
+    fail_times(5, 1000);
+    assert_true(bt_breaker_enter(&b, 11000, &probe));
+    bt_breaker_innocent(&b, true);
+    assert_int_equal(bt_breaker_state(&b, 11001), BT_BREAKER_HALF_OPEN);
+    probe = false;
+    assert_true(bt_breaker_enter(&b, 11001, &probe));
+    assert_true(probe);
+}
+
+static void open_time_doubles_to_its_cap(void **state)
+{
+    static const uint64_t open_ms[] = {10000, 20000, 40000, 80000, 120000, 120000};
+    uint64_t now_ms = 1000;
+    bool probe;
+    (void) state;
+    fail_times(5, now_ms);
+    for (size_t i = 0; i < sizeof open_ms / sizeof open_ms[0]; i++) {
+        assert_false(bt_breaker_allows(&b, now_ms + open_ms[i] - 1));
+        now_ms += open_ms[i];
+        assert_true(bt_breaker_enter(&b, now_ms, &probe));
+        assert_true(probe);
+        assert_true(bt_breaker_failure(&b, true, now_ms));
+    }
+    now_ms += 120000;
+    assert_true(bt_breaker_enter(&b, now_ms, &probe));
+    bt_breaker_success(&b, true);
+    fail_times(5, now_ms);
+    assert_true(bt_breaker_allows(&b, now_ms + 10000)); /* back to the first step */
+}
+
+static void late_failures_while_open_do_not_prolong(void **state)
+{
+    (void) state;
+    fail_times(5, 1000);
+    fail_times(20, 5000);
+    assert_true(bt_breaker_allows(&b, 11000));
+    assert_int_equal(atomic_load(&b.opened_total), 1);
+}
+
+static void disabled_never_opens(void **state)
+{
+    (void) state;
+    b.config.disabled = true;
+    fail_times(100, 1000);
+    assert_true(bt_breaker_allows(&b, 1000));
+}
+
+static void thresholds_are_bounded(void **state)
+{
+    bt_breaker_t other;
+    bt_breaker_config_t config;
+    (void) state;
+    bt_breaker_config_defaults(&config);
+    config.failures = 1000;
+    bt_breaker_init(&other, &config);
+    assert_int_equal(other.config.failures, BT_BREAKER_RING);
+    for (unsigned i = 1; i < BT_BREAKER_RING; i++)
+        assert_false(bt_breaker_failure(&other, false, 50));
+    assert_true(bt_breaker_failure(&other, false, 50));
+    bt_breaker_fini(&other);
+}
+
+static void a_worker_that_came_back_may_be_probed_at_once(void **state)
+{
+    bool probe = false;
+
+    (void) state;
+    fail_times(5, 1000);
+    assert_false(bt_breaker_allows(&b, 1001));
+    bt_breaker_recovered(&b);
+    assert_true(bt_breaker_enter(&b, 1002, &probe));
+    assert_true(probe);
+    assert_false(bt_breaker_allows(&b, 1002)); /* one, not many */
+    bt_breaker_success(&b, true);
+    bt_breaker_recovered(&b); /* closed: nothing */
+    assert_int_equal(bt_breaker_state(&b, 1003), BT_BREAKER_CLOSED);
+}
+
+/* ---- threads ---- */
+
+static _Atomic unsigned probes, refused, now_at;
+static pthread_barrier_t barrier;
+
+static void *race_for_probe(void *arg)
+{
+    (void) arg;
+    for (int round = 0; round < 200; round++) {
+        bool probe = false;
+        pthread_barrier_wait(&barrier);
+        uint64_t now_ms = atomic_load(&now_at);
+        if (!bt_breaker_enter(&b, now_ms, &probe))
+            atomic_fetch_add(&refused, 1);
+        else if (probe)
+            atomic_fetch_add(&probes, 1);
+        pthread_barrier_wait(&barrier);
+        if (probe && round % 2 == 0)
+            bt_breaker_innocent(&b, true);
+        else if (probe)
+            (void) bt_breaker_failure(&b, true, now_ms);
+        pthread_barrier_wait(&barrier);
+        if (probe)
+            atomic_store(&now_at, (unsigned) now_ms + 130000);
+    }
+    return NULL;
+}
+
+static void one_probe_among_eight_threads(void **state)
+{
+    pthread_t threads[8];
+    (void) state;
+    fail_times(5, 1000);
+    atomic_store(&now_at, 200000);
+    pthread_barrier_init(&barrier, NULL, 8);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, race_for_probe, NULL), 0);
+    for (int i = 0; i < 8; i++)
+        pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&barrier);
+    assert_int_equal(atomic_load(&probes), 200);
+    assert_int_equal(atomic_load(&refused), 200 * 7);
+}
+
+int main(void)
+{
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        CASE(five_in_the_window_open_it),
+        CASE(spread_out_failures_do_not),
+        CASE(innocent_and_success_never_count),
+        CASE(one_probe_then_closed),
+        CASE(innocent_probe_gives_the_slot_back),
+        CASE(open_time_doubles_to_its_cap),
+        CASE(late_failures_while_open_do_not_prolong),
+        CASE(disabled_never_opens),
+        CASE(thresholds_are_bounded),
+        CASE(a_worker_that_came_back_may_be_probed_at_once),
+        CASE(one_probe_among_eight_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,154 @@
+#include "help.h"
+
+struct row {
+    enum bt_engine engine;
+    const char *connector, *child0, *child1, *profile;
+    enum bt_capability cap;
+    const char *dialect;
+    const char *why; /* a part of the sentence; NULL = accepted */
+};
+
+#define U BT_ENGINE_UNKNOWN
+#define SYNC BT_CAP_CONCURRENT_ENGINE_SYNC
+#define HANDOFF BT_CAP_PREFILL_HANDOFF_DECODE
+#define NONE BT_CAP_NONE
+
+static const struct row rows[] = {
+    {U, "NixlConnector", NULL, NULL, NULL, HANDOFF, "nixl", NULL},
+    {U, "nixlCONNECTOR", NULL, NULL, NULL, HANDOFF, "nixl", NULL},
+    {BT_ENGINE_VLLM, "nixl", NULL, NULL, NULL, HANDOFF, "nixl", NULL},
+    {U, "MooncakeConnectorV1", NULL, NULL, NULL, HANDOFF, "nixl", NULL},
+    {U, "mooncakeconnectorv1", NULL, NULL, NULL, HANDOFF, "nixl", NULL},
+    {U, "MooncakeHybridConnector", NULL, NULL, NULL, HANDOFF, "nixl", NULL},
+    {U, "MooncakeLayerwiseConnector", NULL, NULL, NULL, SYNC, "trigger",
+     "trigger is not built yet"},
+    {BT_ENGINE_MINDIE, NULL, NULL, NULL, "trigger", SYNC, "trigger", "trigger is not built yet"},
+    {U, "NixlConnector", NULL, NULL, "Trigger", SYNC, "trigger", "trigger is not built yet"},
+    {U, "MultiConnector", "NixlConnector", "LMCacheConnectorV1", NULL, HANDOFF, "nixl", NULL},
+    {U, "multiconnector", "NixlPushConnector", "OffloadingConnector", NULL, SYNC, "nixl_push",
+     NULL},
+    {U, "MultiConnector", "Whatever", "NixlConnector", NULL, NONE, NULL, "unknown connector"},
+    {U, "MultiConnector", "NixlConnector", NULL, NULL, NONE, NULL, "at least two"},
+    {U, "MultiConnector", NULL, NULL, NULL, NONE, NULL, "at least two"},
+    {U, "MultiConnector", "MultiConnector", "NixlConnector", NULL, NONE, NULL,
+     "inside MultiConnector"},
+    {U, NULL, NULL, NULL, "handoff", HANDOFF, "nixl", NULL},
+    {BT_ENGINE_MINDIE, NULL, NULL, NULL, "HANDOFF", HANDOFF, "nixl", NULL},
+    {U, "SomethingNew", NULL, NULL, "handoff", HANDOFF, "nixl", NULL},
+    {U, "NixlPushConnector", NULL, NULL, NULL, SYNC, "nixl_push", NULL},
+    {U, "NIXL_PUSH", NULL, NULL, NULL, SYNC, "nixl_push", NULL},
+    {U, "NixlPushConnector", NULL, NULL, "handoff", HANDOFF, "nixl", NULL},
+    {U, "ExampleConnector", NULL, NULL, NULL, HANDOFF, "shared_cache", NULL},
+    {U, "SharedStorageConnector", NULL, NULL, NULL, HANDOFF, "shared_cache", NULL},
+    {U, "LMCacheConnectorV1", NULL, NULL, NULL, HANDOFF, "shared_cache", NULL},
+    {U, "shared_cache", NULL, NULL, "handoff", HANDOFF, "shared_cache", NULL},
+    {BT_ENGINE_SGLANG, NULL, NULL, NULL, NULL, SYNC, "sglang", NULL},
+    {BT_ENGINE_SGLANG, "mooncake", NULL, NULL, NULL, SYNC, "sglang", NULL},
+    {BT_ENGINE_SGLANG, "nixl", NULL, NULL, "bootstrap", SYNC, "sglang", NULL},
+    {U, "sglang", NULL, NULL, NULL, SYNC, "sglang", NULL},
+    {U, NULL, NULL, NULL, "bootstrap", SYNC, "sglang", NULL},
+    {BT_ENGINE_SGLANG, "NixlConnector", NULL, NULL, NULL, NONE, NULL, "engine is SGLang"},
+    {BT_ENGINE_SGLANG, NULL, NULL, NULL, "handoff", NONE, NULL, "bootstrap"},
+    {BT_ENGINE_VLLM, "sglang", NULL, NULL, NULL, NONE, NULL, "needs engine SGLang"},
+    {U, "NixlConnector", NULL, NULL, "bootstrap", NONE, NULL, "is for SGLang"},
+    {U, "NixlConnector", NULL, NULL, "bogus", NONE, NULL, "unknown dispatch_profile"},
+    {U, "MooncakeConnector", NULL, NULL, NULL, NONE, NULL, "MooncakeConnector (vLLM's own)"},
+    {U, "MooncakeConnector", NULL, NULL, "handoff", NONE, NULL, "MooncakeConnector (vLLM's own)"},
+    {U, "mooncake", NULL, NULL, NULL, NONE, NULL, "mooncake"},
+    {U, "MoRIIOConnector", NULL, NULL, NULL, NONE, NULL, "MoRIIOConnector"},
+    {U, "moriio", NULL, NULL, NULL, NONE, NULL, "MoRIIOConnector"},
+    {U, "P2pNcclConnector", NULL, NULL, NULL, NONE, NULL, "P2pNcclConnector"},
+    {U, "FooConnector", NULL, NULL, NULL, NONE, NULL, "unknown connector"},
+    {U, "NixlConnectorX", NULL, NULL, NULL, NONE, NULL, "unknown connector"},
+    {U, NULL, NULL, NULL, NULL, NONE, NULL, "give --kv-connector or connector="},
+    {BT_ENGINE_VLLM, NULL, NULL, NULL, NULL, NONE, NULL, "give --kv-connector or connector="},
+};
+
+static void every_row_of_the_table(void **state)
+{
+    (void) state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct row *r = &rows[i];
+        bt_str_t children[2] = {bt_str(r->child0), bt_str(r->child1)};
+        unsigned count = r->child1 != NULL ? 2 : r->child0 != NULL;
+        enum bt_capability cap;
+        const char *dialect, *why;
+        assert_int_equal(bt_capability_derive(r->engine, bt_str(r->connector), children, count,
+                                              bt_str(r->profile), &cap, &dialect, &why),
+                         0);
+        bool same_dialect =
+            dialect == r->dialect || (dialect && r->dialect && strcmp(dialect, r->dialect) == 0);
+        bool same_why = r->why == NULL ? why == NULL : why != NULL && strstr(why, r->why) != NULL;
+        if (cap != r->cap || !same_dialect || !same_why)
+            fail_msg("row %zu (%s, %s): %s %s \"%s\"", i, r->connector ? r->connector : "-",
+                     r->profile ? r->profile : "-", bt_capability_name(cap),
+                     dialect ? dialect : "-", why ? why : "-");
+    }
+}
+
+static void rules_that_connectors_demand(void **state)
+{
+    bt_pair_rules_t rules;
+    bt_str_t multi[2] = {BT_STR("NixlConnector"), BT_STR("Other")};
+    (void) state;
+    bt_capability_pair_rules(U, BT_STR("NixlConnector"), NULL, 0, "nixl", &rules);
+    assert_int_equal(rules.tp, BT_TP_DIVIDES);
+    assert_true(rules.equal_version);
+    bt_capability_pair_rules(U, BT_STR("MultiConnector"), multi, 2, "nixl", &rules);
+    assert_int_equal(rules.tp, BT_TP_DIVIDES);
+    bt_capability_pair_rules(BT_ENGINE_VLLM_ASCEND, BT_STR("mooncakeconnectorV1"), NULL, 0, "nixl",
+                             &rules);
+    assert_int_equal(rules.tp, BT_TP_PREFILL_MULTIPLE);
+    assert_false(rules.equal_version);
+    bt_capability_pair_rules(BT_ENGINE_MINDIE, BT_STR_NULL, NULL, 0, "nixl",
+                             &rules); /* profile handoff */
+    assert_int_equal(rules.tp, BT_TP_PREFILL_MULTIPLE);
+    bt_capability_pair_rules(BT_ENGINE_VLLM_ASCEND, BT_STR("nixl"), NULL, 0, "nixl", &rules);
+    assert_int_equal(rules.tp, BT_TP_PREFILL_MULTIPLE);
+    bt_capability_pair_rules(BT_ENGINE_SGLANG, BT_STR("nixl"), NULL, 0, "sglang", &rules);
+    assert_int_equal(rules.tp, BT_TP_ANY);
+    assert_false(rules.equal_version);
+    assert_true(bt_capability_needs_equal_version("nixl_push"));
+    assert_true(bt_capability_needs_tp_ratio("nixl"));
+    assert_false(bt_capability_needs_tp_ratio("shared_cache"));
+    assert_false(bt_capability_needs_equal_version(NULL));
+}
+
+static void names_and_parsing(void **state)
+{
+    enum bt_engine engine = BT_ENGINE_UNKNOWN;
+    enum bt_role role = BT_ROLE_PREFILL;
+    (void) state;
+    assert_int_equal(bt_engine_parse(BT_STR("vLLM-Ascend"), &engine), 0);
+    assert_int_equal(engine, BT_ENGINE_VLLM_ASCEND);
+    assert_int_equal(bt_engine_parse(BT_STR("SGLang"), &engine), 0);
+    assert_int_equal(engine, BT_ENGINE_SGLANG);
+    assert_int_equal(bt_engine_parse(BT_STR("tgi"), &engine), BT_E_INVAL);
+    assert_int_equal(engine, BT_ENGINE_SGLANG); /* written only on success */
+    assert_int_equal(bt_role_parse(BT_STR("Union"), &role), 0);
+    assert_int_equal(role, BT_ROLE_HYBRID);
+    assert_int_equal(bt_role_parse(BT_STR("decode"), &role), 0);
+    assert_string_equal(bt_role_name(role), "decode");
+    assert_int_equal(bt_role_parse(BT_STR(""), &role), BT_E_INVAL);
+    assert_string_equal(bt_engine_name(BT_ENGINE_VLLM_ASCEND), "vllm_ascend");
+    assert_string_equal(bt_capability_name(NONE), "none");
+    assert_true(bt_capability_prefill_serves_alone(BT_ENGINE_MINDIE));
+    assert_false(bt_capability_prefill_serves_alone(BT_ENGINE_SGLANG));
+    assert_int_equal(bt_capability_engine(BT_STR("NixlConnector"), NULL, 0, BT_STR_NULL),
+                     BT_ENGINE_VLLM);
+    assert_int_equal(bt_capability_engine(BT_STR("MooncakeHybridConnector"), NULL, 0, BT_STR_NULL),
+                     BT_ENGINE_VLLM_ASCEND);
+    assert_int_equal(bt_capability_engine(BT_STR_NULL, NULL, 0, BT_STR("bootstrap")),
+                     BT_ENGINE_SGLANG);
+    assert_int_equal(bt_capability_engine(BT_STR("Foo"), NULL, 0, BT_STR_NULL), BT_ENGINE_UNKNOWN);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_row_of_the_table),
+        cmocka_unit_test(rules_that_connectors_demand),
+        cmocka_unit_test(names_and_parsing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

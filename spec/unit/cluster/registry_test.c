@@ -1,0 +1,380 @@
+#include "cluster/ledger.h"
+#include "help.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+static bt_registry_t *r;
+static unsigned published;
+static char err[256];
+
+/* What apply gets: one pool "default" unless said otherwise. */
+static bt_pool_spec_t pools[2];
+static bt_worker_spec_t specs[2][8];
+static unsigned counts[2];
+static unsigned pool_count;
+
+static void on_publish(void *user, bt_fleet_t *fleet)
+{
+    (void) user;
+    assert_non_null(fleet);
+    published++;
+}
+
+static int setup(void **state)
+{
+    (void) state;
+    published = 0;
+    pool_count = 1;
+    err[0] = '\0';
+    for (int i = 0; i < 2; i++) {
+        bt_pool_spec_init(&pools[i]);
+        pools[i].name = text(i == 0 ? "default" : "other");
+        counts[i] = 0;
+    }
+    return bt_registry_new(&r, NULL, on_publish, NULL);
+}
+
+static int teardown(void **state)
+{
+    (void) state;
+    bt_registry_free(r);
+    for (unsigned i = 0; i < 2; i++) {
+        bt_pool_spec_fini(&pools[i]);
+        for (unsigned j = 0; j < counts[i]; j++)
+            bt_worker_spec_fini(&specs[i][j]);
+    }
+    return 0;
+}
+
+static bt_worker_spec_t *put(unsigned pool, enum bt_role role, unsigned port)
+{
+    char url[64];
+    bt_worker_spec_t *spec = &specs[pool][counts[pool]++];
+    snprintf(url, sizeof url, "http://127.0.0.1:%u", port);
+    make_spec(spec, role, url, "nixl");
+    return spec;
+}
+
+static int apply(void)
+{
+    const bt_worker_spec_t *lists[2] = {specs[0], specs[1]};
+    return bt_registry_apply(r, pools, pool_count, lists, counts, err, sizeof err);
+}
+
+static bt_worker_t *find(const char *name)
+{
+    return bt_fleet_find(bt_registry_current(r), bt_str(name));
+}
+
+static void drop_last(unsigned pool)
+{
+    bt_worker_spec_fini(&specs[pool][--counts[pool]]);
+}
+
+static void names_by_role_and_order(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_PREFILL, 1);
+    put(0, BT_ROLE_DECODE, 2);
+    put(0, BT_ROLE_PREFILL, 3);
+    put(0, BT_ROLE_HYBRID, 4);
+    put(0, BT_ROLE_DECODE, 5)->name = text("slow");
+    assert_int_equal(apply(), 0);
+    assert_int_equal(find("p0")->port, 1);
+    assert_int_equal(find("p1")->port, 3);
+    assert_int_equal(find("d0")->port, 2);
+    assert_int_equal(find("w0")->port, 4);
+    assert_int_equal(find("slow")->port, 5);
+    const bt_fleet_pool_t *pool = &bt_registry_current(r)->pools[0];
+    assert_int_equal(pool->prefill.count, 2);
+    assert_int_equal(pool->decode.count, 2);
+    assert_int_equal(pool->hybrid.count, 1);
+    assert_int_equal(pool->all.count, 5);
+    assert_ptr_equal(find("http://127.0.0.1:3/"), find("p1"));
+    assert_null(find("127.0.0.1:9"));
+    assert_int_equal(published, 1);
+}
+
+static void unchanged_workers_keep_everything(void **state)
+{
+    bt_ledger_entry_t e = {0};
+    (void) state;
+    put(0, BT_ROLE_PREFILL, 1);
+    put(0, BT_ROLE_PREFILL, 2);
+    put(0, BT_ROLE_DECODE, 3);
+    assert_int_equal(apply(), 0);
+    bt_worker_t *p1 = find("p1"), *d0 = find("d0");
+    set_up(p1);
+    bt_ledger_hold(&e, p1, BT_PHASE_PREFILL, 77);
+    uint64_t generation = bt_registry_current(r)->generation;
+    atomic_store(bt_registry_current(r)->pools[0].bytes_per_token_milli, 3456);
+
+    specs[0][0].tp_size = 8; /* p0 changes, the rest stays */
+    assert_int_equal(apply(), 0);
+    assert_true(bt_registry_current(r)->generation > generation);
+    assert_ptr_equal(find("p1"), p1);
+    assert_ptr_equal(find("d0"), d0);
+    assert_int_equal(atomic_load(&p1->health), BT_HEALTH_UP);
+    assert_int_equal(atomic_load(&p1->tokens[BT_PHASE_PREFILL]), 77);
+    assert_int_equal(find("p0")->tp_size, 8);
+    assert_int_equal(atomic_load(&find("p0")->health), BT_HEALTH_UNKNOWN);
+    assert_int_equal(atomic_load(bt_registry_current(r)->pools[0].bytes_per_token_milli), 3456);
+    bt_ledger_release(&e);
+}
+
+static void kept_names_do_not_shift(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_PREFILL, 1);
+    put(0, BT_ROLE_PREFILL, 2);
+    assert_int_equal(apply(), 0);
+    bt_worker_t *p1 = find("p1");
+    bt_worker_spec_fini(&specs[0][0]);
+    make_spec(&specs[0][0], BT_ROLE_PREFILL, "http://127.0.0.1:9", "nixl");
+    assert_int_equal(apply(), 0);
+    assert_ptr_equal(find("p1"), p1);
+    assert_int_equal(find("p0")->port, 9);
+}
+
+static void removed_ones_drain_and_free_their_slot(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_DECODE, 1);
+    put(0, BT_ROLE_DECODE, 2);
+    assert_int_equal(apply(), 0);
+    bt_worker_t *d1 = bt_worker_ref(find("d1")); /* a running leg */
+    unsigned slot = d1->slot;
+    uint64_t id = d1->id;
+    drop_last(0);
+    assert_int_equal(apply(), 0);
+    assert_null(find("d1"));
+    assert_true(atomic_load(&d1->draining));
+    put(0, BT_ROLE_DECODE, 3);
+    assert_int_equal(apply(), 0);
+    assert_int_not_equal(find("d1")->slot, slot); /* the leg may still use it */
+    bt_worker_unref(d1);
+    put(0, BT_ROLE_DECODE, 4);
+    assert_int_equal(apply(), 0);
+    assert_int_equal(find("d2")->slot, slot);
+    assert_true(find("d2")->id > id); /* ids never come back */
+    assert_true(bt_registry_current(r)->slot_count > slot);
+}
+
+static void a_new_name_is_a_new_worker(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_DECODE, 1)->name = text("a");
+    assert_int_equal(apply(), 0);
+    bt_worker_t *a = bt_worker_ref(find("a"));
+    free(specs[0][0].name);
+    specs[0][0].name = text("b");
+    assert_int_equal(apply(), 0);
+    assert_null(find("a"));
+    assert_ptr_not_equal(find("b"), a);
+    assert_true(atomic_load(&a->draining));
+    assert_false(atomic_load(&find("b")->draining));
+    bt_worker_unref(a);
+}
+
+static void assert_unchanged_after_error(const char *part1, const char *part2)
+{
+    bt_fleet_t *before = bt_registry_current(r);
+    unsigned was = published;
+    assert_int_equal(apply(), BT_E_CONFIG);
+    if (strstr(err, part1) == NULL || strstr(err, part2) == NULL)
+        fail_msg("%s", err);
+    assert_ptr_equal(bt_registry_current(r), before);
+    assert_int_equal(published, was);
+}
+
+static void duplicate_names(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_DECODE, 1)->name = text("x");
+    assert_int_equal(apply(), 0);
+    put(0, BT_ROLE_PREFILL, 2)->name = text("x");
+    assert_unchanged_after_error("http://127.0.0.1:1", "http://127.0.0.1:2");
+    assert_non_null(find("x"));
+    assert_false(atomic_load(&find("x")->draining));
+}
+
+static void duplicate_urls(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_DECODE, 1)->name = text("x");
+    put(0, BT_ROLE_DECODE, 1)->name = text("y");
+    assert_unchanged_after_error("x and y", "same url");
+    specs[0][0].dp_rank = 0; /* two ranks of one server are two workers */
+    specs[0][1].dp_rank = 1;
+    assert_int_equal(apply(), 0);
+}
+
+static void bad_url_and_bad_pools(void **state)
+{
+    (void) state;
+    bt_worker_spec_t *spec = put(0, BT_ROLE_DECODE, 1);
+    free(spec->url);
+    spec->url = text("https://h:1");
+    assert_unchanged_after_error("https://h:1", "not supported");
+    drop_last(0);
+    pool_count = 2;
+    free(pools[1].name);
+    pools[1].name = text("default");
+    assert_unchanged_after_error("two pools are named default", "");
+}
+
+static void same_url_in_two_pools(void **state)
+{
+    (void) state;
+    pool_count = 2;
+    put(0, BT_ROLE_HYBRID, 1);
+    put(1, BT_ROLE_HYBRID, 1);
+    assert_int_equal(apply(), 0);
+    assert_int_equal(find("w1")->port, 1);
+    assert_int_equal(bt_registry_remove(r, BT_STR("http://127.0.0.1:1")), 0);
+    assert_null(find("w0"));
+    assert_null(find("w1"));
+}
+
+static void add_remove_drain(void **state)
+{
+    bt_worker_spec_t spec;
+    (void) state;
+    make_spec(&spec, BT_ROLE_PREFILL, "http://127.0.0.1:7", "nixl");
+    assert_int_equal(bt_registry_add(r, NULL, &spec, err, sizeof err),
+                     BT_E_INVAL); /* no pool yet */
+    assert_int_equal(apply(), 0);
+    assert_int_equal(bt_registry_add(r, NULL, &spec, err, sizeof err), 0);
+    assert_int_equal(bt_registry_add(r, "default", &spec, err, sizeof err), BT_E_CONFIG);
+    assert_non_null(strstr(err, "same url"));
+    assert_int_equal(bt_registry_add(r, "nope", &spec, err, sizeof err), BT_E_INVAL);
+    bt_worker_spec_fini(&spec);
+    bt_worker_t *p0 = find("p0");
+    set_up(p0);
+    uint64_t epoch = bt_fleet_epoch();
+    assert_int_equal(bt_registry_drain(r, BT_STR("p0"), true), 0);
+    assert_true(bt_fleet_epoch() > epoch);
+    assert_string_equal(bt_worker_why_not(p0, 1), "draining");
+    assert_int_equal(bt_registry_drain(r, BT_STR("p0"), false), 0);
+    assert_true(bt_worker_usable(p0, 1));
+    assert_int_equal(bt_registry_drain(r, BT_STR("p9"), true), BT_E_INVAL);
+    assert_int_equal(bt_registry_remove(r, BT_STR("p0")), 0);
+    assert_int_equal(bt_registry_remove(r, BT_STR("p0")), BT_E_INVAL);
+    assert_int_equal(bt_registry_current(r)->pools[0].all.count, 0);
+}
+
+/* ---- loops read and count while the control loop changes the fleet ---- */
+
+static pthread_mutex_t swap_lock = PTHREAD_MUTEX_INITIALIZER; /* stands for the mailbox */
+static bt_fleet_t *shared;
+static _Atomic bool is_over;
+static _Atomic unsigned turns;
+
+static void share(void *user, bt_fleet_t *fleet)
+{
+    (void) user;
+    pthread_mutex_lock(&swap_lock);
+    bt_fleet_t *old = shared;
+    shared = bt_fleet_ref(fleet);
+    pthread_mutex_unlock(&swap_lock);
+    bt_fleet_unref(old);
+}
+
+static void one_leg(bt_worker_t *w, unsigned n)
+{
+    bt_ledger_entry_t e = {0};
+    bool probe = false;
+    if (!bt_breaker_enter(&w->breaker, n, &probe))
+        return;
+    bt_ledger_hold(&e, w, n % 2 ? BT_PHASE_DECODE : BT_PHASE_PREFILL, 10);
+    bt_worker_note_bytes(w, n);
+    bt_worker_note_ttft(w, n);
+    bt_ledger_grow(&e, 1);
+    bt_ledger_release(&e);
+    bt_ledger_release(&e);
+    if (n % 3 == 0)
+        (void) bt_breaker_failure(&w->breaker, probe, n);
+    else if (n % 3 == 1)
+        bt_breaker_innocent(&w->breaker, probe);
+    else
+        bt_breaker_success(&w->breaker, probe);
+}
+
+static void *read_and_count(void *arg)
+{
+    char reasons[256];
+    unsigned n = (unsigned) (uintptr_t) arg;
+    while (!atomic_load(&is_over)) {
+        pthread_mutex_lock(&swap_lock);
+        bt_fleet_t *f = bt_fleet_ref(shared);
+        pthread_mutex_unlock(&swap_lock);
+        const bt_worker_set_t *all = &f->pools[0].all;
+        for (unsigned i = 0; i < all->count; i++) {
+            (void) bt_worker_usable(all->items[i], n);
+            one_leg(all->items[i], n++);
+        }
+        (void) bt_fleet_topology(&f->pools[0], n, reasons, sizeof reasons);
+        (void) bt_fleet_epoch();
+        bt_fleet_unref(f); /* may be the last: frees workers on this thread */
+        atomic_fetch_add(&turns, 1);
+    }
+    return NULL;
+}
+
+static void loops_hammer_while_the_registry_applies(void **state)
+{
+    pthread_t threads[4];
+    bt_registry_t *own = r;
+    (void) state;
+    assert_int_equal(bt_registry_new(&r, NULL, share, NULL), 0);
+    for (unsigned i = 0; i < 6; i++)
+        put(0, i % 2 ? BT_ROLE_DECODE : BT_ROLE_PREFILL, 10 + i);
+    assert_int_equal(apply(), 0);
+    bt_worker_t *kept = bt_worker_ref(find("d0"));
+    for (uintptr_t i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, read_and_count, (void *) (i * 1000 + 1)),
+                         0);
+    for (int i = 0; i < 300 || atomic_load(&turns) < 1000; i++) {
+        specs[0][0].tp_size = i % 5 + 1;
+        assert_int_equal(apply(), 0);
+        bt_worker_set_health(find(i % 2 ? "p0" : "d0"), i % 3 ? BT_HEALTH_UP : BT_HEALTH_DOWN,
+                             "test");
+        (void) bt_registry_drain(r, BT_STR("p1"), i % 2);
+    }
+    atomic_store(&is_over, true);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    assert_ptr_equal(find("d0"), kept);
+    assert_int_equal(atomic_load(&kept->tokens[BT_PHASE_PREFILL]), 0);
+    assert_int_equal(atomic_load(&kept->tokens[BT_PHASE_DECODE]), 0);
+    assert_int_equal(atomic_load(&kept->requests[BT_PHASE_DECODE]), 0);
+    assert_true(bt_registry_current(r)->slot_count <
+                64); /* slots of freed workers were used again */
+    bt_fleet_unref(shared);
+    shared = NULL;
+    bt_registry_free(r);
+    assert_int_equal(kept->port, 11); /* outlives the registry */
+    bt_worker_unref(kept);
+    r = own;
+}
+
+int main(void)
+{
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        CASE(names_by_role_and_order),
+        CASE(unchanged_workers_keep_everything),
+        CASE(kept_names_do_not_shift),
+        CASE(removed_ones_drain_and_free_their_slot),
+        CASE(a_new_name_is_a_new_worker),
+        CASE(duplicate_names),
+        CASE(duplicate_urls),
+        CASE(bad_url_and_bad_pools),
+        CASE(same_url_in_two_pools),
+        CASE(add_remove_drain),
+        CASE(loops_hammer_while_the_registry_applies),
+    };
+    bt_log_set(BT_LOG_ERROR, false, 2);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

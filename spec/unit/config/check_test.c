@@ -1,0 +1,175 @@
+/* The start-up check: each thing that can be known to be wrong, one line each. */
+#include "config/check.h"
+#include "config/flag.h"
+
+#include "load.h"
+#include "loop/listener.h"
+
+#define ANY_PORTS "--port 0 --admin-port 0 "
+
+static int check_line(const char *line, char *err, size_t err_size)
+{
+    bt_config_t c;
+    load_ok(&c, line);
+    int rc = bt_config_check(&c, err, err_size);
+    if (rc == 0)
+        rc = bt_config_check_ports(&c, err, err_size);
+    bt_config_fini(&c);
+    return rc;
+}
+
+static void accepted(const char *line)
+{
+    char err[BT_CONFIG_ERR_BYTES] = "";
+    if (check_line(line, err, sizeof err) < 0)
+        fail_msg("%s: %s", line, err);
+}
+
+static void refused(const char *line, const char *why)
+{
+    char err[BT_CONFIG_ERR_BYTES] = "";
+    if (check_line(line, err, sizeof err) == 0)
+        fail_msg("%s: accepted", line);
+    assert_string_equal(err, why);
+}
+
+static void policies(void **state)
+{
+    char line[256], want[400];
+    const char *broken = load_write("broken.lua", "return {");
+    (void) state;
+    accepted(ANY_PORTS "--policy power_of_two --prefill-policy random --decode-policy round_robin");
+    refused("--policy cache_aware", "--policy: cache_aware is another router's name: use "
+                                    "sglang_cache_aware, or a Lua file of yours");
+    refused("--decode-policy manual", "--decode-policy: manual is another router's name: use "
+                                      "session_affinity, or a Lua file of yours");
+    for (const bt_peer_policy_t *p = bt_peer_policies; p->theirs != NULL; p++) {
+        snprintf(line, sizeof line, ANY_PORTS "--policy %s", p->ours);
+        accepted(line);
+    }
+    snprintf(line, sizeof line, ANY_PORTS "--policy %s", broken);
+    char err[BT_CONFIG_ERR_BYTES] = "";
+    assert_true(check_line(line, err, sizeof err) < 0);
+    snprintf(want, sizeof want, "--policy: %s:1:", broken);
+    assert_memory_equal(err, want, strlen(want));
+    assert_true(check_line("--policy least_lod", err, sizeof err) < 0);
+    assert_non_null(strstr(err, "least_load"));
+}
+
+/* A user's file of that name is theirs, whatever other routers have. */
+static void own_policy_of_a_peers_name(void **state)
+{
+    char line[256];
+    (void) state;
+    (void) load_write(
+        "cache_aware.lua",
+        "return { api = 1, name = 'cache_aware', version = '1', plan = function(req, view)\n"
+        "  local w = view.single[1] if w then return { kind = 'single', worker = w.id } end end }");
+    snprintf(line, sizeof line, ANY_PORTS "--policy cache_aware --policy-dir %s", load_folder());
+    accepted(line);
+}
+
+static void dialects(void **state)
+{
+    char line[256], err[BT_CONFIG_ERR_BYTES] = "";
+    (void) state;
+    (void) load_write("zz.lua", "return 3");
+    snprintf(line, sizeof line, ANY_PORTS "--dialect-dir %s", load_folder());
+    assert_true(check_line(line, err, sizeof err) < 0);
+    assert_memory_equal(err, "--dialect-dir: ", 15);
+    char path[128];
+    snprintf(path, sizeof path, "%s/zz.lua", load_folder());
+    assert_int_equal(unlink(path), 0);
+}
+
+static void fleets(void **state)
+{
+    char line[256];
+    (void) state;
+    accepted(ANY_PORTS "--pd-disaggregation --prefill http://a:1 --decode http://b:1");
+    refused(ANY_PORTS "--worker-urls http://a:1 http://A:1/",
+            "workers w0 and w1 of pool default have the same url http://A:1/");
+    snprintf(line, sizeof line, ANY_PORTS "%s",
+             load_write("tp.lua",
+                        "return { connector = 'MooncakeConnectorV1', pools = { { workers = {\n"
+                        "  { url = 'http://a:1', role = 'prefill', tp_size = 2 },\n"
+                        "  { url = 'http://b:1', role = 'decode', tp_size = 4 } } } } }"));
+    char err[BT_CONFIG_ERR_BYTES] = "";
+    assert_true(check_line(line, err, sizeof err) < 0);
+    assert_memory_equal(err,
+                        "pool default: no prefill and decode worker fit together: p0 (http://a:1) "
+                        "and d0 (http://b:1): ",
+                        91);
+    snprintf(line, sizeof line, ANY_PORTS "%s",
+             load_write(
+                 "mix.lua",
+                 "return { pools = { { workers = {\n"
+                 "  { url = 'http://a:1', role = 'prefill', connector = 'sglang' },\n"
+                 "  { url = 'http://b:1', role = 'decode', connector = 'NixlConnector' } } } } }"));
+    assert_true(check_line(line, err, sizeof err) < 0);
+    /* One decode that fits is enough: the others may be on their way to the new version. */
+    snprintf(line, sizeof line, ANY_PORTS "%s",
+             load_write("roll.lua",
+                        "return { connector = 'NixlConnector', pools = { { workers = {\n"
+                        "  { url = 'http://a:1', role = 'prefill', version = '0.31.0' },\n"
+                        "  { url = 'http://b:1', role = 'decode', version = '0.32.0' },\n"
+                        "  { url = 'http://c:1', role = 'decode', version = '0.31.0' } } } } }"));
+    accepted(line);
+}
+
+static void ports(void **state)
+{
+    unsigned port;
+    char line[128], want[256];
+    int fd = bt_listener_bind("127.0.0.1", 0, false, &port);
+    (void) state;
+    assert_true(fd >= 0);
+    snprintf(line, sizeof line, "--admin-port 0 --port %u", port);
+    snprintf(want, sizeof want, "--port: cannot listen on 127.0.0.1:%u: address already in use",
+             port);
+    refused(line, want);
+    snprintf(line, sizeof line, "--port 0 --prometheus-port %u", port);
+    snprintf(want, sizeof want,
+             "--admin-port: cannot listen on 127.0.0.1:%u: address already in use", port);
+    refused(line, want);
+    close(fd);
+    accepted(line);
+    refused("--admin-port 0 --host 203.0.113.7",
+            "--port: cannot listen on 203.0.113.7:30000: address not available");
+}
+
+static void describes(void **state)
+{
+    bt_config_t c;
+    bt_text_t t;
+    (void) state;
+    load_ok(&c, "--loops 2 --host 0.0.0.0 --admin-host 0.0.0.0 --vllm-pd-disaggregation --prefill "
+                "http://a:1 --decode "
+                "http://b:1 --worker-urls http://c:1 --prefill-policy random");
+    bt_text_init(&t);
+    bt_config_describe(&c, &t);
+    assert_string_equal(
+        t.data,
+        "ok\n"
+        "clients 0.0.0.0:30000, admin 0.0.0.0:29000 (only /metrics: no --admin-api-key), 2 loops\n"
+        "pool default: models any; policy least_load (prefill random, decode least_load); serves "
+        "by pairs and single "
+        "workers\n"
+        "  p0       prefill  http://a:1  engine vllm, connector nixl, prefill_handoff_decode, "
+        "dialect nixl\n"
+        "  d0       decode   http://b:1  engine vllm, connector nixl, prefill_handoff_decode, "
+        "dialect nixl\n"
+        "  w0       hybrid   http://c:1  engine vllm\n");
+    bt_text_fini(&t);
+    bt_config_fini(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(policies), cmocka_unit_test(own_policy_of_a_peers_name),
+        cmocka_unit_test(dialects), cmocka_unit_test(fleets),
+        cmocka_unit_test(ports),    cmocka_unit_test(describes),
+    };
+    return cmocka_run_group_tests(tests, NULL, load_cleanup);
+}

@@ -1,0 +1,191 @@
+#include "config/file.h"
+
+#include "load.h"
+
+static const char *text_of(const char *body)
+{
+    return load_write("baton.lua", body);
+}
+
+/* The refusal without "FILE: ". */
+static void refused(const char *body, const char *why)
+{
+    char want[600];
+    const char *path = text_of(body);
+    snprintf(want, sizeof want, "%s: %s", path, why);
+    load_refused(path, want);
+}
+
+static void reads_all_levels(void **state)
+{
+    bt_config_t c;
+    char want[256];
+    (void) state;
+    load_ok(
+        &c,
+        text_of("return {\n"
+                "  port = 31000, admin_port = 0, host = '0.0.0.0', access_log = false, log_level = "
+                "'warn',\n"
+                "  proxy_path = { '/a', '/b' }, policy = 'random', request_timeout_secs = 12.5,\n"
+                "  policy_dir = 'policies', breaker_failures = 7,\n"
+                "  pools = {\n"
+                "    { name = 'one', models = { 'm1', 'm2' }, policy = './mine.lua', max_attempts "
+                "= 2,\n"
+                "      workers = {\n"
+                "        { url = 'http://a:1', name = 'left', role = 'prefill', connector = "
+                "'NixlConnector',\n"
+                "          bootstrap_port = 5600, tp_size = 4, dp_size = 2, version = '0.32.0',\n"
+                "          transfer_group = 'g', lease_ms = 20000, zone = 'z', api_key = 'k',\n"
+                "          labels = { rack = 'r1', disk = 'ssd' }, engine = 'vllm', models = { "
+                "'m1' } },\n"
+                "        { url = 'http://b:1', role = 'DECODE', connector = 'MultiConnector',\n"
+                "          connectors = { 'NixlConnector', 'OffloadingConnector' } },\n"
+                "      } },\n"
+                "    { name = 'two', engine = 'sglang', workers = {\n"
+                "        { url = 'http://c:1', role = 'prefill', bootstrap_port = 'none' },\n"
+                "        { url = 'http://d:1' } } },\n"
+                "  },\n"
+                "}\n"));
+    assert_int_equal(c.port, 31000);
+    assert_int_equal(c.log_level, BT_LOG_WARN);
+    assert_false(c.access_log);
+    assert_int_equal(c.breaker.failures, 7);
+    assert_string_equal(c.dispatch.proxy_paths[1], "/b");
+    snprintf(want, sizeof want, "%s/policies", load_folder());
+    assert_string_equal(c.policy_dir, want); /* paths are relative to the file */
+    assert_int_equal(c.pool_count, 2);
+    const bt_config_pool_t *one = &c.pools[0], *two = &c.pools[1];
+    assert_string_equal(one->spec.name, "one");
+    assert_string_equal(one->spec.models[1], "m2");
+    snprintf(want, sizeof want, "%s/./mine.lua", load_folder());
+    assert_string_equal(one->spec.policy, want);
+    assert_int_equal(one->spec.max_attempts, 2);
+    assert_int_equal(one->spec.deadlines.total_ms, 12500);
+    const bt_worker_spec_t *p = &one->workers[0], *d = &one->workers[1];
+    assert_string_equal(p->name, "left");
+    assert_int_equal(p->role, BT_ROLE_PREFILL);
+    assert_int_equal(p->bootstrap_port, 5600);
+    assert_int_equal(p->tp_size, 4);
+    assert_int_equal(p->dp_size, 2);
+    assert_int_equal(p->lease_ms, 20000);
+    assert_string_equal(p->labels, "disk=ssd,rack=r1");
+    assert_string_equal(p->version, "0.32.0");
+    assert_string_equal(p->models[0], "m1");
+    assert_int_equal(d->role, BT_ROLE_DECODE);
+    assert_int_equal(d->child_count, 2);
+    assert_string_equal(d->children[1], "OffloadingConnector");
+    assert_string_equal(two->spec.policy, "random"); /* from the top level; a name, not a path */
+    assert_int_equal(two->workers[0].bootstrap_port, -1);
+    assert_string_equal(two->workers[0].connector, "sglang");
+    assert_int_equal(two->workers[1].role, BT_ROLE_HYBRID);
+    bt_config_fini(&c);
+}
+
+static void flags_win_over_the_file(void **state)
+{
+    bt_config_t c;
+    char line[512];
+    const char *path = text_of(
+        "return { port = 1, log_level = 'debug', pools = { { policy = 'random', workers = {\n"
+        "  { url = 'http://a:1' } } } } }");
+    (void) state;
+    snprintf(line, sizeof line, "--port 2 %s --policy round_robin --worker-urls http://b:1", path);
+    load_ok(&c, line);
+    assert_int_equal(c.port, 2);
+    assert_int_equal(c.log_level, BT_LOG_DEBUG);
+    assert_string_equal(c.pools[0].spec.policy, "round_robin");
+    assert_int_equal(c.pools[0].worker_count, 2); /* workers add up */
+    bt_config_fini(&c);
+    path = text_of("return { pools = { { name = 'a' }, { name = 'b' } } }");
+    snprintf(line, sizeof line, "%s --max-attempts 9", path);
+    load_ok(&c, line);
+    assert_int_equal(c.pools[0].spec.max_attempts, 9);
+    assert_int_equal(c.pools[1].spec.max_attempts, 9);
+    bt_config_fini(&c);
+    snprintf(line, sizeof line, "%s --decode http://b:1", path);
+    char want[256];
+    snprintf(want, sizeof want, "--decode: %s has 2 pools: list this worker in one of them", path);
+    load_refused(line, want);
+}
+
+static void unknown_keys_name_the_nearest(void **state)
+{
+    (void) state;
+    refused("return { prot = 1 }", "prot: unknown key, did you mean \"port\"?");
+    refused("return { kubernetes = 1 }", "kubernetes: unknown key");
+    refused("return { prometheus_port = 1 }",
+            "prometheus_port: unknown key, did you mean \"admin_port\"?");
+    refused(
+        "return { cache_threshold = 1 }",
+        "cache_threshold: it tunes a policy that is not built; write yours in Lua (--policy FILE)");
+    refused("return { ['log-level'] = 'info' }",
+            "log-level: unknown key, did you mean \"log_level\"?");
+    refused("return { pools = { { nam = 'x' } } }",
+            "pools[1].nam: unknown key, did you mean \"name\"?");
+    refused("return { pools = { {}, { workers = { { url = 'http://a:1' }, { url = 'http://a:2', "
+            "bootstrap_prt = 1 } } } } }",
+            "pools[2].workers[2].bootstrap_prt: unknown key, did you mean \"bootstrap_port\"?");
+    refused("return { workers = {} }",
+            "workers: unknown key here; it is a key of a pool (pools = { { ... } })");
+    refused("return { pools = { { port = 1 } } }",
+            "pools[1].port: unknown key here; it is a key of the top level");
+    refused("return { pools = { { workers = { { url = 'http://a:1', policy = 'x' } } } } }",
+            "pools[1].workers[1].policy: unknown key here; it is a key of a pool, not of a worker");
+    refused("return { prefill = 'http://a:1' }", "prefill: unknown key");
+}
+
+static void wrong_values_name_what_is_expected(void **state)
+{
+    (void) state;
+    refused("return { port = '1' }", "port: expected a whole number from 0 to 65535, got \"1\"");
+    refused("return { port = 1.5 }", "port: expected a whole number from 0 to 65535, got 1.5");
+    refused("return { port = -1 }", "port: expected a whole number from 0 to 65535, got -1");
+    refused("return { port = true }", "port: expected a whole number from 0 to 65535, got true");
+    refused("return { access_log = 'yes' }", "access_log: expected true or false, got \"yes\"");
+    refused("return { host = {} }", "host: expected a string that is not empty, got a table");
+    refused("return { host = '' }", "host: expected a string that is not empty, got \"\"");
+    refused("return { log_level = 'loud' }",
+            "log_level: expected one of error, warn, info, debug, got \"loud\"");
+    refused("return { request_timeout_secs = 0 }",
+            "request_timeout_secs: expected a number from 0.001 to 86400, got 0");
+    refused("return { pools = 3 }", "pools: expected a list of tables");
+    refused("return { pools = { 3 } }",
+            "pools[1]: expected a table like { name = \"llama\", workers = { ... } }");
+    refused("return { pools = { { workers = 'x' } } }",
+            "pools[1].workers: expected a list of tables");
+    refused("return { pools = { { workers = { 'http://a:1' } } } }",
+            "pools[1].workers[1]: expected a table like { url = \"http://127.0.0.1:8000\", role = "
+            "\"decode\" }");
+    refused("return { pools = { { workers = { { role = 'decode' } } } } }",
+            "pools[1].workers[1].url: missing: where does this worker listen?");
+    refused("return { pools = { { workers = { { url = 'http://a:1', role = 'perfill' } } } } }",
+            "pools[1].workers[1].role: expected one of prefill, decode, hybrid, got \"perfill\"");
+    refused("return { pools = { { workers = { { url = 'http://a:1', bootstrap_port = 0 } } } } }",
+            "pools[1].workers[1].bootstrap_port: expected a port from 1 to 65535, or none, got 0");
+    refused("return { pools = { { models = { 'a', 3 } } } }",
+            "pools[1].models: expected a list of up to 16 strings, got 3");
+    refused("return { pools = { {}, {} } }", "pools[1].name: missing: several pools need names");
+    refused("return { 1, 2 }", "expected a table of settings, got a list");
+}
+
+static void broken_lua_names_the_line(void **state)
+{
+    bt_config_t c;
+    (void) state;
+    assert_true(load_line(&c, text_of("return {\n  port = ,\n}")) < 0);
+    assert_non_null(strstr(load_err, "baton.lua:2:"));
+    assert_true(load_line(&c, "/nonexistent/baton.lua") < 0);
+    assert_non_null(strstr(load_err, "/nonexistent/baton.lua"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_all_levels),
+        cmocka_unit_test(flags_win_over_the_file),
+        cmocka_unit_test(unknown_keys_name_the_nearest),
+        cmocka_unit_test(wrong_values_name_what_is_expected),
+        cmocka_unit_test(broken_lua_names_the_line),
+    };
+    return cmocka_run_group_tests(tests, NULL, load_cleanup);
+}

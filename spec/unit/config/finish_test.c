@@ -1,0 +1,116 @@
+/* What one setting implies for others, and the refusals that need neither scripts nor sockets. */
+#include "config/config.h"
+
+#include "load.h"
+
+static void refused_file(const char *body, const char *why)
+{
+    char want[600];
+    const char *path = load_write("baton.lua", body);
+    snprintf(want, sizeof want, "%s: %s", path, why);
+    load_refused(path, want);
+}
+
+static void loopback(void **state)
+{
+    (void) state;
+    static const char *const yes[] = {"127.0.0.1", "127.9.9.9", "::1",
+                                      "[::1]",     "localhost", "LocalHost"};
+    static const char *const no[] = {"0.0.0.0",     "::", "10.0.0.1", "[::]",
+                                     "example.org", "",   "128.0.0.1"};
+    for (size_t i = 0; i < sizeof yes / sizeof yes[0]; i++)
+        assert_true(bt_host_is_loopback(yes[i]));
+    for (size_t i = 0; i < sizeof no / sizeof no[0]; i++)
+        assert_false(bt_host_is_loopback(no[i]));
+}
+
+static void workers_that_cannot_pair(void **state)
+{
+    (void) state;
+    load_refused(
+        "--prefill http://a:1",
+        "--prefill http://a:1: how do the engines move KV? add --pd-disaggregation (SGLang), "
+        "--vllm-pd-disaggregation (vLLM) or --kv-connector NAME");
+    load_refused("--kv-connector FooConnector --decode http://a:1",
+                 "--decode http://a:1: connector \"FooConnector\": unknown connector");
+    load_refused(
+        "--kv-connector MooncakeLayerwiseConnector --decode http://a:1",
+        "--decode http://a:1: connector \"MooncakeLayerwiseConnector\": trigger is not built yet");
+    refused_file(
+        "return { pools = { { workers = { { url = 'http://a:1', role = 'prefill' } } } } }",
+        "pools[1].workers[1].connector: missing: name the engine's KV connector");
+    bt_config_t c;
+    load_ok(
+        &c,
+        "--kv-connector FooConnector --worker-urls http://a:1"); /* workers that do both need none */
+    bt_config_fini(&c);
+}
+
+static void urls(void **state)
+{
+    (void) state;
+    load_refused("--worker-urls https://a:1",
+                 "--worker-urls https://a:1: https to workers is not supported; use http://");
+    load_refused("--worker-urls http://a:0",
+                 "--worker-urls http://a:0: the port must be a number from 1 to 65535");
+    refused_file("return { pools = { { workers = { { url = 'http://' } } } } }",
+                 "pools[1].workers[1].url: the host is missing");
+}
+
+static void paths_and_ports(void **state)
+{
+    (void) state;
+    load_refused("--proxy-path x", "--proxy-path: expected a path that begins with /, got \"x\"");
+    load_refused("--health-check-endpoint x",
+                 "--health-check-endpoint: expected a path that begins with /, got \"x\"");
+    load_refused("--port 29000", "--admin-port: 29000 is the client port already; choose another "
+                                 "(--admin-port, --prometheus-port)");
+    bt_config_t c;
+    load_ok(&c, "--port 0 --admin-port 0");
+    bt_config_fini(&c);
+    load_ok(&c, "--port 29000 --admin-host ::1");
+    bt_config_fini(&c);
+}
+
+static void defaults_of_workers(void **state)
+{
+    bt_config_t c;
+    (void) state;
+    load_ok(&c,
+            load_write(
+                "b.lua",
+                "return { connector = 'NixlConnector', lease_ms = 7000, pools = { { workers = {\n"
+                "  { url = 'http://a:1', role = 'prefill' },\n"
+                "  { url = 'http://b:1', role = 'decode', connector = 'ExampleConnector', lease_ms "
+                "= 9000 },\n"
+                "  { url = 'http://c:1', role = 'decode', dispatch_profile = 'handoff' },\n"
+                "} } } }"));
+    const bt_worker_spec_t *w = c.pools[0].workers;
+    assert_string_equal(w[0].connector, "NixlConnector");
+    assert_int_equal(w[0].engine, BT_ENGINE_VLLM);
+    assert_int_equal(w[0].lease_ms, 7000);
+    assert_string_equal(w[1].connector, "ExampleConnector");
+    assert_int_equal(w[1].lease_ms, 9000);
+    assert_null(w[2].connector); /* the profile says it */
+    bt_config_fini(&c);
+}
+
+static void missing_keys_file(void **state)
+{
+    (void) state;
+    load_refused("--client-api-keys-file /nonexistent/k",
+                 "--client-api-keys-file: /nonexistent/k: No such file or directory");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loopback),
+        cmocka_unit_test(workers_that_cannot_pair),
+        cmocka_unit_test(urls),
+        cmocka_unit_test(paths_and_ports),
+        cmocka_unit_test(defaults_of_workers),
+        cmocka_unit_test(missing_keys_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, load_cleanup);
+}

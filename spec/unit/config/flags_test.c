@@ -1,0 +1,251 @@
+/* Every flag that is honoured, and what it changes. The last line of the big test makes sure that no row of the table has
+ * been forgotten here. */
+#include "config/flag.h"
+#include "config/flags.h"
+
+#include "load.h"
+
+static bool seen[256];
+
+static void note_seen(const char *line)
+{
+    char copy[1024];
+    const char *argv[LOAD_ARGS_MAX];
+    int argc = load_split(line, copy, sizeof copy, argv);
+    for (int i = 0; i < argc; i++)
+        for (unsigned f = 0; argv[i][0] == '-' && f < bt_flag_count; f++) {
+            size_t n = strcspn(argv[i] + 2, "=");
+            if (bt_str_eq((bt_str_t){argv[i] + 2, n}, bt_str(bt_flags[f].name)))
+                seen[f] = true;
+        }
+}
+
+#define EXPECT(line, condition)                                                                    \
+    do {                                                                                           \
+        bt_config_t c;                                                                             \
+        load_ok(&c, line);                                                                         \
+        note_seen(line);                                                                           \
+        if (!(condition))                                                                          \
+            fail_msg("%s: %s does not hold", line, #condition);                                    \
+        bt_config_fini(&c);                                                                        \
+    } while (0)
+
+#define IS(a, b) ((a) != NULL && strcmp((a), (b)) == 0)
+#define POOL (c.pools[0])
+#define SPEC (c.pools[0].spec)
+#define W(i) (c.pools[0].workers[i])
+
+static void workers(void **state)
+{
+    (void) state;
+    EXPECT("--pd-disaggregation --prefill http://a:1 8998 --decode http://b:2",
+           POOL.worker_count == 2 && W(0).role == BT_ROLE_PREFILL && IS(W(0).url, "http://a:1") &&
+               W(0).bootstrap_port == 8998 && W(1).role == BT_ROLE_DECODE &&
+               IS(W(1).url, "http://b:2") && IS(W(0).connector, "sglang") &&
+               W(0).engine == BT_ENGINE_SGLANG && IS(W(1).connector, "sglang"));
+    EXPECT("--pd-disaggregation --prefill http://a:1 none --prefill=http://b:1 7000 --prefill "
+           "http://c:1",
+           POOL.worker_count == 3 && W(0).bootstrap_port == -1 && W(1).bootstrap_port == 7000 &&
+               W(2).bootstrap_port == 8998 /* SGLang's own */);
+    EXPECT("--vllm-pd-disaggregation --prefill http://a:1 --decode http://b:2",
+           IS(W(0).connector, "nixl") && W(0).engine == BT_ENGINE_VLLM && W(0).bootstrap_port == 0);
+    EXPECT("--vllm-pd-disaggregation --prefill http://a:1 --kv-connector NIXLpushConnector",
+           IS(W(0).connector, "NIXLpushConnector"));
+    EXPECT("--connector MooncakeConnectorV1 --prefill http://a:1",
+           IS(W(0).connector, "MooncakeConnectorV1") && W(0).engine == BT_ENGINE_VLLM_ASCEND);
+    EXPECT("--worker-urls http://a:1 http://b:2@3 c:4 --port 1",
+           POOL.worker_count == 3 && W(2).role == BT_ROLE_HYBRID && IS(W(2).url, "c:4") &&
+               c.port == 1);
+    EXPECT("--engine mindie --worker-urls http://a:1", W(0).engine == BT_ENGINE_MINDIE);
+    EXPECT("--engine sglang --prefill http://a:1", IS(W(0).connector, "sglang"));
+    EXPECT("--bootstrap-port 7777 --pd-disaggregation --prefill http://a:1 --prefill http://b:1 9",
+           W(0).bootstrap_port == 7777 && W(1).bootstrap_port == 9);
+    EXPECT("--lease-ms 20000 --vllm-pd-disaggregation --prefill http://a:1",
+           W(0).lease_ms == 20000);
+}
+
+static void listening(void **state)
+{
+    (void) state;
+    EXPECT("", IS(c.host, "127.0.0.1") && c.port == 30000 && IS(c.admin_host, "127.0.0.1") &&
+                   c.admin_port == 29000 && c.pool_count == 1 && IS(SPEC.name, "default") &&
+                   POOL.worker_count == 0);
+    EXPECT("--host 0.0.0.0 --port 0",
+           IS(c.host, "0.0.0.0") && c.port == 0 && !c.dispatch.client_listener_is_loopback);
+    EXPECT("--admin-host ::1 --admin-port 0",
+           IS(c.admin_host, "::1") && c.admin_port == 0 && !c.admin_metrics_only);
+    EXPECT("--prometheus-host 0.0.0.0 --prometheus-port 29001",
+           IS(c.admin_host, "0.0.0.0") && c.admin_port == 29001 && c.admin_metrics_only);
+    EXPECT("--proxy-path /x --proxy-path /y/z",
+           c.dispatch.proxy_paths != NULL && IS(c.dispatch.proxy_paths[0], "/x") &&
+               IS(c.dispatch.proxy_paths[1], "/y/z") && c.dispatch.proxy_paths[2] == NULL);
+    EXPECT("--request-id-headers X-Request-Id", c.dispatch.proxy_paths == NULL);
+}
+
+static void decisions(void **state)
+{
+    (void) state;
+    EXPECT("--policy random --prefill-policy a.lua --decode-policy round_robin",
+           IS(SPEC.policy, "random") && IS(SPEC.prefill_policy, "a.lua") &&
+               IS(SPEC.decode_policy, "round_robin"));
+    EXPECT("--policy-dir p --dialect-dir d",
+           IS(c.dispatch.policy_dir, "p") && IS(c.dispatch.dialect_dir, "d"));
+    EXPECT("", !SPEC.refuse_recompute && SPEC.max_fanout == 64 && SPEC.max_attempts == 3 &&
+                   !c.dispatch.disable_retries);
+    EXPECT("--refuse-recompute --max-fanout 8 --max-attempts 5",
+           SPEC.refuse_recompute && SPEC.max_fanout == 8 && SPEC.max_attempts == 5);
+    EXPECT("--retry-max-retries 4 --disable-retries",
+           SPEC.max_attempts == 4 && c.dispatch.disable_retries);
+    EXPECT("--refuse-recompute --no-refuse-recompute", !SPEC.refuse_recompute);
+}
+
+static void deadlines(void **state)
+{
+    (void) state;
+    EXPECT("", SPEC.deadlines.total_ms == 1800000 && SPEC.deadlines.connect_ms == 3000 &&
+                   SPEC.deadlines.prefill_reply_ms == 300000 &&
+                   SPEC.deadlines.first_event_ms == 300000 && SPEC.deadlines.stall_ms == 60000 &&
+                   SPEC.deadlines.answer_ms == 0);
+    EXPECT("--request-timeout-secs 7 --connect-timeout-ms 50 --prefill-timeout-secs 1.5",
+           SPEC.deadlines.total_ms == 7000 && SPEC.deadlines.connect_ms == 50 &&
+               SPEC.deadlines.prefill_reply_ms == 1500);
+    EXPECT("--first-event-timeout-secs 2 --answer-timeout-secs 3 --stall-timeout-secs 0.25",
+           SPEC.deadlines.first_event_ms == 2000 && SPEC.deadlines.answer_ms == 3000 &&
+               SPEC.deadlines.stall_ms == 250);
+    EXPECT("--stream-keepalive-secs 15 --worker-idle-secs 2 --worker-idle-max 9",
+           c.dispatch.stream_keepalive_ms == 15000 && c.dispatch.upstream.idle_timeout_ms == 2000 &&
+               c.dispatch.upstream.idle_max == 9);
+    EXPECT("--client-head-timeout-secs 1 --client-body-stall-secs 2 --client-idle-secs 3 "
+           "--client-write-stall-secs 4",
+           c.server.head_timeout_ms == 1000 && c.server.body_stall_ms == 2000 &&
+               c.server.idle_timeout_ms == 3000 && c.server.write_stall_ms == 4000);
+}
+
+static void health(void **state)
+{
+    (void) state;
+    EXPECT("", c.monitor.interval_ms == 5000 && c.monitor.timeout_ms == 2000 &&
+                   c.monitor.failures == 3 && c.monitor.successes == 2 &&
+                   IS(c.monitor.path, "/health") && !c.monitor.disabled &&
+                   c.startup_timeout_ms == 0);
+    EXPECT("--health-check-endpoint /ping --health-check-interval-secs 9 "
+           "--health-check-timeout-secs 4",
+           IS(c.monitor.path, "/ping") && c.monitor.interval_ms == 9000 &&
+               c.monitor.timeout_ms == 4000);
+    EXPECT("--health-failure-threshold 7 --health-success-threshold 1 --disable-health-check",
+           c.monitor.failures == 7 && c.monitor.successes == 1 && c.monitor.disabled);
+    EXPECT("--worker-startup-check-interval 3 --worker-startup-timeout-secs 600",
+           c.monitor.startup_interval_ms == 3000 && c.startup_timeout_ms == 600000);
+    EXPECT("--load-interval-secs 2 --load-timeout-secs 0.5 --resolve-interval-secs 60",
+           c.monitor.load_interval_ms == 2000 && c.monitor.load_timeout_ms == 500 &&
+               c.monitor.resolve_interval_ms == 60000);
+    EXPECT("--load-monitor-interval 5", c.monitor.load_interval_ms == 5000);
+    EXPECT("", c.breaker.failures == 5 && c.breaker.window_ms == 10000 &&
+                   c.breaker.open_ms == 10000 && c.breaker.open_max_ms == 120000 &&
+                   !c.breaker.disabled);
+    EXPECT("--breaker-failures 9 --breaker-window-secs 30 --breaker-open-secs 20 "
+           "--breaker-open-max-secs 40",
+           c.breaker.failures == 9 && c.breaker.window_ms == 30000 && c.breaker.open_ms == 20000 &&
+               c.breaker.open_max_ms == 40000);
+    EXPECT("--cb-failure-threshold 10 --cb-window-duration-secs 120 --cb-timeout-duration-secs 60",
+           c.breaker.failures == 10 && c.breaker.window_ms == 120000 && c.breaker.open_ms == 60000);
+    EXPECT("--disable-circuit-breaker", c.breaker.disabled);
+}
+
+static void limits_and_keys(void **state)
+{
+    (void) state;
+    char line[256];
+    EXPECT("", c.server.max_body_bytes == (size_t) 512 << 20 &&
+                   c.server.max_buffered_bytes == (size_t) 1 << 30 &&
+                   c.dispatch.max_concurrent == 0);
+    EXPECT("--max-payload-size 1000 --max-buffered-bytes 2000000 --max-concurrent-requests 77",
+           c.server.max_body_bytes == 1000 && c.server.max_buffered_bytes == 2000000 &&
+               c.dispatch.max_concurrent == 77);
+    EXPECT("--max-concurrent-requests -1", c.dispatch.max_concurrent == 0);
+    EXPECT("--api-key sk-1 --admin-api-key adm --admin-host 0.0.0.0",
+           IS(c.dispatch.worker_api_key, "sk-1") && IS(c.monitor.api_key, "sk-1") &&
+               IS(c.dispatch.admin_key, "adm") && !c.admin_metrics_only);
+    snprintf(line, sizeof line, "--client-api-keys-file %s",
+             load_write("keys", "# ours\nalpha\n\n beta \n"));
+    EXPECT(line, IS(c.dispatch.client_keys[0], "alpha") && IS(c.dispatch.client_keys[1], "beta") &&
+                     c.dispatch.client_keys[2] == NULL);
+    EXPECT("", c.dispatch.debug_headers && c.dispatch.client_keys == NULL &&
+                   c.dispatch.worker_api_key == NULL);
+    EXPECT("--no-debug-headers", !c.dispatch.debug_headers);
+    EXPECT("--debug-headers=false", !c.dispatch.debug_headers);
+    EXPECT("--no-debug-headers --debug-headers", c.dispatch.debug_headers);
+}
+
+static void logs_and_process(void **state)
+{
+    (void) state;
+    EXPECT("", c.log_level == BT_LOG_INFO && c.dispatch.access_log && !c.dispatch.access_log_json &&
+                   c.loops >= 1 && c.drain_ms == 180000);
+    EXPECT("--log-level debug --log-format json --no-access-log",
+           c.log_level == BT_LOG_DEBUG && c.dispatch.access_log_json && !c.dispatch.access_log);
+    EXPECT("--log-level warning --access-log", c.log_level == BT_LOG_WARN && c.access_log);
+    EXPECT("--loops 3 --drain-timeout-secs 5 --ready-file r.json",
+           c.loops == 3 && c.drain_ms == 5000 && IS(c.ready_file, "r.json"));
+    EXPECT("--shutdown-grace-period-secs 6", c.drain_ms == 6000);
+}
+
+static void no_flag_is_left_out(void **state)
+{
+    (void) state;
+    for (unsigned i = 0; i < bt_flag_count; i++)
+        if (!seen[i])
+            fail_msg("--%s has no case in this file", bt_flags[i].name);
+}
+
+static void wrong_flags_are_refused(void **state)
+{
+    (void) state;
+    load_refused("--prot 1", "--prot: unknown flag, did you mean --port?");
+    load_refused("--polcy=random", "--polcy: unknown flag, did you mean --policy?");
+    load_refused("--frobnicate", "--frobnicate: unknown flag; baton run --help lists all");
+    load_refused("--no-port", "--no-port: unknown flag; baton run --help lists all");
+    load_refused("-p 1", "-p: flags begin with two dashes; baton run --help lists them");
+    load_refused("--port", "--port: needs a value: --port PORT");
+    load_refused("--port --host x", "--port: needs a value: --port PORT");
+    load_refused("--port 65536", "--port: expected a whole number from 0 to 65535, got \"65536\"");
+    load_refused("--port 80.5", "--port: expected a whole number from 0 to 65535, got \"80.5\"");
+    load_refused("--prometheus-port=x",
+                 "--prometheus-port: expected a whole number from 0 to 65535, got \"x\"");
+    load_refused("--port= ", "--port: expected a whole number from 0 to 65535, got \"\"");
+    load_refused("--log-level loud",
+                 "--log-level: expected one of error, warn, info, debug, got \"loud\"");
+    load_refused("--access-log=maybe", "--access-log: expected true or false, got \"maybe\"");
+    load_refused("--no-access-log=true", "--no-access-log: takes no value");
+    load_refused("--pd-disaggregation=1", "--pd-disaggregation: takes no value");
+    load_refused("a.lua b.lua",
+                 "unexpected argument \"b.lua\": the configuration file is a.lua already");
+    load_refused("--decode http://a:1 8998", "8998: cannot read: No such file or directory");
+    load_refused("--prefill http://a:1 99999 --pd-disaggregation",
+                 "--prefill: expected a port from 1 to 65535, or none, got \"99999\"");
+    load_refused("--worker-urls", "--worker-urls: needs a value: --worker-urls URL...");
+    load_refused("--request-id-headers x-trace-id",
+                 "--request-id-headers: only x-request-id is read; rename \"x-trace-id\" in the "
+                 "client or in the proxy "
+                 "before");
+    load_refused("--pd-disaggregation --vllm-pd-disaggregation",
+                 "--vllm-pd-disaggregation: --pd-disaggregation (SGLang) and "
+                 "--vllm-pd-disaggregation exclude each "
+                 "other; for a mixed fleet name the engines in baton.lua");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(workers),
+        cmocka_unit_test(listening),
+        cmocka_unit_test(decisions),
+        cmocka_unit_test(deadlines),
+        cmocka_unit_test(health),
+        cmocka_unit_test(limits_and_keys),
+        cmocka_unit_test(logs_and_process),
+        cmocka_unit_test(no_flag_is_left_out),
+        cmocka_unit_test(wrong_flags_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, load_cleanup);
+}

@@ -1,0 +1,178 @@
+/* What is read out of a client's body, what is refused, what is stripped. */
+#include "dispatch/intent.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/err.h"
+
+#include <stdio.h>
+
+static bt_arena_t arena;
+
+static int setup(void **state)
+{
+    (void) state;
+    bt_arena_init(&arena);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void) state;
+    bt_arena_fini(&arena);
+    return 0;
+}
+
+static bt_intent_t read_ok(enum bt_route route, const char *text)
+{
+    bt_intent_t intent;
+    const char *why = "";
+    int rc = bt_intent_read(&intent, &arena, route, bt_str(text), &why);
+
+    if (rc != 0)
+        fail_msg("%s: %s", text, why);
+    return intent;
+}
+
+static void expect_refused(enum bt_route route, const char *text, int wanted, const char *word)
+{
+    bt_intent_t intent;
+    const char *why = NULL;
+
+    assert_int_equal(bt_intent_read(&intent, &arena, route, bt_str(text), &why), wanted);
+    assert_non_null(why);
+    assert_non_null(strstr(why, word));
+}
+
+static void expect_stripped(enum bt_route route, const char *text, const char *wanted)
+{
+    bt_intent_t intent = read_ok(route, text);
+    bt_slices_t out = {0};
+    char joined[2048];
+    size_t n = 0;
+
+    assert_int_equal(bt_body_apply(&intent.body, &intent.strip, &arena, &out), 0);
+    for (unsigned i = 0; i < out.count; i++) {
+        memcpy(joined + n, out.items[i].p, out.items[i].n);
+        n += out.items[i].n;
+    }
+    joined[n] = '\0';
+    assert_string_equal(joined, wanted);
+}
+
+static void test_facts(void **state)
+{
+    bt_intent_t i =
+        read_ok(BT_ROUTE_CHAT,
+                "{\"model\":\"m\\u0031\",\"stream\":true,\"n\":3,\"seed\":7,"
+                "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"session_id\":\"s\"}");
+
+    (void) state;
+    assert_true(bt_str_eq(i.model, BT_STR("m1")));
+    assert_true(i.stream);
+    assert_int_equal(i.n, 3);
+    assert_true(i.has_seed && i.seed == 7);
+    assert_int_equal(i.prompt_count, 0);
+    assert_true(bt_str_eq(i.session, BT_STR("s")));
+    assert_null(i.unsplittable);
+}
+
+static void test_prompts(void **state)
+{
+    bt_intent_t i = read_ok(BT_ROUTE_COMPLETIONS, "{\"prompt\":\"abcd\"}");
+
+    (void) state;
+    assert_int_equal(i.prompt_count, 0);
+    assert_int_equal(bt_intent_prompt_tokens(&i, 4000), 1); /* six raw bytes at four a token */
+    i = read_ok(BT_ROUTE_COMPLETIONS, "{\"prompt\":[\"a\", \"b\" ,\"c\"]}");
+    assert_int_equal(i.prompt_count, 3);
+    i = read_ok(BT_ROUTE_COMPLETIONS, "{\"prompt\":[1,2,3,4,5]}"); /* one prompt of five ids */
+    assert_int_equal(i.prompt_count, 0);
+    assert_int_equal(bt_intent_prompt_tokens(&i, 4000), 5);
+    i = read_ok(BT_ROUTE_GENERATE, "{\"input_ids\":[[1,2],[3,4,5]]}");
+    assert_int_equal(i.prompt_count, 2);
+    assert_int_equal(i.prompt_ids, 5);
+    i = read_ok(BT_ROUTE_GENERATE, "{\"text\":[\"a\"],\"sampling_params\":{\"n\":2}}");
+    assert_int_equal(i.prompt_count, 1);
+    assert_int_equal(i.n, 2);
+}
+
+static void test_refusals(void **state)
+{
+    (void) state;
+    expect_refused(BT_ROUTE_CHAT, "[]", BT_E_JSON, "JSON object");
+    expect_refused(BT_ROUTE_CHAT, "{\"model\":\"a\",\"model\":\"b\"}", BT_E_JSON_DUP, "\"model\"");
+    expect_refused(BT_ROUTE_CHAT, "{\"rid\":1,\"ri\\u0064\":2}", BT_E_JSON_DUP, "\"rid\"");
+    expect_refused(BT_ROUTE_GENERATE, "{\"sampling_params\":{\"n\":1,\"n\":2}}", BT_E_JSON_DUP,
+                   "\"n\"");
+    expect_refused(BT_ROUTE_CHAT, "{\"n\":0}", BT_E_INVAL, "\"n\"");
+    expect_refused(BT_ROUTE_CHAT, "{\"n\":1.5}", BT_E_INVAL, "\"n\"");
+    expect_refused(BT_ROUTE_CHAT, "{\"a\":\"\xff\"}", BT_E_JSON_UTF8, "byte");
+    (void) read_ok(BT_ROUTE_CHAT, "{\"unknown\":1,\"unknown\":2}"); /* nobody here reads it */
+}
+
+static void test_strips(void **state)
+{
+    (void) state;
+    expect_stripped(
+        BT_ROUTE_CHAT,
+        "{\"kv_transfer_params\":{},\"batch_kv_transfer_params\":1,\"ec_transfer_params\":1,"
+        "\"bootstrap_host\":\"h\","
+        "\"bootstrap_port\":1,\"bootstrap_room\":1,\"bootstrap_pair_key\":1,\"rid\":\"r\",\"routed_"
+        "dp_rank\":1,"
+        "\"data_parallel_rank\":1,\"disagg_prefill_dp_rank\":1,\"decode_tp_size\":1,\"keep\":1}",
+        "{\"keep\":1}");
+    expect_stripped(BT_ROUTE_CHAT, "{\"kv\\u005ftransfer_params\":{},\"a\":1}", "{\"a\":1}");
+    expect_stripped(BT_ROUTE_CHAT, "{\"vllm_xargs\":{\"kv_transfer_params\":{},\"x\":1}}",
+                    "{\"vllm_xargs\":{\"x\":1}}");
+    expect_stripped(BT_ROUTE_TOKENS,
+                    "{\"sampling_params\":{\"extra_args\":{\"kv_transfer_params\":{}},\"t\":1}}",
+                    "{\"sampling_params\":{\"extra_args\":{},\"t\":1}}");
+    expect_stripped(BT_ROUTE_TOKENS,
+                    "{\"sampling_params\":{\"extra_args\":{\"a\":1.0, "
+                    "\"kv\\u005ftransfer_params\":{} ,\"b\":2}}}",
+                    "{\"sampling_params\":{\"extra_args\":{\"a\":1.0,\"b\":2}}}");
+    expect_stripped(BT_ROUTE_TOKENS, "{\"sampling_params\":{\"extra_args\":{\"mine\":1}}}",
+                    "{\"sampling_params\":{\"extra_args\":{\"mine\":1}}}");
+}
+
+static void test_unsplittable(void **state)
+{
+    static const char *const bodies[] = {
+        "{\"best_of\":2}",
+        "{\"use_beam_search\":true}",
+        "{\"prompt_logprobs\":1}",
+        "{\"echo\":true,\"logprobs\":1}",
+    };
+
+    (void) state;
+    for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++)
+        assert_non_null(read_ok(BT_ROUTE_COMPLETIONS, bodies[i]).unsplittable);
+    assert_non_null(read_ok(BT_ROUTE_GENERATE, "{\"return_logprob\":true,\"logprob_start_len\":0}")
+                        .unsplittable);
+    assert_non_null(
+        read_ok(BT_ROUTE_RESPONSES, "{\"previous_response_id\":\"resp_1\"}").unsplittable);
+    assert_null(read_ok(BT_ROUTE_RESPONSES, "{\"previous_response_id\":null}").unsplittable);
+    assert_null(read_ok(BT_ROUTE_GENERATE, "{\"return_logprob\":true,\"logprob_start_len\":-1}")
+                    .unsplittable);
+    assert_null(read_ok(BT_ROUTE_COMPLETIONS, "{\"best_of\":1,\"echo\":false,\"logprobs\":1}")
+                    .unsplittable);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_facts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_prompts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_strips, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_unsplittable, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,252 @@
+/* The event thread: mailbox order under contention, stopping, the end with letters left over, sleeping when idle. */
+#include "loop/loop.h"
+
+#include "util.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#define PRODUCERS 4
+#define LETTERS 100000
+
+struct letter {
+    bt_msg_t msg;
+    unsigned from, number;
+};
+
+struct post_office {
+    bt_loop_t loop;
+    unsigned next[PRODUCERS]; /* number expected of each sender */
+    unsigned out_of_order, received;
+};
+
+struct producer {
+    pthread_t thread;
+    struct post_office *office;
+    struct letter *letters;
+    unsigned index;
+};
+
+static void on_letter(bt_loop_t *loop, bt_msg_t *msg)
+{
+    struct post_office *office = bt_container_of(loop, struct post_office, loop);
+    struct letter *letter = bt_container_of(msg, struct letter, msg);
+
+    if (letter->number != office->next[letter->from])
+        office->out_of_order++;
+    office->next[letter->from] = letter->number + 1;
+    if (++office->received == PRODUCERS * LETTERS)
+        bt_loop_stop(loop);
+}
+
+static void *produce(void *arg)
+{
+    struct producer *p = arg;
+
+    for (unsigned i = 0; i < LETTERS; i++) {
+        p->letters[i].from = p->index;
+        p->letters[i].number = i;
+        bt_loop_post(&p->office->loop, &p->letters[i].msg, on_letter);
+    }
+    return NULL;
+}
+
+static void test_mailbox_keeps_order_and_loses_nothing(void **state)
+{
+    struct post_office office = {.received = 0};
+    struct producer producers[PRODUCERS];
+
+    (void) state;
+    assert_int_equal(bt_loop_init(&office.loop, 0), 0);
+    for (unsigned i = 0; i < PRODUCERS; i++) {
+        producers[i] = (struct producer){.office = &office, .index = i};
+        producers[i].letters = calloc(LETTERS, sizeof(struct letter));
+        assert_non_null(producers[i].letters);
+        assert_int_equal(pthread_create(&producers[i].thread, NULL, produce, &producers[i]), 0);
+    }
+    bt_loop_run(&office.loop); /* ends only when the last letter is in */
+    assert_int_equal(office.out_of_order, 0);
+    for (unsigned i = 0; i < PRODUCERS; i++) {
+        pthread_join(producers[i].thread, NULL);
+        assert_int_equal(office.next[i], LETTERS);
+        free(producers[i].letters);
+    }
+    bt_loop_fini(&office.loop);
+}
+
+static unsigned relayed;
+static bt_msg_t relay_letter;
+
+static void on_last(bt_loop_t *loop, bt_msg_t *msg)
+{
+    (void) loop;
+    (void) msg;
+    relayed += 10;
+}
+
+static void on_first(bt_loop_t *loop, bt_msg_t *msg)
+{
+    relayed++;
+    bt_loop_post(loop, msg, on_last);
+}
+
+static void test_letter_posted_by_a_letter_comes_next_turn(void **state)
+{
+    bt_loop_t loop;
+
+    (void) state;
+    relayed = 0;
+    assert_int_equal(bt_loop_init(&loop, 0), 0);
+    bt_loop_post(&loop, &relay_letter, on_first);
+    uv_run(&loop.uv, UV_RUN_ONCE);
+    assert_int_equal(relayed, 1);
+    uv_run(&loop.uv, UV_RUN_ONCE);
+    assert_int_equal(relayed, 11);
+    bt_loop_fini(&loop);
+}
+
+static void test_fini_delivers_what_is_left(void **state)
+{
+    bt_loop_t loop;
+
+    (void) state;
+    relayed = 0;
+    assert_int_equal(bt_loop_init(&loop, 0), 0);
+    bt_loop_post(&loop, &relay_letter, on_first);
+    bt_loop_fini(&loop);
+    assert_int_equal(relayed, 11);
+}
+
+static void test_stop_before_run_counts(void **state)
+{
+    bt_loop_t loop;
+
+    (void) state;
+    assert_int_equal(bt_loop_init(&loop, 3), 0);
+    assert_int_equal(loop.index, 3);
+    bt_loop_stop(&loop);
+    bt_loop_run(&loop);
+    bt_loop_fini(&loop);
+}
+
+static void *run_loop(void *arg)
+{
+    bt_loop_run(arg);
+    return NULL;
+}
+
+static void test_stop_from_another_thread(void **state)
+{
+    bt_loop_t loop;
+    pthread_t thread;
+
+    (void) state;
+    assert_int_equal(bt_loop_init(&loop, 0), 0);
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(pthread_create(&thread, NULL, run_loop, &loop), 0);
+        bt_loop_stop(&loop);
+        pthread_join(thread, NULL);
+    }
+    bt_loop_fini(&loop);
+}
+
+static void test_idle_loop_sleeps_without_end(void **state)
+{
+    bt_loop_t loop;
+
+    (void) state;
+    assert_int_equal(bt_loop_init(&loop, 0), 0);
+    turn(&loop, 3);
+    assert_int_equal(uv_backend_timeout(&loop.uv), -1);
+    bt_loop_fini(&loop);
+}
+
+static void test_sigpipe_does_not_kill(void **state)
+{
+    bt_loop_t loop;
+    int fds[2];
+
+    (void) state;
+    signal(SIGPIPE, SIG_DFL);
+    assert_int_equal(bt_loop_init(&loop, 0), 0);
+    assert_int_equal(pipe(fds), 0);
+    close(fds[0]);
+    assert_int_equal(write(fds[1], "x", 1), -1);
+    assert_int_equal(errno, EPIPE);
+    close(fds[1]);
+    bt_loop_fini(&loop);
+}
+
+/* ---- later ---- */
+
+struct put_off {
+    bt_later_t later;
+    unsigned calls;
+};
+
+static void on_later(bt_later_t *later)
+{
+    bt_container_of(later, struct put_off, later)->calls++;
+}
+
+static struct put_off *by_letter; /* what on_put_off_letter puts off */
+
+static void on_put_off_letter(bt_loop_t *loop, bt_msg_t *msg)
+{
+    (void) msg;
+    bt_loop_later(loop, &by_letter->later);
+    bt_loop_later(loop, &by_letter->later); /* once is enough */
+    assert_int_equal(by_letter->calls, 0);  /* not from inside */
+}
+
+static void test_later_comes_once_and_before_the_loop_sleeps(void **state)
+{
+    struct put_off put_off = {.calls = 0};
+    bt_loop_t loop;
+    bt_msg_t letter;
+
+    (void) state;
+    assert_int_equal(bt_loop_init(&loop, 0), 0);
+    bt_later_init(&put_off.later, on_later);
+    by_letter = &put_off;
+    assert_false(bt_later_waits(&put_off.later));
+    bt_loop_post(&loop, &letter, on_put_off_letter);
+    uv_run(&loop.uv, UV_RUN_ONCE);
+    assert_true(bt_later_waits(&put_off.later));
+    uv_run(&loop.uv, UV_RUN_NOWAIT);
+    assert_int_equal(put_off.calls, 1);
+    assert_false(bt_later_waits(&put_off.later));
+    uv_run(&loop.uv, UV_RUN_NOWAIT);
+    assert_int_equal(put_off.calls, 1);
+    bt_loop_fini(&loop);
+}
+
+static void test_fini_calls_what_was_put_off(void **state)
+{
+    struct put_off put_off = {.calls = 0};
+    bt_loop_t loop;
+
+    (void) state;
+    assert_int_equal(bt_loop_init(&loop, 0), 0);
+    bt_later_init(&put_off.later, on_later);
+    bt_loop_later(&loop, &put_off.later);
+    bt_loop_fini(&loop);
+    assert_int_equal(put_off.calls, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mailbox_keeps_order_and_loses_nothing),
+        cmocka_unit_test(test_letter_posted_by_a_letter_comes_next_turn),
+        cmocka_unit_test(test_fini_delivers_what_is_left),
+        cmocka_unit_test(test_stop_before_run_counts),
+        cmocka_unit_test(test_stop_from_another_thread),
+        cmocka_unit_test(test_idle_loop_sleeps_without_end),
+        cmocka_unit_test(test_sigpipe_does_not_kill),
+        cmocka_unit_test(test_later_comes_once_and_before_the_loop_sleeps),
+        cmocka_unit_test(test_fini_calls_what_was_put_off),
+    };
+    alarm(55);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

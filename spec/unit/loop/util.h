@@ -1,0 +1,103 @@
+/* util.h - what the specs of this folder share: turning a loop until something is so, and raw sockets as peers. */
+#ifndef SPEC_UNIT_LOOP_UTIL_H
+#define SPEC_UNIT_LOOP_UTIL_H
+
+#include "base/buf.h"
+#include "loop/loop.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h> /* needs setjmp.h, stdarg.h, stddef.h and stdint.h before it */
+
+/* Waits for I/O and timers, but not for ever: what a turn's first flush point does wakes nobody. A condition that never
+ * comes true hangs; ctest's time limit, or the alarm in main, ends it. */
+static inline void turn_once(bt_loop_t *loop)
+{
+    struct pollfd backend = {.fd = uv_backend_fd(&loop->uv), .events = POLLIN};
+    int timeout_ms = uv_backend_timeout(&loop->uv);
+
+    poll(&backend, 1, timeout_ms < 0 || timeout_ms > 5 ? 5 : timeout_ms);
+    uv_run(&loop->uv, UV_RUN_NOWAIT);
+}
+
+#define TURN_UNTIL(loop, condition)                                                                \
+    do {                                                                                           \
+        while (!(condition))                                                                       \
+            turn_once(loop);                                                                       \
+    } while (0)
+
+/* For conditions of a peer outside the loop: never sleeps in the loop. */
+#define SPIN_UNTIL(loop, condition)                                                                \
+    do {                                                                                           \
+        while (!(condition))                                                                       \
+            uv_run(&(loop)->uv, UV_RUN_NOWAIT);                                                    \
+    } while (0)
+
+static inline void turn(bt_loop_t *loop, int times)
+{
+    for (int i = 0; i < times; i++)
+        uv_run(&loop->uv, UV_RUN_NOWAIT);
+}
+
+/* A listening socket on a free port of 127.0.0.1 (or ::1); -1 when the family is not there. */
+static inline int raw_listen(int family, struct sockaddr_storage *addr_p)
+{
+    socklen_t len = sizeof(*addr_p);
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    memset(addr_p, 0, sizeof(*addr_p));
+    addr_p->ss_family = (sa_family_t) family;
+    if (family == AF_INET)
+        ((struct sockaddr_in *) addr_p)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    else
+        ((struct sockaddr_in6 *) addr_p)->sin6_addr = in6addr_loopback;
+    if (fd < 0 || bind(fd, (struct sockaddr *) addr_p, len) < 0 || listen(fd, 64) < 0 ||
+        getsockname(fd, (struct sockaddr *) addr_p, &len) < 0) {
+        if (fd >= 0)
+            close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* Two ends of a TCP connection over loopback. ours is for a stream, theirs is a blocking raw socket. */
+static inline void tcp_pair(int *ours_p, int *theirs_p)
+{
+    struct sockaddr_storage addr;
+    int listener = raw_listen(AF_INET, &addr);
+
+    assert_true(listener >= 0);
+    *theirs_p = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(*theirs_p, (struct sockaddr *) &addr, sizeof(struct sockaddr_in)), 0);
+    *ours_p = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    assert_true(*ours_p >= 0);
+    close(listener);
+}
+
+static inline void close_with_reset(int fd)
+{
+    struct linger now = {.l_onoff = 1, .l_linger = 0};
+
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    close(fd);
+}
+
+static inline bool wait_readable(int fd, int timeout_ms)
+{
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+
+    return poll(&one, 1, timeout_ms) == 1;
+}
+
+#endif

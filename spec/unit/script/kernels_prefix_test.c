@@ -1,0 +1,135 @@
+#include "script/prefix_index.h"
+#include "script_fixture.h"
+
+#define DONE " return { prefill = 1, decode = view.decode[1] }"
+
+static int forget(void **state)
+{
+    (void) state;
+    bt_prefix_clear();
+    return 0;
+}
+
+/* "aaa...": blocks of four tokens are sixteen bytes. */
+static void set_prompt(struct fleet *f, char *text, size_t same, size_t other)
+{
+    text[0] = text[1 + same + other] = '"';
+    memset(text + 1, 'a', same);
+    memset(text + 1 + same, 'b', other);
+    f->req.prompt = (bt_str_t){text, same + other + 2};
+}
+
+static void match_and_insert(void **state)
+{
+    struct fleet f;
+    char text[512];
+    (void) state;
+
+    fleet_init(&f, 3, 1, 0);
+    set_prompt(&f, text, 160, 0);
+    plan_once(
+        &f,
+        POLICY(
+            "local best, n, all = baton.prefix_match(view.prefill, req, 4)\n"
+            "assert(best == nil and n == 0 and all == 10 and baton.prefix_blocks(req, 4) == 10)\n"
+            "assert(baton.prefix_blocks(req) == 0)\n" /* 160 bytes are no block of 64 tokens */
+            "baton.prefix_insert(req, view.prefill[2], 4)" DONE));
+    set_prompt(&f, text, 100, 100);
+    plan_once(&f, POLICY("local p = view.prefill\n"
+                         "assert(p[2].prefix_blocks == 0)\n" /* nobody asked yet */
+                         "local best, n, all = baton.prefix_match(p, req, 4)\n"
+                         "assert(best == p[2] and n == 6 and all == 12)\n"
+                         "assert(p[2].prefix_blocks == 6 and p[1].prefix_blocks == 0 and "
+                         "p[2].prefix_cached == 10)\n"
+                         "assert(baton.argmax_sum(p, 'prefix_blocks', 1) == p[2])\n"
+                         "assert(baton.prefix_match({ p[1], p[3] }, req, 4) == nil)\n"
+                         "baton.prefix_insert(req, p[3], 4)" DONE));
+    set_prompt(&f, text, 100, 50);
+    f.prefill.items[1]->requests[BT_PHASE_PREFILL] = 5;
+    plan_once(&f, POLICY("local best, n = baton.prefix_match(view.prefill, req, 4) assert(best.id "
+                         "== 3 and n == 9)\n"
+                         "assert(view.prefill[2].prefix_blocks == 6)" DONE));
+    f.req.model = BT_STR("another");
+    plan_once(&f, POLICY("assert(baton.prefix_match(view.prefill, req, 4) == nil)" DONE));
+    fleet_fini(&f);
+}
+
+/* The next request lies at the same address: nothing of the one before may be left. */
+static void nothing_outlives_the_call(void **state)
+{
+    struct fleet f;
+    bt_policy_t *policy;
+    bt_choice_t choice;
+    char text[512];
+    (void) state;
+
+    fleet_init(&f, 4, 1, 0);
+    policy = policy_of(
+        POLICY("local p, best = view.prefill, baton.prefix_match(view.prefill, req, 4)\n"
+               "if not best then best = p[#req.session] baton.prefix_insert(req, best, 4) end\n"
+               "return { prefill = best, decode = view.decode[1] }"));
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 1; i <= 4; i++) {
+            set_prompt(&f, text, 64, 0);
+            memset(text + 1, 'a' + (int) i, 64);
+            f.req.session = round == 0 ? (bt_str_t){"ssss", i} : BT_STR("s");
+            assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), 0);
+            assert_int_equal(choice.first.prefill->id, i);
+        }
+    bt_policy_free(policy);
+    fleet_fini(&f);
+}
+
+static void keys(void **state)
+{
+    struct fleet f;
+    char text[512];
+    (void) state;
+
+    fleet_init(&f, 1, 1, 0);
+    set_prompt(&f, text, 160, 0);
+    plan_once(&f,
+              POLICY("local k = baton.prefix_key(req, 2, 4)\n"
+                     "assert(#k == 16 and k ~= baton.prefix_key(req, 3, 4) and "
+                     "baton.prefix_key(req) == nil)\n"
+                     "assert(baton.prefix_key(req, 10, 4) == baton.prefix_key(req, 99, 4))" DONE));
+    f.req.prompt = BT_STR_NULL;
+    plan_once(&f, POLICY("assert(baton.prefix_key(req, 2, 4) == nil and baton.prefix_blocks(req, "
+                         "4) == 0)" DONE));
+    fleet_fini(&f);
+}
+
+static void mistakes_are_named(void **state)
+{
+    static const struct {
+        const char *body, *word;
+    } cases[] = {
+        {"baton.prefix_match(view.prefill)", "req expected"},
+        {"baton.prefix_match(view.prefill, view.prefill[1])", "req expected"},
+        {"baton.prefix_match(view.prefill, req, 0)", "1 to 1024 tokens"},
+        {"baton.prefix_match(1, req)", "table expected"},
+        {"baton.prefix_insert(req, 1)", "a worker is expected here"},
+        {"baton.prefix_key(req, 0)", "1 to 1024 blocks"},
+    };
+    struct fleet f;
+    (void) state;
+
+    fleet_init(&f, 1, 1, 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[256];
+        snprintf(text, sizeof(text), POLICY("%s"), cases[i].body);
+        assert_plan_fails(&f, text, cases[i].word);
+    }
+    fleet_fini(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(match_and_insert, forget),
+        cmocka_unit_test_setup(nothing_outlives_the_call, forget),
+        cmocka_unit_test_setup(keys, forget),
+        cmocka_unit_test_setup(mistakes_are_named, forget),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

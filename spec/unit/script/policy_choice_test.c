@@ -1,0 +1,193 @@
+#include "script_fixture.h"
+
+/* 2 prefill (ids 1, 2), 2 decode (3, 4), 1 hybrid (5). */
+static void start(struct fleet *f)
+{
+    fleet_init(f, 2, 2, 1);
+}
+
+static void pairs_by_id_and_by_row(void **state)
+{
+    struct fleet f;
+    bt_choice_t choice;
+    (void) state;
+
+    start(&f);
+    choice = plan_once(&f, POLICY("return { prefill = 2, decode = 3 }"));
+    assert_int_equal(choice.kind, BT_PLAN_NONE);
+    assert_ptr_equal(choice.first.prefill, f.prefill.items[1]);
+    assert_ptr_equal(choice.first.decode, f.decode.items[0]);
+    assert_int_equal(choice.first.prefill_rank, -1);
+    assert_int_equal(choice.first.decode_rank, -1);
+    assert_int_equal(choice.alternate_count, 0);
+    choice = plan_once(
+        &f,
+        POLICY(
+            "return { kind = 'handoff', prefill = view.prefill[1], decode = view.decode[2].id }"));
+    assert_int_equal(choice.kind, BT_PLAN_HANDOFF);
+    assert_ptr_equal(choice.first.prefill, f.prefill.items[0]);
+    assert_ptr_equal(choice.first.decode, f.decode.items[1]);
+    fleet_fini(&f);
+}
+
+static void singles(void **state)
+{
+    struct fleet f;
+    bt_choice_t choice;
+    (void) state;
+
+    start(&f);
+    choice = plan_once(&f, POLICY("return { worker = 5 }"));
+    assert_int_equal(choice.kind, BT_PLAN_SINGLE);
+    assert_null(choice.first.prefill);
+    assert_ptr_equal(choice.first.decode, f.single.items[0]);
+    choice = plan_once(&f, POLICY("return { kind = 'single', worker = view.single[1] }"));
+    assert_int_equal(choice.kind, BT_PLAN_SINGLE);
+    fleet_fini(&f);
+}
+
+static void alternates_and_ranks(void **state)
+{
+    struct fleet f;
+    bt_choice_t choice;
+    (void) state;
+
+    start(&f);
+    f.prefill.items[0]->dp_size = 4;
+    choice = plan_once(
+        &f, POLICY("return { prefill = 1, decode = 3, prefill_rank = 3, decode_rank = 0,\n"
+                   "alternates = { { prefill = 2, decode = 4 }, { worker = 5 } } }"));
+    assert_int_equal(choice.first.prefill_rank, 3);
+    assert_int_equal(choice.first.decode_rank, 0);
+    assert_int_equal(choice.alternate_count, 2);
+    assert_ptr_equal(choice.alternates[0].prefill, f.prefill.items[1]);
+    assert_int_equal(choice.alternates[0].prefill_rank, -1);
+    assert_null(choice.alternates[1].prefill);
+    assert_ptr_equal(choice.alternates[1].decode, f.single.items[0]);
+    fleet_fini(&f);
+}
+
+static void wrong_answers(void **state)
+{
+    static const struct {
+        const char *body, *word;
+    } cases[] = {
+        {"return nil", "spec.lua:1: plan returned a nil value; it must be a table"},
+        {"return 7", "a number value"},
+        {"return {}", "plan returned no prefill worker"},
+        {"return { decode = 3 }", "no prefill worker"},
+        {"return { prefill = 1 }", "no decode worker"},
+        {"return { prefill = 99, decode = 3 }", "prefill = 99, which is no worker's id"},
+        {"return { prefill = 3, decode = 3 }",
+         "prefill = worker d3, which is no candidate for that"},
+        {"return { prefill = 1, decode = 2 }", "decode = worker p2, which is no candidate"},
+        {"return { worker = 1 }", "worker = worker p1, which is no candidate"},
+        {"return { prefill = 'p1', decode = 3 }",
+         "prefill = a string value; it must be a worker or its id"},
+        {"return { prefill = req, decode = 3 }", "prefill = a userdata value"},
+        {"return { worker = 5, prefill = 1 }", "both a worker and a pair"},
+        {"return { kind = 'single', prefill = 1, decode = 3 }", "kind \"single\" with no worker"},
+        {"return { kind = 'handoff', worker = 5 }", "kind \"handoff\" with a worker"},
+        {"return { kind = 'trigger', prefill = 1, decode = 3 }", "kind 'trigger'; it must be"},
+        {"return { prefil = 1, decode = 3 }",
+         "unknown member of a plan 'prefil' (did you mean 'prefill'?)"},
+        {"return { prefill = 1, decode = 3, [1] = 2 }", "unknown member of a plan (a number)"},
+        {"return { prefill = 1, decode = 3, prefill_rank = 1 }",
+         "prefill_rank = 1, but worker p1 has 1 ranks"},
+        {"return { prefill = 1, decode = 3, decode_rank = -1 }", "a decode_rank which is no rank"},
+        {"return { prefill = 1, decode = 3, decode_rank = 0.5 }", "a decode_rank which is no rank"},
+        {"return { prefill = 1, decode = 3, alternates = 1 }", "alternates = a number value"},
+        {"return { prefill = 1, decode = 3, alternates = { {} } }", "no prefill worker"},
+        {"return { prefill = 1, decode = 3, alternates = { { worker = 5, alternates = {} } } }",
+         "alternates inside"},
+        {"local a = {} for i = 1, 9 do a[i] = { worker = 5 } end return { worker = 5, alternates = "
+         "a }",
+         "more than 8 alternates"},
+    };
+    struct fleet f;
+    (void) state;
+
+    start(&f);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[512];
+        snprintf(text, sizeof(text), POLICY("%s"), cases[i].body);
+        assert_plan_fails(&f, text, cases[i].word);
+    }
+    fleet_fini(&f);
+}
+
+static void pairs_must_fit(void **state)
+{
+    struct fleet f;
+    (void) state;
+
+    fleet_init(&f, 1, 1, 0);
+    fleet_add(&f, BT_ROLE_DECODE, "ExampleConnector");
+    assert_plan_fails(&f, POLICY("return { prefill = 1, decode = 3 }"),
+                      "workers p1 and d3, which cannot be a pair: no common");
+    fleet_fini(&f);
+}
+
+/* A worker that the VM still knows, but that is no candidate any more. */
+static void a_worker_that_has_gone(void **state)
+{
+    struct fleet f;
+    bt_policy_t *policy;
+    bt_choice_t choice;
+    bt_worker_t *gone;
+    (void) state;
+
+    start(&f);
+    policy = policy_of(POLICY("return { prefill = 2, decode = 3 }"));
+    assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), 0);
+    gone = f.prefill.items[--f.prefill.count];
+    f.view.key++;
+    assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), BT_E_POLICY);
+    assert_non_null(strstr(bt_policy_error(policy), "p2, which is no candidate"));
+    f.prefill.count++;
+    bt_worker_unref(f.prefill.items[0]);
+    f.prefill.items[0] = gone; /* now at another place than when its row was made */
+    f.prefill.items[1] = make_worker(77, BT_ROLE_PREFILL, "NixlConnector");
+    f.view.key++;
+    assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), 0);
+    assert_ptr_equal(choice.first.prefill, gone);
+    bt_policy_free(policy);
+    fleet_fini(&f);
+}
+
+static void parts(void **state)
+{
+    struct fleet f;
+    bt_policy_t *policy;
+    bt_choice_t choice;
+    (void) state;
+
+    start(&f);
+    policy = policy_of(POLICY("return req.stream and { prefill = 1 } or { decode = 4 }"));
+    f.req.stream = true;
+    assert_int_equal(bt_policy_plan(policy, BT_POLICY_PREFILL, &f.req, &f.view, &choice), 0);
+    assert_ptr_equal(choice.first.prefill, f.prefill.items[0]);
+    assert_null(choice.first.decode);
+    assert_int_equal(bt_policy_plan(policy, BT_POLICY_DECODE, &f.req, &f.view, &choice),
+                     BT_E_POLICY);
+    f.req.stream = false;
+    assert_int_equal(bt_policy_plan(policy, BT_POLICY_DECODE, &f.req, &f.view, &choice), 0);
+    assert_ptr_equal(choice.first.decode, f.decode.items[1]);
+    assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), BT_E_POLICY);
+    bt_policy_free(policy);
+    fleet_fini(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pairs_by_id_and_by_row),
+        cmocka_unit_test(singles),
+        cmocka_unit_test(alternates_and_ranks),
+        cmocka_unit_test(wrong_answers),
+        cmocka_unit_test(pairs_must_fit),
+        cmocka_unit_test(a_worker_that_has_gone),
+        cmocka_unit_test(parts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,79 @@
+#include "script_fixture.h"
+
+#include "script/policy_source.h"
+
+static char err[512];
+
+static int test_plan(const char *plan)
+{
+    char text[1024];
+    bt_policy_t *policy;
+    int rc;
+
+    snprintf(
+        text, sizeof text,
+        "return { api = 1, name = 'x', version = '1', plan = function(req, view, ctx) %s end }",
+        plan);
+    assert_int_equal(bt_policy_load_text(&policy, "x.lua", bt_str(text), err, sizeof err), 0);
+    err[0] = '\0';
+    rc = bt_policy_self_test(policy, err, sizeof err);
+    bt_policy_free(policy);
+    return rc;
+}
+
+static void test_shipped_policies_pass(void **state)
+{
+    const char *const *names = bt_policy_embedded_names();
+
+    (void) state;
+    for (unsigned i = 0; names[i] != NULL; i++) {
+        bt_policy_t *policy;
+        assert_int_equal(bt_policy_load(&policy, names[i], NULL, err, sizeof err), 0);
+        if (bt_policy_self_test(policy, err, sizeof err) != 0)
+            fail_msg("%s: %s", names[i], err);
+        bt_policy_free(policy);
+    }
+}
+
+/* An empty fleet is never asked about, and a policy may know pairs only, or single workers only. */
+static void test_what_may_be(void **state)
+{
+    (void) state;
+    assert_int_equal(test_plan("return nil"), 0);
+    assert_int_equal(test_plan("return { worker = view.single[1].id }"), 0);
+    assert_int_equal(
+        test_plan("return { prefill = view.prefill[1].id, decode = view.decode[#view.decode].id }"),
+        0);
+}
+
+static void test_what_may_not_be(void **state)
+{
+    (void) state;
+    assert_int_equal(test_plan("error('boom')"), BT_E_POLICY);
+    assert_non_null(strstr(err, "boom"));
+    assert_non_null(strstr(err, "self-test: one worker of each role"));
+    assert_int_equal(test_plan("return 5"), BT_E_POLICY);
+    assert_int_equal(test_plan("return { worker = 4711 }"), BT_E_POLICY);
+    assert_int_equal(test_plan("if #view.single + #view.decode > 100 then error('many') end"),
+                     BT_E_POLICY);
+    assert_non_null(strstr(err, "self-test: 512 workers"));
+}
+
+static void test_one_that_never_ends(void **state)
+{
+    (void) state;
+    assert_int_equal(test_plan("while #view.single == 0 do end return nil"), BT_E_POLICY);
+    assert_non_null(strstr(err, "self-test: no workers"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shipped_policies_pass),
+        cmocka_unit_test(test_what_may_be),
+        cmocka_unit_test(test_what_may_not_be),
+        cmocka_unit_test(test_one_that_never_ends),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,204 @@
+#include "script_fixture.h"
+
+static void assert_load_fails(const char *text, const char *word)
+{
+    struct temp_file file;
+    bt_policy_t *policy = NULL;
+    char err[512] = "";
+
+    temp_write(&file, "own.lua", text);
+    assert_int_equal(bt_policy_load(&policy, file.path, NULL, err, sizeof(err)), BT_E_POLICY);
+    temp_remove(&file);
+    assert_null(policy);
+    if (strstr(err, word) == NULL || strstr(err, "own.lua") == NULL)
+        fail_msg("\"%s\" does not hold \"%s\" and the file", err, word);
+}
+
+static void shipped_policies_load(void **state)
+{
+    static const char *const names[] = {
+        "canary",         "consistent_hash",  "dynamo_kv",          "fallback_chain", "least_load",
+        "length_buckets", "llm_d_default",    "motor_load_balance", "power_of_two",   "random",
+        "round_robin",    "session_affinity", "sglang_cache_aware", "tenant_fair",    "weighted",
+        "zone_aware"};
+    enum { COUNT = sizeof(names) / sizeof(names[0]) };
+    const char *const *known = bt_policy_embedded_names();
+    char err[512] = "";
+    (void) state;
+
+    for (unsigned i = 0; i < COUNT; i++) {
+        bt_policy_t *policy = NULL;
+        if (bt_policy_load(&policy, names[i], NULL, err, sizeof(err)) != 0)
+            fail_msg("%s", err);
+        assert_string_equal(bt_policy_name(policy), names[i]);
+        assert_string_equal(bt_policy_version(policy), "1.0");
+        assert_string_equal(known[i], names[i]);
+        bt_policy_free(policy);
+    }
+    assert_null(known[COUNT]);
+    bt_policy_free(NULL);
+}
+
+#define KNOWN                                                                                      \
+    "canary, consistent_hash, dynamo_kv, fallback_chain, least_load, length_buckets, "             \
+    "llm_d_default, motor_load_balance, "                                                          \
+    "power_of_two, random, round_robin, session_affinity, sglang_cache_aware, tenant_fair, "       \
+    "weighted, zone_aware"
+
+static void unknown_names_say_what_is_known(void **state)
+{
+    bt_policy_t *policy = NULL;
+    char err[512] = "";
+    (void) state;
+
+    assert_int_equal(bt_policy_load(&policy, "least_lod", NULL, err, sizeof(err)), BT_E_CONFIG);
+    assert_string_equal(err, "no policy 'least_lod'; known policies: " KNOWN
+                             " (did you mean 'least_load'?)");
+    assert_int_equal(
+        bt_policy_load(&policy, "/nonexistent/round_robbin.lua", NULL, err, sizeof(err)),
+        BT_E_CONFIG);
+    assert_string_equal(err, "/nonexistent/round_robbin.lua: cannot read: No such file or "
+                             "directory; known policies: " KNOWN " (did you mean 'round_robin'?)");
+    assert_int_equal(bt_policy_load(&policy, "zzzzzzzz", "/nonexistent", err, sizeof(err)),
+                     BT_E_CONFIG);
+    assert_null(strstr(err, "did you mean"));
+}
+
+static void a_folder_comes_before_the_shipped_ones(void **state)
+{
+    struct temp_file file;
+    bt_policy_t *policy = NULL;
+    char err[512] = "";
+    (void) state;
+
+    temp_write(&file, "least_load.lua",
+               "return { api = 1, name = 'mine', version = '9', plan = function() end }");
+    assert_int_equal(bt_policy_load(&policy, "least_load", file.folder, err, sizeof(err)), 0);
+    assert_string_equal(bt_policy_name(policy), "mine");
+    bt_policy_free(policy);
+    assert_int_equal(bt_policy_load(&policy, "random", file.folder, err, sizeof(err)), 0);
+    assert_string_equal(bt_policy_name(policy), "random");
+    bt_policy_free(policy);
+    temp_remove(&file);
+}
+
+static void mistakes_name_the_file(void **state)
+{
+    (void) state;
+    assert_load_fails("return {", "own.lua:1:");
+    assert_load_fails("\n\nerror('no')", "own.lua:3: no");
+    assert_load_fails("return 'x'", "a policy must return a table, not a string value");
+    assert_load_fails("return { api = 2, name = 'x', version = '1', plan = function() end }",
+                      "api must be 1");
+    assert_load_fails("return { api = 1, version = '1', plan = function() end }",
+                      "name must be a string");
+    assert_load_fails("return { api = 1, name = 'x', version = 1, plan = function() end }",
+                      "version must be a string");
+    assert_load_fails("return { api = 1, name = 'x', version = '1' }", "plan must be a function");
+    assert_load_fails("return { api = 1, name = 'x', version = '1', plan = pcall }",
+                      "plan must be a function");
+    assert_load_fails(
+        "return { api = 1, name = 'x', version = '1', plan = function() end, fallback = 1 }",
+        "fallback must be a function");
+    assert_load_fails("return { api = 1, name = 'x', version = '1', plann = 1 }",
+                      "unknown member of a policy 'plann' (did you mean 'plan'?)");
+    assert_load_fails("return { api = 1, name = 'x', version = '1', plan = function() end, admit = "
+                      "function() end }",
+                      "'admit' is not supported by this version");
+    assert_load_fails("local x = os.time()", "own.lua:1: unknown name 'os'");
+    assert_load_fails("require('ffi')", "unknown name 'require'");
+}
+
+static void errors_name_the_line(void **state)
+{
+    struct fleet f;
+    (void) state;
+
+    fleet_init(&f, 1, 1, 0);
+    assert_plan_fails(&f, POLICY("\n\nlocal x = nil; return x.y"), "spec.lua:3: attempt to index");
+    assert_plan_fails(&f, POLICY("error({})"), "error object is a table value");
+    assert_plan_fails(&f, "local s = ('x'):rep(2 ^ 20)\n" POLICY("return s .. s .. s"),
+                      "not enough memory");
+    assert_plan_fails(&f, POLICY("\nwhile true do end"),
+                      "spec.lua:2: plan ran over its budget of 2 ms");
+    fleet_fini(&f);
+}
+
+/* A failed call leaves the policy whole. */
+static void serves_on_after_an_error(void **state)
+{
+    struct fleet f;
+    bt_policy_t *policy;
+    bt_choice_t choice;
+    (void) state;
+
+    fleet_init(&f, 1, 1, 0);
+    policy = policy_of(
+        POLICY("ctx.state.n = (ctx.state.n or 0) + 1\n"
+               "if ctx.state.n % 3 == 0 then local t = {} for i = 1, 1e9 do t[i] = {} end end\n"
+               "if ctx.state.n % 2 == 0 then error('even') end\n"
+               "return { prefill = 1, decode = 2 }"));
+    for (int i = 1; i <= 12; i++) {
+        int expected = i % 3 == 0 || i % 2 == 0 ? BT_E_POLICY : 0;
+        assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice),
+                         expected);
+        if (expected == 0)
+            assert_ptr_equal(choice.first.decode, f.decode.items[0]);
+    }
+    bt_policy_free(policy);
+    fleet_fini(&f);
+}
+
+static void fallback_gets_the_failure(void **state)
+{
+    struct fleet f;
+    bt_policy_t *policy;
+    bt_choice_t choice;
+    bt_policy_failure_t failure = {
+        .scope = BT_SCOPE_WORKER, .name = "connect", .leg = "decode", .status = 502};
+    (void) state;
+
+    fleet_init(&f, 1, 2, 0);
+    failure.tried = &f.decode.items[0];
+    failure.tried_count = 1;
+    policy =
+        policy_of("return { api = 1, name = 'x', version = '1', plan = function() end,\n"
+                  "fallback = function(req, view, failure, ctx)\n"
+                  "  assert(req.path == '/v1/completions' and #view.decode == 2 and ctx.state)\n"
+                  "  assert(failure.scope == 'worker' and failure.name == 'connect' and "
+                  "failure.leg == 'decode')\n"
+                  "  assert(failure.status == 502 and #failure.tried == 1)\n"
+                  "  if req.stream then return nil end\n"
+                  "  local d = req.n == 1 and 3 or failure.tried[1]\n"
+                  "  return { prefill = 1, decode = d } end }");
+    if (bt_policy_fallback(policy, &f.req, &f.view, &failure, &choice) != 0)
+        fail_msg("%s", bt_policy_error(policy));
+    assert_ptr_equal(choice.first.decode, f.decode.items[1]);
+    f.req.n = 2;
+    assert_int_equal(bt_policy_fallback(policy, &f.req, &f.view, &failure, &choice), BT_E_POLICY);
+    assert_non_null(
+        strstr(bt_policy_error(policy),
+               "spec.lua:2: fallback returned decode = worker d2, which was tried already"));
+    f.req.stream = true;
+    assert_int_equal(bt_policy_fallback(policy, &f.req, &f.view, &failure, &choice), 0);
+    assert_null(choice.first.decode);
+    bt_policy_free(policy);
+    policy = policy_of(POLICY(""));
+    assert_int_equal(bt_policy_fallback(policy, &f.req, &f.view, &failure, &choice), BT_E_AGAIN);
+    bt_policy_free(policy);
+    fleet_fini(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shipped_policies_load),
+        cmocka_unit_test(unknown_names_say_what_is_known),
+        cmocka_unit_test(a_folder_comes_before_the_shipped_ones),
+        cmocka_unit_test(mistakes_name_the_file),
+        cmocka_unit_test(errors_name_the_line),
+        cmocka_unit_test(serves_on_after_an_error),
+        cmocka_unit_test(fallback_gets_the_failure),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
