@@ -118,9 +118,9 @@ static int ask(bt_policy_t *policy, const struct fleet *f, unsigned i, bt_choice
     memset(prompt, 'x', sizeof prompt);
     snprintf(session, sizeof session, "session-%u", i % 1000);
     snprintf(tenant, sizeof tenant, "tenant-%u", i % 10);
-    memcpy(prompt + 1, session, strlen(session));
-    prompt[0] = prompt[PROMPT_BYTES - 1] = '"';
     req.session = bt_str(session);
+    memcpy(prompt + 1, req.session.p, req.session.n);
+    prompt[0] = prompt[PROMPT_BYTES - 1] = '"';
     req.tenant = bt_str(tenant);
     return bt_policy_plan(policy, BT_POLICY_BOTH, &req, &f->view, choice_p);
 }
