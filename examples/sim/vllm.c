@@ -60,6 +60,10 @@ static int check_fields(sim_job_t *job, sim_problem_t *problem_p)
         problem_p->param = "model";
         return -1;
     }
+    if (ask->kv_params.type != BT_JSON_NONE && ask->kv_params.type != BT_JSON_NULL &&
+        ask->kv_params.type != BT_JSON_OBJECT)
+        return sim_problem_set(problem_p, 400,
+                               "kv_transfer_params: Input should be a valid dictionary");
     if (ask->max_tokens == 0)
         return sim_problem_set(problem_p, 400, "max_tokens must be at least 1, got 0.");
     if (ask->min_tokens > (int64_t) job->max_tokens)

@@ -1,0 +1,523 @@
+-- The simulator refuses what engines refuse: each leg field in turn is dropped, retyped or swapped for another's.
+--
+-- No gateway here: this file is the dispatcher, and its right legs are typed from the references of the engines' wire.
+-- A gateway's specs against this simulator can fail only because these pass.
+--
+-- A row: field, how it was mutated, what stands there now (nil: nothing; a function: told of the exchange), and what
+-- comes of it on p(refill) and d(ecode):
+--   a number    that status, the engine lives
+--   dies        the engine is dead, and its port is closed soon after
+--   waits       no answer while other requests get theirs; dies_on_leave: the engine dies when the client gives up
+--   wrong       200 with another text than that of the prompt that decode was asked
+--   computes    200 and the right text, but decode has computed the prompt itself: nothing was handed on
+--   strands     200 and the right text, but prefill does not learn that its KV was read, and holds it
+--   right       200 and the right text: the reference says that engines take this
+
+local eventually = require("gateway.support.eventually")
+local fleet = require("gateway.support.fleet")
+local http = require("gateway.support.http")
+local json = require("gateway.support.json")
+local proc = require("gateway.support.proc")
+
+local PATH = "/v1/completions"
+local TOKENS = 6
+
+-- Two prompts of as many blocks each, no block the same; one of fewer and one of more.
+local OURS = ("The runner before us keeps the baton until our hand is there. "):rep(4)
+local THEIRS = ("Another team runs on another lane, and its baton is not ours. "):rep(4)
+local SHORT = "A short run."
+local LONG = ("A long way round, with many more legs than the other teams ran. "):rep(9)
+
+local ASKED = '{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
+  .. '"remote_host":null,"remote_port":null}'
+
+local sim, numbered = nil, 0
+
+-- ---- the simulator ----
+
+-- plain takes no part in any exchange: it can be asked about workers that are dead.
+local function control(route, name)
+  local answer = http.request(sim.workers.plain.port, { path = route .. "?worker=" .. name, body = "{}" })
+  assert.equal(200, answer.status, answer.body)
+  return json.decode(answer.body)
+end
+
+local function state(name)
+  return json.decode(http.get(sim.workers.plain.port, "/sim/state?worker=" .. name).body)
+end
+
+local function reset()
+  for _, w in ipairs(sim.list) do
+    control("/sim/reset", w.name)
+  end
+end
+
+-- ---- legs ----
+
+-- The object with this member changed, at its end when it is new; raw nil: without it.
+local function with(object, key, raw)
+  local out = {}
+  for _, m in ipairs(json.members(object)) do
+    if m.key ~= key then
+      out[#out + 1] = m.raw_key .. ":" .. m.raw
+    end
+  end
+  if raw then
+    out[#out + 1] = json.encode(key) .. ":" .. raw
+  end
+  return "{" .. table.concat(out, ",") .. "}"
+end
+
+local function body_of(prompt, max_tokens)
+  return ('{"model":"sim","prompt":%s,"max_tokens":%d,"stream":false}'):format(json.encode(prompt), max_tokens)
+end
+
+local function send(worker, body, id)
+  local headers = { ["X-Request-Id"] = id }
+  return http.start(sim.workers[worker].port, { path = PATH, body = body, headers = headers })
+end
+
+local function new_exchange(prompt)
+  numbered = numbered + 1
+  return { prompt = prompt, id = "request-" .. numbered, room = "46116860184273" .. 87904 + numbered }
+end
+
+-- ---- nixl: prefill first, its reply's parameters to decode ----
+
+local nixl = { name = "nixl", worker = "connector=NixlConnector,lease_ms=100000000" }
+
+local function nixl_prefill(x, params)
+  x.p = send("p0", with(body_of(x.prompt, 1), "kv_transfer_params", params), x.id)
+  x.p:wait()
+  return json.raw(x.p.answer.body, "kv_transfer_params")
+end
+
+-- Parameters of another request, whose KV prefill holds.
+local function params_of(prompt)
+  return nixl_prefill(new_exchange(prompt), ASKED)
+end
+
+local function member_of(prompt, key)
+  return function()
+    return json.raw(params_of(prompt), key)
+  end
+end
+
+-- change(leg, object): the object that goes out.
+function nixl.start(x, change)
+  local asked = with("{}", "kv_transfer_params", change("prefill", ASKED))
+  asked = change("prefill body", asked)
+  local params = nixl_prefill(x, json.raw(asked, "kv_transfer_params"))
+  local body = with(body_of(x.prompt, TOKENS), "kv_transfer_params", params and change("decode", params))
+  x.d = send("d0", change("decode body", body), x.id)
+end
+
+nixl.rows = {
+  prefill = {
+    { "do_remote_decode", "dropped", nil, d = "computes" },
+    { "do_remote_decode", "false", "false", d = "computes" },
+    { "do_remote_decode", "an empty string", '""', d = "computes" },
+    { "do_remote_decode", "a number", "0", d = "computes" },
+  },
+  ["prefill body"] = {
+    { "kv_transfer_params", "dropped", nil, d = "computes" },
+    { "kv_transfer_params", "a string", '"do_remote_decode"', p = 400, d = "computes" },
+    { "kv_transfer_params", "a list", "[" .. ASKED .. "]", p = 400, d = "computes" },
+  },
+  decode = {
+    { "do_remote_prefill", "dropped", nil, d = "computes" },
+    { "do_remote_prefill", "false", "false", d = "computes" },
+    { "do_remote_prefill", "a number", "0", d = "computes" },
+    { "remote_block_ids", "dropped", nil, d = "dies" },
+    { "remote_block_ids", "null", "null", d = "dies" },
+    { "remote_block_ids", "empty", "[]", d = "dies" },
+    { "remote_block_ids", "a number", "1", d = "dies" },
+    { "remote_block_ids", "a string", '"1"', d = "dies" },
+    { "remote_block_ids", "too few", "[[1]]", d = "dies" },
+    { "remote_block_ids", "another request's", member_of(THEIRS, "remote_block_ids"), d = "wrong" },
+    { "remote_block_ids", "a longer request's", member_of(LONG, "remote_block_ids"), d = "wrong" },
+    { "remote_block_ids", "a shorter request's", member_of(SHORT, "remote_block_ids"), d = "dies" },
+    { "remote_engine_id", "dropped", nil, d = "waits", dies_on_leave = true },
+    { "remote_engine_id", "another worker's", '"p1"', d = 500 },
+    { "remote_engine_id", "a number", "0", d = 500 },
+    { "remote_engine_id", "a list", '["p0"]', d = 500 },
+    { "remote_request_id", "dropped", nil, d = "waits", dies_on_leave = true },
+    { "remote_request_id", "another request's", member_of(THEIRS, "remote_request_id"), d = "strands" },
+    { "remote_request_id", "a number", "7", d = "strands" },
+    { "remote_host", "dropped", nil, d = "waits", dies_on_leave = true },
+    { "remote_host", "another host", '"127.0.0.2"', d = 500 },
+    { "remote_host", "a number", "127", d = 500 },
+    { "remote_host", "a list", '["127.0.0.1"]', d = 500 },
+    { "remote_port", "dropped", nil, d = "waits", dies_on_leave = true },
+    {
+      "remote_port",
+      "another worker's",
+      function()
+        return tostring(sim.workers.p1.second)
+      end,
+      d = 500,
+    },
+    { "remote_port", "a word", '"side"', d = 500 },
+    {
+      "remote_port",
+      "a list",
+      function()
+        return "[" .. sim.workers.p0.second .. "]"
+      end,
+      d = 500,
+    },
+    { "tp_size", "dropped", nil, d = "right" },
+    { "tp_size", "another", "2", d = 500 },
+  },
+  ["decode body"] = {
+    { "kv_transfer_params", "dropped", nil, d = "computes" },
+    { "kv_transfer_params", "a string", '"do_remote_prefill"', d = 400 },
+    { "kv_transfer_params", "a list", "[]", d = 400 },
+    {
+      "kv_transfer_params",
+      "another request's",
+      function()
+        return params_of(THEIRS)
+      end,
+      d = "wrong",
+    },
+    {
+      "kv_transfer_params",
+      "a shorter request's",
+      function()
+        return params_of(SHORT)
+      end,
+      d = "dies",
+    },
+    { "prompt", "another", json.encode(THEIRS), asked = THEIRS, d = "wrong" },
+    { "prompt", "a longer one", json.encode(LONG), d = "dies" },
+  },
+}
+
+-- ---- nixl_push: both at once, joined by the X-Request-Id ----
+
+local push = { name = "nixl_push", worker = "connector=NixlPushConnector,lease_ms=100000000" }
+
+local function told(x)
+  return ('{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":"p0","remote_host":"127.0.0.1",'
+    .. '"remote_port":%d,"tp_size":1,"pp_size":1,"remote_request_id":"%s"}'):format(sim.workers.p0.second, x.id)
+end
+
+function push.start(x, change)
+  local function leg(name, max_tokens, params)
+    local body = with(body_of(x.prompt, max_tokens), "kv_transfer_params", change(name, params))
+    body = change(name .. " body", body)
+    local headers = change(name .. " headers", with("{}", "X-Request-Id", json.encode(x.id)))
+    return body, json.decode(headers)["X-Request-Id"]
+  end
+  x.d = send("d0", leg("decode", TOKENS, told(x)))
+  x.p = send("p0", leg("prefill", 1, ASKED))
+end
+
+push.rows = {
+  prefill = {
+    { "do_remote_decode", "dropped", nil, d = "waits" },
+    { "do_remote_decode", "false", "false", d = "waits" },
+    { "do_remote_decode", "a number", "0", d = "waits" },
+  },
+  ["prefill body"] = {
+    { "kv_transfer_params", "dropped", nil, d = "waits" },
+    { "kv_transfer_params", "a string", '"do_remote_decode"', p = 400, d = "waits" },
+  },
+  ["prefill headers"] = {
+    { "X-Request-Id", "dropped", nil, d = "waits" },
+    { "X-Request-Id", "another", '"somebody"', d = "waits" },
+  },
+  decode = {
+    { "do_remote_prefill", "dropped", nil, d = "computes" },
+    { "do_remote_prefill", "false", "false", d = "computes" },
+    { "remote_engine_id", "dropped", nil, d = "dies" },
+    { "remote_engine_id", "another worker's", '"p1"', d = "waits" },
+    { "remote_engine_id", "a number", "0", d = "waits" },
+    { "remote_host", "dropped", nil, d = "dies" },
+    { "remote_host", "another host", '"127.0.0.2"', d = "waits" },
+    { "remote_host", "a number", "127", d = "waits" },
+    { "remote_host", "a list", '["127.0.0.1"]', d = "waits" },
+    { "remote_port", "dropped", nil, d = "dies" },
+    {
+      "remote_port",
+      "another worker's",
+      function()
+        return tostring(sim.workers.p1.second)
+      end,
+      d = "waits",
+    },
+    { "remote_port", "a word", '"side"', d = "waits" },
+    { "tp_size", "dropped", nil, d = "dies" },
+    { "tp_size", "another", "2", d = "waits" },
+    { "remote_request_id", "dropped", nil, d = "dies" },
+  },
+  ["decode body"] = {
+    { "kv_transfer_params", "dropped", nil, d = "computes" },
+    { "kv_transfer_params", "a list", "[]", d = 400 },
+  },
+  ["decode headers"] = {
+    { "X-Request-Id", "dropped", nil, d = "waits" },
+    {
+      "X-Request-Id",
+      "another request's",
+      function(x)
+        return json.encode(x.other.id)
+      end,
+      crossed = true,
+      d = "wrong",
+    },
+  },
+}
+
+-- ---- sglang: both at once, the same three members on both ----
+
+local sglang = { name = "sglang", worker = "engine=sglang,waiting_ms=20000" }
+
+function sglang.start(x, change)
+  local function leg(name, body)
+    body = with(body, "bootstrap_host", '"127.0.0.1"')
+    body = with(body, "bootstrap_port", tostring(sim.workers.p0.second))
+    body = with(body, "bootstrap_room", x.room)
+    return change("both", change(name, body))
+  end
+  local prefill, decode = leg("prefill", body_of(x.prompt, TOKENS)), leg("decode", body_of(x.prompt, TOKENS))
+  -- The waiting timers are short here: nothing stands between the two sends.
+  x.p, x.d = http.connect(sim.workers.p0.port), http.connect(sim.workers.d0.port)
+  x.p:ask({ path = PATH, body = prefill })
+  x.d:ask({ path = PATH, body = decode })
+end
+
+local function room_in_list(x)
+  return "[" .. x.room .. "]"
+end
+
+-- A leg whose partner never comes ends by its timer: 500.
+sglang.rows = {
+  prefill = {
+    { "bootstrap_host", "a number", "127", p = 400, d = 500 },
+    { "bootstrap_port", "a word", '"door"', p = 400, d = 500 },
+    { "bootstrap_room", "dropped", nil, p = 400, d = 500 },
+    { "bootstrap_room", "null", "null", p = 400, d = 500 },
+    { "bootstrap_room", "another", "77", p = 500, d = 500 },
+    { "bootstrap_room", "a word", '"abc"', p = 400, d = 500 },
+    { "bootstrap_room", "a list", room_in_list, p = "dies", d = 500 },
+    { "bootstrap_room", "2^63", "9223372036854775808", p = "dies", d = 500 },
+    { "bootstrap_room", "2^64", "18446744073709551616", p = 400, d = 500 },
+  },
+  decode = {
+    { "bootstrap_host", "dropped", nil, p = 500, d = "dies" },
+    { "bootstrap_host", "null", "null", p = 500, d = "dies" },
+    { "bootstrap_host", "another host", '"127.0.0.2"', p = 500, d = 500 },
+    { "bootstrap_host", "the fake one", '"2.2.2.2"', p = 500, d = "wrong" },
+    { "bootstrap_host", "a number", "127", p = 500, d = 400 },
+    { "bootstrap_port", "dropped", nil, p = 500, d = "waits" },
+    { "bootstrap_port", "a word", '"door"', p = 500, d = 400 },
+    {
+      "bootstrap_port",
+      "another worker's",
+      function()
+        return tostring(sim.workers.p1.second)
+      end,
+      p = 500,
+      d = 500,
+    },
+    {
+      "bootstrap_port",
+      "another server's",
+      function()
+        return tostring(sim.workers.p0.port)
+      end,
+      p = 500,
+      d = 500,
+    },
+    { "bootstrap_room", "dropped", nil, p = 500, d = 400 },
+    { "bootstrap_room", "null", "null", p = 500, d = 400 },
+    { "bootstrap_room", "nobody's", "77", p = 500, d = 500 },
+    { "bootstrap_room", "a word", '"abc"', p = 500, d = 400 },
+    { "bootstrap_room", "2^64", "18446744073709551616", p = 500, d = 400 },
+    { "bootstrap_room", "a list", room_in_list, p = 500, d = "dies" },
+    {
+      "bootstrap_room",
+      "another request's",
+      function(x)
+        return x.other.room
+      end,
+      crossed = true,
+      d = "wrong",
+    },
+  },
+  both = {
+    { "bootstrap_host", "dropped", nil, p = 500, d = "dies" },
+    { "bootstrap_room", "dropped", nil, p = 400, d = 400 },
+    { "bootstrap_room", "a list", room_in_list, p = "dies", d = "dies" },
+    { "bootstrap_room", "2^63", "9223372036854775808", p = "dies", d = 500 },
+    {
+      "bootstrap_room",
+      "its digits in a string",
+      function(x)
+        return '"' .. x.room .. '"'
+      end,
+      d = "right",
+    },
+  },
+}
+
+-- ---- what comes of it ----
+
+local function as_it_is(_, object)
+  return object
+end
+
+local function text_of(answer)
+  assert.equal(200, answer.status, answer.body)
+  return json.decode(answer.body).choices[1].text
+end
+
+local function is_dead(name)
+  return state(name).engine_dead
+end
+
+local function assert_right(x, source)
+  local answer = x.d:wait()
+  assert.equal(fleet.expect(x.prompt, TOKENS), text_of(answer))
+  assert.equal(source or "external", answer:header("x-sim-kv-source"))
+end
+
+-- A whole unmutated exchange on the same pair.
+local function assert_pair_works(dialect)
+  local x = new_exchange(LONG)
+  dialect.start(x, as_it_is)
+  assert_right(x)
+  assert.equal(200, x.p:wait().status)
+  x.p:close()
+  x.d:close()
+end
+
+local outcomes = {}
+
+function outcomes.dies(connection, worker)
+  assert.not_equal(200, connection:wait().status)
+  assert.is_true(is_dead(worker))
+  eventually(function()
+    local ok, c = pcall(http.connect, sim.workers[worker].port)
+    if ok then
+      c:close()
+    end
+    return not ok
+  end, 5, worker .. " has closed its port")
+end
+
+function outcomes.waits(connection, worker, x)
+  assert_pair_works(x.dialect)
+  connection:pump()
+  assert.is_nil(connection.answer.status)
+  assert.is_nil(connection.answer.broken)
+  assert.is_false(is_dead(worker))
+  connection:close()
+  if x.row.dies_on_leave then
+    eventually(function()
+      return is_dead(worker)
+    end, 5, worker .. " dies when its client leaves")
+  end
+end
+
+function outcomes.wrong(connection, worker, x)
+  local text = text_of(connection:wait())
+  assert.not_equal(fleet.expect(x.row.asked or x.prompt, TOKENS), text)
+  assert.is_false(is_dead(worker))
+  if x.other then
+    assert.equal(fleet.expect(x.other.prompt, TOKENS), text)
+  end
+end
+
+function outcomes.right(_, _, x)
+  assert_right(x)
+end
+
+function outcomes.computes(_, worker, x)
+  assert_right(x, "local")
+  assert.equal(0, state(worker).external_kv)
+end
+
+function outcomes.strands(_, _, x)
+  assert_right(x)
+  assert.equal(1, state("p0").held_kv_requests)
+end
+
+local function check(connection, worker, wanted, x)
+  if type(wanted) == "number" then
+    assert.equal(wanted, connection:wait().status)
+    assert.is_false(is_dead(worker))
+  else
+    outcomes[wanted](connection, worker, x)
+  end
+end
+
+-- Our exchange with the row's mutation; another one, mutated the other way round, where values are crossed.
+local function run(dialect, leg, row)
+  local x = new_exchange(OURS)
+  local changed = false
+  x.dialect, x.row = dialect, row
+  local function changer(own)
+    return function(name, object)
+      if name ~= leg then
+        return object
+      end
+      changed = true
+      local raw = row[3]
+      if type(raw) == "function" then
+        raw = raw(own)
+      end
+      return with(object, row[1], raw)
+    end
+  end
+  if row.crossed then
+    x.other = new_exchange(THEIRS)
+    x.other.other = x
+    dialect.start(x.other, changer(x.other))
+  end
+  dialect.start(x, changer(x))
+  assert.is_true(changed, "the row has a leg of this dialect")
+  return x
+end
+
+for _, dialect in ipairs({ nixl, push, sglang }) do
+  describe("the simulator against mutated legs of " .. dialect.name, function()
+    setup(function()
+      local tail = dialect.worker .. ",block_size=16,ttft=0,itl=0,transfer_ms=0"
+      sim = fleet.start_sim({
+        "role=prefill,count=2," .. tail, "role=decode," .. tail, "role=hybrid,name=plain," .. tail,
+      }, { "--time-scale", "0.01" })
+    end)
+
+    before_each(reset)
+
+    teardown(function()
+      sim.process:stop(5)
+      assert.is_nil(sim.process:stderr():find("Sanitizer", 1, true), sim.process:stderr())
+      proc.clean()
+    end)
+
+    it("takes the right legs", function()
+      for _ = 1, 2 do
+        assert_pair_works(dialect)
+      end
+      local x = new_exchange(OURS)
+      dialect.start(x, as_it_is)
+      assert_right(x)
+      check(x.p, "p0", 200, x)
+      assert.equal(0, state("p0").held_kv_requests)
+    end)
+
+    for leg, rows in pairs(dialect.rows) do
+      for _, row in ipairs(rows) do
+        it(("%s: %s %s"):format(leg, row[1], row[2]), function()
+          local x = run(dialect, leg, row)
+          check(x.p, "p0", row.p or 200, x)
+          check(x.d, "d0", row.d, x)
+        end)
+      end
+    end
+  end)
+end
