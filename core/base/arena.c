@@ -4,8 +4,8 @@
  */
 #include "base/arena.h"
 
-#include "base/asan.h"
 #include "base/err.h"
+#include "base/sanitize.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,8 +5,8 @@
  */
 #include "base/buf.h"
 
-#include "base/asan.h"
 #include "base/err.h"
+#include "base/sanitize.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* Free objects are linked through their own first word. */
 #include "base/pool.h"
 
-#include "base/asan.h"
 #include "base/err.h"
+#include "base/sanitize.h"
 
 #include <stdlib.h>
 #include <string.h>

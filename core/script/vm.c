@@ -8,10 +8,10 @@
  * What remains and could still run long in C is replaced by bounded.c. */
 #include "script/vm.h"
 
-#include "base/asan.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/rand.h"
+#include "base/sanitize.h"
 #include "script/bounded.h"
 #include "script/embedded.h"
 

@@ -23,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/sanitize.h"
 #include "script/vm.h"
 
 #include <errno.h>
@@ -42,25 +43,9 @@
 #define REFIRE_US 5000 /* the hook was lost (a racing write of LuaJIT's own flags): once more */
 
 /* TSan holds signals back until the thread enters its runtime, which a spinning interpreter never does. */
-#if defined(__SANITIZE_THREAD__)
-#define SIGNALS_COME_LATE 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SIGNALS_COME_LATE 1
-#endif
-#endif
-#ifndef SIGNALS_COME_LATE
-#define SIGNALS_COME_LATE 0
-#endif
-
+#define SIGNALS_COME_LATE BT_TSAN
 /* Budgets are written for production code; a sanitized program gets the same work done in this many times the time. */
-#if SIGNALS_COME_LATE
-#define SLOWNESS 8
-#elif defined(__SANITIZE_ADDRESS__)
-#define SLOWNESS 4
-#else
-#define SLOWNESS 1
-#endif
+#define SLOWNESS (BT_TSAN ? 8 : BT_ASAN ? 4 : 1)
 
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;    /* start and stop */
 static pthread_mutex_t watches = PTHREAD_MUTEX_INITIALIZER; /* the list */
@@ -72,6 +57,11 @@ static _Atomic int asleep;
 static _Atomic unsigned long polls;
 static sem_t wake;
 static bool has_barrier;
+
+static uint64_t allowed_us(const bt_watch_t *w)
+{
+    return (uint64_t) w->budget_us * SLOWNESS;
+}
 
 /* ---- the caller's side ---- */
 
@@ -136,8 +126,7 @@ void bt_watch_begin(bt_watch_t *w, const char *what, unsigned budget_us, uint64_
     atomic_store_explicit(&w->grace_us, 0, memory_order_relaxed);
     w->what = what;
     w->budget_us = budget_us;
-    atomic_store_explicit(&w->deadline_us, now_us + (uint64_t) budget_us * SLOWNESS,
-                          memory_order_relaxed);
+    atomic_store_explicit(&w->deadline_us, now_us + allowed_us(w), memory_order_relaxed);
     atomic_store_explicit(&w->state, BT_WATCH_RUN, memory_order_release);
     atomic_signal_fence(memory_order_seq_cst); /* the thread's membarrier does the rest */
     if (atomic_load_explicit(&asleep, memory_order_relaxed) != 0)
@@ -205,8 +194,7 @@ static bool is_overdue(const bt_watch_t *w, uint64_t now_us)
     if (now_us < atomic_load_explicit(&w->deadline_us, memory_order_relaxed))
         return false;
     used_us = cpu_us_of(w) - w->cpu_us;
-    return used_us + POLL_US >=
-           (uint64_t) w->budget_us * SLOWNESS; /* it may have run for one poll before it was seen */
+    return used_us + POLL_US >= allowed_us(w); /* it may have run for one poll before it was seen */
 }
 
 static void fire(bt_watch_t *w, uint64_t now_us)

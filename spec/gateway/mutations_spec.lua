@@ -77,6 +77,13 @@ local function send(worker, body, id)
   return http.start(sim.workers[worker].port, { path = PATH, body = body, headers = headers })
 end
 
+-- A second port (side channel, bootstrap server) is known once the simulator runs, so rows hold a function.
+local function second_port(name, format)
+  return function()
+    return (format or "%d"):format(sim.workers[name].second)
+  end
+end
+
 local function new_exchange(prompt)
   numbered = numbered + 1
   return { prompt = prompt, id = "request-" .. numbered, room = "46116860184273" .. 87904 + numbered }
@@ -92,14 +99,11 @@ local function nixl_prefill(x, params)
   return json.raw(x.p.answer.body, "kv_transfer_params")
 end
 
--- Parameters of another request, whose KV prefill holds.
-local function params_of(prompt)
-  return nixl_prefill(new_exchange(prompt), ASKED)
-end
-
-local function member_of(prompt, key)
+-- Parameters of another request, whose KV prefill holds; one member of them when key is given.
+local function params_of(prompt, key)
   return function()
-    return json.raw(params_of(prompt), key)
+    local params = nixl_prefill(new_exchange(prompt), ASKED)
+    return key and json.raw(params, key) or params
   end
 end
 
@@ -134,38 +138,24 @@ nixl.rows = {
     { "remote_block_ids", "a number", "1", d = "dies" },
     { "remote_block_ids", "a string", '"1"', d = "dies" },
     { "remote_block_ids", "too few", "[[1]]", d = "dies" },
-    { "remote_block_ids", "another request's", member_of(THEIRS, "remote_block_ids"), d = "wrong" },
-    { "remote_block_ids", "a longer request's", member_of(LONG, "remote_block_ids"), d = "wrong" },
-    { "remote_block_ids", "a shorter request's", member_of(SHORT, "remote_block_ids"), d = "dies" },
+    { "remote_block_ids", "another request's", params_of(THEIRS, "remote_block_ids"), d = "wrong" },
+    { "remote_block_ids", "a longer request's", params_of(LONG, "remote_block_ids"), d = "wrong" },
+    { "remote_block_ids", "a shorter request's", params_of(SHORT, "remote_block_ids"), d = "dies" },
     { "remote_engine_id", "dropped", nil, d = "waits", dies_on_leave = true },
     { "remote_engine_id", "another worker's", '"p1"', d = 500 },
     { "remote_engine_id", "a number", "0", d = 500 },
     { "remote_engine_id", "a list", '["p0"]', d = 500 },
     { "remote_request_id", "dropped", nil, d = "waits", dies_on_leave = true },
-    { "remote_request_id", "another request's", member_of(THEIRS, "remote_request_id"), d = "strands" },
+    { "remote_request_id", "another request's", params_of(THEIRS, "remote_request_id"), d = "strands" },
     { "remote_request_id", "a number", "7", d = "strands" },
     { "remote_host", "dropped", nil, d = "waits", dies_on_leave = true },
     { "remote_host", "another host", '"127.0.0.2"', d = 500 },
     { "remote_host", "a number", "127", d = 500 },
     { "remote_host", "a list", '["127.0.0.1"]', d = 500 },
     { "remote_port", "dropped", nil, d = "waits", dies_on_leave = true },
-    {
-      "remote_port",
-      "another worker's",
-      function()
-        return tostring(sim.workers.p1.second)
-      end,
-      d = 500,
-    },
+    { "remote_port", "another worker's", second_port("p1"), d = 500 },
     { "remote_port", "a word", '"side"', d = 500 },
-    {
-      "remote_port",
-      "a list",
-      function()
-        return "[" .. sim.workers.p0.second .. "]"
-      end,
-      d = 500,
-    },
+    { "remote_port", "a list", second_port("p0", "[%d]"), d = 500 },
     { "tp_size", "dropped", nil, d = "right" },
     { "tp_size", "another", "2", d = 500 },
   },
@@ -173,22 +163,8 @@ nixl.rows = {
     { "kv_transfer_params", "dropped", nil, d = "computes" },
     { "kv_transfer_params", "a string", '"do_remote_prefill"', d = 400 },
     { "kv_transfer_params", "a list", "[]", d = 400 },
-    {
-      "kv_transfer_params",
-      "another request's",
-      function()
-        return params_of(THEIRS)
-      end,
-      d = "wrong",
-    },
-    {
-      "kv_transfer_params",
-      "a shorter request's",
-      function()
-        return params_of(SHORT)
-      end,
-      d = "dies",
-    },
+    { "kv_transfer_params", "another request's", params_of(THEIRS), d = "wrong" },
+    { "kv_transfer_params", "a shorter request's", params_of(SHORT), d = "dies" },
     { "prompt", "another", json.encode(THEIRS), asked = THEIRS, d = "wrong" },
     { "prompt", "a longer one", json.encode(LONG), d = "dies" },
   },
@@ -239,14 +215,7 @@ push.rows = {
     { "remote_host", "a number", "127", d = "waits" },
     { "remote_host", "a list", '["127.0.0.1"]', d = "waits" },
     { "remote_port", "dropped", nil, d = "dies" },
-    {
-      "remote_port",
-      "another worker's",
-      function()
-        return tostring(sim.workers.p1.second)
-      end,
-      d = "waits",
-    },
+    { "remote_port", "another worker's", second_port("p1"), d = "waits" },
     { "remote_port", "a word", '"side"', d = "waits" },
     { "tp_size", "dropped", nil, d = "dies" },
     { "tp_size", "another", "2", d = "waits" },
@@ -272,7 +241,7 @@ push.rows = {
 
 -- ---- sglang: both at once, the same three members on both ----
 
-local sglang = { name = "sglang", worker = "engine=sglang,waiting_ms=20000" }
+local sglang = { name = "sglang", worker = "engine=sglang,waiting_ms=60000" }
 
 function sglang.start(x, change)
   local function leg(name, body)
@@ -282,7 +251,7 @@ function sglang.start(x, change)
     return change("both", change(name, body))
   end
   local prefill, decode = leg("prefill", body_of(x.prompt, TOKENS)), leg("decode", body_of(x.prompt, TOKENS))
-  -- The waiting timers are short here: nothing stands between the two sends.
+  -- The waiting timers are short here (0.6 s): nothing stands between the two sends.
   x.p, x.d = http.connect(sim.workers.p0.port), http.connect(sim.workers.d0.port)
   x.p:ask({ path = PATH, body = prefill })
   x.d:ask({ path = PATH, body = decode })
@@ -313,15 +282,7 @@ sglang.rows = {
     { "bootstrap_host", "a number", "127", p = 500, d = 400 },
     { "bootstrap_port", "dropped", nil, p = 500, d = "waits" },
     { "bootstrap_port", "a word", '"door"', p = 500, d = 400 },
-    {
-      "bootstrap_port",
-      "another worker's",
-      function()
-        return tostring(sim.workers.p1.second)
-      end,
-      p = 500,
-      d = 500,
-    },
+    { "bootstrap_port", "another worker's", second_port("p1"), p = 500, d = 500 },
     {
       "bootstrap_port",
       "another server's",

@@ -1,6 +1,6 @@
 /* The arena: alignment, pieces of all sizes, strings, recycling of blocks. */
 #include "base/arena.h"
-#include "base/asan.h"
+#include "base/sanitize.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* Buffers: references, copies, recycling, and the process-wide count under threads. */
-#include "base/asan.h"
 #include "base/buf.h"
+#include "base/sanitize.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

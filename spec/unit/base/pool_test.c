@@ -1,6 +1,6 @@
 /* The pool: zeroed objects, counts, the bound on what is kept. */
-#include "base/asan.h"
 #include "base/pool.h"
+#include "base/sanitize.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

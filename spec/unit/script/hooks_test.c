@@ -1,11 +1,6 @@
+#include "base/sanitize.h"
 #include "script/plain.h"
 #include "script_fixture.h"
-
-#ifdef __SANITIZE_THREAD__
-#define BT_TSAN 1
-#else
-#define BT_TSAN 0
-#endif
 
 #define FILE_WITH(members)                                                                         \
     "return { api = 1, name = 'spec', version = '1', " members                                     \
