@@ -10,7 +10,7 @@ define configure
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help build all test check lint format asan tsan fuzz coverage bench run run-vllm run-sglang deps clean
+.PHONY: help build all test check lint format api asan tsan fuzz coverage bench soak run run-vllm run-sglang deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -38,6 +38,9 @@ format: ## lay out C (and Lua, where stylua is installed) in place
 	@find core transport examples spec cmake -name '*.[ch]' ! -path 'spec/tools/fixtures/*' 2>/dev/null | xargs clang-format -i
 	@! command -v stylua >/dev/null || stylua lua policies examples spec
 
+api: ## the author's reference, types for editors and luacheck's list, from lua/baton/api.lua
+	@luajit spec/tools/gen_api
+
 asan: ## every spec under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(call configure,asan)
 	@cmake --build --preset asan -j $(JOBS)
@@ -60,6 +63,9 @@ coverage: ## every spec with gcov counters in build/coverage
 
 bench: build ## the figures for the record
 	@spec/bench/run.sh
+
+soak: all ## 1,000 reloads under load; the figures are printed
+	@BATON_SOAK=1 ctest --preset release -V -R '^gateway/reload_soak$$'
 
 run: build ## gateway, 2 prefill and 2 decode simulated workers
 	@examples/run/run.sh

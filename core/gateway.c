@@ -8,7 +8,9 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "config/check.h"
+#include "gateway_dev.h"
 #include "gateway_policy.h"
+#include "script/policy_run.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -184,6 +186,13 @@ static int open_loops(bt_gateway_t *g, char *err, size_t err_size)
     return 0;
 }
 
+/* Before the loops: they read where records go. */
+static int open_recorder(bt_gateway_t *g, char *err, size_t err_size)
+{
+    g->gate.record = g->config->record;
+    return bt_recorder_open(&g->gate.recorder, &g->config->record, err, err_size);
+}
+
 static int open_control(bt_gateway_t *g)
 {
     int rc = bt_loop_init(&g->control, BT_LOOP_CONTROL);
@@ -228,8 +237,12 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
     bt_log_set(config->log_level, config->log_format == BT_LOG_FORMAT_JSON, STDERR_FILENO);
     signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
+    bt_policy_allow_hosts(config->policy_http_host_count > 0
+                              ? (const char *const *) config->policy_http_hosts
+                              : NULL);
     if ((rc = allocate(&g, config, argc, argv)) < 0 || (rc = open_control(g)) < 0 ||
-        (rc = bind_admin(g, err, err_size)) < 0 || (rc = open_loops(g, err, err_size)) < 0 ||
+        (rc = open_recorder(g, err, err_size)) < 0 || (rc = bind_admin(g, err, err_size)) < 0 ||
+        (rc = open_loops(g, err, err_size)) < 0 ||
         (rc = bt_gateway_policy_open(g, err, err_size)) < 0 ||
         (rc = open_fleet(g, err, err_size)) < 0) {
         if (err[0] == '\0')
@@ -263,6 +276,7 @@ static void log_start(const bt_gateway_t *g)
                     "admin on %s:%u serves only /metrics and /health: beyond loopback the rest "
                     "needs --admin-api-key",
                     c->admin_host, g->admin_port);
+    bt_dev_start(g);
 }
 
 /* Whoever waits for the file must never read half of it. */
@@ -356,6 +370,8 @@ void bt_gateway_close(bt_gateway_t *g)
         bt_loop_fini(&g->control);
     }
     bt_gateway_policy_free(g);
+    if (g->has_gate)
+        bt_recorder_close(g->gate.recorder);
     bt_registry_free(g->registry);
     bt_gateway_set_fleet_config(g, g->config);
     if (g->has_gate)

@@ -96,5 +96,7 @@ void bt_gateway_stop(bt_gateway_t *g);     /* ends all loops now; run returns wh
 void bt_gateway_set_fleet_config(bt_gateway_t *g, bt_config_t *config);
 void bt_gateway_grace_over(bt_timer_t *timer);
 void bt_gateway_reload(bt_gateway_t *g);
+/* The end of a reload: workers and settings. Takes wanted. */
+void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted);
 
 #endif

@@ -1,5 +1,9 @@
-/* A job asks for every part of every pool which text should serve now (gateway_policy_choose.c). If anything is new, a round
- * carries it through the loops (gateway_policy_loops.c).
+/* A job makes a stage (gateway_policy_stage.c), asks for every part of it which text should serve now (gateway_policy_choose.c), and
+ * has what is new tried on a thread (gateway_policy_try.c). If anything is new, a round carries it through the loops
+ * (gateway_policy_loops.c); then the stage is what serves.
+ *
+ *   stage --nothing to try--> judge --nothing new--> over
+ *     +------> trial -------> judge --> round --> over; new rules that cannot serve: stage again, with the old ones
  *
  * A text is young until it has served for prove_ms. Enough errors in that time (counted by the generation that brought it) put
  * the last good text back, as a new generation; the bad one stays `rejected` until somebody changes it. */
@@ -7,6 +11,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "gateway_dev.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,112 +20,37 @@
 #define PROVE_CHECK_MS 50
 #define ERROR_LIMIT 10
 
-/* ---- pools ---- */
-
-static void free_part(bt_pool_part_t *part)
-{
-    bt_policy_source_t **const all[] = {&part->source, &part->good, &part->rejected, &part->next};
-
-    for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++)
-        bt_policy_set(all[i], NULL);
-    free(part->asked);
-    *part = (bt_pool_part_t){0};
-}
-
-static void free_pools(bt_policy_pool_t *pools, unsigned count)
-{
-    for (unsigned i = 0; pools != NULL && i < count; i++) {
-        for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
-            free_part(&pools[i].parts[s]);
-        free(pools[i].name);
-    }
-    free(pools);
-}
-
-static const char *asked_of(const bt_pool_spec_t *spec, enum bt_policy_slot slot)
-{
-    const char *both = spec->policy != NULL ? spec->policy : "least_load";
-
-    if (slot == BT_SLOT_BOTH)
-        return both;
-    if (spec->prefill_policy == NULL && spec->decode_policy == NULL)
-        return NULL;
-    if (slot == BT_SLOT_PREFILL)
-        return spec->prefill_policy != NULL ? spec->prefill_policy : both;
-    return spec->decode_policy != NULL ? spec->decode_policy : both;
-}
-
-static bt_policy_pool_t *find_pool(bt_gateway_policy_t *gp, const char *name)
-{
-    for (unsigned i = 0; i < gp->pool_count; i++)
-        if (strcmp(gp->pools[i].name, name) == 0)
-            return &gp->pools[i];
-    return NULL;
-}
-
-static bool is_same_list(const bt_gateway_policy_t *gp, const bt_policy_pool_t *pools,
-                         unsigned count)
-{
-    bool is_same = gp->pool_count == count;
-
-    for (unsigned i = 0; is_same && i < count; i++)
-        is_same = strcmp(gp->pools[i].name, pools[i].name) == 0;
-    return is_same;
-}
-
-/* What pools of the same name serve now moves on to the new list. 1: it is another list than before. */
-static int take_config(bt_gateway_policy_t *gp, const bt_config_t *c)
-{
-    bt_policy_pool_t *pools = calloc(c->pool_count, sizeof *pools);
-    bool ok = pools != NULL;
-
-    for (unsigned i = 0; ok && i < c->pool_count; i++) {
-        ok = (pools[i].name = bt_str_dup(bt_str(c->pools[i].spec.name))) != NULL;
-        for (unsigned s = 0; ok && s < BT_SLOT_COUNT; s++) {
-            const char *asked = asked_of(&c->pools[i].spec, (enum bt_policy_slot) s);
-            pools[i].parts[s].asked = asked != NULL ? bt_str_dup(bt_str(asked)) : NULL;
-            ok = asked == NULL || pools[i].parts[s].asked != NULL;
-        }
-    }
-    if (!ok) {
-        free_pools(pools, c->pool_count);
-        return BT_E_NOMEM;
-    }
-    const bool is_same = is_same_list(gp, pools, c->pool_count);
-    for (unsigned i = 0; i < c->pool_count; i++) {
-        bt_policy_pool_t *old = find_pool(gp, pools[i].name);
-        for (unsigned s = 0; old != NULL && s < BT_SLOT_COUNT; s++) {
-            char *asked = pools[i].parts[s].asked;
-            free(old->parts[s].asked);
-            pools[i].parts[s] = old->parts[s];
-            pools[i].parts[s].asked = asked;
-            old->parts[s] = (bt_pool_part_t){0};
-        }
-    }
-    free_pools(gp->pools, gp->pool_count);
-    gp->pools = pools;
-    gp->pool_count = c->pool_count;
-    return is_same ? 0 : 1;
-}
-
 /* ---- a generation ---- */
+
+static int fill_bundle(const bt_gateway_policy_t *gp, bt_policy_bundle_t *b)
+{
+    const bt_policy_stage_t *stage = &gp->next;
+    int rc = 0;
+
+    b->rules = bt_rules_ref(stage->rules);
+    b->first_variant = stage->first_variant;
+    for (unsigned i = 0; i < stage->pool_count && rc == 0; i++) {
+        rc = bt_bundle_name(b, i, stage->pools[i].name);
+        for (unsigned s = 0; s < BT_SLOT_COUNT && rc == 0; s++) {
+            const bt_pool_part_t *part = &stage->pools[i].parts[s];
+            b->pools[i].parts[s].is_shadow = stage->pools[i].is_shadow;
+            if (part->next != NULL)
+                rc = bt_bundle_put(b, i, (enum bt_policy_slot) s, part->next->source,
+                                   part->next->params,
+                                   part->next == part->pick ? part->born : b->number);
+        }
+    }
+    return rc;
+}
 
 static int make_bundle(bt_gateway_policy_t *gp, bt_policy_bundle_t **bundle_p)
 {
     const uint64_t number = gp->number + 1;
     bt_policy_bundle_t *b;
-    int rc = bt_bundle_new(&b, number, gp->pool_count);
+    int rc = bt_bundle_new(&b, number, gp->next.pool_count);
 
-    for (unsigned i = 0; rc == 0 && i < gp->pool_count; i++) {
-        rc = bt_bundle_name(b, i, gp->pools[i].name);
-        for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
-            const bt_pool_part_t *part = &gp->pools[i].parts[s];
-            bt_bundle_put(b, i, (enum bt_policy_slot) s, part->next,
-                          part->next == part->source ? part->born : number);
-        }
-        if (rc < 0)
-            bt_bundle_unref(b);
-    }
+    if (rc == 0 && (rc = fill_bundle(gp, b)) < 0)
+        bt_bundle_unref(b);
     if (rc == 0) {
         gp->number = number;
         *bundle_p = b;
@@ -132,26 +62,23 @@ static int make_bundle(bt_gateway_policy_t *gp, bt_policy_bundle_t **bundle_p)
 
 static void take_next(bt_gateway_policy_t *gp, const bt_policy_pool_t *pool, bt_pool_part_t *part)
 {
-    const bool was_dir = part->source != NULL && part->source->kind == BT_SOURCE_DIR;
+    const bool was_dir = part->pick != NULL && part->pick->source->kind == BT_SOURCE_DIR;
 
-    part->error[0] = '\0';
+    if (part->next != NULL && !part->is_test_only)
+        part->error[0] = '\0';
     part->fallen_back = false;
-    if (part->roll_back) {
-        bt_policy_set(&part->rejected, part->source);
-        part->source = NULL;
-    }
-    bt_policy_set(&part->source, part->next);
+    if (part->roll_back)
+        bt_policy_pick_set(&part->rejected, bt_policy_pick_ref(part->pick));
+    bt_policy_pick_set(&part->pick, part->next);
     part->next = NULL;
     part->born = gp->number;
     part->committed_ms = bt_clock_ms();
-    memcpy(part->name, part->next_name, sizeof part->name);
-    memcpy(part->version, part->next_version, sizeof part->version);
-    if (part->good == NULL || part->source == NULL)
-        bt_policy_set(&part->good, bt_policy_source_ref(part->source));
-    if (was_dir && part->source != NULL && part->source->kind == BT_SOURCE_SHIPPED) {
+    if (part->good == NULL || part->pick == NULL)
+        bt_policy_pick_set(&part->good, bt_policy_pick_ref(part->pick));
+    if (was_dir && part->pick != NULL && part->pick->source->kind == BT_SOURCE_SHIPPED) {
         gp->fallbacks++;
         bt_log_warn("policy", "pool %s: the file of policy %s is gone: the shipped one serves",
-                    pool->name, part->source->name);
+                    pool->name, part->pick->source->name);
     }
 }
 
@@ -167,35 +94,53 @@ static void note_rollback(bt_gateway_policy_t *gp, const bt_policy_pool_t *pool,
     snprintf(part->error, sizeof part->error,
              "generation %llu was taken back after %u errors, the last one: %s",
              (unsigned long long) bad, errors, last);
-    bt_log_error("policy", "pool %s: %s; %s@%s serves again", pool->name, part->error, part->name,
-                 part->version);
+    bt_log_error("policy", "pool %s: %s; %s@%s serves again", pool->name, part->error,
+                 part->pick->name, part->pick->version);
+}
+
+static void take_part(bt_gateway_policy_t *gp, const bt_policy_pool_t *pool,
+                      enum bt_policy_slot slot, bt_pool_part_t *part, const char *why)
+{
+    const bool was_bad = part->roll_back;
+    const uint64_t before = part->born;
+
+    if (part->next == part->pick) {
+        bt_policy_pick_set(&part->next, NULL);
+        return;
+    }
+    take_next(gp, pool, part);
+    if (was_bad)
+        note_rollback(gp, pool, part, before);
+    else if (part->pick != NULL && why != NULL)
+        bt_log_info("policy", "pool %s: generation %llu, %s %s@%s from %s (%s)", pool->name,
+                    (unsigned long long) gp->number, bt_policy_slot_name(slot), part->pick->name,
+                    part->pick->version, part->pick->source->path, why);
+    if (!was_bad && part->pick != NULL)
+        bt_dev_taken(gp->g, part->pick->source);
+}
+
+/* The job's stage is what serves. why: NULL = the start. */
+static void take_stage(bt_gateway_policy_t *gp, const char *why)
+{
+    if (why != NULL && gp->next.rules != gp->now.rules)
+        bt_log_info("rules", "generation %llu: %u rules (%s)", (unsigned long long) gp->number,
+                    bt_rules_count(gp->next.rules), why);
+    if (gp->next.rules != gp->now.rules)
+        gp->rules_error[0] = '\0';
+    for (unsigned i = 0; i < gp->next.pool_count; i++)
+        for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
+            take_part(gp, &gp->next.pools[i], (enum bt_policy_slot) s, &gp->next.pools[i].parts[s],
+                      why);
+    bt_policy_stage_fini(&gp->now);
+    gp->now = gp->next;
+    gp->next = (bt_policy_stage_t){0};
 }
 
 static void take_all(bt_gateway_policy_t *gp, const char *why)
 {
     const bt_policy_round_t *round = &gp->round;
 
-    for (unsigned i = 0; i < gp->pool_count; i++)
-        for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
-            bt_pool_part_t *part = &gp->pools[i].parts[s];
-            const bool was_bad = part->roll_back;
-            const uint64_t before = part->born;
-            if (part->next == part->source) {
-                bt_policy_set(&part->next, NULL);
-                continue;
-            }
-            if (was_bad) /* its name was known when it served first */
-                (void) bt_policy_try(part->next, false, part->next_name, part->next_version,
-                                     part->error, sizeof part->error);
-            take_next(gp, &gp->pools[i], part);
-            if (was_bad)
-                note_rollback(gp, &gp->pools[i], part, before);
-            else if (part->source != NULL)
-                bt_log_info("policy", "pool %s: generation %llu, %s %s@%s from %s (%s)",
-                            gp->pools[i].name, (unsigned long long) gp->number,
-                            bt_policy_slot_name((enum bt_policy_slot) s), part->name, part->version,
-                            part->source->path, why);
-        }
+    take_stage(gp, why);
     gp->serving = gp->number;
     gp->results[BT_RELOAD_OK]++;
     bt_log_info("policy",
@@ -206,18 +151,14 @@ static void take_all(bt_gateway_policy_t *gp, const char *why)
                 (unsigned long long) gp->last_swap_us, (unsigned long long) round->stall_us);
 }
 
-static void forget_next(bt_gateway_policy_t *gp)
-{
-    for (unsigned i = 0; i < gp->pool_count; i++)
-        for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
-            bt_policy_set(&gp->pools[i].parts[s].next, NULL);
-}
-
 /* ---- jobs ---- */
 
 void bt_policy_job_free(bt_policy_job_t *job)
 {
     bt_policy_source_unref(job->text);
+    if (job->config != NULL)
+        bt_config_fini(job->config);
+    free(job->config);
     free(job);
 }
 
@@ -252,15 +193,16 @@ static void list_users(bt_gateway_policy_t *gp, const char *name, bt_text_t *out
     const char *comma = "";
 
     bt_text_puts(out, "[");
-    for (unsigned i = 0; i < gp->pool_count; i++) {
+    for (unsigned i = 0; i < gp->now.pool_count; i++) {
+        const bt_policy_pool_t *pool = &gp->now.pools[i];
         bool is_user = false;
         for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
-            is_user |= gp->pools[i].parts[s].asked != NULL &&
-                       bt_policy_is_named(gp->pools[i].parts[s].asked, name);
+            is_user |=
+                pool->parts[s].asked != NULL && bt_policy_is_named(pool->parts[s].asked, name);
         if (!is_user)
             continue;
         bt_text_puts(out, comma);
-        bt_text_json_str(out, bt_str(gp->pools[i].name));
+        bt_text_json_str(out, bt_str(pool->name));
         comma = ",";
     }
     bt_text_puts(out, "]");
@@ -310,24 +252,54 @@ static void keep_or_drop(bt_gateway_policy_t *gp, bt_policy_job_t *job)
         bt_policy_text_drop(text);
 }
 
+/* Workers and settings of a reload, at the moment in which its policies serve, or cannot for now. */
+static void apply_config(bt_gateway_policy_t *gp)
+{
+    bt_config_t *config = gp->job->config;
+
+    gp->job->config = NULL;
+    if (config != NULL)
+        bt_gateway_apply_config(gp->g, config);
+}
+
+static void log_failure(bt_gateway_policy_t *gp, int rc, const char *err)
+{
+    const bt_policy_job_t *job = gp->job;
+
+    if (job->kind == BT_JOB_CONFIG && (rc == BT_E_POLICY || rc == BT_E_CONFIG)) {
+        bt_log_error("gateway", "reload refused, everything stays as it was: %s", err);
+    } else if (job->kind != BT_JOB_PUT && job->kind != BT_JOB_DELETE) {
+        gp->results[BT_RELOAD_ABORTED]++;
+        bt_log_error("policy", "reload (%s) given up, generation %llu serves on: %s", job->why,
+                     (unsigned long long) gp->serving, err);
+    } else if (rc != BT_E_POLICY && rc != BT_E_INVAL && rc != BT_E_CONFIG) {
+        gp->results[BT_RELOAD_ABORTED]++;
+    }
+}
+
 static void end_job(bt_gateway_policy_t *gp, int rc, bool is_changed, const char *err)
 {
     bt_policy_job_t *job = gp->job;
 
-    forget_next(gp);
+    bt_policy_stage_fini(&gp->next);
+    bt_policy_pick_set(&gp->trial.put, NULL);
     if (rc == 0)
         keep_or_drop(gp, job);
-    else if (rc != BT_E_POLICY && rc != BT_E_INVAL) {
-        gp->results[BT_RELOAD_ABORTED]++;
-        bt_log_error("policy", "reload (%s) given up, generation %llu serves on: %s", job->why,
-                     (unsigned long long) gp->serving, err);
-    }
+    else
+        log_failure(gp, rc, err);
+    if (!gp->is_closing && rc != BT_E_POLICY && rc != BT_E_CONFIG)
+        apply_config(gp); /* requests that hold old generations do not hold up the workers */
     gp->results[BT_RELOAD_REFUSED] += job->refused;
     gp->job = NULL;
     answer(gp, job, rc, is_changed, err);
     bt_policy_job_free(job);
     if (!gp->is_closing)
         bt_policy_watch_refresh(gp);
+}
+
+void bt_policy_round_commits(bt_gateway_policy_t *gp)
+{
+    apply_config(gp); /* its letters follow those of the commit: no pool is without its policies */
 }
 
 void bt_policy_round_over(bt_gateway_policy_t *gp, int rc, const char *err)
@@ -342,51 +314,120 @@ void bt_policy_round_over(bt_gateway_policy_t *gp, int rc, const char *err)
     bt_policy_jobs_run(gp);
 }
 
-/* What is wrong with a text is said even when no pool uses it. */
-static int check_put(bt_policy_job_t *job, char *err, size_t err_size)
+static bool has_tries(const bt_policy_stage_t *stage)
 {
-    int rc = bt_policy_try(job->text, true, job->declared, job->version, err, err_size);
+    for (unsigned i = 0; i < stage->pool_count; i++)
+        for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
+            if (stage->pools[i].parts[s].is_tried)
+                return true;
+    return false;
+}
+
+static bool is_new(const bt_policy_stage_t *stage)
+{
+    for (unsigned i = 0; i < stage->pool_count; i++)
+        for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
+            if (stage->pools[i].parts[s].next != stage->pools[i].parts[s].pick)
+                return true;
+    return false;
+}
+
+/* Sets gp->next, with all that is new chosen, but not tried. */
+static int make_stage(bt_gateway_policy_t *gp, const bt_config_t *c, char *err, size_t err_size)
+{
+    bt_rules_t *rules;
+    int rc = bt_policy_rules_find(gp, c, &rules, err, err_size);
 
     if (rc < 0)
-        job->refused = 1;
-    return rc;
+        return rc;
+    rc = bt_policy_stage_make(gp, c, rules, &gp->next);
+    bt_rules_unref(rules);
+    return rc == 0 ? bt_policy_choose(gp) : rc;
 }
 
-/* Whoever puts a text means it, also one that was taken back before. */
-static void forgive(bt_gateway_policy_t *gp, const bt_policy_job_t *job)
-{
-    for (unsigned i = 0; i < gp->pool_count; i++)
-        for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
-            bt_pool_part_t *part = &gp->pools[i].parts[s];
-            if (part->asked != NULL && bt_policy_is_named(part->asked, job->name))
-                bt_policy_set(&part->rejected, NULL);
-        }
-}
-
-static void run_job(bt_gateway_policy_t *gp)
+/* How PUT's text calls itself, for the answer. */
+static void name_put(bt_gateway_policy_t *gp)
 {
     bt_policy_job_t *job = gp->job;
+    const bt_policy_pick_t *pick = gp->trial.put;
+
+    for (unsigned i = 0; i < gp->next.pool_count; i++)
+        for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
+            const bt_pool_part_t *part = &gp->next.pools[i].parts[s];
+            if (part->is_tried && part->next != NULL && part->next->source == job->text)
+                pick = part->next;
+        }
+    if (pick == NULL)
+        return;
+    memcpy(job->declared, pick->name, sizeof job->declared);
+    memcpy(job->version, pick->version, sizeof job->version);
+}
+
+static void finish_job(bt_gateway_policy_t *gp)
+{
     char err[BT_POLICY_ERROR_BYTES] = "";
     bt_policy_bundle_t *bundle;
-    int rc = 0;
+    int rc = bt_policy_judge(gp, err, sizeof err);
 
-    if (job->kind == BT_JOB_CONFIG)
-        rc = take_config(gp, gp->g->fleet_config);
-    else if (job->kind == BT_JOB_PUT && (rc = check_put(job, err, sizeof err)) == 0)
-        forgive(gp, job);
-    else if (job->kind == BT_JOB_DELETE && bt_policy_text_find(gp, job->name) == NULL) {
-        rc = BT_E_INVAL;
-        snprintf(err, sizeof err, "nothing was put for policy %s", job->name);
+    if (rc == BT_E_AGAIN) { /* once more with the old rules */
+        bt_policy_rules_refuse(gp, err);
+        bt_policy_stage_fini(&gp->next);
+        gp->job->keep_rules = true;
+        gp->job->refused++;
+        bt_policy_job_begin(gp);
+        return;
     }
-    const bool is_changed = rc >= 0 && (bt_policy_choose_all(gp) || rc > 0);
+    if (rc == 0 && gp->job->kind == BT_JOB_PUT)
+        name_put(gp);
+    const bool is_changed =
+        rc == 0 && (is_new(&gp->next) || bt_policy_stage_differs(&gp->now, &gp->next));
     if (is_changed)
         rc = make_bundle(gp, &bundle);
     if (rc == BT_E_NOMEM)
         snprintf(err, sizeof err, "%s", bt_err_text(rc));
-    if (rc < 0 || !is_changed)
-        end_job(gp, rc, false, err);
-    else
+    if (rc == 0 && is_changed) {
         bt_policy_round_start(gp, bundle);
+        return;
+    }
+    if (rc == 0)
+        take_stage(gp, NULL); /* what serves is the same, but what is known of it may not be */
+    end_job(gp, rc, false, err);
+}
+
+void bt_policy_trial_over(bt_gateway_policy_t *gp)
+{
+    if (gp->is_closing)
+        end_job(gp, BT_E_CANCELLED, false, "the gateway is ending");
+    else
+        finish_job(gp);
+    bt_policy_jobs_run(gp);
+}
+
+void bt_policy_job_begin(bt_gateway_policy_t *gp)
+{
+    const bt_policy_job_t *job = gp->job;
+    char err[BT_POLICY_ERROR_BYTES] = "";
+    int rc = 0;
+
+    if (job->kind == BT_JOB_DELETE && bt_policy_text_find(gp, job->name) == NULL) {
+        rc = BT_E_INVAL;
+        snprintf(err, sizeof err, "nothing was put for policy %s", job->name);
+    }
+    if (rc == 0)
+        rc = make_stage(gp, job->config != NULL ? job->config : gp->g->fleet_config, err,
+                        sizeof err);
+    if (rc == 0 && (has_tries(&gp->next) || gp->trial.put != NULL)) {
+        rc = bt_policy_trial_start(gp);
+        if (rc == 0)
+            return;
+    }
+    if (rc == 0) {
+        finish_job(gp);
+        return;
+    }
+    if (err[0] == '\0')
+        snprintf(err, sizeof err, "%s", bt_err_text(rc));
+    end_job(gp, rc, false, err);
 }
 
 void bt_policy_jobs_run(bt_gateway_policy_t *gp)
@@ -395,24 +436,24 @@ void bt_policy_jobs_run(bt_gateway_policy_t *gp)
         bt_policy_job_t *job = bt_container_of(gp->jobs.next, bt_policy_job_t, link);
         bt_list_remove(&job->link);
         gp->job = job;
-        run_job(gp);
+        bt_policy_job_begin(gp);
     }
 }
 
 /* ---- young texts ---- */
 
-static bool prove(bt_gateway_policy_t *gp, bt_pool_part_t *part, bool *is_bad_p)
+static bool prove(bt_gateway_policy_t *gp, bt_pool_part_t *part, bool is_shadow, bool *is_bad_p)
 {
     char last[320];
 
-    if (part->source == NULL || part->source == part->good)
+    if (part->pick == NULL || part->pick == part->good)
         return false;
-    if (bt_policy_errors_count(&gp->g->gate.policy_errors, part->born, last, sizeof last) >=
-        gp->error_limit)
+    if (!is_shadow && bt_policy_errors_count(&gp->g->gate.policy_errors, part->born, last,
+                                             sizeof last) >= gp->error_limit)
         *is_bad_p = part->roll_back = true;
     else if (bt_clock_ms() - part->committed_ms >= gp->prove_ms)
-        bt_policy_set(&part->good, bt_policy_source_ref(part->source));
-    return part->source != part->good;
+        bt_policy_pick_set(&part->good, bt_policy_pick_ref(part->pick));
+    return part->pick != part->good;
 }
 
 static void on_prove(bt_timer_t *timer)
@@ -424,9 +465,9 @@ static void on_prove(bt_timer_t *timer)
         bt_timer_start(timer, PROVE_CHECK_MS);
         return;
     }
-    for (unsigned i = 0; i < gp->pool_count; i++)
+    for (unsigned i = 0; i < gp->now.pool_count; i++)
         for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
-            is_young |= prove(gp, &gp->pools[i].parts[s], &is_bad);
+            is_young |= prove(gp, &gp->now.pools[i].parts[s], gp->now.pools[i].is_shadow, &is_bad);
     if (is_young)
         bt_timer_start(timer, PROVE_CHECK_MS);
     if (is_bad && bt_policy_job_add(gp, BT_JOB_ROLLBACK, "rollback", NULL) == 0)
@@ -435,52 +476,57 @@ static void on_prove(bt_timer_t *timer)
 
 /* ---- life ---- */
 
-void bt_gateway_policy_configure(bt_gateway_t *g)
+/* One reload waits at most: the newest. */
+static bool replace_waiting(bt_gateway_policy_t *gp, bt_config_t *wanted)
+{
+    for (bt_list_t *it = gp->jobs.next; it != &gp->jobs; it = it->next) {
+        bt_policy_job_t *job = bt_container_of(it, bt_policy_job_t, link);
+        if (job->kind != BT_JOB_CONFIG)
+            continue;
+        bt_config_fini(job->config);
+        free(job->config);
+        job->config = wanted;
+        return true;
+    }
+    return false;
+}
+
+void bt_gateway_policy_configure(bt_gateway_t *g, bt_config_t *wanted)
 {
     bt_gateway_policy_t *gp = g->policy;
+    bt_policy_job_t *job;
 
-    if (bt_policy_job_add(gp, BT_JOB_CONFIG, "SIGHUP", NULL) == 0)
-        bt_policy_jobs_run(gp);
+    if (replace_waiting(gp, wanted))
+        return;
+    if (bt_policy_job_add(gp, BT_JOB_CONFIG, "SIGHUP", &job) < 0) {
+        bt_config_fini(wanted);
+        free(wanted);
+        bt_log_error("gateway", "reload refused, everything stays as it was: %s",
+                     bt_err_text(BT_E_NOMEM));
+        return;
+    }
+    job->config = wanted;
+    bt_policy_jobs_run(gp);
 }
 
 /* Texts of the start are trusted: there is nothing to go back to. */
-static int first_texts(bt_gateway_policy_t *gp, char *err, size_t err_size)
-{
-    for (unsigned i = 0; i < gp->pool_count; i++)
-        for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
-            bt_pool_part_t *part = &gp->pools[i].parts[s];
-            if (part->asked == NULL)
-                continue;
-            int rc = bt_policy_find(gp, part->asked, &part->next, err, err_size);
-            if (rc == 0)
-                rc = bt_policy_try(part->next, false, part->next_name, part->next_version, err,
-                                   err_size);
-            if (rc < 0)
-                return rc;
-            if (bt_policy_try(part->next, true, part->next_name, part->next_version, part->error,
-                              sizeof part->error) < 0)
-                bt_log_warn("policy", "pool %s: %s", gp->pools[i].name, part->error);
-        }
-    return 0;
-}
-
 static int first_generation(bt_gateway_policy_t *gp, char *err, size_t err_size)
 {
     bt_policy_bundle_t *bundle;
-    int rc = take_config(gp, gp->g->config);
+    int rc = make_stage(gp, gp->g->config, err, err_size);
 
-    if (rc >= 0)
-        rc = first_texts(gp, err, err_size);
+    if (rc == 0) {
+        bt_policy_trial_block(gp);
+        rc = bt_policy_judge(gp, err, err_size);
+    }
     if (rc == 0)
         rc = make_bundle(gp, &bundle);
     if (rc < 0)
         return rc;
     rc = bt_policy_round_first(gp->g, bundle, err, err_size);
     bt_bundle_unref(bundle);
-    for (unsigned i = 0; rc == 0 && i < gp->pool_count; i++)
-        for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
-            if (gp->pools[i].parts[s].next != NULL)
-                take_next(gp, &gp->pools[i], &gp->pools[i].parts[s]);
+    if (rc == 0)
+        take_stage(gp, NULL);
     gp->serving = gp->number;
     return rc;
 }
@@ -518,6 +564,7 @@ void bt_gateway_policy_stop(bt_gateway_t *g)
     bt_timer_stop(&gp->prove);
     bt_timer_stop(&gp->round.retry);
     bt_policy_watch_stop(gp);
+    bt_policy_trial_stop(gp);
 }
 
 void bt_gateway_policy_free(bt_gateway_t *g)
@@ -536,7 +583,9 @@ void bt_gateway_policy_free(bt_gateway_t *g)
     }
     while (!bt_list_empty(&gp->texts))
         bt_policy_text_drop(bt_container_of(gp->texts.next, bt_policy_text_t, link));
-    free_pools(gp->pools, gp->pool_count);
+    bt_policy_pick_set(&gp->trial.put, NULL);
+    bt_policy_stage_fini(&gp->next);
+    bt_policy_stage_fini(&gp->now);
     free(gp);
     g->policy = NULL;
 }

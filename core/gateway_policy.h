@@ -2,36 +2,61 @@
  *
  * Owner: the control loop. Loops hear of it by letters only.
  * Life:  open (generation 1, before the threads run) -> start (watches) -> jobs, one at a time -> stop -> free.
- * Flow:  a change (file, SIGHUP, admin) -> job: read the texts once, compile and self-test aside -> PREPARE to all loops ->
+ * Flow:  a change (file, SIGHUP, admin) -> job: read texts and rules once -> try them on a thread -> BEGIN, PREPARE to all loops ->
  *        all could: COMMIT the number, else ABORT -> errors soon after: the last good text comes back as a generation of its own.
- * Cost:  nothing per request; a loop stands still for one Lua state at a time.
+ * Cost:  nothing per request; VMs are made on threads, so a loop stands still for the swap only.
  */
 #ifndef BT_GATEWAY_POLICY_H
 #define BT_GATEWAY_POLICY_H
 
 #include "admin/policies.h"
+#include "dispatch/policy_build.h"
 #include "gateway.h"
+
+#include <pthread.h>
 
 #define BT_POLICY_ERROR_BYTES 640
 
-/* One policy of one pool. Sources are references. */
+/* What a part can be served by: a text and its parameters. Control loop only, but for the thread that tries it. */
+typedef struct bt_policy_pick {
+    unsigned refs;
+    bt_policy_source_t *source; /* reference */
+    bt_value_t *params;         /* own copy; NULL = defaults */
+    char name[96], version[96]; /* as it calls itself; "" until it was tried */
+} bt_policy_pick_t;
+
+/* One policy of one pool. Picks are references. */
 typedef struct bt_pool_part {
-    char *asked;                  /* what the configuration names; NULL = this part is not used */
-    bt_policy_source_t *source;   /* serves */
-    bt_policy_source_t *good;     /* has stood its window */
-    bt_policy_source_t *rejected; /* refused or taken back: not tried again until it changes */
-    bt_policy_source_t *next;     /* of the running job */
-    bool roll_back;               /* the next job puts `good` back */
-    bool fallen_back;             /* what is asked for is not there; something else serves */
-    uint64_t born, committed_ms;  /* of source */
-    char name[96], version[96], next_name[96], next_version[96];
+    char *asked;                 /* what the configuration names; NULL = this part is not used */
+    bt_value_t *asked_params;    /* own copy */
+    char *place;                 /* of them: "baton.lua: pools[1].params" */
+    bool is_new_ask;             /* asks for something else than what serves was asked by */
+    bt_policy_pick_t *pick;      /* serves */
+    bt_policy_pick_t *good;      /* has stood its window */
+    bt_policy_pick_t *rejected;  /* refused or taken back: not tried again until it changes */
+    bt_policy_pick_t *next;      /* of the running job */
+    bool roll_back;              /* the next job puts `good` back */
+    bool fallen_back;            /* what is asked for is not there; something else serves */
+    uint64_t born, committed_ms; /* of pick */
     char error[BT_POLICY_ERROR_BYTES]; /* why what is wanted does not serve; "" = it does */
+    /* of the running job: what came of finding and trying */
+    bool is_tried, is_test_only; /* the latter: it loads, but fails its self-test */
+    int rc;
+    char why[BT_POLICY_ERROR_BYTES];
 } bt_pool_part_t;
 
 typedef struct bt_policy_pool {
     char *name;
+    bool is_shadow;
     bt_pool_part_t parts[BT_SLOT_COUNT];
 } bt_policy_pool_t;
+
+/* All that a generation is made of: pools, then the variants of the rules. What serves is one; a job makes another. */
+typedef struct bt_policy_stage {
+    bt_policy_pool_t *pools;
+    unsigned pool_count, first_variant;
+    bt_rules_t *rules; /* reference, NULL = none */
+} bt_policy_stage_t;
 
 enum bt_policy_job_kind { BT_JOB_SCAN, BT_JOB_CONFIG, BT_JOB_PUT, BT_JOB_DELETE, BT_JOB_ROLLBACK };
 
@@ -42,10 +67,26 @@ typedef struct bt_policy_job {
     bt_policy_source_t *text; /* PUT */
     char name[96]; /* PUT, DELETE; of PUT's text, as it calls itself: declared, version */
     char declared[96], version[96];
+    struct bt_config *config; /* CONFIG: own; NULL once it is applied */
     bt_policies_done_cb done; /* NULL = nobody waits */
     void *arg;
     unsigned refused; /* texts that were not taken */
+    bool keep_rules;  /* the new ones were refused */
 } bt_policy_job_t;
+
+/* Finding out on a thread whether texts serve: start may wait, and a self-test takes its time. */
+typedef struct bt_policy_trial {
+    bt_msg_t msg;
+    bt_loop_t *control;
+    pthread_t thread;
+    bool is_running;
+    _Atomic bool is_cancelled;
+    bool is_forgiving; /* the start: a failed self-test is no more than a warning */
+    /* PUT's text, when no part is tried with it */
+    bt_policy_pick_t *put;
+    int put_rc;
+    char put_why[BT_POLICY_ERROR_BYTES];
+} bt_policy_trial_t;
 
 /* One generation on its way through the loops. */
 typedef struct bt_policy_round {
@@ -54,7 +95,7 @@ typedef struct bt_policy_round {
     unsigned waiting; /* letters under way */
     int rc;
     char err[BT_POLICY_ERROR_BYTES];
-    uint64_t start_us, commit_us, stall_us, deadline_ms;
+    uint64_t start_us, commit_us, stall_us, work_us, deadline_ms;
     bt_timer_t retry;
 } bt_policy_round_t;
 
@@ -68,10 +109,11 @@ enum bt_reload_result { BT_RELOAD_OK, BT_RELOAD_REFUSED, BT_RELOAD_ABORTED, BT_R
 typedef struct bt_gateway_policy {
     bt_gateway_t *g;
     bool is_closing;
-    bt_policy_pool_t *pools;
-    unsigned pool_count;
+    bt_policy_stage_t now, next; /* what serves; of the running job */
     bt_list_t texts, jobs;
     bt_policy_job_t *job; /* running, or NULL */
+    bt_policy_trial_t trial;
+    char rules_error[BT_POLICY_ERROR_BYTES]; /* why the file's rules do not serve; "" = they do */
     bt_policy_round_t round;
     uint64_t number; /* of the last generation made; the serving one once its round is over */
     uint64_t serving;
@@ -85,7 +127,7 @@ typedef struct bt_gateway_policy {
     bool has_warned; /* of a folder that cannot be watched */
     /* metrics */
     uint64_t results[BT_RELOAD_RESULTS], rollbacks, fallbacks;
-    uint64_t last_swap_us, max_stall_us;
+    uint64_t last_swap_us, max_stall_us, max_work_us;
 } bt_gateway_policy_t;
 
 /* Generation 1 on all dispatchers, from g->config. err: one line. */
@@ -94,8 +136,9 @@ void bt_gateway_policy_start(bt_gateway_t *g);
 void bt_gateway_policy_stop(
     bt_gateway_t *g); /* no more jobs; handles close in the loop's next turns */
 void bt_gateway_policy_free(bt_gateway_t *g); /* after the control loop has ended */
-/* g->fleet_config has changed. */
-void bt_gateway_policy_configure(bt_gateway_t *g);
+/* Takes wanted, which was read and checked but for its policies: they are tried, and then all of it is applied together
+ * (bt_gateway_apply_config), or nothing is. */
+void bt_gateway_policy_configure(bt_gateway_t *g, bt_config_t *wanted);
 extern const bt_policies_ops_t bt_gateway_policy_admin; /* user: bt_gateway_policy_t */
 
 /* ---- between the files ---- */
@@ -104,27 +147,44 @@ extern const bt_policies_ops_t bt_gateway_policy_admin; /* user: bt_gateway_poli
 int bt_policy_job_add(bt_gateway_policy_t *gp, enum bt_policy_job_kind kind, const char *why,
                       bt_policy_job_t **job_p);
 void bt_policy_job_free(bt_policy_job_t *job);
-void bt_policy_jobs_run(bt_gateway_policy_t *gp); /* the next one, when none runs */
+void bt_policy_jobs_run(bt_gateway_policy_t *gp);  /* the next one, when none runs */
+void bt_policy_job_begin(bt_gateway_policy_t *gp); /* gp->job */
 void bt_policy_round_over(bt_gateway_policy_t *gp, int rc, const char *err);
+void bt_policy_trial_over(bt_gateway_policy_t *gp);
+void bt_policy_round_commits(bt_gateway_policy_t *gp); /* the letters are on their way */
+/* gateway_policy_stage.c */
+int bt_policy_pick_new(bt_policy_pick_t **pick_p, bt_policy_source_t *source,
+                       const bt_value_t *params);             /* refs source, copies params */
+bt_policy_pick_t *bt_policy_pick_ref(bt_policy_pick_t *pick); /* NULL is fine */
+void bt_policy_pick_set(bt_policy_pick_t **at, bt_policy_pick_t *pick); /* takes pick */
+bool bt_policy_pick_same(const bt_policy_pick_t *a, const bt_policy_pick_t *b);
+/* What pools and variants of the same name are served by now comes along. */
+int bt_policy_stage_make(bt_gateway_policy_t *gp, const bt_config_t *c, bt_rules_t *rules,
+                         bt_policy_stage_t *stage);
+void bt_policy_stage_fini(bt_policy_stage_t *stage);
+bool bt_policy_stage_differs(const bt_policy_stage_t *a, const bt_policy_stage_t *b);
+/* gateway_policy_rules.c: the rules that should serve, a reference. BT_E_CONFIG: neither the file's nor the old ones can. */
+int bt_policy_rules_find(bt_gateway_policy_t *gp, const bt_config_t *c, bt_rules_t **rules_p,
+                         char *err, size_t err_size);
+void bt_policy_rules_refuse(bt_gateway_policy_t *gp, const char *why);
 /* gateway_policy_choose.c */
-static inline void bt_policy_set(bt_policy_source_t **at,
-                                 bt_policy_source_t *source) /* takes source */
-{
-    bt_policy_source_unref(*at);
-    *at = source;
-}
 bool bt_policy_is_named(const char *asked,
                         const char *name); /* does a PUT of `name` mean what is asked for here? */
 bt_policy_text_t *bt_policy_text_find(bt_gateway_policy_t *gp, const char *name);
 int bt_policy_text_keep(bt_gateway_policy_t *gp, bt_policy_source_t *source);
 void bt_policy_text_drop(bt_policy_text_t *text);
-int bt_policy_find(bt_gateway_policy_t *gp, const char *asked, bt_policy_source_t **source_p,
-                   char *err, size_t err_size);
-/* Compiles and, with test, asks it a few questions. name and version: 96 bytes each. */
-int bt_policy_try(const bt_policy_source_t *source, bool test, char *name, char *version, char *err,
-                  size_t err_size);
-bool bt_policy_choose_all(
-    bt_gateway_policy_t *gp); /* sets every part's next; true: something is new */
+/* Sets every part's next, and what has to be tried first. */
+int bt_policy_choose(bt_gateway_policy_t *gp);
+/* After the trial. BT_E_CONFIG, BT_E_POLICY: the job is refused (err); BT_E_AGAIN: its rules are. */
+int bt_policy_judge(bt_gateway_policy_t *gp, char *err, size_t err_size);
+/* Where and what: for people. */
+void bt_policy_explain(const bt_policy_pool_t *pool, enum bt_policy_slot slot, char *out,
+                       size_t size);
+/* gateway_policy_try.c: ends in bt_policy_trial_over, never within the call */
+int bt_policy_trial_start(bt_gateway_policy_t *gp);
+void bt_policy_trial_block(
+    bt_gateway_policy_t *gp); /* the same, here and now, and nobody is told */
+void bt_policy_trial_stop(bt_gateway_policy_t *gp);
 /* gateway_policy_loops.c: takes the bundle; ends in bt_policy_round_over, never within the call */
 void bt_policy_round_init(bt_gateway_policy_t *gp);
 int bt_policy_round_start(bt_gateway_policy_t *gp, bt_policy_bundle_t *bundle);

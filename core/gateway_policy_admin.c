@@ -18,26 +18,32 @@ static void put_string(bt_text_t *out, const char *key, const char *value)
 
 static const char *state_of(const bt_pool_part_t *part)
 {
-    if (part->source == NULL)
+    if (part->pick == NULL)
         return "none";
     if (part->fallen_back)
         return "fallen_back";
-    return part->source == part->good ? "good" : "young";
+    return part->pick == part->good ? "good" : "young";
 }
 
 static void describe_part(const bt_policy_pool_t *pool, enum bt_policy_slot slot, bt_text_t *out)
 {
     const bt_pool_part_t *part = &pool->parts[slot];
+    const bt_policy_pick_t *pick = part->pick;
 
     bt_text_puts(out, "{\"pool\":");
     bt_text_json_str(out, bt_str(pool->name));
     put_string(out, "part", bt_policy_slot_name(slot));
     put_string(out, "asked", part->asked);
-    put_string(out, "name", part->name);
-    put_string(out, "version", part->version);
-    put_string(out, "source",
-               part->source != NULL ? bt_source_kind_name(part->source->kind) : NULL);
-    put_string(out, "path", part->source != NULL ? part->source->path : NULL);
+    put_string(out, "name", pick != NULL ? pick->name : NULL);
+    put_string(out, "version", pick != NULL ? pick->version : NULL);
+    put_string(out, "source", pick != NULL ? bt_source_kind_name(pick->source->kind) : NULL);
+    put_string(out, "path", pick != NULL ? pick->source->path : NULL);
+    bt_text_puts(out, ",\"params\":");
+    if (pick != NULL && pick->params != NULL)
+        bt_value_json(pick->params, out);
+    else
+        bt_text_puts(out, "null");
+    bt_text_printf(out, ",\"shadow\":%s", pool->is_shadow ? "true" : "false");
     bt_text_printf(out, ",\"generation\":%llu", (unsigned long long) part->born);
     put_string(out, "state", state_of(part));
     put_string(out, "error", part->error);
@@ -72,12 +78,12 @@ static void list(void *user, bt_text_t *out)
 
     bt_text_printf(out, "{\"generation\":%llu,\"reloading\":%s,\"pools\":[",
                    (unsigned long long) gp->serving, gp->job != NULL ? "true" : "false");
-    for (unsigned i = 0; i < gp->pool_count; i++)
+    for (unsigned i = 0; i < gp->now.pool_count; i++)
         for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
-            if (gp->pools[i].parts[s].asked == NULL)
+            if (gp->now.pools[i].parts[s].asked == NULL)
                 continue;
             bt_text_puts(out, comma);
-            describe_part(&gp->pools[i], (enum bt_policy_slot) s, out);
+            describe_part(&gp->now.pools[i], (enum bt_policy_slot) s, out);
             comma = ",";
         }
     bt_text_puts(out, "],\"put\":[");
@@ -96,6 +102,21 @@ static void list(void *user, bt_text_t *out)
         bt_text_json_str(out, bt_str(names[i]));
     }
     bt_text_puts(out, "]}\n");
+}
+
+/* ---- GET /rules ---- */
+
+static void list_rules(void *user, bt_text_t *out)
+{
+    const bt_gateway_policy_t *gp = user;
+    const char *file = gp->g->fleet_config->rules_file;
+
+    bt_text_printf(out, "{\"generation\":%llu", (unsigned long long) gp->serving);
+    put_string(out, "file", file);
+    put_string(out, "error", gp->rules_error);
+    bt_text_puts(out, ",\"rules\":");
+    bt_rules_describe(gp->now.rules, out);
+    bt_text_puts(out, "}\n");
 }
 
 /* ---- PUT, DELETE ---- */
@@ -157,11 +178,11 @@ static void cancel(void *user, void *arg)
 
 static void write_pools(const bt_gateway_policy_t *gp, bt_prom_t *p, bool errors)
 {
-    for (unsigned i = 0; i < gp->pool_count; i++) {
-        const bt_label_t label = {"pool", bt_str(gp->pools[i].name)};
+    for (unsigned i = 0; i < gp->now.pool_count; i++) {
+        const bt_label_t label = {"pool", bt_str(gp->now.pools[i].name)};
         uint64_t newest = 0, wrong = 0;
         for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
-            const bt_pool_part_t *part = &gp->pools[i].parts[s];
+            const bt_pool_part_t *part = &gp->now.pools[i].parts[s];
             newest = part->born > newest ? part->born : newest;
             wrong += part->error[0] != '\0';
         }
@@ -180,6 +201,9 @@ static void metrics(void *user, bt_prom_t *p)
     bt_prom_family(p, "baton_policy_not_as_asked", "gauge",
                    "Policies of the pool that are not what is asked for: see GET /policies");
     write_pools(gp, p, true);
+    bt_prom_family(p, "baton_rules_not_as_in_file", "gauge",
+                   "1: the rules file cannot be used as it is now: see GET /rules");
+    bt_prom_count(p, NULL, 0, gp->rules_error[0] != '\0');
     bt_prom_family(p, "baton_policy_reloads_total", "counter",
                    "Reloads of policies, by how they ended");
     for (unsigned i = 0; i < BT_RELOAD_RESULTS; i++) {
@@ -198,7 +222,15 @@ static void metrics(void *user, bt_prom_t *p)
     bt_prom_family(p, "baton_policy_stall_seconds_max", "gauge",
                    "Longest that one loop stood still for a reload");
     bt_prom_micro(p, NULL, 0, gp->max_stall_us);
+    bt_prom_family(p, "baton_policy_stall_cpu_seconds_max", "gauge",
+                   "Longest that one loop worked for a reload; what is missing to the stall it "
+                   "waited for a core");
+    bt_prom_micro(p, NULL, 0, gp->max_work_us);
 }
 
-const bt_policies_ops_t bt_gateway_policy_admin = {
-    .list = list, .metrics = metrics, .put = put, .remove = remove_put, .cancel = cancel};
+const bt_policies_ops_t bt_gateway_policy_admin = {.list = list,
+                                                   .list_rules = list_rules,
+                                                   .metrics = metrics,
+                                                   .put = put,
+                                                   .remove = remove_put,
+                                                   .cancel = cancel};

@@ -1,5 +1,7 @@
-/* For every part of every pool: what the admin put under that name, else the file, else the shipped policy. A text that is new is
- * compiled and self-tested here, on the control thread; one that fails changes nothing but the part's `error`. */
+/* For every part of every pool: what the admin put under that name, else the file, else the shipped policy. A text that is new,
+ * or whose parameters are, is tried (gateway_policy_try.c) and then judged: one that fails changes nothing but the part's
+ * `error`, unless it is what this very job is about (a PUT, another configuration, other rules): then the job is refused. */
+#include "gateway_dev.h"
 #include "gateway_policy.h"
 
 #include "base/err.h"
@@ -42,7 +44,8 @@ int bt_policy_text_keep(bt_gateway_policy_t *gp, bt_policy_source_t *source)
             return BT_E_NOMEM;
         bt_list_push(&gp->texts, &text->link);
     }
-    bt_policy_set(&text->source, bt_policy_source_ref(source));
+    bt_policy_source_unref(text->source);
+    text->source = bt_policy_source_ref(source);
     return 0;
 }
 
@@ -64,8 +67,8 @@ static bt_policy_source_t *put_text(bt_gateway_policy_t *gp, const char *asked)
     return NULL;
 }
 
-int bt_policy_find(bt_gateway_policy_t *gp, const char *asked, bt_policy_source_t **source_p,
-                   char *err, size_t err_size)
+static int find(bt_gateway_policy_t *gp, const char *asked, bt_policy_source_t **source_p,
+                char *err, size_t err_size)
 {
     bt_policy_source_t *put = put_text(gp, asked);
 
@@ -76,97 +79,204 @@ int bt_policy_find(bt_gateway_policy_t *gp, const char *asked, bt_policy_source_
     return bt_policy_source_open(source_p, asked, gp->g->config->policy_dir, err, err_size);
 }
 
-int bt_policy_try(const bt_policy_source_t *source, bool test, char *name, char *version, char *err,
-                  size_t err_size)
-{
-    bt_policy_t *policy;
-    int rc = bt_policy_load_source(&policy, source, err, err_size);
+/* ---- choosing ---- */
 
+static void stay(bt_pool_part_t *part)
+{
+    bt_policy_pick_set(&part->next, bt_policy_pick_ref(part->pick));
+}
+
+/* The text that serves keeps its object: loops see by the pointer that nothing has changed. */
+static int make_pick(bt_policy_pick_t **pick_p, const bt_pool_part_t *part,
+                     bt_policy_source_t *source)
+{
+    if (part->pick != NULL && bt_policy_source_same(source, part->pick->source))
+        source = part->pick->source;
+    return bt_policy_pick_new(pick_p, source, part->asked_params);
+}
+
+static int choose(bt_gateway_policy_t *gp, const bt_policy_pool_t *pool, bt_pool_part_t *part)
+{
+    bt_policy_source_t *source;
+    bt_policy_pick_t *pick;
+    int rc;
+
+    if (part->roll_back) {
+        bt_policy_pick_set(&part->next, bt_policy_pick_ref(part->good));
+        return 0;
+    }
+    stay(part);
+    part->rc = find(gp, part->asked, &source, part->why, sizeof part->why);
+    if (part->rc < 0)
+        return 0;
+    rc = make_pick(&pick, part, source);
+    bt_policy_source_unref(source);
     if (rc < 0)
         return rc;
-    snprintf(name, 96, "%s", bt_policy_name(policy));
-    snprintf(version, 96, "%s", bt_policy_version(policy));
-    if (test)
-        rc = bt_policy_self_test(policy, err, err_size);
-    bt_policy_free(policy);
+    if (bt_policy_pick_same(pick, part->pick)) {
+        if (part->error[0] != '\0')
+            bt_log_info("policy", "pool %s: %s is what serves again", pool->name,
+                        pick->source->path);
+        part->error[0] = '\0';
+        part->fallen_back = false;
+    } else if (!bt_policy_pick_same(pick, part->rejected)) {
+        part->is_tried = true;
+        bt_policy_pick_set(&part->next, bt_policy_pick_ref(pick));
+    }
+    bt_policy_pick_set(&pick, NULL);
+    return 0;
+}
+
+static bool tries(const bt_policy_stage_t *stage, const bt_policy_source_t *source)
+{
+    for (unsigned i = 0; i < stage->pool_count; i++)
+        for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
+            const bt_pool_part_t *part = &stage->pools[i].parts[s];
+            if (part->is_tried && part->next->source == source)
+                return true;
+        }
+    return false;
+}
+
+/* Whoever puts a text means it, also one that was taken back before. */
+static void forgive(const bt_policy_job_t *job, bt_pool_part_t *part)
+{
+    if (job != NULL && job->kind == BT_JOB_PUT && bt_policy_is_named(part->asked, job->name))
+        bt_policy_pick_set(&part->rejected, NULL);
+}
+
+int bt_policy_choose(bt_gateway_policy_t *gp)
+{
+    const bt_policy_job_t *job = gp->job;
+    int rc = 0;
+
+    bt_policy_pick_set(&gp->trial.put, NULL);
+    for (unsigned i = 0; i < gp->next.pool_count && rc == 0; i++)
+        for (unsigned s = 0; s < BT_SLOT_COUNT && rc == 0; s++) {
+            bt_pool_part_t *part = &gp->next.pools[i].parts[s];
+            if (part->asked == NULL)
+                continue;
+            forgive(job, part);
+            rc = choose(gp, &gp->next.pools[i], part);
+        }
+    /* What is wrong with a text is said even when no pool uses it. */
+    if (rc == 0 && job != NULL && job->kind == BT_JOB_PUT && !tries(&gp->next, job->text))
+        rc = bt_policy_pick_new(&gp->trial.put, job->text, NULL);
     return rc;
 }
 
-static void note_missing(bt_gateway_policy_t *gp, const bt_policy_pool_t *pool,
-                         bt_pool_part_t *part, const char *why)
+/* ---- judging ---- */
+
+void bt_policy_explain(const bt_policy_pool_t *pool, enum bt_policy_slot slot, char *out,
+                       size_t size)
 {
-    if (!part->fallen_back) {
+    const bt_pool_part_t *part = &pool->parts[slot];
+    const char *values = part->rc == BT_E_CONFIG ? strstr(part->why, "params.") : NULL;
+    const bool is_rule = strncmp(pool->name, "rules:", 6) == 0;
+
+    if (values != NULL && part->place[0] == '-')
+        snprintf(out, size, "%s: %s", part->place, values);
+    else if (values != NULL && is_rule) /* the place is the target */
+        snprintf(out, size, "%s.%s", part->place, values);
+    else if (values != NULL && part->place[0] != '\0')
+        snprintf(out, size, "%s%s", part->place, values + sizeof "params" - 1);
+    else if (is_rule)
+        snprintf(out, size, "%s.policy: %s", part->place, part->why);
+    else
+        snprintf(out, size, "pool %s: %s: %s", pool->name, bt_policy_slot_name(slot), part->why);
+}
+
+static void note_missing(bt_gateway_policy_t *gp, const bt_policy_pool_t *pool,
+                         bt_pool_part_t *part)
+{
+    if (!part->fallen_back && part->pick != NULL) {
         gp->fallbacks++;
-        bt_log_error("policy",
-                     "pool %s: %s; its last text (%s, generation %llu) serves on from memory",
-                     pool->name, why, part->source->path, (unsigned long long) part->born);
+        bt_log_error(
+            "policy", "pool %s: %s; its last text (%s, generation %llu) serves on from memory",
+            pool->name, part->why, part->pick->source->path, (unsigned long long) part->born);
     }
-    part->fallen_back = true;
-    snprintf(part->error, sizeof part->error, "%s", why);
+    part->fallen_back = part->pick != NULL;
+    bt_str_copy(part->error, sizeof part->error, part->why);
 }
 
 static void note_refused(bt_gateway_policy_t *gp, const bt_policy_pool_t *pool,
-                         bt_pool_part_t *part, bt_policy_source_t *source, const char *why)
+                         bt_pool_part_t *part)
 {
-    gp->job->refused++;
-    bt_policy_set(&part->rejected, bt_policy_source_ref(source));
+    if (gp->job != NULL)
+        gp->job->refused++;
+    bt_policy_pick_set(&part->rejected, bt_policy_pick_ref(part->next));
+    bt_str_copy(part->error, sizeof part->error, part->why);
+    if (part->pick != NULL)
+        bt_log_error("policy", "pool %s: refused, %s@%s serves on: %s", pool->name,
+                     part->pick->name, part->pick->version, part->why);
+    bt_dev_refused(gp->g, part->next->source, part->why, true);
+}
+
+/* It decides nothing, so it stops nothing: what it should be is not there, and everybody is told. */
+static void leave_out(bt_policy_pool_t *pool, bt_pool_part_t *part)
+{
+    char why[BT_POLICY_ERROR_BYTES];
+
+    bt_policy_explain(pool, BT_SLOT_BOTH, why, sizeof why);
+    if (strcmp(part->error, why) != 0)
+        bt_log_error("rules", "%s is left out: %s", pool->name, why);
     snprintf(part->error, sizeof part->error, "%s", why);
-    bt_log_error("policy", "pool %s: refused, %s@%s serves on: %s", pool->name, part->name,
-                 part->version, why);
+    bt_policy_pick_set(&part->next, part->is_new_ask ? NULL : bt_policy_pick_ref(part->pick));
 }
 
-static bt_policy_source_t *stay(bt_pool_part_t *part)
+/* 0: the others go on. */
+static int judge(bt_gateway_policy_t *gp, bt_policy_pool_t *pool, unsigned s, char *err,
+                 size_t err_size)
 {
-    return bt_policy_source_ref(part->source);
+    const bt_policy_job_t *job = gp->job;
+    bt_pool_part_t *part = &pool->parts[s];
+    const bool is_variant = pool >= gp->next.pools + gp->next.first_variant;
+
+    if (job != NULL && job->kind == BT_JOB_PUT && part->is_tried &&
+        part->next->source == job->text) {
+        bt_dev_refused(gp->g, job->text, part->why, false);
+        snprintf(err, err_size, "%s", part->why);
+        return part->rc;
+    }
+    if (pool->is_shadow) {
+        leave_out(pool, part);
+        return 0;
+    }
+    bt_policy_explain(pool, (enum bt_policy_slot) s, err, err_size);
+    if (job == NULL &&
+        part->is_test_only) { /* the start: somebody wants this one, and nothing else is there */
+        bt_str_copy(part->error, sizeof part->error, part->why);
+        bt_log_warn("policy", "pool %s: %s", pool->name, part->error);
+        bt_dev_refused(gp->g, part->next->source, part->why, true);
+        return 0;
+    }
+    if (is_variant && gp->next.rules != gp->now.rules && (part->is_new_ask || part->pick == NULL))
+        return job != NULL ? BT_E_AGAIN : BT_E_CONFIG;
+    if (job == NULL || (job->kind == BT_JOB_CONFIG && part->is_new_ask) || part->pick == NULL)
+        return BT_E_CONFIG;
+    if (part->is_tried)
+        note_refused(gp, pool, part);
+    else
+        note_missing(gp, pool, part);
+    stay(part);
+    return 0;
 }
 
-/* A reference to what the part should serve after this job. */
-static bt_policy_source_t *choose(bt_gateway_policy_t *gp, const bt_policy_pool_t *pool,
-                                  bt_pool_part_t *part)
+int bt_policy_judge(bt_gateway_policy_t *gp, char *err, size_t err_size)
 {
-    char err[BT_POLICY_ERROR_BYTES] = "";
-    bt_policy_source_t *source;
+    const bt_policy_job_t *job = gp->job;
+    int rc = 0;
 
-    if (part->roll_back)
-        return bt_policy_source_ref(part->good);
-    if (bt_policy_find(gp, part->asked, &source, err, sizeof err) < 0) {
-        if (part->source == NULL)
-            snprintf(part->error, sizeof part->error, "%s", err);
-        else
-            note_missing(gp, pool, part, err);
-        return stay(part);
+    if (gp->trial.put != NULL && gp->trial.put_rc < 0) {
+        snprintf(err, err_size, "%s", gp->trial.put_why);
+        rc = gp->trial.put_rc;
     }
-    const bool is_same = bt_policy_source_same(source, part->source);
-    const bool is_rejected = !is_same && bt_policy_source_same(source, part->rejected);
-    if (is_same && part->error[0] != '\0') {
-        bt_log_info("policy", "pool %s: %s is what serves again", pool->name, source->path);
-        part->error[0] = '\0';
-        part->fallen_back = false;
-    }
-    int rc = is_same || is_rejected ? 0
-                                    : bt_policy_try(source, true, part->next_name,
-                                                    part->next_version, err, sizeof err);
-    if (rc < 0)
-        note_refused(gp, pool, part, source, err);
-    if (is_same || is_rejected || rc < 0) {
-        bt_policy_source_unref(source);
-        return stay(part);
-    }
-    return source;
-}
-
-bool bt_policy_choose_all(bt_gateway_policy_t *gp)
-{
-    bool is_changed = false;
-
-    for (unsigned i = 0; i < gp->pool_count; i++)
-        for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
-            bt_pool_part_t *part = &gp->pools[i].parts[s];
-            if (part->asked == NULL)
-                bt_policy_set(&part->next, NULL);
-            else
-                bt_policy_set(&part->next, choose(gp, &gp->pools[i], part));
-            is_changed |= part->next != part->source;
+    for (unsigned i = 0; i < gp->next.pool_count && rc == 0; i++)
+        for (unsigned s = 0; s < BT_SLOT_COUNT && rc == 0; s++) {
+            if (gp->next.pools[i].parts[s].rc < 0)
+                rc = judge(gp, &gp->next.pools[i], s, err, err_size);
         }
-    return is_changed;
+    if (rc < 0 && rc != BT_E_AGAIN && job != NULL && job->kind == BT_JOB_PUT)
+        gp->job->refused = 1;
+    return rc;
 }

@@ -174,9 +174,11 @@ void bt_policy_watch_refresh(bt_gateway_policy_t *gp)
     bt_timer_stop(&gp->rewatch);
     bt_list_each (&gp->watches, it, tmp)
         bt_container_of(it, watch_t, link)->is_wanted = false;
-    for (unsigned i = 0; i < gp->pool_count; i++)
+    for (unsigned i = 0; i < gp->now.pool_count; i++)
         for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
-            want_part(gp, &gp->pools[i].parts[s]);
+            want_part(gp, &gp->now.pools[i].parts[s]);
+    if (gp->g->fleet_config->rules_file != NULL)
+        want_file(gp, gp->g->fleet_config->rules_file);
     bt_list_each (&gp->watches, it, tmp)
         if (!bt_container_of(it, watch_t, link)->is_wanted)
             close_watch(bt_container_of(it, watch_t, link));

@@ -4,8 +4,8 @@
  *                  |                            |
  *                SIGHUP: reload                 +--second SIGTERM, SIGINT--> STOPPING, exit 1
  *
- * A reload is all or nothing: the new configuration is read aside, checked by the same code as at start, and only then given
- * to the registry. What cannot change while running is compared row by row with what is running and named.
+ * A reload is all or nothing: the new configuration is read aside, checked by the same code as at start, its policies are tried,
+ * and only then it is given to the registry, in the moment in which its policies begin to serve. What cannot change while running is compared row by row with what is running and named.
  */
 #include "gateway.h"
 
@@ -111,25 +111,32 @@ static void report_restart_settings(const bt_config_t *running, const bt_config_
         bt_log_warn("gateway", "the client keys have changed: they need a restart");
 }
 
-static int apply(bt_gateway_t *g, const bt_config_t *wanted, char *err, size_t err_size)
+void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
 {
-    int rc = bt_config_check(wanted, err, err_size);
-    if (rc == 0)
-        rc = bt_config_apply_fleet(wanted, g->registry, err, err_size);
-    if (rc < 0)
-        return rc;
+    char err[BT_CONFIG_ERR_BYTES] = "";
+    int rc = bt_config_apply_fleet(wanted, g->registry, err, sizeof err);
+
+    if (rc < 0) {
+        bt_log_error("gateway", "reload refused, the workers stay as they were: %s", err);
+        bt_config_fini(wanted);
+        free(wanted);
+        return;
+    }
     __atomic_store_n(&bt_log_level_now, (int) wanted->log_level, __ATOMIC_RELAXED);
     report_restart_settings(g->config, wanted);
-    return 0;
+    bt_gateway_set_fleet_config(g, wanted);
+    bt_log_info("gateway", "reloaded: generation %llu of the workers",
+                (unsigned long long) bt_registry_current(g->registry)->generation);
 }
 
+/* Policies are tried elsewhere, where they may take their time (gateway_policy.h). */
 void bt_gateway_reload(bt_gateway_t *g)
 {
     char err[BT_CONFIG_ERR_BYTES] = "";
     bt_config_t *wanted = calloc(1, sizeof *wanted);
     int rc =
         wanted != NULL ? bt_config_load(wanted, g->argc, g->argv, err, sizeof err) : BT_E_NOMEM;
-    if (rc == 0 && (rc = apply(g, wanted, err, sizeof err)) < 0)
+    if (rc == 0 && (rc = bt_config_check_fleet(wanted, err, sizeof err)) < 0)
         bt_config_fini(wanted);
     if (rc < 0) {
         free(wanted);
@@ -137,10 +144,7 @@ void bt_gateway_reload(bt_gateway_t *g)
                      rc == BT_E_NOMEM ? bt_err_text(rc) : err);
         return;
     }
-    bt_gateway_set_fleet_config(g, wanted);
-    bt_gateway_policy_configure(g);
-    bt_log_info("gateway", "reloaded: generation %llu of the workers",
-                (unsigned long long) bt_registry_current(g->registry)->generation);
+    bt_gateway_policy_configure(g, wanted);
 }
 
 static void on_hup(uv_signal_t *handle, int number)

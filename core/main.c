@@ -4,6 +4,7 @@
 #include "config/suggest.h"
 #include "gateway.h"
 #include "policy_tool.h"
+#include "policy_tool_replay.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,6 +101,8 @@ static int help(int argc, const char *const *argv)
         return print(bt_help_file);
     if (argc > 0 && strcmp(argv[0], "policy") == 0)
         return print(bt_policy_tool_help);
+    if (argc > 0 && strcmp(argv[0], "replay") == 0)
+        return print(bt_replay_help);
     return print(bt_help_overview);
 }
 
@@ -107,9 +110,9 @@ static const struct command {
     const char *word;
     int (*run)(int argc, const char *const *argv);
 } commands[] = {
-    {"run", run},         {"check", check},       {"policy", bt_policy_tool},
-    {"version", version}, {"help", help},         {"--help", help},
-    {"-h", help},         {"--version", version},
+    {"run", run},          {"check", check},     {"policy", bt_policy_tool},
+    {"replay", bt_replay}, {"version", version}, {"help", help},
+    {"--help", help},      {"-h", help},         {"--version", version},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 

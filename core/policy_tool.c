@@ -3,6 +3,7 @@
 #include "policy_tool.h"
 
 #include "config/suggest.h"
+#include "script/embedded.h"
 #include "script/policy.h"
 #include "script/policy_source.h"
 #include "script/testing.h"
@@ -28,17 +29,6 @@ int bt_policy_tool_refuse(const char *fmt, ...)
 static int flushed(void)
 {
     return fflush(stdout) == 0 ? 0 : 1;
-}
-
-bool bt_policy_tool_is_absence(const char *err)
-{
-    static const char *const marks[] = {"nil", "no prefill worker", "no decode worker",
-                                        "with no worker"};
-
-    for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
-        if (strstr(err, marks[i]) != NULL)
-            return true;
-    return false;
 }
 
 /* ---- check ---- */
@@ -76,7 +66,7 @@ static int check_kinds(bt_policy_t *policy, bt_text_t *notes, char *err, size_t 
     for (int single = 0; single < 2; single++) {
         int rc = bt_policy_self_test_kind(policy, single != 0, err, err_size);
 
-        if (rc < 0 && !bt_policy_tool_is_absence(err))
+        if (rc < 0 && !bt_policy_is_absence(err))
             return rc;
         if (rc < 0)
             bt_text_printf(notes, "note: does not serve %s: %s\n", kinds[single], err);
@@ -118,7 +108,7 @@ static int check(int argc, const char *const *argv)
     return status != 0 ? status : flushed();
 }
 
-/* ---- params, list, test ---- */
+/* ---- params, list, types, test ---- */
 
 static int params(int argc, const char *const *argv)
 {
@@ -183,6 +173,20 @@ static int list(int argc, const char *const *argv)
     return rc != 0 ? rc : flushed();
 }
 
+static int types(int argc, const char *const *argv)
+{
+    const struct bt_embedded *file = bt_embedded_files;
+
+    (void) argv;
+    if (argc != 0)
+        return bt_policy_tool_refuse("policy types: takes no arguments; it prints to stdout");
+    while (file->path != NULL && strcmp(file->path, "lua/_meta/baton.lua") != 0)
+        file++;
+    if (file->path == NULL || fwrite(file->data, 1, file->size, stdout) != file->size)
+        return 1;
+    return flushed();
+}
+
 static int test(int argc, const char *const *argv)
 {
     if (argc == 0)
@@ -204,6 +208,7 @@ static const struct command {
     {"bench", bt_policy_tool_bench},
     {"params", params},
     {"list", list},
+    {"types", types},
     {"help", help},
     {"--help", help},
     {"-h", help},
@@ -223,6 +228,8 @@ void bt_policy_tool_help(bt_text_t *out)
                       "                            microseconds per plan, and who was chosen\n"
                       "  params FILE               JSON Schema of its parameters\n"
                       "  list                      the shipped policies\n"
+                      "  types                     what a policy can use, as a file for "
+                      "lua-language-server\n"
                       "\nWherever a FILE is asked for, the name of a shipped policy does as well.\n"
                       "\nExit status: 0 all is well, 1 a spec failed or nothing could be written, "
                       "2 a wrong command line or policy.\n"

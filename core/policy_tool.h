@@ -16,9 +16,6 @@ void bt_policy_tool_help(bt_text_t *out);
 /* The words that the others share: "baton: why" on stderr; 2. */
 int bt_policy_tool_refuse(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* Does a policy fail with these words because it found nobody of the kind that it chooses from? */
-bool bt_policy_tool_is_absence(const char *err);
-
 /* ---- between the files ---- */
 int bt_policy_tool_new(int argc, const char *const *argv);   /* policy_tool_new.c */
 int bt_policy_tool_bench(int argc, const char *const *argv); /* policy_tool_bench.c */

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/rand.h"
 #include "script/policy.h"
+#include "script/policy_source.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -260,7 +261,7 @@ static int bench_size(const char *name, unsigned workers, bool single)
     if (rc == 0) {
         printf("%u workers: %.2f us per plan\n", workers, us);
         print_choices(policy, &f, workers);
-    } else if (!single && bt_policy_tool_is_absence(err)) {
+    } else if (!single && bt_policy_is_absence(err)) {
         rc = BT_E_AGAIN;
     } else {
         fprintf(stderr, "%u workers: %s\n", workers, err);

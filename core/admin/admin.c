@@ -1,4 +1,4 @@
-/* Most routes answer in the same turn. /metrics and /requests wait for facts of the request loops: the exchange points to a
+/* Most routes answer in the same turn. /metrics, /requests and /explain wait for facts of the request loops: the exchange points to a
  * `wait`, which hears of the facts, or of the client that left first.
  *
  * The memory guard of the data plane (max_buffered_bytes) does not apply here: an operator must get through when the gateway
@@ -6,7 +6,7 @@
  */
 #include "admin/admin.h"
 
-#include "admin/live.h"
+#include "admin/explain.h"
 #include "admin/metrics.h"
 #include "admin/paths.h"
 #include "admin/policies.h"
@@ -32,6 +32,8 @@ typedef struct wait {
     bt_exchange_t *x;
     bt_gather_t *gather; /* NULL once it has told */
     enum bt_answer_state state;
+    bt_str_t id; /* BT_WANTS_RECORD: in the exchange's arena */
+    bool as_text;
 } wait_t;
 
 /* ---- sending ---- */
@@ -79,6 +81,8 @@ static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
                          count, config->version);
         if (config->policies != NULL)
             config->policies->metrics(config->policies_user, &(bt_prom_t){.out = &reply.body});
+    } else if (w->state == BT_WANTS_RECORD) {
+        bt_explain_answer(&reply, w->id, w->as_text, facts, count);
     } else {
         bt_live_requests(&reply.body, facts, count);
     }
@@ -95,15 +99,28 @@ static void on_asker_gone(struct bt_admin_wait *base)
         bt_gather_cancel(w->gather);
 }
 
-static void ask_loops(bt_admin_t *admin, bt_exchange_t *x, enum bt_answer_state state)
+static int gather(wait_t *w)
+{
+    bt_admin_t *admin = w->admin;
+    bt_gate_t *gate = admin->config.gate;
+
+    if (w->state == BT_WANTS_RECORD)
+        return bt_gather_record(&w->gather, admin->loop, gate, w->id, BT_LIVE_DEADLINE_MS, on_facts,
+                                w);
+    return bt_gather_start(&w->gather, admin->loop, gate, w->state == BT_WANTS_REQUESTS,
+                           BT_LIVE_DEADLINE_MS, on_facts, w);
+}
+
+static void ask_loops(bt_admin_t *admin, bt_exchange_t *x, enum bt_answer_state state,
+                      const bt_admin_reply_t *reply)
 {
     wait_t *w = bt_arena_zalloc(&x->arena, sizeof(*w));
-    const bool with_rows = state == BT_WANTS_REQUESTS;
 
     *w = (wait_t){.base.gone = on_asker_gone, .admin = admin, .x = x, .state = state};
+    w->id = bt_arena_str(&x->arena, bt_str(reply->name));
+    w->as_text = reply->as_text;
     x->user = &w->base;
-    if (bt_gather_start(&w->gather, admin->loop, admin->config.gate, with_rows, BT_LIVE_DEADLINE_MS,
-                        on_facts, w) == 0)
+    if (gather(w) == 0)
         return;
     x->user = NULL;
     send_error(x, 503, bt_err_text(BT_E_NOMEM));
@@ -164,7 +181,7 @@ static void on_request(bt_exchange_t *x)
         bt_policies_change(admin->config.policies, admin->config.policies_user, x,
                            state == BT_WANTS_POLICY_PUT, bt_str(reply.name));
     else
-        ask_loops(admin, x, state);
+        ask_loops(admin, x, state, &reply);
     bt_reply_fini(&reply);
 }
 

@@ -21,6 +21,8 @@ struct bt_gather {
     void *user;
     uint64_t start_us;
     bool with_rows;
+    char id[BT_GATHER_ID_MAX]; /* whose record */
+    size_t id_n;               /* 0 = no record is asked for */
     unsigned count, waiting;
     struct letter *letters;
     bt_loop_facts_t facts[];
@@ -95,11 +97,13 @@ static void fill(bt_loop_t *loop, bt_msg_t *msg)
     count_connections(l->d, facts);
     if (g->with_rows)
         bt_dispatcher_describe(l->d, &facts->rows);
+    else if (g->id_n > 0)
+        bt_record_ring_find(l->d->records, (bt_str_t){g->id, g->id_n}, &facts->rows);
     bt_loop_post(g->control, &l->msg, come_home);
 }
 
-int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate, bool with_rows,
-                    uint64_t deadline_ms, bt_gather_cb cb, void *user)
+static int start(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate, bool with_rows,
+                 bt_str_t id, uint64_t deadline_ms, bt_gather_cb cb, void *user)
 {
     unsigned count = gate->dispatcher_count;
     bt_gather_t *g = calloc(1, sizeof(*g) + count * sizeof(g->facts[0]));
@@ -115,6 +119,9 @@ int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate,
     g->cb = cb;
     g->user = user;
     g->with_rows = with_rows;
+    g->id_n = id.n;
+    if (id.n > 0)
+        memcpy(g->id, id.p, id.n);
     g->count = g->waiting = count;
     g->start_us = bt_loop_now_us(control);
     bt_timer_init(control, &g->deadline, on_deadline);
@@ -128,6 +135,20 @@ int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate,
     for (unsigned i = 0; i < count; i++)
         bt_loop_post(g->letters[i].d->loop, &g->letters[i].msg, fill);
     return 0;
+}
+
+int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate, bool with_rows,
+                    uint64_t deadline_ms, bt_gather_cb cb, void *user)
+{
+    return start(gather_p, control, gate, with_rows, BT_STR_NULL, deadline_ms, cb, user);
+}
+
+int bt_gather_record(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate, bt_str_t id,
+                     uint64_t deadline_ms, bt_gather_cb cb, void *user)
+{
+    if (id.n > BT_GATHER_ID_MAX)
+        return BT_E_LIMIT;
+    return start(gather_p, control, gate, false, id, deadline_ms, cb, user);
 }
 
 void bt_gather_cancel(bt_gather_t *gather)

@@ -142,6 +142,21 @@ static void write_histograms(bt_prom_t *p, const bt_gate_t *gate)
     free(parts);
 }
 
+/* ---- decision records ---- */
+
+static void write_records(bt_prom_t *p, const bt_gate_t *gate)
+{
+    bt_recorder_stats_t stats;
+
+    bt_recorder_stats(gate->recorder, &stats);
+    one(p, "baton_records_written_total", "counter", "Decision records in --record-file",
+        stats.written);
+    one(p, "baton_records_dropped_total", "counter",
+        "Decision records lost because the file's writer was behind or could not write",
+        stats.dropped);
+    one(p, "baton_record_errors_total", "counter", "Failed writes to --record-file", stats.errors);
+}
+
 /* ---- loops ---- */
 
 static void write_loop(bt_prom_t *p, unsigned loop, uint64_t value)
@@ -212,6 +227,7 @@ void bt_metrics_write(bt_text_t *out, const bt_fleet_t *fleet, bt_gate_t *gate,
     write_requests(&p, gate);
     write_counters(&p, gate);
     write_histograms(&p, gate);
+    write_records(&p, gate);
     write_loops(&p, gate, facts, fact_count);
     bt_metrics_fleet(&p, fleet, bt_clock_ms());
 }

@@ -15,7 +15,8 @@
 typedef void (*bt_policies_done_cb)(void *arg, unsigned status, bt_str_t text);
 
 typedef struct bt_policies_ops {
-    void (*list)(void *user, bt_text_t *out); /* JSON */
+    void (*list)(void *user, bt_text_t *out);       /* JSON */
+    void (*list_rules)(void *user, bt_text_t *out); /* JSON; NULL = this gateway has none */
     void (*metrics)(void *user, bt_prom_t *p);
     void (*put)(void *user, bt_str_t name, bt_str_t text, bt_policies_done_cb done, void *arg);
     void (*remove)(void *user, bt_str_t name, bt_policies_done_cb done, void *arg);
@@ -27,5 +28,9 @@ bool bt_policies_name_ok(bt_str_t name);
 /* Answers x when the reload is over. name is for the call only. */
 void bt_policies_change(const bt_policies_ops_t *ops, void *user, bt_exchange_t *x, bool is_put,
                         bt_str_t name);
+
+/* ---- rules.c ---- */
+/* GET /rules. False: there is nothing to be seen. */
+bool bt_rules_list(const bt_policies_ops_t *ops, void *user, bt_text_t *out);
 
 #endif

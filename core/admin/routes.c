@@ -5,6 +5,7 @@
  */
 #include "admin/routes.h"
 
+#include "admin/explain.h"
 #include "admin/policies.h"
 #include "admin/query.h"
 #include "admin/workers.h"
@@ -130,6 +131,18 @@ static void cancel_request(const context_t *c)
     bt_text_puts(&c->reply->body, "}\n");
 }
 
+/* The caller asks the loops for it. */
+static void check_explain(const context_t *c)
+{
+    if (!bt_explain_format(c->request->query, &c->reply->as_text))
+        bt_reply_error(c->reply, 400, "format is json or text");
+    else if (c->key.n > BT_GATHER_ID_MAX)
+        bt_reply_error(c->reply, 404, "no request has an id longer than %d bytes",
+                       BT_GATHER_ID_MAX);
+    else
+        snprintf(c->reply->name, sizeof c->reply->name, "%.*s", BT_STR_ARG(c->key));
+}
+
 static bool has_policies(const context_t *c)
 {
     if (c->config->policies != NULL)
@@ -142,6 +155,12 @@ static void list_policies(const context_t *c)
 {
     if (has_policies(c))
         c->config->policies->list(c->config->policies_user, &c->reply->body);
+}
+
+static void list_rules(const context_t *c)
+{
+    if (!bt_rules_list(c->config->policies, c->config->policies_user, &c->reply->body))
+        bt_reply_error(c->reply, 404, "this gateway's rules cannot be seen here");
 }
 
 /* The caller does it, with the name. */
@@ -192,8 +211,12 @@ static const struct route {
     {BT_POST, "/requests/*/cancel", cancel_request, BT_ANSWERED, false, false,
      "cancel one by its id"},
     {BT_DELETE, "/requests/*", cancel_request, BT_ANSWERED, false, false, "the same"},
+    {BT_GET, "/explain/*", check_explain, BT_WANTS_RECORD, false, false,
+     "why a request went where it did, by its id; ?format=text for people"},
     {BT_GET, "/policies", list_policies, BT_ANSWERED, false, false,
      "which policy serves each pool, and why not another"},
+    {BT_GET, "/rules", list_rules, BT_ANSWERED, false, false,
+     "the rules that choose pool and policy, and how often each was taken"},
     {BT_PUT, "/policies/*", check_policy_change, BT_WANTS_POLICY_PUT, false, false,
      "the body is the policy's text from now on, for every pool that names it"},
     {BT_DELETE, "/policies/*", check_policy_change, BT_WANTS_POLICY_DELETE, false, false,

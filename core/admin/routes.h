@@ -24,16 +24,18 @@ typedef struct bt_admin_reply {
     unsigned status;
     const char *type;  /* content type */
     const char *allow; /* with 405 */
-    char name[72];     /* with BT_WANTS_POLICY_*: which one */
+    char name[136];    /* with BT_WANTS_POLICY_* and _RECORD: which one */
+    bool as_text;      /* with BT_WANTS_RECORD */
     bt_text_t body;
 } bt_admin_reply_t;
 
-/* What the caller still has to do: metrics and requests need facts of the request loops (live.h) before the body can be made, a
+/* What the caller still has to do: metrics, requests and records need facts of the request loops (live.h) before the body can be made, a
  * change of a policy waits until all loops have it (policies.h). */
 enum bt_answer_state {
     BT_ANSWERED,
     BT_WANTS_METRICS,
     BT_WANTS_REQUESTS,
+    BT_WANTS_RECORD,
     BT_WANTS_POLICY_PUT,
     BT_WANTS_POLICY_DELETE
 };

@@ -24,6 +24,18 @@ bt_str_t bt_str_trim(bt_str_t s)
     return s;
 }
 
+void bt_str_tame(char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char) p[i];
+
+        if (c < 0x20 || c == 0x7f)
+            p[i] = '?';
+        else if (c == 0xc2 && i + 1 < n && ((unsigned char) p[i + 1] & 0xe0) == 0x80)
+            p[i] = p[i + 1] = '?'; /* U+0080 to U+009F: U+009B begins a sequence, as ESC [ does */
+    }
+}
+
 ptrdiff_t bt_str_find(bt_str_t s, bt_str_t needle)
 {
     if (needle.n == 0)

@@ -56,6 +56,8 @@ static inline uint64_t bt_str_hash(bt_str_t s)
 }
 
 bt_str_t bt_str_trim(bt_str_t s);
+/* For terminals: control characters (those of UTF-8's second page too) become '?'. */
+void bt_str_tame(char *p, size_t n);
 /* First occurrence of needle in s, or -1. */
 ptrdiff_t bt_str_find(bt_str_t s, bt_str_t needle);
 /* Whole slice as a decimal number; BT_E_INVAL on anything else, BT_E_LIMIT on overflow. */

@@ -128,6 +128,8 @@ static int fill_pool(bt_fleet_pool_t *pool, const bt_pool_spec_t *spec, bt_pool_
     pool->prefill = take_role(pool, BT_ROLE_PREFILL, workers, count);
     pool->decode = take_role(pool, BT_ROLE_DECODE, workers, count);
     pool->hybrid = take_role(pool, BT_ROLE_HYBRID, workers, count);
+    for (unsigned i = 0; i < count; i++)
+        pool->has_models |= workers[i]->spec.model_count != 0;
     return 0;
 }
 

@@ -47,6 +47,7 @@ typedef struct bt_fleet_pool {
     bt_pool_spec_t spec;
     unsigned index;
     bt_worker_set_t prefill, decode, hybrid, all;
+    bool has_models; /* some worker serves listed models only */
     _Atomic uint64_t
         *bytes_per_token_milli; /* EWMA of bytes per token x 1000, starts 4000; lives in stat */
     bt_pool_stat_t *stat;

@@ -4,9 +4,11 @@
 
 #include "base/err.h"
 #include "config/flag.h"
+#include "dispatch/policy_build.h"
 #include "loop/listener.h"
 #include "script/dialect.h"
 #include "script/policy.h"
+#include "script/policy_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,39 +24,115 @@ static const char *ours_for(const char *theirs)
     return NULL;
 }
 
-static int check_policy(const bt_config_t *c, const bt_config_pool_t *pool, const char *key,
-                        const char *name, char *err, size_t err_size)
+/* Makes it as the gateway will: with its parameters, and its start may wait. */
+static int try_policy(const bt_config_t *c, const char *name, const bt_value_t *params, char *why,
+                      size_t why_size)
 {
+    bt_policy_source_t *source;
+    bt_made_t *made;
+    int rc = bt_policy_source_open(&source, name, c->policy_dir, why, why_size);
+    if (rc < 0)
+        return BT_E_POLICY;
+    rc = bt_made_new(&made, source, params, NULL, false, NULL, why, why_size);
+    if (rc == 0)
+        bt_made_free(made);
+    bt_policy_source_unref(source);
+    return rc;
+}
+
+/* "baton.lua: pools[1].params.weight: 12 is above max 10" */
+static int refuse_params(const bt_config_t *c, const char *place, const char *why, char *err,
+                         size_t err_size)
+{
+    const char *values = strstr(why, "params.");
+    if (place[0] == '-')
+        snprintf(err, err_size, "%s: %s", place, values);
+    else
+        snprintf(err, err_size, "%s: %s%s", c->file != NULL ? c->file : "config", place,
+                 values + sizeof "params" - 1);
+    return BT_E_CONFIG;
+}
+
+static int check_policy(const bt_config_t *c, const bt_config_pool_t *pool,
+                        enum bt_policy_slot slot, char *err, size_t err_size)
+{
+    static const char *const keys[BT_SLOT_COUNT] = {"policy", "prefill-policy", "decode-policy"};
+    const char *const names[BT_SLOT_COUNT] = {
+        pool->spec.policy != NULL || pool->params[slot] == NULL ? pool->spec.policy : "least_load",
+        pool->spec.prefill_policy, pool->spec.decode_policy};
+    const char *name = names[slot];
     char why[BT_CONFIG_ERR_BYTES] = "";
-    bt_policy_t *policy;
     if (name == NULL)
         return 0;
-    int rc = bt_policy_load(&policy, name, c->policy_dir, why, sizeof why);
-    if (rc == 0) {
-        bt_policy_free(policy);
+    int rc = try_policy(c, name, pool->params[slot], why, sizeof why);
+    if (rc == 0)
         return 0;
-    }
+    if (rc == BT_E_CONFIG && pool->params_places[slot] != NULL && strstr(why, "params.") != NULL)
+        return refuse_params(c, pool->params_places[slot], why, err, err_size);
     if (ours_for(name) != NULL) /* another router's policy gets a better answer than "unknown" */
         snprintf(why, sizeof why, "%s is another router's name: use %s, or a Lua file of yours",
                  name, ours_for(name));
     if (c->pool_count > 1)
-        snprintf(err, err_size, "pool %s: %s: %s", pool->spec.name, key, why);
+        snprintf(err, err_size, "pool %s: %s: %s", pool->spec.name, keys[slot], why);
     else
-        snprintf(err, err_size, "%s%s: %s", c->file != NULL ? "" : "--", key, why);
+        snprintf(err, err_size, "%s%s: %s", c->file != NULL ? "" : "--", keys[slot], why);
     return BT_E_CONFIG;
 }
 
 static int check_policies(const bt_config_t *c, char *err, size_t err_size)
 {
     int rc = 0;
-    for (unsigned i = 0; i < c->pool_count && rc == 0; i++) {
-        const bt_config_pool_t *pool = &c->pools[i];
-        rc = check_policy(c, pool, "policy", pool->spec.policy, err, err_size);
+    bt_policy_allow_hosts(c->policy_http_host_count > 0 ? (const char *const *) c->policy_http_hosts
+                                                        : NULL);
+    for (unsigned i = 0; i < c->pool_count && rc == 0; i++)
+        for (unsigned s = 0; s < BT_SLOT_COUNT && rc == 0; s++)
+            rc = check_policy(c, &c->pools[i], (enum bt_policy_slot) s, err, err_size);
+    return rc;
+}
+
+static const char *policy_of(const bt_config_t *c, const bt_rule_target_t *target)
+{
+    for (unsigned i = 0; target->policy == NULL && i < c->pool_count; i++)
+        if (strcmp(c->pools[i].spec.name, target->pool) == 0 && c->pools[i].spec.policy != NULL)
+            return c->pools[i].spec.policy;
+    return target->policy != NULL ? target->policy : "least_load";
+}
+
+/* A shadow that cannot be made is no reason not to serve: the gateway says so and leaves it out. */
+static int check_variants(const bt_config_t *c, const bt_rules_t *rules, char *err, size_t err_size)
+{
+    char why[BT_CONFIG_ERR_BYTES], place[64];
+    const bt_rule_target_t *t;
+    const char *name;
+    bool is_shadow;
+    for (unsigned i = 0; (t = bt_rules_variant(rules, i, &name, &is_shadow)) != NULL; i++) {
+        int rc = is_shadow ? 0 : try_policy(c, policy_of(c, t), t->params, why, sizeof why);
+        const char *values = rc == BT_E_CONFIG ? strstr(why, "params.") : NULL;
         if (rc == 0)
-            rc = check_policy(c, pool, "prefill-policy", pool->spec.prefill_policy, err, err_size);
-        if (rc == 0)
-            rc = check_policy(c, pool, "decode-policy", pool->spec.decode_policy, err, err_size);
+            continue;
+        bt_rules_variant_place(rules, i, place, sizeof place);
+        snprintf(err, err_size, "%s: %s.%s%s", c->rules_file, place,
+                 values != NULL ? "" : "policy: ", values != NULL ? values : why);
+        return BT_E_CONFIG;
     }
+    return 0;
+}
+
+static int check_rules(const bt_config_t *c, char *err, size_t err_size)
+{
+    const char **names = calloc(c->pool_count + 1, sizeof *names);
+    bt_rules_t *rules = NULL;
+    int rc = names != NULL ? 0 : BT_E_NOMEM;
+    for (unsigned i = 0; rc == 0 && i < c->pool_count; i++)
+        names[i] = c->pools[i].spec.name;
+    if (rc == 0 && c->rules_file != NULL)
+        rc = bt_rules_load(&rules, c->rules_file, err, err_size);
+    if (rc == 0)
+        rc = bt_rules_check_pools(rules, names, err, err_size);
+    if (rc == 0)
+        rc = check_variants(c, rules, err, err_size);
+    bt_rules_unref(rules);
+    free(names);
     return rc;
 }
 
@@ -168,14 +246,21 @@ out:
     return rc;
 }
 
+int bt_config_check_fleet(const bt_config_t *c, char *err, size_t err_size)
+{
+    int rc = check_dialects(c, err, err_size);
+    return rc == 0 ? check_pairs(c, err, err_size) : rc;
+}
+
 int bt_config_check(const bt_config_t *c, char *err, size_t err_size)
 {
+    bt_policy_allow_hosts(c->policy_http_host_count > 0 ? (const char *const *) c->policy_http_hosts
+                                                        : NULL);
     int rc = check_policies(c, err, err_size);
     if (rc == 0)
-        rc = check_dialects(c, err, err_size);
-    if (rc == 0)
-        rc = check_pairs(c, err, err_size);
-    return rc;
+        rc = check_rules(c, err, err_size);
+    bt_policy_allow_hosts(NULL); /* they are borrowed, and the configuration may go */
+    return rc == 0 ? bt_config_check_fleet(c, err, err_size) : rc;
 }
 
 /* ---- ports ---- */

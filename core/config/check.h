@@ -12,8 +12,10 @@
 
 #include "base/text.h"
 
-/* Scripts and pairs. err: one line. */
+/* Scripts, rules and pairs. err: one line. Policies' start may wait, and so does this. */
 int bt_config_check(const bt_config_t *c, char *err, size_t err_size);
+/* The same without policies and rules: what SIGHUP checks at once, the others it tries aside. */
+int bt_config_check_fleet(const bt_config_t *c, char *err, size_t err_size);
 /* Gives the fleet of this configuration to a registry. */
 int bt_config_apply_fleet(const bt_config_t *c, bt_registry_t *registry, char *err,
                           size_t err_size);

@@ -6,6 +6,7 @@
 #include "config/flag.h"
 #include "config/flags.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -29,7 +30,10 @@ int bt_config_init(bt_config_t *c)
         .drain_ms = 180000,
         .log_level = BT_LOG_INFO,
         .access_log = true,
+        .record_sample_ppm = UINT_MAX,
+        .record_max_bytes = (uint64_t) 256 << 20,
         .debug_headers = true,
+        .policy_wait_ms = 1000,
         .upstream = {.idle_timeout_ms = 4000, .idle_max = 256},
     };
     bt_server_config_defaults(&c->server);
@@ -45,6 +49,33 @@ int bt_config_init(bt_config_t *c)
     return BT_E_NOMEM;
 }
 
+int bt_config_set_params(bt_config_pool_t *pool, enum bt_policy_slot slot, const bt_value_t *params,
+                         const char *place)
+{
+    bt_value_t *copy = bt_value_copy(params);
+    char *place_copy = place != NULL ? bt_str_dup(bt_str(place)) : NULL;
+    const bool is_short = (params != NULL && copy == NULL) || (place != NULL && place_copy == NULL);
+    if (is_short) {
+        bt_value_free(copy);
+        free(place_copy);
+        return BT_E_NOMEM;
+    }
+    bt_value_free(pool->params[slot]);
+    free(pool->params_places[slot]);
+    pool->params[slot] = copy;
+    pool->params_places[slot] = place_copy;
+    return 0;
+}
+
+static int copy_params(bt_config_pool_t *pool, const bt_config_pool_t *from)
+{
+    int rc = 0;
+    for (unsigned s = 0; s < BT_SLOT_COUNT && rc == 0; s++)
+        rc = bt_config_set_params(pool, (enum bt_policy_slot) s, from->params[s],
+                                  from->params_places[s]);
+    return rc;
+}
+
 static void fini_pool(bt_config_pool_t *pool)
 {
     for (unsigned i = 0; i < pool->worker_count; i++) {
@@ -54,6 +85,8 @@ static void fini_pool(bt_config_pool_t *pool)
     free(pool->workers);
     free(pool->origins);
     free(pool->connector);
+    for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
+        bt_config_set_params(pool, (enum bt_policy_slot) s, NULL, NULL);
     bt_pool_spec_fini(&pool->spec);
 }
 
@@ -82,7 +115,8 @@ int bt_config_add_pool(bt_config_t *c, bt_config_pool_t **pool_p)
     int rc = bt_pool_spec_copy(&pool->spec, &c->defaults.spec);
     if (rc < 0)
         return rc;
-    if (c->defaults.connector != NULL && set_text(&pool->connector, c->defaults.connector) < 0) {
+    if (copy_params(pool, &c->defaults) < 0 ||
+        (c->defaults.connector != NULL && set_text(&pool->connector, c->defaults.connector) < 0)) {
         fini_pool(pool);
         return BT_E_NOMEM;
     }
@@ -131,6 +165,8 @@ int bt_config_load(bt_config_t *c, int argc, const char *const *argv, char *err,
         goto err_text;
     if (file != NULL)
         rc = bt_config_read_file(c, file, err, err_size);
+    if (rc == 0 && bt_flags_has(argc, argv, "dev"))
+        rc = bt_config_imply_dev(c);
     if (rc == 0)
         rc = bt_flags_apply(c, argc, argv, err, err_size);
     if (rc == 0)

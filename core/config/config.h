@@ -15,6 +15,8 @@
 #include "http/server.h"
 
 #define BT_CONFIG_PROXY_PATHS_MAX 16
+#define BT_CONFIG_RECORD_HEADERS_MAX 16
+#define BT_CONFIG_HTTP_HOSTS_MAX 32
 #define BT_CONFIG_ERR_BYTES 512
 
 enum bt_log_format { BT_LOG_FORMAT_TEXT, BT_LOG_FORMAT_JSON };
@@ -29,6 +31,8 @@ typedef struct bt_config_pool {
     bt_worker_spec_t *workers;
     char **origins; /* "pools[1].workers[2]" or "--prefill", by worker */
     unsigned worker_count, worker_cap;
+    bt_value_t *params[BT_SLOT_COUNT];  /* of the policy, prefill's, decode's; NULL = defaults */
+    char *params_places[BT_SLOT_COUNT]; /* "pools[1].params" or "--policy-param" */
 } bt_config_pool_t;
 
 typedef struct bt_config {
@@ -45,11 +49,20 @@ typedef struct bt_config {
     enum bt_log_level log_level;
     enum bt_log_format log_format;
     bool access_log;
+    bool dev; /* --dev: for authors of policies, on this machine only */
+    char *record_file;
+    unsigned record_sample_ppm; /* parts per million; UINT_MAX = not said */
+    uint64_t record_max_bytes;
+    char *record_headers[BT_CONFIG_RECORD_HEADERS_MAX + 1];
+    unsigned record_header_count;
     /* requests */
     bool debug_headers, disable_retries;
     char *api_key, *client_keys_file;
     char **client_keys; /* NULL-terminated, or NULL: read from client_keys_file */
-    char *dialect_dir, *policy_dir;
+    char *dialect_dir, *policy_dir, *rules_file;
+    char *policy_http_hosts[BT_CONFIG_HTTP_HOSTS_MAX + 1]; /* NULL-terminated */
+    unsigned policy_http_host_count;
+    uint64_t policy_wait_ms;
     char *proxy_paths[BT_CONFIG_PROXY_PATHS_MAX + 1];
     unsigned proxy_path_count;
     uint64_t stream_keepalive_ms;
@@ -61,6 +74,7 @@ typedef struct bt_config {
     char *health_path; /* of monitor */
     bt_breaker_config_t breaker;
     bt_dispatch_config_t dispatch; /* derived; borrows from above */
+    bt_record_config_t record;     /* likewise */
     /* fleet */
     enum bt_pd_mode pd_mode;
     int bootstrap_port;        /* of prefill workers that name none; 0 = not said */
@@ -79,6 +93,13 @@ int bt_config_init(bt_config_t *c);
 int bt_config_add_pool(bt_config_t *c, bt_config_pool_t **pool_p);
 /* Appends an empty worker; origin is copied. */
 int bt_config_add_worker(bt_config_pool_t *pool, const char *origin, bt_worker_spec_t **spec_p);
+/* Copies both; NULL: none. */
+int bt_config_set_params(bt_config_pool_t *pool, enum bt_policy_slot slot, const bt_value_t *params,
+                         const char *place);
+/* "params", "prefill_params", "decode_params". */
+const char *bt_config_params_key(enum bt_policy_slot slot);
+/* What --dev says where the file or the defaults say otherwise; flags come later. */
+int bt_config_imply_dev(bt_config_t *c);
 /* Derives what is derived and checks what needs no script and no socket. */
 int bt_config_finish(bt_config_t *c, char *err, size_t err_size);
 /* What the pool (NULL: the first) says about a worker that says nothing: connector, engine, bootstrap port, lease. */

@@ -21,6 +21,12 @@ typedef struct cursor {
 enum level { LEVEL_TOP, LEVEL_POOL, LEVEL_WORKER };
 
 static const char *const pool_keys[] = {"name", "models", "workers"};
+static const char *const params_keys[BT_SLOT_COUNT] = {"params", "prefill_params", "decode_params"};
+
+const char *bt_config_params_key(enum bt_policy_slot slot)
+{
+    return params_keys[slot];
+}
 
 static int refuse_at(const cursor_t *c, const char *key, const char *why)
 {
@@ -69,6 +75,9 @@ static void offer_all(bt_suggest_t *s, enum level level)
         return;
     }
     offer_flags(s, level);
+    bt_suggest_offer(s, "params");
+    bt_suggest_offer(s, "prefill-params");
+    bt_suggest_offer(s, "decode-params");
     if (level == LEVEL_TOP)
         bt_suggest_offer(s, "pools");
     for (size_t i = 0; level == LEVEL_POOL && i < sizeof pool_keys / sizeof pool_keys[0]; i++)
@@ -120,13 +129,29 @@ static int set_knob(const cursor_t *c, const bt_knob_t *knob, void *base, const 
     return rc == BT_E_CONFIG ? refuse_at(c, v->key, why) : rc;
 }
 
+static int set_params(const cursor_t *c, bt_config_pool_t *pool, enum bt_policy_slot slot,
+                      const bt_value_t *v)
+{
+    char place[320];
+    if (v->type != BT_VALUE_TABLE)
+        return refuse_at(c, v->key, "expected a table of the policy's parameters");
+    snprintf(place, sizeof place, "%s%s%s", c->path, c->path[0] != '\0' ? "." : "", v->key);
+    return bt_config_set_params(pool, slot, v, place);
+}
+
 /* 1: it was a setting and is read; 0: no such setting. */
 static int read_setting(const cursor_t *c, bt_config_t *config, bt_config_pool_t *pool,
                         const bt_value_t *v, enum level level)
 {
     char name[64];
-    const bt_flag_t *flag =
-        key_to_name(v->key, name, sizeof name) ? bt_flag_find(bt_str(name)) : NULL;
+    /* A flag that is repeated is a list in the file, and a list has a plural. */
+    const char *key = strcmp(v->key, "policy_http_hosts") == 0 ? "policy_http_host" : v->key;
+    const bt_flag_t *flag = key_to_name(key, name, sizeof name) ? bt_flag_find(bt_str(name)) : NULL;
+    for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
+        if (strcmp(v->key, params_keys[s]) == 0) {
+            int rc = set_params(c, pool, (enum bt_policy_slot) s, v);
+            return rc < 0 ? rc : 1;
+        }
     if (flag == NULL || !is_key_of(flag, level))
         return 0;
     int rc =
@@ -200,12 +225,24 @@ static int read_pool_member(cursor_t *c, bt_config_t *config, bt_config_pool_t *
     return rc == 0 ? unknown_key(c, v->key, LEVEL_POOL) : rc < 0 ? rc : 0;
 }
 
+/* Parameters of the top level are for the policy of the top level: a pool that names another one starts without. */
+static void forget_params(bt_config_pool_t *pool, const bt_value_t *v)
+{
+    static const char *const policies[BT_SLOT_COUNT] = {"policy", "prefill_policy",
+                                                        "decode_policy"};
+    for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
+        if (bt_value_get(v, policies[s]) != NULL)
+            (void) bt_config_set_params(pool, (enum bt_policy_slot) s, NULL, NULL);
+}
+
 static int read_pool(cursor_t *c, bt_config_t *config, const bt_value_t *v)
 {
     bt_config_pool_t *pool;
     if (v->type != BT_VALUE_TABLE)
         return refuse_at(c, "", "expected a table like { name = \"llama\", workers = { ... } }");
     int rc = bt_config_add_pool(config, &pool);
+    if (rc == 0)
+        forget_params(pool, v);
     for (unsigned i = 0; i < v->count && rc == 0; i++)
         rc = read_pool_member(c, config, pool, &v->items[i]);
     return rc;

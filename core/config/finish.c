@@ -8,11 +8,13 @@
 #include "config/flag.h"
 
 #include <arpa/inet.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #define SGLANG_BOOTSTRAP_PORT 8998 /* SGLang's own default */
+#define DEFAULT_SAMPLE_PPM 10000   /* of requests with --record-file: 1 % */
 
 bool bt_host_is_loopback(const char *host)
 {
@@ -163,6 +165,24 @@ static int finish_pool(bt_config_t *c, bt_config_pool_t *pool, char *err, size_t
     return rc;
 }
 
+#define POOL_NAME_MAX 63 /* what a policy's route can name */
+
+/* "rules:..." is what the policies of rules are called by, beside the pools'. */
+static int check_pool_name(const bt_config_t *c, unsigned i, char *err, size_t err_size)
+{
+    const char *name = c->pools[i].spec.name, *why = NULL;
+
+    if (strlen(name) > POOL_NAME_MAX)
+        why = "longer than 63 bytes";
+    else if (strncmp(name, "rules:", 6) == 0)
+        why = "begins with \"rules:\", which is the rules' own";
+    if (why == NULL)
+        return 0;
+    snprintf(err, err_size, "%s: pools[%u].name: \"%.80s\" %s; choose another name",
+             c->file != NULL ? c->file : "pool", i + 1, name, why);
+    return BT_E_CONFIG;
+}
+
 static int finish_pools(bt_config_t *c, char *err, size_t err_size)
 {
     bt_config_pool_t *pool;
@@ -176,7 +196,9 @@ static int finish_pools(bt_config_t *c, char *err, size_t err_size)
         }
         if (*name == NULL && (*name = bt_str_dup(BT_STR("default"))) == NULL)
             return BT_E_NOMEM;
-        rc = finish_pool(c, &c->pools[i], err, err_size);
+        rc = check_pool_name(c, i, err, err_size);
+        if (rc == 0)
+            rc = finish_pool(c, &c->pools[i], err, err_size);
     }
     return rc;
 }
@@ -191,6 +213,30 @@ static int check_listeners(const bt_config_t *c, char *err, size_t err_size)
              "--admin-port: %u is the client port already; choose another (--admin-port, "
              "--prometheus-port)",
              c->admin_port);
+    return BT_E_CONFIG;
+}
+
+int bt_config_imply_dev(bt_config_t *c)
+{
+    c->log_level = BT_LOG_DEBUG;
+    c->log_format = BT_LOG_FORMAT_TEXT;
+    c->access_log = c->debug_headers = true;
+    c->record_sample_ppm = 1000000;
+    if (c->policy_dir == NULL)
+        c->policy_dir = bt_str_dup(BT_STR("."));
+    return c->policy_dir != NULL ? 0 : BT_E_NOMEM;
+}
+
+/* It shows policies' source and everything that is known of every request. */
+static int check_dev(const bt_config_t *c, char *err, size_t err_size)
+{
+    const bool is_client = !bt_host_is_loopback(c->host);
+    if (!c->dev || (!is_client && bt_host_is_loopback(c->admin_host)))
+        return 0;
+    snprintf(err, err_size,
+             "--dev: it shows too much for a listener that others reach, and %s is %.120s; leave "
+             "out --dev, or listen on 127.0.0.1",
+             is_client ? "--host" : "--admin-host", is_client ? c->host : c->admin_host);
     return BT_E_CONFIG;
 }
 
@@ -211,6 +257,89 @@ static int check_proxy_paths(const bt_config_t *c, char *err, size_t err_size)
     return BT_E_CONFIG;
 }
 
+/* Parameters that nobody reads are a mistake worth telling. */
+static int check_params(const bt_config_t *c, char *err, size_t err_size)
+{
+    for (unsigned i = 0; i < c->pool_count; i++) {
+        const bt_config_pool_t *pool = &c->pools[i];
+        if (pool->spec.prefill_policy != NULL || pool->spec.decode_policy != NULL)
+            continue;
+        for (unsigned s = BT_SLOT_PREFILL; s < BT_SLOT_COUNT; s++) {
+            if (pool->params[s] == NULL)
+                continue;
+            snprintf(err, err_size, "%s: %s: the pool has no prefill_policy and no decode_policy",
+                     c->file, pool->params_places[s]);
+            return BT_E_CONFIG;
+        }
+    }
+    return 0;
+}
+
+/* An address of IPv6 stands in brackets, as it does in the urls that are compared with it. */
+static bool is_host(bt_str_t s)
+{
+    if (s.n > 0 && s.p[0] == '[')
+        return s.n > 2 && s.p[s.n - 1] == ']';
+    return s.n > 0 && memchr(s.p, ':', s.n) == NULL && memchr(s.p, '/', s.n) == NULL;
+}
+
+static int check_http_hosts(const bt_config_t *c, char *err, size_t err_size)
+{
+    for (unsigned i = 0; i < c->policy_http_host_count; i++) {
+        const char *host = c->policy_http_hosts[i], *colon = strrchr(host, ':');
+        uint64_t port = 0;
+        if (colon != NULL && is_host((bt_str_t){host, (size_t) (colon - host)}) &&
+            bt_str_u64(bt_str(colon + 1), &port) == 0 && port >= 1 && port <= 65535)
+            continue;
+        snprintf(err, err_size, "--policy-http-host: expected HOST:PORT, got \"%.120s\"%s", host,
+                 colon != NULL && strchr(host, ':') != colon && strchr(host, '/') == NULL
+                     ? "; an IPv6 address stands in brackets: [::1]:80"
+                     : "");
+        return BT_E_CONFIG;
+    }
+    return 0;
+}
+
+/* Names of headers are compared in lower case. Whoever may read records must not find keys in them. */
+static int finish_record_headers(bt_config_t *c, char *err, size_t err_size)
+{
+    static const char *const secrets[] = {"authorization", "proxy-authorization", "cookie",
+                                          "x-api-key", NULL};
+    for (unsigned i = 0; i < c->record_header_count; i++) {
+        char *name = c->record_headers[i];
+        for (char *p = name; *p != '\0'; p++)
+            *p = (char) (*p >= 'A' && *p <= 'Z' ? *p - 'A' + 'a' : *p);
+        if (name[0] == '\0' ||
+            name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.")] != '\0') {
+            snprintf(err, err_size, "--record-header: expected a header's name, got \"%.120s\"",
+                     name);
+            return BT_E_CONFIG;
+        }
+        for (unsigned k = 0; secrets[k] != NULL; k++)
+            if (strcmp(name, secrets[k]) == 0) {
+                snprintf(err, err_size,
+                         "--record-header: %s holds keys, which do not belong in records; leave it "
+                         "out",
+                         name);
+                return BT_E_CONFIG;
+            }
+    }
+    return 0;
+}
+
+static void derive_record(bt_config_t *c)
+{
+    unsigned ppm = c->record_sample_ppm;
+    if (ppm == UINT_MAX)
+        ppm = c->record_file != NULL ? DEFAULT_SAMPLE_PPM : 0;
+    c->record = (bt_record_config_t){
+        .file = c->record_file,
+        .sample = ppm / 1e6,
+        .max_bytes = c->record_max_bytes,
+        .headers = c->record_header_count > 0 ? (const char *const *) c->record_headers : NULL,
+    };
+}
+
 static void derive_dispatch(bt_config_t *c)
 {
     c->admin_metrics_only = c->admin_api_key == NULL && !bt_host_is_loopback(c->admin_host);
@@ -228,6 +357,7 @@ static void derive_dispatch(bt_config_t *c)
         .proxy_paths = c->proxy_path_count > 0 ? (const char *const *) c->proxy_paths : NULL,
         .dialect_dir = c->dialect_dir,
         .policy_dir = c->policy_dir,
+        .policy_wait_ms = c->policy_wait_ms,
         .stream_keepalive_ms = c->stream_keepalive_ms,
         .max_concurrent = c->max_concurrent,
         .upstream = c->upstream,
@@ -241,7 +371,15 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
     if (rc == 0)
         rc = check_listeners(c, err, err_size);
     if (rc == 0)
+        rc = check_dev(c, err, err_size);
+    if (rc == 0)
         rc = check_proxy_paths(c, err, err_size);
+    if (rc == 0)
+        rc = finish_record_headers(c, err, err_size);
+    if (rc == 0)
+        rc = check_http_hosts(c, err, err_size);
+    if (rc == 0)
+        rc = check_params(c, err, err_size);
     if (rc < 0)
         return rc;
     if (c->client_keys_file != NULL &&
@@ -253,5 +391,6 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
     if (c->loops == 0)
         c->loops = bt_cpus_available();
     derive_dispatch(c);
+    derive_record(c);
     return 0;
 }

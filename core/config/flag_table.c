@@ -7,6 +7,7 @@
 #include "base/text.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #define DAY_SECS 86400.0
 #define AT(member) offsetof(bt_config_t, member)
@@ -128,6 +129,73 @@ static int apply_vllm_pd(bt_config_t *c, const char *const *values, unsigned cou
     return set_pd_mode(c, BT_PD_VLLM, err, err_size);
 }
 
+/* 12, true, false; anything else is a string. */
+static bt_value_t value_of(const char *text)
+{
+    char *end;
+    bt_value_t v = {.type = BT_VALUE_STRING, .string = (char *) (uintptr_t) text};
+    v.number = strtod(text, &end);
+    if (text[0] != '\0' && *end == '\0' && strspn(text, "0123456789.eE+-") == strlen(text))
+        v.type = BT_VALUE_NUMBER;
+    v.boolean = strcmp(text, "true") == 0;
+    if (v.boolean || strcmp(text, "false") == 0)
+        v.type = BT_VALUE_BOOL;
+    if (v.type != BT_VALUE_STRING)
+        v.string = NULL;
+    return v;
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(((const bt_value_t *) a)->key, ((const bt_value_t *) b)->key);
+}
+
+/* What the file says stays, but for this one. The members are borrowed: set_params copies. */
+static int set_param(bt_config_pool_t *pool, bt_value_t param)
+{
+    const bt_value_t *now = pool->params[BT_SLOT_BOTH];
+    const unsigned count = now != NULL ? now->count : 0;
+    bt_value_t table = {.type = BT_VALUE_TABLE};
+    int rc;
+    table.items = calloc(count + 1, sizeof *table.items);
+    if (table.items == NULL)
+        return BT_E_NOMEM;
+    for (unsigned i = 0; i < count; i++)
+        if (strcmp(now->items[i].key, param.key) != 0)
+            table.items[table.count++] = now->items[i];
+    table.items[table.count++] = param;
+    qsort(table.items, table.count, sizeof *table.items, compare_keys);
+    rc = bt_config_set_params(pool, BT_SLOT_BOTH, &table, "--policy-param");
+    free(table.items);
+    return rc;
+}
+
+static int apply_policy_param(bt_config_t *c, const char *const *values, unsigned count, char *err,
+                              size_t err_size)
+{
+    const char *equals = strchr(values[0], '=');
+    bt_config_pool_t *pool = c->pools;
+    int rc = 0;
+    (void) count;
+    if (equals == NULL || equals == values[0]) {
+        snprintf(err, err_size, "expected NAME=VALUE, got \"%.120s\"", values[0]);
+        return BT_E_CONFIG;
+    }
+    if (c->pool_count > 1) {
+        snprintf(err, err_size, "%s has %u pools: write params = { ... } in one of them", c->file,
+                 c->pool_count);
+        return BT_E_CONFIG;
+    }
+    bt_value_t param = value_of(equals + 1);
+    if (c->pool_count == 0)
+        rc = bt_config_add_pool(c, &pool);
+    param.key = bt_str_dup((bt_str_t){values[0], (size_t) (equals - values[0])});
+    if (rc == 0)
+        rc = param.key != NULL ? set_param(pool, param) : BT_E_NOMEM;
+    free(param.key);
+    return rc;
+}
+
 /* One list is what peers have; X-Request-Id is what is read here. Anything else would be silently ignored. */
 static int apply_request_id_headers(bt_config_t *c, const char *const *values, unsigned count,
                                     char *err, size_t err_size)
@@ -141,6 +209,18 @@ static int apply_request_id_headers(bt_config_t *c, const char *const *values, u
                 values[i]);
             return BT_E_CONFIG;
         }
+    return 0;
+}
+
+/* What it implies was set before any flag was applied (bt_config_imply_dev), so that other flags win wherever they stand. */
+static int apply_dev(bt_config_t *c, const char *const *values, unsigned count, char *err,
+                     size_t err_size)
+{
+    (void) values;
+    (void) count;
+    (void) err;
+    (void) err_size;
+    c->dev = true;
     return 0;
 }
 
@@ -254,8 +334,49 @@ const bt_flag_t bt_flags[] = {
      NAME_KNOB(POOL_AT(spec.prefill_policy)), NULL, "chooses prefill workers instead of --policy"},
     {"decode-policy", "NAME|FILE", BT_GROUP_DECIDE, BT_FLAG_POOL, BT_ARITY_ONE, true,
      NAME_KNOB(POOL_AT(spec.decode_policy)), NULL, "chooses decode workers instead of --policy"},
+    {"policy-param",
+     "NAME=VALUE",
+     BT_GROUP_DECIDE,
+     BT_FLAG_ACTION,
+     BT_ARITY_ONE,
+     true,
+     {0},
+     apply_policy_param,
+     "one parameter of --policy (baton policy params lists them); may be repeated; in the file: "
+     "params "
+     "= { ... }, of a pool or of all; also prefill_params, decode_params"},
+    {"rules-file", "FILE", BT_GROUP_DECIDE, BT_FLAG_SETTING, BT_ARITY_ONE, true,
+     PATH_KNOB(AT(rules_file)), NULL,
+     "which pool, policy and parameters a request gets, by what it is; followed as it changes"},
+    {"policy-http-host",
+     "HOST:PORT",
+     BT_GROUP_DECIDE,
+     BT_FLAG_SETTING,
+     BT_ARITY_ONE,
+     false,
+     {.kind = BT_KNOB_TEXTS,
+      .offset = AT(policy_http_hosts),
+      .count_offset = AT(policy_http_host_count),
+      .list_max = BT_CONFIG_HTTP_HOSTS_MAX},
+     NULL,
+     "policies may call it (baton.http); may be repeated; in the file: policy_http_hosts = { ... "
+     "}"},
+    {"policy-wait-ms", "MS", BT_GROUP_DECIDE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     MS_KNOB(AT(policy_wait_ms), 1, 600000), NULL,
+     "what each of admit, route and tick may wait for calls and sleeps, in all (1000)"},
     {"policy-dir", "DIR", BT_GROUP_DECIDE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
      PATH_KNOB(AT(policy_dir)), NULL, "more policies, by file name"},
+    {"dev",
+     NULL,
+     BT_GROUP_DECIDE,
+     BT_FLAG_ACTION,
+     BT_ARITY_NONE,
+     false,
+     {0},
+     apply_dev,
+     "for authors of policies, on loopback only: --policy-dir . --log-level debug --log-format "
+     "text --access-log --debug-headers --record-sample 1, where no other flag says otherwise; "
+     "errors are shown with the source line"},
     {"dialect-dir", "DIR", BT_GROUP_DECIDE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
      PATH_KNOB(AT(dialect_dir)), NULL,
      "more dialects; one of the same name replaces a shipped one"},
@@ -381,6 +502,35 @@ const bt_flag_t bt_flags[] = {
      WORD_KNOB(AT(log_format), log_formats), NULL, "text (default) or json, on stderr"},
     {"access-log", NULL, BT_GROUP_LOG, BT_FLAG_SETTING, BT_ARITY_ONE, false,
      BOOL_KNOB(AT(access_log)), NULL, "one line a request (on)"},
+    {"record-file", "FILE", BT_GROUP_LOG, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     PATH_KNOB(AT(record_file)), NULL,
+     "decision records of sampled requests, a line of JSON each: who could serve, who did, how "
+     "long, who was blamed; no prompts"},
+    {"record-sample",
+     "F",
+     BT_GROUP_LOG,
+     BT_FLAG_SETTING,
+     BT_ARITY_ONE,
+     false,
+     {.kind = BT_KNOB_UINT, .offset = AT(record_sample_ppm), .min = 0, .max = 1, .scale = 1000000},
+     NULL,
+     "chance of a request to be sampled (0.01 with --record-file, else 0); /explain knows all "
+     "recent requests, and the candidates of sampled ones"},
+    {"record-max-bytes", "BYTES", BT_GROUP_LOG, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     MS_KNOB(AT(record_max_bytes), 4096, 1099511627776.0), NULL,
+     "the file becomes FILE.1 there, and a new one begins (268435456)"},
+    {"record-header",
+     "NAME",
+     BT_GROUP_LOG,
+     BT_FLAG_SETTING,
+     BT_ARITY_ONE,
+     false,
+     {.kind = BT_KNOB_TEXTS,
+      .offset = AT(record_headers),
+      .count_offset = AT(record_header_count),
+      .list_max = BT_CONFIG_RECORD_HEADERS_MAX},
+     NULL,
+     "a request header that records keep, none else; may be repeated"},
 
     /* process */
     {"loops", "N", BT_GROUP_PROCESS, BT_FLAG_SETTING, BT_ARITY_ONE, false,

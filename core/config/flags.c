@@ -180,6 +180,27 @@ int bt_flags_scan(int argc, const char *const *argv, const char **file_p, char *
     return rc;
 }
 
+struct search {
+    const char *name;
+    bool is_found;
+};
+
+static int visit_search(void *ctx, const occurrence_t *o, char *err, size_t err_size)
+{
+    struct search *search = ctx;
+    (void) err;
+    (void) err_size;
+    search->is_found |= o->flag != NULL && strcmp(o->flag->name, search->name) == 0;
+    return 0;
+}
+
+bool bt_flags_has(int argc, const char *const *argv, const char *name)
+{
+    struct search search = {.name = name};
+    char err[BT_CONFIG_ERR_BYTES];
+    return walk(argc, argv, visit_search, &search, err, sizeof err) == 0 && search.is_found;
+}
+
 static int set_knob(const occurrence_t *o, void *base, char *err, size_t err_size)
 {
     const char *text = o->count > 0 ? o->values[0] : o->negated ? "false" : "true";

@@ -13,6 +13,8 @@
 /* Checks that every argument is known; *file_p gets the positional one, or NULL. */
 int bt_flags_scan(int argc, const char *const *argv, const char **file_p, char *err,
                   size_t err_size);
+/* Is this flag of ours among the arguments, which a scan has found good? */
+bool bt_flags_has(int argc, const char *const *argv, const char *name);
 int bt_flags_apply(bt_config_t *c, int argc, const char *const *argv, char *err, size_t err_size);
 
 #endif

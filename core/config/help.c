@@ -82,6 +82,8 @@ void bt_help_overview(bt_text_t *out)
                  "then a summary\n"
                  "  baton policy new NAME             writes a policy of your own; policy check, "
                  "test, bench, list: help policy\n"
+                 "  baton replay --policy FILE RECORDS  recorded decisions, taken again by another "
+                 "policy: help replay\n"
                  "  baton help run                    all flags, with examples\n"
                  "  baton help file                   all keys of baton.lua\n"
                  "  baton version\n");
@@ -149,6 +151,8 @@ void bt_help_file(bt_text_t *out)
         out, "\nA pool (all but name, models and workers also at the top level, for all pools)\n");
     put_row(out, "name", "a string, needed when there are several pools");
     put_row(out, "models", "a list of strings; none = any model");
+    put_row(out, "params, prefill_params, decode_params",
+            "tables: parameters of policy, prefill_policy, decode_policy (baton policy params)");
     put_row(out, "workers", "a list of workers");
     put_settings(out, BT_FLAG_POOL);
     bt_text_puts(out, "\nA worker\n");

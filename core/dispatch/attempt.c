@@ -59,20 +59,30 @@ static void forget_learned(bt_worker_t *w)
     pthread_mutex_unlock(&w->lock);
 }
 
+static void note_end(bt_attempt_t *a)
+{
+    a->ended = true;
+    a->end_us = bt_clock_us();
+}
+
 static void end_failed(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const *guilty,
                        unsigned guilty_count)
 {
     if (a->ended)
         return;
-    a->ended = true;
+    note_end(a);
     bt_timer_stop(&a->blame_wait);
+    a->fail_rc = f->rc;
+    a->fail_leg = f->leg;
+    a->fail_status = f->status;
     for (unsigned i = 0; i < 2; i++) {
         bt_leg_t *leg = &a->legs[i];
         if (leg->worker == NULL)
             continue;
         for (unsigned g = 0; g < guilty_count; g++)
-            if (leg->worker == guilty[g])
-                bt_leg_settle(leg, BT_BLAME_GUILTY);
+            a->guilty[i] |= leg->worker == guilty[g];
+        if (a->guilty[i])
+            bt_leg_settle(leg, BT_BLAME_GUILTY);
         if (leg->state == BT_LEG_RUNNING)
             stop_leg(leg);
         else if (leg->state == BT_LEG_FAILED && a->kind == BT_PLAN_BOOTSTRAP)
@@ -288,6 +298,15 @@ static void note_for_headers(bt_attempt_t *a)
                      a->legs[i].worker->name);
 }
 
+static void note_swap(bt_attempt_t *a, int rc)
+{
+    bt_arena_t *arena = &a->task->request->arena;
+    struct bt_swapped *s = bt_arena_alloc(arena, sizeof(*s));
+
+    *s = (struct bt_swapped){a->swapped, bt_arena_str(arena, bt_str(a->pair.decode->name)).p, rc};
+    a->swapped = s;
+}
+
 /* A finished prefill may serve another decode only if the first one got no byte of the request: after that decode may have
  * read or rejected it, and prefill's blocks are free for others. */
 static bool try_other_decode(bt_attempt_t *a, const bt_failure_t *f)
@@ -305,6 +324,7 @@ static bool try_other_decode(bt_attempt_t *a, const bt_failure_t *f)
     other = bt_plan_other_decode(a->task, a->pair.prefill);
     if (other == NULL || !bt_breaker_enter(&other->breaker, bt_clock_ms(), &probe))
         return false;
+    note_swap(a, f->rc);
     bt_leg_settle(d, BT_BLAME_GUILTY);
     bt_leg_drop(d);
     a->pair.decode = other;
@@ -387,7 +407,7 @@ static void answer_done(bt_leg_t *leg)
     bt_leg_t *p = prefill_leg(a);
     bt_request_t *r = a->task->request;
 
-    a->ended = true;
+    note_end(a);
     bt_timer_stop(&a->blame_wait);
     bt_leg_settle(leg, BT_BLAME_OK);
     if (a->pair.prefill != NULL) {
@@ -451,7 +471,7 @@ void bt_attempt_cancel(bt_attempt_t *a)
 {
     if (a->ended) /* only prefill's drain can be left */
         return;
-    a->ended = true;
+    note_end(a);
     bt_timer_stop(&a->blame_wait);
     stop_leg(prefill_leg(a));
     stop_leg(answer_leg(a));
@@ -554,6 +574,7 @@ int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair)
 
     a->task = task;
     a->number = task->attempts + 1;
+    a->start_us = bt_clock_us();
     a->pair = *pair;
     a->kind = bt_plan_kind_of(r->d, pair, &a->dialect);
     bt_timer_init(r->d->loop, &a->blame_wait, on_attempt_timer);

@@ -18,16 +18,21 @@ int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_gate_t *gate, c
         return BT_E_NOMEM;
     d->loop = loop;
     d->gate = gate;
+    bt_observer_init(&d->observer, d);
+    d->generations.warm = bt_candidates_warm;
+    d->generations.warm_user = d;
     bt_list_init(&d->live);
     bt_list_init(&d->draining);
     bt_list_init(&d->errands);
     bt_pool_init(&d->request_pool, sizeof(bt_request_t), 1024);
     bt_pool_init(&d->errand_pool, bt_errand_bytes(), 64);
-    rc = bt_rooms_init(&d->rooms, loop->index);
+    d->records = bt_record_ring_new();
+    rc = d->records != NULL ? bt_rooms_init(&d->rooms, loop->index) : BT_E_NOMEM;
     if (rc == 0)
         rc = bt_dialects_new(&d->dialects, gate->config.dialect_dir, err, err_size);
     if (rc < 0) {
         bt_rooms_fini(&d->rooms);
+        bt_record_ring_free(d->records);
         free(d);
         return rc;
     }
@@ -112,6 +117,12 @@ bt_upstream_t *bt_dispatcher_upstream(bt_dispatcher_t *d, bt_worker_t *w)
 
 /* ---- life ---- */
 
+void bt_dispatcher_commit(bt_dispatcher_t *d)
+{
+    bt_generations_commit(&d->generations);
+    bt_observer_refresh(&d->observer);
+}
+
 bool bt_dispatcher_idle(const bt_dispatcher_t *d)
 {
     return bt_list_empty(&d->live) && d->live_count == 0 && d->errand_count == 0;
@@ -132,6 +143,7 @@ void bt_dispatcher_cancel_all(bt_dispatcher_t *d)
     }
     bt_list_each (&d->draining, it, tmp)
         bt_request_cut(bt_container_of(it, bt_request_t, link));
+    bt_observer_stop(&d->observer);
 }
 
 bool bt_dispatcher_cancel(bt_dispatcher_t *d, bt_str_t request_id)
@@ -162,6 +174,7 @@ void bt_dispatcher_free(bt_dispatcher_t *d)
         if (d->upstreams[i].up != NULL)
             bt_upstream_free(d->upstreams[i].up);
     free(d->upstreams);
+    bt_observer_fini(&d->observer);
     bt_generations_fini(&d->generations);
     free_candidates(d->candidates, d->pool_count + BT_MODEL_SETS);
     bt_fleet_unref(d->fleet);
@@ -169,6 +182,7 @@ void bt_dispatcher_free(bt_dispatcher_t *d)
     bt_rooms_fini(&d->rooms);
     bt_pool_fini(&d->request_pool);
     bt_pool_fini(&d->errand_pool);
+    bt_record_ring_free(d->records);
     free(d);
 }
 

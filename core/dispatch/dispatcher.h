@@ -14,6 +14,8 @@
 #include "cluster/fleet.h"
 #include "cluster/room.h"
 #include "dispatch/generation.h"
+#include "dispatch/observe.h"
+#include "dispatch/record.h"
 #include "dispatch/stats.h"
 #include "http/client.h"
 #include "http/server.h"
@@ -32,6 +34,7 @@ typedef struct bt_dispatch_config {
     const char *const *proxy_paths; /* --proxy-path, NULL-terminated or NULL */
     const char *dialect_dir, *policy_dir;
     uint64_t stream_keepalive_ms; /* 0 = off */
+    uint64_t policy_wait_ms;      /* what admit, route and tick may each wait in all */
     unsigned max_concurrent;      /* whole process; 0 = off */
     bt_upstream_config_t upstream;
 } bt_dispatch_config_t;
@@ -55,6 +58,8 @@ typedef struct bt_gate {
     struct bt_dispatcher **dispatchers; /* one per loop; set before the loops run, borrowed */
     unsigned dispatcher_count;
     bt_policy_errors_t policy_errors; /* read by whoever takes a young generation back */
+    bt_record_config_t record;        /* set before the loops run; borrowed strings */
+    bt_recorder_t *recorder;          /* borrowed; NULL = no file */
 } bt_gate_t;
 
 int bt_gate_init(bt_gate_t *gate, const bt_dispatch_config_t *config);
@@ -86,7 +91,8 @@ typedef struct bt_dispatcher {
     bt_gate_t *gate;
     bt_fleet_t *fleet; /* reference */
     bt_dialects_t *dialects;
-    bt_generations_t generations;     /* of the policies */
+    bt_generations_t generations; /* of the policies */
+    bt_observer_t observer;
     struct bt_candidates *candidates; /* by pool index, then BT_MODEL_SETS by model */
     unsigned pool_count;
     struct bt_upstream_slot *upstreams; /* by worker slot */
@@ -99,6 +105,7 @@ typedef struct bt_dispatcher {
     bt_list_t errands;   /* release legs and abort calls under way */
     unsigned errand_count;
     bt_stats_t stats;
+    bt_record_ring_t *records;
     uint64_t view_keys; /* source of bt_policy_view_t.key */
 } bt_dispatcher_t;
 
@@ -108,6 +115,8 @@ int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_gate_t *gate, c
 /* The policies of its pools come by d->generations; a pool that has none is served by the built-in choice. On failure nothing
  * changes. Takes its own reference. */
 int bt_dispatcher_set_fleet(bt_dispatcher_t *d, bt_fleet_t *fleet, char *err, size_t err_size);
+/* What d->generations has prepared serves from here on. */
+void bt_dispatcher_commit(bt_dispatcher_t *d);
 /* No live requests and no errands may be left (see bt_dispatcher_idle), except after bt_dispatcher_cancel_all. */
 void bt_dispatcher_free(bt_dispatcher_t *d);
 bool bt_dispatcher_idle(const bt_dispatcher_t *d);

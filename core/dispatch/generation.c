@@ -1,9 +1,10 @@
-/* Building takes a Lua state, about 100 us, for every text that is new; the caller lets its loop turn between two of them.
+/* What is new in a generation is made by threads (policy_build.c); the loop only reads what the old policy hands over before, and
+ * takes the VM in after.
  *
  *     begin          build ...            commit                     last unpin
  *   ---------> prepared ------> prepared ---------> serving --> old ------------> freed
  *                  |  abort, or an error
- *                  +------> freed
+ *                  +------> freed; threads that still run find nobody and free what they have made
  *
  * Texts are compared by pointer: who makes bundles reuses the source object of a text that has not changed. */
 #include "dispatch/generation.h"
@@ -16,7 +17,7 @@
 
 struct bt_shared_vm {
     unsigned refs; /* generations of this loop */
-    bt_policy_t *policy;
+    bt_made_t *made;
 };
 
 const char *bt_policy_slot_name(enum bt_policy_slot slot)
@@ -46,10 +47,15 @@ int bt_bundle_name(bt_policy_bundle_t *bundle, unsigned pool, const char *name)
     return bundle->pools[pool].name != NULL ? 0 : BT_E_NOMEM;
 }
 
-void bt_bundle_put(bt_policy_bundle_t *bundle, unsigned pool, enum bt_policy_slot slot,
-                   bt_policy_source_t *source, uint64_t born)
+int bt_bundle_put(bt_policy_bundle_t *bundle, unsigned pool, enum bt_policy_slot slot,
+                  bt_policy_source_t *source, const bt_value_t *params, uint64_t born)
 {
-    bundle->pools[pool].parts[slot] = (bt_bundle_part_t){bt_policy_source_ref(source), born};
+    bt_bundle_part_t *part = &bundle->pools[pool].parts[slot];
+
+    part->source = bt_policy_source_ref(source);
+    part->params = bt_value_copy(params);
+    part->born = born;
+    return params == NULL || part->params != NULL ? 0 : BT_E_NOMEM;
 }
 
 bt_policy_bundle_t *bt_bundle_ref(bt_policy_bundle_t *bundle)
@@ -63,28 +69,48 @@ void bt_bundle_unref(bt_policy_bundle_t *bundle)
     if (bundle == NULL || atomic_fetch_sub_explicit(&bundle->refs, 1, memory_order_acq_rel) > 1)
         return;
     for (unsigned i = 0; i < bundle->pool_count; i++) {
-        for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
+        for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
             bt_policy_source_unref(bundle->pools[i].parts[s].source);
+            bt_value_free(bundle->pools[i].parts[s].params);
+        }
         free(bundle->pools[i].name);
     }
+    bt_rules_unref(bundle->rules);
     free(bundle);
 }
 
 /* ---- one generation ---- */
 
-static void drop_vm(struct bt_shared_vm *vm)
+/* What was made, if this was its last generation. */
+static bt_made_t *drop_vm(struct bt_shared_vm *vm)
 {
+    bt_made_t *made = NULL;
+
     if (vm == NULL || --vm->refs > 0)
-        return;
-    bt_policy_free(vm->policy);
+        return NULL;
+    made = vm->made;
     free(vm);
+    return made;
 }
 
+/* VMs go to a thread, some at a time. */
 static void free_generation(bt_generation_t *g)
 {
-    for (unsigned i = 0; i < g->bundle->pool_count; i++)
-        for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
-            drop_vm(g->pools[i].vms[s]);
+    bt_shop_t *shop = &g->owner->shop;
+    bt_made_t *dead[64];
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < BT_BUILDS_MAX; i++)
+        bt_order_drop(&g->builds[i].order);
+    for (unsigned i = 0; i < g->bundle->pool_count * BT_SLOT_COUNT; i++) {
+        dead[count] = drop_vm(g->pools[i / BT_SLOT_COUNT].vms[i % BT_SLOT_COUNT]);
+        count += dead[count] != NULL;
+        if (count < sizeof dead / sizeof dead[0])
+            continue;
+        bt_shop_free_made(shop, dead, count);
+        count = 0;
+    }
+    bt_shop_free_made(shop, dead, count);
     g->owner->live--;
     bt_bundle_unref(g->bundle);
     free(g);
@@ -95,7 +121,8 @@ static void keep(struct bt_pool_policies *pool, enum bt_policy_slot slot, struct
     bt_policy_t **const members[] = {&pool->both, &pool->prefill, &pool->decode};
 
     pool->vms[slot] = vm;
-    *members[slot] = vm->policy;
+    *members[slot] = bt_made_policy(vm->made);
+    vm->refs++;
 }
 
 const struct bt_pool_policies *bt_generation_pool(const bt_generation_t *g, const char *name,
@@ -152,14 +179,23 @@ int bt_generations_begin(bt_generations_t *gs, bt_policy_bundle_t *bundle)
     return 0;
 }
 
-/* The VM that serves this very text now, or NULL. */
+/* What stands in this place now, or NULL. */
+static const struct bt_pool_policies *serving_pool(const bt_generations_t *gs,
+                                                   const bt_bundle_pool_t *pool, unsigned index)
+{
+    return gs->serving != NULL ? bt_generation_pool(gs->serving, pool->name, index) : NULL;
+}
+
+/* The VM that serves this very text with these parameters now, or NULL. */
 static struct bt_shared_vm *serving_vm(const bt_generations_t *gs, const bt_bundle_pool_t *pool,
                                        unsigned index, enum bt_policy_slot slot)
 {
-    const struct bt_pool_policies *now =
-        gs->serving != NULL ? bt_generation_pool(gs->serving, pool->name, index) : NULL;
+    const struct bt_pool_policies *now = serving_pool(gs, pool, index);
+    const bt_bundle_part_t *part = &pool->parts[slot],
+                           *old = now != NULL ? &now->bundle->parts[slot] : NULL;
 
-    if (now == NULL || now->bundle->parts[slot].source != pool->parts[slot].source)
+    if (old == NULL || old->source != part->source || old->is_shadow != part->is_shadow ||
+        !bt_value_equal(old->params, part->params))
         return NULL;
     return now->vms[slot];
 }
@@ -168,63 +204,117 @@ static struct bt_shared_vm *serving_vm(const bt_generations_t *gs, const bt_bund
 static bt_value_t *heirloom(const bt_generations_t *gs, const bt_bundle_pool_t *pool,
                             unsigned index, enum bt_policy_slot slot)
 {
-    const struct bt_pool_policies *now =
-        gs->serving != NULL ? bt_generation_pool(gs->serving, pool->name, index) : NULL;
+    const struct bt_pool_policies *now = serving_pool(gs, pool, index);
     bt_value_t *data = NULL;
 
     if (now == NULL || now->vms[slot] == NULL ||
-        bt_policy_handover(now->vms[slot]->policy, &data) < 0)
+        bt_policy_handover(bt_made_policy(now->vms[slot]->made), &data) < 0)
         return NULL;
     return data;
 }
 
-static int make_vm(struct bt_shared_vm **vm_p, const bt_policy_source_t *source, bt_value_t *old,
-                   char *err, size_t err_size)
+/* Takes over what one thread has made. */
+static int take_in(bt_generation_t *g, struct bt_build *build, char *err, size_t err_size)
 {
-    struct bt_shared_vm *vm = calloc(1, sizeof(*vm));
-    int rc = BT_E_NOMEM;
+    const unsigned i = build->part / BT_SLOT_COUNT;
+    const enum bt_policy_slot slot = (enum bt_policy_slot)(build->part % BT_SLOT_COUNT);
+    const bt_bundle_pool_t *pool = &g->bundle->pools[i];
+    struct bt_shared_vm *vm;
+    bt_made_t *made = NULL;
+    int rc = bt_order_take(&build->order, &made, err, err_size);
 
-    snprintf(err, err_size, "%s: out of memory", source->path);
-    if (vm != NULL)
-        rc = bt_policy_make(&vm->policy, source->path, (bt_str_t){source->text, source->size}, NULL,
-                            old, err, err_size);
-    bt_value_free(old);
-    if (rc != 0) {
-        free(vm);
-        return rc;
+    if (rc < 0 && pool->parts[slot].is_shadow) {
+        bt_log_error("policy", "%s is left out: %s", pool->name, err);
+        return 0;
     }
-    *vm_p = vm;
+    if (rc < 0)
+        return rc;
+    vm = calloc(1, sizeof *vm);
+    if (vm == NULL) {
+        bt_shop_free_made(&g->owner->shop, &made, 1);
+        snprintf(err, err_size, "%s", bt_err_text(BT_E_NOMEM));
+        return BT_E_NOMEM;
+    }
+    vm->made = made;
+    keep(&g->pools[i], slot, vm);
     return 0;
+}
+
+/* Begins the next part. */
+static int begin_part(bt_generations_t *gs, struct bt_build *build)
+{
+    bt_generation_t *g = gs->prepared;
+    const unsigned i = g->next / BT_SLOT_COUNT;
+    const enum bt_policy_slot slot = (enum bt_policy_slot)(g->next % BT_SLOT_COUNT);
+    const bt_bundle_pool_t *pool = &g->bundle->pools[i];
+    const bt_bundle_part_t *part = &pool->parts[slot];
+    struct bt_shared_vm *vm;
+
+    build->part = g->next++;
+    if (part->source == NULL)
+        return 0;
+    vm = serving_vm(gs, pool, i, slot);
+    if (vm != NULL) {
+        keep(&g->pools[i], slot, vm);
+        return 0;
+    }
+    return bt_shop_order(
+        &gs->shop, &build->order, part->source, part->params, heirloom(gs, pool, i, slot),
+        gs->warm != NULL ? gs->warm(gs->warm_user, g->bundle, i) : NULL, part->is_shadow);
+}
+
+/* 1: its thread is at work. 0: it is free, and no part is left. */
+static int step(bt_generations_t *gs, struct bt_build *build, char *err, size_t err_size)
+{
+    bt_generation_t *g = gs->prepared;
+    int rc = 0;
+
+    for (;;) {
+        if (build->order != NULL && !bt_order_has_ended(build->order))
+            return 1;
+        if (build->order != NULL && (rc = take_in(g, build, err, err_size)) < 0)
+            return rc;
+        if (g->next == g->bundle->pool_count * BT_SLOT_COUNT)
+            return 0;
+        if ((rc = begin_part(gs, build)) < 0) {
+            snprintf(err, err_size, "%s", bt_err_text(rc));
+            return rc;
+        }
+    }
 }
 
 int bt_generations_build(bt_generations_t *gs, char *err, size_t err_size)
 {
-    bt_generation_t *g = gs->prepared;
+    bool is_busy = false;
 
-    if (g == NULL)
+    if (gs->prepared == NULL)
         return BT_E_INVAL;
-    for (; g->next < g->bundle->pool_count * BT_SLOT_COUNT; g->next++) {
-        const unsigned i = g->next / BT_SLOT_COUNT;
-        const enum bt_policy_slot slot = (enum bt_policy_slot)(g->next % BT_SLOT_COUNT);
-        struct bt_shared_vm *vm = serving_vm(gs, &g->bundle->pools[i], i, slot);
-        const bool is_new = vm == NULL;
-        int rc;
-        if (g->bundle->pools[i].parts[slot].source == NULL)
-            continue;
-        if (is_new &&
-            (rc = make_vm(&vm, g->bundle->pools[i].parts[slot].source,
-                          heirloom(gs, &g->bundle->pools[i], i, slot), err, err_size)) < 0) {
+    for (unsigned i = 0; i < BT_BUILDS_MAX; i++) {
+        int rc = step(gs, &gs->prepared->builds[i], err, err_size);
+        if (rc < 0) {
             bt_generations_abort(gs);
             return rc;
         }
-        vm->refs++;
-        keep(&g->pools[i], slot, vm);
-        if (is_new) {
-            g->next++;
-            return 1;
-        }
+        is_busy |= rc > 0;
     }
-    return 0;
+    return is_busy;
+}
+
+void bt_generations_wait(bt_generations_t *gs)
+{
+    for (unsigned i = 0; gs->prepared != NULL && i < BT_BUILDS_MAX; i++)
+        if (gs->prepared->builds[i].order != NULL) {
+            bt_order_wait(gs->prepared->builds[i].order);
+            return;
+        }
+}
+
+void bt_generations_listen(bt_generations_t *gs, bt_loop_t *loop, void (*cb)(void *user),
+                           void *user)
+{
+    gs->shop.loop = loop;
+    gs->shop.on_ended = cb;
+    gs->shop.user = user;
 }
 
 void bt_generations_abort(bt_generations_t *gs)
@@ -248,9 +338,14 @@ void bt_generations_commit(bt_generations_t *gs)
 void bt_generations_fini(bt_generations_t *gs)
 {
     bt_generation_t *old = gs->serving;
+    void (*cb)(void *) = gs->shop.on_ended;
 
     bt_generations_abort(gs);
     gs->serving = NULL;
+    gs->shop.on_ended = NULL;
+    bt_shop_fini(&gs->shop);
+    if (cb != NULL)
+        cb(gs->shop.user);
     if (old != NULL && !BT_SOFT(old->pins != 0))
         free_generation(old);
 }

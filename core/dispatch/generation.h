@@ -1,14 +1,17 @@
 /* generation.h - the policies that one loop asks, and the older ones that requests still hold.
  *
  * Owner: bt_generations_t, a generation and its VMs belong to one loop; a bundle (texts) is shared by all, by reference count.
- * Life:  begin -> build (one VM a call) -> commit or abort. A generation goes when it no longer serves and nobody pins it.
+ * Life:  begin -> build (on threads, the loop serves on) -> commit or abort. A generation goes when it no longer serves and nobody
+ *        pins it; its VMs are closed on a thread.
  * Flow:  the control loop makes a bundle -> every loop builds aside -> when all could, all commit the same number. A request
  *        pins what serves when it first plans and lets go with its first byte.
- * Cost:  pin and unpin are a counter. A VM whose text has not changed is shared with the generation before.
+ * Cost:  pin and unpin are a counter. A VM whose text and parameters have not changed is shared with the generation before.
  */
 #ifndef BT_DISPATCH_GENERATION_H
 #define BT_DISPATCH_GENERATION_H
 
+#include "dispatch/policy_build.h"
+#include "dispatch/rules.h"
 #include "script/policy.h"
 #include "script/policy_source.h"
 
@@ -23,7 +26,9 @@ const char *bt_policy_slot_name(
 /* ---- bundle: what a generation is made of; immutable once it is given to a loop ---- */
 typedef struct bt_bundle_part {
     bt_policy_source_t *source; /* reference; NULL = nothing asked for */
+    bt_value_t *params;         /* own copy; NULL = defaults */
     uint64_t born;              /* number of the generation that brought this text */
+    bool is_shadow;
 } bt_bundle_part_t;
 
 typedef struct bt_bundle_pool {
@@ -34,16 +39,19 @@ typedef struct bt_bundle_pool {
 typedef struct bt_policy_bundle {
     _Atomic unsigned refs;
     uint64_t number;
-    unsigned pool_count;
+    bt_rules_t *rules; /* reference; NULL = none */
+    unsigned
+        first_variant; /* pools[first_variant + i] is the rules' variant i, under its name, in slot BOTH */
+    unsigned pool_count; /* variants included */
     bt_bundle_pool_t pools[];
 } bt_policy_bundle_t;
 
 int bt_bundle_new(bt_policy_bundle_t **bundle_p, uint64_t number, unsigned pool_count);
 /* Before it is shared. Copies the name. */
 int bt_bundle_name(bt_policy_bundle_t *bundle, unsigned pool, const char *name);
-/* Takes a reference of its own. */
-void bt_bundle_put(bt_policy_bundle_t *bundle, unsigned pool, enum bt_policy_slot slot,
-                   bt_policy_source_t *source, uint64_t born);
+/* Takes a reference of its own; params are copied. */
+int bt_bundle_put(bt_policy_bundle_t *bundle, unsigned pool, enum bt_policy_slot slot,
+                  bt_policy_source_t *source, const bt_value_t *params, uint64_t born);
 bt_policy_bundle_t *bt_bundle_ref(bt_policy_bundle_t *bundle);
 void bt_bundle_unref(bt_policy_bundle_t *bundle); /* NULL is fine */
 
@@ -58,27 +66,49 @@ struct bt_pool_policies {
 };
 
 typedef struct bt_generations bt_generations_t;
+
+/* Policies of one generation that are made at the same time on one loop. */
+#define BT_BUILDS_MAX 4
+struct bt_build {
+    bt_order_t *order; /* NULL = free */
+    unsigned part;
+};
+
 typedef struct bt_generation {
     bt_generations_t *owner;
     bt_policy_bundle_t *bundle; /* reference; number and pool_count are its */
     unsigned pins;
     unsigned next; /* while it is built: part that comes next */
+    struct bt_build builds[BT_BUILDS_MAX];
     struct bt_pool_policies pools[];
 } bt_generation_t;
 
-struct bt_generations {
+struct bt_generations {       /* zeroed is ready for use */
     bt_generation_t *serving; /* NULL before the first commit */
     bt_generation_t *prepared;
     unsigned live;
+    bt_shop_t shop;
+    /* What a new policy of this pool of the bundle is going to choose from, or NULL. May be NULL. */
+    bt_warm_t *(*warm)(void *user, const bt_policy_bundle_t *bundle, unsigned pool);
+    void *warm_user;
 };
+
+/* From here on cb(user) is called on the loop whenever something of what is built may have ended, and once more, if it has not
+ * been replaced, by fini: then there is nothing prepared. cb may be NULL. Without a loop: bt_generations_wait. */
+void bt_generations_listen(bt_generations_t *gs, bt_loop_t *loop, void (*cb)(void *user),
+                           void *user);
 
 /* BT_E_AGAIN: BT_GENERATIONS_MAX are alive, wait until requests have let go. BT_E_INVAL: another one is being built. */
 int bt_generations_begin(bt_generations_t *gs, bt_policy_bundle_t *bundle);
-/* Makes at most one VM: 1 = call again, 0 = ready to commit. After an error (err: one line) nothing is prepared any more. */
+/* Gets threads to work and takes in what they have made: 1 = they are at it, call again when told (listen); 0 = ready to
+ * commit. After an error (err: one line) nothing is prepared any more. A shadow that cannot be made is left out. */
 int bt_generations_build(bt_generations_t *gs, char *err, size_t err_size);
-void bt_generations_abort(bt_generations_t *gs);  /* nothing prepared: nothing */
+/* Blocks until calling build again makes sense. */
+void bt_generations_wait(bt_generations_t *gs);
+void bt_generations_abort(
+    bt_generations_t *gs); /* nothing prepared: nothing; waits for no thread */
 void bt_generations_commit(bt_generations_t *gs); /* what was built serves from here on */
-void bt_generations_fini(bt_generations_t *gs);   /* no pins may be left */
+void bt_generations_fini(bt_generations_t *gs);   /* no pins may be left; joins all threads */
 
 /* NULL while nothing serves. */
 bt_generation_t *bt_generation_pin(bt_generations_t *gs);

@@ -1,80 +1,10 @@
-/* plan.c - which workers: candidates, the policy's answer, its validation, and the built-in choice.
+/* plan.c - which workers: what may be chosen, the policy's answer, its validation, and the built-in choice.
  *
  * A policy only proposes. What it names must be usable, have the right role, and work as a pair on this route; otherwise the
  * built-in least-load choice is taken and the mistake counted. No pair and no single worker at all is a 503 with the reason.
  */
-#include "base/log.h"
 #include "base/rand.h"
 #include "dispatch/request.h"
-
-#include <stdlib.h>
-
-#define RECHECK_MS 1000
-
-/* ---- candidates ---- */
-
-static void put(bt_worker_set_t *set, unsigned *cap, bt_worker_t *w)
-{
-    if (set->count == *cap) {
-        unsigned more = *cap != 0 ? 2 * *cap : 8;
-        bt_worker_t **items = realloc(set->items, more * sizeof(*items));
-        BT_BUG_ON(items == NULL);
-        set->items = items;
-        *cap = more;
-    }
-    set->items[set->count++] = w;
-}
-
-static void fill(bt_worker_set_t *to, unsigned *cap, const bt_worker_set_t *from, bt_str_t model,
-                 uint64_t now_ms)
-{
-    for (unsigned i = 0; i < from->count; i++)
-        if (bt_worker_usable(from->items[i], now_ms) &&
-            bt_worker_serves_model(from->items[i], model))
-            put(to, cap, from->items[i]);
-}
-
-static bool lists_models(const bt_fleet_pool_t *pool)
-{
-    for (unsigned i = 0; i < pool->all.count; i++)
-        if (pool->all.items[i]->spec.model_count != 0)
-            return true;
-    return false;
-}
-
-static void rebuild(bt_dispatcher_t *d, const bt_fleet_pool_t *pool, struct bt_candidates *c,
-                    bt_str_t model)
-{
-    uint64_t now_ms = bt_clock_ms();
-
-    c->epoch =
-        bt_fleet_epoch(); /* read first: a change while we look costs one rebuild more, never a stale set */
-    c->fleet_generation = d->fleet->generation;
-    c->recheck_at_ms = now_ms + RECHECK_MS; /* breakers open by time, without an event */
-    c->key = ++d->view_keys;
-    c->prefill.count = c->decode.count = c->single.count = 0;
-    fill(&c->prefill, &c->caps[0], &pool->prefill, model, now_ms);
-    fill(&c->decode, &c->caps[1], &pool->decode, model, now_ms);
-    fill(&c->single, &c->caps[2], &pool->hybrid, model, now_ms);
-}
-
-/* One set a pool, and a few that are cut down to one model where workers list theirs. */
-static struct bt_candidates *candidates(bt_request_t *r)
-{
-    bt_dispatcher_t *d = r->d;
-    const bool by_model = r->intent.model.n != 0 && lists_models(r->pool);
-    const uint64_t model = by_model ? bt_str_hash(r->intent.model) : 0;
-    struct bt_candidates *c =
-        &d->candidates[by_model ? d->pool_count + model % BT_MODEL_SETS : r->pool->index];
-
-    if (c->fleet_generation != d->fleet->generation || c->epoch != bt_fleet_epoch() ||
-        bt_clock_ms() >= c->recheck_at_ms || c->model_hash != model || c->pool != r->pool->index) {
-        c->model_hash = model;
-        c->pool = r->pool->index;
-        rebuild(d, r->pool, c, r->intent.model);
-    }
-    return c;
-}
 
 /* ---- is it a pair? ---- */
 
@@ -152,33 +82,17 @@ static bool alone_capable(const bt_worker_set_t *set)
     return set->count != 0;
 }
 
-/* The configuration may have changed since the request came: look at today's pool. */
-static bool refresh_pool(bt_request_t *r)
-{
-    const bt_fleet_pool_t *pool;
-
-    if (r->fleet == r->d->fleet)
-        return true;
-    pool = bt_fleet_route(r->d->fleet, r->intent.model);
-    if (pool == NULL)
-        return false;
-    bt_fleet_unref(r->fleet);
-    r->fleet = bt_fleet_ref(r->d->fleet);
-    r->pool = pool;
-    return true;
-}
-
 /* Decides which roles this request may use. The sets left empty are not allowed for it. */
 static enum bt_topology shape(bt_request_t *r, struct choice_view *v)
 {
     const bool split = bt_route_info(r->route)->generates && r->intent.unsplittable == NULL;
     const struct bt_candidates *c;
 
-    if (!refresh_pool(r)) {
+    if (!bt_request_refresh_pool(r)) {
         *v = (struct choice_view){.why = "no pool serves this model any more"};
         return BT_TOPOLOGY_NONE;
     }
-    c = candidates(r);
+    c = bt_candidates_get(r->d, r->pool, r->intent.model);
     *v = (struct choice_view){
         .prefill = c->prefill, .decode = c->decode, .single = c->single, .key = c->key};
     pin(r, v);
@@ -313,117 +227,6 @@ static bool is_valid(bt_request_t *r, const bt_task_t *task, const struct choice
            pair_refusal(r, pair->prefill, pair->decode) == NULL;
 }
 
-static bt_policy_request_t describe(const bt_request_t *r)
-{
-    bt_policy_request_t q = {
-        .path = r->path,
-        .model = r->intent.model,
-        .session = r->intent.session,
-        .head = r->x != NULL ? &r->x->head : NULL,
-        .stream = r->intent.stream,
-        .n = r->intent.n,
-        .prompt_bytes = r->intent.prompt_bytes,
-        .prompt_tokens = r->tasks != NULL ? r->tasks[0].prompt_tokens : 0,
-        .prompt = r->intent.prompt != NULL ? r->intent.prompt->value : BT_STR_NULL,
-    };
-
-    if (q.head != NULL) {
-        bt_str_t session = bt_head_get(q.head, BT_STR("x-session-id"));
-        if (session.n != 0)
-            q.session = session;
-        q.tenant = bt_head_get(q.head, BT_STR("x-tenant-id"));
-    }
-    return q;
-}
-
-/* The policies this request began with, held until its first byte is out; after that, the ones that serve now. NULL: none
- * for its pool. */
-static const struct bt_pool_policies *policies_of(bt_request_t *r)
-{
-    const bt_fleet_pool_t *pool = r->pool;
-    const bt_generation_t *serving = r->d->generations.serving;
-    const struct bt_pool_policies *p;
-
-    if (r->generation == NULL && r->first_byte_us == 0 && !r->finished)
-        r->generation = bt_generation_pin(&r->d->generations);
-    if (r->generation != NULL &&
-        (p = bt_generation_pool(r->generation, pool->spec.name, pool->index)) != NULL)
-        return p; /* else: a pool that came after the request */
-    return serving != NULL ? bt_generation_pool(serving, pool->spec.name, pool->index) : NULL;
-}
-
-/* A young generation that fails often is taken back: see bt_policy_errors_t. */
-static void note_error(bt_request_t *r, const struct bt_pool_policies *p, const bt_policy_t *policy,
-                       const char *text)
-{
-    const enum bt_policy_slot slot = policy == p->both      ? BT_SLOT_BOTH
-                                     : policy == p->prefill ? BT_SLOT_PREFILL
-                                                            : BT_SLOT_DECODE;
-
-    bt_policy_errors_note(&r->d->gate->policy_errors, p->bundle->parts[slot].born, text);
-}
-
-static void count_error(bt_request_t *r, const struct bt_pool_policies *p,
-                        const bt_policy_t *policy)
-{
-    bt_stats_inc(&r->d->stats, policy_errors);
-    note_error(r, p, policy, bt_policy_error(policy));
-    bt_log_warn("policy", "%s: %s; the built-in choice serves", bt_policy_name(policy),
-                bt_policy_error(policy));
-}
-
-/* It answered, but with workers that cannot serve this request. */
-static void count_invalid(bt_request_t *r)
-{
-    static const char text[] = "chose workers that cannot serve the request";
-    const struct bt_pool_policies *p = policies_of(r);
-
-    bt_stats_inc(&r->d->stats, policy_invalid);
-    if (p == NULL)
-        return;
-    note_error(r, p, p->prefill != NULL ? p->prefill : p->both, text);
-    if (p->decode != NULL)
-        note_error(r, p, p->decode, text);
-}
-
-static int ask(bt_request_t *r, const bt_policy_view_t *view, bt_choice_t *choice_p)
-{
-    const struct bt_pool_policies *p = policies_of(r);
-    const bt_policy_request_t q = describe(r);
-    bt_choice_t decode_side;
-    int rc;
-
-    if (p == NULL || p->both == NULL)
-        return BT_E_AGAIN;
-    r->policy_generation = r->generation != NULL ? r->generation->bundle->number
-                                                 : r->d->generations.serving->bundle->number;
-    /* Copies: a reload frees the policy while the answer is on its way. */
-    r->policy_name = bt_arena_str(&r->arena, bt_str(bt_policy_name(p->both))).p;
-    r->policy_version = bt_policy_version(p->both) != NULL
-                            ? bt_arena_str(&r->arena, bt_str(bt_policy_version(p->both))).p
-                            : NULL;
-    if (p->prefill == NULL || p->decode == NULL || view->prefill->count == 0) {
-        rc = bt_policy_plan(p->both, BT_POLICY_BOTH, &q, view, choice_p);
-        if (rc < 0)
-            count_error(r, p, p->both);
-        return rc;
-    }
-    rc = bt_policy_plan(p->prefill, BT_POLICY_PREFILL, &q, view, choice_p);
-    if (rc < 0) {
-        count_error(r, p, p->prefill);
-        return rc;
-    }
-    rc = bt_policy_plan(p->decode, BT_POLICY_DECODE, &q, view, &decode_side);
-    if (rc < 0) {
-        count_error(r, p, p->decode);
-        return rc;
-    }
-    choice_p->first.decode = decode_side.first.decode;
-    choice_p->first.decode_rank = decode_side.first.decode_rank;
-    choice_p->alternate_count = 0; /* halves of two answers make no ordered pairs */
-    return 0;
-}
-
 static bt_policy_view_t lua_view(const bt_request_t *r, const struct choice_view *v)
 {
     return (bt_policy_view_t){.prefill = &v->prefill,
@@ -446,39 +249,22 @@ int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why
         return v.why == route_refusal ? BT_E_INVAL : BT_E_NO_WORKER;
     }
     r->degraded = topology == BT_TOPOLOGY_DEGRADED;
-    if (ask(r, &view, choice_p) == 0) {
-        if (is_valid(r, NULL, &v, &choice_p->first))
+    bt_record_candidates(r, &view);
+    if (bt_consult_plan(r, &view, choice_p) == 0) {
+        if (is_valid(r, NULL, &v, &choice_p->first)) {
+            r->record.decided_by = "policy";
+            bt_consult_shadow(r, &view, choice_p);
             return 0;
-        count_invalid(r);
+        }
+        bt_consult_invalid(r);
     }
-    if (built_in(r, NULL, &v, choice_p))
+    if (built_in(r, NULL, &v, choice_p)) {
+        r->record.decided_by = "built-in";
+        bt_consult_shadow(r, &view, choice_p);
         return 0;
+    }
     bt_str_copy(why, why_size, v.why != NULL ? v.why : "no two usable workers can work as a pair");
     return BT_E_NO_WORKER;
-}
-
-static int ask_fallback(bt_task_t *task, const bt_failure_t *f, const struct choice_view *v,
-                        bt_choice_t *choice_p)
-{
-    bt_request_t *r = task->request;
-    const struct bt_pool_policies *p = policies_of(r);
-    const bt_policy_request_t q = describe(r);
-    const bt_policy_view_t view = lua_view(r, v);
-    const bt_policy_failure_t failure = {
-        .scope = bt_err_scope(f->rc),
-        .name = bt_err_name(f->rc),
-        .leg = bt_leg_role_name(f->leg),
-        .status = f->status,
-        .tried = task->tried,
-        .tried_count = task->tried_count,
-    };
-    int rc = p != NULL && p->both != NULL
-                 ? bt_policy_fallback(p->both, &q, &view, &failure, choice_p)
-                 : BT_E_AGAIN;
-
-    if (rc < 0 && rc != BT_E_AGAIN)
-        count_error(r, p, p->both);
-    return rc;
 }
 
 /* The next plan must not need another split than the task was made with. */
@@ -495,18 +281,20 @@ static bool same_split(const bt_task_t *task, const bt_pair_t *pair)
 int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p)
 {
     struct choice_view v;
+    bt_policy_view_t view;
     int rc;
 
     if (shape(task->request, &v) == BT_TOPOLOGY_NONE)
         return BT_E_NO_WORKER;
-    rc = ask_fallback(task, f, &v, choice_p);
+    view = lua_view(task->request, &v);
+    rc = bt_consult_fallback(task, f, &view, choice_p);
     if (rc == 0 && choice_p->first.decode == NULL)
         return BT_E_NO_WORKER; /* the policy gives up */
     if (rc == 0 && is_valid(task->request, task, &v, &choice_p->first) &&
         same_split(task, &choice_p->first))
         return 0;
     if (rc == 0)
-        count_invalid(task->request);
+        bt_consult_invalid(task->request);
     while (task->alternate_next < task->choice.alternate_count) {
         const bt_pair_t *alternate = &task->choice.alternates[task->alternate_next++];
         if (is_valid(task->request, task, &v, alternate) && same_split(task, alternate)) {

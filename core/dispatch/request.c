@@ -6,7 +6,6 @@
 #include "dispatch/request.h"
 #include "base/log.h"
 #include "base/rand.h"
-#include "base/text.h"
 
 #include <stdio.h>
 
@@ -16,7 +15,7 @@ void bt_request_note_first_byte(bt_request_t *r)
         return;
     r->first_byte_us = bt_clock_us();
     bt_histogram_note(&r->d->stats.ttft, r->first_byte_us - r->start_us, 1);
-    bt_generation_unpin(&r->generation);
+    bt_consult_end(r);
 }
 
 /* ---- the end ---- */
@@ -41,6 +40,7 @@ static void destroy(bt_later_t *reap)
     if (r->merge != NULL)
         bt_sink_merge_fini(r);
     bt_worker_unref(r->pinned);
+    bt_fleet_unref(r->record.fleet);
     bt_fleet_unref(r->fleet);
     bt_buf_unref(r->body_buf);
     bt_arena_fini(&r->arena);
@@ -63,58 +63,6 @@ void bt_request_leg_closed(bt_request_t *r)
         maybe_destroy(r);
 }
 
-static void log_json(const bt_request_t *r, bt_text_t *t, uint64_t us, uint64_t ttft)
-{
-    bt_text_printf(t, "{\"request\":\"%s\",\"route\":\"%s\",\"path\":", r->id,
-                   bt_route_info(r->route)->label);
-    bt_text_json_str(t, r->path);
-    bt_text_puts(t, ",\"model\":");
-    bt_text_json_str(t, r->intent.model);
-    bt_text_printf(
-        t,
-        ",\"status\":%u,\"plan\":\"%s\",\"prefill\":\"%s\",\"decode\":\"%s\",\"worker\":\"%s\","
-        "\"attempts\":%u,\"ms\":%.3f,\"ttft_ms\":%.3f,\"bytes_in\":%zu,\"bytes_out\":%llu,"
-        "\"events\":%llu,"
-        "\"error\":\"%s\"}",
-        r->status, bt_plan_kind_name(r->kind), r->workers[0], r->workers[1], r->workers[2],
-        r->attempts, (double) us / 1000.0, (double) ttft / 1000.0, r->intent.body.text.n,
-        (unsigned long long) r->sent_bytes, (unsigned long long) r->events,
-        r->fail_name != NULL ? r->fail_name : "");
-}
-
-static void log_text(const bt_request_t *r, bt_text_t *t, uint64_t us, uint64_t ttft)
-{
-    char when[32];
-    const char *single = r->workers[BT_LEG_SINGLE];
-
-    bt_clock_iso8601(bt_clock_wall_ms(), when, sizeof(when));
-    bt_text_printf(
-        t,
-        "%s access %s %.*s %u %s %s%s%s attempts %u in %zu out %llu ttft %.1f ms total %.1f ms%s%s",
-        when, r->id, BT_STR_ARG(r->path), r->status, bt_plan_kind_name(r->kind),
-        single[0] != '\0' ? single : r->workers[BT_LEG_PREFILL], single[0] != '\0' ? "" : ">",
-        single[0] != '\0' ? "" : r->workers[BT_LEG_DECODE], r->attempts, r->intent.body.text.n,
-        (unsigned long long) r->sent_bytes, (double) ttft / 1000.0, (double) us / 1000.0,
-        r->fail_name != NULL ? " error " : "", r->fail_name != NULL ? r->fail_name : "");
-}
-
-static void access_log(bt_request_t *r, uint64_t us)
-{
-    uint64_t ttft = r->first_byte_us != 0 ? r->first_byte_us - r->start_us : 0;
-    bt_text_t t;
-
-    if (!r->d->gate->config.access_log)
-        return;
-    bt_text_init(&t);
-    if (r->d->gate->config.access_log_json)
-        log_json(r, &t, us, ttft);
-    else
-        log_text(r, &t, us, ttft);
-    bt_log_line(bt_text_str(&t));
-    bt_text_fini(&t);
-    bt_stats_inc(&r->d->stats, access_log_lines);
-}
-
 void bt_request_finish(bt_request_t *r)
 {
     bt_stats_t *stats = &r->d->stats;
@@ -125,14 +73,16 @@ void bt_request_finish(bt_request_t *r)
     r->finished = true;
     bt_timer_stop(&r->total);
     bt_timer_stop(&r->keepalive);
-    bt_generation_unpin(&r->generation);
+    bt_consult_end(r);
     for (unsigned i = 0; i < r->task_count; i++)
         bt_task_cancel(&r->tasks[i]);
     bt_stats_add_(&stats->requests[r->route][r->status < BT_STATS_STATUSES ? r->status : 0], 1);
     bt_histogram_note(&stats->duration, us, 1);
     if (r->events > 1 && r->first_byte_us != 0)
         bt_histogram_note(&stats->tpot, (bt_clock_us() - r->first_byte_us) / (r->events - 1), 1);
-    access_log(r, us);
+    bt_access_log(r, us);
+    bt_record_finish(r);
+    bt_observe_request(r, us);
     if (r->id_registered)
         bt_ids_remove(r->d->gate->ids, bt_str(r->id));
     if (r->counted)
@@ -308,14 +258,93 @@ static bool pin_to_maker(bt_request_t *r)
     return false;
 }
 
-static bool find_pool(bt_request_t *r)
+static const bt_fleet_pool_t *pool_of(const bt_fleet_t *fleet, const bt_worker_t *w)
+{
+    for (unsigned p = 0; p < fleet->pool_count; p++)
+        for (unsigned i = 0; i < fleet->pools[p].all.count; i++)
+            if (fleet->pools[p].all.items[i]->id == w->id)
+                return &fleet->pools[p];
+    return NULL;
+}
+
+/* The pool that a rule or route has named, else the one of the model; NULL: there is none (any more). A follow-up stays with its
+ * maker, while that is there. */
+const bt_fleet_pool_t *bt_request_pool(const bt_request_t *r)
+{
+    const bt_fleet_t *fleet = r->d->fleet;
+    const bt_fleet_pool_t *makers = r->pinned != NULL ? pool_of(fleet, r->pinned) : NULL;
+
+    if (makers != NULL)
+        return makers;
+    if (r->pool_name == NULL)
+        return bt_fleet_route(fleet, r->intent.model);
+    for (unsigned i = 0; i < fleet->pool_count; i++)
+        if (strcmp(fleet->pools[i].spec.name, r->pool_name) == 0)
+            return &fleet->pools[i];
+    return NULL;
+}
+
+static void take_pool(bt_request_t *r, const bt_fleet_pool_t *pool)
+{
+    if (r->fleet != r->d->fleet) {
+        bt_fleet_unref(r->fleet);
+        r->fleet = bt_fleet_ref(r->d->fleet);
+    }
+    r->pool = pool;
+}
+
+/* What a rule or route has named may be gone: then rather its model's. */
+static const bt_fleet_pool_t *find_pool(bt_request_t *r)
+{
+    const bt_fleet_pool_t *pool = bt_request_pool(r);
+
+    if (pool != NULL || r->pool_name == NULL)
+        return pool;
+    r->pool_name = NULL;
+    return bt_request_pool(r);
+}
+
+/* The configuration may have changed since the request came: look at today's pool. After a first attempt it stays with the pool
+ * it was for. */
+bool bt_request_refresh_pool(bt_request_t *r)
+{
+    const bt_fleet_pool_t *pool;
+
+    if (r->fleet == r->d->fleet)
+        return true;
+    pool = r->attempts == 0 ? find_pool(r) : bt_request_pool(r);
+    if (pool != NULL)
+        take_pool(r, pool);
+    return pool != NULL;
+}
+
+bool bt_request_set_pool(bt_request_t *r, const char *name)
+{
+    const char *before = r->pool_name;
+    const bt_fleet_pool_t *pool;
+
+    r->pool_name = bt_arena_str(&r->arena, bt_str(name)).p;
+    pool = bt_request_pool(r);
+    if (pool != NULL)
+        take_pool(r, pool);
+    else
+        r->pool_name = before;
+    return pool != NULL;
+}
+
+/* False: it has been answered. */
+bool bt_request_find_pool(bt_request_t *r)
 {
     char why[320];
+    const bt_fleet_pool_t *pool;
 
-    r->fleet = bt_fleet_ref(r->d->fleet);
-    r->pool = bt_fleet_route(r->fleet, r->intent.model);
-    if (r->pool != NULL)
+    if (r->pinned != NULL)
         return true;
+    pool = find_pool(r);
+    if (pool != NULL) {
+        take_pool(r, pool);
+        return true;
+    }
     snprintf(why, sizeof(why), "no pool serves the model \"%.*s\"",
              (int) (r->intent.model.n < 200 ? r->intent.model.n : 200),
              r->intent.model.n != 0 ? r->intent.model.p : "");
@@ -364,24 +393,58 @@ static void answer_no_plan(bt_request_t *r, int rc, const char *why)
                     1);
 }
 
-static void go(bt_request_t *r)
+static uint64_t count_tokens(const bt_request_t *r, const bt_fleet_pool_t *pool)
+{
+    return bt_intent_prompt_tokens(
+        &r->intent, atomic_load_explicit(pool->bytes_per_token_milli, memory_order_relaxed));
+}
+
+/* Rules may ask for the length before there is a pool: the model's, else the first one's tokens are as good as any. */
+static void prepare(bt_request_t *r)
+{
+    const bt_fleet_pool_t *pool = r->pool != NULL ? r->pool : bt_request_pool(r);
+
+    r->tasks = bt_arena_zalloc(&r->arena, sizeof(*r->tasks));
+    r->tasks[0] = (bt_task_t){.request = r, .suffix = ""};
+    bt_edits_init(&r->tasks[0].child, &r->arena);
+    if (pool == NULL && r->fleet->pool_count != 0)
+        pool = &r->fleet->pools[0];
+    if (pool != NULL)
+        r->prompt_tokens = count_tokens(r, pool);
+    r->tenant = bt_arena_str(&r->arena, bt_head_get(&r->x->head, BT_STR("x-tenant-id")));
+    r->session = bt_arena_str(&r->arena, bt_head_get(&r->x->head, BT_STR("x-session-id")));
+    if (r->session.n == 0)
+        r->session = r->intent.session;
+    bt_record_begin(r);
+}
+
+static void note_choice(bt_request_t *r, const bt_choice_t *choice)
+{
+    bt_choice_t *copy = bt_arena_alloc(&r->arena, sizeof(*copy));
+
+    *copy = *choice;
+    r->record.choice = copy;
+    r->record.fleet = bt_fleet_ref(r->fleet);
+}
+
+void bt_request_go(bt_request_t *r)
 {
     int rc;
     const bt_dialect_t *dialect;
     bt_choice_t choice;
     char why[512] = "";
     const char *refusal;
-    uint64_t milli = atomic_load_explicit(r->pool->bytes_per_token_milli, memory_order_relaxed);
 
-    r->tasks = bt_arena_zalloc(&r->arena, sizeof(*r->tasks));
-    r->tasks[0] = (bt_task_t){.request = r, .suffix = ""};
-    bt_edits_init(&r->tasks[0].child, &r->arena);
-    r->tasks[0].prompt_tokens = bt_intent_prompt_tokens(&r->intent, milli);
+    r->prompt_tokens = count_tokens(r, r->pool);
+    r->tasks[0].prompt_tokens = r->prompt_tokens;
     rc = bt_plan_choose(r, &choice, why, sizeof(why));
     if (rc < 0) {
+        r->record.decided_by = "nobody";
+        r->record.why = bt_arena_str(&r->arena, bt_str(why)).p;
         answer_no_plan(r, rc, why);
         return;
     }
+    note_choice(r, &choice);
     if (r->degraded)
         bt_stats_inc(&r->d->stats, degraded);
     one_task(r);
@@ -464,8 +527,13 @@ static void on_request(bt_exchange_t *x)
         bt_answer_error(r, 404, NULL, "no such route on this gateway", 0);
         return;
     }
-    if (admit(r) && read_body(r) && find_pool(r) && pin_to_maker(r))
-        go(r);
+    if (!admit(r) || !read_body(r))
+        return;
+    r->fleet = bt_fleet_ref(d->fleet);
+    if (!pin_to_maker(r))
+        return;
+    prepare(r);
+    bt_entry_start(r);
 }
 
 static void request_gone(struct bt_handler *h)

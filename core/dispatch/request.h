@@ -13,6 +13,9 @@
 #include "cluster/ledger.h"
 #include "dispatch/dispatcher.h"
 #include "dispatch/intent.h"
+#include "dispatch/record.h"
+#include "dispatch/rules.h"
+#include "dispatch/wait.h"
 #include "http/sse.h"
 
 typedef struct bt_request bt_request_t;
@@ -79,6 +82,13 @@ struct bt_leg {
     char rid[36]; /* SGLang rid, "" = none */
 };
 
+/* A decode worker that got no byte of a finished hand-off, and was exchanged for another one. */
+struct bt_swapped {
+    struct bt_swapped *before;
+    const char *decode; /* name */
+    int rc;
+};
+
 struct bt_attempt {
     bt_task_t *task;
     bt_attempt_t *before; /* the one it follows */
@@ -94,8 +104,14 @@ struct bt_attempt {
     uint64_t lease_until_ms; /* 0 = no clock */
     uint64_t prefill_done_us;
     bool ended, committed, recompute;
-    bt_timer_t blame_wait; /* decode said "KV transfer failed": whose fault is it? */
-    bt_failure_t pending;  /* the failure that waits for it */
+    uint64_t start_us, end_us; /* for records, with what it failed of and whose fault that was */
+    int fail_rc;               /* 0 = it did not */
+    enum bt_leg_role fail_leg;
+    unsigned fail_status;
+    bool guilty[2];
+    struct bt_swapped *swapped; /* the last one */
+    bt_timer_t blame_wait;      /* decode said "KV transfer failed": whose fault is it? */
+    bt_failure_t pending;       /* the failure that waits for it */
 };
 
 struct bt_task {
@@ -131,6 +147,18 @@ struct bt_handler {
     void (*drain)(struct bt_handler *h); /* may be NULL */
 };
 
+/* admit and route of one request, and ctx.vars, which plan and fallback see too. */
+struct bt_entry {
+    const struct bt_pool_policies *policies; /* of the pinned generation; `both` has the hooks */
+    bt_policy_run_t run;
+    bt_policy_vars_t vars;
+    bt_policy_request_t req;
+    bt_wait_t *wait; /* what the hook waits for now, or NULL */
+    uint64_t since_us, until_ms;
+    unsigned step;
+    bool is_late; /* its deadline is over, and it has been told */
+};
+
 struct bt_request {
     struct bt_handler handler;
     bt_list_t link;
@@ -164,8 +192,18 @@ struct bt_request {
     unsigned attempts;
     const char *policy_name, *policy_version;
     uint64_t policy_generation;
-    bt_generation_t *generation; /* pinned from the first plan to the first byte */
-    char workers[3][64];         /* names for headers and log, by leg role */
+    bt_generation_t *generation; /* pinned from the beginning to the first byte */
+    const char
+        *policies; /* which of the generation's were asked to plan: a pool's or a rule's name */
+    const char *shadow_policies; /* likewise, who planned beside */
+    struct bt_entry *entry;      /* NULL = its policy has neither admit nor route */
+    const char *pool_name;       /* of the pool that a rule or route chose; NULL = by model */
+    bt_rule_match_t rule;        /* as long as the generation is pinned */
+    bool has_shadow;             /* one is to decide beside */
+    uint64_t prompt_tokens;
+    bt_str_t session, tenant; /* x-session-id, else the body's; x-tenant-id */
+    bt_record_t record;
+    char workers[3][64]; /* names for headers and log, by leg role */
     enum bt_plan_kind kind;
     const char *fail_leg, *fail_name;
     bt_worker_t *pinned; /* /v1/responses follow-up: decode or single must be this one; reference */
@@ -180,6 +218,39 @@ void bt_request_cut(bt_request_t *r);        /* finished: stop what still drains
 void bt_request_leg_closed(bt_request_t *r); /* one leg less; may free r */
 void bt_request_note_first_byte(
     bt_request_t *r); /* the client has some of its answer: no other attempt can come */
+/* Runs it, once it is known where: plan, tasks, attempts. */
+void bt_request_go(bt_request_t *r);
+const bt_fleet_pool_t *bt_request_pool(const bt_request_t *r);
+bool bt_request_find_pool(bt_request_t *r);
+bool bt_request_refresh_pool(bt_request_t *r); /* false: no pool of today serves it */
+bool bt_request_set_pool(bt_request_t *r, const char *name);
+/* entry.c: rules, admit, route; then bt_request_go or an answer */
+void bt_entry_start(bt_request_t *r);
+void bt_entry_end(bt_request_t *r); /* gives up what waits, and ctx.vars */
+/* consult.c */
+const struct bt_pool_policies *bt_consult_policies(bt_request_t *r); /* NULL = none for its pool */
+void bt_consult_rules(bt_request_t *r);
+bt_policy_request_t bt_consult_describe(bt_request_t *r); /* borrows from r */
+int bt_consult_plan(bt_request_t *r, const bt_policy_view_t *view, bt_choice_t *choice_p);
+int bt_consult_fallback(bt_task_t *task, const bt_failure_t *f, const bt_policy_view_t *view,
+                        bt_choice_t *choice_p);
+void bt_consult_shadow(bt_request_t *r, const bt_policy_view_t *view, const bt_choice_t *taken);
+void bt_consult_error(bt_request_t *r, const struct bt_pool_policies *p, const bt_policy_t *policy,
+                      const char *text);
+void bt_consult_invalid(bt_request_t *r); /* it named workers that cannot serve */
+void bt_consult_end(bt_request_t *r);     /* lets go of the generation */
+/* candidates.c */
+/* The pool that part `pool` of the bundle plans for; NULL: there is none. A variant that names no pool serves any: the first. */
+const bt_fleet_pool_t *bt_candidates_pool(const bt_dispatcher_t *d,
+                                          const bt_policy_bundle_t *bundle, unsigned pool);
+const struct bt_candidates *bt_candidates_get(bt_dispatcher_t *d, const bt_fleet_pool_t *pool,
+                                              bt_str_t model);
+/* For generations (user: the dispatcher): copies of the sets that the pool's requests choose from now. */
+bt_warm_t *bt_candidates_warm(void *user, const bt_policy_bundle_t *bundle, unsigned pool);
+/* access_log.c */
+void bt_access_log(bt_request_t *r, uint64_t us);
+/* observe.c */
+void bt_observe_request(bt_request_t *r, uint64_t us);
 /* task.c */
 void bt_task_start(bt_task_t *task, const bt_choice_t *choice);
 void bt_task_attempt_failed(bt_task_t *task, bt_attempt_t *a, const bt_failure_t *f,

@@ -34,6 +34,13 @@ typedef struct bt_histogram {
     X(client_gone, "clients that left before their answer ended")                                  \
     X(policy_errors, "policy calls that failed; the built-in choice was used")                     \
     X(policy_invalid, "policy answers that named an unusable worker")                              \
+    X(policy_rejected, "requests that a policy's admit refused")                                   \
+    X(shadow_same, "shadow plans that chose what was chosen")                                      \
+    X(shadow_different, "shadow plans that chose other workers")                                   \
+    X(shadow_errors, "shadow plans that failed")                                                   \
+    X(observed_events, "events given to policies' observe")                                        \
+    X(observed_dropped, "events that observe did not get: too many, or it failed")                 \
+    X(ticks, "calls of policies' tick")                                                            \
     X(degraded, "requests served by a lone prefill worker")                                        \
     X(unavailable, "requests refused because no usable worker was there")                          \
     X(stream_errors, "answers that broke after their first byte")                                  \

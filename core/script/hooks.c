@@ -2,22 +2,23 @@
  * the answer inside the protection. Lists of workers are made in a protected call of their own, and only when the view is a
  * new one: that is our work, and not taken from the policy's time.
  *
- * All hooks here are pure: none may wait. There is no coroutine library, so nothing can yield; the names that a policy would
- * try are there to say so. */
+ * The hooks that are called here are pure: none may wait. Those that may are coroutines (policy_run.c), and share budgets, the
+ * view's lists and the counting of failures with these. */
 #include "script/policy_impl.h"
 
 #include "base/clock.h"
+#include "script/now.h"
 #include "script/plain.h"
 
 #include <stdio.h>
 
 /* What a loop may lose to one call. With the watchdog's millisecond and BT_COLLECT_US (renew.c) a runaway stays under 10 ms. */
 #define PLAN_BUDGET_US 2000
+#define WAITING_BUDGET_US 2000 /* each step of admit, route, tick: waiting is not counted */
 #define FALLBACK_BUDGET_US 2000
 #define OBSERVE_BUDGET_US 2000
-#define TICK_BUDGET_US 2000
 #define HANDOVER_BUDGET_US 5000
-#define START_BUDGET_US 200000 /* load and start: on no loop that serves */
+#define START_BUDGET_US 200000 /* load, and each step of start: on no loop that serves */
 #define LOAD_BUDGET_US 200000
 
 static const struct {
@@ -26,16 +27,29 @@ static const struct {
 } hooks[BT_HOOK_COUNT] = {
     [BT_HOOK_LOAD] = {"load", LOAD_BUDGET_US},
     [BT_HOOK_START] = {"start", START_BUDGET_US},
+    [BT_HOOK_ADMIT] = {"admit", WAITING_BUDGET_US},
+    [BT_HOOK_ROUTE] = {"route", WAITING_BUDGET_US},
     [BT_HOOK_PLAN] = {"plan", PLAN_BUDGET_US},
     [BT_HOOK_FALLBACK] = {"fallback", FALLBACK_BUDGET_US},
     [BT_HOOK_OBSERVE] = {"observe", OBSERVE_BUDGET_US},
-    [BT_HOOK_TICK] = {"tick", TICK_BUDGET_US},
+    [BT_HOOK_TICK] = {"tick", WAITING_BUDGET_US},
     [BT_HOOK_HANDOVER] = {"handover", HANDOVER_BUDGET_US},
 };
 
 const char *bt_hook_name(enum bt_policy_hook hook)
 {
     return hooks[hook].name;
+}
+
+unsigned bt_hook_budget_us(enum bt_policy_hook hook)
+{
+    return hooks[hook].budget_us;
+}
+
+bool bt_hook_may_wait(enum bt_policy_hook hook)
+{
+    return hook == BT_HOOK_START || hook == BT_HOOK_ADMIT || hook == BT_HOOK_ROUTE ||
+           hook == BT_HOOK_TICK;
 }
 
 /* ---- what hooks get ---- */
@@ -103,21 +117,22 @@ static void push_events(lua_State *L, const bt_policy_event_t *events, unsigned 
     }
 }
 
-/* start(params, old) -> ctx.state */
-static void enter_start(lua_State *L, bt_policy_t *policy)
+/* Of nobody, of another policy, of a VM that is gone: nil. */
+void bt_ctx_take_vars(lua_State *L, bt_policy_t *policy)
 {
-    bt_vm_push(L, policy->params_ref);
-    bt_plain_push(L, policy->call.old);
-    lua_call(L, 2, 1);
-    if (lua_isnil(L, -1))
-        return; /* the empty table stays */
-    if (!lua_istable(L, -1))
-        luaL_error(L,
-                   "start returned a %s value; it must be a table (it becomes ctx.state), or nil",
-                   luaL_typename(L, -1));
+    const bt_policy_request_t *req = policy->call.req;
+    const bt_policy_vars_t *vars = req != NULL ? req->vars : NULL;
+
+    if (!bt_policy_has_entry(policy))
+        return;
     bt_vm_push(L, policy->ctx_ref);
-    lua_insert(L, -2);
-    lua_setfield(L, -2, "state");
+    lua_pushliteral(L, "vars");
+    if (vars != NULL && vars->policy == policy && vars->epoch == policy->epoch)
+        bt_vm_push(L, vars->ref);
+    else
+        lua_pushnil(L);
+    lua_rawset(L, -3);
+    lua_pop(L, 1);
 }
 
 static void enter_handover(lua_State *L, bt_policy_t *policy)
@@ -146,11 +161,9 @@ static int enter(lua_State *L)
     bt_policy_t *policy = bt_policy_of(L);
     enum bt_policy_hook hook = policy->call.hook;
 
+    bt_ctx_take_vars(L, policy);
     bt_vm_push(L, policy->hook_refs[hook]);
     switch (hook) {
-    case BT_HOOK_START:
-        enter_start(L, policy);
-        break;
     case BT_HOOK_HANDOVER:
         enter_handover(L, policy);
         break;
@@ -158,12 +171,6 @@ static int enter(lua_State *L)
         push_events(L, policy->call.events, policy->call.event_count);
         bt_vm_push(L, policy->ctx_ref);
         lua_call(L, 2, 0);
-        break;
-    case BT_HOOK_TICK:
-        lua_pushnumber(L, (lua_Number) policy->call.tick_ms);
-        bt_vm_push(L, policy->view_ref);
-        bt_vm_push(L, policy->ctx_ref);
-        lua_call(L, 3, 0);
         break;
     default:
         enter_choice(L, policy);
@@ -200,7 +207,19 @@ static bool make_lists(bt_policy_t *policy)
     return bt_vm_call(&policy->vm, 0, policy->error, sizeof(policy->error)) == 0;
 }
 
-static int call_hook(bt_policy_t *policy, enum bt_policy_hook hook)
+/* The collector's work for what was made is done here too, or the first calls would do it in steps. */
+int bt_policy_prewarm(bt_policy_t *policy, const bt_policy_view_t *view)
+{
+    bool ready;
+
+    policy->call.view = view;
+    ready = bt_view_find(policy, view) || make_lists(policy);
+    policy->call.view = NULL;
+    lua_gc(policy->vm.L, LUA_GCCOLLECT, 0);
+    return ready ? 0 : BT_E_NOMEM;
+}
+
+int bt_hook_call(bt_policy_t *policy, enum bt_policy_hook hook, int ref)
 {
     const bt_policy_view_t *view = policy->call.view;
     enum bt_vm_end end = BT_VM_ERROR;
@@ -212,14 +231,14 @@ static int call_hook(bt_policy_t *policy, enum bt_policy_hook hook)
     now_us = bt_clock_us();
     policy->call.running = true;
     policy->call.serial++;
-    policy->call.now_ms = now_us / 1000;
+    policy->call.now_ms = bt_now_or(now_us) / 1000;
     memset(&policy->call.choice, 0, sizeof(policy->call.choice));
     if (view != NULL && !bt_view_find(policy, view)) {
         ready = make_lists(policy);
         now_us = bt_clock_us();
     }
     if (ready) {
-        bt_vm_push(policy->vm.L, policy->enter_ref);
+        bt_vm_push(policy->vm.L, ref);
         end = run(policy, hook, 0, now_us, policy->error, sizeof(policy->error));
     }
     policy->call.running = false;
@@ -238,7 +257,7 @@ int bt_policy_plan(bt_policy_t *policy, enum bt_policy_part part, const bt_polic
     policy->call.req = req;
     policy->call.view = view;
     policy->call.failure = NULL;
-    rc = call_hook(policy, BT_HOOK_PLAN);
+    rc = bt_hook_call(policy, BT_HOOK_PLAN, policy->enter_ref);
     if (rc == 0)
         *choice_p = policy->call.choice;
     return rc;
@@ -256,40 +275,33 @@ int bt_policy_fallback(bt_policy_t *policy, const bt_policy_request_t *req,
     policy->call.req = req;
     policy->call.view = view;
     policy->call.failure = failure;
-    rc = call_hook(policy, BT_HOOK_FALLBACK);
+    rc = bt_hook_call(policy, BT_HOOK_FALLBACK, policy->enter_ref);
     if (rc == 0)
         *choice_p = policy->call.choice;
     return rc;
 }
 
-/* No request: req refuses, because there is none to look at. */
-static int call_without_request(bt_policy_t *policy, enum bt_policy_hook hook,
-                                const bt_policy_view_t *view)
+/* No request and no view: both refuse, because there is none to look at. */
+static int call_alone(bt_policy_t *policy, enum bt_policy_hook hook)
 {
     if (policy->hook_refs[hook] == LUA_NOREF)
         return BT_E_AGAIN;
     policy->call.req = NULL;
-    policy->call.view = view;
+    policy->call.view = NULL;
     policy->call.failure = NULL;
-    return call_hook(policy, hook);
+    return bt_hook_call(policy, hook, policy->enter_ref);
 }
 
 int bt_policy_observe(bt_policy_t *policy, const bt_policy_event_t *events, unsigned count)
 {
     policy->call.events = events;
     policy->call.event_count = count;
-    return call_without_request(policy, BT_HOOK_OBSERVE, NULL);
-}
-
-int bt_policy_tick(bt_policy_t *policy, uint64_t now_ms, const bt_policy_view_t *view)
-{
-    policy->call.tick_ms = now_ms;
-    return call_without_request(policy, BT_HOOK_TICK, view);
+    return call_alone(policy, BT_HOOK_OBSERVE);
 }
 
 int bt_policy_handover(bt_policy_t *policy, bt_value_t **data_p)
 {
-    int rc = call_without_request(policy, BT_HOOK_HANDOVER, NULL);
+    int rc = call_alone(policy, BT_HOOK_HANDOVER);
 
     if (rc == 0)
         *data_p = policy->call.data;
@@ -361,8 +373,7 @@ static int make_ctx(lua_State *L)
 
 int bt_hooks_start(bt_policy_t *policy, const bt_value_t *old, char *err, size_t err_size)
 {
-    enum bt_vm_end end;
-    char why[400];
+    int rc;
 
     lua_pushcfunction(policy->vm.L, make_ctx);
     if (bt_vm_call(&policy->vm, 0, err, err_size) != 0)
@@ -370,14 +381,9 @@ int bt_hooks_start(bt_policy_t *policy, const bt_value_t *old, char *err, size_t
     if (policy->hook_refs[BT_HOOK_START] == LUA_NOREF)
         return 0;
     policy->call.old = old;
-    bt_vm_push(policy->vm.L, policy->enter_ref);
-    end = bt_hook_run(policy, BT_HOOK_START, 0, why, sizeof(why));
+    rc = bt_run_start(policy, err, err_size);
     policy->call.old = NULL;
-    if (end == BT_VM_DONE)
-        return 0;
-    snprintf(err, err_size, "%s%s%s", strstr(why, ".lua:") == NULL ? policy->path : "",
-             strstr(why, ".lua:") == NULL ? ": " : "", why);
-    return BT_E_POLICY;
+    return rc;
 }
 
 /* ---- opening ---- */
@@ -398,31 +404,6 @@ void bt_hooks_read(lua_State *L, bt_policy_t *policy)
     }
 }
 
-/* Upvalue 1: the name that was called. */
-static int cannot_wait(lua_State *L)
-{
-    const char *hook = bt_hook_name(bt_policy_of(L)->call.hook);
-
-    return luaL_error(
-        L, "%s: %s is a pure hook and cannot wait; decide from what req, view and ctx.state hold",
-        lua_tostring(L, lua_upvalueindex(1)), hook);
-}
-
-static void refuse_waiting(lua_State *L)
-{
-    static const char *const names[] = {"sleep", "http"};
-
-    lua_pushliteral(L, "baton");
-    lua_rawget(L, LUA_GLOBALSINDEX);
-    for (int i = 0; i < 2; i++) {
-        lua_pushstring(L, names[i]);
-        lua_pushfstring(L, "baton.%s", names[i]);
-        lua_pushcclosure(L, cannot_wait, 1);
-        lua_rawset(L, -3);
-    }
-    lua_pop(L, 1);
-}
-
 static int function_ref(lua_State *L, lua_CFunction fn)
 {
     lua_pushcfunction(L, fn);
@@ -437,5 +418,4 @@ void bt_hooks_open(lua_State *L, bt_policy_t *policy)
     lua_newtable(L);
     lua_setfield(L, -2, "state");
     policy->ctx_ref = luaL_ref(L, LUA_REGISTRYINDEX);
-    refuse_waiting(L);
 }

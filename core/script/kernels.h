@@ -80,6 +80,10 @@ typedef struct bt_term {
 void bt_term_check(lua_State *L, bt_policy_t *policy, int idx, bt_term_t *term); /* raises */
 /* The field of each worker times the weight; HUGE_VAL where it is not known. */
 void bt_term_fill(lua_State *L, const bt_rows_t *rows, const bt_term_t *term, double *values);
+/* Scores of a ranking, values[i] * unit each, for whoever keeps a record of the call; values that are not finite are left out. */
+void bt_kernels_trace(bt_policy_t *policy, const bt_rows_t *rows, const double *values,
+                      double unit);
+bool bt_kernels_is_traced(const bt_policy_t *policy);
 
 /* ---- kernels_prefix.c ---- */
 /* Leading blocks of this request's prompt that the worker is thought to have; 0 before the first prefix_match of a call. */

@@ -63,6 +63,25 @@ static uint64_t score(const bt_rows_t *rows, const uint64_t *place, unsigned i, 
     return mix((place != NULL ? place[i] : place_of(rows->workers[i])) ^ key);
 }
 
+/* A worker's place in the key's order, as a number below 1: the largest comes first. */
+static double rank_of(uint64_t value)
+{
+    return (double) (value >> (64 - NUMBER_BITS)) / (double) (UINT64_C(1) << NUMBER_BITS);
+}
+
+static void trace_order(lua_State *L, const bt_rows_t *rows, const uint64_t *place, uint64_t key)
+{
+    bt_policy_t *policy = bt_policy_of(L);
+    double *ranks;
+
+    if (!bt_kernels_is_traced(policy))
+        return;
+    ranks = bt_kernels_values(L, policy, rows->count);
+    for (unsigned i = 0; i < rows->count; i++)
+        ranks[i] = rank_of(score(rows, place, i, key));
+    bt_kernels_trace(policy, rows, ranks, 1);
+}
+
 struct top {
     unsigned at[TOP_MAX];
     uint64_t scores[TOP_MAX];
@@ -100,6 +119,7 @@ static int kernel_rendezvous(lua_State *L)
     place = places(L, &rows);
     for (unsigned i = 0; i < rows.count; i++)
         top_add(&top, i, score(&rows, place, i, key));
+    trace_order(L, &rows, place, key);
     if (!is_list) {
         if (top.count != 0)
             bt_rows_push(L, &rows, top.at[0]);
@@ -160,6 +180,7 @@ static int kernel_bounded_hash(lua_State *L)
         best_below = below;
         best_score = value;
     }
+    trace_order(L, &rows, place, key); /* takes the loads' scratch */
     if (best < 0)
         return 0;
     bt_rows_push(L, &rows, (unsigned) best);

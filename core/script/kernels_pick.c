@@ -62,11 +62,70 @@ void bt_term_fill(lua_State *L, const bt_rows_t *rows, const bt_term_t *term, do
     }
 }
 
+/* ---- the trace ---- */
+
+/* Does somebody keep a record of this call? */
+static bt_policy_trace_t *trace_of(const bt_policy_t *policy)
+{
+    return policy->call.running && policy->call.req != NULL ? policy->call.req->trace : NULL;
+}
+
+/* Rankings of one list come in the same order each time: hint is where the worker before was found. */
+static void note_score(bt_policy_trace_t *trace, uint64_t worker, double score, unsigned *hint_p)
+{
+    unsigned at = trace->count;
+
+    for (unsigned i = 0; i < trace->count; i++) {
+        at = (*hint_p + i) % trace->count;
+        if (trace->scores[at].worker == worker)
+            break;
+        at = trace->count;
+    }
+    if (at == trace->cap)
+        return;
+    trace->count += at == trace->count;
+    trace->scores[at] = (struct bt_policy_score){worker, score};
+    *hint_p = at + 1;
+}
+
+void bt_kernels_trace(bt_policy_t *policy, const bt_rows_t *rows, const double *values, double unit)
+{
+    bt_policy_trace_t *trace = trace_of(policy);
+    unsigned hint = 0;
+
+    if (trace == NULL)
+        return;
+    for (unsigned i = 0; i < rows->count && i < trace->cap; i++)
+        if (isfinite(values[i]))
+            note_score(trace, rows->workers[i]->id, values[i] * unit + 0.0, &hint);
+}
+
+bool bt_kernels_is_traced(const bt_policy_t *policy)
+{
+    return trace_of(policy) != NULL;
+}
+
+/* baton.note_score(worker, number): for policies that rank by hand; does nothing when nobody keeps a record */
+static int kernel_note_score(lua_State *L)
+{
+    const bt_row_t *row = bt_row_check(L, 1);
+    const double score = luaL_checknumber(L, 2);
+    bt_policy_trace_t *trace = trace_of(bt_policy_of(L));
+    unsigned hint = 0;
+
+    if (trace != NULL && isfinite(score))
+        note_score(trace, row->worker->id, score, &hint);
+    return 0;
+}
+
+/* ---- rankings ---- */
+
 struct ranking {
     bt_policy_t *policy;
     const bt_term_t *terms;
     unsigned count;
     bool is_sum; /* one weighted sum, instead of fields in order */
+    double sign; /* -1: the most is the best; weights carry it already */
 };
 
 /* Adds the other terms of a sum; `more` is scratch. What weighs nothing need not be known. */
@@ -129,6 +188,7 @@ static int push_best(lua_State *L, const struct ranking *r)
     bt_term_fill(L, &rows, &r->terms[0], values);
     add_terms(L, r, &rows, values, values + rows.count);
     best = best_of(r, &rows, values);
+    bt_kernels_trace(r->policy, &rows, values, r->sign);
     if (best < 0)
         return 0;
     bt_rows_push(L, &rows, (unsigned) best);
@@ -154,7 +214,7 @@ static int rank_fields(lua_State *L, double sign)
     bt_term_t terms[BT_TERMS_MAX];
     unsigned count = check_fields(L, 2, sign, terms);
 
-    return push_best(L, &(struct ranking){bt_policy_of(L), terms, count, false});
+    return push_best(L, &(struct ranking){bt_policy_of(L), terms, count, false, sign});
 }
 
 static int rank_sum(lua_State *L, double sign)
@@ -169,7 +229,7 @@ static int rank_sum(lua_State *L, double sign)
         bt_term_check(L, policy, 2 * i + 2, &terms[i]);
         terms[i].weight = sign * luaL_checknumber(L, 2 * i + 3);
     }
-    return push_best(L, &(struct ranking){policy, terms, (unsigned) count, true});
+    return push_best(L, &(struct ranking){policy, terms, (unsigned) count, true, sign});
 }
 
 /* baton.argmin(list, field, tie_field...) */
@@ -293,22 +353,20 @@ static int kernel_power_of_k(lua_State *L)
     for (unsigned i = 0; i < few.count; i++)
         drawn[i] = rows.workers[at[i]];
     bt_term_fill(L, &few, &terms[0], values);
+    bt_kernels_trace(policy, &few, values, 1);
     bt_rows_push(L, &rows,
-                 at[best_of(&(struct ranking){policy, terms, fields, false}, &few, values)]);
+                 at[best_of(&(struct ranking){policy, terms, fields, false, 1}, &few, values)]);
     return 1;
 }
 
 void bt_kernels_add_pick(lua_State *L)
 {
-    static const luaL_Reg kernels[] = {{"argmin", kernel_argmin},
-                                       {"argmax", kernel_argmax},
-                                       {"argmin_sum", kernel_argmin_sum},
-                                       {"argmax_sum", kernel_argmax_sum},
-                                       {"range", kernel_range},
-                                       {"random", kernel_random},
-                                       {"pick2", kernel_pick2},
-                                       {"power_of_k", kernel_power_of_k},
-                                       {NULL, NULL}};
+    static const luaL_Reg kernels[] = {
+        {"argmin", kernel_argmin},         {"argmax", kernel_argmax},
+        {"argmin_sum", kernel_argmin_sum}, {"argmax_sum", kernel_argmax_sum},
+        {"range", kernel_range},           {"random", kernel_random},
+        {"pick2", kernel_pick2},           {"note_score", kernel_note_score},
+        {"power_of_k", kernel_power_of_k}, {NULL, NULL}};
 
     bt_kernels_set(L, kernels);
 }

@@ -1,7 +1,7 @@
 /* How it works: names of counters and rates that all loops share, as Lua calls them. */
 #include "script/kernels.h"
 
-#include "base/clock.h"
+#include "script/now.h"
 #include "script/rate.h"
 #include "script/shared_local.h"
 
@@ -11,13 +11,26 @@
 
 /* ---- baton.shared_local ---- */
 
+/* The name at 1. That of a shadow gets its prefix, so nobody else's is touched. */
+static bt_str_t check_name(lua_State *L)
+{
+    const char *prefix = bt_policy_of(L)->shadow;
+
+    (void) luaL_checkstring(L, 1);
+    if (prefix[0] != '\0') {
+        lua_pushstring(L, prefix);
+        lua_pushvalue(L, 1);
+        lua_concat(L, 2);
+        lua_replace(L, 1);
+    }
+    return bt_vm_str(L, 1);
+}
+
 static _Atomic int64_t *check_cell(lua_State *L)
 {
-    bt_str_t name = BT_STR_NULL;
-    _Atomic int64_t *cell;
+    const bool is_empty = luaL_checkstring(L, 1)[0] == '\0' && lua_objlen(L, 1) == 0;
+    _Atomic int64_t *cell = is_empty ? NULL : bt_shared_local_cell(check_name(L));
 
-    name.p = luaL_checklstring(L, 1, &name.n);
-    cell = bt_shared_local_cell(name);
     if (cell == NULL)
         luaL_error(L, "shared_local: a name has 1 to %d bytes, and there are at most %d names",
                    BT_SHARED_LOCAL_NAME_MAX, BT_SHARED_LOCAL_MAX);
@@ -62,14 +75,6 @@ static int shared_set(lua_State *L)
 
 /* ---- rates ---- */
 
-static bt_str_t check_name(lua_State *L)
-{
-    bt_str_t name = BT_STR_NULL;
-
-    name.p = luaL_checklstring(L, 1, &name.n);
-    return name;
-}
-
 static double check_range(lua_State *L, int idx, double low, double high, const char *what)
 {
     double value = luaL_checknumber(L, idx);
@@ -82,7 +87,7 @@ static double check_range(lua_State *L, int idx, double low, double high, const 
 static int kernel_ewma(lua_State *L)
 {
     bt_str_t name = check_name(L);
-    uint64_t now_us = bt_clock_us();
+    uint64_t now_us = bt_now_us();
     double value, weight;
 
     if (lua_isnoneornil(L, 2)) {
@@ -103,7 +108,7 @@ static int kernel_take(lua_State *L)
     double per_s = check_range(L, 2, 1e-6, 1e12, "a rate above 0");
     double burst = check_range(L, 3, 0, 1e12, "0 or more");
     double cost = lua_isnoneornil(L, 4) ? 1 : check_range(L, 4, 0, 1e12, "0 or more");
-    double wait_s = bt_rate_take(check_name(L), per_s, burst, cost, bt_clock_us());
+    double wait_s = bt_rate_take(check_name(L), per_s, burst, cost, bt_now_us());
 
     lua_pushboolean(L, wait_s == 0);
     if (wait_s == 0 || wait_s == HUGE_VAL)
@@ -118,8 +123,8 @@ static int kernel_window(lua_State *L)
     double amount = check_range(L, 2, -1e300, 1e300, "a finite number");
     double seconds = check_range(L, 3, 0.001, 86400, "0.001 to 86400 seconds");
 
-    lua_pushnumber(
-        L, bt_rate_window(check_name(L), amount, (uint64_t) (seconds * 1e6), bt_clock_us()));
+    lua_pushnumber(L,
+                   bt_rate_window(check_name(L), amount, (uint64_t) (seconds * 1e6), bt_now_us()));
     return 1;
 }
 

@@ -9,7 +9,7 @@
 #ifndef BT_SCRIPT_LUATABLE_H
 #define BT_SCRIPT_LUATABLE_H
 
-#include "base/str.h"
+#include "base/text.h"
 
 enum bt_value_type {
     BT_VALUE_BOOL,
@@ -33,5 +33,10 @@ typedef struct bt_value {
 int bt_lua_table_load(const char *path, bt_value_t **root_p, char *err, size_t err_size);
 void bt_value_free(bt_value_t *root);
 const bt_value_t *bt_value_get(const bt_value_t *table, const char *key);
+/* plain.c. NULL of NULL, and when memory is short. */
+bt_value_t *bt_value_copy(const bt_value_t *value);
+/* Same members, same values; NULL equals NULL only. */
+bool bt_value_equal(const bt_value_t *a, const bt_value_t *b);
+void bt_value_json(const bt_value_t *value, bt_text_t *out);
 
 #endif

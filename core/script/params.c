@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 static const char *const type_names[] = {"number", "integer", "string", "boolean", "list", NULL};
-static const char *const member_names[] = {"type", "min", "max", "enum", "default", "doc", NULL};
+const char *const bt_param_members[] = {"type", "min", "max", "enum", "default", "doc", NULL};
 static const char *const value_names[] = {"a boolean", "a number", "a string", "a list", "a table"};
 
 struct problem {
@@ -219,9 +219,9 @@ static int check_members(const bt_value_t *d, const char *path, const struct pro
         const char *key = d->items[i].key, *nearest;
         bool known = false;
 
-        for (int k = 0; member_names[k] != NULL; k++)
-            known |= strcmp(member_names[k], key) == 0;
-        nearest = bt_vm_nearest(member_names, bt_str(key));
+        for (int k = 0; bt_param_members[k] != NULL; k++)
+            known |= strcmp(bt_param_members[k], key) == 0;
+        nearest = bt_vm_nearest(bt_param_members, bt_str(key));
         if (!known)
             return say(to, "%s.%s: not known here%s%s%s", path, key,
                        nearest != NULL ? " (did you mean '" : "", nearest != NULL ? nearest : "",

@@ -53,4 +53,7 @@ void bt_params_schema(const bt_params_t *p, const char *title, bt_text_t *out);
 /* One paragraph a parameter, for people. */
 void bt_params_doc(const bt_params_t *p, bt_text_t *out);
 
+/* Members of a declaration, NULL-terminated. */
+extern const char *const bt_param_members[];
+
 #endif

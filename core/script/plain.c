@@ -4,6 +4,7 @@
 
 #include "script/vm.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -226,4 +227,63 @@ bt_value_t *bt_value_copy(const bt_value_t *value)
         return copy;
     bt_value_free(copy);
     return NULL;
+}
+
+/* ---- comparing, showing ---- */
+
+static bool same_text(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+bool bt_value_equal(const bt_value_t *a, const bt_value_t *b)
+{
+    if (a == NULL || b == NULL || a == b)
+        return a == b;
+    if (a->type != b->type || a->count != b->count || !same_text(a->key, b->key))
+        return false;
+    if (a->type == BT_VALUE_BOOL)
+        return a->boolean == b->boolean;
+    if (a->type == BT_VALUE_NUMBER)
+        return a->number == b->number;
+    if (a->type == BT_VALUE_STRING)
+        return same_text(a->string, b->string);
+    for (unsigned i = 0; i < a->count; i++)
+        if (!bt_value_equal(&a->items[i], &b->items[i]))
+            return false;
+    return true;
+}
+
+static void put_number(double number, bt_text_t *out)
+{
+    char text[40];
+
+    snprintf(text, sizeof(text), "%.15g", number);
+    if (strtod(text, NULL) != number)
+        snprintf(text, sizeof(text), "%.17g", number);
+    bt_text_puts(out, isfinite(number) ? text : "null");
+}
+
+void bt_value_json(const bt_value_t *value, bt_text_t *out)
+{
+    const bool is_list = value->type == BT_VALUE_LIST;
+
+    if (value->type == BT_VALUE_BOOL) {
+        bt_text_puts(out, value->boolean ? "true" : "false");
+    } else if (value->type == BT_VALUE_NUMBER) {
+        put_number(value->number, out);
+    } else if (value->type == BT_VALUE_STRING) {
+        bt_text_json_str(out, bt_str(value->string));
+    } else {
+        bt_text_puts(out, is_list ? "[" : "{");
+        for (unsigned i = 0; i < value->count; i++) {
+            bt_text_puts(out, i > 0 ? "," : "");
+            if (!is_list) {
+                bt_text_json_str(out, bt_str(value->items[i].key));
+                bt_text_puts(out, ":");
+            }
+            bt_value_json(&value->items[i], out);
+        }
+        bt_text_puts(out, is_list ? "]" : "}");
+    }
 }

@@ -21,7 +21,4 @@
 void bt_plain_read(lua_State *L, int idx, const char *what, bt_value_t **root_p);
 /* Pushes a copy; NULL is nil. Raises when memory is short. */
 void bt_plain_push(lua_State *L, const bt_value_t *value);
-/* NULL of NULL, and when memory is short. */
-bt_value_t *bt_value_copy(const bt_value_t *value);
-
 #endif

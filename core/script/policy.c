@@ -1,5 +1,5 @@
 /* How it works: a policy file runs once, at load, and returns a closed table; its hooks are kept by reference. What can be said
- * about the table without running more of it is said here; hooks.c calls, renew.c deals with failures.
+ * about the table without running more of it is said here; hooks.c and policy_run.c call, renew.c deals with failures.
  *
  * Policy code never runs compiled: a hook that stops a runaway is not seen by compiled code, and at this size the
  * interpreter costs little. What is hot is in kernels*.c. */
@@ -15,11 +15,9 @@
 #define VM_CAP_BYTES ((size_t) 64 << 20) /* ten thousand workers need about three MiB */
 #define API_VERSION 1
 
-static const char *const file_keys[] = {"api",   "name",     "version",  "params",
-                                        "start", "plan",     "fallback", "observe",
-                                        "tick",  "handover", NULL};
-/* Hooks of the contract that this version does not call: refused, because silence would be a lie. */
-static const char *const later_keys[] = {"admit", "route", NULL};
+const char *const bt_policy_members[] = {"api",   "name",     "version", "params",   "start",
+                                         "admit", "route",    "plan",    "fallback", "observe",
+                                         "tick",  "handover", NULL};
 
 /* ---- the policy's table (stack index 1) ---- */
 
@@ -36,10 +34,8 @@ static void check_keys(lua_State *L)
     for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) {
         int key = lua_gettop(L) - 1;
 
-        if (is_listed(later_keys, L, key))
-            luaL_error(L, "'%s' is not supported by this version", lua_tostring(L, key));
-        if (!is_listed(file_keys, L, key))
-            bt_vm_unknown(L, "member of a policy", file_keys, key);
+        if (!is_listed(bt_policy_members, L, key))
+            bt_vm_unknown(L, "member of a policy", bt_policy_members, key);
     }
 }
 
@@ -90,6 +86,7 @@ static int open_api(lua_State *L)
     bt_kernels_open(L, policy);
     bt_choice_open(L, policy);
     bt_hooks_open(L, policy);
+    bt_runs_open(L, policy);
     return 0;
 }
 
@@ -185,38 +182,48 @@ static int open_vm(bt_policy_t *policy, char *err, size_t err_size)
     return bt_vm_call(&policy->vm, 0, err, err_size) == 0 ? 0 : BT_E_NOMEM;
 }
 
-static int fill(bt_policy_t *policy, const char *path, bt_str_t text, const bt_value_t *params,
-                const bt_value_t *old, char *err, size_t err_size)
+/* A shadow's names are those of its file: the same on every loop, and after a reload. */
+static void name_shadow(bt_policy_t *policy, bool is_shadow)
+{
+    if (is_shadow)
+        snprintf(policy->shadow, sizeof(policy->shadow),
+                 "~%08x:", (unsigned) bt_str_hash(bt_str(policy->path)));
+}
+
+static int fill(bt_policy_t *policy, const bt_policy_spec_t *spec, char *err, size_t err_size)
 {
     int rc = 0;
 
-    policy->path = strdup(path);
-    policy->text = bt_str_dup(text);
-    policy->text_n = text.n;
+    policy->path = strdup(spec->path);
+    policy->text = bt_str_dup(spec->text);
+    policy->text_n = spec->text.n;
+    policy->serve = spec->serve;
+    policy->serve_user = spec->serve_user;
+    policy->epoch = bt_policy_next_epoch();
     if (policy->path == NULL || policy->text == NULL)
         return BT_E_NOMEM;
+    name_shadow(policy, spec->is_shadow);
     rc = open_vm(policy, err, err_size);
     if (rc == 0)
         rc = run_file(policy, err, err_size);
     if (rc == 0)
-        rc = take_params(policy, params, err, err_size);
-    return rc == 0 ? bt_hooks_start(policy, old, err, err_size) : rc;
+        rc = take_params(policy, spec->params, err, err_size);
+    return rc == 0 ? bt_hooks_start(policy, spec->old, err, err_size) : rc;
 }
 
-int bt_policy_make(bt_policy_t **policy_p, const char *path, bt_str_t text,
-                   const bt_value_t *params, const bt_value_t *old, char *err, size_t err_size)
+int bt_policy_make(bt_policy_t **policy_p, const bt_policy_spec_t *spec, char *err, size_t err_size)
 {
     bt_policy_t *policy = calloc(1, sizeof(*policy));
     int rc = BT_E_NOMEM;
 
-    snprintf(err, err_size, "%s: out of memory", path);
+    snprintf(err, err_size, "%s: out of memory", spec->path);
     if (policy == NULL)
         return rc;
     if (bt_watchdog_start() != 0) {
         free(policy);
         return rc;
     }
-    rc = fill(policy, path, text, params, old, err, err_size);
+    rc = fill(policy, spec, err, err_size);
     if (rc == 0)
         *policy_p = policy;
     else
@@ -227,19 +234,23 @@ int bt_policy_make(bt_policy_t **policy_p, const char *path, bt_str_t text,
 int bt_policy_load_text(bt_policy_t **policy_p, const char *path, bt_str_t text, char *err,
                         size_t err_size)
 {
-    return bt_policy_make(policy_p, path, text, NULL, NULL, err, err_size);
+    const bt_policy_spec_t spec = {.path = path, .text = text};
+
+    return bt_policy_make(policy_p, &spec, err, err_size);
 }
 
 int bt_policy_load_with(bt_policy_t **policy_p, const char *name, const char *policy_dir,
                         const bt_value_t *params, const bt_value_t *old, char *err, size_t err_size)
 {
+    bt_policy_spec_t spec = {.params = params, .old = old};
     bt_policy_source_t *source;
     int rc = bt_policy_source_open(&source, name, policy_dir, err, err_size);
 
     if (rc != 0)
         return rc;
-    rc = bt_policy_make(policy_p, source->path, (bt_str_t){source->text, source->size}, params, old,
-                        err, err_size);
+    spec.path = source->path;
+    spec.text = (bt_str_t){source->text, source->size};
+    rc = bt_policy_make(policy_p, &spec, err, err_size);
     bt_policy_source_unref(source);
     return rc;
 }
@@ -258,6 +269,8 @@ void bt_policy_free(bt_policy_t *policy)
     free(policy->text);
     bt_params_fini(&policy->params);
     bt_value_free(policy->call.data);
+    bt_value_free(policy->json.tree);
+    bt_text_fini(&policy->json.text);
     free(policy);
     bt_watchdog_stop();
 }
@@ -270,6 +283,20 @@ const char *bt_policy_name(const bt_policy_t *policy)
 const char *bt_policy_version(const bt_policy_t *policy)
 {
     return policy->version;
+}
+
+bool bt_policy_has_entry(const bt_policy_t *policy)
+{
+    return policy->hook_refs[BT_HOOK_ADMIT] != LUA_NOREF ||
+           policy->hook_refs[BT_HOOK_ROUTE] != LUA_NOREF;
+}
+
+bool bt_policy_has_hook(const bt_policy_t *policy, const char *name)
+{
+    for (int hook = BT_HOOK_START; hook < BT_HOOK_COUNT; hook++)
+        if (strcmp(bt_hook_name((enum bt_policy_hook) hook), name) == 0)
+            return policy->hook_refs[hook] != LUA_NOREF;
+    return false;
 }
 
 const char *bt_policy_hook_at(const bt_policy_t *policy, unsigned i)

@@ -38,9 +38,22 @@ typedef struct bt_policy_request {
     bool stream;
     unsigned n;
     uint64_t prompt_bytes, prompt_tokens;
+    bt_str_t klass; /* what route called it: req.class */
     bt_str_t
         prompt; /* raw JSON value of the prompt (text, ids, messages); NULL = none. Only kernels look at it. */
+    struct bt_policy_vars
+        *vars; /* ctx.vars (policy_run.h), or NULL: this policy has no admit and no route */
+    struct bt_policy_trace *trace; /* where kernels write scores, or NULL: nobody asked */
 } bt_policy_request_t;
+
+/* Scores as kernels gave them, for decision records. The last score of a worker in a call is the one that counts. */
+typedef struct bt_policy_trace {
+    struct bt_policy_score {
+        uint64_t worker;
+        double score;
+    } * scores; /* room for cap; what does not fit is left out */
+    unsigned count, cap;
+} bt_policy_trace_t;
 
 /* Candidates: usable workers of the pool, in fleet order. Borrowed for the call. */
 typedef struct bt_policy_view {
@@ -89,8 +102,25 @@ int bt_policy_load(bt_policy_t **policy_p, const char *name, const char *policy_
 /* The same from text in memory; path stands in messages. policy_source.h keeps such texts. */
 int bt_policy_load_text(bt_policy_t **policy_p, const char *path, bt_str_t text, char *err,
                         size_t err_size);
-int bt_policy_make(bt_policy_t **policy_p, const char *path, bt_str_t text,
-                   const bt_value_t *params, const bt_value_t *old, char *err, size_t err_size);
+
+/* Everything that a policy is made of. */
+struct bt_want;
+struct bt_want_answer;
+typedef struct bt_policy_spec {
+    const char *path; /* stands in messages */
+    bt_str_t text;
+    const bt_value_t *params; /* a table, NULL = defaults; copied */
+    const bt_value_t *old;    /* what the generation before handed over, NULL = none; copied */
+    bool
+        is_shadow; /* decides without effect: its baton.shared_local, rates and prefix index are its own names */
+    /* Serves what start waits for (policy_run.h) and may block; NULL = start is told that it cannot wait here. Called again,
+     * by a thread of its own, whenever the VM is made anew: serve_user lives as long as the policy. What it answers (body) is
+     * good until its next call. */
+    int (*serve)(void *user, const struct bt_want *want, struct bt_want_answer *answer_p);
+    void *serve_user;
+} bt_policy_spec_t;
+int bt_policy_make(bt_policy_t **policy_p, const bt_policy_spec_t *spec, char *err,
+                   size_t err_size);
 /* bt_policy_load with values for its parameters (a table, NULL = defaults) and what the generation before handed over (NULL = none);
  * both are copied. A value that does not fit: BT_E_CONFIG, "params.weight: 12 is above max 10". */
 int bt_policy_load_with(bt_policy_t **policy_p, const char *name, const char *policy_dir,
@@ -99,6 +129,9 @@ int bt_policy_load_with(bt_policy_t **policy_p, const char *name, const char *po
 void bt_policy_free(bt_policy_t *policy);
 const char *bt_policy_name(const bt_policy_t *policy);
 const char *bt_policy_version(const bt_policy_t *policy);
+/* Makes the lists of a view ahead of the first plan with its key, and tidies up: milliseconds where there are many workers, so
+ * on the thread that has made the policy. What fails here the first plan tries again. */
+int bt_policy_prewarm(bt_policy_t *policy, const bt_policy_view_t *view);
 /* part PREFILL/DECODE: only that side of the answer is required (separately chosen policies); the other may be NULL. */
 int bt_policy_plan(bt_policy_t *policy, enum bt_policy_part part, const bt_policy_request_t *req,
                    const bt_policy_view_t *view, bt_choice_t *choice_p);
@@ -106,11 +139,12 @@ int bt_policy_plan(bt_policy_t *policy, enum bt_policy_part part, const bt_polic
 int bt_policy_fallback(bt_policy_t *policy, const bt_policy_request_t *req,
                        const bt_policy_view_t *view, const bt_policy_failure_t *failure,
                        bt_choice_t *choice_p);
-/* The pure hooks that answer nothing. BT_E_AGAIN: the policy has no such hook. now_ms is CLOCK_MONOTONIC, like at_ms. */
+/* BT_E_AGAIN: the policy has no such hook. at_ms is CLOCK_MONOTONIC. */
 int bt_policy_observe(bt_policy_t *policy, const bt_policy_event_t *events, unsigned count);
-int bt_policy_tick(bt_policy_t *policy, uint64_t now_ms, const bt_policy_view_t *view);
 /* Plain data for the next generation, to be freed; NULL when the hook returned nil. BT_E_AGAIN: no such hook. */
 int bt_policy_handover(bt_policy_t *policy, bt_value_t **data_p);
+bool bt_policy_has_hook(const bt_policy_t *policy, const char *name);
+bool bt_policy_has_entry(const bt_policy_t *policy); /* admit or route */
 /* The i-th hook that it has, the i-th parameter that it declares; NULL after the last. */
 const char *bt_policy_hook_at(const bt_policy_t *policy, unsigned i);
 const char *bt_policy_param_at(const bt_policy_t *policy, unsigned i);

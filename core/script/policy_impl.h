@@ -2,7 +2,7 @@
  *
  * Owner: one bt_policy_t, one loop.
  * Life:  as the policy; `call` only while a hook runs.
- * Flow:  policy.c loads, hooks.c calls, renew.c counts what went wrong; view.c makes rows, roster.c lists, request_view.c req, kernels*.c the `baton` table (kernels.h),
+ * Flow:  policy.c loads, hooks.c calls, policy_run.c those that may wait, renew.c counts what went wrong; view.c makes rows, roster.c lists, request_view.c req, kernels*.c the `baton` table (kernels.h),
  *        policy_choice.c reads the answer.
  * Cost:  see policy.h.
  */
@@ -11,10 +11,12 @@
 
 #include "script/params.h"
 #include "script/policy.h"
+#include "script/policy_run.h"
 #include "script/vm.h"
 
 #include <pthread.h>
 
+#define BT_SHADOW_PREFIX_BYTES 12
 #define BT_POLICY_VIEWS 8 /* views whose Lua lists are kept */
 #define BT_POLICY_CLASSES                                                                          \
     64 /* kinds of workers whose pairing is remembered; more work too, slower */
@@ -48,6 +50,8 @@ struct bt_view_slot {
 enum bt_policy_hook {
     BT_HOOK_LOAD,
     BT_HOOK_START,
+    BT_HOOK_ADMIT,
+    BT_HOOK_ROUTE,
     BT_HOOK_PLAN,
     BT_HOOK_FALLBACK,
     BT_HOOK_OBSERVE,
@@ -75,8 +79,17 @@ struct bt_policy {
     char *path, *text; /* the source */
     size_t text_n;
     bt_params_t params;
+    char shadow
+        [BT_SHADOW_PREFIX_BYTES]; /* before each name that it shares with others; "" = no shadow */
+    int (*serve)(void *user, const bt_want_t *want, bt_want_answer_t *answer_p);
+    void *serve_user;
+    struct { /* what json_encode works on; an error may leave it to its next call */
+        bt_value_t *tree;
+        bt_text_t text;
+    } json;
     struct bt_renewal renewal;
     bt_policy_stats_t stats;
+    uint64_t epoch; /* names the VM: no two of the process have the same */
     struct {
         bool running;
         bool testing; /* self-test: nil is a fine answer of plan */
@@ -91,12 +104,14 @@ struct bt_policy {
         const bt_policy_event_t *events;
         unsigned event_count;
         const bt_value_t *old;
-        bt_value_t *data; /* handover's answer */
+        bt_policy_run_t *run;           /* the coroutine that runs; NULL in pure hooks */
+        const bt_want_answer_t *answer; /* NULL = it begins */
+        bt_value_t *data;               /* handover's answer */
         bt_choice_t choice;
     } call;
     /* ---- belongs to the VM, from here to the end ---- */
     int hook_refs[BT_HOOK_COUNT]; /* LUA_NOREF = no such hook */
-    int enter_ref, refresh_ref, ctx_ref, params_ref, req_ref, headers_ref, view_ref;
+    int enter_ref, step_ref, refresh_ref, ctx_ref, params_ref, req_ref, headers_ref, view_ref;
     int rows_ref, row_meta_ref, pairs_with_ref;
     struct bt_kernels *kernels; /* owned by the VM */
     bt_vm_fields_t row_fields, req_fields, view_fields, plan_fields;
@@ -112,6 +127,9 @@ static inline bt_policy_t *bt_policy_of(lua_State *L)
 {
     return bt_vm_of(L)->owner;
 }
+
+/* ---- policy.c ---- */
+extern const char *const bt_policy_members[]; /* of a policy's table, NULL-terminated */
 
 /* ---- view.c ---- */
 enum bt_row_field {
@@ -159,16 +177,38 @@ void bt_request_view_open(lua_State *L, bt_policy_t *policy);
 /* ---- kernels.c ---- */
 void bt_kernels_open(lua_State *L, bt_policy_t *policy); /* sets the global `baton` */
 
+/* ---- json_api.c, want_api.c: what they add to the table at the top ---- */
+void bt_json_api_add(lua_State *L);
+void bt_want_api_add(lua_State *L);
+
 /* ---- hooks.c ---- */
 const char *bt_hook_name(enum bt_policy_hook hook);
-/* Keeps the hooks of the policy's table at index 1, and opens ctx and `baton`'s refusals. Raise. */
+unsigned bt_hook_budget_us(enum bt_policy_hook hook);
+bool bt_hook_may_wait(enum bt_policy_hook hook);
+/* Keeps the hooks of the policy's table at index 1, and opens ctx. Raise. */
 void bt_hooks_read(lua_State *L, bt_policy_t *policy);
 void bt_hooks_open(lua_State *L, bt_policy_t *policy);
 /* Calls the function under `args` values of the stack as this hook, within its budget; nothing is counted. */
 enum bt_vm_end bt_hook_run(bt_policy_t *policy, enum bt_policy_hook hook, int args, char *err,
                            size_t err_size);
+/* Calls the function `ref` as this hook, with what `call` says; failures are counted. 0 or BT_E_POLICY. */
+int bt_hook_call(bt_policy_t *policy, enum bt_policy_hook hook, int ref);
+/* ctx.vars becomes that of call.req. Raises. */
+void bt_ctx_take_vars(lua_State *L, bt_policy_t *policy);
 /* ctx.params and ctx.state; with `old`, which may be NULL. BT_E_POLICY. */
 int bt_hooks_start(bt_policy_t *policy, const bt_value_t *old, char *err, size_t err_size);
+
+/* ---- policy_run.c ---- */
+void bt_runs_open(lua_State *L, bt_policy_t *policy);
+/* Runs start to its end; call.old is set. BT_E_POLICY. */
+int bt_run_start(bt_policy_t *policy, char *err, size_t err_size);
+uint64_t bt_policy_next_epoch(void);
+
+/* ---- policy_run_read.c ---- */
+/* Reads what the hook returned, at the top of the stack, into the run. Raises. */
+void bt_run_read(lua_State *L, bt_policy_t *policy, bt_policy_run_t *run);
+/* Pushes what resumes the hook: one value or two. */
+int bt_run_push_answer(lua_State *L, const bt_want_t *want, const bt_want_answer_t *answer);
 
 /* ---- renew.c ---- */
 /* False while the policy has no VM that may be used; puts a new one in its place when it is ready. */

@@ -3,7 +3,10 @@
  * What is asked and what may come back:
  *   nobody there, everybody down   must return in time; an error is the built-in choice's turn and no reason to refuse,
  *                                  since the gateway asks no policy about an empty fleet
- *   one of each role, 512          a good answer or nil, for pairs or for single workers: a policy may be written for one kind
+ *   one of each role, 512          a good answer or nil, for pairs or for single workers: a policy may be written for one kind,
+ *                                  and may fail for want of the other, but for no other reason
+ *   admit, route                   no error; every sleep is over at once and there is no network, which they must bear. Their
+ *                                  vars go to the plans that follow, as in the gateway
  */
 #include "script/policy_impl.h"
 #include "script/policy_source.h"
@@ -12,9 +15,12 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <uv.h>
 
 #define FLEET_SIZE 512u   /* split between prefill and decode, and as many hybrids */
 #define BUDGET_US 250000u /* of a machine that has other things to do; the watchdog is stricter */
+
+#define WAITS_MAX 64u /* of one hook */
 
 struct fleet {
     bt_worker_t *items[3][FLEET_SIZE];
@@ -79,11 +85,19 @@ static void set_health(struct fleet *f, enum bt_health health)
 
 /* ---- asking ---- */
 
+static const bt_policy_request_t made_up = {.path = {"/v1/completions", 15},
+                                            .model = {"self-test", 9},
+                                            .n = 1,
+                                            .prompt_bytes = 4096,
+                                            .prompt_tokens = 1024};
+
 struct run {
     bt_policy_t *policy;
     struct fleet *fleet;
     char *err;
     size_t err_size;
+    bt_policy_request_t req;
+    bt_policy_vars_t vars;
 };
 
 static int refuse(const struct run *run, const char *what, const char *why)
@@ -93,14 +107,9 @@ static int refuse(const struct run *run, const char *what, const char *why)
 }
 
 /* BT_E_POLICY: it took too long. BT_E_AGAIN: it raised, or chose what cannot be; its own words are in policy->error. */
-static int ask(const struct run *run, const char *what, unsigned prefill, unsigned decode,
+static int ask(struct run *run, const char *what, unsigned prefill, unsigned decode,
                unsigned single)
 {
-    static const bt_policy_request_t req = {.path = {"/v1/completions", 15},
-                                            .model = {"self-test", 9},
-                                            .n = 1,
-                                            .prompt_bytes = 4096,
-                                            .prompt_tokens = 1024};
     const bt_worker_set_t p = {run->fleet->items[BT_ROLE_PREFILL], prefill},
                           d = {run->fleet->items[BT_ROLE_DECODE], decode},
                           s = {run->fleet->items[BT_ROLE_HYBRID], single};
@@ -111,7 +120,7 @@ static int ask(const struct run *run, const char *what, unsigned prefill, unsign
     int rc;
 
     run->policy->call.testing = true;
-    rc = bt_policy_plan(run->policy, BT_POLICY_BOTH, &req, &view, &choice);
+    rc = bt_policy_plan(run->policy, BT_POLICY_BOTH, &run->req, &view, &choice);
     run->policy->call.testing = false;
     if (bt_clock_us() - start_us > BUDGET_US)
         return refuse(run, what, "plan took more than 250 ms");
@@ -121,7 +130,7 @@ static int ask(const struct run *run, const char *what, unsigned prefill, unsign
 }
 
 /* Only its time counts. */
-static int ask_nobody(const struct run *run)
+static int ask_nobody(struct run *run)
 {
     int rc = ask(run, "no workers", 0, 0, 0);
 
@@ -135,7 +144,19 @@ static int ask_nobody(const struct run *run)
     return rc == BT_E_POLICY ? rc : 0;
 }
 
-static int ask_some(const struct run *run, const char *what, unsigned each, unsigned single)
+bool bt_policy_is_absence(const char *err)
+{
+    static const char *const marks[] = {" nil", "no prefill worker", "no decode worker",
+                                        "with no worker"};
+
+    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
+        if (strstr(err, marks[i]) != NULL)
+            return true;
+    return false;
+}
+
+/* A policy may be written for one kind of workers, and find nobody of its kind in the other; any other error is a mistake. */
+static int ask_some(struct run *run, const char *what, unsigned each, unsigned single)
 {
     char why[512];
     int rc = ask(run, what, each, each, 0), pair_rc = rc;
@@ -143,48 +164,95 @@ static int ask_some(const struct run *run, const char *what, unsigned each, unsi
     if (rc == BT_E_POLICY)
         return rc;
     snprintf(why, sizeof(why), "%s", bt_policy_error(run->policy));
+    if (rc < 0 && !bt_policy_is_absence(why))
+        return refuse(run, what, why);
     rc = ask(run, what, 0, 0, single);
+    if (rc == BT_E_AGAIN && !bt_policy_is_absence(bt_policy_error(run->policy)))
+        return refuse(run, what, bt_policy_error(run->policy));
     if (rc != BT_E_AGAIN || pair_rc == 0)
         return rc == BT_E_POLICY ? rc : 0;
     return refuse(run, what, why);
 }
 
+/* ---- admit and route ---- */
+
+/* After so many waits its time is over; one that then waits again would do so until its deadline for every request. */
+static int finish(struct run *run, const char *what, bt_policy_run_t *hook, int rc)
+{
+    bt_want_answer_t answer = {0};
+
+    for (unsigned waits = 1; rc == 1 && waits <= WAITS_MAX + 1; waits++) {
+        answer.rc = waits > WAITS_MAX                 ? BT_E_TOTAL_TIMEOUT
+                    : hook->want.kind == BT_WANT_HTTP ? UV_ENETUNREACH
+                                                      : 0;
+        rc = bt_policy_resume(hook, &answer);
+    }
+    bt_policy_run_drop(hook);
+    return rc == 1 ? refuse(run, what, "it waits without end, also when its time is over") : rc;
+}
+
+static int ask_entry(struct run *run, const char *what,
+                     int (*begin)(bt_policy_t *, bt_policy_run_t *, const bt_policy_request_t *))
+{
+    const uint64_t start_us = bt_clock_us();
+    bt_policy_run_t hook;
+    int rc;
+
+    run->err[0] = '\0';
+    rc = finish(run, what, &hook, begin(run->policy, &hook, &run->req));
+    if (rc == BT_E_AGAIN)
+        return 0;
+    if (rc < 0 && run->err[0] == '\0')
+        return refuse(run, what, bt_policy_error(run->policy));
+    if (rc == 0 && bt_clock_us() - start_us > BUDGET_US)
+        return refuse(run, what, "it took more than 250 ms");
+    return rc;
+}
+
 int bt_policy_self_test(bt_policy_t *policy, char *err, size_t err_size)
 {
-    const struct run run = {policy, make_fleet(), err, err_size};
+    struct run run = {policy, make_fleet(), err, err_size, made_up, {0}};
     int rc = BT_E_NOMEM;
 
     snprintf(err, err_size, "out of memory");
+    run.req.vars = bt_policy_has_entry(policy) ? &run.vars : NULL;
     if (run.fleet != NULL)
+        rc = ask_entry(&run, "admit", bt_policy_admit);
+    if (rc == 0)
+        rc = ask_entry(&run, "route", bt_policy_route);
+    if (rc == 0)
         rc = ask_nobody(&run);
     if (rc == 0)
         rc = ask_some(&run, "one worker of each role", 1, 1);
     if (rc == 0)
         rc = ask_some(&run, "512 workers", FLEET_SIZE / 2, FLEET_SIZE);
+    bt_policy_vars_drop(&run.vars);
     free_fleet(run.fleet);
     return rc;
 }
 
 int bt_policy_self_test_kind(bt_policy_t *policy, bool single, char *err, size_t err_size)
 {
-    static const bt_policy_request_t req = {
-        .path = {"/v1/completions", 15}, .n = 1, .prompt_tokens = 1024};
-    struct fleet *f = make_fleet();
+    struct run run = {policy, make_fleet(), err, err_size, made_up, {0}};
     int rc = BT_E_NOMEM;
 
+    run.req.vars = bt_policy_has_entry(policy) ? &run.vars : NULL;
+    (void) ask_entry(&run, "admit", bt_policy_admit); /* for what they leave in ctx.vars */
+    (void) ask_entry(&run, "route", bt_policy_route);
     snprintf(err, err_size, "out of memory");
-    if (f != NULL) {
-        const bt_worker_set_t p = {f->items[BT_ROLE_PREFILL], !single},
-                              d = {f->items[BT_ROLE_DECODE], !single},
-                              s = {f->items[BT_ROLE_HYBRID], single};
+    if (run.fleet != NULL) {
+        const bt_worker_set_t p = {run.fleet->items[BT_ROLE_PREFILL], !single},
+                              d = {run.fleet->items[BT_ROLE_DECODE], !single},
+                              s = {run.fleet->items[BT_ROLE_HYBRID], single};
         const bt_policy_view_t view = {
             .prefill = &p, .decode = &d, .single = &s, .pool = {"self-test", 9}};
         bt_choice_t choice;
 
-        rc = bt_policy_plan(policy, BT_POLICY_BOTH, &req, &view, &choice);
+        rc = bt_policy_plan(policy, BT_POLICY_BOTH, &run.req, &view, &choice);
         if (rc < 0)
             snprintf(err, err_size, "%s", bt_policy_error(policy));
     }
-    free_fleet(f);
+    bt_policy_vars_drop(&run.vars);
+    free_fleet(run.fleet);
     return rc;
 }

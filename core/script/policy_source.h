@@ -43,6 +43,8 @@ int bt_policy_load_source(bt_policy_t **policy_p, const bt_policy_source_t *sour
 /* Asks the policy for a plan as it may come to be asked: without workers, with one, with all of them down, with 512. nil is a
  * fine answer where nobody can be chosen; an error or a choice that cannot be is not. For any thread; the fleet is private. */
 int bt_policy_self_test(bt_policy_t *policy, char *err, size_t err_size);
+/* Does a policy fail with these words because it found nobody of the kind that it chooses from? */
+bool bt_policy_is_absence(const char *err);
 /* Does it serve pairs, or single workers? One of each role; a policy need not serve both, and nil is no answer here. */
 int bt_policy_self_test_kind(bt_policy_t *policy, bool single, char *err, size_t err_size);
 

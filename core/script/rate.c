@@ -193,3 +193,10 @@ double bt_rate_window(bt_str_t name, double amount, uint64_t window_us, uint64_t
     } while (amount != 0 && !swap_word(cell, 1, old, bits_of(sum)));
     return sum + double_of(word(cell, 2)) * part;
 }
+
+void bt_rate_clear(void)
+{
+    for (unsigned set = 0; set < SETS; set++)
+        for (int i = 0; i < WAYS; i++)
+            atomic_store_explicit(&heads[set].keys[i], 0, memory_order_relaxed);
+}

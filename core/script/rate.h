@@ -21,5 +21,7 @@ double bt_rate_take(bt_str_t name, double per_s, double burst, double cost, uint
 /* Adds to a window of the last window_us and returns its sum: this half-open window's count, and of the one before it the
  * part that still overlaps, as if that had come evenly. */
 double bt_rate_window(bt_str_t name, double amount, uint64_t window_us, uint64_t now_us);
+/* Forgets everything. For specs: while nothing else uses rates. */
+void bt_rate_clear(void);
 
 #endif

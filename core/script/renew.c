@@ -2,7 +2,8 @@
  * say that the VM itself is bad: many failures of that kind in a short time, and memory that stays full. Then a thread makes a new VM of
  * the same source and parameters while dispatch uses its own choice; the next call finds it ready, takes it in, and hands the
  * old VM to a thread that closes it. A full heap of 64 MiB takes a tenth of a second to mark or to free, so neither is ever
- * done on a loop. ctx.state begins anew: start(params, nil). */
+ * done on a loop. ctx.state begins anew: start(params, nil), which may wait
+ * on that thread. */
 #include "script/policy_impl.h"
 
 #include "base/log.h"
@@ -20,11 +21,15 @@
 static void *make_fresh(void *arg)
 {
     bt_policy_t *policy = arg;
+    const bt_policy_spec_t spec = {.path = policy->path,
+                                   .text = {policy->text, policy->text_n},
+                                   .params = policy->params.given,
+                                   .is_shadow = policy->shadow[0] != '\0',
+                                   .serve = policy->serve,
+                                   .serve_user = policy->serve_user};
     char err[512];
 
-    if (bt_policy_make(&policy->renewal.fresh, policy->path,
-                       (bt_str_t){policy->text, policy->text_n}, policy->params.given, NULL, err,
-                       sizeof(err)) != 0)
+    if (bt_policy_make(&policy->renewal.fresh, &spec, err, sizeof(err)) != 0)
         bt_log_warn("policy", "%s: a new VM cannot be made, the old one goes on: %s", policy->name,
                     err);
     atomic_store(&policy->renewal.done, true);
@@ -94,6 +99,8 @@ static void take_fresh(bt_policy_t *policy)
     if (r->fresh == NULL)
         return;
     exchange(policy, r->fresh);
+    policy->epoch =
+        bt_policy_next_epoch(); /* what waited in the old VM, and its requests' vars, are gone */
     policy->stats.renewals++;
     bt_log_warn("policy", "%s: the VM was made anew, ctx.state with it", policy->name);
     if (!start_thread(policy, free_old)) {
@@ -146,7 +153,8 @@ void bt_policy_failed(bt_policy_t *policy, enum bt_vm_end end)
         return;
     }
     policy->stats.memory++;
-    if (is_one_too_many(policy) || !clean || policy->vm.used_bytes > policy->vm.cap_bytes / 2)
+    if (is_one_too_many(policy) || !clean ||
+        policy->vm.heap.used_bytes > policy->vm.heap.cap_bytes / 2)
         begin_renewal(policy);
 }
 

@@ -11,10 +11,12 @@ enum {
     REQ_PROMPT_BYTES,
     REQ_PROMPT_TOKENS,
     REQ_SESSION,
-    REQ_TENANT
+    REQ_TENANT,
+    REQ_CLASS
 };
-static const char *const req_names[] = {"path",         "model",         "headers", "stream", "n",
-                                        "prompt_bytes", "prompt_tokens", "session", "tenant", NULL};
+static const char *const req_names[] = {
+    "path",          "model",   "headers", "stream", "n", "prompt_bytes",
+    "prompt_tokens", "session", "tenant",  "class",  NULL};
 
 static bt_policy_t *running(lua_State *L)
 {
@@ -57,6 +59,9 @@ static int req_index(lua_State *L)
         break;
     case REQ_TENANT:
         bt_vm_push_opt(L, req->tenant);
+        break;
+    case REQ_CLASS:
+        bt_vm_push_opt(L, req->klass);
         break;
     default:
         return bt_vm_unknown(L, "field of req", req_names, 2);

@@ -95,3 +95,24 @@ void bt_shared_local_set(bt_str_t name, int64_t value)
     if (cell != NULL)
         atomic_store_explicit(cell, value, memory_order_relaxed);
 }
+
+void bt_shared_local_each(void (*visit)(void *user, bt_str_t name, int64_t value), void *user)
+{
+    for (unsigned i = 0; i < SLOTS; i++) {
+        struct cell *cell = atomic_load_explicit(&slots[i], memory_order_acquire);
+        int64_t value = cell != NULL ? atomic_load_explicit(&cell->value, memory_order_relaxed) : 0;
+
+        if (value != 0)
+            visit(user, (bt_str_t){cell->name, cell->name_n}, value);
+    }
+}
+
+void bt_shared_local_reset(void)
+{
+    for (unsigned i = 0; i < SLOTS; i++) {
+        struct cell *cell = atomic_load_explicit(&slots[i], memory_order_acquire);
+
+        if (cell != NULL)
+            atomic_store_explicit(&cell->value, 0, memory_order_relaxed);
+    }
+}

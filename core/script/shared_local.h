@@ -19,4 +19,8 @@
 /* NULL when the name is empty or too long, or when there are too many names. */
 _Atomic int64_t *bt_shared_local_cell(bt_str_t name);
 
+/* For specs: the cells that are not 0, and all of them to 0. */
+void bt_shared_local_each(void (*visit)(void *user, bt_str_t name, int64_t value), void *user);
+void bt_shared_local_reset(void);
+
 #endif

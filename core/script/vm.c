@@ -11,7 +11,6 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/rand.h"
-#include "base/sanitize.h"
 #include "script/bounded.h"
 #include "script/embedded.h"
 
@@ -44,104 +43,12 @@ static const char *const bit_names[] = {"arshift", "band",   "bnot", "bor", "bsw
                                         "bxor",    "lshift", "rol",  "ror", "rshift",
                                         "tobit",   "tohex",  NULL};
 
-/* ---- memory ----
- *
- * A hook makes a handful of small tables and strings that the collector soon gives back: small pieces are kept by size, so
- * after warm-up a request costs no call of malloc. */
-
-#define PIECE_STEP ((size_t) 16)
-#define SPARE_MAX_BYTES ((size_t) 256 * 1024) /* more than that goes back to the C library */
-
-static bool is_small(size_t size)
-{
-    return !BT_ASAN && size != 0 && size <= BT_VM_SIZES * PIECE_STEP;
-}
-
-static size_t class_of(size_t size)
-{
-    return (size - 1) / PIECE_STEP;
-}
-
-static void *take_piece(bt_vm_t *vm, size_t size)
-{
-    void *piece;
-
-    if (!is_small(size))
-        return malloc(size);
-    piece = vm->spare[class_of(size)];
-    if (piece == NULL)
-        return malloc((class_of(size) + 1) * PIECE_STEP);
-    memcpy(&vm->spare[class_of(size)], piece, sizeof(void *));
-    vm->spare_bytes -= (class_of(size) + 1) * PIECE_STEP;
-    return piece;
-}
-
-static void give_piece(bt_vm_t *vm, void *piece, size_t size)
-{
-    if (!is_small(size) || vm->spare_bytes >= SPARE_MAX_BYTES) {
-        free(piece);
-        return;
-    }
-    memcpy(piece, &vm->spare[class_of(size)], sizeof(void *));
-    vm->spare[class_of(size)] = piece;
-    vm->spare_bytes += (class_of(size) + 1) * PIECE_STEP;
-}
-
-static void drop_spare(bt_vm_t *vm)
-{
-    for (unsigned i = 0; i < BT_VM_SIZES; i++)
-        while (vm->spare[i] != NULL) {
-            void *piece = vm->spare[i];
-            memcpy(&vm->spare[i], piece, sizeof(void *));
-            free(piece);
-        }
-    vm->spare_bytes = 0;
-}
-
-static void *change_piece(bt_vm_t *vm, void *piece, size_t old_size, size_t new_size)
-{
-    void *fresh;
-
-    if (!is_small(old_size) && !is_small(new_size))
-        return realloc(piece, new_size);
-    if (is_small(old_size) && is_small(new_size) && class_of(old_size) == class_of(new_size))
-        return piece;
-    fresh = take_piece(vm, new_size);
-    if (fresh == NULL)
-        return NULL;
-    memcpy(fresh, piece, old_size < new_size ? old_size : new_size);
-    give_piece(vm, piece, old_size);
-    return fresh;
-}
-
-static void *vm_alloc(void *user, void *ptr, size_t old_size, size_t new_size)
-{
-    bt_vm_t *vm = user;
-    void *fresh;
-
-    if (ptr == NULL)
-        old_size = 0;
-    if (new_size == 0) {
-        vm->used_bytes -= old_size;
-        if (ptr != NULL)
-            give_piece(vm, ptr, old_size);
-        return NULL;
-    }
-    if (new_size > old_size &&
-        (new_size > vm->block_max || vm->used_bytes + (new_size - old_size) > vm->cap_bytes))
-        return NULL;
-    fresh = ptr != NULL ? change_piece(vm, ptr, old_size, new_size) : take_piece(vm, new_size);
-    if (fresh != NULL)
-        vm->used_bytes += new_size - old_size;
-    return fresh;
-}
-
 bt_vm_t *bt_vm_of(lua_State *L)
 {
-    void *user = NULL;
+    void *heap = NULL;
 
-    lua_getallocf(L, &user);
-    return user;
+    lua_getallocf(L, &heap);
+    return bt_container_of(heap, bt_vm_t, heap);
 }
 
 /* ---- what replaces a library function ---- */
@@ -345,9 +252,10 @@ static int open_all(lua_State *L)
 
 int bt_vm_open(bt_vm_t *vm, void *owner, size_t cap_bytes, unsigned flags)
 {
-    *vm = (bt_vm_t){.owner = owner, .cap_bytes = cap_bytes};
-    vm->block_max = (flags & BT_VM_GUARDED) != 0 ? BT_VM_BLOCK_MAX : SIZE_MAX;
-    vm->L = lua_newstate(vm_alloc, vm);
+    *vm = (bt_vm_t){.owner = owner};
+    vm->heap.cap_bytes = cap_bytes;
+    vm->heap.block_max = (flags & BT_VM_GUARDED) != 0 ? BT_VM_BLOCK_MAX : SIZE_MAX;
+    vm->L = lua_newstate(bt_heap_alloc, &vm->heap);
     if (vm->L == NULL)
         return BT_E_NOMEM;
     lua_pushcfunction(vm->L, open_all);
@@ -363,7 +271,7 @@ int bt_vm_open(bt_vm_t *vm, void *owner, size_t cap_bytes, unsigned flags)
 
 static void settle_after_swap(bt_vm_t *vm)
 {
-    lua_setallocf(vm->L, vm_alloc, vm);
+    lua_setallocf(vm->L, bt_heap_alloc, &vm->heap);
     memset(&vm->watch, 0, sizeof(vm->watch));
     bt_watch_init(&vm->watch, vm->L);
 }
@@ -390,7 +298,7 @@ void bt_vm_close(bt_vm_t *vm)
     if (vm->L != NULL)
         lua_close(vm->L);
     vm->L = NULL;
-    drop_spare(vm);
+    bt_heap_fini(&vm->heap);
 }
 
 /* ---- loading ---- */
@@ -427,10 +335,10 @@ bool bt_vm_collect(bt_vm_t *vm, uint64_t max_us)
     int rc;
 
     vm->collect_until_us = max_us < UINT64_MAX ? bt_clock_us() + max_us : UINT64_MAX;
-    vm->cap_bytes += COLLECT_SLACK;
+    vm->heap.cap_bytes += COLLECT_SLACK;
     bt_vm_push(vm->L, vm->collect_ref);
     rc = lua_pcall(vm->L, 0, 0, 0);
-    vm->cap_bytes -= COLLECT_SLACK;
+    vm->heap.cap_bytes -= COLLECT_SLACK;
     if (rc != 0)
         lua_pop(vm->L, 1);
     return rc == 0;
@@ -464,13 +372,14 @@ enum bt_vm_end bt_vm_run(bt_vm_t *vm, int args, const char *what, unsigned budge
     int rc;
 
     vm->stack_base = __builtin_frame_address(0);
+    vm->is_full = false;
     bt_watch_begin(&vm->watch, what, budget_us, now_us);
     rc = lua_pcall(vm->L, args, 0, 0);
     fired = bt_watch_end(&vm->watch);
     if (rc == 0)
         return BT_VM_DONE;
     take_error(vm, err, err_size);
-    return fired ? BT_VM_NO_TIME : rc == LUA_ERRMEM ? BT_VM_NO_MEMORY : BT_VM_ERROR;
+    return fired ? BT_VM_NO_TIME : rc == LUA_ERRMEM || vm->is_full ? BT_VM_NO_MEMORY : BT_VM_ERROR;
 }
 
 /* ---- the check of what scripts can reach ---- */

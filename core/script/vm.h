@@ -11,6 +11,7 @@
 #define BT_SCRIPT_VM_H
 
 #include "base/str.h"
+#include "script/heap.h"
 #include "script/watchdog.h"
 
 #include <lauxlib.h>
@@ -35,20 +36,16 @@ enum bt_vm_end { BT_VM_DONE, BT_VM_ERROR, BT_VM_NO_TIME, BT_VM_NO_MEMORY };
  * 262,144 list elements, 65,536 named members. */
 #define BT_VM_BLOCK_MAX (((size_t) 2 << 20) + 65536)
 
-#define BT_VM_SIZES 16 /* small pieces are recycled by size, in steps of 16 bytes */
-
 typedef struct bt_vm {
     lua_State *L;
     void *
         owner; /* whoever opened it; C functions find it by bt_vm_of(L)->owner (never by light userdata) */
-    size_t used_bytes, cap_bytes;
-    size_t block_max;          /* largest block of memory */
+    bt_heap_t heap;
     uint64_t collect_until_us; /* deadline of the collection that runs */
     int collect_ref;
-    const char *stack_base;   /* C stack at the beginning of the guarded call */
-    bt_watch_t watch;         /* of guarded VMs */
-    void *spare[BT_VM_SIZES]; /* freed pieces, linked through their first word */
-    size_t spare_bytes;
+    const char *stack_base; /* C stack at the beginning of the guarded call */
+    bool is_full;           /* a coroutine of the guarded call ended for want of memory */
+    bt_watch_t watch;       /* of guarded VMs */
 } bt_vm_t;
 
 /* BT_E_NOMEM. The struct must not move while the state is open (but for bt_vm_swap). */

@@ -104,6 +104,17 @@ static void wake_thread(void)
         sem_post(&wake);
 }
 
+/* A pthread_t is used again when its thread has ended; these are not. */
+static uint64_t own_serial(void)
+{
+    static _Atomic uint64_t last;
+    static _Thread_local uint64_t own;
+
+    if (own == 0)
+        own = atomic_fetch_add(&last, 1) + 1;
+    return own;
+}
+
 static void bind_thread(bt_watch_t *w, pthread_t self)
 {
     clockid_t clock = CLOCK_MONOTONIC;
@@ -113,16 +124,14 @@ static void bind_thread(bt_watch_t *w, pthread_t self)
     sigaddset(&set, WATCH_SIGNAL);
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     w->thread = self;
-    w->has_thread = pthread_getcpuclockid(self, &clock) == 0;
+    w->thread_serial = pthread_getcpuclockid(self, &clock) == 0 ? own_serial() : 0;
     atomic_store_explicit(&w->cpu_clock, clock, memory_order_relaxed);
 }
 
 void bt_watch_begin(bt_watch_t *w, const char *what, unsigned budget_us, uint64_t now_us)
 {
-    pthread_t self = pthread_self();
-
-    if (!w->has_thread || !pthread_equal(w->thread, self))
-        bind_thread(w, self);
+    if (w->thread_serial == 0 || w->thread_serial != own_serial())
+        bind_thread(w, pthread_self());
     atomic_store_explicit(&w->grace_us, 0, memory_order_relaxed);
     w->what = what;
     w->budget_us = budget_us;

@@ -31,7 +31,7 @@ typedef struct bt_watch {
     unsigned budget_us;
     pthread_t thread;
     _Atomic clockid_t cpu_clock; /* of `thread` */
-    bool has_thread;
+    uint64_t thread_serial;      /* names `thread`, for good; 0 = none yet */
     /* the watchdog's own */
     bt_list_t link;
     uint64_t seen_us; /* deadline at its last look */

@@ -1,4 +1,4 @@
--- spread_decode - most free KV, but never the same decode worker twice in a row, over all event threads.
+-- spread_decode - the most free KV, but never the same decode worker twice in a row, over all event threads.
 -- A counter that all threads share stands for the last one; a plan moves it on by 1 to #list - 1 places in one step.
 local function plan(_, view)
   local list = baton.pairable(view.decode, view.prefill)
@@ -15,6 +15,6 @@ local function plan(_, view)
   end
   local decode = list[baton.shared_local.add(counter, best) % #list + 1]
   local prefills = baton.compatible(view.prefill, decode)
-  return { prefill = baton.argmin(prefills, "prefill_tokens", "requests"), decode = decode }
+  return { prefill = baton.argmax_sum(prefills, "kv_free", 1, "prefill_tokens", -1e-6), decode = decode }
 end
 return { api = 1, name = "spread_decode", version = "1", plan = plan }

@@ -28,6 +28,16 @@ describe("spread_decode", function()
     end
   end)
 
+  it("takes the prefill worker with the most free KV, or the least work where that is equal", function()
+    local fleet, policy = testing.fleet { prefill = 3, decode = 2 }, testing.load(path)
+    for name, free in pairs { p1 = 0.2, p2 = 0.9, p3 = 0.4 } do
+      fleet:set(name, { kv_free = free, prefill_tokens = free * 1000 })
+    end
+    assert.are.equal("p2", testing.plan(policy, fleet).prefill)
+    fleet:set("p3", { kv_free = 0.9, prefill_tokens = 10 })
+    assert.are.equal("p3", testing.plan(policy, fleet).prefill)
+  end)
+
   it("never takes one twice in a row, whichever event thread plans", function()
     local fleet = testing.fleet { prefill = 2, decode = 5 }
     local seen = decodes(fleet, { testing.load(path), testing.load(path), testing.load(path) }, 500)

@@ -115,6 +115,17 @@ static double plan_ns(bt_policy_t *policy, const bt_policy_view_t *view, unsigne
     return ns[RUNS / 2];
 }
 
+static double once_us(bt_policy_t *policy, const bt_policy_view_t *view)
+{
+    const bt_policy_request_t req = {.path = BT_STR("/v1/completions"), .n = 1};
+    const double start_ns = cpu_ns();
+    bt_choice_t choice;
+
+    if (bt_policy_plan(policy, BT_POLICY_BOTH, &req, view, &choice) != 0)
+        die(bt_policy_error(policy));
+    return (cpu_ns() - start_ns) / 1000;
+}
+
 static void bench_policy(const char *label, const char *name, const bt_policy_view_t *views,
                          const unsigned *sizes)
 {
@@ -158,6 +169,42 @@ static void bench_policies(void)
     for (int i = 0; i < 4; i++) {
         free_set(&prefill[i]);
         free_set(&decode[i]);
+    }
+}
+
+/* What a new VM's first plan costs the loop: without lists, with lists made ahead, and when only the lists are old. */
+static void bench_first(void)
+{
+    enum { SIZES = 3 };
+    static const unsigned sizes[SIZES] = {64, 1000, 10000};
+    double us[3][RUNS];
+
+    printf("%-18s %10s %10s %10s %10s\n", "us, first plan", "workers", "cold", "warm", "new key");
+    for (int i = 0; i < SIZES; i++) {
+        bt_worker_set_t single;
+        bt_policy_view_t view = {NULL, NULL, &single, 1, BT_STR("default")};
+
+        make_set(&single, 0, sizes[i], BT_ROLE_HYBRID);
+        for (int run = 0; run < RUNS; run++) {
+            for (int is_warm = 0; is_warm < 2; is_warm++) {
+                bt_policy_t *policy;
+                char err[512];
+
+                if (bt_policy_load(&policy, "round_robin", NULL, err, sizeof(err)) != 0)
+                    die(err);
+                if (is_warm && bt_policy_prewarm(policy, &view) != 0)
+                    die(bt_policy_error(policy));
+                us[is_warm][run] = once_us(policy, &view);
+                view.key++;
+                us[2][run] = once_us(policy, &view);
+                bt_policy_free(policy);
+            }
+        }
+        for (int kind = 0; kind < 3; kind++)
+            qsort(us[kind], RUNS, sizeof(double), compare);
+        printf("%-18s %10u %10.1f %10.1f %10.1f\n", "round_robin", sizes[i], us[0][RUNS / 2],
+               us[1][RUNS / 2], us[2][RUNS / 2]);
+        free_set(&single);
     }
 }
 
@@ -234,6 +281,7 @@ int main(void)
 {
     bt_rand_seed(1);
     bench_policies();
+    bench_first();
     bench_dialects();
     return 0;
 }

@@ -6,7 +6,7 @@
  */
 #include "base/err.h"
 #include "base/log.h"
-#include "script/policy.h"
+#include "script/policy_run.h"
 #include "script/watchdog.h"
 
 #include <stdatomic.h>
@@ -55,11 +55,14 @@ static bt_worker_t *make_worker(uint64_t id, enum bt_role role)
 
 static void open_world(void)
 {
+    static const char *const hosts[] = {"tiers:80", NULL};
+
     if (workers[0] != NULL)
         return;
     workers[0] = make_worker(1, BT_ROLE_PREFILL);
     workers[1] = make_worker(2, BT_ROLE_DECODE);
     bt_log_set(BT_LOG_ERROR, false, STDERR_FILENO);
+    bt_policy_allow_hosts(hosts);
     CHECK(bt_watchdog_start() == 0); /* one thread for the whole run */
 }
 
@@ -72,10 +75,45 @@ static void check_choice(const bt_choice_t *choice)
     CHECK(choice->alternate_count <= BT_CHOICE_ALTERNATES_MAX);
 }
 
+/* Answers its first waits with one thing and another, and drops it in the middle when it wants more. */
+static void finish(bt_policy_run_t *run, int rc)
+{
+    bt_header_t headers[] = {{BT_STR("X-A"), BT_STR("1")}, {BT_STR("x-a"), BT_STR("2")}};
+    const bt_head_t head = {.headers = headers, .header_count = 2};
+    const bt_want_answer_t answers[] = {
+        {.status = 200, .head = &head, .body = BT_STR("{\"a\":[1,null]}")},
+        {.rc = BT_E_CONNECT},
+        {.status = 503},
+        {.rc = BT_E_TOTAL_TIMEOUT}};
+
+    for (unsigned i = 0; rc == 1 && i < 4; i++) {
+        CHECK(run->want.kind != BT_WANT_NONE);
+        rc = bt_policy_resume(run, &answers[i]);
+    }
+    CHECK(rc == 0 || rc == 1 || rc == BT_E_AGAIN || rc == BT_E_POLICY);
+    CHECK(run->admission.status == 0 ||
+          (run->admission.status >= 400 && run->admission.status <= 599));
+    bt_policy_run_drop(run);
+}
+
+static void call_waiting_hooks(bt_policy_t *policy, const bt_policy_request_t *req,
+                               const bt_policy_view_t *view)
+{
+    bt_policy_run_t run;
+
+    finish(&run, bt_policy_admit(policy, &run, req));
+    finish(&run, bt_policy_route(policy, &run, req));
+    finish(&run, bt_policy_tick(policy, &run, 1, view));
+}
+
 static void call_hooks(bt_policy_t *policy)
 {
-    const bt_policy_request_t req = {
-        .path = BT_STR("/v1/completions"), .model = BT_STR("m"), .n = 1, .prompt_bytes = 100};
+    bt_policy_vars_t vars = {0};
+    const bt_policy_request_t req = {.path = BT_STR("/v1/completions"),
+                                     .model = BT_STR("m"),
+                                     .n = 1,
+                                     .prompt_bytes = 100,
+                                     .vars = &vars};
     const bt_policy_view_t full = {&prefill, &decode, NULL, 1, BT_STR("default")},
                            empty = {.key = 2, .pool = BT_STR("default")};
     const bt_policy_failure_t failure = {BT_SCOPE_WORKER, "connect", "decode", 502, &workers[1], 1};
@@ -83,6 +121,7 @@ static void call_hooks(bt_policy_t *policy)
     bt_choice_t choice;
     bt_value_t *data = NULL;
 
+    call_waiting_hooks(policy, &req, &full);
     if (bt_policy_plan(policy, BT_POLICY_BOTH, &req, &full, &choice) == 0)
         check_choice(&choice);
     else
@@ -91,16 +130,30 @@ static void call_hooks(bt_policy_t *policy)
     if (bt_policy_fallback(policy, &req, &full, &failure, &choice) == 0)
         CHECK(choice.first.decode == NULL); /* the only one was tried */
     (void) bt_policy_observe(policy, &event, 1);
-    (void) bt_policy_tick(policy, 1, &full);
+    bt_policy_vars_drop(&vars);
     if (bt_policy_handover(policy, &data) == 0)
         bt_value_free(data);
     free(bt_policy_params_schema(policy));
     free(bt_policy_params_doc(policy));
 }
 
+/* For start; may be called by the thread that makes a VM anew. */
+static _Atomic unsigned waits_left;
+
+static int serve(void *user, const bt_want_t *want, bt_want_answer_t *answer_p)
+{
+    (void) user;
+    if (atomic_load(&waits_left) == 0)
+        return BT_E_TOTAL_TIMEOUT;
+    atomic_fetch_sub(&waits_left, 1);
+    *answer_p = (bt_want_answer_t){.status = want->kind == BT_WANT_HTTP ? 200 : 0};
+    return 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     bt_policy_t *policy = NULL;
+    bt_policy_spec_t spec = {.path = "fuzz.lua", .serve = serve};
     char err[512] = "";
     char *text;
 
@@ -109,8 +162,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(text != NULL);
     memcpy(text, data, size);
     text[size] = '\0';
-    if (bt_policy_make(&policy, "fuzz.lua", (bt_str_t){text, size}, NULL, NULL, err, sizeof(err)) ==
-        0)
+    spec.text = (bt_str_t){text, size};
+    spec.is_shadow = size % 2 == 1;
+    waits_left = 8;
+    if (bt_policy_make(&policy, &spec, err, sizeof(err)) == 0)
         call_hooks(policy);
     else
         CHECK(policy == NULL && err[0] != '\0');
@@ -129,6 +184,15 @@ static const char *const pieces[] = {
     "start = function(params, old) ",
     "observe = function(events, ctx) ",
     "tick = function(now, view, ctx) ",
+    "admit = function(req, ctx) ",
+    "route = function(req, ctx) ",
+    "baton.sleep(",
+    "baton.http{url='http://tiers/a', headers={a='b'}} ",
+    "baton.json_decode(",
+    "baton.json_encode(",
+    "ctx.vars.a = ",
+    "return { status = 503, retry_after = 2, reason = 'r' } ",
+    "return { pool = 'a', class = 'b', key = 'c' } ",
     "handover = function(ctx) ",
     " end, ",
     " end }",

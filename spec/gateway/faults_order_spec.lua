@@ -1,6 +1,7 @@
 -- What depends on the order of bytes: workers here are puppets, every byte of an answer is the spec's.
 
 local faults = require("gateway.support.faults")
+local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
 local rig = require("gateway.support.rig")
@@ -78,6 +79,11 @@ describe("a hand-off, byte by byte", function()
       if answer:header("x-baton-attempts") == "2" then
         again = again + 1
         assert.same({ d0 = 1 }, faults.guilt(r, before))
+        local id = answer:header("x-request-id")
+        local record = json.decode(http.get(r.admin_port, "/explain/" .. id).body)
+        assert.same({ { decode = "d0", failure = "connect" } }, record.attempts[1].swapped)
+        local story = http.get(r.admin_port, "/explain/" .. id .. "?format=text").body
+        assert.truthy(story:find("could not be handed to d0: connect", 1, true), story)
       end
     end
     assert.equal(1, again)

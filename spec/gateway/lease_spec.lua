@@ -14,7 +14,8 @@ local rig = require("gateway.support.rig")
 
 local PATH = "/v1/completions"
 local MARGIN_MS = 5000
-local WINDOW = 0.5 * clock.slowness() -- seconds in which decode may be sent
+-- Seconds in which decode may be sent: more than the second after which a kernel repeats a lost SYN.
+local WINDOW = 2 * clock.slowness()
 local LEASE = { "--lease-ms", tostring(MARGIN_MS + 1000 * WINDOW), "--disable-circuit-breaker" }
 local WHOLE = '{"id":"x","choices":[{"index":0,"text":"fine","finish_reason":"length"}],"usage":{"prompt_tokens":16}}'
 

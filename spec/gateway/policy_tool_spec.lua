@@ -149,6 +149,14 @@ describe("baton policy", function()
     assert.equal(16, count)
   end)
 
+  it("prints the types that editors want", function()
+    local code, out = policy("types")
+    assert.equal(0, code)
+    assert.equal(proc.read("lua/_meta/baton.lua"), out)
+    assert.truthy(out:find("---@class baton.Request\n", 1, true))
+    assert.equal(2, (policy("types", "more")))
+  end)
+
   it("measures plans and counts who was chosen", function()
     local _, mine = fresh()
     local code, out, err = policy("bench", mine, "--workers", "2,40")
@@ -173,7 +181,7 @@ describe("baton policy", function()
     local out
     code, out = policy("--help")
     assert.equal(0, code)
-    for _, word in ipairs({ "new", "check", "test", "bench", "params", "list" }) do
+    for _, word in ipairs({ "new", "check", "test", "bench", "params", "list", "types" }) do
       assert.is_not_nil(out:find("\n  " .. word .. "[ \n]"), word)
     end
   end)
@@ -198,6 +206,37 @@ describe("a newcomer's policy before traffic", function()
       local seen = f:post("/v1/completions", BODY):header("x-baton-policy")
       return seen == "mine@2", seen
     end, 10, "mine@2 serves")
+  end)
+
+  it("is tested with traffic that a gateway has recorded", function()
+    local folder, mine = fresh()
+    local file, spec = folder .. "/records.jsonl", folder .. "/replay_spec.lua"
+    f = fleet.start({
+      workers = PAIRS,
+      flags = { "--vllm-pd-disaggregation", "--policy", mine, "--record-file", file, "--record-sample", "1" },
+    })
+    for _ = 1, 5 do
+      assert.equal(200, f:post("/v1/completions", BODY).status)
+    end
+    eventually(function()
+      local _, lines = (proc.read(file) or ""):gsub("\n", "")
+      return lines == 5, lines
+    end, 10, "five records")
+    write(spec, ([[
+      local testing = require "baton.testing"
+      it("plans recorded traffic again", function()
+        local count = 0
+        for req, fleet, record in testing.records %q do
+          local plan = testing.plan(testing.load %q, fleet, req)
+          assert.are.equal(record.plan.prefill, plan.prefill)
+          assert.are.equal(3, #record.candidates.decode.rows)
+          assert.are.equal("sim", req.model)
+          count = count + 1
+        end
+        assert.are.equal(5, count)
+      end)]]):format(file, mine))
+    local code, out, err = policy("test", spec)
+    assert.equal(0, code, out .. err)
   end)
 
   it("spread_decode, of twenty lines, never takes a decode worker twice in a row", function()

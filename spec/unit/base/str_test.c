@@ -84,12 +84,22 @@ static void test_distance(void **state)
     assert_int_equal(bt_str_distance((bt_str_t){a, 100}, (bt_str_t){b, 100}), 64);
 }
 
+static void test_tame(void **state)
+{
+    (void) state;
+    char text[] = "a\x1b[2J\x7f\n\xc2\x9b\xc2\xa0\xc3\xa9\xc2";
+    bt_str_tame(text, sizeof(text) - 1);
+    assert_string_equal(text, "a?[2J?\?\?\?\xc2\xa0\xc3\xa9\xc2");
+    bt_str_tame(NULL, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compares), cmocka_unit_test(test_trim),
         cmocka_unit_test(test_find),     cmocka_unit_test(test_u64),
         cmocka_unit_test(test_dup),      cmocka_unit_test(test_distance),
+        cmocka_unit_test(test_tame),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,6 +56,73 @@ static void policies(void **state)
     assert_non_null(strstr(err, "least_load"));
 }
 
+#define WEIGHTED                                                                                   \
+    "return { api = 1, name = 'w', version = '1', params = { weight = { type = 'number', max = "   \
+    "10, default = 1 } }, plan = function() end }"
+
+static void refused_file(const char *text, const char *more, const char *why)
+{
+    char line[512], want[600];
+    const char *path = load_write("baton.lua", text);
+    snprintf(line, sizeof line, ANY_PORTS "%s --policy-dir %s %s", path, load_folder(), more);
+    if (why[0] == '-')
+        snprintf(want, sizeof want, "%s", why);
+    else
+        snprintf(want, sizeof want, "%s: %s", path, why);
+    refused(line, want);
+}
+
+static void parameters(void **state)
+{
+    char line[256];
+    (void) state;
+    (void) load_write("w.lua", WEIGHTED);
+    refused_file("return { pools = { { policy = 'w', params = { weight = 12 } } } }", "",
+                 "pools[1].params.weight: 12 is above max 10");
+    refused_file("return { policy = 'w', params = { weigth = 1 } }", "",
+                 "params.weigth: the policy has no such parameter (did you mean 'weight'?)");
+    refused_file("return { pools = { { name = 'x' }, { name = 'y', decode_policy = 'w', "
+                 "decode_params = { weight = 'a' } } } }",
+                 "", "pools[2].decode_params.weight: \"a\" is a string; it must be a number");
+    refused_file("return { policy = 'w' }", "--policy-param weight=12",
+                 "--policy-param: params.weight: 12 is above max 10");
+    snprintf(line, sizeof line, ANY_PORTS "--policy w --policy-dir %s --policy-param weight=10",
+             load_folder());
+    accepted(line);
+}
+
+/* text: of the rules file; why follows its name. */
+static void refused_rules(const char *text, const char *why)
+{
+    char line[512], want[600];
+    const char *path = load_write("rules.lua", text);
+    snprintf(line, sizeof line, ANY_PORTS "--rules-file %s --policy-dir %s", path, load_folder());
+    snprintf(want, sizeof want, "%s: %s", path, why);
+    refused(line, want);
+}
+
+static void rules(void **state)
+{
+    char line[256];
+    const char *path;
+    (void) state;
+    (void) load_write("w.lua", WEIGHTED);
+    refused_rules("return { api = 1, rules = { { name = 'a', pool = 'defalt' } } }",
+                  "rules[1].pool: there is no pool \"defalt\" (did you mean \"default\"?)");
+    refused_rules("return { api = 1, rules = { { name = 'a', pool = 'default' }, { name = 'b', "
+                  "split = { { weight = 1 }, { weight = 1, policy = 'w', params = { weight = 12 } "
+                  "} } } } }",
+                  "rules[2].split[2].params.weight: 12 is above max 10");
+    refused_rules("return { api = 1, rules = { { name = 'a' } } }",
+                  "rules[1]: this rule does nothing: it needs pool, policy, split or shadow");
+    path = load_write("rules.lua",
+                      "return { api = 1, rules = { { name = 'a', match = { model = 'm' }, policy = "
+                      "'w', params = { weight = 3 } }, { name = 'b', shadow = { policy = "
+                      "'nowhere' } } } }");
+    snprintf(line, sizeof line, ANY_PORTS "--rules-file %s --policy-dir %s", path, load_folder());
+    accepted(line); /* a shadow is no reason not to serve */
+}
+
 /* A user's file of that name is theirs, whatever other routers have. */
 static void own_policy_of_a_peers_name(void **state)
 {
@@ -167,9 +234,10 @@ static void describes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(policies), cmocka_unit_test(own_policy_of_a_peers_name),
-        cmocka_unit_test(dialects), cmocka_unit_test(fleets),
-        cmocka_unit_test(ports),    cmocka_unit_test(describes),
+        cmocka_unit_test(parameters), cmocka_unit_test(rules),
+        cmocka_unit_test(policies),   cmocka_unit_test(own_policy_of_a_peers_name),
+        cmocka_unit_test(dialects),   cmocka_unit_test(fleets),
+        cmocka_unit_test(ports),      cmocka_unit_test(describes),
     };
     return cmocka_run_group_tests(tests, NULL, load_cleanup);
 }

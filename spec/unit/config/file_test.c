@@ -108,6 +108,73 @@ static void flags_win_over_the_file(void **state)
     load_refused(line, want);
 }
 
+static double weight_of(const bt_config_t *c, unsigned pool, enum bt_policy_slot slot)
+{
+    const bt_value_t *params = c->pools[pool].params[slot],
+                     *weight = params != NULL ? bt_value_get(params, "weight") : NULL;
+    return weight != NULL ? weight->number : -1;
+}
+
+/* Parameters of the top level are for the policy of the top level. */
+static void names_of_pools(void **state)
+{
+    (void) state;
+    refused("return { pools = { { name = 'a' }, { name = 'rules:x' } } }",
+            "pools[2].name: \"rules:x\" begins with \"rules:\", which is the rules' own; choose "
+            "another name");
+    refused("return { pools = { { name = ('x'):rep(64) } } }",
+            "pools[1].name: "
+            "\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\" longer than 63 "
+            "bytes; choose another name");
+}
+
+static void parameters_of_policies(void **state)
+{
+    bt_config_t c;
+    char line[512], want[300];
+    const char *path = text_of(
+        "return { rules_file = 'rules.lua', policy_http_hosts = { 'a:1', 'b:2' },\n"
+        "  policy_wait_ms = 7, policy = 'x', params = { weight = 1 }, pools = {\n"
+        "    { name = 'a' }, { name = 'b', policy = 'y' }, { name = 'c', params = { weight = 3 } "
+        "},\n"
+        "    { name = 'd', policy = 'z', prefill_policy = 'p', decode_policy = 'q',\n"
+        "      params = { weight = 4 }, prefill_params = { weight = 5, list = { 1, 'two' } },\n"
+        "      decode_params = { weight = 6 } } } }");
+    (void) state;
+    load_ok(&c, path);
+    snprintf(want, sizeof want, "%s/rules.lua", load_folder());
+    assert_string_equal(c.rules_file, want);
+    assert_string_equal(c.policy_http_hosts[1], "b:2");
+    assert_int_equal(c.dispatch.policy_wait_ms, 7);
+    assert_true(weight_of(&c, 0, BT_SLOT_BOTH) == 1);
+    assert_string_equal(c.pools[0].params_places[BT_SLOT_BOTH], "params");
+    assert_true(weight_of(&c, 1, BT_SLOT_BOTH) == -1);
+    assert_true(weight_of(&c, 2, BT_SLOT_BOTH) == 3);
+    assert_string_equal(c.pools[2].params_places[BT_SLOT_BOTH], "pools[3].params");
+    assert_true(weight_of(&c, 3, BT_SLOT_BOTH) == 4);
+    assert_true(weight_of(&c, 3, BT_SLOT_PREFILL) == 5);
+    assert_true(weight_of(&c, 3, BT_SLOT_DECODE) == 6);
+    assert_string_equal(c.pools[3].params_places[BT_SLOT_DECODE], "pools[4].decode_params");
+    bt_config_fini(&c);
+    snprintf(line, sizeof line, "%s --policy-param weight=2", path);
+    snprintf(want, sizeof want,
+             "--policy-param: %s has 4 pools: write params = { ... } in one of them", path);
+    load_refused(line, want);
+    path = text_of("return { params = { weight = 1, other = 2 } }");
+    snprintf(line, sizeof line, "%s --policy-param weight=9", path);
+    load_ok(&c, line); /* one pool: the flag is added to what the file says */
+    assert_true(weight_of(&c, 0, BT_SLOT_BOTH) == 9);
+    assert_int_equal(c.pools[0].params[BT_SLOT_BOTH]->count, 2);
+    bt_config_fini(&c);
+    refused("return { params = 7 }", "params: expected a table of the policy's parameters");
+    refused("return { pools = { { params = 'x' } } }",
+            "pools[1].params: expected a table of the policy's parameters");
+    refused("return { pools = { { parms = {} } } }",
+            "pools[1].parms: unknown key, did you mean \"params\"?");
+    refused("return { pools = { { decode_params = {} } } }",
+            "pools[1].decode_params: the pool has no prefill_policy and no decode_policy");
+}
+
 static void unknown_keys_name_the_nearest(void **state)
 {
     (void) state;
@@ -181,8 +248,10 @@ static void broken_lua_names_the_line(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_of_pools),
         cmocka_unit_test(reads_all_levels),
         cmocka_unit_test(flags_win_over_the_file),
+        cmocka_unit_test(parameters_of_policies),
         cmocka_unit_test(unknown_keys_name_the_nearest),
         cmocka_unit_test(wrong_values_name_what_is_expected),
         cmocka_unit_test(broken_lua_names_the_line),

@@ -60,6 +60,22 @@ static void urls(void **state)
 static void paths_and_ports(void **state)
 {
     (void) state;
+    load_refused("--policy-http-host example.org",
+                 "--policy-http-host: expected HOST:PORT, got \"example.org\"");
+    load_refused("--policy-http-host http://example.org:80",
+                 "--policy-http-host: expected HOST:PORT, got \"http://example.org:80\"");
+    load_refused("--policy-http-host a:0", "--policy-http-host: expected HOST:PORT, got \"a:0\"");
+    load_refused("--policy-http-host :80", "--policy-http-host: expected HOST:PORT, got \":80\"");
+    load_refused("--policy-http-host ::1:80",
+                 "--policy-http-host: expected HOST:PORT, got \"::1:80\"; an IPv6 address stands "
+                 "in brackets: [::1]:80");
+    bt_config_t v6;
+    load_ok(&v6, "--policy-http-host [::1]:80");
+    bt_config_fini(&v6);
+    load_refused("--policy-param weight", "--policy-param: expected NAME=VALUE, got \"weight\"");
+    load_refused("--policy-param =1", "--policy-param: expected NAME=VALUE, got \"=1\"");
+    load_refused("--policy-wait-ms 0",
+                 "--policy-wait-ms: expected a whole number from 1 to 600000, got \"0\"");
     load_refused("--proxy-path x", "--proxy-path: expected a path that begins with /, got \"x\"");
     load_refused("--health-check-endpoint x",
                  "--health-check-endpoint: expected a path that begins with /, got \"x\"");
@@ -95,6 +111,44 @@ static void defaults_of_workers(void **state)
     bt_config_fini(&c);
 }
 
+static void assert_sample(const char *line, double sample)
+{
+    bt_config_t c;
+    load_ok(&c, line);
+    assert_float_equal(c.record.sample, sample, 1e-9);
+    bt_config_fini(&c);
+}
+
+static void records(void **state)
+{
+    bt_config_t c;
+    (void) state;
+    assert_sample("--port 0", 0);
+    assert_sample("--record-file r.jsonl", 0.01);
+    assert_sample("--record-file r.jsonl --record-sample 0", 0);
+    assert_sample("--record-sample 0.25", 0.25);
+    assert_sample("--record-sample 1", 1);
+    load_refused("--record-sample 1.5",
+                 "--record-sample: expected a number from 0 to 1, got \"1.5\"");
+    load_ok(&c, load_write("r.lua", "return { record_file = 'r.jsonl', record_max_bytes = 4096,\n"
+                                    "  record_header = { 'X-Tier', 'x-b' } }"));
+    assert_non_null(strstr(c.record.file, load_folder())); /* relative to the file */
+    assert_int_equal(c.record.max_bytes, 4096);
+    assert_string_equal(c.record.headers[0], "x-tier");
+    assert_string_equal(c.record.headers[1], "x-b");
+    assert_null(c.record.headers[2]);
+    bt_config_fini(&c);
+    load_ok(&c, "--port 0");
+    assert_null(c.record.file);
+    assert_null(c.record.headers);
+    assert_int_equal(c.record.max_bytes, 268435456);
+    bt_config_fini(&c);
+    load_refused("--record-header X:Y", "--record-header: expected a header's name, got \"x:y\"");
+    load_refused(
+        "--record-header X-Tier --record-header Cookie",
+        "--record-header: cookie holds keys, which do not belong in records; leave it out");
+}
+
 static void missing_keys_file(void **state)
 {
     (void) state;
@@ -110,6 +164,7 @@ int main(void)
         cmocka_unit_test(urls),
         cmocka_unit_test(paths_and_ports),
         cmocka_unit_test(defaults_of_workers),
+        cmocka_unit_test(records),
         cmocka_unit_test(missing_keys_file),
     };
     return cmocka_run_group_tests(tests, NULL, load_cleanup);

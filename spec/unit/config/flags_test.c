@@ -35,6 +35,18 @@ static void note_seen(const char *line)
 #define SPEC (c.pools[0].spec)
 #define W(i) (c.pools[0].workers[i])
 
+#define PARAM(name) bt_value_get(POOL.params[BT_SLOT_BOTH], name)
+
+static double number_of(const bt_value_t *v)
+{
+    return v != NULL && v->type == BT_VALUE_NUMBER ? v->number : 0;
+}
+
+static bool is_flag(const bt_value_t *v, bool wanted)
+{
+    return v != NULL && v->type == BT_VALUE_BOOL && v->boolean == wanted;
+}
+
 static void workers(void **state)
 {
     (void) state;
@@ -90,6 +102,20 @@ static void decisions(void **state)
                IS(SPEC.decode_policy, "round_robin"));
     EXPECT("--policy-dir p --dialect-dir d",
            IS(c.dispatch.policy_dir, "p") && IS(c.dispatch.dialect_dir, "d"));
+    EXPECT("", c.rules_file == NULL && c.dispatch.policy_wait_ms == 1000 &&
+                   c.policy_http_host_count == 0 && POOL.params[BT_SLOT_BOTH] == NULL);
+    EXPECT("--rules-file r.lua --policy-wait-ms 250",
+           IS(c.rules_file, "r.lua") && c.dispatch.policy_wait_ms == 250);
+    EXPECT("--policy-http-host a:80 --policy-http-host 127.0.0.1:8080",
+           c.policy_http_host_count == 2 && IS(c.policy_http_hosts[0], "a:80") &&
+               IS(c.policy_http_hosts[1], "127.0.0.1:8080") && c.policy_http_hosts[2] == NULL);
+    EXPECT("--policy-param w=1.5 --policy-param on=true --policy-param off=false --policy-param "
+           "word=12x --policy-param w=-2 --policy-param empty= --policy-param eq=a=b",
+           POOL.params[BT_SLOT_BOTH]->count == 6 && number_of(PARAM("w")) == -2 &&
+               is_flag(PARAM("on"), true) && is_flag(PARAM("off"), false) &&
+               IS(PARAM("word")->string, "12x") && IS(PARAM("empty")->string, "") &&
+               IS(PARAM("eq")->string, "a=b") &&
+               IS(POOL.params_places[BT_SLOT_BOTH], "--policy-param"));
     EXPECT("", !SPEC.refuse_recompute && SPEC.max_fanout == 64 && SPEC.max_attempts == 3 &&
                    !c.dispatch.disable_retries);
     EXPECT("--refuse-recompute --max-fanout 8 --max-attempts 5",
@@ -185,9 +211,19 @@ static void logs_and_process(void **state)
     EXPECT("--log-level debug --log-format json --no-access-log",
            c.log_level == BT_LOG_DEBUG && c.dispatch.access_log_json && !c.dispatch.access_log);
     EXPECT("--log-level warning --access-log", c.log_level == BT_LOG_WARN && c.access_log);
+    EXPECT("--record-file r.jsonl --record-sample 0.5 --record-max-bytes 5000 --record-header X-A "
+           "--record-header x-b",
+           IS(c.record.file, "r.jsonl") && c.record.sample == 0.5 && c.record.max_bytes == 5000 &&
+               IS(c.record.headers[0], "x-a") && IS(c.record.headers[1], "x-b") &&
+               c.record.headers[2] == NULL);
     EXPECT("--loops 3 --drain-timeout-secs 5 --ready-file r.json",
            c.loops == 3 && c.drain_ms == 5000 && IS(c.ready_file, "r.json"));
     EXPECT("--shutdown-grace-period-secs 6", c.drain_ms == 6000);
+    EXPECT("--dev", c.dev && IS(c.policy_dir, ".") && c.log_level == BT_LOG_DEBUG &&
+                        c.record.sample == 1.0 && c.record.file == NULL && c.access_log);
+    EXPECT("--log-level warn --policy-dir p --dev --record-sample 0.5 --no-access-log",
+           c.dev && IS(c.policy_dir, "p") && c.log_level == BT_LOG_WARN && c.record.sample == 0.5 &&
+               !c.access_log);
 }
 
 static void no_flag_is_left_out(void **state)
@@ -217,6 +253,9 @@ static void wrong_flags_are_refused(void **state)
                  "--log-level: expected one of error, warn, info, debug, got \"loud\"");
     load_refused("--access-log=maybe", "--access-log: expected true or false, got \"maybe\"");
     load_refused("--no-access-log=true", "--no-access-log: takes no value");
+    load_refused("--dev --host 0.0.0.0",
+                 "--dev: it shows too much for a listener that others reach, and --host is "
+                 "0.0.0.0; leave out --dev, or listen on 127.0.0.1");
     load_refused("--pd-disaggregation=1", "--pd-disaggregation: takes no value");
     load_refused("a.lua b.lua",
                  "unexpected argument \"b.lua\": the configuration file is a.lua already");

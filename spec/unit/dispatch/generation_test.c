@@ -9,6 +9,7 @@
 #include "dispatch/generation.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bt_generations_t gs;
@@ -16,7 +17,7 @@ static char err[256];
 
 static bt_policy_source_t *source_of(const char *version, const char *more)
 {
-    char text[256];
+    char text[512];
     bt_policy_source_t *source;
 
     snprintf(text, sizeof text,
@@ -35,22 +36,38 @@ static bt_policy_bundle_t *bundle_of(uint64_t number, bt_policy_source_t *source
 
     assert_int_equal(bt_bundle_new(&b, number, 1), 0);
     assert_int_equal(bt_bundle_name(b, 0, "default"), 0);
-    bt_bundle_put(b, 0, BT_SLOT_BOTH, source, number);
-    bt_bundle_put(b, 0, BT_SLOT_DECODE, decode, number);
+    assert_int_equal(bt_bundle_put(b, 0, BT_SLOT_BOTH, source, NULL, number), 0);
+    assert_int_equal(bt_bundle_put(b, 0, BT_SLOT_DECODE, decode, NULL, number), 0);
     bt_policy_source_unref(source);
     bt_policy_source_unref(decode);
     return b;
 }
 
-static unsigned build_all(void)
+/* Blocks until all threads have done their part. */
+static int build(void)
 {
-    unsigned steps = 0;
     int rc;
 
     while ((rc = bt_generations_build(&gs, err, sizeof err)) > 0)
-        steps++;
-    assert_int_equal(rc, 0);
-    return steps;
+        bt_generations_wait(&gs);
+    return rc;
+}
+
+/* Policies of what is prepared that do not serve already. */
+static unsigned count_new(void)
+{
+    const bt_generation_t *g = gs.prepared;
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < g->bundle->pool_count; i++) {
+        const struct bt_pool_policies *p = &g->pools[i], *old = NULL;
+        if (gs.serving != NULL)
+            old = bt_generation_pool(gs.serving, g->bundle->pools[i].name, i);
+        count += p->both != NULL && (old == NULL || old->both != p->both);
+        count += p->prefill != NULL && (old == NULL || old->prefill != p->prefill);
+        count += p->decode != NULL && (old == NULL || old->decode != p->decode);
+    }
+    return count;
 }
 
 /* Returns how many VMs were made. */
@@ -60,7 +77,8 @@ static unsigned serve(bt_policy_bundle_t *bundle)
 
     assert_int_equal(bt_generations_begin(&gs, bundle), 0);
     bt_bundle_unref(bundle);
-    made = build_all();
+    assert_int_equal(build(), 0);
+    made = count_new();
     bt_generations_commit(&gs);
     return made;
 }
@@ -125,7 +143,7 @@ static void test_unpinning_what_serves_keeps_it(void **state)
     assert_string_equal(version_of(gs.serving), "1");
 }
 
-static void test_one_vm_a_step_and_unchanged_texts_are_shared(void **state)
+static void test_unchanged_texts_are_shared(void **state)
 {
     bt_policy_source_t *same = source_of("1", "");
     const bt_policy_t *vm;
@@ -153,7 +171,7 @@ static void test_a_generation_leaves_something_to_the_next(void **state)
     serve(bundle_of(1, source_of("1", ", handover = function(ctx) return { left = 'seven' } end"),
                     NULL));
     assert_int_equal(bt_generations_begin(&gs, b), 0);
-    assert_int_equal(bt_generations_build(&gs, err, sizeof err), BT_E_POLICY);
+    assert_int_equal(build(), BT_E_POLICY);
     assert_non_null(strstr(err, "old is seven"));
     bt_bundle_unref(b);
     assert_string_equal(version_of(gs.serving), "1");
@@ -167,7 +185,7 @@ static void test_an_abort_changes_nothing(void **state)
     serve(bundle_of(1, source_of("1", ""), NULL));
     assert_int_equal(bt_generations_begin(&gs, b), 0);
     assert_int_equal(bt_generations_begin(&gs, b), BT_E_INVAL);
-    build_all();
+    assert_int_equal(build(), 0);
     bt_generations_abort(&gs);
     bt_bundle_unref(b);
     assert_int_equal(gs.live, 1);
@@ -181,8 +199,7 @@ static void test_a_text_that_fails_leaves_nothing_prepared(void **state)
     (void) state;
     serve(bundle_of(1, source_of("1", ""), NULL));
     assert_int_equal(bt_generations_begin(&gs, b), 0);
-    assert_int_equal(bt_generations_build(&gs, err, sizeof err), 1);
-    assert_int_equal(bt_generations_build(&gs, err, sizeof err), BT_E_POLICY);
+    assert_int_equal(build(), BT_E_POLICY);
     assert_non_null(strstr(err, "admin/mine.lua"));
     assert_non_null(strstr(err, "oops"));
     bt_bundle_unref(b);
@@ -221,7 +238,7 @@ static void test_pools_are_found_by_name(void **state)
     assert_int_equal(bt_bundle_new(&b, 1, 2), 0);
     assert_int_equal(bt_bundle_name(b, 0, "a"), 0);
     assert_int_equal(bt_bundle_name(b, 1, "b"), 0);
-    bt_bundle_put(b, 1, BT_SLOT_BOTH, source, 1);
+    assert_int_equal(bt_bundle_put(b, 1, BT_SLOT_BOTH, source, NULL, 1), 0);
     bt_policy_source_unref(source);
     serve(b);
     assert_ptr_equal(bt_generation_pool(gs.serving, "b", 1), &gs.serving->pools[1]);
@@ -230,6 +247,206 @@ static void test_pools_are_found_by_name(void **state)
     assert_ptr_equal(bt_generation_pool(gs.serving, "b", 7), &gs.serving->pools[1]);
     assert_null(bt_generation_pool(gs.serving, "c", 0));
     assert_null(gs.serving->pools[0].both);
+}
+
+/* ---- parameters ---- */
+
+#define WITH_WEIGHT ", params = { weight = { type = 'number', max = 10, default = 1 } }"
+
+/* One pool, one policy with weight = number; takes no reference. */
+static bt_policy_bundle_t *weighted(uint64_t number, bt_policy_source_t *source, double weight)
+{
+    bt_value_t item = {.type = BT_VALUE_NUMBER, .key = (char *) "weight", .number = weight};
+    const bt_value_t params = {.type = BT_VALUE_TABLE, .items = &item, .count = 1};
+    bt_policy_bundle_t *b;
+
+    assert_int_equal(bt_bundle_new(&b, number, 1), 0);
+    assert_int_equal(bt_bundle_name(b, 0, "default"), 0);
+    assert_int_equal(bt_bundle_put(b, 0, BT_SLOT_BOTH, source, &params, number), 0);
+    return b;
+}
+
+/* start tells by failing which value it got. */
+static void test_parameters_reach_start(void **state)
+{
+    bt_policy_source_t *source = source_of(
+        "1", WITH_WEIGHT ", start = function(params) if params.weight == 7 then error('seven') end "
+                         "end");
+    bt_policy_bundle_t *b;
+
+    (void) state;
+    serve(weighted(1, source, 3));
+    b = weighted(2, source, 7);
+    assert_int_equal(bt_generations_begin(&gs, b), 0);
+    assert_int_equal(build(), BT_E_POLICY);
+    assert_non_null(strstr(err, "seven"));
+    bt_bundle_unref(b);
+    bt_policy_source_unref(source);
+}
+
+static void test_other_parameters_are_another_vm(void **state)
+{
+    bt_policy_source_t *source = source_of("1", WITH_WEIGHT);
+    bt_policy_bundle_t *b;
+
+    (void) state;
+    assert_int_equal(serve(weighted(1, source, 3)), 1);
+    assert_int_equal(serve(weighted(2, source, 3)), 0); /* equal, though another copy */
+    assert_int_equal(serve(weighted(3, source, 4)), 1);
+    assert_int_equal(serve(bundle_of(4, bt_policy_source_ref(source), NULL)), 1);
+    b = weighted(5, source, 12);
+    assert_int_equal(bt_generations_begin(&gs, b), 0);
+    assert_int_equal(build(), BT_E_CONFIG);
+    assert_non_null(strstr(err, "params.weight: 12 is above max 10"));
+    bt_bundle_unref(b);
+    bt_policy_source_unref(source);
+}
+
+/* ---- shadows ---- */
+
+static void test_a_shadow_that_fails_is_left_out(void **state)
+{
+    bt_policy_source_t *good = source_of("1", ""), *bad = source_of("2", ", oops = 1");
+    bt_policy_bundle_t *b;
+
+    (void) state;
+    assert_int_equal(bt_bundle_new(&b, 1, 2), 0);
+    assert_int_equal(bt_bundle_name(b, 0, "default"), 0);
+    assert_int_equal(bt_bundle_name(b, 1, "rules:try/shadow"), 0);
+    assert_int_equal(bt_bundle_put(b, 0, BT_SLOT_BOTH, good, NULL, 1), 0);
+    assert_int_equal(bt_bundle_put(b, 1, BT_SLOT_BOTH, bad, NULL, 1), 0);
+    b->pools[1].parts[BT_SLOT_BOTH].is_shadow = true;
+    serve(b);
+    assert_string_equal(version_of(gs.serving), "1");
+    assert_null(gs.serving->pools[1].both);
+    assert_int_equal(bt_bundle_new(&b, 2, 2), 0); /* the same text decides beside, and decides */
+    assert_int_equal(bt_bundle_name(b, 0, "default"), 0);
+    assert_int_equal(bt_bundle_name(b, 1, "rules:try/shadow"), 0);
+    assert_int_equal(bt_bundle_put(b, 0, BT_SLOT_BOTH, good, NULL, 1), 0);
+    assert_int_equal(bt_bundle_put(b, 1, BT_SLOT_BOTH, good, NULL, 1), 0);
+    b->pools[1].parts[BT_SLOT_BOTH].is_shadow = true;
+    assert_int_equal(serve(b), 1);
+    assert_non_null(gs.serving->pools[1].both);
+    bt_policy_source_unref(good);
+    bt_policy_source_unref(bad);
+}
+
+/* ---- threads ---- */
+
+static void test_many_parts(void **state)
+{
+    bt_policy_bundle_t *b;
+    char name[16];
+
+    (void) state;
+    assert_int_equal(bt_bundle_new(&b, 1, 100), 0);
+    for (unsigned i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "%u", i);
+        bt_policy_source_t *source = source_of(name, "");
+        assert_int_equal(bt_bundle_name(b, i, name), 0);
+        assert_int_equal(bt_bundle_put(b, i, BT_SLOT_BOTH, source, NULL, 1), 0);
+        bt_policy_source_unref(source);
+    }
+    assert_int_equal(serve(b), 100);
+    for (unsigned i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "%u", i);
+        assert_string_equal(bt_policy_version(gs.serving->pools[i].both), name);
+    }
+}
+
+static bt_loop_t loop;
+
+static void on_built(void *user)
+{
+    int *rc_p = user;
+
+    *rc_p = bt_generations_build(&gs, err, sizeof err);
+    if (*rc_p <= 0)
+        bt_loop_stop(&loop);
+}
+
+static void on_late(bt_timer_t *timer)
+{
+    (void) timer;
+    fail_msg("nobody told that the policy is made");
+}
+
+/* The loop turns while start waits, and is told. */
+static void test_the_loop_is_told(void **state)
+{
+    bt_timer_t late;
+    int rc = 1;
+
+    (void) state;
+    assert_int_equal(bt_loop_init(&loop, 0), 0);
+    bt_timer_init(&loop, &late, on_late);
+    bt_timer_start(&late, 60000);
+    bt_generations_listen(&gs, &loop, on_built, &rc);
+    bt_policy_bundle_t *b = bundle_of(1, source_of("1", ", start = function() baton.sleep(30) end"),
+                                      source_of("2", ", start = function() baton.sleep(10) end"));
+    assert_int_equal(bt_generations_begin(&gs, b), 0);
+    bt_bundle_unref(b);
+    assert_int_equal(bt_generations_build(&gs, err, sizeof err), 1);
+    bt_loop_run(&loop);
+    if (rc < 0)
+        fail_msg("%s", err);
+    bt_generations_commit(&gs);
+    assert_string_equal(version_of(gs.serving), "1");
+    bt_timer_stop(&late);
+    bt_generations_listen(&gs, &loop, NULL, NULL);
+    bt_generations_fini(&gs);
+    bt_loop_fini(&loop);
+}
+
+/* Nothing waits for the thread: another generation serves while it sleeps on. */
+static void test_an_abort_waits_for_no_thread(void **state)
+{
+    bt_policy_bundle_t *b =
+        bundle_of(1, source_of("1", ", start = function() baton.sleep(200) end"), NULL);
+
+    (void) state;
+    assert_int_equal(bt_loop_init(&loop, 0), 0);
+    bt_generations_listen(&gs, &loop, NULL, NULL);
+    assert_int_equal(bt_generations_begin(&gs, b), 0);
+    assert_int_equal(bt_generations_build(&gs, err, sizeof err), 1);
+    assert_non_null(gs.shop.orders);
+    bt_generations_abort(&gs);
+    assert_null(gs.prepared);
+    assert_int_equal(gs.live, 0);
+    assert_non_null(gs.shop.orders); /* still at it */
+    bt_bundle_unref(b);
+    serve(bundle_of(2, source_of("2", ""), NULL));
+    assert_string_equal(version_of(gs.serving), "2");
+    bt_generations_fini(&gs); /* this one joins */
+    assert_null(gs.shop.orders);
+    bt_loop_fini(&loop); /* letters that nobody waits for */
+}
+
+static unsigned told;
+
+static void on_end(void *user)
+{
+    (void) user;
+    told++;
+    assert_int_equal(bt_generations_build(&gs, err, sizeof err), BT_E_INVAL);
+}
+
+static void test_fini_tells_who_waits(void **state)
+{
+    bt_policy_bundle_t *b =
+        bundle_of(1, source_of("1", ", start = function() baton.sleep(20) end"), NULL);
+
+    (void) state;
+    told = 0;
+    assert_int_equal(bt_loop_init(&loop, 0), 0);
+    bt_generations_listen(&gs, &loop, on_end, NULL);
+    assert_int_equal(bt_generations_begin(&gs, b), 0);
+    assert_int_equal(bt_generations_build(&gs, err, sizeof err), 1);
+    bt_bundle_unref(b);
+    bt_generations_fini(&gs);
+    assert_int_equal(told, 1);
+    bt_loop_fini(&loop);
+    assert_int_equal(told, 1); /* the letter comes too late for anybody */
 }
 
 static void test_errors_are_counted_by_birth(void **state)
@@ -260,8 +477,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_nothing_serves_at_first, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_pin_outlives_a_commit, setup, teardown),
         cmocka_unit_test_setup_teardown(test_unpinning_what_serves_keeps_it, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_one_vm_a_step_and_unchanged_texts_are_shared, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(test_unchanged_texts_are_shared, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_generation_leaves_something_to_the_next, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_an_abort_changes_nothing, setup, teardown),
@@ -269,6 +485,13 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(test_at_most_four_live, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pools_are_found_by_name, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_parameters_reach_start, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_other_parameters_are_another_vm, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_shadow_that_fails_is_left_out, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_many_parts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_loop_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_abort_waits_for_no_thread, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_fini_tells_who_waits, setup, teardown),
         cmocka_unit_test(test_errors_are_counted_by_birth),
     };
 

@@ -1,11 +1,14 @@
 /* Every known way to hold an event thread with a policy: each is tried, must come back, and the next plan must work. */
 #include "script/bounded.h"
+#include "script/policy_run.h"
 #include "script/vm.h"
 #include "script_fixture.h"
 
 #include <time.h>
 
 #define STALL_MAX_MS 250.0 /* generous: sanitizers and busy machines; the figures are printed */
+
+#define STEPS_MAX 2000
 
 static double worst_ms;
 
@@ -52,6 +55,58 @@ static void try_escape(const char *name, const char *helper, const char *body, c
     if (bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice) != 0)
         fail_msg("after %s: %s", name, bt_policy_error(policy));
     assert_ptr_equal(choice.first.decode, f.decode.items[0]);
+    bt_policy_free(policy);
+    fleet_fini(&f);
+}
+
+/* The same in a coroutine: admit waits first, then escapes. It is resumed as often as it likes to wait, up to a limit, then given
+ * up; no step may hold the thread, and the next plan and the next admit must work. */
+static void try_in_coroutine(const char *name, const char *helper, const char *body,
+                             const char *word)
+{
+    const bt_want_answer_t done = {.rc = 0};
+    struct fleet f;
+    bt_policy_t *policy;
+    bt_policy_vars_t vars = {0};
+    bt_policy_run_t run;
+    bt_choice_t choice;
+    char text[4096];
+    double start_ms, took_ms = 0, longest_ms = 0;
+    unsigned steps = 0;
+    int rc = 1;
+
+    fleet_init(&f, 1, 1, 0);
+    snprintf(text, sizeof(text),
+             "%s\nlocal function escape(req, ctx)\n%s\nend\n"
+             "return { api = 1, name = 'spec', version = '1', admit = function(req, ctx)\n"
+             "if req.n == 2 then baton.sleep(1) escape(req, ctx) end end,\n"
+             "plan = function(req, view, ctx)\n"
+             "return { prefill = view.prefill[1], decode = view.decode[1] } end }",
+             helper, body);
+    policy = policy_of(text);
+    f.req.n = 2;
+    f.req.vars = &vars;
+    for (; rc == 1 && steps < STEPS_MAX; steps++) {
+        start_ms = cpu_ms();
+        rc = steps == 0 ? bt_policy_admit(policy, &run, &f.req) : bt_policy_resume(&run, &done);
+        took_ms = cpu_ms() - start_ms;
+        longest_ms = took_ms > longest_ms ? took_ms : longest_ms;
+    }
+    worst_ms = longest_ms > worst_ms ? longest_ms : worst_ms;
+    print_message("%-28s %7.2f ms  %4u steps  %.70s\n", name, longest_ms, steps,
+                  rc >= 0 ? "came back" : bt_policy_error(policy));
+    if (longest_ms > STALL_MAX_MS)
+        fail_msg("%s held the thread for %.0f ms", name, longest_ms);
+    if (word == NULL ? rc < 0 : rc != BT_E_POLICY || strstr(bt_policy_error(policy), word) == NULL)
+        fail_msg("%s: %d \"%s\", expected \"%s\"", name, rc, bt_policy_error(policy),
+                 word != NULL ? word : "success");
+    bt_policy_run_drop(&run);
+    f.req.n = 1;
+    if (bt_policy_admit(policy, &run, &f.req) != 0 ||
+        bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice) != 0)
+        fail_msg("after %s: %s", name, bt_policy_error(policy));
+    assert_ptr_equal(choice.first.decode, f.decode.items[0]);
+    bt_policy_vars_drop(&vars);
     bt_policy_free(policy);
     fleet_fini(&f);
 }
@@ -206,6 +261,81 @@ static void errors(void **state)
     try_escape("asking", "", "baton.http('x')", "baton.http: plan is a pure hook and cannot wait");
 }
 
+#define ADMIT_BUDGET "admit ran over its budget of 2 ms"
+
+static void coroutines(void **state)
+{
+    (void) state;
+    try_in_coroutine("loop after a sleep", "", "while true do end", ADMIT_BUDGET);
+    try_in_coroutine("loop of pcall", "local function f() while true do end end",
+                     "while true do pcall(f) end", ADMIT_BUDGET);
+    try_in_coroutine("pcall that doubles", "local function f() pcall(f) pcall(f) end",
+                     "while true do pcall(f) end", ADMIT_BUDGET);
+    try_in_coroutine("loop between sleeps", "",
+                     "for i = 1, 10 do baton.sleep(0) end for i = 1, 1e12 do end", ADMIT_BUDGET);
+    try_in_coroutine("a storm of sleeps", "", "while true do baton.sleep(0) end", NULL);
+    try_in_coroutine("never done with waiting", "",
+                     "local function again() baton.sleep(600000) return again() end again()", NULL);
+    try_in_coroutine("sleeping deeper and deeper", "local function f() baton.sleep(0) f() f() end",
+                     "f()", NULL);
+    try_in_coroutine("deep recursion", "local function f() return f() + 1 end", "f()", "");
+    try_in_coroutine("deep recursion, caught",
+                     "local function f() local ok = pcall(f) return ok end",
+                     "while true do f() end", "");
+    /* (Few, and the full VM is tried before: TSan keeps the frames that errors jump over, and slows down.) */
+    try_in_coroutine("sleep in a pcall", "", "for i = 1, 100 do pcall(baton.sleep, 1) end", NULL);
+    try_in_coroutine("sleep in a comparison", "",
+                     "table.sort({ 3, 2, 1 }, function() baton.sleep(1) end)",
+                     "cannot wait inside pcall");
+    try_in_coroutine(
+        "sleep in tostring",
+        "local o = setmetatable({}, { __tostring = function() baton.sleep(1) return 'x' "
+        "end })",
+        "return tostring(o) and nil", NULL); /* the interpreter's own: no boundary */
+    try_in_coroutine("sleep in format",
+                     "local o = setmetatable({}, { __tostring = function() baton.sleep(1) end })",
+                     "return ('%s'):format(o)", "cannot wait inside pcall");
+    try_in_coroutine("sleep in an iterator", "",
+                     "for _ in function() return baton.sleep(0) end do end", NULL);
+    try_in_coroutine(
+        "sleep in a metamethod",
+        "local o = setmetatable({}, { __index = function() return baton.sleep(0) end })",
+        "while true do local x = o.x end", NULL);
+    try_in_coroutine("list that grows", "", "local t = {} while true do t[#t + 1] = true end", "");
+    try_in_coroutine("strings that stay", "local keep, n = {}, 0",
+                     "while true do n = n + 1 keep[n % 100] = ('x'):rep(1000000) .. n end", "");
+    try_in_coroutine("vars that grow", "", "while true do ctx.vars[#ctx.vars + 1] = {} end", "");
+    try_in_coroutine(
+        "error with a metatable",
+        "local e = setmetatable({}, { __tostring = function() while true do end end })", "error(e)",
+        "error object is a table value");
+    try_in_coroutine("error that is nil", "", "error(nil)", "error object is a nil value");
+    try_in_coroutine("a long list returned", "local t = {} for i = 1, 7000 do t[i] = 1 end",
+                     "return unpack(t)", NULL);
+    try_in_coroutine("coroutine", "", "coroutine.yield()", "unknown name 'coroutine'");
+}
+
+static void json(void **state)
+{
+    (void) state;
+    try_in_coroutine(
+        "JSON, nested and long",
+        "local s = ('['):rep(31) .. '\"' .. ('x'):rep(1000000) .. '\"' .. (']'):rep(31)",
+        "while true do baton.json_decode(s) end", ADMIT_BUDGET);
+    try_in_coroutine("JSON of many values", "local s = '[' .. ('1,'):rep(60000) .. '1]'",
+                     "while true do baton.json_decode(s) end", "");
+    try_in_coroutine("JSON of escapes", "local s = '\"' .. ('\\\\n'):rep(300000) .. '\"'",
+                     "while true do baton.json_decode(s) end", "");
+    try_in_coroutine("JSON of one table", "local t = {} for i = 1, 16000 do t['k' .. i] = i end",
+                     "while true do baton.json_encode(t) end", "");
+    try_in_coroutine(
+        "JSON of tables of tables",
+        "local t = {} for i = 1, 7 do local u = {} for j = 1, 8 do u[j] = t end t = u end",
+        "baton.json_encode(t)", "more than 16384 values");
+    try_escape("JSON in plan", "local s = '[' .. ('1,'):rep(30000) .. '1]'",
+               "while true do baton.json_decode(s) end", "");
+}
+
 /* Memory that stays: the state is full, and full again, until the VM is made anew. */
 static void a_full_vm_is_made_anew(void **state)
 {
@@ -295,6 +425,8 @@ int main(void)
         cmocka_unit_test(memory),
         cmocka_unit_test(errors),
         cmocka_unit_test(a_full_vm_is_made_anew),
+        cmocka_unit_test(coroutines),
+        cmocka_unit_test(json),
         cmocka_unit_test(a_runaway_at_load),
         cmocka_unit_test(the_allow_list_is_checked),
         cmocka_unit_test(the_worst),

@@ -1,10 +1,11 @@
 #include "script_fixture.h"
 
+#include "script/policy_run.h"
 #include "script/policy_source.h"
 
 static char err[512];
 
-static int test_plan(const char *plan)
+static int test_with(const char *members, const char *plan)
 {
     char text[1024];
     bt_policy_t *policy;
@@ -12,13 +13,19 @@ static int test_plan(const char *plan)
 
     snprintf(
         text, sizeof text,
-        "return { api = 1, name = 'x', version = '1', plan = function(req, view, ctx) %s end }",
-        plan);
+        "return { api = 1, name = 'x', version = '1', %s plan = function(req, view, ctx) %s end "
+        "}",
+        members, plan);
     assert_int_equal(bt_policy_load_text(&policy, "x.lua", bt_str(text), err, sizeof err), 0);
     err[0] = '\0';
     rc = bt_policy_self_test(policy, err, sizeof err);
     bt_policy_free(policy);
     return rc;
+}
+
+static int test_plan(const char *plan)
+{
+    return test_with("", plan);
 }
 
 static void test_shipped_policies_pass(void **state)
@@ -66,13 +73,45 @@ static void test_one_that_never_ends(void **state)
     assert_non_null(strstr(err, "self-test: no workers"));
 }
 
+/* admit and route: no network, no time to lose, and what they leave in ctx.vars goes to plan. */
+static void test_hooks_that_wait(void **state)
+{
+    static const char *const hosts[] = {"tiers:80", NULL};
+    static const char vars[] = "assert(ctx.vars.tier == 'a') return nil";
+    (void) state;
+
+    bt_policy_allow_hosts(hosts);
+    assert_int_equal(
+        test_with("admit = function(req, ctx) assert(req.model == 'self-test') baton.sleep(60000) "
+                  "end, route = function(req, ctx) local answer, why = baton.http{ url = "
+                  "'http://tiers/' } assert(not answer and why) ctx.vars.tier = 'a' end,",
+                  vars),
+        0);
+    assert_int_equal(test_with("admit = function(req, ctx) ctx.vars.tier = 'a' repeat until not "
+                               "baton.sleep(1) end,",
+                               vars),
+                     0);
+    assert_int_equal(test_with("admit = function() return { status = 503 } end,", ""), 0);
+    assert_int_equal(test_with("admit = function() while true do baton.sleep(1) end end,", ""),
+                     BT_E_POLICY);
+    assert_string_equal(err, "it waits without end, also when its time is over (self-test: admit)");
+    assert_int_equal(test_with("route = function() local a = baton.http{ url = 'http://tiers/' } "
+                               "return { pool = a.body } end,",
+                               ""),
+                     BT_E_POLICY);
+    assert_non_null(strstr(err, "attempt to index"));
+    assert_non_null(strstr(err, "(self-test: route)"));
+    assert_int_equal(test_with("route = function() return { pol = 'x' } end,", ""), BT_E_POLICY);
+    assert_non_null(strstr(err, "did you mean 'pool'?"));
+    bt_policy_allow_hosts(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shipped_policies_pass),
-        cmocka_unit_test(test_what_may_be),
-        cmocka_unit_test(test_what_may_not_be),
-        cmocka_unit_test(test_one_that_never_ends),
+        cmocka_unit_test(test_shipped_policies_pass), cmocka_unit_test(test_what_may_be),
+        cmocka_unit_test(test_what_may_not_be),       cmocka_unit_test(test_one_that_never_ends),
+        cmocka_unit_test(test_hooks_that_wait),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

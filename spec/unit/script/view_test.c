@@ -146,6 +146,31 @@ static void lists_follow_the_key(void **state)
     fleet_fini(&f);
 }
 
+/* The first plan finds the list that was made ahead: it still has the worker that stood there then. */
+static void a_warm_view_is_ready(void **state)
+{
+    struct fleet f;
+    bt_policy_t *policy = policy_of(POLICY("return { prefill = view.prefill[1], decode = 3 }"));
+    bt_choice_t choice;
+    bt_worker_t *first;
+    (void) state;
+
+    fleet_init(&f, 2, 1, 0);
+    assert_int_equal(bt_policy_prewarm(policy, &f.view), 0);
+    assert_int_equal(bt_policy_prewarm(policy, &f.view), 0);
+    first = f.prefill.items[0];
+    assert_int_equal(atomic_load(&first->refs), 2);
+    f.prefill.items[0] = f.prefill.items[1];
+    f.prefill.items[1] = first;
+    assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), 0);
+    assert_ptr_equal(choice.first.prefill, first);
+    f.view.key++;
+    assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), 0);
+    assert_ptr_equal(choice.first.prefill, f.prefill.items[0]);
+    bt_policy_free(policy);
+    fleet_fini(&f);
+}
+
 static void a_policy_that_breaks_its_list_gets_a_new_one(void **state)
 {
     struct fleet f;
@@ -211,6 +236,7 @@ int main(void)
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(values_are_live),
         cmocka_unit_test(lists_follow_the_key),
+        cmocka_unit_test(a_warm_view_is_ready),
         cmocka_unit_test(a_policy_that_breaks_its_list_gets_a_new_one),
         cmocka_unit_test(key_zero_is_never_kept),
         cmocka_unit_test(pairs_with),

@@ -100,10 +100,10 @@ static void memory_is_capped(void **state)
     assert_int_equal(bt_vm_open(&vm, NULL, 2 << 20, 0), 0);
     assert_fails(&vm, "local t = {} for i = 1, 1e9 do t[i] = {} end", "not enough memory");
     assert_fails(&vm, "local s = 'x' while true do s = s .. s end", "not enough memory");
-    assert_true(vm.used_bytes <= vm.cap_bytes);
+    assert_true(vm.heap.used_bytes <= vm.heap.cap_bytes);
     assert_runs(&vm, "local t = {} for i = 1, 100 do t[i] = i end");
     bt_vm_close(&vm);
-    assert_int_equal(vm.used_bytes, 0);
+    assert_int_equal(vm.heap.used_bytes, 0);
 }
 
 static void bytecode_is_refused(void **state)

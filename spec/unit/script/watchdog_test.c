@@ -4,6 +4,7 @@
 #include "script_fixture.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <time.h>
 
 #define CAP ((size_t) 8 << 20)
@@ -201,6 +202,44 @@ static void a_vm_may_change_threads(void **state)
     fleet_fini(&f);
 }
 
+static void *run_once(void *arg)
+{
+    char err[256];
+
+    assert_int_equal(run(arg, "return 1", 2000, err, sizeof(err)), BT_VM_DONE);
+    return NULL;
+}
+
+static void *run_away(void *arg)
+{
+    char err[256];
+
+    assert_int_equal(run(arg, "while true do end", 2000, err, sizeof(err)), BT_VM_NO_TIME);
+    return NULL;
+}
+
+/* A thread that has ended leaves its pthread_t to the next one, which is another thread all the same: with a CPU clock, and
+ * here with signals held back, of its own. */
+static void a_thread_may_look_like_one_that_has_ended(void **state)
+{
+    bt_vm_t vm;
+    pthread_t first, second;
+    sigset_t all, before;
+    (void) state;
+
+    assert_int_equal(bt_watchdog_start(), 0);
+    assert_int_equal(bt_vm_open(&vm, NULL, CAP, BT_VM_GUARDED), 0);
+    assert_int_equal(pthread_create(&first, NULL, run_once, &vm), 0);
+    pthread_join(first, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    assert_int_equal(pthread_create(&second, NULL, run_away, &vm), 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_join(second, NULL);
+    bt_vm_close(&vm);
+    bt_watchdog_stop();
+}
+
 static void starts_and_stops_often(void **state)
 {
     (void) state;
@@ -225,6 +264,7 @@ int main(void)
         cmocka_unit_test(sleeps_when_nobody_calls),
         cmocka_unit_test(several_threads),
         cmocka_unit_test(a_vm_may_change_threads),
+        cmocka_unit_test(a_thread_may_look_like_one_that_has_ended),
         cmocka_unit_test(starts_and_stops_often),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,22 @@
+/* explain.h - GET /explain/<request-id>: why a request went where it did. Private to core/admin.
+ *
+ * Owner: nobody; the caller owns the reply.
+ * Life:  one answer.
+ * Flow:  every loop looks into its ring of records (bt_gather_record) -> the newest line -> as it is, or as a story for people.
+ * Cost:  control loop only; a hash look-up on each loop.
+ */
+#ifndef BT_ADMIN_EXPLAIN_H
+#define BT_ADMIN_EXPLAIN_H
+
+#include "admin/live.h"
+#include "admin/routes.h"
+
+/* format=json (or nothing), format=text. False: anything else. */
+bool bt_explain_format(bt_str_t query, bool *as_text_p);
+/* facts: of bt_gather_record with this id. */
+void bt_explain_answer(bt_admin_reply_t *reply, bt_str_t id, bool as_text,
+                       const bt_loop_facts_t *facts, unsigned count);
+/* A record (dispatch/record.h) in words. */
+void bt_explain_story(bt_str_t line, bt_text_t *out);
+
+#endif

@@ -1,0 +1,160 @@
+/* candidates.c - the usable workers of a pool, kept until the fleet's epoch moves.
+ *
+ * What a policy may choose from is looked at once per change, not once per request: breakers, health and membership raise the
+ * epoch; breakers also open by time, so no set is used for longer than a second without a second look. If all members are still
+ * the same then, so is the key: Lua's lists of them stay.
+ */
+#include "dispatch/request.h"
+
+#include <stdlib.h>
+
+#define RECHECK_MS 1000
+
+static void put(bt_worker_set_t *set, unsigned *cap, bt_worker_t *w)
+{
+    if (set->count == *cap) {
+        unsigned more = *cap != 0 ? 2 * *cap : 8;
+        bt_worker_t **items = realloc(set->items, more * sizeof(*items));
+        BT_BUG_ON(items == NULL);
+        set->items = items;
+        *cap = more;
+    }
+    set->items[set->count++] = w;
+}
+
+static void fill(bt_worker_set_t *to, unsigned *cap, const bt_worker_set_t *from, bt_str_t model,
+                 uint64_t now_ms)
+{
+    for (unsigned i = 0; i < from->count; i++)
+        if (bt_worker_usable(from->items[i], now_ms) &&
+            bt_worker_serves_model(from->items[i], model))
+            put(to, cap, from->items[i]);
+}
+
+/* Would fill() put just these? */
+static bool is_same(const bt_worker_set_t *now, const bt_worker_set_t *from, bt_str_t model,
+                    uint64_t now_ms)
+{
+    unsigned at = 0;
+
+    for (unsigned i = 0; i < from->count; i++) {
+        if (!bt_worker_usable(from->items[i], now_ms) ||
+            !bt_worker_serves_model(from->items[i], model))
+            continue;
+        if (at == now->count || now->items[at++] != from->items[i])
+            return false;
+    }
+    return at == now->count;
+}
+
+static bool is_unchanged(const bt_fleet_pool_t *pool, const struct bt_candidates *c, bt_str_t model,
+                         uint64_t now_ms)
+{
+    return is_same(&c->prefill, &pool->prefill, model, now_ms) &&
+           is_same(&c->decode, &pool->decode, model, now_ms) &&
+           is_same(&c->single, &pool->hybrid, model, now_ms);
+}
+
+static void rebuild(bt_dispatcher_t *d, const bt_fleet_pool_t *pool, struct bt_candidates *c,
+                    bt_str_t model)
+{
+    uint64_t now_ms = bt_clock_ms();
+
+    c->epoch =
+        bt_fleet_epoch(); /* read first: a change while we look costs one rebuild more, never a stale set */
+    c->fleet_generation = d->fleet->generation;
+    c->recheck_at_ms = now_ms + RECHECK_MS; /* breakers open by time, without an event */
+    c->key = ++d->view_keys;
+    c->prefill.count = c->decode.count = c->single.count = 0;
+    fill(&c->prefill, &c->caps[0], &pool->prefill, model, now_ms);
+    fill(&c->decode, &c->caps[1], &pool->decode, model, now_ms);
+    fill(&c->single, &c->caps[2], &pool->hybrid, model, now_ms);
+}
+
+/* One set a pool, and a few that are cut down to one model where workers list theirs. */
+const struct bt_candidates *bt_candidates_get(bt_dispatcher_t *d, const bt_fleet_pool_t *pool,
+                                              bt_str_t model)
+{
+    const bool by_model = model.n != 0 && pool->has_models;
+    const uint64_t hash = by_model ? bt_str_hash(model) : 0;
+    struct bt_candidates *c =
+        &d->candidates[by_model ? d->pool_count + hash % BT_MODEL_SETS : pool->index];
+
+    const bool is_stale = c->fleet_generation != d->fleet->generation ||
+                          c->epoch != bt_fleet_epoch() || c->model_hash != hash ||
+                          c->pool != pool->index;
+    const uint64_t now_ms = bt_clock_ms();
+
+    if (!is_stale && now_ms < c->recheck_at_ms)
+        return c;
+    if (!is_stale && is_unchanged(pool, c, model, now_ms)) {
+        c->recheck_at_ms = now_ms + RECHECK_MS;
+        return c;
+    }
+    c->model_hash = hash;
+    c->pool = pool->index;
+    rebuild(d, pool, c, model);
+    return c;
+}
+
+/* ---- for VMs that are being made ---- */
+
+static bool copy_set(bt_worker_set_t *to, const bt_worker_set_t *from)
+{
+    if (from->count == 0)
+        return true;
+    to->items = malloc(from->count * sizeof(*to->items));
+    if (to->items == NULL)
+        return false;
+    memcpy(to->items, from->items, from->count * sizeof(*to->items));
+    to->count = from->count;
+    return true;
+}
+
+static void add_view(bt_warm_t *warm, const struct bt_candidates *c, const bt_fleet_pool_t *pool)
+{
+    struct bt_warm_view *v = &warm->views[warm->count++];
+
+    v->view = (bt_policy_view_t){.prefill = &v->prefill,
+                                 .decode = &v->decode,
+                                 .single = &v->single,
+                                 .key = c->key,
+                                 .pool = bt_str(pool->spec.name)};
+    if (!copy_set(&v->prefill, &c->prefill) || !copy_set(&v->decode, &c->decode) ||
+        !copy_set(&v->single, &c->single))
+        v->view.key = 0; /* fits no plan, and does no harm */
+}
+
+const bt_fleet_pool_t *bt_candidates_pool(const bt_dispatcher_t *d,
+                                          const bt_policy_bundle_t *bundle, unsigned pool)
+{
+    const char *name = bundle->pools[pool].name;
+
+    if (pool >= bundle->first_variant && bundle->rules != NULL) {
+        const bt_rule_target_t *target =
+            bt_rules_variant(bundle->rules, pool - bundle->first_variant, NULL, NULL);
+        name = target != NULL ? target->pool : NULL;
+    }
+    for (unsigned i = 0; d->fleet != NULL && i < d->fleet->pool_count; i++)
+        if (name == NULL || strcmp(d->fleet->pools[i].spec.name, name) == 0)
+            return &d->fleet->pools[i];
+    return NULL;
+}
+
+bt_warm_t *bt_candidates_warm(void *user, const bt_policy_bundle_t *bundle, unsigned pool)
+{
+    bt_dispatcher_t *d = user;
+    const bt_fleet_pool_t *p = bt_candidates_pool(d, bundle, pool);
+    bt_warm_t *warm = p != NULL ? calloc(1, sizeof(*warm)) : NULL;
+
+    if (warm == NULL)
+        return NULL;
+    warm->fleet = bt_fleet_ref(d->fleet);
+    add_view(warm, bt_candidates_get(d, p, BT_STR_NULL), p);
+    for (unsigned i = 0; i < BT_MODEL_SETS && warm->count < BT_WARM_VIEWS; i++) {
+        const struct bt_candidates *c = &d->candidates[d->pool_count + i];
+        if (c->key != 0 && c->pool == p->index && c->fleet_generation == d->fleet->generation)
+            add_view(warm, c, p);
+    }
+    return warm;
+}

@@ -1,0 +1,317 @@
+/* Events name the policies that planned (a pool's, a rule's, a shadow's) by the bundle's name for them, not by pointer: by the
+ * time of the batch another generation may serve, and it is that one which learns. */
+#include "dispatch/observe.h"
+
+#include "base/log.h"
+#include "dispatch/request.h"
+
+#include <stdlib.h>
+
+#define FLUSH_MS 100
+#define TICK_MS 1000
+
+enum { TEXT_MODEL, TEXT_SESSION, TEXT_TENANT, TEXT_COUNT };
+
+struct bt_observed {
+    bt_policy_event_t event;
+    uint64_t policies, shadow; /* who planned, and beside: hash of the bundle's name; 0 = nobody */
+    char texts[TEXT_COUNT][BT_OBSERVE_TEXT];
+};
+
+struct bt_ticking {
+    bt_observer_t *observer;
+    bt_generation_t *generation; /* pinned while it runs */
+    unsigned pool;               /* index in the bundle */
+    bt_policy_t *policy;
+    bt_policy_run_t run;
+    bt_policy_view_t view;
+    bt_wait_t *wait;
+    uint64_t until_ms;
+    bool is_late;
+};
+
+/* ---- observe ---- */
+
+static bool observes(const struct bt_pool_policies *p)
+{
+    const bt_policy_t *const all[] = {p->both, p->prefill, p->decode};
+
+    for (unsigned i = 0; i < BT_SLOT_COUNT; i++)
+        if (all[i] != NULL && bt_policy_has_hook(all[i], "observe"))
+            return true;
+    return false;
+}
+
+static void tell(bt_observer_t *o, bt_policy_t *policy, const bt_policy_event_t *batch, unsigned n)
+{
+    int rc = policy != NULL ? bt_policy_observe(policy, batch, n) : BT_E_AGAIN;
+
+    if (rc == 0)
+        bt_stats_add_(&o->d->stats.observed_events, n);
+    if (rc == 0 || rc == BT_E_AGAIN)
+        return;
+    bt_stats_add_(&o->d->stats.observed_dropped, n);
+    bt_stats_inc(&o->d->stats, policy_errors);
+    bt_log_warn("policy", "%s: %s; %u events are lost to it", bt_policy_name(policy),
+                bt_policy_error(policy), n);
+}
+
+/* Names have no longest one. */
+static uint64_t hash_of(const char *name)
+{
+    return name != NULL ? bt_str_hash(bt_str(name)) : 0;
+}
+
+static void tell_all(bt_observer_t *o, const struct bt_pool_policies *p)
+{
+    const uint64_t name = hash_of(p->bundle->name);
+    bt_policy_event_t batch[BT_OBSERVE_MAX];
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < o->count; i++)
+        if (o->events[i].policies == name || o->events[i].shadow == name)
+            batch[n++] = o->events[i].event;
+    if (n == 0)
+        return;
+    tell(o, p->both, batch, n);
+    tell(o, p->prefill, batch, n);
+    tell(o, p->decode, batch, n);
+}
+
+static void flush(bt_observer_t *o)
+{
+    const bt_generation_t *g = o->d->generations.serving;
+
+    bt_timer_stop(&o->flush);
+    for (unsigned i = 0; g != NULL && i < g->bundle->pool_count; i++)
+        if (observes(&g->pools[i]))
+            tell_all(o, &g->pools[i]);
+    o->count = 0;
+}
+
+static void on_flush(bt_timer_t *timer)
+{
+    flush(bt_container_of(timer, bt_observer_t, flush));
+}
+
+static bt_str_t keep(struct bt_observed *e, unsigned which, bt_str_t text)
+{
+    if (text.n >= BT_OBSERVE_TEXT)
+        text.n = BT_OBSERVE_TEXT - 1;
+    if (text.n != 0)
+        memcpy(e->texts[which], text.p, text.n);
+    return (bt_str_t){e->texts[which], text.n};
+}
+
+static const char *kind_of(const bt_request_t *r)
+{
+    if (r->fail_name == NULL && r->status != 0 && r->status < 500)
+        return "finished";
+    return r->status == 0 || strcmp(r->fail_name != NULL ? r->fail_name : "", "cancelled") == 0
+               ? "cancelled"
+               : "failed";
+}
+
+static void note_task(bt_observer_t *o, bt_request_t *r, const bt_task_t *task, uint64_t us)
+{
+    const bt_policy_request_t q = bt_consult_describe(r);
+    const bt_attempt_t *a = task->attempt;
+    struct bt_observed *e = &o->events[o->count++];
+
+    e->policies = hash_of(r->policies);
+    e->shadow = hash_of(r->shadow_policies);
+    e->event = (bt_policy_event_t){
+        .kind = kind_of(r),
+        .at_ms = bt_clock_ms(),
+        .model = keep(e, TEXT_MODEL, q.model),
+        .session = keep(e, TEXT_SESSION, q.session),
+        .tenant = keep(e, TEXT_TENANT, q.tenant),
+        .status = r->status,
+        .failure = r->fail_name != NULL ? r->fail_name : "",
+        .scope = a != NULL && a->fail_rc != 0 ? bt_scope_name(bt_err_scope(a->fail_rc)) : "",
+        .prompt_tokens = task->prompt_tokens,
+        .output_tokens = a != NULL ? a->legs[1].events : 0,
+        .ttft_ms = r->first_byte_us != 0 ? (double) (r->first_byte_us - r->start_us) / 1000.0 : 0,
+        .total_ms = (double) us / 1000.0,
+    };
+    if (a != NULL && a->legs[1].worker != NULL) {
+        e->event.prefill = a->legs[0].worker != NULL ? a->legs[0].worker->id : 0;
+        e->event.decode = a->legs[1].worker->id;
+    }
+}
+
+void bt_observe_request(bt_request_t *r, uint64_t us)
+{
+    bt_observer_t *o = &r->d->observer;
+
+    if (!o->has_observe || r->policies == NULL)
+        return;
+    if (o->events == NULL)
+        o->events = malloc(BT_OBSERVE_MAX * sizeof(*o->events));
+    for (unsigned i = 0; i < r->task_count; i++) {
+        if (o->events == NULL) {
+            bt_stats_inc(&r->d->stats, observed_dropped);
+            continue;
+        }
+        if (o->count == BT_OBSERVE_MAX)
+            flush(o);
+        note_task(o, r, &r->tasks[i], us);
+    }
+    if (o->count != 0 && !bt_timer_active(&o->flush))
+        bt_timer_start(&o->flush, FLUSH_MS);
+}
+
+/* ---- tick ---- */
+
+/* The view's sets are the dispatcher's, and may be others after a wait. */
+static bool look(struct bt_ticking *t)
+{
+    bt_dispatcher_t *d = t->observer->d;
+    const bt_fleet_pool_t *pool = bt_candidates_pool(d, t->generation->bundle, t->pool);
+
+    if (pool == NULL)
+        return false;
+    const struct bt_candidates *c = bt_candidates_get(d, pool, BT_STR_NULL);
+    t->view = (bt_policy_view_t){.prefill = &c->prefill,
+                                 .decode = &c->decode,
+                                 .single = &c->single,
+                                 .key = c->key,
+                                 .pool = bt_str(pool->spec.name)};
+    return true;
+}
+
+static void end_tick(struct bt_ticking *t)
+{
+    bt_wait_free(&t->wait);
+    bt_policy_run_drop(&t->run);
+    bt_generation_unpin(&t->generation);
+}
+
+static void go_on(struct bt_ticking *t, int rc);
+
+static void on_wait(bt_wait_t *wait, const bt_want_answer_t *answer)
+{
+    struct bt_ticking *t = bt_wait_user(wait);
+    int rc = BT_E_CANCELLED;
+
+    t->is_late = bt_clock_ms() >= t->until_ms;
+    if (look(t))
+        rc = bt_policy_resume(&t->run, answer);
+    bt_wait_free(&t->wait);
+    go_on(t, rc);
+}
+
+static void go_on(struct bt_ticking *t, int rc)
+{
+    bt_dispatcher_t *d = t->observer->d;
+
+    while (rc == 1 && !t->is_late) {
+        bt_want_answer_t refused = {0};
+        refused.rc = bt_wait_start(&t->wait, d->loop, &t->run.want, t->until_ms, on_wait, t);
+        if (refused.rc == 0)
+            return;
+        t->is_late = true; /* as in entry.c: told once */
+        rc = bt_policy_resume(&t->run, &refused);
+    }
+    if (rc == 1)
+        rc = BT_E_TOTAL_TIMEOUT;
+    if (rc < 0) {
+        bt_stats_inc(&d->stats, policy_errors);
+        bt_log_warn("policy", "%s: %s", bt_policy_name(t->policy),
+                    rc == BT_E_TOTAL_TIMEOUT ? "tick waited longer than --policy-wait-ms"
+                    : rc == BT_E_POLICY      ? bt_policy_error(t->policy)
+                                             : bt_err_text(rc));
+    }
+    end_tick(t);
+}
+
+static void tick(struct bt_ticking *t)
+{
+    bt_dispatcher_t *d = t->observer->d;
+
+    if (t->generation != NULL)
+        return; /* the last one still waits */
+    t->generation = bt_generation_pin(&d->generations);
+    t->until_ms = bt_clock_ms() + d->gate->config.policy_wait_ms;
+    t->is_late = false;
+    if (!look(t)) {
+        end_tick(t);
+        return;
+    }
+    bt_stats_inc(&d->stats, ticks);
+    go_on(t, bt_policy_tick(t->policy, &t->run, bt_clock_ms(), &t->view));
+}
+
+static void on_tick(bt_timer_t *timer)
+{
+    bt_observer_t *o = bt_container_of(timer, bt_observer_t, tick);
+
+    for (unsigned i = 0; i < o->ticking_count; i++)
+        tick(&o->ticking[i]);
+    bt_timer_start(&o->tick, TICK_MS);
+}
+
+/* ---- life ---- */
+
+static void forget_ticking(bt_observer_t *o)
+{
+    for (unsigned i = 0; i < o->ticking_count; i++)
+        if (o->ticking[i].generation != NULL)
+            end_tick(&o->ticking[i]);
+    free(o->ticking);
+    o->ticking = NULL;
+    o->ticking_count = 0;
+}
+
+static void add_ticking(bt_observer_t *o, unsigned pool, bt_policy_t *policy)
+{
+    if (policy != NULL && bt_policy_has_hook(policy, "tick"))
+        o->ticking[o->ticking_count++] =
+            (struct bt_ticking){.observer = o, .pool = pool, .policy = policy};
+}
+
+void bt_observer_refresh(bt_observer_t *o)
+{
+    const bt_generation_t *g = o->d->generations.serving;
+
+    if (g == NULL || g->bundle->number == o->generation)
+        return;
+    flush(o); /* to the new one: its start has taken over from the old */
+    forget_ticking(o);
+    o->generation = g->bundle->number;
+    o->has_observe = false;
+    o->ticking = calloc((size_t) g->bundle->pool_count * BT_SLOT_COUNT + 1, sizeof(*o->ticking));
+    for (unsigned i = 0; i < g->bundle->pool_count; i++) {
+        o->has_observe |= observes(&g->pools[i]);
+        if (o->ticking == NULL)
+            continue;
+        add_ticking(o, i, g->pools[i].both);
+        add_ticking(o, i, g->pools[i].prefill);
+        add_ticking(o, i, g->pools[i].decode);
+    }
+    if (o->ticking_count == 0)
+        bt_timer_stop(&o->tick);
+    else if (!bt_timer_active(&o->tick))
+        bt_timer_start(&o->tick, TICK_MS);
+}
+
+void bt_observer_init(bt_observer_t *o, bt_dispatcher_t *d)
+{
+    *o = (bt_observer_t){.d = d};
+    bt_timer_init(d->loop, &o->flush, on_flush);
+    bt_timer_init(d->loop, &o->tick, on_tick);
+}
+
+void bt_observer_stop(bt_observer_t *o)
+{
+    bt_timer_stop(&o->flush);
+    bt_timer_stop(&o->tick);
+    forget_ticking(o);
+}
+
+void bt_observer_fini(bt_observer_t *o)
+{
+    bt_observer_stop(o);
+    free(o->events);
+    o->events = NULL;
+}

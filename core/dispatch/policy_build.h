@@ -1,0 +1,67 @@
+/* policy_build.h - policies are made, and freed, on threads of their own: a loop never stands still for it.
+ *
+ * Owner: a shop belongs to one loop; what it makes belongs to the caller once it is taken.
+ * Life:  zeroed shop -> order -> (thread) -> ended -> take. An order may be dropped at any time: nobody waits for its thread,
+ *        what it makes is freed by it. fini waits for all threads.
+ * Flow:  start may wait for calls and time (script/policy_run.h), BT_START_WAIT_MS in all; that blocks the thread only.
+ * Cost:  a thread for every policy that is made; one for what is freed together.
+ */
+#ifndef BT_DISPATCH_POLICY_BUILD_H
+#define BT_DISPATCH_POLICY_BUILD_H
+
+#include "loop/loop.h"
+#include "script/policy.h"
+#include "script/policy_run.h"
+#include "script/policy_source.h"
+
+#define BT_START_WAIT_MS 5000 /* what start may wait in all */
+
+/* A policy and what its start is served by, whenever its VM is made anew. */
+typedef struct bt_made bt_made_t;
+
+/* What a policy is made of, on this thread, which may block. All is borrowed for the call. cancelled: nobody wants it any more
+ * (NULL = never). err: one line. */
+int bt_made_new(bt_made_t **made_p, const bt_policy_source_t *source, const bt_value_t *params,
+                const bt_value_t *old, bool is_shadow, const _Atomic bool *cancelled, char *err,
+                size_t err_size);
+bt_policy_t *bt_made_policy(const bt_made_t *made);
+void bt_made_free(bt_made_t *made); /* NULL is fine; as slow as closing a Lua state is */
+
+/* What a loop's requests choose from now: the thread makes the new VM's lists of it, so that no first plan has to. */
+#define BT_WARM_VIEWS 4
+typedef struct bt_warm {
+    bt_fleet_t *fleet; /* reference; owns the workers */
+    unsigned count;
+    struct bt_warm_view {
+        bt_worker_set_t prefill, decode, single; /* malloc'ed arrays */
+        bt_policy_view_t view;                   /* of these sets */
+    } views[BT_WARM_VIEWS];
+} bt_warm_t;
+void bt_warm_free(bt_warm_t *warm); /* NULL is fine; on any thread */
+
+typedef struct bt_order bt_order_t;
+
+/* Zeroed is ready for use. */
+typedef struct bt_shop {
+    bt_loop_t *loop; /* hears of threads that have ended; NULL = nobody does, see bt_shop_wait */
+    void (*on_ended)(void *user); /* on the loop: some order may have ended; NULL = nobody cares */
+    void *user;
+    bt_order_t *
+        orders; /* whose threads have not been joined; such as have ended are with the next order */
+    bool is_closed; /* nothing is put off any more */
+} bt_shop_t;
+
+/* Refs source, copies params, takes old and warm (both may be NULL). */
+int bt_shop_order(bt_shop_t *shop, bt_order_t **order_p, bt_policy_source_t *source,
+                  const bt_value_t *params, bt_value_t *old, bt_warm_t *warm, bool is_shadow);
+bool bt_order_has_ended(const bt_order_t *order);
+/* Of one that has ended: 0 and what was made, or why not. Frees the order, sets NULL. */
+int bt_order_take(bt_order_t **order_p, bt_made_t **made_p, char *err, size_t err_size);
+void bt_order_drop(bt_order_t **order_p); /* sets NULL; NULL already: nothing */
+/* Blocks until that one has ended. */
+void bt_order_wait(bt_order_t *order);
+/* Takes them; the array stays the caller's. */
+void bt_shop_free_made(bt_shop_t *shop, bt_made_t **made, unsigned count);
+void bt_shop_fini(bt_shop_t *shop); /* joins all threads; orders that were not dropped are ended */
+
+#endif

@@ -1,0 +1,492 @@
+/* record_json.c - the line. Every request has one, so nothing here goes through printf but fractions in sampled rows: text is
+ * appended as it is, integers and milliseconds are written by hand. record.h is the list of members.
+ */
+#include "base/clock.h"
+#include "dispatch/record_impl.h"
+#include "dispatch/request.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define ATTEMPTS_MAX 64
+#define TEXT_MAX 128
+#define PATH_MAX_BYTES 256
+#define DIGITS_MAX 24
+
+/* ---- values ---- */
+
+#define put_lit(out, lit) bt_text_put((out), BT_STR(lit))
+
+/* Digits of value, written so that they end before `end`; returns where they begin. */
+static char *digits(char *end, uint64_t value)
+{
+    do {
+        *--end = (char) ('0' + value % 10);
+        value /= 10;
+    } while (value != 0);
+    return end;
+}
+
+static void put_u64(bt_text_t *out, uint64_t value)
+{
+    char z[DIGITS_MAX], *end = z + sizeof(z), *at = digits(end, value);
+
+    bt_text_put(out, (bt_str_t){at, (size_t) (end - at)});
+}
+
+/* Microseconds as milliseconds: 31, 0.25, 1.001. */
+static void put_ms(bt_text_t *out, uint64_t us)
+{
+    char z[DIGITS_MAX], *end = z + sizeof(z), *at = end;
+    const unsigned rest = (unsigned) (us % 1000);
+
+    if (rest != 0) {
+        at = digits(end, 1000 + rest);
+        *at = '.'; /* over the 1 that kept the zeros */
+        while (end[-1] == '0')
+            end--;
+    }
+    at = digits(at, us / 1000);
+    bt_text_put(out, (bt_str_t){at, (size_t) (end - at)});
+}
+
+/* Cut before a character that does not fit as a whole. */
+static bt_str_t cut(bt_str_t s, size_t max)
+{
+    if (s.n <= max)
+        return s;
+    s.n = max;
+    while (s.n > 0 && ((unsigned char) s.p[s.n] & 0xc0) == 0x80)
+        s.n--;
+    return s;
+}
+
+/* name: with its comma and colon, as it stands in the line. */
+#define put_name(out, name) bt_text_put((out), BT_STR(",\"" name "\":"))
+
+static void put_text_after(bt_text_t *out, bt_str_t before, bt_str_t value, size_t max)
+{
+    if (value.n == 0)
+        return;
+    bt_text_put(out, before);
+    bt_text_json_str(out, cut(value, max));
+}
+#define put_text(out, name, value)                                                                 \
+    put_text_after((out), BT_STR(",\"" name "\":"), (value), TEXT_MAX)
+#define put_z(out, name, z) put_text_after((out), BT_STR(",\"" name "\":"), bt_str(z), SIZE_MAX)
+
+static void put_bool(bt_text_t *out, bool value)
+{
+    bt_text_puts(out, value ? "true" : "false");
+}
+
+/* The date of a second serves all requests of that second. */
+static void put_time(bt_text_t *out, uint64_t wall_ms)
+{
+    static _Thread_local uint64_t second;
+    static _Thread_local char text[32];
+    const unsigned ms = (unsigned) (wall_ms % 1000);
+
+    if (text[0] == '\0' || second != wall_ms / 1000) {
+        second = wall_ms / 1000;
+        bt_clock_iso8601(second * 1000, text, sizeof(text));
+    }
+    text[20] = (char) ('0' + ms / 100);
+    text[21] = (char) ('0' + ms / 10 % 10);
+    text[22] = (char) ('0' + ms % 10);
+    put_lit(out, "\"");
+    bt_text_puts(out, text);
+    put_lit(out, "\"");
+}
+
+/* Not a comma before the first member of an object or list. */
+static void put_comma(bt_text_t *out)
+{
+    if (out->len > 0 && out->data[out->len - 1] != '{' && out->data[out->len - 1] != '[')
+        put_lit(out, ",");
+}
+
+/* ---- who asked what ---- */
+
+static void put_request(bt_text_t *out, const bt_request_t *r)
+{
+    const bt_record_t *rec = &r->record;
+
+    put_lit(out, "{\"v\":1,\"id\":");
+    bt_text_json_str(out, bt_str(r->id));
+    put_name(out, "at");
+    put_time(out, rec->wall_ms);
+    put_z(out, "route", bt_route_info(r->route)->label);
+    put_text_after(out, BT_STR(",\"path\":"), r->path, PATH_MAX_BYTES);
+    put_text(out, "model", r->intent.model);
+    put_name(out, "stream");
+    put_bool(out, r->intent.stream);
+    put_name(out, "n");
+    put_u64(out, r->intent.n);
+    put_name(out, "prompt_tokens");
+    put_u64(out, r->prompt_tokens);
+    put_name(out, "prompt_bytes");
+    put_u64(out, r->intent.prompt_bytes);
+    put_text(out, "session", r->session);
+    put_text(out, "tenant", r->tenant);
+    put_text(out, "class", bt_str(rec->klass));
+    put_text(out, "key", bt_str(rec->key));
+}
+
+static void put_decision(bt_text_t *out, const bt_request_t *r)
+{
+    const bt_record_t *rec = &r->record;
+
+    if (r->pool != NULL)
+        put_z(out, "pool", r->pool->spec.name);
+    put_z(out, "rule", rec->rule);
+    put_z(out, "policy", r->policy_name);
+    put_z(out, "policy_version", r->policy_version);
+    if (r->policy_generation != 0) {
+        put_name(out, "generation");
+        put_u64(out, r->policy_generation);
+    }
+    put_z(out, "decided_by", rec->decided_by != NULL ? rec->decided_by : "nobody");
+    put_z(out, "why", rec->why);
+}
+
+/* ---- candidates ---- */
+
+static void put_labels(bt_text_t *out, const char *text)
+{
+    put_name(out, "labels");
+    put_lit(out, "{");
+    while (text != NULL && *text != '\0') {
+        const char *end = strchrnul(text, ','), *eq = memchr(text, '=', (size_t) (end - text));
+        bt_str_t key = bt_str_trim((bt_str_t){text, (size_t) ((eq != NULL ? eq : end) - text)});
+
+        if (key.n > 0) {
+            put_comma(out);
+            bt_text_json_str(out, key);
+            put_lit(out, ":");
+            if (eq != NULL)
+                bt_text_json_str(out, bt_str_trim((bt_str_t){eq + 1, (size_t) (end - eq - 1)}));
+            else
+                put_lit(out, "true");
+        }
+        text = *end == ',' ? end + 1 : end;
+    }
+    put_lit(out, "}");
+}
+
+static void put_i64(bt_text_t *out, int64_t value)
+{
+    if (value < 0)
+        put_lit(out, "-");
+    put_u64(out, value < 0 ? -(uint64_t) value : (uint64_t) value);
+}
+
+/* NAN and infinities have no JSON. Most numbers of a row are whole. */
+static void put_number_after(bt_text_t *out, bt_str_t before, double value)
+{
+    if (!isfinite(value))
+        return;
+    bt_text_put(out, before);
+    if (fabs(value) < 1e15 && value == floor(value))
+        put_i64(out, (int64_t) value);
+    else
+        bt_text_printf(out, "%.9g", value);
+}
+#define put_number(out, name, value) put_number_after((out), BT_STR(",\"" name "\":"), (value))
+
+static void put_row(bt_text_t *out, const struct bt_record_row *row)
+{
+    put_lit(out, "{\"id\":");
+    put_u64(out, row->id);
+    put_z(out, "name", row->name);
+    put_z(out, "url", row->url); /* some kernels hash it */
+    put_z(out, "role", bt_role_name(row->role));
+    put_z(out, "zone", row->zone);
+    if (row->labels != NULL && row->labels[0] != '\0')
+        put_labels(out, row->labels);
+    put_z(out, "dialect", row->dialect);
+    put_name(out, "prefill_tokens");
+    put_i64(out, row->prefill_tokens);
+    put_name(out, "decode_tokens");
+    put_i64(out, row->decode_tokens);
+    put_name(out, "requests");
+    put_i64(out, row->requests);
+    put_number(out, "running", row->running);
+    put_number(out, "waiting", row->waiting);
+    put_number(out, "kv_free", row->kv_free);
+    put_number(out, "ttft_ema_ms", row->ttft_ema_ms);
+    put_number(out, "tpot_ema_ms", row->tpot_ema_ms);
+    put_number(out, "age_ms", row->age_ms);
+    put_number(out, "score", row->score);
+    put_lit(out, "}");
+}
+
+static void put_candidates(bt_text_t *out, const bt_record_t *rec, bool is_brief)
+{
+    static const char *const names[] = {"prefill", "decode", "single"};
+
+    if (rec->rows[0] == NULL)
+        return;
+    put_name(out, "candidates");
+    put_lit(out, "{");
+    for (unsigned i = 0; i < 3; i++) {
+        const struct bt_record_rows *rows = rec->rows[i];
+        put_comma(out);
+        bt_text_printf(out, "\"%s\":{\"total\":%u,\"rows\":[", names[i], rows->total);
+        for (unsigned k = 0; !is_brief && k < rows->count; k++) {
+            put_comma(out);
+            put_row(out, &rows->rows[k]);
+        }
+        put_lit(out, "]}");
+    }
+    put_lit(out, "}");
+}
+
+/* ---- plan and attempts ---- */
+
+static void put_member(bt_text_t *out, bt_str_t name, const char *value)
+{
+    put_comma(out);
+    put_lit(out, "\"");
+    bt_text_put(out, name);
+    put_lit(out, "\":");
+    bt_text_json_str(out, bt_str(value));
+}
+
+static void put_names(bt_text_t *out, const char *prefill, const char *decode)
+{
+    if (prefill != NULL)
+        put_member(out, BT_STR("prefill"), prefill);
+    if (decode != NULL)
+        put_member(out, prefill != NULL ? BT_STR("decode") : BT_STR("worker"), decode);
+}
+
+static const char *name_of(const bt_worker_t *w)
+{
+    return w != NULL ? w->name : NULL;
+}
+
+static void put_plan(bt_text_t *out, const bt_request_t *r)
+{
+    const bt_choice_t *choice = r->record.choice;
+    const bt_dialect_t *dialect;
+
+    if (choice == NULL || r->record.fleet == NULL || choice->first.decode == NULL)
+        return;
+    put_name(out, "plan");
+    put_lit(out, "{\"kind\":");
+    bt_text_json_str(out,
+                     bt_str(bt_plan_kind_name(bt_plan_kind_of(r->d, &choice->first, &dialect))));
+    put_names(out, name_of(choice->first.prefill), name_of(choice->first.decode));
+    if (choice->alternate_count > 0)
+        put_lit(out, ",\"alternates\":[");
+    for (unsigned i = 0; i < choice->alternate_count; i++) {
+        put_comma(out);
+        put_lit(out, "{");
+        put_names(out, name_of(choice->alternates[i].prefill),
+                  name_of(choice->alternates[i].decode));
+        put_lit(out, "}");
+    }
+    bt_text_puts(out, choice->alternate_count > 0 ? "]}" : "}");
+}
+
+static void put_since(bt_text_t *out, bt_str_t before, uint64_t from_us, uint64_t at_us)
+{
+    if (at_us == 0)
+        return;
+    bt_text_put(out, before);
+    put_ms(out, at_us > from_us ? at_us - from_us : 0);
+}
+
+static void put_failure(bt_text_t *out, const bt_attempt_t *a)
+{
+    put_z(out, "failure", bt_err_name(a->fail_rc));
+    put_z(out, "leg", bt_leg_role_name(a->fail_leg));
+    put_name(out, "status");
+    put_u64(out, a->fail_status);
+    put_name(out, "guilty");
+    put_lit(out, "[");
+    for (unsigned i = 0; i < 2; i++)
+        if (a->guilty[i] && a->legs[i].worker != NULL) {
+            put_comma(out);
+            bt_text_json_str(out, bt_str(a->legs[i].worker->name));
+        }
+    put_lit(out, "]");
+}
+
+/* Newest first. */
+static void put_swapped(bt_text_t *out, const bt_attempt_t *a)
+{
+    put_name(out, "swapped");
+    put_lit(out, "[");
+    for (const struct bt_swapped *s = a->swapped; s != NULL; s = s->before) {
+        put_comma(out);
+        put_lit(out, "{\"decode\":");
+        bt_text_json_str(out, bt_str(s->decode));
+        put_z(out, "failure", bt_err_name(s->rc));
+        put_lit(out, "}");
+    }
+    put_lit(out, "]");
+}
+
+static void put_attempt(bt_text_t *out, const bt_request_t *r, const bt_attempt_t *a)
+{
+    put_comma(out);
+    put_lit(out, "{\"n\":");
+    put_u64(out, a->number);
+    if (r->task_count > 1) {
+        put_name(out, "child");
+        put_u64(out, a->task->index);
+    }
+    put_z(out, "kind", bt_plan_kind_name(a->kind));
+    put_names(out, name_of(a->legs[0].worker), name_of(a->legs[1].worker));
+    put_since(out, BT_STR(",\"start_ms\":"), r->start_us, a->start_us);
+    put_since(out, BT_STR(",\"prefill_ms\":"), r->start_us, a->prefill_done_us);
+    put_since(out, BT_STR(",\"first_byte_ms\":"), r->start_us, a->legs[1].first_body_us);
+    put_since(out, BT_STR(",\"end_ms\":"), r->start_us, a->end_us);
+    if (a->fail_rc != 0)
+        put_failure(out, a);
+    if (a->swapped != NULL)
+        put_swapped(out, a);
+    put_lit(out, "}");
+}
+
+/* In the order in which they ran; a task keeps its last one, and that the one before. */
+static unsigned put_task(bt_text_t *out, const bt_request_t *r, const bt_task_t *task,
+                         unsigned room)
+{
+    const bt_attempt_t *order[ATTEMPTS_MAX];
+    unsigned count = 0, total = 0;
+
+    for (const bt_attempt_t *a = task->attempt; a != NULL; a = a->before, total++)
+        if (count < ATTEMPTS_MAX)
+            order[count++] = a;
+    for (unsigned i = 0; i < count && i < room; i++)
+        put_attempt(out, r, order[count - 1 - i]);
+    return total;
+}
+
+static void put_attempts(bt_text_t *out, const bt_request_t *r)
+{
+    unsigned total = 0;
+
+    put_name(out, "attempts");
+    put_lit(out, "[");
+    for (unsigned i = 0; i < r->task_count; i++)
+        total += put_task(out, r, &r->tasks[i], total < ATTEMPTS_MAX ? ATTEMPTS_MAX - total : 0);
+    put_lit(out, "]");
+    if (total > ATTEMPTS_MAX) {
+        put_name(out, "attempts_total");
+        put_u64(out, total);
+    }
+}
+
+/* ---- times and the end ---- */
+
+static void put_phase(bt_text_t *out, bt_str_t name, uint64_t us)
+{
+    if (us == 0)
+        return;
+    put_comma(out);
+    put_lit(out, "\"");
+    bt_text_put(out, name);
+    put_lit(out, "\":");
+    put_ms(out, us);
+}
+
+static void put_leg_phases(bt_text_t *out, const bt_attempt_t *a)
+{
+    const uint64_t done_us = a->prefill_done_us, first_us = a->legs[1].first_body_us;
+
+    if (done_us == 0)
+        return;
+    put_phase(out, BT_STR("prefill"), done_us - a->legs[0].call.start_us);
+    if (first_us > done_us)
+        put_phase(out, BT_STR("kv_wait"), first_us - done_us);
+}
+
+static void put_phases(bt_text_t *out, const bt_request_t *r, uint64_t now_us)
+{
+    const bt_record_t *rec = &r->record;
+
+    put_name(out, "phases_ms");
+    put_lit(out, "{");
+    put_phase(out, BT_STR("admit"), rec->admit_us);
+    put_phase(out, BT_STR("route"), rec->route_us);
+    put_phase(out, BT_STR("plan"), rec->plan_us);
+    if (r->task_count == 1 && r->tasks[0].attempt != NULL)
+        put_leg_phases(out, r->tasks[0].attempt);
+    if (r->first_byte_us != 0)
+        put_phase(out, BT_STR("first_byte"), r->first_byte_us - r->start_us);
+    put_phase(out, BT_STR("last_byte"), now_us - r->start_us);
+    put_lit(out, "}");
+}
+
+static void put_outcome(bt_text_t *out, const bt_request_t *r)
+{
+    put_name(out, "status");
+    put_u64(out, r->status);
+    put_z(out, "error", r->fail_name);
+    put_name(out, "bytes_in");
+    put_u64(out, r->intent.body.text.n);
+    put_name(out, "bytes_out");
+    put_u64(out, r->sent_bytes);
+    put_name(out, "events");
+    put_u64(out, r->events);
+}
+
+static void put_headers(bt_text_t *out, const bt_request_t *r)
+{
+    const char *const *names = r->d->gate->record.headers;
+    const bt_str_t *values = r->record.headers;
+
+    if (names == NULL || values == NULL)
+        return;
+    put_name(out, "headers");
+    put_lit(out, "{");
+    for (unsigned i = 0; names[i] != NULL; i++) {
+        if (values[i].n == 0)
+            continue;
+        put_comma(out);
+        bt_text_json_str(out, bt_str(names[i]));
+        put_lit(out, ":");
+        bt_text_json_str(out, cut(values[i], TEXT_MAX));
+    }
+    put_lit(out, "}");
+}
+
+static void put_shadow(bt_text_t *out, const bt_record_t *rec)
+{
+    const char *prefill = rec->shadow.prefill[0] != '\0' ? rec->shadow.prefill : NULL;
+    const char *decode = rec->shadow.decode[0] != '\0' ? rec->shadow.decode : NULL;
+
+    if (rec->shadow.rule == NULL)
+        return;
+    put_lit(out, ",\"shadow\":{\"rule\":");
+    bt_text_json_str(out, bt_str(rec->shadow.rule));
+    put_z(out, "policy", rec->shadow.policy);
+    put_z(out, "version", rec->shadow.version);
+    put_z(out, "error", rec->shadow.error);
+    if (rec->shadow.error == NULL) {
+        put_names(out, prefill, decode);
+        put_name(out, "same");
+        put_bool(out, rec->shadow.same);
+    }
+    put_name(out, "plan_ms");
+    put_ms(out, rec->shadow.plan_us);
+    put_lit(out, "}");
+}
+
+void bt_record_write(const bt_request_t *r, uint64_t now_us, bool is_brief, bt_text_t *out)
+{
+    put_request(out, r);
+    put_decision(out, r);
+    put_candidates(out, &r->record, is_brief);
+    put_plan(out, r);
+    put_attempts(out, r);
+    put_phases(out, r, now_us);
+    put_outcome(out, r);
+    put_headers(out, r);
+    put_shadow(out, &r->record);
+    put_lit(out, "}");
+}

@@ -1,0 +1,27 @@
+/* heap.h - the memory of a Lua state: capped, and small pieces recycled. Private to core/script.
+ *
+ * Owner: a bt_vm_t.
+ * Life:  set cap_bytes and block_max -> lua_newstate(bt_heap_alloc, heap) ... lua_close -> fini.
+ * Flow:  over the cap, or a block that is too large: NULL, which Lua turns into "not enough memory".
+ * Cost:  a small piece is a list operation; others are the C library's.
+ */
+#ifndef BT_SCRIPT_HEAP_H
+#define BT_SCRIPT_HEAP_H
+
+#include <stddef.h>
+
+#define BT_HEAP_SIZES 16 /* small pieces are recycled by size, in steps of 16 bytes */
+
+typedef struct bt_heap {
+    size_t used_bytes, cap_bytes;
+    size_t block_max;           /* largest block of memory */
+    void *spare[BT_HEAP_SIZES]; /* freed pieces, linked through their first word */
+    size_t spare_bytes;
+} bt_heap_t;
+
+/* A lua_Alloc; user: the heap. */
+void *bt_heap_alloc(void *user, void *ptr, size_t old_size, size_t new_size);
+/* Gives the spare pieces back. */
+void bt_heap_fini(bt_heap_t *heap);
+
+#endif

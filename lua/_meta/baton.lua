@@ -1,0 +1,408 @@
+---@meta
+-- What lua-language-server knows of policies; policies/README.md says how it is told.
+-- Made by spec/tools/gen_api (`make api`) from lua/baton/api.lua: change it there.
+
+--- a field of a worker that kernels can rank by
+---@alias baton.NumberField
+---| '"id"'
+---| '"prefill_tokens"'
+---| '"decode_tokens"'
+---| '"requests"'
+---| '"running"'
+---| '"waiting"'
+---| '"kv_free"'
+---| '"ttft_ema_ms"'
+---| '"tpot_ema_ms"'
+---| '"age_ms"'
+---| '"prefix_blocks"'
+---| '"prefix_cached"'
+
+--- what a worker is for
+---@alias baton.Role
+---| '"prefill"'
+---| '"decode"'
+---| '"hybrid"'
+
+--- how a request is served
+---@alias baton.PlanKind
+---| '"single"'
+---| '"handoff"'
+---| '"bootstrap"'
+
+--- how far a failure reaches
+---@alias baton.Scope
+---| '"request"'
+---| '"attempt"'
+---| '"connection"'
+---| '"worker"'
+---| '"device"'
+---| '"process"'
+
+--- the call that failed
+---@alias baton.Leg
+---| '"prefill"'
+---| '"decode"'
+---| '"single"'
+
+--- what became of a request
+---@alias baton.EventKind
+---| '"finished"'
+---| '"failed"'
+---| '"cancelled"'
+
+--- what a parameter is
+---@alias baton.ParamType
+---| '"number"'
+---| '"integer"'
+---| '"string"'
+---| '"boolean"'
+---| '"list"'
+
+--- A request, to be looked at while the hook runs that got it. An unknown field raises, and names the nearest.
+---@class baton.Request
+---@field path string as it was called: /v1/chat/completions
+---@field model? string
+---@field headers table<string, string?> by name, in any case: `req.headers["x-tier"]`
+---@field stream boolean the answer comes in events
+---@field n integer samples asked for
+---@field prompt_bytes integer of the prompt's text
+---@field prompt_tokens integer counted where token ids came, else estimated from the bytes
+---@field session? string the key that route named, else the header x-session-id, else the body's
+---@field tenant? string the header x-tenant-id
+---@field class? string what route called it
+
+--- The workers that can be chosen now, in fleet order. Read the lists, do not change them.
+---@class baton.View
+---@field prefill baton.Worker[]
+---@field decode baton.Worker[]
+---@field single baton.Worker[] who can serve alone; filled where prefill and decode have no pair
+---@field pool string the pool's name
+
+--- A worker: read live, so a field may change between two looks. What is not known is nil.
+---@class baton.Worker
+---@field id integer stays the same as long as the worker is there
+---@field name string as in answers and logs
+---@field role baton.Role
+---@field labels table<string, string|boolean> `labels.gpu`; a label without a value is true
+---@field zone? string
+---@field kinds table<baton.PlanKind|integer, any> plans it can be part of: a list, and `kinds.handoff`
+---@field dialects table<string|integer, any> a list, and `dialects.nixl`
+---@field prefill_tokens integer of prompts that wait or run there, by our own count
+---@field decode_tokens integer of prompts and answers in work, by our own count
+---@field requests integer in work, by our own count
+---@field running? integer the engine's report, not older than 5 s
+---@field waiting? integer the engine's report, and what was sent since
+---@field kv_free? number 0 to 1, the engine's report
+---@field ttft_ema_ms? number time to the first token, averaged
+---@field tpot_ema_ms? number time per output token, averaged
+---@field age_ms? number of the engine's last report
+---@field prefix_blocks integer leading blocks of this prompt that it has; 0 before `baton.prefix_match`
+---@field prefix_cached integer blocks it is thought to hold in all
+---@field pairs_with fun(self: baton.Worker, other: baton.Worker): boolean can these two be a pair? `a:pairs_with(b)`
+
+--- The policy's own.
+---@class baton.Ctx
+---@field params table<string, any> what is set of the declared `params`; read-only
+---@field state table what start returned, or an empty table; one for each event thread
+---@field vars? table of this request, from admit to fallback; only in policies with admit or route
+
+--- Why an attempt failed.
+---@class baton.Failure
+---@field scope baton.Scope
+---@field name string `connect`, `reset`, `stall`, `upstream_status`, ...
+---@field leg baton.Leg
+---@field status integer what the worker answered; 0: nothing
+---@field tried integer[] ids of the workers that were tried
+
+--- What became of a request. What is 0 or does not apply is nil.
+---@class baton.Event
+---@field kind baton.EventKind
+---@field at_ms number on the clock of tick's `now`
+---@field prefill? integer a worker's id
+---@field decode? integer a worker's id; a single worker is here
+---@field model? string
+---@field session? string
+---@field tenant? string
+---@field status? integer of the answer
+---@field failure? string its name
+---@field scope? baton.Scope of the failure
+---@field prompt_tokens? integer
+---@field output_tokens? integer
+---@field ttft_ms? number
+---@field total_ms? number
+
+--- Who serves: prefill and decode, or worker. A worker or its id.
+---@class baton.Plan
+---@field kind? baton.PlanKind follows from the workers
+---@field prefill? baton.Worker|integer of view.prefill
+---@field decode? baton.Worker|integer of view.decode; the two must be able to pair
+---@field worker? baton.Worker|integer of view.single, then without the two
+---@field prefill_rank? integer data-parallel rank, below the worker's dp size
+---@field decode_rank? integer
+---@field alternates? baton.Plan[] up to 8, in the order to try when this one fails
+
+--- What admit returns to refuse: any table, an empty one too, is a refusal.
+---@class baton.Admission
+---@field status? integer 400 to 599, default 429
+---@field retry_after? number seconds, up to 86,400: the header Retry-After
+---@field reason? string for the client, up to 255 bytes
+
+--- What route returns.
+---@class baton.Direction
+---@field pool? string name of a pool, up to 63 bytes; its own policy plans
+---@field class? string `req.class` from then on, up to 63 bytes; also in records
+---@field key? string `req.session` from then on, up to 191 bytes: who has the same key meets the same workers
+
+--- What baton.http is given.
+---@class baton.HttpCall
+---@field url string http://host[:port][/path]; no https; the host must be allowed by `--policy-http-host`
+---@field method? string default GET, or POST where there is a body
+---@field headers? table<string, string> up to 16; Host, lengths and connection are set by baton
+---@field body? string up to 1 MiB
+---@field timeout_ms? number 1 to 60,000, default 1000
+
+--- What baton.http returns.
+---@class baton.HttpAnswer
+---@field status integer
+---@field headers table<string, string> names in lower case; values of one name are joined by a comma
+---@field body string up to 1 MiB
+
+--- What may be set from outside, checked before any hook runs.
+---@class baton.Param
+---@field type baton.ParamType
+---@field min? number of a number, the bytes of a string, the elements of a list
+---@field max? number likewise
+---@field enum? any[] the values, or elements of a list, that are allowed
+---@field default? any without one it is nil until it is set
+---@field doc? string
+
+--- What a policy file returns. An unknown member is an error that says what was meant.
+---@class baton.Policy
+---@field api 1
+---@field name string
+---@field version string
+---@field params? table<string, baton.Param>
+---@field start? fun(params: table, old?: table): table? Once, when the policy is loaded, for every event thread; no request waits for it.
+---@field admit? fun(req: baton.Request, ctx: baton.Ctx): baton.Admission? May this request come in? Asked first, before a pool is chosen.
+---@field route? fun(req: baton.Request, ctx: baton.Ctx): baton.Direction? Which pool is it for, what shall it be called, who must meet again?
+---@field plan fun(req: baton.Request, view: baton.View, ctx: baton.Ctx): baton.Plan Which workers serve it? The only hook that a policy must have.
+---@field fallback? fun(req: baton.Request, view: baton.View, failure: baton.Failure, ctx: baton.Ctx): baton.Plan? An attempt failed before its first byte was out. Another plan, without the workers that were tried?
+---@field observe? fun(events: baton.Event[], ctx: baton.Ctx) What became of the requests that this policy has planned, in batches.
+---@field tick? fun(now: number, view: baton.View, ctx: baton.Ctx) Once a second, never twice at a time. For asking outside, and for what is too slow for plan.
+---@field handover? fun(ctx: baton.Ctx): table? The next generation takes over. What shall its `start` get as `old`?
+
+baton = {}
+baton.shared_local = {}
+
+--- The worker with the least; equals share by chance. Not known counts as worst. nil: the list is empty. Limits: 1 to 8 fields.
+---@param list baton.Worker[]
+---@param field baton.NumberField
+---@param ... baton.NumberField break ties
+---@return baton.Worker?
+function baton.argmin(list, field, ...) end
+
+--- The same for the most; not known counts as worst here too. Limits: 1 to 8 fields.
+---@param list baton.Worker[]
+---@param field baton.NumberField
+---@param ... baton.NumberField break ties
+---@return baton.Worker?
+function baton.argmax(list, field, ...) end
+
+--- The least weighted sum. A field of weight 0 need not be known. Limits: 1 to 8 pairs of field and weight.
+---@param list baton.Worker[]
+---@param field baton.NumberField
+---@param weight number
+---@param ... baton.NumberField|number more pairs
+---@return baton.Worker?
+function baton.argmin_sum(list, field, weight, ...) end
+
+--- The same for the most. Limits: 1 to 8 pairs of field and weight.
+---@param list baton.Worker[]
+---@param field baton.NumberField
+---@param weight number
+---@param ... baton.NumberField|number more pairs
+---@return baton.Worker?
+function baton.argmax_sum(list, field, weight, ...) end
+
+--- The least of k drawn members. Limits: k is 1 to 16.
+---@param list baton.Worker[]
+---@param k integer
+---@param field baton.NumberField
+---@param ... baton.NumberField break ties
+---@return baton.Worker?
+function baton.power_of_k(list, k, field, ...) end
+
+--- Two different members by chance; the same one twice where there is but one.
+---@param list baton.Worker[]
+---@return baton.Worker?
+---@return baton.Worker?
+function baton.pick2(list) end
+
+--- The next in smooth weighted turn; a wheel for each name and event thread. Limits: 256 names a VM.
+---@param list baton.Worker[]
+---@param name string
+---@param label? string that says the weight, default `weight`
+---@return baton.Worker?
+function baton.smooth(list, name, label) end
+
+--- Of those that are known; nothing where none is.
+---@param list baton.Worker[]
+---@param field baton.NumberField
+---@return number? # least
+---@return number? # most
+---@return number? # mean
+function baton.range(list, field) end
+
+--- For policies that rank by hand: stands in the decision record, if one is written. Kernels note theirs. In plan, fallback.
+---@param worker baton.Worker
+---@param score number
+function baton.note_score(worker, score) end
+
+--- Members that can be a pair with this worker; remembered.
+---@param list baton.Worker[]
+---@param worker baton.Worker
+---@return baton.Worker[]
+function baton.compatible(list, worker) end
+
+--- Members that can be a pair with at least one of the others; remembered.
+---@param list baton.Worker[]
+---@param others baton.Worker[]
+---@return baton.Worker[]
+function baton.pairable(list, others) end
+
+--- Members with the label, or with this value of it; remembered.
+---@param list baton.Worker[]
+---@param label string or `zone`, `name`
+---@param value? string
+---@return baton.Worker[]
+function baton.where(list, label, value) end
+
+--- The others.
+---@param list baton.Worker[]
+---@param label string
+---@param value? string
+---@return baton.Worker[]
+function baton.without(list, label, value) end
+
+--- XXH3, a whole number below 2^53.
+---@param text string
+---@param seed? integer below 2^53, default 0
+---@return integer
+function baton.hash(text, seed) end
+
+--- The key's worker: the same in all gateways, and only a lost worker's keys move. Limits: count is 1 to 64.
+---@param list baton.Worker[]
+---@param key string|number
+---@param count? integer then a list of the first so many
+---@return baton.Worker|baton.Worker[]|nil
+function baton.rendezvous(list, key, count) end
+
+--- The first in the key's order that is below factor times the mean. Limits: factor is 1 or more.
+---@param list baton.Worker[]
+---@param key string|number
+---@param factor number
+---@param field? baton.NumberField default `requests`
+---@return baton.Worker?
+function baton.bounded_hash(list, key, factor, field) end
+
+--- A hash ring: O(log n), for very large fleets. Limits: a list of the view; vnodes is 1 to 1024.
+---@param list baton.Worker[]
+---@param key string|number
+---@param vnodes? integer points a worker, default 160
+---@return baton.Worker?
+function baton.ring(list, key, vnodes) end
+
+--- In [0, 1), or a whole number from 1 to n.
+---@param n? integer
+---@return number
+function baton.random(n) end
+
+--- The worker with the longest known prefix; from then on `prefix_blocks` is a field of every worker. In plan, fallback.
+---@param list baton.Worker[]
+---@param req baton.Request
+---@param block? integer tokens a block, 1 to 1024, default 64
+---@return baton.Worker? # nil: nobody has it
+---@return integer # its blocks
+---@return integer # the prompt's
+function baton.prefix_match(list, req, block) end
+
+--- This worker is about to have the prompt. In plan, fallback.
+---@param req baton.Request
+---@param worker baton.Worker
+---@param block? integer tokens a block, 1 to 1024, default 64
+function baton.prefix_insert(req, worker, block) end
+
+--- Full blocks of the prompt. In hooks that get req.
+---@param req baton.Request
+---@param block? integer tokens a block, 1 to 1024, default 64
+---@return integer
+function baton.prefix_blocks(req, block) end
+
+--- A name for the prompt's beginning: 16 hexadecimal digits. In hooks that get req.
+---@param req baton.Request
+---@param blocks? integer 1 to 1024, default 4 or what there is
+---@param block? integer tokens a block, 1 to 1024, default 64
+---@return string? # nil: shorter than one block
+function baton.prefix_key(req, blocks, block) end
+
+--- A counter that all event threads share. Limits: a name has 1 to 127 bytes; 4096 names a process, for ever: never a name made from a request.
+---@param name string
+---@param delta? integer default 1
+---@return integer # the new value
+function baton.shared_local.add(name, delta) end
+
+--- Its value; 0 at first.
+---@param name string
+---@return integer
+function baton.shared_local.get(name) end
+
+--- Sets it.
+---@param name string
+---@param value integer
+function baton.shared_local.set(name, value) end
+
+--- A moving average of the process: adds the sample, if there is one. Limits: names may come from requests; the one unused for longest gives way.
+---@param name string
+---@param sample? number
+---@param weight? number 0 to 1, default 0.125
+---@return number? # nil: nothing was ever given
+function baton.ewma(name, sample, weight) end
+
+--- A token bucket of the process.
+---@param name string
+---@param per_s number
+---@param burst number
+---@param cost? number default 1
+---@return boolean
+---@return number? # seconds until there is enough; nil with false: never
+function baton.take(name, per_s, burst, cost) end
+
+--- What came in the last so many seconds, this amount included.
+---@param name string
+---@param amount number
+---@param seconds number 0.001 to 86,400
+---@return number
+function baton.window(name, amount, seconds) end
+
+--- Waits, while other requests go on. Limits: not inside pcall, table.sort or a metamethod. In start, admit, route, tick.
+---@param ms number 0 to 600,000
+---@return true?
+---@return string? # why not: the hook's time is over
+function baton.sleep(ms) end
+
+--- Asks another server, while other requests go on. What the network does never raises. Limits: not inside pcall, table.sort or a metamethod; a host that is not allowed raises. In start, admit, route, tick.
+---@param call baton.HttpCall
+---@return baton.HttpAnswer?
+---@return string? # why there is none
+function baton.http(call) end
+
+--- null is nil, and leaves a hole in a list. Limits: 1 MiB (64 KiB in pure hooks), 32 deep, 65,536 values.
+---@param text string
+---@return any
+---@return string? # the reason, where the first is nil
+function baton.json_decode(text) end
+
+--- Keys in the order of their bytes. Limits: 1 MiB (64 KiB in pure hooks), 8 deep, 16,384 values; what JSON has no form for raises.
+---@param value any
+---@return string
+function baton.json_encode(value) end

@@ -1,0 +1,586 @@
+-- api - everything that a policy can reach, as plain data: what the reference, the types for editors and luacheck are
+-- made from (spec/tools/gen_api; `make api`), and what spec/policy/api_spec.lua compares with a real VM.
+--
+-- Types are those of LuaCATS; names of this file's classes and aliases stand without their prefix (Worker, not
+-- baton.Worker). A parameter or field is { name, type, what }; "name?" may be left out, or be nil. Results are {
+-- type, what }. where: the hooks that may call a function ("any" if it does not say); limits: what raises, and what
+-- is bounded.
+
+local api = { version = 1 }
+
+-- ---- hooks ----
+-- kind: pure (cannot wait) or waiting (a coroutine: baton.sleep, baton.http). budget_ms: of computing; waiting is not
+-- counted; waits: how long that may be.
+
+api.hooks = {
+  {
+    name = "start",
+    kind = "waiting",
+    waits = "5 s in all",
+    params = { { "params", "table", "what is set of the declared `params`" },
+      { "old?", "table", "what the generation before returned from `handover`" } },
+    returns = { { "table?", "becomes `ctx.state`" } },
+    budget_ms = 200,
+    doc = "Once, when the policy is loaded, for every event thread; no request waits for it.",
+    fails = "The policy is refused; the one before keeps serving.",
+  },
+  {
+    name = "admit",
+    kind = "waiting",
+    waits = "`--policy-wait-ms`",
+    params = { { "req", "Request" }, { "ctx", "Ctx" } },
+    returns = { { "Admission?", "nothing: the request is welcome" } },
+    budget_ms = 2,
+    doc = "May this request come in? Asked first, before a pool is chosen.",
+    fails = "The request is admitted; so it is when the hook has waited too long.",
+  },
+  {
+    name = "route",
+    kind = "waiting",
+    waits = "`--policy-wait-ms`",
+    params = { { "req", "Request" }, { "ctx", "Ctx" } },
+    returns = { { "Direction?", "nothing: as the rules or the model say" } },
+    budget_ms = 2,
+    doc = "Which pool is it for, what shall it be called, who must meet again?",
+    fails = "Nothing is changed; so it is when the hook has waited too long.",
+  },
+  {
+    name = "plan",
+    kind = "pure",
+    required = true,
+    params = { { "req", "Request" }, { "view", "View" }, { "ctx", "Ctx" } },
+    returns = { { "Plan" } },
+    budget_ms = 2,
+    doc = "Which workers serve it? The only hook that a policy must have.",
+    fails = "Logged with file and line, counted; the built-in least-load choice serves.",
+  },
+  {
+    name = "fallback",
+    kind = "pure",
+    params = { { "req", "Request" }, { "view", "View" }, { "failure", "Failure" }, { "ctx", "Ctx" } },
+    returns = { { "Plan?", "nothing: give up" } },
+    budget_ms = 2,
+    doc = "An attempt failed before its first byte was out. Another plan, without the workers that were tried?",
+    fails = "As plan. Without this hook the built-in choice goes on.",
+  },
+  {
+    name = "observe",
+    kind = "pure",
+    params = { { "events", "Event[]" }, { "ctx", "Ctx" } },
+    returns = {},
+    budget_ms = 2,
+    doc = "What became of the requests that this policy has planned, in batches.",
+    fails = "The batch is lost to the policy; counted.",
+  },
+  {
+    name = "tick",
+    kind = "waiting",
+    waits = "`--policy-wait-ms`",
+    params = { { "now", "number", "milliseconds, as `at_ms`" }, { "view", "View" }, { "ctx", "Ctx" } },
+    returns = {},
+    budget_ms = 2,
+    doc = "Once a second, never twice at a time. For asking outside, and for what is too slow for plan.",
+    fails = "Counted; it is called again a second later.",
+  },
+  {
+    name = "handover",
+    kind = "pure",
+    params = { { "ctx", "Ctx" } },
+    returns = { { "table?", "numbers, strings, booleans, tables of these; 8 deep, 65,536 values, 1 MiB" } },
+    budget_ms = 5,
+    doc = "The next generation takes over. What shall its `start` get as `old`?",
+    fails = "`old` is nil.",
+  },
+}
+
+-- ---- words ----
+
+api.aliases = {
+  {
+    name = "NumberField",
+    doc = "a field of a worker that kernels can rank by",
+    values = {
+      "id", "prefill_tokens", "decode_tokens", "requests", "running", "waiting", "kv_free", "ttft_ema_ms",
+      "tpot_ema_ms", "age_ms", "prefix_blocks", "prefix_cached",
+    },
+  },
+  { name = "Role", doc = "what a worker is for", values = { "prefill", "decode", "hybrid" } },
+  { name = "PlanKind", doc = "how a request is served", values = { "single", "handoff", "bootstrap" } },
+  {
+    name = "Scope",
+    doc = "how far a failure reaches",
+    values = { "request", "attempt", "connection", "worker", "device", "process" },
+  },
+  { name = "Leg", doc = "the call that failed", values = { "prefill", "decode", "single" } },
+  { name = "EventKind", doc = "what became of a request", values = { "finished", "failed", "cancelled" } },
+  { name = "ParamType", doc = "what a parameter is", values = { "number", "integer", "string", "boolean", "list" } },
+}
+
+-- ---- objects ----
+-- names: the list of names in C that the fields must equal (baton_testing.api_names); kind: value (read-only), answer
+-- (a closed table that the policy returns or gives: an unknown member raises), event (a plain table of the policy's
+-- own).
+
+api.classes = {
+  {
+    name = "Request",
+    kind = "value",
+    names = "req",
+    doc = "A request, to be looked at while the hook runs that got it. An unknown field raises, and names the nearest.",
+    fields = {
+      { "path", "string", "as it was called: /v1/chat/completions" },
+      { "model?", "string", "" },
+      { "headers", "table<string, string?>", "by name, in any case: `req.headers[\"x-tier\"]`" },
+      { "stream", "boolean", "the answer comes in events" },
+      { "n", "integer", "samples asked for" },
+      { "prompt_bytes", "integer", "of the prompt's text" },
+      { "prompt_tokens", "integer", "counted where token ids came, else estimated from the bytes" },
+      { "session?", "string", "the key that route named, else the header x-session-id, else the body's" },
+      { "tenant?", "string", "the header x-tenant-id" },
+      { "class?", "string", "what route called it" },
+    },
+  },
+  {
+    name = "View",
+    kind = "value",
+    names = "view",
+    doc = "The workers that can be chosen now, in fleet order. Read the lists, do not change them.",
+    fields = {
+      { "prefill", "Worker[]", "" },
+      { "decode", "Worker[]", "" },
+      { "single", "Worker[]", "who can serve alone; filled where prefill and decode have no pair" },
+      { "pool", "string", "the pool's name" },
+    },
+  },
+  {
+    name = "Worker",
+    kind = "value",
+    names = "worker",
+    doc = "A worker: read live, so a field may change between two looks. What is not known is nil.",
+    fields = {
+      { "id", "integer", "stays the same as long as the worker is there" },
+      { "name", "string", "as in answers and logs" },
+      { "role", "Role", "" },
+      { "labels", "table<string, string|boolean>", "`labels.gpu`; a label without a value is true" },
+      { "zone?", "string", "" },
+      { "kinds", "table<PlanKind|integer, any>", "plans it can be part of: a list, and `kinds.handoff`" },
+      { "dialects", "table<string|integer, any>", "a list, and `dialects.nixl`" },
+      { "prefill_tokens", "integer", "of prompts that wait or run there, by our own count" },
+      { "decode_tokens", "integer", "of prompts and answers in work, by our own count" },
+      { "requests", "integer", "in work, by our own count" },
+      { "running?", "integer", "the engine's report, not older than 5 s" },
+      { "waiting?", "integer", "the engine's report, and what was sent since" },
+      { "kv_free?", "number", "0 to 1, the engine's report" },
+      { "ttft_ema_ms?", "number", "time to the first token, averaged" },
+      { "tpot_ema_ms?", "number", "time per output token, averaged" },
+      { "age_ms?", "number", "of the engine's last report" },
+      { "prefix_blocks", "integer", "leading blocks of this prompt that it has; 0 before `baton.prefix_match`" },
+      { "prefix_cached", "integer", "blocks it is thought to hold in all" },
+      { "pairs_with", "fun(self: Worker, other: Worker): boolean", "can these two be a pair? `a:pairs_with(b)`" },
+    },
+  },
+  {
+    name = "Ctx",
+    kind = "value",
+    doc = "The policy's own.",
+    fields = {
+      { "params", "table<string, any>", "what is set of the declared `params`; read-only" },
+      { "state", "table", "what start returned, or an empty table; one for each event thread" },
+      { "vars?", "table", "of this request, from admit to fallback; only in policies with admit or route" },
+    },
+  },
+  {
+    name = "Failure",
+    kind = "event",
+    doc = "Why an attempt failed.",
+    fields = {
+      { "scope", "Scope", "" },
+      { "name", "string", "`connect`, `reset`, `stall`, `upstream_status`, ..." },
+      { "leg", "Leg", "" },
+      { "status", "integer", "what the worker answered; 0: nothing" },
+      { "tried", "integer[]", "ids of the workers that were tried" },
+    },
+  },
+  {
+    name = "Event",
+    kind = "event",
+    doc = "What became of a request. What is 0 or does not apply is nil.",
+    fields = {
+      { "kind", "EventKind", "" },
+      { "at_ms", "number", "on the clock of tick's `now`" },
+      { "prefill?", "integer", "a worker's id" },
+      { "decode?", "integer", "a worker's id; a single worker is here" },
+      { "model?", "string", "" },
+      { "session?", "string", "" },
+      { "tenant?", "string", "" },
+      { "status?", "integer", "of the answer" },
+      { "failure?", "string", "its name" },
+      { "scope?", "Scope", "of the failure" },
+      { "prompt_tokens?", "integer", "" },
+      { "output_tokens?", "integer", "" },
+      { "ttft_ms?", "number", "" },
+      { "total_ms?", "number", "" },
+    },
+  },
+  {
+    name = "Plan",
+    kind = "answer",
+    names = "plan",
+    doc = "Who serves: prefill and decode, or worker. A worker or its id.",
+    fields = {
+      { "kind?", "PlanKind", "follows from the workers" },
+      { "prefill?", "Worker|integer", "of view.prefill" },
+      { "decode?", "Worker|integer", "of view.decode; the two must be able to pair" },
+      { "worker?", "Worker|integer", "of view.single, then without the two" },
+      { "prefill_rank?", "integer", "data-parallel rank, below the worker's dp size" },
+      { "decode_rank?", "integer", "" },
+      { "alternates?", "Plan[]", "up to 8, in the order to try when this one fails" },
+    },
+  },
+  {
+    name = "Admission",
+    kind = "answer",
+    doc = "What admit returns to refuse: any table, an empty one too, is a refusal.",
+    fields = {
+      { "status?", "integer", "400 to 599, default 429" },
+      { "retry_after?", "number", "seconds, up to 86,400: the header Retry-After" },
+      { "reason?", "string", "for the client, up to 255 bytes" },
+    },
+  },
+  {
+    name = "Direction",
+    kind = "answer",
+    doc = "What route returns.",
+    fields = {
+      { "pool?", "string", "name of a pool, up to 63 bytes; its own policy plans" },
+      { "class?", "string", "`req.class` from then on, up to 63 bytes; also in records" },
+      { "key?", "string", "`req.session` from then on, up to 191 bytes: who has the same key meets the same workers" },
+    },
+  },
+  {
+    name = "HttpCall",
+    kind = "answer",
+    doc = "What baton.http is given.",
+    fields = {
+      { "url", "string", "http://host[:port][/path]; no https; the host must be allowed by `--policy-http-host`" },
+      { "method?", "string", "default GET, or POST where there is a body" },
+      { "headers?", "table<string, string>", "up to 16; Host, lengths and connection are set by baton" },
+      { "body?", "string", "up to 1 MiB" },
+      { "timeout_ms?", "number", "1 to 60,000, default 1000" },
+    },
+  },
+  {
+    name = "HttpAnswer",
+    kind = "event",
+    doc = "What baton.http returns.",
+    fields = {
+      { "status", "integer", "" },
+      { "headers", "table<string, string>", "names in lower case; values of one name are joined by a comma" },
+      { "body", "string", "up to 1 MiB" },
+    },
+  },
+  {
+    name = "Param",
+    kind = "answer",
+    names = "param",
+    doc = "What may be set from outside, checked before any hook runs.",
+    fields = {
+      { "type", "ParamType", "" },
+      { "min?", "number", "of a number, the bytes of a string, the elements of a list" },
+      { "max?", "number", "likewise" },
+      { "enum?", "any[]", "the values, or elements of a list, that are allowed" },
+      { "default?", "any", "without one it is nil until it is set" },
+      { "doc?", "string", "" },
+    },
+  },
+}
+
+-- ---- baton ----
+
+local LIST = { "list", "Worker[]" }
+local MORE_PAIRS = { "...", "NumberField|number", "more pairs" }
+local KEY = { "key", "string|number" }
+local NAME = { "name", "string" }
+local BLOCK = { "block?", "integer", "tokens a block, 1 to 1024, default 64" }
+local WITH_REQ = "hooks that get req"
+
+api.groups = {
+  {
+    name = "Choosing",
+    functions = {
+      {
+        name = "argmin",
+        params = { LIST, { "field", "NumberField" }, { "...", "NumberField", "break ties" } },
+        returns = { { "Worker?" } },
+        doc = "The worker with the least; equals share by chance. Not known counts as worst. nil: the list is empty.",
+        limits = "1 to 8 fields",
+      },
+      {
+        name = "argmax",
+        params = { LIST, { "field", "NumberField" }, { "...", "NumberField", "break ties" } },
+        returns = { { "Worker?" } },
+        doc = "The same for the most; not known counts as worst here too.",
+        limits = "1 to 8 fields",
+      },
+      {
+        name = "argmin_sum",
+        params = { LIST, { "field", "NumberField" }, { "weight", "number" }, MORE_PAIRS },
+        returns = { { "Worker?" } },
+        doc = "The least weighted sum. A field of weight 0 need not be known.",
+        limits = "1 to 8 pairs of field and weight",
+      },
+      {
+        name = "argmax_sum",
+        params = { LIST, { "field", "NumberField" }, { "weight", "number" }, MORE_PAIRS },
+        returns = { { "Worker?" } },
+        doc = "The same for the most.",
+        limits = "1 to 8 pairs of field and weight",
+      },
+      {
+        name = "power_of_k",
+        params = { LIST, { "k", "integer" }, { "field", "NumberField" }, { "...", "NumberField", "break ties" } },
+        returns = { { "Worker?" } },
+        doc = "The least of k drawn members.",
+        limits = "k is 1 to 16",
+      },
+      {
+        name = "pick2",
+        params = { LIST },
+        returns = { { "Worker?" }, { "Worker?" } },
+        doc = "Two different members by chance; the same one twice where there is but one.",
+      },
+      {
+        name = "smooth",
+        params = { LIST, NAME, { "label?", "string", "that says the weight, default `weight`" } },
+        returns = { { "Worker?" } },
+        doc = "The next in smooth weighted turn; a wheel for each name and event thread.",
+        limits = "256 names a VM",
+      },
+      {
+        name = "range",
+        params = { LIST, { "field", "NumberField" } },
+        returns = { { "number?", "least" }, { "number?", "most" }, { "number?", "mean" } },
+        doc = "Of those that are known; nothing where none is.",
+      },
+      {
+        name = "note_score",
+        params = { { "worker", "Worker" }, { "score", "number" } },
+        returns = {},
+        where = "plan, fallback",
+        doc = "For policies that rank by hand: stands in the decision record, if one is written. Kernels note theirs.",
+      },
+    },
+  },
+  {
+    name = "Sorting out",
+    functions = {
+      {
+        name = "compatible",
+        params = { LIST, { "worker", "Worker" } },
+        returns = { { "Worker[]" } },
+        doc = "Members that can be a pair with this worker; remembered.",
+      },
+      {
+        name = "pairable",
+        params = { LIST, { "others", "Worker[]" } },
+        returns = { { "Worker[]" } },
+        doc = "Members that can be a pair with at least one of the others; remembered.",
+      },
+      {
+        name = "where",
+        params = { LIST, { "label", "string", "or `zone`, `name`" }, { "value?", "string" } },
+        returns = { { "Worker[]" } },
+        doc = "Members with the label, or with this value of it; remembered.",
+      },
+      {
+        name = "without",
+        params = { LIST, { "label", "string" }, { "value?", "string" } },
+        returns = { { "Worker[]" } },
+        doc = "The others.",
+      },
+    },
+  },
+  {
+    name = "By key",
+    functions = {
+      {
+        name = "hash",
+        params = { { "text", "string" }, { "seed?", "integer", "below 2^53, default 0" } },
+        returns = { { "integer" } },
+        doc = "XXH3, a whole number below 2^53.",
+      },
+      {
+        name = "rendezvous",
+        params = { LIST, KEY, { "count?", "integer", "then a list of the first so many" } },
+        returns = { { "Worker|Worker[]|nil" } },
+        doc = "The key's worker: the same in all gateways, and only a lost worker's keys move.",
+        limits = "count is 1 to 64",
+      },
+      {
+        name = "bounded_hash",
+        params = { LIST, KEY, { "factor", "number" }, { "field?", "NumberField", "default `requests`" } },
+        returns = { { "Worker?" } },
+        doc = "The first in the key's order that is below factor times the mean.",
+        limits = "factor is 1 or more",
+      },
+      {
+        name = "ring",
+        params = { LIST, KEY, { "vnodes?", "integer", "points a worker, default 160" } },
+        returns = { { "Worker?" } },
+        doc = "A hash ring: O(log n), for very large fleets.",
+        limits = "a list of the view; vnodes is 1 to 1024",
+      },
+      {
+        name = "random",
+        params = { { "n?", "integer" } },
+        returns = { { "number" } },
+        doc = "In [0, 1), or a whole number from 1 to n.",
+      },
+    },
+  },
+  {
+    name = "By prompt",
+    functions = {
+      {
+        name = "prefix_match",
+        params = { LIST, { "req", "Request" }, BLOCK },
+        returns = { { "Worker?", "nil: nobody has it" }, { "integer", "its blocks" }, { "integer", "the prompt's" } },
+        where = "plan, fallback",
+        doc = "The worker with the longest known prefix; from then on `prefix_blocks` is a field of every worker.",
+      },
+      {
+        name = "prefix_insert",
+        params = { { "req", "Request" }, { "worker", "Worker" }, BLOCK },
+        returns = {},
+        where = "plan, fallback",
+        doc = "This worker is about to have the prompt.",
+      },
+      {
+        name = "prefix_blocks",
+        params = { { "req", "Request" }, BLOCK },
+        returns = { { "integer" } },
+        where = WITH_REQ,
+        doc = "Full blocks of the prompt.",
+      },
+      {
+        name = "prefix_key",
+        params = { { "req", "Request" }, { "blocks?", "integer", "1 to 1024, default 4 or what there is" }, BLOCK },
+        returns = { { "string?", "nil: shorter than one block" } },
+        where = WITH_REQ,
+        doc = "A name for the prompt's beginning: 16 hexadecimal digits.",
+      },
+    },
+  },
+  {
+    name = "Counting",
+    functions = {
+      {
+        name = "shared_local.add",
+        params = { NAME, { "delta?", "integer", "default 1" } },
+        returns = { { "integer", "the new value" } },
+        doc = "A counter that all event threads share.",
+        limits = "a name has 1 to 127 bytes; 4096 names a process, for ever: never a name made from a request",
+      },
+      { name = "shared_local.get", params = { NAME }, returns = { { "integer" } }, doc = "Its value; 0 at first." },
+      { name = "shared_local.set", params = { NAME, { "value", "integer" } }, returns = {}, doc = "Sets it." },
+      {
+        name = "ewma",
+        params = { NAME, { "sample?", "number" }, { "weight?", "number", "0 to 1, default 0.125" } },
+        returns = { { "number?", "nil: nothing was ever given" } },
+        doc = "A moving average of the process: adds the sample, if there is one.",
+        limits = "names may come from requests; the one unused for longest gives way",
+      },
+      {
+        name = "take",
+        params = { NAME, { "per_s", "number" }, { "burst", "number" }, { "cost?", "number", "default 1" } },
+        returns = { { "boolean" }, { "number?", "seconds until there is enough; nil with false: never" } },
+        doc = "A token bucket of the process.",
+      },
+      {
+        name = "window",
+        params = { NAME, { "amount", "number" }, { "seconds", "number", "0.001 to 86,400" } },
+        returns = { { "number" } },
+        doc = "What came in the last so many seconds, this amount included.",
+      },
+    },
+  },
+  {
+    name = "Outside",
+    functions = {
+      {
+        name = "sleep",
+        params = { { "ms", "number", "0 to 600,000" } },
+        returns = { { "true?" }, { "string?", "why not: the hook's time is over" } },
+        where = "start, admit, route, tick",
+        doc = "Waits, while other requests go on.",
+        limits = "not inside pcall, table.sort or a metamethod",
+      },
+      {
+        name = "http",
+        params = { { "call", "HttpCall" } },
+        returns = { { "HttpAnswer?" }, { "string?", "why there is none" } },
+        where = "start, admit, route, tick",
+        doc = "Asks another server, while other requests go on. What the network does never raises.",
+        limits = "not inside pcall, table.sort or a metamethod; a host that is not allowed raises",
+      },
+      {
+        name = "json_decode",
+        params = { { "text", "string" } },
+        returns = { { "any" }, { "string?", "the reason, where the first is nil" } },
+        doc = "null is nil, and leaves a hole in a list.",
+        limits = "1 MiB (64 KiB in pure hooks), 32 deep, 65,536 values",
+      },
+      {
+        name = "json_encode",
+        params = { { "value", "any" } },
+        returns = { { "string" } },
+        doc = "Keys in the order of their bytes.",
+        limits = "1 MiB (64 KiB in pure hooks), 8 deep, 16,384 values; what JSON has no form for raises",
+      },
+    },
+  },
+}
+
+-- ---- the policy's table ----
+
+api.policy = {
+  doc = "What a policy file returns. An unknown member is an error that says what was meant.",
+  fields = {
+    { "api", "1", "" },
+    { "name", "string", "" },
+    { "version", "string", "" },
+    { "params?", "table<string, Param>", "" },
+  },
+}
+
+-- ---- builtins ----
+-- { name, how it differs from stock LuaJIT }. What is not here does not exist in a policy.
+
+api.builtins = {
+  { name = "", members = {
+    { "assert" }, { "error" }, { "getmetatable" }, { "ipairs" }, { "next" }, { "pairs" },
+    { "pcall", "nothing can wait inside; does not catch running out of time" },
+    { "rawequal" }, { "rawget" }, { "rawset" }, { "select" }, { "setmetatable" }, { "tonumber" }, { "tostring" },
+    { "type" }, { "unpack" },
+  } },
+  { name = "math", members = {
+    { "abs" }, { "acos" }, { "asin" }, { "atan" }, { "atan2" }, { "ceil" }, { "cos" }, { "cosh" }, { "deg" }, { "exp" },
+    { "floor" }, { "fmod" }, { "frexp" }, { "huge" }, { "ldexp" }, { "log" }, { "log10" }, { "max" }, { "min" },
+    { "modf" }, { "pi" }, { "pow" }, { "rad" }, { "random", "seeded by chance; no randomseed" }, { "sin" }, { "sinh" },
+    { "sqrt" }, { "tan" }, { "tanh" },
+  } },
+  { name = "string", members = {
+    { "byte" }, { "char" }, { "find", "plain text only, no patterns" },
+    { "format", "at most 1 MiB" }, { "len" }, { "lower" }, { "rep", "at most 1 MiB" }, { "reverse" }, { "sub" },
+    { "upper" },
+  } },
+  { name = "table", members = {
+    { "concat", "at most 1 MiB" }, { "insert" }, { "remove" }, { "sort" },
+  } },
+  { name = "bit", members = {
+    { "arshift" }, { "band" }, { "bnot" }, { "bor" }, { "bswap" }, { "bxor" }, { "lshift" }, { "rol" }, { "ror" },
+    { "rshift" }, { "tobit" }, { "tohex" },
+  } },
+}
+
+return api
