@@ -4,6 +4,7 @@
 #include "gateway_policy.h"
 
 #include "base/err.h"
+#include "base/thread.h"
 
 #include <stdio.h>
 
@@ -60,6 +61,7 @@ static void *run(void *arg)
 {
     bt_gateway_policy_t *gp = arg;
 
+    bt_thread_to_background();
     try_all(gp);
     bt_loop_post(gp->trial.control, &gp->trial.msg, on_home);
     return NULL;

@@ -8,6 +8,7 @@
 #include "dispatch/policy_build.h"
 
 #include "base/err.h"
+#include "base/thread.h"
 #include "dispatch/wait.h"
 
 #include <pthread.h>
@@ -217,6 +218,7 @@ static void *run(void *arg)
     bt_order_t *o = arg;
     bt_loop_t *loop = o->loop;
 
+    bt_thread_to_background();
     work(o);
     if (loop != NULL)
         bt_loop_post(loop, &o->msg, on_letter);

@@ -7,6 +7,7 @@
 #include "script/policy_impl.h"
 
 #include "base/log.h"
+#include "base/thread.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -29,6 +30,7 @@ static void *make_fresh(void *arg)
                                    .serve_user = policy->serve_user};
     char err[512];
 
+    bt_thread_to_background();
     if (bt_policy_make(&policy->renewal.fresh, &spec, err, sizeof(err)) != 0)
         bt_log_warn("policy", "%s: a new VM cannot be made, the old one goes on: %s", policy->name,
                     err);
@@ -40,6 +42,7 @@ static void *free_old(void *arg)
 {
     bt_policy_t *policy = arg;
 
+    bt_thread_to_background();
     bt_policy_free(policy->renewal.fresh);
     policy->renewal.fresh = NULL;
     atomic_store(&policy->renewal.done, true);
