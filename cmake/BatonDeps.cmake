@@ -22,6 +22,8 @@ find_package(Llhttp)
 if(NOT Llhttp_FOUND)
   message(FATAL_ERROR "llhttp not found: install the Debian package libllhttp-dev or node-llhttp")
 endif()
+# Optional: without it agents have no verbs back end, and say so (Debian package libibverbs-dev).
+pkg_check_modules(ibverbs QUIET IMPORTED_TARGET GLOBAL "libibverbs>=1.14")
 if(BT_TESTS)
   bt_require(cmocka "cmocka>=1.1" libcmocka-dev)
   bt_require(jansson "jansson>=2.13" libjansson-dev)

@@ -1,10 +1,11 @@
 #!/bin/sh
-# deps.sh [check|install|list] [run|test|lint|all] - what the project needs from the system, in one place.
+# deps.sh [check|install|list] [run|test|lint|rdma|all] - what the project needs from the system, in one place.
 #
 #   check    names what is missing; exit 1 if anything is
 #   install  installs what is missing by apt, as root or by sudo; exit 2 where it cannot (the default)
 #   list     prints every package of the set
-# The sets grow: run, test (= run and the specs' tools), lint (= test and the linters, clang, libFuzzer); all = lint.
+# The sets grow: run, test (= run and the specs' tools), lint (= test and the linters, clang, libFuzzer). Beside them stands
+# rdma: libibverbs and the emulated machine of spec/tools/rdma-vm; what needs it is left out or skipped without. all = lint and rdma.
 #
 # A package counts as there when what we want from it works, whoever installed it. Each need is one line of
 # `needs`: how to see it, then its Debian package (12 and 13; where the names differ, package_for decides).
@@ -32,15 +33,29 @@ run  has_module cmocka                   libcmocka-dev
 run  has_module jansson                  libjansson-dev
 test has_lua cjson                       lua-cjson
 test has_lua socket                      lua-socket
+test has_command spin                    spin
 lint has_command luacheck                lua-check
 lint has_command clang                   clang
 lint has_command clang-format            clang-format
 lint has_command clang-tidy              clang-tidy
 lint has_fuzzer                          libclang-rt-dev
+rdma has_module libibverbs               libibverbs-dev
+rdma has_file /usr/lib/*/libibverbs/librxe-*.so ibverbs-providers
+rdma has_command ibv_devinfo             ibverbs-utils
+rdma has_command ib_write_bw             perftest
+rdma has_command rdma                    iproute2
+rdma has_file /usr/lib/udev/rules.d/60-rdma-persistent-naming.rules rdma-core
+rdma has_command qemu-system-x86_64      qemu-system-x86
+rdma has_command busybox                 busybox-static
+rdma has_command cpio                    cpio
+rdma has_command xz                      xz-utils
+rdma has_tool modprobe                   kmod
 END
 }
 
 has_command() { command -v "$1" >/dev/null 2>&1; }
+has_tool() { has_command "$1" || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ]; }
+has_file() { ls $1 >/dev/null 2>&1; } # a pattern
 has_headers() { has_command cc && echo '#include <stdlib.h>' | cc -E - >/dev/null 2>&1; }
 has_module() { pkg-config --exists "$1" 2>/dev/null; }
 has_lua() { luajit -e "require '$1'" >/dev/null 2>&1; }
@@ -65,8 +80,10 @@ is_available() {
 in_set() {
     case $set_name in
     run) [ "$1" = run ] ;;
-    test) [ "$1" != lint ] ;;
-    lint | all) true ;;
+    test) [ "$1" = run ] || [ "$1" = test ] ;;
+    lint) [ "$1" != rdma ] ;;
+    rdma) [ "$1" = rdma ] ;;
+    all) true ;;
     esac
 }
 
@@ -142,8 +159,8 @@ install_missing() {
 }
 
 case $set_name in
-run | test | lint | all) ;;
-*) echo "deps.sh: unknown set \"$set_name\" (run, test, lint, all)" >&2; exit 2 ;;
+run | test | lint | rdma | all) ;;
+*) echo "deps.sh: unknown set \"$set_name\" (run, test, lint, rdma, all)" >&2; exit 2 ;;
 esac
 
 case $action in
@@ -153,5 +170,5 @@ check)
     [ -z "$missing" ] || { echo "missing packages: $(one_line "$missing")"; exit 1; }
     ;;
 install) install_missing ;;
-*) echo "usage: deps.sh [check|install|list] [run|test|lint|all]" >&2; exit 2 ;;
+*) echo "usage: deps.sh [check|install|list] [run|test|lint|rdma|all]" >&2; exit 2 ;;
 esac

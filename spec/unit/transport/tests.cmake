@@ -1,0 +1,84 @@
+# The specs of transport/. suite.c is one behaviour suite over the public interface: bt_kv_suite_test(<name>) is a program that runs it over one back end.
+
+add_library(spec_transport STATIC transport/rig.c transport/suite.c)
+target_compile_options(spec_transport PRIVATE ${BT_WARNINGS})
+target_include_directories(spec_transport PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/transport)
+target_link_libraries(spec_transport PUBLIC bt_transport PkgConfig::cmocka)
+
+# bt_kv_test(<name>): spec/unit/transport/<name>_test.c with the rig.
+function(bt_kv_test name)
+  bt_unit_test(transport ${name})
+  target_link_libraries(unit_transport_${name} PRIVATE spec_transport)
+endfunction()
+
+# One line per file, sorted.
+bt_kv_test(coalesce)
+bt_kv_test(crc32c)
+bt_kv_test(frame)
+bt_kv_test(hostile)
+bt_kv_test(mem)
+bt_kv_test(mem_suite)
+bt_unit_test(transport registry)
+bt_unit_test(transport registry_body)
+bt_kv_test(room)
+
+# Twenty thousand rooms with failures; `make soak` runs many more.
+add_test(NAME unit/transport/soak COMMAND bench_kv_soak --rooms 20000)
+add_test(NAME unit/transport/soak_restarts COMMAND bench_kv_soak --rooms 5000 --restarts 10 --crc --seed 2)
+set_tests_properties(unit/transport/soak unit/transport/soak_restarts PROPERTIES
+  TIMEOUT 180 LABELS unit ENVIRONMENT "${BT_TEST_ENV}")
+
+# The shared library shows the public header's functions and nothing else.
+add_test(NAME unit/transport/exports COMMAND ${PROJECT_SOURCE_DIR}/spec/unit/transport/check_exports.sh
+  $<TARGET_FILE:baton_kv> ${PROJECT_SOURCE_DIR}/transport/baton_kv.h)
+set_tests_properties(unit/transport/exports PROPERTIES LABELS unit)
+
+bt_kv_test(shm_suite)
+bt_kv_test(tcp_suite)
+bt_unit_test(transport shm)
+bt_unit_test(transport shm_death)
+bt_unit_test(transport shm_hostile)
+bt_unit_test(transport shm_wake)
+bt_unit_test(transport tcp)
+bt_unit_test(transport tcp_hostile)
+
+# Verbs: on a provider inside the process here, over libibverbs in a small emulated machine (spec/tools/rdma-vm). What cannot run says why.
+# bt_kv_vm_test(<name> <seconds> <rdma-vm option>... -- <command>...)
+function(bt_kv_vm_test name seconds)
+  if(NOT ibverbs_FOUND)
+    add_test(NAME transport/${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: built without libibverbs (Debian package libibverbs-dev)")
+    set_tests_properties(transport/${name} PROPERTIES SKIP_REGULAR_EXPRESSION "skipped:" LABELS "unit;rdma")
+    return()
+  endif()
+  math(EXPR guest "${seconds} * ${BT_TEST_SLOWNESS}")
+  math(EXPR outer "${guest} + 300") # the first run fetches a kernel
+  add_test(NAME transport/${name} COMMAND spec/tools/rdma-vm --timeout ${guest} ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(transport/${name} PROPERTIES
+    TIMEOUT ${outer} LABELS "unit;rdma" SKIP_RETURN_CODE 77 ENVIRONMENT "${BT_TEST_ENV}" PROCESSORS 2)
+endfunction()
+
+if(ibverbs_FOUND)
+  foreach(name verbs verbs_rail verbs_rails)
+    bt_unit_test(transport ${name})
+    target_sources(unit_transport_${name} PRIVATE transport/verbs_fake.c)
+  endforeach()
+  foreach(name verbs_fault verbs_real verbs_suite)
+    add_executable(unit_transport_${name} transport/${name}_test.c)
+    target_compile_options(unit_transport_${name} PRIVATE ${BT_WARNINGS})
+    target_include_directories(unit_transport_${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+    target_link_libraries(unit_transport_${name} PRIVATE bt_transport PkgConfig::cmocka)
+    set(${name} ${CMAKE_BINARY_DIR}/bin/unit_transport_${name})
+  endforeach()
+  target_link_libraries(unit_transport_verbs_suite PRIVATE spec_transport)
+else()
+  foreach(name verbs verbs_rail verbs_rails)
+    add_test(NAME unit/transport/${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: built without libibverbs (Debian package libibverbs-dev)")
+    set_tests_properties(unit/transport/${name} PROPERTIES SKIP_REGULAR_EXPRESSION "skipped:" LABELS unit)
+  endforeach()
+endif()
+bt_kv_vm_test(verbs_vm 100 -- ${verbs_real})
+bt_kv_vm_test(verbs_vm_wire 100 --two-links -- spec/unit/transport/verbs_wire.sh ${verbs_real})
+bt_kv_vm_test(verbs_vm_loss 150 --netem "loss 2%" -- spec/unit/transport/verbs_loss.sh ${verbs_real} ${verbs_suite})
+bt_kv_vm_test(verbs_vm_faults 100 --two-links -- spec/unit/transport/verbs_faults.sh ${verbs_fault})
+bt_kv_vm_test(verbs_vm_suite 150 -- ${verbs_suite})
+bt_kv_vm_test(verbs_vm_rails 150 --two-links -- env BATON_RDMA_A=rxe0,rxe1 BATON_RDMA_B=rxe1,rxe0 ${verbs_suite})
