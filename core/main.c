@@ -3,6 +3,7 @@
 #include "config/help.h"
 #include "config/suggest.h"
 #include "gateway.h"
+#include "kv_bench.h"
 #include "policy_tool.h"
 #include "policy_tool_replay.h"
 
@@ -103,6 +104,8 @@ static int help(int argc, const char *const *argv)
         return print(bt_policy_tool_help);
     if (argc > 0 && strcmp(argv[0], "replay") == 0)
         return print(bt_replay_help);
+    if (argc > 0 && strcmp(argv[0], "kv-bench") == 0)
+        return print(bt_kv_bench_help);
     return print(bt_help_overview);
 }
 
@@ -110,9 +113,10 @@ static const struct command {
     const char *word;
     int (*run)(int argc, const char *const *argv);
 } commands[] = {
-    {"run", run},          {"check", check},     {"policy", bt_policy_tool},
-    {"replay", bt_replay}, {"version", version}, {"help", help},
-    {"--help", help},      {"-h", help},         {"--version", version},
+    {"run", run},           {"check", check},          {"policy", bt_policy_tool},
+    {"replay", bt_replay},  {"kv-bench", bt_kv_bench}, {"version", version},
+    {"help", help},         {"--help", help},          {"-h", help},
+    {"--version", version},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 

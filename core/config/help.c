@@ -75,18 +75,19 @@ static const char examples[] =
 
 void bt_help_overview(bt_text_t *out)
 {
-    bt_text_puts(out,
-                 "baton: a programmable gateway for LLM servers that split prefill from decode\n\n"
-                 "  baton run [baton.lua] [flags]     serve (flags override the file)\n"
-                 "  baton check [baton.lua] [flags]   everything that run checks before it serves, "
-                 "then a summary\n"
-                 "  baton policy new NAME             writes a policy of your own; policy check, "
-                 "test, bench, list: help policy\n"
-                 "  baton replay --policy FILE RECORDS  recorded decisions, taken again by another "
-                 "policy: help replay\n"
-                 "  baton help run                    all flags, with examples\n"
-                 "  baton help file                   all keys of baton.lua\n"
-                 "  baton version\n");
+    bt_text_puts(
+        out, "baton: a programmable gateway for LLM servers that split prefill from decode\n\n"
+             "  baton run [baton.lua] [flags]     serve (flags override the file)\n"
+             "  baton check [baton.lua] [flags]   everything that run checks before it serves, "
+             "then a summary\n"
+             "  baton policy new NAME             writes a policy of your own; policy check, "
+             "test, bench, list: help policy\n"
+             "  baton replay --policy FILE RECORDS  recorded decisions, taken again by another "
+             "policy: help replay\n"
+             "  baton kv-bench --backend shm|tcp  measures the KV transfer library: help kv-bench\n"
+             "  baton help run                    all flags, with examples\n"
+             "  baton help file                   all keys of baton.lua\n"
+             "  baton version\n");
     bt_text_puts(out, examples);
 }
 
