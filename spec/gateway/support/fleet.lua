@@ -214,7 +214,9 @@ function Fleet:wait_ready()
         return false, w.name .. " was not asked for its health"
       end
     end
-    return true
+    -- Their answers may still be on the way to the gateway.
+    local told = http.get(self.admin_port, "/workers").body
+    return not told:find('"health":"unknown"', 1, true), told
   end, 10, "all workers were looked at")
 end
 
