@@ -174,19 +174,28 @@ static void abort_prepared(bt_loop_t *loop, bt_msg_t *msg)
 
 /* ---- at home ---- */
 
+/* True when all are home and the round may go on. */
+static bool all_home(policy_letter_t *letter)
+{
+    bt_gateway_policy_t *gp = letter->gp;
+
+    if (!come_home(letter))
+        return false;
+    if (!gp->is_closing)
+        return true;
+    gp->round.rc = BT_E_CANCELLED;
+    end_round(gp);
+    return false;
+}
+
 static void on_begun(bt_loop_t *control, bt_msg_t *msg)
 {
     policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
     bt_gateway_policy_t *gp = letter->gp;
 
     (void) control;
-    if (!come_home(letter))
+    if (!all_home(letter))
         return;
-    if (gp->is_closing) {
-        gp->round.rc = BT_E_CANCELLED;
-        end_round(gp);
-        return;
-    }
     post_all(gp, gp->round.rc == 0 ? prepare : abort_prepared);
 }
 
@@ -196,13 +205,8 @@ static void on_prepared(bt_loop_t *control, bt_msg_t *msg)
     bt_gateway_policy_t *gp = letter->gp;
 
     (void) control;
-    if (!come_home(letter))
+    if (!all_home(letter))
         return;
-    if (gp->is_closing) {
-        gp->round.rc = BT_E_CANCELLED;
-        end_round(gp);
-        return;
-    }
     gp->round.commit_us = bt_clock_us();
     post_all(gp, gp->round.rc == 0 ? commit : abort_prepared);
     if (gp->round.rc == 0)

@@ -78,7 +78,7 @@ static int load(struct planner *p, const char *name, const bt_value_t *params, b
     }
     snprintf(p->label, sizeof p->label, "%s@%s", bt_policy_name(p->policy),
              bt_policy_version(p->policy));
-    p->has_vars = bt_policy_has_hook(p->policy, "admit") || bt_policy_has_hook(p->policy, "route");
+    p->has_vars = bt_policy_has_entry(p->policy);
     return 0;
 }
 

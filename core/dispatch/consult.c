@@ -45,10 +45,11 @@ const struct bt_pool_policies *bt_consult_policies(bt_request_t *r)
 void bt_consult_rules(bt_request_t *r)
 {
     const bt_generation_t *g = generation_of(r);
-    const bt_policy_request_t q = bt_consult_describe(r);
+    bt_policy_request_t q;
 
     if (g == NULL || g->bundle->rules == NULL)
         return;
+    q = bt_consult_describe(r);
     bt_rules_match(g->bundle->rules, &q, &r->rule);
     if (r->rule.rule != NULL)
         r->record.rule = bt_arena_str(&r->arena, bt_str(r->rule.rule)).p;

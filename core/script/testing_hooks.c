@@ -38,7 +38,7 @@ static bt_policy_vars_t *vars_of(lua_State *L, int idx)
 
 static bool shares_vars(const bt_policy_t *policy)
 {
-    return bt_policy_has_hook(policy, "admit") || bt_policy_has_hook(policy, "route");
+    return bt_policy_has_entry(policy);
 }
 
 /* Left on the stack, with the spec's table under it, until the method returns. */
