@@ -76,7 +76,7 @@ int bt_policy_tick(bt_policy_t *policy, bt_policy_run_t *run, uint64_t now_ms,
                    const bt_policy_view_t *view);
 /* The same answers. After a VM was renewed meanwhile: BT_E_POLICY. */
 int bt_policy_resume(bt_policy_run_t *run, const bt_want_answer_t *answer);
-void bt_policy_run_drop(bt_policy_run_t *run);       /* zeroed or over: nothing */
+void bt_policy_run_drop(bt_policy_run_t *run); /* zeroed or over: nothing */
 /* Before the policy is let go of. Zeroed: nothing. */
 void bt_policy_vars_drop(bt_policy_vars_t *vars);
 
