@@ -86,6 +86,12 @@ static inline uint64_t bench_now_ns(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t) t.tv_sec * 1000000000u + (uint64_t) t.tv_nsec;
 }
+/* Between single pages, for a receiver that should be asleep: 150 us, awake. */
+static inline void bench_pause(void)
+{
+    for (uint64_t until = bench_now_ns() + 150000; bench_now_ns() < until;)
+        ;
+}
 /* This thread, and those it makes: on the first (0, sender) or second (1, receiver) of our CPUs. */
 void bench_pin(uint32_t which);
 uint64_t bench_cpu_ns(void); /* of this process, all threads */

@@ -1,5 +1,5 @@
 /* What the machine can do without us, in the same run, over the same pages (adjoining ones merged, as a careful program would): memcpy in one thread; process_vm_readv
- * out of a child's memory; a plain blocking writev/readv stream at the congestion control that the TCP back end asks for; and three ways to wake another process.
+ * out of a child's memory; a plain blocking writev/readv stream at the congestion control that the TCP back end asks for; and ways to wake another process.
  * Memory is of the kind that the measured engine uses. The child of a floor is forked before it begins and ends with it. */
 #include "kv_bench.h"
 
@@ -113,6 +113,19 @@ static bool can_read(const floor_t *f, pid_t pid)
     return process_vm_readv(pid, &dst, 1, &src, 1, 0) == 8;
 }
 
+/* A child's memory, at the same place and of the same kind. What a fork leaves of private memory comes apart into small pages, on both sides, and looks slower than
+ * any engine's is; so the child has its own, and gives back what it does not use. */
+static void own_memory(const floor_t *f, char *p, char *unused)
+{
+    if (f->o->is_private) {
+        munmap(unused, BENCH_BYTES);
+        (void) mmap(p, BENCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                    -1, 0);
+        (void) madvise(p, BENCH_BYTES, MADV_HUGEPAGE);
+    }
+    memset(p, 1, BENCH_BYTES);
+}
+
 static void vm_floor(floor_t *f)
 {
     pid_t pid = fork();
@@ -120,8 +133,7 @@ static void vm_floor(floor_t *f)
     if (pid == 0) {
         bench_pin(1);
         (void) prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
-        for (size_t i = 0; i < BENCH_BYTES; i += 4096) /* pages of its own */
-            f->src[i]++;
+        own_memory(f, f->src, f->dst);
         f->shared->flag = 1;
         for (;;)
             pause();
@@ -207,6 +219,7 @@ static void plain_tcp(floor_t *f, const bench_shape_t *shape)
     struct iovec src[BENCH_PAGES], dst[BENCH_PAGES];
     bench_row_t *row = add_row(f, "plain-tcp", shape);
     uint64_t n = 0, sum = 0, tx = 0, rx = 0;
+    const bool is_in_turns = shape->is_flow && shape->in_flight == 1; /* the way back counts, too */
     int fds[2];
     char ack;
 
@@ -216,14 +229,14 @@ static void plain_tcp(floor_t *f, const bench_shape_t *shape)
     if (pid == 0) {
         bench_pin(1);
         close(fds[0]);
-        memset(f->dst, 1, BENCH_BYTES); /* pages of its own */
+        own_memory(f, f->dst, f->src);
         plain_receiver(f, shape, fds[1]);
     }
     close(fds[1]);
     for (uint32_t k = 0; k < 3 || goes_on(f, n); k++) {
         uint32_t count = pieces(f, shape, k, src, dst);
         if (shape->pages == 1)
-            usleep(150); /* as the engine's: the receiver is asleep */
+            bench_pause(); /* the receiver is asleep */
         uint64_t t = bench_now_ns();
         if (!move(fds[0], src, count, true) || read(fds[0], &ack, 1) != 1)
             break;
@@ -233,7 +246,8 @@ static void plain_tcp(floor_t *f, const bench_shape_t *shape)
             rx = f->shared->rx_cpu_ns;
         } else if (k > 2) {
             f->ns[n % BENCH_SAMPLES] = f->shared->done_ns[k % BENCH_SAMPLES] - t;
-            sum += f->ns[n++ % BENCH_SAMPLES];
+            sum += is_in_turns ? bench_now_ns() - t : f->ns[n % BENCH_SAMPLES];
+            n++;
         }
     }
     bench_row_fill(row, shape, f->ns, n, sum, bench_cpu_ns() - tx, f->shared->rx_cpu_ns - rx);
@@ -299,6 +313,41 @@ static pid_t echo(floor_t *f, int from, int to, bool is_spin)
     _exit(0);
 }
 
+/* As the shape d has it: the receiver is asleep for longer than a ping-pong lets it, and says when it is awake. */
+static void paced(floor_t *f)
+{
+    static const bench_shape_t shape = {.name = "wake", .in_flight = 1};
+    bench_row_t *row = add_row(f, "eventfd-paced", &shape);
+    int there = eventfd(0, EFD_CLOEXEC), back = eventfd(0, EFD_CLOEXEC);
+    uint64_t n = 0, sum = 0, word;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        bench_pin(1);
+        while (read(there, &word, sizeof word) == (ssize_t) sizeof word) {
+            f->shared->done_ns[0] = bench_now_ns();
+            (void) !write(back, &word, sizeof word);
+        }
+        _exit(0);
+    }
+    begin(f);
+    for (; goes_on(f, n); n++) {
+        bench_pause();
+        uint64_t t = bench_now_ns();
+        word = 1;
+        if (write(there, &word, sizeof word) != (ssize_t) sizeof word ||
+            read(back, &word, sizeof word) != (ssize_t) sizeof word)
+            break;
+        f->ns[n % BENCH_SAMPLES] = f->shared->done_ns[0] - t;
+        sum += f->ns[n % BENCH_SAMPLES];
+    }
+    bench_row_fill(row, &shape, f->ns, n, sum, 0, 0);
+    bench_print_row(f->o, row);
+    stop(pid);
+    close(there);
+    close(back);
+}
+
 static void wakes(floor_t *f)
 {
     int there = eventfd(0, EFD_CLOEXEC), back = eventfd(0, EFD_CLOEXEC), fds[2];
@@ -315,6 +364,7 @@ static void wakes(floor_t *f)
         close(fds[0]);
         close(fds[1]);
     }
+    paced(f);
     f->shared->flag = 0;
     pid = echo(f, -1, -1, true);
     ping_pong(f, "flag", -1, -1, true);

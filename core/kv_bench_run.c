@@ -20,7 +20,6 @@
 #define GROUP_PAGES 16384u /* of one after the other: so many pages' rooms are opened at once */
 #define AHEAD 8u
 #define STUCK_NS UINT64_C(30000000000)
-#define PACE_NS UINT64_C(150000) /* between single pages, for a receiver that should be asleep */
 
 typedef struct sender {
     const bench_shape_t *shape;
@@ -77,8 +76,7 @@ static int post_next(sender_t *s)
         return 0;
     bench_pages(s->shape, k, from, to);
     if (s->mode->is_sleep && s->shape->pages == 1)
-        for (uint64_t until = bench_now_ns() + PACE_NS; bench_now_ns() < until;)
-            ;
+        bench_pause();
     uint64_t before = bench_now_ns();
     int rc = bt_kv_send(s->agent, s->rooms[k % RING], &chunk);
     if (rc == BT_E_AGAIN)

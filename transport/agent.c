@@ -3,11 +3,15 @@
  * THREAD mode: the agent's thread takes turns while there is something to do, looks on for spin_us, then arms every back end and sleeps in epoll until
  * an event, the next deadline, or a call that has work for it (wake_fd, written only while it sleeps). CALLER mode: bt_kv_progress does the same.
  *
- * Sockets are looked at (one epoll_wait of no time) every LOOK_US while data moves, so that copying is not taxed with a system call a slice.
+ * What a turn has to say to peers is sent when the next one begins, before a sleep, or while a copy has the lock let go: a send wakes a peer, which takes longer than
+ * moving a page, and whoever waits for the page that has just come is nearer. API calls leave it to the turn as well, unless the thread sleeps.
+ *
+ * Sockets are looked at (one epoll_wait of no time) every LOOK_US, or LOOK_MOVING_US while data moves, so that copying is not taxed with a system call a slice.
  */
 #include "agent.h"
 
 #include "end.h"
+#include "gate.h"
 #include "lane.h"
 #include "link.h"
 
@@ -24,6 +28,7 @@
 #include <unistd.h>
 
 #define LOOK_US 20u
+#define LOOK_MOVING_US 100u
 #define EVENTS_MAX 64
 #define SLEEP_MAX_MS 1000u
 
@@ -87,8 +92,10 @@ void bt_kv_agent_flush(bt_kv_agent_t *agent)
 
 void bt_kv_leave(bt_kv_agent_t *agent)
 {
-    bt_kv_agent_flush(agent);
-    bool is_needed = agent->has_work && atomic_load(&agent->is_asleep);
+    bool is_asleep = atomic_load(&agent->is_asleep), is_needed = agent->has_work && is_asleep;
+
+    if (is_asleep) /* else the next turn says it, for many calls at once */
+        bt_kv_agent_flush(agent);
     if (is_needed)
         atomic_store(&agent->is_asleep, false);
     pthread_mutex_unlock(&agent->lock);
@@ -152,6 +159,9 @@ static int look(bt_kv_agent_t *agent, int timeout_ms)
         } else if (what == &agent->listen_fd) {
             bt_kv_link_accept(agent);
             done++;
+        } else if (bt_kv_steering_owns(agent, what)) {
+            bt_kv_gate_event(what, events[i].events);
+            done++;
         } else if (what != NULL) {
             bt_kv_link_event(what, events[i].events);
             done++;
@@ -188,7 +198,7 @@ static uint32_t beat_ms(const bt_kv_agent_t *agent)
     return ms / 4 + 1;
 }
 
-static void keep_time(bt_kv_agent_t *agent)
+static int keep_time(bt_kv_agent_t *agent)
 {
     if (agent->now_us >= agent->beat_us) {
         bt_kv_links_beat(agent);
@@ -197,6 +207,7 @@ static void keep_time(bt_kv_agent_t *agent)
     }
     if (agent->now_us >= bt_kv_rooms_due_us(agent))
         bt_kv_rooms_expire(agent);
+    return agent->steering != NULL ? bt_kv_steering_turn(agent) : 0;
 }
 
 /* Under the lock; back ends may let it go inside. */
@@ -206,16 +217,18 @@ int bt_kv_agent_turn(bt_kv_agent_t *agent)
 
     agent->has_work = false;
     agent->now_us = bt_clock_us();
-    if (agent->now_us - agent->polled_us >= LOOK_US)
+    bt_kv_agent_flush(agent);
+    if (agent->now_us - agent->polled_us >= (agent->is_moving ? LOOK_MOVING_US : LOOK_US))
         done += look(agent, 0);
     for (unsigned i = 0; i < BT_KV_BACKENDS; i++)
         if (agent->backends[i] != NULL)
             done += agent->backends[i]->ops->progress(agent->backends[i]);
-    agent->now_us = bt_clock_us();
+    if (done > 0)
+        agent->now_us = bt_clock_us();
     done += bt_kv_links_attend(agent);
     done += bt_kv_ends_drain(agent);
-    keep_time(agent);
-    bt_kv_agent_flush(agent);
+    done += keep_time(agent);
+    agent->is_moving = done > 0;
     return done + (agent->has_work ? 1 : 0);
 }
 
@@ -235,6 +248,8 @@ static int sleep_ms(const bt_kv_agent_t *agent, uint32_t limit_ms)
 
     if (due_us > agent->beat_us)
         due_us = agent->beat_us;
+    if (agent->steering != NULL && due_us > agent->steering->due_us)
+        due_us = agent->steering->due_us;
     uint64_t ms = due_us > agent->now_us ? (due_us - agent->now_us + 999) / 1000 : 1;
     if (!bt_list_empty(&agent->draining))
         ms = 1; /* a back end may drain without an event */

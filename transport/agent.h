@@ -2,8 +2,8 @@
  *
  * Owner: bt_kv_agent_open makes it, bt_kv_agent_close frees it. Everything in it is guarded by `lock`, but the rooms' words.
  * Life:  open -> API calls and turns of progress, interleaved -> closing (a second at most) -> gone.
- * Flow:  an API call: enter, change something, leave (which sends what was queued, and wakes the progress thread when it sleeps and has work).
- *        A turn (bt_kv_agent_turn): sockets, back ends, links that want attention, ends to drain, deadlines, send.
+ * Flow:  an API call: enter, change something, leave (which, when the progress thread sleeps, sends what was queued, and wakes it when it has work).
+ *        A turn (bt_kv_agent_turn): send, sockets, back ends, links that want attention, ends to drain, deadlines.
  * Cost:  a turn without news is one epoll_wait and a look at each back end.
  */
 #ifndef BT_TRANSPORT_AGENT_H
@@ -20,6 +20,7 @@
 #define BT_KV_WHY_BYTES 160
 
 typedef struct bt_kv_end bt_kv_end_t;
+struct bt_kv_directive; /* gate.h */
 
 /* A chained hash of things that embed an entry. */
 typedef struct bt_kv_entry {
@@ -55,15 +56,20 @@ struct bt_kv_room {
     char reason[BT_KV_REASON_MAX];
     bt_kv_piece_t pieces[BT_KV_PIECES_MAX]; /* receiver's */
     uint32_t piece_count;
+    struct bt_kv_directive *directive; /* of the gateway that has opened it; NULL = nobody's */
+    bt_kv_entry_t by_id;               /* in agent->senders; receivers: with the gateways */
     /* receiver */
-    uint32_t *pages, *sorted; /* in the prompt's order; those behind the prefix by number */
+    bool wants_source;    /* the engine has left it to the gateway to name one */
+    uint64_t source_room; /* the room's name at its senders */
+    uint32_t *pages;      /* in the prompt's order */
+    uint32_t *sorted;     /* those behind the prefix by number, and as much room again */
     uint32_t pages_room, page_count, prefix_pages;
     uint64_t sum_wanted;
     uint32_t announced_ends, complete_ends;
-    uint32_t sorted_count, last_buffer; /* last_buffer: where a destination was found last */
+    uint32_t sorted_count;
+    uint32_t last_buffer, next_page; /* where a destination was found last; in pages: behind it */
     uint8_t got_pieces;
     /* sender */
-    bt_kv_entry_t by_id;
     uint32_t receivers;
     bt_list_t jobs; /* chunks that came before WaitingForInput */
     uint32_t job_count;
@@ -90,6 +96,7 @@ struct bt_kv_agent {
         has_work;       /* has_work: the next turn finds something to do without an event */
     uint64_t now_us;    /* of this turn or call */
     uint64_t polled_us; /* sockets were last looked at */
+    bool is_moving;     /* the last turn found something to do */
     uint64_t beat_us;   /* links are looked at next */
 
     bt_kv_rooms_t rooms;
@@ -112,13 +119,15 @@ struct bt_kv_agent {
     bt_list_t attention;
     uint32_t link_count, next_link;
 
+    struct bt_kv_steering *steering; /* gateways; NULL = none was ever added */
+
     bt_list_t free_jobs, free_parts, free_items, free_ends;
     bt_kv_agent_stats_t stats;
 };
 
 /* ---- agent.c ---- */
 void bt_kv_enter(bt_kv_agent_t *agent);
-/* Sends what was queued. is_work: a turn is needed. */
+/* While the thread sleeps: sends what was queued, and wakes it when a turn is needed. */
 void bt_kv_leave(bt_kv_agent_t *agent);
 /* The next four under the lock. A turn lets it go while back ends copy; doze lets it go while it sleeps, limit_ms at most. */
 int bt_kv_agent_turn(bt_kv_agent_t *agent);
@@ -175,6 +184,9 @@ void bt_kv_room_fail(bt_kv_agent_t *agent, struct bt_kv_room *room, int rc, cons
     __attribute__((format(printf, 4, 5)));
 /* Rooms whose time is up. Milliseconds until the next one, at most limit_ms. */
 void bt_kv_rooms_expire(bt_kv_agent_t *agent);
+/* What bt_kv_room_stats tells; stats.c. */
+void bt_kv_room_figures(const bt_kv_agent_t *agent, const struct bt_kv_room *room,
+                        bt_kv_room_stats_t *stats_p);
 uint64_t bt_kv_rooms_due_us(const bt_kv_agent_t *agent);
 
 /* ---- sender.c, receiver.c ---- */
@@ -189,6 +201,8 @@ typedef struct bt_kv_tomb {
 
 /* A receiver gave up an announcement that still waits for its room. */
 void bt_kv_sender_left(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char *reason);
+/* A receiver gave up before it could announce itself. */
+void bt_kv_sender_missed(bt_kv_agent_t *agent, uint64_t id, int rc, const char *reason);
 /* An announcement came. < 0: against the rules, *why_p. */
 int bt_kv_sender_announced(bt_kv_agent_t *agent, bt_kv_link_t *link, const bt_kv_announce_t *frame,
                            const char **why_p);
@@ -197,6 +211,11 @@ void bt_kv_sender_failed(bt_kv_agent_t *agent, struct bt_kv_room *room);
 void bt_kv_sender_expire(bt_kv_agent_t *agent);
 /* Announcements still to be sent on a link that has become usable. */
 void bt_kv_receiver_announce(bt_kv_agent_t *agent, bt_kv_end_t *end);
+/* This sender, for a room that has none. BT_E_AGAIN: not before an end that it has dropped on the same link is quiet. */
+int bt_kv_receiver_attach(bt_kv_agent_t *agent, struct bt_kv_room *room, const char *host,
+                          uint16_t port);
+/* The room goes on without this end, which falls silent beside it. */
+void bt_kv_receiver_drop(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char *reason);
 void bt_kv_job_unref(bt_kv_agent_t *agent, bt_kv_job_t *job);
 
 #endif

@@ -6,6 +6,7 @@
 #include "agent.h"
 
 #include "end.h"
+#include "gate.h"
 #include "link.h"
 
 #include <stdarg.h>
@@ -61,7 +62,10 @@ void bt_kv_room_free(bt_kv_agent_t *agent, struct bt_kv_room *room)
         bt_kv_end_free(agent, bt_container_of(it, bt_kv_end_t, on_room));
     bt_list_each (&room->jobs, it, tmp)
         bt_kv_job_unref(agent, bt_container_of(it, bt_kv_job_t, link));
-    bt_kv_map_remove(&agent->senders, &room->by_id);
+    if (agent->steering != NULL)
+        bt_kv_steering_freed(agent, room);
+    if (room->is_sender)
+        bt_kv_map_remove(&agent->senders, &room->by_id);
     bt_list_remove(&room->timer);
     if (room->layout != NULL)
         room->layout->refs--;
@@ -94,8 +98,13 @@ static void end_well(bt_kv_agent_t *agent, struct bt_kv_room *room)
 {
     room->ended_us = agent->now_us;
     bt_list_remove(&room->timer);
-    for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next)
-        bt_kv_end_set_quiet(agent, bt_container_of(it, bt_kv_end_t, on_room));
+    for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next) {
+        bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_room);
+        if (!end->is_dropped)
+            bt_kv_end_set_quiet(agent, end);
+    }
+    if (room->noisy_ends > 0) /* senders that it has dropped */
+        set_timer(room, &agent->ending);
     agent->stats.rooms_success++;
 }
 
@@ -111,14 +120,17 @@ void bt_kv_room_advance(bt_kv_agent_t *agent, struct bt_kv_room *room, enum bt_k
     case BT_KV_TRANSFERRING:
         room->first_us = room->progress_us = agent->now_us;
         set_timer(room, &agent->moving);
-        return;
+        break;
     case BT_KV_SUCCESS:
         end_well(agent, room);
         break;
     default:
         break;
     }
-    bt_kv_agent_notify(agent);
+    if (room->directive != NULL)
+        bt_kv_steering_changed(agent, room);
+    if (state != BT_KV_TRANSFERRING)
+        bt_kv_agent_notify(agent);
 }
 
 void bt_kv_room_touch(bt_kv_agent_t *agent, struct bt_kv_room *room)
@@ -148,6 +160,8 @@ void bt_kv_room_fail(bt_kv_agent_t *agent, struct bt_kv_room *room, int rc, cons
     if (room->noisy_ends == 0)
         bt_list_remove(&room->timer);
     agent->stats.rooms_failed++;
+    if (room->directive != NULL)
+        bt_kv_steering_changed(agent, room);
     bt_kv_agent_notify(agent);
 }
 
@@ -185,9 +199,11 @@ static const char *missing_peer(const struct bt_kv_room *room)
     for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next) {
         const bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_room);
         bool is_missing = room->state == BT_KV_BOOTSTRAPPING ? !end->is_announced : !end->is_done;
-        if (is_missing && end->link != NULL)
+        if (is_missing && end->link != NULL && !end->is_dropped)
             return end->link->peer;
     }
+    if (room->wants_source && room->end_count == 0)
+        return "a gateway to name the sender";
     return room->is_sender ? "this side's engine" : "its peers";
 }
 

@@ -91,7 +91,7 @@ typedef struct bt_kv_backend_ops {
                 size_t size); /* < 0: the path has failed */
     /* No batch is left posted on it after this: each got bt_kv_batch_over with BT_E_CANCELLED. Nothing of this side moves on it any more. */
     void (*path_close)(bt_kv_path_t *path);
-    /* A region of the peer's: id, size, and the key that its region_key made; removed: key NULL. */
+    /* A region of the peer's: id, size, and the key that its region_key made; removed: key NULL. Both NULL where a number is all that a peer needs. */
     int (*peer_region)(bt_kv_path_t *path, bt_kv_region_t id, uint64_t size, const uint8_t *key,
                        size_t key_size);
     size_t (*region_key)(bt_kv_backend_t *backend, const bt_kv_mem_t *mem, uint8_t *to,
@@ -102,7 +102,7 @@ typedef struct bt_kv_backend_ops {
     /* The room has failed: whatever of it is not yet moving is dropped (bt_kv_batch_over, BT_E_CANCELLED). True: nothing of this tag moves
      * on *this* side any more, and nothing will, whatever the peer still sends. False: ask again after progress. */
     bool (*drain)(bt_kv_path_t *path, uint64_t tag);
-    /* Things done; 0 = nothing to do now. */
+    /* Things done; 0 = nothing to do now. A wake-up that it owes to a peer may wait for the next progress or arm. */
     int (*progress)(bt_kv_backend_t *backend);
     /* About to sleep. True: there is something to do after all. Else every event will make one of `fds` readable. */
     bool (*arm)(bt_kv_backend_t *backend);
@@ -113,6 +113,8 @@ typedef struct bt_kv_backend_ops {
     /* After path_close the peer cannot touch our memory, whatever it does: all goes through this side's code or hardware. False (a pool that
      * the peer has mapped, memory that it reads by itself): a lost peer's rooms are released when peer_is_dead says so, or after release_ms. */
     bool close_revokes;
+    /* Only this side's code writes into this side's memory: a receiver's pages are free again when its own drain says so, however long the peer is silent. */
+    bool is_pulled;
 } bt_kv_backend_ops_t;
 
 /* The first member of every back end and path. */

@@ -168,26 +168,6 @@ static size_t offer(bt_kv_backend_t *base, uint8_t *to, size_t size)
     return sizeof(process.cookie);
 }
 
-static size_t region_key(bt_kv_backend_t *base, const bt_kv_mem_t *mem, uint8_t *to, size_t size)
-{
-    (void) base;
-    (void) mem;
-    (void) to;
-    (void) size;
-    return 0;
-}
-
-static int peer_region(bt_kv_path_t *path, bt_kv_region_t id, uint64_t size, const uint8_t *key,
-                       size_t key_size)
-{
-    (void) path;
-    (void) id;
-    (void) size;
-    (void) key;
-    (void) key_size;
-    return 0;
-}
-
 /* ---- channels ---- */
 static void channel_unref(channel_t *channel)
 {
@@ -570,8 +550,6 @@ const bt_kv_backend_ops_t bt_kv_mem_ops = {
     .path_open = path_open,
     .told = told,
     .path_close = path_close,
-    .peer_region = peer_region,
-    .region_key = region_key,
     .post = post,
     .drain = drain,
     .progress = progress,

@@ -13,9 +13,6 @@
  *
  * A turn (progress): rings first, since news there is what matters; sockets only after a sleep that brought nothing else, or once a millisecond; then, when there
  * is nothing at all, a piece of a newly mapped pool is faulted in, so that the first copy does not have to.
- *
- * Plain memcpy: non-temporal stores and `rep movsb` were tried on scattered 16 KiB pages in huge pages and are not faster there (12.6, 12.6, 12.3 GB/s); on
- * blocks of 64 MiB they gain a quarter, but slices are 256 KiB, where it is noise, and they would push the page out of the cache of who reads it next.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,20 +36,6 @@ static bt_shm_t *shm_of(bt_kv_backend_t *base)
 }
 
 /* ---- copy ---- */
-void bt_shm_copy(const bt_shm_slice_t *slice)
-{
-    for (uint32_t i = 0; i < slice->count; i++) {
-        const bt_shm_piece_t *piece = &slice->pieces[i];
-        char *dst = piece->dst;
-        const char *src = piece->src;
-        for (uint32_t row = 0; row < piece->rows; row++) {
-            memcpy(dst, src, piece->bytes);
-            dst += piece->dst_stride;
-            src += piece->src_stride;
-        }
-    }
-}
-
 void bt_shm_copy_begin(bt_shm_path_t *path, uint64_t tag)
 {
     bt_shm_t *shm = bt_shm_of(path);
@@ -211,27 +194,6 @@ static void shm_region_remove(bt_kv_backend_t *base, bt_kv_mem_t *mem)
     mem->keys[bt_kv_backend_index(BT_KV_SHM)] = NULL;
 }
 
-static int shm_peer_region(bt_kv_path_t *path, bt_kv_region_t id, uint64_t size, const uint8_t *key,
-                           size_t key_size)
-{
-    (void) path;
-    (void) id;
-    (void) size;
-    (void) key;
-    (void) key_size;
-    return 0;
-}
-
-static size_t shm_region_key(bt_kv_backend_t *backend, const bt_kv_mem_t *mem, uint8_t *to,
-                             size_t size)
-{
-    (void) backend;
-    (void) mem;
-    (void) to;
-    (void) size;
-    return 0;
-}
-
 /* ---- turns ---- */
 static bool shm_drain(bt_kv_path_t *base, uint64_t tag)
 {
@@ -252,6 +214,7 @@ static int turn(bt_shm_path_t *path, size_t *budget)
 {
     int count = bt_shm_path_step(path);
 
+    bt_shm_kick_owed(path);
     if (path->stage == BT_SHM_READY) {
         count += bt_shm_rx_step(path, budget);
         count += bt_shm_reap(path);
@@ -395,7 +358,7 @@ static int shm_describe(const bt_kv_path_t *base, char *text, size_t size)
         path->tx.may_pull ? "by process_vm_readv" : "through a copy window");
 }
 
-/* close_revokes is not set: a stopped peer may read our pages after the close, though it will deliver nothing of it (is_closed). */
+/* close_revokes is not set: a stopped peer may read our pages after the close, though it will deliver nothing of it (is_closed). It never writes ours (is_pulled). */
 const bt_kv_backend_ops_t bt_kv_shm_ops = {
     .kind = BT_KV_SHM,
     .name = "shm",
@@ -408,12 +371,11 @@ const bt_kv_backend_ops_t bt_kv_shm_ops = {
     .path_open = bt_shm_path_open,
     .told = bt_shm_path_told,
     .path_close = bt_shm_path_close,
-    .peer_region = shm_peer_region,
-    .region_key = shm_region_key,
     .post = bt_shm_post,
     .drain = shm_drain,
     .progress = shm_progress,
     .arm = bt_shm_arm,
     .peer_is_dead = shm_peer_is_dead,
     .describe = shm_describe,
+    .is_pulled = true,
 };

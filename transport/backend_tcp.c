@@ -7,7 +7,7 @@
  * All sockets hang in an edge-triggered epoll of our own, which the agent's sleep watches: an edge sets may_read or may_write of a connection, EAGAIN (or a short
  * count) clears it, so a turn calls the kernel only for connections that have something, and a sleeping agent has none of these flags left to act upon.
  *
- * A turn: events, then each path in turn: its opening and end, then for each connection one write (acknowledgements of the last turn, then blocks) and one read. It
+ * A turn: events (unless there is work without them), then each path in turn: its opening and end, then for each connection one write (acknowledgements of the last turn, then blocks) and one read. It
  * ends early when it has moved enough; the next one begins with the next path.
  */
 #include "tcp.h"
@@ -24,6 +24,7 @@
 
 #define EVENTS_A_TURN 64
 #define TURN_BYTES (2 * BT_TCP_SLICE_BYTES)
+#define BLIND_TURNS 8u
 
 static bt_tcp_t *tcp_of(bt_kv_backend_t *base)
 {
@@ -115,27 +116,6 @@ static void tcp_region_remove(bt_kv_backend_t *base, bt_kv_mem_t *mem)
     (void) mem;
 }
 
-static size_t tcp_region_key(bt_kv_backend_t *base, const bt_kv_mem_t *mem, uint8_t *to,
-                             size_t size)
-{
-    (void) base;
-    (void) mem;
-    (void) to;
-    (void) size;
-    return 0;
-}
-
-static int tcp_peer_region(bt_kv_path_t *path, bt_kv_region_t id, uint64_t size, const uint8_t *key,
-                           size_t key_size)
-{
-    (void) path;
-    (void) id;
-    (void) size;
-    (void) key;
-    (void) key_size;
-    return 0;
-}
-
 /* ---- turns ---- */
 static void conn_event(bt_tcp_conn_t *conn, uint32_t events)
 {
@@ -173,6 +153,17 @@ static int look(bt_tcp_t *tcp)
     return n > 0 ? n : 0;
 }
 
+/* A connection that has work knows it: while one has, the kernel is asked for more only now and then. */
+static bool is_time_to_look(bt_tcp_t *tcp)
+{
+    bool is_busy = false;
+
+    for (bt_list_t *it = tcp->paths.next; it != &tcp->paths && !is_busy; it = it->next)
+        is_busy = bt_tcp_path_has_news(bt_container_of(it, bt_tcp_path_t, link));
+    tcp->blind_turns = is_busy ? tcp->blind_turns + 1 : 0;
+    return tcp->blind_turns % BLIND_TURNS == 0;
+}
+
 static int turn(bt_tcp_path_t *path, uint64_t now_ms)
 {
     int count = bt_tcp_path_step(path, now_ms);
@@ -199,7 +190,7 @@ static int tcp_progress(bt_kv_backend_t *base)
     tcp->in_progress = true;
     tcp->is_armed = false;
     bt_tcp_conns_reap(tcp);
-    int count = look(tcp);
+    int count = is_time_to_look(tcp) ? look(tcp) : 0;
     uint64_t now_ms = bt_clock_ms();
     bt_tcp_guests_expire(tcp, now_ms);
     for (bt_list_t *it = tcp->paths.next; it != &tcp->paths; it = it->next)
@@ -269,8 +260,6 @@ const bt_kv_backend_ops_t bt_kv_tcp_ops = {
     .path_open = bt_tcp_path_open,
     .told = bt_tcp_path_told,
     .path_close = bt_tcp_path_close,
-    .peer_region = tcp_peer_region,
-    .region_key = tcp_region_key,
     .post = bt_tcp_post,
     .drain = tcp_drain,
     .progress = tcp_progress,

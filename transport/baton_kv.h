@@ -23,7 +23,7 @@
  * of buffers, or the receiver's is sliced (tensor parallel, see bt_kv_slice_t).
  *
  * Release. After Failed a writer may still be under way in the receiver's pages, and a reader in the sender's. bt_kv_room_release tells
- * when they may be used again: 1 = now (the handle is gone), 0 = ask again. It never stays 0 for longer than release_ms after the end of the room or
+ * when they may be used again: 1 = now (the handle is gone), 0 = ask again. (After Success, too, where a gateway has replaced the sender: the first one must be quiet.) It never stays 0 for longer than release_ms after the end of the room or
  * the death of the peer's process, whichever proves that nobody touches them.
  *
  * Errors: 0 or a negative code; bt_kv_error_text names it. A bad argument changes nothing.
@@ -98,7 +98,8 @@ BT_KV_API void bt_kv_agent_close(bt_kv_agent_t *agent);
 BT_KV_API uint16_t bt_kv_agent_port(const bt_kv_agent_t *agent);
 /* Becomes readable when a room has ended or reached WaitingForInput; reading it (8 bytes) re-arms. For an engine's own loop. */
 BT_KV_API int bt_kv_agent_fd(const bt_kv_agent_t *agent);
-/* CALLER mode: does what there is to do, and when there is nothing, sleeps for it at most timeout_ms (0 = not at all). Number of things done. */
+/* CALLER mode: does what there is to do, and when there is nothing, sleeps for it at most timeout_ms (0 = not at all). Number of things done.
+ * Call it until that is 0: what other calls, or rooms that have just ended, have to say to peers leaves with the next one. */
 BT_KV_API int bt_kv_progress(bt_kv_agent_t *agent, uint32_t timeout_ms);
 BT_KV_API const char *bt_kv_error_text(int rc);
 
@@ -167,6 +168,9 @@ typedef struct bt_kv_recv {
     uint32_t piece_count;
 } bt_kv_recv_t;
 
+/* source_count 0: the gateway says who sends (see "a gateway" below): the agent of this one's rank; before it has, the room is Bootstrapping. BT_E_INVAL without
+ * a gateway. Where the two workers have different numbers of agents the room fails: give the sources (bt_kv_gateway_peers). A room that the gateway has
+ * aborted before it was opened is opened, and Failed. */
 BT_KV_API int bt_kv_recv_open(bt_kv_agent_t *agent, const bt_kv_recv_t *recv, bt_kv_room_t *room_p);
 
 /* ---- sender ---- */
@@ -209,6 +213,39 @@ BT_KV_API int bt_kv_room_error(bt_kv_agent_t *agent, bt_kv_room_t room, char *te
 /* See "Release" above. A room that has not ended is aborted by it. Unknown: 1. */
 BT_KV_API int bt_kv_room_release(bt_kv_agent_t *agent, bt_kv_room_t room);
 
+/* ---- a gateway that sees and steers rooms ----
+ * The agent keeps a connection to each gateway it was given: it registers, beats, tells every change of the rooms that the gateway has opened, and does as it is
+ * told: which agents send, another sender for a receiver that still waits for its first byte, abort. Losing a gateway fails no room: the agent dials again (100 ms,
+ * doubling to 5 s) and tells all of them anew. Rooms that no gateway has opened are nobody's business but the engine's. */
+typedef struct bt_kv_gateway {
+    const char *host; /* numeric IPv4 of the gateway's --transfer-port */
+    uint16_t port;
+    const char
+        *worker; /* whose agent this is: the worker's URL, or its name at the gateway; required */
+    uint32_t rank,
+        ranks; /* tensor-parallel rank, and how many agents the worker has; 0 ranks = 1 */
+    const char *
+        token; /* the gateway's --transfer-token; NULL = none. Texts: at most 240 bytes; ranks: 64 */
+} bt_kv_gateway_t;
+
+#define BT_KV_GATEWAYS_MAX 8
+/* Returns at once; the first turn dials. gateway_p may be NULL. BT_E_LIMIT: one too many. BT_E_INVAL: also for an agent of BT_KV_FAKE alone, which nobody can dial. */
+BT_KV_API int bt_kv_gateway_add(bt_kv_agent_t *agent, const bt_kv_gateway_t *gateway,
+                                uint32_t *gateway_p);
+/* 1: registered; 0: not (yet); err, when given, gets why not, or "". BT_E_INVAL: no such gateway. */
+BT_KV_API int bt_kv_gateway_state(bt_kv_agent_t *agent, uint32_t gateway, char *err,
+                                  size_t err_size);
+
+typedef struct bt_kv_peer {
+    char host[64];
+    uint16_t port;
+    uint32_t rank;
+} bt_kv_peer_t;
+/* The other side's agents of a room (by the pair's id), as a gateway named them: for receivers that cut slices out of senders with another tensor-parallel
+ * size, and give their sources themselves. Fills at most max; *count_p is how many there are. BT_E_AGAIN: no gateway has named them yet. */
+BT_KV_API int bt_kv_gateway_peers(bt_kv_agent_t *agent, uint64_t room, bt_kv_peer_t *peers,
+                                  uint32_t max, uint32_t *count_p);
+
 /* ---- figures ---- */
 typedef struct bt_kv_room_stats {
     uint64_t bytes; /* moved so far */
@@ -229,7 +266,7 @@ typedef struct bt_kv_agent_stats {
     uint64_t links_by_backend[5];        /* fake, mem, shm, tcp, verbs: what was chosen */
 } bt_kv_agent_stats_t;
 BT_KV_API void bt_kv_agent_stats(bt_kv_agent_t *agent, bt_kv_agent_stats_t *stats_p);
-/* One line a link: peer, back end and why not a better one, rates. Text for people; returns its length as snprintf. */
+/* One line a link: peer, back end and why not a better one, rates; one a gateway. Text for people; returns its length as snprintf. */
 BT_KV_API int bt_kv_agent_describe(bt_kv_agent_t *agent, char *text, size_t size);
 
 #ifdef __cplusplus

@@ -13,7 +13,7 @@
 
 #define BT_KV_RUN_MAX (1u << 30) /* bytes of a merged run */
 
-typedef struct bt_kv_side {
+typedef struct bt_kv_chunk_side {
     const struct bt_kv_layout *layout;
     const uint32_t *pages; /* of this part */
     bt_kv_cut_t cut;

@@ -5,6 +5,8 @@
  *                                                                     ABORT_ACK got         (the other side: is_ack_got)
  *
  * A receiver's DONE counts as its acknowledgement: it has stopped reading. Who does not know a tag any more acknowledges its ABORT at once.
+ * A receiver that moves the bytes itself (is_pulled) needs no acknowledgement: a sender that stands still cannot keep its pages. Until it comes, the tag is not
+ * used on that link again (is_past).
  */
 #include "end.h"
 
@@ -96,17 +98,28 @@ void bt_kv_end_set_quiet(bt_kv_agent_t *agent, bt_kv_end_t *end)
     bt_list_remove(&end->draining);
     if (end->link != NULL && end->link->state == BT_KV_LINK_LOST)
         bt_kv_link_want(end->link);
-    if (end->room != NULL && --end->room->noisy_ends == 0) {
+    if (end->room != NULL && --end->room->noisy_ends == 0 && bt_kv_room_is_over(end->room))
         bt_list_remove(&end->room->timer);
-        bt_list_init(&end->room->timer);
-    }
     (void) agent;
+}
+
+static bool is_pulled(const bt_kv_agent_t *agent, const bt_kv_end_t *end)
+{
+    if (end->is_sender || end->link == NULL)
+        return false;
+    const bt_kv_backend_t *backend = agent->backends[end->link->path_index];
+    return backend != NULL && backend->ops->is_pulled;
 }
 
 static void check_quiet(bt_kv_agent_t *agent, bt_kv_end_t *end)
 {
-    if (end->is_drained && end->is_ack_got)
+    if (end->is_drained && (end->is_ack_got || is_pulled(agent, end)))
         bt_kv_end_set_quiet(agent, end);
+}
+
+bool bt_kv_end_is_past(const bt_kv_end_t *end)
+{
+    return end->is_quiet && (end->is_ack_got || !end->is_announced);
 }
 
 void bt_kv_end_acked(bt_kv_agent_t *agent, bt_kv_end_t *end)
@@ -131,6 +144,7 @@ void bt_kv_end_abort(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char 
     if (end->is_sender)
         bt_kv_lane_drop(agent, end);
     if (!end->is_announced) {
+        bt_kv_link_tell_left(end->link, end->room->source_room, rc, reason);
         bt_kv_end_set_quiet(agent, end);
         return;
     }

@@ -3,7 +3,7 @@
  * Owner: the room (or the agent, while an announcement waits for its bt_kv_send_open); it is in its link's list until it is quiet.
  * Life:  new -> (announced) -> moving -> over: either done, or aborted -> drained -> acknowledged by the other side = quiet -> free.
  * Flow:  both sides run the same steps. Who fails first sends ABORT; each side drops what waits, drains what moves, then sends ABORT_ACK. An end is
- *        quiet when its own side has drained and the other has acknowledged, or when the other can no longer reach us (see link.h).
+ *        quiet when its own side has drained and the other has acknowledged, or cannot reach us (any more: see link.h; or ever: backend.h, is_pulled).
  * Cost:  O(1) a step; an abort looks through the lane once.
  */
 #ifndef BT_TRANSPORT_END_H
@@ -21,6 +21,7 @@ struct bt_kv_end {
     bool is_sender, is_announced,
         is_done; /* done: receiver's last note came; sender: its DONE came */
     bool is_over, is_abort_got, is_drained, is_ack_sent, is_ack_got, is_expired, is_quiet;
+    bool is_dropped; /* receiver: the room has gone on to another sender (directive.c) */
     bt_kv_slice_t slice;
     uint32_t page_count, prefix_pages;
     uint64_t units, units_wanted; /* pages * buffers: so far, and all */
@@ -49,6 +50,8 @@ void bt_kv_end_abort(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char 
 /* The other side needs no acknowledgement any more, or has given it. */
 void bt_kv_end_set_quiet(bt_kv_agent_t *agent, bt_kv_end_t *end);
 void bt_kv_end_acked(bt_kv_agent_t *agent, bt_kv_end_t *end);
+/* A dropped end of which nothing more is said on its link, which may carry a later one of the same tag. */
+bool bt_kv_end_is_past(const bt_kv_end_t *end);
 /* A turn's look at the ends that drain; things done. */
 int bt_kv_ends_drain(bt_kv_agent_t *agent);
 /* Tells a receiver that has no room here that it has failed, and forgets it. */

@@ -1,7 +1,7 @@
 /* A reader is a cursor that goes bad once and stays bad: a decoder takes what it needs and looks at the cursor at the end. Every count is bounded
  * before it is used, and every array's bytes are compared with what is left before it is pointed to; nothing is ever allocated for a peer here.
  */
-#include "frame.h"
+#include "cursor.h"
 
 #include "base/err.h"
 
@@ -11,68 +11,13 @@
 #define PIECE_BYTES 20
 
 /* ---- reading ---- */
-typedef struct cursor {
-    const uint8_t *p;
-    size_t n;
-    bool is_bad;
-} cursor_t;
-
-static const uint8_t *take(cursor_t *c, size_t n)
+static uint32_t take_blobs(bt_kv_cursor_t *c, bt_kv_blob_t *blobs)
 {
-    if (c->is_bad || c->n < n) {
-        c->is_bad = true;
-        return NULL;
-    }
-    const uint8_t *p = c->p;
-    c->p += n;
-    c->n -= n;
-    return p;
-}
-
-static uint8_t take_u8(cursor_t *c)
-{
-    const uint8_t *p = take(c, 1);
-    return p != NULL ? *p : 0;
-}
-
-static uint32_t take_u32(cursor_t *c)
-{
-    const uint8_t *p = take(c, 4);
-    return p != NULL ? bt_kv_get_u32(p) : 0;
-}
-
-static uint64_t take_u64(cursor_t *c)
-{
-    const uint8_t *p = take(c, 8);
-    return p != NULL ? bt_kv_get_u64(p) : 0;
-}
-
-/* A count that may be at most max. */
-static uint32_t take_count(cursor_t *c, uint32_t max)
-{
-    uint32_t count = take_u32(c);
-
-    if (count <= max)
-        return count;
-    c->is_bad = true;
-    return 0;
-}
-
-static bt_str_t take_bytes(cursor_t *c, uint32_t max)
-{
-    uint32_t n = take_count(c, max);
-    const uint8_t *p = take(c, n);
-
-    return p != NULL ? (bt_str_t){(const char *) p, n} : BT_STR_NULL;
-}
-
-static uint32_t take_blobs(cursor_t *c, bt_kv_blob_t *blobs)
-{
-    uint32_t count = take_count(c, BT_KV_OFFERS_MAX);
+    uint32_t count = bt_kv_take_count(c, BT_KV_OFFERS_MAX);
 
     for (uint32_t i = 0; i < count && !c->is_bad; i++) {
-        blobs[i].kind = take_u8(c);
-        blobs[i].bytes = take_bytes(c, 1024);
+        blobs[i].kind = bt_kv_take_u8(c);
+        blobs[i].bytes = bt_kv_take_bytes(c, 1024);
     }
     return count;
 }
@@ -91,85 +36,86 @@ ptrdiff_t bt_kv_frame_next(const uint8_t *p, size_t n, uint32_t max, bt_kv_frame
     return (ptrdiff_t) (BT_KV_FRAME_HEAD + size);
 }
 
-static void read_hello(cursor_t *c, bt_kv_hello_t *hello)
+static void read_hello(bt_kv_cursor_t *c, bt_kv_hello_t *hello)
 {
-    if (take_u32(c) != BT_KV_MAGIC)
+    if (bt_kv_take_u32(c) != BT_KV_MAGIC)
         c->is_bad = true;
-    hello->version = take_u32(c);
-    hello->incarnation = take_u64(c);
-    hello->pid = take_u32(c);
-    hello->crc = take_u8(c) != 0;
-    hello->name = take_bytes(c, 256);
-    hello->token = take_bytes(c, 1024);
-    hello->host_id = take_bytes(c, 64);
+    hello->version = bt_kv_take_u32(c);
+    hello->incarnation = bt_kv_take_u64(c);
+    hello->pid = bt_kv_take_u32(c);
+    hello->crc = bt_kv_take_u8(c) != 0;
+    hello->name = bt_kv_take_bytes(c, 256);
+    hello->token = bt_kv_take_bytes(c, 1024);
+    hello->host_id = bt_kv_take_bytes(c, 64);
     hello->offer_count = take_blobs(c, hello->offers);
 }
 
-static void read_region(cursor_t *c, bt_kv_region_frame_t *region)
+static void read_region(bt_kv_cursor_t *c, bt_kv_region_frame_t *region)
 {
-    region->id = take_u32(c);
-    region->size = take_u64(c);
+    region->id = bt_kv_take_u32(c);
+    region->size = bt_kv_take_u64(c);
     region->key_count = take_blobs(c, region->keys);
     c->is_bad |= region->id == 0 || region->size == 0;
 }
 
-static void read_layout(cursor_t *c, bt_kv_layout_frame_t *layout)
+static void read_layout(bt_kv_cursor_t *c, bt_kv_layout_frame_t *layout)
 {
-    layout->id = take_u32(c);
-    layout->pages = take_u32(c);
-    layout->buffer_count = take_count(c, BT_KV_BUFFERS_MAX);
-    layout->buffers = take(c, (size_t) layout->buffer_count * BUFFER_BYTES);
+    layout->id = bt_kv_take_u32(c);
+    layout->pages = bt_kv_take_u32(c);
+    layout->buffer_count = bt_kv_take_count(c, BT_KV_BUFFERS_MAX);
+    layout->buffers = bt_kv_take(c, (size_t) layout->buffer_count * BUFFER_BYTES);
     c->is_bad |= layout->id == 0 || layout->pages == 0 || layout->buffer_count == 0;
 }
 
-static void read_announce(cursor_t *c, bt_kv_announce_t *a)
+static void read_announce(bt_kv_cursor_t *c, bt_kv_announce_t *a)
 {
-    a->tag = take_u64(c);
-    a->room = take_u64(c);
-    a->layout = take_u32(c);
-    a->prefix_pages = take_u32(c);
+    a->tag = bt_kv_take_u64(c);
+    a->room = bt_kv_take_u64(c);
+    a->layout = bt_kv_take_u32(c);
+    a->prefix_pages = bt_kv_take_u32(c);
     uint32_t *slice[] = {&a->slice.rows,       &a->slice.src_row,    &a->slice.dst_row,
                          &a->slice.src_offset, &a->slice.dst_offset, &a->slice.bytes};
     for (unsigned i = 0; i < 6; i++)
-        *slice[i] = take_u32(c);
-    a->piece_count = take_count(c, BT_KV_PIECES_MAX);
+        *slice[i] = bt_kv_take_u32(c);
+    a->piece_count = bt_kv_take_count(c, BT_KV_PIECES_MAX);
     for (uint32_t i = 0; i < a->piece_count; i++) {
-        a->pieces[i].region = take_u32(c);
-        a->pieces[i].offset = take_u64(c);
-        a->pieces[i].bytes = take_u64(c);
+        a->pieces[i].region = bt_kv_take_u32(c);
+        a->pieces[i].offset = bt_kv_take_u64(c);
+        a->pieces[i].bytes = bt_kv_take_u64(c);
     }
-    a->page_count = take_count(c, BT_KV_PAGES_MAX);
-    a->pages = take(c, (size_t) a->page_count * 4);
+    a->page_count = bt_kv_take_count(c, BT_KV_PAGES_MAX);
+    a->pages = bt_kv_take(c, (size_t) a->page_count * 4);
     c->is_bad |= a->room == 0 || a->tag == 0 || a->prefix_pages > a->page_count;
 }
 
-static bool read_small(cursor_t *c, bt_kv_frame_t *f)
+static bool read_small(bt_kv_cursor_t *c, bt_kv_frame_t *f)
 {
     switch (f->type) {
     case BT_KV_CLOSE:
-        f->close.drained = take_u8(c) != 0;
-        f->close.reason = take_bytes(c, BT_KV_REASON_MAX);
+        f->close.drained = bt_kv_take_u8(c) != 0;
+        f->close.reason = bt_kv_take_bytes(c, BT_KV_REASON_MAX);
         return true;
     case BT_KV_PING:
-        f->ping.bytes = take_u64(c);
-        f->ping.notes = take_u64(c);
+        f->ping.bytes = bt_kv_take_u64(c);
+        f->ping.notes = bt_kv_take_u64(c);
         return true;
     case BT_KV_REGION_GONE:
     case BT_KV_LAYOUT_GONE:
-        f->id = take_u32(c);
+        f->id = bt_kv_take_u32(c);
         return true;
     case BT_KV_PATH:
     case BT_KV_PATH_READY:
     case BT_KV_PATH_FAILED:
-        f->path.kind = take_u8(c);
-        f->path.bytes = take_bytes(c, BT_KV_FRAME_MAX);
+        f->path.kind = bt_kv_take_u8(c);
+        f->path.bytes = bt_kv_take_bytes(c, BT_KV_FRAME_MAX);
         return true;
     case BT_KV_DONE:
     case BT_KV_ABORT:
     case BT_KV_ABORT_ACK:
-        f->room.tag = take_u64(c);
-        f->room.rc = (int) take_u32(c);
-        f->room.reason = take_bytes(c, BT_KV_REASON_MAX);
+    case BT_KV_LEFT:
+        f->room.tag = bt_kv_take_u64(c);
+        f->room.rc = (int) bt_kv_take_u32(c);
+        f->room.reason = bt_kv_take_bytes(c, BT_KV_REASON_MAX);
         return true;
     default:
         return false;
@@ -178,7 +124,7 @@ static bool read_small(cursor_t *c, bt_kv_frame_t *f)
 
 int bt_kv_frame_decode(bt_kv_frame_t *f, const char **why_p)
 {
-    cursor_t c = {f->payload, f->size, false};
+    bt_kv_cursor_t c = {f->payload, f->size, false};
 
     if (f->type == BT_KV_HELLO)
         read_hello(&c, &f->hello);
@@ -233,29 +179,17 @@ static void put_u8(bt_kv_bytes_t *out, unsigned value)
     bt_kv_put(out, &(uint8_t){(uint8_t) value}, 1);
 }
 
-static void store_u32(uint8_t *p, uint32_t value)
-{
-    for (unsigned i = 0; i < 4; i++)
-        p[i] = (uint8_t) (value >> (8 * i));
-}
-
-static void store_u64(uint8_t *p, uint64_t value)
-{
-    store_u32(p, (uint32_t) value);
-    store_u32(p + 4, (uint32_t) (value >> 32));
-}
-
 static void put_u32(bt_kv_bytes_t *out, uint32_t value)
 {
     uint8_t p[4];
-    store_u32(p, value);
+    bt_kv_store_u32(p, value);
     bt_kv_put(out, p, 4);
 }
 
 static void put_u64(bt_kv_bytes_t *out, uint64_t value)
 {
     uint8_t p[8];
-    store_u64(p, value);
+    bt_kv_store_u64(p, value);
     bt_kv_put(out, p, 8);
 }
 
@@ -273,7 +207,7 @@ static size_t begin_frame(bt_kv_bytes_t *out, enum bt_kv_frame_type type)
     uint8_t head[BT_KV_FRAME_HEAD] = {0};
 
     head[4] = (uint8_t) type;
-    head[5] = type == BT_KV_PING ? BT_KV_FRAME_SKIP : 0;
+    head[5] = type == BT_KV_PING || type == BT_KV_LEFT ? BT_KV_FRAME_SKIP : 0;
     bt_kv_put(out, head, sizeof(head));
     return out->n;
 }
@@ -281,7 +215,7 @@ static size_t begin_frame(bt_kv_bytes_t *out, enum bt_kv_frame_type type)
 static void end_frame(bt_kv_bytes_t *out, size_t begin)
 {
     if (!out->is_broken)
-        store_u32(out->p + begin - BT_KV_FRAME_HEAD, (uint32_t) (out->n - begin));
+        bt_kv_store_u32(out->p + begin - BT_KV_FRAME_HEAD, (uint32_t) (out->n - begin));
 }
 
 static void put_blobs(bt_kv_bytes_t *out, const bt_kv_blob_t *blobs, uint32_t count)
@@ -412,17 +346,17 @@ void bt_kv_put_ping(bt_kv_bytes_t *out, uint64_t bytes, uint64_t notes)
 
 size_t bt_kv_note_encode(const bt_kv_note_t *note, uint8_t *to)
 {
-    store_u64(to, note->tag);
-    store_u32(to + 8, note->first);
-    store_u32(to + 12, note->page_count);
-    store_u32(to + 16, note->buffer_first);
-    store_u32(to + 20, note->buffer_count);
-    store_u32(to + 24, note->crc);
+    bt_kv_store_u64(to, note->tag);
+    bt_kv_store_u32(to + 8, note->first);
+    bt_kv_store_u32(to + 12, note->page_count);
+    bt_kv_store_u32(to + 16, note->buffer_first);
+    bt_kv_store_u32(to + 20, note->buffer_count);
+    bt_kv_store_u32(to + 24, note->crc);
     to[28] = note->pieces;
     to[29] = (uint8_t) ((note->is_last ? 1 : 0) | (note->has_crc ? 2 : 0));
     to[30] = to[31] = 0;
-    store_u64(to + 32, note->units);
-    store_u64(to + 40, note->bytes);
+    bt_kv_store_u64(to + 32, note->units);
+    bt_kv_store_u64(to + 40, note->bytes);
     return NOTE_BYTES;
 }
 

@@ -39,7 +39,9 @@ enum bt_kv_frame_type {
     BT_KV_ANNOUNCE = 16,    /* receiver: my pages of this room */
     BT_KV_DONE = 17,        /* receiver: all of it is here, and right */
     BT_KV_ABORT = 18,       /* either: the room has failed */
-    BT_KV_ABORT_ACK = 19    /* either: drained; I touch nothing of this room any more */
+    BT_KV_ABORT_ACK = 19,   /* either: drained; I touch nothing of this room any more */
+    BT_KV_LEFT =
+        20 /* receiver: it gives up a room that it could not announce yet; tag: the room's id */
 };
 
 typedef struct bt_kv_blob {
@@ -92,8 +94,8 @@ typedef struct bt_kv_frame {
         bt_kv_blob_t path; /* PATH, PATH_FAILED (bytes: why), PATH_READY */
         uint32_t id;       /* REGION_GONE, LAYOUT_GONE */
         struct {
-            uint64_t tag; /* DONE, ABORT, ABORT_ACK */
-            int rc;       /* ABORT */
+            uint64_t tag; /* DONE, ABORT, ABORT_ACK, LEFT */
+            int rc;       /* ABORT, LEFT */
             bt_str_t reason;
         } room;
         struct {

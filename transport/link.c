@@ -1,5 +1,5 @@
 /* One non-blocking TCP connection. Reading goes into a buffer that grows to the largest frame and no further; frames are cut out and handed to
- * link_frames.c in place. Writing goes through link->out, flushed at the end of each API call and turn.
+ * link_frames.c in place. Writing goes through link->out; when it is sent is agent.c's matter.
  *
  * Losing a link, in order: the rooms on it fail (which begins to drain them), the socket closes; in later turns, when all its ends have drained, the
  * path closes and the ends fall quiet: at once where closing revokes the peer's access (or the peer said that it has drained, or it is dead), else one
@@ -8,6 +8,7 @@
 #include "link.h"
 
 #include "end.h"
+#include "gate.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -221,11 +222,12 @@ static bool read_some(bt_kv_link_t *link)
                          n == 0 ? "it closed the connection" : strerror(errno));
         return false;
     }
+    bool is_all = (size_t) n < in->room - in->n; /* no need to ask for more */
     in->n += (size_t) n;
     link->heard_us = link->agent->now_us;
     link->missed = 0;
     cut_frames(link);
-    return link->broken_rc == 0;
+    return !is_all && link->broken_rc == 0;
 }
 
 static void connected(bt_kv_link_t *link)
@@ -318,7 +320,8 @@ static void lose(bt_kv_link_t *link)
         bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_link);
         if (end->room == NULL)
             bt_kv_end_free(agent, end);
-        else
+        else if (!end->is_dropped &&
+                 !bt_kv_steering_orphans(agent, end, link->broken_rc, link->broken_why))
             bt_kv_room_fail(agent, end->room, link->broken_rc, "%s", link->broken_why);
     }
 }
@@ -432,5 +435,6 @@ void bt_kv_link_free(bt_kv_link_t *link)
     bt_kv_link_forget(link);
     free(link->in.p);
     free(link->out.p);
+    free(link->later.p);
     free(link);
 }

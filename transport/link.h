@@ -35,6 +35,7 @@ struct bt_kv_link {
     uint64_t incarnation;
     uint32_t pid;
     bt_kv_bytes_t in, out;
+    bt_kv_bytes_t later; /* goes out when the peer has said hello */
     size_t out_at;
     uint64_t heard_us, said_us;
     uint32_t missed;
@@ -80,11 +81,15 @@ void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello);
 void bt_kv_link_next_path(bt_kv_link_t *link, bool is_told, const char *why);
 void bt_kv_link_check_usable(bt_kv_link_t *link);
 void bt_kv_link_tell_region(bt_kv_link_t *link, const bt_kv_mem_t *mem);
+/* A receiver's room is given up before it was announced; without this its sender would wait for it. */
+void bt_kv_link_tell_left(bt_kv_link_t *link, uint64_t room, int rc, const char *reason);
 void bt_kv_link_close_path(bt_kv_link_t *link);
 
 /* ---- link_frames.c ---- */
 /* False: the link is broken by it. */
 bool bt_kv_link_got(bt_kv_link_t *link, bt_kv_frame_t *frame);
+/* Tells the path of a region of the peer's, or that it has gone. < 0: it does not take it. */
+int bt_kv_link_region(bt_kv_link_t *link, const bt_kv_peer_region_t *region, bool is_there);
 uint64_t bt_kv_link_region_size(void *link, bt_kv_region_t region);
 struct bt_kv_layout *bt_kv_link_layout(const bt_kv_link_t *link, bt_kv_layout_t id);
 void bt_kv_link_forget(bt_kv_link_t *link); /* regions, layouts, offers */

@@ -3,6 +3,7 @@
  * things are not mistakes, because they cross on their way: an ABORT for a room that is gone here (answered at once) and its acknowledgement (ignored).
  */
 #include "end.h"
+#include "gate.h"
 #include "link.h"
 
 #include <stdio.h>
@@ -35,6 +36,17 @@ static void free_region(bt_kv_link_t *link, bt_kv_peer_region_t *region)
     free(region);
 }
 
+int bt_kv_link_region(bt_kv_link_t *link, const bt_kv_peer_region_t *region, bool is_there)
+{
+    unsigned i = link->path_index;
+
+    if (link->path == NULL || link->path->backend->ops->peer_region == NULL)
+        return 0;
+    return link->path->backend->ops->peer_region(link->path, region->id, region->size,
+                                                 is_there ? region->keys[i] : NULL,
+                                                 is_there ? region->key_bytes[i] : 0);
+}
+
 static const char *got_region(bt_kv_link_t *link, const bt_kv_region_frame_t *frame)
 {
     if (find_region(link, frame->id) != NULL)
@@ -59,10 +71,7 @@ static const char *got_region(bt_kv_link_t *link, const bt_kv_region_frame_t *fr
         memcpy(region->keys[index], key->bytes.p, key->bytes.n);
         region->key_bytes[index] = key->bytes.n;
     }
-    if (link->path != NULL &&
-        link->path->backend->ops->peer_region(link->path, region->id, region->size,
-                                              region->keys[link->path_index],
-                                              region->key_bytes[link->path_index]) < 0)
+    if (bt_kv_link_region(link, region, true) < 0)
         return "a region that its back end does not take";
     return NULL;
 }
@@ -73,8 +82,7 @@ static const char *got_region_gone(bt_kv_link_t *link, bt_kv_region_t id)
 
     if (region == NULL)
         return "an unknown region";
-    if (link->path != NULL)
-        link->path->backend->ops->peer_region(link->path, id, region->size, NULL, 0);
+    (void) bt_kv_link_region(link, region, false);
     free_region(link, region);
     return NULL;
 }
@@ -177,7 +185,8 @@ static bt_kv_end_t *end_of(bt_kv_link_t *link, uint64_t tag, bool *is_foreign_p)
         return NULL;
     for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next) {
         bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_room);
-        if (end->link == link && !end->is_sender && end->is_announced)
+        bool is_past = end->is_dropped && bt_kv_end_is_past(end);
+        if (end->link == link && !end->is_sender && end->is_announced && !is_past)
             return end;
     }
     *is_foreign_p = true;
@@ -201,7 +210,8 @@ static void got_abort(bt_kv_link_t *link, bt_kv_end_t *end, const bt_kv_frame_t 
         bt_kv_sender_left(agent, end, rc, reason);
     } else {
         end->is_abort_got = true;
-        bt_kv_room_fail(agent, end->room, rc, "%s", reason);
+        if (!end->is_dropped && !bt_kv_steering_orphans(agent, end, rc, reason))
+            bt_kv_room_fail(agent, end->room, rc, "%s", reason);
     }
 }
 
@@ -235,10 +245,22 @@ static const char *got_room(bt_kv_link_t *link, const bt_kv_frame_t *frame)
     }
     if (end == NULL)
         return NULL;
-    if (end->room == NULL || !bt_kv_room_is_over(end->room))
+    if (end->room == NULL || (!bt_kv_room_is_over(end->room) && !end->is_dropped))
         return "the acknowledgement of an abort that was not";
-    if (end->room->state == BT_KV_FAILED)
+    if (end->room->state == BT_KV_FAILED || end->is_dropped)
         bt_kv_end_acked(link->agent, end);
+    return NULL;
+}
+
+static const char *got_left(bt_kv_link_t *link, const bt_kv_frame_t *frame)
+{
+    char reason[BT_KV_REASON_MAX];
+
+    if (link->is_initiator || frame->room.tag == 0)
+        return "that a receiver has left, and is none";
+    snprintf(reason, sizeof(reason), "%.80s: %.*s", link->peer, BT_STR_ARG(frame->room.reason));
+    bt_kv_sender_missed(link->agent, frame->room.tag,
+                        frame->room.rc < 0 ? frame->room.rc : BT_E_KV_TRANSFER, reason);
     return NULL;
 }
 
@@ -280,6 +302,8 @@ static const char *dispatch(bt_kv_link_t *link, bt_kv_frame_t *frame)
     case BT_KV_ABORT:
     case BT_KV_ABORT_ACK:
         return got_room(link, frame);
+    case BT_KV_LEFT:
+        return got_left(link, frame);
     case BT_KV_PING:
         return NULL;
     default:

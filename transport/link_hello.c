@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#define LATER_MAX ((size_t) 64 << 10)
+
 static void store_offers(bt_kv_link_t *link, const bt_kv_hello_t *hello)
 {
     for (uint32_t i = 0; i < hello->offer_count; i++) {
@@ -60,7 +62,7 @@ void bt_kv_link_tell_region(bt_kv_link_t *link, const bt_kv_mem_t *mem)
 
     for (unsigned i = 0; i < BT_KV_BACKENDS; i++) {
         bt_kv_backend_t *backend = agent->backends[i];
-        if (backend == NULL)
+        if (backend == NULL || backend->ops->region_key == NULL)
             continue;
         size_t n = backend->ops->region_key(backend, mem, keys[i], sizeof(keys[i]));
         region.keys[region.key_count++] =
@@ -83,6 +85,17 @@ static void tell_memory(bt_kv_link_t *link)
             bt_kv_put_layout(&link->out, layout->id, layout->buffers, layout->count, layout->pages);
     }
     bt_kv_link_say(link);
+}
+
+void bt_kv_link_tell_left(bt_kv_link_t *link, uint64_t room, int rc, const char *reason)
+{
+    bool is_up = link != NULL && link->state == BT_KV_LINK_UP;
+
+    if (!bt_kv_link_is_live(link) || (!is_up && link->later.n > LATER_MAX))
+        return;
+    bt_kv_put_room(is_up ? &link->out : &link->later, BT_KV_LEFT, room, rc, bt_str(reason));
+    if (is_up)
+        bt_kv_link_say(link);
 }
 
 /* As long for a wrong token as for a right one of the same length. */
@@ -121,6 +134,7 @@ void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello)
     store_offers(link, hello);
     if (!link->is_initiator)
         bt_kv_link_hello(link);
+    bt_kv_put(&link->out, link->later.p, link->later.n);
     tell_memory(link);
     link->state = BT_KV_LINK_UP;
     agent->stats.links++;
@@ -143,13 +157,8 @@ void bt_kv_link_close_path(bt_kv_link_t *link)
 
 static void replay_regions(bt_kv_link_t *link)
 {
-    const bt_kv_backend_ops_t *ops = link->path->backend->ops;
-
-    for (bt_list_t *it = link->peer_regions.next; it != &link->peer_regions; it = it->next) {
-        bt_kv_peer_region_t *region = bt_container_of(it, bt_kv_peer_region_t, link);
-        ops->peer_region(link->path, region->id, region->size, region->keys[link->path_index],
-                         region->key_bytes[link->path_index]);
-    }
+    for (bt_list_t *it = link->peer_regions.next; it != &link->peer_regions; it = it->next)
+        (void) bt_kv_link_region(link, bt_container_of(it, bt_kv_peer_region_t, link), true);
 }
 
 static bool open_best(bt_kv_link_t *link)

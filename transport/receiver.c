@@ -5,7 +5,9 @@
 #include "coalesce.h"
 #include "crc32c.h"
 #include "end.h"
+#include "gate.h"
 #include "link.h"
+#include "pages.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -37,31 +39,17 @@ static uint64_t mix_block(uint32_t first, uint32_t pages, uint32_t buffer, uint3
 }
 
 /* ---- opening ---- */
-static int compare(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *) a, y = *(const uint32_t *) b;
-    return x < y ? -1 : x > y;
-}
-
 /* Pages by number, for look-ups; no page may be there twice. */
 static int sort_pages(struct bt_kv_room *room)
 {
     uint32_t n = room->page_count - room->prefix_pages;
-    bool is_sorted = true;
 
     room->sorted_count = n;
+    room->next_page = room->prefix_pages;
     if (n == 0)
         return 0;
     memcpy(room->sorted, room->pages + room->prefix_pages, n * sizeof(*room->sorted));
-    for (uint32_t i = 1; i < n && is_sorted; i++)
-        is_sorted = room->sorted[i - 1] < room->sorted[i];
-    if (is_sorted)
-        return 0;
-    qsort(room->sorted, n, sizeof(*room->sorted), compare);
-    for (uint32_t i = 1; i < n; i++)
-        if (room->sorted[i - 1] == room->sorted[i])
-            return BT_E_INVAL;
-    return 0;
+    return bt_kv_pages_sort(room->sorted, room->sorted + n, n) ? 0 : BT_E_INVAL;
 }
 
 static int take_pages(struct bt_kv_room *room, const bt_kv_recv_t *recv)
@@ -72,7 +60,8 @@ static int take_pages(struct bt_kv_room *room, const bt_kv_recv_t *recv)
         uint32_t *pages = realloc(room->pages, n * sizeof(*pages));
         if (pages != NULL)
             room->pages = pages;
-        uint32_t *sorted = pages != NULL ? realloc(room->sorted, n * sizeof(*sorted)) : NULL;
+        uint32_t *sorted =
+            pages != NULL ? realloc(room->sorted, (size_t) n * 2 * sizeof(*sorted)) : NULL;
         if (sorted == NULL)
             return BT_E_NOMEM;
         room->sorted = sorted;
@@ -100,9 +89,13 @@ static int add_source(bt_kv_agent_t *agent, struct bt_kv_room *room, const bt_kv
     int rc = bt_kv_link_to(agent, source->host, source->port, &link);
     if (rc != 0)
         return rc;
-    for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next)
-        if (bt_container_of(it, bt_kv_end_t, on_room)->link == link)
+    for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next) {
+        const bt_kv_end_t *other = bt_container_of(it, bt_kv_end_t, on_room);
+        if (other->link == link && !other->is_dropped)
             return BT_E_INVAL; /* the same source twice */
+        if (other->link == link && !bt_kv_end_is_past(other))
+            return BT_E_AGAIN;
+    }
     bt_kv_end_t *end = bt_kv_end_new(agent, link, room->handle, false);
     if (end == NULL)
         return BT_E_NOMEM;
@@ -121,7 +114,7 @@ static int check_recv(bt_kv_agent_t *agent, const bt_kv_recv_t *recv)
         return BT_E_INVAL;
     for (uint32_t i = 0; i < recv->source_count; i++)
         real += !recv->sources[i].dummy;
-    if (real == 0 && !agent->is_fake)
+    if (real == 0 && !agent->is_fake && (recv->source_count > 0 || agent->steering == NULL))
         return BT_E_INVAL;
     for (uint32_t i = 0; i < recv->piece_count; i++)
         if (bt_kv_piece_check(agent, &recv->pieces[i]) != 0)
@@ -131,7 +124,8 @@ static int check_recv(bt_kv_agent_t *agent, const bt_kv_recv_t *recv)
 
 static int fill_room(bt_kv_agent_t *agent, struct bt_kv_room *room, const bt_kv_recv_t *recv)
 {
-    room->id = recv->room;
+    room->id = room->source_room = recv->room;
+    room->wants_source = recv->source_count == 0 && !agent->is_fake;
     room->layout = bt_kv_layout_find(agent, recv->layout);
     room->layout->refs++;
     room->piece_count = recv->piece_count;
@@ -149,18 +143,47 @@ static int fill_room(bt_kv_agent_t *agent, struct bt_kv_room *room, const bt_kv_
     return rc;
 }
 
+static void announce_when_usable(bt_kv_agent_t *agent, bt_kv_end_t *end)
+{
+    if (end->link->is_usable)
+        bt_kv_receiver_announce(agent, end);
+    else
+        agent->has_work = true; /* a broken one is looked at in the next turn */
+}
+
 static void start(bt_kv_agent_t *agent, struct bt_kv_room *room)
 {
     bt_list_push(&agent->starting, &room->timer);
     for (enum bt_kv_state s = BT_KV_WAITING_FOR_INPUT; agent->is_fake && s <= BT_KV_SUCCESS; s++)
         bt_kv_room_advance(agent, room, s);
-    for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next) {
-        bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_room);
-        if (end->link->is_usable)
-            bt_kv_receiver_announce(agent, end);
-        else
-            agent->has_work = true; /* a broken one is looked at in the next turn */
-    }
+    if (agent->steering != NULL)
+        bt_kv_steering_opened(agent, room);
+    for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next)
+        announce_when_usable(agent, bt_container_of(it, bt_kv_end_t, on_room));
+}
+
+int bt_kv_receiver_attach(bt_kv_agent_t *agent, struct bt_kv_room *room, const char *host,
+                          uint16_t port)
+{
+    bt_kv_source_t source = {.host = host, .port = port};
+
+    if (!bt_list_empty(&room->ends)) /* the senders of a room's life have one shape */
+        source.slice = bt_container_of(room->ends.prev, bt_kv_end_t, on_room)->slice;
+    int rc = add_source(agent, room, &source);
+    if (rc == 0)
+        announce_when_usable(agent, bt_container_of(room->ends.prev, bt_kv_end_t, on_room));
+    return rc;
+}
+
+void bt_kv_receiver_drop(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char *reason)
+{
+    struct bt_kv_room *room = end->room;
+
+    end->is_dropped = true;
+    room->end_count--;
+    if (end->is_announced)
+        room->announced_ends--;
+    bt_kv_end_abort(agent, end, rc, reason);
 }
 
 int bt_kv_recv_open(bt_kv_agent_t *agent, const bt_kv_recv_t *recv, bt_kv_room_t *room_p)
@@ -196,7 +219,7 @@ void bt_kv_receiver_announce(bt_kv_agent_t *agent, bt_kv_end_t *end)
     if (end->is_announced || end->is_over || bt_kv_room_is_over(room))
         return;
     bt_kv_announce_t frame = {.tag = end->tag,
-                              .room = room->id,
+                              .room = room->source_room,
                               .layout = room->layout->id,
                               .prefix_pages = room->prefix_pages,
                               .page_count = room->page_count,
@@ -219,10 +242,21 @@ static bt_kv_end_t *end_on(const struct bt_kv_room *room, const bt_kv_link_t *li
 {
     for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next) {
         bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_room);
-        if (end->link == link && end->is_announced)
+        if (end->link == link && end->is_announced && !end->is_dropped)
             return end;
     }
     return NULL;
+}
+
+/* A sender that this room had once. */
+static bool has_dropped(const struct bt_kv_room *room, const bt_kv_link_t *link)
+{
+    for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next) {
+        const bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_room);
+        if (end->link == link && end->is_dropped)
+            return true;
+    }
+    return false;
 }
 
 static void moved(bt_kv_agent_t *agent, struct bt_kv_room *room)
@@ -260,6 +294,22 @@ static const bt_kv_buffer_t *buffer_at(struct bt_kv_room *room, bt_kv_region_t r
     return NULL;
 }
 
+/* Senders go through the prompt in its order, buffer by buffer: what is asked for is most often what comes next there. */
+static bool are_next(struct bt_kv_room *room, uint32_t first, uint32_t last)
+{
+    uint32_t at = room->next_page, n = last - first;
+
+    if (at == room->page_count || room->pages[at] != first)
+        at = room->prefix_pages;
+    if (n >= room->page_count - at)
+        return false;
+    for (uint32_t i = 0; i <= n; i++)
+        if (room->pages[at + i] != first + i)
+            return false;
+    room->next_page = at + n + 1;
+    return true;
+}
+
 /* Are pages first..last all announced? They are distinct and sorted, so that two look-ups tell. */
 static bool has_pages(const struct bt_kv_room *room, uint32_t first, uint32_t last)
 {
@@ -292,7 +342,8 @@ static uint64_t open_bytes(struct bt_kv_room *room, bt_kv_region_t region, uint6
             last = room->layout->pages - 1;
         reach = (last - page + 1) * b->stride - in;
     }
-    if (!has_pages(room, (uint32_t) page, (uint32_t) last))
+    if (!are_next(room, (uint32_t) page, (uint32_t) last) &&
+        !has_pages(room, (uint32_t) page, (uint32_t) last))
         return 0;
     return bytes < reach ? bytes : reach;
 }
@@ -379,6 +430,8 @@ static void finish(bt_kv_agent_t *agent, struct bt_kv_room *room)
         }
     for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next) {
         bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_room);
+        if (end->is_dropped)
+            continue;
         bt_kv_put_room(&end->link->out, BT_KV_DONE, end->tag, 0, BT_STR_NULL);
         bt_kv_link_say(end->link);
     }
@@ -450,6 +503,8 @@ void bt_kv_got_note(bt_kv_path_t *path, const uint8_t *bytes, size_t size)
     if (room == NULL || bt_kv_room_is_over(room))
         return; /* late: sent before the sender knew */
     bt_kv_end_t *end = room->is_sender ? NULL : end_on(room, link);
+    if (end == NULL && has_dropped(room, link))
+        return; /* late, too */
     const char *why = end == NULL    ? "a note with the tag of another link's room"
                       : end->is_done ? "a note after its last"
                                      : check_note(room, end, &note);

@@ -5,6 +5,7 @@
  * Chunks that come before WaitingForInput wait in the room; then they go to the lanes of all receivers, one item each.
  */
 #include "end.h"
+#include "gate.h"
 #include "lane.h"
 #include "link.h"
 
@@ -221,7 +222,11 @@ int bt_kv_sender_announced(bt_kv_agent_t *agent, bt_kv_link_t *link, const bt_kv
     char text[80];
 
     *why_p = check_announce(link, frame, bt_kv_link_layout(link, frame->layout));
-    if (*why_p == NULL && bt_kv_end_by_tag(agent, link, frame->tag) != NULL)
+    bt_kv_end_t *old = bt_kv_end_by_tag(agent, link, frame->tag);
+    if (old != NULL &&
+        old->is_quiet) /* the receiver has come back to this agent for another room */
+        bt_kv_map_remove(&agent->ends, &old->by_tag);
+    else if (*why_p == NULL && old != NULL)
         *why_p = "an announcement twice";
     if (*why_p != NULL)
         return BT_E_INVAL;
@@ -291,6 +296,20 @@ void bt_kv_sender_left(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const cha
     bt_kv_end_free(agent, end);
 }
 
+void bt_kv_sender_missed(bt_kv_agent_t *agent, uint64_t id, int rc, const char *reason)
+{
+    bt_kv_entry_t *entry = bt_kv_map_get(&agent->senders, id);
+    bt_kv_tomb_t tomb = {.id = id, .missing = 1, .is_left = true, .rc = rc};
+
+    if (entry == NULL) {
+        add_tomb(agent, &tomb, reason);
+        return;
+    }
+    struct bt_kv_room *room = bt_container_of(entry, struct bt_kv_room, by_id);
+    if (!room->is_dummy && room->end_count < room->receivers)
+        bt_kv_room_fail(agent, room, rc, "%s", reason);
+}
+
 static void join_early(bt_kv_agent_t *agent, struct bt_kv_room *room)
 {
     bt_kv_entry_t *entry;
@@ -346,6 +365,8 @@ int bt_kv_send_open(bt_kv_agent_t *agent, const bt_kv_send_spec_t *spec, bt_kv_r
     int rc = open_room(agent, spec, spec->dummy || agent->is_fake, &room);
     if (rc == 0) {
         *room_p = room->handle;
+        if (agent->steering != NULL)
+            bt_kv_steering_opened(agent, room);
         if (room->is_dummy)
             bt_kv_room_advance(agent, room, BT_KV_WAITING_FOR_INPUT);
         else

@@ -15,6 +15,7 @@
 
 #include "shm.h"
 
+#define WARM_BYTES 16384u
 #define ROWS_MAX 4096u /* in a piece: bounds the time a slice of very short rows takes */
 
 static void refuse(bt_shm_rx_t *rx, enum bt_shm_status status)
@@ -127,6 +128,15 @@ static void advance(bt_shm_rx_t *rx, const bt_shm_piece_t *piece)
         rx->in_run = false;
 }
 
+/* The first copy of a slice would begin with misses, of the cache and of the address tables; they pass while the rest is gathered. */
+static void warm(const bt_shm_piece_t *piece)
+{
+    for (uint32_t at = 0; at < piece->bytes && at < WARM_BYTES; at += 4096) {
+        __builtin_prefetch(piece->src + at, 0);
+        __builtin_prefetch(piece->dst + at, 1);
+    }
+}
+
 /* Adds pieces of the run at hand. False: the slice is full, or of another kind. */
 static bool add_pieces(bt_shm_path_t *path, bt_shm_slice_t *slice)
 {
@@ -155,6 +165,8 @@ static bool add_pieces(bt_shm_path_t *path, bt_shm_slice_t *slice)
             refuse(rx, BT_SHM_REFUSED);
             return true;
         }
+        if (slice->count == 0 && !is_pulled)
+            warm(&piece);
         slice->pieces[slice->count++] = piece;
         slice->bytes += (size_t) piece.bytes * piece.rows;
         slice->iovs += piece.rows;
@@ -234,7 +246,8 @@ static void end_batch(bt_shm_path_t *path)
         return;
     __atomic_store_n(&path->mine->run_tail, rx->run_tail, __ATOMIC_RELEASE);
     __atomic_store_n(&path->mine->batch_done, done, __ATOMIC_SEQ_CST);
-    bt_shm_kick(path);
+    rx->owes_kick =
+        true; /* the next turn's, or the sleep's: it is a system call, and the note's reader waits */
 }
 
 static void free_ring(bt_shm_path_t *path)

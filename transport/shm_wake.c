@@ -10,6 +10,9 @@
  * produces while the sleeper is on its way: it cannot clear the arm word, the area being the sleeper's alone. Nobody reads the eventfd: it
  * is watched edge-triggered, where each write is an event, so waking takes one system call less than read(2) would.
  *
+ * The end of a batch is told lazily: P2 waits for the producer's next turn, or its own S1 (bt_shm_kick_owed), so that the note of the same batch reaches its reader
+ * before a system call for the sender does. Both come soon: an agent that takes no turns sends no heartbeats either.
+ *
  * An API call that posts while the agent's thread sleeps needs nothing more: what it waits for (ring space, the end of a batch) is P1 of the other side, and
  * S1 of this one came before. Only the window needs this side's own thread, so bt_shm_post writes this side's eventfd.
  */
@@ -25,6 +28,13 @@ void bt_shm_kick(bt_shm_path_t *path)
     path->last_woken = arm;
     uint64_t one = 1;
     (void) !write(path->wake_out, &one, sizeof(one));
+}
+
+void bt_shm_kick_owed(bt_shm_path_t *path)
+{
+    if (path->rx.owes_kick && path->stage == BT_SHM_READY)
+        bt_shm_kick(path);
+    path->rx.owes_kick = false;
 }
 
 void bt_shm_wake_self(bt_shm_path_t *path)
@@ -52,6 +62,7 @@ bool bt_shm_arm(bt_kv_backend_t *backend)
     shm->is_armed = true;
     bt_list_each (&shm->paths, it, tmp) {
         bt_shm_path_t *path = bt_container_of(it, bt_shm_path_t, link);
+        bt_shm_kick_owed(path);
         __atomic_store_n(&path->mine->arm, shm->sleeps, __ATOMIC_SEQ_CST);
         found = found || has_news(path);
     }

@@ -1,5 +1,6 @@
 /* Figures, copied out under the lock. The describe text is one line a link: who, by what, why not better, how much. */
 #include "agent.h"
+#include "gate.h"
 #include "link.h"
 
 #include "base/clock.h"
@@ -18,21 +19,27 @@ static uint64_t span_us(uint64_t from_us, uint64_t to_us)
     return from_us != 0 && to_us > from_us ? to_us - from_us : 0;
 }
 
+void bt_kv_room_figures(const bt_kv_agent_t *agent, const struct bt_kv_room *room,
+                        bt_kv_room_stats_t *stats_p)
+{
+    uint64_t end_us = room->ended_us != 0 ? room->ended_us : agent->now_us;
+    uint64_t ready_us = room->ready_us != 0 ? room->ready_us : end_us;
+    uint64_t first_us = room->first_us != 0 ? room->first_us : end_us;
+
+    *stats_p = room->stats;
+    stats_p->bootstrap_us = span_us(room->opened_us, ready_us);
+    stats_p->wait_us = span_us(room->ready_us, first_us);
+    stats_p->transfer_us = span_us(room->first_us, end_us);
+}
+
 int bt_kv_room_stats(bt_kv_agent_t *agent, bt_kv_room_t handle, bt_kv_room_stats_t *stats_p)
 {
     if (agent == NULL || stats_p == NULL)
         return BT_E_INVAL;
     bt_kv_enter(agent);
     const struct bt_kv_room *room = bt_kv_room_find(agent, handle);
-    if (room != NULL) {
-        uint64_t end_us = room->ended_us != 0 ? room->ended_us : agent->now_us;
-        uint64_t ready_us = room->ready_us != 0 ? room->ready_us : end_us;
-        uint64_t first_us = room->first_us != 0 ? room->first_us : end_us;
-        *stats_p = room->stats;
-        stats_p->bootstrap_us = span_us(room->opened_us, ready_us);
-        stats_p->wait_us = span_us(room->ready_us, first_us);
-        stats_p->transfer_us = span_us(room->first_us, end_us);
-    }
+    if (room != NULL)
+        bt_kv_room_figures(agent, room, stats_p);
     bt_kv_leave(agent);
     return room != NULL ? 0 : BT_E_INVAL;
 }
@@ -89,6 +96,15 @@ static void describe_link(out_t *out, bt_kv_agent_t *agent, bt_kv_link_t *link)
         age_us > 0 ? (uint64_t) ((double) bytes * 1e6 / (double) age_us) : 0);
 }
 
+static void describe_gates(out_t *out, const struct bt_kv_steering *steering)
+{
+    for (uint32_t i = 0; steering != NULL && i < steering->gate_count; i++) {
+        const bt_kv_gate_t *gate = &steering->gates[i];
+        add(out, "gateway %s:%u: %s, for %s\n", gate->host, gate->port,
+            gate->state == BT_KV_GATE_UP ? "registered" : gate->why, gate->worker);
+    }
+}
+
 int bt_kv_agent_describe(bt_kv_agent_t *agent, char *text, size_t size)
 {
     out_t out = {text, size, 0};
@@ -100,6 +116,7 @@ int bt_kv_agent_describe(bt_kv_agent_t *agent, char *text, size_t size)
     bt_kv_enter(agent);
     for (bt_list_t *it = agent->links.next; it != &agent->links; it = it->next)
         describe_link(&out, agent, bt_container_of(it, bt_kv_link_t, link));
+    describe_gates(&out, agent->steering);
     bt_kv_leave(agent);
     return (int) out.n;
 }

@@ -9,7 +9,8 @@
  *   - a frame or a note never acts on another room than the one it was made for;
  *   - states move as transport/room.c's table allows (NEXT_* below: spec/model/check compares the two);
  *   - every room ends, and is released, on both sides: no deadlock, and the formula `ends` under weak fairness.
- * Each mutant must break one of these: -DRELEASE_BEFORE_ACK, -DACK_BEFORE_DRAIN, -DNO_EPOCH.
+ * Who moves the bytes itself needs no acknowledgement (PULL: the receiver; its next room may begin while the sender still answers for the last).
+ * Each mutant must break one of these: -DRELEASE_BEFORE_ACK, -DACK_BEFORE_DRAIN, -DRELEASE_BEFORE_DRAIN (with -DPULL), -DNO_EPOCH.
  */
 #ifndef ROOMS
 #define ROOMS 2
@@ -177,7 +178,7 @@ active proctype receiver()
         :: else ->
             refused[e] = true;
             tell(to_sender, abort, e);
-#if defined(PULL) || !defined(RELEASE_BEFORE_ACK)
+#if !defined(PULL) && !defined(RELEASE_BEFORE_ACK)
             do
             :: acked -> break
             :: !acked && to_receiver ? [abort_ack, _] ->
@@ -199,8 +200,8 @@ active proctype receiver()
                 acked = true
             od;
 #endif
-#ifdef PULL
-            moving != e
+#if defined(PULL) && !defined(RELEASE_BEFORE_DRAIN)
+            moving != e /* nobody else writes here: a sender that stands still is not waited for */
 #endif
         fi;
         atomic {

@@ -217,7 +217,9 @@ static inline void rig_announce(rig_link_t *link)
             continue;
         memcpy(text, &mem->id, 4);
         memcpy(text + 8, &(uint64_t){mem->size}, 8);
-        size_t n = link->rig->ops->region_key(link->rig->backend, mem, text + 16, 256);
+        size_t n = link->rig->ops->region_key != NULL
+                       ? link->rig->ops->region_key(link->rig->backend, mem, text + 16, 256)
+                       : 0;
         rig_send(link, 'R', text, 16 + n);
     }
 }
@@ -237,7 +239,8 @@ static inline void rig_got(rig_link_t *link, const uint8_t *p, size_t size)
     } else if (p[0] == 'R' && link->path != NULL) {
         memcpy(&id, p + 1, 4);
         memcpy(&bytes, p + 9, 8);
-        assert_int_equal(ops->peer_region(link->path, id, bytes, p + 17, size - 17), 0);
+        if (ops->peer_region != NULL)
+            assert_int_equal(ops->peer_region(link->path, id, bytes, p + 17, size - 17), 0);
     } else if (p[0] == 'X') {
         memcpy(&link->said, p + 1, 4);
     }

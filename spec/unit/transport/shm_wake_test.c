@@ -51,9 +51,15 @@ static void *play(void *arg)
         if (side->begins)
             sleep_until_note(side->rig, side->link, i);
     }
-    while (batch.over == 0)
+    uint64_t end_ms = bt_clock_ms() + RIG_DEADLINE_MS;
+    while (batch.over == 0) {
         if (rig_turn(side->rig) == 0)
             rig_sleep(side->rig, (int) RIG_DEADLINE_MS);
+        if (bt_clock_ms() >= end_ms)
+            fail_msg("a wake-up was lost after the last batch");
+    }
+    rig_turn(
+        side->rig); /* the peer's last batch: whoever took it owes the wake-up until its next turn */
     return NULL;
 }
 

@@ -353,6 +353,30 @@ static void test_a_receiver_that_left_early(void **state)
     rig_close(&rig);
 }
 
+/* Given up before the two agents have even spoken: the sender hears of it as soon as they do, whether its room is open by then or not. */
+static void test_a_receiver_that_left_before_it_was_heard(void **state)
+{
+    (void) state;
+    rig_t rig;
+    bt_kv_room_t send[2];
+
+    rig_open(&rig, &(bt_kv_config_t){.progress = BT_KV_PROGRESS_CALLER});
+    bt_kv_room_t recv = rig_recv(&rig, 5, to, 8, 0, false);
+    assert_int_equal(bt_kv_room_release(rig.to.agent, recv), 1);
+    bt_kv_room_t other = rig_recv(&rig, 6, to, 8, 0, false);
+    bt_kv_abort(rig.to.agent, other, "the client left");
+    assert_int_equal(bt_kv_room_release(rig.to.agent, other), 1);
+    send[0] = rig_send_open(&rig, 5, 1);
+    rig_wait(&rig.from, &rig.to, send[0], BT_KV_FAILED);
+    assert_non_null(strstr(rig_error(&rig.from, send[0]), "released before it had ended"));
+    send[1] = rig_send_open(&rig, 6, 1);
+    rig_wait(&rig.from, &rig.to, send[1], BT_KV_FAILED);
+    assert_non_null(strstr(rig_error(&rig.from, send[1]), "the client left"));
+    rig_release(&rig.from, &rig.to, send[0]);
+    rig_release(&rig.from, &rig.to, send[1]);
+    rig_close(&rig);
+}
+
 static void test_release_aborts(void **state)
 {
     (void) state;
@@ -368,6 +392,40 @@ static void test_release_aborts(void **state)
     rig_release(&rig.from, &rig.to, send);
     assert_int_equal(bt_kv_room_release(rig.from.agent, send), 1); /* unknown by now */
     assert_int_equal(bt_kv_room_release(rig.from.agent, 0), 1);
+    rig_close(&rig);
+}
+
+/* Once a room has failed, a sender that stands still keeps its own pages, and the receiver's only where it can write them. */
+static void test_a_sender_that_stands_still(void **state)
+{
+    (void) state;
+    rig_t rig;
+    bt_kv_room_stats_t stats;
+
+    rig_open(&rig, &(bt_kv_config_t){.progress = BT_KV_PROGRESS_CALLER});
+    bt_kv_room_t send = rig_send_open(&rig, 5, 1);
+    bt_kv_room_t recv = rig_recv(&rig, 5, to, 8, 0, false);
+    rig_wait(&rig.from, &rig.to, send, BT_KV_WAITING_FOR_INPUT);
+    assert_int_equal(rig_send(&rig, send, 0, from, 4, false, false), 0);
+    rig_wait(&rig.to, &rig.from, recv, BT_KV_TRANSFERRING);
+    assert_int_equal(bt_kv_room_stats(rig.to.agent, recv, &stats), 0);
+    bt_kv_abort(rig.to.agent, recv, "the gateway has given it up");
+    if (stats.backend == BT_KV_SHM) /* the receiver alone copies */
+        rig_release(&rig.to, NULL, recv);
+    rig_wait(&rig.from, &rig.to, send, BT_KV_FAILED);
+    rig_release(&rig.to, &rig.from, recv);
+    rig_release(&rig.from, &rig.to, send);
+    /* What was said late has done no harm: the link goes on. */
+    memset(rig.to.p, 0, rig.to.size);
+    send = rig_send_open(&rig, 6, 1);
+    recv = rig_recv(&rig, 6, to, 8, 0, false);
+    assert_int_equal(rig_send(&rig, send, 0, from, 8, true, false), 0);
+    both_succeed(&rig, recv, send);
+    rig_check_pages(&rig, to, from, 8, 0);
+    bt_kv_agent_stats_t figures;
+    bt_kv_agent_stats(rig.to.agent, &figures);
+    assert_int_equal(figures.links_lost, 0);
+    assert_int_equal(figures.refused_frames, 0);
     rig_close(&rig);
 }
 
@@ -635,7 +693,9 @@ int bt_kv_suite(const bt_kv_suite_t *how)
         cmocka_unit_test(test_the_event_fd),
         cmocka_unit_test(test_abort_by_either_side_in_each_phase),
         cmocka_unit_test(test_a_receiver_that_left_early),
+        cmocka_unit_test(test_a_receiver_that_left_before_it_was_heard),
         cmocka_unit_test(test_release_aborts),
+        cmocka_unit_test(test_a_sender_that_stands_still),
         cmocka_unit_test(test_wrong_page_totals),
         cmocka_unit_test(test_missing_piece),
         cmocka_unit_test(test_layouts_that_do_not_match),

@@ -1,6 +1,6 @@
 # The specs of transport/. suite.c is one behaviour suite over the public interface: bt_kv_suite_test(<name>) is a program that runs it over one back end.
 
-add_library(spec_transport STATIC transport/rig.c transport/suite.c)
+add_library(spec_transport STATIC transport/fake_gateway.c transport/rig.c transport/suite.c)
 target_compile_options(spec_transport PRIVATE ${BT_WARNINGS})
 target_include_directories(spec_transport PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/transport)
 target_link_libraries(spec_transport PUBLIC bt_transport PkgConfig::cmocka)
@@ -14,13 +14,17 @@ endfunction()
 # One line per file, sorted.
 bt_kv_test(coalesce)
 bt_kv_test(crc32c)
+bt_kv_test(directive)
 bt_kv_test(frame)
+bt_kv_test(gateway)
 bt_kv_test(hostile)
 bt_kv_test(mem)
 bt_kv_test(mem_suite)
+bt_unit_test(transport pages)
 bt_unit_test(transport registry)
 bt_unit_test(transport registry_body)
 bt_kv_test(room)
+bt_unit_test(transport steer)
 
 # Twenty thousand rooms with failures; `make soak` runs many more.
 add_test(NAME unit/transport/soak COMMAND bench_kv_soak --rooms 20000)
