@@ -27,6 +27,7 @@ run  has_module libuv                    libuv1-dev
 run  has_module luajit                   libluajit-5.1-dev
 run  has_llhttp                          llhttp
 run  has_module libxxhash                libxxhash-dev
+run  has_module hiredis                  libhiredis-dev
 run  has_command luajit                  luajit
 run  has_command busted                  lua-busted
 run  has_module cmocka                   libcmocka-dev
@@ -34,6 +35,8 @@ run  has_module jansson                  libjansson-dev
 test has_lua cjson                       lua-cjson
 test has_lua socket                      lua-socket
 test has_command spin                    spin
+test has_command redis-server            redis-server
+test has_command python3                 python3
 lint has_command luacheck                lua-check
 lint has_command clang                   clang
 lint has_command clang-format            clang-format
