@@ -137,17 +137,22 @@ void sim_blocks_compute(sim_blocks_t *b, const sim_prompt_t *prompt, const uint3
     }
 }
 
+void sim_blocks_fill(sim_blocks_t *b, const sim_prompt_t *prompt, const uint32_t *ids, unsigned i,
+                     const sim_block_t *content)
+{
+    sim_block_t *target = &b->table[ids[i]];
+
+    target->from = content->from;
+    target->to = content->to;
+    target->bytes = content->bytes;
+    publish(b, prompt, ids, i);
+}
+
 void sim_blocks_copy(sim_blocks_t *b, const sim_prompt_t *prompt, const uint32_t *ids,
                      unsigned first, const sim_blocks_t *from, const uint32_t *from_ids)
 {
-    for (unsigned i = first; i < prompt->blocks; i++) {
-        const sim_block_t *source = &from->table[from_ids[i]];
-        sim_block_t *target = &b->table[ids[i]];
-        target->from = source->from;
-        target->to = source->to;
-        target->bytes = source->bytes;
-        publish(b, prompt, ids, i);
-    }
+    for (unsigned i = first; i < prompt->blocks; i++)
+        sim_blocks_fill(b, prompt, ids, i, &from->table[from_ids[i]]);
 }
 
 uint64_t sim_blocks_kv(const sim_blocks_t *b, const uint32_t *ids, unsigned n)
@@ -162,6 +167,12 @@ uint64_t sim_blocks_kv(const sim_blocks_t *b, const uint32_t *ids, unsigned n)
         bytes += block->bytes;
     }
     return sim_kv_of_state(state, bytes) ^ sim_mix(wrong); /* sim_mix(0) is 0 */
+}
+
+void sim_blocks_hold(sim_blocks_t *b, const uint32_t *ids, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        hold(b, ids[i]);
 }
 
 void sim_blocks_release(sim_blocks_t *b, const uint32_t *ids, unsigned n)

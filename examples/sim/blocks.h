@@ -55,8 +55,13 @@ void sim_blocks_compute(sim_blocks_t *b, const sim_prompt_t *prompt, const uint3
 /* Content read from another worker's blocks: ids[i] gets that of from_ids[i], for i from `first` on. */
 void sim_blocks_copy(sim_blocks_t *b, const sim_prompt_t *prompt, const uint32_t *ids,
                      unsigned first, const sim_blocks_t *from, const uint32_t *from_ids);
+/* Content that has arrived in block ids[i]. */
+void sim_blocks_fill(sim_blocks_t *b, const sim_prompt_t *prompt, const uint32_t *ids, unsigned i,
+                     const sim_block_t *content);
 /* The KV in these blocks: the prompt's own when they chain from the first to the last, else some other number. */
 uint64_t sim_blocks_kv(const sim_blocks_t *b, const uint32_t *ids, unsigned n);
+/* One more reference on each; they have some. */
+void sim_blocks_hold(sim_blocks_t *b, const uint32_t *ids, unsigned n);
 void sim_blocks_release(sim_blocks_t *b, const uint32_t *ids, unsigned n);
 /* Overwrites contents, as if somebody else had been given the blocks. */
 void sim_blocks_scramble(sim_blocks_t *b, const uint32_t *ids, unsigned n);

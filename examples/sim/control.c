@@ -1,8 +1,11 @@
 /* control.c - /sim/...: what specs ask and order. No real engine has these routes. */
 #include "base/text.h"
 #include "job.h"
+#include "kv.h"
 #include "rooms.h"
 #include "routes.h"
+
+#include <stdio.h>
 
 static void put_counters(bt_text_t *t, const sim_counters_t *c)
 {
@@ -54,12 +57,16 @@ static void put_phases(bt_text_t *t, const sim_worker_t *worker)
 
 static void put_held(bt_text_t *t, const sim_worker_t *worker)
 {
-    unsigned requests = 0, blocks = 0;
+    unsigned requests = 0, blocks = 0, rooms = 0;
     bt_list_t *it, *tmp;
 
     bt_list_each (&worker->held, it, tmp) {
         blocks += bt_container_of(it, sim_held_t, link)->blocks;
         requests++;
+    }
+    if (worker->kv != NULL) {
+        blocks += sim_kv_held(worker->kv, &rooms);
+        requests += rooms;
     }
     bt_text_printf(t,
                    ",\"held_kv_requests\":%u,\"held_kv_blocks\":%u,\"used_blocks\":%u,\"rooms\":%u",
@@ -88,7 +95,10 @@ static void serve_state(sim_worker_t *worker, bt_exchange_t *x)
     for (unsigned i = 0; i < o->dp && i < 16; i++)
         bt_text_printf(&t, "%s%llu", i > 0 ? "," : "",
                        (unsigned long long) worker->counters.rank_requests[i]);
-    bt_text_puts(&t, "]}");
+    bt_text_puts(&t, "]");
+    if (worker->kv != NULL)
+        sim_kv_print(worker->kv, &t);
+    bt_text_puts(&t, "}");
     sim_respond_json(x, 200, &t);
 }
 
@@ -139,6 +149,34 @@ static void serve_fault(sim_worker_t *worker, bt_exchange_t *x)
     sim_respond_json(x, 200, &t);
 }
 
+static void put_text(sim_raw_t raw, char *out, size_t size, bt_arena_t *arena)
+{
+    bt_str_t text = raw.type == BT_JSON_STRING ? sim_raw_text(raw, arena) : BT_STR("");
+
+    snprintf(out, size, "%.*s", BT_STR_ARG(text));
+}
+
+/* {"gateway":"127.0.0.1:4711","token":"..."}: one more gateway for this worker's agents. */
+static void serve_gateway(sim_worker_t *worker, bt_exchange_t *x)
+{
+    char address[64], token[128], error[200] = "this worker has no BatonConnector";
+    int rc = -1;
+    bt_text_t t;
+
+    put_text(sim_raw_get(x->body, "gateway"), address, sizeof(address), &x->arena);
+    put_text(sim_raw_get(x->body, "token"), token, sizeof(token), &x->arena);
+    if (worker->kv != NULL)
+        rc = sim_kv_gateway(worker->kv, bt_str(address), token[0] != '\0' ? token : NULL, error,
+                            sizeof(error));
+    bt_text_init(&t);
+    bt_text_puts(&t, rc == 0 ? "{\"ok\":true}" : "{\"error\":");
+    if (rc != 0) {
+        bt_text_json_str(&t, bt_str(error));
+        bt_text_puts(&t, "}");
+    }
+    sim_respond_json(x, rc == 0 ? 200 : 400, &t);
+}
+
 /* A closed worker has no listener, so any other worker of the process can be asked to reset it: ?worker=NAME. */
 static sim_worker_t *find_named(sim_worker_t *worker, bt_str_t query)
 {
@@ -167,12 +205,15 @@ void sim_control_serve(sim_worker_t *worker, bt_exchange_t *x)
         serve_requests(worker, x);
     } else if (bt_str_eq(x->head.path, BT_STR("/sim/fault"))) {
         serve_fault(named, x);
+    } else if (bt_str_eq(x->head.path, BT_STR("/sim/gateway"))) {
+        serve_gateway(named, x);
     } else if (bt_str_eq(x->head.path, BT_STR("/sim/reset")) && x->head.method == BT_POST) {
         sim_worker_reset(named);
         bt_text_init(&t);
         bt_text_puts(&t, "{\"ok\":true}");
         sim_respond_json(x, 200, &t);
     } else {
-        sim_respond_text(x, 404, "paths: /sim/state /sim/requests?since= /sim/fault /sim/reset\n");
+        sim_respond_text(
+            x, 404, "paths: /sim/state /sim/requests?since= /sim/fault /sim/gateway /sim/reset\n");
     }
 }

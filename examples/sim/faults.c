@@ -22,6 +22,8 @@ static const struct {
     {"sse_error", SIM_SSE_ERROR},
     {"no_params", SIM_NO_PARAMS},
     {"die", SIM_DIE},
+    {"kv_stall", SIM_KV_STALL},
+    {"kv_corrupt", SIM_KV_CORRUPT},
 };
 #define KIND_COUNT (sizeof(kinds) / sizeof(kinds[0]))
 

@@ -258,7 +258,10 @@ void sim_job_compute(sim_job_t *job)
     c->local_compute += job->computed_tokens;
     c->local_cache_hit += job->cached_tokens;
     c->external_kv += job->external_tokens;
-    sim_job_later(job, first_token_ms(job), first_token);
+    uint64_t ms = first_token_ms(job);
+    if (sim_engine_of(job)->computing != NULL)
+        sim_engine_of(job)->computing(job, ms);
+    sim_job_later(job, ms, first_token);
 }
 
 void sim_job_got_kv(sim_job_t *job, unsigned i, uint64_t kv)

@@ -37,6 +37,9 @@ typedef struct sim_sample {
 /* kv_transfer_params as a decode reads them (vLLM). */
 typedef struct sim_params {
     bool is_there, do_remote_decode, do_remote_prefill;
+    bool has_room, is_room_wrong; /* baton_room; the one that is no number from 1 to 2^63 - 1 */
+    uint64_t room;
+    bt_str_t source; /* sim_source: the sender's agents, where no gateway names them */
     bool has_engine_id, has_host, has_port, has_request_id, has_tp;
     bt_str_t engine_id, host, port, request_id;
     int64_t tp;
@@ -73,6 +76,7 @@ struct sim_job {
     void (*on_timer)(sim_job_t *job);
     sim_params_t params;             /* vLLM */
     sim_worker_t *peer;              /* vLLM: whose KV it will read */
+    struct sim_kv_room *kv_room;     /* BatonConnector: until it has ended, or is left */
     bool kills_on_leave;             /* vLLM: parked with broken parameters */
     bt_list_t push_link;             /* vLLM push: waiting for a prefill */
     bt_str_t kv_reply;               /* vLLM: kv_transfer_params of the answer; empty = null */
@@ -90,6 +94,7 @@ typedef struct sim_engine_ops {
     void (*left)(sim_job_t *job);        /* over, for whatever reason: let go of rooms, KV, peers */
     void (*client_gone)(sim_job_t *job); /* x is NULL already */
     bool stream_head_first; /* 200 and headers before anything is known, for routes but /generate */
+    void (*computing)(sim_job_t *job, uint64_t ms); /* the first token comes in ms; may be NULL */
 } sim_engine_ops_t;
 extern const sim_engine_ops_t sim_vllm_ops, sim_sglang_ops;
 const sim_engine_ops_t *sim_engine_of(const sim_job_t *job);

@@ -5,6 +5,7 @@
 #include "base/rand.h"
 #include "base/text.h"
 #include "expect.h"
+#include "kv.h"
 #include "worker.h"
 
 #include <signal.h>
@@ -54,8 +55,11 @@ static void print_ready(const struct program *p, FILE *out)
     for (unsigned i = 0; i < p->world.worker_count; i++) {
         const sim_worker_t *w = p->world.workers[i];
         unsigned second = w->options.engine == SIM_SGLANG ? w->bootstrap_port : w->side_port;
-        fprintf(out, "worker %s %s http://127.0.0.1:%u bootstrap=%u\n", w->options.name,
+        fprintf(out, "worker %s %s http://127.0.0.1:%u bootstrap=%u", w->options.name,
                 sim_role_name(w->options.role), w->port, second);
+        if (w->kv != NULL)
+            fprintf(out, " agent=%u", sim_kv_port(w->kv));
+        fputc('\n', out);
     }
     fputs("ready\n", out);
     fflush(out);

@@ -2,13 +2,15 @@
 #include "options.h"
 
 #include "base/err.h"
+#include "baton_kv.h"
+#include "kv.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 
-enum kind { TEXT, NUMBER, REAL, FLAG, ROLE, ENGINE, CONNECTOR, LATENCY };
+enum kind { TEXT, NUMBER, REAL, FLAG, ROLE, ENGINE, CONNECTOR, BACKENDS, LATENCY };
 
 /* What --worker knows. size: room of a text. */
 static const struct key {
@@ -25,8 +27,8 @@ static const struct key {
     {"connector", CONNECTOR, AT(connector), 0,
      "NixlConnector | NixlPushConnector | ExampleConnector | SharedStorageConnector | "
      "LMCacheConnectorV1 |\n"
-     "                     MooncakeConnectorV1 | MooncakeHybridConnector | none (vllm pairs: "
-     "NixlConnector)"},
+     "                     MooncakeConnectorV1 | MooncakeHybridConnector | BatonConnector | none\n"
+     "                     (vllm pairs: NixlConnector)"},
     {"count", NUMBER, AT(count), 0, "that many workers alike (names get a number)"},
     {"port", NUMBER, AT(port), 0, "HTTP port; 0 = any free one"},
     {"bootstrap_port", NUMBER, AT(bootstrap_port), 0,
@@ -55,6 +57,28 @@ static const struct key {
     {"transfer_ms", REAL, AT(transfer_ms), 0, "ms that moving KV takes"},
     {"jitter", REAL, AT(jitter), 0, "0.1 = every time up to 10 % longer or shorter (--seed)"},
     {"queue", FLAG, AT(queue), 0, "1 = prefills of a worker run one after the other"},
+    {"gateway", TEXT, AT(gateway), ROOM(gateway),
+     "BatonConnector: HOST:PORT of the gateway's --transfer-port"},
+    {"gateway_token", TEXT, AT(gateway_token), ROOM(gateway_token), "  its --transfer-token"},
+    {"gateway_worker", TEXT, AT(gateway_worker), ROOM(gateway_worker),
+     "  this worker's name there (its URL when absent)"},
+    {"ranks", NUMBER, AT(ranks), 0, "BatonConnector: agents, each with a part of the KV (1 to 8)"},
+    {"kv_backend", BACKENDS, AT(kv_backends), 0,
+     "  any, or those that may be used, joined by +: mem shm tcp verbs"},
+    {"kv_layers", NUMBER, AT(kv_layers), 0, "  layers; each has a K and a V buffer"},
+    {"kv_page_bytes", NUMBER, AT(kv_page_bytes), 0,
+     "  bytes of a block in one buffer (a multiple of 8)"},
+    {"kv_chunk_pages", NUMBER, AT(kv_chunk_pages), 0,
+     "  pages that prefill computes between two sends"},
+    {"kv_private", FLAG, AT(kv_private), 0,
+     "  1 = memory of its own instead of the library's pool"},
+    {"kv_crc", FLAG, AT(kv_crc), 0, "  1 = check sums over what moves"},
+    {"kv_recompute", FLAG, AT(kv_recompute), 0,
+     "  1 = decode computes the prompt when its KV does not come (else: 500)"},
+    {"kv_bootstrap_ms", REAL, AT(kv_bootstrap_ms), 0, "  the agents' own deadlines (scaled)"},
+    {"kv_stall_ms", REAL, AT(kv_stall_ms), 0, "  (scaled)"},
+    {"kv_release_ms", REAL, AT(kv_release_ms), 0, "  (scaled)"},
+    {"kv_dead_ms", NUMBER, AT(kv_dead_ms), 0, "  a silent agent is dead after it (not scaled)"},
     {"latency", LATENCY, 0, 0, "0 = every time above is 0: answers come at once"},
 };
 #define KEY_COUNT (sizeof(keys) / sizeof(keys[0]))
@@ -72,6 +96,7 @@ static const struct {
     {"LMCacheConnectorV1", SIM_SHARED},
     {"MooncakeConnectorV1", SIM_ASCEND},
     {"MooncakeHybridConnector", SIM_ASCEND},
+    {"BatonConnector", SIM_BATON},
 };
 
 static const char *const flags[] = {
@@ -152,6 +177,43 @@ static int set_connector(struct parse *p, sim_worker_options_t *w, bt_str_t valu
                  BT_STR_ARG(value));
 }
 
+static uint32_t backend_of(bt_str_t name)
+{
+    static const struct {
+        const char *name;
+        uint32_t bits;
+    } all[] = {{"any", BT_KV_MEM | BT_KV_SHM | BT_KV_TCP | BT_KV_VERBS},
+               {"mem", BT_KV_MEM},
+               {"shm", BT_KV_SHM},
+               {"tcp", BT_KV_TCP},
+               {"verbs", BT_KV_VERBS}};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (bt_str_eq(name, bt_str(all[i].name)))
+            return all[i].bits;
+    return 0;
+}
+
+static int set_backends(struct parse *p, unsigned *out, bt_str_t value)
+{
+    unsigned bits = 0;
+
+    for (bt_str_t rest = value; rest.n > 0;) {
+        const char *plus = memchr(rest.p, '+', rest.n);
+        bt_str_t name = {rest.p, plus != NULL ? (size_t) (plus - rest.p) : rest.n};
+        size_t step = plus != NULL ? name.n + 1 : name.n;
+        uint32_t one = backend_of(name);
+        if (one == 0)
+            return wrong(p, "kv_backend=%.*s: must be any, or mem, shm, tcp, verbs joined by +",
+                         BT_STR_ARG(value));
+        bits |= one;
+        rest.p += step;
+        rest.n -= step;
+    }
+    *out = bits;
+    return 0;
+}
+
 static int read_real(bt_str_t value, double *value_p)
 {
     char text[64], *end = NULL;
@@ -199,6 +261,8 @@ static int set_key(struct parse *p, sim_worker_options_t *w, const struct key *k
             return wrong(p, "%s=%.*s: must be 0 or 1", key->name, BT_STR_ARG(value));
         *(bool *) (void *) at = value.p[0] == '1';
         return 0;
+    case BACKENDS:
+        return set_backends(p, (unsigned *) (void *) at, value);
     case LATENCY:
         if (!bt_str_eq(value, BT_STR("0")))
             return wrong(p, "latency=%.*s: only 0 has a meaning; see ttft and itl",
@@ -248,6 +312,24 @@ static int check_worker(struct parse *p, const sim_worker_options_t *w)
     return 0;
 }
 
+static int check_kv(struct parse *p, const sim_worker_options_t *w)
+{
+    if (w->connector != SIM_BATON)
+        return w->gateway[0] == '\0'
+                   ? 0
+                   : wrong(p, "gateway=%s is for connector=BatonConnector", w->gateway);
+    if (w->engine != SIM_VLLM)
+        return wrong(p, "connector=BatonConnector is for engine=vllm");
+    if (w->ranks == 0 || w->ranks > SIM_KV_RANKS_MAX)
+        return wrong(p, "ranks=%u: must be 1 to %u", w->ranks, SIM_KV_RANKS_MAX);
+    if (w->kv_layers == 0 || w->kv_layers > 256 || w->kv_chunk_pages == 0)
+        return wrong(p, "kv_layers must be 1 to 256, kv_chunk_pages above 0");
+    if (w->kv_page_bytes < SIM_PAGE_BYTES_MIN || w->kv_page_bytes % 8 != 0)
+        return wrong(p, "kv_page_bytes=%u: must be a multiple of 8, at least %u", w->kv_page_bytes,
+                     SIM_PAGE_BYTES_MIN);
+    return 0;
+}
+
 static int push_workers(struct parse *p, const sim_worker_options_t *w)
 {
     sim_options_t *o = p->o;
@@ -288,6 +370,14 @@ static int parse_worker(struct parse *p, bt_str_t text)
         .ttft = 3,
         .itl = 5,
         .transfer_ms = 1,
+        .ranks = 1,
+        .kv_layers = 2,
+        .kv_page_bytes = 1024,
+        .kv_chunk_pages = 4,
+        .kv_bootstrap_ms = 300000,
+        .kv_stall_ms = 60000,
+        .kv_release_ms = 30000,
+        .kv_dead_ms = 5000,
     };
     int rc = 0;
 
@@ -305,6 +395,8 @@ static int parse_worker(struct parse *p, bt_str_t text)
         w.lease_ms = w.connector == SIM_ASCEND ? 480000 : 30000;
     if (rc == 0)
         rc = check_worker(p, &w);
+    if (rc == 0)
+        rc = check_kv(p, &w);
     return rc != 0 ? rc : push_workers(p, &w);
 }
 

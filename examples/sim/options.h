@@ -16,7 +16,7 @@
 
 enum sim_role { SIM_HYBRID, SIM_PREFILL, SIM_DECODE };
 enum sim_engine { SIM_VLLM, SIM_SGLANG };
-enum sim_connector { SIM_NONE, SIM_NIXL, SIM_NIXL_PUSH, SIM_SHARED, SIM_ASCEND };
+enum sim_connector { SIM_NONE, SIM_NIXL, SIM_NIXL_PUSH, SIM_SHARED, SIM_ASCEND, SIM_BATON };
 
 typedef struct sim_worker_options {
     char name[32];
@@ -34,6 +34,11 @@ typedef struct sim_worker_options {
     double ttft, ttft_per_token, ttft_per_token2, itl, itl_per_request, transfer_ms, jitter;
     bool queue; /* prefills run one after the other */
     bool expired_keep;
+    /* BatonConnector */
+    char gateway[64], gateway_token[128], gateway_worker[128];
+    unsigned ranks, kv_backends, kv_layers, kv_page_bytes, kv_chunk_pages, kv_dead_ms;
+    double kv_bootstrap_ms, kv_stall_ms, kv_release_ms;
+    bool kv_private, kv_crc, kv_recompute;
 } sim_worker_options_t;
 
 typedef struct sim_options {

@@ -49,6 +49,16 @@ static void take_blocks(const bt_json_item_t *item, bt_arena_t *arena, sim_param
             bt_json_i64(id.value, &number) == 0 && number > 0 ? (uint32_t) number : 0;
 }
 
+static void take_room(const bt_json_item_t *item, sim_params_t *p)
+{
+    int64_t room = 0;
+
+    p->has_room = true;
+    p->is_room_wrong =
+        item->type != BT_JSON_NUMBER || bt_json_i64(item->value, &room) != 0 || room <= 0;
+    p->room = p->is_room_wrong ? 0 : (uint64_t) room;
+}
+
 static void take(const bt_json_item_t *item, bt_arena_t *arena, sim_params_t *p)
 {
     if (bt_json_key_eq(item, BT_STR("do_remote_decode")))
@@ -65,6 +75,10 @@ static void take(const bt_json_item_t *item, bt_arena_t *arena, sim_params_t *p)
         p->has_port = take_text(item, arena, &p->port);
     else if (bt_json_key_eq(item, BT_STR("remote_request_id")))
         p->has_request_id = take_text(item, arena, &p->request_id);
+    else if (bt_json_key_eq(item, BT_STR("baton_room")))
+        take_room(item, p);
+    else if (bt_json_key_eq(item, BT_STR("sim_source")))
+        take_text(item, arena, &p->source);
     else if (bt_json_key_eq(item, BT_STR("tp_size")))
         p->has_tp = bt_json_i64(item->value, &p->tp) == 0;
 }

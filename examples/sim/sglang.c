@@ -465,4 +465,4 @@ void sim_sglang_lost_prefill(sim_worker_t *prefill)
 }
 
 const sim_engine_ops_t sim_sglang_ops = {sim_sglang_check, admit, first_token, finished, left,
-                                         client_gone,      false};
+                                         client_gone,      false, NULL};

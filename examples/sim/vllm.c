@@ -5,9 +5,11 @@
  *   nixl_push            -> joined by the request id that both legs share; either side may come first
  *   shared cache         -> found by content, or computed
  *   ascend               -> as nixl, but incomplete parameters are computed locally
+ *   baton                -> bytes move through libbaton_kv: baton.c
  *
  * The engine trusts the parameters: incomplete ones kill it or park the request. So does the simulator.
  */
+#include "baton.h"
 #include "held.h"
 #include "params.h"
 #include "reply.h"
@@ -119,7 +121,7 @@ static int check(sim_job_t *job, sim_problem_t *problem_p)
 
     sim_params_read(job->ask.kv_params, &job->arena, &job->params);
     if (check_fields(job, problem_p) == 0)
-        return 0;
+        return connector_of(job) == SIM_BATON ? sim_baton_check(job, problem_p) : 0;
     if (!pulls(job))
         return -1;
     if (sim_params_complete(&job->params)) {
@@ -134,8 +136,6 @@ static int check(sim_job_t *job, sim_problem_t *problem_p)
 }
 
 /* ---- KV ---- */
-
-static void admit(sim_job_t *job);
 
 /* False: no room yet (another try is under way). */
 static bool take_blocks(sim_job_t *job)
@@ -153,7 +153,7 @@ static bool take_blocks(sim_job_t *job)
             sim_blocks_release(blocks, job->ids[i], job->ask.prompts[i].blocks);
             job->ids[i] = NULL;
         }
-        sim_job_later(job, RETRY_MS, admit);
+        sim_job_later(job, RETRY_MS, sim_vllm_admit);
         return false;
     }
     return true;
@@ -182,6 +182,8 @@ static void compute_here(sim_job_t *job)
     for (unsigned i = 0; i < job->ask.prompt_count; i++) {
         const sim_prompt_t *prompt = &job->ask.prompts[i];
         sim_blocks_compute(&job->worker->blocks, prompt, job->ids[i], job->hits[i]);
+        if (connector_of(job) == SIM_BATON)
+            sim_baton_computed(job, i, job->hits[i]);
         job->cached_tokens += hit_tokens(job, job->hits[i]);
         job->computed_tokens += prompt->tokens - hit_tokens(job, job->hits[i]);
     }
@@ -376,7 +378,7 @@ static void serve_waiters(sim_worker_t *worker)
 
 /* ---- the engine ---- */
 
-static void admit(sim_job_t *job)
+void sim_vllm_admit(sim_job_t *job)
 {
     bool remote = job->params.do_remote_prefill;
 
@@ -390,13 +392,18 @@ static void admit(sim_job_t *job)
         pull(job);
     else if (remote && connector_of(job) == SIM_NIXL_PUSH)
         wait_push(job);
-    else
+    else if (connector_of(job) != SIM_BATON || !sim_baton_admit(job))
         compute_here(job);
+}
+
+static void computing(sim_job_t *job, uint64_t ms)
+{
+    sim_baton_computing(job, ms);
 }
 
 static void first_token(sim_job_t *job)
 {
-    (void) job;
+    sim_baton_first_token(job);
 }
 
 static bool holds(const sim_job_t *job)
@@ -411,6 +418,7 @@ static bool holds(const sim_job_t *job)
 /* Every prompt's KV is held, but the answer has room for the first one's parameters only. */
 static void finished(sim_job_t *job)
 {
+    sim_baton_finished(job);
     if (!holds(job))
         return;
     for (unsigned i = 0; i < job->ask.prompt_count; i++) {
@@ -423,7 +431,7 @@ static void finished(sim_job_t *job)
 
 static void left(sim_job_t *job)
 {
-    (void) job;
+    sim_baton_left(job);
 }
 
 static void client_gone(sim_job_t *job)
@@ -437,5 +445,5 @@ static void client_gone(sim_job_t *job)
     sim_job_cut(job, false);
 }
 
-const sim_engine_ops_t sim_vllm_ops = {check, admit,       first_token, finished,
-                                       left,  client_gone, true};
+const sim_engine_ops_t sim_vllm_ops = {check, sim_vllm_admit, first_token, finished,
+                                       left,  client_gone,    true,        computing};

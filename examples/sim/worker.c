@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "held.h"
 #include "job.h"
+#include "kv.h"
 #include "reply.h"
 #include "rooms.h"
 #include "routes.h"
@@ -65,12 +66,20 @@ bool sim_shared_has(const sim_world_t *world, uint64_t kv)
 
 /* ---- listening ---- */
 
-static void server_closed(void *arg)
+void sim_world_hold(sim_world_t *world)
 {
-    sim_world_t *world = arg;
+    world->open_servers++;
+}
 
+void sim_world_let_go(sim_world_t *world)
+{
     if (--world->open_servers == 0 && world->closed != NULL)
         world->closed(world->closed_arg);
+}
+
+static void server_closed(void *arg)
+{
+    sim_world_let_go(arg);
 }
 
 static void on_accept(bt_loop_t *loop, int fd, void *user)
@@ -118,7 +127,7 @@ static int open_ports(sim_worker_t *worker)
             rc = listen_at(worker, &worker->bootstrap_port, worker->bootstrap_server,
                            &worker->bootstrap_listener);
     }
-    if (rc == 0 && worker->options.engine == SIM_VLLM) {
+    if (rc == 0 && worker->options.engine == SIM_VLLM && worker->options.connector != SIM_BATON) {
         worker->side_fd =
             bt_listener_bind("127.0.0.1", worker->side_port, false, &worker->side_port);
         rc = worker->side_fd < 0 ? worker->side_fd : 0;
@@ -159,6 +168,27 @@ static void close_ports(sim_worker_t *worker)
         close(worker->side_fd);
     worker->side_fd = -1;
     worker->is_closed = true;
+}
+
+static void close_kv(sim_worker_t *worker)
+{
+    struct sim_kv *kv = worker->kv;
+
+    worker->kv = NULL;
+    sim_kv_close(kv);
+}
+
+static int open_kv(sim_worker_t *worker, char *error, size_t error_size)
+{
+    char why[200] = "";
+    int rc = worker->options.connector == SIM_BATON
+                 ? sim_kv_open(&worker->kv, worker, why, sizeof(why))
+                 : 0;
+
+    if (rc != 0)
+        snprintf(error, error_size, "worker %s: %s", worker->options.name,
+                 why[0] != '\0' ? why : bt_err_text(rc));
+    return rc;
 }
 
 /* ---- death ---- */
@@ -205,6 +235,7 @@ void sim_worker_die(sim_worker_t *worker)
     } else {
         fail_jobs(worker);
     }
+    close_kv(worker);
     bt_timer_start(&worker->death_timer,
                    sim_scaled_ms(worker->world, is_sglang ? SGLANG_EXIT_MS : VLLM_EXIT_MS));
 }
@@ -279,8 +310,12 @@ int sim_world_open(sim_world_t *world, bt_loop_t *loop, const sim_options_t *opt
         const sim_worker_options_t *o = &options->workers[i];
         int rc = open_worker(world, o, &world->workers[i]);
         world->worker_count += world->workers[i] != NULL;
-        if (rc == 0)
+        if (rc == 0) {
+            rc = open_kv(world->workers[i], error, error_size);
+            if (rc != 0)
+                return rc;
             continue;
+        }
         snprintf(error, error_size, "worker %s: port %u: %s", o->name, o->port, bt_err_text(rc));
         return rc;
     }
@@ -290,10 +325,12 @@ int sim_world_open(sim_world_t *world, bt_loop_t *loop, const sim_options_t *opt
 void sim_worker_reset(sim_worker_t *worker)
 {
     sim_blocks_t fresh;
+    char error[256];
 
     bt_timer_stop(&worker->death_timer);
     cut_jobs(worker);
     sim_held_clear(worker);
+    close_kv(worker);
     sim_rooms_clear(worker->world, worker);
     sim_stories_clear(worker);
     sim_record_clear(&worker->record);
@@ -308,19 +345,22 @@ void sim_worker_reset(sim_worker_t *worker)
     worker->is_dead = false;
     if (worker->is_closed && open_ports(worker) == 0)
         worker->is_closed = false;
+    if (open_kv(worker, error, sizeof(error)) != 0)
+        fprintf(stderr, "baton-sim: %s\n", error);
 }
 
 void sim_world_close(sim_world_t *world, void (*done)(void *arg), void *arg)
 {
     world->closed = done;
     world->closed_arg = arg;
-    world->open_servers++; /* holds the door until all are told */
+    sim_world_hold(world); /* holds the door until all are told */
     for (unsigned i = 0; i < world->worker_count; i++) {
         sim_worker_t *worker = world->workers[i];
         bt_timer_stop(&worker->death_timer);
         bt_timer_stop(&worker->refuse_timer);
         close_ports(worker);
         sim_held_clear(worker);
+        close_kv(worker);
     }
     server_closed(world);
 }

@@ -38,6 +38,8 @@ typedef struct sim_counters {
     uint64_t rank_requests[16];
 } sim_counters_t;
 
+struct sim_kv;
+
 struct sim_worker {
     sim_worker_options_t options;
     sim_world_t *world;
@@ -56,6 +58,7 @@ struct sim_worker {
     bool dies_silently; /* SGLang: connections close without an answer */
     bt_timer_t death_timer, refuse_timer;
     uint64_t busy_until_us;    /* end of the last prefill, with queue=1 */
+    struct sim_kv *kv;         /* BatonConnector; NULL when the engine is dead */
     struct sim_story *stories; /* answers of /v1/responses by id, newest first */
     unsigned story_count;
 };
@@ -78,6 +81,9 @@ int sim_world_open(sim_world_t *world, bt_loop_t *loop, const sim_options_t *opt
                    size_t error_size);
 /* done runs when every server is closed. */
 void sim_world_close(sim_world_t *world, void (*done)(void *arg), void *arg);
+/* Something of the world's ends later: close waits for it. */
+void sim_world_hold(sim_world_t *world);
+void sim_world_let_go(sim_world_t *world);
 void sim_world_fini(sim_world_t *world);
 /* Engine times are scaled, latencies are not. At least 1 ms. */
 uint64_t sim_scaled_ms(const sim_world_t *world, double ms);

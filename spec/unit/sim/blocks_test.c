@@ -144,6 +144,20 @@ static void test_scramble_spares_what_is_in_use(void **state)
     assert_int_equal(fill(&b, &p, ids), 0);
 }
 
+static void test_held_blocks_need_as_many_releases(void **state)
+{
+    sim_prompt_t p = prompt_of("0123456789abcdef");
+    uint32_t ids[2];
+
+    (void) state;
+    fill(&b, &p, ids);
+    sim_blocks_hold(&b, ids, 2);
+    sim_blocks_release(&b, ids, 2);
+    assert_int_equal(b.used, 2);
+    sim_blocks_release(&b, ids, 2);
+    assert_int_equal(b.used, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -155,6 +169,7 @@ int main(void)
         TEST(test_full_and_evicted),
         TEST(test_received_kv_is_what_was_sent),
         TEST(test_scramble_spares_what_is_in_use),
+        TEST(test_held_blocks_need_as_many_releases),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

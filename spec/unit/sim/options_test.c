@@ -80,15 +80,32 @@ static void test_leases(void **state)
     assert_true(o.workers[0].lease_ms == 480000);
 }
 
+static void test_baton_connector(void **state)
+{
+    (void) state;
+    assert_int_equal(parse("--worker", "role=prefill,connector=BatonConnector,gateway=127.0.0.1:9,"
+                                       "kv_backend=shm+tcp,ranks=2,kv_private=1"),
+                     0);
+    assert_int_equal(o.workers[0].connector, SIM_BATON);
+    assert_string_equal(o.workers[0].gateway, "127.0.0.1:9");
+    assert_int_equal(o.workers[0].kv_backends, 4 + 8);
+    assert_int_equal(parse("--worker", "role=prefill,gateway=127.0.0.1:9"), 2);
+    assert_non_null(strstr(error, "BatonConnector"));
+    assert_int_equal(parse("--worker", "role=prefill,connector=BatonConnector,ranks=9"), 2);
+    assert_int_equal(parse("--worker", "role=prefill,connector=BatonConnector,kv_backend=shm+"), 0);
+    assert_int_equal(parse("--worker", "role=prefill,connector=BatonConnector,kv_backend=ib"), 2);
+    assert_int_equal(parse("--worker", "role=prefill,connector=BatonConnector,kv_page_bytes=60"),
+                     2);
+    assert_int_equal(parse("--worker", "role=prefill,connector=BatonConnector,engine=sglang"), 2);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_a_worker),
-        TEST(test_count_gives_names),
-        TEST(test_typos_are_answered),
-        TEST(test_leases),
+        TEST(test_a_worker), TEST(test_count_gives_names), TEST(test_typos_are_answered),
+        TEST(test_leases),   TEST(test_baton_connector),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

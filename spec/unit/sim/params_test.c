@@ -114,11 +114,29 @@ static void test_printed_and_read(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+static void test_rooms(void **state)
+{
+    static const char *const wrong[] = {"0", "-1", "9223372036854775808", "1.5", "\"7\"", "null"};
+    char text[128];
+
+    (void) state;
+    read_text("{\"do_remote_decode\":true}");
+    assert_false(p.has_room);
+    read_text("{\"do_remote_decode\":true,\"baton_room\":9223372036854775807}");
+    assert_true(p.has_room && !p.is_room_wrong);
+    assert_int_equal(p.room, INT64_MAX);
+    for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        snprintf(text, sizeof(text), "{\"baton_room\":%s}", wrong[i]);
+        read_text(text);
+        assert_true(p.has_room && p.is_room_wrong);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_complete),         TEST(test_each_of_five_is_needed), TEST(test_no_blocks),
-        TEST(test_truth_is_pythons), TEST(test_printed_and_read),
+        TEST(test_truth_is_pythons), TEST(test_printed_and_read),       TEST(test_rooms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
