@@ -35,6 +35,13 @@ class Process:
                 self.child.kill()
         self.child.wait()
 
+    def stop(self):
+        """SIGSTOP to the tree: it answers nothing, its connections stay open."""
+        os.killpg(self.child.pid, signal.SIGSTOP)
+
+    def resume(self):
+        os.killpg(self.child.pid, signal.SIGCONT)
+
     def wait_until(self, is_ready, seconds, what):
         """Polls is_ready() until it is true; a process that ends first, or takes too long, is a StartError."""
         end = time.monotonic() + seconds

@@ -2,6 +2,7 @@
 import json
 import os
 
+from gateway import BUILD, ROOT
 from process import Process, free_ports
 from web import Server
 
@@ -10,9 +11,10 @@ BLOCK = 32
 
 
 class VllmEngine(Server):
-    """role: prefill, decode or plain. connector: vLLM's class name; a plain engine has none."""
+    """role: prefill (or prefill2), decode or plain. connector: vLLM's class name; a plain engine has none. extra: the connector's
+    own settings; flags: more of the command line."""
 
-    def __init__(self, venv, model, folder, role, core, connector=None):
+    def __init__(self, venv, model, folder, role, core, connector=None, extra=None, flags=()):
         port, self.side_port = free_ports(2)
         super().__init__(port)
         self.role = role
@@ -20,16 +22,19 @@ class VllmEngine(Server):
         command = [os.path.join(venv.dir, "bin", "vllm"), "serve", model, "--served-model-name", "tiny",
                    "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager",
                    "--max-model-len", "2048", "--block-size", str(BLOCK), "--max-num-seqs", "16",
-                   "--no-enable-log-requests"]
+                   "--no-enable-log-requests", *flags]
         if connector:
-            command += ["--kv-transfer-config", json.dumps(transfer_config(role, connector, folder))]
+            extra = {**(extra or {}), "worker": self.url} if connector == "BatonConnector" else extra
+            command += ["--kv-transfer-config", json.dumps(transfer_config(role, connector, folder, extra))]
         self.process = Process(f"{role} engine", command, os.path.join(folder, role + ".log"), core, self.environment())
 
     def environment(self):
         return {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_HOST_IP": "127.0.0.1",
                 "VLLM_CPU_OMP_THREADS_BIND": str(self.core), "VLLM_NO_USAGE_STATS": "1",
                 "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(self.side_port),
-                "UCX_TLS": "tcp,self,sm", "PYTHONHASHSEED": "0", "VLLM_ENABLE_RESPONSES_API_STORE": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+                "UCX_TLS": "tcp,self,sm", "PYTHONHASHSEED": "0", "VLLM_ENABLE_RESPONSES_API_STORE": "1",
+                "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
+                "PYTHONPATH": os.path.join(ROOT, "examples"), "BATON_KV_LIBRARY": os.path.join(BUILD, "libbaton_kv.so")}
 
     def wait_ready(self):
         self.process.wait_until(self.is_healthy, START_SECONDS, "good answer from /health")
@@ -48,11 +53,14 @@ class VllmEngine(Server):
         return self.metric("vllm:nixl_num_kv_expired_reqs_total")
 
 
-def transfer_config(role, connector, folder):
+def transfer_config(role, connector, folder, extra):
     config = {"kv_connector": connector, "engine_id": role,
-              "kv_role": "kv_producer" if role == "prefill" else "kv_consumer"}
+              "kv_role": "kv_producer" if role.startswith("prefill") else "kv_consumer"}
     if connector == "ExampleConnector":
         config["kv_connector_extra_config"] = {"shared_storage_path": os.path.join(folder, "kv")}
     else:
         config["kv_buffer_device"] = "cpu"
+    if connector == "BatonConnector":
+        config["kv_connector_module_path"] = "vllm_connector.connector"
+        config["kv_connector_extra_config"] = extra
     return config

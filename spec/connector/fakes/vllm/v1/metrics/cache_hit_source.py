@@ -1,0 +1,5 @@
+from enum import Enum
+
+
+class CacheHitSource(str, Enum):
+    P2P = "p2p"

@@ -1,0 +1,80 @@
+"""Where blocks lie, for the shapes that vLLM's backends have."""
+import unittest
+
+import paths  # noqa: F401
+from memory import Storage, Tensor
+from vllm_connector.pages import Place, add_layout, places, places_by_layer
+
+
+def tensor(shape, stride=None, offset=0, address=4096, item=4, device="cpu"):
+    if stride is None:
+        stride = [1] * len(shape)
+        for index in range(len(shape) - 2, -1, -1):
+            stride[index] = stride[index + 1] * shape[index + 1]
+    return Tensor(Storage(address, 1 << 20), offset, tuple(shape), tuple(stride), item, device)
+
+
+class Places(unittest.TestCase):
+    def test_blocks_first(self):
+        """The CPU backend's (blocks, heads, slots, 2 * size)."""
+        self.assertEqual(places("a", tensor((16, 2, 32, 64), offset=64), 16), [Place(4160, 16384, 16384)])
+
+    def test_order_inside_a_block_does_not_matter(self):
+        permuted = tensor((16, 2, 32, 64), (4096, 64, 128, 1))
+        self.assertEqual(places("a", permuted, 16), [Place(4096, 16384, 16384)])
+
+    def test_blocks_of_all_layers_side_by_side(self):
+        packed = tensor((16, 2, 32, 64), (8192, 2048, 64, 1), offset=16384)
+        self.assertEqual(places("a", packed, 16), [Place(20480, 32768, 16384)])
+
+    def test_keys_and_values_apart(self):
+        self.assertEqual(places("a", tensor((2, 16, 32, 2, 8)), 16),
+                         [Place(4096, 2048, 2048), Place(4096 + 16 * 2048, 2048, 2048)])
+
+    def test_two_blocks_are_no_keys_and_values(self):
+        self.assertEqual(places("a", tensor((2, 2, 4)), 2), [Place(4096, 32, 32)])
+
+    def test_several_kernel_blocks_a_block(self):
+        self.assertEqual(places("a", tensor((64, 2, 8, 64)), 16), [Place(4096, 16384, 16384)])
+
+    def test_what_cannot_be_moved_is_refused(self):
+        for wrong, why in ((tensor((16, 8), device="cuda"), "on cuda"), ([tensor((16, 8))], "several tensors"),
+                           (tensor((15, 8)), "no dimension of 16 blocks"),
+                           (tensor((16, 4, 8), (64, 16, 1)), "not in one piece"),
+                           (tensor((32, 8), (16, 1)), "not in one piece")):
+            with self.assertRaisesRegex(ValueError, why):
+                places("model.layers.0", wrong, 16)
+
+    def test_layers_come_in_the_same_order_everywhere(self):
+        caches = {f"model.layers.{layer}.attn": tensor((16, 8)) for layer in (10, 2, 1)}
+        self.assertEqual([name.split(".")[2] for name in places_by_layer(caches, 16)], ["1", "2", "10"])
+
+
+class FakeAgent:
+    def __init__(self):
+        self.regions, self.buffers = [], None
+
+    def add_region(self, address, size):
+        self.regions.append((address, size))
+        return len(self.regions)
+
+    def add_layout(self, buffers, pages):
+        self.buffers = buffers
+        return pages
+
+
+class Layouts(unittest.TestCase):
+    def test_one_region_an_allocation_one_buffer_a_cache(self):
+        agent = FakeAgent()
+        caches = {"l.0": tensor((16, 8), offset=64), "l.1": tensor((16, 8), offset=1024),
+                  "l.2": tensor((16, 8), offset=64),  # shares the first one's cache
+                  "l.3": tensor((16, 8), address=1 << 30)}
+        layout, by_layer, count = add_layout(agent, caches, 16)
+        self.assertEqual((layout, count), (16, 3))
+        self.assertEqual(agent.regions, [(4096, 1 << 20), (1 << 30, 1 << 20)])
+        self.assertEqual(agent.buffers, [(1, 64, 32, 32), (1, 1024, 32, 32), (2, 0, 32, 32)])
+        self.assertEqual(by_layer, {"l.0": [0], "l.1": [1], "l.2": [0], "l.3": [2]})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,47 @@
+"""kv_connector_extra_config: what is taken, what is refused and how."""
+import os
+import unittest
+from unittest import mock
+
+import paths  # noqa: F401
+from vllm_connector.settings import read_settings
+
+
+class ReadSettings(unittest.TestCase):
+    def setUp(self):
+        patch = mock.patch.dict(os.environ)
+        patch.start()
+        self.addCleanup(patch.stop)
+        for name in ("VLLM_HOST_IP", "BATON_KV_TOKEN", "BATON_TRANSFER_TOKEN"):
+            os.environ.pop(name, None)
+
+    def test_nothing_given(self):
+        settings = read_settings({})
+        self.assertEqual((settings.agent, settings.gateways, settings.backends), ({"host": "127.0.0.1"}, [], []))
+        self.assertFalse(settings.allow_sources)
+
+    def test_all_given(self):
+        settings = read_settings({"gateway": ["127.0.0.1:29500", "localhost:29101"], "worker": "http://a:1", "host": "127.0.0.2",
+                                  "backends": ["tcp", "shm"], "stall_ms": 7, "crc": True, "token": "s", "gateway_token": "g"})
+        self.assertEqual(settings.gateways, [("127.0.0.1", 29500), ("127.0.0.1", 29101)])
+        self.assertEqual(settings.agent, {"host": "127.0.0.2", "stall_ms": 7, "crc": True, "token": "s"})
+        self.assertEqual((settings.worker, settings.backends, settings.gateway_token), ("http://a:1", ["tcp", "shm"], "g"))
+
+    def test_the_environment_fills_in(self):
+        os.environ.update(VLLM_HOST_IP="127.0.0.3", BATON_KV_TOKEN="s", BATON_TRANSFER_TOKEN="g")
+        settings = read_settings({})
+        self.assertEqual(settings.agent, {"host": "127.0.0.3", "token": "s"})
+        self.assertEqual(settings.gateway_token, "g")
+
+    def test_what_is_wrong_is_told(self):
+        for extra, why in (({"gatway": "a:1"}, "has no \"gatway\""), ({"gateway": "nowhere", "worker": "w"}, "not host:port"),
+                           ({"gateway": "127.0.0.1:0", "worker": "w"}, "not host:port"),
+                           ({"gateway": "127.0.0.1:1"}, "needs \"worker\""), ({"backends": ["rdma"]}, "backends names \"rdma\""),
+                           ({"stall_ms": "7"}, "\"stall_ms\" can't be '7'"), ({"stall_ms": True}, "can't be True"),
+                           ({"dead_ms": -1}, "can't be -1"), ({"host": "no.such.host.invalid"}, "can't be resolved")):
+            with self.assertRaisesRegex(ValueError, why):
+                read_settings(extra)
+
+
+if __name__ == "__main__":
+    unittest.main()
