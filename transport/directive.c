@@ -383,8 +383,8 @@ static void entomb(bt_kv_gate_t *gate, uint64_t id, const char *reason, bool is_
     bt_kv_agent_t *agent = gate->agent;
     bool is_known = false;
 
-    for (uint8_t side = BT_KV_SIDE_SENDER; side <= BT_KV_SIDE_RECEIVER; side++) {
-        bt_kv_directive_t *d = find(agent, id, side);
+    for (int side = BT_KV_SIDE_SENDER; side <= BT_KV_SIDE_RECEIVER; side++) {
+        bt_kv_directive_t *d = find(agent, id, (uint8_t) side);
         is_known |= d != NULL;
         if (d == NULL || d->gate != gate || d->phase != BT_KV_DIRECTIVE_WAITING)
             continue;

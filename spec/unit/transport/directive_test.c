@@ -856,6 +856,7 @@ static void test_an_abort_of_another_gateways_room(void **state)
     fake_join(&second, &b.d, 0, 1);
     tell_sender(&b, &b.p1, ROOM);
     tell_receiver(&b, &b.p1, 15000);
+    FAKE_WAIT(&b.fake, bt_kv_gateway_peers(b.d.agent, ROOM, NULL, 0, &count) == 0); /* before: */
     fake_abort(&second, "decode", ROOM, "not mine");
     rig_side_t *peers[] = {&b.p1};
     fake_open_room(&second, BT_KV_STEER_OPEN, "decode", BT_KV_SIDE_RECEIVER, 7, 7, 0, peers, 1);
