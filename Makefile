@@ -10,12 +10,12 @@ define configure
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help build all test check lint format api asan tsan fuzz coverage bench soak run run-vllm run-sglang deps clean
+.PHONY: help build all test check lint format api asan tsan fuzz coverage bench soak run run-fleet run-vllm run-sglang deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-build: ## the programs: build/release/baton and build/release/baton-sim
+build: ## build/release: baton, baton-sim, libbaton_kv.so
 	$(call configure,release)
 	@cmake --build --preset release -j $(JOBS) --target programs
 
@@ -63,6 +63,8 @@ coverage: ## every spec with gcov counters in build/coverage
 
 bench: build ## the figures for the record
 	@spec/bench/run.sh
+	@build/release/bin/bench_store
+	@spec/bench/fleet_prefix
 
 soak: all ## 1,000 reloads under load, a million transfer rooms; the figures are printed
 	@BATON_SOAK=1 ctest --preset release -V -R '^gateway/reload_soak$$'
@@ -72,6 +74,9 @@ soak: all ## 1,000 reloads under load, a million transfer rooms; the figures are
 
 run: build ## gateway, 2 prefill and 2 decode simulated workers
 	@examples/run/run.sh
+
+run-fleet: build ## two gateways that act as one through a Redis, over 2 prefill and 2 decode simulated workers
+	@examples/fleet/run.sh
 
 run-vllm: build ## the same over real vLLM engines on this CPU (6.3 GB of disk)
 	@examples/run/run-vllm.sh

@@ -9,7 +9,10 @@
 #include "base/log.h"
 #include "config/check.h"
 #include "gateway_dev.h"
+#include "gateway_fleet.h"
 #include "gateway_policy.h"
+#include "gateway_share.h"
+#include "gateway_transfer.h"
 #include "script/policy_run.h"
 
 #include <errno.h>
@@ -44,6 +47,11 @@ static int attach_admin(bt_gateway_t *g)
         .complete_user = g,
         .policies = &bt_gateway_policy_admin,
         .policies_user = g->policy,
+        .rollout = g->rollouts != NULL ? &bt_gateway_fleet_admin : NULL,
+        .rollout_user = g->rollouts,
+        .transfer = g->transfer,
+        .store = g->store,
+        .share = g->share,
     };
     int fd = g->admin_fd;
     int rc = bt_admin_new(&g->admin, &g->control, &config);
@@ -83,8 +91,10 @@ static void on_publish(void *user, bt_fleet_t *fleet)
     bt_gateway_t *g = user;
     if (g->state == BT_GATEWAY_STARTING)
         return;
+    bt_gateway_transfer_publish(g, fleet); /* first: a worker that has changed keeps its agents */
     for (unsigned i = 0; i < g->loop_count; i++)
         bt_gateway_loop_publish(&g->loops[i], fleet);
+    bt_gateway_share_publish(g, fleet);
     if (g->monitor != NULL)
         bt_monitor_set_fleet(g->monitor, fleet);
 }
@@ -216,7 +226,7 @@ static int allocate(bt_gateway_t **g_p, bt_config_t *config, int argc, const cha
     g->config = g->fleet_config = config;
     g->argc = argc;
     g->argv = argv;
-    g->admin_fd = -1;
+    g->admin_fd = g->transfer_fd = g->registry_fd = -1;
     g->loops = calloc(config->loops, sizeof *g->loops);
     g->dispatchers = calloc(config->loops, sizeof(bt_dispatcher_t *));
     g->group.loops = calloc(config->loops, sizeof(bt_loop_t *));
@@ -242,7 +252,9 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
                               : NULL);
     if ((rc = allocate(&g, config, argc, argv)) < 0 || (rc = open_control(g)) < 0 ||
         (rc = open_recorder(g, err, err_size)) < 0 || (rc = bind_admin(g, err, err_size)) < 0 ||
-        (rc = open_loops(g, err, err_size)) < 0 ||
+        (rc = bt_gateway_transfer_open(g, err, err_size)) < 0 ||
+        (rc = bt_gateway_share_open(g, err, err_size)) < 0 ||
+        (rc = open_loops(g, err, err_size)) < 0 || (rc = bt_gateway_fleet_open(g)) < 0 ||
         (rc = bt_gateway_policy_open(g, err, err_size)) < 0 ||
         (rc = open_fleet(g, err, err_size)) < 0) {
         if (err[0] == '\0')
@@ -276,6 +288,7 @@ static void log_start(const bt_gateway_t *g)
                     "admin on %s:%u serves only /metrics and /health: beyond loopback the rest "
                     "needs --admin-api-key",
                     c->admin_host, g->admin_port);
+    bt_gateway_transfer_log(g);
     bt_dev_start(g);
 }
 
@@ -283,12 +296,17 @@ static void log_start(const bt_gateway_t *g)
 static int write_ready_file(const bt_gateway_t *g)
 {
     const char *path = g->config->ready_file;
-    char temporary[4096], text[128];
+    char temporary[4096], more[64] = "", text[192];
     if (path == NULL)
         return 0;
     int n = snprintf(temporary, sizeof temporary, "%s.%ld", path, (long) getpid());
-    int size = snprintf(text, sizeof text, "{\"port\":%u,\"admin_port\":%u,\"pid\":%ld}\n", g->port,
-                        g->admin_port, (long) getpid());
+    size_t used = 0;
+    if (g->transfer_port != 0)
+        used = (size_t) snprintf(more, sizeof more, "\"transfer_port\":%u,", g->transfer_port);
+    if (g->registry_port != 0)
+        (void) snprintf(more + used, sizeof more - used, "\"registry_port\":%u,", g->registry_port);
+    int size = snprintf(text, sizeof text, "{\"port\":%u,\"admin_port\":%u,%s\"pid\":%ld}\n",
+                        g->port, g->admin_port, more, (long) getpid());
     int fd = n < (int) sizeof temporary
                  ? open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)
                  : -1;
@@ -307,7 +325,8 @@ static int start_serving(bt_gateway_t *g)
     if (rc < 0)
         return rc;
     bt_monitor_set_fleet(g->monitor, bt_registry_current(g->registry));
-    if ((rc = attach_admin(g)) < 0)
+    if ((rc = bt_gateway_share_start(g)) < 0 || (rc = attach_admin(g)) < 0 ||
+        (rc = bt_gateway_transfer_start(g)) < 0)
         return rc;
     g->state = BT_GATEWAY_SERVING;
     g->start_ms = bt_clock_ms();
@@ -316,6 +335,7 @@ static int start_serving(bt_gateway_t *g)
             return rc;
     log_start(g);
     bt_gateway_policy_start(g);
+    bt_gateway_fleet_start(g);
     bt_timer_start(&g->startup, TOPOLOGY_CHECK_MS);
     return write_ready_file(g);
 }
@@ -326,24 +346,36 @@ static void end_control(bt_loop_t *control, bt_msg_t *msg)
     bt_loop_stop(control);
 }
 
+static void end_share(void *gateway)
+{
+    bt_gateway_t *g = gateway;
+    bt_loop_stop(&g->control);
+}
+
 /* What lives on the control loop closes here, so that its handles get the turns they need. */
 static void close_control_parts(bt_gateway_t *g)
 {
     bt_msg_t last;
     detach_admin(g);
+    bt_gateway_transfer_close(g, NULL);
     bt_timer_stop(&g->grace);
     bt_timer_stop(&g->startup);
     bt_gateway_signals_stop(g);
     bt_gateway_policy_stop(g);
+    bt_gateway_fleet_close(g);
     if (g->monitor != NULL)
         bt_monitor_stop(g->monitor);
     g->monitor = NULL;
+    bt_gateway_share_close(g, end_share);
+    bt_loop_run(&g->control);
     bt_loop_post(&g->control, &last, end_control);
     bt_loop_run(&g->control);
 }
 
 int bt_gateway_run(bt_gateway_t *g)
 {
+    if (g->end_asked)
+        return 0;
     int rc = start_serving(g);
     if (rc < 0) {
         bt_log_error("gateway", "cannot start: %s",
@@ -373,6 +405,7 @@ void bt_gateway_close(bt_gateway_t *g)
     if (g->has_gate)
         bt_recorder_close(g->gate.recorder);
     bt_registry_free(g->registry);
+    bt_gateway_share_free(g);
     bt_gateway_set_fleet_config(g, g->config);
     if (g->has_gate)
         bt_gate_fini(&g->gate);

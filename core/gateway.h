@@ -12,6 +12,7 @@
 
 #include "config/config.h"
 #include "loop/listener.h"
+#include "share/share.h"
 
 typedef struct bt_gateway bt_gateway_t;
 
@@ -25,8 +26,10 @@ typedef struct bt_gateway_loop {
     bt_listener_t *listener; /* NULL once draining */
     bt_server_t *server;
     bt_dispatcher_t *dispatcher;
-    bt_timer_t idle_check;  /* while draining */
-    uint64_t idle_since_ms; /* nothing lives here since; 0 = something does */
+    bt_store_client_t *store; /* of policies and sessions */
+    bt_prefix_ring_t *ring;   /* what its policies put into the prefix index; NULL = not told */
+    bt_timer_t idle_check;    /* while draining */
+    uint64_t idle_since_ms;   /* nothing lives here since; 0 = something does */
 } bt_gateway_loop_t;
 
 enum bt_gateway_state {
@@ -36,8 +39,10 @@ enum bt_gateway_state {
     BT_GATEWAY_STOPPING
 };
 
-struct bt_admin;          /* core/admin */
-struct bt_gateway_policy; /* gateway_policy.h */
+struct bt_admin;           /* core/admin */
+struct bt_registry_server; /* core/transfer */
+struct bt_gateway_policy;  /* gateway_policy.h */
+struct bt_gateway_fleet;   /* gateway_fleet.h */
 
 struct bt_gateway {
     bt_config_t *config;       /* of the start; parts of it are borrowed everywhere */
@@ -46,14 +51,26 @@ struct bt_gateway {
     const char *const *argv;
     enum bt_gateway_state state; /* control loop only */
     int exit_code;
-    unsigned port, admin_port; /* as bound */
+    bool end_asked;                                          /* a signal came while STARTING */
+    unsigned port, admin_port, transfer_port, registry_port; /* as bound; 0 = not listening */
     /* control loop */
     bt_loop_t control;
     bt_registry_t *registry;
     bt_monitor_t *monitor;
     int admin_fd; /* bound and listening; attach_admin hands it on */
     struct bt_admin *admin;
+    struct bt_transfer *transfer;               /* NULL = no --transfer-port */
+    struct bt_registry_server *registry_server; /* NULL = no --registry-port */
+    void (*transfer_done)(void *gateway);
+    unsigned transfer_closing;    /* parts that have not closed */
+    int transfer_fd, registry_fd; /* bound and listening until they are handed on, else -1 */
+    bt_store_t *store;            /* always there; shared by --redis-url */
+    bt_share_t *share;            /* NULL = the store is this process's own */
+    struct bt_quotas *quotas;     /* limits that policies take from */
+    char *replica;                /* our name among the replicas */
+    void (*share_done)(void *gateway);
     struct bt_gateway_policy *policy;
+    struct bt_gateway_fleet *rollouts; /* of policies to all replicas; NULL = the store is ours */
     uv_signal_t signals[3];
     bt_timer_t grace;   /* end of the drain */
     bt_timer_t startup; /* waits for the first usable topology */

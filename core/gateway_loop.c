@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "config/check.h"
+#include "gateway_share.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -181,6 +182,7 @@ void bt_gateway_loop_publish(bt_gateway_loop_t *el, bt_fleet_t *fleet)
 static void run_thread(void *arg)
 {
     bt_gateway_loop_t *el = arg;
+    bt_prefix_ring_bind(el->ring);
     bt_loop_run(&el->loop);
     bt_buf_thread_fini();
     bt_arena_thread_fini();
@@ -215,6 +217,8 @@ int bt_gateway_loop_open(bt_gateway_loop_t *el, bt_gateway_t *g, unsigned index,
     if ((rc = bt_dispatcher_new(&el->dispatcher, &el->loop, &g->gate, err, err_size)) < 0)
         return rc;
     g->dispatchers[index] = el->dispatcher;
+    if ((rc = bt_gateway_share_loop_open(el)) < 0)
+        goto err_text;
     rc = bt_server_new(&el->server, &el->loop, &bt_dispatcher_server_ops, &g->config->server,
                        el->dispatcher);
     if (rc == 0)
@@ -271,6 +275,7 @@ void bt_gateway_loop_close(bt_gateway_loop_t *el)
         close(el->fd);
     if (!el->has_loop)
         return;
+    bt_gateway_share_loop_close(el);
     settle(el);
     bt_loop_fini(&el->loop);
 }

@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "gateway_dev.h"
+#include "gateway_fleet.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,6 +157,7 @@ static void take_all(bt_gateway_policy_t *gp, const char *why)
 void bt_policy_job_free(bt_policy_job_t *job)
 {
     bt_policy_source_unref(job->text);
+    bt_policy_fleet_unref(job->fleet);
     if (job->config != NULL)
         bt_config_fini(job->config);
     free(job->config);
@@ -250,6 +252,10 @@ static void keep_or_drop(bt_gateway_policy_t *gp, bt_policy_job_t *job)
                      job->name);
     if (job->kind == BT_JOB_DELETE && (text = bt_policy_text_find(gp, job->name)) != NULL)
         bt_policy_text_drop(text);
+    if (job->kind == BT_JOB_FLEET) {
+        bt_policy_fleet_unref(gp->fleet);
+        gp->fleet = bt_policy_fleet_ref(job->fleet);
+    }
 }
 
 /* Workers and settings of a reload, at the moment in which its policies serve, or cannot for now. */
@@ -268,7 +274,8 @@ static void log_failure(bt_gateway_policy_t *gp, int rc, const char *err)
 
     if (job->kind == BT_JOB_CONFIG && (rc == BT_E_POLICY || rc == BT_E_CONFIG)) {
         bt_log_error("gateway", "reload refused, everything stays as it was: %s", err);
-    } else if (job->kind != BT_JOB_PUT && job->kind != BT_JOB_DELETE) {
+    } else if (job->kind != BT_JOB_PUT && job->kind != BT_JOB_DELETE &&
+               job->kind != BT_JOB_FLEET_TRY) {
         gp->results[BT_RELOAD_ABORTED]++;
         bt_log_error("policy", "reload (%s) given up, generation %llu serves on: %s", job->why,
                      (unsigned long long) gp->serving, err);
@@ -282,7 +289,7 @@ static void end_job(bt_gateway_policy_t *gp, int rc, bool is_changed, const char
     bt_policy_job_t *job = gp->job;
 
     bt_policy_stage_fini(&gp->next);
-    bt_policy_pick_set(&gp->trial.put, NULL);
+    bt_policy_puts_drop(gp);
     if (rc == 0)
         keep_or_drop(gp, job);
     else
@@ -292,6 +299,8 @@ static void end_job(bt_gateway_policy_t *gp, int rc, bool is_changed, const char
     gp->results[BT_RELOAD_REFUSED] += job->refused;
     gp->job = NULL;
     answer(gp, job, rc, is_changed, err);
+    if (job->over != NULL && !gp->is_closing)
+        job->over(job->user, job->fleet, job->kind == BT_JOB_FLEET_TRY, rc, err);
     bt_policy_job_free(job);
     if (!gp->is_closing)
         bt_policy_watch_refresh(gp);
@@ -349,7 +358,7 @@ static int make_stage(bt_gateway_policy_t *gp, const bt_config_t *c, char *err, 
 static void name_put(bt_gateway_policy_t *gp)
 {
     bt_policy_job_t *job = gp->job;
-    const bt_policy_pick_t *pick = gp->trial.put;
+    const bt_policy_pick_t *pick = gp->trial.put_count > 0 ? gp->trial.puts[0] : NULL;
 
     for (unsigned i = 0; i < gp->next.pool_count; i++)
         for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
@@ -379,6 +388,12 @@ static void finish_job(bt_gateway_policy_t *gp)
     }
     if (rc == 0 && gp->job->kind == BT_JOB_PUT)
         name_put(gp);
+    if (gp->job->kind == BT_JOB_FLEET_TRY) {
+        if (rc < 0 && err[0] == '\0')
+            snprintf(err, sizeof err, "%s", bt_err_text(rc));
+        end_job(gp, rc, false, err);
+        return;
+    }
     const bool is_changed =
         rc == 0 && (is_new(&gp->next) || bt_policy_stage_differs(&gp->now, &gp->next));
     if (is_changed)
@@ -416,7 +431,7 @@ void bt_policy_job_begin(bt_gateway_policy_t *gp)
     if (rc == 0)
         rc = make_stage(gp, job->config != NULL ? job->config : gp->g->fleet_config, err,
                         sizeof err);
-    if (rc == 0 && (has_tries(&gp->next) || gp->trial.put != NULL)) {
+    if (rc == 0 && (has_tries(&gp->next) || gp->trial.put_count > 0)) {
         rc = bt_policy_trial_start(gp);
         if (rc == 0)
             return;
@@ -510,14 +525,30 @@ void bt_gateway_policy_configure(bt_gateway_t *g, bt_config_t *wanted)
 }
 
 /* Texts of the start are trusted: there is nothing to go back to. */
-static int first_generation(bt_gateway_policy_t *gp, char *err, size_t err_size)
+static int first_stage(bt_gateway_policy_t *gp, char *err, size_t err_size)
 {
-    bt_policy_bundle_t *bundle;
     int rc = make_stage(gp, gp->g->config, err, err_size);
 
     if (rc == 0) {
         bt_policy_trial_block(gp);
         rc = bt_policy_judge(gp, err, err_size);
+    }
+    return rc;
+}
+
+static int first_generation(bt_gateway_policy_t *gp, char *err, size_t err_size)
+{
+    bt_policy_bundle_t *bundle;
+    int rc = first_stage(gp, err, err_size);
+
+    if (rc < 0 && gp->fleet != NULL) { /* the others can; here it will be tried again and again */
+        bt_log_error("fleet", "set %llu does not serve here, this replica begins without it: %s",
+                     (unsigned long long) gp->fleet->number, err);
+        bt_policy_stage_fini(&gp->next);
+        bt_policy_fleet_unref(gp->fleet);
+        gp->fleet = NULL;
+        err[0] = '\0';
+        rc = first_stage(gp, err, err_size);
     }
     if (rc == 0)
         rc = make_bundle(gp, &bundle);
@@ -539,6 +570,7 @@ int bt_gateway_policy_open(bt_gateway_t *g, char *err, size_t err_size)
         return BT_E_NOMEM;
     g->policy = gp;
     gp->g = g;
+    gp->fleet = bt_gateway_fleet_first(g, &gp->is_pinned);
     gp->prove_ms = PROVE_MS;
     gp->error_limit = ERROR_LIMIT;
     bt_list_init(&gp->texts);
@@ -583,7 +615,8 @@ void bt_gateway_policy_free(bt_gateway_t *g)
     }
     while (!bt_list_empty(&gp->texts))
         bt_policy_text_drop(bt_container_of(gp->texts.next, bt_policy_text_t, link));
-    bt_policy_pick_set(&gp->trial.put, NULL);
+    bt_policy_puts_drop(gp);
+    bt_policy_fleet_unref(gp->fleet);
     bt_policy_stage_fini(&gp->next);
     bt_policy_stage_fini(&gp->now);
     free(gp);

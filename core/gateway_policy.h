@@ -58,7 +58,30 @@ typedef struct bt_policy_stage {
     bt_rules_t *rules; /* reference, NULL = none */
 } bt_policy_stage_t;
 
-enum bt_policy_job_kind { BT_JOB_SCAN, BT_JOB_CONFIG, BT_JOB_PUT, BT_JOB_DELETE, BT_JOB_ROLLBACK };
+enum bt_policy_job_kind {
+    BT_JOB_SCAN,
+    BT_JOB_CONFIG,
+    BT_JOB_PUT,
+    BT_JOB_DELETE,
+    BT_JOB_ROLLBACK,
+    BT_JOB_FLEET_TRY, /* ends before the loops hear of it */
+    BT_JOB_FLEET
+};
+
+/* What all replicas of the fleet serve: one committed set. Immutable once it is in a job. Control loop only. */
+typedef struct bt_policy_fleet {
+    unsigned refs;
+    uint64_t number; /* 0 = none */
+    bt_policy_source_t **sources;
+    unsigned count;
+    char *rules; /* own text, NULL = none */
+    size_t rules_size;
+} bt_policy_fleet_t;
+#define BT_POLICY_FLEET_RULES "fleet/rules.lua"
+
+/* Once, maybe before bt_gateway_policy_fleet returns; not when the gateway ends. */
+typedef void (*bt_policy_over_cb)(void *user, bt_policy_fleet_t *fleet, bool is_try, int rc,
+                                  const char *err);
 
 typedef struct bt_policy_job {
     bt_list_t link;
@@ -70,6 +93,9 @@ typedef struct bt_policy_job {
     struct bt_config *config; /* CONFIG: own; NULL once it is applied */
     bt_policies_done_cb done; /* NULL = nobody waits */
     void *arg;
+    bt_policy_fleet_t *fleet; /* FLEET, FLEET_TRY: reference */
+    bt_policy_over_cb over;
+    void *user;
     unsigned refused; /* texts that were not taken */
     bool keep_rules;  /* the new ones were refused */
 } bt_policy_job_t;
@@ -82,9 +108,10 @@ typedef struct bt_policy_trial {
     bool is_running;
     _Atomic bool is_cancelled;
     bool is_forgiving; /* the start: a failed self-test is no more than a warning */
-    /* PUT's text, when no part is tried with it */
-    bt_policy_pick_t *put;
-    int put_rc;
+    /* PUT's text, or those of the fleet's set, that no part is tried with */
+    bt_policy_pick_t **puts;
+    unsigned put_count;
+    int put_rc; /* of the first that fails */
     char put_why[BT_POLICY_ERROR_BYTES];
 } bt_policy_trial_t;
 
@@ -111,7 +138,9 @@ typedef struct bt_gateway_policy {
     bool is_closing;
     bt_policy_stage_t now, next; /* what serves; of the running job */
     bt_list_t texts, jobs;
-    bt_policy_job_t *job; /* running, or NULL */
+    bt_policy_fleet_t *fleet; /* what serves of the fleet's; NULL = nothing ever did */
+    bool is_pinned;           /* to it: what was put here goes first */
+    bt_policy_job_t *job;     /* running, or NULL */
     bt_policy_trial_t trial;
     char rules_error[BT_POLICY_ERROR_BYTES]; /* why the file's rules do not serve; "" = they do */
     bt_policy_round_t round;
@@ -140,6 +169,15 @@ void bt_gateway_policy_free(bt_gateway_t *g); /* after the control loop has ende
  * (bt_gateway_apply_config), or nothing is. */
 void bt_gateway_policy_configure(bt_gateway_t *g, bt_config_t *wanted);
 extern const bt_policies_ops_t bt_gateway_policy_admin; /* user: bt_gateway_policy_t */
+/* Tries the set aside, or has it serve. BT_E_*: nothing was begun, over does not come. */
+int bt_gateway_policy_fleet(bt_gateway_policy_t *gp, bt_policy_fleet_t *fleet, bool is_try,
+                            bt_policy_over_cb over, void *user);
+/* Why a policy that the set names is not what serves; "" = all is as it should be. */
+void bt_gateway_policy_trouble(const bt_gateway_policy_t *gp, char *out, size_t size);
+int bt_policy_fleet_new(bt_policy_fleet_t **fleet_p, uint64_t number);
+int bt_policy_fleet_add(bt_policy_fleet_t *fleet, const char *name, bt_str_t text);
+bt_policy_fleet_t *bt_policy_fleet_ref(bt_policy_fleet_t *fleet); /* NULL is fine */
+void bt_policy_fleet_unref(bt_policy_fleet_t *fleet);             /* likewise */
 
 /* ---- between the files ---- */
 /* gateway_policy.c */
@@ -163,11 +201,24 @@ int bt_policy_stage_make(bt_gateway_policy_t *gp, const bt_config_t *c, bt_rules
                          bt_policy_stage_t *stage);
 void bt_policy_stage_fini(bt_policy_stage_t *stage);
 bool bt_policy_stage_differs(const bt_policy_stage_t *a, const bt_policy_stage_t *b);
+/* gateway_policy_fleet.c; fleet may be NULL */
+bool bt_policy_job_is_fleet(const bt_policy_job_t *job);
+const bt_policy_fleet_t *bt_policy_fleet_of(const bt_gateway_policy_t *gp); /* the job's, or ours */
+bt_policy_source_t *bt_policy_fleet_find(const bt_policy_fleet_t *fleet, const char *asked);
+bool bt_policy_fleet_has(const bt_policy_fleet_t *fleet, const bt_policy_source_t *source);
+bool bt_policy_fleet_same(const bt_policy_fleet_t *fleet,
+                          const bt_policy_source_t *source); /* place and bytes */
+void bt_policy_fleet_describe(const bt_gateway_policy_t *gp, bt_text_t *out);
+void bt_policy_part_reason(const bt_gateway_policy_t *gp, const bt_pool_part_t *part, char *out,
+                           size_t size);
 /* gateway_policy_rules.c: the rules that should serve, a reference. BT_E_CONFIG: neither the file's nor the old ones can. */
 int bt_policy_rules_find(bt_gateway_policy_t *gp, const bt_config_t *c, bt_rules_t **rules_p,
                          char *err, size_t err_size);
 void bt_policy_rules_refuse(bt_gateway_policy_t *gp, const char *why);
+/* What messages about them begin with; "" = there are none. */
+const char *bt_policy_rules_place(const bt_gateway_policy_t *gp, const bt_config_t *c);
 /* gateway_policy_choose.c */
+void bt_policy_puts_drop(bt_gateway_policy_t *gp);
 bool bt_policy_is_named(const char *asked,
                         const char *name); /* does a PUT of `name` mean what is asked for here? */
 bt_policy_text_t *bt_policy_text_find(bt_gateway_policy_t *gp, const char *name);

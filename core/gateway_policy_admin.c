@@ -25,8 +25,10 @@ static const char *state_of(const bt_pool_part_t *part)
     return part->pick == part->good ? "good" : "young";
 }
 
-static void describe_part(const bt_policy_pool_t *pool, enum bt_policy_slot slot, bt_text_t *out)
+static void describe_part(const bt_gateway_policy_t *gp, const bt_policy_pool_t *pool,
+                          enum bt_policy_slot slot, bt_text_t *out)
 {
+    char why[256] = "";
     const bt_pool_part_t *part = &pool->parts[slot];
     const bt_policy_pick_t *pick = part->pick;
 
@@ -46,6 +48,9 @@ static void describe_part(const bt_policy_pool_t *pool, enum bt_policy_slot slot
     bt_text_printf(out, ",\"shadow\":%s", pool->is_shadow ? "true" : "false");
     bt_text_printf(out, ",\"generation\":%llu", (unsigned long long) part->born);
     put_string(out, "state", state_of(part));
+    if (pick != NULL)
+        bt_policy_part_reason(gp, part, why, sizeof why);
+    put_string(out, "why", why);
     put_string(out, "error", part->error);
     bt_text_puts(out, "}");
 }
@@ -83,10 +88,12 @@ static void list(void *user, bt_text_t *out)
             if (gp->now.pools[i].parts[s].asked == NULL)
                 continue;
             bt_text_puts(out, comma);
-            describe_part(&gp->now.pools[i], (enum bt_policy_slot) s, out);
+            describe_part(gp, &gp->now.pools[i], (enum bt_policy_slot) s, out);
             comma = ",";
         }
-    bt_text_puts(out, "],\"put\":[");
+    bt_text_puts(out, "],\"fleet\":");
+    bt_policy_fleet_describe(gp, out);
+    bt_text_puts(out, ",\"put\":[");
     comma = "";
     for (const bt_list_t *it = gp->texts.next; it != &gp->texts; it = it->next) {
         bt_text_puts(out, comma);
@@ -109,7 +116,7 @@ static void list(void *user, bt_text_t *out)
 static void list_rules(void *user, bt_text_t *out)
 {
     const bt_gateway_policy_t *gp = user;
-    const char *file = gp->g->fleet_config->rules_file;
+    const char *file = bt_policy_rules_place(gp, gp->g->fleet_config);
 
     bt_text_printf(out, "{\"generation\":%llu", (unsigned long long) gp->serving);
     put_string(out, "file", file);
@@ -125,10 +132,25 @@ static void change(bt_gateway_policy_t *gp, enum bt_policy_job_kind kind, bt_str
                    bt_str_t text, bt_policies_done_cb done, void *arg)
 {
     bt_policy_job_t *job = NULL;
-    char path[128];
-    int rc = gp->g->state == BT_GATEWAY_SERVING && !gp->is_closing
-                 ? bt_policy_job_add(gp, kind, "admin", &job)
-                 : BT_E_AGAIN;
+    char path[128], called[96];
+    int rc = gp->g->state == BT_GATEWAY_SERVING && !gp->is_closing ? 0 : BT_E_AGAIN;
+
+    snprintf(called, sizeof called, "%.*s", BT_STR_ARG(name));
+    if (rc == 0 && kind == BT_JOB_PUT && !gp->is_pinned &&
+        bt_policy_fleet_find(gp->fleet, called) != NULL) {
+        bt_text_t why;
+        bt_text_init(&why);
+        bt_text_printf(
+            &why,
+            "set %llu of the fleet has a policy %s: put it for all (PUT "
+            "/admin/fleet/policies/%s), or pin this replica first (POST /admin/fleet/pin)",
+            (unsigned long long) gp->fleet->number, called, called);
+        done(arg, 409, bt_text_str(&why));
+        bt_text_fini(&why);
+        return;
+    }
+    if (rc == 0)
+        rc = bt_policy_job_add(gp, kind, "admin", &job);
 
     if (rc == 0) {
         snprintf(job->name, sizeof job->name, "%.*s", BT_STR_ARG(name));

@@ -1,4 +1,4 @@
-/* For every part of every pool: what the admin put under that name, else the file, else the shipped policy. A text that is new,
+/* For every part of every pool: what the fleet's set has under that name, or the admin put, else the file, else the shipped policy. A text that is new,
  * or whose parameters are, is tried (gateway_policy_try.c) and then judged: one that fails changes nothing but the part's
  * `error`, unless it is what this very job is about (a PUT, another configuration, other rules): then the job is refused. */
 #include "gateway_dev.h"
@@ -49,8 +49,8 @@ int bt_policy_text_keep(bt_gateway_policy_t *gp, bt_policy_source_t *source)
     return 0;
 }
 
-/* What the admin put, in this job or before. Borrowed. */
-static bt_policy_source_t *put_text(bt_gateway_policy_t *gp, const char *asked)
+/* What this replica's admin put, in this job or before. Borrowed. */
+static bt_policy_source_t *local_text(bt_gateway_policy_t *gp, const char *asked)
 {
     const bt_policy_job_t *job = gp->job;
     bt_list_t *it, *tmp;
@@ -65,6 +65,15 @@ static bt_policy_source_t *put_text(bt_gateway_policy_t *gp, const char *asked)
             return text->source;
     }
     return NULL;
+}
+
+/* What goes before files. Borrowed. */
+static bt_policy_source_t *put_text(bt_gateway_policy_t *gp, const char *asked)
+{
+    bt_policy_source_t *local = local_text(gp, asked),
+                       *fleets = bt_policy_fleet_find(bt_policy_fleet_of(gp), asked);
+
+    return fleets != NULL && (local == NULL || !gp->is_pinned) ? fleets : local;
 }
 
 static int find(bt_gateway_policy_t *gp, const char *asked, bt_policy_source_t **source_p,
@@ -139,30 +148,76 @@ static bool tries(const bt_policy_stage_t *stage, const bt_policy_source_t *sour
 }
 
 /* Whoever puts a text means it, also one that was taken back before. */
-static void forgive(const bt_policy_job_t *job, bt_pool_part_t *part)
+static void forgive(const bt_gateway_policy_t *gp, bt_pool_part_t *part)
 {
+    const bt_policy_job_t *job = gp->job;
+
     if (job != NULL && job->kind == BT_JOB_PUT && bt_policy_is_named(part->asked, job->name))
         bt_policy_pick_set(&part->rejected, NULL);
+    if (bt_policy_job_is_fleet(job)) {
+        const bt_policy_source_t *text = bt_policy_fleet_find(job->fleet, part->asked);
+        if (text != NULL && !bt_policy_fleet_same(gp->fleet, text))
+            bt_policy_pick_set(&part->rejected, NULL);
+    }
 }
 
-int bt_policy_choose(bt_gateway_policy_t *gp)
+void bt_policy_puts_drop(bt_gateway_policy_t *gp)
+{
+    for (unsigned i = 0; i < gp->trial.put_count; i++)
+        bt_policy_pick_set(&gp->trial.puts[i], NULL);
+    free(gp->trial.puts);
+    gp->trial.puts = NULL;
+    gp->trial.put_count = 0;
+    gp->trial.put_rc = 0;
+}
+
+static int add_put(bt_gateway_policy_t *gp, bt_policy_source_t *source)
+{
+    bt_policy_trial_t *t = &gp->trial;
+    bt_policy_pick_t **puts = realloc(t->puts, (t->put_count + 1) * sizeof(bt_policy_pick_t *));
+    int rc;
+
+    if (puts == NULL)
+        return BT_E_NOMEM;
+    t->puts = puts;
+    puts[t->put_count] = NULL;
+    rc = bt_policy_pick_new(&puts[t->put_count], source, NULL);
+    t->put_count += rc == 0;
+    return rc;
+}
+
+/* What is wrong with a text is said even when no pool uses it. */
+static int choose_puts(bt_gateway_policy_t *gp)
 {
     const bt_policy_job_t *job = gp->job;
     int rc = 0;
 
-    bt_policy_pick_set(&gp->trial.put, NULL);
+    if (job != NULL && job->kind == BT_JOB_PUT && !tries(&gp->next, job->text))
+        rc = add_put(gp, job->text);
+    if (!bt_policy_job_is_fleet(job))
+        return rc;
+    for (unsigned i = 0; i < job->fleet->count && rc == 0; i++) {
+        bt_policy_source_t *source = job->fleet->sources[i];
+        if (!tries(&gp->next, source) && !bt_policy_fleet_same(gp->fleet, source))
+            rc = add_put(gp, source);
+    }
+    return rc;
+}
+
+int bt_policy_choose(bt_gateway_policy_t *gp)
+{
+    int rc = 0;
+
+    bt_policy_puts_drop(gp);
     for (unsigned i = 0; i < gp->next.pool_count && rc == 0; i++)
         for (unsigned s = 0; s < BT_SLOT_COUNT && rc == 0; s++) {
             bt_pool_part_t *part = &gp->next.pools[i].parts[s];
             if (part->asked == NULL)
                 continue;
-            forgive(job, part);
+            forgive(gp, part);
             rc = choose(gp, &gp->next.pools[i], part);
         }
-    /* What is wrong with a text is said even when no pool uses it. */
-    if (rc == 0 && job != NULL && job->kind == BT_JOB_PUT && !tries(&gp->next, job->text))
-        rc = bt_policy_pick_new(&gp->trial.put, job->text, NULL);
-    return rc;
+    return rc == 0 ? choose_puts(gp) : rc;
 }
 
 /* ---- judging ---- */
@@ -238,6 +293,11 @@ static int judge(bt_gateway_policy_t *gp, bt_policy_pool_t *pool, unsigned s, ch
         snprintf(err, err_size, "%s", part->why);
         return part->rc;
     }
+    if (bt_policy_job_is_fleet(job) && part->is_tried &&
+        bt_policy_fleet_has(job->fleet, part->next->source)) {
+        snprintf(err, err_size, "%s", part->why);
+        return part->rc;
+    }
     if (pool->is_shadow) {
         leave_out(pool, part);
         return 0;
@@ -251,10 +311,12 @@ static int judge(bt_gateway_policy_t *gp, bt_policy_pool_t *pool, unsigned s, ch
         return 0;
     }
     if (is_variant && gp->next.rules != gp->now.rules && (part->is_new_ask || part->pick == NULL))
-        return job != NULL ? BT_E_AGAIN : BT_E_CONFIG;
+        return job != NULL && !bt_policy_job_is_fleet(job) ? BT_E_AGAIN : BT_E_CONFIG;
     if (job == NULL || (job->kind == BT_JOB_CONFIG && part->is_new_ask) || part->pick == NULL)
         return BT_E_CONFIG;
-    if (part->is_tried)
+    if (job->kind == BT_JOB_FLEET_TRY) /* not of the set: the next look says so */
+        ;
+    else if (part->is_tried)
         note_refused(gp, pool, part);
     else
         note_missing(gp, pool, part);
@@ -267,7 +329,7 @@ int bt_policy_judge(bt_gateway_policy_t *gp, char *err, size_t err_size)
     const bt_policy_job_t *job = gp->job;
     int rc = 0;
 
-    if (gp->trial.put != NULL && gp->trial.put_rc < 0) {
+    if (gp->trial.put_count > 0 && gp->trial.put_rc < 0) {
         snprintf(err, err_size, "%s", gp->trial.put_why);
         rc = gp->trial.put_rc;
     }
@@ -276,7 +338,8 @@ int bt_policy_judge(bt_gateway_policy_t *gp, char *err, size_t err_size)
             if (gp->next.pools[i].parts[s].rc < 0)
                 rc = judge(gp, &gp->next.pools[i], s, err, err_size);
         }
-    if (rc < 0 && rc != BT_E_AGAIN && job != NULL && job->kind == BT_JOB_PUT)
+    if (rc < 0 && rc != BT_E_AGAIN && job != NULL &&
+        (job->kind == BT_JOB_PUT || bt_policy_job_is_fleet(job)))
         gp->job->refused = 1;
     return rc;
 }

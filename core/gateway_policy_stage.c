@@ -203,7 +203,7 @@ static int set_variant(bt_gateway_policy_t *gp, const char *file, bt_policy_stag
 int bt_policy_stage_make(bt_gateway_policy_t *gp, const bt_config_t *c, bt_rules_t *rules,
                          bt_policy_stage_t *stage)
 {
-    const char *file = c->rules_file != NULL ? c->rules_file : "";
+    const char *file = bt_policy_rules_place(gp, c);
     const char *name;
     unsigned variants = 0;
     bool is_shadow;

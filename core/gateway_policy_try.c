@@ -30,8 +30,8 @@ static void try_all(bt_gateway_policy_t *gp)
     bt_policy_trial_t *t = &gp->trial;
     bool unused;
 
-    if (t->put != NULL)
-        t->put_rc = try_pick(t, t->put, false, &unused, t->put_why, sizeof t->put_why);
+    for (unsigned i = 0; i < t->put_count && t->put_rc == 0; i++)
+        t->put_rc = try_pick(t, t->puts[i], false, &unused, t->put_why, sizeof t->put_why);
     for (unsigned i = 0; i < gp->next.pool_count; i++)
         for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
             bt_pool_part_t *part = &gp->next.pools[i].parts[s];

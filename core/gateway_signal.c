@@ -15,6 +15,8 @@
 #include "config/check.h"
 #include "config/flag.h"
 #include "gateway_policy.h"
+#include "gateway_share.h"
+#include "gateway_transfer.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -32,10 +34,22 @@ void bt_gateway_stop(bt_gateway_t *g)
         bt_gateway_loop_stop(&g->loops[i]);
 }
 
-static void on_admin_closed(void *arg)
+static void on_share_closed(void *arg)
 {
     bt_gateway_t *g = arg;
     bt_loop_stop(&g->control);
+}
+
+static void on_transfer_closed(void *arg)
+{
+    bt_gateway_t *g = arg;
+    bt_gateway_share_close(g, on_share_closed);
+}
+
+static void on_admin_closed(void *arg)
+{
+    bt_gateway_t *g = arg;
+    bt_gateway_transfer_close(g, on_transfer_closed);
 }
 
 /* No loop has a client any more: nobody can ask the admin side for anything. Its own letters to the loops still find them
@@ -45,7 +59,7 @@ void bt_gateway_on_quiet(bt_gateway_t *g)
     if (++g->quiet_loops < g->running_loops)
         return;
     if (g->admin == NULL) {
-        bt_loop_stop(&g->control);
+        on_admin_closed(g);
         return;
     }
     bt_admin_close(g->admin, on_admin_closed, g);
@@ -89,6 +103,9 @@ static void on_end_signal(uv_signal_t *handle, int number)
         bt_log_warn("gateway", "%s again: ending at once", name);
         g->exit_code = 1;
         bt_gateway_stop(g);
+    } else if (g->state == BT_GATEWAY_STARTING) {
+        g->end_asked = true;
+        bt_loop_stop(&g->control); /* it waits for the store (gateway_fleet.c) */
     }
 }
 

@@ -2,6 +2,7 @@
 #include "config/check.h"
 #include "config/help.h"
 #include "config/suggest.h"
+#include "fleet_tool.h"
 #include "gateway.h"
 #include "kv_bench.h"
 #include "policy_tool.h"
@@ -102,6 +103,8 @@ static int help(int argc, const char *const *argv)
         return print(bt_help_file);
     if (argc > 0 && strcmp(argv[0], "policy") == 0)
         return print(bt_policy_tool_help);
+    if (argc > 0 && strcmp(argv[0], "fleet") == 0)
+        return print(bt_fleet_tool_help);
     if (argc > 0 && strcmp(argv[0], "replay") == 0)
         return print(bt_replay_help);
     if (argc > 0 && strcmp(argv[0], "kv-bench") == 0)
@@ -113,9 +116,16 @@ static const struct command {
     const char *word;
     int (*run)(int argc, const char *const *argv);
 } commands[] = {
-    {"run", run},           {"check", check},          {"policy", bt_policy_tool},
-    {"replay", bt_replay},  {"kv-bench", bt_kv_bench}, {"version", version},
-    {"help", help},         {"--help", help},          {"-h", help},
+    {"run", run},
+    {"check", check},
+    {"policy", bt_policy_tool},
+    {"fleet", bt_fleet_tool},
+    {"replay", bt_replay},
+    {"kv-bench", bt_kv_bench},
+    {"version", version},
+    {"help", help},
+    {"--help", help},
+    {"-h", help},
     {"--version", version},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])

@@ -1,7 +1,7 @@
 -- least_load - the least loaded prefill worker, and the least loaded decode worker that can be its partner.
 --
--- Load is what this gateway itself has put on a worker: prompt tokens not yet prefilled, tokens being decoded. Requests
--- break a tie; among equals the choice is random, so that idle workers share evenly.
+-- Load is what gateways have put on a worker, this one and those that share its store: prompt tokens not yet prefilled,
+-- tokens being decoded. Requests break a tie; among equals the choice is random, so that idle workers share evenly.
 
 local function plan(_, view)
   local prefills = baton.pairable(view.prefill, view.decode)

@@ -4,7 +4,8 @@
 -- Otherwise the worker with the longest matching prefix, if more than 0.3 of the prompt matches; else the one with
 -- the smallest tree, as the original does, or the least loaded, as its successors do. Each side (prefill, decode)
 -- has its own trees.
--- What differs: prefixes are compared by blocks of 16 tokens (64 bytes), not by characters.
+-- What differs: prefixes are compared by blocks of 64 tokens (256 bytes), not by characters, and no further than 1,024
+-- blocks; among workers with the same match and the same load chance decides.
 
 local params = {
   cache_threshold = { type = "number", min = 0, max = 1, default = 0.3, doc = "Part of a prompt that decides." },
@@ -12,9 +13,9 @@ local params = {
   balance_rel_threshold = { type = "number", min = 1, default = 1.5, doc = "max above this times min." },
   on_miss = { type = "string", enum = { "smallest_tree", "least_load" }, default = "smallest_tree",
     doc = "Who gets a prompt that nobody has." },
+  block_tokens = { type = "integer", min = 1, max = 1024, default = 64,
+    doc = "Prefixes are compared by such blocks, 1,024 of them; the index holds 262,144." },
 }
-
-local BLOCK = 16
 
 local function is_imbalanced(list, p)
   local low, high = baton.range(list, "requests")
@@ -25,7 +26,7 @@ local function choose(list, req, p)
   if is_imbalanced(list, p) then
     return baton.argmin(list, "requests")
   end
-  local best, matched, total = baton.prefix_match(list, req, BLOCK)
+  local best, matched, total = baton.prefix_match(list, req, p.block_tokens)
   if best and matched / total > p.cache_threshold then
     return best
   end
@@ -40,7 +41,7 @@ local function choose_and_note(list, req, p)
     return nil
   end
   local worker = choose(list, req, p)
-  baton.prefix_insert(req, worker, BLOCK)
+  baton.prefix_insert(req, worker, p.block_tokens)
   return worker
 end
 

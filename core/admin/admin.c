@@ -10,6 +10,7 @@
 #include "admin/metrics.h"
 #include "admin/paths.h"
 #include "admin/policies.h"
+#include "admin/rooms.h"
 #include "base/err.h"
 
 #include <stdlib.h>
@@ -67,6 +68,16 @@ static void send_error(bt_exchange_t *x, unsigned status, const char *why)
 
 /* ---- answers that wait for the loops ---- */
 
+static void write_transfer(const bt_admin_config_t *config, bt_text_t *out)
+{
+    bt_transfer_stats_t stats;
+
+    if (config->transfer == NULL)
+        return;
+    bt_transfer_stats(config->transfer, &stats);
+    bt_metrics_transfer(&(bt_prom_t){.out = out}, &stats);
+}
+
 static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
 {
     wait_t *w = user;
@@ -79,8 +90,13 @@ static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
         reply.type = "text/plain; version=0.0.4; charset=utf-8";
         bt_metrics_write(&reply.body, bt_registry_current(config->registry), config->gate, facts,
                          count, config->version);
+        write_transfer(config, &reply.body);
+        if (config->store != NULL)
+            bt_metrics_share(&(bt_prom_t){.out = &reply.body}, config->store, config->share);
         if (config->policies != NULL)
             config->policies->metrics(config->policies_user, &(bt_prom_t){.out = &reply.body});
+        if (config->rollout != NULL)
+            config->rollout->metrics(config->rollout_user, &(bt_prom_t){.out = &reply.body});
     } else if (w->state == BT_WANTS_RECORD) {
         bt_explain_answer(&reply, w->id, w->as_text, facts, count);
     } else {
@@ -163,6 +179,17 @@ bool bt_admin_is_foreign(const bt_head_t *head)
 
 /* ---- server callbacks ---- */
 
+static void ask_rollout(bt_admin_t *admin, bt_exchange_t *x, const bt_admin_reply_t *reply)
+{
+    const bt_rollout_request_t ask = {.what = reply->rollout,
+                                      .name = reply->name,
+                                      .by = reply->by,
+                                      .body = x->body,
+                                      .number = reply->number};
+
+    bt_rollout_ask_change(admin->config.rollout, admin->config.rollout_user, x, &ask);
+}
+
 static void on_request(bt_exchange_t *x)
 {
     bt_admin_t *admin = bt_server_user(x->server);
@@ -180,6 +207,8 @@ static void on_request(bt_exchange_t *x)
     else if (state == BT_WANTS_POLICY_PUT || state == BT_WANTS_POLICY_DELETE)
         bt_policies_change(admin->config.policies, admin->config.policies_user, x,
                            state == BT_WANTS_POLICY_PUT, bt_str(reply.name));
+    else if (state == BT_WANTS_ROLLOUT)
+        ask_rollout(admin, x, &reply);
     else
         ask_loops(admin, x, state, &reply);
     bt_reply_fini(&reply);

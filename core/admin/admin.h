@@ -10,6 +10,8 @@
 #define BT_ADMIN_ADMIN_H
 
 #include "dispatch/dispatcher.h"
+#include "share/share.h"
+#include "transfer/transfer.h"
 
 #define BT_ADMIN_BODY_MAX ((size_t) 1 << 20)
 
@@ -30,6 +32,11 @@ typedef struct bt_admin_config {
     void *complete_user;
     const struct bt_policies_ops *policies; /* policies.h; NULL = they cannot be changed here */
     void *policies_user;
+    const struct bt_rollout_admin_ops *rollout; /* rollout.h; NULL = this gateway is alone */
+    void *rollout_user;
+    const bt_transfer_t *transfer; /* the hub of KV transfer; NULL = there is none; outlives us */
+    const bt_store_t *store;       /* NULL = none; outlives us */
+    bt_share_t *share;             /* the other replicas; NULL = there are none; outlives us */
 } bt_admin_config_t;
 
 int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config_t *config);

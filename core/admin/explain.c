@@ -246,9 +246,23 @@ static void tell_swapped(bt_text_t *out, bt_str_t swapped)
 
     if (bt_json_array(&cursor, swapped) < 0)
         return;
-    while (bt_json_next(&cursor, &s) > 0)
-        bt_text_printf(out, "\n  could not be handed to %s: %s", get(s.value, "decode").z,
-                       get(s.value, "failure").z);
+    while (bt_json_next(&cursor, &s) > 0) {
+        if (has(s.value, "prefill"))
+            bt_text_printf(out, "\n  decode waited, and another prefill took over from %s: %s",
+                           get(s.value, "prefill").z, get(s.value, "failure").z);
+        else
+            bt_text_printf(out, "\n  could not be handed to %s: %s", get(s.value, "decode").z,
+                           get(s.value, "failure").z);
+    }
+}
+
+static void tell_kv(bt_text_t *out, bt_str_t kv)
+{
+    if (kv.n == 0)
+        return;
+    tell(out, "\n  KV: ", kv, "bytes", " bytes");
+    tell(out, ", waited ", kv, "wait_ms", " ms");
+    tell(out, ", moved in ", kv, "transfer_ms", " ms");
 }
 
 static void tell_attempt(bt_text_t *out, bt_str_t a)
@@ -269,6 +283,7 @@ static void tell_attempt(bt_text_t *out, bt_str_t a)
         tell_guilty(out, member(a, "guilty"));
     }
     tell_swapped(out, member(a, "swapped"));
+    tell_kv(out, member(a, "kv"));
     bt_text_puts(out, "\n");
 }
 

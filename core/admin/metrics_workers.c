@@ -143,6 +143,16 @@ static void ledger_requests(bt_prom_t *p, subject_t *s)
     write_phases(p, s, s->w->requests);
 }
 
+static void others_tokens(bt_prom_t *p, subject_t *s)
+{
+    write_phases(p, s, s->w->others_tokens);
+}
+
+static void others_requests(bt_prom_t *p, subject_t *s)
+{
+    write_phases(p, s, s->w->others_requests);
+}
+
 /* ---- the table ---- */
 
 enum unit { WHOLE, MICRO };
@@ -170,6 +180,12 @@ static const struct {
      "Tokens of the legs that we have on the worker, by phase", ledger_tokens, NULL, WHOLE},
     {"baton_worker_ledger_requests", "gauge", "Legs that we have on the worker, by phase",
      ledger_requests, NULL, WHOLE},
+    {"baton_worker_others_tokens", "gauge",
+     "Tokens that the fleet's other gateways have on the worker, as told last, by phase",
+     others_tokens, NULL, WHOLE},
+    {"baton_worker_others_requests", "gauge",
+     "Legs that the fleet's other gateways have on the worker, as told last, by phase",
+     others_requests, NULL, WHOLE},
     {"baton_worker_engine_running", "gauge", "Running requests, as the engine reports", NULL,
      engine_running, WHOLE},
     {"baton_worker_engine_waiting", "gauge", "Waiting requests, as the engine reports", NULL,

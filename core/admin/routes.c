@@ -8,6 +8,7 @@
 #include "admin/explain.h"
 #include "admin/policies.h"
 #include "admin/query.h"
+#include "admin/rooms.h"
 #include "admin/workers.h"
 #include "base/err.h"
 
@@ -63,10 +64,17 @@ static void get_health(const context_t *c)
 static void get_readiness(const context_t *c)
 {
     const bt_fleet_t *fleet = bt_registry_current(c->config->registry);
-    const bool draining = atomic_load(&c->config->gate->draining);
 
-    if (!bt_readiness_describe(fleet, draining, &c->reply->body))
+    if (!bt_readiness_describe(fleet, c->config->gate, &c->reply->body))
         c->reply->status = 503;
+}
+
+static void get_fleet(const context_t *c)
+{
+    if (c->config->share != NULL)
+        bt_share_describe(c->config->share, &c->reply->body);
+    else
+        bt_reply_error(c->reply, 404, "this gateway is alone: --redis-url makes it one of a fleet");
 }
 
 static void get_version(const context_t *c)
@@ -177,6 +185,100 @@ static void check_policy_change(const context_t *c)
         snprintf(c->reply->name, sizeof c->reply->name, "%.*s", BT_STR_ARG(c->key));
 }
 
+static bool has_rollout(const context_t *c)
+{
+    if (c->config->rollout != NULL)
+        return true;
+    bt_reply_error(c->reply, 404,
+                   "this gateway is alone: --redis-url makes it one of a fleet; PUT "
+                   "/policies/<name> changes this one");
+    return false;
+}
+
+static void list_rollouts(const context_t *c)
+{
+    if (has_rollout(c))
+        c->config->rollout->list(c->config->rollout_user, &c->reply->body);
+}
+
+/* The caller does it. */
+static void check_rollout(const context_t *c, enum bt_rollout_what what, const char *needed)
+{
+    bt_admin_reply_t *reply = c->reply;
+
+    if (!has_rollout(c))
+        return;
+    reply->rollout = what;
+    if (needed != NULL && c->request->body.n == 0)
+        bt_reply_error(reply, 400, "the body must be %s", needed);
+    else if (bt_rollout_ask_query(c->request->query, reply->by, sizeof reply->by, &reply->number) <
+             0)
+        bt_reply_error(reply, 400, "to is the number of a set; by is who asks");
+}
+
+static void check_named_rollout(const context_t *c, enum bt_rollout_what what, const char *needed)
+{
+    check_rollout(c, what, needed);
+    if (c->reply->status != 200)
+        return;
+    if (!bt_policies_name_ok(c->key))
+        bt_reply_error(c->reply, 400,
+                       "a policy's name is at most 64 letters, digits, '_', '-', '.'");
+    else
+        snprintf(c->reply->name, sizeof c->reply->name, "%.*s", BT_STR_ARG(c->key));
+}
+
+static void put_fleet_policy(const context_t *c)
+{
+    check_named_rollout(c, BT_ROLLOUT_ASK_PUT, "the policy's Lua text");
+}
+
+static void drop_fleet_policy(const context_t *c)
+{
+    check_named_rollout(c, BT_ROLLOUT_ASK_DROP, NULL);
+}
+
+static void put_fleet_bundle(const context_t *c)
+{
+    check_rollout(c, BT_ROLLOUT_ASK_BUNDLE,
+                  "JSON: {\"policies\": {\"name\": \"text\"}, \"rules\": \"text\"}");
+}
+
+static void clear_fleet(const context_t *c)
+{
+    check_rollout(c, BT_ROLLOUT_ASK_CLEAR, NULL);
+}
+
+static void put_fleet_rules(const context_t *c)
+{
+    check_rollout(c, BT_ROLLOUT_ASK_PUT_RULES, "the text of the rules file");
+}
+
+static void drop_fleet_rules(const context_t *c)
+{
+    check_rollout(c, BT_ROLLOUT_ASK_DROP_RULES, NULL);
+}
+
+static void roll_fleet_back(const context_t *c)
+{
+    check_rollout(c, BT_ROLLOUT_ASK_BACK, NULL);
+}
+
+static void pin_replica(const context_t *c)
+{
+    check_rollout(c, BT_ROLLOUT_ASK_PIN, NULL);
+}
+
+static void unpin_replica(const context_t *c)
+{
+    check_rollout(c, BT_ROLLOUT_ASK_UNPIN, NULL);
+}
+
+static void list_rooms(const context_t *c)
+{
+    bt_admin_rooms_list(c->config->transfer, c->request->query, c->reply);
+}
+
 static void get_index(const context_t *c);
 
 /* ---- the table ---- */
@@ -213,6 +315,31 @@ static const struct route {
     {BT_DELETE, "/requests/*", cancel_request, BT_ANSWERED, false, false, "the same"},
     {BT_GET, "/explain/*", check_explain, BT_WANTS_RECORD, false, false,
      "why a request went where it did, by its id; ?format=text for people"},
+    {BT_GET, "/fleet", get_fleet, BT_ANSWERED, false, false,
+     "the replicas that share this store, and how the store is"},
+    {BT_GET, "/fleet/policies", list_rollouts, BT_ANSWERED, false, false,
+     "the set of policies and rules that all replicas serve, and who serves another"},
+    {BT_PUT, "/fleet/policies", put_fleet_bundle, BT_WANTS_ROLLOUT, false, false,
+     "several at once, for all replicas: {\"policies\": {\"name\": \"text\"}, \"rules\": "
+     "\"text\"}"},
+    {BT_DELETE, "/fleet/policies", clear_fleet, BT_WANTS_ROLLOUT, false, false,
+     "withdraw all of them: every replica's own files count again"},
+    {BT_PUT, "/fleet/policies/*", put_fleet_policy, BT_WANTS_ROLLOUT, false, false,
+     "the body is the policy's text on all replicas, or, if one refuses it, on none"},
+    {BT_DELETE, "/fleet/policies/*", drop_fleet_policy, BT_WANTS_ROLLOUT, false, false,
+     "withdraw one"},
+    {BT_PUT, "/fleet/rules", put_fleet_rules, BT_WANTS_ROLLOUT, false, false,
+     "the body is the rules file of all replicas"},
+    {BT_DELETE, "/fleet/rules", drop_fleet_rules, BT_WANTS_ROLLOUT, false, false,
+     "withdraw it: every replica's own rules count again"},
+    {BT_POST, "/fleet/rollback", roll_fleet_back, BT_WANTS_ROLLOUT, false, false,
+     "the set before, on all replicas; ?to=N: that one"},
+    {BT_POST, "/fleet/pin", pin_replica, BT_WANTS_ROLLOUT, false, false,
+     "this replica stays with what it serves now"},
+    {BT_DELETE, "/fleet/pin", unpin_replica, BT_WANTS_ROLLOUT, false, false,
+     "it follows the fleet again"},
+    {BT_GET, "/rooms", list_rooms, BT_ANSWERED, false, false,
+     "KV transfer: the engines' agents, and the rooms between them; ?limit=N"},
     {BT_GET, "/policies", list_policies, BT_ANSWERED, false, false,
      "which policy serves each pool, and why not another"},
     {BT_GET, "/rules", list_rules, BT_ANSWERED, false, false,

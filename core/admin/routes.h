@@ -10,6 +10,7 @@
 #define BT_ADMIN_ROUTES_H
 
 #include "admin/admin.h"
+#include "admin/rollout.h"
 
 typedef struct bt_admin_request {
     enum bt_method method; /* HEAD is asked as GET */
@@ -22,22 +23,26 @@ typedef struct bt_admin_request {
 
 typedef struct bt_admin_reply {
     unsigned status;
-    const char *type;  /* content type */
-    const char *allow; /* with 405 */
-    char name[136];    /* with BT_WANTS_POLICY_* and _RECORD: which one */
-    bool as_text;      /* with BT_WANTS_RECORD */
+    const char *type;             /* content type */
+    const char *allow;            /* with 405 */
+    char name[136];               /* with BT_WANTS_POLICY_* and _RECORD: which one */
+    bool as_text;                 /* with BT_WANTS_RECORD */
+    enum bt_rollout_what rollout; /* with BT_WANTS_ROLLOUT: what, by whom, to which set */
+    char by[BT_ROLLOUT_ASK_BY_MAX + 1];
+    uint64_t number;
     bt_text_t body;
 } bt_admin_reply_t;
 
 /* What the caller still has to do: metrics, requests and records need facts of the request loops (live.h) before the body can be made, a
- * change of a policy waits until all loops have it (policies.h). */
+ * change of a policy waits until all loops have it (policies.h), one of the fleet until all replicas have (rollout.h). */
 enum bt_answer_state {
     BT_ANSWERED,
     BT_WANTS_METRICS,
     BT_WANTS_REQUESTS,
     BT_WANTS_RECORD,
     BT_WANTS_POLICY_PUT,
-    BT_WANTS_POLICY_DELETE
+    BT_WANTS_POLICY_DELETE,
+    BT_WANTS_ROLLOUT
 };
 
 void bt_reply_init(bt_admin_reply_t *reply);

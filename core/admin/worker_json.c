@@ -151,6 +151,10 @@ static void put_work(bt_text_t *out, const bt_worker_t *w)
     for (unsigned i = 0; i < BT_PHASE_COUNT; i++)
         bt_text_printf(out, "%s\"%s\":{\"tokens\":%lld,\"requests\":%lld}", i > 0 ? "," : "",
                        kinds[i], load(&w->tokens[i]), load(&w->requests[i]));
+    bt_text_puts(out, "},\"others\":{");
+    for (unsigned i = 0; i < BT_PHASE_COUNT; i++)
+        bt_text_printf(out, "%s\"%s\":{\"tokens\":%lld,\"requests\":%lld}", i > 0 ? "," : "",
+                       kinds[i], load(&w->others_tokens[i]), load(&w->others_requests[i]));
     bt_text_puts(out, "},\"legs\":{");
     for (unsigned k = 0; k < 3; k++) {
         unsigned long long n[4];

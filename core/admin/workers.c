@@ -92,6 +92,15 @@ static bt_worker_t *newest(const bt_fleet_t *fleet)
     return best;
 }
 
+static void tell_added(const bt_admin_config_t *config)
+{
+    const bt_fleet_t *fleet = bt_registry_current(config->registry);
+    const bt_worker_t *w = newest(fleet);
+
+    if (config->share != NULL)
+        bt_share_worker_added(config->share, pool_of(fleet, w)->spec.name, &w->spec);
+}
+
 void bt_workers_add(const bt_admin_config_t *config, bt_str_t body, bt_admin_reply_t *reply)
 {
     char err[ERR_BYTES];
@@ -104,6 +113,7 @@ void bt_workers_add(const bt_admin_config_t *config, bt_str_t body, bt_admin_rep
         bt_reply_error(reply, status, "%s", err);
     } else {
         reply->status = 201;
+        tell_added(config);
         describe(config, newest(bt_registry_current(config->registry)), reply);
     }
     bt_spec_request_fini(&r);
@@ -115,6 +125,24 @@ void bt_workers_show(const bt_admin_config_t *config, bt_str_t key, bt_admin_rep
 
     if (w != NULL)
         describe(config, w, reply);
+}
+
+/* All that the key names, here and on the other replicas. */
+static int remove_all(const bt_admin_config_t *config, bt_str_t key)
+{
+    bt_fleet_t *before = bt_fleet_ref(bt_registry_current(config->registry));
+    int rc = bt_registry_remove(config->registry, key);
+    const bt_fleet_t *now = bt_registry_current(config->registry);
+
+    for (unsigned i = 0; config->share != NULL && i < before->pool_count; i++)
+        for (unsigned j = 0; j < before->pools[i].all.count; j++) {
+            const bt_worker_t *w = before->pools[i].all.items[j];
+            if (pool_of(now, w) == NULL)
+                bt_share_worker_removed(config->share, before->pools[i].spec.name,
+                                        bt_str(w->spec.url));
+        }
+    bt_fleet_unref(before);
+    return rc;
 }
 
 static void say(bt_admin_reply_t *reply, const char *what, const char *name)
@@ -131,7 +159,7 @@ void bt_workers_remove(const bt_admin_config_t *config, bt_str_t key, bt_admin_r
     if (w == NULL)
         return;
     bt_worker_ref(w); /* its name outlives the snapshot */
-    int rc = bt_registry_remove(config->registry, key);
+    int rc = remove_all(config, key);
     if (rc < 0)
         bt_reply_error(reply, 503, "%s", bt_err_text(rc));
     else
@@ -169,6 +197,8 @@ void bt_workers_peer_add(const bt_admin_config_t *config, bt_str_t query, bt_adm
 
     if (bt_spec_from_query(&r, query, err, sizeof err) == 0)
         status = add(config, &r, err);
+    if (status == 0)
+        tell_added(config);
     if (status != 0)
         answer_text(reply, status, "", bt_str(err));
     else
@@ -198,7 +228,7 @@ void bt_workers_peer_remove(const bt_admin_config_t *config, bt_str_t query,
                     BT_STR("\"url\" is missing: /remove_worker?url=http://host:port"));
     else if (bt_fleet_find(bt_registry_current(config->registry), bt_text_str(&url)) == NULL)
         answer_text(reply, 404, "There is no worker: ", bt_text_str(&url));
-    else if (bt_registry_remove(config->registry, bt_text_str(&url)) < 0)
+    else if (remove_all(config, bt_text_str(&url)) < 0)
         answer_text(reply, 503, "Not removed: ", bt_text_str(&url));
     else
         answer_text(reply, 200, "Successfully removed worker: ", bt_text_str(&url));

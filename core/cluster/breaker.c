@@ -81,6 +81,16 @@ void bt_breaker_recovered(bt_breaker_t *b)
     pthread_mutex_unlock(&b->lock);
 }
 
+void bt_breaker_hint(bt_breaker_t *b, uint64_t until_ms)
+{
+    atomic_store_explicit(&b->hinted_until_ms, until_ms, memory_order_relaxed);
+}
+
+static bool is_hinted(const bt_breaker_t *b, uint64_t now_ms)
+{
+    return now_ms < atomic_load_explicit(&b->hinted_until_ms, memory_order_relaxed);
+}
+
 void bt_breaker_success(bt_breaker_t *b, bool probe)
 {
     if (!probe)
@@ -125,7 +135,7 @@ bool bt_breaker_failure(bt_breaker_t *b, bool probe, uint64_t now_ms)
     if (b->config.disabled)
         return false;
     pthread_mutex_lock(&b->lock);
-    bool opens = probe || (is_closed(b) && is_too_many(b, now_ms));
+    bool opens = probe || (is_closed(b) && (is_too_many(b, now_ms) || is_hinted(b, now_ms)));
     if (opens)
         open_now(b, now_ms);
     pthread_mutex_unlock(&b->lock);

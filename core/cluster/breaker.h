@@ -30,6 +30,7 @@ typedef struct bt_breaker {
     _Atomic int state;
     _Atomic uint64_t open_until_ms;
     _Atomic bool probing;
+    _Atomic uint64_t hinted_until_ms; /* so long another gateway's is open; 0 = none */
     pthread_mutex_t lock;
     bt_breaker_config_t config;
     uint64_t failed_at_ms[BT_BREAKER_RING]; /* under lock */
@@ -50,6 +51,8 @@ void bt_breaker_success(bt_breaker_t *b, bool probe);
 bool bt_breaker_failure(bt_breaker_t *b, bool probe, uint64_t now_ms);
 void bt_breaker_innocent(bt_breaker_t *b,
                          bool probe); /* cancelled, 4xx, 429, 503: proves nothing */
+/* Another gateway's breaker is open, as far as is known until then: ours opens at the first guilty failure. */
+void bt_breaker_hint(bt_breaker_t *b, uint64_t until_ms);
 /* The worker is back after having been down: whatever it did before, it may prove itself now instead of when the time is up. */
 void bt_breaker_recovered(bt_breaker_t *b);
 enum bt_breaker_state bt_breaker_state(const bt_breaker_t *b, uint64_t now_ms);

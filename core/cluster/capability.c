@@ -9,6 +9,7 @@
 #define SYNC BT_CAP_CONCURRENT_ENGINE_SYNC
 #define HANDOFF BT_CAP_PREFILL_HANDOFF_DECODE
 
+static const char baton[] = "baton";
 static const char nixl[] = "nixl";
 static const char nixl_push[] = "nixl_push";
 static const char shared_cache[] = "shared_cache";
@@ -18,6 +19,9 @@ static const char trigger[] = "trigger";
 static const char why_trigger[] = "trigger is not built yet";
 static const char why_sglang_connector[] = "this connector is vLLM's, but the engine is SGLang";
 static const char why_profile_sglang[] = "SGLang knows only dispatch_profile bootstrap";
+static const char why_profile_steered[] =
+    "BatonConnector's rooms are opened by the gateway: its dispatch_profile is baton, or none";
+static const char why_profile_baton[] = "dispatch_profile baton is for BatonConnector";
 
 struct row {
     const char *name;
@@ -53,6 +57,9 @@ static const struct row rows[] = {
     {"LMCacheConnectorV1", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("lmcache"), NULL},
     {"shared_cache", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES(NULL), NULL},
     {"sglang", SYNC, sglang, BT_ENGINE_SGLANG, ANY_RULES(NULL), NULL},
+    /* The library cuts slices for any two tp sizes; a connector that can't names a transfer_group. */
+    {"BatonConnector", SYNC, baton, BT_ENGINE_VLLM, ANY_RULES("baton"), NULL},
+    {"baton", SYNC, baton, BT_ENGINE_VLLM, ANY_RULES("baton"), NULL},
     {"MooncakeLayerwiseConnector", SYNC, trigger, BT_ENGINE_VLLM_ASCEND, ANY_RULES(NULL),
      why_trigger},
     {"MooncakeConnector", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
@@ -73,7 +80,14 @@ static const struct row rows[] = {
 static const char *const sglang_backends[] = {"sglang", "mooncake", "nixl",
                                               "ascend", "mori",     "fake"};
 
-enum profile { PROFILE_NONE, PROFILE_HANDOFF, PROFILE_TRIGGER, PROFILE_BOOTSTRAP, PROFILE_UNKNOWN };
+enum profile {
+    PROFILE_NONE,
+    PROFILE_HANDOFF,
+    PROFILE_TRIGGER,
+    PROFILE_BOOTSTRAP,
+    PROFILE_BATON,
+    PROFILE_UNKNOWN
+};
 
 struct verdict {
     enum bt_capability cap;
@@ -110,6 +124,8 @@ static enum profile parse_profile(bt_str_t s)
         return PROFILE_HANDOFF;
     if (bt_str_ieq(s, BT_STR("trigger")))
         return PROFILE_TRIGGER;
+    if (bt_str_ieq(s, BT_STR("baton")))
+        return PROFILE_BATON;
     return bt_str_ieq(s, BT_STR("bootstrap")) ? PROFILE_BOOTSTRAP : PROFILE_UNKNOWN;
 }
 
@@ -132,6 +148,8 @@ static struct verdict derive_by_profile(bt_str_t connector, enum profile profile
 {
     if (profile == PROFILE_HANDOFF)
         return (struct verdict){HANDOFF, nixl, NULL};
+    if (profile == PROFILE_BATON)
+        return (struct verdict){SYNC, baton, NULL};
     if (profile == PROFILE_BOOTSTRAP)
         return connector.n == 0 ? (struct verdict){SYNC, sglang, NULL}
                                 : refuse("dispatch_profile bootstrap is for SGLang");
@@ -143,6 +161,10 @@ static struct verdict derive_row(const struct row *row, enum profile profile)
 {
     if (row->why != NULL)
         return (struct verdict){row->cap, row->dialect, row->why};
+    if (row->dialect == baton && profile != PROFILE_NONE && profile != PROFILE_BATON)
+        return refuse(why_profile_steered);
+    if (profile == PROFILE_BATON && row->dialect != baton)
+        return refuse(why_profile_baton);
     if (profile == PROFILE_BOOTSTRAP && row->dialect != sglang)
         return refuse("dispatch_profile bootstrap is for SGLang");
     /* A push producer's reply may also be carried to decode by hand, one leg after the other. */
@@ -157,7 +179,7 @@ static struct verdict derive(enum bt_engine engine, bt_str_t connector, const bt
                              unsigned child_count, enum profile profile)
 {
     if (profile == PROFILE_UNKNOWN)
-        return refuse("unknown dispatch_profile: handoff, trigger or bootstrap");
+        return refuse("unknown dispatch_profile: handoff, trigger, bootstrap or baton");
     if (is_multi(connector)) {
         if (child_count < 2)
             return refuse("MultiConnector needs at least two connectors");
@@ -196,8 +218,10 @@ enum bt_engine bt_capability_engine(bt_str_t connector, const bt_str_t *children
     const struct row *row = find_row(connector);
     if (row != NULL)
         return row->engine;
-    bool bootstrap = connector.n == 0 && parse_profile(profile) == PROFILE_BOOTSTRAP;
-    return bootstrap ? BT_ENGINE_SGLANG : BT_ENGINE_UNKNOWN;
+    const enum profile said = connector.n == 0 ? parse_profile(profile) : PROFILE_NONE;
+    return said == PROFILE_BOOTSTRAP ? BT_ENGINE_SGLANG
+           : said == PROFILE_BATON   ? BT_ENGINE_VLLM
+                                     : BT_ENGINE_UNKNOWN;
 }
 
 void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const bt_str_t *children,
@@ -227,6 +251,11 @@ bool bt_capability_needs_equal_version(const char *dialect)
 bool bt_capability_needs_tp_ratio(const char *dialect)
 {
     return bt_capability_needs_equal_version(dialect); /* the same two today */
+}
+
+bool bt_capability_is_steered(const char *dialect)
+{
+    return dialect != NULL && strcmp(dialect, baton) == 0;
 }
 
 bool bt_capability_prefill_serves_alone(enum bt_engine engine)

@@ -31,9 +31,9 @@ int bt_engine_parse(bt_str_t s,
 int bt_role_parse(bt_str_t s, enum bt_role *role_p); /* "union" is hybrid */
 
 /* connectors: 1 name, or for MultiConnector the child names in order (then connector is "MultiConnector").
- * connector may also be a dialect's own name ("nixl", "nixl_push", "shared_cache", "sglang") or one of the spellings of
+ * connector may also be a dialect's own name ("nixl", "nixl_push", "shared_cache", "sglang", "baton") or one of the spellings of
  * peers ("mooncake" and "moriio" are refused with a reason).
- * profile: dispatch_profile or empty ("handoff", "trigger", "bootstrap"). It says what a connector without a row is; it
+ * profile: dispatch_profile or empty ("handoff", "trigger", "bootstrap", "baton"). It says what a connector without a row is; it
  * never turns a refused connector into an accepted one.
  * dialect_p gets a static name or NULL; why_p a static sentence when the worker may not take part in a pair: the capability
  * is NONE, or it is known but not built yet (trigger). 0 always; fail-closed by why. */
@@ -61,6 +61,8 @@ void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const b
 /* The same by dialect alone: does at least one connector of it demand equal versions / something of the tp sizes? */
 bool bt_capability_needs_equal_version(const char *dialect);
 bool bt_capability_needs_tp_ratio(const char *dialect);
+/* Are its rooms opened by this gateway, at agents of the workers that are connected to it (core/transfer)? */
+bool bt_capability_is_steered(const char *dialect);
 /* A lone prefill worker of this engine can serve alone (vLLM, vLLM-Ascend, MindIE; not SGLang). */
 bool bt_capability_prefill_serves_alone(enum bt_engine engine);
 

@@ -19,7 +19,10 @@ void bt_pool_spec_init(bt_pool_spec_t *spec)
                       .prefill_reply_ms = 300000,
                       .first_event_ms = 300000,
                       .stall_ms = 60000,
-                      .total_ms = 1800000},
+                      .total_ms = 1800000,
+                      .room_start_ms = 300000,
+                      .room_stall_ms = 60000,
+                      .room_repair_ms = 5000},
         .max_fanout = 64,
         .max_attempts = 3,
     };

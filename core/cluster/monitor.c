@@ -532,6 +532,20 @@ void bt_monitor_set_fleet(bt_monitor_t *m, bt_fleet_t *fleet)
     m->fleet = fleet;
 }
 
+void bt_monitor_look(bt_monitor_t *m, const bt_worker_t *w)
+{
+    uint64_t soon_ms = bt_clock_ms() + m->config.startup_interval_ms;
+    bt_list_t *it, *tmp;
+    if (m->config.disabled)
+        return;
+    bt_list_each (&m->watches, it, tmp) {
+        watch_t *watch = bt_container_of(it, watch_t, link);
+        if (watch->worker == w && bt_timer_active(&watch->health_timer) &&
+            watch->health_due_ms > soon_ms)
+            arm_health(watch, 0);
+    }
+}
+
 void bt_monitor_stop(bt_monitor_t *m)
 {
     bt_list_t *it, *tmp;

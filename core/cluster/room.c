@@ -50,7 +50,7 @@ static unsigned home_of(const bt_rooms_t *r, uint64_t room)
 static unsigned find_slot(const bt_rooms_t *r, uint64_t room)
 {
     unsigned i = home_of(r, room);
-    while (r->slots[i] != 0 && r->slots[i] != room)
+    while (r->slots[i].room != 0 && r->slots[i].room != room)
         i = (i + 1) & (r->cap - 1);
     return i;
 }
@@ -65,8 +65,8 @@ static int grow(bt_rooms_t *r)
     if (bigger.slots == NULL)
         return BT_E_NOMEM;
     for (unsigned i = 0; i < r->cap; i++)
-        if (r->slots[i] != 0)
-            bigger.slots[find_slot(&bigger, r->slots[i])] = r->slots[i];
+        if (r->slots[i].room != 0)
+            bigger.slots[find_slot(&bigger, r->slots[i].room)] = r->slots[i];
     free(r->slots);
     *r = bigger;
     return 0;
@@ -84,7 +84,7 @@ static uint64_t draw(const bt_rooms_t *r, unsigned dp_size, unsigned rank)
     return room >> RANDOM_BITS == r->prefix >> RANDOM_BITS ? room : 0;
 }
 
-int bt_rooms_open(bt_rooms_t *r, unsigned dp_size, unsigned rank, uint64_t *room_p)
+int bt_rooms_open(bt_rooms_t *r, unsigned dp_size, unsigned rank, void *owner, uint64_t *room_p)
 {
     if (dp_size > 1 && rank >= dp_size)
         return BT_E_INVAL;
@@ -96,9 +96,9 @@ int bt_rooms_open(bt_rooms_t *r, unsigned dp_size, unsigned rank, uint64_t *room
     for (;;) {
         uint64_t room = draw(r, dp_size, rank);
         unsigned i = find_slot(r, room);
-        if (room == 0 || r->slots[i] == room)
+        if (room == 0 || r->slots[i].room == room)
             continue;
-        r->slots[i] = room;
+        r->slots[i] = (struct bt_room_slot){room, owner};
         r->live++;
         *room_p = room;
         return 0;
@@ -110,20 +110,25 @@ void bt_rooms_close(bt_rooms_t *r, uint64_t room)
     if (room == 0 || r->slots == NULL)
         return;
     unsigned mask = r->cap - 1, hole = find_slot(r, room);
-    if (r->slots[hole] == 0)
+    if (r->slots[hole].room == 0)
         return;
     r->live--;
-    for (unsigned i = (hole + 1) & mask; r->slots[i] != 0; i = (i + 1) & mask) {
+    for (unsigned i = (hole + 1) & mask; r->slots[i].room != 0; i = (i + 1) & mask) {
         /* An entry may move back into the hole only if that is not before its home. */
-        if (((i - home_of(r, r->slots[i])) & mask) < ((i - hole) & mask))
+        if (((i - home_of(r, r->slots[i].room)) & mask) < ((i - hole) & mask))
             continue;
         r->slots[hole] = r->slots[i];
         hole = i;
     }
-    r->slots[hole] = 0;
+    r->slots[hole] = (struct bt_room_slot){0, NULL};
 }
 
 int bt_rooms_has(const bt_rooms_t *r, uint64_t room)
 {
-    return room != 0 && r->slots != NULL && r->slots[find_slot(r, room)] == room;
+    return room != 0 && r->slots != NULL && r->slots[find_slot(r, room)].room == room;
+}
+
+void *bt_rooms_owner(const bt_rooms_t *r, uint64_t room)
+{
+    return bt_rooms_has(r, room) ? r->slots[find_slot(r, room)].owner : NULL;
 }

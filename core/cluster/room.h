@@ -1,9 +1,10 @@
-/* room.h - ids that join two legs and the KV transfer: 63 bits, never 0, unique among live ones.
+/* room.h - ids that join two legs and the KV transfer: 63 bits, never 0, unique among live ones; and whose each is.
  *
  * Owner: one table per loop; the loop's index is part of every room it mints, so two loops never collide and no lock is
  *        needed. Rest of the bits are random, so rooms of other gateways and of engines' warm-ups do not collide either.
  * Life:  open -> close when the attempt has ended and both legs are settled. A retry opens a new one.
- * Flow:  room % dp_size is the wanted rank (SGLang follow_bootstrap_room).
+ * Flow:  room % dp_size is the wanted rank (SGLang follow_bootstrap_room). What comes back with a room's number finds its owner
+ *        here, or nobody any more.
  * Cost:  O(1); open addressing, grows by doubling.
  */
 #ifndef BT_CLUSTER_ROOM_H
@@ -11,17 +12,23 @@
 
 #include <stdint.h>
 
+struct bt_room_slot {
+    uint64_t room; /* 0 = free */
+    void *owner;
+};
+
 typedef struct bt_rooms {
-    uint64_t *slots; /* 0 = free */
+    struct bt_room_slot *slots;
     unsigned cap, live;
     uint64_t prefix; /* loop's part, already shifted */
 } bt_rooms_t;
 
 int bt_rooms_init(bt_rooms_t *r, unsigned loop_index);
 void bt_rooms_fini(bt_rooms_t *r);
-/* dp_size 0 or 1: any. BT_E_INVAL when rank >= dp_size, BT_E_NOMEM. Result in [1, 2^63-1]. */
-int bt_rooms_open(bt_rooms_t *r, unsigned dp_size, unsigned rank, uint64_t *room_p);
+/* dp_size 0 or 1: any. BT_E_INVAL when rank >= dp_size, BT_E_NOMEM. Result in [1, 2^63-1]. owner is borrowed until close. */
+int bt_rooms_open(bt_rooms_t *r, unsigned dp_size, unsigned rank, void *owner, uint64_t *room_p);
 void bt_rooms_close(bt_rooms_t *r, uint64_t room); /* unknown: nothing */
 int bt_rooms_has(const bt_rooms_t *r, uint64_t room);
+void *bt_rooms_owner(const bt_rooms_t *r, uint64_t room); /* NULL: not open */
 
 #endif

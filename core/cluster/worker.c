@@ -18,6 +18,7 @@
 #define LEASE_LONG_MS 480000
 
 static _Atomic uint64_t fleet_epoch = 1;
+_Atomic bool bt_worker_has_others;
 
 uint64_t bt_fleet_epoch(void)
 {
@@ -91,6 +92,7 @@ static int derive_capability(bt_worker_t *w)
                          &w->capability, &w->dialect, &w->refusal);
     bt_capability_pair_rules(w->engine, connector, children, spec->child_count, w->dialect,
                              &w->pair_rules);
+    w->is_steered = spec->role != BT_ROLE_HYBRID && bt_capability_is_steered(w->dialect);
     if (spec->role != BT_ROLE_HYBRID)
         return w->refusal != NULL ? name_unknown_connector(w) : 0;
     w->refusal = NULL;
@@ -243,7 +245,10 @@ static const char *why_unhealthy(const bt_worker_t *w, uint64_t now_ms)
 
 const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms)
 {
-    return w->refusal != NULL ? "unknown_connector" : why_unhealthy(w, now_ms);
+    const char *why = w->refusal != NULL ? "unknown_connector" : why_unhealthy(w, now_ms);
+    if (why == NULL && w->is_steered && !atomic_load_explicit(&w->has_agents, memory_order_relaxed))
+        why = "no_agent";
+    return why;
 }
 
 bool bt_worker_is_healthy(const bt_worker_t *w, uint64_t now_ms)

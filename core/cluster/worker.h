@@ -89,12 +89,17 @@ typedef struct bt_worker {
         unsigned slot); /* the registry takes its slot back; any thread; NULL = nobody's */
     void *on_free_user;
     char *refusal_text; /* where refusal names something; owned */
+    bool
+        is_steered; /* its connector's rooms are opened by the gateway at the worker's own agents */
     /* ---- live ---- */
     _Alignas(64) _Atomic int64_t tokens[BT_PHASE_COUNT]; /* ledger */
     _Atomic int64_t requests[BT_PHASE_COUNT];
+    _Atomic int64_t others_tokens[BT_PHASE_COUNT]; /* of the fleet's other gateways (core/share) */
+    _Atomic int64_t others_requests[BT_PHASE_COUNT];
     _Alignas(64) _Atomic uint64_t last_bytes_ms; /* some leg got bytes from it */
     _Atomic int health;                          /* enum bt_health */
     _Atomic bool draining;                       /* by an operator */
+    _Atomic bool has_agents; /* all agents of a steered worker are registered (core/transfer) */
     _Atomic uint64_t
         suspect_partner; /* id of the partner of the last pair failure that could be either's; 0 = none */
     _Atomic int64_t ttft_ema_us, tpot_ema_us; /* 0 = none yet */
@@ -122,16 +127,38 @@ int bt_worker_new(bt_worker_t **worker_p, const bt_worker_spec_t *spec, uint64_t
 bt_worker_t *bt_worker_ref(bt_worker_t *w);
 void bt_worker_unref(bt_worker_t *w); /* NULL is fine; from any thread */
 
-/* health UP, not draining, breaker allows, and (prefill, decode) a connector that is not refused. */
+/* health UP, not draining, breaker allows, and (prefill, decode) a connector that is not refused and, where it is steered, all
+ * its agents here. */
 bool bt_worker_usable(const bt_worker_t *w, uint64_t now_ms);
-/* One word why it is not usable ("down", "starting", "draining", "scaling", "breaker_open", "unknown_connector"), or NULL. */
+/* One word why it is not usable ("down", "starting", "draining", "scaling", "breaker_open", "unknown_connector",
+ * "no_agent"), or NULL. */
 const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms);
-/* Would be usable if only its connector were not refused. */
+/* Would be usable if only its connector were not refused and its agents were here. */
 bool bt_worker_is_healthy(const bt_worker_t *w, uint64_t now_ms);
 bool bt_worker_serves_model(const bt_worker_t *w, bt_str_t model); /* true when it lists none */
 /* Copies the address; false when there is none yet (name not resolved). */
 bool bt_worker_get_addr(bt_worker_t *w, struct sockaddr_storage *addr_p);
 void bt_worker_set_addr(bt_worker_t *w, const struct sockaddr_storage *addr);
+/* Is there another gateway whose load may be told? Set by core/share. Then values of the ledger are a moment old, all gateways see
+ * the same least loaded worker, and near-equals must be chosen among by chance. */
+extern _Atomic bool bt_worker_has_others;
+static inline bool bt_worker_is_shared(void)
+{
+    return atomic_load_explicit(&bt_worker_has_others, memory_order_relaxed);
+}
+/* Ledgers that differ by less than an eighth of what others have on a worker, on average, count as equal. */
+#define BT_WORKER_NEAR 8
+/* What is on it by all that is known: our own ledger, exact, and what other gateways have told, a moment old. */
+static inline int64_t bt_worker_tokens(const bt_worker_t *w, enum bt_phase phase)
+{
+    return atomic_load_explicit(&w->tokens[phase], memory_order_relaxed) +
+           atomic_load_explicit(&w->others_tokens[phase], memory_order_relaxed);
+}
+static inline int64_t bt_worker_requests(const bt_worker_t *w, enum bt_phase phase)
+{
+    return atomic_load_explicit(&w->requests[phase], memory_order_relaxed) +
+           atomic_load_explicit(&w->others_requests[phase], memory_order_relaxed);
+}
 /* Exponential moving average with weight 1/8. */
 void bt_worker_note_ttft(bt_worker_t *w, uint64_t us);
 void bt_worker_note_tpot(bt_worker_t *w, uint64_t us);

@@ -286,7 +286,13 @@ static int try_bind(const char *flag, const char *host, unsigned port, char *err
 int bt_config_check_ports(const bt_config_t *c, char *err, size_t err_size)
 {
     int rc = try_bind("port", c->host, c->port, err, err_size);
-    return rc < 0 ? rc : try_bind("admin-port", c->admin_host, c->admin_port, err, err_size);
+    if (rc == 0)
+        rc = try_bind("admin-port", c->admin_host, c->admin_port, err, err_size);
+    if (rc == 0 && bt_config_has_transfer(c))
+        rc = try_bind("transfer-port", c->transfer_host, c->transfer_port, err, err_size);
+    if (rc == 0 && bt_config_has_registry(c))
+        rc = try_bind("registry-port", c->registry_host, c->registry_port, err, err_size);
+    return rc;
 }
 
 /* ---- describing ---- */
@@ -339,6 +345,12 @@ void bt_config_describe(const bt_config_t *c, bt_text_t *out)
     bt_text_printf(out, "ok\nclients %s:%u, admin %s:%u%s, %u loops\n", c->host, c->port,
                    c->admin_host, c->admin_port,
                    c->admin_metrics_only ? " (only /metrics: no --admin-api-key)" : "", c->loops);
+    if (bt_config_has_transfer(c))
+        bt_text_printf(out, "transfer agents %s:%u%s\n", c->transfer_host, c->transfer_port,
+                       c->transfer_token != NULL ? ", with a token" : "");
+    if (bt_config_has_registry(c))
+        bt_text_printf(out, "SGLang's registry %s:%u\n", c->registry_host, c->registry_port);
+    bt_config_describe_shared(c, out);
     if (build_fleet(c, &registry, err, sizeof err) < 0)
         return;
     const bt_fleet_t *fleet = bt_registry_current(registry);

@@ -27,6 +27,8 @@ int bt_config_init(bt_config_t *c)
     *c = (bt_config_t){
         .port = 30000,
         .admin_port = 29000,
+        .transfer_port = UINT_MAX,
+        .registry_port = UINT_MAX,
         .drain_ms = 180000,
         .log_level = BT_LOG_INFO,
         .access_log = true,
@@ -34,6 +36,8 @@ int bt_config_init(bt_config_t *c)
         .record_max_bytes = (uint64_t) 256 << 20,
         .debug_headers = true,
         .policy_wait_ms = 1000,
+        .share_interval_ms = 100,
+        .share_expiry_ms = 2000,
         .upstream = {.idle_timeout_ms = 4000, .idle_max = 256},
     };
     bt_server_config_defaults(&c->server);
@@ -42,6 +46,8 @@ int bt_config_init(bt_config_t *c)
     init_pool(&c->defaults);
     int rc = set_text(&c->host, "127.0.0.1");
     rc |= set_text(&c->admin_host, "127.0.0.1");
+    rc |= set_text(&c->transfer_host, "127.0.0.1");
+    rc |= set_text(&c->registry_host, "127.0.0.1");
     rc |= set_text(&c->health_path, "/health");
     if (rc == 0)
         return 0;
@@ -100,6 +106,7 @@ void bt_config_fini(bt_config_t *c)
     free(c->pools);
     fini_pool(&c->defaults);
     bt_keys_free(c->client_keys);
+    free(c->redis_password);
     free(c->file);
     *c = (bt_config_t){0};
 }

@@ -13,6 +13,7 @@
 #include "cluster/monitor.h"
 #include "dispatch/dispatcher.h"
 #include "http/server.h"
+#include "state/store.h"
 
 #define BT_CONFIG_PROXY_PATHS_MAX 16
 #define BT_CONFIG_RECORD_HEADERS_MAX 16
@@ -38,8 +39,10 @@ typedef struct bt_config_pool {
 typedef struct bt_config {
     char *file; /* the configuration file, NULL = none */
     /* listeners */
-    char *host, *admin_host;
-    unsigned port, admin_port; /* 0 = any */
+    char *host, *admin_host, *transfer_host, *registry_host;
+    unsigned port, admin_port;             /* 0 = any */
+    unsigned transfer_port, registry_port; /* likewise; UINT_MAX = not said: off */
+    char *transfer_token;
     char *admin_api_key;
     bool admin_metrics_only; /* derived: beyond loopback without a key */
     /* process */
@@ -68,6 +71,13 @@ typedef struct bt_config {
     uint64_t stream_keepalive_ms;
     unsigned max_concurrent;
     bt_upstream_config_t upstream;
+    /* shared state */
+    char *redis_url, *redis_username, *redis_password_file;
+    char *redis_tls_ca, *redis_tls_cert, *redis_tls_key;
+    char *redis_password; /* derived: of the file, or of the environment */
+    char *fleet_name, *replica_name;
+    uint64_t share_interval_ms, share_expiry_ms;
+    bt_store_config_t store; /* derived; borrows from above */
     /* parts that are handed on as they are */
     bt_server_config_t server;
     bt_monitor_config_t monitor;
@@ -105,9 +115,16 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size);
 /* What the pool (NULL: the first) says about a worker that says nothing: connector, engine, bootstrap port, lease. */
 int bt_config_complete_worker(const bt_config_t *c, const char *pool, bt_worker_spec_t *spec,
                               char *err, size_t err_size);
+/* shared.c: what is said about the store. */
+int bt_config_finish_shared(bt_config_t *c, char *err, size_t err_size);
+void bt_config_describe_shared(const bt_config_t *c,
+                               bt_text_t *out); /* nothing without --redis-url */
 /* Keys of the file, one a line, # comments; NULL-terminated array. */
 int bt_keys_read(const char *path, char ***keys_p, char *err, size_t err_size);
 void bt_keys_free(char **keys);
 bool bt_host_is_loopback(const char *host);
+/* Is there a port for transfer agents, for SGLang's registry? */
+bool bt_config_has_transfer(const bt_config_t *c);
+bool bt_config_has_registry(const bt_config_t *c);
 
 #endif

@@ -111,8 +111,11 @@ int bt_config_complete_worker(const bt_config_t *c, const char *pool, bt_worker_
     return 0; /* the registry refuses a pool that is not there */
 }
 
-static const char *refusal_of(const bt_worker_spec_t *spec)
+/* Why this worker can't take part in a pair, or NULL. */
+static const char *refusal_of(const bt_config_t *c, const bt_worker_spec_t *spec)
 {
+    static const char no_hub[] =
+        "the gateway opens its rooms, at agents that come to it: add --transfer-port PORT";
     bt_str_t children[BT_WORKER_CHILDREN_MAX];
     enum bt_capability cap;
     const char *dialect, *why = NULL;
@@ -120,6 +123,8 @@ static const char *refusal_of(const bt_worker_spec_t *spec)
         children[i] = bt_str(spec->children[i]);
     bt_capability_derive(spec->engine, bt_str(spec->connector), children, spec->child_count,
                          bt_str(spec->dispatch_profile), &cap, &dialect, &why);
+    if (why == NULL && bt_capability_is_steered(dialect) && !bt_config_has_transfer(c))
+        why = no_hub;
     return why;
 }
 
@@ -145,7 +150,7 @@ static int check_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsi
                              pool->origins[i][0] == '-' ? no_connector
                                                         : "missing: name the engine's KV connector",
                              err, err_size);
-    const char *refusal = refusal_of(spec);
+    const char *refusal = refusal_of(c, spec);
     if (refusal == NULL)
         return 0;
     snprintf(said, sizeof said, "%s \"%.100s\": %s",
@@ -205,14 +210,49 @@ static int finish_pools(bt_config_t *c, char *err, size_t err_size)
 
 /* ---- the rest ---- */
 
+bool bt_config_has_transfer(const bt_config_t *c)
+{
+    return c->transfer_port != UINT_MAX;
+}
+
+bool bt_config_has_registry(const bt_config_t *c)
+{
+    return c->registry_port != UINT_MAX;
+}
+
 static int check_listeners(const bt_config_t *c, char *err, size_t err_size)
 {
-    if (c->port == 0 || c->port != c->admin_port || strcmp(c->host, c->admin_host) != 0)
+    const struct {
+        const char *flag, *what, *others, *host;
+        unsigned port;
+    } all[] = {
+        {"port", "client", "", c->host, c->port},
+        {"admin-port", "admin", " (--admin-port, --prometheus-port)", c->admin_host, c->admin_port},
+        {"transfer-port", "transfer", "", c->transfer_host, c->transfer_port},
+        {"registry-port", "registry", "", c->registry_host, c->registry_port},
+    };
+    for (unsigned i = 1; i < sizeof all / sizeof all[0]; i++)
+        for (unsigned k = 0; k < i; k++) {
+            const bool is_fixed = all[i].port != 0 && all[i].port != UINT_MAX;
+            if (!is_fixed || all[i].port != all[k].port || strcmp(all[i].host, all[k].host) != 0)
+                continue;
+            snprintf(err, err_size, "--%s: %u is the %s port already; choose another%s",
+                     all[i].flag, all[i].port, all[k].what, all[i].others);
+            return BT_E_CONFIG;
+        }
+    return 0;
+}
+
+/* Whoever may speak to agents makes engines write their memory where he wants. */
+static int check_transfer(const bt_config_t *c, char *err, size_t err_size)
+{
+    if (!bt_config_has_transfer(c) || c->transfer_token != NULL ||
+        bt_host_is_loopback(c->transfer_host))
         return 0;
     snprintf(err, err_size,
-             "--admin-port: %u is the client port already; choose another (--admin-port, "
-             "--prometheus-port)",
-             c->admin_port);
+             "--transfer-host: %.120s is beyond loopback, where everybody could pass for an "
+             "engine's agent; give --transfer-token TOKEN to both",
+             c->transfer_host);
     return BT_E_CONFIG;
 }
 
@@ -371,6 +411,8 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
     if (rc == 0)
         rc = check_listeners(c, err, err_size);
     if (rc == 0)
+        rc = check_transfer(c, err, err_size);
+    if (rc == 0)
         rc = check_dev(c, err, err_size);
     if (rc == 0)
         rc = check_proxy_paths(c, err, err_size);
@@ -380,6 +422,8 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
         rc = check_http_hosts(c, err, err_size);
     if (rc == 0)
         rc = check_params(c, err, err_size);
+    if (rc == 0)
+        rc = bt_config_finish_shared(c, err, err_size);
     if (rc < 0)
         return rc;
     if (c->client_keys_file != NULL &&

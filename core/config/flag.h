@@ -18,6 +18,7 @@ enum bt_flag_group {
     BT_GROUP_DECIDE,
     BT_GROUP_DEADLINE,
     BT_GROUP_HEALTH,
+    BT_GROUP_SHARE,
     BT_GROUP_LIMIT,
     BT_GROUP_SECURITY,
     BT_GROUP_LOG,

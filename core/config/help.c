@@ -82,6 +82,8 @@ void bt_help_overview(bt_text_t *out)
              "then a summary\n"
              "  baton policy new NAME             writes a policy of your own; policy check, "
              "test, bench, list: help policy\n"
+             "  baton fleet status                gateways that share a Redis; policy push, "
+             "workers add, ...: help fleet\n"
              "  baton replay --policy FILE RECORDS  recorded decisions, taken again by another "
              "policy: help replay\n"
              "  baton kv-bench --backend shm|tcp  measures the KV transfer library: help kv-bench\n"

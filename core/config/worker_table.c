@@ -42,7 +42,7 @@ const bt_worker_key_t bt_worker_keys[] = {
       .list_max = BT_WORKER_CHILDREN_MAX},
      "of MultiConnector, in order"},
     {"dispatch_profile", TEXT(dispatch_profile),
-     "handoff or bootstrap, where the connector says nothing"},
+     "handoff, bootstrap or baton, where the connector says nothing"},
     {"bootstrap_port",
      {.kind = BT_KNOB_PORT, .offset = AT(bootstrap_port)},
      "SGLang's bootstrap or NIXL's side channel"},

@@ -81,6 +81,7 @@ bt_policy_request_t bt_consult_describe(bt_request_t *r)
         .n = r->intent.n,
         .prompt_bytes = r->intent.prompt_bytes,
         .prompt_tokens = r->prompt_tokens,
+        .max_tokens = r->intent.max_tokens,
         .prompt = r->intent.prompt != NULL ? r->intent.prompt->value : BT_STR_NULL,
         .klass = bt_str(r->record.klass != NULL ? r->record.klass : ""),
     };

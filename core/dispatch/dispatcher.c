@@ -117,9 +117,52 @@ bt_upstream_t *bt_dispatcher_upstream(bt_dispatcher_t *d, bt_worker_t *w)
 
 /* ---- life ---- */
 
+int bt_dispatcher_set_store(bt_dispatcher_t *d, bt_store_client_t *client)
+{
+    bt_quota_room_free(d->quotas);
+    d->quotas = NULL;
+    d->store = NULL;
+    if (client == NULL)
+        return 0;
+    int rc = bt_quota_room_new(&d->quotas, d->gate->quotas, client, d->loop);
+    if (rc == 0)
+        d->store = client;
+    return rc;
+}
+
+bt_wait_room_t bt_dispatcher_wait_room(const bt_dispatcher_t *d)
+{
+    return (bt_wait_room_t){.loop = d->loop,
+                            .store = d->store,
+                            .quotas = d->quotas,
+                            .space = d->gate->space,
+                            .replica = d->gate->replica};
+}
+
+static void on_send(void *user, const bt_want_t *want)
+{
+    const bt_wait_room_t room = bt_dispatcher_wait_room(user);
+
+    bt_wait_store_send(&room, want);
+}
+
+/* What pure hooks write of the fleet's state leaves by this loop's client. */
+static void set_senders(bt_dispatcher_t *d)
+{
+    const bt_generation_t *g = d->generations.serving;
+
+    for (unsigned i = 0; g != NULL && i < g->bundle->pool_count; i++) {
+        bt_policy_t *const all[] = {g->pools[i].both, g->pools[i].prefill, g->pools[i].decode};
+        for (unsigned slot = 0; slot < BT_SLOT_COUNT; slot++)
+            if (all[slot] != NULL)
+                bt_policy_set_sender(all[slot], on_send, d);
+    }
+}
+
 void bt_dispatcher_commit(bt_dispatcher_t *d)
 {
     bt_generations_commit(&d->generations);
+    set_senders(d);
     bt_observer_refresh(&d->observer);
 }
 
@@ -175,6 +218,7 @@ void bt_dispatcher_free(bt_dispatcher_t *d)
             bt_upstream_free(d->upstreams[i].up);
     free(d->upstreams);
     bt_observer_fini(&d->observer);
+    (void) bt_dispatcher_set_store(d, NULL);
     bt_generations_fini(&d->generations);
     free_candidates(d->candidates, d->pool_count + BT_MODEL_SETS);
     bt_fleet_unref(d->fleet);

@@ -21,6 +21,7 @@
 #include "http/server.h"
 #include "script/dialect.h"
 #include "script/policy.h"
+#include "state/store.h"
 
 typedef struct bt_dispatch_config {
     bool debug_headers; /* x-baton-* answer headers */
@@ -60,12 +61,23 @@ typedef struct bt_gate {
     bt_policy_errors_t policy_errors; /* read by whoever takes a young generation back */
     bt_record_config_t record;        /* set before the loops run; borrowed strings */
     bt_recorder_t *recorder;          /* borrowed; NULL = no file */
+    struct bt_transfer *transfer;     /* the hub of steered rooms; borrowed; NULL = off */
+    const bt_store_t *store; /* /readiness says how it is; borrowed; NULL = nothing to say */
+    /* Another replica may have the request with this id. From any loop; NULL = there are none. */
+    void (*cancel_elsewhere)(void *user, bt_str_t id);
+    void *cancel_elsewhere_user;
+    const char *
+        space; /* of this fleet's keys in the store; borrowed; NULL = no store, nothing is shared */
+    const char *replica;      /* who takes leases; borrowed, set with space */
+    struct bt_quotas *quotas; /* behind baton.shared.take; borrowed, set with space */
 } bt_gate_t;
 
 int bt_gate_init(bt_gate_t *gate, const bt_dispatch_config_t *config);
 void bt_gate_fini(bt_gate_t *gate);
-/* Cancels the request with this id (ours, or the client's rid) on whichever loop it lives. Returns before it has happened. */
+/* Cancels the request with this id (ours, or the client's rid) on whichever loop it lives; found on none, on whichever replica.
+ * Returns before it has happened. */
 void bt_gate_cancel(bt_gate_t *gate, bt_str_t id);
+void bt_gate_cancel_here(bt_gate_t *gate, bt_str_t id); /* not elsewhere: another replica asks */
 /* Is this header set allowed in by --client-api-keys-file? Constant time in the length of each key. */
 bool bt_gate_authorized(const bt_gate_t *gate, const bt_head_t *head);
 /* Does the head carry --admin-api-key? False when there is no such key. */
@@ -90,6 +102,9 @@ typedef struct bt_dispatcher {
     bt_loop_t *loop;
     bt_gate_t *gate;
     bt_fleet_t *fleet; /* reference */
+    bt_store_client_t
+        *store; /* this loop's; borrowed; NULL = nothing is shared: bt_dispatcher_set_store */
+    bt_quota_room_t *quotas; /* with store */
     bt_dialects_t *dialects;
     bt_generations_t generations; /* of the policies */
     bt_observer_t observer;
@@ -115,6 +130,9 @@ int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_gate_t *gate, c
 /* The policies of its pools come by d->generations; a pool that has none is served by the built-in choice. On failure nothing
  * changes. Takes its own reference. */
 int bt_dispatcher_set_fleet(bt_dispatcher_t *d, bt_fleet_t *fleet, char *err, size_t err_size);
+/* Before the loop runs, and after gate->space, replica and quotas are set: what hooks ask of the fleet's state goes to this client, which is borrowed until NULL is
+ * given, on the loop or after it. */
+int bt_dispatcher_set_store(bt_dispatcher_t *d, bt_store_client_t *client);
 /* What d->generations has prepared serves from here on. */
 void bt_dispatcher_commit(bt_dispatcher_t *d);
 /* No live requests and no errands may be left (see bt_dispatcher_idle), except after bt_dispatcher_cancel_all. */
@@ -128,7 +146,7 @@ extern const bt_server_ops_t bt_dispatcher_server_ops;
 bt_upstream_t *bt_dispatcher_upstream(bt_dispatcher_t *d, bt_worker_t *w);
 
 /* What /readiness says, as JSON; true = some pool has a usable topology and we are not draining. fleet may be NULL. */
-bool bt_readiness_describe(const bt_fleet_t *fleet, bool draining, bt_text_t *out);
+bool bt_readiness_describe(const bt_fleet_t *fleet, const bt_gate_t *gate, bt_text_t *out);
 /* One row of the live list, for the admin API; text is JSON objects joined by commas. Runs on the dispatcher's loop. */
 void bt_dispatcher_describe(bt_dispatcher_t *d, bt_text_t *out);
 /* Cancels by request id; true when it was found on this loop. */

@@ -25,9 +25,14 @@ static const struct bt_pool_policies *asked(bt_request_t *r)
 
 void bt_entry_end(bt_request_t *r)
 {
-    bt_wait_free(&r->entry->wait);
-    bt_policy_run_drop(&r->entry->run);
-    bt_policy_vars_drop(&r->entry->vars);
+    struct bt_entry *e = r->entry;
+
+    bt_wait_free(&e->wait);
+    bt_policy_run_drop(&e->run);
+    r->kept_count = bt_policy_vars_kept(&e->vars, r->kept);
+    if (r->kept_count > 0 && r->policies == NULL) /* nobody has planned, but it wants to hear */
+        r->policies = bt_arena_str(&r->arena, bt_str(e->policies->bundle->name)).p;
+    bt_policy_vars_drop(&e->vars);
     r->entry = NULL;
 }
 
@@ -48,11 +53,15 @@ static void on_wait(bt_wait_t *wait, const bt_want_answer_t *answer)
 /* 1: it waits. Else what the hook came to. */
 static int wait_for(bt_request_t *r)
 {
+    const bt_wait_room_t room = bt_dispatcher_wait_room(r->d);
     struct bt_entry *e = r->entry;
-    bt_want_answer_t refused = {0};
+    bt_want_answer_t refused = {0}, answer;
+    bt_store_reply_t reply;
 
     if (!e->is_late) {
-        refused.rc = bt_wait_start(&e->wait, r->d->loop, &e->run.want, e->until_ms, on_wait, r);
+        if (bt_wait_store_now(&room, &e->run.want, &answer, &reply))
+            return bt_policy_resume(&e->run, &answer);
+        refused.rc = bt_wait_start(&e->wait, &room, &e->run.want, e->until_ms, on_wait, r);
         if (refused.rc == 0)
             return 1;
         e->is_late = true; /* one that asks for what cannot be had must not spin */

@@ -65,31 +65,63 @@ bool bt_gate_is_admin(const bt_gate_t *gate, const bt_head_t *head)
     return gate->config.admin_key != NULL && keys_equal(gate->config.admin_key, key_given(head));
 }
 
-struct cancel_letter {
-    bt_msg_t msg;
-    bt_dispatcher_t *d;
+/* One for all loops: the last that looks frees it, and says elsewhere what nobody here has found. */
+struct cancel {
+    bt_gate_t *gate;
+    bool may_be_elsewhere;
+    _Atomic unsigned waiting;
+    _Atomic bool is_found;
     size_t n;
-    char id[];
+    char *id;
+    struct cancel_letter {
+        bt_msg_t msg;
+        struct cancel *cancel;
+        bt_dispatcher_t *d;
+    } letters[];
 };
 
 static void on_cancel(bt_loop_t *loop, bt_msg_t *msg)
 {
     struct cancel_letter *letter = bt_container_of(msg, struct cancel_letter, msg);
+    struct cancel *c = letter->cancel;
+    bt_gate_t *gate = c->gate;
+    const bt_str_t id = {c->id, c->n};
 
     (void) loop;
-    (void) bt_dispatcher_cancel(letter->d, (bt_str_t){letter->id, letter->n});
-    free(letter);
+    if (bt_dispatcher_cancel(letter->d, id))
+        atomic_store(&c->is_found, true);
+    if (atomic_fetch_sub(&c->waiting, 1) > 1)
+        return;
+    if (c->may_be_elsewhere && !atomic_load(&c->is_found) && gate->cancel_elsewhere != NULL)
+        gate->cancel_elsewhere(gate->cancel_elsewhere_user, id);
+    free(c);
+}
+
+static void cancel(bt_gate_t *gate, bt_str_t id, bool may_be_elsewhere)
+{
+    const unsigned count = gate->dispatcher_count;
+    struct cancel *c = calloc(1, sizeof(*c) + count * sizeof(c->letters[0]) + id.n);
+
+    if (c == NULL)
+        return;
+    *c = (struct cancel){.gate = gate, .may_be_elsewhere = may_be_elsewhere, .n = id.n};
+    atomic_init(&c->waiting, count);
+    c->id = (char *) &c->letters[count];
+    memcpy(c->id, id.p, id.n);
+    for (unsigned i = 0; i < count; i++)
+        c->letters[i] = (struct cancel_letter){.cancel = c, .d = gate->dispatchers[i]};
+    if (count == 0)
+        free(c);
+    for (unsigned i = 0; i < count; i++) /* the last one may free it */
+        bt_loop_post(gate->dispatchers[i]->loop, &c->letters[i].msg, on_cancel);
 }
 
 void bt_gate_cancel(bt_gate_t *gate, bt_str_t id)
 {
-    for (unsigned i = 0; i < gate->dispatcher_count; i++) {
-        struct cancel_letter *letter = malloc(sizeof(*letter) + id.n);
-        if (letter == NULL)
-            return;
-        letter->d = gate->dispatchers[i];
-        letter->n = id.n;
-        memcpy(letter->id, id.p, id.n);
-        bt_loop_post(letter->d->loop, &letter->msg, on_cancel);
-    }
+    cancel(gate, id, true);
+}
+
+void bt_gate_cancel_here(bt_gate_t *gate, bt_str_t id)
+{
+    cancel(gate, id, false);
 }

@@ -132,6 +132,16 @@ static int read_count(bt_intent_t *intent, const bt_json_item_t *item, const cha
     return 0;
 }
 
+/* What is no count is the engine's to refuse. The first that is said holds. */
+static void read_max_tokens(bt_intent_t *intent, const bt_json_item_t *item)
+{
+    int64_t n;
+
+    if (intent->max_tokens == 0 && item != NULL && item->type == BT_JSON_NUMBER &&
+        bt_json_i64(item->value, &n) == 0 && n > 0)
+        intent->max_tokens = (uint64_t) n;
+}
+
 static void read_seed(bt_intent_t *intent, const bt_json_item_t *item)
 {
     intent->has_seed = item != NULL && item->type == BT_JSON_NUMBER &&
@@ -183,6 +193,8 @@ static int read_sampling(bt_intent_t *intent, const char **why_p)
     if (rc < 0)
         return rc;
     if (intent->route == BT_ROUTE_GENERATE || intent->route == BT_ROUTE_TOKENS) {
+        read_max_tokens(intent, &found[3]);
+        read_max_tokens(intent, &found[4]);
         rc = read_count(intent, &found[0], why_p);
         read_seed(intent, found[1].type != BT_JSON_NONE ? &found[1] : &found[2]);
         if (is_given(&found[6]) && found[6].type != BT_JSON_NONE)
@@ -336,6 +348,9 @@ int bt_intent_read(bt_intent_t *intent, bt_arena_t *arena, enum bt_route route, 
     intent->client_rid = unescaped(arena, bt_body_find(&intent->body, BT_STR("rid")));
     intent->stream = is_true(bt_body_find(&intent->body, BT_STR("stream")));
     read_seed(intent, bt_body_find(&intent->body, BT_STR("seed")));
+    read_max_tokens(intent, bt_body_find(&intent->body, BT_STR("max_completion_tokens")));
+    read_max_tokens(intent, bt_body_find(&intent->body, BT_STR("max_tokens")));
+    read_max_tokens(intent, bt_body_find(&intent->body, BT_STR("max_output_tokens")));
     if (route != BT_ROUTE_GENERATE)
         rc = read_count(intent, bt_body_find(&intent->body, BT_STR("n")), why_p);
     if (rc == 0)

@@ -29,6 +29,7 @@ typedef struct bt_intent {
         *prompt; /* prompt | text | input_ids | messages | input | token_ids; NULL = none */
     unsigned prompt_count; /* 0 = one scalar prompt; k = a list of k prompts */
     uint64_t prompt_bytes; /* raw bytes of the prompt value */
+    uint64_t max_tokens;   /* of one sample, as the client limits it; 0 = it does not */
     uint64_t prompt_ids;   /* number of ids where ids were given, else 0 */
     bool has_seed;
     int64_t seed;

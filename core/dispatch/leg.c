@@ -97,6 +97,14 @@ static enum bt_json_type member_type(const void *user, bt_str_t key)
     return item != NULL ? item->type : BT_JSON_NONE;
 }
 
+/* What a steered room is called at this leg's engine. */
+static const uint64_t *room_of(const bt_leg_t *leg)
+{
+    const bt_attempt_kv_t *kv = &leg->attempt->kv;
+
+    return leg->role == BT_LEG_PREFILL ? &kv->source_room : &kv->room;
+}
+
 /* Asks the dialect. 0, or < 0 with f filled. */
 static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_failure_t *f)
 {
@@ -110,8 +118,8 @@ static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_fa
         .path = r->path,
         .request_id = bt_str(a->id),
         .rid = bt_str(a->rid),
-        .rooms = a->rooms,
-        .room_count = a->room_count,
+        .rooms = a->kv.room != 0 ? room_of(leg) : a->rooms,
+        .room_count = a->kv.room != 0 ? 1 : a->room_count,
         .prompt_count = task->prompt_count,
         .stream = r->intent.stream,
         .body = r->intent.body.text,

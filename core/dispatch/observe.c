@@ -112,6 +112,14 @@ static const char *kind_of(const bt_request_t *r)
                : "failed";
 }
 
+/* What the request kept comes with the first of its events. */
+static void note_kept(bt_policy_event_t *event, bt_request_t *r)
+{
+    event->kept_count = r->kept_count;
+    memcpy(event->kept, r->kept, r->kept_count * sizeof(r->kept[0]));
+    r->kept_count = 0;
+}
+
 static void note_task(bt_observer_t *o, bt_request_t *r, const bt_task_t *task, uint64_t us)
 {
     const bt_policy_request_t q = bt_consult_describe(r);
@@ -130,10 +138,11 @@ static void note_task(bt_observer_t *o, bt_request_t *r, const bt_task_t *task, 
         .failure = r->fail_name != NULL ? r->fail_name : "",
         .scope = a != NULL && a->fail_rc != 0 ? bt_scope_name(bt_err_scope(a->fail_rc)) : "",
         .prompt_tokens = task->prompt_tokens,
-        .output_tokens = a != NULL ? a->legs[1].events : 0,
+        .output_tokens = a != NULL ? bt_usage_tokens(&a->legs[1]) : 0,
         .ttft_ms = r->first_byte_us != 0 ? (double) (r->first_byte_us - r->start_us) / 1000.0 : 0,
         .total_ms = (double) us / 1000.0,
     };
+    note_kept(&e->event, r);
     if (a != NULL && a->legs[1].worker != NULL) {
         e->event.prefill = a->legs[0].worker != NULL ? a->legs[0].worker->id : 0;
         e->event.decode = a->legs[1].worker->id;
@@ -148,7 +157,9 @@ void bt_observe_request(bt_request_t *r, uint64_t us)
         return;
     if (o->events == NULL)
         o->events = malloc(BT_OBSERVE_MAX * sizeof(*o->events));
-    for (unsigned i = 0; i < r->task_count; i++) {
+    /* A request that never came to a task is told of where its policy kept something of it. */
+    const unsigned count = r->task_count == 0 && r->kept_count > 0 ? 1 : r->task_count;
+    for (unsigned i = 0; i < count; i++) {
         if (o->events == NULL) {
             bt_stats_inc(&r->d->stats, observed_dropped);
             continue;
@@ -206,8 +217,14 @@ static void go_on(struct bt_ticking *t, int rc)
     bt_dispatcher_t *d = t->observer->d;
 
     while (rc == 1 && !t->is_late) {
-        bt_want_answer_t refused = {0};
-        refused.rc = bt_wait_start(&t->wait, d->loop, &t->run.want, t->until_ms, on_wait, t);
+        const bt_wait_room_t room = bt_dispatcher_wait_room(d);
+        bt_want_answer_t refused = {0}, answer;
+        bt_store_reply_t reply;
+        if (bt_wait_store_now(&room, &t->run.want, &answer, &reply)) {
+            rc = bt_policy_resume(&t->run, &answer);
+            continue;
+        }
+        refused.rc = bt_wait_start(&t->wait, &room, &t->run.want, t->until_ms, on_wait, t);
         if (refused.rc == 0)
             return;
         t->is_late = true; /* as in entry.c: told once */

@@ -136,14 +136,52 @@ static bool was_tried(const bt_task_t *task, const bt_worker_t *w)
 
 static int64_t load_of(const bt_worker_t *w, enum bt_phase phase)
 {
-    return atomic_load_explicit(&w->tokens[phase], memory_order_relaxed) +
-           64 * atomic_load_explicit(&w->requests[phase], memory_order_relaxed);
+    return bt_worker_tokens(w, phase) + 64 * bt_worker_requests(w, phase);
+}
+
+/* Where other gateways' loads are part of it, all gateways see the same least loaded worker: so much may lie between those that
+ * are chosen among by chance. */
+static int64_t slack_of(const bt_worker_set_t *set, enum bt_phase phase)
+{
+    int64_t sum = 0;
+
+    if (!bt_worker_is_shared() || set->count == 0)
+        return 0;
+    for (unsigned i = 0; i < set->count; i++)
+        sum +=
+            atomic_load_explicit(&set->items[i]->others_tokens[phase], memory_order_relaxed) +
+            64 * atomic_load_explicit(&set->items[i]->others_requests[phase], memory_order_relaxed);
+    return sum / set->count / BT_WORKER_NEAR;
+}
+
+static bool fits(bt_request_t *r, bt_worker_t *w, bt_worker_t *partner)
+{
+    if (partner == NULL)
+        return true;
+    return (partner->spec.role == BT_ROLE_DECODE ? pair_refusal(r, w, partner)
+                                                 : pair_refusal(r, partner, w)) == NULL;
+}
+
+static bt_worker_t *any_near(bt_request_t *r, const bt_task_t *task, const bt_worker_set_t *set,
+                             enum bt_phase phase, bt_worker_t *partner, int64_t most)
+{
+    bt_worker_t *best = NULL;
+    unsigned near = 0;
+
+    for (unsigned i = 0; i < set->count; i++) {
+        bt_worker_t *w = set->items[i];
+        if (load_of(w, phase) <= most && !was_tried(task, w) && fits(r, w, partner) &&
+            bt_rand_below(++near) == 0)
+            best = w;
+    }
+    return best;
 }
 
 static bt_worker_t *least(bt_request_t *r, const bt_task_t *task, const bt_worker_set_t *set,
                           enum bt_phase phase, bt_worker_t *partner)
 {
-    bt_worker_t *best = NULL;
+    const int64_t slack = slack_of(set, phase);
+    bt_worker_t *best = NULL, *near;
     int64_t best_load = 0;
     unsigned start =
         set->count != 0 ? (unsigned) bt_rand_below(set->count) : 0; /* ties fall evenly */
@@ -151,13 +189,15 @@ static bt_worker_t *least(bt_request_t *r, const bt_task_t *task, const bt_worke
     for (unsigned k = 0; k < set->count; k++) {
         bt_worker_t *w = set->items[(start + k) % set->count];
         int64_t load = load_of(w, phase);
-        if (was_tried(task, w) || (best != NULL && load >= best_load) ||
-            (partner != NULL && pair_refusal(r, partner, w) != NULL))
+        if (was_tried(task, w) || (best != NULL && load >= best_load) || !fits(r, w, partner))
             continue;
         best = w;
         best_load = load;
     }
-    return best;
+    if (best == NULL || slack == 0)
+        return best;
+    near = any_near(r, task, set, phase, partner, best_load + slack);
+    return near != NULL ? near : best; /* loads move while they are read */
 }
 
 static bool pair_exists_for(bt_request_t *r, const bt_task_t *task, bt_worker_t *p,
@@ -319,4 +359,30 @@ bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill)
         return NULL;
     w = least(r, task, &v.decode, BT_PHASE_DECODE, prefill);
     return w;
+}
+
+/* The policy's alternates come first, whatever decode they name: the one that waits is not exchanged. */
+bool bt_plan_other_prefill(bt_task_t *task, const bt_pair_t *pair, bt_pair_t *pair_p)
+{
+    bt_request_t *r = task->request;
+    bt_pair_t next = *pair;
+    struct choice_view v;
+
+    if (shape(r, &v) != BT_TOPOLOGY_PAIR)
+        return false;
+    for (unsigned i = 0; i < task->choice.alternate_count; i++) {
+        next.prefill = task->choice.alternates[i].prefill;
+        next.prefill_rank = task->choice.alternates[i].prefill_rank;
+        if (next.prefill == NULL || was_tried(task, next.prefill) ||
+            !in_set(&v.prefill, next.prefill) || !fits(r, next.prefill, pair->decode))
+            continue;
+        *pair_p = next;
+        return true;
+    }
+    next.prefill = least(r, task, &v.prefill, BT_PHASE_PREFILL, pair->decode);
+    next.prefill_rank = -1;
+    if (next.prefill == NULL)
+        return false;
+    *pair_p = next;
+    return true;
 }

@@ -102,10 +102,10 @@ static void fill_row(bt_request_t *r, struct bt_record_row *row, const bt_worker
         .zone = copy(r, w->spec.zone),
         .labels = copy(r, w->spec.labels),
         .dialect = copy(r, w->dialect),
-        .prefill_tokens = load_i64(&w->tokens[BT_PHASE_PREFILL]),
-        .decode_tokens = load_i64(&w->tokens[BT_PHASE_DECODE]),
+        .prefill_tokens = bt_worker_tokens(w, BT_PHASE_PREFILL),
+        .decode_tokens = bt_worker_tokens(w, BT_PHASE_DECODE),
         .requests =
-            load_i64(&w->requests[BT_PHASE_PREFILL]) + load_i64(&w->requests[BT_PHASE_DECODE]),
+            bt_worker_requests(w, BT_PHASE_PREFILL) + bt_worker_requests(w, BT_PHASE_DECODE),
         .ttft_ema_ms = ema_ms(&w->ttft_ema_us),
         .tpot_ema_ms = ema_ms(&w->tpot_ema_us),
         .score = NAN,

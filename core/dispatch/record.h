@@ -38,7 +38,10 @@
  * attempts          of all tasks, at most 64 ("attempts_total" says how many there were, when more); "child":3 in a split
  *                   request; *_ms of an attempt count from the request's arrival: prefill_ms is when prefill was done
  * attempts[].failure, leg, status, guilty    of failed ones; status 0: no answer; guilty: who is blamed, maybe nobody
- * attempts[].swapped   [{"decode":"d1","failure":"connect"}]: decode workers that a finished prefill could not be handed to
+ * attempts[].swapped   [{"decode":"d1","failure":"connect"}]: decode workers that a finished prefill could not be handed to;
+ *                   [{"prefill":"p1","failure":"reset"}]: prefill workers that another one was taken for while decode waited
+ * attempts[].kv     {"bytes":65536,"wait_ms":30,"transfer_ms":1.2}: of steered rooms that were over before the answer; wait: from
+ *                   decode's announcement to the first byte, transfer: from there to the last, of the receiver that took longest
  * phases_ms         durations; prefill and kv_wait (from prefill's end to decode's first byte) of the last attempt of a
  *                   request that was not split; first_byte and last_byte from the arrival
  * status            0: the client left before it had one

@@ -321,12 +321,26 @@ static void put_swapped(bt_text_t *out, const bt_attempt_t *a)
     put_lit(out, "[");
     for (const struct bt_swapped *s = a->swapped; s != NULL; s = s->before) {
         put_comma(out);
-        put_lit(out, "{\"decode\":");
-        bt_text_json_str(out, bt_str(s->decode));
+        put_lit(out, "{\"");
+        bt_text_puts(out, bt_leg_role_name(s->role));
+        put_lit(out, "\":");
+        bt_text_json_str(out, bt_str(s->worker));
         put_z(out, "failure", bt_err_name(s->rc));
         put_lit(out, "}");
     }
     put_lit(out, "]");
+}
+
+/* What the hub has told of its room. */
+static void put_kv(bt_text_t *out, const bt_attempt_kv_t *kv)
+{
+    put_lit(out, ",\"kv\":{\"bytes\":");
+    put_u64(out, kv->bytes);
+    put_name(out, "wait_ms");
+    put_ms(out, kv->wait_us);
+    put_name(out, "transfer_ms");
+    put_ms(out, kv->transfer_us);
+    put_lit(out, "}");
 }
 
 static void put_attempt(bt_text_t *out, const bt_request_t *r, const bt_attempt_t *a)
@@ -348,6 +362,8 @@ static void put_attempt(bt_text_t *out, const bt_request_t *r, const bt_attempt_
         put_failure(out, a);
     if (a->swapped != NULL)
         put_swapped(out, a);
+    if (a->kv.bytes != 0 || a->kv.is_done)
+        put_kv(out, &a->kv);
     put_lit(out, "}");
 }
 

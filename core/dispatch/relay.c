@@ -122,6 +122,8 @@ static void relay(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
     note_timing(leg, events);
     if (leg->redact != NULL)
         redact(leg, p, n);
+    if (!leg->is_sse && r->d->observer.has_observe)
+        bt_usage_feed(leg, &r->arena, p, n);
     r->sink->data(leg->attempt->task, buf, p, n);
     if (leg->state == BT_LEG_RUNNING && r->sink->blocked(leg->attempt->task))
         bt_call_pause(&leg->call);
@@ -145,7 +147,7 @@ static void remember_response(bt_leg_t *leg, bt_str_t text)
             continue;
         n = item.type == BT_JSON_STRING ? bt_json_unescape(item.value, id, sizeof(id)) : -1;
         if (n > 0)
-            bt_affinity_put(r->d->gate->responses, (bt_str_t){id, (size_t) n}, leg->worker->id);
+            bt_maker_note(r, (bt_str_t){id, (size_t) n}, leg->worker);
         return;
     }
 }

@@ -73,6 +73,7 @@ void bt_request_finish(bt_request_t *r)
     r->finished = true;
     bt_timer_stop(&r->total);
     bt_timer_stop(&r->keepalive);
+    bt_maker_end(r);
     bt_consult_end(r);
     for (unsigned i = 0; i < r->task_count; i++)
         bt_task_cancel(&r->tasks[i]);
@@ -229,35 +230,6 @@ static bool read_body(bt_request_t *r)
     return false;
 }
 
-/* Follow-ups of a stored response must reach the worker that made it. */
-static bool pin_to_maker(bt_request_t *r)
-{
-    bt_str_t id = r->intent.previous_response;
-    uint64_t worker_id;
-
-    if (r->route == BT_ROUTE_RESPONSE_BY_ID) {
-        id = (bt_str_t){r->path.p + strlen("/v1/responses/"), r->path.n - strlen("/v1/responses/")};
-        for (size_t i = 0; i < id.n; i++)
-            if (id.p[i] == '/')
-                id.n = i;
-    }
-    if (id.n == 0 || (r->route != BT_ROUTE_RESPONSE_BY_ID && r->route != BT_ROUTE_RESPONSES))
-        return true;
-    worker_id = bt_affinity_get(r->d->gate->responses, id);
-    for (unsigned p = 0; worker_id != 0 && p < r->fleet->pool_count; p++)
-        for (unsigned i = 0; i < r->fleet->pools[p].all.count; i++)
-            if (r->fleet->pools[p].all.items[i]->id == worker_id) {
-                r->pinned = bt_worker_ref(r->fleet->pools[p].all.items[i]);
-                r->pool = &r->fleet->pools[p];
-                return true;
-            }
-    if (r->route == BT_ROUTE_RESPONSES)
-        return true; /* made elsewhere or long ago: any worker may know it, and says so when not */
-    bt_answer_error(r, 404, NULL, "no worker of this gateway is known to have made this response",
-                    0);
-    return false;
-}
-
 static const bt_fleet_pool_t *pool_of(const bt_fleet_t *fleet, const bt_worker_t *w)
 {
     for (unsigned p = 0; p < fleet->pool_count; p++)
@@ -400,7 +372,7 @@ static uint64_t count_tokens(const bt_request_t *r, const bt_fleet_pool_t *pool)
 }
 
 /* Rules may ask for the length before there is a pool: the model's, else the first one's tokens are as good as any. */
-static void prepare(bt_request_t *r)
+void bt_request_prepare(bt_request_t *r)
 {
     const bt_fleet_pool_t *pool = r->pool != NULL ? r->pool : bt_request_pool(r);
 
@@ -530,10 +502,7 @@ static void on_request(bt_exchange_t *x)
     if (!admit(r) || !read_body(r))
         return;
     r->fleet = bt_fleet_ref(d->fleet);
-    if (!pin_to_maker(r))
-        return;
-    prepare(r);
-    bt_entry_start(r);
+    bt_maker_find(r);
 }
 
 static void request_gone(struct bt_handler *h)

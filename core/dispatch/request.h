@@ -78,16 +78,28 @@ struct bt_leg {
     uint64_t reply_tokens;   /* bt_leg_reply_tokens */
     bool reply_overflow;
     struct bt_redact *redact; /* decode of a hand-off, plain JSON */
+    struct bt_tail *tail;     /* of an answer that is not streamed, where a policy observes */
     uint64_t first_body_us, last_body_us, events;
     char rid[36]; /* SGLang rid, "" = none */
 };
 
-/* A decode worker that got no byte of a finished hand-off, and was exchanged for another one. */
+/* A worker that was exchanged for another one within an attempt: a decode that got no byte of a finished hand-off, or a prefill
+ * whose decode waited for the first byte. */
 struct bt_swapped {
     struct bt_swapped *before;
-    const char *decode; /* name */
+    enum bt_leg_role role;
+    const char *worker; /* name */
     int rc;
 };
+
+/* A steered attempt's room at the hub (attempt_kv.c). */
+typedef struct bt_attempt_kv {
+    uint64_t room;        /* the pair's name for it, which is decode's; 0 = not open */
+    uint64_t source_room; /* prefill's: the same until another prefill takes over */
+    bool is_moving;       /* bytes have come, or it is over: no other prefill can take over */
+    bool is_done;
+    uint64_t bytes, wait_us, transfer_us; /* when it is over */
+} bt_attempt_kv_t;
 
 struct bt_attempt {
     bt_task_t *task;
@@ -97,8 +109,9 @@ struct bt_attempt {
     const bt_dialect_t *dialect; /* NULL for single */
     bt_pair_t pair;              /* references held by the legs */
     bt_leg_t legs[2];            /* [0] prefill, [1] decode or single */
-    uint64_t *rooms;
+    uint64_t *rooms;             /* all that were minted for it */
     unsigned room_count;
+    bt_attempt_kv_t kv;
     char id[BT_REQUEST_ID_MAX + 24]; /* X-Request-Id of both legs */
     char rid[36];
     uint64_t lease_until_ms; /* 0 = no clock */
@@ -195,17 +208,21 @@ struct bt_request {
     bt_generation_t *generation; /* pinned from the beginning to the first byte */
     const char
         *policies; /* which of the generation's were asked to plan: a pool's or a rule's name */
-    const char *shadow_policies; /* likewise, who planned beside */
-    struct bt_entry *entry;      /* NULL = its policy has neither admit nor route */
-    const char *pool_name;       /* of the pool that a rule or route chose; NULL = by model */
-    bt_rule_match_t rule;        /* as long as the generation is pinned */
-    bool has_shadow;             /* one is to decide beside */
+    const char *shadow_policies;     /* likewise, who planned beside */
+    double kept[BT_POLICY_KEPT_MAX]; /* ctx.vars.kept, for observe */
+    unsigned kept_count;
+    struct bt_entry *entry; /* NULL = its policy has neither admit nor route */
+    const char *pool_name;  /* of the pool that a rule or route chose; NULL = by model */
+    bt_rule_match_t rule;   /* as long as the generation is pinned */
+    bool has_shadow;        /* one is to decide beside */
     uint64_t prompt_tokens;
     bt_str_t session, tenant; /* x-session-id, else the body's; x-tenant-id */
     bt_record_t record;
     char workers[3][64]; /* names for headers and log, by leg role */
     enum bt_plan_kind kind;
     const char *fail_leg, *fail_name;
+    struct bt_maker_ask
+        *maker_ask;      /* the store is asked who made what this follows; NULL = it is not */
     bt_worker_t *pinned; /* /v1/responses follow-up: decode or single must be this one; reference */
     bt_timer_t total, keepalive;
     bt_later_t reap; /* gives the memory back */
@@ -218,12 +235,23 @@ void bt_request_cut(bt_request_t *r);        /* finished: stop what still drains
 void bt_request_leg_closed(bt_request_t *r); /* one leg less; may free r */
 void bt_request_note_first_byte(
     bt_request_t *r); /* the client has some of its answer: no other attempt can come */
+/* What can be said before it is known where it goes: tokens, session, tenant. */
+void bt_request_prepare(bt_request_t *r);
 /* Runs it, once it is known where: plan, tasks, attempts. */
 void bt_request_go(bt_request_t *r);
 const bt_fleet_pool_t *bt_request_pool(const bt_request_t *r);
 bool bt_request_find_pool(bt_request_t *r);
 bool bt_request_refresh_pool(bt_request_t *r); /* false: no pool of today serves it */
 bool bt_request_set_pool(bt_request_t *r, const char *name);
+/* dispatcher.c */
+bt_wait_room_t bt_dispatcher_wait_room(const bt_dispatcher_t *d);
+/* maker.c: who made the response that this follows; then bt_entry_start, or an answer */
+void bt_maker_find(bt_request_t *r);
+void bt_maker_end(bt_request_t *r); /* gives up asking */
+void bt_maker_note(bt_request_t *r, bt_str_t id, const bt_worker_t *worker);
+/* usage.c: tokens that decode has made */
+void bt_usage_feed(bt_leg_t *leg, bt_arena_t *arena, const char *p, size_t n);
+uint64_t bt_usage_tokens(const bt_leg_t *leg);
 /* entry.c: rules, admit, route; then bt_request_go or an answer */
 void bt_entry_start(bt_request_t *r);
 void bt_entry_end(bt_request_t *r); /* gives up what waits, and ctx.vars */
@@ -256,12 +284,15 @@ void bt_task_start(bt_task_t *task, const bt_choice_t *choice);
 void bt_task_attempt_failed(bt_task_t *task, bt_attempt_t *a, const bt_failure_t *f,
                             bt_worker_t *const *guilty, unsigned guilty_count);
 void bt_task_attempt_done(bt_task_t *task);
+void bt_task_mark_tried(bt_task_t *task, bt_worker_t *w); /* NULL is fine */
 void bt_task_cancel(bt_task_t *task);
 /* plan.c */
 int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why_size);
 int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p);
 /* Another decode for a finished prefill, or NULL. */
 bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill);
+/* Another prefill, not tried yet, for the decode of this pair. */
+bool bt_plan_other_prefill(bt_task_t *task, const bt_pair_t *pair, bt_pair_t *pair_p);
 enum bt_plan_kind bt_plan_kind_of(bt_dispatcher_t *d, const bt_pair_t *pair,
                                   const bt_dialect_t **dialect_p);
 /* attempt.c */

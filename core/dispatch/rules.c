@@ -49,7 +49,9 @@ static void free_rules(bt_rules_t *r)
     free(r);
 }
 
-int bt_rules_load(bt_rules_t **rules_p, const char *path, char *err, size_t err_size)
+/* text NULL: what lies at path. */
+static int make(bt_rules_t **rules_p, const char *path, const bt_str_t *text, char *err,
+                size_t err_size)
 {
     bt_rules_t *r = calloc(1, sizeof *r);
     int rc = BT_E_NOMEM;
@@ -60,7 +62,8 @@ int bt_rules_load(bt_rules_t **rules_p, const char *path, char *err, size_t err_
     atomic_init(&r->refs, 1);
     r->path = bt_str_dup(bt_str(path));
     if (r->path != NULL)
-        rc = bt_lua_table_load(path, &r->root, err, err_size);
+        rc = text != NULL ? bt_lua_table_read(path, *text, &r->root, err, err_size)
+                          : bt_lua_table_load(path, &r->root, err, err_size);
     if (rc == 0)
         rc = bt_rules_read(r, err, err_size);
     if (rc < 0) {
@@ -69,6 +72,17 @@ int bt_rules_load(bt_rules_t **rules_p, const char *path, char *err, size_t err_
     }
     *rules_p = r;
     return 0;
+}
+
+int bt_rules_load(bt_rules_t **rules_p, const char *path, char *err, size_t err_size)
+{
+    return make(rules_p, path, NULL, err, err_size);
+}
+
+int bt_rules_parse(bt_rules_t **rules_p, const char *name, bt_str_t text, char *err,
+                   size_t err_size)
+{
+    return make(rules_p, name, &text, err, err_size);
 }
 
 bt_rules_t *bt_rules_ref(bt_rules_t *rules)

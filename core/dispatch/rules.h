@@ -48,6 +48,9 @@ typedef struct bt_rule_match {
 
 /* err: "rules.lua: rules[2].match.prompt_tokens.min: a number is needed, not a string". BT_E_CONFIG. */
 int bt_rules_load(bt_rules_t **rules_p, const char *path, char *err, size_t err_size);
+/* Of a text in memory; messages begin with `name`. */
+int bt_rules_parse(bt_rules_t **rules_p, const char *name, bt_str_t text, char *err,
+                   size_t err_size);
 bt_rules_t *bt_rules_ref(bt_rules_t *rules); /* NULL is fine */
 void bt_rules_unref(bt_rules_t *rules);      /* likewise */
 unsigned bt_rules_count(const bt_rules_t *rules);

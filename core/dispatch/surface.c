@@ -3,6 +3,8 @@
 #include "dispatch/models.h"
 #include "dispatch/request.h"
 
+#include <stdio.h>
+
 static void respond_json(bt_exchange_t *x, unsigned status, bt_str_t body)
 {
     static const bt_header_t retry[] = {{BT_STR("Retry-After"), BT_STR("1")}};
@@ -10,9 +12,26 @@ static void respond_json(bt_exchange_t *x, unsigned status, bt_str_t body)
     bt_exchange_respond(x, status, "application/json", body, retry, status == 503 ? 1 : 0);
 }
 
-/* Ready = one usable topology exists and we are not draining; /health only says that the process serves. */
-bool bt_readiness_describe(const bt_fleet_t *fleet, bool draining, bt_text_t *out)
+/* What serves, but with less than it should: no reason to send requests elsewhere. */
+static void describe_degraded(const bt_gate_t *gate, bt_text_t *out)
 {
+    static const char *const words[] = {"", "not reached yet", "degraded", "away"};
+    char why[256] = "", line[320];
+    enum bt_store_health health =
+        gate->store != NULL ? bt_store_health(gate->store, why, sizeof(why)) : BT_STORE_UP;
+
+    bt_text_puts(out, "\"degraded\":[");
+    if (health != BT_STORE_UP) {
+        snprintf(line, sizeof(line), "shared state: %s: %s", words[health], why);
+        bt_text_json_str(out, bt_str(line));
+    }
+    bt_text_puts(out, "],");
+}
+
+/* Ready = one usable topology exists and we are not draining; /health only says that the process serves. */
+bool bt_readiness_describe(const bt_fleet_t *fleet, const bt_gate_t *gate, bt_text_t *out)
+{
+    const bool draining = atomic_load_explicit(&gate->draining, memory_order_relaxed);
     bool ready = false;
 
     bt_text_puts(out, "{\"pools\":[");
@@ -32,18 +51,19 @@ bool bt_readiness_describe(const bt_fleet_t *fleet, bool draining, bt_text_t *ou
         bt_text_puts(out, "}");
     }
     ready = ready && !draining;
-    bt_text_printf(out, "],\"draining\":%s,\"ready\":%s}\n", draining ? "true" : "false",
+    bt_text_puts(out, "],");
+    describe_degraded(gate, out);
+    bt_text_printf(out, "\"draining\":%s,\"ready\":%s}\n", draining ? "true" : "false",
                    ready ? "true" : "false");
     return ready;
 }
 
 static void readiness(bt_dispatcher_t *d, bt_exchange_t *x)
 {
-    const bool draining = atomic_load_explicit(&d->gate->draining, memory_order_relaxed);
     bt_text_t t;
 
     bt_text_init(&t);
-    bool ready = bt_readiness_describe(d->fleet, draining, &t);
+    bool ready = bt_readiness_describe(d->fleet, d->gate, &t);
     respond_json(x, ready ? 200 : 503, bt_text_str(&t));
     bt_text_fini(&t);
 }

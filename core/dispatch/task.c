@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "dispatch/request.h"
 
-static void mark_tried(bt_task_t *task, bt_worker_t *w)
+void bt_task_mark_tried(bt_task_t *task, bt_worker_t *w)
 {
     if (w == NULL || task->tried_count == BT_TRIED_MAX)
         return;
@@ -68,18 +68,51 @@ static bool may_retry(const bt_task_t *task, const bt_failure_t *f)
            task->attempts < r->pool->spec.max_attempts;
 }
 
-static void start_next(bt_task_t *task, const bt_failure_t *f)
+static void forget_tried(bt_task_t *task, const bt_worker_t *w)
+{
+    for (unsigned i = 0; i < task->tried_count; i++) {
+        if (task->tried[i] != w)
+            continue;
+        bt_worker_unref(task->tried[i]);
+        task->tried[i] = task->tried[--task->tried_count];
+        return;
+    }
+}
+
+static bool try_next(bt_task_t *task, const bt_failure_t *f)
 {
     for (unsigned spins = 0; spins < BT_TRIED_MAX; spins++) {
         bt_choice_t next = {0};
         if (bt_plan_next(task, f, &next) < 0 || next.first.decode == NULL)
-            break;
+            return false;
         if (bt_attempt_start(task, &next.first) == 0)
-            return;
-        mark_tried(task, next.first.prefill); /* could not be entered: probe of somebody else */
-        mark_tried(task, next.first.decode);
+            return true;
+        bt_task_mark_tried(task,
+                           next.first.prefill); /* could not be entered: probe of somebody else */
+        bt_task_mark_tried(task, next.first.decode);
     }
-    give_up(task, &task->best);
+    return false;
+}
+
+/* Two that failed as a pair may each be good with another: where nobody else is left, one of them is tried again, never both. */
+static bool try_half(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair)
+{
+    bt_worker_t *const halves[] = {pair->decode, pair->prefill};
+
+    for (unsigned i = 0; i < 2; i++) {
+        forget_tried(task, halves[i]);
+        if (try_next(task, f))
+            return true;
+        bt_task_mark_tried(task, halves[i]);
+    }
+    return false;
+}
+
+/* pair: whose failure it was together, or NULL. */
+static void start_next(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair)
+{
+    if (!try_next(task, f) && (pair == NULL || !try_half(task, f, pair)))
+        give_up(task, &task->best);
 }
 
 void bt_task_attempt_failed(bt_task_t *task, bt_attempt_t *a, const bt_failure_t *f,
@@ -87,23 +120,26 @@ void bt_task_attempt_failed(bt_task_t *task, bt_attempt_t *a, const bt_failure_t
 {
     bt_request_t *r = task->request;
     const bool same_again = f->rc == BT_E_LEASE || f->stale; /* these workers did nothing wrong */
+    const bt_pair_t *pair = NULL;
 
     bt_log_debug("dispatch", "request %s attempt %u failed at %s (%s): %s, status %u", r->id,
                  a->number, f->worker != NULL ? f->worker : "-", bt_leg_role_name(f->leg),
                  bt_err_name(f->rc), f->status);
     remember(task, f);
     for (unsigned i = 0; i < guilty_count; i++)
-        mark_tried(task, guilty[i]);
+        bt_task_mark_tried(task, guilty[i]);
     if (guilty_count == 0 && !same_again) {
         /* Nobody's or the pair's: back-pressure is routed around, a pair that can't is not tried as that pair again. */
         const bool one_leg = f->status == 429 || f->status == 503;
         if (!one_leg || f->leg == BT_LEG_PREFILL)
-            mark_tried(task, a->pair.prefill);
+            bt_task_mark_tried(task, a->pair.prefill);
         if (!one_leg || f->leg != BT_LEG_PREFILL)
-            mark_tried(task, a->pair.decode);
+            bt_task_mark_tried(task, a->pair.decode);
+        if (!one_leg && a->pair.prefill != NULL)
+            pair = &a->pair;
     }
     if (may_retry(task, f))
-        start_next(task, f);
+        start_next(task, f, pair);
     else
         give_up(task, task->committed ? f : &task->best);
 }
@@ -120,10 +156,10 @@ void bt_task_start(bt_task_t *task, const bt_choice_t *choice)
     rc = bt_attempt_start(task, &choice->first);
     if (rc == 0)
         return;
-    mark_tried(task, choice->first.prefill);
-    mark_tried(task, choice->first.decode);
+    bt_task_mark_tried(task, choice->first.prefill);
+    bt_task_mark_tried(task, choice->first.decode);
     remember(task, &nobody);
-    start_next(task, &nobody);
+    start_next(task, &nobody, NULL);
 }
 
 void bt_task_attempt_done(bt_task_t *task)

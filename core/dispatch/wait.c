@@ -1,6 +1,7 @@
 /* How it works:
  *
  *     SLEEP  ------------------------------------------------> timer -> done
+ *     STORE  wait_store.c ------------------------------------------> done
  *     HTTP   resolve -> connect, send -> head -> body -> end --------> done
  *               \---------- timer: timeout_ms, or the hook's deadline -> done
  *
@@ -33,6 +34,7 @@ struct bt_wait {
     char *head_text;   /* behind head */
     bt_head_t head;
     bt_text_t body;
+    bt_wait_store_t *store;
 };
 
 static void destroy(bt_wait_t *w)
@@ -48,6 +50,7 @@ static void destroy(bt_wait_t *w)
 static void stop(bt_wait_t *w)
 {
     bt_timer_stop(&w->timer);
+    bt_wait_store_free(&w->store);
     if (w->is_resolving)
         bt_resolve_cancel(&w->resolve);
     if (w->is_calling)
@@ -77,6 +80,16 @@ static void on_timer(bt_timer_t *timer)
     bt_wait_t *w = bt_container_of(timer, bt_wait_t, timer);
 
     finish(w, w->timer_rc);
+}
+
+/* The answer points to what the store lent for this call: told first, put away then. */
+static void on_store(void *user, const bt_want_answer_t *answer)
+{
+    bt_wait_t *w = user;
+
+    bt_timer_stop(&w->timer);
+    w->is_over = true;
+    w->cb(w, answer);
 }
 
 /* ---- the answer ---- */
@@ -241,22 +254,36 @@ static void start_timer(bt_wait_t *w, const bt_want_t *want, uint64_t until_ms)
     bt_timer_start(&w->timer, is_last ? left_ms : want->ms);
 }
 
-int bt_wait_start(bt_wait_t **wait_p, bt_loop_t *loop, const bt_want_t *want, uint64_t until_ms,
-                  bt_wait_cb cb, void *user)
+static int start_kind(bt_wait_t *w, const bt_wait_room_t *room, const bt_want_t *want)
+{
+    switch (want->kind) {
+    case BT_WANT_SLEEP:
+        return 0;
+    case BT_WANT_HTTP:
+        return start_http(w, want);
+    case BT_WANT_STORE:
+        return bt_wait_store_start(&w->store, room, want, on_store, w);
+    default:
+        return BT_E_INVAL;
+    }
+}
+
+int bt_wait_start(bt_wait_t **wait_p, const bt_wait_room_t *room, const bt_want_t *want,
+                  uint64_t until_ms, bt_wait_cb cb, void *user)
 {
     bt_wait_t *w = calloc(1, sizeof(*w));
-    int rc = want->kind == BT_WANT_HTTP ? 0 : want->kind == BT_WANT_SLEEP ? 0 : BT_E_INVAL;
+    int rc = 0;
 
     if (w == NULL)
         return BT_E_NOMEM;
-    w->loop = loop;
+    w->loop = room->loop;
     w->cb = cb;
     w->user = user;
     bt_text_init(&w->request);
     bt_text_init(&w->body);
-    bt_timer_init(loop, &w->timer, on_timer);
-    if (want->kind == BT_WANT_HTTP && bt_clock_ms() < until_ms)
-        rc = start_http(w, want);
+    bt_timer_init(w->loop, &w->timer, on_timer);
+    if (bt_clock_ms() < until_ms || want->kind == BT_WANT_NONE)
+        rc = start_kind(w, room, want);
     if (rc < 0) {
         destroy(w);
         return rc;
@@ -311,12 +338,16 @@ int bt_wait_blocking(const bt_want_t *want, uint64_t until_ms, bt_want_answer_t 
                      char **body_p)
 {
     struct blocking b = {.body = NULL};
+    const bt_wait_room_t room = {.loop = &b.loop};
     bt_wait_t *wait = NULL;
+
+    if (want->kind == BT_WANT_STORE)
+        return bt_wait_store_blocking(want, until_ms, answer_p, body_p);
     int rc = bt_loop_init(&b.loop, BT_LOOP_CONTROL);
 
     if (rc < 0)
         return rc;
-    rc = bt_wait_start(&wait, &b.loop, want, until_ms, on_done, &b);
+    rc = bt_wait_start(&wait, &room, want, until_ms, on_done, &b);
     if (rc == 0)
         bt_loop_run(&b.loop);
     bt_wait_free(&wait);

@@ -91,7 +91,7 @@ static void set_text(lua_State *L, const char *key, bt_str_t value)
 
 static void push_event(lua_State *L, const bt_policy_event_t *event)
 {
-    lua_createtable(L, 0, 13);
+    lua_createtable(L, 0, 14);
     set_text(L, "kind", bt_str(event->kind));
     set_number(L, "at_ms", (double) event->at_ms);
     set_number(L, "prefill", (double) event->prefill);
@@ -106,6 +106,14 @@ static void push_event(lua_State *L, const bt_policy_event_t *event)
     set_number(L, "output_tokens", (double) event->output_tokens);
     set_number(L, "ttft_ms", event->ttft_ms);
     set_number(L, "total_ms", event->total_ms);
+    if (event->kept_count == 0)
+        return;
+    lua_createtable(L, (int) event->kept_count, 0);
+    for (unsigned i = 0; i < event->kept_count; i++) {
+        lua_pushnumber(L, event->kept[i]);
+        lua_rawseti(L, -2, (int) i + 1);
+    }
+    lua_setfield(L, -2, "kept");
 }
 
 static void push_events(lua_State *L, const bt_policy_event_t *events, unsigned count)
@@ -231,6 +239,7 @@ int bt_hook_call(bt_policy_t *policy, enum bt_policy_hook hook, int ref)
     now_us = bt_clock_us();
     policy->call.running = true;
     policy->call.serial++;
+    policy->call.store_ops = 0;
     policy->call.now_ms = bt_now_or(now_us) / 1000;
     memset(&policy->call.choice, 0, sizeof(policy->call.choice));
     if (view != NULL && !bt_view_find(policy, view)) {

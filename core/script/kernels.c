@@ -51,6 +51,7 @@ void bt_kernels_open(lua_State *L, bt_policy_t *policy)
     bt_kernels_add_prefix(L);
     bt_json_api_add(L);
     bt_want_api_add(L);
+    bt_shared_api_add(L);
     lua_newtable(L);
     lua_pushcfunction(L, unknown_member);
     lua_setfield(L, -2, "__index");

@@ -1,5 +1,6 @@
 /* How it works: the least of a list by fields in order, or by one weighted sum. The values of all workers are gathered first, one
- * tight loop a field, then looked through once; equals share the chance. A field that is not known (no fresh report of the
+ * tight loop a field, then looked through once; equals share the chance, and where other gateways' loads are part of it, so do
+ * near-equals: they all see the same least loaded worker. A field that is not known (no fresh report of the
  * engine) counts as worst, for the most as well as for the least. */
 #include "script/kernels.h"
 
@@ -27,12 +28,12 @@ static double term_value(bt_policy_t *policy, const bt_worker_t *w, const bt_ter
     return bt_worker_number(policy, w, term->field, &value) ? value * term->weight : HUGE_VAL;
 }
 
-static double count_of(const _Atomic int64_t *p)
+static int64_t load_of(const _Atomic int64_t *p)
 {
-    return (double) atomic_load_explicit(p, memory_order_relaxed);
+    return atomic_load_explicit(p, memory_order_relaxed);
 }
 
-/* The fields of our own ledger, which nearly all rankings use, get loops of their own. */
+/* The fields of the ledger, which nearly all rankings use, get loops of their own. */
 void bt_term_fill(lua_State *L, const bt_rows_t *rows, const bt_term_t *term, double *values)
 {
     bt_policy_t *policy = bt_policy_of(L);
@@ -42,16 +43,16 @@ void bt_term_fill(lua_State *L, const bt_rows_t *rows, const bt_term_t *term, do
     switch (term->field) {
     case BT_ROW_PREFILL_TOKENS:
         for (unsigned i = 0; i < n; i++)
-            values[i] = term->weight * count_of(&w[i]->tokens[BT_PHASE_PREFILL]);
+            values[i] = term->weight * (double) bt_worker_tokens(w[i], BT_PHASE_PREFILL);
         break;
     case BT_ROW_DECODE_TOKENS:
         for (unsigned i = 0; i < n; i++)
-            values[i] = term->weight * count_of(&w[i]->tokens[BT_PHASE_DECODE]);
+            values[i] = term->weight * (double) bt_worker_tokens(w[i], BT_PHASE_DECODE);
         break;
     case BT_ROW_REQUESTS:
         for (unsigned i = 0; i < n; i++)
-            values[i] = term->weight * (count_of(&w[i]->requests[BT_PHASE_PREFILL]) +
-                                        count_of(&w[i]->requests[BT_PHASE_DECODE]));
+            values[i] = term->weight * (double) (bt_worker_requests(w[i], BT_PHASE_PREFILL) +
+                                                 bt_worker_requests(w[i], BT_PHASE_DECODE));
         break;
     case BT_ROW_PREFIX_BLOCKS:
         bt_prefix_fill(L, rows, term->weight, values);
@@ -154,9 +155,57 @@ static int compare_rest(const struct ranking *r, const bt_worker_t *a, const bt_
     return 0;
 }
 
+/* Of a ledger's field, what others have put on the worker; of the index, what they may have put in since. 0 of any other field. */
+static int64_t others_part(const bt_worker_t *w, enum bt_row_field field)
+{
+    switch (field) {
+    case BT_ROW_PREFILL_TOKENS:
+        return load_of(&w->others_tokens[BT_PHASE_PREFILL]);
+    case BT_ROW_DECODE_TOKENS:
+        return load_of(&w->others_tokens[BT_PHASE_DECODE]);
+    case BT_ROW_REQUESTS:
+        return load_of(&w->others_requests[BT_PHASE_PREFILL]) +
+               load_of(&w->others_requests[BT_PHASE_DECODE]);
+    case BT_ROW_PREFIX_CACHED:
+        return (int64_t) bt_prefix_inflow() * BT_WORKER_NEAR;
+    default:
+        return 0;
+    }
+}
+
+/* So much may lie between near-equals; 0 where no other gateway's load is part of it. */
+static double slack_of(const struct ranking *r, const bt_rows_t *rows)
+{
+    double sum = 0;
+
+    for (unsigned t = 0; t < (r->is_sum ? r->count : 1); t++)
+        for (unsigned i = 0; i < rows->count; i++)
+            sum += fabs(r->terms[t].weight) *
+                   (double) others_part(rows->workers[i], r->terms[t].field);
+    return rows->count > 0 ? sum / rows->count / BT_WORKER_NEAR : 0;
+}
+
+static int any_near(const bt_rows_t *rows, const double *values, double slack)
+{
+    double least = HUGE_VAL;
+    unsigned near = 0;
+    int best = -1;
+
+    for (unsigned i = 0; i < rows->count; i++)
+        least = values[i] < least ? values[i] : least;
+    for (unsigned i = 0; i < rows->count; i++)
+        if (values[i] <= least + slack && bt_rand_below(++near) == 0)
+            best = (int) i;
+    return best;
+}
+
 static int best_of(const struct ranking *r, const bt_rows_t *rows, const double *values)
 {
+    const double slack = bt_worker_is_shared() ? slack_of(r, rows) : 0;
     unsigned best = 0, ties = 1;
+
+    if (slack > 0)
+        return any_near(rows, values, slack);
 
     for (unsigned i = 1; i < rows->count; i++) {
         int order;

@@ -5,6 +5,8 @@
  * few are looked for among the many and not the other way round. */
 #include "script/kernels.h"
 
+#include "base/rand.h"
+
 static struct bt_kernels *chain_of(lua_State *L, int block_idx)
 {
     bt_policy_t *policy = bt_policy_of(L);
@@ -127,23 +129,26 @@ void bt_prefix_fill(lua_State *L, const bt_rows_t *rows, double weight, double *
 
 static int64_t requests_of(const bt_worker_t *w)
 {
-    return atomic_load_explicit(&w->requests[BT_PHASE_PREFILL], memory_order_relaxed) +
-           atomic_load_explicit(&w->requests[BT_PHASE_DECODE], memory_order_relaxed);
+    return bt_worker_requests(w, BT_PHASE_PREFILL) + bt_worker_requests(w, BT_PHASE_DECODE);
 }
 
-/* Longest match, then fewest requests; -1 when nobody has anything. The longest come first. */
+/* Longest match, then fewest requests, then chance: what all begin with must not draw all to one. -1 when nobody has anything.
+ * The longest come first. */
 static int best_match(lua_State *L, const bt_rows_t *rows, const bt_prefix_matches_t *m)
 {
     const struct index *index = m->count != 0 ? index_of(L, rows) : NULL;
-    unsigned best_blocks = 0;
-    int64_t best_requests = 0;
+    unsigned best_blocks = 0, equals = 0;
+    int64_t best_requests = INT64_MAX;
     int best = -1;
 
     for (unsigned i = 0; i < m->count && m->items[i].blocks >= best_blocks; i++) {
         int at = place_of(index, rows, m->items[i].worker);
         int64_t requests = at >= 0 ? requests_of(rows->workers[at]) : 0;
 
-        if (at < 0 || (best >= 0 && requests >= best_requests))
+        if (at < 0 || requests > best_requests)
+            continue;
+        equals = requests < best_requests ? 1 : equals + 1;
+        if (bt_rand_below(equals) != 0)
             continue;
         best = at;
         best_blocks = m->items[i].blocks;

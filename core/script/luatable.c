@@ -229,21 +229,29 @@ static int load(struct walk *w, bt_str_t text, char *err, size_t err_size)
 
 int bt_lua_table_load(const char *path, bt_value_t **root_p, char *err, size_t err_size)
 {
-    struct walk *w = calloc(1, sizeof(*w));
     char *text;
     size_t size;
+    int rc = bt_vm_read_file(path, &text, &size, err, err_size);
+
+    if (rc < 0)
+        return rc;
+    rc = bt_lua_table_read(path, (bt_str_t){text, size}, root_p, err, err_size);
+    free(text);
+    return rc;
+}
+
+int bt_lua_table_read(const char *name, bt_str_t text, bt_value_t **root_p, char *err,
+                      size_t err_size)
+{
+    struct walk *w = calloc(1, sizeof(*w));
     int rc;
 
     if (w == NULL) {
-        snprintf(err, err_size, "%s: out of memory", path);
+        snprintf(err, err_size, "%s: out of memory", name);
         return BT_E_NOMEM;
     }
-    w->file = path;
-    rc = bt_vm_read_file(path, &text, &size, err, err_size);
-    if (rc == 0) {
-        rc = load(w, (bt_str_t){text, size}, err, err_size);
-        free(text);
-    }
+    w->file = name;
+    rc = load(w, text, err, err_size);
     if (rc == 0)
         *root_p = w->root;
     else

@@ -31,6 +31,9 @@ typedef struct bt_value {
 
 /* err: "file:line: message". An empty Lua table is a TABLE with count 0 (callers accept it as an empty list too). */
 int bt_lua_table_load(const char *path, bt_value_t **root_p, char *err, size_t err_size);
+/* The same of a text in memory; messages begin with `name`. */
+int bt_lua_table_read(const char *name, bt_str_t text, bt_value_t **root_p, char *err,
+                      size_t err_size);
 void bt_value_free(bt_value_t *root);
 const bt_value_t *bt_value_get(const bt_value_t *table, const char *key);
 /* plain.c. NULL of NULL, and when memory is short. */

@@ -271,6 +271,7 @@ void bt_policy_free(bt_policy_t *policy)
     bt_value_free(policy->call.data);
     bt_value_free(policy->json.tree);
     bt_text_fini(&policy->json.text);
+    bt_text_fini(&policy->cached);
     free(policy);
     bt_watchdog_stop();
 }

@@ -38,7 +38,8 @@ typedef struct bt_policy_request {
     bool stream;
     unsigned n;
     uint64_t prompt_bytes, prompt_tokens;
-    bt_str_t klass; /* what route called it: req.class */
+    uint64_t max_tokens; /* that the client wants at most of one sample; 0 = it did not say */
+    bt_str_t klass;      /* what route called it: req.class */
     bt_str_t
         prompt; /* raw JSON value of the prompt (text, ids, messages); NULL = none. Only kernels look at it. */
     struct bt_policy_vars
@@ -82,6 +83,8 @@ typedef struct bt_policy_event {
     const char *failure, *scope; /* bt_err_name, bt_scope_name */
     uint64_t prompt_tokens, output_tokens;
     double ttft_ms, total_ms;
+    double kept[4]; /* what the request's ctx.vars.kept held */
+    unsigned kept_count;
 } bt_policy_event_t;
 
 typedef struct bt_policy_stats {

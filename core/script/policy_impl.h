@@ -83,7 +83,10 @@ struct bt_policy {
         [BT_SHADOW_PREFIX_BYTES]; /* before each name that it shares with others; "" = no shadow */
     int (*serve)(void *user, const bt_want_t *want, bt_want_answer_t *answer_p);
     void *serve_user;
-    struct { /* what json_encode works on; an error may leave it to its next call */
+    void (*send)(void *user, const bt_want_t *want); /* NULL = nowhere */
+    void *send_user;
+    bt_text_t cached; /* what baton.shared.cached works on */
+    struct {          /* what json_encode works on; an error may leave it to its next call */
         bt_value_t *tree;
         bt_text_t text;
     } json;
@@ -104,6 +107,7 @@ struct bt_policy {
         const bt_policy_event_t *events;
         unsigned event_count;
         const bt_value_t *old;
+        unsigned store_ops;             /* that a pure hook has sent */
         bt_policy_run_t *run;           /* the coroutine that runs; NULL in pure hooks */
         const bt_want_answer_t *answer; /* NULL = it begins */
         bt_value_t *data;               /* handover's answer */
@@ -112,7 +116,7 @@ struct bt_policy {
     /* ---- belongs to the VM, from here to the end ---- */
     int hook_refs[BT_HOOK_COUNT]; /* LUA_NOREF = no such hook */
     int enter_ref, step_ref, refresh_ref, ctx_ref, params_ref, req_ref, headers_ref, view_ref;
-    int rows_ref, row_meta_ref, pairs_with_ref;
+    int rows_ref, row_meta_ref, pairs_with_ref, kept_ref;
     struct bt_kernels *kernels; /* owned by the VM */
     bt_vm_fields_t row_fields, req_fields, view_fields, plan_fields;
     struct bt_view_slot views[BT_POLICY_VIEWS], *slot;
@@ -177,9 +181,14 @@ void bt_request_view_open(lua_State *L, bt_policy_t *policy);
 /* ---- kernels.c ---- */
 void bt_kernels_open(lua_State *L, bt_policy_t *policy); /* sets the global `baton` */
 
-/* ---- json_api.c, want_api.c: what they add to the table at the top ---- */
+/* ---- json_api.c, want_api.c, shared_api.c: what they add to the table at the top ---- */
 void bt_json_api_add(lua_State *L);
 void bt_want_api_add(lua_State *L);
+void bt_shared_api_add(lua_State *L);
+/* May this call wait? False: it was told why not, and two values are pushed. Raises in hooks that never wait. */
+bool bt_want_check_waiting(lua_State *L, const char *what);
+/* Pushes what a call of baton.shared returns: one value to three. answer->rc is 0. */
+int bt_shared_push_answer(lua_State *L, const bt_want_t *want, const bt_want_answer_t *answer);
 
 /* ---- hooks.c ---- */
 const char *bt_hook_name(enum bt_policy_hook hook);
@@ -207,7 +216,7 @@ uint64_t bt_policy_next_epoch(void);
 /* ---- policy_run_read.c ---- */
 /* Reads what the hook returned, at the top of the stack, into the run. Raises. */
 void bt_run_read(lua_State *L, bt_policy_t *policy, bt_policy_run_t *run);
-/* Pushes what resumes the hook: one value or two. */
+/* Pushes what resumes the hook: one value to three. */
 int bt_run_push_answer(lua_State *L, const bt_want_t *want, const bt_want_answer_t *answer);
 
 /* ---- renew.c ---- */

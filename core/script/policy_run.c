@@ -1,5 +1,6 @@
 /* How it works: a hook that may wait is a coroutine. step() runs on the VM's main thread, under the watchdog like every hook:
- * it makes the coroutine, or looks the waiting one up, and resumes it. baton.sleep and baton.http (want_api.c) fill run->want
+ * it makes the coroutine, or looks the waiting one up, and resumes it. baton.sleep, baton.http (want_api.c) and baton.shared
+ * (shared_api.c) fill run->want
  * and yield; then step() is over, and the budget's clock stands still until the next one.
  *
  *     begin -> step -> returned: read the answer, over
@@ -124,6 +125,38 @@ void bt_policy_vars_drop(bt_policy_vars_t *vars)
     if (vars->policy != NULL && vars->epoch == vars->policy->epoch)
         luaL_unref(vars->policy->vm.L, LUA_REGISTRYINDEX, vars->ref);
     *vars = (bt_policy_vars_t){0};
+}
+
+/* Allocates nothing, so nothing can be raised. */
+unsigned bt_policy_vars_kept(const bt_policy_vars_t *vars, double *kept_p)
+{
+    const bt_policy_t *policy = vars->policy;
+    unsigned count = 0;
+
+    if (policy == NULL || vars->epoch != policy->epoch)
+        return 0;
+    lua_State *L = policy->vm.L;
+    bt_vm_push(L, vars->ref);
+    bt_vm_push(L, policy->kept_ref);
+    lua_rawget(L, -2);
+    for (; lua_istable(L, -1) && count < BT_POLICY_KEPT_MAX; count++) {
+        lua_rawgeti(L, -1, (int) count + 1);
+        const bool is_number = lua_type(L, -1) == LUA_TNUMBER;
+        if (is_number)
+            kept_p[count] = lua_tonumber(L, -1);
+        lua_pop(L, 1);
+        if (!is_number)
+            break;
+    }
+    lua_pop(L, 2);
+    return count;
+}
+
+void bt_policy_set_sender(bt_policy_t *policy, void (*send)(void *user, const bt_want_t *want),
+                          void *user)
+{
+    policy->send = send;
+    policy->send_user = user;
 }
 
 static int advance(bt_policy_run_t *run, const bt_want_answer_t *answer)
@@ -262,6 +295,8 @@ void bt_runs_open(lua_State *L, bt_policy_t *policy)
 {
     lua_pushcfunction(L, step);
     policy->step_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+    lua_pushliteral(L, "kept");
+    policy->kept_ref = luaL_ref(L, LUA_REGISTRYINDEX);
     /* The first unref makes the registry's list of free places, and that may need memory; the later ones, which nothing
      * protects, do not. */
     lua_newtable(L);

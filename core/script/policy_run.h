@@ -3,7 +3,7 @@
  * Owner: the run is its caller's memory (a request's, a dispatcher's). Policy, req, view and vars must live until it is over.
  * Life:  init -> bt_policy_admit / _route / _tick -> [run->want is served -> bt_policy_resume] ... -> over; bt_policy_run_drop
  *        gives it up at any moment, and is owed after every start that did not return an error.
- * Flow:  such a hook is a coroutine: baton.sleep and baton.http write what they want into run->want and yield. Nothing here
+ * Flow:  such a hook is a coroutine: baton.sleep, baton.http and baton.shared write what they want into run->want and yield. Nothing here
  *        waits: dispatch/wait.h serves wants on a loop, or blocks for start on a thread of its own.
  * Cost:  a coroutine a call, nothing for policies that have no such hook. Every step has the hook's CPU budget.
  */
@@ -11,10 +11,12 @@
 #define BT_SCRIPT_POLICY_RUN_H
 
 #include "script/policy.h"
+#include "state/store.h"
 
 #define BT_WANT_HEADERS_MAX 16
 
-enum bt_want_kind { BT_WANT_NONE, BT_WANT_SLEEP, BT_WANT_HTTP };
+enum bt_want_kind { BT_WANT_NONE, BT_WANT_SLEEP, BT_WANT_HTTP, BT_WANT_STORE };
+#define BT_POLICY_KEPT_MAX 4
 
 /* What a hook waits for. Spans are strings of its VM: good until the policy is called again (which may renew the VM), so
  * who serves a want copies what it needs at once. */
@@ -26,6 +28,13 @@ typedef struct bt_want {
     unsigned port;
     bt_header_t headers[BT_WANT_HEADERS_MAX];
     unsigned header_count;
+    struct { /* STORE: an operation, less its space; who takes a lease is for the server to say */
+        enum bt_store_what what;
+        bt_str_t key, field, value;
+        int64_t amount, limit;
+        uint64_t ttl_ms, window_ms, window;
+        bool if_absent;
+    } store;
 } bt_want_t;
 
 /* What came of it. rc < 0: nothing did, the hook gets nil and the error's text. */
@@ -34,6 +43,9 @@ typedef struct bt_want_answer {
     unsigned status;
     const bt_head_t *head; /* NULL = no headers */
     bt_str_t body;
+    const bt_store_reply_t *
+        store; /* of STORE, where rc is 0; of WINDOW_TAKE: number = granted or not, left_ms = until the next window */
+    const char *why; /* rc < 0: what to tell the hook; NULL = the code's own text */
 } bt_want_answer_t;
 
 /* Members of one request that its hooks share: ctx.vars, a table of the VM. Zeroed = none yet. */
@@ -66,6 +78,7 @@ typedef struct bt_policy_run {
     int hook;
     uint64_t epoch, tick_ms;
     int co_ref;
+    unsigned store_ops; /* asked for so far */
 } bt_policy_run_t;
 
 /* 0: over, what it answered is in run. 1: run->want is to be served. BT_E_AGAIN: no such hook. BT_E_POLICY: it failed, see
@@ -79,6 +92,13 @@ int bt_policy_resume(bt_policy_run_t *run, const bt_want_answer_t *answer);
 void bt_policy_run_drop(bt_policy_run_t *run); /* zeroed or over: nothing */
 /* Before the policy is let go of. Zeroed: nothing. */
 void bt_policy_vars_drop(bt_policy_vars_t *vars);
+/* ctx.vars.kept, a list of up to BT_POLICY_KEPT_MAX numbers, which observe gets back as event.kept. How many. */
+unsigned bt_policy_vars_kept(const bt_policy_vars_t *vars, double *kept_p);
+
+/* What hooks that cannot wait want of the store goes to send, which copies what it needs; nothing comes back. On the policy's loop,
+ * before its first hook there; NULL = it is forgotten. */
+void bt_policy_set_sender(bt_policy_t *policy, void (*send)(void *user, const bt_want_t *want),
+                          void *user);
 
 /* Hosts that baton.http may call: "host:port", NULL-terminated, process-wide, set before policies are made and borrowed for
  * good. NULL = none, every call is refused. */

@@ -172,11 +172,17 @@ static void push_reply(lua_State *L, const bt_want_answer_t *answer)
 
 int bt_run_push_answer(lua_State *L, const bt_want_t *want, const bt_want_answer_t *answer)
 {
-    if (answer->rc < 0) {
+    const bool is_empty = want->kind == BT_WANT_STORE && answer->store == NULL;
+
+    if (answer->rc < 0 || is_empty) {
         lua_pushnil(L);
-        lua_pushstring(L, text_of(answer->rc));
+        lua_pushstring(L, answer->why != NULL
+                              ? answer->why
+                              : text_of(answer->rc < 0 ? answer->rc : BT_E_STORE_AWAY));
         return 2;
     }
+    if (want->kind == BT_WANT_STORE)
+        return bt_shared_push_answer(L, want, answer);
     if (want->kind == BT_WANT_HTTP)
         push_reply(L, answer);
     else

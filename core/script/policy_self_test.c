@@ -8,7 +8,7 @@
  *   admit, route                   no error; every sleep is over at once and there is no network, which they must bear. Their
  *                                  vars go to the plans that follow, as in the gateway
  */
-#include "script/policy_impl.h"
+#include "script/kernels.h"
 #include "script/policy_source.h"
 
 #include "base/clock.h"
@@ -226,6 +226,8 @@ int bt_policy_self_test(bt_policy_t *policy, char *err, size_t err_size)
         rc = ask_some(&run, "one worker of each role", 1, 1);
     if (rc == 0)
         rc = ask_some(&run, "512 workers", FLEET_SIZE / 2, FLEET_SIZE);
+    if (policy->kernels->prefix.serial != 0) /* it looks at prompts: the index will be used */
+        bt_prefix_warm();
     bt_policy_vars_drop(&run.vars);
     free_fleet(run.fleet);
     return rc;

@@ -16,7 +16,7 @@
 
 const char *bt_source_kind_name(enum bt_source_kind kind)
 {
-    static const char *const names[] = {"shipped", "dir", "file", "admin"};
+    static const char *const names[] = {"shipped", "dir", "file", "admin", "fleet"};
     return names[kind];
 }
 

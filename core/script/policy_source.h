@@ -10,8 +10,15 @@
 
 #include "script/policy.h"
 
-enum bt_source_kind { BT_SOURCE_SHIPPED, BT_SOURCE_DIR, BT_SOURCE_FILE, BT_SOURCE_ADMIN };
-const char *bt_source_kind_name(enum bt_source_kind kind); /* "shipped", "dir", "file", "admin" */
+enum bt_source_kind {
+    BT_SOURCE_SHIPPED,
+    BT_SOURCE_DIR,
+    BT_SOURCE_FILE,
+    BT_SOURCE_ADMIN,
+    BT_SOURCE_FLEET
+};
+const char *bt_source_kind_name(
+    enum bt_source_kind kind); /* "shipped", "dir", "file", "admin", "fleet" */
 
 typedef struct bt_policy_source {
     _Atomic unsigned refs;

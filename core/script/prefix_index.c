@@ -6,6 +6,8 @@
  * again after reading the workers. What can go wrong is listed in the header and does no harm. */
 #include "script/prefix_index.h"
 
+#include "script/prefix_ring.h"
+
 #include <stdatomic.h>
 #include <string.h>
 
@@ -86,7 +88,8 @@ static int take(unsigned set, uint64_t key, uint32_t now)
     return i;
 }
 
-static void add_worker(struct way *way, uint32_t worker)
+/* False when it stood there already. */
+static bool add_worker(struct way *way, uint32_t worker)
 {
     unsigned turn;
 
@@ -97,18 +100,22 @@ static void add_worker(struct way *way, uint32_t worker)
             atomic_compare_exchange_strong_explicit(&way->workers[c], &seen, worker,
                                                     memory_order_relaxed, memory_order_relaxed)) {
             count(worker, 1);
-            return;
+            return true;
         }
         if (seen == worker)
-            return;
+            return false;
     }
     turn = atomic_fetch_add_explicit(&way->turn, 1, memory_order_relaxed) % CELLS;
     count(atomic_exchange_explicit(&way->workers[turn], worker, memory_order_relaxed), -1);
     count(worker, 1);
+    return true;
 }
 
 void bt_prefix_insert(const uint64_t *hashes, unsigned n, uint32_t worker, uint64_t now_ms)
 {
+    bt_prefix_row_t row;
+
+    bt_prefix_row_begin(&row);
     for (unsigned i = 0; i < n; i++) {
         uint64_t key = key_of(hashes[i]);
         unsigned set = set_of(key);
@@ -118,9 +125,10 @@ void bt_prefix_insert(const uint64_t *hashes, unsigned n, uint32_t worker, uint6
             way = take(set, key, (uint32_t) now_ms);
         else
             atomic_store_explicit(&used_ms[set][way], (uint32_t) now_ms, memory_order_relaxed);
-        if (way >= 0)
-            add_worker(&ways[set][way], worker);
+        if (way >= 0 && add_worker(&ways[set][way], worker))
+            bt_prefix_row_add(&row, hashes[i]);
     }
+    bt_prefix_row_end(&row, worker);
 }
 
 static unsigned slot_of(const bt_prefix_matches_t *m, uint32_t worker)
@@ -190,6 +198,36 @@ unsigned bt_prefix_cached(uint32_t worker)
     int32_t n = atomic_load_explicit(&counters[worker % COUNTERS], memory_order_relaxed);
 
     return n > 0 ? (unsigned) n : 0;
+}
+
+static _Atomic uint32_t inflow_8; /* moving average, times 8 */
+
+unsigned bt_prefix_inflow(void)
+{
+    return atomic_load_explicit(&inflow_8, memory_order_relaxed) / 8;
+}
+
+void bt_prefix_note_inflow(unsigned blocks)
+{
+    uint32_t old = atomic_load_explicit(&inflow_8, memory_order_relaxed);
+
+    atomic_store_explicit(&inflow_8, old - (old + 7) / 8 + blocks, memory_order_relaxed);
+}
+
+/* Written, not read: what is only read stays the kernel's one page of zeros. A set is never larger than a page. */
+void bt_prefix_warm(void)
+{
+    static atomic_bool is_warm;
+
+    if (atomic_exchange_explicit(&is_warm, true, memory_order_relaxed))
+        return;
+    for (unsigned set = 0; set < SETS; set++) {
+        atomic_fetch_or_explicit(&heads[set].keys[0], 0, memory_order_relaxed);
+        atomic_fetch_or_explicit(&used_ms[set][0], 0, memory_order_relaxed);
+        atomic_fetch_or_explicit(&ways[set][0].turn, 0, memory_order_relaxed);
+    }
+    for (unsigned i = 0; i < COUNTERS; i++)
+        atomic_fetch_or_explicit(&counters[i], 0, memory_order_relaxed);
 }
 
 void bt_prefix_clear(void)

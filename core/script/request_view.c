@@ -10,13 +10,14 @@ enum {
     REQ_N,
     REQ_PROMPT_BYTES,
     REQ_PROMPT_TOKENS,
+    REQ_MAX_TOKENS,
     REQ_SESSION,
     REQ_TENANT,
     REQ_CLASS
 };
-static const char *const req_names[] = {
-    "path",          "model",   "headers", "stream", "n", "prompt_bytes",
-    "prompt_tokens", "session", "tenant",  "class",  NULL};
+static const char *const req_names[] = {"path",    "model",        "headers",       "stream",
+                                        "n",       "prompt_bytes", "prompt_tokens", "max_tokens",
+                                        "session", "tenant",       "class",         NULL};
 
 static bt_policy_t *running(lua_State *L)
 {
@@ -53,6 +54,12 @@ static int req_index(lua_State *L)
         break;
     case REQ_PROMPT_TOKENS:
         lua_pushnumber(L, (lua_Number) req->prompt_tokens);
+        break;
+    case REQ_MAX_TOKENS:
+        if (req->max_tokens == 0)
+            lua_pushnil(L);
+        else
+            lua_pushnumber(L, (lua_Number) req->max_tokens);
         break;
     case REQ_SESSION:
         bt_vm_push_opt(L, req->session);

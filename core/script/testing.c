@@ -7,6 +7,7 @@
 #include "script/policy_source.h"
 #include "script/prefix_index.h"
 #include "script/rate.h"
+#include "script/shared_cache.h"
 #include "script/shared_local.h"
 #include "script/testing_impl.h"
 
@@ -19,7 +20,10 @@
 
 bt_policy_t *bt_testing_policy_check(lua_State *L)
 {
-    return *(bt_policy_t **) luaL_checkudata(L, 1, BT_TESTING_POLICY);
+    bt_policy_t *policy = *(bt_policy_t **) luaL_checkudata(L, 1, BT_TESTING_POLICY);
+
+    bt_policy_set_sender(policy, bt_testing_send, L);
+    return policy;
 }
 
 static int policy_gc(lua_State *L)
@@ -125,6 +129,7 @@ static int forget(lua_State *L)
 {
     (void) L;
     bt_prefix_clear();
+    bt_prefix_warm();
     return 0;
 }
 
@@ -185,6 +190,14 @@ static int set_shared(lua_State *L)
     return 0;
 }
 
+/* reset_cached(): nothing is known of the fleet's state */
+static int reset_cached(lua_State *L)
+{
+    (void) L;
+    bt_shared_cache_clear();
+    return 0;
+}
+
 /* reset_shared(): counters become 0; averages, buckets and windows are forgotten */
 static int reset_shared(lua_State *L)
 {
@@ -240,6 +253,7 @@ int bt_testing_open(lua_State *L)
                                          {"shared", shared},
                                          {"set_shared", set_shared},
                                          {"reset_shared", reset_shared},
+                                         {"reset_cached", reset_cached},
                                          {"allow_hosts", allow_hosts},
                                          {"serve", bt_testing_serve},
                                          {"api_names", bt_testing_api_names},

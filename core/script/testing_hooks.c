@@ -146,6 +146,7 @@ static int policy_plan(lua_State *L)
     bt_choice_t choice = {0};
     int rc = bt_policy_plan(policy, BT_POLICY_BOTH, &r->req, &view, &choice);
 
+    bt_testing_raise_mistake(L);
     return push_choice(L, policy, rc, &choice, f, &r->trace);
 }
 
@@ -188,6 +189,7 @@ static int policy_fallback(lua_State *L)
     }
     r = request_at(L, policy, 3);
     rc = bt_policy_fallback(policy, &r->req, &view, &failure, &choice);
+    bt_testing_raise_mistake(L);
     return push_choice(L, policy, rc, &choice, f, &r->trace);
 }
 
@@ -283,6 +285,34 @@ static void read_event(lua_State *L, int idx, bt_policy_event_t *event)
         .ttft_ms = bt_testing_number(L, idx, "ttft_ms", 0),
         .total_ms = bt_testing_number(L, idx, "total_ms", 0),
     };
+    lua_getfield(L, idx, "kept");
+    for (; lua_istable(L, -1) && event->kept_count < BT_POLICY_KEPT_MAX; event->kept_count++) {
+        lua_rawgeti(L, -1, (int) event->kept_count + 1);
+        const bool is_last = lua_isnil(L, -1);
+        event->kept[event->kept_count] = lua_tonumber(L, -1);
+        lua_pop(L, 1);
+        if (is_last)
+            break;
+    }
+    lua_pop(L, 1);
+}
+
+/* policy:kept(req) -> what its ctx.vars.kept holds, a list of numbers, or nil: for the event that observe gets */
+static int policy_kept(lua_State *L)
+{
+    const bt_policy_t *policy = bt_testing_policy_check(L);
+    const struct bt_testing_request *r = request_at(L, policy, 2);
+    double kept[BT_POLICY_KEPT_MAX];
+    const unsigned count = r->req.vars != NULL ? bt_policy_vars_kept(r->req.vars, kept) : 0;
+
+    if (count == 0)
+        return 0;
+    lua_createtable(L, (int) count, 0);
+    for (unsigned i = 0; i < count; i++) {
+        lua_pushnumber(L, kept[i]);
+        lua_rawseti(L, -2, (int) i + 1);
+    }
+    return 1;
 }
 
 /* policy:observe{event...} -> true; or nil, message. kind is "finished" and at_ms now where they are not said. */
@@ -304,6 +334,7 @@ static int policy_observe(lua_State *L)
         lua_pop(L, 1);
     }
     rc = bt_policy_observe(policy, events, count);
+    bt_testing_raise_mistake(L);
     if (rc != 0)
         return push_failure(L, policy, rc);
     lua_pushboolean(L, 1);
@@ -325,7 +356,6 @@ static int policy_handover(lua_State *L)
 }
 
 const luaL_Reg bt_testing_policy_methods[] = {
-    {"plan", policy_plan},         {"fallback", policy_fallback},
-    {"admit", policy_admit},       {"route", policy_route},
-    {"observe", policy_observe},   {"tick", policy_tick},
-    {"handover", policy_handover}, {NULL, NULL}};
+    {"plan", policy_plan},         {"fallback", policy_fallback}, {"admit", policy_admit},
+    {"route", policy_route},       {"observe", policy_observe},   {"tick", policy_tick},
+    {"handover", policy_handover}, {"kept", policy_kept},         {NULL, NULL}};

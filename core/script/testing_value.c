@@ -195,6 +195,7 @@ static void read_request(lua_State *L, int idx, bt_policy_request_t *req)
         (uint64_t) bt_testing_number(L, idx, "prompt_bytes", (lua_Number) req->prompt.n);
     req->prompt_tokens = (uint64_t) bt_testing_number(
         L, idx, "prompt_tokens", (lua_Number) req->prompt_bytes / BYTES_PER_TOKEN);
+    req->max_tokens = (uint64_t) bt_testing_number(L, idx, "max_tokens", 0);
     req->n = (unsigned) bt_testing_number(L, idx, "n", 1);
     req->stream = bt_testing_flag(L, idx, "stream");
 }

@@ -74,14 +74,14 @@ bool bt_worker_number(bt_policy_t *policy, const bt_worker_t *w, enum bt_row_fie
         *value_p = (double) w->id;
         return true;
     case BT_ROW_PREFILL_TOKENS:
-        *value_p = (double) load_i64(&w->tokens[BT_PHASE_PREFILL]);
+        *value_p = (double) bt_worker_tokens(w, BT_PHASE_PREFILL);
         return true;
     case BT_ROW_DECODE_TOKENS:
-        *value_p = (double) load_i64(&w->tokens[BT_PHASE_DECODE]);
+        *value_p = (double) bt_worker_tokens(w, BT_PHASE_DECODE);
         return true;
     case BT_ROW_REQUESTS:
-        *value_p = (double) (load_i64(&w->requests[BT_PHASE_PREFILL]) +
-                             load_i64(&w->requests[BT_PHASE_DECODE]));
+        *value_p = (double) (bt_worker_requests(w, BT_PHASE_PREFILL) +
+                             bt_worker_requests(w, BT_PHASE_DECODE));
         return true;
     case BT_ROW_TTFT_EMA_MS:
         return ema_ms(&w->ttft_ema_us, value_p);

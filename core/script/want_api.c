@@ -26,8 +26,7 @@ void bt_policy_allow_hosts(const char *const *hosts)
 
 /* ---- may it wait? ---- */
 
-/* False: it was told so, and two values are pushed. Raises in hooks that never wait. */
-static bool check_waiting(lua_State *L, const char *what)
+bool bt_want_check_waiting(lua_State *L, const char *what)
 {
     const bt_policy_t *policy = bt_policy_of(L);
 
@@ -54,7 +53,7 @@ static int api_sleep(lua_State *L)
     bt_want_t *want;
 
     luaL_argcheck(L, ms >= 0 && ms <= SLEEP_MAX_MS, 1, "0 to 600000 ms");
-    if (!check_waiting(L, "baton.sleep"))
+    if (!bt_want_check_waiting(L, "baton.sleep"))
         return 2;
     want = &bt_policy_of(L)->call.run->want;
     *want = (bt_want_t){.kind = BT_WANT_SLEEP, .ms = (uint64_t) ms};
@@ -256,7 +255,7 @@ static int api_http(lua_State *L)
     bt_want_t want = {.kind = BT_WANT_HTTP};
     bt_str_t url;
 
-    if (!check_waiting(L, "baton.http"))
+    if (!bt_want_check_waiting(L, "baton.http"))
         return 2;
     check_keys(L);
     lua_settop(L, 1);

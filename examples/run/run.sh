@@ -1,12 +1,13 @@
 #!/bin/sh
 # The gateway over two prefill and two decode simulated workers; Ctrl-C ends all of it.
-#   PORT=30000 ADMIN_PORT=29000 ENGINE=vllm|sglang POLICY=least_load examples/run/run.sh
+#   PORT=30000 ADMIN_PORT=29000 ENGINE=vllm|sglang|baton POLICY=least_load examples/run/run.sh
 set -eu
 cd "$(dirname "$0")/../.."
 
 bin=${BATON_BUILD_DIR:-build/release}
 port=${PORT:-30000}
 admin_port=${ADMIN_PORT:-29000}
+transfer_port=${TRANSFER_PORT:-29500}
 engine=${ENGINE:-vllm}
 policy=${POLICY:-least_load}
 dir=$(mktemp -d)
@@ -29,7 +30,10 @@ trap 'finish $?' EXIT
 case $engine in
 vllm) pd=--vllm-pd-disaggregation connector=,connector=NixlConnector ;;
 sglang) pd=--pd-disaggregation connector= ;;
-*) echo "ENGINE must be vllm or sglang, not $engine" >&2; exit 2 ;;
+baton) # vLLM whose KV really moves, steered by the gateway
+    pd="--vllm-pd-disaggregation --connector BatonConnector --transfer-port $transfer_port"
+    engine=vllm connector=",connector=BatonConnector,gateway=127.0.0.1:$transfer_port" ;;
+*) echo "ENGINE must be vllm, sglang or baton, not $engine" >&2; exit 2 ;;
 esac
 
 # Waits until a file appears or the process that should write it has ended (its log then says why).
@@ -58,7 +62,7 @@ sim_pid=$!
 wait_for "$dir/sim.ready" "$sim_pid" "$dir/sim.log" baton-sim
 
 # "worker p0 prefill http://127.0.0.1:4711 bootstrap=4712"
-flags=$(awk '$1 == "worker" && $3 == "prefill" { split($5, b, "="); printf "--prefill %s%s ", $4, (b[2] != "" && b[2] != "-") ? " " b[2] : "" }
+flags=$(awk '$1 == "worker" && $3 == "prefill" { split($5, b, "="); printf "--prefill %s%s ", $4, (b[2] + 0 > 0) ? " " b[2] : "" }
              $1 == "worker" && $3 == "decode" { printf "--decode %s ", $4 }' "$dir/sim.log")
 echo "starting the gateway with policy $policy"
 # shellcheck disable=SC2086

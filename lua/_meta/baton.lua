@@ -67,6 +67,7 @@
 ---@field n integer samples asked for
 ---@field prompt_bytes integer of the prompt's text
 ---@field prompt_tokens integer counted where token ids came, else estimated from the bytes
+---@field max_tokens? integer of one sample, as the client limits it
 ---@field session? string the key that route named, else the header x-session-id, else the body's
 ---@field tenant? string the header x-tenant-id
 ---@field class? string what route called it
@@ -87,9 +88,9 @@
 ---@field zone? string
 ---@field kinds table<baton.PlanKind|integer, any> plans it can be part of: a list, and `kinds.handoff`
 ---@field dialects table<string|integer, any> a list, and `dialects.nixl`
----@field prefill_tokens integer of prompts that wait or run there, by our own count
----@field decode_tokens integer of prompts and answers in work, by our own count
----@field requests integer in work, by our own count
+---@field prefill_tokens integer of prompts that wait or run there, as the fleet's gateways count
+---@field decode_tokens integer of prompts and answers in work, likewise
+---@field requests integer in work, likewise
 ---@field running? integer the engine's report, not older than 5 s
 ---@field waiting? integer the engine's report, and what was sent since
 ---@field kv_free? number 0 to 1, the engine's report
@@ -130,6 +131,7 @@
 ---@field output_tokens? integer
 ---@field ttft_ms? number
 ---@field total_ms? number
+---@field kept? number[] its request's `ctx.vars.kept`, up to 4 numbers; in the first event of several
 
 --- Who serves: prefill and decode, or worker. A worker or its id.
 ---@class baton.Plan
@@ -192,6 +194,7 @@
 ---@field handover? fun(ctx: baton.Ctx): table? The next generation takes over. What shall its `start` get as `old`?
 
 baton = {}
+baton.shared = {}
 baton.shared_local = {}
 
 --- The worker with the least; equals share by chance. Not known counts as worst. nil: the list is empty. Limits: 1 to 8 fields.
@@ -383,6 +386,88 @@ function baton.take(name, per_s, burst, cost) end
 ---@param seconds number 0.001 to 86,400
 ---@return number
 function baton.window(name, amount, seconds) end
+
+--- A counter. Its time runs from the first add. Limits: in pure hooks it is sent, and nothing comes back.
+---@param name string
+---@param delta integer
+---@param ttl_ms? number 1 to a year; default for ever
+---@return number? # the new value
+---@return string? # why not, where the first is nil
+function baton.shared.add(name, delta, ttl_ms) end
+
+--- What the cell holds. In start, admit, route, tick.
+---@param name string
+---@return string? # nil: there is none
+---@return string? # why not, where the first is nil
+function baton.shared.get(name) end
+
+--- Writes a cell; the last writer wins. Limits: a value has up to 64 KiB; in pure hooks it is sent, and nothing comes back.
+---@param name string
+---@param value string|number
+---@param ttl_ms? number 1 to a year; default for ever
+---@param only_if_absent? boolean
+---@return boolean? # false: there was one
+---@return string? # why not, where the first is nil
+function baton.shared.set(name, value, ttl_ms, only_if_absent) end
+
+--- Removes it. Limits: in pure hooks it is sent, and nothing comes back.
+---@param name string
+---@param field? string of a table; else the whole name
+---@return true?
+---@return string? # why not, where the first is nil
+function baton.shared.drop(name, field) end
+
+--- One gateway does it: takes or renews a lease in the name of this gateway, whichever event thread asks. In start, admit, route, tick.
+---@param name string
+---@param ttl_ms number
+---@return number|false|nil # the fence, which grows with every change of holder
+---@return string? # who holds it; why not, where the first is nil
+function baton.shared.lease(name, ttl_ms) end
+
+--- Gives the lease up. In start, admit, route, tick.
+---@param name string
+---@return boolean? # it was ours
+---@return string? # why not, where the first is nil
+function baton.shared.release(name) end
+
+--- At most `limit` in each window over the whole fleet. Answered from a chunk leased ahead, mostly without a round trip. Without the shared state each gateway holds to its part of the limit. Limits: 65,536 quotas at a time. In start, admit, route, tick.
+---@param name string
+---@param limit integer
+---@param window_ms number 100 to a day
+---@param amount? integer default 1
+---@return boolean?
+---@return number|string|nil # seconds to the next window; why not
+---@return integer? # the window it was granted of
+function baton.shared.take(name, limit, window_ms, amount) end
+
+--- Gives back what was taken and not used. Waits for nothing; another window's is forgotten.
+---@param name string
+---@param window_ms number
+---@param amount integer below 0: more was used
+---@param window? integer as take said; default the one that runs
+function baton.shared.give(name, window_ms, amount, window) end
+
+--- Writes a field of a table; each has a time of its own. Limits: a field has 1 to 255 bytes, a value up to 64 KiB; in pure hooks it is sent, and nothing comes back.
+---@param name string
+---@param field string
+---@param value string|number
+---@param ttl_ms? number 1 to a year; default for ever
+---@return true?
+---@return string? # why not, where the first is nil
+function baton.shared.put(name, field, value, ttl_ms) end
+
+--- All fields of a table. Limits: 10,000. In start, admit, route, tick.
+---@param name string
+---@return table<string, string>|nil
+---@return string? # why not, where the first is nil
+function baton.shared.fields(name) end
+
+--- What this process has last read or written by add, get, set or fields. Asks nobody: prefetch in route.
+---@param name string
+---@param max_age_ms? number
+---@return any # nil: there is none
+---@return number? # its age in ms; nil: not known, or older
+function baton.shared.cached(name, max_age_ms) end
 
 --- Waits, while other requests go on. Limits: not inside pcall, table.sort or a metamethod. In start, admit, route, tick.
 ---@param ms number 0 to 600,000

@@ -23,6 +23,9 @@ return {
       "compatible", "pairable", "where", "without", "hash", "rendezvous", "bounded_hash", "ring", "random",
       "prefix_match", "prefix_insert", "prefix_blocks", "prefix_key", "ewma", "take", "window", "sleep",
       "http", "json_decode", "json_encode",
+      shared = { fields = {
+        "add", "get", "set", "drop", "lease", "release", "take", "give", "put", "fields", "cached",
+      } },
       shared_local = { fields = {
         "add", "get", "set",
       } },

@@ -135,6 +135,7 @@ api.classes = {
       { "n", "integer", "samples asked for" },
       { "prompt_bytes", "integer", "of the prompt's text" },
       { "prompt_tokens", "integer", "counted where token ids came, else estimated from the bytes" },
+      { "max_tokens?", "integer", "of one sample, as the client limits it" },
       { "session?", "string", "the key that route named, else the header x-session-id, else the body's" },
       { "tenant?", "string", "the header x-tenant-id" },
       { "class?", "string", "what route called it" },
@@ -165,9 +166,9 @@ api.classes = {
       { "zone?", "string", "" },
       { "kinds", "table<PlanKind|integer, any>", "plans it can be part of: a list, and `kinds.handoff`" },
       { "dialects", "table<string|integer, any>", "a list, and `dialects.nixl`" },
-      { "prefill_tokens", "integer", "of prompts that wait or run there, by our own count" },
-      { "decode_tokens", "integer", "of prompts and answers in work, by our own count" },
-      { "requests", "integer", "in work, by our own count" },
+      { "prefill_tokens", "integer", "of prompts that wait or run there, as the fleet's gateways count" },
+      { "decode_tokens", "integer", "of prompts and answers in work, likewise" },
+      { "requests", "integer", "in work, likewise" },
       { "running?", "integer", "the engine's report, not older than 5 s" },
       { "waiting?", "integer", "the engine's report, and what was sent since" },
       { "kv_free?", "number", "0 to 1, the engine's report" },
@@ -220,6 +221,7 @@ api.classes = {
       { "output_tokens?", "integer", "" },
       { "ttft_ms?", "number", "" },
       { "total_ms?", "number", "" },
+      { "kept?", "number[]", "its request's `ctx.vars.kept`, up to 4 numbers; in the first event of several" },
     },
   },
   {
@@ -303,6 +305,10 @@ local KEY = { "key", "string|number" }
 local NAME = { "name", "string" }
 local BLOCK = { "block?", "integer", "tokens a block, 1 to 1024, default 64" }
 local WITH_REQ = "hooks that get req"
+local WAITING = "start, admit, route, tick"
+local SENT = "in pure hooks it is sent, and nothing comes back"
+local WHY = { "string?", "why not, where the first is nil" }
+local TTL = { "ttl_ms?", "number", "1 to a year; default for ever" }
 
 api.groups = {
   {
@@ -501,6 +507,93 @@ api.groups = {
         params = { NAME, { "amount", "number" }, { "seconds", "number", "0.001 to 86,400" } },
         returns = { { "number" } },
         doc = "What came in the last so many seconds, this amount included.",
+      },
+    },
+  },
+  {
+    name = "Shared by the fleet",
+    functions = {
+      {
+        name = "shared.add",
+        params = { NAME, { "delta", "integer" }, TTL },
+        returns = { { "number?", "the new value" }, WHY },
+        doc = "A counter. Its time runs from the first add.",
+        limits = SENT,
+      },
+      {
+        name = "shared.get",
+        params = { NAME },
+        returns = { { "string?", "nil: there is none" }, WHY },
+        where = WAITING,
+        doc = "What the cell holds.",
+      },
+      {
+        name = "shared.set",
+        params = { NAME, { "value", "string|number" }, TTL, { "only_if_absent?", "boolean" } },
+        returns = { { "boolean?", "false: there was one" }, WHY },
+        doc = "Writes a cell; the last writer wins.",
+        limits = "a value has up to 64 KiB; " .. SENT,
+      },
+      {
+        name = "shared.drop",
+        params = { NAME, { "field?", "string", "of a table; else the whole name" } },
+        returns = { { "true?" }, WHY },
+        doc = "Removes it.",
+        limits = SENT,
+      },
+      {
+        name = "shared.lease",
+        params = { NAME, { "ttl_ms", "number" } },
+        returns = { { "number|false|nil", "the fence, which grows with every change of holder" },
+          { "string?", "who holds it; why not, where the first is nil" } },
+        where = WAITING,
+        doc = "One gateway does it: takes or renews a lease in the name of this gateway, whichever event thread asks.",
+      },
+      {
+        name = "shared.release",
+        params = { NAME },
+        returns = { { "boolean?", "it was ours" }, WHY },
+        where = WAITING,
+        doc = "Gives the lease up.",
+      },
+      {
+        name = "shared.take",
+        params = { NAME, { "limit", "integer" }, { "window_ms", "number", "100 to a day" },
+          { "amount?", "integer", "default 1" } },
+        returns = { { "boolean?" }, { "number|string|nil", "seconds to the next window; why not" },
+          { "integer?", "the window it was granted of" } },
+        where = WAITING,
+        doc = "At most `limit` in each window over the whole fleet. Answered from a chunk leased ahead, mostly without "
+          .. "a round trip. Without the shared state each gateway holds to its part of the limit.",
+        limits = "65,536 quotas at a time",
+      },
+      {
+        name = "shared.give",
+        params = { NAME, { "window_ms", "number" }, { "amount", "integer", "below 0: more was used" },
+          { "window?", "integer", "as take said; default the one that runs" } },
+        returns = {},
+        doc = "Gives back what was taken and not used. Waits for nothing; another window's is forgotten.",
+      },
+      {
+        name = "shared.put",
+        params = { NAME, { "field", "string" }, { "value", "string|number" }, TTL },
+        returns = { { "true?" }, WHY },
+        doc = "Writes a field of a table; each has a time of its own.",
+        limits = "a field has 1 to 255 bytes, a value up to 64 KiB; " .. SENT,
+      },
+      {
+        name = "shared.fields",
+        params = { NAME },
+        returns = { { "table<string, string>|nil" }, WHY },
+        where = WAITING,
+        doc = "All fields of a table.",
+        limits = "10,000",
+      },
+      {
+        name = "shared.cached",
+        params = { NAME, { "max_age_ms?", "number" } },
+        returns = { { "any", "nil: there is none" }, { "number?", "its age in ms; nil: not known, or older" } },
+        doc = "What this process has last read or written by add, get, set or fields. Asks nobody: prefetch in route.",
       },
     },
   },

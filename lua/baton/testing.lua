@@ -18,7 +18,7 @@ local testing = { seed = core.seed, forget = core.forget, names = core.names, ap
 --   policy:plan(fleet[, req])  {prefill, decode} or {worker}, with alternates, kind, ranks, scores
 --   policy:fallback(fleet, req, {scope, name, leg, status}, {tried name...})
 --   policy:observe{event...}, policy:tick([now], fleet)  true
---   policy:handover()
+--   policy:handover(), policy:kept(req)  what its ctx.vars.kept holds, for the event that tells of it
 -- Calls with the same table as req share ctx.vars. A req may have path, model, headers, stream, n, prompt (raw JSON),
 -- prompt_bytes, prompt_tokens, session, tenant, class.
 function testing.policy(name, params, old)
@@ -140,6 +140,209 @@ function testing.shared()
   })
 end
 
+-- ---- the fleet's state ----
+
+local store -- what baton.shared goes to
+local Store = {}
+Store.__index = Store
+
+-- testing.store(): empties what policies share by baton.shared, and looks into it. Times are the fake clock's. Names
+-- are the policy's own, whichever policy it is:
+--   store:get(name), store:set(name, value)   a counter's or cell's value
+--   store:fields(name)                        a table's
+--   store:taken(name[, window_ms])            of a window that runs now
+--   store:hold(name, ttl_ms)                  another gateway has the lease
+--   store:fail(error)                         from now on every call comes to this (`store_away`, ...); nil: no more
+--   store.calls                               what was asked for: { op =, name =, ... }, in order
+function testing.store()
+  core.reset_cached()
+  store = setmetatable({ calls = {}, entries = {} }, Store)
+  return store
+end
+
+-- "p:<policy>:<name>", "q:<policy>:<name>:<window_ms>"
+local function name_of(key)
+  local kind, name = key:match "^(%a):[^:]*:(.*)$"
+  return kind == "q" and name:match "^(.*):%d+$" or name
+end
+
+local function entry_of(self, key)
+  local entry = self.entries[key]
+  if entry and entry.until_ms and entry.until_ms <= core.now() then
+    self.entries[key] = nil
+    return nil
+  end
+  return entry
+end
+
+local function named(self, name, kind)
+  for key in pairs(self.entries) do
+    if key:sub(1, 1) == kind and name_of(key) == name then
+      return entry_of(self, key), key
+    end
+  end
+  return nil
+end
+
+local function until_of(ttl_ms)
+  return ttl_ms > 0 and core.now() + ttl_ms or nil
+end
+
+function Store:get(name)
+  local entry = named(self, name, "p")
+  return entry and entry.value
+end
+
+function Store:fields(name)
+  local entry, out = named(self, name, "p"), {}
+  for field, row in pairs(entry and entry.fields or {}) do
+    if not row.until_ms or row.until_ms > core.now() then
+      out[field] = row.value
+    end
+  end
+  return out
+end
+
+function Store:taken(name, window_ms)
+  for key, entry in pairs(self.entries) do
+    local ms = tonumber(key:match ":(%d+)$")
+    local is_it = key:sub(1, 1) == "q" and name_of(key) == name and (not window_ms or ms == window_ms)
+    if is_it and entry.window == math.floor(core.now() / ms) then
+      return entry.used
+    end
+  end
+  return 0
+end
+
+-- What a spec sets may be there before the policy has asked: it waits for whoever asks for its name.
+function Store:set(name, value)
+  local _, key = named(self, name, "p")
+  self.entries[key or "p::" .. name] = { kind = "text", value = tostring(value) }
+end
+
+function Store:hold(name, ttl_ms)
+  local _, key = named(self, name, "p")
+  local entry = { kind = "lease", owner = "another", until_ms = until_of(ttl_ms), fence = 1 }
+  self.entries[key or "p::" .. name] = entry
+end
+
+function Store:fail(why)
+  self.error = why
+end
+
+local ops = {}
+
+function ops.add(self, want, entry)
+  entry = entry or { kind = "text", value = "0", until_ms = until_of(want.ttl_ms) }
+  entry.value = ("%d"):format(tonumber(entry.value) + want.amount)
+  self.entries[want.key] = entry
+  return { number = tonumber(entry.value) }
+end
+
+function ops.get(_, _, entry)
+  return { text = entry and entry.value }
+end
+
+function ops.set(self, want, entry)
+  if entry and want.if_absent then
+    return { number = 0 }
+  end
+  self.entries[want.key] = { kind = "text", value = want.value, until_ms = until_of(want.ttl_ms) }
+  return { number = 1 }
+end
+
+function ops.drop(self, want)
+  self.entries[want.key] = nil
+  return {}
+end
+
+function ops.lease(self, want, entry)
+  if entry and entry.owner == "another" then
+    return { number = 0, text = entry.owner }
+  end
+  local fence = entry and entry.fence or core.now()
+  self.entries[want.key] = { kind = "lease", owner = "this", fence = fence, until_ms = until_of(want.ttl_ms) }
+  return { number = fence }
+end
+
+function ops.release(self, want, entry)
+  local is_ours = entry ~= nil and entry.owner == "this"
+  if is_ours then
+    self.entries[want.key] = nil
+  end
+  return { number = is_ours and 1 or 0 }
+end
+
+local function window_of(self, want)
+  local window, entry = math.floor(core.now() / want.window_ms), self.entries[want.key]
+  if not entry or entry.window ~= window then
+    entry = { kind = "window", window = window, used = 0 }
+    self.entries[want.key] = entry
+  end
+  return entry
+end
+
+function ops.take(self, want)
+  local entry = window_of(self, want)
+  local is_in = entry.used + want.amount <= want.limit
+  if is_in then
+    entry.used = entry.used + want.amount
+  end
+  local left_ms = (entry.window + 1) * want.window_ms - core.now()
+  return { number = is_in and 1 or 0, window = entry.window, left_ms = left_ms }
+end
+
+function ops.give(self, want)
+  local entry = window_of(self, want)
+  if want.window == 0 or want.window == entry.window then
+    entry.used = math.max(0, entry.used - want.amount)
+  end
+  return {}
+end
+
+function ops.put(self, want, entry)
+  entry = entry or { kind = "table", fields = {} }
+  entry.fields[want.field] = { value = want.value, until_ms = until_of(want.ttl_ms) }
+  self.entries[want.key] = entry
+  return {}
+end
+
+function ops.drop_field(_, want, entry)
+  if entry and entry.fields then
+    entry.fields[want.field] = nil
+  end
+  return {}
+end
+
+function ops.fields(self, want)
+  return { fields = self:fields(name_of(want.key)) }
+end
+
+-- set takes a name over, drop removes it, whatever it was.
+local KINDS = {
+  add = "text", get = "text", lease = "lease", release = "lease", take = "window", give = "window", put = "table",
+  drop_field = "table", fields = "table",
+}
+
+local function serve_store(want)
+  local name = name_of(want.key)
+  want.name = name
+  store.calls[#store.calls + 1] = want
+  if store.error then
+    return nil, store.error
+  end
+  local given = store.entries["p::" .. name] -- of the spec
+  if given and want.key:sub(1, 1) == "p" then
+    store.entries["p::" .. name] = nil
+    store.entries[want.key] = given
+  end
+  local entry = entry_of(store, want.key)
+  if entry and KINDS[want.op] and entry.kind ~= KINDS[want.op] then
+    return nil, "inval"
+  end
+  return ops[want.op](store, want, entry)
+end
+
 -- ---- the network ----
 
 local network -- the one that answers
@@ -171,6 +374,9 @@ local function answer_for(want)
 end
 
 local function serve(want)
+  if want.store then
+    return serve_store(want.store)
+  end
   if want.sleep_ms then
     pass(want.sleep_ms)
     return {}
@@ -191,6 +397,7 @@ local function serve(want)
   return answer
 end
 core.serve(serve)
+testing.store()
 
 -- testing.network{["http://auth:80/check"] = {status = 200, body = "...", headers = {}}, ...} answers baton.http from
 -- now on, and allows these hosts. A URL without a path is for all paths of that host. An answer may be a

@@ -128,7 +128,7 @@ local function keys_seen()
   seen:fallback(fleet, req, { scope = "worker", status = 500 }, { "p1" })
   assert(seen:observe { {
     kind = "failed", at_ms = 1, prefill = 1, decode = 2, model = "m", session = "s", tenant = "t", status = 500,
-    failure = "reset", scope = "worker", prompt_tokens = 1, output_tokens = 1, ttft_ms = 1, total_ms = 1,
+    failure = "reset", scope = "worker", prompt_tokens = 1, output_tokens = 1, ttft_ms = 1, total_ms = 1, kept = { 1 },
   } })
   return seen:handover()
 end

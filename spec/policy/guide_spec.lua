@@ -80,6 +80,26 @@ describe("the guide's", function()
     assert.are.same({ failures = 2 }, policy:handover())
   end)
 
+  it("limit of the whole fleet is held, given back, and asked for by one gateway", function()
+    local text = "return { api = 1, name = 'guide', version = '1', plan = function() end,\n"
+      .. "handover = function(ctx) return ctx.state end,\n"
+    local policy = testing.load_text(text .. blocks_of("State of the whole fleet")[1] .. "}")
+    local fleet, store = testing.fleet { hybrid = 1 }, testing.store()
+    local req = { tenant = "t", prompt_tokens = 60000 }
+    assert.is_true(policy:admit(req))
+    assert.are.equal(429, policy:admit({ tenant = "t", prompt_tokens = 60000 }).status)
+    assert(policy:observe { { tenant = "t", kept = policy:kept(req) } })
+    assert.is_true(policy:admit { tenant = "t", prompt_tokens = 60000 })
+    local network = testing.network(limits)
+    assert.is_true(policy:tick(nil, fleet))
+    assert.are.same({ limits = { a = 1 } }, policy:handover())
+    store:set("limits", '{"a":2}')
+    store:hold("asker", 5000) -- another gateway
+    assert.is_true(policy:tick(nil, fleet))
+    assert.are.same({ limits = { a = 2 } }, policy:handover())
+    assert.are.equal(1, #network.calls)
+  end)
+
   it("spec for the network passes", function()
     testing.network {}
     local spec = assert(blocks_of("Testing one")[1]:match 'it%("asks.-\nend%)\n')

@@ -44,3 +44,96 @@ describe("session_affinity", function()
     assert.are.equal("p3", testing.plan(policy, f, {}).prefill)
   end)
 end)
+
+describe("session_affinity with places that the fleet knows", function()
+  local clock, store, fleet
+
+  before_each(function()
+    clock = testing.clock(60000000)
+    store = testing.store()
+    fleet = testing.fleet { prefill = 4, decode = 4 }
+  end)
+
+  after_each(function()
+    clock:stop()
+  end)
+
+  -- One request: what a gateway does with it, route and plan.
+  local function plan(policy, req, where)
+    assert(policy:route(req))
+    return testing.plan(policy, where or fleet, req)
+  end
+
+  local function shared(params)
+    params = params or {}
+    params.shared = true
+    return testing.load("session_affinity", params)
+  end
+
+  it("begins where the load is least, and stays there through any gateway", function()
+    for _, name in ipairs { "p1", "p2", "p4", "d1", "d2", "d3" } do
+      fleet:bear(name, 100, 1)
+    end
+    local first = plan(shared(), { session = "a" })
+    assert.are.equal("p3", first.prefill)
+    assert.are.equal("d4", first.decode)
+    assert.are.equal("p3\nd4", store:get "s/a")
+    fleet:bear("p3", 1e6, 1000)
+    fleet:bear("d4", 1e6, 1000)
+    local there = plan(shared(), { session = "a" })
+    assert.are.equal("p3", there.prefill)
+    assert.are.equal("d4", there.decode)
+    fleet:add { name = "p9", role = "prefill", url = "http://prefill-9:8000" }
+    assert.are.equal("p3", plan(shared(), { session = "a" }).prefill)
+    assert.are_not.equal("p3", plan(shared(), { session = "b" }).prefill)
+  end)
+
+  it("moves when its worker goes, and stays where it has moved to", function()
+    local policy = shared()
+    local first = plan(policy, { session = "a" })
+    fleet:remove(first.prefill)
+    local second = plan(policy, { session = "a" })
+    assert.are_not.equal(first.prefill, second.prefill)
+    assert.are.equal(second.prefill .. "\n" .. second.decode, store:get "s/a")
+    fleet:add { name = first.prefill, role = "prefill", url = "http://prefill-back:8000" }
+    assert.are.equal(second.prefill, plan(policy, { session = "a" }).prefill)
+  end)
+
+  it("asks once in refresh_s, and keeps the place alive then", function()
+    local policy = shared { refresh_s = 10, ttl_s = 60 }
+    for _ = 1, 20 do
+      plan(policy, { session = "a" })
+    end
+    assert.are.same({ "get", "set" }, { store.calls[1].op, store.calls[2].op })
+    assert.are.equal(2, #store.calls)
+    for _ = 1, 12 do
+      clock:advance(11000)
+      plan(policy, { session = "a" })
+    end
+    assert.is_not_nil(store:get "s/a")
+    clock:advance(60000)
+    assert.is_nil(store:get "s/a")
+  end)
+
+  it("stays where it was while the store is away, and goes by its order where nobody knows", function()
+    local policy = shared()
+    local first = plan(policy, { session = "a" })
+    fleet:bear(first.prefill, 1e6, 1000)
+    clock:advance(60000)
+    store:fail("store_away")
+    assert.are.equal(first.prefill, plan(policy, { session = "a" }).prefill)
+    local unknown = plan(policy, { session = "b" })
+    assert.are.equal(testing.plan(testing.load("session_affinity"), fleet, { session = "b" }).prefill, unknown.prefill)
+  end)
+
+  it("knows single workers too, and asks nothing for requests without a session", function()
+    local hybrids = testing.fleet { hybrid = 3 }
+    hybrids:bear("h1", 5, 1)
+    hybrids:bear("h3", 5, 1)
+    assert.are.equal("h2", plan(shared(), { session = "a" }, hybrids).worker)
+    assert.are.equal("h2", store:get "s/a")
+    store = testing.store()
+    plan(shared(), {}, hybrids)
+    assert.are.equal(0, #store.calls)
+  end)
+end)

@@ -14,7 +14,7 @@ describe("sglang_cache_aware", function()
 
   before_each(function()
     testing.forget()
-    policy = testing.load("sglang_cache_aware")
+    policy = testing.load("sglang_cache_aware", { block_tokens = 16 })
     f = testing.fleet { prefill = 4, decode = 1 }
   end)
 
@@ -55,11 +55,25 @@ describe("sglang_cache_aware", function()
   end)
 
   it("gives a new prompt to the least loaded, if asked to", function()
-    local other = testing.load("sglang_cache_aware", { on_miss = "least_load", cache_threshold = 0.9 })
+    local params = { on_miss = "least_load", cache_threshold = 0.9, block_tokens = 16 }
+    local other = testing.load("sglang_cache_aware", params)
     local home = testing.plan(other, f, prompt(0, 0)).prefill
     f:set(home, { requests = 1 })
     assert.are_not.equal(home, testing.plan(other, f, prompt(80, 1)).prefill)
     assert.are.equal(home, testing.plan(other, f, prompt(95, 2)).prefill)
+  end)
+
+  it("compares blocks of 64 tokens unless told, and so sees prompts of 65,536", function()
+    local other = testing.load("sglang_cache_aware", { cache_threshold = 0.9 })
+    local function text(salt)
+      return prompt(0, salt).prompt:sub(2, -2)
+    end
+    local function long(same, salt) -- 40,000 tokens, of which 1,600 times `same` are those of long(25)
+      return { prompt = '"' .. text(0):rep(same) .. text(salt):rep(25 - same) .. '"' }
+    end
+    local home = testing.plan(other, f, long(25, 0)).prefill
+    assert.are.equal(home, testing.plan(other, f, long(24, 1)).prefill)
+    assert.are_not.equal(home, testing.plan(other, f, long(20, 2)).prefill) -- though its first 16,384 are the same
   end)
 
   it("spreads new prompts by the size of the trees", function()

@@ -165,12 +165,12 @@ local function gateway_argv(words)
   return argv, ready
 end
 
--- A gateway with these words, before a simulator or none.
+-- A gateway with these words, before a simulator or none: its process, ports, and all that its ready file says.
 function fleet.start_gateway(words)
   local argv, ready = gateway_argv(words)
   local process = proc.start(argv, { name = "baton" })
   local told = json.decode(wait_for_file(process, ready))
-  return process, told.port, told.admin_port
+  return process, told.port, told.admin_port, told
 end
 
 local function config_words(sim, config)

@@ -171,6 +171,21 @@ static void test_a_story(void **state)
         "shadow (rule try, policy candidate 2): would choose p2 > d1, not the same, in 0.02 ms\n");
 }
 
+static void test_a_room_that_changed_hands(void **state)
+{
+    (void) state;
+    say(0, "{\"v\":1,\"id\":\"req-1\",\"at\":\"2026-01-31T12:00:00.000Z\",\"path\":\"/v1/"
+           "completions\",\"stream\":false,\"decided_by\":\"policy\",\"policy\":\"least_load\","
+           "\"attempts\":[{\"n\":1,\"kind\":\"bootstrap\",\"prefill\":\"p2\",\"decode\":\"d1\","
+           "\"swapped\":[{\"prefill\":\"p1\",\"failure\":\"reset\"}],"
+           "\"kv\":{\"bytes\":65536,\"wait_ms\":30.5,\"transfer_ms\":1.2}}],"
+           "\"phases_ms\":{},\"status\":200}");
+    answer(true);
+    said_part("attempt 1: bootstrap p2 > d1\n"
+              "  decode waited, and another prefill took over from p1: reset\n"
+              "  KV: 65536 bytes, waited 30.5 ms, moved in 1.2 ms\n");
+}
+
 static void test_short_stories(void **state)
 {
     (void) state;
@@ -267,9 +282,10 @@ static void test_every_loop_is_asked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_the_route),           CASE(test_the_newest_line), CASE(test_no_record),
-        CASE(test_a_late_loop),         CASE(test_a_story),         CASE(test_short_stories),
-        CASE(test_every_loop_is_asked),
+        CASE(test_the_route),     CASE(test_the_newest_line),
+        CASE(test_no_record),     CASE(test_a_late_loop),
+        CASE(test_a_story),       CASE(test_a_room_that_changed_hands),
+        CASE(test_short_stories), CASE(test_every_loop_is_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,6 +48,20 @@ static void spread_out_failures_do_not(void **state)
     assert_int_equal(bt_breaker_state(&b, 200000), BT_BREAKER_CLOSED);
 }
 
+static void one_failure_is_enough_while_anothers_is_open(void **state)
+{
+    bool probe = true;
+    (void) state;
+    bt_breaker_hint(&b, 2000);
+    assert_true(bt_breaker_enter(&b, 1000, &probe)); /* a hint takes nobody out */
+    assert_false(probe);
+    assert_true(bt_breaker_failure(&b, false, 1999));
+    assert_int_equal(bt_breaker_state(&b, 2000), BT_BREAKER_OPEN);
+    assert_true(bt_breaker_enter(&b, 20000, &probe));
+    bt_breaker_success(&b, probe);
+    assert_false(bt_breaker_failure(&b, false, 20000)); /* over */
+}
+
 static void innocent_and_success_never_count(void **state)
 {
     (void) state;
@@ -210,6 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(five_in_the_window_open_it),
         CASE(spread_out_failures_do_not),
+        CASE(one_failure_is_enough_while_anothers_is_open),
         CASE(innocent_and_success_never_count),
         CASE(one_probe_then_closed),
         CASE(innocent_probe_gives_the_slot_back),

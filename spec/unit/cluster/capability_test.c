@@ -42,6 +42,17 @@ static const struct row rows[] = {
     {U, "SharedStorageConnector", NULL, NULL, NULL, HANDOFF, "shared_cache", NULL},
     {U, "LMCacheConnectorV1", NULL, NULL, NULL, HANDOFF, "shared_cache", NULL},
     {U, "shared_cache", NULL, NULL, "handoff", HANDOFF, "shared_cache", NULL},
+    {U, "BatonConnector", NULL, NULL, NULL, SYNC, "baton", NULL},
+    {BT_ENGINE_VLLM, "batonconnector", NULL, NULL, "baton", SYNC, "baton", NULL},
+    {U, "baton", NULL, NULL, NULL, SYNC, "baton", NULL},
+    {U, "MultiConnector", "BatonConnector", "OffloadingConnector", NULL, SYNC, "baton", NULL},
+    {U, "SomethingNew", NULL, NULL, "baton", SYNC, "baton", NULL},
+    {U, NULL, NULL, NULL, "Baton", SYNC, "baton", NULL},
+    {U, "BatonConnector", NULL, NULL, "handoff", NONE, NULL, "opened by the gateway"},
+    {U, "BatonConnector", NULL, NULL, "bootstrap", NONE, NULL, "opened by the gateway"},
+    {U, "NixlConnector", NULL, NULL, "baton", NONE, NULL, "is for BatonConnector"},
+    {BT_ENGINE_SGLANG, "BatonConnector", NULL, NULL, NULL, NONE, NULL, "engine is SGLang"},
+    {BT_ENGINE_SGLANG, NULL, NULL, NULL, "baton", NONE, NULL, "bootstrap"},
     {BT_ENGINE_SGLANG, NULL, NULL, NULL, NULL, SYNC, "sglang", NULL},
     {BT_ENGINE_SGLANG, "mooncake", NULL, NULL, NULL, SYNC, "sglang", NULL},
     {BT_ENGINE_SGLANG, "nixl", NULL, NULL, "bootstrap", SYNC, "sglang", NULL},
@@ -108,6 +119,12 @@ static void rules_that_connectors_demand(void **state)
     bt_capability_pair_rules(BT_ENGINE_SGLANG, BT_STR("nixl"), NULL, 0, "sglang", &rules);
     assert_int_equal(rules.tp, BT_TP_ANY);
     assert_false(rules.equal_version);
+    bt_capability_pair_rules(U, BT_STR("batonCONNECTOR"), NULL, 0, "baton", &rules);
+    assert_int_equal(rules.tp, BT_TP_ANY);
+    assert_string_equal(rules.family, "baton");
+    assert_true(bt_capability_is_steered("baton"));
+    assert_false(bt_capability_is_steered("nixl"));
+    assert_false(bt_capability_is_steered(NULL));
     assert_true(bt_capability_needs_equal_version("nixl_push"));
     assert_true(bt_capability_needs_tp_ratio("nixl"));
     assert_false(bt_capability_needs_tp_ratio("shared_cache"));
@@ -136,6 +153,9 @@ static void names_and_parsing(void **state)
     assert_false(bt_capability_prefill_serves_alone(BT_ENGINE_SGLANG));
     assert_int_equal(bt_capability_engine(BT_STR("NixlConnector"), NULL, 0, BT_STR_NULL),
                      BT_ENGINE_VLLM);
+    assert_int_equal(bt_capability_engine(BT_STR("BatonConnector"), NULL, 0, BT_STR_NULL),
+                     BT_ENGINE_VLLM);
+    assert_int_equal(bt_capability_engine(BT_STR_NULL, NULL, 0, BT_STR("baton")), BT_ENGINE_VLLM);
     assert_int_equal(bt_capability_engine(BT_STR("MooncakeHybridConnector"), NULL, 0, BT_STR_NULL),
                      BT_ENGINE_VLLM_ASCEND);
     assert_int_equal(bt_capability_engine(BT_STR_NULL, NULL, 0, BT_STR("bootstrap")),

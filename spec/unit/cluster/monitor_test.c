@@ -317,6 +317,24 @@ static void a_passive_signal_is_followed_up(void **state)
     assert_true(atomic_load(&server.health_hits) >= 3);
 }
 
+static void who_is_asked_to_look_looks_now(void **state)
+{
+    (void) state;
+    config.interval_ms = 3600000;
+    bt_worker_t *w = watch(BT_ROLE_HYBRID, "127.0.0.1", NULL);
+    UNTIL(health(w) == BT_HEALTH_UP);
+    atomic_store(&server.mode, STATUS_500);
+    for (unsigned looks = 2; looks <= 4; looks++) { /* three failures in a row, as ever */
+        assert_int_equal(health(w), BT_HEALTH_UP);
+        bt_monitor_look(monitor, w);
+        bt_monitor_look(monitor, w);
+        UNTIL(atomic_load(&server.health_hits) == looks);
+        UNTIL(health(w) == (looks < 4 ? BT_HEALTH_UP : BT_HEALTH_DOWN));
+        for (int i = 0; i < 5; i++)
+            uv_run(&loop.uv, UV_RUN_NOWAIT);
+    }
+}
+
 static void sglang_prefill_needs_its_bootstrap_port_too(void **state)
 {
     (void) state;
@@ -501,6 +519,7 @@ int main(void)
         CASE(engine_dead_is_down_at_once),
         CASE(scaling_drains),
         CASE(a_passive_signal_is_followed_up),
+        CASE(who_is_asked_to_look_looks_now),
         CASE(sglang_prefill_needs_its_bootstrap_port_too),
         CASE(keys_are_sent),
         CASE(a_moved_name_is_followed_after_a_refused_connect),

@@ -11,19 +11,19 @@ static void rank_is_the_remainder(void **state)
     uint64_t room, prefix;
     (void) state;
     assert_int_equal(bt_rooms_init(&r, 3), 0);
-    assert_int_equal(bt_rooms_open(&r, 1, 0, &room), 0);
+    assert_int_equal(bt_rooms_open(&r, 1, 0, NULL, &room), 0);
     prefix = room >> 53;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (unsigned k = 0; k < 200; k++) {
             unsigned rank = k * 7919U % sizes[i];
-            assert_int_equal(bt_rooms_open(&r, sizes[i], rank, &room), 0);
+            assert_int_equal(bt_rooms_open(&r, sizes[i], rank, NULL, &room), 0);
             assert_int_equal(room % sizes[i], rank);
             assert_true(room >= 1 && room <= INT64_MAX);
             assert_int_equal(room >> 53, prefix); /* the move has not left the loop's range */
         }
-    assert_int_equal(bt_rooms_open(&r, 4, 4, &room), BT_E_INVAL);
-    assert_int_equal(bt_rooms_open(&r, 0, 0, &room), 0);
-    assert_int_equal(bt_rooms_open(&r, 1, 0, &room), 0);
+    assert_int_equal(bt_rooms_open(&r, 4, 4, NULL, &room), BT_E_INVAL);
+    assert_int_equal(bt_rooms_open(&r, 0, 0, NULL, &room), 0);
+    assert_int_equal(bt_rooms_open(&r, 1, 0, NULL, &room), 0);
     bt_rooms_fini(&r);
 }
 
@@ -42,7 +42,7 @@ static void two_loops_never_share_a_room(void **state)
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(bt_rooms_init(&loops[i], i), 0);
     for (unsigned i = 0; i < MANY; i++)
-        assert_int_equal(bt_rooms_open(&loops[i % 2], 4, i % 4, &rooms[i]), 0);
+        assert_int_equal(bt_rooms_open(&loops[i % 2], 4, i % 4, NULL, &rooms[i]), 0);
     assert_int_equal(loops[0].live, MANY / 2);
     assert_true(bt_rooms_has(&loops[0], rooms[0]));
     assert_false(bt_rooms_has(&loops[1], rooms[0]));
@@ -57,7 +57,7 @@ static void two_loops_never_share_a_room(void **state)
 /* Against a plain array: what is open is found, what is closed is not, in every order of closing. */
 static void open_and_close_in_any_order(void **state)
 {
-    static uint64_t model[4096];
+    static uint64_t model[4096]; /* a room's owner is its place here */
     bt_rooms_t r;
     unsigned seed = 5, live = 0;
     (void) state;
@@ -65,19 +65,21 @@ static void open_and_close_in_any_order(void **state)
     for (int step = 0; step < 200000; step++) {
         unsigned i = (unsigned) rand_r(&seed) % 4096U;
         if (model[i] != 0) {
-            assert_true(bt_rooms_has(&r, model[i]));
+            assert_ptr_equal(bt_rooms_owner(&r, model[i]), &model[i]);
             bt_rooms_close(&r, model[i]);
             assert_false(bt_rooms_has(&r, model[i]));
+            assert_null(bt_rooms_owner(&r, model[i]));
             model[i] = 0;
             live--;
         } else {
-            assert_int_equal(bt_rooms_open(&r, 2, i % 2, &model[i]), 0);
+            assert_int_equal(bt_rooms_open(&r, 2, i % 2, &model[i], &model[i]), 0);
             live++;
         }
         assert_int_equal(r.live, live);
     }
     for (unsigned i = 0; i < 4096; i++)
-        assert_true(model[i] == 0 || bt_rooms_has(&r, model[i]));
+        assert_true(model[i] == 0 || bt_rooms_owner(&r, model[i]) == &model[i]);
+    assert_null(bt_rooms_owner(&r, 0));
     assert_true(r.cap <= 16384); /* closed rooms leave nothing behind that would make it grow */
     bt_rooms_fini(&r);
 }
@@ -88,7 +90,7 @@ static void closing_what_is_not_open(void **state)
     uint64_t room;
     (void) state;
     assert_int_equal(bt_rooms_init(&r, 1), 0);
-    assert_int_equal(bt_rooms_open(&r, 0, 0, &room), 0);
+    assert_int_equal(bt_rooms_open(&r, 0, 0, NULL, &room), 0);
     bt_rooms_close(&r, 0);
     bt_rooms_close(&r, room ^ 1);
     assert_int_equal(r.live, 1);

@@ -86,6 +86,35 @@ static void paths_and_ports(void **state)
     bt_config_fini(&c);
     load_ok(&c, "--port 29000 --admin-host ::1");
     bt_config_fini(&c);
+    load_refused("--transfer-port 30000",
+                 "--transfer-port: 30000 is the client port already; choose another");
+    load_refused("--transfer-port 7000 --registry-port 7000",
+                 "--registry-port: 7000 is the transfer port already; choose another");
+    load_ok(&c, "--transfer-port 0 --registry-port 0");
+    bt_config_fini(&c);
+}
+
+static void steered_workers_need_the_hub(void **state)
+{
+    bt_config_t c;
+    (void) state;
+    load_refused(
+        "--connector BatonConnector --prefill http://a:1",
+        "--prefill http://a:1: connector \"BatonConnector\": the gateway opens its rooms, at "
+        "agents that come to it: add --transfer-port PORT");
+    refused_file("return { pools = { { workers = {\n"
+                 "  { url = 'http://a:1', role = 'decode', dispatch_profile = 'baton' } } } } }",
+                 "pools[1].workers[1].connector: dispatch_profile \"baton\": the gateway opens its "
+                 "rooms, at agents that come to it: add --transfer-port PORT");
+    load_ok(&c, "--transfer-port 0 --connector baton --prefill http://a:1 --decode http://b:1");
+    bt_config_fini(&c);
+    load_refused("--transfer-port 0 --transfer-host 0.0.0.0",
+                 "--transfer-host: 0.0.0.0 is beyond loopback, where everybody could pass for an "
+                 "engine's agent; give --transfer-token TOKEN to both");
+    load_ok(&c, "--transfer-port 0 --transfer-host 0.0.0.0 --transfer-token t");
+    bt_config_fini(&c);
+    load_ok(&c, "--transfer-host 0.0.0.0"); /* nobody listens */
+    bt_config_fini(&c);
 }
 
 static void defaults_of_workers(void **state)
@@ -163,6 +192,7 @@ int main(void)
         cmocka_unit_test(workers_that_cannot_pair),
         cmocka_unit_test(urls),
         cmocka_unit_test(paths_and_ports),
+        cmocka_unit_test(steered_workers_need_the_hub),
         cmocka_unit_test(defaults_of_workers),
         cmocka_unit_test(records),
         cmocka_unit_test(missing_keys_file),

@@ -88,10 +88,63 @@ static void listening(void **state)
            IS(c.admin_host, "::1") && c.admin_port == 0 && !c.admin_metrics_only);
     EXPECT("--prometheus-host 0.0.0.0 --prometheus-port 29001",
            IS(c.admin_host, "0.0.0.0") && c.admin_port == 29001 && c.admin_metrics_only);
+    EXPECT("", IS(c.transfer_host, "127.0.0.1") && !bt_config_has_transfer(&c) &&
+                   c.transfer_token == NULL && !bt_config_has_registry(&c));
+    EXPECT("--transfer-host 0.0.0.0 --transfer-port 0 --transfer-token secret",
+           IS(c.transfer_host, "0.0.0.0") && c.transfer_port == 0 && bt_config_has_transfer(&c) &&
+               IS(c.transfer_token, "secret"));
+    EXPECT("--registry-host ::1 --registry-port 8998",
+           IS(c.registry_host, "::1") && c.registry_port == 8998 && bt_config_has_registry(&c));
+    EXPECT("--transfer-port 7000 --connector BatonConnector --prefill http://a:1",
+           IS(W(0).connector, "BatonConnector") && W(0).engine == BT_ENGINE_VLLM);
     EXPECT("--proxy-path /x --proxy-path /y/z",
            c.dispatch.proxy_paths != NULL && IS(c.dispatch.proxy_paths[0], "/x") &&
                IS(c.dispatch.proxy_paths[1], "/y/z") && c.dispatch.proxy_paths[2] == NULL);
     EXPECT("--request-id-headers X-Request-Id", c.dispatch.proxy_paths == NULL);
+}
+
+static void refuses(const char *line, const char *begin)
+{
+    bt_config_t c;
+    if (load_line(&c, line) == 0)
+        fail_msg("%s: accepted", line);
+    if (strncmp(load_err, begin, strlen(begin)) != 0)
+        fail_msg("%s: %s", line, load_err);
+}
+
+static void shared_state(void **state)
+{
+    char line[256];
+    (void) state;
+    EXPECT("", c.store.url == NULL && c.fleet_name == NULL && c.replica_name == NULL &&
+                   c.share_interval_ms == 100 && c.share_expiry_ms == 2000);
+    snprintf(line, sizeof line,
+             "--redis-url redis://r:1/2 --redis-username u --redis-password-file %s",
+             load_write("password", "a word\nmore\n"));
+    EXPECT(line, IS(c.store.url, "redis://r:1/2") && IS(c.store.username, "u") &&
+                     IS(c.store.password, "a word"));
+    EXPECT("--fleet-name f --replica-name r:1 --share-interval-ms 20 --share-expiry-ms 900",
+           IS(c.fleet_name, "f") && IS(c.replica_name, "r:1") && c.share_interval_ms == 20 &&
+               c.share_expiry_ms == 900);
+    setenv("BATON_REDIS_PASSWORD", "of the environment", 1);
+    EXPECT("--redis-url redis://r:1", IS(c.store.password, "of the environment"));
+    EXPECT("", c.store.password == NULL);
+    unsetenv("BATON_REDIS_PASSWORD");
+    /* What a build without TLS does not open it refuses all the same, with the flag's name. */
+    refuses("--redis-url rediss://r:1 --redis-tls-ca no/such.pem", "--redis-url: ");
+    refuses("--redis-url rediss://r:1 --redis-tls-cert c.pem --redis-tls-key k.pem",
+            "--redis-url: ");
+    note_seen("--redis-tls-ca f --redis-tls-cert f --redis-tls-key f");
+    refuses("--redis-url nonsense", "--redis-url: ");
+    refuses("--redis-url redis://:70000", "--redis-url: ");
+    refuses("--redis-username u", "--redis-username: there is no --redis-url");
+    refuses("--redis-url redis://r:1 --redis-tls-ca f", "--redis-tls-ca: only with ");
+    refuses("--redis-tls-ca f", "--redis-tls-ca: there is no --redis-url");
+    refuses("--redis-url redis://r:1 --redis-password-file no/such/file",
+            "--redis-password-file: ");
+    refuses("--fleet-name a{b", "--fleet-name: ");
+    refuses("--replica-name a#b", "--replica-name: ");
+    refuses("--share-interval-ms 1000 --share-expiry-ms 2000", "--share-expiry-ms: ");
 }
 
 static void decisions(void **state)
@@ -131,7 +184,11 @@ static void deadlines(void **state)
     EXPECT("", SPEC.deadlines.total_ms == 1800000 && SPEC.deadlines.connect_ms == 3000 &&
                    SPEC.deadlines.prefill_reply_ms == 300000 &&
                    SPEC.deadlines.first_event_ms == 300000 && SPEC.deadlines.stall_ms == 60000 &&
-                   SPEC.deadlines.answer_ms == 0);
+                   SPEC.deadlines.answer_ms == 0 && SPEC.deadlines.room_start_ms == 300000 &&
+                   SPEC.deadlines.room_stall_ms == 60000 && SPEC.deadlines.room_repair_ms == 5000);
+    EXPECT("--room-start-ms 20000 --room-stall-ms 3000 --room-repair-ms 700",
+           SPEC.deadlines.room_start_ms == 20000 && SPEC.deadlines.room_stall_ms == 3000 &&
+               SPEC.deadlines.room_repair_ms == 700);
     EXPECT("--request-timeout-secs 7 --connect-timeout-ms 50 --prefill-timeout-secs 1.5",
            SPEC.deadlines.total_ms == 7000 && SPEC.deadlines.connect_ms == 50 &&
                SPEC.deadlines.prefill_reply_ms == 1500);
@@ -278,6 +335,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers),
         cmocka_unit_test(listening),
+        cmocka_unit_test(shared_state),
         cmocka_unit_test(decisions),
         cmocka_unit_test(deadlines),
         cmocka_unit_test(health),

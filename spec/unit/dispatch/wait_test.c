@@ -11,6 +11,7 @@
 #define FAR_MS 30000
 
 static bt_loop_t loop;
+static const bt_wait_room_t room = {.loop = &loop};
 static int listener, peer;
 static unsigned port;
 static struct seen {
@@ -73,7 +74,7 @@ static void on_done(bt_wait_t *wait, const bt_want_answer_t *answer)
     if (seen.restarts) {
         seen.restarts = false;
         assert_int_equal(
-            bt_wait_start(&seen.next, &loop, &nap, bt_clock_ms() + FAR_MS, on_done, &seen), 0);
+            bt_wait_start(&seen.next, &room, &nap, bt_clock_ms() + FAR_MS, on_done, &seen), 0);
     }
 }
 
@@ -91,7 +92,7 @@ static bt_wait_t *start(const bt_want_t *want, uint64_t within_ms)
 {
     bt_wait_t *wait = NULL;
 
-    assert_int_equal(bt_wait_start(&wait, &loop, want, bt_clock_ms() + within_ms, on_done, &seen),
+    assert_int_equal(bt_wait_start(&wait, &room, want, bt_clock_ms() + within_ms, on_done, &seen),
                      0);
     assert_non_null(wait);
     assert_int_equal(seen.times, 0); /* never from inside */
@@ -221,7 +222,7 @@ static void nothing_to_wait_for(void **state)
     bt_wait_t *wait = NULL;
     (void) state;
 
-    assert_int_equal(bt_wait_start(&wait, &loop, &want, bt_clock_ms() + 10, on_done, &seen),
+    assert_int_equal(bt_wait_start(&wait, &room, &want, bt_clock_ms() + 10, on_done, &seen),
                      BT_E_INVAL);
     assert_null(wait);
 }

@@ -19,7 +19,7 @@ static void assert_load_fails(const char *text, const char *word)
 
 static void all_shipped_ones_are_there(void **state)
 {
-    static const char *const names[] = {"sglang", "nixl", "nixl_push", "shared_cache"};
+    static const char *const names[] = {"sglang", "nixl", "nixl_push", "shared_cache", "baton"};
     bt_dialects_t *d = NULL;
     char err[512] = "";
     (void) state;
@@ -56,6 +56,11 @@ static void mistakes_name_the_file(void **state)
     assert_load_fails(HEAD NOOP ", routes = {} }", "routes must list");
     assert_load_fails(HEAD NOOP ", routes = { 'v1' } }", "begin with '/'");
     assert_load_fails(HEAD NOOP ", abort_route = true }", "abort_route needs rid");
+    assert_load_fails("return { name = 'own', kind = 'bootstrap', steered = true, " NOOP "}",
+                      "steered is for kind \"bootstrap\" with room and without batch");
+    assert_load_fails("return { name = 'own', kind = 'bootstrap', room = true, batch = true, "
+                      "steered = true, " NOOP "}",
+                      "without batch");
     assert_load_fails("return { name = 'own', kind = 'sequence', release = true, " NOOP "}",
                       "release is for kind");
     assert_load_fails("local f = io.open('/etc/passwd')", "unknown name 'io'");

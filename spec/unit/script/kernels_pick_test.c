@@ -1,5 +1,6 @@
 #include "base/clock.h"
 #include "base/rand.h"
+#include "script/prefix_index.h"
 #include "script_fixture.h"
 
 #define DONE " return { prefill = 1, decode = view.decode[1] }"
@@ -76,6 +77,70 @@ static void power_of_k(void **state)
     fleet_fini(&f);
 }
 
+/* So it is with the index, which the others fill between two reports. */
+static void index_is_near(struct fleet *f)
+{
+    static const unsigned blocks[] = {1, 20, 200};
+    uint64_t hashes[200];
+
+    for (unsigned i = 0; i < 3; i++) {
+        for (unsigned k = 0; k < blocks[i]; k++)
+            hashes[k] = (uint64_t) (i * 1000 + k + 1) * 0x9e3779b97f4a7c15ULL;
+        bt_prefix_insert(hashes, blocks[i], (uint32_t) f->prefill.items[i]->id, 1);
+    }
+    plan_once(f, POLICY("for _ = 1, 40 do\n"
+                        "  assert(baton.argmin(view.prefill, 'prefix_cached').name == 'p1')\n"
+                        "end" DONE));
+    for (int i = 0; i < 100; i++)
+        bt_prefix_note_inflow(50);
+    assert_true(bt_prefix_inflow() > 40 && bt_prefix_inflow() <= 50);
+    plan_once(f, POLICY("local seen = { p1 = 0, p2 = 0, p3 = 0 }\n"
+                        "for _ = 1, 40 do\n"
+                        "  local w = baton.argmin(view.prefill, 'prefix_cached')\n"
+                        "  seen[w.name] = seen[w.name] + 1\n"
+                        "end\n"
+                        "assert(seen.p1 > 5 and seen.p2 > 5 and seen.p3 == 0)" DONE));
+    for (int i = 0; i < 100; i++)
+        bt_prefix_note_inflow(0);
+    assert_int_equal(bt_prefix_inflow(), 0);
+    bt_prefix_clear();
+}
+
+/* Others' loads are a moment old and all gateways see the same: near-equals share the chance, which alone they do not. */
+static void near_equals_share_the_chance_where_others_are(void **state)
+{
+    struct fleet f;
+    (void) state;
+
+    bt_rand_seed(3);
+    fleet_init(&f, 3, 1, 0);
+    for (int i = 0; i < 3; i++) {
+        f.prefill.items[i]->tokens[BT_PHASE_PREFILL] = i < 2 ? i : 500;
+        f.prefill.items[i]->others_tokens[BT_PHASE_PREFILL] = 100;
+    }
+    plan_once(&f, POLICY("for _ = 1, 40 do\n"
+                         "  local w = baton.argmin(view.prefill, 'prefill_tokens')\n"
+                         "  assert(w.name == 'p1' and w.prefill_tokens == 100)\n"
+                         "end" DONE));
+    atomic_store(&bt_worker_has_others, true);
+    plan_once(&f, POLICY("local seen = { p1 = 0, p2 = 0, p3 = 0 }\n"
+                         "local function note(w) seen[w.name] = seen[w.name] + 1 end\n"
+                         "for _ = 1, 40 do\n"
+                         "  note(baton.argmin(view.prefill, 'prefill_tokens', 'requests'))\n"
+                         "  note(baton.argmin_sum(view.prefill, 'prefill_tokens', 2, 'id', 0.1))\n"
+                         "end\n"
+                         "assert(seen.p1 > 10 and seen.p2 > 10 and seen.p3 == 0)\n"
+                         "assert(baton.argmin(view.prefill, 'id').name == 'p1')" DONE));
+    for (int i = 0; i < 3; i++)
+        f.prefill.items[i]->others_tokens[BT_PHASE_PREFILL] = 0;
+    plan_once(&f, POLICY("for _ = 1, 40 do\n"
+                         "  assert(baton.argmin(view.prefill, 'prefill_tokens').name == 'p1')\n"
+                         "end" DONE));
+    index_is_near(&f);
+    atomic_store(&bt_worker_has_others, false);
+    fleet_fini(&f);
+}
+
 static void mistakes_are_named(void **state)
 {
     static const struct {
@@ -105,6 +170,7 @@ int main(void)
         cmocka_unit_test(most_and_least),
         cmocka_unit_test(unknown_is_worst),
         cmocka_unit_test(power_of_k),
+        cmocka_unit_test(near_equals_share_the_chance_where_others_are),
         cmocka_unit_test(mistakes_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

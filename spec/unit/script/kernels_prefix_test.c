@@ -1,3 +1,4 @@
+#include "base/rand.h"
 #include "script/prefix_index.h"
 #include "script_fixture.h"
 
@@ -80,6 +81,28 @@ static void nothing_outlives_the_call(void **state)
     fleet_fini(&f);
 }
 
+/* What every prompt begins with is known to all: it must not draw all prompts to one worker. */
+static void equals_share(void **state)
+{
+    struct fleet f;
+    char text[512];
+    (void) state;
+
+    bt_rand_seed(1);
+    fleet_init(&f, 4, 1, 0);
+    set_prompt(&f, text, 160, 0);
+    f.prefill.items[1]->requests[BT_PHASE_PREFILL] = 1;
+    plan_once(
+        &f, POLICY("local p, seen = view.prefill, { 0, 0, 0, 0 }\n"
+                   "for i = 1, 4 do baton.prefix_insert(req, p[i], 4) end\n"
+                   "for _ = 1, 300 do\n"
+                   "  local best = baton.prefix_match(p, req, 4)\n"
+                   "  seen[best.id] = seen[best.id] + 1\n"
+                   "end\n"
+                   "assert(seen[1] > 60 and seen[2] == 0 and seen[3] > 60 and seen[4] > 60)" DONE));
+    fleet_fini(&f);
+}
+
 static void keys(void **state)
 {
     struct fleet f;
@@ -128,6 +151,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(match_and_insert, forget),
         cmocka_unit_test_setup(nothing_outlives_the_call, forget),
+        cmocka_unit_test_setup(equals_share, forget),
         cmocka_unit_test_setup(keys, forget),
         cmocka_unit_test_setup(mistakes_are_named, forget),
     };

@@ -3,6 +3,7 @@
 #include "script_fixture.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
 #define ENTRIES 262144u
 
@@ -20,6 +21,32 @@ static void chain(uint64_t *hashes, unsigned count, uint64_t salt, unsigned from
         uint64_t words[2] = {i < from ? 0 : salt, i};
         hashes[i] = bt_hash64((bt_str_t){(const char *) words, sizeof(words)}, 9);
     }
+}
+
+static long page_faults(void)
+{
+    struct rusage usage;
+
+    assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
+    return usage.ru_minflt;
+}
+
+/* First of all tests: nobody has touched the index yet. */
+static void warm_memory_costs_no_page_faults(void **state)
+{
+    uint64_t a[1024];
+    long before;
+    (void) state;
+
+#ifdef __SANITIZE_THREAD__
+    skip(); /* its own memory for each word has faults of its own */
+#endif
+    chain(a, 1024, 1, 0);
+    bt_prefix_warm();
+    before = page_faults();
+    bt_prefix_insert(a, 1024, 7, 1);
+    assert_in_range(page_faults() - before, 0, 64);
+    bt_prefix_clear();
 }
 
 static void the_longest_match_comes_first(void **state)
@@ -142,6 +169,7 @@ static void threads_share_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(warm_memory_costs_no_page_faults),
         cmocka_unit_test_setup(the_longest_match_comes_first, forget),
         cmocka_unit_test_setup(blocks_are_counted_by_worker, forget),
         cmocka_unit_test_setup(many_workers_share_a_block, forget),

@@ -1,0 +1,72 @@
+/* blame.c - whose fault a leg's failure is. attempt.c's head says by which rules; here is what they look at. */
+#include "dispatch/attempt.h"
+
+bool bt_blame_is_guilty(const bt_failure_t *f)
+{
+    if (f->status != 0)
+        return f->status >= 500 && f->status != 503;
+    if (f->stale)
+        return false;
+    switch (f->rc) {
+    case BT_E_CONNECT:
+    case BT_E_CONNECT_TIMEOUT:
+    case BT_E_RESOLVE:
+    case BT_E_RESET:
+    case BT_E_FIRST_BYTE_TIMEOUT:
+    case BT_E_STALL:
+    case BT_E_UPSTREAM_HTTP:
+    case BT_E_HANDOFF:
+        return true;
+    default:
+        return false; /* ours, or the process's: descriptors, ports, memory */
+    }
+}
+
+unsigned bt_blame_either(const bt_attempt_t *a, bt_worker_t **guilty)
+{
+    bt_worker_t *p = a->pair.prefill, *d = a->pair.decode;
+    uint64_t p_before = atomic_exchange(&p->suspect_partner, d->id);
+    uint64_t d_before = atomic_exchange(&d->suspect_partner, p->id);
+    unsigned n = 0;
+
+    if (d_before != 0 && d_before != p->id)
+        guilty[n++] = d;
+    if (p_before != 0 && p_before != d->id)
+        guilty[n++] = p;
+    return n;
+}
+
+/* Engines say little of a transfer that has failed: any error of decode's before it has all KV may be that. */
+bool bt_blame_is_for_hub(const bt_attempt_t *a, const bt_failure_t *f)
+{
+    return a->kv.room != 0 && !a->kv.is_done && f->status >= 500 && f->status != 503;
+}
+
+bool bt_blame_is_ambiguous(const bt_leg_t *leg, const bt_failure_t *f)
+{
+    const bt_attempt_t *a = leg->attempt;
+    const bool engine_error = f->status >= 500 && f->status != 503;
+
+    if (a->kind == BT_PLAN_HANDOFF) /* only where decode depends on prefill being alive */
+        return leg->role == BT_LEG_DECODE && bt_attempt_uses_reply(a) && !a->recompute &&
+               f->rc != BT_E_HANDOFF && (engine_error || f->rc == BT_E_FIRST_BYTE_TIMEOUT);
+    if (leg->role == BT_LEG_DECODE && bt_blame_is_for_hub(a, f))
+        return true;
+    if (a->kind == BT_PLAN_BOOTSTRAP) /* silence while the partner is silent too */
+        return f->rc == BT_E_FIRST_BYTE_TIMEOUT &&
+               bt_leg_running(&a->legs[leg->role == BT_LEG_PREFILL ? 1 : 0]);
+    return false;
+}
+
+unsigned bt_blame_find(const bt_leg_t *leg, const bt_failure_t *f, bt_worker_t **guilty)
+{
+    unsigned n = 0;
+
+    if (bt_blame_is_ambiguous(leg, f))
+        return bt_blame_either(leg->attempt, guilty);
+    if (f->rc == BT_E_HANDOFF) /* prefill's reply was wrong, whichever leg noticed */
+        guilty[n++] = leg->attempt->pair.prefill;
+    else if (bt_blame_is_guilty(f))
+        guilty[n++] = leg->worker;
+    return n;
+}

@@ -1,0 +1,70 @@
+/* learn.c - what workers' replies teach all later requests. */
+#include "dispatch/attempt.h"
+
+#include <stdio.h>
+
+static bool copy_text(bt_str_t object, const char *name, char *out, size_t size)
+{
+    bt_json_item_t item;
+    long n;
+
+    if (bt_json_get(object, bt_str(name), &item) < 0 || item.type != BT_JSON_STRING)
+        return false;
+    n = bt_json_unescape(item.value, out, size - 1);
+    if (n <= 0)
+        return false;
+    out[n] = '\0';
+    return true;
+}
+
+static int64_t member_i64(bt_str_t object, const char *name, int64_t otherwise)
+{
+    bt_json_item_t item;
+    int64_t value;
+
+    if (bt_json_get(object, bt_str(name), &item) < 0 || item.type != BT_JSON_NUMBER ||
+        bt_json_i64(item.value, &value) < 0 || value < 0 || value > 65535)
+        return otherwise;
+    return value;
+}
+
+/* nixl_push: what this reply says about where prefill's KV agent lives serves all later requests at once. */
+void bt_learn_agent(bt_leg_t *leg)
+{
+    struct bt_learned l = {.known = true};
+    bt_json_item_t params;
+
+    if (bt_json_get(leg->reply, BT_STR("kv_transfer_params"), &params) < 0 ||
+        params.type != BT_JSON_OBJECT)
+        return;
+    if (!copy_text(params.value, "remote_engine_id", l.engine_id, sizeof(l.engine_id)) ||
+        !copy_text(params.value, "remote_host", l.host, sizeof(l.host)))
+        return;
+    if (strcmp(l.host, "localhost") == 0 || strcmp(l.host, "0.0.0.0") == 0)
+        snprintf(l.host, sizeof(l.host), "%s", leg->worker->host);
+    l.port = (int) member_i64(params.value, "remote_port", 0);
+    l.tp_size = (int) member_i64(params.value, "tp_size", 1);
+    l.pp_size = (int) member_i64(params.value, "pp_size", 1);
+    if (l.port == 0)
+        return;
+    pthread_mutex_lock(&leg->worker->lock);
+    leg->worker->learned = l;
+    pthread_mutex_unlock(&leg->worker->lock);
+}
+
+/* Bytes per token as this pool's prompts really have them; a weight of 1/8 a reply. */
+void bt_learn_token_size(bt_leg_t *leg)
+{
+    bt_request_t *r = leg->attempt->task->request;
+    _Atomic uint64_t *milli = r->pool->bytes_per_token_milli;
+    uint64_t old = atomic_load_explicit(milli, memory_order_relaxed), now;
+    uint64_t tokens;
+
+    if (r->intent.prompt_ids != 0 || r->intent.prompt_bytes == 0 || r->task_count != 1)
+        return;
+    tokens = bt_leg_reply_tokens(leg);
+    if (tokens == 0)
+        return;
+    now = r->intent.prompt_bytes * 1000 / tokens;
+    atomic_store_explicit(milli, old - old / 8 + now / 8, memory_order_relaxed);
+}

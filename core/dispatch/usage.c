@@ -1,0 +1,63 @@
+/* usage.c - how many tokens a worker says it has made, from the end of an answer that is not streamed: usage stands last in all engines' JSON, so the last
+ * bytes are kept as they pass and looked at once. Text inside strings has its quotes escaped, so it cannot be taken for a member. */
+#include "dispatch/request.h"
+
+#include <stdlib.h>
+
+#define TAIL_BYTES 512
+
+struct bt_tail {
+    size_t n;
+    char bytes[TAIL_BYTES];
+};
+
+void bt_usage_feed(bt_leg_t *leg, bt_arena_t *arena, const char *p, size_t n)
+{
+    struct bt_tail *tail = leg->tail;
+    size_t keep;
+
+    if (tail == NULL)
+        leg->tail = tail = bt_arena_zalloc(arena, sizeof(*tail));
+    if (n >= TAIL_BYTES) {
+        memcpy(tail->bytes, p + n - TAIL_BYTES, TAIL_BYTES);
+        tail->n = TAIL_BYTES;
+        return;
+    }
+    keep = tail->n < TAIL_BYTES - n ? tail->n : TAIL_BYTES - n;
+    memmove(tail->bytes, tail->bytes + tail->n - keep, keep);
+    memcpy(tail->bytes + keep, p, n);
+    tail->n = keep + n;
+}
+
+/* The number after the last "name":, 0 = none. */
+static uint64_t last_number(bt_str_t text, bt_str_t name)
+{
+    uint64_t value = 0;
+
+    for (ptrdiff_t at; (at = bt_str_find(text, name)) >= 0;) {
+        size_t digits = 0;
+        text.p += (size_t) at + name.n;
+        text.n -= (size_t) at + name.n;
+        while (text.n > 0 && (text.p[0] == ' ' || text.p[0] == ':')) {
+            text.p++;
+            text.n--;
+        }
+        while (digits < text.n && digits < 12 && text.p[digits] >= '0' && text.p[digits] <= '9')
+            digits++;
+        if (digits > 0)
+            (void) bt_str_u64((bt_str_t){text.p, digits}, &value);
+    }
+    return value;
+}
+
+uint64_t bt_usage_tokens(const bt_leg_t *leg)
+{
+    const struct bt_tail *tail = leg->tail;
+    uint64_t tokens;
+
+    if (leg->events != 0 || tail == NULL)
+        return leg->events;
+    const bt_str_t text = {tail->bytes, tail->n};
+    tokens = last_number(text, BT_STR("\"completion_tokens\""));
+    return tokens != 0 ? tokens : last_number(text, BT_STR("\"output_tokens\""));
+}

@@ -1,0 +1,76 @@
+/* share.h - what the replicas of a fleet tell each other through the shared store, and what each makes of it.
+ *
+ * Owner: the control loop; one a process, and only where the store is shared (--redis-url).
+ * Life:  new -> set_fleet on every change -> close. Beats every interval_ms from new on.
+ * Flow:  a beat: own report out and all others' in (one TABLE_SYNC a table), then what has come is put where the request path reads it: atomics of workers, the
+ *        prefix index, the registry. Nothing on the request path waits for it.
+ * Cost:  a beat is a handful of pipelined commands however many requests there were; others' reports are parsed once a beat.
+ *
+ * What is told, and how stale it may be (interval = 100 ms, expiry = 2 s):
+ *   replicas   who is there: name, incarnation, admin URL, version, policy hash. Gone after expiry.
+ *   load       each replica's own tokens and requests in flight by worker; the sum of the others is bt_worker_t.others. A dead replica's goes after expiry.
+ *   health     what each saw of each worker: a hint to look now, never a verdict (our own probe decides). Breakers that are open elsewhere: ours opens at the first
+ *              guilty failure while the hint lasts.
+ *   workers    added or removed through any replica's admin API: all follow within two beats. The configuration's own are each replica's own.
+ *   prefixes   which worker was sent which blocks: appended to a log in batches, read by all; feeds the same index that local choices feed.
+ *   calls      fleet-wide orders that must reach every replica once: cancel a request by id, forget a session.
+ * The store away: everything goes on with what was known last; after expiry others' load counts as nothing. Back again: the next beat tells all anew.
+ */
+#ifndef BT_SHARE_SHARE_H
+#define BT_SHARE_SHARE_H
+
+#include "base/text.h"
+#include "cluster/fleet.h"
+#include "script/prefix_ring.h"
+#include "state/store.h"
+
+typedef struct bt_share bt_share_t;
+
+typedef struct bt_share_config { /* strings are copied; store and registry must outlive the share */
+    bt_store_t *store;
+    const char *space;     /* of this fleet's keys; NULL = "fleet" */
+    const char *replica;   /* unique and lasting; NULL = host name and port */
+    const char *admin_url; /* how people and `baton fleet` reach this replica; NULL = not told */
+    uint64_t interval_ms;  /* 0 = 100 */
+    uint64_t expiry_ms;    /* 0 = 2,000 */
+    const char *version;   /* of this build; NULL = not told */
+    bt_registry_t *registry;
+    struct bt_quotas *quotas; /* told how many replicas there are; NULL = nobody */
+    /* Another replica says that the worker is down, and ours says that it is up. May be NULL. On the control loop. */
+    void (*on_hint)(void *user, bt_worker_t *w);
+    /* A call from another replica (or from this one: it comes back too). On the control loop. */
+    void (*on_call)(void *user, bt_str_t name, bt_str_t argument);
+    void *user; /* of both */
+} bt_share_config_t;
+
+int bt_share_new(bt_share_t **share_p, bt_loop_t *control, const bt_share_config_t *config,
+                 char *err, size_t err_size);
+void bt_share_set_fleet(bt_share_t *share, bt_fleet_t *fleet);
+/* What a request loop's policies put into the prefix index comes by this ring; borrowed until close has begun. */
+int bt_share_add_ring(bt_share_t *share, bt_prefix_ring_t *ring);
+/* Names what this replica's policies are; the others see it in the list of replicas. Copied. */
+void bt_share_set_policies(bt_share_t *share, const char *hash);
+/* Takes this replica's report back where the store answers in time, then frees; done runs. */
+void bt_share_close(bt_share_t *share, void (*done)(void *user), void *user);
+
+/* Tells all replicas, once each; at least those that are there now. 0, BT_E_STORE_AWAY, BT_E_LIMIT (longer than 4 KiB). */
+int bt_share_call(bt_share_t *share, const char *name, bt_str_t argument);
+/* An operator's change, already made here: others follow. */
+void bt_share_worker_added(bt_share_t *share, const char *pool, const bt_worker_spec_t *spec);
+void bt_share_worker_removed(bt_share_t *share, const char *pool, bt_str_t url);
+
+/* How many replicas answered within expiry, this one included; with the store away: as many as were known last. Any thread. */
+unsigned bt_share_replicas(const bt_share_t *share);
+/* {"replica":..., "store":{...}, "replicas":[...]}; for the admin API. */
+void bt_share_describe(const bt_share_t *share, bt_text_t *out);
+
+typedef struct bt_share_stats {
+    uint64_t beats, beats_failed;
+    uint64_t replicas;
+    uint64_t prefix_sent, prefix_received, prefix_dropped; /* blocks */
+    uint64_t calls_sent, calls_received;
+    uint64_t lag_us; /* of the last beat: from sending to applied */
+} bt_share_stats_t;
+void bt_share_stats(const bt_share_t *share, bt_share_stats_t *stats_p);
+
+#endif

@@ -1,0 +1,153 @@
+/* share_impl.h - the parts of a share. Private to core/share.
+ *
+ * Owner: the control loop.
+ * Life:  as the share; each part has one operation under way at most, and its beat does nothing while that is out.
+ * Flow:  share.c beats -> each part's _beat asks the store -> its answer is applied there and then.
+ * Cost:  all that one beat asks leaves in one write.
+ */
+#ifndef BT_SHARE_SHARE_IMPL_H
+#define BT_SHARE_SHARE_IMPL_H
+
+#include "script/prefix_hash.h"
+#include "share/share.h"
+
+#define BT_SHARE_NAME_MAX 128
+#define BT_SHARE_FIELD_MAX (BT_SHARE_NAME_MAX + 24) /* "<replica>#<incarnation>" */
+#define BT_SHARE_CALL_MAX 4096
+#define BT_SHARE_BATCH_BYTES ((size_t) 64 * 1024)
+
+/* One operation of a part. */
+typedef struct bt_share_ask {
+    bt_store_op_t op;
+    bt_share_t *share;
+    void (*done)(bt_share_t *share, const bt_store_reply_t *reply);
+    bool is_out;
+} bt_share_ask_t;
+
+/* A worker by what all replicas call it: a hash of where it listens. */
+typedef struct bt_share_place {
+    uint64_t key;
+    bt_worker_t *worker;                                      /* of share->fleet */
+    int64_t tokens[BT_PHASE_COUNT], requests[BT_PHASE_COUNT]; /* load.c: sums of the others */
+    bool is_down_elsewhere, is_open_elsewhere;                /* health.c: as told this time */
+    uint64_t hinted_ms;                                       /* when on_hint was last called */
+} bt_share_place_t;
+
+/* replica.c: one that is there, this one included. */
+typedef struct bt_share_peer {
+    bt_list_t link;
+    char field[BT_SHARE_FIELD_MAX];
+    char *info;      /* JSON */
+    unsigned missed; /* answers of the store in a row without it */
+    bool is_seen;
+} bt_share_peer_t;
+
+/* workers.c: one that the API of some replica has added or removed. */
+typedef struct bt_share_row {
+    bt_list_t link;
+    char *field;        /* "<pool> <where it listens>" */
+    char *pool, *value; /* value: as it lies in the store */
+    bt_worker_spec_t spec;
+    uint64_t stamp; /* the highest wins */
+    bool is_removed;
+    bool is_ours;   /* the worker is in our registry because of this row */
+    bool is_stored; /* the store has had it */
+    bool is_seen, must_put;
+    bool is_refused; /* our registry does not take it; said once */
+} bt_share_row_t;
+
+struct bt_share {
+    bt_loop_t *control;
+    bt_store_t *store;
+    bt_store_client_t *client;
+    bt_registry_t *registry;
+    struct bt_quotas *quotas;
+    bt_fleet_t *fleet;        /* reference, or NULL */
+    bt_share_place_t *places; /* by key */
+    unsigned place_count;
+    bt_share_place_t **by_id; /* by worker id */
+    char *space, *replica, *admin_url, *version, *policies;
+    char field[BT_SHARE_FIELD_MAX]; /* this replica's, in every table */
+    uint64_t incarnation, started_wall_ms;
+    uint64_t interval_ms, expiry_ms;
+    void (*on_hint)(void *user, bt_worker_t *w);
+    void (*on_call)(void *user, bt_str_t name, bt_str_t argument);
+    void *user;
+    bt_timer_t beat;
+    uint64_t beat_us;     /* when the one under way was sent */
+    unsigned waiting;     /* its answers that have not come */
+    bool has_failed;      /* one of them was an error */
+    bool is_up;           /* the last answer of the store was one */
+    uint64_t answered_ms; /* by `load`, for the last time */
+    bt_text_t out;        /* where values are put together */
+    /* parts */
+    bt_share_ask_t replicas_ask, load_ask, health_ask, workers_ask, calls_ask, prefix_ask;
+    bt_list_t peers;
+    bool has_twin; /* another replica of our name, said once */
+    uint64_t twin_since_ms;
+    bt_list_t rows;
+    char epoch[24];                   /* of the table of workers; "" = not known */
+    unsigned workers_due;             /* beats until the table is read again */
+    bool must_apply;                  /* rows or the fleet have changed */
+    bt_list_t puts;                   /* operations that nobody waits for: rows, calls */
+    char calls_at[48], prefix_at[48]; /* positions in the logs */
+    bt_prefix_ring_t **rings;
+    unsigned ring_count;
+    /* closing */
+    bool is_closing;
+    unsigned drops; /* that are not answered */
+    void (*done)(void *user);
+    void *done_user;
+    /* counted; read by other threads */
+    _Atomic unsigned replica_count;
+    _Atomic uint64_t beats, beats_failed, prefix_sent, prefix_received, prefix_dropped, calls_sent,
+        calls_received, lag_us;
+};
+
+/* ---- share.c ---- */
+/* Asks; done gets the answer, an error too, but nothing once the share is closing. */
+void bt_share_ask(bt_share_t *share, bt_share_ask_t *ask, bt_store_op_t op,
+                  void (*done)(bt_share_t *share, const bt_store_reply_t *reply));
+/* Asks without waiting for the answer. False when out of memory. */
+bool bt_share_put(bt_share_t *share, bt_store_op_t op);
+bool bt_share_is_own(const bt_share_t *share, bt_str_t field);
+
+/* ---- place.c ---- */
+uint64_t bt_share_key(const bt_worker_t *w);
+/* The places of the fleet, anew. Keeps what is known of workers that stay. */
+int bt_share_places(bt_share_t *share, bt_fleet_t *fleet);
+/* The first of this key; others follow it. NULL when there is none; end_p: one behind the last of all. */
+bt_share_place_t *bt_share_place(const bt_share_t *share, uint64_t key);
+bt_share_place_t *bt_share_place_by_id(const bt_share_t *share, uint32_t id);
+#define BT_SHARE_EACH_OF(share, key_, p)                                                           \
+    for ((p) = bt_share_place((share), (key_));                                                    \
+         (p) != NULL && (p) < (share)->places + (share)->place_count && (p)->key == (key_); (p)++)
+/* 16 hex digits at the beginning of *text, which then begins behind them. */
+bool bt_share_read_key(bt_str_t *text, uint64_t *key_p);
+/* What stands before the separator (or the end), which is skipped. False at the end. */
+bool bt_share_next_word(bt_str_t *text, char separator, bt_str_t *word_p);
+
+/* ---- spec.c ---- */
+/* {"url":..., ...}: everything that is said. */
+void bt_share_spec_put(bt_text_t *out, const bt_worker_spec_t *spec);
+/* BT_E_JSON, BT_E_INVAL, BT_E_NOMEM. The spec must be fini'ed in any case. Unknown members are passed over: a newer version wrote it. */
+int bt_share_spec_read(bt_worker_spec_t *spec, bt_str_t json);
+
+/* ---- the parts: asked once a beat ---- */
+int bt_share_replicas_init(bt_share_t *share);
+void bt_share_replicas_beat(bt_share_t *share);
+void bt_share_replicas_fini(bt_share_t *share);
+void bt_share_replicas_describe(const bt_share_t *share, bt_text_t *out);
+void bt_share_load_beat(bt_share_t *share);
+void bt_share_load_forget(bt_share_t *share); /* others' load counts as nothing */
+void bt_share_health_beat(bt_share_t *share);
+void bt_share_workers_beat(bt_share_t *share);
+void bt_share_workers_look(bt_share_t *share); /* something has changed: do not wait */
+void bt_share_workers_apply(bt_share_t *share);
+void bt_share_workers_fini(bt_share_t *share);
+unsigned bt_share_workers_count(const bt_share_t *share);
+void bt_share_calls_beat(bt_share_t *share);
+void bt_share_prefix_beat(bt_share_t *share);
+void bt_share_prefix_read(bt_share_t *share);
+
+#endif

@@ -1,0 +1,122 @@
+/* Nothing but plumbing: each exchange is answered before its callback returns, so no exchange can go away meanwhile, and one text is enough for all answers. */
+#include "transfer/registry_server.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "http/server.h"
+#include "loop/listener.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define BODY_MAX ((size_t) 1 << 20) /* what the registry takes by default */
+
+struct bt_registry_server {
+    bt_kv_registry_t *registry;
+    bt_kv_registry_answer_t answer;
+    bt_server_config_t http;
+    bt_server_t *server;
+    bt_listener_t *listener;
+    void (*done)(void *user);
+    void *done_user;
+};
+
+static void on_request(bt_exchange_t *x)
+{
+    bt_registry_server_t *s = bt_server_user(x->server);
+    const bt_kv_registry_request_t request = {.method = x->head.method_text,
+                                              .target = x->head.target,
+                                              .body = x->body,
+                                              .authorization =
+                                                  bt_head_get(&x->head, BT_STR("authorization")),
+                                              .peer = bt_str(x->peer),
+                                              .now_ms = bt_clock_ms()};
+    bt_header_t headers[2];
+    unsigned count = 0;
+
+    bt_kv_registry_answer(s->registry, &request, &s->answer);
+    if (s->answer.allow != NULL)
+        headers[count++] = (bt_header_t){BT_STR("Allow"), bt_str(s->answer.allow)};
+    if (s->answer.authenticate != NULL)
+        headers[count++] =
+            (bt_header_t){BT_STR("WWW-Authenticate"), bt_str(s->answer.authenticate)};
+    bt_exchange_respond(x, (unsigned) s->answer.status, s->answer.content_type,
+                        bt_text_str(&s->answer.body), headers, count);
+}
+
+static void on_gone(bt_exchange_t *x)
+{
+    (void) x; /* no exchange is open between turns */
+}
+
+static const bt_server_ops_t server_ops = {.on_request = on_request, .on_gone = on_gone};
+
+static void on_accept(bt_loop_t *loop, int fd, void *user)
+{
+    bt_registry_server_t *s = user;
+
+    (void) loop;
+    bt_server_accept(s->server, fd);
+}
+
+int bt_registry_server_new(bt_registry_server_t **server_p, bt_loop_t *control, int fd,
+                           const bt_kv_registry_config_t *config)
+{
+    static const bt_kv_registry_config_t defaults;
+    const bt_kv_registry_config_t *c = config != NULL ? config : &defaults;
+    bt_registry_server_t *s = calloc(1, sizeof(*s));
+    int rc = s != NULL ? bt_kv_registry_new(&s->registry, c) : BT_E_NOMEM;
+
+    if (rc < 0)
+        goto err_fd;
+    bt_text_init(&s->answer.body);
+    bt_server_config_defaults(&s->http);
+    s->http.max_body_bytes = c->max_body_bytes != 0 ? c->max_body_bytes : BODY_MAX;
+    s->http.max_buffered_bytes = SIZE_MAX; /* the data plane's limit must not keep ranks away */
+    rc = bt_server_new(&s->server, control, &server_ops, &s->http, s);
+    if (rc < 0)
+        goto err_registry;
+    rc = bt_listener_start(&s->listener, control, fd, NULL, on_accept, s);
+    if (rc < 0)
+        goto err_server;
+    *server_p = s;
+    return 0;
+
+err_server: /* has closed the fd, and has no connection: it is freed at once */
+    bt_server_close(s->server, NULL, NULL);
+    bt_kv_registry_free(s->registry);
+    free(s);
+    return rc;
+err_registry:
+    bt_kv_registry_free(s->registry);
+err_fd:
+    free(s);
+    close(fd);
+    return rc;
+}
+
+void bt_registry_server_stats(const bt_registry_server_t *server, bt_kv_registry_stats_t *stats_p)
+{
+    bt_kv_registry_stats(server->registry, stats_p);
+}
+
+static void on_server_closed(void *arg)
+{
+    bt_registry_server_t *s = arg;
+    void (*done)(void *user) = s->done;
+    void *user = s->done_user;
+
+    bt_kv_registry_free(s->registry);
+    bt_text_fini(&s->answer.body);
+    free(s);
+    if (done != NULL)
+        done(user);
+}
+
+void bt_registry_server_close(bt_registry_server_t *server, void (*done)(void *user), void *user)
+{
+    server->done = done;
+    server->done_user = user;
+    bt_listener_close(server->listener);
+    bt_server_close(server->server, on_server_closed, server);
+}

@@ -1,0 +1,262 @@
+/* How a room begins, how it is let go, and how it gets another sender. Open, repair and close come by letter, so each of them may find the room over already. */
+#include "transfer_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define START_MS 300000
+#define STALL_MS 60000
+#define REPAIR_MS 5000
+
+static uint64_t or_default(uint64_t value, uint64_t otherwise)
+{
+    return value != 0 ? value : otherwise;
+}
+
+static uint32_t clip_ms(uint64_t ms)
+{
+    return ms < UINT32_MAX ? (uint32_t) ms : UINT32_MAX;
+}
+
+/* OPEN or SOURCE to all agents of a side: the others are its peers. */
+static void say_open(bt_transfer_room_t *room, uint8_t type, const bt_transfer_side_t *side,
+                     const bt_transfer_side_t *others)
+{
+    bt_kv_steer_t m = {.type = type};
+    bt_kv_steer_open_t *open = &m.open;
+
+    *open = (bt_kv_steer_open_t){.room = side == &room->sender ? room->source_room : room->id,
+                                 .source_room = room->source_room,
+                                 .side = side->seats[0].side,
+                                 .expire_ms = clip_ms(room->start_ms),
+                                 .repair_ms = clip_ms(room->repair_ms)};
+    /* With OPEN both names are the same: a new sender knows the room by its new name only. */
+    for (unsigned i = 0; i < others->count; i++) {
+        const bt_transfer_agent_t *agent = others->seats[i].agent;
+        if (agent != NULL)
+            open->peers[open->peer_count++] =
+                (bt_kv_steer_peer_t){agent->rank, bt_str(agent->host), agent->port};
+    }
+    for (unsigned i = 0; i < side->count; i++)
+        if (side->seats[i].agent != NULL)
+            bt_transfer_agent_say(side->seats[i].agent, &m);
+}
+
+/* ---- opening ---- */
+
+/* A seat for each agent of the crew that is there; the side has room for them. */
+static void fill_side(bt_transfer_room_t *room, bt_transfer_side_t *side, bt_transfer_crew_t *crew,
+                      enum bt_kv_side kind)
+{
+    for (uint32_t i = 0; crew != NULL && i < BT_TRANSFER_RANKS; i++) {
+        bt_transfer_agent_t *agent = crew->agents[i];
+        if (agent == NULL)
+            continue;
+        bt_transfer_seat_t *seat = &side->seats[side->count++];
+        *seat = (bt_transfer_seat_t){.room = room,
+                                     .agent = agent,
+                                     .incarnation = agent->incarnation,
+                                     .rank = agent->rank,
+                                     .side = (uint8_t) kind};
+        bt_list_push(&agent->seats, &seat->link);
+        agent->seat_count++;
+    }
+}
+
+static unsigned count_of(const bt_transfer_crew_t *crew)
+{
+    return crew != NULL ? crew->count : 0;
+}
+
+static void fill_room(bt_transfer_room_t *room, bt_transfer_t *t, bt_transfer_letter_t *letter)
+{
+    const bt_transfer_room_spec_t *spec = &letter->spec;
+
+    room->t = t;
+    room->id = room->source_room = spec->room;
+    room->prefill = bt_worker_ref(spec->prefill);
+    room->decode = bt_worker_ref(spec->decode);
+    bt_str_copy(room->prefill_name, sizeof(room->prefill_name), spec->prefill->name);
+    bt_str_copy(room->decode_name, sizeof(room->decode_name), spec->decode->name);
+    bt_str_copy(room->request_id, sizeof(room->request_id), spec->request_id);
+    room->start_ms = or_default(spec->start_ms, START_MS);
+    room->stall_ms = or_default(spec->stall_ms, STALL_MS);
+    room->repair_ms = or_default(spec->repair_ms, REPAIR_MS);
+    room->home = spec->home;
+    room->on_event = spec->on_event;
+    room->user = spec->user;
+    room->last = letter;
+    room->opened_us = room->phase_us = bt_clock_us();
+    bt_timer_init(t->loop, &room->timer, bt_transfer_room_due);
+    bt_transfer_table_put(&t->table, &room->by_id, room->id, room);
+    bt_list_push(&t->rooms, &room->order);
+    t->stats.rooms_open++;
+    t->stats.rooms_by_phase[room->phase]++;
+}
+
+/* No room could be made of it. */
+static void send_back(bt_transfer_letter_t *letter, int rc, const char *why)
+{
+    const bt_transfer_room_spec_t spec = letter->spec;
+
+    letter->t->stats.rooms_failed++;
+    letter->event = (bt_transfer_event_t){
+        .what = BT_TRANSFER_FAILED, .room = spec.room, .source_room = spec.room, .rc = rc};
+    bt_str_copy(letter->event.reason, sizeof(letter->event.reason), why);
+    bt_transfer_letter_send_home(letter, spec.home, spec.on_event, spec.user);
+}
+
+/* Names the side that cannot take part. */
+static void fail_lacking(bt_transfer_room_t *room, const char *prefill_why, const char *decode_why)
+{
+    bool lacks_prefill = prefill_why[0] != '\0', lacks_decode = decode_why[0] != '\0';
+
+    room->is_prefill_fault = lacks_prefill;
+    bt_transfer_room_fail(
+        room, BT_E_NO_WORKER, lacks_decode ? BT_TRANSFER_FAULT_DECODE : BT_TRANSFER_FAULT_PREFILL,
+        "%s%s%s", prefill_why, lacks_prefill && lacks_decode ? "; " : "", decode_why);
+}
+
+void bt_transfer_room_open(bt_transfer_t *t, bt_transfer_letter_t *letter)
+{
+    const bt_transfer_room_spec_t *spec = &letter->spec;
+    bt_transfer_crew_t *prefill = bt_transfer_crew_of(t, spec->prefill),
+                       *decode = bt_transfer_crew_of(t, spec->decode);
+    char prefill_why[160] = "", decode_why[160] = "";
+
+    if (spec->room == 0 || bt_transfer_room_find(t, spec->room) != NULL) {
+        send_back(letter, BT_E_INVAL, "a room of this id is open already");
+        return;
+    }
+    unsigned count = count_of(prefill) + count_of(decode);
+    bt_transfer_room_t *room = calloc(1, sizeof(*room) + count * sizeof(room->seats[0]));
+    if (room == NULL) {
+        send_back(letter, BT_E_NOMEM, bt_err_text(BT_E_NOMEM));
+        return;
+    }
+    bool has_prefill =
+        bt_transfer_crew_is_whole(prefill, spec->prefill, prefill_why, sizeof(prefill_why));
+    bool has_decode =
+        bt_transfer_crew_is_whole(decode, spec->decode, decode_why, sizeof(decode_why));
+    fill_room(room, t, letter);
+    room->sender.seats = room->seats;
+    room->receiver.seats = room->seats + count_of(prefill);
+    fill_side(room, &room->sender, prefill, BT_KV_SIDE_SENDER);
+    fill_side(room, &room->receiver, decode, BT_KV_SIDE_RECEIVER);
+    if (!has_prefill || !has_decode) {
+        fail_lacking(room, prefill_why, decode_why);
+        return;
+    }
+    say_open(room, BT_KV_STEER_OPEN, &room->sender, &room->receiver);
+    say_open(room, BT_KV_STEER_OPEN, &room->receiver, &room->sender);
+    bt_transfer_room_wait(room, BT_TRANSFER_WAIT_START, room->start_ms);
+}
+
+/* ---- closing ---- */
+
+void bt_transfer_room_close(bt_transfer_t *t, bt_transfer_letter_t *letter)
+{
+    bt_transfer_room_t *room = bt_transfer_room_find(t, letter->room);
+
+    if (room == NULL || room->id != letter->room)
+        return;
+    room->is_closed = true;
+    if (room->phase == BT_TRANSFER_PHASE_FAILED)
+        bt_transfer_room_end(room);
+    else if (letter->is_abort)
+        bt_transfer_room_cancel(room, letter->reason);
+    else if (!room->has_moved) /* decode's last reports may still be under way */
+        bt_transfer_room_wait(room, BT_TRANSFER_WAIT_START, bt_transfer_start_ms(room));
+}
+
+/* ---- another sender ---- */
+
+static void abort_new(bt_transfer_crew_t *crew, uint64_t source_room, const char *why)
+{
+    for (uint32_t i = 0; crew != NULL && i < BT_TRANSFER_RANKS; i++)
+        if (crew->agents[i] != NULL)
+            bt_transfer_say_abort(crew->agents[i], source_room, why);
+}
+
+/* NULL, or why it can't be. */
+static const char *replace_sender(bt_transfer_room_t *room, bt_transfer_crew_t *crew,
+                                  uint64_t source_room, bt_worker_t *prefill)
+{
+    bt_transfer_t *t = room->t;
+    bt_transfer_seat_t *seats;
+
+    if (source_room == 0 || bt_transfer_room_find(t, source_room) != NULL)
+        return "the new room's id is in use already";
+    if ((seats = calloc(crew->count, sizeof(*seats))) == NULL)
+        return "out of memory";
+    snprintf(room->reason, sizeof(room->reason), "another prefill has taken its place");
+    bt_transfer_room_abort(room, &room->sender);
+    bt_transfer_side_leave(&room->sender);
+    if (room->source_room != room->id) /* under that name the room itself is found */
+        bt_transfer_bury(room, &room->sender, room->source_room);
+    free(room->spare);
+    room->spare = seats;
+    room->sender = (bt_transfer_side_t){.seats = seats};
+    fill_side(room, &room->sender, crew, BT_KV_SIDE_SENDER);
+    bt_transfer_table_remove(&t->table, &room->by_source);
+    room->source_room = source_room;
+    bt_transfer_table_put(&t->table, &room->by_source, source_room, room);
+    bt_worker_unref(room->prefill);
+    room->prefill = bt_worker_ref(prefill);
+    bt_str_copy(room->prefill_name, sizeof(room->prefill_name), prefill->name);
+    return NULL;
+}
+
+static void start_again(bt_transfer_room_t *room)
+{
+    room->rc = 0;
+    room->reason[0] = '\0';
+    room->is_prefill_fault = room->is_decode_fault = false;
+    room->repairs++;
+    room->t->stats.rooms_repaired++;
+    for (unsigned i = 0; i < room->receiver.count; i++)
+        room->receiver.seats[i].is_orphan = false;
+    room->settle_us = bt_clock_us() + BT_TRANSFER_SETTLE_MS * 1000;
+    bt_transfer_room_set_phase(room, BT_TRANSFER_PHASE_OPENING);
+    bt_transfer_room_wait(room, BT_TRANSFER_WAIT_START, room->start_ms);
+}
+
+static bool has_absent(const bt_transfer_side_t *side)
+{
+    for (unsigned i = 0; i < side->count; i++)
+        if (side->seats[i].agent == NULL)
+            return true;
+    return false;
+}
+
+void bt_transfer_room_repair(bt_transfer_t *t, bt_transfer_letter_t *letter)
+{
+    bt_transfer_room_t *room = bt_transfer_room_find(t, letter->room);
+    bt_transfer_crew_t *crew = bt_transfer_crew_of(t, letter->prefill);
+    enum bt_transfer_fault fault = BT_TRANSFER_FAULT_NONE;
+    char lack[160];
+    const char *why = NULL;
+
+    if (room == NULL || room->id != letter->room || room->phase == BT_TRANSFER_PHASE_FAILED) {
+        abort_new(crew, letter->source_room, "the room that it was for is over");
+        return;
+    }
+    if (room->has_moved) {
+        why = "too late for another prefill: bytes have come already";
+    } else if (has_absent(&room->receiver)) {
+        why = "an agent of decode is away, and would not hear of another prefill";
+    } else if (!bt_transfer_crew_is_whole(crew, letter->prefill, lack, sizeof(lack))) {
+        why = lack;
+        fault = BT_TRANSFER_FAULT_PREFILL;
+    } else {
+        why = replace_sender(room, crew, letter->source_room, letter->prefill);
+    }
+    if (why != NULL) {
+        abort_new(crew, letter->source_room, why);
+        bt_transfer_room_fail(room, BT_E_KV_TRANSFER, fault, "%s", why);
+        return;
+    }
+    start_again(room);
+    say_open(room, BT_KV_STEER_OPEN, &room->sender, &room->receiver);
+    say_open(room, BT_KV_STEER_SOURCE, &room->receiver, &room->sender);
+}

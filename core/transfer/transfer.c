@@ -1,0 +1,242 @@
+/* The hub: its life, its letters, its listener. What arrives by letter is handled in the order in which a loop sent it, so that open, repair and close of one
+ * room cannot overtake each other. A letter holds a reference on the hub: one that comes after bt_transfer_close finds is_closing and goes.
+ */
+#include "base/rand.h"
+#include "transfer_impl.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define STRANGERS_MAX 1024 /* connections without a good hello */
+
+/* ---- letters ---- */
+
+static bt_transfer_letter_t *new_letter(bt_transfer_t *t, uint64_t room, bt_worker_t *prefill,
+                                        bt_worker_t *decode)
+{
+    bt_transfer_letter_t *letter = calloc(1, sizeof(*letter));
+
+    if (letter == NULL)
+        return NULL;
+    atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+    letter->t = t;
+    letter->room = room;
+    letter->prefill = prefill != NULL ? bt_worker_ref(prefill) : NULL;
+    letter->decode = decode != NULL ? bt_worker_ref(decode) : NULL;
+    return letter;
+}
+
+/* What it brought is no longer needed; the memory stays for an event. */
+static void empty_letter(bt_transfer_letter_t *letter)
+{
+    bt_worker_unref(letter->prefill);
+    bt_worker_unref(letter->decode);
+    letter->prefill = letter->decode = NULL;
+}
+
+static void on_open(bt_loop_t *loop, bt_msg_t *msg)
+{
+    bt_transfer_letter_t *letter = bt_container_of(msg, bt_transfer_letter_t, msg);
+    bt_transfer_t *t = letter->t;
+    bt_worker_t *prefill = letter->prefill, *decode = letter->decode;
+
+    (void) loop;
+    letter->prefill = letter->decode = NULL;
+    if (t->is_closing) {
+        free(letter);
+    } else {
+        letter->spec.prefill = prefill;
+        letter->spec.decode = decode;
+        bt_transfer_room_open(t, letter);
+    }
+    bt_worker_unref(prefill);
+    bt_worker_unref(decode);
+    bt_transfer_unref(t);
+}
+
+static void read_letter(bt_msg_t *msg,
+                        void (*handle)(bt_transfer_t *t, bt_transfer_letter_t *letter))
+{
+    bt_transfer_letter_t *letter = bt_container_of(msg, bt_transfer_letter_t, msg);
+    bt_transfer_t *t = letter->t;
+
+    if (!t->is_closing)
+        handle(t, letter);
+    empty_letter(letter);
+    free(letter);
+    bt_transfer_unref(t);
+}
+
+static void on_repair(bt_loop_t *loop, bt_msg_t *msg)
+{
+    (void) loop;
+    read_letter(msg, bt_transfer_room_repair);
+}
+
+static void on_close(bt_loop_t *loop, bt_msg_t *msg)
+{
+    (void) loop;
+    read_letter(msg, bt_transfer_room_close);
+}
+
+static void on_home(bt_loop_t *loop, bt_msg_t *msg)
+{
+    bt_transfer_letter_t *letter = bt_container_of(bt_container_of(msg, bt_transfer_event_t, msg),
+                                                   bt_transfer_letter_t, event);
+
+    (void) loop;
+    letter->on_event(letter->user, &letter->event);
+    free(letter);
+}
+
+void bt_transfer_letter_send_home(bt_transfer_letter_t *letter, bt_loop_t *home,
+                                  bt_transfer_event_cb on_event, void *user)
+{
+    letter->on_event = on_event;
+    letter->user = user;
+    bt_loop_post(home, &letter->event.msg, on_home);
+}
+
+int bt_transfer_open(bt_transfer_t *t, const bt_transfer_room_spec_t *spec)
+{
+    bt_transfer_letter_t *letter = new_letter(t, spec->room, spec->prefill, spec->decode);
+
+    if (letter == NULL)
+        return BT_E_NOMEM;
+    letter->spec = *spec;
+    letter->spec.request_id[sizeof(letter->spec.request_id) - 1] = '\0';
+    bt_loop_post(t->loop, &letter->msg, on_open);
+    return 0;
+}
+
+int bt_transfer_repair(bt_transfer_t *t, uint64_t room, uint64_t source_room, bt_worker_t *prefill)
+{
+    bt_transfer_letter_t *letter = new_letter(t, room, prefill, NULL);
+
+    if (letter == NULL)
+        return BT_E_NOMEM;
+    letter->source_room = source_room;
+    bt_loop_post(t->loop, &letter->msg, on_repair);
+    return 0;
+}
+
+/* Out of memory: the room ends by its deadlines, and the loop that opened it must expect events of a room it has forgotten anyway. */
+void bt_transfer_close_room(bt_transfer_t *t, uint64_t room, bool is_abort, const char *reason)
+{
+    bt_transfer_letter_t *letter = new_letter(t, room, NULL, NULL);
+
+    if (letter == NULL)
+        return;
+    letter->is_abort = is_abort;
+    bt_str_copy(letter->reason, sizeof(letter->reason), reason != NULL ? reason : "");
+    bt_loop_post(t->loop, &letter->msg, on_close);
+}
+
+/* ---- life ---- */
+
+static void set_defaults(bt_transfer_config_t *config)
+{
+    if (config->heartbeat_ms == 0)
+        config->heartbeat_ms = 1000;
+    if (config->dead_ms == 0)
+        config->dead_ms = 5000;
+    if (config->max_agents == 0)
+        config->max_agents = 16384;
+}
+
+int bt_transfer_new(bt_transfer_t **transfer_p, bt_loop_t *control,
+                    const bt_transfer_config_t *config)
+{
+    bt_transfer_t *t = calloc(1, sizeof(*t));
+
+    if (t == NULL)
+        return BT_E_NOMEM;
+    t->loop = control;
+    t->config = *config;
+    set_defaults(&t->config);
+    t->refs = 1;
+    bt_list_init(&t->agents);
+    bt_list_init(&t->rooms);
+    bt_list_init(&t->ended);
+    bt_rand_secure(&t->incarnation, sizeof(t->incarnation));
+    t->incarnation |= 1;
+    if (bt_transfer_table_init(&t->table) < 0)
+        goto err_hub;
+    if (config->token != NULL && (t->token = bt_str_dup(bt_str(config->token))) == NULL)
+        goto err_table;
+    t->config.token = t->token;
+    *transfer_p = t;
+    return 0;
+
+err_table:
+    free(t->table.buckets);
+err_hub:
+    free(t);
+    return BT_E_NOMEM;
+}
+
+static void on_accept(bt_loop_t *loop, int fd, void *user)
+{
+    bt_transfer_t *t = user;
+
+    /* Strangers that say nothing cannot take the places of agents. */
+    if (!t->is_closing && t->connection_count - t->stats.agents < STRANGERS_MAX) {
+        bt_transfer_agent_accept(t, fd);
+        return;
+    }
+    close(fd);
+    atomic_fetch_sub_explicit(&loop->connections, 1, memory_order_relaxed);
+}
+
+int bt_transfer_listen(bt_transfer_t *t, int fd)
+{
+    return bt_listener_start(&t->listener, t->loop, fd, NULL, on_accept, t);
+}
+
+void bt_transfer_set_fleet(bt_transfer_t *t, bt_fleet_t *fleet)
+{
+    bt_fleet_t *old = t->fleet;
+
+    if (t->is_closing)
+        return;
+    t->fleet = fleet != NULL ? bt_fleet_ref(fleet) : NULL;
+    bt_transfer_crews_remap(t);
+    bt_fleet_unref(old);
+}
+
+void bt_transfer_unref(bt_transfer_t *t)
+{
+    void (*done)(void *user) = t->done;
+    void *user = t->done_user;
+
+    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) > 1)
+        return;
+    free(t->crews);
+    free(t->tombs);
+    free(t->table.buckets);
+    free(t->token);
+    free(t);
+    if (done != NULL)
+        done(user);
+}
+
+void bt_transfer_close(bt_transfer_t *t, void (*done)(void *user), void *user)
+{
+    t->is_closing = true;
+    t->done = done;
+    t->done_user = user;
+    if (t->listener != NULL)
+        bt_listener_close(t->listener);
+    bt_transfer_rooms_free(t);
+    while (!bt_list_empty(&t->agents))
+        bt_transfer_agent_refuse(bt_container_of(t->agents.next, bt_transfer_agent_t, link), 500,
+                                 "the gateway is closing");
+    bt_fleet_unref(t->fleet);
+    t->fleet = NULL;
+    bt_transfer_unref(t);
+}
+
+void bt_transfer_stats(const bt_transfer_t *t, bt_transfer_stats_t *stats_p)
+{
+    *stats_p = t->stats;
+}

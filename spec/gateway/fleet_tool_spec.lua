@@ -1,0 +1,272 @@
+-- baton fleet ...: what an operator types, against gateways over a real Redis.
+
+local eventually = require("gateway.support.eventually")
+local fleet = require("gateway.support.fleet")
+local http = require("gateway.support.http")
+local json = require("gateway.support.json")
+local proc = require("gateway.support.proc")
+local redis = require("gateway.support.redis")
+local replicas = require("gateway.support.replicas")
+
+local fl
+
+-- Exit code, stdout, stderr. opts: env.
+local function run(words, opts)
+  local argv = { fleet.binary("BATON_BIN", "baton"), "fleet" }
+  for _, word in ipairs(words) do
+    argv[#argv + 1] = word
+  end
+  return proc.run(argv, { name = "fleet", seconds = 60, env = opts and opts.env })
+end
+
+local function url(one)
+  return ("http://127.0.0.1:%d"):format(one.admin_port)
+end
+
+local function at(one, ...)
+  return run({ "--admin", url(one), ... })
+end
+
+-- The words must do; stdout.
+local function done(one, ...)
+  local code, out, err = at(one, ...)
+  assert.equal(0, code, table.concat({ ... }, " ") .. ": " .. out .. err)
+  return out
+end
+
+local function has(text, part)
+  assert.truthy(text:find(part, 1, true), ("%q is not in:\n%s"):format(part, text))
+end
+
+local function write(name, text)
+  local folder = proc.path("push")
+  assert(os.execute("mkdir " .. folder) == 0)
+  local path = folder .. "/" .. name
+  local file = assert(io.open(path, "w"))
+  file:write(text)
+  file:close()
+  return path
+end
+
+describe("baton fleet, its words", function()
+  teardown(proc.clean)
+
+  it("teaches", function()
+    local code, out = run({ "--help" })
+    assert.equal(0, code)
+    for _, word in ipairs({ "status", "policy push", "policy rollback", "policy pin|unpin", "rules push", "workers add",
+      "--json", "Exit status", "Examples" }) do
+      has(out, word)
+    end
+    local again = select(2, run({ "policy", "push", "--help" }))
+    assert.equal(out, again)
+    assert.equal(out, select(2, proc.run({ fleet.binary("BATON_BIN", "baton"), "help", "fleet" })))
+  end)
+
+  it("refuses what is wrong in one line, with the nearest word", function()
+    local wrong = {
+      { {}, "no command" },
+      { { "statsu" }, "did you mean status?" },
+      { { "status", "x" }, "takes no arguments" },
+      { { "status", "--jsno" }, "did you mean --json?" },
+      { { "status", "--admin" }, "--admin needs a value" },
+      { { "status", "--timeout", "x" }, "seconds are needed" },
+      { { "status", "--admin", "ftp://x" }, "--admin ftp://x: " },
+      { { "policy" }, "list, push, withdraw" },
+      { { "policy", "push" }, "which file?" },
+      { { "policy", "push", "/nowhere/x.lua" }, "/nowhere/x.lua: No such file" },
+      { { "policy", "push", write("empty.lua", "") }, "is empty" },
+      { { "policy", "withdraw" }, "names of policies, or --all" },
+      { { "policy", "withdraw", "x", "--all" }, "names of policies, or --all" },
+      { { "policy", "rollback", "x" }, "the number of a set" },
+      { { "policy", "pin", "x" }, "--replica NAME" },
+      { { "rules" }, "push or withdraw" },
+      { { "rules", "push" }, "one file" },
+      { { "workers", "fly" }, "list, add, remove" },
+      { { "workers", "add" }, "which url?" },
+      { { "workers", "add", "http://127.0.0.1:1", "role" }, "key=value is needed" },
+      { { "workers", "remove" }, "one name or url" },
+      { { "workers", "drain" }, "one name or url" },
+      { { "status", "--admin-api-key", "a\r\nX: y" }, "control character" },
+    }
+    for _, case in ipairs(wrong) do
+      local code, out, err = run(case[1])
+      assert.equal(2, code, table.concat(case[1], " ") .. err)
+      assert.equal("", out)
+      has(err, "baton: fleet: ")
+      has(err, case[2])
+      assert.equal(1, select(2, err:gsub("\n", "")), err)
+    end
+  end)
+
+  it("says who does not answer", function()
+    local listener = assert(require("socket").bind("127.0.0.1", 0))
+    local _, port = listener:getsockname()
+    local silent = ("http://127.0.0.1:%d"):format(port)
+    local code, _, err = run({ "status", "--admin", silent, "--timeout", "0.3" })
+    assert.equal(1, code)
+    has(err, silent .. " does not answer: ")
+    listener:close()
+    code, _, err = run({ "status", "--admin", silent })
+    assert.equal(1, code)
+    has(err, silent .. " does not answer: ")
+  end)
+end)
+
+describe("baton fleet", function()
+  if not redis.program() then
+    pending("no redis-server here (Debian package redis-server)")
+    return
+  end
+
+  teardown(proc.clean)
+
+  after_each(function()
+    fl:stop()
+  end)
+
+  it("shows who is there, and what is wrong", function()
+    fl = replicas.start({ "a", "b" })
+    local out = done(fl.a, "status")
+    has(out, "fleet fleet, store up, set 0 of policies and rules (none: every replica has its own)")
+    for _, one in ipairs(fl) do
+      assert.truthy(out:find(one.name .. " +" .. url(one):gsub("%p", "%%%0") .. " +%S+ +ready +0 +%-"), out)
+    end
+    local told = json.decode(done(fl.b, "status", "--json"))
+    assert.equal("up", told.fleet.store.state)
+    assert.equal("b", told.policies.replica)
+    -- A replica that hangs is told, within a deadline; the store that is gone as well.
+    fl.b:freeze()
+    local code
+    code, out = at(fl.a, "status")
+    assert.equal(1, code)
+    assert.truthy(out:find("b +%S+ +%S+ +unreachable"), out)
+    fl.b:thaw()
+    fl.redis:kill()
+    eventually(function()
+      code, out = at(fl.a, "status")
+      return code == 1 and out:find("store away: ", 1, true), out
+    end, 10, "the store is told to be away")
+    local err
+    code, out, err = at(fl.a, "policy", "push", write("mine.lua", replicas.policy("2")))
+    assert.equal(1, code)
+    assert.equal("", out)
+    has(err, "the shared store does not do it")
+  end)
+
+  it("pushes policies and rules, lists them, and goes back", function()
+    fl = replicas.start({ "a", "b" })
+    local mine = write("mine.lua", replicas.policy("1"))
+    local out = done(fl.a, "policy", "push", mine)
+    has(out, "set 1 is committed\n")
+    has(out, "  a serves it\n  b serves it\n")
+    fl.b:wait_version("mine@1")
+    has(done(fl.a, "policy", "push", mine), "set 1 has it already: nothing changed")
+    -- Two files and rules at once.
+    local rules = write("rules.lua", 'return { api = 1, rules = { { name = "r", policy = "other" } } }')
+    local other = write("other.lua", (replicas.policy("7"):gsub('"mine"', '"other"')))
+    local two = write("mine.lua", replicas.policy("2"))
+    local told = json.decode(done(fl.b, "policy", "push", two, other, "--rules", rules, "--json"))
+    assert.equal(2, told.number)
+    assert.equal(2, #told.policies)
+    fl.a:wait_version("other@7")
+    out = done(fl.a, "policy", "list")
+    has(out, "a serves set 2; the fleet's is set 2")
+    assert.truthy(out:find("mine +%d+ +%x+\n"), out)
+    assert.truthy(out:find("%(rules%) +%d+ +%x+\n"), out)
+    assert.truthy(out:find("\n2 +committed +%d+%-%d+%-%d+ %d+:%d+:%d+Z +%S+@%S+ +%-\n"), out)
+    -- A text that is refused: one line, 1, and nothing has changed.
+    local code, _, err = at(fl.a, "policy", "push", write("mine.lua", "return {"))
+    assert.equal(1, code)
+    has(err, "set 3 is committed nowhere: replica ")
+    has(err, "fleet/mine.lua:")
+    has(done(fl.a, "policy", "list"), "the fleet's is set 2")
+    code, _, err = at(fl.a, "policy", "push", write("no name!.lua", replicas.policy("1")))
+    assert.equal(1, code)
+    has(err, "a policy's name is at most 64 letters")
+    -- Back, rules alone, withdrawn.
+    has(done(fl.b, "policy", "rollback"), "set 4 is committed")
+    fl.a:wait_version("mine@1")
+    has(done(fl.a, "policy", "list"), "back to 1")
+    has(done(fl.a, "rules", "push", write("rules.lua", "return { api = 1, rules = {} }")), "set 5 is committed")
+    has(done(fl.a, "rules", "withdraw"), "set 6 is committed")
+    has(done(fl.a, "policy", "rollback", "2"), "set 7 is committed")
+    fl.b:wait_version("other@7")
+    has(done(fl.a, "policy", "push", two, "--replace"), "set 8 is committed")
+    fl.b:wait_version("mine@2")
+    assert.equal(1, #fl.b:fleet().serving.policies)
+    has(done(fl.a, "policy", "withdraw", "mine"), "set 9 is committed")
+    fl.b:wait_version("mine@file")
+    code, _, err = at(fl.a, "policy", "withdraw", "mine")
+    assert.equal(1, code)
+    has(err, "mine: not in the fleet's set")
+    done(fl.a, "policy", "push", mine)
+    has(done(fl.a, "policy", "withdraw", "--all"), "set 11 is committed")
+    fl.a:wait_version("mine@file")
+  end)
+
+  it("pins a replica through another one", function()
+    fl = replicas.start({ "a", "b" })
+    has(done(fl.a, "policy", "pin", "--replica", "b"), "b stays with set 0")
+    local out = done(fl.a, "policy", "push", write("mine.lua", replicas.policy("1")))
+    has(out, "  a serves it\n  b is pinned to set 0\n")
+    has(done(fl.a, "status"), "0 (pinned)")
+    assert.equal("mine@file", fl.b:version())
+    local told = json.decode(done(fl.b, "policy", "unpin", "--json"))
+    assert.is_false(told.pinned)
+    fl.b:wait_version("mine@1")
+    local code, _, err = at(fl.a, "policy", "pin", "--replica", "zz")
+    assert.equal(1, code)
+    has(err, "there is no replica zz")
+  end)
+
+  it("adds, drains and removes workers everywhere", function()
+    fl = replicas.start({ "a", "b" })
+    local more = fleet.start_sim({ "role=hybrid,ttft=1,itl=1,name=w9" })
+    local where = more.workers.w9.url
+    has(done(fl.a, "workers", "add", where, "role=hybrid", "name=w9"), "w9 is added")
+    local function row(one)
+      local out = done(one, "workers", "list")
+      return out:match("\n(w9[^\n]*)"), out
+    end
+    eventually(function()
+      return row(fl.b)
+    end, 10, "b has w9")
+    local out = done(fl.a, "workers", "drain", where)
+    has(out, "a: done\n")
+    has(out, "b: done\n")
+    for _, one in ipairs(fl) do
+      has((row(one)), "draining")
+    end
+    local told = json.decode(done(fl.b, "workers", "undrain", "w9", "--json"))
+    assert.equal(2, #told.replicas)
+    assert.equal(json.null, told.replicas[1].error)
+    has(done(fl.b, "workers", "remove", where), "is removed")
+    eventually(function()
+      return row(fl.a) == nil
+    end, 10, "a has let w9 go")
+    local code, _, err = at(fl.a, "workers", "remove", "w9")
+    assert.equal(1, code)
+    has(err, "there is no worker w9")
+    code, _, err = at(fl.a, "workers", "add", where, "rolle=hybrid")
+    assert.equal(1, code)
+    has(err, "rolle")
+    more.process:stop(5)
+  end)
+
+  it("has a key, and says when a gateway is alone", function()
+    fl = replicas.start({}, nil)
+    local one = fl:add("k", { "--admin-api-key", "s3cret" })
+    local code, _, err = at(one, "status")
+    assert.equal(1, code)
+    has(err, "BATON_ADMIN_API_KEY")
+    assert.equal(0, (at(one, "status", "--admin-api-key", "s3cret")))
+    assert.equal(0, (run({ "status", "--admin", url(one) }, { env = { BATON_ADMIN_API_KEY = "s3cret" } })))
+    local process, _, admin_port = fleet.start_gateway({ "--worker-urls", fl.sim.workers.w0.url })
+    code, _, err = run({ "status", "--admin", ("http://127.0.0.1:%d"):format(admin_port) })
+    assert.equal(1, code)
+    has(err, "this gateway is alone: --redis-url makes it one of a fleet")
+    assert.equal(200, http.get(admin_port, "/health").status)
+    assert.equal(0, (process:stop(10)))
+  end)
+end)

@@ -1,0 +1,125 @@
+#include "admin/help.h"
+
+#include "admin/rollout.h"
+#include "base/err.h"
+
+static rig_t rig;
+
+static void list(void *user, bt_text_t *out)
+{
+    assert_ptr_equal(user, &rig);
+    bt_text_puts(out, "{\"serving\":{}}\n");
+}
+
+static const bt_rollout_admin_ops_t ops = {.list = list};
+
+static int open_rig(void **state)
+{
+    (void) state;
+    rig_open(&rig, 1);
+    return 0;
+}
+
+static int close_rig(void **state)
+{
+    (void) state;
+    rig_close(&rig);
+    return 0;
+}
+
+static void test_a_gateway_that_is_alone(void **state)
+{
+    (void) state;
+    assert_int_equal(ask(&rig, "GET", "/fleet/policies", NULL), 404);
+    assert_said(&rig, "--redis-url");
+    assert_int_equal(ask(&rig, "PUT", "/fleet/policies/mine", "return {}"), 404);
+    assert_int_equal(rig.state, BT_ANSWERED);
+    assert_int_equal(ask(&rig, "POST", "/fleet/pin", NULL), 404);
+}
+
+static void expect(const char *method, const char *target, const char *body,
+                   enum bt_rollout_what what)
+{
+    assert_int_equal(ask(&rig, method, target, body), 200);
+    assert_int_equal(rig.state, BT_WANTS_ROLLOUT);
+    assert_int_equal(rig.reply.rollout, what);
+}
+
+static void test_routes(void **state)
+{
+    (void) state;
+    rig.config.rollout = &ops;
+    rig.config.rollout_user = &rig;
+    assert_int_equal(ask(&rig, "GET", "/admin/fleet/policies", NULL), 200);
+    assert_string_equal(said(&rig), "{\"serving\":{}}\n");
+    expect("PUT", "/admin/fleet/policies/m%69ne?by=ann%40h", "return {}", BT_ROLLOUT_ASK_PUT);
+    assert_string_equal(rig.reply.name, "mine");
+    assert_string_equal(rig.reply.by, "ann@h");
+    expect("DELETE", "/fleet/policies/mine", NULL, BT_ROLLOUT_ASK_DROP);
+    assert_string_equal(rig.reply.by, "admin");
+    expect("PUT", "/fleet/policies", "{}", BT_ROLLOUT_ASK_BUNDLE);
+    expect("DELETE", "/fleet/policies", NULL, BT_ROLLOUT_ASK_CLEAR);
+    expect("PUT", "/fleet/rules", "return {}", BT_ROLLOUT_ASK_PUT_RULES);
+    expect("DELETE", "/fleet/rules", NULL, BT_ROLLOUT_ASK_DROP_RULES);
+    expect("POST", "/fleet/rollback?to=12", NULL, BT_ROLLOUT_ASK_BACK);
+    assert_int_equal(rig.reply.number, 12);
+    expect("POST", "/fleet/rollback", NULL, BT_ROLLOUT_ASK_BACK);
+    assert_int_equal(rig.reply.number, 0);
+    expect("POST", "/fleet/pin", NULL, BT_ROLLOUT_ASK_PIN);
+    expect("DELETE", "/fleet/pin", NULL, BT_ROLLOUT_ASK_UNPIN);
+}
+
+static void test_what_is_wrong_is_said_before_anybody_is_asked(void **state)
+{
+    static const struct {
+        const char *method, *target, *body;
+        unsigned status;
+    } wrong[] = {
+        {"PUT", "/fleet/policies/a%2Fb", "return {}", 400},
+        {"PUT", "/fleet/policies/mine", NULL, 400},
+        {"PUT", "/fleet/policies", NULL, 400},
+        {"PUT", "/fleet/rules", NULL, 400},
+        {"POST", "/fleet/rollback?to=x", NULL, 400},
+        {"POST", "/fleet/rollback?to=-1", NULL, 400},
+        {"POST", "/fleet/rollback?to=%zz", NULL, 400},
+        {"GET", "/fleet/rollback", NULL, 405},
+        {"POST", "/fleet/policies/mine", "x", 405},
+    };
+
+    (void) state;
+    rig.config.rollout = &ops;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_int_equal(ask(&rig, wrong[i].method, wrong[i].target, wrong[i].body),
+                         wrong[i].status);
+        assert_int_equal(rig.state, BT_ANSWERED);
+    }
+}
+
+static void test_who_asks_cannot_steer_a_terminal(void **state)
+{
+    char by[8];
+    uint64_t to;
+
+    (void) state;
+    assert_int_equal(bt_rollout_ask_query(BT_STR("by=a%1b%0ab&x=1"), by, sizeof by, &to), 0);
+    assert_string_equal(by, "a??b");
+    assert_int_equal(bt_rollout_ask_query(BT_STR("by=0123456789"), by, sizeof by, &to), 0);
+    assert_string_equal(by, "0123456");
+    assert_int_equal(bt_rollout_ask_query(BT_STR("by="), by, sizeof by, &to), 0);
+    assert_string_equal(by, "admin");
+    assert_int_equal(bt_rollout_ask_query(BT_STR("by=%00"), by, sizeof by, &to), BT_E_INVAL);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_rig, close_rig)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_a_gateway_that_is_alone),
+        TEST(test_routes),
+        TEST(test_what_is_wrong_is_said_before_anybody_is_asked),
+        cmocka_unit_test(test_who_asks_cannot_steer_a_terminal),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,82 @@
+/* Tokens that a worker says it has made, however its answer is cut into pieces. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "dispatch/request.h"
+
+static uint64_t tokens_of(const char *text, size_t piece)
+{
+    const size_t n = strlen(text);
+    bt_leg_t leg = {.events = 0};
+    bt_arena_t arena;
+
+    bt_arena_init(&arena);
+    for (size_t at = 0; at < n; at += piece)
+        bt_usage_feed(&leg, &arena, text + at, piece < n - at ? piece : n - at);
+    const uint64_t tokens = bt_usage_tokens(&leg);
+    bt_arena_fini(&arena);
+    return tokens;
+}
+
+static void in_all_pieces(const char *text, uint64_t tokens)
+{
+    for (size_t piece = 1; piece <= strlen(text); piece += piece < 70 ? 1 : 97)
+        assert_int_equal(tokens_of(text, piece), tokens);
+}
+
+static void reads_what_engines_say(void **state)
+{
+    (void) state;
+    in_all_pieces("{\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":12}}", 12);
+    in_all_pieces("{\"usage\": {\"output_tokens\" : 7, \"input_tokens\": 3}}", 7);
+    in_all_pieces("{\"text\":\"x\",\"meta_info\":{\"completion_tokens\":3,\"id\":\"a\"}}", 3);
+    in_all_pieces("{\"usage\":{\"completion_tokens\":1},\"usage\":{\"completion_tokens\":2}}", 2);
+}
+
+static void reads_no_text_as_usage(void **state)
+{
+    (void) state;
+    in_all_pieces("{\"text\":\"\\\"completion_tokens\\\":99\"}", 0);
+    in_all_pieces("{\"usage\":{\"completion_tokens\":4},\"text\":\"\\\"completion_tokens\\\":99\"}",
+                  4);
+    in_all_pieces("{\"usage\":{\"completion_tokens\":null}}", 0);
+    in_all_pieces("{}", 0);
+}
+
+static void looks_at_the_end_of_a_long_answer(void **state)
+{
+    static char text[5000];
+    (void) state;
+
+    memset(text, 'x', 4500);
+    strcpy(text + 4500, "\"usage\":{\"completion_tokens\":123}}");
+    in_all_pieces(text, 123);
+    memset(text, 'x', 4990);
+    memcpy(text, "\"completion_tokens\":5,", 22); /* too far from the end */
+    text[4990] = '\0';
+    in_all_pieces(text, 0);
+}
+
+static void counts_events_where_there_are_some(void **state)
+{
+    bt_leg_t leg = {.events = 9};
+    (void) state;
+
+    assert_int_equal(bt_usage_tokens(&leg), 9);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_what_engines_say),
+        cmocka_unit_test(reads_no_text_as_usage),
+        cmocka_unit_test(looks_at_the_end_of_a_long_answer),
+        cmocka_unit_test(counts_events_where_there_are_some),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
