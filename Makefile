@@ -68,8 +68,7 @@ bench: build ## the figures for the record
 
 soak: all ## 1,000 reloads under load, a million transfer rooms; the figures are printed
 	@BATON_SOAK=1 ctest --preset release -V -R '^gateway/reload_soak$$'
-	@build/release/bin/bench_kv_soak --rooms 500000
-	@build/release/bin/bench_kv_soak --rooms 480000 --depth 128 --crc --restarts 20 --seed 2
+	@build/release/bin/bench_kv_soak --rooms 1000000 --crc
 	@for b in tcp shm; do build/release/bin/bench_kv_soak --backend $$b --rooms 10000 --restarts 5 || exit 1; done
 
 run: build ## gateway, 2 prefill and 2 decode simulated workers
