@@ -60,6 +60,9 @@ void fleet_cell_number(bt_text_t *table, uint64_t number, bool is_last);
 void fleet_print_table(const bt_text_t *table);
 void fleet_print_time(uint64_t at_ms, char *out, size_t size);
 void fleet_print_json(const fleet_reply_t *reply);
+/* A command without arguments that shows what one path answers. what: the command's words. */
+int fleet_list(const fleet_tool_t *t, const char *what, const char *path,
+               void (*print)(bt_str_t told));
 
 /* fleet_tool_status.c, fleet_tool_policy.c, fleet_tool_workers.c */
 int fleet_status(const fleet_tool_t *t);

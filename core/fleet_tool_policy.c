@@ -340,22 +340,6 @@ static void print_list(bt_str_t told)
     bt_text_fini(&table);
 }
 
-static int list(const fleet_tool_t *t)
-{
-    fleet_reply_t reply;
-    int status;
-
-    if (t->count > 1)
-        return fleet_refuse("policy list: takes no arguments");
-    status = fleet_ask(t, BT_GET, "/admin/fleet/policies", BT_STR(""), t->timeout_ms, &reply);
-    if (status == 0 && t->is_json)
-        fleet_print_json(&reply);
-    else if (status == 0)
-        print_list(bt_text_str(&reply.body));
-    fleet_reply_fini(&reply);
-    return status == 0 ? fleet_flushed() : status;
-}
-
 /* ---- the words ---- */
 
 int fleet_policy(const fleet_tool_t *t)
@@ -363,7 +347,7 @@ int fleet_policy(const fleet_tool_t *t)
     const char *word = t->count > 0 ? t->words[0] : "";
 
     if (strcmp(word, "list") == 0)
-        return list(t);
+        return fleet_list(t, "policy list", "/admin/fleet/policies", print_list);
     if (strcmp(word, "push") == 0)
         return push(t);
     if (strcmp(word, "withdraw") == 0)

@@ -122,3 +122,20 @@ void fleet_print_json(const fleet_reply_t *reply)
     if (reply->body.len == 0 || reply->body.data[reply->body.len - 1] != '\n')
         fputc('\n', stdout);
 }
+
+int fleet_list(const fleet_tool_t *t, const char *what, const char *path,
+               void (*print)(bt_str_t told))
+{
+    fleet_reply_t reply;
+    int status;
+
+    if (t->count > 1)
+        return fleet_refuse("%s: takes no arguments", what);
+    status = fleet_ask(t, BT_GET, path, BT_STR(""), t->timeout_ms, &reply);
+    if (status == 0 && t->is_json)
+        fleet_print_json(&reply);
+    else if (status == 0)
+        print(bt_text_str(&reply.body));
+    fleet_reply_fini(&reply);
+    return status == 0 ? fleet_flushed() : status;
+}

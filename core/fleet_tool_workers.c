@@ -37,22 +37,6 @@ static void print_workers(bt_str_t told)
     bt_text_fini(&table);
 }
 
-static int list(const fleet_tool_t *t)
-{
-    fleet_reply_t reply;
-    int status;
-
-    if (t->count > 1)
-        return fleet_refuse("workers list: takes no arguments");
-    status = fleet_ask(t, BT_GET, "/admin/workers", BT_STR(""), t->timeout_ms, &reply);
-    if (status == 0 && t->is_json)
-        fleet_print_json(&reply);
-    else if (status == 0)
-        print_workers(bt_text_str(&reply.body));
-    fleet_reply_fini(&reply);
-    return status == 0 ? fleet_flushed() : status;
-}
-
 /* ---- add, remove ---- */
 
 static bool is_literal(const char *value)
@@ -204,7 +188,7 @@ int fleet_workers(const fleet_tool_t *t)
     const char *word = t->count > 0 ? t->words[0] : "";
 
     if (strcmp(word, "list") == 0)
-        return list(t);
+        return fleet_list(t, "workers list", "/admin/workers", print_workers);
     if (strcmp(word, "add") == 0)
         return add(t);
     if (strcmp(word, "remove") == 0)

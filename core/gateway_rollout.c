@@ -409,7 +409,6 @@ int bt_rollout_new(bt_rollout_t **rollout_p, bt_loop_t *loop, const bt_rollout_c
     r->spread_ms = config->spread_ms > 0 ? config->spread_ms : BT_ROLLOUT_SPREAD_MS;
     snprintf(r->away, sizeof r->away, "it has not been reached yet");
     r->is_away = true;
-    bt_list_init(&r->sends);
     bt_timer_init(loop, &r->beat, on_beat);
     *rollout_p = r;
     return 0;
@@ -443,7 +442,6 @@ void bt_rollout_free(bt_rollout_t *r)
     for (unsigned i = 0; i < sizeof asks / sizeof asks[0]; i++)
         if (asks[i]->is_out)
             bt_store_cancel(&asks[i]->op);
-    bt_rollout_cancel_sends(r);
     bt_rollout_set_t *const sets[] = {r->held,   r->before, r->serving,
                                       r->taking, r->pinned, r->look.set};
     for (unsigned i = 0; i < sizeof sets / sizeof sets[0]; i++)

@@ -130,7 +130,6 @@ struct bt_rollout {
     bt_rollout_ask_t rows_ask, peers_ask, set_ask, done_ask, pins_ask, pin_ask, restore_ask;
     uint64_t fetching;            /* number that set_ask reads */
     uint64_t missing, missing_ms; /* number whose texts the store does not have; since when */
-    bt_list_t sends;              /* operations that nobody waits for */
     struct bt_rollout_push *push; /* NULL: nobody has asked here */
 };
 
@@ -138,7 +137,6 @@ struct bt_rollout {
 void bt_rollout_ask(bt_rollout_t *r, bt_rollout_ask_t *ask, bt_store_op_t op,
                     void (*done)(bt_rollout_t *r, const bt_store_reply_t *reply));
 void bt_rollout_send(bt_rollout_t *r, bt_store_op_t op); /* without waiting */
-void bt_rollout_cancel_sends(bt_rollout_t *r);
 void bt_rollout_put_row(bt_rollout_t *r, const bt_rollout_set_t *set, enum bt_rollout_state state,
                         const char *why);
 void bt_rollout_restore(bt_rollout_t *r); /* what is here, as the store does not have it */

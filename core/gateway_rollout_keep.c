@@ -10,11 +10,6 @@
 
 #define RESTORE_MS 500
 
-typedef struct send {
-    bt_list_t link; /* in r->sends */
-    bt_store_op_t op;
-} send_t;
-
 /* ---- asking the store ---- */
 
 static void on_answer(bt_store_op_t *op, const bt_store_reply_t *reply)
@@ -42,26 +37,10 @@ void bt_rollout_ask(bt_rollout_t *r, bt_rollout_ask_t *ask, bt_store_op_t op,
     bt_store_do(r->client, &ask->op);
 }
 
-static void on_sent(bt_store_op_t *op, const bt_store_reply_t *reply)
-{
-    send_t *s = bt_container_of(op, send_t, op);
-
-    (void) reply;
-    bt_list_remove(&s->link);
-    free(s);
-}
-
 void bt_rollout_send(bt_rollout_t *r, bt_store_op_t op)
 {
-    send_t *s = calloc(1, sizeof *s);
-
-    if (s == NULL)
-        return;
     op.space = bt_str(r->space);
-    op.cb = on_sent;
-    s->op = op;
-    bt_list_push(&r->sends, &s->link);
-    bt_store_do(r->client, &s->op);
+    (void) bt_store_send(r->client, &op);
 }
 
 void bt_rollout_put_row(bt_rollout_t *r, const bt_rollout_set_t *set, enum bt_rollout_state state,
@@ -171,14 +150,4 @@ void bt_rollout_tell_joined(bt_rollout_t *r)
         return;
     r->on_joined = NULL;
     on_joined(r->joined_user);
-}
-
-void bt_rollout_cancel_sends(bt_rollout_t *r)
-{
-    while (!bt_list_empty(&r->sends)) {
-        send_t *s = bt_container_of(r->sends.next, send_t, link);
-        bt_store_cancel(&s->op);
-        bt_list_remove(&s->link);
-        free(s);
-    }
 }

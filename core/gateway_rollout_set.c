@@ -220,7 +220,7 @@ static int read_file(bt_rollout_set_t *set, bt_str_t json)
     return rc;
 }
 
-static uint64_t read_number(bt_str_t json, const char *key)
+uint64_t bt_rollout_get_number(bt_str_t json, const char *key)
 {
     bt_json_item_t item;
     int64_t value;
@@ -272,10 +272,10 @@ int bt_rollout_set_read(bt_rollout_set_t **set_p, bt_str_t json)
         bt_rollout_set_unref(set);
         return rc;
     }
-    set->number = read_number(json, "number");
-    set->previous = read_number(json, "previous");
-    set->copy_of = read_number(json, "copy_of");
-    set->at_ms = read_number(json, "at_ms");
+    set->number = bt_rollout_get_number(json, "number");
+    set->previous = bt_rollout_get_number(json, "previous");
+    set->copy_of = bt_rollout_get_number(json, "copy_of");
+    set->at_ms = bt_rollout_get_number(json, "at_ms");
     read_text(json, "by", set->by, sizeof set->by);
     read_text(json, "replica", set->replica, sizeof set->replica);
     *set_p = set;

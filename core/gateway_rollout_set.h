@@ -51,4 +51,7 @@ void bt_rollout_set_write(const bt_rollout_set_t *set, bt_text_t *out);
 /* BT_E_INVAL: it is not what bt_rollout_set_write has written. */
 int bt_rollout_set_read(bt_rollout_set_t **set_p, bt_str_t json);
 
+/* A member of what a replica wrote; 0: none, or no number above it. */
+uint64_t bt_rollout_get_number(bt_str_t json, const char *key);
+
 #endif

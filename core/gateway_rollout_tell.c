@@ -26,17 +26,6 @@ static void put_text(bt_text_t *out, const char *key, const char *value)
     bt_text_json_str(out, bt_str(value));
 }
 
-static uint64_t get_number(bt_str_t json, const char *key)
-{
-    bt_json_item_t item;
-    int64_t value;
-
-    if (bt_json_get(json, bt_str(key), &item) < 0 || bt_json_i64(item.value, &value) < 0 ||
-        value < 0)
-        return 0;
-    return (uint64_t) value;
-}
-
 /* Cut to fit. */
 static void get_text(bt_str_t json, const char *key, char *out, size_t size)
 {
@@ -87,9 +76,9 @@ static bool read_row(const bt_store_row_t *from, bt_rollout_row_t *row)
 {
     const bt_str_t json = from->value;
 
-    *row = (bt_rollout_row_t){.previous = get_number(json, "previous"),
-                              .copy_of = get_number(json, "copy_of"),
-                              .at_ms = get_number(json, "at_ms")};
+    *row = (bt_rollout_row_t){.previous = bt_rollout_get_number(json, "previous"),
+                              .copy_of = bt_rollout_get_number(json, "copy_of"),
+                              .at_ms = bt_rollout_get_number(json, "at_ms")};
     if (bt_str_u64(from->name, &row->number) < 0 || row->number == 0)
         return false;
     row->state = (enum bt_rollout_state) get_name(json, "state", state_names, 3);
@@ -154,9 +143,9 @@ static void read_peer(const bt_store_row_t *from, bt_rollout_peer_t *peer)
     const bt_str_t json = from->value;
     bt_json_item_t item;
 
-    *peer = (bt_rollout_peer_t){.number = get_number(json, "number"),
-                                .voted_on = get_number(json, "voted_on"),
-                                .missing = get_number(json, "missing")};
+    *peer = (bt_rollout_peer_t){.number = bt_rollout_get_number(json, "number"),
+                                .voted_on = bt_rollout_get_number(json, "voted_on"),
+                                .missing = bt_rollout_get_number(json, "missing")};
     snprintf(peer->name, sizeof peer->name, "%.*s", BT_STR_ARG(from->name));
     peer->is_pinned = bt_json_get(json, BT_STR("pinned"), &item) == 0 && item.type == BT_JSON_TRUE;
     peer->vote = (enum bt_rollout_vote) get_name(json, "vote", vote_names, 3);

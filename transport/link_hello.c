@@ -98,16 +98,6 @@ void bt_kv_link_tell_left(bt_kv_link_t *link, uint64_t room, int rc, const char 
         bt_kv_link_say(link);
 }
 
-/* As long for a wrong token as for a right one of the same length. */
-static bool is_equal(bt_str_t a, bt_str_t b)
-{
-    volatile unsigned difference = a.n != b.n;
-
-    for (size_t i = 0; i < a.n && b.n > 0; i++)
-        difference |= (unsigned char) (a.p[i] ^ b.p[i % b.n]);
-    return difference == 0;
-}
-
 void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello)
 {
     bt_kv_agent_t *agent = link->agent;
@@ -121,7 +111,7 @@ void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello)
                          link->peer, hello->version, BT_KV_VERSION);
         return;
     }
-    if (!is_equal(hello->token, bt_str(agent->config.token))) {
+    if (!bt_str_is_secret(bt_str(agent->config.token), hello->token)) {
         agent->stats.refused_frames++;
         bt_kv_link_break(link, BT_E_CONNECT, "%s has another token: give both agents the same one",
                          link->peer);

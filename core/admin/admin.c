@@ -56,6 +56,20 @@ void bt_admin_send(bt_exchange_t *x, const bt_admin_reply_t *reply)
     bt_exchange_respond(x, reply->status, reply->type, bt_text_str(&reply->body), headers, count);
 }
 
+void bt_admin_tell(bt_exchange_t *x, unsigned status, bt_str_t text)
+{
+    bt_admin_reply_t reply;
+
+    bt_reply_init(&reply);
+    if (status == 200)
+        bt_text_put(&reply.body, text);
+    else
+        bt_reply_error(&reply, status, "%.*s", BT_STR_ARG(text));
+    x->user = NULL;
+    bt_admin_send(x, &reply);
+    bt_reply_fini(&reply);
+}
+
 static void send_error(bt_exchange_t *x, unsigned status, const char *why)
 {
     bt_admin_reply_t reply;
@@ -144,17 +158,6 @@ static void ask_loops(bt_admin_t *admin, bt_exchange_t *x, enum bt_answer_state 
 
 /* ---- who asks ---- */
 
-/* The time taken depends on the lengths only. */
-static bool is_key(const char *key, bt_str_t given)
-{
-    size_t n = strlen(key);
-    unsigned char differs = n != given.n;
-
-    for (size_t i = 0; i < given.n; i++)
-        differs |= (unsigned char) (given.p[i] ^ key[n > 0 ? i % n : 0]);
-    return differs == 0;
-}
-
 static bool is_authorized(const bt_admin_config_t *config, const bt_head_t *head)
 {
     bt_str_t given = bt_head_get(head, BT_STR("authorization"));
@@ -163,7 +166,8 @@ static bool is_authorized(const bt_admin_config_t *config, const bt_head_t *head
         return true;
     if (given.n < 7 || strncasecmp(given.p, "bearer ", 7) != 0)
         return false;
-    return is_key(config->api_key, bt_str_trim((bt_str_t){given.p + 7, given.n - 7}));
+    return bt_str_is_secret(bt_str(config->api_key),
+                            bt_str_trim((bt_str_t){given.p + 7, given.n - 7}));
 }
 
 /* Browsers name the page's origin on every request that changes something; tools send none. */

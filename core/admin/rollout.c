@@ -17,16 +17,8 @@ struct wait {
 static void on_done(void *arg, unsigned status, bt_str_t text)
 {
     struct wait *w = arg;
-    bt_admin_reply_t reply;
 
-    bt_reply_init(&reply);
-    if (status == 200)
-        bt_text_put(&reply.body, text);
-    else
-        bt_reply_error(&reply, status, "%.*s", BT_STR_ARG(text));
-    w->x->user = NULL;
-    bt_admin_send(w->x, &reply);
-    bt_reply_fini(&reply);
+    bt_admin_tell(w->x, status, text);
 }
 
 static void on_gone(struct bt_admin_wait *base)

@@ -13,6 +13,15 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
+bool bt_str_is_secret(bt_str_t secret, bt_str_t given)
+{
+    volatile unsigned difference = secret.n != given.n;
+
+    for (size_t i = 0; i < given.n; i++)
+        difference |= (unsigned char) (given.p[i] ^ (secret.n > 0 ? secret.p[i % secret.n] : 0));
+    return difference == 0;
+}
+
 bt_str_t bt_str_trim(bt_str_t s)
 {
     while (s.n > 0 && is_blank(s.p[0])) {

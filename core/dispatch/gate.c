@@ -28,16 +28,6 @@ void bt_gate_fini(bt_gate_t *gate)
     bt_policy_errors_fini(&gate->policy_errors);
 }
 
-static bool keys_equal(const char *key, bt_str_t given)
-{
-    size_t n = strlen(key);
-    unsigned char differs = n != given.n;
-
-    for (size_t i = 0; i < n; i++)
-        differs |= (unsigned char) (key[i] ^ (given.n != 0 ? given.p[i % given.n] : 0));
-    return differs == 0;
-}
-
 /* "Bearer <key>", or Anthropic's x-api-key; a slice without bytes when there is neither. */
 static bt_str_t key_given(const bt_head_t *head)
 {
@@ -56,13 +46,14 @@ bool bt_gate_authorized(const bt_gate_t *gate, const bt_head_t *head)
     if (gate->config.client_keys == NULL)
         return true;
     for (const char *const *key = gate->config.client_keys; *key != NULL; key++)
-        ok |= keys_equal(*key, given); /* all are compared, whichever fits */
+        ok |= bt_str_is_secret(bt_str(*key), given); /* all are compared, whichever fits */
     return ok;
 }
 
 bool bt_gate_is_admin(const bt_gate_t *gate, const bt_head_t *head)
 {
-    return gate->config.admin_key != NULL && keys_equal(gate->config.admin_key, key_given(head));
+    return gate->config.admin_key != NULL &&
+           bt_str_is_secret(bt_str(gate->config.admin_key), key_given(head));
 }
 
 /* One for all loops: the last that looks frees it, and says elsewhere what nobody here has found. */

@@ -154,15 +154,9 @@ void bt_wait_store_free(bt_wait_store_t **wait_p)
 
 /* ---- sending ---- */
 
-static void on_sent(bt_store_op_t *op, const bt_store_reply_t *reply)
-{
-    (void) reply;
-    free(op);
-}
-
 void bt_wait_store_send(const bt_wait_room_t *room, const bt_want_t *want)
 {
-    bt_store_op_t *op;
+    bt_store_op_t op;
 
     if (room->store == NULL)
         return;
@@ -171,12 +165,8 @@ void bt_wait_store_send(const bt_wait_room_t *room, const bt_want_t *want)
                       want->store.window);
         return;
     }
-    op = malloc(sizeof(*op));
-    if (op == NULL)
-        return;
-    fill_op(op, room, want);
-    op->cb = on_sent;
-    bt_store_do(room->store, op);
+    fill_op(&op, room, want);
+    (void) bt_store_send(room->store, &op);
 }
 
 /* ---- on a thread without a loop ---- */

@@ -70,20 +70,6 @@ static void free_server(bt_server_t *server)
         done(arg);
 }
 
-static void read_peer(int fd, char *out, socklen_t size)
-{
-    struct sockaddr_storage addr;
-    socklen_t len = sizeof(addr);
-
-    out[0] = '\0';
-    if (getpeername(fd, (struct sockaddr *) &addr, &len) != 0)
-        return;
-    if (addr.ss_family == AF_INET)
-        inet_ntop(AF_INET, &((struct sockaddr_in *) (void *) &addr)->sin_addr, out, size);
-    else if (addr.ss_family == AF_INET6)
-        inet_ntop(AF_INET6, &((struct sockaddr_in6 *) (void *) &addr)->sin6_addr, out, size);
-}
-
 static void uncount(bt_server_t *server)
 {
     server->conn_count--;
@@ -99,7 +85,7 @@ void bt_server_accept(bt_server_t *server, int fd)
         goto err_count;
     c->x.loop = server->loop;
     c->x.server = server;
-    read_peer(fd, c->x.peer, sizeof(c->x.peer));
+    bt_listener_peer(fd, c->x.peer, sizeof(c->x.peer));
     bt_arena_init(&c->x.arena);
     bt_conn_init_timers(c);
     if (bt_stream_init(&c->stream, server->loop, &bt_server_stream_ops) < 0)

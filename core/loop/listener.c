@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "loop/resolve.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -408,4 +409,18 @@ void bt_listener_close(bt_listener_t *l)
     l->fd = -1;
     if (l->spare_fd >= 0)
         close(l->spare_fd);
+}
+
+void bt_listener_peer(int fd, char *out, socklen_t size)
+{
+    struct sockaddr_storage addr;
+    socklen_t len = sizeof(addr);
+
+    out[0] = '\0';
+    if (getpeername(fd, (struct sockaddr *) &addr, &len) != 0)
+        return;
+    if (addr.ss_family == AF_INET)
+        inet_ntop(AF_INET, &((struct sockaddr_in *) (void *) &addr)->sin_addr, out, size);
+    else if (addr.ss_family == AF_INET6)
+        inet_ntop(AF_INET6, &((struct sockaddr_in6 *) (void *) &addr)->sin6_addr, out, size);
 }

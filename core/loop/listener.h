@@ -12,6 +12,8 @@
 
 #include "loop/loop.h"
 
+#include <sys/socket.h>
+
 typedef struct bt_listener bt_listener_t;
 
 /* The loops among which accepted sockets are spread. Immutable after start-up. */
@@ -30,6 +32,8 @@ int bt_listener_bind(const char *host, unsigned port, bool reuse_port, unsigned 
 /* Takes fd. group may be NULL (no spreading). on_accept(user) runs on the chosen loop. */
 int bt_listener_start(bt_listener_t **listener_p, bt_loop_t *loop, int fd,
                       const bt_loop_group_t *group, bt_accept_cb on_accept, void *user);
+/* The other end's address as text, without its port; "" when there is none. */
+void bt_listener_peer(int fd, char *out, socklen_t size);
 /* Accepts what is waiting, then closes. Frees itself. */
 void bt_listener_close(bt_listener_t *listener);
 

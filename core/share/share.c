@@ -18,13 +18,6 @@
 #define INTERVAL_MS 100
 #define EXPIRY_MS 2000
 
-/* A store's operation that nobody waits for. */
-typedef struct put {
-    bt_list_t link; /* in share->puts */
-    bt_store_op_t op;
-    bt_share_t *share;
-} put_t;
-
 bool bt_share_is_own(const bt_share_t *share, bt_str_t field)
 {
     return bt_str_eq(field, bt_str(share->field));
@@ -66,28 +59,10 @@ void bt_share_ask(bt_share_t *share, bt_share_ask_t *ask, bt_store_op_t op,
     bt_store_do(share->client, &ask->op);
 }
 
-static void on_put(bt_store_op_t *op, const bt_store_reply_t *reply)
-{
-    put_t *put = bt_container_of(op, put_t, op);
-
-    (void) reply;
-    bt_list_remove(&put->link);
-    free(put);
-}
-
 bool bt_share_put(bt_share_t *share, bt_store_op_t op)
 {
-    put_t *put = calloc(1, sizeof(*put));
-
-    if (put == NULL)
-        return false;
     op.space = bt_str(share->space);
-    op.cb = on_put;
-    put->op = op;
-    put->share = share;
-    bt_list_push(&share->puts, &put->link);
-    bt_store_do(share->client, &put->op);
-    return true;
+    return bt_store_send(share->client, &op) == 0;
 }
 
 /* ---- the beat ---- */
@@ -208,7 +183,6 @@ int bt_share_new(bt_share_t **share_p, bt_loop_t *control, const bt_share_config
     share->control = control;
     bt_list_init(&share->peers);
     bt_list_init(&share->rows);
-    bt_list_init(&share->puts);
     bt_text_init(&share->out);
     bt_timer_init(control, &share->beat, on_beat);
     if (fill(share, config) < 0 || bt_share_replicas_init(share) < 0)
@@ -290,16 +264,9 @@ static void cancel_all(bt_share_t *share)
 {
     bt_share_ask_t *const asks[] = {&share->replicas_ask, &share->load_ask,  &share->health_ask,
                                     &share->workers_ask,  &share->calls_ask, &share->prefix_ask};
-    bt_list_t *it, *tmp;
 
     for (unsigned i = 0; i < sizeof(asks) / sizeof(asks[0]); i++)
         cancel(asks[i]);
-    bt_list_each (&share->puts, it, tmp) {
-        put_t *put = bt_container_of(it, put_t, link);
-        bt_store_cancel(&put->op);
-        bt_list_remove(it);
-        free(put);
-    }
 }
 
 void bt_share_close(bt_share_t *share, void (*done)(void *user), void *user)

@@ -89,7 +89,6 @@ struct bt_share {
     char epoch[24];                   /* of the table of workers; "" = not known */
     unsigned workers_due;             /* beats until the table is read again */
     bool must_apply;                  /* rows or the fleet have changed */
-    bt_list_t puts;                   /* operations that nobody waits for: rows, calls */
     char calls_at[48], prefix_at[48]; /* positions in the logs */
     bt_prefix_ring_t **rings;
     unsigned ring_count;

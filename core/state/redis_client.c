@@ -76,7 +76,7 @@ static void on_gone(void *user, bool is_answer, const char *why)
     bt_redis_client_lost(client, is_answer, why);
 }
 
-static void on_freed(void *user)
+void bt_redis_client_freed(void *user)
 {
     bt_redis_client_t *client = user;
 
@@ -100,7 +100,7 @@ static void on_up(void *user)
 
 void bt_redis_client_dial(bt_redis_client_t *client, const char *host, unsigned port)
 {
-    static const bt_redis_conn_ops_t ops = {on_up, on_gone, on_freed};
+    static const bt_redis_conn_ops_t ops = {on_up, on_gone, bt_redis_client_freed};
     bt_store_t *store = client->base.store;
     bt_redis_store_t *shared = store->inner;
     bt_redis_target_t target = {.host = host,

@@ -56,6 +56,8 @@ typedef struct bt_redis_store {
 void bt_redis_client_dial(bt_redis_client_t *client, const char *host, unsigned port);
 /* The dial, or the question to all Sentinels, was in vain: health, then again after the back-off. */
 void bt_redis_client_lost(bt_redis_client_t *client, bool is_answer, const char *why);
+/* on_freed of all its connections. */
+void bt_redis_client_freed(void *client);
 /* The server refuses what it should do: DEGRADED, and a probe once a second. */
 void bt_redis_client_refused(bt_redis_client_t *client, bool is_readonly, const char *why);
 

@@ -33,17 +33,6 @@ static void on_gone(void *user, bool is_answer, const char *why)
     ask_next(client, is_answer, why);
 }
 
-static void on_freed(void *user)
-{
-    bt_redis_client_t *client = user;
-
-    client->conns--;
-    if (client->conns > 0 || !client->base.is_stopped)
-        return;
-    bt_redis_calls_fini(client);
-    bt_store_client_gone(&client->base);
-}
-
 static bool take_master(bt_redis_client_t *client, const redisReply *reply)
 {
     uint64_t port;
@@ -96,7 +85,7 @@ static void on_up(void *user)
 
 void bt_redis_sentinel_ask(bt_redis_client_t *client)
 {
-    static const bt_redis_conn_ops_t ops = {on_up, on_gone, on_freed};
+    static const bt_redis_conn_ops_t ops = {on_up, on_gone, bt_redis_client_freed};
     bt_store_t *store = client->base.store;
     const bt_store_host_t *host = &store->where.hosts[client->sentinel];
     bt_redis_target_t target = {.host = host->host,

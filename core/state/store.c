@@ -387,6 +387,24 @@ void bt_store_do(bt_store_client_t *client, bt_store_op_t *op)
         store->kind->submit(client, op);
 }
 
+static void on_sent(bt_store_op_t *op, const bt_store_reply_t *reply)
+{
+    (void) reply;
+    free(op);
+}
+
+int bt_store_send(bt_store_client_t *client, const bt_store_op_t *op)
+{
+    bt_store_op_t *copy = malloc(sizeof(*copy));
+
+    if (copy == NULL)
+        return BT_E_NOMEM;
+    *copy = *op;
+    copy->cb = on_sent;
+    bt_store_do(client, copy);
+    return 0;
+}
+
 void bt_store_cancel(bt_store_op_t *op)
 {
     bt_store_client_t *client = op->client;

@@ -119,6 +119,8 @@ struct bt_store_op {
     void *inner;
 };
 void bt_store_do(bt_store_client_t *client, bt_store_op_t *op);
+/* For what nobody waits for: works on a copy of op, whose cb is not used. BT_E_NOMEM: nothing was done. */
+int bt_store_send(bt_store_client_t *client, const bt_store_op_t *op);
 /* No cb any more; the operation may still happen. Idle: nothing. */
 void bt_store_cancel(bt_store_op_t *op);
 

@@ -340,16 +340,7 @@ static const bt_stream_ops_t stream_ops = {
 /* IPv4 behind a dual-stack socket is written as IPv4. */
 static void read_peer(int fd, char *out, socklen_t size)
 {
-    struct sockaddr_storage addr;
-    socklen_t len = sizeof(addr);
-
-    out[0] = '\0';
-    if (getpeername(fd, (struct sockaddr *) &addr, &len) != 0)
-        return;
-    if (addr.ss_family == AF_INET)
-        inet_ntop(AF_INET, &((struct sockaddr_in *) (void *) &addr)->sin_addr, out, size);
-    else if (addr.ss_family == AF_INET6)
-        inet_ntop(AF_INET6, &((struct sockaddr_in6 *) (void *) &addr)->sin6_addr, out, size);
+    bt_listener_peer(fd, out, size);
     if (strncmp(out, "::ffff:", 7) == 0 && strchr(out, '.') != NULL)
         memmove(out, out + 7, strlen(out + 7) + 1);
 }

@@ -7,17 +7,6 @@
 #include <netinet/in.h>
 #include <stdio.h>
 
-/* The time taken depends on the lengths only. */
-static bool is_token(const char *token, bt_str_t given)
-{
-    size_t n = strlen(token);
-    unsigned char differs = n != given.n;
-
-    for (size_t i = 0; i < given.n; i++)
-        differs |= (unsigned char) (given.p[i] ^ token[n > 0 ? i % n : 0]);
-    return differs == 0;
-}
-
 static bool is_wildcard(const struct sockaddr_storage *addr)
 {
     if (addr->ss_family == AF_INET)
@@ -77,7 +66,7 @@ const char *bt_transfer_hello_read(bt_transfer_agent_t *agent, const bt_kv_steer
     if (hello->version != BT_KV_STEER_VERSION)
         return "it speaks another version of this protocol: give gateway and agents the same "
                "release";
-    if (token != NULL && !is_token(token, hello->token))
+    if (token != NULL && !bt_str_is_secret(bt_str(token), hello->token))
         return "its token is another one: give it the gateway's --transfer-token";
     if (agent->worker[0] == '\0')
         return "it names no worker: give it the worker's URL or name";

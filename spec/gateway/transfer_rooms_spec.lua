@@ -178,7 +178,9 @@ describe("a steered transfer", function()
       local why = f:state("p0").kv.agents[1].gateways[1].why
       return why:find("token", 1, true), why
     end, 10, "the agent is told why not")
-    assert.equal("no_agent", f:told("d0").why_not)
+    eventually(function()
+      return f:told("d0").why_not == "no_agent", tostring(f:told("d0").why_not)
+    end, 10, "d0 is up, without an agent")
     f:stop()
     proc.clean()
   end)

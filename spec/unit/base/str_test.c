@@ -32,6 +32,20 @@ static void test_trim(void **state)
     assert_int_equal(bt_str_trim(BT_STR_NULL).n, 0);
 }
 
+static void test_secret(void **state)
+{
+    (void) state;
+    assert_true(bt_str_is_secret(BT_STR("sesame"), BT_STR("sesame")));
+    assert_false(bt_str_is_secret(BT_STR("sesame"), BT_STR("sesamf")));
+    assert_false(bt_str_is_secret(BT_STR("sesame"), BT_STR("Sesame")));
+    assert_false(bt_str_is_secret(BT_STR("sesame"), BT_STR("sesam")));
+    assert_false(bt_str_is_secret(BT_STR("sesame"), BT_STR("sesamesesame")));
+    assert_false(bt_str_is_secret(BT_STR("sesame"), BT_STR_NULL));
+    assert_false(bt_str_is_secret(BT_STR_NULL, BT_STR("s")));
+    assert_false(bt_str_is_secret(BT_STR_NULL, ((bt_str_t){"\0", 1})));
+    assert_true(bt_str_is_secret(BT_STR_NULL, BT_STR("")));
+}
+
 static void test_find(void **state)
 {
     (void) state;
@@ -96,10 +110,9 @@ static void test_tame(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_compares), cmocka_unit_test(test_trim),
-        cmocka_unit_test(test_find),     cmocka_unit_test(test_u64),
-        cmocka_unit_test(test_dup),      cmocka_unit_test(test_distance),
-        cmocka_unit_test(test_tame),
+        cmocka_unit_test(test_compares), cmocka_unit_test(test_trim), cmocka_unit_test(test_secret),
+        cmocka_unit_test(test_find),     cmocka_unit_test(test_u64),  cmocka_unit_test(test_dup),
+        cmocka_unit_test(test_distance), cmocka_unit_test(test_tame),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
