@@ -1,6 +1,8 @@
 # Thin front of CMake: every target is a line or two that could be typed by hand.
 
 JOBS ?= $(shell nproc)
+# Specs mostly wait for each other's processes.
+TEST_JOBS ?= $(shell echo $$((2 * $(JOBS))))
 FUZZ_SECS ?= 600
 # Old ThreadSanitizer runtimes need the classic address layout; where the kernel lets us ask for it, we do.
 FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
@@ -24,10 +26,10 @@ all:
 	@cmake --build --preset release -j $(JOBS)
 
 test: all ## every spec
-	@ctest --preset release -j $(JOBS)
+	@ctest --preset release -j $(TEST_JOBS)
 
 check: all ## the quick specs (under three minutes)
-	@ctest --preset release -j $(JOBS) -L '^(unit|policy|tools|quick)$$' -LE '^slow$$'
+	@ctest --preset release -j $(TEST_JOBS) -L '^(unit|policy|tools|quick)$$' -LE '^slow$$'
 
 lint: ## include rules, sizes, layout, luacheck, clang-tidy, a build with -Werror
 	$(call configure,werror)
@@ -44,12 +46,12 @@ api: ## the author's reference, types for editors and luacheck's list, from lua/
 asan: ## every spec under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(call configure,asan)
 	@cmake --build --preset asan -j $(JOBS)
-	@ctest --preset asan -j $(JOBS) -LE '^slow$$'
+	@ctest --preset asan -j $(TEST_JOBS) -LE '^slow$$'
 
 tsan: ## every spec under ThreadSanitizer
 	$(call configure,tsan)
 	@cmake --build --preset tsan -j $(JOBS)
-	@$(FIXED_LAYOUT) ctest --preset tsan -j $(JOBS) -LE '^slow$$'
+	@$(FIXED_LAYOUT) ctest --preset tsan -j $(TEST_JOBS) -LE '^slow$$'
 
 fuzz: ## libFuzzer over every target, FUZZ_SECS=600 shared among them
 	$(call configure,fuzz)

@@ -57,7 +57,9 @@ static void on_later(bt_later_t *later)
 static void on_reply(bt_store_op_t *op, const bt_store_reply_t *reply)
 {
     bt_wait_store_t *w = bt_container_of(op, bt_wait_store_t, op);
-    const bt_want_answer_t answer = {.rc = reply->rc, .store = reply, .why = reply->error};
+    /* Its deadline is not the hook's: there is time left to do without it. */
+    const int rc = reply->rc == BT_E_TOTAL_TIMEOUT ? BT_E_STORE_AWAY : reply->rc;
+    const bt_want_answer_t answer = {.rc = rc, .store = reply, .why = reply->error};
 
     w->cb(w->user, &answer);
 }

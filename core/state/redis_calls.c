@@ -143,9 +143,9 @@ void bt_redis_submit(bt_store_client_t *base, bt_store_op_t *op)
     bt_redis_client_t *client = bt_container_of(base, bt_redis_client_t, base);
     bt_redis_op_t *call;
 
-    if (!client->is_up) {
-        bt_store_settle_error(op, client->is_answering ? BT_E_STORE : BT_E_STORE_AWAY,
-                              reason_of(client));
+    if (!client->is_up || !client->is_heard) {
+        const bool is_answer = !client->is_up && client->is_answering;
+        bt_store_settle_error(op, is_answer ? BT_E_STORE : BT_E_STORE_AWAY, reason_of(client));
         return;
     }
     call = get_call(client);

@@ -1,15 +1,19 @@
 /* redis_client.c - the life of a loop's client: dial, be up, be refused, lose, dial again.
  *
  *      dial -> up -> probe answered OK ------> UP
+ *                 -> an op or probe is late -> AWAY: a probe at once, then one a second until one is answered in time
  *                 -> probe or an op refused -> DEGRADED: a probe a second until one is answered OK and no op was refused since the one before
  *           -> no connection ---------------> AWAY (or DEGRADED, when it did answer: a wrong password), back-off, dial
  *
  * The probe is a script that writes: it sees a replica, a full server, missing rights and a loading server by what they answer, at once and also when nobody
- * asks anything. A server that says READONLY has been demoted: with Sentinel the master is asked for anew at once, without it the name is after five probes.
+ * asks anything. Until a new connection's first probe is answered, and from the first op on whose answer is late, all ops fail at once: a server that is stopped still
+ * takes connections, and one that is slow would keep every caller waiting for its whole deadline. Only probes go on then, and one that is answered in time ends it.
+ * A server that says READONLY has been demoted: with Sentinel the master is asked for anew at once, without it the name is after five probes.
  * The back-off begins again only after a connection that has held for a while, so a server that accepts and drops is not dialled ten times a second.
  */
 #include "state/redis_client.h"
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/rand.h"
 
@@ -47,7 +51,8 @@ static uint64_t backoff_ms(const bt_redis_client_t *client)
 static void stop_probing(bt_redis_client_t *client)
 {
     bt_timer_stop(&client->probe_again);
-    client->is_probing = client->has_erred = false;
+    bt_timer_stop(&client->probe_late);
+    client->is_heard = client->is_probing = client->has_erred = false;
     client->refusals = 0;
 }
 
@@ -157,9 +162,65 @@ void bt_redis_client_refused(bt_redis_client_t *client, bool is_readonly, const 
         redial(client, line);
         return;
     }
+    if (!client->is_heard) /* to an op that was late */
+        return;
     bt_store_client_health(&client->base, BT_STORE_DEGRADED, line);
     if (!client->is_probing && !bt_timer_active(&client->probe_again))
         bt_timer_start(&client->probe_again, PROBE_AGAIN_MS);
+}
+
+static void set_late(bt_redis_client_t *client)
+{
+    char line[64];
+
+    client->is_heard = false;
+    snprintf(line, sizeof(line), "no answer in %u ms", client->base.store->op_ms);
+    bt_store_client_health(&client->base, BT_STORE_AWAY, line);
+}
+
+/* Behind one that was late the others would only be late in their turn. */
+static void settle_all(bt_store_client_t *base)
+{
+    bt_list_t *it, *tmp;
+
+    bt_list_each (&base->under_way, it, tmp) {
+        bt_store_op_t *op = bt_container_of(it, bt_store_op_t, link);
+        bt_redis_forget(base, op);
+        bt_store_settle_error(op, BT_E_STORE_AWAY, "the shared store does not answer in time");
+    }
+}
+
+void bt_redis_client_late(bt_store_client_t *base)
+{
+    bt_redis_client_t *client = client_of(base);
+
+    if (!client->is_up || !client->is_heard)
+        return;
+    set_late(client);
+    settle_all(base);
+    if (client->is_probing)
+        return; /* that one decides */
+    /* One that is late now and then is asked at once, one that is on the brink is not. */
+    bt_timer_start(&client->probe_again,
+                   bt_clock_ms() - client->heard_ms < STEADY_MS ? PROBE_AGAIN_MS : 0);
+}
+
+static void on_probe_late(bt_timer_t *timer)
+{
+    bt_redis_client_t *client = bt_container_of(timer, bt_redis_client_t, probe_late);
+
+    bt_redis_conn_look(client->conn); /* this loop may be the late one */
+    if (!client->is_up || !client->is_probing || bt_timer_active(timer))
+        return;
+    client->is_probe_late = true;
+    set_late(client);
+}
+
+static void note_heard(bt_redis_client_t *client)
+{
+    if (!client->is_heard)
+        client->heard_ms = bt_clock_ms();
+    client->is_heard = true;
 }
 
 static void on_probed(bt_redis_call_t *call, const redisReply *reply)
@@ -167,8 +228,14 @@ static void on_probed(bt_redis_call_t *call, const redisReply *reply)
     bt_redis_client_t *client = bt_container_of(call, bt_redis_client_t, probe);
 
     client->is_probing = false;
+    bt_timer_stop(&client->probe_late);
     if (reply == NULL || !client->is_up)
         return;
+    if (client->is_probe_late) {
+        bt_timer_start(&client->probe_again, PROBE_AGAIN_MS);
+        return;
+    }
+    note_heard(client);
     if (reply->type == REDIS_REPLY_ERROR) {
         bt_str_t text = {reply->str, reply->len};
         bool is_readonly = bt_redis_error_of(text) == BT_REDIS_E_READONLY;
@@ -205,6 +272,8 @@ static void probe(bt_redis_client_t *client)
         bt_timer_start(&client->probe_again, PROBE_AGAIN_MS);
     } else {
         client->is_probing = true;
+        client->is_probe_late = false;
+        bt_timer_start(&client->probe_late, client->base.store->op_ms);
         client->probe.cb = on_probed;
         bt_redis_conn_send(client->conn, &client->probe, bt_text_str(&client->out));
     }
@@ -238,6 +307,7 @@ static void client_start(bt_store_client_t *base)
 
     bt_timer_init(base->loop, &client->again, on_again);
     bt_timer_init(base->loop, &client->probe_again, on_probe_again);
+    bt_timer_init(base->loop, &client->probe_late, on_probe_late);
     /* Loops do not all begin with the same Sentinel. */
     if (is_sentinel(client))
         client->sentinel = (unsigned) bt_rand_below(base->store->where.host_count);
@@ -257,7 +327,7 @@ static void client_stop(bt_store_client_t *base)
     bt_redis_client_t *client = client_of(base);
 
     bt_timer_stop(&client->again);
-    bt_timer_stop(&client->probe_again);
+    stop_probing(client);
     client->is_up = false;
     if (client->conn != NULL)
         bt_redis_conn_close(client->conn);
@@ -281,6 +351,7 @@ const bt_store_kind_t bt_store_redis_kind = {.client_make = client_make,
                                              .submit = bt_redis_submit,
                                              .forget = bt_redis_forget,
                                              .look = look,
+                                             .late = bt_redis_client_late,
                                              .client_stop = client_stop,
                                              .close = close_redis};
 

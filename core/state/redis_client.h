@@ -29,17 +29,20 @@ struct bt_redis_client {
     bt_redis_conn_t *conn;  /* dialled or up; NULL while waiting for `again` */
     bool is_up;             /* conn takes commands */
     bool is_answering;      /* the last that was heard of it was an error, not silence */
-    unsigned conns;         /* not yet freed */
-    unsigned failures;      /* in a row: the back-off's exponent */
-    unsigned refusals;      /* probes in a row that were told READONLY */
-    unsigned sentinel;      /* which is asked next */
-    unsigned asked;         /* sentinels asked in vain in this round */
+    bool is_heard; /* conn has answered a probe in time, and nothing was late since: ops are sent */
+    uint64_t heard_ms; /* since when */
+    unsigned conns;    /* not yet freed */
+    unsigned failures; /* in a row: the back-off's exponent */
+    unsigned refusals; /* probes in a row that were told READONLY */
+    unsigned sentinel; /* which is asked next */
+    unsigned asked;    /* sentinels asked in vain in this round */
     char master_host[256];
     unsigned master_port;
     bt_timer_t again;
     bt_timer_t probe_again;
     bt_redis_call_t probe, question; /* of the store; of a Sentinel */
-    bool is_probing;
+    bt_timer_t probe_late;           /* its deadline */
+    bool is_probing, is_probe_late;
     bool has_erred; /* an op was refused since the last probe was sent */
     bt_text_t out;  /* where a command is put together */
     bt_redis_rows_t rows;
@@ -60,6 +63,8 @@ void bt_redis_client_lost(bt_redis_client_t *client, bool is_answer, const char 
 void bt_redis_client_freed(void *client);
 /* The server refuses what it should do: DEGRADED, and a probe once a second. */
 void bt_redis_client_refused(bt_redis_client_t *client, bool is_readonly, const char *why);
+/* An op was not answered in time: AWAY, those under way are given up, nothing is sent but probes until one is answered in time. */
+void bt_redis_client_late(bt_store_client_t *base);
 
 /* redis_sentinel.c: asks, then dials what it learned. */
 void bt_redis_sentinel_ask(bt_redis_client_t *client);

@@ -123,6 +123,15 @@ void bt_store_stats(const bt_store_t *store, bt_store_stats_t *stats_p)
 }
 
 /* ---- health ---- */
+/* Under the lock. */
+static enum bt_store_health health_of(const bt_store_client_t *client, const char **why_p)
+{
+    const bool is_of_use = client->complaint[0] == '\0' || client->health >= BT_STORE_DEGRADED;
+
+    *why_p = is_of_use ? client->why : client->complaint;
+    return is_of_use ? client->health : BT_STORE_DEGRADED;
+}
+
 /* The enum is in order of badness. Under the lock. */
 static enum bt_store_health worst_of(const bt_store_t *store, const char **why_p)
 {
@@ -135,11 +144,12 @@ static enum bt_store_health worst_of(const bt_store_t *store, const char **why_p
         *why_p = worst == BT_STORE_UP ? "" : "has not been reached yet";
     }
     bt_list_each (&store->clients, it, tmp) {
-        const bt_store_client_t *client = bt_container_of(it, bt_store_client_t, link);
-        if (client->health <= worst)
+        const char *why;
+        enum bt_store_health health = health_of(bt_container_of(it, bt_store_client_t, link), &why);
+        if (health <= worst)
             continue;
-        worst = client->health;
-        *why_p = client->why;
+        worst = health;
+        *why_p = why;
     }
     return worst;
 }
@@ -190,6 +200,17 @@ void bt_store_client_health(bt_store_client_t *client, enum bt_store_health heal
     pthread_mutex_unlock(&store->lock);
     if (client->is_up_untold)
         next_turn(client);
+}
+
+void bt_store_client_complain(bt_store_client_t *client, const char *why)
+{
+    bt_store_t *store = client->store;
+
+    pthread_mutex_lock(&store->lock);
+    bt_str_copy(client->complaint, sizeof(client->complaint), why != NULL ? why : "");
+    bt_str_tame(client->complaint, strlen(client->complaint));
+    say_change(store);
+    pthread_mutex_unlock(&store->lock);
 }
 
 /* ---- answers ---- */
@@ -363,6 +384,7 @@ static void on_deadline(bt_timer_t *timer)
     client->asking = NULL;
     client->store->kind->forget(client, op);
     bt_store_tell(op, &late);
+    client->store->kind->late(client); /* freed by the callback: on another turn */
 }
 
 void bt_store_do(bt_store_client_t *client, bt_store_op_t *op)

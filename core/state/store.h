@@ -43,7 +43,7 @@ typedef struct bt_store_config { /* borrowed for open; zero = default */
     const char *tls_ca_file, *tls_cert_file, *tls_key_file, *tls_server_name;
     uint32_t connect_ms; /* 2,000 */
     uint32_t
-        op_ms; /* 250: deadline of an operation; a connection silent for four of them with something under way is closed and dialled again */
+        op_ms; /* 250: deadline of an operation. Where one was late, the others fail at once until the store answers in time; a connection silent for four deadlines with something under way is closed and dialled again */
     uint32_t max_pending; /* operations under way per client: 65,536; one more fails at once */
 } bt_store_config_t;
 
@@ -57,10 +57,13 @@ enum bt_store_health {
     BT_STORE_UP,       /* answers, and takes writes */
     BT_STORE_STARTING, /* has not been reached yet */
     BT_STORE_DEGRADED, /* answers with errors, or only reads: read-only, full, loading, no permission, wrong password; probed once a second */
-    BT_STORE_AWAY      /* does not answer */
+    BT_STORE_AWAY      /* does not answer, or not in time */
 };
 /* Of any client, whichever is worst; why: one line, "" when UP. From any thread. One log line per change. */
 enum bt_store_health bt_store_health(const bt_store_t *store, char *why, size_t why_size);
+
+/* What the store holds is of no use to the client's owner (a key of ours has another type): an UP store is DEGRADED for this reason, until it is NULL. */
+void bt_store_client_complain(bt_store_client_t *client, const char *why);
 
 /* Connects from here on, again and again with back-off (100 ms to 5 s; to 1 s with Sentinel). on_up (may be NULL) runs each time the store becomes usable: what was told before may be lost. */
 int bt_store_client_new(bt_store_client_t **client_p, bt_store_t *store, bt_loop_t *loop,

@@ -1,6 +1,8 @@
 /* What hooks want of the fleet's state: every operation, what can be answered at once, what is given up, what is sent; and start, on a thread without a loop. */
 #include "dispatch/wait.h"
 
+#include "../state/redis_server.h"
+
 #include "base/err.h"
 #include "loop/util.h"
 
@@ -353,6 +355,36 @@ static void blocks_no_longer_than_it_may(void **state)
     bt_store_close(away);
 }
 
+/* The store's deadline is not the hook's: a hook that hears it may still wait for something else. */
+static void a_late_answer_is_none_of_the_hooks_time(void **state)
+{
+    redis_server_t server;
+    char url[64], err[128];
+    const bt_store_config_t config = {.url = url};
+    bt_wait_room_t slow = room;
+    const bt_want_t want = want_of(BT_STORE_CELL_GET, "c");
+    bt_store_t *shared;
+    bt_wait_t *wait = NULL;
+    (void) state;
+
+    if (redis_program() == NULL)
+        skip();
+    redis_start(&server, NULL);
+    snprintf(url, sizeof(url), "redis://127.0.0.1:%u", server.port);
+    assert_int_equal(bt_store_open(&shared, &config, err, sizeof(err)), 0);
+    assert_int_equal(bt_store_client_new(&slow.store, shared, &loop, NULL, NULL), 0);
+    TURN_UNTIL(&loop, bt_store_health(shared, err, sizeof(err)) == BT_STORE_UP);
+    redis_freeze(&server);
+    assert_int_equal(bt_wait_start(&wait, &slow, &want, bt_clock_ms() + FAR_MS, on_done, &seen), 0);
+    TURN_UNTIL(&loop, seen.times == 1);
+    assert_int_equal(seen.rc, BT_E_STORE_AWAY);
+    bt_store_client_free(slow.store, on_gone, NULL);
+    TURN_UNTIL(&loop, is_gone);
+    is_gone = false;
+    bt_store_close(shared);
+    redis_end(&server);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -369,6 +401,7 @@ int main(void)
         TEST(blocks_for_the_process_store),
         TEST(blocks_for_a_store_of_the_moment),
         TEST(blocks_no_longer_than_it_may),
+        TEST(a_late_answer_is_none_of_the_hooks_time),
     };
 
     alarm(50);

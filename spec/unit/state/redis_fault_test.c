@@ -101,7 +101,7 @@ static void test_not_there_at_start(void **state)
     end();
 }
 
-/* Stopped: deadlines, then the connection is given up; what it answers after all goes nowhere. */
+/* Stopped: a deadline, after which nobody waits for one any more; then the connection is given up. What it answers after all goes nowhere. */
 static void test_stopped(void **state)
 {
     bt_store_stats_t stats;
@@ -114,25 +114,31 @@ static void test_stopped(void **state)
     told_t late = ASK(COUNTER_ADD, "n", .amount = 1);
     assert_int_equal(late.rc, BT_E_TOTAL_TIMEOUT);
     assert_in_range(bt_clock_ms() - begun, HASTY_MS, 60000);
-    TURN_UNTIL(&rig.loop, rig_health(&rig) == BT_STORE_AWAY);
+    assert_int_equal(rig_health(&rig), BT_STORE_AWAY);
+    assert_true(why_has("no answer in 100 ms"));
+    /* A stopped server's kernel takes connections all the same: what is asked on them fails at once, too. */
+    do
+        assert_int_equal(ASK(CELL_GET, "c").rc, BT_E_STORE_AWAY);
+    while (!why_has("no answer in 400 ms"));
     assert_true(bt_clock_ms() - begun >= 4 * HASTY_MS);
-    assert_true(why_has("no answer in 400 ms"));
-    assert_int_equal(ASK(CELL_GET, "c").rc, BT_E_STORE_AWAY);
-    bt_store_stats(rig.store, &stats);
+    do {
+        assert_int_equal(ASK(CELL_GET, "c").rc, BT_E_STORE_AWAY);
+        bt_store_stats(rig.store, &stats);
+    } while (stats.connects < 3);
     assert_int_equal(stats.timeouts, 1);
+    assert_int_equal(rig_health(&rig), BT_STORE_AWAY);
     redis_thaw(&server);
     rig_wait_health(&rig, BT_STORE_UP);
     end();
 }
 
-/* Slow, but answering before it is given up: late replies are dropped, and the next ones belong to the right ops. */
+/* Slow, but answering before it is given up: ops are not sent until it answers in time; late replies are dropped, and the next ones belong to the right ops. */
 static void test_slow(void **state)
 {
     enum { N = 8 };
-    told_t late[N] = {0}, next[N] = {0};
-    bt_store_op_t ops[N], more[N];
+    told_t late[N] = {0};
+    bt_store_op_t ops[N];
     bt_store_stats_t stats;
-    char value[16];
 
     (void) state;
     begin(NULL, 400);
@@ -143,9 +149,42 @@ static void test_slow(void **state)
         bt_store_do(rig.client, &ops[i]);
     }
     TURN_UNTIL(&rig.loop, late[N - 1].times == 1);
+    assert_int_equal(late[0].rc, BT_E_TOTAL_TIMEOUT);
+    for (unsigned i = 1; i < N; i++) /* not one after the other */
+        assert_int_equal(late[i].rc, BT_E_STORE_AWAY);
+    assert_int_equal(rig_health(&rig), BT_STORE_AWAY);
+    assert_true(why_has("no answer in 400 ms"));
+    told_t told = ASK(CELL_GET, "c");
+    assert_int_equal(told.rc, BT_E_STORE_AWAY);
+    assert_string_equal(told.error, "no answer in 400 ms");
+    unsigned ups = rig.ups;
+    TURN_UNTIL(&rig.loop, rig.ups > ups);
+    assert_int_equal(rig_health(&rig), BT_STORE_UP);
+    assert_int_equal(DO(COUNTER_ADD, "n", .amount = 0).number, N); /* late is not undone */
+    bt_store_stats(rig.store, &stats);
+    assert_int_equal(stats.connects, 1);
+    end();
+}
+
+/* Late replies come first, whoever left: the next ones are not theirs. */
+static void test_replies_of_those_that_left(void **state)
+{
+    enum { N = 8 };
+    told_t left = {0}, next[N] = {0};
+    bt_store_op_t ops[N], more[N];
+    char value[16];
+
+    (void) state;
+    begin(NULL, PATIENT_MS);
+    wait_up();
+    redis_tell(&server, "CLIENT PAUSE 200 ALL");
+    for (unsigned i = 0; i < N; i++) {
+        ops[i] = OP(COUNTER_ADD, "n", .amount = 1, .cb = rig_note, .user = &left);
+        bt_store_do(rig.client, &ops[i]);
+    }
+    turn(&rig.loop, 2);
     for (unsigned i = 0; i < N; i++)
-        assert_int_equal(late[i].rc, BT_E_TOTAL_TIMEOUT);
-    /* Their replies are still to come, before these. */
+        bt_store_cancel(&ops[i]);
     for (unsigned i = 0; i < N; i++) {
         snprintf(value, sizeof(value), "k%u", i);
         more[i] =
@@ -158,9 +197,30 @@ static void test_slow(void **state)
         assert_int_equal(next[i].rc, 0);
         assert_int_equal(next[i].number, 1); /* not a counter's reply */
     }
-    assert_int_equal(DO(COUNTER_ADD, "n", .amount = 0).number, N); /* late is not undone */
-    bt_store_stats(rig.store, &stats);
-    assert_int_equal(stats.connects, 1);
+    assert_int_equal(left.times, 0);
+    assert_int_equal(DO(COUNTER_ADD, "n", .amount = 0).number, N);
+    end();
+}
+
+/* An owner for whom the store holds the wrong thing: told beside the store's own health, by whoever sees the store. */
+static void test_complaint(void **state)
+{
+    (void) state;
+    begin(NULL, PATIENT_MS);
+    bt_store_client_complain(rig.client, "early");
+    TURN_UNTIL(&rig.loop, rig.ups == 1);
+    assert_int_equal(rig_health(&rig), BT_STORE_DEGRADED);
+    assert_string_equal(rig_why(&rig), "early");
+    bt_store_client_complain(rig.client, "another\ntype");
+    assert_null(strchr(rig_why(&rig), '\n'));
+    redis_stop(&server);
+    TURN_UNTIL(&rig.loop, rig_health(&rig) == BT_STORE_AWAY);
+    redis_again(&server);
+    TURN_UNTIL(&rig.loop, rig_health(&rig) == BT_STORE_DEGRADED && why_has("another"));
+    DO(CELL_SET, "c", .value = S("x"));
+    bt_store_client_complain(rig.client, NULL);
+    assert_int_equal(rig_health(&rig), BT_STORE_UP);
+    assert_string_equal(rig_why(&rig), "");
     end();
 }
 
@@ -386,6 +446,8 @@ int main(void)
         cmocka_unit_test(test_not_there_at_start),
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_replies_of_those_that_left),
+        cmocka_unit_test(test_complaint),
         cmocka_unit_test(test_our_own_delay_is_not_the_stores),
         cmocka_unit_test(test_wrong_password),
         cmocka_unit_test(test_no_password),
