@@ -31,7 +31,10 @@ void bt_fleet_tool_help(bt_text_t *out)
         "  workers add URL [key=value...]   role=, pool=, connector=, ...: as in POST /workers; "
         "all replicas follow\n"
         "  workers remove NAME|URL   its running requests finish\n"
-        "  workers drain|undrain NAME|URL   no new requests to it, from any replica\n"
+        "  workers drain|undrain NAME|URL   no new requests to it, from any replica, also one "
+        "that joins later\n"
+        "  room NUMBER               whose a room is that an engine names (bootstrap_room=...), "
+        "whichever gateway is asked\n"
         "\n"
         "  --admin URL               a gateway's admin listener (" ADMIN_URL ")\n"
         "  --admin-api-key KEY       its key; or BATON_ADMIN_API_KEY in the environment, which "
@@ -50,6 +53,7 @@ void bt_fleet_tool_help(bt_text_t *out)
         "it is, to compare\n"
         "  baton fleet policy rollback\n"
         "  baton fleet workers add http://10.0.0.7:8000 role=decode\n"
+        "  baton fleet room 4611686018427387904\n"
         "  baton fleet --admin http://10.0.0.2:29000 --json status | jq .policies.committed\n");
 }
 
@@ -168,7 +172,8 @@ static const struct command {
 } commands[] = {{"status", fleet_status},
                 {"policy", fleet_policy},
                 {"rules", fleet_rules},
-                {"workers", fleet_workers}};
+                {"workers", fleet_workers},
+                {"room", fleet_room}};
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 
 static int unknown_command(const char *word)

@@ -64,11 +64,12 @@ void fleet_print_json(const fleet_reply_t *reply);
 int fleet_list(const fleet_tool_t *t, const char *what, const char *path,
                void (*print)(bt_str_t told));
 
-/* fleet_tool_status.c, fleet_tool_policy.c, fleet_tool_workers.c */
+/* fleet_tool_status.c, fleet_tool_policy.c, fleet_tool_workers.c, fleet_tool_room.c */
 int fleet_status(const fleet_tool_t *t);
 int fleet_policy(const fleet_tool_t *t);
 int fleet_rules(const fleet_tool_t *t);
 int fleet_workers(const fleet_tool_t *t);
+int fleet_room(const fleet_tool_t *t);
 /* Calls each for every replica that tells its admin url; those that do not are named. 0, or the exit status of GET /admin/fleet. */
 int fleet_each_replica(const fleet_tool_t *t,
                        void (*each)(void *user, const char *name, const char *url), void *user);

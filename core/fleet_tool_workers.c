@@ -1,4 +1,4 @@
-/* Workers. What is added or removed at one gateway reaches the others by itself; draining is each gateway's own, so all are asked. */
+/* Workers. What one gateway is told, the others follow by themselves. */
 #include "fleet_tool.h"
 
 #include "base/err.h"
@@ -37,7 +37,7 @@ static void print_workers(bt_str_t told)
     bt_text_fini(&table);
 }
 
-/* ---- add, remove ---- */
+/* ---- add ---- */
 
 static bool is_literal(const char *value)
 {
@@ -94,92 +94,28 @@ static int add(const fleet_tool_t *t)
     return status == 0 ? fleet_flushed() : status;
 }
 
-static void worker_path(const char *worker, const char *tail, bt_text_t *path)
-{
-    bt_text_init(path);
-    bt_text_puts(path, "/admin/workers/");
-    fleet_path_put(path, worker);
-    bt_text_puts(path, tail);
-}
+/* ---- remove, drain, undrain ---- */
 
-static int remove_worker(const fleet_tool_t *t)
+/* Of one worker; said: what it does then. */
+static int order(const fleet_tool_t *t, enum bt_method method, const char *tail, const char *said)
 {
     fleet_reply_t reply;
-    bt_text_t path;
-    int status;
-
-    if (t->count != 2)
-        return fleet_refuse("workers remove: one name or url (baton fleet workers list)");
-    worker_path(t->words[1], "", &path);
-    status = fleet_ask(t, BT_DELETE, path.data, BT_STR(""), t->timeout_ms, &reply);
-    if (status == 0 && t->is_json)
-        fleet_print_json(&reply);
-    else if (status == 0)
-        printf("%s is removed; its running requests finish, the other replicas follow\n",
-               t->words[1]);
-    fleet_reply_fini(&reply);
-    bt_text_fini(&path);
-    return status == 0 ? fleet_flushed() : status;
-}
-
-/* ---- drain ---- */
-
-struct drain {
-    const fleet_tool_t *t;
-    const char *path;
-    unsigned asked, failed;
-};
-
-static void drain_at(void *user, const char *name, const char *url)
-{
-    struct drain *d = user;
-    fleet_reply_t reply;
-    char err[1024] = "";
-    int rc = fleet_call(d->t, url, BT_POST, d->path, BT_STR(""), d->t->timeout_ms, &reply, err,
-                        sizeof err);
-
-    if (rc == 0 && reply.status != 200)
-        fleet_why(&reply, err, sizeof err);
-    if (d->t->is_json) {
-        bt_text_t line;
-        bt_text_init(&line);
-        bt_text_puts(&line, d->asked > 0 ? ",{\"replica\":" : "{\"replica\":");
-        bt_text_json_str(&line, bt_str(name));
-        bt_text_puts(&line, ",\"error\":");
-        if (err[0] != '\0')
-            bt_text_json_str(&line, bt_str(err));
-        else
-            bt_text_puts(&line, "null");
-        printf("%.*s}", BT_STR_ARG(bt_text_str(&line)));
-        bt_text_fini(&line);
-    } else if (err[0] == '\0') {
-        printf("%s: done\n", name);
-    }
-    if (err[0] != '\0')
-        (void) fleet_fail("%s: %s", name, err);
-    d->asked++;
-    d->failed += err[0] != '\0';
-    fleet_reply_fini(&reply);
-}
-
-static int drain(const fleet_tool_t *t, const char *tail)
-{
-    struct drain d = {.t = t};
     bt_text_t path;
     int status;
 
     if (t->count != 2)
         return fleet_refuse("workers %s: one name or url (baton fleet workers list)", t->words[0]);
-    worker_path(t->words[1], tail, &path);
-    d.path = path.data;
-    if (t->is_json)
-        printf("{\"replicas\":[");
-    status = fleet_each_replica(t, drain_at, &d);
-    if (t->is_json)
-        puts("]}");
+    bt_text_init(&path);
+    bt_text_puts(&path, "/admin/workers/");
+    fleet_path_put(&path, t->words[1]);
+    bt_text_puts(&path, tail);
+    status = fleet_ask(t, method, path.data, BT_STR(""), t->timeout_ms, &reply);
+    if (status == 0 && t->is_json)
+        fleet_print_json(&reply);
+    else if (status == 0)
+        printf("%s %s, the other replicas follow\n", t->words[1], said);
+    fleet_reply_fini(&reply);
     bt_text_fini(&path);
-    if (status == 0 && (d.failed > 0 || d.asked == 0))
-        status = 1;
     return status == 0 ? fleet_flushed() : status;
 }
 
@@ -192,10 +128,10 @@ int fleet_workers(const fleet_tool_t *t)
     if (strcmp(word, "add") == 0)
         return add(t);
     if (strcmp(word, "remove") == 0)
-        return remove_worker(t);
+        return order(t, BT_DELETE, "", "is removed; its running requests finish");
     if (strcmp(word, "drain") == 0)
-        return drain(t, "/drain");
+        return order(t, BT_POST, "/drain", "gets no new requests");
     if (strcmp(word, "undrain") == 0)
-        return drain(t, "/undrain");
+        return order(t, BT_POST, "/undrain", "takes requests again");
     return fleet_refuse("workers %.100s: list, add, remove, drain or undrain is needed", word);
 }

@@ -150,6 +150,7 @@ int bt_gateway_share_start(bt_gateway_t *g)
                                       .replica = g->replica,
                                       .admin_url = admin_url(g, url, sizeof(url)),
                                       .version = BT_VERSION,
+                                      .loops = g->loop_count,
                                       .interval_ms = g->config->share_interval_ms,
                                       .expiry_ms = g->config->share_expiry_ms,
                                       .registry = g->registry,

@@ -1,4 +1,4 @@
-/* Most routes answer in the same turn. /metrics, /requests and /explain wait for facts of the request loops: the exchange points to a
+/* Most routes answer in the same turn. /metrics, /requests, /explain and /rooms/<room> wait for facts of the request loops: the exchange points to a
  * `wait`, which hears of the facts, or of the client that left first.
  *
  * The memory guard of the data plane (max_buffered_bytes) does not apply here: an operator must get through when the gateway
@@ -33,8 +33,9 @@ typedef struct wait {
     bt_exchange_t *x;
     bt_gather_t *gather; /* NULL once it has told */
     enum bt_answer_state state;
-    bt_str_t id; /* BT_WANTS_RECORD: in the exchange's arena */
-    bool as_text;
+    bt_str_t id;   /* BT_WANTS_RECORD: in the exchange's arena */
+    bool as_text;  /* likewise */
+    uint64_t room; /* BT_WANTS_ROOM */
 } wait_t;
 
 /* ---- sending ---- */
@@ -92,6 +93,21 @@ static void write_transfer(const bt_admin_config_t *config, bt_text_t *out)
     bt_metrics_transfer(&(bt_prom_t){.out = out}, &stats);
 }
 
+static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t *facts,
+                          unsigned count, bt_text_t *out)
+{
+    bt_metrics_write(out, bt_registry_current(config->registry), config->gate, facts, count,
+                     config->version);
+    write_transfer(config, out);
+    if (config->store != NULL)
+        bt_metrics_share(&(bt_prom_t){.out = out}, config->store, config->share,
+                         config->gate->quotas);
+    if (config->policies != NULL)
+        config->policies->metrics(config->policies_user, &(bt_prom_t){.out = out});
+    if (config->rollout != NULL)
+        config->rollout->metrics(config->rollout_user, &(bt_prom_t){.out = out});
+}
+
 static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
 {
     wait_t *w = user;
@@ -102,17 +118,11 @@ static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
     bt_reply_init(&reply);
     if (w->state == BT_WANTS_METRICS) {
         reply.type = "text/plain; version=0.0.4; charset=utf-8";
-        bt_metrics_write(&reply.body, bt_registry_current(config->registry), config->gate, facts,
-                         count, config->version);
-        write_transfer(config, &reply.body);
-        if (config->store != NULL)
-            bt_metrics_share(&(bt_prom_t){.out = &reply.body}, config->store, config->share);
-        if (config->policies != NULL)
-            config->policies->metrics(config->policies_user, &(bt_prom_t){.out = &reply.body});
-        if (config->rollout != NULL)
-            config->rollout->metrics(config->rollout_user, &(bt_prom_t){.out = &reply.body});
+        write_metrics(config, facts, count, &reply.body);
     } else if (w->state == BT_WANTS_RECORD) {
         bt_explain_answer(&reply, w->id, w->as_text, facts, count);
+    } else if (w->state == BT_WANTS_ROOM) {
+        bt_admin_room_answer(config, w->room, facts, count, &reply);
     } else {
         bt_live_requests(&reply.body, facts, count);
     }
@@ -131,13 +141,15 @@ static void on_asker_gone(struct bt_admin_wait *base)
 
 static int gather(wait_t *w)
 {
-    bt_admin_t *admin = w->admin;
-    bt_gate_t *gate = admin->config.gate;
+    bt_gather_ask_t ask = {.what = BT_GATHER_COUNTS, .id = w->id, .room = w->room};
 
-    if (w->state == BT_WANTS_RECORD)
-        return bt_gather_record(&w->gather, admin->loop, gate, w->id, BT_LIVE_DEADLINE_MS, on_facts,
-                                w);
-    return bt_gather_start(&w->gather, admin->loop, gate, w->state == BT_WANTS_REQUESTS,
+    if (w->state == BT_WANTS_REQUESTS)
+        ask.what = BT_GATHER_REQUESTS;
+    else if (w->state == BT_WANTS_RECORD)
+        ask.what = BT_GATHER_RECORD;
+    else if (w->state == BT_WANTS_ROOM)
+        ask.what = BT_GATHER_ROOM;
+    return bt_gather_start(&w->gather, w->admin->loop, w->admin->config.gate, &ask,
                            BT_LIVE_DEADLINE_MS, on_facts, w);
 }
 
@@ -149,6 +161,7 @@ static void ask_loops(bt_admin_t *admin, bt_exchange_t *x, enum bt_answer_state 
     *w = (wait_t){.base.gone = on_asker_gone, .admin = admin, .x = x, .state = state};
     w->id = bt_arena_str(&x->arena, bt_str(reply->name));
     w->as_text = reply->as_text;
+    w->room = reply->number;
     x->user = &w->base;
     if (gather(w) == 0)
         return;

@@ -2,7 +2,7 @@
  *
  * Owner: nobody; the caller owns the reply.
  * Life:  one answer.
- * Flow:  every loop looks into its ring of records (bt_gather_record) -> the newest line -> as it is, or as a story for people.
+ * Flow:  every loop looks into its ring of records (BT_GATHER_RECORD, live.h) -> the newest line -> as it is, or as a story for people.
  * Cost:  control loop only; a hash look-up on each loop.
  */
 #ifndef BT_ADMIN_EXPLAIN_H
@@ -13,7 +13,7 @@
 
 /* format=json (or nothing), format=text. False: anything else. */
 bool bt_explain_format(bt_str_t query, bool *as_text_p);
-/* facts: of bt_gather_record with this id. */
+/* facts: of BT_GATHER_RECORD with this id. */
 void bt_explain_answer(bt_admin_reply_t *reply, bt_str_t id, bool as_text,
                        const bt_loop_facts_t *facts, unsigned count);
 /* A record (dispatch/record.h) in words. */

@@ -20,9 +20,8 @@ struct bt_gather {
     bt_gather_cb cb; /* NULL once told or cancelled */
     void *user;
     uint64_t start_us;
-    bool with_rows;
-    char id[BT_GATHER_ID_MAX]; /* whose record */
-    size_t id_n;               /* 0 = no record is asked for */
+    bt_gather_ask_t ask;
+    char id[BT_GATHER_ID_MAX]; /* of ask */
     unsigned count, waiting;
     struct letter *letters;
     bt_loop_facts_t facts[];
@@ -81,6 +80,24 @@ static void count_connections(const bt_dispatcher_t *d, bt_loop_facts_t *facts)
     }
 }
 
+/* What is asked of this loop beside its counts. */
+static void look(bt_dispatcher_t *d, const bt_gather_ask_t *ask, bt_loop_facts_t *facts)
+{
+    switch (ask->what) {
+    case BT_GATHER_COUNTS:
+        break;
+    case BT_GATHER_REQUESTS:
+        bt_dispatcher_describe(d, &facts->rows);
+        break;
+    case BT_GATHER_RECORD:
+        bt_record_ring_find(d->records, ask->id, &facts->rows);
+        break;
+    case BT_GATHER_ROOM:
+        bt_dispatcher_describe_room(d, ask->room, &facts->rows, &facts->hub_room);
+        break;
+    }
+}
+
 /* On the request loop. */
 static void fill(bt_loop_t *loop, bt_msg_t *msg)
 {
@@ -95,35 +112,40 @@ static void fill(bt_loop_t *loop, bt_msg_t *msg)
     facts->rooms = l->d->rooms.live;
     facts->errands = l->d->errand_count;
     count_connections(l->d, facts);
-    if (g->with_rows)
-        bt_dispatcher_describe(l->d, &facts->rows);
-    else if (g->id_n > 0)
-        bt_record_ring_find(l->d->records, (bt_str_t){g->id, g->id_n}, &facts->rows);
+    look(l->d, &g->ask, facts);
     bt_loop_post(g->control, &l->msg, come_home);
 }
 
-static int start(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate, bool with_rows,
-                 bt_str_t id, uint64_t deadline_ms, bt_gather_cb cb, void *user)
+static bt_gather_t *new_gather(bt_loop_t *control, const bt_gather_ask_t *ask, unsigned count)
 {
-    unsigned count = gate->dispatcher_count;
     bt_gather_t *g = calloc(1, sizeof(*g) + count * sizeof(g->facts[0]));
 
-    if (g == NULL)
-        return BT_E_NOMEM;
-    g->letters = calloc(count + 1, sizeof(*g->letters));
-    if (g->letters == NULL) {
+    if (g == NULL || (g->letters = calloc(count + 1, sizeof(*g->letters))) == NULL) {
         free(g);
-        return BT_E_NOMEM;
+        return NULL;
     }
     g->control = control;
-    g->cb = cb;
-    g->user = user;
-    g->with_rows = with_rows;
-    g->id_n = id.n;
-    if (id.n > 0)
-        memcpy(g->id, id.p, id.n);
+    g->ask = *ask;
+    if (ask->id.n > 0)
+        memcpy(g->id, ask->id.p, ask->id.n);
+    g->ask.id.p = g->id;
     g->count = g->waiting = count;
     g->start_us = bt_loop_now_us(control);
+    return g;
+}
+
+int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate,
+                    const bt_gather_ask_t *ask, uint64_t deadline_ms, bt_gather_cb cb, void *user)
+{
+    const unsigned count = gate->dispatcher_count;
+    bt_gather_t *g;
+
+    if (ask->id.n > BT_GATHER_ID_MAX)
+        return BT_E_LIMIT;
+    if ((g = new_gather(control, ask, count)) == NULL)
+        return BT_E_NOMEM;
+    g->cb = cb;
+    g->user = user;
     bt_timer_init(control, &g->deadline, on_deadline);
     bt_timer_start(&g->deadline, count > 0 ? deadline_ms : 0);
     *gather_p = g;
@@ -135,20 +157,6 @@ static int start(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate, bo
     for (unsigned i = 0; i < count; i++)
         bt_loop_post(g->letters[i].d->loop, &g->letters[i].msg, fill);
     return 0;
-}
-
-int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate, bool with_rows,
-                    uint64_t deadline_ms, bt_gather_cb cb, void *user)
-{
-    return start(gather_p, control, gate, with_rows, BT_STR_NULL, deadline_ms, cb, user);
-}
-
-int bt_gather_record(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate, bt_str_t id,
-                     uint64_t deadline_ms, bt_gather_cb cb, void *user)
-{
-    if (id.n > BT_GATHER_ID_MAX)
-        return BT_E_LIMIT;
-    return start(gather_p, control, gate, false, id, deadline_ms, cb, user);
 }
 
 void bt_gather_cancel(bt_gather_t *gather)

@@ -10,12 +10,14 @@
 
 #include "admin/live.h"
 #include "admin/prom.h"
+#include "share/quota.h"
 #include "share/share.h"
 
 void bt_metrics_write(bt_text_t *out, const bt_fleet_t *fleet, bt_gate_t *gate,
                       const bt_loop_facts_t *facts, unsigned fact_count, const char *version);
-/* metrics_share.c; share may be NULL */
-void bt_metrics_share(bt_prom_t *p, const bt_store_t *store, const bt_share_t *share);
+/* metrics_share.c; share and quotas may be NULL */
+void bt_metrics_share(bt_prom_t *p, const bt_store_t *store, const bt_share_t *share,
+                      const bt_quotas_t *quotas);
 /* metrics_workers.c */
 void bt_metrics_fleet(bt_prom_t *p, const bt_fleet_t *fleet, uint64_t now_ms);
 

@@ -1,4 +1,4 @@
-/* The store, and what the replicas tell each other through it. */
+/* The store, what the replicas tell each other through it, and the limits that they share. */
 #include "admin/metrics.h"
 
 #define N(array) ((unsigned) (sizeof(array) / sizeof((array)[0])))
@@ -87,9 +87,32 @@ static void write_share(bt_prom_t *p, const bt_share_t *share)
                   "From sending to applied, of the last time that all was told", s.lag_us);
 }
 
-void bt_metrics_share(bt_prom_t *p, const bt_store_t *store, const bt_share_t *share)
+/* Also where nobody shares them: policies take from limits of one gateway in the same way. */
+static void write_quotas(bt_prom_t *p, const bt_quotas_t *quotas)
+{
+    bt_quota_stats_t s;
+
+    bt_quota_stats(quotas, &s);
+    const row_t rows[] = {
+        {"baton_quota_live", "gauge", "Limits that policies take from, in their windows of now",
+         s.live},
+        {"baton_quota_granted_total", "counter", "Takes from a limit that were granted", s.granted},
+        {"baton_quota_denied_total", "counter",
+         "Takes from a limit that were not: nothing was left", s.denied},
+        {"baton_quota_away_total", "counter",
+         "Takes that this gateway's part of a limit decided, because the store did not answer",
+         s.away},
+        {"baton_quota_leases_total", "counter",
+         "Chunks of a limit asked of the store, or given back to it", s.leases}};
+    write_rows(p, rows, N(rows));
+}
+
+void bt_metrics_share(bt_prom_t *p, const bt_store_t *store, const bt_share_t *share,
+                      const bt_quotas_t *quotas)
 {
     write_store(p, store);
     if (share != NULL)
         write_share(p, share);
+    if (quotas != NULL)
+        write_quotas(p, quotas);
 }

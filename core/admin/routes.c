@@ -159,6 +159,12 @@ static bool has_policies(const context_t *c)
     return false;
 }
 
+/* The caller asks the loops for it. */
+static void check_room(const context_t *c)
+{
+    bt_admin_room_check(c->key, c->reply);
+}
+
 static void list_policies(const context_t *c)
 {
     if (has_policies(c))
@@ -302,7 +308,8 @@ static const struct route {
      "all workers, with everything known"},
     {BT_POST, "/workers", add_worker, BT_ANSWERED, false, true,
      "add one: {\"url\": ..., \"role\": ..., \"connector\": ...}"},
-    {BT_POST, "/workers/*/drain", drain_worker, BT_ANSWERED, false, true, "no new requests to it"},
+    {BT_POST, "/workers/*/drain", drain_worker, BT_ANSWERED, false, true,
+     "no new requests to it, from any replica of a fleet"},
     {BT_POST, "/workers/*/undrain", undrain_worker, BT_ANSWERED, false, true,
      "requests to it again"},
     {BT_GET, "/workers/*", show_worker, BT_ANSWERED, false, true,
@@ -340,6 +347,8 @@ static const struct route {
      "it follows the fleet again"},
     {BT_GET, "/rooms", list_rooms, BT_ANSWERED, false, false,
      "KV transfer: the engines' agents, and the rooms between them; ?limit=N"},
+    {BT_GET, "/rooms/*", check_room, BT_WANTS_ROOM, false, false,
+     "whose a room is, by its number: the request here, or which replicas may have it"},
     {BT_GET, "/policies", list_policies, BT_ANSWERED, false, false,
      "which policy serves each pool, and why not another"},
     {BT_GET, "/rules", list_rules, BT_ANSWERED, false, false,

@@ -29,17 +29,18 @@ typedef struct bt_admin_reply {
     bool as_text;                 /* with BT_WANTS_RECORD */
     enum bt_rollout_what rollout; /* with BT_WANTS_ROLLOUT: what, by whom, to which set */
     char by[BT_ROLLOUT_ASK_BY_MAX + 1];
-    uint64_t number;
+    uint64_t number; /* of a set; with BT_WANTS_ROOM: which one */
     bt_text_t body;
 } bt_admin_reply_t;
 
-/* What the caller still has to do: metrics, requests and records need facts of the request loops (live.h) before the body can be made, a
+/* What the caller still has to do: metrics, requests, records and rooms need facts of the request loops (live.h) before the body can be made, a
  * change of a policy waits until all loops have it (policies.h), one of the fleet until all replicas have (rollout.h). */
 enum bt_answer_state {
     BT_ANSWERED,
     BT_WANTS_METRICS,
     BT_WANTS_REQUESTS,
     BT_WANTS_RECORD,
+    BT_WANTS_ROOM,
     BT_WANTS_POLICY_PUT,
     BT_WANTS_POLICY_DELETE,
     BT_WANTS_ROLLOUT

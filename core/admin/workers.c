@@ -7,6 +7,7 @@
 #include "admin/query.h"
 #include "admin/worker_spec.h"
 #include "base/err.h"
+#include "cluster/url.h"
 
 #define ERR_BYTES 512
 
@@ -98,7 +99,7 @@ static void tell_added(const bt_admin_config_t *config)
     const bt_worker_t *w = newest(fleet);
 
     if (config->share != NULL)
-        bt_share_worker_added(config->share, pool_of(fleet, w)->spec.name, &w->spec);
+        bt_share_worker_added(config->share, pool_of(fleet, w)->spec.name, w);
 }
 
 void bt_workers_add(const bt_admin_config_t *config, bt_str_t body, bt_admin_reply_t *reply)
@@ -138,8 +139,7 @@ static int remove_all(const bt_admin_config_t *config, bt_str_t key)
         for (unsigned j = 0; j < before->pools[i].all.count; j++) {
             const bt_worker_t *w = before->pools[i].all.items[j];
             if (pool_of(now, w) == NULL)
-                bt_share_worker_removed(config->share, before->pools[i].spec.name,
-                                        bt_str(w->spec.url));
+                bt_share_worker_removed(config->share, before->pools[i].spec.name, w);
         }
     bt_fleet_unref(before);
     return rc;
@@ -167,6 +167,35 @@ void bt_workers_remove(const bt_admin_config_t *config, bt_str_t key, bt_admin_r
     bt_worker_unref(w);
 }
 
+static bool is_same_place(const bt_worker_t *a, const bt_worker_t *b)
+{
+    const bt_url_t x = {
+        .host = a->host, .port = a->port, .base_path = a->base_path, .rank = a->spec.dp_rank};
+    const bt_url_t y = {
+        .host = b->host, .port = b->port, .base_path = b->base_path, .rank = b->spec.dp_rank};
+
+    return bt_url_eq(&x, &y);
+}
+
+/* All that the key names (a url may stand in several pools), here and on the other replicas: told even where nothing changes here, for this order may have
+ * overtaken another replica's that has not come yet. */
+static void drain_all(const bt_admin_config_t *config, bt_str_t key, const bt_worker_t *first,
+                      bool draining)
+{
+    const bt_fleet_t *fleet = bt_registry_current(config->registry);
+    const bool is_name = bt_str_eq(key, bt_str(first->name));
+
+    for (unsigned i = 0; i < fleet->pool_count; i++)
+        for (unsigned j = 0; j < fleet->pools[i].all.count; j++) {
+            const bt_worker_t *w = fleet->pools[i].all.items[j];
+            if (w != first && (is_name || !is_same_place(w, first)))
+                continue;
+            (void) bt_registry_drain(config->registry, bt_str(w->name), draining);
+            if (config->share != NULL)
+                bt_share_worker_drained(config->share, fleet->pools[i].spec.name, w, draining);
+        }
+}
+
 void bt_workers_drain(const bt_admin_config_t *config, bt_str_t key, bool draining,
                       bt_admin_reply_t *reply)
 {
@@ -174,7 +203,7 @@ void bt_workers_drain(const bt_admin_config_t *config, bt_str_t key, bool draini
 
     if (w == NULL)
         return;
-    (void) bt_registry_drain(config->registry, key, draining);
+    drain_all(config, key, w, draining);
     say(reply, draining ? "draining" : "serving", w->name);
 }
 

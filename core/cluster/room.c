@@ -20,17 +20,33 @@ static unsigned process_word;
 static void draw_process_word(void)
 {
     bt_rand_secure(&process_word, sizeof process_word);
+    process_word &= LOOP_MASK;
+}
+
+/* Replicas before one prefill shall differ in all 63 bits. */
+unsigned bt_rooms_word(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, draw_process_word);
+    return process_word;
+}
+
+unsigned bt_rooms_loop_of(uint64_t room, unsigned word)
+{
+    return ((unsigned) (room >> RANDOM_BITS) ^ word) & LOOP_MASK;
+}
+
+bool bt_rooms_may_own(uint64_t room, unsigned word, unsigned loops)
+{
+    return room != 0 && room <= INT64_MAX && bt_rooms_loop_of(room, word) < loops;
 }
 
 int bt_rooms_init(bt_rooms_t *r, unsigned loop_index)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-    pthread_once(&once,
-                 draw_process_word); /* so that replicas before one prefill differ in all 63 bits */
-    *r =
-        (bt_rooms_t){.cap = CAP_MIN,
-                     .prefix = (uint64_t) ((loop_index ^ process_word) & LOOP_MASK) << RANDOM_BITS};
+    *r = (bt_rooms_t){.cap = CAP_MIN,
+                      .prefix = (uint64_t) ((loop_index ^ bt_rooms_word()) & LOOP_MASK)
+                                << RANDOM_BITS};
     r->slots = calloc(r->cap, sizeof *r->slots);
     return r->slots != NULL ? 0 : BT_E_NOMEM;
 }

@@ -6,10 +6,14 @@
  * Flow:  room % dp_size is the wanted rank (SGLang follow_bootstrap_room). What comes back with a room's number finds its owner
  *        here, or nobody any more.
  * Cost:  O(1); open addressing, grows by doubling.
+ *
+ * The upper 10 bits of a room are the loop's index, xor a word drawn once a process. Who is told the word and how many loops there are knows whether a room may be
+ * of this process: that is the whole directory of a fleet's rooms (core/share/replica.c), nothing is written anywhere for a room.
  */
 #ifndef BT_CLUSTER_ROOM_H
 #define BT_CLUSTER_ROOM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct bt_room_slot {
@@ -30,5 +34,12 @@ int bt_rooms_open(bt_rooms_t *r, unsigned dp_size, unsigned rank, void *owner, u
 void bt_rooms_close(bt_rooms_t *r, uint64_t room); /* unknown: nothing */
 int bt_rooms_has(const bt_rooms_t *r, uint64_t room);
 void *bt_rooms_owner(const bt_rooms_t *r, uint64_t room); /* NULL: not open */
+
+/* This process's word, below 1024. Drawn on first use; any thread. */
+unsigned bt_rooms_word(void);
+/* The index of the loop that has minted the room, if a process with this word has. */
+unsigned bt_rooms_loop_of(uint64_t room, unsigned word);
+/* May a process with this word and so many loops have minted it? Its own rooms: always. Another's: by chance, loops in 1024. */
+bool bt_rooms_may_own(uint64_t room, unsigned word, unsigned loops);
 
 #endif

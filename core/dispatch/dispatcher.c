@@ -265,3 +265,32 @@ void bt_dispatcher_describe(bt_dispatcher_t *d, bt_text_t *out)
         describe_one(bt_container_of(it, bt_request_t, link), out);
     }
 }
+
+/* One with a room is a pair. Of a split request each child has its own; the request's row names one of them. */
+static void describe_attempt(const bt_attempt_t *a, bt_text_t *out)
+{
+    bt_text_printf(out, "{\"id\":\"%s\",\"n\":%u", a->id, a->number);
+    if (a->task->request->task_count > 1)
+        bt_text_printf(out, ",\"child\":%u", a->task->index);
+    bt_text_puts(out, ",\"prefill\":");
+    bt_text_json_str(out, bt_str(a->pair.prefill->name));
+    bt_text_puts(out, ",\"decode\":");
+    bt_text_json_str(out, bt_str(a->pair.decode->name));
+    bt_text_printf(out, ",\"age_ms\":%llu}",
+                   (unsigned long long) (bt_clock_us() - a->start_us) / 1000);
+}
+
+bool bt_dispatcher_describe_room(bt_dispatcher_t *d, uint64_t room, bt_text_t *out,
+                                 uint64_t *hub_room_p)
+{
+    const bt_attempt_t *a = bt_rooms_owner(&d->rooms, room);
+
+    if (a == NULL)
+        return false;
+    bt_text_puts(out, "\"request\":");
+    describe_one(a->task->request, out);
+    bt_text_puts(out, ",\"attempt\":");
+    describe_attempt(a, out);
+    *hub_room_p = a->kv.room;
+    return true;
+}

@@ -149,6 +149,10 @@ bt_upstream_t *bt_dispatcher_upstream(bt_dispatcher_t *d, bt_worker_t *w);
 bool bt_readiness_describe(const bt_fleet_t *fleet, const bt_gate_t *gate, bt_text_t *out);
 /* One row of the live list, for the admin API; text is JSON objects joined by commas. Runs on the dispatcher's loop. */
 void bt_dispatcher_describe(bt_dispatcher_t *d, bt_text_t *out);
+/* Whose room this is, on the dispatcher's loop: two members of an object, "request":{a row of the live list},"attempt":{...}. False: it is not open here, nothing is
+ * written. hub_room_p: what the hub calls it when it is steered (another prefill's number for it finds it too), else 0. */
+bool bt_dispatcher_describe_room(bt_dispatcher_t *d, uint64_t room, bt_text_t *out,
+                                 uint64_t *hub_room_p);
 /* Cancels by request id; true when it was found on this loop. */
 bool bt_dispatcher_cancel(bt_dispatcher_t *d, bt_str_t request_id);
 

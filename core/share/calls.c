@@ -40,7 +40,7 @@ static void receive(bt_share_t *share, bt_str_t text)
         return;
     atomic_fetch_add_explicit(&share->calls_received, 1, memory_order_relaxed);
     if (bt_str_eq(name, BT_STR("workers")))
-        bt_share_workers_look(share);
+        bt_share_rows_look(share);
     else if (share->on_call != NULL)
         share->on_call(share->user, name, text);
 }

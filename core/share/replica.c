@@ -4,12 +4,16 @@
  * A replica that the store does not list stays known for a few answers: a store that was flushed has it again at its next beat,
  * and whoever divides a limit by the number of replicas must not take the moment between for a fleet of one. While the store
  * does not answer nobody comes and nobody goes.
+ *
+ * A row carries what tells whose a room may be (cluster/room.h): so the directory of all live rooms costs the store nothing. A version that does not tell
+ * has no rooms that could be found from elsewhere.
  */
 #include "share/share_impl.h"
 
 #include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "cluster/room.h"
 #include "share/quota.h"
 
 #include <inttypes.h>
@@ -17,6 +21,7 @@
 #include <stdlib.h>
 
 #define MISSED_MAX 3
+#define ROOMS_MAX 1024 /* words and loops, by a room's 10 bits */
 
 static void put_member(bt_text_t *out, const char *name, const char *value)
 {
@@ -37,6 +42,8 @@ static void put_info(bt_share_t *share)
     put_member(out, "admin", share->admin_url);
     put_member(out, "version", share->version);
     put_member(out, "policies", share->policies);
+    if (share->loops > 0)
+        bt_text_printf(out, ",\"rooms\":{\"word\":%u,\"loops\":%u}", bt_rooms_word(), share->loops);
     bt_text_printf(out, ",\"started_ms\":%" PRIu64 "}", share->started_wall_ms);
 }
 
@@ -78,12 +85,26 @@ static void drop(bt_share_peer_t *peer)
     free(peer);
 }
 
+/* 0 = it does not tell. */
+static unsigned rooms_number(bt_str_t info, const char *name)
+{
+    bt_json_item_t item;
+    int64_t number;
+
+    if (bt_json_path(info, &item, "rooms", name, NULL) < 0 ||
+        bt_json_i64(item.value, &number) < 0 || number < 0 || number > ROOMS_MAX)
+        return 0;
+    return (unsigned) number;
+}
+
 static void keep_info(bt_share_peer_t *peer, bt_str_t info)
 {
     if (peer->info != NULL && bt_str_eq(bt_str(peer->info), info))
         return;
     free(peer->info);
     peer->info = bt_json_validate(info, &(size_t){0}) == 0 ? bt_str_dup(info) : NULL;
+    peer->room_word = peer->info != NULL ? rooms_number(info, "word") : 0;
+    peer->room_loops = peer->info != NULL ? rooms_number(info, "loops") : 0;
 }
 
 /* Another that lives with our name: loads add up all the same, but people cannot tell the two apart. */
@@ -195,4 +216,44 @@ void bt_share_replicas_describe(const bt_share_t *share, bt_text_t *out)
         bt_text_puts(out, peer->info);
         comma = ",";
     }
+}
+
+/* ---- rooms ---- */
+
+static bool may_own(const bt_share_t *share, const bt_share_peer_t *peer, uint64_t room)
+{
+    return peer->info != NULL && !bt_share_is_own(share, bt_str(peer->field)) &&
+           bt_rooms_may_own(room, peer->room_word, peer->room_loops);
+}
+
+static void put_owner(bt_text_t *out, const bt_share_peer_t *peer)
+{
+    bt_json_item_t admin;
+
+    bt_text_puts(out, "{\"name\":");
+    bt_text_json_str(out, name_of(peer->field));
+    bt_text_puts(out, ",\"admin\":");
+    if (bt_json_get(bt_str(peer->info), BT_STR("admin"), &admin) == 0 &&
+        admin.type == BT_JSON_STRING)
+        bt_text_put(out, admin.value);
+    else
+        bt_text_puts(out, "null");
+    bt_text_puts(out, "}");
+}
+
+unsigned bt_share_room_owners(const bt_share_t *share, uint64_t room, bt_text_t *out)
+{
+    const bt_list_t *it;
+    unsigned count = 0;
+
+    bt_text_puts(out, "[");
+    for (it = share->peers.next; it != &share->peers; it = it->next) {
+        const bt_share_peer_t *peer = bt_container_of(it, bt_share_peer_t, link);
+        if (!may_own(share, peer, room))
+            continue;
+        bt_text_puts(out, count++ > 0 ? "," : "");
+        put_owner(out, peer);
+    }
+    bt_text_puts(out, "]");
+    return count;
 }

@@ -36,12 +36,31 @@ static void note_answer(bt_share_t *share, const bt_store_reply_t *reply)
     atomic_store_explicit(&share->lag_us, bt_clock_us() - share->beat_us, memory_order_relaxed);
 }
 
+/* The store is well, but somebody else has written where this part's key is: nobody but people can put that right. */
+static void note_fit(bt_share_t *share, bt_share_ask_t *ask, const bt_store_reply_t *reply)
+{
+    char line[200];
+
+    if (reply->rc == BT_E_INVAL) {
+        snprintf(line, sizeof(line), "baton:{%s}:%.*s is of no use: %s", share->space,
+                 BT_STR_ARG(ask->op.key), reply->error);
+        share->unfit += !ask->is_unfit;
+        ask->is_unfit = true;
+        bt_store_client_complain(share->client, line);
+    } else if (reply->rc == 0 && ask->is_unfit) {
+        ask->is_unfit = false;
+        if (--share->unfit == 0)
+            bt_store_client_complain(share->client, NULL);
+    }
+}
+
 static void on_answer(bt_store_op_t *op, const bt_store_reply_t *reply)
 {
     bt_share_ask_t *ask = bt_container_of(op, bt_share_ask_t, op);
     bt_share_t *share = ask->share;
 
     ask->is_out = false;
+    note_fit(share, ask, reply);
     ask->done(share, reply);
     note_answer(share, reply);
 }
@@ -51,7 +70,7 @@ void bt_share_ask(bt_share_t *share, bt_share_ask_t *ask, bt_store_op_t op,
 {
     op.space = bt_str(share->space);
     op.cb = on_answer;
-    ask->op = op;
+    ask->op = op; /* its key is a literal: it is named when it is of no use */
     ask->share = share;
     ask->done = done;
     ask->is_out = true;
@@ -87,7 +106,7 @@ static void on_beat(bt_timer_t *timer)
     bt_share_replicas_beat(share);
     bt_share_load_beat(share);
     bt_share_health_beat(share);
-    bt_share_workers_beat(share);
+    bt_share_rows_beat(share);
     bt_share_calls_beat(share);
     bt_share_prefix_beat(share);
 }
@@ -99,7 +118,7 @@ static void on_up(void *user)
 
     if (share->is_closing)
         return;
-    bt_share_workers_look(share);
+    bt_share_rows_look(share);
     bt_timer_start(&share->beat, 0);
 }
 
@@ -113,7 +132,7 @@ static char *copy(const char *text)
 static void free_share(bt_share_t *share)
 {
     bt_share_replicas_fini(share);
-    bt_share_workers_fini(share);
+    bt_share_rows_fini(share);
     bt_fleet_unref(share->fleet);
     bt_text_fini(&share->out);
     free(share->places);
@@ -140,6 +159,7 @@ static int fill(bt_share_t *share, const bt_share_config_t *config)
     share->store = config->store;
     share->registry = config->registry;
     share->quotas = config->quotas;
+    share->loops = config->loops;
     share->interval_ms = config->interval_ms > 0 ? config->interval_ms : INTERVAL_MS;
     share->expiry_ms = config->expiry_ms > 0 ? config->expiry_ms : EXPIRY_MS;
     share->on_hint = config->on_hint;
@@ -212,7 +232,7 @@ void bt_share_set_fleet(bt_share_t *share, bt_fleet_t *fleet)
     bt_fleet_ref(fleet);
     bt_fleet_unref(share->fleet);
     share->fleet = fleet;
-    share->must_apply = true; /* a reload takes out what the configuration does not name */
+    bt_share_rows_on_fleet(share);
 }
 
 int bt_share_add_ring(bt_share_t *share, bt_prefix_ring_t *ring)

@@ -7,11 +7,12 @@
  * Cost:  a beat is a handful of pipelined commands however many requests there were; others' reports are parsed once a beat.
  *
  * What is told, and how stale it may be (interval = 100 ms, expiry = 2 s):
- *   replicas   who is there: name, incarnation, admin URL, version, policy hash. Gone after expiry.
+ *   replicas   who is there: name, incarnation, admin URL, version, policy hash, and what its rooms' numbers begin with. Gone after expiry.
  *   load       each replica's own tokens and requests in flight by worker; the sum of the others is bt_worker_t.others. A dead replica's goes after expiry.
  *   health     what each saw of each worker: a hint to look now, never a verdict (our own probe decides). Breakers that are open elsewhere: ours opens at the first
  *              guilty failure while the hint lasts.
  *   workers    added or removed through any replica's admin API: all follow within two beats. The configuration's own are each replica's own.
+ *              Drained or undrained likewise, and that goes for every worker, the configuration's own too.
  *   prefixes   which worker was sent which blocks: appended to a log in batches, read by all; feeds the same index that local choices feed.
  *   calls      fleet-wide orders that must reach every replica once: cancel a request by id, forget a session.
  * The store away: everything goes on with what was known last; after expiry others' load counts as nothing. Back again: the next beat tells all anew.
@@ -34,6 +35,7 @@ typedef struct bt_share_config { /* strings are copied; store and registry must 
     uint64_t interval_ms;  /* 0 = 100 */
     uint64_t expiry_ms;    /* 0 = 2,000 */
     const char *version;   /* of this build; NULL = not told */
+    unsigned loops;        /* that mint rooms (cluster/room.h); 0 = not told */
     bt_registry_t *registry;
     struct bt_quotas *quotas; /* told how many replicas there are; NULL = nobody */
     /* Another replica says that the worker is down, and ours says that it is up. May be NULL. On the control loop. */
@@ -55,12 +57,16 @@ void bt_share_close(bt_share_t *share, void (*done)(void *user), void *user);
 
 /* Tells all replicas, once each; at least those that are there now. 0, BT_E_STORE_AWAY, BT_E_LIMIT (longer than 4 KiB). */
 int bt_share_call(bt_share_t *share, const char *name, bt_str_t argument);
-/* An operator's change, already made here: others follow. */
-void bt_share_worker_added(bt_share_t *share, const char *pool, const bt_worker_spec_t *spec);
-void bt_share_worker_removed(bt_share_t *share, const char *pool, bt_str_t url);
+/* An operator's change, already made here: others follow. The worker is borrowed for the call. */
+void bt_share_worker_added(bt_share_t *share, const char *pool, const bt_worker_t *w);
+void bt_share_worker_removed(bt_share_t *share, const char *pool, const bt_worker_t *w);
+void bt_share_worker_drained(bt_share_t *share, const char *pool, const bt_worker_t *w,
+                             bool draining);
 
 /* How many replicas answered within expiry, this one included; with the store away: as many as were known last. Any thread. */
 unsigned bt_share_replicas(const bt_share_t *share);
+/* The other replicas that may have minted the room, by its number alone: [{"name":..., "admin":url or null}], all that fit. How many. */
+unsigned bt_share_room_owners(const bt_share_t *share, uint64_t room, bt_text_t *out);
 /* {"replica":..., "store":{...}, "replicas":[...]}; for the admin API. */
 void bt_share_describe(const bt_share_t *share, bt_text_t *out);
 

@@ -22,6 +22,7 @@ typedef struct bt_share_ask {
     bt_share_t *share;
     void (*done)(bt_share_t *share, const bt_store_reply_t *reply);
     bool is_out;
+    bool is_unfit; /* what the store has there is of another type */
 } bt_share_ask_t;
 
 /* A worker by what all replicas call it: a hash of where it listens. */
@@ -37,24 +38,11 @@ typedef struct bt_share_place {
 typedef struct bt_share_peer {
     bt_list_t link;
     char field[BT_SHARE_FIELD_MAX];
-    char *info;      /* JSON */
-    unsigned missed; /* answers of the store in a row without it */
+    char *info;                     /* JSON */
+    unsigned room_word, room_loops; /* of it; loops 0 = it does not tell */
+    unsigned missed;                /* answers of the store in a row without it */
     bool is_seen;
 } bt_share_peer_t;
-
-/* workers.c: one that the API of some replica has added or removed. */
-typedef struct bt_share_row {
-    bt_list_t link;
-    char *field;        /* "<pool> <where it listens>" */
-    char *pool, *value; /* value: as it lies in the store */
-    bt_worker_spec_t spec;
-    uint64_t stamp; /* the highest wins */
-    bool is_removed;
-    bool is_ours;   /* the worker is in our registry because of this row */
-    bool is_stored; /* the store has had it */
-    bool is_seen, must_put;
-    bool is_refused; /* our registry does not take it; said once */
-} bt_share_row_t;
 
 struct bt_share {
     bt_loop_t *control;
@@ -68,6 +56,7 @@ struct bt_share {
     bt_share_place_t **by_id; /* by worker id */
     char *space, *replica, *admin_url, *version, *policies;
     char field[BT_SHARE_FIELD_MAX]; /* this replica's, in every table */
+    unsigned loops;                 /* that mint rooms; 0 = not told */
     uint64_t incarnation, started_wall_ms;
     uint64_t interval_ms, expiry_ms;
     void (*on_hint)(void *user, bt_worker_t *w);
@@ -77,6 +66,7 @@ struct bt_share {
     uint64_t beat_us;     /* when the one under way was sent */
     unsigned waiting;     /* its answers that have not come */
     bool has_failed;      /* one of them was an error */
+    unsigned unfit;       /* asks that are */
     bool is_up;           /* the last answer of the store was one */
     uint64_t answered_ms; /* by `load`, for the last time */
     bt_text_t out;        /* where values are put together */
@@ -85,9 +75,9 @@ struct bt_share {
     bt_list_t peers;
     bool has_twin; /* another replica of our name, said once */
     uint64_t twin_since_ms;
-    bt_list_t rows;
+    bt_list_t rows;                   /* rows.h */
     char epoch[24];                   /* of the table of workers; "" = not known */
-    unsigned workers_due;             /* beats until the table is read again */
+    unsigned rows_due;                /* beats until the table is read again */
     bool must_apply;                  /* rows or the fleet have changed */
     char calls_at[48], prefix_at[48]; /* positions in the logs */
     bt_prefix_ring_t **rings;
@@ -140,10 +130,11 @@ void bt_share_replicas_describe(const bt_share_t *share, bt_text_t *out);
 void bt_share_load_beat(bt_share_t *share);
 void bt_share_load_forget(bt_share_t *share); /* others' load counts as nothing */
 void bt_share_health_beat(bt_share_t *share);
-void bt_share_workers_beat(bt_share_t *share);
-void bt_share_workers_look(bt_share_t *share); /* something has changed: do not wait */
-void bt_share_workers_apply(bt_share_t *share);
-void bt_share_workers_fini(bt_share_t *share);
+void bt_share_rows_beat(bt_share_t *share);
+void bt_share_rows_look(bt_share_t *share); /* something has changed: do not wait */
+void bt_share_rows_apply(bt_share_t *share);
+void bt_share_rows_on_fleet(bt_share_t *share); /* which has changed */
+void bt_share_rows_fini(bt_share_t *share);
 unsigned bt_share_workers_count(const bt_share_t *share);
 void bt_share_calls_beat(bt_share_t *share);
 void bt_share_prefix_beat(bt_share_t *share);

@@ -1,4 +1,4 @@
-/* Agents and rooms as JSON, for /admin/rooms. Room ids are strings: 63 bits do not survive a reader that takes numbers for doubles. */
+/* Agents and rooms as JSON, for /admin/rooms; one room, for /admin/rooms/<room>. Room ids are strings: 63 bits do not survive a reader that takes numbers for doubles. */
 #include "transfer_impl.h"
 
 #include <inttypes.h>
@@ -182,4 +182,29 @@ void bt_transfer_describe(const bt_transfer_t *t, unsigned limit, bt_text_t *out
     unsigned count = put_rooms(out, &t->rooms, limit, "");
     (void) put_rooms(out, &t->ended, limit - count, count > 0 ? "," : "");
     bt_text_printf(out, "],\"rooms_total\":%" PRIu64 "}\n", t->stats.rooms_open + t->ended_count);
+}
+
+/* ---- one room ---- */
+
+/* Of those that have ended; the last one first. */
+static const bt_transfer_room_t *find_ended(const bt_transfer_t *t, uint64_t name)
+{
+    for (const bt_list_t *it = t->ended.prev; it != &t->ended; it = it->prev) {
+        const bt_transfer_room_t *room = bt_container_of(it, bt_transfer_room_t, order);
+        if (room->id == name || room->source_room == name)
+            return room;
+    }
+    return NULL;
+}
+
+bool bt_transfer_describe_room(const bt_transfer_t *t, uint64_t room, bt_text_t *out)
+{
+    const bt_transfer_room_t *found = bt_transfer_room_find(t, room);
+
+    if (found == NULL)
+        found = find_ended(t, room);
+    if (found == NULL)
+        return false;
+    put_room(out, found, bt_clock_us());
+    return true;
 }

@@ -90,6 +90,8 @@ enum bt_transfer_phase {
 const char *bt_transfer_phase_name(enum bt_transfer_phase phase); /* "opening" ... */
 /* {"agents": [...], "rooms": [...], "rooms_total": n}: at most `limit` rooms: those that are open, oldest first, then the last ones that have ended. */
 void bt_transfer_describe(const bt_transfer_t *t, unsigned limit, bt_text_t *out);
+/* One of those rows: a room that is open or among the last ones that have ended, by decode's number or by that of its (last) prefill. False: nothing is written. */
+bool bt_transfer_describe_room(const bt_transfer_t *t, uint64_t room, bt_text_t *out);
 typedef struct bt_transfer_stats {
     uint64_t agents, agents_waiting; /* registered; those whose worker is not known */
     uint64_t agents_lost, agents_refused;

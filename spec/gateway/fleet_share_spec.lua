@@ -191,6 +191,84 @@ describe("gateways that share a Redis", function()
     assert.truthy(worker(a, sim.list[1].url))
   end)
 
+  -- Of each of so many requests in turn: which worker served it.
+  local function served_by(g, times)
+    local names = {}
+    for _ = 1, times do
+      local answer = http.post(g.port, PATH, BODY)
+      assert.equal(200, answer.status, answer.body)
+      names[answer:header("x-baton-worker")] = true
+    end
+    return names
+  end
+
+  local function order(g, url, word)
+    local path = "/workers/" .. url:gsub("[:/]", { [":"] = "%3a", ["/"] = "%2f" }) .. "/" .. word
+    local answer = http.request(g.admin_port, { method = "POST", path = path })
+    assert.equal(200, answer.status, answer.body)
+  end
+
+  local function wait_draining(g, url, wanted)
+    eventually(function()
+      local w = worker(g, url)
+      return w and w.draining == wanted, json.encode(w)
+    end, 20, ("%s of %d: draining is %s"):format(url, g.port, tostring(wanted)))
+  end
+
+  it("send nothing to a worker that was drained on one of them, until it is undrained on another", function()
+    local r = start_redis()
+    local a, b = start_gateway(r.url, 2), start_gateway(r.url, 2)
+    wait_replicas(2, a, b)
+    local url = sim.list[1].url
+    local name = worker(b, url).name
+    assert.truthy(served_by(b, 20)[name])
+    order(a, url, "drain")
+    assert.is_true(worker(a, url).draining)
+    wait_draining(b, url, true)
+    assert.equal("draining", worker(b, url).why_not)
+    assert.is_nil(served_by(b, 20)[name])
+    assert.equal(1, count_lines(b, "drains: no new requests"))
+    -- Who comes later has it drained as well.
+    local c = start_gateway(r.url, 1)
+    wait_draining(c, url, true)
+    assert.not_equal(200, http.post(c.port, PATH, BODY).status)
+    order(b, url, "undrain")
+    wait_draining(a, url, false)
+    wait_draining(c, url, false)
+    eventually(function()
+      return served_by(a, 5)[name]
+    end, 10, "it serves again")
+    assert.equal(200, http.post(c.port, PATH, BODY).status)
+  end)
+
+  it("tell of a drain when Redis is back, and again when it was flushed", function()
+    local r = start_redis()
+    local a, b = start_gateway(r.url, 2), start_gateway(r.url, 2)
+    wait_replicas(2, a, b)
+    local first, second = sim.list[1].url, sim.list[2].url
+    r:kill()
+    wait_degraded(a, "away")
+    order(a, first, "drain")
+    assert.is_true(worker(a, first).draining)
+    assert.is_false(worker(b, first).draining)
+    r:again()
+    wait_draining(b, first, true)
+    r:freeze() -- this time it has kept what it knew
+    wait_degraded(b, "away")
+    order(b, first, "undrain")
+    order(b, second, "drain")
+    r:thaw()
+    wait_draining(a, first, false)
+    wait_draining(a, second, true)
+    r:ask("FLUSHALL")
+    local c = start_gateway(r.url, 2)
+    wait_draining(c, second, true)
+    for _, g in ipairs({ a, b }) do
+      assert.is_true(worker(g, second).draining)
+      assert.is_false(worker(g, first).draining)
+    end
+  end)
+
   it("see each other's load, and forget a gateway's that was killed within the expiry", function()
     local r = start_redis()
     local a, b = start_gateway(r.url, 2), start_gateway(r.url, 2)

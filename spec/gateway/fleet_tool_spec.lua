@@ -2,7 +2,6 @@
 
 local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")
-local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
@@ -55,7 +54,7 @@ describe("baton fleet, its words", function()
     local code, out = run({ "--help" })
     assert.equal(0, code)
     for _, word in ipairs({ "status", "policy push", "policy rollback", "policy pin|unpin", "rules push", "workers add",
-      "--json", "Exit status", "Examples" }) do
+      "room NUMBER", "--json", "Exit status", "Examples" }) do
       has(out, word)
     end
     local again = select(2, run({ "policy", "push", "--help" }))
@@ -87,6 +86,12 @@ describe("baton fleet, its words", function()
       { { "workers", "add", "http://127.0.0.1:1", "role" }, "key=value is needed" },
       { { "workers", "remove" }, "one name or url" },
       { { "workers", "drain" }, "one name or url" },
+      { { "room" }, "one number from 1 to 9223372036854775807" },
+      { { "room", "0" }, "one number" },
+      { { "room", "9223372036854775808" }, "one number" },
+      { { "room", "12x" }, "one number" },
+      { { "room", "1", "2" }, "one number" },
+      { { "roo" }, "did you mean room?" },
       { { "status", "--admin-api-key", "a\r\nX: y" }, "control character" },
     }
     for _, case in ipairs(wrong) do
@@ -232,20 +237,27 @@ describe("baton fleet", function()
     eventually(function()
       return row(fl.b)
     end, 10, "b has w9")
-    local out = done(fl.a, "workers", "drain", where)
-    has(out, "a: done\n")
-    has(out, "b: done\n")
-    for _, one in ipairs(fl) do
-      has((row(one)), "draining")
+    local function wait_note(is_draining)
+      for _, one in ipairs(fl) do
+        eventually(function()
+          local line = row(one)
+          return (line:find("draining", 1, true) ~= nil) == is_draining, line
+        end, 10, one.name .. " has heard")
+      end
     end
-    local told = json.decode(done(fl.b, "workers", "undrain", "w9", "--json"))
-    assert.equal(2, #told.replicas)
-    assert.equal(json.null, told.replicas[1].error)
+    has(done(fl.a, "workers", "drain", where), "gets no new requests, the other replicas follow\n")
+    wait_note(true)
+    assert.same({ status = "serving", worker = "w9" },
+      json.decode(done(fl.b, "workers", "undrain", "w9", "--json")))
+    wait_note(false)
+    local code, _, err = at(fl.a, "workers", "drain", "nobody")
+    assert.equal(1, code)
+    has(err, "there is no worker nobody")
     has(done(fl.b, "workers", "remove", where), "is removed")
     eventually(function()
       return row(fl.a) == nil
     end, 10, "a has let w9 go")
-    local code, _, err = at(fl.a, "workers", "remove", "w9")
+    code, _, err = at(fl.a, "workers", "remove", "w9")
     assert.equal(1, code)
     has(err, "there is no worker w9")
     code, _, err = at(fl.a, "workers", "add", where, "rolle=hybrid")
@@ -266,7 +278,11 @@ describe("baton fleet", function()
     code, _, err = run({ "status", "--admin", ("http://127.0.0.1:%d"):format(admin_port) })
     assert.equal(1, code)
     has(err, "this gateway is alone: --redis-url makes it one of a fleet")
-    assert.equal(200, http.get(admin_port, "/health").status)
+    local alone = { admin_port = admin_port } -- it has workers nevertheless
+    has(done(alone, "workers", "drain", fl.sim.workers.w0.url), "gets no new requests")
+    has(done(alone, "workers", "list"), "draining")
+    done(alone, "workers", "undrain", fl.sim.workers.w0.url)
+    assert.is_nil(done(alone, "workers", "list"):find("draining", 1, true))
     assert.equal(0, (process:stop(10)))
   end)
 end)

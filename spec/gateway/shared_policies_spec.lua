@@ -122,6 +122,13 @@ describe("policies of one fleet", function()
     wait_replicas(4)
     assert.same({ [200] = 200, [429] = 200 }, ask(400, gateways))
     assert.equal("200", r:ask("HGET", "baton:{fleet}:q:mine:requests:86400000", "n"))
+    local granted, denied = 0, 0
+    for _, g in ipairs(gateways) do
+      granted = granted + faults.number(g, "baton_quota_granted_total")
+      denied = denied + faults.number(g, "baton_quota_denied_total")
+      assert.equal(1, faults.number(g, "baton_quota_live"))
+    end
+    assert.same({ 200, 200 }, { granted, denied })
     -- start has asked too, on its own thread: once for each VM.
     assert.is_true(tonumber(r:ask("GET", "baton:{fleet}:p:mine:starts")) >= 8)
   end)

@@ -4,9 +4,14 @@
 --   local a = fl:add("c", { "--share-expiry-ms", "60000" })
 --   a:put("/admin/fleet/policies/mine", replicas.policy("2"))      -- status, body as a table
 --   fl:stop()
+--
+-- A spec may bring its own Redis, another way to it, and workers:
+--   replicas.start({ "a", "b" }, words, { redis = r, url = "redis://127.0.0.1:1", workers = { "role=hybrid" },
+--     policy = replicas.policy("1") })
 
 local clock = require("gateway.support.clock")
 local eventually = require("gateway.support.eventually")
+local faults = require("gateway.support.faults")
 local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
@@ -88,6 +93,70 @@ function Replica:thaw()
   self.process:kill(proc.SIGCONT)
 end
 
+-- ---- what it makes of the store ----
+
+function Replica:number(family, labels)
+  return faults.number(self, family, labels)
+end
+
+-- What /readiness finds fault with; it is 200 all the same.
+function Replica:degraded()
+  local answer = http.get(self.port, "/readiness")
+  assert(answer.status == 200, answer.body)
+  return table.concat(json.decode(answer.body).degraded, "; ")
+end
+
+function Replica:wait_degraded(part)
+  eventually(function()
+    local now = self:degraded()
+    return now:find(part, 1, true), now
+  end, 15, self.name .. "'s /readiness says " .. part)
+end
+
+function Replica:wait_up()
+  eventually(function()
+    local now = self:degraded()
+    return now == "", now
+  end, 20, self.name .. "'s /readiness says nothing of the store")
+end
+
+-- Until so many more are counted.
+function Replica:wait_count(family, more)
+  local before = self:number(family)
+  eventually(function()
+    return self:number(family) >= before + more, self:number(family)
+  end, 30, ("%d more of %s"):format(more, family))
+end
+
+-- Requests that it believes the others have on workers.
+function Replica:others()
+  local sum = 0
+  for _, w in ipairs(select(2, self:ask("GET", "/workers")).workers) do
+    sum = sum + w.others.prefill.requests + w.others.decode.requests
+  end
+  return sum
+end
+
+-- Those that it lists.
+function Replica:listed()
+  return #select(2, self:ask("GET", "/fleet")).replicas
+end
+
+function Replica:lines(part)
+  local n = 0
+  for line in self.process:stderr():gmatch("[^\n]+") do
+    n = n + (line:find(part, 1, true) and 1 or 0)
+  end
+  return n
+end
+
+-- A request that goes on until the connection is closed.
+function Replica:hold()
+  return http.start(self.port, {
+    path = "/v1/completions", body = BODY, headers = { ["X-Sim-Fault"] = "slow_first_byte:60000@hybrid" },
+  })
+end
+
 -- ---- all ----
 
 -- text: of its own file.
@@ -97,8 +166,11 @@ function Replicas:words(name, more, text)
   local file = assert(io.open(folder .. "/mine.lua", "w"))
   file:write(text or replicas.policy("file"))
   file:close()
-  local words = { "--policy", "mine", "--policy-dir", folder, "--redis-url", self.redis.url, "--replica-name", name,
-    "--worker-urls", self.sim.workers.w0.url }
+  local words = { "--policy", "mine", "--policy-dir", folder, "--redis-url", self.url, "--replica-name", name,
+    "--worker-urls" }
+  for _, w in ipairs(self.sim.list) do
+    words[#words + 1] = w.url
+  end
   for _, word in ipairs(more or {}) do
     words[#words + 1] = word
   end
@@ -138,6 +210,29 @@ function Replicas:wait_known(names)
   end
 end
 
+-- A steady load on every gateway while work() runs; what fails is an error. The worst p99 in ms, and how many were
+-- served.
+function Replicas:under_load(work, rate)
+  local bin = fleet.binary("BATON_BIN", "baton"):match("^(.*)/[^/]*$") .. "/bin/bench_pace"
+  local loads, worst, right = {}, 0, 0
+  for i, one in ipairs(self) do
+    loads[i] = proc.start({ bin, one.port, 16, rate or 100, 0 }, { name = "pace" })
+  end
+  work()
+  for _, p in ipairs(loads) do
+    p:kill(proc.SIGTERM)
+    p:wait(20)
+    local report = {}
+    for name, value in p:stdout():gmatch("(%S+) (%S+)") do
+      report[name] = tonumber(value)
+    end
+    assert(report.failed == 0, p:stdout() .. p:stderr())
+    right, worst = right + report.right, math.max(worst, report.p99_us / 1000)
+  end
+  assert(right > 0, "nothing was served")
+  return worst, right
+end
+
 function Replicas:stop()
   for _, one in ipairs(self) do
     if one.process:is_alive() then
@@ -156,12 +251,14 @@ function Replicas:stop()
   end
 end
 
--- more: words of gateways by name.
-function replicas.start(names, more)
-  local self = setmetatable({ redis = redis.start(),
-    sim = fleet.start_sim({ "role=hybrid,ttft=1,itl=1,name=w0" }) }, Replicas)
+-- more: words of gateways by name. own: redis, url, workers, policy (its text).
+function replicas.start(names, more, own)
+  own = own or {}
+  local r = own.redis or redis.start()
+  local self = setmetatable({ redis = r, url = own.url or r.url,
+    sim = fleet.start_sim(own.workers or { "role=hybrid,ttft=1,itl=1,name=w0" }) }, Replicas)
   for _, name in ipairs(names) do
-    self:add(name, more and more[name])
+    self:add(name, more and more[name], own.policy)
   end
   self:wait_known(names)
   return self

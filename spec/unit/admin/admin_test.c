@@ -73,6 +73,22 @@ static void test_metrics_and_requests(void **state)
     assert_string_equal(client_body(&client), "{\"requests\":[],\"total\":0,\"late_loops\":[]}\n");
 }
 
+static void test_a_room(void **state)
+{
+    uint64_t room;
+    char path[64];
+
+    (void) state;
+    start(NULL, false);
+    assert_int_equal(bt_rooms_init(&rig.dispatchers[0]->rooms, 0), 0);
+    assert_int_equal(bt_rooms_open(&rig.dispatchers[0]->rooms, 1, 0, NULL, &room), 0);
+    snprintf(path, sizeof path, "/rooms/%llu", (unsigned long long) room);
+    assert_int_equal(call("GET", path, "", ""), 404); /* nobody's */
+    assert_non_null(strstr(client_body(&client), "it has ended"));
+    assert_int_equal(call("GET", "/admin/rooms/0", "", ""), 400);
+    bt_rooms_fini(&rig.dispatchers[0]->rooms);
+}
+
 static void test_workers_over_the_wire(void **state)
 {
     (void) state;
@@ -204,6 +220,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(test_metrics_and_requests),
+        CASE(test_a_room),
         CASE(test_workers_over_the_wire),
         CASE(test_the_key),
         CASE(test_beyond_loopback_without_a_key),

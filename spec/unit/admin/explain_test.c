@@ -239,6 +239,13 @@ static void *run(void *arg)
     return NULL;
 }
 
+static int start(bt_gather_t **g_p, bt_loop_t *control, bt_str_t id)
+{
+    const bt_gather_ask_t ask = {.what = BT_GATHER_RECORD, .id = id};
+
+    return bt_gather_start(g_p, control, &rig.gate, &ask, 60000, on_facts, NULL);
+}
+
 static void test_every_loop_is_asked(void **state)
 {
     static const char line[] = "{\"at\":\"2026-01-31T12:00:00.000Z\",\"id\":\"req-1\"}";
@@ -256,18 +263,14 @@ static void test_every_loop_is_asked(void **state)
     bt_record_ring_put(rig.dispatchers[1]->records, BT_STR("req-1"), bt_str(line));
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, run, &rig.loops[i]), 0);
-    assert_int_equal(
-        bt_gather_record(&g, &control, &rig.gate, BT_STR("req-1"), 60000, on_facts, NULL), 0);
+    assert_int_equal(start(&g, &control, BT_STR("req-1")), 0);
     TURN_UNTIL(&control, told == 1);
     assert_string_equal(found, "200 {\"at\":\"2026-01-31T12:00:00.000Z\",\"id\":\"req-1\"}\n");
-    assert_int_equal(
-        bt_gather_record(&g, &control, &rig.gate, BT_STR("req-2"), 60000, on_facts, NULL), 0);
+    assert_int_equal(start(&g, &control, BT_STR("req-2")), 0);
     TURN_UNTIL(&control, told == 2);
     assert_int_equal(strncmp(found, "404 ", 4), 0);
     memset(long_id, 'x', sizeof long_id);
-    assert_int_equal(bt_gather_record(&g, &control, &rig.gate, (bt_str_t){long_id, sizeof long_id},
-                                      60000, on_facts, NULL),
-                     BT_E_LIMIT);
+    assert_int_equal(start(&g, &control, (bt_str_t){long_id, sizeof long_id}), BT_E_LIMIT);
     for (unsigned i = 0; i < 2; i++) {
         bt_loop_stop(&rig.loops[i]);
         pthread_join(threads[i], NULL);

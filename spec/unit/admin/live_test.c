@@ -65,9 +65,10 @@ static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
 
 static bt_gather_t *gather(uint64_t deadline_ms)
 {
+    const bt_gather_ask_t ask = {.what = BT_GATHER_REQUESTS};
     bt_gather_t *g = NULL;
 
-    assert_int_equal(bt_gather_start(&g, &control, &rig.gate, true, deadline_ms, on_facts, NULL),
+    assert_int_equal(bt_gather_start(&g, &control, &rig.gate, &ask, deadline_ms, on_facts, NULL),
                      0);
     return g;
 }
@@ -88,6 +89,78 @@ static void test_all_loops_answer(void **state)
     assert_int_equal(answered, 2);
     assert_non_null(strstr(json.data, "\"id\":\"req-1\""));
     assert_non_null(strstr(json.data, "\"total\":1,\"late_loops\":[]"));
+    free(r);
+}
+
+/* ---- whose a room is ---- */
+
+static char owner[512]; /* what the loop that has it writes */
+static unsigned owner_loop;
+static uint64_t hub_room;
+
+static void on_room(void *user, const bt_loop_facts_t *facts, unsigned count)
+{
+    (void) user;
+    told++;
+    owner[0] = '\0';
+    for (unsigned i = 0; i < count; i++) {
+        assert_true(facts[i].answered);
+        if (facts[i].rows.len == 0)
+            continue;
+        assert_string_equal(owner, ""); /* one at most */
+        snprintf(owner, sizeof owner, "%s", facts[i].rows.data);
+        owner_loop = facts[i].loop;
+        hub_room = facts[i].hub_room;
+    }
+}
+
+static void ask_room(uint64_t room)
+{
+    const bt_gather_ask_t ask = {.what = BT_GATHER_ROOM, .room = room};
+    const unsigned before = told;
+    bt_gather_t *g;
+
+    assert_int_equal(bt_gather_start(&g, &control, &rig.gate, &ask, 60000, on_room, NULL), 0);
+    TURN_UNTIL(&control, told > before);
+}
+
+static void test_whose_a_room_is(void **state)
+{
+    bt_request_t *r = calloc(1, sizeof *r);
+    bt_task_t task = {.request = r, .index = 2};
+    bt_worker_t *p = rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:1", NULL),
+                *d = rig_add(&rig, BT_ROLE_DECODE, "d0", "http://127.0.0.1:2", NULL);
+    bt_attempt_t a = {
+        .task = &task, .id = "req-1-a2", .number = 2, .pair = {.prefill = p, .decode = d}};
+    uint64_t room, other;
+
+    (void) state;
+    snprintf(r->id, sizeof r->id, "req-1");
+    r->route = BT_ROUTE_CHAT;
+    r->start_us = a.start_us = bt_clock_us();
+    r->task_count = 3;
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(bt_rooms_init(&rig.dispatchers[i]->rooms, i), 0);
+    assert_int_equal(bt_rooms_open(&rig.dispatchers[1]->rooms, 1, 0, &a, &room), 0);
+    assert_int_equal(bt_rooms_open(&rig.dispatchers[1]->rooms, 1, 0, &a, &other), 0);
+    bt_rooms_close(&rig.dispatchers[1]->rooms, other);
+    start_loop(0);
+    start_loop(1);
+    ask_room(room);
+    assert_non_null(strstr(owner, "\"request\":{\"id\":\"req-1\","));
+    assert_non_null(strstr(owner, "\"attempt\":{\"id\":\"req-1-a2\",\"n\":2,\"child\":2,"
+                                  "\"prefill\":\"p0\",\"decode\":\"d0\",\"age_ms\":"));
+    assert_int_equal(owner_loop, 1);
+    assert_int_equal(hub_room, 0);
+    a.kv.room = 77; /* nobody else touches it while the loops have nothing to do */
+    ask_room(room);
+    assert_int_equal(hub_room, 77);
+    ask_room(other);
+    assert_string_equal(owner, "");
+    ask_room(room ^ UINT64_C(1) << 62);
+    assert_string_equal(owner, "");
+    for (unsigned i = 0; i < 2; i++)
+        bt_rooms_fini(&rig.dispatchers[i]->rooms);
     free(r);
 }
 
@@ -133,10 +206,8 @@ static void test_no_loops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_all_loops_answer),
-        CASE(test_a_late_loop_is_named),
-        CASE(test_cancel),
-        CASE(test_no_loops),
+        CASE(test_all_loops_answer), CASE(test_whose_a_room_is), CASE(test_a_late_loop_is_named),
+        CASE(test_cancel),           CASE(test_no_loops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

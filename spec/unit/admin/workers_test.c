@@ -166,6 +166,29 @@ static void test_drain_and_remove(void **state)
     assert_int_equal(count_workers(), 0);
 }
 
+/* A url may stand in several pools; DELETE takes all of them too. */
+static void test_drains_all_that_the_key_names(void **state)
+{
+    const bt_fleet_t *fleet;
+
+    (void) state;
+    assert_int_equal(
+        ask(&rig, "POST", "/workers", "{\"url\":\"http://127.0.0.1:8000\",\"name\":\"w0\"}"), 201);
+    assert_int_equal(
+        ask(&rig, "POST", "/workers", "{\"url\":\"http://127.0.0.1:8000\",\"pool\":\"other\"}"),
+        201);
+    assert_int_equal(ask(&rig, "POST", "/workers", "{\"url\":\"http://127.0.0.1:8001\"}"), 201);
+    fleet = bt_registry_current(rig.registry);
+    const bt_worker_t *w0 = fleet->pools[0].all.items[0], *w1 = fleet->pools[0].all.items[1];
+    const bt_worker_t *twin = fleet->pools[1].all.items[0];
+    assert_int_equal(ask(&rig, "POST", "/workers/w0/drain", NULL), 200);
+    assert_true(atomic_load(&w0->draining) && !atomic_load(&twin->draining));
+    assert_int_equal(ask(&rig, "POST", "/workers/w0/undrain", NULL), 200);
+    assert_int_equal(ask(&rig, "POST", "/workers/http%3a%2f%2f127.0.0.1%3a8000/drain", NULL), 200);
+    assert_true(atomic_load(&w0->draining) && atomic_load(&twin->draining));
+    assert_false(atomic_load(&w1->draining));
+}
+
 static void test_routes_of_other_routers(void **state)
 {
     const bt_worker_t *w;
@@ -208,6 +231,7 @@ int main(void)
         CASE(test_show_by_name_and_url),
         CASE(test_hostile_texts_stay_json),
         CASE(test_drain_and_remove),
+        CASE(test_drains_all_that_the_key_names),
         CASE(test_routes_of_other_routers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -101,6 +101,45 @@ static void closing_what_is_not_open(void **state)
     bt_rooms_fini(&r);
 }
 
+/* The word and the number of loops tell whose a room may be. */
+static void the_word_is_in_every_room(void **state)
+{
+    const unsigned word = bt_rooms_word();
+    bt_rooms_t r;
+    uint64_t room;
+    (void) state;
+    assert_true(word < 1024);
+    assert_int_equal(bt_rooms_word(), word);
+    for (unsigned loop = 0; loop < 1024; loop += 341) {
+        assert_int_equal(bt_rooms_init(&r, loop), 0);
+        for (unsigned k = 0; k < 300; k++) {
+            assert_int_equal(bt_rooms_open(&r, 61, k % 61, NULL, &room), 0);
+            assert_int_equal(bt_rooms_loop_of(room, word), loop);
+            assert_true(bt_rooms_may_own(room, word, loop + 1));
+            assert_false(bt_rooms_may_own(room, word, loop));
+        }
+        bt_rooms_fini(&r);
+    }
+}
+
+static void another_word_owns_its_part_only(void **state)
+{
+    const uint64_t room = (UINT64_C(5) << 53) + 7;
+    unsigned owners = 0;
+    (void) state;
+    assert_true(bt_rooms_may_own(room, 5, 1));
+    assert_false(bt_rooms_may_own(room, 4, 1));
+    assert_true(bt_rooms_may_own(room, 4, 2));
+    assert_false(bt_rooms_may_own(room, 5, 0)); /* a replica that does not tell */
+    for (unsigned word = 0; word < 1024; word++)
+        owners += bt_rooms_may_own(room, word, 3);
+    assert_int_equal(owners, 3);
+    assert_false(bt_rooms_may_own(0, 0, 1024)); /* these are nobody's */
+    assert_false(bt_rooms_may_own(UINT64_C(1) << 63, 0, 1024));
+    assert_true(bt_rooms_may_own(INT64_MAX, 1023, 1));
+    assert_true(bt_rooms_may_own(1, 0, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -108,6 +147,8 @@ int main(void)
         cmocka_unit_test(two_loops_never_share_a_room),
         cmocka_unit_test(open_and_close_in_any_order),
         cmocka_unit_test(closing_what_is_not_open),
+        cmocka_unit_test(the_word_is_in_every_room),
+        cmocka_unit_test(another_word_owns_its_part_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

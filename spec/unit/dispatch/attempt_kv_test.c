@@ -66,6 +66,54 @@ static void a_prefill_that_dies_is_replaced(void **state)
     assert_int_equal(blamed(P1) + blamed(D0), 0);
 }
 
+/* By either number, as long as the attempt runs. hub_room: how the hub calls it. */
+static void found_by(uint64_t room, const char *part)
+{
+    uint64_t hub_room = 0;
+    bt_text_t out;
+
+    bt_text_init(&out);
+    assert_true(bt_dispatcher_describe_room(rig.d, room, &out, &hub_room));
+    assert_int_equal(hub_room, hub.opened[0].room);
+    if (strstr(out.data, part) == NULL)
+        fail_msg("no %s in %s", part, out.data);
+    bt_text_fini(&out);
+}
+
+static void not_found_by(uint64_t room)
+{
+    bt_text_t out;
+
+    bt_text_init(&out);
+    assert_false(bt_dispatcher_describe_room(rig.d, room, &out, &(uint64_t){0}));
+    assert_int_equal(out.len, 0);
+    bt_text_fini(&out);
+}
+
+static void its_rooms_are_found_while_it_runs(void **state)
+{
+    uint64_t first, second;
+
+    (void) state;
+    begin(P0, D0);
+    first = room_in(P0);
+    found_by(first, "\"request\":{\"id\":\"req-1\",\"route\":\"completions\",");
+    found_by(first,
+             "},\"attempt\":{\"id\":\"req-1\",\"n\":1,\"prefill\":\"p0\",\"decode\":\"d0\",");
+    not_found_by(first + 1);
+    reset(P0);
+    take(P1);
+    second = room_in(P1);
+    assert_true(first != second);
+    found_by(first, "\"prefill\":\"p1\",\"decode\":\"d0\",");
+    found_by(second, "\"prefill\":\"p1\",\"decode\":\"d0\",");
+    answer(P1, 200, REPLY);
+    answer(D0, 200, REPLY);
+    answered("hello");
+    not_found_by(first);
+    not_found_by(second);
+}
+
 static void so_is_one_whose_agent_dies(void **state)
 {
     (void) state;
@@ -462,6 +510,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(all_goes_well),
         CASE(a_prefill_that_dies_is_replaced),
+        CASE(its_rooms_are_found_while_it_runs),
         CASE(so_is_one_whose_agent_dies),
         CASE(so_is_one_that_answers_an_error),
         CASE(so_is_one_that_answers_200_with_an_error_inside),

@@ -13,6 +13,7 @@
 #define RIG_CALLS 16
 #define RIG_INTERVAL_MS 10
 #define RIG_EXPIRY_MS 400
+#define RIG_LOOPS 2U
 
 typedef struct replica {
     bt_registry_t *registry;
@@ -117,6 +118,7 @@ static inline void rig_start(replica_t *r, const char *name, const unsigned *por
                                       .space = rig_space,
                                       .replica = name,
                                       .admin_url = "http://127.0.0.1:1",
+                                      .loops = RIG_LOOPS,
                                       .interval_ms = RIG_INTERVAL_MS,
                                       .expiry_ms = RIG_EXPIRY_MS,
                                       .on_hint = rig_on_hint,

@@ -21,17 +21,18 @@ static void add(replica_t *r, const char *pool, unsigned port, const char *name)
     spec_of(&spec, port, name);
     if (bt_registry_add(r->registry, pool, &spec, err, sizeof(err)) != 0)
         fail_msg("%s", err);
-    bt_share_worker_added(r->share, pool, &spec);
+    bt_share_worker_added(r->share, pool, rig_worker(r, port));
     bt_worker_spec_fini(&spec);
 }
 
 static void take_out(replica_t *r, const char *pool, unsigned port)
 {
-    char url[64];
+    bt_worker_t *w = rig_worker(r, port);
 
-    snprintf(url, sizeof(url), "http://127.0.0.1:%u", port);
-    assert_int_equal(bt_registry_remove(r->registry, bt_str(url)), 0);
-    bt_share_worker_removed(r->share, pool, bt_str(url));
+    bt_worker_ref(w);
+    assert_int_equal(bt_registry_remove(r->registry, bt_str(w->name)), 0);
+    bt_share_worker_removed(r->share, pool, w);
+    bt_worker_unref(w);
 }
 
 static unsigned count(const replica_t *r)

@@ -122,15 +122,55 @@ static void test_limit(void **state)
     assert_in(show(0), "\"rooms\":[],\"rooms_total\":3}");
 }
 
+/* The row of one room, or "". */
+static const char *show_one(uint64_t room)
+{
+    bt_text_fini(&shown);
+    bt_text_init(&shown);
+    if (!bt_transfer_describe_room(x->rig.t, room, &shown)) {
+        assert_int_equal(shown.len, 0);
+        return "";
+    }
+    assert_int_equal(bt_json_validate(bt_text_str(&shown), &(size_t){0}), 0);
+    return shown.data;
+}
+
+static void test_one_room(void **state)
+{
+    (void) state;
+    pair_open(x, NULL);
+    pair_room(x, 5);
+    pair_room(x, 6);
+    assert_in(show_one(6), "{\"room\":\"6\",\"source_room\":\"6\",");
+    assert_in(show_one(6), "\"phase\":\"opening\"");
+    pair_move_room(x, 6);
+    assert_in(show_one(6), "\"phase\":\"moving\"");
+    assert_in(show_one(6), "\"bytes\":1024,");
+    assert_string_equal(show_one(7), "");
+    /* Ended rooms are remembered, the last ones. */
+    bt_transfer_close_room(x->rig.t, 5, true, "gone");
+    TURN_UNTIL(&x->rig.loop, rig_stats(&x->rig).rooms_open == 1);
+    assert_in(show_one(5), "\"phase\":\"failed\"");
+    assert_in(show_one(5), "\"reason\":\"gone\"");
+    uint64_t room = 100;
+    for (; show_one(5)[0] != '\0'; room++) {
+        assert_true(room < 1100);
+        (void) fake_hear(&x->p, BT_KV_STEER_ABORT);
+        (void) fake_hear(&x->d, BT_KV_STEER_ABORT);
+        pair_room(x, room);
+        bt_transfer_close_room(x->rig.t, room, true, "gone too");
+        TURN_UNTIL(&x->rig.loop, rig_stats(&x->rig).rooms_open == 1);
+    }
+    assert_true(room > 101);
+    assert_in(show_one(100), "gone too");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_pair, close_pair)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_agents),
-        TEST(test_room),
-        TEST(test_rate),
-        TEST(test_limit),
+        TEST(test_agents), TEST(test_room), TEST(test_rate), TEST(test_limit), TEST(test_one_room),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -205,6 +205,18 @@ static void repair_room(uint64_t room, uint64_t source_room)
     assert_int_equal(m.open.peers[0].port, 9500);
 }
 
+/* People find it by decode's number, and by the one that its prefill of today knows. */
+static void shown_as(uint64_t name, const char *part)
+{
+    bt_text_t out;
+
+    bt_text_init(&out);
+    assert_true(bt_transfer_describe_room(x->rig.t, name, &out));
+    assert_in(out.data, "{\"room\":\"5\",\"source_room\":\"50\",");
+    assert_in(out.data, part);
+    bt_text_fini(&out);
+}
+
 static void test_repair_to_done(void **state)
 {
     (void) state;
@@ -219,12 +231,16 @@ static void test_repair_to_done(void **state)
     const bt_transfer_event_t *e = rig_event(&x->rig, BT_TRANSFER_MOVING);
     assert_int_equal(e->room, 5);
     assert_int_equal(e->source_room, 50);
+    shown_as(5, "\"phase\":\"moving\"");
+    shown_as(50, "\"phase\":\"moving\"");
     fake_tell(&p1, 50, BT_KV_SIDE_SENDER, BT_KV_SUCCESS, 4096);
     fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_SUCCESS, 4096);
     e = rig_event(&x->rig, BT_TRANSFER_DONE);
     assert_int_equal(e->source_room, 50);
     assert_int_equal(rig_stats(&x->rig).rooms_orphaned, 1);
     assert_int_equal(rig_stats(&x->rig).rooms_repaired, 1);
+    shown_as(5, "\"phase\":\"done\"");
+    shown_as(50, "\"phase\":\"done\"");
 }
 
 /* The receiver's complaint about the old sender may come after the repair: it is not about the new one. */
