@@ -2,11 +2,11 @@
 #include "config/check.h"
 #include "config/help.h"
 #include "config/suggest.h"
-#include "fleet_tool.h"
-#include "gateway.h"
-#include "kv_bench.h"
-#include "policy_tool.h"
-#include "policy_tool_replay.h"
+#include "gateway/gateway.h"
+#include "tools/fleet.h"
+#include "tools/kv_bench.h"
+#include "tools/policy.h"
+#include "tools/replay.h"
 
 #include <stdio.h>
 #include <stdlib.h>

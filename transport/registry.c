@@ -338,7 +338,7 @@ static bool is_allowed(const bt_kv_registry_t *registry, bt_str_t authorization)
 
     if (registry->token == NULL)
         return true;
-    return bt_str_is_secret(token, given) & bt_str_ieq(scheme, BT_STR("Bearer"));
+    return bt_str_ieq(scheme, BT_STR("Bearer")) && bt_str_is_secret(token, given);
 }
 
 /* The route; else one of the same path with another method; else NULL. */

@@ -4,7 +4,7 @@
  * or the fleet, and reading the same line again gives the same workers.
  */
 #include "base/err.h"
-#include "policy_tool_replay.h"
+#include "tools/replay.h"
 
 #include <math.h>
 #include <stdint.h>

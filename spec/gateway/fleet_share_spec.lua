@@ -44,8 +44,9 @@ describe("gateways that share a Redis", function()
     return r
   end
 
-  -- count: how many of the simulator's workers it is told of.
-  local function start_gateway(url, count, more)
+  -- count: how many of the simulator's workers it is told of. usable: how many must be so before it is used, all of
+  -- them unless told otherwise.
+  local function start_gateway(url, count, more, usable)
     local words = { "--redis-url", url, "--share-expiry-ms", EXPIRY_MS, "--worker-urls" }
     for i = 1, count do
       words[#words + 1] = sim.list[i].url
@@ -58,7 +59,7 @@ describe("gateways that share a Redis", function()
     gateways[#gateways + 1] = g
     eventually(function()
       local up = faults.number(g, "baton_worker_usable")
-      return up == count, up
+      return up == (usable or count), up
     end, 10, "its workers are up")
     return g
   end
@@ -229,8 +230,11 @@ describe("gateways that share a Redis", function()
     assert.is_nil(served_by(b, 20)[name])
     assert.equal(1, count_lines(b, "drains: no new requests"))
     -- Who comes later has it drained as well.
-    local c = start_gateway(r.url, 1)
+    local c = start_gateway(r.url, 1, nil, 0)
     wait_draining(c, url, true)
+    eventually(function()
+      return worker(c, url).health == "up", worker(c, url).health
+    end, 10, "it is up there")
     assert.not_equal(200, http.post(c.port, PATH, BODY).status)
     order(b, url, "undrain")
     wait_draining(a, url, false)
@@ -261,7 +265,7 @@ describe("gateways that share a Redis", function()
     wait_draining(a, first, false)
     wait_draining(a, second, true)
     r:ask("FLUSHALL")
-    local c = start_gateway(r.url, 2)
+    local c = start_gateway(r.url, 2, nil, 1)
     wait_draining(c, second, true)
     for _, g in ipairs({ a, b }) do
       assert.is_true(worker(g, second).draining)

@@ -1,0 +1,418 @@
+/* The order of opening is the order in which things need each other: gate, loops with their sockets and dispatchers (every
+ * port that is taken and every script that is broken is found here, before a thread runs), registry, monitor, admin. Closing
+ * goes backwards. Nothing accepts before all of it stands. */
+#include "gateway/gateway.h"
+
+#include "admin/admin.h"
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "config/check.h"
+#include "gateway/dev.h"
+#include "gateway/fleet.h"
+#include "gateway/policy.h"
+#include "gateway/share.h"
+#include "gateway/transfer.h"
+#include "script/policy_run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define TOPOLOGY_CHECK_MS 100
+
+/* ---- the admin side ---- */
+
+/* A worker that comes by the admin API says as little as one of the command line. */
+static int complete_worker(void *user, const char *pool, bt_worker_spec_t *spec, char *err,
+                           size_t err_size)
+{
+    const bt_gateway_t *g = user;
+    return bt_config_complete_worker(g->fleet_config, pool, spec, err, err_size);
+}
+
+/* Hands admin_fd to the admin listener and opens the peers' worker paths. Before the loops run: they read gate. */
+static int attach_admin(bt_gateway_t *g)
+{
+    const bt_admin_config_t config = {
+        .registry = g->registry,
+        .gate = &g->gate,
+        .api_key = g->config->admin_api_key,
+        .metrics_only = g->config->admin_metrics_only,
+        .complete = complete_worker,
+        .complete_user = g,
+        .policies = &bt_gateway_policy_admin,
+        .policies_user = g->policy,
+        .rollout = g->rollouts != NULL ? &bt_gateway_fleet_admin : NULL,
+        .rollout_user = g->rollouts,
+        .transfer = g->transfer,
+        .store = g->store,
+        .share = g->share,
+    };
+    int fd = g->admin_fd;
+    int rc = bt_admin_new(&g->admin, &g->control, &config);
+    if (rc < 0)
+        return rc;
+    g->admin_fd = -1;
+    g->gate.worker_paths = bt_admin_worker_paths;
+    g->gate.worker_paths_user = g->admin;
+    return bt_admin_listen(g->admin, fd);
+}
+
+/* After a run the admin side is closed already (bt_gateway_on_quiet). */
+static void detach_admin(bt_gateway_t *g)
+{
+    if (g->admin_fd >= 0)
+        close(g->admin_fd);
+    g->admin_fd = -1;
+    if (g->admin != NULL)
+        bt_admin_close(g->admin, NULL, NULL);
+    g->admin = NULL;
+}
+
+void bt_gateway_set_fleet_config(bt_gateway_t *g, bt_config_t *config)
+{
+    if (g->fleet_config != g->config) {
+        bt_config_fini(g->fleet_config);
+        free(g->fleet_config);
+    }
+    g->fleet_config = config;
+}
+
+/* ---- fleet ---- */
+
+/* On the control loop. Before the threads run there is nobody to write letters to: open gives the first fleet itself. */
+static void on_publish(void *user, bt_fleet_t *fleet)
+{
+    bt_gateway_t *g = user;
+    if (g->state == BT_GATEWAY_STARTING)
+        return;
+    bt_gateway_transfer_publish(g, fleet); /* first: a worker that has changed keeps its agents */
+    for (unsigned i = 0; i < g->loop_count; i++)
+        bt_gateway_loop_publish(&g->loops[i], fleet);
+    bt_gateway_share_publish(g, fleet);
+    if (g->monitor != NULL)
+        bt_monitor_set_fleet(g->monitor, fleet);
+}
+
+static int open_fleet(bt_gateway_t *g, char *err, size_t err_size)
+{
+    int rc = bt_registry_new(&g->registry, &g->config->breaker, on_publish, g);
+    if (rc < 0) {
+        snprintf(err, err_size, "%s", bt_err_text(rc));
+        return rc;
+    }
+    rc = bt_config_apply_fleet(g->config, g->registry, err, err_size);
+    for (unsigned i = 0; i < g->loop_count && rc == 0; i++)
+        rc = bt_dispatcher_set_fleet(g->loops[i].dispatcher, bt_registry_current(g->registry), err,
+                                     err_size);
+    return rc;
+}
+
+static bool any_usable(const bt_gateway_t *g)
+{
+    const bt_fleet_t *fleet = bt_registry_current(g->registry);
+    char why[512];
+    for (unsigned i = 0; i < fleet->pool_count; i++)
+        if (bt_fleet_topology(&fleet->pools[i], bt_clock_ms(), why, sizeof why) != BT_TOPOLOGY_NONE)
+            return true;
+    return false;
+}
+
+static void log_not_usable(const bt_gateway_t *g)
+{
+    const bt_fleet_t *fleet = bt_registry_current(g->registry);
+    for (unsigned i = 0; i < fleet->pool_count; i++) {
+        char why[512] = "";
+        (void) bt_fleet_topology(&fleet->pools[i], bt_clock_ms(), why, sizeof why);
+        bt_log_error("gateway", "pool %s is not usable %llu ms after the start: %s",
+                     fleet->pools[i].spec.name, (unsigned long long) g->config->startup_timeout_ms,
+                     why);
+    }
+}
+
+/* Says once that requests can be served; gives up when told to (--worker-startup-timeout-secs). */
+static void on_startup(bt_timer_t *timer)
+{
+    bt_gateway_t *g = bt_container_of(timer, bt_gateway_t, startup);
+    uint64_t age_ms = bt_clock_ms() - g->start_ms, limit_ms = g->config->startup_timeout_ms;
+    if (any_usable(g)) {
+        g->seen_usable = true;
+        bt_log_info("gateway", "ready: usable workers %llu ms after the start",
+                    (unsigned long long) age_ms);
+        return;
+    }
+    if (limit_ms == 0 || age_ms < limit_ms) {
+        bt_timer_start(timer, TOPOLOGY_CHECK_MS);
+        return;
+    }
+    log_not_usable(g);
+    g->exit_code = 1;
+    bt_gateway_stop(g);
+}
+
+/* ---- opening ---- */
+
+/* Streams need two descriptors each; the soft limit is a habit, not a wish. */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        bt_log_warn("gateway", "the limit of open files cannot be raised: %s", strerror(errno));
+}
+
+static int bind_admin(bt_gateway_t *g, char *err, size_t err_size)
+{
+    const bt_config_t *c = g->config;
+    int fd = bt_listener_bind(c->admin_host, c->admin_port, false, &g->admin_port);
+    if (fd < 0) {
+        bt_config_bind_error("admin-port", c->admin_host, c->admin_port, fd, err, err_size);
+        return BT_E_CONFIG;
+    }
+    g->admin_fd = fd;
+    return 0;
+}
+
+static int open_loops(bt_gateway_t *g, char *err, size_t err_size)
+{
+    for (unsigned i = 0; i < g->config->loops; i++) {
+        bt_gateway_loop_t *el = &g->loops[i];
+        g->loop_count = i + 1; /* closed even when it is only half open */
+        int rc = bt_gateway_loop_open(el, g, i, err, err_size);
+        if (rc < 0)
+            return rc;
+        g->group.loops[i] = &el->loop;
+    }
+    g->group.count = g->loop_count;
+    g->gate.dispatchers = g->dispatchers;
+    g->gate.dispatcher_count = g->loop_count;
+    return 0;
+}
+
+/* Before the loops: they read where records go. */
+static int open_recorder(bt_gateway_t *g, char *err, size_t err_size)
+{
+    g->gate.record = g->config->record;
+    return bt_recorder_open(&g->gate.recorder, &g->config->record, err, err_size);
+}
+
+static int open_control(bt_gateway_t *g)
+{
+    int rc = bt_loop_init(&g->control, BT_LOOP_CONTROL);
+    if (rc < 0)
+        return rc;
+    g->has_control = true;
+    bt_timer_init(&g->control, &g->grace, bt_gateway_grace_over);
+    bt_timer_init(&g->control, &g->startup, on_startup);
+    if ((rc = bt_gateway_signals_start(g)) < 0)
+        return rc;
+    rc = bt_gate_init(&g->gate, &g->config->dispatch);
+    g->has_gate = rc == 0;
+    return rc;
+}
+
+static int allocate(bt_gateway_t **g_p, bt_config_t *config, int argc, const char *const *argv)
+{
+    bt_gateway_t *g = calloc(1, sizeof *g);
+    if (g == NULL)
+        return BT_E_NOMEM;
+    g->config = g->fleet_config = config;
+    g->argc = argc;
+    g->argv = argv;
+    g->admin_fd = g->transfer_fd = g->registry_fd = -1;
+    g->loops = calloc(config->loops, sizeof *g->loops);
+    g->dispatchers = calloc(config->loops, sizeof(bt_dispatcher_t *));
+    g->group.loops = calloc(config->loops, sizeof(bt_loop_t *));
+    if (g->loops == NULL || g->dispatchers == NULL || g->group.loops == NULL) {
+        bt_gateway_close(g);
+        return BT_E_NOMEM;
+    }
+    *g_p = g;
+    return 0;
+}
+
+int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
+                    const char *const *argv, char *err, size_t err_size)
+{
+    bt_gateway_t *g = NULL;
+    int rc;
+    err[0] = '\0';
+    bt_log_set(config->log_level, config->log_format == BT_LOG_FORMAT_JSON, STDERR_FILENO);
+    signal(SIGPIPE, SIG_IGN);
+    raise_descriptor_limit();
+    bt_policy_allow_hosts(config->policy_http_host_count > 0
+                              ? (const char *const *) config->policy_http_hosts
+                              : NULL);
+    if ((rc = allocate(&g, config, argc, argv)) < 0 || (rc = open_control(g)) < 0 ||
+        (rc = open_recorder(g, err, err_size)) < 0 || (rc = bind_admin(g, err, err_size)) < 0 ||
+        (rc = bt_gateway_transfer_open(g, err, err_size)) < 0 ||
+        (rc = bt_gateway_share_open(g, err, err_size)) < 0 ||
+        (rc = open_loops(g, err, err_size)) < 0 || (rc = bt_gateway_fleet_open(g)) < 0 ||
+        (rc = bt_gateway_policy_open(g, err, err_size)) < 0 ||
+        (rc = open_fleet(g, err, err_size)) < 0) {
+        if (err[0] == '\0')
+            snprintf(err, err_size, "%s", bt_err_text(rc));
+        bt_gateway_close(g);
+        return rc;
+    }
+    *gateway_p = g;
+    return 0;
+}
+
+/* ---- running ---- */
+
+static void log_start(const bt_gateway_t *g)
+{
+    const bt_config_t *c = g->config;
+    const bt_fleet_t *fleet = bt_registry_current(g->registry);
+    bt_log_info("gateway", "baton %s: clients on %s:%u, admin on %s:%u, %u loops", BT_VERSION,
+                c->host, g->port, c->admin_host, g->admin_port, g->loop_count);
+    for (unsigned i = 0; i < fleet->pool_count; i++) {
+        const bt_fleet_pool_t *pool = &fleet->pools[i];
+        bt_log_info("gateway", "pool %s: %u prefill, %u decode, %u hybrid, policy %s",
+                    pool->spec.name, pool->prefill.count, pool->decode.count, pool->hybrid.count,
+                    pool->spec.policy != NULL ? pool->spec.policy : "least_load");
+    }
+    if (!bt_host_is_loopback(c->host) && c->client_keys == NULL)
+        bt_log_warn("gateway", "everybody who reaches %s:%u may use it: no --client-api-keys-file",
+                    c->host, g->port);
+    if (c->admin_metrics_only)
+        bt_log_warn("gateway",
+                    "admin on %s:%u serves only /metrics and /health: beyond loopback the rest "
+                    "needs --admin-api-key",
+                    c->admin_host, g->admin_port);
+    bt_gateway_transfer_log(g);
+    bt_dev_start(g);
+}
+
+/* Whoever waits for the file must never read half of it. */
+static int write_ready_file(const bt_gateway_t *g)
+{
+    const char *path = g->config->ready_file;
+    char temporary[4096], more[64] = "", text[192];
+    if (path == NULL)
+        return 0;
+    int n = snprintf(temporary, sizeof temporary, "%s.%ld", path, (long) getpid());
+    size_t used = 0;
+    if (g->transfer_port != 0)
+        used = (size_t) snprintf(more, sizeof more, "\"transfer_port\":%u,", g->transfer_port);
+    if (g->registry_port != 0)
+        (void) snprintf(more + used, sizeof more - used, "\"registry_port\":%u,", g->registry_port);
+    int size = snprintf(text, sizeof text, "{\"port\":%u,\"admin_port\":%u,%s\"pid\":%ld}\n",
+                        g->port, g->admin_port, more, (long) getpid());
+    int fd = n < (int) sizeof temporary
+                 ? open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)
+                 : -1;
+    bool ok = fd >= 0 && write(fd, text, (size_t) size) == size;
+    if (fd >= 0)
+        ok = close(fd) == 0 && ok;
+    if (ok && rename(temporary, path) == 0)
+        return 0;
+    bt_log_error("gateway", "cannot write the ready file %s: %s", path, strerror(errno));
+    return BT_E_CONFIG;
+}
+
+static int start_serving(bt_gateway_t *g)
+{
+    int rc = bt_monitor_start(&g->monitor, &g->control, &g->config->monitor);
+    if (rc < 0)
+        return rc;
+    bt_monitor_set_fleet(g->monitor, bt_registry_current(g->registry));
+    if ((rc = bt_gateway_share_start(g)) < 0 || (rc = attach_admin(g)) < 0 ||
+        (rc = bt_gateway_transfer_start(g)) < 0)
+        return rc;
+    g->state = BT_GATEWAY_SERVING;
+    g->start_ms = bt_clock_ms();
+    for (; g->running_loops < g->loop_count; g->running_loops++)
+        if ((rc = bt_gateway_loop_start(&g->loops[g->running_loops])) < 0)
+            return rc;
+    log_start(g);
+    bt_gateway_policy_start(g);
+    bt_gateway_fleet_start(g);
+    bt_timer_start(&g->startup, TOPOLOGY_CHECK_MS);
+    return write_ready_file(g);
+}
+
+static void end_control(bt_loop_t *control, bt_msg_t *msg)
+{
+    (void) msg;
+    bt_loop_stop(control);
+}
+
+static void end_share(void *gateway)
+{
+    bt_gateway_t *g = gateway;
+    bt_loop_stop(&g->control);
+}
+
+/* What lives on the control loop closes here, so that its handles get the turns they need. */
+static void close_control_parts(bt_gateway_t *g)
+{
+    bt_msg_t last;
+    detach_admin(g);
+    bt_gateway_transfer_close(g, NULL);
+    bt_timer_stop(&g->grace);
+    bt_timer_stop(&g->startup);
+    bt_gateway_signals_stop(g);
+    bt_gateway_policy_stop(g);
+    bt_gateway_fleet_close(g);
+    if (g->monitor != NULL)
+        bt_monitor_stop(g->monitor);
+    g->monitor = NULL;
+    bt_gateway_share_close(g, end_share);
+    bt_loop_run(&g->control);
+    bt_loop_post(&g->control, &last, end_control);
+    bt_loop_run(&g->control);
+}
+
+int bt_gateway_run(bt_gateway_t *g)
+{
+    if (g->end_asked)
+        return 0;
+    int rc = start_serving(g);
+    if (rc < 0) {
+        bt_log_error("gateway", "cannot start: %s",
+                     rc <= -20000 ? bt_err_text(rc) : uv_strerror(rc));
+        g->exit_code = 1;
+        bt_gateway_stop(g);
+    }
+    if (g->quiet_loops < g->running_loops)
+        bt_loop_run(&g->control);
+    if (g->config->ready_file != NULL && rc == 0)
+        (void) unlink(g->config->ready_file);
+    bt_log_info("gateway", "ended");
+    return g->exit_code;
+}
+
+void bt_gateway_close(bt_gateway_t *g)
+{
+    if (g == NULL)
+        return;
+    for (unsigned i = 0; i < g->loop_count; i++)
+        bt_gateway_loop_close(&g->loops[i]);
+    if (g->has_control) {
+        close_control_parts(g);
+        bt_loop_fini(&g->control);
+    }
+    bt_gateway_policy_free(g);
+    if (g->has_gate)
+        bt_recorder_close(g->gate.recorder);
+    bt_registry_free(g->registry);
+    bt_gateway_share_free(g);
+    bt_gateway_set_fleet_config(g, g->config);
+    if (g->has_gate)
+        bt_gate_fini(&g->gate);
+    free(g->group.loops);
+    free(g->dispatchers);
+    free(g->loops);
+    free(g);
+    bt_buf_thread_fini();
+    bt_arena_thread_fini();
+}

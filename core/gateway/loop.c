@@ -1,0 +1,281 @@
+/* One event thread: listener, server, dispatcher. Everything here is opened by the main thread before the thread runs, and
+ * closed by it after the thread has ended; in between the control loop only writes letters.
+ *
+ *   drain: accept what waits, close the listener, no new requests -> idle_check until nothing lives -> letter "idle"
+ *   stop:  close the server (clients that still wait are cut), cancel what runs, let the engines be told (errands, at most
+ *          2 s) -> letter "quiet"; the loop goes on turning, because other threads may still write to it
+ *   close: all loops are quiet: the thread ends, and the main thread opens the last letters and frees the dispatcher
+ */
+#include "gateway/gateway.h"
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "config/check.h"
+#include "gateway/share.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define IDLE_CHECK_MS 20
+/* Connections that hang in their last FIN do not hold the process longer than this after the last request. */
+#define LAST_BYTES_MS 2000
+
+/* A letter to an event thread, or from it to the control loop. */
+typedef struct letter {
+    bt_msg_t msg;
+    bt_gateway_loop_t *el;
+    bt_fleet_t *fleet; /* reference, or NULL */
+} letter_t;
+
+/* Letters are few and must arrive: without memory for one the process cannot keep its promises. */
+static void post(bt_loop_t *to, bt_gateway_loop_t *el, bt_fleet_t *fleet, bt_msg_cb cb)
+{
+    letter_t *letter = calloc(1, sizeof *letter);
+    BT_BUG_ON(letter == NULL);
+    letter->el = el;
+    letter->fleet = fleet;
+    bt_loop_post(to, &letter->msg, cb);
+}
+
+static letter_t open_letter(bt_msg_t *msg)
+{
+    letter_t *letter = bt_container_of(msg, letter_t, msg), copy = *letter;
+    free(letter);
+    return copy;
+}
+
+/* ---- accepting ---- */
+
+static void on_accept(bt_loop_t *loop, int fd, void *user)
+{
+    bt_gateway_t *g = user;
+    bt_gateway_loop_t *el = &g->loops[loop->index];
+    if (el->server != NULL) {
+        bt_server_accept(el->server, fd);
+        return;
+    }
+    close(fd); /* handed over by another loop after this one has stopped */
+    atomic_fetch_sub_explicit(&loop->connections, 1, memory_order_relaxed);
+}
+
+/* ---- draining ---- */
+
+static void tell_idle(bt_loop_t *control, bt_msg_t *msg)
+{
+    letter_t letter = open_letter(msg);
+    (void) control;
+    bt_gateway_on_idle(letter.el->gateway);
+}
+
+static void tell_quiet(bt_loop_t *control, bt_msg_t *msg)
+{
+    letter_t letter = open_letter(msg);
+    (void) control;
+    bt_gateway_on_quiet(letter.el->gateway);
+}
+
+static bool has_drained(const bt_gateway_loop_t *el)
+{
+    return bt_dispatcher_idle(el->dispatcher) && bt_server_active_count(el->server) == 0;
+}
+
+static void on_idle_check(bt_timer_t *timer)
+{
+    bt_gateway_loop_t *el = bt_container_of(timer, bt_gateway_loop_t, idle_check);
+    uint64_t now_ms = bt_clock_ms();
+    if (!has_drained(el))
+        el->idle_since_ms = 0;
+    else if (el->idle_since_ms == 0)
+        el->idle_since_ms = now_ms;
+    bool is_done = el->idle_since_ms != 0 && (bt_server_connection_count(el->server) == 0 ||
+                                              now_ms - el->idle_since_ms >= LAST_BYTES_MS);
+    if (!is_done) {
+        bt_timer_start(timer, IDLE_CHECK_MS);
+        return;
+    }
+    post(&el->gateway->control, el, NULL, tell_idle);
+}
+
+static void on_drain(bt_loop_t *loop, bt_msg_t *msg)
+{
+    letter_t letter = open_letter(msg);
+    bt_gateway_loop_t *el = letter.el;
+    (void) loop;
+    if (el->server == NULL)
+        return;
+    if (el->listener != NULL)
+        bt_listener_close(el->listener);
+    el->listener = NULL;
+    bt_server_drain(el->server);
+    bt_timer_start(&el->idle_check, IDLE_CHECK_MS);
+}
+
+void bt_gateway_loop_drain(bt_gateway_loop_t *el)
+{
+    post(&el->loop, el, NULL, on_drain);
+}
+
+/* ---- stopping ---- */
+
+/* Idle twice in a row: what ended in the first look has had its turn to let go of its memory. */
+static void on_last_errands(bt_timer_t *timer)
+{
+    bt_gateway_loop_t *el = bt_container_of(timer, bt_gateway_loop_t, idle_check);
+    bool was_idle = el->idle_since_ms != 0;
+    el->idle_since_ms = bt_dispatcher_idle(el->dispatcher) ? bt_clock_ms() : 0;
+    if (!was_idle || el->idle_since_ms == 0) {
+        bt_timer_start(timer, IDLE_CHECK_MS);
+        return;
+    }
+    post(&el->gateway->control, el, NULL, tell_quiet);
+}
+
+/* All clients are gone; their legs are cancelled, and the engines hear of it. */
+static void on_server_closed(void *arg)
+{
+    bt_gateway_loop_t *el = arg;
+    el->server = NULL;
+    bt_dispatcher_cancel_all(el->dispatcher);
+    bt_timer_init(&el->loop, &el->idle_check, on_last_errands);
+    el->idle_since_ms = 0;
+    bt_timer_start(&el->idle_check, IDLE_CHECK_MS);
+}
+
+static void on_stop(bt_loop_t *loop, bt_msg_t *msg)
+{
+    letter_t letter = open_letter(msg);
+    bt_gateway_loop_t *el = letter.el;
+    (void) loop;
+    bt_timer_stop(&el->idle_check);
+    if (el->listener != NULL)
+        bt_listener_close(el->listener);
+    el->listener = NULL;
+    bt_server_close(el->server, on_server_closed, el);
+}
+
+void bt_gateway_loop_stop(bt_gateway_loop_t *el)
+{
+    post(&el->loop, el, NULL, on_stop);
+}
+
+/* ---- fleet ---- */
+
+static void on_fleet(bt_loop_t *loop, bt_msg_t *msg)
+{
+    letter_t letter = open_letter(msg);
+    char err[BT_CONFIG_ERR_BYTES] = "";
+    if (letter.el->dispatcher != NULL &&
+        bt_dispatcher_set_fleet(letter.el->dispatcher, letter.fleet, err, sizeof err) < 0)
+        bt_log_error("gateway", "loop %u keeps the old workers and policies: %s", loop->index, err);
+    bt_fleet_unref(letter.fleet);
+}
+
+void bt_gateway_loop_publish(bt_gateway_loop_t *el, bt_fleet_t *fleet)
+{
+    post(&el->loop, el, bt_fleet_ref(fleet), on_fleet);
+}
+
+/* ---- life ---- */
+
+static void run_thread(void *arg)
+{
+    bt_gateway_loop_t *el = arg;
+    bt_prefix_ring_bind(el->ring);
+    bt_loop_run(&el->loop);
+    bt_buf_thread_fini();
+    bt_arena_thread_fini();
+}
+
+static int bind_client_port(bt_gateway_loop_t *el, char *err, size_t err_size)
+{
+    bt_gateway_t *g = el->gateway;
+    unsigned port;
+    int fd =
+        bt_listener_bind(g->config->host, g->port != 0 ? g->port : g->config->port, true, &port);
+    if (fd < 0) {
+        bt_config_bind_error("port", g->config->host, g->config->port, fd, err, err_size);
+        return BT_E_CONFIG;
+    }
+    g->port = port;
+    el->fd = fd;
+    return 0;
+}
+
+int bt_gateway_loop_open(bt_gateway_loop_t *el, bt_gateway_t *g, unsigned index, char *err,
+                         size_t err_size)
+{
+    *el = (bt_gateway_loop_t){.gateway = g, .fd = -1};
+    int rc = bt_loop_init(&el->loop, index);
+    if (rc < 0)
+        goto err_text;
+    el->has_loop = true;
+    bt_timer_init(&el->loop, &el->idle_check, on_idle_check);
+    if ((rc = bind_client_port(el, err, err_size)) < 0)
+        return rc;
+    if ((rc = bt_dispatcher_new(&el->dispatcher, &el->loop, &g->gate, err, err_size)) < 0)
+        return rc;
+    g->dispatchers[index] = el->dispatcher;
+    if ((rc = bt_gateway_share_loop_open(el)) < 0)
+        goto err_text;
+    rc = bt_server_new(&el->server, &el->loop, &bt_dispatcher_server_ops, &g->config->server,
+                       el->dispatcher);
+    if (rc == 0)
+        return 0;
+err_text:
+    snprintf(err, err_size, "%s", bt_err_text(rc));
+    return rc;
+}
+
+int bt_gateway_loop_start(bt_gateway_loop_t *el)
+{
+    int fd = el->fd;
+    el->fd = -1;
+    int rc = bt_listener_start(&el->listener, &el->loop, fd, &el->gateway->group, on_accept,
+                               el->gateway);
+    if (rc < 0)
+        return rc;
+    rc = uv_thread_create(&el->thread, run_thread, el);
+    if (rc < 0)
+        return rc;
+    el->has_thread = true;
+    return 0;
+}
+
+static void on_last_turn(bt_loop_t *loop, bt_msg_t *msg)
+{
+    (void) open_letter(msg);
+    bt_loop_stop(loop);
+}
+
+/* On the main thread: letters that came last are opened, handles that were closed get their callbacks. */
+static void settle(bt_gateway_loop_t *el)
+{
+    post(&el->loop, el, NULL, on_last_turn);
+    bt_loop_run(&el->loop);
+}
+
+void bt_gateway_loop_close(bt_gateway_loop_t *el)
+{
+    if (el->has_thread) {
+        bt_loop_stop(&el->loop);
+        uv_thread_join(&el->thread);
+    }
+    if (el->has_loop)
+        settle(el);
+    if (el->listener != NULL)
+        bt_listener_close(el->listener);
+    if (el->server != NULL)
+        bt_server_close(el->server, NULL, NULL);
+    if (el->dispatcher != NULL)
+        bt_dispatcher_free(el->dispatcher);
+    el->dispatcher = NULL; /* the last letters find nobody */
+    if (el->fd >= 0)
+        close(el->fd);
+    if (!el->has_loop)
+        return;
+    bt_gateway_share_loop_close(el);
+    settle(el);
+    bt_loop_fini(&el->loop);
+}

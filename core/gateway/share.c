@@ -1,0 +1,216 @@
+#include "gateway/share.h"
+
+#include "base/err.h"
+#include "base/log.h"
+#include "share/quota.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* "<host name>:<admin port>": unique where host names are, and the same after a restart. */
+static int name_replica(bt_gateway_t *g)
+{
+    char host[64] = "", name[96];
+
+    if (g->config->replica_name != NULL) {
+        g->replica = bt_str_dup(bt_str(g->config->replica_name));
+    } else {
+        if (gethostname(host, sizeof(host) - 1) < 0 || host[0] == '\0')
+            snprintf(host, sizeof(host), "gateway");
+        snprintf(name, sizeof(name), "%s:%u", host, g->admin_port);
+        g->replica = bt_str_dup(bt_str(name));
+    }
+    return g->replica != NULL ? 0 : BT_E_NOMEM;
+}
+
+static const char *space_of(const bt_gateway_t *g)
+{
+    return g->config->fleet_name != NULL ? g->config->fleet_name : "fleet";
+}
+
+/* Without --redis-url the store is this process's own: what policies keep in it is there, and nothing is shared. */
+int bt_gateway_share_open(bt_gateway_t *g, char *err, size_t err_size)
+{
+    int rc = name_replica(g);
+
+    if (rc == 0)
+        rc = bt_store_open(&g->store, &g->config->store, err, err_size);
+    if (rc == 0)
+        rc = bt_quotas_new(&g->quotas, space_of(g));
+    if (rc < 0)
+        return rc;
+    g->gate.store = g->store;
+    g->gate.space = space_of(g);
+    g->gate.replica = g->replica;
+    g->gate.quotas = g->quotas;
+    bt_wait_store_of_process(&(bt_wait_process_t){
+        .store = g->store, .quotas = g->quotas, .space = space_of(g), .replica = g->replica});
+    return 0;
+}
+
+/* ---- loops ---- */
+
+int bt_gateway_share_loop_open(bt_gateway_loop_t *el)
+{
+    bt_gateway_t *g = el->gateway;
+    int rc = bt_store_client_new(&el->store, g->store, &el->loop, NULL, NULL);
+
+    if (rc == 0 && bt_store_is_shared(g->store)) {
+        el->ring = bt_prefix_ring_new();
+        rc = el->ring != NULL ? 0 : BT_E_NOMEM;
+    }
+    return rc == 0 ? bt_dispatcher_set_store(el->dispatcher, el->store) : rc;
+}
+
+static void on_client_gone(void *user)
+{
+    bt_gateway_loop_t *el = user;
+
+    el->store = NULL;
+    bt_loop_stop(&el->loop);
+}
+
+void bt_gateway_share_loop_close(bt_gateway_loop_t *el)
+{
+    if (el->store != NULL)
+        bt_store_client_free(el->store, on_client_gone, el);
+    while (el->store != NULL)
+        bt_loop_run(&el->loop);
+    bt_prefix_ring_free(el->ring);
+    el->ring = NULL;
+}
+
+/* ---- the share ---- */
+
+static void on_hint(void *user, bt_worker_t *w)
+{
+    bt_gateway_t *g = user;
+
+    if (g->monitor != NULL)
+        bt_monitor_look(g->monitor, w);
+}
+
+static void on_call(void *user, bt_str_t name, bt_str_t argument)
+{
+    bt_gateway_t *g = user;
+
+    if (bt_str_eq(name, BT_STR("cancel")))
+        bt_gate_cancel_here(&g->gate, argument);
+}
+
+/* A request that is not here may be on another replica. From the request loops, hence the letter. */
+typedef struct letter {
+    bt_msg_t msg;
+    bt_gateway_t *gateway;
+    size_t n;
+    char id[];
+} letter_t;
+
+static void on_not_here(bt_loop_t *control, bt_msg_t *msg)
+{
+    letter_t *letter = bt_container_of(msg, letter_t, msg);
+
+    (void) control;
+    if (letter->gateway->share != NULL)
+        (void) bt_share_call(letter->gateway->share, "cancel", (bt_str_t){letter->id, letter->n});
+    free(letter);
+}
+
+static void cancel_elsewhere(void *user, bt_str_t id)
+{
+    bt_gateway_t *g = user;
+    letter_t *letter = malloc(sizeof(*letter) + id.n);
+
+    if (letter == NULL)
+        return;
+    letter->gateway = g;
+    letter->n = id.n;
+    memcpy(letter->id, id.p, id.n);
+    bt_loop_post(&g->control, &letter->msg, on_not_here);
+}
+
+/* How people reach this one's admin side, if it does not listen everywhere. */
+static const char *admin_url(const bt_gateway_t *g, char *url, size_t size)
+{
+    const char *host = g->config->admin_host;
+
+    if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0)
+        return NULL;
+    snprintf(url, size, strchr(host, ':') != NULL ? "http://[%s]:%u" : "http://%s:%u", host,
+             g->admin_port);
+    return url;
+}
+
+int bt_gateway_share_start(bt_gateway_t *g)
+{
+    char url[300], err[256] = "";
+    const bt_share_config_t config = {.store = g->store,
+                                      .space = space_of(g),
+                                      .replica = g->replica,
+                                      .admin_url = admin_url(g, url, sizeof(url)),
+                                      .version = BT_VERSION,
+                                      .loops = g->loop_count,
+                                      .interval_ms = g->config->share_interval_ms,
+                                      .expiry_ms = g->config->share_expiry_ms,
+                                      .registry = g->registry,
+                                      .quotas = g->quotas,
+                                      .on_hint = on_hint,
+                                      .on_call = on_call,
+                                      .user = g};
+    int rc;
+
+    if (!bt_store_is_shared(g->store))
+        return 0;
+    rc = bt_share_new(&g->share, &g->control, &config, err, sizeof(err));
+    for (unsigned i = 0; rc == 0 && i < g->loop_count; i++)
+        rc = bt_share_add_ring(g->share, g->loops[i].ring);
+    if (rc < 0) {
+        bt_log_error("share", "%s", err[0] != '\0' ? err : bt_err_text(rc));
+        return rc;
+    }
+    bt_share_set_fleet(g->share, bt_registry_current(g->registry));
+    g->gate.cancel_elsewhere = cancel_elsewhere;
+    g->gate.cancel_elsewhere_user = g;
+    bt_log_info("share", "replica %s of fleet %s", g->replica, space_of(g));
+    return 0;
+}
+
+void bt_gateway_share_publish(bt_gateway_t *g, bt_fleet_t *fleet)
+{
+    if (g->share != NULL)
+        bt_share_set_fleet(g->share, fleet);
+}
+
+/* ---- the end ---- */
+
+static void on_share_closed(void *user)
+{
+    bt_gateway_t *g = user;
+    void (*done)(void *) = g->share_done;
+
+    g->share_done = NULL;
+    if (done != NULL)
+        done(g);
+}
+
+void bt_gateway_share_close(bt_gateway_t *g, void (*done)(void *gateway))
+{
+    bt_share_t *share = g->share;
+
+    g->share = NULL;
+    g->share_done = done;
+    if (share != NULL)
+        bt_share_close(share, on_share_closed, g);
+    else
+        on_share_closed(g);
+}
+
+void bt_gateway_share_free(bt_gateway_t *g)
+{
+    bt_wait_store_of_process(NULL);
+    bt_quotas_free(g->quotas);
+    if (g->store != NULL)
+        bt_store_close(g->store);
+    free(g->replica);
+}

@@ -1,0 +1,198 @@
+/* What signals do.
+ *
+ *   STARTING -> SERVING --SIGTERM, SIGINT--> DRAINING --all loops idle, or grace over--> STOPPING -> run returns, exit 0
+ *                  |                            |
+ *                SIGHUP: reload                 +--second SIGTERM, SIGINT--> STOPPING, exit 1
+ *
+ * A reload is all or nothing: the new configuration is read aside, checked by the same code as at start, its policies are tried,
+ * and only then it is given to the registry, in the moment in which its policies begin to serve. What cannot change while running is compared row by row with what is running and named.
+ */
+#include "gateway/gateway.h"
+
+#include "admin/admin.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "config/check.h"
+#include "config/flag.h"
+#include "gateway/policy.h"
+#include "gateway/share.h"
+#include "gateway/transfer.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+/* ---- stopping ---- */
+
+void bt_gateway_stop(bt_gateway_t *g)
+{
+    if (g->state == BT_GATEWAY_STOPPING)
+        return;
+    g->state = BT_GATEWAY_STOPPING;
+    bt_timer_stop(&g->grace);
+    bt_timer_stop(&g->startup);
+    for (unsigned i = 0; i < g->running_loops; i++)
+        bt_gateway_loop_stop(&g->loops[i]);
+}
+
+static void on_share_closed(void *arg)
+{
+    bt_gateway_t *g = arg;
+    bt_loop_stop(&g->control);
+}
+
+static void on_transfer_closed(void *arg)
+{
+    bt_gateway_t *g = arg;
+    bt_gateway_share_close(g, on_share_closed);
+}
+
+static void on_admin_closed(void *arg)
+{
+    bt_gateway_t *g = arg;
+    bt_gateway_transfer_close(g, on_transfer_closed);
+}
+
+/* No loop has a client any more: nobody can ask the admin side for anything. Its own letters to the loops still find them
+ * turning. */
+void bt_gateway_on_quiet(bt_gateway_t *g)
+{
+    if (++g->quiet_loops < g->running_loops)
+        return;
+    if (g->admin == NULL) {
+        on_admin_closed(g);
+        return;
+    }
+    bt_admin_close(g->admin, on_admin_closed, g);
+    g->admin = NULL;
+}
+
+void bt_gateway_on_idle(bt_gateway_t *g)
+{
+    if (++g->idle_loops < g->loop_count || g->state != BT_GATEWAY_DRAINING)
+        return;
+    bt_log_info("gateway", "drained");
+    bt_gateway_stop(g);
+}
+
+void bt_gateway_grace_over(bt_timer_t *timer)
+{
+    bt_gateway_t *g = bt_container_of(timer, bt_gateway_t, grace);
+    bt_log_warn("gateway", "requests still run after %llu ms of draining, they are cut",
+                (unsigned long long) g->config->drain_ms);
+    bt_gateway_stop(g);
+}
+
+static void begin_drain(bt_gateway_t *g, const char *signal_name)
+{
+    g->state = BT_GATEWAY_DRAINING;
+    bt_log_info("gateway", "%s: draining, at most %llu ms", signal_name,
+                (unsigned long long) g->config->drain_ms);
+    atomic_store(&g->gate.draining, true);
+    for (unsigned i = 0; i < g->loop_count; i++)
+        bt_gateway_loop_drain(&g->loops[i]);
+    bt_timer_start(&g->grace, g->config->drain_ms);
+}
+
+static void on_end_signal(uv_signal_t *handle, int number)
+{
+    bt_gateway_t *g = handle->data;
+    const char *name = number == SIGINT ? "SIGINT" : "SIGTERM";
+    if (g->state == BT_GATEWAY_SERVING) {
+        begin_drain(g, name);
+    } else if (g->state == BT_GATEWAY_DRAINING) {
+        bt_log_warn("gateway", "%s again: ending at once", name);
+        g->exit_code = 1;
+        bt_gateway_stop(g);
+    } else if (g->state == BT_GATEWAY_STARTING) {
+        g->end_asked = true;
+        bt_loop_stop(&g->control); /* it waits for the store (gateway/fleet.c) */
+    }
+}
+
+/* ---- reload ---- */
+
+static void report_restart_settings(const bt_config_t *running, const bt_config_t *wanted)
+{
+    for (unsigned i = 0; i < bt_flag_count; i++) {
+        const bt_flag_t *flag = &bt_flags[i];
+        if (flag->kind == BT_FLAG_SETTING && !flag->live &&
+            !bt_knob_same(&flag->knob, running, wanted))
+            bt_log_warn("gateway", "%s has changed: it needs a restart", flag->name);
+    }
+    const char *const *a = (const char *const *) running->client_keys, *const *b =
+                                                                           (const char *const *)
+                                                                               wanted->client_keys;
+    while (a != NULL && b != NULL && *a != NULL && *b != NULL && strcmp(*a, *b) == 0)
+        a++, b++;
+    if (a != NULL && b != NULL && (*a != NULL || *b != NULL))
+        bt_log_warn("gateway", "the client keys have changed: they need a restart");
+}
+
+void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
+{
+    char err[BT_CONFIG_ERR_BYTES] = "";
+    int rc = bt_config_apply_fleet(wanted, g->registry, err, sizeof err);
+
+    if (rc < 0) {
+        bt_log_error("gateway", "reload refused, the workers stay as they were: %s", err);
+        bt_config_fini(wanted);
+        free(wanted);
+        return;
+    }
+    __atomic_store_n(&bt_log_level_now, (int) wanted->log_level, __ATOMIC_RELAXED);
+    report_restart_settings(g->config, wanted);
+    bt_gateway_set_fleet_config(g, wanted);
+    bt_log_info("gateway", "reloaded: generation %llu of the workers",
+                (unsigned long long) bt_registry_current(g->registry)->generation);
+}
+
+/* Policies are tried elsewhere, where they may take their time (gateway/policy.h). */
+void bt_gateway_reload(bt_gateway_t *g)
+{
+    char err[BT_CONFIG_ERR_BYTES] = "";
+    bt_config_t *wanted = calloc(1, sizeof *wanted);
+    int rc =
+        wanted != NULL ? bt_config_load(wanted, g->argc, g->argv, err, sizeof err) : BT_E_NOMEM;
+    if (rc == 0 && (rc = bt_config_check_fleet(wanted, err, sizeof err)) < 0)
+        bt_config_fini(wanted);
+    if (rc < 0) {
+        free(wanted);
+        bt_log_error("gateway", "reload refused, everything stays as it was: %s",
+                     rc == BT_E_NOMEM ? bt_err_text(rc) : err);
+        return;
+    }
+    bt_gateway_policy_configure(g, wanted);
+}
+
+static void on_hup(uv_signal_t *handle, int number)
+{
+    bt_gateway_t *g = handle->data;
+    (void) number;
+    if (g->state == BT_GATEWAY_SERVING)
+        bt_gateway_reload(g);
+}
+
+/* ---- life ---- */
+
+int bt_gateway_signals_start(bt_gateway_t *g)
+{
+    static const int numbers[3] = {SIGTERM, SIGINT, SIGHUP};
+    for (unsigned i = 0; i < 3; i++) {
+        int rc = uv_signal_init(&g->control.uv, &g->signals[i]);
+        if (rc < 0)
+            return rc;
+        g->signals[i].data = g;
+        rc = uv_signal_start(&g->signals[i], numbers[i] == SIGHUP ? on_hup : on_end_signal,
+                             numbers[i]);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+void bt_gateway_signals_stop(bt_gateway_t *g)
+{
+    for (unsigned i = 0; i < 3; i++)
+        if (g->signals[i].data != NULL && !uv_is_closing((uv_handle_t *) &g->signals[i]))
+            uv_close((uv_handle_t *) &g->signals[i], NULL);
+}

@@ -1,0 +1,120 @@
+#include "gateway/transfer.h"
+
+#include "base/err.h"
+#include "base/log.h"
+#include "config/check.h"
+#include "transfer/registry_server.h"
+#include "transfer/transfer.h"
+
+#include <unistd.h>
+
+/* A port that is taken is found before a thread runs. */
+static int bind_port(const char *flag, const char *host, unsigned port, int *fd_p, unsigned *port_p,
+                     char *err, size_t err_size)
+{
+    int fd = bt_listener_bind(host, port, false, port_p);
+    if (fd < 0) {
+        bt_config_bind_error(flag, host, port, fd, err, err_size);
+        return BT_E_CONFIG;
+    }
+    *fd_p = fd;
+    return 0;
+}
+
+static int open_hub(bt_gateway_t *g, char *err, size_t err_size)
+{
+    const bt_config_t *c = g->config;
+    const bt_transfer_config_t config = {.token = c->transfer_token};
+    int rc = bind_port("transfer-port", c->transfer_host, c->transfer_port, &g->transfer_fd,
+                       &g->transfer_port, err, err_size);
+    if (rc == 0)
+        rc = bt_transfer_new(&g->transfer, &g->control, &config);
+    g->gate.transfer = g->transfer;
+    return rc;
+}
+
+int bt_gateway_transfer_open(bt_gateway_t *g, char *err, size_t err_size)
+{
+    const bt_config_t *c = g->config;
+    int rc = bt_config_has_transfer(c) ? open_hub(g, err, err_size) : 0;
+    if (rc == 0 && bt_config_has_registry(c))
+        rc = bind_port("registry-port", c->registry_host, c->registry_port, &g->registry_fd,
+                       &g->registry_port, err, err_size);
+    return rc;
+}
+
+/* Whoever is given the socket closes it. */
+static int hand_on(int *fd)
+{
+    int taken = *fd;
+    *fd = -1;
+    return taken;
+}
+
+int bt_gateway_transfer_start(bt_gateway_t *g)
+{
+    int rc = 0;
+    bt_gateway_transfer_publish(g, bt_registry_current(g->registry));
+    if (g->transfer != NULL)
+        rc = bt_transfer_listen(g->transfer, hand_on(&g->transfer_fd));
+    if (rc == 0 && g->registry_fd >= 0)
+        rc = bt_registry_server_new(&g->registry_server, &g->control, hand_on(&g->registry_fd),
+                                    NULL);
+    return rc;
+}
+
+void bt_gateway_transfer_publish(bt_gateway_t *g, bt_fleet_t *fleet)
+{
+    if (g->transfer != NULL)
+        bt_transfer_set_fleet(g->transfer, fleet);
+}
+
+void bt_gateway_transfer_log(const bt_gateway_t *g)
+{
+    const bt_config_t *c = g->config;
+    if (g->transfer != NULL)
+        bt_log_info("gateway", "transfer agents on %s:%u", c->transfer_host, g->transfer_port);
+    if (!bt_config_has_registry(c))
+        return;
+    bt_log_info("gateway", "SGLang's registry on %s:%u", c->registry_host, g->registry_port);
+    if (!bt_host_is_loopback(c->registry_host))
+        bt_log_warn("gateway",
+                    "everybody who reaches %s:%u may register prefill servers: its routes know no "
+                    "key",
+                    c->registry_host, g->registry_port);
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static void on_closed(void *user)
+{
+    bt_gateway_t *g = user;
+    void (*done)(void *user) = g->transfer_done;
+    if (--g->transfer_closing > 0 || done == NULL)
+        return;
+    g->transfer_done = NULL;
+    done(g);
+}
+
+void bt_gateway_transfer_close(bt_gateway_t *g, void (*done)(void *user))
+{
+    bt_transfer_t *hub = g->transfer;
+    bt_registry_server_t *server = g->registry_server;
+    close_fd(&g->transfer_fd);
+    close_fd(&g->registry_fd);
+    g->transfer = NULL;
+    g->registry_server = NULL;
+    g->gate.transfer = NULL;
+    g->transfer_done = done;
+    g->transfer_closing = 1U + (hub != NULL) + (server != NULL);
+    if (server != NULL)
+        bt_registry_server_close(server, on_closed, g);
+    if (hub != NULL)
+        bt_transfer_close(hub, on_closed, g);
+    on_closed(g); /* our own */
+}

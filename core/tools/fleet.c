@@ -1,0 +1,215 @@
+/* The words and flags of `baton fleet`. Flags may stand anywhere. */
+#include "tools/fleet.h"
+
+#include "config/suggest.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ADMIN_URL "http://127.0.0.1:29000"
+#define TIMEOUT_MS 10000
+
+void bt_fleet_tool_help(bt_text_t *out)
+{
+    bt_text_puts(
+        out,
+        "usage: baton fleet COMMAND [flags]\n\n"
+        "Asks a running fleet by the admin listener of one of its gateways (--redis-url makes "
+        "gateways a fleet).\n\n"
+        "  status                    replicas, the store, and which set of policies each serves\n"
+        "  policy list               what the set holds, and the sets before it\n"
+        "  policy push FILE...       these texts on every replica, or, if one refuses, on none; "
+        "FILE's name is the policy's\n"
+        "      [--rules FILE] [--replace]  with rules; --replace: and nothing else\n"
+        "  policy withdraw NAME...|--all   each replica's own files count again\n"
+        "  policy rollback [SET]     the set before, or that one\n"
+        "  policy pin|unpin [--replica NAME]   this replica stays with what it serves / follows "
+        "again\n"
+        "  rules push FILE           the rules file of every replica\n"
+        "  rules withdraw\n"
+        "  workers list              workers as this gateway sees them\n"
+        "  workers add URL [key=value...]   role=, pool=, connector=, ...: as in POST /workers; "
+        "all replicas follow\n"
+        "  workers remove NAME|URL   its running requests finish\n"
+        "  workers drain|undrain NAME|URL   no new requests to it, from any replica, also one "
+        "that joins later\n"
+        "  room NUMBER               whose a room is that an engine names (bootstrap_room=...), "
+        "whichever gateway is asked\n"
+        "\n"
+        "  --admin URL               a gateway's admin listener (" ADMIN_URL ")\n"
+        "  --admin-api-key KEY       its key; or BATON_ADMIN_API_KEY in the environment, which "
+        "others cannot read in ps\n"
+        "  --timeout SECS            of one call (10); a push may take 40\n"
+        "  --json                    what the gateway says, for machines\n"
+        "\n"
+        "Exit status: 0 done, 1 not done (the reason is on stderr), or status found something "
+        "wrong, 2 a wrong command line.\n"
+        "\n"
+        "Examples\n"
+        "  baton fleet status\n"
+        "  baton policy check mine.lua && baton fleet policy push mine.lua   # two-phase: all "
+        "replicas, or none\n"
+        "  baton fleet policy pin --replica b && baton fleet policy push mine.lua   # b stays as "
+        "it is, to compare\n"
+        "  baton fleet policy rollback\n"
+        "  baton fleet workers add http://10.0.0.7:8000 role=decode\n"
+        "  baton fleet room 4611686018427387904\n"
+        "  baton fleet --admin http://10.0.0.2:29000 --json status | jq .policies.committed\n");
+}
+
+static int help(void)
+{
+    bt_text_t text;
+
+    bt_text_init(&text);
+    bt_fleet_tool_help(&text);
+    fwrite(text.data, 1, text.len, stdout);
+    bt_text_fini(&text);
+    return fleet_flushed();
+}
+
+/* ---- flags ---- */
+
+static const struct flag {
+    const char *name;
+    bool has_value;
+} flags[] = {{"--admin", true},   {"--admin-api-key", true}, {"--timeout", true},
+             {"--replica", true}, {"--rules", true},         {"--json", false},
+             {"--all", false},    {"--replace", false}};
+#define FLAG_COUNT (sizeof flags / sizeof flags[0])
+
+static int unknown_flag(const char *word)
+{
+    bt_suggest_t s;
+
+    bt_suggest_init(&s, bt_str(word));
+    for (size_t i = 0; i < FLAG_COUNT; i++)
+        bt_suggest_offer(&s, flags[i].name);
+    if (bt_suggest_best(&s) != NULL)
+        return fleet_refuse("%.100s: unknown flag, did you mean %s?", word, bt_suggest_best(&s));
+    return fleet_refuse("%.100s: unknown flag; baton fleet --help lists them", word);
+}
+
+static int take_timeout(fleet_tool_t *t, const char *value)
+{
+    char *end;
+    const double seconds = strtod(value, &end);
+
+    if (end == value || *end != '\0' || !(seconds >= 0.1 && seconds <= 3600))
+        return fleet_refuse("--timeout %.100s: seconds are needed, 0.1 to 3600", value);
+    t->timeout_ms = (uint64_t) (seconds * 1000);
+    return 0;
+}
+
+static int take_flag(fleet_tool_t *t, unsigned i, const char *value)
+{
+    switch (i) {
+    case 0:
+        t->admin = value;
+        return 0;
+    case 1:
+        t->key = value;
+        return 0;
+    case 2:
+        return take_timeout(t, value);
+    case 3:
+        t->replica = value;
+        return 0;
+    case 4:
+        t->rules = value;
+        return 0;
+    case 5:
+        t->is_json = true;
+        return 0;
+    case 6:
+        t->is_all = true;
+        return 0;
+    default:
+        t->is_replace = true;
+        return 0;
+    }
+}
+
+static int take_words(fleet_tool_t *t, int argc, const char *const *argv)
+{
+    for (int at = 0; at < argc; at++) {
+        const char *word = argv[at];
+        unsigned i = 0;
+        int status;
+        if (word[0] != '-') {
+            if (t->count == FLEET_WORDS_MAX)
+                return fleet_refuse("too many words");
+            t->words[t->count++] = word;
+            continue;
+        }
+        while (i < FLAG_COUNT && strcmp(flags[i].name, word) != 0)
+            i++;
+        if (i == FLAG_COUNT)
+            return unknown_flag(word);
+        if (flags[i].has_value && at + 1 == argc)
+            return fleet_refuse("%s needs a value", word);
+        status = take_flag(t, i, flags[i].has_value ? argv[++at] : NULL);
+        if (status != 0)
+            return status;
+    }
+    return 0;
+}
+
+/* A key with a line break in it would become another header. */
+static bool is_header_value(const char *text)
+{
+    for (const unsigned char *p = (const unsigned char *) text; *p != '\0'; p++)
+        if (*p < 0x20 || *p == 0x7f)
+            return false;
+    return true;
+}
+
+/* ---- the words ---- */
+
+static const struct command {
+    const char *word;
+    int (*run)(const fleet_tool_t *t);
+} commands[] = {{"status", fleet_status},
+                {"policy", fleet_policy},
+                {"rules", fleet_rules},
+                {"workers", fleet_workers},
+                {"room", fleet_room}};
+#define COMMAND_COUNT (sizeof commands / sizeof commands[0])
+
+static int unknown_command(const char *word)
+{
+    bt_suggest_t s;
+
+    bt_suggest_init(&s, bt_str(word));
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        bt_suggest_offer(&s, commands[i].word);
+    if (bt_suggest_best(&s) != NULL)
+        return fleet_refuse("%.100s: unknown command, did you mean %s?", word, bt_suggest_best(&s));
+    return fleet_refuse("%.100s: unknown command; baton fleet --help lists them", word);
+}
+
+int bt_fleet_tool(int argc, const char *const *argv)
+{
+    static fleet_tool_t t; /* too large for a stack that somebody made small */
+    int status;
+
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return help();
+    t = (fleet_tool_t){
+        .admin = ADMIN_URL, .key = getenv("BATON_ADMIN_API_KEY"), .timeout_ms = TIMEOUT_MS};
+    status = take_words(&t, argc, argv);
+    if (status != 0)
+        return status;
+    if (t.key != NULL && !is_header_value(t.key))
+        return fleet_refuse("the admin key holds a control character");
+    if (t.count == 0)
+        return fleet_refuse("no command; try baton fleet --help");
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (strcmp(t.words[0], commands[i].word) == 0) {
+            t.count--;
+            memmove(t.words, t.words + 1, t.count * sizeof t.words[0]);
+            return commands[i].run(&t);
+        }
+    return unknown_command(t.words[0]);
+}

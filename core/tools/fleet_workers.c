@@ -1,0 +1,137 @@
+/* Workers. What one gateway is told, the others follow by themselves. */
+#include "tools/fleet.h"
+
+#include "base/err.h"
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- list ---- */
+
+static void print_workers(bt_str_t told)
+{
+    static const char *const members[] = {"name", "url", "pool", "role", "health"};
+    char text[512];
+    bt_json_cursor_t c;
+    bt_json_item_t item;
+    bt_text_t table;
+
+    bt_text_init(&table);
+    bt_text_puts(&table, "WORKER\tURL\tPOOL\tROLE\tHEALTH\tREQUESTS\tNOTE\n");
+    if (bt_json_array(&c, fleet_get_raw(told, "workers")) == 0)
+        while (bt_json_next(&c, &item) > 0) {
+            for (unsigned i = 0; i < sizeof members / sizeof members[0]; i++) {
+                fleet_get(item.value, members[i], text, sizeof text);
+                fleet_cell(&table, text, false);
+            }
+            fleet_cell_number(&table, fleet_get_number(item.value, "requests"), false);
+            if (fleet_get_bool(item.value, "draining"))
+                snprintf(text, sizeof text, "draining");
+            else
+                fleet_get(item.value, "why_not", text, sizeof text);
+            fleet_cell(&table, text, true);
+        }
+    fleet_print_table(&table);
+    bt_text_fini(&table);
+}
+
+/* ---- add ---- */
+
+static bool is_literal(const char *value)
+{
+    int64_t number;
+
+    return bt_json_i64(bt_str(value), &number) == 0 || strcmp(value, "true") == 0 ||
+           strcmp(value, "false") == 0;
+}
+
+/* key=value; a whole number, true and false as they are, all else as text. */
+static int put_member(bt_text_t *body, const char *word)
+{
+    const char *is = strchr(word, '=');
+
+    if (is == NULL || is == word)
+        return fleet_refuse("workers add: %.100s: key=value is needed, for example role=decode",
+                            word);
+    bt_text_puts(body, ",");
+    bt_text_json_str(body, (bt_str_t){word, (size_t) (is - word)});
+    bt_text_puts(body, ":");
+    if (is_literal(is + 1))
+        bt_text_puts(body, is + 1);
+    else
+        bt_text_json_str(body, bt_str(is + 1));
+    return 0;
+}
+
+static int add(const fleet_tool_t *t)
+{
+    fleet_reply_t reply;
+    char name[256];
+    bt_text_t body;
+    int status = 0;
+
+    if (t->count < 2)
+        return fleet_refuse("workers add: which url? baton fleet workers add URL [key=value...]");
+    bt_text_init(&body);
+    bt_text_puts(&body, "{\"url\":");
+    bt_text_json_str(&body, bt_str(t->words[1]));
+    for (unsigned i = 2; i < t->count && status == 0; i++)
+        status = put_member(&body, t->words[i]);
+    bt_text_puts(&body, "}");
+    if (status == 0) {
+        status = fleet_ask(t, BT_POST, "/admin/workers", bt_text_str(&body), t->timeout_ms, &reply);
+        if (status == 0 && t->is_json) {
+            fleet_print_json(&reply);
+        } else if (status == 0) {
+            fleet_get(bt_text_str(&reply.body), "name", name, sizeof name);
+            printf("%s is added; the other replicas follow\n", name);
+        }
+        fleet_reply_fini(&reply);
+    }
+    bt_text_fini(&body);
+    return status == 0 ? fleet_flushed() : status;
+}
+
+/* ---- remove, drain, undrain ---- */
+
+/* Of one worker; said: what it does then. */
+static int order(const fleet_tool_t *t, enum bt_method method, const char *tail, const char *said)
+{
+    fleet_reply_t reply;
+    bt_text_t path;
+    int status;
+
+    if (t->count != 2)
+        return fleet_refuse("workers %s: one name or url (baton fleet workers list)", t->words[0]);
+    bt_text_init(&path);
+    bt_text_puts(&path, "/admin/workers/");
+    fleet_path_put(&path, t->words[1]);
+    bt_text_puts(&path, tail);
+    status = fleet_ask(t, method, path.data, BT_STR(""), t->timeout_ms, &reply);
+    if (status == 0 && t->is_json)
+        fleet_print_json(&reply);
+    else if (status == 0)
+        printf("%s %s, the other replicas follow\n", t->words[1], said);
+    fleet_reply_fini(&reply);
+    bt_text_fini(&path);
+    return status == 0 ? fleet_flushed() : status;
+}
+
+int fleet_workers(const fleet_tool_t *t)
+{
+    const char *word = t->count > 0 ? t->words[0] : "";
+
+    if (strcmp(word, "list") == 0)
+        return fleet_list(t, "workers list", "/admin/workers", print_workers);
+    if (strcmp(word, "add") == 0)
+        return add(t);
+    if (strcmp(word, "remove") == 0)
+        return order(t, BT_DELETE, "", "is removed; its running requests finish");
+    if (strcmp(word, "drain") == 0)
+        return order(t, BT_POST, "/drain", "gets no new requests");
+    if (strcmp(word, "undrain") == 0)
+        return order(t, BT_POST, "/undrain", "takes requests again");
+    return fleet_refuse("workers %.100s: list, add, remove, drain or undrain is needed", word);
+}

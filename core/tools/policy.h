@@ -1,0 +1,23 @@
+/* policy.h - `baton policy ...`: what an author of policies uses before a policy meets traffic.
+ *
+ * Owner: main; one command a process.
+ * Life:  the command's.
+ * Flow:  a word -> new, check, test, bench, params or list, over the gateway's own loader, sandbox and kernels.
+ * Cost:  not measured; no gateway runs.
+ */
+#ifndef BT_TOOLS_POLICY_H
+#define BT_TOOLS_POLICY_H
+
+#include "base/text.h"
+
+/* argv begins after "policy". Exit status: 0, 1 could not write or a spec failed, 2 a wrong command line or policy. */
+int bt_policy_tool(int argc, const char *const *argv);
+void bt_policy_tool_help(bt_text_t *out);
+/* The words that the others share: "baton: why" on stderr; 2. */
+int bt_policy_tool_refuse(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- between the files ---- */
+int bt_policy_tool_new(int argc, const char *const *argv);   /* tools/policy_new.c */
+int bt_policy_tool_bench(int argc, const char *const *argv); /* tools/policy_bench.c */
+
+#endif

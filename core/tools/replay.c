@@ -1,0 +1,342 @@
+/* How it works: files are read a line at a time into one buffer; a record becomes a request and a view (replay_record.c), the
+ * policy plans, and what it chose is compared with what was chosen then, or with what another policy chooses now.
+ *
+ * Chance is made anew before every plan, from the seed and the record's number: a policy that draws lots draws the same ones in
+ * every run, whatever another policy has drawn beside it. The one that is compared against is loaded as a shadow, so that the
+ * two do not share counters. */
+#include "tools/replay.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/rand.h"
+#include "script/policy_run.h"
+#include "script/policy_source.h"
+#include "tools/policy.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ERR_BYTES 1024
+#define SCORES_MAX 1024
+#define BUFFER_BYTES (2 * BT_REPLAY_LINE_MAX)
+#define PROGRESS_MS 2000
+#define PROGRESS_LINES 1024
+
+/* A policy that plans, and what it gave as scores last. */
+struct planner {
+    bt_policy_t *policy;
+    char label[256];
+    bt_policy_trace_t trace;
+    struct bt_policy_score scores[SCORES_MAX];
+    bool has_vars;
+};
+
+struct replay {
+    const bt_replay_options_t *options;
+    struct planner new, old; /* old.policy NULL = the recorded choice */
+    bt_replay_fleet_t *fleet;
+    bt_replay_report_t report;
+    bt_replay_tally_t *tally;
+    uint64_t planned;
+    uint64_t start_ms, progress_ms;
+    bool has_progress;
+};
+
+/* One file, and the part of it that is not used up. */
+struct reader {
+    const char *name;
+    int fd;
+    char *buffer;
+    size_t at, len;
+    uint64_t line;
+    bool is_skipping; /* the rest of a line that is too long */
+    bool has_failed;
+};
+
+/* ---- planning ---- */
+
+static int load(struct planner *p, const char *name, const bt_value_t *params, bool is_shadow)
+{
+    char err[ERR_BYTES] = "";
+    bt_policy_source_t *source;
+    bt_policy_spec_t spec = {.params = params, .is_shadow = is_shadow};
+    int rc = bt_policy_source_open(&source, name, NULL, err, sizeof err);
+
+    if (rc == 0) {
+        spec.path = source->path;
+        spec.text = (bt_str_t){source->text, source->size};
+        rc = bt_policy_make(&p->policy, &spec, err, sizeof err);
+        bt_policy_source_unref(source);
+    }
+    if (rc < 0) {
+        fprintf(stderr, "%s\n", err);
+        return rc;
+    }
+    snprintf(p->label, sizeof p->label, "%s@%s", bt_policy_name(p->policy),
+             bt_policy_version(p->policy));
+    p->has_vars = bt_policy_has_entry(p->policy);
+    return 0;
+}
+
+static bool find_score(const struct planner *p, const bt_worker_t *w, double *score_p)
+{
+    for (unsigned i = p->trace.count; w != NULL && i > 0; i--)
+        if (p->scores[i - 1].worker == w->id) {
+            *score_p = p->scores[i - 1].score;
+            return true;
+        }
+    return false;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t) now.tv_sec * 1000000000u + (uint64_t) now.tv_nsec;
+}
+
+static uint64_t plan(struct planner *p, bt_replay_record_t *r, uint64_t seed,
+                     bt_replay_side_t *side)
+{
+    bt_policy_vars_t vars = {0};
+    bt_choice_t choice = {0};
+    uint64_t start_ns;
+    int rc;
+
+    bt_rand_seed(seed);
+    p->trace = (bt_policy_trace_t){.scores = p->scores, .cap = SCORES_MAX};
+    r->req.trace = &p->trace;
+    r->req.vars = p->has_vars ? &vars : NULL;
+    start_ns = now_ns();
+    rc = bt_policy_plan(p->policy, BT_POLICY_BOTH, &r->req, &r->view, &choice);
+    const uint64_t ns = now_ns() - start_ns;
+    bt_policy_vars_drop(&vars);
+    *side = (bt_replay_side_t){0};
+    if (rc < 0 || choice.first.decode == NULL) {
+        side->error = rc < 0 ? bt_policy_error(p->policy) : "nobody was chosen";
+        return ns;
+    }
+    if (choice.first.prefill != NULL)
+        side->prefill = bt_str(choice.first.prefill->name);
+    side->decode = bt_str(choice.first.decode->name);
+    side->has_prefill_score = find_score(p, choice.first.prefill, &side->prefill_score);
+    side->has_decode_score = find_score(p, choice.first.decode, &side->decode_score);
+    return ns;
+}
+
+static void recorded(const struct replay *p, const bt_replay_record_t *r, bt_replay_side_t *side)
+{
+    *side = (bt_replay_side_t){.prefill = r->prefill, .decode = r->decode};
+    side->has_prefill_score = bt_replay_score(p->fleet, r->prefill, &side->prefill_score);
+    side->has_decode_score = bt_replay_score(p->fleet, r->decode, &side->decode_score);
+}
+
+static void replay_line(struct replay *p, const struct reader *in, bt_str_t line)
+{
+    char err[ERR_BYTES] = "";
+    bt_replay_record_t r;
+    bt_replay_side_t old, new;
+    int rc = bt_replay_read(p->fleet, line, &r, err, sizeof err);
+
+    if (rc < 0) {
+        bt_replay_malformed(p->tally, in->name, in->line, rc == BT_E_INVAL ? err : bt_err_text(rc));
+        return;
+    }
+    if (!r.has_candidates) {
+        bt_replay_skip(p->tally);
+        return;
+    }
+    const uint64_t seed = p->options->seed ^ (p->planned++ * UINT64_C(0x9e3779b97f4a7c15));
+    if (p->old.policy != NULL)
+        (void) plan(&p->old, &r, seed, &old);
+    else
+        recorded(p, &r, &old);
+    bt_replay_time(p->tally, plan(&p->new, &r, seed, &new));
+    (void) bt_replay_compare(p->tally, &r, &old, &new);
+}
+
+/* ---- files ---- */
+
+static void show_progress(struct replay *p, const struct reader *in)
+{
+    const uint64_t now_ms = bt_clock_ms();
+
+    if (!p->has_progress || now_ms - p->progress_ms < PROGRESS_MS)
+        return;
+    p->progress_ms = now_ms;
+    fprintf(stderr, "\r%s:%llu, %.0f records a second ", in->name, (unsigned long long) in->line,
+            (double) bt_replay_total(p->tally) * 1000.0 / (double) (now_ms - p->start_ms));
+}
+
+/* More bytes behind those that wait. False: there are none. */
+static bool fill(struct reader *in)
+{
+    ssize_t n;
+
+    memmove(in->buffer, in->buffer + in->at, in->len - in->at);
+    in->len -= in->at;
+    in->at = 0;
+    do
+        n = read(in->fd, in->buffer + in->len, BUFFER_BYTES - in->len);
+    while (n < 0 && errno == EINTR);
+    in->has_failed = n < 0;
+    in->len += n > 0 ? (size_t) n : 0;
+    return n > 0;
+}
+
+static void use_line(struct replay *p, struct reader *in, bt_str_t line)
+{
+    if (++in->line % PROGRESS_LINES == 0)
+        show_progress(p, in);
+    line = bt_str_trim(line);
+    if (in->is_skipping)
+        in->is_skipping = false;
+    else if (line.n > BT_REPLAY_LINE_MAX)
+        bt_replay_malformed(p->tally, in->name, in->line, "the line is longer than 1 MiB");
+    else if (line.n > 0)
+        replay_line(p, in, line);
+}
+
+/* A line that does not end is told once and its rest thrown away. */
+static void drop_long(struct replay *p, struct reader *in)
+{
+    if (!in->is_skipping)
+        bt_replay_malformed(p->tally, in->name, in->line + 1, "the line is longer than 1 MiB");
+    in->is_skipping = true;
+    in->at = in->len;
+}
+
+static int read_lines(struct replay *p, struct reader *in)
+{
+    do {
+        const char *end;
+        while ((end = memchr(in->buffer + in->at, '\n', in->len - in->at)) != NULL) {
+            const char *begin = in->buffer + in->at;
+            in->at = (size_t) (end - in->buffer) + 1;
+            use_line(p, in, (bt_str_t){begin, (size_t) (end - begin)});
+        }
+        if (in->len - in->at > BT_REPLAY_LINE_MAX)
+            drop_long(p, in);
+    } while (fill(in));
+    if (in->has_failed)
+        return bt_policy_tool_refuse("%s: %s", in->name, strerror(errno));
+    if (in->len > in->at)
+        use_line(p, in, (bt_str_t){in->buffer + in->at, in->len - in->at});
+    return 0;
+}
+
+static int replay_file(struct replay *p, const char *name, char *buffer)
+{
+    const bool is_stdin = strcmp(name, "-") == 0;
+    struct reader in = {.name = is_stdin ? "stdin" : name, .buffer = buffer};
+    int status;
+
+    in.fd = is_stdin ? STDIN_FILENO : open(name, O_RDONLY | O_CLOEXEC);
+    if (in.fd < 0)
+        return bt_policy_tool_refuse("%s: %s", name, strerror(errno));
+    status = read_lines(p, &in);
+    if (!is_stdin)
+        close(in.fd);
+    return status;
+}
+
+/* ---- the command ---- */
+
+static int open_policies(struct replay *p)
+{
+    bt_value_t *params = NULL;
+    int rc = bt_replay_params(p->options, &params);
+
+    if (rc < 0)
+        return bt_policy_tool_refuse("%s", bt_err_text(rc));
+    rc = load(&p->new, p->options->policy, params->count > 0 ? params : NULL, false);
+    bt_value_free(params);
+    if (rc == 0 && p->options->against != NULL)
+        rc = load(&p->old, p->options->against, NULL, true);
+    return rc < 0 ? 2 : 0;
+}
+
+static int end(struct replay *p)
+{
+    const uint64_t differing = bt_replay_count(p->tally, BT_REPLAY_DIFFERENT) +
+                               bt_replay_count(p->tally, BT_REPLAY_FAILED);
+    const bool is_empty = differing + bt_replay_count(p->tally, BT_REPLAY_SAME) == 0;
+
+    if (p->has_progress && p->progress_ms > p->start_ms)
+        fputs("\r\033[K", stderr);
+    bt_replay_print(p->tally, (double) (bt_clock_ms() - p->start_ms) / 1e3);
+    if (fflush(stdout) != 0)
+        return 1;
+    if (is_empty)
+        fputs("baton: nothing was compared: no record has both candidates and a policy's choice\n",
+              stderr);
+    return p->options->fail_on_difference && (differing > 0 || is_empty) ? 1 : 0;
+}
+
+static int run(struct replay *p)
+{
+    char *buffer = malloc(BUFFER_BYTES);
+    int status = open_policies(p);
+
+    if (status == 0) {
+        p->report =
+            (bt_replay_report_t){.old_name = p->old.policy != NULL ? p->old.label : "recorded",
+                                 .new_name = p->new.label,
+                                 .is_against = p->old.policy != NULL,
+                                 .json = p->options->json,
+                                 .show = p->options->show};
+        p->tally = bt_replay_tally_new(&p->report);
+        p->fleet = bt_replay_fleet_new();
+        if (buffer == NULL || p->tally == NULL || p->fleet == NULL)
+            status = bt_policy_tool_refuse("%s", bt_err_text(BT_E_NOMEM));
+    }
+    p->start_ms = p->progress_ms = bt_clock_ms();
+    for (unsigned i = 0; status == 0 && i < p->options->file_count; i++)
+        status = replay_file(p, p->options->files[i], buffer);
+    if (status == 0)
+        status = end(p);
+    bt_policy_free(p->new.policy);
+    bt_policy_free(p->old.policy);
+    bt_replay_fleet_free(p->fleet);
+    bt_replay_tally_free(p->tally);
+    free(buffer);
+    return status;
+}
+
+static int print_help(void)
+{
+    bt_text_t text;
+
+    bt_text_init(&text);
+    bt_replay_help(&text);
+    fwrite(text.data, 1, text.len, stdout);
+    bt_text_fini(&text);
+    return fflush(stdout) == 0 ? 0 : 1;
+}
+
+int bt_replay(int argc, const char *const *argv)
+{
+    bt_replay_options_t options;
+    struct replay *p;
+    int status;
+
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return print_help();
+    status = bt_replay_options(&options, argc, argv);
+    if (status != 0)
+        return status;
+    p = calloc(1, sizeof *p);
+    if (p == NULL)
+        return bt_policy_tool_refuse("%s", bt_err_text(BT_E_NOMEM));
+    p->options = &options;
+    p->has_progress = isatty(STDERR_FILENO) != 0 && !options.json;
+    status = run(p);
+    free(p);
+    return status;
+}
