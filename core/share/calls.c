@@ -12,11 +12,9 @@
 
 int bt_share_call(bt_share_t *share, const char *name, bt_str_t argument)
 {
-    char why[8];
-
     if (argument.n > BT_SHARE_CALL_MAX)
         return BT_E_LIMIT;
-    if (share->is_closing || bt_store_health(share->store, why, sizeof(why)) != BT_STORE_UP)
+    if (share->is_closing || !bt_store_client_is_up(share->client))
         return BT_E_STORE_AWAY;
     share->out.len = 0;
     bt_text_puts(&share->out, name);

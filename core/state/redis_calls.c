@@ -135,6 +135,8 @@ static void on_reply(bt_redis_call_t *base, const redisReply *reply)
 
 static const char *reason_of(const bt_redis_client_t *client)
 {
+    if (client->base.is_suspect)
+        return BT_REDIS_LATE;
     return client->base.why[0] != '\0' ? client->base.why : NULL;
 }
 

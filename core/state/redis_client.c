@@ -1,15 +1,20 @@
 /* redis_client.c - the life of a loop's client: dial, be up, be refused, lose, dial again.
  *
  *      dial -> up -> probe answered OK ------> UP
- *                 -> an op or probe is late -> AWAY: a probe at once, then one a second until one is answered in time
+ *                 -> an op is late ---------> suspect: a probe at once. Answered in time: as before. Late, too:
+ *                 -> a probe is late -------> AWAY: probes, 100 ms to 1 s apart, until one is answered in time
  *                 -> probe or an op refused -> DEGRADED: a probe a second until one is answered OK and no op was refused since the one before
  *           -> no connection ---------------> AWAY (or DEGRADED, when it did answer: a wrong password), back-off, dial
  *
  * The probe is a script that writes: it sees a replica, a full server, missing rights and a loading server by what they answer, at once and also when nobody
  * asks anything. Until a new connection's first probe is answered, and from the first op on whose answer is late, all ops fail at once: a server that is stopped still
  * takes connections, and one that is slow would keep every caller waiting for its whole deadline. Only probes go on then, and one that is answered in time ends it.
+ * To be suspect is no matter of health: a server that stands still now and then for little more than a deadline costs the ops of that moment, and no line.
+ * Late is what has been with the server for the whole deadline. An op whose time passed while its command still lay here fails all the same, but says nothing of
+ * the server: if it is not answered op_ms after it was sent, that is found out then (op_late).
  * A server that says READONLY has been demoted: with Sentinel the master is asked for anew at once, without it the name is after five probes.
- * The back-off begins again only after a connection that has held for a while, so a server that accepts and drops is not dialled ten times a second.
+ * The back-offs begin again only after a connection, or a server in time, that has held for a while: one that accepts and drops is not dialled ten times a second,
+ * and one whose answers come about as late as the deadline is not up and away ten times a second.
  */
 #include "state/redis_client.h"
 
@@ -38,22 +43,29 @@ static bool is_sentinel(const bt_redis_client_t *client)
 }
 
 /* ---- dialling ---- */
-static uint64_t backoff_ms(const bt_redis_client_t *client)
+static uint64_t spread_ms(unsigned times, uint64_t most)
 {
-    uint64_t most = is_sentinel(client) ? BACKOFF_SENTINEL_MAX_MS : BACKOFF_MAX_MS;
-    uint64_t ms = BACKOFF_FIRST_MS << (client->failures < 6 ? client->failures : 6);
+    uint64_t ms = BACKOFF_FIRST_MS << (times < 6 ? times : 6);
 
     if (ms > most)
         ms = most;
     return ms / 2 + bt_rand_below(ms + 1); /* half to one and a half: loops and gateways spread */
 }
 
+static uint64_t backoff_ms(const bt_redis_client_t *client)
+{
+    return spread_ms(client->failures,
+                     is_sentinel(client) ? BACKOFF_SENTINEL_MAX_MS : BACKOFF_MAX_MS);
+}
+
 static void stop_probing(bt_redis_client_t *client)
 {
     bt_timer_stop(&client->probe_again);
     bt_timer_stop(&client->probe_late);
+    bt_timer_stop(&client->op_late);
     client->is_heard = client->is_probing = client->has_erred = false;
-    client->refusals = 0;
+    client->base.is_suspect = false;
+    client->refusals = client->lates = 0;
 }
 
 void bt_redis_client_lost(bt_redis_client_t *client, bool is_answer, const char *why)
@@ -172,8 +184,11 @@ void bt_redis_client_refused(bt_redis_client_t *client, bool is_readonly, const 
 static void set_late(bt_redis_client_t *client)
 {
     char line[64];
+    bool was_well = client->is_heard || client->base.is_suspect;
 
-    client->is_heard = false;
+    if (was_well && bt_clock_ms() - client->heard_ms >= STEADY_MS)
+        client->lates = 0;
+    client->is_heard = client->base.is_suspect = false;
     snprintf(line, sizeof(line), "no answer in %u ms", client->base.store->op_ms);
     bt_store_client_health(&client->base, BT_STORE_AWAY, line);
 }
@@ -186,7 +201,7 @@ static void settle_all(bt_store_client_t *base)
     bt_list_each (&base->under_way, it, tmp) {
         bt_store_op_t *op = bt_container_of(it, bt_store_op_t, link);
         bt_redis_forget(base, op);
-        bt_store_settle_error(op, BT_E_STORE_AWAY, "the shared store does not answer in time");
+        bt_store_settle_error(op, BT_E_STORE_AWAY, BT_REDIS_LATE);
     }
 }
 
@@ -196,31 +211,62 @@ void bt_redis_client_late(bt_store_client_t *base)
 
     if (!client->is_up || !client->is_heard)
         return;
-    set_late(client);
+    uint64_t waited_ms = bt_redis_conn_waited_us(client->conn) / 1000;
+    if (waited_ms < base->store->op_ms) { /* the rest was spent in this loop */
+        if (!bt_timer_active(&client->op_late))
+            bt_timer_start(&client->op_late, base->store->op_ms - waited_ms);
+        return;
+    }
+    client->is_heard = false;
+    base->is_suspect = true;
     settle_all(base);
     if (client->is_probing)
         return; /* that one decides */
-    /* One that is late now and then is asked at once, one that is on the brink is not. */
-    bt_timer_start(&client->probe_again,
-                   bt_clock_ms() - client->heard_ms < STEADY_MS ? PROBE_AGAIN_MS : 0);
+    bt_timer_stop(&client->probe_again);
+    probe(client);
+}
+
+static void on_op_late(bt_timer_t *timer)
+{
+    bt_redis_client_t *client = bt_container_of(timer, bt_redis_client_t, op_late);
+
+    if (!client->is_up)
+        return;
+    bt_redis_conn_look(client->conn);
+    if (client->is_up && bt_redis_conn_waited_us(client->conn) / 1000 >= client->base.store->op_ms)
+        bt_redis_client_late(&client->base);
 }
 
 static void on_probe_late(bt_timer_t *timer)
 {
     bt_redis_client_t *client = bt_container_of(timer, bt_redis_client_t, probe_late);
+    const uint64_t op_ms = client->base.store->op_ms;
 
     bt_redis_conn_look(client->conn); /* this loop may be the late one */
     if (!client->is_up || !client->is_probing || bt_timer_active(timer))
         return;
+    uint64_t waited_ms = bt_redis_conn_waited_us(client->conn) / 1000;
+    if (waited_ms < op_ms) { /* it has left late */
+        bt_timer_start(timer, op_ms - waited_ms);
+        return;
+    }
     client->is_probe_late = true;
     set_late(client);
 }
 
+/* The last was late: 100 ms to a second, somewhat more or less, so that a server whose stalls come regularly is not met in each. */
+static void probe_late_again(bt_redis_client_t *client)
+{
+    bt_timer_start(&client->probe_again, spread_ms(client->lates, PROBE_AGAIN_MS));
+    client->lates++;
+}
+
 static void note_heard(bt_redis_client_t *client)
 {
-    if (!client->is_heard)
+    if (!client->is_heard && !client->base.is_suspect)
         client->heard_ms = bt_clock_ms();
     client->is_heard = true;
+    client->base.is_suspect = false;
 }
 
 static void on_probed(bt_redis_call_t *call, const redisReply *reply)
@@ -232,7 +278,7 @@ static void on_probed(bt_redis_call_t *call, const redisReply *reply)
     if (reply == NULL || !client->is_up)
         return;
     if (client->is_probe_late) {
-        bt_timer_start(&client->probe_again, PROBE_AGAIN_MS);
+        probe_late_again(client);
         return;
     }
     note_heard(client);
@@ -308,6 +354,7 @@ static void client_start(bt_store_client_t *base)
     bt_timer_init(base->loop, &client->again, on_again);
     bt_timer_init(base->loop, &client->probe_again, on_probe_again);
     bt_timer_init(base->loop, &client->probe_late, on_probe_late);
+    bt_timer_init(base->loop, &client->op_late, on_op_late);
     /* Loops do not all begin with the same Sentinel. */
     if (is_sentinel(client))
         client->sentinel = (unsigned) bt_rand_below(base->store->where.host_count);

@@ -2,7 +2,7 @@
  *
  * Owner: its loop.
  * Life:  make -> dial, lose, dial again ... -> stop -> gone when the last connection is freed.
- * Flow:  (Sentinel ->) dial -> up: probe says UP or DEGRADED -> lost: calls settle as away, back-off, dial.
+ * Flow:  (Sentinel ->) dial -> up: probe says UP or DEGRADED, an op or probe that is late AWAY -> lost: calls settle as away, back-off, dial.
  * Cost:  a call, with the bytes of its command, comes from a free list.
  */
 #ifndef BT_STATE_REDIS_CLIENT_H
@@ -12,6 +12,8 @@
 #include "state/redis_ops.h"
 
 typedef struct bt_redis_client bt_redis_client_t;
+
+#define BT_REDIS_LATE "the shared store does not answer in time"
 
 /* An op's command. It outlives an op that was cancelled or is late: the reply still comes. */
 typedef struct bt_redis_op {
@@ -30,7 +32,7 @@ struct bt_redis_client {
     bool is_up;             /* conn takes commands */
     bool is_answering;      /* the last that was heard of it was an error, not silence */
     bool is_heard; /* conn has answered a probe in time, and nothing was late since: ops are sent */
-    uint64_t heard_ms; /* since when */
+    uint64_t heard_ms; /* since when it is not away */
     unsigned conns;    /* not yet freed */
     unsigned failures; /* in a row: the back-off's exponent */
     unsigned refusals; /* probes in a row that were told READONLY */
@@ -42,6 +44,8 @@ struct bt_redis_client {
     bt_timer_t probe_again;
     bt_redis_call_t probe, question; /* of the store; of a Sentinel */
     bt_timer_t probe_late;           /* its deadline */
+    bt_timer_t op_late; /* an op's time is over, but its command has not been out for so long */
+    unsigned lates;     /* probes that were late, lately: their back-off's exponent */
     bool is_probing, is_probe_late;
     bool has_erred; /* an op was refused since the last probe was sent */
     bt_text_t out;  /* where a command is put together */
@@ -63,7 +67,7 @@ void bt_redis_client_lost(bt_redis_client_t *client, bool is_answer, const char 
 void bt_redis_client_freed(void *client);
 /* The server refuses what it should do: DEGRADED, and a probe once a second. */
 void bt_redis_client_refused(bt_redis_client_t *client, bool is_readonly, const char *why);
-/* An op was not answered in time: AWAY, those under way are given up, nothing is sent but probes until one is answered in time. */
+/* An op was not answered in time. If that is the server's doing: suspect, those under way are given up, nothing is sent but a probe, at once. */
 void bt_redis_client_late(bt_store_client_t *base);
 
 /* redis_sentinel.c: asks, then dials what it learned. */

@@ -6,7 +6,8 @@
  * resolves names blocking and has no deadlines. What is left of it here is a queue of calls, which is intrusive this way.
  *
  * Commands gather in the context's output and leave with one write at the end of the turn; only what the kernel did not take waits for room. A reply belongs to
- * the call at the queue's head, whether its op still waits or not: late replies are dropped in order. The context is freed in the poll handle's close callback,
+ * the call at the queue's head, whether its op still waits or not: late replies are dropped in order. What the server has to answer for begins when a call's turn
+ * ends and it goes to the socket, full or not: before that nobody but this loop has kept it waiting. The context is freed in the poll handle's close callback,
  * so a callback that closes the connection it is called from finds everything still there.
  */
 #include "state/redis_conn.h"
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "loop/resolve.h"
+#include "state/sha1.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -48,7 +50,8 @@ struct bt_redis_conn {
     char host[HOST_MAX];
     bt_resolve_t resolve;
     bool is_resolving, has_poll, is_broken;
-    int fd; /* until the context has it */
+    bool has_more; /* the last reading stopped at its own bound */
+    int fd;        /* until the context has it */
     uv_poll_t poll;
     int events; /* what poll waits for */
     redisContext *c;
@@ -191,10 +194,24 @@ static void write_out(bt_redis_conn_t *conn)
     wait_for(conn, wants_room ? UV_READABLE | UV_WRITABLE : UV_READABLE);
 }
 
+/* A socket without room is the server's doing: it does not read. */
+static void stamp(bt_redis_conn_t *conn)
+{
+    uint64_t now_us = bt_clock_us();
+
+    for (bt_list_t *it = conn->calls.prev; it != &conn->calls; it = it->prev) {
+        bt_redis_call_t *call = bt_container_of(it, bt_redis_call_t, link);
+        if (call->sent_us != 0)
+            break;
+        call->sent_us = now_us;
+    }
+}
+
 static void on_flush(bt_later_t *later)
 {
     bt_redis_conn_t *conn = bt_container_of(later, bt_redis_conn_t, flush);
 
+    stamp(conn);
     if (conn->is_broken) /* a call without its command: the next reply would be another's */
         fail(conn, "out of memory");
     else if (!(conn->events & UV_WRITABLE))
@@ -205,7 +222,7 @@ static void send_call(bt_redis_conn_t *conn, bt_redis_call_t *call, bt_str_t byt
 {
     bool was_idle = bt_list_empty(&conn->calls);
 
-    call->sent_us = bt_clock_us();
+    call->sent_us = 0;
     bt_list_init(&call->link);
     bt_list_push(&conn->calls, &call->link);
     if (redisAppendFormattedCommand(conn->c, bytes.p, bytes.n) != REDIS_OK)
@@ -337,14 +354,34 @@ static void greet_next(bt_redis_conn_t *conn)
 }
 
 /* ---- reading ---- */
-static void take_reply(bt_redis_conn_t *conn, const redisReply *reply)
+/* Redis 7 ends an error from inside a script with " script: <its name>, on @user_script:<line>.", which says nothing to people. */
+static void cut_script(redisReply *reply)
+{
+    const ptrdiff_t name_n = sizeof(" script: ") - 1 + BT_SHA1_HEX;
+    ptrdiff_t at = bt_str_find((bt_str_t){reply->str, reply->len}, BT_STR(", on @user_script"));
+
+    if (at < name_n || memcmp(reply->str + at - name_n, " script: ", 9) != 0)
+        return;
+    reply->len = (size_t) (at - name_n);
+    reply->str[reply->len] = '\0';
+}
+
+static bool is_asked(const bt_redis_conn_t *conn)
+{
+    return !bt_list_empty(&conn->calls) &&
+           bt_container_of(conn->calls.next, bt_redis_call_t, link)->sent_us != 0;
+}
+
+static void take_reply(bt_redis_conn_t *conn, redisReply *reply)
 {
     bool is_error = reply->type == REDIS_REPLY_ERROR;
     /* Said before it has read anything, and the last that it says. */
     bool is_full = is_error && strncmp(reply->str, "ERR max number of clients", 25) == 0;
 
     conn->last_us = bt_clock_us();
-    if (bt_list_empty(&conn->calls) || is_full) {
+    if (is_error)
+        cut_script(reply);
+    if (!is_asked(conn) || is_full) {
         snprintf(conn->why, sizeof(conn->why), "%s%s", is_error ? "it says: " : "it speaks unasked",
                  is_error ? reply->str : "");
         go(conn, is_error);
@@ -375,6 +412,7 @@ static void take_replies(bt_redis_conn_t *conn)
 
 static void read_in(bt_redis_conn_t *conn)
 {
+    conn->has_more = true;
     for (int i = 0; i < READS_PER_TURN && conn->state != CLOSING; i++) {
         size_t before = conn->c->reader->len;
         if (redisBufferRead(conn->c) != REDIS_OK) {
@@ -383,8 +421,10 @@ static void read_in(bt_redis_conn_t *conn)
         }
         size_t got = conn->c->reader->len - before;
         take_replies(conn);
-        if (got < READ_BYTES)
+        if (got < READ_BYTES) {
+            conn->has_more = false;
             break;
+        }
     }
     /* A session may have waited for these bytes to go on writing. */
     if (conn->state != CLOSING && conn->session != NULL)
@@ -395,6 +435,13 @@ void bt_redis_conn_look(bt_redis_conn_t *conn)
 {
     if (conn->state == GREETING || conn->state == UP)
         read_in(conn);
+}
+
+uint64_t bt_redis_conn_waited_us(const bt_redis_conn_t *conn)
+{
+    if (conn->has_more || !is_asked(conn))
+        return 0;
+    return bt_clock_us() - bt_container_of(conn->calls.next, bt_redis_call_t, link)->sent_us;
 }
 
 /* Refuses arrays that no command of ours has for an answer, before memory is asked for. */
@@ -530,7 +577,9 @@ static void on_deadline(bt_timer_t *timer)
     for (int i = 0; i < 2 && conn->state == UP && !bt_list_empty(&conn->calls); i++) {
         uint64_t now_us = bt_clock_us();
         uint64_t since_us = bt_container_of(conn->calls.next, bt_redis_call_t, link)->sent_us;
-        if (since_us < conn->last_us)
+        if (since_us == 0) /* this loop has not got round to sending it */
+            since_us = now_us;
+        else if (since_us < conn->last_us)
             since_us = conn->last_us;
         if (now_us - since_us < silent_us) {
             bt_timer_start(timer, (silent_us - (now_us - since_us)) / 1000 + 1);

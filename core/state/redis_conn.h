@@ -21,7 +21,7 @@ typedef void (*bt_redis_call_cb)(bt_redis_call_t *call, const redisReply *reply)
 struct bt_redis_call {
     bt_list_t link;
     bt_redis_call_cb cb;
-    uint64_t sent_us;
+    uint64_t sent_us; /* when its turn ended and it went to the socket; 0 = not yet */
 };
 
 typedef struct
@@ -51,6 +51,8 @@ int bt_redis_conn_open(bt_redis_conn_t **conn_p, bt_loop_t *loop, const bt_redis
 void bt_redis_conn_send(bt_redis_conn_t *conn, bt_redis_call_t *call, bt_str_t bytes);
 /* Reads what has arrived. Any callback may come. */
 void bt_redis_conn_look(bt_redis_conn_t *conn);
+/* For how long the oldest call has been with the server. 0: none is, or there is more to read than the last look has taken. */
+uint64_t bt_redis_conn_waited_us(const bt_redis_conn_t *conn);
 /* No on_gone any more; calls under way get NULL before it returns. */
 void bt_redis_conn_close(bt_redis_conn_t *conn);
 uint64_t bt_redis_conn_up_ms(const bt_redis_conn_t *conn); /* how long it has been up; 0 = is not */

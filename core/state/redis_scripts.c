@@ -33,23 +33,24 @@
     "  return redis.error_reply('WRONGTYPE the key holds another type')\n"                         \
     "end\n"
 
+/* A value without "<until>:" is not ours: nobody reads it, only its field's writer touches it. */
 #define TABLE                                                                                      \
     "local mark = call('HGET', K, 't')\n"                                                          \
     "if mark == 'L' or mark == 'W' then\n"                                                         \
     "  return redis.error_reply('WRONGTYPE the key holds another type')\n"                         \
     "end\n"                                                                                        \
     "local function cut(v)\n"                                                                      \
-    "  local at = string.find(v, ':', 1, true)\n"                                                  \
-    "  return tonumber(string.sub(v, 1, at - 1)), string.sub(v, at + 1)\n"                         \
+    "  local _, at = string.find(v, '^%d+:')\n"                                                    \
+    "  if at then return tonumber(string.sub(v, 1, at - 1)), string.sub(v, at + 1) end\n"          \
     "end\n"                                                                                        \
     "local function rows()\n"                                                                      \
     "  local all, kept = call('HGETALL', K), {}\n"                                                 \
     "  for i = 1, #all, 2 do\n"                                                                    \
     "    local till, value = cut(all[i + 1])\n"                                                    \
-    "    if till == 0 or till > now then\n"                                                        \
+    "    if till and (till == 0 or till > now) then\n"                                             \
     "      kept[#kept + 1] = all[i]\n"                                                             \
     "      kept[#kept + 1] = value\n"                                                              \
-    "    else\n"                                                                                   \
+    "    elseif till then\n"                                                                       \
     "      redis.pcall('HDEL', K, all[i])\n"                                                       \
     "    end\n"                                                                                    \
     "  end\n"                                                                                      \
@@ -124,7 +125,7 @@ static const char table_drop[] = NOW TABLE "local v = call('HGET', K, ARGV[1])\n
                                            "if not v then return 0 end\n"
                                            "local till = cut(v)\n"
                                            "call('HDEL', K, ARGV[1])\n"
-                                           "return (till == 0 or till > now) and 1 or 0\n";
+                                           "return till and (till == 0 or till > now) and 1 or 0\n";
 
 static const char table_all[] = NOW TABLE "return rows()\n";
 

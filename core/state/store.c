@@ -202,6 +202,12 @@ void bt_store_client_health(bt_store_client_t *client, enum bt_store_health heal
         next_turn(client);
 }
 
+/* No lock: only this loop writes it. */
+bool bt_store_client_is_up(const bt_store_client_t *client)
+{
+    return client->health == BT_STORE_UP && !client->is_suspect;
+}
+
 void bt_store_client_complain(bt_store_client_t *client, const char *why)
 {
     bt_store_t *store = client->store;

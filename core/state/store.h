@@ -43,7 +43,7 @@ typedef struct bt_store_config { /* borrowed for open; zero = default */
     const char *tls_ca_file, *tls_cert_file, *tls_key_file, *tls_server_name;
     uint32_t connect_ms; /* 2,000 */
     uint32_t
-        op_ms; /* 250: deadline of an operation. Where one was late, the others fail at once until the store answers in time; a connection silent for four deadlines with something under way is closed and dialled again */
+        op_ms; /* 250: deadline of an operation. Where the store was late with one, the others fail at once until it answers in time; a connection silent for four deadlines with something under way is closed and dialled again */
     uint32_t max_pending; /* operations under way per client: 65,536; one more fails at once */
 } bt_store_config_t;
 
@@ -61,6 +61,9 @@ enum bt_store_health {
 };
 /* Of any client, whichever is worst; why: one line, "" when UP. From any thread. One log line per change. */
 enum bt_store_health bt_store_health(const bt_store_t *store, char *why, size_t why_size);
+
+/* Would this client's operations be sent, and written? Of the client alone: no other's state is in it, and no complaint. From its loop. */
+bool bt_store_client_is_up(const bt_store_client_t *client);
 
 /* What the store holds is of no use to the client's owner (a key of ours has another type): an UP store is DEGRADED for this reason, until it is NULL. */
 void bt_store_client_complain(bt_store_client_t *client, const char *why);

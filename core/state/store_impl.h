@@ -41,7 +41,7 @@ typedef struct bt_store_kind {
     void (*forget)(bt_store_client_t *client, bt_store_op_t *op);
     /* Before a deadline counts: takes in what has arrived. May tell any op. */
     void (*look)(bt_store_client_t *client);
-    /* A deadline has passed, its op has been told. NULL: it never happens. */
+    /* A deadline has passed, its op has been told. Whose doing it was is for the kind to find out. NULL: it never happens. */
     void (*late)(bt_store_client_t *client);
     /* Nothing is under way: closes what is open, then bt_store_client_gone, at once or later. */
     void (*client_stop)(bt_store_client_t *client);
@@ -91,6 +91,8 @@ struct bt_store_client {
     unsigned spare_count;
     bt_msg_t mail; /* brings the next turn */
     bool mail_is_out, is_up_untold, is_freeing, is_stopped, is_gone;
+    bool
+        is_suspect; /* an op was late, nothing is sent until a probe has told more; no matter of health yet */
     enum bt_store_health health;                             /* under store->lock */
     char why[BT_STORE_WHY_MAX], complaint[BT_STORE_WHY_MAX]; /* "" = none */
     void (*done)(void *user);

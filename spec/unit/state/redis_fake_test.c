@@ -1,11 +1,14 @@
 /* Servers that are none: what they send ends a connection, never the process. */
 #include "rig.h"
 
+#include "base/clock.h"
+
 #include <stdio.h>
 
 static int listener = -1, peer = -1;
 static rig_t rig;
 static char url[160];
+static uint32_t op_ms;
 
 static void listen_here(void)
 {
@@ -70,9 +73,11 @@ static void begin(const char *user_info, uint32_t connect_ms)
 {
     char whole[200];
 
+    if (op_ms == 0)
+        op_ms = 300;
     listen_here();
     snprintf(whole, sizeof(whole), "redis://%s%s", user_info, url + 8);
-    rig_open(&rig, &(bt_store_config_t){.url = whole, .op_ms = 300, .connect_ms = connect_ms});
+    rig_open(&rig, &(bt_store_config_t){.url = whole, .op_ms = op_ms, .connect_ms = connect_ms});
     TURN_UNTIL(&rig.loop, take_peer());
 }
 
@@ -92,6 +97,7 @@ static void end(void)
     if (peer >= 0)
         close(peer);
     listener = peer = -1;
+    op_ms = 0;
 }
 
 static void expect_gone(const char *why)
@@ -245,6 +251,162 @@ static void test_states(void **state)
     end();
 }
 
+/* What Redis 7 adds to an error from inside a script is not shown. */
+static void test_error_of_a_script(void **state)
+{
+    static const struct {
+        const char *said, *shown;
+    } errors[] = {
+        {"WRONGTYPE Operation against a key script: 0123456789012345678901234567890123456789, on "
+         "@user_script:8.",
+         "WRONGTYPE Operation against a key"},
+        {"WRONGTYPE x, on @user_script:8.", "WRONGTYPE x, on @user_script:8."},
+        {"WRONGTYPE 01234567890123456789012345678901234567890123456789, on @user_script",
+         "WRONGTYPE 01234567890123456789012345678901234567890123456789, on @user_script"},
+    };
+    char line[256];
+
+    (void) state;
+    begin_up();
+    for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+        told_t told = {0};
+        bt_store_op_t op = OP(TABLE_ALL, "t", .cb = rig_note, .user = &told);
+        bt_store_do(rig.client, &op);
+        hear("baton:{");
+        snprintf(line, sizeof(line), "-%s\r\n", errors[i].said);
+        say(line, strlen(line));
+        TURN_UNTIL(&rig.loop, told.times == 1);
+        assert_int_equal(told.rc, BT_E_INVAL);
+        assert_string_equal(told.error, errors[i].shown);
+    }
+    end();
+}
+
+/* One that stands still for little more than a deadline, again and again: the ops of that moment fail, and that is all. */
+static void test_short_stalls(void **state)
+{
+    (void) state;
+    op_ms = 1000;
+    begin_up();
+    for (unsigned round = 0; round < 3; round++) {
+        told_t late[2] = {0}, next = {0};
+        bt_store_op_t ops[2], op = OP(CELL_GET, "next", .cb = rig_note, .user = &next);
+        for (unsigned i = 0; i < 2; i++) {
+            ops[i] = OP(CELL_GET, "late", .cb = rig_note, .user = &late[i]);
+            bt_store_do(rig.client, &ops[i]);
+        }
+        hear(":late");
+        TURN_UNTIL(&rig.loop, !bt_store_client_is_up(rig.client));
+        assert_int_equal(late[0].rc, BT_E_TOTAL_TIMEOUT);
+        assert_int_equal(rig_ask(&rig, OP(CELL_GET, "c")).rc, BT_E_STORE_AWAY);
+        assert_int_equal(late[1].times, 1);
+        hear("baton:{baton}:probe"); /* at once */
+        assert_int_equal(rig_health(&rig), BT_STORE_UP);
+        SAY("$-1\r\n$-1\r\n+OK\r\n");
+        TURN_UNTIL(&rig.loop, bt_store_client_is_up(rig.client));
+        bt_store_do(rig.client, &op);
+        hear(":next");
+        SAY("$1\r\nx\r\n");
+        TURN_UNTIL(&rig.loop, next.times == 1);
+        assert_string_equal(next.text, "x");
+        assert_int_equal(rig_health(&rig), BT_STORE_UP);
+        assert_int_equal(rig.ups, 1);
+    }
+    end();
+}
+
+/* Runs before the loop's own flush: the first time that the store is suspect its probe has not left. */
+static void stand_still(uv_prepare_t *prepare)
+{
+    if (bt_store_client_is_up(rig.client))
+        return;
+    uv_prepare_stop(prepare);
+    SAY("$-1\r\n");
+    uint64_t until = bt_clock_ms() + op_ms + op_ms / 2;
+    while (bt_clock_ms() < until)
+        continue;
+}
+
+static void test_our_own_delay_of_a_probe(void **state)
+{
+    told_t told = {0};
+    uv_prepare_t prepare;
+
+    (void) state;
+    op_ms = 1000;
+    begin_up();
+    uv_prepare_init(&rig.loop.uv, &prepare);
+    uv_prepare_start(&prepare, stand_still);
+    bt_store_op_t op = OP(CELL_GET, "c", .cb = rig_note, .user = &told);
+    bt_store_do(rig.client, &op);
+    hear("baton:{");
+    TURN_UNTIL(&rig.loop, !bt_store_client_is_up(rig.client));
+    turn(&rig.loop, 10);
+    assert_int_equal(rig_health(&rig), BT_STORE_UP);
+    hear("baton:{baton}:probe");
+    SAY("+OK\r\n");
+    TURN_UNTIL(&rig.loop, bt_store_client_is_up(rig.client));
+    assert_int_equal(rig.ups, 1);
+    uv_close((uv_handle_t *) &prepare, NULL);
+    turn(&rig.loop, 2);
+    end();
+}
+
+/* A command that left late, and is not answered then: that is found out without another op. */
+static void test_silent_after_our_own_delay(void **state)
+{
+    told_t told = {0};
+
+    (void) state;
+    begin_up();
+    bt_store_op_t op = OP(CELL_GET, "c", .cb = rig_note, .user = &told);
+    bt_store_do(rig.client, &op);
+    uint64_t until = bt_clock_ms() + op_ms + op_ms / 2;
+    while (bt_clock_ms() < until)
+        continue;
+    TURN_UNTIL(&rig.loop, told.times == 1);
+    assert_int_equal(told.rc, BT_E_TOTAL_TIMEOUT);
+    assert_true(bt_store_client_is_up(rig.client));
+    TURN_UNTIL(&rig.loop, !bt_store_client_is_up(rig.client));
+    assert_int_equal(rig_health(&rig),
+                     BT_STORE_UP); /* and not because the connection is given up */
+    end();
+}
+
+/* The second step, and the way back: each probe is answered too late until one is not. */
+static void test_late_again_and_again(void **state)
+{
+    told_t told = {0};
+
+    (void) state;
+    op_ms = 600;
+    begin_up();
+    bt_store_op_t op = OP(CELL_GET, "c", .cb = rig_note, .user = &told);
+    bt_store_do(rig.client, &op);
+    hear("baton:{");
+    rig_wait_health(&rig, BT_STORE_AWAY);
+    assert_int_equal(told.rc, BT_E_TOTAL_TIMEOUT);
+    hear("baton:{baton}:probe");
+    SAY("$-1\r\n+OK\r\n");
+    for (unsigned i = 0; i < 2; i++) {
+        hear("baton:{baton}:probe");
+        uint64_t until = bt_clock_ms() + op_ms + op_ms / 2;
+        while (bt_clock_ms() < until)
+            turn_once(&rig.loop);
+        SAY("+OK\r\n");
+        turn(&rig.loop, 10);
+        assert_int_equal(rig_health(&rig), BT_STORE_AWAY);
+    }
+    do { /* this machine may be the late one */
+        hear("baton:{baton}:probe");
+        SAY("+OK\r\n");
+        turn(&rig.loop, 10);
+    } while (rig.ups == 1);
+    assert_int_equal(rig.ups, 2);
+    assert_int_equal(rig_health(&rig), BT_STORE_UP);
+    end();
+}
+
 static void test_byte_by_byte(void **state)
 {
     static const char reply[] = "*4\r\n$1\r\na\r\n$5\r\n1\r\n:2\r\n$1\r\nb\r\n$0\r\n\r\n";
@@ -378,6 +540,11 @@ int main(void)
         cmocka_unit_test(test_one_too_many),
         cmocka_unit_test(test_wrong_shapes),
         cmocka_unit_test(test_states),
+        cmocka_unit_test(test_error_of_a_script),
+        cmocka_unit_test(test_short_stalls),
+        cmocka_unit_test(test_our_own_delay_of_a_probe),
+        cmocka_unit_test(test_silent_after_our_own_delay),
+        cmocka_unit_test(test_late_again_and_again),
         cmocka_unit_test(test_byte_by_byte),
         cmocka_unit_test(test_silent_while_connecting),
         cmocka_unit_test(test_closed_under_way),

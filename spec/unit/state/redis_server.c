@@ -3,12 +3,17 @@
 
 #include "../loop/util.h"
 
+#include "base/rand.h"
+
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
+
+#define PORT_LOW 10000U
+#define PORT_HIGH 32767U
 
 static bool is_in_path(const char *name)
 {
@@ -38,14 +43,42 @@ const char *redis_program(void)
     return NULL;
 }
 
+/* Below those that the kernel hands out to everybody who connects: it must still be free when the server comes back. */
+static unsigned highest_port(void)
+{
+    unsigned first = 0;
+    FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
+
+    if (file == NULL)
+        return PORT_HIGH;
+    if (fscanf(file, "%u", &first) != 1)
+        first = 0;
+    fclose(file);
+    return first > PORT_LOW ? first - 1 : PORT_HIGH;
+}
+
+static bool is_free(unsigned port)
+{
+    const struct sockaddr_in addr = {.sin_family = AF_INET,
+                                     .sin_port = htons((uint16_t) port),
+                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool is = fd >= 0 && bind(fd, (const struct sockaddr *) &addr, sizeof(addr)) == 0;
+
+    if (fd >= 0)
+        close(fd);
+    return is;
+}
+
 static unsigned free_port(void)
 {
-    struct sockaddr_storage addr;
-    int fd = raw_listen(AF_INET, &addr);
+    const unsigned count = highest_port() - PORT_LOW + 1;
+    unsigned port;
 
-    assert_true(fd >= 0);
-    close(fd);
-    return ntohs(((struct sockaddr_in *) &addr)->sin_port);
+    do
+        port = PORT_LOW + (unsigned) (bt_rand_u64() % count);
+    while (!is_free(port));
+    return port;
 }
 
 static void nap(void)
