@@ -34,7 +34,16 @@ static bt_worker_t *find(const bt_admin_config_t *config, bt_str_t key, bt_admin
 static void describe(const bt_admin_config_t *config, bt_worker_t *w, bt_admin_reply_t *reply)
 {
     bt_worker_describe(&reply->body, pool_of(bt_registry_current(config->registry), w), w, true);
-    bt_text_puts(&reply->body, "\n");
+}
+
+/* The end of an answer about a change: whether the other replicas are told, where there may be any. why: NULL = they are. */
+static void end_told(const bt_admin_config_t *config, const char *why, bt_admin_reply_t *reply)
+{
+    if (config->share != NULL) {
+        bt_text_puts(&reply->body, ",\"fleet\":");
+        bt_text_json_str(&reply->body, bt_str(why != NULL ? why : "told"));
+    }
+    bt_text_puts(&reply->body, "}\n");
 }
 
 void bt_workers_list(const bt_admin_config_t *config, bt_admin_reply_t *reply)
@@ -93,13 +102,15 @@ static bt_worker_t *newest(const bt_fleet_t *fleet)
     return best;
 }
 
-static void tell_added(const bt_admin_config_t *config)
+/* NULL = the others are told, or there is nobody to tell. */
+static const char *tell_added(const bt_admin_config_t *config)
 {
     const bt_fleet_t *fleet = bt_registry_current(config->registry);
     const bt_worker_t *w = newest(fleet);
 
-    if (config->share != NULL)
-        bt_share_worker_added(config->share, pool_of(fleet, w)->spec.name, w);
+    if (config->share == NULL)
+        return NULL;
+    return bt_share_worker_added(config->share, pool_of(fleet, w)->spec.name, w);
 }
 
 void bt_workers_add(const bt_admin_config_t *config, bt_str_t body, bt_admin_reply_t *reply)
@@ -113,9 +124,11 @@ void bt_workers_add(const bt_admin_config_t *config, bt_str_t body, bt_admin_rep
     if (status != 0) {
         bt_reply_error(reply, status, "%s", err);
     } else {
+        const char *why = tell_added(config);
         reply->status = 201;
-        tell_added(config);
         describe(config, newest(bt_registry_current(config->registry)), reply);
+        reply->body.len -= reply->body.len > 0; /* its brace */
+        end_told(config, why, reply);
     }
     bt_spec_request_fini(&r);
 }
@@ -124,12 +137,14 @@ void bt_workers_show(const bt_admin_config_t *config, bt_str_t key, bt_admin_rep
 {
     bt_worker_t *w = find(config, key, reply);
 
-    if (w != NULL)
-        describe(config, w, reply);
+    if (w == NULL)
+        return;
+    describe(config, w, reply);
+    bt_text_puts(&reply->body, "\n");
 }
 
 /* All that the key names, here and on the other replicas. */
-static int remove_all(const bt_admin_config_t *config, bt_str_t key)
+static int remove_all(const bt_admin_config_t *config, bt_str_t key, const char **why_p)
 {
     bt_fleet_t *before = bt_fleet_ref(bt_registry_current(config->registry));
     int rc = bt_registry_remove(config->registry, key);
@@ -139,31 +154,33 @@ static int remove_all(const bt_admin_config_t *config, bt_str_t key)
         for (unsigned j = 0; j < before->pools[i].all.count; j++) {
             const bt_worker_t *w = before->pools[i].all.items[j];
             if (pool_of(now, w) == NULL)
-                bt_share_worker_removed(config->share, before->pools[i].spec.name, w);
+                *why_p = bt_share_worker_removed(config->share, before->pools[i].spec.name, w);
         }
     bt_fleet_unref(before);
     return rc;
 }
 
-static void say(bt_admin_reply_t *reply, const char *what, const char *name)
+static void say(const bt_admin_config_t *config, const char *what, bt_str_t name, const char *why,
+                bt_admin_reply_t *reply)
 {
     bt_text_printf(&reply->body, "{\"status\":\"%s\",\"worker\":", what);
-    bt_text_json_str(&reply->body, bt_str(name));
-    bt_text_puts(&reply->body, "}\n");
+    bt_text_json_str(&reply->body, name);
+    end_told(config, why, reply);
 }
 
 void bt_workers_remove(const bt_admin_config_t *config, bt_str_t key, bt_admin_reply_t *reply)
 {
     bt_worker_t *w = find(config, key, reply);
+    const char *why = NULL;
 
     if (w == NULL)
         return;
     bt_worker_ref(w); /* its name outlives the snapshot */
-    int rc = remove_all(config, key);
+    int rc = remove_all(config, key, &why);
     if (rc < 0)
         bt_reply_error(reply, 503, "%s", bt_err_text(rc));
     else
-        say(reply, "removed", w->name);
+        say(config, "removed", bt_str(w->name), why, reply);
     bt_worker_unref(w);
 }
 
@@ -180,7 +197,7 @@ static bool is_same_place(const bt_worker_t *a, const bt_worker_t *b)
 /* All that the key names (a url may stand in several pools), here and on the other replicas: told even where nothing changes here, for this order may have
  * overtaken another replica's that has not come yet. */
 static void drain_all(const bt_admin_config_t *config, bt_str_t key, const bt_worker_t *first,
-                      bool draining)
+                      bool draining, const char **why_p)
 {
     const bt_fleet_t *fleet = bt_registry_current(config->registry);
     const bool is_name = bt_str_eq(key, bt_str(first->name));
@@ -192,19 +209,28 @@ static void drain_all(const bt_admin_config_t *config, bt_str_t key, const bt_wo
                 continue;
             (void) bt_registry_drain(config->registry, bt_str(w->name), draining);
             if (config->share != NULL)
-                bt_share_worker_drained(config->share, fleet->pools[i].spec.name, w, draining);
+                *why_p =
+                    bt_share_worker_drained(config->share, fleet->pools[i].spec.name, w, draining);
         }
 }
 
 void bt_workers_drain(const bt_admin_config_t *config, bt_str_t key, bool draining,
                       bt_admin_reply_t *reply)
 {
-    const bt_worker_t *w = find(config, key, reply);
+    const bt_worker_t *w = bt_fleet_find(bt_registry_current(config->registry), key);
+    const bool is_name = w != NULL && bt_str_eq(key, bt_str(w->name));
+    const char *why = NULL;
+    unsigned lifted = 0;
 
-    if (w == NULL)
-        return;
-    drain_all(config, key, w, draining);
-    say(reply, draining ? "draining" : "serving", w->name);
+    if (w != NULL)
+        drain_all(config, key, w, draining, &why);
+    if (config->share != NULL && !draining && !is_name) /* a drain outlives its worker */
+        lifted = bt_share_undrain_url(config->share, key, &why);
+    if (w != NULL || lifted > 0)
+        say(config, draining ? "draining" : "serving", w != NULL ? bt_str(w->name) : key, why,
+            reply);
+    else
+        (void) find(config, key, reply);
 }
 
 /* ---- other routers' routes ---- */
@@ -227,7 +253,7 @@ void bt_workers_peer_add(const bt_admin_config_t *config, bt_str_t query, bt_adm
     if (bt_spec_from_query(&r, query, err, sizeof err) == 0)
         status = add(config, &r, err);
     if (status == 0)
-        tell_added(config);
+        (void) tell_added(config);
     if (status != 0)
         answer_text(reply, status, "", bt_str(err));
     else
@@ -249,6 +275,7 @@ static bool read_url(bt_str_t query, bt_text_t *url)
 void bt_workers_peer_remove(const bt_admin_config_t *config, bt_str_t query,
                             bt_admin_reply_t *reply)
 {
+    const char *why = NULL;
     bt_text_t url;
 
     bt_text_init(&url);
@@ -257,7 +284,7 @@ void bt_workers_peer_remove(const bt_admin_config_t *config, bt_str_t query,
                     BT_STR("\"url\" is missing: /remove_worker?url=http://host:port"));
     else if (bt_fleet_find(bt_registry_current(config->registry), bt_text_str(&url)) == NULL)
         answer_text(reply, 404, "There is no worker: ", bt_text_str(&url));
-    else if (remove_all(config, bt_text_str(&url)) < 0)
+    else if (remove_all(config, bt_text_str(&url), &why) < 0)
         answer_text(reply, 503, "Not removed: ", bt_text_str(&url));
     else
         answer_text(reply, 200, "Successfully removed worker: ", bt_text_str(&url));

@@ -1,4 +1,5 @@
-/* Rows of workers that an operator has drained, whoever has added them: "draining":true for ever, false for a day.
+/* Rows of workers that an operator has drained, whoever has added them: "draining":true until somebody ends it, whether there is such a worker or not; false
+ * for a day.
  *
  *      drained, undrained by any replica's API -> true, false: each replica's worker of that address follows, now and whenever it appears
  *      removed by the API                      -> null for a day: the word has ended. A replica that still has the worker (its configuration's own) keeps it as it
@@ -6,16 +7,22 @@
  *                                                 again it serves, as with one gateway
  *      added by the API                        -> false, where it was true
  *      taken out of the table                  -> as undrained
+ *
+ * What an add or a removal does to it is told by the stamps of the two rows, for whoever adds or removes may not have read the drain yet.
  */
 #include "share/rows.h"
 
 #include "base/json.h"
 #include "base/log.h"
 
+#include <stdio.h>
+
 static bool read_members(bt_share_row_t *row, bt_str_t value)
 {
     bt_json_item_t draining;
 
+    if (bt_share_row_field(row).n <= strlen(row->pool) + 1) /* no place is named */
+        return false;
     if (bt_json_get(value, BT_STR("draining"), &draining) < 0 ||
         (draining.type != BT_JSON_TRUE && draining.type != BT_JSON_FALSE &&
          draining.type != BT_JSON_NULL))
@@ -46,14 +53,33 @@ static bool undo(bt_share_row_t *row)
     return is_drained;
 }
 
+/* Whoever has added or removed the worker since may not have heard of the drain: every replica ends it by itself, and all write the same. The stamp is the
+ * lowest one that counts, so that a drain that was ordered afterwards wins. */
+static void end_outdated(bt_share_t *share, bt_share_row_t *row)
+{
+    const bt_share_row_t *w = bt_share_row_beside(share, row, &bt_share_kind_worker);
+
+    if (row->drain != BT_SHARE_DRAINING || w == NULL || row->stamp > w->stamp)
+        return;
+    row->drain = w->is_removed ? BT_SHARE_AS_IT_IS : BT_SHARE_SERVING;
+    row->stamp = w->stamp + 1;
+    bt_share_row_put(share, row);
+}
+
 static void apply(bt_share_t *share, bt_share_row_t *row)
 {
-    const bool is_drained = row->drain == BT_SHARE_DRAINING;
-    bool has_pool;
-    const bt_worker_t *w = bt_share_row_worker(share, row, &has_pool);
+    const bt_worker_t *w = bt_share_row_worker(share, row);
+    char at[32];
 
-    if (w != NULL && row->drain != BT_SHARE_AS_IT_IS && atomic_load(&w->draining) != is_drained)
-        (void) bt_registry_drain(share->registry, bt_str(w->name), is_drained);
+    end_outdated(share, row);
+    const bool is_drained = row->drain == BT_SHARE_DRAINING;
+    if (w == NULL || row->drain == BT_SHARE_AS_IT_IS || atomic_load(&w->draining) == is_drained)
+        return;
+    bt_clock_iso8601(row->stamp, at, sizeof(at));
+    if (is_drained)
+        bt_log_info("share", "worker %s of pool %s: drained by an order of %s to the fleet",
+                    w->name, row->pool, at);
+    (void) bt_registry_drain(share->registry, bt_str(w->name), is_drained);
 }
 
 const bt_share_kind_t bt_share_kind_drain = {.suffix = " drain",
@@ -63,39 +89,85 @@ const bt_share_kind_t bt_share_kind_drain = {.suffix = " drain",
                                              .undo = undo,
                                              .apply = apply};
 
-void bt_share_worker_drained(bt_share_t *share, const char *pool, const bt_worker_t *w,
-                             bool draining)
+const char *bt_share_worker_drained(bt_share_t *share, const char *pool, const bt_worker_t *w,
+                                    bool draining)
 {
     bt_share_row_t *row = bt_share_row_or_add(share, &bt_share_kind_drain, pool, w);
 
-    if (row == NULL) {
-        bt_log_warn("share", "that worker %s %s is not told to the other replicas: name it shorter",
-                    w->spec.url, draining ? "drains" : "takes requests again");
-        return;
-    }
+    if (row == NULL)
+        return BT_SHARE_TOO_LONG;
     row->drain = draining ? BT_SHARE_DRAINING : BT_SHARE_SERVING;
-    bt_share_row_tell(share, row);
+    return bt_share_row_tell(share, row);
 }
 
-/* Only where it is drained: a row for every worker that is added would say nothing. */
-static void say_otherwise(bt_share_t *share, const char *pool, const bt_worker_t *w,
-                          enum bt_share_drain drain)
+void bt_share_drain_outdate(bt_share_t *share, const bt_share_row_t *worker_row)
 {
-    bt_share_row_t *row = bt_share_row(share, &bt_share_kind_drain, pool, w);
+    bt_share_row_t *row = bt_share_row_beside(share, worker_row, &bt_share_kind_drain);
 
-    if (row == NULL || row->drain != BT_SHARE_DRAINING)
-        return;
-    row->drain = drain;
-    bt_share_row_tell(share, row);
-    apply(share, row);
+    if (row != NULL)
+        apply(share, row);
 }
 
-void bt_share_drain_lift(bt_share_t *share, const char *pool, const bt_worker_t *w)
+/* ---- whether its worker is here or not ---- */
+
+unsigned bt_share_undrain_url(bt_share_t *share, bt_str_t url, const char **why_p)
 {
-    say_otherwise(share, pool, w, BT_SHARE_SERVING);
+    char field[BT_SHARE_NAMED_MAX + 1], ignored[160];
+    unsigned count = 0;
+    bt_url_t at;
+
+    if (bt_url_parse(&at, url, ignored, sizeof(ignored)) < 0)
+        return 0;
+    for (unsigned i = 0; i < share->row_count; i++) {
+        bt_share_row_t *row = share->rows[i];
+        if (row->drain != BT_SHARE_DRAINING ||
+            !bt_share_field(row->pool, &at, row->kind->suffix, field) ||
+            strcmp(field, row->field) != 0)
+            continue;
+        row->drain = BT_SHARE_SERVING;
+        *why_p = bt_share_row_tell(share, row);
+        apply(share, row);
+        count++;
+    }
+    bt_url_fini(&at);
+    return count;
 }
 
-void bt_share_drain_end(bt_share_t *share, const char *pool, const bt_worker_t *w)
+/* "<host>:<port><path>@<rank>" as a url is typed. */
+static void put_place(bt_text_t *out, bt_str_t place)
 {
-    say_otherwise(share, pool, w, BT_SHARE_AS_IT_IS);
+    char text[BT_SHARE_NAMED_MAX + 3];
+    const char *end = place.p + place.n, *slash = memchr(place.p, '/', place.n);
+    const char *rank = memrchr(place.p, '@', place.n), *colon;
+    size_t n = place.n;
+
+    if (rank != NULL && bt_str_eq((bt_str_t){rank, (size_t) (end - rank)}, BT_STR("@-1")))
+        n = (size_t) (rank - place.p);
+    colon = memrchr(place.p, ':', slash != NULL ? (size_t) (slash - place.p) : n);
+    if (colon != NULL && memchr(place.p, ':', (size_t) (colon - place.p)) != NULL)
+        snprintf(text, sizeof(text), "[%.*s]%.*s", (int) (colon - place.p), place.p,
+                 (int) (place.p + n - colon), colon);
+    else
+        snprintf(text, sizeof(text), "%.*s", (int) n, place.p);
+    bt_text_json_str(out, bt_str(text));
+}
+
+void bt_share_drains_describe(const bt_share_t *share, bt_text_t *out)
+{
+    const char *comma = "";
+
+    for (unsigned i = 0; i < share->row_count; i++) {
+        const bt_share_row_t *row = share->rows[i];
+        const bt_str_t field = bt_share_row_field(row);
+        const size_t pool_n = strlen(row->pool) + 1;
+        if (row->drain != BT_SHARE_DRAINING)
+            continue;
+        bt_text_printf(out, "%s{\"pool\":", comma);
+        bt_text_json_str(out, bt_str(row->pool));
+        bt_text_puts(out, ",\"worker\":");
+        put_place(out, (bt_str_t){field.p + pool_n, field.n - pool_n});
+        bt_text_printf(out, ",\"here\":%s}",
+                       bt_share_row_worker(share, row) != NULL ? "true" : "false");
+        comma = ",";
+    }
 }

@@ -162,7 +162,7 @@ static void on_rows(bt_share_t *share, const bt_store_reply_t *reply)
         return;
     for (unsigned i = 0; i < reply->row_count; i++) {
         bt_share_peer_t *peer = find(share, reply->rows[i].name);
-        if (peer == NULL)
+        if (peer == NULL && bt_share_is_name(reply->rows[i].name))
             peer = add(share, reply->rows[i].name);
         if (peer == NULL)
             continue;

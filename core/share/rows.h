@@ -3,14 +3,16 @@
  * Owner: the control loop.
  * Life:  a row from the first word of it, here or in the table, until the table has it no more; the share frees what is left.
  * Flow:  told here -> put, and the call `workers`: the others look now instead of within a second -> read there -> applied there.
- * Cost:  one read of the table a second; rows are compared with all workers only when either have changed.
+ * Cost:  one read of the table a second, where a row that has not changed is found and compared; rows are matched with workers only when either have changed. Both
+ *        stand in sorted arrays: 5,000 rows that name nobody and 1,000 workers, 2 ms a change (517 ms when each was looked for among all), 8 ms a read (74).
  *
  * A field is "<pool> <where the worker listens>" and its kind's suffix; a value {"stamp":..,"pool":..} and its kind's members. Kinds are fields of their own, so
- * that two replicas which do different things to one worker at one moment do not overwrite each other.
+ * that two replicas which do different things to one worker at one moment do not overwrite each other; of what both say the higher stamp counts (drains.c).
  */
 #ifndef BT_SHARE_ROWS_H
 #define BT_SHARE_ROWS_H
 
+#include "cluster/url.h"
 #include "share/share_impl.h"
 
 typedef struct bt_share_row bt_share_row_t;
@@ -28,6 +30,9 @@ typedef struct bt_share_kind {
     void (*apply)(bt_share_t *share, bt_share_row_t *row);
 } bt_share_kind_t;
 
+/* What an operator is told of a worker that cannot be. */
+#define BT_SHARE_TOO_LONG "its pool and url are too long to be told"
+
 enum bt_share_drain {
     BT_SHARE_AS_IT_IS, /* nobody says anything of it any more */
     BT_SHARE_SERVING,
@@ -35,12 +40,12 @@ enum bt_share_drain {
 };
 
 struct bt_share_row {
-    bt_list_t link;
     const bt_share_kind_t *kind;
     char *field, *pool, *value; /* value: as it lies in the store */
     uint64_t stamp;             /* the highest wins; 0 = nothing is said yet */
     bool is_stored;             /* the store has had it */
     bool is_seen, must_put;
+    bool is_unread; /* the store has something that cannot be read; said once */
     /* of workers.c */
     bt_worker_spec_t spec;
     bool is_removed;
@@ -52,21 +57,42 @@ struct bt_share_row {
 
 extern const bt_share_kind_t bt_share_kind_worker, bt_share_kind_drain;
 
-/* NULL when there is none; of or_add: when out of memory, or when the field would be too long. */
-bt_share_row_t *bt_share_row(bt_share_t *share, const bt_share_kind_t *kind, const char *pool,
-                             const bt_worker_t *w);
+/* ---- row.c ---- */
+bt_share_row_t *bt_share_row_find(const bt_share_t *share, bt_str_t field); /* or NULL */
+/* One that is not there yet. NULL when out of memory. */
+bt_share_row_t *bt_share_row_add(bt_share_t *share, const bt_share_kind_t *kind, bt_str_t field,
+                                 const char *pool);
+void bt_share_row_forget(bt_share_t *share, bt_share_row_t *row);
+void bt_share_row_free(bt_share_row_t *row); /* stands in no array */
+/* NULL when out of memory, or when the field would be too long: said. */
 bt_share_row_t *bt_share_row_or_add(bt_share_t *share, const bt_share_kind_t *kind,
                                     const char *pool, const bt_worker_t *w);
-/* What the row now says is an operator's newest word: all replicas follow. */
-void bt_share_row_tell(bt_share_t *share, bt_share_row_t *row);
-/* The row's worker in our fleet, or NULL; *has_pool_p: is there its pool? */
-bt_worker_t *bt_share_row_worker(const bt_share_t *share, const bt_share_row_t *row,
-                                 bool *has_pool_p);
+/* The row of another kind about the same place, or NULL. */
+bt_share_row_t *bt_share_row_beside(const bt_share_t *share, const bt_share_row_t *row,
+                                    const bt_share_kind_t *kind);
+/* "<pool> <place>", without the suffix. */
+bt_str_t bt_share_row_field(const bt_share_row_t *row);
+/* The row's worker in our fleet, or NULL. */
+bt_worker_t *bt_share_row_worker(const bt_share_t *share, const bt_share_row_t *row);
+
+/* ---- rows.c ---- */
+/* What the row now says is an operator's newest word: all replicas follow. NULL, or why the others do not hear of it now. */
+const char *bt_share_row_tell(bt_share_t *share, bt_share_row_t *row);
+/* What the row now says is what others say as well: no call. */
+void bt_share_row_put(bt_share_t *share, bt_share_row_t *row);
+
+/* ---- fields.c ---- */
+/* False: too long. */
+bool bt_share_field(const char *pool, const bt_url_t *at, const char *suffix,
+                    char field[BT_SHARE_NAMED_MAX + 1]);
+bt_url_t bt_share_url(const bt_worker_t *w); /* borrowed */
+/* The workers of share->fleet by field, anew; its places are. BT_E_NOMEM: none. */
+int bt_share_spots(bt_share_t *share);
+void bt_share_spots_fini(bt_share_t *share);
+bt_worker_t *bt_share_spot(const bt_share_t *share, bt_str_t field);
 
 /* ---- drains.c, for workers.c ---- */
-/* The worker was added anew: it serves, whatever was said before. */
-void bt_share_drain_lift(bt_share_t *share, const char *pool, const bt_worker_t *w);
-/* The worker was removed: where it still is it stays as it is, and where it comes again it serves. */
-void bt_share_drain_end(bt_share_t *share, const char *pool, const bt_worker_t *w);
+/* The worker's row says something newer than its drain's: added anew it serves; removed it stays as it is where it still is. */
+void bt_share_drain_outdate(bt_share_t *share, const bt_share_row_t *worker_row);
 
 #endif

@@ -36,16 +36,38 @@ static void note_answer(bt_share_t *share, const bt_store_reply_t *reply)
     atomic_store_explicit(&share->lag_us, bt_clock_us() - share->beat_us, memory_order_relaxed);
 }
 
-/* The store is well, but somebody else has written where this part's key is: nobody but people can put that right. */
+/* Of all parts, one after the other; NULL behind the last. */
+static bt_share_ask_t *ask_at(bt_share_t *share, unsigned i)
+{
+    bt_share_ask_t *const asks[] = {&share->replicas_ask, &share->load_ask,  &share->health_ask,
+                                    &share->workers_ask,  &share->calls_ask, &share->prefix_ask};
+
+    return i < sizeof(asks) / sizeof(asks[0]) ? asks[i] : NULL;
+}
+
+static bt_share_ask_t *first_unfit(bt_share_t *share)
+{
+    bt_share_ask_t *ask;
+
+    for (unsigned i = 0; (ask = ask_at(share, i)) != NULL && !ask->is_unfit; i++) {}
+    return ask;
+}
+
+/* The store is well, but somebody else has written where this part's key is: nobody but people can put that right. The first of several is named; each is heard of
+ * again with its next beat, so the line follows what is put right. */
 static void note_fit(bt_share_t *share, bt_share_ask_t *ask, const bt_store_reply_t *reply)
 {
-    char line[200];
+    char line[200], more[32] = "";
 
     if (reply->rc == BT_E_INVAL) {
-        snprintf(line, sizeof(line), "baton:{%s}:%.*s is of no use: %s", share->space,
-                 BT_STR_ARG(ask->op.key), reply->error);
         share->unfit += !ask->is_unfit;
         ask->is_unfit = true;
+        if (ask != first_unfit(share))
+            return;
+        if (share->unfit > 1)
+            snprintf(more, sizeof(more), " (and %u more)", share->unfit - 1);
+        snprintf(line, sizeof(line), "baton:{%s}:%.*s%s is of no use: %s", share->space,
+                 BT_STR_ARG(ask->op.key), more, reply->error);
         bt_store_client_complain(share->client, line);
     } else if (reply->rc == 0 && ask->is_unfit) {
         ask->is_unfit = false;
@@ -183,8 +205,10 @@ static int check(const bt_share_config_t *config, char *err, size_t err_size)
     size_t n = config->replica != NULL ? strlen(config->replica) : 0;
     size_t space_n = config->space != NULL ? strlen(config->space) : 1;
 
-    if (n == 0 || n > BT_SHARE_NAME_MAX || strchr(config->replica, '#') != NULL)
-        return refuse(err, err_size, "a replica's name has 1 to 128 bytes and no '#'");
+    if (n == 0 || n > BT_SHARE_NAME_MAX || strchr(config->replica, '#') != NULL ||
+        !bt_share_is_name(bt_str(config->replica)))
+        return refuse(err, err_size,
+                      "a replica's name has 1 to 128 bytes, no '#' and no control character");
     if (space_n == 0 || space_n > 100 ||
         (config->space != NULL && strpbrk(config->space, "{}") != NULL))
         return refuse(err, err_size, "a fleet's name has 1 to 100 bytes and no brace");
@@ -202,7 +226,6 @@ int bt_share_new(bt_share_t **share_p, bt_loop_t *control, const bt_share_config
         goto err_memory;
     share->control = control;
     bt_list_init(&share->peers);
-    bt_list_init(&share->rows);
     bt_text_init(&share->out);
     bt_timer_init(control, &share->beat, on_beat);
     if (fill(share, config) < 0 || bt_share_replicas_init(share) < 0)
@@ -282,11 +305,10 @@ static void cancel(bt_share_ask_t *ask)
 
 static void cancel_all(bt_share_t *share)
 {
-    bt_share_ask_t *const asks[] = {&share->replicas_ask, &share->load_ask,  &share->health_ask,
-                                    &share->workers_ask,  &share->calls_ask, &share->prefix_ask};
+    bt_share_ask_t *ask;
 
-    for (unsigned i = 0; i < sizeof(asks) / sizeof(asks[0]); i++)
-        cancel(asks[i]);
+    for (unsigned i = 0; (ask = ask_at(share, i)) != NULL; i++)
+        cancel(ask);
 }
 
 void bt_share_close(bt_share_t *share, void (*done)(void *user), void *user)
@@ -365,5 +387,7 @@ void bt_share_describe(const bt_share_t *share, bt_text_t *out)
                    share->interval_ms, share->expiry_ms, stats.lag_us,
                    bt_share_workers_count(share));
     bt_share_replicas_describe(share, out);
+    bt_text_puts(out, "],\"drained\":[");
+    bt_share_drains_describe(share, out);
     bt_text_puts(out, "]}\n");
 }

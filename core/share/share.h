@@ -57,17 +57,20 @@ void bt_share_close(bt_share_t *share, void (*done)(void *user), void *user);
 
 /* Tells all replicas, once each; at least those that are there now. 0, BT_E_STORE_AWAY, BT_E_LIMIT (longer than 4 KiB). */
 int bt_share_call(bt_share_t *share, const char *name, bt_str_t argument);
-/* An operator's change, already made here: others follow. The worker is borrowed for the call. */
-void bt_share_worker_added(bt_share_t *share, const char *pool, const bt_worker_t *w);
-void bt_share_worker_removed(bt_share_t *share, const char *pool, const bt_worker_t *w);
-void bt_share_worker_drained(bt_share_t *share, const char *pool, const bt_worker_t *w,
-                             bool draining);
+/* An operator's change, already made here: others follow. The worker is borrowed for the call. NULL = told; else why the others do not hear of it now, one static
+ * sentence. */
+const char *bt_share_worker_added(bt_share_t *share, const char *pool, const bt_worker_t *w);
+const char *bt_share_worker_removed(bt_share_t *share, const char *pool, const bt_worker_t *w);
+const char *bt_share_worker_drained(bt_share_t *share, const char *pool, const bt_worker_t *w,
+                                    bool draining);
+/* The order to drain what listens there, in whatever pool, is taken back; nobody needs to have a worker there. How many there were; *why_p, if any: as above. */
+unsigned bt_share_undrain_url(bt_share_t *share, bt_str_t url, const char **why_p);
 
 /* How many replicas answered within expiry, this one included; with the store away: as many as were known last. Any thread. */
 unsigned bt_share_replicas(const bt_share_t *share);
 /* The other replicas that may have minted the room, by its number alone: [{"name":..., "admin":url or null}], all that fit. How many. */
 unsigned bt_share_room_owners(const bt_share_t *share, uint64_t room, bt_text_t *out);
-/* {"replica":..., "store":{...}, "replicas":[...]}; for the admin API. */
+/* {"replica":..., "store":{...}, "replicas":[...], "drained":[{"pool":..., "worker":url without its scheme, "here":is it in our registry?}]}; for the admin API. */
 void bt_share_describe(const bt_share_t *share, bt_text_t *out);
 
 typedef struct bt_share_stats {

@@ -13,6 +13,7 @@
 
 #define BT_SHARE_NAME_MAX 128
 #define BT_SHARE_FIELD_MAX (BT_SHARE_NAME_MAX + 24) /* "<replica>#<incarnation>" */
+#define BT_SHARE_NAMED_MAX 512                      /* of any field that is read */
 #define BT_SHARE_CALL_MAX 4096
 #define BT_SHARE_BATCH_BYTES ((size_t) 64 * 1024)
 
@@ -44,6 +45,12 @@ typedef struct bt_share_peer {
     bool is_seen;
 } bt_share_peer_t;
 
+/* fields.c: a worker by its pool and where it listens, as rows name it. */
+typedef struct bt_share_spot {
+    char *field;
+    bt_worker_t *worker; /* of share->fleet */
+} bt_share_spot_t;
+
 struct bt_share {
     bt_loop_t *control;
     bt_store_t *store;
@@ -54,6 +61,8 @@ struct bt_share {
     bt_share_place_t *places; /* by key */
     unsigned place_count;
     bt_share_place_t **by_id; /* by worker id */
+    bt_share_spot_t *spots;   /* by field; NULL = not known */
+    unsigned spot_count;
     char *space, *replica, *admin_url, *version, *policies;
     char field[BT_SHARE_FIELD_MAX]; /* this replica's, in every table */
     unsigned loops;                 /* that mint rooms; 0 = not told */
@@ -75,7 +84,9 @@ struct bt_share {
     bt_list_t peers;
     bool has_twin; /* another replica of our name, said once */
     uint64_t twin_since_ms;
-    bt_list_t rows;                   /* rows.h */
+    struct bt_share_row **rows; /* rows.h; by field */
+    unsigned row_count, row_room;
+    bool has_unread;                  /* a row that cannot be read, said once */
     char epoch[24];                   /* of the table of workers; "" = not known */
     unsigned rows_due;                /* beats until the table is read again */
     bool must_apply;                  /* rows or the fleet have changed */
@@ -116,6 +127,12 @@ bool bt_share_read_key(bt_str_t *text, uint64_t *key_p);
 /* What stands before the separator (or the end), which is skipped. False at the end. */
 bool bt_share_next_word(bt_str_t *text, char separator, bt_str_t *word_p);
 
+/* ---- fields.c ---- */
+/* For qsort: by bytes, the shorter first. */
+int bt_share_order(bt_str_t a, bt_str_t b);
+/* What may be a field's name: somebody will print it and look it up again. */
+bool bt_share_is_name(bt_str_t text);
+
 /* ---- spec.c ---- */
 /* {"url":..., ...}: everything that is said. */
 void bt_share_spec_put(bt_text_t *out, const bt_worker_spec_t *spec);
@@ -136,6 +153,7 @@ void bt_share_rows_apply(bt_share_t *share);
 void bt_share_rows_on_fleet(bt_share_t *share); /* which has changed */
 void bt_share_rows_fini(bt_share_t *share);
 unsigned bt_share_workers_count(const bt_share_t *share);
+void bt_share_drains_describe(const bt_share_t *share, bt_text_t *out);
 void bt_share_calls_beat(bt_share_t *share);
 void bt_share_prefix_beat(bt_share_t *share);
 void bt_share_prefix_read(bt_share_t *share);

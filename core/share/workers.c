@@ -10,37 +10,54 @@
 
 /* ---- told by our own API ---- */
 
-void bt_share_worker_added(bt_share_t *share, const char *pool, const bt_worker_t *w)
+const char *bt_share_worker_added(bt_share_t *share, const char *pool, const bt_worker_t *w)
 {
     bt_share_row_t *row = bt_share_row_or_add(share, &bt_share_kind_worker, pool, w);
     bt_worker_spec_t copy;
+    const char *why;
 
-    if (row == NULL || bt_worker_spec_copy(&copy, &w->spec) < 0) {
-        bt_log_warn("share", "worker %s is not told to the other replicas: name it shorter",
-                    w->spec.url);
-        return;
-    }
+    if (row == NULL || bt_worker_spec_copy(&copy, &w->spec) < 0)
+        return BT_SHARE_TOO_LONG;
     bt_worker_spec_fini(&row->spec);
     row->spec = copy;
     row->is_removed = row->is_refused = false;
     row->is_ours = true;
-    bt_share_row_tell(share, row);
-    bt_share_drain_lift(share, pool, w);
+    why = bt_share_row_tell(share, row);
+    bt_share_drain_outdate(share, row);
+    return why;
 }
 
-void bt_share_worker_removed(bt_share_t *share, const char *pool, const bt_worker_t *w)
+const char *bt_share_worker_removed(bt_share_t *share, const char *pool, const bt_worker_t *w)
 {
     bt_share_row_t *row = bt_share_row_or_add(share, &bt_share_kind_worker, pool, w);
+    const char *why;
 
     if (row == NULL)
-        return;
+        return BT_SHARE_TOO_LONG;
     row->is_removed = true;
     row->is_ours = row->is_refused = false;
-    bt_share_row_tell(share, row);
-    bt_share_drain_end(share, pool, w);
+    why = bt_share_row_tell(share, row);
+    bt_share_drain_outdate(share, row);
+    return why;
 }
 
 /* ---- the kind ---- */
+
+/* A worker of another field would be added, and never found again. */
+static bool is_of(const bt_share_row_t *row, const bt_worker_spec_t *spec)
+{
+    char field[BT_SHARE_NAMED_MAX + 1], ignored[160];
+    bool is_same;
+    bt_url_t at;
+
+    if (bt_url_parse(&at, bt_str(spec->url), ignored, sizeof(ignored)) < 0)
+        return false;
+    at.rank = spec->dp_rank >= 0 ? spec->dp_rank : at.rank;
+    is_same =
+        bt_share_field(row->pool, &at, row->kind->suffix, field) && strcmp(field, row->field) == 0;
+    bt_url_fini(&at);
+    return is_same;
+}
 
 static bool read_members(bt_share_row_t *row, bt_str_t value)
 {
@@ -52,7 +69,8 @@ static bool read_members(bt_share_row_t *row, bt_str_t value)
         (removed.type != BT_JSON_TRUE && worker.type != BT_JSON_OBJECT))
         return false;
     bt_worker_spec_init(&spec);
-    if (removed.type != BT_JSON_TRUE && bt_share_spec_read(&spec, worker.value) < 0) {
+    if (removed.type != BT_JSON_TRUE &&
+        (bt_share_spec_read(&spec, worker.value) < 0 || !is_of(row, &spec))) {
         bt_worker_spec_fini(&spec);
         return false;
     }
@@ -116,18 +134,27 @@ static void remove_worker(bt_share_t *share, bt_share_row_t *row, bt_worker_t *w
     row->is_ours = false;
 }
 
+static bool has_pool(const bt_fleet_t *fleet, const char *name)
+{
+    for (unsigned i = 0; i < fleet->pool_count; i++)
+        if (strcmp(fleet->pools[i].spec.name, name) == 0)
+            return true;
+    return false;
+}
+
 static void apply(bt_share_t *share, bt_share_row_t *row)
 {
-    bool has_pool;
-    bt_worker_t *w = bt_share_row_worker(share, row, &has_pool);
+    bt_worker_t *w = bt_share_row_worker(share, row);
 
     if (row->is_removed) {
         if (row->is_ours && w != NULL)
             remove_worker(share, row, w);
         row->is_ours = false;
-    } else if (w == NULL && !row->is_refused && has_pool) {
+    } else if (w != NULL || row->is_refused) {
+        return;
+    } else if (has_pool(share->fleet, row->pool)) {
         add_worker(share, row);
-    } else if (w == NULL && !row->is_refused) {
+    } else {
         row->is_refused = true;
         bt_log_warn("share",
                     "worker %s, which another replica has added, is not taken: there is "
@@ -145,12 +172,9 @@ const bt_share_kind_t bt_share_kind_worker = {.suffix = "",
 
 unsigned bt_share_workers_count(const bt_share_t *share)
 {
-    const bt_list_t *it;
     unsigned count = 0;
 
-    for (it = share->rows.next; it != &share->rows; it = it->next) {
-        const bt_share_row_t *row = bt_container_of(it, bt_share_row_t, link);
-        count += row->kind == &bt_share_kind_worker && !row->is_removed;
-    }
+    for (unsigned i = 0; i < share->row_count; i++)
+        count += share->rows[i]->kind == &bt_share_kind_worker && !share->rows[i]->is_removed;
     return count;
 }

@@ -104,6 +104,26 @@ static bool add_row(const replica_t *r, bt_str_t row, uint64_t committed, bt_tex
     return r->is_bad || error[0] != '\0' || (!is_pinned && number < committed);
 }
 
+/* They wait for a worker to come; a worker that is there has a note in `workers list`. */
+static void print_drained(bt_str_t fleet)
+{
+    char worker[600], pool[160];
+    bt_json_cursor_t c;
+    bt_json_item_t item;
+
+    if (bt_json_array(&c, fleet_get_raw(fleet, "drained")) < 0)
+        return;
+    while (bt_json_next(&c, &item) > 0) {
+        fleet_get(item.value, "worker", worker, sizeof worker);
+        fleet_get(item.value, "pool", pool, sizeof pool);
+        if (!fleet_get_bool(item.value, "here"))
+            printf(
+                "\ndrained, and not a worker of this gateway: %s of pool %s (baton fleet workers "
+                "undrain %s ends it)\n",
+                worker, pool, worker);
+    }
+}
+
 static bool print_status(const fleet_tool_t *t, bt_str_t fleet, bt_str_t policies)
 {
     const bt_str_t store = fleet_get_raw(fleet, "store");
@@ -132,6 +152,7 @@ static bool print_status(const fleet_tool_t *t, bt_str_t fleet, bt_str_t policie
         }
     fleet_print_table(&table);
     bt_text_fini(&table);
+    print_drained(fleet);
     return is_bad;
 }
 

@@ -1,4 +1,4 @@
-/* Workers. What one gateway is told, the others follow by themselves. */
+/* Workers. What one gateway is told, the others follow by themselves; whether they can is in its answer. */
 #include "tools/fleet.h"
 
 #include "base/err.h"
@@ -7,6 +7,23 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+/* What the gateway has done, as people read it, and whether the other replicas are told: nothing of them where there are none. Exit status. */
+static int report(const fleet_tool_t *t, const fleet_reply_t *reply, const char *done)
+{
+    char fleet[300];
+
+    fleet_get(bt_text_str(&reply->body), "fleet", fleet, sizeof fleet);
+    const bool is_told = strcmp(fleet, "told") == 0;
+    if (t->is_json)
+        fleet_print_json(reply);
+    else
+        printf("%s%s\n", done, is_told ? "; the other replicas follow" : "");
+    if (is_told || fleet[0] == '\0')
+        return fleet_flushed();
+    (void) fleet_flushed();
+    return fleet_fail("done here, not told to the other replicas: %s", fleet);
+}
 
 /* ---- list ---- */
 
@@ -68,7 +85,7 @@ static int put_member(bt_text_t *body, const char *word)
 static int add(const fleet_tool_t *t)
 {
     fleet_reply_t reply;
-    char name[256];
+    char name[256], done[300];
     bt_text_t body;
     int status = 0;
 
@@ -82,16 +99,15 @@ static int add(const fleet_tool_t *t)
     bt_text_puts(&body, "}");
     if (status == 0) {
         status = fleet_ask(t, BT_POST, "/admin/workers", bt_text_str(&body), t->timeout_ms, &reply);
-        if (status == 0 && t->is_json) {
-            fleet_print_json(&reply);
-        } else if (status == 0) {
+        if (status == 0) {
             fleet_get(bt_text_str(&reply.body), "name", name, sizeof name);
-            printf("%s is added; the other replicas follow\n", name);
+            snprintf(done, sizeof done, "%s is added", name);
+            status = report(t, &reply, done);
         }
         fleet_reply_fini(&reply);
     }
     bt_text_fini(&body);
-    return status == 0 ? fleet_flushed() : status;
+    return status;
 }
 
 /* ---- remove, drain, undrain ---- */
@@ -100,6 +116,7 @@ static int add(const fleet_tool_t *t)
 static int order(const fleet_tool_t *t, enum bt_method method, const char *tail, const char *said)
 {
     fleet_reply_t reply;
+    char done[600];
     bt_text_t path;
     int status;
 
@@ -110,13 +127,13 @@ static int order(const fleet_tool_t *t, enum bt_method method, const char *tail,
     fleet_path_put(&path, t->words[1]);
     bt_text_puts(&path, tail);
     status = fleet_ask(t, method, path.data, BT_STR(""), t->timeout_ms, &reply);
-    if (status == 0 && t->is_json)
-        fleet_print_json(&reply);
-    else if (status == 0)
-        printf("%s %s, the other replicas follow\n", t->words[1], said);
+    if (status == 0) {
+        snprintf(done, sizeof done, "%.500s %s", t->words[1], said);
+        status = report(t, &reply, done);
+    }
     fleet_reply_fini(&reply);
     bt_text_fini(&path);
-    return status == 0 ? fleet_flushed() : status;
+    return status;
 }
 
 int fleet_workers(const fleet_tool_t *t)
@@ -128,7 +145,7 @@ int fleet_workers(const fleet_tool_t *t)
     if (strcmp(word, "add") == 0)
         return add(t);
     if (strcmp(word, "remove") == 0)
-        return order(t, BT_DELETE, "", "is removed; its running requests finish");
+        return order(t, BT_DELETE, "", "is removed, its running requests finish");
     if (strcmp(word, "drain") == 0)
         return order(t, BT_POST, "/drain", "gets no new requests");
     if (strcmp(word, "undrain") == 0)

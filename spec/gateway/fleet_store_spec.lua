@@ -327,6 +327,41 @@ describe("a fleet's store", function()
     end)
   end
 
+  it("holds something else at one key: the rest goes on, so a cancel through the other gateway", function()
+    start()
+    fl.redis:ask("SET", "baton:{fleet}:prefix", "x")
+    each("wait_degraded", "baton:{fleet}:prefix is of no use: ")
+    local held = fl.a:hold()
+    local function running()
+      return select(2, fl.a:ask("GET", "/requests")).requests
+    end
+    eventually(function()
+      return running()[1]
+    end, 10, "is listed")
+    assert.equal(202, (fl.b:ask("POST", "/requests/" .. running()[1].id .. "/cancel")))
+    eventually(function()
+      return #running() == 0, #running()
+    end, 10, "has ended")
+    held:close()
+    fl.redis:ask("DEL", "baton:{fleet}:prefix")
+    each("wait_up")
+  end)
+
+  it("holds something else at several keys: one is named, and how many more there are", function()
+    start()
+    local keys = { "baton:{fleet}:workers", "baton:{fleet}:calls", "baton:{fleet}:prefix" }
+    for _, key in ipairs(keys) do
+      fl.redis:ask("SET", key, "x")
+    end
+    for i, more in ipairs({ " (and 2 more)", " (and 1 more)", "" }) do
+      each("wait_degraded", keys[i] .. more .. " is of no use: WRONGTYPE")
+      assert.falsy(fl.a:degraded():find("user_script", 1, true))
+      fl.redis:ask("DEL", keys[i])
+    end
+    each("wait_up")
+    assert_converged()
+  end)
+
   it("may forget its scripts: nothing of it is seen", function()
     start()
     fl:under_load(function()

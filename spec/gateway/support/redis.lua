@@ -9,6 +9,7 @@
 
 local clock = require("gateway.support.clock")
 local eventually = require("gateway.support.eventually")
+local port = require("gateway.support.port")
 local proc = require("gateway.support.proc")
 local socket = require("socket")
 
@@ -35,13 +36,6 @@ function redis.program()
     return named:find("/", 1, true) and named or in_path(named)
   end
   return in_path("redis-server") or in_path("valkey-server")
-end
-
-local function free_port()
-  local listener = assert(socket.bind("127.0.0.1", 0))
-  local _, port = listener:getsockname()
-  listener:close()
-  return tonumber(port)
 end
 
 -- ---- the protocol ----
@@ -134,7 +128,7 @@ end
 
 local function start(self)
   for _ = 1, TRIES do
-    self.port = free_port()
+    self.port = port.free()
     self.url = ("redis://127.0.0.1:%d"):format(self.port)
     if run(self) then
       return self

@@ -109,6 +109,62 @@ static void test_workers_that_are_told(void **state)
     assert_said(&rig, "\"shared_workers\":0");
 }
 
+/* Every change says whether the others hear of it; a gateway that is alone has nobody to tell. */
+static void test_whether_the_others_are_told(void **state)
+{
+    static const char worker[] = "{\"url\":\"http://127.0.0.1:1\",\"name\":\"w\"}";
+
+    (void) state;
+    for (unsigned i = 0; i < 2; i++) {
+        const char *end = i == 0 ? "}\n" : ",\"fleet\":\"told\"}\n";
+        char wanted[128];
+        rig.config.share = i == 0 ? NULL : share;
+        assert_int_equal(ask(&rig, "POST", "/workers", worker), 201);
+        assert_json(bt_text_str(&rig.reply.body));
+        assert_int_equal(strstr(said(&rig), "\"fleet\":\"told\"}\n") != NULL, i);
+        assert_int_equal(ask(&rig, "POST", "/workers/w/drain", NULL), 200);
+        snprintf(wanted, sizeof wanted, "{\"status\":\"draining\",\"worker\":\"w\"%s", end);
+        assert_string_equal(said(&rig), wanted);
+        assert_int_equal(ask(&rig, "POST", "/workers/w/undrain", NULL), 200);
+        snprintf(wanted, sizeof wanted, "{\"status\":\"serving\",\"worker\":\"w\"%s", end);
+        assert_string_equal(said(&rig), wanted);
+        assert_int_equal(ask(&rig, "GET", "/workers/w", NULL), 200);
+        assert_null(strstr(said(&rig), "\"fleet\""));
+        assert_int_equal(ask(&rig, "DELETE", "/workers/w", NULL), 200);
+        snprintf(wanted, sizeof wanted, "{\"status\":\"removed\",\"worker\":\"w\"%s", end);
+        assert_string_equal(said(&rig), wanted);
+    }
+}
+
+/* What is drained and no worker of ours: listed, and taken back by its url. */
+static void test_a_drain_without_a_worker(void **state)
+{
+    bt_worker_t *w = rig_add(&rig, BT_ROLE_HYBRID, "w", "http://127.0.0.1:1", NULL);
+
+    (void) state;
+    rig.config.share = share;
+    (void) bt_share_worker_drained(share, "default", w, true);
+    (void) bt_share_worker_drained(share, "other", w, true); /* not of this pool here */
+    bt_share_set_fleet(share, bt_registry_current(rig.registry));
+    assert_int_equal(ask(&rig, "GET", "/fleet", NULL), 200);
+    assert_json(bt_text_str(&rig.reply.body));
+    assert_said(&rig, "{\"pool\":\"default\",\"worker\":\"127.0.0.1:1\",\"here\":true},"
+                      "{\"pool\":\"other\",\"worker\":\"127.0.0.1:1\",\"here\":false}]");
+    assert_int_equal(ask(&rig, "POST", "/workers/w/undrain", NULL), 200); /* a name: that one */
+    assert_int_equal(ask(&rig, "GET", "/fleet", NULL), 200);
+    assert_said(&rig, "\"drained\":[{\"pool\":\"other\",");
+    assert_int_equal(bt_registry_remove(rig.registry, BT_STR("w")), 0);
+    assert_int_equal(ask(&rig, "POST", "/workers/w/undrain", NULL), 404);
+    assert_int_equal(ask(&rig, "POST", "/workers/127.0.0.1%3a1/drain", NULL), 404);
+    assert_int_equal(ask(&rig, "POST", "/workers/http%3a%2f%2f127.0.0.1%3a1/undrain", NULL), 200);
+    assert_string_equal(
+        said(&rig),
+        "{\"status\":\"serving\",\"worker\":\"http://127.0.0.1:1\",\"fleet\":\"told\"}\n");
+    assert_int_equal(ask(&rig, "POST", "/workers/http%3a%2f%2f127.0.0.1%3a1/undrain", NULL), 404);
+    assert_int_equal(ask(&rig, "GET", "/fleet", NULL), 200);
+    assert_said(&rig, "\"drained\":[]");
+}
+
 /* ---- metrics ---- */
 
 static void write_metrics(const bt_share_t *of, const bt_quotas_t *quotas)
@@ -195,6 +251,8 @@ int main(void)
         TEST(test_alone),
         TEST(test_fleet),
         TEST(test_workers_that_are_told),
+        TEST(test_whether_the_others_are_told),
+        TEST(test_a_drain_without_a_worker),
         TEST(test_metrics_of_what_is_there),
         TEST(test_metrics_of_limits),
     };

@@ -3,6 +3,8 @@
 
 #include "../state/redis_server.h"
 
+#include "base/json.h"
+
 static const unsigned one[] = {8001, 0}, two[] = {8001, 8002, 0};
 
 static bt_worker_t *in_pool(const replica_t *r, unsigned pool, unsigned port)
@@ -24,12 +26,14 @@ static bool is_drained(const replica_t *r, unsigned port)
 }
 
 /* As the admin API does it, the three of them. */
+static const char *untold; /* of the last order */
+
 static void drain(replica_t *r, unsigned port, bool draining)
 {
     bt_worker_t *w = in_pool(r, 0, port);
 
     assert_int_equal(bt_registry_drain(r->registry, bt_str(w->name), draining), 0);
-    bt_share_worker_drained(r->share, "default", w, draining);
+    untold = bt_share_worker_drained(r->share, "default", w, draining);
 }
 
 static bt_worker_t *add(replica_t *r, unsigned port, const char *name, int rank)
@@ -255,8 +259,9 @@ static void test_drained_while_another_adds_it(void **state)
     rig_start(&b, "b", two, NULL);
     rig_beat(&a, 3);
     rig_beat(&b, 3);
-    drain(&b, 8002, true);
-    (void) add(&a, 8002, "new", -1); /* has not heard of that */
+    (void) add(&a, 8002, "new", -1);
+    wait_next_ms();
+    drain(&b, 8002, true); /* has not heard of that */
     TURN_UNTIL(&rig_loop, is_drained(&a, 8002));
     look(&b);
     assert_true(is_drained(&b, 8002));
@@ -265,6 +270,207 @@ static void test_drained_while_another_adds_it(void **state)
     assert_non_null(in_pool(&b, 0, 8002));
     rig_stop(&a);
     rig_stop(&b);
+}
+
+/* By one that has not read the drain. */
+static void test_added_anew_it_serves_whoever_has_heard_of_what(void **state)
+{
+    replica_t a, b, late;
+
+    (void) state;
+    rig_start(&a, "a", one, NULL);
+    rig_start(&b, "b", one, NULL);
+    (void) add(&a, 8005, "five", -1);
+    TURN_UNTIL(&rig_loop, in_pool(&b, 0, 8005) != NULL);
+    look(&b);
+    drain(&a, 8005, true);
+    wait_next_ms();
+    take_out(&b, 8005);
+    wait_next_ms();
+    (void) add(&b, 8005, "five", -1);
+    TURN_UNTIL(&rig_loop, !is_drained(&a, 8005));
+    wait_row(8005, "false"); /* nobody is told of it any more */
+    rig_start(&late, "late", one, NULL);
+    TURN_UNTIL(&rig_loop, in_pool(&late, 0, 8005) != NULL);
+    look(&a);
+    look(&b);
+    assert_false(is_drained(&a, 8005));
+    assert_false(is_drained(&b, 8005));
+    assert_false(is_drained(&late, 8005));
+    drain(&late, 8005, true);
+    TURN_UNTIL(&rig_loop, is_drained(&a, 8005) && is_drained(&b, 8005));
+    rig_stop(&a);
+    rig_stop(&b);
+    rig_stop(&late);
+}
+
+static void test_removed_by_one_that_has_not_heard(void **state)
+{
+    replica_t a, b, late;
+
+    (void) state;
+    rig_start(&a, "a", one, NULL);
+    rig_start(&b, "b", one, NULL);
+    look(&b);
+    drain(&a, 8001, true);
+    wait_next_ms();
+    take_out(&b, 8001);
+    wait_row(8001, "null");
+    look(&a);
+    assert_true(is_drained(&a, 8001));
+    rig_start(&late, "late", one, NULL);
+    look(&late);
+    assert_false(is_drained(&late, 8001));
+    rig_stop(&a);
+    rig_stop(&b);
+    rig_stop(&late);
+}
+
+/* Its stamp is above that of an order whose replica's clock is ahead of ours. */
+static void test_a_drain_by_a_late_clock(void **state)
+{
+    char value[160];
+    replica_t a, b;
+
+    (void) state;
+    rig_start(&a, "a", one, NULL);
+    rig_start(&b, "b", one, NULL);
+    snprintf(value, sizeof(value),
+             "{\"stamp\":%llu,\"pool\":\"default\",\"worker\":{\"url\":\"http://127.0.0.1:8005\"}}",
+             (unsigned long long) bt_clock_wall_ms() + 3600000);
+    rig_put("workers", "default 127.0.0.1:8005@-1", value, 0);
+    TURN_UNTIL(&rig_loop, in_pool(&a, 0, 8005) != NULL && in_pool(&b, 0, 8005) != NULL);
+    drain(&a, 8005, true);
+    TURN_UNTIL(&rig_loop, is_drained(&b, 8005));
+    look(&a);
+    assert_true(is_drained(&a, 8005));
+    rig_stop(&a);
+    rig_stop(&b);
+}
+
+static const char *described(const replica_t *r)
+{
+    static char said[4096];
+    bt_text_t out;
+
+    bt_text_init(&out);
+    bt_share_describe(r->share, &out);
+    assert_int_equal(bt_json_validate(bt_text_str(&out), &(size_t){0}), 0);
+    snprintf(said, sizeof(said), "%.*s", BT_STR_ARG(bt_text_str(&out)));
+    bt_text_fini(&out);
+    return strstr(said, "\"drained\":");
+}
+
+#define DRAINED "{\"stamp\":5,\"pool\":\"default\",\"draining\":true}"
+
+static void test_a_drain_outlives_its_worker(void **state)
+{
+    const char *why = NULL;
+    replica_t a, b;
+
+    (void) state;
+    rig_start(&a, "a", one, NULL);
+    rig_start(&b, "b", two, NULL);
+    assert_string_equal(described(&a), "\"drained\":[]}\n");
+    drain(&b, 8001, true);
+    drain(&b, 8002, true);
+    rig_put("workers", "default ::1:9/p:1@2 drain", DRAINED, 0);
+    TURN_UNTIL(&rig_loop, is_drained(&a, 8001) && strstr(described(&a), "/p") != NULL);
+    assert_string_equal(
+        described(&a),
+        "\"drained\":[{\"pool\":\"default\",\"worker\":\"127.0.0.1:8001\",\"here\":true},"
+        "{\"pool\":\"default\",\"worker\":\"127.0.0.1:8002\",\"here\":false},"
+        "{\"pool\":\"default\",\"worker\":\"[::1]:9/p:1@2\",\"here\":false}]}\n");
+    assert_int_equal(bt_share_undrain_url(a.share, BT_STR("http://127.0.0.1:8003"), &why), 0);
+    assert_int_equal(bt_share_undrain_url(a.share, BT_STR("w 2"), &why), 0);
+    assert_int_equal(bt_share_undrain_url(a.share, BT_STR("[::1]:9/p:1"), &why), 0); /* no rank */
+    assert_int_equal(bt_share_undrain_url(a.share, BT_STR("[::1]:9/p:1@2"), &why), 1);
+    assert_int_equal(bt_share_undrain_url(a.share, BT_STR("http://127.0.0.1:8002/"), &why), 1);
+    assert_int_equal(bt_share_undrain_url(a.share, BT_STR("http://127.0.0.1:8002/"), &why), 0);
+    assert_null(why); /* the others are told */
+    assert_null(strstr(described(&a), "8002"));
+    TURN_UNTIL(&rig_loop, !is_drained(&b, 8002) && strstr(described(&b), "/p") == NULL);
+    assert_true(is_drained(&b, 8001));
+    rig_stop(&a);
+    rig_stop(&b);
+}
+
+static void test_a_value_that_cannot_be_read_changes_nothing(void **state)
+{
+    static const char *const values[] = {
+        "{\"v\":2,\"at\":5}", "{\"stamp\":\"x\",\"pool\":\"default\",\"draining\":false}",
+        "{\"stamp\":9223372036854775807,\"pool\":\"default\",\"draining\":false}",
+        "{\"stamp\":99999999999,\"pool\":\"default\",\"draining\":\"soft\"}", ""};
+    replica_t a, b;
+
+    (void) state;
+    rig_start(&a, "a", one, NULL);
+    rig_start(&b, "b", one, NULL);
+    drain(&a, 8001, true);
+    TURN_UNTIL(&rig_loop, is_drained(&b, 8001));
+    look(&a);
+    for (unsigned i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+        rig_put("workers", "default 127.0.0.1:8001@-1 drain", values[i], 0);
+        look(&a);
+        look(&a); /* one look to undo it, one to forget it */
+        look(&b);
+        assert_true(is_drained(&a, 8001));
+        assert_true(is_drained(&b, 8001));
+        if (i != 3)
+            assert_string_equal(row_of(8001), values[i]); /* may be a later version's */
+    }
+    drain(&b, 8001, false); /* an operator's word is put over it */
+    TURN_UNTIL(&rig_loop, !is_drained(&a, 8001));
+    rig_stop(&a);
+    rig_stop(&b);
+}
+
+static void test_names_that_nobody_could_find_again(void **state)
+{
+    static const bt_str_t names[] = {BT_STR("default 127.0.0.1:8001@-1\0 drain"),
+                                     BT_STR("default\0 127.0.0.1:8001@-1 drain"),
+                                     BT_STR("default 127.0.0.1:8001\x1b[m@-1 drain"),
+                                     BT_STR("more 127.0.0.1:8001@-1 drain"),
+                                     BT_STR("samelen 127.0.0.1:8001@-1 drain"),
+                                     BT_STR("default"),
+                                     BT_STR("default drain"),
+                                     BT_STR(" drain")};
+    replica_t a;
+
+    (void) state;
+    rig_start(&a, "a", one, NULL);
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        (void) rig_ask((bt_store_op_t){.what = BT_STORE_TABLE_PUT,
+                                       .key = BT_STR("workers"),
+                                       .field = names[i],
+                                       .value = BT_STR(DRAINED)});
+    look(&a);
+    assert_string_equal(described(&a), "\"drained\":[]}\n");
+    rig_stop(&a);
+}
+
+static void test_an_epoch_of_somebody_elses(void **state)
+{
+    static const char *const epochs[] = {"eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee", "0123456789ABCDEF",
+                                         "x", "0123456789abcde "};
+    replica_t a;
+
+    (void) state;
+    rig_start(&a, "a", one, NULL);
+    for (unsigned i = 0; i < sizeof(epochs) / sizeof(epochs[0]); i++) {
+        drain(&a, 8001, true);
+        wait_row(8001, "true");
+        rig_put("workers", "@epoch", epochs[i], 0);
+        look(&a);
+        look(&a);
+        look(&a);
+        (void) rig_ask((bt_store_op_t){.what = BT_STORE_TABLE_DROP,
+                                       .key = BT_STR("workers"),
+                                       .field = BT_STR("default 127.0.0.1:8001@-1 drain")});
+        look(&a);
+        TURN_UNTIL(&rig_loop, !is_drained(&a, 8001)); /* taken away, not flushed */
+    }
+    rig_stop(&a);
 }
 
 static void test_a_flushed_store_is_told_again(void **state)
@@ -402,6 +608,7 @@ static void test_the_store_away(void **state)
     rig_start(&b, "b", two, NULL);
     TURN_UNTIL(&rig_loop, is_health(BT_STORE_UP));
     drain(&a, 8001, true);
+    assert_null(untold);
     TURN_UNTIL(&rig_loop, is_drained(&b, 8001));
     for (unsigned round = 0; round < 2; round++) { /* it has kept what it knew; it has lost all */
         const bool is_lost = round == 1;
@@ -411,6 +618,7 @@ static void test_the_store_away(void **state)
             redis_freeze(&server);
         TURN_UNTIL(&rig_loop, is_health(BT_STORE_AWAY));
         drain(&a, 8001, is_lost);
+        assert_string_equal(untold, "the store is away: they follow when it is back");
         drain(&b, 8002, !is_lost);
         assert_int_equal(is_drained(&a, 8001), is_lost); /* here, at once */
         if (is_lost)
@@ -438,6 +646,13 @@ int main(void)
         SPEC(test_removal_on_one_does_not_make_others_serve),
         SPEC(test_added_anew_it_serves),
         SPEC(test_drained_while_another_adds_it),
+        SPEC(test_added_anew_it_serves_whoever_has_heard_of_what),
+        SPEC(test_removed_by_one_that_has_not_heard),
+        SPEC(test_a_drain_by_a_late_clock),
+        SPEC(test_a_drain_outlives_its_worker),
+        SPEC(test_a_value_that_cannot_be_read_changes_nothing),
+        SPEC(test_names_that_nobody_could_find_again),
+        SPEC(test_an_epoch_of_somebody_elses),
         SPEC(test_a_flushed_store_is_told_again),
         SPEC(test_a_row_taken_away_is_an_end_of_it),
         SPEC(test_what_it_reads),

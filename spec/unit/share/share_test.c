@@ -48,6 +48,26 @@ static void test_a_replica_without_a_word_runs_out(void **state)
     rig_stop(&a);
 }
 
+static void test_names_that_are_no_replicas(void **state)
+{
+    static const bt_str_t names[] = {BT_STR("q\0x"), BT_STR("q\0"), BT_STR("\x1b[31m#0"),
+                                     BT_STR("a\nb#0"), BT_STR("\xc2\x9b#0")};
+    replica_t a;
+
+    (void) state;
+    rig_start(&a, "a", none, NULL);
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        (void) rig_ask((bt_store_op_t){.what = BT_STORE_TABLE_PUT,
+                                       .key = BT_STR("replicas"),
+                                       .field = names[i],
+                                       .value = BT_STR("{\"name\":\"x\"}")});
+    rig_put("replicas", "ghost#0", "{\"name\":\"ghost\"}", 0);
+    TURN_UNTIL(&rig_loop, bt_share_replicas(a.share) > 1);
+    rig_beat(&a, 3);
+    assert_int_equal(bt_share_replicas(a.share), 2); /* limits are divided by it */
+    rig_stop(&a);
+}
+
 static void test_two_of_one_name_are_two(void **state)
 {
     bt_ledger_entry_t e = {0};
@@ -260,6 +280,8 @@ static void test_names_that_cannot_be_used(void **state)
     (void) state;
     assert_int_equal(bt_share_new(&share, &rig_loop, &config, err, sizeof(err)), BT_E_CONFIG);
     assert_non_null(strstr(err, "'#'"));
+    config.replica = "a\nb";
+    assert_int_equal(bt_share_new(&share, &rig_loop, &config, err, sizeof(err)), BT_E_CONFIG);
     config.replica = "";
     assert_int_equal(bt_share_new(&share, &rig_loop, &config, err, sizeof(err)), BT_E_CONFIG);
     config.replica = "a";
@@ -288,6 +310,7 @@ static void test_what_is_described(void **state)
     assert_non_null(strstr(out.data, "\"name\":\"b\\\"quote\""));
     assert_non_null(strstr(out.data, "\"policies\":\"f00\""));
     assert_non_null(strstr(out.data, "\"state\":\"up\""));
+    assert_non_null(strstr(out.data, "\"drained\":[]}"));
     bt_text_fini(&out);
     rig_stop(&a);
     rig_stop(&b);
@@ -299,6 +322,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SPEC(test_replicas_come_and_go),
         SPEC(test_a_replica_without_a_word_runs_out),
+        SPEC(test_names_that_are_no_replicas),
         SPEC(test_two_of_one_name_are_two),
         SPEC(test_a_flush_is_no_moment_of_being_alone),
         SPEC(test_loads_of_the_others_add_up),

@@ -216,14 +216,69 @@ static void test_what_is_not_taken_harms_nothing(void **state)
     rig_stop(&b);
 }
 
+/* It would be there for ever: nothing that its address says would find the row. */
+static void test_a_row_of_another_workers_field(void **state)
+{
+#define VALUE(url, more)                                                                           \
+    "{\"stamp\":5,\"pool\":\"default\",\"worker\":{\"url\":\"" url "\"" more "}}"
+    replica_t a;
+
+    (void) state;
+    rig_start(&a, "a", one, NULL);
+    rig_put("workers", "default wrong", VALUE("http://127.0.0.1:8005", ""), 0);
+    rig_put("workers", "default 127.0.0.1:8006@-1", VALUE("http://127.0.0.1:8007", ""), 0);
+    rig_put("workers", "default 127.0.0.1:8008@-1",
+            VALUE("http://127.0.0.1:8008", ",\"dp_size\":4,\"dp_rank\":2"), 0);
+    rig_put("workers", "more 127.0.0.1:8009@-1", VALUE("http://127.0.0.1:8009", ""), 0);
+    rig_put("workers", "default 127.0.0.1:8010/p@1", VALUE("http://127.0.0.1:8010/p/@1", ""), 0);
+    TURN_UNTIL(&rig_loop, count(&a) > 1); /* all are read at once */
+    assert_int_equal(count(&a), 2);
+    assert_non_null(
+        bt_fleet_find(bt_registry_current(a.registry), BT_STR("http://127.0.0.1:8010/p@1")));
+    rig_stop(&a);
+#undef VALUE
+}
+
+static void look(const replica_t *r)
+{
+    bt_share_rows_look(r->share);
+    rig_beat(r, 3);
+}
+
+static void test_a_value_that_cannot_be_read_removes_nobody(void **state)
+{
+    replica_t a;
+
+    (void) state;
+    rig_start(&a, "a", one, NULL);
+    rig_put("workers", "default 127.0.0.1:8005@-1",
+            "{\"stamp\":5,\"pool\":\"default\",\"worker\":{\"url\":\"http://127.0.0.1:8005\"}}", 0);
+    TURN_UNTIL(&rig_loop, rig_worker(&a, 8005) != NULL);
+    look(&a); /* knows the table by its epoch */
+    rig_put("workers", "default 127.0.0.1:8005@-1", "{\"stamp\":\"x\"}", 0);
+    look(&a);
+    look(&a);
+    assert_non_null(rig_worker(&a, 8005));
+    rig_put("workers", "default 127.0.0.1:8005@-1",
+            "{\"stamp\":6,\"pool\":\"default\",\"removed\":true}", 0);
+    TURN_UNTIL(&rig_loop, rig_worker(&a, 8005) == NULL);
+    rig_stop(&a);
+}
+
 int main(void)
 {
 #define SPEC(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
     const struct CMUnitTest tests[] = {
-        SPEC(test_added_on_one_known_to_all),     SPEC(test_they_follow_within_two_beats),
-        SPEC(test_the_configurations_own_stay),   SPEC(test_a_flushed_store_is_told_again),
-        SPEC(test_a_row_taken_away_is_forgotten), SPEC(test_the_highest_stamp_wins),
-        SPEC(test_a_reload_does_not_lose_them),   SPEC(test_what_is_not_taken_harms_nothing),
+        SPEC(test_added_on_one_known_to_all),
+        SPEC(test_they_follow_within_two_beats),
+        SPEC(test_the_configurations_own_stay),
+        SPEC(test_a_flushed_store_is_told_again),
+        SPEC(test_a_row_taken_away_is_forgotten),
+        SPEC(test_the_highest_stamp_wins),
+        SPEC(test_a_reload_does_not_lose_them),
+        SPEC(test_what_is_not_taken_harms_nothing),
+        SPEC(test_a_row_of_another_workers_field),
+        SPEC(test_a_value_that_cannot_be_read_removes_nobody),
     };
     bt_log_set(BT_LOG_ERROR, false, 2);
     alarm(50);
