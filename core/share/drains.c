@@ -66,7 +66,7 @@ static void end_outdated(bt_share_t *share, bt_share_row_t *row)
     bt_share_row_put(share, row);
 }
 
-static void apply(bt_share_t *share, bt_share_row_t *row)
+static bool apply(bt_share_t *share, bt_share_row_t *row)
 {
     const bt_worker_t *w = bt_share_row_worker(share, row);
     char at[32];
@@ -74,12 +74,13 @@ static void apply(bt_share_t *share, bt_share_row_t *row)
     end_outdated(share, row);
     const bool is_drained = row->drain == BT_SHARE_DRAINING;
     if (w == NULL || row->drain == BT_SHARE_AS_IT_IS || atomic_load(&w->draining) == is_drained)
-        return;
+        return false;
     bt_clock_iso8601(row->stamp, at, sizeof(at));
     if (is_drained)
         bt_log_info("share", "worker %s of pool %s: drained by an order of %s to the fleet",
                     w->name, row->pool, at);
     (void) bt_registry_drain(share->registry, bt_str(w->name), is_drained);
+    return false; /* the same fleet */
 }
 
 const bt_share_kind_t bt_share_kind_drain = {.suffix = " drain",
@@ -105,7 +106,7 @@ void bt_share_drain_outdate(bt_share_t *share, const bt_share_row_t *worker_row)
     bt_share_row_t *row = bt_share_row_beside(share, worker_row, &bt_share_kind_drain);
 
     if (row != NULL)
-        apply(share, row);
+        (void) apply(share, row);
 }
 
 /* ---- whether its worker is here or not ---- */
@@ -126,7 +127,7 @@ unsigned bt_share_undrain_url(bt_share_t *share, bt_str_t url, const char **why_
             continue;
         row->drain = BT_SHARE_SERVING;
         *why_p = bt_share_row_tell(share, row);
-        apply(share, row);
+        (void) apply(share, row);
         count++;
     }
     bt_url_fini(&at);

@@ -19,6 +19,7 @@
 
 #define DAY_MS UINT64_C(86400000)
 #define LOOK_EVERY_MS 1000
+#define FLEETS_A_BEAT 16
 #define EPOCH "@epoch"
 
 /* ---- told by our own API ---- */
@@ -310,11 +311,15 @@ void bt_share_rows_beat(bt_share_t *share)
 
 /* ---- applied ---- */
 
-static void apply_kind(bt_share_t *share, const bt_share_kind_t *kind)
+/* False: there may be more to do. A fleet costs by its workers, so a replica that finds a thousand new ones takes them in some at a time. */
+static bool apply_kind(bt_share_t *share, const bt_share_kind_t *kind)
 {
-    for (unsigned i = 0; i < share->row_count; i++)
+    unsigned fleets = 0;
+
+    for (unsigned i = 0; i < share->row_count && fleets < FLEETS_A_BEAT; i++)
         if (share->rows[i]->kind == kind)
-            kind->apply(share, share->rows[i]);
+            fleets += kind->apply(share, share->rows[i]);
+    return fleets < FLEETS_A_BEAT;
 }
 
 static bool has_spots(bt_share_t *share)
@@ -334,9 +339,9 @@ void bt_share_rows_apply(bt_share_t *share)
 {
     if (!has_spots(share))
         return;
-    apply_kind(share, &bt_share_kind_worker);
-    apply_kind(share, &bt_share_kind_drain);
-    share->must_apply = false;
+    const bool is_all = apply_kind(share, &bt_share_kind_worker);
+    (void) apply_kind(share, &bt_share_kind_drain);
+    share->must_apply = !is_all;
 }
 
 /* Workers may not be added or removed in here: the registry is about to publish. */
@@ -345,7 +350,7 @@ void bt_share_rows_on_fleet(bt_share_t *share)
     share->must_apply = true; /* a reload takes out what the configuration does not name */
     bt_share_spots_fini(share);
     if (has_spots(share))
-        apply_kind(share, &bt_share_kind_drain);
+        (void) apply_kind(share, &bt_share_kind_drain);
 }
 
 void bt_share_rows_fini(bt_share_t *share)

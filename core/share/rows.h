@@ -27,7 +27,8 @@ typedef struct bt_share_kind {
     bool (*is_lasting)(const bt_share_row_t *row); /* else it runs out after a day */
     /* Somebody took the row out of the table. True: it says something else now, which is to be applied before it is forgotten. */
     bool (*undo)(bt_share_row_t *row);
-    void (*apply)(bt_share_t *share, bt_share_row_t *row);
+    /* True: the registry has published another fleet for it. */
+    bool (*apply)(bt_share_t *share, bt_share_row_t *row);
 } bt_share_kind_t;
 
 /* What an operator is told of a worker that cannot be. */

@@ -142,25 +142,29 @@ static bool has_pool(const bt_fleet_t *fleet, const char *name)
     return false;
 }
 
-static void apply(bt_share_t *share, bt_share_row_t *row)
+static bool apply(bt_share_t *share, bt_share_row_t *row)
 {
     bt_worker_t *w = bt_share_row_worker(share, row);
+    const bool is_ours = row->is_ours;
 
     if (row->is_removed) {
-        if (row->is_ours && w != NULL)
+        if (is_ours && w != NULL)
             remove_worker(share, row, w);
         row->is_ours = false;
-    } else if (w != NULL || row->is_refused) {
-        return;
-    } else if (has_pool(share->fleet, row->pool)) {
-        add_worker(share, row);
-    } else {
-        row->is_refused = true;
-        bt_log_warn("share",
-                    "worker %s, which another replica has added, is not taken: there is "
-                    "no pool %s here",
-                    row->spec.url, row->pool);
+        return is_ours && w != NULL;
     }
+    if (w != NULL || row->is_refused)
+        return false;
+    if (has_pool(share->fleet, row->pool)) {
+        add_worker(share, row);
+        return row->is_ours;
+    }
+    row->is_refused = true;
+    bt_log_warn("share",
+                "worker %s, which another replica has added, is not taken: there is "
+                "no pool %s here",
+                row->spec.url, row->pool);
+    return false;
 }
 
 const bt_share_kind_t bt_share_kind_worker = {.suffix = "",

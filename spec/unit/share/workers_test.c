@@ -9,7 +9,7 @@ static void spec_of(bt_worker_spec_t *spec, unsigned port, const char *name)
 
     snprintf(url, sizeof(url), "http://127.0.0.1:%u", port);
     make_spec(spec, BT_ROLE_HYBRID, url, NULL);
-    spec->name = text(name);
+    spec->name = name != NULL ? text(name) : NULL;
 }
 
 /* As the admin API does it. */
@@ -265,6 +265,31 @@ static void test_a_value_that_cannot_be_read_removes_nobody(void **state)
     rig_stop(&a);
 }
 
+/* Each changes the whole fleet: a thousand at once would be seconds in which the control loop does nothing else. */
+static void test_many_are_taken_in_some_at_a_time(void **state)
+{
+    enum { MANY = 100, A_TURN = 40 };
+    replica_t a, late;
+    unsigned most = 0;
+
+    (void) state;
+    rig_start(&a, "a", one, NULL);
+    for (unsigned i = 0; i < MANY; i++)
+        add(&a, "default", 9000 + i, NULL);
+    rig_beat(&a, 2);
+    rig_start(&late, "late", one, NULL);
+    for (unsigned before = count(&late); before < MANY + 1; before = count(&late)) {
+        turn_once(&rig_loop);
+        most = count(&late) - before > most ? count(&late) - before : most;
+    }
+    assert_in_range(most, 1, A_TURN);
+    for (unsigned i = 0; i < MANY; i++)
+        take_out(&a, "default", 9000 + i);
+    TURN_UNTIL(&rig_loop, count(&late) == 1);
+    rig_stop(&a);
+    rig_stop(&late);
+}
+
 int main(void)
 {
 #define SPEC(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
@@ -279,6 +304,7 @@ int main(void)
         SPEC(test_what_is_not_taken_harms_nothing),
         SPEC(test_a_row_of_another_workers_field),
         SPEC(test_a_value_that_cannot_be_read_removes_nobody),
+        SPEC(test_many_are_taken_in_some_at_a_time),
     };
     bt_log_set(BT_LOG_ERROR, false, 2);
     alarm(50);
