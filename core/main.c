@@ -7,27 +7,10 @@
 #include "tools/kv_bench.h"
 #include "tools/policy.h"
 #include "tools/replay.h"
+#include "tools/say.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-#define EXIT_WRONG 2 /* command line or configuration */
-
-static int print(void (*make)(bt_text_t *out))
-{
-    bt_text_t text;
-    bt_text_init(&text);
-    make(&text);
-    fwrite(text.data, 1, text.len, stdout);
-    bt_text_fini(&text);
-    return fflush(stdout) == 0 ? 0 : 1;
-}
-
-static int refuse(const char *why)
-{
-    fprintf(stderr, "baton: %s\n", why);
-    return EXIT_WRONG;
-}
 
 static bool wants_help(int argc, const char *const *argv)
 {
@@ -54,12 +37,12 @@ static int run(int argc, const char *const *argv)
     bt_config_t config;
     bt_gateway_t *gateway;
     if (wants_help(argc, argv))
-        return print(bt_help_run);
+        return bt_tool_print(bt_help_run);
     if (load(&config, argc, argv, err, sizeof err) < 0)
-        return refuse(err);
+        return bt_tool_say(BT_TOOL_WRONG, "", "%s", err);
     if (bt_gateway_open(&gateway, &config, argc, argv, err, sizeof err) < 0) {
         bt_config_fini(&config);
-        return refuse(err);
+        return bt_tool_say(BT_TOOL_WRONG, "", "%s", err);
     }
     int status = bt_gateway_run(gateway);
     bt_gateway_close(gateway);
@@ -73,9 +56,9 @@ static int check(int argc, const char *const *argv)
     bt_config_t config;
     bt_text_t text;
     if (wants_help(argc, argv))
-        return print(bt_help_run);
+        return bt_tool_print(bt_help_run);
     if (load(&config, argc, argv, err, sizeof err) < 0)
-        return refuse(err);
+        return bt_tool_say(BT_TOOL_WRONG, "", "%s", err);
     int rc = bt_config_check_ports(&config, err, sizeof err);
     if (rc == 0) {
         bt_text_init(&text);
@@ -84,7 +67,7 @@ static int check(int argc, const char *const *argv)
         bt_text_fini(&text);
     }
     bt_config_fini(&config);
-    return rc < 0 ? refuse(err) : fflush(stdout) == 0 ? 0 : 1;
+    return rc < 0 ? bt_tool_say(BT_TOOL_WRONG, "", "%s", err) : bt_tool_flushed();
 }
 
 static int version(int argc, const char *const *argv)
@@ -98,18 +81,18 @@ static int version(int argc, const char *const *argv)
 static int help(int argc, const char *const *argv)
 {
     if (argc > 0 && (strcmp(argv[0], "run") == 0 || strcmp(argv[0], "check") == 0))
-        return print(bt_help_run);
+        return bt_tool_print(bt_help_run);
     if (argc > 0 && strcmp(argv[0], "file") == 0)
-        return print(bt_help_file);
+        return bt_tool_print(bt_help_file);
     if (argc > 0 && strcmp(argv[0], "policy") == 0)
-        return print(bt_policy_tool_help);
+        return bt_tool_print(bt_policy_tool_help);
     if (argc > 0 && strcmp(argv[0], "fleet") == 0)
-        return print(bt_fleet_tool_help);
+        return bt_tool_print(bt_fleet_tool_help);
     if (argc > 0 && strcmp(argv[0], "replay") == 0)
-        return print(bt_replay_help);
+        return bt_tool_print(bt_replay_help);
     if (argc > 0 && strcmp(argv[0], "kv-bench") == 0)
-        return print(bt_kv_bench_help);
-    return print(bt_help_overview);
+        return bt_tool_print(bt_kv_bench_help);
+    return bt_tool_print(bt_help_overview);
 }
 
 static const struct command {
@@ -137,7 +120,7 @@ static int unknown_command(const char *word)
     if (word[0] == '-') {
         snprintf(why, sizeof why, "%.100s: the command comes first: baton run %.100s ...", word,
                  word);
-        return refuse(why);
+        return bt_tool_say(BT_TOOL_WRONG, "", "%s", why);
     }
     bt_suggest_init(&s, bt_str(word));
     for (size_t i = 0; i < COMMAND_COUNT; i++)
@@ -148,13 +131,13 @@ static int unknown_command(const char *word)
                  bt_suggest_best(&s));
     else
         snprintf(why, sizeof why, "%.100s: unknown command; baton --help lists them", word);
-    return refuse(why);
+    return bt_tool_say(BT_TOOL_WRONG, "", "%s", why);
 }
 
 int main(int argc, char **argv)
 {
     if (argc < 2)
-        return refuse("no command; try baton --help");
+        return bt_tool_say(BT_TOOL_WRONG, "", "no command; try baton --help");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(argv[1], commands[i].word) == 0)
             return commands[i].run(argc - 2, (const char *const *) argv + 2);

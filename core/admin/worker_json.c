@@ -9,15 +9,6 @@
 #include <netinet/in.h>
 #include <stdio.h>
 
-static void put_text(bt_text_t *out, const char *name, const char *value)
-{
-    bt_text_printf(out, ",\"%s\":", name);
-    if (value != NULL)
-        bt_text_json_str(out, bt_str(value));
-    else
-        bt_text_puts(out, "null");
-}
-
 static void put_list(bt_text_t *out, const char *name, char *const *items, unsigned count)
 {
     bt_text_printf(out, ",\"%s\":[", name);
@@ -53,7 +44,7 @@ static void put_address(bt_text_t *out, bt_worker_t *w)
     struct sockaddr_storage addr;
 
     if (!bt_worker_get_addr(w, &addr)) {
-        put_text(out, "address", NULL);
+        bt_text_json_member(out, "address", NULL);
         return;
     }
     if (addr.ss_family == AF_INET6)
@@ -62,7 +53,7 @@ static void put_address(bt_text_t *out, bt_worker_t *w)
     else
         inet_ntop(AF_INET, &((struct sockaddr_in *) (void *) &addr)->sin_addr, host, sizeof host);
     snprintf(text, sizeof text, addr.ss_family == AF_INET6 ? "[%s]:%u" : "%s:%u", host, w->port);
-    put_text(out, "address", text);
+    bt_text_json_member(out, "address", text);
 }
 
 static void put_spec(bt_text_t *out, const bt_worker_t *w)
@@ -70,25 +61,25 @@ static void put_spec(bt_text_t *out, const bt_worker_t *w)
     const bt_worker_spec_t *s = &w->spec;
 
     put_list(out, "models", s->models, s->model_count);
-    put_text(out, "engine", bt_engine_name(w->engine));
-    put_text(out, "connector", s->connector);
+    bt_text_json_member(out, "engine", bt_engine_name(w->engine));
+    bt_text_json_member(out, "connector", s->connector);
     put_list(out, "connectors", s->children, s->child_count);
-    put_text(out, "dispatch_profile", s->dispatch_profile);
+    bt_text_json_member(out, "dispatch_profile", s->dispatch_profile);
     if (s->bootstrap_port == -1)
-        put_text(out, "bootstrap_port", "none");
+        bt_text_json_member(out, "bootstrap_port", "none");
     else
         put_number(out, "bootstrap_port", s->bootstrap_port, 1);
     put_number(out, "dp_size", w->dp_size, 1);
     put_number(out, "tp_size", w->tp_size, 1);
     put_number(out, "pp_size", w->pp_size, 1);
     put_number(out, "dp_rank", s->dp_rank, 0);
-    put_text(out, "engine_id", s->engine_id);
-    put_text(out, "kv_host", s->kv_host);
-    put_text(out, "version", s->version);
-    put_text(out, "transfer_group", s->transfer_group);
+    bt_text_json_member(out, "engine_id", s->engine_id);
+    bt_text_json_member(out, "kv_host", s->kv_host);
+    bt_text_json_member(out, "version", s->version);
+    bt_text_json_member(out, "transfer_group", s->transfer_group);
     put_number(out, "lease_ms", (long long) w->lease_ms, 0);
-    put_text(out, "zone", s->zone);
-    put_text(out, "labels", s->labels);
+    bt_text_json_member(out, "zone", s->zone);
+    bt_text_json_member(out, "labels", s->labels);
     put_bool(out, "has_api_key", s->api_key != NULL);
 }
 
@@ -98,15 +89,15 @@ static void put_state(bt_text_t *out, const bt_worker_t *w, uint64_t now_ms)
     uint64_t until_ms = atomic_load_explicit(&w->breaker.open_until_ms, memory_order_relaxed);
     enum bt_breaker_state state = bt_breaker_state(&w->breaker, now_ms);
 
-    put_text(out, "capability", bt_capability_name(w->capability));
-    put_text(out, "dialect", w->dialect);
-    put_text(out, "refusal", w->refusal);
-    put_text(
+    bt_text_json_member(out, "capability", bt_capability_name(w->capability));
+    bt_text_json_member(out, "dialect", w->dialect);
+    bt_text_json_member(out, "refusal", w->refusal);
+    bt_text_json_member(
         out, "health",
         bt_health_name((enum bt_health) atomic_load_explicit(&w->health, memory_order_relaxed)));
     put_bool(out, "draining", atomic_load_explicit(&w->draining, memory_order_relaxed));
     put_bool(out, "usable", bt_worker_usable(w, now_ms));
-    put_text(out, "why_not", bt_worker_why_not(w, now_ms));
+    bt_text_json_member(out, "why_not", bt_worker_why_not(w, now_ms));
     bt_text_printf(
         out, ",\"breaker\":{\"state\":\"%s\",\"opened_total\":%llu", states[state],
         (unsigned long long) atomic_load_explicit(&w->breaker.opened_total, memory_order_relaxed));
@@ -181,8 +172,9 @@ static void put_pairs(bt_text_t *out, const bt_fleet_pool_t *pool, const bt_work
         const bt_worker_t *other = others->items[i];
         bt_text_puts(out, i > 0 ? ",{\"with\":" : "{\"with\":");
         bt_text_json_str(out, bt_str(other->name));
-        put_text(out, "refusal",
-                 is_prefill ? bt_fleet_pair_refusal(w, other) : bt_fleet_pair_refusal(other, w));
+        bt_text_json_member(out, "refusal",
+                            is_prefill ? bt_fleet_pair_refusal(w, other)
+                                       : bt_fleet_pair_refusal(other, w));
         bt_text_puts(out, "}");
     }
     bt_text_puts(out, "]");
@@ -193,10 +185,10 @@ void bt_worker_describe(bt_text_t *out, const bt_fleet_pool_t *pool, bt_worker_t
     uint64_t now_ms = bt_clock_ms();
 
     bt_text_printf(out, "{\"id\":%llu", (unsigned long long) w->id);
-    put_text(out, "name", w->name);
-    put_text(out, "url", w->spec.url);
-    put_text(out, "pool", pool->spec.name);
-    put_text(out, "role", bt_role_name(w->spec.role));
+    bt_text_json_member(out, "name", w->name);
+    bt_text_json_member(out, "url", w->spec.url);
+    bt_text_json_member(out, "pool", pool->spec.name);
+    bt_text_json_member(out, "role", bt_role_name(w->spec.role));
     put_address(out, w);
     put_spec(out, w);
     put_state(out, w, now_ms);

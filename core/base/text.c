@@ -86,6 +86,15 @@ void bt_text_json_str(bt_text_t *t, bt_str_t s)
     t->data[t->len] = '\0';
 }
 
+void bt_text_json_member(bt_text_t *t, const char *name, const char *value)
+{
+    bt_text_printf(t, ",\"%s\":", name);
+    if (value != NULL)
+        bt_text_json_str(t, bt_str(value));
+    else
+        bt_text_puts(t, "null");
+}
+
 bt_str_t bt_text_str(const bt_text_t *t)
 {
     return (bt_str_t){t->data, t->len};

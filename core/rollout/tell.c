@@ -20,12 +20,6 @@ bt_str_t bt_rollout_key(bt_rollout_ask_t *ask, const char *what, uint64_t number
 
 /* ---- JSON ---- */
 
-static void put_text(bt_text_t *out, const char *key, const char *value)
-{
-    bt_text_printf(out, ",\"%s\":", key);
-    bt_text_json_str(out, bt_str(value));
-}
-
 /* Cut to fit. */
 static void get_text(bt_str_t json, const char *key, char *out, size_t size)
 {
@@ -66,9 +60,9 @@ void bt_rollout_write_row(const bt_rollout_set_t *set, enum bt_rollout_state sta
                    "{\"previous\":%" PRIu64 ",\"copy_of\":%" PRIu64 ",\"at_ms\":%" PRIu64
                    ",\"state\":\"%s\",\"hash\":\"%s\"",
                    set->previous, set->copy_of, set->at_ms, state_names[state], set->hash);
-    put_text(out, "by", set->by);
-    put_text(out, "replica", set->replica);
-    put_text(out, "why", why);
+    bt_text_json_member(out, "by", set->by);
+    bt_text_json_member(out, "replica", set->replica);
+    bt_text_json_member(out, "why", why);
     bt_text_puts(out, "}");
 }
 
@@ -133,8 +127,8 @@ void bt_rollout_write_report(const bt_rollout_t *r, bt_text_t *out)
                    r->serving->number, r->is_pinned ? "true" : "false", r->missing,
                    r->look.vote != BT_ROLLOUT_NO_VOTE ? r->look.number : 0,
                    vote_names[r->look.vote]);
-    put_text(out, "why", r->look.why);
-    put_text(out, "trouble", trouble);
+    bt_text_json_member(out, "why", r->look.why);
+    bt_text_json_member(out, "trouble", trouble);
     bt_text_puts(out, "}");
 }
 
@@ -181,10 +175,7 @@ int bt_rollout_read_peers(bt_rollout_t *r, const bt_store_reply_t *reply)
 
 static void put_text_or_null(bt_text_t *out, const char *key, const char *value)
 {
-    if (value[0] != '\0')
-        put_text(out, key, value);
-    else
-        bt_text_printf(out, ",\"%s\":null", key);
+    bt_text_json_member(out, key, value[0] != '\0' ? value : NULL);
 }
 
 /* Members of an object that is open. */
@@ -205,7 +196,7 @@ void bt_rollout_describe_set(const bt_rollout_set_t *set, bt_text_t *out)
             continue;
         bt_text_printf(out, "%s{\"hash\":\"%s\",\"bytes\":%zu", comma, set->files[i].hash,
                        set->files[i].size);
-        put_text(out, "name", set->files[i].name);
+        bt_text_json_member(out, "name", set->files[i].name);
         bt_text_puts(out, "}");
         comma = ",";
     }
@@ -225,7 +216,7 @@ void bt_rollout_describe_peers(const bt_rollout_t *r, bt_text_t *out)
             out, "%s{\"number\":%" PRIu64 ",\"pinned\":%s,\"voted_on\":%" PRIu64 ",\"vote\":\"%s\"",
             i > 0 ? "," : "", peer->number, peer->is_pinned ? "true" : "false", peer->voted_on,
             vote_names[peer->vote]);
-        put_text(out, "replica", peer->name);
+        bt_text_json_member(out, "replica", peer->name);
         put_text_or_null(out, "why", peer->why);
         put_text_or_null(out, "error", peer->trouble);
         bt_text_puts(out, "}");
@@ -253,7 +244,7 @@ void bt_rollout_describe(const bt_rollout_t *r, bt_text_t *out)
 {
     bt_text_puts(out, "{\"fleet\":");
     bt_text_json_str(out, bt_str(r->space));
-    put_text(out, "replica", r->replica);
+    bt_text_json_member(out, "replica", r->replica);
     bt_text_puts(out, ",\"serving\":{");
     bt_rollout_describe_set(r->serving, out);
     bt_text_printf(out, "},\"committed\":%" PRIu64 ",\"pinned\":%s", bt_rollout_committed(r),

@@ -25,10 +25,8 @@
 
 static void put_member(bt_text_t *out, const char *name, const char *value)
 {
-    if (value == NULL)
-        return;
-    bt_text_printf(out, ",\"%s\":", name);
-    bt_text_json_str(out, bt_str(value));
+    if (value != NULL)
+        bt_text_json_member(out, name, value);
 }
 
 static void put_info(bt_share_t *share)

@@ -358,15 +358,6 @@ void bt_share_stats(const bt_share_t *share, bt_share_stats_t *stats_p)
 #undef READ
 }
 
-static void put_text(bt_text_t *out, const char *name, const char *value)
-{
-    bt_text_printf(out, ",\"%s\":", name);
-    if (value != NULL)
-        bt_text_json_str(out, bt_str(value));
-    else
-        bt_text_puts(out, "null");
-}
-
 void bt_share_describe(const bt_share_t *share, bt_text_t *out)
 {
     static const char *const words[] = {"up", "starting", "degraded", "away"};
@@ -378,9 +369,9 @@ void bt_share_describe(const bt_share_t *share, bt_text_t *out)
     bt_text_puts(out, "{\"replica\":");
     bt_text_json_str(out, bt_str(share->replica));
     bt_text_printf(out, ",\"incarnation\":\"%016" PRIx64 "\"", share->incarnation);
-    put_text(out, "fleet", share->space);
+    bt_text_json_member(out, "fleet", share->space);
     bt_text_printf(out, ",\"store\":{\"state\":\"%s\"", words[health]);
-    put_text(out, "why", why[0] != '\0' ? why : NULL);
+    bt_text_json_member(out, "why", why[0] != '\0' ? why : NULL);
     bt_text_printf(out,
                    "},\"interval_ms\":%" PRIu64 ",\"expiry_ms\":%" PRIu64 ",\"lag_us\":%" PRIu64
                    ",\"shared_workers\":%u,\"replicas\":[",

@@ -67,7 +67,7 @@ static int help(void)
     bt_fleet_tool_help(&text);
     fwrite(text.data, 1, text.len, stdout);
     bt_text_fini(&text);
-    return fleet_flushed();
+    return bt_tool_flushed();
 }
 
 /* ---- flags ---- */

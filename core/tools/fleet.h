@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "http/message.h"
+#include "tools/say.h"
 
 /* argv begins after "fleet". Exit status: 0; 1 it could not be done, or something is not well; 2 a wrong command line. */
 int bt_fleet_tool(int argc, const char *const *argv);
@@ -32,9 +33,8 @@ typedef struct fleet_reply {
 } fleet_reply_t;
 
 /* "baton: fleet: ..." on stderr. refuse returns 2, fail 1. */
-int fleet_refuse(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-int fleet_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-int fleet_flushed(void);
+#define fleet_refuse(...) bt_tool_say(BT_TOOL_WRONG, "fleet: ", __VA_ARGS__)
+#define fleet_fail(...) bt_tool_say(BT_TOOL_FAILED, "fleet: ", __VA_ARGS__)
 
 /* tools/fleet_call.c: one request to the gateway at url; reply to be fini'ed in any case. err: one line that names the url. */
 int fleet_call(const fleet_tool_t *t, const char *url, enum bt_method method, const char *path,

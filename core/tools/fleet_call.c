@@ -7,7 +7,6 @@
 #include "http/client.h"
 #include "loop/resolve.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -27,35 +26,6 @@ typedef struct call {
     bool is_resolving;
     int rc;
 } call_t;
-
-int fleet_refuse(const char *fmt, ...)
-{
-    va_list args;
-
-    va_start(args, fmt);
-    fputs("baton: fleet: ", stderr);
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
-    va_end(args);
-    return 2;
-}
-
-int fleet_fail(const char *fmt, ...)
-{
-    va_list args;
-
-    va_start(args, fmt);
-    fputs("baton: fleet: ", stderr);
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
-    va_end(args);
-    return 1;
-}
-
-int fleet_flushed(void)
-{
-    return fflush(stdout) == 0 ? 0 : 1;
-}
 
 /* ---- the call ---- */
 

@@ -91,7 +91,7 @@ static int roll_out(const fleet_tool_t *t, enum bt_method method, const char *pa
         print_replicas(told);
     }
     fleet_reply_fini(&reply);
-    return status == 0 ? fleet_flushed() : status;
+    return status == 0 ? bt_tool_flushed() : status;
 }
 
 static int roll_out_path(const fleet_tool_t *t, enum bt_method method, bt_text_t *path,
@@ -263,7 +263,7 @@ static int pin(const fleet_tool_t *t, bool is_pin)
                name, fleet_get_number(told, "number"));
     }
     fleet_reply_fini(&reply);
-    return status == 0 ? fleet_flushed() : status;
+    return status == 0 ? bt_tool_flushed() : status;
 }
 
 /* ---- list ---- */

@@ -137,5 +137,5 @@ int fleet_list(const fleet_tool_t *t, const char *what, const char *path,
     else if (status == 0)
         print(bt_text_str(&reply.body));
     fleet_reply_fini(&reply);
-    return status == 0 ? fleet_flushed() : status;
+    return status == 0 ? bt_tool_flushed() : status;
 }

@@ -160,5 +160,5 @@ int fleet_room(const fleet_tool_t *t)
         status = try_others(t, path.data, bt_text_str(&reply.body));
     fleet_reply_fini(&reply);
     bt_text_fini(&path);
-    return status == 0 ? fleet_flushed() : status;
+    return status == 0 ? bt_tool_flushed() : status;
 }

@@ -174,5 +174,5 @@ int fleet_status(const fleet_tool_t *t)
         status = 1;
     fleet_reply_fini(&fleet);
     fleet_reply_fini(&policies);
-    return status == 0 ? fleet_flushed() : status;
+    return status == 0 ? bt_tool_flushed() : status;
 }

@@ -20,8 +20,8 @@ static int report(const fleet_tool_t *t, const fleet_reply_t *reply, const char 
     else
         printf("%s%s\n", done, is_told ? "; the other replicas follow" : "");
     if (is_told || fleet[0] == '\0')
-        return fleet_flushed();
-    (void) fleet_flushed();
+        return bt_tool_flushed();
+    (void) bt_tool_flushed();
     return fleet_fail("done here, not told to the other replicas: %s", fleet);
 }
 

@@ -2,24 +2,13 @@
 #include "tools/kv_bench.h"
 
 #include "config/suggest.h"
+#include "tools/say.h"
 
 #include <ctype.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define EXIT_WRONG 2
-
-static int refuse(const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    fputs("baton: kv-bench: ", stderr);
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
-    va_end(args);
-    return EXIT_WRONG;
-}
+#define refuse(...) bt_tool_say(BT_TOOL_WRONG, "kv-bench: ", __VA_ARGS__)
 
 void bt_kv_bench_help(bt_text_t *out)
 {

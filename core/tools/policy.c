@@ -8,28 +8,10 @@
 #include "script/policy_source.h"
 #include "script/testing.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define EXIT_WRONG 2
 #define ERR_BYTES 1024
-
-int bt_policy_tool_refuse(const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    fputs("baton: ", stderr);
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
-    va_end(args);
-    return EXIT_WRONG;
-}
-
-static int flushed(void)
-{
-    return fflush(stdout) == 0 ? 0 : 1;
-}
 
 /* ---- check ---- */
 
@@ -93,7 +75,7 @@ static int check_one(const char *name)
     bt_text_fini(&notes);
     if (rc != 0)
         fprintf(stderr, "%s\n", err);
-    return rc != 0 ? EXIT_WRONG : 0;
+    return rc != 0 ? BT_TOOL_WRONG : 0;
 }
 
 static int check(int argc, const char *const *argv)
@@ -104,8 +86,8 @@ static int check(int argc, const char *const *argv)
         return bt_policy_tool_refuse("policy check: which file?");
     for (int i = 0; i < argc; i++)
         if (check_one(argv[i]) != 0)
-            status = EXIT_WRONG;
-    return status != 0 ? status : flushed();
+            status = BT_TOOL_WRONG;
+    return status != 0 ? status : bt_tool_flushed();
 }
 
 /* ---- params, list, types, test ---- */
@@ -120,14 +102,14 @@ static int params(int argc, const char *const *argv)
         return bt_policy_tool_refuse("policy params: one file");
     if (bt_policy_load(&policy, argv[0], NULL, err, sizeof err) < 0) {
         fprintf(stderr, "%s\n", err);
-        return EXIT_WRONG;
+        return BT_TOOL_WRONG;
     }
     schema = bt_policy_params_schema(policy);
     if (schema != NULL)
         puts(schema);
     free(schema);
     bt_policy_free(policy);
-    return schema != NULL ? flushed() : 1;
+    return schema != NULL ? bt_tool_flushed() : 1;
 }
 
 /* What the file's first line says after "-- name - ". */
@@ -170,7 +152,7 @@ static int list(int argc, const char *const *argv)
         return bt_policy_tool_refuse("policy list: takes no arguments");
     for (unsigned i = 0; rc == 0 && names[i] != NULL; i++)
         rc = list_one(names[i]);
-    return rc != 0 ? rc : flushed();
+    return rc != 0 ? rc : bt_tool_flushed();
 }
 
 static int types(int argc, const char *const *argv)
@@ -184,7 +166,7 @@ static int types(int argc, const char *const *argv)
         file++;
     if (file->path == NULL || fwrite(file->data, 1, file->size, stdout) != file->size)
         return 1;
-    return flushed();
+    return bt_tool_flushed();
 }
 
 static int test(int argc, const char *const *argv)
@@ -252,7 +234,7 @@ static int help(int argc, const char *const *argv)
     bt_policy_tool_help(&text);
     fwrite(text.data, 1, text.len, stdout);
     bt_text_fini(&text);
-    return flushed();
+    return bt_tool_flushed();
 }
 
 int bt_policy_tool(int argc, const char *const *argv)

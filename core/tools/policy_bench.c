@@ -321,5 +321,5 @@ int bt_policy_tool_bench(int argc, const char *const *argv)
         if (rc < 0)
             status = 2;
     }
-    return status != 0 ? status : fflush(stdout) == 0 ? 0 : 1;
+    return status != 0 ? status : bt_tool_flushed();
 }

@@ -120,5 +120,5 @@ int bt_policy_tool_new(int argc, const char *const *argv)
     }
     printf("%s\n%s\nnext: baton policy check %s; baton policy test %s; baton run --policy %s ...\n",
            path, spec, path, spec, path);
-    return fflush(stdout) == 0 ? 0 : 1;
+    return bt_tool_flushed();
 }

@@ -308,17 +308,6 @@ static int run(struct replay *p)
     return status;
 }
 
-static int print_help(void)
-{
-    bt_text_t text;
-
-    bt_text_init(&text);
-    bt_replay_help(&text);
-    fwrite(text.data, 1, text.len, stdout);
-    bt_text_fini(&text);
-    return fflush(stdout) == 0 ? 0 : 1;
-}
-
 int bt_replay(int argc, const char *const *argv)
 {
     bt_replay_options_t options;
@@ -327,7 +316,7 @@ int bt_replay(int argc, const char *const *argv)
 
     for (int i = 0; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return print_help();
+            return bt_tool_print(bt_replay_help);
     status = bt_replay_options(&options, argc, argv);
     if (status != 0)
         return status;

@@ -55,6 +55,9 @@ typedef struct bt_replay_record {
     bt_header_t headers[BT_REPLAY_HEADERS_MAX];
 } bt_replay_record_t;
 
+/* Why a record cannot be read, as one line in err. BT_E_INVAL. */
+int bt_replay_bad(char *err, size_t err_size, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 /* One line without its end. Loads of the workers it names are set as it says. BT_E_INVAL with the reason in err: it is no record. */
 int bt_replay_read(bt_replay_fleet_t *fleet, bt_str_t line, bt_replay_record_t *record_p, char *err,
                    size_t err_size);

@@ -47,17 +47,6 @@ struct bt_replay_fleet {
     bt_breaker_config_t breaker;
 };
 
-__attribute__((format(printf, 3, 4))) static int bad(char *err, size_t err_size, const char *fmt,
-                                                     ...)
-{
-    va_list args;
-
-    va_start(args, fmt);
-    vsnprintf(err, err_size, fmt, args);
-    va_end(args);
-    return BT_E_INVAL;
-}
-
 /* A string's bytes: where they stand, or without escapes in the scratch, which has room for the whole line. */
 bt_str_t bt_replay_text(bt_replay_fleet_t *f, bt_str_t value)
 {
@@ -179,16 +168,16 @@ static int add_worker(bt_replay_fleet_t *f, const bt_replay_row_t *row, uint64_t
     int rc;
 
     if (f->count == WORKERS_MAX)
-        return bad(err, err_size, "more than %u different workers", WORKERS_MAX);
+        return bt_replay_bad(err, err_size, "more than %u different workers", WORKERS_MAX);
     if (row->facts[BT_REPLAY_FACT_NAME].n == 0)
-        return bad(err, err_size, "a candidate has no name");
+        return bt_replay_bad(err, err_size, "a candidate has no name");
     if (bt_role_parse(bt_replay_text(f, row->facts[BT_REPLAY_FACT_ROLE]), &role) < 0)
-        return bad(err, err_size, "a candidate's role is no prefill, decode or hybrid");
+        return bt_replay_bad(err, err_size, "a candidate's role is no prefill, decode or hybrid");
     rc = make_worker(f, row, role, id_for(f, row->id), &worker, err, err_size);
     if (rc < 0)
         return rc == BT_E_NOMEM ? rc : BT_E_INVAL;
     if (row->facts[BT_REPLAY_FACT_DIALECT].n > 0 && worker->refusal != NULL) {
-        rc = bad(err, err_size, "worker %s: dialect: %s", worker->name, worker->refusal);
+        rc = bt_replay_bad(err, err_size, "worker %s: dialect: %s", worker->name, worker->refusal);
         bt_worker_unref(worker);
         return rc;
     }

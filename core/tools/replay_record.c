@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/json.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 #define COUNT_MAX ((uint64_t) 1 << 53)
@@ -18,8 +19,7 @@ static const char *const number_names[BT_REPLAY_NUMBER_COUNT] = {
 
 /* ---- values ---- */
 
-__attribute__((format(printf, 3, 4))) static int bad(char *err, size_t err_size, const char *fmt,
-                                                     ...)
+int bt_replay_bad(char *err, size_t err_size, const char *fmt, ...)
 {
     va_list args;
 
@@ -31,8 +31,8 @@ __attribute__((format(printf, 3, 4))) static int bad(char *err, size_t err_size,
 
 static int bad_member(char *err, size_t err_size, bt_str_t key, const char *wanted)
 {
-    return bad(err, err_size, "\"%.*s\" must be %s", (int) (key.n < 40 ? key.n : 40), key.p,
-               wanted);
+    return bt_replay_bad(err, err_size, "\"%.*s\" must be %s", (int) (key.n < 40 ? key.n : 40),
+                         key.p, wanted);
 }
 
 /* Most numbers are short whole ones. */
@@ -93,7 +93,7 @@ static int read_row(bt_str_t text, bt_replay_row_t *row, char *err, size_t err_s
             row->facts[at] = item.value;
         }
     }
-    return rc == 0 ? 0 : bad(err, err_size, "a candidate is no object");
+    return rc == 0 ? 0 : bt_replay_bad(err, err_size, "a candidate is no object");
 }
 
 static int read_rows(bt_replay_fleet_t *f, int list, bt_str_t text, uint64_t now_ms, char *err,
@@ -105,7 +105,7 @@ static int read_rows(bt_replay_fleet_t *f, int list, bt_str_t text, uint64_t now
     int rc = bt_json_array(&c, text);
 
     if (rc < 0)
-        return bad(err, err_size, "\"rows\" must be a list");
+        return bt_replay_bad(err, err_size, "\"rows\" must be a list");
     while (rc == 0 && bt_json_next(&c, &item) > 0) {
         rc = read_row(item.value, &row, err, err_size);
         if (rc == 0)
@@ -123,7 +123,7 @@ static int read_role(bt_replay_fleet_t *f, int list, bt_str_t text, uint64_t now
     int rc = bt_json_object(&c, text);
 
     if (rc < 0)
-        return bad(err, err_size, "candidates of a role must be an object");
+        return bt_replay_bad(err, err_size, "candidates of a role must be an object");
     while (rc == 0 && bt_json_next(&c, &item) > 0) {
         if (bt_str_eq(item.key, BT_STR("total")))
             (void) read_count(item.value, item.type, &total);
@@ -144,7 +144,7 @@ static int read_candidates(bt_replay_fleet_t *f, bt_str_t text, bt_replay_record
     int at, rc = bt_json_object(&c, text);
 
     if (rc < 0)
-        return bad(err, err_size, "\"candidates\" must be an object");
+        return bt_replay_bad(err, err_size, "\"candidates\" must be an object");
     while (rc == 0 && bt_json_next(&c, &item) > 0)
         if ((at = find_name(roles, 3, &item)) >= 0 && bt_replay_fleet_count(f, at) == 0)
             rc = read_role(f, at, item.value, now_ms, &r->is_cut, err, err_size);
@@ -164,7 +164,7 @@ static int read_plan(bt_replay_fleet_t *f, bt_str_t text, bt_replay_record_t *r,
     int at;
 
     if (bt_json_object(&c, text) < 0)
-        return bad(err, err_size, "\"plan\" must be an object");
+        return bt_replay_bad(err, err_size, "\"plan\" must be an object");
     while (bt_json_next(&c, &item) > 0)
         if (item.type == BT_JSON_STRING && (at = find_name(places, 3, &item)) >= 0)
             *(at == 0 ? &r->prefill : &r->decode) = bt_replay_text(f, item.value);
@@ -178,7 +178,7 @@ static int read_headers(bt_replay_fleet_t *f, bt_str_t text, bt_replay_record_t 
     bt_json_item_t item;
 
     if (bt_json_object(&c, text) < 0)
-        return bad(err, err_size, "\"headers\" must be an object");
+        return bt_replay_bad(err, err_size, "\"headers\" must be an object");
     r->head.headers = r->headers;
     while (bt_json_next(&c, &item) > 0)
         if (item.type == BT_JSON_STRING && r->head.header_count < BT_REPLAY_HEADERS_MAX)
@@ -277,14 +277,14 @@ int bt_replay_read(bt_replay_fleet_t *f, bt_str_t line, bt_replay_record_t *r, c
 
     begin(f, r);
     if (bt_json_object(&c, line) < 0)
-        return bad(err, err_size, "it is no JSON object");
+        return bt_replay_bad(err, err_size, "it is no JSON object");
     while ((rc = bt_json_next(&c, &item)) > 0) {
         rc = read_member(f, &item, r, &key, err, err_size);
         if (rc < 0)
             return rc;
     }
     if (rc < 0)
-        return bad(err, err_size, "it is no JSON, from byte %zu on", c.err_off + 1);
+        return bt_replay_bad(err, err_size, "it is no JSON, from byte %zu on", c.err_off + 1);
     if (key.n > 0)
         r->req.session = key;
     bt_replay_fleet_view(f, &r->view);

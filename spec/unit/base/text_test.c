@@ -47,6 +47,18 @@ static void test_printf_longer_than_the_rest(void **state)
     }
 }
 
+static void test_json_member(void **state)
+{
+    bt_text_t t;
+    (void) state;
+    bt_text_init(&t);
+    bt_text_json_member(&t, "a", "x\"y");
+    bt_text_json_member(&t, "b", "");
+    bt_text_json_member(&t, "c", NULL);
+    assert_true(bt_str_eq(bt_text_str(&t), BT_STR(",\"a\":\"x\\\"y\",\"b\":\"\",\"c\":null")));
+    bt_text_fini(&t);
+}
+
 static void test_json_str(void **state)
 {
     (void) state;
@@ -81,6 +93,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_put_and_printf_across_growth),
         cmocka_unit_test(test_printf_longer_than_the_rest),
+        cmocka_unit_test(test_json_member),
         cmocka_unit_test(test_json_str),
         cmocka_unit_test(test_failure_is_sticky),
     };
