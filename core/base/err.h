@@ -33,6 +33,7 @@
     X(BT_E_UPSTREAM_HTTP, -20047, WORKER, "worker sent malformed HTTP")                            \
     X(BT_E_UPSTREAM_STATUS, -20048, ATTEMPT, "worker answered with an error status")               \
     X(BT_E_UPSTREAM_BODY, -20049, ATTEMPT, "worker answered 200 with an error inside")             \
+    X(BT_E_REDIRECT, -20053, WORKER, "worker answered with a redirect, which is not followed")     \
     X(BT_E_HANDOFF, -20050, ATTEMPT, "hand-off parameters missing or wrong")                       \
     X(BT_E_LEASE, -20051, ATTEMPT, "prefill lease ran out")                                        \
     X(BT_E_KV_TRANSFER, -20052, ATTEMPT, "KV transfer between the pair failed")                    \

@@ -16,6 +16,7 @@ bool bt_blame_is_guilty(const bt_failure_t *f)
     case BT_E_STALL:
     case BT_E_UPSTREAM_HTTP:
     case BT_E_HANDOFF:
+    case BT_E_REDIRECT:
         return true;
     default:
         return false; /* ours, or the process's: descriptors, ports, memory */

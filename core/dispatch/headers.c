@@ -171,12 +171,23 @@ static bool is_answer_own(const bt_head_t *head, bt_str_t name)
            bt_head_is_hop(head, name);
 }
 
+/* An address of the worker's, where a path would do for the client. */
+static bool shows_address(const bt_header_t *h)
+{
+    const bool is_path =
+        h->value.n > 0 && h->value.p[0] == '/' && !bt_str_starts(h->value, BT_STR("//"));
+
+    if (bt_str_ieq(h->name, BT_STR("location")) || bt_str_ieq(h->name, BT_STR("content-location")))
+        return !is_path;
+    return bt_str_ieq(h->name, BT_STR("refresh"));
+}
+
 unsigned bt_headers_answer(bt_request_t *r, const bt_head_t *from, bt_header_t *out, unsigned max)
 {
     unsigned n = 0;
 
     for (unsigned i = 0; from != NULL && i < from->header_count && n < max; i++)
-        if (!is_answer_own(from, from->headers[i].name))
+        if (!is_answer_own(from, from->headers[i].name) && !shows_address(&from->headers[i]))
             out[n++] = from->headers[i];
     add(out, &n, max, "x-request-id", bt_str(r->id));
     if (r->d->gate->config.debug_headers)

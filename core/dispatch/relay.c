@@ -7,6 +7,7 @@
  *
  * Nothing reaches the client before the sniff has passed, so until then another worker can be tried.
  */
+#include "base/log.h"
 #include "cluster/monitor.h"
 #include "dispatch/redact.h"
 #include "dispatch/request.h"
@@ -301,6 +302,25 @@ static void keep_head(bt_leg_t *leg, bt_failure_t *f)
     f->head.headers = copies;
 }
 
+/* Engines send none of their own accord: what stands before one does, or its address is wrong. Where it points to is our side's
+ * business, and a client that followed it would go round the gateway. 304 is an answer. */
+static bool is_redirect(unsigned status)
+{
+    return status >= 300 && status < 400 && status != 304;
+}
+
+static void redirected(bt_leg_t *leg)
+{
+    const bt_failure_t f = {
+        .rc = BT_E_REDIRECT, .leg = leg->role, .worker = leg->worker->name, .retryable = true};
+
+    bt_log_warn("dispatch",
+                "worker %s answers %u to %.*s: give its own address, with the right path",
+                leg->worker->name, leg->call.head.status, BT_STR_ARG(request_of(leg)->path));
+    leg->state = BT_LEG_FAILED;
+    bt_attempt_leg_failed(leg, &f);
+}
+
 static void answered_with_status(bt_leg_t *leg)
 {
     bt_failure_t f = {.rc = BT_E_UPSTREAM_STATUS,
@@ -346,6 +366,8 @@ static void on_end(bt_call_t *call)
         return;
     if (leg->mode == BT_MODE_SNIFF_SSE) {
         ended_without_event(leg);
+    } else if (is_redirect(call->head.status)) {
+        redirected(leg);
     } else if (call->head.status < 200 || call->head.status > 299) {
         answered_with_status(leg);
     } else {

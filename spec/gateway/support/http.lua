@@ -228,9 +228,13 @@ end
 local Connection = {}
 Connection.__index = Connection
 
-function http.connect(port, host)
-  local s = assert(socket.tcp())
+-- from: the address that the other side shall see, one of 127.0.0.0/8.
+function http.connect(port, host, from)
+  local s = assert(socket.tcp4())
   s:settimeout(SECONDS)
+  if from then
+    assert(s:bind(from, 0))
+  end
   local ok, why = s:connect(host or "127.0.0.1", port)
   if not ok then
     s:close()
@@ -259,7 +263,7 @@ local function each_header(headers, put)
   end
 end
 
--- ask: method, path, headers (a map, or a list of {name, value} where order or doubles matter), body, host.
+-- ask: method, path, headers (a map, or a list of {name, value} where order or doubles matter), body, to, from.
 function http.head_of(ask, port)
   local lines = { ("%s %s HTTP/1.1"):format(ask.method or (ask.body and "POST" or "GET"), ask.path) }
   local seen = {}
@@ -371,7 +375,7 @@ end
 
 -- Connects and sends; the caller waits.
 function http.start(port, ask)
-  local c = http.connect(port, ask.to)
+  local c = http.connect(port, ask.to, ask.from)
   c:ask(ask)
   return c
 end
