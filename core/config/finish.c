@@ -6,6 +6,7 @@
 #include "cluster/url.h"
 #include "config/cpus.h"
 #include "config/flag.h"
+#include "dispatch/path.h"
 
 #include <arpa/inet.h>
 #include <limits.h>
@@ -280,15 +281,33 @@ static int check_dev(const bt_config_t *c, char *err, size_t err_size)
     return BT_E_CONFIG;
 }
 
+/* Requests are compared with it in their canonical form. */
+static const char *proxy_path_refusal(const char *text, bt_arena_t *arena)
+{
+    bt_str_t path = bt_str(text), canonical;
+    if (path.n == 0 || path.p[0] != '/')
+        return "expected a path that begins with /";
+    if (path.n > 1 && path.p[path.n - 1] == '/')
+        path.n--;
+    const char *why = bt_path_canonical(path, arena, &canonical);
+    if (why == NULL && !bt_str_eq(path, canonical))
+        why = "write it without the %-escapes that it does not need, and the others in capitals";
+    return why;
+}
+
 static int check_proxy_paths(const bt_config_t *c, char *err, size_t err_size)
 {
-    for (unsigned i = 0; i < c->proxy_path_count; i++)
-        if (c->proxy_paths[i][0] != '/') {
-            snprintf(err, err_size,
-                     "--proxy-path: expected a path that begins with /, got \"%.120s\"",
-                     c->proxy_paths[i]);
-            return BT_E_CONFIG;
-        }
+    bt_arena_t arena;
+    const char *why = NULL;
+    bt_arena_init(&arena);
+    for (unsigned i = 0; i < c->proxy_path_count && why == NULL; i++) {
+        why = proxy_path_refusal(c->proxy_paths[i], &arena);
+        if (why != NULL)
+            snprintf(err, err_size, "--proxy-path: %s, got \"%.120s\"", why, c->proxy_paths[i]);
+    }
+    bt_arena_fini(&arena);
+    if (why != NULL)
+        return BT_E_CONFIG;
     if (c->health_path[0] == '/')
         return 0;
     snprintf(err, err_size,

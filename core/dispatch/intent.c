@@ -1,60 +1,53 @@
 /* intent.c - one look at the members of the body.
  *
- * Every key that is read, edited or stripped is "controlled": two of the same name in one object mean that gateway and engine
- * could believe different ones, so that is a 400. Keys nobody here cares about may be doubled; they go through untouched.
+ * members.c says which of them a client may write, and of what type; here is what they mean. Keys nobody here cares about may be
+ * doubled and may be anything; they go through untouched.
  */
 #include "dispatch/intent.h"
 
 #include "base/err.h"
+#include "dispatch/members.h"
 
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 
-/* clang-format off */
-#define FORBIDDEN(name) {BT_STR(name), true}
-#define CONTROLLED(name) {BT_STR(name), false}
+#define INTEGER_MAX 9007199254740992.0 /* 2^53: up to there a double counts in ones */
 
-static const struct controlled {
-    bt_str_t name;
-    bool forbidden;
-} controlled[] = {
-    /* never taken from a client */
-    FORBIDDEN("kv_transfer_params"), FORBIDDEN("batch_kv_transfer_params"), FORBIDDEN("ec_transfer_params"),
-    FORBIDDEN("bootstrap_host"), FORBIDDEN("bootstrap_port"), FORBIDDEN("bootstrap_room"),
-    FORBIDDEN("bootstrap_pair_key"), FORBIDDEN("rid"), FORBIDDEN("routed_dp_rank"), FORBIDDEN("data_parallel_rank"),
-    FORBIDDEN("disagg_prefill_dp_rank"), FORBIDDEN("decode_tp_size"),
-    /* read or edited */
-    CONTROLLED("model"), CONTROLLED("stream"), CONTROLLED("stream_options"), CONTROLLED("n"), CONTROLLED("best_of"),
-    CONTROLLED("use_beam_search"), CONTROLLED("echo"), CONTROLLED("logprobs"), CONTROLLED("prompt_logprobs"),
-    CONTROLLED("prompt"), CONTROLLED("text"), CONTROLLED("input_ids"), CONTROLLED("messages"), CONTROLLED("input"),
-    CONTROLLED("token_ids"), CONTROLLED("sampling_params"), CONTROLLED("seed"), CONTROLLED("max_tokens"),
-    CONTROLLED("max_completion_tokens"), CONTROLLED("max_output_tokens"), CONTROLLED("min_tokens"),
-    CONTROLLED("min_completion_tokens"), CONTROLLED("return_logprob"), CONTROLLED("logprob_start_len"),
-    CONTROLLED("vllm_xargs"), CONTROLLED("session_id"), CONTROLLED("session_params"), CONTROLLED("user"),
-    CONTROLLED("previous_response_id"), CONTROLLED("request_id"), CONTROLLED("store"), CONTROLLED("background"),
-};
-/* clang-format on */
-#define CONTROLLED_COUNT (sizeof(controlled) / sizeof(controlled[0]))
-_Static_assert(CONTROLLED_COUNT <= 64, "seen is a 64-bit mask");
-
-static int controlled_index(const bt_json_item_t *item)
+__attribute__((format(printf, 4, 5))) static int refuse(const bt_intent_t *intent,
+                                                        const char **why_p, int rc, const char *fmt,
+                                                        ...)
 {
-    for (unsigned i = 0; i < CONTROLLED_COUNT; i++)
-        if ((item->key_escaped || item->key.n == controlled[i].name.n) &&
-            bt_json_key_eq(item, controlled[i].name))
-            return (int) i;
-    return -1;
+    char text[320];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    *why_p = bt_arena_str(intent->strip.arena, bt_str(text)).p;
+    return rc;
 }
 
-static bt_str_t unescaped(bt_arena_t *arena, const bt_json_item_t *item)
+/* Enough of a value to be known again. */
+#define SHOWN(item) (int) ((item)->value.n < 40 ? (item)->value.n : 40), (item)->value.p
+
+/* A text that is kept for as long as the request lives; one that is absent, or no text, leaves *text_p. */
+static int read_name(const bt_intent_t *intent, const bt_json_item_t *item, bt_str_t *text_p,
+                     const char **why_p)
 {
     char *out;
     long n;
 
     if (item == NULL || item->type != BT_JSON_STRING)
-        return BT_STR("");
-    out = bt_arena_alloc(arena, item->value.n);
+        return 0;
+    if (item->value.n > BT_MEMBERS_NAME_MAX + 2)
+        return refuse(intent, why_p, BT_E_LIMIT, "\"%.40s\" is longer than %d bytes",
+                      bt_arena_str(intent->strip.arena, item->key).p, BT_MEMBERS_NAME_MAX);
+    out = bt_arena_alloc(intent->strip.arena, item->value.n);
     n = bt_json_unescape(item->value, out, item->value.n);
-    return n < 0 ? BT_STR("") : (bt_str_t){out, (size_t) n};
+    if (n >= 0)
+        *text_p = (bt_str_t){out, (size_t) n};
+    return 0;
 }
 
 static bool is_true(const bt_json_item_t *item)
@@ -67,37 +60,10 @@ static bool is_given(const bt_json_item_t *item)
     return item != NULL && item->type != BT_JSON_NULL && item->type != BT_JSON_FALSE;
 }
 
-static int refuse(bt_intent_t *intent, const char **why_p, int rc, const char *fmt, bt_str_t what)
-{
-    *why_p = bt_arena_printf(intent->strip.arena, fmt, BT_STR_ARG(what)).p;
-    return rc;
-}
-
-/* Duplicates of controlled keys, and the strip list. */
-static int check_top_level(bt_intent_t *intent, const char **why_p)
-{
-    uint64_t seen = 0;
-
-    for (unsigned i = 0; i < intent->body.count; i++) {
-        int k = controlled_index(&intent->body.items[i]);
-        if (k < 0)
-            continue;
-        if ((seen & (1ULL << k)) != 0)
-            return refuse(intent, why_p, BT_E_JSON_DUP,
-                          "duplicate key \"%.*s\" in the request body", controlled[k].name);
-        seen |= 1ULL << k;
-        if (controlled[k].forbidden &&
-            bt_edits_remove(&intent->strip, BT_STR(""), controlled[k].name) < 0)
-            return BT_E_LIMIT;
-    }
-    return 0;
-}
-
 /* One nested object: refuses doubled controlled keys, reports the named members. */
-static int look_inside(bt_intent_t *intent, bt_str_t object, const bt_str_t *names,
+static int look_inside(const bt_intent_t *intent, const bt_json_item_t *item, const bt_str_t *names,
                        bt_json_item_t *found, unsigned count, const char **why_p)
 {
-    const bt_json_item_t *item = bt_body_find(&intent->body, object);
     bt_json_cursor_t c;
     bt_json_item_t member;
     int rc;
@@ -113,110 +79,187 @@ static int look_inside(bt_intent_t *intent, bt_str_t object, const bt_str_t *nam
             if (found[i].type != BT_JSON_NONE)
                 return refuse(intent, why_p, BT_E_JSON_DUP,
                               "duplicate key \"%.*s\" in a nested object of the request body",
-                              names[i]);
+                              BT_STR_ARG(names[i]));
             found[i] = member;
         }
     return rc;
 }
 
+/* 7, 7.0 and 7e0 are the same number to engines. */
+static bool is_integer(const bt_json_item_t *item, int64_t *value_p)
+{
+    double value;
+
+    if (item->type != BT_JSON_NUMBER)
+        return false;
+    if (bt_json_i64(item->value, value_p) == 0)
+        return true;
+    if (bt_json_double(item->value, &value) < 0 || floor(value) != value ||
+        fabs(value) > INTEGER_MAX)
+        return false;
+    *value_p = (int64_t) value;
+    return true;
+}
+
+static bool is_absent(const bt_json_item_t *item)
+{
+    return item == NULL || item->type == BT_JSON_NULL || item->type == BT_JSON_NONE;
+}
+
+/* Absent leaves *value_p. */
+static int read_integer(bt_intent_t *intent, const bt_json_item_t *item, const char *name,
+                        int64_t *value_p, const char **why_p)
+{
+    if (is_absent(item) || is_integer(item, value_p))
+        return 0;
+    return refuse(intent, why_p, BT_E_INVAL, "\"%s\" must be an integer, not %.*s", name,
+                  SHOWN(item));
+}
+
 static int read_count(bt_intent_t *intent, const bt_json_item_t *item, const char **why_p)
 {
-    int64_t n;
+    int64_t n = 1;
+    int rc = read_integer(intent, item, "n", &n, why_p);
 
-    if (item == NULL || item->type == BT_JSON_NULL || item->type == BT_JSON_NONE)
-        return 0;
-    if (bt_json_i64(item->value, &n) < 0 || n < 1 || n > 100000)
+    if (rc == 0 && (n < 1 || n > 100000))
         return refuse(intent, why_p, BT_E_INVAL, "\"n\" must be a positive integer, not %.*s",
-                      (bt_str_t){item->value.p, item->value.n < 40 ? item->value.n : 40});
-    intent->n = (unsigned) n;
-    return 0;
-}
-
-/* What is no count is the engine's to refuse. The first that is said holds. */
-static void read_max_tokens(bt_intent_t *intent, const bt_json_item_t *item)
-{
-    int64_t n;
-
-    if (intent->max_tokens == 0 && item != NULL && item->type == BT_JSON_NUMBER &&
-        bt_json_i64(item->value, &n) == 0 && n > 0)
-        intent->max_tokens = (uint64_t) n;
-}
-
-static void read_seed(bt_intent_t *intent, const bt_json_item_t *item)
-{
-    intent->has_seed = item != NULL && item->type == BT_JSON_NUMBER &&
-                       bt_json_i64(item->value, &intent->seed) == 0;
-}
-
-/* sampling_params.extra_args is the engine's other door to kv_transfer_params. Edits reach one level down, so the object is
- * set anew, without that member. */
-static int strip_extra_args(bt_intent_t *intent, bt_str_t args)
-{
-    const bt_str_t forbidden = BT_STR("kv_transfer_params");
-    bt_arena_t *arena = intent->strip.arena;
-    bt_slices_t kept = {0};
-    bt_edits_t edits;
-    bt_body_t body;
-    size_t err_off, n = 0;
-    char *text;
-    int rc = bt_body_index(&body, arena, args, &err_off);
-
-    if (rc < 0 || bt_body_find(&body, forbidden) == NULL)
-        return rc;
-    bt_edits_init(&edits, arena);
-    rc = bt_edits_remove(&edits, BT_STR(""), forbidden);
+                      SHOWN(item));
     if (rc == 0)
-        rc = bt_body_apply(&body, &edits, arena, &kept);
-    if (rc < 0)
-        return rc;
-    text = bt_arena_alloc(arena, kept.bytes);
-    for (unsigned i = 0; i < kept.count; n += kept.items[i++].n)
-        memcpy(text + n, kept.items[i].p, kept.items[i].n);
-    return bt_edits_set(&intent->strip, BT_STR("sampling_params"), BT_STR("extra_args"),
-                        (bt_str_t){text, n}, true);
+        intent->n = (unsigned) n;
+    return rc;
 }
 
-/* sampling_params of /generate and /inference/v1/generate hold n and seed. */
+/* Of several spellings the first that is there holds. Less than 1 is the engine's to refuse. */
+static int read_max_tokens(bt_intent_t *intent, const bt_json_item_t *item, const char *name,
+                           const char **why_p)
+{
+    int64_t n = 0;
+    int rc = read_integer(intent, item, name, &n, why_p);
+
+    if (rc == 0 && intent->max_tokens == 0 && n > 0)
+        intent->max_tokens = (uint64_t) n;
+    return rc;
+}
+
+static int read_seed(bt_intent_t *intent, const bt_json_item_t *item, const char **why_p)
+{
+    intent->has_seed = !is_absent(item);
+    return read_integer(intent, item, "seed", &intent->seed, why_p);
+}
+
+/* An object's door to the engine's own members: the object is set anew, without them. */
+static int strip_object(bt_intent_t *intent, bt_str_t parent, bt_str_t name,
+                        const bt_json_item_t *item, const char **why_p)
+{
+    bt_str_t clean;
+    int rc = item != NULL && item->type == BT_JSON_OBJECT
+                 ? bt_members_clean(item->value, intent->strip.arena, &clean, why_p)
+                 : 0;
+
+    if (rc < 0 || item == NULL || item->type != BT_JSON_OBJECT || clean.p == item->value.p)
+        return rc;
+    return bt_edits_set(&intent->strip, parent, name, clean, true);
+}
+
+enum { S_N, S_SAMPLING_SEED, S_SEED, S_MAX, S_MAX_NEW, S_MIN, S_PROMPT_LOGPROBS, S_EXTRA, S_COUNT };
+static const bt_str_t sampling_names[S_COUNT] = {[S_N] = BT_STR("n"),
+                                                 [S_SAMPLING_SEED] = BT_STR("sampling_seed"),
+                                                 [S_SEED] = BT_STR("seed"),
+                                                 [S_MAX] = BT_STR("max_tokens"),
+                                                 [S_MAX_NEW] = BT_STR("max_new_tokens"),
+                                                 [S_MIN] = BT_STR("min_tokens"),
+                                                 [S_PROMPT_LOGPROBS] = BT_STR("prompt_logprobs"),
+                                                 [S_EXTRA] = BT_STR("extra_args")};
+
+/* One object of sampling parameters on a route that has its counts there. */
+static int read_counts(bt_intent_t *intent, const bt_json_item_t *found, const char **why_p)
+{
+    const bt_json_item_t *seed =
+        found[S_SAMPLING_SEED].type != BT_JSON_NONE ? &found[S_SAMPLING_SEED] : &found[S_SEED];
+    const bt_json_item_t *logprobs = &found[S_PROMPT_LOGPROBS];
+    int64_t unused;
+    int rc = read_max_tokens(intent, &found[S_MAX], "max_tokens", why_p);
+
+    if (rc == 0)
+        rc = read_max_tokens(intent, &found[S_MAX_NEW], "max_new_tokens", why_p);
+    if (rc == 0)
+        rc = read_integer(intent, &found[S_MIN], "min_tokens", &unused, why_p);
+    if (rc == 0)
+        rc = read_count(intent, &found[S_N], why_p);
+    if (rc == 0)
+        rc = read_seed(intent, seed, why_p);
+    if (is_given(logprobs) && logprobs->type != BT_JSON_NONE)
+        intent->unsplittable = "prompt_logprobs needs the whole prompt on one worker";
+    return rc;
+}
+
+/* SGLang takes a list, one object a prompt. Its samples can't be told apart by prompt, so there are none. */
+static int read_sampling_list(bt_intent_t *intent, const bt_json_item_t *list, const char **why_p)
+{
+    bt_json_item_t element, found[S_COUNT];
+    bt_json_cursor_t c;
+    int rc = bt_json_array(&c, list->value);
+
+    while (rc >= 0 && (rc = bt_json_next(&c, &element)) == 1) {
+        if (element.type != BT_JSON_OBJECT)
+            return refuse(intent, why_p, BT_E_INVAL,
+                          "\"sampling_params\" must be an object or a list of objects");
+        rc = look_inside(intent, &element, sampling_names, found, S_COUNT, why_p);
+        if (rc == 0)
+            rc = read_counts(intent, found, why_p);
+        if (rc == 0 && intent->n > 1)
+            return refuse(intent, why_p, BT_E_INVAL,
+                          "\"n\" above 1 in a list of \"sampling_params\" is not supported: send "
+                          "one object for all prompts");
+        if (rc == 0 && found[S_EXTRA].type != BT_JSON_NONE)
+            return refuse(intent, why_p, BT_E_INVAL,
+                          "\"extra_args\" in a list of \"sampling_params\" is not supported");
+    }
+    return rc;
+}
+
+/* Whatever the route: extra_args of this object goes to the engine. */
+static int strip_sampling(bt_intent_t *intent, const char **why_p)
+{
+    const bt_str_t name = BT_STR("sampling_params"), extra = BT_STR("extra_args");
+    bt_json_item_t found;
+    int rc = look_inside(intent, bt_body_find(&intent->body, name), &extra, &found, 1, why_p);
+
+    return rc == 0 ? strip_object(intent, name, extra, &found, why_p) : rc;
+}
+
+/* /generate and /inference/v1/generate have their counts there. */
 static int read_sampling(bt_intent_t *intent, const char **why_p)
 {
-    static const bt_str_t names[] = {BT_STR("n"),
-                                     BT_STR("sampling_seed"),
-                                     BT_STR("seed"),
-                                     BT_STR("max_tokens"),
-                                     BT_STR("max_new_tokens"),
-                                     BT_STR("min_tokens"),
-                                     BT_STR("prompt_logprobs"),
-                                     BT_STR("extra_args")};
-    bt_json_item_t found[8];
-    int rc = look_inside(intent, BT_STR("sampling_params"), names, found, 8, why_p);
+    const bt_json_item_t *item = bt_body_find(&intent->body, BT_STR("sampling_params"));
+    bt_json_item_t found[S_COUNT];
+    int rc = 0;
 
-    if (rc < 0)
-        return rc;
-    if (intent->route == BT_ROUTE_GENERATE || intent->route == BT_ROUTE_TOKENS) {
-        read_max_tokens(intent, &found[3]);
-        read_max_tokens(intent, &found[4]);
-        rc = read_count(intent, &found[0], why_p);
-        read_seed(intent, found[1].type != BT_JSON_NONE ? &found[1] : &found[2]);
-        if (is_given(&found[6]) && found[6].type != BT_JSON_NONE)
-            intent->unsplittable = "prompt_logprobs needs the whole prompt on one worker";
-    }
-    if (rc == 0 && found[7].type == BT_JSON_OBJECT)
-        rc = strip_extra_args(intent, found[7].value);
-    return rc;
+    if (intent->route != BT_ROUTE_GENERATE && intent->route != BT_ROUTE_TOKENS)
+        return strip_sampling(intent, why_p);
+    if (item != NULL && item->type == BT_JSON_ARRAY && intent->route == BT_ROUTE_GENERATE)
+        return read_sampling_list(intent, item, why_p);
+    if (item != NULL && item->type == BT_JSON_ARRAY)
+        return refuse(intent, why_p, BT_E_INVAL,
+                      "\"sampling_params\" must be an object on this route");
+    rc = look_inside(intent, item, sampling_names, found, S_COUNT, why_p);
+    if (rc == 0)
+        rc = read_counts(intent, found, why_p);
+    return rc == 0 ? strip_sampling(intent, why_p) : rc;
 }
 
 static int read_xargs(bt_intent_t *intent, const char **why_p)
 {
-    static const bt_str_t names[] = {BT_STR("kv_transfer_params"), BT_STR("session_id")};
-    bt_json_item_t found[2];
-    int rc = look_inside(intent, BT_STR("vllm_xargs"), names, found, 2, why_p);
+    static const bt_str_t names[] = {BT_STR("session_id")};
+    const bt_str_t name = BT_STR("vllm_xargs");
+    const bt_json_item_t *item = bt_body_find(&intent->body, name);
+    bt_json_item_t session;
+    int rc = look_inside(intent, item, names, &session, 1, why_p);
 
-    if (rc < 0)
-        return rc;
-    if (found[0].type != BT_JSON_NONE)
-        rc = bt_edits_remove(&intent->strip, BT_STR("vllm_xargs"), names[0]);
-    if (found[1].type == BT_JSON_STRING)
-        intent->session = unescaped(intent->strip.arena, &found[1]);
+    if (rc == 0)
+        rc = strip_object(intent, BT_STR(""), name, item, why_p);
+    if (rc == 0)
+        rc = read_name(intent, &session, &intent->session, why_p);
     return rc;
 }
 
@@ -224,6 +267,7 @@ static const bt_json_item_t *prompt_member(const bt_intent_t *intent)
 {
     static const bt_str_t by_route[BT_ROUTE_COUNT][3] = {
         [BT_ROUTE_CHAT] = {BT_STR("messages")},
+        [BT_ROUTE_CHAT_BATCH] = {BT_STR("messages")},
         [BT_ROUTE_MESSAGES] = {BT_STR("messages")},
         [BT_ROUTE_COMPLETIONS] = {BT_STR("prompt")},
         [BT_ROUTE_RESPONSES] = {BT_STR("input")},
@@ -240,8 +284,15 @@ static const bt_json_item_t *prompt_member(const bt_intent_t *intent)
     return NULL;
 }
 
+/* Elsewhere a list is one conversation, or one for which it does not matter. */
+static bool is_prompt_list(enum bt_route route)
+{
+    return route == BT_ROUTE_COMPLETIONS || route == BT_ROUTE_GENERATE ||
+           route == BT_ROUTE_TOKENS || route == BT_ROUTE_EMBEDDINGS;
+}
+
 /* A list of strings or of id lists is many prompts; a list of numbers is one prompt given as ids. */
-static int read_prompt(bt_intent_t *intent)
+static int read_prompt(bt_intent_t *intent, const char **why_p)
 {
     bt_json_cursor_t c;
     bt_json_item_t element;
@@ -252,9 +303,11 @@ static int read_prompt(bt_intent_t *intent)
     intent->prompt = prompt_member(intent);
     if (intent->prompt == NULL)
         return 0;
+    if (intent->prompt->type == BT_JSON_OBJECT)
+        return refuse(intent, why_p, BT_E_INVAL, "\"%.40s\" must be a string or a list",
+                      bt_arena_str(intent->strip.arena, intent->prompt->key).p);
     intent->prompt_bytes = intent->prompt->value.n;
-    if (intent->prompt->type != BT_JSON_ARRAY || intent->route == BT_ROUTE_CHAT ||
-        intent->route == BT_ROUTE_MESSAGES || intent->route == BT_ROUTE_RESPONSES)
+    if (intent->prompt->type != BT_JSON_ARRAY || !is_prompt_list(intent->route))
         return 0;
     rc = bt_json_array(&c, intent->prompt->value);
     while (rc >= 0 && (rc = bt_json_next(&c, &element)) == 1) {
@@ -275,92 +328,142 @@ static int read_prompt(bt_intent_t *intent)
     return 0;
 }
 
-static void read_features(bt_intent_t *intent)
+static const bt_json_item_t *member(const bt_intent_t *intent, const char *name)
 {
-    const bt_body_t *b = &intent->body;
-    const bt_json_item_t *best_of = bt_body_find(b, BT_STR("best_of"));
-    const bt_json_item_t *start = bt_body_find(b, BT_STR("logprob_start_len"));
-    int64_t value;
-
-    if (intent->unsplittable != NULL)
-        return;
-    if (intent->prompt_count > BT_PROMPTS_MAX) {
-        intent->unsplittable =
-            "more than 4096 prompts in one request need one worker for all of them";
-        return;
-    }
-    if (intent->route == BT_ROUTE_RESPONSES && intent->previous_response.n != 0)
-        intent->unsplittable = "previous_response_id continues what one worker remembers";
-    else if (best_of != NULL && bt_json_i64(best_of->value, &value) == 0 && value > 1)
-        intent->unsplittable = "best_of chooses among samples inside one worker";
-    else if (is_true(bt_body_find(b, BT_STR("use_beam_search"))))
-        intent->unsplittable = "beam search shares KV between samples inside one worker";
-    else if (is_given(bt_body_find(b, BT_STR("prompt_logprobs"))))
-        intent->unsplittable = "prompt_logprobs needs the whole prompt on one worker";
-    else if (is_true(bt_body_find(b, BT_STR("echo"))) &&
-             is_given(bt_body_find(b, BT_STR("logprobs"))))
-        intent->unsplittable = "echo with logprobs needs the whole prompt on one worker";
-    else if (is_true(bt_body_find(b, BT_STR("return_logprob"))) && start != NULL &&
-             bt_json_i64(start->value, &value) == 0 && value >= 0)
-        intent->unsplittable =
-            "input logprobs (logprob_start_len) need the whole prompt on one worker";
+    return bt_body_find(&intent->body, bt_str(name));
 }
 
-static void read_session(bt_intent_t *intent)
+/* SGLang takes either for all prompts or a list, one a prompt: then one is enough. */
+static bool is_any_true(const bt_json_item_t *item)
 {
-    const bt_json_item_t *id = bt_body_find(&intent->body, BT_STR("session_id"));
-    const bt_json_item_t *params = bt_body_find(&intent->body, BT_STR("session_params"));
+    return is_true(item) || (item != NULL && item->type == BT_JSON_ARRAY &&
+                             bt_str_find(item->value, BT_STR("true")) >= 0);
+}
+
+static bool wants_input_logprobs(const bt_intent_t *intent)
+{
+    const bt_json_item_t *start = member(intent, "logprob_start_len");
+    int64_t value = -1;
+
+    if (is_absent(start) || !is_any_true(member(intent, "return_logprob")))
+        return false;
+    return start->type == BT_JSON_ARRAY || (is_integer(start, &value) && value >= 0);
+}
+
+static const char *unsplittable_feature(const bt_intent_t *intent)
+{
+    const bt_json_item_t *best_of = member(intent, "best_of");
+    int64_t value;
+
+    if (intent->route == BT_ROUTE_CHAT_BATCH)
+        return "a batch of conversations is answered by one worker";
+    if (intent->prompt_count > BT_PROMPTS_MAX)
+        return "more than 4096 prompts in one request need one worker for all of them";
+    if (intent->route == BT_ROUTE_RESPONSES && intent->previous_response.n != 0)
+        return "previous_response_id continues what one worker remembers";
+    if (best_of != NULL && is_integer(best_of, &value) && value > 1)
+        return "best_of chooses among samples inside one worker";
+    if (is_true(member(intent, "use_beam_search")))
+        return "beam search shares KV between samples inside one worker";
+    if (is_given(member(intent, "prompt_logprobs")))
+        return "prompt_logprobs needs the whole prompt on one worker";
+    if (is_true(member(intent, "echo")) && is_given(member(intent, "logprobs")))
+        return "echo with logprobs needs the whole prompt on one worker";
+    if (wants_input_logprobs(intent))
+        return "input logprobs (logprob_start_len) need the whole prompt on one worker";
+    return NULL;
+}
+
+static int read_session(bt_intent_t *intent, const char **why_p)
+{
+    static const bt_str_t names[] = {BT_STR("session_id")};
+    const bt_json_item_t *id = member(intent, "session_id");
     bt_json_item_t inner;
+    int rc;
 
     if (id != NULL && id->type == BT_JSON_STRING)
-        intent->session = unescaped(intent->strip.arena, id);
-    else if (params != NULL && params->type == BT_JSON_OBJECT &&
-             bt_json_get(params->value, BT_STR("session_id"), &inner) == 0 &&
-             inner.type == BT_JSON_STRING)
-        intent->session = unescaped(intent->strip.arena, &inner);
+        return read_name(intent, id, &intent->session, why_p);
+    rc = look_inside(intent, member(intent, "session_params"), names, &inner, 1, why_p);
+    return rc == 0 ? read_name(intent, &inner, &intent->session, why_p) : rc;
+}
+
+static int read_names(bt_intent_t *intent, const char **why_p)
+{
+    int rc = read_name(intent, member(intent, "model"), &intent->model, why_p);
+
+    if (rc == 0)
+        rc = read_name(intent, member(intent, "previous_response_id"), &intent->previous_response,
+                       why_p);
+    if (rc == 0)
+        rc = read_name(intent, member(intent, "rid"), &intent->client_rid, why_p);
+    return rc;
+}
+
+static int read_numbers(bt_intent_t *intent, const char **why_p)
+{
+    static const char *const limits[] = {"max_completion_tokens", "max_tokens",
+                                         "max_output_tokens"};
+    int rc = read_seed(intent, member(intent, "seed"), why_p);
+
+    for (unsigned i = 0; i < 3 && rc == 0; i++)
+        rc = read_max_tokens(intent, member(intent, limits[i]), limits[i], why_p);
+    if (rc == 0 && intent->route != BT_ROUTE_GENERATE)
+        rc = read_count(intent, member(intent, "n"), why_p);
+    return rc;
+}
+
+/* A route whose members are understood. */
+static int read_facts(bt_intent_t *intent, const char **why_p)
+{
+    const char *why;
+    int rc = read_numbers(intent, why_p);
+
+    intent->stream = is_true(member(intent, "stream"));
+    if (rc == 0)
+        rc = read_sampling(intent, why_p);
+    if (rc == 0)
+        rc = read_prompt(intent, why_p);
+    if (rc == 0)
+        rc = read_session(intent, why_p);
+    why = rc == 0 ? unsplittable_feature(intent) : NULL;
+    if (why != NULL)
+        intent->unsplittable = why;
+    return rc;
+}
+
+static int index_body(bt_intent_t *intent, bt_str_t text, const char **why_p)
+{
+    size_t err_off = 0;
+    int rc = bt_body_index(&intent->body, intent->strip.arena, text, &err_off);
+
+    if (rc < 0)
+        return refuse(intent, why_p, rc, "request body is no valid JSON object: %s at byte %zu",
+                      bt_err_text(rc), err_off);
+    intent->has_body = true;
+    return 0;
 }
 
 int bt_intent_read(bt_intent_t *intent, bt_arena_t *arena, enum bt_route route, bt_str_t text,
                    const char **why_p)
 {
-    size_t err_off = 0;
+    const bool is_understood = bt_route_info(route)->body == BT_BODY_JSON;
     int rc;
 
     memset(intent, 0, sizeof(*intent));
     intent->route = route;
     intent->n = 1;
+    intent->model = intent->session = intent->previous_response = intent->client_rid = BT_STR("");
     bt_edits_init(&intent->strip, arena);
     *why_p = "request body is no JSON object";
-    rc = bt_body_index(&intent->body, arena, text, &err_off);
-    if (rc < 0) {
-        *why_p = bt_arena_printf(arena, "request body is no valid JSON object: %s at byte %zu",
-                                 bt_err_text(rc), err_off)
-                     .p;
-        return rc;
-    }
-    intent->has_body = true;
-    rc = check_top_level(intent, why_p);
-    if (rc < 0)
-        return rc;
-    intent->model = unescaped(arena, bt_body_find(&intent->body, BT_STR("model")));
-    intent->previous_response =
-        unescaped(arena, bt_body_find(&intent->body, BT_STR("previous_response_id")));
-    intent->client_rid = unescaped(arena, bt_body_find(&intent->body, BT_STR("rid")));
-    intent->stream = is_true(bt_body_find(&intent->body, BT_STR("stream")));
-    read_seed(intent, bt_body_find(&intent->body, BT_STR("seed")));
-    read_max_tokens(intent, bt_body_find(&intent->body, BT_STR("max_completion_tokens")));
-    read_max_tokens(intent, bt_body_find(&intent->body, BT_STR("max_tokens")));
-    read_max_tokens(intent, bt_body_find(&intent->body, BT_STR("max_output_tokens")));
-    if (route != BT_ROUTE_GENERATE)
-        rc = read_count(intent, bt_body_find(&intent->body, BT_STR("n")), why_p);
+    rc = index_body(intent, text, why_p);
     if (rc == 0)
-        rc = read_sampling(intent, why_p);
+        rc = bt_members_check(&intent->body, is_understood, &intent->strip, why_p);
+    if (rc == 0)
+        rc = read_names(intent, why_p);
     if (rc == 0)
         rc = read_xargs(intent, why_p);
     if (rc == 0)
-        rc = read_prompt(intent);
-    read_session(intent);
-    read_features(intent);
+        rc = is_understood ? read_facts(intent, why_p) : strip_sampling(intent, why_p);
     return rc;
 }
 

@@ -82,6 +82,14 @@ static bool alone_capable(const bt_worker_set_t *set)
     return set->count != 0;
 }
 
+/* A follow-up's prompt is in the memory of the decode worker that answered; it computes all of it itself. A prefill worker would make
+ * another prompt of the same body, and KV of another prompt is wrong or fatal. A batch has no hand-off at all. */
+static bool is_for_decode_alone(const bt_request_t *r)
+{
+    return r->route == BT_ROUTE_CHAT_BATCH ||
+           (r->route == BT_ROUTE_RESPONSES && r->intent.previous_response.n != 0);
+}
+
 /* Decides which roles this request may use. The sets left empty are not allowed for it. */
 static enum bt_topology shape(bt_request_t *r, struct choice_view *v)
 {
@@ -102,10 +110,7 @@ static enum bt_topology shape(bt_request_t *r, struct choice_view *v)
                 v->decode; /* embeddings, tokenize and the like: a decode worker has the model too */
         if (v->single.count == 0 && r->intent.unsplittable == NULL && v->prefill.count != 0)
             v->single = v->prefill;
-        /* A follow-up's prompt is in the memory of the decode worker that answered; it computes all of it itself. A prefill
-         * worker would make another prompt of the same body, and KV of another prompt is wrong or fatal. */
-        if (v->single.count == 0 && r->route == BT_ROUTE_RESPONSES &&
-            r->intent.previous_response.n != 0 && alone_capable(&v->decode))
+        if (v->single.count == 0 && is_for_decode_alone(r) && alone_capable(&v->decode))
             v->single = v->decode;
         v->prefill.count = v->decode.count = 0;
         return v->single.count != 0 ? BT_TOPOLOGY_SINGLE : BT_TOPOLOGY_NONE;

@@ -39,7 +39,7 @@ static void on_head(bt_call_t *call)
     } else if (leg->is_sse) {
         leg->mode = BT_MODE_SNIFF_SSE;
         bt_sse_init(&leg->sse, BT_SNIFF_SSE_BYTES);
-    } else if (bt_route_info(r->route)->takes_json) {
+    } else if (bt_route_info(r->route)->body == BT_BODY_JSON) {
         leg->mode = BT_MODE_SNIFF_JSON;
     } else {
         leg->mode = BT_MODE_RELAY;

@@ -1,4 +1,4 @@
-/* request.c - from a finished HTTP request to running tasks, and back to nothing.
+/* request.c - from a request whose body has been read to running tasks, and back to nothing.
  *
  * A request ends for its client when the sink has answered or the client left (bt_request_finish); its memory goes when no leg
  * runs any more, at the end of that turn of the loop, so that no callback on the stack can find it gone.
@@ -171,7 +171,7 @@ static void choose_id(bt_request_t *r)
     bt_rand_uuid(r->id);
 }
 
-static bt_request_t *new_request(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route)
+bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route)
 {
     bt_request_t *r = bt_pool_get(&d->request_pool);
 
@@ -199,35 +199,6 @@ static bt_request_t *new_request(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_r
         r->authorization = bt_arena_str(&r->arena, bt_head_get(&x->head, BT_STR("authorization")));
     choose_id(r);
     return r;
-}
-
-static bool read_body(bt_request_t *r)
-{
-    const char *why;
-    int rc;
-    bt_str_t coding = bt_head_get(&r->x->head, BT_STR("content-encoding"));
-
-    if (coding.n != 0 && !bt_str_ieq(coding, BT_STR("identity"))) {
-        bt_answer_error(r, 415, NULL,
-                        "a coded request body (Content-Encoding) is not supported: send it plain",
-                        0);
-        return false;
-    }
-    r->intent.n = 1;
-    r->intent.route = r->route;
-    bt_edits_init(&r->intent.strip, &r->arena);
-    r->intent.body.text = r->x->body;
-    if (!bt_route_info(r->route)->takes_json)
-        return true;
-    if (r->x->head.method != BT_POST) {
-        bt_answer_error(r, 405, NULL, "this route takes POST", 0);
-        return false;
-    }
-    rc = bt_intent_read(&r->intent, &r->arena, r->route, r->x->body, &why);
-    if (rc == 0)
-        return true;
-    bt_answer_error(r, 400, NULL, why, 0);
-    return false;
 }
 
 static const bt_fleet_pool_t *pool_of(const bt_fleet_t *fleet, const bt_worker_t *w)
@@ -435,75 +406,7 @@ void bt_request_go(bt_request_t *r)
     start_tasks(r, &choice);
 }
 
-static bool admit(bt_request_t *r)
-{
-    bt_gate_t *gate = r->d->gate;
-    unsigned now = atomic_fetch_add_explicit(&gate->concurrent, 1, memory_order_relaxed);
-
-    r->counted = true;
-    if (gate->config.max_concurrent == 0 || now < gate->config.max_concurrent)
-        return true;
-    bt_answer_error(r, 503, NULL, "too many concurrent requests (--max-concurrent-requests)", 1);
-    return false;
-}
-
-/* ---- the server's callbacks ---- */
-
-#define SMALL_BODY_BYTES 65536
-
-/* What is refused anyway is refused before a large body is read. Small ones are read, so that the refusal has the client's own
- * form, a request id and an access-log line. */
-static unsigned on_head(bt_exchange_t *x, const char **reason_p)
-{
-    const bt_dispatcher_t *d = bt_server_user(x->server);
-    const bt_gate_t *gate = d->gate;
-
-    if (!x->head.chunked && (!x->head.has_length || x->head.length <= SMALL_BODY_BYTES))
-        return 0;
-    if (!bt_gate_authorized(gate, &x->head)) {
-        *reason_p = "missing or wrong API key";
-        return 401;
-    }
-    if (bt_route_of(x->head.path, gate->config.proxy_paths) == BT_ROUTE_NONE) {
-        *reason_p = "no such route on this gateway";
-        return 404;
-    }
-    if (gate->config.max_concurrent != 0 &&
-        atomic_load_explicit(&gate->concurrent, memory_order_relaxed) >=
-            gate->config.max_concurrent) {
-        *reason_p = "too many concurrent requests (--max-concurrent-requests)";
-        return 503;
-    }
-    return 0;
-}
-
-static void on_request(bt_exchange_t *x)
-{
-    bt_dispatcher_t *d = bt_server_user(x->server);
-    enum bt_route route = bt_route_of(x->head.path, d->gate->config.proxy_paths);
-    bt_request_t *r;
-
-    x->user = NULL;
-    if (bt_surface_handle(d, x, route))
-        return;
-    r = new_request(d, x, route);
-    if (r == NULL) {
-        bt_exchange_respond(x, 503, "text/plain", BT_STR("out of memory\n"), NULL, 0);
-        return;
-    }
-    if (!bt_gate_authorized(d->gate, &x->head)) {
-        bt_answer_error(r, 401, NULL, "missing or wrong API key", 0);
-        return;
-    }
-    if (route == BT_ROUTE_NONE) {
-        bt_answer_error(r, 404, NULL, "no such route on this gateway", 0);
-        return;
-    }
-    if (!admit(r) || !read_body(r))
-        return;
-    r->fleet = bt_fleet_ref(d->fleet);
-    bt_maker_find(r);
-}
+/* ---- what the client does meanwhile ---- */
 
 static void request_gone(struct bt_handler *h)
 {
@@ -524,22 +427,3 @@ static void request_drain(struct bt_handler *h)
         if (r->tasks[i].attempt != NULL && !r->tasks[i].done)
             bt_attempt_resume(r->tasks[i].attempt);
 }
-
-static void on_gone(bt_exchange_t *x)
-{
-    struct bt_handler *h = x->user;
-
-    if (h != NULL)
-        h->gone(h);
-}
-
-static void on_drain(bt_exchange_t *x)
-{
-    struct bt_handler *h = x->user;
-
-    if (h != NULL && h->drain != NULL)
-        h->drain(h);
-}
-
-const bt_server_ops_t bt_dispatcher_server_ops = {
-    .on_head = on_head, .on_request = on_request, .on_gone = on_gone, .on_drain = on_drain};

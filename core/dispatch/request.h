@@ -186,7 +186,7 @@ struct bt_request {
     bt_str_t path, target;
     const char *method;
     char id[BT_REQUEST_ID_MAX + 1];
-    bool id_registered; /* in the gate's table */
+    bool id_registered;         /* in the gate's table */
     bt_str_t
         authorization; /* the client's, where it goes through to workers: errands need it too */
     const bt_sink_ops_t *sink;
@@ -229,6 +229,8 @@ struct bt_request {
 };
 
 /* request.c */
+bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x,
+                             enum bt_route route); /* or NULL */
 void bt_request_finish(
     bt_request_t *r); /* the answer is out or the client gone: cancel what still runs */
 void bt_request_cut(bt_request_t *r);        /* finished: stop what still drains */

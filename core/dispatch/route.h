@@ -2,8 +2,8 @@
  *
  * Owner: nobody; a constant table.
  * Life:  static.
- * Flow:  path -> route; anything not listed is 404 unless proxied (rules section 1).
- * Cost:  a length switch and a compare.
+ * Flow:  canonical path (path.h) -> route; anything that is neither listed nor under a --proxy-path is 404.
+ * Cost:  a compare of lengths per row, the busiest ones first.
  */
 #ifndef BT_DISPATCH_ROUTE_H
 #define BT_DISPATCH_ROUTE_H
@@ -14,6 +14,7 @@
 enum bt_route {
     BT_ROUTE_NONE,
     BT_ROUTE_CHAT,
+    BT_ROUTE_CHAT_BATCH, /* several conversations in one request: made by one worker */
     BT_ROUTE_COMPLETIONS,
     BT_ROUTE_RESPONSES,
     BT_ROUTE_MESSAGES,
@@ -23,7 +24,10 @@ enum bt_route {
     BT_ROUTE_RERANK,
     BT_ROUTE_CLASSIFY,
     BT_ROUTE_RESPONSE_BY_ID, /* /v1/responses/{id}[/...] */
-    BT_ROUTE_PROXY,          /* proxied as it is: /v1/..., /tokenize, /detokenize, --proxy-path */
+    BT_ROUTE_PROXY,      /* routes of engines that generate nothing: tokenize, score, render ... */
+    BT_ROUTE_UPLOAD,     /* audio comes as a multipart form */
+    BT_ROUTE_PROXY_PATH, /* --proxy-path */
+    BT_ROUTE_MODEL,      /* /v1/models/{name} */
     BT_ROUTE_MODELS,
     BT_ROUTE_HEALTH,
     BT_ROUTE_LIVENESS,
@@ -37,15 +41,26 @@ enum bt_route {
 /* In what form errors are told. */
 enum bt_error_form { BT_FORM_OPENAI, BT_FORM_ANTHROPIC, BT_FORM_SGLANG };
 
+/* What a body may be. Whatever else it may be: one that begins like a JSON object is read as one. */
+enum bt_body_kind {
+    BT_BODY_NONE,     /* the gateway answers itself and looks at it, if at all, on its own */
+    BT_BODY_JSON,     /* POST of a JSON object; its members are understood */
+    BT_BODY_OPTIONAL, /* none, or a JSON object */
+    BT_BODY_FORM,     /* multipart/form-data, or as OPTIONAL */
+    BT_BODY_ANY
+};
+
 typedef struct bt_route_info {
     const char *label; /* metric label */
     bool generates;    /* tokens come out: can be split into prefill and decode */
-    bool takes_json;   /* the body is read as JSON */
+    enum bt_body_kind body;
     enum bt_error_form form;
 } bt_route_info_t;
 
-/* extra: NULL-terminated --proxy-path prefixes, or NULL. */
+/* path: canonical. extra: NULL-terminated --proxy-path prefixes, or NULL. */
 enum bt_route bt_route_of(bt_str_t path, const char *const *extra);
+/* The last segments of /v1/responses/{id}... or /v1/models/{name}, or BT_STR_NULL. */
+bt_str_t bt_route_name(enum bt_route route, bt_str_t path);
 const bt_route_info_t *bt_route_info(enum bt_route route);
 
 #endif

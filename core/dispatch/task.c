@@ -54,7 +54,7 @@ static bool is_safe_to_repeat(const bt_task_t *task)
 {
     const bt_request_t *r = task->request;
 
-    return bt_route_info(r->route)->takes_json || strcmp(r->method, "GET") == 0 ||
+    return bt_route_info(r->route)->body == BT_BODY_JSON || strcmp(r->method, "GET") == 0 ||
            strcmp(r->method, "HEAD") == 0 || task->attempt == NULL ||
            !task->attempt->legs[1].call.any_byte_sent;
 }

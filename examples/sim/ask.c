@@ -164,37 +164,78 @@ static int collect(bt_str_t body, struct members *m, sim_ask_t *ask, sim_problem
     return rc == 0 ? 0 : sim_problem_set(problem_p, 400, "There was an error parsing the body");
 }
 
+/* What pydantic, which reads bodies for both engines, makes an integer of: 7, 7.0, "7", true. */
+static bool is_integer(sim_raw_t raw, int64_t *value_p)
+{
+    double value;
+
+    if (raw.type == BT_JSON_TRUE || raw.type == BT_JSON_FALSE) {
+        *value_p = raw.type == BT_JSON_TRUE;
+        return true;
+    }
+    if (raw.type == BT_JSON_STRING && raw.value.n > 2)
+        raw.value = (bt_str_t){raw.value.p + 1, raw.value.n - 2};
+    else if (raw.type != BT_JSON_NUMBER)
+        return false;
+    if (bt_json_i64(raw.value, value_p) == 0)
+        return true;
+    if (raw.type == BT_JSON_STRING || bt_json_double(raw.value, &value) != 0 ||
+        value != (double) (int64_t) value)
+        return false;
+    *value_p = (int64_t) value;
+    return true;
+}
+
 static int read_int(sim_raw_t raw, const char *name, int64_t *value_p, sim_problem_t *problem_p)
 {
-    if (raw.type == BT_JSON_NONE || raw.type == BT_JSON_NULL)
+    if (raw.type == BT_JSON_NONE || raw.type == BT_JSON_NULL || is_integer(raw, value_p))
         return 0;
-    if (raw.type != BT_JSON_NUMBER || bt_json_i64(raw.value, value_p) != 0) {
-        sim_problem_set(problem_p, 400, "%s: Input should be a valid integer", name);
-        problem_p->param = name;
-        return -1;
-    }
-    return 0;
+    sim_problem_set(problem_p, 400, "%s: Input should be a valid integer", name);
+    problem_p->param = name;
+    return -1;
+}
+
+/* And a boolean: true, 1, "1", "true", "yes", "on", "t", "y" in any case, and their opposites. */
+static int is_boolean(sim_raw_t raw)
+{
+    static const char *const words[2][6] = {{"0", "off", "f", "false", "n", "no"},
+                                            {"1", "on", "t", "true", "y", "yes"}};
+    bt_str_t text = raw.value;
+
+    if (raw.type == BT_JSON_TRUE || raw.type == BT_JSON_FALSE)
+        return raw.type == BT_JSON_TRUE;
+    if (raw.type == BT_JSON_STRING)
+        text = (bt_str_t){raw.value.p + 1, raw.value.n - 2};
+    for (int truth = 0; truth < 2; truth++)
+        for (unsigned i = 0; i < (raw.type == BT_JSON_STRING ? 6 : 1); i++)
+            if (raw.type != BT_JSON_ARRAY && bt_str_ieq(text, bt_str(words[truth][i])))
+                return truth;
+    return -1;
 }
 
 static int read_bool(sim_raw_t raw, const char *name, bool *value_p, sim_problem_t *problem_p)
 {
     if (raw.type == BT_JSON_NONE || raw.type == BT_JSON_NULL)
         return 0;
-    if (raw.type != BT_JSON_TRUE && raw.type != BT_JSON_FALSE)
+    const int truth = is_boolean(raw);
+    if (truth < 0)
         return sim_problem_set(problem_p, 400, "%s: Input should be a valid boolean", name);
-    *value_p = raw.type == BT_JSON_TRUE;
+    *value_p = truth == 1;
     return 0;
 }
 
-/* /generate and /inference/v1/generate keep these one level down. */
-static int collect_sampling(struct members *m, sim_problem_t *problem_p)
+/* /generate and /inference/v1/generate keep these one level down. SGLang takes a list, too, one a prompt, all with the same n: the
+ * first stands for all here. */
+static int collect_sampling(enum sim_route route, struct members *m, sim_problem_t *problem_p)
 {
+    const bool is_list = m->sampling.type == BT_JSON_ARRAY && route == SIM_GENERATE;
+    const sim_raw_t sampling = is_list ? sim_raw_at(m->sampling, 0) : m->sampling;
     struct members inner = {0};
     sim_ask_t ignored = {0};
 
-    if (m->sampling.type != BT_JSON_OBJECT)
+    if (sampling.type != BT_JSON_OBJECT)
         return 0;
-    if (collect(m->sampling.value, &inner, &ignored, problem_p) != 0)
+    if (collect(sampling.value, &inner, &ignored, problem_p) != 0)
         return -1;
     m->n = inner.n;
     m->max_tokens = inner.max_tokens;
@@ -221,8 +262,8 @@ static int read_scalars(const struct members *m, sim_ask_t *ask, bt_arena_t *are
         return -1;
     ask->has_temperature = m->temperature.type == BT_JSON_NUMBER &&
                            bt_json_double(m->temperature.value, &ask->temperature) == 0;
-    ask->has_seed =
-        m->seed.type == BT_JSON_NUMBER && !(ask->has_temperature && ask->temperature == 0);
+    ask->has_seed = m->seed.type != BT_JSON_NONE && m->seed.type != BT_JSON_NULL &&
+                    !(ask->has_temperature && ask->temperature == 0);
     ask->seed = ask->has_seed ? (uint64_t) seed : 0;
     ask->return_logprob = m->logprob.type == BT_JSON_TRUE;
     if (m->stream_options.type == BT_JSON_OBJECT)
@@ -336,7 +377,8 @@ int sim_ask_read(enum sim_route route, bt_str_t body, bt_str_t before, size_t bl
     if (collect(body, &m, ask_p, problem_p) != 0)
         return -1;
     keep_raws(ask_p, arena);
-    if (collect_sampling(&m, problem_p) != 0 || read_scalars(&m, ask_p, arena, problem_p) != 0)
+    if (collect_sampling(route, &m, problem_p) != 0 ||
+        read_scalars(&m, ask_p, arena, problem_p) != 0)
         return -1;
     return read_route(route, &m, before, block_bytes, arena, ask_p, problem_p);
 }

@@ -27,7 +27,8 @@ describe("a worker's redirect", function()
   end)
 
   local function serve(...)
-    local words, admin_port = { "--proxy-path", "/custom", "--disable-circuit-breaker", "--worker-urls", ... }, nil
+    local words = { "--proxy-path", "/custom", "--disable-circuit-breaker", "--worker-urls", ... }
+    local admin_port
     gateway, port, admin_port = fleet.start_gateway(words)
     eventually(function()
       local _, up = http.get(admin_port, "/workers").body:gsub('"health":"up"', "")

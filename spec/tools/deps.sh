@@ -37,6 +37,8 @@ test has_lua socket                      lua-socket
 test has_command spin                    spin
 test has_command redis-server            redis-server
 test has_command python3                 python3
+test has_python uvicorn                  python3-uvicorn
+test has_python httptools                python3-httptools
 lint has_command luacheck                lua-check
 lint has_command clang                   clang
 lint has_command clang-format            clang-format
@@ -61,6 +63,7 @@ has_tool() { has_command "$1" || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ]; }
 has_file() { ls $1 >/dev/null 2>&1; } # a pattern
 has_headers() { has_command cc && echo '#include <stdlib.h>' | cc -E - >/dev/null 2>&1; }
 has_module() { pkg-config --exists "$1" 2>/dev/null; }
+has_python() { python3 -c "import $1" 2>/dev/null || /usr/bin/python3 -c "import $1" 2>/dev/null; }
 has_lua() { luajit -e "require '$1'" >/dev/null 2>&1; }
 has_llhttp() {
     [ -e /usr/include/llhttp.h ] || [ -e /usr/local/include/llhttp.h ] || [ -e /usr/share/llhttp/llhttp.c ]

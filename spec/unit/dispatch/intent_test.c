@@ -11,6 +11,7 @@
 #include "base/err.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static bt_arena_t arena;
 
@@ -164,6 +165,79 @@ static void test_unsplittable(void **state)
                     .unsplittable);
 }
 
+static void test_types(void **state)
+{
+    static const char *const wrong[] = {"{\"stream\":\"true\"}",  "{\"stream\":1}",
+                                        "{\"max_tokens\":\"9\"}", "{\"max_tokens\":9.5}",
+                                        "{\"model\":7}",          "{\"vllm_xargs\":[]}",
+                                        "{\"n\":\"2\"}",          "{\"seed\":1.5}",
+                                        "{\"prompt\":{}}",        "{\"prompt\":7}",
+                                        "{\"session_id\":7}",     "{\"stream_options\":1}",
+                                        "{\"best_of\":\"2\"}",    "{\"sampling_params\":\"x\"}"};
+
+    (void) state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        expect_refused(BT_ROUTE_COMPLETIONS, wrong[i], BT_E_INVAL, "must be");
+    assert_int_equal(read_ok(BT_ROUTE_COMPLETIONS, "{\"max_tokens\":9.0,\"n\":2e0}").n, 2);
+    assert_int_equal(read_ok(BT_ROUTE_COMPLETIONS, "{\"max_tokens\":9e0}").max_tokens, 9);
+    (void) read_ok(BT_ROUTE_COMPLETIONS, "{\"stream\":null,\"model\":null,\"n\":null}");
+    (void) read_ok(BT_ROUTE_PROXY, "{\"stream\":\"yes\",\"n\":{},\"prompt\":7}"); /* not ours */
+    (void) read_ok(BT_ROUTE_RESPONSES, "{\"text\":{\"format\":{}},\"prompt\":{\"id\":\"p\"}}");
+}
+
+static void test_lists_of_sampling_params(void **state)
+{
+    (void) state;
+    assert_int_equal(read_ok(BT_ROUTE_GENERATE, "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{"
+                                                "\"n\":1,\"max_new_tokens\":3}]}")
+                         .prompt_count,
+                     2);
+    expect_refused(BT_ROUTE_GENERATE, "{\"sampling_params\":[{\"n\":1},{\"n\":2}]}", BT_E_INVAL,
+                   "\"n\" above 1");
+    expect_refused(BT_ROUTE_GENERATE, "{\"sampling_params\":[7]}", BT_E_INVAL, "list of objects");
+    expect_refused(BT_ROUTE_GENERATE, "{\"sampling_params\":[{\"extra_args\":{}}]}", BT_E_INVAL,
+                   "extra_args");
+    expect_refused(BT_ROUTE_TOKENS, "{\"sampling_params\":[{}]}", BT_E_INVAL, "must be an object");
+}
+
+/* A client's sizes are its own affair only as long as nobody keeps them. */
+static void test_sizes(void **state)
+{
+    static const char *const names[] = {"model",      "session_id", "user", "previous_response_id",
+                                        "request_id", "rid"};
+    char *text = malloc(3 << 20);
+
+    (void) state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        sprintf(text, "{\"%s\":\"%01025d\"}", names[i], 0);
+        expect_refused(BT_ROUTE_RESPONSES, text, BT_E_LIMIT, names[i]);
+        expect_refused(BT_ROUTE_PROXY, text, BT_E_LIMIT, names[i]);
+        sprintf(text, "{\"%s\":\"%01024d\"}", names[i], 0);
+        (void) read_ok(BT_ROUTE_RESPONSES, text);
+    }
+    sprintf(text, "{\"session_params\":{\"session_id\":\"%01025d\"}}", 0);
+    expect_refused(BT_ROUTE_GENERATE, text, BT_E_LIMIT, "session_id");
+    sprintf(text, "{\"vllm_xargs\":{\"x\":\"%01048576d\"}}", 0);
+    expect_refused(BT_ROUTE_CHAT, text, BT_E_LIMIT, "vllm_xargs");
+    free(text);
+}
+
+static void test_one_list_at_every_door(void **state)
+{
+    (void) state;
+    expect_stripped(BT_ROUTE_CHAT,
+                    "{\"vllm_xargs\":{\"ec_transfer_params\":1,\"a\":2,\"ri\\u0064\":3}}",
+                    "{\"vllm_xargs\":{\"a\":2}}");
+    expect_stripped(BT_ROUTE_CHAT,
+                    "{\"sampling_params\":{\"extra_args\":{\"ec_transfer_params\":1,\"b\":2}}}",
+                    "{\"sampling_params\":{\"extra_args\":{\"b\":2}}}");
+    expect_stripped(BT_ROUTE_PROXY, "{\"a\":[1],\"bootstrap_room\":1,\"http_worker_ipc\":\"x\"}",
+                    "{\"a\":[1]}");
+    expect_refused(BT_ROUTE_PROXY_PATH,
+                   "{\"vllm_xargs\":{\"kv_transfer_params\":{},\"kv_transfer_params\":1}}",
+                   BT_E_JSON_DUP, "\"kv_transfer_params\"");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -172,6 +246,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
         cmocka_unit_test_setup_teardown(test_strips, setup, teardown),
         cmocka_unit_test_setup_teardown(test_unsplittable, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_types, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lists_of_sampling_params, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_sizes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_one_list_at_every_door, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -101,8 +101,10 @@ static void test_refusals(void **state)
         "[]",
         "{\"prompt\":7}",
         "{\"prompt\":[]}",
-        "{\"prompt\":\"a\",\"max_tokens\":\"3\"}",
-        "{\"prompt\":\"a\",\"stream\":1}",
+        "{\"prompt\":\"a\",\"max_tokens\":\"3.5\"}",
+        "{\"prompt\":\"a\",\"max_tokens\":[3]}",
+        "{\"prompt\":\"a\",\"stream\":2}",
+        "{\"prompt\":\"a\",\"stream\":\"maybe\"}",
         "{\"prompt\":\"a\",\"n\":0}",
         "{}",
         "{\"prompt\":[\"a\",[\"b\"]]}",
@@ -115,6 +117,27 @@ static void test_refusals(void **state)
     }
     assert_int_equal(read_body(SIM_MESSAGES, "{\"messages\":[]}"), -1);
     assert_int_equal(read_body(SIM_CHAT, "{\"messages\":[7]}"), -1);
+}
+
+/* Pydantic's lax mode: a gateway that does not convert as much must refuse it. */
+static void test_converts_what_pydantic_converts(void **state)
+{
+    (void) state;
+    assert_int_equal(read_body(SIM_COMPLETIONS, "{\"prompt\":\"a\",\"stream\":\"True\","
+                                                "\"max_tokens\":\"3\",\"n\":2.0}"),
+                     0);
+    assert_true(ask.stream);
+    assert_int_equal(ask.max_tokens, 3);
+    assert_int_equal(ask.n, 2);
+    assert_int_equal(read_body(SIM_COMPLETIONS, "{\"prompt\":\"a\",\"stream\":1}"), 0);
+    assert_true(ask.stream);
+    assert_int_equal(read_body(SIM_COMPLETIONS, "{\"prompt\":\"a\",\"stream\":\"off\"}"), 0);
+    assert_false(ask.stream);
+    assert_int_equal(
+        read_body(SIM_GENERATE,
+                  "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{\"n\":2},{\"n\":2}]}"),
+        0);
+    assert_int_equal(ask.n, 2);
 }
 
 static void test_kept_values_survive_the_body(void **state)
@@ -149,6 +172,7 @@ int main(void)
         TEST(test_lists),
         TEST(test_conversations_are_the_same_on_all_routes),
         TEST(test_refusals),
+        TEST(test_converts_what_pydantic_converts),
         TEST(test_kept_values_survive_the_body),
         TEST(test_greedy_has_no_seed),
     };

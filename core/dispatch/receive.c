@@ -1,0 +1,209 @@
+/* receive.c - from an HTTP exchange to a request whose body has been read: path, key, limits, body.
+ *
+ * Whatever goes on to a worker has passed here, on every path: its path is canonical, and if its body is, or could be taken for, a JSON
+ * object, it has been read as one and freed of what a client may not say.
+ */
+#include "dispatch/path.h"
+#include "dispatch/request.h"
+
+/* ---- the body ---- */
+
+#define LEAD_MAX 4096 /* bytes before the first brace; who sends more of them means JSON */
+
+/* Does it begin as a JSON object does? Python's json reads UTF-16 and UTF-32 too, and skips a BOM: an engine could find an object
+ * where we would see bytes. bt_intent_read then refuses what is not plain UTF-8. */
+static bool is_like_json(bt_str_t body)
+{
+    static const char lead[] = " \t\r\n\xef\xbb\xbf\xfe\xff"; /* and NUL, which strchr finds, too */
+
+    for (size_t i = 0; i < body.n && i < LEAD_MAX; i++)
+        if (strchr(lead, body.p[i]) == NULL)
+            return body.p[i] == '{';
+    return body.n > LEAD_MAX;
+}
+
+static bool is_form(const bt_request_t *r)
+{
+    const bt_str_t type = BT_STR("multipart/form-data"),
+                   given = bt_head_get(&r->x->head, BT_STR("content-type"));
+
+    return given.n >= type.n && bt_str_ieq((bt_str_t){given.p, type.n}, type);
+}
+
+static bool refuse_body(bt_request_t *r, unsigned status, const char *why)
+{
+    bt_answer_error(r, status, NULL, why, 0);
+    return false;
+}
+
+/* True: it is to be read as JSON. False: it goes on as it came, or has been refused (r->finished). */
+static bool is_json_wanted(bt_request_t *r)
+{
+    const bt_str_t body = r->x->body;
+
+    switch (bt_route_info(r->route)->body) {
+    case BT_BODY_JSON:
+        if (r->x->head.method == BT_POST)
+            return true;
+        return refuse_body(r, 405, "this route takes POST");
+    case BT_BODY_FORM:
+        if (body.n == 0 || is_like_json(body) || is_form(r))
+            return is_like_json(body);
+        return refuse_body(r, 415, "this route takes multipart/form-data");
+    case BT_BODY_OPTIONAL:
+        if (body.n == 0 || is_like_json(body))
+            return body.n != 0;
+        return refuse_body(r, is_form(r) ? 415 : 400, "this route takes a JSON object");
+    default:
+        return is_like_json(body);
+    }
+}
+
+static void name_model(bt_request_t *r)
+{
+    const bt_str_t name =
+        r->route == BT_ROUTE_MODEL ? bt_route_name(r->route, r->path) : BT_STR_NULL;
+    char *text;
+
+    if (name.n == 0)
+        return;
+    text = bt_arena_alloc(&r->arena, name.n);
+    r->intent.model = (bt_str_t){text, bt_path_decode(name, text, name.n)};
+}
+
+static bool read_body(bt_request_t *r)
+{
+    const char *why;
+    bt_str_t coding = bt_head_get(&r->x->head, BT_STR("content-encoding"));
+
+    if (coding.n != 0 && !bt_str_ieq(coding, BT_STR("identity")))
+        return refuse_body(
+            r, 415, "a coded request body (Content-Encoding) is not supported: send it plain");
+    r->intent.n = 1;
+    r->intent.route = r->route;
+    bt_edits_init(&r->intent.strip, &r->arena);
+    r->intent.body.text = r->x->body;
+    if (is_json_wanted(r) && bt_intent_read(&r->intent, &r->arena, r->route, r->x->body, &why) < 0)
+        return refuse_body(r, 400, why);
+    if (!r->finished)
+        name_model(r);
+    return !r->finished;
+}
+
+/* ---- the request ---- */
+
+static bool admit(bt_request_t *r)
+{
+    bt_gate_t *gate = r->d->gate;
+    unsigned now = atomic_fetch_add_explicit(&gate->concurrent, 1, memory_order_relaxed);
+
+    r->counted = true;
+    if (gate->config.max_concurrent == 0 || now < gate->config.max_concurrent)
+        return true;
+    bt_answer_error(r, 503, NULL, "too many concurrent requests (--max-concurrent-requests)", 1);
+    return false;
+}
+
+#define SMALL_BODY_BYTES 65536
+
+/* What the admin side answers keeps its path as it came: a worker's url is part of it, slashes and all. */
+static const char *settle_path(bt_exchange_t *x)
+{
+    return bt_str_starts(x->head.path, BT_STR("/workers/")) ? NULL
+                                                            : bt_path_settle(&x->head, &x->arena);
+}
+
+static bool asks_for_websocket(const bt_head_t *head)
+{
+    return head->method == BT_GET &&
+           bt_head_has_token(head, BT_STR("upgrade"), BT_STR("websocket"));
+}
+
+/* What is refused anyway is refused before a large body is read. Small ones are read, so that the refusal has the client's own
+ * form, a request id and an access-log line. */
+static unsigned on_head(bt_exchange_t *x, const char **reason_p)
+{
+    const bt_dispatcher_t *d = bt_server_user(x->server);
+    const bt_gate_t *gate = d->gate;
+
+    if (!x->head.chunked && (!x->head.has_length || x->head.length <= SMALL_BODY_BYTES))
+        return 0;
+    if (!bt_gate_authorized(gate, &x->head)) {
+        *reason_p = "missing or wrong API key";
+        return 401;
+    }
+    *reason_p = settle_path(x);
+    if (*reason_p != NULL)
+        return 400;
+    if (bt_route_of(x->head.path, gate->config.proxy_paths) == BT_ROUTE_NONE) {
+        *reason_p = "no such route on this gateway";
+        return 404;
+    }
+    if (gate->config.max_concurrent != 0 &&
+        atomic_load_explicit(&gate->concurrent, memory_order_relaxed) >=
+            gate->config.max_concurrent) {
+        *reason_p = "too many concurrent requests (--max-concurrent-requests)";
+        return 503;
+    }
+    return 0;
+}
+
+/* True: it has been answered. What the gateway answers itself has been answered before, where this port has it. */
+static bool is_refused(bt_request_t *r, bool is_authorized, const char *path_refusal)
+{
+    if (!is_authorized)
+        bt_answer_error(r, 401, NULL, "missing or wrong API key", 0);
+    else if (path_refusal != NULL)
+        bt_answer_error(r, 400, NULL, path_refusal, 0);
+    else if (r->route == BT_ROUTE_NONE || bt_route_info(r->route)->body == BT_BODY_NONE)
+        bt_answer_error(r, 404, NULL, "no such route on this gateway", 0);
+    else if (asks_for_websocket(&r->x->head))
+        bt_answer_error(r, 501, NULL, "this gateway speaks no WebSocket", 0);
+    else
+        return false;
+    return true;
+}
+
+static void on_request(bt_exchange_t *x)
+{
+    bt_dispatcher_t *d = bt_server_user(x->server);
+    const char *path_refusal = settle_path(x);
+    enum bt_route route = path_refusal == NULL
+                              ? bt_route_of(x->head.path, d->gate->config.proxy_paths)
+                              : BT_ROUTE_NONE;
+    bt_request_t *r;
+
+    x->user = NULL;
+    if (bt_surface_handle(d, x, route))
+        return;
+    r = bt_request_new(d, x, route);
+    if (r == NULL) {
+        bt_exchange_respond(x, 503, "text/plain", BT_STR("out of memory\n"), NULL, 0);
+        return;
+    }
+    if (is_refused(r, bt_gate_authorized(d->gate, &x->head), path_refusal))
+        return;
+    if (!admit(r) || !read_body(r))
+        return;
+    r->fleet = bt_fleet_ref(d->fleet);
+    bt_maker_find(r);
+}
+
+static void on_gone(bt_exchange_t *x)
+{
+    struct bt_handler *h = x->user;
+
+    if (h != NULL)
+        h->gone(h);
+}
+
+static void on_drain(bt_exchange_t *x)
+{
+    struct bt_handler *h = x->user;
+
+    if (h != NULL && h->drain != NULL)
+        h->drain(h);
+}
+
+const bt_server_ops_t bt_dispatcher_server_ops = {
+    .on_head = on_head, .on_request = on_request, .on_gone = on_gone, .on_drain = on_drain};
