@@ -8,6 +8,7 @@
 
 #include "admin/explain.h"
 #include "admin/metrics.h"
+#include "admin/origin.h"
 #include "admin/paths.h"
 #include "admin/policies.h"
 #include "admin/rooms.h"
@@ -183,15 +184,15 @@ static bool is_authorized(const bt_admin_config_t *config, const bt_head_t *head
                             bt_str_trim((bt_str_t){given.p + 7, given.n - 7}));
 }
 
-/* Browsers name the page's origin on every request that changes something; tools send none. */
-bool bt_admin_is_foreign(const bt_head_t *head)
+void bt_admin_check_origin(const bt_admin_t *admin, const bt_head_t *head,
+                           bt_admin_request_t *request)
 {
-    bt_str_t origin = bt_head_get(head, BT_STR("origin")), host = bt_head_get(head, BT_STR("host"));
-    ptrdiff_t at = bt_str_find(origin, BT_STR("://"));
+    const bt_origin_rules_t rules = {.has_key = admin->config.api_key != NULL,
+                                     .listener = admin->config.listener,
+                                     .names = admin->config.allowed_hosts};
+    const bool is_change = head->method != BT_GET && head->method != BT_HEAD;
 
-    if (origin.n == 0)
-        return false;
-    return at < 0 || !bt_str_ieq((bt_str_t){origin.p + at + 3, origin.n - (size_t) at - 3}, host);
+    request->refusal = bt_origin_refusal(&rules, head, is_change, &request->refusal_status);
 }
 
 /* ---- server callbacks ---- */
@@ -215,7 +216,7 @@ static void on_request(bt_exchange_t *x)
     bt_admin_reply_t reply;
 
     request.authorized = is_authorized(&admin->config, &x->head);
-    request.foreign = bt_admin_is_foreign(&x->head);
+    bt_admin_check_origin(admin, &x->head, &request);
     x->user = NULL;
     bt_reply_init(&reply);
     enum bt_answer_state state = bt_routes_answer(&admin->config, &request, &reply);

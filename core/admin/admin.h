@@ -22,6 +22,9 @@ typedef struct bt_admin_config {
     bt_gate_t *gate; /* its dispatchers are set before the first request comes */
     const char
         *api_key; /* asked of everything but /metrics and /health; NULL = nothing asked; borrowed */
+    const char *listener; /* the name or address it is bound to; may be NULL; borrowed */
+    const char *const *
+        allowed_hosts; /* names that Host may be without a key; NULL-terminated, or NULL; borrowed */
     bool
         metrics_only; /* bound beyond loopback without a key: all but /metrics and /health is 403 */
     const char *version; /* NULL = the build's */

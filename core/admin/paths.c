@@ -69,7 +69,7 @@ static bt_str_t copy(char **at, bt_str_t s)
     return out;
 }
 
-static errand_t *new_errand(const bt_exchange_t *x)
+static errand_t *new_errand(const bt_admin_t *admin, const bt_exchange_t *x)
 {
     errand_t *e = calloc(1, sizeof(*e) + x->head.path.n + x->head.query.n + x->body.n + 1);
 
@@ -78,7 +78,7 @@ static errand_t *new_errand(const bt_exchange_t *x)
     char *at = e->text;
     e->request =
         (bt_admin_request_t){.method = x->head.method, .workers_only = true, .authorized = true};
-    e->request.foreign = bt_admin_is_foreign(&x->head);
+    bt_admin_check_origin(admin, &x->head, &e->request);
     e->request.path = copy(&at, x->head.path);
     e->request.query = copy(&at, x->head.query);
     e->request.body = copy(&at, x->body);
@@ -104,7 +104,7 @@ void bt_admin_worker_paths(void *user, bt_exchange_t *x)
         refuse(x, 413, "the body is too large for a worker");
         return;
     }
-    errand_t *e = new_errand(x);
+    errand_t *e = new_errand(admin, x);
     if (e == NULL) {
         refuse(x, 503, bt_err_text(BT_E_NOMEM));
         return;

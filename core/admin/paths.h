@@ -22,8 +22,9 @@ const bt_admin_config_t *bt_admin_config_of(
     bt_admin_t *admin);                         /* NULL: closing, the registry may be gone */
 bt_loop_t *bt_admin_loop_of(bt_admin_t *admin); /* any thread */
 
-/* True when the request comes from a page of another origin (its Origin is not our Host). */
-bool bt_admin_is_foreign(const bt_head_t *head);
+/* Fills request->refusal. Any thread: what it reads of the configuration is constant. */
+void bt_admin_check_origin(const bt_admin_t *admin, const bt_head_t *head,
+                           bt_admin_request_t *request);
 void bt_admin_send(bt_exchange_t *x, const bt_admin_reply_t *reply);
 /* The end of a change that took a while: 200 with this JSON, or another status with this sentence. Nobody waits for x any more. */
 void bt_admin_tell(bt_exchange_t *x, unsigned status, bt_str_t text);

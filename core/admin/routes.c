@@ -132,7 +132,7 @@ static void peer_list(const context_t *c)
 /* 202: the loop that has the request hears of it by letter. */
 static void cancel_request(const context_t *c)
 {
-    bt_gate_cancel(c->config->gate, c->key);
+    bt_gate_cancel(c->config->gate, c->key, 0);
     c->reply->status = 202;
     bt_text_puts(&c->reply->body, "{\"status\":\"cancelling\",\"request\":");
     bt_text_json_str(&c->reply->body, c->key);
@@ -455,8 +455,8 @@ static bool is_refused(const bt_admin_config_t *config, const bt_admin_request_t
     else if (!request->authorized)
         bt_reply_error(reply, 401,
                        "missing or wrong key; send it as Authorization: Bearer <admin key>");
-    else if (request->foreign && request->method != BT_GET && request->method != BT_HEAD)
-        bt_reply_error(reply, 403, "a page of another origin may not change anything here");
+    else if (request->refusal != NULL)
+        bt_reply_error(reply, request->refusal_status, "%s", request->refusal);
     else
         return false;
     return true;

@@ -16,8 +16,9 @@ typedef struct bt_admin_request {
     enum bt_method method; /* HEAD is asked as GET */
     bt_str_t path, query;
     bt_str_t body;
-    bool authorized;   /* has shown the key, or none is asked */
-    bool foreign;      /* sent by a page of another origin */
+    bool authorized;     /* has shown the key, or none is asked */
+    const char *refusal; /* why what needs no key is all it may have (origin.h), or NULL */
+    unsigned refusal_status;
     bool workers_only; /* came by the client port */
 } bt_admin_request_t;
 

@@ -18,6 +18,7 @@
 #define BT_CONFIG_PROXY_PATHS_MAX 16
 #define BT_CONFIG_RECORD_HEADERS_MAX 16
 #define BT_CONFIG_HTTP_HOSTS_MAX 32
+#define BT_CONFIG_ADMIN_HOSTS_MAX 16
 #define BT_CONFIG_ERR_BYTES 512
 
 enum bt_log_format { BT_LOG_FORMAT_TEXT, BT_LOG_FORMAT_JSON };
@@ -61,7 +62,10 @@ typedef struct bt_config {
     /* requests */
     bool debug_headers, disable_retries;
     char *api_key, *client_keys_file;
-    char **client_keys; /* NULL-terminated, or NULL: read from client_keys_file */
+    bt_client_keys_t *client_keys; /* read from client_keys_file; NULL = none */
+    bool client_worker_api;        /* the peers' worker paths on the client port, without a key */
+    char *admin_allowed_hosts[BT_CONFIG_ADMIN_HOSTS_MAX + 1]; /* NULL-terminated */
+    unsigned admin_allowed_host_count;
     char *dialect_dir, *policy_dir, *rules_file;
     char *policy_http_hosts[BT_CONFIG_HTTP_HOSTS_MAX + 1]; /* NULL-terminated */
     unsigned policy_http_host_count;
@@ -119,9 +123,10 @@ int bt_config_complete_worker(const bt_config_t *c, const char *pool, bt_worker_
 int bt_config_finish_shared(bt_config_t *c, char *err, size_t err_size);
 void bt_config_describe_shared(const bt_config_t *c,
                                bt_text_t *out); /* nothing without --redis-url */
-/* Keys of the file, one a line, # comments; NULL-terminated array. */
-int bt_keys_read(const char *path, char ***keys_p, char *err, size_t err_size);
-void bt_keys_free(char **keys);
+/* Keys of the file, one a line: "KEY [tenant=NAME] [set-tenant]"; # comments. */
+int bt_keys_read(const char *path, bt_client_keys_t **keys_p, char *err, size_t err_size);
+bool bt_keys_same(const bt_client_keys_t *a, const bt_client_keys_t *b);
+void bt_keys_free(bt_client_keys_t *keys); /* NULL is fine */
 bool bt_host_is_loopback(const char *host);
 /* Is there a port for transfer agents, for SGLang's registry? */
 bool bt_config_has_transfer(const bt_config_t *c);

@@ -268,6 +268,19 @@ int bt_config_imply_dev(bt_config_t *c)
     return c->policy_dir != NULL ? 0 : BT_E_NOMEM;
 }
 
+/* Whoever may add workers gets other clients' traffic, and the workers' key. */
+static int check_client_worker_api(const bt_config_t *c, char *err, size_t err_size)
+{
+    if (!c->client_worker_api || c->admin_api_key != NULL || bt_host_is_loopback(c->host))
+        return 0;
+    snprintf(
+        err, err_size,
+        "--client-worker-api: beyond loopback (--host %.120s) everybody could add workers; give "
+        "--admin-api-key KEY, which these paths then ask for",
+        c->host);
+    return BT_E_CONFIG;
+}
+
 /* It shows policies' source and everything that is known of every request. */
 static int check_dev(const bt_config_t *c, char *err, size_t err_size)
 {
@@ -409,10 +422,10 @@ static void derive_dispatch(bt_config_t *c)
         .disable_retries = c->disable_retries,
         .access_log = c->access_log,
         .access_log_json = c->log_format == BT_LOG_FORMAT_JSON,
-        .client_listener_is_loopback = bt_host_is_loopback(c->host),
         .worker_api_key = c->api_key,
-        .client_keys = (const char *const *) c->client_keys,
+        .client_keys = c->client_keys,
         .admin_key = c->admin_api_key,
+        .client_worker_api = c->client_worker_api,
         .proxy_paths = c->proxy_path_count > 0 ? (const char *const *) c->proxy_paths : NULL,
         .dialect_dir = c->dialect_dir,
         .policy_dir = c->policy_dir,
@@ -431,6 +444,8 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
         rc = check_listeners(c, err, err_size);
     if (rc == 0)
         rc = check_transfer(c, err, err_size);
+    if (rc == 0)
+        rc = check_client_worker_api(c, err, err_size);
     if (rc == 0)
         rc = check_dev(c, err, err_size);
     if (rc == 0)

@@ -534,10 +534,30 @@ const bt_flag_t bt_flags[] = {
      "sent to workers as Authorization: Bearer KEY (else the client's header goes through)"},
     {"client-api-keys-file", "FILE", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
      PATH_KNOB(AT(client_keys_file)), NULL,
-     "clients must send one of these keys, one a line, else 401"},
+     "clients must send one of these keys, else 401; a line is KEY [tenant=NAME] [set-tenant]: the "
+     "tenant is the key's, and x-tenant-id counts only from keys that may set it"},
     {"admin-api-key", "KEY", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
      TEXT_KNOB(AT(admin_api_key)), NULL,
-     "asked for on the admin port; without it only /metrics is served beyond loopback"},
+     "asked for on the admin port, and by /workers, /add_worker, /remove_worker and /list_workers "
+     "on the client port; without it only /metrics is served beyond loopback"},
+    {"admin-allowed-host",
+     "NAME",
+     BT_GROUP_SECURITY,
+     BT_FLAG_SETTING,
+     BT_ARITY_ONE,
+     false,
+     {.kind = BT_KNOB_TEXTS,
+      .offset = AT(admin_allowed_hosts),
+      .count_offset = AT(admin_allowed_host_count),
+      .list_max = BT_CONFIG_ADMIN_HOSTS_MAX},
+     NULL,
+     "without --admin-api-key the admin port is served under addresses, localhost, --admin-host "
+     "and "
+     "this name; may be repeated"},
+    {"client-worker-api", NULL, BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     BOOL_KNOB(AT(client_worker_api)), NULL,
+     "/workers, /add_worker, /remove_worker and /list_workers on a loopback client port without a "
+     "key (off)"},
     {"transfer-token", "TOKEN", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
      TEXT_KNOB(AT(transfer_token)), NULL,
      "asked of transfer agents; needed to listen for them beyond loopback"},

@@ -189,7 +189,7 @@ void bt_dispatcher_cancel_all(bt_dispatcher_t *d)
     bt_observer_stop(&d->observer);
 }
 
-bool bt_dispatcher_cancel(bt_dispatcher_t *d, bt_str_t request_id)
+bool bt_dispatcher_cancel(bt_dispatcher_t *d, bt_str_t request_id, uint64_t owner)
 {
     const bt_failure_t f = {
         .rc = BT_E_CANCELLED, .reason = "cancelled by request id", .leg = BT_LEG_DECODE};
@@ -199,6 +199,8 @@ bool bt_dispatcher_cancel(bt_dispatcher_t *d, bt_str_t request_id)
     bt_list_each (&d->live, it, tmp) /* several requests may carry one client's rid */
     {
         bt_request_t *r = bt_container_of(it, bt_request_t, link);
+        if (owner != 0 && r->owner != owner)
+            continue;
         if (!bt_str_eq(bt_str(r->id), request_id) &&
             !(r->intent.client_rid.n != 0 && bt_str_eq(r->intent.client_rid, request_id)))
             continue;

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "cluster/fleet.h"
 #include "cluster/room.h"
+#include "dispatch/client.h"
 #include "dispatch/generation.h"
 #include "dispatch/observe.h"
 #include "dispatch/record.h"
@@ -27,12 +28,12 @@ typedef struct bt_dispatch_config {
     bool debug_headers; /* x-baton-* answer headers */
     bool disable_retries;
     bool access_log, access_log_json;
-    bool client_listener_is_loopback;
     const char *
         worker_api_key; /* "Authorization: Bearer" sent to workers; NULL = the client's goes through */
-    const char *const *client_keys; /* NULL-terminated; NULL = none asked */
-    const char *admin_key; /* opens the peers' worker paths when the listener is not loopback */
-    const char *const *proxy_paths; /* --proxy-path, NULL-terminated or NULL */
+    const bt_client_keys_t *client_keys; /* NULL = none asked */
+    const char *admin_key;               /* opens the peers' worker paths on the client port */
+    bool client_worker_api;              /* without an admin key they are open to everybody */
+    const char *const *proxy_paths;      /* --proxy-path, NULL-terminated or NULL */
     const char *dialect_dir, *policy_dir;
     uint64_t stream_keepalive_ms; /* 0 = off */
     uint64_t policy_wait_ms;      /* what admit, route and tick may each wait in all */
@@ -64,7 +65,7 @@ typedef struct bt_gate {
     struct bt_transfer *transfer;     /* the hub of steered rooms; borrowed; NULL = off */
     const bt_store_t *store; /* /readiness says how it is; borrowed; NULL = nothing to say */
     /* Another replica may have the request with this id. From any loop; NULL = there are none. */
-    void (*cancel_elsewhere)(void *user, bt_str_t id);
+    void (*cancel_elsewhere)(void *user, bt_str_t id, uint64_t owner);
     void *cancel_elsewhere_user;
     const char *
         space; /* of this fleet's keys in the store; borrowed; NULL = no store, nothing is shared */
@@ -74,12 +75,14 @@ typedef struct bt_gate {
 
 int bt_gate_init(bt_gate_t *gate, const bt_dispatch_config_t *config);
 void bt_gate_fini(bt_gate_t *gate);
-/* Cancels the request with this id (ours, or the client's rid) on whichever loop it lives; found on none, on whichever replica.
- * Returns before it has happened. */
-void bt_gate_cancel(bt_gate_t *gate, bt_str_t id);
-void bt_gate_cancel_here(bt_gate_t *gate, bt_str_t id); /* not elsewhere: another replica asks */
-/* Is this header set allowed in by --client-api-keys-file? Constant time in the length of each key. */
-bool bt_gate_authorized(const bt_gate_t *gate, const bt_head_t *head);
+/* Cancels the requests of this owner (client.h; 0 = anybody's: an operator asks) with this id (ours, or the client's rid) on
+ * whichever loop they live; found on none, on whichever replica. Returns before it has happened. */
+void bt_gate_cancel(bt_gate_t *gate, bt_str_t id, uint64_t owner);
+void bt_gate_cancel_here(bt_gate_t *gate, bt_str_t id,
+                         uint64_t owner); /* not elsewhere: another replica asks */
+/* Is this header set allowed in by --client-api-keys-file? *key_p (may be NULL) gets the key, NULL where none is asked for. */
+bool bt_gate_authorized(const bt_gate_t *gate, const bt_head_t *head,
+                        const bt_client_key_t **key_p);
 /* Does the head carry --admin-api-key? False when there is no such key. */
 bool bt_gate_is_admin(const bt_gate_t *gate, const bt_head_t *head);
 
@@ -153,7 +156,7 @@ void bt_dispatcher_describe(bt_dispatcher_t *d, bt_text_t *out);
  * written. hub_room_p: what the hub calls it when it is steered (another prefill's number for it finds it too), else 0. */
 bool bt_dispatcher_describe_room(bt_dispatcher_t *d, uint64_t room, bt_text_t *out,
                                  uint64_t *hub_room_p);
-/* Cancels by request id; true when it was found on this loop. */
-bool bt_dispatcher_cancel(bt_dispatcher_t *d, bt_str_t request_id);
+/* Cancels by request id what this owner has sent (0 = anybody's); true when it was found on this loop. */
+bool bt_dispatcher_cancel(bt_dispatcher_t *d, bt_str_t request_id, uint64_t owner);
 
 #endif

@@ -28,38 +28,27 @@ void bt_gate_fini(bt_gate_t *gate)
     bt_policy_errors_fini(&gate->policy_errors);
 }
 
-/* "Bearer <key>", or Anthropic's x-api-key; a slice without bytes when there is neither. */
-static bt_str_t key_given(const bt_head_t *head)
+bool bt_gate_authorized(const bt_gate_t *gate, const bt_head_t *head, const bt_client_key_t **key_p)
 {
-    bt_str_t given = bt_head_get(head, BT_STR("authorization"));
+    const bt_client_keys_t *keys = gate->config.client_keys;
+    const bt_client_key_t *key = keys != NULL ? bt_client_key_find(keys, head) : NULL;
 
-    if (given.n > 7 && strncasecmp(given.p, "bearer ", 7) == 0)
-        return bt_str_trim((bt_str_t){given.p + 7, given.n - 7});
-    return bt_head_get(head, BT_STR("x-api-key"));
-}
-
-bool bt_gate_authorized(const bt_gate_t *gate, const bt_head_t *head)
-{
-    const bt_str_t given = key_given(head);
-    bool ok = false;
-
-    if (gate->config.client_keys == NULL)
-        return true;
-    for (const char *const *key = gate->config.client_keys; *key != NULL; key++)
-        ok |= bt_str_is_secret(bt_str(*key), given); /* all are compared, whichever fits */
-    return ok;
+    if (key_p != NULL)
+        *key_p = key;
+    return keys == NULL || key != NULL;
 }
 
 bool bt_gate_is_admin(const bt_gate_t *gate, const bt_head_t *head)
 {
     return gate->config.admin_key != NULL &&
-           bt_str_is_secret(bt_str(gate->config.admin_key), key_given(head));
+           bt_str_is_secret(bt_str(gate->config.admin_key), bt_client_key_given(head));
 }
 
 /* One for all loops: the last that looks frees it, and says elsewhere what nobody here has found. */
 struct cancel {
     bt_gate_t *gate;
     bool may_be_elsewhere;
+    uint64_t owner;
     _Atomic unsigned waiting;
     _Atomic bool is_found;
     size_t n;
@@ -79,23 +68,24 @@ static void on_cancel(bt_loop_t *loop, bt_msg_t *msg)
     const bt_str_t id = {c->id, c->n};
 
     (void) loop;
-    if (bt_dispatcher_cancel(letter->d, id))
+    if (bt_dispatcher_cancel(letter->d, id, c->owner))
         atomic_store(&c->is_found, true);
     if (atomic_fetch_sub(&c->waiting, 1) > 1)
         return;
     if (c->may_be_elsewhere && !atomic_load(&c->is_found) && gate->cancel_elsewhere != NULL)
-        gate->cancel_elsewhere(gate->cancel_elsewhere_user, id);
+        gate->cancel_elsewhere(gate->cancel_elsewhere_user, id, c->owner);
     free(c);
 }
 
-static void cancel(bt_gate_t *gate, bt_str_t id, bool may_be_elsewhere)
+static void cancel(bt_gate_t *gate, bt_str_t id, uint64_t owner, bool may_be_elsewhere)
 {
     const unsigned count = gate->dispatcher_count;
     struct cancel *c = calloc(1, sizeof(*c) + count * sizeof(c->letters[0]) + id.n);
 
     if (c == NULL)
         return;
-    *c = (struct cancel){.gate = gate, .may_be_elsewhere = may_be_elsewhere, .n = id.n};
+    *c = (struct cancel){
+        .gate = gate, .may_be_elsewhere = may_be_elsewhere, .owner = owner, .n = id.n};
     atomic_init(&c->waiting, count);
     c->id = (char *) &c->letters[count];
     memcpy(c->id, id.p, id.n);
@@ -107,12 +97,12 @@ static void cancel(bt_gate_t *gate, bt_str_t id, bool may_be_elsewhere)
         bt_loop_post(gate->dispatchers[i]->loop, &c->letters[i].msg, on_cancel);
 }
 
-void bt_gate_cancel(bt_gate_t *gate, bt_str_t id)
+void bt_gate_cancel(bt_gate_t *gate, bt_str_t id, uint64_t owner)
 {
-    cancel(gate, id, true);
+    cancel(gate, id, owner, true);
 }
 
-void bt_gate_cancel_here(bt_gate_t *gate, bt_str_t id)
+void bt_gate_cancel_here(bt_gate_t *gate, bt_str_t id, uint64_t owner)
 {
-    cancel(gate, id, false);
+    cancel(gate, id, owner, false);
 }

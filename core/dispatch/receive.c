@@ -128,7 +128,7 @@ static unsigned on_head(bt_exchange_t *x, const char **reason_p)
 
     if (!x->head.chunked && (!x->head.has_length || x->head.length <= SMALL_BODY_BYTES))
         return 0;
-    if (!bt_gate_authorized(gate, &x->head)) {
+    if (!bt_gate_authorized(gate, &x->head, NULL)) {
         *reason_p = "missing or wrong API key";
         return 401;
     }
@@ -181,8 +181,9 @@ static void on_request(bt_exchange_t *x)
         bt_exchange_respond(x, 503, "text/plain", BT_STR("out of memory\n"), NULL, 0);
         return;
     }
-    if (is_refused(r, bt_gate_authorized(d->gate, &x->head), path_refusal))
+    if (is_refused(r, bt_gate_authorized(d->gate, &x->head, &r->key), path_refusal))
         return;
+    r->owner = bt_client_owner(r->key, x);
     if (!admit(r) || !read_body(r))
         return;
     r->fleet = bt_fleet_ref(d->fleet);

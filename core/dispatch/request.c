@@ -354,7 +354,7 @@ void bt_request_prepare(bt_request_t *r)
         pool = &r->fleet->pools[0];
     if (pool != NULL)
         r->prompt_tokens = count_tokens(r, pool);
-    r->tenant = bt_arena_str(&r->arena, bt_head_get(&r->x->head, BT_STR("x-tenant-id")));
+    r->tenant = bt_arena_str(&r->arena, bt_client_tenant(r->key, &r->x->head));
     r->session = bt_arena_str(&r->arena, bt_head_get(&r->x->head, BT_STR("x-session-id")));
     if (r->session.n == 0)
         r->session = r->intent.session;

@@ -187,6 +187,8 @@ struct bt_request {
     const char *method;
     char id[BT_REQUEST_ID_MAX + 1];
     bool id_registered;         /* in the gate's table */
+    const bt_client_key_t *key; /* NULL = none is asked for */
+    uint64_t owner;             /* who may cancel it: bt_client_owner */
     bt_str_t
         authorization; /* the client's, where it goes through to workers: errands need it too */
     const bt_sink_ops_t *sink;
@@ -216,7 +218,7 @@ struct bt_request {
     bt_rule_match_t rule;   /* as long as the generation is pinned */
     bool has_shadow;        /* one is to decide beside */
     uint64_t prompt_tokens;
-    bt_str_t session, tenant; /* x-session-id, else the body's; x-tenant-id */
+    bt_str_t session, tenant; /* x-session-id, else the body's; bt_client_tenant */
     bt_record_t record;
     char workers[3][64]; /* names for headers and log, by leg role */
     enum bt_plan_kind kind;

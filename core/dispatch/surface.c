@@ -68,7 +68,7 @@ static void readiness(bt_dispatcher_t *d, bt_exchange_t *x)
     bt_text_fini(&t);
 }
 
-static void abort_request(bt_dispatcher_t *d, bt_exchange_t *x)
+static void abort_request(bt_dispatcher_t *d, bt_exchange_t *x, const bt_client_key_t *key)
 {
     bt_json_item_t rid;
     char id[BT_REQUEST_ID_MAX];
@@ -83,24 +83,28 @@ static void abort_request(bt_dispatcher_t *d, bt_exchange_t *x)
                             "(abort_all is not a client's to ask)\",\"code\":400}}\n"));
         return;
     }
-    bt_gate_cancel(d->gate, (bt_str_t){id, (size_t) n});
+    bt_gate_cancel(d->gate, (bt_str_t){id, (size_t) n}, bt_client_owner(key, x));
     bt_exchange_respond(x, 200, NULL, BT_STR(""), NULL,
                         0); /* as the engine does: it says only that the call arrived */
 }
 
-/* Traffic theft and SSRF in the wrong hands: only on loopback, or with the admin key. */
+/* Traffic theft and SSRF in the wrong hands: with the admin key, or where there is none and a flag opens them. */
 static bool may_manage_workers(const bt_dispatcher_t *d, const bt_exchange_t *x)
 {
+    const bt_dispatch_config_t *config = &d->gate->config;
+
     if (d->gate->worker_paths == NULL)
         return false;
-    return d->gate->config.client_listener_is_loopback || bt_gate_is_admin(d->gate, &x->head);
+    return config->admin_key != NULL ? bt_gate_is_admin(d->gate, &x->head)
+                                     : config->client_worker_api;
 }
 
 bool bt_surface_handle(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route)
 {
     const bool keyed = route == BT_ROUTE_MODELS || route == BT_ROUTE_ABORT;
+    const bt_client_key_t *key = NULL;
 
-    if (keyed && !bt_gate_authorized(d->gate, &x->head)) {
+    if (keyed && !bt_gate_authorized(d->gate, &x->head, &key)) {
         respond_json(x, 401,
                      BT_STR("{\"error\":{\"message\":\"missing or wrong API "
                             "key\",\"type\":\"authentication_error\","
@@ -116,7 +120,7 @@ bool bt_surface_handle(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route
         readiness(d, x);
         return true;
     case BT_ROUTE_ABORT:
-        abort_request(d, x);
+        abort_request(d, x, key);
         return true;
     case BT_ROUTE_MODELS:
         bt_models_answer(d, x);

@@ -43,6 +43,8 @@ static int attach_admin(bt_gateway_t *g)
         .gate = &g->gate,
         .api_key = g->config->admin_api_key,
         .metrics_only = g->config->admin_metrics_only,
+        .listener = g->config->admin_host,
+        .allowed_hosts = (const char *const *) g->config->admin_allowed_hosts,
         .complete = complete_worker,
         .complete_user = g,
         .policies = &bt_gateway_policy_admin,

@@ -4,9 +4,12 @@
 #include "base/log.h"
 #include "share/quota.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+#define OWNER_DIGITS 16
 
 /* "<host name>:<admin port>": unique where host names are, and the same after a restart. */
 static int name_replica(bt_gateway_t *g)
@@ -91,12 +94,26 @@ static void on_hint(void *user, bt_worker_t *w)
         bt_monitor_look(g->monitor, w);
 }
 
+/* "<owner in hexadecimal> <id>": who is checked where the request lives. */
+static void cancel_here(bt_gateway_t *g, bt_str_t argument)
+{
+    char owner[OWNER_DIGITS + 1];
+
+    if (argument.n <= OWNER_DIGITS + 1 || argument.p[OWNER_DIGITS] != ' ')
+        return;
+    memcpy(owner, argument.p, OWNER_DIGITS);
+    owner[OWNER_DIGITS] = '\0';
+    bt_gate_cancel_here(&g->gate,
+                        (bt_str_t){argument.p + OWNER_DIGITS + 1, argument.n - OWNER_DIGITS - 1},
+                        strtoull(owner, NULL, 16));
+}
+
 static void on_call(void *user, bt_str_t name, bt_str_t argument)
 {
     bt_gateway_t *g = user;
 
     if (bt_str_eq(name, BT_STR("cancel")))
-        bt_gate_cancel_here(&g->gate, argument);
+        cancel_here(g, argument);
 }
 
 /* A request that is not here may be on another replica. From the request loops, hence the letter. */
@@ -104,7 +121,7 @@ typedef struct letter {
     bt_msg_t msg;
     bt_gateway_t *gateway;
     size_t n;
-    char id[];
+    char argument[];
 } letter_t;
 
 static void on_not_here(bt_loop_t *control, bt_msg_t *msg)
@@ -113,20 +130,22 @@ static void on_not_here(bt_loop_t *control, bt_msg_t *msg)
 
     (void) control;
     if (letter->gateway->share != NULL)
-        (void) bt_share_call(letter->gateway->share, "cancel", (bt_str_t){letter->id, letter->n});
+        (void) bt_share_call(letter->gateway->share, "cancel",
+                             (bt_str_t){letter->argument, letter->n});
     free(letter);
 }
 
-static void cancel_elsewhere(void *user, bt_str_t id)
+static void cancel_elsewhere(void *user, bt_str_t id, uint64_t owner)
 {
     bt_gateway_t *g = user;
-    letter_t *letter = malloc(sizeof(*letter) + id.n);
+    letter_t *letter = malloc(sizeof(*letter) + OWNER_DIGITS + 1 + id.n + 1);
 
     if (letter == NULL)
         return;
     letter->gateway = g;
-    letter->n = id.n;
-    memcpy(letter->id, id.p, id.n);
+    letter->n = OWNER_DIGITS + 1 + id.n;
+    snprintf(letter->argument, letter->n + 1, "%0*" PRIx64 " %.*s", OWNER_DIGITS, owner,
+             BT_STR_ARG(id));
     bt_loop_post(&g->control, &letter->msg, on_not_here);
 }
 

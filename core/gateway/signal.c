@@ -119,12 +119,8 @@ static void report_restart_settings(const bt_config_t *running, const bt_config_
             !bt_knob_same(&flag->knob, running, wanted))
             bt_log_warn("gateway", "%s has changed: it needs a restart", flag->name);
     }
-    const char *const *a = (const char *const *) running->client_keys, *const *b =
-                                                                           (const char *const *)
-                                                                               wanted->client_keys;
-    while (a != NULL && b != NULL && *a != NULL && *b != NULL && strcmp(*a, *b) == 0)
-        a++, b++;
-    if (a != NULL && b != NULL && (*a != NULL || *b != NULL))
+    if (running->client_keys != NULL && wanted->client_keys != NULL &&
+        !bt_keys_same(running->client_keys, wanted->client_keys))
         bt_log_warn("gateway", "the client keys have changed: they need a restart");
 }
 

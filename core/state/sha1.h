@@ -1,9 +1,10 @@
-/* sha1.h - SHA-1 (RFC 3174), because EVALSHA names scripts by it. For nothing else. Private to core/state.
+/* sha1.h - SHA-1 (RFC 3174): EVALSHA names scripts by it, and clients' keys are told apart by it without being shown. Not where
+ * anybody gains from a collision.
  *
  * Owner: nobody.
  * Life:  a call.
  * Flow:  bytes -> 40 hex digits and a NUL.
- * Cost:  once per script at start-up.
+ * Cost:  once per script or key at start-up.
  */
 #ifndef BT_STATE_SHA1_H
 #define BT_STATE_SHA1_H

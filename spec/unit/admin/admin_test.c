@@ -144,6 +144,10 @@ static void test_pages_of_other_origins(void **state)
     assert_int_equal(
         call("POST", "/add_worker?url=http://127.0.0.1:2", "Origin: http://127.0.0.1\r\n", ""),
         200);
+    assert_int_equal(call("POST", "/workers", "Content-Type: text/plain\r\n",
+                          "{\"url\":\"http://127.0.0.1:3\"}"),
+                     415);
+    assert_non_null(strstr(client.got, "application/json"));
 }
 
 static void test_a_large_body_is_refused(void **state)

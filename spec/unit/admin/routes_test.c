@@ -87,14 +87,16 @@ static void test_metrics_only(void **state)
     assert_int_equal(ask(&rig, "POST", "/add_worker?url=http://h:1", NULL), 403);
 }
 
-static void test_pages_of_other_origins(void **state)
+static void test_what_a_page_may_have_sent(void **state)
 {
-    const bt_admin_request_t page = {.authorized = true, .foreign = true};
+    const bt_admin_request_t page = {
+        .authorized = true, .refusal = "a page", .refusal_status = 415};
 
     (void) state;
-    assert_int_equal(ask_as(&rig, page, "POST", "/add_worker?url=http://h:1", NULL), 403);
-    assert_int_equal(ask_as(&rig, page, "DELETE", "/workers/p0", NULL), 403);
-    assert_int_equal(ask_as(&rig, page, "GET", "/workers", NULL), 200);
+    assert_int_equal(ask_as(&rig, page, "POST", "/add_worker?url=http://h:1", NULL), 415);
+    assert_said(&rig, "a page");
+    assert_int_equal(ask_as(&rig, page, "GET", "/workers", NULL), 415);
+    assert_int_equal(ask_as(&rig, page, "GET", "/metrics", NULL), 200);
 }
 
 static void test_the_client_port_has_worker_routes_only(void **state)
@@ -144,7 +146,7 @@ int main(void)
         CASE(test_unknown_and_wrong_method),
         CASE(test_without_the_key),
         CASE(test_metrics_only),
-        CASE(test_pages_of_other_origins),
+        CASE(test_what_a_page_may_have_sent),
         CASE(test_the_client_port_has_worker_routes_only),
         CASE(test_readiness),
         CASE(test_cancel),

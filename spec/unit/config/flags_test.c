@@ -83,7 +83,12 @@ static void listening(void **state)
                    c.admin_port == 29000 && c.pool_count == 1 && IS(SPEC.name, "default") &&
                    POOL.worker_count == 0);
     EXPECT("--host 0.0.0.0 --port 0",
-           IS(c.host, "0.0.0.0") && c.port == 0 && !c.dispatch.client_listener_is_loopback);
+           IS(c.host, "0.0.0.0") && c.port == 0 && !c.dispatch.client_worker_api);
+    EXPECT("--client-worker-api", c.dispatch.client_worker_api);
+    EXPECT("--client-worker-api --host 0.0.0.0 --admin-api-key k", c.dispatch.client_worker_api);
+    EXPECT("--admin-allowed-host a.example --admin-allowed-host b.example",
+           c.admin_allowed_host_count == 2 && IS(c.admin_allowed_hosts[1], "b.example") &&
+               c.admin_allowed_hosts[2] == NULL);
     EXPECT("--admin-host ::1 --admin-port 0",
            IS(c.admin_host, "::1") && c.admin_port == 0 && !c.admin_metrics_only);
     EXPECT("--prometheus-host 0.0.0.0 --prometheus-port 29001",
@@ -251,8 +256,9 @@ static void limits_and_keys(void **state)
                IS(c.dispatch.admin_key, "adm") && !c.admin_metrics_only);
     snprintf(line, sizeof line, "--client-api-keys-file %s",
              load_write("keys", "# ours\nalpha\n\n beta \n"));
-    EXPECT(line, IS(c.dispatch.client_keys[0], "alpha") && IS(c.dispatch.client_keys[1], "beta") &&
-                     c.dispatch.client_keys[2] == NULL);
+    EXPECT(line, c.dispatch.client_keys->count == 2 &&
+                     IS(c.dispatch.client_keys->items[0].text, "alpha") &&
+                     IS(c.dispatch.client_keys->items[1].text, "beta"));
     EXPECT("", c.dispatch.debug_headers && c.dispatch.client_keys == NULL &&
                    c.dispatch.worker_api_key == NULL);
     EXPECT("--no-debug-headers", !c.dispatch.debug_headers);
