@@ -3,8 +3,8 @@
  */
 #include "admin/metrics.h"
 
-#include "base/buf.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "dispatch/route.h"
 
 #include <stdio.h>
@@ -49,6 +49,15 @@ static uint64_t cpu_us(void)
            (uint64_t) (u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
+static void write_memory(bt_prom_t *p)
+{
+    bt_prom_family(p, "baton_memory_bytes", "gauge", "The same by kind");
+    for (unsigned kind = 0; kind < BT_MEM_KINDS; kind++) {
+        const bt_label_t label = {"kind", bt_str(bt_mem_kind_name((enum bt_mem_kind) kind))};
+        bt_prom_count(p, &label, 1, bt_mem_bytes((enum bt_mem_kind) kind));
+    }
+}
+
 static void write_process(bt_prom_t *p, const bt_gate_t *gate, const char *version)
 {
     const bt_label_t label = {"version", bt_str(version)};
@@ -60,7 +69,10 @@ static void write_process(bt_prom_t *p, const bt_gate_t *gate, const char *versi
         atomic_load(&gate->draining));
     one(p, "baton_concurrent_requests", "gauge", "Requests admitted now",
         atomic_load(&gate->concurrent));
-    one(p, "baton_buffered_bytes", "gauge", "Capacity of all live buffers", bt_buf_total_bytes());
+    one(p, "baton_buffered_bytes", "gauge",
+        "Memory that requests and answers hold: what --max-buffered-bytes limits",
+        bt_mem_total_bytes());
+    write_memory(p);
     one(p, "baton_soft_failures_total", "counter",
         "Internal checks that failed while serving went on: each is a bug", bt_soft_count());
     one(p, "baton_process_resident_bytes", "gauge", "Resident memory of the process",

@@ -5,6 +5,7 @@
 #include "base/arena.h"
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/sanitize.h"
 
 #include <stdio.h>
@@ -35,9 +36,9 @@ static block_t *new_block(size_t bytes)
         spare.head = block->next;
         spare.count--;
     } else {
-        block = malloc(bytes);
+        block = bt_mem_must(bytes);
     }
-    BT_BUG_ON(block == NULL);
+    bt_mem_count(BT_MEM_ARENAS, (int64_t) bytes);
     block->bytes = bytes;
     block->next = NULL;
     return block;
@@ -45,6 +46,7 @@ static block_t *new_block(size_t bytes)
 
 static void drop_block(block_t *block)
 {
+    bt_mem_count(BT_MEM_ARENAS, -(int64_t) block->bytes);
     if (BT_ASAN || block->bytes != BLOCK_BYTES || spare.count >= KEEP_MAX) {
         free(block);
         return;
@@ -145,4 +147,5 @@ void bt_arena_thread_fini(void)
         free(block);
     }
     spare.count = 0;
+    bt_mem_thread_fini();
 }

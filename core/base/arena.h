@@ -21,7 +21,7 @@ typedef struct bt_arena {
 
 void bt_arena_init(bt_arena_t *a);
 void bt_arena_fini(bt_arena_t *a);
-/* 16-byte aligned, not cleared. Aborts the process when memory is out (BT_BUG_ON): callers bound their sizes. */
+/* 16-byte aligned, not cleared. Aborts the process when memory and the reserve are used up (bt_mem_must): callers bound their sizes. */
 void *bt_arena_alloc(bt_arena_t *a, size_t size);
 void *bt_arena_zalloc(bt_arena_t *a, size_t size);
 bt_str_t bt_arena_str(bt_arena_t *a, bt_str_t s); /* NUL-terminated copy */

@@ -1,38 +1,27 @@
 /* Header and bytes are one allocation. Standard buffers are recycled per thread, last in first out,
- * because the buffer freed last is the one still in cache. The live total is kept in padded slots
- * that threads share out among themselves: loops would otherwise fight over one cache line for each
- * chunk they read.
+ * because the buffer freed last is the one still in cache.
  */
 #include "base/buf.h"
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/sanitize.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define KEEP_MAX 256U
-#define SLOTS 16U
 
 enum { KIND_STANDARD, KIND_SIZED };
-
-static struct {
-    _Alignas(64) _Atomic int64_t bytes;
-} live[SLOTS];
-static atomic_uint next_slot;
 
 static _Thread_local struct {
     bt_buf_t *head; /* linked through `data` of the free buffer */
     unsigned count;
-    unsigned slot; /* 1 + index into live[]; 0 = none yet */
 } mine;
 
 static void count_live(int64_t bytes)
 {
-    if (mine.slot == 0)
-        mine.slot = 1 + atomic_fetch_add_explicit(&next_slot, 1, memory_order_relaxed) % SLOTS;
-    atomic_fetch_add_explicit(&live[mine.slot - 1].bytes, bytes, memory_order_relaxed);
+    bt_mem_count(BT_MEM_BUFFERS, bytes);
 }
 
 static bt_buf_t *take_free(void)
@@ -110,15 +99,32 @@ void bt_buf_unref(bt_buf_t *buf)
         free(buf);
 }
 
-/* A sum over slots that move meanwhile is a snapshot of no single instant; it may even dip below
- * zero when a buffer is counted in one slot and released in another.
- */
-size_t bt_buf_total_bytes(void)
+int bt_buf_grow(bt_buf_t **buf_p, size_t cap)
 {
-    int64_t sum = 0;
-    for (unsigned i = 0; i < SLOTS; i++)
-        sum += atomic_load_explicit(&live[i].bytes, memory_order_relaxed);
-    return sum > 0 ? (size_t) sum : 0;
+    bt_buf_t *old = *buf_p, *buf;
+
+    BT_ASSERT(old->refs == 1);
+    if (cap <= old->cap)
+        return 0;
+    if (old->kind == KIND_SIZED && cap <= PTRDIFF_MAX - sizeof(*buf)) {
+        const size_t before = old->cap;
+        buf = realloc(old, sizeof(*buf) + cap); /* large blocks move by their page tables */
+        if (buf == NULL)
+            return BT_E_NOMEM;
+        buf->cap = cap;
+        buf->data = (char *) (buf + 1);
+        count_live((int64_t) cap - (int64_t) before);
+        *buf_p = buf;
+        return 0;
+    }
+    buf = bt_buf_new(cap);
+    if (buf == NULL)
+        return BT_E_NOMEM;
+    memcpy(buf->data, old->data, old->len);
+    buf->len = old->len;
+    bt_buf_unref(old);
+    *buf_p = buf;
+    return 0;
 }
 
 void bt_buf_thread_fini(void)
@@ -126,4 +132,5 @@ void bt_buf_thread_fini(void)
     bt_buf_t *buf;
     while ((buf = take_free()) != NULL)
         free(buf);
+    bt_mem_thread_fini();
 }

@@ -5,7 +5,7 @@
  *        per-thread free list (at most 256 kept), others are freed.
  * Flow:  filled from [data+len, data+cap), read by slices that hold a reference.
  * Cost:  O(1); no allocation once the free list is warm. All live bytes of capacity are counted
- *        process-wide (bt_buf_total_bytes) so that the server can refuse work before memory runs out.
+ *        (base/mem.h) so that the server can refuse work before memory runs out.
  */
 #ifndef BT_BASE_BUF_H
 #define BT_BASE_BUF_H
@@ -29,8 +29,9 @@ bt_buf_t *bt_buf_new(size_t cap);
 bt_buf_t *bt_buf_copy(const void *data, size_t len);
 bt_buf_t *bt_buf_ref(bt_buf_t *buf);
 void bt_buf_unref(bt_buf_t *buf); /* NULL is fine */
-/* Capacity of all live buffers of the process, free lists excluded. */
-size_t bt_buf_total_bytes(void);
+/* At least cap bytes of capacity; the first len bytes stay. For who has the only reference and no spans into it. BT_E_NOMEM: *buf_p is
+ * as it was. */
+int bt_buf_grow(bt_buf_t **buf_p, size_t cap);
 /* Frees this thread's free list (thread end; leak checkers). */
 void bt_buf_thread_fini(void);
 

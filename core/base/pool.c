@@ -2,6 +2,7 @@
 #include "base/pool.h"
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/sanitize.h"
 
 #include <stdlib.h>
@@ -38,8 +39,10 @@ void *bt_pool_get(bt_pool_t *pool)
         memset(object, 0, pool->object_bytes);
     else
         object = calloc(1, pool->object_bytes);
-    if (object != NULL)
-        pool->out_count++;
+    if (object == NULL)
+        return NULL;
+    pool->out_count++;
+    bt_mem_count(BT_MEM_OBJECTS, (int64_t) pool->object_bytes);
     return object;
 }
 
@@ -49,6 +52,7 @@ void bt_pool_put(bt_pool_t *pool, void *object)
         return;
     BT_BUG_ON(pool->out_count == 0);
     pool->out_count--;
+    bt_mem_count(BT_MEM_OBJECTS, -(int64_t) pool->object_bytes);
     if (pool->free_count >= pool->keep_max) {
         free(object);
         return;

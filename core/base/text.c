@@ -2,6 +2,7 @@
 #include "base/text.h"
 
 #include "base/json.h"
+#include "base/mem.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,7 +17,8 @@ void bt_text_init(bt_text_t *t)
 
 void bt_text_fini(bt_text_t *t)
 {
-    free(t->data);
+    if (t->data != NULL)
+        bt_mem_resize(BT_MEM_TEXTS, t->data, t->cap, 0);
     bt_text_init(t);
 }
 
@@ -32,7 +34,7 @@ static bool reserve(bt_text_t *t, size_t more)
     size_t cap = t->cap > 0 ? t->cap : FIRST_BYTES;
     while (cap <= t->len + more)
         cap *= 2;
-    char *data = realloc(t->data, cap);
+    char *data = bt_mem_resize(BT_MEM_TEXTS, t->data, t->cap, cap);
     if (data == NULL) {
         t->failed = true;
         return false;
@@ -98,4 +100,13 @@ void bt_text_json_member(bt_text_t *t, const char *name, const char *value)
 bt_str_t bt_text_str(const bt_text_t *t)
 {
     return (bt_str_t){t->data, t->len};
+}
+
+char *bt_text_take(bt_text_t *t)
+{
+    char *data = t->data;
+
+    bt_mem_count(BT_MEM_TEXTS, -(int64_t) t->cap);
+    bt_text_init(t);
+    return data;
 }

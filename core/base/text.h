@@ -28,5 +28,7 @@ void bt_text_json_str(bt_text_t *t, bt_str_t s);
 /* ,"name":"value", or null. */
 void bt_text_json_member(bt_text_t *t, const char *name, const char *value);
 bt_str_t bt_text_str(const bt_text_t *t);
+/* What was written, for the caller to free(); t is empty again. NULL when nothing was. */
+char *bt_text_take(bt_text_t *t);
 
 #endif

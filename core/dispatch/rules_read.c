@@ -294,7 +294,7 @@ static int place_policy(const cursor_t *c, const char **policy)
         bt_text_fini(&text);
         return no_memory(c);
     }
-    *policy = r->paths[r->path_count++] = text.data;
+    *policy = r->paths[r->path_count++] = bt_text_take(&text);
     return 0;
 }
 

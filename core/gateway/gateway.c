@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "config/check.h"
 #include "gateway/dev.h"
 #include "gateway/fleet.h"
@@ -248,6 +249,7 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
     err[0] = '\0';
     bt_log_set(config->log_level, config->log_format == BT_LOG_FORMAT_JSON, STDERR_FILENO);
     signal(SIGPIPE, SIG_IGN);
+    bt_mem_open();
     raise_descriptor_limit();
     bt_policy_allow_hosts(config->policy_http_host_count > 0
                               ? (const char *const *) config->policy_http_hosts

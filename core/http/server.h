@@ -38,7 +38,7 @@ typedef struct bt_server_ops {
 typedef struct bt_server_config {
     size_t max_body_bytes; /* 413 above; default 512 MiB */
     size_t
-        max_buffered_bytes; /* whole process (bt_buf_total_bytes); 503 + Retry-After above, before the body is read */
+        max_buffered_bytes; /* whole process (bt_mem_total_bytes); 503 + Retry-After above, before the body is read */
     /* Deadlines; 0 = none. */
     uint64_t head_timeout_ms; /* from the first byte of a head to its end; default 10 000 */
     uint64_t body_stall_ms;   /* no body byte for so long: 408; default 30 000 */

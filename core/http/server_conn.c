@@ -19,6 +19,7 @@
 #include "http/server_conn.h"
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "http/head.h"
 
 #define ROOM_MIN ((size_t) 1024) /* smaller rests of a buffer are not worth a read */
@@ -191,7 +192,7 @@ static unsigned check_head(bt_server_conn_t *c, const char **reason_p)
         *reason_p = "request body is too large";
         return 413;
     }
-    size_t total = bt_buf_total_bytes();
+    size_t total = bt_mem_total_bytes();
     if ((head->length > 0 || head->chunked) &&
         (total > config->max_buffered_bytes || head->length > config->max_buffered_bytes - total)) {
         *reason_p = "too many bytes are buffered, try again";
@@ -339,7 +340,7 @@ static unsigned append_body(bt_server_conn_t *c, bt_str_t data)
         return 413;
     if (old == NULL || old->cap - len < data.n) {
         size_t cap = (len + data.n) * 2 > CHUNKED_START ? (len + data.n) * 2 : CHUNKED_START;
-        if (bt_buf_total_bytes() + cap > config->max_buffered_bytes)
+        if (bt_mem_total_bytes() + cap > config->max_buffered_bytes)
             return 503;
         bt_buf_t *buf = bt_buf_new(cap);
         if (buf == NULL)

@@ -13,6 +13,7 @@
 #include "http/sse.h"
 
 #include "base/err.h"
+#include "base/mem.h"
 
 #include <stdlib.h>
 
@@ -37,7 +38,8 @@ void bt_sse_init(bt_sse_t *sse, size_t limit_bytes)
 
 void bt_sse_fini(bt_sse_t *sse)
 {
-    free(sse->carry);
+    if (sse->carry != NULL)
+        bt_mem_resize(BT_MEM_TEXTS, sse->carry, sse->carry_cap, 0);
     *sse = (bt_sse_t){.limit_bytes = sse->limit_bytes};
 }
 
@@ -153,7 +155,7 @@ static int carry_append(bt_sse_t *sse, const char *p, size_t n)
         size_t cap = sse->carry_cap > 0 ? sse->carry_cap : 512;
         while (cap < need)
             cap *= 2;
-        char *grown = realloc(sse->carry, cap);
+        char *grown = bt_mem_resize(BT_MEM_TEXTS, sse->carry, sse->carry_cap, cap);
         if (grown == NULL)
             return BT_E_NOMEM;
         sse->carry = grown;

@@ -1,5 +1,6 @@
 /* Buffers: references, copies, recycling, and the process-wide count under threads. */
 #include "base/buf.h"
+#include "base/mem.h"
 #include "base/sanitize.h"
 
 #include <setjmp.h>
@@ -15,17 +16,17 @@
 static void test_standard_buffer(void **state)
 {
     (void) state;
-    size_t before = bt_buf_total_bytes();
+    size_t before = bt_mem_bytes(BT_MEM_BUFFERS);
     bt_buf_t *buf = bt_buf_new(1);
     assert_int_equal(buf->cap, BT_BUF_STD_BYTES);
     assert_int_equal(buf->len, 0);
-    assert_int_equal(bt_buf_total_bytes(), before + BT_BUF_STD_BYTES);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), before + BT_BUF_STD_BYTES);
     memset(buf->data, 'x', buf->cap);
     assert_ptr_equal(bt_buf_ref(buf), buf);
     bt_buf_unref(buf);
-    assert_int_equal(bt_buf_total_bytes(), before + BT_BUF_STD_BYTES);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), before + BT_BUF_STD_BYTES);
     bt_buf_unref(buf);
-    assert_int_equal(bt_buf_total_bytes(), before);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), before);
     bt_buf_unref(NULL);
 }
 
@@ -46,7 +47,7 @@ static void test_standard_buffers_are_recycled(void **state)
 static void test_sized_and_copy(void **state)
 {
     (void) state;
-    size_t before = bt_buf_total_bytes();
+    size_t before = bt_mem_bytes(BT_MEM_BUFFERS);
     bt_buf_t *big = bt_buf_new(BT_BUF_STD_BYTES + 1);
     assert_int_equal(big->cap, BT_BUF_STD_BYTES + 1);
     big->data[BT_BUF_STD_BYTES] = 1;
@@ -55,11 +56,11 @@ static void test_sized_and_copy(void **state)
     assert_memory_equal(copy->data, "hello", 5);
     bt_buf_t *empty = bt_buf_copy(NULL, 0);
     assert_int_equal(empty->len, 0);
-    assert_int_equal(bt_buf_total_bytes(), before + BT_BUF_STD_BYTES + 6);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), before + BT_BUF_STD_BYTES + 6);
     bt_buf_unref(big);
     bt_buf_unref(copy);
     bt_buf_unref(empty);
-    assert_int_equal(bt_buf_total_bytes(), before);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), before);
     assert_null(bt_buf_new(SIZE_MAX));
 }
 
@@ -69,10 +70,10 @@ static void test_free_list_is_bounded(void **state)
     bt_buf_t *bufs[400];
     for (int i = 0; i < 400; i++)
         bufs[i] = bt_buf_new(1);
-    assert_int_equal(bt_buf_total_bytes(), 400 * BT_BUF_STD_BYTES);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), 400 * BT_BUF_STD_BYTES);
     for (int i = 0; i < 400; i++)
         bt_buf_unref(bufs[i]); /* a leak checker sees those beyond the bound when they are lost */
-    assert_int_equal(bt_buf_total_bytes(), 0);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), 0);
 }
 
 static void *churn(void *arg)
@@ -82,7 +83,7 @@ static void *churn(void *arg)
         bt_buf_unref(held[i % 8]);
         held[i % 8] = i % 3 == 0 ? bt_buf_copy(arg, 3) : bt_buf_new(100);
         if (i % 64 == 0)
-            (void) bt_buf_total_bytes();
+            (void) bt_mem_bytes(BT_MEM_BUFFERS);
     }
     for (int i = 0; i < 8; i++)
         bt_buf_unref(held[i]);
@@ -99,9 +100,9 @@ static void test_count_over_threads(void **state)
         assert_int_equal(pthread_create(&threads[i], NULL, churn, (void *) (uintptr_t) "abc"), 0);
     for (int i = 0; i < 20; i++)
         pthread_join(threads[i], NULL);
-    assert_int_equal(bt_buf_total_bytes(), BT_BUF_STD_BYTES);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), BT_BUF_STD_BYTES);
     bt_buf_unref(mine);
-    assert_int_equal(bt_buf_total_bytes(), 0);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), 0);
 }
 
 static int teardown(void **state)

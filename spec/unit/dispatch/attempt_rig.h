@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "dispatch/request.h"
 #include "loop/util.h"
 #include "transfer/transfer.h"
@@ -413,7 +414,7 @@ static inline int teardown(void **state)
     bt_loop_fini(&rig.loop);
     bt_buf_thread_fini();
     bt_arena_thread_fini();
-    assert_int_equal(bt_buf_total_bytes(), 0);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), 0);
     assert_int_equal(bt_soft_count(), 0);
     return 0;
 }

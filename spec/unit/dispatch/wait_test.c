@@ -1,4 +1,5 @@
 /* What a hook waits for: time, and a server played by hand over loopback; every phase may end the wait, or be given up. */
+#include "base/mem.h"
 #include "dispatch/wait.h"
 
 #include "base/err.h"
@@ -51,7 +52,7 @@ static int teardown(void **state)
     close(listener);
     bt_loop_fini(&loop);
     bt_buf_thread_fini();
-    assert_int_equal(bt_buf_total_bytes(), 0);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), 0);
     assert_int_equal(bt_soft_count(), 0);
     return 0;
 }

@@ -10,6 +10,7 @@
 #define BT_CLIENT_RIG_H
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "http/client.h"
 
 #include <arpa/inet.h>
@@ -90,7 +91,7 @@ static int rig_teardown(void **state)
     bt_loop_fini(&rig.loop);
     close(rig.listener);
     assert_int_equal(bt_soft_count(), 0);
-    assert_int_equal(bt_buf_total_bytes(), 0);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), 0);
     bt_buf_thread_fini();
     return 0;
 }

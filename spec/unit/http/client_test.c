@@ -1,4 +1,5 @@
 /* Calls: answers, failures, deadlines, retries, cancelling, pausing; the worker is played by hand. */
+#include "base/mem.h"
 #include "http/client_rig.h"
 
 #include <sys/resource.h>
@@ -757,7 +758,7 @@ static void test_paused_call_holds_no_memory(void **state)
         for (int i = 0; i < 3; i++)
             pump();
         assert_true(c.ends == 1 || c.body_len == before); /* paused is paused */
-        assert_true(bt_buf_total_bytes() <= BT_BUF_STD_BYTES);
+        assert_true(bt_mem_bytes(BT_MEM_BUFFERS) <= BT_BUF_STD_BYTES);
         if (c.ends == 0)
             bt_call_resume(c.call);
     }

@@ -1,4 +1,5 @@
 /* Writing answers: framing, what leaves together, back-pressure, breaking off. */
+#include "base/mem.h"
 #include "http/server_util.h"
 
 #include "http/chunk.h"
@@ -262,8 +263,8 @@ static void produce(bt_exchange_t *x)
         flood.left -= n;
         if (bt_exchange_pending(x) > flood.max_pending)
             flood.max_pending = bt_exchange_pending(x);
-        if (bt_buf_total_bytes() > flood.max_total)
-            flood.max_total = bt_buf_total_bytes();
+        if (bt_mem_bytes(BT_MEM_BUFFERS) > flood.max_total)
+            flood.max_total = bt_mem_bytes(BT_MEM_BUFFERS);
     }
     if (flood.left == 0)
         bt_exchange_end(x);
@@ -349,14 +350,14 @@ static void small_events_do_not_hold_large_buffers(void **state)
         turn(&w.loop, 50);
     }
     /* All is stuck. One more turn of single events: */
-    size_t held = bt_buf_total_bytes();
+    size_t held = bt_mem_bytes(BT_MEM_BUFFERS);
     for (unsigned i = 0; i < 200; i++) {
         bt_buf_t *buf = bt_buf_new(BT_BUF_STD_BYTES);
         memset(buf->data, 'z', 160);
         bt_exchange_write(w.held, buf, buf->data, 160);
         bt_buf_unref(buf);
     }
-    assert_in_range(bt_buf_total_bytes(), held, held + 5 * BT_BUF_STD_BYTES);
+    assert_in_range(bt_mem_bytes(BT_MEM_BUFFERS), held, held + 5 * BT_BUF_STD_BYTES);
     hang_up();
     TURN_UNTIL(&w.loop, w.gones == 1);
 }

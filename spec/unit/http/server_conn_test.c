@@ -1,4 +1,5 @@
 /* Reading requests: what is refused and how, bodies in every framing, deadlines, and noticing that a client left. */
+#include "base/mem.h"
 #include "http/bad_heads.h"
 #include "http/server_util.h"
 
@@ -530,7 +531,7 @@ static void an_idle_connection_holds_no_buffer(void **state)
     say(OK_HEAD "Content-Length: 5\r\n\r\nhello");
     UNTIL(has("5:hello"));
     turn(&w.loop, 3);
-    assert_int_equal(bt_buf_total_bytes(), 0);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), 0);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "http/server.h"
 #include "loop/util.h"
 
@@ -144,7 +145,7 @@ static inline int teardown(void **state)
     free(w.got);
     bt_buf_thread_fini();
     bt_arena_thread_fini();
-    assert_int_equal(bt_buf_total_bytes(), 0);
+    assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), 0);
     return 0;
 }
 

@@ -4,6 +4,7 @@
 #define SPEC_UNIT_LOOP_STREAM_END_H
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "loop/stream.h"
 #include "util.h"
 
@@ -114,7 +115,7 @@ static const bt_stream_ops_t ops = {.on_connect = on_connect,
 static inline int setup(void **state)
 {
     (void) state;
-    buf_bytes_before = bt_buf_total_bytes();
+    buf_bytes_before = bt_mem_bytes(BT_MEM_BUFFERS);
     return bt_loop_init(&loop, 0);
 }
 
@@ -124,7 +125,7 @@ static inline int teardown(void **state)
     (void) state;
     bt_loop_fini(&loop);
     bt_buf_thread_fini();
-    return bt_buf_total_bytes() == buf_bytes_before ? 0 : -1;
+    return bt_mem_bytes(BT_MEM_BUFFERS) == buf_bytes_before ? 0 : -1;
 }
 
 static inline void open_end(struct end *e, int fd)

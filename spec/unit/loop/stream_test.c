@@ -1,4 +1,5 @@
 /* Streams: coalescing, back-pressure, reading, nothing held when idle. Ends are in stream_close_test.c. */
+#include "base/mem.h"
 #include "stream_end.h"
 
 static char pattern_at(size_t i)
@@ -395,7 +396,7 @@ static void test_small_slices_do_not_pin_buffers(void **state)
     open_pair(&e, &peer);
     congest(&e);
     size_t sent = (size_t) bt_stream_written(&e.s) + bt_stream_pending(&e.s), got = 0;
-    size_t before = bt_buf_total_bytes();
+    size_t before = bt_mem_bytes(BT_MEM_BUFFERS);
     char event[160], same[160];
     for (unsigned i = 0; i < 1000; i++) {
         bt_buf_t *buf = bt_buf_new(BT_BUF_STD_BYTES);
@@ -403,7 +404,7 @@ static void test_small_slices_do_not_pin_buffers(void **state)
         bt_stream_write(&e.s, buf, buf->data, 160);
         bt_buf_unref(buf);
     }
-    assert_true(bt_buf_total_bytes() - before <= 12 * BT_BUF_STD_BYTES);
+    assert_true(bt_mem_bytes(BT_MEM_BUFFERS) - before <= 12 * BT_BUF_STD_BYTES);
     for (unsigned i = 0; i < 1000; i++) { /* and they arrive in order */
         while (got < sent)
             got += read_some(peer, event, sent - got < 160 ? sent - got : 160);
@@ -422,7 +423,7 @@ static void test_small_slices_do_not_pin_buffers(void **state)
 static void test_idle_stream_holds_no_buffer(void **state)
 {
     struct end e;
-    size_t before = bt_buf_total_bytes();
+    size_t before = bt_mem_bytes(BT_MEM_BUFFERS);
     int peer;
 
     (void) state;
@@ -432,7 +433,7 @@ static void test_idle_stream_holds_no_buffer(void **state)
     for (int i = 0; i < 3; i++) {
         assert_int_equal(send(peer, "hello", 5, 0), 5);
         TURN_UNTIL(&loop, e.read_total == (size_t) (i + 1) * 5);
-        assert_int_equal(bt_buf_total_bytes(), before);
+        assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), before);
     }
     assert_int_equal(e.s.read_bytes, 15);
     close_end(&e);
