@@ -73,6 +73,10 @@ static void write_process(bt_prom_t *p, const bt_gate_t *gate, const char *versi
         "Memory that requests and answers hold: what --max-buffered-bytes limits",
         bt_mem_total_bytes());
     write_memory(p);
+    if (gate->unfinished != NULL)
+        one(p, "baton_requests_evicted_total", "counter",
+            "Unfinished requests refused half-way because memory was short",
+            bt_unfinished_evicted(gate->unfinished));
     one(p, "baton_soft_failures_total", "counter",
         "Internal checks that failed while serving went on: each is a bug", bt_soft_count());
     one(p, "baton_process_resident_bytes", "gauge", "Resident memory of the process",

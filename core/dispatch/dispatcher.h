@@ -59,10 +59,11 @@ typedef struct bt_gate {
     void *worker_paths_user;
     struct bt_dispatcher **dispatchers; /* one per loop; set before the loops run, borrowed */
     unsigned dispatcher_count;
-    bt_policy_errors_t policy_errors; /* read by whoever takes a young generation back */
-    bt_record_config_t record;        /* set before the loops run; borrowed strings */
-    bt_recorder_t *recorder;          /* borrowed; NULL = no file */
-    struct bt_transfer *transfer;     /* the hub of steered rooms; borrowed; NULL = off */
+    bt_policy_errors_t policy_errors;  /* read by whoever takes a young generation back */
+    bt_record_config_t record;         /* set before the loops run; borrowed strings */
+    bt_recorder_t *recorder;           /* borrowed; NULL = no file */
+    struct bt_transfer *transfer;      /* the hub of steered rooms; borrowed; NULL = off */
+    const bt_unfinished_t *unfinished; /* metrics tell of it; borrowed; NULL = nothing to tell */
     const bt_store_t *store; /* /readiness says how it is; borrowed; NULL = nothing to say */
     /* Another replica may have the request with this id. From any loop; NULL = there are none. */
     void (*cancel_elsewhere)(void *user, bt_str_t id, uint64_t owner);

@@ -128,10 +128,13 @@ static unsigned on_head(bt_exchange_t *x, const char **reason_p)
 
     if (!x->head.chunked && (!x->head.has_length || x->head.length <= SMALL_BODY_BYTES))
         return 0;
-    if (!bt_gate_authorized(gate, &x->head, NULL)) {
+    const bt_client_key_t *key;
+
+    if (!bt_gate_authorized(gate, &x->head, &key)) {
         *reason_p = "missing or wrong API key";
         return 401;
     }
+    x->sender = bt_client_owner(key, x);
     *reason_p = settle_path(x);
     if (*reason_p != NULL)
         return 400;

@@ -212,12 +212,16 @@ static int open_control(bt_gateway_t *g)
     if (rc < 0)
         return rc;
     g->has_control = true;
+    rc = bt_unfinished_new(&g->unfinished, g->config->server.max_buffered_bytes, bt_conn_evict);
+    if (rc < 0)
+        return rc;
     bt_timer_init(&g->control, &g->grace, bt_gateway_grace_over);
     bt_timer_init(&g->control, &g->startup, on_startup);
     if ((rc = bt_gateway_signals_start(g)) < 0)
         return rc;
     rc = bt_gate_init(&g->gate, &g->config->dispatch);
     g->has_gate = rc == 0;
+    g->gate.unfinished = g->unfinished;
     return rc;
 }
 
@@ -413,6 +417,7 @@ void bt_gateway_close(bt_gateway_t *g)
     bt_gateway_set_fleet_config(g, g->config);
     if (g->has_gate)
         bt_gate_fini(&g->gate);
+    bt_unfinished_free(g->unfinished);
     free(g->group.loops);
     free(g->dispatchers);
     free(g->loops);

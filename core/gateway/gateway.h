@@ -83,6 +83,7 @@ struct bt_gateway {
     unsigned loop_count;
     bt_loop_group_t group;
     bt_gate_t gate;
+    bt_unfinished_t *unfinished;   /* client requests of which bytes are missing */
     bt_dispatcher_t **dispatchers; /* by loop; what gate.dispatchers points to */
 };
 

@@ -206,6 +206,8 @@ static int bind_client_port(bt_gateway_loop_t *el, char *err, size_t err_size)
 int bt_gateway_loop_open(bt_gateway_loop_t *el, bt_gateway_t *g, unsigned index, char *err,
                          size_t err_size)
 {
+    bt_unfinished_loop_t *unfinished;
+
     *el = (bt_gateway_loop_t){.gateway = g, .fd = -1};
     int rc = bt_loop_init(&el->loop, index);
     if (rc < 0)
@@ -221,8 +223,10 @@ int bt_gateway_loop_open(bt_gateway_loop_t *el, bt_gateway_t *g, unsigned index,
         goto err_text;
     rc = bt_server_new(&el->server, &el->loop, &bt_dispatcher_server_ops, &g->config->server,
                        el->dispatcher);
-    if (rc == 0)
+    if (rc == 0 && (rc = bt_unfinished_join(g->unfinished, &el->loop, &unfinished)) == 0) {
+        bt_server_share_memory(el->server, unfinished);
         return 0;
+    }
 err_text:
     snprintf(err, err_size, "%s", bt_err_text(rc));
     return rc;

@@ -16,10 +16,13 @@
 void bt_server_config_defaults(bt_server_config_t *config)
 {
     *config = (bt_server_config_t){
-        .max_body_bytes = (size_t) 512 << 20,
+        .max_body_bytes = (size_t) 64 << 20,
         .max_buffered_bytes = (size_t) 1 << 30,
         .head_timeout_ms = 10000,
         .body_stall_ms = 30000,
+        .body_timeout_ms = 600000,
+        .body_min_rate = 1024,
+        .body_grace_ms = 10000,
         .idle_timeout_ms = 75000,
         .write_stall_ms = 60000,
     };
@@ -42,6 +45,11 @@ int bt_server_new(bt_server_t **server_p, bt_loop_t *loop, const bt_server_ops_t
     bt_pool_init(&server->pool, sizeof(bt_server_conn_t), KEEP_CONNS);
     *server_p = server;
     return 0;
+}
+
+void bt_server_share_memory(bt_server_t *server, bt_unfinished_loop_t *unfinished)
+{
+    server->unfinished = unfinished;
 }
 
 void *bt_server_user(const bt_server_t *server)
@@ -127,6 +135,7 @@ void bt_conn_close(bt_server_conn_t *c)
     c->state = BT_CONN_CLOSED;
     bt_timer_stop(&c->deadline);
     bt_timer_stop(&c->watch);
+    bt_unfinished_close(&c->unfinished);
     bt_conn_drop_open(c);
     bt_stream_close(&c->stream);
 }

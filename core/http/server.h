@@ -7,7 +7,7 @@
  *        never sees it. Expect: 100-continue answered before the body is read; Upgrade ignored; HEAD answers carry no
  *        body. The client's socket is watched all the time: FIN or RST before the end calls on_gone exactly once, also
  *        while pipelined bytes wait (read up to 64 KiB ahead, beyond that POLLRDHUP is polled every 50 ms).
- * Cost:  head parsed in place, body one contiguous buffer (read directly into it when the length is known); no
+ * Cost:  head parsed in place, body one contiguous buffer (a large one is read directly into it, and grows as it arrives); no
  *        allocation per written chunk; head and first body bytes leave in one write.
  */
 #ifndef BT_HTTP_SERVER_H
@@ -16,6 +16,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "http/message.h"
+#include "http/unfinished.h"
 #include "loop/listener.h"
 #include "loop/loop.h"
 
@@ -36,12 +37,14 @@ typedef struct bt_server_ops {
 } bt_server_ops_t;
 
 typedef struct bt_server_config {
-    size_t max_body_bytes; /* 413 above; default 512 MiB */
-    size_t
-        max_buffered_bytes; /* whole process (bt_mem_total_bytes); 503 + Retry-After above, before the body is read */
+    size_t max_body_bytes;     /* 413 above; default 64 MiB */
+    size_t max_buffered_bytes; /* whole process (bt_mem_total_bytes); 503 + Retry-After above */
     /* Deadlines; 0 = none. */
     uint64_t head_timeout_ms; /* from the first byte of a head to its end; default 10 000 */
     uint64_t body_stall_ms;   /* no body byte for so long: 408; default 30 000 */
+    uint64_t body_timeout_ms; /* from the head's end to the body's; default 600 000 */
+    uint64_t body_min_rate; /* bytes a second on average, after body_grace_ms: 408; default 1 024 */
+    uint64_t body_grace_ms; /* default 10 000: round trips, a slow start */
     uint64_t idle_timeout_ms; /* keep-alive wait; default 75 000 */
     uint64_t
         write_stall_ms; /* the client takes no byte of its answer for so long: reset; default 60 000 */
@@ -60,6 +63,7 @@ struct bt_exchange {
     uint64_t start_us;  /* first byte of the head */
     uint64_t ready_us;  /* body complete */
     char peer[64];      /* client address as text */
+    uint64_t sender;    /* whom unfinished bytes are charged to; on_head may set it; 0 = the peer */
     /* answer so far */
     unsigned status;    /* 0 until started */
     uint64_t body_sent; /* body bytes given to write */
@@ -69,6 +73,10 @@ struct bt_exchange {
 int bt_server_new(bt_server_t **server_p, bt_loop_t *loop, const bt_server_ops_t *ops,
                   const bt_server_config_t *config, void *user);
 void *bt_server_user(const bt_server_t *server);
+/* Unfinished requests of all servers that share a table pay for one another's memory (unfinished.h). Before the first connection; the
+ * table's evict must be bt_conn_evict. */
+void bt_server_share_memory(bt_server_t *server, bt_unfinished_loop_t *unfinished);
+void bt_conn_evict(bt_unfinished_entry_t *e);
 void bt_server_accept(bt_server_t *server, int fd); /* takes fd */
 /* No new requests: idle connections close now, others after their answer (Connection: close). */
 void bt_server_drain(bt_server_t *server);

@@ -11,7 +11,7 @@
  *
  * The input buffer is ours, not the stream's (on_alloc), so a head or a small body that arrives in pieces is put
  * together without a copy. Spans of the head and a body in place point into it; they hold references, and bytes behind
- * them are only ever appended. A large body of known length is read straight into a buffer of its size.
+ * them are only ever appended. A large body is read straight into a buffer of its own (server_body.c).
  *
  * While an answer is on its way we go on reading, because that is how FIN and RST are seen. When 64 KiB lie ahead,
  * reading stops and the watch timer asks the kernel for POLLRDHUP.
@@ -19,13 +19,11 @@
 #include "http/server_conn.h"
 
 #include "base/err.h"
-#include "base/mem.h"
 #include "http/head.h"
 
 #define ROOM_MIN ((size_t) 1024) /* smaller rests of a buffer are not worth a read */
 #define WATCH_GONE_MS 50U
 #define WATCH_STALL_MS 1000U
-#define CHUNKED_START BT_BUF_STD_BYTES
 
 static bt_server_conn_t *conn_of(bt_stream_t *stream)
 {
@@ -76,9 +74,9 @@ static bool on_alloc(bt_stream_t *stream, char **p_p, size_t *n_p)
     bt_server_conn_t *c = conn_of(stream);
 
     if (c->state == BT_CONN_BODY && c->direct) {
-        bt_buf_t *body = c->x.body_buf;
+        bt_buf_t *body = c->x.body_buf; /* never full: bt_conn_read_body */
         *p_p = body->data + body->len;
-        *n_p = (size_t) c->x.head.length - body->len;
+        *n_p = body->cap - body->len;
         return true;
     }
     if (!make_room(c))
@@ -98,6 +96,7 @@ void bt_conn_drop_exchange(bt_server_conn_t *c)
     bt_buf_unref(c->x.body_buf);
     c->out = c->head_buf = c->x.body_buf = NULL;
     bt_arena_fini(&c->x.arena);
+    bt_unfinished_close(&c->unfinished);
 }
 
 static void resume_reading(bt_server_conn_t *c)
@@ -109,7 +108,7 @@ static void resume_reading(bt_server_conn_t *c)
         bt_conn_close(c);
 }
 
-static void set_deadline(bt_server_conn_t *c, uint64_t ms)
+void bt_conn_set_deadline(bt_server_conn_t *c, uint64_t ms)
 {
     if (ms > 0)
         bt_timer_start(&c->deadline, ms);
@@ -132,7 +131,7 @@ void bt_conn_wait_idle(bt_server_conn_t *c)
     c->scan = 0;
     c->blank_seen = false;
     bt_timer_stop(&c->watch);
-    set_deadline(c, idle_ms(&c->x.server->config, c->x.server->draining));
+    bt_conn_set_deadline(c, idle_ms(&c->x.server->config, c->x.server->draining));
     if (bt_conn_unread(c) == 0) {
         bt_buf_unref(c->in);
         c->in = NULL;
@@ -152,27 +151,17 @@ static void begin_head(bt_server_conn_t *c)
     x->ready_us = 0;
     x->status = 0;
     x->body_sent = 0;
+    x->sender = 0;
     c->direct = c->chunked = c->has_length = c->no_body = c->close_after = false;
     c->state = BT_CONN_HEAD;
-    set_deadline(c, x->server->config.head_timeout_ms);
+    bt_conn_set_deadline(c, x->server->config.head_timeout_ms);
 }
 
-static void begin_answer(bt_server_conn_t *c)
+void bt_conn_stop_reading_request(bt_server_conn_t *c)
 {
     bt_timer_stop(&c->deadline);
+    bt_unfinished_close(&c->unfinished);
     c->state = BT_CONN_ANSWER;
-}
-
-static bool dispatch(bt_server_conn_t *c)
-{
-    bt_exchange_t *x = &c->x;
-
-    begin_answer(c);
-    x->ready_us = bt_loop_now_us(x->loop);
-    c->handling = true;
-    x->server->active_count++;
-    x->server->ops->on_request(x);
-    return true;
 }
 
 /* Refuses what we do not want to read. Our own limits come first, so that a handler which has seen on_head is not
@@ -192,10 +181,8 @@ static unsigned check_head(bt_server_conn_t *c, const char **reason_p)
         *reason_p = "request body is too large";
         return 413;
     }
-    size_t total = bt_mem_total_bytes();
-    if ((head->length > 0 || head->chunked) &&
-        (total > config->max_buffered_bytes || head->length > config->max_buffered_bytes - total)) {
-        *reason_p = "too many bytes are buffered, try again";
+    if ((head->length > 0 || head->chunked) && !bt_conn_has_room(c)) {
+        *reason_p = bt_conn_no_room;
         return 503;
     }
     if (c->x.server->ops->on_head != NULL)
@@ -203,53 +190,10 @@ static unsigned check_head(bt_server_conn_t *c, const char **reason_p)
     return 0;
 }
 
-static void answer_continue(bt_server_conn_t *c)
-{
-    static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
-
-    if (c->x.head.minor > 0 && bt_head_find(&c->x.head, BT_STR("expect")) != NULL)
-        (void) bt_stream_write(&c->stream, NULL, text, sizeof(text) - 1);
-}
-
 static bool refuse(bt_server_conn_t *c, unsigned status, const char *reason)
 {
-    begin_answer(c);
+    bt_conn_stop_reading_request(c);
     bt_conn_refuse(c, status, reason);
-    return true;
-}
-
-/* Takes what is there of a body that needs a buffer of its own. */
-static bool open_body_buf(bt_server_conn_t *c)
-{
-    size_t length = (size_t) c->x.head.length;
-    size_t have = bt_conn_unread(c);
-    bt_buf_t *body = bt_buf_new(length);
-
-    if (body == NULL)
-        return refuse(c, 503, "out of memory");
-    BT_ASSERT(have < length);
-    memcpy(body->data, c->in->data + c->in_at, have);
-    body->len = have;
-    c->in_at += have;
-    c->x.body_buf = body;
-    c->direct = true;
-    return true;
-}
-
-static bool begin_body(bt_server_conn_t *c)
-{
-    const bt_head_t *head = &c->x.head;
-
-    if (!head->chunked && head->length == 0)
-        return dispatch(c);
-    c->state = BT_CONN_BODY;
-    set_deadline(c, c->x.server->config.body_stall_ms);
-    if (head->chunked)
-        bt_chunk_init(&c->chunk);
-    if (head->chunked || bt_conn_unread(c) < head->length)
-        answer_continue(c);
-    if (!head->chunked && head->length > c->in->cap - c->in_at)
-        return open_body_buf(c);
     return true;
 }
 
@@ -278,7 +222,7 @@ static bool accept_head(bt_server_conn_t *c, size_t n)
     unsigned status = check_head(c, &reason);
     if (status != 0)
         return refuse(c, status, reason);
-    return begin_body(c);
+    return bt_conn_begin_body(c);
 }
 
 /* One empty line before a request is skipped: old clients send one after a body. */
@@ -307,83 +251,6 @@ static bool read_head(bt_server_conn_t *c)
     return head > 0 && accept_head(c, (size_t) head);
 }
 
-static bool read_direct_body(bt_server_conn_t *c)
-{
-    bt_exchange_t *x = &c->x;
-
-    if (x->body_buf->len < x->head.length)
-        return false;
-    x->body = (bt_str_t){x->body_buf->data, x->body_buf->len};
-    return dispatch(c);
-}
-
-static bool read_body_in_place(bt_server_conn_t *c)
-{
-    bt_exchange_t *x = &c->x;
-
-    if (bt_conn_unread(c) < x->head.length)
-        return false;
-    x->body = (bt_str_t){c->in->data + c->in_at, (size_t) x->head.length};
-    x->body_buf = bt_buf_ref(c->in);
-    c->in_at += x->body.n;
-    return dispatch(c);
-}
-
-/* 0, or the status to refuse with. Doubling: each byte is copied at most twice on average. */
-static unsigned append_body(bt_server_conn_t *c, bt_str_t data)
-{
-    const bt_server_config_t *config = &c->x.server->config;
-    bt_buf_t *old = c->x.body_buf;
-    size_t len = old != NULL ? old->len : 0;
-
-    if (data.n > config->max_body_bytes - len)
-        return 413;
-    if (old == NULL || old->cap - len < data.n) {
-        size_t cap = (len + data.n) * 2 > CHUNKED_START ? (len + data.n) * 2 : CHUNKED_START;
-        if (bt_mem_total_bytes() + cap > config->max_buffered_bytes)
-            return 503;
-        bt_buf_t *buf = bt_buf_new(cap);
-        if (buf == NULL)
-            return 503;
-        if (len > 0)
-            memcpy(buf->data, old->data, len);
-        buf->len = len;
-        bt_buf_unref(old);
-        c->x.body_buf = buf;
-    }
-    memcpy(c->x.body_buf->data + len, data.p, data.n);
-    c->x.body_buf->len += data.n;
-    return 0;
-}
-
-static bool read_chunked_body(bt_server_conn_t *c)
-{
-    bt_str_t piece = {c->in->data + c->in_at, bt_conn_unread(c)}, data;
-    unsigned status = 0;
-    size_t at = 0;
-    int rc;
-
-    while (status == 0 && (rc = bt_chunk_next(&c->chunk, piece, &at, &data)) == BT_CHUNK_DATA)
-        status = append_body(c, data);
-    c->in_at += at;
-    if (status != 0)
-        return refuse(c, status, NULL);
-    if (rc < 0)
-        return refuse(c, 400, "malformed chunk");
-    if (rc != BT_CHUNK_END)
-        return false;
-    if (c->x.body_buf != NULL)
-        c->x.body = (bt_str_t){c->x.body_buf->data, c->x.body_buf->len};
-    return dispatch(c);
-}
-
-static bool read_body(bt_server_conn_t *c)
-{
-    if (c->x.head.chunked)
-        return bt_conn_unread(c) > 0 && read_chunked_body(c);
-    return c->direct ? read_direct_body(c) : read_body_in_place(c);
-}
-
 /* One step; false when more input, the handler or the client has to come first. */
 static bool step(bt_server_conn_t *c)
 {
@@ -396,7 +263,7 @@ static bool step(bt_server_conn_t *c)
     case BT_CONN_HEAD:
         return read_head(c);
     case BT_CONN_BODY:
-        return read_body(c);
+        return bt_conn_read_body(c);
     default:
         return false;
     }
@@ -493,7 +360,8 @@ static void on_deadline(bt_timer_t *timer)
         return;
     }
     refuse(c, 408,
-           c->state == BT_CONN_HEAD ? "request head took too long" : "request body stalled");
+           c->state == BT_CONN_HEAD ? "request head took too long"
+                                    : "request body stalled, or came too slowly");
 }
 
 void bt_conn_init_timers(bt_server_conn_t *c)
@@ -513,14 +381,12 @@ static void on_read(bt_stream_t *stream, bt_buf_t *buf, char *p, size_t n)
         bt_conn_gone(c);
         return;
     }
-    if (c->state == BT_CONN_BODY) {
-        set_deadline(c, c->x.server->config.body_stall_ms);
-        if (c->direct)
-            c->x.body_buf->len += n;
-    }
-    if (c->state != BT_CONN_BODY || !c->direct)
+    if (c->state == BT_CONN_BODY && c->direct)
+        c->x.body_buf->len += n;
+    else
         c->in_end += n;
     bt_conn_advance(c);
+    bt_conn_note_unfinished(c);
 }
 
 /* A client that only shuts its sending side counts as gone too: it cannot be told from one that left, and engines

@@ -1,8 +1,8 @@
-/* server_conn.h - one client connection, shared by the three server files. Private to core/http.
+/* server_conn.h - one client connection, shared by the four server files. Private to core/http.
  *
  * Owner: its server; the exchange inside is lent to the handler.
  * Life:  accept -> states below -> stream closed -> back to the server's pool.
- * Flow:  server.c makes and ends connections, server_conn.c reads requests, server_answer.c writes answers.
+ * Flow:  server.c makes and ends connections, server_conn.c reads requests, server_body.c their bodies, server_answer.c writes answers.
  * Cost:  one pooled struct a connection; an idle one holds no buffer.
  */
 #ifndef BT_HTTP_SERVER_CONN_H
@@ -39,7 +39,10 @@ typedef struct bt_server_conn {
     /* input */
     bt_buf_t *in; /* bytes [in_at, in_end) are read and not yet used */
     size_t in_at, in_end;
-    size_t scan;        /* bt_head_scan's note */
+    size_t scan; /* bt_head_scan's note */
+    bt_unfinished_entry_t
+        unfinished;     /* open while bytes of a request are missing and it holds much */
+    uint64_t body_ms;   /* its head was accepted */
     bt_buf_t *head_buf; /* keeps the bytes that x.head points into */
     bt_chunk_t chunk;   /* of a chunked request body */
 
@@ -73,6 +76,7 @@ struct bt_server {
     bt_list_t conns;
     bt_pool_t pool;
     unsigned conn_count, active_count;
+    bt_unfinished_loop_t *unfinished; /* NULL = nobody has to go for others */
     bool draining, closing;
     void (*done)(void *arg);
     void *done_arg;
@@ -99,11 +103,20 @@ void bt_conn_gone(
 void bt_conn_retire(bt_server_conn_t *c); /* nothing left to say: FIN, wait for the client's */
 void bt_conn_closed(bt_stream_t *stream); /* the stream's last word */
 
+/* server_body.c */
+extern const char bt_conn_no_room[];
+bool bt_conn_has_room(bt_server_conn_t *c); /* for one more request with a body */
+bool bt_conn_begin_body(bt_server_conn_t *c);
+bool bt_conn_read_body(bt_server_conn_t *c); /* false: more has to come */
+void bt_conn_note_unfinished(bt_server_conn_t *c);
+
 /* server_conn.c */
 extern const bt_stream_ops_t bt_server_stream_ops;
 void bt_conn_init_timers(bt_server_conn_t *c);
-void bt_conn_wait_idle(bt_server_conn_t *c);     /* -> IDLE */
-void bt_conn_advance(bt_server_conn_t *c);       /* does what the unread input allows */
+void bt_conn_wait_idle(bt_server_conn_t *c);                 /* -> IDLE */
+void bt_conn_advance(bt_server_conn_t *c);                   /* does what the unread input allows */
+void bt_conn_set_deadline(bt_server_conn_t *c, uint64_t ms); /* 0 = none */
+void bt_conn_stop_reading_request(bt_server_conn_t *c);      /* it is complete, or refused */
 void bt_conn_watch(bt_server_conn_t *c);         /* starts polling when there is a reason to */
 void bt_conn_drop_exchange(bt_server_conn_t *c); /* frees what belongs to the exchange */
 

@@ -244,13 +244,15 @@ static void limits_and_keys(void **state)
 {
     (void) state;
     char line[256];
-    EXPECT("", c.server.max_body_bytes == (size_t) 512 << 20 &&
+    EXPECT("", c.server.max_body_bytes == (size_t) 64 << 20 &&
                    c.server.max_buffered_bytes == (size_t) 1 << 30 &&
                    c.dispatch.max_concurrent == 0);
     EXPECT("--max-payload-size 1000 --max-buffered-bytes 2000000 --max-concurrent-requests 77",
            c.server.max_body_bytes == 1000 && c.server.max_buffered_bytes == 2000000 &&
                c.dispatch.max_concurrent == 77);
     EXPECT("--max-concurrent-requests -1", c.dispatch.max_concurrent == 0);
+    EXPECT("--client-body-timeout-secs 60 --client-body-min-rate 4096",
+           c.server.body_timeout_ms == 60000 && c.server.body_min_rate == 4096);
     EXPECT("--api-key sk-1 --admin-api-key adm --admin-host 0.0.0.0",
            IS(c.dispatch.worker_api_key, "sk-1") && IS(c.monitor.api_key, "sk-1") &&
                IS(c.dispatch.admin_key, "adm") && !c.admin_metrics_only);

@@ -6,7 +6,7 @@ static void defaults(void **state)
     (void) state;
     bt_server_config_t config;
     bt_server_config_defaults(&config);
-    assert_int_equal(config.max_body_bytes, 512 << 20);
+    assert_int_equal(config.max_body_bytes, 64 << 20);
     assert_int_equal(config.max_buffered_bytes, 1 << 30);
     assert_int_equal(config.head_timeout_ms, 10000);
     assert_int_equal(config.body_stall_ms, 30000);

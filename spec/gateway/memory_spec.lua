@@ -1,0 +1,149 @@
+-- What clients can make the gateway hold, and who pays when it is too much: nobody else.
+
+local eventually = require("gateway.support.eventually")
+local fleet = require("gateway.support.fleet")
+local http = require("gateway.support.http")
+local proc = require("gateway.support.proc")
+
+local PATH = "/v1/completions"
+local MIB = 1048576
+
+local f
+
+local function start(flags)
+  f = fleet.start({ workers = { "role=hybrid,latency=0" }, flags = flags })
+end
+
+-- A whole request of this size; what fills it is no work for the worker.
+local function body_of(bytes)
+  local text = '{"model":"sim","prompt":"a","max_tokens":1,"metadata":"%s"}'
+  return text:format(("a"):rep(bytes - #text + 2))
+end
+
+-- A connection that announces a body and sends its beginning.
+local function begin(length, bytes, from, headers)
+  local c = http.connect(f.port, nil, from)
+  local ask = { method = "POST", path = PATH, headers = { ["Content-Length"] = length } }
+  for name, value in pairs(headers or {}) do
+    ask.headers[name] = value
+  end
+  c:expect_answer("POST")
+  c:send(http.head_of(ask, f.port))
+  c:send(bytes)
+  return c
+end
+
+local function close_all(list)
+  for _, c in ipairs(list) do
+    c:close()
+  end
+end
+
+local function held()
+  return f:metric("baton_buffered_bytes ")
+end
+
+local function wait_held(bytes)
+  eventually(function()
+    return held() >= bytes, held()
+  end, 10, "the gateway holds what was sent")
+end
+
+describe("a client that holds memory", function()
+  after_each(function()
+    f:stop()
+    proc.clean()
+  end)
+
+  it("costs what it has sent, not what it promises", function()
+    start({ "--max-payload-size", "536870912" })
+    local open = {}
+    for i, length in ipairs({ 536870912, 536800000, 536000000, 400000000 }) do -- the default limit is 1 GiB
+      open[i] = begin(length, "{")
+    end
+    for _, bytes in ipairs({ 200, 20000, 300000 }) do
+      for _ = 1, 3 do
+        assert.equal(200, http.request(f.port, { path = PATH, body = body_of(bytes) }).status)
+      end
+    end
+    assert.is_true(held() < 8 * MIB, held())
+    close_all(open)
+    eventually(function()
+      return held() < MIB, held()
+    end)
+  end)
+
+  it("loses its largest request when the others need room", function()
+    start({ "--max-buffered-bytes", 16 * MIB })
+    local text = body_of(12 * MIB)
+    local small = body_of(MIB)
+    local other = begin(#small, small:sub(1, 500000), "127.0.0.3")
+    local one = begin(#text, text:sub(1, 7 * MIB), "127.0.0.2")
+    local two = begin(#small, small:sub(1, 100000), "127.0.0.2")
+    wait_held(7.5 * MIB)
+    local honest = {}
+    for i = 1, 10 do
+      honest[i] = begin(#small, small:sub(1, 900000), "127.0.0." .. 10 + i)
+    end
+    local refused = one:wait(nil, 10)
+    assert.equal(503, refused.status)
+    assert.equal("1", refused:header("retry-after"))
+    assert.truthy(refused.body:find("largest unfinished request", 1, true))
+    for _, c in ipairs(honest) do
+      c:send(small:sub(900001))
+      assert.equal(200, c:wait(nil, 10).status)
+    end
+    other:send(small:sub(500001))
+    assert.equal(200, other:wait(nil, 10).status)
+    two:send(small:sub(100001))
+    assert.equal(200, two:wait(nil, 10).status)
+    assert.equal(1, f:metric("baton_requests_evicted_total "))
+    one:close()
+    two:close()
+    other:close()
+    close_all(honest)
+  end)
+
+  it("is known by its key where keys are asked for", function()
+    local keys = proc.write("keys.txt", "greedy\nmodest\n")
+    start({ "--max-buffered-bytes", 16 * MIB, "--client-api-keys-file", keys })
+    local key = { Authorization = "Bearer greedy" }
+    local open = {}
+    for i = 1, 12 do -- many of a MiB each: none is large, together they are
+      open[i] = begin(2 * MIB, ("a"):rep(MIB), nil, key)
+    end
+    wait_held(10 * MIB)
+    local text = body_of(6 * MIB)
+    for _ = 1, 3 do
+      local answer = http.request(f.port,
+        { path = PATH, body = text, headers = { Authorization = "Bearer modest" } })
+      assert.equal(200, answer.status, answer.body)
+    end
+    assert.is_true(f:metric("baton_requests_evicted_total ") > 0)
+    close_all(open)
+  end)
+
+  it("is refused when it would hold more than all others", function()
+    start({ "--max-buffered-bytes", 16 * MIB })
+    local c = begin(60 * MIB, ("a"):rep(20 * MIB))
+    assert.equal(503, c:wait(nil, 10).status)
+    assert.equal(200, http.request(f.port, { path = PATH, body = body_of(MIB) }).status)
+    c:close()
+    eventually(function()
+      return held() < MIB, held()
+    end)
+  end)
+
+  it("has to send all of it in time", function()
+    start({ "--client-body-min-rate", "0", "--client-body-timeout-secs", "0.3" })
+    local c = begin(MIB, "{")
+    eventually(function()
+      if not c.answer.status then
+        c:send("a")
+        c:pump()
+      end
+      return c.answer.status == 408, c.answer.status
+    end, 20, "408")
+    c:close()
+  end)
+end)
