@@ -6,6 +6,9 @@
  *        PING when they have said nothing else for heartbeat_ms. Rooms live on when the connection is lost: the agent dials again and tells all of them anew.
  * Cost:  O(bytes).
  *
+ * A HELLO for a worker and rank that a live agent has is refused: retry_ms says when that agent will have missed enough heartbeats to be taken for dead. The same
+ * incarnation on another connection is the same process, whose rooms go on.
+ *
  * Reports. A room that was opened (OPEN) is told with each step and, while bytes move, with each heartbeat; the last one says Success or Failed. The same state may
  * come twice: after a reconnect all that the agent knows of is told anew, ended rooms too for twice dead_ms (2 * 5 s by default). A gateway that reads too slowly is
  * told the latest state only. An orphan's rc and reason say why its sender was lost. Failed comes also for a room that the engine has not opened within

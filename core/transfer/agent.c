@@ -228,11 +228,14 @@ static void on_hello(bt_transfer_agent_t *agent, const bt_kv_steer_hello_t *hell
 {
     bt_transfer_t *t = agent->t;
     const char *why = bt_transfer_hello_read(agent, hello);
+    uint32_t retry_ms = RETRY_MS;
 
+    if (why == NULL)
+        why = bt_transfer_crew_refuses(agent, &retry_ms);
     if (why == NULL && t->stats.agents >= t->config.max_agents)
         why = "this gateway has as many agents as it takes";
     if (why != NULL) {
-        bt_transfer_agent_refuse(agent, RETRY_MS, why);
+        bt_transfer_agent_refuse(agent, retry_ms, why);
         return;
     }
     agent->is_registered = true;

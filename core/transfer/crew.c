@@ -1,16 +1,21 @@
 /* Agents find their worker by what they call it, and a worker has its agents when ranks 0 .. ranks-1 are all there and agree on how many they are. That fact is the
  * worker's has_agents, which request loops read.
  *
- * A rank that registers again: the same incarnation is the same process, which has dialled again before we knew that its old connection was gone: its rooms stay. Another
- * incarnation is another process: the old one's rooms are lost.
+ * A place that is taken. A trusted newcomer (it has shown the token; where none is asked, it comes from the address of the agent that is there) of the same
+ * incarnation is the same process, which has dialled again before we knew that its old connection was gone: its rooms stay. Another incarnation is another process, and
+ * an agent that lives never makes way for one: else one HELLO would take a worker out of service. The newcomer is refused, and told when to ask again: a trusted one gets
+ * the place once the old agent has missed two heartbeats (a restarted process whose old connection is half-open is back at once), anybody else once it has been silent
+ * for dead_ms, which is when it is lost anyway. Only then are the old one's rooms lost.
  */
 #include "transfer_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A replaced one that is alive after all must not fight for the place. */
-#define REPLACED_RETRY_MS 30000
+/* It was silent. If it was only stopped, it is refused as long as its successor lives, and has the place back soon after that. */
+#define REPLACED_RETRY_MS 5000
+#define MISSED_BEATS 2   /* of the agent that is there, before a trusted one takes its place */
+#define RETRY_MIN_MS 100 /* what the other one has said is read by then */
 
 bt_transfer_crew_t *bt_transfer_crew_of(const bt_transfer_t *t, const bt_worker_t *worker)
 {
@@ -121,6 +126,68 @@ static void take(bt_transfer_agent_t *agent)
     agent->crew = NULL;
 }
 
+/* ---- a place that is taken ---- */
+
+static bool is_trusted(const bt_transfer_agent_t *old, const bt_transfer_agent_t *agent)
+{
+    return agent->t->config.token != NULL || strcmp(old->peer, agent->peer) == 0;
+}
+
+/* How long the old one must have been silent. */
+static uint32_t patience_ms(const bt_transfer_agent_t *old, const bt_transfer_agent_t *agent)
+{
+    const bt_transfer_config_t *config = &agent->t->config;
+    uint32_t beats_ms = MISSED_BEATS * config->heartbeat_ms;
+
+    return is_trusted(old, agent) && beats_ms < config->dead_ms ? beats_ms : config->dead_ms;
+}
+
+static bool is_in_the_way(bt_transfer_agent_t *old, const bt_transfer_agent_t *agent)
+{
+    return !bt_transfer_agent_is_silent(old, patience_ms(old, agent));
+}
+
+static uint32_t retry_ms(const bt_transfer_agent_t *old, const bt_transfer_agent_t *agent)
+{
+    uint64_t now_ms = bt_clock_ms(), due_ms = old->heard_ms + patience_ms(old, agent);
+
+    return RETRY_MIN_MS + (due_ms > now_ms ? (uint32_t) (due_ms - now_ms) : 0);
+}
+
+static const char *taken_by(const bt_transfer_agent_t *old, const bt_transfer_agent_t *agent)
+{
+    if (is_trusted(old, agent))
+        return "another agent of its worker and rank is alive: end it, or give this one another "
+               "worker or rank; if it is dead, this one is taken at the next try";
+    return "an agent of its worker and rank is connected from another address: end it, or give "
+           "gateway and agents a --transfer-token; if it is dead, this one is taken once that is "
+           "known";
+}
+
+/* NULL, or why the newcomer cannot have a place in this crew now. */
+static const char *refusal(const bt_transfer_crew_t *crew, const bt_transfer_agent_t *agent,
+                           uint32_t *retry_ms_p)
+{
+    bt_transfer_agent_t *old = crew->agents[agent->rank];
+
+    if (old != NULL && is_trusted(old, agent) && old->incarnation == agent->incarnation)
+        return NULL;
+    if (old != NULL && is_in_the_way(old, agent)) {
+        *retry_ms_p = retry_ms(old, agent);
+        return taken_by(old, agent);
+    }
+    for (uint32_t i = 0; i < BT_TRANSFER_RANKS; i++) {
+        old = crew->agents[i];
+        if (i == agent->rank || old == NULL || old->ranks == agent->ranks ||
+            !is_in_the_way(old, agent))
+            continue;
+        *retry_ms_p = retry_ms(old, agent);
+        return "its worker has agents that are alive and say another number of ranks: give all of "
+               "them the same one";
+    }
+    return NULL;
+}
+
 /* The new one has the place before the old one goes: nobody sees the worker without it. */
 static void replace(bt_transfer_agent_t *old, bt_transfer_agent_t *agent)
 {
@@ -145,14 +212,28 @@ static bt_worker_t *find_worker(const bt_transfer_agent_t *agent)
     return fleet != NULL ? bt_fleet_find(fleet, bt_str(agent->worker)) : NULL;
 }
 
-/* False: there is no memory, or its place is another's. It waits, and is tried again when the fleet changes. */
+const char *bt_transfer_crew_refuses(const bt_transfer_agent_t *agent, uint32_t *retry_ms_p)
+{
+    const bt_worker_t *worker = find_worker(agent);
+    const bt_transfer_crew_t *crew = worker != NULL ? bt_transfer_crew_of(agent->t, worker) : NULL;
+
+    return crew != NULL ? refusal(crew, agent, retry_ms_p) : NULL;
+}
+
+/* Without memory for its crew it waits, and is tried again when the fleet changes. It may be refused: two can have waited for one worker. */
 static void join_worker(bt_transfer_agent_t *agent, bt_worker_t *worker)
 {
     bt_transfer_t *t = agent->t;
     bt_transfer_crew_t *crew = bt_transfer_crew_of(t, worker);
+    uint32_t later_ms = 0;
 
     if (crew == NULL && (crew = make_crew(t, worker)) == NULL)
         return;
+    const char *why = refusal(crew, agent, &later_ms);
+    if (why != NULL) {
+        bt_transfer_agent_refuse(agent, later_ms, why);
+        return;
+    }
     t->stats.agents_waiting--;
     if (crew->agents[agent->rank] != NULL)
         replace(crew->agents[agent->rank], agent);
@@ -209,17 +290,22 @@ static void remap(bt_transfer_agent_t *agent)
         join_worker(agent, worker);
 }
 
+/* An agent may be lost by it, or another one in whose place it comes: the list is gone through by its head. */
 void bt_transfer_crews_remap(bt_transfer_t *t)
 {
-    bt_list_t *it = t->agents.next;
+    bt_list_t todo = t->agents;
 
+    if (bt_list_empty(&t->agents))
+        return;
+    todo.next->prev = todo.prev->next = &todo;
+    bt_list_init(&t->agents);
     t->is_remapping = true;
-    while (it != &t->agents) {
-        bt_transfer_agent_t *agent = bt_container_of(it, bt_transfer_agent_t, link);
+    while (!bt_list_empty(&todo)) {
+        bt_transfer_agent_t *agent = bt_container_of(todo.next, bt_transfer_agent_t, link);
+        bt_list_remove(&agent->link);
+        bt_list_push(&t->agents, &agent->link);
         if (agent->is_registered)
             remap(agent);
-        /* It may have replaced the next one, never itself. */
-        it = it->next;
     }
     t->is_remapping = false;
 }

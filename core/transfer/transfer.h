@@ -8,7 +8,8 @@
  *
  * A worker whose connector is steered (bt_worker_t.is_steered) is usable for pairs only while all its agents are registered (bt_worker_t.has_agents).
  * The words on the wire are transport/steer.h's. An agent registers with the URL or the name of its worker; one that names no worker of the fleet is kept
- * waiting, because the worker may be added later; a second one of the same worker and rank replaces the first when its incarnation is another.
+ * waiting, because the worker may be added later. An agent that lives keeps its place: a second one of the same worker and rank is refused until the first has missed
+ * two heartbeats, or, where no token is asked and it comes from another address, until the first is lost (dead_ms). See crew.c.
  */
 #ifndef BT_TRANSFER_TRANSFER_H
 #define BT_TRANSFER_TRANSFER_H

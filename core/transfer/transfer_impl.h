@@ -76,7 +76,9 @@ struct bt_transfer_crew {
     bt_transfer_agent_t *agents[BT_TRANSFER_RANKS]; /* by rank; NULL = not registered */
 };
 
-/* crew.c. Finds the agent's worker in the fleet; an agent of the same rank that is there already makes way. */
+/* crew.c. NULL, or why an agent that has said HELLO may not register now, and when it may ask again. */
+const char *bt_transfer_crew_refuses(const bt_transfer_agent_t *agent, uint32_t *retry_ms_p);
+/* Finds the agent's worker in the fleet; a silent agent of the same rank that is there makes way. */
 void bt_transfer_crew_join(bt_transfer_agent_t *agent);
 void bt_transfer_crew_leave(bt_transfer_agent_t *agent);
 void bt_transfer_crews_remap(bt_transfer_t *t); /* the fleet is another */

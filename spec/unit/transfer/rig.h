@@ -18,6 +18,7 @@ typedef struct rig {
     bt_transfer_t *t;
     bt_registry_t *registry;
     unsigned port;
+    const char *token; /* what fake_join says */
     bt_transfer_event_t events[EVENTS_MAX];
     unsigned event_count, event_at; /* come; looked at */
     bool is_closed;
@@ -41,6 +42,7 @@ static inline void rig_open(rig_t *rig, const bt_transfer_config_t *config)
 
     alarm(50); /* a condition that never comes true */
     memset(rig, 0, sizeof *rig);
+    rig->token = config != NULL ? config->token : NULL;
     bt_log_set(BT_LOG_ERROR, false, 2);
     assert_int_equal(bt_loop_init(&rig->loop, BT_LOOP_CONTROL), 0);
     assert_int_equal(bt_registry_new(&rig->registry, NULL, rig_publish, rig), 0);
@@ -120,16 +122,24 @@ typedef struct fake {
     bool is_over;   /* FIN or RST has come */
 } fake_t;
 
-static inline void fake_dial(fake_t *f, rig_t *rig)
+/* from: an address of this host, host order. */
+static inline void fake_dial_from(fake_t *f, rig_t *rig, in_addr_t from)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t) rig->port)};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t) rig->port)},
+                       here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(from)};
 
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     f->rig = rig;
     f->n = f->used = 0;
     f->is_over = false;
     f->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(f->fd, (struct sockaddr *) &here, sizeof here), 0);
     assert_int_equal(connect(f->fd, (struct sockaddr *) &to, sizeof to), 0);
+}
+
+static inline void fake_dial(fake_t *f, rig_t *rig)
+{
+    fake_dial_from(f, rig, INADDR_LOOPBACK);
 }
 
 static inline void fake_hang_up(fake_t *f)
@@ -227,6 +237,27 @@ static inline void fake_hear_end(fake_t *f)
     TURN_UNTIL(&f->rig->loop, !fake_next(f, &m) && f->is_over);
 }
 
+/* One HELLO, from this address: how long it shall stay away, and why; 0: it is welcome. */
+static inline uint32_t fake_try(fake_t *f, rig_t *rig, in_addr_t from, const bt_kv_steer_t *hello,
+                                char why[BT_KV_STEER_TEXT_MAX + 1])
+{
+    bt_kv_steer_t m = {0};
+
+    fake_dial_from(f, rig, from);
+    fake_say(f, hello);
+    TURN_UNTIL(&rig->loop, fake_next(f, &m) || f->is_over);
+    if (m.type == BT_KV_STEER_WELCOME)
+        return 0;
+    assert_int_equal(m.type, BT_KV_STEER_REFUSE);
+    assert_true(m.refuse.retry_ms > 0);
+    snprintf(why, BT_KV_STEER_TEXT_MAX + 1, "%.*s", BT_STR_ARG(m.refuse.reason));
+    uint32_t retry_ms = m.refuse.retry_ms;
+    fake_hear_end(f);
+    close(f->fd);
+    f->fd = -1;
+    return retry_ms;
+}
+
 static inline void fake_join_as(fake_t *f, rig_t *rig, const bt_kv_steer_t *hello)
 {
     fake_dial(f, rig);
@@ -240,6 +271,7 @@ static inline void fake_join(fake_t *f, rig_t *rig, const char *worker, uint32_t
 {
     bt_kv_steer_t hello = hello_of(worker, rank, ranks, incarnation);
 
+    hello.hello.token = bt_str(rig->token);
     fake_join_as(f, rig, &hello);
 }
 
