@@ -142,7 +142,7 @@ static void say_hello(bt_kv_gate_t *gate)
                                                     .ranks = gate->ranks,
                                                     .kinds = kinds,
                                                     .pid = (uint32_t) getpid(),
-                                                    .incarnation = agent->incarnation,
+                                                    .incarnation = gate->own_incarnation,
                                                     .name = bt_str(agent->config.name),
                                                     .worker = bt_str(gate->worker),
                                                     .host = bt_str(host),
@@ -479,6 +479,7 @@ static int add_gate(bt_kv_agent_t *agent, const bt_kv_gateway_t *gateway, uint32
     bt_str_copy(gate->worker, sizeof(gate->worker), gateway->worker);
     if (gateway->token != NULL)
         bt_str_copy(gate->token, sizeof(gate->token), gateway->token);
+    bt_rand_secure(&gate->own_incarnation, sizeof(gate->own_incarnation));
     snprintf(gate->why, sizeof(gate->why), "not connected yet");
     bt_list_init(&gate->known);
     bt_list_init(&gate->retell);

@@ -27,6 +27,8 @@ typedef struct bt_kv_gate {
     bt_kv_bytes_t in, out;
     size_t out_at;
     uint64_t incarnation; /* of the gateway's process; 0 = never heard */
+    uint64_t
+        own_incarnation; /* of this agent, for this gateway only: whoever says it there takes over our rooms */
     uint32_t heartbeat_ms, dead_ms, back_off_ms;
     uint64_t since_us;                   /* in this state */
     uint64_t dial_us;                    /* IDLE: not before */

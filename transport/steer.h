@@ -7,7 +7,7 @@
  * Cost:  O(bytes).
  *
  * A HELLO for a worker and rank that a live agent has is refused: retry_ms says when that agent will have missed enough heartbeats to be taken for dead. The same
- * incarnation on another connection is the same process, whose rooms go on.
+ * incarnation on another connection is the same process, whose rooms go on: an agent tells it this gateway only.
  *
  * Reports. A room that was opened (OPEN) is told with each step and, while bytes move, with each heartbeat; the last one says Success or Failed. The same state may
  * come twice: after a reconnect all that the agent knows of is told anew, ended rooms too for twice dead_ms (2 * 5 s by default). A gateway that reads too slowly is
@@ -55,7 +55,7 @@ typedef struct bt_kv_steer_hello {
         ranks;      /* this agent's tensor-parallel rank, and how many agents its worker has */
     uint32_t kinds; /* bits of bt_kv_kind it can use */
     uint32_t pid;
-    uint64_t incarnation;  /* new in each life of the process */
+    uint64_t incarnation;  /* new in each life of the process, and known to nobody else */
     bt_str_t name, worker; /* worker: URL or name, as the gateway knows it */
     bt_str_t host;         /* of the agent's own listener: where other agents dial */
     uint16_t port;

@@ -3,7 +3,10 @@
 
 #include "gate.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 static const bt_kv_config_t by_hand = {.progress = BT_KV_PROGRESS_CALLER};
 
@@ -82,6 +85,38 @@ static void test_registers_and_beats(void **state)
     (void) state;
     registers(NULL);
     registers(&by_hand);
+}
+
+/* Who says it at the gateway takes over the agent's part of rooms: so no peer may learn it, not even one that has the token. */
+static void test_only_gateways_hear_its_incarnation(void **state)
+{
+    (void) state;
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const bt_kv_hello_t hello = {.version = BT_KV_VERSION, .name = BT_STR("mallory")};
+    bt_kv_bytes_t out = {0};
+    bt_kv_frame_t frame = {0};
+    uint8_t in[4096];
+    const char *why;
+    size_t n = 0;
+    bench_t b;
+
+    bench_open(&b, NULL);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    to.sin_port = htons(bt_kv_agent_port(b.side.agent));
+    assert_int_equal(connect(fd, (struct sockaddr *) &to, sizeof(to)), 0);
+    bt_kv_put_hello(&out, &hello);
+    assert_int_equal(send(fd, out.p, out.n, MSG_NOSIGNAL), out.n);
+    while (bt_kv_frame_next(in, n, BT_KV_FRAME_MAX, &frame) == 0) {
+        ssize_t got = recv(fd, in + n, sizeof(in) - n, 0);
+        assert_true(got > 0);
+        n += (size_t) got;
+    }
+    assert_int_equal(bt_kv_frame_decode(&frame, &why), 0);
+    assert_int_equal(frame.type, BT_KV_HELLO);
+    assert_true(frame.hello.incarnation != fake_find(&b.fake, "prefill")->hello.incarnation);
+    close(fd);
+    free(out.p);
+    bench_close(&b);
 }
 
 /* A listener on all addresses names the one that the gateway is reached by. */
@@ -433,6 +468,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_registers_and_beats),
+        cmocka_unit_test(test_only_gateways_hear_its_incarnation),
         cmocka_unit_test(test_any_address),
         cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_refused_and_then_taken),
