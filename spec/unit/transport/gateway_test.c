@@ -1,12 +1,10 @@
 /* An agent's connection to a gateway: registering, being refused, losing it and finding it again, gateways that say rubbish or read nothing. */
 #include "fake_gateway.h"
+#include "raw_peer.h"
 
 #include "gate.h"
 
-#include <arpa/inet.h>
 #include <stdio.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 static const bt_kv_config_t by_hand = {.progress = BT_KV_PROGRESS_CALLER};
 
@@ -91,31 +89,15 @@ static void test_registers_and_beats(void **state)
 static void test_only_gateways_hear_its_incarnation(void **state)
 {
     (void) state;
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    const bt_kv_hello_t hello = {.version = BT_KV_VERSION, .name = BT_STR("mallory")};
-    bt_kv_bytes_t out = {0};
-    bt_kv_frame_t frame = {0};
-    uint8_t in[4096];
-    const char *why;
-    size_t n = 0;
+    static raw_t raw;
     bench_t b;
 
     bench_open(&b, NULL);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    to.sin_port = htons(bt_kv_agent_port(b.side.agent));
-    assert_int_equal(connect(fd, (struct sockaddr *) &to, sizeof(to)), 0);
-    bt_kv_put_hello(&out, &hello);
-    assert_int_equal(send(fd, out.p, out.n, MSG_NOSIGNAL), out.n);
-    while (bt_kv_frame_next(in, n, BT_KV_FRAME_MAX, &frame) == 0) {
-        ssize_t got = recv(fd, in + n, sizeof(in) - n, 0);
-        assert_true(got > 0);
-        n += (size_t) got;
-    }
-    assert_int_equal(bt_kv_frame_decode(&frame, &why), 0);
-    assert_int_equal(frame.type, BT_KV_HELLO);
-    assert_true(frame.hello.incarnation != fake_find(&b.fake, "prefill")->hello.incarnation);
-    close(fd);
-    free(out.p);
+    raw_dial(&raw, NULL, bt_kv_agent_port(b.side.agent));
+    raw_hello(&raw, b.side.agent, NULL);
+    uint64_t told = raw_read_type(&raw, BT_KV_HELLO).hello.incarnation;
+    assert_true(told != fake_find(&b.fake, "prefill")->hello.incarnation);
+    raw_close(&raw);
     bench_close(&b);
 }
 
