@@ -290,10 +290,16 @@ void bt_shm_accept(bt_shm_t *shm)
     }
 }
 
+static bool is_its_cookie(const bt_shm_path_t *path, const struct guest *g)
+{
+    return bt_str_is_secret((bt_str_t){(const char *) path->cookie, sizeof(path->cookie)},
+                            (bt_str_t){(const char *) g->cookie, sizeof(g->cookie)});
+}
+
 static bool attach(bt_shm_t *shm, struct guest *g, bt_shm_path_t *path)
 {
     if (!g->is_read || path->stage != BT_SHM_WAITING || path->is_initiator || path->sock >= 0 ||
-        !path->has_cookie || memcmp(path->cookie, g->cookie, sizeof(g->cookie)) != 0)
+        !path->has_cookie || !is_its_cookie(path, g))
         return false;
     int sock = g->sock;
     (void) epoll_ctl(shm->inner, EPOLL_CTL_DEL, sock, NULL); /* the path adds it as its own */
