@@ -55,6 +55,8 @@ static int copy_config(bt_kv_agent_t *agent, const bt_kv_config_t *config)
     *c = *config;
     if (c->host == NULL)
         c->host = "127.0.0.1";
+    if (c->token != NULL && c->token[0] == '\0')
+        c->token = NULL;
     for (unsigned i = 0; i < 4; i++) {
         if (*texts[i] == NULL)
             continue;
@@ -187,6 +189,24 @@ static int init(bt_kv_agent_t *agent, const bt_kv_config_t *config)
     return rc;
 }
 
+/* Whoever starts it reads who can reach it. */
+static void log_open(const bt_kv_agent_t *agent)
+{
+    const bt_kv_config_t *c = &agent->config;
+
+    if (agent->is_fake)
+        return;
+    if (c->token == NULL && c->allow_remote)
+        bt_log_warn("kv",
+                    "%s: %s:%u is open to whoever reaches it, to read and write pages: no token, "
+                    "and allow_remote",
+                    c->name, c->host, agent->port);
+    else
+        bt_log_info("kv", "%s: %s:%u is open to %s", c->name, c->host, agent->port,
+                    c->token != NULL ? "agents that have the token"
+                                     : "processes of this host only: no token");
+}
+
 static void free_agent(bt_kv_agent_t *agent);
 
 int bt_kv_agent_open(bt_kv_agent_t **agent_p, const bt_kv_config_t *config, char *err,
@@ -220,8 +240,10 @@ int bt_kv_agent_open(bt_kv_agent_t **agent_p, const bt_kv_config_t *config, char
     }
     if (rc != 0 && agent != NULL)
         free_agent(agent);
-    if (rc == 0)
+    if (rc == 0) {
+        log_open(agent);
         *agent_p = agent;
+    }
     return rc;
 }
 

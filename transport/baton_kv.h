@@ -26,6 +26,11 @@
  * when they may be used again: 1 = now (the handle is gone), 0 = ask again. (After Success, too, where a gateway has replaced the sender: the first one must be quiet.) It never stays 0 for longer than release_ms after the end of the room or
  * the death of the peer's process, whichever proves that nobody touches them.
  *
+ * Who may connect. An agent tells its regions and layouts only to a peer that it may have rooms with. With a token: to one that has said the same token, from
+ * wherever. Without one: to agents on its own host, whose address is loopback or the one that this end of the connection has (what a proxy on this host forwards counts
+ * as this host's); all others are refused by name. allow_remote opens an agent without a token to whoever reaches its port: he reads those tables, and as the other
+ * side of a room its pages. Both rules hold for those that it dials, too. The token goes over the network as it is, as pages do: it keeps strangers out, not listeners.
+ *
  * Errors: 0 or a negative code; bt_kv_error_text names it. A bad argument changes nothing.
  */
 #ifndef BATON_KV_H
@@ -73,8 +78,8 @@ typedef struct bt_kv_config {
     enum bt_kv_progress progress;
     uint32_t
         backends; /* bits of bt_kv_kind that may be used; default all but fake. The best common one is taken a peer */
-    const char
-        *token; /* shared secret of agents that may talk to each other; NULL = none is asked */
+    const char *
+        token; /* shared secret of agents that may talk to each other; NULL or "" = none, and then agents of this host only */
     uint32_t heartbeat_ms; /* default 1,000: sent on every quiet control connection */
     uint32_t dead_ms;      /* default 5,000 without a sign of life: all rooms with that peer fail */
     uint32_t bootstrap_ms; /* default 300,000: Bootstrapping and WaitingForInput together */
@@ -83,9 +88,10 @@ typedef struct bt_kv_config {
     uint32_t max_rooms;    /* default 65,536 at once; one more is BT_E_LIMIT */
     uint32_t
         lane_depth; /* default 1,024 chunks waiting for one peer; one more is BT_E_AGAIN, nothing taken */
-    uint32_t tcp_streams;     /* data connections to a peer; default 1 */
-    uint32_t spin_us;         /* how long the agent's thread looks before it sleeps; default 10 */
-    bool crc;                 /* CRC32C over page data, checked before Success */
+    uint32_t tcp_streams; /* data connections to a peer; default 1 */
+    uint32_t spin_us;     /* how long the agent's thread looks before it sleeps; default 10 */
+    bool crc;             /* CRC32C over page data, checked before Success */
+    bool allow_remote; /* no token, and agents of other hosts all the same: see "Who may connect" */
     const char *rdma_devices; /* "mlx5_0,mlx5_1"; NULL = all that are active */
     int gid_index;            /* -1 or 0 = chosen */
 } bt_kv_config_t;

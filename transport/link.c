@@ -72,6 +72,18 @@ static bool is_loopback(const struct sockaddr_in *address)
     return ntohl(address->sin_addr.s_addr) >> 24 == 127;
 }
 
+/* Nobody elsewhere can pass for it: the kernel drops what comes from the wire with such a source. */
+bool bt_kv_link_is_local(const bt_kv_link_t *link)
+{
+    struct sockaddr_in here = {0}, there = {0};
+    socklen_t n = sizeof(here), m = sizeof(there);
+
+    if (getsockname(link->fd, (struct sockaddr *) &here, &n) != 0 ||
+        getpeername(link->fd, (struct sockaddr *) &there, &m) != 0)
+        return false;
+    return is_loopback(&there) || here.sin_addr.s_addr == there.sin_addr.s_addr;
+}
+
 static int dial(bt_kv_agent_t *agent, const struct sockaddr_in *to, const char *host, uint16_t port,
                 bt_kv_link_t **link_p)
 {
@@ -242,7 +254,8 @@ static void connected(bt_kv_link_t *link)
         return;
     }
     link->state = BT_KV_LINK_HELLO;
-    bt_kv_link_hello(link);
+    if (bt_kv_link_may_talk(link))
+        bt_kv_link_hello(link);
 }
 
 void bt_kv_link_event(bt_kv_link_t *link, uint32_t events)

@@ -60,6 +60,8 @@ struct bt_kv_link {
 /* The live link to this address, dialled when there is none. */
 int bt_kv_link_to(bt_kv_agent_t *agent, const char *host, uint16_t port, bt_kv_link_t **link_p);
 void bt_kv_link_accept(bt_kv_agent_t *agent);
+/* Is the peer's address in 127/8, or the one that this end has? */
+bool bt_kv_link_is_local(const bt_kv_link_t *link);
 void bt_kv_link_event(bt_kv_link_t *link, uint32_t events);
 void bt_kv_link_flush(bt_kv_link_t *link);
 /* Call after something was put into link->out. */
@@ -75,6 +77,8 @@ void bt_kv_links_beat(bt_kv_agent_t *agent);
 void bt_kv_link_free(bt_kv_link_t *link);
 
 /* ---- link_hello.c ---- */
+/* False: the link is broken by it. Before anything is said. */
+bool bt_kv_link_may_talk(bt_kv_link_t *link);
 void bt_kv_link_hello(bt_kv_link_t *link);
 void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello);
 /* This kind is no good: on to the next. */

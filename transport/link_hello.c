@@ -1,5 +1,8 @@
 /* The handshake: both say HELLO (the dialler first), then their regions and layouts, then open a path.
  *
+ * Nobody is told of regions and layouts before he is known to be a peer: an agent with a token waits for the same one in the other's HELLO, whoever has dialled. One
+ * without asks where the other is, before it says its own HELLO.
+ *
  * Both sides make the same list of common back ends from the two hellos and try the best one first. Who finds that a kind does not work says
  * PATH_FAILED, and both go on to the next; a message about a kind that is not the current one is late and means nothing. A kind is in use when both
  * sides have said PATH_READY. There is no way back to an earlier kind, and none left means that the link is refused with all the reasons.
@@ -7,6 +10,9 @@
 #include "end.h"
 #include "link.h"
 
+#include "base/log.h"
+
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -26,6 +32,34 @@ static void store_offers(bt_kv_link_t *link, const bt_kv_hello_t *hello)
         memcpy(link->offers[index], offer->bytes.p, offer->bytes.n);
         link->offer_bytes[index] = offer->bytes.n;
     }
+}
+
+/* The reason goes to the peer too: its operator has to read it. */
+__attribute__((format(printf, 2, 3))) static void refuse_peer(bt_kv_link_t *link, const char *fmt,
+                                                              ...)
+{
+    char why[BT_KV_REASON_MAX];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(why, sizeof(why), fmt, args);
+    va_end(args);
+    link->agent->stats.refused_frames++;
+    bt_log_warn("kv", "%s: no link: %s", link->agent->config.name, why);
+    bt_kv_link_break(link, BT_E_CONNECT, "%s", why);
+}
+
+bool bt_kv_link_may_talk(bt_kv_link_t *link)
+{
+    const bt_kv_config_t *config = &link->agent->config;
+
+    if (config->token != NULL || config->allow_remote || bt_kv_link_is_local(link))
+        return true;
+    refuse_peer(link,
+                "%.48s is on another host, and agent %.32s has no token: give both agents the same "
+                "token, or open both to other hosts (allow_remote)",
+                link->peer, config->name);
+    return false;
 }
 
 void bt_kv_link_hello(bt_kv_link_t *link)
@@ -111,10 +145,10 @@ void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello)
                          link->peer, hello->version, BT_KV_VERSION);
         return;
     }
+    if (!bt_kv_link_may_talk(link))
+        return;
     if (!bt_str_is_secret(bt_str(agent->config.token), hello->token)) {
-        agent->stats.refused_frames++;
-        bt_kv_link_break(link, BT_E_CONNECT, "%s has another token: give both agents the same one",
-                         link->peer);
+        refuse_peer(link, "%s has another token: give both agents the same one", link->peer);
         return;
     }
     link->incarnation = hello->incarnation;

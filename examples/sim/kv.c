@@ -149,7 +149,8 @@ static int open_agent(sim_kv_rank_t *rank, unsigned number, char *error, size_t 
                              .release_ms = scaled(worker, o->kv_release_ms),
                              .heartbeat_ms = o->kv_dead_ms / 5 > 0 ? o->kv_dead_ms / 5 : 1,
                              .dead_ms = o->kv_dead_ms,
-                             .crc = o->kv_crc};
+                             .crc = o->kv_crc,
+                             .token = o->kv_token};
 
     snprintf(name, sizeof(name), "%s/%u", o->name, number);
     return bt_kv_agent_open(&rank->agent, &config, error, error_size);

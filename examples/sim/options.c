@@ -78,6 +78,7 @@ static const struct key {
     {"kv_bootstrap_ms", REAL, AT(kv_bootstrap_ms), 0, "  the agents' own deadlines (scaled)"},
     {"kv_stall_ms", REAL, AT(kv_stall_ms), 0, "  (scaled)"},
     {"kv_release_ms", REAL, AT(kv_release_ms), 0, "  (scaled)"},
+    {"kv_token", TEXT, AT(kv_token), ROOM(kv_token), "  agents ask each other for it"},
     {"kv_dead_ms", NUMBER, AT(kv_dead_ms), 0, "  a silent agent is dead after it (not scaled)"},
     {"latency", LATENCY, 0, 0, "0 = every time above is 0: answers come at once"},
 };

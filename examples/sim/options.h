@@ -35,7 +35,7 @@ typedef struct sim_worker_options {
     bool queue; /* prefills run one after the other */
     bool expired_keep;
     /* BatonConnector */
-    char gateway[64], gateway_token[128], gateway_worker[128];
+    char gateway[64], gateway_token[128], gateway_worker[128], kv_token[128];
     unsigned ranks, kv_backends, kv_layers, kv_page_bytes, kv_chunk_pages, kv_dead_ms;
     double kv_bootstrap_ms, kv_stall_ms, kv_release_ms;
     bool kv_private, kv_crc, kv_recompute;

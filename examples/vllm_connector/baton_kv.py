@@ -34,7 +34,7 @@ class Config(Structure):
     _fields_ = [("name", c_char_p), ("host", c_char_p), ("port", c_uint16), ("progress", c_int), ("backends", c_uint32),
                 ("token", c_char_p), ("heartbeat_ms", c_uint32), ("dead_ms", c_uint32), ("bootstrap_ms", c_uint32),
                 ("stall_ms", c_uint32), ("release_ms", c_uint32), ("max_rooms", c_uint32), ("lane_depth", c_uint32),
-                ("tcp_streams", c_uint32), ("spin_us", c_uint32), ("crc", c_bool), ("rdma_devices", c_char_p),
+                ("tcp_streams", c_uint32), ("spin_us", c_uint32), ("crc", c_bool), ("allow_remote", c_bool), ("rdma_devices", c_char_p),
                 ("gid_index", c_int)]
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from .baton_kv import BACKENDS
 
 AGENT_KEYS = {"port": int, "heartbeat_ms": int, "dead_ms": int, "bootstrap_ms": int, "stall_ms": int, "release_ms": int,
-              "max_rooms": int, "lane_depth": int, "tcp_streams": int, "spin_us": int, "crc": bool, "rdma_devices": str,
-              "gid_index": int}
+              "max_rooms": int, "lane_depth": int, "tcp_streams": int, "spin_us": int, "crc": bool, "allow_remote": bool,
+              "rdma_devices": str, "gid_index": int}
 OWN_KEYS = {"library": str, "host": str, "token": str, "gateway": (str, list), "gateway_token": str, "worker": str,
             "backends": list, "layerwise": bool, "allow_sources": bool, "idle_wait_ms": int}
 
@@ -44,7 +44,8 @@ def read_settings(extra):
         raise ValueError("BatonConnector: \"gateway\" needs \"worker\": this server's URL or name, as the gateway knows it")
     settings.agent = {key: extra[key] for key in AGENT_KEYS if key in extra}
     settings.agent["host"] = ipv4(extra.get("host") or os.environ.get("VLLM_HOST_IP") or "127.0.0.1", "host")
-    token = extra.get("token") or os.environ.get("BATON_KV_TOKEN")
+    # Beyond one host agents must have one, and whoever has the gateway's could send every agent anywhere as it is.
+    token = extra.get("token") or os.environ.get("BATON_KV_TOKEN") or settings.gateway_token
     if token:
         settings.agent["token"] = token
     return settings

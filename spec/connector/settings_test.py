@@ -33,6 +33,17 @@ class ReadSettings(unittest.TestCase):
         self.assertEqual(settings.agent, {"host": "127.0.0.3", "token": "s"})
         self.assertEqual(settings.gateway_token, "g")
 
+    def test_agents_ask_each_other_for_the_gateways_token(self):
+        """Beyond one host agents need one, and where the gateway has one every engine knows it."""
+        self.assertEqual(read_settings({"gateway_token": "g"}).agent["token"], "g")
+        self.assertEqual(read_settings({"gateway_token": "g", "token": "s"}).agent["token"], "s")
+        os.environ["BATON_TRANSFER_TOKEN"] = "e"
+        self.assertEqual(read_settings({}).agent["token"], "e")
+
+    def test_an_agent_may_be_open_to_other_hosts(self):
+        self.assertNotIn("allow_remote", read_settings({}).agent)
+        self.assertIs(read_settings({"allow_remote": True}).agent["allow_remote"], True)
+
     def test_what_is_wrong_is_told(self):
         for extra, why in (({"gatway": "a:1"}, "has no \"gatway\""), ({"gateway": "nowhere", "worker": "w"}, "not host:port"),
                            ({"gateway": "127.0.0.1:0", "worker": "w"}, "not host:port"),

@@ -21,10 +21,18 @@ bt_kv_test(hostile)
 bt_kv_test(mem)
 bt_kv_test(mem_suite)
 bt_unit_test(transport pages)
+bt_kv_test(peers)
 bt_unit_test(transport registry)
 bt_unit_test(transport registry_body)
 bt_kv_test(room)
 bt_unit_test(transport steer)
+
+# The part of it that needs two hosts.
+add_test(NAME unit/transport/peers_remote COMMAND spec/unit/transport/remote.sh $<TARGET_FILE:unit_transport_peers> remote
+  WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+math(EXPR timeout "60 * ${BT_TEST_SLOWNESS}")
+set_tests_properties(unit/transport/peers_remote PROPERTIES
+  TIMEOUT ${timeout} LABELS unit SKIP_RETURN_CODE 77 ENVIRONMENT "${BT_TEST_ENV}")
 
 # Twenty thousand rooms with failures; `make soak` runs many more.
 add_test(NAME unit/transport/soak COMMAND bench_kv_soak --rooms 20000)
