@@ -1,0 +1,28 @@
+/* network.h - addresses as rules say them: one, or all that begin alike ("10.0.0.0/8").
+ *
+ * Owner: the caller's storage; no state, no I/O.
+ * Life:  of a call.
+ * Flow:  text -> bt_network_parse -> bt_network_has(address of a peer).
+ * Cost:  sixteen bytes compared.
+ */
+#ifndef BT_LOOP_NETWORK_H
+#define BT_LOOP_NETWORK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+typedef struct bt_network {
+    uint8_t address[16]; /* IPv6; of IPv4 the mapped form */
+    unsigned bits;       /* so many must be the same */
+} bt_network_t;
+
+/* "ADDR" or "ADDR/BITS", numeric, IPv4 or IPv6 (in brackets or without). BT_E_INVAL. */
+int bt_network_parse(bt_network_t *network_p, const char *text);
+/* An IPv4 address that came by a socket of IPv6 is the same address. */
+bool bt_network_has(const bt_network_t *network, const struct sockaddr_storage *addr);
+/* The same host, whatever the ports. */
+bool bt_network_same(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
+bool bt_network_is_loopback(const struct sockaddr_storage *addr);
+
+#endif
