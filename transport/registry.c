@@ -366,6 +366,16 @@ static void answer_route(bt_kv_registry_t *registry, const bt_kv_registry_reques
     if ((route == NULL || !route->is_open) && !is_allowed(registry, request->authorization)) {
         answer->authenticate = "Bearer";
         refuse(registry, answer, 401, "This registry needs \"Authorization: Bearer <token>\".");
+    } else if ((route == NULL || !route->is_open) && registry->token == NULL &&
+               request->is_stranger) {
+        refuse(registry, answer, 403, "");
+        bt_text_printf(&answer->body,
+                       "This registry is open to its own host and to the hosts of the gateway's "
+                       "workers, and %.*s is none of them: add its worker first, or start the "
+                       "gateway with --registry-allow %.*s, or with --registry-token if it can "
+                       "send one.",
+                       (int) (request->peer.n < 64 ? request->peer.n : 64), request->peer.p,
+                       (int) (request->peer.n < 64 ? request->peer.n : 64), request->peer.p);
     } else if (route == NULL) {
         say(answer, 404, "404: Not Found");
     } else if (!bt_str_eq(request->method, bt_str(route->method))) {

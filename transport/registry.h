@@ -15,7 +15,8 @@
  *     quiet for rank_ttl_ms starts afresh. The same topology without an incarnation cannot be told from a retry: its ranks are replaced one by one.
  *   - When the topology is replaced the rooms are forgotten: their ranks were the old one's.
  *   Age alone never removes a rank: SGLang's ranks register once. (The port of the HTTP API is not part of the topology: the latest one is served.)
- * - With a token every request but GET /health needs "Authorization: Bearer <token>", else 401.
+ * - With a token every request but GET /health needs "Authorization: Bearer <token>", else 401. Without one a stranger (whoever serves this says who is one)
+ *   may GET /health only, else 403.
  * - A wildcard in rank_ip (0.0.0.0, ::, or nothing) becomes the address the request came from.
  * - What is malformed, missing, twice there or out of range is 400 with a sentence, where SGLang fails with 500.
  */
@@ -41,6 +42,7 @@ typedef struct bt_kv_registry_request { /* borrowed for the call */
     bt_str_t body;
     bt_str_t authorization; /* the header's value; empty = not there */
     bt_str_t peer;          /* numeric address of the other end, without port; empty = not known */
+    bool is_stranger;       /* of a host that has no business here; with a token nobody is */
     uint64_t now_ms;        /* monotonic */
 } bt_kv_registry_request_t;
 

@@ -349,7 +349,10 @@ void bt_config_describe(const bt_config_t *c, bt_text_t *out)
         bt_text_printf(out, "transfer agents %s:%u%s\n", c->transfer_host, c->transfer_port,
                        c->transfer_token != NULL ? ", with a token" : "");
     if (bt_config_has_registry(c))
-        bt_text_printf(out, "SGLang's registry %s:%u\n", c->registry_host, c->registry_port);
+        bt_text_printf(out, "SGLang's registry %s:%u, %s%s\n", c->registry_host, c->registry_port,
+                       c->registry_token != NULL ? "with a token"
+                                                 : "for this host and the workers' hosts",
+                       c->registry_allow_count > 0 ? " and --registry-allow" : "");
     bt_config_describe_shared(c, out);
     if (build_fleet(c, &registry, err, sizeof err) < 0)
         return;

@@ -17,6 +17,7 @@
 
 #define BT_CONFIG_PROXY_PATHS_MAX 16
 #define BT_CONFIG_RECORD_HEADERS_MAX 16
+#define BT_CONFIG_REGISTRY_ALLOW_MAX 64
 #define BT_CONFIG_HTTP_HOSTS_MAX 32
 #define BT_CONFIG_ADMIN_HOSTS_MAX 16
 #define BT_CONFIG_ERR_BYTES 512
@@ -43,7 +44,9 @@ typedef struct bt_config {
     char *host, *admin_host, *transfer_host, *registry_host;
     unsigned port, admin_port;             /* 0 = any */
     unsigned transfer_port, registry_port; /* likewise; UINT_MAX = not said: off */
-    char *transfer_token;
+    char *transfer_token, *registry_token;
+    char *registry_allow[BT_CONFIG_REGISTRY_ALLOW_MAX + 1];
+    unsigned registry_allow_count;
     char *admin_api_key;
     bool admin_metrics_only; /* derived: beyond loopback without a key */
     /* process */

@@ -7,6 +7,7 @@
 #include "config/cpus.h"
 #include "config/flag.h"
 #include "dispatch/path.h"
+#include "loop/network.h"
 
 #include <arpa/inet.h>
 #include <limits.h>
@@ -257,6 +258,35 @@ static int check_transfer(const bt_config_t *c, char *err, size_t err_size)
     return BT_E_CONFIG;
 }
 
+static int check_registry(const bt_config_t *c, char *err, size_t err_size)
+{
+    const char *flag = c->registry_token != NULL ? "token" : "allow";
+    bt_network_t network;
+
+    if (c->registry_token == NULL && c->registry_allow_count == 0)
+        return 0;
+    if (!bt_config_has_registry(c)) {
+        snprintf(err, err_size,
+                 "--registry-%s: nobody is served by a registry; add --registry-port PORT", flag);
+        return BT_E_CONFIG;
+    }
+    if (c->registry_token != NULL && c->registry_allow_count > 0) {
+        snprintf(err, err_size,
+                 "--registry-allow: with --registry-token everybody has to show it; leave out one "
+                 "of the two");
+        return BT_E_CONFIG;
+    }
+    for (unsigned i = 0; i < c->registry_allow_count; i++)
+        if (bt_network_parse(&network, c->registry_allow[i]) < 0) {
+            snprintf(err, err_size,
+                     "--registry-allow: expected an address or a network, as 10.0.0.7 or "
+                     "10.0.0.0/24, got \"%.120s\"",
+                     c->registry_allow[i]);
+            return BT_E_CONFIG;
+        }
+    return 0;
+}
+
 int bt_config_imply_dev(bt_config_t *c)
 {
     c->log_level = BT_LOG_DEBUG;
@@ -446,6 +476,8 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
         rc = check_transfer(c, err, err_size);
     if (rc == 0)
         rc = check_client_worker_api(c, err, err_size);
+    if (rc == 0)
+        rc = check_registry(c, err, err_size);
     if (rc == 0)
         rc = check_dev(c, err, err_size);
     if (rc == 0)

@@ -53,13 +53,18 @@ static int hand_on(int *fd)
 
 int bt_gateway_transfer_start(bt_gateway_t *g)
 {
+    const bt_config_t *c = g->config;
+    const bt_registry_server_config_t config = {.registry = {.token = c->registry_token},
+                                                .allowed = (const char *const *) c->registry_allow,
+                                                .allowed_count = c->registry_allow_count};
     int rc = 0;
-    bt_gateway_transfer_publish(g, bt_registry_current(g->registry));
     if (g->transfer != NULL)
         rc = bt_transfer_listen(g->transfer, hand_on(&g->transfer_fd));
     if (rc == 0 && g->registry_fd >= 0)
         rc = bt_registry_server_new(&g->registry_server, &g->control, hand_on(&g->registry_fd),
-                                    NULL);
+                                    &config);
+    if (rc == 0)
+        bt_gateway_transfer_publish(g, bt_registry_current(g->registry));
     return rc;
 }
 
@@ -67,21 +72,33 @@ void bt_gateway_transfer_publish(bt_gateway_t *g, bt_fleet_t *fleet)
 {
     if (g->transfer != NULL)
         bt_transfer_set_fleet(g->transfer, fleet);
+    if (g->registry_server != NULL)
+        bt_registry_server_set_fleet(g->registry_server, fleet);
 }
 
+static void log_registry(const bt_gateway_t *g)
+{
+    const bt_config_t *c = g->config;
+    const char *who = c->registry_token != NULL     ? "to whoever shows the token"
+                      : c->registry_allow_count > 0 ? "to this host, the workers' hosts and those "
+                                                      "of --registry-allow (no --registry-token)"
+                                                    : "to this host and the workers' hosts (no "
+                                                      "--registry-token, no --registry-allow)";
+    bt_log_info("gateway", "SGLang's registry on %s:%u, open %s", c->registry_host,
+                g->registry_port, who);
+}
+
+/* Whoever starts it reads who may come in. */
 void bt_gateway_transfer_log(const bt_gateway_t *g)
 {
     const bt_config_t *c = g->config;
     if (g->transfer != NULL)
-        bt_log_info("gateway", "transfer agents on %s:%u", c->transfer_host, g->transfer_port);
-    if (!bt_config_has_registry(c))
-        return;
-    bt_log_info("gateway", "SGLang's registry on %s:%u", c->registry_host, g->registry_port);
-    if (!bt_host_is_loopback(c->registry_host))
-        bt_log_warn("gateway",
-                    "everybody who reaches %s:%u may register prefill servers: its routes know no "
-                    "key",
-                    c->registry_host, g->registry_port);
+        bt_log_info("gateway", "transfer agents on %s:%u, open to %s", c->transfer_host,
+                    g->transfer_port,
+                    c->transfer_token != NULL ? "agents that have the token"
+                                              : "every process of this host (no --transfer-token)");
+    if (bt_config_has_registry(c))
+        log_registry(g);
 }
 
 static void close_fd(int *fd)

@@ -3,8 +3,10 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "http/server.h"
 #include "loop/listener.h"
+#include "transfer/registry_peers.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -14,6 +16,7 @@
 struct bt_registry_server {
     bt_kv_registry_t *registry;
     bt_kv_registry_answer_t answer;
+    bt_registry_peers_t peers;
     bt_server_config_t http;
     bt_server_t *server;
     bt_listener_t *listener;
@@ -24,17 +27,20 @@ struct bt_registry_server {
 static void on_request(bt_exchange_t *x)
 {
     bt_registry_server_t *s = bt_server_user(x->server);
-    const bt_kv_registry_request_t request = {.method = x->head.method_text,
-                                              .target = x->head.target,
-                                              .body = x->body,
-                                              .authorization =
-                                                  bt_head_get(&x->head, BT_STR("authorization")),
-                                              .peer = bt_str(x->peer),
-                                              .now_ms = bt_clock_ms()};
+    const bt_kv_registry_request_t request = {
+        .method = x->head.method_text,
+        .target = x->head.target,
+        .body = x->body,
+        .authorization = bt_head_get(&x->head, BT_STR("authorization")),
+        .peer = bt_str(x->peer),
+        .is_stranger = !bt_registry_peers_has(&s->peers, x->peer),
+        .now_ms = bt_clock_ms()};
     bt_header_t headers[2];
     unsigned count = 0;
 
     bt_kv_registry_answer(s->registry, &request, &s->answer);
+    if (s->answer.status == 401 || s->answer.status == 403)
+        bt_log_warn("transfer", "registry: %s is refused: %s", x->peer, s->answer.body.data);
     if (s->answer.allow != NULL)
         headers[count++] = (bt_header_t){BT_STR("Allow"), bt_str(s->answer.allow)};
     if (s->answer.authenticate != NULL)
@@ -60,18 +66,23 @@ static void on_accept(bt_loop_t *loop, int fd, void *user)
 }
 
 int bt_registry_server_new(bt_registry_server_t **server_p, bt_loop_t *control, int fd,
-                           const bt_kv_registry_config_t *config)
+                           const bt_registry_server_config_t *config)
 {
-    static const bt_kv_registry_config_t defaults;
-    const bt_kv_registry_config_t *c = config != NULL ? config : &defaults;
+    static const bt_registry_server_config_t defaults;
+    const bt_registry_server_config_t *c = config != NULL ? config : &defaults;
     bt_registry_server_t *s = calloc(1, sizeof(*s));
-    int rc = s != NULL ? bt_kv_registry_new(&s->registry, c) : BT_E_NOMEM;
+    int rc =
+        s != NULL ? bt_registry_peers_init(&s->peers, c->allowed, c->allowed_count) : BT_E_NOMEM;
 
     if (rc < 0)
         goto err_fd;
+    rc = bt_kv_registry_new(&s->registry, &c->registry);
+    if (rc < 0)
+        goto err_peers;
     bt_text_init(&s->answer.body);
     bt_server_config_defaults(&s->http);
-    s->http.max_body_bytes = c->max_body_bytes != 0 ? c->max_body_bytes : BODY_MAX;
+    s->http.max_body_bytes =
+        c->registry.max_body_bytes != 0 ? c->registry.max_body_bytes : BODY_MAX;
     s->http.max_buffered_bytes = SIZE_MAX; /* the data plane's limit must not keep ranks away */
     rc = bt_server_new(&s->server, control, &server_ops, &s->http, s);
     if (rc < 0)
@@ -85,14 +96,22 @@ int bt_registry_server_new(bt_registry_server_t **server_p, bt_loop_t *control, 
 err_server: /* has closed the fd, and has no connection: it is freed at once */
     bt_server_close(s->server, NULL, NULL);
     bt_kv_registry_free(s->registry);
+    bt_registry_peers_fini(&s->peers);
     free(s);
     return rc;
 err_registry:
     bt_kv_registry_free(s->registry);
+err_peers:
+    bt_registry_peers_fini(&s->peers);
 err_fd:
     free(s);
     close(fd);
     return rc;
+}
+
+void bt_registry_server_set_fleet(bt_registry_server_t *server, bt_fleet_t *fleet)
+{
+    bt_registry_peers_set_fleet(&server->peers, fleet);
 }
 
 void bt_registry_server_stats(const bt_registry_server_t *server, bt_kv_registry_stats_t *stats_p)
@@ -107,6 +126,7 @@ static void on_server_closed(void *arg)
     void *user = s->done_user;
 
     bt_kv_registry_free(s->registry);
+    bt_registry_peers_fini(&s->peers);
     bt_text_fini(&s->answer.body);
     free(s);
     if (done != NULL)

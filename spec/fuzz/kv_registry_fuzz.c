@@ -33,6 +33,7 @@ typedef struct script {
     bt_kv_registry_answer_t answer;
     uint64_t now_ms;
     bool is_own; /* nobody but put_rank has registered */
+    bool has_token, is_stranger;
 } script_t;
 
 static unsigned byte(script_t *s)
@@ -54,7 +55,7 @@ static bt_str_t bytes(script_t *s, size_t n)
 
 static void check_answer(const script_t *s)
 {
-    static const int known[] = {200, 400, 401, 404, 405, 409, 413, 503};
+    static const int known[] = {200, 400, 401, 403, 404, 405, 409, 413, 503};
     bt_str_t body = bt_text_str(&s->answer.body);
     bool is_known = false;
     bt_kv_registry_stats_t stats;
@@ -63,6 +64,8 @@ static void check_answer(const script_t *s)
         is_known |= s->answer.status == known[i];
     CHECK(is_known && body.n > 0);
     CHECK((s->answer.allow != NULL) == (s->answer.status == 405));
+    CHECK(s->answer.status != 403 || (s->is_stranger && !s->has_token));
+    CHECK(s->answer.status != 401);
     if (strstr(s->answer.content_type, "json") != NULL)
         CHECK(s->answer.status == 200 && bt_json_validate(body, NULL) == 0);
     else
@@ -79,6 +82,7 @@ static int ask(script_t *s, bt_str_t method, bt_str_t target, bt_str_t body)
                                         .body = body,
                                         .authorization = BT_STR("Bearer t"),
                                         .peer = BT_STR("192.0.2.1"),
+                                        .is_stranger = s->is_stranger,
                                         .now_ms = s->now_ms};
 
     bt_kv_registry_answer(s->registry, &request, &s->answer);
@@ -171,10 +175,18 @@ static void any_request(script_t *s)
     unsigned which = how >> 3 & 3;
     bt_str_t target = which < 3 ? bt_str(targets[which]) : bytes(s, byte(s));
     bt_str_t body = bytes(s, byte(s) | byte(s) << 8);
+    bt_kv_registry_stats_t before, after;
 
+    s->is_stranger = (how & 0x20) != 0;
     if (bt_str_eq(method, BT_STR("PUT")))
-        s->is_own = false;
-    ask(s, method, target, body);
+        s->is_own &= s->is_stranger && !s->has_token;
+    bt_kv_registry_stats(s->registry, &before);
+    int status = ask(s, method, target, body);
+    bt_kv_registry_stats(s->registry, &after);
+    /* What it refuses has changed nothing. */
+    CHECK(status != 403 || (after.ranks == before.ranks && after.rooms <= before.rooms));
+    CHECK(!s->is_stranger || s->has_token || which >= 3 || status == 403);
+    s->is_stranger = false;
 }
 
 static void any_query(script_t *s)
@@ -192,13 +204,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const uint64_t steps_ms[] = {0, 1, 50, 51, 99, 100, 101, 1000};
     script_t s = {.p = data, .n = size, .now_ms = 1, .is_own = true};
-    bt_kv_registry_config_t config = {.token = "t",
+    bool has_token = size > 0 && (data[0] & 0x10) != 0;
+    bt_kv_registry_config_t config = {.token = has_token ? "t" : NULL,
                                       .max_ranks = MAX_RANKS,
                                       .max_rooms = MAX_ROOMS,
                                       .rank_ttl_ms = 100,
                                       .room_ttl_ms = 100};
 
     bt_log_level_now = BT_LOG_ERROR;
+    s.has_token = has_token;
     bt_text_init(&s.answer.body);
     CHECK(bt_kv_registry_new(&s.registry, &config) == 0);
     while (s.n > 0) {

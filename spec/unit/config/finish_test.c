@@ -117,6 +117,27 @@ static void steered_workers_need_the_hub(void **state)
     bt_config_fini(&c);
 }
 
+static void who_may_use_the_registry(void **state)
+{
+    bt_config_t c;
+    (void) state;
+    load_refused("--registry-port 0 --registry-allow node-1",
+                 "--registry-allow: expected an address or a network, as 10.0.0.7 or 10.0.0.0/24, "
+                 "got \"node-1\"");
+    load_refused("--registry-port 0 --registry-allow 10.0.0.0/33",
+                 "--registry-allow: expected an address or a network, as 10.0.0.7 or 10.0.0.0/24, "
+                 "got \"10.0.0.0/33\"");
+    load_refused("--registry-port 0 --registry-allow 10.0.0.7 --registry-token t",
+                 "--registry-allow: with --registry-token everybody has to show it; leave out one "
+                 "of the two");
+    load_refused("--registry-token t", "--registry-token: nobody is served by a registry; add "
+                                       "--registry-port PORT");
+    load_refused("--registry-allow 10.0.0.7", "--registry-allow: nobody is served by a registry; "
+                                              "add --registry-port PORT");
+    load_ok(&c, "--registry-port 0 --registry-allow 10.0.0.7 --registry-allow [fd00::]/8");
+    bt_config_fini(&c);
+}
+
 static void defaults_of_workers(void **state)
 {
     bt_config_t c;
@@ -193,6 +214,7 @@ int main(void)
         cmocka_unit_test(urls),
         cmocka_unit_test(paths_and_ports),
         cmocka_unit_test(steered_workers_need_the_hub),
+        cmocka_unit_test(who_may_use_the_registry),
         cmocka_unit_test(defaults_of_workers),
         cmocka_unit_test(records),
         cmocka_unit_test(missing_keys_file),

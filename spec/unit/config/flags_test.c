@@ -99,7 +99,12 @@ static void listening(void **state)
            IS(c.transfer_host, "0.0.0.0") && c.transfer_port == 0 && bt_config_has_transfer(&c) &&
                IS(c.transfer_token, "secret"));
     EXPECT("--registry-host ::1 --registry-port 8998",
-           IS(c.registry_host, "::1") && c.registry_port == 8998 && bt_config_has_registry(&c));
+           IS(c.registry_host, "::1") && c.registry_port == 8998 && bt_config_has_registry(&c) &&
+               c.registry_token == NULL && c.registry_allow_count == 0);
+    EXPECT("--registry-port 8998 --registry-token secret", IS(c.registry_token, "secret"));
+    EXPECT("--registry-port 8998 --registry-allow 10.0.0.7 --registry-allow fd00::/8",
+           c.registry_allow_count == 2 && IS(c.registry_allow[0], "10.0.0.7") &&
+               IS(c.registry_allow[1], "fd00::/8"));
     EXPECT("--transfer-port 7000 --connector BatonConnector --prefill http://a:1",
            IS(W(0).connector, "BatonConnector") && W(0).engine == BT_ENGINE_VLLM);
     EXPECT("--proxy-path /x --proxy-path /y/z",

@@ -22,9 +22,10 @@ static void on_closed(void *user)
     is_closed = true;
 }
 
-static void open_server(const bt_kv_registry_config_t *config)
+static void open_server(const bt_registry_server_config_t *config)
 {
     alarm(50);
+    bt_log_set(BT_LOG_ERROR, false, 2);
     assert_int_equal(bt_loop_init(&loop, BT_LOOP_CONTROL), 0);
     int fd = bt_listener_bind("127.0.0.1", 0, false, &port);
     assert_true(fd >= 0);
@@ -76,7 +77,8 @@ static void test_refusals(void **state)
 
     (void) state;
     memset(big, ' ', sizeof big - 1);
-    open_server(&(bt_kv_registry_config_t){.token = "secret", .max_body_bytes = 1024});
+    open_server(
+        &(bt_registry_server_config_t){.registry = {.token = "secret", .max_body_bytes = 1024}});
     assert_int_equal(ask_http("GET", "/health", "", ""), 200);
     assert_int_equal(ask_http("GET", INFO, "", ""), 401);
     assert_non_null(strcasestr(client.got, "www-authenticate: "));
@@ -86,6 +88,23 @@ static void test_refusals(void **state)
     assert_int_equal(ask_http("DELETE", "/route", "Authorization: Bearer secret\r\n", ""), 405);
     assert_non_null(strcasestr(client.got, "allow: "));
     close_server();
+}
+
+/* What it is given wrong is told at once, and the socket is not kept. */
+static void test_bad_configurations(void **state)
+{
+    (void) state;
+    static const char *const bad[] = {"10.0.0.0/8", "node-1"};
+    const bt_registry_server_config_t configs[] = {{.allowed = bad, .allowed_count = 2},
+                                                   {.registry = {.token = ""}}};
+
+    assert_int_equal(bt_loop_init(&loop, BT_LOOP_CONTROL), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        int fd = bt_listener_bind("127.0.0.1", 0, false, &port);
+        assert_int_equal(bt_registry_server_new(&server, &loop, fd, &configs[i]), BT_E_INVAL);
+        assert_int_equal(close(fd), -1);
+    }
+    bt_loop_fini(&loop);
 }
 
 /* Closed while a client waits with half a request. */
@@ -105,6 +124,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_register_and_ask),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_bad_configurations),
         cmocka_unit_test(test_closed_with_a_client),
     };
 

@@ -23,6 +23,7 @@ static bt_kv_registry_answer_t answer;
 static bt_kv_registry_config_t config;
 static uint64_t now_ms;
 static const char *authorization, *peer;
+static bool is_stranger;
 
 /* ---- asking ---- */
 static int ask_bytes(const char *method, const char *target, bt_str_t body)
@@ -32,6 +33,7 @@ static int ask_bytes(const char *method, const char *target, bt_str_t body)
                                         .body = body,
                                         .authorization = bt_str(authorization),
                                         .peer = bt_str(peer),
+                                        .is_stranger = is_stranger,
                                         .now_ms = now_ms};
 
     bt_kv_registry_answer(registry, &request, &answer);
@@ -129,6 +131,7 @@ static int setup(void **state)
 {
     (void) state;
     authorization = peer = NULL;
+    is_stranger = false;
     now_ms = 1000000;
     bt_text_init(&answer.body);
     return bt_kv_registry_new(&registry, &config);
@@ -552,6 +555,39 @@ static void test_token(void **state)
     assert_int_equal(ask("GET", INFO, ""), 200);
 }
 
+/* ---- strangers ---- */
+static void test_strangers(void **state)
+{
+    (void) state;
+    static const char *const targets[] = {INFO, "/register_dp_rank", "/query_dp_ranks", "/nowhere"};
+
+    is_stranger = true;
+    peer = "192.0.2.9";
+    assert_int_equal(put_rank((put_t){.tp = 1, .port = 17000}), 403);
+    expect_in_text("--registry-allow 192.0.2.9,");
+    expect_in_text("--registry-token");
+    assert_int_equal(ask("POST", "/register_dp_rank", "{\"bootstrap_room\":7,\"dp_rank\":1}"), 403);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(ask("GET", targets[i], ""), 403);
+    assert_int_equal(ask("GET", "/health", ""), 200);
+    assert_int_equal(ask("HEAD", "/health", ""), 200);
+    assert_int_equal(stats().ranks, 0);
+    assert_int_equal(stats().rooms, 0);
+    assert_int_equal(stats().refused, 6);
+    is_stranger = false;
+    assert_int_equal(put_rank((put_t){.tp = 1, .port = 17000}), 200);
+}
+
+/* Where a token is asked it is asked of all alike. */
+static void test_a_stranger_with_the_token(void **state)
+{
+    (void) state;
+    is_stranger = true;
+    assert_int_equal(put_rank((put_t){.tp = 1, .port = 17000}), 401);
+    authorization = "Bearer s3cret";
+    assert_int_equal(put_rank((put_t){.tp = 1, .port = 17000}), 200);
+}
+
 static void test_bad_configurations(void **state)
 {
     (void) state;
@@ -614,6 +650,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_rooms_are_bounded, setup_small, teardown),
         cmocka_unit_test_setup_teardown(test_other_bounds, setup_small, teardown),
         cmocka_unit_test_setup_teardown(test_token, setup_token, teardown),
+        cmocka_unit_test_setup_teardown(test_strangers, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_stranger_with_the_token, setup_token, teardown),
         cmocka_unit_test(test_bad_configurations),
         CASE(test_a_refusal_changes_nothing),
     };

@@ -1,0 +1,61 @@
+/* A worker whose name is not resolved yet has no address: its host is a stranger until it has one. SGLang's ranks try five times over half a minute. */
+#include "transfer/registry_peers.h"
+
+#include "base/err.h"
+#include "loop/resolve.h"
+
+#include <stdlib.h>
+
+int bt_registry_peers_init(bt_registry_peers_t *peers, const char *const *allowed, unsigned count)
+{
+    *peers = (bt_registry_peers_t){.allowed_count = count};
+    if (count > 0 && (peers->allowed = calloc(count, sizeof(*peers->allowed))) == NULL)
+        return BT_E_NOMEM;
+    for (unsigned i = 0; i < count; i++)
+        if (bt_network_parse(&peers->allowed[i], allowed[i]) < 0) {
+            bt_registry_peers_fini(peers);
+            return BT_E_INVAL;
+        }
+    return 0;
+}
+
+void bt_registry_peers_fini(bt_registry_peers_t *peers)
+{
+    bt_fleet_unref(peers->fleet);
+    free(peers->allowed);
+    *peers = (bt_registry_peers_t){0};
+}
+
+void bt_registry_peers_set_fleet(bt_registry_peers_t *peers, bt_fleet_t *fleet)
+{
+    bt_fleet_t *old = peers->fleet;
+
+    peers->fleet = fleet != NULL ? bt_fleet_ref(fleet) : NULL;
+    bt_fleet_unref(old);
+}
+
+static bool is_a_workers(const bt_fleet_t *fleet, const struct sockaddr_storage *peer)
+{
+    struct sockaddr_storage addr;
+
+    for (unsigned i = 0; fleet != NULL && i < fleet->pool_count; i++)
+        for (unsigned k = 0; k < fleet->pools[i].all.count; k++)
+            if (bt_worker_get_addr(fleet->pools[i].all.items[k], &addr) &&
+                bt_network_same(&addr, peer))
+                return true;
+    return false;
+}
+
+bool bt_registry_peers_has(const bt_registry_peers_t *peers, const char *peer)
+{
+    struct sockaddr_storage addr;
+
+    if (bt_resolve_numeric(peer, 0, &addr) < 0)
+        return false;
+    if (bt_network_is_loopback(&addr))
+        return true;
+    for (unsigned i = 0; i < peers->allowed_count; i++)
+        if (bt_network_has(&peers->allowed[i], &addr))
+            return true;
+    return is_a_workers(peers->fleet, &addr);
+}
