@@ -57,7 +57,7 @@ local function start_gateway(self, transfer_port)
   self.transfer_port = told.transfer_port
 end
 
--- workers: by name. ask: late, flags, sim (flags), top (more members of baton.lua).
+-- workers: by name. ask: late, flags, sim (flags), top (more members of baton.lua), token (that agents tell it).
 function steered.start(workers, ask)
   local self = setmetatable({ ask = ask or {}, sims = {}, workers = {}, sim = { list = {} } }, Steered)
   for _, name in ipairs(names_of(workers)) do
@@ -90,7 +90,8 @@ end
 
 function Steered:attach(name)
   local address = "127.0.0.1:" .. self.transfer_port
-  local answer = http.post(self.workers[name].port, "/sim/gateway", json.encode({ gateway = address }))
+  local answer = http.post(self.workers[name].port, "/sim/gateway",
+    json.encode({ gateway = address, token = self.ask.token }))
   assert(answer.status == 200, answer.body)
   self:wait_usable(name)
 end
