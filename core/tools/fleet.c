@@ -41,6 +41,13 @@ void bt_fleet_tool_help(bt_text_t *out)
         "  --admin URL               a gateway's admin listener (" ADMIN_URL ")\n"
         "  --admin-api-key KEY       its key; or BATON_ADMIN_API_KEY in the environment, which "
         "others cannot read in ps\n"
+        "  --gateway URL             another gateway that may have the key: status, room and "
+        "policy "
+        "pin go on to it; may be\n"
+        "                            repeated, or a list with commas. As the table of status "
+        "writes "
+        "it: localhost is not 127.0.0.1\n"
+        "  --trust-store             the key may go to every address that the store names\n"
         "  --timeout SECS            of one call (10); a push may take 40\n"
         "  --json                    what the gateway says, for machines\n"
         "\n"
@@ -56,6 +63,9 @@ void bt_fleet_tool_help(bt_text_t *out)
         "  baton fleet policy rollback\n"
         "  baton fleet workers add http://10.0.0.7:8000 role=decode\n"
         "  baton fleet room 4611686018427387904\n"
+        "  baton fleet status --gateway http://10.0.0.1:29000,http://10.0.0.2:29000   # each is "
+        "asked, "
+        "with the key\n"
         "  baton fleet --admin http://10.0.0.2:29000 --json status | jq .policies.committed\n");
 }
 
@@ -75,9 +85,10 @@ static int help(void)
 static const struct flag {
     const char *name;
     bool has_value;
-} flags[] = {{"--admin", true},   {"--admin-api-key", true}, {"--timeout", true},
-             {"--replica", true}, {"--rules", true},         {"--json", false},
-             {"--all", false},    {"--replace", false}};
+} flags[] = {{"--admin", true},       {"--admin-api-key", true}, {"--timeout", true},
+             {"--replica", true},     {"--rules", true},         {"--json", false},
+             {"--all", false},        {"--replace", false},      {"--gateway", true},
+             {"--trust-store", false}};
 #define FLAG_COUNT (sizeof flags / sizeof flags[0])
 
 static int unknown_flag(const char *word)
@@ -126,8 +137,17 @@ static int take_flag(fleet_tool_t *t, unsigned i, const char *value)
     case 6:
         t->is_all = true;
         return 0;
-    default:
+    case 7:
         t->is_replace = true;
+        return 0;
+    case 8:
+        if (t->gateway_count == FLEET_GATEWAYS_MAX)
+            return fleet_refuse("--gateway: at most %d; one of them may name several, with commas",
+                                FLEET_GATEWAYS_MAX);
+        t->gateways[t->gateway_count++] = value;
+        return 0;
+    default:
+        t->does_trust_store = true;
         return 0;
     }
 }
@@ -205,6 +225,8 @@ int bt_fleet_tool(int argc, const char *const *argv)
         return status;
     if (t.key != NULL && !is_header_value(t.key))
         return fleet_refuse("the admin key holds a control character");
+    if ((status = fleet_check_gateways(&t)) != 0)
+        return status;
     if (t.count == 0)
         return fleet_refuse("no command; try baton fleet --help");
     for (size_t i = 0; i < COMMAND_COUNT; i++)

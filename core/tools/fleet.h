@@ -18,11 +18,19 @@ void bt_fleet_tool_help(bt_text_t *out);
 
 /* ---- between the files ---- */
 #define FLEET_WORDS_MAX 256
+#define FLEET_GATEWAYS_MAX 64 /* flags; each may be a list */
+/* Behind who it is and where. */
+#define FLEET_UNTRUSTED                                                                            \
+    "the admin key goes only to gateways that you name: add --gateway URL, or --trust-store to "   \
+    "believe all addresses of the store"
 
 typedef struct fleet_tool {
     const char *admin, *key, *replica, *rules; /* replica, rules: of the commands that have them */
     uint64_t timeout_ms;                       /* of one call */
     bool is_json, is_all, is_replace;
+    const char *gateways[FLEET_GATEWAYS_MAX]; /* as written; each "URL" or "URL,URL" */
+    unsigned gateway_count;
+    bool does_trust_store;
     const char *words[FLEET_WORDS_MAX]; /* behind the command */
     unsigned count;
 } fleet_tool_t;
@@ -36,7 +44,12 @@ typedef struct fleet_reply {
 #define fleet_refuse(...) bt_tool_say(BT_TOOL_WRONG, "fleet: ", __VA_ARGS__)
 #define fleet_fail(...) bt_tool_say(BT_TOOL_FAILED, "fleet: ", __VA_ARGS__)
 
-/* tools/fleet_call.c: one request to the gateway at url; reply to be fini'ed in any case. err: one line that names the url. */
+/* tools/fleet_trust.c: 0, or what is wrong with --gateway was told. */
+int fleet_check_gateways(const fleet_tool_t *t);
+/* False: the key would go to an address that only the store has named. */
+bool fleet_may_ask(const fleet_tool_t *t, const char *url);
+
+/* tools/fleet_call.c: one request to the gateway at url, with the key only where fleet_may_ask; redirects are not followed. reply to be fini'ed in any case. err: one line that names the url. */
 int fleet_call(const fleet_tool_t *t, const char *url, enum bt_method method, const char *path,
                bt_str_t body, uint64_t timeout_ms, fleet_reply_t *reply, char *err,
                size_t err_size);

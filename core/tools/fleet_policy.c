@@ -222,11 +222,14 @@ struct pin {
     char url[300];
 };
 
+/* Of two rows with this name, one of which is somebody's forgery, the one that the operator has named. */
 static void find_replica(void *user, const char *name, const char *url)
 {
     struct pin *p = user;
 
-    if (strcmp(name, p->t->replica) == 0)
+    if (strcmp(name, p->t->replica) != 0)
+        return;
+    if (p->url[0] == '\0' || !fleet_may_ask(p->t, p->url))
         bt_str_copy(p->url, sizeof p->url, url);
 }
 
@@ -247,6 +250,8 @@ static int pin(const fleet_tool_t *t, bool is_pin)
                 fleet_fail("there is no replica %s whose admin url is known; baton fleet status "
                            "lists them",
                            t->replica);
+        if (status == 0 && !fleet_may_ask(t, p.url))
+            status = fleet_fail("%s: the store names %s: " FLEET_UNTRUSTED, t->replica, p.url);
         if (status != 0)
             return status;
         at.admin = p.url;

@@ -1,4 +1,5 @@
-/* Whose a room is. The gateway that is asked tells what it has of it, or who may have it by its number; those are asked one after the other, with the same key. */
+/* Whose a room is. The gateway that is asked tells what it has of it, or who may have it by its number; those are asked one after the other, with the same key, where it
+ * may go there. */
 #include "tools/fleet.h"
 
 #include "base/json.h"
@@ -104,6 +105,11 @@ static bool try_replica(const fleet_tool_t *t, const char *path, bt_str_t row, u
         (void) fleet_fail("%s: does not tell its admin url (it listens on all addresses): ask it "
                           "by --admin",
                           name);
+        ++*unasked;
+        return false;
+    }
+    if (!fleet_may_ask(t, url)) {
+        (void) fleet_fail("%s: the store names %s: " FLEET_UNTRUSTED, name, url);
         ++*unasked;
         return false;
     }

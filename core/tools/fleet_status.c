@@ -11,6 +11,7 @@
 typedef struct replica {
     char name[160], admin[300], version[32], ready[32];
     bool is_bad;
+    bool is_untrusted; /* not asked, because only the store names its address */
 } replica_t;
 
 static void read_replica(bt_str_t json, replica_t *r)
@@ -52,7 +53,8 @@ static void look_at(const fleet_tool_t *t, replica_t *r)
     fleet_reply_t reply;
     char err[512];
 
-    if (r->admin[0] == '\0') {
+    r->is_untrusted = r->admin[0] != '\0' && !fleet_may_ask(t, r->admin);
+    if (r->admin[0] == '\0' || r->is_untrusted) {
         snprintf(r->ready, sizeof r->ready, "not asked");
         return;
     }
@@ -124,6 +126,12 @@ static void print_drained(bt_str_t fleet)
     }
 }
 
+static void add_untrusted(const replica_t *r, bt_text_t *untrusted)
+{
+    if (r->is_untrusted)
+        bt_text_printf(untrusted, "%s%s (%s)", untrusted->len > 0 ? ", " : "", r->name, r->admin);
+}
+
 static bool print_status(const fleet_tool_t *t, bt_str_t fleet, bt_str_t policies)
 {
     const bt_str_t store = fleet_get_raw(fleet, "store");
@@ -131,7 +139,7 @@ static bool print_status(const fleet_tool_t *t, bt_str_t fleet, bt_str_t policie
     char name[128], state[32], why[300];
     bt_json_cursor_t c;
     bt_json_item_t item;
-    bt_text_t table;
+    bt_text_t table, untrusted;
     replica_t r;
     bool is_bad;
 
@@ -143,16 +151,23 @@ static bool print_status(const fleet_tool_t *t, bt_str_t fleet, bt_str_t policie
            why[0] != '\0' ? ": " : "", why, committed,
            committed == 0 ? " (none: every replica has its own)" : "");
     bt_text_init(&table);
+    bt_text_init(&untrusted);
     bt_text_puts(&table, "REPLICA\tADMIN\tVERSION\tSTATE\tSET\tERROR\n");
     if (bt_json_array(&c, fleet_get_raw(fleet, "replicas")) == 0)
         while (bt_json_next(&c, &item) > 0) {
             read_replica(item.value, &r);
             look_at(t, &r);
+            add_untrusted(&r, &untrusted);
             is_bad |= add_row(&r, row_of(policies, r.name), committed, &table);
         }
     fleet_print_table(&table);
     bt_text_fini(&table);
     print_drained(fleet);
+    if (untrusted.len > 0) {
+        (void) bt_tool_flushed(); /* the table comes first */
+        (void) fleet_fail("not asked: %s: " FLEET_UNTRUSTED, untrusted.data);
+    }
+    bt_text_fini(&untrusted);
     return is_bad;
 }
 

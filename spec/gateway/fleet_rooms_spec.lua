@@ -26,7 +26,7 @@ end
 
 -- Exit code, stdout, stderr of `baton fleet room`.
 local function tool(g, ...)
-  local argv = { fleet.binary("BATON_BIN", "baton"), "fleet", "room", "--admin", url(g), ... }
+  local argv = { fleet.binary("BATON_BIN", "baton"), "fleet", "room", "--admin", url(g), "--trust-store", ... }
   return proc.run(argv, { name = "fleet", seconds = 60, env = { BATON_ADMIN_API_KEY = KEY } })
 end
 
