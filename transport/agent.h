@@ -118,6 +118,7 @@ struct bt_kv_agent {
     bt_list_t dirty; /* have bytes to send */
     bt_list_t attention;
     uint32_t link_count, next_link;
+    uint32_t stranger_count; /* accepted, and no hello yet */
 
     struct bt_kv_steering *steering; /* gateways; NULL = none was ever added */
 

@@ -5,6 +5,9 @@
  * Flow:  bt_kv_frame_next cuts one frame out of what has been read, bt_kv_frame_decode checks it and fills the union; bt_kv_put_* append.
  * Cost:  O(bytes); puts grow their buffer, which is kept.
  *
+ * Order. HELLO first, from the dialler, then from the other one; whoever does not take a HELLO (version, another host, token) says CLOSE with the reason after it,
+ * and nothing else. What an agent has (REGION, LAYOUT) is told after a HELLO that it has taken, and all other types come after that.
+ *
  * A frame: u32 bytes of the payload, u8 type, u8 flags, u16 0; all little-endian. Flag 1 = a reader that does not know the type may skip it.
  * Payloads may grow at their end: a reader ignores what it does not know.
  */

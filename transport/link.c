@@ -27,6 +27,7 @@
 #define READS_MAX 16 /* per event */
 #define OUT_MAX ((size_t) 64 << 20)
 #define LINKS_MAX 4096u
+#define STRANGERS_MAX 256u
 
 static bt_kv_link_t *new_link(bt_kv_agent_t *agent, int fd, bool is_initiator)
 {
@@ -129,6 +130,32 @@ int bt_kv_link_to(bt_kv_agent_t *agent, const char *host, uint16_t port, bt_kv_l
     return agent->link_count >= LINKS_MAX ? BT_E_LIMIT : dial(agent, &to, host, port, link_p);
 }
 
+static bool is_stranger(const bt_kv_link_t *link)
+{
+    return !link->is_initiator && link->state == BT_KV_LINK_HELLO;
+}
+
+void bt_kv_link_set_state(bt_kv_link_t *link, enum bt_kv_link_state state)
+{
+    link->agent->stranger_count -= is_stranger(link);
+    link->state = state;
+    link->agent->stranger_count += is_stranger(link);
+}
+
+/* Those that say nothing must not take the places of peers, or all descriptors of the engine's process: the oldest makes way, since a peer says hello at once. */
+static void make_way(bt_kv_agent_t *agent)
+{
+    if (agent->stranger_count < STRANGERS_MAX)
+        return;
+    for (bt_list_t *it = agent->links.next; it != &agent->links; it = it->next) {
+        bt_kv_link_t *link = bt_container_of(it, bt_kv_link_t, link);
+        if (!is_stranger(link) || link->broken_rc != 0)
+            continue;
+        bt_kv_link_break(link, BT_E_LIMIT, "too many connections that have not said hello");
+        return;
+    }
+}
+
 void bt_kv_link_accept(bt_kv_agent_t *agent)
 {
     for (int i = 0; i < 64; i++) {
@@ -146,7 +173,8 @@ void bt_kv_link_accept(bt_kv_agent_t *agent)
         inet_ntop(AF_INET, &from.sin_addr, link->host, sizeof(link->host));
         link->port = ntohs(from.sin_port);
         snprintf(link->peer, sizeof(link->peer), "%s:%u", link->host, link->port);
-        link->state = BT_KV_LINK_HELLO;
+        make_way(agent);
+        bt_kv_link_set_state(link, BT_KV_LINK_HELLO);
         tune(fd, is_loopback(&from));
         if (watch(link, EPOLL_CTL_ADD, EPOLLIN) != 0)
             bt_kv_link_break(link, BT_E_NOMEM, "epoll: %s", strerror(errno));
@@ -253,7 +281,7 @@ static void connected(bt_kv_link_t *link)
                          strerror(error));
         return;
     }
-    link->state = BT_KV_LINK_HELLO;
+    bt_kv_link_set_state(link, BT_KV_LINK_HELLO);
     if (bt_kv_link_may_talk(link))
         bt_kv_link_hello(link);
 }
@@ -319,7 +347,7 @@ static void lose(bt_kv_link_t *link)
         bt_kv_put_close(&link->out, !has_noise(link), bt_str(link->broken_why));
         bt_kv_link_flush(link);
     }
-    link->state = BT_KV_LINK_LOST;
+    bt_kv_link_set_state(link, BT_KV_LINK_LOST);
     epoll_ctl(agent->epoll_fd, EPOLL_CTL_DEL, link->fd, NULL);
     close(link->fd);
     link->fd = -1;

@@ -60,6 +60,7 @@ struct bt_kv_link {
 /* The live link to this address, dialled when there is none. */
 int bt_kv_link_to(bt_kv_agent_t *agent, const char *host, uint16_t port, bt_kv_link_t **link_p);
 void bt_kv_link_accept(bt_kv_agent_t *agent);
+void bt_kv_link_set_state(bt_kv_link_t *link, enum bt_kv_link_state state);
 /* Is the peer's address in 127/8, or the one that this end has? */
 bool bt_kv_link_is_local(const bt_kv_link_t *link);
 void bt_kv_link_event(bt_kv_link_t *link, uint32_t events);

@@ -160,7 +160,7 @@ void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello)
         bt_kv_link_hello(link);
     bt_kv_put(&link->out, link->later.p, link->later.n);
     tell_memory(link);
-    link->state = BT_KV_LINK_UP;
+    bt_kv_link_set_state(link, BT_KV_LINK_UP);
     agent->stats.links++;
     for (unsigned i = 0; i < BT_KV_BACKENDS; i++)
         if (agent->backends[i] != NULL && link->offers[i] != NULL)

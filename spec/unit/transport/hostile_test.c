@@ -327,6 +327,39 @@ static void test_quiet_links_are_kept_alive(void **state)
     rig_close(&rig);
 }
 
+/* Whoever says nothing has a place only until others want it: not all of those for peers, and not all of the process's descriptors. */
+static void test_many_that_say_nothing(void **state)
+{
+    (void) state;
+    enum { MANY = 400 };
+    static raw_t quiet[MANY], raw;
+    rig_t rig;
+
+    rig_open(&rig, NULL);
+    for (unsigned i = 0; i < MANY; i++)
+        raw_dial(&quiet[i], NULL, bt_kv_agent_port(rig.from.agent));
+    /* The first ones made way; the last one is heard. */
+    raw_read_refusal(&quiet[0], "too many connections that have not said hello");
+    raw_hello(&quiet[MANY - 1], rig.from.agent, NULL);
+    raw_read_type(&quiet[MANY - 1], BT_KV_HELLO);
+    bt_kv_enter(rig.from.agent);
+    assert_true(rig.from.agent->link_count < MANY);
+    bt_kv_leave(rig.from.agent);
+    check_service(&rig, 1);
+    for (unsigned i = 0; i < MANY; i++)
+        raw_close(&quiet[i]);
+    /* They count no more: as many again do not disturb one that is late with its hello. */
+    raw_dial(&raw, NULL, bt_kv_agent_port(rig.from.agent));
+    for (unsigned i = 0; i < 100; i++)
+        raw_dial(&quiet[i], NULL, bt_kv_agent_port(rig.from.agent));
+    raw_hello(&raw, rig.from.agent, NULL);
+    raw_read_type(&raw, BT_KV_HELLO);
+    for (unsigned i = 0; i < 100; i++)
+        raw_close(&quiet[i]);
+    raw_close(&raw);
+    rig_close(&rig);
+}
+
 /* A room of the healthy link, aborted and acknowledged from another link by its tag: refused, and the room lives. */
 static void test_the_tag_of_another_link(void **state)
 {
@@ -403,6 +436,7 @@ int main(void)
         cmocka_unit_test(test_versions_are_refused_by_name),
         cmocka_unit_test(test_a_silent_peer_is_given_up),
         cmocka_unit_test(test_quiet_links_are_kept_alive),
+        cmocka_unit_test(test_many_that_say_nothing),
         cmocka_unit_test(test_the_tag_of_another_link),
         cmocka_unit_test(test_forged_notes),
     };
