@@ -175,12 +175,26 @@ err_hub:
     return BT_E_NOMEM;
 }
 
+/* Strangers that say nothing cannot take the places of agents, nor keep one out that is about to say who it is: the oldest of them makes way. */
+static bool make_way(bt_transfer_t *t)
+{
+    if (t->connection_count - t->stats.agents < STRANGERS_MAX)
+        return true;
+    for (bt_list_t *it = t->agents.next; it != &t->agents; it = it->next) {
+        bt_transfer_agent_t *agent = bt_container_of(it, bt_transfer_agent_t, link);
+        if (agent->is_registered)
+            continue;
+        bt_transfer_agent_lose(agent, "too many connections that have not said hello");
+        return true;
+    }
+    return false; /* all of them are being closed */
+}
+
 static void on_accept(bt_loop_t *loop, int fd, void *user)
 {
     bt_transfer_t *t = user;
 
-    /* Strangers that say nothing cannot take the places of agents. */
-    if (!t->is_closing && t->connection_count - t->stats.agents < STRANGERS_MAX) {
+    if (!t->is_closing && make_way(t)) {
         bt_transfer_agent_accept(t, fd);
         return;
     }

@@ -2,6 +2,7 @@
 #include "transfer/rig.h"
 
 #include <arpa/inet.h>
+#include <sys/resource.h>
 
 static fake_t a, b;
 
@@ -259,6 +260,38 @@ static void test_mutations(void **state)
     rig_close(&rig);
 }
 
+/* Connections that say nothing keep no agent out: the oldest of them makes way for it. */
+static void test_many_that_say_nothing(void **state)
+{
+    (void) state;
+    enum { MANY = 1100 };
+    static int fds[MANY];
+    struct rlimit limit;
+    rig_t rig;
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    if (limit.rlim_cur < 2 * MANY + 100)
+        skip();
+    rig_open(&rig, NULL);
+    for (unsigned i = 0; i < MANY; i++) {
+        fake_dial(&b, &rig);
+        fds[i] = b.fd;
+        turn_once(&rig.loop);
+    }
+    fake_join(&a, &rig, "p0", 0, 1, 1);
+    assert_int_equal(rig_stats(&rig).agents, 1);
+    b.fd = fds[0];
+    fake_hear_end(&b);
+    assert_true(rig_stats(&rig).agents_refused >= MANY - 1024);
+    fake_sync(&a);
+    for (unsigned i = 0; i < MANY; i++)
+        close(fds[i]);
+    fake_hang_up(&a);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_rubbish_after_hello),
         cmocka_unit_test(test_byte_by_byte_and_skipped),
         cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_many_that_say_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
