@@ -222,7 +222,9 @@ BT_KV_API int bt_kv_room_release(bt_kv_agent_t *agent, bt_kv_room_t room);
 /* ---- a gateway that sees and steers rooms ----
  * The agent keeps a connection to each gateway it was given: it registers, beats, tells every change of the rooms that the gateway has opened, and does as it is
  * told: which agents send, another sender for a receiver that still waits for its first byte, abort. Losing a gateway fails no room: the agent dials again (100 ms,
- * doubling to 5 s) and tells all of them anew. Rooms that no gateway has opened are nobody's business but the engine's. */
+ * doubling to 5 s) and tells all of them anew. Rooms that no gateway has opened are nobody's business but the engine's.
+ * A worker's rank is one agent's: while another one that lives has registered for it this one is refused, and tries again when the gateway says. One that has been
+ * killed and started again is taken at once, or, where its old connection is still there, when that has missed two heartbeats. */
 typedef struct bt_kv_gateway {
     const char *host; /* numeric IPv4 of the gateway's --transfer-port */
     uint16_t port;
