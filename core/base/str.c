@@ -33,6 +33,18 @@ bt_str_t bt_str_trim(bt_str_t s)
     return s;
 }
 
+bt_str_t bt_str_cut(bt_str_t s, size_t max)
+{
+    size_t back = 0;
+
+    if (s.n <= max)
+        return s;
+    while (back < 4 && back < max && ((unsigned char) s.p[max - back] & 0xc0) == 0x80)
+        back++;
+    s.n = back < 4 ? max - back : max; /* no character has so many bytes: it is no UTF-8 */
+    return s;
+}
+
 void bt_str_tame(char *p, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

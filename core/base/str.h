@@ -56,6 +56,8 @@ static inline uint64_t bt_str_hash(bt_str_t s)
 }
 
 bt_str_t bt_str_trim(bt_str_t s);
+/* Its first max bytes, or less: cut before a UTF-8 character that does not fit as a whole. */
+bt_str_t bt_str_cut(bt_str_t s, size_t max);
 /* For keys and tokens: the time taken depends on the lengths only. */
 bool bt_str_is_secret(bt_str_t secret, bt_str_t given);
 /* For terminals: control characters (those of UTF-8's second page too) become '?'. */

@@ -88,6 +88,15 @@ void bt_text_json_str(bt_text_t *t, bt_str_t s)
     t->data[t->len] = '\0';
 }
 
+void bt_text_json_cut(bt_text_t *t, bt_str_t s, size_t max)
+{
+    bt_text_json_str(t, bt_str_cut(s, max));
+    if (s.n <= max || t->failed)
+        return;
+    t->len--; /* its last quote */
+    bt_text_puts(t, "...\"");
+}
+
 void bt_text_json_member(bt_text_t *t, const char *name, const char *value)
 {
     bt_text_printf(t, ",\"%s\":", name);

@@ -25,6 +25,8 @@ void bt_text_puts(bt_text_t *t, const char *z);
 void bt_text_printf(bt_text_t *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* A JSON string with quotes; bytes that are not UTF-8 become U+FFFD. */
 void bt_text_json_str(bt_text_t *t, bt_str_t s);
+/* The same of text that others wrote: cut at max bytes (bt_str_cut), "..." behind it then. */
+void bt_text_json_cut(bt_text_t *t, bt_str_t s, size_t max);
 /* ,"name":"value", or null. */
 void bt_text_json_member(bt_text_t *t, const char *name, const char *value);
 bt_str_t bt_text_str(const bt_text_t *t);

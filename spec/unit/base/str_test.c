@@ -98,6 +98,26 @@ static void test_distance(void **state)
     assert_int_equal(bt_str_distance((bt_str_t){a, 100}, (bt_str_t){b, 100}), 64);
 }
 
+static size_t cut(const char *z, size_t max)
+{
+    return bt_str_cut(bt_str(z), max).n;
+}
+
+static void test_cut(void **state)
+{
+    (void) state;
+    assert_int_equal(cut("abc", 3), 3);
+    assert_int_equal(cut("abc", 2), 2);
+    assert_int_equal(cut("abc", 0), 0);
+    assert_int_equal(bt_str_cut(BT_STR_NULL, 0).n, 0);
+    assert_int_equal(cut("a\xc3\xa4z", 3), 3);
+    assert_int_equal(cut("a\xc3\xa4z", 2), 1);
+    assert_int_equal(cut("\xf0\x9f\x8d\x83z", 4), 4);
+    for (size_t max = 0; max < 4; max++)
+        assert_int_equal(cut("\xf0\x9f\x8d\x83z", max), 0);
+    assert_int_equal(cut("\x80\x80\x80\x80\x80\x80", 5), 5); /* no UTF-8: any place is as good */
+}
+
 static void test_tame(void **state)
 {
     (void) state;
@@ -112,7 +132,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compares), cmocka_unit_test(test_trim), cmocka_unit_test(test_secret),
         cmocka_unit_test(test_find),     cmocka_unit_test(test_u64),  cmocka_unit_test(test_dup),
-        cmocka_unit_test(test_distance), cmocka_unit_test(test_tame),
+        cmocka_unit_test(test_distance), cmocka_unit_test(test_cut),  cmocka_unit_test(test_tame),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,6 +59,21 @@ static void test_json_member(void **state)
     bt_text_fini(&t);
 }
 
+static void test_json_cut(void **state)
+{
+    bt_text_t t;
+
+    (void) state;
+    bt_text_init(&t);
+    bt_text_json_cut(&t, BT_STR("abc"), 3);
+    bt_text_json_cut(&t, BT_STR("abc\"d"), 4);
+    bt_text_json_cut(&t, BT_STR("a\xc3\xa4"), 2);
+    bt_text_json_cut(&t, BT_STR_NULL, 0);
+    assert_string_equal(t.data, "\"abc\"\"abc\\\"...\"\"a...\"\"\"");
+    assert_int_equal(t.len, strlen(t.data));
+    bt_text_fini(&t);
+}
+
 static void test_json_str(void **state)
 {
     (void) state;
@@ -95,6 +110,7 @@ int main(void)
         cmocka_unit_test(test_printf_longer_than_the_rest),
         cmocka_unit_test(test_json_member),
         cmocka_unit_test(test_json_str),
+        cmocka_unit_test(test_json_cut),
         cmocka_unit_test(test_failure_is_sticky),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
