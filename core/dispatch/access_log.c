@@ -1,61 +1,130 @@
-/* access_log.c - one line a request, as text or JSON. */
+/* access_log.c - one line a request, as text or JSON.
+ *
+ * The line is made on the stack: what a client wrote is cut (base/line.h), so LINE_BYTES holds the longest there can be.
+ */
+#include "base/line.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "dispatch/request.h"
 
-static void log_json(const bt_request_t *r, bt_text_t *t, uint64_t us, uint64_t ttft)
+#define LINE_BYTES 8192
+
+/* Microseconds, as milliseconds with one digit behind the point. */
+static void put_tenths(bt_line_t *l, uint64_t us)
 {
-    bt_text_printf(t, "{\"request\":\"%s\",\"route\":\"%s\",\"path\":", r->id,
-                   bt_route_info(r->route)->label);
-    bt_text_json_str(t, r->path);
-    bt_text_puts(t, ",\"model\":");
-    bt_text_json_str(t, r->intent.model);
-    bt_text_printf(
-        t,
-        ",\"status\":%u,\"plan\":\"%s\",\"prefill\":\"%s\",\"decode\":\"%s\",\"worker\":\"%s\","
-        "\"attempts\":%u,\"ms\":%.3f,\"ttft_ms\":%.3f,\"bytes_in\":%zu,\"bytes_out\":%llu,"
-        "\"events\":%llu,"
-        "\"plan_us\":%llu,\"error\":\"%s\",\"policy\":",
-        r->status, bt_plan_kind_name(r->kind), r->workers[0], r->workers[1], r->workers[2],
-        r->attempts, (double) us / 1000.0, (double) ttft / 1000.0, r->intent.body.text.n,
-        (unsigned long long) r->sent_bytes, (unsigned long long) r->events,
-        (unsigned long long) r->record.plan_us, r->fail_name != NULL ? r->fail_name : "");
-    bt_text_json_str(t, bt_str(r->policy_name != NULL ? r->policy_name : ""));
-    bt_text_puts(t, "}");
+    bt_line_decimal(l, (us + 50) / 100, 1);
 }
 
-static void log_text(const bt_request_t *r, bt_text_t *t, uint64_t us, uint64_t ttft)
+static void put_text(bt_line_t *l, bt_str_t name, bt_str_t value)
+{
+    bt_line_put(l, name);
+    bt_line_quoted(l, value, BT_LINE_FIELD_MAX);
+}
+#define put_str(l, name, value) put_text((l), BT_STR(",\"" name "\":"), (value))
+
+static void put_number(bt_line_t *l, bt_str_t name, uint64_t value)
+{
+    bt_line_put(l, name);
+    bt_line_u64(l, value);
+}
+#define put_u64(l, name, value) put_number((l), BT_STR(",\"" name "\":"), (value))
+
+static void put_duration(bt_line_t *l, bt_str_t name, uint64_t us)
+{
+    bt_line_put(l, name);
+    bt_line_decimal(l, us, 3);
+}
+#define put_ms(l, name, us) put_duration((l), BT_STR(",\"" name "\":"), (us))
+
+static void log_json(const bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t ttft)
+{
+    bt_line_lit(l, "{\"request\":");
+    bt_line_quoted(l, bt_str(r->id), BT_LINE_FIELD_MAX);
+    put_str(l, "route", bt_str(bt_route_info(r->route)->label));
+    put_str(l, "path", r->path);
+    put_str(l, "model", r->intent.model);
+    put_u64(l, "status", r->status);
+    put_str(l, "plan", bt_str(bt_plan_kind_name(r->kind)));
+    put_str(l, "prefill", bt_str(r->workers[BT_LEG_PREFILL]));
+    put_str(l, "decode", bt_str(r->workers[BT_LEG_DECODE]));
+    put_str(l, "worker", bt_str(r->workers[BT_LEG_SINGLE]));
+    put_u64(l, "attempts", r->attempts);
+    put_ms(l, "ms", us);
+    put_ms(l, "ttft_ms", ttft);
+    put_u64(l, "bytes_in", r->intent.body.text.n);
+    put_u64(l, "bytes_out", r->sent_bytes);
+    put_u64(l, "events", r->events);
+    put_u64(l, "plan_us", r->record.plan_us);
+    put_str(l, "error", bt_str(r->fail_name));
+    put_str(l, "policy", bt_str(r->policy_name));
+    bt_line_lit(l, "}");
+}
+
+static void put_field(bt_line_t *l, const char *value)
+{
+    bt_line_plain(l, bt_str(value), BT_LINE_FIELD_MAX);
+}
+
+static void put_workers(bt_line_t *l, const bt_request_t *r)
+{
+    if (r->workers[BT_LEG_SINGLE][0] != '\0') {
+        put_field(l, r->workers[BT_LEG_SINGLE]);
+        return;
+    }
+    put_field(l, r->workers[BT_LEG_PREFILL]);
+    bt_line_lit(l, ">");
+    put_field(l, r->workers[BT_LEG_DECODE]);
+}
+
+static void log_text(const bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t ttft)
 {
     char when[32];
-    const char *single = r->workers[BT_LEG_SINGLE];
 
     bt_clock_iso8601(bt_clock_wall_ms(), when, sizeof(when));
-    bt_text_printf(
-        t,
-        "%s access %s %.*s %u %s %s%s%s attempts %u in %zu out %llu ttft %.1f ms total %.1f ms by "
-        "%s in "
-        "%llu us%s%s",
-        when, r->id, BT_STR_ARG(r->path), r->status, bt_plan_kind_name(r->kind),
-        single[0] != '\0' ? single : r->workers[BT_LEG_PREFILL], single[0] != '\0' ? "" : ">",
-        single[0] != '\0' ? "" : r->workers[BT_LEG_DECODE], r->attempts, r->intent.body.text.n,
-        (unsigned long long) r->sent_bytes, (double) ttft / 1000.0, (double) us / 1000.0,
-        r->policy_name != NULL ? r->policy_name : "nobody", (unsigned long long) r->record.plan_us,
-        r->fail_name != NULL ? " error " : "", r->fail_name != NULL ? r->fail_name : "");
+    bt_line_z(l, when);
+    bt_line_lit(l, " access ");
+    put_field(l, r->id);
+    bt_line_lit(l, " ");
+    bt_line_plain(l, r->path, BT_LINE_FIELD_MAX);
+    bt_line_lit(l, " ");
+    bt_line_u64(l, r->status);
+    bt_line_lit(l, " ");
+    bt_line_z(l, bt_plan_kind_name(r->kind));
+    bt_line_lit(l, " ");
+    put_workers(l, r);
+    bt_line_lit(l, " attempts ");
+    bt_line_u64(l, r->attempts);
+    bt_line_lit(l, " in ");
+    bt_line_u64(l, r->intent.body.text.n);
+    bt_line_lit(l, " out ");
+    bt_line_u64(l, r->sent_bytes);
+    bt_line_lit(l, " ttft ");
+    put_tenths(l, ttft);
+    bt_line_lit(l, " ms total ");
+    put_tenths(l, us);
+    bt_line_lit(l, " ms by ");
+    put_field(l, r->policy_name != NULL ? r->policy_name : "nobody");
+    bt_line_lit(l, " in ");
+    bt_line_u64(l, r->record.plan_us);
+    bt_line_lit(l, " us");
+    if (r->fail_name != NULL) {
+        bt_line_lit(l, " error ");
+        put_field(l, r->fail_name);
+    }
 }
 
 void bt_access_log(bt_request_t *r, uint64_t us)
 {
     uint64_t ttft = r->first_byte_us != 0 ? r->first_byte_us - r->start_us : 0;
-    bt_text_t t;
+    char memory[LINE_BYTES];
+    bt_line_t l;
 
     if (!r->d->gate->config.access_log)
         return;
-    bt_text_init(&t);
+    bt_line_init(&l, memory, sizeof(memory));
     if (r->d->gate->config.access_log_json)
-        log_json(r, &t, us, ttft);
+        log_json(r, &l, us, ttft);
     else
-        log_text(r, &t, us, ttft);
-    bt_log_line(bt_text_str(&t));
-    bt_text_fini(&t);
+        log_text(r, &l, us, ttft);
+    bt_log_line(bt_line_str(&l));
     bt_stats_inc(&r->d->stats, access_log_lines);
 }

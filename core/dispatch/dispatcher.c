@@ -1,6 +1,7 @@
 /* dispatcher.c - the per-loop room: policies, dialects, connection pools to workers, the list of live requests. */
 #include "dispatch/dispatcher.h"
 
+#include "base/line.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "dispatch/request.h"
@@ -240,7 +241,7 @@ static void describe_one(const bt_request_t *r, bt_text_t *out)
 
     bt_text_printf(out, "{\"id\":\"%s\",\"route\":\"%s\",\"model\":", r->id,
                    bt_route_info(r->route)->label);
-    bt_text_json_str(out, r->intent.model);
+    bt_text_json_cut(out, r->intent.model, BT_LINE_FIELD_MAX);
     bt_text_printf(out, ",\"age_ms\":%llu,\"plan\":\"%s\"", (unsigned long long) age_ms,
                    bt_plan_kind_name(r->kind));
     for (unsigned i = 0; i < 3; i++) {

@@ -26,8 +26,9 @@
  *
  * member            what it is, and when it is left out
  * v, id, at         1; the request's id; when it came
- * route, path, n    always; path without its query
- * model, session, tenant, class, key     as the client or route said it, cut at 128 bytes; left out when empty
+ * route, path, n    always; path without its query, cut at 256 bytes
+ * model, session, tenant, class, key     as the client or route said it, cut at 128 bytes; left out when empty. What was cut ends
+ *                   in "..."
  * stream, prompt_tokens, prompt_bytes    always; tokens are what the policy was told, 0 when it was never asked
  * pool, rule, policy, policy_version, generation    who was asked; left out when nobody was
  * decided_by        policy, built-in (why says what was wrong with the policy's answer) or nobody (no plan: 4xx or 503)

@@ -50,17 +50,6 @@ static void put_ms(bt_text_t *out, uint64_t us)
     bt_text_put(out, (bt_str_t){at, (size_t) (end - at)});
 }
 
-/* Cut before a character that does not fit as a whole. */
-static bt_str_t cut(bt_str_t s, size_t max)
-{
-    if (s.n <= max)
-        return s;
-    s.n = max;
-    while (s.n > 0 && ((unsigned char) s.p[s.n] & 0xc0) == 0x80)
-        s.n--;
-    return s;
-}
-
 /* name: with its comma and colon, as it stands in the line. */
 #define put_name(out, name) bt_text_put((out), BT_STR(",\"" name "\":"))
 
@@ -69,7 +58,7 @@ static void put_text_after(bt_text_t *out, bt_str_t before, bt_str_t value, size
     if (value.n == 0)
         return;
     bt_text_put(out, before);
-    bt_text_json_str(out, cut(value, max));
+    bt_text_json_cut(out, value, max);
 }
 #define put_text(out, name, value)                                                                 \
     put_text_after((out), BT_STR(",\"" name "\":"), (value), TEXT_MAX)
@@ -466,7 +455,7 @@ static void put_headers(bt_text_t *out, const bt_request_t *r)
         put_comma(out);
         bt_text_json_str(out, bt_str(names[i]));
         put_lit(out, ":");
-        bt_text_json_str(out, cut(values[i], TEXT_MAX));
+        bt_text_json_cut(out, values[i], TEXT_MAX);
     }
     put_lit(out, "}");
 }
