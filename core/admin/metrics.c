@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/log.h"
 #include "dispatch/route.h"
 
 #include <stdio.h>
@@ -79,6 +80,8 @@ static void write_process(bt_prom_t *p, const bt_gate_t *gate, const char *versi
             bt_unfinished_evicted(gate->unfinished));
     one(p, "baton_soft_failures_total", "counter",
         "Internal checks that failed while serving went on: each is a bug", bt_soft_count());
+    one(p, "baton_log_dropped_total", "counter", "Log lines lost because stderr did not take them",
+        bt_log_dropped());
     one(p, "baton_process_resident_bytes", "gauge", "Resident memory of the process",
         resident_bytes());
     bt_prom_family(p, "baton_process_cpu_seconds_total", "counter",

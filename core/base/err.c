@@ -117,10 +117,15 @@ const char *bt_scope_name(enum bt_scope scope)
 
 void bt_bug(const char *cond, const char *file, int line)
 {
+    const bool is_heard = bt_log_last_words();
+
     bt_log_write(NULL, BT_LOG_ERROR, "bug", "%s at %s:%d", cond, file, line);
 #ifdef __GLIBC__
     void *frames[32];
-    backtrace_symbols_fd(frames, backtrace(frames, 32), STDERR_FILENO);
+    if (is_heard)
+        backtrace_symbols_fd(frames, backtrace(frames, 32), STDERR_FILENO);
+#else
+    (void) is_heard;
 #endif
     abort();
 }

@@ -1,5 +1,6 @@
-/* A line is built on the stack and leaves with one write, so threads need no lock: the kernel keeps
- * writes up to PIPE_BUF whole on pipes, and appends whole on files. Hence the line limit.
+/* A line is built on the stack and given to the queue (log_queue.h); where there is none it leaves with one write, so
+ * threads need no lock: the kernel keeps writes up to PIPE_BUF whole on pipes, and appends whole on files. Hence the line
+ * limit.
  *
  * What the network sent may stand in a message. Control characters are escaped in both modes, so
  * nobody can forge a second line; in JSON mode everything goes through the JSON quoter, which also
@@ -9,23 +10,23 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/json.h"
+#include "base/line.h"
+#include "base/log_queue.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #define LINE_BYTES 4096 /* Linux' PIPE_BUF */
-#define TAIL_BYTES 8    /* what closes a line: quote, brace, newline, "..." */
+#define TAIL_BYTES 1    /* what closes a line */
 #define MESSAGE_BYTES 3072
 #define SITE_LINES 10U    /* lines a second of one call site */
 #define CONTEXT_BYTES 136 /* request ids have 128 at most */
-
-struct line {
-    char *at, *end; /* end leaves TAIL_BYTES free */
-};
+#define LAST_WORDS_MS 500
 
 int bt_log_level_now = BT_LOG_INFO;
 static int is_json;
@@ -70,18 +71,29 @@ void bt_log_context(const char *worker, const char *request_id)
     copy_context(context.request, request_id);
 }
 
-static void write_out(struct iovec *iov, int n)
+int bt_log_fd(void)
 {
-    int fd = __atomic_load_n(&log_fd, __ATOMIC_RELAXED);
-    while (writev(fd, iov, n) < 0 && errno == EINTR)
-        ; /* a log that cannot be written has nowhere to say so */
+    return __atomic_load_n(&log_fd, __ATOMIC_RELAXED);
 }
 
 void bt_log_line(bt_str_t line)
 {
     char nl = '\n';
     struct iovec iov[2] = {{(void *) (uintptr_t) line.p, line.n}, {&nl, 1}};
-    write_out(iov, 2);
+
+    if (bt_log_queue_put(line))
+        return;
+    while (writev(bt_log_fd(), iov, 2) < 0 && errno == EINTR)
+        ; /* a log that cannot be written has nowhere to say so */
+}
+
+bool bt_log_last_words(void)
+{
+    struct pollfd room = {.fd = bt_log_fd(), .events = POLLOUT};
+    const bool is_heard = bt_log_queue_flush(LAST_WORDS_MS) && poll(&room, 1, LAST_WORDS_MS) == 1;
+
+    bt_log_queue_leave(!is_heard);
+    return is_heard;
 }
 
 /* Whether a site may write now. A new second's first line carries the number of lines swallowed
@@ -106,47 +118,13 @@ static bool site_admits(struct bt_log_site *site, uint32_t *suppressed_p)
     return false;
 }
 
-static void put(struct line *l, bt_str_t s)
+static void put_member(bt_line_t *l, const char *name, bt_str_t value)
 {
-    size_t room = (size_t) (l->end - l->at);
-    size_t n = s.n < room ? s.n : room;
-    if (n > 0)
-        memcpy(l->at, s.p, n);
-    l->at += n;
+    bt_line_z(l, name);
+    bt_line_quoted(l, value, SIZE_MAX);
 }
 
-static void put_plain(struct line *l, bt_str_t s)
-{
-    for (size_t i = 0; i < s.n; i++) {
-        unsigned char c = (unsigned char) s.p[i];
-        char escaped[8];
-        if (c >= 0x20 && c != 0x7f)
-            put(l, (bt_str_t){s.p + i, 1});
-        else
-            put(l, (bt_str_t){escaped, (size_t) snprintf(escaped, sizeof(escaped), "\\x%02x", c)});
-    }
-}
-
-/* As much of the string as fits. A character takes 6 bytes at most, so each cut leaves no more room
- * than needed. */
-static void put_quoted(struct line *l, bt_str_t s)
-{
-    size_t room = (size_t) (l->end - l->at), size;
-
-    while ((size = bt_json_quoted_size(s)) > room && s.n > 0)
-        s.n -= (size - room + 5) / 6 < s.n ? (size - room + 5) / 6 : s.n;
-    if (size <= room)
-        l->at += bt_json_quote(s, l->at);
-}
-
-static void put_member(struct line *l, const char *name, bt_str_t value)
-{
-    put(l, bt_str(name));
-    put_quoted(l, value);
-}
-
-static void build_json(struct line *l, enum bt_log_level level, bt_str_t component,
-                       bt_str_t message)
+static void build_json(bt_line_t *l, enum bt_log_level level, bt_str_t component, bt_str_t message)
 {
     char time[32];
 
@@ -159,30 +137,55 @@ static void build_json(struct line *l, enum bt_log_level level, bt_str_t compone
     if (context.request[0] != '\0')
         put_member(l, ",\"request_id\":", bt_str(context.request));
     put_member(l, ",\"message\":", message);
-    *l->at++ = '}';
+    l->end += TAIL_BYTES;
+    bt_line_lit(l, "}");
 }
 
-static void build_text(struct line *l, enum bt_log_level level, bt_str_t component,
-                       bt_str_t message)
+static void put_named(bt_line_t *l, const char *name, const char *value)
+{
+    if (value[0] == '\0')
+        return;
+    bt_line_z(l, name);
+    bt_line_plain(l, bt_str(value), SIZE_MAX);
+    bt_line_lit(l, " ");
+}
+
+static void build_text(bt_line_t *l, enum bt_log_level level, bt_str_t component, bt_str_t message)
 {
     char head[64], time[32];
 
     bt_clock_iso8601(bt_clock_wall_ms(), time, sizeof(time));
     snprintf(head, sizeof(head), "%s %-5s ", time, level_names[level]);
-    put(l, bt_str(head));
-    put_plain(l, component);
-    put(l, BT_STR(": "));
-    if (context.worker[0] != '\0') {
-        put(l, BT_STR("worker="));
-        put_plain(l, bt_str(context.worker));
-        put(l, BT_STR(" "));
-    }
-    if (context.request[0] != '\0') {
-        put(l, BT_STR("request="));
-        put_plain(l, bt_str(context.request));
-        put(l, BT_STR(" "));
-    }
-    put_plain(l, message);
+    bt_line_z(l, head);
+    bt_line_plain(l, component, SIZE_MAX);
+    bt_line_lit(l, ": ");
+    put_named(l, "worker=", context.worker);
+    put_named(l, "request=", context.request);
+    bt_line_plain(l, message, SIZE_MAX);
+}
+
+static bt_str_t build(bt_line_t *l, enum bt_log_level level, const char *component,
+                      bt_str_t message)
+{
+    l->end -= TAIL_BYTES;
+    if (__atomic_load_n(&is_json, __ATOMIC_RELAXED))
+        build_json(l, level, bt_str(component), message);
+    else
+        build_text(l, level, bt_str(component), message);
+    return bt_line_str(l);
+}
+
+size_t bt_log_dropped_line(char *out, size_t size, uint64_t n)
+{
+    char message[96];
+    bt_line_t l;
+
+    snprintf(message, sizeof(message), "%" PRIu64 " log lines dropped: stderr does not take them",
+             n);
+    bt_line_init(&l, out, size - 1);
+    const size_t length = build(&l, BT_LOG_WARN, "log", bt_str(message)).n;
+    out[length] = '\n';
+    return length + 1;
 }
 
 /* Formats into out; returns the length kept. Cut messages end in "...". */
@@ -205,8 +208,8 @@ static size_t format_message(char *out, size_t size, uint32_t suppressed, const 
 void bt_log_write(struct bt_log_site *site, enum bt_log_level level, const char *component,
                   const char *fmt, ...)
 {
-    char buf[LINE_BYTES], message[MESSAGE_BYTES];
-    struct line l = {buf, buf + sizeof(buf) - TAIL_BYTES};
+    char buf[LINE_BYTES - 1], message[MESSAGE_BYTES]; /* a newline is added */
+    bt_line_t l;
     uint32_t suppressed = 0;
     va_list args;
 
@@ -215,11 +218,6 @@ void bt_log_write(struct bt_log_site *site, enum bt_log_level level, const char 
     va_start(args, fmt);
     size_t n = format_message(message, sizeof(message), suppressed, fmt, args);
     va_end(args);
-    if (__atomic_load_n(&is_json, __ATOMIC_RELAXED))
-        build_json(&l, level, bt_str(component), (bt_str_t){message, n});
-    else
-        build_text(&l, level, bt_str(component), (bt_str_t){message, n});
-    *l.at++ = '\n';
-    struct iovec iov = {buf, (size_t) (l.at - buf)};
-    write_out(&iov, 1);
+    bt_line_init(&l, buf, sizeof(buf));
+    bt_log_line(build(&l, level, component, (bt_str_t){message, n}));
 }

@@ -12,12 +12,12 @@
  */
 #include "base/err.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "dispatch/record_impl.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -358,19 +358,6 @@ static int new_recorder(bt_recorder_t **rec_p, const bt_record_config_t *config)
     return 0;
 }
 
-/* Signals are for the threads that wait for them. */
-static int start_thread(bt_recorder_t *rec)
-{
-    sigset_t all, before;
-    int rc;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&rec->thread, NULL, run, rec);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return -rc;
-}
-
 int bt_recorder_open(bt_recorder_t **recorder_p, const bt_record_config_t *config, char *err,
                      size_t err_size)
 {
@@ -384,7 +371,7 @@ int bt_recorder_open(bt_recorder_t **recorder_p, const bt_record_config_t *confi
         snprintf(err, err_size, "%s", bt_err_text(BT_E_NOMEM));
         return BT_E_NOMEM;
     }
-    if ((rc = open_file(rec)) < 0 || (rc = start_thread(rec)) < 0) {
+    if ((rc = open_file(rec)) < 0 || (rc = bt_thread_start(&rec->thread, run, rec)) < 0) {
         snprintf(err, err_size, "--record-file: cannot write %s: %s", config->file, strerror(-rc));
         free_recorder(rec);
         return BT_E_CONFIG;

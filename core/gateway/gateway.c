@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #define TOPOLOGY_CHECK_MS 100
+#define LAST_LINES_MS 1000 /* at the end, for log lines that wait */
 
 /* ---- the admin side ---- */
 
@@ -252,6 +253,9 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
     int rc;
     err[0] = '\0';
     bt_log_set(config->log_level, config->log_format == BT_LOG_FORMAT_JSON, STDERR_FILENO);
+    if ((rc = bt_log_start()) < 0)
+        bt_log_warn("gateway", "log lines are written by whoever has some: no thread for them: %s",
+                    rc == BT_E_NOMEM ? bt_err_text(rc) : strerror(-rc));
     signal(SIGPIPE, SIG_IGN);
     bt_mem_open();
     raise_descriptor_limit();
@@ -399,10 +403,8 @@ int bt_gateway_run(bt_gateway_t *g)
     return g->exit_code;
 }
 
-void bt_gateway_close(bt_gateway_t *g)
+static void free_gateway(bt_gateway_t *g)
 {
-    if (g == NULL)
-        return;
     for (unsigned i = 0; i < g->loop_count; i++)
         bt_gateway_loop_close(&g->loops[i]);
     if (g->has_control) {
@@ -424,4 +426,11 @@ void bt_gateway_close(bt_gateway_t *g)
     free(g);
     bt_buf_thread_fini();
     bt_arena_thread_fini();
+}
+
+void bt_gateway_close(bt_gateway_t *g)
+{
+    if (g != NULL)
+        free_gateway(g);
+    bt_log_stop(LAST_LINES_MS);
 }

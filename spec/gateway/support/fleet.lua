@@ -166,9 +166,12 @@ local function gateway_argv(words)
 end
 
 -- A gateway with these words, before a simulator or none: its process, ports, and all that its ready file says.
-function fleet.start_gateway(words)
+-- opts: of proc.start.
+function fleet.start_gateway(words, opts)
   local argv, ready = gateway_argv(words)
-  local process = proc.start(argv, { name = "baton" })
+  opts = opts or {}
+  opts.name = "baton"
+  local process = proc.start(argv, opts)
   local told = json.decode(wait_for_file(process, ready))
   return process, told.port, told.admin_port, told
 end
@@ -178,7 +181,8 @@ local function config_words(sim, config)
   return { path }
 end
 
--- ask: workers, sim (flags), flags, config, ready (false: do not wait until requests can be served).
+-- ask: workers, sim (flags), flags, config, ready (false: do not wait until requests can be served), proc (options of
+-- proc.start for the gateway).
 function fleet.start(ask)
   local sim = fleet.start_sim(ask.workers, ask.sim)
   local words = ask.config and config_words(sim, ask.config) or worker_flags(sim)
@@ -188,7 +192,7 @@ function fleet.start(ask)
   if ask.config then -- the file stands first
     table.insert(words, 1, table.remove(words, 1))
   end
-  local process, port, admin_port = fleet.start_gateway(words)
+  local process, port, admin_port = fleet.start_gateway(words, ask.proc)
   local self = setmetatable(
     { sim = sim, workers = sim.workers, gateway = process, port = port, admin_port = admin_port, marks = {} }, Fleet)
   if ask.ready ~= false then

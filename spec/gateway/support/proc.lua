@@ -1,6 +1,7 @@
 -- proc.lua - child processes that cannot outlive a spec.
 --
--- A child's output goes to files of its own. The kernel kills it when this process ends, however that ends.
+-- A child's output goes to files of its own, stderr to a pipe that nobody reads where a spec asks for that. The kernel
+-- kills it when this process ends, however that ends.
 
 local bit = require("bit")
 local clock = require("gateway.support.clock")
@@ -14,6 +15,9 @@ int waitpid(int pid, int *status, int options);
 int open(const char *path, int flags, ...);
 int dup2(int from, int to);
 int close(int fd);
+int pipe(int fds[2]);
+long read(int fd, void *to, size_t size);
+int fcntl(int fd, int command, ...);
 int getpid(void);
 int getppid(void);
 int setpgid(int pid, int group);
@@ -29,6 +33,7 @@ local proc = { SIGHUP = 1, SIGINT = 2, SIGKILL = 9, SIGTERM = 15, SIGCONT = 18, 
 local PR_SET_PDEATHSIG = 1
 local O_RDONLY, O_WRONLY_CREATE_TRUNCATE = 0, 1 + 64 + 512
 local WNOHANG = 1
+local F_SETFL, F_SETPIPE_SZ, O_NONBLOCK = 4, 1031, 2048
 local FDS = 1024
 
 local Process = {}
@@ -73,14 +78,14 @@ function proc.read(path)
 end
 
 -- Runs in the child. Only system calls: the other half of this Lua state is still in the parent.
-local function become(path, argv, env, out, err, parent)
+local function become(path, argv, env, out, err, pipe_fd, parent)
   C.prctl(PR_SET_PDEATHSIG, proc.SIGKILL, 0, 0, 0)
   if C.getppid() ~= parent then
     C._exit(126)
   end
   local null_fd = C.open("/dev/null", O_RDONLY)
   local out_fd = C.open(out, O_WRONLY_CREATE_TRUNCATE, ffi.cast("int", 384))
-  local err_fd = C.open(err, O_WRONLY_CREATE_TRUNCATE, ffi.cast("int", 384))
+  local err_fd = pipe_fd or C.open(err, O_WRONLY_CREATE_TRUNCATE, ffi.cast("int", 384))
   C.dup2(null_fd, 0)
   C.dup2(out_fd, 1)
   C.dup2(err_fd, 2)
@@ -94,7 +99,16 @@ local function become(path, argv, env, out, err, parent)
   C._exit(127)
 end
 
--- argv[1] is a path. opts: name (of the output files), env.
+-- A pipe with room for one page: the end to read, which does not block, and the end to write.
+local function small_pipe()
+  local fds = ffi.new("int[2]")
+  assert(C.pipe(fds) == 0, "no pipe")
+  C.fcntl(fds[0], F_SETFL, ffi.cast("int", O_NONBLOCK))
+  C.fcntl(fds[0], F_SETPIPE_SZ, ffi.cast("int", 4096))
+  return fds[0], fds[1]
+end
+
+-- argv[1] is a path. opts: name (of the output files), env, stalled_stderr (a pipe that is read by Process:stderr only).
 function proc.start(argv, opts)
   opts = opts or {}
   local name = opts.name or argv[1]:match("[^/]*$")
@@ -105,13 +119,21 @@ function proc.start(argv, opts)
     words[i] = ffi.new("char[?]", #tostring(word) + 1, tostring(word))
     array[i - 1] = words[i]
   end
+  local read_fd, write_fd
+  if opts.stalled_stderr then
+    read_fd, write_fd = small_pipe()
+  end
   local parent = C.getpid()
   local pid = C.fork()
   assert(pid >= 0, "fork failed")
   if pid == 0 then
-    become(argv[1], array, opts.env or {}, out, err, parent)
+    become(argv[1], array, opts.env or {}, out, err, write_fd, parent)
   end
-  local self = setmetatable({ pid = pid, name = name, out = out, err = err, argv = argv, words = words }, Process)
+  if write_fd then
+    C.close(write_fd)
+  end
+  local self = setmetatable(
+    { pid = pid, name = name, out = out, err = err, err_fd = read_fd, argv = argv, words = words }, Process)
   live[pid] = self
   return self
 end
@@ -171,8 +193,23 @@ function Process:stdout()
   return proc.read(self.out) or ""
 end
 
+-- What is in the pipe now, added to what was. From here on it has room for more, so that reading is quick.
+local function drain(self)
+  local size = 1048576
+  local room = ffi.new("char[?]", size)
+  C.fcntl(self.err_fd, F_SETPIPE_SZ, ffi.cast("int", size))
+  local pieces = { self.err_text or "" }
+  local n = C.read(self.err_fd, room, size)
+  while n > 0 do
+    pieces[#pieces + 1] = ffi.string(room, n)
+    n = C.read(self.err_fd, room, size)
+  end
+  self.err_text = table.concat(pieces)
+  return self.err_text
+end
+
 function Process:stderr()
-  return proc.read(self.err) or ""
+  return self.err_fd and drain(self) or proc.read(self.err) or ""
 end
 
 -- Runs to the end: code, stdout, stderr.

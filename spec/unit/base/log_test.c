@@ -1,4 +1,5 @@
-/* The log: both shapes, no forged lines, the rate limit, whole lines from many threads. */
+/* The log: both shapes, no forged lines, the rate limit, whole lines from many threads; the queue before a stderr that is
+ * slow, stuck or gone. */
 #include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -10,13 +11,19 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#define LONG_MS 60000 /* for what must come, however slow the machine */
+
 static int fds[2];
-static char text[1 << 20];
+static char text[128 << 20]; /* untouched pages cost nothing */
+static size_t text_n;
 
 static int setup(void **state)
 {
@@ -36,6 +43,7 @@ static size_t collect(void)
         len += (size_t) n;
     close(fds[0]);
     text[len] = '\0';
+    text_n = len;
     return len;
 }
 
@@ -207,6 +215,7 @@ static void *drain(void *arg)
     while ((n = read(fds[0], text + len, sizeof(text) - 1 - len)) > 0)
         len += (size_t) n;
     text[len] = '\0';
+    text_n = len;
     return arg;
 }
 
@@ -244,6 +253,285 @@ static void test_threads_write_whole_lines(void **state)
     assert_int_equal(shared_site.suppressed, 1190);
 }
 
+/* ---- the queue ---- */
+
+/* A pipe with room for one page. */
+static int setup_queue(void **state)
+{
+    setup(state);
+    assert_true(fcntl(fds[1], F_SETPIPE_SZ, 4096) >= 4096);
+    bt_log_set(BT_LOG_INFO, false, fds[1]);
+    return bt_log_start();
+}
+
+#define REST_OF_LINE " of the many that this spec writes"
+#define LAST_OF_ALL "line 1000000" REST_OF_LINE
+
+static void log_numbered(unsigned number)
+{
+    char line[64];
+    const int n = snprintf(line, sizeof(line), "line %u" REST_OF_LINE, number);
+    bt_log_line((bt_str_t){line, (size_t) n});
+}
+
+/* The line after p's, or the first one (p NULL); NULL: there is none. strstr would look at all of it each time. */
+static const char *next_line(const char *p)
+{
+    const char *end = p != NULL ? memchr(p, '\n', (size_t) (text + text_n - p)) : NULL;
+
+    p = p != NULL ? end + 1 : text;
+    return p < text + text_n ? p : NULL;
+}
+
+/* Numbers of the lines in text, which must rise; returns how many there are. */
+static unsigned count_numbered(void)
+{
+    unsigned count = 0;
+    long last = -1;
+
+    for (const char *p = next_line(NULL); p != NULL; p = next_line(p)) {
+        if (memcmp(p, "line ", 5) != 0)
+            continue;
+        const long number = strtol(p + 5, NULL, 10);
+        assert_true(number > last);
+        last = number;
+        count++;
+    }
+    return count;
+}
+
+/* What the lines about dropped ones say, added up. */
+static uint64_t told_dropped(void)
+{
+    static const char words[] = "log lines dropped: stderr does not take them\n";
+    unsigned long long sum = 0, told;
+
+    for (const char *p = next_line(NULL); p != NULL; p = next_line(p)) {
+        if (p[4] != '-')
+            continue;
+        assert_int_equal(sscanf(p, "%*s warn log: %llu ", &told), 1);
+        assert_non_null(strstr(p, words));
+        sum += told;
+    }
+    return sum;
+}
+
+/* Everything that was logged, when the thread that reads has seen the end. */
+static void finish(pthread_t reader)
+{
+    bt_log_set(BT_LOG_INFO, false, STDERR_FILENO);
+    close(fds[1]);
+    pthread_join(reader, NULL);
+    close(fds[0]);
+}
+
+static void test_queued_lines_keep_their_order(void **state)
+{
+    (void) state;
+    const uint64_t dropped = bt_log_dropped();
+    pthread_t reader;
+
+    assert_int_equal(pthread_create(&reader, NULL, drain, NULL), 0);
+    for (unsigned i = 0; i < 10000; i++)
+        log_numbered(i);
+    bt_log_stop(LONG_MS);
+    log_numbered(10000); /* directly */
+    finish(reader);
+    assert_int_equal(bt_log_dropped(), dropped);
+    assert_int_equal(count_numbered(), 10001);
+    assert_int_equal(told_dropped(), 0);
+}
+
+/* Nobody reads until all is said: without a queue this would never end. */
+static void test_a_million_lines_into_a_stuck_pipe(void **state)
+{
+    (void) state;
+    const uint64_t before = bt_log_dropped();
+    pthread_t reader;
+
+    for (unsigned i = 0; i < 1000000; i++)
+        log_numbered(i);
+    const uint64_t dropped = bt_log_dropped() - before;
+    assert_true(dropped > 800000); /* 4 MiB are about 100 000 lines */
+    assert_true(dropped < 1000000);
+    assert_int_equal(pthread_create(&reader, NULL, drain, NULL), 0);
+    bt_log_stop(LONG_MS);
+    log_numbered(1000000);
+    finish(reader);
+    assert_int_equal(count_numbered() + dropped, 1000001);
+    assert_int_equal(told_dropped(), dropped);
+    assert_int_equal(bt_log_dropped() - before, dropped);
+    /* The count stands where the lines are missing. */
+    assert_memory_equal(text + text_n - sizeof(LAST_OF_ALL), LAST_OF_ALL "\n", sizeof(LAST_OF_ALL));
+}
+
+static void test_the_end_has_a_deadline(void **state)
+{
+    (void) state;
+    pthread_t reader;
+
+    for (unsigned i = 0; i < 1000; i++)
+        log_numbered(i);
+    bt_log_stop(20);
+    log_numbered(1000); /* goes nowhere, and blocks nobody */
+    assert_int_equal(pthread_create(&reader, NULL, drain, NULL), 0);
+    assert_int_equal(bt_log_start(), 0); /* the thread that was stuck goes on */
+    log_numbered(1001);
+    bt_log_stop(LONG_MS);
+    finish(reader);
+    assert_int_equal(count_numbered(), 1001);
+    assert_null(strstr(text, "line 1000 "));
+    assert_non_null(strstr(text, "line 1001 "));
+    assert_int_equal(told_dropped(), 1);
+}
+
+/* The reader is gone for good: lines are lost and counted, and the end comes at once. */
+static void test_a_pipe_that_broke(void **state)
+{
+    (void) state;
+    const uint64_t before = bt_log_dropped();
+
+    signal(SIGPIPE, SIG_IGN);
+    close(fds[0]);
+    for (unsigned i = 0; i < 10; i++)
+        log_numbered(i);
+    bt_log_stop(LONG_MS);
+    bt_log_set(BT_LOG_INFO, false, STDERR_FILENO);
+    close(fds[1]);
+    assert_int_equal(bt_log_dropped() - before, 10);
+}
+
+static void wait_for_child(pid_t pid, int expected_signal)
+{
+    int status;
+
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (expected_signal == 0)
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    else
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == expected_signal);
+}
+
+/* What waits is the parent's; what the child says leaves at once. */
+static void test_a_child_writes_directly(void **state)
+{
+    (void) state;
+    pthread_t reader;
+    int own[2];
+
+    for (unsigned i = 0; i < 1000; i++)
+        log_numbered(i);
+    assert_int_equal(pipe(own), 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        char said[64];
+        bt_log_set(BT_LOG_INFO, false, own[1]);
+        bt_log_line(BT_STR("of the child"));
+        const ssize_t n = read(own[0], said, sizeof(said));
+        bt_log_stop(0);
+        _exit(n == 13 && memcmp(said, "of the child\n", 13) == 0 ? 0 : 1);
+    }
+    wait_for_child(pid, 0);
+    close(own[0]);
+    close(own[1]);
+    assert_int_equal(pthread_create(&reader, NULL, drain, NULL), 0);
+    bt_log_stop(LONG_MS);
+    finish(reader);
+    assert_int_equal(count_numbered(), 1000);
+}
+
+/* In a child: lines wait, then the process ends itself. */
+static pid_t start_dying(void)
+{
+    const pid_t pid = fork();
+
+    if (pid != 0)
+        return pid;
+    alarm(60);                                /* SIGALRM is not what is waited for */
+    (void) freopen("/dev/null", "w", stderr); /* the backtrace */
+    close(fds[0]);
+    if (bt_log_start() == 0)
+        for (unsigned i = 0; i < 1000; i++)
+            log_numbered(i);
+    bt_bug("a spec", "file.c", 1);
+}
+
+static void test_a_bug_is_told_after_what_waits(void **state)
+{
+    (void) state;
+    pthread_t reader;
+
+    bt_log_stop(LONG_MS);
+    const pid_t pid = start_dying();
+    assert_int_equal(pthread_create(&reader, NULL, drain, NULL), 0);
+    wait_for_child(pid, SIGABRT);
+    finish(reader);
+    assert_int_equal(count_numbered(), 1000);
+    const char *bug = strstr(text, "a spec at file.c:1\n");
+    assert_non_null(bug);
+    assert_true(bug > strstr(text, "line 999 "));
+}
+
+static void test_a_bug_ends_a_process_whose_stderr_is_stuck(void **state)
+{
+    (void) state;
+    bt_log_stop(LONG_MS);
+    wait_for_child(start_dying(), SIGABRT); /* nobody reads */
+    bt_log_set(BT_LOG_INFO, false, STDERR_FILENO);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+static void *shout_long(void *arg)
+{
+    static const size_t sizes[] = {100, 5000, 70000};
+    char line[70000];
+
+    memset(line, 'a' + (int) (intptr_t) arg, sizeof(line));
+    for (unsigned i = 0; i < 15; i++)
+        bt_log_line((bt_str_t){line, sizes[i % 3]});
+    return NULL;
+}
+
+static void test_long_lines_are_not_torn(void **state)
+{
+    (void) state;
+    pthread_t threads[4], reader;
+    size_t bytes = 0;
+
+    assert_int_equal(pthread_create(&reader, NULL, drain, NULL), 0);
+    for (intptr_t i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, shout_long, (void *) i), 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    bt_log_stop(LONG_MS);
+    finish(reader);
+    for (const char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        const size_t n = (size_t) (end - line);
+        assert_true(n == 100 || n == 5000 || n == 70000);
+        for (size_t i = 1; i < n; i++)
+            assert_true(line[i] == line[0]);
+        bytes += n;
+    }
+    assert_int_equal(bytes, 4 * 5 * (100 + 5000 + 70000));
+}
+
+/* Whoever shares the terminal may have made it non-blocking: lines wait, none is lost. */
+static void test_a_pipe_that_does_not_block(void **state)
+{
+    (void) state;
+    pthread_t reader;
+
+    assert_int_equal(fcntl(fds[1], F_SETFL, O_NONBLOCK), 0);
+    for (unsigned i = 0; i < 5000; i++)
+        log_numbered(i);
+    assert_int_equal(pthread_create(&reader, NULL, drain, NULL), 0);
+    bt_log_stop(LONG_MS);
+    finish(reader);
+    assert_int_equal(count_numbered(), 5000);
+}
+
+#define QUEUE_TEST(f) cmocka_unit_test_setup(f, setup_queue)
 #define LOG_TEST(f) cmocka_unit_test_setup(f, setup)
 
 int main(void)
@@ -258,6 +546,15 @@ int main(void)
         LOG_TEST(test_rate_limit_and_summary),
         LOG_TEST(test_finished_line),
         LOG_TEST(test_threads_write_whole_lines),
+        QUEUE_TEST(test_queued_lines_keep_their_order),
+        QUEUE_TEST(test_a_million_lines_into_a_stuck_pipe),
+        QUEUE_TEST(test_the_end_has_a_deadline),
+        QUEUE_TEST(test_a_pipe_that_broke),
+        QUEUE_TEST(test_a_child_writes_directly),
+        QUEUE_TEST(test_a_bug_is_told_after_what_waits),
+        QUEUE_TEST(test_a_bug_ends_a_process_whose_stderr_is_stuck),
+        QUEUE_TEST(test_long_lines_are_not_torn),
+        QUEUE_TEST(test_a_pipe_that_does_not_block),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
