@@ -4,6 +4,7 @@
 #include "base/line.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "dispatch/models.h"
 #include "dispatch/request.h"
 
 #include <stdio.h>
@@ -230,6 +231,7 @@ void bt_dispatcher_free(bt_dispatcher_t *d)
     bt_pool_fini(&d->request_pool);
     bt_pool_fini(&d->errand_pool);
     bt_record_ring_free(d->records);
+    bt_models_free(d->models);
     free(d);
 }
 

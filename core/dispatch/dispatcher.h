@@ -125,7 +125,8 @@ typedef struct bt_dispatcher {
     unsigned errand_count;
     bt_stats_t stats;
     bt_record_ring_t *records;
-    uint64_t view_keys; /* source of bt_policy_view_t.key */
+    struct bt_models *models; /* answers of /v1/models; NULL = nobody has asked */
+    uint64_t view_keys;       /* source of bt_policy_view_t.key */
 } bt_dispatcher_t;
 
 /* Loads dialects. err: one line. */

@@ -1,207 +1,226 @@
-/* models.c - asks all, keeps each id once. The client may leave first: then the calls are cancelled. */
+/* models.c - answers to /v1/models that are kept for a second.
+ *
+ * A client could make the gateway ask 64 workers with each of its requests. So an answer serves everybody who comes within a
+ * second, and everybody who comes while it is being made. A failure is kept as what it is, a 503, for as long: workers that
+ * refuse must not be asked more often than those that answer.
+ *
+ * Who comes after the workers have changed does not get an answer that was begun before: it waits for the next one.
+ *
+ * Only a few keys are asked for at a time, because keys cost a client nothing where workers are the ones to check them.
+ */
 #include "dispatch/models.h"
 
-#include "base/json.h"
+#include "dispatch/models_ask.h"
 #include "dispatch/request.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
-#define ASK_MAX 64
-#define ASK_MS 2000
-#define REPLY_MAX ((size_t) 1 << 20)
+#define FRESH_MS 1000
+#define KEPT_BYTES ((size_t) 1 << 20) /* a larger answer is made for those who wait only */
 
-struct question;
-
-struct ask {
-    bt_call_t call;
-    struct question *q;
-    bt_worker_t *worker;
-    struct bt_slice slice;
-    char request[1024];
-    bt_text_t reply;
-    bool open, good;
+/* Which workers there were. */
+struct stamp {
+    uint64_t generation, epoch;
 };
 
-struct question {
+struct waiter { /* in its exchange's arena */
     struct bt_handler handler;
+    bt_list_t link;
     bt_exchange_t *x;
-    bt_dispatcher_t *d;
-    unsigned count, open;
-    bt_timer_t deferred;
-    struct ask asks[];
+    struct stamp since;
 };
 
-static void destroy(bt_timer_t *timer)
+struct answer {
+    struct bt_models *m;
+    char *key; /* the client's Authorization, "" where it goes nowhere; NULL = free */
+    size_t key_n;
+    bool is_asking, is_made;
+    bt_text_t list; /* made; empty: nobody could say */
+    struct stamp of;
+    uint64_t made_ms;
+    bt_list_t waiters;
+};
+
+struct bt_models {
+    bt_dispatcher_t *d;
+    struct answer answers[BT_MODELS_KEYS];
+};
+
+/* ---- answering ---- */
+
+static void respond(bt_exchange_t *x, bt_str_t list)
 {
-    struct question *q = bt_container_of(timer, struct question, deferred);
+    static const bt_header_t retry[] = {{BT_STR("Retry-After"), BT_STR("1")}};
 
-    for (unsigned i = 0; i < q->count; i++) {
-        bt_text_fini(&q->asks[i].reply);
-        bt_worker_unref(q->asks[i].worker);
-    }
-    q->d->errand_count--;
-    free(q);
-}
-
-static bool is_known(bt_str_t *seen, unsigned count, bt_str_t id)
-{
-    for (unsigned i = 0; i < count; i++)
-        if (bt_str_eq(seen[i], id))
-            return true;
-    return false;
-}
-
-/* Appends the entries of one reply whose id is new. */
-static void merge(bt_text_t *out, bt_str_t reply, bt_str_t *seen, unsigned *count, unsigned max)
-{
-    bt_json_item_t data, entry, id;
-    bt_json_cursor_t c;
-    int rc;
-
-    if (bt_json_get(reply, BT_STR("data"), &data) < 0 || data.type != BT_JSON_ARRAY)
-        return;
-    rc = bt_json_array(&c, data.value);
-    while (rc >= 0 && (rc = bt_json_next(&c, &entry)) == 1) {
-        if (entry.type != BT_JSON_OBJECT || bt_json_get(entry.value, BT_STR("id"), &id) < 0 ||
-            id.type != BT_JSON_STRING || *count == max || is_known(seen, *count, id.value))
-            continue;
-        bt_text_puts(out, *count != 0 ? "," : "");
-        bt_text_put(out, entry.value);
-        seen[(*count)++] = id.value;
-    }
-}
-
-static void answer(struct question *q)
-{
-    bt_str_t seen[256];
-    unsigned models = 0, good = 0;
-    bt_exchange_t *x = q->x;
-    bt_text_t t;
-
-    q->x = NULL;
-    bt_timer_start(&q->deferred, 0);
-    if (x == NULL)
-        return;
-    bt_text_init(&t);
-    bt_text_puts(&t, "{\"object\":\"list\",\"data\":[");
-    for (unsigned i = 0; i < q->count; i++) {
-        good += q->asks[i].good;
-        if (q->asks[i].good)
-            merge(&t, bt_text_str(&q->asks[i].reply), seen, &models, 256);
-    }
-    bt_text_puts(&t, "]}");
-    if (good != 0)
-        bt_exchange_respond(x, 200, "application/json", bt_text_str(&t), NULL, 0);
+    if (list.n > 0)
+        bt_exchange_respond(x, 200, "application/json", list, NULL, 0);
     else
         bt_exchange_respond(
             x, 503, "application/json",
             BT_STR("{\"error\":{\"message\":\"no worker could say which models it serves\","
                    "\"type\":\"overloaded_error\",\"param\":null,\"code\":503}}"),
-            NULL, 0);
-    bt_text_fini(&t);
+            retry, 1);
 }
 
-static void closed(struct ask *a, bool good)
+static void respond_busy(bt_exchange_t *x)
 {
-    a->open = false;
-    a->good = good;
-    if (--a->q->open == 0)
-        answer(a->q);
+    static const bt_header_t retry[] = {{BT_STR("Retry-After"), BT_STR("1")}};
+
+    bt_exchange_respond(
+        x, 503, "application/json",
+        BT_STR("{\"error\":{\"message\":\"too many keys ask which models there are, try again\","
+               "\"type\":\"overloaded_error\",\"param\":null,\"code\":503}}"),
+        retry, 1);
 }
 
-static void on_head(bt_call_t *call)
+/* ---- making an answer ---- */
+
+static struct stamp stamp_now(const bt_dispatcher_t *d)
 {
-    (void) call;
+    return (struct stamp){.generation = d->fleet != NULL ? d->fleet->generation : 0,
+                          .epoch = bt_fleet_epoch()};
 }
 
-static void on_body(bt_call_t *call, bt_buf_t *buf, const char *p, size_t n)
+static bool covers(struct stamp made_of, struct stamp since)
 {
-    struct ask *a = call->user;
-
-    (void) buf;
-    if (a->reply.len + n <= REPLY_MAX)
-        bt_text_put(&a->reply, (bt_str_t){p, n});
+    return made_of.generation >= since.generation && made_of.epoch >= since.epoch;
 }
 
-static void on_end(bt_call_t *call)
+static void begin(struct answer *a);
+
+static void on_list(void *user, bt_str_t list)
 {
-    closed(call->user, call->head.status == 200);
-}
+    struct answer *a = user;
+    bt_list_t *it, *tmp;
 
-static void on_fail(bt_call_t *call, int rc)
-{
-    (void) rc;
-    closed(call->user, false);
-}
-
-static const bt_call_ops_t ask_ops = {
-    .on_head = on_head, .on_body = on_body, .on_end = on_end, .on_fail = on_fail};
-
-static void gone(struct bt_handler *h)
-{
-    struct question *q = bt_container_of(h, struct question, handler);
-
-    q->x = NULL;
-    for (unsigned i = 0; i < q->count; i++)
-        if (q->asks[i].open)
-            bt_call_cancel(&q->asks[i].call);
-    bt_timer_start(&q->deferred, 0);
-}
-
-static void start_ask(struct question *q, bt_worker_t *w)
-{
-    static const bt_call_timeouts_t timeouts = {.connect_ms = ASK_MS, .total_ms = ASK_MS};
-    struct ask *a = &q->asks[q->count];
-    const char *key = w->spec.api_key != NULL ? w->spec.api_key : q->d->gate->config.worker_api_key;
-    bt_str_t auth = bt_head_get(&q->x->head, BT_STR("authorization"));
-    bt_upstream_t *up = bt_dispatcher_upstream(q->d, w);
-    int n;
-
-    if (up == NULL)
-        return;
-    if (key == NULL && q->d->gate->config.client_keys == NULL && auth.n > 7)
-        n = snprintf(a->request, sizeof(a->request),
-                     "GET %s/v1/models HTTP/1.1\r\nHost: %s\r\nAuthorization: %.*s\r\n\r\n",
-                     w->base_path, w->authority, BT_STR_ARG(auth));
-    else
-        n = snprintf(a->request, sizeof(a->request),
-                     "GET %s/v1/models HTTP/1.1\r\nHost: %s\r\n%s%s%s\r\n", w->base_path,
-                     w->authority, key != NULL ? "Authorization: Bearer " : "",
-                     key != NULL ? key : "", key != NULL ? "\r\n" : "");
-    if (n < 0 || (size_t) n >= sizeof(a->request))
-        return;
-    a->q = q;
-    a->slice = (struct bt_slice){.p = a->request, .n = (size_t) n};
-    bt_text_init(&a->reply);
-    if (bt_call_start(&a->call, up, &ask_ops, a, &a->slice, 1, &timeouts) < 0) {
-        bt_text_fini(&a->reply);
-        return;
+    a->is_asking = false;
+    a->is_made = list.n <= KEPT_BYTES;
+    a->made_ms = bt_clock_ms();
+    a->list.len = 0;
+    if (a->is_made)
+        bt_text_put(&a->list, list);
+    bt_list_each (&a->waiters, it, tmp) {
+        struct waiter *w = bt_container_of(it, struct waiter, link);
+        if (!covers(a->of, w->since))
+            continue;
+        bt_list_remove(&w->link);
+        respond(w->x, list);
     }
-    a->worker = bt_worker_ref(w);
-    a->open = true;
-    q->count++;
-    q->open++;
+    if (!bt_list_empty(&a->waiters))
+        begin(a);
+}
+
+static void begin(struct answer *a)
+{
+    bt_dispatcher_t *d = a->m->d;
+
+    a->of = stamp_now(d); /* before anybody is asked */
+    a->is_asking = true;
+    a->is_made = false;
+    if (bt_models_ask(d, (bt_str_t){a->key, a->key_n}, on_list, a) < 0)
+        on_list(a, BT_STR_NULL);
+}
+
+/* ---- waiting ---- */
+
+static void on_gone(struct bt_handler *h)
+{
+    bt_list_remove(&bt_container_of(h, struct waiter, handler)->link);
+}
+
+static void wait_for(struct answer *a, bt_exchange_t *x)
+{
+    struct waiter *w = bt_arena_zalloc(&x->arena, sizeof(*w));
+
+    w->handler.gone = on_gone;
+    w->x = x;
+    w->since = stamp_now(a->m->d);
+    x->user = &w->handler;
+    bt_list_push(&a->waiters, &w->link);
+    if (!a->is_asking)
+        begin(a);
+}
+
+/* ---- answers by key ---- */
+
+/* The part of the request that the answer depends on. Only where no key of ours is set does the client's reach a worker. */
+static bt_str_t key_of(const bt_dispatcher_t *d, const bt_exchange_t *x)
+{
+    const bt_dispatch_config_t *config = &d->gate->config;
+
+    if (config->client_keys != NULL || config->worker_api_key != NULL)
+        return BT_STR("");
+    return bt_head_get(&x->head, BT_STR("authorization"));
+}
+
+static bool take_key(struct answer *a, bt_str_t key)
+{
+    char *copy = bt_str_dup(key);
+
+    if (copy == NULL)
+        return false;
+    free(a->key);
+    a->key = copy;
+    a->key_n = key.n;
+    a->is_made = false;
+    return true;
+}
+
+/* Its own, or the one that was made the longest ago. NULL: all are being made for others. */
+static struct answer *answer_for(struct bt_models *m, bt_str_t key)
+{
+    struct answer *oldest = NULL;
+
+    for (unsigned i = 0; i < BT_MODELS_KEYS; i++) {
+        struct answer *a = &m->answers[i];
+        if (a->key != NULL && bt_str_is_secret((bt_str_t){a->key, a->key_n}, key))
+            return a;
+        if (!a->is_asking && (oldest == NULL || a->made_ms < oldest->made_ms))
+            oldest = a;
+    }
+    return oldest != NULL && take_key(oldest, key) ? oldest : NULL;
+}
+
+static struct bt_models *models_of(bt_dispatcher_t *d)
+{
+    struct bt_models *m = d->models != NULL ? d->models : calloc(1, sizeof(*m));
+
+    if (m == NULL || m == d->models)
+        return m;
+    m->d = d;
+    for (unsigned i = 0; i < BT_MODELS_KEYS; i++) {
+        m->answers[i].m = m;
+        bt_text_init(&m->answers[i].list);
+        bt_list_init(&m->answers[i].waiters);
+    }
+    d->models = m;
+    return m;
+}
+
+static bool is_fresh(const struct answer *a)
+{
+    return a->is_made && !a->list.failed && bt_clock_ms() - a->made_ms < FRESH_MS &&
+           covers(a->of, stamp_now(a->m->d));
 }
 
 void bt_models_answer(bt_dispatcher_t *d, bt_exchange_t *x)
 {
-    struct question *q = calloc(1, sizeof(*q) + ASK_MAX * sizeof(q->asks[0]));
+    struct bt_models *m = models_of(d);
+    struct answer *a = m != NULL ? answer_for(m, key_of(d, x)) : NULL;
 
-    if (q == NULL) {
-        bt_exchange_respond(x, 503, "text/plain", BT_STR("out of memory\n"), NULL, 0);
-        return;
+    if (a == NULL)
+        respond_busy(x);
+    else if (is_fresh(a))
+        respond(x, bt_text_str(&a->list));
+    else
+        wait_for(a, x);
+}
+
+void bt_models_free(struct bt_models *m)
+{
+    for (unsigned i = 0; m != NULL && i < BT_MODELS_KEYS; i++) {
+        free(m->answers[i].key);
+        bt_text_fini(&m->answers[i].list);
     }
-    q->handler.gone = gone;
-    q->d = d;
-    q->x = x;
-    x->user = &q->handler;
-    bt_timer_init(d->loop, &q->deferred, destroy);
-    d->errand_count++;
-    for (unsigned p = 0; d->fleet != NULL && p < d->fleet->pool_count; p++)
-        for (unsigned i = 0; i < d->fleet->pools[p].all.count && q->count < ASK_MAX; i++)
-            if (bt_worker_usable(d->fleet->pools[p].all.items[i], bt_clock_ms()))
-                start_ask(q, d->fleet->pools[p].all.items[i]);
-    if (q->open == 0)
-        answer(q);
+    free(m);
 }
