@@ -41,6 +41,8 @@ struct bt_listener {
     const bt_loop_group_t *group;
     bt_accept_cb on_accept;
     void *user;
+    bt_full_cb on_full; /* may be NULL */
+    void *full_user;
     bt_timer_t retry; /* after an error that accept() would only repeat */
     int fd;
     int spare_fd;       /* given up for a moment to accept, and shed, when descriptors run out */
@@ -303,12 +305,15 @@ static void rest(bt_listener_t *l)
 /* True: go on accepting. */
 static bool survive_error(bt_listener_t *l, int error)
 {
+    int rc;
+
     switch (error) {
     case EAGAIN:
         return false;
     case EMFILE:
     case ENFILE:
-        if (shed_one(l))
+        rc = l->on_full != NULL ? l->on_full(l->loop, l->full_user) : BT_E_LIMIT;
+        if (rc == 0 || (rc != BT_E_AGAIN && shed_one(l)))
             return true;
         break;
     case ENOBUFS:
@@ -409,6 +414,12 @@ void bt_listener_close(bt_listener_t *l)
     l->fd = -1;
     if (l->spare_fd >= 0)
         close(l->spare_fd);
+}
+
+void bt_listener_on_full(bt_listener_t *l, bt_full_cb on_full, void *user)
+{
+    l->on_full = on_full;
+    l->full_user = user;
 }
 
 void bt_listener_peer(int fd, char *out, socklen_t size)

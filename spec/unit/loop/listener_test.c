@@ -1,4 +1,5 @@
 /* Listeners: a taken port is found, sockets spread over the loops, draining loses nobody, running out of descriptors. */
+#include "base/err.h"
 #include "loop/listener.h"
 
 #include "util.h"
@@ -392,6 +393,53 @@ static void test_out_of_descriptors(void **state)
     bt_loop_fini(&solo.loop);
 }
 
+static int full_answer; /* of the next on_full */
+static unsigned full_count;
+static int spare;
+
+/* What somebody frees is `spare`. */
+static int on_full(bt_loop_t *loop, void *user)
+{
+    assert_ptr_equal(loop, &solo.loop);
+    assert_ptr_equal(user, &solo);
+    full_count++;
+    if (full_answer == 0)
+        close(spare);
+    return full_answer;
+}
+
+static void test_a_descriptor_is_freed_for_one_that_waits(void **state)
+{
+    unsigned port = start_solo();
+    struct rlimit old, tight;
+
+    (void) state;
+    bt_listener_on_full(solo.listener, on_full, &solo);
+    turn(&solo.loop, 1);
+    int first = dial_port(port), second = dial_port(port);
+    spare = dup(first);
+    int next = dup(first); /* the lowest free descriptor */
+    close(next);
+    getrlimit(RLIMIT_NOFILE, &old);
+    tight = old;
+    tight.rlim_cur = (rlim_t) next;
+    setrlimit(RLIMIT_NOFILE, &tight);
+    full_count = 0;
+    full_answer = BT_E_AGAIN; /* another loop was asked: both wait, nobody is shed */
+    SPIN_UNTIL(&solo.loop, full_count == 1);
+    assert_int_equal(solo.accepted, 0);
+    assert_false(wait_readable(first, 0) || wait_readable(second, 0));
+    full_answer = 0;
+    TURN_UNTIL(&solo.loop,
+               solo.accepted == 2); /* on_solo_accept closes: the second finds it free */
+    assert_int_equal(full_count, 2);
+    setrlimit(RLIMIT_NOFILE, &old);
+    close(first);
+    close(second);
+    bt_listener_close(solo.listener);
+    bt_loop_fini(&solo.loop);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -405,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_a_turn_accepts_a_bounded_number),
         cmocka_unit_test(test_close_from_on_accept),
         cmocka_unit_test(test_out_of_descriptors),
+        cmocka_unit_test(test_a_descriptor_is_freed_for_one_that_waits),
     };
     alarm(55);
     return cmocka_run_group_tests(tests, NULL, NULL);
