@@ -23,6 +23,8 @@
     X(BT_E_HTTP_BODY_SIZE, -20022, REQUEST, "HTTP body too large")                                 \
     X(BT_E_CLIENT_GONE, -20030, REQUEST, "client closed the connection")                           \
     X(BT_E_CANCELLED, -20031, ATTEMPT, "cancelled")                                                \
+    X(BT_E_DESCRIPTORS, -20032, PROCESS,                                                           \
+      "this gateway has no descriptor left for a connection to a worker, try again")               \
     X(BT_E_CONNECT, -20040, WORKER, "connect failed")                                              \
     X(BT_E_CONNECT_TIMEOUT, -20041, WORKER, "connect timed out")                                   \
     X(BT_E_RESOLVE, -20042, WORKER, "host name not resolved")                                      \

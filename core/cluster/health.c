@@ -33,7 +33,8 @@ static bool is_vllm_family(enum bt_engine engine)
 static bool is_our_shortage(int rc)
 {
     return rc == UV_EMFILE || rc == UV_ENFILE || rc == UV_ENOBUFS || rc == UV_ENOMEM ||
-           rc == UV_EADDRNOTAVAIL || rc == BT_E_NOMEM || rc == BT_E_CANCELLED;
+           rc == UV_EADDRNOTAVAIL || rc == BT_E_DESCRIPTORS || rc == BT_E_NOMEM ||
+           rc == BT_E_CANCELLED;
 }
 
 enum bt_verdict bt_health_judge(const bt_worker_t *w, int rc, unsigned status, bt_str_t body)

@@ -11,6 +11,7 @@ unsigned bt_answer_status(int rc)
     switch (rc) {
     case BT_E_NO_WORKER:
     case BT_E_LEASE:
+    case BT_E_DESCRIPTORS:
         return 503;
     case BT_E_CONNECT_TIMEOUT:
     case BT_E_FIRST_BYTE_TIMEOUT:
@@ -117,7 +118,7 @@ void bt_answer_failure(bt_request_t *r, const bt_failure_t *f)
 
     if (f->status == 0) {
         bt_answer_error(r, bt_answer_status(f->rc), NULL, sentence(r, f),
-                        f->rc == BT_E_NO_WORKER ? 1 : 0);
+                        f->rc == BT_E_NO_WORKER || f->rc == BT_E_DESCRIPTORS ? 1 : 0);
         return;
     }
     n = bt_headers_answer(r, f->head.header_count != 0 ? &f->head : NULL, headers, HEADERS_MAX - 1);

@@ -135,6 +135,7 @@ int bt_dispatcher_set_store(bt_dispatcher_t *d, bt_store_client_t *client)
 bt_wait_room_t bt_dispatcher_wait_room(const bt_dispatcher_t *d)
 {
     return (bt_wait_room_t){.loop = d->loop,
+                            .budget = d->gate->config.upstream.budget,
                             .store = d->store,
                             .quotas = d->quotas,
                             .space = d->gate->space,

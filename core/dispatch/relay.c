@@ -381,8 +381,9 @@ static void on_fail(bt_call_t *call, int rc)
 {
     bt_leg_t *leg = call->user;
     bt_request_t *r = request_of(leg);
-    bt_failure_t f = {.rc = rc, .leg = leg->role, .worker = leg->worker->name, .retryable = true};
+    bt_failure_t f = {.rc = rc, .leg = leg->role, .worker = leg->worker->name};
 
+    f.retryable = rc != BT_E_DESCRIPTORS; /* which other workers cannot cure */
     f.stale = rc == BT_E_RESET && call->reused && call->first_byte_us == 0;
     if (rc == BT_E_CONNECT || rc == BT_E_CONNECT_TIMEOUT)
         bt_monitor_note_connect_failure(leg->worker, rc != BT_E_CONNECT_TIMEOUT);

@@ -20,6 +20,7 @@
 
 struct bt_wait {
     bt_loop_t *loop;
+    bt_budget_t *budget;
     bt_wait_cb cb; /* NULL = freed, and only the lookup is waited for */
     void *user;
     bt_timer_t timer;
@@ -199,7 +200,7 @@ static int print_request(bt_wait_t *w, const bt_want_t *want)
 
 static int start_call(bt_wait_t *w, const struct sockaddr_storage *addr)
 {
-    static const bt_upstream_config_t config = {.idle_max = 0};
+    const bt_upstream_config_t config = {.idle_max = 0, .budget = w->budget};
     static const bt_call_timeouts_t timeouts = {0}; /* our timer runs over all of it */
     int rc = bt_upstream_new(&w->up, w->loop, (const struct sockaddr *) addr, &config);
 
@@ -277,6 +278,7 @@ int bt_wait_start(bt_wait_t **wait_p, const bt_wait_room_t *room, const bt_want_
     if (w == NULL)
         return BT_E_NOMEM;
     w->loop = room->loop;
+    w->budget = room->budget;
     w->cb = cb;
     w->user = user;
     bt_text_init(&w->request);

@@ -8,12 +8,14 @@
 #ifndef BT_DISPATCH_WAIT_STORE_H
 #define BT_DISPATCH_WAIT_STORE_H
 
+#include "http/budget.h"
 #include "script/policy_run.h"
 #include "share/quota.h"
 
 /* Where waits of a loop happen; store NULL: nothing is shared, and who asks hears BT_E_STORE_AWAY. */
 typedef struct bt_wait_room {
     bt_loop_t *loop;
+    bt_budget_t *budget; /* of descriptors for calls; NULL = nobody counts */
     bt_store_client_t *store;
     bt_quota_room_t *quotas;
     const char *space, *replica;

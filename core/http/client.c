@@ -14,6 +14,8 @@
 
 /* After a failed write: how long an answer sent before it (413 and close) may still take to be read. */
 #define WRITE_LOST_MS 1000
+#define DIAL_AGAIN_MS 10  /* for the loop that closes an idle connection for this one */
+#define DIAL_WAIT_MS 3000 /* in all, where there is no connect deadline */
 
 static bt_conn_t *conn_of(bt_stream_t *s)
 {
@@ -132,7 +134,7 @@ static void fail_later(bt_conn_t *conn, int rc)
     bt_timer_start(&conn->timer, 0);
 }
 
-/* Our own shortage (descriptors, ports, memory) keeps its code; the rest is the worker's. */
+/* Our own shortage (descriptors, ports, memory) has a code of its own; the rest is the worker's. */
 static int connect_error(int rc)
 {
     switch (rc) {
@@ -140,6 +142,9 @@ static int connect_error(int rc)
         return BT_E_CONNECT_TIMEOUT;
     case UV_EMFILE:
     case UV_ENFILE:
+    case BT_E_AGAIN:
+    case BT_E_DESCRIPTORS:
+        return BT_E_DESCRIPTORS;
     case UV_ENOBUFS:
     case UV_ENOMEM:
     case UV_EADDRNOTAVAIL:
@@ -164,9 +169,47 @@ static int send_request(bt_conn_t *conn)
     return 0;
 }
 
+static bool is_out_of_descriptors(int rc)
+{
+    return rc == UV_EMFILE || rc == UV_ENFILE;
+}
+
+/* Its socket, on the way to the worker. BT_E_AGAIN: a descriptor is being freed for it. */
+static int dial(bt_conn_t *conn)
+{
+    const struct sockaddr *addr = (const struct sockaddr *) &conn->up->addr;
+    bt_budget_t *budget = conn->up->config.budget;
+    int rc = conn->is_counted ? 0 : bt_budget_take(budget, conn->up->loop);
+
+    if (rc < 0)
+        return rc;
+    conn->is_counted = true;
+    rc = bt_stream_connect(&conn->stream, addr);
+    if (!is_out_of_descriptors(rc))
+        return rc;
+    rc = bt_budget_free_one(budget, conn->up->loop); /* somebody who is not counted has it */
+    return rc == 0 ? bt_stream_connect(&conn->stream, addr) : rc;
+}
+
+static void dial_or_wait(bt_conn_t *conn)
+{
+    const int rc = dial(conn);
+
+    if (rc == 0) {
+        start_deadline(conn, BT_DEADLINE_CONNECT, conn->call->timeouts.connect_ms);
+    } else if (rc == BT_E_AGAIN && bt_clock_ms() < conn->dial_until_ms) {
+        start_deadline(conn, BT_DEADLINE_DIAL, DIAL_AGAIN_MS);
+    } else {
+        fail_later(conn, connect_error(rc));
+        if (connect_error(rc) == BT_E_DESCRIPTORS)
+            bt_budget_note_refused(conn->up->config.budget);
+    }
+}
+
 /* On a fresh connection. */
 static int open_fresh(bt_call_t *call)
 {
+    const uint64_t wait_ms = call->timeouts.connect_ms;
     bt_conn_t *conn;
     int rc = bt_upstream_new_conn(&conn, call->up);
 
@@ -174,11 +217,8 @@ static int open_fresh(bt_call_t *call)
         return rc;
     attach(call, conn);
     call->reused = false;
-    rc = bt_stream_connect(&conn->stream, (const struct sockaddr *) &call->up->addr);
-    if (rc < 0)
-        fail_later(conn, connect_error(rc));
-    else
-        start_deadline(conn, BT_DEADLINE_CONNECT, call->timeouts.connect_ms);
+    conn->dial_until_ms = bt_clock_ms() + (wait_ms > 0 ? wait_ms : DIAL_WAIT_MS);
+    dial_or_wait(conn);
     return 0;
 }
 
@@ -357,6 +397,9 @@ void bt_call_on_deadline(bt_timer_t *timer)
     switch (conn->deadline) {
     case BT_DEADLINE_IDLE:
         bt_upstream_close_conn(conn);
+        break;
+    case BT_DEADLINE_DIAL:
+        dial_or_wait(conn);
         break;
     case BT_DEADLINE_CONNECT:
         fail(conn->call, BT_E_CONNECT_TIMEOUT);

@@ -3,7 +3,8 @@
  * Owner: an upstream (pool of connections to one address) belongs to one loop; the caller owns the bt_call_t memory.
  * Life:  bt_call_start -> on_head -> on_body* -> exactly one of on_end / on_fail; or bt_call_cancel, after which no
  *        callback comes and the memory may go at once (the connection is a separate object).
- * Flow:  an idle connection is taken newest first, else a new one is opened. A *reused* connection that dies before any
+ * Flow:  an idle connection is taken newest first, else a new one is opened; where no descriptor is left, an idle one of
+ *        anybody's is closed for it first (budget.h), and the call waits for that, as long as for a connect. A *reused* connection that dies before any
  *        answer byte is retried once on a fresh one (but see bt_call.once). 1xx answers are swallowed. Deadlines: connect, first byte (from the
  *        moment the request is written to the first *body* byte or the end: engines send their head at once), stall
  *        (between body bytes, and while the worker takes no request bytes), total (from start).
@@ -14,6 +15,7 @@
 
 #include "base/buf.h"
 #include "base/list.h"
+#include "http/budget.h"
 #include "http/message.h"
 #include "loop/loop.h"
 #include "loop/stream.h"
@@ -25,7 +27,8 @@ struct bt_conn; /* private */
 typedef struct bt_upstream_config {
     uint64_t
         idle_timeout_ms; /* an idle pooled connection is closed after it (engines close at 5 s); 0 = 4 000 */
-    unsigned idle_max; /* idle connections kept; 0 = none; default 256 */
+    unsigned idle_max;   /* idle connections kept; 0 = none; default 256 */
+    bt_budget_t *budget; /* whose descriptors these are; borrowed; NULL = nobody counts */
 } bt_upstream_config_t;
 
 /* addr is copied; config NULL = defaults. */
@@ -47,8 +50,9 @@ typedef struct bt_call_ops {
     void (*on_body)(bt_call_t *call, bt_buf_t *buf, const char *p, size_t n);
     void (*on_end)(
         bt_call_t *call); /* answer complete; the connection has gone back to the pool or closed */
-    void (*on_fail)(bt_call_t *call,
-                    int rc); /* BT_E_CONNECT, _CONNECT_TIMEOUT, _RESET, _FIRST_BYTE_TIMEOUT, _STALL,
+    void (*on_fail)(
+        bt_call_t *call,
+        int rc); /* BT_E_CONNECT, _CONNECT_TIMEOUT, _DESCRIPTORS, _RESET, _FIRST_BYTE_TIMEOUT, _STALL,
                                                  _TOTAL_TIMEOUT, _UPSTREAM_HTTP, or a uv code */
 } bt_call_ops_t;
 

@@ -43,6 +43,7 @@ int bt_server_new(bt_server_t **server_p, bt_loop_t *loop, const bt_server_ops_t
         bt_server_config_defaults(&server->config);
     bt_list_init(&server->conns);
     bt_pool_init(&server->pool, sizeof(bt_server_conn_t), KEEP_CONNS);
+    bt_budget_join(server->config.budget, loop);
     *server_p = server;
     return 0;
 }
@@ -96,8 +97,11 @@ void bt_server_accept(bt_server_t *server, int fd)
     bt_listener_peer(fd, c->x.peer, sizeof(c->x.peer));
     bt_arena_init(&c->x.arena);
     bt_conn_init_timers(c);
-    if (bt_stream_init(&c->stream, server->loop, &bt_server_stream_ops) < 0)
+    if (!bt_budget_enter(server->config.budget, c, fd))
         goto err_conn;
+    c->is_new = server->config.budget != NULL && !c->ticket.is_refused;
+    if (bt_stream_init(&c->stream, server->loop, &bt_server_stream_ops) < 0)
+        goto err_budget;
     bt_list_init(&c->link);
     bt_list_push(&server->conns, &c->link);
     if (bt_stream_open(&c->stream, fd) < 0 || bt_stream_read_start(&c->stream) < 0)
@@ -106,6 +110,8 @@ void bt_server_accept(bt_server_t *server, int fd)
         bt_conn_wait_idle(c);
     return;
 
+err_budget:
+    bt_budget_leave(server->config.budget, c);
 err_conn:
     bt_pool_put(&server->pool, c);
 err_count:
@@ -124,6 +130,7 @@ void bt_conn_closed(bt_stream_t *stream)
     bt_timer_stop(&c->deadline);
     bt_timer_stop(&c->watch);
     bt_list_remove(&c->link);
+    bt_budget_leave(bt_conn_budget(c), c);
     bt_pool_put(&server->pool, c);
     uncount(server);
     if (server->closing && server->conn_count == 0)
@@ -133,6 +140,7 @@ void bt_conn_closed(bt_stream_t *stream)
 void bt_conn_close(bt_server_conn_t *c)
 {
     c->state = BT_CONN_CLOSED;
+    bt_budget_busy(bt_conn_budget(c), c);
     bt_timer_stop(&c->deadline);
     bt_timer_stop(&c->watch);
     bt_unfinished_close(&c->unfinished);
@@ -157,9 +165,11 @@ void bt_conn_gone(bt_server_conn_t *c)
 void bt_conn_retire(bt_server_conn_t *c)
 {
     c->state = BT_CONN_CLOSED;
+    bt_budget_busy(bt_conn_budget(c), c);
     bt_timer_stop(&c->deadline);
     bt_timer_stop(&c->watch);
-    bt_stream_close_after_flush(&c->stream, BT_LINGER_MS);
+    bt_stream_close_after_flush(&c->stream,
+                                c->ticket.is_refused ? BT_LINGER_REFUSED_MS : BT_LINGER_MS);
 }
 
 void bt_server_drain(bt_server_t *server)

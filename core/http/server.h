@@ -15,6 +15,7 @@
 
 #include "base/arena.h"
 #include "base/buf.h"
+#include "http/budget.h"
 #include "http/message.h"
 #include "http/unfinished.h"
 #include "loop/listener.h"
@@ -49,6 +50,7 @@ typedef struct bt_server_config {
     uint64_t
         write_stall_ms; /* the client takes no byte of its answer for so long: reset; default 60 000 */
     const char *server_name; /* Server header, NULL = none */
+    bt_budget_t *budget;     /* how many connections there may be; borrowed; NULL = any number */
 } bt_server_config_t;
 void bt_server_config_defaults(bt_server_config_t *config);
 

@@ -116,7 +116,8 @@ void bt_conn_set_deadline(bt_server_conn_t *c, uint64_t ms)
         bt_timer_stop(&c->deadline);
 }
 
-/* A connection that comes while the server drains may bring one request, but not keep the drain waiting for it. */
+/* A connection that comes while the server drains, or that is only to be refused, may bring one request, but nobody waits long
+ * for it. */
 static uint64_t idle_ms(const bt_server_config_t *config, bool draining)
 {
     bool shorter =
@@ -125,18 +126,29 @@ static uint64_t idle_ms(const bt_server_config_t *config, bool draining)
     return draining && shorter ? config->head_timeout_ms : config->idle_timeout_ms;
 }
 
+static void become_idle(bt_server_conn_t *c)
+{
+    c->is_new = false;
+    bt_conn_set_deadline(c, idle_ms(&c->x.server->config, c->x.server->draining || c->ticket.is_refused));
+    if (bt_conn_unread(c) == 0)
+        bt_budget_idle(bt_conn_budget(c), c);
+}
+
 void bt_conn_wait_idle(bt_server_conn_t *c)
 {
     c->state = BT_CONN_IDLE;
     c->scan = 0;
     c->blank_seen = false;
     bt_timer_stop(&c->watch);
-    bt_conn_set_deadline(c, idle_ms(&c->x.server->config, c->x.server->draining));
     if (bt_conn_unread(c) == 0) {
         bt_buf_unref(c->in);
         c->in = NULL;
         c->in_at = c->in_end = 0;
     }
+    if (c->is_new)
+        bt_conn_set_deadline(c, BT_NEW_MS);
+    else
+        become_idle(c);
     resume_reading(c);
 }
 
@@ -154,6 +166,8 @@ static void begin_head(bt_server_conn_t *c)
     x->sender = 0;
     c->direct = c->chunked = c->has_length = c->no_body = c->close_after = false;
     c->state = BT_CONN_HEAD;
+    c->is_new = false;
+    bt_budget_busy(bt_conn_budget(c), c);
     bt_conn_set_deadline(c, x->server->config.head_timeout_ms);
 }
 
@@ -173,6 +187,9 @@ static unsigned check_head(bt_server_conn_t *c, const char **reason_p)
     const bt_head_t *head = &c->x.head;
     bt_str_t expect = bt_head_get(head, BT_STR("expect"));
 
+    *reason_p = bt_budget_refusal(config->budget, c);
+    if (*reason_p != NULL)
+        return 503;
     if (expect.n > 0 && !bt_str_ieq(expect, BT_STR("100-continue"))) {
         *reason_p = "unknown expectation";
         return 417;
@@ -355,6 +372,10 @@ static void on_deadline(bt_timer_t *timer)
 {
     bt_server_conn_t *c = bt_container_of(timer, bt_server_conn_t, deadline);
 
+    if (c->state == BT_CONN_IDLE && c->is_new) {
+        become_idle(c);
+        return;
+    }
     if (c->state == BT_CONN_IDLE) {
         bt_conn_close(c);
         return;

@@ -17,6 +17,8 @@
 #define BT_AHEAD_MAX BT_HTTP_HEAD_MAX /* input read beyond the request being answered */
 #define BT_OPEN_MAX 32U               /* slices that can share a chunk head */
 #define BT_LINGER_MS 5000U            /* wait for the client's FIN after ours */
+#define BT_LINGER_REFUSED_MS 1000U    /* of a client that there was no place for */
+#define BT_NEW_MS 30U                 /* a new connection is about to ask, and not idle so long */
 
 enum bt_conn_state {
     BT_CONN_IDLE,   /* between requests: nothing of the next one is there */
@@ -31,6 +33,7 @@ typedef struct bt_server_conn {
     bt_exchange_t x; /* the current exchange; first, so that one cast leads back */
     bt_stream_t stream;
     bt_list_t link; /* in server->conns */
+    bt_budget_client_t ticket;
     enum bt_conn_state state;
     bt_timer_t deadline; /* idle, head or body, whichever the state waits for */
     bt_timer_t
@@ -56,6 +59,7 @@ typedef struct bt_server_conn {
     uint64_t stall_written; /* watch: bytes accepted by the kernel at stall_ms */
     uint64_t stall_ms;
 
+    bool is_new;      /* it has just come, and said nothing */
     bool handling;    /* between on_request and end, abort or on_gone */
     bool direct;      /* the body is read into its own buffer */
     bool blank_seen;  /* the one empty line allowed before a head (RFC 9112 2.2) */
@@ -89,6 +93,11 @@ struct bt_server {
 static inline bt_server_conn_t *bt_conn_of(const bt_exchange_t *x)
 {
     return (bt_server_conn_t *) (uintptr_t) x;
+}
+
+static inline bt_budget_t *bt_conn_budget(const bt_server_conn_t *c)
+{
+    return c->x.server->config.budget;
 }
 
 static inline size_t bt_conn_unread(const bt_server_conn_t *c)

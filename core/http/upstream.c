@@ -119,6 +119,7 @@ int bt_upstream_new_conn(bt_conn_t **conn_p, bt_upstream_t *up)
     conn->up = up;
     conn->addr_epoch = up->addr_epoch;
     bt_list_init(&conn->idle_link);
+    bt_list_init(&conn->spare.link);
     bt_timer_init(up->loop, &conn->timer, bt_call_on_deadline);
     up->open_count++;
     *conn_p = conn;
@@ -128,6 +129,7 @@ int bt_upstream_new_conn(bt_conn_t **conn_p, bt_upstream_t *up)
 static void leave_idle(bt_conn_t *conn)
 {
     bt_list_remove(&conn->idle_link);
+    bt_budget_unpark(conn->up->config.budget, conn);
     bt_timer_stop(&conn->timer);
     conn->up->idle_count--;
 }
@@ -151,6 +153,7 @@ void bt_upstream_park(bt_conn_t *conn)
         return;
     }
     bt_list_push_front(&up->idle, &conn->idle_link);
+    bt_budget_park(up->config.budget, conn);
     conn->deadline = BT_DEADLINE_IDLE;
     bt_timer_start(&conn->timer, up->config.idle_timeout_ms);
     if (++up->idle_count > up->config.idle_max)
@@ -171,6 +174,8 @@ void bt_upstream_forget(bt_conn_t *conn)
     bt_upstream_t *up = conn->up;
 
     bt_answer_fini(&conn->answer);
+    if (conn->is_counted)
+        bt_budget_give(up->config.budget);
     up->open_count--;
     bt_pool_put(&up->conns, conn);
     free_if_done(up);

@@ -29,6 +29,7 @@ struct bt_upstream {
 /* What a connection's timer stands for. */
 enum bt_call_deadline {
     BT_DEADLINE_IDLE,
+    BT_DEADLINE_DIAL, /* waits for a descriptor: tried again then */
     BT_DEADLINE_CONNECT,
     BT_DEADLINE_SEND, /* the worker takes no request bytes */
     BT_DEADLINE_FIRST_BYTE,
@@ -42,9 +43,12 @@ typedef struct bt_conn {
     bt_upstream_t *up;
     bt_call_t *call; /* NULL: idle or closing */
     bt_list_t idle_link;
+    bt_idle_t spare; /* while it is idle: another connection may have its descriptor */
     bt_timer_t timer;
     enum bt_call_deadline deadline;
-    int failed_rc; /* for BT_DEADLINE_FAILED */
+    int failed_rc;          /* for BT_DEADLINE_FAILED */
+    bool is_counted;        /* in the budget */
+    uint64_t dial_until_ms; /* BT_DEADLINE_DIAL: given up then */
     unsigned addr_epoch;
     bool connected, write_lost;
     uint64_t written_before; /* stream's count when the call began */

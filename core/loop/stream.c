@@ -436,6 +436,13 @@ bool bt_stream_peer_gone(bt_stream_t *s)
     return poll(&probe, 1, 0) == 1 && (probe.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
+bool bt_stream_has_input(bt_stream_t *s)
+{
+    char byte;
+
+    return !s->closing && s->connected && recv(fd_of(s), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 /* ---- opening ---- */
 
 static void on_linger_timeout(bt_timer_t *timer)

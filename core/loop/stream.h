@@ -78,6 +78,8 @@ void bt_stream_read_stop(
     bt_stream_t *s); /* idempotent; FIN is then not seen: use bt_stream_peer_gone */
 /* True when the peer has sent FIN or RST, seen without reading (poll with POLLRDHUP); for paused readers. */
 bool bt_stream_peer_gone(bt_stream_t *s);
+/* True when bytes have come that nobody has read yet: the loop has not got to them. */
+bool bt_stream_has_input(bt_stream_t *s);
 /* Queues bytes; refs owner when given. Flushed at the end of the turn. BT_E_NOMEM; after a write error: does nothing, 0. */
 int bt_stream_write(bt_stream_t *s, bt_buf_t *owner, const char *p, size_t n);
 /* Queues one slice whose bytes are copied into a buffer of the stream (small things: chunk heads). */

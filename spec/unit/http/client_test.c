@@ -296,7 +296,7 @@ static void test_own_shortage_is_told_from_the_loop(void **state)
     rig_start(&c);
     setrlimit(RLIMIT_NOFILE, &old);
     pump_until(c.fails == 1);
-    assert_int_equal(c.rc, UV_EMFILE);
+    assert_int_equal(c.rc, BT_E_DESCRIPTORS);
     assert_false(c.last.any_byte_sent);
     rig_drop(&c);
 }
