@@ -100,6 +100,9 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
     bt_metrics_write(out, bt_registry_current(config->registry), config->gate, facts, count,
                      config->version);
     write_transfer(config, out);
+    if (config->budget != NULL)
+        bt_metrics_budget(&(bt_prom_t){.out = out}, config->gate->config.upstream.budget,
+                          config->budget);
     if (config->store != NULL)
         bt_metrics_share(&(bt_prom_t){.out = out}, config->store, config->share,
                          config->gate->quotas);
@@ -264,6 +267,7 @@ int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config
     bt_server_config_defaults(&admin->server_config);
     admin->server_config.max_body_bytes = BT_ADMIN_BODY_MAX;
     admin->server_config.max_buffered_bytes = SIZE_MAX;
+    admin->server_config.budget = admin->config.budget;
     int rc = bt_server_new(&admin->server, control, &server_ops, &admin->server_config, admin);
     if (rc < 0) {
         free(admin);
@@ -273,9 +277,21 @@ int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config
     return 0;
 }
 
+/* There is a reserve for the operator's connections; should somebody have used it up, clients' idle ones go. */
+static int on_full(bt_loop_t *loop, void *user)
+{
+    const bt_admin_t *admin = user;
+
+    return bt_budget_free_one(admin->config.gate->config.upstream.budget, loop);
+}
+
 int bt_admin_listen(bt_admin_t *admin, int fd)
 {
-    return bt_listener_start(&admin->listener, admin->loop, fd, NULL, on_accept, admin);
+    int rc = bt_listener_start(&admin->listener, admin->loop, fd, NULL, on_accept, admin);
+
+    if (rc == 0)
+        bt_listener_on_full(admin->listener, on_full, admin);
+    return rc;
 }
 
 void bt_admin_accept(bt_admin_t *admin, int fd)

@@ -40,6 +40,8 @@ typedef struct bt_admin_config {
     const bt_transfer_t *transfer; /* the hub of KV transfer; NULL = there is none; outlives us */
     const bt_store_t *store;       /* NULL = none; outlives us */
     bt_share_t *share;             /* the other replicas; NULL = there are none; outlives us */
+    bt_budget_t
+        *budget; /* how many connections the operator may have; NULL = any number; outlives us */
 } bt_admin_config_t;
 
 int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config_t *config);

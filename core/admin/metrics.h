@@ -18,6 +18,8 @@ void bt_metrics_write(bt_text_t *out, const bt_fleet_t *fleet, bt_gate_t *gate,
 /* metrics_share.c; share and quotas may be NULL */
 void bt_metrics_share(bt_prom_t *p, const bt_store_t *store, const bt_share_t *share,
                       const bt_quotas_t *quotas);
+/* metrics_budget.c */
+void bt_metrics_budget(bt_prom_t *p, const bt_budget_t *clients, const bt_budget_t *admin);
 /* metrics_workers.c */
 void bt_metrics_fleet(bt_prom_t *p, const bt_fleet_t *fleet, uint64_t now_ms);
 

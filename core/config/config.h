@@ -77,6 +77,8 @@ typedef struct bt_config {
     unsigned proxy_path_count;
     uint64_t stream_keepalive_ms;
     unsigned max_concurrent;
+    unsigned max_connections;          /* of clients; 0 = what the limit of open files holds */
+    unsigned max_connections_per_peer; /* 0 = no limit */
     bt_upstream_config_t upstream;
     /* shared state */
     char *redis_url, *redis_username, *redis_password_file;

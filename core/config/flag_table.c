@@ -533,6 +533,15 @@ const bt_flag_t bt_flags[] = {
     {"max-concurrent-requests", "N", BT_GROUP_LIMIT, BT_FLAG_SETTING, BT_ARITY_ONE, false,
      UINT_KNOB(AT(max_concurrent), -1, 4294967295.0), NULL,
      "running at once, else 503 with Retry-After (0 or -1 = no limit)"},
+    {"max-connections", "N", BT_GROUP_LIMIT, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     UINT_KNOB(AT(max_connections), 0, 4294967295.0), NULL,
+     "client connections at once; above it the one that is idle longest is closed, else 503 with "
+     "Retry-After (0 = a third of what the limit of open files leaves: each may need two to "
+     "workers)"},
+    {"max-connections-per-peer", "N", BT_GROUP_LIMIT, BT_FLAG_SETTING, BT_ARITY_ONE, false,
+     UINT_KNOB(AT(max_connections_per_peer), 0, 4294967295.0), NULL,
+     "the same for each client address, a /64 of IPv6 being one (0 = no limit; behind a proxy all "
+     "clients are one)"},
 
     /* security */
     {"api-key", "KEY", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "config/check.h"
+#include "gateway/descriptors.h"
 #include "gateway/dev.h"
 #include "gateway/fleet.h"
 #include "gateway/policy.h"
@@ -21,7 +22,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #define TOPOLOGY_CHECK_MS 100
@@ -56,6 +56,7 @@ static int attach_admin(bt_gateway_t *g)
         .transfer = g->transfer,
         .store = g->store,
         .share = g->share,
+        .budget = g->admin_budget,
     };
     int fd = g->admin_fd;
     int rc = bt_admin_new(&g->admin, &g->control, &config);
@@ -161,17 +162,6 @@ static void on_startup(bt_timer_t *timer)
 
 /* ---- opening ---- */
 
-/* Streams need two descriptors each; the soft limit is a habit, not a wish. */
-static void raise_descriptor_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        bt_log_warn("gateway", "the limit of open files cannot be raised: %s", strerror(errno));
-}
-
 static int bind_admin(bt_gateway_t *g, char *err, size_t err_size)
 {
     const bt_config_t *c = g->config;
@@ -198,6 +188,16 @@ static int open_loops(bt_gateway_t *g, char *err, size_t err_size)
     g->gate.dispatchers = g->dispatchers;
     g->gate.dispatcher_count = g->loop_count;
     return 0;
+}
+
+/* Before the gate and the loops, which are made with them. */
+static int open_budgets(bt_gateway_t *g)
+{
+    int rc = bt_budget_new(&g->budget, g->config->loops, "client");
+    if (rc == 0)
+        rc = bt_budget_new(&g->admin_budget, 1, "admin");
+    g->config->server.budget = g->config->dispatch.upstream.budget = g->budget;
+    return rc;
 }
 
 /* Before the loops: they read where records go. */
@@ -258,17 +258,19 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
                     rc == BT_E_NOMEM ? bt_err_text(rc) : strerror(-rc));
     signal(SIGPIPE, SIG_IGN);
     bt_mem_open();
-    raise_descriptor_limit();
     bt_policy_allow_hosts(config->policy_http_host_count > 0
                               ? (const char *const *) config->policy_http_hosts
                               : NULL);
-    if ((rc = allocate(&g, config, argc, argv)) < 0 || (rc = open_control(g)) < 0 ||
-        (rc = open_recorder(g, err, err_size)) < 0 || (rc = bind_admin(g, err, err_size)) < 0 ||
+    if ((rc = bt_gateway_descriptors_begin(config, err, err_size)) < 0 ||
+        (rc = allocate(&g, config, argc, argv)) < 0 || (rc = open_budgets(g)) < 0 ||
+        (rc = open_control(g)) < 0 || (rc = open_recorder(g, err, err_size)) < 0 ||
+        (rc = bind_admin(g, err, err_size)) < 0 ||
         (rc = bt_gateway_transfer_open(g, err, err_size)) < 0 ||
         (rc = bt_gateway_share_open(g, err, err_size)) < 0 ||
         (rc = open_loops(g, err, err_size)) < 0 || (rc = bt_gateway_fleet_open(g)) < 0 ||
         (rc = bt_gateway_policy_open(g, err, err_size)) < 0 ||
-        (rc = open_fleet(g, err, err_size)) < 0) {
+        (rc = open_fleet(g, err, err_size)) < 0 ||
+        (rc = bt_gateway_descriptors_divide(g, err, err_size)) < 0) {
         if (err[0] == '\0')
             snprintf(err, err_size, "%s", bt_err_text(rc));
         bt_gateway_close(g);
@@ -420,6 +422,8 @@ static void free_gateway(bt_gateway_t *g)
     if (g->has_gate)
         bt_gate_fini(&g->gate);
     bt_unfinished_free(g->unfinished);
+    bt_budget_free(g->budget);
+    bt_budget_free(g->admin_budget);
     free(g->group.loops);
     free(g->dispatchers);
     free(g->loops);

@@ -82,6 +82,7 @@ struct bt_gateway {
     bt_gateway_loop_t *loops;
     unsigned loop_count;
     bt_loop_group_t group;
+    bt_budget_t *budget, *admin_budget; /* of connections: clients' and workers', the operator's */
     bt_gate_t gate;
     bt_unfinished_t *unfinished;   /* client requests of which bytes are missing */
     bt_dispatcher_t **dispatchers; /* by loop; what gate.dispatchers points to */

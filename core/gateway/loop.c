@@ -240,6 +240,7 @@ int bt_gateway_loop_start(bt_gateway_loop_t *el)
                                el->gateway);
     if (rc < 0)
         return rc;
+    bt_listener_on_full(el->listener, bt_budget_on_full, el->gateway->budget);
     rc = uv_thread_create(&el->thread, run_thread, el);
     if (rc < 0)
         return rc;

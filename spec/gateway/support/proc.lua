@@ -21,6 +21,9 @@ int fcntl(int fd, int command, ...);
 int getpid(void);
 int getppid(void);
 int setpgid(int pid, int group);
+typedef struct { unsigned long soft, hard; } bt_spec_rlimit;
+int getrlimit(int resource, bt_spec_rlimit *limit);
+int setrlimit(int resource, const bt_spec_rlimit *limit);
 int prctl(int option, unsigned long a, unsigned long b, unsigned long c, unsigned long d);
 int setenv(const char *name, const char *value, int overwrite);
 char *mkdtemp(char *template_);
@@ -28,7 +31,7 @@ void _exit(int status);
 ]])
 
 local C = ffi.C
-local proc = { SIGHUP = 1, SIGINT = 2, SIGKILL = 9, SIGTERM = 15, SIGCONT = 18, SIGSTOP = 19 }
+local proc = { SIGHUP = 1, SIGINT = 2, SIGKILL = 9, SIGTERM = 15, SIGCONT = 18, SIGSTOP = 19, RLIMIT_NOFILE = 7 }
 
 local PR_SET_PDEATHSIG = 1
 local O_RDONLY, O_WRONLY_CREATE_TRUNCATE = 0, 1 + 64 + 512
@@ -78,7 +81,7 @@ function proc.read(path)
 end
 
 -- Runs in the child. Only system calls: the other half of this Lua state is still in the parent.
-local function become(path, argv, env, out, err, pipe_fd, parent)
+local function become(path, argv, opts, out, err, pipe_fd, parent)
   C.prctl(PR_SET_PDEATHSIG, proc.SIGKILL, 0, 0, 0)
   if C.getppid() ~= parent then
     C._exit(126)
@@ -92,8 +95,11 @@ local function become(path, argv, env, out, err, pipe_fd, parent)
   for fd = 3, FDS do
     C.close(fd)
   end
-  for name, value in pairs(env) do
+  for name, value in pairs(opts.env or {}) do
     C.setenv(name, value, 1)
+  end
+  if opts.files then
+    C.setrlimit(proc.RLIMIT_NOFILE, ffi.new("bt_spec_rlimit", opts.files, opts.files))
   end
   C.execv(path, argv)
   C._exit(127)
@@ -108,7 +114,8 @@ local function small_pipe()
   return fds[0], fds[1]
 end
 
--- argv[1] is a path. opts: name (of the output files), env, stalled_stderr (a pipe that is read by Process:stderr only).
+-- argv[1] is a path. opts: name (of the output files), env, files (its limit of open files), stalled_stderr (a pipe
+-- that is read by Process:stderr only).
 function proc.start(argv, opts)
   opts = opts or {}
   local name = opts.name or argv[1]:match("[^/]*$")
@@ -127,7 +134,7 @@ function proc.start(argv, opts)
   local pid = C.fork()
   assert(pid >= 0, "fork failed")
   if pid == 0 then
-    become(argv[1], array, opts.env or {}, out, err, write_fd, parent)
+    become(argv[1], array, opts, out, err, write_fd, parent)
   end
   if write_fd then
     C.close(write_fd)

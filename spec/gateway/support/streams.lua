@@ -7,31 +7,23 @@ local ffi = require("ffi")
 local fleet = require("gateway.support.fleet")
 local proc = require("gateway.support.proc")
 
-ffi.cdef([[
-typedef struct { unsigned long soft, hard; } bt_spec_rlimit;
-int getrlimit(int resource, bt_spec_rlimit *limit);
-int setrlimit(int resource, const bt_spec_rlimit *limit);
-]])
-
-local RLIMIT_NOFILE = 7
-
 local streams = {}
 
 -- Raises the limit of open files, for the children too. nil, or why it cannot be as high as `wanted`.
 function streams.raise_files(wanted)
   local limit = ffi.new("bt_spec_rlimit")
-  assert(ffi.C.getrlimit(RLIMIT_NOFILE, limit) == 0)
+  assert(ffi.C.getrlimit(proc.RLIMIT_NOFILE, limit) == 0)
   local hard = tonumber(limit.hard)
   limit.soft = limit.hard
-  ffi.C.setrlimit(RLIMIT_NOFILE, limit)
+  ffi.C.setrlimit(proc.RLIMIT_NOFILE, limit)
   if hard < wanted then
     return ("the hard limit of open files is %d, %d are needed (ulimit -Hn)"):format(hard, wanted)
   end
 end
 
--- Descriptors that a process in the middle needs: for each stream a client's and a decode worker's, and prefill's.
+-- Descriptors that a process in the middle needs: clients get a third of what is left.
 function streams.files_for(count)
-  return 2 * count + 2000
+  return 3 * count + 2000
 end
 
 local function pool_text(name, connector, workers, names)

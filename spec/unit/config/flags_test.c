@@ -258,6 +258,9 @@ static void limits_and_keys(void **state)
     EXPECT("--max-concurrent-requests -1", c.dispatch.max_concurrent == 0);
     EXPECT("--client-body-timeout-secs 60 --client-body-min-rate 4096",
            c.server.body_timeout_ms == 60000 && c.server.body_min_rate == 4096);
+    EXPECT("", c.max_connections == 0 && c.max_connections_per_peer == 0);
+    EXPECT("--max-connections 500 --max-connections-per-peer 20",
+           c.max_connections == 500 && c.max_connections_per_peer == 20);
     EXPECT("--api-key sk-1 --admin-api-key adm --admin-host 0.0.0.0",
            IS(c.dispatch.worker_api_key, "sk-1") && IS(c.monitor.api_key, "sk-1") &&
                IS(c.dispatch.admin_key, "adm") && !c.admin_metrics_only);
