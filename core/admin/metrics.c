@@ -4,8 +4,8 @@
 #include "admin/metrics.h"
 
 #include "base/err.h"
-#include "base/mem.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "dispatch/route.h"
 
 #include <stdio.h>

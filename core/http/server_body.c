@@ -56,17 +56,6 @@ void bt_conn_note_unfinished(bt_server_conn_t *c)
         bt_unfinished_note(c->x.server->unfinished, &c->unfinished, sender_of(c), c->in->cap);
 }
 
-/* What has come is freed before the client has read why. */
-static bool refuse(bt_server_conn_t *c, unsigned status, const char *reason)
-{
-    bt_conn_stop_reading_request(c);
-    bt_buf_unref(c->x.body_buf);
-    c->x.body_buf = NULL;
-    c->direct = false;
-    bt_conn_refuse(c, status, reason);
-    return true;
-}
-
 void bt_conn_evict(bt_unfinished_entry_t *e)
 {
     bt_server_conn_t *c = bt_container_of(e, bt_server_conn_t, unfinished);
@@ -75,9 +64,10 @@ void bt_conn_evict(bt_unfinished_entry_t *e)
         bt_unfinished_close(e);
         return;
     }
-    (void) refuse(c, 503,
-                  "memory is short, and this was the largest unfinished request of the client "
-                  "that holds most; try again");
+    (void) bt_conn_refuse_request(
+        c, 503,
+        "memory is short, and this was the largest unfinished request of the client "
+        "that holds most; try again");
 }
 
 /* ---- deadlines ---- */
@@ -137,10 +127,10 @@ static bool open_body_buf(bt_server_conn_t *c)
     bt_buf_t *body;
 
     if (!reserve(c, cap))
-        return refuse(c, 503, bt_conn_no_room);
+        return bt_conn_refuse_request(c, 503, bt_conn_no_room);
     body = bt_buf_new(cap);
     if (body == NULL)
-        return refuse(c, 503, "out of memory");
+        return bt_conn_refuse_request(c, 503, "out of memory");
     BT_ASSERT(have < length);
     memcpy(body->data, c->in->data + c->in_at, have);
     body->len = have;
@@ -200,7 +190,7 @@ static bool read_direct_body(bt_server_conn_t *c)
 
     if (x->body_buf->len < length) {
         if (x->body_buf->len == x->body_buf->cap && grow_body(c, x->body_buf->len, length) != 0)
-            return refuse(c, 503, bt_conn_no_room);
+            return bt_conn_refuse_request(c, 503, bt_conn_no_room);
         return wait_for_more(c);
     }
     x->body = (bt_str_t){x->body_buf->data, x->body_buf->len};
@@ -247,9 +237,9 @@ static bool read_chunked_body(bt_server_conn_t *c)
         status = append_body(c, data);
     c->in_at += at;
     if (status != 0)
-        return refuse(c, status, status == 503 ? bt_conn_no_room : NULL);
+        return bt_conn_refuse_request(c, status, status == 503 ? bt_conn_no_room : NULL);
     if (rc < 0)
-        return refuse(c, 400, "malformed chunk");
+        return bt_conn_refuse_request(c, 400, "malformed chunk");
     if (rc != BT_CHUNK_END)
         return wait_for_more(c);
     if (c->x.body_buf != NULL)

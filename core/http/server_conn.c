@@ -129,7 +129,8 @@ static uint64_t idle_ms(const bt_server_config_t *config, bool draining)
 static void become_idle(bt_server_conn_t *c)
 {
     c->is_new = false;
-    bt_conn_set_deadline(c, idle_ms(&c->x.server->config, c->x.server->draining || c->ticket.is_refused));
+    bt_conn_set_deadline(
+        c, idle_ms(&c->x.server->config, c->x.server->draining || c->ticket.is_refused));
     if (bt_conn_unread(c) == 0)
         bt_budget_idle(bt_conn_budget(c), c);
 }
@@ -178,6 +179,17 @@ void bt_conn_stop_reading_request(bt_server_conn_t *c)
     c->state = BT_CONN_ANSWER;
 }
 
+/* What has come of it is freed before the client has read why. */
+bool bt_conn_refuse_request(bt_server_conn_t *c, unsigned status, const char *reason)
+{
+    bt_conn_stop_reading_request(c);
+    bt_buf_unref(c->x.body_buf);
+    c->x.body_buf = NULL;
+    c->direct = false;
+    bt_conn_refuse(c, status, reason);
+    return true;
+}
+
 /* Refuses what we do not want to read. Our own limits come first, so that a handler which has seen on_head is not
  * left with a request that is refused here. Returns the status, 0 = go on.
  */
@@ -207,13 +219,6 @@ static unsigned check_head(bt_server_conn_t *c, const char **reason_p)
     return 0;
 }
 
-static bool refuse(bt_server_conn_t *c, unsigned status, const char *reason)
-{
-    bt_conn_stop_reading_request(c);
-    bt_conn_refuse(c, status, reason);
-    return true;
-}
-
 /* The parsed headers move from the server's scratch room to the exchange. */
 static void keep_headers(bt_server_conn_t *c)
 {
@@ -233,12 +238,12 @@ static bool accept_head(bt_server_conn_t *c, size_t n)
 
     c->in_at += n;
     if (rc != 0)
-        return refuse(c, head->refuse, NULL);
+        return bt_conn_refuse_request(c, head->refuse, NULL);
     keep_headers(c);
     const char *reason = NULL;
     unsigned status = check_head(c, &reason);
     if (status != 0)
-        return refuse(c, status, reason);
+        return bt_conn_refuse_request(c, status, reason);
     return bt_conn_begin_body(c);
 }
 
@@ -262,9 +267,9 @@ static bool read_head(bt_server_conn_t *c)
         return false;
     long head = bt_head_scan(p, n, &c->scan);
     if (head == BT_E_HTTP_HEAD_SIZE)
-        return refuse(c, 431, NULL);
+        return bt_conn_refuse_request(c, 431, NULL);
     if (head < 0)
-        return refuse(c, 400, NULL);
+        return bt_conn_refuse_request(c, 400, NULL);
     return head > 0 && accept_head(c, (size_t) head);
 }
 
@@ -380,9 +385,9 @@ static void on_deadline(bt_timer_t *timer)
         bt_conn_close(c);
         return;
     }
-    refuse(c, 408,
-           c->state == BT_CONN_HEAD ? "request head took too long"
-                                    : "request body stalled, or came too slowly");
+    bt_conn_refuse_request(c, 408,
+                           c->state == BT_CONN_HEAD ? "request head took too long"
+                                                    : "request body stalled, or came too slowly");
 }
 
 void bt_conn_init_timers(bt_server_conn_t *c)

@@ -126,6 +126,8 @@ void bt_conn_wait_idle(bt_server_conn_t *c);                 /* -> IDLE */
 void bt_conn_advance(bt_server_conn_t *c);                   /* does what the unread input allows */
 void bt_conn_set_deadline(bt_server_conn_t *c, uint64_t ms); /* 0 = none */
 void bt_conn_stop_reading_request(bt_server_conn_t *c);      /* it is complete, or refused */
+/* Before it has a handler. Returns true: the next step can be taken. */
+bool bt_conn_refuse_request(bt_server_conn_t *c, unsigned status, const char *reason);
 void bt_conn_watch(bt_server_conn_t *c);         /* starts polling when there is a reason to */
 void bt_conn_drop_exchange(bt_server_conn_t *c); /* frees what belongs to the exchange */
 
