@@ -19,9 +19,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define COLLECT_SLACK ((size_t) 1 << 20)
 #define STACK_MAX_BYTES 65536
+#define COMPILE_US 1000000 /* a MiB of tables takes some 50 ms */
+#define PIECE_BYTES ((size_t) 256)
 
 static const char *const base_names[] = {
     "assert",   "error",  "getmetatable", "ipairs", "next",         "pairs",    "pcall",
@@ -317,10 +320,41 @@ static void take_error(bt_vm_t *vm, char *err, size_t err_size)
     lua_pop(vm->L, 1);
 }
 
+struct pieces {
+    bt_str_t left;
+    const char *chunk;
+    uint64_t until_us; /* of this thread's CPU time */
+};
+
+static uint64_t cpu_us(void)
+{
+    struct timespec now = {0};
+
+    (void) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t) now.tv_sec * 1000000 + (uint64_t) now.tv_nsec / 1000;
+}
+
+/* The compiler takes the square of the time for some texts ("a and a and a ..."), and calls no hook; so it gets the text in pieces,
+ * and between them we look. */
+static const char *next_piece(lua_State *L, void *user, size_t *size_p)
+{
+    struct pieces *pieces = user;
+    const char *piece = pieces->left.p;
+
+    if (cpu_us() > pieces->until_us)
+        luaL_error(L, "%s: it takes too long to compile; make it shorter", pieces->chunk + 1);
+    *size_p = pieces->left.n < PIECE_BYTES ? pieces->left.n : PIECE_BYTES;
+    pieces->left.p += *size_p;
+    pieces->left.n -= *size_p;
+    return piece;
+}
+
 int bt_vm_load(bt_vm_t *vm, bt_str_t text, const char *chunk, bool compiled, char *err,
                size_t err_size)
 {
-    if (luaL_loadbufferx(vm->L, text.p, text.n, chunk, "t") != 0) {
+    struct pieces pieces = {text, chunk, cpu_us() + COMPILE_US};
+
+    if (lua_loadx(vm->L, next_piece, &pieces, chunk, "t") != 0) {
         take_error(vm, err, err_size);
         return BT_E_POLICY;
     }

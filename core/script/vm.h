@@ -55,7 +55,8 @@ bt_vm_t *bt_vm_of(lua_State *L);
 /* Exchanges two open, idle states and leaves the owners in their places. */
 void bt_vm_swap(bt_vm_t *a, bt_vm_t *b);
 
-/* Leaves the chunk as a function on the stack; text only, never bytecode. chunk: "@path". BT_E_POLICY with err filled. */
+/* Leaves the chunk as a function on the stack; text only, never bytecode. chunk: "@path". What takes more than a second of CPU to
+ * compile is refused. BT_E_POLICY with err filled. */
 int bt_vm_load(bt_vm_t *vm, bt_str_t text, const char *chunk, bool compiled, char *err,
                size_t err_size);
 /* Calls the function below its `args` arguments, without results. On failure err gets the error as one line of text, and

@@ -145,6 +145,28 @@ static void errors_are_one_line(void **state)
     bt_vm_close(&vm);
 }
 
+/* What the compiler takes the square of the time for: twenty seconds and more. */
+static void compiling_comes_to_an_end(void **state)
+{
+    const size_t n = 170000;
+    char *text = malloc(7 + 6 * n + 1), err[256] = "";
+    bt_vm_t vm;
+    (void) state;
+
+    assert_non_null(text);
+    memcpy(text, "return ", 7);
+    for (size_t i = 0; i < n; i++)
+        memcpy(text + 7 + 6 * i, "a and ", 6);
+    memcpy(text + 7 + 6 * n, "", 1);
+    assert_int_equal(bt_vm_open(&vm, NULL, 64 << 20, 0), 0);
+    assert_int_equal(bt_vm_load(&vm, bt_str(text), "@spec.lua", false, err, sizeof(err)),
+                     BT_E_POLICY);
+    assert_string_equal(err, "spec.lua: it takes too long to compile; make it shorter");
+    assert_runs(&vm, "local x = 1");
+    bt_vm_close(&vm);
+    free(text);
+}
+
 static void nearest_name(void **state)
 {
     static const char *const names[] = {"prefill", "decode", "single", NULL};
@@ -180,6 +202,7 @@ int main(void)
         cmocka_unit_test(bytecode_is_refused),
         cmocka_unit_test(require_knows_only_embedded_modules),
         cmocka_unit_test(errors_are_one_line),
+        cmocka_unit_test(compiling_comes_to_an_end),
         cmocka_unit_test(nearest_name),
         cmocka_unit_test(files_that_cannot_be_read),
     };
