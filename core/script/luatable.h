@@ -1,10 +1,11 @@
 /* luatable.h - a configuration file that is Lua, as a plain tree.
  *
  * Owner: the caller frees the tree.
- * Life:  start-up and SIGHUP only.
- * Flow:  the file runs in a small sandbox (base, string, table, math; os.getenv as `env`) with an instruction limit and must
- *        return one table; functions, cycles and non-string/array keys are refused with their key path.
- * Cost:  not for the request path.
+ * Life:  start, SIGHUP, and a thread of the gateway that tries new rules.
+ * Flow:  the code runs in a sandbox and must return one table; functions, cycles and non-string/array keys are refused with
+ *        their key path. Files on this machine may read the environment (`env`) and have Lua's patterns; pushed code has
+ *        neither, its sandbox is that of policies. Code that exceeds its limits ends with a one-line error, whatever it does.
+ * Cost:  not for a request's loop: at most 3 s of CPU and 256 MiB for a file, 0.25 s and 32 MiB for pushed code.
  */
 #ifndef BT_SCRIPT_LUATABLE_H
 #define BT_SCRIPT_LUATABLE_H
@@ -29,9 +30,10 @@ typedef struct bt_value {
     unsigned count;
 } bt_value_t;
 
-/* err: "file:line: message". An empty Lua table is a TABLE with count 0 (callers accept it as an empty list too). */
+/* A file on this machine. err: "file:line: message". An empty Lua table is a TABLE with count 0 (callers accept it as an empty
+ * list too). */
 int bt_lua_table_load(const char *path, bt_value_t **root_p, char *err, size_t err_size);
-/* The same of a text in memory; messages begin with `name`. */
+/* Code that was pushed; messages begin with `name`. Any thread. */
 int bt_lua_table_read(const char *name, bt_str_t text, bt_value_t **root_p, char *err,
                       size_t err_size);
 void bt_value_free(bt_value_t *root);

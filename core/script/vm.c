@@ -4,8 +4,8 @@
  *
  * Left out on purpose: io, os, package, debug, ffi, jit, coroutine, load*, dofile; xpcall and newproxy (their handlers
  * and finalizers run where no hook can stop them); string.dump and the pattern functions (time that no hook can stop
- * either); collectgarbage, getfenv, setfenv. math.random is ours, because LuaJIT's starts with the same seed in each VM.
- * What remains and could still run long in C is replaced by bounded.c. */
+ * either; configuration files have those of pattern.c); collectgarbage, getfenv, setfenv. math.random is ours, because
+ * LuaJIT's starts with the same seed in each VM. What remains and could still run long in C is replaced by bounded.c. */
 #include "script/vm.h"
 
 #include "base/clock.h"
@@ -13,6 +13,7 @@
 #include "base/rand.h"
 #include "script/bounded.h"
 #include "script/embedded.h"
+#include "script/pattern.h"
 
 #include <errno.h>
 #include <luajit.h>
@@ -238,8 +239,10 @@ static int open_all(lua_State *L)
     set_function(L, "math", "random", random_number);
     if (!config)
         set_function(L, "string", "find", plain_find);
-    if (guarded)
+    if (guarded || config)
         bt_bounded_open(L);
+    if (config)
+        bt_pattern_open(L);
     if (flags & BT_VM_REQUIRE) {
         lua_newtable(L);
         lua_pushcclosure(L, require_module, 1);
@@ -267,7 +270,7 @@ int bt_vm_open(bt_vm_t *vm, void *owner, size_t cap_bytes, unsigned flags)
         bt_vm_close(vm);
         return BT_E_NOMEM;
     }
-    if ((flags & BT_VM_GUARDED) != 0)
+    if ((flags & (BT_VM_GUARDED | BT_VM_CONFIG)) != 0)
         bt_watch_init(&vm->watch, vm->L);
     return 0;
 }

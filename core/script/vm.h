@@ -24,9 +24,8 @@ enum bt_vm_flags {
     BT_VM_JIT = 1,     /* trusted code may be compiled; bt_vm_load decides per chunk */
     BT_VM_REQUIRE = 2, /* require("baton.x") finds the embedded lua/baton/x.lua */
     BT_VM_CONFIG =
-        4, /* configuration files: pattern functions too (an instruction limit guards them), no bit, no strict names */
-    BT_VM_GUARDED =
-        8 /* code that is not trusted: bt_vm_run may be used, long library functions are bounded, so are blocks of memory */
+        4, /* configuration files: pattern functions too, paid from steps_left; no bit, no strict names */
+    BT_VM_GUARDED = 8 /* code that is not trusted: blocks of memory are bounded */
 };
 
 /* How a call under the watchdog ended. */
@@ -45,7 +44,8 @@ typedef struct bt_vm {
     int collect_ref;
     const char *stack_base; /* C stack at the beginning of the guarded call */
     bool is_full;           /* a coroutine of the guarded call ended for want of memory */
-    bt_watch_t watch;       /* of guarded VMs */
+    uint64_t steps_left;    /* that patterns may still take (script/pattern.h) */
+    bt_watch_t watch;       /* of VMs that are guarded, and of configuration files */
 } bt_vm_t;
 
 /* BT_E_NOMEM. The struct must not move while the state is open (but for bt_vm_swap). */
@@ -62,7 +62,8 @@ int bt_vm_load(bt_vm_t *vm, bt_str_t text, const char *chunk, bool compiled, cha
 /* Calls the function below its `args` arguments, without results. On failure err gets the error as one line of text, and
  * after a failed allocation all garbage is collected, or the next call would fail too. 0 or BT_E_POLICY. */
 int bt_vm_call(bt_vm_t *vm, int args, char *err, size_t err_size);
-/* The same under the watchdog. `what` is the hook's name for the message; collecting garbage is left to the caller. */
+/* The same under the watchdog, which runs (bt_watchdog_start): for guarded VMs and configuration files, whose long library
+ * functions are bounded. `what` is the hook's name for the message; collecting garbage is left to the caller. */
 enum bt_vm_end bt_vm_run(bt_vm_t *vm, int args, const char *what, unsigned budget_us,
                          uint64_t now_us, char *err, size_t err_size);
 /* For C functions that call back: raises when scripts have nested such calls too deep (an error that unwinds thousands of C

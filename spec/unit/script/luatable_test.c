@@ -1,5 +1,8 @@
+#include "base/sanitize.h"
 #include "script/luatable.h"
 #include "script_fixture.h"
+
+#include <time.h>
 
 static int load(const char *text, bt_value_t **root_p, char *err, size_t err_size)
 {
@@ -106,6 +109,186 @@ static void cannot_grow_without_end(void **state)
                         "too many values");
 }
 
+/* ---- patterns ---- */
+
+static void assert_loads(const char *text)
+{
+    char err[512] = "";
+    bt_value_t *root = NULL;
+
+    if (load(text, &root, err, sizeof(err)) != 0)
+        fail_msg("%s: %s", text, err);
+    bt_value_free(root);
+}
+
+/* What files do with a value of the environment, at sizes that they meet. */
+static void usual_patterns_pass(void **state)
+{
+    (void) state;
+    assert_loads("local n, list = 0, ('http://10.0.0.1:8000, '):rep(400)\n"
+                 "for url in list:gmatch('[^,]+') do\n"
+                 "  url = url:match('^%s*(.-)%s*$')\n"
+                 "  if url ~= '' then\n"
+                 "    local host, port = url:match('^http://([^:/]+):?(%d*)')\n"
+                 "    assert(host == '10.0.0.1' and port == '8000') n = n + 1 end end\n"
+                 "assert(n == 400) return {}");
+    assert_loads("local s = 'x' .. (' '):rep(4094) .. 'x'\n"
+                 "assert(s:match('^%s*(.-)%s*$') == s) return {}");
+    assert_loads(
+        "local t = {}\n"
+        "for k, v in ('key = value; '):rep(300):gmatch('(%w+)%s*=%s*(%w+)') do t[#t + 1] = v end\n"
+        "assert(#t == 300) return t");
+    assert_loads("assert(('/srv/models/llama-3/'):rep(100):gsub('/+$', '') ~= nil) return {}");
+    assert_loads("local u = ('a'):rep(200) .. '/' .. ('b'):rep(2000)\n"
+                 "local a, h, p, r = ('http://' .. u):match('^(%w+)://([^/:]+):?(%d*)(/?.*)$')\n"
+                 "assert(h == ('a'):rep(200) and r == '/' .. ('b'):rep(2000)) return {}");
+}
+
+/* Exponential, and polynomial of a high degree; by each function, and where the error is caught. */
+static void patterns_come_to_an_end(void **state)
+{
+    static const char *const calls[] = {
+        "s:match(p)",
+        "s:find(p)",
+        "s:gsub(p, '')",
+        "s:gmatch(p)()",
+        "s:gsub('^' .. p, function() end)",
+        "pcall(string.match, s, p)",
+    };
+    static const char *const patterns[] = {
+        "local s, p = ('a'):rep(40), ('a?'):rep(40) .. ('a'):rep(40)",
+        "local s, p = ('a'):rep(4000), ('.-'):rep(20) .. 'b'",
+        "local s, p = ('ab'):rep(4000), '(.*)(.*)(.*)(.*)%1%2%3c'",
+        "local s, p = ('('):rep(60000), '%b()'",
+    };
+    char text[512];
+    (void) state;
+
+    for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++)
+        for (size_t k = 0; k < (i == 0 ? sizeof(calls) / sizeof(calls[0]) : 1); k++) {
+            snprintf(text, sizeof(text), "%s\nwhile true do\n %s\nend", patterns[i], calls[k]);
+            assert_refused_with(text, "baton.lua:");
+        }
+    assert_refused_with("local s, p = ('a'):rep(40), ('a?'):rep(40) .. ('a'):rep(40)\n"
+                        "return { s:match(p) }",
+                        "baton.lua:2: string.match: the pattern takes too many steps");
+}
+
+/* ---- what is pushed ---- */
+
+static void assert_push_refused(const char *text, const char *word)
+{
+    char err[512] = "";
+    bt_value_t *root = NULL;
+    int rc = bt_lua_table_read("fleet/rules.lua", bt_str(text), &root, err, sizeof(err));
+
+    if (rc != BT_E_CONFIG || root != NULL)
+        fail_msg("%s: %d", text, rc);
+    if (strstr(err, word) == NULL || strstr(err, "fleet/rules.lua") != err)
+        fail_msg("%s: \"%s\" does not hold \"%s\"", text, err, word);
+}
+
+static void a_pushed_text_is_data(void **state)
+{
+    static const char text[] =
+        "local names, t = { 'b', 'a' }, {} table.sort(names)\n"
+        "for i, n in ipairs(names) do t[i] = { name = n .. i, n = math.floor(1.5),\n"
+        "  is = n:find('.', 1) == nil and n:rep(2) == n .. n } end return { list = t }";
+    char err[512] = "";
+    bt_value_t *root = NULL;
+    (void) state;
+
+    if (bt_lua_table_read("x", bt_str(text), &root, err, sizeof(err)) != 0)
+        fail_msg("%s", err);
+    assert_int_equal(bt_value_get(root, "list")->count, 2);
+    assert_string_equal(bt_value_get(&bt_value_get(root, "list")->items[0], "name")->string, "a1");
+    assert_true(bt_value_get(&bt_value_get(root, "list")->items[0], "is")->boolean);
+    bt_value_free(root);
+}
+
+static void a_pushed_text_cannot_look_around(void **state)
+{
+    (void) state;
+    setenv("BT_SPEC_SECRET", "hunter2", 1);
+    assert_push_refused("return { x = env('BT_SPEC_SECRET') }",
+                        "env is not available to pushed code");
+    assert_push_refused("return { x = ('a'):match('a') }",
+                        "string.match is not available to pushed code");
+    assert_push_refused("return { x = ('a'):gsub('a', 'b') }", "string.gsub is not available");
+    assert_push_refused("for _ in ('a'):gmatch('a') do end return {}",
+                        "string.gmatch is not available");
+    assert_push_refused("return { x = os.getenv('HOME') }", "unknown name 'os'");
+    assert_push_refused("return require('x')", "unknown name 'require'");
+}
+
+static double wall_s(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double) now.tv_sec + (double) now.tv_nsec / 1e9;
+}
+
+/* Whatever it does: an error of one line, soon. */
+static void assert_ends(const char *const *texts)
+{
+    for (; *texts != NULL; texts++) {
+        const double start_s = wall_s();
+        assert_push_refused(*texts, "");
+        if (wall_s() - start_s > 20) /* generous: sanitizers and busy machines */
+            fail_msg("%s took %.1f s", *texts, wall_s() - start_s);
+        print_message("%7.1f ms  %.80s\n", (wall_s() - start_s) * 1e3, *texts);
+    }
+}
+
+static void a_pushed_text_comes_to_an_end(void **state)
+{
+    static const char *const texts[] = {
+        "while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "local function f() return f() + 1 end f()",
+        "local t = {} while true do t[#t + 1] = {} end",
+        "local s = 'x' while true do s = s .. s end",
+        "while true do ('x'):rep(1000000) end",
+        "local s, n = ('a'):rep(1000000), ('a'):rep(500000) .. 'b' while true do s:find(n) end",
+        "local t = {} for i = 1, 200000 do t[i] = (i * 7919) % 200003 end while true do "
+        "table.sort(t) "
+        "t[1], t[200000] = t[200000], t[1] end",
+        "local t = {} for i = 1, 1000 do t[i] = i end while true do table.sort(t, function() "
+        "return "
+        "true end) end",
+        "local t = {} for i = 1, 60000 do t[i] = i / 7 end while true do table.concat(t) end",
+        "local s = ('%.99f'):rep(99) while true do s:format(unpack({}, 1, 99)) end",
+        "local f = ('%.99f'):rep(90) local t = {} for i = 1, 90 do t[i] = 1e308 end while true do "
+        "f:format(unpack(t)) end",
+        "local m = {} m.__index = function(t, k) return t[k + 1] end return setmetatable({}, m)[1]",
+        "local m = setmetatable({}, { __concat = function() while true do end end }) return m .. m",
+        "local m = {} m.__lt = function(a, b) return a < b end local a = setmetatable({}, m) "
+        "return { a < setmetatable({}, m) }",
+        "local o = setmetatable({}, { __tostring = function(o) return tostring(o) end }) "
+        "tostring(o)",
+        /* What is returned counts too. */
+        "local t = { 1 } for i = 1, 24 do t = { t, t } end return t",
+        "local s, t = ('x'):rep(1000000), {} for i = 1, 60000 do t[i] = s end return t",
+        "local e, t = {}, {} for i = 1, 60000 do e['k' .. i] = i end\n"
+        "for i = 1, 60000 do e['k' .. i] = nil end for i = 1, 60000 do t[i] = e end return { t, t "
+        "}",
+        NULL,
+    };
+    /* (TSan keeps the frames that errors jump over, until it has no room for more.) */
+    static const char *const storms[] = {
+        "local function f() pcall(f) pcall(f) end while true do f() end",
+        "local t = {} while true do pcall(function() t[#t + 1] = ('x'):rep(1000000) .. #t end) end",
+        "while true do pcall(string.rep, 'x', 1e9) end",
+        NULL,
+    };
+    (void) state;
+
+    assert_ends(texts);
+    if (!BT_TSAN)
+        assert_ends(storms);
+}
+
 static void missing_file(void **state)
 {
     char err[256] = "";
@@ -126,6 +309,11 @@ int main(void)
         cmocka_unit_test(is_a_sandbox),
         cmocka_unit_test(cannot_run_for_ever),
         cmocka_unit_test(cannot_grow_without_end),
+        cmocka_unit_test(usual_patterns_pass),
+        cmocka_unit_test(patterns_come_to_an_end),
+        cmocka_unit_test(a_pushed_text_is_data),
+        cmocka_unit_test(a_pushed_text_cannot_look_around),
+        cmocka_unit_test(a_pushed_text_comes_to_an_end),
         cmocka_unit_test(missing_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
