@@ -61,6 +61,7 @@ static int make(bt_rules_t **rules_p, const char *path, const bt_str_t *text, ch
         return rc;
     atomic_init(&r->refs, 1);
     r->path = bt_str_dup(bt_str(path));
+    r->is_pushed = text != NULL;
     if (r->path != NULL)
         rc = text != NULL ? bt_lua_table_read(path, *text, &r->root, err, err_size)
                           : bt_lua_table_load(path, &r->root, err, err_size);

@@ -1,12 +1,12 @@
 /* rules.h - which pool and which policy a request is for, by a table of rules that is looked at before any Lua runs.
  *
  * Owner: shared by reference count (any thread); immutable once loaded.
- * Life:  load on the control loop -> part of a policy bundle -> every loop that serves its generation matches with it.
+ * Life:  load, on any thread -> part of a policy bundle -> every loop that serves its generation matches with it.
  * Flow:  rules in file order; the first whose match fits decides pool, policy and params. A rule that only has a shadow applies
  *        and lets the next ones go on. No rule fits: the pool by model, with its own policies.
  * Cost:  linear in the rules, no allocation, a few compares a rule; headers are looked up only by rules that name them.
  *
- * The file is Lua data, read like baton.lua:
+ * The file is Lua data, read like baton.lua; pushed rules run in the policies' sandbox (script/luatable.h):
  *   return { api = 1, rules = {
  *     { name = "long", match = { path = "/v1/chat*", model = "llama-*", tenant = { "acme", "globex" }, stream = true,
  *                                headers = { ["x-tier"] = "gold" }, prompt_tokens = { min = 8000, max = 100000 } },
@@ -48,7 +48,7 @@ typedef struct bt_rule_match {
 
 /* err: "rules.lua: rules[2].match.prompt_tokens.min: a number is needed, not a string". BT_E_CONFIG. */
 int bt_rules_load(bt_rules_t **rules_p, const char *path, char *err, size_t err_size);
-/* Of a text in memory; messages begin with `name`. */
+/* Pushed rules: no access to the environment or to files of this machine. Messages begin with `name`. */
 int bt_rules_parse(bt_rules_t **rules_p, const char *name, bt_str_t text, char *err,
                    size_t err_size);
 bt_rules_t *bt_rules_ref(bt_rules_t *rules); /* NULL is fine */

@@ -68,6 +68,7 @@ struct bt_variant {
 struct bt_rules {
     _Atomic unsigned refs;
     char *path;
+    bool is_pushed; /* to the fleet; false = a file of this machine */
     bt_value_t *root;
     struct bt_rule *items;
     unsigned count;

@@ -274,7 +274,8 @@ static void *grow(void *items, unsigned count, unsigned *cap, size_t size)
     return wider;
 }
 
-/* A policy's file is looked for from where the rules lie, as in the configuration file. */
+/* A policy's file is looked for from where the rules lie, as in the configuration file. Pushed rules must not open files of this
+ * machine: reading one may block, and a line of it would appear in the error. */
 static int place_policy(const cursor_t *c, const char **policy)
 {
     bt_rules_t *r = c->rules;
@@ -282,7 +283,14 @@ static int place_policy(const cursor_t *c, const char **policy)
     bt_text_t text;
     char **paths;
 
-    if (*policy == NULL || slash == NULL || (*policy)[0] == '/' || !bt_policy_is_path(*policy))
+    if (*policy == NULL || !bt_policy_is_path(*policy))
+        return 0;
+    if (r->is_pushed)
+        return refuse(c, "policy",
+                      "\"%.100s\" is a file, and pushed rules name policies: push it too "
+                      "and write \"%.*s\"",
+                      *policy, BT_STR_ARG(bt_policy_base_name(*policy)));
+    if (slash == NULL || (*policy)[0] == '/')
         return 0;
     paths = grow(r->paths, r->path_count, &r->path_cap, sizeof *paths);
     if (paths == NULL)

@@ -557,6 +557,48 @@ static void test_files_of_policies(void **state)
     bt_rules_unref(rules);
 }
 
+/* What somebody pushes: no look at this machine, and no wait for it. */
+static void test_what_is_pushed_is_read_apart(void **state)
+{
+    static const struct {
+        const char *text, *err;
+    } refused[] = {
+        {"return { api = 1, rules = { { name = 'a', policy = 'sub/mine.lua' } } }",
+         "fleet/rules.lua: rules[1].policy: \"sub/mine.lua\" is a file, and pushed rules name "
+         "policies: push it too "
+         "and write \"mine\""},
+        {"return { api = 1, rules = { { name = 'a', shadow = { policy = '/dev/stdin' } } } }",
+         "fleet/rules.lua: rules[1].shadow.policy: \"/dev/stdin\" is a file, and pushed rules name "
+         "policies: push it too "
+         "and write \"stdin\""},
+        {"return { api = 1, rules = { { name = env('HOME'), pool = 'x' } } }",
+         "fleet/rules.lua:1: env is not available to pushed code, only to files on the "
+         "gateway's machine"},
+        {"local p = ('a?'):rep(40) return { api = 1, rules = { { name = ('a'):match(p), pool = 'x' "
+         "} } }",
+         "fleet/rules.lua:1: string.match is not available to pushed code, only to files "
+         "on the gateway's machine"},
+        {"while true do end", "fleet/rules.lua:1: the code ran too long"},
+    };
+    bt_rules_t *rules = NULL;
+    (void) state;
+
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        assert_int_equal(
+            bt_rules_parse(&rules, "fleet/rules.lua", bt_str(refused[i].text), err, sizeof err),
+            BT_E_CONFIG);
+        assert_string_equal(err, refused[i].err);
+        assert_null(rules);
+    }
+    if (bt_rules_parse(
+            &rules, "fleet/rules.lua",
+            BT_STR("return { api = 1, rules = { { name = 'a', policy = 'mine', pool = 'x' } } }"),
+            err, sizeof err) < 0)
+        fail_msg("%s", err);
+    assert_int_equal(bt_rules_count(rules), 1);
+    bt_rules_unref(rules);
+}
+
 static void test_description_counts_hits(void **state)
 {
     bt_rules_t *rules = rules_of("{ name = 'a', match = { model = 'llama-*' }, pool = 'x', "
@@ -615,6 +657,7 @@ int main(void)
         cmocka_unit_test(test_same_content_is_the_same),
         cmocka_unit_test(test_pools_must_exist),
         cmocka_unit_test(test_files_of_policies),
+        cmocka_unit_test(test_what_is_pushed_is_read_apart),
         cmocka_unit_test(test_description_counts_hits),
         cmocka_unit_test(test_references),
     };
