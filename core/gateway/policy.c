@@ -1,9 +1,9 @@
-/* A job makes a stage (gateway/policy_stage.c), asks for every part of it which text should serve now (gateway/policy_choose.c), and
- * has what is new tried on a thread (gateway/policy_try.c). If anything is new, a round carries it through the loops
- * (gateway/policy_loops.c); then the stage is what serves.
+/* A job has the rules read on a thread (gateway/policy_rules.c, _try.c), makes a stage (gateway/policy_stage.c), asks for every part of
+ * it which text should serve now (gateway/policy_choose.c), and has what is new tried on a thread (gateway/policy_try.c). If anything
+ * is new, a round carries it through the loops (gateway/policy_loops.c); then the stage is what serves.
  *
- *   stage --nothing to try--> judge --nothing new--> over
- *     +------> trial -------> judge --> round --> over; new rules that cannot serve: stage again, with the old ones
+ *   rules --> stage --nothing to try--> judge --nothing new--> over
+ *               +------> trial -------> judge --> round --> over; new rules that cannot serve: stage again, with the old ones
  *
  * A text is young until it has served for prove_ms. Enough errors in that time (counted by the generation that brought it) put
  * the last good text back, as a new generation; the bad one stays `rejected` until somebody changes it. */
@@ -290,6 +290,7 @@ static void end_job(bt_gateway_policy_t *gp, int rc, bool is_changed, const char
 
     bt_policy_stage_fini(&gp->next);
     bt_policy_puts_drop(gp);
+    bt_policy_rules_drop(gp);
     if (rc == 0)
         keep_or_drop(gp, job);
     else
@@ -409,28 +410,17 @@ static void finish_job(bt_gateway_policy_t *gp)
     end_job(gp, rc, false, err);
 }
 
-void bt_policy_trial_over(bt_gateway_policy_t *gp)
+static const bt_config_t *config_of(const bt_gateway_policy_t *gp)
 {
-    if (gp->is_closing)
-        end_job(gp, BT_E_CANCELLED, false, "the gateway is ending");
-    else
-        finish_job(gp);
-    bt_policy_jobs_run(gp);
+    return gp->job->config != NULL ? gp->job->config : gp->g->fleet_config;
 }
 
-void bt_policy_job_begin(bt_gateway_policy_t *gp)
+/* The rules have been read, or there are none to read. */
+static void stage_job(bt_gateway_policy_t *gp)
 {
-    const bt_policy_job_t *job = gp->job;
     char err[BT_POLICY_ERROR_BYTES] = "";
-    int rc = 0;
+    int rc = make_stage(gp, config_of(gp), err, sizeof err);
 
-    if (job->kind == BT_JOB_DELETE && bt_policy_text_find(gp, job->name) == NULL) {
-        rc = BT_E_INVAL;
-        snprintf(err, sizeof err, "nothing was put for policy %s", job->name);
-    }
-    if (rc == 0)
-        rc = make_stage(gp, job->config != NULL ? job->config : gp->g->fleet_config, err,
-                        sizeof err);
     if (rc == 0 && (has_tries(&gp->next) || gp->trial.put_count > 0)) {
         rc = bt_policy_trial_start(gp);
         if (rc == 0)
@@ -443,6 +433,33 @@ void bt_policy_job_begin(bt_gateway_policy_t *gp)
     if (err[0] == '\0')
         snprintf(err, sizeof err, "%s", bt_err_text(rc));
     end_job(gp, rc, false, err);
+}
+
+void bt_policy_trial_over(bt_gateway_policy_t *gp)
+{
+    if (gp->is_closing)
+        end_job(gp, BT_E_CANCELLED, false, "the gateway is ending");
+    else if (gp->trial.is_reading)
+        stage_job(gp);
+    else
+        finish_job(gp);
+    bt_policy_jobs_run(gp);
+}
+
+void bt_policy_job_begin(bt_gateway_policy_t *gp)
+{
+    const bt_policy_job_t *job = gp->job;
+    char err[BT_POLICY_ERROR_BYTES] = "";
+
+    if (job->kind == BT_JOB_DELETE && bt_policy_text_find(gp, job->name) == NULL) {
+        snprintf(err, sizeof err, "nothing was put for policy %s", job->name);
+        end_job(gp, BT_E_INVAL, false, err);
+        return;
+    }
+    if (!bt_policy_rules_must_read(gp, config_of(gp)))
+        stage_job(gp);
+    else if (bt_policy_trial_read(gp) < 0)
+        end_job(gp, BT_E_NOMEM, false, bt_err_text(BT_E_NOMEM));
 }
 
 void bt_policy_jobs_run(bt_gateway_policy_t *gp)
@@ -527,8 +544,12 @@ void bt_gateway_policy_configure(bt_gateway_t *g, bt_config_t *wanted)
 /* Texts of the start are trusted: there is nothing to go back to. */
 static int first_stage(bt_gateway_policy_t *gp, char *err, size_t err_size)
 {
-    int rc = make_stage(gp, gp->g->config, err, err_size);
+    int rc;
 
+    if (bt_policy_rules_must_read(gp, gp->g->config))
+        bt_policy_rules_read(&gp->trial.reading);
+    rc = make_stage(gp, gp->g->config, err, err_size);
+    bt_policy_rules_drop(gp);
     if (rc == 0) {
         bt_policy_trial_block(gp);
         rc = bt_policy_judge(gp, err, err_size);
@@ -616,6 +637,7 @@ void bt_gateway_policy_free(bt_gateway_t *g)
     while (!bt_list_empty(&gp->texts))
         bt_policy_text_drop(bt_container_of(gp->texts.next, bt_policy_text_t, link));
     bt_policy_puts_drop(gp);
+    bt_policy_rules_drop(gp);
     bt_policy_fleet_unref(gp->fleet);
     bt_policy_stage_fini(&gp->next);
     bt_policy_stage_fini(&gp->now);

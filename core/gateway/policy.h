@@ -2,7 +2,7 @@
  *
  * Owner: the control loop. Loops hear of it by letters only.
  * Life:  open (generation 1, before the threads run) -> start (watches) -> jobs, one at a time -> stop -> free.
- * Flow:  a change (file, SIGHUP, admin) -> job: read texts and rules once -> try them on a thread -> BEGIN, PREPARE to all loops ->
+ * Flow:  a change (file, SIGHUP, admin) -> job: read the rules on a thread, then texts -> try them on a thread -> BEGIN, PREPARE to all loops ->
  *        all could: COMMIT the number, else ABORT -> errors soon after: the last good text comes back as a generation of its own.
  * Cost:  nothing per request; VMs are made on threads, so a loop stands still for the swap only.
  */
@@ -76,6 +76,7 @@ typedef struct bt_policy_fleet {
     unsigned count;
     char *rules; /* own text, NULL = none */
     size_t rules_size;
+    bt_rules_t *parsed; /* from it; NULL = not parsed yet */
 } bt_policy_fleet_t;
 #define BT_POLICY_FLEET_RULES "fleet/rules.lua"
 
@@ -100,12 +101,23 @@ typedef struct bt_policy_job {
     bool keep_rules;  /* the new ones were refused */
 } bt_policy_job_t;
 
-/* Finding out on a thread whether texts serve: start may wait, and a self-test takes its time. */
+/* The rules that a job asks for, read and checked (but for the pools that they name). */
+typedef struct bt_policy_reading {
+    const char *place;              /* borrowed: of the configuration, or the fleet's */
+    const bt_policy_fleet_t *fleet; /* borrowed; NULL = it is a file */
+    bt_rules_t *rules;              /* reference */
+    int rc;
+    char why[BT_POLICY_ERROR_BYTES];
+} bt_policy_reading_t;
+
+/* Finding out on a thread whether texts serve: rules are code that may run long, start may wait, and a self-test takes its time. */
 typedef struct bt_policy_trial {
     bt_msg_t msg;
     bt_loop_t *control;
     pthread_t thread;
     bool is_running;
+    bool is_reading; /* the job's first step: only the rules */
+    bt_policy_reading_t reading;
     _Atomic bool is_cancelled;
     bool is_forgiving; /* the start: a failed self-test is no more than a warning */
     /* PUT's text, or those of the fleet's set, that no part is tried with */
@@ -203,7 +215,7 @@ void bt_policy_stage_fini(bt_policy_stage_t *stage);
 bool bt_policy_stage_differs(const bt_policy_stage_t *a, const bt_policy_stage_t *b);
 /* gateway/policy_fleet.c; fleet may be NULL */
 bool bt_policy_job_is_fleet(const bt_policy_job_t *job);
-const bt_policy_fleet_t *bt_policy_fleet_of(const bt_gateway_policy_t *gp); /* the job's, or ours */
+bt_policy_fleet_t *bt_policy_fleet_of(const bt_gateway_policy_t *gp); /* the job's, or ours */
 bt_policy_source_t *bt_policy_fleet_find(const bt_policy_fleet_t *fleet, const char *asked);
 bool bt_policy_fleet_has(const bt_policy_fleet_t *fleet, const bt_policy_source_t *source);
 bool bt_policy_fleet_same(const bt_policy_fleet_t *fleet,
@@ -211,7 +223,13 @@ bool bt_policy_fleet_same(const bt_policy_fleet_t *fleet,
 void bt_policy_fleet_describe(const bt_gateway_policy_t *gp, bt_text_t *out);
 void bt_policy_part_reason(const bt_gateway_policy_t *gp, const bt_pool_part_t *part, char *out,
                            size_t size);
-/* gateway/policy_rules.c: the rules that should serve, a reference. BT_E_CONFIG: neither the file's nor the old ones can. */
+/* gateway/policy_rules.c */
+/* Are there rules that have to be read first? Sets trial.reading. */
+bool bt_policy_rules_must_read(bt_gateway_policy_t *gp, const bt_config_t *c);
+/* Reads it, on the trial's thread. */
+void bt_policy_rules_read(bt_policy_reading_t *reading);
+void bt_policy_rules_drop(bt_gateway_policy_t *gp); /* what was read and not taken */
+/* After that: the rules that should serve, a reference. BT_E_CONFIG: neither the file's nor the old ones can. */
 int bt_policy_rules_find(bt_gateway_policy_t *gp, const bt_config_t *c, bt_rules_t **rules_p,
                          char *err, size_t err_size);
 void bt_policy_rules_refuse(bt_gateway_policy_t *gp, const char *why);
@@ -231,7 +249,8 @@ int bt_policy_judge(bt_gateway_policy_t *gp, char *err, size_t err_size);
 /* Where and what: for people. */
 void bt_policy_explain(const bt_policy_pool_t *pool, enum bt_policy_slot slot, char *out,
                        size_t size);
-/* gateway/policy_try.c: ends in bt_policy_trial_over, never within the call */
+/* gateway/policy_try.c: both end in bt_policy_trial_over, never within the call */
+int bt_policy_trial_read(bt_gateway_policy_t *gp); /* trial.reading */
 int bt_policy_trial_start(bt_gateway_policy_t *gp);
 void bt_policy_trial_block(
     bt_gateway_policy_t *gp); /* the same, here and now, and nobody is told */

@@ -38,6 +38,7 @@ void bt_policy_fleet_unref(bt_policy_fleet_t *fleet)
     for (unsigned i = 0; i < fleet->count; i++)
         bt_policy_source_unref(fleet->sources[i]);
     free(fleet->sources);
+    bt_rules_unref(fleet->parsed);
     free(fleet->rules);
     free(fleet);
 }
@@ -88,7 +89,7 @@ bool bt_policy_job_is_fleet(const bt_policy_job_t *job)
     return job != NULL && (job->kind == BT_JOB_FLEET || job->kind == BT_JOB_FLEET_TRY);
 }
 
-const bt_policy_fleet_t *bt_policy_fleet_of(const bt_gateway_policy_t *gp)
+bt_policy_fleet_t *bt_policy_fleet_of(const bt_gateway_policy_t *gp)
 {
     return bt_policy_job_is_fleet(gp->job) ? gp->job->fleet : gp->fleet;
 }

@@ -1,5 +1,6 @@
-/* The rules file is read again with every look at the files. One that cannot serve changes nothing: the rules before stay, and
- * what is wrong is logged once and shown by GET /rules. */
+/* The rules file is read again with every look at the files, the rules of the fleet's set once. Both are code that may run long, so they
+ * are read on the trial's thread. Rules that cannot serve change nothing: those before stay, and what is wrong is logged once and
+ * shown by GET /rules. */
 #include "gateway/policy.h"
 
 #include "base/err.h"
@@ -27,10 +28,10 @@ void bt_policy_rules_refuse(bt_gateway_policy_t *gp, const char *why)
                      gp->now.rules != NULL ? "the rules before serve on" : "there are none", why);
 }
 
-/* The fleet's rules, or NULL. */
-static const bt_policy_fleet_t *fleets(const bt_gateway_policy_t *gp)
+/* The set whose rules they are, or NULL. */
+static bt_policy_fleet_t *fleets(const bt_gateway_policy_t *gp)
 {
-    const bt_policy_fleet_t *fleet = bt_policy_fleet_of(gp);
+    bt_policy_fleet_t *fleet = bt_policy_fleet_of(gp);
 
     return fleet != NULL && fleet->rules != NULL ? fleet : NULL;
 }
@@ -42,27 +43,69 @@ const char *bt_policy_rules_place(const bt_gateway_policy_t *gp, const bt_config
     return c->rules_file != NULL ? c->rules_file : "";
 }
 
-static int load(const bt_gateway_policy_t *gp, const char *path, const char *const *names,
-                bt_rules_t **rules_p, char *err, size_t err_size)
+/* ---- reading ---- */
+
+static bool keeps_rules(const bt_gateway_policy_t *gp)
+{
+    return gp->job != NULL && gp->job->keep_rules;
+}
+
+bool bt_policy_rules_must_read(bt_gateway_policy_t *gp, const bt_config_t *c)
 {
     const bt_policy_fleet_t *fleet = fleets(gp);
-    bt_rules_t *rules;
-    int rc = fleet != NULL
-                 ? bt_rules_parse(&rules, path, (bt_str_t){fleet->rules, fleet->rules_size}, err,
-                                  err_size)
-                 : bt_rules_load(&rules, path, err, err_size);
+    const char *place = bt_policy_rules_place(gp, c);
 
-    if (rc == 0 && (rc = bt_rules_check_pools(rules, names, err, err_size)) < 0)
-        bt_rules_unref(rules);
+    bt_policy_rules_drop(gp);
+    if (place[0] == '\0' || keeps_rules(gp) || (fleet != NULL && fleet->parsed != NULL))
+        return false;
+    gp->trial.reading = (bt_policy_reading_t){.place = place, .fleet = fleet};
+    return true;
+}
+
+void bt_policy_rules_read(bt_policy_reading_t *r)
+{
+    if (r->fleet != NULL)
+        r->rc =
+            bt_rules_parse(&r->rules, r->place, (bt_str_t){r->fleet->rules, r->fleet->rules_size},
+                           r->why, sizeof r->why);
+    else
+        r->rc = bt_rules_load(&r->rules, r->place, r->why, sizeof r->why);
+}
+
+void bt_policy_rules_drop(bt_gateway_policy_t *gp)
+{
+    bt_rules_unref(gp->trial.reading.rules);
+    gp->trial.reading = (bt_policy_reading_t){0};
+}
+
+/* ---- taking ---- */
+
+/* What was read, if the pools that it names are there. */
+static int take_read(bt_gateway_policy_t *gp, const char *const *names, bt_rules_t **rules_p,
+                     char *err, size_t err_size)
+{
+    bt_policy_fleet_t *fleet = fleets(gp);
+    bt_policy_reading_t *r = &gp->trial.reading;
+    bt_rules_t *rules;
+    int rc = r->rc;
+
+    if (rc < 0) {
+        snprintf(err, err_size, "%s", r->why);
+        return rc;
+    }
+    if (fleet != NULL && fleet->parsed == NULL)
+        fleet->parsed = bt_rules_ref(r->rules);
+    rules = fleet != NULL ? fleet->parsed : r->rules;
+    rc = bt_rules_check_pools(rules, names, err, err_size);
     if (rc == 0)
-        *rules_p = rules;
+        *rules_p = bt_rules_ref(rules);
     return rc;
 }
 
 int bt_policy_rules_find(bt_gateway_policy_t *gp, const bt_config_t *c, bt_rules_t **rules_p,
                          char *err, size_t err_size)
 {
-    const bool keep = gp->job != NULL && gp->job->keep_rules;
+    const bool keep = keeps_rules(gp);
     const bool is_asked = fleets(gp) != NULL && bt_policy_job_is_fleet(gp->job);
     const char *place = bt_policy_rules_place(gp, c);
     bt_rules_t *found = NULL;
@@ -77,7 +120,7 @@ int bt_policy_rules_find(bt_gateway_policy_t *gp, const bt_config_t *c, bt_rules
     names = pool_names(c);
     if (names == NULL)
         return BT_E_NOMEM;
-    if (!keep && (rc = load(gp, place, names, &found, err, err_size)) < 0 && is_asked) {
+    if (!keep && (rc = take_read(gp, names, &found, err, err_size)) < 0 && is_asked) {
         free(names);
         return rc; /* they are what this job is about */
     }

@@ -1,6 +1,6 @@
-/* Texts are tried before any loop hears of them: made with their parameters (start may wait), then asked the questions of the
- * self-test. All of it happens on a thread while the control loop goes on; the parts of the stage are the thread's until its
- * letter is home. */
+/* Texts are tried before any loop hears of them: the rules are read; then policies are made with their parameters (start may wait)
+ * and asked the questions of the self-test. All of it happens on a thread while the control loop goes on; the thread owns what it
+ * works on, the reading or the parts of the stage, until its letter is home. */
 #include "gateway/policy.h"
 
 #include "base/err.h"
@@ -62,20 +62,34 @@ static void *run(void *arg)
     bt_gateway_policy_t *gp = arg;
 
     bt_thread_to_background();
-    try_all(gp);
+    if (gp->trial.is_reading)
+        bt_policy_rules_read(&gp->trial.reading);
+    else
+        try_all(gp);
     bt_loop_post(gp->trial.control, &gp->trial.msg, on_home);
     return NULL;
 }
 
-int bt_policy_trial_start(bt_gateway_policy_t *gp)
+static int start(bt_gateway_policy_t *gp, bool is_reading)
 {
     bt_policy_trial_t *t = &gp->trial;
 
+    t->is_reading = is_reading;
     t->control = &gp->g->control;
     if (pthread_create(&t->thread, NULL, run, gp) != 0)
         return BT_E_NOMEM;
     t->is_running = true;
     return 0;
+}
+
+int bt_policy_trial_read(bt_gateway_policy_t *gp)
+{
+    return start(gp, true);
+}
+
+int bt_policy_trial_start(bt_gateway_policy_t *gp)
+{
+    return start(gp, false);
 }
 
 void bt_policy_trial_block(bt_gateway_policy_t *gp)
