@@ -195,6 +195,13 @@ bt_policy_fleet_t *bt_gateway_fleet_first(bt_gateway_t *g, bool *is_pinned_p)
         return NULL;
     *is_pinned_p = bt_rollout_is_pinned(f->rollout);
     f->first = bt_rollout_set_ref(bt_rollout_held(f->rollout));
+    if (bt_rollout_is_blocked(f->rollout, f->first->number)) {
+        bt_log_error("fleet",
+                     "set %llu brought this replica down before: it starts without it until "
+                     "another set is committed",
+                     (unsigned long long) f->first->number);
+        return NULL;
+    }
     if (f->first->number == 0 || to_policies(f->first, &fleet) < 0)
         return NULL;
     return fleet;
@@ -237,6 +244,7 @@ void bt_gateway_fleet_close(bt_gateway_t *g)
     if (f == NULL)
         return;
     g->rollouts = NULL;
+    bt_rollout_leave(f->rollout);
     bt_rollout_free(f->rollout);
     f->leave = (bt_store_op_t){.what = BT_STORE_TABLE_DROP,
                                .space = bt_str(space_of(g)),

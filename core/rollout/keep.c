@@ -145,8 +145,11 @@ void bt_rollout_beat_pins(bt_rollout_t *r)
 void bt_rollout_tell_joined(bt_rollout_t *r)
 {
     void (*on_joined)(void *user) = r->on_joined;
+    const uint64_t number = bt_rollout_held(r)->number;
 
     if (on_joined == NULL || !bt_rollout_has_joined(r))
+        return;
+    if (number > 0 && !bt_rollout_is_blocked(r, number) && !bt_rollout_note_add(r, number))
         return;
     r->on_joined = NULL;
     on_joined(r->joined_user);

@@ -2,7 +2,7 @@
  *
  *   highest committed > what is here --> read its texts --> hold --> take (unless pinned)
  *   highest committed < what is here --> the store has forgotten: put ours back; the highest number wins
- *   a newer one is proposed ----------> read its texts --> try aside --> vote; the cell policy_done tells how it ended
+ *   a newer one is proposed ----------> read its texts --> store a note --> try aside --> vote; the cell policy_done tells how it ended
  *
  * Who has proposed may end at any moment. A decision is a cell that is written once, by whoever comes first: the proposer, or a
  * replica that has waited longer than any proposer would, which then writes "abort". So nothing is ever both. */
@@ -76,8 +76,8 @@ bt_rollout_set_t *bt_rollout_held(const bt_rollout_t *r)
 
 bool bt_rollout_has_joined(const bt_rollout_t *r)
 {
-    return r->has_rows && r->has_pins && r->held->number >= bt_rollout_committed(r) &&
-           wanted(r) != NULL;
+    return r->has_rows && r->has_pins && r->notes.is_known &&
+           r->held->number >= bt_rollout_committed(r) && wanted(r) != NULL;
 }
 
 static void set_to(bt_rollout_set_t **at, bt_rollout_set_t *set)
@@ -90,13 +90,29 @@ static void set_to(bt_rollout_set_t **at, bt_rollout_set_t *set)
 
 /* ---- taking ---- */
 
+static void refuse_blocked(bt_rollout_t *r, const bt_rollout_set_t *set)
+{
+    char trouble[sizeof r->trouble];
+
+    snprintf(trouble, sizeof trouble,
+             "set %" PRIu64 " does not serve here: it brought this replica down before; push one "
+             "without what did it, or roll back",
+             set->number);
+    r->must_report |= strcmp(trouble, r->trouble) != 0;
+    memcpy(r->trouble, trouble, sizeof trouble);
+}
+
 static void serve_wanted(bt_rollout_t *r)
 {
     bt_rollout_set_t *set = wanted(r);
 
-    if (!r->is_running || r->taking != NULL || set == NULL || set->number == r->serving->number ||
-        bt_clock_ms() < r->take_again_ms)
+    if (!r->is_running || !r->notes.is_known || r->taking != NULL || set == NULL ||
+        set->number == r->serving->number || bt_clock_ms() < r->take_again_ms)
         return;
+    if (bt_rollout_is_blocked(r, set->number)) {
+        refuse_blocked(r, set);
+        return;
+    }
     r->taking = bt_rollout_set_ref(set);
     r->ops->take_set(r->user, set);
 }
@@ -130,6 +146,7 @@ void bt_rollout_hold(bt_rollout_t *r, bt_rollout_set_t *set)
     set_to(&r->held, set);
     r->take_again_ms = r->take_wait_ms = 0; /* what failed is not what is wanted now */
     r->must_report = true;
+    bt_rollout_note_prune(r);
     serve_wanted(r);
 }
 
@@ -202,6 +219,7 @@ static void forget_look(bt_rollout_t *r)
 
 void bt_rollout_tried(bt_rollout_t *r, const bt_rollout_set_t *set, int rc, const char *why)
 {
+    bt_rollout_note_remove(r, set->number);
     if (r->look.set != set)
         return;
     r->look.is_trying = false;
@@ -263,6 +281,12 @@ static void look_at(bt_rollout_t *r, const bt_rollout_row_t *row)
     }
     if (!r->is_running || r->is_pinned || look->is_trying || look->is_over ||
         look->vote != BT_ROLLOUT_NO_VOTE)
+        return;
+    if (bt_rollout_is_blocked(r, look->number)) {
+        vote(r, BT_ROLLOUT_NO, "it brought this replica down before");
+        return;
+    }
+    if (!bt_rollout_note_add(r, look->number))
         return;
     look->is_trying = true;
     r->ops->try_set(r->user, look->set);
@@ -377,6 +401,7 @@ static void on_beat(bt_timer_t *timer)
                        (bt_store_op_t){.what = BT_STORE_TABLE_ALL, .key = BT_STR("policy")},
                        on_rows);
     bt_rollout_beat_pins(r);
+    bt_rollout_note_sync(r);
     if (r->is_running)
         report(r);
     serve_wanted(r);
@@ -425,6 +450,7 @@ void bt_rollout_begin(bt_rollout_t *r, bt_rollout_set_t *served)
 {
     r->is_running = r->must_report = true;
     r->on_joined = NULL;
+    bt_rollout_note_remove(r, bt_rollout_held(r)->number);
     if (served != NULL)
         set_to(&r->serving, served);
     bt_timer_start(&r->beat, 0);
@@ -434,8 +460,8 @@ void bt_rollout_free(bt_rollout_t *r)
 {
     if (r == NULL)
         return;
-    bt_rollout_ask_t *const asks[] = {&r->rows_ask, &r->peers_ask, &r->set_ask,    &r->done_ask,
-                                      &r->pins_ask, &r->pin_ask,   &r->restore_ask};
+    bt_rollout_ask_t *const asks[] = {&r->rows_ask, &r->peers_ask, &r->set_ask,     &r->done_ask,
+                                      &r->pins_ask, &r->pin_ask,   &r->restore_ask, &r->notes.ask};
 
     bt_timer_stop(&r->beat);
     bt_rollout_push_free(r);

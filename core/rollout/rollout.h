@@ -12,6 +12,8 @@
  *   policy_done:<n>  cell, written once: "commit", or "abort <why>". What it says is so, whatever the table says
  *   policy_votes     table: replica -> what it serves, its vote; a row runs out with its replica (expiry)
  *   policy_pins      table: replica -> the number it stays with
+ *   policy_trying    table: replica -> numbers whose trial it has started and not finished. A process that finds numbers of its own
+ *                    name does not try them again: it votes no, or starts without the committed set, until a later one is committed
  *   rollout          lease: who proposes now
  */
 #ifndef BT_ROLLOUT_ROLLOUT_H
@@ -53,13 +55,18 @@ typedef struct bt_rollout_config { /* strings are copied */
 int bt_rollout_new(bt_rollout_t **rollout_p, bt_loop_t *loop, const bt_rollout_config_t *config);
 /* Callbacks of changes under way do not come any more. */
 void bt_rollout_free(bt_rollout_t *r);
+/* Before bt_rollout_free when the process ends in order: removes its notes (policy_trying). NULL is fine. */
+void bt_rollout_leave(bt_rollout_t *r);
 /* Has the store said what is committed, and is it here (bt_rollout_held), or is it known that nothing is? */
 bool bt_rollout_has_joined(const bt_rollout_t *r);
-/* on_joined runs once, when that is so. Until bt_rollout_begin nothing is tried or taken. */
+/* on_joined runs once, when that is so and the note for the set to start with is stored. Until bt_rollout_begin nothing is tried or
+ * taken. */
 void bt_rollout_join(bt_rollout_t *r, void (*on_joined)(void *user), void *user);
 /* What should serve here: the committed set, or the one it is pinned to. Number 0 = none. Borrowed. */
 bt_rollout_set_t *bt_rollout_held(const bt_rollout_t *r);
-/* served: what serves already (of bt_rollout_held); NULL = nothing of the fleet's does. */
+/* Did a trial of it kill this replica? Then it must not be served or tried here. */
+bool bt_rollout_is_blocked(const bt_rollout_t *r, uint64_t number);
+/* The replica has started. served: what serves already (of bt_rollout_held); NULL = nothing of the fleet's does. */
 void bt_rollout_begin(bt_rollout_t *r, bt_rollout_set_t *served);
 void bt_rollout_tried(bt_rollout_t *r, const bt_rollout_set_t *set, int rc, const char *why);
 void bt_rollout_taken(bt_rollout_t *r, bt_rollout_set_t *set, int rc, const char *why);

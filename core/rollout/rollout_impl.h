@@ -3,7 +3,7 @@
  * Owner: the control loop.
  * Life:  as the rollout; every part has one operation under way at most.
  * Flow:  rollout/rollout.c follows the table; _push.c, _base.c and _vote.c propose and decide; _keep.c remembers pins and puts back
- *        what is lost; _tell.c reads and writes what lies in the store.
+ *        what is lost; _note.c records which sets are being tried; _tell.c reads and writes what lies in the store.
  * Cost:  see rollout/rollout.h.
  */
 #ifndef BT_ROLLOUT_ROLLOUT_IMPL_H
@@ -51,6 +51,21 @@ typedef struct bt_rollout_look {
     enum bt_rollout_vote vote;
     char why[BT_ROLLOUT_WHY_MAX];
 } bt_rollout_look_t;
+
+/* A set whose trial has started and not finished (rollout/note.c). */
+#define BT_ROLLOUT_NOTES_MAX 8
+typedef struct bt_rollout_note {
+    uint64_t number, since; /* version of the list in which it was added */
+    bool is_old;            /* left by an earlier process, which was killed */
+} bt_rollout_note_t;
+
+typedef struct bt_rollout_notes {
+    bt_rollout_note_t items[BT_ROLLOUT_NOTES_MAX];
+    unsigned count;
+    bool is_known;                     /* the store's row has been read */
+    uint64_t version, sending, stored; /* of the list: current, being written, in the store */
+    bt_rollout_ask_t ask;
+} bt_rollout_notes_t;
 
 /* One proposal on its way, at the replica that was asked. */
 enum bt_rollout_step {
@@ -127,6 +142,7 @@ struct bt_rollout {
     uint64_t pin_number;
     bt_rollout_set_t *pinned; /* texts of pin_number, or NULL: not read yet */
     bt_rollout_look_t look;
+    bt_rollout_notes_t notes;
     bt_rollout_ask_t rows_ask, peers_ask, set_ask, done_ask, pins_ask, pin_ask, restore_ask;
     uint64_t fetching;            /* number that set_ask reads */
     uint64_t missing, missing_ms; /* number whose texts the store does not have; since when */
@@ -142,6 +158,13 @@ void bt_rollout_put_row(bt_rollout_t *r, const bt_rollout_set_t *set, enum bt_ro
 void bt_rollout_restore(bt_rollout_t *r); /* what is here, as the store does not have it */
 void bt_rollout_beat_pins(bt_rollout_t *r);
 void bt_rollout_tell_joined(bt_rollout_t *r); /* on_joined, once, when it is so */
+
+/* ---- rollout/note.c ---- */
+void bt_rollout_note_sync(bt_rollout_t *r);
+/* True once it is stored: only then may the number be tried. */
+bool bt_rollout_note_add(bt_rollout_t *r, uint64_t number);
+void bt_rollout_note_remove(bt_rollout_t *r, uint64_t number); /* old ones stay */
+void bt_rollout_note_prune(bt_rollout_t *r); /* old ones below the committed set */
 
 /* ---- rollout/rollout.c ---- */
 void bt_rollout_hold(bt_rollout_t *r,

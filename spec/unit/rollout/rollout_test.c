@@ -26,6 +26,7 @@ typedef struct told {
 static bt_loop_t loop;
 static bt_store_t *store;
 static char space[32];
+static uint64_t expiry_ms; /* of the replicas that are made */
 
 /* ---- replicas ---- */
 
@@ -64,7 +65,7 @@ static void make(replica_t *r, const char *name)
     const bt_rollout_config_t config = {.space = space,
                                         .replica = name,
                                         .interval_ms = 10,
-                                        .expiry_ms = 200,
+                                        .expiry_ms = expiry_ms,
                                         .vote_ms = 600,
                                         .spread_ms = 300,
                                         .ops = &ops,
@@ -173,6 +174,9 @@ typedef struct hand {
     int64_t number;
     unsigned row_count;
     char text[256];
+    struct {
+        char name[64], value[64];
+    } rows[4]; /* the first ones */
 } hand_t;
 
 static void on_hand(bt_store_op_t *op, const bt_store_reply_t *reply)
@@ -182,6 +186,11 @@ static void on_hand(bt_store_op_t *op, const bt_store_reply_t *reply)
     assert_int_equal(reply->rc, 0);
     h->number = reply->number;
     h->row_count = reply->row_count;
+    for (unsigned i = 0; i < reply->row_count && i < 4; i++) {
+        snprintf(h->rows[i].name, sizeof h->rows[i].name, "%.*s", BT_STR_ARG(reply->rows[i].name));
+        snprintf(h->rows[i].value, sizeof h->rows[i].value, "%.*s",
+                 BT_STR_ARG(reply->rows[i].value));
+    }
     snprintf(h->text, sizeof h->text, "%.*s", BT_STR_ARG(reply->text));
     h->is_done = true;
 }
@@ -552,6 +561,132 @@ static void test_pins(void **state)
     end(&b);
 }
 
+/* ---- notes ---- */
+
+/* What stands in the store of what it has begun to try; "" = nothing. */
+static const char *noted(replica_t *asked, const char *name)
+{
+    static char value[64];
+    unsigned at = 0;
+
+    const hand_t all =
+        by_hand(asked, (bt_store_op_t){.what = BT_STORE_TABLE_ALL, .key = BT_STR("policy_trying")});
+    value[0] = '\0';
+    for (; at < all.row_count && at < 4; at++)
+        if (strcmp(all.rows[at].name, name) == 0)
+            snprintf(value, sizeof value, "%s", all.rows[at].value);
+    return value;
+}
+
+static void test_what_brought_a_replica_down_is_not_tried_again(void **state)
+{
+    replica_t a, b;
+    told_t told;
+
+    (void) state;
+    expiry_ms = 4000; /* a killed one is waited for */
+    start(&a, "a");
+    start(&b, "b");
+    TURN_UNTIL(&loop, knows(&a, "b"));
+    push(&a, "one");
+    TURN_UNTIL(&loop, noted(&a, "a")[0] == '\0' && noted(&a, "b")[0] == '\0');
+    b.mode = SILENT;
+    assert_int_equal(begin(&a, BT_ROLLOUT_PUT, "m", "two", &told), 0);
+    TURN_UNTIL(&loop, b.trying != NULL);
+    assert_string_equal(noted(&a, "b"), "2"); /* before it tries */
+    end(&b);
+    start(&b, "b");
+    TURN_UNTIL(&loop, told.times > 0);
+    assert_int_equal(told.status, 400);
+    assert_string_equal(
+        told.text,
+        "set 2 is committed nowhere: replica b refuses: it brought this replica down before");
+    assert_int_equal(b.tries, 0);
+    TURN_UNTIL(&loop, bt_rollout_number(b.rollout) == 1); /* what served before serves again */
+    /* It is about that number: another is tried like any, and then the note goes. */
+    push(&a, "two");
+    assert_int_equal(b.tries, 1);
+    assert_int_equal(bt_rollout_number(b.rollout), 3);
+    TURN_UNTIL(&loop, noted(&a, "b")[0] == '\0');
+    end(&a);
+    end(&b);
+}
+
+static void on_joined(void *user)
+{
+    *(bool *) user = true;
+}
+
+/* As the gateway begins: with what is committed. */
+static void join(replica_t *r, const char *name)
+{
+    bool has_joined = false;
+
+    make(r, name);
+    bt_rollout_join(r->rollout, on_joined, &has_joined);
+    TURN_UNTIL(&loop, has_joined);
+}
+
+static void test_a_replica_begins_without_what_brought_it_down(void **state)
+{
+    replica_t a, b;
+
+    (void) state;
+    start(&a, "a");
+    push(&a, "one");
+    join(&b, "b");
+    assert_string_equal(noted(&a, "b"), "1");
+    assert_false(bt_rollout_is_blocked(b.rollout, 1));
+    bt_rollout_begin(b.rollout, bt_rollout_held(b.rollout));
+    TURN_UNTIL(&loop, noted(&a, "b")[0] == '\0'); /* it has begun */
+    end(&b);
+    join(&b, "b");
+    end(&b); /* killed while it begins */
+    for (int i = 0; i < 2; i++) {
+        join(&b, "b");
+        assert_true(bt_rollout_is_blocked(b.rollout, 1));
+        bt_rollout_begin(b.rollout, NULL);
+        TURN_UNTIL(&loop,
+                   says(&a, "set 1 does not serve here: it brought this replica down before"));
+        assert_int_equal(b.takes, 0);
+        assert_int_equal(bt_rollout_number(b.rollout), 0);
+        assert_string_equal(noted(&a, "b"), "1");
+        if (i == 0)
+            end(&b);
+    }
+    push(&a, "two");
+    assert_int_equal(bt_rollout_number(b.rollout), 2);
+    assert_false(says(&b, "brought this replica down"));
+    TURN_UNTIL(&loop, noted(&a, "b")[0] == '\0');
+    end(&a);
+    end(&b);
+}
+
+/* Whoever ends in order was not brought down. */
+static void test_who_leaves_takes_its_notes_along(void **state)
+{
+    replica_t a, b;
+    told_t told;
+
+    (void) state;
+    expiry_ms = 4000;
+    start(&a, "a");
+    start(&b, "b");
+    TURN_UNTIL(&loop, knows(&a, "b"));
+    b.mode = SILENT;
+    assert_int_equal(begin(&a, BT_ROLLOUT_PUT, "m", "one", &told), 0);
+    TURN_UNTIL(&loop, b.trying != NULL);
+    bt_rollout_leave(b.rollout);
+    end(&b);
+    TURN_UNTIL(&loop, noted(&a, "b")[0] == '\0');
+    start(&b, "b");
+    TURN_UNTIL(&loop, told.times > 0);
+    assert_int_equal(told.status, 200);
+    assert_int_equal(b.tries, 1);
+    end(&a);
+    end(&b);
+}
+
 static int setup(void **state)
 {
     static unsigned number;
@@ -560,6 +695,7 @@ static int setup(void **state)
 
     (void) state;
     snprintf(space, sizeof space, "spec%u", number++);
+    expiry_ms = 200;
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     assert_int_equal(bt_store_open(&store, &config, err, sizeof err), 0);
     return 0;
@@ -590,6 +726,9 @@ int main(void)
         TEST(test_it_is_put_back_when_the_store_forgets),
         TEST(test_what_cannot_be_taken_is_tried_again),
         TEST(test_pins),
+        TEST(test_what_brought_a_replica_down_is_not_tried_again),
+        TEST(test_a_replica_begins_without_what_brought_it_down),
+        TEST(test_who_leaves_takes_its_notes_along),
     };
 
     alarm(120);
