@@ -4,6 +4,8 @@
 
 #include "script/vm.h"
 
+#define CONCAT_PART 2048
+
 /* Calls the stock function with the arguments that this one got. */
 static int call_stock(lua_State *L)
 {
@@ -80,6 +82,36 @@ static size_t element_bytes(lua_State *L)
                                             : 0;
 }
 
+/* Pushes elements from .. to, joined, with the separator behind them where more follow. */
+static void push_part(lua_State *L, int from, int to, bool is_last)
+{
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_pushvalue(L, 1);
+    lua_pushvalue(L, 2);
+    lua_pushinteger(L, from);
+    lua_pushinteger(L, to);
+    lua_call(L, 4, 1);
+    if (is_last)
+        return;
+    lua_pushvalue(L, 2);
+    lua_concat(L, 2);
+}
+
+/* In parts: a number takes a fifth of a microsecond to become text. */
+static int concat_parts(lua_State *L, int from, int to)
+{
+    int parts = 0;
+
+    for (int64_t at = from; at <= to; at += CONCAT_PART, parts++) {
+        const int64_t end = at + CONCAT_PART - 1 < to ? at + CONCAT_PART - 1 : to;
+
+        bt_vm_check_time(L);
+        push_part(L, (int) at, (int) end, end == to);
+    }
+    lua_concat(L, parts);
+    return 1;
+}
+
 static int bounded_concat(lua_State *L)
 {
     size_t sep_n = 0, total = 0;
@@ -97,7 +129,13 @@ static int bounded_concat(lua_State *L)
     }
     if (total > BT_BOUNDED_STRING + sep_n)
         return refuse_size(L, "table.concat");
-    return call_stock(L);
+    lua_settop(L, 2);
+    if (lua_isnil(L, 2)) {
+        lua_pushliteral(L, "");
+        lua_replace(L, 2);
+    }
+    luaL_checkstack(L, BT_BOUNDED_ELEMENTS / CONCAT_PART + 8, "table.concat");
+    return concat_parts(L, from, to);
 }
 
 static void check_move(lua_State *L, const char *what)

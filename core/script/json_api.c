@@ -14,7 +14,7 @@
 
 #define DECODE_DEPTH 32
 #define DECODE_VALUES 65536u
-#define ENCODE_VALUES 16384u /* sorting their keys is one step that nothing can interrupt */
+#define ENCODE_VALUES 16384u
 #define WAITING_BYTES ((size_t) 1 << 20)
 #define PURE_BYTES ((size_t) 64 << 10) /* pure hooks stand between a request and its worker */
 #define SMALL_TEXT 512
@@ -169,20 +169,52 @@ static int api_decode(lua_State *L)
 
 /* ---- encode ---- */
 
+struct tally {
+    unsigned values;
+    size_t bytes, max; /* of texts, as they will be written */
+};
+
+static int refuse_long(lua_State *L, size_t max)
+{
+    return luaL_error(L, "json_encode: the text is longer than %s",
+                      max == PURE_BYTES ? "64 KiB (1 MiB in admit and route)" : "1 MiB");
+}
+
+static void check_text(lua_State *L, int idx, struct tally *tally)
+{
+    bt_str_t left = lua_type(L, idx) == LUA_TSTRING ? bt_vm_str(L, idx) : BT_STR_NULL;
+
+    while (left.n > 0) {
+        const size_t n = bt_plain_part(left);
+
+        if (left.n > tally->max)
+            refuse_long(L, tally->max);
+        bt_vm_check_time(L);
+        tally->bytes += bt_json_quoted_size((bt_str_t){left.p, n});
+        left = (bt_str_t){left.p + n, left.n - n};
+        if (tally->bytes > tally->max)
+            refuse_long(L, tally->max);
+    }
+}
+
 /* Before anything is copied or sorted: is the value at the top small enough, and are its numbers JSON's? */
-static void check_value(lua_State *L, unsigned depth, unsigned *left)
+static void check_value(lua_State *L, unsigned depth, struct tally *tally)
 {
     const int value = lua_gettop(L);
 
-    if ((*left)-- == 0)
+    bt_vm_check_time(L);
+    if (tally->values++ == ENCODE_VALUES)
         luaL_error(L, "json_encode: more than %d values", (int) ENCODE_VALUES);
     if (lua_type(L, value) == LUA_TNUMBER && !isfinite(lua_tonumber(L, value)))
         luaL_error(L, "json_encode: a number is not finite");
+    check_text(L, value, tally);
     if (!lua_istable(L, value) || depth > BT_PLAIN_DEPTH)
         return; /* too deep: bt_plain_read says where */
     luaL_checkstack(L, 4, "JSON");
-    for (lua_pushnil(L); lua_next(L, value) != 0; lua_pop(L, 1))
-        check_value(L, depth + 1, left);
+    for (lua_pushnil(L); lua_next(L, value) != 0; lua_pop(L, 1)) {
+        check_text(L, -2, tally);
+        check_value(L, depth + 1, tally);
+    }
 }
 
 /* Both may be left behind by an error. */
@@ -199,7 +231,7 @@ static int api_encode(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
     const size_t max = bytes_max(policy);
-    unsigned left = ENCODE_VALUES;
+    struct tally tally = {.max = max};
 
     luaL_checkany(L, 1);
     lua_settop(L, 1);
@@ -207,15 +239,14 @@ static int api_encode(lua_State *L)
         lua_pushliteral(L, "null");
         return 1;
     }
-    check_value(L, 1, &left);
+    check_value(L, 1, &tally);
     drop_json(policy);
     bt_plain_read(L, 1, "json_encode", &policy->json.tree);
-    bt_value_json(policy->json.tree, &policy->json.text);
+    bt_plain_json(L, policy->json.tree, &policy->json.text);
     if (policy->json.text.failed)
         return luaL_error(L, "json_encode: out of memory");
     if (policy->json.text.len > max)
-        return luaL_error(L, "json_encode: the text is longer than %s",
-                          max == PURE_BYTES ? "64 KiB (1 MiB in admit and route)" : "1 MiB");
+        return refuse_long(L, max);
     bt_vm_push_str(L, bt_text_str(&policy->json.text));
     drop_json(policy);
     return 1;

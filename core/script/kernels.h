@@ -6,7 +6,8 @@
  * Cost:  a list of the view is read through an array of worker pointers, about 2 ns a worker; a list that a policy made itself
  *        is first copied into such an array, about 15 ns a worker.
  *
- * Kernels take lists, numbers and names, never functions or metatables: their time is bounded by the list's length.
+ * Kernels take lists, numbers and names, never functions or metatables: their time is bounded by the list's length. A policy can make
+ * a list of 262,144, so they check the budget on the way (bt_vm_check_time).
  */
 #ifndef BT_SCRIPT_KERNELS_H
 #define BT_SCRIPT_KERNELS_H
@@ -14,6 +15,8 @@
 #include "script/policy_impl.h"
 #include "script/prefix_hash.h"
 #include "script/prefix_index.h"
+
+#define BT_CHECK_EVERY 1024 /* elements, at some ten ns each */
 
 /* Hidden in a list that C made: its members, so that kernels need not ask the Lua table. Its environment is a table that
  * keeps the rows alive (1 .. count) and holds what was derived from the list. */
@@ -65,9 +68,12 @@ void bt_roster_push_memory(lua_State *L, int idx);
 /* Members of the table at idx; raises when it is no list of workers. */
 void bt_rows_get(lua_State *L, bt_policy_t *policy, int idx, bt_rows_t *rows);
 void bt_rows_push(lua_State *L, const bt_rows_t *rows, unsigned at);
-/* A chunk of size bytes that dies with the list; made on first use, *fresh_p tells. NULL for lists of the policy's own. */
-void *bt_roster_memo(lua_State *L, const bt_rows_t *rows, enum bt_roster_key what, size_t size,
-                     bool *fresh_p);
+/* What was derived from the list before; NULL: nothing yet, or a list of the policy's own. */
+void *bt_roster_memo(lua_State *L, const bt_rows_t *rows, enum bt_roster_key what);
+/* Pushes a chunk of memory. */
+void *bt_kernels_chunk(lua_State *L, size_t size);
+/* Pops a chunk, complete by now, and keeps it for as long as the list lives. The list must be one of the view. */
+void bt_roster_keep(lua_State *L, const bt_rows_t *rows, enum bt_roster_key what);
 /* Scratch of at least count numbers; the same each time. */
 double *bt_kernels_values(lua_State *L, bt_policy_t *policy, unsigned count);
 
@@ -81,8 +87,7 @@ void bt_term_check(lua_State *L, bt_policy_t *policy, int idx, bt_term_t *term);
 /* The field of each worker times the weight; HUGE_VAL where it is not known. */
 void bt_term_fill(lua_State *L, const bt_rows_t *rows, const bt_term_t *term, double *values);
 /* Scores of a ranking, values[i] * unit each, for whoever keeps a record of the call; values that are not finite are left out. */
-void bt_kernels_trace(bt_policy_t *policy, const bt_rows_t *rows, const double *values,
-                      double unit);
+void bt_kernels_trace(lua_State *L, const bt_rows_t *rows, const double *values, double unit);
 bool bt_kernels_is_traced(const bt_policy_t *policy);
 
 /* ---- kernels_prefix.c ---- */

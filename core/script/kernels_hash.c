@@ -50,11 +50,17 @@ static int kernel_hash(lua_State *L)
 /* Lists of the view keep their members' places; for others they are computed one by one. */
 static const uint64_t *places(lua_State *L, const bt_rows_t *rows)
 {
-    bool fresh = false;
-    uint64_t *p = bt_roster_memo(L, rows, BT_MEMO_HASHES, rows->count * sizeof(*p), &fresh);
+    uint64_t *p = bt_roster_memo(L, rows, BT_MEMO_HASHES);
 
-    for (unsigned i = 0; fresh && i < rows->count; i++)
+    if (p != NULL || rows->list == NULL)
+        return p;
+    p = bt_kernels_chunk(L, rows->count * sizeof(*p));
+    for (unsigned i = 0; i < rows->count; i++) {
+        if (i % BT_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
         p[i] = place_of(rows->workers[i]);
+    }
+    bt_roster_keep(L, rows, BT_MEMO_HASHES);
     return p;
 }
 
@@ -77,9 +83,12 @@ static void trace_order(lua_State *L, const bt_rows_t *rows, const uint64_t *pla
     if (!bt_kernels_is_traced(policy))
         return;
     ranks = bt_kernels_values(L, policy, rows->count);
-    for (unsigned i = 0; i < rows->count; i++)
+    for (unsigned i = 0; i < rows->count; i++) {
+        if (i % BT_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
         ranks[i] = rank_of(score(rows, place, i, key));
-    bt_kernels_trace(policy, rows, ranks, 1);
+    }
+    bt_kernels_trace(L, rows, ranks, 1);
 }
 
 struct top {
@@ -117,8 +126,11 @@ static int kernel_rendezvous(lua_State *L)
     top.max = (unsigned) max;
     bt_rows_get(L, bt_policy_of(L), 1, &rows);
     place = places(L, &rows);
-    for (unsigned i = 0; i < rows.count; i++)
+    for (unsigned i = 0; i < rows.count; i++) {
+        if (i % BT_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
         top_add(&top, i, score(&rows, place, i, key));
+    }
     trace_order(L, &rows, place, key);
     if (!is_list) {
         if (top.count != 0)
@@ -174,6 +186,8 @@ static int kernel_bounded_hash(lua_State *L)
         uint64_t value = score(&rows, place, i, key);
         bool below = loads[i] < most;
 
+        if (i % BT_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
         if (best >= 0 && (below < best_below || (below == best_below && value <= best_score)))
             continue;
         best = (int) i;
@@ -195,12 +209,13 @@ struct ring {
 };
 
 /* By their upper halves, a byte at a time: 32,768 points well under a millisecond, where qsort takes several. */
-static void sort_points(uint64_t *points, uint64_t *other, unsigned count)
+static void sort_points(lua_State *L, uint64_t *points, uint64_t *other, unsigned count)
 {
     for (unsigned shift = 32; shift < 64; shift += 8) {
         unsigned starts[257] = {0};
         uint64_t *swap = points;
 
+        bt_vm_check_time(L);
         for (unsigned i = 0; i < count; i++)
             starts[(points[i] >> shift & 255) + 1]++;
         for (unsigned i = 1; i < 256; i++)
@@ -219,16 +234,31 @@ static unsigned ring_vnodes(unsigned workers, unsigned vnodes)
     return vnodes;
 }
 
-static void ring_fill(struct ring *ring, const bt_rows_t *rows, unsigned vnodes)
+static void ring_fill(lua_State *L, struct ring *ring, const bt_rows_t *rows, unsigned vnodes)
 {
     ring->count = rows->count * vnodes;
     for (unsigned i = 0; i < rows->count; i++) {
         uint64_t place = place_of(rows->workers[i]);
 
+        if (i % 16 == 0) /* as many points as there are vnodes */
+            bt_vm_check_time(L);
         for (unsigned v = 0; v < vnodes; v++)
             ring->points[i * vnodes + v] = (mix(place + v) & ~(uint64_t) UINT32_MAX) | i;
     }
-    sort_points(ring->points, ring->points + ring->count, ring->count);
+    sort_points(L, ring->points, ring->points + ring->count, ring->count);
+}
+
+static const struct ring *ring_of(lua_State *L, const bt_rows_t *rows, unsigned asked)
+{
+    struct ring *ring = bt_roster_memo(L, rows, BT_MEMO_RING);
+    const unsigned vnodes = ring_vnodes(rows->count, asked);
+
+    if (ring != NULL)
+        return ring;
+    ring = bt_kernels_chunk(L, sizeof(*ring) + 2 * rows->count * vnodes * sizeof(ring->points[0]));
+    ring_fill(L, ring, rows, vnodes);
+    bt_roster_keep(L, rows, BT_MEMO_RING);
+    return ring;
 }
 
 /* Whose point comes first at or after the key's, going round. */
@@ -252,9 +282,6 @@ static int kernel_ring(lua_State *L)
 {
     lua_Integer asked = luaL_optinteger(L, 3, VNODES);
     uint64_t key = check_key(L, 2);
-    bool fresh = false;
-    struct ring *ring;
-    unsigned vnodes;
     bt_rows_t rows;
 
     luaL_argcheck(L, asked >= 1 && asked <= 1024, 3, "1 to 1024");
@@ -262,13 +289,7 @@ static int kernel_ring(lua_State *L)
     luaL_argcheck(L, rows.list != NULL, 1, "a list of the view (rendezvous takes any list)");
     if (rows.count == 0)
         return 0;
-    vnodes = ring_vnodes(rows.count, (unsigned) asked);
-    ring =
-        bt_roster_memo(L, &rows, BT_MEMO_RING,
-                       sizeof(*ring) + 2 * rows.count * vnodes * sizeof(ring->points[0]), &fresh);
-    if (fresh)
-        ring_fill(ring, &rows, vnodes);
-    bt_rows_push(L, &rows, ring_find(ring, key));
+    bt_rows_push(L, &rows, ring_find(ring_of(L, &rows, (unsigned) asked), key));
     return 1;
 }
 

@@ -6,7 +6,8 @@
 #define MEMO_PAIRS (-5)
 #define MEMO_OTHERS (-6) /* the last `others` of pairable */
 #define MEMO_PAIRABLE (-7)
-#define WHERE_MAX 64 /* remembered cuts by label a list */
+#define WHERE_MAX 64          /* remembered cuts by label a list */
+#define PAIRS_CHECK_EVERY 128 /* pairs that may have to be found out, labels that have to be read */
 
 /* Pushes the list of the environment's sub-table `key`, made when it is not there. Needs the environment at the top. */
 static void push_table(lua_State *L, int key)
@@ -39,6 +40,8 @@ static void filter(lua_State *L, bt_policy_t *policy, const bt_row_t *row)
 
     lua_newtable(L);
     for (unsigned i = 1; i <= count; i++) {
+        if (i % PAIRS_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
         lua_rawgeti(L, 1, (int) i);
         if (bt_rows_fit(policy, row, bt_row_check(L, -1)))
             lua_rawseti(L, -2, (int) ++kept);
@@ -97,30 +100,77 @@ static int kernel_compatible(lua_State *L)
     return 1;
 }
 
-static bool fits_any(lua_State *L, bt_policy_t *policy, const bt_row_t *row, int list)
+/* A list by kinds of its members: whether two can be a pair is a matter of their kinds, so a kind is asked about once. */
+struct kinds {
+    const bt_row_t *known[BT_POLICY_CLASSES]; /* a member of each; NULL = none is there */
+    /* Can a worker of this kind be a pair with any member? 0 not known yet, 1 yes, -1 no */
+    signed char fits[BT_POLICY_CLASSES];
+    unsigned count, unknown; /* members; those whose kind is not remembered */
+};
+
+static void count_kinds(lua_State *L, int list, struct kinds *kinds)
+{
+    memset(kinds, 0, sizeof(*kinds));
+    for (;; kinds->count++) {
+        const bt_row_t *row;
+
+        if (kinds->count % BT_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
+        lua_rawgeti(L, list, (int) kinds->count + 1);
+        if (lua_isnil(L, -1))
+            break;
+        row = bt_row_check(L, -1);
+        if (row->klass < BT_POLICY_CLASSES)
+            kinds->known[row->klass] = row;
+        else
+            kinds->unknown++;
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+}
+
+static bool find_fit(lua_State *L, bt_policy_t *policy, const bt_row_t *row, int list,
+                     const struct kinds *kinds)
 {
     bool found = false;
 
-    for (int i = 1; !found; i++) {
-        lua_rawgeti(L, list, i);
-        if (lua_isnil(L, -1))
-            break;
-        found = bt_rows_fit(policy, row, bt_row_check(L, -1));
+    for (unsigned k = 0; k < BT_POLICY_CLASSES && !found; k++)
+        found = kinds->known[k] != NULL && bt_rows_fit(policy, row, kinds->known[k]);
+    for (unsigned i = 1; kinds->unknown > 0 && i <= kinds->count && !found; i++) {
+        const bt_row_t *other;
+
+        if (i % PAIRS_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
+        lua_rawgeti(L, list, (int) i);
+        other = bt_row_check(L, -1);
+        found = other->klass == BT_POLICY_CLASSES && bt_rows_fit(policy, row, other);
         lua_pop(L, 1);
     }
-    if (!found)
-        lua_pop(L, 1);
     return found;
+}
+
+static bool fits_any(lua_State *L, bt_policy_t *policy, const bt_row_t *row, int list,
+                     struct kinds *kinds)
+{
+    if (row->klass == BT_POLICY_CLASSES)
+        return find_fit(L, policy, row, list, kinds);
+    if (kinds->fits[row->klass] == 0)
+        kinds->fits[row->klass] = find_fit(L, policy, row, list, kinds) ? 1 : -1;
+    return kinds->fits[row->klass] > 0;
 }
 
 static void filter_pairable(lua_State *L, bt_policy_t *policy)
 {
     unsigned count = (unsigned) lua_objlen(L, 1), kept = 0;
+    struct kinds kinds;
 
+    count_kinds(L, 2, &kinds);
     lua_newtable(L);
     for (unsigned i = 1; i <= count; i++) {
+        if (i % PAIRS_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
         lua_rawgeti(L, 1, (int) i);
-        if (fits_any(L, policy, bt_row_check(L, -1), 2))
+        if (fits_any(L, policy, bt_row_check(L, -1), 2, &kinds))
             lua_rawseti(L, -2, (int) ++kept);
         else
             lua_pop(L, 1);
@@ -148,9 +198,9 @@ static int kernel_pairable(lua_State *L)
     lua_pop(L, 1);
     if (same && recall(L, MEMO_PAIRABLE))
         return 1;
-    lua_pushvalue(L, 2);
-    lua_rawseti(L, -2, MEMO_OTHERS);
     filter_pairable(L, policy);
+    lua_pushvalue(L, 2);
+    lua_rawseti(L, -3, MEMO_OTHERS);
     remember(L, MEMO_PAIRABLE);
     return 1;
 }
@@ -187,6 +237,8 @@ static void filter_label(lua_State *L, bt_policy_t *policy, bool wanted)
     for (unsigned i = 1; i <= count; i++) {
         bt_str_t has;
 
+        if (i % PAIRS_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
         lua_rawgeti(L, 1, (int) i);
         has = label_of(bt_row_check(L, -1)->worker, key);
         if ((value.p == NULL ? has.p != NULL : has.p != NULL && bt_str_eq(has, value)) == wanted)

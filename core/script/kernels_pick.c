@@ -58,9 +58,13 @@ void bt_term_fill(lua_State *L, const bt_rows_t *rows, const bt_term_t *term, do
         bt_prefix_fill(L, rows, term->weight, values);
         break;
     default:
-        for (unsigned i = 0; i < n; i++)
+        for (unsigned i = 0; i < n; i++) {
+            if (i % BT_CHECK_EVERY == 0)
+                bt_vm_check_time(L);
             values[i] = term_value(policy, w[i], term);
+        }
     }
+    bt_vm_check_time(L);
 }
 
 /* ---- the trace ---- */
@@ -89,16 +93,19 @@ static void note_score(bt_policy_trace_t *trace, uint64_t worker, double score, 
     *hint_p = at + 1;
 }
 
-void bt_kernels_trace(bt_policy_t *policy, const bt_rows_t *rows, const double *values, double unit)
+/* A list in another order than the one before is looked for from end to end. */
+void bt_kernels_trace(lua_State *L, const bt_rows_t *rows, const double *values, double unit)
 {
-    bt_policy_trace_t *trace = trace_of(policy);
+    bt_policy_trace_t *trace = trace_of(bt_policy_of(L));
     unsigned hint = 0;
 
     if (trace == NULL)
         return;
-    for (unsigned i = 0; i < rows->count && i < trace->cap; i++)
+    for (unsigned i = 0; i < rows->count && i < trace->cap; i++) {
+        bt_vm_check_time(L);
         if (isfinite(values[i]))
             note_score(trace, rows->workers[i]->id, values[i] * unit + 0.0, &hint);
+    }
 }
 
 bool bt_kernels_is_traced(const bt_policy_t *policy)
@@ -122,6 +129,7 @@ static int kernel_note_score(lua_State *L)
 /* ---- rankings ---- */
 
 struct ranking {
+    lua_State *L;
     bt_policy_t *policy;
     const bt_term_t *terms;
     unsigned count;
@@ -130,13 +138,12 @@ struct ranking {
 };
 
 /* Adds the other terms of a sum; `more` is scratch. What weighs nothing need not be known. */
-static void add_terms(lua_State *L, const struct ranking *r, const bt_rows_t *rows, double *values,
-                      double *more)
+static void add_terms(const struct ranking *r, const bt_rows_t *rows, double *values, double *more)
 {
     for (unsigned t = 1; r->is_sum && t < r->count; t++) {
         if (r->terms[t].weight == 0)
             continue;
-        bt_term_fill(L, rows, &r->terms[t], more);
+        bt_term_fill(r->L, rows, &r->terms[t], more);
         for (unsigned i = 0; i < rows->count; i++)
             values[i] += more[i];
     }
@@ -178,10 +185,12 @@ static double slack_of(const struct ranking *r, const bt_rows_t *rows)
 {
     double sum = 0;
 
-    for (unsigned t = 0; t < (r->is_sum ? r->count : 1); t++)
+    for (unsigned t = 0; t < (r->is_sum ? r->count : 1); t++) {
+        bt_vm_check_time(r->L);
         for (unsigned i = 0; i < rows->count; i++)
             sum += fabs(r->terms[t].weight) *
                    (double) others_part(rows->workers[i], r->terms[t].field);
+    }
     return rows->count > 0 ? sum / rows->count / BT_WORKER_NEAR : 0;
 }
 
@@ -199,28 +208,46 @@ static int any_near(const bt_rows_t *rows, const double *values, double slack)
     return best;
 }
 
+struct best {
+    unsigned at, ties;
+};
+
+static void search_range(const struct ranking *r, const bt_rows_t *rows, const double *values,
+                         unsigned from, unsigned to, struct best *best_p)
+{
+    struct best best = *best_p;
+
+    for (unsigned i = from; i < to; i++) {
+        int order;
+
+        if (values[i] > values[best.at])
+            continue;
+        order = values[i] < values[best.at]
+                    ? -1
+                    : compare_rest(r, rows->workers[i], rows->workers[best.at]);
+        if (order > 0)
+            continue;
+        best.ties = order < 0 ? 1 : best.ties + 1;
+        if (order < 0 || bt_rand_below(best.ties) == 0)
+            best.at = i;
+    }
+    *best_p = best;
+}
+
 static int best_of(const struct ranking *r, const bt_rows_t *rows, const double *values)
 {
     const double slack = bt_worker_is_shared() ? slack_of(r, rows) : 0;
-    unsigned best = 0, ties = 1;
+    struct best best = {.ties = 1};
 
     if (slack > 0)
         return any_near(rows, values, slack);
-
-    for (unsigned i = 1; i < rows->count; i++) {
-        int order;
-
-        if (values[i] > values[best])
-            continue;
-        order =
-            values[i] < values[best] ? -1 : compare_rest(r, rows->workers[i], rows->workers[best]);
-        if (order > 0)
-            continue;
-        ties = order < 0 ? 1 : ties + 1;
-        if (order < 0 || bt_rand_below(ties) == 0)
-            best = i;
+    for (unsigned from = 1; from < rows->count; from += BT_CHECK_EVERY) {
+        const unsigned left = rows->count - from;
+        search_range(r, rows, values, from, from + (left < BT_CHECK_EVERY ? left : BT_CHECK_EVERY),
+                     &best);
+        bt_vm_check_time(r->L);
     }
-    return rows->count != 0 ? (int) best : -1;
+    return rows->count != 0 ? (int) best.at : -1;
 }
 
 /* Pushes the best row of the list at index 1, or nothing. */
@@ -235,9 +262,9 @@ static int push_best(lua_State *L, const struct ranking *r)
         return 0;
     values = bt_kernels_values(L, r->policy, 2 * rows.count);
     bt_term_fill(L, &rows, &r->terms[0], values);
-    add_terms(L, r, &rows, values, values + rows.count);
+    add_terms(r, &rows, values, values + rows.count);
     best = best_of(r, &rows, values);
-    bt_kernels_trace(r->policy, &rows, values, r->sign);
+    bt_kernels_trace(L, &rows, values, r->sign);
     if (best < 0)
         return 0;
     bt_rows_push(L, &rows, (unsigned) best);
@@ -263,7 +290,7 @@ static int rank_fields(lua_State *L, double sign)
     bt_term_t terms[BT_TERMS_MAX];
     unsigned count = check_fields(L, 2, sign, terms);
 
-    return push_best(L, &(struct ranking){bt_policy_of(L), terms, count, false, sign});
+    return push_best(L, &(struct ranking){L, bt_policy_of(L), terms, count, false, sign});
 }
 
 static int rank_sum(lua_State *L, double sign)
@@ -278,7 +305,7 @@ static int rank_sum(lua_State *L, double sign)
         bt_term_check(L, policy, 2 * i + 2, &terms[i]);
         terms[i].weight = sign * luaL_checknumber(L, 2 * i + 3);
     }
-    return push_best(L, &(struct ranking){policy, terms, (unsigned) count, true, sign});
+    return push_best(L, &(struct ranking){L, policy, terms, (unsigned) count, true, sign});
 }
 
 /* baton.argmin(list, field, tie_field...) */
@@ -402,9 +429,9 @@ static int kernel_power_of_k(lua_State *L)
     for (unsigned i = 0; i < few.count; i++)
         drawn[i] = rows.workers[at[i]];
     bt_term_fill(L, &few, &terms[0], values);
-    bt_kernels_trace(policy, &few, values, 1);
+    bt_kernels_trace(L, &few, values, 1);
     bt_rows_push(L, &rows,
-                 at[best_of(&(struct ranking){policy, terms, fields, false, 1}, &few, values)]);
+                 at[best_of(&(struct ranking){L, policy, terms, fields, false, 1}, &few, values)]);
     return 1;
 }
 

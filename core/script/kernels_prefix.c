@@ -2,10 +2,28 @@
  * both are kept until the call ends. Then `prefix_blocks` is a field of every worker, for argmin_sum and the like.
  *
  * A match names at most 64 workers, a list may have thousands: lists of the view keep an index from id to place, so that the
- * few are looked for among the many and not the other way round. */
+ * few are looked for among the many; a policy's own lists are gone through. */
 #include "script/kernels.h"
 
 #include "base/rand.h"
+
+#define CHAIN_TOKENS 16384u
+
+/* Some ten thousand tokens at once. */
+static unsigned chain_prompt(lua_State *L, bt_str_t prompt, unsigned tokens, uint64_t *hashes)
+{
+    const unsigned blocks = tokens < CHAIN_TOKENS ? CHAIN_TOKENS / tokens : 1;
+    unsigned count = 0, wanted;
+    bt_prefix_chain_t chain;
+
+    bt_prefix_chain_begin(&chain, prompt, tokens);
+    do {
+        bt_vm_check_time(L);
+        wanted = count + blocks < BT_PREFIX_BLOCKS_MAX ? count + blocks : BT_PREFIX_BLOCKS_MAX;
+        count = bt_prefix_chain_more(&chain, hashes, count, wanted);
+    } while (count == wanted && count < BT_PREFIX_BLOCKS_MAX);
+    return count;
+}
 
 static struct bt_kernels *chain_of(lua_State *L, int block_idx)
 {
@@ -21,8 +39,8 @@ static struct bt_kernels *chain_of(lua_State *L, int block_idx)
         luaL_error(L, "there is no request here");
     if (k->prefix.serial == policy->call.serial && k->prefix.block_tokens == (unsigned) tokens)
         return k;
-    k->prefix.count =
-        bt_prefix_chain(req->prompt, (unsigned) tokens, k->prefix.hashes, BT_PREFIX_BLOCKS_MAX);
+    k->prefix.serial = 0; /* what was there is being written over */
+    k->prefix.count = chain_prompt(L, req->prompt, (unsigned) tokens, k->prefix.hashes);
     model = req->model.n != 0 ? bt_hash64(req->model, 0)
                               : 0; /* LoRA adapters of one fleet do not share KV */
     for (unsigned i = 0; i < k->prefix.count; i++)
@@ -66,7 +84,8 @@ struct index {
     struct place places[];
 };
 
-static void index_fill(struct index *index, const bt_rows_t *rows, unsigned slots)
+/* One that stands there twice has its first place. */
+static void index_fill(lua_State *L, struct index *index, const bt_rows_t *rows, unsigned slots)
 {
     index->mask = slots - 1;
     memset(index->places, 0, slots * sizeof(index->places[0]));
@@ -74,38 +93,49 @@ static void index_fill(struct index *index, const bt_rows_t *rows, unsigned slot
         uint32_t worker = (uint32_t) rows->workers[i]->id;
         unsigned slot = worker & index->mask;
 
-        while (index->places[slot].worker != 0)
+        if (i % BT_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
+        while (index->places[slot].worker != 0 && index->places[slot].worker != worker)
             slot = (slot + 1) & index->mask;
-        index->places[slot] = (struct place){worker, i};
+        if (index->places[slot].worker == 0)
+            index->places[slot] = (struct place){worker, i};
     }
 }
 
-/* NULL for lists of the policy's own. */
+/* The list is one of the view. */
 static const struct index *index_of(lua_State *L, const bt_rows_t *rows)
 {
-    struct index *index;
+    struct index *index = bt_roster_memo(L, rows, BT_MEMO_IDS);
     unsigned slots = 4;
-    bool fresh = false;
 
+    if (index != NULL)
+        return index;
     while (slots < 2 * rows->count)
         slots *= 2;
-    index = bt_roster_memo(L, rows, BT_MEMO_IDS, sizeof(*index) + slots * sizeof(index->places[0]),
-                           &fresh);
-    if (fresh)
-        index_fill(index, rows, slots);
+    index = bt_kernels_chunk(L, sizeof(*index) + slots * sizeof(index->places[0]));
+    index_fill(L, index, rows, slots);
+    bt_roster_keep(L, rows, BT_MEMO_IDS);
     return index;
 }
 
-static int place_of(const struct index *index, const bt_rows_t *rows, uint32_t worker)
+static int place_of(const struct index *index, uint32_t worker)
 {
-    for (unsigned i = 0; index == NULL && i < rows->count; i++)
-        if ((uint32_t) rows->workers[i]->id == worker)
-            return (int) i;
-    for (unsigned slot = worker; index != NULL && index->places[slot & index->mask].worker != 0;
-         slot++)
+    for (unsigned slot = worker; index->places[slot & index->mask].worker != 0; slot++)
         if (index->places[slot & index->mask].worker == worker)
             return (int) index->places[slot & index->mask].at;
     return -1;
+}
+
+/* A list of the policy's own: the many are looked for among the few. */
+static void fill_own(lua_State *L, const bt_rows_t *rows, double weight, double *values)
+{
+    const bt_prefix_matches_t *m = &bt_policy_of(L)->kernels->prefix.matches;
+
+    for (unsigned i = 0; i < rows->count; i++) {
+        if (i % BT_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
+        values[i] = weight * bt_prefix_matched(m, (uint32_t) rows->workers[i]->id);
+    }
 }
 
 void bt_prefix_fill(lua_State *L, const bt_rows_t *rows, double weight, double *values)
@@ -118,43 +148,59 @@ void bt_prefix_fill(lua_State *L, const bt_rows_t *rows, double weight, double *
         values[i] = 0;
     if (k->prefix.serial != policy->call.serial || !k->prefix.is_matched)
         return;
+    if (rows->list == NULL) {
+        fill_own(L, rows, weight, values);
+        return;
+    }
     index = index_of(L, rows);
     for (unsigned m = 0; m < k->prefix.matches.count; m++) {
-        int at = place_of(index, rows, k->prefix.matches.items[m].worker);
+        int at = place_of(index, k->prefix.matches.items[m].worker);
 
         if (at >= 0)
             values[at] = weight * k->prefix.matches.items[m].blocks;
     }
 }
 
-static int64_t requests_of(const bt_worker_t *w)
+/* Longest match, then fewest requests, then chance: what all begin with must not draw all to one. */
+struct best {
+    int at; /* -1: nobody has anything */
+    unsigned blocks, equals;
+    int64_t requests;
+};
+
+static void consider(struct best *best, const bt_rows_t *rows, int at, unsigned blocks)
 {
-    return bt_worker_requests(w, BT_PHASE_PREFILL) + bt_worker_requests(w, BT_PHASE_DECODE);
+    const bt_worker_t *w = rows->workers[at];
+    const int64_t requests =
+        bt_worker_requests(w, BT_PHASE_PREFILL) + bt_worker_requests(w, BT_PHASE_DECODE);
+
+    if (blocks < best->blocks || (blocks == best->blocks && requests > best->requests))
+        return;
+    best->equals = blocks > best->blocks || requests < best->requests ? 1 : best->equals + 1;
+    best->blocks = blocks;
+    best->requests = requests;
+    if (bt_rand_below(best->equals) == 0)
+        best->at = at;
 }
 
-/* Longest match, then fewest requests, then chance: what all begin with must not draw all to one. -1 when nobody has anything.
- * The longest come first. */
 static int best_match(lua_State *L, const bt_rows_t *rows, const bt_prefix_matches_t *m)
 {
-    const struct index *index = m->count != 0 ? index_of(L, rows) : NULL;
-    unsigned best_blocks = 0, equals = 0;
-    int64_t best_requests = INT64_MAX;
-    int best = -1;
+    struct best best = {.at = -1, .blocks = 1, .requests = INT64_MAX};
+    const struct index *index = m->count != 0 && rows->list != NULL ? index_of(L, rows) : NULL;
 
-    for (unsigned i = 0; i < m->count && m->items[i].blocks >= best_blocks; i++) {
-        int at = place_of(index, rows, m->items[i].worker);
-        int64_t requests = at >= 0 ? requests_of(rows->workers[at]) : 0;
-
-        if (at < 0 || requests > best_requests)
-            continue;
-        equals = requests < best_requests ? 1 : equals + 1;
-        if (bt_rand_below(equals) != 0)
-            continue;
-        best = at;
-        best_blocks = m->items[i].blocks;
-        best_requests = requests;
+    for (unsigned i = 0; index == NULL && m->count != 0 && i < rows->count; i++) {
+        if (i % BT_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
+        consider(&best, rows, (int) i, bt_prefix_matched(m, (uint32_t) rows->workers[i]->id));
     }
-    return best;
+    /* The longest come first. */
+    for (unsigned i = 0; index != NULL && i < m->count && m->items[i].blocks >= best.blocks; i++) {
+        int at = place_of(index, m->items[i].worker);
+
+        if (at >= 0)
+            consider(&best, rows, at, m->items[i].blocks);
+    }
+    return best.at;
 }
 
 /* baton.prefix_match(list, req[, block_tokens]) -> worker with the longest match or nil, its blocks, the prompt's blocks */

@@ -9,6 +9,7 @@
 
 #define WHEELS_MAX 256
 #define WEIGHT_MAX 1e6
+#define LABELS_CHECK_EVERY 128
 
 struct spoke {
     uint64_t worker;
@@ -56,40 +57,76 @@ static bool is_current(struct wheel *wheel, const bt_rows_t *rows)
     return true;
 }
 
-static int compare_spokes(const void *a, const void *b)
-{
-    uint64_t x = ((const struct spoke *) a)->worker, y = ((const struct spoke *) b)->worker;
+/* Where each worker stands in the wheel before: open addressing by its id. */
+struct positions {
+    const struct wheel *wheel;
+    unsigned mask;
+    uint32_t at[]; /* of the spokes, from 1 on; 0 = free */
+};
 
-    return (x > y) - (x < y);
+/* The worker's place, or the free one where it belongs. */
+static uint32_t *position_of(struct positions *p, uint64_t worker)
+{
+    unsigned slot = (unsigned) worker;
+
+    while (p->at[slot & p->mask] != 0 &&
+           p->wheel->spokes[p->at[slot & p->mask] - 1].worker != worker)
+        slot++;
+    return &p->at[slot & p->mask];
 }
 
-static double number_before(const struct wheel *old, uint64_t worker)
+/* Pushes them; NULL: there was no wheel, and nil is pushed. */
+static struct positions *make_positions(lua_State *L, const struct wheel *wheel)
 {
-    struct spoke wanted = {.worker = worker}, *found = NULL;
+    struct positions *p;
+    unsigned slots = 4;
 
-    if (old != NULL)
-        found = bsearch(&wanted, old->spokes, old->count, sizeof(wanted), compare_spokes);
-    return found != NULL ? found->now : 0;
+    if (wheel == NULL) {
+        lua_pushnil(L);
+        return NULL;
+    }
+    while (slots < 2 * wheel->count)
+        slots *= 2;
+    p = bt_kernels_chunk(L, sizeof(*p) + slots * sizeof(p->at[0]));
+    p->wheel = wheel;
+    p->mask = slots - 1;
+    memset(p->at, 0, slots * sizeof(p->at[0]));
+    for (unsigned i = 0; i < wheel->count; i++) {
+        if (i % BT_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
+        *position_of(p, wheel->spokes[i].worker) = i + 1;
+    }
+    return p;
 }
 
-/* Pushes a wheel for these rows; numbers come from the old one, which is sorted for it and then dropped. */
-static struct wheel *make_wheel(lua_State *L, struct wheel *old, const bt_rows_t *rows,
+static double number_before(struct positions *p, uint64_t worker)
+{
+    const uint32_t at = p != NULL ? *position_of(p, worker) : 0;
+
+    return at != 0 ? p->wheel->spokes[at - 1].now : 0;
+}
+
+/* Pushes a wheel for these rows; numbers come from the old one. */
+static struct wheel *make_wheel(lua_State *L, const struct wheel *old, const bt_rows_t *rows,
                                 bt_str_t label)
 {
+    struct positions *positions = make_positions(L, old);
     struct wheel *wheel =
         lua_newuserdata(L, sizeof(*wheel) + rows->count * sizeof(wheel->spokes[0]));
 
     *wheel = (struct wheel){.magic = BT_MAGIC_OTHER,
                             .count = rows->count,
                             .list = rows->list != NULL ? rows->list->serial : 0};
-    if (old != NULL)
-        qsort(old->spokes, old->count, sizeof(old->spokes[0]), compare_spokes);
     for (unsigned i = 0; i < rows->count; i++) {
         const bt_worker_t *w = rows->workers[i];
 
-        wheel->spokes[i] = (struct spoke){w->id, weight_of(w, label), number_before(old, w->id)};
+        if (i % LABELS_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
+        wheel->spokes[i] =
+            (struct spoke){w->id, weight_of(w, label), number_before(positions, w->id)};
         wheel->sum += wheel->spokes[i].weight;
     }
+    lua_remove(L, -2);
     return wheel;
 }
 
@@ -128,11 +165,13 @@ static int kernel_smooth(lua_State *L)
     lua_rawget(L, 4);
     wheel = lua_touserdata(L, 5);
     if (!is_current(wheel, &rows)) {
-        if (wheel == NULL && ++policy->kernels->wheel_count > WHEELS_MAX)
+        const bool is_new = wheel == NULL;
+        if (is_new && policy->kernels->wheel_count == WHEELS_MAX)
             return luaL_error(L, "smooth: more than %d names", WHEELS_MAX);
         lua_pushvalue(L, 2);
         wheel = make_wheel(L, wheel, &rows, label);
         lua_rawset(L, 4);
+        policy->kernels->wheel_count += is_new;
     }
     best = turn(wheel);
     if (best < 0)

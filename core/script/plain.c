@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define SORT_CHECK_EVERY 128
+#define PART_BYTES ((size_t) 16 << 10)
+
 struct reader {
     char path[256];
     unsigned depth, values;
@@ -77,9 +80,44 @@ static void read_list(lua_State *L, struct reader *r, bt_value_t *out, int table
     }
 }
 
-static int compare_keys(const void *a, const void *b)
+static bool is_before(const bt_value_t *a, const bt_value_t *b)
 {
-    return strcmp(((const bt_value_t *) a)->key, ((const bt_value_t *) b)->key);
+    return strcmp(a->key, b->key) < 0;
+}
+
+/* The member at i goes down until none below it comes after it. */
+static void sink(bt_value_t *items, size_t i, size_t count)
+{
+    const bt_value_t item = items[i];
+
+    for (size_t below = 2 * i + 1; below < count; below = 2 * i + 1) {
+        if (below + 1 < count && is_before(&items[below], &items[below + 1]))
+            below++;
+        if (!is_before(&item, &items[below]))
+            break;
+        items[i] = items[below];
+        i = below;
+    }
+    items[i] = item;
+}
+
+/* A heap, because it can be left at any moment: every member is still there once. */
+static void sort_members(lua_State *L, bt_value_t *items, size_t count)
+{
+    for (size_t i = count / 2; i-- > 0;) {
+        if (i % SORT_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
+        sink(items, i, count);
+    }
+    for (size_t left = count; left-- > 1;) {
+        const bt_value_t last = items[left];
+
+        if (left % SORT_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
+        items[left] = items[0];
+        items[0] = last;
+        sink(items, 0, left);
+    }
 }
 
 static void read_members(lua_State *L, struct reader *r, bt_value_t *out, int table)
@@ -100,7 +138,7 @@ static void read_members(lua_State *L, struct reader *r, bt_value_t *out, int ta
         r->path[at] = '\0';
     }
     if (out->count > 1)
-        qsort(out->items, out->count, sizeof(*out->items), compare_keys);
+        sort_members(L, out->items, out->count);
 }
 
 static void read_table(lua_State *L, struct reader *r, bt_value_t *out)
@@ -264,26 +302,67 @@ static void put_number(double number, bt_text_t *out)
     bt_text_puts(out, isfinite(number) ? text : "null");
 }
 
-void bt_value_json(const bt_value_t *value, bt_text_t *out)
+/* In parts: quoting a MiB takes milliseconds. Each part brings quotes of its own, and those between two go. */
+static void put_text(lua_State *L, bt_str_t left, bt_text_t *out)
+{
+    size_t seam = 0;
+
+    do {
+        const size_t n = L != NULL ? bt_plain_part(left) : left.n;
+
+        if (L != NULL)
+            bt_vm_check_time(L);
+        bt_text_json_str(out, (bt_str_t){left.p, n});
+        if (seam > 0 && !out->failed) {
+            out->len -= 2;
+            memmove(out->data + seam, out->data + seam + 2, out->len - seam + 1);
+        }
+        seam = out->len > 0 ? out->len - 1 : 0;
+        left = (bt_str_t){left.p + n, left.n - n};
+    } while (left.n > 0 && !out->failed);
+}
+
+static void put_value(lua_State *L, const bt_value_t *value, bt_text_t *out)
 {
     const bool is_list = value->type == BT_VALUE_LIST;
 
+    if (L != NULL)
+        bt_vm_check_time(L);
     if (value->type == BT_VALUE_BOOL) {
         bt_text_puts(out, value->boolean ? "true" : "false");
     } else if (value->type == BT_VALUE_NUMBER) {
         put_number(value->number, out);
     } else if (value->type == BT_VALUE_STRING) {
-        bt_text_json_str(out, bt_str(value->string));
+        put_text(L, bt_str(value->string), out);
     } else {
         bt_text_puts(out, is_list ? "[" : "{");
         for (unsigned i = 0; i < value->count; i++) {
             bt_text_puts(out, i > 0 ? "," : "");
             if (!is_list) {
-                bt_text_json_str(out, bt_str(value->items[i].key));
+                put_text(L, bt_str(value->items[i].key), out);
                 bt_text_puts(out, ":");
             }
-            bt_value_json(&value->items[i], out);
+            put_value(L, &value->items[i], out);
         }
         bt_text_puts(out, is_list ? "]" : "}");
     }
+}
+
+void bt_value_json(const bt_value_t *value, bt_text_t *out)
+{
+    put_value(NULL, value, out);
+}
+
+void bt_plain_json(lua_State *L, const bt_value_t *value, bt_text_t *out)
+{
+    put_value(L, value, out);
+}
+
+size_t bt_plain_part(bt_str_t text)
+{
+    size_t n = text.n < PART_BYTES ? text.n : PART_BYTES;
+
+    while (n < text.n && n > PART_BYTES - 4 && ((unsigned char) text.p[n] & 0xc0) == 0x80)
+        n--;
+    return n;
 }

@@ -21,4 +21,9 @@
 void bt_plain_read(lua_State *L, int idx, const char *what, bt_value_t **root_p);
 /* Pushes a copy; NULL is nil. Raises when memory is short. */
 void bt_plain_push(lua_State *L, const bt_value_t *value);
+/* As bt_value_json, with a look at the watchdog now and then. Raises; out is the caller's all the same. */
+void bt_plain_json(lua_State *L, const bt_value_t *value, bt_text_t *out);
+/* Bytes of a text that may be gone through at once; cut where a character begins. */
+size_t bt_plain_part(bt_str_t text);
+
 #endif

@@ -26,13 +26,12 @@ static uint64_t chain(const uint64_t *hashes, unsigned i, const void *block, siz
     return XXH3_64bits_withSeed(pair, sizeof(pair), BT_PREFIX_SEED);
 }
 
-static unsigned chain_bytes(bt_str_t text, unsigned block_tokens, uint64_t *hashes, unsigned max)
+static unsigned chain_bytes(bt_prefix_chain_t *c, uint64_t *hashes, unsigned count, unsigned max)
 {
-    const size_t size = (size_t) block_tokens * BT_PREFIX_BYTES_PER_TOKEN;
-    unsigned count = 0;
+    const size_t size = (size_t) c->block_tokens * BT_PREFIX_BYTES_PER_TOKEN;
 
-    for (size_t at = 0; count < max && text.n - at >= size; at += size, count++)
-        hashes[count] = chain(hashes, count, text.p + at, size);
+    for (; count < max && c->prompt.n - c->at >= size; c->at += size, count++)
+        hashes[count] = chain(hashes, count, c->prompt.p + c->at, size);
     return count;
 }
 
@@ -58,17 +57,16 @@ static bool next_id(bt_str_t list, size_t *at, uint32_t *id_p)
     return true;
 }
 
-static unsigned chain_ids(bt_str_t list, unsigned block_tokens, uint64_t *hashes, unsigned max)
+static unsigned chain_ids(bt_prefix_chain_t *c, uint64_t *hashes, unsigned count, unsigned max)
 {
     unsigned char block[BT_PREFIX_BLOCK_TOKENS_MAX * 4];
-    unsigned count = 0, filled = 0;
-    size_t at = 1;
+    unsigned filled = 0;
     uint32_t id;
 
-    while (count < max && next_id(list, &at, &id)) {
+    while (count < max && next_id(c->prompt, &c->at, &id)) {
         for (int i = 0; i < 4; i++)
             block[4 * filled + (unsigned) i] = (unsigned char) (id >> 8 * i);
-        if (++filled < block_tokens)
+        if (++filled < c->block_tokens)
             continue;
         hashes[count] = chain(hashes, count, block, (size_t) filled * 4);
         count++;
@@ -85,13 +83,27 @@ static bool is_id_list(bt_str_t prompt)
     return prompt.n > 1 && prompt.p[0] == '[' && next_id(prompt, &at, &id);
 }
 
+void bt_prefix_chain_begin(bt_prefix_chain_t *c, bt_str_t prompt, unsigned block_tokens)
+{
+    *c = (bt_prefix_chain_t){.prompt = prompt, .block_tokens = block_tokens};
+    c->is_ids = is_id_list(prompt);
+    if (c->is_ids)
+        c->at = 1;
+    else if (prompt.n >= 2 && prompt.p[0] == '"')
+        c->prompt = (bt_str_t){prompt.p + 1, prompt.n - 2};
+}
+
+unsigned bt_prefix_chain_more(bt_prefix_chain_t *c, uint64_t *hashes, unsigned count, unsigned max)
+{
+    return c->is_ids ? chain_ids(c, hashes, count, max) : chain_bytes(c, hashes, count, max);
+}
+
 unsigned bt_prefix_chain(bt_str_t prompt, unsigned block_tokens, uint64_t *hashes, unsigned max)
 {
+    bt_prefix_chain_t c;
+
     if (block_tokens == 0 || block_tokens > BT_PREFIX_BLOCK_TOKENS_MAX)
         return 0;
-    if (is_id_list(prompt))
-        return chain_ids(prompt, block_tokens, hashes, max);
-    if (prompt.n >= 2 && prompt.p[0] == '"')
-        prompt = (bt_str_t){prompt.p + 1, prompt.n - 2};
-    return chain_bytes(prompt, block_tokens, hashes, max);
+    bt_prefix_chain_begin(&c, prompt, block_tokens);
+    return bt_prefix_chain_more(&c, hashes, 0, max);
 }

@@ -22,6 +22,16 @@
 
 /* prompt: raw JSON value. Returns the number of full blocks, at most max. */
 unsigned bt_prefix_chain(bt_str_t prompt, unsigned block_tokens, uint64_t *hashes, unsigned max);
+/* The same in pieces, for a prompt of megabytes. */
+typedef struct bt_prefix_chain {
+    bt_str_t prompt; /* borrowed */
+    unsigned block_tokens;
+    bool is_ids;
+    size_t at;
+} bt_prefix_chain_t;
+void bt_prefix_chain_begin(bt_prefix_chain_t *c, bt_str_t prompt, unsigned block_tokens);
+/* hashes has count; fills up to max. Returns how many there are now: fewer than max at the prompt's end. */
+unsigned bt_prefix_chain_more(bt_prefix_chain_t *c, uint64_t *hashes, unsigned count, unsigned max);
 uint64_t bt_hash64(bt_str_t s, uint64_t seed); /* XXH3-64 */
 
 #endif

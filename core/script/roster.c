@@ -6,7 +6,7 @@
  * list as it was. The environment keeps all rows, so the pointers stay good whatever the policy does to the table. */
 #include "script/kernels.h"
 
-#include <stdlib.h>
+#define CHUNK_HEAD 16 /* the magic word, and what aligns the rest */
 
 /* Stack: table -> table, userdata. */
 static void push_members(lua_State *L, bt_policy_t *policy, unsigned count)
@@ -18,6 +18,8 @@ static void push_members(lua_State *L, bt_policy_t *policy, unsigned count)
         .magic = BT_MAGIC_ROSTER, .count = count, .serial = ++policy->kernels->roster_serial};
     lua_createtable(L, (int) count, 4);
     for (unsigned i = 0; i < count; i++) {
+        if (i % BT_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
         lua_rawgeti(L, table, (int) i + 1);
         list->workers[i] = bt_row_check(L, -1)->worker;
         lua_rawseti(L, -2, (int) i + 1);
@@ -73,14 +75,13 @@ void bt_roster_push_memory(lua_State *L, int idx)
 /* The reference keeps the chunk; the old one is left to the collector. */
 static void *grow(lua_State *L, int *ref, size_t size)
 {
-    void *p = lua_newuserdata(L, size + 16);
+    void *p = bt_kernels_chunk(L, size);
 
-    *(enum bt_policy_magic *) p = BT_MAGIC_OTHER;
     if (*ref == LUA_NOREF)
         *ref = luaL_ref(L, LUA_REGISTRYINDEX);
     else
         lua_rawseti(L, LUA_REGISTRYINDEX, *ref);
-    return (char *) p + 16;
+    return p;
 }
 
 static void gather(lua_State *L, bt_policy_t *policy, bt_rows_t *rows)
@@ -94,6 +95,8 @@ static void gather(lua_State *L, bt_policy_t *policy, bt_rows_t *rows)
         k->worker_cap = cap;
     }
     for (unsigned i = 0; i < rows->count; i++) {
+        if (i % BT_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
         lua_rawgeti(L, rows->idx, (int) i + 1);
         k->workers[i] = bt_row_check(L, -1)->worker;
         lua_pop(L, 1);
@@ -124,8 +127,7 @@ void bt_rows_push(lua_State *L, const bt_rows_t *rows, unsigned at)
     lua_remove(L, -2);
 }
 
-void *bt_roster_memo(lua_State *L, const bt_rows_t *rows, enum bt_roster_key what, size_t size,
-                     bool *fresh_p)
+void *bt_roster_memo(lua_State *L, const bt_rows_t *rows, enum bt_roster_key what)
 {
     char *p;
 
@@ -134,15 +136,24 @@ void *bt_roster_memo(lua_State *L, const bt_rows_t *rows, enum bt_roster_key wha
     bt_roster_push_memory(L, rows->idx);
     lua_rawgeti(L, -1, (int) what);
     p = lua_touserdata(L, -1);
-    *fresh_p = p == NULL;
+    lua_pop(L, 2);
+    return p != NULL ? p + CHUNK_HEAD : NULL;
+}
+
+void *bt_kernels_chunk(lua_State *L, size_t size)
+{
+    char *p = lua_newuserdata(L, size + CHUNK_HEAD);
+
+    *(enum bt_policy_magic *) (void *) p = BT_MAGIC_OTHER;
+    return p + CHUNK_HEAD;
+}
+
+void bt_roster_keep(lua_State *L, const bt_rows_t *rows, enum bt_roster_key what)
+{
+    bt_roster_push_memory(L, rows->idx);
+    lua_insert(L, -2);
+    lua_rawseti(L, -2, (int) what);
     lua_pop(L, 1);
-    if (p == NULL) {
-        p = lua_newuserdata(L, size + 16);
-        *(enum bt_policy_magic *) (void *) p = BT_MAGIC_OTHER;
-        lua_rawseti(L, -2, (int) what);
-    }
-    lua_pop(L, 1);
-    return p + 16;
 }
 
 double *bt_kernels_values(lua_State *L, bt_policy_t *policy, unsigned count)

@@ -399,6 +399,7 @@ static void push_rows(lua_State *L, const bt_store_reply_t *reply)
 {
     lua_createtable(L, 0, (int) reply->row_count);
     for (unsigned i = 0; i < reply->row_count; i++) {
+        bt_vm_check_time(L); /* a value may have 64 KiB */
         bt_vm_push_str(L, reply->rows[i].name);
         bt_vm_push_str(L, reply->rows[i].value);
         lua_rawset(L, -3);

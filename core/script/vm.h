@@ -66,6 +66,15 @@ int bt_vm_call(bt_vm_t *vm, int args, char *err, size_t err_size);
  * functions are bounded. `what` is the hook's name for the message; collecting garbage is left to the caller. */
 enum bt_vm_end bt_vm_run(bt_vm_t *vm, int args, const char *what, unsigned budget_us,
                          uint64_t now_us, char *err, size_t err_size);
+/* For C functions with long loops, every few thousand steps: raises when the call has run over its budget. What such a function
+ * keeps for later calls must be complete before the check, or be stored after the last one. */
+static inline void bt_vm_check_time(lua_State *L)
+{
+    const bt_vm_t *vm = bt_vm_of(L);
+
+    if (bt_watch_is_over(&vm->watch))
+        (void) bt_watch_raise(L, &vm->watch, 1);
+}
 /* For C functions that call back: raises when scripts have nested such calls too deep (an error that unwinds thousands of C
  * frames takes longer than a loop can wait). */
 void bt_vm_check_depth(lua_State *L);

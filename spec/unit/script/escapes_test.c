@@ -21,18 +21,24 @@ static double cpu_ms(void)
 }
 
 /* On a slow machine an escape can cost its VM, which is made anew on a thread: the built-in choice serves meanwhile. */
-static int plan_again(bt_policy_t *policy, struct fleet *f, bt_choice_t *choice_p)
+static int plan_again_of(bt_policy_t *policy, const bt_policy_request_t *req,
+                         const bt_policy_view_t *view, bt_choice_t *choice_p)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
     int rc = BT_E_POLICY;
 
     for (unsigned i = 0; i < 30000; i++) {
-        rc = bt_policy_plan(policy, BT_POLICY_BOTH, &f->req, &f->view, choice_p);
+        rc = bt_policy_plan(policy, BT_POLICY_BOTH, req, view, choice_p);
         if (rc == 0 || strstr(bt_policy_error(policy), "is being made anew") == NULL)
             break;
         nanosleep(&pause, NULL);
     }
     return rc;
+}
+
+static int plan_again(bt_policy_t *policy, struct fleet *f, bt_choice_t *choice_p)
+{
+    return plan_again_of(policy, &f->req, &f->view, choice_p);
 }
 
 /* First call: the escape. Second call: an ordinary plan by the same policy. word: part of the error ("" where it depends on the
@@ -350,6 +356,261 @@ static void json(void **state)
                "while true do baton.json_decode(s) end", "");
 }
 
+/* ---- the largest inputs of built-ins ---- */
+
+/* Workers of a hundred versions: more kinds than are remembered (BT_POLICY_CLASSES). */
+#define KINDS 100
+
+static bt_worker_t *worker_of_kind(uint64_t id, enum bt_role role, unsigned kind, bool is_alone)
+{
+    bt_breaker_config_t breaker;
+    bt_worker_spec_t spec;
+    bt_worker_t *w = NULL;
+    char url[64], name[16], labels[512] = "gpu=h100", version[16], err[256] = "";
+
+    for (unsigned i = 0; i < 40; i++)
+        snprintf(labels + strlen(labels), sizeof(labels) - strlen(labels), ",k%u=v%u", i, i);
+    snprintf(url, sizeof(url), "http://10.1.0.%u:8000", (unsigned) id % 250 + 1);
+    snprintf(name, sizeof(name), "%c%u", "pdh"[role], (unsigned) id);
+    snprintf(version, sizeof(version), "0.%u", kind);
+    bt_worker_spec_init(&spec);
+    spec.url = strdup(url);
+    spec.name = strdup(name);
+    spec.role = role;
+    spec.connector = strdup("NixlConnector");
+    spec.zone = strdup("east");
+    spec.labels = strdup(labels);
+    spec.version = strdup(version);
+    spec.transfer_group = strdup(is_alone ? name : "one"); /* alone: fits nobody */
+    bt_breaker_config_defaults(&breaker);
+    assert_int_equal(bt_worker_new(&w, &spec, id, (unsigned) id, &breaker, err, sizeof(err)), 0);
+    bt_worker_spec_fini(&spec);
+    return w;
+}
+
+struct kinds {
+    bt_worker_t *prefill[2 * KINDS], *decode[2 * KINDS];
+    bt_worker_set_t p, d;
+    bt_policy_view_t view;
+    bt_policy_request_t req;
+    bt_policy_t *policy;
+};
+
+/* A prompt of eight million bytes of ids. */
+static bt_str_t long_prompt(void)
+{
+    static char prompt[8 << 20];
+
+    for (size_t i = 0; i + 6 < sizeof(prompt); i += 6)
+        memcpy(prompt + i, i == 0 ? "[12345" : ",12345", 6);
+    return (bt_str_t){prompt, sizeof(prompt) - 8};
+}
+
+/* grow: Lua that sets t[i], until t has `size` elements, a few hundred a plan; e is a table beside it, and both stay in ctx.state.
+ * prepare and body run in a plan of their own each. */
+static void kinds_init(struct kinds *k, const char *grow, unsigned size, const char *prepare,
+                       const char *body)
+{
+    char text[4096];
+    bt_choice_t choice = {0};
+
+    *k = (struct kinds){.p = {k->prefill, 2 * KINDS}, .d = {k->decode, 2 * KINDS}};
+    k->view =
+        (bt_policy_view_t){.prefill = &k->p, .decode = &k->d, .key = 1, .pool = BT_STR("default")};
+    for (unsigned i = 0; i < 2 * KINDS; i++) {
+        k->prefill[i] = worker_of_kind(i + 1, BT_ROLE_PREFILL, i % KINDS, i >= KINDS);
+        k->decode[i] = worker_of_kind(i + 1001, BT_ROLE_DECODE, i % KINDS, i >= KINDS);
+    }
+    k->req = (bt_policy_request_t){
+        .path = BT_STR("/v1/completions"), .model = BT_STR("m"), .prompt = long_prompt()};
+    snprintf(text, sizeof(text),
+             "local state return { api = 1, name = 'spec', version = '1', plan = function(req, "
+             "view, ctx)\n"
+             "local s, P, D = ctx.state, view.prefill, view.decode state = s\n"
+             "s.t, s.e = s.t or {}, s.e or {} local t, e = s.t, s.e\n"
+             "if req.n == 3 then for i = #t + 1, math.min(#t + 500, %u) do %s end end\n"
+             "if req.n == 4 then %s end\n"
+             "if req.n == 2 then %s end\n"
+             "local at = #t >= %u and 2 or 1 return { prefill = P[at], decode = D[at] } end,\n"
+             "handover = function() return state.e end }",
+             size, grow, prepare, body, size);
+    k->policy = policy_of(text);
+    k->req.n = 3;
+    for (unsigned tries = 0; choice.first.prefill != k->prefill[1]; tries++) {
+        if (tries > size) /* a plan may fail on a busy machine */
+            fail_msg("%s: %s", grow, bt_policy_error(k->policy));
+        (void) plan_again_of(k->policy, &k->req, &k->view, &choice);
+    }
+    k->req.n = 4;
+    (void) plan_again_of(k->policy, &k->req, &k->view,
+                         &choice); /* a slow machine may not get that far */
+}
+
+static void kinds_fini(struct kinds *k)
+{
+    bt_policy_free(k->policy);
+    for (unsigned i = 0; i < 2 * KINDS; i++) {
+        bt_worker_unref(k->prefill[i]);
+        bt_worker_unref(k->decode[i]);
+    }
+}
+
+/* It may end as it likes, but soon. */
+static void note_end(const char *name, double start_ms, const bt_policy_t *policy, int rc)
+{
+    const double took_ms = cpu_ms() - start_ms;
+
+    worst_ms = took_ms > worst_ms ? took_ms : worst_ms;
+    print_message("%-28s %7.2f ms  %.90s\n", name, took_ms,
+                  rc == 0 ? "came back" : bt_policy_error(policy));
+    if (took_ms > STALL_MAX_MS)
+        fail_msg("%s held the thread for %.0f ms", name, took_ms);
+}
+
+static void try_builtin(const char *name, const char *grow, unsigned size, const char *prepare,
+                        const char *body)
+{
+    bt_choice_t choice;
+    struct kinds k;
+    double start_ms;
+    int rc;
+
+    kinds_init(&k, grow, size, prepare, body);
+    k.req.n = 2;
+    start_ms = cpu_ms();
+    rc = bt_policy_plan(k.policy, BT_POLICY_BOTH, &k.req, &k.view, &choice);
+    note_end(name, start_ms, k.policy, rc);
+    k.req.n = 1;
+    if (plan_again_of(k.policy, &k.req, &k.view, &choice) != 0)
+        fail_msg("after %s: %s", name, bt_policy_error(k.policy));
+    kinds_fini(&k);
+}
+
+static void try_handover(const char *name, const char *grow, unsigned size)
+{
+    bt_value_t *data = NULL;
+    struct kinds k;
+    double start_ms;
+    int rc;
+
+    kinds_init(&k, grow, size, "", "");
+    start_ms = cpu_ms();
+    rc = bt_policy_handover(k.policy, &data);
+    note_end(name, start_ms, k.policy, rc);
+    bt_value_free(data);
+    kinds_fini(&k);
+}
+
+/* Scores go to a record; the list is in another order than the one before. */
+static void try_traced(const char *name, const char *grow, unsigned size, const char *body)
+{
+    static struct bt_policy_score scores[10000];
+    bt_policy_trace_t trace = {.scores = scores, .cap = 10000};
+    bt_choice_t choice;
+    struct kinds k;
+    double start_ms;
+    int rc;
+
+    kinds_init(&k, grow, size, "", body);
+    for (trace.count = 0; trace.count < trace.cap; trace.count++)
+        scores[trace.count].worker = 1000000 + trace.count;
+    k.req.n = 2;
+    k.req.trace = &trace;
+    start_ms = cpu_ms();
+    rc = bt_policy_plan(k.policy, BT_POLICY_BOTH, &k.req, &k.view, &choice);
+    note_end(name, start_ms, k.policy, rc);
+    kinds_fini(&k);
+}
+
+#define LONGEST 260000 /* elements of a list: BT_VM_BLOCK_MAX */
+#define ONE "t[i] = P[1]"
+#define MANY "t[i] = P[i % 100 + 1]"
+#define ALONE "t[i] = i % 2 == 0 and P[i % 100 + 101] or D[i % 100 + 101]"
+#define TWO "t[i] = i % 2 == 0 and P[101] or D[102]"
+#define FIRST_IS_OTHER "t[i] = i == 1 and P[101] or P[1]"
+
+static void pairs(void **state)
+{
+    (void) state;
+    try_builtin("pairable, 20,000", TWO, 20000, "", "baton.pairable(t, t)");
+    try_builtin("pairable, longest", TWO, LONGEST, "", "baton.pairable(t, t)");
+    try_builtin("pairable, many kinds", ALONE, 100000, "", "baton.pairable(t, t)");
+    try_builtin("compatible", ONE, LONGEST, "", "baton.compatible(t, D[1])");
+    try_builtin("compatible, many kinds", MANY, LONGEST, "", "baton.compatible(t, D[99])");
+    try_builtin("where", MANY, LONGEST, "", "baton.where(t, 'k39', 'v39')");
+    try_builtin("without", MANY, LONGEST, "", "baton.without(t, 'k40')");
+}
+
+static void picks(void **state)
+{
+    static const char *const eight = "'requests', 'running', 'waiting', 'kv_free', 'ttft_ema_ms', "
+                                     "'tpot_ema_ms', 'age_ms', 'prefix_cached'";
+    char body[512];
+    (void) state;
+
+    snprintf(body, sizeof(body), "baton.argmin(t, %s)", eight);
+    try_builtin("argmin of equals", ONE, 66000, "", body);
+    try_builtin("argmin, longest", ONE, LONGEST, "", body);
+    try_builtin("argmin_sum", MANY, 66000, "",
+                "baton.argmin_sum(t, 'running', 1, 'waiting', 1, 'kv_free', 1, 'ttft_ema_ms', 1, "
+                "'tpot_ema_ms', 1, 'age_ms', 1, 'prefix_cached', 1, 'prefix_blocks', 1)");
+    try_builtin("range", MANY, 130000, "", "baton.range(t, 'waiting')");
+    try_builtin("power_of_k", MANY, 130000, "", "baton.power_of_k(t, 16, 'requests', 'waiting')");
+    try_builtin("rendezvous", MANY, 130000, "", "baton.rendezvous(t, 'key', 64)");
+    try_builtin("bounded_hash", MANY, 130000, "", "baton.bounded_hash(t, 'key', 1, 'waiting')");
+    try_builtin("ring", FIRST_IS_OTHER, 30000, "s.c = baton.compatible(t, D[1])",
+                "baton.ring(s.c, 'key')");
+    try_builtin("smooth", MANY, 80000, "", "baton.smooth(t, 'name', 'k39')");
+    try_traced("argmin, recorded", MANY, 66000, "baton.argmin(t, 'requests')");
+    try_builtin("smooth, another list", MANY, 10000, "baton.smooth(t, 'name', 'gpu') t[#t] = nil",
+                "baton.smooth(t, 'name', 'k39')");
+    try_builtin("hash", ONE, 0, "",
+                "local s = ('x'):rep(1000000) s = s .. s while true do baton.hash(s) end");
+}
+
+static void prompts(void **state)
+{
+    (void) state;
+    try_builtin("prefix_blocks, long blocks", ONE, 0, "", "baton.prefix_blocks(req, 1024)");
+    try_builtin("prefix_blocks, each size", ONE, 0, "",
+                "for i = 1, 1024 do baton.prefix_blocks(req, i) end");
+    try_builtin("prefix_match, own list", ONE, 130000, "",
+                "for i = 1, 100 do baton.prefix_insert(req, P[i], 16) end "
+                "baton.prefix_match(t, req, 16)");
+    try_builtin("prefix_match of equals", FIRST_IS_OTHER, 30000, "s.c = baton.compatible(t, D[1])",
+                "baton.prefix_insert(req, P[1], 16) baton.prefix_match(s.c, req, 16)");
+    try_builtin("argmax by prefix_blocks", MANY, 66000, "",
+                "baton.prefix_insert(req, P[1], 16) baton.prefix_match(P, req, 16) "
+                "baton.argmax(t, 'prefix_blocks')");
+}
+
+static void data(void **state)
+{
+    (void) state;
+    /* A table with room for many members and none of them. */
+    try_builtin("json_encode of empties",
+                "t[i] = 1 if i <= 60000 then e[i + 0.5] = 1 else e[i - 60000 + 0.5] = nil end",
+                120000, "s.o = {} for i = 1, 15000 do s.o[i] = e end", "baton.json_encode(s.o)");
+    try_builtin("json_encode of much text", ONE, 0, "",
+                "local s = ('\\1'):rep(1000000) baton.json_encode({ s })");
+    try_builtin("json_encode of keys", "t[i] = 1 e[('k'):rep(50) .. i] = 1", 16000, "",
+                "baton.json_encode(e)");
+    try_in_coroutine("json_encode of quotes", "local s = ('\"'):rep(500000)",
+                     "while true do baton.json_encode({ s }) end", ADMIT_BUDGET);
+    try_builtin("table.concat of numbers", "t[i] = i / 7", 64000, "", "table.concat(t)");
+    try_handover("handover of keys", "t[i] = 1 e['key' .. i] = 1", 60000);
+    try_builtin("string.format, quoted", ONE, 0, "s.s = ('\\1'):rep(1000000)",
+                "return ('%q'):format(s.s)");
+    try_builtin("unknown field", ONE, 0, "", "local s = ('x'):rep(1000000) return P[1][s]");
+    try_builtin("unknown member", ONE, 0, "", "local s = ('x'):rep(1000000) return baton[s]");
+    try_builtin("names of rates", ONE, 0, "",
+                "local s = ('x'):rep(1000000) while true do baton.take(s, 1, 1) end");
+    try_builtin("names of counters", ONE, 0, "",
+                "local s = ('x'):rep(1000000) while true do pcall(baton.shared_local.add, s) end");
+    try_builtin("names of the fleet's state", ONE, 0, "",
+                "local s = ('x'):rep(1000000) while true do pcall(baton.shared.cached, s) end");
+}
+
 /* Memory that stays: the state is full, and full again, until the VM is made anew. */
 static void a_full_vm_is_made_anew(void **state)
 {
@@ -441,6 +702,10 @@ int main(void)
         cmocka_unit_test(a_full_vm_is_made_anew),
         cmocka_unit_test(coroutines),
         cmocka_unit_test(json),
+        cmocka_unit_test(pairs),
+        cmocka_unit_test(picks),
+        cmocka_unit_test(prompts),
+        cmocka_unit_test(data),
         cmocka_unit_test(a_runaway_at_load),
         cmocka_unit_test(the_allow_list_is_checked),
         cmocka_unit_test(the_worst),

@@ -15,6 +15,13 @@ static void json_there_and_back(void **state)
         "assert(baton.json_decode(baton.json_encode(v)).ab == v.ab)",
         "local long = ('\\\\n'):rep(5000) assert(baton.json_decode('\"' .. long .. '\"') == "
         "('\\n'):rep(5000))",
+        /* Long texts are quoted in parts: no character is cut, whatever stands at the seam. */
+        "for pad = 0, 4 do\n"
+        "  local s = ('x'):rep(16384 - 3 + pad) .. ('\\240\\159\\152\\128\"\\n'):rep(5000)\n"
+        "  local text = baton.json_encode({ [s] = s })\n"
+        "  assert(#text == 2 * (2 + 16381 + pad + 5000 * 8) + 3)\n"
+        "  local v = baton.json_decode(text) assert(v[s] == s)\n"
+        "end",
         "local v = baton.json_decode('{\"a\":null,\"b\":[1,null,3]}')\n"
         "assert(v.a == nil and v.b[1] == 1 and v.b[2] == nil and v.b[3] == 3)",
         "assert(baton.json_decode(' 5 ') == 5 and baton.json_decode('\"s\"') == 's')\n"
