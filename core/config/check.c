@@ -33,7 +33,8 @@ static int try_policy(const bt_config_t *c, const char *name, const bt_value_t *
     int rc = bt_policy_source_open(&source, name, c->policy_dir, why, why_size);
     if (rc < 0)
         return BT_E_POLICY;
-    rc = bt_made_new(&made, source, params, NULL, false, NULL, why, why_size);
+    const bt_made_spec_t spec = {.source = source, .params = params, .is_dry_run = true};
+    rc = bt_made_new(&made, &spec, why, why_size);
     if (rc == 0)
         bt_made_free(made);
     bt_policy_source_unref(source);

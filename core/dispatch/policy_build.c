@@ -44,25 +44,24 @@ static int serve(void *user, const bt_want_t *want, bt_want_answer_t *answer_p)
     return rc;
 }
 
-int bt_made_new(bt_made_t **made_p, const bt_policy_source_t *source, const bt_value_t *params,
-                const bt_value_t *old, bool is_shadow, const _Atomic bool *cancelled, char *err,
-                size_t err_size)
+int bt_made_new(bt_made_t **made_p, const bt_made_spec_t *spec, char *err, size_t err_size)
 {
     bt_made_t *made = calloc(1, sizeof *made);
-    const bt_policy_spec_t spec = {.path = source->path,
-                                   .text = {source->text, source->size},
-                                   .params = params,
-                                   .old = old,
-                                   .is_shadow = is_shadow,
-                                   .serve = serve,
-                                   .serve_user = made};
+    const bt_policy_spec_t policy = {.path = spec->source->path,
+                                     .text = {spec->source->text, spec->source->size},
+                                     .params = spec->params,
+                                     .old = spec->old,
+                                     .is_shadow = spec->is_shadow,
+                                     .is_dry_run = spec->is_dry_run,
+                                     .serve = serve,
+                                     .serve_user = made};
     int rc = BT_E_NOMEM;
 
-    snprintf(err, err_size, "%s: out of memory", source->path);
+    snprintf(err, err_size, "%s: out of memory", spec->source->path);
     if (made == NULL)
         return rc;
-    made->cancelled = cancelled;
-    rc = bt_policy_make(&made->policy, &spec, err, err_size);
+    made->cancelled = spec->cancelled;
+    rc = bt_policy_make(&made->policy, &policy, err, err_size);
     made->cancelled = NULL;
     free(made->body);
     made->body = NULL;
@@ -149,8 +148,13 @@ static void make(bt_order_t *o)
 {
     int running = RUNNING;
 
-    o->rc = bt_made_new(&o->made, o->source, o->params, o->old, o->is_shadow, &o->is_cancelled,
-                        o->err, sizeof o->err);
+    const bt_made_spec_t spec = {.source = o->source,
+                                 .params = o->params,
+                                 .old = o->old,
+                                 .is_shadow = o->is_shadow,
+                                 .cancelled = &o->is_cancelled};
+
+    o->rc = bt_made_new(&o->made, &spec, o->err, sizeof o->err);
     if (o->rc == 0 && !atomic_load(&o->is_cancelled))
         prewarm(bt_made_policy(o->made), o->warm);
     bt_warm_free(o->warm);

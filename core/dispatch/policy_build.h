@@ -19,11 +19,15 @@
 /* A policy and what its start is served by, whenever its VM is made anew. */
 typedef struct bt_made bt_made_t;
 
-/* What a policy is made of, on this thread, which may block. All is borrowed for the call. cancelled: nobody wants it any more
- * (NULL = never). err: one line. */
-int bt_made_new(bt_made_t **made_p, const bt_policy_source_t *source, const bt_value_t *params,
-                const bt_value_t *old, bool is_shadow, const _Atomic bool *cancelled, char *err,
-                size_t err_size);
+/* What a policy is made of; all is borrowed for the call. */
+typedef struct bt_made_spec {
+    const bt_policy_source_t *source;
+    const bt_value_t *params, *old; /* NULL = defaults; nothing */
+    bool is_shadow, is_dry_run;     /* script/policy.h */
+    const _Atomic bool *cancelled;  /* nobody wants it any more; NULL = never */
+} bt_made_spec_t;
+/* On this thread, which may block. err: one line. */
+int bt_made_new(bt_made_t **made_p, const bt_made_spec_t *spec, char *err, size_t err_size);
 bt_policy_t *bt_made_policy(const bt_made_t *made);
 void bt_made_free(bt_made_t *made); /* NULL is fine; as slow as closing a Lua state is */
 

@@ -145,8 +145,11 @@ void bt_dev_taken(const bt_gateway_t *g, const bt_policy_source_t *source)
     bt_policy_t *policy;
     bt_text_t text;
 
-    if (!g->config->dev || source == NULL || source->kind == BT_SOURCE_SHIPPED ||
-        bt_policy_load_source(&policy, source, err, sizeof err) < 0)
+    if (!g->config->dev || source == NULL || source->kind == BT_SOURCE_SHIPPED)
+        return;
+    const bt_policy_spec_t spec = {
+        .path = source->path, .text = {source->text, source->size}, .is_dry_run = true};
+    if (bt_policy_make(&policy, &spec, err, sizeof err) < 0)
         return;
     bt_text_init(&text);
     for (int single = 0; single < 2; single++) {

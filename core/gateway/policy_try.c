@@ -11,9 +11,13 @@
 static int try_pick(const bt_policy_trial_t *t, bt_policy_pick_t *pick, bool is_shadow,
                     bool *is_test_only_p, char *err, size_t err_size)
 {
+    const bt_made_spec_t spec = {.source = pick->source,
+                                 .params = pick->params,
+                                 .is_shadow = is_shadow,
+                                 .is_dry_run = true,
+                                 .cancelled = &t->is_cancelled};
     bt_made_t *made;
-    int rc = bt_made_new(&made, pick->source, pick->params, NULL, is_shadow, &t->is_cancelled, err,
-                         err_size);
+    int rc = bt_made_new(&made, &spec, err, err_size);
 
     if (rc < 0)
         return rc;

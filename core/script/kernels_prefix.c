@@ -235,7 +235,7 @@ static int kernel_prefix_insert(lua_State *L)
 
     check_req(L, 1);
     k = chain_of(L, 3);
-    if (bt_policy_of(L)->shadow[0] != '\0')
+    if (bt_policy_of(L)->shadow[0] != '\0' || bt_policy_of(L)->is_dry_run)
         return 0; /* its choices do not happen: no worker will have the prompt */
     bt_prefix_insert(k->prefix.hashes, k->prefix.count, (uint32_t) row->worker->id,
                      bt_policy_of(L)->call.now_ms);

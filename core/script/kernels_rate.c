@@ -29,7 +29,8 @@ static bt_str_t check_name(lua_State *L)
 static _Atomic int64_t *check_cell(lua_State *L)
 {
     const bool is_empty = luaL_checkstring(L, 1)[0] == '\0' && lua_objlen(L, 1) == 0;
-    _Atomic int64_t *cell = is_empty ? NULL : bt_shared_local_cell(check_name(L));
+    _Atomic int64_t *cell =
+        is_empty ? NULL : bt_shared_local_cell(bt_policy_of(L)->counters, check_name(L));
 
     if (cell == NULL)
         luaL_error(L, "shared_local: a name has 1 to %d bytes, and there are at most %d names",
@@ -75,6 +76,18 @@ static int shared_set(lua_State *L)
 
 /* ---- rates ---- */
 
+/* A dry run gets its table with the first name: most need none. */
+static bt_rates_t *rates_of(lua_State *L)
+{
+    bt_policy_t *policy = bt_policy_of(L);
+
+    if (policy->rates == NULL)
+        policy->rates = bt_rates_new();
+    if (policy->rates == NULL)
+        luaL_error(L, "out of memory");
+    return policy->rates;
+}
+
 static double check_range(lua_State *L, int idx, double low, double high, const char *what)
 {
     double value = luaL_checknumber(L, idx);
@@ -91,14 +104,14 @@ static int kernel_ewma(lua_State *L)
     double value, weight;
 
     if (lua_isnoneornil(L, 2)) {
-        if (!bt_rate_ewma_get(name, &value, now_us))
+        if (!bt_rate_ewma_get(rates_of(L), name, &value, now_us))
             return 0;
         lua_pushnumber(L, value);
         return 1;
     }
     value = check_range(L, 2, -1e300, 1e300, "a finite number");
     weight = lua_isnoneornil(L, 3) ? 0.125 : check_range(L, 3, 0, 1, "0 to 1");
-    lua_pushnumber(L, bt_rate_ewma(name, value, weight, now_us));
+    lua_pushnumber(L, bt_rate_ewma(rates_of(L), name, value, weight, now_us));
     return 1;
 }
 
@@ -108,7 +121,7 @@ static int kernel_take(lua_State *L)
     double per_s = check_range(L, 2, 1e-6, 1e12, "a rate above 0");
     double burst = check_range(L, 3, 0, 1e12, "0 or more");
     double cost = lua_isnoneornil(L, 4) ? 1 : check_range(L, 4, 0, 1e12, "0 or more");
-    double wait_s = bt_rate_take(check_name(L), per_s, burst, cost, bt_now_us());
+    double wait_s = bt_rate_take(rates_of(L), check_name(L), per_s, burst, cost, bt_now_us());
 
     lua_pushboolean(L, wait_s == 0);
     if (wait_s == 0 || wait_s == HUGE_VAL)
@@ -123,8 +136,8 @@ static int kernel_window(lua_State *L)
     double amount = check_range(L, 2, -1e300, 1e300, "a finite number");
     double seconds = check_range(L, 3, 0.001, 86400, "0.001 to 86400 seconds");
 
-    lua_pushnumber(L,
-                   bt_rate_window(check_name(L), amount, (uint64_t) (seconds * 1e6), bt_now_us()));
+    lua_pushnumber(L, bt_rate_window(rates_of(L), check_name(L), amount, (uint64_t) (seconds * 1e6),
+                                     bt_now_us()));
     return 1;
 }
 

@@ -8,6 +8,8 @@
 #include "base/err.h"
 #include "script/plain.h"
 #include "script/policy_source.h"
+#include "script/rate.h"
+#include "script/shared_local.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -190,6 +192,22 @@ static void name_shadow(bt_policy_t *policy, bool is_shadow)
                  "~%08x:", (unsigned) bt_str_hash(bt_str(policy->path)));
 }
 
+static int open_names(bt_policy_t *policy, bool is_dry_run)
+{
+    policy->is_dry_run = is_dry_run;
+    policy->counters = is_dry_run ? bt_shared_local_new() : bt_shared_local_process();
+    policy->rates = is_dry_run ? NULL : bt_rates_process();
+    return policy->counters != NULL ? 0 : BT_E_NOMEM;
+}
+
+static void close_names(bt_policy_t *policy)
+{
+    if (!policy->is_dry_run)
+        return;
+    bt_shared_local_free(policy->counters);
+    bt_rates_free(policy->rates);
+}
+
 static int fill(bt_policy_t *policy, const bt_policy_spec_t *spec, char *err, size_t err_size)
 {
     int rc = 0;
@@ -200,7 +218,7 @@ static int fill(bt_policy_t *policy, const bt_policy_spec_t *spec, char *err, si
     policy->serve = spec->serve;
     policy->serve_user = spec->serve_user;
     policy->epoch = bt_policy_next_epoch();
-    if (policy->path == NULL || policy->text == NULL)
+    if (policy->path == NULL || policy->text == NULL || open_names(policy, spec->is_dry_run) != 0)
         return BT_E_NOMEM;
     name_shadow(policy, spec->is_shadow);
     rc = open_vm(policy, err, err_size);
@@ -272,6 +290,7 @@ void bt_policy_free(bt_policy_t *policy)
     bt_value_free(policy->json.tree);
     bt_text_fini(&policy->json.text);
     bt_text_fini(&policy->cached);
+    close_names(policy);
     free(policy);
     bt_watchdog_stop();
 }

@@ -116,6 +116,8 @@ typedef struct bt_policy_spec {
     const bt_value_t *old;    /* what the generation before handed over, NULL = none; copied */
     bool
         is_shadow; /* decides without effect: its baton.shared_local, rates and prefix index are its own names */
+    bool
+        is_dry_run; /* made only to be tested: its baton.shared_local and rates are its own and freed with it, the prefix index it only reads */
     /* Serves what start waits for (policy_run.h) and may block; NULL = start is told that it cannot wait here. Called again,
      * by a thread of its own, whenever the VM is made anew: serve_user lives as long as the policy. What it answers (body) is
      * good until its next call. */

@@ -81,6 +81,9 @@ struct bt_policy {
     bt_params_t params;
     char shadow
         [BT_SHADOW_PREFIX_BYTES]; /* before each name that it shares with others; "" = no shadow */
+    bool is_dry_run;
+    struct bt_shared_local *counters; /* the process's; a dry run's own */
+    struct bt_rates *rates;           /* likewise; NULL in a dry run that has used none */
     int (*serve)(void *user, const bt_want_t *want, bt_want_answer_t *answer_p);
     void *serve_user;
     void (*send)(void *user, const bt_want_t *want); /* NULL = nowhere */

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 
 #define SETS 2048u
 #define WAYS 8
@@ -19,10 +20,14 @@ struct cell {
     _Atomic uint64_t words[3];
 };
 
-static struct {
-    _Alignas(64) _Atomic uint64_t keys[WAYS];
-} heads[SETS];
-static struct cell cells[SETS][WAYS];
+struct bt_rates {
+    struct {
+        _Alignas(64) _Atomic uint64_t keys[WAYS];
+    } heads[SETS];
+    struct cell cells[SETS][WAYS];
+};
+
+static bt_rates_t process;
 
 static uint64_t word(struct cell *cell, int i)
 {
@@ -40,15 +45,15 @@ static bool swap_word(struct cell *cell, int i, uint64_t old, uint64_t fresh)
                                                    memory_order_relaxed, memory_order_relaxed);
 }
 
-static int oldest(unsigned set)
+static int oldest(const bt_rates_t *r, unsigned set)
 {
     int best = 0;
     uint64_t best_us = UINT64_MAX;
 
     for (int i = 0; i < WAYS; i++) {
-        uint64_t used_us = atomic_load_explicit(&cells[set][i].used_us, memory_order_relaxed);
+        uint64_t used_us = atomic_load_explicit(&r->cells[set][i].used_us, memory_order_relaxed);
 
-        if (atomic_load_explicit(&heads[set].keys[i], memory_order_relaxed) == 0)
+        if (atomic_load_explicit(&r->heads[set].keys[i], memory_order_relaxed) == 0)
             return i;
         if (used_us < best_us) {
             best = i;
@@ -58,46 +63,47 @@ static int oldest(unsigned set)
     return best;
 }
 
-static int make(unsigned set, uint64_t key)
+static int make(bt_rates_t *r, unsigned set, uint64_t key)
 {
-    int i = oldest(set);
-    uint64_t old = atomic_load_explicit(&heads[set].keys[i], memory_order_relaxed);
+    int i = oldest(r, set);
+    uint64_t old = atomic_load_explicit(&r->heads[set].keys[i], memory_order_relaxed);
 
     if (old == BUSY ||
-        !atomic_compare_exchange_strong_explicit(&heads[set].keys[i], &old, BUSY,
+        !atomic_compare_exchange_strong_explicit(&r->heads[set].keys[i], &old, BUSY,
                                                  memory_order_acq_rel, memory_order_relaxed))
         return -1;
     for (int w = 0; w < 3; w++)
-        set_word(&cells[set][i], w, 0);
-    atomic_store_explicit(&heads[set].keys[i], key, memory_order_release);
+        set_word(&r->cells[set][i], w, 0);
+    atomic_store_explicit(&r->heads[set].keys[i], key, memory_order_release);
     return i;
 }
 
 /* A way of the set with this key, or -1. */
-static int find(unsigned set, uint64_t key)
+static int find(const bt_rates_t *r, unsigned set, uint64_t key)
 {
     for (int i = 0; i < WAYS; i++)
-        if (atomic_load_explicit(&heads[set].keys[i], memory_order_acquire) == key)
+        if (atomic_load_explicit(&r->heads[set].keys[i], memory_order_acquire) == key)
             return i;
     return -1;
 }
 
 /* Two threads may make the same name twice at its first use; the way that comes first is found from then on. */
-static struct cell *cell_of(enum kind kind, bt_str_t name, bool make_it, uint64_t now_us)
+static struct cell *cell_of(bt_rates_t *r, enum kind kind, bt_str_t name, bool make_it,
+                            uint64_t now_us)
 {
     uint64_t key = bt_hash64(name, kind) | 2; /* neither free nor busy */
     unsigned set = (unsigned) (key >> 32) % SETS;
-    int i = find(set, key);
+    int i = find(r, set, key);
 
     for (int tries = 0; i < 0 && make_it && tries < 16; tries++)
-        i = make(set, key);
+        i = make(r, set, key);
     if (i < 0)
         return NULL;
-    i = make_it ? find(set, key) : i;
+    i = make_it ? find(r, set, key) : i;
     if (i < 0)
         return NULL;
-    atomic_store_explicit(&cells[set][i].used_us, now_us, memory_order_relaxed);
-    return &cells[set][i];
+    atomic_store_explicit(&r->cells[set][i].used_us, now_us, memory_order_relaxed);
+    return &r->cells[set][i];
 }
 
 static uint64_t bits_of(double d)
@@ -117,9 +123,9 @@ static double double_of(uint64_t bits)
 }
 
 /* Word 0: the value; word 1: is there one? */
-double bt_rate_ewma(bt_str_t name, double sample, double weight, uint64_t now_us)
+double bt_rate_ewma(bt_rates_t *r, bt_str_t name, double sample, double weight, uint64_t now_us)
 {
-    struct cell *cell = cell_of(EWMA, name, true, now_us);
+    struct cell *cell = cell_of(r, EWMA, name, true, now_us);
     double value = sample;
     uint64_t old;
 
@@ -134,9 +140,9 @@ double bt_rate_ewma(bt_str_t name, double sample, double weight, uint64_t now_us
     return value;
 }
 
-bool bt_rate_ewma_get(bt_str_t name, double *value_p, uint64_t now_us)
+bool bt_rate_ewma_get(bt_rates_t *r, bt_str_t name, double *value_p, uint64_t now_us)
 {
-    struct cell *cell = cell_of(EWMA, name, false, now_us);
+    struct cell *cell = cell_of(r, EWMA, name, false, now_us);
 
     if (cell == NULL || word(cell, 1) == 0)
         return false;
@@ -145,9 +151,10 @@ bool bt_rate_ewma_get(bt_str_t name, double *value_p, uint64_t now_us)
 }
 
 /* Word 0: when the bucket will be full, in ns; what is past counts as now. */
-double bt_rate_take(bt_str_t name, double per_s, double burst, double cost, uint64_t now_us)
+double bt_rate_take(bt_rates_t *r, bt_str_t name, double per_s, double burst, double cost,
+                    uint64_t now_us)
 {
-    struct cell *cell = cell_of(BUCKET, name, true, now_us);
+    struct cell *cell = cell_of(r, BUCKET, name, true, now_us);
     const double now_ns = (double) now_us * 1000, empty_ns = burst / per_s * 1e9,
                  cost_ns = cost / per_s * 1e9;
 
@@ -178,9 +185,10 @@ static void turn_window(struct cell *cell, uint64_t number)
 }
 
 /* Word 0: number of the window; 1: its sum; 2: the sum of the one before. */
-double bt_rate_window(bt_str_t name, double amount, uint64_t window_us, uint64_t now_us)
+double bt_rate_window(bt_rates_t *r, bt_str_t name, double amount, uint64_t window_us,
+                      uint64_t now_us)
 {
-    struct cell *cell = cell_of(WINDOW, name, true, now_us);
+    struct cell *cell = cell_of(r, WINDOW, name, true, now_us);
     double part = 1 - (double) (now_us % window_us) / (double) window_us, sum;
     uint64_t old;
 
@@ -194,9 +202,30 @@ double bt_rate_window(bt_str_t name, double amount, uint64_t window_us, uint64_t
     return sum + double_of(word(cell, 2)) * part;
 }
 
+/* ---- tables ---- */
+
+bt_rates_t *bt_rates_process(void)
+{
+    return &process;
+}
+
+bt_rates_t *bt_rates_new(void)
+{
+    bt_rates_t *r = aligned_alloc(64, sizeof(*r));
+
+    if (r != NULL)
+        memset(r, 0, sizeof(*r));
+    return r;
+}
+
+void bt_rates_free(bt_rates_t *r)
+{
+    free(r);
+}
+
 void bt_rate_clear(void)
 {
     for (unsigned set = 0; set < SETS; set++)
         for (int i = 0; i < WAYS; i++)
-            atomic_store_explicit(&heads[set].keys[i], 0, memory_order_relaxed);
+            atomic_store_explicit(&process.heads[set].keys[i], 0, memory_order_relaxed);
 }

@@ -26,6 +26,7 @@ static void *make_fresh(void *arg)
                                    .text = {policy->text, policy->text_n},
                                    .params = policy->params.given,
                                    .is_shadow = policy->shadow[0] != '\0',
+                                   .is_dry_run = policy->is_dry_run,
                                    .serve = policy->serve,
                                    .serve_user = policy->serve_user};
     char err[512];

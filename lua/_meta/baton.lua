@@ -348,7 +348,7 @@ function baton.prefix_blocks(req, block) end
 ---@return string? # nil: shorter than one block
 function baton.prefix_key(req, blocks, block) end
 
---- A counter that all event threads share. Limits: a name has 1 to 127 bytes; 4096 names a process, for ever: never a name made from a request.
+--- A counter that all event threads share; a dry run has its own. Limits: a name has 1 to 127 bytes; 4096 names a process, for ever: never a name made from a request.
 ---@param name string
 ---@param delta? integer default 1
 ---@return integer # the new value

@@ -484,7 +484,7 @@ api.groups = {
         name = "shared_local.add",
         params = { NAME, { "delta?", "integer", "default 1" } },
         returns = { { "integer", "the new value" } },
-        doc = "A counter that all event threads share.",
+        doc = "A counter that all event threads share; a dry run has its own.",
         limits = "a name has 1 to 127 bytes; 4096 names a process, for ever: never a name made from a request",
       },
       { name = "shared_local.get", params = { NAME }, returns = { { "integer" } }, doc = "Its value; 0 at first." },

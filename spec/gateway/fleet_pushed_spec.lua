@@ -122,6 +122,17 @@ describe("what is pushed to a fleet", function()
     refused(fl.b, RULES, texts[1], "fleet/rules.lua:1: env is not available to pushed code")
   end)
 
+  it("leaves no names behind when it is refused", function()
+    fl = replicas.start({ "a", "b" })
+    for i = 1, 3 do
+      local names = ([[start = function()
+        for i = 1, 3000 do baton.shared_local.add("refused%d/" .. i) end error("no") end,]]):format(i)
+      refused(fl.a, MINE, policy("0", names), ": no")
+    end
+    assert.equal(200, (fl.b:put(MINE, policy("1", "", 'baton.shared_local.add("another")'))))
+    all_serve("1")
+  end)
+
   local slow = "start = function() baton.sleep(4000) end,"
 
   it("is not tried again by a replica that was killed while it tried", function()

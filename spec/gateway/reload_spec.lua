@@ -193,6 +193,40 @@ describe("a policy", function()
     assert.equal(200, (put("nobodys", policy("1"))).status)
   end)
 
+  it("leaves no names behind when it is refused, while the names of what serves go on", function()
+    local count = [[local n = baton.shared_local.add("served", 1) if n > 1e9 then error("never") end]]
+    put("mine", policy("counts", count))
+    for _ = 1, 3 do
+      ask()
+    end
+    -- More than there is room for in the process, in start and before the self-test.
+    local names = [[for i = 1, 3000 do
+      baton.shared_local.add("%s/" .. i, 1) baton.ewma("%s/" .. i, 1) baton.window("%s/" .. i, 1, 1)
+    end]]
+    for i = 1, 4 do
+      local made = names:gsub("%%s", "made" .. i)
+      local text = policy("0"):gsub("plan =", "start = function() " .. made .. " error('no') end,\n  plan =")
+      local answer, told = put("mine", text)
+      assert.equal(400, answer.status)
+      assert.truthy(told.error.message:find(": no", 1, true), answer.body)
+    end
+    for i = 1, 4 do
+      local made = names:gsub("%%s", "tested" .. i)
+      local text = policy("0", "error('no')"):gsub("plan =", "start = function() " .. made .. " end,\n  plan =")
+      local answer, told = put("mine", text)
+      assert.equal(400, answer.status)
+      assert.truthy(told.error.message:find("self-test", 1, true), answer.body)
+    end
+    -- There is room for others, and what served goes on counting over the reload.
+    local answer = put("mine", policy("good", [[baton.shared_local.add("another", 1)
+      local n = baton.shared_local.add("served", 1) if req.model == "sim" and n < 4 then error("forgotten") end]]))
+    assert.equal(200, answer.status, answer.body)
+    for _ = 1, 5 do
+      assert.equal("mine@good", version_now())
+    end
+    assert.equal(json.null, policies().pools[1].error)
+  end)
+
   it("falls back loudly when its file goes", function()
     os.remove(mine())
     wait_error("no policy 'mine'")

@@ -1,5 +1,6 @@
 /* Hooks that may wait: what they want, what they get, and that nobody sees another request's. */
 #include "run_rig.h"
+#include "script/shared_local.h"
 
 /* ---- waiting ---- */
 
@@ -535,6 +536,46 @@ static void shadows_have_their_own_names(void **state)
     rig_fini(&r);
 }
 
+static void count_tried(void *user, bt_str_t name, int64_t value)
+{
+    (void) value;
+    *(unsigned *) user += bt_str_starts(name, BT_STR("tried/"));
+}
+
+/* Names of what is only tried go with it, however many, and are those of nobody else meanwhile. */
+static void trials_have_names_of_their_own(void **state)
+{
+    char text[1024], err[512] = "";
+    bt_policy_t *policy = NULL;
+    unsigned left = 0;
+    (void) state;
+
+    bt_shared_local_set(BT_STR("kept"), 7);
+    for (unsigned i = 0; i < 5; i++) {
+        snprintf(
+            text, sizeof(text),
+            FILE_WITH(
+                "start = function()\n"
+                "  assert(baton.shared_local.get('kept') == 0 and baton.shared_local.add('kept', "
+                "2) == 2)\n"
+                "  assert(baton.ewma('tried/e') == nil and baton.ewma('tried/e', 5) == 5)\n"
+                "  assert(baton.take('tried/t', 0.001, 1) and not baton.take('tried/t', 0.001, "
+                "1))\n"
+                "  assert(baton.window('tried/w', 1, 100) == 1)\n"
+                "  for i = 1, 3000 do assert(baton.shared_local.add('tried/%u/' .. i) == 1) end\n"
+                "end"),
+            i);
+        const bt_policy_spec_t spec = {
+            .path = "spec.lua", .text = bt_str(text), .is_dry_run = true};
+        if (bt_policy_make(&policy, &spec, err, sizeof(err)) != 0)
+            fail_msg("trial %u: %s", i, err);
+        bt_policy_free(policy);
+    }
+    bt_shared_local_each(count_tried, &left);
+    assert_int_equal(left, 0);
+    assert_int_equal(bt_shared_local_get(BT_STR("kept")), 7);
+}
+
 static void shadows_do_not_fill_the_prefix_index(void **state)
 {
     static const char text[] = "return { api = 1, name = 'spec', version = '1',\n"
@@ -588,6 +629,7 @@ int main(void)
         cmocka_unit_test(nothing_is_left_behind),
         cmocka_unit_test(a_new_vm_ends_what_waited),
         cmocka_unit_test(shadows_have_their_own_names),
+        cmocka_unit_test(trials_have_names_of_their_own),
         cmocka_unit_test(shadows_do_not_fill_the_prefix_index),
     };
     return cmocka_run_group_tests(tests, set_hosts, NULL);

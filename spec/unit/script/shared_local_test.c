@@ -55,17 +55,18 @@ static void limits(void **state)
 
     memset(name, 'n', sizeof(name) - 1);
     name[sizeof(name) - 1] = '\0';
-    assert_null(bt_shared_local_cell(bt_str(name)));
-    assert_null(bt_shared_local_cell(BT_STR("")));
+    assert_null(bt_shared_local_cell(bt_shared_local_process(), bt_str(name)));
+    assert_null(bt_shared_local_cell(bt_shared_local_process(), BT_STR("")));
     name[BT_SHARED_LOCAL_NAME_MAX] = '\0';
-    assert_non_null(bt_shared_local_cell(bt_str(name)));
+    assert_non_null(bt_shared_local_cell(bt_shared_local_process(), bt_str(name)));
     for (unsigned i = 0; i < 2 * BT_SHARED_LOCAL_MAX; i++) {
         snprintf(name, sizeof(name), "fill/%u", i);
-        made += bt_shared_local_cell(bt_str(name)) != NULL;
+        made += bt_shared_local_cell(bt_shared_local_process(), bt_str(name)) != NULL;
     }
     assert_true(made > BT_SHARED_LOCAL_MAX - 100 && made <= BT_SHARED_LOCAL_MAX);
     assert_int_equal(bt_shared_local_add(BT_STR("one too many"), 1), 0);
-    assert_non_null(bt_shared_local_cell(BT_STR("fill/0"))); /* old names still work */
+    assert_non_null(bt_shared_local_cell(bt_shared_local_process(),
+                                         BT_STR("fill/0"))); /* old names still work */
 }
 
 int main(void)
