@@ -51,6 +51,47 @@ static void cuts_are_forgotten(void **state)
     fleet_fini(&f);
 }
 
+/* A hundred versions are more kinds of workers than are remembered; each fits its own version only. */
+static void pairs_of_many_kinds(void **state)
+{
+    enum { KINDS = 100 };
+    bt_worker_t *items[2][KINDS];
+    const bt_worker_set_t p = {items[0], KINDS}, d = {items[1], KINDS};
+    const bt_policy_view_t view = {
+        .prefill = &p, .decode = &d, .key = 1, .pool = BT_STR("default")};
+    const bt_policy_request_t req = {.path = BT_STR("/v1/completions"), .n = 1};
+    bt_policy_t *policy;
+    bt_choice_t choice;
+    (void) state;
+
+    for (unsigned i = 0; i < 2 * KINDS; i++) {
+        bt_worker_t *w =
+            make_worker(i + 1, i < KINDS ? BT_ROLE_PREFILL : BT_ROLE_DECODE, "NixlConnector");
+        char version[16];
+        snprintf(version, sizeof(version), "0.%u", i % KINDS);
+        free(w->spec.version);
+        w->spec.version = strdup(version);
+        items[i / KINDS][i % KINDS] = w;
+    }
+    policy = policy_of(
+        POLICY(NAMES "local P, D = view.prefill, view.decode\n"
+                     "for _ = 1, 2 do\n" /* the second time from memory */
+                     "  assert(baton.pairable(P, D) == P and baton.pairable(D, P) == D)\n"
+                     "  assert(names(baton.compatible(P, D[7])) == 'p7' and "
+                     "names(baton.compatible(D, P[93])) == 'd193')\n"
+                     "end\n"
+                     "assert(names(baton.pairable(P, { D[3], D[90], D[3] })) == 'p3 p90')\n"
+                     "assert(names(baton.pairable({ P[99], P[1], P[99], D[1] }, { D[99], P[2], "
+                     "D[98] })) == 'p99 p99')\n"
+                     "assert(#baton.pairable(P, {}) == 0 and #baton.pairable({}, D) == 0)\n"
+                     "assert(not pcall(baton.pairable, P, { 1 }))\n" DONE));
+    if (bt_policy_plan(policy, BT_POLICY_BOTH, &req, &view, &choice) != 0)
+        fail_msg("%s", bt_policy_error(policy));
+    bt_policy_free(policy);
+    for (unsigned i = 0; i < 2 * KINDS; i++)
+        bt_worker_unref(items[i / KINDS][i % KINDS]);
+}
+
 static void mistakes_are_named(void **state)
 {
     struct fleet f;
@@ -69,6 +110,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(where_and_without),
         cmocka_unit_test(cuts_are_forgotten),
+        cmocka_unit_test(pairs_of_many_kinds),
         cmocka_unit_test(mistakes_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
