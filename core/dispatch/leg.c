@@ -27,7 +27,7 @@ static void on_first_event_timeout(bt_timer_t *timer)
     bt_call_cancel(&leg->call);
     leg->state = BT_LEG_FAILED;
     bt_attempt_leg_failed(leg, &f);
-    bt_request_leg_closed(leg->attempt->task->request);
+    bt_request_release(leg->attempt->task->request);
 }
 
 void bt_leg_init(bt_leg_t *leg, bt_attempt_t *a, enum bt_leg_role role, bt_worker_t *worker)
@@ -283,7 +283,7 @@ int bt_leg_start(bt_leg_t *leg, bt_str_t handoff_reply, bt_failure_t *f)
     }
     leg->call.once = must_go_once(leg);
     leg->state = BT_LEG_RUNNING;
-    r->running_legs++;
+    r->holds++;
     hold_load(leg);
     if (leg->role != BT_LEG_PREFILL && r->intent.stream)
         bt_timer_start(&leg->first_event, r->pool->spec.deadlines.first_event_ms);
@@ -329,7 +329,7 @@ void bt_leg_cancel(bt_leg_t *leg)
         bt_call_cancel(&leg->call);
         leg->state = BT_LEG_CANCELLED;
         bt_leg_settle(leg, BT_BLAME_CANCELLED);
-        bt_request_leg_closed(leg->attempt->task->request);
+        bt_request_release(leg->attempt->task->request);
     } else {
         bt_leg_settle(leg, BT_BLAME_INNOCENT);
     }

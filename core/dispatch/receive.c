@@ -4,7 +4,7 @@
  * object, it has been read as one and freed of what a client may not say.
  */
 #include "dispatch/path.h"
-#include "dispatch/request.h"
+#include "dispatch/scan.h"
 
 /* ---- the body ---- */
 
@@ -71,23 +71,45 @@ static void name_model(bt_request_t *r)
     r->intent.model = (bt_str_t){text, bt_path_decode(name, text, name.n)};
 }
 
-static bool read_body(bt_request_t *r)
+/* Nothing it is freed of is left in it now, and it is known what it asks for. */
+static void on_read(bt_request_t *r, int rc, const char *why)
 {
-    const char *why;
+    if (rc < 0) {
+        bt_answer_error(r, 400, NULL, why, 0);
+        return;
+    }
+    name_model(r);
+    r->fleet = bt_fleet_ref(r->d->fleet);
+    bt_maker_find(r);
+}
+
+static void read_body(bt_request_t *r)
+{
+    const bt_str_t body = r->x->body;
+    const char *why = NULL;
+    int rc = 0;
     bt_str_t coding = bt_head_get(&r->x->head, BT_STR("content-encoding"));
 
-    if (coding.n != 0 && !bt_str_ieq(coding, BT_STR("identity")))
-        return refuse_body(
-            r, 415, "a coded request body (Content-Encoding) is not supported: send it plain");
+    if (coding.n != 0 && !bt_str_ieq(coding, BT_STR("identity"))) {
+        bt_answer_error(r, 415, NULL,
+                        "a coded request body (Content-Encoding) is not supported: send it plain",
+                        0);
+        return;
+    }
     r->intent.n = 1;
     r->intent.route = r->route;
     bt_edits_init(&r->intent.strip, &r->arena);
-    r->intent.body.text = r->x->body;
-    if (is_json_wanted(r) && bt_intent_read(&r->intent, &r->arena, r->route, r->x->body, &why) < 0)
-        return refuse_body(r, 400, why);
-    if (!r->finished)
-        name_model(r);
-    return !r->finished;
+    r->intent.body.text = body;
+    const bool is_json = is_json_wanted(r);
+    if (r->finished)
+        return;
+    if (is_json && body.n > BT_SCAN_MIN_BYTES) {
+        bt_scan_start(r, on_read);
+        return;
+    }
+    if (is_json)
+        rc = bt_intent_read(&r->intent, &r->arena, r->route, body, &why);
+    on_read(r, rc, why);
 }
 
 /* ---- the request ---- */
@@ -187,10 +209,8 @@ static void on_request(bt_exchange_t *x)
     if (is_refused(r, bt_gate_authorized(d->gate, &x->head, &r->key), path_refusal))
         return;
     r->owner = bt_client_owner(r->key, x);
-    if (!admit(r) || !read_body(r))
-        return;
-    r->fleet = bt_fleet_ref(d->fleet);
-    bt_maker_find(r);
+    if (admit(r))
+        read_body(r);
 }
 
 static void on_gone(bt_exchange_t *x)

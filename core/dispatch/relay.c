@@ -188,7 +188,7 @@ static void fail(bt_leg_t *leg, const bt_failure_t *f)
     bt_call_cancel(&leg->call);
     leg->state = BT_LEG_FAILED;
     bt_attempt_leg_failed(leg, f);
-    bt_request_leg_closed(request_of(leg));
+    bt_request_release(request_of(leg));
 }
 
 /* An error inside a 200: the engine's own words, with the status they stand for. */
@@ -374,7 +374,7 @@ static void on_end(bt_call_t *call)
         leg->state = BT_LEG_DONE;
         bt_attempt_leg_done(leg);
     }
-    bt_request_leg_closed(r);
+    bt_request_release(r);
 }
 
 static void on_fail(bt_call_t *call, int rc)
@@ -389,7 +389,7 @@ static void on_fail(bt_call_t *call, int rc)
         bt_monitor_note_connect_failure(leg->worker, rc != BT_E_CONNECT_TIMEOUT);
     leg->state = BT_LEG_FAILED;
     bt_attempt_leg_failed(leg, &f);
-    bt_request_leg_closed(r);
+    bt_request_release(r);
 }
 
 const bt_call_ops_t bt_relay_call_ops = {

@@ -3,9 +3,9 @@
  * A request ends for its client when the sink has answered or the client left (bt_request_finish); its memory goes when no leg
  * runs any more, at the end of that turn of the loop, so that no callback on the stack can find it gone.
  */
-#include "dispatch/request.h"
 #include "base/log.h"
 #include "base/rand.h"
+#include "dispatch/scan.h"
 
 #include <stdio.h>
 
@@ -43,6 +43,7 @@ static void destroy(bt_later_t *reap)
     bt_fleet_unref(r->record.fleet);
     bt_fleet_unref(r->fleet);
     bt_buf_unref(r->body_buf);
+    bt_scan_drop(r);
     bt_arena_fini(&r->arena);
     bt_pool_put(&d->request_pool, r);
     d->live_count--;
@@ -50,16 +51,16 @@ static void destroy(bt_later_t *reap)
 
 static void maybe_destroy(bt_request_t *r)
 {
-    if (r->finished && r->running_legs == 0)
+    if (r->finished && r->holds == 0)
         bt_loop_later(
             r->d->loop,
             &r->reap); /* twice, when the last leg is one that finish() cancels: once is enough */
 }
 
-void bt_request_leg_closed(bt_request_t *r)
+void bt_request_release(bt_request_t *r)
 {
-    BT_ASSERT(r->running_legs > 0);
-    if (--r->running_legs == 0)
+    BT_ASSERT(r->holds > 0);
+    if (--r->holds == 0)
         maybe_destroy(r);
 }
 
@@ -73,6 +74,7 @@ void bt_request_finish(bt_request_t *r)
     r->finished = true;
     bt_timer_stop(&r->total);
     bt_timer_stop(&r->keepalive);
+    bt_scan_cancel(r);
     bt_maker_end(r);
     bt_consult_end(r);
     for (unsigned i = 0; i < r->task_count; i++)

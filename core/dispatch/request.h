@@ -195,7 +195,7 @@ struct bt_request {
     void *merge; /* sink_merge's state */
     bt_task_t *tasks;
     unsigned task_count, tasks_done;
-    unsigned running_legs;
+    unsigned holds;                   /* running legs, a body that is being read off the loop */
     bool finished;                    /* the client has its answer, or is gone */
     bool counted;                     /* in gate->concurrent */
     bool head_sent;                   /* status line is out */
@@ -227,7 +227,8 @@ struct bt_request {
         *maker_ask;      /* the store is asked who made what this follows; NULL = it is not */
     bt_worker_t *pinned; /* /v1/responses follow-up: decode or single must be this one; reference */
     bt_timer_t total, keepalive;
-    bt_later_t reap; /* gives the memory back */
+    struct bt_scan *scan; /* scan.c read its body, or NULL */
+    bt_later_t reap;      /* gives the memory back */
 };
 
 /* request.c */
@@ -235,8 +236,8 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x,
                              enum bt_route route); /* or NULL */
 void bt_request_finish(
     bt_request_t *r); /* the answer is out or the client gone: cancel what still runs */
-void bt_request_cut(bt_request_t *r);        /* finished: stop what still drains */
-void bt_request_leg_closed(bt_request_t *r); /* one leg less; may free r */
+void bt_request_cut(bt_request_t *r);     /* finished: stop what still drains */
+void bt_request_release(bt_request_t *r); /* one hold less; may free r */
 void bt_request_note_first_byte(
     bt_request_t *r); /* the client has some of its answer: no other attempt can come */
 /* What can be said before it is known where it goes: tokens, session, tenant. */

@@ -134,6 +134,47 @@ describe("a client that holds memory", function()
     end)
   end)
 
+  -- The large one's answer, an error at its last byte, needs all of it to be read.
+  it("does not keep others waiting while a large body is read", function()
+    start({ "--loops", "1" })
+    local text = '{"prompt":[' .. ("[],"):rep(20 * MIB) .. "]}"
+    local function is_overtaken()
+      local large = begin(#text, text:sub(1, -2))
+      wait_held(#text - MIB)
+      large:send(text:sub(-1))
+      assert.equal(200, http.request(f.port, { path = PATH, body = body_of(1000) }).status)
+      large:pump()
+      local overtaken = large.answer.status == nil
+      assert.equal(400, large:wait(nil, 30).status)
+      assert.truthy(large.answer.body:find("no valid JSON", 1, true), large.answer.body)
+      large:close()
+      return overtaken
+    end
+    local tries = 1
+    while not is_overtaken() do
+      tries = tries + 1
+      assert.is_true(tries <= 5)
+    end
+  end)
+
+  -- Its bytes are a pool thread's until that is done with them.
+  it("may leave while its large body is read", function()
+    start({})
+    local text = '{"model":"sim","prompt":[' .. ("[],"):rep(10 * MIB) .. "[]]}"
+    for i = 1, 6 do
+      local large = begin(#text, text)
+      if i % 2 == 0 then
+        large:reset()
+      else
+        large:close()
+      end
+    end
+    eventually(function()
+      return held() < MIB and f:metric("baton_live_requests") == 0, held()
+    end, 20, "nothing is held")
+    assert.equal(200, http.request(f.port, { path = PATH, body = body_of(400000) }).status)
+  end)
+
   it("has to send all of it in time", function()
     start({ "--client-body-min-rate", "0", "--client-body-timeout-secs", "0.3" })
     local c = begin(MIB, "{")
