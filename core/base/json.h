@@ -69,6 +69,14 @@ int bt_json_path(bt_str_t object, bt_json_item_t *item_p, const char *name, ...)
 /* Number of elements / members; < 0 on malformed text. */
 long bt_json_count(bt_str_t value);
 
+/* The elements of an array that has been validated before: several times faster than reading it again. */
+typedef struct bt_json_walk {
+    const char *at, *end;
+} bt_json_walk_t;
+void bt_json_walk(bt_json_walk_t *w, bt_str_t array);
+/* False: it has no more. *inner_p: how many elements or members this element has itself, 0 for scalars. */
+bool bt_json_walk_next(bt_json_walk_t *w, bt_str_t *element_p, size_t *inner_p);
+
 /* Integer without fraction or exponent, in range; BT_E_INVAL otherwise. */
 int bt_json_i64(bt_str_t value, int64_t *value_p);
 /* Any JSON number. */

@@ -138,10 +138,14 @@ long bt_json_unescape(bt_str_t value, char *out, size_t size)
     return bt_json_unescape_raw((bt_str_t){value.p + 1, value.n - 2}, out, size);
 }
 
+#define LONGEST_SPELLING 6 /* \u0061 for a byte */
+
 bool bt_json_key_eq(const bt_json_item_t *item, bt_str_t name)
 {
     if (!item->key_escaped)
         return bt_str_eq(item->key, name);
+    if (item->key.n > LONGEST_SPELLING * name.n)
+        return false; /* at once, however long it is */
     const char *at = item->key.p, *end = at + item->key.n;
     char small[4];
     bt_str_t run;

@@ -66,19 +66,14 @@ static int make_child(bt_request_t *r, bt_task_t *task, unsigned index, bt_str_t
     return rc;
 }
 
-/* One walk over the list, however long its prompts are. */
 static int make_children(bt_request_t *r, bt_task_t *tasks, unsigned count)
 {
-    bt_json_item_t prompt = {.value = BT_STR("")};
-    bt_json_cursor_t c;
-    int rc = r->intent.prompt_count != 0 ? bt_json_array(&c, r->intent.prompt->value) : 0;
+    int rc = 0;
 
-    for (unsigned i = 0; i < count && rc >= 0; i++) {
-        if (i % r->intent.n == 0 && r->intent.prompt_count != 0 &&
-            (rc = bt_json_next(&c, &prompt)) != 1)
-            return BT_E_INVAL;
-        rc = make_child(r, &tasks[i], i, prompt.value);
-    }
+    for (unsigned i = 0; i < count && rc >= 0; i++)
+        rc = make_child(r, &tasks[i], i,
+                        r->intent.prompt_count != 0 ? r->intent.prompts[i / r->intent.n]
+                                                    : BT_STR_NULL);
     return rc;
 }
 
@@ -93,7 +88,7 @@ int bt_fanout_make(bt_request_t *r, const bt_dialect_t *dialect, const char **wh
         *why_p = "\"n\" above 1 is not possible on this route in a prefill/decode fleet";
         return BT_E_INVAL;
     }
-    if (count > r->pool->spec.max_fanout) {
+    if (count > r->pool->spec.max_fanout || prompts > BT_PROMPTS_MAX) {
         *why_p = bt_arena_printf(&r->arena,
                                  "%llu prompts and samples in one request; a prefill/decode fleet "
                                  "takes %u (max_fanout)",

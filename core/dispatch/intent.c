@@ -291,15 +291,48 @@ static bool is_prompt_list(enum bt_route route)
            route == BT_ROUTE_TOKENS || route == BT_ROUTE_EMBEDDINGS;
 }
 
+/* Room grows at 8, 16, 32 ... */
+static void note_prompt(bt_intent_t *intent, uint64_t at, bt_str_t text)
+{
+    bt_str_t *more;
+
+    if (at >= BT_PROMPTS_MAX)
+        return;
+    if (at == 0 || (at >= 8 && (at & (at - 1)) == 0)) {
+        more = bt_arena_alloc(intent->strip.arena, (at != 0 ? 2 * at : 8) * sizeof(*more));
+        if (at != 0)
+            memcpy(more, intent->prompts, at * sizeof(*more));
+        intent->prompts = more;
+    }
+    intent->prompts[at] = text;
+}
+
 /* A list of strings or of id lists is many prompts; a list of numbers is one prompt given as ids. */
+static void read_prompt_list(bt_intent_t *intent, bt_str_t list)
+{
+    bt_json_walk_t walk;
+    bt_str_t element;
+    size_t ids;
+    uint64_t count = 0, inner = 0;
+    bool is_ids = false;
+
+    bt_json_walk(&walk, list);
+    for (; bt_json_walk_next(&walk, &element, &ids); count++) {
+        const enum bt_json_type type = bt_json_type_of(element);
+        if (count == 0)
+            is_ids = type == BT_JSON_NUMBER;
+        if (!is_ids)
+            note_prompt(intent, count, element);
+        if (type == BT_JSON_ARRAY)
+            inner += ids;
+    }
+    intent->prompt_ids = is_ids ? count : inner;
+    if (!is_ids)
+        intent->prompt_count = count > UINT32_MAX ? UINT32_MAX : (unsigned) count;
+}
+
 static int read_prompt(bt_intent_t *intent, const char **why_p)
 {
-    bt_json_cursor_t c;
-    bt_json_item_t element;
-    enum bt_json_type first = BT_JSON_NONE;
-    uint64_t count = 0;
-    int rc;
-
     intent->prompt = prompt_member(intent);
     if (intent->prompt == NULL)
         return 0;
@@ -307,24 +340,8 @@ static int read_prompt(bt_intent_t *intent, const char **why_p)
         return refuse(intent, why_p, BT_E_INVAL, "\"%.40s\" must be a string or a list",
                       bt_arena_str(intent->strip.arena, intent->prompt->key).p);
     intent->prompt_bytes = intent->prompt->value.n;
-    if (intent->prompt->type != BT_JSON_ARRAY || !is_prompt_list(intent->route))
-        return 0;
-    rc = bt_json_array(&c, intent->prompt->value);
-    while (rc >= 0 && (rc = bt_json_next(&c, &element)) == 1) {
-        if (count++ == 0)
-            first = element.type;
-        if (element.type == BT_JSON_ARRAY) {
-            long ids = bt_json_count(element.value);
-            intent->prompt_ids += ids > 0 ? (uint64_t) ids : 0;
-        }
-    }
-    if (rc < 0)
-        return rc;
-    if (first == BT_JSON_NUMBER) {
-        intent->prompt_ids = count;
-        return 0;
-    }
-    intent->prompt_count = count > UINT32_MAX ? UINT32_MAX : (unsigned) count;
+    if (intent->prompt->type == BT_JSON_ARRAY && is_prompt_list(intent->route))
+        read_prompt_list(intent, intent->prompt->value);
     return 0;
 }
 

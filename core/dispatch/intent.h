@@ -4,7 +4,8 @@
  * Life:  as the request.
  * Flow:  body index -> controlled keys (twice in one object = refused) -> facts for policies, dialects and fan-out, plus the
  *        edits that strip forbidden members from every leg.
- * Cost:  linear in the members; prompts are only counted, never copied.
+ * Cost:  linear in the bytes; prompts are only counted, never copied. A MiB of short numbers takes 3 ms: large ones are read off
+ *        the loop (scan.h).
  */
 #ifndef BT_DISPATCH_INTENT_H
 #define BT_DISPATCH_INTENT_H
@@ -28,6 +29,7 @@ typedef struct bt_intent {
     const bt_json_item_t
         *prompt; /* prompt | text | input_ids | messages | input | token_ids; NULL = none */
     unsigned prompt_count; /* 0 = one scalar prompt; k = a list of k prompts */
+    bt_str_t *prompts;     /* of a list: each one's text; up to BT_PROMPTS_MAX are noted */
     uint64_t prompt_bytes; /* raw bytes of the prompt value */
     uint64_t max_tokens;   /* of one sample, as the client limits it; 0 = it does not */
     uint64_t prompt_ids;   /* number of ids where ids were given, else 0 */

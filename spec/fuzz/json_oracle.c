@@ -1,6 +1,7 @@
 /* What must hold for every text:
  *   - bt_json_validate and jansson accept the same texts;
  *   - a walk by cursor ends as validate does, with the same error at the same place;
+ *   - the elements of an accepted list, and how many each has itself, are the same to bt_json_walk;
  *   - an accepted text, taken apart into spans down to its scalars, keys and strings unescaped and
  * quoted anew, and put together again, has the same value;
  *   - any bytes, quoted, are a JSON string.
@@ -83,6 +84,23 @@ static void put_string(bt_text_t *t, bt_str_t raw, bt_str_t whole)
 
 static void rebuild(bt_text_t *t, bt_str_t value, bt_str_t whole);
 
+static void check_walk(bt_json_cursor_t c, bt_str_t whole)
+{
+    bt_json_walk_t walk;
+    bt_json_item_t item;
+    bt_str_t element;
+    size_t inner;
+
+    bt_json_walk(&walk, c.text);
+    while (bt_json_next(&c, &item) > 0) {
+        const bool is_scalar = item.type != BT_JSON_ARRAY && item.type != BT_JSON_OBJECT;
+        MUST(bt_json_walk_next(&walk, &element, &inner), whole);
+        MUST(element.p == item.value.p && element.n == item.value.n, whole);
+        MUST(inner == (is_scalar ? 0 : (size_t) bt_json_count(item.value)), whole);
+    }
+    MUST(!bt_json_walk_next(&walk, &element, &inner), whole);
+}
+
 static void rebuild_items(bt_text_t *t, bt_json_cursor_t *c, bool is_object, bt_str_t whole)
 {
     bt_json_item_t item;
@@ -120,6 +138,7 @@ static void rebuild(bt_text_t *t, bt_str_t value, bt_str_t whole)
         break;
     case BT_JSON_ARRAY:
         MUST(bt_json_array(&c, value) == 0, whole);
+        check_walk(c, whole);
         bt_text_puts(t, "[");
         rebuild_items(t, &c, false, whole);
         bt_text_puts(t, "]");
