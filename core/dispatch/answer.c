@@ -9,6 +9,8 @@
 unsigned bt_answer_status(int rc)
 {
     switch (rc) {
+    case BT_E_HTTP_BODY_SIZE:
+        return 413;
     case BT_E_NO_WORKER:
     case BT_E_LEASE:
     case BT_E_DESCRIPTORS:

@@ -158,7 +158,9 @@ static int apply_nested(const bt_body_t *body, const bt_json_item_t *item, struc
             return BT_E_JSON;
         name = (bt_str_t){plain, (size_t) n};
     }
-    rc = bt_body_index(&nested, e->arena, item->value, &err_off);
+    rc = item->value.n <= BT_BODY_NESTED_MAX
+             ? bt_body_index(&nested, e->arena, item->value, &err_off)
+             : BT_E_LIMIT;
     if (rc < 0)
         return rc;
     put_run(e, body->text, item->start, item->value_off);

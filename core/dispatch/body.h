@@ -15,6 +15,8 @@
 #include "script/edits.h"
 
 #define BT_BODY_MEMBERS_MAX 4096 /* more top-level members than that is no request */
+/* An object within the body that edits go into is looked through for each leg. */
+#define BT_BODY_NESTED_MAX ((size_t) 1 << 20)
 
 typedef struct bt_body {
     bt_str_t text;
@@ -36,7 +38,8 @@ typedef struct bt_slices {
 
 /* Appends one slice; p lives as long as the arena (owner is left NULL). */
 void bt_slices_put(bt_slices_t *s, bt_arena_t *arena, bt_str_t bytes);
-/* Appends body with edits applied. The last edit of a (object, key) wins; every duplicate of an edited key goes. */
+/* Appends body with edits applied. The last edit of a (object, key) wins; every duplicate of an edited key goes. BT_E_LIMIT: an object
+ * that they go into is too large (BT_BODY_NESTED_MAX, BT_BODY_MEMBERS_MAX). */
 int bt_body_apply(const bt_body_t *body, const bt_edits_t *edits, bt_arena_t *arena,
                   bt_slices_t *out);
 

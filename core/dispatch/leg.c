@@ -206,6 +206,10 @@ static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
         rc = bt_body_apply(&r->intent.body, &edits, &r->arena, &body);
     else
         bt_slices_put(&body, &r->arena, r->intent.body.text);
+    if (rc == BT_E_LIMIT) { /* the client's size, nobody else's fault */
+        f->reason = "an edit goes into an object of the request's body that is too large for it";
+        return BT_E_HTTP_BODY_SIZE;
+    }
     if (rc < 0)
         return rc;
     bt_slices_put(&leg->request, &r->arena,

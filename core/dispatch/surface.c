@@ -68,13 +68,16 @@ static void readiness(bt_dispatcher_t *d, bt_exchange_t *x)
     bt_text_fini(&t);
 }
 
+#define ABORT_BODY_MAX 65536 /* a rid is short; what is longer isn't read */
+
 static void abort_request(bt_dispatcher_t *d, bt_exchange_t *x, const bt_client_key_t *key)
 {
     bt_json_item_t rid;
     char id[BT_REQUEST_ID_MAX];
     long n = -1;
 
-    if (bt_json_get(x->body, BT_STR("rid"), &rid) == 0 && rid.type == BT_JSON_STRING)
+    if (x->body.n <= ABORT_BODY_MAX && bt_json_get(x->body, BT_STR("rid"), &rid) == 0 &&
+        rid.type == BT_JSON_STRING)
         n = bt_json_unescape(rid.value, id, sizeof(id));
     if (n <= 0) {
         respond_json(x, 400,

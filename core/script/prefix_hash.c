@@ -40,13 +40,17 @@ static bool is_space(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
+#define GAP_MAX                                                                                    \
+    256 /* white space between two ids: an indented line; what has more costs more than it is worth */
+
 /* The next id of "1, 2, 3]"; false at the end, or at anything that is no id. */
 static bool next_id(bt_str_t list, size_t *at, uint32_t *id_p)
 {
     uint64_t id = 0;
     size_t i = *at, start;
+    const size_t gap_end = list.n - i < GAP_MAX ? list.n : i + GAP_MAX;
 
-    while (i < list.n && (is_space(list.p[i]) || list.p[i] == ','))
+    while (i < gap_end && (is_space(list.p[i]) || list.p[i] == ','))
         i++;
     for (start = i; i < list.n && list.p[i] >= '0' && list.p[i] <= '9' && id <= UINT32_MAX; i++)
         id = id * 10 + (unsigned) (list.p[i] - '0');

@@ -170,6 +170,30 @@ static void test_nested(void **state)
     expect(&f, "{\"sampling_params\":7}");
 }
 
+/* One that is as large as may be is edited; one byte more is refused, and only where an edit goes into it. */
+static void test_nested_has_a_limit(void **state)
+{
+    const size_t frame = strlen("{\"metadata\":}"), most = BT_BODY_NESTED_MAX;
+    char *text = malloc(frame + most + 2);
+
+    (void) state;
+    for (size_t more = 0; more < 2; more++) {
+        struct fixture f;
+        bt_slices_t out = {0};
+        memset(text, ' ', frame + most + 1);
+        memcpy(text, "{\"metadata\":{", 13);
+        memcpy(text + frame - 1 + most + more - 1, "}}", 3);
+        begin(&f, text);
+        assert_int_equal(f.body.items[0].value.n, most + more);
+        assert_int_equal(bt_body_apply(&f.body, &f.edits, &f.arena, &out), 0);
+        set(&f, "metadata", "a", "1");
+        assert_int_equal(bt_body_apply(&f.body, &f.edits, &f.arena, &out),
+                         more == 0 ? 0 : BT_E_LIMIT);
+        bt_arena_fini(&f.arena);
+    }
+    free(text);
+}
+
 static void test_refuses_what_is_no_object(void **state)
 {
     static const char *const bad[] = {"",           "[]",         "1",       "{",
@@ -246,6 +270,7 @@ int main(void)
         cmocka_unit_test(test_all_duplicates_of_an_edited_key_go),
         cmocka_unit_test(test_last_edit_wins),
         cmocka_unit_test(test_nested),
+        cmocka_unit_test(test_nested_has_a_limit),
         cmocka_unit_test(test_refuses_what_is_no_object),
         cmocka_unit_test(test_random_edits_stay_valid),
     };

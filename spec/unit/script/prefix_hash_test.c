@@ -43,6 +43,24 @@ static void text_goes_by_four_bytes_a_token_without_quotes(void **state)
     assert_int_not_equal(a[1], b[1]); /* the same block after another one */
 }
 
+/* Megabytes of white space are no ids: nobody looks for the end of them on a loop. */
+static void ids_far_apart(void **state)
+{
+    const size_t size = 8192;
+    char *text = malloc(size);
+    uint64_t a[1];
+    (void) state;
+
+    for (unsigned far = 0; far < 2; far++) {
+        memset(text, ' ', size);
+        text[0] = '[';
+        for (unsigned i = 0; i < 4; i++)
+            memcpy(text + 1 + i * (far != 0 ? 300 : 250), i < 3 ? "1," : "1]", 2);
+        assert_int_equal(bt_prefix_chain((bt_str_t){text, size}, 4, a, 1), far != 0 ? 0 : 1);
+    }
+    free(text);
+}
+
 static void odd_prompts(void **state)
 {
     static const char *const none[] = {"", "\"", "\"\"", "[]", "[", "null", "[1,2,3]", "\"short\""};
@@ -68,6 +86,7 @@ int main(void)
         cmocka_unit_test(xxh3_is_the_real_one),
         cmocka_unit_test(ids_make_the_chain_of_the_engines),
         cmocka_unit_test(text_goes_by_four_bytes_a_token_without_quotes),
+        cmocka_unit_test(ids_far_apart),
         cmocka_unit_test(odd_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
