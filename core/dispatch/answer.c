@@ -11,6 +11,7 @@ unsigned bt_answer_status(int rc)
     switch (rc) {
     case BT_E_HTTP_BODY_SIZE:
         return 413;
+    case BT_E_NOMEM:
     case BT_E_NO_WORKER:
     case BT_E_LEASE:
     case BT_E_DESCRIPTORS:
@@ -73,12 +74,16 @@ static void respond(bt_request_t *r, unsigned status, bt_str_t body, bt_header_t
 {
     bt_exchange_t *x = r->x;
 
+    bt_buf_t *buf = bt_buf_copy(body.p, body.n); /* the exchange outlives us */
+
     r->status = status;
-    r->sent_bytes += body.n;
     r->x = NULL;
-    bt_exchange_start(x, status, headers, count, body.n);
-    body = bt_arena_str(&x->arena, body); /* the exchange outlives us */
-    bt_exchange_write(x, NULL, body.p, body.n);
+    bt_exchange_start(x, status, headers, count, buf != NULL ? buf->len : 0);
+    if (buf != NULL) {
+        r->sent_bytes += buf->len;
+        bt_exchange_write(x, buf, buf->data, buf->len);
+    }
+    bt_buf_unref(buf);
     bt_exchange_end(x);
     bt_request_finish(r);
 }
@@ -119,8 +124,9 @@ void bt_answer_failure(bt_request_t *r, const bt_failure_t *f)
     unsigned n;
 
     if (f->status == 0) {
-        bt_answer_error(r, bt_answer_status(f->rc), NULL, sentence(r, f),
-                        f->rc == BT_E_NO_WORKER || f->rc == BT_E_DESCRIPTORS ? 1 : 0);
+        bt_answer_error(
+            r, bt_answer_status(f->rc), NULL, sentence(r, f),
+            f->rc == BT_E_NO_WORKER || f->rc == BT_E_DESCRIPTORS || f->rc == BT_E_NOMEM ? 1 : 0);
         return;
     }
     n = bt_headers_answer(r, f->head.header_count != 0 ? &f->head : NULL, headers, HEADERS_MAX - 1);

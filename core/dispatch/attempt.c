@@ -181,7 +181,7 @@ void bt_attempt_start_decode(bt_attempt_t *a)
         return;
     }
     bt_histogram_note(&r->d->stats.handoff_wait, bt_clock_us() - a->prefill_done_us, 1);
-    if (bt_leg_start(d, bt_attempt_uses_reply(a) ? p->reply : BT_STR(""), &f) < 0 &&
+    if (bt_leg_start(d, bt_attempt_uses_reply(a) ? p->reply.text : BT_STR(""), &f) < 0 &&
         !bt_swap_decode(a, &f))
         bt_attempt_fail_leg(d, &f);
 }
@@ -208,7 +208,7 @@ static void prefill_done(bt_leg_t *leg)
 
     a->prefill_done_us = bt_clock_us();
     bt_histogram_note(&r->d->stats.prefill, a->prefill_done_us - leg->call.start_us, 1);
-    if (!a->ended && (leg->reply_overflow || bt_sniff_aborted(leg->reply))) {
+    if (!a->ended && (leg->reply_overflow || bt_sniff_aborted(leg->reply.text))) {
         bt_failure_t f = {.rc = BT_E_UPSTREAM_BODY,
                           .leg = BT_LEG_PREFILL,
                           .worker = leg->worker->name,
@@ -217,10 +217,10 @@ static void prefill_done(bt_leg_t *leg)
                                         ? "prefill's reply is larger than 4 MiB"
                                         : "prefill answered 200 with an error or abort inside",
                           .retryable = true};
-        unsigned status = leg->reply_overflow ? 0 : bt_sniff_json(leg->reply, true);
+        unsigned status = leg->reply_overflow ? 0 : bt_sniff_json(leg->reply.text, true);
         if (status != 0) {
             f.status = status;
-            f.body = leg->reply;
+            f.body = leg->reply.text;
             f.retryable = status >= 500 || status == 429;
         }
         if (a->committed || a->kv.is_done)

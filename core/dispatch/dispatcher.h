@@ -63,7 +63,7 @@ typedef struct bt_gate {
     bt_record_config_t record;         /* set before the loops run; borrowed strings */
     bt_recorder_t *recorder;           /* borrowed; NULL = no file */
     struct bt_transfer *transfer;      /* the hub of steered rooms; borrowed; NULL = off */
-    const bt_unfinished_t *unfinished; /* metrics tell of it; borrowed; NULL = nothing to tell */
+    const bt_unfinished_t *unfinished; /* the limit of memory; borrowed; NULL = there is none */
     const bt_store_t *store; /* /readiness says how it is; borrowed; NULL = nothing to say */
     /* Another replica may have the request with this id. From any loop; NULL = there are none. */
     void (*cancel_elsewhere)(void *user, bt_str_t id, uint64_t owner);
@@ -73,6 +73,12 @@ typedef struct bt_gate {
     const char *replica;      /* who takes leases; borrowed, set with space */
     struct bt_quotas *quotas; /* behind baton.shared.take; borrowed, set with space */
 } bt_gate_t;
+
+/* May a request keep that many more bytes of what workers say (--max-buffered-bytes)? */
+static inline bool bt_gate_has_room(const bt_gate_t *gate, size_t more)
+{
+    return gate->unfinished == NULL || bt_unfinished_fits(gate->unfinished, more);
+}
 
 int bt_gate_init(bt_gate_t *gate, const bt_dispatch_config_t *config);
 void bt_gate_fini(bt_gate_t *gate);

@@ -205,7 +205,7 @@ void bt_errand_release(bt_attempt_t *a)
     if (a->dialect == NULL || !a->dialect->has_release || a->recompute || p->state != BT_LEG_DONE ||
         d->worker == NULL || d->call.sent_us != 0 || bt_clock_ms() >= a->lease_until_ms)
         return;
-    if (bt_json_get(p->reply, BT_STR("kv_transfer_params"), &params) < 0 ||
+    if (bt_json_get(p->reply.text, BT_STR("kv_transfer_params"), &params) < 0 ||
         params.type != BT_JSON_OBJECT || !is_complete(params.value))
         return;
     if (!bt_worker_usable(

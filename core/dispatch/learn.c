@@ -34,7 +34,7 @@ void bt_learn_agent(bt_leg_t *leg)
     struct bt_learned l = {.known = true};
     bt_json_item_t params;
 
-    if (bt_json_get(leg->reply, BT_STR("kv_transfer_params"), &params) < 0 ||
+    if (bt_json_get(leg->reply.text, BT_STR("kv_transfer_params"), &params) < 0 ||
         params.type != BT_JSON_OBJECT)
         return;
     if (!copy_text(params.value, "remote_engine_id", l.engine_id, sizeof(l.engine_id)) ||

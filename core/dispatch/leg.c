@@ -83,7 +83,8 @@ uint64_t bt_leg_reply_tokens(bt_leg_t *leg)
     if (leg->reply_tokens_known)
         return leg->reply_tokens;
     leg->reply_tokens_known = true;
-    if (leg->reply.n != 0 && bt_json_path(leg->reply, &item, "usage", "prompt_tokens", NULL) == 0 &&
+    if (leg->reply.text.n != 0 &&
+        bt_json_path(leg->reply.text, &item, "usage", "prompt_tokens", NULL) == 0 &&
         item.type == BT_JSON_NUMBER && bt_json_i64(item.value, &tokens) == 0 && tokens > 0)
         leg->reply_tokens = (uint64_t) tokens;
     return leg->reply_tokens;
@@ -317,14 +318,6 @@ void bt_leg_settle(bt_leg_t *leg, enum bt_blame blame)
                     leg->worker->name);
 }
 
-static void release_held(bt_leg_t *leg)
-{
-    for (unsigned i = 0; i < leg->held.count; i++)
-        bt_buf_unref(leg->held.items[i].owner);
-    leg->held.count = 0;
-    leg->held.bytes = 0;
-}
-
 void bt_leg_cancel(bt_leg_t *leg)
 {
     if (leg->worker == NULL)
@@ -344,10 +337,8 @@ void bt_leg_drop(bt_leg_t *leg)
     if (leg->worker == NULL)
         return;
     bt_leg_settle(leg, BT_BLAME_INNOCENT);
-    release_held(leg);
     bt_sse_fini(&leg->sse);
-    bt_buf_unref(leg->reply_buf);
-    leg->reply_buf = NULL;
+    bt_kept_drop(&leg->reply);
     bt_worker_unref(leg->worker);
     leg->worker = NULL;
 }

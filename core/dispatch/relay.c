@@ -47,40 +47,12 @@ static void on_head(bt_call_t *call)
     }
 }
 
-static void collect(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
+static int keep(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
 {
-    bt_arena_t *arena = &request_of(leg)->arena;
-    size_t need = leg->reply.n + n;
-
-    if (leg->reply_overflow || need > BT_REPLY_MAX_BYTES) {
-        leg->reply_overflow = true;
-        return;
-    }
-    if (leg->reply.n == 0) { /* most replies come in one piece: keep it where it is */
-        leg->reply_buf = bt_buf_ref(buf);
-        leg->reply = (bt_str_t){p, n};
-        return;
-    }
-    if (need > leg->reply_cap) {
-        size_t hint = leg->call.head.has_length && leg->call.head.length <= BT_REPLY_MAX_BYTES
-                          ? (size_t) leg->call.head.length
-                          : 0;
-        size_t cap = hint >= need ? hint : 2 * need;
-        char *more = bt_arena_alloc(arena, cap);
-        memcpy(more, leg->reply.p != NULL ? leg->reply.p : "", leg->reply.n);
-        bt_buf_unref(leg->reply_buf);
-        leg->reply_buf = NULL;
-        leg->reply.p = more;
-        leg->reply_cap = cap;
-    }
-    memcpy((char *) (uintptr_t) leg->reply.p + leg->reply.n, p, n);
-    leg->reply.n = need;
-}
-
-static void hold(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
-{
-    bt_slices_put(&leg->held, &request_of(leg)->arena, (bt_str_t){p, n});
-    leg->held.items[leg->held.count - 1].owner = bt_buf_ref(buf);
+    leg->reply_overflow |= leg->reply.text.n + n > BT_REPLY_MAX_BYTES;
+    return leg->reply_overflow
+               ? 0
+               : bt_kept_add(&leg->reply, request_of(leg)->d->gate, buf, (bt_str_t){p, n});
 }
 
 static void note_timing(bt_leg_t *leg, uint64_t events)
@@ -164,6 +136,9 @@ static bool has_parameters(const bt_leg_t *leg)
 /* The answer is good so far: tell the attempt, then let everything held go. */
 static void commit(bt_leg_t *leg)
 {
+    bt_kept_t kept = leg->reply;
+
+    leg->reply = (bt_kept_t){.text = BT_STR("")};
     bt_timer_stop(&leg->first_event);
     leg->mode = BT_MODE_RELAY;
     bt_sse_fini(&leg->sse);
@@ -173,14 +148,9 @@ static void commit(bt_leg_t *leg)
         bt_redact_init(leg->redact);
     }
     bt_attempt_leg_commit(leg);
-    for (unsigned i = 0; i < leg->held.count && leg->state == BT_LEG_RUNNING; i++) {
-        struct bt_slice *s = &leg->held.items[i];
-        relay(leg, s->owner, s->p, s->n);
-    }
-    for (unsigned i = 0; i < leg->held.count; i++)
-        bt_buf_unref(leg->held.items[i].owner);
-    leg->held.count = 0;
-    leg->held.bytes = 0;
+    if (leg->state == BT_LEG_RUNNING && kept.text.n > 0)
+        relay(leg, kept.buf, kept.text.p, kept.text.n);
+    bt_kept_drop(&kept);
 }
 
 static void fail(bt_leg_t *leg, const bt_failure_t *f)
@@ -201,6 +171,14 @@ static void fail_inside(bt_leg_t *leg, unsigned status, bt_str_t words)
                       .status = status,
                       .body = bt_arena_str(arena, words),
                       .retryable = status >= 500 || status == 429};
+
+    fail(leg, &f);
+}
+
+/* Our own memory, nobody's fault. */
+static void fail_short(bt_leg_t *leg)
+{
+    const bt_failure_t f = {.rc = BT_E_NOMEM, .leg = leg->role, .worker = leg->worker->name};
 
     fail(leg, &f);
 }
@@ -226,40 +204,22 @@ static void sniff_events(bt_leg_t *leg, const char *p, size_t n)
         commit(leg);
         return;
     }
-    if (rc < 0 || leg->held.bytes > BT_SNIFF_SSE_BYTES)
+    if (rc < 0 || leg->reply.text.n > BT_SNIFF_SSE_BYTES)
         commit(leg);
-}
-
-static bt_str_t held_text(bt_leg_t *leg)
-{
-    char *all, *at;
-
-    if (leg->held.count == 0)
-        return BT_STR("");
-    if (leg->held.count == 1)
-        return (bt_str_t){leg->held.items[0].p, leg->held.items[0].n};
-    all = at = bt_arena_alloc(&request_of(leg)->arena, leg->held.bytes);
-    for (unsigned i = 0; i < leg->held.count; i++) {
-        memcpy(at, leg->held.items[i].p, leg->held.items[i].n);
-        at += leg->held.items[i].n;
-    }
-    return (bt_str_t){all, leg->held.bytes};
 }
 
 static void sniff_json(bt_leg_t *leg, bool complete)
 {
-    bt_str_t text;
     unsigned status;
 
-    if (!complete && leg->held.bytes < BT_SNIFF_JSON_BYTES)
+    if (!complete && leg->reply.text.n < BT_SNIFF_JSON_BYTES)
         return;
-    text = held_text(leg);
-    status = bt_sniff_json(text, complete);
+    status = bt_sniff_json(leg->reply.text, complete);
     if (status != 0) {
-        fail_inside(leg, status, text);
+        fail_inside(leg, status, leg->reply.text);
         return;
     }
-    remember_response(leg, text);
+    remember_response(leg, leg->reply.text);
     commit(leg);
 }
 
@@ -268,23 +228,14 @@ static void on_body(bt_call_t *call, bt_buf_t *buf, const char *p, size_t n)
     bt_leg_t *leg = call->user;
 
     bt_worker_note_bytes(leg->worker, bt_clock_ms());
-    switch (leg->mode) {
-    case BT_MODE_RELAY:
+    if (leg->mode == BT_MODE_RELAY)
         relay(leg, buf, p, n);
-        break;
-    case BT_MODE_SNIFF_SSE:
-        hold(leg, buf, p, n);
+    else if (keep(leg, buf, p, n) < 0)
+        fail_short(leg);
+    else if (leg->mode == BT_MODE_SNIFF_SSE)
         sniff_events(leg, p, n);
-        break;
-    case BT_MODE_SNIFF_JSON:
-        hold(leg, buf, p, n);
+    else if (leg->mode == BT_MODE_SNIFF_JSON)
         sniff_json(leg, false);
-        break;
-    case BT_MODE_COLLECT:
-    case BT_MODE_NONE:
-        collect(leg, buf, p, n);
-        break;
-    }
 }
 
 /* End-to-end headers of an error answer, kept for the client. */
@@ -327,12 +278,12 @@ static void answered_with_status(bt_leg_t *leg)
                       .leg = leg->role,
                       .worker = leg->worker->name,
                       .status = leg->call.head.status,
-                      .body = leg->reply,
+                      .body = leg->reply.text,
                       .retryable = leg->call.head.status == 429 || leg->call.head.status >= 500};
 
-    if (f.status == 503 && bt_str_find(leg->reply, BT_STR("currently scaling")) >= 0)
+    if (f.status == 503 && bt_str_find(leg->reply.text, BT_STR("currently scaling")) >= 0)
         bt_monitor_note_scaling(leg->worker);
-    else if (f.status >= 500 && bt_str_find(leg->reply, BT_STR("EngineDead")) >= 0)
+    else if (f.status >= 500 && bt_str_find(leg->reply.text, BT_STR("EngineDead")) >= 0)
         bt_monitor_note_engine_dead(leg->worker);
     if (leg->reply_overflow) /* half of it would be no answer at all */
         f.body = BT_STR("{\"error\":{\"message\":\"the worker's error body is larger than 4 "

@@ -13,6 +13,7 @@
 #include "cluster/ledger.h"
 #include "dispatch/dispatcher.h"
 #include "dispatch/intent.h"
+#include "dispatch/kept.h"
 #include "dispatch/record.h"
 #include "dispatch/rules.h"
 #include "dispatch/wait.h"
@@ -69,11 +70,8 @@ struct bt_leg {
     bool is_sse;
     bt_timer_t first_event; /* headers may come long before the first event */
     bt_sse_t sse;
-    bt_slices_t request; /* what was sent */
-    bt_slices_t held;    /* pieces not yet let through (owners referenced) */
-    bt_str_t reply;      /* collected body */
-    bt_buf_t *reply_buf; /* its owner when it came in one piece */
-    size_t reply_cap;
+    bt_slices_t request;     /* what was sent */
+    bt_kept_t reply;         /* all that has come, until it is let through */
     bool reply_tokens_known; /* looked up already */
     uint64_t reply_tokens;   /* bt_leg_reply_tokens */
     bool reply_overflow;

@@ -3,19 +3,19 @@
  * Only what must agree is patched, by span: `index` of each choice, `id`, `created` and `system_fingerprint` (the first
  * child's), `usage` (prompts counted once, completions summed). Streams: events pass as they come, one usage event and one
  * [DONE] at the end. Not streamed: the first child's body with everybody's choices. SGLang's /generate answers with a list.
- * One child's failure is the request's failure.
+ * One child's failure is the request's failure; so is want of memory: what is kept here counts against --max-buffered-bytes.
  */
-#include "base/text.h"
 #include "dispatch/request.h"
 
-#include <stdlib.h>
-
 #define EVENT_MAX_BYTES ((size_t) 4 << 20)
-#define WHOLE_MAX_BYTES ((size_t) 64 << 20) /* of all children's answers that are not streamed */
+#define EVENT_SURE_BYTES ((size_t) 64 << 10) /* a cut event may be so long whatever the memory */
+#define WHOLE_MAX_BYTES ((size_t) 64 << 20)  /* of all children's answers that are not streamed */
+#define AGREED_MAX_BYTES ((size_t) 4 << 10)  /* of an id */
+#define USAGE_MAX_BYTES ((size_t) 64 << 10)  /* of an event that has nothing but usage */
 
 struct child {
     bt_sse_t sse;
-    bt_text_t body; /* not streamed */
+    bt_kept_t body; /* not streamed */
     int64_t prompt_tokens, completion_tokens;
     bool has_usage;
 };
@@ -36,10 +36,8 @@ int bt_sink_merge_init(bt_request_t *r)
     struct merge *m = bt_arena_zalloc(&r->arena, sizeof(*m));
 
     m->children = bt_arena_zalloc(&r->arena, r->task_count * sizeof(*m->children));
-    for (unsigned i = 0; i < r->task_count; i++) {
+    for (unsigned i = 0; i < r->task_count; i++)
         bt_sse_init(&m->children[i].sse, EVENT_MAX_BYTES);
-        bt_text_init(&m->children[i].body);
-    }
     r->merge = m;
     return 0;
 }
@@ -50,14 +48,16 @@ void bt_sink_merge_fini(bt_request_t *r)
 
     for (unsigned i = 0; i < r->task_count; i++) {
         bt_sse_fini(&m->children[i].sse);
-        bt_text_fini(&m->children[i].body);
+        bt_kept_drop(&m->children[i].body);
     }
 }
 
 /* The children's answers make no whole: the request fails, which cancels all of their legs. */
-static void cannot_merge(bt_task_t *task, const char *reason)
+static void cannot_merge(bt_task_t *task, int rc, const char *reason)
 {
-    const bt_failure_t f = {.rc = BT_E_UPSTREAM_BODY, .leg = BT_LEG_DECODE, .reason = reason};
+    const bt_failure_t f = {.rc = rc == BT_E_NOMEM ? rc : BT_E_UPSTREAM_BODY,
+                            .leg = BT_LEG_DECODE,
+                            .reason = rc == BT_E_NOMEM ? "memory is short, try again" : reason};
 
     task->request->fail_name = bt_err_name(f.rc);
     bt_sink_direct.fail(task, &f);
@@ -70,7 +70,7 @@ static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
 
     if (m->any_head) {
         if (is_sse != m->is_sse)
-            cannot_merge(task,
+            cannot_merge(task, BT_E_UPSTREAM_BODY,
                          "some of the answers to be merged are event streams and some are not");
         return;
     }
@@ -89,20 +89,33 @@ static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
     bt_exchange_start(r->x, from->status, m->headers, m->header_count, BT_LENGTH_CHUNKED);
 }
 
-static void send_slices(bt_request_t *r, const bt_slices_t *s)
+static void pass_on(bt_request_t *r, bt_buf_t *buf, bt_str_t bytes)
+{
+    bt_request_note_first_byte(r);
+    r->sent_bytes += bytes.n;
+    bt_exchange_write(r->x, buf, bytes.p, bytes.n);
+}
+
+static bt_str_t copy_into(bt_buf_t *buf, bt_str_t bytes)
+{
+    char *at = buf->data + buf->len;
+
+    memcpy(at, bytes.p, bytes.n);
+    buf->len += bytes.n;
+    return (bt_str_t){at, bytes.n};
+}
+
+static int send_event(bt_request_t *r, const bt_slices_t *s)
 {
     bt_buf_t *buf = bt_buf_new(s->bytes);
 
     if (buf == NULL)
-        return;
-    for (unsigned i = 0; i < s->count; i++) {
-        memcpy(buf->data + buf->len, s->items[i].p, s->items[i].n);
-        buf->len += s->items[i].n;
-    }
-    bt_request_note_first_byte(r);
-    r->sent_bytes += buf->len;
-    bt_exchange_write(r->x, buf, buf->data, buf->len);
+        return BT_E_NOMEM;
+    for (unsigned i = 0; i < s->count; i++)
+        (void) copy_into(buf, (bt_str_t){s->items[i].p, s->items[i].n});
+    pass_on(r, buf, (bt_str_t){buf->data, buf->len});
     bt_buf_unref(buf);
+    return 0;
 }
 
 /* The first child to say something decides what all say. */
@@ -111,37 +124,55 @@ static void agree(bt_request_t *r, const bt_body_t *body, const char *key, bt_st
 {
     const bt_json_item_t *item = bt_body_find(body, bt_str(key));
 
-    if (item == NULL)
+    if (item == NULL || item->value.n > AGREED_MAX_BYTES)
         return;
     if (ours->p == NULL)
         *ours = bt_arena_str(&r->arena, item->value);
     (void) bt_edits_set(edits, BT_STR(""), bt_str(key), *ours, true);
 }
 
-/* Choices with their index set to the child's; a child has one choice, index 0. */
+/* The choice with its index set to the child's; a child asks for one. */
 static int patch_choices(bt_arena_t *arena, bt_str_t choices, unsigned index, bt_slices_t *out)
 {
     bt_json_cursor_t c;
     bt_json_item_t choice;
-    bt_str_t text = bt_arena_printf(arena, "%u", index);
-    bool first = true;
+    bt_edits_t edits;
+    bt_body_t body;
+    size_t err_off;
     int rc = bt_json_array(&c, choices);
 
-    while (rc >= 0 && (rc = bt_json_next(&c, &choice)) == 1) {
-        bt_edits_t edits;
-        bt_body_t body;
-        size_t err_off;
-        if (!first)
-            bt_slices_put(out, arena, BT_STR(","));
-        first = false;
-        bt_edits_init(&edits, arena);
-        if (choice.type != BT_JSON_OBJECT ||
-            bt_body_index(&body, arena, choice.value, &err_off) < 0 ||
-            bt_edits_set(&edits, BT_STR(""), BT_STR("index"), text, true) < 0)
-            return BT_E_JSON;
-        rc = bt_body_apply(&body, &edits, arena, out);
-        if (rc < 0)
-            return rc;
+    if (rc >= 0)
+        rc = bt_json_next(&c, &choice);
+    if (rc <= 0)
+        return rc;
+    bt_edits_init(&edits, arena);
+    if (choice.type != BT_JSON_OBJECT || bt_body_index(&body, arena, choice.value, &err_off) < 0 ||
+        bt_edits_set(&edits, BT_STR(""), BT_STR("index"), bt_arena_printf(arena, "%u", index),
+                     true) < 0)
+        return BT_E_JSON;
+    rc = bt_body_apply(&body, &edits, arena, out);
+    if (rc == 0)
+        rc = bt_json_next(&c, &choice);
+    return rc == 1 ? BT_E_JSON : rc;
+}
+
+/* Known by its address: what stands in an edit for slices. */
+static const char hole[] = "null";
+
+/* body with edits applied, and `inner` where they say `hole`: choices may be megabytes, which are not copied for it. */
+static int apply_around(const bt_body_t *body, const bt_edits_t *edits, const bt_slices_t *inner,
+                        bt_arena_t *arena, bt_slices_t *out)
+{
+    bt_slices_t frame = {0};
+    const int rc = bt_body_apply(body, edits, arena, &frame);
+
+    for (unsigned i = 0; i < frame.count; i++) {
+        if (frame.items[i].p != hole) {
+            bt_slices_put(out, arena, (bt_str_t){frame.items[i].p, frame.items[i].n});
+            continue;
+        }
+        for (unsigned k = 0; k < inner->count; k++)
+            bt_slices_put(out, arena, (bt_str_t){inner->items[k].p, inner->items[k].n});
     }
     return rc;
 }
@@ -168,10 +199,8 @@ static int64_t usage_member(bt_str_t usage, const char *name)
     return value;
 }
 
-static void note_usage(struct child *child, const bt_body_t *body)
+static void note_usage(struct child *child, const bt_json_item_t *usage)
 {
-    const bt_json_item_t *usage = bt_body_find(body, BT_STR("usage"));
-
     if (usage == NULL || usage->type != BT_JSON_OBJECT)
         return;
     child->has_usage = true;
@@ -235,7 +264,7 @@ static int patch_event(bt_task_t *task, bt_arena_t *arena, const bt_body_t *body
         rc = patch_choices(arena, choices->value, task->index, &patched);
         bt_slices_put(&patched, arena, BT_STR("]"));
         if (rc == 0)
-            rc = bt_edits_set(&edits, BT_STR(""), BT_STR("choices"), flat(arena, &patched), true);
+            rc = bt_edits_set(&edits, BT_STR(""), BT_STR("choices"), bt_str(hole), true);
     } else if (r->route == BT_ROUTE_GENERATE) {
         rc = bt_edits_set(&edits, BT_STR(""), BT_STR("index"),
                           bt_arena_printf(arena, "%u", task->index), true);
@@ -243,9 +272,20 @@ static int patch_event(bt_task_t *task, bt_arena_t *arena, const bt_body_t *body
     if (rc < 0)
         return rc;
     bt_slices_put(out, arena, BT_STR("data: "));
-    rc = bt_body_apply(body, &edits, arena, out);
+    rc = apply_around(body, &edits, &patched, arena, out);
     bt_slices_put(out, arena, BT_STR("\n\n"));
     return rc;
+}
+
+static int keep_usage(bt_request_t *r, bt_str_t payload)
+{
+    struct merge *m = r->merge;
+
+    if (payload.n > USAGE_MAX_BYTES)
+        return BT_E_LIMIT;
+    if (m->usage_event.n == 0)
+        m->usage_event = bt_arena_str(&r->arena, payload);
+    return 0;
 }
 
 /* 1, or why it cannot be passed. */
@@ -253,7 +293,6 @@ static int pass_event(bt_task_t *task, bt_str_t event)
 {
     bt_request_t *r = task->request;
     struct merge *m = r->merge;
-    struct child *child = &m->children[task->index];
     char joined[8192];
     bt_str_t payload = bt_str_trim(bt_sse_data(event, joined, sizeof(joined)));
     bt_slices_t out = {0};
@@ -267,14 +306,28 @@ static int pass_event(bt_task_t *task, bt_str_t event)
     bt_arena_init(&scratch);
     rc = bt_body_index(&body, &scratch, payload, &err_off);
     if (rc == 0) {
-        note_usage(child, &body);
+        note_usage(&m->children[task->index], bt_body_find(&body, BT_STR("usage")));
         if (is_usage_event(&body))
-            m->usage_event = bt_arena_str(&r->arena, payload);
+            rc = keep_usage(r, payload);
         else if ((rc = patch_event(task, &scratch, &body, &out)) == 0)
-            send_slices(r, &out);
+            rc = send_event(r, &out);
     }
     bt_arena_fini(&scratch);
     return rc < 0 ? rc : 1;
+}
+
+static void keep(bt_task_t *task, bt_buf_t *buf, bt_str_t piece)
+{
+    bt_request_t *r = task->request;
+    struct merge *m = r->merge;
+    int rc;
+
+    m->whole_bytes += piece.n;
+    rc = m->whole_bytes > WHOLE_MAX_BYTES
+             ? BT_E_LIMIT
+             : bt_kept_add(&m->children[task->index].body, r->d->gate, buf, piece);
+    if (rc < 0)
+        cannot_merge(task, rc, "the answers to be merged are larger than 64 MiB");
 }
 
 static void data(bt_task_t *task, bt_buf_t *buf, const char *p, size_t n)
@@ -286,27 +339,27 @@ static void data(bt_task_t *task, bt_buf_t *buf, const char *p, size_t n)
     size_t at = 0;
     int rc;
 
-    (void) buf;
     if (!m->is_sse) {
-        m->whole_bytes += n;
-        if (m->whole_bytes > WHOLE_MAX_BYTES)
-            cannot_merge(task, "the answers to be merged are larger than 64 MiB");
-        else
-            bt_text_put(&child->body, (bt_str_t){p, n});
+        keep(task, buf, (bt_str_t){p, n});
+        return;
+    }
+    if (child->sse.carry_len > EVENT_SURE_BYTES && !bt_gate_has_room(r->d->gate, n)) {
+        cannot_merge(task, BT_E_NOMEM, NULL);
         return;
     }
     do
         rc = bt_sse_next(&child->sse, (bt_str_t){p, n}, &at, &event);
     while (rc == 1 && (rc = pass_event(task, event)) > 0);
     if (rc < 0)
-        cannot_merge(task, "an event to be merged is too large or no JSON");
+        cannot_merge(task, rc, "an event to be merged is too large or no JSON");
 }
 
-static void end_stream(bt_request_t *r)
+static int end_stream(bt_request_t *r)
 {
     struct merge *m = r->merge;
     bt_slices_t out = {0};
     bt_arena_t scratch;
+    int rc;
 
     bt_arena_init(&scratch);
     if (m->usage_event.n != 0) {
@@ -326,32 +379,43 @@ static void end_stream(bt_request_t *r)
         }
     }
     bt_slices_put(&out, &scratch, BT_STR("data: [DONE]\n\n"));
-    send_slices(r, &out);
+    rc = send_event(r, &out);
     bt_arena_fini(&scratch);
+    return rc;
 }
 
 /* ---- whole answers ---- */
 
+/* Looks through a child's answer, all of it. */
+static int find_choices(struct child *child, bt_str_t *choices_p)
+{
+    bt_json_cursor_t c;
+    bt_json_item_t member;
+    int rc = bt_json_object(&c, child->body.text);
+
+    *choices_p = BT_STR_NULL;
+    while (rc >= 0 && (rc = bt_json_next(&c, &member)) == 1) {
+        if (bt_json_key_eq(&member, BT_STR("usage")))
+            note_usage(child, &member);
+        else if (member.type == BT_JSON_ARRAY && bt_json_key_eq(&member, BT_STR("choices")))
+            *choices_p = member.value;
+    }
+    return rc == 0 && choices_p->n == 0 ? BT_E_JSON : rc;
+}
+
 static int all_choices(bt_request_t *r, bt_arena_t *arena, bt_slices_t *out)
 {
     struct merge *m = r->merge;
+    bt_str_t choices;
     int rc = 0;
 
     bt_slices_put(out, arena, BT_STR("["));
     for (unsigned i = 0; i < r->task_count && rc >= 0; i++) {
-        bt_json_item_t choices;
-        bt_body_t body;
-        size_t err_off;
-        rc = bt_body_index(&body, arena, bt_text_str(&m->children[i].body), &err_off);
-        if (rc < 0)
-            return rc;
-        note_usage(&m->children[i], &body);
-        rc = bt_json_get(body.text, BT_STR("choices"), &choices);
-        if (rc < 0 || choices.type != BT_JSON_ARRAY)
-            return BT_E_JSON;
+        rc = find_choices(&m->children[i], &choices);
         if (i != 0)
             bt_slices_put(out, arena, BT_STR(","));
-        rc = patch_choices(arena, choices.value, i, out);
+        if (rc >= 0)
+            rc = patch_choices(arena, choices, i, out);
     }
     bt_slices_put(out, arena, BT_STR("]"));
     return rc;
@@ -369,11 +433,11 @@ static int merge_object(bt_request_t *r, bt_arena_t *arena, bt_slices_t *out)
 
     if (rc < 0)
         return rc;
-    rc = bt_body_index(&body, arena, bt_text_str(&m->children[0].body), &err_off);
+    rc = bt_body_index(&body, arena, m->children[0].body.text, &err_off);
     if (rc < 0)
         return rc;
     bt_edits_init(&edits, arena);
-    (void) bt_edits_set(&edits, BT_STR(""), BT_STR("choices"), flat(arena, &choices), true);
+    (void) bt_edits_set(&edits, BT_STR(""), BT_STR("choices"), bt_str(hole), true);
     usage = bt_body_find(&body, BT_STR("usage"));
     if (usage != NULL && usage->type == BT_JSON_OBJECT)
         (void) bt_edits_set(&edits, BT_STR(""), BT_STR("usage"),
@@ -381,7 +445,7 @@ static int merge_object(bt_request_t *r, bt_arena_t *arena, bt_slices_t *out)
     params = bt_body_find(&body, BT_STR("kv_transfer_params"));
     if (params != NULL && params->type == BT_JSON_OBJECT)
         (void) bt_edits_set(&edits, BT_STR(""), BT_STR("kv_transfer_params"), BT_STR("null"), true);
-    return bt_body_apply(&body, &edits, arena, out);
+    return apply_around(&body, &edits, &choices, arena, out);
 }
 
 static void merge_list(bt_request_t *r, bt_arena_t *arena, bt_slices_t *out)
@@ -392,14 +456,60 @@ static void merge_list(bt_request_t *r, bt_arena_t *arena, bt_slices_t *out)
     for (unsigned i = 0; i < r->task_count; i++) {
         if (i != 0)
             bt_slices_put(out, arena, BT_STR(","));
-        bt_slices_put(out, arena, bt_str_trim(bt_text_str(&m->children[i].body)));
+        bt_slices_put(out, arena, bt_str_trim(m->children[i].body.text));
     }
     bt_slices_put(out, arena, BT_STR("]"));
 }
 
-static int end_whole(bt_request_t *r)
+static bool is_within(bt_str_t text, const struct bt_slice *slice)
+{
+    return slice->p >= text.p && slice->p + slice->n <= text.p + text.n;
+}
+
+/* The buffer that a slice lies in: slices come in the children's order, within a frame of the first one's. NULL: it is ours. */
+static bt_buf_t *owner_of(bt_request_t *r, const struct bt_slice *slice, unsigned *child_p)
 {
     struct merge *m = r->merge;
+
+    for (unsigned i = *child_p; i < r->task_count && i <= *child_p + 1; i++)
+        if (is_within(m->children[i].body.text, slice)) {
+            *child_p = i;
+            return m->children[i].body.buf;
+        }
+    return is_within(m->children[0].body.text, slice) ? m->children[0].body.buf : NULL;
+}
+
+/* The children's bytes leave from where they are, ours from a buffer that lives as long as they. */
+static int send_whole(bt_request_t *r, const bt_slices_t *s)
+{
+    struct merge *m = r->merge;
+    unsigned child = 0;
+    size_t ours = 0;
+    bt_buf_t *buf, *owner;
+
+    for (unsigned i = 0; i < s->count; i++)
+        ours += owner_of(r, &s->items[i], &child) == NULL ? s->items[i].n : 0;
+    buf = bt_buf_new(ours);
+    if (buf == NULL)
+        return BT_E_NOMEM;
+    r->head_sent = true;
+    r->status = 200;
+    bt_exchange_start(r->x, 200, m->headers, m->header_count, s->bytes);
+    child = 0;
+    for (unsigned i = 0; i < s->count; i++) {
+        const bt_str_t bytes = {s->items[i].p, s->items[i].n};
+        owner = owner_of(r, &s->items[i], &child);
+        if (owner != NULL)
+            pass_on(r, owner, bytes);
+        else
+            pass_on(r, buf, copy_into(buf, bytes));
+    }
+    bt_buf_unref(buf);
+    return 0;
+}
+
+static int end_whole(bt_request_t *r)
+{
     bt_slices_t out = {0};
     bt_arena_t scratch;
     int rc = 0;
@@ -409,12 +519,8 @@ static int end_whole(bt_request_t *r)
         merge_list(r, &scratch, &out);
     else
         rc = merge_object(r, &scratch, &out);
-    if (rc == 0) {
-        r->head_sent = true;
-        r->status = 200;
-        bt_exchange_start(r->x, 200, m->headers, m->header_count, out.bytes);
-        send_slices(r, &out);
-    }
+    if (rc == 0)
+        rc = send_whole(r, &out);
     bt_arena_fini(&scratch);
     return rc;
 }
@@ -427,13 +533,9 @@ static void end(bt_task_t *task)
 
     if (r->tasks_done < r->task_count)
         return;
-    if (m->is_sse) {
-        end_stream(r);
-    } else if (end_whole(r) < 0) {
-        const bt_failure_t f = {.rc = BT_E_UPSTREAM_BODY,
-                                .leg = BT_LEG_DECODE,
-                                .reason = "the children's answers could not be merged"};
-        bt_sink_direct.fail(task, &f);
+    const int rc = m->is_sse ? end_stream(r) : end_whole(r);
+    if (rc < 0) {
+        cannot_merge(task, rc, "the children's answers could not be merged");
         return;
     }
     r->x = NULL;

@@ -86,6 +86,13 @@ int bt_unfinished_join(bt_unfinished_t *u, bt_loop_t *loop, bt_unfinished_loop_t
     return 0;
 }
 
+bool bt_unfinished_fits(const bt_unfinished_t *u, size_t more)
+{
+    const size_t held = bt_mem_total_bytes();
+
+    return held <= u->limit_bytes && more <= u->limit_bytes - held && !bt_mem_is_short();
+}
+
 uint64_t bt_unfinished_evicted(const bt_unfinished_t *u)
 {
     return atomic_load_explicit(&u->evicted, memory_order_relaxed);

@@ -43,6 +43,8 @@ void bt_unfinished_note(bt_unfinished_loop_t *at, bt_unfinished_entry_t *e, uint
                         size_t bytes);
 /* It is complete, refused or gone. */
 void bt_unfinished_close(bt_unfinished_entry_t *e);
+/* Do that many more bytes, for whatever, stay within the limit? Any thread. */
+bool bt_unfinished_fits(const bt_unfinished_t *u, size_t more);
 uint64_t bt_unfinished_evicted(const bt_unfinished_t *u); /* since the start; any thread */
 
 #endif

@@ -1,17 +1,22 @@
 -- What clients can make the gateway hold, and who pays when it is too much: nobody else.
 
 local eventually = require("gateway.support.eventually")
+local faults = require("gateway.support.faults")
 local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
+local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
+local rig = require("gateway.support.rig")
 
 local PATH = "/v1/completions"
 local MIB = 1048576
 
 local f
+local admin_port
 
 local function start(flags)
   f = fleet.start({ workers = { "role=hybrid,latency=0" }, flags = flags })
+  admin_port = f.admin_port
 end
 
 -- A whole request of this size; what fills it is no work for the worker.
@@ -40,7 +45,7 @@ local function close_all(list)
 end
 
 local function held()
-  return f:metric("baton_buffered_bytes ")
+  return fleet.metric(admin_port, "baton_buffered_bytes ")
 end
 
 local function wait_held(bytes)
@@ -186,5 +191,111 @@ describe("a client that holds memory", function()
       return c.answer.status == 408, c.answer.status
     end, 20, "408")
     c:close()
+  end)
+end)
+
+-- Four samples: a prefill and a decode leg each.
+describe("what workers say at length", function()
+  local r
+
+  local function ask(flags, more)
+    r = rig.start({ connector = "ExampleConnector", prefills = 1, decodes = 1, flags = flags })
+    admin_port = r.admin_port
+    return r:ask(PATH, '{"model":"m","prompt":"a baton","n":4' .. more .. "}")
+  end
+
+  local function whole(text)
+    return ('{"id":"x","object":"text_completion","choices":[{"index":0,"text":"%s","finish_reason":"length"}],'
+      .. '"usage":{"prompt_tokens":16,"completion_tokens":8}}'):format(text)
+  end
+
+  local function serve_prefills()
+    for _ = 1, 4 do
+      r.p[1]:take(PATH):answer(200, {}, whole("a"))
+    end
+  end
+
+  local function serves_again()
+    local c = r:ask(PATH, '{"model":"m","prompt":"a baton"}')
+    r.p[1]:take(PATH):answer(200, {}, whole("a"))
+    r.d[1]:take(PATH):answer(200, {}, whole("fine"))
+    assert.equal(200, r:answer_of(c).status)
+    eventually(function()
+      return held() < MIB, held()
+    end)
+  end
+
+  after_each(function()
+    r:stop()
+    proc.clean()
+  end)
+
+  it("is merged without a change", function()
+    local c = ask({}, "")
+    serve_prefills()
+    local texts = {}
+    for i = 1, 4 do
+      local leg = r.d[1]:take(PATH)
+      texts[i] = (string.char(96 + i)):rep(i % 2 == 0 and 3 * MIB or 100)
+      leg:answer(200, {}, whole(texts[i]))
+    end
+    local answer = r:answer_of(c)
+    assert.equal(200, answer.status)
+    local choices = json.elements(json.raw(answer.body, "choices"))
+    assert.equal(4, #choices)
+    local seen = {}
+    for i, raw in ipairs(choices) do
+      local choice = json.decode(raw)
+      assert.equal(i - 1, choice.index)
+      seen[choice.text] = true
+    end
+    for i = 1, 4 do
+      assert.is_true(seen[texts[i]])
+    end
+    assert.equal("32", json.raw(json.raw(answer.body, "usage"), "completion_tokens"))
+    assert.equal("16", json.raw(json.raw(answer.body, "usage"), "prompt_tokens"))
+  end)
+
+  it("fails its own request when there is no room for it", function()
+    local c = ask({ "--max-buffered-bytes", 8 * MIB }, "")
+    serve_prefills()
+    for _ = 1, 4 do
+      r.d[1]:take(PATH):answer(200, {}, whole(("a"):rep(3 * MIB)))
+    end
+    local answer = r:answer_of(c)
+    assert.equal(503, answer.status)
+    assert.equal("1", answer:header("retry-after"))
+    assert.truthy(answer.body:find("memory is short", 1, true), answer.body)
+    serves_again()
+  end)
+
+  it("fails its own stream when there is no room for its events", function()
+    local c = ask({ "--max-buffered-bytes", 4 * MIB }, ',"stream":true')
+    serve_prefills()
+    for _ = 1, 4 do
+      local leg = r.d[1]:take(PATH)
+      leg:begin()
+      leg:event('{"id":"x","choices":[{"index":0,"text":"a"}]}')
+      leg:chunk('data: {"id":"x","choices":[{"index":0,"text":"' .. ("a"):rep(3 * MIB))
+    end
+    local answer = r:answer_of(c)
+    assert.equal(200, answer.status)
+    assert.equal(1, #faults.error_events(answer), #answer.body)
+    assert.truthy(answer.body:find("memory is short", 1, true))
+    serves_again()
+  end)
+
+  it("fails its own request as an error or a reply of prefill's, and blames nobody", function()
+    local c = ask({ "--max-buffered-bytes", 2 * MIB }, "")
+    for _ = 1, 4 do
+      r.p[1]:take(PATH):answer(200, {}, whole(("a"):rep(3 * MIB)))
+    end
+    assert.equal(503, r:answer_of(c).status)
+    serves_again()
+    c = r:ask(PATH, '{"model":"m","prompt":"a baton"}')
+    r.p[1]:take(PATH):answer(200, {}, whole("a"))
+    r.d[1]:take(PATH):answer(400, {}, whole(("a"):rep(3 * MIB)))
+    assert.equal(503, r:answer_of(c).status)
+    serves_again()
   end)
 end)

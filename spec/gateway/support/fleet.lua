@@ -277,7 +277,11 @@ end
 
 -- A value of the admin listener's /metrics, nil when the line is not there.
 function Fleet:metric(line_begin)
-  local text = http.get(self.admin_port, "/metrics").body
+  return fleet.metric(self.admin_port, line_begin)
+end
+
+function fleet.metric(admin_port, line_begin)
+  local text = http.get(admin_port, "/metrics").body
   for line in text:gmatch("[^\n]+") do
     if line:sub(1, #line_begin) == line_begin then
       return tonumber(line:match("%s(%S+)$"))
