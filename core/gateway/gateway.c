@@ -12,6 +12,7 @@
 #include "gateway/descriptors.h"
 #include "gateway/dev.h"
 #include "gateway/fleet.h"
+#include "gateway/memory.h"
 #include "gateway/policy.h"
 #include "gateway/share.h"
 #include "gateway/transfer.h"
@@ -270,7 +271,8 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
         (rc = open_loops(g, err, err_size)) < 0 || (rc = bt_gateway_fleet_open(g)) < 0 ||
         (rc = bt_gateway_policy_open(g, err, err_size)) < 0 ||
         (rc = open_fleet(g, err, err_size)) < 0 ||
-        (rc = bt_gateway_descriptors_divide(g, err, err_size)) < 0) {
+        (rc = bt_gateway_descriptors_divide(g, err, err_size)) < 0 ||
+        (rc = bt_gateway_memory_check(g, err, err_size)) < 0) {
         if (err[0] == '\0')
             snprintf(err, err_size, "%s", bt_err_text(rc));
         bt_gateway_close(g);

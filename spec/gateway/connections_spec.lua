@@ -34,7 +34,7 @@ local function start_limited(flags, files)
   for _, flag in ipairs(flags) do
     all[#all + 1] = flag
   end
-  start({ workers = HYBRID, flags = all, proc = { files = files } })
+  start({ workers = HYBRID, flags = all, proc = { limits = { files = files } } })
 end
 
 local function answered(c, ask)
@@ -100,7 +100,7 @@ describe("a limit of 64 open files", function()
 
   it("serves those who ask while a hundred are idle, and the operator", function()
     local pair = { "role=prefill", "role=decode" }
-    start({ workers = pair, flags = { "--vllm-pd-disaggregation" }, proc = { files = 64 } })
+    start({ workers = pair, flags = { "--vllm-pd-disaggregation" }, proc = { limits = { files = 64 } } })
     local idlers = {}
     for i = 1, 100 do
       idlers[i] = http.connect(f.port)
@@ -157,7 +157,7 @@ describe("a limit of 64 open files", function()
   end)
 
   it("never says 502 when no descriptor is left for workers", function()
-    start({ workers = { "role=prefill,ttft=20", "role=decode,ttft=20,itl=50" }, proc = { files = 64 },
+    start({ workers = { "role=prefill,ttft=20", "role=decode,ttft=20,itl=50" }, proc = { limits = { files = 64 } },
       flags = { "--loops", "1", "--vllm-pd-disaggregation" } })
     -- Each of these is split: it takes as many connections to workers as it has prompts.
     local prompts = ('"a",'):rep(32):sub(1, -2)
@@ -187,7 +187,7 @@ describe("a limit of 64 open files", function()
       for _, word in ipairs({ ... }) do
         words[#words + 1] = word
       end
-      local code, _, err = proc.run(words, { files = files })
+      local code, _, err = proc.run(words, { limits = { files = files } })
       assert.equal(2, code)
       return err
     end

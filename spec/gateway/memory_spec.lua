@@ -299,3 +299,61 @@ describe("what workers say at length", function()
     serves_again()
   end)
 end)
+
+local WORDS = { data = "data (ulimit -d, LimitDATA=)", space = "address space (ulimit -v, LimitAS=)" }
+
+-- AddressSanitizer's shadow alone is terabytes.
+local limited = os.getenv("BATON_SANITIZE") == "" and it or pending
+
+describe("a limit of the process", function()
+  local argv = { fleet.binary("BATON_BIN", "baton"), "run", "--port", "0", "--admin-port", "0", "--worker-urls",
+    "http://127.0.0.1:9", "--loops", "2", "--max-buffered-bytes", tostring(128 * MIB) }
+
+  after_each(function()
+    if f then
+      f:stop()
+    end
+    f = nil
+    proc.clean()
+  end)
+
+  -- What it says is needed, in bytes.
+  local function needed(name, words)
+    local code, _, err = proc.run(argv, { limits = { [name] = (name == "data" and 200 or 600) * MIB } })
+    assert.equal(2, code, err)
+    local need = err:match("%-%-max%-buffered%-bytes 134217728: the limit of " .. words:gsub("%p", "%%%0")
+      .. " is %d+ MiB, .*raise the limit to (%d+) MiB\n$")
+    return assert(need, err) * MIB
+  end
+
+  limited("is refused when it cannot hold what is promised", function()
+    for name, words in pairs(WORDS) do
+      needed(name, words)
+    end
+  end)
+
+  limited("fails requests, never the process", function()
+    local text = body_of(60 * MIB)
+    for name, words in pairs(WORDS) do
+      local need = needed(name, words)
+      f = fleet.start({ workers = { "role=hybrid" }, proc = { limits = { [name] = need } },
+        flags = { "--max-buffered-bytes", 128 * MIB } })
+      admin_port = f.admin_port
+      local open = {}
+      for i = 1, 6 do
+        open[i] = begin(#text, text, "127.0.0." .. i)
+      end
+      local served = 0
+      for _, c in ipairs(open) do
+        local status = c:wait(nil, 60).status
+        assert.is_true(status == 200 or status == 503, status)
+        served = served + (status == 200 and 1 or 0)
+      end
+      assert.is_true(served > 0)
+      close_all(open)
+      assert.equal(200, http.request(f.port, { path = PATH, body = text }).status)
+      f:stop()
+      f = nil
+    end
+  end)
+end)

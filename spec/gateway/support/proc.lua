@@ -31,7 +31,9 @@ void _exit(int status);
 ]])
 
 local C = ffi.C
-local proc = { SIGHUP = 1, SIGINT = 2, SIGKILL = 9, SIGTERM = 15, SIGCONT = 18, SIGSTOP = 19, RLIMIT_NOFILE = 7 }
+local proc = { SIGHUP = 1, SIGINT = 2, SIGKILL = 9, SIGTERM = 15, SIGCONT = 18, SIGSTOP = 19 }
+
+proc.RLIMITS = { data = 2, files = 7, space = 9 }
 
 local PR_SET_PDEATHSIG = 1
 local O_RDONLY, O_WRONLY_CREATE_TRUNCATE = 0, 1 + 64 + 512
@@ -98,8 +100,8 @@ local function become(path, argv, opts, out, err, pipe_fd, parent)
   for name, value in pairs(opts.env or {}) do
     C.setenv(name, value, 1)
   end
-  if opts.files then
-    C.setrlimit(proc.RLIMIT_NOFILE, ffi.new("bt_spec_rlimit", opts.files, opts.files))
+  for name, limit in pairs(opts.limits or {}) do
+    C.setrlimit(proc.RLIMITS[name], ffi.new("bt_spec_rlimit", limit, limit))
   end
   C.execv(path, argv)
   C._exit(127)
@@ -114,8 +116,8 @@ local function small_pipe()
   return fds[0], fds[1]
 end
 
--- argv[1] is a path. opts: name (of the output files), env, files (its limit of open files), stalled_stderr (a pipe
--- that is read by Process:stderr only).
+-- argv[1] is a path. opts: name (of the output files), env, limits (files; data and space in bytes), stalled_stderr (a
+-- pipe that is read by Process:stderr only).
 function proc.start(argv, opts)
   opts = opts or {}
   local name = opts.name or argv[1]:match("[^/]*$")

@@ -12,10 +12,10 @@ local streams = {}
 -- Raises the limit of open files, for the children too. nil, or why it cannot be as high as `wanted`.
 function streams.raise_files(wanted)
   local limit = ffi.new("bt_spec_rlimit")
-  assert(ffi.C.getrlimit(proc.RLIMIT_NOFILE, limit) == 0)
+  assert(ffi.C.getrlimit(proc.RLIMITS.files, limit) == 0)
   local hard = tonumber(limit.hard)
   limit.soft = limit.hard
-  ffi.C.setrlimit(proc.RLIMIT_NOFILE, limit)
+  ffi.C.setrlimit(proc.RLIMITS.files, limit)
   if hard < wanted then
     return ("the hard limit of open files is %d, %d are needed (ulimit -Hn)"):format(hard, wanted)
   end
