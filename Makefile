@@ -68,8 +68,8 @@ bench: build ## the figures for the record
 	@build/release/bin/bench_store
 	@spec/bench/fleet_prefix
 
-soak: all ## 1,000 reloads under load, a million transfer rooms; the figures are printed
-	@BATON_SOAK=1 ctest --preset release -V -R '^gateway/reload_soak$$'
+soak: all ## 1,000 reloads under load, ten minutes of hostile clients, a million transfer rooms; the figures are printed
+	@BATON_SOAK=1 ctest --preset release -V -R '^gateway/(reload|hostile)_soak$$'
 	@build/release/bin/bench_kv_soak --rooms 1000000 --crc
 	@for b in tcp shm; do build/release/bin/bench_kv_soak --backend $$b --rooms 10000 --restarts 5 || exit 1; done
 

@@ -25,11 +25,10 @@ int bt_memory_fits(const bt_memory_ask_t *ask, char *err, size_t err_size)
     if (most > 0)
         snprintf(can, sizeof(can), "which holds %llu MiB of requests: lower the flag to %llu, or ",
                  (unsigned long long) most, (unsigned long long) (most * MIB));
-    snprintf(err, err_size,
-             "--max-buffered-bytes %llu: %s is %llu MiB, %sraise the limit to %llu MiB",
-             (unsigned long long) ask->max_buffered, ask->name,
-             (unsigned long long) (ask->limit / MIB), can,
-             (unsigned long long) ((needed + MIB - 1) / MIB));
+    snprintf(
+        err, err_size, "--max-buffered-bytes %llu: %s is %llu MiB, %sraise the limit to %llu MiB",
+        (unsigned long long) ask->max_buffered, ask->name, (unsigned long long) (ask->limit / MIB),
+        can, (unsigned long long) ((needed + MIB - 1) / MIB));
     return BT_E_CONFIG;
 }
 

@@ -8,6 +8,7 @@ local clock = require("gateway.support.clock")
 local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
+local pace = require("gateway.support.pace")
 local proc = require("gateway.support.proc")
 
 local IS_WHOLE = (os.getenv("BATON_SOAK") or "") ~= ""
@@ -89,31 +90,6 @@ local function wait_for_turn(at)
   end
 end
 
--- ---- the load (spec/bench/pace.c) ----
-
--- rate 0: as fast as answers come. seconds 0: until it is told to end.
-local function start_load(rate, seconds)
-  local build = fleet.binary("BATON_BIN", "baton"):match("^(.*)/[^/]*$")
-  return proc.start({ build .. "/bin/bench_pace", f.port, CONNECTIONS, rate, seconds }, { name = "pace" })
-end
-
-local function end_load(p, seconds)
-  p:wait(seconds + 20)
-  local report = {}
-  for name, value in p:stdout():gmatch("(%S+) (%S+)") do
-    report[name] = tonumber(value)
-  end
-  assert.equal(0, report.failed, p:stderr())
-  assert.is_true(report.right > 0, p:stderr())
-  return report
-end
-
-local function say(what, report)
-  print(("  %-12s %6.0f/s, %7d requests, p50 %6.2f ms, p99 %6.2f ms, max %6.2f ms (sent late: p99 %.2f ms)"):format(
-    what, report.rate, report.right, report.p50_us / 1000, report.p99_us / 1000, report.max_us / 1000,
-    report.late_p99_us / 1000))
-end
-
 local function percentile(list, p)
   table.sort(list)
   return list[math.max(1, math.ceil(#list * p))]
@@ -178,14 +154,12 @@ describe("reloads under load", function()
     for _, c in ipairs(streams) do
       c:wait_head(60)
     end
-    local most = end_load(start_load(0, CALIBRATION_SECONDS), CALIBRATION_SECONDS)
-    local calm = end_load(start_load(SHARE * most.rate, CALM_SECONDS), CALM_SECONDS)
-    local load = start_load(SHARE * most.rate, 0)
+    local most = pace.run(f.port, CONNECTIONS, 0, CALIBRATION_SECONDS)
+    local calm = pace.run(f.port, CONNECTIONS, SHARE * most.rate, CALM_SECONDS)
+    local load = pace.start(f.port, CONNECTIONS, SHARE * most.rate, 0)
     local swaps, seconds = reload_all()
-    assert.is_true(load:is_alive(), load:stderr())
-    load:kill(proc.SIGTERM)
-    local busy = end_load(load, 0)
-    local after = end_load(start_load(SHARE * most.rate, CALM_SECONDS), CALM_SECONDS)
+    local busy = pace.stop(load)
+    local after = pace.run(f.port, CONNECTIONS, SHARE * most.rate, CALM_SECONDS)
     for _, c in ipairs(streams) do
       look(c)
     end
@@ -201,10 +175,10 @@ describe("reloads under load", function()
     assert.is_true(f:metric('baton_policy_reloads_total{result="refused"}') >= RELOADS / 2)
     print(("\n%d reloads in %.1f s under %d streams and short requests at %.0f %% of %.0f/s:"):format(
       RELOADS, seconds, STREAMS, SHARE * 100, most.rate))
-    say("at most", most)
-    say("calm", calm)
-    say("reloading", busy)
-    say("calm again", after)
+    pace.say("at most", most)
+    pace.say("calm", calm)
+    pace.say("reloading", busy)
+    pace.say("calm again", after)
     print(("  swap p50 %.3f ms, p99 %.3f ms, max %.3f ms"):format(
       percentile(swaps, 0.5), percentile(swaps, 0.99), swaps[#swaps]))
     print(("  longest stall of a loop %.3f ms by the clock, %.3f ms of its CPU time"):format(

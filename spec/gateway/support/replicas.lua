@@ -15,6 +15,7 @@ local faults = require("gateway.support.faults")
 local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
+local pace = require("gateway.support.pace")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
 
@@ -213,23 +214,15 @@ end
 -- A steady load on every gateway while work() runs; what fails is an error. The worst p99 in ms, and how many were
 -- served.
 function Replicas:under_load(work, rate)
-  local bin = fleet.binary("BATON_BIN", "baton"):match("^(.*)/[^/]*$") .. "/bin/bench_pace"
   local loads, worst, right = {}, 0, 0
   for i, one in ipairs(self) do
-    loads[i] = proc.start({ bin, one.port, 16, rate or 100, 0 }, { name = "pace" })
+    loads[i] = pace.start(one.port, 16, rate or 100, 0)
   end
   work()
   for _, p in ipairs(loads) do
-    p:kill(proc.SIGTERM)
-    p:wait(20)
-    local report = {}
-    for name, value in p:stdout():gmatch("(%S+) (%S+)") do
-      report[name] = tonumber(value)
-    end
-    assert(report.failed == 0, p:stdout() .. p:stderr())
+    local report = pace.stop(p)
     right, worst = right + report.right, math.max(worst, report.p99_us / 1000)
   end
-  assert(right > 0, "nothing was served")
   return worst, right
 end
 

@@ -48,9 +48,9 @@ static void test_both_ways_out_are_right(void **state)
                 assert_int_not_equal(fits(limit, held, flag + 2 * MIB), 0);
                 assert_int_not_equal(fits(limit, held, 512 * MIB), 0);
             }
-            assert_int_equal(sscanf(strstr(err, "raise the limit to "),
-                                    "raise the limit to %llu MiB", &need),
-                             1);
+            assert_int_equal(
+                sscanf(strstr(err, "raise the limit to "), "raise the limit to %llu MiB", &need),
+                1);
             assert_int_equal(fits(need * MIB, held, 512 * MIB), 0);
             assert_int_not_equal(fits((need - 1) * MIB, held, 512 * MIB), 0);
         }
