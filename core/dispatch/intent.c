@@ -223,7 +223,8 @@ static int strip_sampling(bt_intent_t *intent, const char **why_p)
 {
     const bt_str_t name = BT_STR("sampling_params"), extra = BT_STR("extra_args");
     bt_json_item_t found;
-    int rc = look_inside(intent, bt_body_find(&intent->body, name), &extra, &found, 1, why_p);
+    int rc =
+        look_inside(intent, intent->members[BT_MEMBER_SAMPLING_PARAMS], &extra, &found, 1, why_p);
 
     return rc == 0 ? strip_object(intent, name, extra, &found, why_p) : rc;
 }
@@ -231,7 +232,7 @@ static int strip_sampling(bt_intent_t *intent, const char **why_p)
 /* /generate and /inference/v1/generate have their counts there. */
 static int read_sampling(bt_intent_t *intent, const char **why_p)
 {
-    const bt_json_item_t *item = bt_body_find(&intent->body, BT_STR("sampling_params"));
+    const bt_json_item_t *item = intent->members[BT_MEMBER_SAMPLING_PARAMS];
     bt_json_item_t found[S_COUNT];
     int rc = 0;
 
@@ -252,7 +253,7 @@ static int read_xargs(bt_intent_t *intent, const char **why_p)
 {
     static const bt_str_t names[] = {BT_STR("session_id")};
     const bt_str_t name = BT_STR("vllm_xargs");
-    const bt_json_item_t *item = bt_body_find(&intent->body, name);
+    const bt_json_item_t *item = intent->members[BT_MEMBER_VLLM_XARGS];
     bt_json_item_t session;
     int rc = look_inside(intent, item, names, &session, 1, why_p);
 
@@ -265,19 +266,20 @@ static int read_xargs(bt_intent_t *intent, const char **why_p)
 
 static const bt_json_item_t *prompt_member(const bt_intent_t *intent)
 {
-    static const bt_str_t by_route[BT_ROUTE_COUNT][3] = {
-        [BT_ROUTE_CHAT] = {BT_STR("messages")},
-        [BT_ROUTE_CHAT_BATCH] = {BT_STR("messages")},
-        [BT_ROUTE_MESSAGES] = {BT_STR("messages")},
-        [BT_ROUTE_COMPLETIONS] = {BT_STR("prompt")},
-        [BT_ROUTE_RESPONSES] = {BT_STR("input")},
-        [BT_ROUTE_GENERATE] = {BT_STR("text"), BT_STR("input_ids"), BT_STR("prompt")},
-        [BT_ROUTE_TOKENS] = {BT_STR("token_ids")},
-        [BT_ROUTE_EMBEDDINGS] = {BT_STR("input")},
+    static const enum bt_member by_route[BT_ROUTE_COUNT][4] = {
+        /* model, which is 0, ends them */
+        [BT_ROUTE_CHAT] = {BT_MEMBER_MESSAGES},
+        [BT_ROUTE_CHAT_BATCH] = {BT_MEMBER_MESSAGES},
+        [BT_ROUTE_MESSAGES] = {BT_MEMBER_MESSAGES},
+        [BT_ROUTE_COMPLETIONS] = {BT_MEMBER_PROMPT},
+        [BT_ROUTE_RESPONSES] = {BT_MEMBER_INPUT},
+        [BT_ROUTE_GENERATE] = {BT_MEMBER_TEXT, BT_MEMBER_INPUT_IDS, BT_MEMBER_PROMPT},
+        [BT_ROUTE_TOKENS] = {BT_MEMBER_TOKEN_IDS},
+        [BT_ROUTE_EMBEDDINGS] = {BT_MEMBER_INPUT},
     };
 
-    for (unsigned i = 0; i < 3 && by_route[intent->route][i].n != 0; i++) {
-        const bt_json_item_t *item = bt_body_find(&intent->body, by_route[intent->route][i]);
+    for (const enum bt_member *m = by_route[intent->route]; *m != BT_MEMBER_MODEL; m++) {
+        const bt_json_item_t *item = intent->members[*m];
         if (item != NULL && item->type != BT_JSON_NULL)
             return item;
     }
@@ -345,11 +347,6 @@ static int read_prompt(bt_intent_t *intent, const char **why_p)
     return 0;
 }
 
-static const bt_json_item_t *member(const bt_intent_t *intent, const char *name)
-{
-    return bt_body_find(&intent->body, bt_str(name));
-}
-
 /* SGLang takes either for all prompts or a list, one a prompt: then one is enough. */
 static bool is_any_true(const bt_json_item_t *item)
 {
@@ -359,17 +356,17 @@ static bool is_any_true(const bt_json_item_t *item)
 
 static bool wants_input_logprobs(const bt_intent_t *intent)
 {
-    const bt_json_item_t *start = member(intent, "logprob_start_len");
+    const bt_json_item_t *start = intent->members[BT_MEMBER_LOGPROB_START_LEN];
     int64_t value = -1;
 
-    if (is_absent(start) || !is_any_true(member(intent, "return_logprob")))
+    if (is_absent(start) || !is_any_true(intent->members[BT_MEMBER_RETURN_LOGPROB]))
         return false;
     return start->type == BT_JSON_ARRAY || (is_integer(start, &value) && value >= 0);
 }
 
 static const char *unsplittable_feature(const bt_intent_t *intent)
 {
-    const bt_json_item_t *best_of = member(intent, "best_of");
+    const bt_json_item_t *best_of = intent->members[BT_MEMBER_BEST_OF];
     int64_t value;
 
     if (intent->route == BT_ROUTE_CHAT_BATCH)
@@ -380,11 +377,11 @@ static const char *unsplittable_feature(const bt_intent_t *intent)
         return "previous_response_id continues what one worker remembers";
     if (best_of != NULL && is_integer(best_of, &value) && value > 1)
         return "best_of chooses among samples inside one worker";
-    if (is_true(member(intent, "use_beam_search")))
+    if (is_true(intent->members[BT_MEMBER_USE_BEAM_SEARCH]))
         return "beam search shares KV between samples inside one worker";
-    if (is_given(member(intent, "prompt_logprobs")))
+    if (is_given(intent->members[BT_MEMBER_PROMPT_LOGPROBS]))
         return "prompt_logprobs needs the whole prompt on one worker";
-    if (is_true(member(intent, "echo")) && is_given(member(intent, "logprobs")))
+    if (is_true(intent->members[BT_MEMBER_ECHO]) && is_given(intent->members[BT_MEMBER_LOGPROBS]))
         return "echo with logprobs needs the whole prompt on one worker";
     if (wants_input_logprobs(intent))
         return "input logprobs (logprob_start_len) need the whole prompt on one worker";
@@ -394,38 +391,42 @@ static const char *unsplittable_feature(const bt_intent_t *intent)
 static int read_session(bt_intent_t *intent, const char **why_p)
 {
     static const bt_str_t names[] = {BT_STR("session_id")};
-    const bt_json_item_t *id = member(intent, "session_id");
+    const bt_json_item_t *id = intent->members[BT_MEMBER_SESSION_ID];
     bt_json_item_t inner;
     int rc;
 
     if (id != NULL && id->type == BT_JSON_STRING)
         return read_name(intent, id, &intent->session, why_p);
-    rc = look_inside(intent, member(intent, "session_params"), names, &inner, 1, why_p);
+    rc = look_inside(intent, intent->members[BT_MEMBER_SESSION_PARAMS], names, &inner, 1, why_p);
     return rc == 0 ? read_name(intent, &inner, &intent->session, why_p) : rc;
 }
 
 static int read_names(bt_intent_t *intent, const char **why_p)
 {
-    int rc = read_name(intent, member(intent, "model"), &intent->model, why_p);
+    int rc = read_name(intent, intent->members[BT_MEMBER_MODEL], &intent->model, why_p);
 
     if (rc == 0)
-        rc = read_name(intent, member(intent, "previous_response_id"), &intent->previous_response,
-                       why_p);
+        rc = read_name(intent, intent->members[BT_MEMBER_PREVIOUS_RESPONSE_ID],
+                       &intent->previous_response, why_p);
     if (rc == 0)
-        rc = read_name(intent, member(intent, "rid"), &intent->client_rid, why_p);
+        rc = read_name(intent, intent->members[BT_MEMBER_RID], &intent->client_rid, why_p);
     return rc;
 }
 
 static int read_numbers(bt_intent_t *intent, const char **why_p)
 {
-    static const char *const limits[] = {"max_completion_tokens", "max_tokens",
-                                         "max_output_tokens"};
-    int rc = read_seed(intent, member(intent, "seed"), why_p);
+    static const struct {
+        enum bt_member id;
+        const char *name;
+    } limits[] = {{BT_MEMBER_MAX_COMPLETION_TOKENS, "max_completion_tokens"},
+                  {BT_MEMBER_MAX_TOKENS, "max_tokens"},
+                  {BT_MEMBER_MAX_OUTPUT_TOKENS, "max_output_tokens"}};
+    int rc = read_seed(intent, intent->members[BT_MEMBER_SEED], why_p);
 
     for (unsigned i = 0; i < 3 && rc == 0; i++)
-        rc = read_max_tokens(intent, member(intent, limits[i]), limits[i], why_p);
+        rc = read_max_tokens(intent, intent->members[limits[i].id], limits[i].name, why_p);
     if (rc == 0 && intent->route != BT_ROUTE_GENERATE)
-        rc = read_count(intent, member(intent, "n"), why_p);
+        rc = read_count(intent, intent->members[BT_MEMBER_N], why_p);
     return rc;
 }
 
@@ -435,7 +436,7 @@ static int read_facts(bt_intent_t *intent, const char **why_p)
     const char *why;
     int rc = read_numbers(intent, why_p);
 
-    intent->stream = is_true(member(intent, "stream"));
+    intent->stream = is_true(intent->members[BT_MEMBER_STREAM]);
     if (rc == 0)
         rc = read_sampling(intent, why_p);
     if (rc == 0)
@@ -474,7 +475,7 @@ int bt_intent_read(bt_intent_t *intent, bt_arena_t *arena, enum bt_route route, 
     *why_p = "request body is no JSON object";
     rc = index_body(intent, text, why_p);
     if (rc == 0)
-        rc = bt_members_check(&intent->body, is_understood, &intent->strip, why_p);
+        rc = bt_members_check(&intent->body, is_understood, &intent->strip, intent->members, why_p);
     if (rc == 0)
         rc = read_names(intent, why_p);
     if (rc == 0)

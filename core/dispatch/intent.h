@@ -10,7 +10,7 @@
 #ifndef BT_DISPATCH_INTENT_H
 #define BT_DISPATCH_INTENT_H
 
-#include "dispatch/body.h"
+#include "dispatch/members.h"
 #include "dispatch/route.h"
 
 #define BT_PROMPTS_MAX                                                                             \
@@ -20,7 +20,8 @@ typedef struct bt_intent {
     enum bt_route route;
     bool has_body; /* a JSON object came in */
     bt_body_t body;
-    bt_str_t model;             /* unescaped */
+    const bt_json_item_t *members[BT_MEMBER_COUNT]; /* NULL = it is not there */
+    bt_str_t model;                                 /* unescaped */
     bt_str_t session;           /* session id found in the body, unescaped; "" */
     bt_str_t previous_response; /* /v1/responses: previous_response_id, unescaped */
     bt_str_t client_rid;        /* SGLang rid given by the client (text), for /abort_request */

@@ -23,27 +23,39 @@ static const struct member {
     bt_str_t name;
     unsigned types;
 } members[] = {
+    [BT_MEMBER_MODEL] = {BT_STR("model"), T_NAME}, [BT_MEMBER_STREAM] = {BT_STR("stream"), T_BOOL},
+    [BT_MEMBER_N] = {BT_STR("n"), T_NUMBER}, [BT_MEMBER_BEST_OF] = {BT_STR("best_of"), T_NUMBER},
+    [BT_MEMBER_USE_BEAM_SEARCH] = {BT_STR("use_beam_search"), T_BOOL}, [BT_MEMBER_ECHO] = {BT_STR("echo"), T_BOOL},
+    [BT_MEMBER_LOGPROBS] = {BT_STR("logprobs"), T_BOOL | T_NUMBER},
+    [BT_MEMBER_PROMPT_LOGPROBS] = {BT_STR("prompt_logprobs"), T_BOOL | T_NUMBER},
+    [BT_MEMBER_PROMPT] = {BT_STR("prompt"), T_STRING | T_LIST | T_OBJECT},
+    [BT_MEMBER_TEXT] = {BT_STR("text"), T_STRING | T_LIST | T_OBJECT},
+    [BT_MEMBER_INPUT_IDS] = {BT_STR("input_ids"), T_LIST}, [BT_MEMBER_MESSAGES] = {BT_STR("messages"), T_LIST},
+    [BT_MEMBER_INPUT] = {BT_STR("input"), T_STRING | T_LIST | T_OBJECT},
+    [BT_MEMBER_TOKEN_IDS] = {BT_STR("token_ids"), T_LIST},
+    [BT_MEMBER_SAMPLING_PARAMS] = {BT_STR("sampling_params"), T_OPTIONS | T_LIST},
+    [BT_MEMBER_SEED] = {BT_STR("seed"), T_NUMBER}, [BT_MEMBER_MAX_TOKENS] = {BT_STR("max_tokens"), T_NUMBER},
+    [BT_MEMBER_MAX_COMPLETION_TOKENS] = {BT_STR("max_completion_tokens"), T_NUMBER},
+    [BT_MEMBER_MAX_OUTPUT_TOKENS] = {BT_STR("max_output_tokens"), T_NUMBER},
+    [BT_MEMBER_RETURN_LOGPROB] = {BT_STR("return_logprob"), T_BOOL | T_LIST},
+    [BT_MEMBER_LOGPROB_START_LEN] = {BT_STR("logprob_start_len"), T_NUMBER | T_LIST},
+    [BT_MEMBER_VLLM_XARGS] = {BT_STR("vllm_xargs"), T_OPTIONS},
+    [BT_MEMBER_SESSION_ID] = {BT_STR("session_id"), T_NAME},
+    [BT_MEMBER_SESSION_PARAMS] = {BT_STR("session_params"), T_OPTIONS},
+    [BT_MEMBER_PREVIOUS_RESPONSE_ID] = {BT_STR("previous_response_id"), T_NAME},
+    [BT_MEMBER_RID] = {BT_STR("rid"), FORBIDDEN},
     {BT_STR("kv_transfer_params"), FORBIDDEN}, {BT_STR("batch_kv_transfer_params"), FORBIDDEN},
-    {BT_STR("ec_transfer_params"), FORBIDDEN},
-    {BT_STR("bootstrap_host"), FORBIDDEN}, {BT_STR("bootstrap_port"), FORBIDDEN}, {BT_STR("bootstrap_room"), FORBIDDEN},
-    {BT_STR("bootstrap_pair_key"), FORBIDDEN}, {BT_STR("rid"), FORBIDDEN}, {BT_STR("routed_dp_rank"), FORBIDDEN},
+    {BT_STR("ec_transfer_params"), FORBIDDEN}, {BT_STR("bootstrap_host"), FORBIDDEN},
+    {BT_STR("bootstrap_port"), FORBIDDEN}, {BT_STR("bootstrap_room"), FORBIDDEN},
+    {BT_STR("bootstrap_pair_key"), FORBIDDEN}, {BT_STR("routed_dp_rank"), FORBIDDEN},
     {BT_STR("data_parallel_rank"), FORBIDDEN}, {BT_STR("disagg_prefill_dp_rank"), FORBIDDEN},
     {BT_STR("decode_tp_size"), FORBIDDEN},
     /* SGLang's own processes say these to each other */
     {BT_STR("http_worker_ipc"), FORBIDDEN}, {BT_STR("encoder_urls"), FORBIDDEN},
     {BT_STR("need_wait_for_mm_inputs"), FORBIDDEN}, {BT_STR("num_items_assigned"), FORBIDDEN},
-    /* read or edited */
-    {BT_STR("model"), T_NAME}, {BT_STR("stream"), T_BOOL}, {BT_STR("stream_options"), T_OPTIONS}, {BT_STR("n"), T_NUMBER},
-    {BT_STR("best_of"), T_NUMBER}, {BT_STR("use_beam_search"), T_BOOL}, {BT_STR("echo"), T_BOOL},
-    {BT_STR("logprobs"), T_BOOL | T_NUMBER}, {BT_STR("prompt_logprobs"), T_BOOL | T_NUMBER},
-    {BT_STR("prompt"), T_STRING | T_LIST | T_OBJECT}, {BT_STR("text"), T_STRING | T_LIST | T_OBJECT},
-    {BT_STR("input_ids"), T_LIST}, {BT_STR("messages"), T_LIST}, {BT_STR("input"), T_STRING | T_LIST | T_OBJECT},
-    {BT_STR("token_ids"), T_LIST}, {BT_STR("sampling_params"), T_OPTIONS | T_LIST}, {BT_STR("seed"), T_NUMBER},
-    {BT_STR("max_tokens"), T_NUMBER}, {BT_STR("max_completion_tokens"), T_NUMBER}, {BT_STR("max_output_tokens"), T_NUMBER},
-    {BT_STR("min_tokens"), T_NUMBER}, {BT_STR("min_completion_tokens"), T_NUMBER},
-    {BT_STR("return_logprob"), T_BOOL | T_LIST}, {BT_STR("logprob_start_len"), T_NUMBER | T_LIST},
-    {BT_STR("vllm_xargs"), T_OPTIONS}, {BT_STR("session_id"), T_NAME}, {BT_STR("session_params"), T_OPTIONS},
-    {BT_STR("user"), T_NAME}, {BT_STR("previous_response_id"), T_NAME}, {BT_STR("request_id"), T_NAME},
+    /* edited, or only of a size */
+    {BT_STR("stream_options"), T_OPTIONS}, {BT_STR("min_tokens"), T_NUMBER},
+    {BT_STR("min_completion_tokens"), T_NUMBER}, {BT_STR("user"), T_NAME}, {BT_STR("request_id"), T_NAME},
     {BT_STR("store"), T_BOOL}, {BT_STR("background"), T_BOOL},
 };
 /* clang-format on */
@@ -137,11 +149,13 @@ static int check_size(const struct member *m, const bt_json_item_t *item, bt_are
                   is_long ? (size_t) BT_MEMBERS_NAME_MAX : BT_MEMBERS_OPTIONS_MAX);
 }
 
-int bt_members_check(const bt_body_t *body, bool has_types, bt_edits_t *strip, const char **why_p)
+int bt_members_check(const bt_body_t *body, bool has_types, bt_edits_t *strip,
+                     const bt_json_item_t **found, const char **why_p)
 {
     uint64_t seen = 0;
     int rc = 0;
 
+    memset(found, 0, BT_MEMBER_COUNT * sizeof(*found));
     for (unsigned i = 0; i < body->count && rc == 0; i++) {
         const bt_json_item_t *item = &body->items[i];
         const int k = index_of(item);
@@ -150,6 +164,8 @@ int bt_members_check(const bt_body_t *body, bool has_types, bt_edits_t *strip, c
         if ((seen & (1ULL << k)) != 0)
             return refuse_double(strip->arena, why_p, members[k].name);
         seen |= 1ULL << k;
+        if (k < BT_MEMBER_COUNT)
+            found[k] = item;
         if (members[k].types == FORBIDDEN)
             rc = bt_edits_remove(strip, BT_STR(""), members[k].name);
         if (rc == 0 && has_types)
