@@ -461,10 +461,16 @@ describe("the simulator's KV", function()
   it("goes rank to rank before a gateway, which tells each agent of its own peer", function()
     local f = steered.start({ p0 = "ttft=1,ranks=2", d0 = "itl=1,ranks=2" })
     for _, name in ipairs({ "p0", "d0" }) do
-      for rank, agent in ipairs(f:state(name).kv.agents) do
-        assert.equal(rank - 1, agent.rank)
-        assert.is_true(agent.gateways[1].registered, agent.gateways[1].why)
-      end
+      eventually(function() -- the gateway knows before the agent has its answer
+        local agents = f:state(name).kv.agents
+        for rank, agent in ipairs(agents) do
+          assert.equal(rank - 1, agent.rank)
+          if not agent.gateways[1].registered then
+            return false, agent.gateways[1].why
+          end
+        end
+        return #agents == 2
+      end, 10, "both agents of " .. name .. " are registered")
     end
     local prompt = new_prompt(5)
     local body = ('{"prompt":%s,"max_tokens":%d}'):format(json.encode(prompt), TOKENS)
