@@ -62,14 +62,9 @@ static uint64_t stack_bytes(void)
     return bytes;
 }
 
-static int check(int resource, bt_memory_ask_t ask, char *err, size_t err_size)
+static uint64_t bytes_of(const struct rlimit *limit)
 {
-    struct rlimit limit;
-
-    if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-        return 0;
-    ask.limit = limit.rlim_cur;
-    return bt_memory_fits(&ask, err, err_size);
+    return limit->rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit->rlim_cur;
 }
 
 int bt_gateway_memory_check(const bt_gateway_t *g, char *err, size_t err_size)
@@ -81,10 +76,18 @@ int bt_gateway_memory_check(const bt_gateway_t *g, char *err, size_t err_size)
     bt_memory_ask_t space = {.name = "the limit of address space (ulimit -v, LimitAS=)",
                              .held = read_status("VmSize:") + stacks + threads * ARENA_SPACE,
                              .max_buffered = data.max_buffered};
-    int rc;
+    struct rlimit limit;
+    int rc = 0;
 
     if (BT_ASAN || BT_TSAN)
         return 0;
-    rc = check(RLIMIT_DATA, data, err, err_size);
-    return rc == 0 ? check(RLIMIT_AS, space, err, err_size) : rc;
+    if (getrlimit(RLIMIT_DATA, &limit) == 0) {
+        data.limit = bytes_of(&limit);
+        rc = bt_memory_fits(&data, err, err_size);
+    }
+    if (rc == 0 && getrlimit(RLIMIT_AS, &limit) == 0) {
+        space.limit = bytes_of(&limit);
+        rc = bt_memory_fits(&space, err, err_size);
+    }
+    return rc;
 }

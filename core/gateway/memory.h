@@ -21,7 +21,7 @@ typedef struct bt_memory_ask {
 
 /* 0 or BT_E_CONFIG: err is one line. */
 int bt_memory_fits(const bt_memory_ask_t *ask, char *err, size_t err_size);
-/* Nothing is looked at under AddressSanitizer, whose shadow has terabytes. */
+/* Nothing is looked at under sanitizers, whose shadows have terabytes. */
 int bt_gateway_memory_check(const bt_gateway_t *g, char *err, size_t err_size);
 
 #endif
