@@ -13,7 +13,7 @@
 
 static const char *match_here(bt_match_t *m, const char *s, const char *p);
 
-static void spend(bt_match_t *m, size_t steps)
+void bt_match_spend(bt_match_t *m, size_t steps)
 {
     const size_t bytes = (size_t) (m->text_end - m->text);
 
@@ -111,7 +111,7 @@ static const char *most(bt_match_t *m, const char *s, const char *p, const char 
     ptrdiff_t n = 0;
 
     for (; is_match(m, s + n, p, end); n++)
-        spend(m, (size_t) (end - p));
+        bt_match_spend(m, (size_t) (end - p));
     for (; n >= 0; n--) {
         const char *hit = match_here(m, s + n, end + 1);
         if (hit != NULL)
@@ -126,7 +126,7 @@ static const char *fewest(bt_match_t *m, const char *s, const char *p, const cha
         const char *hit = match_here(m, s, end + 1);
         if (hit != NULL || !is_match(m, s, p, end))
             return hit;
-        spend(m, (size_t) (end - p));
+        bt_match_spend(m, (size_t) (end - p));
     }
 }
 
@@ -172,7 +172,7 @@ static const char *repeated_capture(bt_match_t *m, const char *s, char digit)
     n = m->captures[i].n;
     if (n == BT_CAPTURE_POSITION || m->text_end - s < n)
         return NULL;
-    spend(m, (size_t) n);
+    bt_match_spend(m, (size_t) n);
     return memcmp(m->captures[i].at, s, (size_t) n) == 0 ? s + n : NULL;
 }
 
@@ -194,7 +194,7 @@ static const char *balanced(bt_match_t *m, const char *s, const char *p)
         else if (*s == *p)
             depth++;
     }
-    spend(m, (size_t) (s - from));
+    bt_match_spend(m, (size_t) (s - from));
     return depth == 0 ? s : NULL;
 }
 
@@ -218,7 +218,7 @@ static const char *special(bt_match_t *m, const char **s, const char *p, bool *o
         if (p + 2 >= m->pattern_end || p[2] != '[')
             luaL_error(m->L, "missing '[' after '%%f' in pattern");
         end = item_end(m, p + 2);
-        spend(m, (size_t) (end - p));
+        bt_match_spend(m, (size_t) (end - p));
         *ok_p = is_frontier(m, *s, p + 2, end);
         return end;
     }
@@ -235,7 +235,7 @@ static const char *match_items(bt_match_t *m, const char *s, const char *p)
         const char *end, *next;
         bool ok = true;
 
-        spend(m, 1);
+        bt_match_spend(m, 1);
         if (*p == '(')
             return p + 1 < m->pattern_end && p[1] == ')'
                        ? open_capture(m, s, p + 2, BT_CAPTURE_POSITION)
@@ -252,7 +252,7 @@ static const char *match_items(bt_match_t *m, const char *s, const char *p)
             continue;
         }
         end = item_end(m, p);
-        spend(m, (size_t) (end - p));
+        bt_match_spend(m, (size_t) (end - p));
         switch (end < m->pattern_end ? *end : '\0') {
         case '*':
             return most(m, s, p, end);

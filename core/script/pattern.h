@@ -26,6 +26,9 @@ typedef struct bt_match {
     } captures[LUA_MAXCAPTURES];
 } bt_match_t;
 
+/* Work of this call; an error where the VM has had its steps. */
+void bt_match_spend(bt_match_t *m, size_t steps);
+
 /* Text and pattern are borrowed. */
 void bt_match_begin(bt_match_t *m, lua_State *L, const char *function, bt_str_t text,
                     bt_str_t pattern);

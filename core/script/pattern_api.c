@@ -146,9 +146,9 @@ static int pattern_gmatch(lua_State *L)
 /* ---- gsub ---- */
 
 /* The replacement is a text: "%1" in it is a capture, "%0" the whole match. */
-static void add_text(const bt_match_t *m, luaL_Buffer *b, bt_str_t with, const char *from,
-                     const char *to)
+static void add_text(bt_match_t *m, luaL_Buffer *b, bt_str_t with, const char *from, const char *to)
 {
+    bt_match_spend(m, with.n);
     for (size_t i = 0; i < with.n; i++) {
         if (with.p[i] != '%') {
             luaL_addchar(b, with.p[i]);
@@ -159,16 +159,18 @@ static void add_text(const bt_match_t *m, luaL_Buffer *b, bt_str_t with, const c
         if (!isdigit((unsigned char) with.p[i])) {
             luaL_addchar(b, with.p[i]);
         } else if (with.p[i] == '0') {
+            bt_match_spend(m, (size_t) (to - from));
             luaL_addlstring(b, from, (size_t) (to - from));
         } else {
             push_capture(m, (unsigned) (with.p[i] - '1'), from, to);
+            bt_match_spend(m, lua_objlen(m->L, -1));
             luaL_addvalue(b);
         }
     }
 }
 
 /* It is a function or a table: what it gives for the captures, or the match itself where that is nil or false. */
-static void add_answer(const bt_match_t *m, luaL_Buffer *b, const char *from, const char *to)
+static void add_answer(bt_match_t *m, luaL_Buffer *b, const char *from, const char *to)
 {
     lua_State *L = m->L;
 
@@ -186,6 +188,7 @@ static void add_answer(const bt_match_t *m, luaL_Buffer *b, const char *from, co
     } else if (!lua_isstring(L, -1)) {
         luaL_error(L, "invalid replacement value (a %s)", luaL_typename(L, -1));
     }
+    bt_match_spend(m, lua_objlen(L, -1));
     luaL_addvalue(b);
 }
 

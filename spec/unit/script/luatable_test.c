@@ -169,6 +169,12 @@ static void patterns_come_to_an_end(void **state)
             snprintf(text, sizeof(text), "%s\nwhile true do\n %s\nend", patterns[i], calls[k]);
             assert_refused_with(text, "baton.lua:");
         }
+    /* What is put in takes time too, though nothing grows. */
+    assert_refused_with("return { ('a'):rep(1e6):gsub('(b*)', ('%1'):rep(5e5)) }",
+                        "baton.lua:1: string.gsub: the pattern takes too many steps");
+    assert_refused_with("local t = ('x'):rep(1e6)\n"
+                        "return { ('a'):rep(1e6):gsub('()', function() return t end) }",
+                        "baton.lua:2: ");
     assert_refused_with("local s, p = ('a'):rep(40), ('a?'):rep(40) .. ('a'):rep(40)\n"
                         "return { s:match(p) }",
                         "baton.lua:2: string.match: the pattern takes too many steps");
