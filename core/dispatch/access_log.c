@@ -50,7 +50,7 @@ static void log_json(const bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t 
     put_u64(l, "attempts", r->attempts);
     put_ms(l, "ms", us);
     put_ms(l, "ttft_ms", ttft);
-    put_u64(l, "bytes_in", r->intent.body.text.n);
+    put_u64(l, "bytes_in", r->body_bytes);
     put_u64(l, "bytes_out", r->sent_bytes);
     put_u64(l, "events", r->events);
     put_u64(l, "plan_us", r->record.plan_us);
@@ -94,7 +94,7 @@ static void log_text(const bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t 
     bt_line_lit(l, " attempts ");
     bt_line_u64(l, r->attempts);
     bt_line_lit(l, " in ");
-    bt_line_u64(l, r->intent.body.text.n);
+    bt_line_u64(l, r->body_bytes);
     bt_line_lit(l, " out ");
     bt_line_u64(l, r->sent_bytes);
     bt_line_lit(l, " ttft ");

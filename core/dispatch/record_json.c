@@ -433,7 +433,7 @@ static void put_outcome(bt_text_t *out, const bt_request_t *r)
     put_u64(out, r->status);
     put_z(out, "error", r->fail_name);
     put_name(out, "bytes_in");
-    put_u64(out, r->intent.body.text.n);
+    put_u64(out, r->body_bytes);
     put_name(out, "bytes_out");
     put_u64(out, r->sent_bytes);
     put_name(out, "events");

@@ -9,6 +9,8 @@
 
 #include <stdio.h>
 
+#define BODY_LARGE_BYTES ((size_t) 64 << 10) /* smaller ones may stay until the end */
+
 void bt_request_note_first_byte(bt_request_t *r)
 {
     if (r->first_byte_us != 0)
@@ -49,6 +51,34 @@ static void destroy(bt_later_t *reap)
     d->live_count--;
 }
 
+static bool is_body_needed(const bt_request_t *r)
+{
+    for (unsigned i = 0; i < r->task_count; i++) {
+        const bt_task_t *task = &r->tasks[i];
+        if (!r->finished && !task->done && !task->committed)
+            return true;
+        for (const bt_attempt_t *a = task->attempt; a != NULL; a = a->before)
+            for (unsigned k = 0; k < 2; k++)
+                if (bt_leg_running(&a->legs[k]) && bt_call_needs_request(&a->legs[k].call))
+                    return true;
+    }
+    return r->task_count == 0;
+}
+
+void bt_request_drop_body(bt_request_t *r)
+{
+    if (r->body_buf == NULL || r->body_bytes < BODY_LARGE_BYTES || is_body_needed(r))
+        return;
+    r->intent.body = (bt_body_t){.text = BT_STR("")};
+    memset(r->intent.members, 0, sizeof(r->intent.members));
+    r->intent.prompt = NULL;
+    r->intent.prompts = NULL;
+    if (r->x != NULL)
+        bt_exchange_drop_body(r->x);
+    bt_buf_unref(r->body_buf);
+    r->body_buf = NULL;
+}
+
 static void maybe_destroy(bt_request_t *r)
 {
     if (r->finished && r->holds == 0)
@@ -62,6 +92,8 @@ void bt_request_release(bt_request_t *r)
     BT_ASSERT(r->holds > 0);
     if (--r->holds == 0)
         maybe_destroy(r);
+    else
+        bt_request_drop_body(r);
 }
 
 void bt_request_finish(bt_request_t *r)
@@ -197,6 +229,7 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     r->method = bt_arena_str(&r->arena, x->head.method_text).p;
     if (x->body_buf != NULL)
         r->body_buf = bt_buf_ref(x->body_buf);
+    r->body_bytes = x->body.n;
     if (d->gate->config.client_keys == NULL)
         r->authorization = bt_arena_str(&r->arena, bt_head_get(&x->head, BT_STR("authorization")));
     choose_id(r);

@@ -177,7 +177,8 @@ struct bt_request {
     bt_exchange_t *x; /* NULL once answered or gone */
     bt_arena_t arena;
     bt_buf_t *body_buf;
-    bt_fleet_t *fleet; /* keeps pool alive */
+    uint64_t body_bytes; /* as it came; the bytes themselves may be gone (bt_request_drop_body) */
+    bt_fleet_t *fleet;   /* keeps pool alive */
     const bt_fleet_pool_t *pool;
     enum bt_route route;
     bt_intent_t intent;
@@ -234,8 +235,9 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x,
                              enum bt_route route); /* or NULL */
 void bt_request_finish(
     bt_request_t *r); /* the answer is out or the client gone: cancel what still runs */
-void bt_request_cut(bt_request_t *r);     /* finished: stop what still drains */
-void bt_request_release(bt_request_t *r); /* one hold less; may free r */
+void bt_request_cut(bt_request_t *r);       /* finished: stop what still drains */
+void bt_request_drop_body(bt_request_t *r); /* where nobody will read it again */
+void bt_request_release(bt_request_t *r);   /* one hold less; may free r */
 void bt_request_note_first_byte(
     bt_request_t *r); /* the client has some of its answer: no other attempt can come */
 /* What can be said before it is known where it goes: tokens, session, tenant. */

@@ -519,3 +519,10 @@ bool bt_call_running(const bt_call_t *call)
 {
     return call->conn != NULL;
 }
+
+bool bt_call_needs_request(const bt_call_t *call)
+{
+    const bool may_come_again = call->reused && call->first_byte_us == 0 && !call->once;
+
+    return bt_call_running(call) && (call->sent_us == 0 || may_come_again);
+}

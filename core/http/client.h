@@ -98,5 +98,7 @@ void bt_call_cancel(bt_call_t *call);
 void bt_call_pause(bt_call_t *call);
 void bt_call_resume(bt_call_t *call);
 bool bt_call_running(const bt_call_t *call);
+/* False: no byte of the request will be read any more, now or by a try on a fresh connection. */
+bool bt_call_needs_request(const bt_call_t *call);
 
 #endif

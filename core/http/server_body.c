@@ -12,14 +12,27 @@
 #include "base/mem.h"
 #include "http/server_conn.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #define FIRST_BYTES ((size_t) 256 << 10) /* usual prompts are read without a copy */
 
 const char bt_conn_no_room[] = "too many bytes are buffered, try again";
 
+/* Whoever has a /64 of IPv6 has all of its addresses. */
+static uint64_t network_of(const char *peer)
+{
+    struct in6_addr ip;
+
+    if (inet_pton(AF_INET6, peer, &ip) != 1 || IN6_IS_ADDR_V4MAPPED(&ip))
+        return bt_str_hash(bt_str(peer));
+    return bt_str_hash((bt_str_t){(const char *) &ip, 8});
+}
+
 static uint64_t sender_of(bt_server_conn_t *c)
 {
     if (c->x.sender == 0)
-        c->x.sender = bt_str_hash(bt_str(c->x.peer)) | 1;
+        c->x.sender = network_of(c->x.peer) | 1;
     return c->x.sender;
 }
 
@@ -103,6 +116,9 @@ static bool dispatch(bt_server_conn_t *c)
 {
     bt_exchange_t *x = &c->x;
 
+    if (bt_unfinished_complete(&c->unfinished) < 0)
+        return bt_conn_refuse_request(
+            c, 503, "memory is short, and this client's requests hold most of it; try again");
     bt_conn_stop_reading_request(c);
     x->ready_us = bt_loop_now_us(x->loop);
     c->handling = true;
@@ -245,6 +261,16 @@ static bool read_chunked_body(bt_server_conn_t *c)
     if (c->x.body_buf != NULL)
         c->x.body = (bt_str_t){c->x.body_buf->data, c->x.body_buf->len};
     return dispatch(c);
+}
+
+void bt_exchange_drop_body(bt_exchange_t *x)
+{
+    bt_server_conn_t *c = bt_conn_of(x);
+
+    bt_buf_unref(x->body_buf);
+    x->body_buf = NULL;
+    x->body = BT_STR("");
+    bt_unfinished_close(&c->unfinished);
 }
 
 bool bt_conn_read_body(bt_server_conn_t *c)

@@ -175,7 +175,6 @@ static void begin_head(bt_server_conn_t *c)
 void bt_conn_stop_reading_request(bt_server_conn_t *c)
 {
     bt_timer_stop(&c->deadline);
-    bt_unfinished_close(&c->unfinished);
     c->state = BT_CONN_ANSWER;
 }
 
@@ -183,8 +182,7 @@ void bt_conn_stop_reading_request(bt_server_conn_t *c)
 bool bt_conn_refuse_request(bt_server_conn_t *c, unsigned status, const char *reason)
 {
     bt_conn_stop_reading_request(c);
-    bt_buf_unref(c->x.body_buf);
-    c->x.body_buf = NULL;
+    bt_exchange_drop_body(&c->x);
     c->direct = false;
     bt_conn_refuse(c, status, reason);
     return true;

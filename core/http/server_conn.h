@@ -42,12 +42,11 @@ typedef struct bt_server_conn {
     /* input */
     bt_buf_t *in; /* bytes [in_at, in_end) are read and not yet used */
     size_t in_at, in_end;
-    size_t scan; /* bt_head_scan's note */
-    bt_unfinished_entry_t
-        unfinished;     /* open while bytes of a request are missing and it holds much */
-    uint64_t body_ms;   /* its head was accepted */
-    bt_buf_t *head_buf; /* keeps the bytes that x.head points into */
-    bt_chunk_t chunk;   /* of a chunked request body */
+    size_t scan;                      /* bt_head_scan's note */
+    bt_unfinished_entry_t unfinished; /* open while a request holds much */
+    uint64_t body_ms;                 /* its head was accepted */
+    bt_buf_t *head_buf;               /* keeps the bytes that x.head points into */
+    bt_chunk_t chunk;                 /* of a chunked request body */
 
     /* answer */
     bt_buf_t *out; /* copied heads and small bodies */

@@ -17,7 +17,8 @@
 #define LARGE_BYTES ((size_t) 128 << 10)
 
 struct bucket {
-    size_t bytes;
+    size_t bytes;    /* of unfinished requests */
+    size_t complete; /* of others */
     bt_list_t large, small;
 };
 
@@ -134,6 +135,18 @@ static void open_entry(bt_unfinished_t *u, bt_unfinished_entry_t *e, uint64_t se
     link_entry(u, e);
 }
 
+/* A request's head may be large before it is known whose key is in it. */
+static void settle_sender(bt_unfinished_t *u, bt_unfinished_entry_t *e, uint64_t sender)
+{
+    if (e->sender == sender)
+        return;
+    bucket_of(u, e->sender)->bytes -= e->bytes;
+    e->sender = sender;
+    bucket_of(u, sender)->bytes += e->bytes;
+    bt_list_remove(&e->link);
+    link_entry(u, e);
+}
+
 /* ---- who goes ---- */
 
 static void on_mail(bt_loop_t *loop, bt_msg_t *msg)
@@ -230,6 +243,8 @@ int bt_unfinished_reserve(bt_unfinished_loop_t *at, bt_unfinished_entry_t *e, ui
     if (e == NULL && !is_over(u, more)) /* a look without the lock: usual requests stop here */
         return 0;
     pthread_mutex_lock(&u->lock);
+    if (e != NULL && e->is_open && !e->is_victim)
+        settle_sender(u, e, sender);
     rc = e != NULL && e->is_victim ? BT_E_LIMIT : make_room(u, e, sender, more);
     if (rc == 0 && e != NULL) {
         if (!e->is_open)
@@ -253,6 +268,26 @@ void bt_unfinished_note(bt_unfinished_loop_t *at, bt_unfinished_entry_t *e, uint
     pthread_mutex_unlock(&u->lock);
 }
 
+int bt_unfinished_complete(bt_unfinished_entry_t *e)
+{
+    if (!e->is_open)
+        return 0;
+    bt_unfinished_t *u = e->at->table;
+    int rc = BT_E_LIMIT;
+
+    pthread_mutex_lock(&u->lock);
+    struct bucket *b = bucket_of(u, e->sender);
+    if (!e->is_victim && (b->complete == 0 || b->complete + e->bytes <= u->limit_bytes / 2)) {
+        b->bytes -= e->bytes;
+        b->complete += e->bytes;
+        bt_list_remove(&e->link);
+        e->is_complete = true;
+        rc = 0;
+    }
+    pthread_mutex_unlock(&u->lock);
+    return rc;
+}
+
 void bt_unfinished_close(bt_unfinished_entry_t *e)
 {
     if (!e->is_open)
@@ -262,8 +297,10 @@ void bt_unfinished_close(bt_unfinished_entry_t *e)
     bt_list_remove(&e->link);
     if (e->is_victim)
         atomic_fetch_sub(&u->leaving_bytes, e->bytes);
+    else if (e->is_complete)
+        bucket_of(u, e->sender)->complete -= e->bytes;
     else
         bucket_of(u, e->sender)->bytes -= e->bytes;
-    e->is_open = e->is_victim = false;
+    e->is_open = e->is_victim = e->is_complete = false;
     pthread_mutex_unlock(&u->lock);
 }

@@ -22,7 +22,7 @@ typedef struct bt_unfinished_entry {
     bt_unfinished_loop_t *at;
     uint64_t sender; /* key or peer */
     size_t bytes;    /* charged to it */
-    bool is_open, is_victim;
+    bool is_open, is_victim, is_complete;
 } bt_unfinished_entry_t;
 
 /* On its loop: the entry must be closed before this returns, and what it holds be freed. */
@@ -41,7 +41,10 @@ int bt_unfinished_reserve(bt_unfinished_loop_t *at, bt_unfinished_entry_t *e, ui
 /* Lists what is held already, where memory begins to be scarce: more than half of the limit. Elsewhere it costs nothing. */
 void bt_unfinished_note(bt_unfinished_loop_t *at, bt_unfinished_entry_t *e, uint64_t sender,
                         size_t bytes);
-/* It is complete, refused or gone. */
+/* All of it has come. It stays charged to its sender, and nobody takes it away any more. BT_E_LIMIT: with this one the sender would have
+ * more than half of the limit in complete requests, and it has another one. */
+int bt_unfinished_complete(bt_unfinished_entry_t *e);
+/* It is refused or gone, or its bytes are. */
 void bt_unfinished_close(bt_unfinished_entry_t *e);
 /* Do that many more bytes, for whatever, stay within the limit? Any thread. */
 bool bt_unfinished_fits(const bt_unfinished_t *u, size_t more);

@@ -56,7 +56,10 @@ end
 
 describe("a client that holds memory", function()
   after_each(function()
-    f:stop()
+    if f then
+      f:stop()
+    end
+    f = nil
     proc.clean()
   end)
 
@@ -180,6 +183,54 @@ describe("a client that holds memory", function()
     assert.equal(200, http.request(f.port, { path = PATH, body = body_of(400000) }).status)
   end)
 
+  it("has its large body off our hands once its answer has begun", function()
+    for _, workers in ipairs({ { "role=hybrid,itl=20" }, { "role=prefill", "role=decode,itl=20" },
+      { "role=prefill,engine=sglang", "role=decode,engine=sglang,itl=20" } }) do
+      local pairing = #workers == 1 and {} or { workers[1]:find("sglang") and "--pd-disaggregation"
+        or "--vllm-pd-disaggregation" }
+      f = fleet.start({ workers = workers, flags = pairing })
+      admin_port = f.admin_port
+      local text = body_of(20 * MIB):gsub('"max_tokens":1,', '"max_tokens":5000,"stream":true,')
+      local c = http.start(f.port, { path = PATH, body = text })
+      c:wait_events(2)
+      eventually(function()
+        c:pump()
+        return held() < MIB, held()
+      end, 10, "the body is gone")
+      c:wait_events(5)
+      c:close()
+      f:stop()
+    end
+    f = nil
+  end)
+
+  it("has half of all memory at most, however complete its requests are", function()
+    f = fleet.start({ workers = { "role=hybrid,ttft=600000" }, flags = { "--max-buffered-bytes", 32 * MIB } })
+    admin_port = f.admin_port
+    local text = body_of(7 * MIB)
+    local open = {}
+    for i = 1, 2 do
+      open[i] = begin(#text, text, "127.0.0.2")
+      wait_held(i * 7 * MIB)
+    end
+    local third = begin(#text, text, "127.0.0.2")
+    assert.equal(503, third:wait(nil, 10).status)
+    assert.truthy(third.answer.body:find("this client's requests hold most", 1, true))
+    third:close()
+    open[3] = begin(#text, text, "127.0.0.3")
+    wait_held(21 * MIB)
+    open[1]:close()
+    eventually(function()
+      return held() < 16 * MIB, held()
+    end)
+    open[4] = begin(#text, text, "127.0.0.2") -- has room again
+    wait_held(21 * MIB)
+    close_all(open)
+    eventually(function()
+      return held() < MIB, held()
+    end)
+  end)
+
   it("has to send all of it in time", function()
     start({ "--client-body-min-rate", "0", "--client-body-timeout-secs", "0.3" })
     local c = begin(MIB, "{")
@@ -254,6 +305,18 @@ describe("what workers say at length", function()
     end
     assert.equal("32", json.raw(json.raw(answer.body, "usage"), "completion_tokens"))
     assert.equal("16", json.raw(json.raw(answer.body, "usage"), "prompt_tokens"))
+  end)
+
+  it("is added up only where it can be a number of tokens", function()
+    local c = ask({}, "")
+    serve_prefills()
+    for _ = 1, 4 do
+      local text = whole("a"):gsub('"completion_tokens":8', '"completion_tokens":9223372036854775807')
+      r.d[1]:take(PATH):answer(200, {}, text)
+    end
+    local answer = r:answer_of(c)
+    assert.equal(200, answer.status)
+    assert.equal("0", json.raw(json.raw(answer.body, "usage"), "completion_tokens"))
   end)
 
   it("fails its own request when there is no room for it", function()

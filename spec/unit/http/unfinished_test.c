@@ -120,6 +120,40 @@ static void test_what_complete_requests_hold_stays(void **state)
     bt_mem_count(BT_MEM_ARENAS, -(int64_t) (100 * MIB));
 }
 
+static void test_one_sender_has_half_in_complete_requests(void **state)
+{
+    (void) state;
+    assert_int_equal(take(here, 0, 1, 60 * MIB), 0);
+    assert_int_equal(bt_unfinished_complete(&entries[0]), 0); /* its first may be large */
+    assert_int_equal(take(here, 1, 1, MIB), 0);
+    assert_int_equal(bt_unfinished_complete(&entries[1]), BT_E_LIMIT);
+    assert_int_equal(take(here, 2, 2, 30 * MIB), 0);
+    assert_int_equal(bt_unfinished_complete(&entries[2]), 0);
+    assert_int_equal(take(here, 3, 3, 12 * MIB), BT_E_LIMIT); /* nobody takes complete ones away */
+    evict(&entries[0]);
+    assert_int_equal(bt_unfinished_complete(&entries[1]), 0);
+    turn(&loop, 4);
+    assert_int_equal(bt_unfinished_evicted(table), 0);
+}
+
+/* Above half of the limit a head's bytes are listed before the key in it is known. */
+static void test_a_sender_is_known_late(void **state)
+{
+    (void) state;
+    bt_mem_count(BT_MEM_ARENAS, (int64_t) (60 * MIB));
+    for (unsigned i = 0; i < 3; i++) {
+        bt_unfinished_note(here, &entries[i], 100 + i, 16384); /* three addresses */
+        bt_mem_count(BT_MEM_BUFFERS, 16384);
+        assert_int_equal(take(here, i, 7, 8 * MIB), 0); /* of one key */
+    }
+    assert_int_equal(take(here, 3, 8, 14 * MIB), 0); /* 98: the key's 24 outweigh these */
+    assert_int_equal(take(here, 4, 9, 6 * MIB), 0);
+    turn(&loop, 4);
+    assert_int_equal(gone[3], 0);
+    assert_int_equal(gone[0] + gone[1] + gone[2], 1);
+    bt_mem_count(BT_MEM_ARENAS, -(int64_t) (60 * MIB));
+}
+
 static void test_small_beginnings_are_listed_only_when_memory_is_scarce(void **state)
 {
     (void) state;
@@ -202,6 +236,8 @@ int main(void)
         TEST(test_the_heaviest_sender_loses_its_largest),
         TEST(test_who_would_be_the_heaviest_is_refused),
         TEST(test_what_complete_requests_hold_stays),
+        TEST(test_one_sender_has_half_in_complete_requests),
+        TEST(test_a_sender_is_known_late),
         TEST(test_small_beginnings_are_listed_only_when_memory_is_scarce),
         TEST(test_the_loop_that_has_it_lets_it_go),
     };
