@@ -193,6 +193,8 @@ static int read_counts(bt_intent_t *intent, const bt_json_item_t *found, const c
     return rc;
 }
 
+#define EXTRA_IN_LIST "\"extra_args\" in a list of \"sampling_params\" is not supported"
+
 /* SGLang takes a list, one object a prompt. Its samples can't be told apart by prompt, so there are none. */
 static int read_sampling_list(bt_intent_t *intent, const bt_json_item_t *list, const char **why_p)
 {
@@ -212,8 +214,23 @@ static int read_sampling_list(bt_intent_t *intent, const bt_json_item_t *list, c
                           "\"n\" above 1 in a list of \"sampling_params\" is not supported: send "
                           "one object for all prompts");
         if (rc == 0 && found[S_EXTRA].type != BT_JSON_NONE)
-            return refuse(intent, why_p, BT_E_INVAL,
-                          "\"extra_args\" in a list of \"sampling_params\" is not supported");
+            return refuse(intent, why_p, BT_E_INVAL, EXTRA_IN_LIST);
+    }
+    return rc;
+}
+
+/* Of a list that is not understood here. */
+static int refuse_extra(bt_intent_t *intent, const bt_json_item_t *list, const char **why_p)
+{
+    const bt_str_t extra = BT_STR("extra_args");
+    bt_json_item_t element, found;
+    bt_json_cursor_t c;
+    int rc = bt_json_array(&c, list->value);
+
+    while (rc >= 0 && (rc = bt_json_next(&c, &element)) == 1) {
+        rc = look_inside(intent, &element, &extra, &found, 1, why_p);
+        if (rc == 0 && found.type != BT_JSON_NONE)
+            return refuse(intent, why_p, BT_E_INVAL, EXTRA_IN_LIST);
     }
     return rc;
 }
@@ -222,10 +239,13 @@ static int read_sampling_list(bt_intent_t *intent, const bt_json_item_t *list, c
 static int strip_sampling(bt_intent_t *intent, const char **why_p)
 {
     const bt_str_t name = BT_STR("sampling_params"), extra = BT_STR("extra_args");
+    const bt_json_item_t *item = intent->members[BT_MEMBER_SAMPLING_PARAMS];
     bt_json_item_t found;
-    int rc =
-        look_inside(intent, intent->members[BT_MEMBER_SAMPLING_PARAMS], &extra, &found, 1, why_p);
+    int rc;
 
+    if (item != NULL && item->type == BT_JSON_ARRAY)
+        return refuse_extra(intent, item, why_p);
+    rc = look_inside(intent, item, &extra, &found, 1, why_p);
     return rc == 0 ? strip_object(intent, name, extra, &found, why_p) : rc;
 }
 
@@ -354,6 +374,50 @@ static bool is_any_true(const bt_json_item_t *item)
                              bt_str_find(item->value, BT_STR("true")) >= 0);
 }
 
+/* What an engine may convert to a boolean or a number, we would have read otherwise. */
+static int check_elements(const bt_intent_t *intent, enum bt_member id, const char *wanted,
+                          bool (*is_fine)(bt_str_t element), const char **why_p)
+{
+    const bt_json_item_t *item = intent->members[id];
+    bt_json_walk_t walk;
+    bt_str_t element;
+    size_t inner;
+
+    if (item == NULL || item->type != BT_JSON_ARRAY)
+        return 0;
+    bt_json_walk(&walk, item->value);
+    while (bt_json_walk_next(&walk, &element, &inner))
+        if (!is_fine(element))
+            return refuse(intent, why_p, BT_E_INVAL, "\"%.40s\" must be a list of %s, not %.*s",
+                          bt_arena_str(intent->strip.arena, item->key).p, wanted,
+                          (int) (element.n < 40 ? element.n : 40), element.p);
+    return 0;
+}
+
+static bool is_boolean(bt_str_t element)
+{
+    const enum bt_json_type type = bt_json_type_of(element);
+
+    return type == BT_JSON_TRUE || type == BT_JSON_FALSE || type == BT_JSON_NULL;
+}
+
+static bool is_whole_number(bt_str_t element)
+{
+    int64_t value;
+
+    return bt_json_type_of(element) == BT_JSON_NULL ||
+           (bt_json_type_of(element) == BT_JSON_NUMBER && bt_json_i64(element, &value) == 0);
+}
+
+static int check_logprobs(const bt_intent_t *intent, const char **why_p)
+{
+    int rc = check_elements(intent, BT_MEMBER_RETURN_LOGPROB, "true and false", is_boolean, why_p);
+
+    return rc == 0 ? check_elements(intent, BT_MEMBER_LOGPROB_START_LEN, "integers",
+                                    is_whole_number, why_p)
+                   : rc;
+}
+
 static bool wants_input_logprobs(const bt_intent_t *intent)
 {
     const bt_json_item_t *start = intent->members[BT_MEMBER_LOGPROB_START_LEN];
@@ -443,6 +507,8 @@ static int read_facts(bt_intent_t *intent, const char **why_p)
         rc = read_prompt(intent, why_p);
     if (rc == 0)
         rc = read_session(intent, why_p);
+    if (rc == 0)
+        rc = check_logprobs(intent, why_p);
     why = rc == 0 ? unsplittable_feature(intent) : NULL;
     if (why != NULL)
         intent->unsplittable = why;

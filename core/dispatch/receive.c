@@ -83,14 +83,22 @@ static void on_read(bt_request_t *r, int rc, const char *why)
     bt_maker_find(r);
 }
 
+static bool is_coded(const bt_head_t *head)
+{
+    for (unsigned i = 0; i < head->header_count; i++)
+        if (bt_str_ieq(head->headers[i].name, BT_STR("content-encoding")) &&
+            !bt_str_ieq(head->headers[i].value, BT_STR("identity")))
+            return true;
+    return false;
+}
+
 static void read_body(bt_request_t *r)
 {
     const bt_str_t body = r->x->body;
     const char *why = NULL;
     int rc = 0;
-    bt_str_t coding = bt_head_get(&r->x->head, BT_STR("content-encoding"));
 
-    if (coding.n != 0 && !bt_str_ieq(coding, BT_STR("identity"))) {
+    if (is_coded(&r->x->head)) {
         bt_answer_error(r, 415, NULL,
                         "a coded request body (Content-Encoding) is not supported: send it plain",
                         0);
@@ -156,7 +164,8 @@ static unsigned on_head(bt_exchange_t *x, const char **reason_p)
         *reason_p = "missing or wrong API key";
         return 401;
     }
-    x->sender = bt_client_owner(key, x);
+    if (key != NULL)
+        x->sender = key->id;
     *reason_p = settle_path(x);
     if (*reason_p != NULL)
         return 400;

@@ -11,6 +11,7 @@
 #define EVENT_SURE_BYTES ((size_t) 64 << 10) /* a cut event may be so long whatever the memory */
 #define WHOLE_MAX_BYTES ((size_t) 64 << 20)  /* of all children's answers that are not streamed */
 #define AGREED_MAX_BYTES ((size_t) 4 << 10)  /* of an id */
+#define TOKENS_MAX (INT64_C(1) << 40)        /* of one answer: thousands of them can be added */
 #define USAGE_MAX_BYTES ((size_t) 64 << 10)  /* of an event that has nothing but usage */
 
 struct child {
@@ -196,7 +197,7 @@ static int64_t usage_member(bt_str_t usage, const char *name)
     if (bt_json_get(usage, bt_str(name), &item) < 0 || item.type != BT_JSON_NUMBER ||
         bt_json_i64(item.value, &value) < 0)
         return 0;
-    return value;
+    return value >= 0 && value <= TOKENS_MAX ? value : 0;
 }
 
 static void note_usage(struct child *child, const bt_json_item_t *usage)
@@ -304,6 +305,8 @@ static int pass_event(bt_task_t *task, bt_str_t event)
     if (payload.n == 0 || payload.p[0] != '{')
         return 1; /* comments, and [DONE], which comes once at the end */
     bt_arena_init(&scratch);
+    if (payload.p == joined && event.n > sizeof(joined)) /* it may be cut */
+        payload = bt_str_trim(bt_sse_data(event, bt_arena_alloc(&scratch, event.n), event.n));
     rc = bt_body_index(&body, &scratch, payload, &err_off);
     if (rc == 0) {
         note_usage(&m->children[task->index], bt_body_find(&body, BT_STR("usage")));

@@ -107,6 +107,8 @@ describe("paths of a prefill/decode fleet", function()
     end
     nothing_was_sent()
     assert.equal(200, f:post("/v1/completions", COMPLETION, { ["Content-Encoding"] = "identity" }).status)
+    local twice = { { "Content-Encoding", "identity" }, { "Content-Encoding", "gzip" } }
+    assert.equal(415, f:post("/v1/completions", COMPLETION, twice).status)
   end)
 
   it("answers 400 to what is no JSON object, has a BOM or is no UTF-8", function()

@@ -161,6 +161,14 @@ static void test_unsplittable(void **state)
     assert_null(read_ok(BT_ROUTE_RESPONSES, "{\"previous_response_id\":null}").unsplittable);
     assert_null(read_ok(BT_ROUTE_GENERATE, "{\"return_logprob\":true,\"logprob_start_len\":-1}")
                     .unsplittable);
+    expect_refused(BT_ROUTE_GENERATE, "{\"return_logprob\":[1],\"logprob_start_len\":[0]}",
+                   BT_E_INVAL, "\"return_logprob\" must be a list of true and false, not 1");
+    expect_refused(BT_ROUTE_GENERATE, "{\"return_logprob\":[true,\"yes\"]}", BT_E_INVAL, "yes");
+    expect_refused(BT_ROUTE_GENERATE, "{\"logprob_start_len\":[0,\"1\"]}", BT_E_INVAL,
+                   "list of integers");
+    assert_non_null(read_ok(BT_ROUTE_GENERATE,
+                            "{\"return_logprob\":[ false, true],\"logprob_start_len\":[null, 2 ]}")
+                        .unsplittable);
     assert_null(read_ok(BT_ROUTE_COMPLETIONS, "{\"best_of\":1,\"echo\":false,\"logprobs\":1}")
                     .unsplittable);
 }
@@ -198,6 +206,11 @@ static void test_lists_of_sampling_params(void **state)
     expect_refused(BT_ROUTE_GENERATE, "{\"sampling_params\":[{\"extra_args\":{}}]}", BT_E_INVAL,
                    "extra_args");
     expect_refused(BT_ROUTE_TOKENS, "{\"sampling_params\":[{}]}", BT_E_INVAL, "must be an object");
+    for (unsigned i = 0; i < 3; i++)
+        expect_refused(
+            (const enum bt_route[]){BT_ROUTE_PROXY, BT_ROUTE_CHAT, BT_ROUTE_PROXY_PATH}[i],
+            "{\"sampling_params\":[{},{\"extra\\u005fargs\":{}}]}", BT_E_INVAL, "extra_args");
+    (void) read_ok(BT_ROUTE_PROXY, "{\"sampling_params\":[{\"n\":2},7]}");
 }
 
 /* A client's sizes are its own affair only as long as nobody keeps them. */
