@@ -115,6 +115,7 @@ int bt_config_finish_shared(bt_config_t *c, char *err, size_t err_size)
     c->store = (bt_store_config_t){.url = c->redis_url,
                                    .username = c->redis_username,
                                    .password = c->redis_password,
+                                   .space = c->fleet_name != NULL ? c->fleet_name : "fleet",
                                    .tls_ca_file = c->redis_tls_ca,
                                    .tls_cert_file = c->redis_tls_cert,
                                    .tls_key_file = c->redis_tls_key};

@@ -303,11 +303,11 @@ static void probe(bt_redis_client_t *client)
 {
     bt_text_t args;
     bt_redis_command_t command = {BT_REDIS_PROBE, 2, &args};
-    char key[64];
+    char key[192];
     size_t n;
 
     bt_text_init(&args);
-    bt_redis_key(BT_STR("baton"), BT_STR("probe"), key, sizeof(key), &n);
+    bt_redis_key(bt_str(client->base.store->space), BT_STR("probe"), key, sizeof(key), &n);
     bt_redis_put_arg(&args, BT_STR("1"));
     bt_redis_put_arg(&args, (bt_str_t){key, n});
     client->out.len = 0;

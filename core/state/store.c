@@ -37,6 +37,8 @@ static int fill(bt_store_t *store, const bt_store_config_t *config)
         rc = copy_z(&store->password, config->password, store->where.password);
     if (rc == 0)
         rc = copy_z(&store->sentinel_password, config->sentinel_password, NULL);
+    if (rc == 0)
+        rc = copy_z(&store->space, config->space, "baton");
     store->connect_ms = config->connect_ms > 0 ? config->connect_ms : 2000;
     store->op_ms = config->op_ms > 0 ? config->op_ms : 250;
     store->max_pending = config->max_pending > 0 ? config->max_pending : 65536;
@@ -52,6 +54,7 @@ static void free_store(bt_store_t *store)
     free(store->username);
     free(store->password);
     free(store->sentinel_password);
+    free(store->space);
     free(store);
 }
 

@@ -40,6 +40,8 @@ typedef struct bt_store_config { /* borrowed for open; zero = default */
         url; /* NULL = local. redis://[user:password@]host:port[/db], rediss:// (TLS), unix:///path[?db=n], sentinel://[user:password@]host:port,host:port/master[/db] */
     const char *username, *password; /* instead of those in the url */
     const char *sentinel_password;
+    const char *
+        space; /* where it is tried whether the store takes writes: one that its user may touch ("baton") */
     const char *tls_ca_file, *tls_cert_file, *tls_key_file, *tls_server_name;
     uint32_t connect_ms; /* 2,000 */
     uint32_t

@@ -56,6 +56,7 @@ struct bt_store {
     void *inner; /* the kind's own */
     bt_store_url_t where;
     char *username, *password, *sentinel_password; /* NULL = none */
+    char *space;                                   /* of the probe's key */
     uint32_t connect_ms, op_ms, max_pending;
     pthread_mutex_t lock; /* of the clients' list, their health, and what was said of it */
     bt_list_t clients;

@@ -362,6 +362,22 @@ describe("a fleet's store", function()
     assert_converged()
   end)
 
+  it("needs a user that may touch the fleet's keys, and no others", function()
+    start()
+    fl.redis:ask("ACL", "SETUSER", "default", "resetkeys", "~baton:{fleet}:*", "+@all")
+    fl.redis:ask("ACL", "LOG", "RESET")
+    local connects = fl.a:number("baton_store_connects_total")
+    fl.redis:ask("CLIENT", "KILL", "TYPE", "normal") -- who comes again proves that it may write
+    eventually(function()
+      return fl.a:number("baton_store_connects_total") > connects
+    end, 10, "it is back")
+    each("wait_up")
+    beats()
+    assert.equal(200, (fl.a:ask("GET", "/admin/fleet")))
+    assert_converged()
+    assert.same({}, fl.redis:ask("ACL", "LOG"))
+  end)
+
   it("may forget its scripts: nothing of it is seen", function()
     start()
     fl:under_load(function()
