@@ -218,6 +218,8 @@ static void on_request(bt_exchange_t *x)
     if (is_refused(r, bt_gate_authorized(d->gate, &x->head, &r->key), path_refusal))
         return;
     r->owner = bt_client_owner(r->key, x);
+    if (r->key != NULL && !r->key->sets_tenant) /* or workers and policies would believe it */
+        bt_head_drop(&x->head, BT_STR("x-tenant-id"));
     if (admit(r))
         read_body(r);
 }

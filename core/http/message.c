@@ -41,6 +41,16 @@ static bool list_has(bt_str_t list, bt_str_t token)
 }
 
 /* The header may come several times; together the values are one list (RFC 9110 5.3). */
+void bt_head_drop(bt_head_t *head, bt_str_t name)
+{
+    unsigned kept = 0;
+
+    for (unsigned i = 0; i < head->header_count; i++)
+        if (!bt_str_ieq(head->headers[i].name, name))
+            head->headers[kept++] = head->headers[i];
+    head->header_count = kept;
+}
+
 bool bt_head_has_token(const bt_head_t *head, bt_str_t name, bt_str_t token)
 {
     for (unsigned i = 0; i < head->header_count; i++)

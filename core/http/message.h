@@ -53,6 +53,8 @@ typedef struct bt_head {
 const bt_header_t *bt_head_find(const bt_head_t *head, bt_str_t name);
 /* Value or BT_STR_NULL. */
 bt_str_t bt_head_get(const bt_head_t *head, bt_str_t name);
+/* Takes all headers of that name out. */
+void bt_head_drop(bt_head_t *head, bt_str_t name);
 /* True when a comma-separated header holds the token. */
 bool bt_head_has_token(const bt_head_t *head, bt_str_t name, bt_str_t token);
 /* Hop-by-hop (RFC 9110 7.6.1), incl. names listed in Connection. */

@@ -69,7 +69,7 @@
 ---@field prompt_tokens integer counted where token ids came, else estimated from the bytes
 ---@field max_tokens? integer of one sample, as the client limits it
 ---@field session? string the key that route named, else the header x-session-id, else the body's
----@field tenant? string the header x-tenant-id
+---@field tenant? string the header x-tenant-id; where clients have keys, the tenant of the key
 ---@field class? string what route called it
 
 --- The workers that can be chosen now, in fleet order. Read the lists, do not change them.

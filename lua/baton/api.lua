@@ -137,7 +137,7 @@ api.classes = {
       { "prompt_tokens", "integer", "counted where token ids came, else estimated from the bytes" },
       { "max_tokens?", "integer", "of one sample, as the client limits it" },
       { "session?", "string", "the key that route named, else the header x-session-id, else the body's" },
-      { "tenant?", "string", "the header x-tenant-id" },
+      { "tenant?", "string", "the header x-tenant-id; where clients have keys, the tenant of the key" },
       { "class?", "string", "what route called it" },
     },
   },

@@ -237,4 +237,16 @@ describe("the tenant", function()
     assert.truthy(tenant("plain"):find("^key%-%x+$"))
     assert.equal(tenant("plain"), tenant("plain", "globex"))
   end)
+
+  it("is told to workers only where the key may say it", function()
+    f:mark()
+    tenant("acmes", "forged")
+    tenant("proxy", "said")
+    local seen = {}
+    for _, leg in ipairs(f:legs().decode) do
+      seen[#seen + 1] = leg.headers["x-tenant-id"] or "none"
+    end
+    table.sort(seen)
+    assert.same({ "none", "said" }, seen)
+  end)
 end)
