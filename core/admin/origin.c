@@ -72,7 +72,7 @@ const char *bt_origin_refusal(const bt_origin_rules_t *rules, const bt_head_t *h
         return "a page of another origin may not use this listener";
     if (rules->has_key)
         return NULL;
-    if (host.n > 0 &&
+    if (bt_head_find(head, BT_STR("host")) != NULL &&
         !is_known(rules, name_of(host))) /* HTTP/1.0 may leave it out; browsers don't */
         return "without a key this listener is served under addresses and localhost only, because "
                "a "

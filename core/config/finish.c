@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define HOST_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 #define SGLANG_BOOTSTRAP_PORT 8998 /* SGLang's own default */
 #define DEFAULT_SAMPLE_PPM 10000   /* of requests with --record-file: 1 % */
 
@@ -324,6 +325,43 @@ static int check_dev(const bt_config_t *c, char *err, size_t err_size)
     return BT_E_CONFIG;
 }
 
+/* What Host would say of it: no scheme, no port. */
+static int check_admin_hosts(const bt_config_t *c, char *err, size_t err_size)
+{
+    for (unsigned i = 0; i < c->admin_allowed_host_count; i++) {
+        const char *name = c->admin_allowed_hosts[i];
+        if (name[0] != '\0' && name[strspn(name, HOST_CHARS)] == '\0')
+            continue;
+        snprintf(err, err_size,
+                 "--admin-allowed-host: expected a host name without scheme and port, got "
+                 "\"%.120s\"",
+                 name);
+        return BT_E_CONFIG;
+    }
+    return 0;
+}
+
+/* They become a line of a head. */
+static int check_keys(const bt_config_t *c, char *err, size_t err_size)
+{
+    const struct {
+        const char *flag, *key;
+    } keys[] = {{"api-key", c->api_key},
+                {"admin-api-key", c->admin_api_key},
+                {"transfer-token", c->transfer_token},
+                {"registry-token", c->registry_token}};
+    for (unsigned i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        for (const char *p = keys[i].key; p != NULL && *p != '\0'; p++)
+            if ((unsigned char) *p < ' ' || *p == 0x7f) {
+                snprintf(err, err_size,
+                         "--%s: a key holds no control characters, such as the end "
+                         "of a line",
+                         keys[i].flag);
+                return BT_E_CONFIG;
+            }
+    return 0;
+}
+
 /* Requests are compared with it in their canonical form. */
 static const char *proxy_path_refusal(const char *text, bt_arena_t *arena)
 {
@@ -481,6 +519,10 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
     if (rc == 0)
         rc = check_dev(c, err, err_size);
     if (rc == 0)
+        rc = check_admin_hosts(c, err, err_size);
+    if (rc == 0)
+        rc = check_keys(c, err, err_size);
+    if (rc == 0)
         rc = check_proxy_paths(c, err, err_size);
     if (rc == 0)
         rc = finish_record_headers(c, err, err_size);
@@ -500,6 +542,9 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
     }
     if (c->loops == 0)
         c->loops = bt_cpus_available();
+    if (c->server.max_body_bytes >
+        c->server.max_buffered_bytes) /* 503 would promise that it fits later */
+        c->server.max_body_bytes = c->server.max_buffered_bytes;
     derive_dispatch(c);
     derive_record(c);
     return 0;

@@ -525,7 +525,7 @@ const bt_flag_t bt_flags[] = {
     /* limits */
     {"max-payload-size", "BYTES", BT_GROUP_LIMIT, BT_FLAG_SETTING, BT_ARITY_ONE, false,
      SIZE_KNOB(AT(server.max_body_bytes), 1, 1099511627776.0), NULL,
-     "a request's body, else 413 (67108864, 64 MiB)"},
+     "a request's body, else 413 (67108864, 64 MiB; at most --max-buffered-bytes)"},
     {"max-buffered-bytes", "BYTES", BT_GROUP_LIMIT, BT_FLAG_SETTING, BT_ARITY_ONE, false,
      SIZE_KNOB(AT(server.max_buffered_bytes), 1048576, 1099511627776.0), NULL,
      "all requests and answers in memory; then the client that holds most in unfinished requests "
@@ -550,11 +550,13 @@ const bt_flag_t bt_flags[] = {
     {"client-api-keys-file", "FILE", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
      PATH_KNOB(AT(client_keys_file)), NULL,
      "clients must send one of these keys, else 401; a line is KEY [tenant=NAME] [set-tenant]: the "
-     "tenant is the key's, and x-tenant-id counts only from keys that may set it"},
+     "tenant is the key's, and x-tenant-id counts only from keys that may set it; read once, at "
+     "the "
+     "start"},
     {"admin-api-key", "KEY", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
      TEXT_KNOB(AT(admin_api_key)), NULL,
      "asked for on the admin port, and by /workers, /add_worker, /remove_worker and /list_workers "
-     "on the client port; without it only /metrics is served beyond loopback"},
+     "on the client port; without it only /metrics and /health are served beyond loopback"},
     {"admin-allowed-host",
      "NAME",
      BT_GROUP_SECURITY,

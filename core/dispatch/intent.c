@@ -520,6 +520,9 @@ static int index_body(bt_intent_t *intent, bt_str_t text, const char **why_p)
     size_t err_off = 0;
     int rc = bt_body_index(&intent->body, intent->strip.arena, text, &err_off);
 
+    if (rc < 0 && bt_str_trim(text).n == 0)
+        return refuse(intent, why_p, rc,
+                      "the request body is empty; this route takes a JSON object");
     if (rc < 0)
         return refuse(intent, why_p, rc, "request body is no valid JSON object: %s at byte %zu",
                       bt_err_text(rc), err_off);

@@ -19,6 +19,7 @@
 #include "http/server_conn.h"
 
 #include "base/err.h"
+#include "base/log.h"
 #include "http/head.h"
 
 #define ROOM_MIN ((size_t) 1024) /* smaller rests of a buffer are not worth a read */
@@ -181,6 +182,9 @@ void bt_conn_stop_reading_request(bt_server_conn_t *c)
 /* What has come of it is freed before the client has read why. */
 bool bt_conn_refuse_request(bt_server_conn_t *c, unsigned status, const char *reason)
 {
+    if (status == 503)
+        bt_log_warn("http", "a request of %s was refused before it was read: %s", c->x.peer,
+                    reason != NULL ? reason : bt_http_reason(status));
     bt_conn_stop_reading_request(c);
     bt_exchange_drop_body(&c->x);
     c->direct = false;
@@ -205,7 +209,7 @@ static unsigned check_head(bt_server_conn_t *c, const char **reason_p)
         return 417;
     }
     if (head->length > config->max_body_bytes) {
-        *reason_p = "request body is too large";
+        *reason_p = "request body is too large (--max-payload-size)";
         return 413;
     }
     if ((head->length > 0 || head->chunked) && !bt_conn_has_room(c)) {

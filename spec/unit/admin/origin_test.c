@@ -52,9 +52,7 @@ static void test_a_name_that_anybody_can_take_is_refused(void **state)
         for (size_t i = 0; i < sizeof(fine) / sizeof(fine[0]); i++)
             assert_int_equal(status_of((struct ask){.host = fine[i], .is_change = change}), 200);
         for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-            if (wrong[i][0] != '\0')
-                assert_int_equal(status_of((struct ask){.host = wrong[i], .is_change = change}),
-                                 403);
+            assert_int_equal(status_of((struct ask){.host = wrong[i], .is_change = change}), 403);
         assert_int_equal(
             status_of((struct ask){.host = "evil.example", .is_change = change, .has_key = true}),
             200);

@@ -76,6 +76,13 @@ static void paths_and_ports(void **state)
     load_refused("--policy-param =1", "--policy-param: expected NAME=VALUE, got \"=1\"");
     load_refused("--policy-wait-ms 0",
                  "--policy-wait-ms: expected a whole number from 1 to 600000, got \"0\"");
+    load_refused("--admin-allowed-host http://a",
+                 "--admin-allowed-host: expected a host name without "
+                 "scheme and port, got \"http://a\"");
+    load_refused("--admin-allowed-host a:80", "--admin-allowed-host: expected a host name without "
+                                              "scheme and port, got \"a:80\"");
+    load_refused("--api-key a\nb:c",
+                 "--api-key: a key holds no control characters, such as the end of a line");
     load_refused("--proxy-path x", "--proxy-path: expected a path that begins with /, got \"x\"");
     load_refused("--health-check-endpoint x",
                  "--health-check-endpoint: expected a path that begins with /, got \"x\"");
