@@ -96,7 +96,7 @@ static void write_requests(bt_prom_t *p, const bt_gate_t *gate)
     bt_prom_family(
         p, "baton_requests_total", "counter",
         "Requests answered, by route and status; gone: the client left before it had one");
-    for (unsigned route = 0; route < BT_ROUTE_COUNT && route < BT_STATS_ROUTES; route++)
+    for (unsigned route = 0; route < BT_ROUTE_COUNT; route++)
         for (unsigned status = 0; status < BT_STATS_STATUSES; status++) {
             uint64_t sum = 0;
             char text[16] = "gone";

@@ -8,10 +8,11 @@
 #ifndef BT_DISPATCH_STATS_H
 #define BT_DISPATCH_STATS_H
 
+#include "dispatch/route.h"
+
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define BT_STATS_ROUTES 24
 #define BT_STATS_STATUSES 600
 #define BT_HISTOGRAM_BUCKETS 20 /* upper bounds in bt_histogram_bounds_us, then +Inf */
 
@@ -55,7 +56,7 @@ typedef struct bt_stats {
     BT_COUNTER_MAP(BT_COUNTER_FIELD)
 #undef BT_COUNTER_FIELD
     _Atomic uint64_t
-        requests[BT_STATS_ROUTES][BT_STATS_STATUSES]; /* by route and status; 0 = client gone */
+        requests[BT_ROUTE_COUNT][BT_STATS_STATUSES]; /* by route and status; 0 = client gone */
     bt_histogram_t ttft, tpot, itl, duration, prefill, handoff_wait;
 } bt_stats_t;
 
