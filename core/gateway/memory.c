@@ -15,20 +15,21 @@
 
 int bt_memory_fits(const bt_memory_ask_t *ask, char *err, size_t err_size)
 {
-    const uint64_t base = ask->held + SPARE;
-    const uint64_t needed = base + ask->max_buffered + ask->max_buffered / 8;
-    const uint64_t most = ask->limit > base ? (ask->limit - base) / 9 * 8 / MIB : 0; /* MiB */
+    uint64_t base = ask->held + SPARE;
+    const uint64_t buffered = ask->max_buffered + ask->max_buffered / 8;
     char can[128] = "too little for any request: ";
 
-    if (ask->limit >= needed)
+    if (ask->limit >= base + buffered)
         return 0;
+    base += ask->jitter;
+    const uint64_t most = ask->limit > base ? (ask->limit - base) / 9 * 8 / MIB : 0; /* MiB */
     if (most > 0)
         snprintf(can, sizeof(can), "which holds %llu MiB of requests: lower the flag to %llu, or ",
                  (unsigned long long) most, (unsigned long long) (most * MIB));
     snprintf(
         err, err_size, "--max-buffered-bytes %llu: %s is %llu MiB, %sraise the limit to %llu MiB",
         (unsigned long long) ask->max_buffered, ask->name, (unsigned long long) (ask->limit / MIB),
-        can, (unsigned long long) ((needed + MIB - 1) / MIB));
+        can, (unsigned long long) ((base + buffered + MIB - 1) / MIB));
     return BT_E_CONFIG;
 }
 
@@ -72,9 +73,11 @@ int bt_gateway_memory_check(const bt_gateway_t *g, char *err, size_t err_size)
     const uint64_t threads = g->config->loops + POOL_THREADS, stacks = threads * stack_bytes();
     bt_memory_ask_t data = {.name = "the limit of data (ulimit -d, LimitDATA=)",
                             .held = read_status("VmData:") + stacks,
+                            .jitter = stack_bytes(),
                             .max_buffered = g->config->server.max_buffered_bytes};
     bt_memory_ask_t space = {.name = "the limit of address space (ulimit -v, LimitAS=)",
                              .held = read_status("VmSize:") + stacks + threads * ARENA_SPACE,
+                             .jitter = 2 * ARENA_SPACE, /* of threads that have begun or not */
                              .max_buffered = data.max_buffered};
     struct rlimit limit;
     int rc = 0;

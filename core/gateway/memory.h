@@ -16,6 +16,8 @@ typedef struct bt_memory_ask {
     const char *name; /* of the limit, and how it is set: for the message */
     uint64_t limit;
     uint64_t held; /* counted against it now, and for what is still to be opened */
+    uint64_t
+        jitter; /* by which that may be more at the next start: what is proposed has room for it */
     uint64_t max_buffered;
 } bt_memory_ask_t;
 
