@@ -55,7 +55,7 @@ describe("the registry, from another host", function()
   it("serves the workers' hosts, as the workers are now", function()
     start()
     assert_refused()
-    has(gateway:stderr(), "registry: " .. THERE .. " is refused: ")
+    gateway:says("registry: " .. THERE .. " is refused: ")
     local added = http.post(admin_port, "/admin/workers",
       json.encode({ url = ("http://%s:9"):format(THERE), role = "hybrid", name = "w9" }))
     assert.equal(201, added.status, added.body)

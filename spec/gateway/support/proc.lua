@@ -5,6 +5,7 @@
 
 local bit = require("bit")
 local clock = require("gateway.support.clock")
+local eventually = require("gateway.support.eventually")
 local ffi = require("ffi")
 
 ffi.cdef([[
@@ -222,6 +223,14 @@ function Process:stderr()
 end
 
 -- Runs to the end: code, stdout, stderr.
+-- Waits until its log has this text: lines leave by a thread, later than what they tell of.
+function Process:says(text)
+  eventually(function()
+    local log = self:stderr()
+    return log:find(text, 1, true) ~= nil, log
+  end, 10, "the log says " .. text)
+end
+
 function proc.run(argv, opts)
   local p = proc.start(argv, opts)
   local code = p:wait(opts and opts.seconds)
