@@ -35,6 +35,9 @@ local function start_limited(flags, files)
     all[#all + 1] = flag
   end
   start({ workers = HYBRID, flags = all, proc = { limits = { files = files } } })
+  eventually(function()
+    return f:metric('baton_client_connections{loop="0"}') == 0
+  end, 10, "who asked whether it is ready has gone")
 end
 
 local function answered(c, ask)
