@@ -36,10 +36,5 @@ bt_kv_cut_t bt_kv_cut_src(const bt_kv_slice_t *slice);
 bt_kv_cut_t bt_kv_cut_dst(const bt_kv_slice_t *slice);
 /* Does the cut fit every buffer's page? */
 bool bt_kv_cut_fits(const bt_kv_cut_t *cut, const struct bt_kv_layout *layout);
-/* Bytes that a page of this buffer moves. */
-static inline uint64_t bt_kv_cut_bytes(const bt_kv_cut_t *cut, const bt_kv_buffer_t *buffer)
-{
-    return cut->rows == 0 ? buffer->bytes : (uint64_t) cut->rows * cut->bytes;
-}
 
 #endif

@@ -248,11 +248,6 @@ bool bt_capability_needs_equal_version(const char *dialect)
     return dialect != NULL && (strcmp(dialect, nixl) == 0 || strcmp(dialect, nixl_push) == 0);
 }
 
-bool bt_capability_needs_tp_ratio(const char *dialect)
-{
-    return bt_capability_needs_equal_version(dialect); /* the same two today */
-}
-
 bool bt_capability_is_steered(const char *dialect)
 {
     return dialect != NULL && strcmp(dialect, baton) == 0;

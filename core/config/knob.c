@@ -354,25 +354,6 @@ bool bt_knob_same(const bt_knob_t *knob, const void *a, const void *b)
     return true;
 }
 
-int bt_knob_copy(const bt_knob_t *knob, void *to, const void *from)
-{
-    size_t size = plain_size(knob->kind);
-    const char *const *p = at_const(knob, from);
-    int rc = 0;
-    if (size > 0) {
-        memcpy(at(knob, to), p, size);
-        return 0;
-    }
-    if (knob->kind != BT_KNOB_TEXTS) {
-        bt_knob_clear(knob, to);
-        return *p != NULL ? store_text(at(knob, to), "", "", bt_str(*p)) : 0;
-    }
-    bt_knob_clear(knob, to);
-    for (unsigned i = 0; i < count_of(knob, from) && rc == 0; i++)
-        rc = append_text(knob, to, bt_str(p[i]));
-    return rc;
-}
-
 void bt_knob_clear(const bt_knob_t *knob, void *base)
 {
     char **p = at(knob, base);

@@ -49,8 +49,6 @@ int bt_knob_set_text(const bt_knob_t *knob, void *base, bt_str_t text, char *err
 /* dir: where relative paths of the file start; "" = leave them. */
 int bt_knob_set_value(const bt_knob_t *knob, void *base, const bt_value_t *value, const char *dir,
                       char *err, size_t err_size);
-/* Copies one value over another of the same struct type. */
-int bt_knob_copy(const bt_knob_t *knob, void *to, const void *from);
 bool bt_knob_same(const bt_knob_t *knob, const void *a, const void *b);
 void bt_knob_clear(const bt_knob_t *knob, void *base); /* frees strings */
 /* "a whole number from 0 to 65535", "true or false", "one of text, json" ... */

@@ -27,14 +27,6 @@ static const struct {
 };
 #define KIND_COUNT (sizeof(kinds) / sizeof(kinds[0]))
 
-const char *sim_fault_name(enum sim_fault_kind kind)
-{
-    for (size_t i = 0; i < KIND_COUNT; i++)
-        if (kinds[i].kind == kind)
-            return kinds[i].name;
-    return "none";
-}
-
 static enum sim_fault_kind kind_of(bt_str_t name)
 {
     for (size_t i = 0; i < KIND_COUNT; i++)

@@ -50,6 +50,5 @@ int sim_faults_add(sim_faults_t *faults, const sim_fault_t *fault);
 /* The fault for this request, SIM_OK when there is none. */
 sim_fault_t sim_faults_pick(sim_faults_t *faults, const bt_head_t *head, enum sim_role role,
                             bool is_inference);
-const char *sim_fault_name(enum sim_fault_kind kind);
 
 #endif

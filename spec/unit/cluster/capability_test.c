@@ -126,8 +126,7 @@ static void rules_that_connectors_demand(void **state)
     assert_false(bt_capability_is_steered("nixl"));
     assert_false(bt_capability_is_steered(NULL));
     assert_true(bt_capability_needs_equal_version("nixl_push"));
-    assert_true(bt_capability_needs_tp_ratio("nixl"));
-    assert_false(bt_capability_needs_tp_ratio("shared_cache"));
+    assert_false(bt_capability_needs_equal_version("shared_cache"));
     assert_false(bt_capability_needs_equal_version(NULL));
 }
 
