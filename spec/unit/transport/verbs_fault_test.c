@@ -150,10 +150,14 @@ static void prefill(const char *how, pid_t child, int port_fd, int hear_fd)
         die("no room");
     if (wait_for(&side, room, BT_KV_WAITING_FOR_INPUT) == BT_KV_FAILED)
         die("the room failed at once");
-    bt_kv_chunk_t chunk = {.pages = side.pages, .page_count = PAGES, .last = true};
-    if (bt_kv_send(side.agent, room, &chunk) != 0)
+    bt_kv_chunk_t first = {.pages = side.pages, .page_count = PAGES / 2};
+    bt_kv_chunk_t last = {
+        .first = PAGES / 2, .pages = side.pages + PAGES / 2, .page_count = PAGES / 2, .last = true};
+    if (bt_kv_send(side.agent, room, &first) != 0)
         die("nothing is sent");
     strike(how, child);
+    /* However fast the first half went, this one is late. Refused when the room has failed by now. */
+    (void) bt_kv_send(side.agent, room, &last);
     must_fail(&side, "prefill", room, bt_clock_ms());
     kill(child, SIGCONT); /* a stopped one finds the link lost, and its memory revoked */
     if (waitpid(child, &status, 0) != child)
