@@ -6,8 +6,8 @@
 #include "tools/fleet.h"
 #include "tools/kv_bench.h"
 #include "tools/policy.h"
+#include "tools/print.h"
 #include "tools/replay.h"
-#include "tools/say.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,10 +39,10 @@ static int run(int argc, const char *const *argv)
     if (wants_help(argc, argv))
         return bt_tool_print(bt_help_run);
     if (load(&config, argc, argv, err, sizeof err) < 0)
-        return bt_tool_say(BT_TOOL_WRONG, "", "%s", err);
+        return bt_tool_error(BT_TOOL_WRONG, "", "%s", err);
     if (bt_gateway_open(&gateway, &config, argc, argv, err, sizeof err) < 0) {
         bt_config_fini(&config);
-        return bt_tool_say(BT_TOOL_WRONG, "", "%s", err);
+        return bt_tool_error(BT_TOOL_WRONG, "", "%s", err);
     }
     int status = bt_gateway_run(gateway);
     bt_gateway_close(gateway);
@@ -58,7 +58,7 @@ static int check(int argc, const char *const *argv)
     if (wants_help(argc, argv))
         return bt_tool_print(bt_help_run);
     if (load(&config, argc, argv, err, sizeof err) < 0)
-        return bt_tool_say(BT_TOOL_WRONG, "", "%s", err);
+        return bt_tool_error(BT_TOOL_WRONG, "", "%s", err);
     int rc = bt_config_check_ports(&config, err, sizeof err);
     if (rc == 0) {
         bt_text_init(&text);
@@ -67,7 +67,7 @@ static int check(int argc, const char *const *argv)
         bt_text_fini(&text);
     }
     bt_config_fini(&config);
-    return rc < 0 ? bt_tool_say(BT_TOOL_WRONG, "", "%s", err) : bt_tool_flushed();
+    return rc < 0 ? bt_tool_error(BT_TOOL_WRONG, "", "%s", err) : bt_tool_flushed();
 }
 
 static int version(int argc, const char *const *argv)
@@ -120,7 +120,7 @@ static int unknown_command(const char *word)
     if (word[0] == '-') {
         snprintf(why, sizeof why, "%.100s: the command comes first: baton run %.100s ...", word,
                  word);
-        return bt_tool_say(BT_TOOL_WRONG, "", "%s", why);
+        return bt_tool_error(BT_TOOL_WRONG, "", "%s", why);
     }
     bt_suggest_init(&s, bt_str(word));
     for (size_t i = 0; i < COMMAND_COUNT; i++)
@@ -131,13 +131,13 @@ static int unknown_command(const char *word)
                  bt_suggest_best(&s));
     else
         snprintf(why, sizeof why, "%.100s: unknown command; baton --help lists them", word);
-    return bt_tool_say(BT_TOOL_WRONG, "", "%s", why);
+    return bt_tool_error(BT_TOOL_WRONG, "", "%s", why);
 }
 
 int main(int argc, char **argv)
 {
     if (argc < 2)
-        return bt_tool_say(BT_TOOL_WRONG, "", "no command; try baton --help");
+        return bt_tool_error(BT_TOOL_WRONG, "", "no command; try baton --help");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(argv[1], commands[i].word) == 0)
             return commands[i].run(argc - 2, (const char *const *) argv + 2);

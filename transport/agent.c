@@ -200,10 +200,10 @@ static uint32_t beat_ms(const bt_kv_agent_t *agent)
 
 static int keep_time(bt_kv_agent_t *agent)
 {
-    if (agent->now_us >= agent->beat_us) {
+    if (agent->now_us >= agent->heartbeat_us) {
         bt_kv_links_beat(agent);
         bt_kv_sender_expire(agent);
-        agent->beat_us = agent->now_us + (uint64_t) beat_ms(agent) * 1000;
+        agent->heartbeat_us = agent->now_us + (uint64_t) beat_ms(agent) * 1000;
     }
     if (agent->now_us >= bt_kv_rooms_due_us(agent))
         bt_kv_rooms_expire(agent);
@@ -246,8 +246,8 @@ static int sleep_ms(const bt_kv_agent_t *agent, uint32_t limit_ms)
 {
     uint64_t due_us = bt_kv_rooms_due_us(agent);
 
-    if (due_us > agent->beat_us)
-        due_us = agent->beat_us;
+    if (due_us > agent->heartbeat_us)
+        due_us = agent->heartbeat_us;
     if (agent->steering != NULL && due_us > agent->steering->due_us)
         due_us = agent->steering->due_us;
     uint64_t ms = due_us > agent->now_us ? (due_us - agent->now_us + 999) / 1000 : 1;

@@ -93,11 +93,11 @@ struct bt_kv_agent {
     _Atomic bool *is_event_wanted; /* somebody asked for event_fd */
     _Atomic bool is_asleep;
     bool is_closing, is_stopped,
-        has_work;       /* has_work: the next turn finds something to do without an event */
-    uint64_t now_us;    /* of this turn or call */
-    uint64_t polled_us; /* sockets were last looked at */
-    bool is_moving;     /* the last turn found something to do */
-    uint64_t beat_us;   /* links are looked at next */
+        has_work;          /* has_work: the next turn finds something to do without an event */
+    uint64_t now_us;       /* of this turn or call */
+    uint64_t polled_us;    /* sockets were last looked at */
+    bool is_moving;        /* the last turn found something to do */
+    uint64_t heartbeat_us; /* links are looked at next */
 
     bt_kv_rooms_t rooms;
     bt_kv_map_t senders; /* open sender rooms by id */

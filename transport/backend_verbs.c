@@ -63,7 +63,7 @@ static void close_verbs(bt_kv_backend_t *backend)
         bt_kv_unwatch(verbs->base.agent, verbs->rails[i].context->async_fd);
         bt_verbs_rail_close(&verbs->rails[i]);
     }
-    bt_pool_fini(&verbs->jobs);
+    bt_slab_fini(&verbs->jobs);
     free(verbs);
 }
 
@@ -170,7 +170,7 @@ static int open_verbs(bt_kv_backend_t **backend_p, bt_kv_agent_t *agent,
     verbs->api = bt_verbs_api();
     bt_list_init(&verbs->paths);
     bt_list_init(&verbs->active);
-    bt_pool_init(&verbs->jobs, sizeof(bt_verbs_job_t), JOBS_KEPT);
+    bt_slab_init(&verbs->jobs, sizeof(bt_verbs_job_t), JOBS_KEPT);
     int rc = choose_modes(&verbs->modes, err, err_size);
     if (rc == 0)
         rc = open_rails(verbs, config, err, err_size);

@@ -209,7 +209,7 @@ static void got_welcome(bt_kv_gate_t *gate, const bt_kv_steer_t *m)
     gate->since_us = gate->taken_us = agent->now_us;
     gate->heartbeat_ms = clamp(m->welcome.heartbeat_ms, 1000, BEAT_MIN_MS, BEAT_MAX_MS);
     gate->dead_ms = clamp(m->welcome.dead_ms, 5000, gate->heartbeat_ms, DEAD_MAX_MS);
-    gate->beat_us = agent->now_us + us(gate->heartbeat_ms);
+    gate->heartbeat_us = agent->now_us + us(gate->heartbeat_ms);
     gate->incarnation = m->welcome.incarnation;
     gate->why[0] = '\0';
     gate->is_warned = false;
@@ -375,9 +375,9 @@ static void step_up(bt_kv_gate_t *gate)
         lose(gate, "it does not read what it is told");
         return;
     }
-    if (now_us >= gate->beat_us) {
+    if (now_us >= gate->heartbeat_us) {
         bt_kv_directives_beat(gate);
-        gate->beat_us = now_us + us(gate->heartbeat_ms);
+        gate->heartbeat_us = now_us + us(gate->heartbeat_ms);
     }
     if (now_us >= gate->said_us + us(gate->heartbeat_ms))
         bt_kv_gate_say(gate,
@@ -414,7 +414,7 @@ static uint64_t step(bt_kv_gate_t *gate)
     case BT_KV_GATE_IDLE:
         return agent->is_closing ? UINT64_MAX : gate->dial_us;
     case BT_KV_GATE_UP:
-        return earlier(earlier(gate->beat_us, gate->said_us + us(gate->heartbeat_ms)),
+        return earlier(earlier(gate->heartbeat_us, gate->said_us + us(gate->heartbeat_ms)),
                        earlier(gate->heard_us, gate->out.n > 0 ? gate->taken_us : UINT64_MAX) +
                            us(gate->dead_ms) + 1);
     default:

@@ -30,12 +30,12 @@ typedef struct bt_kv_gate {
     uint64_t
         own_incarnation; /* of this agent, for this gateway only: whoever says it there takes over our rooms */
     uint32_t heartbeat_ms, dead_ms, back_off_ms;
-    uint64_t since_us;                   /* in this state */
-    uint64_t dial_us;                    /* IDLE: not before */
-    uint64_t heard_us, said_us, beat_us; /* beat: progress of moving rooms is told next */
-    uint64_t taken_us;                   /* it took bytes, or there were none for it */
-    bt_list_t known;                     /* directives */
-    bt_list_t retell;                    /* directives it must hear of when its buffer has room */
+    uint64_t since_us;                        /* in this state */
+    uint64_t dial_us;                         /* IDLE: not before */
+    uint64_t heard_us, said_us, heartbeat_us; /* beat: progress of moving rooms is told next */
+    uint64_t taken_us;                        /* it took bytes, or there were none for it */
+    bt_list_t known;                          /* directives */
+    bt_list_t retell; /* directives it must hear of when its buffer has room */
 } bt_kv_gate_t;
 
 enum bt_kv_directive_phase {

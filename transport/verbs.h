@@ -10,7 +10,7 @@
 #define BT_TRANSPORT_VERBS_H
 
 #include "backend.h"
-#include "base/pool.h"
+#include "base/slab.h"
 #include "verbs_rail.h"
 
 #define BT_VERBS_PAIRS_MAX BT_VERBS_RAILS_MAX
@@ -169,7 +169,7 @@ struct bt_verbs {
     uint32_t modes;
     bool has_dmabuf, is_armed;
     bt_list_t paths, active; /* active: connections with messages out */
-    bt_pool_t jobs;
+    bt_slab_t jobs;
     uint64_t looked_ms; /* when timers and events were last looked at */
 };
 

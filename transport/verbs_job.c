@@ -71,7 +71,7 @@ int bt_verbs_job_put(bt_verbs_path_t *path, bt_kv_batch_t *batch)
             return BT_E_INVAL;
         bytes += (uint64_t) batch->runs[i].bytes * batch->runs[i].rows;
     }
-    bt_verbs_job_t *job = bt_pool_get(&path->verbs->jobs);
+    bt_verbs_job_t *job = bt_slab_get(&path->verbs->jobs);
     if (job == NULL)
         return BT_E_NOMEM;
     job->path = path;
@@ -89,7 +89,7 @@ static void end_job(bt_verbs_job_t *job, int rc)
     bt_kv_batch_t *batch = job->batch;
 
     bt_list_remove(&job->link);
-    bt_pool_put(&path->verbs->jobs, job);
+    bt_slab_put(&path->verbs->jobs, job);
     path->job_count--;
     if (rc == 0 && path->mode == BT_VERBS_CONTROL && batch->note_bytes > 0 &&
         bt_verbs_path_tell_note(path, batch) != 0) {

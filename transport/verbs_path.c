@@ -27,7 +27,7 @@
 #define DRAINS_MAX 65536u
 
 /* ---- messages out ---- */
-static int tell_pair(bt_verbs_conn_t *conn, uint8_t kind, const void *rest, size_t size)
+static int describe_pair(bt_verbs_conn_t *conn, uint8_t kind, const void *rest, size_t size)
 {
     uint8_t message[3 + ADDRESS_BYTES] = {kind, (uint8_t) conn->pair, conn->epoch};
 
@@ -47,7 +47,7 @@ static int tell_meet(bt_verbs_conn_t *conn)
     to[10] = address.mtu;
     to[11] = address.reads_max;
     memcpy(to + 12, address.gid.raw, 16);
-    return tell_pair(conn, BT_VERBS_MEET, to, sizeof(to));
+    return describe_pair(conn, BT_VERBS_MEET, to, sizeof(to));
 }
 
 int bt_verbs_path_tell_tag(bt_verbs_path_t *path, uint8_t kind, uint64_t tag)
@@ -120,7 +120,7 @@ static int take_meet(bt_verbs_conn_t *conn, uint8_t epoch, const uint8_t *from)
         if (bt_verbs_conn_make(conn) != 0) {
             uint64_t none = 0;
             conn->state = BT_VERBS_PAUSED;
-            return tell_pair(conn, BT_VERBS_LEAVE, &none, 8);
+            return describe_pair(conn, BT_VERBS_LEAVE, &none, 8);
         }
         int rc = tell_meet(conn);
         if (rc != 0)
@@ -140,7 +140,7 @@ static int take_meet(bt_verbs_conn_t *conn, uint8_t epoch, const uint8_t *from)
         bt_verbs_conn_fail(conn, "the peer's address cannot be reached from here");
         return 0;
     }
-    return tell_pair(conn, BT_VERBS_READY, "", 0);
+    return describe_pair(conn, BT_VERBS_READY, "", 0);
 }
 
 /* A letter must go and be acknowledged before the pair carries data again. */
@@ -307,7 +307,7 @@ static void leave(bt_verbs_conn_t *conn)
     while (bt_verbs_inbox_poll(conn->path->verbs, conn->rail) > 0)
         ;
     conn->state = BT_VERBS_LOST;
-    if (tell_pair(conn, BT_VERBS_LEAVE, &conn->closings_got, 8) != 0)
+    if (describe_pair(conn, BT_VERBS_LEAVE, &conn->closings_got, 8) != 0)
         bt_verbs_path_fail(conn->path, "the control connection did not take a message");
 }
 

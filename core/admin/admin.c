@@ -22,7 +22,7 @@ struct bt_admin {
     bt_server_config_t server_config;
     bt_server_t *server;
     bt_listener_t *listener;
-    _Atomic unsigned refs; /* itself, and letters of the client port */
+    _Atomic unsigned refs; /* itself, and mail of the client port */
     bool closing;
     void (*done)(void *arg);
     void *done_arg;
@@ -58,7 +58,7 @@ void bt_admin_send(bt_exchange_t *x, const bt_admin_reply_t *reply)
     bt_exchange_respond(x, reply->status, reply->type, bt_text_str(&reply->body), headers, count);
 }
 
-void bt_admin_tell(bt_exchange_t *x, unsigned status, bt_str_t text)
+void bt_admin_notify(bt_exchange_t *x, unsigned status, bt_str_t text)
 {
     bt_admin_reply_t reply;
 
@@ -97,15 +97,15 @@ static void write_transfer(const bt_admin_config_t *config, bt_text_t *out)
 static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t *facts,
                           unsigned count, bt_text_t *out)
 {
-    bt_metrics_write(out, bt_registry_current(config->registry), config->gate, facts, count,
+    bt_metrics_write(out, bt_registry_current(config->registry), config->shared, facts, count,
                      config->version);
     write_transfer(config, out);
     if (config->budget != NULL)
-        bt_metrics_budget(&(bt_prom_t){.out = out}, config->gate->config.upstream.budget,
+        bt_metrics_budget(&(bt_prom_t){.out = out}, config->shared->config.upstream.budget,
                           config->budget);
     if (config->store != NULL)
-        bt_metrics_share(&(bt_prom_t){.out = out}, config->store, config->share,
-                         config->gate->quotas);
+        bt_metrics_fleet(&(bt_prom_t){.out = out}, config->store, config->fleet,
+                         config->shared->quotas);
     if (config->policies != NULL)
         config->policies->metrics(config->policies_user, &(bt_prom_t){.out = out});
     if (config->rollout != NULL)
@@ -153,7 +153,7 @@ static int gather(wait_t *w)
         ask.what = BT_GATHER_RECORD;
     else if (w->state == BT_WANTS_ROOM)
         ask.what = BT_GATHER_ROOM;
-    return bt_gather_start(&w->gather, w->admin->loop, w->admin->config.gate, &ask,
+    return bt_gather_start(&w->gather, w->admin->loop, w->admin->config.shared, &ask,
                            BT_LIVE_DEADLINE_MS, on_facts, w);
 }
 
@@ -282,7 +282,7 @@ static int on_full(bt_loop_t *loop, void *user)
 {
     const bt_admin_t *admin = user;
 
-    return bt_budget_free_one(admin->config.gate->config.upstream.budget, loop);
+    return bt_budget_free_one(admin->config.shared->config.upstream.budget, loop);
 }
 
 int bt_admin_listen(bt_admin_t *admin, int fd)

@@ -2,15 +2,15 @@
  *
  * Owner: the control loop; bt_admin_worker_paths is the one function that request loops call.
  * Life:  new -> listen -> drain -> close(done). Close only when no request loop can call bt_admin_worker_paths any more,
- *        and end the control loop last: letters come home to it.
- * Flow:  server -> routes -> registry, or letters to the request loops (live.h) and their facts back.
- * Cost:  none on the request path; a scrape costs one letter a loop and one pass over workers and counters.
+ *        and end the control loop last: mail returns to it.
+ * Flow:  server -> routes -> registry, or mail to the request loops (live.h) and their facts back.
+ * Cost:  none on the request path; a scrape costs one mail per loop and one pass over workers and counters.
  */
 #ifndef BT_ADMIN_ADMIN_H
 #define BT_ADMIN_ADMIN_H
 
 #include "dispatch/dispatcher.h"
-#include "share/share.h"
+#include "fleet/fleet.h"
 #include "transfer/transfer.h"
 
 #define BT_ADMIN_BODY_MAX ((size_t) 1 << 20)
@@ -19,7 +19,7 @@ typedef struct bt_admin bt_admin_t;
 
 typedef struct bt_admin_config {
     bt_registry_t *registry;
-    bt_gate_t *gate; /* its dispatchers are set before the first request comes */
+    bt_dispatch_shared_t *shared; /* its dispatchers are set before the first request comes */
     const char
         *api_key; /* asked of everything but /metrics and /health; NULL = nothing asked; borrowed */
     const char *listener; /* the name or address it is bound to; may be NULL; borrowed */
@@ -39,7 +39,7 @@ typedef struct bt_admin_config {
     void *rollout_user;
     const bt_transfer_t *transfer; /* the hub of KV transfer; NULL = there is none; outlives us */
     const bt_store_t *store;       /* NULL = none; outlives us */
-    bt_share_t *share;             /* the other replicas; NULL = there are none; outlives us */
+    bt_fleet_t *fleet;             /* the other replicas; NULL = there are none; outlives us */
     bt_budget_t
         *budget; /* how many connections the operator may have; NULL = any number; outlives us */
 } bt_admin_config_t;
@@ -49,7 +49,7 @@ int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config
 int bt_admin_listen(bt_admin_t *admin, int fd);
 /* Takes an accepted socket; its connection must be counted in control->connections already, as listeners do. */
 void bt_admin_accept(bt_admin_t *admin, int fd);
-/* For gate->worker_paths, with the admin as user: answers the peers' worker paths of the client port. */
+/* For shared->worker_paths, with the admin as user: answers the peers' worker paths of the client port. */
 void bt_admin_worker_paths(void *user, bt_exchange_t *x);
 /* No new connections; idle ones close. */
 void bt_admin_drain(bt_admin_t *admin);

@@ -79,7 +79,7 @@ static void tell(bt_text_t *out, const char *before, bt_str_t object, const char
 }
 
 /* "p1 > d2", "w1" or "nobody". */
-static void tell_pair(bt_text_t *out, bt_str_t object)
+static void describe_pair(bt_text_t *out, bt_str_t object)
 {
     if (has(object, "worker"))
         tell(out, "", object, "worker", "");
@@ -91,7 +91,7 @@ static void tell_pair(bt_text_t *out, bt_str_t object)
 
 /* ---- who asked what ---- */
 
-static void tell_request(bt_text_t *out, bt_str_t r)
+static void describe_request(bt_text_t *out, bt_str_t r)
 {
     const bool is_stream = bt_str_eq(member(r, "stream"), BT_STR("true"));
 
@@ -109,7 +109,7 @@ static void tell_request(bt_text_t *out, bt_str_t r)
     bt_text_puts(out, "\n");
 }
 
-static void tell_outcome(bt_text_t *out, bt_str_t r)
+static void describe_outcome(bt_text_t *out, bt_str_t r)
 {
     const bt_str_t phases = member(r, "phases_ms");
     const bool is_gone = bt_str_eq(member(r, "status"), BT_STR("0"));
@@ -126,7 +126,7 @@ static void tell_outcome(bt_text_t *out, bt_str_t r)
     bt_text_puts(out, "\n");
 }
 
-static void tell_decision(bt_text_t *out, bt_str_t r)
+static void describe_decision(bt_text_t *out, bt_str_t r)
 {
     const value_t by = get(r, "decided_by");
 
@@ -160,7 +160,7 @@ static const struct column {
 };
 #define COLUMN_COUNT (sizeof(columns) / sizeof(columns[0]))
 
-static void tell_row(bt_text_t *out, bt_str_t row, const char *chosen)
+static void describe_row(bt_text_t *out, bt_str_t row, const char *chosen)
 {
     const value_t name = get(row, "name");
 
@@ -171,7 +171,7 @@ static void tell_row(bt_text_t *out, bt_str_t row, const char *chosen)
     bt_text_puts(out, "\n");
 }
 
-static void tell_role(bt_text_t *out, bt_str_t r, const char *role)
+static void describe_role(bt_text_t *out, bt_str_t r, const char *role)
 {
     const bt_str_t set = member(member(r, "candidates"), role), rows = member(set, "rows");
     const value_t chosen = get(member(r, "plan"), strcmp(role, "single") == 0 ? "worker" : role);
@@ -189,10 +189,10 @@ static void tell_role(bt_text_t *out, bt_str_t r, const char *role)
     if (bt_json_array(&cursor, rows) < 0)
         return;
     while (bt_json_next(&cursor, &row) > 0)
-        tell_row(out, row.value, chosen.z);
+        describe_row(out, row.value, chosen.z);
 }
 
-static void tell_candidates(bt_text_t *out, bt_str_t r)
+static void describe_candidates(bt_text_t *out, bt_str_t r)
 {
     if (!has(r, "candidates")) {
         bt_text_puts(out, has(r, "plan")
@@ -201,14 +201,14 @@ static void tell_candidates(bt_text_t *out, bt_str_t r)
                               : "");
         return;
     }
-    tell_role(out, r, "prefill");
-    tell_role(out, r, "decode");
-    tell_role(out, r, "single");
+    describe_role(out, r, "prefill");
+    describe_role(out, r, "decode");
+    describe_role(out, r, "single");
 }
 
 /* ---- plan, attempts ---- */
 
-static void tell_plan(bt_text_t *out, bt_str_t r)
+static void describe_plan(bt_text_t *out, bt_str_t r)
 {
     const bt_str_t plan = member(r, "plan");
     bt_json_cursor_t cursor;
@@ -217,16 +217,16 @@ static void tell_plan(bt_text_t *out, bt_str_t r)
     if (plan.n == 0)
         return;
     bt_text_printf(out, "\nchosen: %s ", get(plan, "kind").z);
-    tell_pair(out, plan);
+    describe_pair(out, plan);
     if (has(plan, "alternates") && bt_json_array(&cursor, member(plan, "alternates")) == 0)
         while (bt_json_next(&cursor, &pair) > 0) {
             bt_text_puts(out, pair.ordinal == 0 ? "; if it fails: " : ", ");
-            tell_pair(out, pair.value);
+            describe_pair(out, pair.value);
         }
     bt_text_puts(out, "\n");
 }
 
-static void tell_guilty(bt_text_t *out, bt_str_t guilty)
+static void describe_guilty(bt_text_t *out, bt_str_t guilty)
 {
     bt_json_cursor_t cursor;
     bt_json_item_t name;
@@ -239,7 +239,7 @@ static void tell_guilty(bt_text_t *out, bt_str_t guilty)
     bt_text_puts(out, is_any ? "" : "; nobody is blamed");
 }
 
-static void tell_swapped(bt_text_t *out, bt_str_t swapped)
+static void describe_replaced(bt_text_t *out, bt_str_t swapped)
 {
     bt_json_cursor_t cursor;
     bt_json_item_t s;
@@ -256,7 +256,7 @@ static void tell_swapped(bt_text_t *out, bt_str_t swapped)
     }
 }
 
-static void tell_kv(bt_text_t *out, bt_str_t kv)
+static void describe_kv(bt_text_t *out, bt_str_t kv)
 {
     if (kv.n == 0)
         return;
@@ -265,14 +265,14 @@ static void tell_kv(bt_text_t *out, bt_str_t kv)
     tell(out, ", moved in ", kv, "transfer_ms", " ms");
 }
 
-static void tell_attempt(bt_text_t *out, bt_str_t a)
+static void describe_attempt(bt_text_t *out, bt_str_t a)
 {
     const bool no_answer = bt_str_eq(member(a, "status"), BT_STR("0"));
 
     bt_text_printf(out, "attempt %s", get(a, "n").z);
     tell(out, " of child ", a, "child", "");
     bt_text_printf(out, ": %s ", get(a, "kind").z);
-    tell_pair(out, a);
+    describe_pair(out, a);
     tell(out, "; started at ", a, "start_ms", " ms");
     tell(out, ", prefill done at ", a, "prefill_ms", " ms");
     tell(out, ", first byte at ", a, "first_byte_ms", " ms");
@@ -280,14 +280,14 @@ static void tell_attempt(bt_text_t *out, bt_str_t a)
     if (has(a, "failure")) {
         bt_text_printf(out, "\n  failed at %s: %s", get(a, "leg").z, get(a, "failure").z);
         tell(out, ", status ", no_answer ? BT_STR_NULL : a, "status", "");
-        tell_guilty(out, member(a, "guilty"));
+        describe_guilty(out, member(a, "guilty"));
     }
-    tell_swapped(out, member(a, "swapped"));
-    tell_kv(out, member(a, "kv"));
+    describe_replaced(out, member(a, "replaced"));
+    describe_kv(out, member(a, "kv"));
     bt_text_puts(out, "\n");
 }
 
-static void tell_attempts(bt_text_t *out, bt_str_t r)
+static void describe_attempts(bt_text_t *out, bt_str_t r)
 {
     bt_json_cursor_t cursor;
     bt_json_item_t a;
@@ -295,11 +295,11 @@ static void tell_attempts(bt_text_t *out, bt_str_t r)
     if (bt_json_array(&cursor, member(r, "attempts")) < 0)
         return;
     while (bt_json_next(&cursor, &a) > 0)
-        tell_attempt(out, a.value);
+        describe_attempt(out, a.value);
     tell(out, "(", r, "attempts_total", " attempts in all)\n");
 }
 
-static void tell_phases(bt_text_t *out, bt_str_t r)
+static void describe_phases(bt_text_t *out, bt_str_t r)
 {
     const bt_str_t p = member(r, "phases_ms");
 
@@ -314,7 +314,7 @@ static void tell_phases(bt_text_t *out, bt_str_t r)
     bt_text_puts(out, "\n");
 }
 
-static void tell_shadow(bt_text_t *out, bt_str_t r)
+static void describe_shadow(bt_text_t *out, bt_str_t r)
 {
     const bt_str_t s = member(r, "shadow");
 
@@ -326,7 +326,7 @@ static void tell_shadow(bt_text_t *out, bt_str_t r)
         tell(out, "): failed: ", s, "error", "");
     } else {
         bt_text_puts(out, "): would choose ");
-        tell_pair(out, s);
+        describe_pair(out, s);
         bt_text_puts(out, bt_str_eq(member(s, "same"), BT_STR("true")) ? ", the same"
                                                                        : ", not the same");
     }
@@ -336,14 +336,14 @@ static void tell_shadow(bt_text_t *out, bt_str_t r)
 
 void bt_explain_story(bt_str_t line, bt_text_t *out)
 {
-    tell_request(out, line);
-    tell_outcome(out, line);
-    tell_decision(out, line);
-    tell_candidates(out, line);
-    tell_plan(out, line);
-    tell_attempts(out, line);
-    tell_phases(out, line);
-    tell_shadow(out, line);
+    describe_request(out, line);
+    describe_outcome(out, line);
+    describe_decision(out, line);
+    describe_candidates(out, line);
+    describe_plan(out, line);
+    describe_attempts(out, line);
+    describe_phases(out, line);
+    describe_shadow(out, line);
 }
 
 /* ---- the answer ---- */

@@ -1,5 +1,5 @@
-/* While a letter travels its facts belong to the request loop. `answered` is written at home only, so the callback never
- * reads what a late loop is just writing; the gather outlives its callback until the last letter is back.
+/* While mail travels its facts belong to the request loop. `answered` is written on return only, so the callback never
+ * reads what a late loop is just writing; the gather outlives its callback until the last mail is back.
  */
 #include "admin/live.h"
 
@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-struct letter {
-    bt_msg_t msg;
+struct mail {
+    bt_mail_t envelope;
     bt_gather_t *gather;
     bt_dispatcher_t *d;
     uint64_t opened_us;
@@ -23,17 +23,17 @@ struct bt_gather {
     bt_gather_ask_t ask;
     char id[BT_GATHER_ID_MAX]; /* of ask */
     unsigned count, waiting;
-    struct letter *letters;
+    struct mail *mails;
     bt_loop_facts_t facts[];
 };
 
-static void free_if_home(bt_gather_t *g)
+static void free_if_returned(bt_gather_t *g)
 {
     if (g->waiting > 0 || g->cb != NULL)
         return;
     for (unsigned i = 0; i < g->count; i++)
         bt_text_fini(&g->facts[i].rows);
-    free(g->letters);
+    free(g->mails);
     free(g);
 }
 
@@ -44,7 +44,7 @@ static void tell(bt_gather_t *g)
     bt_timer_stop(&g->deadline);
     cb(g->user, g->facts, g->count);
     g->cb = NULL;
-    free_if_home(g);
+    free_if_returned(g);
 }
 
 static void on_deadline(bt_timer_t *timer)
@@ -53,18 +53,18 @@ static void on_deadline(bt_timer_t *timer)
 }
 
 /* On the control loop again. */
-static void come_home(bt_loop_t *control, bt_msg_t *msg)
+static void returned(bt_loop_t *control, bt_mail_t *envelope)
 {
-    struct letter *l = bt_container_of(msg, struct letter, msg);
+    struct mail *l = bt_container_of(envelope, struct mail, envelope);
     bt_gather_t *g = l->gather;
-    bt_loop_facts_t *facts = &g->facts[l - g->letters];
+    bt_loop_facts_t *facts = &g->facts[l - g->mails];
 
     (void) control;
     facts->delay_us = l->opened_us - g->start_us;
     facts->answered = true;
     g->waiting--;
     if (g->cb == NULL)
-        free_if_home(g);
+        free_if_returned(g);
     else if (g->waiting == 0)
         tell(g);
 }
@@ -99,28 +99,28 @@ static void look(bt_dispatcher_t *d, const bt_gather_ask_t *ask, bt_loop_facts_t
 }
 
 /* On the request loop. */
-static void fill(bt_loop_t *loop, bt_msg_t *msg)
+static void fill(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    struct letter *l = bt_container_of(msg, struct letter, msg);
+    struct mail *l = bt_container_of(envelope, struct mail, envelope);
     bt_gather_t *g = l->gather;
-    bt_loop_facts_t *facts = &g->facts[l - g->letters];
+    bt_loop_facts_t *facts = &g->facts[l - g->mails];
     const bt_list_t *it;
 
     l->opened_us = bt_loop_now_us(loop);
     for (it = l->d->live.next; it != &l->d->live; it = it->next)
         facts->requests++;
     facts->rooms = l->d->rooms.live;
-    facts->errands = l->d->errand_count;
+    facts->background = l->d->background_count;
     count_connections(l->d, facts);
     look(l->d, &g->ask, facts);
-    bt_loop_post(g->control, &l->msg, come_home);
+    bt_loop_post(g->control, &l->envelope, returned);
 }
 
 static bt_gather_t *new_gather(bt_loop_t *control, const bt_gather_ask_t *ask, unsigned count)
 {
     bt_gather_t *g = calloc(1, sizeof(*g) + count * sizeof(g->facts[0]));
 
-    if (g == NULL || (g->letters = calloc(count + 1, sizeof(*g->letters))) == NULL) {
+    if (g == NULL || (g->mails = calloc(count + 1, sizeof(*g->mails))) == NULL) {
         free(g);
         return NULL;
     }
@@ -134,10 +134,10 @@ static bt_gather_t *new_gather(bt_loop_t *control, const bt_gather_ask_t *ask, u
     return g;
 }
 
-int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate,
+int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_dispatch_shared_t *shared,
                     const bt_gather_ask_t *ask, uint64_t deadline_ms, bt_gather_cb cb, void *user)
 {
-    const unsigned count = gate->dispatcher_count;
+    const unsigned count = shared->dispatcher_count;
     bt_gather_t *g;
 
     if (ask->id.n > BT_GATHER_ID_MAX)
@@ -150,12 +150,12 @@ int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate,
     bt_timer_start(&g->deadline, count > 0 ? deadline_ms : 0);
     *gather_p = g;
     for (unsigned i = 0; i < count; i++) {
-        g->facts[i].loop = gate->dispatchers[i]->loop->index;
+        g->facts[i].loop = shared->dispatchers[i]->loop->index;
         bt_text_init(&g->facts[i].rows);
-        g->letters[i] = (struct letter){.gather = g, .d = gate->dispatchers[i]};
+        g->mails[i] = (struct mail){.gather = g, .d = shared->dispatchers[i]};
     }
     for (unsigned i = 0; i < count; i++)
-        bt_loop_post(g->letters[i].d->loop, &g->letters[i].msg, fill);
+        bt_loop_post(g->mails[i].d->loop, &g->mails[i].envelope, fill);
     return 0;
 }
 
@@ -163,7 +163,7 @@ void bt_gather_cancel(bt_gather_t *gather)
 {
     bt_timer_stop(&gather->deadline);
     gather->cb = NULL;
-    free_if_home(gather);
+    free_if_returned(gather);
 }
 
 void bt_live_requests(bt_text_t *out, const bt_loop_facts_t *facts, unsigned count)

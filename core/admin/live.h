@@ -1,9 +1,9 @@
-/* live.h - asks every request loop for facts that only it may read, by letter.
+/* live.h - asks every request loop for facts that only it may read, by mail.
  *
- * Owner: the control loop; the gather frees itself when it has told and every letter is back.
+ * Owner: the control loop; the gather frees itself when it has told and every mail is back.
  * Life:  start -> callback exactly once (all answered, or the deadline) unless cancelled before.
- * Flow:  one letter a loop; each is filled there and comes home. A loop that is late is left out, and said so.
- * Cost:  one letter a loop; beside it what is asked: a line of text a live request, a look into a ring of records, or into a table of rooms.
+ * Flow:  one mail per loop; each is filled there and returns. A loop that is late is left out, and said so.
+ * Cost:  one mail per loop; beside it what is asked: a line of text a live request, a look into a ring of records, or into a table of rooms.
  */
 #ifndef BT_ADMIN_LIVE_H
 #define BT_ADMIN_LIVE_H
@@ -30,8 +30,8 @@ typedef struct bt_gather_ask {
 typedef struct bt_loop_facts {
     bool answered;     /* in time; nothing else may be read otherwise */
     unsigned loop;     /* index */
-    uint64_t delay_us; /* how long the letter waited for its loop */
-    unsigned requests, rooms, errands;
+    uint64_t delay_us; /* how long the mail waited for its loop */
+    unsigned requests, rooms, background;
     unsigned upstream_idle, upstream_active; /* connections to workers */
     bt_text_t rows;                          /* as asked */
     uint64_t hub_room; /* with a room in rows: the hub's name for it; 0 = it is not steered */
@@ -42,7 +42,7 @@ typedef struct bt_gather bt_gather_t;
 typedef void (*bt_gather_cb)(void *user, const bt_loop_facts_t *facts, unsigned count);
 
 /* 0, BT_E_NOMEM, BT_E_LIMIT (an id longer than BT_GATHER_ID_MAX). */
-int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_gate_t *gate,
+int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_dispatch_shared_t *shared,
                     const bt_gather_ask_t *ask, uint64_t deadline_ms, bt_gather_cb cb, void *user);
 /* No callback after it; only before the callback has run. */
 void bt_gather_cancel(bt_gather_t *gather);

@@ -59,7 +59,7 @@ static void write_memory(bt_prom_t *p)
     }
 }
 
-static void write_process(bt_prom_t *p, const bt_gate_t *gate, const char *version)
+static void write_process(bt_prom_t *p, const bt_dispatch_shared_t *shared, const char *version)
 {
     const bt_label_t label = {"version", bt_str(version)};
 
@@ -67,17 +67,17 @@ static void write_process(bt_prom_t *p, const bt_gate_t *gate, const char *versi
     bt_prom_count(p, &label, 1, 1);
     one(p, "baton_draining", "gauge",
         "1 while the gateway is shutting down and takes no new requests",
-        atomic_load(&gate->draining));
+        atomic_load(&shared->draining));
     one(p, "baton_concurrent_requests", "gauge", "Requests admitted now",
-        atomic_load(&gate->concurrent));
+        atomic_load(&shared->concurrent));
     one(p, "baton_buffered_bytes", "gauge",
         "Memory that requests and answers hold: what --max-buffered-bytes limits",
         bt_mem_total_bytes());
     write_memory(p);
-    if (gate->unfinished != NULL)
+    if (shared->unfinished != NULL)
         one(p, "baton_requests_evicted_total", "counter",
             "Unfinished requests refused half-way because memory was short",
-            bt_unfinished_evicted(gate->unfinished));
+            bt_unfinished_evicted(shared->unfinished));
     one(p, "baton_soft_failures_total", "counter",
         "Internal checks that failed while serving went on: each is a bug", bt_soft_count());
     one(p, "baton_log_dropped_total", "counter", "Log lines lost because stderr did not take them",
@@ -91,7 +91,7 @@ static void write_process(bt_prom_t *p, const bt_gate_t *gate, const char *versi
 
 /* ---- requests ---- */
 
-static void write_requests(bt_prom_t *p, const bt_gate_t *gate)
+static void write_requests(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 {
     bt_prom_family(
         p, "baton_requests_total", "counter",
@@ -100,8 +100,8 @@ static void write_requests(bt_prom_t *p, const bt_gate_t *gate)
         for (unsigned status = 0; status < BT_STATS_STATUSES; status++) {
             uint64_t sum = 0;
             char text[16] = "gone";
-            for (unsigned i = 0; i < gate->dispatcher_count; i++)
-                sum += load(&gate->dispatchers[i]->stats.requests[route][status]);
+            for (unsigned i = 0; i < shared->dispatcher_count; i++)
+                sum += load(&shared->dispatchers[i]->stats.requests[route][status]);
             if (sum == 0)
                 continue;
             if (status != 0)
@@ -113,26 +113,26 @@ static void write_requests(bt_prom_t *p, const bt_gate_t *gate)
         }
 }
 
-static uint64_t sum_at(const bt_gate_t *gate, size_t offset)
+static uint64_t sum_at(const bt_dispatch_shared_t *shared, size_t offset)
 {
     uint64_t sum = 0;
 
-    for (unsigned i = 0; i < gate->dispatcher_count; i++)
-        sum += load(
-            (const _Atomic uint64_t *) (const void *) ((const char *) &gate->dispatchers[i]->stats +
-                                                       offset));
+    for (unsigned i = 0; i < shared->dispatcher_count; i++)
+        sum +=
+            load((const _Atomic uint64_t
+                      *) (const void *) ((const char *) &shared->dispatchers[i]->stats + offset));
     return sum;
 }
 
-static void write_counters(bt_prom_t *p, const bt_gate_t *gate)
+static void write_counters(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 {
 #define WRITE_COUNTER(name, help)                                                                  \
-    one(p, "baton_" #name "_total", "counter", help, sum_at(gate, offsetof(bt_stats_t, name)));
+    one(p, "baton_" #name "_total", "counter", help, sum_at(shared, offsetof(bt_stats_t, name)));
     BT_COUNTER_MAP(WRITE_COUNTER)
 #undef WRITE_COUNTER
 }
 
-static void write_histograms(bt_prom_t *p, const bt_gate_t *gate)
+static void write_histograms(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 {
     static const struct {
         const char *name, *help;
@@ -149,25 +149,25 @@ static void write_histograms(bt_prom_t *p, const bt_gate_t *gate)
         {"baton_handoff_wait_seconds", "From prefill's end to decode's first byte",
          offsetof(bt_stats_t, handoff_wait)},
     };
-    const bt_histogram_t **parts = calloc(gate->dispatcher_count + 1, sizeof(*parts));
+    const bt_histogram_t **parts = calloc(shared->dispatcher_count + 1, sizeof(*parts));
 
     for (unsigned r = 0; parts != NULL && r < N(rows); r++) {
-        for (unsigned i = 0; i < gate->dispatcher_count; i++)
+        for (unsigned i = 0; i < shared->dispatcher_count; i++)
             parts[i] =
-                (const void *) ((const char *) &gate->dispatchers[i]->stats + rows[r].offset);
+                (const void *) ((const char *) &shared->dispatchers[i]->stats + rows[r].offset);
         bt_prom_family(p, rows[r].name, "histogram", rows[r].help);
-        bt_prom_histogram(p, parts, gate->dispatcher_count);
+        bt_prom_histogram(p, parts, shared->dispatcher_count);
     }
     free(parts);
 }
 
 /* ---- decision records ---- */
 
-static void write_records(bt_prom_t *p, const bt_gate_t *gate)
+static void write_records(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 {
     bt_recorder_stats_t stats;
 
-    bt_recorder_stats(gate->recorder, &stats);
+    bt_recorder_stats(shared->recorder, &stats);
     one(p, "baton_records_written_total", "counter", "Decision records in --record-file",
         stats.written);
     one(p, "baton_records_dropped_total", "counter",
@@ -195,8 +195,8 @@ static void write_gathered(bt_prom_t *p, const bt_loop_facts_t *facts, unsigned 
     } rows[] = {
         {"baton_live_requests", "Requests being served", offsetof(bt_loop_facts_t, requests)},
         {"baton_live_rooms", "Bootstrap rooms that are open", offsetof(bt_loop_facts_t, rooms)},
-        {"baton_errands", "Release, abort and question calls under way",
-         offsetof(bt_loop_facts_t, errands)},
+        {"baton_background_calls", "Release, abort and question calls under way",
+         offsetof(bt_loop_facts_t, background)},
         {"baton_upstream_connections_idle", "Connections to workers kept for the next request",
          offsetof(bt_loop_facts_t, upstream_idle)},
         {"baton_upstream_connections_active", "Connections to workers that carry a leg",
@@ -213,12 +213,12 @@ static void write_gathered(bt_prom_t *p, const bt_loop_facts_t *facts, unsigned 
     }
 }
 
-static void write_loops(bt_prom_t *p, const bt_gate_t *gate, const bt_loop_facts_t *facts,
-                        unsigned count)
+static void write_loops(bt_prom_t *p, const bt_dispatch_shared_t *shared,
+                        const bt_loop_facts_t *facts, unsigned count)
 {
     bt_prom_family(p, "baton_client_connections", "gauge", "Client connections held by each loop");
-    for (unsigned i = 0; i < gate->dispatcher_count; i++) {
-        bt_loop_t *loop = gate->dispatchers[i]->loop;
+    for (unsigned i = 0; i < shared->dispatcher_count; i++) {
+        bt_loop_t *loop = shared->dispatchers[i]->loop;
         write_loop(p, loop->index, atomic_load_explicit(&loop->connections, memory_order_relaxed));
     }
     bt_prom_family(p, "baton_loop_responsive", "gauge",
@@ -226,7 +226,7 @@ static void write_loops(bt_prom_t *p, const bt_gate_t *gate, const bt_loop_facts
     for (unsigned i = 0; i < count; i++)
         write_loop(p, facts[i].loop, facts[i].answered);
     bt_prom_family(p, "baton_loop_delay_seconds", "gauge",
-                   "How long this scrape's letter waited for the loop");
+                   "How long this scrape's mail waited for the loop");
     for (unsigned i = 0; i < count; i++) {
         char text[16];
         snprintf(text, sizeof text, "%u", facts[i].loop);
@@ -237,16 +237,16 @@ static void write_loops(bt_prom_t *p, const bt_gate_t *gate, const bt_loop_facts
     write_gathered(p, facts, count);
 }
 
-void bt_metrics_write(bt_text_t *out, const bt_fleet_t *fleet, bt_gate_t *gate,
+void bt_metrics_write(bt_text_t *out, const bt_workers_t *workers, bt_dispatch_shared_t *shared,
                       const bt_loop_facts_t *facts, unsigned fact_count, const char *version)
 {
     bt_prom_t p = {.out = out};
 
-    write_process(&p, gate, version);
-    write_requests(&p, gate);
-    write_counters(&p, gate);
-    write_histograms(&p, gate);
-    write_records(&p, gate);
-    write_loops(&p, gate, facts, fact_count);
-    bt_metrics_fleet(&p, fleet, bt_clock_ms());
+    write_process(&p, shared, version);
+    write_requests(&p, shared);
+    write_counters(&p, shared);
+    write_histograms(&p, shared);
+    write_records(&p, shared);
+    write_loops(&p, shared, facts, fact_count);
+    bt_metrics_workers(&p, workers, bt_clock_ms());
 }

@@ -10,17 +10,17 @@
 
 #include "admin/live.h"
 #include "admin/prom.h"
-#include "share/quota.h"
-#include "share/share.h"
+#include "fleet/fleet.h"
+#include "fleet/quota.h"
 
-void bt_metrics_write(bt_text_t *out, const bt_fleet_t *fleet, bt_gate_t *gate,
+void bt_metrics_write(bt_text_t *out, const bt_workers_t *workers, bt_dispatch_shared_t *shared,
                       const bt_loop_facts_t *facts, unsigned fact_count, const char *version);
 /* metrics_share.c; share and quotas may be NULL */
-void bt_metrics_share(bt_prom_t *p, const bt_store_t *store, const bt_share_t *share,
+void bt_metrics_fleet(bt_prom_t *p, const bt_store_t *store, const bt_fleet_t *fleet,
                       const bt_quotas_t *quotas);
 /* metrics_budget.c */
 void bt_metrics_budget(bt_prom_t *p, const bt_budget_t *clients, const bt_budget_t *admin);
 /* metrics_workers.c */
-void bt_metrics_fleet(bt_prom_t *p, const bt_fleet_t *fleet, uint64_t now_ms);
+void bt_metrics_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms);
 
 #endif

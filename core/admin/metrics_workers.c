@@ -8,7 +8,7 @@
 #define N(array) ((unsigned) (sizeof(array) / sizeof((array)[0])))
 
 typedef struct subject {
-    const bt_fleet_pool_t *pool;
+    const bt_worker_pool_t *pool;
     const bt_worker_t *w;
     uint64_t now_ms;
     bt_label_t labels[BT_LABELS_MAX]; /* the first two are filled: worker, role */
@@ -216,46 +216,46 @@ static void write_family(bt_prom_t *p, unsigned i, subject_t *s)
         bt_prom_int(p, s->labels, 2, value);
 }
 
-static void write_workers(bt_prom_t *p, const bt_fleet_t *fleet, uint64_t now_ms)
+static void write_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms)
 {
     subject_t s = {.now_ms = now_ms};
 
     for (unsigned i = 0; i < N(families); i++) {
         bt_prom_family(p, families[i].name, families[i].type, families[i].help);
-        for (unsigned j = 0; j < fleet->pool_count; j++)
-            for (unsigned k = 0; k < fleet->pools[j].all.count; k++) {
-                s.pool = &fleet->pools[j];
+        for (unsigned j = 0; j < workers->pool_count; j++)
+            for (unsigned k = 0; k < workers->pools[j].all.count; k++) {
+                s.pool = &workers->pools[j];
                 s.w = s.pool->all.items[k];
                 write_family(p, i, &s);
             }
     }
 }
 
-static void write_pools(bt_prom_t *p, const bt_fleet_t *fleet, uint64_t now_ms)
+static void write_pools(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms)
 {
     static const char *const words[] = {"none", "pair", "single", "degraded"};
     char why[512];
 
     bt_prom_family(p, "baton_pool_topology", "gauge",
                    "1 at what the roles present in the pool allow now");
-    for (unsigned i = 0; i < fleet->pool_count; i++) {
-        enum bt_topology now = bt_fleet_topology(&fleet->pools[i], now_ms, why, sizeof why);
+    for (unsigned i = 0; i < workers->pool_count; i++) {
+        enum bt_topology now = bt_workers_topology(&workers->pools[i], now_ms, why, sizeof why);
         for (unsigned t = 0; t < N(words); t++) {
-            const bt_label_t labels[] = {{"pool", bt_str(fleet->pools[i].spec.name)},
+            const bt_label_t labels[] = {{"pool", bt_str(workers->pools[i].spec.name)},
                                          {"topology", bt_str(words[t])}};
             bt_prom_count(p, labels, 2, t == (unsigned) now);
         }
     }
     bt_prom_family(p, "baton_pool_bytes_per_token", "gauge",
                    "Learned prompt bytes per token, for the ledger");
-    for (unsigned i = 0; i < fleet->pool_count; i++) {
-        const bt_label_t label = {"pool", bt_str(fleet->pools[i].spec.name)};
-        bt_prom_micro(p, &label, 1, atomic_load(fleet->pools[i].bytes_per_token_milli) * 1000);
+    for (unsigned i = 0; i < workers->pool_count; i++) {
+        const bt_label_t label = {"pool", bt_str(workers->pools[i].spec.name)};
+        bt_prom_micro(p, &label, 1, atomic_load(workers->pools[i].bytes_per_token_milli) * 1000);
     }
 }
 
-void bt_metrics_fleet(bt_prom_t *p, const bt_fleet_t *fleet, uint64_t now_ms)
+void bt_metrics_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms)
 {
-    write_pools(p, fleet, now_ms);
-    write_workers(p, fleet, now_ms);
+    write_pools(p, workers, now_ms);
+    write_workers(p, workers, now_ms);
 }

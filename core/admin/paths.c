@@ -1,5 +1,5 @@
-/* The registry is the control loop's, the exchange is the request loop's; neither crosses. While the letter is away the
- * dispatcher counts it as an errand, so that its loop does not end before the letter is back.
+/* The registry is the control loop's, the exchange is the request loop's; neither crosses. While the mail is away the
+ * dispatcher counts it as a background call, so that its loop does not end before the mail is back.
  */
 #include "admin/paths.h"
 
@@ -8,31 +8,31 @@
 
 #include <stdlib.h>
 
-typedef struct errand {
+typedef struct background_call {
     struct bt_handler handler;
-    bt_msg_t msg;
+    bt_mail_t envelope;
     bt_admin_t *admin;
     bt_dispatcher_t *d;
     bt_exchange_t *x; /* the request loop's; NULL: the client has gone */
     bt_admin_request_t request;
     bt_admin_reply_t reply;
     char text[];
-} errand_t;
+} background_call_t;
 
 /* On the request loop again. */
-static void come_back(bt_loop_t *loop, bt_msg_t *msg)
+static void come_back(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    errand_t *e = bt_container_of(msg, errand_t, msg);
+    background_call_t *e = bt_container_of(envelope, background_call_t, envelope);
 
     (void) loop;
     if (e->x != NULL)
         bt_admin_send(e->x, &e->reply);
-    e->d->errand_count--;
+    e->d->background_count--;
     bt_reply_fini(&e->reply);
     free(e);
 }
 
-static void answer(errand_t *e)
+static void answer(background_call_t *e)
 {
     const bt_admin_config_t *config = bt_admin_config_of(e->admin);
 
@@ -43,20 +43,20 @@ static void answer(errand_t *e)
 }
 
 /* On the control loop. */
-static void arrive(bt_loop_t *control, bt_msg_t *msg)
+static void arrive(bt_loop_t *control, bt_mail_t *envelope)
 {
-    errand_t *e = bt_container_of(msg, errand_t, msg);
+    background_call_t *e = bt_container_of(envelope, background_call_t, envelope);
     bt_admin_t *admin = e->admin;
 
     (void) control;
     answer(e);
-    bt_loop_post(e->d->loop, &e->msg, come_back);
+    bt_loop_post(e->d->loop, &e->envelope, come_back);
     bt_admin_unref(admin);
 }
 
 static void on_gone(struct bt_handler *h)
 {
-    bt_container_of(h, errand_t, handler)->x = NULL;
+    bt_container_of(h, background_call_t, handler)->x = NULL;
 }
 
 static bt_str_t copy(char **at, bt_str_t s)
@@ -69,9 +69,9 @@ static bt_str_t copy(char **at, bt_str_t s)
     return out;
 }
 
-static errand_t *new_errand(const bt_admin_t *admin, const bt_exchange_t *x)
+static background_call_t *new_background_call(const bt_admin_t *admin, const bt_exchange_t *x)
 {
-    errand_t *e = calloc(1, sizeof(*e) + x->head.path.n + x->head.query.n + x->body.n + 1);
+    background_call_t *e = calloc(1, sizeof(*e) + x->head.path.n + x->head.query.n + x->body.n + 1);
 
     if (e == NULL)
         return NULL;
@@ -104,7 +104,7 @@ void bt_admin_worker_paths(void *user, bt_exchange_t *x)
         refuse(x, 413, "the body is too large for a worker");
         return;
     }
-    errand_t *e = new_errand(admin, x);
+    background_call_t *e = new_background_call(admin, x);
     if (e == NULL) {
         refuse(x, 503, bt_err_text(BT_E_NOMEM));
         return;
@@ -114,7 +114,7 @@ void bt_admin_worker_paths(void *user, bt_exchange_t *x)
     e->d = bt_server_user(x->server);
     e->x = x;
     x->user = &e->handler;
-    e->d->errand_count++;
+    e->d->background_count++;
     bt_admin_ref(admin);
-    bt_loop_post(bt_admin_loop_of(admin), &e->msg, arrive);
+    bt_loop_post(bt_admin_loop_of(admin), &e->envelope, arrive);
 }

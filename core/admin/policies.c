@@ -29,7 +29,7 @@ static void on_done(void *arg, unsigned status, bt_str_t text)
 {
     struct wait *w = arg;
 
-    bt_admin_tell(w->x, status, text);
+    bt_admin_notify(w->x, status, text);
 }
 
 static void on_gone(struct bt_admin_wait *base)

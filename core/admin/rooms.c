@@ -98,7 +98,7 @@ static const char *why_not(const bt_admin_config_t *config, uint64_t room, unsig
     if (bt_rooms_may_own(room, bt_rooms_word(), loops))
         return "is of this gateway's numbers, but it is not open: it has ended. What became of a "
                "request is in GET /explain/<request id>; numbers of rooms are not kept";
-    if (config->share == NULL)
+    if (config->fleet == NULL)
         return "has not been minted by this gateway since it was started, and it is alone: "
                "--redis-url would let it know of others";
     return "can be of no replica that is known now: its gateway has ended or been started anew, "
@@ -112,15 +112,15 @@ void bt_admin_room_answer(const bt_admin_config_t *config, uint64_t room,
     unsigned others = 0;
 
     bt_text_printf(out, "{\"room\":\"%" PRIu64 "\",\"replica\":", room);
-    if (config->share != NULL && config->gate->replica != NULL)
-        bt_text_json_str(out, bt_str(config->gate->replica));
+    if (config->fleet != NULL && config->shared->replica != NULL)
+        bt_text_json_str(out, bt_str(config->shared->replica));
     else
         bt_text_puts(out, "null");
     bt_text_puts(out, ",\"here\":");
     const bool is_here = put_here(config, room, owner_of(facts, count), out);
     bt_text_puts(out, ",\"elsewhere\":");
-    if (config->share != NULL)
-        others = bt_share_room_owners(config->share, room, out);
+    if (config->fleet != NULL)
+        others = bt_fleet_room_owners(config->fleet, room, out);
     else
         bt_text_puts(out, "[]");
     bt_text_puts(out, "}\n");

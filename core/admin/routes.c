@@ -63,16 +63,16 @@ static void get_health(const context_t *c)
 
 static void get_readiness(const context_t *c)
 {
-    const bt_fleet_t *fleet = bt_registry_current(c->config->registry);
+    const bt_workers_t *workers = bt_registry_current(c->config->registry);
 
-    if (!bt_readiness_describe(fleet, c->config->gate, &c->reply->body))
+    if (!bt_readiness_describe(workers, c->config->shared, &c->reply->body))
         c->reply->status = 503;
 }
 
 static void get_fleet(const context_t *c)
 {
-    if (c->config->share != NULL)
-        bt_share_describe(c->config->share, &c->reply->body);
+    if (c->config->fleet != NULL)
+        bt_fleet_describe(c->config->fleet, &c->reply->body);
     else
         bt_reply_error(c->reply, 404, "this gateway is alone: --redis-url makes it one of a fleet");
 }
@@ -129,10 +129,10 @@ static void peer_list(const context_t *c)
     bt_workers_peer_list(c->config, c->reply);
 }
 
-/* 202: the loop that has the request hears of it by letter. */
+/* 202: the loop that has the request hears of it by mail. */
 static void cancel_request(const context_t *c)
 {
-    bt_gate_cancel(c->config->gate, c->key, 0);
+    bt_dispatch_shared_cancel(c->config->shared, c->key, 0);
     c->reply->status = 202;
     bt_text_puts(&c->reply->body, "{\"status\":\"cancelling\",\"request\":");
     bt_text_json_str(&c->reply->body, c->key);

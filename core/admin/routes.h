@@ -2,7 +2,7 @@
  *
  * Owner: the caller owns both structs; a request's spans are borrowed.
  * Life:  fill the request -> bt_routes_answer -> send the reply -> bt_reply_fini.
- * Flow:  path (with or without /admin) -> one row of a table -> its handler. The admin listener and the letters of the
+ * Flow:  path (with or without /admin) -> one row of a table -> its handler. The admin listener and the mail of the
  *        client port come the same way.
  * Cost:  control loop only.
  */

@@ -161,7 +161,7 @@ static void put_work(bt_text_t *out, const bt_worker_t *w)
 }
 
 /* With every worker of the other role in the pool. */
-static void put_pairs(bt_text_t *out, const bt_fleet_pool_t *pool, const bt_worker_t *w)
+static void put_pairs(bt_text_t *out, const bt_worker_pool_t *pool, const bt_worker_t *w)
 {
     const bool is_prefill = w->spec.role == BT_ROLE_PREFILL;
     const bt_worker_set_t *others = is_prefill ? &pool->decode : &pool->prefill;
@@ -173,14 +173,14 @@ static void put_pairs(bt_text_t *out, const bt_fleet_pool_t *pool, const bt_work
         bt_text_puts(out, i > 0 ? ",{\"with\":" : "{\"with\":");
         bt_text_json_str(out, bt_str(other->name));
         bt_text_json_member(out, "refusal",
-                            is_prefill ? bt_fleet_pair_refusal(w, other)
-                                       : bt_fleet_pair_refusal(other, w));
+                            is_prefill ? bt_workers_pair_refusal(w, other)
+                                       : bt_workers_pair_refusal(other, w));
         bt_text_puts(out, "}");
     }
     bt_text_puts(out, "]");
 }
 
-void bt_worker_describe(bt_text_t *out, const bt_fleet_pool_t *pool, bt_worker_t *w, bool pairs)
+void bt_worker_describe(bt_text_t *out, const bt_worker_pool_t *pool, bt_worker_t *w, bool pairs)
 {
     uint64_t now_ms = bt_clock_ms();
 

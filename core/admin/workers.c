@@ -11,19 +11,19 @@
 
 #define ERR_BYTES 512
 
-static const bt_fleet_pool_t *pool_of(const bt_fleet_t *fleet, const bt_worker_t *w)
+static const bt_worker_pool_t *pool_of(const bt_workers_t *workers, const bt_worker_t *w)
 {
-    for (unsigned i = 0; i < fleet->pool_count; i++)
-        for (unsigned j = 0; j < fleet->pools[i].all.count; j++)
-            if (fleet->pools[i].all.items[j] == w)
-                return &fleet->pools[i];
+    for (unsigned i = 0; i < workers->pool_count; i++)
+        for (unsigned j = 0; j < workers->pools[i].all.count; j++)
+            if (workers->pools[i].all.items[j] == w)
+                return &workers->pools[i];
     return NULL;
 }
 
 /* 404 when there is none. */
 static bt_worker_t *find(const bt_admin_config_t *config, bt_str_t key, bt_admin_reply_t *reply)
 {
-    bt_worker_t *w = bt_fleet_find(bt_registry_current(config->registry), key);
+    bt_worker_t *w = bt_workers_find(bt_registry_current(config->registry), key);
 
     if (w == NULL)
         bt_reply_error(reply, 404, "there is no worker %.*s; GET /workers lists them",
@@ -39,7 +39,7 @@ static void describe(const bt_admin_config_t *config, bt_worker_t *w, bt_admin_r
 /* The end of an answer about a change: whether the other replicas are told, where there may be any. why: NULL = they are. */
 static void end_told(const bt_admin_config_t *config, const char *why, bt_admin_reply_t *reply)
 {
-    if (config->share != NULL) {
+    if (config->fleet != NULL) {
         bt_text_puts(&reply->body, ",\"fleet\":");
         bt_text_json_str(&reply->body, bt_str(why != NULL ? why : "told"));
     }
@@ -48,31 +48,32 @@ static void end_told(const bt_admin_config_t *config, const char *why, bt_admin_
 
 void bt_workers_list(const bt_admin_config_t *config, bt_admin_reply_t *reply)
 {
-    const bt_fleet_t *fleet = bt_registry_current(config->registry);
+    const bt_workers_t *workers = bt_registry_current(config->registry);
     unsigned total = 0;
 
     bt_text_puts(&reply->body, "{\"workers\":[");
-    for (unsigned i = 0; i < fleet->pool_count; i++)
-        for (unsigned j = 0; j < fleet->pools[i].all.count; j++) {
+    for (unsigned i = 0; i < workers->pool_count; i++)
+        for (unsigned j = 0; j < workers->pools[i].all.count; j++) {
             bt_text_puts(&reply->body, total++ > 0 ? ",\n" : "\n");
-            bt_worker_describe(&reply->body, &fleet->pools[i], fleet->pools[i].all.items[j], false);
+            bt_worker_describe(&reply->body, &workers->pools[i], workers->pools[i].all.items[j],
+                               false);
         }
     bt_text_printf(&reply->body, "\n],\"total\":%u}\n", total);
 }
 
-static bool is_named(const char *wanted, const bt_fleet_pool_t *pool)
+static bool is_named(const char *wanted, const bt_worker_pool_t *pool)
 {
     return wanted == NULL ? pool->index == 0 : strcmp(wanted, pool->spec.name) == 0;
 }
 
 /* The same url in the same pool, or the same name anywhere: a conflict, not a malformed request. */
-static bool is_taken(const bt_fleet_t *fleet, const bt_spec_request_t *r)
+static bool is_taken(const bt_workers_t *workers, const bt_spec_request_t *r)
 {
-    const bt_worker_t *by_url = bt_fleet_find(fleet, bt_str(r->spec.url));
+    const bt_worker_t *by_url = bt_workers_find(workers, bt_str(r->spec.url));
 
-    if (by_url != NULL && is_named(r->pool, pool_of(fleet, by_url)))
+    if (by_url != NULL && is_named(r->pool, pool_of(workers, by_url)))
         return true;
-    return r->spec.name != NULL && bt_fleet_find(fleet, bt_str(r->spec.name)) != NULL;
+    return r->spec.name != NULL && bt_workers_find(workers, bt_str(r->spec.name)) != NULL;
 }
 
 /* Status: 0 = added. */
@@ -91,26 +92,26 @@ static unsigned add(const bt_admin_config_t *config, bt_spec_request_t *r, char 
 }
 
 /* The one that was just added: the highest id. */
-static bt_worker_t *newest(const bt_fleet_t *fleet)
+static bt_worker_t *newest(const bt_workers_t *workers)
 {
     bt_worker_t *best = NULL;
 
-    for (unsigned i = 0; i < fleet->pool_count; i++)
-        for (unsigned j = 0; j < fleet->pools[i].all.count; j++)
-            if (best == NULL || fleet->pools[i].all.items[j]->id > best->id)
-                best = fleet->pools[i].all.items[j];
+    for (unsigned i = 0; i < workers->pool_count; i++)
+        for (unsigned j = 0; j < workers->pools[i].all.count; j++)
+            if (best == NULL || workers->pools[i].all.items[j]->id > best->id)
+                best = workers->pools[i].all.items[j];
     return best;
 }
 
 /* NULL = the others are told, or there is nobody to tell. */
-static const char *tell_added(const bt_admin_config_t *config)
+static const char *notify_added(const bt_admin_config_t *config)
 {
-    const bt_fleet_t *fleet = bt_registry_current(config->registry);
-    const bt_worker_t *w = newest(fleet);
+    const bt_workers_t *workers = bt_registry_current(config->registry);
+    const bt_worker_t *w = newest(workers);
 
-    if (config->share == NULL)
+    if (config->fleet == NULL)
         return NULL;
-    return bt_share_worker_added(config->share, pool_of(fleet, w)->spec.name, w);
+    return bt_fleet_worker_added(config->fleet, pool_of(workers, w)->spec.name, w);
 }
 
 void bt_workers_add(const bt_admin_config_t *config, bt_str_t body, bt_admin_reply_t *reply)
@@ -124,7 +125,7 @@ void bt_workers_add(const bt_admin_config_t *config, bt_str_t body, bt_admin_rep
     if (status != 0) {
         bt_reply_error(reply, status, "%s", err);
     } else {
-        const char *why = tell_added(config);
+        const char *why = notify_added(config);
         reply->status = 201;
         describe(config, newest(bt_registry_current(config->registry)), reply);
         reply->body.len -= reply->body.len > 0; /* its brace */
@@ -146,17 +147,17 @@ void bt_workers_show(const bt_admin_config_t *config, bt_str_t key, bt_admin_rep
 /* All that the key names, here and on the other replicas. */
 static int remove_all(const bt_admin_config_t *config, bt_str_t key, const char **why_p)
 {
-    bt_fleet_t *before = bt_fleet_ref(bt_registry_current(config->registry));
+    bt_workers_t *before = bt_workers_ref(bt_registry_current(config->registry));
     int rc = bt_registry_remove(config->registry, key);
-    const bt_fleet_t *now = bt_registry_current(config->registry);
+    const bt_workers_t *now = bt_registry_current(config->registry);
 
-    for (unsigned i = 0; config->share != NULL && i < before->pool_count; i++)
+    for (unsigned i = 0; config->fleet != NULL && i < before->pool_count; i++)
         for (unsigned j = 0; j < before->pools[i].all.count; j++) {
             const bt_worker_t *w = before->pools[i].all.items[j];
             if (pool_of(now, w) == NULL)
-                *why_p = bt_share_worker_removed(config->share, before->pools[i].spec.name, w);
+                *why_p = bt_fleet_worker_removed(config->fleet, before->pools[i].spec.name, w);
         }
-    bt_fleet_unref(before);
+    bt_workers_unref(before);
     return rc;
 }
 
@@ -199,33 +200,33 @@ static bool is_same_place(const bt_worker_t *a, const bt_worker_t *b)
 static void drain_all(const bt_admin_config_t *config, bt_str_t key, const bt_worker_t *first,
                       bool draining, const char **why_p)
 {
-    const bt_fleet_t *fleet = bt_registry_current(config->registry);
+    const bt_workers_t *workers = bt_registry_current(config->registry);
     const bool is_name = bt_str_eq(key, bt_str(first->name));
 
-    for (unsigned i = 0; i < fleet->pool_count; i++)
-        for (unsigned j = 0; j < fleet->pools[i].all.count; j++) {
-            const bt_worker_t *w = fleet->pools[i].all.items[j];
+    for (unsigned i = 0; i < workers->pool_count; i++)
+        for (unsigned j = 0; j < workers->pools[i].all.count; j++) {
+            const bt_worker_t *w = workers->pools[i].all.items[j];
             if (w != first && (is_name || !is_same_place(w, first)))
                 continue;
             (void) bt_registry_drain(config->registry, bt_str(w->name), draining);
-            if (config->share != NULL)
-                *why_p =
-                    bt_share_worker_drained(config->share, fleet->pools[i].spec.name, w, draining);
+            if (config->fleet != NULL)
+                *why_p = bt_fleet_worker_drained(config->fleet, workers->pools[i].spec.name, w,
+                                                 draining);
         }
 }
 
 void bt_workers_drain(const bt_admin_config_t *config, bt_str_t key, bool draining,
                       bt_admin_reply_t *reply)
 {
-    const bt_worker_t *w = bt_fleet_find(bt_registry_current(config->registry), key);
+    const bt_worker_t *w = bt_workers_find(bt_registry_current(config->registry), key);
     const bool is_name = w != NULL && bt_str_eq(key, bt_str(w->name));
     const char *why = NULL;
     unsigned lifted = 0;
 
     if (w != NULL)
         drain_all(config, key, w, draining, &why);
-    if (config->share != NULL && !draining && !is_name) /* a drain outlives its worker */
-        lifted = bt_share_undrain_url(config->share, key, &why);
+    if (config->fleet != NULL && !draining && !is_name) /* a drain outlives its worker */
+        lifted = bt_fleet_undrain_url(config->fleet, key, &why);
     if (w != NULL || lifted > 0)
         say(config, draining ? "draining" : "serving", w != NULL ? bt_str(w->name) : key, why,
             reply);
@@ -253,7 +254,7 @@ void bt_workers_peer_add(const bt_admin_config_t *config, bt_str_t query, bt_adm
     if (bt_spec_from_query(&r, query, err, sizeof err) == 0)
         status = add(config, &r, err);
     if (status == 0)
-        (void) tell_added(config);
+        (void) notify_added(config);
     if (status != 0)
         answer_text(reply, status, "", bt_str(err));
     else
@@ -282,7 +283,7 @@ void bt_workers_peer_remove(const bt_admin_config_t *config, bt_str_t query,
     if (!read_url(query, &url))
         answer_text(reply, 400, "",
                     BT_STR("\"url\" is missing: /remove_worker?url=http://host:port"));
-    else if (bt_fleet_find(bt_registry_current(config->registry), bt_text_str(&url)) == NULL)
+    else if (bt_workers_find(bt_registry_current(config->registry), bt_text_str(&url)) == NULL)
         answer_text(reply, 404, "There is no worker: ", bt_text_str(&url));
     else if (remove_all(config, bt_text_str(&url), &why) < 0)
         answer_text(reply, 503, "Not removed: ", bt_text_str(&url));
@@ -293,14 +294,14 @@ void bt_workers_peer_remove(const bt_admin_config_t *config, bt_str_t query,
 
 void bt_workers_peer_list(const bt_admin_config_t *config, bt_admin_reply_t *reply)
 {
-    const bt_fleet_t *fleet = bt_registry_current(config->registry);
+    const bt_workers_t *workers = bt_registry_current(config->registry);
     const char *comma = "";
 
     bt_text_puts(&reply->body, "{\"urls\":[");
-    for (unsigned i = 0; i < fleet->pool_count; i++)
-        for (unsigned j = 0; j < fleet->pools[i].all.count; j++) {
+    for (unsigned i = 0; i < workers->pool_count; i++)
+        for (unsigned j = 0; j < workers->pools[i].all.count; j++) {
             bt_text_puts(&reply->body, comma);
-            bt_text_json_str(&reply->body, bt_str(fleet->pools[i].all.items[j]->spec.url));
+            bt_text_json_str(&reply->body, bt_str(workers->pools[i].all.items[j]->spec.url));
             comma = ",";
         }
     bt_text_puts(&reply->body, "]}\n");

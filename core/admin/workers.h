@@ -24,6 +24,6 @@ void bt_workers_peer_remove(const bt_admin_config_t *config, bt_str_t query,
 void bt_workers_peer_list(const bt_admin_config_t *config, bt_admin_reply_t *reply);
 
 /* worker_json.c: one worker as JSON. pairs: also who it may work with, and why not with the others. */
-void bt_worker_describe(bt_text_t *out, const bt_fleet_pool_t *pool, bt_worker_t *w, bool pairs);
+void bt_worker_describe(bt_text_t *out, const bt_worker_pool_t *pool, bt_worker_t *w, bool pairs);
 
 #endif

@@ -42,7 +42,7 @@
     X(BT_E_NO_WORKER, -20060, REQUEST, "no usable worker")                                         \
     X(BT_E_POLICY, -20061, REQUEST, "policy failed")                                               \
     X(BT_E_DIALECT, -20062, ATTEMPT, "dialect failed")                                             \
-    X(BT_E_STORE_AWAY, -20063, REQUEST, "the shared store does not answer")                        \
+    X(BT_E_STORE_UNAVAILABLE, -20063, REQUEST, "the shared store does not answer")                 \
     X(BT_E_STORE, -20064, REQUEST, "the shared store answered with an error")                      \
     X(BT_E_CONFIG, -20070, PROCESS, "invalid configuration")
 

@@ -69,7 +69,7 @@ bool bt_breaker_enter(bt_breaker_t *b, uint64_t now_ms, bool *probe_p)
         return false;
     *probe_p = probe;
     if (probe)
-        bt_fleet_epoch_bump();
+        bt_workers_changed();
     return true;
 }
 
@@ -101,7 +101,7 @@ void bt_breaker_success(bt_breaker_t *b, bool probe)
     atomic_store(&b->probing, false);
     atomic_store(&b->state, BT_BREAKER_CLOSED);
     pthread_mutex_unlock(&b->lock);
-    bt_fleet_epoch_bump();
+    bt_workers_changed();
 }
 
 /* Under the lock. */
@@ -140,7 +140,7 @@ bool bt_breaker_failure(bt_breaker_t *b, bool probe, uint64_t now_ms)
         open_now(b, now_ms);
     pthread_mutex_unlock(&b->lock);
     if (opens)
-        bt_fleet_epoch_bump();
+        bt_workers_changed();
     return opens;
 }
 
@@ -149,7 +149,7 @@ void bt_breaker_innocent(bt_breaker_t *b, bool probe)
     if (!probe)
         return;
     atomic_store(&b->probing, false); /* HALF_OPEN stays: the next leg may be the probe */
-    bt_fleet_epoch_bump();
+    bt_workers_changed();
 }
 
 enum bt_breaker_state bt_breaker_state(const bt_breaker_t *b, uint64_t now_ms)

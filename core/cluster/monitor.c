@@ -18,7 +18,7 @@
  *   load timer   -> probe the engine's report -> sample -> load timer
  *   resolve timer -> getaddrinfo -> address -> resolve timer
  *
- * A sweep once a second catches what comes from other threads without a letter: passive signals (worker atomics) and a
+ * A sweep once a second catches what comes from other threads without mail: passive signals (worker atomics) and a
  * breaker whose time is over, which makes a worker usable without any event. */
 
 #define HEALTH_BODY_MAX ((size_t) 4096)
@@ -49,9 +49,9 @@ struct bt_monitor {
     bt_loop_t *loop;
     bt_monitor_config_t config;
     char *path, *api_key;
-    bt_fleet_t *fleet;
+    bt_workers_t *workers;
     bt_list_t watches;
-    bt_probe_gate_t gate;
+    bt_probe_limit_t limit;
     bt_timer_t sweep_timer;
 };
 
@@ -189,7 +189,7 @@ static void on_health_probe(bt_probe_t *p, int rc)
 {
     watch_t *watch = bt_container_of(p, watch_t, health);
     if (p->began_ms > watch->health_began_ms)
-        watch->health_began_ms = p->began_ms; /* it may have waited at the gate */
+        watch->health_began_ms = p->began_ms; /* it may have waited for a free slot */
     if (rc == 0 && p->status >= 200 && p->status < 300 && has_bootstrap(watch->worker))
         start_boot_probe(watch);
     else
@@ -403,8 +403,8 @@ static watch_t *new_watch(bt_monitor_t *m, bt_worker_t *w)
     bt_timer_init(m->loop, &watch->health_timer, start_health);
     bt_timer_init(m->loop, &watch->load_timer, start_load);
     bt_timer_init(m->loop, &watch->resolve_timer, start_resolve);
-    bt_probe_init(&watch->health, &m->gate);
-    bt_probe_init(&watch->load, &m->gate);
+    bt_probe_init(&watch->health, &m->limit);
+    bt_probe_init(&watch->load, &m->limit);
     bt_list_push(&m->watches, &watch->link);
     begin_watch(watch);
     return watch;
@@ -440,7 +440,7 @@ static void sweep_one(watch_t *watch, uint64_t now_ms)
         bt_timer_start(&watch->resolve_timer, 0);
     bool usable = bt_worker_usable(watch->worker, now_ms);
     if (usable != watch->was_usable)
-        bt_fleet_epoch_bump();
+        bt_workers_changed();
     watch->was_usable = usable;
 }
 
@@ -476,7 +476,7 @@ int bt_monitor_start(bt_monitor_t **monitor_p, bt_loop_t *loop, const bt_monitor
         return BT_E_NOMEM;
     }
     bt_list_init(&m->watches);
-    bt_probe_gate_init(&m->gate, BT_MONITOR_PROBES_MAX);
+    bt_probe_limit_init(&m->limit, BT_MONITOR_PROBES_MAX);
     bt_timer_init(loop, &m->sweep_timer, sweep);
     bt_timer_start(&m->sweep_timer, SWEEP_MS);
     *monitor_p = m;
@@ -490,12 +490,12 @@ static watch_t *find_watch(const bt_worker_t *w, watch_t *const *by_slot, unsign
 }
 
 /* Marks the watches that stay and begins the new ones. */
-static int take_workers(bt_monitor_t *m, const bt_fleet_t *fleet, watch_t **by_slot)
+static int take_workers(bt_monitor_t *m, const bt_workers_t *workers, watch_t **by_slot)
 {
-    for (unsigned i = 0; i < fleet->pool_count; i++)
-        for (unsigned j = 0; j < fleet->pools[i].all.count; j++) {
-            bt_worker_t *w = fleet->pools[i].all.items[j];
-            watch_t *watch = find_watch(w, by_slot, fleet->slot_count);
+    for (unsigned i = 0; i < workers->pool_count; i++)
+        for (unsigned j = 0; j < workers->pools[i].all.count; j++) {
+            bt_worker_t *w = workers->pools[i].all.items[j];
+            watch_t *watch = find_watch(w, by_slot, workers->slot_count);
             if (watch == NULL)
                 watch = new_watch(m, w);
             if (watch == NULL)
@@ -505,10 +505,10 @@ static int take_workers(bt_monitor_t *m, const bt_fleet_t *fleet, watch_t **by_s
     return 0;
 }
 
-void bt_monitor_set_fleet(bt_monitor_t *m, bt_fleet_t *fleet)
+void bt_monitor_set_workers(bt_monitor_t *m, bt_workers_t *workers)
 {
     bt_list_t *it, *tmp;
-    watch_t **by_slot = calloc(fleet->slot_count + 1, sizeof(watch_t *));
+    watch_t **by_slot = calloc(workers->slot_count + 1, sizeof(watch_t *));
     if (by_slot == NULL) {
         bt_log_error("cluster", "out of memory: the new workers are not checked");
         return;
@@ -516,10 +516,10 @@ void bt_monitor_set_fleet(bt_monitor_t *m, bt_fleet_t *fleet)
     bt_list_each (&m->watches, it, tmp) {
         watch_t *watch = bt_container_of(it, watch_t, link);
         watch->is_wanted = false;
-        if (watch->worker->slot < fleet->slot_count)
+        if (watch->worker->slot < workers->slot_count)
             by_slot[watch->worker->slot] = watch;
     }
-    if (take_workers(m, fleet, by_slot) < 0)
+    if (take_workers(m, workers, by_slot) < 0)
         bt_log_error("cluster", "out of memory: some workers are not checked");
     free(by_slot);
     bt_list_each (&m->watches, it, tmp) {
@@ -527,12 +527,12 @@ void bt_monitor_set_fleet(bt_monitor_t *m, bt_fleet_t *fleet)
         if (!watch->is_wanted)
             stop_watch(watch);
     }
-    bt_fleet_ref(fleet);
-    bt_fleet_unref(m->fleet);
-    m->fleet = fleet;
+    bt_workers_ref(workers);
+    bt_workers_unref(m->workers);
+    m->workers = workers;
 }
 
-void bt_monitor_look(bt_monitor_t *m, const bt_worker_t *w)
+void bt_monitor_check(bt_monitor_t *m, const bt_worker_t *w)
 {
     uint64_t soon_ms = bt_clock_ms() + m->config.startup_interval_ms;
     bt_list_t *it, *tmp;
@@ -550,10 +550,10 @@ void bt_monitor_stop(bt_monitor_t *m)
 {
     bt_list_t *it, *tmp;
     bt_timer_stop(&m->sweep_timer);
-    m->gate.max = 0; /* nothing more goes through while the watches go */
+    m->limit.max = 0; /* nothing more goes through while the watches go */
     bt_list_each (&m->watches, it, tmp)
         stop_watch(bt_container_of(it, watch_t, link));
-    bt_fleet_unref(m->fleet);
+    bt_workers_unref(m->workers);
     free(m->path);
     free(m->api_key);
     free(m);

@@ -13,7 +13,7 @@
 #ifndef BT_CLUSTER_MONITOR_H
 #define BT_CLUSTER_MONITOR_H
 
-#include "cluster/fleet.h"
+#include "cluster/workers.h"
 #include "loop/loop.h"
 
 #define BT_MONITOR_PROBES_MAX 64
@@ -35,10 +35,10 @@ void bt_monitor_config_defaults(bt_monitor_config_t *config);
 
 typedef struct bt_monitor bt_monitor_t;
 int bt_monitor_start(bt_monitor_t **monitor_p, bt_loop_t *loop, const bt_monitor_config_t *config);
-void bt_monitor_set_fleet(bt_monitor_t *m, bt_fleet_t *fleet); /* takes its own reference */
+void bt_monitor_set_workers(bt_monitor_t *m, bt_workers_t *workers); /* takes its own reference */
 void bt_monitor_stop(bt_monitor_t *m); /* frees itself; its calls are cancelled */
 /* Somebody says that the worker is down: it is looked at now instead of when its turn comes. Nothing where checks are off. */
-void bt_monitor_look(bt_monitor_t *m, const bt_worker_t *w);
+void bt_monitor_check(bt_monitor_t *m, const bt_worker_t *w);
 
 /* Passive signals, from any loop. refused = connect refused / reset while connecting: down at once. Other connect failures only
  * have the name resolved again; the breaker counts them. Recovery is the monitor's: two good answers. */

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 
-/* The place at the gate is given back before the callback runs, so a callback may start the same probe again at once (the
+/* The slot is given back before the callback runs, so a callback may start the same probe again at once (the
  * bootstrap port after the worker's own port) without ever holding two places. */
 
 static void on_head(bt_call_t *call)
@@ -20,17 +20,17 @@ static void on_body(bt_call_t *call, bt_buf_t *buf, const char *data, size_t n)
     bt_text_put(&p->body, (bt_str_t){data, n < room ? n : room});
 }
 
-static void let_next_through(bt_probe_gate_t *gate);
+static void let_next_through(bt_probe_limit_t *limit);
 
-/* Last: the callback may free the probe, but not the gate. */
+/* Last: the callback may free the probe, but not the limit. */
 static void end(bt_probe_t *p, int rc)
 {
-    bt_probe_gate_t *gate = p->gate;
+    bt_probe_limit_t *limit = p->limit;
     p->state = BT_PROBE_IDLE;
-    gate->running--;
+    limit->running--;
     if (rc == 0 && p->body.failed)
         rc = BT_E_NOMEM;
-    let_next_through(gate);
+    let_next_through(limit);
     p->cb(p, rc);
 }
 
@@ -56,14 +56,14 @@ static int launch(bt_probe_t *p)
     if (rc < 0)
         return rc;
     p->state = BT_PROBE_RUNNING;
-    p->gate->running++;
+    p->limit->running++;
     return 0;
 }
 
-static void let_next_through(bt_probe_gate_t *gate)
+static void let_next_through(bt_probe_limit_t *limit)
 {
-    while (gate->running < gate->max && !bt_list_empty(&gate->waiting)) {
-        bt_probe_t *p = bt_container_of(gate->waiting.next, bt_probe_t, link);
+    while (limit->running < limit->max && !bt_list_empty(&limit->waiting)) {
+        bt_probe_t *p = bt_container_of(limit->waiting.next, bt_probe_t, link);
         bt_list_remove(&p->link);
         p->state = BT_PROBE_IDLE;
         int rc = launch(p);
@@ -85,16 +85,16 @@ static int write_request(bt_probe_t *p, const bt_probe_target_t *target)
     return p->request.failed ? BT_E_NOMEM : 0;
 }
 
-void bt_probe_gate_init(bt_probe_gate_t *gate, unsigned max)
+void bt_probe_limit_init(bt_probe_limit_t *limit, unsigned max)
 {
-    *gate = (bt_probe_gate_t){.max = max};
-    bt_list_init(&gate->waiting);
+    *limit = (bt_probe_limit_t){.max = max};
+    bt_list_init(&limit->waiting);
 }
 
-void bt_probe_init(bt_probe_t *p, bt_probe_gate_t *gate)
+void bt_probe_init(bt_probe_t *p, bt_probe_limit_t *limit)
 {
     memset(p, 0, sizeof *p);
-    p->gate = gate;
+    p->limit = limit;
     bt_list_init(&p->link);
     bt_text_init(&p->request);
     bt_text_init(&p->body);
@@ -122,10 +122,10 @@ int bt_probe_start(bt_probe_t *p, const bt_probe_target_t *target, uint64_t time
     p->timeout_ms = timeout_ms;
     p->body_max = body_max;
     p->status = 0;
-    if (p->gate->running < p->gate->max)
+    if (p->limit->running < p->limit->max)
         return launch(p);
     p->state = BT_PROBE_WAITING;
-    bt_list_push(&p->gate->waiting, &p->link);
+    bt_list_push(&p->limit->waiting, &p->link);
     return 0;
 }
 
@@ -137,6 +137,6 @@ void bt_probe_cancel(bt_probe_t *p)
     if (!was_running)
         return;
     bt_call_cancel(&p->call);
-    p->gate->running--;
-    let_next_through(p->gate);
+    p->limit->running--;
+    let_next_through(p->limit);
 }

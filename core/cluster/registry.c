@@ -1,4 +1,4 @@
-#include "cluster/fleet.h"
+#include "cluster/workers.h"
 
 #include "base/err.h"
 #include "base/log.h"
@@ -25,7 +25,7 @@ struct bt_registry {
     bt_breaker_config_t breaker;
     bt_registry_publish_cb publish;
     void *user;
-    bt_fleet_t *current;
+    bt_workers_t *current;
     slot_map_t *slots;
     unsigned slot_high; /* highest slot ever given + 1 */
     uint64_t next_id;
@@ -107,7 +107,7 @@ static int draft_init(draft_t *d, unsigned pool_count, unsigned slot_high)
     return BT_E_NOMEM;
 }
 
-static const bt_fleet_pool_t *find_pool(const bt_fleet_t *f, const char *name)
+static const bt_worker_pool_t *find_pool(const bt_workers_t *f, const char *name)
 {
     for (unsigned i = 0; i < f->pool_count; i++)
         if (strcmp(f->pools[i].spec.name, name) == 0)
@@ -117,7 +117,7 @@ static const bt_fleet_pool_t *find_pool(const bt_fleet_t *f, const char *name)
 
 /* Room for count workers; the pool's running averages go on. */
 static int draft_pool(draft_t *d, unsigned i, const bt_pool_spec_t *spec,
-                      const bt_fleet_pool_t *old, unsigned count)
+                      const bt_worker_pool_t *old, unsigned count)
 {
     d->pools[i] = *spec;
     d->workers[i] = calloc(count + 1, sizeof(bt_worker_t *));
@@ -144,7 +144,7 @@ static bool is_same_worker(const bt_worker_t *w, const bt_worker_spec_t *spec)
 }
 
 /* The old pool's worker that this spec describes and that no earlier spec has claimed. */
-static bt_worker_t *claim_old(draft_t *d, const bt_fleet_pool_t *old, const bt_worker_spec_t *spec)
+static bt_worker_t *claim_old(draft_t *d, const bt_worker_pool_t *old, const bt_worker_spec_t *spec)
 {
     for (unsigned i = 0; old != NULL && i < old->all.count; i++) {
         bt_worker_t *w = old->all.items[i];
@@ -276,7 +276,7 @@ static int check_pools(const bt_pool_spec_t *pools, unsigned count, char *err, s
 
 /* ---- publishing ---- */
 
-static bool is_in_fleet(const bt_fleet_t *f, const bt_worker_t *w)
+static bool is_in_set(const bt_workers_t *f, const bt_worker_t *w)
 {
     for (unsigned i = 0; i < f->pool_count; i++)
         for (unsigned j = 0; j < f->pools[i].all.count; j++)
@@ -286,12 +286,12 @@ static bool is_in_fleet(const bt_fleet_t *f, const bt_worker_t *w)
 }
 
 /* Loops that still hold the old snapshot must not choose what is gone. */
-static void drain_removed(const bt_fleet_t *old, const bt_fleet_t *now)
+static void drain_removed(const bt_workers_t *old, const bt_workers_t *now)
 {
     for (unsigned i = 0; i < old->pool_count; i++)
         for (unsigned j = 0; j < old->pools[i].all.count; j++) {
             bt_worker_t *w = old->pools[i].all.items[j];
-            if (is_in_fleet(now, w))
+            if (is_in_set(now, w))
                 continue;
             atomic_store(&w->draining, true);
             bt_log_info("cluster", "worker %s removed, its legs finish", w->name);
@@ -312,11 +312,11 @@ static void log_refusals(const draft_t *d)
 /* Ends the draft in both cases. */
 static int publish_draft(bt_registry_t *r, draft_t *d, char *err, size_t err_size)
 {
-    bt_fleet_t *fleet;
+    bt_workers_t *workers;
     int rc = check_draft(d, err, err_size);
     if (rc == 0)
-        rc = bt_fleet_new(&fleet, d->pools, d->stats, d->pool_count,
-                          (bt_worker_t *const *const *) d->workers, d->counts);
+        rc = bt_workers_new(&workers, d->pools, d->stats, d->pool_count,
+                            (bt_worker_t *const *const *) d->workers, d->counts);
     if (rc < 0) {
         if (rc == BT_E_NOMEM)
             snprintf(err, err_size, "%s", bt_err_text(rc));
@@ -325,15 +325,15 @@ static int publish_draft(bt_registry_t *r, draft_t *d, char *err, size_t err_siz
     }
     log_refusals(d);
     draft_fini(d);
-    bt_fleet_t *old = r->current;
-    fleet->generation = old->generation + 1;
-    fleet->slot_count = r->slot_high;
-    r->current = fleet;
-    drain_removed(old, fleet);
-    bt_fleet_epoch_bump();
+    bt_workers_t *old = r->current;
+    workers->generation = old->generation + 1;
+    workers->slot_count = r->slot_high;
+    r->current = workers;
+    drain_removed(old, workers);
+    bt_workers_changed();
     if (r->publish != NULL)
-        r->publish(r->user, fleet);
-    bt_fleet_unref(old);
+        r->publish(r->user, workers);
+    bt_workers_unref(old);
     return 0;
 }
 
@@ -346,7 +346,7 @@ int bt_registry_new(bt_registry_t **registry_p, const bt_breaker_config_t *break
     if (r == NULL)
         return BT_E_NOMEM;
     r->slots = calloc(1, sizeof *r->slots);
-    if (r->slots == NULL || bt_fleet_new(&r->current, NULL, NULL, 0, NULL, NULL) < 0) {
+    if (r->slots == NULL || bt_workers_new(&r->current, NULL, NULL, 0, NULL, NULL) < 0) {
         free(r->slots);
         free(r);
         return BT_E_NOMEM;
@@ -367,7 +367,7 @@ void bt_registry_free(bt_registry_t *r)
 {
     if (r == NULL)
         return;
-    bt_fleet_unref(r->current);
+    bt_workers_unref(r->current);
     unref_slots(r->slots);
     free(r);
 }
@@ -377,7 +377,7 @@ static int draft_apply(bt_registry_t *r, draft_t *d, const bt_worker_spec_t *con
                        size_t err_size)
 {
     for (unsigned i = 0; i < d->pool_count; i++) {
-        const bt_fleet_pool_t *old = find_pool(r->current, pools[i].name);
+        const bt_worker_pool_t *old = find_pool(r->current, pools[i].name);
         int rc = draft_pool(d, i, &pools[i], old, counts[i]);
         for (unsigned j = 0; rc == 0 && j < counts[i]; j++) {
             bt_worker_t *w = claim_old(d, old, &workers[i][j]);
@@ -418,12 +418,12 @@ int bt_registry_apply(bt_registry_t *r, const bt_pool_spec_t *pools, unsigned po
 /* The current state as a draft, without one worker (NULL = all), with room for one more in each pool. */
 static int draft_current(bt_registry_t *r, draft_t *d, const bt_worker_t *except)
 {
-    const bt_fleet_t *f = r->current;
+    const bt_workers_t *f = r->current;
     int rc = draft_init(d, f->pool_count, r->slot_high + 1);
     if (rc < 0)
         return rc;
     for (unsigned i = 0; i < f->pool_count; i++) {
-        const bt_fleet_pool_t *old = &f->pools[i];
+        const bt_worker_pool_t *old = &f->pools[i];
         if ((rc = draft_pool(d, i, &old->spec, old, old->all.count + 1)) < 0) {
             draft_fini(d);
             return rc;
@@ -442,7 +442,7 @@ static int draft_current(bt_registry_t *r, draft_t *d, const bt_worker_t *except
 int bt_registry_add(bt_registry_t *r, const char *pool, const bt_worker_spec_t *spec, char *err,
                     size_t err_size)
 {
-    const bt_fleet_pool_t *target = pool != NULL ? find_pool(r->current, pool) : r->current->pools;
+    const bt_worker_pool_t *target = pool != NULL ? find_pool(r->current, pool) : r->current->pools;
     draft_t d;
     bt_worker_t *w;
     if (target == NULL || r->current->pool_count == 0) {
@@ -464,7 +464,7 @@ int bt_registry_add(bt_registry_t *r, const char *pool, const bt_worker_spec_t *
 int bt_registry_remove(bt_registry_t *r, bt_str_t name_or_url)
 {
     char err[160];
-    const bt_worker_t *w = bt_fleet_find(r->current, name_or_url);
+    const bt_worker_t *w = bt_workers_find(r->current, name_or_url);
     if (w == NULL)
         return BT_E_INVAL;
     while (w != NULL) { /* a url may stand in several pools */
@@ -474,25 +474,25 @@ int bt_registry_remove(bt_registry_t *r, bt_str_t name_or_url)
             rc = publish_draft(r, &d, err, sizeof err);
         if (rc < 0)
             return rc;
-        w = bt_fleet_find(r->current, name_or_url);
+        w = bt_workers_find(r->current, name_or_url);
     }
     return 0;
 }
 
 int bt_registry_drain(bt_registry_t *r, bt_str_t name_or_url, bool draining)
 {
-    bt_worker_t *w = bt_fleet_find(r->current, name_or_url);
+    bt_worker_t *w = bt_workers_find(r->current, name_or_url);
     if (w == NULL)
         return BT_E_INVAL;
     if (atomic_exchange(&w->draining, draining) == draining)
         return 0;
-    bt_fleet_epoch_bump();
+    bt_workers_changed();
     bt_log_info("cluster", "worker %s %s", w->name,
                 draining ? "drains: no new requests" : "takes requests again");
     return 0;
 }
 
-bt_fleet_t *bt_registry_current(bt_registry_t *r)
+bt_workers_t *bt_registry_current(bt_registry_t *r)
 {
     return r->current;
 }

@@ -8,7 +8,7 @@
  * Cost:  O(1); open addressing, grows by doubling.
  *
  * The upper 10 bits of a room are the loop's index, xor a word drawn once a process. Who is told the word and how many loops there are knows whether a room may be
- * of this process: that is the whole directory of a fleet's rooms (core/share/replica.c), nothing is written anywhere for a room.
+ * of this process: that is the whole directory of a fleet's rooms (core/fleet/replica.c), nothing is written anywhere for a room.
  */
 #ifndef BT_CLUSTER_ROOM_H
 #define BT_CLUSTER_ROOM_H

@@ -17,17 +17,17 @@
 #define LEASE_MS 30000
 #define LEASE_LONG_MS 480000
 
-static _Atomic uint64_t fleet_epoch = 1;
+static _Atomic uint64_t change_count = 1;
 _Atomic bool bt_worker_has_others;
 
-uint64_t bt_fleet_epoch(void)
+uint64_t bt_workers_changes(void)
 {
-    return atomic_load_explicit(&fleet_epoch, memory_order_acquire);
+    return atomic_load_explicit(&change_count, memory_order_acquire);
 }
 
-void bt_fleet_epoch_bump(void)
+void bt_workers_changed(void)
 {
-    atomic_fetch_add_explicit(&fleet_epoch, 1, memory_order_release);
+    atomic_fetch_add_explicit(&change_count, 1, memory_order_release);
 }
 
 const char *bt_health_name(enum bt_health h)
@@ -337,7 +337,7 @@ void bt_worker_set_health(bt_worker_t *w, enum bt_health h, const char *why)
         return;
     if (old == BT_HEALTH_DOWN && h == BT_HEALTH_UP)
         bt_breaker_recovered(&w->breaker);
-    bt_fleet_epoch_bump();
+    bt_workers_changed();
     if (h == BT_HEALTH_UP)
         bt_log_info("cluster", "worker %s is up: %s", w->name, why);
     else

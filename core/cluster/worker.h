@@ -94,7 +94,7 @@ typedef struct bt_worker {
     /* ---- live ---- */
     _Alignas(64) _Atomic int64_t tokens[BT_PHASE_COUNT]; /* ledger */
     _Atomic int64_t requests[BT_PHASE_COUNT];
-    _Atomic int64_t others_tokens[BT_PHASE_COUNT]; /* of the fleet's other gateways (core/share) */
+    _Atomic int64_t others_tokens[BT_PHASE_COUNT]; /* of the fleet's other gateways (core/fleet) */
     _Atomic int64_t others_requests[BT_PHASE_COUNT];
     _Alignas(64) _Atomic uint64_t last_bytes_ms; /* some leg got bytes from it */
     _Atomic int health;                          /* enum bt_health */
@@ -139,7 +139,7 @@ bool bt_worker_serves_model(const bt_worker_t *w, bt_str_t model); /* true when 
 /* Copies the address; false when there is none yet (name not resolved). */
 bool bt_worker_get_addr(bt_worker_t *w, struct sockaddr_storage *addr_p);
 void bt_worker_set_addr(bt_worker_t *w, const struct sockaddr_storage *addr);
-/* Is there another gateway whose load may be told? Set by core/share. Then values of the ledger are a moment old, all gateways see
+/* Is there another gateway whose load may be told? Set by core/fleet. Then values of the ledger are a moment old, all gateways see
  * the same least loaded worker, and near-equals must be chosen among by chance. */
 extern _Atomic bool bt_worker_has_others;
 static inline bool bt_worker_is_shared(void)
@@ -169,7 +169,7 @@ static inline void bt_worker_note_bytes(bt_worker_t *w, uint64_t now_ms)
 void bt_worker_set_health(bt_worker_t *w, enum bt_health h,
                           const char *why); /* logs the change; bumps the fleet epoch */
 /* Counter that changes whenever any worker's usability may have changed; views are cached by it. */
-uint64_t bt_fleet_epoch(void);
-void bt_fleet_epoch_bump(void);
+uint64_t bt_workers_changes(void);
+void bt_workers_changed(void);
 
 #endif

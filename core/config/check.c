@@ -29,14 +29,14 @@ static int try_policy(const bt_config_t *c, const char *name, const bt_value_t *
                       size_t why_size)
 {
     bt_policy_source_t *source;
-    bt_made_t *made;
+    bt_built_t *made;
     int rc = bt_policy_source_open(&source, name, c->policy_dir, why, why_size);
     if (rc < 0)
         return BT_E_POLICY;
-    const bt_made_spec_t spec = {.source = source, .params = params, .is_dry_run = true};
-    rc = bt_made_new(&made, &spec, why, why_size);
+    const bt_build_spec_t spec = {.source = source, .params = params, .is_dry_run = true};
+    rc = bt_built_new(&made, &spec, why, why_size);
     if (rc == 0)
-        bt_made_free(made);
+        bt_built_free(made);
     bt_policy_source_unref(source);
     return rc;
 }
@@ -170,13 +170,14 @@ static int check_dialects(const bt_config_t *c, char *err, size_t err_size)
 /* ---- the fleet ---- */
 
 /* A scratch registry that holds this configuration's fleet. */
-static int build_fleet(const bt_config_t *c, bt_registry_t **registry_p, char *err, size_t err_size)
+static int build_workers(const bt_config_t *c, bt_registry_t **registry_p, char *err,
+                         size_t err_size)
 {
     bt_registry_t *r = NULL;
     int rc = bt_registry_new(&r, &c->breaker, NULL, NULL);
     if (rc < 0)
         return rc;
-    rc = bt_config_apply_fleet(c, r, err, err_size);
+    rc = bt_config_apply_workers(c, r, err, err_size);
     if (rc < 0)
         bt_registry_free(r);
     else
@@ -185,13 +186,14 @@ static int build_fleet(const bt_config_t *c, bt_registry_t **registry_p, char *e
 }
 
 /* NULL when at least one prefill and one decode worker fit (or one of the roles is missing). */
-static const char *pool_refusal(const bt_fleet_pool_t *pool, const bt_worker_t **p_p,
+static const char *pool_refusal(const bt_worker_pool_t *pool, const bt_worker_t **p_p,
                                 const bt_worker_t **d_p)
 {
     const char *first = NULL;
     for (unsigned i = 0; i < pool->prefill.count; i++)
         for (unsigned j = 0; j < pool->decode.count; j++) {
-            const char *why = bt_fleet_pair_refusal(pool->prefill.items[i], pool->decode.items[j]);
+            const char *why =
+                bt_workers_pair_refusal(pool->prefill.items[i], pool->decode.items[j]);
             if (why == NULL)
                 return NULL;
             if (first != NULL)
@@ -206,25 +208,26 @@ static const char *pool_refusal(const bt_fleet_pool_t *pool, const bt_worker_t *
 static int check_pairs(const bt_config_t *c, char *err, size_t err_size)
 {
     bt_registry_t *registry;
-    int rc = build_fleet(c, &registry, err, err_size);
+    int rc = build_workers(c, &registry, err, err_size);
     if (rc < 0)
         return rc;
-    const bt_fleet_t *fleet = bt_registry_current(registry);
-    for (unsigned i = 0; i < fleet->pool_count && rc == 0; i++) {
+    const bt_workers_t *workers = bt_registry_current(registry);
+    for (unsigned i = 0; i < workers->pool_count && rc == 0; i++) {
         const bt_worker_t *p = NULL, *d = NULL;
-        const char *why = pool_refusal(&fleet->pools[i], &p, &d);
+        const char *why = pool_refusal(&workers->pools[i], &p, &d);
         if (why == NULL)
             continue;
         snprintf(err, err_size,
                  "pool %s: no prefill and decode worker fit together: %s (%s) and %s (%s): %s",
-                 fleet->pools[i].spec.name, p->name, p->spec.url, d->name, d->spec.url, why);
+                 workers->pools[i].spec.name, p->name, p->spec.url, d->name, d->spec.url, why);
         rc = BT_E_CONFIG;
     }
     bt_registry_free(registry);
     return rc;
 }
 
-int bt_config_apply_fleet(const bt_config_t *c, bt_registry_t *registry, char *err, size_t err_size)
+int bt_config_apply_workers(const bt_config_t *c, bt_registry_t *registry, char *err,
+                            size_t err_size)
 {
     bt_pool_spec_t *specs = calloc(c->pool_count, sizeof *specs);
     const bt_worker_spec_t **workers = calloc(c->pool_count, sizeof(bt_worker_spec_t *));
@@ -247,7 +250,7 @@ out:
     return rc;
 }
 
-int bt_config_check_fleet(const bt_config_t *c, char *err, size_t err_size)
+int bt_config_check_workers(const bt_config_t *c, char *err, size_t err_size)
 {
     int rc = check_dialects(c, err, err_size);
     return rc == 0 ? check_pairs(c, err, err_size) : rc;
@@ -261,7 +264,7 @@ int bt_config_check(const bt_config_t *c, char *err, size_t err_size)
     if (rc == 0)
         rc = check_rules(c, err, err_size);
     bt_policy_allow_hosts(NULL); /* they are borrowed, and the configuration may go */
-    return rc == 0 ? bt_config_check_fleet(c, err, err_size) : rc;
+    return rc == 0 ? bt_config_check_workers(c, err, err_size) : rc;
 }
 
 /* ---- ports ---- */
@@ -309,7 +312,7 @@ static void describe_worker(const bt_worker_t *w, bt_text_t *out)
     bt_text_puts(out, "\n");
 }
 
-static const char *mode_of(const bt_fleet_pool_t *pool)
+static const char *mode_of(const bt_worker_pool_t *pool)
 {
     bool has_pair = pool->prefill.count > 0 && pool->decode.count > 0;
     if (has_pair)
@@ -322,7 +325,7 @@ static const char *mode_of(const bt_fleet_pool_t *pool)
     return "nothing yet: requests get 503 until workers are there";
 }
 
-static void describe_pool(const bt_fleet_pool_t *pool, bt_text_t *out)
+static void describe_pool(const bt_worker_pool_t *pool, bt_text_t *out)
 {
     const bt_pool_spec_t *spec = &pool->spec;
     const char *policy = spec->policy != NULL ? spec->policy : "least_load";
@@ -355,10 +358,10 @@ void bt_config_describe(const bt_config_t *c, bt_text_t *out)
                                                  : "for this host and the workers' hosts",
                        c->registry_allow_count > 0 ? " and --registry-allow" : "");
     bt_config_describe_shared(c, out);
-    if (build_fleet(c, &registry, err, sizeof err) < 0)
+    if (build_workers(c, &registry, err, sizeof err) < 0)
         return;
-    const bt_fleet_t *fleet = bt_registry_current(registry);
-    for (unsigned i = 0; i < fleet->pool_count; i++)
-        describe_pool(&fleet->pools[i], out);
+    const bt_workers_t *workers = bt_registry_current(registry);
+    for (unsigned i = 0; i < workers->pool_count; i++)
+        describe_pool(&workers->pools[i], out);
     bt_registry_free(registry);
 }

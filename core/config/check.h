@@ -15,10 +15,10 @@
 /* Scripts, rules and pairs. err: one line. Policies' start may wait, and so does this. */
 int bt_config_check(const bt_config_t *c, char *err, size_t err_size);
 /* The same without policies and rules: what SIGHUP checks at once, the others it tries aside. */
-int bt_config_check_fleet(const bt_config_t *c, char *err, size_t err_size);
+int bt_config_check_workers(const bt_config_t *c, char *err, size_t err_size);
 /* Gives the fleet of this configuration to a registry. */
-int bt_config_apply_fleet(const bt_config_t *c, bt_registry_t *registry, char *err,
-                          size_t err_size);
+int bt_config_apply_workers(const bt_config_t *c, bt_registry_t *registry, char *err,
+                            size_t err_size);
 /* Both ports can be bound now (and are let go again). */
 int bt_config_check_ports(const bt_config_t *c, char *err, size_t err_size);
 /* What `baton check` prints: pools, workers, what they can take part in. Call after bt_config_check. */

@@ -36,8 +36,8 @@ int bt_config_init(bt_config_t *c)
         .record_max_bytes = (uint64_t) 256 << 20,
         .debug_headers = true,
         .policy_wait_ms = 1000,
-        .share_interval_ms = 100,
-        .share_expiry_ms = 2000,
+        .fleet_heartbeat_ms = 100,
+        .fleet_expiry_ms = 2000,
         .upstream = {.idle_timeout_ms = 4000, .idle_max = 256},
     };
     bt_server_config_defaults(&c->server);
@@ -100,7 +100,7 @@ void bt_config_fini(bt_config_t *c)
 {
     for (unsigned i = 0; i < bt_flag_count; i++)
         if (bt_flags[i].kind == BT_FLAG_SETTING)
-            bt_knob_clear(&bt_flags[i].knob, c);
+            bt_option_clear(&bt_flags[i].option, c);
     for (unsigned i = 0; i < c->pool_count; i++)
         fini_pool(&c->pools[i]);
     free(c->pools);

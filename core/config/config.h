@@ -9,11 +9,11 @@
 #define BT_CONFIG_CONFIG_H
 
 #include "base/log.h"
-#include "cluster/fleet.h"
 #include "cluster/monitor.h"
+#include "cluster/workers.h"
 #include "dispatch/dispatcher.h"
 #include "http/server.h"
-#include "state/store.h"
+#include "store/store.h"
 
 #define BT_CONFIG_PROXY_PATHS_MAX 16
 #define BT_CONFIG_RECORD_HEADERS_MAX 16
@@ -85,7 +85,7 @@ typedef struct bt_config {
     char *redis_tls_ca, *redis_tls_cert, *redis_tls_key;
     char *redis_password; /* derived: of the file, or of the environment */
     char *fleet_name, *replica_name;
-    uint64_t share_interval_ms, share_expiry_ms;
+    uint64_t fleet_heartbeat_ms, fleet_expiry_ms;
     bt_store_config_t store; /* derived; borrows from above */
     /* parts that are handed on as they are */
     bt_server_config_t server;

@@ -122,10 +122,10 @@ static int unknown_key(const cursor_t *c, const char *key, enum level level)
     return refuse_at(c, key, why);
 }
 
-static int set_knob(const cursor_t *c, const bt_knob_t *knob, void *base, const bt_value_t *v)
+static int set_option(const cursor_t *c, const bt_option_t *option, void *base, const bt_value_t *v)
 {
     char why[BT_CONFIG_ERR_BYTES];
-    int rc = bt_knob_set_value(knob, base, v, c->dir, why, sizeof why);
+    int rc = bt_option_set_value(option, base, v, c->dir, why, sizeof why);
     return rc == BT_E_CONFIG ? refuse_at(c, v->key, why) : rc;
 }
 
@@ -154,8 +154,8 @@ static int read_setting(const cursor_t *c, bt_config_t *config, bt_config_pool_t
         }
     if (flag == NULL || !is_key_of(flag, level))
         return 0;
-    int rc =
-        set_knob(c, &flag->knob, flag->kind == BT_FLAG_POOL ? (void *) pool : (void *) config, v);
+    int rc = set_option(c, &flag->option,
+                        flag->kind == BT_FLAG_POOL ? (void *) pool : (void *) config, v);
     return rc < 0 ? rc : 1;
 }
 
@@ -185,7 +185,7 @@ static int read_worker(cursor_t *c, bt_config_pool_t *pool, const bt_value_t *v)
         for (unsigned k = 0; k < bt_worker_key_count && key == NULL; k++)
             if (strcmp(bt_worker_keys[k].name, member->key) == 0)
                 key = &bt_worker_keys[k];
-        rc = key != NULL ? set_knob(c, &key->knob, spec, member)
+        rc = key != NULL ? set_option(c, &key->option, spec, member)
                          : unknown_key(c, member->key, LEVEL_WORKER);
     }
     if (rc == 0 && spec->url == NULL)
@@ -209,16 +209,16 @@ static int read_workers(cursor_t *c, bt_config_pool_t *pool, const bt_value_t *v
 static int read_pool_member(cursor_t *c, bt_config_t *config, bt_config_pool_t *pool,
                             const bt_value_t *v)
 {
-    static const bt_knob_t name = {.kind = BT_KNOB_TEXT,
-                                   .offset = offsetof(bt_config_pool_t, spec.name)};
-    static const bt_knob_t models = {.kind = BT_KNOB_TEXTS,
-                                     .offset = offsetof(bt_config_pool_t, spec.models),
-                                     .count_offset = offsetof(bt_config_pool_t, spec.model_count),
-                                     .list_max = BT_WORKER_MODELS_MAX};
+    static const bt_option_t name = {.kind = BT_OPTION_TEXT,
+                                     .offset = offsetof(bt_config_pool_t, spec.name)};
+    static const bt_option_t models = {.kind = BT_OPTION_TEXTS,
+                                       .offset = offsetof(bt_config_pool_t, spec.models),
+                                       .count_offset = offsetof(bt_config_pool_t, spec.model_count),
+                                       .list_max = BT_WORKER_MODELS_MAX};
     if (strcmp(v->key, "name") == 0)
-        return set_knob(c, &name, pool, v);
+        return set_option(c, &name, pool, v);
     if (strcmp(v->key, "models") == 0)
-        return set_knob(c, &models, pool, v);
+        return set_option(c, &models, pool, v);
     if (strcmp(v->key, "workers") == 0)
         return read_workers(c, pool, v);
     int rc = read_setting(c, config, pool, v, LEVEL_POOL);

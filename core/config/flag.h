@@ -10,15 +10,15 @@
 #define BT_CONFIG_FLAG_H
 
 #include "config/config.h"
-#include "config/knob.h"
+#include "config/option.h"
 
 enum bt_flag_group {
-    BT_GROUP_FLEET,
+    BT_GROUP_WORKERS,
     BT_GROUP_LISTEN,
     BT_GROUP_DECIDE,
     BT_GROUP_DEADLINE,
     BT_GROUP_HEALTH,
-    BT_GROUP_SHARE,
+    BT_GROUP_FLEET,
     BT_GROUP_LIMIT,
     BT_GROUP_SECURITY,
     BT_GROUP_LOG,
@@ -28,8 +28,8 @@ enum bt_flag_group {
 const char *bt_flag_group_title(enum bt_flag_group group);
 
 enum bt_flag_kind {
-    BT_FLAG_SETTING, /* knob in bt_config_t; also a key of the file's top level */
-    BT_FLAG_POOL,    /* knob in bt_config_pool_t; at the top level for all pools, or in one */
+    BT_FLAG_SETTING, /* option in bt_config_t; also a key of the file's top level */
+    BT_FLAG_POOL,    /* option in bt_config_pool_t; at the top level for all pools, or in one */
     BT_FLAG_ACTION   /* apply; a flag only */
 };
 enum bt_flag_arity { BT_ARITY_ONE, BT_ARITY_NONE, BT_ARITY_ONE_AND_PORT, BT_ARITY_MANY };
@@ -44,7 +44,7 @@ typedef struct bt_flag {
     enum bt_flag_kind kind;
     enum bt_flag_arity arity; /* of actions */
     bool live;                /* SIGHUP changes it; others need a restart */
-    bt_knob_t knob;
+    bt_option_t option;
     bt_flag_apply apply;
     const char *help;
 } bt_flag_t;
@@ -73,10 +73,10 @@ bool bt_flag_is_switch(const bt_flag_t *flag);
 
 extern const bt_word_t bt_engine_words[];
 
-/* Keys of one worker in the file: knobs in bt_worker_spec_t. */
+/* Keys of one worker in the file: options in bt_worker_spec_t. */
 typedef struct bt_worker_key {
     const char *name;
-    bt_knob_t knob;
+    bt_option_t option;
     const char *help;
 } bt_worker_key_t;
 extern const bt_worker_key_t bt_worker_keys[];

@@ -201,17 +201,17 @@ bool bt_flags_has(int argc, const char *const *argv, const char *name)
     return walk(argc, argv, visit_search, &search, err, sizeof err) == 0 && search.is_found;
 }
 
-static int set_knob(const occurrence_t *o, void *base, char *err, size_t err_size)
+static int set_option(const occurrence_t *o, void *base, char *err, size_t err_size)
 {
     const char *text = o->count > 0 ? o->values[0] : o->negated ? "false" : "true";
-    return bt_knob_set_text(&o->flag->knob, base, bt_str(text), err, err_size);
+    return bt_option_set_text(&o->flag->option, base, bt_str(text), err, err_size);
 }
 
 static int set_pools(bt_config_t *c, const occurrence_t *o, char *err, size_t err_size)
 {
-    int rc = set_knob(o, &c->defaults, err, err_size);
+    int rc = set_option(o, &c->defaults, err, err_size);
     for (unsigned i = 0; i < c->pool_count && rc == 0; i++)
-        rc = set_knob(o, &c->pools[i], err, err_size);
+        rc = set_option(o, &c->pools[i], err, err_size);
     return rc;
 }
 
@@ -226,7 +226,7 @@ static int visit_apply(void *ctx, const occurrence_t *o, char *err, size_t err_s
         rc = o->flag->apply(c, (const char *const *) o->values, o->count, why, sizeof why);
     else
         rc = o->flag->kind == BT_FLAG_POOL ? set_pools(c, o, why, sizeof why)
-                                           : set_knob(o, c, why, sizeof why);
+                                           : set_option(o, c, why, sizeof why);
     if (rc < 0)
         snprintf(err, err_size, "%.*s: %s", o->spelled_len, o->spelled,
                  rc == BT_E_CONFIG ? why : bt_err_text(rc));

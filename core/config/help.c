@@ -110,14 +110,14 @@ void bt_help_run(bt_text_t *out)
     bt_text_puts(out, examples);
 }
 
-static void put_key(bt_text_t *out, const char *name, const bt_knob_t *knob, const char *help)
+static void put_key(bt_text_t *out, const char *name, const bt_option_t *option, const char *help)
 {
     char key[64], expected[200], text[512];
     snprintf(key, sizeof key, "%s", name);
     for (char *p = key; *p != '\0'; p++)
         if (*p == '-')
             *p = '_';
-    bt_knob_expected(knob, expected, sizeof expected);
+    bt_option_expected(option, expected, sizeof expected);
     snprintf(text, sizeof text, "%s: %s", expected, help);
     put_row(out, key, text);
 }
@@ -126,7 +126,7 @@ static void put_settings(bt_text_t *out, enum bt_flag_kind kind)
 {
     for (unsigned i = 0; i < bt_flag_count; i++)
         if (bt_flags[i].kind == kind)
-            put_key(out, bt_flags[i].name, &bt_flags[i].knob, bt_flags[i].help);
+            put_key(out, bt_flags[i].name, &bt_flags[i].option, bt_flags[i].help);
 }
 
 void bt_help_file(bt_text_t *out)
@@ -160,5 +160,5 @@ void bt_help_file(bt_text_t *out)
     put_settings(out, BT_FLAG_POOL);
     bt_text_puts(out, "\nA worker\n");
     for (unsigned i = 0; i < bt_worker_key_count; i++)
-        put_key(out, bt_worker_keys[i].name, &bt_worker_keys[i].knob, bt_worker_keys[i].help);
+        put_key(out, bt_worker_keys[i].name, &bt_worker_keys[i].option, bt_worker_keys[i].help);
 }

@@ -4,11 +4,11 @@
 #define AT(member) offsetof(bt_worker_spec_t, member)
 #define TEXT(member)                                                                               \
     {                                                                                              \
-        .kind = BT_KNOB_TEXT, .offset = AT(member)                                                 \
+        .kind = BT_OPTION_TEXT, .offset = AT(member)                                               \
     }
 #define SIZE(member, low)                                                                          \
     {                                                                                              \
-        .kind = BT_KNOB_INT, .offset = AT(member), .min = (low), .max = 65535                      \
+        .kind = BT_OPTION_INT, .offset = AT(member), .min = (low), .max = 65535                    \
     }
 
 static const bt_word_t roles[] = {
@@ -23,20 +23,20 @@ const bt_worker_key_t bt_worker_keys[] = {
     {"url", TEXT(url), "http://host:port[/prefix][@rank]"},
     {"name", TEXT(name), "shown in headers, logs and metrics (p0, d0, w0, ...)"},
     {"role",
-     {.kind = BT_KNOB_WORD, .offset = AT(role), .words = roles},
+     {.kind = BT_OPTION_WORD, .offset = AT(role), .words = roles},
      "prefill, decode or hybrid (default)"},
     {"models",
-     {.kind = BT_KNOB_TEXTS,
+     {.kind = BT_OPTION_TEXTS,
       .offset = AT(models),
       .count_offset = AT(model_count),
       .list_max = BT_WORKER_MODELS_MAX},
      "what it serves; none = what the pool serves"},
     {"engine",
-     {.kind = BT_KNOB_WORD, .offset = AT(engine), .words = bt_engine_words},
+     {.kind = BT_OPTION_WORD, .offset = AT(engine), .words = bt_engine_words},
      "sglang, vllm, ..."},
     {"connector", TEXT(connector), "the engine's KV connector"},
     {"connectors",
-     {.kind = BT_KNOB_TEXTS,
+     {.kind = BT_OPTION_TEXTS,
       .offset = AT(children),
       .count_offset = AT(child_count),
       .list_max = BT_WORKER_CHILDREN_MAX},
@@ -44,7 +44,7 @@ const bt_worker_key_t bt_worker_keys[] = {
     {"dispatch_profile", TEXT(dispatch_profile),
      "handoff, bootstrap or baton, where the connector says nothing"},
     {"bootstrap_port",
-     {.kind = BT_KNOB_PORT, .offset = AT(bootstrap_port)},
+     {.kind = BT_OPTION_PORT, .offset = AT(bootstrap_port)},
      "SGLang's bootstrap or NIXL's side channel"},
     {"dp_size", SIZE(dp_size, 1), "data-parallel ranks behind this url"},
     {"tp_size", SIZE(tp_size, 1), "tensor parallel size"},
@@ -55,10 +55,10 @@ const bt_worker_key_t bt_worker_keys[] = {
     {"version", TEXT(version), "of the engine; NIXL pairs only equal ones"},
     {"transfer_group", TEXT(transfer_group), "only workers of one group are paired"},
     {"lease_ms",
-     {.kind = BT_KNOB_U64, .offset = AT(lease_ms), .min = 1000, .max = 86400000},
+     {.kind = BT_OPTION_U64, .offset = AT(lease_ms), .min = 1000, .max = 86400000},
      "how long prefill keeps KV"},
     {"zone", TEXT(zone), "for policies"},
-    {"labels", {.kind = BT_KNOB_LABELS, .offset = AT(labels)}, "for policies"},
+    {"labels", {.kind = BT_OPTION_LABELS, .offset = AT(labels)}, "for policies"},
     {"api_key", TEXT(api_key), "sent to this worker"},
 };
 const unsigned bt_worker_key_count = sizeof bt_worker_keys / sizeof bt_worker_keys[0];

@@ -44,9 +44,9 @@ static void log_json(const bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t 
     put_str(l, "model", r->intent.model);
     put_u64(l, "status", r->status);
     put_str(l, "plan", bt_str(bt_plan_kind_name(r->kind)));
-    put_str(l, "prefill", bt_str(r->workers[BT_LEG_PREFILL]));
-    put_str(l, "decode", bt_str(r->workers[BT_LEG_DECODE]));
-    put_str(l, "worker", bt_str(r->workers[BT_LEG_SINGLE]));
+    put_str(l, "prefill", bt_str(r->worker_names[BT_LEG_PREFILL]));
+    put_str(l, "decode", bt_str(r->worker_names[BT_LEG_DECODE]));
+    put_str(l, "worker", bt_str(r->worker_names[BT_LEG_SINGLE]));
     put_u64(l, "attempts", r->attempts);
     put_ms(l, "ms", us);
     put_ms(l, "ttft_ms", ttft);
@@ -66,13 +66,13 @@ static void put_field(bt_line_t *l, const char *value)
 
 static void put_workers(bt_line_t *l, const bt_request_t *r)
 {
-    if (r->workers[BT_LEG_SINGLE][0] != '\0') {
-        put_field(l, r->workers[BT_LEG_SINGLE]);
+    if (r->worker_names[BT_LEG_SINGLE][0] != '\0') {
+        put_field(l, r->worker_names[BT_LEG_SINGLE]);
         return;
     }
-    put_field(l, r->workers[BT_LEG_PREFILL]);
+    put_field(l, r->worker_names[BT_LEG_PREFILL]);
     bt_line_lit(l, ">");
-    put_field(l, r->workers[BT_LEG_DECODE]);
+    put_field(l, r->worker_names[BT_LEG_DECODE]);
 }
 
 static void log_text(const bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t ttft)
@@ -118,10 +118,10 @@ void bt_access_log(bt_request_t *r, uint64_t us)
     char memory[LINE_BYTES];
     bt_line_t l;
 
-    if (!r->d->gate->config.access_log)
+    if (!r->d->shared->config.access_log)
         return;
     bt_line_init(&l, memory, sizeof(memory));
-    if (r->d->gate->config.access_log_json)
+    if (r->d->shared->config.access_log_json)
         log_json(r, &l, us, ttft);
     else
         log_text(r, &l, us, ttft);

@@ -110,7 +110,7 @@ static const char *sentence(bt_request_t *r, const bt_failure_t *f)
 {
     const char *what = f->reason != NULL ? f->reason : bt_err_text(f->rc);
 
-    if (f->worker == NULL || !r->d->gate->config.debug_headers)
+    if (f->worker == NULL || !r->d->shared->config.debug_headers)
         return what;
     return bt_arena_printf(&r->arena, "%s (%s leg, worker %s)", what, bt_leg_role_name(f->leg),
                            f->worker)

@@ -43,7 +43,7 @@ static void stop_leg(bt_leg_t *leg)
 
     bt_leg_cancel(leg);
     if (was_running)
-        bt_errand_abort(leg);
+        bt_background_call_abort(leg);
 }
 
 static void forget_learned(bt_worker_t *w)
@@ -80,13 +80,13 @@ void bt_attempt_fail(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const 
         if (leg->state == BT_LEG_RUNNING)
             stop_leg(leg);
         else if (leg->state == BT_LEG_FAILED && a->kind == BT_PLAN_BOOTSTRAP)
-            bt_errand_abort(leg); /* its engine may still wait for the other one */
+            bt_background_call_abort(leg); /* its engine may still wait for the other one */
         bt_leg_settle(leg, leg->state == BT_LEG_DONE ? BT_BLAME_OK : BT_BLAME_INNOCENT);
     }
     if (a->dialect != NULL && a->dialect->learns && (f->status == 0 || f->status >= 500))
         forget_learned(a->pair.prefill); /* it may have restarted with another engine id */
     if (f->rc != BT_E_HANDOFF)           /* wrong parameters could free somebody else's blocks */
-        bt_errand_release(a);
+        bt_background_call_release(a);
     close_rooms(a, true, f->reason != NULL ? f->reason : bt_err_text(f->rc));
     bt_task_attempt_failed(a->task, a, f, guilty, guilty_count);
 }
@@ -118,7 +118,7 @@ static void wait_for_blame(bt_attempt_t *a, const bt_failure_t *f, uint64_t ms)
 static bool is_kv_failure(const bt_leg_t *leg, const bt_failure_t *f)
 {
     return leg->attempt->kind == BT_PLAN_BOOTSTRAP && f->status >= 500 &&
-           bt_sniff_kv_transfer(f->body);
+           bt_inspect_kv_transfer(f->body);
 }
 
 static bool is_prefills_fault(const bt_leg_t *leg, const bt_failure_t *f)
@@ -142,7 +142,7 @@ void bt_attempt_leg_failed(bt_leg_t *leg, const bt_failure_t *f)
         bt_attempt_fail(a, &first, guilty, bt_blame_is_guilty(f) && !is_kv_failure(leg, f) ? 1 : 0);
         return;
     }
-    if (leg->role == BT_LEG_PREFILL && bt_swap_prefill(a, f, is_prefills_fault(leg, f)))
+    if (leg->role == BT_LEG_PREFILL && bt_replacement_prefill(a, f, is_prefills_fault(leg, f)))
         return;
     if (leg->role == BT_LEG_DECODE && bt_blame_is_for_hub(a, f)) {
         wait_for_blame(a, f, HUB_WAIT_MS);
@@ -156,7 +156,7 @@ void bt_attempt_leg_failed(bt_leg_t *leg, const bt_failure_t *f)
         bt_attempt_fail(a, f, NULL, 0);
         return;
     }
-    if (leg->role == BT_LEG_DECODE && a->kind == BT_PLAN_HANDOFF && bt_swap_decode(a, f))
+    if (leg->role == BT_LEG_DECODE && a->kind == BT_PLAN_HANDOFF && bt_replacement_decode(a, f))
         return;
     bt_attempt_fail_leg(leg, f);
 }
@@ -182,7 +182,7 @@ void bt_attempt_start_decode(bt_attempt_t *a)
     }
     bt_histogram_note(&r->d->stats.handoff_wait, bt_clock_us() - a->prefill_done_us, 1);
     if (bt_leg_start(d, bt_attempt_uses_reply(a) ? p->reply.text : BT_STR(""), &f) < 0 &&
-        !bt_swap_decode(a, &f))
+        !bt_replacement_decode(a, &f))
         bt_attempt_fail_leg(d, &f);
 }
 
@@ -192,10 +192,10 @@ void bt_attempt_note_pair(bt_attempt_t *a)
     bt_request_t *r = a->task->request;
 
     r->kind = a->kind;
-    memset(r->workers, 0, sizeof(r->workers));
+    memset(r->worker_names, 0, sizeof(r->worker_names));
     for (unsigned i = 0; i < 2; i++)
         if (a->legs[i].worker != NULL)
-            snprintf(r->workers[a->legs[i].role], sizeof(r->workers[0]), "%s",
+            snprintf(r->worker_names[a->legs[i].role], sizeof(r->worker_names[0]), "%s",
                      a->legs[i].worker->name);
 }
 
@@ -208,7 +208,7 @@ static void prefill_done(bt_leg_t *leg)
 
     a->prefill_done_us = bt_clock_us();
     bt_histogram_note(&r->d->stats.prefill, a->prefill_done_us - leg->call.start_us, 1);
-    if (!a->ended && (leg->reply_overflow || bt_sniff_aborted(leg->reply.text))) {
+    if (!a->ended && (leg->reply_overflow || bt_inspect_aborted(leg->reply.text))) {
         bt_failure_t f = {.rc = BT_E_UPSTREAM_BODY,
                           .leg = BT_LEG_PREFILL,
                           .worker = leg->worker->name,
@@ -217,7 +217,7 @@ static void prefill_done(bt_leg_t *leg)
                                         ? "prefill's reply is larger than 4 MiB"
                                         : "prefill answered 200 with an error or abort inside",
                           .retryable = true};
-        unsigned status = leg->reply_overflow ? 0 : bt_sniff_json(leg->reply.text, true);
+        unsigned status = leg->reply_overflow ? 0 : bt_inspect_json(leg->reply.text, true);
         if (status != 0) {
             f.status = status;
             f.body = leg->reply.text;
@@ -225,7 +225,7 @@ static void prefill_done(bt_leg_t *leg)
         }
         if (a->committed || a->kv.is_done)
             bt_leg_settle(leg, BT_BLAME_INNOCENT);
-        else if (bt_swap_prefill(a, &f, is_prefills_fault(leg, &f)))
+        else if (bt_replacement_prefill(a, &f, is_prefills_fault(leg, &f)))
             return;
         else if (is_kv_failure(leg, &f))
             bt_attempt_fail(a, &f, NULL, 0);
@@ -319,7 +319,7 @@ void bt_attempt_cancel(bt_attempt_t *a)
     bt_timer_stop(&a->blame_wait);
     stop_leg(bt_attempt_prefill(a));
     stop_leg(bt_attempt_answer(a));
-    bt_errand_release(a);
+    bt_background_call_release(a);
     close_rooms(a, true, "the request was given up");
 }
 
@@ -384,7 +384,7 @@ static void make_ids(bt_attempt_t *a)
 
     write_id(a, r->id);
     if (r->id_registered && strcmp(a->id, r->id) != 0 &&
-        bt_ids_has(r->d->gate->ids, bt_str(a->id))) {
+        bt_ids_has(r->d->shared->ids, bt_str(a->id))) {
         bt_rand_uuid(fresh); /* another client's own id reads so */
         write_id(a, fresh);
     }

@@ -3,7 +3,7 @@
  * Owner: the attempt (request.h), on its request's loop.
  * Life:  as the attempt.
  * Flow:  attempt.c joins two legs and calls the others; they come back by bt_attempt_fail and bt_attempt_start_decode.
- * Cost:  a steered attempt writes the hub two letters, three when its prefill is exchanged.
+ * Cost:  a steered attempt writes the hub two mails, three when its prefill is exchanged.
  */
 #ifndef BT_DISPATCH_ATTEMPT_H
 #define BT_DISPATCH_ATTEMPT_H
@@ -56,11 +56,11 @@ unsigned bt_blame_find(const bt_leg_t *leg, const bt_failure_t *f, bt_worker_t *
 void bt_learn_agent(bt_leg_t *leg);      /* nixl_push: where prefill's KV agent lives */
 void bt_learn_token_size(bt_leg_t *leg); /* bytes of a prompt per token */
 
-/* ---- swap.c: false = it may not be, or there is nobody else: nothing has changed ---- */
+/* ---- replacement.c: false = it may not be, or there is nobody else: nothing has changed ---- */
 /* Another decode for a finished prefill. */
-bool bt_swap_decode(bt_attempt_t *a, const bt_failure_t *f);
+bool bt_replacement_decode(bt_attempt_t *a, const bt_failure_t *f);
 /* Another prefill for a decode that waits (steered dialects). True: the attempt goes on, or has failed with the new one. */
-bool bt_swap_prefill(bt_attempt_t *a, const bt_failure_t *f, bool is_guilty);
+bool bt_replacement_prefill(bt_attempt_t *a, const bt_failure_t *f, bool is_guilty);
 
 /* ---- attempt_kv.c: its room at the hub; nothing where the dialect is not steered ---- */
 int bt_attempt_kv_open(bt_attempt_t *a);

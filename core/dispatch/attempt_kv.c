@@ -1,7 +1,7 @@
 /* attempt_kv.c - a steered attempt and its room at the hub (core/transfer, on the control loop).
  *
  *   open:   before the legs go out, so that the agents hear of the room about when their engines do
- *   events: letters home; they find the attempt by the room's number, which is closed with it, so a late one finds nobody
+ *   events: return mail; they find the attempt by the room's number, which is closed with it, so a late one finds nobody
  *   close:  once, however the attempt ends. What still moves is aborted, unless decode has answered.
  *
  * An event that crosses our repair on its way is known by its source_room: what the old sender did is of no interest any more,
@@ -64,7 +64,7 @@ static void on_orphaned(bt_attempt_t *a, const bt_transfer_event_t *e)
 
     if (a->committed || e->source_room != a->kv.source_room)
         return;
-    if (!bt_swap_prefill(a, &f, e->is_prefill_fault))
+    if (!bt_replacement_prefill(a, &f, e->is_prefill_fault))
         fail_by(a, e);
 }
 
@@ -114,7 +114,7 @@ int bt_attempt_kv_open(bt_attempt_t *a)
         .start_ms = dl->room_start_ms,
         .stall_ms = dl->room_stall_ms,
         .repair_ms = dl->room_repair_ms,
-        .home = r->d->loop,
+        .loop = r->d->loop,
         .on_event = on_event,
         .user = r->d,
     };
@@ -122,11 +122,12 @@ int bt_attempt_kv_open(bt_attempt_t *a)
 
     if (a->dialect == NULL || !a->dialect->is_steered)
         return 0;
-    if (r->d->gate->transfer == NULL) /* no worker of it was usable: a dialect of the user's own */
+    if (r->d->shared->transfer ==
+        NULL) /* no worker of it was usable: a dialect of the user's own */
         return BT_E_INVAL;
     spec.room = a->rooms[0];
     snprintf(spec.request_id, sizeof(spec.request_id), "%s", a->id);
-    rc = bt_transfer_open(r->d->gate->transfer, &spec);
+    rc = bt_transfer_open(r->d->shared->transfer, &spec);
     if (rc == 0)
         a->kv.room = a->kv.source_room = spec.room;
     return rc;
@@ -134,7 +135,7 @@ int bt_attempt_kv_open(bt_attempt_t *a)
 
 int bt_attempt_kv_repair(bt_attempt_t *a, uint64_t source_room)
 {
-    int rc = bt_transfer_repair(a->task->request->d->gate->transfer, a->kv.room, source_room,
+    int rc = bt_transfer_repair(a->task->request->d->shared->transfer, a->kv.room, source_room,
                                 a->pair.prefill);
 
     if (rc == 0)
@@ -146,6 +147,6 @@ void bt_attempt_kv_close(bt_attempt_t *a, bool is_abort, const char *reason)
 {
     if (a->kv.room == 0)
         return;
-    bt_transfer_close_room(a->task->request->d->gate->transfer, a->kv.room, is_abort, reason);
+    bt_transfer_close_room(a->task->request->d->shared->transfer, a->kv.room, is_abort, reason);
     a->kv.room = 0;
 }

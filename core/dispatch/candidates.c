@@ -47,22 +47,22 @@ static bool is_same(const bt_worker_set_t *now, const bt_worker_set_t *from, bt_
     return at == now->count;
 }
 
-static bool is_unchanged(const bt_fleet_pool_t *pool, const struct bt_candidates *c, bt_str_t model,
-                         uint64_t now_ms)
+static bool is_unchanged(const bt_worker_pool_t *pool, const struct bt_candidates *c,
+                         bt_str_t model, uint64_t now_ms)
 {
     return is_same(&c->prefill, &pool->prefill, model, now_ms) &&
            is_same(&c->decode, &pool->decode, model, now_ms) &&
            is_same(&c->single, &pool->hybrid, model, now_ms);
 }
 
-static void rebuild(bt_dispatcher_t *d, const bt_fleet_pool_t *pool, struct bt_candidates *c,
+static void rebuild(bt_dispatcher_t *d, const bt_worker_pool_t *pool, struct bt_candidates *c,
                     bt_str_t model)
 {
     uint64_t now_ms = bt_clock_ms();
 
-    c->epoch =
-        bt_fleet_epoch(); /* read first: a change while we look costs one rebuild more, never a stale set */
-    c->fleet_generation = d->fleet->generation;
+    c->changes =
+        bt_workers_changes(); /* read first: a change while we look costs one rebuild more, never a stale set */
+    c->epoch = d->workers->generation;
     c->recheck_at_ms = now_ms + RECHECK_MS; /* breakers open by time, without an event */
     c->key = ++d->view_keys;
     c->prefill.count = c->decode.count = c->single.count = 0;
@@ -72,7 +72,7 @@ static void rebuild(bt_dispatcher_t *d, const bt_fleet_pool_t *pool, struct bt_c
 }
 
 /* One set a pool, and a few that are cut down to one model where workers list theirs. */
-const struct bt_candidates *bt_candidates_get(bt_dispatcher_t *d, const bt_fleet_pool_t *pool,
+const struct bt_candidates *bt_candidates_get(bt_dispatcher_t *d, const bt_worker_pool_t *pool,
                                               bt_str_t model)
 {
     const bool by_model = model.n != 0 && pool->has_models;
@@ -80,8 +80,8 @@ const struct bt_candidates *bt_candidates_get(bt_dispatcher_t *d, const bt_fleet
     struct bt_candidates *c =
         &d->candidates[by_model ? d->pool_count + hash % BT_MODEL_SETS : pool->index];
 
-    const bool is_stale = c->fleet_generation != d->fleet->generation ||
-                          c->epoch != bt_fleet_epoch() || c->model_hash != hash ||
+    const bool is_stale = c->epoch != d->workers->generation ||
+                          c->changes != bt_workers_changes() || c->model_hash != hash ||
                           c->pool != pool->index;
     const uint64_t now_ms = bt_clock_ms();
 
@@ -111,7 +111,7 @@ static bool copy_set(bt_worker_set_t *to, const bt_worker_set_t *from)
     return true;
 }
 
-static void add_view(bt_warm_t *warm, const struct bt_candidates *c, const bt_fleet_pool_t *pool)
+static void add_view(bt_warm_t *warm, const struct bt_candidates *c, const bt_worker_pool_t *pool)
 {
     struct bt_warm_view *v = &warm->views[warm->count++];
 
@@ -125,8 +125,8 @@ static void add_view(bt_warm_t *warm, const struct bt_candidates *c, const bt_fl
         v->view.key = 0; /* fits no plan, and does no harm */
 }
 
-const bt_fleet_pool_t *bt_candidates_pool(const bt_dispatcher_t *d,
-                                          const bt_policy_bundle_t *bundle, unsigned pool)
+const bt_worker_pool_t *bt_candidates_pool(const bt_dispatcher_t *d,
+                                           const bt_policy_bundle_t *bundle, unsigned pool)
 {
     const char *name = bundle->pools[pool].name;
 
@@ -135,25 +135,25 @@ const bt_fleet_pool_t *bt_candidates_pool(const bt_dispatcher_t *d,
             bt_rules_variant(bundle->rules, pool - bundle->first_variant, NULL, NULL);
         name = target != NULL ? target->pool : NULL;
     }
-    for (unsigned i = 0; d->fleet != NULL && i < d->fleet->pool_count; i++)
-        if (name == NULL || strcmp(d->fleet->pools[i].spec.name, name) == 0)
-            return &d->fleet->pools[i];
+    for (unsigned i = 0; d->workers != NULL && i < d->workers->pool_count; i++)
+        if (name == NULL || strcmp(d->workers->pools[i].spec.name, name) == 0)
+            return &d->workers->pools[i];
     return NULL;
 }
 
 bt_warm_t *bt_candidates_warm(void *user, const bt_policy_bundle_t *bundle, unsigned pool)
 {
     bt_dispatcher_t *d = user;
-    const bt_fleet_pool_t *p = bt_candidates_pool(d, bundle, pool);
+    const bt_worker_pool_t *p = bt_candidates_pool(d, bundle, pool);
     bt_warm_t *warm = p != NULL ? calloc(1, sizeof(*warm)) : NULL;
 
     if (warm == NULL)
         return NULL;
-    warm->fleet = bt_fleet_ref(d->fleet);
+    warm->workers = bt_workers_ref(d->workers);
     add_view(warm, bt_candidates_get(d, p, BT_STR_NULL), p);
     for (unsigned i = 0; i < BT_MODEL_SETS && warm->count < BT_WARM_VIEWS; i++) {
         const struct bt_candidates *c = &d->candidates[d->pool_count + i];
-        if (c->key != 0 && c->pool == p->index && c->fleet_generation == d->fleet->generation)
+        if (c->key != 0 && c->pool == p->index && c->epoch == d->workers->generation)
             add_view(warm, c, p);
     }
     return warm;

@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 
-#include "state/sha1.h"
+#include "store/sha1.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_gate_t *gate, char *err,
-                      size_t err_size)
+int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_dispatch_shared_t *shared,
+                      char *err, size_t err_size)
 {
     bt_dispatcher_t *d = calloc(1, sizeof(*d));
     int rc;
@@ -19,19 +19,19 @@ int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_gate_t *gate, c
     if (d == NULL)
         return BT_E_NOMEM;
     d->loop = loop;
-    d->gate = gate;
+    d->shared = shared;
     bt_observer_init(&d->observer, d);
     d->generations.warm = bt_candidates_warm;
     d->generations.warm_user = d;
     bt_list_init(&d->live);
     bt_list_init(&d->draining);
-    bt_list_init(&d->errands);
-    bt_pool_init(&d->request_pool, sizeof(bt_request_t), 1024);
-    bt_pool_init(&d->errand_pool, bt_errand_bytes(), 64);
+    bt_list_init(&d->background);
+    bt_slab_init(&d->request_slab, sizeof(bt_request_t), 1024);
+    bt_slab_init(&d->background_slab, bt_background_call_bytes(), 64);
     d->records = bt_record_ring_new();
     rc = d->records != NULL ? bt_rooms_init(&d->rooms, loop->index) : BT_E_NOMEM;
     if (rc == 0)
-        rc = bt_dialects_new(&d->dialects, gate->config.dialect_dir, err, err_size);
+        rc = bt_dialects_new(&d->dialects, shared->config.dialect_dir, err, err_size);
     if (rc < 0) {
         bt_rooms_fini(&d->rooms);
         bt_record_ring_free(d->records);
@@ -54,15 +54,15 @@ static void free_candidates(struct bt_candidates *c, unsigned count)
     free(c);
 }
 
-int bt_dispatcher_set_fleet(bt_dispatcher_t *d, bt_fleet_t *fleet, char *err, size_t err_size)
+int bt_dispatcher_set_workers(bt_dispatcher_t *d, bt_workers_t *workers, char *err, size_t err_size)
 {
     struct bt_candidates *candidates =
-        calloc(fleet->pool_count + BT_MODEL_SETS, sizeof(*candidates));
+        calloc(workers->pool_count + BT_MODEL_SETS, sizeof(*candidates));
     struct bt_upstream_slot *slots = d->upstreams;
     int rc = candidates == NULL ? BT_E_NOMEM : 0;
 
-    if (rc == 0 && fleet->slot_count > d->upstream_count) {
-        slots = realloc(d->upstreams, fleet->slot_count * sizeof(*slots));
+    if (rc == 0 && workers->slot_count > d->upstream_count) {
+        slots = realloc(d->upstreams, workers->slot_count * sizeof(*slots));
         if (slots == NULL)
             rc = BT_E_NOMEM;
     }
@@ -71,17 +71,17 @@ int bt_dispatcher_set_fleet(bt_dispatcher_t *d, bt_fleet_t *fleet, char *err, si
         snprintf(err, err_size, "%s", bt_err_text(rc));
         return rc;
     }
-    if (fleet->slot_count > d->upstream_count) {
+    if (workers->slot_count > d->upstream_count) {
         memset(slots + d->upstream_count, 0,
-               (fleet->slot_count - d->upstream_count) * sizeof(*slots));
+               (workers->slot_count - d->upstream_count) * sizeof(*slots));
         d->upstreams = slots;
-        d->upstream_count = fleet->slot_count;
+        d->upstream_count = workers->slot_count;
     }
     free_candidates(d->candidates, d->pool_count + BT_MODEL_SETS);
     d->candidates = candidates;
-    d->pool_count = fleet->pool_count;
-    bt_fleet_unref(d->fleet);
-    d->fleet = bt_fleet_ref(fleet);
+    d->pool_count = workers->pool_count;
+    bt_workers_unref(d->workers);
+    d->workers = bt_workers_ref(workers);
     return 0;
 }
 
@@ -110,7 +110,7 @@ bt_upstream_t *bt_dispatcher_upstream(bt_dispatcher_t *d, bt_worker_t *w)
         bt_upstream_free(slot->up); /* the slot's former worker */
     slot->up = NULL;
     if (bt_upstream_new(&slot->up, d->loop, (const struct sockaddr *) &addr,
-                        &d->gate->config.upstream) < 0)
+                        &d->shared->config.upstream) < 0)
         return NULL;
     slot->worker_id = w->id;
     slot->addr_version = version;
@@ -121,30 +121,30 @@ bt_upstream_t *bt_dispatcher_upstream(bt_dispatcher_t *d, bt_worker_t *w)
 
 int bt_dispatcher_set_store(bt_dispatcher_t *d, bt_store_client_t *client)
 {
-    bt_quota_room_free(d->quotas);
+    bt_quota_client_free(d->quotas);
     d->quotas = NULL;
     d->store = NULL;
     if (client == NULL)
         return 0;
-    int rc = bt_quota_room_new(&d->quotas, d->gate->quotas, client, d->loop);
+    int rc = bt_quota_client_new(&d->quotas, d->shared->quotas, client, d->loop);
     if (rc == 0)
         d->store = client;
     return rc;
 }
 
-bt_wait_room_t bt_dispatcher_wait_room(const bt_dispatcher_t *d)
+bt_wait_ctx_t bt_dispatcher_wait_ctx(const bt_dispatcher_t *d)
 {
-    return (bt_wait_room_t){.loop = d->loop,
-                            .budget = d->gate->config.upstream.budget,
-                            .store = d->store,
-                            .quotas = d->quotas,
-                            .space = d->gate->space,
-                            .replica = d->gate->replica};
+    return (bt_wait_ctx_t){.loop = d->loop,
+                           .budget = d->shared->config.upstream.budget,
+                           .store = d->store,
+                           .quotas = d->quotas,
+                           .space = d->shared->space,
+                           .replica = d->shared->replica};
 }
 
 static void on_send(void *user, const bt_want_t *want)
 {
-    const bt_wait_room_t room = bt_dispatcher_wait_room(user);
+    const bt_wait_ctx_t room = bt_dispatcher_wait_ctx(user);
 
     bt_wait_store_send(&room, want);
 }
@@ -171,7 +171,7 @@ void bt_dispatcher_commit(bt_dispatcher_t *d)
 
 bool bt_dispatcher_idle(const bt_dispatcher_t *d)
 {
-    return bt_list_empty(&d->live) && d->live_count == 0 && d->errand_count == 0;
+    return bt_list_empty(&d->live) && d->live_count == 0 && d->background_count == 0;
 }
 
 void bt_dispatcher_cancel_all(bt_dispatcher_t *d)
@@ -226,11 +226,11 @@ void bt_dispatcher_free(bt_dispatcher_t *d)
     (void) bt_dispatcher_set_store(d, NULL);
     bt_generations_fini(&d->generations);
     free_candidates(d->candidates, d->pool_count + BT_MODEL_SETS);
-    bt_fleet_unref(d->fleet);
+    bt_workers_unref(d->workers);
     bt_dialects_free(d->dialects);
     bt_rooms_fini(&d->rooms);
-    bt_pool_fini(&d->request_pool);
-    bt_pool_fini(&d->errand_pool);
+    bt_slab_fini(&d->request_slab);
+    bt_slab_fini(&d->background_slab);
     bt_record_ring_free(d->records);
     bt_models_free(d->models);
     free(d);
@@ -249,7 +249,7 @@ static void describe_one(const bt_request_t *r, bt_text_t *out)
                    bt_plan_kind_name(r->kind));
     for (unsigned i = 0; i < 3; i++) {
         bt_text_printf(out, ",\"%s\":", i == BT_LEG_SINGLE ? "worker" : bt_leg_role_name(i));
-        bt_text_json_str(out, bt_str(r->workers[i]));
+        bt_text_json_str(out, bt_str(r->worker_names[i]));
     }
     bt_text_printf(out,
                    ",\"attempts\":%u,\"stream\":%s,\"first_byte\":%s,\"events\":%llu,\"bytes\":%"

@@ -17,7 +17,7 @@
 
 struct bt_shared_vm {
     unsigned refs; /* generations of this loop */
-    bt_made_t *made;
+    bt_built_t *built;
 };
 
 const char *bt_policy_slot_name(enum bt_policy_slot slot)
@@ -82,35 +82,35 @@ void bt_bundle_unref(bt_policy_bundle_t *bundle)
 /* ---- one generation ---- */
 
 /* What was made, if this was its last generation. */
-static bt_made_t *drop_vm(struct bt_shared_vm *vm)
+static bt_built_t *drop_vm(struct bt_shared_vm *vm)
 {
-    bt_made_t *made = NULL;
+    bt_built_t *built = NULL;
 
     if (vm == NULL || --vm->refs > 0)
         return NULL;
-    made = vm->made;
+    built = vm->built;
     free(vm);
-    return made;
+    return built;
 }
 
 /* VMs go to a thread, some at a time. */
 static void free_generation(bt_generation_t *g)
 {
-    bt_shop_t *shop = &g->owner->shop;
-    bt_made_t *dead[64];
+    bt_builder_t *builder = &g->owner->builder;
+    bt_built_t *dead[64];
     unsigned count = 0;
 
     for (unsigned i = 0; i < BT_BUILDS_MAX; i++)
-        bt_order_drop(&g->builds[i].order);
+        bt_build_drop(&g->builds[i].build);
     for (unsigned i = 0; i < g->bundle->pool_count * BT_SLOT_COUNT; i++) {
         dead[count] = drop_vm(g->pools[i / BT_SLOT_COUNT].vms[i % BT_SLOT_COUNT]);
         count += dead[count] != NULL;
         if (count < sizeof dead / sizeof dead[0])
             continue;
-        bt_shop_free_made(shop, dead, count);
+        bt_builder_free_built(builder, dead, count);
         count = 0;
     }
-    bt_shop_free_made(shop, dead, count);
+    bt_builder_free_built(builder, dead, count);
     g->owner->live--;
     bt_bundle_unref(g->bundle);
     free(g);
@@ -121,7 +121,7 @@ static void keep(struct bt_pool_policies *pool, enum bt_policy_slot slot, struct
     bt_policy_t **const members[] = {&pool->both, &pool->prefill, &pool->decode};
 
     pool->vms[slot] = vm;
-    *members[slot] = bt_made_policy(vm->made);
+    *members[slot] = bt_built_policy(vm->built);
     vm->refs++;
 }
 
@@ -208,20 +208,20 @@ static bt_value_t *heirloom(const bt_generations_t *gs, const bt_bundle_pool_t *
     bt_value_t *data = NULL;
 
     if (now == NULL || now->vms[slot] == NULL ||
-        bt_policy_handover(bt_made_policy(now->vms[slot]->made), &data) < 0)
+        bt_policy_handover(bt_built_policy(now->vms[slot]->built), &data) < 0)
         return NULL;
     return data;
 }
 
 /* Takes over what one thread has made. */
-static int take_in(bt_generation_t *g, struct bt_build *build, char *err, size_t err_size)
+static int take_in(bt_generation_t *g, struct bt_draft *draft, char *err, size_t err_size)
 {
-    const unsigned i = build->part / BT_SLOT_COUNT;
-    const enum bt_policy_slot slot = (enum bt_policy_slot)(build->part % BT_SLOT_COUNT);
+    const unsigned i = draft->part / BT_SLOT_COUNT;
+    const enum bt_policy_slot slot = (enum bt_policy_slot)(draft->part % BT_SLOT_COUNT);
     const bt_bundle_pool_t *pool = &g->bundle->pools[i];
     struct bt_shared_vm *vm;
-    bt_made_t *made = NULL;
-    int rc = bt_order_take(&build->order, &made, err, err_size);
+    bt_built_t *built = NULL;
+    int rc = bt_build_take(&draft->build, &built, err, err_size);
 
     if (rc < 0 && pool->parts[slot].is_shadow) {
         bt_log_error("policy", "%s is left out: %s", pool->name, err);
@@ -231,17 +231,17 @@ static int take_in(bt_generation_t *g, struct bt_build *build, char *err, size_t
         return rc;
     vm = calloc(1, sizeof *vm);
     if (vm == NULL) {
-        bt_shop_free_made(&g->owner->shop, &made, 1);
+        bt_builder_free_built(&g->owner->builder, &built, 1);
         snprintf(err, err_size, "%s", bt_err_text(BT_E_NOMEM));
         return BT_E_NOMEM;
     }
-    vm->made = made;
+    vm->built = built;
     keep(&g->pools[i], slot, vm);
     return 0;
 }
 
 /* Begins the next part. */
-static int begin_part(bt_generations_t *gs, struct bt_build *build)
+static int begin_part(bt_generations_t *gs, struct bt_draft *draft)
 {
     bt_generation_t *g = gs->prepared;
     const unsigned i = g->next / BT_SLOT_COUNT;
@@ -250,7 +250,7 @@ static int begin_part(bt_generations_t *gs, struct bt_build *build)
     const bt_bundle_part_t *part = &pool->parts[slot];
     struct bt_shared_vm *vm;
 
-    build->part = g->next++;
+    draft->part = g->next++;
     if (part->source == NULL)
         return 0;
     vm = serving_vm(gs, pool, i, slot);
@@ -258,25 +258,25 @@ static int begin_part(bt_generations_t *gs, struct bt_build *build)
         keep(&g->pools[i], slot, vm);
         return 0;
     }
-    return bt_shop_order(
-        &gs->shop, &build->order, part->source, part->params, heirloom(gs, pool, i, slot),
+    return bt_builder_build(
+        &gs->builder, &draft->build, part->source, part->params, heirloom(gs, pool, i, slot),
         gs->warm != NULL ? gs->warm(gs->warm_user, g->bundle, i) : NULL, part->is_shadow);
 }
 
 /* 1: its thread is at work. 0: it is free, and no part is left. */
-static int step(bt_generations_t *gs, struct bt_build *build, char *err, size_t err_size)
+static int step(bt_generations_t *gs, struct bt_draft *draft, char *err, size_t err_size)
 {
     bt_generation_t *g = gs->prepared;
     int rc = 0;
 
     for (;;) {
-        if (build->order != NULL && !bt_order_has_ended(build->order))
+        if (draft->build != NULL && !bt_build_has_ended(draft->build))
             return 1;
-        if (build->order != NULL && (rc = take_in(g, build, err, err_size)) < 0)
+        if (draft->build != NULL && (rc = take_in(g, draft, err, err_size)) < 0)
             return rc;
         if (g->next == g->bundle->pool_count * BT_SLOT_COUNT)
             return 0;
-        if ((rc = begin_part(gs, build)) < 0) {
+        if ((rc = begin_part(gs, draft)) < 0) {
             snprintf(err, err_size, "%s", bt_err_text(rc));
             return rc;
         }
@@ -303,8 +303,8 @@ int bt_generations_build(bt_generations_t *gs, char *err, size_t err_size)
 void bt_generations_wait(bt_generations_t *gs)
 {
     for (unsigned i = 0; gs->prepared != NULL && i < BT_BUILDS_MAX; i++)
-        if (gs->prepared->builds[i].order != NULL) {
-            bt_order_wait(gs->prepared->builds[i].order);
+        if (gs->prepared->builds[i].build != NULL) {
+            bt_build_wait(gs->prepared->builds[i].build);
             return;
         }
 }
@@ -312,9 +312,9 @@ void bt_generations_wait(bt_generations_t *gs)
 void bt_generations_listen(bt_generations_t *gs, bt_loop_t *loop, void (*cb)(void *user),
                            void *user)
 {
-    gs->shop.loop = loop;
-    gs->shop.on_ended = cb;
-    gs->shop.user = user;
+    gs->builder.loop = loop;
+    gs->builder.on_ended = cb;
+    gs->builder.user = user;
 }
 
 void bt_generations_abort(bt_generations_t *gs)
@@ -338,14 +338,14 @@ void bt_generations_commit(bt_generations_t *gs)
 void bt_generations_fini(bt_generations_t *gs)
 {
     bt_generation_t *old = gs->serving;
-    void (*cb)(void *) = gs->shop.on_ended;
+    void (*cb)(void *) = gs->builder.on_ended;
 
     bt_generations_abort(gs);
     gs->serving = NULL;
-    gs->shop.on_ended = NULL;
-    bt_shop_fini(&gs->shop);
+    gs->builder.on_ended = NULL;
+    bt_builder_fini(&gs->builder);
     if (cb != NULL)
-        cb(gs->shop.user);
+        cb(gs->builder.user);
     if (old != NULL && !BT_SOFT(old->pins != 0))
         free_generation(old);
 }

@@ -69,8 +69,8 @@ typedef struct bt_generations bt_generations_t;
 
 /* Policies of one generation that are made at the same time on one loop. */
 #define BT_BUILDS_MAX 4
-struct bt_build {
-    bt_order_t *order; /* NULL = free */
+struct bt_draft {
+    bt_build_t *build; /* NULL = free */
     unsigned part;
 };
 
@@ -79,7 +79,7 @@ typedef struct bt_generation {
     bt_policy_bundle_t *bundle; /* reference; number and pool_count are its */
     unsigned pins;
     unsigned next; /* while it is built: part that comes next */
-    struct bt_build builds[BT_BUILDS_MAX];
+    struct bt_draft builds[BT_BUILDS_MAX];
     struct bt_pool_policies pools[];
 } bt_generation_t;
 
@@ -87,7 +87,7 @@ struct bt_generations {       /* zeroed is ready for use */
     bt_generation_t *serving; /* NULL before the first commit */
     bt_generation_t *prepared;
     unsigned live;
-    bt_shop_t shop;
+    bt_builder_t builder;
     /* What a new policy of this pool of the bundle is going to choose from, or NULL. May be NULL. */
     bt_warm_t *(*warm)(void *user, const bt_policy_bundle_t *bundle, unsigned pool);
     void *warm_user;

@@ -28,7 +28,7 @@ static bool is_dropped(const bt_request_t *r, const bt_head_t *head, bt_str_t na
                                      BT_STR("accept-encoding"),
                                      BT_STR("transfer-encoding"),
                                      BT_STR("trailer")};
-    const bt_dispatch_config_t *config = &r->d->gate->config;
+    const bt_dispatch_config_t *config = &r->d->shared->config;
 
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (bt_str_ieq(name, names[i]))
@@ -86,7 +86,7 @@ bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_
 {
     bt_request_t *r = leg->attempt->task->request;
     const char *own_key = leg->worker->spec.api_key;
-    bt_str_t key = bt_str(own_key != NULL ? own_key : r->d->gate->config.worker_api_key);
+    bt_str_t key = bt_str(own_key != NULL ? own_key : r->d->shared->config.worker_api_key);
     char *start = bt_arena_alloc(&r->arena, bound(leg, edits, key));
     struct pen pen = {start};
 
@@ -150,9 +150,9 @@ static void add_debug(bt_request_t *r, bt_header_t *out, unsigned *n, unsigned m
             bt_arena_printf(&r->arena, "%llu", (unsigned long long) r->policy_generation));
     if (r->kind != BT_PLAN_NONE)
         add(out, n, max, "x-baton-plan", bt_str(bt_plan_kind_name(r->kind)));
-    add(out, n, max, "x-baton-prefill", bt_str(r->workers[BT_LEG_PREFILL]));
-    add(out, n, max, "x-baton-decode", bt_str(r->workers[BT_LEG_DECODE]));
-    add(out, n, max, "x-baton-worker", bt_str(r->workers[BT_LEG_SINGLE]));
+    add(out, n, max, "x-baton-prefill", bt_str(r->worker_names[BT_LEG_PREFILL]));
+    add(out, n, max, "x-baton-decode", bt_str(r->worker_names[BT_LEG_DECODE]));
+    add(out, n, max, "x-baton-worker", bt_str(r->worker_names[BT_LEG_SINGLE]));
     if (r->attempts > 1)
         add(out, n, max, "x-baton-attempts", bt_arena_printf(&r->arena, "%u", r->attempts));
     if (r->degraded)
@@ -190,7 +190,7 @@ unsigned bt_headers_answer(bt_request_t *r, const bt_head_t *from, bt_header_t *
         if (!is_answer_own(from, from->headers[i].name) && !shows_address(&from->headers[i]))
             out[n++] = from->headers[i];
     add(out, &n, max, "x-request-id", bt_str(r->id));
-    if (r->d->gate->config.debug_headers)
+    if (r->d->shared->config.debug_headers)
         add_debug(r, out, &n, max);
     return n;
 }

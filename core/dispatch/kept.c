@@ -20,7 +20,7 @@ static int make_room(bt_kept_t *kept, size_t need)
     return 0;
 }
 
-int bt_kept_add(bt_kept_t *kept, const bt_gate_t *gate, bt_buf_t *buf, bt_str_t piece)
+int bt_kept_add(bt_kept_t *kept, const bt_dispatch_shared_t *shared, bt_buf_t *buf, bt_str_t piece)
 {
     const size_t need = kept->text.n + piece.n;
 
@@ -29,7 +29,7 @@ int bt_kept_add(bt_kept_t *kept, const bt_gate_t *gate, bt_buf_t *buf, bt_str_t 
         kept->text = piece;
         return 0;
     }
-    if (!bt_gate_has_room(gate, piece.n) || make_room(kept, need) < 0)
+    if (!bt_dispatch_shared_fits(shared, piece.n) || make_room(kept, need) < 0)
         return BT_E_NOMEM;
     memcpy(kept->buf->data + kept->text.n, piece.p, piece.n);
     kept->text = (bt_str_t){kept->buf->data, need};

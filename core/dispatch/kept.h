@@ -13,7 +13,7 @@
 
 #include <stdbool.h>
 
-struct bt_gate;
+struct bt_dispatch_shared;
 
 typedef struct bt_kept {
     bt_str_t text;
@@ -22,7 +22,8 @@ typedef struct bt_kept {
 } bt_kept_t;
 
 /* BT_E_NOMEM: the limit is reached, or memory is; nothing has changed. */
-int bt_kept_add(bt_kept_t *kept, const struct bt_gate *gate, bt_buf_t *buf, bt_str_t piece);
+int bt_kept_add(bt_kept_t *kept, const struct bt_dispatch_shared *shared, bt_buf_t *buf,
+                bt_str_t piece);
 void bt_kept_drop(bt_kept_t *kept);
 
 #endif

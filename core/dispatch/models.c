@@ -10,7 +10,7 @@
  */
 #include "dispatch/models.h"
 
-#include "dispatch/models_ask.h"
+#include "dispatch/models_fetch.h"
 #include "dispatch/request.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 
 /* Which workers there were. */
 struct stamp {
-    uint64_t generation, epoch;
+    uint64_t generation, changes;
 };
 
 struct waiter { /* in its exchange's arena */
@@ -34,10 +34,10 @@ struct answer {
     struct bt_models *m;
     char *key; /* the client's Authorization, "" where it goes nowhere; NULL = free */
     size_t key_n;
-    bool is_asking, is_made;
+    bool is_asking, is_built;
     bt_text_t list; /* made; empty: nobody could say */
     struct stamp of;
-    uint64_t made_ms;
+    uint64_t built_ms;
     bt_list_t waiters;
 };
 
@@ -77,13 +77,13 @@ static void respond_busy(bt_exchange_t *x)
 
 static struct stamp stamp_now(const bt_dispatcher_t *d)
 {
-    return (struct stamp){.generation = d->fleet != NULL ? d->fleet->generation : 0,
-                          .epoch = bt_fleet_epoch()};
+    return (struct stamp){.generation = d->workers != NULL ? d->workers->generation : 0,
+                          .changes = bt_workers_changes()};
 }
 
-static bool covers(struct stamp made_of, struct stamp since)
+static bool covers(struct stamp built_of, struct stamp since)
 {
-    return made_of.generation >= since.generation && made_of.epoch >= since.epoch;
+    return built_of.generation >= since.generation && built_of.changes >= since.changes;
 }
 
 static void begin(struct answer *a);
@@ -94,10 +94,10 @@ static void on_list(void *user, bt_str_t list)
     bt_list_t *it, *tmp;
 
     a->is_asking = false;
-    a->is_made = list.n <= KEPT_BYTES;
-    a->made_ms = bt_clock_ms();
+    a->is_built = list.n <= KEPT_BYTES;
+    a->built_ms = bt_clock_ms();
     a->list.len = 0;
-    if (a->is_made)
+    if (a->is_built)
         bt_text_put(&a->list, list);
     bt_list_each (&a->waiters, it, tmp) {
         struct waiter *w = bt_container_of(it, struct waiter, link);
@@ -116,8 +116,8 @@ static void begin(struct answer *a)
 
     a->of = stamp_now(d); /* before anybody is asked */
     a->is_asking = true;
-    a->is_made = false;
-    if (bt_models_ask(d, (bt_str_t){a->key, a->key_n}, on_list, a) < 0)
+    a->is_built = false;
+    if (bt_models_fetch(d, (bt_str_t){a->key, a->key_n}, on_list, a) < 0)
         on_list(a, BT_STR_NULL);
 }
 
@@ -146,7 +146,7 @@ static void wait_for(struct answer *a, bt_exchange_t *x)
 /* The part of the request that the answer depends on. Only where no key of ours is set does the client's reach a worker. */
 static bt_str_t key_of(const bt_dispatcher_t *d, const bt_exchange_t *x)
 {
-    const bt_dispatch_config_t *config = &d->gate->config;
+    const bt_dispatch_config_t *config = &d->shared->config;
 
     if (config->client_keys != NULL || config->worker_api_key != NULL)
         return BT_STR("");
@@ -162,7 +162,7 @@ static bool take_key(struct answer *a, bt_str_t key)
     free(a->key);
     a->key = copy;
     a->key_n = key.n;
-    a->is_made = false;
+    a->is_built = false;
     return true;
 }
 
@@ -175,7 +175,7 @@ static struct answer *answer_for(struct bt_models *m, bt_str_t key)
         struct answer *a = &m->answers[i];
         if (a->key != NULL && bt_str_is_secret((bt_str_t){a->key, a->key_n}, key))
             return a;
-        if (!a->is_asking && (oldest == NULL || a->made_ms < oldest->made_ms))
+        if (!a->is_asking && (oldest == NULL || a->built_ms < oldest->built_ms))
             oldest = a;
     }
     return oldest != NULL && take_key(oldest, key) ? oldest : NULL;
@@ -199,7 +199,7 @@ static struct bt_models *models_of(bt_dispatcher_t *d)
 
 static bool is_fresh(const struct answer *a)
 {
-    return a->is_made && !a->list.failed && bt_clock_ms() - a->made_ms < FRESH_MS &&
+    return a->is_built && !a->list.failed && bt_clock_ms() - a->built_ms < FRESH_MS &&
            covers(a->of, stamp_now(a->m->d));
 }
 

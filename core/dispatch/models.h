@@ -1,7 +1,7 @@
 /* models.h - GET /v1/models: what the workers of all pools say, merged.
  *
  * Owner: one loop (its dispatcher); a waiting request is the client's exchange.
- * Life:  the first request makes it -> free with the dispatcher, when no refresh runs (errand_count).
+ * Life:  the first request makes it -> free with the dispatcher, when no refresh runs (background_count).
  * Flow:  request -> an answer that is younger than a second and of today's workers, else a refresh: every usable worker is
  *        asked, and whoever comes meanwhile waits for the same. Where clients' own keys go through to workers, each key has
  *        an answer of its own: what one key may see is not another's to see.

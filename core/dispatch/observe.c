@@ -122,7 +122,7 @@ static void note_kept(bt_policy_event_t *event, bt_request_t *r)
 
 static void note_task(bt_observer_t *o, bt_request_t *r, const bt_task_t *task, uint64_t us)
 {
-    const bt_policy_request_t q = bt_consult_describe(r);
+    const bt_policy_request_t q = bt_policy_call_describe(r);
     const bt_attempt_t *a = task->attempt;
     struct bt_observed *e = &o->events[o->count++];
 
@@ -178,7 +178,7 @@ void bt_observe_request(bt_request_t *r, uint64_t us)
 static bool look(struct bt_ticking *t)
 {
     bt_dispatcher_t *d = t->observer->d;
-    const bt_fleet_pool_t *pool = bt_candidates_pool(d, t->generation->bundle, t->pool);
+    const bt_worker_pool_t *pool = bt_candidates_pool(d, t->generation->bundle, t->pool);
 
     if (pool == NULL)
         return false;
@@ -217,7 +217,7 @@ static void go_on(struct bt_ticking *t, int rc)
     bt_dispatcher_t *d = t->observer->d;
 
     while (rc == 1 && !t->is_late) {
-        const bt_wait_room_t room = bt_dispatcher_wait_room(d);
+        const bt_wait_ctx_t room = bt_dispatcher_wait_ctx(d);
         bt_want_answer_t refused = {0}, answer;
         bt_store_reply_t reply;
         if (bt_wait_store_now(&room, &t->run.want, &answer, &reply)) {
@@ -227,7 +227,7 @@ static void go_on(struct bt_ticking *t, int rc)
         refused.rc = bt_wait_start(&t->wait, &room, &t->run.want, t->until_ms, on_wait, t);
         if (refused.rc == 0)
             return;
-        t->is_late = true; /* as in entry.c: told once */
+        t->is_late = true; /* as in intake.c: told once */
         rc = bt_policy_resume(&t->run, &refused);
     }
     if (rc == 1)
@@ -249,7 +249,7 @@ static void tick(struct bt_ticking *t)
     if (t->generation != NULL)
         return; /* the last one still waits */
     t->generation = bt_generation_pin(&d->generations);
-    t->until_ms = bt_clock_ms() + d->gate->config.policy_wait_ms;
+    t->until_ms = bt_clock_ms() + d->shared->config.policy_wait_ms;
     t->is_late = false;
     if (!look(t)) {
         end_tick(t);

@@ -25,7 +25,7 @@ static const char route_refusal[] =
 
 static const char *pair_refusal(bt_request_t *r, const bt_worker_t *p, const bt_worker_t *d)
 {
-    const char *why = bt_fleet_pair_refusal(p, d);
+    const char *why = bt_workers_pair_refusal(p, d);
     const bt_dialect_t *dialect;
 
     if (why != NULL)
@@ -288,24 +288,24 @@ int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why
     bt_policy_view_t view = lua_view(r, &v);
 
     if (topology == BT_TOPOLOGY_NONE) {
-        bt_fleet_topology(r->pool, bt_clock_ms(), why, why_size);
+        bt_workers_topology(r->pool, bt_clock_ms(), why, why_size);
         if (why[0] == '\0' && v.why != NULL)
             bt_str_copy(why, why_size, v.why);
         return v.why == route_refusal ? BT_E_INVAL : BT_E_NO_WORKER;
     }
     r->degraded = topology == BT_TOPOLOGY_DEGRADED;
     bt_record_candidates(r, &view);
-    if (bt_consult_plan(r, &view, choice_p) == 0) {
+    if (bt_policy_call_plan(r, &view, choice_p) == 0) {
         if (is_valid(r, NULL, &v, &choice_p->first)) {
             r->record.decided_by = "policy";
-            bt_consult_shadow(r, &view, choice_p);
+            bt_policy_call_shadow(r, &view, choice_p);
             return 0;
         }
-        bt_consult_invalid(r);
+        bt_policy_call_invalid(r);
     }
     if (built_in(r, NULL, &v, choice_p)) {
         r->record.decided_by = "built-in";
-        bt_consult_shadow(r, &view, choice_p);
+        bt_policy_call_shadow(r, &view, choice_p);
         return 0;
     }
     bt_str_copy(why, why_size, v.why != NULL ? v.why : "no two usable workers can work as a pair");
@@ -332,14 +332,14 @@ int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p)
     if (shape(task->request, &v) == BT_TOPOLOGY_NONE)
         return BT_E_NO_WORKER;
     view = lua_view(task->request, &v);
-    rc = bt_consult_fallback(task, f, &view, choice_p);
+    rc = bt_policy_call_fallback(task, f, &view, choice_p);
     if (rc == 0 && choice_p->first.decode == NULL)
         return BT_E_NO_WORKER; /* the policy gives up */
     if (rc == 0 && is_valid(task->request, task, &v, &choice_p->first) &&
         same_split(task, &choice_p->first))
         return 0;
     if (rc == 0)
-        bt_consult_invalid(task->request);
+        bt_policy_call_invalid(task->request);
     while (task->alternate_next < task->choice.alternate_count) {
         const bt_pair_t *alternate = &task->choice.alternates[task->alternate_next++];
         if (is_valid(task->request, task, &v, alternate) && same_split(task, alternate)) {

@@ -1,5 +1,5 @@
-/* How it works: an order is held by its customer, by its thread, and, where there is a loop, by the letter that the thread
- * writes last. Whoever joins the thread (the letter, or fini) ends the thread's hold. All holds but the thread's work are
+/* How it works: a build is held by its customer, by its thread, and, where there is a loop, by the mail that the thread
+ * writes last. Whoever joins the thread (the mail, or fini) ends the thread's hold. All holds but the thread's work are
  * touched by the loop alone, so only `state` is atomic.
  *
  *   RUNNING --thread: made--> ENDED --take--> freed
@@ -18,7 +18,7 @@
 /* A step of start has far less CPU time than this: after a longer pause another start asks. */
 #define START_PAUSE_MS 1000
 
-struct bt_made {
+struct bt_built {
     bt_policy_t *policy;
     const _Atomic bool *cancelled; /* while it is made */
     uint64_t until_ms, last_ms;
@@ -29,24 +29,24 @@ struct bt_made {
 
 static int serve(void *user, const bt_want_t *want, bt_want_answer_t *answer_p)
 {
-    bt_made_t *made = user;
+    bt_built_t *built = user;
     const uint64_t now_ms = bt_clock_ms();
     int rc = BT_E_CANCELLED;
 
-    if (now_ms - made->last_ms > START_PAUSE_MS)
-        made->until_ms = now_ms + BT_START_WAIT_MS;
-    free(made->body);
-    made->body = NULL;
+    if (now_ms - built->last_ms > START_PAUSE_MS)
+        built->until_ms = now_ms + BT_START_WAIT_MS;
+    free(built->body);
+    built->body = NULL;
     *answer_p = (bt_want_answer_t){.rc = rc};
-    if (made->cancelled == NULL || !atomic_load(made->cancelled))
-        rc = bt_wait_blocking(want, made->until_ms, answer_p, &made->body);
-    made->last_ms = bt_clock_ms();
+    if (built->cancelled == NULL || !atomic_load(built->cancelled))
+        rc = bt_wait_blocking(want, built->until_ms, answer_p, &built->body);
+    built->last_ms = bt_clock_ms();
     return rc;
 }
 
-int bt_made_new(bt_made_t **made_p, const bt_made_spec_t *spec, char *err, size_t err_size)
+int bt_built_new(bt_built_t **built_p, const bt_build_spec_t *spec, char *err, size_t err_size)
 {
-    bt_made_t *made = calloc(1, sizeof *made);
+    bt_built_t *built = calloc(1, sizeof *built);
     const bt_policy_spec_t policy = {.path = spec->source->path,
                                      .text = {spec->source->text, spec->source->size},
                                      .params = spec->params,
@@ -54,36 +54,36 @@ int bt_made_new(bt_made_t **made_p, const bt_made_spec_t *spec, char *err, size_
                                      .is_shadow = spec->is_shadow,
                                      .is_dry_run = spec->is_dry_run,
                                      .serve = serve,
-                                     .serve_user = made};
+                                     .serve_user = built};
     int rc = BT_E_NOMEM;
 
     snprintf(err, err_size, "%s: out of memory", spec->source->path);
-    if (made == NULL)
+    if (built == NULL)
         return rc;
-    made->cancelled = spec->cancelled;
-    rc = bt_policy_make(&made->policy, &policy, err, err_size);
-    made->cancelled = NULL;
-    free(made->body);
-    made->body = NULL;
+    built->cancelled = spec->cancelled;
+    rc = bt_policy_make(&built->policy, &policy, err, err_size);
+    built->cancelled = NULL;
+    free(built->body);
+    built->body = NULL;
     if (rc == 0)
-        *made_p = made;
+        *built_p = built;
     else
-        free(made);
+        free(built);
     return rc;
 }
 
-bt_policy_t *bt_made_policy(const bt_made_t *made)
+bt_policy_t *bt_built_policy(const bt_built_t *built)
 {
-    return made->policy;
+    return built->policy;
 }
 
-void bt_made_free(bt_made_t *made)
+void bt_built_free(bt_built_t *built)
 {
-    if (made == NULL)
+    if (built == NULL)
         return;
-    bt_policy_free(made->policy);
-    free(made->body);
-    free(made);
+    bt_policy_free(built->policy);
+    free(built->body);
+    free(built);
 }
 
 /* ---- warming ---- */
@@ -97,7 +97,7 @@ void bt_warm_free(bt_warm_t *warm)
         free(warm->views[i].decode.items);
         free(warm->views[i].single.items);
     }
-    bt_fleet_unref(warm->fleet);
+    bt_workers_unref(warm->workers);
     free(warm);
 }
 
@@ -111,11 +111,11 @@ static void prewarm(bt_policy_t *policy, const bt_warm_t *warm)
 
 enum state { RUNNING, ENDED, DROPPED };
 
-struct bt_order {
-    bt_msg_t msg; /* to the loop, when the thread has nothing left to do but end */
-    bt_order_t *next;
-    bt_shop_t *shop; /* NULL once its thread is joined */
-    bt_loop_t *loop; /* NULL = no letter */
+struct bt_build {
+    bt_mail_t envelope; /* to the loop, when the thread has nothing left to do but end */
+    bt_build_t *next;
+    bt_builder_t *builder; /* NULL once its thread is joined */
+    bt_loop_t *loop;       /* NULL = no mail */
     pthread_t thread;
     unsigned holds;
     _Atomic int state;
@@ -125,15 +125,15 @@ struct bt_order {
     bt_value_t *params, *old;
     bt_warm_t *warm;
     bool is_shadow;
-    bt_made_t *made;
+    bt_built_t *built;
     int rc;
     char err[640];
     /* to free: */
     unsigned count;
-    bt_made_t *dead[];
+    bt_built_t *dead[];
 };
 
-static void let_go(bt_order_t *o)
+static void let_go(bt_build_t *o)
 {
     if (--o->holds > 0)
         return;
@@ -144,97 +144,97 @@ static void let_go(bt_order_t *o)
     free(o);
 }
 
-static void make(bt_order_t *o)
+static void make(bt_build_t *o)
 {
     int running = RUNNING;
 
-    const bt_made_spec_t spec = {.source = o->source,
-                                 .params = o->params,
-                                 .old = o->old,
-                                 .is_shadow = o->is_shadow,
-                                 .cancelled = &o->is_cancelled};
+    const bt_build_spec_t spec = {.source = o->source,
+                                  .params = o->params,
+                                  .old = o->old,
+                                  .is_shadow = o->is_shadow,
+                                  .cancelled = &o->is_cancelled};
 
-    o->rc = bt_made_new(&o->made, &spec, o->err, sizeof o->err);
+    o->rc = bt_built_new(&o->built, &spec, o->err, sizeof o->err);
     if (o->rc == 0 && !atomic_load(&o->is_cancelled))
-        prewarm(bt_made_policy(o->made), o->warm);
+        prewarm(bt_built_policy(o->built), o->warm);
     bt_warm_free(o->warm);
     o->warm = NULL;
     if (atomic_compare_exchange_strong(&o->state, &running, ENDED))
         return;
-    bt_made_free(o->made); /* nobody is there to take it */
-    o->made = NULL;
+    bt_built_free(o->built); /* nobody is there to take it */
+    o->built = NULL;
     atomic_store(&o->state, ENDED);
 }
 
-static void work(bt_order_t *o)
+static void work(bt_build_t *o)
 {
     if (o->source != NULL) {
         make(o);
         return;
     }
     for (unsigned i = 0; i < o->count; i++)
-        bt_made_free(o->dead[i]);
+        bt_built_free(o->dead[i]);
     atomic_store(&o->state, ENDED);
 }
 
 /* The thread is no more. */
-static void forget(bt_order_t *o)
+static void forget(bt_build_t *o)
 {
-    bt_order_t **at;
+    bt_build_t **at;
 
-    for (at = &o->shop->orders; *at != o; at = &(*at)->next) {}
+    for (at = &o->builder->builds; *at != o; at = &(*at)->next) {}
     *at = o->next;
-    o->shop = NULL;
+    o->builder = NULL;
     let_go(o);
 }
 
 /* Blocks while the thread runs. */
-static void join(bt_order_t *o)
+static void join(bt_build_t *o)
 {
-    if (o->shop == NULL)
+    if (o->builder == NULL)
         return;
     pthread_join(o->thread, NULL);
     forget(o);
 }
 
 /* The thread has said its last word, but on a busy machine it may be long until it runs again to end: no loop waits for that. */
-static void join_ended(bt_order_t *o)
+static void join_ended(bt_build_t *o)
 {
-    if (o->shop != NULL && pthread_tryjoin_np(o->thread, NULL) == 0)
+    if (o->builder != NULL && pthread_tryjoin_np(o->thread, NULL) == 0)
         forget(o);
 }
 
-static void on_letter(bt_loop_t *loop, bt_msg_t *msg)
+static void on_mail(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    bt_order_t *o = bt_container_of(msg, bt_order_t, msg);
-    bt_shop_t *shop = o->shop;
+    bt_build_t *o = bt_container_of(envelope, bt_build_t, envelope);
+    bt_builder_t *builder = o->builder;
 
     (void) loop;
     o->loop = NULL; /* from here on sweep may join it */
     join_ended(o);
-    let_go(o); /* shop is NULL when it was joined before: then the shop may be gone */
-    if (shop != NULL && shop->on_ended != NULL)
-        shop->on_ended(shop->user);
+    let_go(o); /* builder is NULL when it was joined before: then the builder may be gone */
+    if (builder != NULL && builder->on_ended != NULL)
+        builder->on_ended(builder->user);
 }
 
 static void *run(void *arg)
 {
-    bt_order_t *o = arg;
+    bt_build_t *o = arg;
     bt_loop_t *loop = o->loop;
 
     bt_thread_to_background();
     work(o);
     if (loop != NULL)
-        bt_loop_post(loop, &o->msg, on_letter);
+        bt_loop_post(loop, &o->envelope, on_mail);
     return NULL;
 }
 
 /* Threads that have ended meanwhile: those that nobody told of, and those that were not quite gone when they told. */
-static void sweep(bt_shop_t *shop)
+static void sweep(bt_builder_t *builder)
 {
-    bt_order_t *next;
+    bt_build_t *next;
 
-    for (bt_order_t *o = shop->orders; o != NULL; o = next) {
+    for (bt_build_t *o = builder->builds; o != NULL; o = next) {
         next = o->next;
         if (o->loop == NULL && atomic_load(&o->state) == ENDED)
             join_ended(o);
@@ -242,27 +242,27 @@ static void sweep(bt_shop_t *shop)
 }
 
 /* Where no thread can be had the work is done at once: a stall is better than no policy. */
-static void start(bt_shop_t *shop, bt_order_t *o)
+static void start(bt_builder_t *builder, bt_build_t *o)
 {
-    sweep(shop);
-    o->loop = shop->loop;
-    o->shop = shop;
+    sweep(builder);
+    o->loop = builder->loop;
+    o->builder = builder;
     o->holds += o->loop != NULL ? 2 : 1;
-    o->next = shop->orders;
-    shop->orders = o;
-    if (!shop->is_closed && pthread_create(&o->thread, NULL, run, o) == 0)
+    o->next = builder->builds;
+    builder->builds = o;
+    if (!builder->is_closed && pthread_create(&o->thread, NULL, run, o) == 0)
         return;
-    shop->orders = o->next;
+    builder->builds = o->next;
     o->holds -= o->loop != NULL ? 2 : 1;
-    o->shop = NULL;
+    o->builder = NULL;
     o->loop = NULL;
     work(o);
 }
 
-int bt_shop_order(bt_shop_t *shop, bt_order_t **order_p, bt_policy_source_t *source,
-                  const bt_value_t *params, bt_value_t *old, bt_warm_t *warm, bool is_shadow)
+int bt_builder_build(bt_builder_t *builder, bt_build_t **build_p, bt_policy_source_t *source,
+                     const bt_value_t *params, bt_value_t *old, bt_warm_t *warm, bool is_shadow)
 {
-    bt_order_t *o = calloc(1, sizeof *o);
+    bt_build_t *o = calloc(1, sizeof *o);
 
     if (o != NULL)
         o->params = bt_value_copy(params);
@@ -278,75 +278,75 @@ int bt_shop_order(bt_shop_t *shop, bt_order_t **order_p, bt_policy_source_t *sou
     o->warm = warm;
     o->is_shadow = is_shadow;
     o->holds = 1;
-    start(shop, o);
-    *order_p = o;
+    start(builder, o);
+    *build_p = o;
     return 0;
 }
 
-bool bt_order_has_ended(const bt_order_t *order)
+bool bt_build_has_ended(const bt_build_t *build)
 {
-    return atomic_load(&((bt_order_t *) (uintptr_t) order)->state) == ENDED;
+    return atomic_load(&((bt_build_t *) (uintptr_t) build)->state) == ENDED;
 }
 
-int bt_order_take(bt_order_t **order_p, bt_made_t **made_p, char *err, size_t err_size)
+int bt_build_take(bt_build_t **build_p, bt_built_t **built_p, char *err, size_t err_size)
 {
-    bt_order_t *o = *order_p;
+    bt_build_t *o = *build_p;
     const int rc = o->rc;
 
-    *order_p = NULL;
+    *build_p = NULL;
     if (rc == 0)
-        *made_p = o->made;
+        *built_p = o->built;
     else
         snprintf(err, err_size, "%s", o->err);
-    o->made = NULL;
+    o->built = NULL;
     let_go(o);
     return rc;
 }
 
-void bt_order_drop(bt_order_t **order_p)
+void bt_build_drop(bt_build_t **build_p)
 {
-    bt_order_t *o = *order_p;
+    bt_build_t *o = *build_p;
     int running = RUNNING;
 
-    *order_p = NULL;
+    *build_p = NULL;
     if (o == NULL)
         return;
     atomic_store(&o->is_cancelled, true);
-    if (!atomic_compare_exchange_strong(&o->state, &running, DROPPED) && o->made != NULL) {
-        if (o->shop != NULL)
-            bt_shop_free_made(o->shop, &o->made, 1);
+    if (!atomic_compare_exchange_strong(&o->state, &running, DROPPED) && o->built != NULL) {
+        if (o->builder != NULL)
+            bt_builder_free_built(o->builder, &o->built, 1);
         else
-            bt_made_free(o->made);
-        o->made = NULL;
+            bt_built_free(o->built);
+        o->built = NULL;
     }
     let_go(o);
 }
 
-void bt_order_wait(bt_order_t *order)
+void bt_build_wait(bt_build_t *build)
 {
-    join(order);
+    join(build);
 }
 
-void bt_shop_free_made(bt_shop_t *shop, bt_made_t **made, unsigned count)
+void bt_builder_free_built(bt_builder_t *builder, bt_built_t **built, unsigned count)
 {
-    bt_order_t *o = count > 0 ? calloc(1, sizeof *o + count * sizeof(bt_made_t *)) : NULL;
+    bt_build_t *o = count > 0 ? calloc(1, sizeof *o + count * sizeof(bt_built_t *)) : NULL;
 
     if (o == NULL) {
         for (unsigned i = 0; i < count; i++)
-            bt_made_free(made[i]);
+            bt_built_free(built[i]);
         return;
     }
     atomic_init(&o->state, RUNNING);
     o->count = count;
-    memcpy(o->dead, made, count * sizeof(bt_made_t *));
+    memcpy(o->dead, built, count * sizeof(bt_built_t *));
     o->holds = 1;
-    start(shop, o);
+    start(builder, o);
     let_go(o);
 }
 
-void bt_shop_fini(bt_shop_t *shop)
+void bt_builder_fini(bt_builder_t *builder)
 {
-    while (shop->orders != NULL)
-        join(shop->orders);
-    shop->is_closed = true;
+    while (builder->builds != NULL)
+        join(builder->builds);
+    builder->is_closed = true;
 }

@@ -79,8 +79,8 @@ static void on_read(bt_request_t *r, int rc, const char *why)
         return;
     }
     name_model(r);
-    r->fleet = bt_fleet_ref(r->d->fleet);
-    bt_maker_find(r);
+    r->workers = bt_workers_ref(r->d->workers);
+    bt_response_affinity_find(r);
 }
 
 static bool is_coded(const bt_head_t *head)
@@ -124,11 +124,11 @@ static void read_body(bt_request_t *r)
 
 static bool admit(bt_request_t *r)
 {
-    bt_gate_t *gate = r->d->gate;
-    unsigned now = atomic_fetch_add_explicit(&gate->concurrent, 1, memory_order_relaxed);
+    bt_dispatch_shared_t *shared = r->d->shared;
+    unsigned now = atomic_fetch_add_explicit(&shared->concurrent, 1, memory_order_relaxed);
 
     r->counted = true;
-    if (gate->config.max_concurrent == 0 || now < gate->config.max_concurrent)
+    if (shared->config.max_concurrent == 0 || now < shared->config.max_concurrent)
         return true;
     bt_answer_error(r, 503, NULL, "too many concurrent requests (--max-concurrent-requests)", 1);
     return false;
@@ -154,13 +154,13 @@ static bool asks_for_websocket(const bt_head_t *head)
 static unsigned on_head(bt_exchange_t *x, const char **reason_p)
 {
     const bt_dispatcher_t *d = bt_server_user(x->server);
-    const bt_gate_t *gate = d->gate;
+    const bt_dispatch_shared_t *shared = d->shared;
 
     if (!x->head.chunked && (!x->head.has_length || x->head.length <= SMALL_BODY_BYTES))
         return 0;
     const bt_client_key_t *key;
 
-    if (!bt_gate_authorized(gate, &x->head, &key)) {
+    if (!bt_dispatch_shared_authorized(shared, &x->head, &key)) {
         *reason_p = "missing or wrong API key";
         return 401;
     }
@@ -169,13 +169,13 @@ static unsigned on_head(bt_exchange_t *x, const char **reason_p)
     *reason_p = settle_path(x);
     if (*reason_p != NULL)
         return 400;
-    if (bt_route_of(x->head.path, gate->config.proxy_paths) == BT_ROUTE_NONE) {
+    if (bt_route_of(x->head.path, shared->config.proxy_paths) == BT_ROUTE_NONE) {
         *reason_p = "no such route on this gateway";
         return 404;
     }
-    if (gate->config.max_concurrent != 0 &&
-        atomic_load_explicit(&gate->concurrent, memory_order_relaxed) >=
-            gate->config.max_concurrent) {
+    if (shared->config.max_concurrent != 0 &&
+        atomic_load_explicit(&shared->concurrent, memory_order_relaxed) >=
+            shared->config.max_concurrent) {
         *reason_p = "too many concurrent requests (--max-concurrent-requests)";
         return 503;
     }
@@ -203,19 +203,19 @@ static void on_request(bt_exchange_t *x)
     bt_dispatcher_t *d = bt_server_user(x->server);
     const char *path_refusal = settle_path(x);
     enum bt_route route = path_refusal == NULL
-                              ? bt_route_of(x->head.path, d->gate->config.proxy_paths)
+                              ? bt_route_of(x->head.path, d->shared->config.proxy_paths)
                               : BT_ROUTE_NONE;
     bt_request_t *r;
 
     x->user = NULL;
-    if (bt_surface_handle(d, x, route))
+    if (bt_own_routes_handle(d, x, route))
         return;
     r = bt_request_new(d, x, route);
     if (r == NULL) {
         bt_exchange_respond(x, 503, "text/plain", BT_STR("out of memory\n"), NULL, 0);
         return;
     }
-    if (is_refused(r, bt_gate_authorized(d->gate, &x->head, &r->key), path_refusal))
+    if (is_refused(r, bt_dispatch_shared_authorized(d->shared, &x->head, &r->key), path_refusal))
         return;
     r->owner = bt_client_owner(r->key, x);
     if (r->key != NULL && !r->key->sets_tenant) /* or workers and policies would believe it */

@@ -44,7 +44,7 @@ static void keep_headers(bt_request_t *r, const char *const *names)
 
 void bt_record_begin(bt_request_t *r)
 {
-    const bt_record_config_t *config = &r->d->gate->record;
+    const bt_record_config_t *config = &r->d->shared->record;
     bt_record_t *rec = &r->record;
 
     rec->wall_ms = bt_clock_wall_ms();
@@ -178,8 +178,8 @@ static void keep_line(bt_request_t *r, bt_text_t *line, uint64_t now_us)
         bt_text_fini(line); /* no memory for it: the next one may have more luck */
         return;
     }
-    if (r->record.sampled && d->gate->recorder != NULL)
-        bt_recorder_put(d->gate->recorder, bt_text_str(line));
+    if (r->record.sampled && d->shared->recorder != NULL)
+        bt_recorder_put(d->shared->recorder, bt_text_str(line));
     if (line->len > BT_RECORD_LINE_MAX) {
         line->len = 0;
         bt_record_write(r, now_us, true, line);

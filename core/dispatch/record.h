@@ -39,7 +39,7 @@
  * attempts          of all tasks, at most 64 ("attempts_total" says how many there were, when more); "child":3 in a split
  *                   request; *_ms of an attempt count from the request's arrival: prefill_ms is when prefill was done
  * attempts[].failure, leg, status, guilty    of failed ones; status 0: no answer; guilty: who is blamed, maybe nobody
- * attempts[].swapped   [{"decode":"d1","failure":"connect"}]: decode workers that a finished prefill could not be handed to;
+ * attempts[].replaced   [{"decode":"d1","failure":"connect"}]: decode workers that a finished prefill could not be handed to;
  *                   [{"prefill":"p1","failure":"reset"}]: prefill workers that another one was taken for while decode waited
  * attempts[].kv     {"bytes":65536,"wait_ms":30,"transfer_ms":1.2}: of steered rooms that were over before the answer; wait: from
  *                   decode's announcement to the first byte, transfer: from there to the last, of the receiver that took longest
@@ -75,7 +75,7 @@ typedef struct bt_record {
     const char *klass, *key;              /* what route said, or NULL; in the request's arena */
     const char *decided_by, *why;         /* NULL = nobody yet */
     const bt_choice_t *choice;            /* the first plan; in the request's arena */
-    bt_fleet_t *fleet;              /* keeps the choice's workers; reference, NULL = no choice */
+    bt_workers_t *workers;          /* keeps the choice's workers; reference, NULL = no choice */
     struct bt_record_rows *rows[3]; /* sampled: by role of the view; in the request's arena */
     bt_policy_trace_t trace;        /* sampled: scores */
     const bt_str_t *headers;        /* values of config->headers; in the request's arena */

@@ -260,7 +260,7 @@ static void put_plan(bt_text_t *out, const bt_request_t *r)
     const bt_choice_t *choice = r->record.choice;
     const bt_dialect_t *dialect;
 
-    if (choice == NULL || r->record.fleet == NULL || choice->first.decode == NULL)
+    if (choice == NULL || r->record.workers == NULL || choice->first.decode == NULL)
         return;
     put_name(out, "plan");
     put_lit(out, "{\"kind\":");
@@ -304,11 +304,11 @@ static void put_failure(bt_text_t *out, const bt_attempt_t *a)
 }
 
 /* Newest first. */
-static void put_swapped(bt_text_t *out, const bt_attempt_t *a)
+static void put_replaced(bt_text_t *out, const bt_attempt_t *a)
 {
-    put_name(out, "swapped");
+    put_name(out, "replaced");
     put_lit(out, "[");
-    for (const struct bt_swapped *s = a->swapped; s != NULL; s = s->before) {
+    for (const struct bt_replaced *s = a->replaced; s != NULL; s = s->before) {
         put_comma(out);
         put_lit(out, "{\"");
         bt_text_puts(out, bt_leg_role_name(s->role));
@@ -349,8 +349,8 @@ static void put_attempt(bt_text_t *out, const bt_request_t *r, const bt_attempt_
     put_since(out, BT_STR(",\"end_ms\":"), r->start_us, a->end_us);
     if (a->fail_rc != 0)
         put_failure(out, a);
-    if (a->swapped != NULL)
-        put_swapped(out, a);
+    if (a->replaced != NULL)
+        put_replaced(out, a);
     if (a->kv.bytes != 0 || a->kv.is_done)
         put_kv(out, &a->kv);
     put_lit(out, "}");
@@ -360,14 +360,14 @@ static void put_attempt(bt_text_t *out, const bt_request_t *r, const bt_attempt_
 static unsigned put_task(bt_text_t *out, const bt_request_t *r, const bt_task_t *task,
                          unsigned room)
 {
-    const bt_attempt_t *order[ATTEMPTS_MAX];
+    const bt_attempt_t *build[ATTEMPTS_MAX];
     unsigned count = 0, total = 0;
 
     for (const bt_attempt_t *a = task->attempt; a != NULL; a = a->before, total++)
         if (count < ATTEMPTS_MAX)
-            order[count++] = a;
+            build[count++] = a;
     for (unsigned i = 0; i < count && i < room; i++)
-        put_attempt(out, r, order[count - 1 - i]);
+        put_attempt(out, r, build[count - 1 - i]);
     return total;
 }
 
@@ -442,7 +442,7 @@ static void put_outcome(bt_text_t *out, const bt_request_t *r)
 
 static void put_headers(bt_text_t *out, const bt_request_t *r)
 {
-    const char *const *names = r->d->gate->record.headers;
+    const char *const *names = r->d->shared->record.headers;
     const bt_str_t *values = r->record.headers;
 
     if (names == NULL || values == NULL)

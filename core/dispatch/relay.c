@@ -1,11 +1,11 @@
 /* relay.c - what a leg does with the bytes that come back.
  *
  *   prefill leg, error status ........... COLLECT (whole, up to a cap), then the attempt judges
- *   decode or single, event stream ...... SNIFF_SSE: hold back until the first data event has been looked into
- *   decode or single, other 200 ......... SNIFF_JSON: hold back the first 4 KiB (or all of it, when it is less)
+ *   decode or single, event stream ...... INSPECT_SSE: hold back until the first data event has been looked into
+ *   decode or single, other 200 ......... INSPECT_JSON: hold back the first 4 KiB (or all of it, when it is less)
  *   then ................................ RELAY: slices of the read buffer go to the client as they are
  *
- * Nothing reaches the client before the sniff has passed, so until then another worker can be tried.
+ * Nothing reaches the client before the inspection has passed, so until then another worker can be tried.
  */
 #include "base/log.h"
 #include "cluster/monitor.h"
@@ -37,10 +37,10 @@ static void on_head(bt_call_t *call)
         bt_timer_stop(&leg->first_event);
         leg->mode = BT_MODE_COLLECT;
     } else if (leg->is_sse) {
-        leg->mode = BT_MODE_SNIFF_SSE;
-        bt_sse_init(&leg->sse, BT_SNIFF_SSE_BYTES);
+        leg->mode = BT_MODE_INSPECT_SSE;
+        bt_sse_init(&leg->sse, BT_INSPECT_SSE_BYTES);
     } else if (bt_route_info(r->route)->body == BT_BODY_JSON) {
-        leg->mode = BT_MODE_SNIFF_JSON;
+        leg->mode = BT_MODE_INSPECT_JSON;
     } else {
         leg->mode = BT_MODE_RELAY;
         bt_attempt_leg_commit(leg);
@@ -52,7 +52,7 @@ static int keep(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
     leg->reply_overflow |= leg->reply.text.n + n > BT_REPLY_MAX_BYTES;
     return leg->reply_overflow
                ? 0
-               : bt_kept_add(&leg->reply, request_of(leg)->d->gate, buf, (bt_str_t){p, n});
+               : bt_kept_add(&leg->reply, request_of(leg)->d->shared, buf, (bt_str_t){p, n});
 }
 
 static void note_timing(bt_leg_t *leg, uint64_t events)
@@ -120,7 +120,7 @@ static void remember_response(bt_leg_t *leg, bt_str_t text)
             continue;
         n = item.type == BT_JSON_STRING ? bt_json_unescape(item.value, id, sizeof(id)) : -1;
         if (n > 0)
-            bt_maker_note(r, (bt_str_t){id, (size_t) n}, leg->worker);
+            bt_response_affinity_note(r, (bt_str_t){id, (size_t) n}, leg->worker);
         return;
     }
 }
@@ -184,7 +184,7 @@ static void fail_short(bt_leg_t *leg)
     fail(leg, &f);
 }
 
-static void sniff_events(bt_leg_t *leg, const char *p, size_t n)
+static void inspect_events(bt_leg_t *leg, const char *p, size_t n)
 {
     char joined[2048];
     bt_str_t event;
@@ -196,7 +196,7 @@ static void sniff_events(bt_leg_t *leg, const char *p, size_t n)
         unsigned status;
         if (data.n == 0)
             continue; /* a comment: keep waiting */
-        status = bt_sniff_event(data);
+        status = bt_inspect_event(data);
         if (status != 0) {
             fail_inside(leg, status, data);
             return;
@@ -205,17 +205,17 @@ static void sniff_events(bt_leg_t *leg, const char *p, size_t n)
         commit(leg);
         return;
     }
-    if (rc < 0 || leg->reply.text.n > BT_SNIFF_SSE_BYTES)
+    if (rc < 0 || leg->reply.text.n > BT_INSPECT_SSE_BYTES)
         commit(leg);
 }
 
-static void sniff_json(bt_leg_t *leg, bool complete)
+static void inspect_json(bt_leg_t *leg, bool complete)
 {
     unsigned status;
 
-    if (!complete && leg->reply.text.n < BT_SNIFF_JSON_BYTES)
+    if (!complete && leg->reply.text.n < BT_INSPECT_JSON_BYTES)
         return;
-    status = bt_sniff_json(leg->reply.text, complete);
+    status = bt_inspect_json(leg->reply.text, complete);
     if (status != 0) {
         fail_inside(leg, status, leg->reply.text);
         return;
@@ -233,10 +233,10 @@ static void on_body(bt_call_t *call, bt_buf_t *buf, const char *p, size_t n)
         relay(leg, buf, p, n);
     else if (keep(leg, buf, p, n) < 0)
         fail_short(leg);
-    else if (leg->mode == BT_MODE_SNIFF_SSE)
-        sniff_events(leg, p, n);
-    else if (leg->mode == BT_MODE_SNIFF_JSON)
-        sniff_json(leg, false);
+    else if (leg->mode == BT_MODE_INSPECT_SSE)
+        inspect_events(leg, p, n);
+    else if (leg->mode == BT_MODE_INSPECT_JSON)
+        inspect_json(leg, false);
 }
 
 /* End-to-end headers of an error answer, kept for the client. */
@@ -312,11 +312,11 @@ static void on_end(bt_call_t *call)
     bt_leg_t *leg = call->user;
     bt_request_t *r = request_of(leg);
 
-    if (leg->mode == BT_MODE_SNIFF_JSON)
-        sniff_json(leg, true); /* may fail, which counts the leg closed, or commit */
+    if (leg->mode == BT_MODE_INSPECT_JSON)
+        inspect_json(leg, true); /* may fail, which counts the leg closed, or commit */
     if (leg->state != BT_LEG_RUNNING)
         return;
-    if (leg->mode == BT_MODE_SNIFF_SSE) {
+    if (leg->mode == BT_MODE_INSPECT_SSE) {
         ended_without_event(leg);
     } else if (is_redirect(call->head.status)) {
         redirected(leg);

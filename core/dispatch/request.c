@@ -17,7 +17,7 @@ void bt_request_note_first_byte(bt_request_t *r)
         return;
     r->first_byte_us = bt_clock_us();
     bt_histogram_note(&r->d->stats.ttft, r->first_byte_us - r->start_us, 1);
-    bt_consult_end(r);
+    bt_policy_call_end(r);
 }
 
 /* ---- the end ---- */
@@ -42,12 +42,12 @@ static void destroy(bt_later_t *reap)
     if (r->merge != NULL)
         bt_sink_merge_fini(r);
     bt_worker_unref(r->pinned);
-    bt_fleet_unref(r->record.fleet);
-    bt_fleet_unref(r->fleet);
+    bt_workers_unref(r->record.workers);
+    bt_workers_unref(r->workers);
     bt_buf_unref(r->body_buf);
     bt_scan_drop(r);
     bt_arena_fini(&r->arena);
-    bt_pool_put(&d->request_pool, r);
+    bt_slab_put(&d->request_slab, r);
     d->live_count--;
 }
 
@@ -107,8 +107,8 @@ void bt_request_finish(bt_request_t *r)
     bt_timer_stop(&r->total);
     bt_timer_stop(&r->keepalive);
     bt_scan_cancel(r);
-    bt_maker_end(r);
-    bt_consult_end(r);
+    bt_response_affinity_end(r);
+    bt_policy_call_end(r);
     for (unsigned i = 0; i < r->task_count; i++)
         bt_task_cancel(&r->tasks[i]);
     bt_stats_add_(&stats->requests[r->route][r->status < BT_STATS_STATUSES ? r->status : 0], 1);
@@ -119,9 +119,9 @@ void bt_request_finish(bt_request_t *r)
     bt_record_finish(r);
     bt_observe_request(r, us);
     if (r->id_registered)
-        bt_ids_remove(r->d->gate->ids, bt_str(r->id));
+        bt_ids_remove(r->d->shared->ids, bt_str(r->id));
     if (r->counted)
-        atomic_fetch_sub_explicit(&r->d->gate->concurrent, 1, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&r->d->shared->concurrent, 1, memory_order_relaxed);
     bt_list_remove(&r->link);
     bt_list_push(&r->d->draining, &r->link);
     maybe_destroy(r);
@@ -183,7 +183,7 @@ static void on_keepalive(bt_timer_t *timer)
         bt_exchange_start(r->x, 200, headers, n, BT_LENGTH_CHUNKED);
     }
     bt_exchange_write(r->x, NULL, comment, sizeof(comment) - 1);
-    bt_timer_start(&r->keepalive, r->d->gate->config.stream_keepalive_ms);
+    bt_timer_start(&r->keepalive, r->d->shared->config.stream_keepalive_ms);
 }
 
 /* ---- the beginning ---- */
@@ -195,8 +195,8 @@ static void choose_id(bt_request_t *r)
 {
     bt_str_t given = bt_head_get(&r->x->head, BT_STR("x-request-id"));
 
-    if (bt_headers_id_ok(given) && !bt_ids_derives(r->d->gate->ids, given) &&
-        bt_ids_add(r->d->gate->ids, given)) {
+    if (bt_headers_id_ok(given) && !bt_ids_derives(r->d->shared->ids, given) &&
+        bt_ids_add(r->d->shared->ids, given)) {
         memcpy(r->id, given.p, given.n);
         r->id[given.n] = '\0';
         r->id_registered = true;
@@ -207,7 +207,7 @@ static void choose_id(bt_request_t *r)
 
 bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route)
 {
-    bt_request_t *r = bt_pool_get(&d->request_pool);
+    bt_request_t *r = bt_slab_get(&d->request_slab);
 
     if (r == NULL)
         return NULL;
@@ -230,51 +230,51 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     if (x->body_buf != NULL)
         r->body_buf = bt_buf_ref(x->body_buf);
     r->body_bytes = x->body.n;
-    if (d->gate->config.client_keys == NULL)
+    if (d->shared->config.client_keys == NULL)
         r->authorization = bt_arena_str(&r->arena, bt_head_get(&x->head, BT_STR("authorization")));
     choose_id(r);
     return r;
 }
 
-static const bt_fleet_pool_t *pool_of(const bt_fleet_t *fleet, const bt_worker_t *w)
+static const bt_worker_pool_t *pool_of(const bt_workers_t *workers, const bt_worker_t *w)
 {
-    for (unsigned p = 0; p < fleet->pool_count; p++)
-        for (unsigned i = 0; i < fleet->pools[p].all.count; i++)
-            if (fleet->pools[p].all.items[i]->id == w->id)
-                return &fleet->pools[p];
+    for (unsigned p = 0; p < workers->pool_count; p++)
+        for (unsigned i = 0; i < workers->pools[p].all.count; i++)
+            if (workers->pools[p].all.items[i]->id == w->id)
+                return &workers->pools[p];
     return NULL;
 }
 
 /* The pool that a rule or route has named, else the one of the model; NULL: there is none (any more). A follow-up stays with its
- * maker, while that is there. */
-const bt_fleet_pool_t *bt_request_pool(const bt_request_t *r)
+ * owner, while that is there. */
+const bt_worker_pool_t *bt_request_pool(const bt_request_t *r)
 {
-    const bt_fleet_t *fleet = r->d->fleet;
-    const bt_fleet_pool_t *makers = r->pinned != NULL ? pool_of(fleet, r->pinned) : NULL;
+    const bt_workers_t *workers = r->d->workers;
+    const bt_worker_pool_t *makers = r->pinned != NULL ? pool_of(workers, r->pinned) : NULL;
 
     if (makers != NULL)
         return makers;
     if (r->pool_name == NULL)
-        return bt_fleet_route(fleet, r->intent.model);
-    for (unsigned i = 0; i < fleet->pool_count; i++)
-        if (strcmp(fleet->pools[i].spec.name, r->pool_name) == 0)
-            return &fleet->pools[i];
+        return bt_workers_route(workers, r->intent.model);
+    for (unsigned i = 0; i < workers->pool_count; i++)
+        if (strcmp(workers->pools[i].spec.name, r->pool_name) == 0)
+            return &workers->pools[i];
     return NULL;
 }
 
-static void take_pool(bt_request_t *r, const bt_fleet_pool_t *pool)
+static void take_pool(bt_request_t *r, const bt_worker_pool_t *pool)
 {
-    if (r->fleet != r->d->fleet) {
-        bt_fleet_unref(r->fleet);
-        r->fleet = bt_fleet_ref(r->d->fleet);
+    if (r->workers != r->d->workers) {
+        bt_workers_unref(r->workers);
+        r->workers = bt_workers_ref(r->d->workers);
     }
     r->pool = pool;
 }
 
 /* What a rule or route has named may be gone: then rather its model's. */
-static const bt_fleet_pool_t *find_pool(bt_request_t *r)
+static const bt_worker_pool_t *find_pool(bt_request_t *r)
 {
-    const bt_fleet_pool_t *pool = bt_request_pool(r);
+    const bt_worker_pool_t *pool = bt_request_pool(r);
 
     if (pool != NULL || r->pool_name == NULL)
         return pool;
@@ -286,9 +286,9 @@ static const bt_fleet_pool_t *find_pool(bt_request_t *r)
  * it was for. */
 bool bt_request_refresh_pool(bt_request_t *r)
 {
-    const bt_fleet_pool_t *pool;
+    const bt_worker_pool_t *pool;
 
-    if (r->fleet == r->d->fleet)
+    if (r->workers == r->d->workers)
         return true;
     pool = r->attempts == 0 ? find_pool(r) : bt_request_pool(r);
     if (pool != NULL)
@@ -299,7 +299,7 @@ bool bt_request_refresh_pool(bt_request_t *r)
 bool bt_request_set_pool(bt_request_t *r, const char *name)
 {
     const char *before = r->pool_name;
-    const bt_fleet_pool_t *pool;
+    const bt_worker_pool_t *pool;
 
     r->pool_name = bt_arena_str(&r->arena, bt_str(name)).p;
     pool = bt_request_pool(r);
@@ -314,7 +314,7 @@ bool bt_request_set_pool(bt_request_t *r, const char *name)
 bool bt_request_find_pool(bt_request_t *r)
 {
     char why[320];
-    const bt_fleet_pool_t *pool;
+    const bt_worker_pool_t *pool;
 
     if (r->pinned != NULL)
         return true;
@@ -371,7 +371,7 @@ static void answer_no_plan(bt_request_t *r, int rc, const char *why)
                     1);
 }
 
-static uint64_t count_tokens(const bt_request_t *r, const bt_fleet_pool_t *pool)
+static uint64_t count_tokens(const bt_request_t *r, const bt_worker_pool_t *pool)
 {
     return bt_intent_prompt_tokens(
         &r->intent, atomic_load_explicit(pool->bytes_per_token_milli, memory_order_relaxed));
@@ -380,13 +380,13 @@ static uint64_t count_tokens(const bt_request_t *r, const bt_fleet_pool_t *pool)
 /* Rules may ask for the length before there is a pool: the model's, else the first one's tokens are as good as any. */
 void bt_request_prepare(bt_request_t *r)
 {
-    const bt_fleet_pool_t *pool = r->pool != NULL ? r->pool : bt_request_pool(r);
+    const bt_worker_pool_t *pool = r->pool != NULL ? r->pool : bt_request_pool(r);
 
     r->tasks = bt_arena_zalloc(&r->arena, sizeof(*r->tasks));
     r->tasks[0] = (bt_task_t){.request = r, .suffix = ""};
     bt_edits_init(&r->tasks[0].child, &r->arena);
-    if (pool == NULL && r->fleet->pool_count != 0)
-        pool = &r->fleet->pools[0];
+    if (pool == NULL && r->workers->pool_count != 0)
+        pool = &r->workers->pools[0];
     if (pool != NULL)
         r->prompt_tokens = count_tokens(r, pool);
     r->tenant = bt_arena_str(&r->arena, bt_client_tenant(r->key, &r->x->head));
@@ -402,7 +402,7 @@ static void note_choice(bt_request_t *r, const bt_choice_t *choice)
 
     *copy = *choice;
     r->record.choice = copy;
-    r->record.fleet = bt_fleet_ref(r->fleet);
+    r->record.workers = bt_workers_ref(r->workers);
 }
 
 void bt_request_go(bt_request_t *r)
@@ -435,9 +435,9 @@ void bt_request_go(bt_request_t *r)
         bt_stats_inc(&r->d->stats, fanouts);
     }
     bt_timer_start(&r->total, r->pool->spec.deadlines.total_ms);
-    if (r->intent.stream && r->d->gate->config.stream_keepalive_ms != 0 &&
+    if (r->intent.stream && r->d->shared->config.stream_keepalive_ms != 0 &&
         r->sink == &bt_sink_direct)
-        bt_timer_start(&r->keepalive, r->d->gate->config.stream_keepalive_ms);
+        bt_timer_start(&r->keepalive, r->d->shared->config.stream_keepalive_ms);
     start_tasks(r, &choice);
 }
 

@@ -28,8 +28,8 @@ typedef struct bt_leg bt_leg_t;
 #define BT_TRIED_MAX 16
 #define BT_REPLY_MAX_BYTES                                                                         \
     ((size_t) 4 << 20) /* a prefill reply or an error body is read whole up to this */
-#define BT_SNIFF_JSON_BYTES ((size_t) 4096)
-#define BT_SNIFF_SSE_BYTES ((size_t) 64 * 1024)
+#define BT_INSPECT_JSON_BYTES ((size_t) 4096)
+#define BT_INSPECT_SSE_BYTES ((size_t) 64 * 1024)
 
 enum bt_leg_role { BT_LEG_PREFILL, BT_LEG_DECODE, BT_LEG_SINGLE };
 const char *bt_leg_role_name(enum bt_leg_role role);
@@ -51,8 +51,8 @@ enum bt_leg_state { BT_LEG_IDLE, BT_LEG_RUNNING, BT_LEG_DONE, BT_LEG_FAILED, BT_
 enum bt_leg_mode {
     BT_MODE_NONE,
     BT_MODE_COLLECT,
-    BT_MODE_SNIFF_SSE,
-    BT_MODE_SNIFF_JSON,
+    BT_MODE_INSPECT_SSE,
+    BT_MODE_INSPECT_JSON,
     BT_MODE_RELAY
 };
 /* What a leg's end says about its worker. */
@@ -83,8 +83,8 @@ struct bt_leg {
 
 /* A worker that was exchanged for another one within an attempt: a decode that got no byte of a finished hand-off, or a prefill
  * whose decode waited for the first byte. */
-struct bt_swapped {
-    struct bt_swapped *before;
+struct bt_replaced {
+    struct bt_replaced *before;
     enum bt_leg_role role;
     const char *worker; /* name */
     int rc;
@@ -120,9 +120,9 @@ struct bt_attempt {
     enum bt_leg_role fail_leg;
     unsigned fail_status;
     bool guilty[2];
-    struct bt_swapped *swapped; /* the last one */
-    bt_timer_t blame_wait;      /* decode said "KV transfer failed": whose fault is it? */
-    bt_failure_t pending;       /* the failure that waits for it */
+    struct bt_replaced *replaced; /* the last one */
+    bt_timer_t blame_wait;        /* decode said "KV transfer failed": whose fault is it? */
+    bt_failure_t pending;         /* the failure that waits for it */
 };
 
 struct bt_task {
@@ -159,7 +159,7 @@ struct bt_handler {
 };
 
 /* admit and route of one request, and ctx.vars, which plan and fallback see too. */
-struct bt_entry {
+struct bt_intake {
     const struct bt_pool_policies *policies; /* of the pinned generation; `both` has the hooks */
     bt_policy_run_t run;
     bt_policy_vars_t vars;
@@ -177,26 +177,26 @@ struct bt_request {
     bt_exchange_t *x; /* NULL once answered or gone */
     bt_arena_t arena;
     bt_buf_t *body_buf;
-    uint64_t body_bytes; /* as it came; the bytes themselves may be gone (bt_request_drop_body) */
-    bt_fleet_t *fleet;   /* keeps pool alive */
-    const bt_fleet_pool_t *pool;
+    uint64_t body_bytes;   /* as it came; the bytes themselves may be gone (bt_request_drop_body) */
+    bt_workers_t *workers; /* keeps pool alive */
+    const bt_worker_pool_t *pool;
     enum bt_route route;
     bt_intent_t intent;
     bt_str_t path, target;
     const char *method;
     char id[BT_REQUEST_ID_MAX + 1];
-    bool id_registered;         /* in the gate's table */
+    bool id_registered;         /* in the shared table */
     const bt_client_key_t *key; /* NULL = none is asked for */
     uint64_t owner;             /* who may cancel it: bt_client_owner */
     bt_str_t
-        authorization; /* the client's, where it goes through to workers: errands need it too */
+        authorization; /* the client's, where it goes through to workers: background calls need it too */
     const bt_sink_ops_t *sink;
     void *merge; /* sink_merge's state */
     bt_task_t *tasks;
     unsigned task_count, tasks_done;
     unsigned holds;                   /* running legs, a body that is being read off the loop */
     bool finished;                    /* the client has its answer, or is gone */
-    bool counted;                     /* in gate->concurrent */
+    bool counted;                     /* in shared->concurrent */
     bool head_sent;                   /* status line is out */
     bool stream_started, at_boundary; /* an event stream; its last byte sent ended an event */
     bool degraded;
@@ -212,18 +212,18 @@ struct bt_request {
     const char *shadow_policies;     /* likewise, who planned beside */
     double kept[BT_POLICY_KEPT_MAX]; /* ctx.vars.kept, for observe */
     unsigned kept_count;
-    struct bt_entry *entry; /* NULL = its policy has neither admit nor route */
-    const char *pool_name;  /* of the pool that a rule or route chose; NULL = by model */
-    bt_rule_match_t rule;   /* as long as the generation is pinned */
-    bool has_shadow;        /* one is to decide beside */
+    struct bt_intake *entry; /* NULL = its policy has neither admit nor route */
+    const char *pool_name;   /* of the pool that a rule or route chose; NULL = by model */
+    bt_rule_match_t rule;    /* as long as the generation is pinned */
+    bool has_shadow;         /* one is to decide beside */
     uint64_t prompt_tokens;
     bt_str_t session, tenant; /* x-session-id, else the body's; bt_client_tenant */
     bt_record_t record;
-    char workers[3][64]; /* names for headers and log, by leg role */
+    char worker_names[3][64]; /* names for headers and log, by leg role */
     enum bt_plan_kind kind;
     const char *fail_leg, *fail_name;
-    struct bt_maker_ask
-        *maker_ask;      /* the store is asked who made what this follows; NULL = it is not */
+    struct bt_response_query
+        *response_query; /* the store is asked who made what this follows; NULL = it is not */
     bt_worker_t *pinned; /* /v1/responses follow-up: decode or single must be this one; reference */
     bt_timer_t total, keepalive;
     struct bt_scan *scan; /* scan.c read its body, or NULL */
@@ -244,39 +244,40 @@ void bt_request_note_first_byte(
 void bt_request_prepare(bt_request_t *r);
 /* Runs it, once it is known where: plan, tasks, attempts. */
 void bt_request_go(bt_request_t *r);
-const bt_fleet_pool_t *bt_request_pool(const bt_request_t *r);
+const bt_worker_pool_t *bt_request_pool(const bt_request_t *r);
 bool bt_request_find_pool(bt_request_t *r);
 bool bt_request_refresh_pool(bt_request_t *r); /* false: no pool of today serves it */
 bool bt_request_set_pool(bt_request_t *r, const char *name);
 /* dispatcher.c */
-bt_wait_room_t bt_dispatcher_wait_room(const bt_dispatcher_t *d);
-/* maker.c: who made the response that this follows; then bt_entry_start, or an answer */
-void bt_maker_find(bt_request_t *r);
-void bt_maker_end(bt_request_t *r); /* gives up asking */
-void bt_maker_note(bt_request_t *r, bt_str_t id, const bt_worker_t *worker);
+bt_wait_ctx_t bt_dispatcher_wait_ctx(const bt_dispatcher_t *d);
+/* response_affinity.c: who made the response that this follows; then bt_intake_start, or an answer */
+void bt_response_affinity_find(bt_request_t *r);
+void bt_response_affinity_end(bt_request_t *r); /* gives up asking */
+void bt_response_affinity_note(bt_request_t *r, bt_str_t id, const bt_worker_t *worker);
 /* usage.c: tokens that decode has made */
 void bt_usage_feed(bt_leg_t *leg, bt_arena_t *arena, const char *p, size_t n);
 uint64_t bt_usage_tokens(const bt_leg_t *leg);
-/* entry.c: rules, admit, route; then bt_request_go or an answer */
-void bt_entry_start(bt_request_t *r);
-void bt_entry_end(bt_request_t *r); /* gives up what waits, and ctx.vars */
-/* consult.c */
-const struct bt_pool_policies *bt_consult_policies(bt_request_t *r); /* NULL = none for its pool */
-void bt_consult_rules(bt_request_t *r);
-bt_policy_request_t bt_consult_describe(bt_request_t *r); /* borrows from r */
-int bt_consult_plan(bt_request_t *r, const bt_policy_view_t *view, bt_choice_t *choice_p);
-int bt_consult_fallback(bt_task_t *task, const bt_failure_t *f, const bt_policy_view_t *view,
-                        bt_choice_t *choice_p);
-void bt_consult_shadow(bt_request_t *r, const bt_policy_view_t *view, const bt_choice_t *taken);
-void bt_consult_error(bt_request_t *r, const struct bt_pool_policies *p, const bt_policy_t *policy,
-                      const char *text);
-void bt_consult_invalid(bt_request_t *r); /* it named workers that cannot serve */
-void bt_consult_end(bt_request_t *r);     /* lets go of the generation */
+/* intake.c: rules, admit, route; then bt_request_go or an answer */
+void bt_intake_start(bt_request_t *r);
+void bt_intake_end(bt_request_t *r); /* gives up what waits, and ctx.vars */
+/* policy_call.c */
+const struct bt_pool_policies *bt_policy_call_policies(
+    bt_request_t *r); /* NULL = none for its pool */
+void bt_policy_call_rules(bt_request_t *r);
+bt_policy_request_t bt_policy_call_describe(bt_request_t *r); /* borrows from r */
+int bt_policy_call_plan(bt_request_t *r, const bt_policy_view_t *view, bt_choice_t *choice_p);
+int bt_policy_call_fallback(bt_task_t *task, const bt_failure_t *f, const bt_policy_view_t *view,
+                            bt_choice_t *choice_p);
+void bt_policy_call_shadow(bt_request_t *r, const bt_policy_view_t *view, const bt_choice_t *taken);
+void bt_policy_call_error(bt_request_t *r, const struct bt_pool_policies *p,
+                          const bt_policy_t *policy, const char *text);
+void bt_policy_call_invalid(bt_request_t *r); /* it named workers that cannot serve */
+void bt_policy_call_end(bt_request_t *r);     /* lets go of the generation */
 /* candidates.c */
 /* The pool that part `pool` of the bundle plans for; NULL: there is none. A variant that names no pool serves any: the first. */
-const bt_fleet_pool_t *bt_candidates_pool(const bt_dispatcher_t *d,
-                                          const bt_policy_bundle_t *bundle, unsigned pool);
-const struct bt_candidates *bt_candidates_get(bt_dispatcher_t *d, const bt_fleet_pool_t *pool,
+const bt_worker_pool_t *bt_candidates_pool(const bt_dispatcher_t *d,
+                                           const bt_policy_bundle_t *bundle, unsigned pool);
+const struct bt_candidates *bt_candidates_get(bt_dispatcher_t *d, const bt_worker_pool_t *pool,
                                               bt_str_t model);
 /* For generations (user: the dispatcher): copies of the sets that the pool's requests choose from now. */
 bt_warm_t *bt_candidates_warm(void *user, const bt_policy_bundle_t *bundle, unsigned pool);
@@ -318,21 +319,21 @@ bool bt_leg_running(const bt_leg_t *leg);
 uint64_t bt_leg_reply_tokens(bt_leg_t *leg); /* usage.prompt_tokens of its whole reply; 0 = none */
 /* relay.c */
 extern const bt_call_ops_t bt_relay_call_ops;
-/* sniff.c: what a 200 says inside. Returns 0 fine, else the status it stands for (500 when it names none). */
-unsigned bt_sniff_json(bt_str_t body, bool complete);
-unsigned bt_sniff_event(bt_str_t data);
-bool bt_sniff_kv_transfer(bt_str_t body); /* an engine's "KV transfer failed" sentence */
+/* inspect.c: what a 200 says inside. Returns 0 fine, else the status it stands for (500 when it names none). */
+unsigned bt_inspect_json(bt_str_t body, bool complete);
+unsigned bt_inspect_event(bt_str_t data);
+bool bt_inspect_kv_transfer(bt_str_t body); /* an engine's "KV transfer failed" sentence */
 /* "finish_reason" (text or object form) is abort. */
-bool bt_sniff_aborted(bt_str_t body);
+bool bt_inspect_aborted(bt_str_t body);
 /* headers.c */
 bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_bytes,
                             bool has_body);
 unsigned bt_headers_answer(bt_request_t *r, const bt_head_t *from, bt_header_t *out, unsigned max);
 bool bt_headers_id_ok(bt_str_t id);
-/* errand.c: calls nobody waits for */
-size_t bt_errand_bytes(void); /* for the pool */
-void bt_errand_abort(bt_leg_t *leg);
-void bt_errand_release(bt_attempt_t *a);
+/* background_call.c: calls nobody waits for */
+size_t bt_background_call_bytes(void); /* for the pool */
+void bt_background_call_abort(bt_leg_t *leg);
+void bt_background_call_release(bt_attempt_t *a);
 /* answer.c: errors in the client's own form */
 void bt_answer_error(bt_request_t *r, unsigned status, const char *type, const char *message,
                      unsigned retry_after_s);
@@ -346,9 +347,9 @@ void bt_sink_merge_fini(bt_request_t *r);
 /* fanout.c */
 bool bt_fanout_needed(const bt_request_t *r, const bt_dialect_t *dialect);
 int bt_fanout_make(bt_request_t *r, const bt_dialect_t *dialect, const char **why_p);
-/* surface.c: routes that are not a task. True = handled. */
-bool bt_surface_handle(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route);
-/* ids.c / affinity.c */
+/* own_routes.c: routes that are not a task. True = handled. */
+bool bt_own_routes_handle(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route);
+/* ids.c / response_owners.c */
 bool bt_ids_add(struct bt_id_table *t, bt_str_t id);
 void bt_ids_remove(struct bt_id_table *t, bt_str_t id);
 bool bt_ids_has(struct bt_id_table *t, bt_str_t id);
@@ -356,9 +357,9 @@ bool bt_ids_has(struct bt_id_table *t, bt_str_t id);
 bool bt_ids_derives(struct bt_id_table *t, bt_str_t id);
 struct bt_id_table *bt_ids_new(void);
 void bt_ids_free(struct bt_id_table *t);
-struct bt_affinity *bt_affinity_new(unsigned max);
-void bt_affinity_free(struct bt_affinity *a);
-void bt_affinity_put(struct bt_affinity *a, bt_str_t key, uint64_t worker_id);
-uint64_t bt_affinity_get(struct bt_affinity *a, bt_str_t key); /* 0 = unknown */
+struct bt_response_owners *bt_response_owners_new(unsigned max);
+void bt_response_owners_free(struct bt_response_owners *a);
+void bt_response_owners_put(struct bt_response_owners *a, bt_str_t key, uint64_t worker_id);
+uint64_t bt_response_owners_get(struct bt_response_owners *a, bt_str_t key); /* 0 = unknown */
 
 #endif

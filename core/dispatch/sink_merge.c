@@ -328,7 +328,7 @@ static void keep(bt_task_t *task, bt_buf_t *buf, bt_str_t piece)
     m->whole_bytes += piece.n;
     rc = m->whole_bytes > WHOLE_MAX_BYTES
              ? BT_E_LIMIT
-             : bt_kept_add(&m->children[task->index].body, r->d->gate, buf, piece);
+             : bt_kept_add(&m->children[task->index].body, r->d->shared, buf, piece);
     if (rc < 0)
         cannot_merge(task, rc, "the answers to be merged are larger than 64 MiB");
 }
@@ -346,7 +346,7 @@ static void data(bt_task_t *task, bt_buf_t *buf, const char *p, size_t n)
         keep(task, buf, (bt_str_t){p, n});
         return;
     }
-    if (child->sse.carry_len > EVENT_SURE_BYTES && !bt_gate_has_room(r->d->gate, n)) {
+    if (child->sse.carry_len > EVENT_SURE_BYTES && !bt_dispatch_shared_fits(r->d->shared, n)) {
         cannot_merge(task, BT_E_NOMEM, NULL);
         return;
     }

@@ -27,8 +27,8 @@ typedef struct bt_histogram {
 #define BT_COUNTER_MAP(X)                                                                          \
     X(attempts, "attempts started")                                                                \
     X(retries, "attempts after the first of a request")                                            \
-    X(decode_swaps, "finished prefills re-used for another decode")                                \
-    X(prefill_swaps, "waiting decodes that got another prefill")                                   \
+    X(decode_replacements, "finished prefills re-used for another decode")                         \
+    X(prefill_replacements, "waiting decodes that got another prefill")                            \
     X(recomputes, "hand-off replies without parameters: decode computed the prompt itself")        \
     X(lease_expired, "prefills repeated because their lease ran out")                              \
     X(releases, "release legs sent to free a prefill that will not be used")                       \

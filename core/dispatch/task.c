@@ -64,7 +64,7 @@ static bool may_retry(const bt_task_t *task, const bt_failure_t *f)
     const bt_request_t *r = task->request;
 
     return f->retryable && is_safe_to_repeat(task) && !task->committed && !r->expired &&
-           !r->finished && !r->d->gate->config.disable_retries &&
+           !r->finished && !r->d->shared->config.disable_retries &&
            task->attempts < r->pool->spec.max_attempts;
 }
 

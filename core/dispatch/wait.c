@@ -255,7 +255,7 @@ static void start_timer(bt_wait_t *w, const bt_want_t *want, uint64_t until_ms)
     bt_timer_start(&w->timer, is_last ? left_ms : want->ms);
 }
 
-static int start_kind(bt_wait_t *w, const bt_wait_room_t *room, const bt_want_t *want)
+static int start_kind(bt_wait_t *w, const bt_wait_ctx_t *room, const bt_want_t *want)
 {
     switch (want->kind) {
     case BT_WANT_SLEEP:
@@ -269,7 +269,7 @@ static int start_kind(bt_wait_t *w, const bt_wait_room_t *room, const bt_want_t 
     }
 }
 
-int bt_wait_start(bt_wait_t **wait_p, const bt_wait_room_t *room, const bt_want_t *want,
+int bt_wait_start(bt_wait_t **wait_p, const bt_wait_ctx_t *room, const bt_want_t *want,
                   uint64_t until_ms, bt_wait_cb cb, void *user)
 {
     bt_wait_t *w = calloc(1, sizeof(*w));
@@ -340,7 +340,7 @@ int bt_wait_blocking(const bt_want_t *want, uint64_t until_ms, bt_want_answer_t 
                      char **body_p)
 {
     struct blocking b = {.body = NULL};
-    const bt_wait_room_t room = {.loop = &b.loop};
+    const bt_wait_ctx_t room = {.loop = &b.loop};
     bt_wait_t *wait = NULL;
 
     if (want->kind == BT_WANT_STORE)

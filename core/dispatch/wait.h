@@ -21,7 +21,7 @@ typedef void (*bt_wait_cb)(bt_wait_t *wait, const bt_want_answer_t *answer);
 /* until_ms: bt_clock_ms of the hook's deadline. *wait_p must be NULL; an error means that nothing was started. want is copied.
  * answer->rc: 0, BT_E_TOTAL_TIMEOUT (until_ms), UV_ETIMEDOUT (the call's own timeout_ms), BT_E_RESOLVE, _CONNECT, _RESET,
  * _UPSTREAM_HTTP, _HTTP_BODY_SIZE; of STORE what the store says. */
-int bt_wait_start(bt_wait_t **wait_p, const bt_wait_room_t *room, const bt_want_t *want,
+int bt_wait_start(bt_wait_t **wait_p, const bt_wait_ctx_t *room, const bt_want_t *want,
                   uint64_t until_ms, bt_wait_cb cb, void *user);
 void *bt_wait_user(const bt_wait_t *wait);
 void bt_wait_free(bt_wait_t **wait_p); /* cancels; sets NULL; NULL already: nothing */

@@ -58,7 +58,7 @@ static void on_reply(bt_store_op_t *op, const bt_store_reply_t *reply)
 {
     bt_wait_store_t *w = bt_container_of(op, bt_wait_store_t, op);
     /* Its deadline is not the hook's: there is time left to do without it. */
-    const int rc = reply->rc == BT_E_TOTAL_TIMEOUT ? BT_E_STORE_AWAY : reply->rc;
+    const int rc = reply->rc == BT_E_TOTAL_TIMEOUT ? BT_E_STORE_UNAVAILABLE : reply->rc;
     const bt_want_answer_t answer = {.rc = rc, .store = reply, .why = reply->error};
 
     w->cb(w->user, &answer);
@@ -79,7 +79,7 @@ static bool is_lease(const bt_want_t *want)
     return want->store.what == BT_STORE_LEASE_TAKE || want->store.what == BT_STORE_LEASE_DROP;
 }
 
-static void fill_op(bt_store_op_t *op, const bt_wait_room_t *room, const bt_want_t *want)
+static void fill_op(bt_store_op_t *op, const bt_wait_ctx_t *room, const bt_want_t *want)
 {
     *op = (bt_store_op_t){.what = want->store.what,
                           .space = bt_str(room->space),
@@ -91,15 +91,15 @@ static void fill_op(bt_store_op_t *op, const bt_wait_room_t *room, const bt_want
                           .if_absent = want->store.if_absent};
 }
 
-bool bt_wait_store_now(const bt_wait_room_t *room, const bt_want_t *want,
-                       bt_want_answer_t *answer_p, bt_store_reply_t *reply_p)
+bool bt_wait_store_now(const bt_wait_ctx_t *room, const bt_want_t *want, bt_want_answer_t *answer_p,
+                       bt_store_reply_t *reply_p)
 {
     bt_quota_take_t take;
 
     if (want->kind != BT_WANT_STORE)
         return false;
     if (room->store == NULL) {
-        *answer_p = (bt_want_answer_t){.rc = BT_E_STORE_AWAY};
+        *answer_p = (bt_want_answer_t){.rc = BT_E_STORE_UNAVAILABLE};
         return true;
     }
     if (want->store.what != BT_STORE_WINDOW_TAKE)
@@ -111,13 +111,13 @@ bool bt_wait_store_now(const bt_wait_room_t *room, const bt_want_t *want,
     return true;
 }
 
-int bt_wait_store_start(bt_wait_store_t **wait_p, const bt_wait_room_t *room, const bt_want_t *want,
+int bt_wait_store_start(bt_wait_store_t **wait_p, const bt_wait_ctx_t *room, const bt_want_t *want,
                         bt_wait_store_cb cb, void *user)
 {
     bt_wait_store_t *w;
 
     if (room->store == NULL)
-        return BT_E_STORE_AWAY;
+        return BT_E_STORE_UNAVAILABLE;
     w = calloc(1, sizeof(*w));
     if (w == NULL)
         return BT_E_NOMEM;
@@ -156,7 +156,7 @@ void bt_wait_store_free(bt_wait_store_t **wait_p)
 
 /* ---- sending ---- */
 
-void bt_wait_store_send(const bt_wait_room_t *room, const bt_want_t *want)
+void bt_wait_store_send(const bt_wait_ctx_t *room, const bt_want_t *want)
 {
     bt_store_op_t op;
 
@@ -191,7 +191,7 @@ struct moment {
     uint64_t until_ms;
     bt_store_t *own; /* NULL: the process's is asked */
     bt_quotas_t *own_quotas;
-    bt_wait_room_t room;
+    bt_wait_ctx_t room;
     bt_timer_t timer; /* for the store to be reached */
     bt_wait_t *wait;
     bool is_asked, is_free;
@@ -312,7 +312,7 @@ static int open_moment(struct moment *m)
     if (rc == 0)
         rc = bt_store_client_new(&m->room.store, at.store, &m->loop, on_up, m);
     if (rc == 0)
-        rc = bt_quota_room_new(&m->room.quotas, at.quotas, m->room.store, &m->loop);
+        rc = bt_quota_client_new(&m->room.quotas, at.quotas, m->room.store, &m->loop);
     return rc;
 }
 
@@ -320,7 +320,7 @@ static void close_moment(struct moment *m)
 {
     bt_wait_free(&m->wait);
     bt_timer_stop(&m->timer);
-    bt_quota_room_free(m->room.quotas);
+    bt_quota_client_free(m->room.quotas);
     if (m->room.store != NULL) {
         bt_store_client_free(m->room.store, on_free, m);
         while (!m->is_free)

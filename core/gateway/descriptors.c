@@ -30,9 +30,9 @@
 
 static unsigned share_of(uint64_t limit, unsigned part, unsigned least, unsigned most)
 {
-    const uint64_t share = limit / part;
+    const uint64_t fleet = limit / part;
 
-    return share < least ? least : share > most ? most : (unsigned) share;
+    return fleet < least ? least : fleet > most ? most : (unsigned) fleet;
 }
 
 static int refuse_few(uint64_t limit, uint64_t needed, char *err, size_t err_size)
@@ -43,7 +43,7 @@ static int refuse_few(uint64_t limit, uint64_t needed, char *err, size_t err_siz
     return BT_E_CONFIG;
 }
 
-int bt_descriptors_divide(const bt_descriptors_ask_t *ask, bt_descriptors_t *d_p, char *err,
+int bt_descriptors_divide(const bt_descriptors_need_t *ask, bt_descriptors_t *d_p, char *err,
                           size_t err_size)
 {
     const unsigned polled = ask->workers < POLLED_MAX ? ask->workers : POLLED_MAX;
@@ -114,21 +114,21 @@ int bt_gateway_descriptors_begin(const bt_config_t *config, char *err, size_t er
 
 static unsigned count_workers(const bt_gateway_t *g)
 {
-    const bt_fleet_t *fleet = bt_registry_current(g->registry);
+    const bt_workers_t *workers = bt_registry_current(g->registry);
     unsigned count = 0;
 
-    for (unsigned i = 0; i < fleet->pool_count; i++)
-        count += fleet->pools[i].all.count;
+    for (unsigned i = 0; i < workers->pool_count; i++)
+        count += workers->pools[i].all.count;
     return count;
 }
 
 int bt_gateway_descriptors_divide(bt_gateway_t *g, char *err, size_t err_size)
 {
     const bt_config_t *c = g->config;
-    bt_descriptors_ask_t ask = {.limit = limit_now(),
-                                .open = count_open(c->loops) + c->loops + 3, /* spare ones */
-                                .workers = count_workers(g),
-                                .max_connections = c->max_connections};
+    bt_descriptors_need_t ask = {.limit = limit_now(),
+                                 .open = count_open(c->loops) + c->loops + 3, /* spare ones */
+                                 .workers = count_workers(g),
+                                 .max_connections = c->max_connections};
     bt_descriptors_t d;
 
     if (c->redis_url != NULL)

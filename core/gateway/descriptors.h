@@ -11,13 +11,13 @@
 
 #include "gateway/gateway.h"
 
-typedef struct bt_descriptors_ask {
+typedef struct bt_descriptors_need {
     uint64_t limit;           /* of open files */
     uint64_t open;            /* in use already, and soon */
     unsigned workers;         /* health checks and load polls are the control loop's */
     uint64_t others;          /* the store, transfer agents */
     unsigned max_connections; /* 0: as many as fit */
-} bt_descriptors_ask_t;
+} bt_descriptors_need_t;
 
 typedef struct bt_descriptors {
     unsigned admin;    /* connections of the operator */
@@ -27,7 +27,7 @@ typedef struct bt_descriptors {
 } bt_descriptors_t;
 
 /* 0 or BT_E_CONFIG: err is one line. */
-int bt_descriptors_divide(const bt_descriptors_ask_t *ask, bt_descriptors_t *d_p, char *err,
+int bt_descriptors_divide(const bt_descriptors_need_t *ask, bt_descriptors_t *d_p, char *err,
                           size_t err_size);
 
 /* Raises the soft limit to the hard one; refuses one that not even the start would fit in. */

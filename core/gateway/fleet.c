@@ -1,262 +1,234 @@
-/* Between the rollout, which knows the store but no policies, and the policies' jobs, which know no store. */
 #include "gateway/fleet.h"
 
 #include "base/err.h"
 #include "base/log.h"
-#include "rollout/rollout.h"
+#include "fleet/quota.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
-typedef struct errand {
-    bt_list_t link;
-    struct bt_gateway_fleet *f;
-    bt_rollout_set_t *set; /* reference */
-} errand_t;
+#define OWNER_DIGITS 16
+
+/* "<host name>:<admin port>": unique where host names are, and the same after a restart. */
+static int name_replica(bt_gateway_t *g)
+{
+    char host[64] = "", name[96];
+
+    if (g->config->replica_name != NULL) {
+        g->replica = bt_str_dup(bt_str(g->config->replica_name));
+    } else {
+        if (gethostname(host, sizeof(host) - 1) < 0 || host[0] == '\0')
+            snprintf(host, sizeof(host), "gateway");
+        snprintf(name, sizeof(name), "%s:%u", host, g->admin_port);
+        g->replica = bt_str_dup(bt_str(name));
+    }
+    return g->replica != NULL ? 0 : BT_E_NOMEM;
+}
 
 static const char *space_of(const bt_gateway_t *g)
 {
     return g->config->fleet_name != NULL ? g->config->fleet_name : "fleet";
 }
 
-/* ---- sets as policies ---- */
-
-static int to_policies(const bt_rollout_set_t *set, bt_policy_fleet_t **fleet_p)
+/* Without --redis-url the store is this process's own: what policies keep in it is there, and nothing is shared. */
+int bt_gateway_fleet_open(bt_gateway_t *g, char *err, size_t err_size)
 {
-    bt_policy_fleet_t *fleet;
-    int rc = bt_policy_fleet_new(&fleet, set->number);
+    int rc = name_replica(g);
 
+    if (rc == 0)
+        rc = bt_store_open(&g->store, &g->config->store, err, err_size);
+    if (rc == 0)
+        rc = bt_quotas_new(&g->quotas, space_of(g));
     if (rc < 0)
         return rc;
-    for (unsigned i = 0; i < set->count && rc == 0; i++) {
-        const bt_rollout_file_t *file = &set->files[i];
-        const bt_str_t text = {file->text, file->size};
-        if (strcmp(file->name, BT_ROLLOUT_RULES) != 0) {
-            rc = bt_policy_fleet_add(fleet, file->name, text);
-            continue;
-        }
-        fleet->rules = bt_str_dup(text);
-        fleet->rules_size = text.n;
-        rc = fleet->rules != NULL ? 0 : BT_E_NOMEM;
-    }
-    if (rc < 0) {
-        bt_policy_fleet_unref(fleet);
-        return rc;
-    }
-    *fleet_p = fleet;
+    g->shared.store = g->store;
+    g->shared.space = space_of(g);
+    g->shared.replica = g->replica;
+    g->shared.quotas = g->quotas;
+    bt_wait_store_of_process(&(bt_wait_process_t){
+        .store = g->store, .quotas = g->quotas, .space = space_of(g), .replica = g->replica});
     return 0;
 }
 
-static void free_errand(errand_t *e)
+/* ---- loops ---- */
+
+int bt_gateway_fleet_loop_open(bt_gateway_loop_t *el)
 {
-    bt_list_remove(&e->link);
-    bt_rollout_set_unref(e->set);
-    free(e);
-}
+    bt_gateway_t *g = el->gateway;
+    int rc = bt_store_client_new(&el->store, g->store, &el->loop, NULL, NULL);
 
-static void on_over(void *user, bt_policy_fleet_t *fleet, bool is_try, int rc, const char *err)
-{
-    errand_t *e = user;
-    bt_rollout_t *r = e->f->rollout;
-    bt_rollout_set_t *set = bt_rollout_set_ref(e->set);
-
-    (void) fleet;
-    free_errand(e);
-    if (is_try)
-        bt_rollout_tried(r, set, rc, err);
-    else
-        bt_rollout_taken(r, set, rc, err);
-    bt_rollout_set_unref(set);
-}
-
-static int hand_over(struct bt_gateway_fleet *f, bt_rollout_set_t *set, bool is_try)
-{
-    errand_t *e = calloc(1, sizeof *e);
-    bt_policy_fleet_t *fleet;
-    int rc;
-
-    if (e == NULL)
-        return BT_E_NOMEM;
-    e->f = f;
-    e->set = bt_rollout_set_ref(set);
-    bt_list_push(&f->errands, &e->link);
-    rc = to_policies(set, &fleet);
-    if (rc < 0) {
-        free_errand(e);
-        return rc;
+    if (rc == 0 && bt_store_is_shared(g->store)) {
+        el->ring = bt_prefix_ring_new();
+        rc = el->ring != NULL ? 0 : BT_E_NOMEM;
     }
-    rc = bt_gateway_policy_fleet(f->g->policy, fleet, is_try, on_over, e);
-    bt_policy_fleet_unref(fleet);
-    if (rc < 0)
-        free_errand(e);
-    return rc;
-}
-
-static void try_set(void *user, bt_rollout_set_t *set)
-{
-    struct bt_gateway_fleet *f = user;
-    int rc = hand_over(f, set, true);
-
-    if (rc < 0)
-        bt_rollout_tried(f->rollout, set, rc, bt_err_text(rc));
-}
-
-static void take_set(void *user, bt_rollout_set_t *set)
-{
-    struct bt_gateway_fleet *f = user;
-    int rc = hand_over(f, set, false);
-
-    if (rc < 0)
-        bt_rollout_taken(f->rollout, set, rc, bt_err_text(rc));
-}
-
-static void set_pinned(void *user, bool is_pinned)
-{
-    const struct bt_gateway_fleet *f = user;
-
-    if (f->g->policy != NULL)
-        f->g->policy->is_pinned = is_pinned;
-}
-
-static void trouble(void *user, char *out, size_t size)
-{
-    const struct bt_gateway_fleet *f = user;
-
-    bt_gateway_policy_trouble(f->g->policy, out, size);
-}
-
-static const bt_rollout_ops_t ops = {try_set, take_set, set_pinned, trouble};
-
-/* ---- life ---- */
-
-static void on_joined(void *user)
-{
-    struct bt_gateway_fleet *f = user;
-
-    bt_loop_stop(&f->g->control);
-}
-
-static void on_join_over(bt_timer_t *timer)
-{
-    on_joined(bt_container_of(timer, struct bt_gateway_fleet, join));
-}
-
-/* The control loop has no other work yet but signals, and they end this too (gateway/signal.c). */
-static void join(struct bt_gateway_fleet *f)
-{
-    bt_timer_init(&f->g->control, &f->join, on_join_over);
-    bt_timer_start(&f->join, BT_FLEET_JOIN_MS);
-    bt_rollout_join(f->rollout, on_joined, f);
-    bt_loop_run(&f->g->control);
-    bt_timer_stop(&f->join);
-    if (!bt_rollout_has_joined(f->rollout) && !f->g->end_asked)
-        bt_log_warn("fleet",
-                    "the store has not said within %llu ms which policies the fleet is served by: "
-                    "this replica begins with its own",
-                    (unsigned long long) BT_FLEET_JOIN_MS);
-}
-
-int bt_gateway_fleet_open(bt_gateway_t *g)
-{
-    struct bt_gateway_fleet *f;
-    int rc;
-
-    if (!bt_store_is_shared(g->store))
-        return 0;
-    f = calloc(1, sizeof *f);
-    if (f == NULL)
-        return BT_E_NOMEM;
-    f->g = g;
-    g->rollouts = f;
-    bt_list_init(&f->errands);
-    rc = bt_store_client_new(&f->client, g->store, &g->control, NULL, NULL);
-    if (rc < 0)
-        return rc;
-    const bt_rollout_config_t config = {.client = f->client,
-                                        .space = space_of(g),
-                                        .replica = g->replica,
-                                        .interval_ms = g->config->share_interval_ms,
-                                        .expiry_ms = g->config->share_expiry_ms,
-                                        .ops = &ops,
-                                        .user = f};
-    rc = bt_rollout_new(&f->rollout, &g->control, &config);
-    if (rc == 0)
-        join(f);
-    return rc;
-}
-
-bt_policy_fleet_t *bt_gateway_fleet_first(bt_gateway_t *g, bool *is_pinned_p)
-{
-    struct bt_gateway_fleet *f = g->rollouts;
-    bt_policy_fleet_t *fleet;
-
-    *is_pinned_p = false;
-    if (f == NULL)
-        return NULL;
-    *is_pinned_p = bt_rollout_is_pinned(f->rollout);
-    f->first = bt_rollout_set_ref(bt_rollout_held(f->rollout));
-    if (bt_rollout_is_blocked(f->rollout, f->first->number)) {
-        bt_log_error("fleet",
-                     "set %llu brought this replica down before: it starts without it until "
-                     "another set is committed",
-                     (unsigned long long) f->first->number);
-        return NULL;
-    }
-    if (f->first->number == 0 || to_policies(f->first, &fleet) < 0)
-        return NULL;
-    return fleet;
-}
-
-void bt_gateway_fleet_start(bt_gateway_t *g)
-{
-    struct bt_gateway_fleet *f = g->rollouts;
-
-    if (f == NULL)
-        return;
-    if (g->policy->fleet != NULL)
-        bt_log_info("fleet", "set %llu of the fleet serves, from the start",
-                    (unsigned long long) g->policy->fleet->number);
-    bt_rollout_begin(f->rollout, g->policy->fleet != NULL ? f->first : NULL);
-    bt_rollout_set_unref(f->first);
-    f->first = NULL;
+    return rc == 0 ? bt_dispatcher_set_store(el->dispatcher, el->store) : rc;
 }
 
 static void on_client_gone(void *user)
 {
-    struct bt_gateway_fleet *f = user;
+    bt_gateway_loop_t *el = user;
 
-    f->client = NULL;
-    bt_loop_stop(&f->g->control);
+    el->store = NULL;
+    bt_loop_stop(&el->loop);
 }
 
-static void on_left(bt_store_op_t *op, const bt_store_reply_t *reply)
+void bt_gateway_fleet_loop_close(bt_gateway_loop_t *el)
 {
-    struct bt_gateway_fleet *f = bt_container_of(op, struct bt_gateway_fleet, leave);
-
-    (void) reply;
-    bt_store_client_free(f->client, on_client_gone, f);
+    if (el->store != NULL)
+        bt_store_client_free(el->store, on_client_gone, el);
+    while (el->store != NULL)
+        bt_loop_run(&el->loop);
+    bt_prefix_ring_free(el->ring);
+    el->ring = NULL;
 }
 
-void bt_gateway_fleet_close(bt_gateway_t *g)
-{
-    struct bt_gateway_fleet *f = g->rollouts;
+/* ---- the share ---- */
 
-    if (f == NULL)
+static void on_hint(void *user, bt_worker_t *w)
+{
+    bt_gateway_t *g = user;
+
+    if (g->monitor != NULL)
+        bt_monitor_check(g->monitor, w);
+}
+
+/* "<owner in hexadecimal> <id>": who is checked where the request lives. */
+static void cancel_here(bt_gateway_t *g, bt_str_t argument)
+{
+    char owner[OWNER_DIGITS + 1];
+
+    if (argument.n <= OWNER_DIGITS + 1 || argument.p[OWNER_DIGITS] != ' ')
         return;
-    g->rollouts = NULL;
-    bt_rollout_leave(f->rollout);
-    bt_rollout_free(f->rollout);
-    f->leave = (bt_store_op_t){.what = BT_STORE_TABLE_DROP,
-                               .space = bt_str(space_of(g)),
-                               .key = BT_STR("policy_votes"),
-                               .field = bt_str(g->replica),
-                               .cb = on_left};
-    if (f->client != NULL)
-        bt_store_do(f->client, &f->leave);
-    while (f->client != NULL)
-        bt_loop_run(&g->control);
-    while (!bt_list_empty(&f->errands))
-        free_errand(bt_container_of(f->errands.next, errand_t, link));
-    bt_rollout_set_unref(f->first);
-    free(f);
+    memcpy(owner, argument.p, OWNER_DIGITS);
+    owner[OWNER_DIGITS] = '\0';
+    bt_dispatch_shared_cancel_here(
+        &g->shared, (bt_str_t){argument.p + OWNER_DIGITS + 1, argument.n - OWNER_DIGITS - 1},
+        strtoull(owner, NULL, 16));
+}
+
+static void on_call(void *user, bt_str_t name, bt_str_t argument)
+{
+    bt_gateway_t *g = user;
+
+    if (bt_str_eq(name, BT_STR("cancel")))
+        cancel_here(g, argument);
+}
+
+/* A request that is not here may be on another replica. From the request loops, hence the mail. */
+typedef struct mail {
+    bt_mail_t envelope;
+    bt_gateway_t *gateway;
+    size_t n;
+    char argument[];
+} mail_t;
+
+static void on_not_here(bt_loop_t *control, bt_mail_t *envelope)
+{
+    mail_t *mail = bt_container_of(envelope, mail_t, envelope);
+
+    (void) control;
+    if (mail->gateway->fleet != NULL)
+        (void) bt_fleet_call(mail->gateway->fleet, "cancel", (bt_str_t){mail->argument, mail->n});
+    free(mail);
+}
+
+static void cancel_elsewhere(void *user, bt_str_t id, uint64_t owner)
+{
+    bt_gateway_t *g = user;
+    mail_t *mail = malloc(sizeof(*mail) + OWNER_DIGITS + 1 + id.n + 1);
+
+    if (mail == NULL)
+        return;
+    mail->gateway = g;
+    mail->n = OWNER_DIGITS + 1 + id.n;
+    snprintf(mail->argument, mail->n + 1, "%0*" PRIx64 " %.*s", OWNER_DIGITS, owner,
+             BT_STR_ARG(id));
+    bt_loop_post(&g->control, &mail->envelope, on_not_here);
+}
+
+/* How people reach this one's admin side, if it does not listen everywhere. */
+static const char *admin_url(const bt_gateway_t *g, char *url, size_t size)
+{
+    const char *host = g->config->admin_host;
+
+    if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0)
+        return NULL;
+    snprintf(url, size, strchr(host, ':') != NULL ? "http://[%s]:%u" : "http://%s:%u", host,
+             g->admin_port);
+    return url;
+}
+
+int bt_gateway_fleet_start(bt_gateway_t *g)
+{
+    char url[300], err[256] = "";
+    const bt_fleet_config_t config = {.store = g->store,
+                                      .space = space_of(g),
+                                      .replica = g->replica,
+                                      .admin_url = admin_url(g, url, sizeof(url)),
+                                      .version = BT_VERSION,
+                                      .loops = g->loop_count,
+                                      .interval_ms = g->config->fleet_heartbeat_ms,
+                                      .expiry_ms = g->config->fleet_expiry_ms,
+                                      .registry = g->registry,
+                                      .quotas = g->quotas,
+                                      .on_hint = on_hint,
+                                      .on_call = on_call,
+                                      .user = g};
+    int rc;
+
+    if (!bt_store_is_shared(g->store))
+        return 0;
+    rc = bt_fleet_new(&g->fleet, &g->control, &config, err, sizeof(err));
+    for (unsigned i = 0; rc == 0 && i < g->loop_count; i++)
+        rc = bt_fleet_add_ring(g->fleet, g->loops[i].ring);
+    if (rc < 0) {
+        bt_log_error("fleet", "%s", err[0] != '\0' ? err : bt_err_text(rc));
+        return rc;
+    }
+    bt_fleet_set_workers(g->fleet, bt_registry_current(g->registry));
+    g->shared.cancel_elsewhere = cancel_elsewhere;
+    g->shared.cancel_elsewhere_user = g;
+    bt_log_info("fleet", "replica %s of fleet %s", g->replica, space_of(g));
+    return 0;
+}
+
+void bt_gateway_fleet_publish(bt_gateway_t *g, bt_workers_t *workers)
+{
+    if (g->fleet != NULL)
+        bt_fleet_set_workers(g->fleet, workers);
+}
+
+/* ---- the end ---- */
+
+static void on_share_closed(void *user)
+{
+    bt_gateway_t *g = user;
+    void (*done)(void *) = g->share_done;
+
+    g->share_done = NULL;
+    if (done != NULL)
+        done(g);
+}
+
+void bt_gateway_fleet_close(bt_gateway_t *g, void (*done)(void *gateway))
+{
+    bt_fleet_t *fleet = g->fleet;
+
+    g->fleet = NULL;
+    g->share_done = done;
+    if (fleet != NULL)
+        bt_fleet_close(fleet, on_share_closed, g);
+    else
+        on_share_closed(g);
+}
+
+void bt_gateway_fleet_free(bt_gateway_t *g)
+{
+    bt_wait_store_of_process(NULL);
+    bt_quotas_free(g->quotas);
+    if (g->store != NULL)
+        bt_store_close(g->store);
+    free(g->replica);
 }

@@ -1,36 +1,25 @@
-/* fleet.h - this gateway as one of a fleet that is served by one set of policies and rules.
+/* fleet.h - the store and what replicas share through it, in the running process.
  *
- * Owner: the control loop; nothing of it is there without --redis-url.
- * Life:  open (before the first generation of policies is made: what the fleet serves is part of it) -> first -> start -> close.
- * Flow:  rollout/rollout.c says which set to try and to take -> jobs of gateway/policy.c -> what came of them, back.
- * Cost:  a store client of its own; see rollout/rollout.h.
+ * Owner: the control loop; each event loop has a store client and a ring of its own.
+ * Life:  open (the store, before the loops) -> loop_open per loop -> start (the share, where the store is shared) -> publish on every change -> close when
+ *        no loop has a request any more -> loop_close per loop -> free.
+ * Flow:  --redis-url -> store; loops' clients -> dispatchers; policies' prefix inserts -> rings -> the share; the admin API's changes -> the share.
+ * Cost:  nothing per request here.
  */
-#ifndef BT_GATEWAY_FLEET_H
-#define BT_GATEWAY_FLEET_H
+#ifndef BT_GATEWAY_SHARE_H
+#define BT_GATEWAY_SHARE_H
 
-#include "admin/rollout.h"
-#include "gateway/policy.h"
+#include "gateway/gateway.h"
 
-#define BT_FLEET_JOIN_MS UINT64_C(1000) /* a start waits so long for the store */
-
-/* Reads what is committed, if the store answers in time: then the first request already meets it. */
-int bt_gateway_fleet_open(bt_gateway_t *g);
-/* A reference to what was read, or NULL. */
-bt_policy_fleet_t *bt_gateway_fleet_first(bt_gateway_t *g, bool *is_pinned_p);
-void bt_gateway_fleet_start(bt_gateway_t *g);
-/* On the main thread, while the control loop does not run. */
-void bt_gateway_fleet_close(bt_gateway_t *g);
-extern const bt_rollout_admin_ops_t bt_gateway_fleet_admin; /* user: struct bt_gateway_fleet */
-
-/* ---- between the files ---- */
-struct bt_gateway_fleet {
-    bt_gateway_t *g;
-    bt_store_client_t *client;
-    struct bt_rollout *rollout;
-    struct bt_rollout_set *first; /* what the first generation was made with; reference, or NULL */
-    bt_timer_t join;
-    bt_store_op_t leave; /* our row among the votes goes */
-    bt_list_t errands;   /* sets on their way through the policies' jobs */
-};
+/* Checks everything, reaches for nothing: a store that is unavailable is no reason not to start. */
+int bt_gateway_fleet_open(bt_gateway_t *g, char *err, size_t err_size);
+int bt_gateway_fleet_loop_open(bt_gateway_loop_t *el);
+/* On the main thread, when the loop's own has ended and its dispatcher is gone. */
+void bt_gateway_fleet_loop_close(bt_gateway_loop_t *el);
+int bt_gateway_fleet_start(bt_gateway_t *g);
+void bt_gateway_fleet_publish(bt_gateway_t *g, bt_workers_t *workers);
+/* done gets the gateway when the other replicas have heard of our end, or could not be told in time. Nothing to close: at once. */
+void bt_gateway_fleet_close(bt_gateway_t *g, void (*done)(void *gateway));
+void bt_gateway_fleet_free(bt_gateway_t *g);
 
 #endif

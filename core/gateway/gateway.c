@@ -1,4 +1,4 @@
-/* The order of opening is the order in which things need each other: gate, loops with their sockets and dispatchers (every
+/* The order of opening is the order in which things need each other: shared, loops with their sockets and dispatchers (every
  * port that is taken and every script that is broken is found here, before a thread runs), registry, monitor, admin. Closing
  * goes backwards. Nothing accepts before all of it stands. */
 #include "gateway/gateway.h"
@@ -14,7 +14,7 @@
 #include "gateway/fleet.h"
 #include "gateway/memory.h"
 #include "gateway/policy.h"
-#include "gateway/share.h"
+#include "gateway/rollout.h"
 #include "gateway/transfer.h"
 #include "script/policy_run.h"
 
@@ -38,12 +38,12 @@ static int complete_worker(void *user, const char *pool, bt_worker_spec_t *spec,
     return bt_config_complete_worker(g->fleet_config, pool, spec, err, err_size);
 }
 
-/* Hands admin_fd to the admin listener and opens the peers' worker paths. Before the loops run: they read gate. */
+/* Hands admin_fd to the admin listener and opens the peers' worker paths. Before the loops run: they read shared. */
 static int attach_admin(bt_gateway_t *g)
 {
     const bt_admin_config_t config = {
         .registry = g->registry,
-        .gate = &g->gate,
+        .shared = &g->shared,
         .api_key = g->config->admin_api_key,
         .metrics_only = g->config->admin_metrics_only,
         .listener = g->config->admin_host,
@@ -52,11 +52,11 @@ static int attach_admin(bt_gateway_t *g)
         .complete_user = g,
         .policies = &bt_gateway_policy_admin,
         .policies_user = g->policy,
-        .rollout = g->rollouts != NULL ? &bt_gateway_fleet_admin : NULL,
+        .rollout = g->rollouts != NULL ? &bt_gateway_rollout_admin : NULL,
         .rollout_user = g->rollouts,
         .transfer = g->transfer,
         .store = g->store,
-        .share = g->share,
+        .fleet = g->fleet,
         .budget = g->admin_budget,
     };
     int fd = g->admin_fd;
@@ -64,8 +64,8 @@ static int attach_admin(bt_gateway_t *g)
     if (rc < 0)
         return rc;
     g->admin_fd = -1;
-    g->gate.worker_paths = bt_admin_worker_paths;
-    g->gate.worker_paths_user = g->admin;
+    g->shared.worker_paths = bt_admin_worker_paths;
+    g->shared.worker_paths_user = g->admin;
     return bt_admin_listen(g->admin, fd);
 }
 
@@ -91,53 +91,54 @@ void bt_gateway_set_fleet_config(bt_gateway_t *g, bt_config_t *config)
 
 /* ---- fleet ---- */
 
-/* On the control loop. Before the threads run there is nobody to write letters to: open gives the first fleet itself. */
-static void on_publish(void *user, bt_fleet_t *fleet)
+/* On the control loop. Before the threads run there is nobody to write mail to: open gives the first fleet itself. */
+static void on_publish(void *user, bt_workers_t *workers)
 {
     bt_gateway_t *g = user;
     if (g->state == BT_GATEWAY_STARTING)
         return;
-    bt_gateway_transfer_publish(g, fleet); /* first: a worker that has changed keeps its agents */
+    bt_gateway_transfer_publish(g, workers); /* first: a worker that has changed keeps its agents */
     for (unsigned i = 0; i < g->loop_count; i++)
-        bt_gateway_loop_publish(&g->loops[i], fleet);
-    bt_gateway_share_publish(g, fleet);
+        bt_gateway_loop_publish(&g->loops[i], workers);
+    bt_gateway_fleet_publish(g, workers);
     if (g->monitor != NULL)
-        bt_monitor_set_fleet(g->monitor, fleet);
+        bt_monitor_set_workers(g->monitor, workers);
 }
 
-static int open_fleet(bt_gateway_t *g, char *err, size_t err_size)
+static int open_workers(bt_gateway_t *g, char *err, size_t err_size)
 {
     int rc = bt_registry_new(&g->registry, &g->config->breaker, on_publish, g);
     if (rc < 0) {
         snprintf(err, err_size, "%s", bt_err_text(rc));
         return rc;
     }
-    rc = bt_config_apply_fleet(g->config, g->registry, err, err_size);
+    rc = bt_config_apply_workers(g->config, g->registry, err, err_size);
     for (unsigned i = 0; i < g->loop_count && rc == 0; i++)
-        rc = bt_dispatcher_set_fleet(g->loops[i].dispatcher, bt_registry_current(g->registry), err,
-                                     err_size);
+        rc = bt_dispatcher_set_workers(g->loops[i].dispatcher, bt_registry_current(g->registry),
+                                       err, err_size);
     return rc;
 }
 
 static bool any_usable(const bt_gateway_t *g)
 {
-    const bt_fleet_t *fleet = bt_registry_current(g->registry);
+    const bt_workers_t *workers = bt_registry_current(g->registry);
     char why[512];
-    for (unsigned i = 0; i < fleet->pool_count; i++)
-        if (bt_fleet_topology(&fleet->pools[i], bt_clock_ms(), why, sizeof why) != BT_TOPOLOGY_NONE)
+    for (unsigned i = 0; i < workers->pool_count; i++)
+        if (bt_workers_topology(&workers->pools[i], bt_clock_ms(), why, sizeof why) !=
+            BT_TOPOLOGY_NONE)
             return true;
     return false;
 }
 
 static void log_not_usable(const bt_gateway_t *g)
 {
-    const bt_fleet_t *fleet = bt_registry_current(g->registry);
-    for (unsigned i = 0; i < fleet->pool_count; i++) {
+    const bt_workers_t *workers = bt_registry_current(g->registry);
+    for (unsigned i = 0; i < workers->pool_count; i++) {
         char why[512] = "";
-        (void) bt_fleet_topology(&fleet->pools[i], bt_clock_ms(), why, sizeof why);
+        (void) bt_workers_topology(&workers->pools[i], bt_clock_ms(), why, sizeof why);
         bt_log_error("gateway", "pool %s is not usable %llu ms after the start: %s",
-                     fleet->pools[i].spec.name, (unsigned long long) g->config->startup_timeout_ms,
-                     why);
+                     workers->pools[i].spec.name,
+                     (unsigned long long) g->config->startup_timeout_ms, why);
     }
 }
 
@@ -186,12 +187,12 @@ static int open_loops(bt_gateway_t *g, char *err, size_t err_size)
         g->group.loops[i] = &el->loop;
     }
     g->group.count = g->loop_count;
-    g->gate.dispatchers = g->dispatchers;
-    g->gate.dispatcher_count = g->loop_count;
+    g->shared.dispatchers = g->dispatchers;
+    g->shared.dispatcher_count = g->loop_count;
     return 0;
 }
 
-/* Before the gate and the loops, which are made with them. */
+/* Before shared and the loops, which are made with them. */
 static int open_budgets(bt_gateway_t *g)
 {
     int rc = bt_budget_new(&g->budget, g->config->loops, "client");
@@ -204,8 +205,8 @@ static int open_budgets(bt_gateway_t *g)
 /* Before the loops: they read where records go. */
 static int open_recorder(bt_gateway_t *g, char *err, size_t err_size)
 {
-    g->gate.record = g->config->record;
-    return bt_recorder_open(&g->gate.recorder, &g->config->record, err, err_size);
+    g->shared.record = g->config->record;
+    return bt_recorder_open(&g->shared.recorder, &g->config->record, err, err_size);
 }
 
 static int open_control(bt_gateway_t *g)
@@ -221,9 +222,9 @@ static int open_control(bt_gateway_t *g)
     bt_timer_init(&g->control, &g->startup, on_startup);
     if ((rc = bt_gateway_signals_start(g)) < 0)
         return rc;
-    rc = bt_gate_init(&g->gate, &g->config->dispatch);
-    g->has_gate = rc == 0;
-    g->gate.unfinished = g->unfinished;
+    rc = bt_dispatch_shared_init(&g->shared, &g->config->dispatch);
+    g->has_shared = rc == 0;
+    g->shared.unfinished = g->unfinished;
     return rc;
 }
 
@@ -267,10 +268,10 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
         (rc = open_control(g)) < 0 || (rc = open_recorder(g, err, err_size)) < 0 ||
         (rc = bind_admin(g, err, err_size)) < 0 ||
         (rc = bt_gateway_transfer_open(g, err, err_size)) < 0 ||
-        (rc = bt_gateway_share_open(g, err, err_size)) < 0 ||
-        (rc = open_loops(g, err, err_size)) < 0 || (rc = bt_gateway_fleet_open(g)) < 0 ||
+        (rc = bt_gateway_fleet_open(g, err, err_size)) < 0 ||
+        (rc = open_loops(g, err, err_size)) < 0 || (rc = bt_gateway_rollout_open(g)) < 0 ||
         (rc = bt_gateway_policy_open(g, err, err_size)) < 0 ||
-        (rc = open_fleet(g, err, err_size)) < 0 ||
+        (rc = open_workers(g, err, err_size)) < 0 ||
         (rc = bt_gateway_descriptors_divide(g, err, err_size)) < 0 ||
         (rc = bt_gateway_memory_check(g, err, err_size)) < 0) {
         if (err[0] == '\0')
@@ -287,11 +288,11 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
 static void log_start(const bt_gateway_t *g)
 {
     const bt_config_t *c = g->config;
-    const bt_fleet_t *fleet = bt_registry_current(g->registry);
+    const bt_workers_t *workers = bt_registry_current(g->registry);
     bt_log_info("gateway", "baton %s: clients on %s:%u, admin on %s:%u, %u loops", BT_VERSION,
                 c->host, g->port, c->admin_host, g->admin_port, g->loop_count);
-    for (unsigned i = 0; i < fleet->pool_count; i++) {
-        const bt_fleet_pool_t *pool = &fleet->pools[i];
+    for (unsigned i = 0; i < workers->pool_count; i++) {
+        const bt_worker_pool_t *pool = &workers->pools[i];
         bt_log_info("gateway", "pool %s: %u prefill, %u decode, %u hybrid, policy %s",
                     pool->spec.name, pool->prefill.count, pool->decode.count, pool->hybrid.count,
                     pool->spec.policy != NULL ? pool->spec.policy : "least_load");
@@ -340,8 +341,8 @@ static int start_serving(bt_gateway_t *g)
     int rc = bt_monitor_start(&g->monitor, &g->control, &g->config->monitor);
     if (rc < 0)
         return rc;
-    bt_monitor_set_fleet(g->monitor, bt_registry_current(g->registry));
-    if ((rc = bt_gateway_share_start(g)) < 0 || (rc = attach_admin(g)) < 0 ||
+    bt_monitor_set_workers(g->monitor, bt_registry_current(g->registry));
+    if ((rc = bt_gateway_fleet_start(g)) < 0 || (rc = attach_admin(g)) < 0 ||
         (rc = bt_gateway_transfer_start(g)) < 0)
         return rc;
     g->state = BT_GATEWAY_SERVING;
@@ -351,14 +352,14 @@ static int start_serving(bt_gateway_t *g)
             return rc;
     log_start(g);
     bt_gateway_policy_start(g);
-    bt_gateway_fleet_start(g);
+    bt_gateway_rollout_start(g);
     bt_timer_start(&g->startup, TOPOLOGY_CHECK_MS);
     return write_ready_file(g);
 }
 
-static void end_control(bt_loop_t *control, bt_msg_t *msg)
+static void end_control(bt_loop_t *control, bt_mail_t *envelope)
 {
-    (void) msg;
+    (void) envelope;
     bt_loop_stop(control);
 }
 
@@ -371,18 +372,18 @@ static void end_share(void *gateway)
 /* What lives on the control loop closes here, so that its handles get the turns they need. */
 static void close_control_parts(bt_gateway_t *g)
 {
-    bt_msg_t last;
+    bt_mail_t last;
     detach_admin(g);
     bt_gateway_transfer_close(g, NULL);
     bt_timer_stop(&g->grace);
     bt_timer_stop(&g->startup);
     bt_gateway_signals_stop(g);
     bt_gateway_policy_stop(g);
-    bt_gateway_fleet_close(g);
+    bt_gateway_rollout_close(g);
     if (g->monitor != NULL)
         bt_monitor_stop(g->monitor);
     g->monitor = NULL;
-    bt_gateway_share_close(g, end_share);
+    bt_gateway_fleet_close(g, end_share);
     bt_loop_run(&g->control);
     bt_loop_post(&g->control, &last, end_control);
     bt_loop_run(&g->control);
@@ -416,13 +417,13 @@ static void free_gateway(bt_gateway_t *g)
         bt_loop_fini(&g->control);
     }
     bt_gateway_policy_free(g);
-    if (g->has_gate)
-        bt_recorder_close(g->gate.recorder);
+    if (g->has_shared)
+        bt_recorder_close(g->shared.recorder);
     bt_registry_free(g->registry);
-    bt_gateway_share_free(g);
+    bt_gateway_fleet_free(g);
     bt_gateway_set_fleet_config(g, g->config);
-    if (g->has_gate)
-        bt_gate_fini(&g->gate);
+    if (g->has_shared)
+        bt_dispatch_shared_fini(&g->shared);
     bt_unfinished_free(g->unfinished);
     bt_budget_free(g->budget);
     bt_budget_free(g->admin_budget);

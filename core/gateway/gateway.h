@@ -3,7 +3,7 @@
  * Owner: main(). The main thread runs the control loop (signals, registry, monitor, admin listener); each event thread
  *        runs one bt_gateway_loop_t.
  * Life:  open (everything that can fail, nothing serves yet) -> run (until a signal ends it) -> close.
- * Flow:  registry change -> publish -> one letter per loop -> bt_dispatcher_set_fleet. SIGHUP -> the configuration is read
+ * Flow:  registry change -> publish -> one mail per loop -> bt_dispatcher_set_workers. SIGHUP -> the configuration is read
  *        aside and checked, then applied to the registry. SIGTERM -> listeners close, loops report when idle -> exit.
  * Cost:  nothing per request.
  */
@@ -11,8 +11,8 @@
 #define BT_GATEWAY_GATEWAY_H
 
 #include "config/config.h"
+#include "fleet/fleet.h"
 #include "loop/listener.h"
-#include "share/share.h"
 
 typedef struct bt_gateway bt_gateway_t;
 
@@ -42,7 +42,7 @@ enum bt_gateway_state {
 struct bt_admin;           /* core/admin */
 struct bt_registry_server; /* core/transfer */
 struct bt_gateway_policy;  /* gateway/policy.h */
-struct bt_gateway_fleet;   /* gateway/fleet.h */
+struct bt_gateway_rollout; /* gateway/fleet.h */
 
 struct bt_gateway {
     bt_config_t *config;       /* of the start; parts of it are borrowed everywhere */
@@ -65,27 +65,27 @@ struct bt_gateway {
     unsigned transfer_closing;    /* parts that have not closed */
     int transfer_fd, registry_fd; /* bound and listening until they are handed on, else -1 */
     bt_store_t *store;            /* always there; shared by --redis-url */
-    bt_share_t *share;            /* NULL = the store is this process's own */
+    bt_fleet_t *fleet;            /* NULL = the store is this process's own */
     struct bt_quotas *quotas;     /* limits that policies take from */
     char *replica;                /* our name among the replicas */
     void (*share_done)(void *gateway);
     struct bt_gateway_policy *policy;
-    struct bt_gateway_fleet *rollouts; /* of policies to all replicas; NULL = the store is ours */
+    struct bt_gateway_rollout *rollouts; /* of policies to all replicas; NULL = the store is ours */
     uv_signal_t signals[3];
     bt_timer_t grace;   /* end of the drain */
     bt_timer_t startup; /* waits for the first usable topology */
     uint64_t start_ms;
     bool seen_usable;
     unsigned idle_loops, quiet_loops, running_loops;
-    bool has_control, has_gate;
+    bool has_control, has_shared;
     /* event threads */
     bt_gateway_loop_t *loops;
     unsigned loop_count;
     bt_loop_group_t group;
     bt_budget_t *budget, *admin_budget; /* of connections: clients' and workers', the operator's */
-    bt_gate_t gate;
+    bt_dispatch_shared_t shared;
     bt_unfinished_t *unfinished;   /* client requests of which bytes are missing */
-    bt_dispatcher_t **dispatchers; /* by loop; what gate.dispatchers points to */
+    bt_dispatcher_t **dispatchers; /* by loop; what shared.dispatchers points to */
 };
 
 /* argv: after the command word. config must outlive the gateway. err: one line; nothing to close after an error. */
@@ -104,7 +104,7 @@ void bt_gateway_loop_drain(bt_gateway_loop_t *el); /* from the control loop */
 void bt_gateway_loop_stop(bt_gateway_loop_t *el);  /* likewise: cuts and cancels all */
 void bt_gateway_loop_close(
     bt_gateway_loop_t *el); /* ends the thread if there is one; all loops must be quiet */
-void bt_gateway_loop_publish(bt_gateway_loop_t *el, bt_fleet_t *fleet);
+void bt_gateway_loop_publish(bt_gateway_loop_t *el, bt_workers_t *workers);
 /* gateway/signal.c: signals, drain, reload */
 int bt_gateway_signals_start(bt_gateway_t *g);
 void bt_gateway_signals_stop(bt_gateway_t *g);

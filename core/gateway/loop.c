@@ -1,10 +1,10 @@
 /* One event thread: listener, server, dispatcher. Everything here is opened by the main thread before the thread runs, and
- * closed by it after the thread has ended; in between the control loop only writes letters.
+ * closed by it after the thread has ended; in between the control loop only writes mail.
  *
- *   drain: accept what waits, close the listener, no new requests -> idle_check until nothing lives -> letter "idle"
- *   stop:  close the server (clients that still wait are cut), cancel what runs, let the engines be told (errands, at most
- *          2 s) -> letter "quiet"; the loop goes on turning, because other threads may still write to it
- *   close: all loops are quiet: the thread ends, and the main thread opens the last letters and frees the dispatcher
+ *   drain: accept what waits, close the listener, no new requests -> idle_check until nothing lives -> mail "idle"
+ *   stop:  close the server (clients that still wait are cut), cancel what runs, let the engines be told (background calls, at most
+ *          2 s) -> mail "quiet"; the loop goes on turning, because other threads may still write to it
+ *   close: all loops are quiet: the thread ends, and the main thread opens the last mail and frees the dispatcher
  */
 #include "gateway/gateway.h"
 
@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "config/check.h"
-#include "gateway/share.h"
+#include "gateway/fleet.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,27 +22,27 @@
 /* Connections that hang in their last FIN do not hold the process longer than this after the last request. */
 #define LAST_BYTES_MS 2000
 
-/* A letter to an event thread, or from it to the control loop. */
-typedef struct letter {
-    bt_msg_t msg;
+/* Mail to an event thread, or from it to the control loop. */
+typedef struct mail {
+    bt_mail_t envelope;
     bt_gateway_loop_t *el;
-    bt_fleet_t *fleet; /* reference, or NULL */
-} letter_t;
+    bt_workers_t *workers; /* reference, or NULL */
+} mail_t;
 
-/* Letters are few and must arrive: without memory for one the process cannot keep its promises. */
-static void post(bt_loop_t *to, bt_gateway_loop_t *el, bt_fleet_t *fleet, bt_msg_cb cb)
+/* Mail is rare and must arrive: without memory for one the process cannot keep its promises. */
+static void post(bt_loop_t *to, bt_gateway_loop_t *el, bt_workers_t *workers, bt_mail_cb cb)
 {
-    letter_t *letter = calloc(1, sizeof *letter);
-    BT_BUG_ON(letter == NULL);
-    letter->el = el;
-    letter->fleet = fleet;
-    bt_loop_post(to, &letter->msg, cb);
+    mail_t *mail = calloc(1, sizeof *mail);
+    BT_BUG_ON(mail == NULL);
+    mail->el = el;
+    mail->workers = workers;
+    bt_loop_post(to, &mail->envelope, cb);
 }
 
-static letter_t open_letter(bt_msg_t *msg)
+static mail_t open_mail(bt_mail_t *envelope)
 {
-    letter_t *letter = bt_container_of(msg, letter_t, msg), copy = *letter;
-    free(letter);
+    mail_t *mail = bt_container_of(envelope, mail_t, envelope), copy = *mail;
+    free(mail);
     return copy;
 }
 
@@ -62,18 +62,18 @@ static void on_accept(bt_loop_t *loop, int fd, void *user)
 
 /* ---- draining ---- */
 
-static void tell_idle(bt_loop_t *control, bt_msg_t *msg)
+static void tell_idle(bt_loop_t *control, bt_mail_t *envelope)
 {
-    letter_t letter = open_letter(msg);
+    mail_t mail = open_mail(envelope);
     (void) control;
-    bt_gateway_on_idle(letter.el->gateway);
+    bt_gateway_on_idle(mail.el->gateway);
 }
 
-static void tell_quiet(bt_loop_t *control, bt_msg_t *msg)
+static void tell_quiet(bt_loop_t *control, bt_mail_t *envelope)
 {
-    letter_t letter = open_letter(msg);
+    mail_t mail = open_mail(envelope);
     (void) control;
-    bt_gateway_on_quiet(letter.el->gateway);
+    bt_gateway_on_quiet(mail.el->gateway);
 }
 
 static bool has_drained(const bt_gateway_loop_t *el)
@@ -98,10 +98,10 @@ static void on_idle_check(bt_timer_t *timer)
     post(&el->gateway->control, el, NULL, tell_idle);
 }
 
-static void on_drain(bt_loop_t *loop, bt_msg_t *msg)
+static void on_drain(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    letter_t letter = open_letter(msg);
-    bt_gateway_loop_t *el = letter.el;
+    mail_t mail = open_mail(envelope);
+    bt_gateway_loop_t *el = mail.el;
     (void) loop;
     if (el->server == NULL)
         return;
@@ -120,7 +120,7 @@ void bt_gateway_loop_drain(bt_gateway_loop_t *el)
 /* ---- stopping ---- */
 
 /* Idle twice in a row: what ended in the first look has had its turn to let go of its memory. */
-static void on_last_errands(bt_timer_t *timer)
+static void on_last_background(bt_timer_t *timer)
 {
     bt_gateway_loop_t *el = bt_container_of(timer, bt_gateway_loop_t, idle_check);
     bool was_idle = el->idle_since_ms != 0;
@@ -138,15 +138,15 @@ static void on_server_closed(void *arg)
     bt_gateway_loop_t *el = arg;
     el->server = NULL;
     bt_dispatcher_cancel_all(el->dispatcher);
-    bt_timer_init(&el->loop, &el->idle_check, on_last_errands);
+    bt_timer_init(&el->loop, &el->idle_check, on_last_background);
     el->idle_since_ms = 0;
     bt_timer_start(&el->idle_check, IDLE_CHECK_MS);
 }
 
-static void on_stop(bt_loop_t *loop, bt_msg_t *msg)
+static void on_stop(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    letter_t letter = open_letter(msg);
-    bt_gateway_loop_t *el = letter.el;
+    mail_t mail = open_mail(envelope);
+    bt_gateway_loop_t *el = mail.el;
     (void) loop;
     bt_timer_stop(&el->idle_check);
     if (el->listener != NULL)
@@ -162,19 +162,19 @@ void bt_gateway_loop_stop(bt_gateway_loop_t *el)
 
 /* ---- fleet ---- */
 
-static void on_fleet(bt_loop_t *loop, bt_msg_t *msg)
+static void on_workers(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    letter_t letter = open_letter(msg);
+    mail_t mail = open_mail(envelope);
     char err[BT_CONFIG_ERR_BYTES] = "";
-    if (letter.el->dispatcher != NULL &&
-        bt_dispatcher_set_fleet(letter.el->dispatcher, letter.fleet, err, sizeof err) < 0)
+    if (mail.el->dispatcher != NULL &&
+        bt_dispatcher_set_workers(mail.el->dispatcher, mail.workers, err, sizeof err) < 0)
         bt_log_error("gateway", "loop %u keeps the old workers and policies: %s", loop->index, err);
-    bt_fleet_unref(letter.fleet);
+    bt_workers_unref(mail.workers);
 }
 
-void bt_gateway_loop_publish(bt_gateway_loop_t *el, bt_fleet_t *fleet)
+void bt_gateway_loop_publish(bt_gateway_loop_t *el, bt_workers_t *workers)
 {
-    post(&el->loop, el, bt_fleet_ref(fleet), on_fleet);
+    post(&el->loop, el, bt_workers_ref(workers), on_workers);
 }
 
 /* ---- life ---- */
@@ -216,10 +216,10 @@ int bt_gateway_loop_open(bt_gateway_loop_t *el, bt_gateway_t *g, unsigned index,
     bt_timer_init(&el->loop, &el->idle_check, on_idle_check);
     if ((rc = bind_client_port(el, err, err_size)) < 0)
         return rc;
-    if ((rc = bt_dispatcher_new(&el->dispatcher, &el->loop, &g->gate, err, err_size)) < 0)
+    if ((rc = bt_dispatcher_new(&el->dispatcher, &el->loop, &g->shared, err, err_size)) < 0)
         return rc;
     g->dispatchers[index] = el->dispatcher;
-    if ((rc = bt_gateway_share_loop_open(el)) < 0)
+    if ((rc = bt_gateway_fleet_loop_open(el)) < 0)
         goto err_text;
     rc = bt_server_new(&el->server, &el->loop, &bt_dispatcher_server_ops, &g->config->server,
                        el->dispatcher);
@@ -248,13 +248,13 @@ int bt_gateway_loop_start(bt_gateway_loop_t *el)
     return 0;
 }
 
-static void on_last_turn(bt_loop_t *loop, bt_msg_t *msg)
+static void on_last_turn(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    (void) open_letter(msg);
+    (void) open_mail(envelope);
     bt_loop_stop(loop);
 }
 
-/* On the main thread: letters that came last are opened, handles that were closed get their callbacks. */
+/* On the main thread: mail that came last is opened, handles that were closed get their callbacks. */
 static void settle(bt_gateway_loop_t *el)
 {
     post(&el->loop, el, NULL, on_last_turn);
@@ -275,12 +275,12 @@ void bt_gateway_loop_close(bt_gateway_loop_t *el)
         bt_server_close(el->server, NULL, NULL);
     if (el->dispatcher != NULL)
         bt_dispatcher_free(el->dispatcher);
-    el->dispatcher = NULL; /* the last letters find nobody */
+    el->dispatcher = NULL; /* the last mail finds nobody */
     if (el->fd >= 0)
         close(el->fd);
     if (!el->has_loop)
         return;
-    bt_gateway_share_loop_close(el);
+    bt_gateway_fleet_loop_close(el);
     settle(el);
     bt_loop_fini(&el->loop);
 }

@@ -13,7 +13,7 @@
 #define POOL_THREADS 4U        /* of uv, which start with the first work */
 #define ARENA_SPACE (64 * MIB) /* addresses that malloc takes for a thread, used or not */
 
-int bt_memory_fits(const bt_memory_ask_t *ask, char *err, size_t err_size)
+int bt_memory_fits(const bt_memory_need_t *ask, char *err, size_t err_size)
 {
     uint64_t base = ask->held + SPARE;
     const uint64_t buffered = ask->max_buffered + ask->max_buffered / 8;
@@ -71,14 +71,14 @@ static uint64_t bytes_of(const struct rlimit *limit)
 int bt_gateway_memory_check(const bt_gateway_t *g, char *err, size_t err_size)
 {
     const uint64_t threads = g->config->loops + POOL_THREADS, stacks = threads * stack_bytes();
-    bt_memory_ask_t data = {.name = "the limit of data (ulimit -d, LimitDATA=)",
-                            .held = read_status("VmData:") + stacks,
-                            .jitter = stack_bytes(),
-                            .max_buffered = g->config->server.max_buffered_bytes};
-    bt_memory_ask_t space = {.name = "the limit of address space (ulimit -v, LimitAS=)",
-                             .held = read_status("VmSize:") + stacks + threads * ARENA_SPACE,
-                             .jitter = 2 * ARENA_SPACE, /* of threads that have begun or not */
-                             .max_buffered = data.max_buffered};
+    bt_memory_need_t data = {.name = "the limit of data (ulimit -d, LimitDATA=)",
+                             .held = read_status("VmData:") + stacks,
+                             .jitter = stack_bytes(),
+                             .max_buffered = g->config->server.max_buffered_bytes};
+    bt_memory_need_t space = {.name = "the limit of address space (ulimit -v, LimitAS=)",
+                              .held = read_status("VmSize:") + stacks + threads * ARENA_SPACE,
+                              .jitter = 2 * ARENA_SPACE, /* of threads that have begun or not */
+                              .max_buffered = data.max_buffered};
     struct rlimit limit;
     int rc = 0;
 

@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "gateway/dev.h"
-#include "gateway/fleet.h"
+#include "gateway/rollout.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,7 +88,7 @@ static void note_rollback(bt_gateway_policy_t *gp, const bt_policy_pool_t *pool,
                           bt_pool_part_t *part, uint64_t bad)
 {
     char last[320] = "";
-    unsigned errors = bt_policy_errors_count(&gp->g->gate.policy_errors, bad, last, sizeof last);
+    unsigned errors = bt_policy_errors_count(&gp->g->shared.policy_errors, bad, last, sizeof last);
 
     part->roll_back = false;
     gp->rollbacks++;
@@ -145,7 +145,7 @@ static void take_all(bt_gateway_policy_t *gp, const char *why)
     gp->serving = gp->number;
     gp->results[BT_RELOAD_OK]++;
     bt_log_info("policy",
-                "generation %llu serves: %.1f ms to prepare, %llu us to swap, a loop stood still "
+                "generation %llu serves: %.1f ms to prepare, %llu us to commit, a loop stood still "
                 "for at most %llu us",
                 (unsigned long long) gp->number,
                 (double) (round->commit_us - round->start_us) / 1000.0,
@@ -157,7 +157,7 @@ static void take_all(bt_gateway_policy_t *gp, const char *why)
 void bt_policy_job_free(bt_policy_job_t *job)
 {
     bt_policy_source_unref(job->text);
-    bt_policy_fleet_unref(job->fleet);
+    bt_policy_set_unref(job->set);
     if (job->config != NULL)
         bt_config_fini(job->config);
     free(job->config);
@@ -252,9 +252,9 @@ static void keep_or_drop(bt_gateway_policy_t *gp, bt_policy_job_t *job)
                      job->name);
     if (job->kind == BT_JOB_DELETE && (text = bt_policy_text_find(gp, job->name)) != NULL)
         bt_policy_text_drop(text);
-    if (job->kind == BT_JOB_FLEET) {
-        bt_policy_fleet_unref(gp->fleet);
-        gp->fleet = bt_policy_fleet_ref(job->fleet);
+    if (job->kind == BT_JOB_SET) {
+        bt_policy_set_unref(gp->set);
+        gp->set = bt_policy_set_ref(job->set);
     }
 }
 
@@ -275,7 +275,7 @@ static void log_failure(bt_gateway_policy_t *gp, int rc, const char *err)
     if (job->kind == BT_JOB_CONFIG && (rc == BT_E_POLICY || rc == BT_E_CONFIG)) {
         bt_log_error("gateway", "reload refused, everything stays as it was: %s", err);
     } else if (job->kind != BT_JOB_PUT && job->kind != BT_JOB_DELETE &&
-               job->kind != BT_JOB_FLEET_TRY) {
+               job->kind != BT_JOB_SET_TRY) {
         gp->results[BT_RELOAD_ABORTED]++;
         bt_log_error("policy", "reload (%s) given up, generation %llu serves on: %s", job->why,
                      (unsigned long long) gp->serving, err);
@@ -301,7 +301,7 @@ static void end_job(bt_gateway_policy_t *gp, int rc, bool is_changed, const char
     gp->job = NULL;
     answer(gp, job, rc, is_changed, err);
     if (job->over != NULL && !gp->is_closing)
-        job->over(job->user, job->fleet, job->kind == BT_JOB_FLEET_TRY, rc, err);
+        job->over(job->user, job->set, job->kind == BT_JOB_SET_TRY, rc, err);
     bt_policy_job_free(job);
     if (!gp->is_closing)
         bt_policy_watch_refresh(gp);
@@ -309,7 +309,7 @@ static void end_job(bt_gateway_policy_t *gp, int rc, bool is_changed, const char
 
 void bt_policy_round_commits(bt_gateway_policy_t *gp)
 {
-    apply_config(gp); /* its letters follow those of the commit: no pool is without its policies */
+    apply_config(gp); /* its mail follows that of the commit: no pool is without its policies */
 }
 
 void bt_policy_round_over(bt_gateway_policy_t *gp, int rc, const char *err)
@@ -389,7 +389,7 @@ static void finish_job(bt_gateway_policy_t *gp)
     }
     if (rc == 0 && gp->job->kind == BT_JOB_PUT)
         name_put(gp);
-    if (gp->job->kind == BT_JOB_FLEET_TRY) {
+    if (gp->job->kind == BT_JOB_SET_TRY) {
         if (rc < 0 && err[0] == '\0')
             snprintf(err, sizeof err, "%s", bt_err_text(rc));
         end_job(gp, rc, false, err);
@@ -480,7 +480,7 @@ static bool prove(bt_gateway_policy_t *gp, bt_pool_part_t *part, bool is_shadow,
 
     if (part->pick == NULL || part->pick == part->good)
         return false;
-    if (!is_shadow && bt_policy_errors_count(&gp->g->gate.policy_errors, part->born, last,
+    if (!is_shadow && bt_policy_errors_count(&gp->g->shared.policy_errors, part->born, last,
                                              sizeof last) >= gp->error_limit)
         *is_bad_p = part->roll_back = true;
     else if (bt_clock_ms() - part->committed_ms >= gp->prove_ms)
@@ -562,12 +562,12 @@ static int first_generation(bt_gateway_policy_t *gp, char *err, size_t err_size)
     bt_policy_bundle_t *bundle;
     int rc = first_stage(gp, err, err_size);
 
-    if (rc < 0 && gp->fleet != NULL) { /* the others can; here it will be tried again and again */
+    if (rc < 0 && gp->set != NULL) { /* the others can; here it will be tried again and again */
         bt_log_error("fleet", "set %llu does not serve here, this replica begins without it: %s",
-                     (unsigned long long) gp->fleet->number, err);
+                     (unsigned long long) gp->set->number, err);
         bt_policy_stage_fini(&gp->next);
-        bt_policy_fleet_unref(gp->fleet);
-        gp->fleet = NULL;
+        bt_policy_set_unref(gp->set);
+        gp->set = NULL;
         err[0] = '\0';
         rc = first_stage(gp, err, err_size);
     }
@@ -591,7 +591,7 @@ int bt_gateway_policy_open(bt_gateway_t *g, char *err, size_t err_size)
         return BT_E_NOMEM;
     g->policy = gp;
     gp->g = g;
-    gp->fleet = bt_gateway_fleet_first(g, &gp->is_pinned);
+    gp->set = bt_gateway_rollout_first(g, &gp->is_pinned);
     gp->prove_ms = PROVE_MS;
     gp->error_limit = ERROR_LIMIT;
     bt_list_init(&gp->texts);
@@ -638,7 +638,7 @@ void bt_gateway_policy_free(bt_gateway_t *g)
         bt_policy_text_drop(bt_container_of(gp->texts.next, bt_policy_text_t, link));
     bt_policy_puts_drop(gp);
     bt_policy_rules_drop(gp);
-    bt_policy_fleet_unref(gp->fleet);
+    bt_policy_set_unref(gp->set);
     bt_policy_stage_fini(&gp->next);
     bt_policy_stage_fini(&gp->now);
     free(gp);

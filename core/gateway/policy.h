@@ -1,6 +1,6 @@
 /* policy.h - which policy text every pool is served by, and how another one takes its place while requests run.
  *
- * Owner: the control loop. Loops hear of it by letters only.
+ * Owner: the control loop. Loops hear of it by mail only.
  * Life:  open (generation 1, before the threads run) -> start (watches) -> jobs, one at a time -> stop -> free.
  * Flow:  a change (file, SIGHUP, admin) -> job: read the rules on a thread, then texts -> try them on a thread -> BEGIN, PREPARE to all loops ->
  *        all could: COMMIT the number, else ABORT -> errors soon after: the last good text comes back as a generation of its own.
@@ -64,12 +64,12 @@ enum bt_policy_job_kind {
     BT_JOB_PUT,
     BT_JOB_DELETE,
     BT_JOB_ROLLBACK,
-    BT_JOB_FLEET_TRY, /* ends before the loops hear of it */
-    BT_JOB_FLEET
+    BT_JOB_SET_TRY, /* ends before the loops hear of it */
+    BT_JOB_SET
 };
 
 /* What all replicas of the fleet serve: one committed set. Immutable once it is in a job. Control loop only. */
-typedef struct bt_policy_fleet {
+typedef struct bt_policy_set {
     unsigned refs;
     uint64_t number; /* 0 = none */
     bt_policy_source_t **sources;
@@ -77,11 +77,11 @@ typedef struct bt_policy_fleet {
     char *rules; /* own text, NULL = none */
     size_t rules_size;
     bt_rules_t *parsed; /* from it; NULL = not parsed yet */
-} bt_policy_fleet_t;
+} bt_policy_set_t;
 #define BT_POLICY_FLEET_RULES "fleet/rules.lua"
 
-/* Once, maybe before bt_gateway_policy_fleet returns; not when the gateway ends. */
-typedef void (*bt_policy_over_cb)(void *user, bt_policy_fleet_t *fleet, bool is_try, int rc,
+/* Once, maybe before bt_gateway_policy_set returns; not when the gateway ends. */
+typedef void (*bt_policy_over_cb)(void *user, bt_policy_set_t *set, bool is_try, int rc,
                                   const char *err);
 
 typedef struct bt_policy_job {
@@ -94,7 +94,7 @@ typedef struct bt_policy_job {
     struct bt_config *config; /* CONFIG: own; NULL once it is applied */
     bt_policies_done_cb done; /* NULL = nobody waits */
     void *arg;
-    bt_policy_fleet_t *fleet; /* FLEET, FLEET_TRY: reference */
+    bt_policy_set_t *set; /* FLEET, FLEET_TRY: reference */
     bt_policy_over_cb over;
     void *user;
     unsigned refused; /* texts that were not taken */
@@ -103,16 +103,16 @@ typedef struct bt_policy_job {
 
 /* The rules that a job asks for, read and checked (but for the pools that they name). */
 typedef struct bt_policy_reading {
-    const char *place;              /* borrowed: of the configuration, or the fleet's */
-    const bt_policy_fleet_t *fleet; /* borrowed; NULL = it is a file */
-    bt_rules_t *rules;              /* reference */
+    const char *place;          /* borrowed: of the configuration, or the fleet's */
+    const bt_policy_set_t *set; /* borrowed; NULL = it is a file */
+    bt_rules_t *rules;          /* reference */
     int rc;
     char why[BT_POLICY_ERROR_BYTES];
 } bt_policy_reading_t;
 
 /* Finding out on a thread whether texts serve: rules are code that may run long, start may wait, and a self-test takes its time. */
 typedef struct bt_policy_trial {
-    bt_msg_t msg;
+    bt_mail_t envelope;
     bt_loop_t *control;
     pthread_t thread;
     bool is_running;
@@ -131,7 +131,7 @@ typedef struct bt_policy_trial {
 typedef struct bt_policy_round {
     bool is_running;
     bt_policy_bundle_t *bundle;
-    unsigned waiting; /* letters under way */
+    unsigned waiting; /* mail under way */
     int rc;
     char err[BT_POLICY_ERROR_BYTES];
     uint64_t start_us, commit_us, stall_us, work_us, deadline_ms;
@@ -150,9 +150,9 @@ typedef struct bt_gateway_policy {
     bool is_closing;
     bt_policy_stage_t now, next; /* what serves; of the running job */
     bt_list_t texts, jobs;
-    bt_policy_fleet_t *fleet; /* what serves of the fleet's; NULL = nothing ever did */
-    bool is_pinned;           /* to it: what was put here goes first */
-    bt_policy_job_t *job;     /* running, or NULL */
+    bt_policy_set_t *set; /* what serves of the fleet's; NULL = nothing ever did */
+    bool is_pinned;       /* to it: what was put here goes first */
+    bt_policy_job_t *job; /* running, or NULL */
     bt_policy_trial_t trial;
     char rules_error[BT_POLICY_ERROR_BYTES]; /* why the file's rules do not serve; "" = they do */
     bt_policy_round_t round;
@@ -182,14 +182,14 @@ void bt_gateway_policy_free(bt_gateway_t *g); /* after the control loop has ende
 void bt_gateway_policy_configure(bt_gateway_t *g, bt_config_t *wanted);
 extern const bt_policies_ops_t bt_gateway_policy_admin; /* user: bt_gateway_policy_t */
 /* Tries the set aside, or has it serve. BT_E_*: nothing was begun, over does not come. */
-int bt_gateway_policy_fleet(bt_gateway_policy_t *gp, bt_policy_fleet_t *fleet, bool is_try,
-                            bt_policy_over_cb over, void *user);
+int bt_gateway_policy_set(bt_gateway_policy_t *gp, bt_policy_set_t *set, bool is_try,
+                          bt_policy_over_cb over, void *user);
 /* Why a policy that the set names is not what serves; "" = all is as it should be. */
 void bt_gateway_policy_trouble(const bt_gateway_policy_t *gp, char *out, size_t size);
-int bt_policy_fleet_new(bt_policy_fleet_t **fleet_p, uint64_t number);
-int bt_policy_fleet_add(bt_policy_fleet_t *fleet, const char *name, bt_str_t text);
-bt_policy_fleet_t *bt_policy_fleet_ref(bt_policy_fleet_t *fleet); /* NULL is fine */
-void bt_policy_fleet_unref(bt_policy_fleet_t *fleet);             /* likewise */
+int bt_policy_set_new(bt_policy_set_t **set_p, uint64_t number);
+int bt_policy_set_add(bt_policy_set_t *set, const char *name, bt_str_t text);
+bt_policy_set_t *bt_policy_set_ref(bt_policy_set_t *set); /* NULL is fine */
+void bt_policy_set_unref(bt_policy_set_t *set);           /* likewise */
 
 /* ---- between the files ---- */
 /* gateway/policy.c */
@@ -201,7 +201,7 @@ void bt_policy_jobs_run(bt_gateway_policy_t *gp);  /* the next one, when none ru
 void bt_policy_job_begin(bt_gateway_policy_t *gp); /* gp->job */
 void bt_policy_round_over(bt_gateway_policy_t *gp, int rc, const char *err);
 void bt_policy_trial_over(bt_gateway_policy_t *gp);
-void bt_policy_round_commits(bt_gateway_policy_t *gp); /* the letters are on their way */
+void bt_policy_round_commits(bt_gateway_policy_t *gp); /* the mail is on its way */
 /* gateway/policy_stage.c */
 int bt_policy_pick_new(bt_policy_pick_t **pick_p, bt_policy_source_t *source,
                        const bt_value_t *params);             /* refs source, copies params */
@@ -214,13 +214,13 @@ int bt_policy_stage_make(bt_gateway_policy_t *gp, const bt_config_t *c, bt_rules
 void bt_policy_stage_fini(bt_policy_stage_t *stage);
 bool bt_policy_stage_differs(const bt_policy_stage_t *a, const bt_policy_stage_t *b);
 /* gateway/policy_fleet.c; fleet may be NULL */
-bool bt_policy_job_is_fleet(const bt_policy_job_t *job);
-bt_policy_fleet_t *bt_policy_fleet_of(const bt_gateway_policy_t *gp); /* the job's, or ours */
-bt_policy_source_t *bt_policy_fleet_find(const bt_policy_fleet_t *fleet, const char *asked);
-bool bt_policy_fleet_has(const bt_policy_fleet_t *fleet, const bt_policy_source_t *source);
-bool bt_policy_fleet_same(const bt_policy_fleet_t *fleet,
-                          const bt_policy_source_t *source); /* place and bytes */
-void bt_policy_fleet_describe(const bt_gateway_policy_t *gp, bt_text_t *out);
+bool bt_policy_job_is_set(const bt_policy_job_t *job);
+bt_policy_set_t *bt_policy_set_of(const bt_gateway_policy_t *gp); /* the job's, or ours */
+bt_policy_source_t *bt_policy_set_find(const bt_policy_set_t *set, const char *asked);
+bool bt_policy_set_has(const bt_policy_set_t *set, const bt_policy_source_t *source);
+bool bt_policy_set_same(const bt_policy_set_t *set,
+                        const bt_policy_source_t *source); /* place and bytes */
+void bt_policy_set_describe(const bt_gateway_policy_t *gp, bt_text_t *out);
 void bt_policy_part_reason(const bt_gateway_policy_t *gp, const bt_pool_part_t *part, char *out,
                            size_t size);
 /* gateway/policy_rules.c */

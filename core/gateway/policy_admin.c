@@ -22,7 +22,7 @@ static const char *state_of(const bt_pool_part_t *part)
         return "none";
     if (part->fallen_back)
         return "fallen_back";
-    return part->pick == part->good ? "good" : "young";
+    return part->pick == part->good ? "good" : "on_probation";
 }
 
 static void describe_part(const bt_gateway_policy_t *gp, const bt_policy_pool_t *pool,
@@ -92,7 +92,7 @@ static void list(void *user, bt_text_t *out)
             comma = ",";
         }
     bt_text_puts(out, "],\"fleet\":");
-    bt_policy_fleet_describe(gp, out);
+    bt_policy_set_describe(gp, out);
     bt_text_puts(out, ",\"put\":[");
     comma = "";
     for (const bt_list_t *it = gp->texts.next; it != &gp->texts; it = it->next) {
@@ -137,14 +137,14 @@ static void change(bt_gateway_policy_t *gp, enum bt_policy_job_kind kind, bt_str
 
     snprintf(called, sizeof called, "%.*s", BT_STR_ARG(name));
     if (rc == 0 && kind == BT_JOB_PUT && !gp->is_pinned &&
-        bt_policy_fleet_find(gp->fleet, called) != NULL) {
+        bt_policy_set_find(gp->set, called) != NULL) {
         bt_text_t why;
         bt_text_init(&why);
         bt_text_printf(
             &why,
             "set %llu of the fleet has a policy %s: put it for all (PUT "
             "/admin/fleet/policies/%s), or pin this replica first (POST /admin/fleet/pin)",
-            (unsigned long long) gp->fleet->number, called, called);
+            (unsigned long long) gp->set->number, called, called);
         done(arg, 409, bt_text_str(&why));
         bt_text_fini(&why);
         return;
@@ -238,7 +238,7 @@ static void metrics(void *user, bt_prom_t *p)
     bt_prom_family(p, "baton_policy_fallbacks_total", "counter",
                    "Policies that were gone, so that another text serves");
     bt_prom_count(p, NULL, 0, gp->fallbacks);
-    bt_prom_family(p, "baton_policy_swap_seconds", "gauge",
+    bt_prom_family(p, "baton_policy_commit_seconds", "gauge",
                    "The last reload: from the first loop's commit letter to the last one's answer");
     bt_prom_micro(p, NULL, 0, gp->last_swap_us);
     bt_prom_family(p, "baton_policy_stall_seconds_max", "gauge",

@@ -71,9 +71,9 @@ static bt_policy_source_t *local_text(bt_gateway_policy_t *gp, const char *asked
 static bt_policy_source_t *put_text(bt_gateway_policy_t *gp, const char *asked)
 {
     bt_policy_source_t *local = local_text(gp, asked),
-                       *fleets = bt_policy_fleet_find(bt_policy_fleet_of(gp), asked);
+                       *sets = bt_policy_set_find(bt_policy_set_of(gp), asked);
 
-    return fleets != NULL && (local == NULL || !gp->is_pinned) ? fleets : local;
+    return sets != NULL && (local == NULL || !gp->is_pinned) ? sets : local;
 }
 
 static int find(bt_gateway_policy_t *gp, const char *asked, bt_policy_source_t **source_p,
@@ -154,9 +154,9 @@ static void forgive(const bt_gateway_policy_t *gp, bt_pool_part_t *part)
 
     if (job != NULL && job->kind == BT_JOB_PUT && bt_policy_is_named(part->asked, job->name))
         bt_policy_pick_set(&part->rejected, NULL);
-    if (bt_policy_job_is_fleet(job)) {
-        const bt_policy_source_t *text = bt_policy_fleet_find(job->fleet, part->asked);
-        if (text != NULL && !bt_policy_fleet_same(gp->fleet, text))
+    if (bt_policy_job_is_set(job)) {
+        const bt_policy_source_t *text = bt_policy_set_find(job->set, part->asked);
+        if (text != NULL && !bt_policy_set_same(gp->set, text))
             bt_policy_pick_set(&part->rejected, NULL);
     }
 }
@@ -194,11 +194,11 @@ static int choose_puts(bt_gateway_policy_t *gp)
 
     if (job != NULL && job->kind == BT_JOB_PUT && !tries(&gp->next, job->text))
         rc = add_put(gp, job->text);
-    if (!bt_policy_job_is_fleet(job))
+    if (!bt_policy_job_is_set(job))
         return rc;
-    for (unsigned i = 0; i < job->fleet->count && rc == 0; i++) {
-        bt_policy_source_t *source = job->fleet->sources[i];
-        if (!tries(&gp->next, source) && !bt_policy_fleet_same(gp->fleet, source))
+    for (unsigned i = 0; i < job->set->count && rc == 0; i++) {
+        bt_policy_source_t *source = job->set->sources[i];
+        if (!tries(&gp->next, source) && !bt_policy_set_same(gp->set, source))
             rc = add_put(gp, source);
     }
     return rc;
@@ -293,8 +293,8 @@ static int judge(bt_gateway_policy_t *gp, bt_policy_pool_t *pool, unsigned s, ch
         snprintf(err, err_size, "%s", part->why);
         return part->rc;
     }
-    if (bt_policy_job_is_fleet(job) && part->is_tried &&
-        bt_policy_fleet_has(job->fleet, part->next->source)) {
+    if (bt_policy_job_is_set(job) && part->is_tried &&
+        bt_policy_set_has(job->set, part->next->source)) {
         snprintf(err, err_size, "%s", part->why);
         return part->rc;
     }
@@ -311,10 +311,10 @@ static int judge(bt_gateway_policy_t *gp, bt_policy_pool_t *pool, unsigned s, ch
         return 0;
     }
     if (is_variant && gp->next.rules != gp->now.rules && (part->is_new_ask || part->pick == NULL))
-        return job != NULL && !bt_policy_job_is_fleet(job) ? BT_E_AGAIN : BT_E_CONFIG;
+        return job != NULL && !bt_policy_job_is_set(job) ? BT_E_AGAIN : BT_E_CONFIG;
     if (job == NULL || (job->kind == BT_JOB_CONFIG && part->is_new_ask) || part->pick == NULL)
         return BT_E_CONFIG;
-    if (job->kind == BT_JOB_FLEET_TRY) /* not of the set: the next look says so */
+    if (job->kind == BT_JOB_SET_TRY) /* not of the set: the next look says so */
         ;
     else if (part->is_tried)
         note_refused(gp, pool, part);
@@ -339,7 +339,7 @@ int bt_policy_judge(bt_gateway_policy_t *gp, char *err, size_t err_size)
                 rc = judge(gp, &gp->next.pools[i], s, err, err_size);
         }
     if (rc < 0 && rc != BT_E_AGAIN && job != NULL &&
-        (job->kind == BT_JOB_PUT || bt_policy_job_is_fleet(job)))
+        (job->kind == BT_JOB_PUT || bt_policy_job_is_set(job)))
         gp->job->refused = 1;
     return rc;
 }

@@ -12,101 +12,101 @@
 
 /* ---- sets ---- */
 
-int bt_policy_fleet_new(bt_policy_fleet_t **fleet_p, uint64_t number)
+int bt_policy_set_new(bt_policy_set_t **set_p, uint64_t number)
 {
-    bt_policy_fleet_t *fleet = calloc(1, sizeof *fleet);
+    bt_policy_set_t *set = calloc(1, sizeof *set);
 
-    if (fleet == NULL)
+    if (set == NULL)
         return BT_E_NOMEM;
-    fleet->refs = 1;
-    fleet->number = number;
-    *fleet_p = fleet;
+    set->refs = 1;
+    set->number = number;
+    *set_p = set;
     return 0;
 }
 
-bt_policy_fleet_t *bt_policy_fleet_ref(bt_policy_fleet_t *fleet)
+bt_policy_set_t *bt_policy_set_ref(bt_policy_set_t *set)
 {
-    if (fleet != NULL)
-        fleet->refs++;
-    return fleet;
+    if (set != NULL)
+        set->refs++;
+    return set;
 }
 
-void bt_policy_fleet_unref(bt_policy_fleet_t *fleet)
+void bt_policy_set_unref(bt_policy_set_t *set)
 {
-    if (fleet == NULL || --fleet->refs > 0)
+    if (set == NULL || --set->refs > 0)
         return;
-    for (unsigned i = 0; i < fleet->count; i++)
-        bt_policy_source_unref(fleet->sources[i]);
-    free(fleet->sources);
-    bt_rules_unref(fleet->parsed);
-    free(fleet->rules);
-    free(fleet);
+    for (unsigned i = 0; i < set->count; i++)
+        bt_policy_source_unref(set->sources[i]);
+    free(set->sources);
+    bt_rules_unref(set->parsed);
+    free(set->rules);
+    free(set);
 }
 
-int bt_policy_fleet_add(bt_policy_fleet_t *fleet, const char *name, bt_str_t text)
+int bt_policy_set_add(bt_policy_set_t *set, const char *name, bt_str_t text)
 {
     bt_policy_source_t **sources, *source;
     char path[128];
     int rc;
 
-    sources = realloc(fleet->sources, (fleet->count + 1) * sizeof(bt_policy_source_t *));
+    sources = realloc(set->sources, (set->count + 1) * sizeof(bt_policy_source_t *));
     if (sources == NULL)
         return BT_E_NOMEM;
-    fleet->sources = sources;
+    set->sources = sources;
     snprintf(path, sizeof path, "fleet/%s.lua", name);
     rc = bt_policy_source_new(&source, BT_SOURCE_FLEET, name, path, text);
     if (rc == 0)
-        sources[fleet->count++] = source;
+        sources[set->count++] = source;
     return rc;
 }
 
-bt_policy_source_t *bt_policy_fleet_find(const bt_policy_fleet_t *fleet, const char *asked)
+bt_policy_source_t *bt_policy_set_find(const bt_policy_set_t *set, const char *asked)
 {
-    for (unsigned i = 0; fleet != NULL && i < fleet->count; i++)
-        if (bt_policy_is_named(asked, fleet->sources[i]->name))
-            return fleet->sources[i];
+    for (unsigned i = 0; set != NULL && i < set->count; i++)
+        if (bt_policy_is_named(asked, set->sources[i]->name))
+            return set->sources[i];
     return NULL;
 }
 
-bool bt_policy_fleet_has(const bt_policy_fleet_t *fleet, const bt_policy_source_t *source)
+bool bt_policy_set_has(const bt_policy_set_t *set, const bt_policy_source_t *source)
 {
-    for (unsigned i = 0; fleet != NULL && i < fleet->count; i++)
-        if (fleet->sources[i] == source)
+    for (unsigned i = 0; set != NULL && i < set->count; i++)
+        if (set->sources[i] == source)
             return true;
     return false;
 }
 
-bool bt_policy_fleet_same(const bt_policy_fleet_t *fleet, const bt_policy_source_t *source)
+bool bt_policy_set_same(const bt_policy_set_t *set, const bt_policy_source_t *source)
 {
-    for (unsigned i = 0; fleet != NULL && i < fleet->count; i++)
-        if (bt_policy_source_same(fleet->sources[i], source))
+    for (unsigned i = 0; set != NULL && i < set->count; i++)
+        if (bt_policy_source_same(set->sources[i], source))
             return true;
     return false;
 }
 
-bool bt_policy_job_is_fleet(const bt_policy_job_t *job)
+bool bt_policy_job_is_set(const bt_policy_job_t *job)
 {
-    return job != NULL && (job->kind == BT_JOB_FLEET || job->kind == BT_JOB_FLEET_TRY);
+    return job != NULL && (job->kind == BT_JOB_SET || job->kind == BT_JOB_SET_TRY);
 }
 
-bt_policy_fleet_t *bt_policy_fleet_of(const bt_gateway_policy_t *gp)
+bt_policy_set_t *bt_policy_set_of(const bt_gateway_policy_t *gp)
 {
-    return bt_policy_job_is_fleet(gp->job) ? gp->job->fleet : gp->fleet;
+    return bt_policy_job_is_set(gp->job) ? gp->job->set : gp->set;
 }
 
 /* ---- jobs ---- */
 
-int bt_gateway_policy_fleet(bt_gateway_policy_t *gp, bt_policy_fleet_t *fleet, bool is_try,
-                            bt_policy_over_cb over, void *user)
+int bt_gateway_policy_set(bt_gateway_policy_t *gp, bt_policy_set_t *set, bool is_try,
+                          bt_policy_over_cb over, void *user)
 {
     bt_policy_job_t *job;
     int rc = gp->is_closing
                  ? BT_E_CANCELLED
-                 : bt_policy_job_add(gp, is_try ? BT_JOB_FLEET_TRY : BT_JOB_FLEET, "fleet", &job);
+                 : bt_policy_job_add(gp, is_try ? BT_JOB_SET_TRY : BT_JOB_SET, "fleet", &job);
 
     if (rc < 0)
         return rc;
-    job->fleet = bt_policy_fleet_ref(fleet);
+    job->set = bt_policy_set_ref(set);
     job->over = over;
     job->user = user;
     bt_policy_jobs_run(gp);
@@ -122,27 +122,27 @@ void bt_gateway_policy_trouble(const bt_gateway_policy_t *gp, char *out, size_t 
         for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
             const bt_pool_part_t *part = &gp->now.pools[i].parts[s];
             if (part->asked == NULL || part->error[0] == '\0' ||
-                bt_policy_fleet_find(gp->fleet, part->asked) == NULL)
+                bt_policy_set_find(gp->set, part->asked) == NULL)
                 continue;
             snprintf(out, size, "pool %s: %s", gp->now.pools[i].name, part->error);
             return;
         }
 }
 
-void bt_policy_fleet_describe(const bt_gateway_policy_t *gp, bt_text_t *out)
+void bt_policy_set_describe(const bt_gateway_policy_t *gp, bt_text_t *out)
 {
-    const bt_policy_fleet_t *fleet = gp->fleet;
+    const bt_policy_set_t *set = gp->set;
 
-    if (fleet == NULL || fleet->number == 0) {
+    if (set == NULL || set->number == 0) {
         bt_text_puts(out, "null");
         return;
     }
     bt_text_printf(out, "{\"set\":%llu,\"pinned\":%s,\"rules\":%s,\"policies\":[",
-                   (unsigned long long) fleet->number, gp->is_pinned ? "true" : "false",
-                   fleet->rules != NULL ? "true" : "false");
-    for (unsigned i = 0; i < fleet->count; i++) {
+                   (unsigned long long) set->number, gp->is_pinned ? "true" : "false",
+                   set->rules != NULL ? "true" : "false");
+    for (unsigned i = 0; i < set->count; i++) {
         bt_text_puts(out, i > 0 ? "," : "");
-        bt_text_json_str(out, bt_str(fleet->sources[i]->name));
+        bt_text_json_str(out, bt_str(set->sources[i]->name));
     }
     bt_text_puts(out, "]}");
 }
@@ -152,7 +152,7 @@ void bt_policy_part_reason(const bt_gateway_policy_t *gp, const bt_pool_part_t *
                            size_t size)
 {
     const enum bt_source_kind kind = part->pick->source->kind;
-    const bool is_both = bt_policy_fleet_find(gp->fleet, part->asked) != NULL;
+    const bool is_both = bt_policy_set_find(gp->set, part->asked) != NULL;
 
     if (part->fallen_back)
         snprintf(out, size, "what is asked for is gone; its last text serves on from memory");
@@ -160,7 +160,7 @@ void bt_policy_part_reason(const bt_gateway_policy_t *gp, const bt_pool_part_t *
         snprintf(out, size,
                  "of set %llu of the fleet; it goes before files and shipped policies of its name "
                  "until it is withdrawn (DELETE /admin/fleet/policies/%s)",
-                 (unsigned long long) gp->fleet->number, part->pick->source->name);
+                 (unsigned long long) gp->set->number, part->pick->source->name);
     else if (kind == BT_SOURCE_ADMIN && is_both)
         snprintf(out, size, "put by this replica's admin, which goes first while it is pinned");
     else if (kind == BT_SOURCE_ADMIN)

@@ -1,14 +1,14 @@
-/* A round is one generation's way through the loops; letters go out to all and come home.
+/* A round is one generation's way through the loops; mail goes out to all and returns.
  *
  *   BEGIN ---all could---> PREPARE (on threads) ---all could---> COMMIT ---all have---> over
  *     |                       |
  *     |                       +--somebody could not: ABORT ---all have---> over, the old generation never stopped serving
  *     +--somebody has BT_GENERATIONS_MAX alive: ABORT, and again a little later, until the deadline
  *
- * A PREPARE letter stays with its loop while threads make VMs; the loop hears of each that ends, and sends the letter home after
+ * A PREPARE mail stays with its loop while threads make VMs; the loop hears of each that ends, and returns the mail after
  * the last. Nothing is begun anywhere before all loops have room, so that no thread works for nothing.
  *
- * The commit letters are written in one go; a loop reads its own as soon as its turn ends. For that moment loops may serve two
+ * The commit mail is written in one go; a loop reads its own as soon as its turn ends. For that moment loops may serve two
  * generations, but no request sees a mixture: it pins one. */
 #include "gateway/policy.h"
 
@@ -22,51 +22,51 @@
 #define RETRY_MS 20
 #define PATIENCE_MS 10000 /* for requests that hold old generations */
 
-typedef struct policy_letter {
-    bt_msg_t msg;
+typedef struct policy_mail {
+    bt_mail_t envelope;
     bt_gateway_policy_t *gp; /* control loop only */
     bt_gateway_loop_t *el;
     bt_loop_t *control;
     bt_policy_bundle_t *bundle; /* reference */
     int rc;
-    uint64_t stall_us; /* longest the loop stood still for this letter */
+    uint64_t stall_us; /* longest the loop stood still for this mail */
     uint64_t
         work_us; /* longest that it worked for it, in CPU time: the rest it waited for a core */
     char err[BT_POLICY_ERROR_BYTES];
-} policy_letter_t;
+} policy_mail_t;
 
-static void post_all(bt_gateway_policy_t *gp, bt_msg_cb cb)
+static void post_all(bt_gateway_policy_t *gp, bt_mail_cb cb)
 {
     bt_gateway_t *g = gp->g;
 
     gp->round.waiting = g->loop_count;
     for (unsigned i = 0; i < g->loop_count; i++) {
-        policy_letter_t *letter = calloc(1, sizeof *letter);
-        BT_BUG_ON(letter == NULL);
-        letter->gp = gp;
-        letter->el = &g->loops[i];
-        letter->control = &g->control;
-        letter->bundle = bt_bundle_ref(gp->round.bundle);
-        bt_loop_post(&letter->el->loop, &letter->msg, cb);
+        policy_mail_t *mail = calloc(1, sizeof *mail);
+        BT_BUG_ON(mail == NULL);
+        mail->gp = gp;
+        mail->el = &g->loops[i];
+        mail->control = &g->control;
+        mail->bundle = bt_bundle_ref(gp->round.bundle);
+        bt_loop_post(&mail->el->loop, &mail->envelope, cb);
     }
 }
 
 /* True when it was the last one out. */
-static bool come_home(policy_letter_t *letter)
+static bool returned(policy_mail_t *mail)
 {
-    bt_policy_round_t *round = &letter->gp->round;
+    bt_policy_round_t *round = &mail->gp->round;
     bool is_last = --round->waiting == 0;
 
-    if (letter->stall_us > round->stall_us)
-        round->stall_us = letter->stall_us;
-    if (letter->work_us > round->work_us)
-        round->work_us = letter->work_us;
-    if (letter->rc < 0 && (round->rc == 0 || round->rc == BT_E_AGAIN)) {
-        round->rc = letter->rc;
-        snprintf(round->err, sizeof round->err, "%s", letter->err);
+    if (mail->stall_us > round->stall_us)
+        round->stall_us = mail->stall_us;
+    if (mail->work_us > round->work_us)
+        round->work_us = mail->work_us;
+    if (mail->rc < 0 && (round->rc == 0 || round->rc == BT_E_AGAIN)) {
+        round->rc = mail->rc;
+        snprintf(round->err, sizeof round->err, "%s", mail->err);
     }
-    bt_bundle_unref(letter->bundle);
-    free(letter);
+    bt_bundle_unref(mail->bundle);
+    free(mail);
     return is_last;
 }
 
@@ -91,95 +91,95 @@ static uint64_t cpu_us(void)
     return (uint64_t) t.tv_sec * 1000000 + (uint64_t) t.tv_nsec / 1000;
 }
 
-static void note_stall(policy_letter_t *letter, uint64_t since_us, uint64_t since_cpu_us)
+static void note_stall(policy_mail_t *mail, uint64_t since_us, uint64_t since_cpu_us)
 {
     const uint64_t us = bt_clock_us() - since_us, work_us = cpu_us() - since_cpu_us;
 
-    if (us > letter->stall_us)
-        letter->stall_us = us;
-    if (work_us > letter->work_us)
-        letter->work_us = work_us;
+    if (us > mail->stall_us)
+        mail->stall_us = us;
+    if (work_us > mail->work_us)
+        mail->work_us = work_us;
 }
 
-static void on_begun(bt_loop_t *control, bt_msg_t *msg);
-static void on_prepared(bt_loop_t *control, bt_msg_t *msg);
-static void on_committed(bt_loop_t *control, bt_msg_t *msg);
-static void on_aborted(bt_loop_t *control, bt_msg_t *msg);
+static void on_begun(bt_loop_t *control, bt_mail_t *envelope);
+static void on_prepared(bt_loop_t *control, bt_mail_t *envelope);
+static void on_committed(bt_loop_t *control, bt_mail_t *envelope);
+static void on_aborted(bt_loop_t *control, bt_mail_t *envelope);
 
-static void begin(bt_loop_t *loop, bt_msg_t *msg)
+static void begin(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
-    bt_dispatcher_t *d = letter->el->dispatcher;
+    policy_mail_t *mail = bt_container_of(envelope, policy_mail_t, envelope);
+    bt_dispatcher_t *d = mail->el->dispatcher;
 
     (void) loop;
-    letter->rc = d != NULL ? bt_generations_begin(&d->generations, letter->bundle)
-                           : BT_E_CANCELLED; /* the process ends */
-    snprintf(letter->err, sizeof letter->err, "%s", bt_err_text(letter->rc));
-    bt_loop_post(letter->control, msg, on_begun);
+    mail->rc = d != NULL ? bt_generations_begin(&d->generations, mail->bundle)
+                         : BT_E_CANCELLED; /* the process ends */
+    snprintf(mail->err, sizeof mail->err, "%s", bt_err_text(mail->rc));
+    bt_loop_post(mail->control, envelope, on_begun);
 }
 
-/* Once as the letter comes, then whenever a thread has ended. */
+/* Once as the mail comes, then whenever a thread has ended. */
 static void build(void *user)
 {
-    policy_letter_t *letter = user;
-    bt_generations_t *gs = &letter->el->dispatcher->generations;
+    policy_mail_t *mail = user;
+    bt_generations_t *gs = &mail->el->dispatcher->generations;
     const uint64_t start_us = bt_clock_us(), start_cpu_us = cpu_us();
 
-    snprintf(letter->err, sizeof letter->err, "%s", bt_err_text(BT_E_CANCELLED));
-    letter->rc = bt_generations_build(gs, letter->err, sizeof letter->err);
-    note_stall(letter, start_us, start_cpu_us);
-    if (letter->rc > 0)
+    snprintf(mail->err, sizeof mail->err, "%s", bt_err_text(BT_E_CANCELLED));
+    mail->rc = bt_generations_build(gs, mail->err, sizeof mail->err);
+    note_stall(mail, start_us, start_cpu_us);
+    if (mail->rc > 0)
         return;
-    bt_generations_listen(gs, &letter->el->loop, NULL, NULL);
-    bt_loop_post(letter->control, &letter->msg, on_prepared);
+    bt_generations_listen(gs, &mail->el->loop, NULL, NULL);
+    bt_loop_post(mail->control, &mail->envelope, on_prepared);
 }
 
-static void prepare(bt_loop_t *loop, bt_msg_t *msg)
+static void prepare(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
-    bt_dispatcher_t *d = letter->el->dispatcher;
+    policy_mail_t *mail = bt_container_of(envelope, policy_mail_t, envelope);
+    bt_dispatcher_t *d = mail->el->dispatcher;
 
     if (d == NULL) {
-        letter->rc = BT_E_CANCELLED;
-        bt_loop_post(letter->control, msg, on_prepared);
+        mail->rc = BT_E_CANCELLED;
+        bt_loop_post(mail->control, envelope, on_prepared);
         return;
     }
-    bt_generations_listen(&d->generations, loop, build, letter);
-    build(letter);
+    bt_generations_listen(&d->generations, loop, build, mail);
+    build(mail);
 }
 
-static void commit(bt_loop_t *loop, bt_msg_t *msg)
+static void commit(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
-    bt_dispatcher_t *d = letter->el->dispatcher;
+    policy_mail_t *mail = bt_container_of(envelope, policy_mail_t, envelope);
+    bt_dispatcher_t *d = mail->el->dispatcher;
     const uint64_t start_us = bt_clock_us(), start_cpu_us = cpu_us();
 
     (void) loop;
     if (d != NULL && d->generations.prepared != NULL)
         bt_dispatcher_commit(d);
-    note_stall(letter, start_us, start_cpu_us);
-    bt_loop_post(letter->control, msg, on_committed);
+    note_stall(mail, start_us, start_cpu_us);
+    bt_loop_post(mail->control, envelope, on_committed);
 }
 
-static void abort_prepared(bt_loop_t *loop, bt_msg_t *msg)
+static void abort_prepared(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
-    bt_dispatcher_t *d = letter->el->dispatcher;
+    policy_mail_t *mail = bt_container_of(envelope, policy_mail_t, envelope);
+    bt_dispatcher_t *d = mail->el->dispatcher;
 
     (void) loop;
     if (d != NULL)
         bt_generations_abort(&d->generations);
-    bt_loop_post(letter->control, msg, on_aborted);
+    bt_loop_post(mail->control, envelope, on_aborted);
 }
 
-/* ---- at home ---- */
+/* ---- on return ---- */
 
-/* True when all are home and the round may go on. */
-static bool all_home(policy_letter_t *letter)
+/* True when all have returned and the round may go on. */
+static bool all_returned(policy_mail_t *mail)
 {
-    bt_gateway_policy_t *gp = letter->gp;
+    bt_gateway_policy_t *gp = mail->gp;
 
-    if (!come_home(letter))
+    if (!returned(mail))
         return false;
     if (!gp->is_closing)
         return true;
@@ -188,24 +188,24 @@ static bool all_home(policy_letter_t *letter)
     return false;
 }
 
-static void on_begun(bt_loop_t *control, bt_msg_t *msg)
+static void on_begun(bt_loop_t *control, bt_mail_t *envelope)
 {
-    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
-    bt_gateway_policy_t *gp = letter->gp;
+    policy_mail_t *mail = bt_container_of(envelope, policy_mail_t, envelope);
+    bt_gateway_policy_t *gp = mail->gp;
 
     (void) control;
-    if (!all_home(letter))
+    if (!all_returned(mail))
         return;
     post_all(gp, gp->round.rc == 0 ? prepare : abort_prepared);
 }
 
-static void on_prepared(bt_loop_t *control, bt_msg_t *msg)
+static void on_prepared(bt_loop_t *control, bt_mail_t *envelope)
 {
-    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
-    bt_gateway_policy_t *gp = letter->gp;
+    policy_mail_t *mail = bt_container_of(envelope, policy_mail_t, envelope);
+    bt_gateway_policy_t *gp = mail->gp;
 
     (void) control;
-    if (!all_home(letter))
+    if (!all_returned(mail))
         return;
     gp->round.commit_us = bt_clock_us();
     post_all(gp, gp->round.rc == 0 ? commit : abort_prepared);
@@ -213,13 +213,13 @@ static void on_prepared(bt_loop_t *control, bt_msg_t *msg)
         bt_policy_round_commits(gp);
 }
 
-static void on_committed(bt_loop_t *control, bt_msg_t *msg)
+static void on_committed(bt_loop_t *control, bt_mail_t *envelope)
 {
-    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
-    bt_gateway_policy_t *gp = letter->gp;
+    policy_mail_t *mail = bt_container_of(envelope, policy_mail_t, envelope);
+    bt_gateway_policy_t *gp = mail->gp;
 
     (void) control;
-    if (!come_home(letter))
+    if (!returned(mail))
         return;
     gp->last_swap_us = bt_clock_us() - gp->round.commit_us;
     if (gp->round.stall_us > gp->max_stall_us)
@@ -229,14 +229,14 @@ static void on_committed(bt_loop_t *control, bt_msg_t *msg)
     end_round(gp);
 }
 
-static void on_aborted(bt_loop_t *control, bt_msg_t *msg)
+static void on_aborted(bt_loop_t *control, bt_mail_t *envelope)
 {
-    policy_letter_t *letter = bt_container_of(msg, policy_letter_t, msg);
-    bt_gateway_policy_t *gp = letter->gp;
+    policy_mail_t *mail = bt_container_of(envelope, policy_mail_t, envelope);
+    bt_gateway_policy_t *gp = mail->gp;
     bt_policy_round_t *round = &gp->round;
 
     (void) control;
-    if (!come_home(letter))
+    if (!returned(mail))
         return;
     if (round->rc == BT_E_AGAIN && !gp->is_closing && bt_clock_ms() < round->deadline_ms) {
         bt_timer_start(&round->retry, RETRY_MS);

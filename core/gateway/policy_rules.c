@@ -29,16 +29,16 @@ void bt_policy_rules_refuse(bt_gateway_policy_t *gp, const char *why)
 }
 
 /* The set whose rules they are, or NULL. */
-static bt_policy_fleet_t *fleets(const bt_gateway_policy_t *gp)
+static bt_policy_set_t *sets(const bt_gateway_policy_t *gp)
 {
-    bt_policy_fleet_t *fleet = bt_policy_fleet_of(gp);
+    bt_policy_set_t *set = bt_policy_set_of(gp);
 
-    return fleet != NULL && fleet->rules != NULL ? fleet : NULL;
+    return set != NULL && set->rules != NULL ? set : NULL;
 }
 
 const char *bt_policy_rules_place(const bt_gateway_policy_t *gp, const bt_config_t *c)
 {
-    if (fleets(gp) != NULL)
+    if (sets(gp) != NULL)
         return BT_POLICY_FLEET_RULES;
     return c->rules_file != NULL ? c->rules_file : "";
 }
@@ -52,22 +52,21 @@ static bool keeps_rules(const bt_gateway_policy_t *gp)
 
 bool bt_policy_rules_must_read(bt_gateway_policy_t *gp, const bt_config_t *c)
 {
-    const bt_policy_fleet_t *fleet = fleets(gp);
+    const bt_policy_set_t *set = sets(gp);
     const char *place = bt_policy_rules_place(gp, c);
 
     bt_policy_rules_drop(gp);
-    if (place[0] == '\0' || keeps_rules(gp) || (fleet != NULL && fleet->parsed != NULL))
+    if (place[0] == '\0' || keeps_rules(gp) || (set != NULL && set->parsed != NULL))
         return false;
-    gp->trial.reading = (bt_policy_reading_t){.place = place, .fleet = fleet};
+    gp->trial.reading = (bt_policy_reading_t){.place = place, .set = set};
     return true;
 }
 
 void bt_policy_rules_read(bt_policy_reading_t *r)
 {
-    if (r->fleet != NULL)
-        r->rc =
-            bt_rules_parse(&r->rules, r->place, (bt_str_t){r->fleet->rules, r->fleet->rules_size},
-                           r->why, sizeof r->why);
+    if (r->set != NULL)
+        r->rc = bt_rules_parse(&r->rules, r->place, (bt_str_t){r->set->rules, r->set->rules_size},
+                               r->why, sizeof r->why);
     else
         r->rc = bt_rules_load(&r->rules, r->place, r->why, sizeof r->why);
 }
@@ -84,7 +83,7 @@ void bt_policy_rules_drop(bt_gateway_policy_t *gp)
 static int take_read(bt_gateway_policy_t *gp, const char *const *names, bt_rules_t **rules_p,
                      char *err, size_t err_size)
 {
-    bt_policy_fleet_t *fleet = fleets(gp);
+    bt_policy_set_t *set = sets(gp);
     bt_policy_reading_t *r = &gp->trial.reading;
     bt_rules_t *rules;
     int rc = r->rc;
@@ -93,9 +92,9 @@ static int take_read(bt_gateway_policy_t *gp, const char *const *names, bt_rules
         snprintf(err, err_size, "%s", r->why);
         return rc;
     }
-    if (fleet != NULL && fleet->parsed == NULL)
-        fleet->parsed = bt_rules_ref(r->rules);
-    rules = fleet != NULL ? fleet->parsed : r->rules;
+    if (set != NULL && set->parsed == NULL)
+        set->parsed = bt_rules_ref(r->rules);
+    rules = set != NULL ? set->parsed : r->rules;
     rc = bt_rules_check_pools(rules, names, err, err_size);
     if (rc == 0)
         *rules_p = bt_rules_ref(rules);
@@ -106,7 +105,7 @@ int bt_policy_rules_find(bt_gateway_policy_t *gp, const bt_config_t *c, bt_rules
                          char *err, size_t err_size)
 {
     const bool keep = keeps_rules(gp);
-    const bool is_asked = fleets(gp) != NULL && bt_policy_job_is_fleet(gp->job);
+    const bool is_asked = sets(gp) != NULL && bt_policy_job_is_set(gp->job);
     const char *place = bt_policy_rules_place(gp, c);
     bt_rules_t *found = NULL;
     const char **names;

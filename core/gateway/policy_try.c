@@ -1,6 +1,6 @@
 /* Texts are tried before any loop hears of them: the rules are read; then policies are made with their parameters (start may wait)
  * and asked the questions of the self-test. All of it happens on a thread while the control loop goes on; the thread owns what it
- * works on, the reading or the parts of the stage, until its letter is home. */
+ * works on, the reading or the parts of the stage, until its mail has returned. */
 #include "gateway/policy.h"
 
 #include "base/err.h"
@@ -11,21 +11,21 @@
 static int try_pick(const bt_policy_trial_t *t, bt_policy_pick_t *pick, bool is_shadow,
                     bool *is_test_only_p, char *err, size_t err_size)
 {
-    const bt_made_spec_t spec = {.source = pick->source,
-                                 .params = pick->params,
-                                 .is_shadow = is_shadow,
-                                 .is_dry_run = true,
-                                 .cancelled = &t->is_cancelled};
-    bt_made_t *made;
-    int rc = bt_made_new(&made, &spec, err, err_size);
+    const bt_build_spec_t spec = {.source = pick->source,
+                                  .params = pick->params,
+                                  .is_shadow = is_shadow,
+                                  .is_dry_run = true,
+                                  .cancelled = &t->is_cancelled};
+    bt_built_t *made;
+    int rc = bt_built_new(&made, &spec, err, err_size);
 
     if (rc < 0)
         return rc;
-    snprintf(pick->name, sizeof pick->name, "%s", bt_policy_name(bt_made_policy(made)));
-    snprintf(pick->version, sizeof pick->version, "%s", bt_policy_version(bt_made_policy(made)));
-    rc = bt_policy_self_test(bt_made_policy(made), err, err_size);
+    snprintf(pick->name, sizeof pick->name, "%s", bt_policy_name(bt_built_policy(made)));
+    snprintf(pick->version, sizeof pick->version, "%s", bt_policy_version(bt_built_policy(made)));
+    rc = bt_policy_self_test(bt_built_policy(made), err, err_size);
     *is_test_only_p = rc < 0;
-    bt_made_free(made);
+    bt_built_free(made);
     return rc;
 }
 
@@ -52,9 +52,9 @@ static void join(bt_policy_trial_t *t)
     t->is_running = false;
 }
 
-static void on_home(bt_loop_t *control, bt_msg_t *msg)
+static void on_return(bt_loop_t *control, bt_mail_t *envelope)
 {
-    bt_policy_trial_t *t = bt_container_of(msg, bt_policy_trial_t, msg);
+    bt_policy_trial_t *t = bt_container_of(envelope, bt_policy_trial_t, envelope);
 
     (void) control;
     join(t);
@@ -70,7 +70,7 @@ static void *run(void *arg)
         bt_policy_rules_read(&gp->trial.reading);
     else
         try_all(gp);
-    bt_loop_post(gp->trial.control, &gp->trial.msg, on_home);
+    bt_loop_post(gp->trial.control, &gp->trial.envelope, on_return);
     return NULL;
 }
 
@@ -104,5 +104,5 @@ void bt_policy_trial_block(bt_gateway_policy_t *gp)
 void bt_policy_trial_stop(bt_gateway_policy_t *gp)
 {
     atomic_store(&gp->trial.is_cancelled, true);
-    join(&gp->trial); /* its letter comes home all the same */
+    join(&gp->trial); /* its mail returns all the same */
 }

@@ -14,8 +14,8 @@
 #include "base/log.h"
 #include "config/check.h"
 #include "config/flag.h"
+#include "gateway/fleet.h"
 #include "gateway/policy.h"
-#include "gateway/share.h"
 #include "gateway/transfer.h"
 
 #include <signal.h>
@@ -43,7 +43,7 @@ static void on_share_closed(void *arg)
 static void on_transfer_closed(void *arg)
 {
     bt_gateway_t *g = arg;
-    bt_gateway_share_close(g, on_share_closed);
+    bt_gateway_fleet_close(g, on_share_closed);
 }
 
 static void on_admin_closed(void *arg)
@@ -52,7 +52,7 @@ static void on_admin_closed(void *arg)
     bt_gateway_transfer_close(g, on_transfer_closed);
 }
 
-/* No loop has a client any more: nobody can ask the admin side for anything. Its own letters to the loops still find them
+/* No loop has a client any more: nobody can ask the admin side for anything. Its own mail to the loops still finds them
  * turning. */
 void bt_gateway_on_quiet(bt_gateway_t *g)
 {
@@ -87,7 +87,7 @@ static void begin_drain(bt_gateway_t *g, const char *signal_name)
     g->state = BT_GATEWAY_DRAINING;
     bt_log_info("gateway", "%s: draining, at most %llu ms", signal_name,
                 (unsigned long long) g->config->drain_ms);
-    atomic_store(&g->gate.draining, true);
+    atomic_store(&g->shared.draining, true);
     for (unsigned i = 0; i < g->loop_count; i++)
         bt_gateway_loop_drain(&g->loops[i]);
     bt_timer_start(&g->grace, g->config->drain_ms);
@@ -116,7 +116,7 @@ static void report_restart_settings(const bt_config_t *running, const bt_config_
     for (unsigned i = 0; i < bt_flag_count; i++) {
         const bt_flag_t *flag = &bt_flags[i];
         if (flag->kind == BT_FLAG_SETTING && !flag->live &&
-            !bt_knob_same(&flag->knob, running, wanted))
+            !bt_option_same(&flag->option, running, wanted))
             bt_log_warn("gateway", "%s has changed: it needs a restart", flag->name);
     }
     if (running->client_keys != NULL && wanted->client_keys != NULL &&
@@ -127,7 +127,7 @@ static void report_restart_settings(const bt_config_t *running, const bt_config_
 void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
 {
     char err[BT_CONFIG_ERR_BYTES] = "";
-    int rc = bt_config_apply_fleet(wanted, g->registry, err, sizeof err);
+    int rc = bt_config_apply_workers(wanted, g->registry, err, sizeof err);
 
     if (rc < 0) {
         bt_log_error("gateway", "reload refused, the workers stay as they were: %s", err);
@@ -149,7 +149,7 @@ void bt_gateway_reload(bt_gateway_t *g)
     bt_config_t *wanted = calloc(1, sizeof *wanted);
     int rc =
         wanted != NULL ? bt_config_load(wanted, g->argc, g->argv, err, sizeof err) : BT_E_NOMEM;
-    if (rc == 0 && (rc = bt_config_check_fleet(wanted, err, sizeof err)) < 0)
+    if (rc == 0 && (rc = bt_config_check_workers(wanted, err, sizeof err)) < 0)
         bt_config_fini(wanted);
     if (rc < 0) {
         free(wanted);

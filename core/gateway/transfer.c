@@ -29,7 +29,7 @@ static int open_hub(bt_gateway_t *g, char *err, size_t err_size)
                        &g->transfer_port, err, err_size);
     if (rc == 0)
         rc = bt_transfer_new(&g->transfer, &g->control, &config);
-    g->gate.transfer = g->transfer;
+    g->shared.transfer = g->transfer;
     return rc;
 }
 
@@ -68,12 +68,12 @@ int bt_gateway_transfer_start(bt_gateway_t *g)
     return rc;
 }
 
-void bt_gateway_transfer_publish(bt_gateway_t *g, bt_fleet_t *fleet)
+void bt_gateway_transfer_publish(bt_gateway_t *g, bt_workers_t *workers)
 {
     if (g->transfer != NULL)
-        bt_transfer_set_fleet(g->transfer, fleet);
+        bt_transfer_set_workers(g->transfer, workers);
     if (g->registry_server != NULL)
-        bt_registry_server_set_fleet(g->registry_server, fleet);
+        bt_registry_server_set_workers(g->registry_server, workers);
 }
 
 static void log_registry(const bt_gateway_t *g)
@@ -126,7 +126,7 @@ void bt_gateway_transfer_close(bt_gateway_t *g, void (*done)(void *user))
     close_fd(&g->registry_fd);
     g->transfer = NULL;
     g->registry_server = NULL;
-    g->gate.transfer = NULL;
+    g->shared.transfer = NULL;
     g->transfer_done = done;
     g->transfer_closing = 1U + (hub != NULL) + (server != NULL);
     if (server != NULL)

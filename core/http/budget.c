@@ -37,7 +37,7 @@ struct bt_budget {
 
 /* To the loop that has the connection. */
 struct mail {
-    bt_msg_t msg;
+    bt_mail_t msg;
     bt_budget_t *b;
     struct bt_group *group;
     int slot;
@@ -130,7 +130,7 @@ static struct bt_peer *peer_of(struct bt_group *g)
     return g->kind == BT_GROUP_PEER ? bt_container_of(g, struct bt_peer, group) : NULL;
 }
 
-static void on_mail(bt_loop_t *loop, bt_msg_t *msg)
+static void on_mail(bt_loop_t *loop, bt_mail_t *msg)
 {
     struct mail mail = *bt_container_of(msg, struct mail, msg);
     struct bt_peer *peer = peer_of(mail.group);

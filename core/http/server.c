@@ -42,7 +42,7 @@ int bt_server_new(bt_server_t **server_p, bt_loop_t *loop, const bt_server_ops_t
     else
         bt_server_config_defaults(&server->config);
     bt_list_init(&server->conns);
-    bt_pool_init(&server->pool, sizeof(bt_server_conn_t), KEEP_CONNS);
+    bt_slab_init(&server->pool, sizeof(bt_server_conn_t), KEEP_CONNS);
     bt_budget_join(server->config.budget, loop);
     *server_p = server;
     return 0;
@@ -73,7 +73,7 @@ static void free_server(bt_server_t *server)
     void (*done)(void *arg) = server->done;
     void *arg = server->done_arg;
 
-    bt_pool_fini(&server->pool);
+    bt_slab_fini(&server->pool);
     free(server);
     if (done != NULL)
         done(arg);
@@ -87,7 +87,7 @@ static void uncount(bt_server_t *server)
 
 void bt_server_accept(bt_server_t *server, int fd)
 {
-    bt_server_conn_t *c = server->closing ? NULL : bt_pool_get(&server->pool);
+    bt_server_conn_t *c = server->closing ? NULL : bt_slab_get(&server->pool);
 
     server->conn_count++;
     if (c == NULL)
@@ -113,7 +113,7 @@ void bt_server_accept(bt_server_t *server, int fd)
 err_budget:
     bt_budget_leave(server->config.budget, c);
 err_conn:
-    bt_pool_put(&server->pool, c);
+    bt_slab_put(&server->pool, c);
 err_count:
     close(fd);
     uncount(server);
@@ -131,7 +131,7 @@ void bt_conn_closed(bt_stream_t *stream)
     bt_timer_stop(&c->watch);
     bt_list_remove(&c->link);
     bt_budget_leave(bt_conn_budget(c), c);
-    bt_pool_put(&server->pool, c);
+    bt_slab_put(&server->pool, c);
     uncount(server);
     if (server->closing && server->conn_count == 0)
         free_server(server);

@@ -9,7 +9,7 @@
 #define BT_HTTP_SERVER_CONN_H
 
 #include "base/list.h"
-#include "base/pool.h"
+#include "base/slab.h"
 #include "http/chunk.h"
 #include "http/server.h"
 #include "loop/stream.h"
@@ -77,7 +77,7 @@ struct bt_server {
     bt_server_config_t config;
     void *user;
     bt_list_t conns;
-    bt_pool_t pool;
+    bt_slab_t pool;
     unsigned conn_count, active_count;
     bt_unfinished_loop_t *unfinished; /* NULL = nobody has to go for others */
     bool draining, closing;

@@ -27,7 +27,7 @@ struct bt_unfinished_loop {
     bt_unfinished_loop_t *next;
     bt_loop_t *loop;
     bt_list_t victims;
-    bt_msg_t mail;
+    bt_mail_t mail;
     bool is_posted;
 };
 
@@ -149,7 +149,7 @@ static void settle_sender(bt_unfinished_t *u, bt_unfinished_entry_t *e, uint64_t
 
 /* ---- who goes ---- */
 
-static void on_mail(bt_loop_t *loop, bt_msg_t *msg)
+static void on_mail(bt_loop_t *loop, bt_mail_t *msg)
 {
     bt_unfinished_loop_t *at = bt_container_of(msg, bt_unfinished_loop_t, mail);
     bt_unfinished_t *u = at->table;
@@ -190,7 +190,7 @@ static struct bucket *heaviest(bt_unfinished_t *u)
     return most;
 }
 
-static void send_home(bt_unfinished_t *u, bt_unfinished_entry_t *e)
+static void send_return(bt_unfinished_t *u, bt_unfinished_entry_t *e)
 {
     bt_unfinished_loop_t *at = e->at;
 
@@ -227,7 +227,7 @@ static int make_room(bt_unfinished_t *u, const bt_unfinished_entry_t *e, uint64_
         if (victim == NULL || victim == e ||
             (most == own && victim->bytes < (e != NULL ? e->bytes : 0) + more))
             return BT_E_LIMIT;
-        send_home(u, victim);
+        send_return(u, victim);
     }
     return 0;
 }

@@ -53,7 +53,7 @@ int bt_upstream_new(bt_upstream_t **up_p, bt_loop_t *loop, const struct sockaddr
         up->config.idle_timeout_ms = IDLE_TIMEOUT_MS;
     memcpy(&up->addr, addr, addr_bytes(addr));
     bt_list_init(&up->idle);
-    bt_pool_init(&up->conns, sizeof(bt_conn_t), up->config.idle_max);
+    bt_slab_init(&up->conns, sizeof(bt_conn_t), up->config.idle_max);
     *up_p = up;
     return 0;
 }
@@ -85,7 +85,7 @@ static void free_if_done(bt_upstream_t *up)
 {
     if (!up->freed || up->open_count > 0)
         return;
-    bt_pool_fini(&up->conns);
+    bt_slab_fini(&up->conns);
     free(up);
 }
 
@@ -108,12 +108,12 @@ unsigned bt_upstream_active_count(const bt_upstream_t *up)
 
 int bt_upstream_new_conn(bt_conn_t **conn_p, bt_upstream_t *up)
 {
-    bt_conn_t *conn = bt_pool_get(&up->conns);
+    bt_conn_t *conn = bt_slab_get(&up->conns);
     if (conn == NULL)
         return BT_E_NOMEM;
     int rc = bt_stream_init(&conn->stream, up->loop, &bt_call_stream_ops);
     if (rc < 0) {
-        bt_pool_put(&up->conns, conn);
+        bt_slab_put(&up->conns, conn);
         return rc;
     }
     conn->up = up;
@@ -177,6 +177,6 @@ void bt_upstream_forget(bt_conn_t *conn)
     if (conn->is_counted)
         bt_budget_give(up->config.budget);
     up->open_count--;
-    bt_pool_put(&up->conns, conn);
+    bt_slab_put(&up->conns, conn);
     free_if_done(up);
 }

@@ -9,7 +9,7 @@
 #ifndef BT_HTTP_UPSTREAM_H
 #define BT_HTTP_UPSTREAM_H
 
-#include "base/pool.h"
+#include "base/slab.h"
 #include "http/answer.h"
 #include "http/client.h"
 
@@ -17,7 +17,7 @@ struct bt_upstream {
     bt_loop_t *loop;
     struct sockaddr_storage addr;
     bt_upstream_config_t config;
-    bt_pool_t conns;
+    bt_slab_t conns;
     bt_list_t idle; /* newest first */
     unsigned idle_count;
     unsigned active_count; /* calls running */

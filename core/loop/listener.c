@@ -5,7 +5,7 @@
  *
  * The kernel spreads connections over the loops by a hash: fine for many short ones, uneven for few long streams. So a
  * loop that holds clearly more than its share passes the socket on. The counter of the receiving loop is raised by the
- * giver, before the letter is read, or a burst accepted in one turn would all go to the same loop.
+ * giver, before the mail is read, or a burst accepted in one turn would all go to the same loop.
  *
  * Port taken. With SO_REUSEPORT the kernel lets a second program of the same user bind and takes half the traffic
  * away without a word. So each bind is first tried without it; if that fails only because another listener of this very
@@ -53,7 +53,7 @@ struct bt_listener {
 
 /* A socket on its way to another loop. */
 struct handover {
-    bt_msg_t msg;
+    bt_mail_t envelope;
     int fd;
     bt_accept_cb on_accept;
     void *user;
@@ -240,30 +240,30 @@ static bt_loop_t *choose_loop(const bt_listener_t *l)
                                                                                    : l->loop;
 }
 
-static void on_handover(bt_loop_t *loop, bt_msg_t *msg)
+static void on_handover(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    struct handover letter = *bt_container_of(msg, struct handover, msg);
+    struct handover mail = *bt_container_of(envelope, struct handover, envelope);
 
-    free(bt_container_of(msg, struct handover, msg));
-    letter.on_accept(loop, letter.fd, letter.user);
+    free(bt_container_of(envelope, struct handover, envelope));
+    mail.on_accept(loop, mail.fd, mail.user);
 }
 
 static void assign(bt_listener_t *l, int fd)
 {
     bt_loop_t *target = choose_loop(l);
-    struct handover *letter = target != l->loop ? malloc(sizeof(*letter)) : NULL;
+    struct handover *mail = target != l->loop ? malloc(sizeof(*mail)) : NULL;
 
-    if (letter == NULL)
+    if (mail == NULL)
         target = l->loop;
     atomic_fetch_add_explicit(&target->connections, 1, memory_order_relaxed);
-    if (letter == NULL) {
+    if (mail == NULL) {
         l->on_accept(target, fd, l->user);
         return;
     }
-    letter->fd = fd;
-    letter->on_accept = l->on_accept;
-    letter->user = l->user;
-    bt_loop_post(target, &letter->msg, on_handover);
+    mail->fd = fd;
+    mail->on_accept = l->on_accept;
+    mail->user = l->user;
+    bt_loop_post(target, &mail->envelope, on_handover);
 }
 
 /* ---- accepting ---- */

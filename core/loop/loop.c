@@ -3,12 +3,12 @@
  *   uv's turn:   timers -> pending -> [prepare] -> sleep in epoll -> I/O, wake -> [check] -> close callbacks
  *                                         |                                           |
  *                                     flush what timers and                       flush what I/O and
- *                                     close callbacks wrote,                      letters wrote
+ *                                     close callbacks wrote,                      mail wrote
  *                                     then call what was put off
  *
  * The mailbox is a stack that any thread pushes onto with one compare-and-swap and that the loop takes as a whole with
  * one exchange; reversing what was taken restores the order of each sender. Only the push that finds the mailbox empty
- * pays for a wake-up: until the loop has emptied it, others' letters ride along. A letter posted while a batch is being
+ * pays for a wake-up: until the loop has emptied it, others' mail rides along. Mail posted while a batch is being
  * delivered waits for the next turn, so that two loops writing to each other cannot starve their sockets.
  */
 #include "loop/loop.h"
@@ -23,13 +23,13 @@
 #define FLUSH_ROUNDS                                                                               \
     4 /* flushes in a row before sleeping, when draining makes streams dirty again */
 
-static bt_msg_t *take_mail(bt_loop_t *loop)
+static bt_mail_t *take_mail(bt_loop_t *loop)
 {
-    bt_msg_t *newest = atomic_exchange_explicit(&loop->mailbox, NULL, memory_order_acquire);
-    bt_msg_t *oldest = NULL;
+    bt_mail_t *newest = atomic_exchange_explicit(&loop->mailbox, NULL, memory_order_acquire);
+    bt_mail_t *oldest = NULL;
 
     while (newest != NULL) {
-        bt_msg_t *next = newest->next;
+        bt_mail_t *next = newest->next;
         newest->next = oldest;
         oldest = newest;
         newest = next;
@@ -39,14 +39,14 @@ static bt_msg_t *take_mail(bt_loop_t *loop)
 
 static bool deliver_mail(bt_loop_t *loop)
 {
-    bt_msg_t *msg = take_mail(loop);
-    bool any = msg != NULL;
+    bt_mail_t *envelope = take_mail(loop);
+    bool any = envelope != NULL;
 
-    while (msg != NULL) {
-        bt_msg_t *next = msg->next; /* the callback owns msg and may free it */
-        msg->next = NULL;
-        msg->cb(loop, msg);
-        msg = next;
+    while (envelope != NULL) {
+        bt_mail_t *next = envelope->next; /* the callback owns msg and may free it */
+        envelope->next = NULL;
+        envelope->cb(loop, envelope);
+        envelope = next;
     }
     return any;
 }
@@ -166,14 +166,14 @@ void bt_loop_stop(bt_loop_t *loop)
     uv_async_send(&loop->wake);
 }
 
-void bt_loop_post(bt_loop_t *loop, bt_msg_t *msg, bt_msg_cb cb)
+void bt_loop_post(bt_loop_t *loop, bt_mail_t *envelope, bt_mail_cb cb)
 {
-    bt_msg_t *head = atomic_load_explicit(&loop->mailbox, memory_order_relaxed);
+    bt_mail_t *head = atomic_load_explicit(&loop->mailbox, memory_order_relaxed);
 
-    msg->cb = cb;
+    envelope->cb = cb;
     do {
-        msg->next = head;
-    } while (!atomic_compare_exchange_weak_explicit(&loop->mailbox, &head, msg,
+        envelope->next = head;
+    } while (!atomic_compare_exchange_weak_explicit(&loop->mailbox, &head, envelope,
                                                     memory_order_release, memory_order_relaxed));
     if (head == NULL)
         uv_async_send(&loop->wake);

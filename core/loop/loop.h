@@ -18,14 +18,14 @@
 #include <uv.h>
 
 typedef struct bt_loop bt_loop_t;
-typedef struct bt_msg bt_msg_t;
+typedef struct bt_mail bt_mail_t;
 typedef struct bt_timer bt_timer_t;
 
-/* A letter to another loop; embedded in a larger struct which the receiver then owns. */
-typedef void (*bt_msg_cb)(bt_loop_t *loop, bt_msg_t *msg);
-struct bt_msg {
-    struct bt_msg *next; /* mailbox link */
-    bt_msg_cb cb;        /* runs on the receiving loop, in order per sender */
+/* Mail to another loop; embedded in a larger struct which the receiver then owns. */
+typedef void (*bt_mail_cb)(bt_loop_t *loop, bt_mail_t *envelope);
+struct bt_mail {
+    struct bt_mail *next; /* mailbox link */
+    bt_mail_cb cb;        /* runs on the receiving loop, in order per sender */
 };
 
 /* A call put off to the end of the turn; embedded in a larger struct. */
@@ -40,9 +40,9 @@ struct bt_wheel; /* private: loop/timer.c */
 
 struct bt_loop {
     uv_loop_t uv;
-    unsigned index;              /* 0 .. n-1; the control loop has BT_LOOP_CONTROL */
-    void *user;                  /* the room that dispatch hangs on a loop */
-    _Atomic(bt_msg_t *) mailbox; /* newest first */
+    unsigned index;               /* 0 .. n-1; the control loop has BT_LOOP_CONTROL */
+    void *user;                   /* the room that dispatch hangs on a loop */
+    _Atomic(bt_mail_t *) mailbox; /* newest first */
     uv_async_t wake;
     uv_prepare_t prepare; /* flush point before sleeping */
     uv_check_t check;     /* flush point right after I/O */
@@ -59,10 +59,10 @@ int bt_loop_init(bt_loop_t *loop, unsigned index);
 void bt_loop_run(bt_loop_t *loop);
 /* From any thread: run() returns after the current turn. */
 void bt_loop_stop(bt_loop_t *loop);
-/* Delivers letters still in the mailbox, closes its own handles, frees the wheel. Streams must be closed before. */
+/* Delivers mail still in the mailbox, closes its own handles, frees the wheel. Streams must be closed before. */
 void bt_loop_fini(bt_loop_t *loop);
-/* From any thread. Letters from one sender arrive in order. */
-void bt_loop_post(bt_loop_t *loop, bt_msg_t *msg, bt_msg_cb cb);
+/* From any thread. Mail from one sender arrives in order. */
+void bt_loop_post(bt_loop_t *loop, bt_mail_t *envelope, bt_mail_cb cb);
 /* Calls cb once before the loop sleeps next: no callback of the turn is on the stack any more and what was written has
  * been flushed. For memory that something may still look at until then. cb may free the struct. Init before the first. */
 static inline void bt_later_init(bt_later_t *later, bt_later_cb cb)

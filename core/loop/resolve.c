@@ -1,7 +1,7 @@
 /* resolve.c - names to addresses.
  *
  * A numeric address does not go through uv's thread pool, where it could wait behind four slow lookups; it comes back
- * as a letter of the loop to itself, so that the callback never runs inside start.
+ * as mail of the loop to itself, so that the callback never runs inside start.
  * uv cannot cancel a lookup that a pool thread has begun: its answer is then replaced by UV_ECANCELED.
  */
 #include "loop/resolve.h"
@@ -19,9 +19,9 @@ static void finish(bt_resolve_t *r, int rc, const struct sockaddr_storage *addr)
     r->cb(r, rc, rc == 0 ? addr : NULL);
 }
 
-static void on_numeric(bt_loop_t *loop, bt_msg_t *msg)
+static void on_numeric(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    bt_resolve_t *r = bt_container_of(msg, bt_resolve_t, msg);
+    bt_resolve_t *r = bt_container_of(envelope, bt_resolve_t, envelope);
 
     (void) loop;
     finish(r, 0, &r->addr);
@@ -56,7 +56,7 @@ int bt_resolve_start(bt_resolve_t *r, bt_loop_t *loop, const char *host, unsigne
     r->cancelled = false;
     r->numeric = bt_resolve_numeric(host, port, &r->addr) == 0;
     if (r->numeric) {
-        bt_loop_post(loop, &r->msg, on_numeric);
+        bt_loop_post(loop, &r->envelope, on_numeric);
         return 0;
     }
     snprintf(service, sizeof(service), "%u", port);

@@ -18,7 +18,7 @@ struct bt_resolve {
     bt_resolve_cb cb;
     unsigned port;
     void *user;
-    bt_msg_t msg;                 /* brings a numeric answer */
+    bt_mail_t envelope;           /* brings a numeric answer */
     struct sockaddr_storage addr; /* that answer */
     bool numeric, cancelled;
 };

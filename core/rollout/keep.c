@@ -18,7 +18,7 @@ static void on_answer(bt_store_op_t *op, const bt_store_reply_t *reply)
     bt_rollout_t *r = ask->r;
 
     ask->is_out = false;
-    r->is_away = reply->rc < 0;
+    r->is_unavailable = reply->rc < 0;
     if (reply->rc < 0)
         snprintf(r->away, sizeof r->away, "%s",
                  reply->error != NULL ? reply->error : bt_err_text(reply->rc));

@@ -97,7 +97,7 @@ static void on_loaded(bt_rollout_t *r, const bt_store_reply_t *reply)
 static void on_stored(bt_rollout_t *r, const bt_store_reply_t *reply)
 {
     if (reply->rc < 0)
-        return; /* sent again with the next beat */
+        return; /* sent again with the next heartbeat */
     r->notes.stored = r->notes.sending;
     bt_rollout_tell_joined(r);
     if (r->is_running)

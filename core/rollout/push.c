@@ -1,5 +1,5 @@
 /* One proposal on its way, at the replica that was asked. Each step asks the store once; an answer that is an error is asked for
- * again at the next beat, until the deadline.
+ * again at the next heartbeat, until the deadline.
  *
  *   LEASE -> BASE (settle what another has left open; the texts that serve) -> CLAIM (a number: its texts, written once) -> PROPOSE
  *         -> VOTE --all live ones say ok--> CONFIRM (the store has forgotten nothing) --> DECIDE commit --+--> TELL -> SPREAD -> answer
@@ -21,7 +21,7 @@
 
 #define CLAIMS_MAX 16
 #define EARLY_MS                                                                                   \
-    UINT64_C(3000) /* until it is proposed: nobody waits longer for a store that is away */
+    UINT64_C(3000) /* until it is proposed: nobody waits longer for a store that is unavailable */
 
 typedef struct bt_rollout_push push_t;
 
@@ -191,7 +191,7 @@ void bt_rollout_push_done(push_t *p, uint64_t number, const char *value,
     bt_rollout_push_ask(p, op, done);
 }
 
-/* The store was away for too long. Before a decision was asked for it is clear that nothing has changed. */
+/* The store was unavailable for too long. Before a decision was asked for it is clear that nothing has changed. */
 static bool is_over(push_t *p)
 {
     const bt_rollout_t *r = p->r;
@@ -203,7 +203,7 @@ static bool is_over(push_t *p)
                              r->away);
     else
         bt_rollout_push_fail(p, 503,
-                             "the shared store went away in the middle (%s): whether set %" PRIu64
+                             "the shared store became unavailable (%s): whether set %" PRIu64
                              " is committed will be seen when it is back; it is %s",
                              r->away, p->set->number,
                              p->is_commit ? "what was wanted" : "to be aborted");

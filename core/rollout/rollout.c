@@ -1,4 +1,4 @@
-/* Every beat reads the table of sets and follows it:
+/* Every heartbeat reads the table of sets and follows it:
  *
  *   highest committed > what is here --> read its texts --> hold --> take (unless pinned)
  *   highest committed < what is here --> the store has forgotten: put ours back; the highest number wins
@@ -391,7 +391,7 @@ void bt_rollout_pin(bt_rollout_t *r, bool is_pinned)
 
 /* ---- life ---- */
 
-static void on_beat(bt_timer_t *timer)
+static void on_heartbeat(bt_timer_t *timer)
 {
     bt_rollout_t *r = bt_container_of(timer, bt_rollout_t, beat);
 
@@ -433,8 +433,8 @@ int bt_rollout_new(bt_rollout_t **rollout_p, bt_loop_t *loop, const bt_rollout_c
     r->vote_ms = config->vote_ms > 0 ? config->vote_ms : BT_ROLLOUT_VOTE_MS;
     r->spread_ms = config->spread_ms > 0 ? config->spread_ms : BT_ROLLOUT_SPREAD_MS;
     snprintf(r->away, sizeof r->away, "it has not been reached yet");
-    r->is_away = true;
-    bt_timer_init(loop, &r->beat, on_beat);
+    r->is_unavailable = true;
+    bt_timer_init(loop, &r->beat, on_heartbeat);
     *rollout_p = r;
     return 0;
 }

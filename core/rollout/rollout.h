@@ -1,10 +1,10 @@
 /* rollout.h - one set of policies and rules for all replicas of a fleet, by way of the shared store.
  *
  * Owner: the control loop; one a process, and only where the store is shared.
- * Life:  new -> (join, before the first request) -> beats -> change*, pin* -> close.
+ * Life:  new -> (join, before the first request) -> heartbeats -> change*, pin* -> close.
  * Flow:  a change: lease -> the set that serves + the change = a proposal -> every replica tries it aside and votes -> all have:
  *        commit, else abort -> each takes what is committed. A replica that comes later, or comes back, takes it all the same.
- * Cost:  one small table read a beat, one table written and read a few times a second; texts are read when they change.
+ * Cost:  one small table read a heartbeat, one table written and read a few times a second; texts are read when they change.
  *
  * In the store (space of the fleet):
  *   policy           table: number -> who, when, state; the highest number that is committed is what serves
@@ -21,7 +21,7 @@
 
 #include "base/text.h"
 #include "rollout/set.h"
-#include "state/store.h"
+#include "store/store.h"
 
 #define BT_ROLLOUT_WHY_MAX 640
 #define BT_ROLLOUT_KEPT 8 /* numbers that the store remembers */

@@ -121,7 +121,7 @@ struct bt_rollout {
     void (*on_joined)(void *user);
     void *joined_user;
     bt_timer_t beat;
-    bool is_away; /* the last answer was an error */
+    bool is_unavailable; /* the last answer was an error */
     char away[BT_ROLLOUT_WHY_MAX];
     uint64_t reported_ms, restored_ms;
     bool must_report;

@@ -250,7 +250,7 @@ void bt_rollout_describe(const bt_rollout_t *r, bt_text_t *out)
     bt_text_printf(out, "},\"committed\":%" PRIu64 ",\"pinned\":%s", bt_rollout_committed(r),
                    r->is_pinned ? "true" : "false");
     put_text_or_null(out, "error", r->trouble);
-    put_text_or_null(out, "store_error", r->is_away ? r->away : "");
+    put_text_or_null(out, "store_error", r->is_unavailable ? r->away : "");
     bt_text_puts(out, ",\"replicas\":");
     bt_rollout_describe_peers(r, out);
     bt_text_puts(out, ",\"sets\":[");

@@ -96,9 +96,9 @@ static void check_vote(push_t *p)
         abort_it(p, 503, "the shared store has forgotten the proposal");
     } else if (bt_clock_ms() >= p->deadline_ms) {
         name_silent(p, silent, sizeof silent);
-        abort_it(p, r->is_away ? 503 : 504, "no vote within %" PRIu64 " ms from %s%s%s", r->vote_ms,
-                 silent[0] != '\0' ? silent : "any replica",
-                 r->is_away ? "; the shared store: " : "", r->is_away ? r->away : "");
+        abort_it(p, r->is_unavailable ? 503 : 504, "no vote within %" PRIu64 " ms from %s%s%s",
+                 r->vote_ms, silent[0] != '\0' ? silent : "any replica",
+                 r->is_unavailable ? "; the shared store: " : "", r->is_unavailable ? r->away : "");
     }
 }
 

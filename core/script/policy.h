@@ -12,7 +12,7 @@
 #define BT_SCRIPT_POLICY_H
 
 #include "base/err.h"
-#include "cluster/fleet.h"
+#include "cluster/workers.h"
 #include "http/message.h"
 #include "script/dialect.h"
 #include "script/luatable.h"

@@ -166,7 +166,7 @@ static void check_pair(lua_State *L, bt_policy_t *policy, const struct answer *a
         refuse(L, policy, "no decode worker");
     if (a->prefill == NULL || a->decode == NULL)
         return;
-    why = bt_fleet_pair_refusal(a->prefill, a->decode);
+    why = bt_workers_pair_refusal(a->prefill, a->decode);
     if (why != NULL)
         refuse(L, policy, "workers %s and %s, which cannot be a pair: %s", a->prefill->name,
                a->decode->name, why);

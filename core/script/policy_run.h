@@ -11,7 +11,7 @@
 #define BT_SCRIPT_POLICY_RUN_H
 
 #include "script/policy.h"
-#include "state/store.h"
+#include "store/store.h"
 
 #define BT_WANT_HEADERS_MAX 16
 

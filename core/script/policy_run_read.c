@@ -178,7 +178,7 @@ int bt_run_push_answer(lua_State *L, const bt_want_t *want, const bt_want_answer
         lua_pushnil(L);
         lua_pushstring(L, answer->why != NULL
                               ? answer->why
-                              : text_of(answer->rc < 0 ? answer->rc : BT_E_STORE_AWAY));
+                              : text_of(answer->rc < 0 ? answer->rc : BT_E_STORE_UNAVAILABLE));
         return 2;
     }
     if (want->kind == BT_WANT_STORE)

@@ -1,4 +1,4 @@
-/* prefix_index.h - which workers were lately sent a prompt that begins like this one. For core/script and core/share.
+/* prefix_index.h - which workers were lately sent a prompt that begins like this one. For core/script and core/fleet.
  *
  * Owner: the process; all loops read and write it.
  * Life:  entries are overwritten when their set of ways is full, least recently inserted first; workers that have gone

@@ -243,7 +243,7 @@ void bt_testing_class(lua_State *L, const char *name, lua_CFunction gc, const lu
 
 int bt_testing_open(lua_State *L)
 {
-    static const luaL_Reg functions[] = {{"fleet", bt_testing_fleet_new},
+    static const luaL_Reg functions[] = {{"fleet", bt_testing_workers_new},
                                          {"policy", new_policy},
                                          {"seed", seed},
                                          {"forget", forget},
@@ -259,7 +259,7 @@ int bt_testing_open(lua_State *L)
                                          {"api_names", bt_testing_api_names},
                                          {NULL, NULL}};
 
-    bt_testing_fleet_open(L);
+    bt_testing_workers_open(L);
     bt_testing_class(L, BT_TESTING_POLICY, policy_gc, bt_testing_policy_methods);
     lua_newtable(L);
     luaL_register(L, NULL, functions);

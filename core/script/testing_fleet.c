@@ -12,7 +12,7 @@
 #define FLEET_META "baton_testing.fleet"
 #define SINGLE 2 /* place of view.single */
 
-struct bt_testing_fleet *bt_testing_fleet_check(lua_State *L, int idx)
+struct bt_testing_workers *bt_testing_workers_check(lua_State *L, int idx)
 {
     return luaL_checkudata(L, idx, FLEET_META);
 }
@@ -66,7 +66,7 @@ static bt_worker_t *make_worker(lua_State *L, enum bt_role role, const struct wo
  * fleet that has no pair. */
 static int fleet_add(lua_State *L)
 {
-    struct bt_testing_fleet *f = bt_testing_fleet_check(L, 1);
+    struct bt_testing_workers *f = bt_testing_workers_check(L, 1);
     bt_worker_set_t *set;
     struct words words;
     enum bt_role role;
@@ -85,7 +85,7 @@ static int fleet_add(lua_State *L)
     return 0;
 }
 
-static bt_worker_t *find(const struct bt_testing_fleet *f, const char *name, int *set_p,
+static bt_worker_t *find(const struct bt_testing_workers *f, const char *name, int *set_p,
                          unsigned *at_p)
 {
     for (int s = 0; s < 3; s++)
@@ -98,7 +98,7 @@ static bt_worker_t *find(const struct bt_testing_fleet *f, const char *name, int
     return NULL;
 }
 
-bt_worker_t *bt_testing_worker(lua_State *L, const struct bt_testing_fleet *f, int idx)
+bt_worker_t *bt_testing_worker(lua_State *L, const struct bt_testing_workers *f, int idx)
 {
     const char *name = luaL_checkstring(L, idx);
     unsigned at;
@@ -110,7 +110,7 @@ bt_worker_t *bt_testing_worker(lua_State *L, const struct bt_testing_fleet *f, i
     return w;
 }
 
-const bt_worker_t *bt_testing_by_id(const struct bt_testing_fleet *f, uint64_t id)
+const bt_worker_t *bt_testing_by_id(const struct bt_testing_workers *f, uint64_t id)
 {
     for (int s = 0; s < 3; s++)
         for (unsigned i = 0; i < f->sets[s].count; i++)
@@ -122,7 +122,7 @@ const bt_worker_t *bt_testing_by_id(const struct bt_testing_fleet *f, uint64_t i
 /* fleet:remove(name) */
 static int fleet_remove(lua_State *L)
 {
-    struct bt_testing_fleet *f = bt_testing_fleet_check(L, 1);
+    struct bt_testing_workers *f = bt_testing_workers_check(L, 1);
     const char *name = luaL_checkstring(L, 2);
     unsigned at = 0;
     int s = 0;
@@ -187,7 +187,7 @@ static void set_reported(lua_State *L, bt_worker_t *w, const char *field, lua_Nu
 /* fleet:set(name, {field = number...}); what engines report is age_ms old, or as of now. */
 static int fleet_set(lua_State *L)
 {
-    bt_worker_t *w = bt_testing_worker(L, bt_testing_fleet_check(L, 1), 2);
+    bt_worker_t *w = bt_testing_worker(L, bt_testing_workers_check(L, 1), 2);
     bool has_report = false;
 
     luaL_checktype(L, 3, LUA_TTABLE);
@@ -210,7 +210,7 @@ static int fleet_set(lua_State *L)
 /* fleet:bear(name, tokens, requests): as a leg that is held; negative to let go. */
 static int fleet_bear(lua_State *L)
 {
-    bt_worker_t *w = bt_testing_worker(L, bt_testing_fleet_check(L, 1), 2);
+    bt_worker_t *w = bt_testing_worker(L, bt_testing_workers_check(L, 1), 2);
 
     w->tokens[phase_of(w)] += (int64_t) luaL_optnumber(L, 3, 0);
     w->requests[phase_of(w)] += (int64_t) luaL_optnumber(L, 4, 1);
@@ -220,7 +220,7 @@ static int fleet_bear(lua_State *L)
 /* fleet:id(name) */
 static int fleet_id(lua_State *L)
 {
-    lua_pushnumber(L, (lua_Number) bt_testing_worker(L, bt_testing_fleet_check(L, 1), 2)->id);
+    lua_pushnumber(L, (lua_Number) bt_testing_worker(L, bt_testing_workers_check(L, 1), 2)->id);
     return 1;
 }
 
@@ -228,7 +228,7 @@ static int fleet_id(lua_State *L)
 static int fleet_name(lua_State *L)
 {
     const bt_worker_t *w =
-        bt_testing_by_id(bt_testing_fleet_check(L, 1), (uint64_t) luaL_checknumber(L, 2));
+        bt_testing_by_id(bt_testing_workers_check(L, 1), (uint64_t) luaL_checknumber(L, 2));
 
     lua_pushstring(L, w != NULL ? w->name : NULL);
     return 1;
@@ -237,7 +237,7 @@ static int fleet_name(lua_State *L)
 /* fleet:pool(name): view.pool from now on */
 static int fleet_pool(lua_State *L)
 {
-    struct bt_testing_fleet *f = bt_testing_fleet_check(L, 1);
+    struct bt_testing_workers *f = bt_testing_workers_check(L, 1);
     const char *name = luaL_checkstring(L, 2);
 
     luaL_argcheck(L, strlen(name) < sizeof(f->pool), 2, "at most 63 bytes");
@@ -250,7 +250,7 @@ static int fleet_pool(lua_State *L)
 
 static int fleet_gc(lua_State *L)
 {
-    struct bt_testing_fleet *f = lua_touserdata(L, 1);
+    struct bt_testing_workers *f = lua_touserdata(L, 1);
 
     for (int s = 0; s < 3; s++) {
         for (unsigned i = 0; i < f->sets[s].count; i++)
@@ -260,12 +260,12 @@ static int fleet_gc(lua_State *L)
     return 0;
 }
 
-int bt_testing_fleet_new(lua_State *L)
+int bt_testing_workers_new(lua_State *L)
 {
     static uint64_t fleets;
-    struct bt_testing_fleet *f = lua_newuserdata(L, sizeof(*f));
+    struct bt_testing_workers *f = lua_newuserdata(L, sizeof(*f));
 
-    *f = (struct bt_testing_fleet){.key = ++fleets << 32, .pool = "default"};
+    *f = (struct bt_testing_workers){.key = ++fleets << 32, .pool = "default"};
     for (int s = 0; s < 3; s++)
         f->sets[s].items = calloc(FLEET_MAX, sizeof(f->sets[s].items[0]));
     luaL_getmetatable(L, FLEET_META);
@@ -273,12 +273,12 @@ int bt_testing_fleet_new(lua_State *L)
     return 1;
 }
 
-bt_policy_view_t bt_testing_view(const struct bt_testing_fleet *f)
+bt_policy_view_t bt_testing_view(const struct bt_testing_workers *f)
 {
     return (bt_policy_view_t){&f->sets[0], &f->sets[1], &f->sets[SINGLE], f->key, bt_str(f->pool)};
 }
 
-void bt_testing_fleet_open(lua_State *L)
+void bt_testing_workers_open(lua_State *L)
 {
     static const luaL_Reg methods[] = {
         {"add", fleet_add}, {"remove", fleet_remove}, {"set", fleet_set},   {"bear", fleet_bear},

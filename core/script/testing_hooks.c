@@ -86,7 +86,7 @@ static void push_pair(lua_State *L, const bt_pair_t *pair)
 }
 
 /* scores = {name = number}: the last that each worker got. */
-static void push_scores(lua_State *L, const struct bt_testing_fleet *f,
+static void push_scores(lua_State *L, const struct bt_testing_workers *f,
                         const bt_policy_trace_t *trace)
 {
     lua_newtable(L);
@@ -112,7 +112,7 @@ static int push_failure(lua_State *L, const bt_policy_t *policy, int rc)
 }
 
 static int push_choice(lua_State *L, const bt_policy_t *policy, int rc, const bt_choice_t *choice,
-                       const struct bt_testing_fleet *f, const bt_policy_trace_t *trace)
+                       const struct bt_testing_workers *f, const bt_policy_trace_t *trace)
 {
     if (rc != 0)
         return push_failure(L, policy, rc);
@@ -140,7 +140,7 @@ static int push_choice(lua_State *L, const bt_policy_t *policy, int rc, const bt
 static int policy_plan(lua_State *L)
 {
     bt_policy_t *policy = bt_testing_policy_check(L);
-    const struct bt_testing_fleet *f = bt_testing_fleet_check(L, 2);
+    const struct bt_testing_workers *f = bt_testing_workers_check(L, 2);
     bt_policy_view_t view = bt_testing_view(f);
     const struct bt_testing_request *r = request_at(L, policy, 3);
     bt_choice_t choice = {0};
@@ -168,7 +168,7 @@ static const char *text_or(bt_str_t s, const char *otherwise)
 static int policy_fallback(lua_State *L)
 {
     bt_policy_t *policy = bt_testing_policy_check(L);
-    const struct bt_testing_fleet *f = bt_testing_fleet_check(L, 2);
+    const struct bt_testing_workers *f = bt_testing_workers_check(L, 2);
     bt_policy_view_t view = bt_testing_view(f);
     const struct bt_testing_request *r;
     bt_worker_t *tried[TRIED_MAX];
@@ -255,7 +255,7 @@ static int policy_tick(lua_State *L)
 {
     bt_policy_t *policy = bt_testing_policy_check(L);
     lua_Number at_ms = luaL_optnumber(L, 2, now_ms());
-    bt_policy_view_t view = bt_testing_view(bt_testing_fleet_check(L, 3));
+    bt_policy_view_t view = bt_testing_view(bt_testing_workers_check(L, 3));
     bt_policy_run_t run = {0};
     int rc = bt_testing_drive(L, &run, bt_policy_tick(policy, &run, (uint64_t) at_ms, &view));
 

@@ -18,7 +18,7 @@
 #define BT_TESTING_HEADERS_MAX 64
 #define BT_TESTING_SCORES_MAX 1024
 
-struct bt_testing_fleet {
+struct bt_testing_workers {
     bt_worker_set_t sets[3]; /* view.prefill, view.decode, view.single */
     uint64_t key;
     char pool[64]; /* view.pool */
@@ -50,14 +50,14 @@ void bt_testing_read_head(lua_State *L, int idx, struct bt_testing_head *out);
 void bt_testing_request(lua_State *L, int idx, struct bt_testing_request *out);
 
 /* ---- testing_fleet.c ---- */
-struct bt_testing_fleet *bt_testing_fleet_check(lua_State *L, int idx);
-bt_policy_view_t bt_testing_view(const struct bt_testing_fleet *f);
-bt_worker_t *bt_testing_worker(lua_State *L, const struct bt_testing_fleet *f,
+struct bt_testing_workers *bt_testing_workers_check(lua_State *L, int idx);
+bt_policy_view_t bt_testing_view(const struct bt_testing_workers *f);
+bt_worker_t *bt_testing_worker(lua_State *L, const struct bt_testing_workers *f,
                                int idx); /* raises */
 /* The worker with this id, or NULL. */
-const bt_worker_t *bt_testing_by_id(const struct bt_testing_fleet *f, uint64_t id);
-int bt_testing_fleet_new(lua_State *L); /* fleet() */
-void bt_testing_fleet_open(lua_State *L);
+const bt_worker_t *bt_testing_by_id(const struct bt_testing_workers *f, uint64_t id);
+int bt_testing_workers_new(lua_State *L); /* fleet() */
+void bt_testing_workers_open(lua_State *L);
 
 /* ---- testing.c ---- */
 bt_policy_t *bt_testing_policy_check(lua_State *L);

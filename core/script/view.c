@@ -263,7 +263,7 @@ static void add_fact(bt_text_t *t, const char *fact)
     bt_text_printf(t, "%s\x1f", fact != NULL ? fact : "");
 }
 
-/* Everything that bt_fleet_pair_refusal looks at, and a little more. Constants may be compared by address. */
+/* Everything that bt_workers_pair_refusal looks at, and a little more. Constants may be compared by address. */
 static void print_facts(bt_text_t *t, const bt_worker_t *w)
 {
     bt_text_printf(t, "%d %d %d %p %p %d %d %d ", (int) w->spec.role, (int) w->engine,
@@ -309,7 +309,7 @@ bool bt_rows_fit(bt_policy_t *policy, const bt_row_t *a, const bt_row_t *b)
                 : NULL;
     if (known != NULL && *known != 0)
         return *known > 0;
-    answer = bt_fleet_pair_refusal(p->worker, d->worker) == NULL ? 1 : -1;
+    answer = bt_workers_pair_refusal(p->worker, d->worker) == NULL ? 1 : -1;
     if (known != NULL)
         *known = answer;
     return answer > 0;

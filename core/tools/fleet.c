@@ -34,7 +34,7 @@ void bt_fleet_tool_help(bt_text_t *out)
         "  workers drain|undrain NAME|URL   no new requests to it, from any replica, also one "
         "that joins later\n"
         "                            add, remove, drain, undrain: 1 when only this gateway has "
-        "done it (the store is away)\n"
+        "done it (the store is unavailable)\n"
         "  room NUMBER               whose a room is that an engine names (bootstrap_room=...), "
         "whichever gateway is asked\n"
         "\n"

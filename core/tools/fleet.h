@@ -10,7 +10,7 @@
 
 #include "base/text.h"
 #include "http/message.h"
-#include "tools/say.h"
+#include "tools/print.h"
 
 /* argv begins after "fleet". Exit status: 0; 1 it could not be done, or something is not well; 2 a wrong command line. */
 int bt_fleet_tool(int argc, const char *const *argv);
@@ -41,8 +41,8 @@ typedef struct fleet_reply {
 } fleet_reply_t;
 
 /* "baton: fleet: ..." on stderr. refuse returns 2, fail 1. */
-#define fleet_refuse(...) bt_tool_say(BT_TOOL_WRONG, "fleet: ", __VA_ARGS__)
-#define fleet_fail(...) bt_tool_say(BT_TOOL_FAILED, "fleet: ", __VA_ARGS__)
+#define fleet_refuse(...) bt_tool_error(BT_TOOL_WRONG, "fleet: ", __VA_ARGS__)
+#define fleet_fail(...) bt_tool_error(BT_TOOL_FAILED, "fleet: ", __VA_ARGS__)
 
 /* tools/fleet_trust.c: 0, or what is wrong with --gateway was told. */
 int fleet_check_gateways(const fleet_tool_t *t);

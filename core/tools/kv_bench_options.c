@@ -2,13 +2,13 @@
 #include "tools/kv_bench.h"
 
 #include "config/suggest.h"
-#include "tools/say.h"
+#include "tools/print.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define refuse(...) bt_tool_say(BT_TOOL_WRONG, "kv-bench: ", __VA_ARGS__)
+#define refuse(...) bt_tool_error(BT_TOOL_WRONG, "kv-bench: ", __VA_ARGS__)
 
 void bt_kv_bench_help(bt_text_t *out)
 {

@@ -38,7 +38,7 @@ struct planner {
 struct replay {
     const bt_replay_options_t *options;
     struct planner new, old; /* old.policy NULL = the recorded choice */
-    bt_replay_fleet_t *fleet;
+    bt_replay_workers_t *workers;
     bt_replay_report_t report;
     bt_replay_tally_t *tally;
     uint64_t planned;
@@ -132,8 +132,8 @@ static uint64_t plan(struct planner *p, bt_replay_record_t *r, uint64_t seed,
 static void recorded(const struct replay *p, const bt_replay_record_t *r, bt_replay_side_t *side)
 {
     *side = (bt_replay_side_t){.prefill = r->prefill, .decode = r->decode};
-    side->has_prefill_score = bt_replay_score(p->fleet, r->prefill, &side->prefill_score);
-    side->has_decode_score = bt_replay_score(p->fleet, r->decode, &side->decode_score);
+    side->has_prefill_score = bt_replay_score(p->workers, r->prefill, &side->prefill_score);
+    side->has_decode_score = bt_replay_score(p->workers, r->decode, &side->decode_score);
 }
 
 static void replay_line(struct replay *p, const struct reader *in, bt_str_t line)
@@ -141,7 +141,7 @@ static void replay_line(struct replay *p, const struct reader *in, bt_str_t line
     char err[ERR_BYTES] = "";
     bt_replay_record_t r;
     bt_replay_side_t old, new;
-    int rc = bt_replay_read(p->fleet, line, &r, err, sizeof err);
+    int rc = bt_replay_read(p->workers, line, &r, err, sizeof err);
 
     if (rc < 0) {
         bt_replay_malformed(p->tally, in->name, in->line, rc == BT_E_INVAL ? err : bt_err_text(rc));
@@ -291,8 +291,8 @@ static int run(struct replay *p)
                                  .json = p->options->json,
                                  .show = p->options->show};
         p->tally = bt_replay_tally_new(&p->report);
-        p->fleet = bt_replay_fleet_new();
-        if (buffer == NULL || p->tally == NULL || p->fleet == NULL)
+        p->workers = bt_replay_workers_new();
+        if (buffer == NULL || p->tally == NULL || p->workers == NULL)
             status = bt_policy_tool_refuse("%s", bt_err_text(BT_E_NOMEM));
     }
     p->start_ms = p->progress_ms = bt_clock_ms();
@@ -302,7 +302,7 @@ static int run(struct replay *p)
         status = end(p);
     bt_policy_free(p->new.policy);
     bt_policy_free(p->old.policy);
-    bt_replay_fleet_free(p->fleet);
+    bt_replay_workers_free(p->workers);
     bt_replay_tally_free(p->tally);
     free(buffer);
     return status;

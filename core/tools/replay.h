@@ -38,7 +38,7 @@ int bt_replay_params(const bt_replay_options_t *o,
 
 /* ---- records (tools/replay_record.c) ---- */
 
-typedef struct bt_replay_fleet bt_replay_fleet_t;
+typedef struct bt_replay_workers bt_replay_workers_t;
 
 enum bt_replay_decider { BT_REPLAY_POLICY, BT_REPLAY_BUILT_IN, BT_REPLAY_NOBODY };
 
@@ -59,8 +59,8 @@ typedef struct bt_replay_record {
 int bt_replay_bad(char *err, size_t err_size, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* One line without its end. Loads of the workers it names are set as it says. BT_E_INVAL with the reason in err: it is no record. */
-int bt_replay_read(bt_replay_fleet_t *fleet, bt_str_t line, bt_replay_record_t *record_p, char *err,
-                   size_t err_size);
+int bt_replay_read(bt_replay_workers_t *workers, bt_str_t line, bt_replay_record_t *record_p,
+                   char *err, size_t err_size);
 
 /* ---- every worker that some record has named (tools/replay_fleet.c) ---- */
 
@@ -95,20 +95,20 @@ typedef struct bt_replay_row {
     unsigned has; /* bits by number */
 } bt_replay_row_t;
 
-bt_replay_fleet_t *bt_replay_fleet_new(void); /* NULL: out of memory */
-void bt_replay_fleet_free(bt_replay_fleet_t *fleet);
+bt_replay_workers_t *bt_replay_workers_new(void); /* NULL: out of memory */
+void bt_replay_workers_free(bt_replay_workers_t *workers);
 /* The next record: its lists are empty, the texts of the last one are gone. */
-void bt_replay_fleet_begin(bt_replay_fleet_t *fleet);
+void bt_replay_workers_begin(bt_replay_workers_t *workers);
 /* A raw JSON string's bytes, without escapes. */
-bt_str_t bt_replay_text(bt_replay_fleet_t *fleet, bt_str_t value);
+bt_str_t bt_replay_text(bt_replay_workers_t *workers, bt_str_t value);
 /* list: 0 prefill, 1 decode, 2 single. BT_E_INVAL: no such worker can be. */
-int bt_replay_fleet_add(bt_replay_fleet_t *fleet, int list, const bt_replay_row_t *row,
-                        uint64_t now_ms, char *err, size_t err_size);
-unsigned bt_replay_fleet_count(const bt_replay_fleet_t *fleet, int list);
+int bt_replay_workers_add(bt_replay_workers_t *workers, int list, const bt_replay_row_t *row,
+                          uint64_t now_ms, char *err, size_t err_size);
+unsigned bt_replay_workers_count(const bt_replay_workers_t *workers, int list);
 /* view->pool is set already. */
-void bt_replay_fleet_view(const bt_replay_fleet_t *fleet, bt_policy_view_t *view);
+void bt_replay_workers_view(const bt_replay_workers_t *workers, bt_policy_view_t *view);
 /* The score that this candidate had in the record. */
-bool bt_replay_score(const bt_replay_fleet_t *fleet, bt_str_t name, double *score_p);
+bool bt_replay_score(const bt_replay_workers_t *workers, bt_str_t name, double *score_p);
 
 /* ---- what came of it (tools/replay_report.c) ---- */
 

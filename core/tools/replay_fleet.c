@@ -34,7 +34,7 @@ struct list {
     unsigned cap;
 };
 
-struct bt_replay_fleet {
+struct bt_replay_workers {
     known_t **table;
     unsigned count;
     uint64_t max_id, next_own;
@@ -48,7 +48,7 @@ struct bt_replay_fleet {
 };
 
 /* A string's bytes: where they stand, or without escapes in the scratch, which has room for the whole line. */
-bt_str_t bt_replay_text(bt_replay_fleet_t *f, bt_str_t value)
+bt_str_t bt_replay_text(bt_replay_workers_t *f, bt_str_t value)
 {
     char *out = f->scratch + f->scratch_len;
     long n;
@@ -67,7 +67,7 @@ bt_str_t bt_replay_text(bt_replay_fleet_t *f, bt_str_t value)
 /* ---- workers ---- */
 
 /* {"a":"x","b":true} -> "a=x,b". */
-static char *labels_text(bt_replay_fleet_t *f, bt_str_t labels)
+static char *labels_text(bt_replay_workers_t *f, bt_str_t labels)
 {
     bt_json_cursor_t c;
     bt_json_item_t item;
@@ -88,12 +88,12 @@ static char *labels_text(bt_replay_fleet_t *f, bt_str_t labels)
     return text.data; /* NULL when there is none */
 }
 
-static char *fact_text(bt_replay_fleet_t *f, const bt_replay_row_t *row, enum bt_replay_fact fact)
+static char *fact_text(bt_replay_workers_t *f, const bt_replay_row_t *row, enum bt_replay_fact fact)
 {
     return row->facts[fact].n > 0 ? bt_str_dup(bt_replay_text(f, row->facts[fact])) : NULL;
 }
 
-static int make_worker(bt_replay_fleet_t *f, const bt_replay_row_t *row, enum bt_role role,
+static int make_worker(bt_replay_workers_t *f, const bt_replay_row_t *row, enum bt_role role,
                        uint64_t id, bt_worker_t **worker_p, char *err, size_t err_size)
 {
     char url[64];
@@ -121,7 +121,7 @@ static int make_worker(bt_replay_fleet_t *f, const bt_replay_row_t *row, enum bt
     return rc;
 }
 
-static bool is_taken(const bt_replay_fleet_t *f, uint64_t id)
+static bool is_taken(const bt_replay_workers_t *f, uint64_t id)
 {
     for (unsigned i = 0; id <= f->max_id && i < TABLE_SIZE; i++)
         if (f->table[i] != NULL && f->table[i]->said_id == id)
@@ -129,7 +129,7 @@ static bool is_taken(const bt_replay_fleet_t *f, uint64_t id)
     return false;
 }
 
-static uint64_t id_for(bt_replay_fleet_t *f, uint64_t said)
+static uint64_t id_for(bt_replay_workers_t *f, uint64_t said)
 {
     if (said == 0 || said >= OWN_IDS || is_taken(f, said))
         return f->next_own++;
@@ -160,8 +160,8 @@ static known_t *keep(const bt_replay_row_t *row, uint64_t hash, bt_worker_t *wor
     return k;
 }
 
-static int add_worker(bt_replay_fleet_t *f, const bt_replay_row_t *row, uint64_t hash, unsigned at,
-                      known_t **known_p, char *err, size_t err_size)
+static int add_worker(bt_replay_workers_t *f, const bt_replay_row_t *row, uint64_t hash,
+                      unsigned at, known_t **known_p, char *err, size_t err_size)
 {
     enum bt_role role = BT_ROLE_HYBRID;
     bt_worker_t *worker;
@@ -200,7 +200,7 @@ static bool is_known_as(const known_t *k, const bt_replay_row_t *row, uint64_t h
     return same;
 }
 
-static int find_worker(bt_replay_fleet_t *f, const bt_replay_row_t *row, known_t **known_p,
+static int find_worker(bt_replay_workers_t *f, const bt_replay_row_t *row, known_t **known_p,
                        char *err, size_t err_size)
 {
     uint64_t hash = row->id * UINT64_C(0x9e3779b97f4a7c15);
@@ -276,7 +276,7 @@ static int push(struct list *list, bt_worker_t *w)
 }
 
 /* A prefill worker may stand in two lists. */
-static int name_it(bt_replay_fleet_t *f, known_t *k)
+static int name_it(bt_replay_workers_t *f, known_t *k)
 {
     if (k->read == f->reads)
         return 0;
@@ -293,7 +293,7 @@ static int name_it(bt_replay_fleet_t *f, known_t *k)
     return 0;
 }
 
-void bt_replay_fleet_begin(bt_replay_fleet_t *f)
+void bt_replay_workers_begin(bt_replay_workers_t *f)
 {
     f->reads++;
     f->named_count = 0;
@@ -302,8 +302,8 @@ void bt_replay_fleet_begin(bt_replay_fleet_t *f)
         f->lists[i].set.count = 0;
 }
 
-int bt_replay_fleet_add(bt_replay_fleet_t *f, int list, const bt_replay_row_t *row, uint64_t now_ms,
-                        char *err, size_t err_size)
+int bt_replay_workers_add(bt_replay_workers_t *f, int list, const bt_replay_row_t *row,
+                          uint64_t now_ms, char *err, size_t err_size)
 {
     known_t *k = NULL;
     int rc = find_worker(f, row, &k, err, err_size);
@@ -315,12 +315,12 @@ int bt_replay_fleet_add(bt_replay_fleet_t *f, int list, const bt_replay_row_t *r
     return rc == 0 ? push(&f->lists[list], k->worker) : rc;
 }
 
-unsigned bt_replay_fleet_count(const bt_replay_fleet_t *f, int list)
+unsigned bt_replay_workers_count(const bt_replay_workers_t *f, int list)
 {
     return f->lists[list].set.count;
 }
 
-void bt_replay_fleet_view(const bt_replay_fleet_t *f, bt_policy_view_t *view)
+void bt_replay_workers_view(const bt_replay_workers_t *f, bt_policy_view_t *view)
 {
     uint64_t key = bt_str_hash(view->pool);
 
@@ -337,7 +337,7 @@ void bt_replay_fleet_view(const bt_replay_fleet_t *f, bt_policy_view_t *view)
     view->key = key != 0 ? key : 1;
 }
 
-bool bt_replay_score(const bt_replay_fleet_t *f, bt_str_t name, double *score_p)
+bool bt_replay_score(const bt_replay_workers_t *f, bt_str_t name, double *score_p)
 {
     for (unsigned i = 0; i < f->named_count; i++)
         if (bt_str_eq(bt_str(f->named[i]->worker->name), name)) {
@@ -349,9 +349,9 @@ bool bt_replay_score(const bt_replay_fleet_t *f, bt_str_t name, double *score_p)
 
 /* ---- life ---- */
 
-bt_replay_fleet_t *bt_replay_fleet_new(void)
+bt_replay_workers_t *bt_replay_workers_new(void)
 {
-    bt_replay_fleet_t *f = calloc(1, sizeof *f);
+    bt_replay_workers_t *f = calloc(1, sizeof *f);
 
     if (f == NULL)
         return NULL;
@@ -361,11 +361,11 @@ bt_replay_fleet_t *bt_replay_fleet_new(void)
     bt_breaker_config_defaults(&f->breaker);
     if (f->table != NULL && f->scratch != NULL)
         return f;
-    bt_replay_fleet_free(f);
+    bt_replay_workers_free(f);
     return NULL;
 }
 
-void bt_replay_fleet_free(bt_replay_fleet_t *f)
+void bt_replay_workers_free(bt_replay_workers_t *f)
 {
     if (f == NULL)
         return;

@@ -96,7 +96,7 @@ static int read_row(bt_str_t text, bt_replay_row_t *row, char *err, size_t err_s
     return rc == 0 ? 0 : bt_replay_bad(err, err_size, "a candidate is no object");
 }
 
-static int read_rows(bt_replay_fleet_t *f, int list, bt_str_t text, uint64_t now_ms, char *err,
+static int read_rows(bt_replay_workers_t *f, int list, bt_str_t text, uint64_t now_ms, char *err,
                      size_t err_size)
 {
     bt_json_cursor_t c;
@@ -109,13 +109,13 @@ static int read_rows(bt_replay_fleet_t *f, int list, bt_str_t text, uint64_t now
     while (rc == 0 && bt_json_next(&c, &item) > 0) {
         rc = read_row(item.value, &row, err, err_size);
         if (rc == 0)
-            rc = bt_replay_fleet_add(f, list, &row, now_ms, err, err_size);
+            rc = bt_replay_workers_add(f, list, &row, now_ms, err, err_size);
     }
     return rc;
 }
 
-static int read_role(bt_replay_fleet_t *f, int list, bt_str_t text, uint64_t now_ms, bool *is_cut_p,
-                     char *err, size_t err_size)
+static int read_role(bt_replay_workers_t *f, int list, bt_str_t text, uint64_t now_ms,
+                     bool *is_cut_p, char *err, size_t err_size)
 {
     bt_json_cursor_t c;
     bt_json_item_t item;
@@ -130,11 +130,11 @@ static int read_role(bt_replay_fleet_t *f, int list, bt_str_t text, uint64_t now
         else if (bt_str_eq(item.key, BT_STR("rows")))
             rc = read_rows(f, list, item.value, now_ms, err, err_size);
     }
-    *is_cut_p |= total > bt_replay_fleet_count(f, list);
+    *is_cut_p |= total > bt_replay_workers_count(f, list);
     return rc;
 }
 
-static int read_candidates(bt_replay_fleet_t *f, bt_str_t text, bt_replay_record_t *r, char *err,
+static int read_candidates(bt_replay_workers_t *f, bt_str_t text, bt_replay_record_t *r, char *err,
                            size_t err_size)
 {
     static const char *const roles[] = {"prefill", "decode", "single"};
@@ -146,16 +146,16 @@ static int read_candidates(bt_replay_fleet_t *f, bt_str_t text, bt_replay_record
     if (rc < 0)
         return bt_replay_bad(err, err_size, "\"candidates\" must be an object");
     while (rc == 0 && bt_json_next(&c, &item) > 0)
-        if ((at = find_name(roles, 3, &item)) >= 0 && bt_replay_fleet_count(f, at) == 0)
+        if ((at = find_name(roles, 3, &item)) >= 0 && bt_replay_workers_count(f, at) == 0)
             rc = read_role(f, at, item.value, now_ms, &r->is_cut, err, err_size);
     for (int i = 0; i < 3; i++)
-        r->has_candidates |= bt_replay_fleet_count(f, i) > 0;
+        r->has_candidates |= bt_replay_workers_count(f, i) > 0;
     return rc;
 }
 
 /* ---- records ---- */
 
-static int read_plan(bt_replay_fleet_t *f, bt_str_t text, bt_replay_record_t *r, char *err,
+static int read_plan(bt_replay_workers_t *f, bt_str_t text, bt_replay_record_t *r, char *err,
                      size_t err_size)
 {
     static const char *const places[] = {"prefill", "decode", "worker"};
@@ -171,7 +171,7 @@ static int read_plan(bt_replay_fleet_t *f, bt_str_t text, bt_replay_record_t *r,
     return 0;
 }
 
-static int read_headers(bt_replay_fleet_t *f, bt_str_t text, bt_replay_record_t *r, char *err,
+static int read_headers(bt_replay_workers_t *f, bt_str_t text, bt_replay_record_t *r, char *err,
                         size_t err_size)
 {
     bt_json_cursor_t c;
@@ -207,7 +207,7 @@ static const struct {
              {"class", offsetof(bt_replay_record_t, req.klass)},
              {"pool", offsetof(bt_replay_record_t, view.pool)}};
 
-static bool read_text(bt_replay_fleet_t *f, const bt_json_item_t *item, bt_replay_record_t *r)
+static bool read_text(bt_replay_workers_t *f, const bt_json_item_t *item, bt_replay_record_t *r)
 {
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (bt_str_eq(item->key, bt_str(texts[i].name))) {
@@ -218,7 +218,7 @@ static bool read_text(bt_replay_fleet_t *f, const bt_json_item_t *item, bt_repla
 }
 
 /* key: what route had said stands for the session, as the policy of then saw it. */
-static int read_member(bt_replay_fleet_t *f, const bt_json_item_t *item, bt_replay_record_t *r,
+static int read_member(bt_replay_workers_t *f, const bt_json_item_t *item, bt_replay_record_t *r,
                        bt_str_t *key_p, char *err, size_t err_size)
 {
     static const char *const others[] = {"candidates", "plan",          "headers",
@@ -260,14 +260,14 @@ static int read_member(bt_replay_fleet_t *f, const bt_json_item_t *item, bt_repl
     return 0;
 }
 
-static void begin(bt_replay_fleet_t *f, bt_replay_record_t *r)
+static void begin(bt_replay_workers_t *f, bt_replay_record_t *r)
 {
     *r = (bt_replay_record_t){
         .decider = BT_REPLAY_NOBODY, .req = {.n = 1}, .view = {.pool = BT_STR("default")}};
-    bt_replay_fleet_begin(f);
+    bt_replay_workers_begin(f);
 }
 
-int bt_replay_read(bt_replay_fleet_t *f, bt_str_t line, bt_replay_record_t *r, char *err,
+int bt_replay_read(bt_replay_workers_t *f, bt_str_t line, bt_replay_record_t *r, char *err,
                    size_t err_size)
 {
     bt_str_t key = BT_STR_NULL;
@@ -287,6 +287,6 @@ int bt_replay_read(bt_replay_fleet_t *f, bt_str_t line, bt_replay_record_t *r, c
         return bt_replay_bad(err, err_size, "it is no JSON, from byte %zu on", c.err_off + 1);
     if (key.n > 0)
         r->req.session = key;
-    bt_replay_fleet_view(f, &r->view);
+    bt_replay_workers_view(f, &r->view);
     return 0;
 }

@@ -89,7 +89,7 @@ static void update(const bt_transfer_t *t, const bt_transfer_crew_t *crew)
 
     if (atomic_exchange(&crew->worker->has_agents, is_whole) == is_whole)
         return;
-    bt_fleet_epoch_bump();
+    bt_workers_changed();
     if (is_whole)
         bt_log_info("transfer", "worker %s: all %u agents are registered", crew->worker->name,
                     crew->count);
@@ -207,9 +207,9 @@ static void replace(bt_transfer_agent_t *old, bt_transfer_agent_t *agent)
 
 static bt_worker_t *find_worker(const bt_transfer_agent_t *agent)
 {
-    const bt_fleet_t *fleet = agent->t->fleet;
+    const bt_workers_t *workers = agent->t->workers;
 
-    return fleet != NULL ? bt_fleet_find(fleet, bt_str(agent->worker)) : NULL;
+    return workers != NULL ? bt_workers_find(workers, bt_str(agent->worker)) : NULL;
 }
 
 const char *bt_transfer_crew_refuses(const bt_transfer_agent_t *agent, uint32_t *retry_ms_p)

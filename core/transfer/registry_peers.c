@@ -21,26 +21,26 @@ int bt_registry_peers_init(bt_registry_peers_t *peers, const char *const *allowe
 
 void bt_registry_peers_fini(bt_registry_peers_t *peers)
 {
-    bt_fleet_unref(peers->fleet);
+    bt_workers_unref(peers->workers);
     free(peers->allowed);
     *peers = (bt_registry_peers_t){0};
 }
 
-void bt_registry_peers_set_fleet(bt_registry_peers_t *peers, bt_fleet_t *fleet)
+void bt_registry_peers_set_workers(bt_registry_peers_t *peers, bt_workers_t *workers)
 {
-    bt_fleet_t *old = peers->fleet;
+    bt_workers_t *old = peers->workers;
 
-    peers->fleet = fleet != NULL ? bt_fleet_ref(fleet) : NULL;
-    bt_fleet_unref(old);
+    peers->workers = workers != NULL ? bt_workers_ref(workers) : NULL;
+    bt_workers_unref(old);
 }
 
-static bool is_a_workers(const bt_fleet_t *fleet, const struct sockaddr_storage *peer)
+static bool is_a_workers(const bt_workers_t *workers, const struct sockaddr_storage *peer)
 {
     struct sockaddr_storage addr;
 
-    for (unsigned i = 0; fleet != NULL && i < fleet->pool_count; i++)
-        for (unsigned k = 0; k < fleet->pools[i].all.count; k++)
-            if (bt_worker_get_addr(fleet->pools[i].all.items[k], &addr) &&
+    for (unsigned i = 0; workers != NULL && i < workers->pool_count; i++)
+        for (unsigned k = 0; k < workers->pools[i].all.count; k++)
+            if (bt_worker_get_addr(workers->pools[i].all.items[k], &addr) &&
                 bt_network_same(&addr, peer))
                 return true;
     return false;
@@ -57,5 +57,5 @@ bool bt_registry_peers_has(const bt_registry_peers_t *peers, const char *peer)
     for (unsigned i = 0; i < peers->allowed_count; i++)
         if (bt_network_has(&peers->allowed[i], &addr))
             return true;
-    return is_a_workers(peers->fleet, &addr);
+    return is_a_workers(peers->workers, &addr);
 }

@@ -12,11 +12,11 @@
 #define BT_TRANSFER_REGISTRY_PEERS_H
 
 #include "base/str.h"
-#include "cluster/fleet.h"
+#include "cluster/workers.h"
 #include "loop/network.h"
 
 typedef struct bt_registry_peers {
-    bt_fleet_t *fleet; /* a reference; NULL before the first */
+    bt_workers_t *workers; /* a reference; NULL before the first */
     bt_network_t *allowed;
     unsigned allowed_count;
 } bt_registry_peers_t;
@@ -24,7 +24,7 @@ typedef struct bt_registry_peers {
 /* allowed: as for bt_network_parse. BT_E_INVAL, BT_E_NOMEM: nothing is kept. */
 int bt_registry_peers_init(bt_registry_peers_t *peers, const char *const *allowed, unsigned count);
 void bt_registry_peers_fini(bt_registry_peers_t *peers);
-void bt_registry_peers_set_fleet(bt_registry_peers_t *peers, bt_fleet_t *fleet);
+void bt_registry_peers_set_workers(bt_registry_peers_t *peers, bt_workers_t *workers);
 /* peer: a numeric address. */
 bool bt_registry_peers_has(const bt_registry_peers_t *peers, const char *peer);
 

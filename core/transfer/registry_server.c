@@ -109,9 +109,9 @@ err_fd:
     return rc;
 }
 
-void bt_registry_server_set_fleet(bt_registry_server_t *server, bt_fleet_t *fleet)
+void bt_registry_server_set_workers(bt_registry_server_t *server, bt_workers_t *workers)
 {
-    bt_registry_peers_set_fleet(&server->peers, fleet);
+    bt_registry_peers_set_workers(&server->peers, workers);
 }
 
 void bt_registry_server_stats(const bt_registry_server_t *server, bt_kv_registry_stats_t *stats_p)

@@ -1,4 +1,4 @@
-/* How a room begins, how it is let go, and how it gets another sender. Open, repair and close come by letter, so each of them may find the room over already. */
+/* How a room begins, how it is let go, and how it gets another sender. Open, repair and close come by mail, so each of them may find the room over already. */
 #include "transfer_impl.h"
 
 #include <stdio.h>
@@ -68,9 +68,9 @@ static unsigned count_of(const bt_transfer_crew_t *crew)
     return crew != NULL ? crew->count : 0;
 }
 
-static void fill_room(bt_transfer_room_t *room, bt_transfer_t *t, bt_transfer_letter_t *letter)
+static void fill_room(bt_transfer_room_t *room, bt_transfer_t *t, bt_transfer_mail_t *mail)
 {
-    const bt_transfer_room_spec_t *spec = &letter->spec;
+    const bt_transfer_room_spec_t *spec = &mail->spec;
 
     room->t = t;
     room->id = room->source_room = spec->room;
@@ -82,10 +82,10 @@ static void fill_room(bt_transfer_room_t *room, bt_transfer_t *t, bt_transfer_le
     room->start_ms = or_default(spec->start_ms, START_MS);
     room->stall_ms = or_default(spec->stall_ms, STALL_MS);
     room->repair_ms = or_default(spec->repair_ms, REPAIR_MS);
-    room->home = spec->home;
+    room->loop = spec->loop;
     room->on_event = spec->on_event;
     room->user = spec->user;
-    room->last = letter;
+    room->last = mail;
     room->opened_us = room->phase_us = bt_clock_us();
     bt_timer_init(t->loop, &room->timer, bt_transfer_room_due);
     bt_transfer_table_put(&t->table, &room->by_id, room->id, room);
@@ -95,15 +95,15 @@ static void fill_room(bt_transfer_room_t *room, bt_transfer_t *t, bt_transfer_le
 }
 
 /* No room could be made of it. */
-static void send_back(bt_transfer_letter_t *letter, int rc, const char *why)
+static void send_back(bt_transfer_mail_t *mail, int rc, const char *why)
 {
-    const bt_transfer_room_spec_t spec = letter->spec;
+    const bt_transfer_room_spec_t spec = mail->spec;
 
-    letter->t->stats.rooms_failed++;
-    letter->event = (bt_transfer_event_t){
+    mail->t->stats.rooms_failed++;
+    mail->event = (bt_transfer_event_t){
         .what = BT_TRANSFER_FAILED, .room = spec.room, .source_room = spec.room, .rc = rc};
-    bt_str_copy(letter->event.reason, sizeof(letter->event.reason), why);
-    bt_transfer_letter_send_home(letter, spec.home, spec.on_event, spec.user);
+    bt_str_copy(mail->event.reason, sizeof(mail->event.reason), why);
+    bt_transfer_mail_return(mail, spec.loop, spec.on_event, spec.user);
 }
 
 /* Names the side that cannot take part. */
@@ -117,28 +117,28 @@ static void fail_lacking(bt_transfer_room_t *room, const char *prefill_why, cons
         "%s%s%s", prefill_why, lacks_prefill && lacks_decode ? "; " : "", decode_why);
 }
 
-void bt_transfer_room_open(bt_transfer_t *t, bt_transfer_letter_t *letter)
+void bt_transfer_room_open(bt_transfer_t *t, bt_transfer_mail_t *mail)
 {
-    const bt_transfer_room_spec_t *spec = &letter->spec;
+    const bt_transfer_room_spec_t *spec = &mail->spec;
     bt_transfer_crew_t *prefill = bt_transfer_crew_of(t, spec->prefill),
                        *decode = bt_transfer_crew_of(t, spec->decode);
     char prefill_why[160] = "", decode_why[160] = "";
 
     if (spec->room == 0 || bt_transfer_room_find(t, spec->room) != NULL) {
-        send_back(letter, BT_E_INVAL, "a room of this id is open already");
+        send_back(mail, BT_E_INVAL, "a room of this id is open already");
         return;
     }
     unsigned count = count_of(prefill) + count_of(decode);
     bt_transfer_room_t *room = calloc(1, sizeof(*room) + count * sizeof(room->seats[0]));
     if (room == NULL) {
-        send_back(letter, BT_E_NOMEM, bt_err_text(BT_E_NOMEM));
+        send_back(mail, BT_E_NOMEM, bt_err_text(BT_E_NOMEM));
         return;
     }
     bool has_prefill =
         bt_transfer_crew_is_whole(prefill, spec->prefill, prefill_why, sizeof(prefill_why));
     bool has_decode =
         bt_transfer_crew_is_whole(decode, spec->decode, decode_why, sizeof(decode_why));
-    fill_room(room, t, letter);
+    fill_room(room, t, mail);
     room->sender.seats = room->seats;
     room->receiver.seats = room->seats + count_of(prefill);
     fill_side(room, &room->sender, prefill, BT_KV_SIDE_SENDER);
@@ -154,17 +154,17 @@ void bt_transfer_room_open(bt_transfer_t *t, bt_transfer_letter_t *letter)
 
 /* ---- closing ---- */
 
-void bt_transfer_room_close(bt_transfer_t *t, bt_transfer_letter_t *letter)
+void bt_transfer_room_close(bt_transfer_t *t, bt_transfer_mail_t *mail)
 {
-    bt_transfer_room_t *room = bt_transfer_room_find(t, letter->room);
+    bt_transfer_room_t *room = bt_transfer_room_find(t, mail->room);
 
-    if (room == NULL || room->id != letter->room)
+    if (room == NULL || room->id != mail->room)
         return;
     room->is_closed = true;
     if (room->phase == BT_TRANSFER_PHASE_FAILED)
         bt_transfer_room_end(room);
-    else if (letter->is_abort)
-        bt_transfer_room_cancel(room, letter->reason);
+    else if (mail->is_abort)
+        bt_transfer_room_cancel(room, mail->reason);
     else if (!room->has_moved) /* decode's last reports may still be under way */
         bt_transfer_room_wait(room, BT_TRANSFER_WAIT_START, bt_transfer_start_ms(room));
 }
@@ -229,30 +229,30 @@ static bool has_absent(const bt_transfer_side_t *side)
     return false;
 }
 
-void bt_transfer_room_repair(bt_transfer_t *t, bt_transfer_letter_t *letter)
+void bt_transfer_room_repair(bt_transfer_t *t, bt_transfer_mail_t *mail)
 {
-    bt_transfer_room_t *room = bt_transfer_room_find(t, letter->room);
-    bt_transfer_crew_t *crew = bt_transfer_crew_of(t, letter->prefill);
+    bt_transfer_room_t *room = bt_transfer_room_find(t, mail->room);
+    bt_transfer_crew_t *crew = bt_transfer_crew_of(t, mail->prefill);
     enum bt_transfer_fault fault = BT_TRANSFER_FAULT_NONE;
     char lack[160];
     const char *why = NULL;
 
-    if (room == NULL || room->id != letter->room || room->phase == BT_TRANSFER_PHASE_FAILED) {
-        abort_new(crew, letter->source_room, "the room that it was for is over");
+    if (room == NULL || room->id != mail->room || room->phase == BT_TRANSFER_PHASE_FAILED) {
+        abort_new(crew, mail->source_room, "the room that it was for is over");
         return;
     }
     if (room->has_moved) {
         why = "too late for another prefill: bytes have come already";
     } else if (has_absent(&room->receiver)) {
-        why = "an agent of decode is away, and would not hear of another prefill";
-    } else if (!bt_transfer_crew_is_whole(crew, letter->prefill, lack, sizeof(lack))) {
+        why = "an agent of decode is not connected, and would not hear of another prefill";
+    } else if (!bt_transfer_crew_is_whole(crew, mail->prefill, lack, sizeof(lack))) {
         why = lack;
         fault = BT_TRANSFER_FAULT_PREFILL;
     } else {
-        why = replace_sender(room, crew, letter->source_room, letter->prefill);
+        why = replace_sender(room, crew, mail->source_room, mail->prefill);
     }
     if (why != NULL) {
-        abort_new(crew, letter->source_room, why);
+        abort_new(crew, mail->source_room, why);
         bt_transfer_room_fail(room, BT_E_KV_TRANSFER, fault, "%s", why);
         return;
     }

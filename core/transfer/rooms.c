@@ -1,4 +1,4 @@
-/* The life of a room, from the letter that opens it to its last event. report.c decides what becomes of it, here it is done.
+/* The life of a room, from the mail that opens it to its last event. report.c decides what becomes of it, here it is done.
  *
  *     opening --> waiting --> moving --> done
  *        |           |           '-----> failed
@@ -92,19 +92,19 @@ static void fill_event(const bt_transfer_room_t *room, enum bt_transfer_what wha
 void bt_transfer_room_tell(bt_transfer_room_t *room, enum bt_transfer_what what)
 {
     bool is_last = what == BT_TRANSFER_DONE || what == BT_TRANSFER_FAILED;
-    bt_transfer_letter_t *letter = is_last ? room->last : NULL;
+    bt_transfer_mail_t *mail = is_last ? room->last : NULL;
 
     if (room->is_closed)
         return;
     if (is_last)
         room->last = NULL;
     else
-        letter = calloc(1, sizeof(*letter));
+        mail = calloc(1, sizeof(*mail));
     /* Without memory MOVING is only late news, and an orphan that nobody repairs fails in time. */
-    if (letter == NULL)
+    if (mail == NULL)
         return;
-    fill_event(room, what, &letter->event);
-    bt_transfer_letter_send_home(letter, room->home, room->on_event, room->user);
+    fill_event(room, what, &mail->event);
+    bt_transfer_mail_return(mail, room->loop, room->on_event, room->user);
 }
 
 /* ---- phases ---- */

@@ -1,5 +1,5 @@
-/* The hub: its life, its letters, its listener. What arrives by letter is handled in the order in which a loop sent it, so that open, repair and close of one
- * room cannot overtake each other. A letter holds a reference on the hub: one that comes after bt_transfer_close finds is_closing and goes.
+/* The hub: its life, its mail, its listener. What arrives by mail is handled in the order in which a loop sent it, so that open, repair and close of one
+ * room cannot overtake each other. Mail holds a reference on the hub: one that comes after bt_transfer_close finds is_closing and goes.
  */
 #include "base/rand.h"
 #include "transfer_impl.h"
@@ -9,127 +9,127 @@
 
 #define STRANGERS_MAX 1024 /* connections without a good hello */
 
-/* ---- letters ---- */
+/* ---- mail ---- */
 
-static bt_transfer_letter_t *new_letter(bt_transfer_t *t, uint64_t room, bt_worker_t *prefill,
-                                        bt_worker_t *decode)
+static bt_transfer_mail_t *new_mail(bt_transfer_t *t, uint64_t room, bt_worker_t *prefill,
+                                    bt_worker_t *decode)
 {
-    bt_transfer_letter_t *letter = calloc(1, sizeof(*letter));
+    bt_transfer_mail_t *mail = calloc(1, sizeof(*mail));
 
-    if (letter == NULL)
+    if (mail == NULL)
         return NULL;
     atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
-    letter->t = t;
-    letter->room = room;
-    letter->prefill = prefill != NULL ? bt_worker_ref(prefill) : NULL;
-    letter->decode = decode != NULL ? bt_worker_ref(decode) : NULL;
-    return letter;
+    mail->t = t;
+    mail->room = room;
+    mail->prefill = prefill != NULL ? bt_worker_ref(prefill) : NULL;
+    mail->decode = decode != NULL ? bt_worker_ref(decode) : NULL;
+    return mail;
 }
 
 /* What it brought is no longer needed; the memory stays for an event. */
-static void empty_letter(bt_transfer_letter_t *letter)
+static void empty_mail(bt_transfer_mail_t *mail)
 {
-    bt_worker_unref(letter->prefill);
-    bt_worker_unref(letter->decode);
-    letter->prefill = letter->decode = NULL;
+    bt_worker_unref(mail->prefill);
+    bt_worker_unref(mail->decode);
+    mail->prefill = mail->decode = NULL;
 }
 
-static void on_open(bt_loop_t *loop, bt_msg_t *msg)
+static void on_open(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    bt_transfer_letter_t *letter = bt_container_of(msg, bt_transfer_letter_t, msg);
-    bt_transfer_t *t = letter->t;
-    bt_worker_t *prefill = letter->prefill, *decode = letter->decode;
+    bt_transfer_mail_t *mail = bt_container_of(envelope, bt_transfer_mail_t, envelope);
+    bt_transfer_t *t = mail->t;
+    bt_worker_t *prefill = mail->prefill, *decode = mail->decode;
 
     (void) loop;
-    letter->prefill = letter->decode = NULL;
+    mail->prefill = mail->decode = NULL;
     if (t->is_closing) {
-        free(letter);
+        free(mail);
     } else {
-        letter->spec.prefill = prefill;
-        letter->spec.decode = decode;
-        bt_transfer_room_open(t, letter);
+        mail->spec.prefill = prefill;
+        mail->spec.decode = decode;
+        bt_transfer_room_open(t, mail);
     }
     bt_worker_unref(prefill);
     bt_worker_unref(decode);
     bt_transfer_unref(t);
 }
 
-static void read_letter(bt_msg_t *msg,
-                        void (*handle)(bt_transfer_t *t, bt_transfer_letter_t *letter))
+static void read_mail(bt_mail_t *envelope,
+                      void (*handle)(bt_transfer_t *t, bt_transfer_mail_t *mail))
 {
-    bt_transfer_letter_t *letter = bt_container_of(msg, bt_transfer_letter_t, msg);
-    bt_transfer_t *t = letter->t;
+    bt_transfer_mail_t *mail = bt_container_of(envelope, bt_transfer_mail_t, envelope);
+    bt_transfer_t *t = mail->t;
 
     if (!t->is_closing)
-        handle(t, letter);
-    empty_letter(letter);
-    free(letter);
+        handle(t, mail);
+    empty_mail(mail);
+    free(mail);
     bt_transfer_unref(t);
 }
 
-static void on_repair(bt_loop_t *loop, bt_msg_t *msg)
+static void on_repair(bt_loop_t *loop, bt_mail_t *envelope)
 {
     (void) loop;
-    read_letter(msg, bt_transfer_room_repair);
+    read_mail(envelope, bt_transfer_room_repair);
 }
 
-static void on_close(bt_loop_t *loop, bt_msg_t *msg)
+static void on_close(bt_loop_t *loop, bt_mail_t *envelope)
 {
     (void) loop;
-    read_letter(msg, bt_transfer_room_close);
+    read_mail(envelope, bt_transfer_room_close);
 }
 
-static void on_home(bt_loop_t *loop, bt_msg_t *msg)
+static void on_return(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    bt_transfer_letter_t *letter = bt_container_of(bt_container_of(msg, bt_transfer_event_t, msg),
-                                                   bt_transfer_letter_t, event);
+    bt_transfer_mail_t *mail = bt_container_of(
+        bt_container_of(envelope, bt_transfer_event_t, envelope), bt_transfer_mail_t, event);
 
     (void) loop;
-    letter->on_event(letter->user, &letter->event);
-    free(letter);
+    mail->on_event(mail->user, &mail->event);
+    free(mail);
 }
 
-void bt_transfer_letter_send_home(bt_transfer_letter_t *letter, bt_loop_t *home,
-                                  bt_transfer_event_cb on_event, void *user)
+void bt_transfer_mail_return(bt_transfer_mail_t *mail, bt_loop_t *loop,
+                             bt_transfer_event_cb on_event, void *user)
 {
-    letter->on_event = on_event;
-    letter->user = user;
-    bt_loop_post(home, &letter->event.msg, on_home);
+    mail->on_event = on_event;
+    mail->user = user;
+    bt_loop_post(loop, &mail->event.envelope, on_return);
 }
 
 int bt_transfer_open(bt_transfer_t *t, const bt_transfer_room_spec_t *spec)
 {
-    bt_transfer_letter_t *letter = new_letter(t, spec->room, spec->prefill, spec->decode);
+    bt_transfer_mail_t *mail = new_mail(t, spec->room, spec->prefill, spec->decode);
 
-    if (letter == NULL)
+    if (mail == NULL)
         return BT_E_NOMEM;
-    letter->spec = *spec;
-    letter->spec.request_id[sizeof(letter->spec.request_id) - 1] = '\0';
-    bt_loop_post(t->loop, &letter->msg, on_open);
+    mail->spec = *spec;
+    mail->spec.request_id[sizeof(mail->spec.request_id) - 1] = '\0';
+    bt_loop_post(t->loop, &mail->envelope, on_open);
     return 0;
 }
 
 int bt_transfer_repair(bt_transfer_t *t, uint64_t room, uint64_t source_room, bt_worker_t *prefill)
 {
-    bt_transfer_letter_t *letter = new_letter(t, room, prefill, NULL);
+    bt_transfer_mail_t *mail = new_mail(t, room, prefill, NULL);
 
-    if (letter == NULL)
+    if (mail == NULL)
         return BT_E_NOMEM;
-    letter->source_room = source_room;
-    bt_loop_post(t->loop, &letter->msg, on_repair);
+    mail->source_room = source_room;
+    bt_loop_post(t->loop, &mail->envelope, on_repair);
     return 0;
 }
 
 /* Out of memory: the room ends by its deadlines, and the loop that opened it must expect events of a room it has forgotten anyway. */
 void bt_transfer_close_room(bt_transfer_t *t, uint64_t room, bool is_abort, const char *reason)
 {
-    bt_transfer_letter_t *letter = new_letter(t, room, NULL, NULL);
+    bt_transfer_mail_t *mail = new_mail(t, room, NULL, NULL);
 
-    if (letter == NULL)
+    if (mail == NULL)
         return;
-    letter->is_abort = is_abort;
-    bt_str_copy(letter->reason, sizeof(letter->reason), reason != NULL ? reason : "");
-    bt_loop_post(t->loop, &letter->msg, on_close);
+    mail->is_abort = is_abort;
+    bt_str_copy(mail->reason, sizeof(mail->reason), reason != NULL ? reason : "");
+    bt_loop_post(t->loop, &mail->envelope, on_close);
 }
 
 /* ---- life ---- */
@@ -207,15 +207,15 @@ int bt_transfer_listen(bt_transfer_t *t, int fd)
     return bt_listener_start(&t->listener, t->loop, fd, NULL, on_accept, t);
 }
 
-void bt_transfer_set_fleet(bt_transfer_t *t, bt_fleet_t *fleet)
+void bt_transfer_set_workers(bt_transfer_t *t, bt_workers_t *workers)
 {
-    bt_fleet_t *old = t->fleet;
+    bt_workers_t *old = t->workers;
 
     if (t->is_closing)
         return;
-    t->fleet = fleet != NULL ? bt_fleet_ref(fleet) : NULL;
+    t->workers = workers != NULL ? bt_workers_ref(workers) : NULL;
     bt_transfer_crews_remap(t);
-    bt_fleet_unref(old);
+    bt_workers_unref(old);
 }
 
 void bt_transfer_unref(bt_transfer_t *t)
@@ -245,8 +245,8 @@ void bt_transfer_close(bt_transfer_t *t, void (*done)(void *user), void *user)
     while (!bt_list_empty(&t->agents))
         bt_transfer_agent_refuse(bt_container_of(t->agents.next, bt_transfer_agent_t, link), 500,
                                  "the gateway is closing");
-    bt_fleet_unref(t->fleet);
-    t->fleet = NULL;
+    bt_workers_unref(t->workers);
+    t->workers = NULL;
     bt_transfer_unref(t);
 }
 

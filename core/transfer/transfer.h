@@ -1,6 +1,6 @@
 /* transfer.h - the gateway's side of KV transfer: agents that register here, and the rooms between them.
  *
- * Owner: the control loop. Event threads open, repair and close rooms by letter and get letters back; they share nothing else with it.
+ * Owner: the control loop. Event threads open, repair and close rooms by mail and get mail back; they share nothing else with it.
  * Life:  new -> listen -> set_fleet on every change -> close (agents are told; their rooms go on without us).
  * Flow:  open: OPEN goes to the agents of both workers -> each tells its states -> deadlines watch -> told once: over. A side that dies, or says Failed, fails the
  *        room at once on the other side too. A receiver that still waits for its first byte may get another sender: orphaned -> repair -> SOURCE.
@@ -15,7 +15,7 @@
 #define BT_TRANSFER_TRANSFER_H
 
 #include "base/text.h"
-#include "cluster/fleet.h"
+#include "cluster/workers.h"
 #include "loop/loop.h"
 
 typedef struct bt_transfer bt_transfer_t;
@@ -30,8 +30,8 @@ typedef struct bt_transfer_config { /* zero means the default */
 int bt_transfer_new(bt_transfer_t **transfer_p, bt_loop_t *control,
                     const bt_transfer_config_t *config);
 int bt_transfer_listen(bt_transfer_t *t, int fd); /* takes a listening socket */
-void bt_transfer_set_fleet(bt_transfer_t *t, bt_fleet_t *fleet);
-/* Hangs up on all agents and frees, then done runs. Letters that are still under way are dropped. */
+void bt_transfer_set_workers(bt_transfer_t *t, bt_workers_t *workers);
+/* Hangs up on all agents and frees, then done runs. Mail that is still under way is dropped. */
 void bt_transfer_close(bt_transfer_t *t, void (*done)(void *user), void *user);
 
 /* ---- rooms: from any loop ---- */
@@ -42,9 +42,9 @@ enum bt_transfer_what {
     BT_TRANSFER_FAILED    /* for good */
 };
 
-/* A letter to the loop that opened the room. */
+/* Mail to the loop that opened the room. */
 typedef struct bt_transfer_event {
-    bt_msg_t msg;
+    bt_mail_t envelope;
     enum bt_transfer_what what;
     uint64_t room; /* as opened */
     uint64_t
@@ -56,7 +56,7 @@ typedef struct bt_transfer_event {
     uint64_t bytes, wait_us, transfer_us; /* DONE, FAILED; of the receiver that took longest */
     char reason[240];
 } bt_transfer_event_t;
-/* On the home loop; event is the callee's for the call only. */
+/* On the loop that opened the room; event is the callee's for the call only. */
 typedef void (*bt_transfer_event_cb)(void *user, const bt_transfer_event_t *event);
 
 typedef struct bt_transfer_room_spec {
@@ -66,9 +66,9 @@ typedef struct bt_transfer_room_spec {
     uint64_t stall_ms;             /* without progress while moving; 0 = 60,000 */
     uint64_t repair_ms;            /* how long an orphan waits; 0 = 5,000 */
     char request_id[160];          /* for people */
-    bt_loop_t *home;               /* events go there */
+    bt_loop_t *loop;               /* events go there */
     bt_transfer_event_cb on_event;
-    void *user; /* must live as long as home */
+    void *user; /* must live as long as loop */
 } bt_transfer_room_spec_t;
 
 /* 0, or BT_E_NOMEM; whatever else goes wrong comes as an event. */

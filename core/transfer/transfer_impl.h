@@ -1,9 +1,9 @@
 /* transfer_impl.h - what the files of core/transfer share. Private to this folder.
  *
- * Owner: the control loop, all of it; letters (transfer.c) are the only thing that other threads make.
- * Life:  the hub lives until its last connection is closed and its last letter has come; an agent until its stream is closed; a room until it has ended, and a
+ * Owner: the control loop, all of it; mail (transfer.c) is the only thing that other threads make.
+ * Life:  the hub lives until its last connection is closed and its last mail has come; an agent until its stream is closed; a room until it has ended, and a
  *        little longer for people to look at.
- * Flow:  agent.c (bytes) -> crew.c (whose agent is it) and report.c (what a room does) -> rooms.c (its life) -> letters to the loop that opened it.
+ * Flow:  agent.c (bytes) -> crew.c (whose agent is it) and report.c (what a room does) -> rooms.c (its life) -> mail to the loop that opened it.
  * Cost:  see transfer.h.
  */
 #ifndef BT_TRANSFER_TRANSFER_IMPL_H
@@ -126,7 +126,7 @@ enum bt_transfer_wait {
     BT_TRANSFER_WAIT_SETTLE   /* orphaned again right after SOURCE? */
 };
 
-typedef struct bt_transfer_letter bt_transfer_letter_t;
+typedef struct bt_transfer_mail bt_transfer_mail_t;
 
 struct bt_transfer_room {
     bt_transfer_t *t;
@@ -137,10 +137,10 @@ struct bt_transfer_room {
     char prefill_name[BT_WORKER_NAME_MAX + 1], decode_name[BT_WORKER_NAME_MAX + 1];
     char request_id[160];
     uint64_t start_ms, stall_ms, repair_ms;
-    bt_loop_t *home;
+    bt_loop_t *loop;
     bt_transfer_event_cb on_event;
     void *user;
-    bt_transfer_letter_t *last; /* kept for the last event, so that it needs no memory */
+    bt_transfer_mail_t *last; /* kept for the last event, so that it needs no memory */
     enum bt_transfer_phase phase;
     bool has_moved, is_closed;
     enum bt_transfer_wait wait;
@@ -159,9 +159,9 @@ struct bt_transfer_room {
 };
 
 /* room_open.c */
-void bt_transfer_room_open(bt_transfer_t *t, bt_transfer_letter_t *letter);   /* takes the letter */
-void bt_transfer_room_repair(bt_transfer_t *t, bt_transfer_letter_t *letter); /* borrows it */
-void bt_transfer_room_close(bt_transfer_t *t, bt_transfer_letter_t *letter);  /* borrows it */
+void bt_transfer_room_open(bt_transfer_t *t, bt_transfer_mail_t *mail);   /* takes the mail */
+void bt_transfer_room_repair(bt_transfer_t *t, bt_transfer_mail_t *mail); /* borrows it */
+void bt_transfer_room_close(bt_transfer_t *t, bt_transfer_mail_t *mail);  /* borrows it */
 
 /* rooms.c */
 void bt_transfer_rooms_free(bt_transfer_t *t); /* all, without a word */
@@ -212,7 +212,7 @@ struct bt_transfer {
     bt_transfer_config_t config; /* token is our own copy */
     char *token;
     bt_listener_t *listener;
-    bt_fleet_t *fleet; /* a reference; NULL before the first */
+    bt_workers_t *workers; /* a reference; NULL before the first */
     uint64_t incarnation;
     bt_list_t agents; /* connections, oldest first */
     unsigned connection_count;
@@ -225,7 +225,7 @@ struct bt_transfer {
     unsigned tomb_at;
     bt_transfer_stats_t stats;
     uint8_t scratch[BT_KV_STEER_MAX + 16]; /* where messages are written */
-    _Atomic unsigned refs;                 /* itself, connections, letters */
+    _Atomic unsigned refs;                 /* itself, connections, mail */
     bool is_closing, is_remapping;
     uint64_t turned_ms,
         woke_ms; /* agent.c: when this process last was awake; when it last had slept */
@@ -234,23 +234,23 @@ struct bt_transfer {
 };
 void bt_transfer_unref(bt_transfer_t *t);
 
-/* ---- letters ---- */
-struct bt_transfer_letter {
+/* ---- mail ---- */
+struct bt_transfer_mail {
     union {
-        bt_msg_t msg;              /* on its way to us */
-        bt_transfer_event_t event; /* the same memory on its way home */
+        bt_mail_t envelope;        /* on its way to us */
+        bt_transfer_event_t event; /* the same memory on its way back */
     };
     bt_transfer_event_cb on_event;
     void *user;
     bt_transfer_t *t;
     uint64_t room, source_room;
-    bt_worker_t *prefill, *decode; /* references, the letter's */
+    bt_worker_t *prefill, *decode; /* references, the mail's */
     bool is_abort;
     char reason[BT_TRANSFER_REASON];
     bt_transfer_room_spec_t spec; /* of an open */
 };
-/* Fills nothing but where it goes; takes the letter. */
-void bt_transfer_letter_send_home(bt_transfer_letter_t *letter, bt_loop_t *home,
-                                  bt_transfer_event_cb on_event, void *user);
+/* Fills nothing but where it goes; takes the mail. */
+void bt_transfer_mail_return(bt_transfer_mail_t *mail, bt_loop_t *loop,
+                             bt_transfer_event_cb on_event, void *user);
 
 #endif

@@ -7,14 +7,14 @@
  */
 #include "job.h"
 
-#include "base/pool.h"
+#include "base/slab.h"
 #include "reply.h"
 #include "words.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-static bt_pool_t pool = {.object_bytes = sizeof(sim_job_t), .keep_max = 1024};
+static bt_slab_t pool = {.object_bytes = sizeof(sim_job_t), .keep_max = 1024};
 
 const sim_engine_ops_t *sim_engine_of(const sim_job_t *job)
 {
@@ -41,7 +41,7 @@ static void release(sim_job_t *job)
 static void free_job(sim_job_t *job)
 {
     bt_arena_fini(&job->arena);
-    bt_pool_put(&pool, job);
+    bt_slab_put(&pool, job);
 }
 
 static void note_end(sim_job_t *job, const char *end)
@@ -364,7 +364,7 @@ static void on_poll(bt_timer_t *timer)
 static sim_job_t *make_job(sim_worker_t *worker, bt_exchange_t *x, const sim_fault_t *fault,
                            uint64_t number)
 {
-    sim_job_t *job = bt_pool_get(&pool);
+    sim_job_t *job = bt_slab_get(&pool);
 
     if (job == NULL)
         return NULL;

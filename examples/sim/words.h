@@ -21,7 +21,7 @@ uint64_t sim_state_add(uint64_t state, const char *p, size_t n);
 uint64_t sim_kv_of_state(uint64_t state, size_t bytes);
 uint64_t sim_kv(bt_str_t prompt);
 unsigned sim_tokens_of_bytes(size_t bytes);
-/* Word i of the answer, five letters, no NUL. */
+/* Word i of the answer, five mail, no NUL. */
 void sim_word(uint64_t kv, uint64_t seed, unsigned i, char out[SIM_WORD_CHARS]);
 /* Words 0 .. count-1 joined by blanks. */
 void sim_words(bt_text_t *out, uint64_t kv, uint64_t seed, unsigned count);

@@ -32,7 +32,7 @@ struct trace {
 void trace_read(struct trace *t, const char *path, unsigned rows_max, unsigned block_tokens);
 /* Tokens of a row's prompt, in the simulator's measure. */
 uint64_t trace_tokens(const struct trace *t, const struct trace_row *row);
-/* Writes the prompt: trace_tokens() * 4 letters, digits and blanks. */
+/* Writes the prompt: trace_tokens() * 4 mail, digits and blanks. */
 void trace_prompt(const struct trace *t, const struct trace_row *row, char *out);
 /* Tokens found by one LRU cache of so many blocks (0 = endless) that all rows go through, one after the other. */
 uint64_t trace_lru_hits(const struct trace *t, unsigned blocks);

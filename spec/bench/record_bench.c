@@ -16,7 +16,7 @@ static void one_request(unsigned i, bool sampled)
 
     snprintf(id, sizeof id, "6f1c7a52-93a1-4f6e-9d1e-%012u", i);
     rig_request(&rig, id);
-    rig.gate.record.sample = sampled ? 1 : 0;
+    rig.shared.record.sample = sampled ? 1 : 0;
     rig.x.head.header_count = 0;
     rig_header(&rig, "Host", "127.0.0.1");
     rig_header(&rig, "X-Tenant-Id", "acme");

@@ -1,11 +1,11 @@
-/* What the shared store costs: the same commands to the same real redis-server by hiredis alone (blocking, pipelined) and by a client of core/state on a loop,
+/* What the shared store costs: the same commands to the same real redis-server by hiredis alone (blocking, pipelined) and by a client of core/store on a loop,
  * in one run. Prints one line per case; ratios travel, absolute figures belong to the machine. Not a test. Build it as users do (release).
  *
  *   bench_store [THOUSANDS]      of commands a round (100)
  */
 #include "redis_server.h"
-#include "state/redis_scripts.h"
-#include "state/store.h"
+#include "store/redis_scripts.h"
+#include "store/store.h"
 
 #include "base/clock.h"
 

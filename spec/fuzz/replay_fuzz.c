@@ -51,7 +51,7 @@ static void check_set(const bt_worker_set_t *set)
     }
 }
 
-static void check_record(bt_replay_fleet_t *fleet, const bt_replay_record_t *r)
+static void check_record(bt_replay_workers_t *fleet, const bt_replay_record_t *r)
 {
     double score = 0;
 
@@ -65,7 +65,7 @@ static void check_record(bt_replay_fleet_t *fleet, const bt_replay_record_t *r)
         CHECK(isfinite(score));
 }
 
-static void read_line(bt_replay_fleet_t *fleet, bt_str_t line)
+static void read_line(bt_replay_workers_t *fleet, bt_str_t line)
 {
     char err[256] = "";
     bt_replay_record_t r;
@@ -83,7 +83,7 @@ static void read_line(bt_replay_fleet_t *fleet, bt_str_t line)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    bt_replay_fleet_t *fleet = bt_replay_fleet_new();
+    bt_replay_workers_t *fleet = bt_replay_workers_new();
     const char *at = (const char *) data, *end = at + size;
 
     CHECK(fleet != NULL);
@@ -93,6 +93,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         read_line(fleet, line);
         at += line.n + 1;
     }
-    bt_replay_fleet_free(fleet);
+    bt_replay_workers_free(fleet);
     return 0;
 }

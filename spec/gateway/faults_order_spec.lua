@@ -81,13 +81,13 @@ describe("a hand-off, byte by byte", function()
         assert.same({ d0 = 1 }, faults.guilt(r, before))
         local id = answer:header("x-request-id")
         local record = json.decode(http.get(r.admin_port, "/explain/" .. id).body)
-        assert.same({ { decode = "d0", failure = "connect" } }, record.attempts[1].swapped)
+        assert.same({ { decode = "d0", failure = "connect" } }, record.attempts[1].replaced)
         local story = http.get(r.admin_port, "/explain/" .. id .. "?format=text").body
         assert.truthy(story:find("could not be handed to d0: connect", 1, true), story)
       end
     end
     assert.equal(1, again)
-    assert.equal(1, faults.number(r, "baton_decode_swaps_total"))
+    assert.equal(1, faults.number(r, "baton_decode_replacements_total"))
     assert.equal(0, faults.number(r, "baton_releases_total"))
   end)
 

@@ -164,7 +164,7 @@ describe("a fleet's policies", function()
   end)
 
   it("do not wait for a replica that was killed, but for one that hangs, until the deadline", function()
-    fl = replicas.start({ "a", "b", "c", "d" }, { d = { "--share-expiry-ms", "3600000" } })
+    fl = replicas.start({ "a", "b", "c", "d" }, { d = { "--fleet-expiry-ms", "3600000" } })
     -- Killed: its row runs out within the expiry, and the others go on.
     fl.c:kill()
     push(fl.a, "1")
@@ -182,7 +182,7 @@ describe("a fleet's policies", function()
   end)
 
   it("are not left open by a proposer that was killed", function()
-    fl = replicas.start({ "a", "b", "c" }, { c = { "--share-expiry-ms", "3600000" } })
+    fl = replicas.start({ "a", "b", "c" }, { c = { "--fleet-expiry-ms", "3600000" } })
     fl.c:freeze()
     local pushing = http.start(fl.a.admin_port, { method = "PUT", path = MINE, body = policy("1") })
     eventually(function()

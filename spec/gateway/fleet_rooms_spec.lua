@@ -98,7 +98,7 @@ describe("the rooms of a fleet", function()
         { name = "d0", url = "%s", role = "decode" } } } } }]]):format(w.p0.url, w.p0.second, w.d0.url))
     local g = { name = name }
     g.gateway, g.port, g.admin_port = fleet.start_gateway({ config, "--redis-url", server.url, "--replica-name", name,
-      "--admin-api-key", KEY, "--share-expiry-ms", expiry_ms })
+      "--admin-api-key", KEY, "--fleet-expiry-ms", expiry_ms })
     gateways[#gateways + 1] = g
     eventually(function()
       local answer = http.get(g.port, "/readiness")

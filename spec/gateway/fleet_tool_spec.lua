@@ -150,7 +150,7 @@ describe("baton fleet", function()
     fl.redis:kill()
     eventually(function()
       code, out = at(fl.a, "status")
-      return code == 1 and out:find("store away: ", 1, true), out
+      return code == 1 and out:find("store unavailable: ", 1, true), out
     end, 10, "the store is told to be away")
     local err
     code, out, err = at(fl.a, "policy", "push", write("mine.lua", replicas.policy("2")))
@@ -269,8 +269,8 @@ describe("baton fleet", function()
   it("says when only one gateway has done it", function()
     fl = replicas.start({ "a", "b" })
     fl.redis:kill()
-    fl.a:wait_degraded("away")
-    local why = "not told to the other replicas: the store is away: they follow when it is back\n"
+    fl.a:wait_degraded("unavailable")
+    local why = "not told to the other replicas: the store is unavailable: they follow when it is back\n"
     local code, out, err = at(fl.a, "workers", "drain", "w0")
     assert.equal(1, code)
     has(out, "w0 gets no new requests\n")
@@ -325,7 +325,7 @@ describe("baton fleet", function()
     end, 10, "b has heard")
     hset((field(fl.a)), '{"v":2}')
     fl.b:wait_log("cannot be read: it changes nothing here")
-    fl.b:wait_count("baton_share_beats_total", 25)
+    fl.b:wait_count("baton_fleet_heartbeats_total", 25)
     assert.is_true(select(2, field(fl.b)))
     assert.equal(1, fl.b:lines("cannot be read"))
   end)

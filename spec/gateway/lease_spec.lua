@@ -66,7 +66,7 @@ local function refuse_rest(r)
         late:answer(404, {}, "{}")
       end
     end
-    return faults.number(r, "baton_errands") == 0
+    return faults.number(r, "baton_background_calls") == 0
   end, "no errand is left")
 end
 

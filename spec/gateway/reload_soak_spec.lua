@@ -120,7 +120,7 @@ local function reload_all()
     wait_for_turn(began + i * PACE_SECONDS)
     reload(i, short)
     if i % 2 == 0 then
-      swaps[#swaps + 1] = f:metric("baton_policy_swap_seconds") * 1000
+      swaps[#swaps + 1] = f:metric("baton_policy_commit_seconds") * 1000
     end
   end
   short:close()

@@ -105,7 +105,7 @@ describe("a steered transfer", function()
       end
       f:wait_idle()
       assert.equal(0, f:number("baton_retries_total"))
-      assert.equal(0, f:number("baton_prefill_swaps_total"))
+      assert.equal(0, f:number("baton_prefill_replacements_total"))
     end)
 
     it("outlives the gateway: another one is found and told", function()

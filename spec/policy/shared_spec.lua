@@ -114,7 +114,7 @@ describe("baton.shared", function()
   end)
 
   it("answers nil and why when the store does not, in every function that waits", function()
-    store:fail("store_away")
+    store:fail("store_unavailable")
     for _, call in ipairs {
       "add('n', 1)", "get('c')", "set('c', 'x')", "drop('c')", "drop('t', 'f')", "lease('l', 10)", "release('l')",
       "take('w', 1, 1000)", "put('t', 'f', 'v')", "fields('t')",
@@ -227,7 +227,7 @@ describe("baton.shared", function()
     assert.are.same({ n = 1 }, cached "'c', 249")
     routed [[baton.shared.drop("c")]]
     assert.are.same({ n = 1 }, cached "'c'")
-    store:fail("store_away")
+    store:fail("store_unavailable")
     routed [[baton.shared.get("n")]]
     assert.are.equal(3, cached("'n'").value) -- what was known stays
   end)

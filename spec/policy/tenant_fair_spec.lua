@@ -120,7 +120,7 @@ describe("tenant_fair with limits of the fleet", function()
 
   it("lets in when the limit cannot be told, and asks nothing where it is not shared", function()
     local policy = testing.load("tenant_fair", { shared = true, requests_per_minute = 1, tokens_per_minute = 1 })
-    store:fail("store_away")
+    store:fail("store_unavailable")
     assert.is_true(policy:admit { tenant = "a" })
     assert.is_true(policy:admit { tenant = "a" })
     store = testing.store()

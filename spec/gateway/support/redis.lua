@@ -1,4 +1,4 @@
--- redis.lua - real redis-servers for specs (in C: spec/unit/state/redis_server.c): a free port each, ended with the
+-- redis.lua - real redis-servers for specs (in C: spec/unit/store/redis_server.c): a free port each, ended with the
 -- spec.
 --
 --   local r = redis.start({ "--maxmemory", "2mb" })        -- r.port, r.url, r.socket, r.process

@@ -1,7 +1,7 @@
 -- replicas.lua - some gateways over one Redis and one simulator, and what they say about the fleet's policies.
 --
 --   local fl = replicas.start({ "a", "b" })        -- each with --policy mine, from a folder of its own
---   local a = fl:add("c", { "--share-expiry-ms", "60000" })
+--   local a = fl:add("c", { "--fleet-expiry-ms", "60000" })
 --   a:put("/admin/fleet/policies/mine", replicas.policy("2"))      -- status, body as a table
 --   fl:stop()
 --

@@ -180,7 +180,7 @@ static void test_a_client_that_leaves(void **state)
     TURN_UNTIL(&loop, atomic_load(&still.mailbox) != NULL);
     client_close(&client);
     TURN_UNTIL(&loop, atomic_load(&loop.connections) == 0);
-    bt_loop_fini(&still); /* the letter comes home */
+    bt_loop_fini(&still); /* the mail returns */
     turn(&loop, 5);
 }
 

@@ -177,7 +177,7 @@ static void test_a_room_that_changed_hands(void **state)
     say(0, "{\"v\":1,\"id\":\"req-1\",\"at\":\"2026-01-31T12:00:00.000Z\",\"path\":\"/v1/"
            "completions\",\"stream\":false,\"decided_by\":\"policy\",\"policy\":\"least_load\","
            "\"attempts\":[{\"n\":1,\"kind\":\"bootstrap\",\"prefill\":\"p2\",\"decode\":\"d1\","
-           "\"swapped\":[{\"prefill\":\"p1\",\"failure\":\"reset\"}],"
+           "\"replaced\":[{\"prefill\":\"p1\",\"failure\":\"reset\"}],"
            "\"kv\":{\"bytes\":65536,\"wait_ms\":30.5,\"transfer_ms\":1.2}}],"
            "\"phases_ms\":{},\"status\":200}");
     answer(true);
@@ -243,7 +243,7 @@ static int start(bt_gather_t **g_p, bt_loop_t *control, bt_str_t id)
 {
     const bt_gather_ask_t ask = {.what = BT_GATHER_RECORD, .id = id};
 
-    return bt_gather_start(g_p, control, &rig.gate, &ask, 60000, on_facts, NULL);
+    return bt_gather_start(g_p, control, &rig.shared, &ask, 60000, on_facts, NULL);
 }
 
 static void test_every_loop_is_asked(void **state)

@@ -13,7 +13,7 @@
 
 typedef struct rig {
     bt_registry_t *registry;
-    bt_gate_t gate;
+    bt_dispatch_shared_t shared;
     bt_dispatcher_t *dispatchers[LOOPS_MAX];
     bt_loop_t loops[LOOPS_MAX]; /* only their index, unless a spec starts them */
     bt_admin_config_t config;
@@ -41,29 +41,29 @@ static inline void rig_open(rig_t *rig, unsigned loops)
                      0);
     for (unsigned i = 0; i < 2; i++)
         bt_pool_spec_fini(&pools[i]);
-    assert_int_equal(bt_gate_init(&rig->gate, &none), 0);
+    assert_int_equal(bt_dispatch_shared_init(&rig->shared, &none), 0);
     for (unsigned i = 0; i < loops; i++) {
         rig->dispatchers[i] = calloc(1, sizeof(bt_dispatcher_t));
         assert_non_null(rig->dispatchers[i]);
         rig->loops[i].index = i;
         rig->dispatchers[i]->loop = &rig->loops[i];
-        rig->dispatchers[i]->gate = &rig->gate;
+        rig->dispatchers[i]->shared = &rig->shared;
         bt_list_init(&rig->dispatchers[i]->live);
-        bt_list_init(&rig->dispatchers[i]->errands);
+        bt_list_init(&rig->dispatchers[i]->background);
     }
-    rig->gate.dispatchers = rig->dispatchers;
-    rig->gate.dispatcher_count = loops;
+    rig->shared.dispatchers = rig->dispatchers;
+    rig->shared.dispatcher_count = loops;
     rig->config =
-        (bt_admin_config_t){.registry = rig->registry, .gate = &rig->gate, .version = "1.2.3"};
+        (bt_admin_config_t){.registry = rig->registry, .shared = &rig->shared, .version = "1.2.3"};
     bt_reply_init(&rig->reply);
 }
 
 static inline void rig_close(rig_t *rig)
 {
     bt_reply_fini(&rig->reply);
-    for (unsigned i = 0; i < rig->gate.dispatcher_count; i++)
+    for (unsigned i = 0; i < rig->shared.dispatcher_count; i++)
         free(rig->dispatchers[i]);
-    bt_gate_fini(&rig->gate);
+    bt_dispatch_shared_fini(&rig->shared);
     bt_registry_free(rig->registry);
 }
 
@@ -78,7 +78,7 @@ static inline bt_worker_t *rig_add(rig_t *rig, enum bt_role role, const char *na
     if (bt_registry_add(rig->registry, NULL, &spec, err, sizeof err) != 0)
         fail_msg("%s", err);
     bt_worker_spec_fini(&spec);
-    return bt_fleet_find(bt_registry_current(rig->registry), bt_str(name));
+    return bt_workers_find(bt_registry_current(rig->registry), bt_str(name));
 }
 
 static inline enum bt_method method_of(const char *word)

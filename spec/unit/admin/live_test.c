@@ -35,7 +35,7 @@ static int open_rig(void **state)
     return 0;
 }
 
-/* Ends loops first: letters that were late come home to the control loop then, and everything is freed. */
+/* Ends loops first: mail that was late comes home to the control loop then, and everything is freed. */
 static int close_rig(void **state)
 {
     (void) state;
@@ -68,7 +68,7 @@ static bt_gather_t *gather(uint64_t deadline_ms)
     const bt_gather_ask_t ask = {.what = BT_GATHER_REQUESTS};
     bt_gather_t *g = NULL;
 
-    assert_int_equal(bt_gather_start(&g, &control, &rig.gate, &ask, deadline_ms, on_facts, NULL),
+    assert_int_equal(bt_gather_start(&g, &control, &rig.shared, &ask, deadline_ms, on_facts, NULL),
                      0);
     return g;
 }
@@ -120,7 +120,7 @@ static void ask_room(uint64_t room)
     const unsigned before = told;
     bt_gather_t *g;
 
-    assert_int_equal(bt_gather_start(&g, &control, &rig.gate, &ask, 60000, on_room, NULL), 0);
+    assert_int_equal(bt_gather_start(&g, &control, &rig.shared, &ask, 60000, on_room, NULL), 0);
     TURN_UNTIL(&control, told > before);
 }
 
@@ -173,7 +173,7 @@ static void test_a_late_loop_is_named(void **state)
     assert_non_null(strstr(json.data, "\"total\":0,\"late_loops\":["));
     assert_non_null(strstr(json.data, "1]}"));
     turn(&control, 3);
-    start_loop(1); /* its letter comes home after all, and changes nothing */
+    start_loop(1); /* its mail returns after all, and changes nothing */
     gather(60000);
     TURN_UNTIL(&control, told == 2);
 }
@@ -185,7 +185,7 @@ static void test_cancel(void **state)
     start_loop(0);
     start_loop(1);
     gather(60000);
-    TURN_UNTIL(&control, told == 1); /* the second one only: letters come home in order */
+    TURN_UNTIL(&control, told == 1); /* the second one only: mail returns in order */
     turn(&control, 20);
     assert_int_equal(told, 1);
 }
@@ -193,12 +193,12 @@ static void test_cancel(void **state)
 static void test_no_loops(void **state)
 {
     (void) state;
-    rig.gate.dispatcher_count = 0;
+    rig.shared.dispatcher_count = 0;
     gather(60000);
     assert_int_equal(told, 0); /* never from inside */
     TURN_UNTIL(&control, told == 1);
     assert_string_equal(json.data, "{\"requests\":[],\"total\":0,\"late_loops\":[]}\n");
-    rig.gate.dispatcher_count = 2;
+    rig.shared.dispatcher_count = 2;
 }
 
 #define CASE(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)

@@ -31,7 +31,7 @@ static const bt_loop_facts_t facts[] = {
      .delay_us = 1500,
      .requests = 3,
      .rooms = 2,
-     .errands = 1,
+     .background = 1,
      .upstream_idle = 4,
      .upstream_active = 5},
     {.loop = 1, .requests = 99},
@@ -40,7 +40,7 @@ static const bt_loop_facts_t facts[] = {
 static unsigned scrape(void)
 {
     bt_text_fini(&out);
-    bt_metrics_write(&out, bt_registry_current(rig.registry), &rig.gate, facts, 2, "1.2.3");
+    bt_metrics_write(&out, bt_registry_current(rig.registry), &rig.shared, facts, 2, "1.2.3");
     assert_false(out.failed);
     return prom_check(bt_text_str(&out));
 }
@@ -115,7 +115,7 @@ static void test_a_late_loop_is_left_out(void **state)
     scrape();
     has("baton_live_requests{loop=\"0\"} 3");
     has("baton_live_rooms{loop=\"0\"} 2");
-    has("baton_errands{loop=\"0\"} 1");
+    has("baton_background_calls{loop=\"0\"} 1");
     has("baton_upstream_connections_idle{loop=\"0\"} 4");
     has("baton_upstream_connections_active{loop=\"0\"} 5");
     has("baton_loop_delay_seconds{loop=\"0\"} 0.001500");

@@ -1,4 +1,4 @@
-/* The request loop runs on a thread of its own; the control loop is turned by the spec, so the spec decides when a letter is
+/* The request loop runs on a thread of its own; the control loop is turned by the spec, so the spec decides when mail is
  * opened. */
 #include "admin/client.h"
 
@@ -54,9 +54,9 @@ static void on_server_closed(void *arg)
     bt_loop_stop(arg);
 }
 
-static void end_server(bt_loop_t *loop, bt_msg_t *msg)
+static void end_server(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    (void) msg;
+    (void) envelope;
     bt_listener_close(listener);
     bt_server_close(server, on_server_closed, loop);
 }
@@ -86,7 +86,7 @@ static int open_rig(void **state)
 
 static int close_rig(void **state)
 {
-    static bt_msg_t end;
+    static bt_mail_t end;
 
     (void) state;
     client_close(&client);
@@ -94,7 +94,7 @@ static int close_rig(void **state)
     pthread_join(thread, NULL);
     assert_int_equal(servers_closed, 1);
     bt_loop_fini(&rig.loops[0]);
-    assert_int_equal(rig.dispatchers[0]->errand_count, 0);
+    assert_int_equal(rig.dispatchers[0]->background_count, 0);
     if (!admin_closed)
         bt_admin_close(admin, on_admin_closed, &admin_closed);
     TURN_UNTIL(&control, admin_closed);
@@ -138,7 +138,7 @@ static void test_a_client_that_leaves(void **state)
     while (atomic_load(&gones) == 0)
         usleep(100);
     assert_int_equal(bt_registry_current(rig.registry)->pools[0].all.count,
-                     0); /* the letter lies unopened */
+                     0); /* the mail lies unopened */
     TURN_UNTIL(&control, bt_registry_current(rig.registry)->pools[0].all.count == 1);
     assert_int_equal(call("GET", "/list_workers", "", ""), 200);
 }
@@ -150,7 +150,7 @@ static void test_a_closing_admin(void **state)
     while (atomic_load(&requests) == 0)
         usleep(100);
     bt_admin_close(admin, on_admin_closed, &admin_closed);
-    assert_false(admin_closed); /* a letter still names it */
+    assert_false(admin_closed); /* mail still names it */
     TURN_UNTIL(&control, client_has_answer(&client));
     assert_int_equal(client_status(&client), 503);
     assert_true(admin_closed);

@@ -152,7 +152,7 @@ static void test_a_steered_room_that_has_ended(void **state)
     unsigned events = 0;
     bt_transfer_room_spec_t spec = {.room = own_room(0),
                                     .request_id = "req-1",
-                                    .home = &loop,
+                                    .loop = &loop,
                                     .on_event = on_event,
                                     .user = &events};
 
@@ -180,20 +180,20 @@ static void on_closed(void *user)
     ++*(unsigned *) user;
 }
 
-static bt_share_t *start_share(bt_store_t *store, const char *name)
+static bt_fleet_t *start_share(bt_store_t *store, const char *name)
 {
-    const bt_share_config_t config = {.store = store,
+    const bt_fleet_config_t config = {.store = store,
                                       .replica = name,
                                       .admin_url = "http://127.0.0.1:1",
                                       .interval_ms = 10,
                                       .loops = 2,
                                       .registry = rig.registry};
-    bt_share_t *share;
+    bt_fleet_t *fleet;
     char err[256] = "";
 
-    if (bt_share_new(&share, &loop, &config, err, sizeof err) != 0)
+    if (bt_fleet_new(&fleet, &loop, &config, err, sizeof err) != 0)
         fail_msg("%s", err);
-    return share;
+    return fleet;
 }
 
 static void test_a_room_of_another_replica(void **state)
@@ -204,10 +204,10 @@ static void test_a_room_of_another_replica(void **state)
 
     (void) state;
     assert_int_equal(bt_store_open(&store, &(bt_store_config_t){0}, err, sizeof err), 0);
-    rig.config.share = start_share(store, "a");
-    rig.gate.replica = "a";
-    bt_share_t *other = start_share(store, "b");
-    TURN_UNTIL(&loop, bt_share_replicas(rig.config.share) == 2);
+    rig.config.fleet = start_share(store, "a");
+    rig.shared.replica = "a";
+    bt_fleet_t *other = start_share(store, "b");
+    TURN_UNTIL(&loop, bt_fleet_replicas(rig.config.fleet) == 2);
     assert_int_equal(answer(own_room(1), "", 0), 200);
     assert_said(&rig, "\"replica\":\"a\",\"here\":null,\"elsewhere\":[{\"name\":\"b\",\"admin\":"
                       "\"http://127.0.0.1:1\"}]}");
@@ -215,10 +215,10 @@ static void test_a_room_of_another_replica(void **state)
                      503); /* it may be here: "elsewhere" is no answer */
     assert_int_equal(answer(own_room(2), "", 0), 404);
     assert_said(&rig, "no replica that is known now");
-    bt_share_close(other, on_closed, &closed);
-    bt_share_close(rig.config.share, on_closed, &closed);
+    bt_fleet_close(other, on_closed, &closed);
+    bt_fleet_close(rig.config.fleet, on_closed, &closed);
     TURN_UNTIL(&loop, closed == 2);
-    rig.config.share = NULL;
+    rig.config.fleet = NULL;
     bt_store_close(store);
 }
 

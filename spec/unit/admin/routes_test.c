@@ -121,19 +121,19 @@ static void test_readiness(void **state)
     set_up(rig_add(&rig, BT_ROLE_HYBRID, "w0", "http://127.0.0.1:1", NULL));
     assert_int_equal(ask(&rig, "GET", "/readiness", NULL), 200);
     assert_json(bt_text_str(&rig.reply.body));
-    atomic_store(&rig.gate.draining, true);
+    atomic_store(&rig.shared.draining, true);
     assert_int_equal(ask(&rig, "GET", "/readiness", NULL), 503);
 }
 
 static void test_cancel(void **state)
 {
     (void) state;
-    rig.gate.dispatcher_count = 0; /* no loop runs here */
+    rig.shared.dispatcher_count = 0; /* no loop runs here */
     assert_int_equal(ask(&rig, "DELETE", "/requests/ab%22c", NULL), 202);
     assert_string_equal(said(&rig), "{\"status\":\"cancelling\",\"request\":\"ab\\\"c\"}\n");
     assert_int_equal(ask(&rig, "POST", "/requests/x/cancel", NULL), 202);
     assert_int_equal(ask(&rig, "GET", "/requests/x", NULL), 405);
-    rig.gate.dispatcher_count = 1;
+    rig.shared.dispatcher_count = 1;
 }
 
 #define CASE(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)

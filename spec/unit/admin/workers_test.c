@@ -20,7 +20,7 @@ static int close_rig(void **state)
 
 static unsigned count_workers(void)
 {
-    const bt_fleet_t *f = bt_registry_current(rig.registry);
+    const bt_workers_t *f = bt_registry_current(rig.registry);
     return f->pools[0].all.count + f->pools[1].all.count;
 }
 
@@ -169,7 +169,7 @@ static void test_drain_and_remove(void **state)
 /* A url may stand in several pools; DELETE takes all of them too. */
 static void test_drains_all_that_the_key_names(void **state)
 {
-    const bt_fleet_t *fleet;
+    const bt_workers_t *workers;
 
     (void) state;
     assert_int_equal(
@@ -178,9 +178,9 @@ static void test_drains_all_that_the_key_names(void **state)
         ask(&rig, "POST", "/workers", "{\"url\":\"http://127.0.0.1:8000\",\"pool\":\"other\"}"),
         201);
     assert_int_equal(ask(&rig, "POST", "/workers", "{\"url\":\"http://127.0.0.1:8001\"}"), 201);
-    fleet = bt_registry_current(rig.registry);
-    const bt_worker_t *w0 = fleet->pools[0].all.items[0], *w1 = fleet->pools[0].all.items[1];
-    const bt_worker_t *twin = fleet->pools[1].all.items[0];
+    workers = bt_registry_current(rig.registry);
+    const bt_worker_t *w0 = workers->pools[0].all.items[0], *w1 = workers->pools[0].all.items[1];
+    const bt_worker_t *twin = workers->pools[1].all.items[0];
     assert_int_equal(ask(&rig, "POST", "/workers/w0/drain", NULL), 200);
     assert_true(atomic_load(&w0->draining) && !atomic_load(&twin->draining));
     assert_int_equal(ask(&rig, "POST", "/workers/w0/undrain", NULL), 200);
@@ -201,7 +201,7 @@ static void test_routes_of_other_routers(void **state)
             NULL),
         200);
     assert_string_equal(said(&rig), "Successfully added worker: http://127.0.0.1:8000\n");
-    w = bt_fleet_find(bt_registry_current(rig.registry), BT_STR("http://127.0.0.1:8000"));
+    w = bt_workers_find(bt_registry_current(rig.registry), BT_STR("http://127.0.0.1:8000"));
     assert_non_null(w);
     assert_int_equal(w->spec.bootstrap_port, 8998);
     assert_int_equal(w->spec.role, BT_ROLE_PREFILL);

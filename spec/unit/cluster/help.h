@@ -11,7 +11,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
-#include "cluster/fleet.h"
+#include "cluster/workers.h"
 
 #include <stdlib.h>
 

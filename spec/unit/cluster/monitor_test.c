@@ -154,10 +154,10 @@ static bt_registry_t *registry;
 static bt_pool_spec_t pool;
 static bt_worker_spec_t spec;
 
-static void on_publish(void *user, bt_fleet_t *fleet)
+static void on_publish(void *user, bt_workers_t *workers)
 {
     (void) user;
-    bt_monitor_set_fleet(monitor, fleet);
+    bt_monitor_set_workers(monitor, workers);
 }
 
 static int setup(void **state)
@@ -326,8 +326,8 @@ static void who_is_asked_to_look_looks_now(void **state)
     atomic_store(&server.mode, STATUS_500);
     for (unsigned looks = 2; looks <= 4; looks++) { /* three failures in a row, as ever */
         assert_int_equal(health(w), BT_HEALTH_UP);
-        bt_monitor_look(monitor, w);
-        bt_monitor_look(monitor, w);
+        bt_monitor_check(monitor, w);
+        bt_monitor_check(monitor, w);
         UNTIL(atomic_load(&server.health_hits) == looks);
         UNTIL(health(w) == (looks < 4 ? BT_HEALTH_UP : BT_HEALTH_DOWN));
         for (int i = 0; i < 5; i++)

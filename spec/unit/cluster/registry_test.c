@@ -14,10 +14,10 @@ static bt_worker_spec_t specs[2][8];
 static unsigned counts[2];
 static unsigned pool_count;
 
-static void on_publish(void *user, bt_fleet_t *fleet)
+static void on_publish(void *user, bt_workers_t *workers)
 {
     (void) user;
-    assert_non_null(fleet);
+    assert_non_null(workers);
     published++;
 }
 
@@ -64,7 +64,7 @@ static int apply(void)
 
 static bt_worker_t *find(const char *name)
 {
-    return bt_fleet_find(bt_registry_current(r), bt_str(name));
+    return bt_workers_find(bt_registry_current(r), bt_str(name));
 }
 
 static void drop_last(unsigned pool)
@@ -86,7 +86,7 @@ static void names_by_role_and_order(void **state)
     assert_int_equal(find("d0")->port, 2);
     assert_int_equal(find("w0")->port, 4);
     assert_int_equal(find("slow")->port, 5);
-    const bt_fleet_pool_t *pool = &bt_registry_current(r)->pools[0];
+    const bt_worker_pool_t *pool = &bt_registry_current(r)->pools[0];
     assert_int_equal(pool->prefill.count, 2);
     assert_int_equal(pool->decode.count, 2);
     assert_int_equal(pool->hybrid.count, 1);
@@ -179,7 +179,7 @@ static void a_new_name_is_a_new_worker(void **state)
 
 static void assert_unchanged_after_error(const char *part1, const char *part2)
 {
-    bt_fleet_t *before = bt_registry_current(r);
+    bt_workers_t *before = bt_registry_current(r);
     unsigned was = published;
     assert_int_equal(apply(), BT_E_CONFIG);
     if (strstr(err, part1) == NULL || strstr(err, part2) == NULL)
@@ -252,9 +252,9 @@ static void add_remove_drain(void **state)
     bt_worker_spec_fini(&spec);
     bt_worker_t *p0 = find("p0");
     set_up(p0);
-    uint64_t epoch = bt_fleet_epoch();
+    uint64_t epoch = bt_workers_changes();
     assert_int_equal(bt_registry_drain(r, BT_STR("p0"), true), 0);
-    assert_true(bt_fleet_epoch() > epoch);
+    assert_true(bt_workers_changes() > epoch);
     assert_string_equal(bt_worker_why_not(p0, 1), "draining");
     assert_int_equal(bt_registry_drain(r, BT_STR("p0"), false), 0);
     assert_true(bt_worker_usable(p0, 1));
@@ -267,18 +267,18 @@ static void add_remove_drain(void **state)
 /* ---- loops read and count while the control loop changes the fleet ---- */
 
 static pthread_mutex_t swap_lock = PTHREAD_MUTEX_INITIALIZER; /* stands for the mailbox */
-static bt_fleet_t *shared;
+static bt_workers_t *shared;
 static _Atomic bool is_over;
 static _Atomic unsigned turns;
 
-static void share(void *user, bt_fleet_t *fleet)
+static void share(void *user, bt_workers_t *workers)
 {
     (void) user;
     pthread_mutex_lock(&swap_lock);
-    bt_fleet_t *old = shared;
-    shared = bt_fleet_ref(fleet);
+    bt_workers_t *old = shared;
+    shared = bt_workers_ref(workers);
     pthread_mutex_unlock(&swap_lock);
-    bt_fleet_unref(old);
+    bt_workers_unref(old);
 }
 
 static void one_leg(bt_worker_t *w, unsigned n)
@@ -307,16 +307,16 @@ static void *read_and_count(void *arg)
     unsigned n = (unsigned) (uintptr_t) arg;
     while (!atomic_load(&is_over)) {
         pthread_mutex_lock(&swap_lock);
-        bt_fleet_t *f = bt_fleet_ref(shared);
+        bt_workers_t *f = bt_workers_ref(shared);
         pthread_mutex_unlock(&swap_lock);
         const bt_worker_set_t *all = &f->pools[0].all;
         for (unsigned i = 0; i < all->count; i++) {
             (void) bt_worker_usable(all->items[i], n);
             one_leg(all->items[i], n++);
         }
-        (void) bt_fleet_topology(&f->pools[0], n, reasons, sizeof reasons);
-        (void) bt_fleet_epoch();
-        bt_fleet_unref(f); /* may be the last: frees workers on this thread */
+        (void) bt_workers_topology(&f->pools[0], n, reasons, sizeof reasons);
+        (void) bt_workers_changes();
+        bt_workers_unref(f); /* may be the last: frees workers on this thread */
         atomic_fetch_add(&turns, 1);
     }
     return NULL;
@@ -351,7 +351,7 @@ static void loops_hammer_while_the_registry_applies(void **state)
     assert_int_equal(atomic_load(&kept->requests[BT_PHASE_DECODE]), 0);
     assert_true(bt_registry_current(r)->slot_count <
                 64); /* slots of freed workers were used again */
-    bt_fleet_unref(shared);
+    bt_workers_unref(shared);
     shared = NULL;
     bt_registry_free(r);
     assert_int_equal(kept->port, 11); /* outlives the registry */

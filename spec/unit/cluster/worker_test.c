@@ -132,12 +132,12 @@ static void why_not_in_one_word(void **state)
     assert_string_equal(bt_worker_why_not(w, 1), "down");
     bt_worker_set_health(w, BT_HEALTH_DRAIN, "test");
     assert_string_equal(bt_worker_why_not(w, 1), "scaling");
-    uint64_t epoch = bt_fleet_epoch();
+    uint64_t epoch = bt_workers_changes();
     bt_worker_set_health(w, BT_HEALTH_UP, "test");
-    assert_true(bt_fleet_epoch() > epoch);
-    epoch = bt_fleet_epoch();
+    assert_true(bt_workers_changes() > epoch);
+    epoch = bt_workers_changes();
     bt_worker_set_health(w, BT_HEALTH_UP, "test"); /* no change */
-    assert_int_equal(bt_fleet_epoch(), epoch);
+    assert_int_equal(bt_workers_changes(), epoch);
     assert_null(bt_worker_why_not(w, 1));
     assert_true(bt_worker_usable(w, 1));
     atomic_store(&w->draining, true);

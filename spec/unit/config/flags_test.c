@@ -127,15 +127,15 @@ static void shared_state(void **state)
     char line[256];
     (void) state;
     EXPECT("", c.store.url == NULL && c.fleet_name == NULL && c.replica_name == NULL &&
-                   c.share_interval_ms == 100 && c.share_expiry_ms == 2000);
+                   c.fleet_heartbeat_ms == 100 && c.fleet_expiry_ms == 2000);
     snprintf(line, sizeof line,
              "--redis-url redis://r:1/2 --redis-username u --redis-password-file %s",
              load_write("password", "a word\nmore\n"));
     EXPECT(line, IS(c.store.url, "redis://r:1/2") && IS(c.store.username, "u") &&
                      IS(c.store.password, "a word"));
-    EXPECT("--fleet-name f --replica-name r:1 --share-interval-ms 20 --share-expiry-ms 900",
-           IS(c.fleet_name, "f") && IS(c.replica_name, "r:1") && c.share_interval_ms == 20 &&
-               c.share_expiry_ms == 900);
+    EXPECT("--fleet-name f --replica-name r:1 --fleet-heartbeat-ms 20 --fleet-expiry-ms 900",
+           IS(c.fleet_name, "f") && IS(c.replica_name, "r:1") && c.fleet_heartbeat_ms == 20 &&
+               c.fleet_expiry_ms == 900);
     setenv("BATON_REDIS_PASSWORD", "of the environment", 1);
     EXPECT("--redis-url redis://r:1", IS(c.store.password, "of the environment"));
     EXPECT("", c.store.password == NULL);
@@ -154,7 +154,7 @@ static void shared_state(void **state)
             "--redis-password-file: ");
     refuses("--fleet-name a{b", "--fleet-name: ");
     refuses("--replica-name a#b", "--replica-name: ");
-    refuses("--share-interval-ms 1000 --share-expiry-ms 2000", "--share-expiry-ms: ");
+    refuses("--fleet-heartbeat-ms 1000 --fleet-expiry-ms 2000", "--fleet-expiry-ms: ");
 }
 
 static void decisions(void **state)

@@ -12,7 +12,7 @@ static void all_goes_well(void **state)
     assert_int_equal(spec->stall_ms, 3000);
     assert_int_equal(spec->repair_ms, 700);
     assert_string_equal(spec->request_id, "req-1");
-    assert_ptr_equal(spec->home, &rig.loop);
+    assert_ptr_equal(spec->loop, &rig.loop);
     assert_non_null(strstr(engines[P0].got, "\"do_remote_decode\":true"));
     assert_non_null(strstr(engines[D0].got, "\"do_remote_prefill\":true"));
     tell(0, BT_TRANSFER_MOVING, 0, NOBODY);
@@ -22,7 +22,7 @@ static void all_goes_well(void **state)
     answered("hello");
     assert_int_equal(hub.close_count, 1);
     assert_false(hub.closed[0].is_abort);
-    tell(0, BT_TRANSFER_FAILED, 0, PREFILL_FAULT); /* a letter that was on its way */
+    tell(0, BT_TRANSFER_FAILED, 0, PREFILL_FAULT); /* mail that was on its way */
     recorded("\"kv\":{\"bytes\":65536,\"wait_ms\":30,\"transfer_ms\":1.2}");
     assert_int_equal(blamed(P0), 0);
 }
@@ -51,7 +51,7 @@ static void p1_takes_over(void)
     assert_int_equal(hub.open_count, 1);
     assert_int_equal(hub.repair_count, 1);
     assert_false(hub.closed[0].is_abort);
-    assert_int_equal(atomic_load(&rig.d->stats.prefill_swaps), 1);
+    assert_int_equal(atomic_load(&rig.d->stats.prefill_replacements), 1);
     assert_int_equal(atomic_load(&rig.d->stats.retries), 0);
 }
 
@@ -61,7 +61,7 @@ static void a_prefill_that_dies_is_replaced(void **state)
     begin(P0, D0);
     reset(P0);
     p1_takes_over();
-    recorded("\"swapped\":[{\"prefill\":\"p0\",\"failure\":\"reset\"}]");
+    recorded("\"replaced\":[{\"prefill\":\"p0\",\"failure\":\"reset\"}]");
     assert_int_equal(blamed(P0), 1);
     assert_int_equal(blamed(P1) + blamed(D0), 0);
 }
@@ -121,7 +121,7 @@ static void so_is_one_whose_agent_dies(void **state)
     tell(0, BT_TRANSFER_ORPHANED, 0, PREFILL_FAULT);
     p1_takes_over();
     assert_true(has_hung_up(&engines[P0]));
-    recorded("\"swapped\":[{\"prefill\":\"p0\",\"failure\":\"kv_transfer\"}]");
+    recorded("\"replaced\":[{\"prefill\":\"p0\",\"failure\":\"kv_transfer\"}]");
     assert_int_equal(blamed(P0), 1);
 }
 
@@ -149,7 +149,7 @@ static void an_orphan_without_blame(void **state)
     begin(P0, D0);
     tell(0, BT_TRANSFER_ORPHANED, 0, NOBODY);
     p1_takes_over();
-    recorded("\"swapped\":[{\"prefill\":\"p0\"");
+    recorded("\"replaced\":[{\"prefill\":\"p0\"");
     assert_int_equal(blamed(P0), 0);
 }
 
@@ -174,7 +174,7 @@ static void one_after_the_other(void **state)
     answer(D0, 200, REPLY);
     answered("x-baton-attempts: 3\r\n");
     assert_int_equal(engines[D0].requests, 1);
-    recorded("\"swapped\":[{\"prefill\":\"p1\",\"failure\":\"kv_transfer\"},"
+    recorded("\"replaced\":[{\"prefill\":\"p1\",\"failure\":\"kv_transfer\"},"
              "{\"prefill\":\"p0\",\"failure\":\"reset\"}]");
 }
 
@@ -452,7 +452,7 @@ static void nobody_else_is_there(void **state)
     (void) state;
     atomic_store(&engines[P1].worker->has_agents, false);
     atomic_store(&engines[P2].worker->has_agents, false);
-    bt_fleet_epoch_bump();
+    bt_workers_changed();
     begin(P0, D0);
     tell(0, BT_TRANSFER_ORPHANED, 0, PREFILL_FAULT);
     answered("KV transfer between the pair failed: as the spec says");
@@ -464,7 +464,7 @@ static void nobody_else_is_there(void **state)
 static void retries_can_be_forbidden(void **state)
 {
     (void) state;
-    rig.gate.config.disable_retries = true;
+    rig.shared.config.disable_retries = true;
     begin(P0, D0);
     reset(P0);
     answered("HTTP/1.1 502");
@@ -501,7 +501,7 @@ static void the_hub_cannot_repair(void **state)
     hub.rc = BT_E_NOMEM;
     reset(P0);
     answered("HTTP/1.1 502");
-    assert_int_equal(atomic_load(&rig.d->stats.prefill_swaps), 0);
+    assert_int_equal(atomic_load(&rig.d->stats.prefill_replacements), 0);
 }
 
 int main(void)

@@ -1,5 +1,5 @@
 /* attempt_rig.h - a dispatcher between a client, engines played by hand over loopback, and a hub that is not there: the spec is the
- * hub, so every order in which its letters and the legs' ends can arrive is one that it chooses. For one program.
+ * hub, so every order in which its mail and the legs' ends can arrive is one that it chooses. For one program.
  */
 #ifndef SPEC_DISPATCH_ATTEMPT_RIG_H
 #define SPEC_DISPATCH_ATTEMPT_RIG_H
@@ -72,7 +72,7 @@ void bt_transfer_close_room(bt_transfer_t *t, uint64_t room, bool is_abort, cons
 
 enum { NOBODY, PREFILL_FAULT, DECODE_FAULT };
 
-/* As a letter about the i-th room that was opened. source_room 0: as opened. */
+/* As mail about the i-th room that was opened. source_room 0: as opened. */
 static inline void tell(unsigned i, enum bt_transfer_what what, uint64_t source_room, int fault)
 {
     const bt_transfer_room_spec_t *spec = &hub.opened[i];
@@ -109,7 +109,7 @@ static struct engine engines[ENGINES];
 
 static struct rig {
     bt_loop_t loop;
-    bt_gate_t gate;
+    bt_dispatch_shared_t shared;
     bt_registry_t *registry;
     bt_dispatcher_t *d;
     bt_server_t *server;
@@ -308,7 +308,7 @@ static inline void open_engine(int which)
 /* The least loaded are p0 and d0, then p1 and d1. */
 static inline void make_usable(int which)
 {
-    bt_worker_t *w = bt_fleet_find(bt_registry_current(rig.registry), bt_str(names[which]));
+    bt_worker_t *w = bt_workers_find(bt_registry_current(rig.registry), bt_str(names[which]));
 
     engines[which].worker = w;
     atomic_store(&w->has_agents, true);
@@ -321,13 +321,13 @@ static inline void open_dispatcher(void)
     static const bt_dispatch_config_t config = {.debug_headers = true};
     char err[256] = "";
 
-    assert_int_equal(bt_gate_init(&rig.gate, &config), 0);
-    rig.gate.transfer = (struct bt_transfer *) &hub;
-    if (bt_dispatcher_new(&rig.d, &rig.loop, &rig.gate, err, sizeof(err)) < 0 ||
-        bt_dispatcher_set_fleet(rig.d, bt_registry_current(rig.registry), err, sizeof(err)) < 0)
+    assert_int_equal(bt_dispatch_shared_init(&rig.shared, &config), 0);
+    rig.shared.transfer = (struct bt_transfer *) &hub;
+    if (bt_dispatcher_new(&rig.d, &rig.loop, &rig.shared, err, sizeof(err)) < 0 ||
+        bt_dispatcher_set_workers(rig.d, bt_registry_current(rig.registry), err, sizeof(err)) < 0)
         fail_msg("%s", err);
-    rig.gate.dispatchers = &rig.d;
-    rig.gate.dispatcher_count = 1;
+    rig.shared.dispatchers = &rig.d;
+    rig.shared.dispatcher_count = 1;
 }
 
 static inline void open_client(void)
@@ -405,7 +405,7 @@ static inline int teardown(void **state)
     TURN_UNTIL(&rig.loop, bt_dispatcher_idle(rig.d));
     nothing_is_held();
     bt_dispatcher_free(rig.d);
-    bt_gate_fini(&rig.gate);
+    bt_dispatch_shared_fini(&rig.shared);
     bt_registry_free(rig.registry);
     for (int i = 0; i < ENGINES; i++) {
         hang_up(&engines[i]);

@@ -73,14 +73,14 @@ static unsigned count_new(void)
 /* Returns how many VMs were made. */
 static unsigned serve(bt_policy_bundle_t *bundle)
 {
-    unsigned made;
+    unsigned built;
 
     assert_int_equal(bt_generations_begin(&gs, bundle), 0);
     bt_bundle_unref(bundle);
     assert_int_equal(build(), 0);
-    made = count_new();
+    built = count_new();
     bt_generations_commit(&gs);
-    return made;
+    return built;
 }
 
 static const char *version_of(const bt_generation_t *g)
@@ -409,17 +409,17 @@ static void test_an_abort_waits_for_no_thread(void **state)
     bt_generations_listen(&gs, &loop, NULL, NULL);
     assert_int_equal(bt_generations_begin(&gs, b), 0);
     assert_int_equal(bt_generations_build(&gs, err, sizeof err), 1);
-    assert_non_null(gs.shop.orders);
+    assert_non_null(gs.builder.builds);
     bt_generations_abort(&gs);
     assert_null(gs.prepared);
     assert_int_equal(gs.live, 0);
-    assert_non_null(gs.shop.orders); /* still at it */
+    assert_non_null(gs.builder.builds); /* still at it */
     bt_bundle_unref(b);
     serve(bundle_of(2, source_of("2", ""), NULL));
     assert_string_equal(version_of(gs.serving), "2");
     bt_generations_fini(&gs); /* this one joins */
-    assert_null(gs.shop.orders);
-    bt_loop_fini(&loop); /* letters that nobody waits for */
+    assert_null(gs.builder.builds);
+    bt_loop_fini(&loop); /* mail that nobody waits for */
 }
 
 static unsigned told;
@@ -446,7 +446,7 @@ static void test_fini_tells_who_waits(void **state)
     bt_generations_fini(&gs);
     assert_int_equal(told, 1);
     bt_loop_fini(&loop);
-    assert_int_equal(told, 1); /* the letter comes too late for anybody */
+    assert_int_equal(told, 1); /* the mail comes too late for anybody */
 }
 
 static void test_errors_are_counted_by_birth(void **state)

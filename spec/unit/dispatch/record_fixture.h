@@ -14,7 +14,7 @@
 #define RIG_WORKERS_MAX 200
 
 typedef struct record_rig {
-    bt_gate_t gate;
+    bt_dispatch_shared_t shared;
     bt_dispatcher_t d;
     bt_registry_t *registry;
     bt_request_t r;
@@ -45,7 +45,7 @@ static inline void rig_worker(record_rig_t *rig, enum bt_role role, const char *
     BT_BUG_ON(bt_registry_add(rig->registry, NULL, &spec, err, sizeof err) != 0);
     bt_worker_spec_fini(&spec);
     set->items = items[role];
-    set->items[set->count++] = bt_fleet_find(bt_registry_current(rig->registry), bt_str(name));
+    set->items[set->count++] = bt_workers_find(bt_registry_current(rig->registry), bt_str(name));
 }
 
 static inline void rig_request(record_rig_t *rig, const char *id)
@@ -81,9 +81,9 @@ static inline void rig_open(record_rig_t *rig, unsigned pairs)
     BT_BUG_ON(bt_registry_new(&rig->registry, NULL, NULL, NULL) != 0);
     BT_BUG_ON(bt_registry_apply(rig->registry, &pool, 1, workers, counts, err, sizeof err) != 0);
     bt_pool_spec_fini(&pool);
-    BT_BUG_ON(bt_gate_init(&rig->gate, &none) != 0);
+    BT_BUG_ON(bt_dispatch_shared_init(&rig->shared, &none) != 0);
     BT_BUG_ON(bt_dialects_new(&rig->d.dialects, NULL, err, sizeof err) != 0);
-    rig->d.gate = &rig->gate;
+    rig->d.shared = &rig->shared;
     rig->d.records = bt_record_ring_new();
     for (unsigned i = 1; i <= pairs; i++) {
         snprintf(name, sizeof name, "p%u", i);
@@ -98,8 +98,8 @@ static inline void rig_open(record_rig_t *rig, unsigned pairs)
 
 static inline void rig_end_request(record_rig_t *rig)
 {
-    bt_fleet_unref(rig->r.record.fleet);
-    bt_fleet_unref(rig->r.fleet);
+    bt_workers_unref(rig->r.record.workers);
+    bt_workers_unref(rig->r.workers);
     bt_arena_fini(&rig->r.arena);
 }
 
@@ -108,7 +108,7 @@ static inline void rig_close(record_rig_t *rig)
     rig_end_request(rig);
     bt_record_ring_free(rig->d.records);
     bt_dialects_free(rig->d.dialects);
-    bt_gate_fini(&rig->gate);
+    bt_dispatch_shared_fini(&rig->shared);
     bt_registry_free(rig->registry);
     bt_arena_thread_fini();
 }
@@ -120,8 +120,8 @@ static inline void rig_header(record_rig_t *rig, const char *name, const char *v
 
 static inline bt_policy_view_t rig_view(record_rig_t *rig)
 {
-    rig->r.fleet = bt_fleet_ref(bt_registry_current(rig->registry));
-    rig->r.pool = &rig->r.fleet->pools[0];
+    rig->r.workers = bt_workers_ref(bt_registry_current(rig->registry));
+    rig->r.pool = &rig->r.workers->pools[0];
     return (bt_policy_view_t){&rig->sets[0], &rig->sets[1], &rig->sets[2], 1, BT_STR("default")};
 }
 
@@ -130,7 +130,7 @@ static inline void rig_choose(record_rig_t *rig, bt_worker_t *prefill, bt_worker
 {
     rig->choice = (bt_choice_t){.first = {prefill, decode, -1, -1}};
     rig->r.record.choice = &rig->choice;
-    rig->r.record.fleet = bt_fleet_ref(rig->r.fleet);
+    rig->r.record.workers = bt_workers_ref(rig->r.workers);
 }
 
 /* Attempt i of task 0, the next one after i - 1. Times are us after the request's arrival. */

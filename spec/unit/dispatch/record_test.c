@@ -208,7 +208,7 @@ static void test_only_named_headers(void **state)
     static const char *const names[] = {"x-tier", "x-none", NULL};
 
     (void) state;
-    rig.gate.record.headers = names;
+    rig.shared.record.headers = names;
     fill_handoff();
     finish();
     has("headers", "{\"x-tier\":\"gold\"}");
@@ -282,13 +282,13 @@ static void test_samples_by_chance(void **state)
     (void) state;
     bt_rand_seed(11);
     for (unsigned i = 0; i < 4000; i++) {
-        rig.gate.record.sample = 0.25;
+        rig.shared.record.sample = 0.25;
         bt_record_begin(&rig.r);
         sampled += rig.r.record.sampled;
-        rig.gate.record.sample = 0;
+        rig.shared.record.sample = 0;
         bt_record_begin(&rig.r);
         assert_false(rig.r.record.sampled);
-        rig.gate.record.sample = 1;
+        rig.shared.record.sample = 1;
         bt_record_begin(&rig.r);
         assert_true(rig.r.record.sampled);
     }
@@ -302,7 +302,7 @@ static void test_candidates_as_the_policy_saw_them(void **state)
     bt_policy_trace_t *trace = &rig.r.record.trace;
 
     (void) state;
-    rig.gate.record.sample = 1;
+    rig.shared.record.sample = 1;
     bt_record_begin(&rig.r);
     p1->tokens[BT_PHASE_PREFILL] = 70;
     p1->tokens[BT_PHASE_DECODE] = 5;
@@ -360,7 +360,7 @@ static void test_scores_are_those_of_the_first_plan(void **state)
     bt_policy_view_t view;
 
     (void) state;
-    rig.gate.record.sample = 1;
+    rig.shared.record.sample = 1;
     bt_record_begin(&rig.r);
     view = rig_view(&rig);
     bt_record_candidates(&rig.r, &view);
@@ -384,7 +384,7 @@ static void test_a_large_fleet_is_cut(void **state)
         snprintf(name, sizeof name, "p%u", i);
         rig_worker(&rig, BT_ROLE_PREFILL, name);
     }
-    rig.gate.record.sample = 1;
+    rig.shared.record.sample = 1;
     bt_record_begin(&rig.r);
     view = rig_view(&rig);
     bt_record_candidates(&rig.r, &view);
@@ -534,7 +534,7 @@ static void test_a_long_record_loses_its_rows(void **state)
         free(rig.prefill[i]->spec.labels);
         rig.prefill[i]->spec.labels = bt_str_dup(bt_str(labels));
     }
-    rig.gate.record.sample = 1;
+    rig.shared.record.sample = 1;
     bt_record_begin(&rig.r);
     view = rig_view(&rig);
     bt_record_candidates(&rig.r, &view);

@@ -1,7 +1,7 @@
 /* What hooks want of the fleet's state: every operation, what can be answered at once, what is given up, what is sent; and start, on a thread without a loop. */
 #include "dispatch/wait.h"
 
-#include "../state/redis_server.h"
+#include "../store/redis_server.h"
 
 #include "base/err.h"
 #include "loop/util.h"
@@ -14,7 +14,7 @@
 static bt_loop_t loop;
 static bt_store_t *store;
 static bt_quotas_t *quotas;
-static bt_wait_room_t room;
+static bt_wait_ctx_t room;
 static bool is_gone;
 
 static struct seen {
@@ -37,9 +37,9 @@ static int setup(void **state)
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     assert_int_equal(bt_store_open(&store, &config, err, sizeof(err)), 0);
     assert_int_equal(bt_quotas_new(&quotas, "space"), 0);
-    room = (bt_wait_room_t){.loop = &loop, .space = "space", .replica = "gateway-1"};
+    room = (bt_wait_ctx_t){.loop = &loop, .space = "space", .replica = "gateway-1"};
     assert_int_equal(bt_store_client_new(&room.store, store, &loop, NULL, NULL), 0);
-    return bt_quota_room_new(&room.quotas, quotas, room.store, &loop);
+    return bt_quota_client_new(&room.quotas, quotas, room.store, &loop);
 }
 
 static void on_gone(void *user)
@@ -52,7 +52,7 @@ static int teardown(void **state)
 {
     (void) state;
     bt_wait_store_of_process(NULL);
-    bt_quota_room_free(room.quotas);
+    bt_quota_client_free(room.quotas);
     bt_store_client_free(room.store, on_gone, NULL);
     TURN_UNTIL(&loop, is_gone);
     bt_quotas_free(quotas);
@@ -262,7 +262,7 @@ static void a_deadline_that_has_passed(void **state)
 
 static void without_a_store(void **state)
 {
-    const bt_wait_room_t none = {.loop = &loop};
+    const bt_wait_ctx_t none = {.loop = &loop};
     const bt_want_t get = want_of(BT_STORE_CELL_GET, "c");
     bt_want_answer_t answer;
     bt_store_reply_t reply;
@@ -270,9 +270,9 @@ static void without_a_store(void **state)
     (void) state;
 
     assert_true(bt_wait_store_now(&none, &get, &answer, &reply));
-    assert_int_equal(answer.rc, BT_E_STORE_AWAY);
+    assert_int_equal(answer.rc, BT_E_STORE_UNAVAILABLE);
     assert_int_equal(bt_wait_start(&wait, &none, &get, bt_clock_ms() + FAR_MS, on_done, &seen),
-                     BT_E_STORE_AWAY);
+                     BT_E_STORE_UNAVAILABLE);
     bt_wait_store_send(&none, &get);
 }
 
@@ -345,7 +345,7 @@ static void blocks_no_longer_than_it_may(void **state)
         .store = away, .quotas = quotas, .space = "space", .replica = "gateway-1"};
     bt_wait_store_of_process(&process);
     block(&want);
-    assert_int_equal(seen.rc, BT_E_STORE_AWAY);
+    assert_int_equal(seen.rc, BT_E_STORE_UNAVAILABLE);
     want = want_of(BT_STORE_WINDOW_TAKE, "q");
     want.store.limit = want.store.amount = 3;
     want.store.window_ms = LONG_MS;
@@ -361,7 +361,7 @@ static void a_late_answer_is_none_of_the_hooks_time(void **state)
     redis_server_t server;
     char url[64], err[128];
     const bt_store_config_t config = {.url = url};
-    bt_wait_room_t slow = room;
+    bt_wait_ctx_t slow = room;
     const bt_want_t want = want_of(BT_STORE_CELL_GET, "c");
     bt_store_t *shared;
     bt_wait_t *wait = NULL;
@@ -377,7 +377,7 @@ static void a_late_answer_is_none_of_the_hooks_time(void **state)
     redis_freeze(&server);
     assert_int_equal(bt_wait_start(&wait, &slow, &want, bt_clock_ms() + FAR_MS, on_done, &seen), 0);
     TURN_UNTIL(&loop, seen.times == 1);
-    assert_int_equal(seen.rc, BT_E_STORE_AWAY);
+    assert_int_equal(seen.rc, BT_E_STORE_UNAVAILABLE);
     bt_store_client_free(slow.store, on_gone, NULL);
     TURN_UNTIL(&loop, is_gone);
     is_gone = false;

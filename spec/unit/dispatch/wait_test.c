@@ -12,7 +12,7 @@
 #define FAR_MS 30000
 
 static bt_loop_t loop;
-static const bt_wait_room_t room = {.loop = &loop};
+static const bt_wait_ctx_t room = {.loop = &loop};
 static int listener, peer;
 static unsigned port;
 static struct seen {
@@ -283,7 +283,7 @@ static void a_name_is_looked_up(void **state)
     bt_wait_free(&wait);
 }
 
-/* A label of 64 letters is in no name system: nothing is sent to find that out. */
+/* A label of 64 mail is in no name system: nothing is sent to find that out. */
 static void a_name_that_is_none(void **state)
 {
     const bt_want_t want =

@@ -16,7 +16,7 @@ static bt_descriptors_t d;
 
 static int divide(uint64_t limit, unsigned workers, unsigned max_connections)
 {
-    const bt_descriptors_ask_t ask = {
+    const bt_descriptors_need_t ask = {
         .limit = limit, .open = 20, .workers = workers, .max_connections = max_connections};
 
     err[0] = '\0';

@@ -18,7 +18,7 @@ static char err[BT_CONFIG_ERR_BYTES];
 
 static int fits(uint64_t limit, uint64_t held, uint64_t max_buffered)
 {
-    const bt_memory_ask_t ask = {
+    const bt_memory_need_t ask = {
         .name = "the limit", .limit = limit, .held = held, .max_buffered = max_buffered};
 
     err[0] = '\0';

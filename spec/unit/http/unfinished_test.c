@@ -180,15 +180,15 @@ static void *run_other(void *arg)
 }
 
 struct order {
-    bt_msg_t msg;
+    bt_mail_t envelope;
     unsigned i;
     size_t bytes;
     _Atomic int rc;
 };
 
-static void on_order(bt_loop_t *at, bt_msg_t *msg)
+static void on_order(bt_loop_t *at, bt_mail_t *envelope)
 {
-    struct order *o = bt_container_of(msg, struct order, msg);
+    struct order *o = bt_container_of(envelope, struct order, envelope);
 
     (void) at;
     int rc = take(there, o->i, 2, o->bytes);
@@ -200,7 +200,7 @@ static int take_there(unsigned i, size_t bytes)
 {
     struct order o = {.i = i, .bytes = bytes};
 
-    bt_loop_post(&other, &o.msg, on_order);
+    bt_loop_post(&other, &o.envelope, on_order);
     while (atomic_load(&o.rc) == 0)
         usleep(100);
     return atomic_load(&o.rc) - 1;

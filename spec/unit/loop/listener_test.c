@@ -149,7 +149,7 @@ struct node {
     _Atomic unsigned accepted;
     _Atomic unsigned strangers; /* callbacks on a thread that is not the loop's */
     int fds[CLIENTS];
-    bt_msg_t close_letter;
+    bt_mail_t close_mail;
 };
 
 static struct node nodes[LOOPS];
@@ -167,10 +167,10 @@ static void on_node_accept(bt_loop_t *loop, int fd, void *user)
     atomic_fetch_add(&node->accepted, 1);
 }
 
-static void on_close_letter(bt_loop_t *loop, bt_msg_t *msg)
+static void on_close_mail(bt_loop_t *loop, bt_mail_t *envelope)
 {
     (void) loop;
-    bt_listener_close(bt_container_of(msg, struct node, close_letter)->listener);
+    bt_listener_close(bt_container_of(envelope, struct node, close_mail)->listener);
 }
 
 static void *run_node(void *arg)
@@ -215,7 +215,7 @@ static void start_nodes(unsigned listeners, unsigned *port_p)
 static void stop_nodes(unsigned listeners)
 {
     for (unsigned i = 0; i < listeners; i++)
-        bt_loop_post(&nodes[i].loop, &nodes[i].close_letter, on_close_letter);
+        bt_loop_post(&nodes[i].loop, &nodes[i].close_mail, on_close_mail);
     for (unsigned i = 0; i < LOOPS; i++) {
         bt_loop_stop(&nodes[i].loop);
         pthread_join(nodes[i].thread, NULL);

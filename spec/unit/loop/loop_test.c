@@ -1,4 +1,4 @@
-/* The event thread: mailbox order under contention, stopping, the end with letters left over, sleeping when idle. */
+/* The event thread: mailbox order under contention, stopping, the end with mail left over, sleeping when idle. */
 #include "loop/loop.h"
 
 #include "util.h"
@@ -7,10 +7,10 @@
 #include <signal.h>
 
 #define PRODUCERS 4
-#define LETTERS 100000
+#define MAILS 100000
 
-struct letter {
-    bt_msg_t msg;
+struct mail {
+    bt_mail_t envelope;
     unsigned from, number;
 };
 
@@ -23,19 +23,19 @@ struct post_office {
 struct producer {
     pthread_t thread;
     struct post_office *office;
-    struct letter *letters;
+    struct mail *mails;
     unsigned index;
 };
 
-static void on_letter(bt_loop_t *loop, bt_msg_t *msg)
+static void on_mail(bt_loop_t *loop, bt_mail_t *envelope)
 {
     struct post_office *office = bt_container_of(loop, struct post_office, loop);
-    struct letter *letter = bt_container_of(msg, struct letter, msg);
+    struct mail *mail = bt_container_of(envelope, struct mail, envelope);
 
-    if (letter->number != office->next[letter->from])
+    if (mail->number != office->next[mail->from])
         office->out_of_order++;
-    office->next[letter->from] = letter->number + 1;
-    if (++office->received == PRODUCERS * LETTERS)
+    office->next[mail->from] = mail->number + 1;
+    if (++office->received == PRODUCERS * MAILS)
         bt_loop_stop(loop);
 }
 
@@ -43,10 +43,10 @@ static void *produce(void *arg)
 {
     struct producer *p = arg;
 
-    for (unsigned i = 0; i < LETTERS; i++) {
-        p->letters[i].from = p->index;
-        p->letters[i].number = i;
-        bt_loop_post(&p->office->loop, &p->letters[i].msg, on_letter);
+    for (unsigned i = 0; i < MAILS; i++) {
+        p->mails[i].from = p->index;
+        p->mails[i].number = i;
+        bt_loop_post(&p->office->loop, &p->mails[i].envelope, on_mail);
     }
     return NULL;
 }
@@ -60,44 +60,44 @@ static void test_mailbox_keeps_order_and_loses_nothing(void **state)
     assert_int_equal(bt_loop_init(&office.loop, 0), 0);
     for (unsigned i = 0; i < PRODUCERS; i++) {
         producers[i] = (struct producer){.office = &office, .index = i};
-        producers[i].letters = calloc(LETTERS, sizeof(struct letter));
-        assert_non_null(producers[i].letters);
+        producers[i].mails = calloc(MAILS, sizeof(struct mail));
+        assert_non_null(producers[i].mails);
         assert_int_equal(pthread_create(&producers[i].thread, NULL, produce, &producers[i]), 0);
     }
-    bt_loop_run(&office.loop); /* ends only when the last letter is in */
+    bt_loop_run(&office.loop); /* ends only when the last mail is in */
     assert_int_equal(office.out_of_order, 0);
     for (unsigned i = 0; i < PRODUCERS; i++) {
         pthread_join(producers[i].thread, NULL);
-        assert_int_equal(office.next[i], LETTERS);
-        free(producers[i].letters);
+        assert_int_equal(office.next[i], MAILS);
+        free(producers[i].mails);
     }
     bt_loop_fini(&office.loop);
 }
 
 static unsigned relayed;
-static bt_msg_t relay_letter;
+static bt_mail_t relay_mail;
 
-static void on_last(bt_loop_t *loop, bt_msg_t *msg)
+static void on_last(bt_loop_t *loop, bt_mail_t *envelope)
 {
     (void) loop;
-    (void) msg;
+    (void) envelope;
     relayed += 10;
 }
 
-static void on_first(bt_loop_t *loop, bt_msg_t *msg)
+static void on_first(bt_loop_t *loop, bt_mail_t *envelope)
 {
     relayed++;
-    bt_loop_post(loop, msg, on_last);
+    bt_loop_post(loop, envelope, on_last);
 }
 
-static void test_letter_posted_by_a_letter_comes_next_turn(void **state)
+static void test_mail_posted_by_mail_comes_next_turn(void **state)
 {
     bt_loop_t loop;
 
     (void) state;
     relayed = 0;
     assert_int_equal(bt_loop_init(&loop, 0), 0);
-    bt_loop_post(&loop, &relay_letter, on_first);
+    bt_loop_post(&loop, &relay_mail, on_first);
     uv_run(&loop.uv, UV_RUN_ONCE);
     assert_int_equal(relayed, 1);
     uv_run(&loop.uv, UV_RUN_ONCE);
@@ -112,7 +112,7 @@ static void test_fini_delivers_what_is_left(void **state)
     (void) state;
     relayed = 0;
     assert_int_equal(bt_loop_init(&loop, 0), 0);
-    bt_loop_post(&loop, &relay_letter, on_first);
+    bt_loop_post(&loop, &relay_mail, on_first);
     bt_loop_fini(&loop);
     assert_int_equal(relayed, 11);
 }
@@ -189,28 +189,28 @@ static void on_later(bt_later_t *later)
     bt_container_of(later, struct put_off, later)->calls++;
 }
 
-static struct put_off *by_letter; /* what on_put_off_letter puts off */
+static struct put_off *by_mail; /* what on_put_off_mail puts off */
 
-static void on_put_off_letter(bt_loop_t *loop, bt_msg_t *msg)
+static void on_put_off_mail(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    (void) msg;
-    bt_loop_later(loop, &by_letter->later);
-    bt_loop_later(loop, &by_letter->later); /* once is enough */
-    assert_int_equal(by_letter->calls, 0);  /* not from inside */
+    (void) envelope;
+    bt_loop_later(loop, &by_mail->later);
+    bt_loop_later(loop, &by_mail->later); /* once is enough */
+    assert_int_equal(by_mail->calls, 0);  /* not from inside */
 }
 
 static void test_later_comes_once_and_before_the_loop_sleeps(void **state)
 {
     struct put_off put_off = {.calls = 0};
     bt_loop_t loop;
-    bt_msg_t letter;
+    bt_mail_t mail;
 
     (void) state;
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     bt_later_init(&put_off.later, on_later);
-    by_letter = &put_off;
+    by_mail = &put_off;
     assert_false(bt_later_waits(&put_off.later));
-    bt_loop_post(&loop, &letter, on_put_off_letter);
+    bt_loop_post(&loop, &mail, on_put_off_mail);
     uv_run(&loop.uv, UV_RUN_ONCE);
     assert_true(bt_later_waits(&put_off.later));
     uv_run(&loop.uv, UV_RUN_NOWAIT);
@@ -238,7 +238,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mailbox_keeps_order_and_loses_nothing),
-        cmocka_unit_test(test_letter_posted_by_a_letter_comes_next_turn),
+        cmocka_unit_test(test_mail_posted_by_mail_comes_next_turn),
         cmocka_unit_test(test_fini_delivers_what_is_left),
         cmocka_unit_test(test_stop_before_run_counts),
         cmocka_unit_test(test_stop_from_another_thread),

@@ -16,14 +16,14 @@ static void test_all_ranks_make_it_whole(void **state)
     fake_join(&a, &rig, "p0", 0, 2, 1);
     fake_sync(&a);
     assert_false(has_agents(&rig, "p0"));
-    uint64_t epoch = bt_fleet_epoch();
+    uint64_t epoch = bt_workers_changes();
     fake_join(&b, &rig, "p0", 1, 2, 2);
     TURN_UNTIL(&rig.loop, has_agents(&rig, "p0"));
-    assert_true(bt_fleet_epoch() > epoch);
-    epoch = bt_fleet_epoch();
+    assert_true(bt_workers_changes() > epoch);
+    epoch = bt_workers_changes();
     fake_hang_up(&a);
     TURN_UNTIL(&rig.loop, !has_agents(&rig, "p0"));
-    assert_true(bt_fleet_epoch() > epoch);
+    assert_true(bt_workers_changes() > epoch);
     fake_hang_up(&b);
     rig_close(&rig);
 }

@@ -6,10 +6,10 @@
 static bt_registry_t *registry;
 static bt_registry_peers_t peers;
 
-static void on_publish(void *user, bt_fleet_t *fleet)
+static void on_publish(void *user, bt_workers_t *workers)
 {
     (void) user;
-    bt_registry_peers_set_fleet(&peers, fleet);
+    bt_registry_peers_set_workers(&peers, workers);
 }
 
 static void add(const char *name, const char *url)
@@ -29,7 +29,7 @@ static void move(const char *name, const char *address)
     struct sockaddr_storage addr;
 
     assert_int_equal(bt_resolve_numeric(address, 8000, &addr), 0);
-    bt_worker_set_addr(bt_fleet_find(bt_registry_current(registry), bt_str(name)), &addr);
+    bt_worker_set_addr(bt_workers_find(bt_registry_current(registry), bt_str(name)), &addr);
 }
 
 static void open_peers(const char *const *allowed, unsigned count)

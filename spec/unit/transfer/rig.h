@@ -24,12 +24,12 @@ typedef struct rig {
     bool is_closed;
 } rig_t;
 
-static inline void rig_publish(void *user, bt_fleet_t *fleet)
+static inline void rig_publish(void *user, bt_workers_t *workers)
 {
     rig_t *rig = user;
 
     if (rig->t != NULL)
-        bt_transfer_set_fleet(rig->t, fleet);
+        bt_transfer_set_workers(rig->t, workers);
 }
 
 static inline void rig_open(rig_t *rig, const bt_transfer_config_t *config)
@@ -84,7 +84,7 @@ static inline void rig_close(rig_t *rig)
 /* ---- workers ---- */
 static inline bt_worker_t *rig_worker(const rig_t *rig, const char *name)
 {
-    return bt_fleet_find(bt_registry_current(rig->registry), bt_str(name));
+    return bt_workers_find(bt_registry_current(rig->registry), bt_str(name));
 }
 
 static inline bt_worker_t *rig_add(rig_t *rig, enum bt_role role, const char *name, const char *url)
@@ -352,7 +352,7 @@ static inline bt_transfer_room_spec_t spec_of(rig_t *rig, uint64_t room)
                                      .prefill = rig_worker(rig, "p0"),
                                      .decode = rig_worker(rig, "d0"),
                                      .request_id = "request-1",
-                                     .home = &rig->loop,
+                                     .loop = &rig->loop,
                                      .on_event = rig_on_event,
                                      .user = rig};
 }

@@ -1,4 +1,4 @@
-/* The hub as a whole: many rooms, letters from other threads, ends in any order. */
+/* The hub as a whole: many rooms, mail from other threads, ends in any order. */
 #include "transfer/rig.h"
 
 #include "base/rand.h"
@@ -77,7 +77,7 @@ static void test_many_rooms_lost_at_once(void **state)
     assert_int_equal(rig_stats(&x->rig).rooms_open, 0);
 }
 
-/* Agents are told, rooms end without a word, letters that are under way are dropped. */
+/* Agents are told, rooms end without a word, mail that are under way are dropped. */
 static void test_closed_with_rooms_open(void **state)
 {
     (void) state;
@@ -144,7 +144,7 @@ static void wild_open(uint64_t id)
                                     .start_ms = start_ms[id % 3],
                                     .stall_ms = 300,
                                     .repair_ms = 1 + id % 30,
-                                    .home = &x->rig.loop,
+                                    .loop = &x->rig.loop,
                                     .on_event = on_wild_event};
 
     wild[id] = (struct wild_room){.is_open = true, .source_room = id};
@@ -255,7 +255,7 @@ static void test_anything_in_any_order(void **state)
         assert_int_equal(stats.rooms_by_phase[i], 0);
 }
 
-/* ---- letters from other threads ---- */
+/* ---- mail from other threads ---- */
 #define THREADS 4
 #define EACH 500
 
@@ -265,7 +265,7 @@ typedef struct worker_loop {
     bt_transfer_t *t;
     bt_worker_t *prefill, *decode;
     unsigned index, ended;
-    bt_msg_t start;
+    bt_mail_t start;
 } worker_loop_t;
 
 static void on_worker_event(void *user, const bt_transfer_event_t *event)
@@ -280,15 +280,15 @@ static void on_worker_event(void *user, const bt_transfer_event_t *event)
         bt_loop_stop(&w->loop);
 }
 
-static void open_all(bt_loop_t *loop, bt_msg_t *msg)
+static void open_all(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    worker_loop_t *w = bt_container_of(msg, worker_loop_t, start);
+    worker_loop_t *w = bt_container_of(envelope, worker_loop_t, start);
 
     for (unsigned i = 0; i < EACH; i++) {
         bt_transfer_room_spec_t spec = {.room = (w->index + 1) * 100000 + i,
                                         .prefill = w->prefill,
                                         .decode = w->decode,
-                                        .home = loop,
+                                        .loop = loop,
                                         .on_event = on_worker_event,
                                         .user = w};
         assert_int_equal(bt_transfer_open(w->t, &spec), 0);
@@ -316,7 +316,7 @@ static void answer_opens(fake_t *f)
             fake_tell(f, m.open.room, (enum bt_kv_side) m.open.side, BT_KV_SUCCESS, 1);
 }
 
-static void test_letters_from_other_threads(void **state)
+static void test_mail_from_other_threads(void **state)
 {
     static worker_loop_t w[THREADS];
     unsigned ended = 0;
@@ -356,7 +356,7 @@ int main(void)
         TEST(test_closed_with_rooms_open),
         TEST(test_closed_before_anything),
         TEST(test_anything_in_any_order),
-        TEST(test_letters_from_other_threads),
+        TEST(test_mail_from_other_threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

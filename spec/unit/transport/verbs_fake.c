@@ -75,7 +75,7 @@ struct fake_context {
 };
 
 static struct ibv_device devices[VERBS_FAKE_DEVICES];
-static verbs_fake_knobs_t knobs[VERBS_FAKE_DEVICES];
+static verbs_fake_options_t options[VERBS_FAKE_DEVICES];
 static struct fake_context *contexts[VERBS_FAKE_DEVICES][8];
 static struct fake_qp *qps[OBJECTS];
 static struct fake_mr *mrs[OBJECTS];
@@ -169,15 +169,15 @@ static int close_device(struct ibv_context *base)
 static int query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 {
     memset(attr, 0, sizeof(*attr));
-    attr->max_qp_wr = knobs[device_of(context)].send_max;
-    attr->max_sge = knobs[device_of(context)].sge_max;
+    attr->max_qp_wr = options[device_of(context)].send_max;
+    attr->max_sge = options[device_of(context)].sge_max;
     attr->max_qp_rd_atom = 16;
     return 0;
 }
 
 static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr)
 {
-    const verbs_fake_knobs_t *k = &knobs[device_of(context)];
+    const verbs_fake_options_t *k = &options[device_of(context)];
 
     memset(attr, 0, sizeof(*attr));
     if (port != 1)
@@ -192,7 +192,7 @@ static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port
 static ssize_t query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries,
                                size_t max)
 {
-    const verbs_fake_knobs_t *k = &knobs[device_of(context)];
+    const verbs_fake_options_t *k = &options[device_of(context)];
 
     for (unsigned i = 0; i < k->gid_count && i < max; i++)
         entries[i] = k->gids[i];
@@ -238,7 +238,7 @@ static struct ibv_mr *add_mr(struct ibv_pd *pd, void *p, size_t size, uint64_t b
     mr->base = base;
     mr->access = access;
     mr->device = device_of(pd->context);
-    knobs[mr->device].relaxed += (access & IBV_ACCESS_RELAXED_ORDERING) != 0;
+    options[mr->device].relaxed += (access & IBV_ACCESS_RELAXED_ORDERING) != 0;
     put((void **) mrs, mr);
     return &mr->mr;
 }
@@ -252,8 +252,8 @@ static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t s
                                     int fd, int access)
 {
     (void) offset;
-    if (fd < 0 || !knobs[device_of(pd->context)].has_dmabuf) {
-        errno = knobs[device_of(pd->context)].has_dmabuf ? EBADF : EOPNOTSUPP;
+    if (fd < 0 || !options[device_of(pd->context)].has_dmabuf) {
+        errno = options[device_of(pd->context)].has_dmabuf ? EBADF : EOPNOTSUPP;
         return NULL;
     }
     return add_mr(pd, NULL, size, iova, access);
@@ -426,8 +426,8 @@ static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init
 {
     unsigned device = device_of(pd->context);
 
-    if (knobs[device].no_qp || init->cap.max_inline_data > knobs[device].inline_max ||
-        init->cap.max_send_wr > (unsigned) knobs[device].send_max) {
+    if (options[device].no_qp || init->cap.max_inline_data > options[device].inline_max ||
+        init->cap.max_send_wr > (unsigned) options[device].send_max) {
         errno = EINVAL;
         return NULL;
     }
@@ -554,7 +554,7 @@ static enum ibv_wc_status carry_out(struct fake_qp *qp, struct fake_qp *peer,
 
     for (int i = 0; i < wr->wr.num_sge; i++)
         bytes += wr->sge[i].length;
-    if (bytes > knobs[qp->device].message_max)
+    if (bytes > options[qp->device].message_max)
         return IBV_WC_LOC_LEN_ERR;
     char *data = malloc(bytes + 1);
     enum ibv_wc_status status = gather(qp, wr, data) ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;
@@ -568,7 +568,7 @@ static enum ibv_wc_status carry_out(struct fake_qp *qp, struct fake_qp *peer,
     }
     if (status == IBV_WC_SUCCESS && wr->wr.opcode != IBV_WR_RDMA_WRITE)
         status = take_slot(peer, wr, bytes, data);
-    knobs[qp->device].bytes += bytes;
+    options[qp->device].bytes += bytes;
     free(data);
     return status;
 }
@@ -577,7 +577,7 @@ static enum ibv_wc_status carry_out(struct fake_qp *qp, struct fake_qp *peer,
 static bool run_one(struct fake_qp *qp)
 {
     const struct fake_wr *wr = slot(qp, qp->done);
-    verbs_fake_knobs_t *k = &knobs[qp->device];
+    verbs_fake_options_t *k = &options[qp->device];
     struct fake_qp *peer = find_qp(qp->peer);
     enum ibv_wc_status status = IBV_WC_RETRY_EXC_ERR;
 
@@ -589,7 +589,7 @@ static bool run_one(struct fake_qp *qp)
                peer->peer == qp->qp.qp_num) {
         struct fake_srq *srq = (struct fake_srq *) (void *) peer->init.srq;
         if (wr->wr.opcode != IBV_WR_RDMA_WRITE &&
-            (srq->count == 0 || knobs[peer->device].starves)) {
+            (srq->count == 0 || options[peer->device].starves)) {
             assert_int_equal(qp->rnr_retry, 7);
             k->waits++;
             return false;
@@ -606,7 +606,7 @@ static bool run_one(struct fake_qp *qp)
 
 static void run_qp(struct fake_qp *qp)
 {
-    while (qp->state == IBV_QPS_RTS && qp->done < qp->posted && !knobs[qp->device].holds &&
+    while (qp->state == IBV_QPS_RTS && qp->done < qp->posted && !options[qp->device].holds &&
            run_one(qp))
         ;
 }
@@ -620,7 +620,7 @@ static void run_all(void)
 
 static int take_wr(struct fake_qp *qp, const struct ibv_send_wr *wr)
 {
-    verbs_fake_knobs_t *k = &knobs[qp->device];
+    verbs_fake_options_t *k = &options[qp->device];
 
     if (qp->state == IBV_QPS_RESET || qp->state == IBV_QPS_INIT || qp->state == IBV_QPS_RTR ||
         wr->num_sge > (int) qp->init.cap.max_send_sge)
@@ -649,7 +649,7 @@ static int post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_sen
 {
     struct fake_qp *qp = (struct fake_qp *) (void *) base;
 
-    knobs[qp->device].posts++;
+    options[qp->device].posts++;
     for (; wr != NULL; wr = wr->next) {
         int rc = take_wr(qp, wr);
         if (rc != 0) {
@@ -709,9 +709,9 @@ const bt_verbs_api_t *verbs_fake_api(void)
     return &api;
 }
 
-verbs_fake_knobs_t *verbs_fake_knobs(unsigned device)
+verbs_fake_options_t *verbs_fake_options(unsigned device)
 {
-    return &knobs[device];
+    return &options[device];
 }
 
 void verbs_fake_open(unsigned count)
@@ -719,12 +719,12 @@ void verbs_fake_open(unsigned count)
     assert_in_range(count, 0, VERBS_FAKE_DEVICES);
     device_count = count;
     objects = 0;
-    memset(knobs, 0, sizeof(knobs));
+    memset(options, 0, sizeof(options));
     memset(qps, 0, sizeof(qps)); /* a spec that failed left its objects */
     memset(mrs, 0, sizeof(mrs));
     memset(contexts, 0, sizeof(contexts));
     for (unsigned i = 0; i < VERBS_FAKE_DEVICES; i++) {
-        verbs_fake_knobs_t *k = &knobs[i];
+        verbs_fake_options_t *k = &options[i];
         snprintf(devices[i].name, sizeof(devices[i].name), "fake%u", i);
         k->link_layer = IBV_LINK_LAYER_ETHERNET;
         k->mtu = IBV_MTU_4096;
@@ -772,7 +772,7 @@ static void say(unsigned device, enum ibv_event_type type)
 
 void verbs_fake_port(unsigned device, bool is_up)
 {
-    knobs[device].is_down = !is_up;
+    options[device].is_down = !is_up;
     say(device, is_up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
 }
 

@@ -13,7 +13,7 @@
 
 #define VERBS_FAKE_DEVICES 4
 
-typedef struct verbs_fake_knobs {
+typedef struct verbs_fake_options {
     struct ibv_gid_entry gids[8];
     unsigned gid_count;
     bool is_down; /* as query_port says */
@@ -32,13 +32,13 @@ typedef struct verbs_fake_knobs {
     /* counted */
     unsigned messages, posts, signalled, letters, immediates, sges_most, relaxed, waits;
     uint64_t bytes;
-} verbs_fake_knobs_t;
+} verbs_fake_options_t;
 
 void verbs_fake_open(unsigned devices);
 /* Objects that are still there; 0 is clean. */
 unsigned verbs_fake_close(void);
 const bt_verbs_api_t *verbs_fake_api(void);
-verbs_fake_knobs_t *verbs_fake_knobs(unsigned device);
+verbs_fake_options_t *verbs_fake_options(unsigned device);
 /* Carries out up to n messages that the device has held back; how many it did. */
 unsigned verbs_fake_step(unsigned device, unsigned n);
 /* The port's state changes, and the device says so. */

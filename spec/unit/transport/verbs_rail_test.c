@@ -31,7 +31,7 @@ static void test_open(void **state)
     assert_int_equal(open_with("fake0:2", 0, err, sizeof(err)), BT_E_INVAL);
     assert_int_equal(open_with("fake0", 5, err, sizeof(err)), BT_E_INVAL);
     assert_non_null(strstr(err, "gid_index"));
-    verbs_fake_knobs(1)->is_down = true;
+    verbs_fake_options(1)->is_down = true;
     assert_int_equal(open_with("fake0,fake1", 0, err, sizeof(err)), BT_E_INVAL);
     assert_string_equal(err, "fake1: port 1 is not active");
     assert_int_equal(open_with(NULL, 0, err, sizeof(err)), 0);
@@ -66,7 +66,7 @@ static void test_no_common_mode(void **state)
     assert_int_equal(rig.ops->path_open(&path, rig.backend, &rig.links[0], offer, n, true),
                      BT_E_INVAL);
     offer[4] = 1;
-    verbs_fake_knobs(0)->no_qp = true;
+    verbs_fake_options(0)->no_qp = true;
     assert_true(rig.ops->path_open(&path, rig.backend, &rig.links[0], offer, n, true) < 0);
     rig_close(&rig);
 }
@@ -82,7 +82,7 @@ static void test_memory(void **state)
     rig_open_config(&rig, bt_kv_verbs_ops(), &config);
     assert_int_equal(rig.ops->region_add(rig.backend, &mem), BT_E_INVAL);
     rig_close(&rig);
-    verbs_fake_knobs(0)->has_dmabuf = verbs_fake_knobs(1)->has_dmabuf = true;
+    verbs_fake_options(0)->has_dmabuf = verbs_fake_options(1)->has_dmabuf = true;
     rig_open_config(&rig, bt_kv_verbs_ops(), &config);
     assert_int_equal(rig.ops->region_add(rig.backend, &mem), 0);
     assert_int_equal(rig.ops->region_key(rig.backend, &mem, key, sizeof(key)), 16);
@@ -90,14 +90,14 @@ static void test_memory(void **state)
     memcpy(&base, key, 8);
     assert_int_equal(base, 4096);
     assert_int_equal(rig.ops->region_key(rig.backend, &mem, key, 15), 0);
-    assert_int_equal(verbs_fake_knobs(0)->relaxed, 1);
+    assert_int_equal(verbs_fake_options(0)->relaxed, 1);
     rig.ops->region_remove(rig.backend, &mem);
     rig_close(&rig);
     bt_verbs_tuning.modes =
         BT_VERBS_CONTROL; /* no relaxed ordering where the word comes another way */
     rig_open_config(&rig, bt_kv_verbs_ops(), &config);
     rig_private(&rig, 4096);
-    assert_int_equal(verbs_fake_knobs(0)->relaxed, 1);
+    assert_int_equal(verbs_fake_options(0)->relaxed, 1);
     rig_close(&rig);
 }
 

@@ -9,12 +9,12 @@ static void test_stripes(void **state)
     send_pages(256, 8); /* 1 MiB */
     PAIR_UNTIL(batch.over == 1 && pair.lb->note_count == 1);
     pair_check(runs, 256);
-    uint64_t letters = verbs_fake_knobs(0)->letters * sizeof(uint64_t) * 10;
-    assert_int_equal(verbs_fake_knobs(0)->bytes - letters, 512 << 10);
-    assert_int_equal(verbs_fake_knobs(1)->bytes, 512 << 10);
+    uint64_t letters = verbs_fake_options(0)->letters * sizeof(uint64_t) * 10;
+    assert_int_equal(verbs_fake_options(0)->bytes - letters, 512 << 10);
+    assert_int_equal(verbs_fake_options(1)->bytes, 512 << 10);
     send_pages(31, 9); /* below two slices: one rail */
     PAIR_UNTIL(pair.lb->note_count == 2);
-    assert_int_equal(verbs_fake_knobs(0)->immediates + verbs_fake_knobs(1)->immediates, 3);
+    assert_int_equal(verbs_fake_options(0)->immediates + verbs_fake_options(1)->immediates, 3);
     pair_close();
 }
 
@@ -24,7 +24,7 @@ static void test_stripes_in_any_order(void **state)
     for (unsigned late = 0; late < 2; late++) {
         setup(NULL);
         pair_open("fake0,fake1", "fake2,fake3");
-        verbs_fake_knobs(late)->holds = true;
+        verbs_fake_options(late)->holds = true;
         for (unsigned i = 0; i < 5; i++) {
             pair_scatter(runs, 64);
             assert_int_equal(rig_post(pair.la, &batches[i], i, runs, 64, i + 1), 0);
@@ -68,9 +68,9 @@ static void fail_a_rail(uint32_t mode, unsigned rail, unsigned at, bool delivers
     setup(NULL);
     bt_verbs_tuning.modes = mode;
     pair_open("fake0,fake1", "fake2,fake3");
-    verbs_fake_knobs(rail)->fail_after = at;
-    verbs_fake_knobs(rail)->fail_status = IBV_WC_RETRY_EXC_ERR;
-    verbs_fake_knobs(rail)->fail_delivers = delivers;
+    verbs_fake_options(rail)->fail_after = at;
+    verbs_fake_options(rail)->fail_status = IBV_WC_RETRY_EXC_ERR;
+    verbs_fake_options(rail)->fail_delivers = delivers;
     send_pages(64, 8);
     PAIR_UNTIL(pair.lb->note_count == 1);
     pair_check(runs, 64);
@@ -86,7 +86,7 @@ static void fail_a_rail(uint32_t mode, unsigned rail, unsigned at, bool delivers
         if ((uint8_t) pair.dst->p[i] != 0xdd)
             fail_msg("written after the note");
     assert_false(pair.la->has_failed);
-    if (verbs_fake_knobs(rail)->fail_after == 0) {
+    if (verbs_fake_options(rail)->fail_after == 0) {
         pair.a.ops->describe(pair.la->path, text, sizeof(text));
         assert_non_null(strstr(text, "paused: fake"));
     }
@@ -115,18 +115,18 @@ static void test_rail_comes_back(void **state)
     bt_verbs_tuning.pause_ms = 0;
     pair_open("fake0,fake1", "fake2,fake3");
     for (unsigned round = 1; round <= 5; round++) {
-        verbs_fake_knobs(1)->fail_after = 2;
-        verbs_fake_knobs(1)->fail_status = IBV_WC_RETRY_EXC_ERR;
+        verbs_fake_options(1)->fail_after = 2;
+        verbs_fake_options(1)->fail_status = IBV_WC_RETRY_EXC_ERR;
         send_pages(64, round);
         PAIR_UNTIL(batch.over == 1 && pair.lb->note_count == round);
         PAIR_UNTIL(pair_path(pair.la)->conns[1].state == BT_VERBS_LIVE &&
                    pair_path(pair.lb)->conns[1].state == BT_VERBS_LIVE);
         assert_int_equal(pair_path(pair.la)->conns[1].epoch, round);
     }
-    uint64_t before = verbs_fake_knobs(1)->bytes;
+    uint64_t before = verbs_fake_options(1)->bytes;
     send_pages(64, 9);
     PAIR_UNTIL(batch.over == 1);
-    assert_int_equal(verbs_fake_knobs(1)->bytes - before, 128 << 10);
+    assert_int_equal(verbs_fake_options(1)->bytes - before, 128 << 10);
     pair_close();
 }
 
@@ -136,11 +136,11 @@ static void test_probe_fails(void **state)
     (void) state;
     bt_verbs_tuning.pause_ms = 0;
     pair_open("fake0,fake1", "fake2,fake3");
-    verbs_fake_knobs(1)->fail_after = 2;
-    verbs_fake_knobs(1)->fail_status = IBV_WC_RETRY_EXC_ERR;
+    verbs_fake_options(1)->fail_after = 2;
+    verbs_fake_options(1)->fail_status = IBV_WC_RETRY_EXC_ERR;
     send_pages(64, 1);
     PAIR_UNTIL(pair_path(pair.la)->conns[1].state != BT_VERBS_LIVE);
-    verbs_fake_knobs(1)->fail_after = 1; /* the probe's letter */
+    verbs_fake_options(1)->fail_after = 1; /* the probe's letter */
     PAIR_UNTIL(pair_path(pair.la)->conns[1].epoch == 2);
     PAIR_UNTIL(pair_path(pair.la)->conns[1].state == BT_VERBS_LIVE &&
                pair_path(pair.lb)->conns[1].state == BT_VERBS_LIVE);
@@ -152,8 +152,8 @@ static void test_rail_waits_out_its_pause(void **state)
 {
     (void) state;
     pair_open("fake0,fake1", "fake2,fake3");
-    verbs_fake_knobs(1)->fail_after = 2;
-    verbs_fake_knobs(1)->fail_status = IBV_WC_RETRY_EXC_ERR;
+    verbs_fake_options(1)->fail_after = 2;
+    verbs_fake_options(1)->fail_status = IBV_WC_RETRY_EXC_ERR;
     send_pages(64, 1);
     PAIR_UNTIL(pair_path(pair.la)->conns[1].state == BT_VERBS_PAUSED &&
                pair_path(pair.lb)->conns[1].state == BT_VERBS_PAUSED);
@@ -174,8 +174,8 @@ static void test_last_rail_fails(void **state)
     (void) state;
     pair_open("fake0,fake1", "fake2,fake3");
     for (unsigned i = 0; i < 2; i++) {
-        verbs_fake_knobs(i)->fail_after = 3;
-        verbs_fake_knobs(i)->fail_status = IBV_WC_RETRY_EXC_ERR;
+        verbs_fake_options(i)->fail_after = 3;
+        verbs_fake_options(i)->fail_status = IBV_WC_RETRY_EXC_ERR;
     }
     send_pages(64, 1);
     PAIR_UNTIL(pair.la->has_failed && pair.lb->has_failed);
@@ -187,18 +187,18 @@ static void test_last_rail_fails(void **state)
 static void test_rail_cannot_be_reached(void **state)
 {
     (void) state;
-    verbs_fake_knobs(3)->gids[0].gid.raw[15] = 0xee;
+    verbs_fake_options(3)->gids[0].gid.raw[15] = 0xee;
     pair_open("fake0,fake1", "fake2,fake3");
     send_pages(64, 1);
     PAIR_UNTIL(batch.over == 1 && pair.lb->note_count == 1);
-    assert_int_equal(verbs_fake_knobs(1)->messages, 0);
+    assert_int_equal(verbs_fake_options(1)->messages, 0);
     pair_close();
 }
 
 static void test_peer_cannot_be_reached(void **state)
 {
     (void) state;
-    verbs_fake_knobs(1)->gids[0].gid.raw[15] = 0xee;
+    verbs_fake_options(1)->gids[0].gid.raw[15] = 0xee;
     pair_start("fake0", "fake1");
     PAIR_UNTIL(pair.la->has_failed && pair.lb->has_failed);
     assert_non_null(strstr(pair.la->why, "cannot be reached"));
@@ -215,7 +215,7 @@ static void test_drain_in_every_phase(void **state)
         setup(NULL);
         bt_verbs_tuning.send_depth = 64;
         pair_open("fake0", "fake1");
-        verbs_fake_knobs(0)->holds = true;
+        verbs_fake_options(0)->holds = true;
         pair_scatter(runs, 40);
         for (unsigned i = 0; i < 4; i++) /* 41 messages each: 0 is posted, 1 in part, 2 and 3 not */
             assert_int_equal(rig_post(pair.la, &batches[i], 100 + i, runs, 40, i + 1), 0);
@@ -230,7 +230,7 @@ static void test_drain_in_every_phase(void **state)
         assert_int_equal(batches[target].over, is_out ? 0 : 1);
         if (is_out)
             assert_false(rig_drain(pair.la, 100 + target));
-        verbs_fake_knobs(0)->holds = false;
+        verbs_fake_options(0)->holds = false;
         verbs_fake_step(0, 1000);
         PAIR_UNTIL(rig_drain(pair.la, 100 + target));
         assert_int_equal(batches[target].over, 1);
@@ -250,7 +250,7 @@ static void test_drain_of_a_receiver(void **state)
     (void) state;
     bt_verbs_tuning.send_depth = 16;
     pair_open("fake0", "fake1");
-    verbs_fake_knobs(0)->holds = true;
+    verbs_fake_options(0)->holds = true;
     send_pages(100, 8);
     assert_false(rig_drain(pair.lb, 1));
     for (int i = 0; i < 20; i++) {
@@ -258,7 +258,7 @@ static void test_drain_of_a_receiver(void **state)
         rig_turn(&pair.b);
         assert_false(rig_drain(pair.lb, 1));
     }
-    verbs_fake_knobs(0)->holds = false;
+    verbs_fake_options(0)->holds = false;
     verbs_fake_step(0, 100);
     PAIR_UNTIL(rig_drain(pair.lb, 1));
     assert_int_equal(batch.over, 1);
@@ -280,7 +280,7 @@ static void test_drain_revokes(void **state)
     (void) state;
     bt_verbs_tuning.drain_ms = 0;
     pair_open("fake0", "fake1");
-    verbs_fake_knobs(0)->holds = true;
+    verbs_fake_options(0)->holds = true;
     send_pages(100, 8);
     assert_false(rig_drain(pair.la, 1));
     PAIR_UNTIL(rig_drain(pair.la, 1)); /* does not end by itself: the queue pair goes */
@@ -298,7 +298,7 @@ static void test_drain_of_a_stuck_rail(void **state)
     (void) state;
     bt_verbs_tuning.drain_ms = 0;
     pair_open("fake0,fake1", "fake2,fake3");
-    verbs_fake_knobs(1)->holds = true;
+    verbs_fake_options(1)->holds = true;
     send_pages(64, 8);
     PAIR_UNTIL(batch.batch.done > 0); /* the other rail's share is over */
     assert_false(rig_drain(pair.la, 1));
@@ -307,11 +307,11 @@ static void test_drain_of_a_stuck_rail(void **state)
     PAIR_UNTIL(rig_drain(pair.la, 1));
     assert_int_equal(batch.over, 1);
     assert_int_equal(batch.rc, BT_E_CANCELLED);
-    assert_int_equal(verbs_fake_knobs(0)->bytes,
+    assert_int_equal(verbs_fake_options(0)->bytes,
                      (128 << 10) + 2 * 80); /* the stuck half is not sent again */
     assert_false(pair.la->has_failed);
     assert_int_equal(pair.lb->note_count, 0);
-    verbs_fake_knobs(1)->holds = false;
+    verbs_fake_options(1)->holds = false;
     pair_scatter(runs, 64);
     assert_int_equal(rig_post(pair.la, &batch, 2, runs, 64, 9), 0);
     PAIR_UNTIL(batch.over == 1 && pair.lb->note_count == 1);
@@ -334,7 +334,7 @@ static void test_drain_without_a_link(void **state)
 {
     (void) state;
     pair_open("fake0", "fake1");
-    verbs_fake_knobs(0)->holds = true;
+    verbs_fake_options(0)->holds = true;
     send_pages(100, 8);
     assert_false(rig_drain(pair.lb, 1));
     pair.lb->is_cut = true;

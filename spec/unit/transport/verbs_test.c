@@ -11,8 +11,8 @@ static void check_mode(uint32_t mode, unsigned letters, unsigned immediates)
     assert_int_equal(batch.rc, 0);
     assert_int_equal(pair.lb->notes[0], 77);
     pair_check(runs, 100);
-    assert_int_equal(verbs_fake_knobs(0)->letters, letters);
-    assert_int_equal(verbs_fake_knobs(0)->immediates, immediates);
+    assert_int_equal(verbs_fake_options(0)->letters, letters);
+    assert_int_equal(verbs_fake_options(0)->immediates, immediates);
     assert_int_equal(batch.batch.done, 100 * PAGE_BYTES);
     pair_close();
 }
@@ -66,7 +66,7 @@ static void test_bare(void **state)
 static void test_letters_not_inline(void **state)
 {
     (void) state;
-    verbs_fake_knobs(0)->inline_max = 0;
+    verbs_fake_options(0)->inline_max = 0;
     bt_verbs_tuning.send_depth = 8;
     pair_open("fake0", "fake1");
     for (uint64_t i = 1; i <= 100; i++) {
@@ -89,8 +89,8 @@ static void test_gather(void **state)
     assert_int_equal(rig_post(pair.la, &batch, 1, runs, 20, 0), 0);
     PAIR_UNTIL(batch.over == 1);
     pair_check(runs, 20);
-    assert_int_equal(verbs_fake_knobs(0)->messages, 3);
-    assert_int_equal(verbs_fake_knobs(0)->sges_most, 8);
+    assert_int_equal(verbs_fake_options(0)->messages, 3);
+    assert_int_equal(verbs_fake_options(0)->sges_most, 8);
     pair_close();
 }
 
@@ -109,7 +109,7 @@ static void test_rows(void **state)
     assert_int_equal(rig_post(pair.la, &batch, 1, runs, 2, 0), 0);
     PAIR_UNTIL(batch.over == 1);
     pair_check(runs, 2);
-    assert_int_equal(verbs_fake_knobs(0)->messages, 2 + 5);
+    assert_int_equal(verbs_fake_options(0)->messages, 2 + 5);
     assert_int_equal((uint8_t) pair.dst->p[65536 + 128], 0xee);
     pair_close();
 }
@@ -117,13 +117,13 @@ static void test_rows(void **state)
 static void test_message_limit(void **state)
 {
     (void) state;
-    verbs_fake_knobs(0)->message_max = 10000;
+    verbs_fake_options(0)->message_max = 10000;
     pair_open("fake0", "fake1");
     runs[0] = pair_run(0, 8192, 100000);
     assert_int_equal(rig_post(pair.la, &batch, 1, runs, 1, 0), 0);
     PAIR_UNTIL(batch.over == 1);
     pair_check(runs, 1);
-    assert_int_equal(verbs_fake_knobs(0)->messages, 10);
+    assert_int_equal(verbs_fake_options(0)->messages, 10);
     pair_close();
 }
 
@@ -145,8 +145,8 @@ static void test_ring_wraps(void **state)
             PAIR_UNTIL(batch.over == 1 && pair.lb->note_count == round);
             pair_check(runs, 300);
         }
-        assert_int_equal(verbs_fake_knobs(0)->messages, 5 * 301);
-        assert_in_range(verbs_fake_knobs(0)->signalled, 1505 / cases[c].every,
+        assert_int_equal(verbs_fake_options(0)->messages, 5 * 301);
+        assert_in_range(verbs_fake_options(0)->signalled, 1505 / cases[c].every,
                         1505 / cases[c].every + 5);
         pair_close();
         assert_int_equal(teardown(NULL), 0);
@@ -157,7 +157,7 @@ static void test_ring_wraps(void **state)
 static void test_short_ring(void **state)
 {
     (void) state;
-    verbs_fake_knobs(0)->send_max = 10;
+    verbs_fake_options(0)->send_max = 10;
     pair_open("fake0", "fake1");
     send_pages(300, 1);
     PAIR_UNTIL(batch.over == 1 && pair.lb->note_count == 1);
@@ -171,7 +171,7 @@ static void test_chains(void **state)
     pair_open("fake0", "fake1");
     send_pages(255, 1);
     PAIR_UNTIL(batch.over == 1);
-    assert_int_equal(verbs_fake_knobs(0)->posts, 4); /* 256 messages, 64 a call */
+    assert_int_equal(verbs_fake_options(0)->posts, 4); /* 256 messages, 64 a call */
     pair_close();
 }
 
@@ -180,12 +180,12 @@ static void test_window(void **state)
 {
     (void) state;
     pair_open("fake0", "fake1");
-    verbs_fake_knobs(0)->holds = true;
+    verbs_fake_options(0)->holds = true;
     pair_scatter(runs, 64);
     for (unsigned i = 0; i < 64; i++)
         assert_int_equal(rig_post(pair.la, &batches[i], i, &runs[i], 1, i + 1), 0);
     assert_int_equal(rig_post(pair.la, &batch, 99, runs, 1, 99), BT_E_AGAIN);
-    verbs_fake_knobs(0)->holds = false;
+    verbs_fake_options(0)->holds = false;
     verbs_fake_step(0, 1000);
     PAIR_UNTIL(pair.lb->note_count == 64);
     PAIR_UNTIL(batches[63].over == 1);
@@ -200,15 +200,15 @@ static void test_no_place_for_letters(void **state)
 {
     (void) state;
     pair_open("fake0", "fake1");
-    verbs_fake_knobs(1)->starves = true;
+    verbs_fake_options(1)->starves = true;
     send_pages(3, 8);
     for (int i = 0; i < 20; i++) {
         rig_turn(&pair.a);
         rig_turn(&pair.b);
     }
     assert_int_equal(batch.over, 0);
-    assert_true(verbs_fake_knobs(0)->waits > 0);
-    verbs_fake_knobs(1)->starves = false;
+    assert_true(verbs_fake_options(0)->waits > 0);
+    verbs_fake_options(1)->starves = false;
     verbs_fake_step(0, 100);
     PAIR_UNTIL(batch.over == 1 && pair.lb->note_count == 1);
     pair_close();
@@ -220,7 +220,7 @@ static void test_sleep(void **state)
     pair_open("fake0", "fake1");
     while (rig_turn(&pair.a) + rig_turn(&pair.b) > 0)
         ;
-    verbs_fake_knobs(0)->holds = true;
+    verbs_fake_options(0)->holds = true;
     rig_sleep(&pair.b, 0);
     rig_sleep(&pair.a, 0);
     assert_int_equal(pair.a.wakes + pair.b.wakes, 0);
@@ -299,11 +299,11 @@ static void test_region_leaves(void **state)
 {
     (void) state;
     pair_open("fake0", "fake1");
-    verbs_fake_knobs(0)->holds = true;
+    verbs_fake_options(0)->holds = true;
     bt_verbs_tuning.send_depth = 4;
     send_pages(500, 8); /* more than the send queue takes: the rest finds the region gone */
     pair.a.ops->peer_region(pair.la->path, pair.dst->id, 0, NULL, 0);
-    verbs_fake_knobs(0)->holds = false;
+    verbs_fake_options(0)->holds = false;
     verbs_fake_step(0, 1000);
     PAIR_UNTIL(batch.over == 1);
     assert_int_equal(batch.rc, BT_E_INVAL);
@@ -362,8 +362,8 @@ static void test_error_at_each_message(void **state)
     for (unsigned at = 1; at <= 6; at++) {
         setup(NULL);
         pair_open("fake0", "fake1");
-        verbs_fake_knobs(0)->fail_after = at;
-        verbs_fake_knobs(0)->fail_status = IBV_WC_RETRY_EXC_ERR;
+        verbs_fake_options(0)->fail_after = at;
+        verbs_fake_options(0)->fail_status = IBV_WC_RETRY_EXC_ERR;
         send_pages(4, 8); /* a letter and four writes; the sixth message is the next batch's */
         bool hit = at <= 5;
         if (!hit) {
@@ -387,7 +387,7 @@ static void test_closed_under_way(void **state)
 {
     (void) state;
     pair_open("fake0", "fake1");
-    verbs_fake_knobs(0)->holds = true;
+    verbs_fake_options(0)->holds = true;
     for (unsigned i = 0; i < 10; i++) {
         pair_scatter(runs, 100);
         assert_int_equal(rig_post(pair.la, &batches[i], i, runs, 100, i + 1), 0);
@@ -405,7 +405,7 @@ static void test_port_down(void **state)
 {
     (void) state;
     pair_open("fake0", "fake1");
-    verbs_fake_knobs(0)->holds = true;
+    verbs_fake_options(0)->holds = true;
     send_pages(3, 8);
     rig_sleep(&pair.a, 0);
     verbs_fake_port(0, false);

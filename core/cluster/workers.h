@@ -1,0 +1,109 @@
+/* workers.h - the set of pools and workers: an immutable snapshot per change, and the registry that makes them.
+ *
+ * Owner: the registry belongs to the control loop; snapshots are shared by reference count.
+ * Life:  a loop holds one snapshot at a time (swapped by mailbox); requests hold the workers they use, not the snapshot.
+ * Flow:  registry change -> new snapshot -> publish callback -> every loop swaps.
+ * Cost:  a change costs O(workers); reading costs nothing.
+ */
+#ifndef BT_CLUSTER_FLEET_H
+#define BT_CLUSTER_FLEET_H
+
+#include "cluster/worker.h"
+
+typedef struct bt_pool_deadlines {
+    uint64_t connect_ms, prefill_reply_ms, first_event_ms, stall_ms,
+        total_ms; /* 3 s, 300 s, 300 s, 60 s, 1800 s */
+    uint64_t
+        answer_ms; /* first byte of an answer that is not streamed (it comes when all is done); 0 = total_ms */
+    uint64_t room_start_ms, room_stall_ms,
+        room_repair_ms; /* of steered rooms (core/transfer): opening to the first byte, no progress, an orphan's wait; 300 s, 60 s, 5 s */
+} bt_pool_deadlines_t;
+
+typedef struct bt_pool_spec {
+    char *name; /* "default" */
+    char *models[BT_WORKER_MODELS_MAX];
+    unsigned model_count;                 /* 0 = any model */
+    char *policy;                         /* name or path; NULL = least_load */
+    char *prefill_policy, *decode_policy; /* NULL = policy */
+    bt_pool_deadlines_t deadlines;
+    unsigned max_fanout;   /* 64 */
+    unsigned max_attempts; /* 3 */
+    bool
+        refuse_recompute; /* hand-off reply without parameters is a failure instead of a local recompute at decode */
+} bt_pool_spec_t;
+void bt_pool_spec_init(bt_pool_spec_t *spec);
+void bt_pool_spec_fini(bt_pool_spec_t *spec);
+int bt_pool_spec_copy(bt_pool_spec_t *to, const bt_pool_spec_t *from);
+
+typedef struct bt_worker_set { /* pointers owned by the snapshot */
+    bt_worker_t **items;
+    unsigned count;
+} bt_worker_set_t;
+
+typedef struct bt_pool_stat { /* shared over snapshots, so it has its own count */
+    _Atomic unsigned refs;
+    _Atomic uint64_t bytes_per_token_milli;
+} bt_pool_stat_t;
+
+typedef struct bt_worker_pool {
+    bt_pool_spec_t spec;
+    unsigned index;
+    bt_worker_set_t prefill, decode, hybrid, all;
+    bool has_models; /* some worker serves listed models only */
+    _Atomic uint64_t
+        *bytes_per_token_milli; /* EWMA of bytes per token x 1000, starts 4000; lives in stat */
+    bt_pool_stat_t *stat;
+} bt_worker_pool_t;
+
+typedef struct bt_workers {
+    _Atomic unsigned refs;
+    uint64_t generation;
+    bt_worker_pool_t *pools;
+    unsigned pool_count;
+    unsigned slot_count; /* upper bound of worker->slot + 1 */
+} bt_workers_t;
+
+bt_workers_t *bt_workers_ref(bt_workers_t *f);
+void bt_workers_unref(bt_workers_t *f);
+/* Pool that lists the model, else the first pool without a list, else NULL. A request that names no model (empty) goes to the
+ * first pool without a list, else to the first pool. */
+const bt_worker_pool_t *bt_workers_route(const bt_workers_t *f, bt_str_t model);
+/* Borrowed from the snapshot. A url matches by host, port, path and rank, however it is spelled. */
+bt_worker_t *bt_workers_find(const bt_workers_t *f, bt_str_t name_or_url);
+
+/* May P and D work as a pair? NULL = yes, else one static sentence (no common dialect, tp ratio, versions, group, model). */
+const char *bt_workers_pair_refusal(const bt_worker_t *p, const bt_worker_t *d);
+
+/* What the roles present allow right now. */
+enum bt_topology { BT_TOPOLOGY_NONE, BT_TOPOLOGY_PAIR, BT_TOPOLOGY_SINGLE, BT_TOPOLOGY_DEGRADED };
+/* A snapshot of these workers: copies specs, takes references. counts[i] workers of pool i, in order. For the registry. */
+int bt_workers_new(bt_workers_t **workers_p, const bt_pool_spec_t *pools,
+                   bt_pool_stat_t *const *stats, unsigned pool_count,
+                   bt_worker_t *const *const *workers, const unsigned *counts);
+bt_pool_stat_t *bt_pool_stat_new(void);
+void bt_pool_stat_unref(bt_pool_stat_t *stat); /* NULL is fine */
+
+/* Looks at usable workers only. A pair that is refused is never papered over: while a decode worker is healthy, prefill
+ * workers do not serve alone. why (size >= 256) gets the reasons when NONE. */
+enum bt_topology bt_workers_topology(const bt_worker_pool_t *pool, uint64_t now_ms, char *why,
+                                     size_t why_size);
+
+/* ---- registry (control loop) ---- */
+typedef struct bt_registry bt_registry_t;
+typedef void (*bt_registry_publish_cb)(
+    void *user, bt_workers_t *workers); /* takes a reference of its own if it keeps it */
+int bt_registry_new(bt_registry_t **registry_p, const bt_breaker_config_t *breaker,
+                    bt_registry_publish_cb publish, void *user);
+void bt_registry_free(bt_registry_t *r);
+/* Replaces everything (config load, SIGHUP): unchanged workers keep their object, their load and their health; removed ones
+ * drain (gone from the snapshot, legs finish). BT_E_CONFIG with a line in err; nothing is changed then. */
+int bt_registry_apply(bt_registry_t *r, const bt_pool_spec_t *pools, unsigned pool_count,
+                      const bt_worker_spec_t *const *workers, const unsigned *worker_counts,
+                      char *err, size_t err_size);
+int bt_registry_add(bt_registry_t *r, const char *pool, const bt_worker_spec_t *spec, char *err,
+                    size_t err_size);
+int bt_registry_remove(bt_registry_t *r, bt_str_t name_or_url); /* BT_E_INVAL when unknown */
+int bt_registry_drain(bt_registry_t *r, bt_str_t name_or_url, bool draining);
+bt_workers_t *bt_registry_current(bt_registry_t *r); /* borrowed */
+
+#endif

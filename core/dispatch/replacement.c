@@ -1,0 +1,154 @@
+/* replacement.c - another worker in the place of one that failed, where what its partner has done stays good.
+ *
+ *   decode:  prefill has finished, and decode got no byte of the hand-off: another decode gets it.
+ *   prefill: decode waits for the first byte of a steered room: another prefill computes the prompt anew under a room of its own,
+ *            and the hub tells decode's agents where it comes from now. Decode's engine never hears of it.
+ *
+ * Both count as attempts, and respect what attempts respect: the deadline, their number, --disable-retries, breakers.
+ */
+#include "base/log.h"
+#include "dispatch/attempt.h"
+
+static void note_replacement(const bt_leg_t *leg, int rc)
+{
+    bt_attempt_t *a = leg->attempt;
+    bt_arena_t *arena = &a->task->request->arena;
+    struct bt_replaced *s = bt_arena_alloc(arena, sizeof(*s));
+
+    *s = (struct bt_replaced){a->replaced, leg->role,
+                              bt_arena_str(arena, bt_str(leg->worker->name)).p, rc};
+    a->replaced = s;
+}
+
+static bool may_go_on(const bt_attempt_t *a)
+{
+    const bt_request_t *r = a->task->request;
+
+    return !r->expired && !r->finished && !r->d->shared->config.disable_retries &&
+           a->task->attempts < r->pool->spec.max_attempts;
+}
+
+/* The old leg is settled; the new one is entered already. */
+static void renew_leg(bt_leg_t *leg, enum bt_leg_role role, bt_worker_t *worker, bool probe)
+{
+    bt_attempt_t *a = leg->attempt;
+    bt_request_t *r = a->task->request;
+
+    bt_leg_drop(leg);
+    bt_leg_init(leg, a, role, worker);
+    leg->entered = true;
+    leg->probe = probe;
+    a->task->attempts++;
+    r->attempts++;
+    bt_attempt_note_pair(a);
+}
+
+/* ---- decode ---- */
+
+/* A finished prefill may serve another decode only if the first one got no byte of the request: after that decode may have
+ * read or rejected it, and prefill's blocks are free for others. */
+bool bt_replacement_decode(bt_attempt_t *a, const bt_failure_t *f)
+{
+    bt_leg_t *d = bt_attempt_answer(a);
+    bt_worker_t *other;
+    bool probe;
+
+    if (d->call.any_byte_sent || f->status != 0 || !f->retryable || !may_go_on(a))
+        return false;
+    if (f->rc != BT_E_CONNECT && f->rc != BT_E_CONNECT_TIMEOUT && f->rc != BT_E_RESOLVE)
+        return false;
+    other = bt_plan_other_decode(a->task, a->pair.prefill);
+    if (other == NULL || !bt_breaker_enter(&other->breaker, bt_clock_ms(), &probe))
+        return false;
+    note_replacement(d, f->rc);
+    bt_leg_settle(d, BT_BLAME_GUILTY);
+    a->pair.decode = other;
+    a->pair.decode_rank = -1;
+    bt_stats_inc(&a->task->request->d->stats, decode_replacements);
+    renew_leg(d, BT_LEG_DECODE, other, probe);
+    bt_attempt_start_decode(a);
+    return true;
+}
+
+/* ---- prefill ---- */
+
+/* What a client's own request is to blame for would fail at any prefill. */
+static bool may_repair(bt_attempt_t *a, const bt_failure_t *f)
+{
+    return a->kv.room != 0 && !a->ended && !a->committed && !a->kv.is_moving &&
+           bt_leg_running(bt_attempt_answer(a)) && f->retryable && f->rc != BT_E_DIALECT &&
+           (f->status == 0 || f->status >= 500) && may_go_on(a);
+}
+
+/* Another prefill that lets us in. */
+static bool find_prefill(bt_attempt_t *a, bt_pair_t *pair_p, bool *probe_p)
+{
+    while (bt_plan_other_prefill(a->task, &a->pair, pair_p)) {
+        if (bt_breaker_enter(&pair_p->prefill->breaker, bt_clock_ms(), probe_p))
+            return true;
+        bt_task_mark_tried(a->task, pair_p->prefill); /* somebody else's probe is under way */
+    }
+    return false;
+}
+
+static void stop_prefill(bt_leg_t *p, bool is_guilty)
+{
+    const bool was_running = bt_leg_running(p);
+
+    if (is_guilty)
+        bt_leg_settle(p, BT_BLAME_GUILTY);
+    bt_leg_cancel(p);
+    if (was_running)
+        bt_background_call_abort(p);
+}
+
+/* 0, or BT_E_NOMEM with nothing changed but that the new worker's breaker has been entered. */
+static int take_over(bt_attempt_t *a, const bt_pair_t *pair, bool probe, int rc, bool is_guilty)
+{
+    bt_leg_t *p = bt_attempt_prefill(a);
+    const bt_pair_t before = a->pair;
+    uint64_t room;
+    int failed;
+
+    a->pair = *pair;
+    failed = bt_attempt_mint_room(a, &room);
+    if (failed == 0)
+        failed = bt_attempt_kv_repair(a, room);
+    if (failed < 0) {
+        a->pair = before;
+        bt_breaker_innocent(&pair->prefill->breaker, probe);
+        return failed;
+    }
+    note_replacement(p, rc);
+    stop_prefill(p, is_guilty);
+    a->prefill_done_us = a->lease_until_ms = 0;
+    bt_stats_inc(&a->task->request->d->stats, prefill_replacements);
+    renew_leg(p, BT_LEG_PREFILL, pair->prefill, probe);
+    return 0;
+}
+
+bool bt_replacement_prefill(bt_attempt_t *a, const bt_failure_t *f, bool is_guilty)
+{
+    bt_leg_t *p = bt_attempt_prefill(a);
+    bt_request_t *r = a->task->request;
+    bt_failure_t next = *f;
+    bt_pair_t pair;
+    bool is_another = false, probe;
+
+    while (may_repair(a, &next)) {
+        bt_task_mark_tried(a->task, a->pair.prefill);
+        if (!find_prefill(a, &pair, &probe))
+            break;
+        bt_log_debug("dispatch", "request %s: prefill %s goes on in the place of %s: %s", r->id,
+                     pair.prefill->name, a->pair.prefill->name, bt_err_name(next.rc));
+        if (take_over(a, &pair, probe, next.rc, is_guilty) < 0)
+            break;
+        is_another = true;
+        if (bt_leg_start(p, BT_STR(""), &next) == 0)
+            return true;
+        is_guilty = bt_blame_is_guilty(&next);
+    }
+    if (is_another)
+        bt_attempt_fail_leg(p, &next);
+    return is_another;
+}

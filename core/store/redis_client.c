@@ -1,0 +1,423 @@
+/* redis_client.c - the life of a loop's client: dial, be up, be refused, lose, dial again.
+ *
+ *      dial -> up -> probe answered OK ------> UP
+ *                 -> an op is late ---------> suspect: a probe at once. Answered in time: as before. Late, too:
+ *                 -> a probe is late -------> UNAVAILABLE: probes, 100 ms to 1 s apart, until one is answered in time
+ *                 -> probe or an op refused -> DEGRADED: a probe a second until one is answered OK and no op was refused since the one before
+ *           -> no connection ---------------> UNAVAILABLE (or DEGRADED, when it did answer: a wrong password), back-off, dial
+ *
+ * The probe is a script that writes: it sees a replica, a full server, missing rights and a loading server by what they answer, at once and also when nobody
+ * asks anything. Until a new connection's first probe is answered, and from the first op on whose answer is late, all ops fail at once: a server that is stopped still
+ * takes connections, and one that is slow would keep every caller waiting for its whole deadline. Only probes go on then, and one that is answered in time ends it.
+ * To be suspect is no matter of health: a server that stands still now and then for little more than a deadline costs the ops of that moment, and no line.
+ * Late is what has been with the server for the whole deadline. An op whose time passed while its command still lay here fails all the same, but says nothing of
+ * the server: if it is not answered op_ms after it was sent, that is found out then (op_late).
+ * A server that says READONLY has been demoted: with Sentinel the master is asked for anew at once, without it the name is after five probes.
+ * The back-offs begin again only after a connection, or a server in time, that has held for a while: one that accepts and drops is not dialled ten times a second,
+ * and one whose answers come about as late as the deadline is not up and away ten times a second.
+ */
+#include "store/redis_client.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/rand.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define BACKOFF_FIRST_MS UINT64_C(100)
+#define BACKOFF_MAX_MS UINT64_C(5000)
+#define BACKOFF_SENTINEL_MAX_MS UINT64_C(1000) /* a failover ends in seconds */
+#define STEADY_MS UINT64_C(5000)
+#define PROBE_AGAIN_MS UINT64_C(1000)
+#define REFUSALS_MAX 5
+
+static bt_redis_client_t *client_of(bt_store_client_t *base)
+{
+    return bt_container_of(base, bt_redis_client_t, base);
+}
+
+static bool is_sentinel(const bt_redis_client_t *client)
+{
+    return client->base.store->where.scheme == BT_STORE_URL_SENTINEL;
+}
+
+/* ---- dialling ---- */
+static uint64_t spread_ms(unsigned times, uint64_t most)
+{
+    uint64_t ms = BACKOFF_FIRST_MS << (times < 6 ? times : 6);
+
+    if (ms > most)
+        ms = most;
+    return ms / 2 + bt_rand_below(ms + 1); /* half to one and a half: loops and gateways spread */
+}
+
+static uint64_t backoff_ms(const bt_redis_client_t *client)
+{
+    return spread_ms(client->failures,
+                     is_sentinel(client) ? BACKOFF_SENTINEL_MAX_MS : BACKOFF_MAX_MS);
+}
+
+static void stop_probing(bt_redis_client_t *client)
+{
+    bt_timer_stop(&client->probe_again);
+    bt_timer_stop(&client->probe_late);
+    bt_timer_stop(&client->op_late);
+    client->is_heard = client->is_probing = client->has_erred = false;
+    client->base.is_suspect = false;
+    client->refusals = client->lates = 0;
+}
+
+void bt_redis_client_lost(bt_redis_client_t *client, bool is_answer, const char *why)
+{
+    char line[BT_STORE_WHY_MAX];
+
+    snprintf(line, sizeof(line), "%s", why);
+    if (client->conn != NULL && bt_redis_conn_up_ms(client->conn) >= STEADY_MS)
+        client->failures = 0;
+    client->conn = NULL;
+    client->is_up = false;
+    client->is_answering = is_answer;
+    stop_probing(client);
+    bt_store_client_health(&client->base, is_answer ? BT_STORE_DEGRADED : BT_STORE_UNAVAILABLE,
+                           line);
+    bt_timer_start(&client->again, backoff_ms(client));
+    client->failures++;
+}
+
+static void on_gone(void *user, bool is_answer, const char *why)
+{
+    bt_redis_client_t *client = user;
+
+    if (bt_redis_conn_up_ms(client->conn) == 0)
+        bt_store_count(&client->base.store->connect_failures);
+    bt_redis_client_lost(client, is_answer, why);
+}
+
+void bt_redis_client_freed(void *user)
+{
+    bt_redis_client_t *client = user;
+
+    client->conns--;
+    if (client->conns > 0 || !client->base.is_stopped)
+        return;
+    bt_redis_calls_fini(client);
+    bt_store_client_gone(&client->base);
+}
+
+static void probe(bt_redis_client_t *client);
+
+static void on_up(void *user)
+{
+    bt_redis_client_t *client = user;
+
+    client->is_up = client->is_answering = true;
+    bt_store_count(&client->base.store->connects);
+    probe(client);
+}
+
+void bt_redis_client_dial(bt_redis_client_t *client, const char *host, unsigned port)
+{
+    static const bt_redis_conn_ops_t ops = {on_up, on_gone, bt_redis_client_freed};
+    bt_store_t *store = client->base.store;
+    bt_redis_store_t *shared = store->inner;
+    bt_redis_target_t target = {.host = host,
+                                .path = store->where.path,
+                                .port = port,
+                                .db = store->where.db,
+                                .username = store->username,
+                                .password = store->password,
+                                .tls = shared->tls,
+                                .must_be_master = is_sentinel(client),
+                                .connect_ms = store->connect_ms,
+                                .silent_ms = 4 * store->op_ms,
+                                .round_trips = &store->round_trips};
+
+    if (bt_redis_conn_open(&client->conn, client->base.loop, &target, &ops, client) != 0)
+        bt_redis_client_lost(client, false, "out of memory");
+    else
+        client->conns++;
+}
+
+static void begin(bt_redis_client_t *client)
+{
+    const bt_store_url_t *where = &client->base.store->where;
+
+    if (is_sentinel(client))
+        bt_redis_sentinel_query(client);
+    else
+        bt_redis_client_dial(client, where->hosts[0].host, where->hosts[0].port);
+}
+
+static void on_again(bt_timer_t *timer)
+{
+    begin(bt_container_of(timer, bt_redis_client_t, again));
+}
+
+/* ---- probing ---- */
+static void redial(bt_redis_client_t *client, const char *why)
+{
+    bt_redis_conn_t *conn = client->conn;
+
+    bt_redis_client_lost(client, true, why);
+    bt_redis_conn_close(conn);
+}
+
+void bt_redis_client_refused(bt_redis_client_t *client, bool is_readonly, const char *why)
+{
+    char line[BT_STORE_WHY_MAX];
+
+    if (!client->is_up)
+        return;
+    snprintf(line, sizeof(line), "%s", why);
+    client->has_erred = true;
+    if (is_readonly && is_sentinel(client)) {
+        redial(client, line);
+        return;
+    }
+    if (!client->is_heard) /* to an op that was late */
+        return;
+    bt_store_client_health(&client->base, BT_STORE_DEGRADED, line);
+    if (!client->is_probing && !bt_timer_active(&client->probe_again))
+        bt_timer_start(&client->probe_again, PROBE_AGAIN_MS);
+}
+
+static void set_late(bt_redis_client_t *client)
+{
+    char line[64];
+    bool was_well = client->is_heard || client->base.is_suspect;
+
+    if (was_well && bt_clock_ms() - client->heard_ms >= STEADY_MS)
+        client->lates = 0;
+    client->is_heard = client->base.is_suspect = false;
+    snprintf(line, sizeof(line), "no answer in %u ms", client->base.store->op_ms);
+    bt_store_client_health(&client->base, BT_STORE_UNAVAILABLE, line);
+}
+
+/* Behind one that was late the others would only be late in their turn. */
+static void settle_all(bt_store_client_t *base)
+{
+    bt_list_t *it, *tmp;
+
+    bt_list_each (&base->under_way, it, tmp) {
+        bt_store_op_t *op = bt_container_of(it, bt_store_op_t, link);
+        bt_redis_forget(base, op);
+        bt_store_settle_error(op, BT_E_STORE_UNAVAILABLE, BT_REDIS_LATE);
+    }
+}
+
+void bt_redis_client_late(bt_store_client_t *base)
+{
+    bt_redis_client_t *client = client_of(base);
+
+    if (!client->is_up || !client->is_heard)
+        return;
+    uint64_t waited_ms = bt_redis_conn_waited_us(client->conn) / 1000;
+    if (waited_ms < base->store->op_ms) { /* the rest was spent in this loop */
+        if (!bt_timer_active(&client->op_late))
+            bt_timer_start(&client->op_late, base->store->op_ms - waited_ms);
+        return;
+    }
+    client->is_heard = false;
+    base->is_suspect = true;
+    settle_all(base);
+    if (client->is_probing)
+        return; /* that one decides */
+    bt_timer_stop(&client->probe_again);
+    probe(client);
+}
+
+static void on_op_late(bt_timer_t *timer)
+{
+    bt_redis_client_t *client = bt_container_of(timer, bt_redis_client_t, op_late);
+
+    if (!client->is_up)
+        return;
+    bt_redis_conn_check(client->conn);
+    if (client->is_up && bt_redis_conn_waited_us(client->conn) / 1000 >= client->base.store->op_ms)
+        bt_redis_client_late(&client->base);
+}
+
+static void on_probe_late(bt_timer_t *timer)
+{
+    bt_redis_client_t *client = bt_container_of(timer, bt_redis_client_t, probe_late);
+    const uint64_t op_ms = client->base.store->op_ms;
+
+    bt_redis_conn_check(client->conn); /* this loop may be the late one */
+    if (!client->is_up || !client->is_probing || bt_timer_active(timer))
+        return;
+    uint64_t waited_ms = bt_redis_conn_waited_us(client->conn) / 1000;
+    if (waited_ms < op_ms) { /* it has left late */
+        bt_timer_start(timer, op_ms - waited_ms);
+        return;
+    }
+    client->is_probe_late = true;
+    set_late(client);
+}
+
+/* The last was late: 100 ms to a second, somewhat more or less, so that a server whose stalls come regularly is not met in each. */
+static void probe_late_again(bt_redis_client_t *client)
+{
+    bt_timer_start(&client->probe_again, spread_ms(client->lates, PROBE_AGAIN_MS));
+    client->lates++;
+}
+
+static void note_heard(bt_redis_client_t *client)
+{
+    if (!client->is_heard && !client->base.is_suspect)
+        client->heard_ms = bt_clock_ms();
+    client->is_heard = true;
+    client->base.is_suspect = false;
+}
+
+static void on_probed(bt_redis_call_t *call, const redisReply *reply)
+{
+    bt_redis_client_t *client = bt_container_of(call, bt_redis_client_t, probe);
+
+    client->is_probing = false;
+    bt_timer_stop(&client->probe_late);
+    if (reply == NULL || !client->is_up)
+        return;
+    if (client->is_probe_late) {
+        probe_late_again(client);
+        return;
+    }
+    note_heard(client);
+    if (reply->type == REDIS_REPLY_ERROR) {
+        bt_str_t text = {reply->str, reply->len};
+        bool is_readonly = bt_redis_error_of(text) == BT_REDIS_E_READONLY;
+        client->refusals = is_readonly ? client->refusals + 1 : 0;
+        if (client->refusals >= REFUSALS_MAX)
+            redial(client, reply->str); /* its name may lead to another server by now */
+        else
+            bt_redis_client_refused(client, is_readonly, reply->str);
+        return;
+    }
+    client->refusals = 0;
+    if (client->has_erred)
+        bt_timer_start(&client->probe_again, PROBE_AGAIN_MS);
+    else
+        bt_store_client_health(&client->base, BT_STORE_UP, "");
+}
+
+static void probe(bt_redis_client_t *client)
+{
+    bt_text_t args;
+    bt_redis_command_t command = {BT_REDIS_PROBE, 2, &args};
+    char key[192];
+    size_t n;
+
+    bt_text_init(&args);
+    bt_redis_key(bt_str(client->base.store->space), BT_STR("probe"), key, sizeof(key), &n);
+    bt_redis_put_arg(&args, BT_STR("1"));
+    bt_redis_put_arg(&args, (bt_str_t){key, n});
+    client->out.len = 0;
+    client->out.failed = false;
+    bt_redis_command_put(&command, true, &client->out);
+    client->has_erred = false;
+    if (client->out.failed) {
+        bt_timer_start(&client->probe_again, PROBE_AGAIN_MS);
+    } else {
+        client->is_probing = true;
+        client->is_probe_late = false;
+        bt_timer_start(&client->probe_late, client->base.store->op_ms);
+        client->probe.cb = on_probed;
+        bt_redis_conn_send(client->conn, &client->probe, bt_text_str(&client->out));
+    }
+    bt_text_fini(&args);
+}
+
+static void on_probe_again(bt_timer_t *timer)
+{
+    bt_redis_client_t *client = bt_container_of(timer, bt_redis_client_t, probe_again);
+
+    if (client->is_up)
+        probe(client);
+}
+
+/* ---- the kind ---- */
+static int client_make(bt_store_client_t **client_p, bt_store_t *store)
+{
+    bt_redis_client_t *client = calloc(1, sizeof(*client));
+
+    (void) store;
+    if (client == NULL)
+        return BT_E_NOMEM;
+    bt_text_init(&client->out);
+    *client_p = &client->base;
+    return 0;
+}
+
+static void client_start(bt_store_client_t *base)
+{
+    bt_redis_client_t *client = client_of(base);
+
+    bt_timer_init(base->loop, &client->again, on_again);
+    bt_timer_init(base->loop, &client->probe_again, on_probe_again);
+    bt_timer_init(base->loop, &client->probe_late, on_probe_late);
+    bt_timer_init(base->loop, &client->op_late, on_op_late);
+    /* Loops do not all begin with the same Sentinel. */
+    if (is_sentinel(client))
+        client->sentinel = (unsigned) bt_rand_below(base->store->where.host_count);
+    begin(client);
+}
+
+static void look(bt_store_client_t *base)
+{
+    bt_redis_client_t *client = client_of(base);
+
+    if (client->is_up)
+        bt_redis_conn_check(client->conn);
+}
+
+static void client_stop(bt_store_client_t *base)
+{
+    bt_redis_client_t *client = client_of(base);
+
+    bt_timer_stop(&client->again);
+    stop_probing(client);
+    client->is_up = false;
+    if (client->conn != NULL)
+        bt_redis_conn_close(client->conn);
+    client->conn = NULL;
+    if (client->conns > 0)
+        return;
+    bt_redis_calls_fini(client);
+    bt_store_client_gone(base);
+}
+
+static void close_redis(bt_store_t *store)
+{
+    bt_redis_store_t *shared = store->inner;
+
+    bt_redis_tls_free(shared->tls);
+    free(shared);
+}
+
+const bt_store_kind_t bt_store_redis_kind = {.client_make = client_make,
+                                             .client_start = client_start,
+                                             .submit = bt_redis_submit,
+                                             .forget = bt_redis_forget,
+                                             .look = look,
+                                             .late = bt_redis_client_late,
+                                             .client_stop = client_stop,
+                                             .close = close_redis};
+
+int bt_store_redis_open(bt_store_t *store, const bt_store_config_t *config, char *err,
+                        size_t err_size)
+{
+    bt_redis_store_t *shared = calloc(1, sizeof(*shared));
+
+    if (shared == NULL)
+        return BT_E_NOMEM;
+    if (store->where.scheme == BT_STORE_URL_TLS) {
+        int rc = bt_redis_tls_new(&shared->tls, config, err, err_size);
+        if (rc != 0) {
+            free(shared);
+            return rc;
+        }
+    }
+    store->inner = shared;
+    store->kind = &bt_store_redis_kind;
+    return 0;
+}

@@ -1,0 +1,189 @@
+/* TLS, in builds that have it: the suite through it, and whom it does not trust. */
+#include "redis_server.h"
+#include "suite.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+
+static redis_server_t server;
+static char dir[64], url[64];
+static unsigned port;
+
+static char *file(const char *name)
+{
+    static char paths[8][128];
+    static unsigned next;
+    char *path = paths[next++ % 8];
+
+    snprintf(path, sizeof(paths[0]), "%s/%s", dir, name);
+    return path;
+}
+
+/* A CA, a certificate of it for "localhost", and another CA that has nothing to do with them. */
+static bool make_certificates(void)
+{
+    char command[1024];
+
+    snprintf(dir, sizeof(dir), "/tmp/baton-tls-XXXXXX");
+    if (mkdtemp(dir) == NULL)
+        return false;
+    snprintf(command, sizeof(command),
+             "cd %s && { for ca in ca other; do openssl req -x509 -newkey rsa:2048 -nodes -days 2 "
+             "-subj /CN=$ca -keyout $ca.key -out "
+             "$ca.pem || exit 1; done; openssl req -newkey rsa:2048 -nodes -subj /CN=x -keyout "
+             "key.pem -out csr.pem && printf "
+             "'subjectAltName=DNS:localhost' >ext && openssl x509 -req -in csr.pem -CA ca.pem "
+             "-CAkey ca.key -CAcreateserial -days 2 "
+             "-extfile ext -out cert.pem; } >log 2>&1",
+             dir);
+    return system(command) == 0;
+}
+
+static void start(void)
+{
+    static char tls_port[16];
+    struct sockaddr_storage addr;
+    int fd = raw_listen(AF_INET, &addr);
+
+    port = ntohs(((struct sockaddr_in *) &addr)->sin_port);
+    close(fd);
+    snprintf(tls_port, sizeof(tls_port), "%u", port);
+    const char *words[] = {"--tls-port",
+                           tls_port,
+                           "--tls-cert-file",
+                           file("cert.pem"),
+                           "--tls-key-file",
+                           file("key.pem"),
+                           "--tls-ca-cert-file",
+                           file("ca.pem"),
+                           "--tls-auth-clients",
+                           "optional",
+                           NULL};
+    redis_start(&server, words);
+    snprintf(url, sizeof(url), "rediss://localhost:%u", port);
+}
+
+static void expect_no(const bt_store_config_t *config, const char *why)
+{
+    rig_t rig;
+
+    rig_open(&rig, config);
+    rig_wait_health(&rig, BT_STORE_UNAVAILABLE);
+    if (strstr(rig_why(&rig), why) == NULL)
+        fail_msg("%s", rig_why(&rig));
+    assert_int_equal(rig.ups, 0);
+    rig_close(&rig);
+}
+
+static void test_distrust(void **state)
+{
+    (void) state;
+    expect_no(&(bt_store_config_t){.url = url, .tls_ca_file = file("other.pem")}, "certificate");
+    expect_no(&(bt_store_config_t){.url = url}, "certificate"); /* no CA of this system's */
+    expect_no(&(bt_store_config_t){.url = url,
+                                   .tls_ca_file = file("ca.pem"),
+                                   .tls_server_name = "elsewhere"},
+              "ostname mismatch");
+    char by_address[64];
+    snprintf(by_address, sizeof(by_address), "rediss://127.0.0.1:%u", port);
+    expect_no(&(bt_store_config_t){.url = by_address, .tls_ca_file = file("ca.pem")},
+              "IP address mismatch");
+    char plain[64];
+    snprintf(plain, sizeof(plain), "rediss://localhost:%u", server.port);
+    expect_no(&(bt_store_config_t){.url = plain, .tls_ca_file = file("ca.pem"), .connect_ms = 1000},
+              "");
+}
+
+static void test_name_given(void **state)
+{
+    char by_address[64];
+    rig_t rig;
+
+    (void) state;
+    snprintf(by_address, sizeof(by_address), "rediss://127.0.0.1:%u", port);
+    rig_open(&rig, &(bt_store_config_t){.url = by_address,
+                                        .tls_ca_file = file("ca.pem"),
+                                        .tls_server_name = "localhost"});
+    TURN_UNTIL(&rig.loop, rig.ups == 1);
+    rig_close(&rig);
+}
+
+/* More than a socket takes at once, both ways. */
+static void test_large(void **state)
+{
+    enum { N = 4 };
+    static char large[1 << 20];
+    static told_t tolds[2 * N];
+    static bt_store_op_t ops[2 * N];
+    rig_t rig;
+
+    (void) state;
+    rig_open(&rig, &(bt_store_config_t){.url = url, .tls_ca_file = file("ca.pem"), .op_ms = 50000});
+    TURN_UNTIL(&rig.loop, rig.ups == 1);
+    for (unsigned i = 0; i < N; i++) {
+        memset(large, 'a' + (int) i, sizeof(large));
+        ops[2 * i] = OP(CELL_SET, "c", .value = {large, sizeof(large)}, .cb = rig_note,
+                        .user = &tolds[2 * i]);
+        bt_store_do(rig.client, &ops[2 * i]);
+        ops[2 * i + 1] = OP(CELL_GET, "c", .cb = rig_note, .user = &tolds[2 * i + 1]);
+        bt_store_do(rig.client, &ops[2 * i + 1]);
+    }
+    TURN_UNTIL(&rig.loop, tolds[2 * N - 1].times == 1);
+    for (unsigned i = 0; i < N; i++) {
+        assert_int_equal(tolds[2 * i].rc, 0);
+        assert_int_equal(tolds[2 * i + 1].text_n, sizeof(large));
+        assert_int_equal(tolds[2 * i + 1].text[0], 'a' + (int) i);
+    }
+    rig_close(&rig);
+}
+
+static void test_client_certificate(void **state)
+{
+    bt_store_config_t config = {.url = url, .tls_ca_file = file("ca.pem")};
+    rig_t rig;
+
+    (void) state;
+    redis_send(&server, "CONFIG SET tls-auth-clients yes");
+    expect_no(&config, "");
+    config.tls_cert_file = file("cert.pem");
+    config.tls_key_file = file("key.pem");
+    rig_open(&rig, &config);
+    TURN_UNTIL(&rig.loop, rig.ups == 1);
+    rig_close(&rig);
+    redis_send(&server, "CONFIG SET tls-auth-clients optional");
+    char err[256];
+    config.tls_key_file = NULL;
+    assert_int_equal(bt_store_open(&rig.store, &config, err, sizeof(err)), BT_E_CONFIG);
+    assert_non_null(strstr(err, "needs a key"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_distrust),
+        cmocka_unit_test(test_name_given),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_client_certificate),
+    };
+    char command[128];
+
+    if (redis_program() == NULL)
+        return 77;
+    if (!BT_HAS_REDIS_TLS) {
+        printf("skipped: this build has no TLS to Redis (hiredis 1.0 with hiredis_ssl, and "
+               "OpenSSL)\n");
+        return 77;
+    }
+    if (!make_certificates()) {
+        printf("skipped: no certificates for it; see %s/log (needs the command openssl)\n", dir);
+        return 77;
+    }
+    start();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    bt_store_config_t config = {
+        .url = url, .tls_ca_file = file("ca.pem"), .op_ms = 20000, .connect_ms = 20000};
+    failed += suite_run("redis by tls", &config);
+    redis_end(&server);
+    snprintf(command, sizeof(command), "rm -rf %s", dir);
+    return system(command) != 0 ? 1 : failed;
+}
