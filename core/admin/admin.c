@@ -106,8 +106,8 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
     if (config->store != NULL)
         bt_metrics_fleet(&(bt_prom_t){.out = out}, config->store, config->fleet,
                          config->shared->quotas);
-    if (config->policies != NULL)
-        config->policies->metrics(config->policies_user, &(bt_prom_t){.out = out});
+    if (config->reload != NULL)
+        bt_metrics_reload(&(bt_prom_t){.out = out}, config->reload);
     if (config->rollout != NULL)
         config->rollout->metrics(config->rollout_user, &(bt_prom_t){.out = out});
 }
@@ -226,8 +226,8 @@ static void on_request(bt_exchange_t *x)
     if (state == BT_ANSWERED)
         bt_admin_send(x, &reply);
     else if (state == BT_WANTS_POLICY_PUT || state == BT_WANTS_POLICY_DELETE)
-        bt_policies_change(admin->config.policies, admin->config.policies_user, x,
-                           state == BT_WANTS_POLICY_PUT, bt_str(reply.name));
+        bt_policies_change(admin->config.reload, x, state == BT_WANTS_POLICY_PUT,
+                           bt_str(reply.name));
     else if (state == BT_WANTS_ROLLOUT)
         ask_rollout(admin, x, &reply);
     else

@@ -11,6 +11,7 @@
 
 #include "dispatch/dispatcher.h"
 #include "fleet/fleet.h"
+#include "reload/reload.h"
 #include "transfer/transfer.h"
 
 #define BT_ADMIN_BODY_MAX ((size_t) 1 << 20)
@@ -33,8 +34,7 @@ typedef struct bt_admin_config {
     int (*complete)(void *user, const char *pool, bt_worker_spec_t *spec, char *err,
                     size_t err_size);
     void *complete_user;
-    const struct bt_policies_ops *policies; /* policies.h; NULL = they cannot be changed here */
-    void *policies_user;
+    bt_reload_t *reload; /* NULL = policies cannot be changed here; outlives us */
     const struct bt_rollout_admin_ops *rollout; /* rollout.h; NULL = this gateway is alone */
     void *rollout_user;
     const bt_transfer_t *transfer; /* the hub of KV transfer; NULL = there is none; outlives us */

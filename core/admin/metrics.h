@@ -12,10 +12,13 @@
 #include "admin/prom.h"
 #include "fleet/fleet.h"
 #include "fleet/quota.h"
+#include "reload/reload.h"
 
 void bt_metrics_write(bt_text_t *out, const bt_workers_t *workers, bt_dispatch_shared_t *shared,
                       const bt_loop_facts_t *facts, unsigned fact_count, const char *version);
-/* metrics_share.c; share and quotas may be NULL */
+/* metrics_reload.c */
+void bt_metrics_reload(bt_prom_t *p, const bt_reload_t *reload);
+/* metrics_fleet.c; fleet and quotas may be NULL */
 void bt_metrics_fleet(bt_prom_t *p, const bt_store_t *store, const bt_fleet_t *fleet,
                       const bt_quotas_t *quotas);
 /* metrics_budget.c */

@@ -7,8 +7,7 @@
 
 struct wait {
     struct bt_admin_wait base;
-    const bt_policies_ops_t *ops;
-    void *user;
+    bt_reload_t *reload;
     bt_exchange_t *x;
 };
 
@@ -36,18 +35,17 @@ static void on_gone(struct bt_admin_wait *base)
 {
     struct wait *w = bt_container_of(base, struct wait, base);
 
-    w->ops->cancel(w->user, w);
+    bt_reload_cancel(w->reload, w);
 }
 
-void bt_policies_change(const bt_policies_ops_t *ops, void *user, bt_exchange_t *x, bool is_put,
-                        bt_str_t name)
+void bt_policies_change(bt_reload_t *reload, bt_exchange_t *x, bool is_put, bt_str_t name)
 {
     struct wait *w = bt_arena_zalloc(&x->arena, sizeof(*w));
 
-    *w = (struct wait){.base.gone = on_gone, .ops = ops, .user = user, .x = x};
+    *w = (struct wait){.base.gone = on_gone, .reload = reload, .x = x};
     x->user = &w->base;
     if (is_put)
-        ops->put(user, name, x->body, on_done, w);
+        bt_reload_put(reload, name, x->body, on_done, w);
     else
-        ops->remove(user, name, on_done, w);
+        bt_reload_remove(reload, name, on_done, w);
 }

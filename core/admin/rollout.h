@@ -9,6 +9,7 @@
 #define BT_ADMIN_ROLLOUT_H
 
 #include "admin/policies.h"
+#include "admin/prom.h"
 
 #define BT_ROLLOUT_ASK_BY_MAX 96
 
@@ -34,8 +35,7 @@ typedef struct bt_rollout_request { /* borrowed for the call */
 typedef struct bt_rollout_admin_ops {
     void (*list)(void *user, bt_text_t *out); /* JSON */
     void (*metrics)(void *user, bt_prom_t *p);
-    void (*change)(void *user, const bt_rollout_request_t *ask, bt_policies_done_cb done,
-                   void *arg);
+    void (*change)(void *user, const bt_rollout_request_t *ask, bt_reload_done_cb done, void *arg);
     void (*cancel)(void *user, void *arg); /* done(arg) must not be called any more */
 } bt_rollout_admin_ops_t;
 

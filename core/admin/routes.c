@@ -153,7 +153,7 @@ static void check_explain(const context_t *c)
 
 static bool has_policies(const context_t *c)
 {
-    if (c->config->policies != NULL)
+    if (c->config->reload != NULL)
         return true;
     bt_reply_error(c->reply, 404, "this gateway's policies cannot be seen here");
     return false;
@@ -168,13 +168,13 @@ static void check_room(const context_t *c)
 static void list_policies(const context_t *c)
 {
     if (has_policies(c))
-        c->config->policies->list(c->config->policies_user, &c->reply->body);
+        bt_reload_describe(c->config->reload, &c->reply->body);
 }
 
 static void list_rules(const context_t *c)
 {
-    if (!bt_rules_list(c->config->policies, c->config->policies_user, &c->reply->body))
-        bt_reply_error(c->reply, 404, "this gateway's rules cannot be seen here");
+    if (has_policies(c))
+        bt_reload_describe_rules(c->config->reload, &c->reply->body);
 }
 
 /* The caller does it, with the name. */

@@ -326,7 +326,7 @@ static int publish_draft(bt_registry_t *r, draft_t *d, char *err, size_t err_siz
     log_refusals(d);
     draft_fini(d);
     bt_workers_t *old = r->current;
-    workers->generation = old->generation + 1;
+    workers->epoch = old->epoch + 1;
     workers->slot_count = r->slot_high;
     r->current = workers;
     drain_removed(old, workers);

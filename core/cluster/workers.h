@@ -5,8 +5,8 @@
  * Flow:  registry change -> new snapshot -> publish callback -> every loop swaps.
  * Cost:  a change costs O(workers); reading costs nothing.
  */
-#ifndef BT_CLUSTER_FLEET_H
-#define BT_CLUSTER_FLEET_H
+#ifndef BT_CLUSTER_WORKERS_H
+#define BT_CLUSTER_WORKERS_H
 
 #include "cluster/worker.h"
 
@@ -57,7 +57,7 @@ typedef struct bt_worker_pool {
 
 typedef struct bt_workers {
     _Atomic unsigned refs;
-    uint64_t generation;
+    uint64_t epoch; /* one more with every snapshot */
     bt_worker_pool_t *pools;
     unsigned pool_count;
     unsigned slot_count; /* upper bound of worker->slot + 1 */

@@ -62,7 +62,7 @@ static void rebuild(bt_dispatcher_t *d, const bt_worker_pool_t *pool, struct bt_
 
     c->changes =
         bt_workers_changes(); /* read first: a change while we look costs one rebuild more, never a stale set */
-    c->epoch = d->workers->generation;
+    c->epoch = d->workers->epoch;
     c->recheck_at_ms = now_ms + RECHECK_MS; /* breakers open by time, without an event */
     c->key = ++d->view_keys;
     c->prefill.count = c->decode.count = c->single.count = 0;
@@ -80,9 +80,8 @@ const struct bt_candidates *bt_candidates_get(bt_dispatcher_t *d, const bt_worke
     struct bt_candidates *c =
         &d->candidates[by_model ? d->pool_count + hash % BT_MODEL_SETS : pool->index];
 
-    const bool is_stale = c->epoch != d->workers->generation ||
-                          c->changes != bt_workers_changes() || c->model_hash != hash ||
-                          c->pool != pool->index;
+    const bool is_stale = c->epoch != d->workers->epoch || c->changes != bt_workers_changes() ||
+                          c->model_hash != hash || c->pool != pool->index;
     const uint64_t now_ms = bt_clock_ms();
 
     if (!is_stale && now_ms < c->recheck_at_ms)
@@ -153,7 +152,7 @@ bt_warm_t *bt_candidates_warm(void *user, const bt_policy_bundle_t *bundle, unsi
     add_view(warm, bt_candidates_get(d, p, BT_STR_NULL), p);
     for (unsigned i = 0; i < BT_MODEL_SETS && warm->count < BT_WARM_VIEWS; i++) {
         const struct bt_candidates *c = &d->candidates[d->pool_count + i];
-        if (c->key != 0 && c->pool == p->index && c->epoch == d->workers->generation)
+        if (c->key != 0 && c->pool == p->index && c->epoch == d->workers->epoch)
             add_view(warm, c, p);
     }
     return warm;

@@ -20,7 +20,7 @@
 
 /* Which workers there were. */
 struct stamp {
-    uint64_t generation, changes;
+    uint64_t epoch, changes;
 };
 
 struct waiter { /* in its exchange's arena */
@@ -77,13 +77,13 @@ static void respond_busy(bt_exchange_t *x)
 
 static struct stamp stamp_now(const bt_dispatcher_t *d)
 {
-    return (struct stamp){.generation = d->workers != NULL ? d->workers->generation : 0,
+    return (struct stamp){.epoch = d->workers != NULL ? d->workers->epoch : 0,
                           .changes = bt_workers_changes()};
 }
 
 static bool covers(struct stamp built_of, struct stamp since)
 {
-    return built_of.generation >= since.generation && built_of.changes >= since.changes;
+    return built_of.epoch >= since.epoch && built_of.changes >= since.changes;
 }
 
 static void begin(struct answer *a);

@@ -17,8 +17,8 @@
  *   calls      fleet-wide orders that must reach every replica once: cancel a request by id, forget a session.
  * The store unavailable: everything goes on with what was known last; after expiry others' load counts as nothing. Back again: the next heartbeat tells all anew.
  */
-#ifndef BT_FLEET_SHARE_H
-#define BT_FLEET_SHARE_H
+#ifndef BT_FLEET_FLEET_H
+#define BT_FLEET_FLEET_H
 
 #include "base/text.h"
 #include "cluster/workers.h"

@@ -5,8 +5,8 @@
  * Flow:  fleet.c heartbeats -> each part's _beat asks the store -> its answer is applied there and then.
  * Cost:  all that one heartbeat asks leaves in one write.
  */
-#ifndef BT_FLEET_SHARE_IMPL_H
-#define BT_FLEET_SHARE_IMPL_H
+#ifndef BT_FLEET_FLEET_IMPL_H
+#define BT_FLEET_FLEET_IMPL_H
 
 #include "fleet/fleet.h"
 #include "script/prefix_hash.h"

@@ -6,8 +6,8 @@
  * Flow:  --redis-url -> store; loops' clients -> dispatchers; policies' prefix inserts -> rings -> the share; the admin API's changes -> the share.
  * Cost:  nothing per request here.
  */
-#ifndef BT_GATEWAY_SHARE_H
-#define BT_GATEWAY_SHARE_H
+#ifndef BT_GATEWAY_FLEET_H
+#define BT_GATEWAY_FLEET_H
 
 #include "gateway/gateway.h"
 

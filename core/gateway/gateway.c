@@ -10,12 +10,11 @@
 #include "base/mem.h"
 #include "config/check.h"
 #include "gateway/descriptors.h"
-#include "gateway/dev.h"
 #include "gateway/fleet.h"
 #include "gateway/memory.h"
-#include "gateway/policy.h"
 #include "gateway/rollout.h"
 #include "gateway/transfer.h"
+#include "reload/reload.h"
 #include "script/policy_run.h"
 
 #include <errno.h>
@@ -50,8 +49,7 @@ static int attach_admin(bt_gateway_t *g)
         .allowed_hosts = (const char *const *) g->config->admin_allowed_hosts,
         .complete = complete_worker,
         .complete_user = g,
-        .policies = &bt_gateway_policy_admin,
-        .policies_user = g->policy,
+        .reload = g->reload,
         .rollout = g->rollouts != NULL ? &bt_gateway_rollout_admin : NULL,
         .rollout_user = g->rollouts,
         .transfer = g->transfer,
@@ -248,6 +246,36 @@ static int allocate(bt_gateway_t **g_p, bt_config_t *config, int argc, const cha
     return 0;
 }
 
+static void apply_config(void *user, bt_config_t *wanted)
+{
+    bt_gateway_apply_config(user, wanted);
+}
+
+static int open_reload(bt_gateway_t *g, char *err, size_t err_size)
+{
+    bt_reload_config_t config = {.control = &g->control,
+                                 .loop_count = g->loop_count,
+                                 .errors = &g->shared.policy_errors,
+                                 .first = g->config,
+                                 .current = &g->fleet_config,
+                                 .apply = apply_config,
+                                 .user = g};
+    int rc;
+
+    g->reload_loops = calloc(g->loop_count, sizeof(*g->reload_loops));
+    if (g->reload_loops == NULL)
+        return BT_E_NOMEM;
+    for (unsigned i = 0; i < g->loop_count; i++)
+        g->reload_loops[i] =
+            (bt_reload_loop_t){.loop = &g->loops[i].loop, .dispatcher = &g->loops[i].dispatcher};
+    config.loops = g->reload_loops;
+    config.set = bt_gateway_rollout_first(g, &config.is_pinned);
+    rc = bt_reload_new(&g->reload, &config);
+    if (rc < 0)
+        bt_policy_set_unref(config.set);
+    return rc == 0 ? bt_reload_open(g->reload, err, err_size) : rc;
+}
+
 int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
                     const char *const *argv, char *err, size_t err_size)
 {
@@ -270,8 +298,7 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
         (rc = bt_gateway_transfer_open(g, err, err_size)) < 0 ||
         (rc = bt_gateway_fleet_open(g, err, err_size)) < 0 ||
         (rc = open_loops(g, err, err_size)) < 0 || (rc = bt_gateway_rollout_open(g)) < 0 ||
-        (rc = bt_gateway_policy_open(g, err, err_size)) < 0 ||
-        (rc = open_workers(g, err, err_size)) < 0 ||
+        (rc = open_reload(g, err, err_size)) < 0 || (rc = open_workers(g, err, err_size)) < 0 ||
         (rc = bt_gateway_descriptors_divide(g, err, err_size)) < 0 ||
         (rc = bt_gateway_memory_check(g, err, err_size)) < 0) {
         if (err[0] == '\0')
@@ -284,6 +311,36 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
 }
 
 /* ---- running ---- */
+
+static void put_host(bt_text_t *out, const char *host, unsigned port)
+{
+    const bool is_bare_v6 = strchr(host, ':') != NULL && host[0] != '[';
+
+    bt_text_printf(out, is_bare_v6 ? "http://[%s]:%u" : "http://%s:%u", host, port);
+}
+
+/* --dev: where to ask, and what for. */
+static void log_dev(const bt_gateway_t *g)
+{
+    const bt_config_t *c = g->config;
+    bt_text_t text;
+
+    if (!c->dev)
+        return;
+    bt_text_init(&text);
+    bt_text_puts(&text, "dev: clients  ");
+    put_host(&text, c->host, g->port);
+    bt_text_puts(&text, "/v1/completions\ndev: admin    ");
+    put_host(&text, c->admin_host, g->admin_port);
+    bt_text_puts(&text, "/policies\ndev: explain  ");
+    put_host(&text, c->admin_host, g->admin_port);
+    bt_text_printf(&text,
+                   "/explain/ID?format=text  why a request went where it did; ID is the answer's "
+                   "x-request-id\ndev: policies of %s are followed as they change\n",
+                   c->policy_dir);
+    bt_log_line((bt_str_t){text.data, text.len - 1}); /* without the last newline */
+    bt_text_fini(&text);
+}
 
 static void log_start(const bt_gateway_t *g)
 {
@@ -306,7 +363,7 @@ static void log_start(const bt_gateway_t *g)
                     "needs --admin-api-key",
                     c->admin_host, g->admin_port);
     bt_gateway_transfer_log(g);
-    bt_dev_start(g);
+    log_dev(g);
 }
 
 /* Whoever waits for the file must never read half of it. */
@@ -351,7 +408,7 @@ static int start_serving(bt_gateway_t *g)
         if ((rc = bt_gateway_loop_start(&g->loops[g->running_loops])) < 0)
             return rc;
     log_start(g);
-    bt_gateway_policy_start(g);
+    bt_reload_start(g->reload);
     bt_gateway_rollout_start(g);
     bt_timer_start(&g->startup, TOPOLOGY_CHECK_MS);
     return write_ready_file(g);
@@ -378,7 +435,7 @@ static void close_control_parts(bt_gateway_t *g)
     bt_timer_stop(&g->grace);
     bt_timer_stop(&g->startup);
     bt_gateway_signals_stop(g);
-    bt_gateway_policy_stop(g);
+    bt_reload_stop(g->reload);
     bt_gateway_rollout_close(g);
     if (g->monitor != NULL)
         bt_monitor_stop(g->monitor);
@@ -416,7 +473,7 @@ static void free_gateway(bt_gateway_t *g)
         close_control_parts(g);
         bt_loop_fini(&g->control);
     }
-    bt_gateway_policy_free(g);
+    bt_reload_free(g->reload);
     if (g->has_shared)
         bt_recorder_close(g->shared.recorder);
     bt_registry_free(g->registry);
@@ -429,6 +486,7 @@ static void free_gateway(bt_gateway_t *g)
     bt_budget_free(g->admin_budget);
     free(g->group.loops);
     free(g->dispatchers);
+    free(g->reload_loops);
     free(g->loops);
     free(g);
     bt_buf_thread_fini();

@@ -13,6 +13,7 @@
 #include "config/config.h"
 #include "fleet/fleet.h"
 #include "loop/listener.h"
+#include "reload/reload.h"
 
 typedef struct bt_gateway bt_gateway_t;
 
@@ -41,7 +42,6 @@ enum bt_gateway_state {
 
 struct bt_admin;           /* core/admin */
 struct bt_registry_server; /* core/transfer */
-struct bt_gateway_policy;  /* gateway/policy.h */
 struct bt_gateway_rollout; /* gateway/fleet.h */
 
 struct bt_gateway {
@@ -69,7 +69,8 @@ struct bt_gateway {
     struct bt_quotas *quotas;     /* limits that policies take from */
     char *replica;                /* our name among the replicas */
     void (*share_done)(void *gateway);
-    struct bt_gateway_policy *policy;
+    bt_reload_t *reload;
+    bt_reload_loop_t *reload_loops;      /* by loop */
     struct bt_gateway_rollout *rollouts; /* of policies to all replicas; NULL = the store is ours */
     uv_signal_t signals[3];
     bt_timer_t grace;   /* end of the drain */

@@ -85,7 +85,7 @@ static int hand_over(struct bt_gateway_rollout *f, bt_rollout_set_t *set, bool i
         free_background_call(e);
         return rc;
     }
-    rc = bt_gateway_policy_set(f->g->policy, policies, is_try, on_over, e);
+    rc = bt_reload_set(f->g->reload, policies, is_try, on_over, e);
     bt_policy_set_unref(policies);
     if (rc < 0)
         free_background_call(e);
@@ -114,15 +114,15 @@ static void set_pinned(void *user, bool is_pinned)
 {
     const struct bt_gateway_rollout *f = user;
 
-    if (f->g->policy != NULL)
-        f->g->policy->is_pinned = is_pinned;
+    if (f->g->reload != NULL)
+        bt_reload_set_pinned(f->g->reload, is_pinned);
 }
 
 static void trouble(void *user, char *out, size_t size)
 {
     const struct bt_gateway_rollout *f = user;
 
-    bt_gateway_policy_trouble(f->g->policy, out, size);
+    bt_reload_trouble(f->g->reload, out, size);
 }
 
 static const bt_rollout_ops_t ops = {try_set, take_set, set_pinned, trouble};
@@ -213,10 +213,12 @@ void bt_gateway_rollout_start(bt_gateway_t *g)
 
     if (f == NULL)
         return;
-    if (g->policy->set != NULL)
+    const bt_policy_set_t *serving = bt_reload_set_serving(g->reload);
+
+    if (serving != NULL)
         bt_log_info("fleet", "set %llu of the fleet serves, from the start",
-                    (unsigned long long) g->policy->set->number);
-    bt_rollout_begin(f->rollout, g->policy->set != NULL ? f->first : NULL);
+                    (unsigned long long) serving->number);
+    bt_rollout_begin(f->rollout, serving != NULL ? f->first : NULL);
     bt_rollout_set_unref(f->first);
     f->first = NULL;
 }

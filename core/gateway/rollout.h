@@ -2,14 +2,14 @@
  *
  * Owner: the control loop; nothing of it is there without --redis-url.
  * Life:  open (before the first generation of policies is made: what the fleet serves is part of it) -> first -> start -> close.
- * Flow:  rollout/rollout.c says which set to try and to take -> jobs of gateway/policy.c -> what came of them, back.
+ * Flow:  rollout/rollout.c says which set to try and to take -> jobs of reload/reload.c -> what came of them, back.
  * Cost:  a store client of its own; see rollout/rollout.h.
  */
-#ifndef BT_GATEWAY_FLEET_H
-#define BT_GATEWAY_FLEET_H
+#ifndef BT_GATEWAY_ROLLOUT_H
+#define BT_GATEWAY_ROLLOUT_H
 
 #include "admin/rollout.h"
-#include "gateway/policy.h"
+#include "gateway/gateway.h"
 
 #define BT_FLEET_JOIN_MS UINT64_C(1000) /* a start waits so long for the store */
 

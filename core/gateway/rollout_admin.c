@@ -179,7 +179,7 @@ static int draw_up(draft_t *d, const bt_rollout_request_t *ask)
     }
 }
 
-static void pin(struct bt_gateway_rollout *f, bool is_pinned, bt_policies_done_cb done, void *arg)
+static void pin(struct bt_gateway_rollout *f, bool is_pinned, bt_reload_done_cb done, void *arg)
 {
     bt_text_t text;
 
@@ -194,7 +194,7 @@ static void pin(struct bt_gateway_rollout *f, bool is_pinned, bt_policies_done_c
     bt_text_fini(&text);
 }
 
-static void change(void *user, const bt_rollout_request_t *ask, bt_policies_done_cb done, void *arg)
+static void change(void *user, const bt_rollout_request_t *ask, bt_reload_done_cb done, void *arg)
 {
     struct bt_gateway_rollout *f = user;
     draft_t d = {0};

@@ -15,8 +15,8 @@
 #include "config/check.h"
 #include "config/flag.h"
 #include "gateway/fleet.h"
-#include "gateway/policy.h"
 #include "gateway/transfer.h"
+#include "reload/reload.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -85,6 +85,7 @@ void bt_gateway_grace_over(bt_timer_t *timer)
 static void begin_drain(bt_gateway_t *g, const char *signal_name)
 {
     g->state = BT_GATEWAY_DRAINING;
+    bt_reload_freeze(g->reload);
     bt_log_info("gateway", "%s: draining, at most %llu ms", signal_name,
                 (unsigned long long) g->config->drain_ms);
     atomic_store(&g->shared.draining, true);
@@ -138,11 +139,11 @@ void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
     __atomic_store_n(&bt_log_level_now, (int) wanted->log_level, __ATOMIC_RELAXED);
     report_restart_settings(g->config, wanted);
     bt_gateway_set_fleet_config(g, wanted);
-    bt_log_info("gateway", "reloaded: generation %llu of the workers",
-                (unsigned long long) bt_registry_current(g->registry)->generation);
+    bt_log_info("gateway", "reloaded: epoch %llu of the workers",
+                (unsigned long long) bt_registry_current(g->registry)->epoch);
 }
 
-/* Policies are tried elsewhere, where they may take their time (gateway/policy.h). */
+/* Policies are tried elsewhere, where they may take their time (reload/reload.h). */
 void bt_gateway_reload(bt_gateway_t *g)
 {
     char err[BT_CONFIG_ERR_BYTES] = "";
@@ -157,7 +158,7 @@ void bt_gateway_reload(bt_gateway_t *g)
                      rc == BT_E_NOMEM ? bt_err_text(rc) : err);
         return;
     }
-    bt_gateway_policy_configure(g, wanted);
+    bt_reload_configure(g->reload, wanted);
 }
 
 static void on_hup(uv_signal_t *handle, int number)

@@ -5,8 +5,8 @@
  * Flow:  lock by name -> find or make -> work on the entry -> unlock.
  * Cost:  O(1) a key, O(log n) a table's row; everything counts against one bound of items and one of bytes.
  */
-#ifndef BT_STORE_FOLDER_LOCAL_MAP_H
-#define BT_STORE_FOLDER_LOCAL_MAP_H
+#ifndef BT_STORE_LOCAL_MAP_H
+#define BT_STORE_LOCAL_MAP_H
 
 #include "base/str.h"
 

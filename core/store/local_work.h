@@ -5,8 +5,8 @@
  * Flow:  want the entry -> change it -> fill the answer. What refuses changes nothing.
  * Cost:  none of its own.
  */
-#ifndef BT_STORE_FOLDER_LOCAL_WORK_H
-#define BT_STORE_FOLDER_LOCAL_WORK_H
+#ifndef BT_STORE_LOCAL_WORK_H
+#define BT_STORE_LOCAL_WORK_H
 
 #include "store/local_map.h"
 #include "store/store_impl.h"

@@ -5,8 +5,8 @@
  * Flow:  (Sentinel ->) dial -> up: probe says UP or DEGRADED, an op or probe that is late UNAVAILABLE -> lost: calls settle as away, back-off, dial.
  * Cost:  a call, with the bytes of its command, comes from a free list.
  */
-#ifndef BT_STORE_FOLDER_REDIS_CLIENT_H
-#define BT_STORE_FOLDER_REDIS_CLIENT_H
+#ifndef BT_STORE_REDIS_CLIENT_H
+#define BT_STORE_REDIS_CLIENT_H
 
 #include "store/redis_conn.h"
 #include "store/redis_ops.h"

@@ -5,8 +5,8 @@
  * Flow:  resolve -> connect -> TLS -> AUTH, SELECT, ROLE -> on_up; then each call gets the next reply. Commands of a turn leave in one write at its end.
  * Cost:  no allocation of ours per call; hiredis makes those of a reply.
  */
-#ifndef BT_STORE_FOLDER_REDIS_CONN_H
-#define BT_STORE_FOLDER_REDIS_CONN_H
+#ifndef BT_STORE_REDIS_CONN_H
+#define BT_STORE_REDIS_CONN_H
 
 #include "store/redis_tls.h"
 #include "store/store_impl.h"

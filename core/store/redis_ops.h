@@ -5,8 +5,8 @@
  * Flow:  op -> bytes (those of a script in two parts, so that the text can take the name's place) ... reply -> bt_store_reply_t, borrowed from it.
  * Cost:  O(bytes); no allocation once the text has grown.
  */
-#ifndef BT_STORE_FOLDER_REDIS_OPS_H
-#define BT_STORE_FOLDER_REDIS_OPS_H
+#ifndef BT_STORE_REDIS_OPS_H
+#define BT_STORE_REDIS_OPS_H
 
 #include "store/redis_scripts.h"
 #include "store/store_impl.h"

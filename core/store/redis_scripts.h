@@ -5,8 +5,8 @@
  * Flow:  all take one key. Times are the server's (TIME), so that replicas of the gateway need no common clock.
  * Cost:  a script's name is 40 bytes on the wire; its text goes out only when the server does not know it.
  */
-#ifndef BT_STORE_FOLDER_REDIS_SCRIPTS_H
-#define BT_STORE_FOLDER_REDIS_SCRIPTS_H
+#ifndef BT_STORE_REDIS_SCRIPTS_H
+#define BT_STORE_REDIS_SCRIPTS_H
 
 #include "base/str.h"
 

@@ -5,8 +5,8 @@
  * Flow:  the peer's certificate must be signed by ca_file (default: the system's), and be for server_name (default: the host dialled).
  * Cost:  a handshake per connection.
  */
-#ifndef BT_STORE_FOLDER_REDIS_TLS_H
-#define BT_STORE_FOLDER_REDIS_TLS_H
+#ifndef BT_STORE_REDIS_TLS_H
+#define BT_STORE_REDIS_TLS_H
 
 #include "store/store.h"
 

@@ -6,8 +6,8 @@
  * Flow:  bytes -> 40 hex digits and a NUL.
  * Cost:  once per script or key at start-up.
  */
-#ifndef BT_STORE_FOLDER_SHA1_H
-#define BT_STORE_FOLDER_SHA1_H
+#ifndef BT_STORE_SHA1_H
+#define BT_STORE_SHA1_H
 
 #include "base/str.h"
 

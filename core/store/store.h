@@ -24,8 +24,8 @@
  * Bounds: space 1-128 bytes without braces, key 1-512, field 512, value 1 MiB, 10,000 rows a read; numbers of windows below 2^53; a ttl over ten years is ten years.
  * Keys: the store puts "baton:{<space>}:" before them; `space` is a pool's or the fleet's name, so that all keys of one space are in one slot of a cluster.
  */
-#ifndef BT_STORE_FOLDER_STORE_H
-#define BT_STORE_FOLDER_STORE_H
+#ifndef BT_STORE_STORE_H
+#define BT_STORE_STORE_H
 
 #include "base/str.h"
 #include "base/text.h"

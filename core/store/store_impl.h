@@ -5,8 +5,8 @@
  * Flow:  do -> checked here -> kind->submit -> bt_store_notify (from an event), or bt_store_settle: told on the next turn.
  * Cost:  answers and their text come from a free list of the client.
  */
-#ifndef BT_STORE_FOLDER_STORE_IMPL_H
-#define BT_STORE_FOLDER_STORE_IMPL_H
+#ifndef BT_STORE_STORE_IMPL_H
+#define BT_STORE_STORE_IMPL_H
 
 #include "store/store.h"
 #include "store/store_url.h"

@@ -5,8 +5,8 @@
  * Flow:  text -> parts, or one line that says what to change and never holds a password.
  * Cost:  start-up only.
  */
-#ifndef BT_STORE_FOLDER_STORE_URL_H
-#define BT_STORE_FOLDER_STORE_URL_H
+#ifndef BT_STORE_STORE_URL_H
+#define BT_STORE_STORE_URL_H
 
 #include "base/str.h"
 

@@ -235,7 +235,7 @@ describe("a rule", function()
     replace("unrelated.lua", policy("u", "1")) -- an event: looked at again
     f.gateway:kill(proc.SIGHUP)
     eventually(function()
-      return count_log("reloaded: generation") == 1
+      return count_log("reloaded: epoch") == 1
     end, 10, "SIGHUP was heard")
     assert.equal(2, count_log("rules[1].params.index: 3 is above max 2"))
     os.remove(folder .. "/rules.lua")
@@ -315,7 +315,7 @@ describe("SIGHUP", function()
     assert.equal("w0", (ask()))
     reload("return { policy = " .. ENDLESS .. " }", "reload refused, everything stays as it was: " .. config_path ..
       ":1: string.match: the pattern takes too many steps on a text of 40 bytes")
-    reload(config_text(f.workers, "params = { index = 2 },"), "reloaded: generation")
+    reload(config_text(f.workers, "params = { index = 2 },"), "reloaded: epoch")
     eventually(function()
       return ask() == "w1"
     end, 10, "the second worker is asked")
@@ -336,7 +336,7 @@ describe("SIGHUP", function()
     local text = config_text(f.workers):gsub(", { url = [^}]*}", "", 1) -- w1 leaves "default" ...
     text = text:gsub("} } } }$", ('} }, { name = "new", models = { "fresh" }, policy = "next", '
       .. 'workers = { { url = "%s" } } } } }'):format(f.workers.w1.url)) -- and is all of "new"
-    reload(text, "reloaded: generation")
+    reload(text, "reloaded: epoch")
     eventually(function()
       local worker, name = ask({ ["x-kind"] = "new" })
       assert.equal(worker == "w1" and "next@1" or "mine@1", name)
@@ -362,7 +362,7 @@ describe("SIGHUP", function()
       return json.decode(http.get(f.admin_port, "/requests").body).total == 1
     end, 10, "it waits")
     replace("rules.lua", rules(""))
-    reload(config_text(f.workers):gsub(",%s+{ name = \"long\".*$", " } }"), "reloaded: generation")
+    reload(config_text(f.workers):gsub(",%s+{ name = \"long\".*$", " } }"), "reloaded: epoch")
     assert.equal("mine@2", decided_by({ ["x-go"] = "1" }))
     waiting:wait(nil, 20)
     assert.equal(200, waiting.answer.status, waiting.answer.body)

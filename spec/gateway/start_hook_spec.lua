@@ -134,10 +134,16 @@ describe("start may wait", function()
       local before = f:metric('baton_policy_reloads_total{result="refused"}')
       replace(policy("2", waiting))
       eventually(function()
+        local told = json.decode(http.get(f.admin_port, "/policies").body)
+        return told.reloading and told.step == "validate", told.step
+      end, 10, "it is being validated")
+      eventually(function()
         assert.equal("mine@1", ask())
         return f:metric('baton_policy_reloads_total{result="refused"}') > before
       end, 20, "the reload is refused")
-      local row = json.decode(http.get(f.admin_port, "/policies").body).pools[1]
+      local told = json.decode(http.get(f.admin_port, "/policies").body)
+      local row = told.pools[1]
+      assert.equal("idle", told.step)
       assert.truthy(row.error:find("mine.lua: start wanted to wait again when its time was over", 1, true), row.error)
       assert.equal("1", row.version)
       assert.equal("old", said())

@@ -4,13 +4,25 @@
 
 static rig_t rig;
 
-static void list(void *user, bt_text_t *out)
+/* Without loops and pools: GET is answered by it, PUT and DELETE are the caller's. */
+static bt_reload_t *open_reload(bt_loop_t *control, bt_config_t *const *config)
 {
-    assert_ptr_equal(user, &rig);
-    bt_text_puts(out, "{\"pools\":[]}\n");
+    bt_reload_config_t of = {.control = control, .first = *config, .current = config};
+    bt_reload_t *reload;
+    char err[256];
+
+    assert_int_equal(bt_loop_init(control, BT_LOOP_CONTROL), 0);
+    assert_int_equal(bt_reload_new(&reload, &of), 0);
+    assert_int_equal(bt_reload_open(reload, err, sizeof(err)), 0);
+    return reload;
 }
 
-static const bt_policies_ops_t ops = {.list = list};
+static void close_reload(bt_loop_t *control, bt_reload_t *reload)
+{
+    bt_reload_stop(reload);
+    bt_loop_fini(control);
+    bt_reload_free(reload);
+}
 
 static int open_rig(void **state)
 {
@@ -54,11 +66,15 @@ static void test_without_policies_there_is_nothing(void **state)
 
 static void test_routes(void **state)
 {
+    bt_config_t config = {0}, *current = &config;
+    bt_loop_t control;
+
     (void) state;
-    rig.config.policies = &ops;
-    rig.config.policies_user = &rig;
+    rig.config.reload = open_reload(&control, &current);
     assert_int_equal(ask(&rig, "GET", "/admin/policies", NULL), 200);
-    assert_string_equal(said(&rig), "{\"pools\":[]}\n");
+    assert_said(&rig, "\"step\":\"idle\",\"pools\":[]");
+    assert_int_equal(ask(&rig, "GET", "/rules", NULL), 200);
+    assert_said(&rig, "\"rules\":[]");
     assert_int_equal(ask(&rig, "PUT", "/admin/policies/mine", "return {}"), 200);
     assert_int_equal(rig.state, BT_WANTS_POLICY_PUT);
     assert_string_equal(rig.reply.name, "mine");
@@ -71,6 +87,7 @@ static void test_routes(void **state)
     assert_int_equal(rig.state, BT_ANSWERED);
     assert_int_equal(ask(&rig, "POST", "/policies/mine", "x"), 405);
     assert_string_equal(rig.reply.allow, "PUT, DELETE");
+    close_reload(&control, rig.config.reload);
 }
 
 int main(void)

@@ -107,12 +107,12 @@ static void unchanged_workers_keep_everything(void **state)
     bt_worker_t *p1 = find("p1"), *d0 = find("d0");
     set_up(p1);
     bt_ledger_hold(&e, p1, BT_PHASE_PREFILL, 77);
-    uint64_t generation = bt_registry_current(r)->generation;
+    uint64_t epoch = bt_registry_current(r)->epoch;
     atomic_store(bt_registry_current(r)->pools[0].bytes_per_token_milli, 3456);
 
     specs[0][0].tp_size = 8; /* p0 changes, the rest stays */
     assert_int_equal(apply(), 0);
-    assert_true(bt_registry_current(r)->generation > generation);
+    assert_true(bt_registry_current(r)->epoch > epoch);
     assert_ptr_equal(find("p1"), p1);
     assert_ptr_equal(find("d0"), d0);
     assert_int_equal(atomic_load(&p1->health), BT_HEALTH_UP);

@@ -1,6 +1,6 @@
 /* Lua tells lines, not columns. Most messages quote the word that is wrong, and where that stands on the line once, a caret can
  * point at it; otherwise the line alone is shown. */
-#include "gateway/dev.h"
+#include "reload/dev.h"
 
 #include "base/log.h"
 
@@ -96,40 +96,12 @@ static void print(bt_text_t *text)
     bt_text_fini(text);
 }
 
-static void put_host(bt_text_t *out, const char *host, unsigned port)
-{
-    const bool is_bare_v6 = strchr(host, ':') != NULL && host[0] != '[';
-
-    bt_text_printf(out, is_bare_v6 ? "http://[%s]:%u" : "http://%s:%u", host, port);
-}
-
-void bt_dev_start(const bt_gateway_t *g)
-{
-    const bt_config_t *c = g->config;
-    bt_text_t text;
-
-    if (!c->dev)
-        return;
-    bt_text_init(&text);
-    bt_text_puts(&text, "dev: clients  ");
-    put_host(&text, c->host, g->port);
-    bt_text_puts(&text, "/v1/completions\ndev: admin    ");
-    put_host(&text, c->admin_host, g->admin_port);
-    bt_text_puts(&text, "/policies\ndev: explain  ");
-    put_host(&text, c->admin_host, g->admin_port);
-    bt_text_printf(&text,
-                   "/explain/ID?format=text  why a request went where it did; ID is the answer's "
-                   "x-request-id\ndev: policies of %s are followed as they change\n",
-                   c->policy_dir);
-    print(&text);
-}
-
-void bt_dev_refused(const bt_gateway_t *g, const bt_policy_source_t *source, const char *error,
+void bt_dev_refused(const bt_config_t *config, const bt_policy_source_t *source, const char *error,
                     bool is_logged)
 {
     bt_text_t text;
 
-    if (!g->config->dev || source == NULL)
+    if (!config->dev || source == NULL)
         return;
     bt_text_init(&text);
     if (!is_logged)
@@ -138,14 +110,14 @@ void bt_dev_refused(const bt_gateway_t *g, const bt_policy_source_t *source, con
     print(&text);
 }
 
-void bt_dev_taken(const bt_gateway_t *g, const bt_policy_source_t *source)
+void bt_dev_taken(const bt_config_t *config, const bt_policy_source_t *source)
 {
     static const char *const kinds[] = {"pairs of workers", "single workers"};
     char err[1024];
     bt_policy_t *policy;
     bt_text_t text;
 
-    if (!g->config->dev || source == NULL || source->kind == BT_SOURCE_SHIPPED)
+    if (!config->dev || source == NULL || source->kind == BT_SOURCE_SHIPPED)
         return;
     const bt_policy_spec_t spec = {
         .path = source->path, .text = {source->text, source->size}, .is_dry_run = true};

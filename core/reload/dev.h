@@ -2,23 +2,21 @@
  *
  * Owner: the control loop.
  * Life:  static.
- * Flow:  start, refusal, reload -> some lines on stderr.
+ * Flow:  refusal, reload -> some lines on stderr.
  * Cost:  nothing without --dev.
  */
-#ifndef BT_GATEWAY_DEV_H
-#define BT_GATEWAY_DEV_H
+#ifndef BT_RELOAD_DEV_H
+#define BT_RELOAD_DEV_H
 
 #include "base/text.h"
-#include "gateway/gateway.h"
+#include "config/config.h"
 #include "script/policy_source.h"
 
-/* Where to ask, and what for. */
-void bt_dev_start(const bt_gateway_t *g);
 /* "path:3: message": line 3 of the source, with a caret under what the message quotes; the message too, unless the log has it. */
-void bt_dev_refused(const bt_gateway_t *g, const bt_policy_source_t *source, const char *error,
+void bt_dev_refused(const bt_config_t *config, const bt_policy_source_t *source, const char *error,
                     bool is_logged);
 /* It serves now: which workers it is not written for. */
-void bt_dev_taken(const bt_gateway_t *g, const bt_policy_source_t *source);
+void bt_dev_taken(const bt_config_t *config, const bt_policy_source_t *source);
 /* The text of bt_dev_refused, nothing when the message names no line of the source. */
 void bt_dev_excerpt(bt_text_t *out, const bt_policy_source_t *source, const char *error);
 

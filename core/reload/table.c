@@ -1,45 +1,45 @@
 /* A stage is what a generation is made of, before and while it serves. Each job makes one of its own from the configuration and
  * the rules, so that a job that is refused leaves nothing behind. Parts take along what serves them now, by name: a pool or a
  * rule that stays where it is keeps its policy, its window and its last good text. */
-#include "gateway/policy.h"
+#include "reload/reload_impl.h"
 
 #include "base/err.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- picks ---- */
+/* ---- selections ---- */
 
-int bt_policy_pick_new(bt_policy_pick_t **pick_p, bt_policy_source_t *source,
-                       const bt_value_t *params)
+int bt_reload_selection_new(bt_reload_selection_t **selection_p, bt_policy_source_t *source,
+                            const bt_value_t *params)
 {
-    bt_policy_pick_t *pick = calloc(1, sizeof *pick);
+    bt_reload_selection_t *selection = calloc(1, sizeof *selection);
 
-    if (pick == NULL)
+    if (selection == NULL)
         return BT_E_NOMEM;
-    pick->params = bt_value_copy(params);
-    if (params != NULL && pick->params == NULL) {
-        free(pick);
+    selection->params = bt_value_copy(params);
+    if (params != NULL && selection->params == NULL) {
+        free(selection);
         return BT_E_NOMEM;
     }
-    pick->refs = 1;
-    pick->source = bt_policy_source_ref(source);
-    *pick_p = pick;
+    selection->refs = 1;
+    selection->source = bt_policy_source_ref(source);
+    *selection_p = selection;
     return 0;
 }
 
-bt_policy_pick_t *bt_policy_pick_ref(bt_policy_pick_t *pick)
+bt_reload_selection_t *bt_reload_selection_ref(bt_reload_selection_t *selection)
 {
-    if (pick != NULL)
-        pick->refs++;
-    return pick;
+    if (selection != NULL)
+        selection->refs++;
+    return selection;
 }
 
-void bt_policy_pick_set(bt_policy_pick_t **at, bt_policy_pick_t *pick)
+void bt_reload_selection_set(bt_reload_selection_t **at, bt_reload_selection_t *selection)
 {
-    bt_policy_pick_t *old = *at;
+    bt_reload_selection_t *old = *at;
 
-    *at = pick;
+    *at = selection;
     if (old == NULL || --old->refs > 0)
         return;
     bt_policy_source_unref(old->source);
@@ -47,7 +47,7 @@ void bt_policy_pick_set(bt_policy_pick_t **at, bt_policy_pick_t *pick)
     free(old);
 }
 
-bool bt_policy_pick_same(const bt_policy_pick_t *a, const bt_policy_pick_t *b)
+bool bt_reload_selection_same(const bt_reload_selection_t *a, const bt_reload_selection_t *b)
 {
     if (a == NULL || b == NULL || a == b)
         return a == b;
@@ -56,30 +56,31 @@ bool bt_policy_pick_same(const bt_policy_pick_t *a, const bt_policy_pick_t *b)
 
 /* ---- freeing ---- */
 
-static void fini_part(bt_pool_part_t *part)
+static void fini_part(bt_reload_part_t *part)
 {
-    bt_policy_pick_t **const all[] = {&part->pick, &part->good, &part->rejected, &part->next};
+    bt_reload_selection_t **const all[] = {&part->selection, &part->good, &part->rejected,
+                                           &part->next};
 
     for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++)
-        bt_policy_pick_set(all[i], NULL);
+        bt_reload_selection_set(all[i], NULL);
     free(part->asked);
     free(part->place);
     bt_value_free(part->asked_params);
 }
 
-void bt_policy_stage_fini(bt_policy_stage_t *stage)
+void bt_reload_table_fini(bt_reload_table_t *table)
 {
-    for (unsigned i = 0; stage->pools != NULL && i < stage->pool_count; i++) {
+    for (unsigned i = 0; table->pools != NULL && i < table->pool_count; i++) {
         for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
-            fini_part(&stage->pools[i].parts[s]);
-        free(stage->pools[i].name);
+            fini_part(&table->pools[i].parts[s]);
+        free(table->pools[i].name);
     }
-    free(stage->pools);
-    bt_rules_unref(stage->rules);
-    *stage = (bt_policy_stage_t){0};
+    free(table->pools);
+    bt_rules_unref(table->rules);
+    *table = (bt_reload_table_t){0};
 }
 
-bool bt_policy_stage_differs(const bt_policy_stage_t *a, const bt_policy_stage_t *b)
+bool bt_reload_table_differs(const bt_reload_table_t *a, const bt_reload_table_t *b)
 {
     bool is_same = a->pool_count == b->pool_count && a->rules == b->rules;
 
@@ -112,24 +113,24 @@ static enum bt_policy_slot params_slot(const bt_config_pool_t *pool, enum bt_pol
     return slot != BT_SLOT_BOTH && own == NULL && pool->params[slot] == NULL ? BT_SLOT_BOTH : slot;
 }
 
-static const bt_pool_part_t *serving_part(const bt_gateway_policy_t *gp, const char *name,
-                                          unsigned slot)
+static const bt_reload_part_t *serving_part(const bt_reload_t *reload, const char *name,
+                                            unsigned slot)
 {
-    for (unsigned i = 0; i < gp->now.pool_count; i++)
-        if (strcmp(gp->now.pools[i].name, name) == 0)
-            return &gp->now.pools[i].parts[slot];
+    for (unsigned i = 0; i < reload->now.pool_count; i++)
+        if (strcmp(reload->now.pools[i].name, name) == 0)
+            return &reload->now.pools[i].parts[slot];
     return NULL;
 }
 
-static void take_along(bt_pool_part_t *part, const bt_pool_part_t *old)
+static void take_along(bt_reload_part_t *part, const bt_reload_part_t *old)
 {
     part->is_new_ask = old == NULL || old->asked == NULL || strcmp(old->asked, part->asked) != 0 ||
                        !bt_value_equal(old->asked_params, part->asked_params);
     if (old == NULL)
         return;
-    part->pick = bt_policy_pick_ref(old->pick);
-    part->good = bt_policy_pick_ref(old->good);
-    part->rejected = bt_policy_pick_ref(old->rejected);
+    part->selection = bt_reload_selection_ref(old->selection);
+    part->good = bt_reload_selection_ref(old->good);
+    part->rejected = bt_reload_selection_ref(old->rejected);
     part->roll_back = old->roll_back;
     part->fallen_back = old->fallen_back;
     part->born = old->born;
@@ -137,10 +138,10 @@ static void take_along(bt_pool_part_t *part, const bt_pool_part_t *old)
     memcpy(part->error, old->error, sizeof part->error);
 }
 
-static int set_part(bt_gateway_policy_t *gp, bt_policy_pool_t *pool, enum bt_policy_slot slot,
+static int set_part(bt_reload_t *reload, bt_reload_pool_t *pool, enum bt_policy_slot slot,
                     const char *asked, const bt_value_t *params, const char *place)
 {
-    bt_pool_part_t *part = &pool->parts[slot];
+    bt_reload_part_t *part = &pool->parts[slot];
 
     part->asked = bt_str_dup(bt_str(asked));
     part->asked_params = bt_value_copy(params);
@@ -148,12 +149,12 @@ static int set_part(bt_gateway_policy_t *gp, bt_policy_pool_t *pool, enum bt_pol
     if (part->asked == NULL || part->place == NULL ||
         (params != NULL && part->asked_params == NULL))
         return BT_E_NOMEM;
-    take_along(part, serving_part(gp, pool->name, slot));
+    take_along(part, serving_part(reload, pool->name, slot));
     return 0;
 }
 
-static int set_pool(bt_gateway_policy_t *gp, const bt_config_t *c, const bt_config_pool_t *from,
-                    bt_policy_pool_t *pool)
+static int set_pool(bt_reload_t *reload, const bt_config_t *c, const bt_config_pool_t *from,
+                    bt_reload_pool_t *pool)
 {
     int rc = 0;
 
@@ -170,40 +171,39 @@ static int set_pool(bt_gateway_policy_t *gp, const bt_config_t *c, const bt_conf
                      c->file != NULL && where[0] != '-' ? c->file : "",
                      c->file != NULL && where[0] != '-' ? ": " : "", where);
         if (asked != NULL)
-            rc = set_part(gp, pool, (enum bt_policy_slot) s, asked, from->params[at], place);
+            rc = set_part(reload, pool, (enum bt_policy_slot) s, asked, from->params[at], place);
     }
     return rc;
 }
 
-static const char *policy_of_pool(const bt_policy_stage_t *stage, const char *name)
+static const char *policy_of_pool(const bt_reload_table_t *table, const char *name)
 {
-    for (unsigned i = 0; i < stage->first_variant; i++)
-        if (strcmp(stage->pools[i].name, name) == 0)
-            return stage->pools[i].parts[BT_SLOT_BOTH].asked;
+    for (unsigned i = 0; i < table->first_variant; i++)
+        if (strcmp(table->pools[i].name, name) == 0)
+            return table->pools[i].parts[BT_SLOT_BOTH].asked;
     return NULL;
 }
 
-static int set_variant(bt_gateway_policy_t *gp, const char *file, bt_policy_stage_t *stage,
-                       unsigned i)
+static int set_variant(bt_reload_t *reload, const char *file, bt_reload_table_t *table, unsigned i)
 {
-    bt_policy_pool_t *pool = &stage->pools[stage->first_variant + i];
+    bt_reload_pool_t *pool = &table->pools[table->first_variant + i];
     char where[64] = "", place[512];
     const char *name, *asked;
-    const bt_rule_target_t *t = bt_rules_variant(stage->rules, i, &name, &pool->is_shadow);
+    const bt_rule_target_t *t = bt_rules_variant(table->rules, i, &name, &pool->is_shadow);
 
-    asked = t->policy != NULL ? t->policy : policy_of_pool(stage, t->pool);
+    asked = t->policy != NULL ? t->policy : policy_of_pool(table, t->pool);
     pool->name = bt_str_dup(bt_str(name));
     if (pool->name == NULL)
         return BT_E_NOMEM;
-    bt_rules_variant_place(stage->rules, i, where, sizeof where);
+    bt_rules_variant_place(table->rules, i, where, sizeof where);
     snprintf(place, sizeof place, "%s: %s", file, where);
-    return set_part(gp, pool, BT_SLOT_BOTH, asked, t->params, place);
+    return set_part(reload, pool, BT_SLOT_BOTH, asked, t->params, place);
 }
 
-int bt_policy_stage_make(bt_gateway_policy_t *gp, const bt_config_t *c, bt_rules_t *rules,
-                         bt_policy_stage_t *stage)
+int bt_reload_table_make(bt_reload_t *reload, const bt_config_t *c, bt_rules_t *rules,
+                         bt_reload_table_t *table)
 {
-    const char *file = bt_policy_rules_place(gp, c);
+    const char *file = bt_reload_rules_path(reload, c);
     const char *name;
     unsigned variants = 0;
     bool is_shadow;
@@ -211,18 +211,18 @@ int bt_policy_stage_make(bt_gateway_policy_t *gp, const bt_config_t *c, bt_rules
 
     while (bt_rules_variant(rules, variants, &name, &is_shadow) != NULL)
         variants++;
-    *stage = (bt_policy_stage_t){.rules = bt_rules_ref(rules), .first_variant = c->pool_count};
-    stage->pools = calloc(c->pool_count + variants, sizeof *stage->pools);
-    if (stage->pools == NULL) {
-        bt_policy_stage_fini(stage);
+    *table = (bt_reload_table_t){.rules = bt_rules_ref(rules), .first_variant = c->pool_count};
+    table->pools = calloc(c->pool_count + variants, sizeof *table->pools);
+    if (table->pools == NULL) {
+        bt_reload_table_fini(table);
         return BT_E_NOMEM;
     }
-    stage->pool_count = c->pool_count + variants;
+    table->pool_count = c->pool_count + variants;
     for (unsigned i = 0; i < c->pool_count && rc == 0; i++)
-        rc = set_pool(gp, c, &c->pools[i], &stage->pools[i]);
+        rc = set_pool(reload, c, &c->pools[i], &table->pools[i]);
     for (unsigned i = 0; i < variants && rc == 0; i++)
-        rc = set_variant(gp, file, stage, i);
+        rc = set_variant(reload, file, table, i);
     if (rc < 0)
-        bt_policy_stage_fini(stage);
+        bt_reload_table_fini(table);
     return rc;
 }
