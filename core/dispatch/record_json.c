@@ -360,14 +360,14 @@ static void put_attempt(bt_text_t *out, const bt_request_t *r, const bt_attempt_
 static unsigned put_task(bt_text_t *out, const bt_request_t *r, const bt_task_t *task,
                          unsigned room)
 {
-    const bt_attempt_t *build[ATTEMPTS_MAX];
+    const bt_attempt_t *order[ATTEMPTS_MAX];
     unsigned count = 0, total = 0;
 
     for (const bt_attempt_t *a = task->attempt; a != NULL; a = a->before, total++)
         if (count < ATTEMPTS_MAX)
-            build[count++] = a;
+            order[count++] = a;
     for (unsigned i = 0; i < count && i < room; i++)
-        put_attempt(out, r, build[count - 1 - i]);
+        put_attempt(out, r, order[count - 1 - i]);
     return total;
 }
 

@@ -152,7 +152,7 @@ Store.__index = Store
 --   store:fields(name)                        a table's
 --   store:taken(name[, window_ms])            of a window that runs now
 --   store:hold(name, ttl_ms)                  another gateway has the lease
---   store:fail(error)                         from now on every call comes to this (`store_unavailable`, ...); nil: no more
+--   store:fail(error)                         from now on every call comes to this (`store_unavailable`); nil: no more
 --   store.calls                               what was asked for: { op =, name =, ... }, in order
 function testing.store()
   core.reset_cached()

@@ -523,7 +523,8 @@ describe("gateways that share a Redis", function()
     local a = start_gateway(r.url, 1, { "--fleet-name", "one" })
     local b = start_gateway(r.url, 1, { "--fleet-name", "two", "--replica-name", "bee" })
     eventually(function()
-      return faults.number(a, "baton_fleet_heartbeats_total") > 5 and faults.number(b, "baton_fleet_heartbeats_total") > 5
+      local name = "baton_fleet_heartbeats_total"
+      return faults.number(a, name) > 5 and faults.number(b, name) > 5
     end, 10, "both have told")
     assert.equal(1, replicas(a))
     assert.equal("bee", seen(b).replica)

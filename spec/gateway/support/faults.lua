@@ -122,7 +122,9 @@ local function gateway_rest(f)
   if what then
     return ("ledger %s: %d"):format(what, tokens)
   end
-  for _, gauge in ipairs({ "baton_live_requests", "baton_live_rooms", "baton_background_calls", "baton_concurrent_requests" }) do
+  local gauges =
+    { "baton_live_requests", "baton_live_rooms", "baton_background_calls", "baton_concurrent_requests" }
+  for _, gauge in ipairs(gauges) do
     local value = faults.number(f, gauge)
     if value ~= 0 then
       return ("%s %d"):format(gauge, value)
