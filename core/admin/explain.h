@@ -16,7 +16,5 @@ bool bt_explain_format(bt_str_t query, bool *as_text_p);
 /* facts: of BT_GATHER_RECORD with this id. */
 void bt_explain_answer(bt_admin_reply_t *reply, bt_str_t id, bool as_text,
                        const bt_loop_facts_t *facts, unsigned count);
-/* A record (dispatch/record.h) in words. */
-void bt_explain_story(bt_str_t line, bt_text_t *out);
 
 #endif

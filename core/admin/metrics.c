@@ -3,10 +3,10 @@
  */
 #include "admin/metrics.h"
 
+#include "api/route.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "dispatch/route.h"
 
 #include <stdio.h>
 #include <stdlib.h>

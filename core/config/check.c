@@ -4,7 +4,7 @@
 
 #include "base/err.h"
 #include "config/flag.h"
-#include "dispatch/policy_build.h"
+#include "generation/builder.h"
 #include "loop/listener.h"
 #include "script/dialect.h"
 #include "script/policy.h"

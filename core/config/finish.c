@@ -2,11 +2,11 @@
  * refusal names the place where the user can mend it: a key path of the file, or the flag. */
 #include "config/config.h"
 
+#include "api/path.h"
 #include "base/err.h"
 #include "cluster/url.h"
 #include "config/cpus.h"
 #include "config/flag.h"
-#include "dispatch/path.h"
 #include "loop/network.h"
 
 #include <arpa/inet.h>

@@ -14,6 +14,7 @@
  *   - 4xx, 429, 503, a pooled connection that died without a word: nobody's.
  */
 #include "dispatch/attempt.h"
+#include "api/inspect.h"
 #include "base/log.h"
 #include "base/rand.h"
 

@@ -8,18 +8,18 @@
 #ifndef BT_DISPATCH_DISPATCHER_H
 #define BT_DISPATCH_DISPATCHER_H
 
+#include "api/client.h"
 #include "base/list.h"
 #include "base/slab.h"
 #include "base/text.h"
 #include "cluster/room.h"
 #include "cluster/workers.h"
-#include "dispatch/client.h"
-#include "dispatch/generation.h"
 #include "dispatch/observe.h"
-#include "dispatch/record.h"
 #include "dispatch/stats.h"
+#include "generation/generation.h"
 #include "http/client.h"
 #include "http/server.h"
+#include "record/record.h"
 #include "script/dialect.h"
 #include "script/policy.h"
 #include "store/store.h"

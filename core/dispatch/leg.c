@@ -3,9 +3,9 @@
  * A leg settles exactly once: its ledger entries are released and its breaker hears what the end proves about the worker. Every
  * way out (done, failed, cancelled, never started) passes through bt_leg_settle, so nothing can stay held.
  */
+#include "api/redact.h"
 #include "base/log.h"
 #include "cluster/monitor.h"
-#include "dispatch/redact.h"
 #include "dispatch/request.h"
 
 #include <stdio.h>

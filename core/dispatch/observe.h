@@ -9,8 +9,8 @@
 #ifndef BT_DISPATCH_OBSERVE_H
 #define BT_DISPATCH_OBSERVE_H
 
-#include "dispatch/generation.h"
-#include "dispatch/wait.h"
+#include "generation/generation.h"
+#include "generation/wait.h"
 
 #define BT_OBSERVE_MAX 256
 #define BT_OBSERVE_TEXT 64 /* bytes of model, session, tenant that an event keeps, NUL included */

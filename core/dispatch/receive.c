@@ -3,7 +3,7 @@
  * Whatever goes on to a worker has passed here, on every path: its path is canonical, and if its body is, or could be taken for, a JSON
  * object, it has been read as one and freed of what a client may not say.
  */
-#include "dispatch/path.h"
+#include "api/path.h"
 #include "dispatch/scan.h"
 
 /* ---- the body ---- */

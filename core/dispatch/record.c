@@ -9,7 +9,6 @@
  */
 #include "base/clock.h"
 #include "base/rand.h"
-#include "dispatch/record_impl.h"
 #include "dispatch/request.h"
 
 #include <math.h>

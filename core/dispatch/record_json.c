@@ -2,7 +2,6 @@
  * appended as it is, integers and milliseconds are written by hand. record.h is the list of members.
  */
 #include "base/clock.h"
-#include "dispatch/record_impl.h"
 #include "dispatch/request.h"
 
 #include <math.h>

@@ -7,9 +7,10 @@
  *
  * Nothing reaches the client before the inspection has passed, so until then another worker can be tried.
  */
+#include "api/inspect.h"
+#include "api/redact.h"
 #include "base/log.h"
 #include "cluster/monitor.h"
-#include "dispatch/redact.h"
 #include "dispatch/request.h"
 
 static bt_request_t *request_of(bt_leg_t *leg)

@@ -9,14 +9,14 @@
 #ifndef BT_DISPATCH_REQUEST_H
 #define BT_DISPATCH_REQUEST_H
 
+#include "api/intent.h"
 #include "base/arena.h"
 #include "cluster/ledger.h"
 #include "dispatch/dispatcher.h"
-#include "dispatch/intent.h"
 #include "dispatch/kept.h"
-#include "dispatch/record.h"
-#include "dispatch/rules.h"
-#include "dispatch/wait.h"
+#include "dispatch/request_record.h"
+#include "generation/rules.h"
+#include "generation/wait.h"
 #include "http/sse.h"
 
 typedef struct bt_request bt_request_t;
@@ -28,8 +28,6 @@ typedef struct bt_leg bt_leg_t;
 #define BT_TRIED_MAX 16
 #define BT_REPLY_MAX_BYTES                                                                         \
     ((size_t) 4 << 20) /* a prefill reply or an error body is read whole up to this */
-#define BT_INSPECT_JSON_BYTES ((size_t) 4096)
-#define BT_INSPECT_SSE_BYTES ((size_t) 64 * 1024)
 
 enum bt_leg_role { BT_LEG_PREFILL, BT_LEG_DECODE, BT_LEG_SINGLE };
 const char *bt_leg_role_name(enum bt_leg_role role);
@@ -319,12 +317,6 @@ bool bt_leg_running(const bt_leg_t *leg);
 uint64_t bt_leg_reply_tokens(bt_leg_t *leg); /* usage.prompt_tokens of its whole reply; 0 = none */
 /* relay.c */
 extern const bt_call_ops_t bt_relay_call_ops;
-/* inspect.c: what a 200 says inside. Returns 0 fine, else the status it stands for (500 when it names none). */
-unsigned bt_inspect_json(bt_str_t body, bool complete);
-unsigned bt_inspect_event(bt_str_t data);
-bool bt_inspect_kv_transfer(bt_str_t body); /* an engine's "KV transfer failed" sentence */
-/* "finish_reason" (text or object form) is abort. */
-bool bt_inspect_aborted(bt_str_t body);
 /* headers.c */
 bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_bytes,
                             bool has_body);

@@ -8,7 +8,7 @@
 #ifndef BT_DISPATCH_STATS_H
 #define BT_DISPATCH_STATS_H
 
-#include "dispatch/route.h"
+#include "api/route.h"
 
 #include <stdatomic.h>
 #include <stdint.h>

@@ -8,7 +8,7 @@
 #ifndef BT_RELOAD_POLICY_SET_H
 #define BT_RELOAD_POLICY_SET_H
 
-#include "dispatch/rules.h"
+#include "generation/rules.h"
 #include "script/policy_source.h"
 
 #define BT_POLICY_SET_RULES "fleet/rules.lua" /* what messages about its rules begin with */

@@ -8,7 +8,7 @@
 #ifndef BT_RELOAD_RELOAD_IMPL_H
 #define BT_RELOAD_RELOAD_IMPL_H
 
-#include "dispatch/policy_build.h"
+#include "generation/builder.h"
 #include "reload/reload.h"
 
 #include <pthread.h>

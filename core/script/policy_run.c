@@ -6,7 +6,7 @@
  *     begin -> step -> returned: read the answer, over
  *               ^ \--> raised: raised again on the main thread, so that one place counts failures; over
  *               |  \-> yielded: run->want
- *               |           |  dispatch/wait.c, or spec->serve for start
+ *               |           |  generation/wait.c, or spec->serve for start
  *               +- resume <-+
  *
  * Values for the coroutine are made on the main thread and moved: an error on a coroutine that nobody has resumed would have no

@@ -4,7 +4,7 @@
  * Life:  init -> bt_policy_admit / _route / _tick -> [run->want is served -> bt_policy_resume] ... -> over; bt_policy_run_drop
  *        gives it up at any moment, and is owed after every start that did not return an error.
  * Flow:  such a hook is a coroutine: baton.sleep, baton.http and baton.shared write what they want into run->want and yield. Nothing here
- *        waits: dispatch/wait.h serves wants on a loop, or blocks for start on a thread of its own.
+ *        waits: generation/wait.h serves wants on a loop, or blocks for start on a thread of its own.
  * Cost:  a coroutine a call, nothing for policies that have no such hook. Every step has the hook's CPU budget.
  */
 #ifndef BT_SCRIPT_POLICY_RUN_H

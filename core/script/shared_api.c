@@ -1,5 +1,5 @@
 /* shared_api.c - how it works: baton.shared, the fleet's state, as Lua calls it. In a hook that waits a function writes what it wants of the store into run->want
- * and yields, like baton.http; who runs the hook serves it (dispatch/wait_store.c) and bt_shared_push_answer makes values of the reply. In a pure hook what
+ * and yields, like baton.http; who runs the hook serves it (generation/wait_store.c) and bt_shared_push_answer makes values of the reply. In a pure hook what
  * only writes is handed to policy->send and forgotten; nothing of its outcome comes back.
  *
  * Keys: "p:<policy>:<name>", and for windows "q:<policy>:<name>:<ms>", because windows of two lengths are two quotas. A shadow's policy name has its mark before

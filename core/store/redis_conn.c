@@ -14,8 +14,8 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/sha1.h"
 #include "loop/resolve.h"
-#include "store/sha1.h"
 
 #include <errno.h>
 #include <netinet/in.h>

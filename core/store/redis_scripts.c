@@ -14,7 +14,7 @@
  */
 #include "store/redis_scripts.h"
 
-#include "store/sha1.h"
+#include "base/sha1.h"
 
 #include <pthread.h>
 

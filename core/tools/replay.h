@@ -2,7 +2,7 @@
  *
  * Owner: the command; the parts are used by tools/replay.c alone.
  * Life:  one fleet and one tally a command; what a record borrows (the line, the fleet's scratch) lives until the next one is read.
- * Flow:  a line of a record file (dispatch/record.h) -> request and candidates as they were -> plan -> tally.
+ * Flow:  a line of a record file (record/record.h) -> request and candidates as they were -> plan -> tally.
  * Cost:  a few microseconds a record; memory only grows with workers that were never seen before.
  */
 #ifndef BT_TOOLS_REPLAY_H

@@ -2,8 +2,8 @@
 #include "admin/help.h"
 
 #include "admin/explain.h"
-#include "dispatch/record_impl.h"
 #include "loop/util.h"
+#include "record/record.h"
 
 #include <pthread.h>
 

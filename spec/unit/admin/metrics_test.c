@@ -2,7 +2,7 @@
 
 #include "admin/metrics.h"
 #include "admin/prom_check.h"
-#include "dispatch/route.h"
+#include "api/route.h"
 
 #include <stdio.h>
 

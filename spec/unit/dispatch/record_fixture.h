@@ -5,8 +5,8 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "dispatch/record_impl.h"
 #include "dispatch/request.h"
+#include "record/record.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
 
 #include "../loop/util.h"
 
+#include "base/sha1.h"
 #include "store/redis_scripts.h"
-#include "store/sha1.h"
 
 static void test_sha1(void **state)
 {

@@ -1,0 +1,153 @@
+/* inspect.c - looks inside answers that say 200.
+ *
+ * Engines report failures in-band: {"error": {...}}, {"object": "error", ...}, an SSE error event first, SGLang's
+ * finish_reason "abort" (sglang-on-cpu facts: "Failures", "Abort and disconnect"; vLLM: a failed KV load of a stream).
+ */
+#include "api/inspect.h"
+
+#include "base/json.h"
+#include "http/sse.h"
+
+static unsigned status_or_500(const bt_json_item_t *code)
+{
+    int64_t value;
+
+    if (code->type == BT_JSON_NUMBER && bt_json_i64(code->value, &value) == 0 && value >= 400 &&
+        value <= 599)
+        return (unsigned) value;
+    return 500;
+}
+
+static unsigned error_status(bt_str_t error)
+{
+    bt_json_item_t code;
+
+    if (bt_json_type_of(error) == BT_JSON_OBJECT &&
+        bt_json_get(error, BT_STR("code"), &code) == 0 && code.type != BT_JSON_NONE)
+        return status_or_500(&code);
+    return 500;
+}
+
+/* SGLang: "finish_reason": {"type": "abort", ..., "status_code": 500}; OpenAI form: "finish_reason": "abort". */
+static bool is_abort(bt_str_t reason, unsigned *status_p)
+{
+    bt_json_item_t item;
+
+    *status_p = 500;
+    if (bt_json_type_of(reason) == BT_JSON_STRING)
+        return bt_str_eq(reason, BT_STR("\"abort\""));
+    if (bt_json_type_of(reason) != BT_JSON_OBJECT ||
+        bt_json_get(reason, BT_STR("type"), &item) < 0 ||
+        !bt_str_eq(item.value, BT_STR("\"abort\"")))
+        return false;
+    if (bt_json_get(reason, BT_STR("status_code"), &item) == 0)
+        *status_p = status_or_500(&item);
+    return true;
+}
+
+static bool choice_aborted(bt_str_t choices, unsigned *status_p)
+{
+    bt_json_cursor_t c;
+    bt_json_item_t choice, reason;
+    int rc = bt_json_array(&c, choices);
+
+    while (rc >= 0 && (rc = bt_json_next(&c, &choice)) == 1)
+        if (choice.type == BT_JSON_OBJECT &&
+            bt_json_get(choice.value, BT_STR("finish_reason"), &reason) == 0 &&
+            reason.type != BT_JSON_NONE && is_abort(reason.value, status_p))
+            return true;
+    return false;
+}
+
+static unsigned judge_member(const bt_json_item_t *m)
+{
+    bt_json_item_t reason;
+    unsigned status;
+
+    if (bt_json_key_eq(m, BT_STR("error")))
+        return m->type == BT_JSON_NULL || m->type == BT_JSON_FALSE ? 0 : error_status(m->value);
+    if (bt_json_key_eq(m, BT_STR("object")))
+        return bt_str_eq(m->value, BT_STR("\"error\"")) ? 500 : 0;
+    if (bt_json_key_eq(m, BT_STR("choices")) && m->type == BT_JSON_ARRAY)
+        return choice_aborted(m->value, &status) ? status : 0;
+    if (bt_json_key_eq(m, BT_STR("meta_info")) && m->type == BT_JSON_OBJECT &&
+        bt_json_get(m->value, BT_STR("finish_reason"), &reason) == 0 && reason.type != BT_JSON_NONE)
+        return is_abort(reason.value, &status) ? status : 0;
+    /* Anthropic: event data {"type":"error","error":{...}}; the error member decides. */
+    return 0;
+}
+
+static unsigned judge_object(bt_str_t text)
+{
+    bt_json_cursor_t c;
+    bt_json_item_t m;
+    unsigned status = 0, code = 0;
+    int rc = bt_json_object(&c, text);
+
+    while (rc >= 0 && (rc = bt_json_next(&c, &m)) == 1) {
+        if (bt_json_key_eq(&m, BT_STR("code")))
+            code = status_or_500(&m);
+        if (status == 0)
+            status = judge_member(&m);
+    }
+    return status == 500 && code != 0 ? code : status; /* {"object":"error", ..., "code": 400} */
+}
+
+unsigned bt_inspect_json(bt_str_t body, bool complete)
+{
+    (void) complete; /* a cut object is judged by the members that are whole */
+    body = bt_str_trim(body);
+    if (body.n == 0)
+        return 0;
+    if (body.p[0] == '[') { /* SGLang batches: a list of answers */
+        bt_json_cursor_t c;
+        bt_json_item_t e;
+        int rc = bt_json_array(&c, body);
+        while (rc >= 0 && (rc = bt_json_next(&c, &e)) == 1) {
+            unsigned status = e.type == BT_JSON_OBJECT ? judge_object(e.value) : 0;
+            if (status != 0)
+                return status;
+        }
+        return 0;
+    }
+    return body.p[0] == '{' ? judge_object(body) : 0;
+}
+
+unsigned bt_inspect_event(bt_str_t data)
+{
+    data = bt_str_trim(data);
+    if (data.n == 0 || data.p[0] != '{')
+        return 0; /* [DONE] and what is not JSON is the client's to judge */
+    return judge_object(data);
+}
+
+bool bt_inspect_aborted(bt_str_t body)
+{
+    bt_sse_t sse;
+    bt_str_t event;
+    size_t at = 0;
+    bool aborted = false;
+    char joined[2048];
+
+    body = bt_str_trim(body);
+    if (body.n == 0 || body.p[0] == '{' || body.p[0] == '[')
+        return bt_inspect_json(body, true) != 0;
+    bt_sse_init(&sse, BT_INSPECT_SSE_BYTES); /* a streamed prefill answer */
+    while (!aborted && bt_sse_next(&sse, body, &at, &event) == 1)
+        aborted = bt_inspect_event(bt_sse_data(event, joined, sizeof(joined))) != 0;
+    bt_sse_fini(&sse);
+    return aborted;
+}
+
+bool bt_inspect_kv_transfer(bt_str_t body)
+{
+    static const bt_str_t sentences[] = {
+        BT_STR("KVTransferError"),          BT_STR("Decode transfer failed"),
+        BT_STR("Decode handshake failed"),  BT_STR("Prefill transfer failed"),
+        BT_STR("Prefill bootstrap failed"), BT_STR("Could not fetch bootstrap info")};
+
+    for (size_t i = 0; i < sizeof(sentences) / sizeof(sentences[0]); i++)
+        if (bt_str_find(body, sentences[i]) >= 0)
+            return true;
+    return false;
+}

@@ -1,0 +1,23 @@
+/* inspect.h - what an answer that says 200 says inside.
+ *
+ * Owner: nobody; the caller owns the bytes.
+ * Life:  values.
+ * Flow:  the first event, or the first BT_INSPECT_JSON_BYTES -> the status that they stand for.
+ * Cost:  O(bytes), once an answer.
+ */
+#ifndef BT_API_INSPECT_H
+#define BT_API_INSPECT_H
+
+#include "base/str.h"
+
+#define BT_INSPECT_JSON_BYTES ((size_t) 4096)
+#define BT_INSPECT_SSE_BYTES ((size_t) 64 * 1024)
+
+/* 0 = fine, else the status that it stands for (500 when it names none). */
+unsigned bt_inspect_json(bt_str_t body, bool complete);
+unsigned bt_inspect_event(bt_str_t data);
+bool bt_inspect_kv_transfer(bt_str_t body); /* an engine's "KV transfer failed" sentence */
+/* "finish_reason" (text or object form) is abort. */
+bool bt_inspect_aborted(bt_str_t body);
+
+#endif

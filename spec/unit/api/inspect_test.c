@@ -1,0 +1,98 @@
+/* Errors inside a 200, in the forms that engines really send (typed from the references). */
+#include "api/inspect.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static void test_good_answers(void **state)
+{
+    static const char *const good[] = {
+        "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"choices\":[{\"index\":0,\"text\":"
+        "\"error\",\"finish_reason\":\"stop\"}]}",
+        "{\"error\":null,\"choices\":[]}",
+        "{\"error\":false,\"choices\":[]}",
+        "{\"text\":\"a\",\"meta_info\":{\"finish_reason\":{\"type\":\"length\",\"length\":0}}}",
+        "{\"choices\":[{\"text\":\"\\\"error\\\":1\"}]}",
+        "[{\"text\":\"a\",\"meta_info\":{\"finish_reason\":null}}]",
+        "",
+        "not json",
+    };
+
+    (void) state;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+        assert_int_equal(bt_inspect_json(bt_str(good[i]), true), 0);
+    assert_int_equal(bt_inspect_event(BT_STR("[DONE]")), 0);
+}
+
+static void test_errors(void **state)
+{
+    static const struct {
+        const char *text;
+        unsigned status;
+    } bad[] = {
+        {"{\"error\": {\"message\": \"Internal server error\", \"type\": \"InternalServerError\", "
+         "\"param\": null, \"code\": 500}}",
+         500},
+        {"{\"error\":{\"message\":\"no\",\"code\":400}}", 400},
+        {"{\"error\":\"plain\"}", 500},
+        {"{\"object\":\"error\",\"message\":\"m\",\"type\":\"BadRequestError\",\"param\":null,"
+         "\"code\":400}",
+         400},
+        {"{\"object\":\"error\",\"message\":\"m\",\"code\":500}", 500},
+        {"{\"text\":\"\",\"meta_info\":{\"finish_reason\":{\"type\":\"abort\",\"message\":\"x\","
+         "\"status_code\":503,\"err_type\":null}}}",
+         503},
+        {"{\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"abort\"}]}", 500},
+        {"[{\"text\":\"a\"},{\"text\":\"\",\"meta_info\":{\"finish_reason\":{\"type\":\"abort\","
+         "\"status_code\":null}}}]",
+         500},
+    };
+
+    (void) state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(bt_inspect_json(bt_str(bad[i].text), true), bad[i].status);
+}
+
+static void test_cut_body_is_judged_by_whole_members(void **state)
+{
+    (void) state;
+    assert_int_equal(bt_inspect_json(BT_STR("{\"object\":\"error\",\"message\":\"very lo"), false),
+                     500);
+    assert_int_equal(
+        bt_inspect_json(BT_STR("{\"id\":\"a\",\"choices\":[{\"text\":\"cut he"), false), 0);
+}
+
+static void test_streamed_prefill_answer(void **state)
+{
+    (void) state;
+    assert_true(bt_inspect_aborted(BT_STR(
+        ": ping\n\ndata: {\"choices\":[{\"finish_reason\":\"abort\"}]}\n\ndata: [DONE]\n\n")));
+    assert_false(bt_inspect_aborted(
+        BT_STR("data: {\"choices\":[{\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n")));
+}
+
+static void test_kv_sentences(void **state)
+{
+    (void) state;
+    assert_true(bt_inspect_kv_transfer(
+        BT_STR("{\"message\":\"Decode transfer failed for request rank=0 .. with exception "
+               "KVTransferError(bootstrap_room=5): x\"}")));
+    assert_false(bt_inspect_kv_transfer(BT_STR("{\"message\":\"out of memory\"}")));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good_answers),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_cut_body_is_judged_by_whole_members),
+        cmocka_unit_test(test_streamed_prefill_answer),
+        cmocka_unit_test(test_kv_sentences),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,409 @@
+/* What hooks want of the fleet's state: every operation, what can be answered at once, what is given up, what is sent; and start, on a thread without a loop. */
+#include "generation/wait.h"
+
+#include "../store/redis_server.h"
+
+#include "base/err.h"
+#include "loop/util.h"
+
+#include <stdio.h>
+
+#define FAR_MS 30000
+#define LONG_MS (UINT64_C(86400000) * 3650) /* one window, as far as a test can see */
+
+static bt_loop_t loop;
+static bt_store_t *store;
+static bt_quotas_t *quotas;
+static bt_wait_ctx_t room;
+static bool is_gone;
+
+static struct seen {
+    unsigned times;
+    int rc;
+    int64_t number;
+    uint64_t window, left_ms;
+    char text[256], rows[256];
+    bool is_none;
+} seen;
+
+static int setup(void **state)
+{
+    const bt_store_config_t config = {.url = NULL};
+    char err[128];
+    (void) state;
+
+    seen = (struct seen){.times = 0};
+    is_gone = false;
+    assert_int_equal(bt_loop_init(&loop, 0), 0);
+    assert_int_equal(bt_store_open(&store, &config, err, sizeof(err)), 0);
+    assert_int_equal(bt_quotas_new(&quotas, "space"), 0);
+    room = (bt_wait_ctx_t){.loop = &loop, .space = "space", .replica = "gateway-1"};
+    assert_int_equal(bt_store_client_new(&room.store, store, &loop, NULL, NULL), 0);
+    return bt_quota_client_new(&room.quotas, quotas, room.store, &loop);
+}
+
+static void on_gone(void *user)
+{
+    (void) user;
+    is_gone = true;
+}
+
+static int teardown(void **state)
+{
+    (void) state;
+    bt_wait_store_of_process(NULL);
+    bt_quota_client_free(room.quotas);
+    bt_store_client_free(room.store, on_gone, NULL);
+    TURN_UNTIL(&loop, is_gone);
+    bt_quotas_free(quotas);
+    bt_store_close(store);
+    bt_loop_fini(&loop);
+    bt_buf_thread_fini();
+    assert_int_equal(bt_soft_count(), 0);
+    return 0;
+}
+
+static void note(const bt_want_answer_t *answer)
+{
+    const bt_store_reply_t *reply = answer->store;
+    size_t n = 0;
+
+    seen.times++;
+    seen.rc = answer->rc;
+    if (answer->rc != 0)
+        return;
+    seen.number = reply->number;
+    seen.window = reply->window;
+    seen.left_ms = reply->left_ms;
+    seen.is_none = reply->is_none;
+    snprintf(seen.text, sizeof(seen.text), "%.*s", BT_STR_ARG(reply->text));
+    seen.rows[0] = '\0';
+    for (unsigned i = 0; i < reply->row_count; i++)
+        n += (size_t) snprintf(seen.rows + n, sizeof(seen.rows) - n, "%.*s=%.*s ",
+                               BT_STR_ARG(reply->rows[i].name), BT_STR_ARG(reply->rows[i].value));
+}
+
+static void on_done(bt_wait_t *wait, const bt_want_answer_t *answer)
+{
+    assert_ptr_equal(bt_wait_user(wait), &seen);
+    note(answer);
+    bt_wait_free(&wait); /* from inside: what answer points to is not looked at any more */
+}
+
+static bt_want_t want_of(enum bt_store_what what, const char *key)
+{
+    bt_want_t want = {.kind = BT_WANT_STORE, .ms = UINT64_MAX / 4};
+
+    want.store.what = what;
+    want.store.key = bt_str(key);
+    return want;
+}
+
+static void ask(const bt_want_t *want)
+{
+    const unsigned before = seen.times;
+    bt_wait_t *wait = NULL;
+
+    assert_int_equal(bt_wait_start(&wait, &room, want, bt_clock_ms() + FAR_MS, on_done, &seen), 0);
+    assert_int_equal(seen.times, before); /* never from inside */
+    TURN_UNTIL(&loop, seen.times > before);
+    turn(&loop, 5);
+    assert_int_equal(seen.times, before + 1);
+}
+
+static void does_every_operation(void **state)
+{
+    bt_want_t want = want_of(BT_STORE_COUNTER_ADD, "n");
+    (void) state;
+
+    want.store.amount = 5;
+    ask(&want);
+    assert_int_equal(seen.number, 5);
+    want = want_of(BT_STORE_CELL_SET, "c");
+    want.store.value = BT_STR("x");
+    ask(&want);
+    assert_int_equal(seen.number, 1);
+    want.store.if_absent = true;
+    ask(&want);
+    assert_int_equal(seen.number, 0);
+    want = want_of(BT_STORE_CELL_GET, "c");
+    ask(&want);
+    assert_string_equal(seen.text, "x");
+    want = want_of(BT_STORE_CELL_DROP, "c");
+    ask(&want);
+    want = want_of(BT_STORE_CELL_GET, "c");
+    ask(&want);
+    assert_true(seen.is_none);
+    want = want_of(BT_STORE_TABLE_PUT, "t");
+    want.store.field = BT_STR("f");
+    want.store.value = BT_STR("v");
+    ask(&want);
+    want = want_of(BT_STORE_TABLE_ALL, "t");
+    ask(&want);
+    assert_string_equal(seen.rows, "f=v ");
+    want = want_of(BT_STORE_COUNTER_ADD, "t"); /* of another type */
+    ask(&want);
+    assert_int_equal(seen.rc, BT_E_INVAL);
+}
+
+static void leases_are_the_gateways(void **state)
+{
+    bt_want_t want = want_of(BT_STORE_LEASE_TAKE, "l");
+    (void) state;
+
+    want.store.ttl_ms = FAR_MS;
+    ask(&want);
+    const int64_t fence = seen.number;
+    assert_true(fence > 0);
+    room.replica = "gateway-2";
+    ask(&want);
+    assert_int_equal(seen.number, 0);
+    assert_string_equal(seen.text, "gateway-1");
+    room.replica = "gateway-1";
+    want = want_of(BT_STORE_LEASE_DROP, "l");
+    ask(&want);
+    assert_int_equal(seen.number, 1);
+}
+
+static void answers_quotas_at_once_where_it_can(void **state)
+{
+    bt_want_t want = want_of(BT_STORE_WINDOW_TAKE, "q"), get = want_of(BT_STORE_CELL_GET, "c");
+    const bt_want_t nap = {.kind = BT_WANT_SLEEP, .ms = 1};
+    bt_want_answer_t answer;
+    bt_store_reply_t reply;
+    (void) state;
+
+    want.store.limit = 160;
+    want.store.amount = 1;
+    want.store.window_ms = LONG_MS;
+    assert_false(bt_wait_store_now(&room, &want, &answer, &reply));
+    ask(&want);
+    assert_int_equal(seen.number, 1);
+    for (unsigned i = 1; i < 10; i++) {
+        assert_true(bt_wait_store_now(&room, &want, &answer, &reply));
+        assert_int_equal(answer.rc, 0);
+        assert_int_equal(answer.store->number, 1);
+        assert_int_equal(answer.store->window, seen.window);
+    }
+    want.store.amount = 161;
+    assert_true(bt_wait_store_now(&room, &want, &answer, &reply));
+    assert_int_equal(answer.store->number, 0);
+    assert_true(answer.store->left_ms > 0);
+    want.store.amount = 1;
+    ask(&want); /* whatever there is now: never from inside */
+    assert_false(bt_wait_store_now(&room, &get, &answer, &reply));
+    assert_false(bt_wait_store_now(&room, &nap, &answer, &reply));
+}
+
+static void refunds_are_sent(void **state)
+{
+    bt_want_t take = want_of(BT_STORE_WINDOW_TAKE, "q"), give = want_of(BT_STORE_WINDOW_GIVE, "q");
+    (void) state;
+
+    take.store.limit = 10;
+    take.store.amount = 10;
+    take.store.window_ms = give.store.window_ms = LONG_MS;
+    ask(&take);
+    assert_int_equal(seen.number, 1);
+    give.store.amount = 4;
+    give.store.window = seen.window;
+    bt_wait_store_send(&room, &give);
+    take.store.amount = 4;
+    ask(&take);
+    assert_int_equal(seen.number, 1);
+    take.store.amount = 1;
+    ask(&take);
+    assert_int_equal(seen.number, 0);
+}
+
+static void writes_are_sent(void **state)
+{
+    bt_want_t add = want_of(BT_STORE_COUNTER_ADD, "n"), get = want_of(BT_STORE_CELL_GET, "n");
+    (void) state;
+
+    add.store.amount = 1;
+    for (unsigned i = 0; i < 20; i++)
+        bt_wait_store_send(&room, &add);
+    ask(&get);
+    assert_string_equal(seen.text, "20");
+    bt_wait_store_send(&room, &add); /* under way when the client goes: teardown frees it */
+}
+
+static void is_given_up(void **state)
+{
+    bt_want_t get = want_of(BT_STORE_CELL_GET, "c"), take = want_of(BT_STORE_WINDOW_TAKE, "q");
+    bt_wait_t *waits[3] = {NULL};
+    (void) state;
+
+    take.store.limit = 10;
+    take.store.amount = 1;
+    take.store.window_ms = LONG_MS;
+    const uint64_t until_ms = bt_clock_ms() + FAR_MS;
+    assert_int_equal(bt_wait_start(&waits[0], &room, &get, until_ms, on_done, &seen), 0);
+    assert_int_equal(bt_wait_start(&waits[1], &room, &take, until_ms, on_done, &seen), 0);
+    take.store.amount = 11; /* answered at once, told later */
+    assert_int_equal(bt_wait_start(&waits[2], &room, &take, until_ms, on_done, &seen), 0);
+    for (unsigned i = 0; i < 3; i++)
+        bt_wait_free(&waits[i]);
+    turn(&loop, 20);
+    assert_int_equal(seen.times, 0);
+}
+
+static void a_deadline_that_has_passed(void **state)
+{
+    const bt_want_t get = want_of(BT_STORE_CELL_GET, "c");
+    bt_wait_t *wait = NULL;
+    (void) state;
+
+    assert_int_equal(bt_wait_start(&wait, &room, &get, bt_clock_ms(), on_done, &seen), 0);
+    TURN_UNTIL(&loop, seen.times == 1);
+    assert_int_equal(seen.rc, BT_E_TOTAL_TIMEOUT);
+}
+
+static void without_a_store(void **state)
+{
+    const bt_wait_ctx_t none = {.loop = &loop};
+    const bt_want_t get = want_of(BT_STORE_CELL_GET, "c");
+    bt_want_answer_t answer;
+    bt_store_reply_t reply;
+    bt_wait_t *wait = NULL;
+    (void) state;
+
+    assert_true(bt_wait_store_now(&none, &get, &answer, &reply));
+    assert_int_equal(answer.rc, BT_E_STORE_UNAVAILABLE);
+    assert_int_equal(bt_wait_start(&wait, &none, &get, bt_clock_ms() + FAR_MS, on_done, &seen),
+                     BT_E_STORE_UNAVAILABLE);
+    bt_wait_store_send(&none, &get);
+}
+
+/* ---- on a thread without a loop ---- */
+
+static void block(const bt_want_t *want)
+{
+    bt_want_answer_t answer;
+    char *body = NULL;
+
+    assert_int_equal(bt_wait_blocking(want, bt_clock_ms() + FAR_MS, &answer, &body), 0);
+    note(&answer);
+    free(body);
+}
+
+static void blocks_for_the_process_store(void **state)
+{
+    const bt_wait_process_t process = {
+        .store = store, .quotas = quotas, .space = "space", .replica = "gateway-1"};
+    bt_want_t want = want_of(BT_STORE_TABLE_PUT, "t");
+    (void) state;
+
+    bt_wait_store_of_process(&process);
+    want.store.field = BT_STR("f");
+    want.store.value = BT_STR("v");
+    block(&want);
+    want = want_of(BT_STORE_TABLE_ALL, "t");
+    block(&want);
+    assert_string_equal(seen.rows, "f=v ");
+    ask(&want); /* the loops see the same */
+    assert_string_equal(seen.rows, "f=v ");
+    want = want_of(BT_STORE_CELL_SET, "c");
+    want.store.value = BT_STR("text");
+    block(&want);
+    want = want_of(BT_STORE_CELL_GET, "c");
+    block(&want);
+    assert_string_equal(seen.text, "text");
+    want = want_of(BT_STORE_WINDOW_TAKE, "q");
+    want.store.limit = want.store.amount = 3;
+    want.store.window_ms = LONG_MS;
+    block(&want);
+    assert_int_equal(seen.number, 1);
+    want.store.amount = 1;
+    ask(&want);
+    assert_int_equal(seen.number, 0);
+}
+
+static void blocks_for_a_store_of_the_moment(void **state)
+{
+    bt_want_t want = want_of(BT_STORE_COUNTER_ADD, "n");
+    (void) state;
+
+    want.store.amount = 1;
+    block(&want);
+    assert_int_equal(seen.number, 1);
+    block(&want);
+    assert_int_equal(seen.number, 1); /* it forgets */
+}
+
+static void blocks_no_longer_than_it_may(void **state)
+{
+    const bt_store_config_t config = {.url = "redis://127.0.0.1:1"};
+    bt_want_t want = want_of(BT_STORE_CELL_GET, "c");
+    bt_store_t *away;
+    char err[128];
+    (void) state;
+
+    assert_int_equal(bt_store_open(&away, &config, err, sizeof(err)), 0);
+    const bt_wait_process_t process = {
+        .store = away, .quotas = quotas, .space = "space", .replica = "gateway-1"};
+    bt_wait_store_of_process(&process);
+    block(&want);
+    assert_int_equal(seen.rc, BT_E_STORE_UNAVAILABLE);
+    want = want_of(BT_STORE_WINDOW_TAKE, "q");
+    want.store.limit = want.store.amount = 3;
+    want.store.window_ms = LONG_MS;
+    block(&want);
+    assert_int_equal(seen.number, 1); /* this gateway's part */
+    bt_wait_store_of_process(NULL);
+    bt_store_close(away);
+}
+
+/* The store's deadline is not the hook's: a hook that hears it may still wait for something else. */
+static void a_late_answer_is_none_of_the_hooks_time(void **state)
+{
+    redis_server_t server;
+    char url[64], err[128];
+    const bt_store_config_t config = {.url = url};
+    bt_wait_ctx_t slow = room;
+    const bt_want_t want = want_of(BT_STORE_CELL_GET, "c");
+    bt_store_t *shared;
+    bt_wait_t *wait = NULL;
+    (void) state;
+
+    if (redis_program() == NULL)
+        skip();
+    redis_start(&server, NULL);
+    snprintf(url, sizeof(url), "redis://127.0.0.1:%u", server.port);
+    assert_int_equal(bt_store_open(&shared, &config, err, sizeof(err)), 0);
+    assert_int_equal(bt_store_client_new(&slow.store, shared, &loop, NULL, NULL), 0);
+    TURN_UNTIL(&loop, bt_store_health(shared, err, sizeof(err)) == BT_STORE_UP);
+    redis_freeze(&server);
+    assert_int_equal(bt_wait_start(&wait, &slow, &want, bt_clock_ms() + FAR_MS, on_done, &seen), 0);
+    TURN_UNTIL(&loop, seen.times == 1);
+    assert_int_equal(seen.rc, BT_E_STORE_UNAVAILABLE);
+    bt_store_client_free(slow.store, on_gone, NULL);
+    TURN_UNTIL(&loop, is_gone);
+    is_gone = false;
+    bt_store_close(shared);
+    redis_end(&server);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(does_every_operation),
+        TEST(leases_are_the_gateways),
+        TEST(answers_quotas_at_once_where_it_can),
+        TEST(refunds_are_sent),
+        TEST(writes_are_sent),
+        TEST(is_given_up),
+        TEST(a_deadline_that_has_passed),
+        TEST(without_a_store),
+        TEST(blocks_for_the_process_store),
+        TEST(blocks_for_a_store_of_the_moment),
+        TEST(blocks_no_longer_than_it_may),
+        TEST(a_late_answer_is_none_of_the_hooks_time),
+    };
+
+    alarm(50);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
