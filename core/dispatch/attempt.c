@@ -264,7 +264,7 @@ static void answer_done(bt_leg_t *leg)
                             (leg->last_body_us - leg->first_body_us) / (leg->events - 1));
     if (p->worker != NULL &&
         bt_leg_running(p)) /* not waited for, but its connection is worth keeping */
-        bt_timer_start(&a->blame_wait, PREFILL_DRAIN_MS);
+        bt_timer_start(&a->drain, PREFILL_DRAIN_MS);
     else if (p->worker != NULL)
         bt_leg_settle(p, p->state == BT_LEG_DONE ? BT_BLAME_OK : BT_BLAME_INNOCENT);
     close_rooms(a, false, "");
@@ -274,18 +274,13 @@ static void answer_done(bt_leg_t *leg)
 
 void bt_attempt_cut(bt_attempt_t *a)
 {
-    bt_timer_stop(&a->blame_wait);
+    bt_timer_stop(&a->drain);
     stop_leg(bt_attempt_prefill(a));
 }
 
-static void on_attempt_timer(bt_timer_t *timer)
+static void on_drain_over(bt_timer_t *timer)
 {
-    bt_attempt_t *a = bt_container_of(timer, bt_attempt_t, blame_wait);
-
-    if (a->ended)
-        bt_attempt_cut(a);
-    else
-        on_blame_wait(timer);
+    bt_attempt_cut(bt_container_of(timer, bt_attempt_t, drain));
 }
 
 void bt_attempt_leg_done(bt_leg_t *leg)
@@ -448,7 +443,8 @@ int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair)
     a->start_us = bt_clock_us();
     a->pair = *pair;
     a->kind = bt_plan_kind_of(r->d, pair, &a->dialect);
-    bt_timer_init(r->d->loop, &a->blame_wait, on_attempt_timer);
+    bt_timer_init(r->d->loop, &a->blame_wait, on_blame_wait);
+    bt_timer_init(r->d->loop, &a->drain, on_drain_over);
     if (pair->prefill != NULL)
         bt_leg_init(&a->legs[0], a, BT_LEG_PREFILL, pair->prefill);
     bt_leg_init(&a->legs[1], a, pair->prefill != NULL ? BT_LEG_DECODE : BT_LEG_SINGLE,

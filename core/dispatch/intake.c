@@ -1,10 +1,5 @@
 /* intake.c - what happens to a request before anybody is chosen: rules, then its policy's admit and route.
- *
- *   rules -> admit -> route -> bt_request_go
- *              |  ^     |  ^
- *              +--+     +--+   waits for time or an allowed host, on the loop
- *              |
- *              +-> rejected: status, Retry-After and reason as the policy says
+ * admit and route may wait for time or an allowed host, on the loop; admit may reject: status, Retry-After and reason as the policy says.
  *
  * A hook that fails or waits longer than --policy-wait-ms admits and changes nothing. After its deadline it is told so once (its
  * wait ends with an error) and ended when it wants to wait again.
@@ -12,9 +7,7 @@
 #include "base/log.h"
 #include "dispatch/request.h"
 
-enum intake_step { ADMIT, ROUTE };
-
-static void advance(bt_request_t *r, int rc);
+static enum bt_progress settle(bt_request_t *r, int rc);
 
 static const struct bt_pool_policies *asked(bt_request_t *r)
 {
@@ -25,7 +18,7 @@ static const struct bt_pool_policies *asked(bt_request_t *r)
 
 void bt_intake_end(bt_request_t *r)
 {
-    struct bt_intake *e = r->entry;
+    struct bt_intake *e = r->intake;
 
     bt_wait_free(&e->wait);
     bt_policy_run_drop(&e->run);
@@ -33,7 +26,7 @@ void bt_intake_end(bt_request_t *r)
     if (r->kept_count > 0 && r->policies == NULL) /* nobody has planned, but it wants to hear */
         r->policies = bt_arena_str(&r->arena, bt_str(e->policies->bundle->name)).p;
     bt_policy_vars_drop(&e->vars);
-    r->entry = NULL;
+    r->intake = NULL;
 }
 
 /* ---- waiting ---- */
@@ -41,20 +34,20 @@ void bt_intake_end(bt_request_t *r)
 static void on_wait(bt_wait_t *wait, const bt_want_answer_t *answer)
 {
     bt_request_t *r = bt_wait_user(wait);
-    struct bt_intake *e = r->entry;
+    struct bt_intake *e = r->intake;
     int rc;
 
     e->is_late = bt_clock_ms() >= e->until_ms;
     rc = bt_policy_resume(&e->run, answer);
     bt_wait_free(&e->wait);
-    advance(r, rc);
+    bt_request_go_on(r, settle(r, rc));
 }
 
 /* 1: it waits. Else what the hook came to. */
 static int wait_for(bt_request_t *r)
 {
     const bt_wait_ctx_t room = bt_dispatcher_wait_ctx(r->d);
-    struct bt_intake *e = r->entry;
+    struct bt_intake *e = r->intake;
     bt_want_answer_t refused = {0}, answer;
     bt_store_reply_t reply;
 
@@ -71,31 +64,27 @@ static int wait_for(bt_request_t *r)
     return BT_E_TOTAL_TIMEOUT;
 }
 
-/* ---- steps ---- */
+/* ---- hooks ---- */
 
-static int begin(bt_request_t *r, enum intake_step step)
+static void begin(bt_request_t *r)
 {
-    struct bt_intake *e = r->entry;
-    bt_policy_t *policy = e->policies->both;
+    struct bt_intake *e = r->intake;
 
-    e->step = step;
     e->since_us = bt_clock_us();
     e->until_ms = bt_clock_ms() + r->d->shared->config.policy_wait_ms;
     e->is_late = false;
     e->req = bt_policy_call_describe(r);
     e->req.vars = &e->vars;
-    return step == ADMIT ? bt_policy_admit(policy, &e->run, &e->req)
-                         : bt_policy_route(policy, &e->run, &e->req);
 }
 
 static void note_failure(bt_request_t *r, int rc)
 {
-    const struct bt_intake *e = r->entry;
+    const struct bt_intake *e = r->intake;
     const char *text = bt_policy_error(e->policies->both);
 
     if (rc == BT_E_TOTAL_TIMEOUT)
         text = bt_arena_printf(&r->arena, "%s waited longer than %llu ms (--policy-wait-ms)",
-                               e->step == ADMIT ? "admit" : "route",
+                               r->step == BT_STEP_ADMIT ? "admit" : "route",
                                (unsigned long long) r->d->shared->config.policy_wait_ms)
                    .p;
     bt_policy_call_error(r, e->policies, e->policies->both, text);
@@ -103,7 +92,7 @@ static void note_failure(bt_request_t *r, int rc)
 
 static bool is_rejected(bt_request_t *r)
 {
-    const bt_policy_admission_t *a = &r->entry->run.admission;
+    const bt_policy_admission_t *a = &r->intake->run.admission;
 
     if (a->status == 0)
         return false;
@@ -117,8 +106,8 @@ static bool is_rejected(bt_request_t *r)
 
 static void take_direction(bt_request_t *r)
 {
-    const bt_policy_direction_t *to = &r->entry->run.direction;
-    const bt_policy_t *policy = r->entry->policies->both;
+    const bt_policy_direction_t *to = &r->intake->run.direction;
+    const bt_policy_t *policy = r->intake->policies->both;
 
     if (to->klass[0] != '\0')
         r->record.klass = bt_arena_str(&r->arena, bt_str(to->klass)).p;
@@ -131,58 +120,67 @@ static void take_direction(bt_request_t *r)
         return;
     }
     bt_policy_call_error(
-        r, r->entry->policies, policy,
+        r, r->intake->policies, policy,
         bt_arena_printf(&r->arena, "route named pool '%s', and there is none", to->pool).p);
 }
 
-/* One hook is over: true when the request has been answered. */
-static bool end_step(bt_request_t *r, int rc)
+static enum bt_progress end_hook(bt_request_t *r, int rc)
 {
-    struct bt_intake *e = r->entry;
+    struct bt_intake *e = r->intake;
     const uint64_t us = bt_clock_us() - e->since_us;
+    const bool is_admit = r->step == BT_STEP_ADMIT;
 
-    if (e->step == ADMIT)
+    if (is_admit)
         r->record.admit_us = us;
     else
         r->record.route_us = us;
     if (rc < 0 && rc != BT_E_AGAIN)
         note_failure(r, rc);
     bt_policy_run_drop(&e->run);
-    if (rc == 0 && e->step == ROUTE)
+    if (rc == 0 && is_admit && is_rejected(r))
+        return BT_PROGRESS_ENDED;
+    if (rc == 0 && !is_admit)
         take_direction(r);
-    return rc == 0 && e->step == ADMIT && is_rejected(r);
+    return BT_PROGRESS_NEXT;
 }
 
-static void advance(bt_request_t *r, int rc)
+/* rc: what the hook came to, 1 = it wants to wait. */
+static enum bt_progress settle(bt_request_t *r, int rc)
 {
-    for (;;) {
-        while (rc == 1) {
-            rc = wait_for(r);
-            if (rc == 1 && r->entry->wait != NULL)
-                return; /* on_wait goes on */
-        }
-        if (end_step(r, rc))
-            return;
-        if (r->entry->step == ROUTE)
-            break;
-        rc = begin(r, ROUTE);
+    while (rc == 1) {
+        rc = wait_for(r);
+        if (rc == 1 && r->intake->wait != NULL)
+            return BT_PROGRESS_WAITS; /* on_wait goes on */
     }
-    bt_request_go(r);
+    return end_hook(r, rc);
 }
 
-void bt_intake_start(bt_request_t *r)
-{
-    const struct bt_pool_policies *p;
+/* ---- stations ---- */
 
+enum bt_progress bt_intake_rules(bt_request_t *r)
+{
     bt_policy_call_rules(r);
-    if (!bt_request_find_pool(r))
-        return;
-    p = asked(r);
-    if (p == NULL) {
-        bt_request_go(r);
-        return;
-    }
-    r->entry = bt_arena_zalloc(&r->arena, sizeof(*r->entry));
-    r->entry->policies = p;
-    advance(r, begin(r, ADMIT));
+    return bt_request_find_pool(r) ? BT_PROGRESS_NEXT : BT_PROGRESS_ENDED;
+}
+
+enum bt_progress bt_intake_admit(bt_request_t *r)
+{
+    const struct bt_pool_policies *p = asked(r);
+
+    if (p == NULL)
+        return BT_PROGRESS_NEXT;
+    r->intake = bt_arena_zalloc(&r->arena, sizeof(*r->intake));
+    r->intake->policies = p;
+    begin(r);
+    return settle(r, bt_policy_admit(p->both, &r->intake->run, &r->intake->req));
+}
+
+enum bt_progress bt_intake_route(bt_request_t *r)
+{
+    struct bt_intake *e = r->intake;
+
+    if (e == NULL)
+        return BT_PROGRESS_NEXT;
+    begin(r);
+    return settle(r, bt_policy_route(e->policies->both, &e->run, &e->req));
 }

@@ -356,14 +356,10 @@ bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill)
 {
     bt_request_t *r = task->request;
     struct choice_view v;
-    bt_worker_t *failed = task->attempt->pair.decode, *w;
 
-    if (task->tried_count < BT_TRIED_MAX && !was_tried(task, failed))
-        task->tried[task->tried_count++] = bt_worker_ref(failed);
     if (shape(r, &v) != BT_TOPOLOGY_PAIR)
         return NULL;
-    w = least(r, task, &v.decode, BT_PHASE_DECODE, prefill);
-    return w;
+    return least(r, task, &v.decode, BT_PHASE_DECODE, prefill);
 }
 
 /* The policy's alternates come first, whatever decode they name: the one that waits is not exchanged. */

@@ -60,7 +60,7 @@ void bt_policy_call_rules(bt_request_t *r)
 
 void bt_policy_call_end(bt_request_t *r)
 {
-    if (r->entry != NULL)
+    if (r->intake != NULL)
         bt_intake_end(r);
     r->rule = (bt_rule_match_t){0};
     r->has_shadow = false;
@@ -184,7 +184,7 @@ int bt_policy_call_plan(bt_request_t *r, const bt_policy_view_t *view, bt_choice
         return BT_E_AGAIN;
     note_policy(r, p);
     q = bt_policy_call_describe(r);
-    q.vars = r->entry != NULL ? &r->entry->vars : NULL;
+    q.vars = r->intake != NULL ? &r->intake->vars : NULL;
     q.trace = r->record.sampled ? &r->record.trace : NULL;
     start_us = bt_clock_us();
     rc = plan_both(r, p, &q, view, choice_p);
@@ -210,7 +210,7 @@ int bt_policy_call_fallback(bt_task_t *task, const bt_failure_t *f, const bt_pol
 
     if (p == NULL || p->both == NULL)
         return BT_E_AGAIN;
-    q.vars = r->entry != NULL ? &r->entry->vars : NULL;
+    q.vars = r->intake != NULL ? &r->intake->vars : NULL;
     rc = bt_policy_fallback(p->both, &q, view, &failure, choice_p);
     if (rc < 0 && rc != BT_E_AGAIN)
         bt_policy_call_error(r, p, p->both, bt_policy_error(p->both));

@@ -80,7 +80,7 @@ static void on_read(bt_request_t *r, int rc, const char *why)
     }
     name_model(r);
     r->workers = bt_workers_ref(r->d->workers);
-    bt_response_affinity_find(r);
+    bt_request_start(r);
 }
 
 static bool is_coded(const bt_head_t *head)

@@ -256,7 +256,7 @@ static const char *name_of(const bt_worker_t *w)
 
 static void put_plan(bt_text_t *out, const bt_request_t *r)
 {
-    const bt_choice_t *choice = r->record.choice;
+    const bt_choice_t *choice = r->choice;
     const bt_dialect_t *dialect;
 
     if (choice == NULL || r->record.workers == NULL || choice->first.decode == NULL)

@@ -57,6 +57,7 @@ bool bt_replacement_decode(bt_attempt_t *a, const bt_failure_t *f)
         return false;
     if (f->rc != BT_E_CONNECT && f->rc != BT_E_CONNECT_TIMEOUT && f->rc != BT_E_RESOLVE)
         return false;
+    bt_task_mark_tried(a->task, a->pair.decode);
     other = bt_plan_other_decode(a->task, a->pair.prefill);
     if (other == NULL || !bt_breaker_enter(&other->breaker, bt_clock_ms(), &probe))
         return false;
@@ -80,8 +81,8 @@ static bool may_repair(bt_attempt_t *a, const bt_failure_t *f)
            (f->status == 0 || f->status >= 500) && may_go_on(a);
 }
 
-/* Another prefill that lets us in. */
-static bool find_prefill(bt_attempt_t *a, bt_pair_t *pair_p, bool *probe_p)
+/* Another prefill that lets us in; those that do not are marked as tried. */
+static bool try_prefills(bt_attempt_t *a, bt_pair_t *pair_p, bool *probe_p)
 {
     while (bt_plan_other_prefill(a->task, &a->pair, pair_p)) {
         if (bt_breaker_enter(&pair_p->prefill->breaker, bt_clock_ms(), probe_p))
@@ -137,7 +138,7 @@ bool bt_replacement_prefill(bt_attempt_t *a, const bt_failure_t *f, bool is_guil
 
     while (may_repair(a, &next)) {
         bt_task_mark_tried(a->task, a->pair.prefill);
-        if (!find_prefill(a, &pair, &probe))
+        if (!try_prefills(a, &pair, &probe))
             break;
         bt_log_debug("dispatch", "request %s: prefill %s goes on in the place of %s: %s", r->id,
                      pair.prefill->name, a->pair.prefill->name, bt_err_name(next.rc));

@@ -1,4 +1,4 @@
-/* request.c - from a request whose body has been read to running tasks, and back to nothing.
+/* request.c - a request's way: step() has its stations in their order, and what ends it stands first.
  *
  * A request ends for its client when the sink has answered or the client left (bt_request_finish); its memory goes when no leg
  * runs any more, at the end of that turn of the loop, so that no callback on the stack can find it gone.
@@ -26,6 +26,7 @@ static void drop_task(bt_task_t *task)
 {
     for (bt_attempt_t *a = task->attempt; a != NULL; a = a->before) {
         bt_timer_stop(&a->blame_wait);
+        bt_timer_stop(&a->drain);
         bt_leg_drop(&a->legs[0]);
         bt_leg_drop(&a->legs[1]);
     }
@@ -104,6 +105,7 @@ void bt_request_finish(bt_request_t *r)
     if (r->finished)
         return;
     r->finished = true;
+    r->step = BT_STEP_END;
     bt_timer_stop(&r->total);
     bt_timer_stop(&r->keepalive);
     bt_scan_cancel(r);
@@ -236,113 +238,19 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     return r;
 }
 
-static const bt_worker_pool_t *pool_of(const bt_workers_t *workers, const bt_worker_t *w)
-{
-    for (unsigned p = 0; p < workers->pool_count; p++)
-        for (unsigned i = 0; i < workers->pools[p].all.count; i++)
-            if (workers->pools[p].all.items[i]->id == w->id)
-                return &workers->pools[p];
-    return NULL;
-}
-
-/* The pool that a rule or route has named, else the one of the model; NULL: there is none (any more). A follow-up stays with its
- * owner, while that is there. */
-const bt_worker_pool_t *bt_request_pool(const bt_request_t *r)
-{
-    const bt_workers_t *workers = r->d->workers;
-    const bt_worker_pool_t *makers = r->pinned != NULL ? pool_of(workers, r->pinned) : NULL;
-
-    if (makers != NULL)
-        return makers;
-    if (r->pool_name == NULL)
-        return bt_workers_route(workers, r->intent.model);
-    for (unsigned i = 0; i < workers->pool_count; i++)
-        if (strcmp(workers->pools[i].spec.name, r->pool_name) == 0)
-            return &workers->pools[i];
-    return NULL;
-}
-
-static void take_pool(bt_request_t *r, const bt_worker_pool_t *pool)
-{
-    if (r->workers != r->d->workers) {
-        bt_workers_unref(r->workers);
-        r->workers = bt_workers_ref(r->d->workers);
-    }
-    r->pool = pool;
-}
-
-/* What a rule or route has named may be gone: then rather its model's. */
-static const bt_worker_pool_t *find_pool(bt_request_t *r)
-{
-    const bt_worker_pool_t *pool = bt_request_pool(r);
-
-    if (pool != NULL || r->pool_name == NULL)
-        return pool;
-    r->pool_name = NULL;
-    return bt_request_pool(r);
-}
-
-/* The configuration may have changed since the request came: look at today's pool. After a first attempt it stays with the pool
- * it was for. */
-bool bt_request_refresh_pool(bt_request_t *r)
-{
-    const bt_worker_pool_t *pool;
-
-    if (r->workers == r->d->workers)
-        return true;
-    pool = r->attempts == 0 ? find_pool(r) : bt_request_pool(r);
-    if (pool != NULL)
-        take_pool(r, pool);
-    return pool != NULL;
-}
-
-bool bt_request_set_pool(bt_request_t *r, const char *name)
-{
-    const char *before = r->pool_name;
-    const bt_worker_pool_t *pool;
-
-    r->pool_name = bt_arena_str(&r->arena, bt_str(name)).p;
-    pool = bt_request_pool(r);
-    if (pool != NULL)
-        take_pool(r, pool);
-    else
-        r->pool_name = before;
-    return pool != NULL;
-}
-
-/* False: it has been answered. */
-bool bt_request_find_pool(bt_request_t *r)
-{
-    char why[320];
-    const bt_worker_pool_t *pool;
-
-    if (r->pinned != NULL)
-        return true;
-    pool = find_pool(r);
-    if (pool != NULL) {
-        take_pool(r, pool);
-        return true;
-    }
-    snprintf(why, sizeof(why), "no pool serves the model \"%.*s\"",
-             (int) (r->intent.model.n < 200 ? r->intent.model.n : 200),
-             r->intent.model.n != 0 ? r->intent.model.p : "");
-    bt_answer_error(r, 404, NULL, why, 0);
-    return false;
-}
-
 static void one_task(bt_request_t *r)
 {
     r->task_count = 1;
     r->tasks[0].prompt_count = r->intent.prompt_count;
 }
 
-static void start_tasks(bt_request_t *r, const bt_choice_t *choice)
+static void start_tasks(bt_request_t *r)
 {
     for (unsigned i = 0; i < r->task_count && !r->finished; i++) {
-        bt_choice_t own = *choice;
+        bt_choice_t own = *r->choice;
         char why[256] = "";
         if (i != 0 && bt_plan_choose(r, &own, why, sizeof(why)) < 0)
-            own = *choice;
+            own = *r->choice;
         bt_task_start(&r->tasks[i], &own);
     }
 }
@@ -378,7 +286,7 @@ static uint64_t count_tokens(const bt_request_t *r, const bt_worker_pool_t *pool
 }
 
 /* Rules may ask for the length before there is a pool: the model's, else the first one's tokens are as good as any. */
-void bt_request_prepare(bt_request_t *r)
+static void prepare(bt_request_t *r)
 {
     const bt_worker_pool_t *pool = r->pool != NULL ? r->pool : bt_request_pool(r);
 
@@ -396,49 +304,85 @@ void bt_request_prepare(bt_request_t *r)
     bt_record_begin(r);
 }
 
-static void note_choice(bt_request_t *r, const bt_choice_t *choice)
+static enum bt_progress plan(bt_request_t *r)
 {
-    bt_choice_t *copy = bt_arena_alloc(&r->arena, sizeof(*copy));
-
-    *copy = *choice;
-    r->record.choice = copy;
-    r->record.workers = bt_workers_ref(r->workers);
-}
-
-void bt_request_go(bt_request_t *r)
-{
-    int rc;
+    bt_choice_t *choice = bt_arena_zalloc(&r->arena, sizeof(*choice));
     const bt_dialect_t *dialect;
-    bt_choice_t choice;
-    char why[512] = "";
     const char *refusal;
+    char why[512] = "";
+    int rc;
 
     r->prompt_tokens = count_tokens(r, r->pool);
     r->tasks[0].prompt_tokens = r->prompt_tokens;
-    rc = bt_plan_choose(r, &choice, why, sizeof(why));
+    rc = bt_plan_choose(r, choice, why, sizeof(why));
     if (rc < 0) {
         r->record.decided_by = "nobody";
         r->record.why = bt_arena_str(&r->arena, bt_str(why)).p;
         answer_no_plan(r, rc, why);
-        return;
+        return BT_PROGRESS_ENDED;
     }
-    note_choice(r, &choice);
+    r->choice = choice;
+    r->record.workers = bt_workers_ref(r->workers);
     if (r->degraded)
         bt_stats_inc(&r->d->stats, degraded);
     one_task(r);
-    if (bt_plan_kind_of(r->d, &choice.first, &dialect) != BT_PLAN_SINGLE &&
-        bt_fanout_needed(r, dialect)) {
-        if (bt_fanout_make(r, dialect, &refusal) < 0) {
-            bt_answer_error(r, 400, NULL, refusal, 0);
-            return;
-        }
-        bt_stats_inc(&r->d->stats, fanouts);
+    if (bt_plan_kind_of(r->d, &choice->first, &dialect) == BT_PLAN_SINGLE ||
+        !bt_fanout_needed(r, dialect))
+        return BT_PROGRESS_NEXT;
+    if (bt_fanout_make(r, dialect, &refusal) < 0) {
+        bt_answer_error(r, 400, NULL, refusal, 0);
+        return BT_PROGRESS_ENDED;
     }
+    bt_stats_inc(&r->d->stats, fanouts);
+    return BT_PROGRESS_NEXT;
+}
+
+/* Until its sink has answered. */
+static enum bt_progress run(bt_request_t *r)
+{
     bt_timer_start(&r->total, r->pool->spec.deadlines.total_ms);
     if (r->intent.stream && r->d->shared->config.stream_keepalive_ms != 0 &&
         r->sink == &bt_sink_direct)
         bt_timer_start(&r->keepalive, r->d->shared->config.stream_keepalive_ms);
-    start_tasks(r, &choice);
+    start_tasks(r);
+    return BT_PROGRESS_WAITS;
+}
+
+/* ---- the way ---- */
+
+static enum bt_progress step(bt_request_t *r)
+{
+    switch (r->step) {
+    case BT_STEP_FOLLOW_UP:
+        return bt_response_affinity_find(r);
+    case BT_STEP_RULES:
+        return bt_intake_rules(r);
+    case BT_STEP_ADMIT:
+        return bt_intake_admit(r);
+    case BT_STEP_ROUTE:
+        return bt_intake_route(r);
+    case BT_STEP_PLAN:
+        return plan(r);
+    case BT_STEP_RUN:
+        return run(r);
+    case BT_STEP_END:
+        break;
+    }
+    return BT_PROGRESS_ENDED;
+}
+
+void bt_request_go_on(bt_request_t *r, enum bt_progress progress)
+{
+    while (progress == BT_PROGRESS_NEXT && r->step != BT_STEP_END) {
+        r->step = (enum bt_request_step)(r->step + 1);
+        progress = step(r);
+    }
+}
+
+void bt_request_start(bt_request_t *r)
+{
+    prepare(r);
+    bt_request_go_on(r, step(r));
 }
 
 /* ---- what the client does meanwhile ---- */

@@ -120,6 +120,7 @@ struct bt_attempt {
     bool guilty[2];
     struct bt_replaced *replaced; /* the last one */
     bt_timer_t blame_wait;        /* decode said "KV transfer failed": whose fault is it? */
+    bt_timer_t drain;             /* ended: its prefill has that long to end by itself */
     bt_failure_t pending;         /* the failure that waits for it */
 };
 
@@ -150,6 +151,19 @@ typedef struct bt_sink_ops {
     bool (*blocked)(bt_task_t *task);
 } bt_sink_ops_t;
 
+/* The stations of a request in their order; request.c walks through them. */
+enum bt_request_step {
+    BT_STEP_FOLLOW_UP, /* response_affinity.c: who made the response that it follows */
+    BT_STEP_RULES,     /* intake.c: which rule, which pool */
+    BT_STEP_ADMIT,     /* intake.c: the policy's hooks */
+    BT_STEP_ROUTE,
+    BT_STEP_PLAN, /* plan.c, fanout.c */
+    BT_STEP_RUN,  /* task.c */
+    BT_STEP_END   /* the client has its answer, or is gone */
+};
+/* What a station came to. One that waits says so, and calls bt_request_go_on later. */
+enum bt_progress { BT_PROGRESS_NEXT, BT_PROGRESS_WAITS, BT_PROGRESS_ENDED };
+
 /* What x->user points to: whoever answers an exchange later hears of its client through this. */
 struct bt_handler {
     void (*gone)(struct bt_handler *h);
@@ -164,7 +178,6 @@ struct bt_intake {
     bt_policy_request_t req;
     bt_wait_t *wait; /* what the hook waits for now, or NULL */
     uint64_t since_us, until_ms;
-    unsigned step;
     bool is_late; /* its deadline is over, and it has been told */
 };
 
@@ -179,6 +192,7 @@ struct bt_request {
     bt_workers_t *workers; /* keeps pool alive */
     const bt_worker_pool_t *pool;
     enum bt_route route;
+    enum bt_request_step step;
     bt_intent_t intent;
     bt_str_t path, target;
     const char *method;
@@ -210,14 +224,15 @@ struct bt_request {
     const char *shadow_policies;     /* likewise, who planned beside */
     double kept[BT_POLICY_KEPT_MAX]; /* ctx.vars.kept, for observe */
     unsigned kept_count;
-    struct bt_intake *entry; /* NULL = its policy has neither admit nor route */
-    const char *pool_name;   /* of the pool that a rule or route chose; NULL = by model */
-    bt_rule_match_t rule;    /* as long as the generation is pinned */
-    bool has_shadow;         /* one is to decide beside */
+    struct bt_intake *intake; /* NULL = its policy has neither admit nor route */
+    const char *pool_name;    /* of the pool that a rule or route chose; NULL = by model */
+    bt_rule_match_t rule;     /* as long as the generation is pinned */
+    bool has_shadow;          /* one is to decide beside */
     uint64_t prompt_tokens;
     bt_str_t session, tenant; /* x-session-id, else the body's; bt_client_tenant */
     bt_record_t record;
-    char worker_names[3][64]; /* names for headers and log, by leg role */
+    char worker_names[3][64];  /* names for headers and log, by leg role */
+    const bt_choice_t *choice; /* the first plan; NULL = there is none yet */
     enum bt_plan_kind kind;
     const char *fail_leg, *fail_name;
     struct bt_response_query
@@ -238,25 +253,30 @@ void bt_request_drop_body(bt_request_t *r); /* where nobody will read it again *
 void bt_request_release(bt_request_t *r);   /* one hold less; may free r */
 void bt_request_note_first_byte(
     bt_request_t *r); /* the client has some of its answer: no other attempt can come */
-/* What can be said before it is known where it goes: tokens, session, tenant. */
-void bt_request_prepare(bt_request_t *r);
-/* Runs it, once it is known where: plan, tasks, attempts. */
-void bt_request_go(bt_request_t *r);
+/* Its body has been read: from its first station on. */
+void bt_request_start(bt_request_t *r);
+/* What the station came to at which it waited. */
+void bt_request_go_on(bt_request_t *r, enum bt_progress progress);
+/* request_pool.c */
 const bt_worker_pool_t *bt_request_pool(const bt_request_t *r);
 bool bt_request_find_pool(bt_request_t *r);
+/* To the worker of this id, or at this URL where that is known, and its pool. False: it is not there. */
+bool bt_request_pin(bt_request_t *r, uint64_t worker_id, bt_str_t url);
 bool bt_request_refresh_pool(bt_request_t *r); /* false: no pool of today serves it */
 bool bt_request_set_pool(bt_request_t *r, const char *name);
 /* dispatcher.c */
 bt_wait_ctx_t bt_dispatcher_wait_ctx(const bt_dispatcher_t *d);
-/* response_affinity.c: who made the response that this follows; then bt_intake_start, or an answer */
-void bt_response_affinity_find(bt_request_t *r);
+/* response_affinity.c */
+enum bt_progress bt_response_affinity_find(bt_request_t *r);
 void bt_response_affinity_end(bt_request_t *r); /* gives up asking */
 void bt_response_affinity_note(bt_request_t *r, bt_str_t id, const bt_worker_t *worker);
 /* usage.c: tokens that decode has made */
 void bt_usage_feed(bt_leg_t *leg, bt_arena_t *arena, const char *p, size_t n);
 uint64_t bt_usage_tokens(const bt_leg_t *leg);
-/* intake.c: rules, admit, route; then bt_request_go or an answer */
-void bt_intake_start(bt_request_t *r);
+/* intake.c */
+enum bt_progress bt_intake_rules(bt_request_t *r);
+enum bt_progress bt_intake_admit(bt_request_t *r);
+enum bt_progress bt_intake_route(bt_request_t *r);
 void bt_intake_end(bt_request_t *r); /* gives up what waits, and ctx.vars */
 /* policy_call.c */
 const struct bt_pool_policies *bt_policy_call_policies(
@@ -293,7 +313,7 @@ void bt_task_cancel(bt_task_t *task);
 /* plan.c */
 int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why_size);
 int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p);
-/* Another decode for a finished prefill, or NULL. */
+/* Another decode, not tried yet, for a finished prefill, or NULL. */
 bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill);
 /* Another prefill, not tried yet, for the decode of this pair. */
 bool bt_plan_other_prefill(bt_task_t *task, const bt_pair_t *pair, bt_pair_t *pair_p);

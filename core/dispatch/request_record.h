@@ -38,7 +38,6 @@ typedef struct bt_record {
     const char *rule;                     /* that decided; NULL = none */
     const char *klass, *key;              /* what route said, or NULL; in the request's arena */
     const char *decided_by, *why;         /* NULL = nobody yet */
-    const bt_choice_t *choice;            /* the first plan; in the request's arena */
     bt_workers_t *workers;          /* keeps the choice's workers; reference, NULL = no choice */
     struct bt_record_rows *rows[3]; /* sampled: by role of the view; in the request's arena */
     bt_policy_trace_t trace;        /* sampled: scores */

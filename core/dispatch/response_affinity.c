@@ -67,28 +67,13 @@ static bt_str_t id_of(const bt_request_t *r)
     return r->route == BT_ROUTE_RESPONSES ? id : BT_STR_NULL;
 }
 
-/* By id, or by URL where that is known. */
-static bool pin(bt_request_t *r, uint64_t worker_id, bt_str_t url)
-{
-    for (unsigned p = 0; p < r->workers->pool_count; p++)
-        for (unsigned i = 0; i < r->workers->pools[p].all.count; i++) {
-            bt_worker_t *w = r->workers->pools[p].all.items[i];
-            if (url.n > 0 ? !bt_str_eq(bt_str(w->spec.url), url) : w->id != worker_id)
-                continue;
-            r->pinned = bt_worker_ref(w);
-            r->pool = &r->workers->pools[p];
-            return true;
-        }
-    return false;
-}
-
-static bool go_without(bt_request_t *r)
+static enum bt_progress go_without(bt_request_t *r)
 {
     if (r->route == BT_ROUTE_RESPONSES)
-        return true;
+        return BT_PROGRESS_NEXT;
     bt_answer_error(r, 404, NULL, "no worker of this gateway is known to have made this response",
                     0);
-    return false;
+    return BT_PROGRESS_ENDED;
 }
 
 /* ---- asking the store ---- */
@@ -105,11 +90,12 @@ static void on_owner(bt_store_op_t *op, const bt_store_reply_t *reply)
         return;
     }
     r->response_query = NULL;
-    if (is_known && pin(r, 0, reply->text))
+    if (is_known && bt_request_pin(r, 0, reply->text)) {
         bt_response_owners_put(r->d->shared->responses, ask->id, r->pinned->id);
-    else if (!go_without(r))
-        return;
-    bt_intake_start(r);
+        bt_request_go_on(r, BT_PROGRESS_NEXT);
+    } else {
+        bt_request_go_on(r, go_without(r));
+    }
 }
 
 static void on_again(bt_timer_t *timer)
@@ -134,21 +120,17 @@ static void ask_store(bt_request_t *r, bt_str_t id)
     bt_store_do(r->d->store, &ask->op);
 }
 
-void bt_response_affinity_find(bt_request_t *r)
+enum bt_progress bt_response_affinity_find(bt_request_t *r)
 {
     const bt_str_t id = id_of(r);
     const uint64_t worker_id = id.n > 0 ? bt_response_owners_get(r->d->shared->responses, id) : 0;
-    const bool is_pinned = worker_id != 0 && pin(r, worker_id, BT_STR_NULL);
 
-    if (id.n > 0 && !is_pinned && id.n <= ID_MAX && is_shared(r)) {
-        bt_request_prepare(r);
-        ask_store(r, id);
-        return;
-    }
-    if (id.n > 0 && !is_pinned && !go_without(r))
-        return;
-    bt_request_prepare(r);
-    bt_intake_start(r);
+    if (id.n == 0 || (worker_id != 0 && bt_request_pin(r, worker_id, BT_STR_NULL)))
+        return BT_PROGRESS_NEXT;
+    if (id.n > ID_MAX || !is_shared(r))
+        return go_without(r);
+    ask_store(r, id);
+    return BT_PROGRESS_WAITS;
 }
 
 void bt_response_affinity_end(bt_request_t *r)

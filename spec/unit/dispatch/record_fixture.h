@@ -129,7 +129,7 @@ static inline bt_policy_view_t rig_view(record_rig_t *rig)
 static inline void rig_choose(record_rig_t *rig, bt_worker_t *prefill, bt_worker_t *decode)
 {
     rig->choice = (bt_choice_t){.first = {prefill, decode, -1, -1}};
-    rig->r.record.choice = &rig->choice;
+    rig->r.choice = &rig->choice;
     rig->r.record.workers = bt_workers_ref(rig->r.workers);
 }
 
