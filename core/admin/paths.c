@@ -2,9 +2,9 @@
  * dispatcher counts it as a background call, so that its loop does not end before the mail is back.
  */
 #include "admin/paths.h"
+#include "dispatch/request.h"
 
 #include "base/err.h"
-#include "dispatch/request.h"
 
 #include <stdlib.h>
 

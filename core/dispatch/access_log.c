@@ -4,7 +4,7 @@
  */
 #include "base/line.h"
 #include "base/log.h"
-#include "dispatch/request.h"
+#include "dispatch/leg.h"
 
 #define LINE_BYTES 8192
 

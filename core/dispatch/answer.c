@@ -1,6 +1,6 @@
 /* answer.c - errors, told in the form the client's protocol has for them. */
 #include "base/text.h"
-#include "dispatch/request.h"
+#include "dispatch/sink.h"
 
 #include <stdio.h>
 

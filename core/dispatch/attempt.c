@@ -17,6 +17,9 @@
 #include "api/inspect.h"
 #include "base/log.h"
 #include "base/rand.h"
+#include "dispatch/ids.h"
+#include "dispatch/plan.h"
+#include "dispatch/sink.h"
 
 #include <stdio.h>
 

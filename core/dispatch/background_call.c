@@ -4,7 +4,8 @@
  * the words acts on them, one that lost them keeps KV until its lease ends. Deadline 2 s; no breaker hears of it.
  */
 #include "base/log.h"
-#include "dispatch/request.h"
+#include "dispatch/attempt.h"
+#include "dispatch/plan.h"
 
 #include <stdio.h>
 

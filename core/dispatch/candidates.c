@@ -4,7 +4,7 @@
  * epoch; breakers also open by time, so no set is used for longer than a second without a second look. If all members are still
  * the same then, so is the key: Lua's lists of them stay.
  */
-#include "dispatch/request.h"
+#include "dispatch/plan.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
 /* dispatch_shared.c - what all loops share: keys, ids, cancelling across loops. */
 #include "base/text.h"
-#include "dispatch/request.h"
+#include "dispatch/ids.h"
+#include "dispatch/response_affinity.h"
 
 #include <stdlib.h>
 

@@ -1,11 +1,13 @@
 /* dispatcher.c - the per-loop room: policies, dialects, connection pools to workers, the list of live requests. */
 #include "dispatch/dispatcher.h"
+#include "dispatch/attempt.h"
+#include "dispatch/plan.h"
+#include "dispatch/sink.h"
 
 #include "base/line.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "dispatch/models.h"
-#include "dispatch/request.h"
 
 #include <stdio.h>
 #include <stdlib.h>

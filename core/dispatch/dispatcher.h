@@ -154,6 +154,9 @@ void bt_dispatcher_cancel_all(bt_dispatcher_t *d);
 /* The server's callbacks; the server's user must be the dispatcher. */
 extern const bt_server_ops_t bt_dispatcher_server_ops;
 
+/* own_routes.c: what the gateway answers itself. True = handled. */
+bool bt_own_routes_handle(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route);
+
 /* Connection pool to a worker on this loop; NULL when it has no address yet. */
 bt_upstream_t *bt_dispatcher_upstream(bt_dispatcher_t *d, bt_worker_t *w);
 

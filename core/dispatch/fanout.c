@@ -3,7 +3,8 @@
  * Why: vLLM returns hand-off parameters for the first prompt only; SGLang's samples share a room, and its decode then never
  * answers. So each prompt and sample becomes a request of its own and sink_merge.c puts the choices together again.
  */
-#include "dispatch/request.h"
+#include "dispatch/sink.h"
+#include "dispatch/task.h"
 
 #include <stdio.h>
 

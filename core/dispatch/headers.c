@@ -2,7 +2,8 @@
  *
  * Everything that is neither hop-by-hop nor ours goes through as it was sent, unknown headers included.
  */
-#include "dispatch/request.h"
+#include "dispatch/attempt.h"
+#include "dispatch/sink.h"
 
 #include <stdio.h>
 

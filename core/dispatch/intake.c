@@ -4,8 +4,10 @@
  * A hook that fails or waits longer than --policy-wait-ms admits and changes nothing. After its deadline it is told so once (its
  * wait ends with an error) and ended when it wants to wait again.
  */
+#include "dispatch/intake.h"
 #include "base/log.h"
-#include "dispatch/request.h"
+#include "dispatch/policy_call.h"
+#include "dispatch/sink.h"
 
 static enum bt_progress settle(bt_request_t *r, int rc);
 

@@ -6,7 +6,7 @@
 #include "api/redact.h"
 #include "base/log.h"
 #include "cluster/monitor.h"
-#include "dispatch/request.h"
+#include "dispatch/attempt.h"
 
 #include <stdio.h>
 

@@ -9,9 +9,9 @@
  * Only a few keys are asked for at a time, because keys cost a client nothing where workers are the ones to check them.
  */
 #include "dispatch/models.h"
+#include "dispatch/request.h"
 
 #include "dispatch/models_fetch.h"
-#include "dispatch/request.h"
 
 #include <stdlib.h>
 

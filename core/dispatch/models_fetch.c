@@ -1,8 +1,8 @@
 /* models_fetch.c - all are asked at once, and the last answer tells. */
 #include "dispatch/models_fetch.h"
+#include "dispatch/request.h"
 
 #include "base/json.h"
-#include "dispatch/request.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,11 @@
 /* Events name the policies that planned (a pool's, a rule's, a shadow's) by the bundle's name for them, not by pointer: by the
  * time of the batch another generation may serve, and it is that one which learns. */
 #include "dispatch/observe.h"
+#include "dispatch/attempt.h"
+#include "dispatch/plan.h"
+#include "dispatch/policy_call.h"
 
 #include "base/log.h"
-#include "dispatch/request.h"
 
 #include <stdlib.h>
 

@@ -3,8 +3,9 @@
  * A policy only proposes. What it names must be usable, have the right role, and work as a pair on this route; otherwise the
  * built-in least-load choice is taken and the mistake counted. No pair and no single worker at all is a 503 with the reason.
  */
+#include "dispatch/plan.h"
 #include "base/rand.h"
-#include "dispatch/request.h"
+#include "dispatch/policy_call.h"
 
 /* ---- is it a pair? ---- */
 

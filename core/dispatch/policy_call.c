@@ -3,9 +3,10 @@
  * A request pins the generation that serves when it is first called, and keeps it until its first byte is out. Whatever goes
  * wrong with a policy is counted against the generation that brought it, and never fails the request.
  */
+#include "dispatch/policy_call.h"
 #include "base/log.h"
 #include "base/rand.h"
-#include "dispatch/request.h"
+#include "dispatch/intake.h"
 
 /* ---- which ---- */
 

@@ -5,6 +5,7 @@
  */
 #include "api/path.h"
 #include "dispatch/scan.h"
+#include "dispatch/sink.h"
 
 /* ---- the body ---- */
 

@@ -2,7 +2,8 @@
  * appended as it is, integers and milliseconds are written by hand. record.h is the list of members.
  */
 #include "base/clock.h"
-#include "dispatch/request.h"
+#include "dispatch/attempt.h"
+#include "dispatch/plan.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -11,7 +11,9 @@
 #include "api/redact.h"
 #include "base/log.h"
 #include "cluster/monitor.h"
-#include "dispatch/request.h"
+#include "dispatch/attempt.h"
+#include "dispatch/response_affinity.h"
+#include "dispatch/sink.h"
 
 static bt_request_t *request_of(bt_leg_t *leg)
 {

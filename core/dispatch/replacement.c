@@ -8,6 +8,7 @@
  */
 #include "base/log.h"
 #include "dispatch/attempt.h"
+#include "dispatch/plan.h"
 
 static void note_replacement(const bt_leg_t *leg, int rc)
 {

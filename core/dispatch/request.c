@@ -5,7 +5,14 @@
  */
 #include "base/log.h"
 #include "base/rand.h"
+#include "dispatch/attempt.h"
+#include "dispatch/ids.h"
+#include "dispatch/intake.h"
+#include "dispatch/plan.h"
+#include "dispatch/policy_call.h"
+#include "dispatch/response_affinity.h"
 #include "dispatch/scan.h"
+#include "dispatch/sink.h"
 
 #include <stdio.h>
 

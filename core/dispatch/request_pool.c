@@ -1,5 +1,5 @@
 /* request_pool.c - which pool a request belongs to: its owner's, a rule's or route's, its model's. */
-#include "dispatch/request.h"
+#include "dispatch/sink.h"
 
 #include <stdio.h>
 

@@ -5,7 +5,8 @@
  *                  -> the store may know (several gateways) -> asked, and once more a moment later -> pinned, or as if nobody knew
  *                  -> nobody knows -> any worker (it may know, and says so when not), or 404 for an id in the path
  */
-#include "dispatch/request.h"
+#include "dispatch/response_affinity.h"
+#include "dispatch/sink.h"
 
 #include <stdlib.h>
 

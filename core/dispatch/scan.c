@@ -1,4 +1,5 @@
 #include "dispatch/scan.h"
+#include "dispatch/request.h"
 
 #include "loop/offload.h"
 

@@ -3,7 +3,8 @@
  * A stream that breaks after its first byte ends in an error event when the client stands between two events; in the middle of
  * one the connection is broken off instead (no last chunk), since half an event followed by ours would parse as neither.
  */
-#include "dispatch/request.h"
+#include "dispatch/sink.h"
+#include "dispatch/task.h"
 
 #define HEADERS_MAX (BT_HTTP_HEADERS_MAX + 16)
 

@@ -3,7 +3,9 @@
  * Tries again only while no byte has gone to the client, never after a 4xx, never past the request's total deadline.
  */
 #include "base/log.h"
-#include "dispatch/request.h"
+#include "dispatch/attempt.h"
+#include "dispatch/plan.h"
+#include "dispatch/sink.h"
 
 void bt_task_mark_tried(bt_task_t *task, bt_worker_t *w)
 {

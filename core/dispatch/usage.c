@@ -1,6 +1,6 @@
 /* usage.c - how many tokens a worker says it has made, from the end of an answer that is not streamed: usage stands last in all engines' JSON, so the last
  * bytes are kept as they pass and looked at once. Text inside strings has its quotes escaped, so it cannot be taken for a member. */
-#include "dispatch/request.h"
+#include "dispatch/leg.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 #include "admin/help.h"
+#include "dispatch/attempt.h"
 
 #include "admin/live.h"
-#include "dispatch/request.h"
 #include "loop/util.h"
 
 static rig_t rig;

@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "dispatch/request.h"
+#include "dispatch/attempt.h"
 #include "loop/util.h"
 #include "transfer/transfer.h"
 

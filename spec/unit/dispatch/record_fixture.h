@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "dispatch/request.h"
+#include "dispatch/attempt.h"
 #include "record/record.h"
 
 #include <stdio.h>

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "dispatch/request.h"
+#include "dispatch/leg.h"
 
 static uint64_t tokens_of(const char *text, size_t piece)
 {

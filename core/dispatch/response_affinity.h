@@ -1,0 +1,22 @@
+/* response_affinity.h - which worker made which response, so that what follows it goes back there. Private to dispatch.
+ *
+ * Owner: response_owners.c: the process; what others know: the store
+ * Life:  a table of this process, and a cell in the store for an hour
+ * Flow:  answer -> note; follow-up -> find -> pinned
+ * Cost:  only /v1/responses comes here
+ */
+#ifndef BT_DISPATCH_RESPONSE_AFFINITY_H
+#define BT_DISPATCH_RESPONSE_AFFINITY_H
+
+#include "dispatch/request.h"
+
+enum bt_progress bt_response_affinity_find(bt_request_t *r);
+void bt_response_affinity_end(bt_request_t *r); /* gives up asking */
+void bt_response_affinity_note(bt_request_t *r, bt_str_t id, const bt_worker_t *worker);
+/* response_owners.c: a bounded table under one mutex */
+struct bt_response_owners *bt_response_owners_new(unsigned max);
+void bt_response_owners_free(struct bt_response_owners *a);
+void bt_response_owners_put(struct bt_response_owners *a, bt_str_t key, uint64_t worker_id);
+uint64_t bt_response_owners_get(struct bt_response_owners *a, bt_str_t key); /* 0 = unknown */
+
+#endif

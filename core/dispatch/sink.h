@@ -1,0 +1,37 @@
+/* sink.h - where a task's answer goes, and what the gateway answers itself. Private to dispatch.
+ *
+ * Owner: a request; the ops are constant
+ * Life:  a sink is chosen before its request runs
+ * Flow:  relay.c -> attempt.c -> sink -> http/server
+ * Cost:  direct: bytes are passed on; merged: one answer is kept whole
+ */
+#ifndef BT_DISPATCH_SINK_H
+#define BT_DISPATCH_SINK_H
+
+#include "dispatch/leg.h"
+
+/* Where a task's answer goes. Calls come from one running attempt at a time. */
+struct bt_sink_ops {
+    void (*head)(bt_task_t *task, const bt_head_t *head, bool is_sse);
+    void (*data)(bt_task_t *task, bt_buf_t *buf, const char *p, size_t n);
+    void (*end)(bt_task_t *task);
+    /* before or after head; the task is over */
+    void (*fail)(bt_task_t *task, const bt_failure_t *failure);
+    bool (*blocked)(bt_task_t *task);
+};
+
+/* sink_direct.c / sink_merge.c */
+extern const bt_sink_ops_t bt_sink_direct, bt_sink_merge;
+int bt_sink_merge_init(bt_request_t *r);
+void bt_sink_merge_fini(bt_request_t *r);
+/* answer.c: errors in the client's own form */
+void bt_answer_error(bt_request_t *r, unsigned status, const char *type, const char *message,
+                     unsigned retry_after_s);
+void bt_answer_failure(bt_request_t *r, const bt_failure_t *f);
+bt_str_t bt_answer_event(bt_request_t *r, const bt_failure_t *f);
+unsigned bt_answer_status(int rc);
+/* headers.c */
+unsigned bt_headers_answer(bt_request_t *r, const bt_head_t *from, bt_header_t *out, unsigned max);
+bool bt_headers_id_ok(bt_str_t id);
+
+#endif
