@@ -5,10 +5,9 @@ target_compile_options(spec_store PRIVATE ${BT_WARNINGS})
 target_include_directories(spec_store PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/store)
 target_link_libraries(spec_store PUBLIC bt_store PkgConfig::cmocka)
 
-# bt_store_test(<name>): with the rig; skipped (77) where there is no redis-server.
+# bt_store_test(<name>): skipped (77) where there is no redis-server.
 function(bt_store_test name)
   bt_unit_test(store ${name})
-  target_link_libraries(unit_store_${name} PRIVATE spec_store)
   set_tests_properties(unit/store/${name} PROPERTIES SKIP_RETURN_CODE 77)
 endfunction()
 
@@ -21,3 +20,4 @@ bt_store_test(redis_tls)
 bt_store_test(store_local)
 bt_store_test(store_redis)
 bt_store_test(store_url)
+target_link_libraries(unit_store PRIVATE spec_store)

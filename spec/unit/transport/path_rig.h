@@ -3,7 +3,7 @@
  * Owner: the spec; a rig stands for an agent, a rig_link for a control connection (a socketpair, so the two ends may be threads or processes).
  * Life:  rig_open -> rig_pool / rig_private -> rig_link (both ends) -> RIG_UNTIL(ready) -> rig_post ... -> rig_unlink -> rig_close.
  * Flow:  rig_turn reads the links and calls progress; rig_sleep arms and waits. Regions are announced to the peer by key.
- * Cost:  tests only. Include it in one file of a program: it defines the bt_kv_* callbacks, so no agent may be linked in.
+ * Cost:  tests only. path_rig.c defines the bt_kv_* callbacks, so no agent may be linked in.
  */
 #ifndef BT_SPEC_PATH_RIG_H
 #define BT_SPEC_PATH_RIG_H
@@ -65,7 +65,7 @@ typedef struct rig_batch {
     int over, rc;        /* times, the last code */
 } rig_batch_t;
 
-/* ---- callbacks of backend.h ---- */
+/* ---- rigs, memory ---- */
 static inline void rig_send(rig_link_t *link, char type, const void *p, size_t size)
 {
     uint8_t all[1 + BT_KV_OFFER_BYTES];
@@ -74,66 +74,6 @@ static inline void rig_send(rig_link_t *link, char type, const void *p, size_t s
     memcpy(all + 1, p, size);
     (void) !send(link->fd, all, size + 1, MSG_NOSIGNAL);
 }
-void bt_kv_path_ready(bt_kv_path_t *path)
-{
-    path->link->is_ready = true;
-}
-void bt_kv_path_failed(bt_kv_path_t *path, int rc, const char *why)
-{
-    path->link->has_failed = true;
-    path->link->rc = rc;
-    snprintf(path->link->why, sizeof(path->link->why), "%s", why);
-}
-int bt_kv_path_tell(bt_kv_path_t *path, const uint8_t *message, size_t size)
-{
-    if (path->link->is_cut)
-        return BT_E_CANCELLED;
-    rig_send(path->link, 'T', message, size);
-    return 0;
-}
-void bt_kv_batch_over(bt_kv_batch_t *batch, int rc)
-{
-    rig_batch_t *b = (rig_batch_t *) (void *) batch;
-    b->over++;
-    b->rc = rc;
-}
-void bt_kv_got_note(bt_kv_path_t *path, const uint8_t *note, size_t size)
-{
-    uint64_t value = 0;
-    memcpy(&value, note, size < sizeof(value) ? size : sizeof(value));
-    path->link->notes[path->link->note_count++ % RIG_NOTES] = value;
-}
-char *bt_kv_destination(bt_kv_path_t *path, uint64_t tag, bt_kv_region_t region, uint64_t offset,
-                        uint64_t bytes)
-{
-    rig_link_t *link = path->link;
-    if (link->refused_tag == UINT64_MAX || tag == link->refused_tag || region == 0 ||
-        region == link->refused_region || region > RIG_MEMS)
-        return NULL;
-    const bt_kv_mem_t *mem = &link->rig->mems[region - 1];
-    if (mem->p == NULL || offset > mem->size || bytes > mem->size - offset)
-        return NULL;
-    return mem->p + offset;
-}
-int bt_kv_watch(bt_kv_agent_t *agent, int fd, uint32_t events)
-{
-    struct epoll_event event = {.events = events, .data = {.fd = fd}};
-    return epoll_ctl(agent->epoll, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : BT_E_LIMIT;
-}
-void bt_kv_unwatch(bt_kv_agent_t *agent, int fd)
-{
-    (void) epoll_ctl(agent->epoll, EPOLL_CTL_DEL, fd, NULL);
-}
-void bt_kv_unlock(bt_kv_agent_t *agent)
-{
-    pthread_mutex_unlock(&agent->lock);
-}
-void bt_kv_relock(bt_kv_agent_t *agent)
-{
-    pthread_mutex_lock(&agent->lock);
-}
-
-/* ---- rigs, memory ---- */
 static inline void rig_open_config(rig_t *rig, const bt_kv_backend_ops_t *ops,
                                    const bt_kv_config_t *config)
 {

@@ -5,34 +5,40 @@ target_compile_options(spec_transport PRIVATE ${BT_WARNINGS})
 target_include_directories(spec_transport PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/transport)
 target_link_libraries(spec_transport PUBLIC bt_transport PkgConfig::cmocka)
 
-# bt_kv_test(<name>): spec/unit/transport/<name>_test.c with the rig.
-function(bt_kv_test name)
-  bt_unit_test(transport ${name})
-  target_link_libraries(unit_transport_${name} PRIVATE spec_transport)
-endfunction()
-
 # One line per file, sorted.
-bt_kv_test(coalesce)
-bt_kv_test(crc32c)
-bt_kv_test(directive)
-bt_kv_test(frame)
-bt_kv_test(gateway)
-bt_kv_test(hostile)
-bt_kv_test(mem)
-bt_kv_test(mem_suite)
+bt_unit_test(transport coalesce)
+bt_unit_test(transport crc32c)
+bt_unit_test(transport directive)
+bt_unit_test(transport frame)
+bt_unit_test(transport gateway)
+bt_unit_test(transport hostile)
+bt_unit_test(transport mem)
+bt_unit_test(transport mem_suite)
 bt_unit_test(transport pages)
-bt_kv_test(peers)
+bt_unit_test(transport peers)
 bt_unit_test(transport registry)
 bt_unit_test(transport registry_body)
-bt_kv_test(room)
+bt_unit_test(transport room)
+bt_unit_test(transport shm_suite)
 bt_unit_test(transport steer)
+bt_unit_test(transport tcp_suite)
+target_link_libraries(unit_transport PRIVATE spec_transport)
 
-# The part of it that needs two hosts.
-add_test(NAME unit/transport/peers_remote COMMAND spec/unit/transport/remote.sh $<TARGET_FILE:unit_transport_peers> remote
+# Paths of the back ends without an agent: path_rig.c stands for it.
+bt_unit_test(transport shm PROGRAM transport_path)
+bt_unit_test(transport shm_death PROGRAM transport_path)
+bt_unit_test(transport shm_hostile PROGRAM transport_path)
+bt_unit_test(transport shm_wake PROGRAM transport_path)
+bt_unit_test(transport tcp PROGRAM transport_path)
+bt_unit_test(transport tcp_hostile PROGRAM transport_path)
+target_sources(unit_transport_path PRIVATE transport/path_rig.c)
+
+# The part of peers that needs two hosts.
+add_test(NAME unit/transport/peers_remote COMMAND spec/unit/transport/remote.sh $<TARGET_FILE:unit_transport> peers
   WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 math(EXPR timeout "60 * ${BT_TEST_SLOWNESS}")
 set_tests_properties(unit/transport/peers_remote PROPERTIES
-  TIMEOUT ${timeout} LABELS unit SKIP_RETURN_CODE 77 ENVIRONMENT "${BT_TEST_ENV}")
+  TIMEOUT ${timeout} LABELS unit SKIP_RETURN_CODE 77 ENVIRONMENT "${BT_TEST_ENV};BATON_TWO_HOSTS=1")
 
 # Twenty thousand rooms with failures; `make soak` runs many more.
 add_test(NAME unit/transport/soak COMMAND bench_kv_soak --rooms 20000)
@@ -44,15 +50,6 @@ set_tests_properties(unit/transport/soak unit/transport/soak_restarts PROPERTIES
 add_test(NAME unit/transport/exports COMMAND ${PROJECT_SOURCE_DIR}/spec/unit/transport/check_exports.sh
   $<TARGET_FILE:baton_kv> ${PROJECT_SOURCE_DIR}/transport/baton_kv.h)
 set_tests_properties(unit/transport/exports PROPERTIES LABELS unit)
-
-bt_kv_test(shm_suite)
-bt_kv_test(tcp_suite)
-bt_unit_test(transport shm)
-bt_unit_test(transport shm_death)
-bt_unit_test(transport shm_hostile)
-bt_unit_test(transport shm_wake)
-bt_unit_test(transport tcp)
-bt_unit_test(transport tcp_hostile)
 
 # Verbs: on a provider inside the process here, over libibverbs in a small emulated machine (spec/tools/rdma-vm). What cannot run says why.
 # bt_kv_vm_test(<name> <seconds> <rdma-vm option>... -- <command>...)
@@ -71,9 +68,10 @@ endfunction()
 
 if(ibverbs_FOUND)
   foreach(name verbs verbs_rail verbs_rails)
-    bt_unit_test(transport ${name})
-    target_sources(unit_transport_${name} PRIVATE transport/verbs_fake.c)
+    bt_unit_test(transport ${name} PROGRAM transport_path)
   endforeach()
+  target_sources(unit_transport_path PRIVATE transport/verbs_fake.c)
+  # Programs for the emulated machine: their arguments choose what runs.
   foreach(name verbs_fault verbs_real verbs_suite)
     add_executable(unit_transport_${name} transport/${name}_test.c)
     target_compile_options(unit_transport_${name} PRIVATE ${BT_WARNINGS})
@@ -81,6 +79,7 @@ if(ibverbs_FOUND)
     target_link_libraries(unit_transport_${name} PRIVATE bt_transport PkgConfig::cmocka)
     set(${name} ${CMAKE_BINARY_DIR}/bin/unit_transport_${name})
   endforeach()
+  target_sources(unit_transport_verbs_real PRIVATE transport/path_rig.c)
   target_link_libraries(unit_transport_verbs_suite PRIVATE spec_transport)
 else()
   foreach(name verbs verbs_rail verbs_rails)
