@@ -39,6 +39,7 @@ local function start(answers, ...)
 end
 
 local function stop()
+  http.hang_up(port)
   assert.equal(0, gateway:stop())
   for _, w in ipairs(workers) do
     w:stop()

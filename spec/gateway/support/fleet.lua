@@ -291,6 +291,7 @@ end
 
 -- The gateway must end by itself and cleanly: a sanitizer's findings are exit codes too.
 function Fleet:stop()
+  http.hang_up(self.port)
   local code, signal = self.gateway:stop(10)
   self.sim.process:stop(5)
   local err = self.gateway:stderr()

@@ -228,6 +228,8 @@ end
 local Connection = {}
 Connection.__index = Connection
 
+local open = setmetatable({}, { __mode = "k" }) -- connections that nobody has closed here
+
 -- from: the address that the other side shall see, one of 127.0.0.0/8.
 function http.connect(port, host, from)
   local s = assert(socket.tcp4())
@@ -242,7 +244,18 @@ function http.connect(port, host, from)
   end
   s:setoption("tcp-nodelay", true)
   s:settimeout(0)
-  return setmetatable({ socket = s, port = port, backlog = "" }, Connection)
+  local c = setmetatable({ socket = s, port = port, backlog = "" }, Connection)
+  open[c] = true
+  return c
+end
+
+-- Closes what is still open to a port: a gateway that ends gives idle clients two seconds to speak.
+function http.hang_up(port)
+  for c in pairs(open) do
+    if c.port == port then
+      c:close()
+    end
+  end
 end
 
 function Connection:send(bytes)
@@ -363,6 +376,7 @@ end
 function Connection:close()
   self.socket:close()
   self.closed = self.closed or "here"
+  open[self] = nil
 end
 
 -- RST.

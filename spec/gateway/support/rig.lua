@@ -98,6 +98,7 @@ end
 
 function Rig:stop()
   puppet.close_all()
+  http.hang_up(self.port)
   rig.stop_gateway(self.gateway)
 end
 

@@ -171,6 +171,7 @@ static void one_after_the_other(void **state)
     assert_int_equal(hub.repair_count, 2);
     assert_int_equal(hub.repaired[1].source_room, rooms[1]);
     assert_true(rooms[0] != rooms[1] && rooms[1] != hub.opened[0].room);
+    answer(P2, 200, REPLY);
     answer(D0, 200, REPLY);
     answered("x-baton-attempts: 3\r\n");
     assert_int_equal(engines[D0].requests, 1);
