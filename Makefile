@@ -36,9 +36,9 @@ lint: ## include rules, sizes, layout, luacheck, clang-tidy, a build with -Werro
 	@cmake --build --preset werror -j $(JOBS)
 	@spec/tools/lint build/werror
 
-format: ## lay out C (and Lua, where stylua is installed) in place
-	@find core transport examples spec cmake -name '*.[ch]' ! -path 'spec/tools/fixtures/*' 2>/dev/null | xargs clang-format -i
-	@! command -v stylua >/dev/null || stylua lua policies examples spec
+format: ## lay out C in place
+	@tool=$$(spec/tools/lint --tool clang-format) && \
+		find core transport examples spec cmake -name '*.[ch]' ! -path 'spec/tools/fixtures/*' | xargs $$tool -i
 
 api: ## the author's reference, types for editors and luacheck's list, from lua/baton/api.lua
 	@luajit spec/tools/gen_api
