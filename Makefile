@@ -31,7 +31,7 @@ test: all ## every spec
 check: all ## the quick specs (under three minutes)
 	@ctest --preset release -j $(TEST_JOBS) -L '^(unit|policy|tools|quick)$$' -LE '^slow$$'
 
-lint: ## include rules, sizes, layout, luacheck, clang-tidy, a build with -Werror
+lint: ## include rules, circles, sizes, layout, luacheck, clang-tidy, a build with -Werror
 	$(call configure,werror)
 	@cmake --build --preset werror -j $(JOBS)
 	@spec/tools/lint build/werror
