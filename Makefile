@@ -4,8 +4,15 @@ JOBS ?= $(shell nproc)
 # Specs mostly wait for each other's processes.
 TEST_JOBS ?= $(shell echo $$((2 * $(JOBS))))
 FUZZ_SECS ?= 600
+# Minutes of load, and models that run none of our code.
+NOT_SANITIZED := '^(soak|model)$$'
 # Old ThreadSanitizer runtimes need the classic address layout; where the kernel lets us ask for it, we do.
 FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+# Names what a target lacks, before time is lost on it.
+define needs
+	@spec/tools/deps.sh check $(1)
+endef
 
 define configure
 	@cmake --preset $(1) --log-level=WARNING >/dev/null
@@ -21,17 +28,25 @@ build: ## build/release: baton, baton-sim, libbaton_kv.so
 	$(call configure,release)
 	@cmake --build --preset release -j $(JOBS) --target programs
 
-all:
-	$(call configure,release)
-	@cmake --build --preset release -j $(JOBS)
+all: all-release
 
-test: all ## every spec
+# Everything of one preset, specs included.
+all-%:
+	$(call configure,$*)
+	@cmake --build --preset $* -j $(JOBS)
+
+test: ## every spec
+	$(call needs,test)
+	@$(MAKE) --no-print-directory all
 	@ctest --preset release -j $(TEST_JOBS)
 
-check: all ## the quick specs (under three minutes)
-	@ctest --preset release -j $(TEST_JOBS) -L '^(unit|policy|tools|quick)$$' -LE '^slow$$'
+check: ## the loop of editing: unit, policy and tool specs, and the gateway's main paths (a minute)
+	$(call needs,check)
+	@$(MAKE) --no-print-directory all
+	@ctest --preset release -j $(TEST_JOBS) -L '^(unit|policy|tools|quick)$$'
 
 lint: ## include rules, circles, sizes, layout, luacheck, clang-tidy, a build with -Werror
+	$(call needs,lint)
 	$(call configure,werror)
 	@cmake --build --preset werror -j $(JOBS)
 	@spec/tools/lint build/werror
@@ -44,14 +59,14 @@ api: ## the author's reference, types for editors and luacheck's list, from lua/
 	@luajit spec/tools/gen_api
 
 asan: ## every spec under AddressSanitizer and UndefinedBehaviorSanitizer
-	$(call configure,asan)
-	@cmake --build --preset asan -j $(JOBS)
-	@ctest --preset asan -j $(TEST_JOBS) -LE '^slow$$'
+	$(call needs,test)
+	@$(MAKE) --no-print-directory all-asan
+	@ctest --preset asan -j $(TEST_JOBS) -LE $(NOT_SANITIZED)
 
 tsan: ## every spec under ThreadSanitizer
-	$(call configure,tsan)
-	@cmake --build --preset tsan -j $(JOBS)
-	@$(FIXED_LAYOUT) ctest --preset tsan -j $(TEST_JOBS) -LE '^slow$$'
+	$(call needs,test)
+	@$(MAKE) --no-print-directory all-tsan
+	@$(FIXED_LAYOUT) ctest --preset tsan -j $(TEST_JOBS) -LE $(NOT_SANITIZED)
 
 fuzz: ## libFuzzer over every target, FUZZ_SECS=600 shared among them
 	$(call configure,fuzz)
@@ -61,7 +76,7 @@ fuzz: ## libFuzzer over every target, FUZZ_SECS=600 shared among them
 coverage: ## every spec with gcov counters in build/coverage
 	$(call configure,coverage)
 	@cmake --build --preset coverage -j $(JOBS)
-	@ctest --preset coverage -j $(JOBS) -LE '^slow$$'
+	@ctest --preset coverage -j $(JOBS) -LE $(NOT_SANITIZED)
 
 bench: build ## the figures for the record
 	@spec/bench/run.sh

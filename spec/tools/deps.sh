@@ -1,11 +1,11 @@
 #!/bin/sh
-# deps.sh [check|install|list] [run|test|lint|rdma|all] - what the project needs from the system, in one place.
+# deps.sh [check|install|list] [run|check|test|lint|rdma|all] - what the project needs from the system, in one place.
 #
 #   check    names what is missing; exit 1 if anything is
 #   install  installs what is missing by apt, as root or by sudo; exit 2 where it cannot (the default)
 #   list     prints every package of the set
-# The sets grow: run, test (= run and the specs' tools), lint (= test and the linters, clang, libFuzzer). Beside them stands
-# rdma: libibverbs and the emulated machine of spec/tools/rdma-vm; what needs it is left out or skipped without. all = lint and rdma.
+# The sets grow: run, check (= run and what `make check` needs), test (= check and the other specs' tools), lint (= test and the
+# linters, clang, libFuzzer). Beside them stands rdma: libibverbs and the emulated machine of spec/tools/rdma-vm; what needs it is left out or skipped without. all = lint and rdma.
 #
 # A package counts as there when what we want from it works, whoever installed it. Each need is one line of
 # `needs`: how to see it, then its Debian package (12 and 13; where the names differ, package_for decides).
@@ -32,10 +32,10 @@ run  has_command luajit                  luajit
 run  has_command busted                  lua-busted
 run  has_module cmocka                   libcmocka-dev
 run  has_module jansson                  libjansson-dev
-test has_lua cjson                       lua-cjson
-test has_lua socket                      lua-socket
+check has_lua cjson                      lua-cjson
+check has_lua socket                     lua-socket
+check has_command redis-server           redis-server
 test has_command spin                    spin
-test has_command redis-server            redis-server
 test has_command python3                 python3
 test has_python uvicorn                  python3-uvicorn
 test has_python httptools                python3-httptools
@@ -86,7 +86,8 @@ is_available() {
 in_set() {
     case $set_name in
     run) [ "$1" = run ] ;;
-    test) [ "$1" = run ] || [ "$1" = test ] ;;
+    check) [ "$1" = run ] || [ "$1" = check ] ;;
+    test) [ "$1" != lint ] && [ "$1" != rdma ] ;;
     lint) [ "$1" != rdma ] ;;
     rdma) [ "$1" = rdma ] ;;
     all) true ;;
@@ -165,16 +166,16 @@ install_missing() {
 }
 
 case $set_name in
-run | test | lint | rdma | all) ;;
-*) echo "deps.sh: unknown set \"$set_name\" (run, test, lint, rdma, all)" >&2; exit 2 ;;
+run | check | test | lint | rdma | all) ;;
+*) echo "deps.sh: unknown set \"$set_name\" (run, check, test, lint, rdma, all)" >&2; exit 2 ;;
 esac
 
 case $action in
 list) packages all ;;
 check)
     missing=$(packages missing)
-    [ -z "$missing" ] || { echo "missing packages: $(one_line "$missing")"; exit 1; }
+    [ -z "$missing" ] || { echo "missing: $(one_line "$missing"); as root: spec/tools/deps.sh install $set_name"; exit 1; }
     ;;
 install) install_missing ;;
-*) echo "usage: deps.sh [check|install|list] [run|test|lint|rdma|all]" >&2; exit 2 ;;
+*) echo "usage: deps.sh [check|install|list] [run|check|test|lint|rdma|all]" >&2; exit 2 ;;
 esac

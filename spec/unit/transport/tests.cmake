@@ -56,14 +56,14 @@ set_tests_properties(unit/transport/exports PROPERTIES LABELS unit)
 function(bt_kv_vm_test name seconds)
   if(NOT ibverbs_FOUND)
     add_test(NAME transport/${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: built without libibverbs (Debian package libibverbs-dev)")
-    set_tests_properties(transport/${name} PROPERTIES SKIP_REGULAR_EXPRESSION "skipped:" LABELS "unit;rdma")
+    set_tests_properties(transport/${name} PROPERTIES SKIP_REGULAR_EXPRESSION "skipped:" LABELS rdma)
     return()
   endif()
   math(EXPR guest "${seconds} * ${BT_TEST_SLOWNESS}")
   math(EXPR outer "${guest} + 300") # the first run fetches a kernel
   add_test(NAME transport/${name} COMMAND spec/tools/rdma-vm --timeout ${guest} ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(transport/${name} PROPERTIES
-    TIMEOUT ${outer} LABELS "unit;rdma" SKIP_RETURN_CODE 77 ENVIRONMENT "${BT_TEST_ENV}" PROCESSORS 2)
+    TIMEOUT ${outer} LABELS rdma SKIP_RETURN_CODE 77 ENVIRONMENT "${BT_TEST_ENV}" PROCESSORS 2)
 endfunction()
 
 if(ibverbs_FOUND)
