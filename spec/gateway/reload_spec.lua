@@ -6,59 +6,26 @@ local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
+local policy_files = require("gateway.support.policy_files")
 local proc = require("gateway.support.proc")
 
+local BROKEN, policy, replace = policy_files.BROKEN, policy_files.policy, policy_files.replace
 local BODY = '{"model":"sim","prompt":"hello there","max_tokens":4}'
 local PATH = "/v1/completions"
--- Streams that outlast a spec, and some that end in it.
-local ENDLESS = '{"model":"sim","prompt":"hello there","max_tokens":100000,"stream":true}'
-local SHORT = '{"model":"sim","prompt":"hello there","max_tokens":100,"stream":true}'
 
 local f, folder
-
--- ---- files ----
 
 local function sh(command)
   assert(os.execute(command) == 0, command)
 end
 
--- As an editor does: a new file takes the name.
-local function replace(path, text)
-  local file = assert(io.open(path .. ".tmp", "w"))
-  file:write(text)
-  file:close()
-  assert(os.rename(path .. ".tmp", path))
-end
-
-local function policy(version, plan)
-  return ([[
-return {
-  api = 1, name = "mine", version = "%s",
-  plan = function(req, view, ctx)
-    %s
-    return { worker = view.single[1].id }
-  end,
-}
-]]):format(version, plan or "")
-end
-
-local BROKEN = {
-  "return {",
-  "return { api = 1, name = 'mine', version = '0', plann = function() end }",
-  policy("0", "local x = nil; x = x.y"),
-  "error('no')",
-  "while true do end",
-  policy("0", "while true do end"),
-  "",
-}
-
 -- ---- the gateway ----
 
-local function start(flags, itl)
+local function start(flags)
   folder = proc.path("policies")
   sh("mkdir " .. folder)
   local words = flags and flags(folder) or { "--policy-dir", folder, "--policy", "mine" }
-  local worker = "role=hybrid,ttft=1,itl=" .. (itl or 1)
+  local worker = "role=hybrid,ttft=1,itl=1"
   f = fleet.start({ workers = { worker .. ",name=w0", worker .. ",name=w1" }, flags = words })
 end
 
@@ -369,58 +336,6 @@ describe("a request", function()
       assert.equal(h.generation, h.c.answer:header("x-baton-policy-generation"))
       h.c:close()
     end
-  end)
-
-  it("never fails while good and broken texts alternate, and no open stream breaks", function()
-    start(function(dir)
-      replace(dir .. "/mine.lua", policy("1"))
-      return { "--policy-dir", dir, "--policy", "mine" }
-    end, 20)
-    local streams = {}
-    for i = 1, 20 do
-      streams[i] = http.start(f.port, { path = PATH, body = i <= 4 and SHORT or ENDLESS })
-    end
-    for _, c in ipairs(streams) do
-      c:wait_head()
-    end
-    local seen = {}
-    for i = 1, 60 do
-      local is_good = i % 2 == 0
-      local text = is_good and policy(tostring(i)) or BROKEN[i % #BROKEN + 1]
-      if text ~= "" and i % 6 > 1 then
-        assert.equal(is_good and 200 or 400, (put("mine", text)).status)
-      else
-        replace(mine(), text)
-      end
-      for _ = 1, 3 do
-        seen[ask():header("x-baton-policy")] = true
-      end
-      for _, c in ipairs(streams) do
-        c:pump()
-        assert.is_nil(c.answer.broken)
-      end
-    end
-    local count = 0
-    for _ in pairs(seen) do
-      count = count + 1
-    end
-    assert.is_true(count >= 15, count .. " generations answered")
-    assert.is_nil(seen["mine@0"], "no broken text ever served")
-    for i, c in ipairs(streams) do
-      local before = #c.answer.pieces
-      if i <= 4 then
-        c:wait()
-        assert.equal("[DONE]", c.answer:data()[#c.answer:data()])
-      else
-        c:wait(function(answer)
-          return #answer.pieces > before
-        end)
-      end
-      assert.equal(200, c.answer.status)
-      assert.equal("mine@1", c.answer:header("x-baton-policy"))
-      c:close()
-    end
-    assert.equal(0, metric("baton_policy_errors_total"))
   end)
 end)
 
