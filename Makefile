@@ -3,6 +3,8 @@
 JOBS ?= $(shell nproc)
 # Specs mostly wait for each other's processes.
 TEST_JOBS ?= $(shell echo $$((2 * $(JOBS))))
+# Those of `make check` wait most of all: for time-outs of a store.
+CHECK_JOBS ?= $(shell echo $$((3 * $(JOBS))))
 FUZZ_SECS ?= 600
 # Minutes of load, and models that run none of our code.
 NOT_SANITIZED := '^(soak|model)$$'
@@ -43,7 +45,7 @@ test: ## every spec
 check: ## the loop of editing: unit, policy and tool specs, and the gateway's main paths (a minute)
 	$(call needs,check)
 	@$(MAKE) --no-print-directory all
-	@ctest --preset release -j $(TEST_JOBS) -L '^(unit|policy|tools|quick)$$'
+	@ctest --preset release -j $(CHECK_JOBS) -L '^(unit|policy|tools|quick)$$'
 
 lint: ## include rules, circles, sizes, layout, luacheck, clang-tidy, a build with -Werror
 	$(call needs,lint)
