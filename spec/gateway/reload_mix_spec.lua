@@ -16,7 +16,8 @@ local SHORT = '{"model":"sim","prompt":"hello there","max_tokens":100,"stream":t
 local f
 
 local function put(text)
-  return http.request(f.admin_port, { method = "PUT", path = "/admin/policies/mine", body = text }).status
+  local ask = { method = "PUT", path = "/admin/policies/mine", body = text }
+  return http.request(f.admin_port, ask).status
 end
 
 describe("a request", function()

@@ -4,8 +4,10 @@
 #   check    names what is missing; exit 1 if anything is
 #   install  installs what is missing by apt, as root or by sudo; exit 2 where it cannot (the default)
 #   list     prints every package of the set
-# The sets grow: run, check (= run and what `make check` needs), test (= check and the other specs' tools), lint (= test and the
-# linters, clang, libFuzzer). Beside them stands rdma: libibverbs and the emulated machine of spec/tools/rdma-vm; what needs it is left out or skipped without. all = lint and rdma.
+# The sets grow: run, check (= run and what `make check` needs), test (= check and the other specs'
+# tools), lint (= test and the linters, clang, libFuzzer). Beside them stands rdma: libibverbs and
+# the emulated machine of spec/tools/rdma-vm; what needs it is left out or skipped without. all =
+# lint and rdma.
 #
 # A package counts as there when what we want from it works, whoever installed it. Each need is one line of
 # `needs`: how to see it, then its Debian package (12 and 13; where the names differ, package_for decides).

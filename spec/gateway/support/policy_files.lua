@@ -1,4 +1,5 @@
--- policy_files.lua - texts of a policy called "mine", good and broken, and how they come into a folder.
+-- policy_files.lua - texts of a policy called "mine", good and broken, and how they come into a
+-- folder.
 
 local policy_files = {}
 
