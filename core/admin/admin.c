@@ -109,7 +109,7 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
     if (config->reload != NULL)
         bt_metrics_reload(&(bt_prom_t){.out = out}, config->reload);
     if (config->rollout != NULL)
-        config->rollout->metrics(config->rollout_user, &(bt_prom_t){.out = out});
+        bt_rollout_metrics(config->rollout, &(bt_prom_t){.out = out});
 }
 
 static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
@@ -202,13 +202,10 @@ void bt_admin_check_origin(const bt_admin_t *admin, const bt_head_t *head,
 
 static void ask_rollout(bt_admin_t *admin, bt_exchange_t *x, const bt_admin_reply_t *reply)
 {
-    const bt_rollout_request_t ask = {.what = reply->rollout,
-                                      .name = reply->name,
-                                      .by = reply->by,
-                                      .body = x->body,
-                                      .number = reply->number};
+    const bt_rollout_request_t ask = {
+        .what = reply->rollout, .name = reply->name, .by = reply->by, .number = reply->number};
 
-    bt_rollout_ask_change(admin->config.rollout, admin->config.rollout_user, x, &ask);
+    bt_rollout_answer(admin->config.rollout, x, &ask);
 }
 
 static void on_request(bt_exchange_t *x)

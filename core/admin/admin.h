@@ -34,9 +34,8 @@ typedef struct bt_admin_config {
     int (*complete)(void *user, const char *pool, bt_worker_spec_t *spec, char *err,
                     size_t err_size);
     void *complete_user;
-    bt_reload_t *reload; /* NULL = policies cannot be changed here; outlives us */
-    const struct bt_rollout_admin_ops *rollout; /* rollout.h; NULL = this gateway is alone */
-    void *rollout_user;
+    bt_reload_t *reload;           /* NULL = policies cannot be changed here; outlives us */
+    struct bt_rollout *rollout;    /* NULL = this gateway is alone; outlives us */
     const bt_transfer_t *transfer; /* the hub of KV transfer; NULL = there is none; outlives us */
     const bt_store_t *store;       /* NULL = none; outlives us */
     bt_fleet_t *fleet;             /* the other replicas; NULL = there are none; outlives us */

@@ -3,40 +3,98 @@
 
 #include "admin/admin.h"
 #include "admin/paths.h"
+#include "admin/policies.h"
 #include "admin/query.h"
+#include "admin/rollout_json.h"
 #include "admin/routes.h"
 #include "base/err.h"
 
 struct wait {
     struct bt_admin_wait base;
-    const bt_rollout_admin_ops_t *ops;
-    void *user;
+    bt_rollout_t *rollout;
     bt_exchange_t *x;
+    enum bt_rollout_what what;
+    char name[BT_ROLLOUT_NAME_MAX + 1];
 };
 
-static void on_done(void *arg, unsigned status, bt_str_t text)
+/* ---- what is wanted ---- */
+
+static unsigned edit(void *arg, bt_rollout_set_t *set, char *err, size_t err_size)
+{
+    const struct wait *w = arg;
+
+    switch (w->what) {
+    case BT_ROLLOUT_ASK_PUT:
+    case BT_ROLLOUT_ASK_PUT_RULES:
+        return bt_rollout_put_text(set, w->name, w->x->body, err, err_size);
+    case BT_ROLLOUT_ASK_BUNDLE:
+        return bt_rollout_put_bundle(set, w->x->body, err, err_size);
+    case BT_ROLLOUT_ASK_CLEAR:
+        bt_rollout_set_clear(set);
+        return 0;
+    default:
+        return bt_rollout_drop_text(set, w->name, err, err_size);
+    }
+}
+
+static void on_done(void *arg, const bt_rollout_outcome_t *outcome)
 {
     struct wait *w = arg;
+    bt_text_t text;
 
-    bt_admin_notify(w->x, status, text);
+    bt_text_init(&text);
+    if (outcome->status == 200)
+        bt_rollout_write_outcome(w->rollout, outcome, &text);
+    else
+        bt_text_puts(&text, outcome->why);
+    bt_admin_notify(w->x, outcome->status, bt_text_str(&text));
+    bt_text_fini(&text);
 }
 
 static void on_gone(struct bt_admin_wait *base)
 {
     struct wait *w = bt_container_of(base, struct wait, base);
 
-    w->ops->cancel(w->user, w);
+    bt_rollout_forget(w->rollout, w);
 }
 
-void bt_rollout_ask_change(const bt_rollout_admin_ops_t *ops, void *user, bt_exchange_t *x,
-                           const bt_rollout_request_t *ask)
+static void pin(bt_rollout_t *r, bt_exchange_t *x, bool is_pinned)
 {
-    struct wait *w = bt_arena_zalloc(&x->arena, sizeof(*w));
+    bt_text_t text;
 
-    *w = (struct wait){.base.gone = on_gone, .ops = ops, .user = user, .x = x};
-    x->user = &w->base;
-    ops->change(user, ask, on_done, w);
+    bt_rollout_pin(r, is_pinned);
+    bt_text_init(&text);
+    bt_rollout_write_pin(r, &text);
+    bt_admin_notify(x, 200, bt_text_str(&text));
+    bt_text_fini(&text);
 }
+
+void bt_rollout_answer(bt_rollout_t *r, bt_exchange_t *x, const bt_rollout_request_t *ask)
+{
+    if (ask->what == BT_ROLLOUT_ASK_PIN || ask->what == BT_ROLLOUT_ASK_UNPIN) {
+        pin(r, x, ask->what == BT_ROLLOUT_ASK_PIN);
+        return;
+    }
+    struct wait *w = bt_arena_zalloc(&x->arena, sizeof(*w));
+    const bt_rollout_change_t change = {.edit = ask->what == BT_ROLLOUT_ASK_BACK ? NULL : edit,
+                                        .back = ask->number,
+                                        .by = ask->by,
+                                        .done = on_done,
+                                        .arg = w};
+    *w = (struct wait){.base.gone = on_gone, .rollout = r, .x = x, .what = ask->what};
+    bt_str_copy(w->name, sizeof w->name, ask->name);
+    x->user = &w->base;
+    int rc = bt_rollout_change(r, &change);
+    if (rc == BT_E_AGAIN)
+        bt_admin_notify(x, 409,
+                        BT_STR("this replica is rolling something out: try again when it is done"));
+    else if (rc < 0)
+        bt_admin_notify(x, 503,
+                        rc == BT_E_CANCELLED ? BT_STR("the gateway is ending")
+                                             : bt_str(bt_err_text(rc)));
+}
+
+/* ---- the query ---- */
 
 static int take_pair(bt_str_t name, bt_str_t value, char *by, size_t by_size, uint64_t *number_p)
 {
@@ -55,7 +113,7 @@ static int take_pair(bt_str_t name, bt_str_t value, char *by, size_t by_size, ui
     return rc < 0 ? BT_E_INVAL : 0;
 }
 
-int bt_rollout_ask_query(bt_str_t query, char *by, size_t by_size, uint64_t *number_p)
+int bt_rollout_query(bt_str_t query, char *by, size_t by_size, uint64_t *number_p)
 {
     bt_str_t name, value;
 

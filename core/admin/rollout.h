@@ -1,17 +1,16 @@
-/* rollout.h - the fleet's policies and rules over the admin listener. Private to core/admin but for the ops.
+/* rollout.h - the fleet's policies and rules over the admin listener. Private to core/admin.
  *
- * Owner: the control loop. Who rolls out stands above this folder and comes as a table of functions.
- * Life:  an exchange that waits for a rollout lives in its arena; who rolls out is told when the client leaves first.
- * Flow:  PUT /fleet/policies/<name> -> change -> (every replica has voted, and serves it) -> done -> the answer.
+ * Owner: the control loop.
+ * Life:  an exchange that waits for a rollout lives in its arena; the rollout is told when the client leaves first.
+ * Flow:  PUT /fleet/policies/<name> -> bt_rollout_change -> (every replica has voted, and serves it) -> the answer.
  * Cost:  control loop only.
  */
 #ifndef BT_ADMIN_ROLLOUT_H
 #define BT_ADMIN_ROLLOUT_H
 
-#include "admin/policies.h"
 #include "admin/prom.h"
-
-#define BT_ROLLOUT_ASK_BY_MAX 96
+#include "http/server.h"
+#include "rollout/rollout.h"
 
 enum bt_rollout_what {
     BT_ROLLOUT_ASK_PUT, /* name, body = the policy's text */
@@ -28,21 +27,14 @@ enum bt_rollout_what {
 typedef struct bt_rollout_request { /* borrowed for the call */
     enum bt_rollout_what what;
     const char *name, *by;
-    bt_str_t body;
     uint64_t number;
 } bt_rollout_request_t;
 
-typedef struct bt_rollout_admin_ops {
-    void (*list)(void *user, bt_text_t *out); /* JSON */
-    void (*metrics)(void *user, bt_prom_t *p);
-    void (*change)(void *user, const bt_rollout_request_t *ask, bt_reload_done_cb done, void *arg);
-    void (*cancel)(void *user, void *arg); /* done(arg) must not be called any more */
-} bt_rollout_admin_ops_t;
-
-/* Answers x when it is over. */
-void bt_rollout_ask_change(const bt_rollout_admin_ops_t *ops, void *user, bt_exchange_t *x,
-                           const bt_rollout_request_t *ask);
+/* Answers x, whose body is the request's, when it is over. */
+void bt_rollout_answer(bt_rollout_t *r, bt_exchange_t *x, const bt_rollout_request_t *ask);
 /* ?by=..., ?to=...: by gets "admin" when nothing is said. BT_E_INVAL: to is no number. */
-int bt_rollout_ask_query(bt_str_t query, char *by, size_t by_size, uint64_t *number_p);
+int bt_rollout_query(bt_str_t query, char *by, size_t by_size, uint64_t *number_p);
+void bt_rollout_list(const bt_rollout_t *r, bt_text_t *out); /* JSON */
+void bt_rollout_metrics(const bt_rollout_t *r, bt_prom_t *p);
 
 #endif

@@ -204,7 +204,7 @@ static bool has_rollout(const context_t *c)
 static void list_rollouts(const context_t *c)
 {
     if (has_rollout(c))
-        c->config->rollout->list(c->config->rollout_user, &c->reply->body);
+        bt_rollout_list(c->config->rollout, &c->reply->body);
 }
 
 /* The caller does it. */
@@ -217,8 +217,7 @@ static void check_rollout(const context_t *c, enum bt_rollout_what what, const c
     reply->rollout = what;
     if (needed != NULL && c->request->body.n == 0)
         bt_reply_error(reply, 400, "the body must be %s", needed);
-    else if (bt_rollout_ask_query(c->request->query, reply->by, sizeof reply->by, &reply->number) <
-             0)
+    else if (bt_rollout_query(c->request->query, reply->by, sizeof reply->by, &reply->number) < 0)
         bt_reply_error(reply, 400, "to is the number of a set; by is who asks");
 }
 

@@ -29,7 +29,7 @@ typedef struct bt_admin_reply {
     char name[136];               /* with BT_WANTS_POLICY_* and _RECORD: which one */
     bool as_text;                 /* with BT_WANTS_RECORD */
     enum bt_rollout_what rollout; /* with BT_WANTS_ROLLOUT: what, by whom, to which set */
-    char by[BT_ROLLOUT_ASK_BY_MAX + 1];
+    char by[BT_ROLLOUT_BY_MAX + 1];
     uint64_t number; /* of a set; with BT_WANTS_ROOM: which one */
     bt_text_t body;
 } bt_admin_reply_t;

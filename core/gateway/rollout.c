@@ -3,7 +3,6 @@
 
 #include "base/err.h"
 #include "base/log.h"
-#include "rollout/rollout.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +23,7 @@ static const char *space_of(const bt_gateway_t *g)
 static int to_policies(const bt_rollout_set_t *set, bt_policy_set_t **policies_p)
 {
     bt_policy_set_t *policies;
-    int rc = bt_policy_set_new(&policies, set->number);
+    int rc = bt_policy_set_new(&policies, set->info.number);
 
     if (rc < 0)
         return rc;
@@ -195,14 +194,14 @@ bt_policy_set_t *bt_gateway_rollout_first(bt_gateway_t *g, bool *is_pinned_p)
         return NULL;
     *is_pinned_p = bt_rollout_is_pinned(f->rollout);
     f->first = bt_rollout_set_ref(bt_rollout_held(f->rollout));
-    if (bt_rollout_is_blocked(f->rollout, f->first->number)) {
+    if (bt_rollout_is_blocked(f->rollout, f->first)) {
         bt_log_error("fleet",
                      "set %llu brought this replica down before: it starts without it until "
                      "another set is committed",
-                     (unsigned long long) f->first->number);
+                     (unsigned long long) f->first->info.number);
         return NULL;
     }
-    if (f->first->number == 0 || to_policies(f->first, &policies) < 0)
+    if (f->first->info.number == 0 || to_policies(f->first, &policies) < 0)
         return NULL;
     return policies;
 }
@@ -221,6 +220,12 @@ void bt_gateway_rollout_start(bt_gateway_t *g)
     bt_rollout_begin(f->rollout, serving != NULL ? f->first : NULL);
     bt_rollout_set_unref(f->first);
     f->first = NULL;
+}
+
+void bt_gateway_fleet_drain(bt_gateway_t *g)
+{
+    if (g->rollouts != NULL)
+        bt_rollout_stop_changes(g->rollouts->rollout);
 }
 
 static void on_client_gone(void *user)
@@ -250,7 +255,7 @@ void bt_gateway_rollout_close(bt_gateway_t *g)
     bt_rollout_free(f->rollout);
     f->leave = (bt_store_op_t){.what = BT_STORE_TABLE_DROP,
                                .space = bt_str(space_of(g)),
-                               .key = BT_STR("policy_votes"),
+                               .key = BT_STR(BT_ROLLOUT_TABLE),
                                .field = bt_str(g->replica),
                                .cb = on_left};
     if (f->client != NULL)

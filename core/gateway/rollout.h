@@ -8,8 +8,8 @@
 #ifndef BT_GATEWAY_ROLLOUT_H
 #define BT_GATEWAY_ROLLOUT_H
 
-#include "admin/rollout.h"
 #include "gateway/gateway.h"
+#include "rollout/rollout.h"
 
 #define BT_FLEET_JOIN_MS UINT64_C(1000) /* a start waits so long for the store */
 
@@ -18,18 +18,18 @@ int bt_gateway_rollout_open(bt_gateway_t *g);
 /* A reference to what was read, or NULL. */
 bt_policy_set_t *bt_gateway_rollout_first(bt_gateway_t *g, bool *is_pinned_p);
 void bt_gateway_rollout_start(bt_gateway_t *g);
+void bt_gateway_fleet_drain(bt_gateway_t *g); /* takes no changes any more */
 /* On the main thread, while the control loop does not run. */
 void bt_gateway_rollout_close(bt_gateway_t *g);
-extern const bt_rollout_admin_ops_t bt_gateway_rollout_admin; /* user: struct bt_gateway_rollout */
 
 /* ---- between the files ---- */
 struct bt_gateway_rollout {
     bt_gateway_t *g;
     bt_store_client_t *client;
-    struct bt_rollout *rollout;
-    struct bt_rollout_set *first; /* what the first generation was made with; reference, or NULL */
+    bt_rollout_t *rollout;
+    bt_rollout_set_t *first; /* what the first generation was made with; reference, or NULL */
     bt_timer_t join;
-    bt_store_op_t leave;  /* our row among the votes goes */
+    bt_store_op_t leave;  /* our row in the table of replicas goes */
     bt_list_t background; /* sets on their way through the policies' jobs */
 };
 

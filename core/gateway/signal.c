@@ -15,6 +15,7 @@
 #include "config/check.h"
 #include "config/flag.h"
 #include "gateway/fleet.h"
+#include "gateway/rollout.h"
 #include "gateway/transfer.h"
 #include "reload/reload.h"
 
@@ -89,6 +90,7 @@ static void begin_drain(bt_gateway_t *g, const char *signal_name)
     bt_log_info("gateway", "%s: draining, at most %llu ms", signal_name,
                 (unsigned long long) g->config->drain_ms);
     atomic_store(&g->shared.draining, true);
+    bt_gateway_fleet_drain(g);
     for (unsigned i = 0; i < g->loop_count; i++)
         bt_gateway_loop_drain(&g->loops[i]);
     bt_timer_start(&g->grace, g->config->drain_ms);

@@ -1,17 +1,11 @@
-/* One proposal on its way, at the replica that was asked. Each step asks the store once; an answer that is an error is asked for
- * again at the next heartbeat, until the deadline.
- *
- *   LEASE -> BASE (settle what another has left open; the texts that serve) -> CLAIM (a number: its texts, written once) -> PROPOSE
- *         -> VOTE --all live ones say ok--> CONFIRM (the store has forgotten nothing) --> DECIDE commit --+--> TELL -> SPREAD -> answer
- *              +------one refuses, or one is silent for too long------------------------> DECIDE abort ---+
- *
- * The lease keeps two of them from talking at once; that nothing breaks does not depend on it: a number's texts and its decision
- * are cells that are written once. Who is live: who has a row in `policy_votes`, which runs out with its replica. So a replica that
- * was killed is waited for no longer than its row lives; one that only hangs in its hooks stops the whole at the deadline. */
+/* One change on its way, at the replica that was asked: READ (the log and the table, from now) -> BACK (texts of an older set) -> TEXTS (into
+ * a cell) -> PROPOSE (into the log) -> VOTE -> SPREAD (until all serve it) -> the answer. From PROPOSE on the fleet goes its way
+ * without us: we only wait for what the log says of it. */
 #include "rollout/rollout_impl.h"
 
 #include "base/err.h"
 #include "base/log.h"
+#include "base/rand.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -19,13 +13,26 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define CLAIMS_MAX 16
-#define EARLY_MS                                                                                   \
-    UINT64_C(3000) /* until it is proposed: nobody waits longer for a store that is unavailable */
+#define EARLY_MS UINT64_C(3000)    /* until it is proposed: nobody waits longer for the store */
+#define LATE_MS UINT64_C(3000)     /* beyond vote_ms: until the log says how it ended */
+#define TEXTS_MS UINT64_C(3600000) /* then the texts are gone, if nobody has committed them */
 
-typedef struct bt_rollout_push push_t;
+enum step { READ, BACK, TEXTS, PROPOSE, VOTE, SPREAD };
 
-static void run(push_t *p);
+typedef struct bt_rollout_push {
+    bt_rollout_t *r;
+    bt_rollout_change_t change;
+    char by[BT_ROLLOUT_BY_MAX + 1];
+    enum step step;
+    uint64_t deadline_ms, began_ms;
+    uint64_t reads, peers_read; /* what counts was read after so many times */
+    uint64_t back_number;
+    bt_rollout_call_t call;
+    bt_rollout_set_t *back; /* texts of what is brought back, or NULL */
+    bt_rollout_set_t *set;  /* the proposal */
+    bt_text_t members;
+    bool is_sent; /* maybe it is in the log */
+} push_t;
 
 /* ---- the end ---- */
 
@@ -36,39 +43,27 @@ void bt_rollout_push_free(bt_rollout_t *r)
     if (p == NULL)
         return;
     r->push = NULL;
-    if (p->ask.is_out)
-        bt_store_cancel(&p->ask.op);
-    if (p->lease.is_out)
-        bt_store_cancel(&p->lease.op);
-    for (unsigned i = 0; i < p->count; i++)
-        free((char *) p->items[i].text.p);
-    free(p->items);
-    bt_rollout_set_unref(p->base);
+    if (p->call.is_out)
+        bt_store_cancel(&p->call.op);
     bt_rollout_set_unref(p->back);
     bt_rollout_set_unref(p->set);
+    bt_text_fini(&p->members);
     free(p);
 }
 
-void bt_rollout_push_drop_lease(bt_rollout_t *r)
+static void finish(push_t *p, const bt_rollout_outcome_t *outcome)
 {
-    bt_rollout_send(r, (bt_store_op_t){.what = BT_STORE_LEASE_DROP,
-                                       .key = BT_STR("rollout"),
-                                       .value = bt_str(r->replica)});
+    bt_rollout_set_t *set = bt_rollout_set_ref(p->set);
+    const bt_rollout_change_t change = p->change;
+
+    bt_rollout_push_free(p->r);
+    if (change.done != NULL)
+        change.done(change.arg, outcome);
+    bt_rollout_set_unref(set);
 }
 
-static void finish(push_t *p, unsigned status, bt_str_t text)
-{
-    bt_rollout_t *r = p->r;
-    bt_rollout_done_cb done = p->done;
-    void *arg = p->arg;
-
-    bt_rollout_push_drop_lease(r);
-    bt_rollout_push_free(r);
-    if (done != NULL)
-        done(arg, status, text);
-}
-
-void bt_rollout_push_fail(push_t *p, unsigned status, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static void fail(push_t *p, unsigned status, const char *fmt,
+                                                       ...)
 {
     char why[BT_ROLLOUT_WHY_MAX + 256];
     va_list args;
@@ -76,217 +71,316 @@ void bt_rollout_push_fail(push_t *p, unsigned status, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(why, sizeof why, fmt, args);
     va_end(args);
-    finish(p, status, bt_str(why));
+    finish(p, &(bt_rollout_outcome_t){.status = status, .why = why});
 }
 
-void bt_rollout_push_answer(push_t *p, bool is_changed)
+/* ---- the set ---- */
+
+static uint64_t wall_ms(void)
 {
-    bt_text_t text;
+    struct timespec now = {0};
 
-    bt_text_init(&text);
-    bt_text_printf(&text, "{\"changed\":%s,", is_changed ? "true" : "false");
-    bt_rollout_describe_set(p->set, &text);
-    bt_text_puts(&text, ",\"replicas\":");
-    bt_rollout_describe_peers(p->r, &text);
-    bt_text_puts(&text, "}\n");
-    finish(p, 200, bt_text_str(&text));
-    bt_text_fini(&text);
+    (void) clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t) now.tv_sec * 1000 + (uint64_t) now.tv_nsec / 1000000;
 }
 
-/* ---- asking ---- */
-
-void bt_rollout_push_go_on(bt_rollout_t *r)
+static void name_set(push_t *p)
 {
-    if (r->push != NULL)
-        run(r->push);
+    const bt_rollout_t *r = p->r;
+    const bt_rollout_info_t *base = &r->held->info;
+    bt_rollout_info_t *info = &p->set->info;
+
+    info->number = (r->log.top > base->number ? r->log.top : base->number) + 1;
+    info->previous = base->number;
+    memcpy(info->previous_uuid, base->uuid, sizeof info->previous_uuid);
+    info->copy_of = p->back != NULL ? p->back->info.number : 0;
+    info->at_ms = wall_ms();
+    bt_rand_uuid(info->uuid);
+    bt_str_copy(info->by, sizeof info->by, p->by);
+    bt_str_copy(info->replica, sizeof info->replica, r->replica);
 }
 
-/* What is known of the table was read before this moment. */
-void bt_rollout_push_need_rows(push_t *p)
+/* False: it has ended. */
+static bool make_set(push_t *p)
 {
-    p->rows_read = p->r->rows_read + (p->r->rows_ask.is_out ? 1 : 0);
+    char err[BT_ROLLOUT_WHY_MAX] = "out of memory";
+    int rc = bt_rollout_set_copy(&p->set, p->back != NULL ? p->back : p->r->held);
+    unsigned status = rc < 0 ? 503 : 0;
+
+    if (status == 0 && p->back == NULL)
+        status = p->change.edit(p->change.arg, p->set, err, sizeof err);
+    if (status != 0) {
+        fail(p, status, "%s", err);
+        return false;
+    }
+    bt_rollout_set_seal(p->set);
+    if (strcmp(p->set->info.hash, p->r->held->info.hash) == 0) {
+        finish(p, &(bt_rollout_outcome_t){.status = 200, .set = p->r->held});
+        return false;
+    }
+    name_set(p);
+    return true;
 }
 
-void bt_rollout_push_ask(push_t *p, bt_store_op_t op,
-                         void (*done)(bt_rollout_t *r, const bt_store_reply_t *))
+/* ---- what is brought back ---- */
+
+static const bt_rollout_row_t *row_of(const bt_rollout_log_t *log, uint64_t number)
 {
-    bt_rollout_ask(p->r, &p->ask, op, done);
+    for (unsigned i = 0; i < log->row_count; i++)
+        if (log->rows[i].info.number == number)
+            return &log->rows[i];
+    return NULL;
 }
 
-static void on_lease(bt_rollout_t *r, const bt_store_reply_t *reply)
+static void on_back(bt_rollout_t *r, const bt_store_reply_t *reply)
 {
     push_t *p = r->push;
 
     if (reply->rc < 0)
         return;
-    if (reply->number == 0) {
-        bt_rollout_push_fail(p, 409,
-                             "replica %.*s is rolling something out: try again when it is done",
-                             BT_STR_ARG(reply->text));
+    if (reply->is_none || bt_rollout_set_read(&p->back, reply->text) < 0) {
+        fail(p, 409, "the store does not have the texts of set %" PRIu64 " any more",
+             p->back_number);
         return;
     }
-    p->step = BT_PUSH_BASE;
-    bt_rollout_push_need_rows(p); /* who had the lease may have committed something */
-}
-
-/* Kept for as long as we work; nobody waits for the answer. */
-static void on_renewed(bt_rollout_t *r, const bt_store_reply_t *reply)
-{
-    (void) r;
-    (void) reply;
-}
-
-static bt_store_op_t lease_op(const bt_rollout_t *r)
-{
-    return (bt_store_op_t){.what = BT_STORE_LEASE_TAKE,
-                           .key = BT_STR("rollout"),
-                           .value = bt_str(r->replica),
-                           .ttl_ms = BT_ROLLOUT_LEASE_MS};
-}
-
-static void on_claimed(bt_rollout_t *r, const bt_store_reply_t *reply)
-{
-    push_t *p = r->push;
-
-    if (reply->rc < 0)
-        return;
-    if (reply->number == 1)
-        p->step = BT_PUSH_PROPOSE;
-    else if (++p->claims < CLAIMS_MAX) /* somebody has it and has not come further */
-        p->number++;
-    else
-        bt_rollout_push_fail(p, 503, "no free number: others propose all the time");
+    p->step = READ;
     bt_rollout_push_go_on(r);
+}
+
+/* False: it has ended, or the texts are being read. */
+static bool has_back(push_t *p, uint64_t number)
+{
+    bt_rollout_t *r = p->r;
+    const bt_rollout_set_t *held = r->held;
+    const bt_rollout_row_t *row = row_of(&r->log, number);
+    const char *uuid = row != NULL                     ? row->info.uuid
+                       : number == held->info.previous ? held->info.previous_uuid
+                                                       : "lost";
+
+    if (held->info.number == 0)
+        fail(p, 409, "there is nothing to roll back: no set has been committed");
+    else if (number > held->info.number || (row != NULL && row->state != BT_ROLLOUT_COMMITTED))
+        fail(p, 400,
+             "set %" PRIu64 " was never committed: GET /admin/fleet/policies lists those that were",
+             number);
+    else if (number == 0)
+        return bt_rollout_set_new(&p->back) == 0;
+    else if (number == held->info.number || (r->before != NULL && r->before->info.number == number))
+        p->back = bt_rollout_set_ref(number == held->info.number ? r->held : r->before);
+    else {
+        p->back_number = number;
+        p->step = BACK;
+        bt_rollout_call(r, &p->call,
+                        (bt_store_op_t){.what = BT_STORE_CELL_GET,
+                                        .key = bt_rollout_key(&p->call, "policy_set", uuid)},
+                        on_back);
+    }
+    return r->push == p && p->back != NULL;
 }
 
 /* ---- the steps ---- */
 
-static void ask_claim(push_t *p)
+/* Who has a vote: who lives, and follows the fleet. */
+static bool list_members(push_t *p)
+{
+    const bt_rollout_t *r = p->r;
+    unsigned count = 0;
+
+    bt_text_fini(&p->members);
+    bt_text_puts(&p->members, "[");
+    for (unsigned i = 0; i < r->peer_count; i++) {
+        if (r->peers[i].is_pinned)
+            continue;
+        bt_text_puts(&p->members, count++ > 0 ? "," : "");
+        bt_text_json_str(&p->members, bt_str(r->peers[i].name));
+    }
+    bt_text_puts(&p->members, "]");
+    if (count == 0)
+        fail(p, 409, "every replica is pinned: nobody can say whether it would serve");
+    else if (count > BT_ROLLOUT_MEMBERS_MAX)
+        fail(p, 409, "%u replicas are more than the %d that can vote: pin some", count,
+             BT_ROLLOUT_MEMBERS_MAX);
+    return count > 0 && count <= BT_ROLLOUT_MEMBERS_MAX;
+}
+
+/* After a loss the table of replicas is lost too: each tells its row again within a quarter of its expiry. */
+static bool is_ready(const push_t *p)
+{
+    const bt_rollout_t *r = p->r;
+
+    return r->reads >= p->reads && r->peers_read >= p->peers_read && bt_rollout_is_current(r) &&
+           (r->lost_ms == 0 || bt_clock_ms() - r->lost_ms >= r->config.expiry_ms / 2);
+}
+
+static void begin(push_t *p)
+{
+    const bt_rollout_row_t *open = bt_rollout_open(&p->r->log);
+    const uint64_t back = p->change.back > 0 ? p->change.back : p->r->held->info.previous;
+
+    if (!is_ready(p))
+        return;
+    if (open != NULL) {
+        fail(p, 409, "replica %s is rolling something out: try again when it is done",
+             open->info.replica);
+        return;
+    }
+    if ((p->change.edit == NULL && p->back == NULL && !has_back(p, back)) || !list_members(p) ||
+        !make_set(p))
+        return;
+    p->step = TEXTS;
+    bt_rollout_push_go_on(p->r);
+}
+
+static void on_texts(bt_rollout_t *r, const bt_store_reply_t *reply)
+{
+    if (reply->rc == BT_E_INVAL || reply->rc == BT_E_LIMIT) {
+        fail(r->push, 400, "the set is too large for the store: %s", r->unavailable);
+        return;
+    }
+    if (reply->rc == 0)
+        r->push->step = PROPOSE;
+    bt_rollout_push_go_on(r);
+}
+
+static void put_texts(push_t *p)
 {
     bt_text_t text;
 
     bt_text_init(&text);
-    p->set->number = p->number;
     bt_rollout_set_write(p->set, &text);
-    if (text.failed)
-        bt_rollout_push_fail(p, 503, "out of memory");
-    else
-        bt_rollout_push_ask(p,
-                            (bt_store_op_t){.what = BT_STORE_CELL_SET,
-                                            .key = bt_rollout_key(&p->ask, "policy_set", p->number),
-                                            .value = bt_text_str(&text),
-                                            .if_absent = true},
-                            on_claimed);
+    bt_rollout_call(
+        p->r, &p->call,
+        (bt_store_op_t){.what = BT_STORE_CELL_SET,
+                        .key = bt_rollout_key(&p->call, "policy_set", p->set->info.uuid),
+                        .value = bt_text_str(&text),
+                        .ttl_ms = TEXTS_MS},
+        on_texts);
     bt_text_fini(&text);
 }
 
-void bt_rollout_push_done(push_t *p, uint64_t number, const char *value,
-                          void (*done)(bt_rollout_t *r, const bt_store_reply_t *))
+static void on_proposed(bt_rollout_t *r, const bt_store_reply_t *reply)
 {
-    bt_store_op_t op = {.what = value != NULL ? BT_STORE_CELL_SET : BT_STORE_CELL_GET,
-                        .key = bt_rollout_key(&p->ask, "policy_done", number),
-                        .value = bt_str(value),
-                        .if_absent = value != NULL};
+    push_t *p = r->push;
 
-    bt_rollout_push_ask(p, op, done);
+    if (reply->rc < 0)
+        return; /* maybe it was done all the same: once more changes nothing */
+    p->step = VOTE;
+    p->reads = bt_rollout_reads_from_now(r);
+    p->deadline_ms =
+        bt_clock_ms() + r->config.vote_ms + r->config.vote_ms / 2; /* somebody says expire */
+    bt_log_info("fleet", "set %" PRIu64 " is proposed, by %s", p->set->info.number,
+                p->set->info.by);
+    bt_rollout_read_log(r);
 }
 
-/* The store was unavailable for too long. Before a decision was asked for it is clear that nothing has changed. */
+static void propose(push_t *p)
+{
+    const bt_rollout_entry_t e = {
+        .kind = BT_ROLLOUT_PROPOSE, .info = p->set->info, .members = bt_text_str(&p->members)};
+
+    p->is_sent = true;
+    bt_rollout_add(p->r, &p->call, &e, on_proposed);
+}
+
+static void see_outcome(push_t *p)
+{
+    bt_rollout_t *r = p->r;
+    const bt_rollout_row_t *row = bt_rollout_row(&r->log, p->set->info.uuid);
+
+    if (row == NULL && r->reads >= p->reads && r->lost_ms < p->began_ms) {
+        fail(p, 409, "another replica was faster: try again when it is done");
+    } else if (row != NULL && row->state == BT_ROLLOUT_COMMITTED) {
+        p->step = SPREAD;
+        p->peers_read = r->peers_read + (r->table_call.is_out ? 2 : 1);
+        p->deadline_ms = bt_clock_ms() + r->config.spread_ms;
+    } else if (row != NULL && row->state == BT_ROLLOUT_ABORTED) {
+        fail(p,
+             row->end == BT_ROLLOUT_NO       ? 400
+             : row->end == BT_ROLLOUT_EXPIRE ? 504
+                                             : 503,
+             "set %" PRIu64 " is committed nowhere: %s", row->info.number, row->why);
+    }
+}
+
+static void see_spread(push_t *p)
+{
+    const bt_rollout_t *r = p->r;
+    bool is_behind = r->peers_read < p->peers_read;
+
+    for (unsigned i = 0; i < r->peer_count; i++)
+        is_behind |= !r->peers[i].is_pinned && r->peers[i].number < p->set->info.number;
+    if (!is_behind || bt_clock_ms() >= p->deadline_ms)
+        finish(p, &(bt_rollout_outcome_t){.status = 200, .set = p->set, .is_changed = true});
+}
+
 static bool is_over(push_t *p)
 {
     const bt_rollout_t *r = p->r;
+    const char *why = r->is_unavailable ? r->unavailable : "it has lost its log";
 
-    if (p->step == BT_PUSH_VOTE || p->step == BT_PUSH_SPREAD || bt_clock_ms() < p->deadline_ms)
+    if (p->step == SPREAD || bt_clock_ms() < p->deadline_ms)
         return false;
-    if (p->step <= BT_PUSH_CONFIRM)
-        bt_rollout_push_fail(p, 503, "the shared store does not do it: %s; nothing has changed",
-                             r->away);
+    if (p->is_sent)
+        fail(p, 502,
+             "the shared store became unavailable (%s): whether set %" PRIu64
+             " is committed will be seen when it is back",
+             why, p->set->info.number);
+    else if (r->is_unavailable)
+        fail(p, 503, "the shared store does not do it: %s; nothing has changed", why);
     else
-        bt_rollout_push_fail(p, 503,
-                             "the shared store became unavailable (%s): whether set %" PRIu64
-                             " is committed will be seen when it is back; it is %s",
-                             r->away, p->set->number,
-                             p->is_commit ? "what was wanted" : "to be aborted");
+        fail(p, 503, "this replica does not have set %" PRIu64 ", which is committed: try again",
+             bt_rollout_committed(r));
     return true;
 }
 
-static void run(push_t *p)
+void bt_rollout_push_go_on(bt_rollout_t *r)
 {
-    if (p->ask.is_out || is_over(p))
+    push_t *p = r->push;
+
+    if (p == NULL || p->call.is_out || is_over(p))
         return;
-    if (p->step == BT_PUSH_LEASE)
-        bt_rollout_push_ask(p, lease_op(p->r), on_lease);
-    else if (p->step == BT_PUSH_CLAIM)
-        ask_claim(p);
-    else if (p->step < BT_PUSH_CLAIM)
-        bt_rollout_base_run(p);
-    else
-        bt_rollout_vote_run(p);
-}
-
-void bt_rollout_push_beat(bt_rollout_t *r)
-{
-    push_t *p = r->push;
-
-    if (p->step > BT_PUSH_LEASE && p->step < BT_PUSH_SPREAD && !p->lease.is_out)
-        bt_rollout_ask(r, &p->lease, lease_op(r), on_renewed);
-    run(p);
-}
-
-void bt_rollout_push_peers(bt_rollout_t *r)
-{
-    push_t *p = r->push;
-
-    if (p->step == BT_PUSH_VOTE && r->peers_read > p->peers_read)
-        bt_rollout_vote_count(p);
-    run(p);
+    if (p->step == READ)
+        begin(p);
+    else if (p->step == TEXTS)
+        put_texts(p);
+    else if (p->step == PROPOSE)
+        propose(p);
+    else if (p->step == VOTE)
+        see_outcome(p);
+    else if (p->step == SPREAD)
+        see_spread(p);
 }
 
 /* ---- asking for a change ---- */
 
-static int copy_items(push_t *p, const bt_rollout_change_t *change)
-{
-    p->items = calloc(change->count, sizeof *p->items);
-    if (p->items == NULL)
-        return BT_E_NOMEM;
-    for (unsigned i = 0; i < change->count; i++) {
-        p->items[i] = change->items[i];
-        p->items[i].text.p = bt_str_dup(change->items[i].text);
-        p->count++;
-        if (p->items[i].text.p == NULL)
-            return BT_E_NOMEM;
-    }
-    return 0;
-}
-
-int bt_rollout_change(bt_rollout_t *r, const bt_rollout_change_t *change, bt_rollout_done_cb done,
-                      void *arg, char *err, size_t err_size)
+int bt_rollout_change(bt_rollout_t *r, const bt_rollout_change_t *change)
 {
     push_t *p;
 
-    if (r->push != NULL) {
-        snprintf(err, err_size, "this replica is rolling something out: try again when it is done");
-        return BT_E_AGAIN;
-    }
-    snprintf(err, err_size, "out of memory");
+    if (r->is_ending || r->push != NULL)
+        return r->is_ending ? BT_E_CANCELLED : BT_E_AGAIN;
     p = calloc(1, sizeof *p);
     if (p == NULL)
         return BT_E_NOMEM;
-    r->push = p;
-    p->r = r;
-    if (copy_items(p, change) < 0) {
-        bt_rollout_push_free(r);
-        return BT_E_NOMEM;
-    }
+    *p = (push_t){.r = r, .change = *change, .began_ms = bt_clock_ms()};
     bt_str_copy(p->by, sizeof p->by, change->by);
-    p->done = done;
-    p->arg = arg;
-    p->deadline_ms = bt_clock_ms() + (r->vote_ms < EARLY_MS ? r->vote_ms : EARLY_MS);
+    p->reads = bt_rollout_reads_from_now(r);
+    p->peers_read = r->peers_read + (r->table_call.is_out ? 2 : 1);
+    p->deadline_ms = p->began_ms + (r->config.vote_ms < EARLY_MS ? r->config.vote_ms : EARLY_MS);
+    r->push = p;
     return 0;
+}
+
+void bt_rollout_stop_changes(bt_rollout_t *r)
+{
+    r->is_ending = true;
 }
 
 void bt_rollout_forget(bt_rollout_t *r, void *arg)
 {
-    if (r->push != NULL && r->push->arg == arg)
-        r->push->done = NULL;
+    if (r->push == NULL || r->push->change.arg != arg)
+        return;
+    r->push->change.done = NULL;
+    if (r->push->set == NULL) /* what it asks for goes with it */
+        bt_rollout_push_free(r);
 }

@@ -1,15 +1,15 @@
-/* Every heartbeat reads the table of sets and follows it:
+/* Every heartbeat reads what is new in the log and follows it:
  *
- *   highest committed > what is here --> read its texts --> hold --> take (unless pinned)
- *   highest committed < what is here --> the store has forgotten: put ours back; the highest number wins
- *   a newer one is proposed ----------> read its texts --> store a note --> try aside --> vote; the cell policy_done tells how it ended
+ *   another set is committed than is here --> read its texts --> hold --> take (unless pinned)
+ *   one is proposed, and we are a member ---> read its texts --> "trying" in the log --> try aside --> "yes" or "no" in the log
  *
- * Who has proposed may end at any moment. A decision is a cell that is written once, by whoever comes first: the proposer, or a
- * replica that has waited longer than any proposer would, which then writes "abort". So nothing is ever both. */
+ * Nothing is remembered of how far we were: what is due (rollout/duty.c) is found anew from the log at every reading, so a store that fails
+ * at any step, or a process that is killed at any, leaves nothing that has to be undone. */
 #include "rollout/rollout_impl.h"
 
 #include "base/err.h"
 #include "base/log.h"
+#include "base/rand.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,67 +17,106 @@
 
 #define INTERVAL_MS 100
 #define EXPIRY_MS 2000
+#define VOTE_MS 10000
+#define SPREAD_MS 5000
 #define JOIN_INTERVAL_MS 20
-#define ABANDON_MS 1000 /* beyond twice vote_ms: nobody decides any more */
-#define AGAIN_MS 1000   /* what failed is tried again after it, twice that, ... */
+#define AGAIN_MS 1000 /* what failed is tried again after it, twice that, ... */
 #define AGAIN_MAX_MS 30000
+#define KEEP_AGAIN_MS 500
+#define LOG_ROWS 1000 /* of one reading */
+
+/* ---- the store ---- */
+
+static void on_reply(bt_store_op_t *op, const bt_store_reply_t *reply)
+{
+    bt_rollout_call_t *call = bt_container_of(op, bt_rollout_call_t, op);
+    bt_rollout_t *r = call->r;
+
+    call->is_out = false;
+    r->is_unavailable = reply->rc < 0;
+    if (reply->rc < 0)
+        snprintf(r->unavailable, sizeof r->unavailable, "%s",
+                 reply->error != NULL ? reply->error : bt_err_text(reply->rc));
+    call->done(r, reply);
+}
+
+void bt_rollout_call(bt_rollout_t *r, bt_rollout_call_t *call, bt_store_op_t op,
+                     void (*done)(bt_rollout_t *r, const bt_store_reply_t *reply))
+{
+    op.space = bt_str(r->space);
+    op.cb = on_reply;
+    call->op = op;
+    call->r = r;
+    call->done = done;
+    call->is_out = true;
+    r->config.store_do(r->config.client, &call->op);
+}
+
+bt_str_t bt_rollout_key(bt_rollout_call_t *call, const char *what, const char *whose)
+{
+    snprintf(call->key, sizeof call->key, "%s:%s", what, whose);
+    return bt_str(call->key);
+}
+
+static const char *whose(const bt_rollout_call_t *call)
+{
+    return strchr(call->key, ':') + 1;
+}
 
 /* ---- what is known ---- */
 
-static const bt_rollout_row_t *newest_committed(const bt_rollout_t *r)
-{
-    for (unsigned i = 0; i < r->row_count; i++)
-        if (r->rows[i].state == BT_ROLLOUT_COMMITTED)
-            return &r->rows[i];
-    return NULL;
-}
-
-const bt_rollout_row_t *bt_rollout_row(const bt_rollout_t *r, uint64_t number)
-{
-    for (unsigned i = 0; i < r->row_count; i++)
-        if (r->rows[i].number == number)
-            return &r->rows[i];
-    return NULL;
-}
-
-uint64_t bt_rollout_top(const bt_rollout_t *r)
-{
-    const uint64_t top = r->row_count > 0 ? r->rows[0].number : 0;
-
-    return top > r->held->number ? top : r->held->number;
-}
-
 uint64_t bt_rollout_committed(const bt_rollout_t *r)
 {
-    const bt_rollout_row_t *row = newest_committed(r);
+    const uint64_t number = r->log.committed.number;
 
-    return row != NULL && row->number > r->held->number ? row->number : r->held->number;
+    return number > r->held->info.number ? number : r->held->info.number;
 }
 
 uint64_t bt_rollout_number(const bt_rollout_t *r)
 {
-    return r->serving->number;
+    return r->serving->info.number;
+}
+
+void bt_rollout_view(const bt_rollout_t *r, bt_rollout_view_t *view_p)
+{
+    *view_p = (bt_rollout_view_t){.space = r->space,
+                                  .replica = r->replica,
+                                  .serving = r->serving,
+                                  .log = &r->log,
+                                  .peers = r->peers,
+                                  .peer_count = r->peer_count,
+                                  .trouble = r->trouble,
+                                  .unavailable = r->is_unavailable ? r->unavailable : ""};
 }
 
 bool bt_rollout_is_pinned(const bt_rollout_t *r)
 {
-    return r->is_pinned;
-}
-
-static bt_rollout_set_t *wanted(const bt_rollout_t *r)
-{
-    return r->is_pinned ? r->pinned : r->held;
+    return r->pinned != NULL;
 }
 
 bt_rollout_set_t *bt_rollout_held(const bt_rollout_t *r)
 {
-    return wanted(r) != NULL ? wanted(r) : r->held;
+    return r->pinned != NULL ? r->pinned : r->held;
+}
+
+static bool is_same(const bt_rollout_info_t *a, const bt_rollout_info_t *b)
+{
+    return strcmp(a->uuid, b->uuid) == 0;
+}
+
+bool bt_rollout_is_current(const bt_rollout_t *r)
+{
+    return r->log.is_known && is_same(&r->log.committed, &r->held->info);
 }
 
 bool bt_rollout_has_joined(const bt_rollout_t *r)
 {
-    return r->has_rows && r->has_pins && r->notes.is_known &&
-           r->held->number >= bt_rollout_committed(r) && wanted(r) != NULL;
+    return r->reads > 0 && r->is_pin_known && (!r->log.is_known || bt_rollout_is_current(r));
+}
+
+uint64_t bt_rollout_reads_from_now(const bt_rollout_t *r)
+{
+    return r->reads + (r->log_call.is_out ? 2 : 1);
 }
 
 static void set_to(bt_rollout_set_t **at, bt_rollout_set_t *set)
@@ -90,31 +129,31 @@ static void set_to(bt_rollout_set_t **at, bt_rollout_set_t *set)
 
 /* ---- taking ---- */
 
-static void refuse_blocked(bt_rollout_t *r, const bt_rollout_set_t *set)
+static void set_trouble(bt_rollout_t *r, const bt_rollout_set_t *set, const char *why)
 {
     char trouble[sizeof r->trouble];
 
-    snprintf(trouble, sizeof trouble,
-             "set %" PRIu64 " does not serve here: it brought this replica down before; push one "
-             "without what did it, or roll back",
-             set->number);
+    snprintf(trouble, sizeof trouble, "set %" PRIu64 " does not serve here: %s", set->info.number,
+             why);
     r->must_report |= strcmp(trouble, r->trouble) != 0;
     memcpy(r->trouble, trouble, sizeof trouble);
 }
 
 static void serve_wanted(bt_rollout_t *r)
 {
-    bt_rollout_set_t *set = wanted(r);
+    bt_rollout_set_t *set = bt_rollout_held(r);
 
-    if (!r->is_running || !r->notes.is_known || r->taking != NULL || set == NULL ||
-        set->number == r->serving->number || bt_clock_ms() < r->take_again_ms)
+    if (!r->is_running || r->reads == 0 || r->taking != NULL ||
+        is_same(&set->info, &r->serving->info) || bt_clock_ms() < r->take_again_ms)
         return;
-    if (bt_rollout_is_blocked(r, set->number)) {
-        refuse_blocked(r, set);
+    if (bt_rollout_is_blocked(r, set)) {
+        set_trouble(r, set,
+                    "it brought this replica down before; push one without what did it, or roll "
+                    "back");
         return;
     }
     r->taking = bt_rollout_set_ref(set);
-    r->ops->take_set(r->user, set);
+    r->config.ops->take_set(r->config.user, set);
 }
 
 void bt_rollout_taken(bt_rollout_t *r, bt_rollout_set_t *set, int rc, const char *why)
@@ -126,8 +165,7 @@ void bt_rollout_taken(bt_rollout_t *r, bt_rollout_set_t *set, int rc, const char
         r->trouble[0] = '\0';
         r->take_wait_ms = r->take_again_ms = 0;
     } else {
-        snprintf(r->trouble, sizeof r->trouble, "set %" PRIu64 " does not serve here: %s",
-                 set->number, why);
+        set_trouble(r, set, why);
         r->take_wait_ms = r->take_wait_ms > 0 ? 2 * r->take_wait_ms : AGAIN_MS;
         if (r->take_wait_ms > AGAIN_MAX_MS)
             r->take_wait_ms = AGAIN_MAX_MS;
@@ -138,211 +176,323 @@ void bt_rollout_taken(bt_rollout_t *r, bt_rollout_set_t *set, int rc, const char
     serve_wanted(r);
 }
 
-void bt_rollout_hold(bt_rollout_t *r, bt_rollout_set_t *set)
+static void hold(bt_rollout_t *r, bt_rollout_set_t *set)
 {
-    if (set->number <= r->held->number)
-        return;
     set_to(&r->before, r->held);
     set_to(&r->held, set);
     r->take_again_ms = r->take_wait_ms = 0; /* what failed is not what is wanted now */
     r->must_report = true;
-    bt_rollout_note_prune(r);
     serve_wanted(r);
 }
 
 /* ---- texts ---- */
 
-static void vote(bt_rollout_t *r, enum bt_rollout_vote what, const char *why)
+static void on_kept(bt_rollout_t *r, const bt_store_reply_t *reply)
 {
-    r->look.vote = what;
-    snprintf(r->look.why, sizeof r->look.why, "%s", why);
-    r->must_report = true;
+    if (reply->rc < 0)
+        return;
+    bt_str_copy(r->kept, sizeof r->kept, whose(&r->keep_call));
+    bt_rollout_send_due(r);
 }
 
-static void give_texts(bt_rollout_t *r, bt_rollout_set_t *set)
+/* Its proposer wrote it for an hour; and a store that was flushed gets it back. */
+static void keep(bt_rollout_t *r)
 {
-    const bt_rollout_row_t *row = newest_committed(r);
+    const bt_rollout_info_t *info = &r->held->info;
+    const uint64_t now_ms = bt_clock_ms();
+    bt_text_t text;
 
-    if (r->is_pinned && r->pinned == NULL && set->number == r->pin_number)
-        set_to(&r->pinned, set);
-    if (r->look.number == set->number && r->look.set == NULL)
-        set_to(&r->look.set, set);
-    if (row != NULL && row->number == set->number)
-        bt_rollout_hold(r, set);
-    serve_wanted(r);
+    if (!r->is_running || r->keep_call.is_out || strcmp(r->kept, info->uuid) == 0 ||
+        now_ms - r->kept_ms < KEEP_AGAIN_MS)
+        return;
+    r->kept_ms = now_ms;
+    bt_text_init(&text);
+    bt_rollout_set_write(r->held, &text);
+    bt_rollout_call(r, &r->keep_call,
+                    (bt_store_op_t){.what = BT_STORE_CELL_SET,
+                                    .key = bt_rollout_key(&r->keep_call, "policy_set", info->uuid),
+                                    .value = bt_text_str(&text)},
+                    on_kept);
+    bt_text_fini(&text);
 }
+
+/* NULL: they are not what the log speaks of. */
+static bt_rollout_set_t *read_texts(const bt_rollout_t *r, bt_str_t json)
+{
+    const bt_rollout_row_t *row = bt_rollout_row(&r->log, whose(&r->set_call));
+    bt_rollout_set_t *set;
+
+    if (bt_rollout_set_read(&set, json) < 0)
+        return NULL;
+    if (strcmp(set->info.uuid, whose(&r->set_call)) == 0 &&
+        (row == NULL || row->info.hash[0] == '\0' || strcmp(row->info.hash, set->info.hash) == 0))
+        return set;
+    bt_rollout_set_unref(set);
+    return NULL;
+}
+
+static void follow(bt_rollout_t *r);
 
 static void on_texts(bt_rollout_t *r, const bt_store_reply_t *reply)
 {
-    const uint64_t number = r->fetching;
-    bt_rollout_set_t *set;
-    int rc;
+    bt_rollout_set_t *set = reply->rc == 0 && !reply->is_none ? read_texts(r, reply->text) : NULL;
+    bt_rollout_trial_t *t = &r->trial;
 
     if (reply->rc < 0)
         return;
-    rc = reply->is_none ? 0 : bt_rollout_set_read(&set, reply->text);
-    if (rc == 0 && !reply->is_none && set->number != number) {
-        bt_rollout_set_unref(set);
-        rc = BT_E_INVAL;
+    if (set == NULL && !reply->is_none && strcmp(t->uuid, whose(&r->set_call)) == 0) {
+        t->answer = BT_ROLLOUT_NO;
+        snprintf(t->why, sizeof t->why, "its texts in the store cannot be read");
     }
-    if (rc == 0 && !reply->is_none) {
-        r->missing = 0;
-        give_texts(r, set);
-        bt_rollout_set_unref(set);
-        return;
+    r->missing[0] = '\0';
+    if (set == NULL) {
+        r->must_report = true;
+        r->missing_ms = bt_clock_ms();
+        bt_str_copy(r->missing, sizeof r->missing, whose(&r->set_call));
+    } else if (is_same(&set->info, &r->log.committed)) {
+        hold(r, set);
+    } else if (strcmp(t->uuid, set->info.uuid) == 0) {
+        set_to(&t->set, set);
     }
-    if (rc < 0 && r->look.number == number && r->look.vote == BT_ROLLOUT_NO_VOTE)
-        vote(r, BT_ROLLOUT_NO, "its texts in the store cannot be read");
-    r->must_report |= r->missing != number;
-    r->missing = number;
-    r->missing_ms = bt_clock_ms();
+    bt_rollout_set_unref(set);
+    follow(r);
 }
 
-static void fetch(bt_rollout_t *r, uint64_t number)
+static void fetch(bt_rollout_t *r, const char *uuid)
 {
-    if (r->set_ask.is_out || (r->missing == number && bt_clock_ms() - r->missing_ms < AGAIN_MS))
+    if (r->set_call.is_out ||
+        (strcmp(r->missing, uuid) == 0 && bt_clock_ms() - r->missing_ms < AGAIN_MS))
         return;
-    r->fetching = number;
-    bt_rollout_ask(r, &r->set_ask,
-                   (bt_store_op_t){.what = BT_STORE_CELL_GET,
-                                   .key = bt_rollout_key(&r->set_ask, "policy_set", number)},
-                   on_texts);
+    bt_rollout_call(r, &r->set_call,
+                    (bt_store_op_t){.what = BT_STORE_CELL_GET,
+                                    .key = bt_rollout_key(&r->set_call, "policy_set", uuid)},
+                    on_texts);
 }
 
 /* ---- a proposal ---- */
 
-static void forget_look(bt_rollout_t *r)
+/* Its texts stay until others come: a log that is lost may say only later that they are committed. */
+static void forget_trial(bt_rollout_t *r)
 {
-    bt_rollout_set_unref(r->look.set);
-    r->look = (bt_rollout_look_t){0};
+    r->trial = (bt_rollout_trial_t){.set = r->trial.set};
 }
 
 void bt_rollout_tried(bt_rollout_t *r, const bt_rollout_set_t *set, int rc, const char *why)
 {
-    bt_rollout_note_remove(r, set->number);
-    if (r->look.set != set)
-        return;
-    r->look.is_trying = false;
-    vote(r, rc == 0 ? BT_ROLLOUT_YES : BT_ROLLOUT_NO, rc == 0 ? "" : why);
+    bt_rollout_trial_t *t = &r->trial;
+
+    r->trials--;
+    if (t->set == set) {
+        t->answer = rc == 0 ? BT_ROLLOUT_YES : BT_ROLLOUT_NO;
+        snprintf(t->why, sizeof t->why, "%s", rc == 0 ? "" : why);
+    }
+    bt_rollout_send_due(r);
 }
 
-static void on_decision(bt_rollout_t *r, const bt_store_reply_t *reply)
+static void attend(bt_rollout_t *r, const bt_rollout_row_t *open)
 {
-    if (reply->rc < 0 || reply->is_none || r->look.number == 0)
-        return;
-    if (!bt_str_eq(reply->text, BT_STR("commit")))
-        r->look.is_over = true;
-    else if (r->look.set != NULL)
-        bt_rollout_hold(r, r->look.set);
-}
+    bt_rollout_trial_t *t = &r->trial;
 
-static void on_abandoned(bt_rollout_t *r, const bt_store_reply_t *reply)
-{
-    r->look.since_ms = bt_clock_ms();
-    if (reply->rc < 0 || r->look.set == NULL || reply->number == 0)
-        return; /* next time: what was decided */
-    r->look.is_over = true;
-    bt_log_warn("fleet", "set %" PRIu64 " is given up: replica %s, which has proposed it, is gone",
-                r->look.number, r->look.set->replica);
-    bt_rollout_put_row(r, r->look.set, BT_ROLLOUT_ABORTED,
-                       "the replica that has proposed it is gone");
-}
-
-static void ask_decision(bt_rollout_t *r)
-{
-    const bool is_late = bt_clock_ms() - r->look.since_ms > 2 * r->vote_ms + ABANDON_MS;
-    bt_rollout_ask_t *ask = &r->done_ask;
-    bt_store_op_t op = {.what = BT_STORE_CELL_GET};
-
-    if (ask->is_out || r->look.is_over)
-        return;
-    op.key = bt_rollout_key(ask, "policy_done", r->look.number);
-    if (is_late && r->push == NULL) {
-        op.what = BT_STORE_CELL_SET;
-        op.if_absent = true;
-        op.value = BT_STR("abort the replica that has proposed it is gone");
+    if (t->uuid[0] == '\0') {
+        memcpy(t->uuid, open->info.uuid, sizeof t->uuid);
+        t->since_ms = bt_clock_ms();
+        if (t->set != NULL && strcmp(t->set->info.uuid, t->uuid) != 0)
+            set_to(&t->set, NULL);
     }
-    bt_rollout_ask(r, ask, op, op.if_absent ? on_abandoned : on_decision);
-}
-
-static void look_at(bt_rollout_t *r, const bt_rollout_row_t *row)
-{
-    bt_rollout_look_t *look = &r->look;
-
-    if (look->number != row->number) {
-        forget_look(r);
-        look->number = row->number;
-        look->since_ms = bt_clock_ms();
+    if (bt_rollout_member(&r->log, r->replica) == NULL || !r->is_running || t->is_running ||
+        t->answer != BT_ROLLOUT_NONE)
+        return;
+    if (t->set == NULL) {
+        fetch(r, t->uuid);
+    } else if (bt_rollout_is_trying(r, t->uuid)) {
+        t->is_running = true;
+        r->trials++;
+        r->config.ops->try_set(r->config.user, t->set);
     }
-    ask_decision(r);
-    if (look->set == NULL) {
-        fetch(r, row->number);
-        return;
-    }
-    if (!r->is_running || r->is_pinned || look->is_trying || look->is_over ||
-        look->vote != BT_ROLLOUT_NO_VOTE)
-        return;
-    if (bt_rollout_is_blocked(r, look->number)) {
-        vote(r, BT_ROLLOUT_NO, "it brought this replica down before");
-        return;
-    }
-    if (!bt_rollout_note_add(r, look->number))
-        return;
-    look->is_trying = true;
-    r->ops->try_set(r->user, look->set);
 }
 
 /* ---- following ---- */
 
-static void follow(bt_rollout_t *r)
+static void end_join(bt_rollout_t *r)
 {
-    const bt_rollout_row_t *row = newest_committed(r), *head = r->row_count > 0 ? r->rows : NULL;
+    void (*on_joined)(void *user) = r->on_joined;
+    const bt_rollout_set_t *set = bt_rollout_held(r);
 
-    if (row != NULL && row->number > r->held->number) {
-        if (r->look.set != NULL && r->look.number == row->number)
-            bt_rollout_hold(r, r->look.set);
-        else
-            fetch(r, row->number);
-    } else if (row == NULL || row->number < r->held->number) {
-        bt_rollout_restore(r);
+    if (on_joined == NULL || !bt_rollout_has_joined(r))
+        return;
+    if (set->info.number > 0 && !bt_rollout_is_blocked(r, set) &&
+        !bt_rollout_is_trying(r, set->info.uuid)) {
+        (void) bt_rollout_send_about(r, BT_ROLLOUT_TRYING, &set->info, r->replica, "");
+        return;
     }
-    if (r->is_pinned && r->pinned == NULL)
-        fetch(r, r->pin_number);
-    if (head != NULL && head->state == BT_ROLLOUT_PROPOSED && head->number > r->held->number)
-        look_at(r, head);
-    else if (r->look.number > 0)
-        forget_look(r);
-    serve_wanted(r);
+    r->on_joined = NULL;
+    on_joined(r->joined_user);
 }
 
-static void on_rows(bt_rollout_t *r, const bt_store_reply_t *reply)
+static void follow(bt_rollout_t *r)
+{
+    const bt_rollout_row_t *open = bt_rollout_open(&r->log);
+    const bt_rollout_info_t *committed = &r->log.committed;
+
+    if (!bt_rollout_is_current(r) && committed->number > 0 &&
+        committed->number >= r->held->info.number) {
+        if (r->trial.set != NULL && is_same(&r->trial.set->info, committed))
+            hold(r, r->trial.set);
+        else
+            fetch(r, committed->uuid);
+    }
+    if (open == NULL || strcmp(r->trial.uuid, open->info.uuid) != 0)
+        forget_trial(r);
+    if (open != NULL)
+        attend(r, open);
+    serve_wanted(r);
+    keep(r);
+    bt_rollout_send_due(r);
+    if (r->push != NULL)
+        bt_rollout_push_go_on(r);
+    end_join(r);
+}
+
+/* ---- the log ---- */
+
+/* It is read again from the oldest entry that is left: what follows from it is what counts now. */
+static void lose(bt_rollout_t *r)
+{
+    if (r->reads > 0)
+        bt_log_warn("fleet", "the shared store has lost its log of policies, or part of it");
+    memset(&r->log, 0, sizeof r->log);
+    memset(r->marks, 0, sizeof r->marks);
+    r->kept[0] = '\0';
+    r->kept_ms = 0;
+    r->must_store_pin |= r->pinned != NULL;
+    r->must_report = true;
+    r->lost_ms = bt_clock_ms();
+}
+
+/* Of what was open before this entry. */
+static void log_outcome(const bt_rollout_t *r, const char *uuid)
+{
+    const bt_rollout_row_t *row = bt_rollout_row(&r->log, uuid);
+
+    if (row != NULL && row->state == BT_ROLLOUT_COMMITTED)
+        bt_log_info("fleet", "set %" PRIu64 " is committed", row->info.number);
+    else if (row != NULL && row->state == BT_ROLLOUT_ABORTED)
+        bt_log_warn("fleet", "set %" PRIu64 " is aborted: %s", row->info.number, row->why);
+}
+
+static void take_entry(bt_rollout_t *r, bt_str_t json)
+{
+    const bt_rollout_row_t *open = bt_rollout_open(&r->log);
+    char uuid[BT_ROLLOUT_UUID_BYTES] = "";
+    bt_rollout_call_t name;
+    bt_rollout_entry_t e;
+
+    if (open != NULL)
+        memcpy(uuid, open->info.uuid, sizeof uuid);
+    bt_rollout_entry_read(&e, json);
+    bt_rollout_mark(r, &e);
+    bt_rollout_fold(&r->log, &e);
+    if (r->reads == 0)
+        return; /* what has been, others have seen to */
+    log_outcome(r, uuid);
+    if (r->log.dropped[0] != '\0')
+        (void) bt_store_send(
+            r->config.client,
+            &(bt_store_op_t){.what = BT_STORE_CELL_DROP,
+                             .space = bt_str(r->space),
+                             .key = bt_rollout_key(&name, "policy_set", r->log.dropped)});
+}
+
+static void on_log(bt_rollout_t *r, const bt_store_reply_t *reply)
 {
     if (reply->rc < 0)
         return;
-    bt_rollout_read_rows(r, reply);
-    r->has_rows = true;
-    r->rows_read++;
+    if (reply->is_gap)
+        lose(r);
+    for (unsigned i = 0; i < reply->row_count; i++)
+        take_entry(r, reply->rows[i].value);
+    snprintf(r->at, sizeof r->at, "%.*s", BT_STR_ARG(reply->text));
+    if (reply->row_count == LOG_ROWS) {
+        bt_rollout_read_log(r);
+        return;
+    }
+    if (r->reads++ == 0)
+        bt_rollout_log_fatal(r);
     follow(r);
-    if (r->push != NULL)
-        bt_rollout_push_beat(r);
-    bt_rollout_tell_joined(r);
 }
 
-static void on_peers(bt_rollout_t *r, const bt_store_reply_t *reply)
+void bt_rollout_read_log(bt_rollout_t *r)
 {
-    bool is_missed = false;
+    if (!r->log_call.is_out)
+        bt_rollout_call(r, &r->log_call,
+                        (bt_store_op_t){.what = BT_STORE_LOG_READ,
+                                        .key = BT_STR("policy_log"),
+                                        .field = bt_str(r->at),
+                                        .limit = LOG_ROWS},
+                        on_log);
+}
 
-    if (reply->rc < 0 || bt_rollout_read_peers(r, reply) < 0) {
+/* ---- the table ---- */
+
+static void write_report(const bt_rollout_t *r, bt_text_t *out)
+{
+    char trouble[BT_ROLLOUT_WHY_MAX] = "";
+
+    if (r->trouble[0] != '\0')
+        bt_str_copy(trouble, sizeof trouble, r->trouble);
+    else if (r->missing[0] != '\0')
+        snprintf(trouble, sizeof trouble, "the store does not have the texts of set %" PRIu64,
+                 bt_rollout_committed(r));
+    else
+        r->config.ops->trouble(r->config.user, trouble, sizeof trouble);
+    bt_text_printf(out, "{\"number\":%" PRIu64 ",\"pinned\":%d", r->serving->info.number,
+                   r->pinned != NULL);
+    bt_text_json_member(out, "missing", r->missing);
+    bt_text_json_member(out, "trouble", trouble);
+    bt_text_puts(out, "}");
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const bt_rollout_peer_t *x = a, *y = b;
+
+    return strcmp(x->name, y->name);
+}
+
+static void read_peers(bt_rollout_t *r, const bt_store_reply_t *reply)
+{
+    bt_rollout_peer_t *peers = calloc(reply->row_count + 1, sizeof *peers);
+
+    if (peers == NULL)
+        return;
+    free(r->peers);
+    r->peers = peers;
+    r->peer_count = reply->row_count;
+    for (unsigned i = 0; i < reply->row_count; i++) {
+        const bt_str_t json = reply->rows[i].value;
+        snprintf(peers[i].name, sizeof peers[i].name, "%.*s", BT_STR_ARG(reply->rows[i].name));
+        peers[i].number = bt_rollout_get_number(json, "number");
+        peers[i].is_pinned = bt_rollout_get_number(json, "pinned") > 0;
+        bt_rollout_get(json, "missing", peers[i].missing, sizeof peers[i].missing);
+        bt_rollout_get(json, "trouble", peers[i].trouble, sizeof peers[i].trouble);
+    }
+    qsort(peers, r->peer_count, sizeof *peers, by_name);
+}
+
+static void on_table(bt_rollout_t *r, const bt_store_reply_t *reply)
+{
+    if (reply->rc < 0) {
         r->must_report = true;
         return;
     }
+    read_peers(r, reply);
     r->peers_read++;
+    r->peers_ms = bt_clock_ms();
     for (unsigned i = 0; i < r->peer_count; i++)
-        is_missed |= r->held->number > 0 && r->peers[i].missing == r->held->number;
-    if (is_missed)
-        bt_rollout_restore(r);
+        if (r->peers[i].missing[0] != '\0' && strcmp(r->peers[i].missing, r->held->info.uuid) == 0)
+            r->kept[0] = '\0';
     if (r->push != NULL)
-        bt_rollout_push_peers(r);
+        bt_rollout_push_go_on(r);
 }
 
 static void report(bt_rollout_t *r)
@@ -350,42 +500,74 @@ static void report(bt_rollout_t *r)
     const uint64_t now_ms = bt_clock_ms();
     bt_text_t row;
 
-    if (r->peers_ask.is_out || (!r->must_report && r->push == NULL && !r->look.is_trying &&
-                                now_ms - r->reported_ms < r->expiry_ms / 4))
+    if (r->table_call.is_out || (!r->must_report && r->push == NULL && r->trial.uuid[0] == '\0' &&
+                                 now_ms - r->reported_ms < r->config.expiry_ms / 4))
         return;
     r->must_report = false;
     r->reported_ms = now_ms;
-    r->must_tell_pin |= r->is_pinned; /* the store may have forgotten it */
     bt_text_init(&row);
-    bt_rollout_write_report(r, &row);
-    bt_rollout_ask(r, &r->peers_ask,
-                   (bt_store_op_t){.what = BT_STORE_TABLE_SYNC,
-                                   .key = BT_STR("policy_votes"),
-                                   .field = bt_str(r->replica),
-                                   .value = bt_text_str(&row),
-                                   .ttl_ms = r->expiry_ms},
-                   on_peers);
+    write_report(r, &row);
+    bt_rollout_call(r, &r->table_call,
+                    (bt_store_op_t){.what = BT_STORE_TABLE_SYNC,
+                                    .key = BT_STR(BT_ROLLOUT_TABLE),
+                                    .field = bt_str(r->replica),
+                                    .value = bt_text_str(&row),
+                                    .ttl_ms = r->config.expiry_ms},
+                    on_table);
     bt_text_fini(&row);
 }
 
-/* ---- pins ---- */
+/* ---- the pin ---- */
+
+static void on_pin_read(bt_rollout_t *r, const bt_store_reply_t *reply)
+{
+    if (reply->rc < 0)
+        return;
+    r->is_pin_known = true;
+    if (!r->must_store_pin && !reply->is_none && bt_rollout_set_read(&r->pinned, reply->text) == 0)
+        r->config.ops->set_pinned(r->config.user, true);
+    end_join(r);
+}
+
+static void on_pin_stored(bt_rollout_t *r, const bt_store_reply_t *reply)
+{
+    r->is_pin_known = true;
+    r->must_store_pin |= reply->rc < 0;
+}
+
+static void sync_pin(bt_rollout_t *r)
+{
+    bt_store_op_t op = {.key = bt_rollout_key(&r->pin_call, "policy_pin", r->replica)};
+    bt_text_t text;
+
+    if (r->pin_call.is_out || (r->is_pin_known && !r->must_store_pin))
+        return;
+    bt_text_init(&text);
+    if (r->must_store_pin && r->pinned != NULL)
+        bt_rollout_set_write(r->pinned, &text);
+    op.value = bt_text_str(&text);
+    op.what = !r->must_store_pin  ? BT_STORE_CELL_GET
+              : r->pinned != NULL ? BT_STORE_CELL_SET
+                                  : BT_STORE_CELL_DROP;
+    bt_rollout_call(r, &r->pin_call, op, r->must_store_pin ? on_pin_stored : on_pin_read);
+    r->must_store_pin = false;
+    bt_text_fini(&text);
+}
 
 void bt_rollout_pin(bt_rollout_t *r, bool is_pinned)
 {
-    if (r->is_pinned == is_pinned)
+    if (bt_rollout_is_pinned(r) == is_pinned)
         return;
-    r->is_pinned = is_pinned;
     set_to(&r->pinned, is_pinned ? r->serving : NULL);
-    r->pin_number = r->serving->number;
-    r->must_tell_pin = r->must_report = true;
+    r->must_store_pin = r->must_report = true;
     r->take_again_ms = 0;
-    r->ops->set_pinned(r->user, is_pinned);
+    r->config.ops->set_pinned(r->config.user, is_pinned);
     bt_log_info("fleet",
                 is_pinned ? "pinned: this replica stays with set %" PRIu64
                           : "unpinned: this replica follows the fleet again, from set "
                             "%" PRIu64,
-                r->serving->number);
-    bt_rollout_beat_pins(r); /* now: it shall be known after a crash, too */
+                r->serving->info.number);
+    sync_pin(r); /* now: it shall be known after a crash, too */
     serve_wanted(r);
 }
 
@@ -393,48 +575,50 @@ void bt_rollout_pin(bt_rollout_t *r, bool is_pinned)
 
 static void on_heartbeat(bt_timer_t *timer)
 {
-    bt_rollout_t *r = bt_container_of(timer, bt_rollout_t, beat);
+    bt_rollout_t *r = bt_container_of(timer, bt_rollout_t, heartbeat);
 
-    bt_timer_start(timer, r->is_running ? r->interval_ms : JOIN_INTERVAL_MS);
-    if (!r->rows_ask.is_out)
-        bt_rollout_ask(r, &r->rows_ask,
-                       (bt_store_op_t){.what = BT_STORE_TABLE_ALL, .key = BT_STR("policy")},
-                       on_rows);
-    bt_rollout_beat_pins(r);
-    bt_rollout_note_sync(r);
+    bt_timer_start(timer, r->is_running ? r->config.interval_ms : JOIN_INTERVAL_MS);
+    bt_rollout_read_log(r);
+    sync_pin(r);
     if (r->is_running)
         report(r);
     serve_wanted(r);
     if (r->push != NULL)
-        bt_rollout_push_beat(r);
+        bt_rollout_push_go_on(r);
+}
+
+static uint64_t or_else(uint64_t given, uint64_t otherwise)
+{
+    return given > 0 ? given : otherwise;
 }
 
 int bt_rollout_new(bt_rollout_t **rollout_p, bt_loop_t *loop, const bt_rollout_config_t *config)
 {
     bt_rollout_t *r = calloc(1, sizeof *r);
-    int rc;
+    bt_rollout_config_t *c = &r->config;
 
-    if (r == NULL)
-        return BT_E_NOMEM;
-    rc = bt_rollout_set_new(&r->held);
-    if (rc < 0) {
+    if (r == NULL || bt_rollout_set_new(&r->held) < 0) {
         free(r);
-        return rc;
+        return BT_E_NOMEM;
     }
     r->serving = bt_rollout_set_ref(r->held);
     r->loop = loop;
-    r->client = config->client;
-    r->ops = config->ops;
-    r->user = config->user;
+    *c = *config;
     bt_str_copy(r->space, sizeof r->space, config->space);
     bt_str_copy(r->replica, sizeof r->replica, config->replica);
-    r->interval_ms = config->interval_ms > 0 ? config->interval_ms : INTERVAL_MS;
-    r->expiry_ms = config->expiry_ms > 0 ? config->expiry_ms : EXPIRY_MS;
-    r->vote_ms = config->vote_ms > 0 ? config->vote_ms : BT_ROLLOUT_VOTE_MS;
-    r->spread_ms = config->spread_ms > 0 ? config->spread_ms : BT_ROLLOUT_SPREAD_MS;
-    snprintf(r->away, sizeof r->away, "it has not been reached yet");
+    c->space = r->space;
+    c->replica = r->replica;
+    c->interval_ms = or_else(c->interval_ms, INTERVAL_MS);
+    c->expiry_ms = or_else(c->expiry_ms, EXPIRY_MS);
+    c->vote_ms = or_else(c->vote_ms, VOTE_MS);
+    c->spread_ms = or_else(c->spread_ms, SPREAD_MS);
+    if (c->store_do == NULL)
+        c->store_do = bt_store_do;
+    snprintf(r->process, sizeof r->process, "%016" PRIx64, bt_rand_u64());
+    snprintf(r->at, sizeof r->at, "0");
+    snprintf(r->unavailable, sizeof r->unavailable, "it has not been reached yet");
     r->is_unavailable = true;
-    bt_timer_init(loop, &r->beat, on_heartbeat);
+    bt_timer_init(loop, &r->heartbeat, on_heartbeat);
     *rollout_p = r;
     return 0;
 }
@@ -443,36 +627,34 @@ void bt_rollout_join(bt_rollout_t *r, void (*on_joined)(void *user), void *user)
 {
     r->on_joined = on_joined;
     r->joined_user = user;
-    bt_timer_start(&r->beat, 0);
+    bt_timer_start(&r->heartbeat, 0);
 }
 
 void bt_rollout_begin(bt_rollout_t *r, bt_rollout_set_t *served)
 {
     r->is_running = r->must_report = true;
     r->on_joined = NULL;
-    bt_rollout_note_remove(r, bt_rollout_held(r)->number);
     if (served != NULL)
         set_to(&r->serving, served);
-    bt_timer_start(&r->beat, 0);
+    bt_timer_start(&r->heartbeat, 0);
 }
 
 void bt_rollout_free(bt_rollout_t *r)
 {
     if (r == NULL)
         return;
-    bt_rollout_ask_t *const asks[] = {&r->rows_ask, &r->peers_ask, &r->set_ask,     &r->done_ask,
-                                      &r->pins_ask, &r->pin_ask,   &r->restore_ask, &r->notes.ask};
-
-    bt_timer_stop(&r->beat);
-    bt_rollout_push_free(r);
-    for (unsigned i = 0; i < sizeof asks / sizeof asks[0]; i++)
-        if (asks[i]->is_out)
-            bt_store_cancel(&asks[i]->op);
+    bt_rollout_call_t *const calls[] = {&r->log_call, &r->add_call,  &r->table_call,
+                                        &r->set_call, &r->keep_call, &r->pin_call};
     bt_rollout_set_t *const sets[] = {r->held,   r->before, r->serving,
-                                      r->taking, r->pinned, r->look.set};
+                                      r->taking, r->pinned, r->trial.set};
+
+    bt_timer_stop(&r->heartbeat);
+    bt_rollout_push_free(r);
+    for (unsigned i = 0; i < sizeof calls / sizeof calls[0]; i++)
+        if (calls[i]->is_out)
+            bt_store_cancel(&calls[i]->op);
     for (unsigned i = 0; i < sizeof sets / sizeof sets[0]; i++)
         bt_rollout_set_unref(sets[i]);
-    free(r->rows);
     free(r->peers);
     free(r);
 }

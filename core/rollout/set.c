@@ -5,6 +5,7 @@
 #include "base/json.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #define XXH_INLINE_ALL
@@ -73,7 +74,7 @@ void bt_rollout_set_seal(bt_rollout_set_t *set)
     bt_text_init(&all);
     for (unsigned i = 0; i < set->count; i++)
         bt_text_printf(&all, "%s %s\n", set->files[i].name, set->files[i].hash);
-    print_hash(XXH3_128bits(all.data, all.len), set->hash);
+    print_hash(XXH3_128bits(all.data, all.len), set->info.hash);
     bt_text_fini(&all);
 }
 
@@ -154,6 +155,12 @@ bool bt_rollout_set_drop(bt_rollout_set_t *set, const char *name)
     return true;
 }
 
+void bt_rollout_set_clear(bt_rollout_set_t *set)
+{
+    while (set->count > 0)
+        (void) bt_rollout_set_drop(set, set->files[set->count - 1].name);
+}
+
 int bt_rollout_set_copy(bt_rollout_set_t **set_p, const bt_rollout_set_t *from)
 {
     bt_rollout_set_t *set;
@@ -175,15 +182,102 @@ int bt_rollout_set_copy(bt_rollout_set_t **set_p, const bt_rollout_set_t *from)
 
 /* ---- JSON ---- */
 
+#define MEMBER(name, size)                                                                         \
+    {                                                                                              \
+#name, offsetof(bt_rollout_info_t, name), size                                             \
+    }
+static const struct member {
+    const char *name;
+    size_t at, size; /* size 0: a number */
+} members[] = {MEMBER(number, 0),
+               MEMBER(previous, 0),
+               MEMBER(copy_of, 0),
+               MEMBER(at_ms, 0),
+               MEMBER(uuid, BT_ROLLOUT_UUID_BYTES),
+               MEMBER(previous_uuid, BT_ROLLOUT_UUID_BYTES),
+               MEMBER(hash, BT_ROLLOUT_HASH_BYTES),
+               MEMBER(by, BT_ROLLOUT_BY_MAX + 1),
+               MEMBER(replica, BT_ROLLOUT_REPLICA_MAX + 1)};
+#define MEMBER_COUNT (sizeof members / sizeof members[0])
+
+void bt_rollout_info_write(const bt_rollout_info_t *info, bt_text_t *out)
+{
+    for (size_t i = 0; i < MEMBER_COUNT; i++) {
+        const char *at = (const char *) info + members[i].at;
+        if (members[i].size > 0)
+            bt_text_json_member(out, members[i].name, at[0] != '\0' ? at : NULL);
+        else
+            bt_text_printf(out, "%s\"%s\":%" PRIu64, i > 0 ? "," : "", members[i].name,
+                           *(const uint64_t *) (const void *) at);
+    }
+}
+
+static void get_string(const bt_json_item_t *item, char *out, size_t size)
+{
+    char *all = item->type == BT_JSON_STRING ? malloc(item->value.n + 1) : NULL;
+    long n = all != NULL ? bt_json_unescape(item->value, all, item->value.n) : -1;
+
+    out[0] = '\0';
+    if (n >= 0) {
+        all[n] = '\0';
+        bt_str_copy(out, size, all);
+    }
+    free(all);
+}
+
+static uint64_t get_number(const bt_json_item_t *item)
+{
+    int64_t value;
+
+    return item->type == BT_JSON_NUMBER && bt_json_i64(item->value, &value) == 0 && value > 0
+               ? (uint64_t) value
+               : 0;
+}
+
+void bt_rollout_get(bt_str_t json, const char *key, char *out, size_t size)
+{
+    bt_json_item_t item;
+
+    out[0] = '\0';
+    if (bt_json_get(json, bt_str(key), &item) == 0)
+        get_string(&item, out, size);
+}
+
+uint64_t bt_rollout_get_number(bt_str_t json, const char *key)
+{
+    bt_json_item_t item;
+
+    return bt_json_get(json, bt_str(key), &item) == 0 ? get_number(&item) : 0;
+}
+
+static void read_member(bt_rollout_info_t *info, const bt_json_item_t *item)
+{
+    for (size_t i = 0; i < MEMBER_COUNT; i++) {
+        char *at = (char *) info + members[i].at;
+        if (!bt_json_key_eq(item, bt_str(members[i].name)))
+            continue;
+        if (members[i].size > 0)
+            get_string(item, at, members[i].size);
+        else
+            *(uint64_t *) (void *) at = get_number(item);
+    }
+}
+
+void bt_rollout_info_read(bt_rollout_info_t *info, bt_str_t json)
+{
+    bt_json_cursor_t c;
+    bt_json_item_t item;
+
+    *info = (bt_rollout_info_t){0};
+    if (bt_json_object(&c, json) == 0)
+        while (bt_json_next(&c, &item) > 0)
+            read_member(info, &item);
+}
+
 void bt_rollout_set_write(const bt_rollout_set_t *set, bt_text_t *out)
 {
-    bt_text_printf(out,
-                   "{\"number\":%" PRIu64 ",\"previous\":%" PRIu64 ",\"copy_of\":%" PRIu64
-                   ",\"at_ms\":%" PRIu64 ",\"hash\":\"%s\",\"by\":",
-                   set->number, set->previous, set->copy_of, set->at_ms, set->hash);
-    bt_text_json_str(out, bt_str(set->by));
-    bt_text_puts(out, ",\"replica\":");
-    bt_text_json_str(out, bt_str(set->replica));
+    bt_text_puts(out, "{");
+    bt_rollout_info_write(&set->info, out);
     bt_text_puts(out, ",\"files\":[");
     for (unsigned i = 0; i < set->count; i++) {
         bt_text_puts(out, i > 0 ? ",{\"name\":" : "{\"name\":");
@@ -197,48 +291,25 @@ void bt_rollout_set_write(const bt_rollout_set_t *set, bt_text_t *out)
 
 static int read_file(bt_rollout_set_t *set, bt_str_t json)
 {
-    bt_json_item_t name, text;
-    char called[BT_ROLLOUT_NAME_MAX + 1];
+    char name[BT_ROLLOUT_NAME_MAX + 1];
+    bt_json_item_t item, text;
     char *bytes;
     long n;
     int rc = BT_E_INVAL;
 
-    if (bt_json_get(json, BT_STR("name"), &name) < 0 ||
+    if (bt_json_get(json, BT_STR("name"), &item) < 0 || item.type != BT_JSON_STRING ||
+        (n = bt_json_unescape(item.value, name, sizeof name - 1)) < 0 ||
         bt_json_get(json, BT_STR("text"), &text) < 0)
         return rc;
-    n = bt_json_unescape(name.value, called, sizeof called - 1);
-    if (n < 0)
-        return rc;
-    called[n] = '\0';
+    name[n] = '\0';
     bytes = malloc(text.value.n + 1);
     if (bytes == NULL)
         return BT_E_NOMEM;
     n = bt_json_unescape(text.value, bytes, text.value.n);
     if (n >= 0)
-        rc = bt_rollout_set_put(set, called, (bt_str_t){bytes, (size_t) n});
+        rc = bt_rollout_set_put(set, name, (bt_str_t){bytes, (size_t) n});
     free(bytes);
     return rc;
-}
-
-uint64_t bt_rollout_get_number(bt_str_t json, const char *key)
-{
-    bt_json_item_t item;
-    int64_t value;
-
-    if (bt_json_get(json, bt_str(key), &item) < 0 || bt_json_i64(item.value, &value) < 0 ||
-        value < 0)
-        return 0;
-    return (uint64_t) value;
-}
-
-static void read_text(bt_str_t json, const char *key, char *out, size_t size)
-{
-    bt_json_item_t item;
-    long n = -1;
-
-    if (bt_json_get(json, bt_str(key), &item) == 0)
-        n = bt_json_unescape(item.value, out, size - 1);
-    out[n > 0 ? n : 0] = '\0';
 }
 
 static int read_files(bt_rollout_set_t *set, bt_str_t json)
@@ -257,7 +328,7 @@ static int read_files(bt_rollout_set_t *set, bt_str_t json)
 
 int bt_rollout_set_read(bt_rollout_set_t **set_p, bt_str_t json)
 {
-    char hash[BT_ROLLOUT_HASH_BYTES];
+    bt_rollout_info_t info;
     bt_rollout_set_t *set;
     int rc = bt_rollout_set_new(&set);
 
@@ -265,19 +336,14 @@ int bt_rollout_set_read(bt_rollout_set_t **set_p, bt_str_t json)
         return rc;
     rc = read_files(set, json);
     bt_rollout_set_seal(set);
-    read_text(json, "hash", hash, sizeof hash);
-    if (rc == 0 && strcmp(hash, set->hash) != 0)
+    bt_rollout_info_read(&info, json);
+    if (rc == 0 && strcmp(info.hash, set->info.hash) != 0)
         rc = BT_E_INVAL;
     if (rc < 0) {
         bt_rollout_set_unref(set);
         return rc;
     }
-    set->number = bt_rollout_get_number(json, "number");
-    set->previous = bt_rollout_get_number(json, "previous");
-    set->copy_of = bt_rollout_get_number(json, "copy_of");
-    set->at_ms = bt_rollout_get_number(json, "at_ms");
-    read_text(json, "by", set->by, sizeof set->by);
-    read_text(json, "replica", set->replica, sizeof set->replica);
+    set->info = info;
     *set_p = set;
     return 0;
 }

@@ -43,15 +43,11 @@ local function refused(to, path, text, words)
   return told.error.message
 end
 
-local function noted(name)
-  return fl.redis:ask("HGET", "baton:{fleet}:policy_trying", name)
-end
-
--- Until its note is there.
-local function wait_noted(name, number)
+-- Until it stands in the log that it tries it.
+local function wait_trying(name, number)
   eventually(function()
-    local value = noted(name)
-    return value and value:find(number, 1, true), value
+    local open = fl:trying(name)
+    return open[#open] == number, json.encode(open)
   end, 20, name .. " tries set " .. number)
 end
 
@@ -140,7 +136,7 @@ describe("what is pushed to a fleet", function()
     local status = fl.a:put(MINE, policy("1"))
     assert.equal(200, status)
     local pushing = http.start(fl.a.admin_port, { method = "PUT", path = MINE, body = policy("2", slow) })
-    wait_noted("b", "2")
+    wait_trying("b", 2)
     fl.b:kill()
     fl:add("b", { "--fleet-expiry-ms", "3600000" })
     fl.b:wait_log("set 2 was being tried when this replica ended last")
@@ -151,12 +147,13 @@ describe("what is pushed to a fleet", function()
     assert.truthy(answer.body:find("set 2 is committed nowhere: replica b refuses: it brought this replica down before",
       1, true), answer.body)
     all_serve("1")
-    -- It is about that number; the next one is tried, and then nothing is left of the note.
+    -- It is about that set; the next one is tried, and then nothing is left open.
     assert.equal(200, (fl.b:put(MINE, policy("3"))))
     all_serve("3")
     eventually(function()
-      return noted("a") == false and noted("b") == false
-    end, 10, "the notes are gone")
+      local seen = {} for _, e in ipairs(fl:log()) do seen[#seen+1] = e.what .. tostring(e.number) .. tostring(e.replica) .. e.process:sub(1,4) end
+      return #fl:trying("a") == 0 and #fl:trying("b") == 0, table.concat(seen, " ")
+    end, 10, "all trials have ended")
   end)
 
   it("is begun without by a replica that it has brought down, until another set comes", function()
@@ -169,7 +166,7 @@ describe("what is pushed to a fleet", function()
       table.insert(words, i, word)
     end
     local starting = proc.start(words, { name = "baton" })
-    wait_noted("b", "1")
+    wait_trying("b", 1)
     starting:kill(proc.SIGKILL)
     starting:wait()
     fl:add("b")

@@ -211,6 +211,40 @@ function Replicas:wait_known(names)
   end
 end
 
+-- What stands in the fleet's log of policies, oldest first.
+function Replicas:log()
+  local entries = {}
+  for _, row in ipairs(self.redis:ask("XRANGE", "baton:{fleet}:policy_log", "-", "+")) do
+    entries[#entries + 1] = json.decode(row[2][2])
+  end
+  return entries
+end
+
+-- Is it in the store, texts and all, for whoever comes now?
+function Replicas:has_stored(number)
+  for _, e in ipairs(self:log()) do
+    if e.number == number and (e.what == "base" or e.what == "propose") then
+      return self.redis:ask("EXISTS", "baton:{fleet}:policy_set:" .. e.uuid) == 1
+    end
+  end
+  return false
+end
+
+-- The numbers that a replica has begun to try, or to begin with, and not finished; in order of the log.
+function Replicas:trying(name)
+  local open, numbers = {}, {}
+  for _, e in ipairs(self:log()) do
+    if e.replica == name and e.process ~= "" and (e.what == "trying" or open[e.number]) then
+      open[e.number] = e.what == "trying" or nil
+    end
+  end
+  for number in pairs(open) do
+    numbers[#numbers + 1] = number
+  end
+  table.sort(numbers)
+  return numbers
+end
+
 -- A steady load on every gateway while work() runs; what fails is an error. The worst p99 in ms, and how many were
 -- served.
 function Replicas:under_load(work, rate)

@@ -5,13 +5,41 @@
 
 static rig_t rig;
 
-static void list(void *user, bt_text_t *out)
+/* A rollout that is asked for nothing: it has no turns of its loop. */
+static bt_store_t *store;
+static bt_store_client_t *client;
+static bt_rollout_t *rollout;
+
+static void make_rollout(void)
 {
-    assert_ptr_equal(user, &rig);
-    bt_text_puts(out, "{\"serving\":{}}\n");
+    static const bt_rollout_ops_t ops;
+    const bt_store_config_t config = {0};
+    char err[256];
+
+    assert_int_equal(bt_loop_init(&rig.loops[0], 0), 0);
+    assert_int_equal(bt_store_open(&store, &config, err, sizeof err), 0);
+    assert_int_equal(bt_store_client_new(&client, store, &rig.loops[0], NULL, NULL), 0);
+    const bt_rollout_config_t wanted = {
+        .client = client, .space = "fleet", .replica = "a", .ops = &ops};
+    assert_int_equal(bt_rollout_new(&rollout, &rig.loops[0], &wanted), 0);
+    rig.config.rollout = rollout;
 }
 
-static const bt_rollout_admin_ops_t ops = {.list = list};
+static void on_client_gone(void *user)
+{
+    (void) user;
+    client = NULL;
+}
+
+static void free_rollout(void)
+{
+    bt_rollout_free(rollout);
+    bt_store_client_free(client, on_client_gone, NULL);
+    while (client != NULL)
+        uv_run(&rig.loops[0].uv, UV_RUN_ONCE);
+    bt_store_close(store);
+    bt_loop_fini(&rig.loops[0]);
+}
 
 static int open_rig(void **state)
 {
@@ -48,10 +76,9 @@ static void expect(const char *method, const char *target, const char *body,
 static void test_routes(void **state)
 {
     (void) state;
-    rig.config.rollout = &ops;
-    rig.config.rollout_user = &rig;
+    make_rollout();
     assert_int_equal(ask(&rig, "GET", "/admin/fleet/policies", NULL), 200);
-    assert_string_equal(said(&rig), "{\"serving\":{}}\n");
+    assert_said(&rig, "{\"fleet\":\"fleet\",\"replica\":\"a\",\"serving\":{\"number\":0,");
     expect("PUT", "/admin/fleet/policies/m%69ne?by=ann%40h", "return {}", BT_ROLLOUT_ASK_PUT);
     assert_string_equal(rig.reply.name, "mine");
     assert_string_equal(rig.reply.by, "ann@h");
@@ -67,6 +94,7 @@ static void test_routes(void **state)
     assert_int_equal(rig.reply.number, 0);
     expect("POST", "/fleet/pin", NULL, BT_ROLLOUT_ASK_PIN);
     expect("DELETE", "/fleet/pin", NULL, BT_ROLLOUT_ASK_UNPIN);
+    free_rollout();
 }
 
 static void test_what_is_wrong_is_said_before_anybody_is_asked(void **state)
@@ -87,12 +115,13 @@ static void test_what_is_wrong_is_said_before_anybody_is_asked(void **state)
     };
 
     (void) state;
-    rig.config.rollout = &ops;
+    make_rollout();
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         assert_int_equal(ask(&rig, wrong[i].method, wrong[i].target, wrong[i].body),
                          wrong[i].status);
         assert_int_equal(rig.state, BT_ANSWERED);
     }
+    free_rollout();
 }
 
 static void test_who_asks_cannot_steer_a_terminal(void **state)
@@ -101,13 +130,13 @@ static void test_who_asks_cannot_steer_a_terminal(void **state)
     uint64_t to;
 
     (void) state;
-    assert_int_equal(bt_rollout_ask_query(BT_STR("by=a%1b%0ab&x=1"), by, sizeof by, &to), 0);
+    assert_int_equal(bt_rollout_query(BT_STR("by=a%1b%0ab&x=1"), by, sizeof by, &to), 0);
     assert_string_equal(by, "a??b");
-    assert_int_equal(bt_rollout_ask_query(BT_STR("by=0123456789"), by, sizeof by, &to), 0);
+    assert_int_equal(bt_rollout_query(BT_STR("by=0123456789"), by, sizeof by, &to), 0);
     assert_string_equal(by, "0123456");
-    assert_int_equal(bt_rollout_ask_query(BT_STR("by="), by, sizeof by, &to), 0);
+    assert_int_equal(bt_rollout_query(BT_STR("by="), by, sizeof by, &to), 0);
     assert_string_equal(by, "admin");
-    assert_int_equal(bt_rollout_ask_query(BT_STR("by=%00"), by, sizeof by, &to), BT_E_INVAL);
+    assert_int_equal(bt_rollout_query(BT_STR("by=%00"), by, sizeof by, &to), BT_E_INVAL);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_rig, close_rig)
