@@ -22,7 +22,6 @@
 #define JOIN_INTERVAL_MS 20
 #define AGAIN_MS 1000 /* what failed is tried again after it, twice that, ... */
 #define AGAIN_MAX_MS 30000
-#define KEEP_AGAIN_MS 500
 #define LOG_ROWS 1000 /* of one reading */
 
 /* ---- the store ---- */
@@ -50,17 +49,6 @@ void bt_rollout_call(bt_rollout_t *r, bt_rollout_call_t *call, bt_store_op_t op,
     call->done = done;
     call->is_out = true;
     r->config.store_do(r->config.client, &call->op);
-}
-
-bt_str_t bt_rollout_key(bt_rollout_call_t *call, const char *what, const char *whose)
-{
-    snprintf(call->key, sizeof call->key, "%s:%s", what, whose);
-    return bt_str(call->key);
-}
-
-static const char *whose(const bt_rollout_call_t *call)
-{
-    return strchr(call->key, ':') + 1;
 }
 
 /* ---- what is known ---- */
@@ -119,7 +107,7 @@ uint64_t bt_rollout_reads_from_now(const bt_rollout_t *r)
     return r->reads + (r->log_call.is_out ? 2 : 1);
 }
 
-static void set_to(bt_rollout_set_t **at, bt_rollout_set_t *set)
+void bt_rollout_set_to(bt_rollout_set_t **at, bt_rollout_set_t *set)
 {
     bt_rollout_set_t *old = *at;
 
@@ -139,7 +127,7 @@ static void set_trouble(bt_rollout_t *r, const bt_rollout_set_t *set, const char
     memcpy(r->trouble, trouble, sizeof trouble);
 }
 
-static void serve_wanted(bt_rollout_t *r)
+void bt_rollout_serve(bt_rollout_t *r)
 {
     bt_rollout_set_t *set = bt_rollout_held(r);
 
@@ -161,7 +149,7 @@ void bt_rollout_taken(bt_rollout_t *r, bt_rollout_set_t *set, int rc, const char
     if (r->taking != set)
         return;
     if (rc == 0) {
-        set_to(&r->serving, set);
+        bt_rollout_set_to(&r->serving, set);
         r->trouble[0] = '\0';
         r->take_wait_ms = r->take_again_ms = 0;
     } else {
@@ -172,59 +160,30 @@ void bt_rollout_taken(bt_rollout_t *r, bt_rollout_set_t *set, int rc, const char
         r->take_again_ms = bt_clock_ms() + r->take_wait_ms;
     }
     r->must_report = true;
-    set_to(&r->taking, NULL);
-    serve_wanted(r);
+    bt_rollout_set_to(&r->taking, NULL);
+    bt_rollout_serve(r);
 }
 
 static void hold(bt_rollout_t *r, bt_rollout_set_t *set)
 {
-    set_to(&r->before, r->held);
-    set_to(&r->held, set);
+    bt_rollout_set_to(&r->before, r->held);
+    bt_rollout_set_to(&r->held, set);
     r->take_again_ms = r->take_wait_ms = 0; /* what failed is not what is wanted now */
     r->must_report = true;
-    serve_wanted(r);
+    bt_rollout_serve(r);
 }
 
 /* ---- texts ---- */
 
-static void on_kept(bt_rollout_t *r, const bt_store_reply_t *reply)
-{
-    if (reply->rc < 0)
-        return;
-    bt_str_copy(r->kept, sizeof r->kept, whose(&r->keep_call));
-    bt_rollout_send_due(r);
-}
-
-/* Its proposer wrote it for an hour; and a store that was flushed gets it back. */
-static void keep(bt_rollout_t *r)
-{
-    const bt_rollout_info_t *info = &r->held->info;
-    const uint64_t now_ms = bt_clock_ms();
-    bt_text_t text;
-
-    if (!r->is_running || r->keep_call.is_out || strcmp(r->kept, info->uuid) == 0 ||
-        now_ms - r->kept_ms < KEEP_AGAIN_MS)
-        return;
-    r->kept_ms = now_ms;
-    bt_text_init(&text);
-    bt_rollout_set_write(r->held, &text);
-    bt_rollout_call(r, &r->keep_call,
-                    (bt_store_op_t){.what = BT_STORE_CELL_SET,
-                                    .key = bt_rollout_key(&r->keep_call, "policy_set", info->uuid),
-                                    .value = bt_text_str(&text)},
-                    on_kept);
-    bt_text_fini(&text);
-}
-
 /* NULL: they are not what the log speaks of. */
 static bt_rollout_set_t *read_texts(const bt_rollout_t *r, bt_str_t json)
 {
-    const bt_rollout_row_t *row = bt_rollout_row(&r->log, whose(&r->set_call));
+    const bt_rollout_row_t *row = bt_rollout_row(&r->log, bt_rollout_whose(&r->set_call));
     bt_rollout_set_t *set;
 
     if (bt_rollout_set_read(&set, json) < 0)
         return NULL;
-    if (strcmp(set->info.uuid, whose(&r->set_call)) == 0 &&
+    if (strcmp(set->info.uuid, bt_rollout_whose(&r->set_call)) == 0 &&
         (row == NULL || row->info.hash[0] == '\0' || strcmp(row->info.hash, set->info.hash) == 0))
         return set;
     bt_rollout_set_unref(set);
@@ -240,7 +199,7 @@ static void on_texts(bt_rollout_t *r, const bt_store_reply_t *reply)
 
     if (reply->rc < 0)
         return;
-    if (set == NULL && !reply->is_none && strcmp(t->uuid, whose(&r->set_call)) == 0) {
+    if (set == NULL && !reply->is_none && strcmp(t->uuid, bt_rollout_whose(&r->set_call)) == 0) {
         t->answer = BT_ROLLOUT_NO;
         snprintf(t->why, sizeof t->why, "its texts in the store cannot be read");
     }
@@ -248,11 +207,11 @@ static void on_texts(bt_rollout_t *r, const bt_store_reply_t *reply)
     if (set == NULL) {
         r->must_report = true;
         r->missing_ms = bt_clock_ms();
-        bt_str_copy(r->missing, sizeof r->missing, whose(&r->set_call));
+        bt_str_copy(r->missing, sizeof r->missing, bt_rollout_whose(&r->set_call));
     } else if (is_same(&set->info, &r->log.committed)) {
         hold(r, set);
     } else if (strcmp(t->uuid, set->info.uuid) == 0) {
-        set_to(&t->set, set);
+        bt_rollout_set_to(&t->set, set);
     }
     bt_rollout_set_unref(set);
     follow(r);
@@ -297,7 +256,7 @@ static void attend(bt_rollout_t *r, const bt_rollout_row_t *open)
         memcpy(t->uuid, open->info.uuid, sizeof t->uuid);
         t->since_ms = bt_clock_ms();
         if (t->set != NULL && strcmp(t->set->info.uuid, t->uuid) != 0)
-            set_to(&t->set, NULL);
+            bt_rollout_set_to(&t->set, NULL);
     }
     if (bt_rollout_member(&r->log, r->replica) == NULL || !r->is_running || t->is_running ||
         t->answer != BT_ROLLOUT_NONE)
@@ -313,7 +272,7 @@ static void attend(bt_rollout_t *r, const bt_rollout_row_t *open)
 
 /* ---- following ---- */
 
-static void end_join(bt_rollout_t *r)
+void bt_rollout_end_join(bt_rollout_t *r)
 {
     void (*on_joined)(void *user) = r->on_joined;
     const bt_rollout_set_t *set = bt_rollout_held(r);
@@ -345,12 +304,12 @@ static void follow(bt_rollout_t *r)
         forget_trial(r);
     if (open != NULL)
         attend(r, open);
-    serve_wanted(r);
-    keep(r);
+    bt_rollout_serve(r);
+    bt_rollout_keep(r);
     bt_rollout_send_due(r);
     if (r->push != NULL)
         bt_rollout_push_go_on(r);
-    end_join(r);
+    bt_rollout_end_join(r);
 }
 
 /* ---- the log ---- */
@@ -517,60 +476,6 @@ static void report(bt_rollout_t *r)
     bt_text_fini(&row);
 }
 
-/* ---- the pin ---- */
-
-static void on_pin_read(bt_rollout_t *r, const bt_store_reply_t *reply)
-{
-    if (reply->rc < 0)
-        return;
-    r->is_pin_known = true;
-    if (!r->must_store_pin && !reply->is_none && bt_rollout_set_read(&r->pinned, reply->text) == 0)
-        r->config.ops->set_pinned(r->config.user, true);
-    end_join(r);
-}
-
-static void on_pin_stored(bt_rollout_t *r, const bt_store_reply_t *reply)
-{
-    r->is_pin_known = true;
-    r->must_store_pin |= reply->rc < 0;
-}
-
-static void sync_pin(bt_rollout_t *r)
-{
-    bt_store_op_t op = {.key = bt_rollout_key(&r->pin_call, "policy_pin", r->replica)};
-    bt_text_t text;
-
-    if (r->pin_call.is_out || (r->is_pin_known && !r->must_store_pin))
-        return;
-    bt_text_init(&text);
-    if (r->must_store_pin && r->pinned != NULL)
-        bt_rollout_set_write(r->pinned, &text);
-    op.value = bt_text_str(&text);
-    op.what = !r->must_store_pin  ? BT_STORE_CELL_GET
-              : r->pinned != NULL ? BT_STORE_CELL_SET
-                                  : BT_STORE_CELL_DROP;
-    bt_rollout_call(r, &r->pin_call, op, r->must_store_pin ? on_pin_stored : on_pin_read);
-    r->must_store_pin = false;
-    bt_text_fini(&text);
-}
-
-void bt_rollout_pin(bt_rollout_t *r, bool is_pinned)
-{
-    if (bt_rollout_is_pinned(r) == is_pinned)
-        return;
-    set_to(&r->pinned, is_pinned ? r->serving : NULL);
-    r->must_store_pin = r->must_report = true;
-    r->take_again_ms = 0;
-    r->config.ops->set_pinned(r->config.user, is_pinned);
-    bt_log_info("fleet",
-                is_pinned ? "pinned: this replica stays with set %" PRIu64
-                          : "unpinned: this replica follows the fleet again, from set "
-                            "%" PRIu64,
-                r->serving->info.number);
-    sync_pin(r); /* now: it shall be known after a crash, too */
-    serve_wanted(r);
-}
-
 /* ---- life ---- */
 
 static void on_heartbeat(bt_timer_t *timer)
@@ -579,10 +484,10 @@ static void on_heartbeat(bt_timer_t *timer)
 
     bt_timer_start(timer, r->is_running ? r->config.interval_ms : JOIN_INTERVAL_MS);
     bt_rollout_read_log(r);
-    sync_pin(r);
+    bt_rollout_sync_pin(r);
     if (r->is_running)
         report(r);
-    serve_wanted(r);
+    bt_rollout_serve(r);
     if (r->push != NULL)
         bt_rollout_push_go_on(r);
 }
@@ -635,7 +540,7 @@ void bt_rollout_begin(bt_rollout_t *r, bt_rollout_set_t *served)
     r->is_running = r->must_report = true;
     r->on_joined = NULL;
     if (served != NULL)
-        set_to(&r->serving, served);
+        bt_rollout_set_to(&r->serving, served);
     bt_timer_start(&r->heartbeat, 0);
 }
 

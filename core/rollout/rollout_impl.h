@@ -2,7 +2,8 @@
  *
  * Owner: the control loop.
  * Life:  as the rollout; every part has one operation under way at most.
- * Flow:  rollout/rollout.c reads the log and follows it; duty.c adds what this replica owes it; push.c proposes.
+ * Flow:  rollout/rollout.c reads the log and follows it; duty.c adds what this replica owes it; push.c proposes;
+ *        cells.c keeps texts and the pin.
  * Cost:  see rollout/rollout.h.
  */
 #ifndef BT_ROLLOUT_ROLLOUT_IMPL_H
@@ -84,12 +85,21 @@ struct bt_rollout {
 /* ---- rollout/rollout.c ---- */
 void bt_rollout_call(bt_rollout_t *r, bt_rollout_call_t *call, bt_store_op_t op,
                      void (*done)(bt_rollout_t *r, const bt_store_reply_t *reply));
-/* "<what>:<whose>", in the call's own bytes. */
-bt_str_t bt_rollout_key(bt_rollout_call_t *call, const char *what, const char *whose);
 void bt_rollout_read_log(bt_rollout_t *r);
 /* How many readings it takes to see what the store does from now on. */
 uint64_t bt_rollout_reads_from_now(const bt_rollout_t *r);
 bool bt_rollout_is_current(const bt_rollout_t *r); /* what the log says is committed is here */
+
+void bt_rollout_serve(bt_rollout_t *r);    /* what should serve, if it does not */
+void bt_rollout_end_join(bt_rollout_t *r); /* if it has joined */
+void bt_rollout_set_to(bt_rollout_set_t **at, bt_rollout_set_t *set); /* takes a reference */
+
+/* ---- rollout/cells.c ---- */
+/* "<what>:<whose>", in the call's own bytes; and back. */
+bt_str_t bt_rollout_key(bt_rollout_call_t *call, const char *what, const char *whose);
+const char *bt_rollout_whose(const bt_rollout_call_t *call);
+void bt_rollout_keep(bt_rollout_t *r);
+void bt_rollout_sync_pin(bt_rollout_t *r);
 
 /* ---- rollout/duty.c ---- */
 void bt_rollout_mark(bt_rollout_t *r, const bt_rollout_entry_t *e); /* it is in the log */
