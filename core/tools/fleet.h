@@ -12,7 +12,8 @@
 #include "http/message.h"
 #include "tools/print.h"
 
-/* argv begins after "fleet". Exit status: 0; 1 it could not be done, or something is not well; 2 a wrong command line. */
+/* argv begins after "fleet". Exit status: 0; 1 it could not be done, or something is not well; 2 a wrong command line; of what changes the
+ * fleet's set: 3 a replica is behind, 4 the outcome is unknown. */
 int bt_fleet_tool(int argc, const char *const *argv);
 void bt_fleet_tool_help(bt_text_t *out);
 
@@ -37,6 +38,7 @@ typedef struct fleet_tool {
 
 typedef struct fleet_reply {
     unsigned status;
+    bool is_cut; /* it may have been heard, and what came of it is not known */
     bt_text_t body;
 } fleet_reply_t;
 

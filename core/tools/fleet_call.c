@@ -162,6 +162,7 @@ int fleet_call(const fleet_tool_t *t, const char *url_text, enum bt_method metho
     if (rc == 0) {
         run(c, &url, timeout_ms);
         rc = c->rc;
+        reply->is_cut = rc < 0 && c->call.any_byte_sent;
         bt_loop_fini(&c->loop);
     }
     if (rc < 0)

@@ -12,6 +12,8 @@
 
 #define ROLLOUT_MS 40000 /* votes, the decision, and until all serve it */
 #define FILE_MAX ((size_t) 1 << 20)
+#define BEHIND 3  /* exit status: committed, but a replica does not serve it yet */
+#define UNKNOWN 4 /* likewise: whether it is committed will be seen */
 
 /* ---- files ---- */
 
@@ -52,6 +54,21 @@ static int put_file(bt_text_t *body, const char *key, size_t key_n, const char *
 
 /* ---- what came of it ---- */
 
+/* Is somebody behind who is not pinned? */
+static bool is_behind(bt_str_t told)
+{
+    const uint64_t number = fleet_get_number(told, "number");
+    bool is_one = false;
+    bt_json_cursor_t c;
+    bt_json_item_t item;
+
+    if (bt_json_array(&c, fleet_get_raw(told, "replicas")) == 0)
+        while (bt_json_next(&c, &item) > 0)
+            is_one |= !fleet_get_bool(item.value, "pinned") &&
+                      fleet_get_number(item.value, "number") < number;
+    return is_one;
+}
+
 static void print_replicas(bt_str_t told)
 {
     const uint64_t number = fleet_get_number(told, "number");
@@ -75,6 +92,12 @@ static void print_replicas(bt_str_t told)
     }
 }
 
+/* What ended the wait was not the gateway's word: it went away, or its store did. */
+static bool is_unknown(const fleet_reply_t *reply, int status)
+{
+    return status == BT_TOOL_FAILED && (reply->status == 502 || reply->is_cut);
+}
+
 static int roll_out(const fleet_tool_t *t, enum bt_method method, const char *path, bt_str_t body)
 {
     const uint64_t ms = t->timeout_ms > ROLLOUT_MS ? t->timeout_ms : ROLLOUT_MS;
@@ -90,8 +113,12 @@ static int roll_out(const fleet_tool_t *t, enum bt_method method, const char *pa
                                                : "has it already: nothing changed");
         print_replicas(told);
     }
+    if (status == 0)
+        status = bt_tool_flushed() != 0 ? BT_TOOL_FAILED : is_behind(told) ? BEHIND : 0;
+    else if (is_unknown(&reply, status))
+        status = UNKNOWN;
     fleet_reply_fini(&reply);
-    return status == 0 ? bt_tool_flushed() : status;
+    return status;
 }
 
 static int roll_out_path(const fleet_tool_t *t, enum bt_method method, bt_text_t *path,

@@ -225,6 +225,40 @@ describe("baton fleet", function()
     has(err, "there is no replica zz")
   end)
 
+  it("says by its exit status how a push ended", function()
+    fl = replicas.start({ "a" })
+    -- b cannot serve what has no such parameter; while it is pinned, nobody asks it.
+    local with = 'params = { extra = { type = "integer", default = 0 } },'
+    fl:add("b", { "--policy-param", "extra=1" }, replicas.policy("file", with))
+    fl:wait_known({ "a", "b" })
+    local mine = write("mine.lua", replicas.policy("1"))
+    local code, out, err = at(fl.a, "policy", "push", mine)
+    assert.equal(1, code, out .. err)
+    done(fl.b, "policy", "pin")
+    eventually(function()
+      code, out, err = at(fl.a, "policy", "push", mine)
+      return code == 0, out .. err
+    end, 10, "a knows that b is pinned")
+    done(fl.b, "policy", "unpin")
+    eventually(function()
+      code, out, err = at(fl.a, "policy", "push", mine)
+      return code == 3 and out:find("  b still serves set 0: set ", 1, true), out .. err
+    end, 10, "b is behind")
+    has(out, "extra")
+    -- The gateway that was asked goes away.
+    local argv = { fleet.binary("BATON_BIN", "baton"), "fleet", "--admin", url(fl.a), "policy", "push",
+      write("mine.lua", replicas.policy("2", "start = function() baton.sleep(4000) end,")) }
+    local pushing = proc.start(argv, { name = "fleet" })
+    eventually(function()
+      local log = fl:log()
+      return log[#log].what == "trying" and log[#log].replica == "a", json.encode(log[#log])
+    end, 10, "a tries it")
+    fl.a:kill()
+    assert.equal(4, (pushing:wait(30)))
+    code = at(fl.a, "policy", "push", mine) -- nobody has heard it
+    assert.equal(1, code)
+  end)
+
   it("adds, drains and removes workers everywhere", function()
     fl = replicas.start({ "a", "b" })
     local more = fleet.start_sim({ "role=hybrid,ttft=1,itl=1,name=w9" })
