@@ -151,8 +151,7 @@ describe("what is pushed to a fleet", function()
     assert.equal(200, (fl.b:put(MINE, policy("3"))))
     all_serve("3")
     eventually(function()
-      local seen = {} for _, e in ipairs(fl:log()) do seen[#seen+1] = e.what .. tostring(e.number) .. tostring(e.replica) .. e.process:sub(1,4) end
-      return #fl:trying("a") == 0 and #fl:trying("b") == 0, table.concat(seen, " ")
+      return #fl:trying("a") == 0 and #fl:trying("b") == 0, json.encode(fl:log())
     end, 10, "all trials have ended")
   end)
 
