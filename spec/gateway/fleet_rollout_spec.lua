@@ -111,7 +111,7 @@ local function assert_agrees(pushing, old)
   if answer.status == 200 then
     assert.equal(new, now)
   elseif answer.status == 502 then
-    assert.truthy(answer.body:find("the shared store went away in the middle", 1, true), answer.body)
+    assert.truthy(answer.body:find("the shared store became unavailable", 1, true), answer.body)
     assert.is_true(now == new or now == old, now)
   else
     assert.equal(old, now, answer.status .. " " .. answer.body)
