@@ -77,7 +77,10 @@ async def main(ready_file):
         # asyncio sets TCP_NODELAY only where the protocol is named.
         sockets[parser] = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sockets[parser].bind(("127.0.0.1", 0))
-        config = uvicorn.Config(named(parser), http=parser, lifespan="off", log_level="warning", access_log=False)
+        # A kept connection that uvicorn ends after a pause would cost a leg that is never sent twice.
+        config = uvicorn.Config(
+            named(parser), http=parser, lifespan="off", log_level="warning", access_log=False, timeout_keep_alive=600
+        )
         servers.append(uvicorn.Server(config).serve(sockets=[sockets[parser]]))
     with open(ready_file, "w") as out:
         out.write("".join(f"{parser} {s.getsockname()[1]}\n" for parser, s in sockets.items()))
