@@ -192,12 +192,15 @@ static bool is_live(const bt_rollout_t *r, const char *name)
     return false;
 }
 
-/* A member that is waited for, and whose row has run out since it was proposed; or NULL. */
+/* Another member that is waited for, and whose row has run out since it was proposed; or NULL. */
 static const bt_rollout_member_t *find_gone(const bt_rollout_t *r)
 {
-    for (unsigned i = 0; r->peers_ms > r->trial.since_ms && i < r->log.member_count; i++)
-        if (r->log.members[i].answer <= BT_ROLLOUT_TRYING && !is_live(r, r->log.members[i].name))
-            return &r->log.members[i];
+    for (unsigned i = 0; r->peers_ms > r->trial.since_ms && i < r->log.member_count; i++) {
+        const bt_rollout_member_t *m = &r->log.members[i];
+        if (m->answer <= BT_ROLLOUT_TRYING && strcmp(m->name, r->replica) != 0 &&
+            !is_live(r, m->name))
+            return m;
+    }
     return NULL;
 }
 

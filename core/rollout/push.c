@@ -1,6 +1,6 @@
-/* One change on its way, at the replica that was asked: READ (the log and the table, from now) -> BACK (texts of an older set) -> TEXTS (into
- * a cell) -> PROPOSE (into the log) -> VOTE -> SPREAD (until all serve it) -> the answer. From PROPOSE on the fleet goes its way
- * without us: we only wait for what the log says of it. */
+/* One change on its way, at the replica that was asked: READ (the log and the table, from now; texts that are brought back) -> TEXTS (into a
+ * cell) -> PROPOSE (into the log) -> VOTE -> SPREAD (until all serve it) -> the answer. From PROPOSE on the fleet goes its way without
+ * us: we only wait for what the log says of it. A step whose reply is an error is done again with the next heartbeat. */
 #include "rollout/rollout_impl.h"
 
 #include "base/err.h"
@@ -14,10 +14,9 @@
 #include <time.h>
 
 #define EARLY_MS UINT64_C(3000)    /* until it is proposed: nobody waits longer for the store */
-#define LATE_MS UINT64_C(3000)     /* beyond vote_ms: until the log says how it ended */
 #define TEXTS_MS UINT64_C(3600000) /* then the texts are gone, if nobody has committed them */
 
-enum step { READ, BACK, TEXTS, PROPOSE, VOTE, SPREAD };
+enum step { READ, TEXTS, PROPOSE, VOTE, SPREAD };
 
 typedef struct bt_rollout_push {
     bt_rollout_t *r;
@@ -143,7 +142,6 @@ static void on_back(bt_rollout_t *r, const bt_store_reply_t *reply)
              p->back_number);
         return;
     }
-    p->step = READ;
     bt_rollout_push_go_on(r);
 }
 
@@ -169,7 +167,6 @@ static bool has_back(push_t *p, uint64_t number)
         p->back = bt_rollout_set_ref(number == held->info.number ? r->held : r->before);
     else {
         p->back_number = number;
-        p->step = BACK;
         bt_rollout_call(r, &p->call,
                         (bt_store_op_t){.what = BT_STORE_CELL_GET,
                                         .key = bt_rollout_key(&p->call, "policy_set", uuid)},
@@ -233,12 +230,11 @@ static void begin(push_t *p)
 
 static void on_texts(bt_rollout_t *r, const bt_store_reply_t *reply)
 {
-    if (reply->rc == BT_E_INVAL || reply->rc == BT_E_LIMIT) {
+    if (reply->rc == BT_E_INVAL || reply->rc == BT_E_LIMIT)
         fail(r->push, 400, "the set is too large for the store: %s", r->unavailable);
+    if (reply->rc < 0)
         return;
-    }
-    if (reply->rc == 0)
-        r->push->step = PROPOSE;
+    r->push->step = PROPOSE;
     bt_rollout_push_go_on(r);
 }
 

@@ -395,18 +395,19 @@ void bt_rollout_read_log(bt_rollout_t *r)
 
 static void write_report(const bt_rollout_t *r, bt_text_t *out)
 {
+    const char *missing = bt_rollout_is_current(r) ? "" : r->missing;
     char trouble[BT_ROLLOUT_WHY_MAX] = "";
 
     if (r->trouble[0] != '\0')
         bt_str_copy(trouble, sizeof trouble, r->trouble);
-    else if (r->missing[0] != '\0')
+    else if (missing[0] != '\0')
         snprintf(trouble, sizeof trouble, "the store does not have the texts of set %" PRIu64,
                  bt_rollout_committed(r));
     else
         r->config.ops->trouble(r->config.user, trouble, sizeof trouble);
     bt_text_printf(out, "{\"number\":%" PRIu64 ",\"pinned\":%d", r->serving->info.number,
                    r->pinned != NULL);
-    bt_text_json_member(out, "missing", r->missing);
+    bt_text_json_member(out, "missing", missing);
     bt_text_json_member(out, "trouble", trouble);
     bt_text_puts(out, "}");
 }

@@ -61,6 +61,7 @@ static void test_pins(void **state)
     told_t told;
 
     (void) state;
+    spread_ms = 60000;
     start(&a, "a");
     start(&b, "b");
     TURN_UNTIL(&loop, knows(&a, "b"));
@@ -69,6 +70,7 @@ static void test_pins(void **state)
     assert_true(b.is_pinned);
     TURN_UNTIL(&loop, is_pinned_there(&a, "b"));
     b.mode = SILENT; /* it is not asked, and not waited for */
+    assert_int_equal(bt_rollout_number(b.rollout), 1);
     push(&a, "two");
     assert_int_equal(bt_rollout_number(b.rollout), 1);
     TURN_UNTIL(&loop, bt_rollout_committed(b.rollout) == 2);

@@ -38,7 +38,7 @@ typedef struct told {
 static bt_loop_t loop;
 static bt_store_t *store;
 static char space[32];
-static uint64_t expiry_ms, interval_ms, vote_ms; /* of the replicas that are made */
+static uint64_t expiry_ms, interval_ms, vote_ms, spread_ms; /* of the replicas that are made */
 
 /* ---- a store that fails ---- */
 
@@ -137,7 +137,7 @@ static inline void make(replica_t *r, const char *name)
                                         .interval_ms = interval_ms,
                                         .expiry_ms = expiry_ms,
                                         .vote_ms = vote_ms,
-                                        .spread_ms = 300,
+                                        .spread_ms = spread_ms,
                                         .ops = &ops,
                                         .user = r,
                                         .store_do = store_do};
@@ -263,7 +263,8 @@ static inline int begin(replica_t *r, const char *text, told_t *told)
 static inline told_t finish(replica_t *r, told_t *told, uint64_t back)
 {
     assert_int_equal(begin_change(r, told, back), 0);
-    TURN_UNTIL(&loop, told->times > 0);
+    const uint64_t until_ms = bt_clock_ms() + 10000;
+    TURN_UNTIL(&loop, told->times > 0 || bt_clock_ms() > until_ms);
     assert_int_equal(told->times, 1);
     return *told;
 }
@@ -416,6 +417,7 @@ static inline int setup(void **state)
     expiry_ms = 200;
     interval_ms = 10;
     vote_ms = 600;
+    spread_ms = 300;
     fault = NO_FAULT;
     on_step = NULL;
     steps = fault_step = 0;
