@@ -19,6 +19,33 @@ static void flush_now(replica_t *r)
     forget_all(r);
 }
 
+/* A machine that is slow lets a vote expire: then once more. */
+static void push_until_it_is_taken(replica_t *r, const char *text)
+{
+    unsigned tries = 0;
+
+    while (ask(r, text).status != 200)
+        assert_true(tries++ < 50);
+}
+
+static bool has_open(const replica_t *r)
+{
+    bt_rollout_view_t view;
+
+    bt_rollout_view(r->rollout, &view);
+    return bt_rollout_open(view.log) != NULL;
+}
+
+static bool are_of_one_mind(const replica_t *r)
+{
+    for (unsigned i = 0; i < 3; i++)
+        if (!knows(&r[i], "a") || !knows(&r[i], "b") || !knows(&r[i], "c") || has_open(&r[i]) ||
+            bt_rollout_number(r[i].rollout) != bt_rollout_committed(r[i].rollout) ||
+            bt_rollout_number(r[i].rollout) != bt_rollout_number(r[0].rollout))
+            return false;
+    return true;
+}
+
 static void run_accident(enum accident accident, unsigned at)
 {
     const char *const names[] = {"a", "b", "c"};
@@ -29,9 +56,8 @@ static void run_accident(enum accident accident, unsigned at)
         start(&r[i], names[i]);
     for (unsigned i = 0; i < 3; i++)
         TURN_UNTIL(&loop, knows(&r[i], "a") && knows(&r[i], "b") && knows(&r[i], "c"));
-    push(&r[0], "one");
-    for (unsigned i = 0; i < 3; i++)
-        TURN_UNTIL(&loop, !is_trying(names[i], 1));
+    push_until_it_is_taken(&r[0], "one");
+    TURN_UNTIL(&loop, are_of_one_mind(r));
     steps = 0;
     fault_step = at;
     is_due = false;
@@ -57,21 +83,15 @@ static void run_accident(enum accident accident, unsigned at)
     if (!is_due || accident != PROPOSER)
         TURN_UNTIL(&loop, told.times == 1);
     /* All are of one mind, and it is what was told. */
-    for (unsigned i = 0; i < 3; i++)
-        TURN_UNTIL(&loop, knows(&r[i], "a") && knows(&r[i], "b") && knows(&r[i], "c") &&
-                              strcmp(state_of(&r[i], 2), "proposed") != 0);
-    TURN_UNTIL(&loop, bt_rollout_number(r[0].rollout) == bt_rollout_number(r[1].rollout) &&
-                          bt_rollout_number(r[1].rollout) == bt_rollout_number(r[2].rollout));
-    const bool is_new = bt_rollout_number(r[0].rollout) == 2;
-    if (!is_new)
-        assert_int_equal(bt_rollout_number(r[0].rollout), 1);
+    TURN_UNTIL(&loop, are_of_one_mind(r));
+    const bool is_new = strcmp(text_of(&r[0]), "two") == 0;
     if (told.times > 0 && told.status == 200)
         assert_true(is_new);
     if (told.times > 0 && told.status != 200 && told.status != 502)
         assert_false(is_new);
     for (unsigned i = 0; i < 3; i++)
         assert_string_equal(text_of(&r[i]), is_new ? "two" : "one");
-    push(&r[1], "three"); /* nothing is in the way of the next one */
+    push_until_it_is_taken(&r[1], "three"); /* nothing is in the way of the next one */
     for (unsigned i = 0; i < 3; i++)
         TURN_UNTIL(&loop, strcmp(text_of(&r[i]), "three") == 0);
     for (unsigned i = 0; i < 3; i++)
@@ -84,7 +104,7 @@ static void run_accidents(enum accident accident)
 
     interval_ms = 3;
     expiry_ms = 100;
-    vote_ms = 250;
+    vote_ms = 300;
     for (unsigned at = 0; at < STEPS; at++) {
         snprintf(space, sizeof space, "accident%u", number++);
         run_accident(accident, at);

@@ -127,6 +127,7 @@ static void test_a_pin_made_while_the_store_is_away(void **state)
     told_t told;
 
     (void) state;
+    vote_ms = 600;
     start(&a, "a");
     push(&a, "one");
     fault = BEFORE;

@@ -35,6 +35,7 @@ static void test_a_proposal_without_texts_ends(void **state)
     replica_t a;
 
     (void) state;
+    vote_ms = 600;
     start(&a, "a");
     push(&a, "one");
     e = proposal_by_hand(&a, 2, "[\"a\"]");

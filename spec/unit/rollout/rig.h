@@ -416,7 +416,7 @@ static inline int setup(void **state)
     snprintf(space, sizeof space, "spec%u", number++);
     expiry_ms = 200;
     interval_ms = 10;
-    vote_ms = 600;
+    vote_ms = 5000;
     spread_ms = 300;
     fault = NO_FAULT;
     on_step = NULL;

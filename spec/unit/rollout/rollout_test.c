@@ -46,6 +46,7 @@ static void test_who_is_silent_is_named(void **state)
     told_t told;
 
     (void) state;
+    vote_ms = 600;
     start(&a, "a");
     start(&b, "b");
     TURN_UNTIL(&loop, knows(&a, "b"));
@@ -84,6 +85,7 @@ static void test_nothing_needs_the_proposer(void **state)
     told_t told;
 
     (void) state;
+    vote_ms = 600;
     start(&a, "a");
     start(&b, "b");
     start(&c, "c");
