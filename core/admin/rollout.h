@@ -1,8 +1,10 @@
 /* rollout.h - the fleet's policies and rules over the admin listener. Private to core/admin.
  *
  * Owner: the control loop.
- * Life:  an exchange that waits for a rollout lives in its arena; the rollout is told when the client leaves first.
- * Flow:  PUT /fleet/policies/<name> -> bt_rollout_change -> (every replica has voted, and serves it) -> the answer.
+ * Life:  an exchange that waits for a rollout lives in its arena; the rollout is told when the
+ *        client leaves first.
+ * Flow:  PUT /fleet/policies/<name> -> bt_rollout_change -> (every replica has voted, and serves
+ *        it) -> the answer.
  * Cost:  control loop only.
  */
 #ifndef BT_ADMIN_ROLLOUT_H

@@ -1,8 +1,10 @@
-/* rollout_json.h - a fleet's sets as JSON: bundles that operators send, and what they are told. Private to core/admin.
+/* rollout_json.h - a fleet's sets as JSON: bundles that operators send, and what they are told.
+ * Private to core/admin.
  *
  * Owner: the caller owns all.
  * Life:  of a call.
- * Flow:  {"policies": {"<name>": "<text>"}, "rules": "<text>" or null, "drop": ["<name>"], "replace": true} -> a set.
+ * Flow:  {"policies": {"<name>": "<text>"}, "rules": "<text>" or null, "drop": ["<name>"],
+ *        "replace": true} -> a set.
  * Cost:  a copy of the texts.
  */
 #ifndef BT_ADMIN_ROLLOUT_JSON_H

@@ -1,8 +1,10 @@
 /* fleet.h - this gateway as one of a fleet that is served by one set of policies and rules.
  *
  * Owner: the control loop; nothing of it is there without --redis-url.
- * Life:  open (before the first generation of policies is made: what the fleet serves is part of it) -> first -> start -> close.
- * Flow:  rollout/rollout.c says which set to try and to take -> jobs of reload/reload.c -> what came of them, back.
+ * Life:  open (before the first generation of policies is made: what the fleet serves is part of
+ *        it) -> first -> start -> close.
+ * Flow:  rollout/rollout.c says which set to try and to take -> jobs of reload/reload.c -> what
+ *        came of them, back.
  * Cost:  a store client of its own; see rollout/rollout.h.
  */
 #ifndef BT_GATEWAY_ROLLOUT_H

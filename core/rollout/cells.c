@@ -1,5 +1,6 @@
-/* What this replica keeps in cells of the store: the texts of the committed set, for whoever comes after a flush or later; and the set that it is
- * pinned to, texts and all, so that a pin needs nobody else and nothing that is pruned. */
+/* What this replica keeps in cells of the store: the texts of the committed set, for whoever comes
+ * after a flush or later; and the set that it is pinned to, texts and all, so that a pin needs
+ * nobody else and nothing that is pruned. */
 #include "rollout/rollout_impl.h"
 
 #include "base/log.h"

@@ -1,7 +1,9 @@
-/* What this replica owes the log, found anew after every reading. One entry at a time, and the next one only when a reading has shown what the
- * last one made of it: an entry whose reply was lost is seen, or sent again, which changes nothing.
+/* What this replica owes the log, found anew after every reading. One entry at a time, and the next
+ * one only when a reading has shown what the last one made of it: an entry whose reply was lost is
+ * seen, or sent again, which changes nothing.
  *
- * What anybody may say (gone, expire, base) all would say at once: each waits a heartbeat interval longer than the member before it. */
+ * What anybody may say (gone, expire, base) all would say at once: each waits a heartbeat interval
+ * longer than the member before it. */
 #include "rollout/rollout_impl.h"
 
 #include "base/log.h"

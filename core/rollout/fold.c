@@ -1,8 +1,10 @@
-/* A number is its proposer's claim (one above all that it has seen), and stands only if that is so in the log's order too. Everything
- * else refers to the uuid: words about a proposal that a store has lost cannot be taken for words about its successor.
+/* A number is its proposer's claim (one above all that it has seen), and stands only if that is so
+ * in the log's order too. Everything else refers to the uuid: words about a proposal that a store
+ * has lost cannot be taken for words about its successor.
  *
- * Where the log's beginning is cut off, the first proposal or base that is found names what is committed. A proposal that names a later one
- * than we know was made by somebody who knows more: no one can know less than the entries before his own. */
+ * Where the log's beginning is cut off, the first proposal or base that is found names what is
+ * committed. A proposal that names a later one than we know was made by somebody who knows more: no
+ * one can know less than the entries before his own. */
 #include "rollout/fold.h"
 
 #include "base/json.h"
@@ -25,7 +27,8 @@ const bt_rollout_row_t *bt_rollout_row(const bt_rollout_log_t *log, const char *
     return NULL;
 }
 
-/* What serves and what served before it must be there to go back to, however many were refused since. */
+/* What serves and what served before it must be there to go back to, however many were refused
+ * since. */
 static void make_place(bt_rollout_log_t *log)
 {
     unsigned i = log->row_count - 1;

@@ -2,8 +2,9 @@
  *
  * Owner: whoever reads the log; all who have read the same entries have the same state.
  * Life:  zeroed -> bt_rollout_fold for every entry, in order. Zeroed again where the log was lost.
- * Flow:  propose -> the members' yes -> committed; the first no or expire -> aborted. A proposal that names another base than what is
- *        committed, or comes while one is open, is void: it has no number and leaves no trace.
+ * Flow:  propose -> the members' yes -> committed; the first no or expire -> aborted. A proposal
+ *        that names another base than what is committed, or comes while one is open, is void: it
+ *        has no number and leaves no trace.
  * Cost:  a pass over the members an entry.
  */
 #ifndef BT_ROLLOUT_FOLD_H
@@ -21,7 +22,8 @@ enum bt_rollout_kind {
     BT_ROLLOUT_NONE, /* what is not known: a newer version wrote it */
     BT_ROLLOUT_PROPOSE,
     BT_ROLLOUT_BASE, /* this is committed: a log begins, or begins anew */
-    BT_ROLLOUT_TRYING, /* a member validates it aside; is it the last that is heard, then it has died of it */
+    /* a member validates it aside; is it the last that is heard, then it has died of it */
+    BT_ROLLOUT_TRYING,
     BT_ROLLOUT_YES,
     BT_ROLLOUT_NO,
     BT_ROLLOUT_GONE, /* the replica is not waited for any more */

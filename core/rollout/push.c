@@ -1,6 +1,8 @@
-/* One change on its way, at the replica that was asked: READ (the log and the table, from now; texts that are brought back) -> TEXTS (into a
- * cell) -> PROPOSE (into the log) -> VOTE -> SPREAD (until all serve it) -> the answer. From PROPOSE on the fleet goes its way without
- * us: we only wait for what the log says of it. A step whose reply is an error is done again with the next heartbeat. */
+/* One change on its way, at the replica that was asked: READ (the log and the table, from now;
+ * texts that are brought back) -> TEXTS (into a cell) -> PROPOSE (into the log) -> VOTE -> SPREAD
+ * (until all serve it) -> the answer. From PROPOSE on the fleet goes its way without us: we only
+ * wait for what the log says of it. A step whose reply is an error is done again with the next
+ * heartbeat. */
 #include "rollout/rollout_impl.h"
 
 #include "base/err.h"
@@ -200,7 +202,8 @@ static bool list_members(push_t *p)
     return count > 0 && count <= BT_ROLLOUT_MEMBERS_MAX;
 }
 
-/* After a loss the table of replicas is lost too: each tells its row again within a quarter of its expiry. */
+/* After a loss the table of replicas is lost too: each tells its row again within a quarter of its
+ * expiry. */
 static bool is_ready(const push_t *p)
 {
     const bt_rollout_t *r = p->r;

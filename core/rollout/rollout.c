@@ -1,10 +1,12 @@
 /* Every heartbeat reads what is new in the log and follows it:
  *
  *   another set is committed than is here --> read its texts --> hold --> take (unless pinned)
- *   one is proposed, and we are a member ---> read its texts --> "trying" in the log --> try aside --> "yes" or "no" in the log
+ *   one is proposed, and we are a member ---> read its texts --> "trying" in the log --> try aside
+ *   --> "yes" or "no" in the log
  *
- * Nothing is remembered of how far we were: what is due (rollout/duty.c) is found anew from the log at every reading, so a store that fails
- * at any step, or a process that is killed at any, leaves nothing that has to be undone. */
+ * Nothing is remembered of how far we were: what is due (rollout/duty.c) is found anew from the log
+ * at every reading, so a store that fails at any step, or a process that is killed at any, leaves
+ * nothing that has to be undone. */
 #include "rollout/rollout_impl.h"
 
 #include "base/err.h"
@@ -230,7 +232,7 @@ static void fetch(bt_rollout_t *r, const char *uuid)
 
 /* ---- a proposal ---- */
 
-/* Its texts stay until others come: a log that is lost may say only later that they are committed. */
+/* Its texts stay until others come: a lost log may say only later that they are committed. */
 static void forget_trial(bt_rollout_t *r)
 {
     r->trial = (bt_rollout_trial_t){.set = r->trial.set};

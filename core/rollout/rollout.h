@@ -1,10 +1,12 @@
-/* rollout.h - one set of policies and rules for all replicas of a fleet, by way of the shared store's log.
+/* rollout.h - one set of policies and rules for all replicas of a fleet, by way of a log.
  *
  * Owner: the control loop; one a process, and only where the store is shared.
  * Life:  new -> (join, before the first request) -> heartbeats -> change*, pin* -> leave -> free.
- * Flow:  a change: the set that serves + the change = a set in a cell, proposed in the log -> every member tries it aside and answers in
- *        the log -> what the log says (rollout/fold.h) is so -> each takes what is committed, whoever comes later too.
- * Cost:  one read of the log a heartbeat, one table written and read a few times a second; texts are read when they change.
+ * Flow:  a change: the set that serves + the change = a set in a cell, proposed in the log -> every
+ *        member tries it aside and answers in the log -> what the log says (rollout/fold.h) is so
+ *        -> each takes what is committed, whoever comes later too.
+ * Cost:  one read of the log a heartbeat, one table written and read a few times a second; texts
+ *        are read when they change.
  *
  * In the store (space of the fleet):
  *   policy_log           log: proposals and answers; the last LOG_MAX of them
@@ -24,7 +26,8 @@
 typedef struct bt_rollout bt_rollout_t;
 
 typedef struct bt_rollout_ops {
-    /* Could this replica serve it? Ends in bt_rollout_tried, maybe before it returns. why of a refusal: one line. */
+    /* Could this replica serve it? Ends in bt_rollout_tried, maybe before it returns. why of a
+     * refusal: one line. */
     void (*try_set)(void *user, bt_rollout_set_t *set);
     /* Serve it. Ends in bt_rollout_taken, likewise. */
     void (*take_set)(void *user, bt_rollout_set_t *set);
@@ -46,25 +49,29 @@ typedef struct bt_rollout_config { /* strings are copied */
 int bt_rollout_new(bt_rollout_t **rollout_p, bt_loop_t *loop, const bt_rollout_config_t *config);
 /* Callbacks of changes under way do not come any more. */
 void bt_rollout_free(bt_rollout_t *r);
-/* Before bt_rollout_free when the process ends in order: nobody waits for its vote, and it has not died of a set. NULL is fine. */
+/* Before bt_rollout_free when the process ends in order: nobody waits for its vote, and it has not
+ * died of a set. NULL is fine. */
 void bt_rollout_leave(bt_rollout_t *r);
-/* Has the store said what is committed, and is it here (bt_rollout_held), or is it known that nothing is? */
+/* Has the store said what is committed, and is it here (bt_rollout_held), or is it known that
+ * nothing is? */
 bool bt_rollout_has_joined(const bt_rollout_t *r);
-/* on_joined runs once, when that is so and the log says which set this replica begins with. Until bt_rollout_begin nothing is
- * tried or taken. */
+/* on_joined runs once, when that is so and the log says which set this replica begins with. Until
+ * bt_rollout_begin nothing is tried or taken. */
 void bt_rollout_join(bt_rollout_t *r, void (*on_joined)(void *user), void *user);
-/* What should serve here: the committed set, or the one it is pinned to. Number 0 = none. Borrowed. */
+/* What should serve here: the committed set, or the pinned one. Number 0 = none. Borrowed. */
 bt_rollout_set_t *bt_rollout_held(const bt_rollout_t *r);
 /* Did a trial of it kill this replica? Then it must not be served or tried here. */
 bool bt_rollout_is_blocked(const bt_rollout_t *r, const bt_rollout_set_t *set);
-/* The replica has started. served: what serves already (of bt_rollout_held); NULL = nothing of the fleet's does. */
+/* The replica has started. served: what serves already (of bt_rollout_held); NULL = nothing of the
+ * fleet's does. */
 void bt_rollout_begin(bt_rollout_t *r, bt_rollout_set_t *served);
 void bt_rollout_tried(bt_rollout_t *r, const bt_rollout_set_t *set, int rc, const char *why);
 void bt_rollout_taken(bt_rollout_t *r, bt_rollout_set_t *set, int rc, const char *why);
 
 typedef struct bt_rollout_outcome {
-    /* 200; 400 (refused by a replica, or nonsense), 404 (nothing to withdraw), 409 (somebody else is at it), 502 (the store became unavailable
-     * in the middle: nobody knows yet), 503, 504 (a replica was silent) */
+    /* 200; 400 (refused by a replica, or nonsense), 404 (nothing to withdraw), 409 (somebody else
+     * is at it), 502 (the store became unavailable in the middle: nobody knows yet), 503, 504 (a replica was
+     * silent) */
     unsigned status;
     const char *why;             /* of what is not 200 */
     const bt_rollout_set_t *set; /* 200: this is committed */
@@ -72,7 +79,8 @@ typedef struct bt_rollout_outcome {
 } bt_rollout_outcome_t;
 
 typedef struct bt_rollout_change {
-    /* Makes what is wanted of a copy of what is committed. 0, or the status of a refusal, and err. NULL: a set is brought back. */
+    /* Makes what is wanted of a copy of what is committed. 0, or the status of a refusal, and err.
+     * NULL: a set is brought back. */
     unsigned (*edit)(void *arg, bt_rollout_set_t *set, char *err, size_t err_size);
     uint64_t back;                                                /* 0 = the one before */
     const char *by;                                               /* copied */

@@ -2,8 +2,8 @@
  *
  * Owner: the control loop.
  * Life:  as the rollout; every part has one operation under way at most.
- * Flow:  rollout/rollout.c reads the log and follows it; duty.c adds what this replica owes it; push.c proposes;
- *        cells.c keeps texts and the pin.
+ * Flow:  rollout/rollout.c reads the log and follows it; duty.c adds what this replica owes it;
+ *        push.c proposes; cells.c keeps texts and the pin.
  * Cost:  see rollout/rollout.h.
  */
 #ifndef BT_ROLLOUT_ROLLOUT_IMPL_H
@@ -22,7 +22,7 @@ typedef struct bt_rollout_call {
     char key[BT_ROLLOUT_REPLICA_MAX + 16];
 } bt_rollout_call_t;
 
-/* The last word of this replica about a set: not trying, of another process = that one has died of it. */
+/* The last word of this replica about a set; trying, of another process: that one died of it. */
 typedef struct bt_rollout_mark {
     uint64_t number;
     char uuid[BT_ROLLOUT_UUID_BYTES], process[BT_ROLLOUT_PROCESS_BYTES];

@@ -1,4 +1,5 @@
-/* The rules are a file without a name: everything that is done with texts is done with them as well. */
+/* The rules are a file without a name: everything that is done with texts is done with them as
+ * well. */
 #include "rollout/set.h"
 
 #include "base/err.h"

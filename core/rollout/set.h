@@ -2,7 +2,8 @@
  *
  * Owner: shared by reference count, control loop only.
  * Life:  copy of another (or empty) -> put, drop -> seal: immutable from then on.
- * Flow:  written as JSON into one cell of the store, read back by every replica; the hash says that nothing is missing.
+ * Flow:  written as JSON into one cell of the store, read back by every replica; the hash says that
+ *        nothing is missing.
  * Cost:  a copy of all texts; only when somebody pushes, or joins.
  */
 #ifndef BT_ROLLOUT_SET_H
@@ -50,7 +51,8 @@ int bt_rollout_set_copy(bt_rollout_set_t **set_p, const bt_rollout_set_t *from);
 bt_rollout_set_t *bt_rollout_set_ref(bt_rollout_set_t *set);                     /* NULL is fine */
 void bt_rollout_set_unref(bt_rollout_set_t *set);                                /* likewise */
 const bt_rollout_file_t *bt_rollout_set_find(const bt_rollout_set_t *set, const char *name);
-/* A text under a name, new or another one. BT_E_LIMIT: too many or too long; BT_E_JSON_UTF8: it is no UTF-8. */
+/* A text under a name, new or another one. BT_E_LIMIT: too many or too long; BT_E_JSON_UTF8: it is
+ * no UTF-8. */
 int bt_rollout_set_put(bt_rollout_set_t *set, const char *name, bt_str_t text);
 bool bt_rollout_set_drop(bt_rollout_set_t *set, const char *name); /* false: it was not there */
 void bt_rollout_set_clear(bt_rollout_set_t *set);

@@ -1,8 +1,10 @@
-/* fleet.h - `baton fleet ...`: what an operator asks of a running fleet, over the admin listeners of its gateways.
+/* fleet.h - `baton fleet ...`: what an operator asks of a running fleet, over the admin listeners
+ * of its gateways.
  *
  * Owner: main; one command a process.
  * Life:  the command's.
- * Flow:  words -> one call or a few, each with a deadline -> a table for people, or the gateway's own JSON.
+ * Flow:  words -> one call or a few, each with a deadline -> a table for people, or the gateway's
+ *        own JSON.
  * Cost:  not measured; nothing on a request's way.
  */
 #ifndef BT_TOOLS_FLEET_H
@@ -12,8 +14,9 @@
 #include "http/message.h"
 #include "tools/print.h"
 
-/* argv begins after "fleet". Exit status: 0; 1 it could not be done, or something is not well; 2 a wrong command line; of what changes the
- * fleet's set: 3 a replica is behind, 4 the outcome is unknown. */
+/* argv begins after "fleet". Exit status: 0; 1 it could not be done, or something is not well; 2 a
+ * wrong command line; of what changes the fleet's set: 3 a replica is behind, 4 the outcome is
+ * unknown. */
 int bt_fleet_tool(int argc, const char *const *argv);
 void bt_fleet_tool_help(bt_text_t *out);
 
@@ -51,7 +54,8 @@ int fleet_check_gateways(const fleet_tool_t *t);
 /* False: the key would go to an address that only the store has named. */
 bool fleet_may_ask(const fleet_tool_t *t, const char *url);
 
-/* tools/fleet_call.c: one request to the gateway at url, with the key only where fleet_may_ask; redirects are not followed. reply to be fini'ed in any case. err: one line that names the url. */
+/* tools/fleet_call.c: one request to the gateway at url, with the key only where fleet_may_ask;
+ * redirects are not followed. reply to be fini'ed in any case. err: one line that names the url. */
 int fleet_call(const fleet_tool_t *t, const char *url, enum bt_method method, const char *path,
                bt_str_t body, uint64_t timeout_ms, fleet_reply_t *reply, char *err,
                size_t err_size);
@@ -85,7 +89,8 @@ int fleet_policy(const fleet_tool_t *t);
 int fleet_rules(const fleet_tool_t *t);
 int fleet_workers(const fleet_tool_t *t);
 int fleet_room(const fleet_tool_t *t);
-/* Calls each for every replica that tells its admin url; those that do not are named. 0, or the exit status of GET /admin/fleet. */
+/* Calls each for every replica that tells its admin url; those that do not are named. 0, or the
+ * exit status of GET /admin/fleet. */
 int fleet_each_replica(const fleet_tool_t *t,
                        void (*each)(void *user, const char *name, const char *url), void *user);
 

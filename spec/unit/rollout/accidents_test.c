@@ -1,8 +1,9 @@
-/* A store that stops, loses a reply or is flushed, and a replica that is killed, at every step of a push: at the end all replicas serve the
- * new set or all serve the old one, what was told agrees with it, and the next push goes through. */
+/* A store that stops, loses a reply or is flushed, and a replica that is killed, at every step of a
+ * push: at the end all replicas serve the new set or all serve the old one, what was told agrees
+ * with it, and the next push goes through. */
 #include "rig.h"
 
-#define STEPS 22 /* more than a push of three replicas has */
+#define STEPS 16 /* more than a push of three replicas has */
 
 enum accident { STOPPED, LOST_REPLY, FLUSHED, PROPOSER, MEMBER };
 

@@ -1,4 +1,5 @@
-/* What a replica says in the log: of what it tries, of what has killed it, and of what is committed. */
+/* What a replica says in the log: of what it tries, of what has killed it, and of what is
+ * committed. */
 #include "rig.h"
 
 static unsigned since_of(const replica_t *r)

@@ -290,7 +290,8 @@ typedef struct replica {
     bt_rollout_info_t held;
 } replica_t;
 
-/* What follows from a log's first n entries, found out in another way: each proposal is looked at from its own entry on. */
+/* What follows from a log's first n entries, found out in another way: each proposal is looked at
+ * from its own entry on. */
 typedef struct said {
     char committed[BT_ROLLOUT_UUID_BYTES], open[BT_ROLLOUT_UUID_BYTES];
     uint64_t number, top;

@@ -1,4 +1,5 @@
-/* A change on its way at the replica that was asked: who else is at it, and what can be brought back. */
+/* A change on its way at the replica that was asked: who else is at it, and what can be brought
+ * back. */
 #include "rig.h"
 
 static void test_a_busy_fleet_says_who(void **state)

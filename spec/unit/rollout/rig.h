@@ -1,5 +1,5 @@
-/* rig.h - replicas of one process over a local store that may be made to fail; what a replica makes of a set is a flag. Shared by the specs
- * of core/rollout. */
+/* rig.h - replicas of one process over a local store that may be made to fail; what a replica makes
+ * of a set is a flag. Shared by the specs of core/rollout. */
 #ifndef SPEC_ROLLOUT_RIG_H
 #define SPEC_ROLLOUT_RIG_H
 
