@@ -56,9 +56,9 @@ static void run_accident(enum accident accident, unsigned at)
     for (unsigned i = 0; i < 3; i++)
         start(&r[i], names[i]);
     for (unsigned i = 0; i < 3; i++)
-        TURN_UNTIL(&loop, knows(&r[i], "a") && knows(&r[i], "b") && knows(&r[i], "c"));
+        WAIT_UNTIL(knows(&r[i], "a") && knows(&r[i], "b") && knows(&r[i], "c"));
     push_until_it_is_taken(&r[0], "one");
-    TURN_UNTIL(&loop, are_of_one_mind(r));
+    WAIT_UNTIL(are_of_one_mind(r));
     steps = 0;
     fault_step = at;
     is_due = false;
@@ -82,9 +82,9 @@ static void run_accident(enum accident accident, unsigned at)
     if (is_due && accident >= PROPOSER)
         start(&r[victim], names[victim]);
     if (!is_due || accident != PROPOSER)
-        TURN_UNTIL(&loop, told.times == 1);
+        WAIT_UNTIL(told.times == 1);
     /* All are of one mind, and it is what was told. */
-    TURN_UNTIL(&loop, are_of_one_mind(r));
+    WAIT_UNTIL(are_of_one_mind(r));
     const bool is_new = strcmp(text_of(&r[0]), "two") == 0;
     if (told.times > 0 && told.status == 200)
         assert_true(is_new);
@@ -94,7 +94,7 @@ static void run_accident(enum accident accident, unsigned at)
         assert_string_equal(text_of(&r[i]), is_new ? "two" : "one");
     push_until_it_is_taken(&r[1], "three"); /* nothing is in the way of the next one */
     for (unsigned i = 0; i < 3; i++)
-        TURN_UNTIL(&loop, strcmp(text_of(&r[i]), "three") == 0);
+        WAIT_UNTIL(strcmp(text_of(&r[i]), "three") == 0);
     for (unsigned i = 0; i < 3; i++)
         end(&r[i]);
 }

@@ -20,7 +20,7 @@ static void test_texts_of_what_is_forgotten_are_removed(void **state)
         snprintf(text, sizeof text, "%u", i);
         push(&a, text);
     }
-    TURN_UNTIL(&loop, !has_cell("policy_set", first));
+    WAIT_UNTIL(!has_cell("policy_set", first));
     assert_true(has_cell("policy_set", bt_rollout_held(a.rollout)->info.uuid));
     end(&a);
 }
@@ -36,11 +36,11 @@ static void test_it_is_put_back_when_the_store_forgets(void **state)
     push(&a, "two");
     memcpy(uuid, bt_rollout_held(a.rollout)->info.uuid, sizeof uuid);
     forget_all(&a);
-    TURN_UNTIL(&loop, has_cell("policy_set", uuid));
-    TURN_UNTIL(&loop, strcmp(state_of(&a, 2), "committed") == 0);
+    WAIT_UNTIL(has_cell("policy_set", uuid));
+    WAIT_UNTIL(strcmp(state_of(&a, 2), "committed") == 0);
     start(&b, "b");
     assert_int_equal(bt_rollout_held(b.rollout)->info.number, 2);
-    TURN_UNTIL(&loop, bt_rollout_number(b.rollout) == 2);
+    WAIT_UNTIL(bt_rollout_number(b.rollout) == 2);
     assert_int_equal(back(&a, 0).status, 200); /* it still has what was before */
     assert_string_equal(text_of(&b), "one");
     /* The texts alone: whoever needs them says so, whoever has them puts them there. */
@@ -50,7 +50,7 @@ static void test_it_is_put_back_when_the_store_forgets(void **state)
     make(&b, "b");
     bt_rollout_join(b.rollout, NULL, NULL);
     bt_rollout_begin(b.rollout, NULL);
-    TURN_UNTIL(&loop, bt_rollout_number(b.rollout) == 3);
+    WAIT_UNTIL(bt_rollout_number(b.rollout) == 3);
     end(&a);
     end(&b);
 }
@@ -64,29 +64,29 @@ static void test_pins(void **state)
     spread_ms = 60000;
     start(&a, "a");
     start(&b, "b");
-    TURN_UNTIL(&loop, knows(&a, "b"));
+    WAIT_UNTIL(knows(&a, "b"));
     push(&a, "one");
     bt_rollout_pin(b.rollout, true);
     assert_true(b.is_pinned);
-    TURN_UNTIL(&loop, is_pinned_there(&a, "b"));
+    WAIT_UNTIL(is_pinned_there(&a, "b"));
     b.mode = SILENT; /* it is not asked, and not waited for */
     assert_int_equal(bt_rollout_number(b.rollout), 1);
     push(&a, "two");
     assert_int_equal(bt_rollout_number(b.rollout), 1);
-    TURN_UNTIL(&loop, bt_rollout_committed(b.rollout) == 2);
+    WAIT_UNTIL(bt_rollout_committed(b.rollout) == 2);
     assert_int_equal(b.tries, 1);
     end(&b);
     start(&b, "b");
     assert_true(b.is_pinned);
     assert_int_equal(bt_rollout_held(b.rollout)->info.number, 1);
-    TURN_UNTIL(&loop, bt_rollout_number(b.rollout) == 1);
+    WAIT_UNTIL(bt_rollout_number(b.rollout) == 1);
     bt_rollout_pin(a.rollout, true);
     told = ask(&a, "three");
     assert_int_equal(told.status, 409);
     assert_non_null(strstr(told.why, "every replica is pinned"));
     bt_rollout_pin(b.rollout, false);
-    TURN_UNTIL(&loop, bt_rollout_number(b.rollout) == 2);
-    TURN_UNTIL(&loop, !has_cell("policy_pin", "b") && has_cell("policy_pin", "a"));
+    WAIT_UNTIL(bt_rollout_number(b.rollout) == 2);
+    WAIT_UNTIL(!has_cell("policy_pin", "b") && has_cell("policy_pin", "a"));
     end(&b);
     start(&b, "b");
     assert_false(b.is_pinned);
@@ -103,16 +103,16 @@ static void test_a_pin_needs_nobody(void **state)
     (void) state;
     start(&a, "a");
     start(&b, "b");
-    TURN_UNTIL(&loop, knows(&a, "b"));
+    WAIT_UNTIL(knows(&a, "b"));
     push(&a, "stay");
     bt_rollout_pin(b.rollout, true);
-    TURN_UNTIL(&loop, is_pinned_there(&a, "b"));
+    WAIT_UNTIL(is_pinned_there(&a, "b"));
     for (unsigned i = 0; i < 12; i++) {
         snprintf(text, sizeof text, "%u", i);
         push(&a, text);
     }
     forget_all(&a);
-    TURN_UNTIL(&loop, has_cell("policy_pin", "b"));
+    WAIT_UNTIL(has_cell("policy_pin", "b"));
     end(&b);
     start(&b, "b");
     assert_true(b.is_pinned);
@@ -139,18 +139,18 @@ static void test_a_pin_made_while_the_store_is_away(void **state)
                         "changed");
     const unsigned before = steps;
     bt_rollout_pin(a.rollout, true);
-    TURN_UNTIL(&loop, steps > before + 3); /* told, and told again */
+    WAIT_UNTIL(steps > before + 3); /* told, and told again */
     fault = NO_FAULT;
-    TURN_UNTIL(&loop, has_cell("policy_pin", "a"));
+    WAIT_UNTIL(has_cell("policy_pin", "a"));
     end(&a);
     start(&a, "a");
     assert_true(a.is_pinned);
     fault = BEFORE;
     bt_rollout_pin(a.rollout, false);
     const unsigned again = steps;
-    TURN_UNTIL(&loop, steps > again + 3);
+    WAIT_UNTIL(steps > again + 3);
     fault = NO_FAULT;
-    TURN_UNTIL(&loop, !has_cell("policy_pin", "a"));
+    WAIT_UNTIL(!has_cell("policy_pin", "a"));
     end(&a);
 }
 

@@ -22,7 +22,7 @@ static void join(replica_t *r, const char *name)
 
     make(r, name);
     bt_rollout_join(r->rollout, on_joined, &has_joined);
-    TURN_UNTIL(&loop, has_joined);
+    WAIT_UNTIL(has_joined);
 }
 
 static bool is_blocked(const replica_t *r)
@@ -41,9 +41,9 @@ static void test_a_proposal_without_texts_ends(void **state)
     push(&a, "one");
     e = proposal_by_hand(&a, 2, "[\"a\"]");
     add_by_hand(&e);
-    TURN_UNTIL(&loop, strcmp(state_of(&a, 2), "proposed") == 0);
+    WAIT_UNTIL(strcmp(state_of(&a, 2), "proposed") == 0);
     assert_int_equal(ask(&a, "two").status, 409);
-    TURN_UNTIL(&loop, strcmp(state_of(&a, 2), "aborted") == 0);
+    WAIT_UNTIL(strcmp(state_of(&a, 2), "aborted") == 0);
     /* Texts that are not what was proposed are refused at once. */
     e = proposal_by_hand(&a, 3, "[\"a\"]");
     (void) by_hand((bt_store_op_t){.what = BT_STORE_CELL_SET,
@@ -51,7 +51,7 @@ static void test_a_proposal_without_texts_ends(void **state)
                                    .value = BT_STR("what is this")},
                    NULL, 0);
     add_by_hand(&e);
-    TURN_UNTIL(&loop, strcmp(state_of(&a, 3), "aborted") == 0);
+    WAIT_UNTIL(strcmp(state_of(&a, 3), "aborted") == 0);
     push(&a, "two");
     assert_int_equal(bt_rollout_number(a.rollout), 4);
     assert_int_equal(a.tries, 2);
@@ -71,11 +71,11 @@ static void test_a_log_that_grows_and_grows(void **state)
         const unsigned before = since_of(&a);
         for (unsigned k = 0; k < 500; k++)
             add_by_hand(&noise);
-        TURN_UNTIL(&loop, since_of(&a) >= before + 500 || since_of(&a) < before);
+        WAIT_UNTIL(since_of(&a) >= before + 500 || since_of(&a) < before);
     }
     start(&b, "b");
     assert_int_equal(bt_rollout_held(b.rollout)->info.number, 1);
-    TURN_UNTIL(&loop, bt_rollout_number(b.rollout) == 1);
+    WAIT_UNTIL(bt_rollout_number(b.rollout) == 1);
     end(&a);
     end(&b);
 }
@@ -89,26 +89,26 @@ static void test_what_brought_a_replica_down_is_not_tried_again(void **state)
     expiry_ms = 4000; /* a killed one is waited for */
     start(&a, "a");
     start(&b, "b");
-    TURN_UNTIL(&loop, knows(&a, "b"));
+    WAIT_UNTIL(knows(&a, "b"));
     push(&a, "one");
     b.mode = SILENT;
     assert_int_equal(begin(&a, "two", &told), 0);
-    TURN_UNTIL(&loop, b.trying != NULL);
+    WAIT_UNTIL(b.trying != NULL);
     assert_true(is_trying("b", 2)); /* before it tries */
     end(&b);
     start(&b, "b");
-    TURN_UNTIL(&loop, told.times > 0);
+    WAIT_UNTIL(told.times > 0);
     assert_int_equal(told.status, 400);
     assert_string_equal(
         told.why,
         "set 2 is committed nowhere: replica b refuses: it brought this replica down before");
     assert_int_equal(b.tries, 0);
-    TURN_UNTIL(&loop, bt_rollout_number(b.rollout) == 1); /* what served before serves again */
+    WAIT_UNTIL(bt_rollout_number(b.rollout) == 1); /* what served before serves again */
     /* It is about that set: another is tried like any. */
     push(&a, "two");
     assert_int_equal(b.tries, 1);
     assert_int_equal(bt_rollout_number(b.rollout), 3);
-    TURN_UNTIL(&loop, !is_trying("b", 2) && !is_trying("b", 3));
+    WAIT_UNTIL(!is_trying("b", 2) && !is_trying("b", 3));
     end(&a);
     end(&b);
 }
@@ -123,15 +123,15 @@ static void test_who_was_killed_before_it_tried_may_try(void **state)
     expiry_ms = 4000;
     start(&a, "a");
     start(&b, "b");
-    TURN_UNTIL(&loop, knows(&a, "b"));
+    WAIT_UNTIL(knows(&a, "b"));
     a.mode = SILENT; /* the proposal stays open */
     assert_int_equal(begin(&a, "one", &told), 0);
     end(&b); /* its row lives on */
-    TURN_UNTIL(&loop, a.trying != NULL);
+    WAIT_UNTIL(a.trying != NULL);
     start(&b, "b");
-    TURN_UNTIL(&loop, b.tries == 1);
+    WAIT_UNTIL(b.tries == 1);
     bt_rollout_tried(a.rollout, a.trying, 0, "");
-    TURN_UNTIL(&loop, told.times > 0);
+    WAIT_UNTIL(told.times > 0);
     assert_int_equal(told.status, 200);
     end(&a);
     end(&b);
@@ -148,7 +148,7 @@ static void test_a_replica_begins_without_what_brought_it_down(void **state)
     assert_true(is_trying("b", 1));
     assert_false(is_blocked(&b));
     bt_rollout_begin(b.rollout, bt_rollout_held(b.rollout));
-    TURN_UNTIL(&loop, !is_trying("b", 1)); /* it has begun */
+    WAIT_UNTIL(!is_trying("b", 1)); /* it has begun */
     end(&b);
     join(&b, "b");
     end(&b); /* killed while it begins */
@@ -167,7 +167,7 @@ static void test_a_replica_begins_without_what_brought_it_down(void **state)
     }
     push(&a, "two");
     assert_int_equal(bt_rollout_number(b.rollout), 2);
-    TURN_UNTIL(&loop, !has_trouble(&a, "b", "brought this replica down"));
+    WAIT_UNTIL(!has_trouble(&a, "b", "brought this replica down"));
     end(&a);
     end(&b);
 }
@@ -182,14 +182,14 @@ static void test_who_leaves_says_so(void **state)
     expiry_ms = 4000;
     start(&a, "a");
     start(&b, "b");
-    TURN_UNTIL(&loop, knows(&a, "b"));
+    WAIT_UNTIL(knows(&a, "b"));
     b.mode = SILENT;
     assert_int_equal(begin(&a, "one", &told), 0);
-    TURN_UNTIL(&loop, b.trying != NULL);
+    WAIT_UNTIL(b.trying != NULL);
     bt_rollout_leave(b.rollout);
-    TURN_UNTIL(&loop, !is_trying("b", 1));
+    WAIT_UNTIL(!is_trying("b", 1));
     end(&b);
-    TURN_UNTIL(&loop, told.times > 0);
+    WAIT_UNTIL(told.times > 0);
     assert_int_equal(told.status, 200);
     join(&b, "b");
     assert_false(is_blocked(&b));

@@ -10,16 +10,16 @@ static void test_a_busy_fleet_says_who(void **state)
     (void) state;
     start(&a, "a");
     start(&b, "b");
-    TURN_UNTIL(&loop, knows(&a, "b"));
+    WAIT_UNTIL(knows(&a, "b"));
     b.mode = SILENT;
     assert_int_equal(begin(&a, "one", &first), 0);
-    TURN_UNTIL(&loop, b.trying != NULL);
+    WAIT_UNTIL(b.trying != NULL);
     second = ask(&b, "two");
     assert_int_equal(second.status, 409);
     assert_string_equal(second.why,
                         "replica a is rolling something out: try again when it is done");
     bt_rollout_tried(b.rollout, b.trying, 0, "");
-    TURN_UNTIL(&loop, first.times > 0);
+    WAIT_UNTIL(first.times > 0);
     assert_int_equal(first.status, 200);
     end(&a);
     end(&b);
@@ -34,11 +34,11 @@ static void test_of_two_at_once_one_is_first(void **state)
     (void) state;
     start(&a, "a");
     start(&b, "b");
-    TURN_UNTIL(&loop, knows(&a, "b") && knows(&b, "a"));
+    WAIT_UNTIL(knows(&a, "b") && knows(&b, "a"));
     push(&a, "zero");
     assert_int_equal(begin(&a, "one", &first), 0);
     assert_int_equal(begin(&b, "two", &second), 0);
-    TURN_UNTIL(&loop, first.times > 0 && second.times > 0);
+    WAIT_UNTIL(first.times > 0 && second.times > 0);
     assert_int_equal(first.status + second.status, 200 + 409);
     assert_int_equal(bt_rollout_number(a.rollout), 2);
     assert_int_equal(bt_rollout_number(b.rollout), 2);

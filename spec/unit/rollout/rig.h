@@ -12,6 +12,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Ends with a message, however slow the machine is. */
+#define WAIT_UNTIL(condition)                                                                      \
+    do {                                                                                           \
+        const uint64_t late_ms = bt_clock_ms() + 20000;                                            \
+        while (!(condition)) {                                                                     \
+            turn_once(&loop);                                                                      \
+            if (bt_clock_ms() > late_ms)                                                           \
+                fail_msg("%s:%d: not so in time: %s", __FILE__, __LINE__, #condition);             \
+        }                                                                                          \
+    } while (0)
+
 enum mode { WILLING, REFUSING, SILENT };
 
 typedef struct replica {
@@ -158,7 +169,7 @@ static inline void start(replica_t *r, const char *name)
 {
     make(r, name);
     bt_rollout_join(r->rollout, NULL, NULL);
-    TURN_UNTIL(&loop, bt_rollout_has_joined(r->rollout));
+    WAIT_UNTIL(bt_rollout_has_joined(r->rollout));
     bt_rollout_begin(r->rollout, NULL);
 }
 
@@ -174,7 +185,7 @@ static inline void end(replica_t *r)
     bt_rollout_free(r->rollout);
     bt_rollout_set_unref(r->trying);
     bt_store_client_free(r->client, on_gone, r);
-    TURN_UNTIL(&loop, r->is_gone);
+    WAIT_UNTIL(r->is_gone);
     for (unsigned i = 0; i < ALL_MAX; i++)
         if (all[i] == r)
             all[i] = NULL;
@@ -263,8 +274,7 @@ static inline int begin(replica_t *r, const char *text, told_t *told)
 static inline told_t finish(replica_t *r, told_t *told, uint64_t back)
 {
     assert_int_equal(begin_change(r, told, back), 0);
-    const uint64_t until_ms = bt_clock_ms() + 10000;
-    TURN_UNTIL(&loop, told->times > 0 || bt_clock_ms() > until_ms);
+    WAIT_UNTIL(told->times > 0);
     assert_int_equal(told->times, 1);
     return *told;
 }
@@ -330,7 +340,7 @@ static inline hand_t by_hand(bt_store_op_t op, const char *name, uint64_t number
     h.op.space = bt_str(space);
     h.op.cb = on_hand;
     bt_store_do(client, &h.op);
-    TURN_UNTIL(&loop, h.is_done);
+    WAIT_UNTIL(h.is_done);
     return h;
 }
 

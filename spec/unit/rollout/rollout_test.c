@@ -9,7 +9,7 @@ static void test_all_or_none(void **state)
     (void) state;
     start(&a, "a");
     start(&b, "b");
-    TURN_UNTIL(&loop, knows(&a, "b") && knows(&b, "a"));
+    WAIT_UNTIL(knows(&a, "b") && knows(&b, "a"));
     push(&a, "one");
     assert_int_equal(bt_rollout_number(a.rollout), 1);
     assert_int_equal(bt_rollout_number(b.rollout), 1);
@@ -35,7 +35,7 @@ static void test_all_or_none(void **state)
     /* One at a time at one replica. */
     assert_int_equal(begin(&a, "three", &told), 0);
     assert_int_equal(begin(&a, "four", &second), BT_E_AGAIN);
-    TURN_UNTIL(&loop, told.times > 0);
+    WAIT_UNTIL(told.times > 0);
     end(&a);
     end(&b);
 }
@@ -49,14 +49,14 @@ static void test_who_is_silent_is_named(void **state)
     vote_ms = 600;
     start(&a, "a");
     start(&b, "b");
-    TURN_UNTIL(&loop, knows(&a, "b"));
+    WAIT_UNTIL(knows(&a, "b"));
     b.mode = SILENT;
     told = ask(&a, "one");
     assert_int_equal(told.status, 504);
     assert_string_equal(told.why, "set 1 is committed nowhere: no vote within 600 ms from b");
     /* Its late word counts for nothing. */
     bt_rollout_tried(b.rollout, b.trying, 0, "");
-    TURN_UNTIL(&loop, !is_trying("b", 1) && strcmp(state_of(&b, 1), "aborted") == 0);
+    WAIT_UNTIL(!is_trying("b", 1) && strcmp(state_of(&b, 1), "aborted") == 0);
     b.mode = WILLING;
     push(&a, "two");
     assert_int_equal(bt_rollout_number(b.rollout), 2);
@@ -71,7 +71,7 @@ static void test_who_is_gone_is_not_waited_for(void **state)
     (void) state;
     start(&a, "a");
     start(&b, "b");
-    TURN_UNTIL(&loop, knows(&a, "b"));
+    WAIT_UNTIL(knows(&a, "b"));
     end(&b);
     push(&a, "one");
     assert_int_equal(bt_rollout_number(a.rollout), 1);
@@ -89,23 +89,23 @@ static void test_nothing_needs_the_proposer(void **state)
     start(&a, "a");
     start(&b, "b");
     start(&c, "c");
-    TURN_UNTIL(&loop, knows(&a, "b") && knows(&a, "c"));
+    WAIT_UNTIL(knows(&a, "b") && knows(&a, "c"));
     c.mode = SILENT;
     assert_int_equal(begin(&a, "one", &told), 0);
-    TURN_UNTIL(&loop, c.trying != NULL);
+    WAIT_UNTIL(c.trying != NULL);
     end(&a);
     assert_int_equal(told.times, 0);
     bt_rollout_tried(c.rollout, c.trying, 0, "");
-    TURN_UNTIL(&loop, bt_rollout_number(b.rollout) == 1 && bt_rollout_number(c.rollout) == 1);
+    WAIT_UNTIL(bt_rollout_number(b.rollout) == 1 && bt_rollout_number(c.rollout) == 1);
     /* And where a vote never comes, anybody ends it. */
     start(&a, "a");
-    TURN_UNTIL(&loop, knows(&a, "b") && knows(&a, "c"));
+    WAIT_UNTIL(knows(&a, "b") && knows(&a, "c"));
     bt_rollout_set_unref(c.trying);
     c.trying = NULL;
     assert_int_equal(begin(&a, "two", &told), 0);
-    TURN_UNTIL(&loop, c.trying != NULL);
+    WAIT_UNTIL(c.trying != NULL);
     end(&a);
-    TURN_UNTIL(&loop, strcmp(state_of(&b, 2), "aborted") == 0);
+    WAIT_UNTIL(strcmp(state_of(&b, 2), "aborted") == 0);
     bt_rollout_tried(c.rollout, c.trying, 0, "");
     c.mode = WILLING;
     push(&b, "three");
@@ -126,9 +126,9 @@ static void test_a_store_that_has_lost_the_newest(void **state)
     push(&a, "two");
     drop("policy_log");
     add_by_hand(&older);
-    TURN_UNTIL(&loop, strcmp(state_of(&a, 2), "committed") == 0);
+    WAIT_UNTIL(strcmp(state_of(&a, 2), "committed") == 0);
     start(&b, "b");
-    TURN_UNTIL(&loop, bt_rollout_number(b.rollout) == 2);
+    WAIT_UNTIL(bt_rollout_number(b.rollout) == 2);
     assert_int_equal(bt_rollout_number(a.rollout), 2);
     push(&b, "three");
     assert_int_equal(bt_rollout_number(a.rollout), 3);
@@ -143,16 +143,16 @@ static void test_what_cannot_be_taken_is_tried_again(void **state)
     (void) state;
     start(&a, "a");
     start(&b, "b");
-    TURN_UNTIL(&loop, knows(&a, "b"));
+    WAIT_UNTIL(knows(&a, "b"));
     b.take_mode = REFUSING;
     push(&a, "one"); /* it is committed; who is behind is in the answer */
     assert_true(has_trouble(&a, "b", "set 1 does not serve here: no room"));
     assert_int_equal(bt_rollout_number(b.rollout), 0);
     b.take_mode = WILLING;
-    TURN_UNTIL(&loop, bt_rollout_number(b.rollout) == 1);
-    TURN_UNTIL(&loop, !has_trouble(&a, "b", "no room"));
+    WAIT_UNTIL(bt_rollout_number(b.rollout) == 1);
+    WAIT_UNTIL(!has_trouble(&a, "b", "no room"));
     snprintf(b.trouble, sizeof b.trouble, "taken back");
-    TURN_UNTIL(&loop, has_trouble(&a, "b", "taken back"));
+    WAIT_UNTIL(has_trouble(&a, "b", "taken back"));
     end(&a);
     end(&b);
 }
