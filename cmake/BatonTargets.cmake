@@ -28,7 +28,7 @@ function(bt_program name)
 endfunction()
 
 # bt_embed_lua(<name> FILES <path from the top folder>...)
-# A static library with these files' bytes as bt_embedded_files[] (script/embedded.h).
+# A static library with these files' bytes as bt_embedded_files[] (script/vm/embedded.h).
 function(bt_embed_lua name)
   cmake_parse_arguments(arg "" "" "FILES" ${ARGN})
   if(NOT TARGET bt_embed)

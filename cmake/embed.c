@@ -54,7 +54,7 @@ int main(int argc, char **argv)
     FILE *out = fopen(argv[1], "wb");
     if (out == NULL)
         die("write", argv[1]);
-    fputs("/* Generated at build time by cmake/embed.c. */\n#include \"script/embedded.h\"\n\n",
+    fputs("/* Generated at build time by cmake/embed.c. */\n#include \"script/vm/embedded.h\"\n\n",
           out);
     fputs("const struct bt_embedded bt_embedded_files[] = {\n", out);
     for (int i = 2; i < argc; i++)

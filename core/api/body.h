@@ -12,7 +12,7 @@
 #include "base/arena.h"
 #include "base/json.h"
 #include "loop/stream.h"
-#include "script/edits.h"
+#include "script/dialect/edits.h"
 
 #define BT_BODY_MEMBERS_MAX 4096 /* more top-level members than that is no request */
 /* An object within the body that edits go into is looked through for each leg. */

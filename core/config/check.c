@@ -6,9 +6,9 @@
 #include "config/flag.h"
 #include "generation/builder.h"
 #include "loop/listener.h"
-#include "script/dialect.h"
-#include "script/policy.h"
-#include "script/policy_run.h"
+#include "script/dialect/dialect.h"
+#include "script/policy/policy.h"
+#include "script/policy/policy_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>

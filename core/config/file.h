@@ -2,7 +2,7 @@
  *
  * Owner: the caller.
  * Life:  start-up and SIGHUP.
- * Flow:  Lua table -> tree (script/luatable.h) -> settings, pools, workers. An unknown key is refused with its path and the
+ * Flow:  Lua table -> tree (script/value/luatable.h) -> settings, pools, workers. An unknown key is refused with its path and the
  *        nearest known key.
  * Cost:  not for the request path.
  */
@@ -10,7 +10,7 @@
 #define BT_CONFIG_FILE_H
 
 #include "config/config.h"
-#include "script/luatable.h"
+#include "script/value/luatable.h"
 
 int bt_config_read_file(bt_config_t *c, const char *path, char *err, size_t err_size);
 /* The same for a tree that is there already (path names it in errors). */

@@ -20,8 +20,8 @@
 #include "http/client.h"
 #include "http/server.h"
 #include "record/record.h"
-#include "script/dialect.h"
-#include "script/policy.h"
+#include "script/dialect/dialect.h"
+#include "script/policy/policy.h"
 #include "store/store.h"
 
 typedef struct bt_dispatch_config {

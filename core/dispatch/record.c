@@ -14,7 +14,7 @@
 #include <math.h>
 
 #define LOAD_FRESH_MS                                                                              \
-    5000 /* as in script/view.c: an engine's own report older than this says nothing */
+    5000 /* as in script/view/view.c: an engine's own report older than this says nothing */
 #define TEXT_KEPT                                                                                  \
     129 /* of what a client wrote: a byte more than the line has, to see where a character ends */
 
@@ -73,7 +73,7 @@ static double ema_ms(const _Atomic int64_t *us)
     return value > 0 ? (double) value / 1000 : NAN;
 }
 
-/* The rules of script/view.c: what a policy is told is nil is not known here either. */
+/* The rules of script/view/view.c: what a policy is told is nil is not known here either. */
 static void fill_load(struct bt_record_row *row, const bt_load_sample_t *load, uint64_t now_ms)
 {
     const uint64_t at_ms = atomic_load_explicit(&load->at_ms, memory_order_relaxed);

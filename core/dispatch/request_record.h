@@ -9,7 +9,7 @@
 #define BT_DISPATCH_REQUEST_RECORD_H
 
 #include "record/record.h"
-#include "script/policy.h"
+#include "script/policy/policy.h"
 
 struct bt_request;
 

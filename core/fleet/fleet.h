@@ -22,7 +22,7 @@
 
 #include "base/text.h"
 #include "cluster/workers.h"
-#include "script/prefix_ring.h"
+#include "script/shared/prefix_ring.h"
 #include "store/store.h"
 
 typedef struct bt_fleet bt_fleet_t;

@@ -9,7 +9,7 @@
 #define BT_FLEET_FLEET_IMPL_H
 
 #include "fleet/fleet.h"
-#include "script/prefix_hash.h"
+#include "script/shared/prefix_hash.h"
 
 #define BT_FLEET_NAME_MAX 128
 #define BT_FLEET_FIELD_MAX (BT_FLEET_NAME_MAX + 24) /* "<replica>#<incarnation>" */

@@ -2,13 +2,13 @@
  *
  *      u64 incarnation of the writer, then groups: u64 key of the worker, u64 count, count x u64 block hash; all little-endian
  *
- * Blocks come from the request loops by rings (script/prefix_ring.h), leave once a heartbeat, and go into every other replica's index, where they are as good as its
+ * Blocks come from the request loops by rings (script/shared/prefix_ring.h), leave once a heartbeat, and go into every other replica's index, where they are as good as its
  * own. A block that is in the index already, whoever put it there, is not told again. A replica that begins reads what the log still holds; one that falls
  * behind goes on with what is left: the index is a guess, and a gap costs prefills that could have been shorter.
  */
 #include "fleet/fleet_impl.h"
 
-#include "script/prefix_index.h"
+#include "script/shared/prefix_index.h"
 
 #include <endian.h>
 #include <stdio.h>

@@ -15,7 +15,7 @@
 #include "gateway/rollout.h"
 #include "gateway/transfer.h"
 #include "reload/reload.h"
-#include "script/policy_run.h"
+#include "script/policy/policy_run.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,16 +3,16 @@
  * Owner: a builder belongs to one loop; what it makes belongs to the caller once it is taken.
  * Life:  zeroed builder -> build -> (thread) -> ended -> take. A build may be dropped at any time: nobody waits for its thread,
  *        what it makes is freed by it. fini waits for all threads.
- * Flow:  start may wait for calls and time (script/policy_run.h), BT_START_WAIT_MS in all; that blocks the thread only.
+ * Flow:  start may wait for calls and time (script/policy/policy_run.h), BT_START_WAIT_MS in all; that blocks the thread only.
  * Cost:  a thread for every policy that is made; one for what is freed together.
  */
 #ifndef BT_GENERATION_BUILDER_H
 #define BT_GENERATION_BUILDER_H
 
 #include "loop/loop.h"
-#include "script/policy.h"
-#include "script/policy_run.h"
-#include "script/policy_source.h"
+#include "script/policy/policy.h"
+#include "script/policy/policy_run.h"
+#include "script/policy/policy_source.h"
 
 #define BT_START_WAIT_MS 5000 /* what start may wait in all */
 
@@ -23,7 +23,7 @@ typedef struct bt_built bt_built_t;
 typedef struct bt_build_spec {
     const bt_policy_source_t *source;
     const bt_value_t *params, *old; /* NULL = defaults; nothing */
-    bool is_shadow, is_dry_run;     /* script/policy.h */
+    bool is_shadow, is_dry_run;     /* script/policy/policy.h */
     const _Atomic bool *cancelled;  /* nobody wants it any more; NULL = never */
 } bt_build_spec_t;
 /* On this thread, which may block. err: one line. */

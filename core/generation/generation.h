@@ -12,8 +12,8 @@
 
 #include "generation/builder.h"
 #include "generation/rules.h"
-#include "script/policy.h"
-#include "script/policy_source.h"
+#include "script/policy/policy.h"
+#include "script/policy/policy_source.h"
 
 #include <pthread.h>
 

@@ -7,7 +7,7 @@
 
 #include "base/err.h"
 #include "base/rand.h"
-#include "script/vm.h"
+#include "script/vm/vm.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
  *        and lets the next ones go on. No rule fits: the pool by model, with its own policies.
  * Cost:  linear in the rules, no allocation, a few compares a rule; headers are looked up only by rules that name them.
  *
- * The file is Lua data, read like baton.lua; pushed rules run in the policies' sandbox (script/luatable.h):
+ * The file is Lua data, read like baton.lua; pushed rules run in the policies' sandbox (script/value/luatable.h):
  *   return { api = 1, rules = {
  *     { name = "long", match = { path = "/v1/chat*", model = "llama-*", tenant = { "acme", "globex" }, stream = true,
  *                                headers = { ["x-tier"] = "gold" }, prompt_tokens = { min = 8000, max = 100000 } },
@@ -21,8 +21,8 @@
 #define BT_GENERATION_RULES_H
 
 #include "base/text.h"
-#include "script/luatable.h"
-#include "script/policy.h"
+#include "script/policy/policy.h"
+#include "script/value/luatable.h"
 
 #define BT_RULES_MAX 1024
 #define BT_RULE_TARGETS_MAX 32

@@ -4,8 +4,8 @@
 
 #include "base/err.h"
 #include "base/log.h"
-#include "script/policy_source.h"
-#include "script/vm.h"
+#include "script/policy/policy_source.h"
+#include "script/vm/vm.h"
 
 #include <math.h>
 #include <stdarg.h>

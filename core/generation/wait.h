@@ -1,4 +1,4 @@
-/* wait.h - serves what a policy's hook waits for (script/policy_run.h): time, calls to allowed hosts, the fleet's state.
+/* wait.h - serves what a policy's hook waits for (script/policy/policy_run.h): time, calls to allowed hosts, the fleet's state.
  *
  * Owner: one loop; the caller holds the pointer and frees it, whether it is over or not.
  * Life:  start -> done exactly once, never from inside start -> free (also from inside done). Freed before: no callback comes.

@@ -10,7 +10,7 @@
 
 #include "fleet/quota.h"
 #include "http/budget.h"
-#include "script/policy_run.h"
+#include "script/policy/policy_run.h"
 
 /* Where waits of a loop happen; store NULL: nothing is shared, and who asks hears BT_E_STORE_UNAVAILABLE. */
 typedef struct bt_wait_ctx {

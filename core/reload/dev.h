@@ -10,7 +10,7 @@
 
 #include "base/text.h"
 #include "config/config.h"
-#include "script/policy_source.h"
+#include "script/policy/policy_source.h"
 
 /* "path:3: message": line 3 of the source, with a caret under what the message quotes; the message too, unless the log has it. */
 void bt_dev_refused(const bt_config_t *config, const bt_policy_source_t *source, const char *error,

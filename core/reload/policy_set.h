@@ -9,7 +9,7 @@
 #define BT_RELOAD_POLICY_SET_H
 
 #include "generation/rules.h"
-#include "script/policy_source.h"
+#include "script/policy/policy_source.h"
 
 #define BT_POLICY_SET_RULES "fleet/rules.lua" /* what messages about its rules begin with */
 

@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
-#include "script/policy_source.h"
+#include "script/policy/policy_source.h"
 
 #include <errno.h>
 #include <inttypes.h>

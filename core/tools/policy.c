@@ -1,12 +1,12 @@
-/* Every command is a thin use of script/policy.h: what it says of a policy is what the gateway would say. Findings go to stdout
+/* Every command is a thin use of script/policy/policy.h: what it says of a policy is what the gateway would say. Findings go to stdout
  * or, when they are the reason of a failure, to stderr, one line each, FILE:LINE first, as editors read them. */
 #include "tools/policy.h"
 
 #include "config/suggest.h"
-#include "script/embedded.h"
-#include "script/policy.h"
-#include "script/policy_source.h"
-#include "script/testing.h"
+#include "script/policy/policy.h"
+#include "script/policy/policy_source.h"
+#include "script/testing/testing.h"
+#include "script/vm/embedded.h"
 
 #include <stdio.h>
 #include <stdlib.h>

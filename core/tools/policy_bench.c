@@ -5,8 +5,8 @@
 
 #include "base/clock.h"
 #include "base/rand.h"
-#include "script/policy.h"
-#include "script/policy_source.h"
+#include "script/policy/policy.h"
+#include "script/policy/policy_source.h"
 
 #include <stdio.h>
 #include <stdlib.h>

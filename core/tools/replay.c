@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/rand.h"
-#include "script/policy_run.h"
-#include "script/policy_source.h"
+#include "script/policy/policy_run.h"
+#include "script/policy/policy_source.h"
 #include "tools/policy.h"
 
 #include <errno.h>

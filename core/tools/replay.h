@@ -9,7 +9,7 @@
 #define BT_TOOLS_REPLAY_H
 
 #include "base/text.h"
-#include "script/policy.h"
+#include "script/policy/policy.h"
 
 #define BT_REPLAY_LINE_MAX ((size_t) 1 << 20)
 #define BT_REPLAY_HEADERS_MAX 32

@@ -6,7 +6,7 @@
  * load, as in a busy fleet. "plain lua" is a policy that looks at every worker in Lua itself instead of calling a kernel.
  */
 #include "base/rand.h"
-#include "script/policy.h"
+#include "script/policy/policy.h"
 
 #include <stdio.h>
 #include <stdlib.h>

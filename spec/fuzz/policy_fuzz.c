@@ -6,8 +6,8 @@
  */
 #include "base/err.h"
 #include "base/log.h"
-#include "script/policy_run.h"
-#include "script/watchdog.h"
+#include "script/policy/policy_run.h"
+#include "script/vm/watchdog.h"
 
 #include <stdatomic.h>
 #include <stdint.h>

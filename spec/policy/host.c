@@ -4,7 +4,7 @@
  *
  * The same as `baton policy test`, but for any script, and without the rest of the program.
  */
-#include "script/testing.h"
+#include "script/testing/testing.h"
 
 #include <stdio.h>
 

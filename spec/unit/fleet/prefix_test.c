@@ -2,7 +2,7 @@
  * give the same workers other ids, so each finds its own there. */
 #include "rig.h"
 
-#include "script/prefix_index.h"
+#include "script/shared/prefix_index.h"
 
 static const unsigned ours[] = {8001, 8002, 0}, theirs[] = {8009, 8002, 8001, 0};
 

@@ -1,4 +1,4 @@
-#include "script/json_index.h"
+#include "script/dialect/json_index.h"
 #include "script_fixture.h"
 
 static void finds_members_and_remembers(void **state)

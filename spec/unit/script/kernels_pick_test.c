@@ -1,6 +1,6 @@
 #include "base/clock.h"
 #include "base/rand.h"
-#include "script/prefix_index.h"
+#include "script/shared/prefix_index.h"
 #include "script_fixture.h"
 
 #define DONE " return { prefill = 1, decode = view.decode[1] }"

@@ -1,5 +1,5 @@
 #include "base/rand.h"
-#include "script/prefix_index.h"
+#include "script/shared/prefix_index.h"
 #include "script_fixture.h"
 
 #define DONE " return { prefill = 1, decode = view.decode[1] }"

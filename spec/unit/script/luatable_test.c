@@ -1,5 +1,5 @@
 #include "base/sanitize.h"
-#include "script/luatable.h"
+#include "script/value/luatable.h"
 #include "script_fixture.h"
 
 #include <time.h>

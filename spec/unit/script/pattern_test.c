@@ -2,7 +2,7 @@
  * luatable_test.c's. */
 #include "base/clock.h"
 #include "base/sanitize.h"
-#include "script/pattern.h"
+#include "script/vm/pattern.h"
 #include "script_fixture.h"
 
 /* ThreadSanitizer keeps a frame of each C function that an error leaves, and has room for 65,536. */

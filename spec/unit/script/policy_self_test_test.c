@@ -1,7 +1,7 @@
 #include "script_fixture.h"
 
-#include "script/policy_run.h"
-#include "script/policy_source.h"
+#include "script/policy/policy_run.h"
+#include "script/policy/policy_source.h"
 
 static char err[512];
 

@@ -1,6 +1,6 @@
 #include "script_fixture.h"
 
-#include "script/policy_source.h"
+#include "script/policy/policy_source.h"
 
 static char err[512];
 

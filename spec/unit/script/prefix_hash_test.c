@@ -1,4 +1,4 @@
-#include "script/prefix_hash.h"
+#include "script/shared/prefix_hash.h"
 #include "script_fixture.h"
 
 static void xxh3_is_the_real_one(void **state)

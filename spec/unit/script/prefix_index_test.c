@@ -1,5 +1,5 @@
-#include "script/prefix_hash.h"
-#include "script/prefix_index.h"
+#include "script/shared/prefix_hash.h"
+#include "script/shared/prefix_index.h"
 #include "script_fixture.h"
 
 #include <pthread.h>

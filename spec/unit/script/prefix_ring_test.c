@@ -5,9 +5,9 @@
 
 #include <cmocka.h>
 
-#include "script/prefix_hash.h"
-#include "script/prefix_index.h"
-#include "script/prefix_ring.h"
+#include "script/shared/prefix_hash.h"
+#include "script/shared/prefix_index.h"
+#include "script/shared/prefix_ring.h"
 
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-#include "script/rate.h"
+#include "script/shared/rate.h"
 #include "script_fixture.h"
 
 #include <math.h>

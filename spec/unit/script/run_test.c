@@ -1,6 +1,6 @@
 /* Hooks that may wait: what they want, what they get, and that nobody sees another request's. */
 #include "run_rig.h"
-#include "script/shared_local.h"
+#include "script/shared/shared_local.h"
 
 /* ---- waiting ---- */
 

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "script/dialect.h"
-#include "script/policy.h"
+#include "script/dialect/dialect.h"
+#include "script/policy/policy.h"
 
 #include <stdio.h>
 #include <stdlib.h>

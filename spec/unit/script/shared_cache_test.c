@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "script/shared_cache.h"
+#include "script/shared/shared_cache.h"
 
 #include <pthread.h>
 #include <stdio.h>

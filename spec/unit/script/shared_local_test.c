@@ -1,4 +1,4 @@
-#include "script/shared_local.h"
+#include "script/shared/shared_local.h"
 #include "script_fixture.h"
 
 #include <pthread.h>

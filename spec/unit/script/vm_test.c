@@ -1,4 +1,4 @@
-#include "script/vm.h"
+#include "script/vm/vm.h"
 #include "script_fixture.h"
 
 static int run(bt_vm_t *vm, const char *text, char *err, size_t err_size)

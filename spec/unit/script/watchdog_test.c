@@ -1,6 +1,6 @@
 #include "base/clock.h"
-#include "script/vm.h"
-#include "script/watchdog.h"
+#include "script/vm/vm.h"
+#include "script/vm/watchdog.h"
 #include "script_fixture.h"
 
 #include <pthread.h>

@@ -1,0 +1,380 @@
+/* How it works: one VM holds all dialects. Embedded files are trusted; users' files run with the JIT off like policies.
+ * A file is read once into a bt_dialect_t; from then on a leg costs one lua_pcall of enter(), which calls the leg function
+ * with the two userdata of dialect_api.c and reads its answer inside the protection, so that no error can pass it. */
+#include "script/dialect/dialect_impl.h"
+
+#include "base/err.h"
+#include "script/vm/embedded.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define VM_CAP_BYTES ((size_t) 256 << 20) /* a reply of 4 MiB and its pieces fit many times */
+#define EMBEDDED_PREFIX "lua/baton/dialects/"
+
+static const char *const file_keys[] = {"name",   "kind",    "routes", "prefill", "decode",
+                                        "rid",    "room",    "batch",  "release", "abort_route",
+                                        "learns", "steered", NULL};
+
+const char *bt_plan_kind_name(enum bt_plan_kind kind)
+{
+    static const char *const names[] = {"none", "single", "handoff", "bootstrap"};
+
+    return (unsigned) kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "none";
+}
+
+/* ---- reading a dialect file's table (at stack index 1) ---- */
+
+static bool flag(lua_State *L, const char *key)
+{
+    bool value;
+
+    lua_getfield(L, 1, key);
+    if (!lua_isnil(L, -1) && !lua_isboolean(L, -1))
+        luaL_error(L, "%s must be true or false", key);
+    value = lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    return value;
+}
+
+static int function_ref(lua_State *L, const char *key)
+{
+    lua_getfield(L, 1, key);
+    if (!lua_isfunction(L, -1))
+        luaL_error(L, "%s must be a function(leg, edit)", key);
+    return luaL_ref(L, LUA_REGISTRYINDEX);
+}
+
+static void read_kind(lua_State *L, bt_dialect_t *pub)
+{
+    const char *kind;
+
+    lua_getfield(L, 1, "kind");
+    kind = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+    if (strcmp(kind, "handoff") == 0 || strcmp(kind, "sequence") == 0)
+        pub->kind = BT_PLAN_HANDOFF;
+    else if (strcmp(kind, "bootstrap") == 0)
+        pub->kind = BT_PLAN_BOOTSTRAP;
+    else
+        luaL_error(L, "kind must be \"handoff\", \"bootstrap\" or \"sequence\"");
+    pub->needs_reply = strcmp(kind, "handoff") == 0;
+    lua_pop(L, 1);
+}
+
+static void read_routes(lua_State *L, struct bt_dialect_file *file)
+{
+    size_t count;
+
+    lua_getfield(L, 1, "routes");
+    if (lua_isnil(L, -1)) {
+        lua_pop(L, 1);
+        return;
+    }
+    count = lua_istable(L, -1) ? lua_objlen(L, -1) : 0;
+    if (count == 0 || count > BT_DIALECT_ROUTES_MAX)
+        luaL_error(L, "routes must list 1 to %d paths", BT_DIALECT_ROUTES_MAX);
+    for (size_t i = 1; i <= count; i++, lua_pop(L, 1)) {
+        lua_rawgeti(L, -1, (int) i);
+        if (lua_type(L, -1) != LUA_TSTRING || *lua_tostring(L, -1) != '/')
+            luaL_error(L, "routes must list paths that begin with '/'");
+        file->routes[file->route_count] = bt_str_dup(bt_vm_str(L, -1));
+        if (file->routes[file->route_count] == NULL)
+            luaL_error(L, "out of memory");
+        file->route_count++;
+    }
+    lua_pop(L, 1);
+}
+
+static void refuse_unknown_keys(lua_State *L)
+{
+    for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) {
+        bool known = false;
+
+        for (unsigned i = 0; file_keys[i] != NULL && lua_type(L, -2) == LUA_TSTRING; i++)
+            known = known || strcmp(file_keys[i], lua_tostring(L, -2)) == 0;
+        if (!known)
+            bt_vm_unknown(L, "member of a dialect", file_keys, lua_gettop(L) - 1);
+    }
+}
+
+static void read_file_table(lua_State *L, struct bt_dialect_file *file)
+{
+    bt_dialect_t *pub = &file->pub;
+
+    if (!lua_istable(L, 1))
+        luaL_error(L, "a dialect must return a table, not a %s value", luaL_typename(L, 1));
+    refuse_unknown_keys(L);
+    lua_getfield(L, 1, "name");
+    if (lua_type(L, -1) != LUA_TSTRING || lua_objlen(L, -1) == 0)
+        luaL_error(L, "name must be a string");
+    file->name = bt_str_dup(bt_vm_str(L, -1));
+    if (file->name == NULL)
+        luaL_error(L, "out of memory");
+    pub->name = file->name;
+    read_kind(L, pub);
+    pub->needs_room = flag(L, "room");
+    pub->needs_rid = flag(L, "rid");
+    pub->has_release = flag(L, "release");
+    pub->has_abort_route = flag(L, "abort_route");
+    pub->batch = flag(L, "batch");
+    pub->learns = flag(L, "learns");
+    pub->is_steered = flag(L, "steered");
+    if (pub->is_steered && (pub->kind != BT_PLAN_BOOTSTRAP || !pub->needs_room || pub->batch))
+        luaL_error(L, "steered is for kind \"bootstrap\" with room and without batch");
+    if (pub->has_release && !pub->needs_reply)
+        luaL_error(L, "release is for kind \"handoff\" only");
+    if (pub->has_abort_route && !pub->needs_rid)
+        luaL_error(L, "abort_route needs rid");
+    read_routes(L, file);
+    pub->prefill_ref = function_ref(L, "prefill");
+    pub->decode_ref = function_ref(L, "decode");
+}
+
+static void free_file(struct bt_dialect_file *file)
+{
+    if (file == NULL)
+        return;
+    for (unsigned i = 0; i < file->route_count; i++)
+        free(file->routes[i]);
+    free(file->name);
+    free(file);
+}
+
+/* load_chunk(chunk): runs it and takes its table. Upvalue-free: the file under construction is the last slot. */
+static int load_chunk(lua_State *L)
+{
+    struct bt_dialects *d = bt_vm_of(L)->owner;
+
+    lua_call(L, 0, 1);
+    read_file_table(L, d->files[d->count]);
+    return 0;
+}
+
+/* ---- adding files ---- */
+
+/* The file in slot `count` is whole: it takes the place of one with the same name, or stays. */
+static void settle(struct bt_dialects *d)
+{
+    struct bt_dialect_file *fresh = d->files[d->count];
+
+    for (unsigned i = 0; i < d->count; i++) {
+        if (strcmp(d->files[i]->name, fresh->name) != 0)
+            continue;
+        free_file(d->files[i]);
+        d->files[i] = fresh;
+        d->files[d->count] = NULL;
+        return;
+    }
+    d->count++;
+}
+
+static int add_text(struct bt_dialects *d, bt_str_t text, const char *path, bool trusted, char *err,
+                    size_t err_size)
+{
+    char chunk[512], why[400];
+    int rc;
+
+    if (d->count == BT_DIALECTS_MAX) {
+        snprintf(err, err_size, "%s: more than %d dialects", path, BT_DIALECTS_MAX - 1);
+        return BT_E_LIMIT;
+    }
+    d->files[d->count] = calloc(1, sizeof(*d->files[0]));
+    if (d->files[d->count] == NULL)
+        return BT_E_NOMEM;
+    d->files[d->count]->pub.home = d;
+    d->files[d->count]->pub.routes_ref = LUA_NOREF;
+    snprintf(chunk, sizeof(chunk), "@%s", path);
+    lua_pushcfunction(d->vm.L, load_chunk);
+    rc = bt_vm_load(&d->vm, text, chunk, trusted, err, err_size);
+    if (rc != 0) {
+        lua_pop(d->vm.L, 1);
+    } else if (bt_vm_call(&d->vm, 1, why, sizeof(why)) != 0) {
+        /* Errors of the file's own code carry path:line; those of the checks above get the path. */
+        snprintf(err, err_size, "%s%s%s", strstr(why, path) != NULL ? "" : path,
+                 strstr(why, path) != NULL ? "" : ": ", why);
+        rc = BT_E_DIALECT;
+    }
+    if (rc == 0) {
+        settle(d);
+        return 0;
+    }
+    free_file(d->files[d->count]);
+    d->files[d->count] = NULL;
+    return rc;
+}
+
+static int add_embedded(struct bt_dialects *d, char *err, size_t err_size)
+{
+    for (const struct bt_embedded *file = bt_embedded_files; file->path != NULL; file++) {
+        if (!bt_str_starts(bt_str(file->path), BT_STR(EMBEDDED_PREFIX)))
+            continue;
+        int rc = add_text(d, (bt_str_t){file->data, file->size}, file->path, true, err, err_size);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int is_lua_file(const struct dirent *entry)
+{
+    size_t n = strlen(entry->d_name);
+
+    return n > 4 && entry->d_name[0] != '.' && strcmp(entry->d_name + n - 4, ".lua") == 0;
+}
+
+static int add_user_file(struct bt_dialects *d, const char *dir, const char *name, char *err,
+                         size_t err_size)
+{
+    char path[480], *text;
+    size_t size;
+    int rc;
+
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    rc = bt_vm_read_file(path, &text, &size, err, err_size);
+    if (rc != 0)
+        return rc;
+    rc = add_text(d, (bt_str_t){text, size}, path, false, err, err_size);
+    free(text);
+    return rc;
+}
+
+static int add_user_dir(struct bt_dialects *d, const char *dir, char *err, size_t err_size)
+{
+    struct dirent **entries = NULL;
+    int count = scandir(dir, &entries, is_lua_file, alphasort), rc = 0;
+
+    if (count < 0) {
+        snprintf(err, err_size, "%s: cannot read the dialect folder", dir);
+        return BT_E_CONFIG;
+    }
+    for (int i = 0; i < count; i++) {
+        if (rc == 0)
+            rc = add_user_file(d, dir, entries[i]->d_name, err, err_size);
+        free(entries[i]);
+    }
+    free(entries);
+    return rc;
+}
+
+/* ---- one leg ---- */
+
+/* What a leg function answered, at the top `count` of the stack. */
+static void read_verdict(lua_State *L, struct bt_dialects *d)
+{
+    bt_str_t word = lua_type(L, 1) == LUA_TSTRING ? bt_vm_str(L, 1) : BT_STR_NULL;
+
+    if (!lua_toboolean(L, 1) && lua_type(L, 2) == LUA_TSTRING) {
+        d->verdict = BT_DIALECT_REFUSED;
+        d->reason = bt_arena_str(d->edits->arena, bt_vm_str(L, 2));
+    } else if (d->leg->decode && d->running->kind == BT_PLAN_HANDOFF &&
+               bt_str_eq(word, BT_STR("recompute"))) {
+        d->verdict = BT_DIALECT_RECOMPUTE;
+    } else if (!lua_isnoneornil(L, 1)) {
+        luaL_error(L, "a leg function returns nothing, or nil and a reason, or (decode of a "
+                      "hand-off) \"recompute\"");
+    }
+}
+
+static int enter(lua_State *L)
+{
+    struct bt_dialects *d = bt_vm_of(L)->owner;
+
+    bt_vm_push(L, d->leg->decode ? d->running->decode_ref : d->running->prefill_ref);
+    bt_vm_push(L, d->leg_ref);
+    bt_vm_push(L, d->edit_ref);
+    lua_call(L, 2, 2);
+    read_verdict(L, d);
+    return 0;
+}
+
+enum bt_dialect_verdict bt_dialect_edit(const bt_dialect_t *dialect, const bt_leg_view_t *leg,
+                                        bt_edits_t *edits_p, bt_str_t *reason_p)
+{
+    struct bt_dialects *d = dialect->home;
+    char err[512];
+
+    d->running = dialect;
+    d->leg = leg;
+    d->edits = edits_p;
+    d->verdict = BT_DIALECT_OK;
+    d->reason = BT_STR("");
+    bt_json_index_reset(&d->index, edits_p->arena);
+    bt_vm_push(d->vm.L, d->enter_ref);
+    if (bt_vm_call(&d->vm, 0, err, sizeof(err)) != 0) {
+        d->verdict = BT_DIALECT_REFUSED;
+        d->reason = bt_arena_printf(edits_p->arena, "dialect %s: %s", dialect->name, err);
+    }
+    d->leg = NULL;
+    d->edits = NULL;
+    *reason_p = d->reason;
+    return d->verdict;
+}
+
+bool bt_dialect_serves(const bt_dialect_t *dialect, bt_str_t path)
+{
+    const struct bt_dialect_file *file = (const struct bt_dialect_file *) dialect;
+
+    for (unsigned i = 0; i < file->route_count; i++)
+        if (bt_str_eq(path, bt_str(file->routes[i])))
+            return true;
+    return file->route_count == 0;
+}
+
+const bt_dialect_t *bt_dialects_find(const bt_dialects_t *d, const char *name)
+{
+    for (unsigned i = 0; i < d->count; i++)
+        if (strcmp(d->files[i]->name, name) == 0)
+            return &d->files[i]->pub;
+    return NULL;
+}
+
+/* ---- opening ---- */
+
+static int open_api(lua_State *L)
+{
+    struct bt_dialects *d = bt_vm_of(L)->owner;
+
+    lua_pushcfunction(L, enter);
+    d->enter_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+    bt_dialect_api_open(L, d);
+    return 0;
+}
+
+int bt_dialects_new(bt_dialects_t **dialects_p, const char *user_dir, char *err, size_t err_size)
+{
+    struct bt_dialects *d = calloc(1, sizeof(*d));
+    int rc = BT_E_NOMEM;
+
+    snprintf(err, err_size, "out of memory");
+    if (d == NULL)
+        return rc;
+    rc = bt_vm_open(&d->vm, d, VM_CAP_BYTES, BT_VM_JIT | BT_VM_REQUIRE);
+    if (rc != 0)
+        goto err_free;
+    lua_pushcfunction(d->vm.L, open_api);
+    rc = bt_vm_call(&d->vm, 0, err, err_size);
+    if (rc != 0)
+        goto err_free;
+    rc = add_embedded(d, err, err_size);
+    if (rc == 0 && user_dir != NULL)
+        rc = add_user_dir(d, user_dir, err, err_size);
+    if (rc != 0)
+        goto err_free;
+    *dialects_p = d;
+    return 0;
+
+err_free:
+    bt_dialects_free(d);
+    return rc;
+}
+
+void bt_dialects_free(bt_dialects_t *d)
+{
+    if (d == NULL)
+        return;
+    bt_vm_close(&d->vm);
+    for (unsigned i = 0; i < d->count; i++)
+        free_file(d->files[i]);
+    free(d);
+}

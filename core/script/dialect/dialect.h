@@ -1,0 +1,96 @@
+/* dialect.h - dialects: Lua files that know the exact fields each connector needs on each leg.
+ *
+ * Owner: one VM per loop holds all dialects; trusted and compiled (users' own from --dialect-dir run with the JIT off).
+ * Life:  loaded at loop start; the struct bt_dialect is constant after that.
+ * Flow:  dispatch fills a bt_leg_view, calls bt_dialect_edit once a leg, gets edits (or a refusal with a reason).
+ * Cost:  one lua_pcall a leg; strings that Lua makes are copied into the leg's arena.
+ *
+ * A dialect file returns:
+ *   { name = "nixl", kind = "handoff" | "bootstrap" | "sequence", rid = bool, room = bool, batch = bool,
+ *     release = bool, abort_route = bool, learns = bool, steered = bool,
+ *     routes = { "/v1/completions", ... } or nil for all, prefill = function(leg, edit), decode = function(leg, edit) }
+ *   kind sequence: P with one token, then D, nothing of P's reply is needed (shared_cache).
+ *   batch = true: a list of prompts goes in one leg, with a room per prompt; else every list is fanned out.
+ *   steered = true: the workers' transfer agents are connected to the gateway, which opens each room at both sides and may give a
+ *   waiting decode another prefill, with a room of its own: then leg.room is not the same on both legs.
+ *   edit.set(key, raw_json) edit.set_in(object, key, raw_json) edit.remove(key) edit.remove_in(object, key)
+ *   edit.header(name, value|nil) edit.str(s) -> JSON string text
+ *   edit.reply(path...) -> type, value | count   looks into the hand-off reply (strings, numbers, booleans; count for
+ *                          arrays and objects)
+ *   edit.splice(key, name, {member = raw_json, ...})  sets key to the reply's top-level member `name`, byte for byte, with
+ *                          the given members replaced
+ *   A leg function returns nothing, or nil, reason -> the attempt fails with BT_E_HANDOFF/BT_E_DIALECT and that reason;
+ *   decode of a hand-off may return "recompute" (decode computes the prompt itself; counted).
+ */
+#ifndef BT_SCRIPT_DIALECT_H
+#define BT_SCRIPT_DIALECT_H
+
+#include "base/json.h"
+#include "script/dialect/edits.h"
+
+#include <stdint.h>
+
+enum bt_plan_kind { BT_PLAN_NONE, BT_PLAN_SINGLE, BT_PLAN_HANDOFF, BT_PLAN_BOOTSTRAP };
+const char *bt_plan_kind_name(enum bt_plan_kind kind); /* "single", "handoff", "bootstrap" */
+
+typedef struct bt_dialects bt_dialects_t;
+
+typedef struct bt_dialect {
+    const char *name;
+    enum bt_plan_kind kind; /* HANDOFF (also for sequence) or BOOTSTRAP */
+    bool needs_reply;       /* hand-off whose decode leg is built from prefill's reply */
+    bool needs_room;        /* mint rooms */
+    bool needs_rid;         /* own rid in the body, so that abort works */
+    bool has_release;       /* hand-off that is given up is told to decode (release leg) */
+    bool has_abort_route;   /* POST /abort_request {"rid": ...} */
+    bool batch;
+    bool learns;     /* nixl_push: needs parameters that the first hand-off reply teaches */
+    bool is_steered; /* baton: rooms are opened at the workers' agents (core/transfer) */
+    bt_dialects_t *home;
+    int prefill_ref, decode_ref, routes_ref; /* Lua registry */
+} bt_dialect_t;
+
+/* One side of the pair as a dialect sees it (leg.prefill, leg.decode). */
+typedef struct bt_dialect_peer {
+    bt_str_t name, host, engine_id, kv_host, version;
+    unsigned port;
+    int bootstrap_port; /* 0 unknown -> nil in Lua, -1 none -> nil */
+    unsigned dp_size, tp_size, pp_size;
+    int dp_rank;  /* -1 = not chosen -> nil */
+    bool learned; /* engine_id, kv_host, bootstrap_port come from a reply */
+} bt_dialect_peer_t;
+
+typedef struct bt_leg_view {
+    bool decode;         /* which leg: false = prefill */
+    bt_str_t path;       /* "/v1/chat/completions" */
+    bt_str_t request_id; /* X-Request-Id of this leg */
+    bt_str_t rid;        /* fixed width, "" when the dialect needs none */
+    const uint64_t
+        *rooms; /* one per prompt; leg.rooms = {"123", ...} decimal strings, leg.room = first */
+    unsigned room_count;
+    unsigned prompt_count; /* 0 = one scalar prompt, k = list of k */
+    bool stream;
+    uint64_t prompt_tokens_hint; /* 0 = unknown */
+    bt_str_t body; /* client's body, for leg.has(key) -> type of a top-level member or nil */
+    /* Optional: the same answer from an index that the caller has already (else `body` is scanned when Lua asks). */
+    enum bt_json_type (*member)(const void *user, bt_str_t key);
+    const void *member_user;
+    bt_dialect_peer_t prefill, decode_peer;
+    bt_str_t
+        reply; /* prefill's JSON reply for decode of a hand-off; "" otherwise. Edits may borrow its bytes */
+    uint64_t reply_prompt_tokens; /* usage.prompt_tokens of the reply; 0 = absent */
+} bt_leg_view_t;
+
+enum bt_dialect_verdict { BT_DIALECT_OK, BT_DIALECT_RECOMPUTE, BT_DIALECT_REFUSED };
+
+/* Loads the embedded dialects, then *.lua of user_dir (NULL = none; same name replaces). err: one line with file:line. */
+int bt_dialects_new(bt_dialects_t **dialects_p, const char *user_dir, char *err, size_t err_size);
+void bt_dialects_free(bt_dialects_t *d);
+const bt_dialect_t *bt_dialects_find(const bt_dialects_t *d, const char *name);
+/* True when the dialect can carry this path in PD mode. */
+bool bt_dialect_serves(const bt_dialect_t *dialect, bt_str_t path);
+/* edits_p: initialised with the leg's arena. REFUSED: reason (arena string) says why; also for Lua errors. */
+enum bt_dialect_verdict bt_dialect_edit(const bt_dialect_t *dialect, const bt_leg_view_t *leg,
+                                        bt_edits_t *edits_p, bt_str_t *reason_p);
+
+#endif

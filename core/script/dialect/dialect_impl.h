@@ -1,0 +1,43 @@
+/* dialect_impl.h - what dialect.c and dialect_api.c share. Private to core/script.
+ *
+ * Owner: one set of dialects; one loop.
+ * Life:  as bt_dialects_t; the fields of the running call only during bt_dialect_edit.
+ * Flow:  bt_dialect_edit fills `leg` and `edits`, Lua calls the C functions of dialect_api.c, which find them here.
+ * Cost:  fields of `leg` are read when asked for; nothing is copied into tables beforehand.
+ */
+#ifndef BT_SCRIPT_DIALECT_IMPL_H
+#define BT_SCRIPT_DIALECT_IMPL_H
+
+#include "script/dialect/dialect.h"
+#include "script/dialect/json_index.h"
+#include "script/vm/vm.h"
+
+#define BT_DIALECTS_MAX 64
+#define BT_DIALECT_ROUTES_MAX 32
+
+struct bt_dialect_file {
+    bt_dialect_t pub; /* first: bt_dialect_t * and this are the same address */
+    char *name;
+    char *routes[BT_DIALECT_ROUTES_MAX];
+    unsigned route_count; /* 0 = all paths */
+};
+
+struct bt_dialects {
+    bt_vm_t vm;
+    struct bt_dialect_file *files[BT_DIALECTS_MAX];
+    unsigned count;
+    int enter_ref, leg_ref, edit_ref, has_ref, peer_refs[2];
+    bt_vm_fields_t leg_fields, peer_fields;
+    /* the running call */
+    const bt_dialect_t *running;
+    const bt_leg_view_t *leg; /* NULL = no call: the API refuses */
+    bt_edits_t *edits;
+    bt_json_index_t index;
+    enum bt_dialect_verdict verdict;
+    bt_str_t reason;
+};
+
+/* Makes the leg userdata and the edit table and keeps them by reference. In protected mode. */
+void bt_dialect_api_open(lua_State *L, struct bt_dialects *d);
+
+#endif

@@ -1,4 +1,0 @@
-/* Written by specs only; see now.h. */
-#include "script/now.h"
-
-_Atomic uint64_t bt_now_faked_us;

@@ -1,0 +1,240 @@
+/* How it works: the answer is a closed table, walked once; each worker in it (an id, or a row) is looked for in the list of
+ * the view that its place in the answer names, so a worker of the wrong role, or one that has gone, cannot be chosen. */
+#include "script/policy/policy_impl.h"
+
+enum {
+    PLAN_KIND,
+    PLAN_PREFILL,
+    PLAN_DECODE,
+    PLAN_WORKER,
+    PLAN_PREFILL_RANK,
+    PLAN_DECODE_RANK,
+    PLAN_ALTERNATES
+};
+static const char *const plan_names[] = {"kind",         "prefill",     "decode",     "worker",
+                                         "prefill_rank", "decode_rank", "alternates", NULL};
+
+static void add_where(lua_State *L, const bt_policy_t *policy)
+{
+    lua_Debug at;
+
+    bt_vm_push(L, policy->hook_refs[policy->call.hook]);
+    lua_getinfo(L, ">S", &at);
+    lua_pushfstring(L, "%s:%d: %s returned ", at.short_src, at.linedefined,
+                    bt_hook_name(policy->call.hook));
+}
+
+/* Raises "file:line: plan returned <text>". */
+__attribute__((format(printf, 3, 4))) static void refuse(lua_State *L, const bt_policy_t *policy,
+                                                         const char *fmt, ...)
+{
+    va_list args;
+
+    add_where(L, policy);
+    va_start(args, fmt);
+    lua_pushvfstring(L, fmt, args);
+    va_end(args);
+    lua_concat(L, 2);
+    lua_error(L);
+}
+
+static const bt_worker_set_t *set_of(const bt_policy_t *policy, enum bt_policy_list list)
+{
+    static const bt_worker_set_t none = {NULL, 0};
+    const bt_policy_view_t *view = policy->call.view;
+    const bt_worker_set_t *const sets[] = {view->prefill, view->decode, view->single};
+
+    return sets[list] != NULL ? sets[list] : &none;
+}
+
+static bool is_tried(const bt_policy_t *policy, const bt_worker_t *w)
+{
+    const bt_policy_failure_t *failure = policy->call.failure;
+
+    for (unsigned i = 0; failure != NULL && i < failure->tried_count; i++)
+        if (failure->tried[i] == w)
+            return true;
+    return false;
+}
+
+/* The hint of the row first; a list that was rebuilt for another view may have moved it. */
+static bool is_member(const bt_worker_set_t *set, const bt_row_t *row, enum bt_policy_list list)
+{
+    if (row->at[list] < set->count && set->items[row->at[list]] == row->worker)
+        return true;
+    for (unsigned i = 0; i < set->count; i++)
+        if (set->items[i] == row->worker)
+            return true;
+    return false;
+}
+
+static bt_worker_t *read_worker(lua_State *L, bt_policy_t *policy, int idx,
+                                enum bt_policy_list list)
+{
+    static const char *const places[] = {"prefill", "decode", "worker"};
+    bt_row_t *row = bt_row_at(L, idx);
+
+    if (row == NULL && lua_type(L, idx) != LUA_TNUMBER)
+        refuse(L, policy, "%s = a %s value; it must be a worker or its id", places[list],
+               luaL_typename(L, idx));
+    if (row == NULL)
+        row = bt_row_by_id(L, policy, lua_tonumber(L, idx));
+    if (row == NULL)
+        refuse(L, policy, "%s = %s, which is no worker's id", places[list], lua_tostring(L, idx));
+    if (!is_member(set_of(policy, list), row, list))
+        refuse(L, policy, "%s = worker %s, which is no candidate for that", places[list],
+               row->worker->name);
+    if (is_tried(policy, row->worker))
+        refuse(L, policy, "%s = worker %s, which was tried already", places[list],
+               row->worker->name);
+    return row->worker;
+}
+
+static int read_rank(lua_State *L, bt_policy_t *policy, int idx, const char *name)
+{
+    lua_Number n = lua_tonumber(L, idx);
+
+    if (lua_type(L, idx) != LUA_TNUMBER || n < 0 || n > 65535 || n != (lua_Number) (int) n)
+        refuse(L, policy, "%s which is no rank", name);
+    return (int) n;
+}
+
+static enum bt_plan_kind read_kind(lua_State *L, bt_policy_t *policy, int idx)
+{
+    static const enum bt_plan_kind kinds[] = {BT_PLAN_SINGLE, BT_PLAN_HANDOFF, BT_PLAN_BOOTSTRAP};
+    bt_str_t name = lua_type(L, idx) == LUA_TSTRING ? bt_vm_str(L, idx) : BT_STR("?");
+
+    for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (bt_str_eq(name, bt_str(bt_plan_kind_name(kinds[i]))))
+            return kinds[i];
+    refuse(L, policy, "kind '%s'; it must be \"single\", \"handoff\" or \"bootstrap\"", name.p);
+    return BT_PLAN_NONE;
+}
+
+struct answer {
+    enum bt_plan_kind kind;
+    bt_worker_t *prefill, *decode, *worker;
+    int prefill_rank, decode_rank;
+    bool has_alternates;
+};
+
+static void read_member(lua_State *L, bt_policy_t *policy, struct answer *a, int key, int value)
+{
+    switch (bt_vm_fields_find(L, &policy->plan_fields, key)) {
+    case PLAN_KIND:
+        a->kind = read_kind(L, policy, value);
+        break;
+    case PLAN_PREFILL:
+        a->prefill = read_worker(L, policy, value, BT_LIST_PREFILL);
+        break;
+    case PLAN_DECODE:
+        a->decode = read_worker(L, policy, value, BT_LIST_DECODE);
+        break;
+    case PLAN_WORKER:
+        a->worker = read_worker(L, policy, value, BT_LIST_SINGLE);
+        break;
+    case PLAN_PREFILL_RANK:
+        a->prefill_rank = read_rank(L, policy, value, "a prefill_rank");
+        break;
+    case PLAN_DECODE_RANK:
+        a->decode_rank = read_rank(L, policy, value, "a decode_rank");
+        break;
+    case PLAN_ALTERNATES:
+        a->has_alternates = true;
+        break;
+    default:
+        bt_vm_unknown(L, "member of a plan", plan_names, key);
+    }
+}
+
+static void check_rank(lua_State *L, bt_policy_t *policy, int rank, const bt_worker_t *w,
+                       const char *name)
+{
+    if (rank >= 0 && w != NULL && (unsigned) rank >= (w->dp_size > 0 ? w->dp_size : 1))
+        refuse(L, policy, "%s = %d, but worker %s has %d ranks", name, rank, w->name,
+               (int) w->dp_size);
+}
+
+static void check_pair(lua_State *L, bt_policy_t *policy, const struct answer *a)
+{
+    enum bt_policy_part part = policy->call.part;
+    const char *why;
+
+    if (a->prefill == NULL && part != BT_POLICY_DECODE)
+        refuse(L, policy, "no prefill worker");
+    if (a->decode == NULL && part != BT_POLICY_PREFILL)
+        refuse(L, policy, "no decode worker");
+    if (a->prefill == NULL || a->decode == NULL)
+        return;
+    why = bt_workers_pair_refusal(a->prefill, a->decode);
+    if (why != NULL)
+        refuse(L, policy, "workers %s and %s, which cannot be a pair: %s", a->prefill->name,
+               a->decode->name, why);
+}
+
+static void read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pair,
+                      enum bt_plan_kind *kind_p, bool *more_p)
+{
+    struct answer a = {.prefill_rank = -1, .decode_rank = -1};
+
+    if (!lua_istable(L, idx))
+        refuse(L, policy, "a %s value; it must be a table", luaL_typename(L, idx));
+    for (lua_pushnil(L); lua_next(L, idx) != 0; lua_pop(L, 1)) {
+        int top = lua_gettop(L);
+
+        read_member(L, policy, &a, top - 1, top);
+    }
+    if (a.worker != NULL && (a.prefill != NULL || a.decode != NULL))
+        refuse(L, policy, "both a worker and a pair");
+    if ((a.kind == BT_PLAN_SINGLE) != (a.worker != NULL) && a.kind != BT_PLAN_NONE)
+        refuse(L, policy, "kind \"%s\" with %s", bt_plan_kind_name(a.kind),
+               a.worker != NULL ? "a worker" : "no worker");
+    if (a.worker == NULL)
+        check_pair(L, policy, &a);
+    check_rank(L, policy, a.prefill_rank, a.prefill, "prefill_rank");
+    check_rank(L, policy, a.decode_rank, a.worker != NULL ? a.worker : a.decode, "decode_rank");
+    *pair = (bt_pair_t){a.prefill, a.worker != NULL ? a.worker : a.decode, a.prefill_rank,
+                        a.decode_rank};
+    *kind_p = a.worker != NULL ? BT_PLAN_SINGLE : a.kind;
+    *more_p = a.has_alternates;
+}
+
+static void read_alternates(lua_State *L, bt_policy_t *policy, int idx, bt_choice_t *choice)
+{
+    bool nested;
+    size_t count;
+
+    lua_getfield(L, idx, "alternates");
+    if (!lua_istable(L, -1))
+        refuse(L, policy, "alternates = a %s value; it must be a list", luaL_typename(L, -1));
+    count = lua_objlen(L, -1);
+    if (count > BT_CHOICE_ALTERNATES_MAX)
+        refuse(L, policy, "more than %d alternates", BT_CHOICE_ALTERNATES_MAX);
+    for (size_t i = 1; i <= count; i++, lua_pop(L, 1)) {
+        enum bt_plan_kind kind;
+
+        lua_rawgeti(L, -1, (int) i);
+        read_pair(L, policy, lua_gettop(L), &choice->alternates[i - 1], &kind, &nested);
+        if (nested)
+            refuse(L, policy, "alternates inside alternates");
+        choice->alternate_count++;
+    }
+    lua_pop(L, 1);
+}
+
+void bt_choice_read(lua_State *L, bt_policy_t *policy, int idx)
+{
+    bt_choice_t *choice = &policy->call.choice;
+    bool has_alternates;
+
+    if (lua_isnil(L, idx) && (policy->call.failure != NULL || policy->call.testing))
+        return; /* gives up */
+    read_pair(L, policy, idx, &choice->first, &choice->kind, &has_alternates);
+    if (has_alternates)
+        read_alternates(L, policy, idx, choice);
+}
+
+void bt_choice_open(lua_State *L, bt_policy_t *policy)
+{
+    bt_vm_fields_init(L, &policy->plan_fields, plan_names);
+}

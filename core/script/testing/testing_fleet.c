@@ -1,0 +1,288 @@
+/* How it works: a fleet is the three lists of a view, of real workers; what a spec may set are the very atomics that the gateway
+ * writes. Nothing is simulated but the traffic. */
+#include "script/testing/testing_impl.h"
+
+#include "script/shared/now.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FLEET_MAX 20000
+#define FLEET_META "baton_testing.fleet"
+#define SINGLE 2 /* place of view.single */
+
+struct bt_testing_workers *bt_testing_workers_check(lua_State *L, int idx)
+{
+    return luaL_checkudata(L, idx, FLEET_META);
+}
+
+static enum bt_role role_of(lua_State *L, bt_str_t name)
+{
+    for (int role = 0; role < 3; role++)
+        if (bt_str_eq(name, bt_str(bt_role_name((enum bt_role) role))))
+            return (enum bt_role) role;
+    luaL_error(L, "role must be prefill, decode or hybrid");
+    return BT_ROLE_HYBRID;
+}
+
+struct words {
+    bt_str_t url, name, connector, zone, labels;
+};
+
+static char *copy_of(bt_str_t s, const char *otherwise)
+{
+    return s.p != NULL ? bt_str_dup(s) : otherwise != NULL ? strdup(otherwise) : NULL;
+}
+
+static bt_worker_t *make_worker(lua_State *L, enum bt_role role, const struct words *words)
+{
+    static uint64_t last_id;
+    bt_breaker_config_t breaker;
+    bt_worker_t *w = NULL;
+    bt_worker_spec_t spec;
+    char url[64], err[256];
+    int rc;
+
+    bt_worker_spec_init(&spec);
+    last_id++;
+    snprintf(url, sizeof(url), "http://10.0.%u.%u:8000", (unsigned) last_id / 250,
+             (unsigned) last_id % 250 + 1);
+    spec.role = role;
+    spec.url = copy_of(words->url, url);
+    spec.name = copy_of(words->name, url);
+    spec.connector = copy_of(words->connector, "NixlConnector");
+    spec.zone = copy_of(words->zone, NULL);
+    spec.labels = copy_of(words->labels, NULL);
+    bt_breaker_config_defaults(&breaker);
+    rc = bt_worker_new(&w, &spec, last_id, (unsigned) last_id, &breaker, err, sizeof(err));
+    bt_worker_spec_fini(&spec);
+    if (rc != 0)
+        luaL_error(L, "%s", err);
+    return w;
+}
+
+/* fleet:add{name, role, url, connector, zone, labels, alone}; alone: whatever its role, it stands in view.single, as in a
+ * fleet that has no pair. */
+static int fleet_add(lua_State *L)
+{
+    struct bt_testing_workers *f = bt_testing_workers_check(L, 1);
+    bt_worker_set_t *set;
+    struct words words;
+    enum bt_role role;
+
+    luaL_checktype(L, 2, LUA_TTABLE);
+    role = role_of(L, bt_testing_member(L, 2, "role"));
+    words = (struct words){bt_testing_member(L, 2, "url"), bt_testing_member(L, 2, "name"),
+                           bt_testing_member(L, 2, "connector"), bt_testing_member(L, 2, "zone"),
+                           bt_testing_member(L, 2, "labels")};
+    set = &f->sets[bt_testing_flag(L, 2, "alone") ? SINGLE : (int) role];
+    if (set->count == FLEET_MAX)
+        return luaL_error(L, "too many workers");
+    set->items[set->count] = make_worker(L, role, &words);
+    set->count++;
+    f->key++;
+    return 0;
+}
+
+static bt_worker_t *find(const struct bt_testing_workers *f, const char *name, int *set_p,
+                         unsigned *at_p)
+{
+    for (int s = 0; s < 3; s++)
+        for (unsigned i = 0; i < f->sets[s].count; i++)
+            if (strcmp(f->sets[s].items[i]->name, name) == 0) {
+                *set_p = s;
+                *at_p = i;
+                return f->sets[s].items[i];
+            }
+    return NULL;
+}
+
+bt_worker_t *bt_testing_worker(lua_State *L, const struct bt_testing_workers *f, int idx)
+{
+    const char *name = luaL_checkstring(L, idx);
+    unsigned at;
+    int set;
+    bt_worker_t *w = find(f, name, &set, &at);
+
+    if (w == NULL)
+        luaL_error(L, "no worker '%s'", name);
+    return w;
+}
+
+const bt_worker_t *bt_testing_by_id(const struct bt_testing_workers *f, uint64_t id)
+{
+    for (int s = 0; s < 3; s++)
+        for (unsigned i = 0; i < f->sets[s].count; i++)
+            if (f->sets[s].items[i]->id == id)
+                return f->sets[s].items[i];
+    return NULL;
+}
+
+/* fleet:remove(name) */
+static int fleet_remove(lua_State *L)
+{
+    struct bt_testing_workers *f = bt_testing_workers_check(L, 1);
+    const char *name = luaL_checkstring(L, 2);
+    unsigned at = 0;
+    int s = 0;
+    bt_worker_t *w = find(f, name, &s, &at);
+    bt_worker_set_t *set = &f->sets[s];
+
+    if (w == NULL)
+        return luaL_error(L, "no worker '%s'", name);
+    memmove(&set->items[at], &set->items[at + 1], (set->count - at - 1) * sizeof(set->items[0]));
+    set->count--;
+    f->key++;
+    bt_worker_unref(w);
+    return 0;
+}
+
+/* ---- what traffic would change ---- */
+
+static enum bt_phase phase_of(const bt_worker_t *w)
+{
+    return w->spec.role == BT_ROLE_PREFILL ? BT_PHASE_PREFILL : BT_PHASE_DECODE;
+}
+
+static void set_age(lua_State *L, bt_worker_t *w, lua_Number age_ms)
+{
+    uint64_t now_ms = bt_now_us() / 1000;
+
+    if (!(age_ms >= 0 && age_ms < (lua_Number) now_ms))
+        luaL_error(L, "age_ms must be between 0 and the clock's own time");
+    w->load.at_ms = now_ms - (uint64_t) age_ms;
+}
+
+/* False: it is what the engine reports. */
+static bool set_own(bt_worker_t *w, const char *field, lua_Number value)
+{
+    if (strcmp(field, "prefill_tokens") == 0)
+        w->tokens[BT_PHASE_PREFILL] = (int64_t) value;
+    else if (strcmp(field, "decode_tokens") == 0)
+        w->tokens[BT_PHASE_DECODE] = (int64_t) value;
+    else if (strcmp(field, "requests") == 0)
+        w->requests[phase_of(w)] = (int64_t) value;
+    else if (strcmp(field, "ttft_ema_ms") == 0)
+        w->ttft_ema_us = (int64_t) (value * 1000);
+    else if (strcmp(field, "tpot_ema_ms") == 0)
+        w->tpot_ema_us = (int64_t) (value * 1000);
+    else
+        return false;
+    return true;
+}
+
+static void set_reported(lua_State *L, bt_worker_t *w, const char *field, lua_Number value)
+{
+    if (strcmp(field, "running") == 0)
+        w->load.running = (int64_t) value;
+    else if (strcmp(field, "waiting") == 0)
+        w->load.waiting = (int64_t) value;
+    else if (strcmp(field, "kv_free") == 0)
+        w->load.kv_used_ppm = (uint32_t) ((1 - value) * 1e6 + 0.5);
+    else
+        luaL_error(L, "'%s' cannot be set", field);
+}
+
+/* fleet:set(name, {field = number...}); what engines report is age_ms old, or as of now. */
+static int fleet_set(lua_State *L)
+{
+    bt_worker_t *w = bt_testing_worker(L, bt_testing_workers_check(L, 1), 2);
+    bool has_report = false;
+
+    luaL_checktype(L, 3, LUA_TTABLE);
+    for (lua_pushnil(L); lua_next(L, 3) != 0; lua_pop(L, 1)) {
+        const char *field = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
+        lua_Number value = luaL_checknumber(L, -1);
+
+        if (strcmp(field, "age_ms") == 0)
+            has_report = true;
+        else if (!set_own(w, field, value)) {
+            set_reported(L, w, field, value);
+            has_report = true;
+        }
+    }
+    if (has_report)
+        set_age(L, w, bt_testing_number(L, 3, "age_ms", 0));
+    return 0;
+}
+
+/* fleet:bear(name, tokens, requests): as a leg that is held; negative to let go. */
+static int fleet_bear(lua_State *L)
+{
+    bt_worker_t *w = bt_testing_worker(L, bt_testing_workers_check(L, 1), 2);
+
+    w->tokens[phase_of(w)] += (int64_t) luaL_optnumber(L, 3, 0);
+    w->requests[phase_of(w)] += (int64_t) luaL_optnumber(L, 4, 1);
+    return 0;
+}
+
+/* fleet:id(name) */
+static int fleet_id(lua_State *L)
+{
+    lua_pushnumber(L, (lua_Number) bt_testing_worker(L, bt_testing_workers_check(L, 1), 2)->id);
+    return 1;
+}
+
+/* fleet:name(id) -> name or nil */
+static int fleet_name(lua_State *L)
+{
+    const bt_worker_t *w =
+        bt_testing_by_id(bt_testing_workers_check(L, 1), (uint64_t) luaL_checknumber(L, 2));
+
+    lua_pushstring(L, w != NULL ? w->name : NULL);
+    return 1;
+}
+
+/* fleet:pool(name): view.pool from now on */
+static int fleet_pool(lua_State *L)
+{
+    struct bt_testing_workers *f = bt_testing_workers_check(L, 1);
+    const char *name = luaL_checkstring(L, 2);
+
+    luaL_argcheck(L, strlen(name) < sizeof(f->pool), 2, "at most 63 bytes");
+    strcpy(f->pool, name);
+    f->key++;
+    return 0;
+}
+
+/* ---- life ---- */
+
+static int fleet_gc(lua_State *L)
+{
+    struct bt_testing_workers *f = lua_touserdata(L, 1);
+
+    for (int s = 0; s < 3; s++) {
+        for (unsigned i = 0; i < f->sets[s].count; i++)
+            bt_worker_unref(f->sets[s].items[i]);
+        free(f->sets[s].items);
+    }
+    return 0;
+}
+
+int bt_testing_workers_new(lua_State *L)
+{
+    static uint64_t fleets;
+    struct bt_testing_workers *f = lua_newuserdata(L, sizeof(*f));
+
+    *f = (struct bt_testing_workers){.key = ++fleets << 32, .pool = "default"};
+    for (int s = 0; s < 3; s++)
+        f->sets[s].items = calloc(FLEET_MAX, sizeof(f->sets[s].items[0]));
+    luaL_getmetatable(L, FLEET_META);
+    lua_setmetatable(L, -2);
+    return 1;
+}
+
+bt_policy_view_t bt_testing_view(const struct bt_testing_workers *f)
+{
+    return (bt_policy_view_t){&f->sets[0], &f->sets[1], &f->sets[SINGLE], f->key, bt_str(f->pool)};
+}
+
+void bt_testing_workers_open(lua_State *L)
+{
+    static const luaL_Reg methods[] = {
+        {"add", fleet_add}, {"remove", fleet_remove}, {"set", fleet_set},   {"bear", fleet_bear},
+        {"id", fleet_id},   {"name", fleet_name},     {"pool", fleet_pool}, {NULL, NULL}};
+
+    bt_testing_class(L, FLEET_META, fleet_gc, methods);
+}
