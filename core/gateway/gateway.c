@@ -15,6 +15,7 @@
 #include "gateway/rollout.h"
 #include "gateway/transfer.h"
 #include "reload/reload.h"
+#include "script/native/want_api.h"
 #include "script/policy/policy_run.h"
 
 #include <errno.h>

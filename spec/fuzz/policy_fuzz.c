@@ -6,6 +6,7 @@
  */
 #include "base/err.h"
 #include "base/log.h"
+#include "script/native/want_api.h"
 #include "script/policy/policy_run.h"
 #include "script/vm/watchdog.h"
 

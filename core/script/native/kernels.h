@@ -1,10 +1,9 @@
-/* kernels.h - what the files of the global `baton` share: lists as C sees them, scratch space, fields. Private to core/script.
+/* kernels.h - what the files of the global `baton` share. Private to core/script.
  *
  * Owner: one policy VM.
- * Life:  bt_kernels as the VM; bt_rows while one kernel runs, and only until the next bt_rows_get.
+ * Life:  as the VM.
  * Flow:  kernels.c opens the table; _pick, _hash, _turn, _rate, _prefix, _pair each add their functions.
- * Cost:  a list of the view is read through an array of worker pointers, about 2 ns a worker; a list that a policy made itself
- *        is first copied into such an array, about 15 ns a worker.
+ * Cost:  roster.h says what a list costs.
  *
  * Kernels take lists, numbers and names, never functions or metatables: their time is bounded by the list's length. A policy can make
  * a list of 262,144, so they check the budget on the way (bt_vm_check_time).
@@ -12,70 +11,17 @@
 #ifndef BT_SCRIPT_KERNELS_H
 #define BT_SCRIPT_KERNELS_H
 
-#include "script/policy/policy_impl.h"
-#include "script/shared/prefix_hash.h"
-#include "script/shared/prefix_index.h"
+#include "script/view/roster.h"
+#include "script/view/view.h"
 
-#define BT_CHECK_EVERY 1024 /* elements, at some ten ns each */
+/* ---- kernels.c ---- */
+void bt_kernels_open(lua_State *L, bt_policy_t *policy); /* sets the global `baton` */
 
-/* Hidden in a list that C made: its members, so that kernels need not ask the Lua table. Its environment is a table that
- * keeps the rows alive (1 .. count) and holds what was derived from the list. */
-typedef struct bt_roster {
-    enum bt_policy_magic magic;
-    unsigned count;
-    uint64_t serial; /* no two lists of a VM have the same */
-    bt_worker_t *workers[];
-} bt_roster_t;
-
-enum bt_roster_key {
-    BT_MEMO_HASHES = -1,
-    BT_MEMO_RING = -2,
-    BT_MEMO_IDS = -3,
-    BT_MEMO_WHERE = -4
-}; /* keys in the environment */
-
-typedef struct bt_rows {
-    bt_worker_t *const *workers;
-    unsigned count;
-    int idx;                 /* where the Lua list stands */
-    const bt_roster_t *list; /* NULL = a list of the policy's own */
-} bt_rows_t;
-
-struct bt_kernels {
-    enum bt_policy_magic magic;
-    uint64_t roster_serial;
-    bt_worker_t **workers; /* scratch of bt_rows_get */
-    double *values;        /* scratch of a ranking */
-    unsigned worker_cap, value_cap;
-    int worker_ref, value_ref, wheels_ref;
-    unsigned wheel_count;
-    struct {
-        uint64_t serial; /* of the call it belongs to */
-        unsigned block_tokens, count;
-        bool is_matched;
-        uint64_t hashes[BT_PREFIX_BLOCKS_MAX];
-        bt_prefix_matches_t matches;
-    } prefix;
-};
-
-/* ---- roster.c ---- */
-/* The table of rows at the top becomes a list that C knows. */
-void bt_roster_seal(lua_State *L, bt_policy_t *policy);
-/* NULL when the value at idx is no such list, or when a policy has added or removed members. */
-const bt_roster_t *bt_roster_at(lua_State *L, int idx);
-/* Pushes the list's environment. The list must be one. */
-void bt_roster_push_memory(lua_State *L, int idx);
-/* Members of the table at idx; raises when it is no list of workers. */
-void bt_rows_get(lua_State *L, bt_policy_t *policy, int idx, bt_rows_t *rows);
-void bt_rows_push(lua_State *L, const bt_rows_t *rows, unsigned at);
-/* What was derived from the list before; NULL: nothing yet, or a list of the policy's own. */
-void *bt_roster_memo(lua_State *L, const bt_rows_t *rows, enum bt_roster_key what);
-/* Pushes a chunk of memory. */
-void *bt_kernels_chunk(lua_State *L, size_t size);
-/* Pops a chunk, complete by now, and keeps it for as long as the list lives. The list must be one of the view. */
-void bt_roster_keep(lua_State *L, const bt_rows_t *rows, enum bt_roster_key what);
-/* Scratch of at least count numbers; the same each time. */
-double *bt_kernels_values(lua_State *L, bt_policy_t *policy, unsigned count);
+/* ---- want_api.c, shared_api.c ---- */
+/* May this call wait? False: it was told why not, and two values are pushed. Raises in hooks that never wait. */
+bool bt_want_check_waiting(lua_State *L, const char *what);
+/* Pushes what a call of baton.shared returns: one value to three. answer->rc is 0. */
+int bt_shared_push_answer(lua_State *L, const bt_want_t *want, const bt_want_answer_t *answer);
 
 /* ---- kernels_pick.c ---- */
 #define BT_TERMS_MAX 8
@@ -91,9 +37,7 @@ void bt_kernels_trace(lua_State *L, const bt_rows_t *rows, const double *values,
 bool bt_kernels_is_traced(const bt_policy_t *policy);
 
 /* ---- kernels_prefix.c ---- */
-/* Leading blocks of this request's prompt that the worker is thought to have; 0 before the first prefix_match of a call. */
-unsigned bt_prefix_blocks_of(const bt_policy_t *policy, const bt_worker_t *w);
-/* The same for all of them, times the weight. */
+/* bt_prefix_blocks_of for all of them, times the weight. */
 void bt_prefix_fill(lua_State *L, const bt_rows_t *rows, double weight, double *values);
 
 /* Each adds its functions to the table at the top. */
@@ -103,6 +47,9 @@ void bt_kernels_add_hash(lua_State *L);
 void bt_kernels_add_turn(lua_State *L);
 void bt_kernels_add_rate(lua_State *L);
 void bt_kernels_add_prefix(lua_State *L);
+void bt_json_api_add(lua_State *L);
+void bt_want_api_add(lua_State *L);
+void bt_shared_api_add(lua_State *L);
 void bt_kernels_set(lua_State *L, const luaL_Reg *functions);
 
 #endif

@@ -59,15 +59,6 @@ static const bt_prefix_matches_t *match(struct bt_kernels *k)
     return &k->prefix.matches;
 }
 
-unsigned bt_prefix_blocks_of(const bt_policy_t *policy, const bt_worker_t *w)
-{
-    const struct bt_kernels *k = policy->kernels;
-
-    if (k->prefix.serial != policy->call.serial || !k->prefix.is_matched)
-        return 0;
-    return bt_prefix_matched(&k->prefix.matches, (uint32_t) w->id);
-}
-
 static void check_req(lua_State *L, int idx)
 {
     luaL_argcheck(L, lua_isuserdata(L, idx) && bt_row_at(L, idx) == NULL, idx, "req expected");

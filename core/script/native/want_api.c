@@ -4,6 +4,7 @@
  *
  * Arguments that make no sense raise; what the network does comes back as nil and a message. Nothing reaches a socket that
  * could be read as more than one request: names, values, method and target are checked byte by byte here. */
+#include "script/native/want_api.h"
 #include "script/native/kernels.h"
 
 #include "base/err.h"

@@ -9,48 +9,9 @@
 #include "base/clock.h"
 #include "script/shared/now.h"
 #include "script/value/plain.h"
+#include "script/view/view.h"
 
 #include <stdio.h>
-
-/* What a loop may lose to one call. With the watchdog's millisecond and BT_COLLECT_US (renew.c) a runaway stays under 10 ms. */
-#define PLAN_BUDGET_US 2000
-#define WAITING_BUDGET_US 2000 /* each step of admit, route, tick: waiting is not counted */
-#define FALLBACK_BUDGET_US 2000
-#define OBSERVE_BUDGET_US 2000
-#define HANDOVER_BUDGET_US 5000
-#define START_BUDGET_US 200000 /* load, and each step of start: on no loop that serves */
-#define LOAD_BUDGET_US 200000
-
-static const struct {
-    const char *name;
-    unsigned budget_us;
-} hooks[BT_HOOK_COUNT] = {
-    [BT_HOOK_LOAD] = {"load", LOAD_BUDGET_US},
-    [BT_HOOK_START] = {"start", START_BUDGET_US},
-    [BT_HOOK_ADMIT] = {"admit", WAITING_BUDGET_US},
-    [BT_HOOK_ROUTE] = {"route", WAITING_BUDGET_US},
-    [BT_HOOK_PLAN] = {"plan", PLAN_BUDGET_US},
-    [BT_HOOK_FALLBACK] = {"fallback", FALLBACK_BUDGET_US},
-    [BT_HOOK_OBSERVE] = {"observe", OBSERVE_BUDGET_US},
-    [BT_HOOK_TICK] = {"tick", WAITING_BUDGET_US},
-    [BT_HOOK_HANDOVER] = {"handover", HANDOVER_BUDGET_US},
-};
-
-const char *bt_hook_name(enum bt_policy_hook hook)
-{
-    return hooks[hook].name;
-}
-
-unsigned bt_hook_budget_us(enum bt_policy_hook hook)
-{
-    return hooks[hook].budget_us;
-}
-
-bool bt_hook_may_wait(enum bt_policy_hook hook)
-{
-    return hook == BT_HOOK_START || hook == BT_HOOK_ADMIT || hook == BT_HOOK_ROUTE ||
-           hook == BT_HOOK_TICK;
-}
 
 /* ---- what hooks get ---- */
 
@@ -199,7 +160,7 @@ static enum bt_vm_end run(bt_policy_t *policy, enum bt_policy_hook hook, int arg
                           char *err, size_t err_size)
 {
     policy->call.hook = hook;
-    return bt_vm_run(&policy->vm, args, hooks[hook].name, hooks[hook].budget_us, now_us, err,
+    return bt_vm_run(&policy->vm, args, bt_hook_name(hook), bt_hook_budget_us(hook), now_us, err,
                      err_size);
 }
 
@@ -400,15 +361,15 @@ int bt_hooks_start(bt_policy_t *policy, const bt_value_t *old, char *err, size_t
 void bt_hooks_read(lua_State *L, bt_policy_t *policy)
 {
     policy->hook_refs[BT_HOOK_LOAD] = LUA_NOREF;
-    for (int hook = BT_HOOK_START; hook < BT_HOOK_COUNT; hook++) {
+    for (enum bt_policy_hook hook = BT_HOOK_START; hook < BT_HOOK_COUNT; hook++) {
         policy->hook_refs[hook] = LUA_NOREF;
-        lua_getfield(L, 1, hooks[hook].name);
+        lua_getfield(L, 1, bt_hook_name(hook));
         if (lua_isnil(L, -1) && hook != BT_HOOK_PLAN) {
             lua_pop(L, 1);
             continue;
         }
         if (!lua_isfunction(L, -1) || lua_iscfunction(L, -1))
-            luaL_error(L, "%s must be a function", hooks[hook].name);
+            luaL_error(L, "%s must be a function", bt_hook_name(hook));
         policy->hook_refs[hook] = luaL_ref(L, LUA_REGISTRYINDEX);
     }
 }

@@ -3,7 +3,9 @@
  *
  * Policy code never runs compiled: a hook that stops a runaway is not seen by compiled code, and at this size the
  * interpreter costs little. What is hot is in kernels*.c. */
+#include "script/native/kernels.h"
 #include "script/policy/policy_impl.h"
+#include "script/view/request_view.h"
 
 #include "base/err.h"
 #include "script/policy/policy_source.h"

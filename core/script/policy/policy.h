@@ -11,92 +11,9 @@
 #ifndef BT_SCRIPT_POLICY_H
 #define BT_SCRIPT_POLICY_H
 
-#include "base/err.h"
-#include "cluster/workers.h"
-#include "http/message.h"
-#include "script/dialect/dialect.h"
 #include "script/value/luatable.h"
-
-#define BT_CHOICE_ALTERNATES_MAX 8
-
-typedef struct bt_pair {
-    bt_worker_t *prefill, *decode; /* a single worker sits in decode, prefill NULL */
-    int prefill_rank, decode_rank; /* chosen DP ranks; -1 = not chosen */
-} bt_pair_t;
-
-typedef struct bt_choice {
-    enum bt_plan_kind kind; /* NONE = derive from the pair's dialect */
-    bt_pair_t first;
-    bt_pair_t alternates[BT_CHOICE_ALTERNATES_MAX];
-    unsigned alternate_count;
-} bt_choice_t;
-
-/* What a policy may know of a request (rules section 8); lazily read by Lua. */
-typedef struct bt_policy_request {
-    bt_str_t path, model, session, tenant;
-    const bt_head_t *head; /* req.headers[name] (any case) */
-    bool stream;
-    unsigned n;
-    uint64_t prompt_bytes, prompt_tokens;
-    uint64_t max_tokens; /* that the client wants at most of one sample; 0 = it did not say */
-    bt_str_t klass;      /* what route called it: req.class */
-    bt_str_t
-        prompt; /* raw JSON value of the prompt (text, ids, messages); NULL = none. Only kernels look at it. */
-    struct bt_policy_vars
-        *vars; /* ctx.vars (policy_run.h), or NULL: this policy has no admit and no route */
-    struct bt_policy_trace *trace; /* where kernels write scores, or NULL: nobody asked */
-} bt_policy_request_t;
-
-/* Scores as kernels gave them, for decision records. The last score of a worker in a call is the one that counts. */
-typedef struct bt_policy_trace {
-    struct bt_policy_score {
-        uint64_t worker;
-        double score;
-    } * scores; /* room for cap; what does not fit is left out */
-    unsigned count, cap;
-} bt_policy_trace_t;
-
-/* Candidates: usable workers of the pool, in fleet order. Borrowed for the call. */
-typedef struct bt_policy_view {
-    const bt_worker_set_t *prefill, *decode, *single; /* NULL = none */
-    uint64_t
-        key; /* changes whenever the sets' members may differ: lets Lua lists be reused; 0 = lists are made anew */
-    bt_str_t pool; /* its name: view.pool */
-} bt_policy_view_t;
-
-typedef struct bt_policy_failure {
-    enum bt_scope scope;
-    const char *name; /* bt_err_name */
-    const char *leg;  /* "prefill", "decode", "single" */
-    unsigned status;
-    bt_worker_t *const *tried; /* workers tried so far */
-    unsigned tried_count;
-} bt_policy_failure_t;
-
-/* Something that happened, for observe(events, ctx); members that are 0, NULL or empty are nil in Lua. */
-typedef struct bt_policy_event {
-    const char *kind; /* "finished", "failed", "cancelled" */
-    uint64_t at_ms;
-    uint64_t prefill, decode; /* ids of workers; a single worker is decode */
-    bt_str_t model, session, tenant;
-    unsigned status;             /* of the answer */
-    const char *failure, *scope; /* bt_err_name, bt_scope_name */
-    uint64_t prompt_tokens, output_tokens;
-    double ttft_ms, total_ms;
-    double kept[4]; /* what the request's ctx.vars.kept held */
-    unsigned kept_count;
-} bt_policy_event_t;
-
-typedef struct bt_policy_stats {
-    uint64_t errors;   /* failed calls of any hook */
-    uint64_t runaways; /* of these: over their time */
-    uint64_t memory;   /* of these: over the VM's memory */
-    uint64_t renewals; /* times that the VM was made anew */
-} bt_policy_stats_t;
-
-enum bt_policy_part { BT_POLICY_BOTH, BT_POLICY_PREFILL, BT_POLICY_DECODE };
-
-typedef struct bt_policy bt_policy_t;
+#include "script/view/facts.h"
+#include "script/view/want.h"
 
 /* name: an embedded policy ("least_load"), a file in policy_dir, or a path (contains '/' or ends in .lua).
  * err: one line with file:line, or the nearest known name. */
@@ -107,8 +24,6 @@ int bt_policy_load_text(bt_policy_t **policy_p, const char *path, bt_str_t text,
                         size_t err_size);
 
 /* Everything that a policy is made of. */
-struct bt_want;
-struct bt_want_answer;
 typedef struct bt_policy_spec {
     const char *path; /* stands in messages */
     bt_str_t text;
@@ -161,10 +76,5 @@ const bt_policy_stats_t *bt_policy_stats(const bt_policy_t *policy);
 const char *bt_policy_error(const bt_policy_t *policy);
 /* NULL-terminated list of embedded policy names. */
 const char *const *bt_policy_embedded_names(void);
-
-/* Process-wide atomic counters and last-value cells behind baton.shared_local; names up to 127 bytes, at most 4096. */
-int64_t bt_shared_local_add(bt_str_t name, int64_t delta); /* returns the new value */
-int64_t bt_shared_local_get(bt_str_t name);
-void bt_shared_local_set(bt_str_t name, int64_t value);
 
 #endif

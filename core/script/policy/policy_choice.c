@@ -1,6 +1,7 @@
 /* How it works: the answer is a closed table, walked once; each worker in it (an id, or a row) is looked for in the list of
  * the view that its place in the answer names, so a worker of the wrong role, or one that has gone, cannot be chosen. */
 #include "script/policy/policy_impl.h"
+#include "script/view/view.h"
 
 enum {
     PLAN_KIND,

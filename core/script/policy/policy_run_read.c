@@ -1,5 +1,6 @@
 /* How it works: both ways between a hook that waits and C. What a hook returns is a closed table, read without running any code
  * of the policy; what it is resumed with is made here. */
+#include "script/native/kernels.h"
 #include "script/policy/policy_impl.h"
 
 #include "base/err.h"

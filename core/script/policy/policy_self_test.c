@@ -8,7 +8,7 @@
  *   admit, route                   no error; every sleep is over at once and there is no network, which they must bear. Their
  *                                  vars go to the plans that follow, as in the gateway
  */
-#include "script/native/kernels.h"
+#include "script/policy/policy_impl.h"
 #include "script/policy/policy_source.h"
 
 #include "base/clock.h"

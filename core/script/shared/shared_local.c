@@ -2,9 +2,6 @@
  * never back, so readers need no lock. Writers of new names take one, or two threads could make the same name twice. */
 #include "script/shared/shared_local.h"
 
-#include "base/err.h"
-#include "script/policy/policy.h"
-
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -104,29 +101,7 @@ void bt_shared_local_free(bt_shared_local_t *t)
     free(t);
 }
 
-/* ---- the process's, for others ---- */
-
-int64_t bt_shared_local_add(bt_str_t name, int64_t delta)
-{
-    _Atomic int64_t *cell = bt_shared_local_cell(&process, name);
-
-    return cell != NULL ? atomic_fetch_add_explicit(cell, delta, memory_order_relaxed) + delta : 0;
-}
-
-int64_t bt_shared_local_get(bt_str_t name)
-{
-    _Atomic int64_t *cell = bt_shared_local_cell(&process, name);
-
-    return cell != NULL ? atomic_load_explicit(cell, memory_order_relaxed) : 0;
-}
-
-void bt_shared_local_set(bt_str_t name, int64_t value)
-{
-    _Atomic int64_t *cell = bt_shared_local_cell(&process, name);
-
-    if (cell != NULL)
-        atomic_store_explicit(cell, value, memory_order_relaxed);
-}
+/* ---- the process's, for specs ---- */
 
 void bt_shared_local_each(void (*visit)(void *user, bt_str_t name, int64_t value), void *user)
 {

@@ -1,5 +1,4 @@
-/* shared_local.h - counters and last-value cells that all loops of the process share. Private to core/script; the calls
- * that others may use are in policy.h.
+/* shared_local.h - counters and last-value cells that all loops of the process share. Private to core/script.
  *
  * Owner: the process has one table; a dry run has its own, freed with it.
  * Life:  a name lives as long as its table (names are few: a policy's own words, not request data), so in the process's for ever:

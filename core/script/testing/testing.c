@@ -1,6 +1,7 @@
 /* How it works: the module that specs get: policies here, fleets, hooks and the rest in the files beside this one. Policies are
  * the real ones, in closed VMs of their own. */
 #include "script/testing/testing.h"
+#include "script/native/want_api.h"
 
 #include "base/rand.h"
 #include "script/policy/policy_source.h"
@@ -184,9 +185,12 @@ static int shared(lua_State *L)
 static int set_shared(lua_State *L)
 {
     bt_str_t name = BT_STR_NULL;
+    _Atomic int64_t *cell;
 
     name.p = luaL_checklstring(L, 1, &name.n);
-    bt_shared_local_set(name, (int64_t) luaL_checknumber(L, 2));
+    cell = bt_shared_local_cell(bt_shared_local_process(), name);
+    luaL_argcheck(L, cell != NULL, 1, "no name for baton.shared_local");
+    atomic_store(cell, (int64_t) luaL_checknumber(L, 2));
     return 0;
 }
 

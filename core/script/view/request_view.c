@@ -1,6 +1,7 @@
 /* How it works: `req` is one userdata for the life of the VM; it looks into the request of the running call and refuses
  * outside of it, so a policy that keeps it cannot read freed memory. req.headers works the same way. */
-#include "script/policy/policy_impl.h"
+#include "script/view/request_view.h"
+#include "script/view/view.h"
 
 enum {
     REQ_PATH,

@@ -4,7 +4,8 @@
  *
  * A policy that adds or removes members is noticed by the length; one that swaps members is not, and kernels then see the
  * list as it was. The environment keeps all rows, so the pointers stay good whatever the policy does to the table. */
-#include "script/native/kernels.h"
+#include "script/view/roster.h"
+#include "script/view/view.h"
 
 #define CHUNK_HEAD 16 /* the magic word, and what aligns the rest */
 

@@ -4,8 +4,9 @@
  *
  * Pairing depends on few facts of a worker. Workers that agree in all of them form a class, and the answer is kept per pair
  * of classes: a fleet of thousands usually has two. */
-#include "script/native/kernels.h"
+#include "script/view/view.h"
 #include "script/shared/prefix_index.h"
+#include "script/view/roster.h"
 
 #include "base/err.h"
 #include "base/text.h"
@@ -64,6 +65,15 @@ static bool ema_ms(const _Atomic int64_t *us, double *value_p)
     int64_t value = load_i64(us);
 
     return known_when(value > 0, (double) value / 1000, value_p);
+}
+
+unsigned bt_prefix_blocks_of(const bt_policy_t *policy, const bt_worker_t *w)
+{
+    const struct bt_kernels *k = policy->kernels;
+
+    if (k->prefix.serial != policy->call.serial || !k->prefix.is_matched)
+        return 0;
+    return bt_prefix_matched(&k->prefix.matches, (uint32_t) w->id);
 }
 
 bool bt_worker_number(bt_policy_t *policy, const bt_worker_t *w, enum bt_row_field field,

@@ -1,5 +1,6 @@
 #include "base/clock.h"
 #include "base/rand.h"
+#include "script/shared/shared_local.h"
 #include "script_fixture.h"
 
 #define DONE " return { prefill = 1, decode = view.decode[1] }"
@@ -129,7 +130,8 @@ static void shared_local(void **state)
               POLICY("local s = baton.shared_local\n"
                      "assert(s.add('spec') == 1 and s.add('spec', 5) == 6 and s.get('spec') == 6)\n"
                      "s.set('spec', -1) assert(s.get('spec') == -1 and s.get('never') == 0)" DONE));
-    assert_int_equal(bt_shared_local_get(BT_STR("spec")), -1);
+    assert_int_equal(atomic_load(bt_shared_local_cell(bt_shared_local_process(), BT_STR("spec"))),
+                     -1);
     assert_plan_fails(&f, POLICY("baton.shared_local.add('')"), "1 to 127 bytes");
     fleet_fini(&f);
 }

@@ -1,5 +1,6 @@
 #include "script_fixture.h"
 
+#include "script/native/want_api.h"
 #include "script/policy/policy_run.h"
 #include "script/policy/policy_source.h"
 

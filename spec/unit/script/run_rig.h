@@ -3,6 +3,7 @@
 #ifndef BT_SPEC_RUN_RIG_H
 #define BT_SPEC_RUN_RIG_H
 
+#include "script/native/want_api.h"
 #include "script/policy/policy_impl.h"
 #include "script_fixture.h"
 

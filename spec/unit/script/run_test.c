@@ -519,10 +519,11 @@ static void shadows_have_their_own_names(void **state)
     rig_init(&r, text);
     for (int i = 0; i < 2; i++)
         assert_int_equal(bt_policy_make(&shadows[i], &spec, err, sizeof(err)), 0);
-    bt_shared_local_set(BT_STR("shadow/n"), 1000);
+    atomic_store(bt_shared_local_cell(bt_shared_local_process(), BT_STR("shadow/n")), 1000);
     expect(&r, bt_policy_admit(shadows[0], &r.run, &r.f.req), 0);
     assert_string_equal(r.run.admission.reason, "true 1");
-    assert_int_equal(bt_shared_local_get(BT_STR("shadow/n")), 1000);
+    assert_int_equal(
+        atomic_load(bt_shared_local_cell(bt_shared_local_process(), BT_STR("shadow/n"))), 1000);
     bt_policy_vars_drop(&r.vars);
     /* Loops share a shadow's names as they share others. */
     expect(&r, bt_policy_admit(shadows[1], &r.run, &r.f.req), 0);
@@ -530,7 +531,8 @@ static void shadows_have_their_own_names(void **state)
     bt_policy_vars_drop(&r.vars);
     expect(&r, bt_policy_admit(r.policy, &r.run, &r.f.req), 0);
     assert_string_equal(r.run.admission.reason, "true 1");
-    assert_int_equal(bt_shared_local_get(BT_STR("shadow/n")), 1005);
+    assert_int_equal(
+        atomic_load(bt_shared_local_cell(bt_shared_local_process(), BT_STR("shadow/n"))), 1005);
     for (int i = 0; i < 2; i++)
         bt_policy_free(shadows[i]);
     rig_fini(&r);
@@ -550,7 +552,7 @@ static void trials_have_names_of_their_own(void **state)
     unsigned left = 0;
     (void) state;
 
-    bt_shared_local_set(BT_STR("kept"), 7);
+    atomic_store(bt_shared_local_cell(bt_shared_local_process(), BT_STR("kept")), 7);
     for (unsigned i = 0; i < 5; i++) {
         snprintf(
             text, sizeof(text),
@@ -573,7 +575,8 @@ static void trials_have_names_of_their_own(void **state)
     }
     bt_shared_local_each(count_tried, &left);
     assert_int_equal(left, 0);
-    assert_int_equal(bt_shared_local_get(BT_STR("kept")), 7);
+    assert_int_equal(atomic_load(bt_shared_local_cell(bt_shared_local_process(), BT_STR("kept"))),
+                     7);
 }
 
 static void shadows_do_not_fill_the_prefix_index(void **state)

@@ -6,15 +6,22 @@
 #define THREADS 4
 #define ROUNDS 20000
 
+static int64_t add(bt_str_t name, int64_t delta)
+{
+    _Atomic int64_t *cell = bt_shared_local_cell(bt_shared_local_process(), name);
+
+    return cell != NULL ? atomic_fetch_add(cell, delta) + delta : 0;
+}
+
 static void *add_many(void *arg)
 {
     (void) arg;
     for (int i = 0; i < ROUNDS; i++) {
         char name[32];
 
-        bt_shared_local_add(BT_STR("hot"), 1);
+        add(BT_STR("hot"), 1);
         snprintf(name, sizeof(name), "cold/%d", i % 50);
-        bt_shared_local_add(bt_str(name), 2);
+        add(bt_str(name), 2);
     }
     return NULL;
 }
@@ -29,11 +36,11 @@ static void counts_exactly_over_threads(void **state)
         assert_int_equal(pthread_create(&threads[i], NULL, add_many, NULL), 0);
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    assert_int_equal(bt_shared_local_get(BT_STR("hot")), THREADS * ROUNDS);
+    assert_int_equal(add(BT_STR("hot"), 0), THREADS * ROUNDS);
     for (int i = 0; i < 50; i++) {
         char name[32];
         snprintf(name, sizeof(name), "cold/%d", i);
-        cold += bt_shared_local_get(bt_str(name));
+        cold += add(bt_str(name), 0);
     }
     assert_int_equal(cold, THREADS * ROUNDS * 2);
 }
@@ -41,10 +48,10 @@ static void counts_exactly_over_threads(void **state)
 static void values(void **state)
 {
     (void) state;
-    assert_int_equal(bt_shared_local_get(BT_STR("v")), 0);
-    bt_shared_local_set(BT_STR("v"), -5);
-    assert_int_equal(bt_shared_local_add(BT_STR("v"), 7), 2);
-    assert_int_equal(bt_shared_local_get(BT_STR("v")), 2);
+    assert_int_equal(add(BT_STR("v"), 0), 0);
+    atomic_store(bt_shared_local_cell(bt_shared_local_process(), BT_STR("v")), -5);
+    assert_int_equal(add(BT_STR("v"), 7), 2);
+    assert_int_equal(add(BT_STR("v"), 0), 2);
 }
 
 static void limits(void **state)
@@ -64,7 +71,7 @@ static void limits(void **state)
         made += bt_shared_local_cell(bt_shared_local_process(), bt_str(name)) != NULL;
     }
     assert_true(made > BT_SHARED_LOCAL_MAX - 100 && made <= BT_SHARED_LOCAL_MAX);
-    assert_int_equal(bt_shared_local_add(BT_STR("one too many"), 1), 0);
+    assert_int_equal(add(BT_STR("one too many"), 1), 0);
     assert_non_null(bt_shared_local_cell(bt_shared_local_process(),
                                          BT_STR("fill/0"))); /* old names still work */
 }

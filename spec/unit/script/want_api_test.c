@@ -1,5 +1,6 @@
 /* baton.sleep and baton.http: what they are given is checked, and where nothing can wait they say so. */
 #include "run_rig.h"
+#include "script/native/want_api.h"
 
 static void arguments_are_checked(void **state)
 {
