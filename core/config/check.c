@@ -7,7 +7,7 @@
 #include "generation/builder.h"
 #include "loop/listener.h"
 #include "script/dialect/dialect.h"
-#include "script/native/want_api.h"
+#include "script/native/hook_op_api.h"
 #include "script/policy/policy.h"
 #include "script/policy/policy_run.h"
 

@@ -144,11 +144,11 @@ bt_wait_ctx_t bt_dispatcher_wait_ctx(const bt_dispatcher_t *d)
                            .replica = d->shared->replica};
 }
 
-static void on_send(void *user, const bt_want_t *want)
+static void on_send(void *user, const bt_hook_op_t *hook_op)
 {
     const bt_wait_ctx_t room = bt_dispatcher_wait_ctx(user);
 
-    bt_wait_store_send(&room, want);
+    bt_wait_store_send(&room, hook_op);
 }
 
 /* What pure hooks write of the fleet's state leaves by this loop's client. */

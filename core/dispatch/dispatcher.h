@@ -138,7 +138,7 @@ typedef struct bt_dispatcher {
 /* Loads dialects. err: one line. */
 int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_dispatch_shared_t *shared,
                       char *err, size_t err_size);
-/* The policies of its pools come by d->generations; a pool that has none is served by the built-in choice. On failure nothing
+/* The policies of its pools come by d->generations; a pool that has none is served by the default choice. On failure nothing
  * changes. Takes its own reference. */
 int bt_dispatcher_set_workers(bt_dispatcher_t *d, bt_workers_t *workers, char *err,
                               size_t err_size);

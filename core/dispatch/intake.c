@@ -33,7 +33,7 @@ void bt_intake_end(bt_request_t *r)
 
 /* ---- waiting ---- */
 
-static void on_wait(bt_wait_t *wait, const bt_want_answer_t *answer)
+static void on_wait(bt_wait_t *wait, const bt_hook_answer_t *answer)
 {
     bt_request_t *r = bt_wait_user(wait);
     struct bt_intake *e = r->intake;
@@ -50,13 +50,13 @@ static int wait_for(bt_request_t *r)
 {
     const bt_wait_ctx_t room = bt_dispatcher_wait_ctx(r->d);
     struct bt_intake *e = r->intake;
-    bt_want_answer_t refused = {0}, answer;
+    bt_hook_answer_t refused = {0}, answer;
     bt_store_reply_t reply;
 
     if (!e->is_late) {
-        if (bt_wait_store_now(&room, &e->run.want, &answer, &reply))
+        if (bt_wait_store_now(&room, &e->run.hook_op, &answer, &reply))
             return bt_policy_resume(&e->run, &answer);
-        refused.rc = bt_wait_start(&e->wait, &room, &e->run.want, e->until_ms, on_wait, r);
+        refused.rc = bt_wait_start(&e->wait, &room, &e->run.hook_op, e->until_ms, on_wait, r);
         if (refused.rc == 0)
             return 1;
         e->is_late = true; /* one that asks for what cannot be had must not spin */

@@ -202,7 +202,7 @@ static void end_tick(struct bt_ticking *t)
 
 static void go_on(struct bt_ticking *t, int rc);
 
-static void on_wait(bt_wait_t *wait, const bt_want_answer_t *answer)
+static void on_wait(bt_wait_t *wait, const bt_hook_answer_t *answer)
 {
     struct bt_ticking *t = bt_wait_user(wait);
     int rc = BT_E_CANCELLED;
@@ -220,13 +220,13 @@ static void go_on(struct bt_ticking *t, int rc)
 
     while (rc == 1 && !t->is_late) {
         const bt_wait_ctx_t room = bt_dispatcher_wait_ctx(d);
-        bt_want_answer_t refused = {0}, answer;
+        bt_hook_answer_t refused = {0}, answer;
         bt_store_reply_t reply;
-        if (bt_wait_store_now(&room, &t->run.want, &answer, &reply)) {
+        if (bt_wait_store_now(&room, &t->run.hook_op, &answer, &reply)) {
             rc = bt_policy_resume(&t->run, &answer);
             continue;
         }
-        refused.rc = bt_wait_start(&t->wait, &room, &t->run.want, t->until_ms, on_wait, t);
+        refused.rc = bt_wait_start(&t->wait, &room, &t->run.hook_op, t->until_ms, on_wait, t);
         if (refused.rc == 0)
             return;
         t->is_late = true; /* as in intake.c: told once */

@@ -1,7 +1,7 @@
-/* plan.c - which workers: what may be chosen, the policy's answer, its validation, and the built-in choice.
+/* plan.c - which workers: what may be chosen, the policy's answer, its validation, and the default choice.
  *
  * A policy only proposes. What it names must be usable, have the right role, and work as a pair on this route; otherwise the
- * built-in least-load choice is taken and the mistake counted. No pair and no single worker at all is a 503 with the reason.
+ * default least-load choice is taken and the mistake counted. No pair and no single worker at all is a 503 with the reason.
  */
 #include "dispatch/plan.h"
 #include "base/rand.h"
@@ -130,7 +130,7 @@ static enum bt_topology shape(bt_request_t *r, struct choice_view *v)
     return BT_TOPOLOGY_NONE;
 }
 
-/* ---- the built-in choice: least load among what was not tried ---- */
+/* ---- the default choice: least load among what was not tried ---- */
 
 static bool was_tried(const bt_task_t *task, const bt_worker_t *w)
 {
@@ -212,8 +212,8 @@ static bool pair_exists_for(bt_request_t *r, const bt_task_t *task, bt_worker_t 
     return least(r, task, &v->decode, BT_PHASE_DECODE, p) != NULL;
 }
 
-static bool built_in_pair(bt_request_t *r, const bt_task_t *task, const struct choice_view *v,
-                          bt_pair_t *pair_p)
+static bool default_pair(bt_request_t *r, const bt_task_t *task, const struct choice_view *v,
+                         bt_pair_t *pair_p)
 {
     bt_worker_t *p = least(r, task, &v->prefill, BT_PHASE_PREFILL, NULL), *best = NULL;
     int64_t best_load = 0;
@@ -240,11 +240,11 @@ static bool built_in_pair(bt_request_t *r, const bt_task_t *task, const struct c
     return pair_p->decode != NULL;
 }
 
-static bool built_in(bt_request_t *r, const bt_task_t *task, const struct choice_view *v,
-                     bt_choice_t *choice_p)
+static bool default_choice(bt_request_t *r, const bt_task_t *task, const struct choice_view *v,
+                           bt_choice_t *choice_p)
 {
     *choice_p = (bt_choice_t){.kind = BT_PLAN_NONE};
-    if (v->prefill.count != 0 && built_in_pair(r, task, v, &choice_p->first))
+    if (v->prefill.count != 0 && default_pair(r, task, v, &choice_p->first))
         return true;
     choice_p->first = (bt_pair_t){.decode = least(r, task, &v->single, BT_PHASE_DECODE, NULL),
                                   .prefill_rank = -1,
@@ -304,8 +304,8 @@ int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why
         }
         bt_policy_call_invalid(r);
     }
-    if (built_in(r, NULL, &v, choice_p)) {
-        r->record.decided_by = "built-in";
+    if (default_choice(r, NULL, &v, choice_p)) {
+        r->record.decided_by = "default";
         bt_policy_call_shadow(r, &view, choice_p);
         return 0;
     }
@@ -348,7 +348,7 @@ int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p)
             return 0;
         }
     }
-    if (built_in(task->request, task, &v, choice_p) && same_split(task, &choice_p->first))
+    if (default_choice(task->request, task, &v, choice_p) && same_split(task, &choice_p->first))
         return 0;
     return BT_E_NO_WORKER;
 }

@@ -4,7 +4,7 @@
  * because their load moves on. Names of the plan are not copied: the record holds the
  * fleet that the plan was made of.
  *
- * Scores: kernels write them into the trace while the policy plans. Only the first plan's count (a split request plans
+ * Scores: native functions write them into the trace while the policy plans. Only the first plan's count (a split request plans
  * for every child), so they move into the rows before the second one.
  */
 #include "base/clock.h"
@@ -134,7 +134,7 @@ static void score_rows(struct bt_record_rows *rows, const bt_policy_trace_t *tra
                 rows->rows[i].score = trace->scores[k].score;
 }
 
-/* Whatever kernels write from here on belongs to another plan, and finds no room. */
+/* Whatever native functions write from here on belongs to another plan, and finds no room. */
 static void close_trace(bt_record_t *rec)
 {
     for (unsigned i = 0; i < 3; i++)

@@ -188,7 +188,7 @@ static void put_row(bt_text_t *out, const struct bt_record_row *row)
     put_lit(out, "{\"id\":");
     put_u64(out, row->id);
     put_z(out, "name", row->name);
-    put_z(out, "url", row->url); /* some kernels hash it */
+    put_z(out, "url", row->url); /* some native functions hash it */
     put_z(out, "role", bt_role_name(row->role));
     put_z(out, "zone", row->zone);
     if (row->labels != NULL && row->labels[0] != '\0')

@@ -39,7 +39,7 @@ static bt_str_t key_of(bt_request_t *r, bt_str_t id)
 
 void bt_response_affinity_note(bt_request_t *r, bt_str_t id, const bt_worker_t *worker)
 {
-    bt_want_t want = {.kind = BT_WANT_STORE};
+    bt_hook_op_t want = {.kind = BT_HOOK_OP_STORE};
 
     bt_response_owners_put(r->d->shared->responses, id, worker->id);
     if (!is_shared(r) || id.n > ID_MAX)

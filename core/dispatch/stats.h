@@ -34,7 +34,7 @@ typedef struct bt_histogram {
     X(releases, "release legs sent to free a prefill that will not be used")                       \
     X(aborts, "abort_request calls sent to engines")                                               \
     X(client_gone, "clients that left before their answer ended")                                  \
-    X(policy_errors, "policy calls that failed; the built-in choice was used")                     \
+    X(policy_errors, "policy calls that failed; the default choice was used")                      \
     X(policy_invalid, "policy answers that named an unusable worker")                              \
     X(policy_rejected, "requests that a policy's admit refused")                                   \
     X(shadow_same, "shadow plans that chose what was chosen")                                      \

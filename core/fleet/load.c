@@ -1,5 +1,5 @@
 /* Table `load`: a row a replica, "<key> <prefill tokens> <prefill requests> <decode tokens> <decode requests>;..." of the workers that it has something on,
- * in hexadecimal keys and decimal numbers. The sum of all rows but our own is put into the workers, where views, kernels and the built-in choice add it to
+ * in hexadecimal keys and decimal numbers. The sum of all rows but our own is put into the workers, where views, native functions and the default choice add it to
  * our own ledger, which is exact and live.
  *
  * A replica that dies leaves its row, which the store drops at its end; a store that does not answer leaves the sums, which are dropped here after the same time.

@@ -15,7 +15,7 @@
 #include "gateway/rollout.h"
 #include "gateway/transfer.h"
 #include "reload/reload.h"
-#include "script/native/want_api.h"
+#include "script/native/hook_op_api.h"
 #include "script/policy/policy_run.h"
 
 #include <errno.h>

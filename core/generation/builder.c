@@ -27,7 +27,7 @@ struct bt_built {
 
 /* ---- making ---- */
 
-static int serve(void *user, const bt_want_t *want, bt_want_answer_t *answer_p)
+static int serve(void *user, const bt_hook_op_t *hook_op, bt_hook_answer_t *answer_p)
 {
     bt_built_t *built = user;
     const uint64_t now_ms = bt_clock_ms();
@@ -37,9 +37,9 @@ static int serve(void *user, const bt_want_t *want, bt_want_answer_t *answer_p)
         built->until_ms = now_ms + BT_START_WAIT_MS;
     free(built->body);
     built->body = NULL;
-    *answer_p = (bt_want_answer_t){.rc = rc};
+    *answer_p = (bt_hook_answer_t){.rc = rc};
     if (built->cancelled == NULL || !atomic_load(built->cancelled))
-        rc = bt_wait_blocking(want, built->until_ms, answer_p, &built->body);
+        rc = bt_wait_blocking(hook_op, built->until_ms, answer_p, &built->body);
     built->last_ms = bt_clock_ms();
     return rc;
 }
@@ -48,7 +48,7 @@ int bt_built_new(bt_built_t **built_p, const bt_build_spec_t *spec, char *err, s
 {
     bt_built_t *built = calloc(1, sizeof *built);
     const bt_policy_spec_t policy = {.path = spec->source->path,
-                                     .text = {spec->source->text, spec->source->size},
+                                     .code = {spec->source->code, spec->source->size},
                                      .params = spec->params,
                                      .old = spec->old,
                                      .is_shadow = spec->is_shadow,

@@ -5,7 +5,7 @@
  *     HTTP   resolve -> connect, send -> head -> body -> end --------> done
  *               \---------- timer: timeout_ms, or the hook's deadline -> done
  *
- * The want's strings belong to a VM that may be renewed meanwhile, so the request is printed into memory of our own at once, and
+ * The operation's strings belong to a VM that may be renewed meanwhile, so the request is printed into memory of our own at once, and
  * the answer's head is copied when it comes: the connection's buffer is gone at the end.
  *
  * A lookup cannot always be cancelled. A wait that is freed while one runs forgets its owner and goes when it has ended. */
@@ -64,7 +64,7 @@ static void stop(bt_wait_t *w)
 
 static void finish(bt_wait_t *w, int rc)
 {
-    bt_want_answer_t answer = {.rc = rc};
+    bt_hook_answer_t answer = {.rc = rc};
 
     stop(w);
     w->is_over = true;
@@ -84,7 +84,7 @@ static void on_timer(bt_timer_t *timer)
 }
 
 /* The answer points to what the store lent for this call: told first, put away then. */
-static void on_store(void *user, const bt_want_answer_t *answer)
+static void on_store(void *user, const bt_hook_answer_t *answer)
 {
     bt_wait_t *w = user;
 
@@ -172,29 +172,29 @@ static const bt_call_ops_t ops = {
 
 /* ---- the request ---- */
 
-static bool has_body(const bt_want_t *want)
+static bool has_body(const bt_hook_op_t *hook_op)
 {
-    return want->body.n > 0 || bt_str_eq(want->method, BT_STR("POST")) ||
-           bt_str_eq(want->method, BT_STR("PUT")) || bt_str_eq(want->method, BT_STR("PATCH"));
+    return hook_op->body.n > 0 || bt_str_eq(hook_op->method, BT_STR("POST")) ||
+           bt_str_eq(hook_op->method, BT_STR("PUT")) || bt_str_eq(hook_op->method, BT_STR("PATCH"));
 }
 
 /* The script's side has checked every piece: no byte of it ends a line. */
-static int print_request(bt_wait_t *w, const bt_want_t *want)
+static int print_request(bt_wait_t *w, const bt_hook_op_t *hook_op)
 {
     bt_text_t *out = &w->request;
 
-    bt_text_printf(out, "%.*s %.*s HTTP/1.1\r\nHost: %.*s", BT_STR_ARG(want->method),
-                   BT_STR_ARG(want->target), BT_STR_ARG(want->host));
-    if (want->port != 80)
-        bt_text_printf(out, ":%u", want->port);
+    bt_text_printf(out, "%.*s %.*s HTTP/1.1\r\nHost: %.*s", BT_STR_ARG(hook_op->method),
+                   BT_STR_ARG(hook_op->target), BT_STR_ARG(hook_op->host));
+    if (hook_op->port != 80)
+        bt_text_printf(out, ":%u", hook_op->port);
     bt_text_puts(out, "\r\nConnection: close\r\n");
-    for (unsigned i = 0; i < want->header_count; i++)
-        bt_text_printf(out, "%.*s: %.*s\r\n", BT_STR_ARG(want->headers[i].name),
-                       BT_STR_ARG(want->headers[i].value));
-    if (has_body(want))
-        bt_text_printf(out, "Content-Length: %zu\r\n", want->body.n);
+    for (unsigned i = 0; i < hook_op->header_count; i++)
+        bt_text_printf(out, "%.*s: %.*s\r\n", BT_STR_ARG(hook_op->headers[i].name),
+                       BT_STR_ARG(hook_op->headers[i].value));
+    if (has_body(hook_op))
+        bt_text_printf(out, "Content-Length: %zu\r\n", hook_op->body.n);
     bt_text_puts(out, "\r\n");
-    bt_text_put(out, want->body);
+    bt_text_put(out, hook_op->body);
     return out->failed ? BT_E_NOMEM : 0;
 }
 
@@ -229,47 +229,49 @@ static void on_resolved(bt_resolve_t *r, int rc, const struct sockaddr_storage *
         finish(w, rc);
 }
 
-static int start_http(bt_wait_t *w, const bt_want_t *want)
+static int start_http(bt_wait_t *w, const bt_hook_op_t *hook_op)
 {
     char host[256];
-    int rc = print_request(w, want);
+    int rc = print_request(w, hook_op);
 
-    if (want->host.n >= sizeof(host))
+    if (hook_op->host.n >= sizeof(host))
         return BT_E_INVAL;
-    memcpy(host, want->host.p, want->host.n);
-    host[want->host.n] = '\0';
+    memcpy(host, hook_op->host.p, hook_op->host.n);
+    host[hook_op->host.n] = '\0';
     if (rc == 0)
-        rc = bt_resolve_start(&w->resolve, w->loop, host, want->port, on_resolved);
+        rc = bt_resolve_start(&w->resolve, w->loop, host, hook_op->port, on_resolved);
     w->is_resolving = rc == 0;
     return rc;
 }
 
 /* ---- life ---- */
 
-static void start_timer(bt_wait_t *w, const bt_want_t *want, uint64_t until_ms)
+static void start_timer(bt_wait_t *w, const bt_hook_op_t *hook_op, uint64_t until_ms)
 {
     const uint64_t now_ms = bt_clock_ms(), left_ms = until_ms > now_ms ? until_ms - now_ms : 0;
-    const bool is_last = left_ms < want->ms || left_ms == 0;
+    const bool is_last = left_ms < hook_op->ms || left_ms == 0;
 
-    w->timer_rc = is_last ? BT_E_TOTAL_TIMEOUT : want->kind == BT_WANT_HTTP ? UV_ETIMEDOUT : 0;
-    bt_timer_start(&w->timer, is_last ? left_ms : want->ms);
+    w->timer_rc = is_last                            ? BT_E_TOTAL_TIMEOUT
+                  : hook_op->kind == BT_HOOK_OP_HTTP ? UV_ETIMEDOUT
+                                                     : 0;
+    bt_timer_start(&w->timer, is_last ? left_ms : hook_op->ms);
 }
 
-static int start_kind(bt_wait_t *w, const bt_wait_ctx_t *room, const bt_want_t *want)
+static int start_kind(bt_wait_t *w, const bt_wait_ctx_t *room, const bt_hook_op_t *hook_op)
 {
-    switch (want->kind) {
-    case BT_WANT_SLEEP:
+    switch (hook_op->kind) {
+    case BT_HOOK_OP_SLEEP:
         return 0;
-    case BT_WANT_HTTP:
-        return start_http(w, want);
-    case BT_WANT_STORE:
-        return bt_wait_store_start(&w->store, room, want, on_store, w);
+    case BT_HOOK_OP_HTTP:
+        return start_http(w, hook_op);
+    case BT_HOOK_OP_STORE:
+        return bt_wait_store_start(&w->store, room, hook_op, on_store, w);
     default:
         return BT_E_INVAL;
     }
 }
 
-int bt_wait_start(bt_wait_t **wait_p, const bt_wait_ctx_t *room, const bt_want_t *want,
+int bt_wait_start(bt_wait_t **wait_p, const bt_wait_ctx_t *room, const bt_hook_op_t *hook_op,
                   uint64_t until_ms, bt_wait_cb cb, void *user)
 {
     bt_wait_t *w = calloc(1, sizeof(*w));
@@ -284,13 +286,13 @@ int bt_wait_start(bt_wait_t **wait_p, const bt_wait_ctx_t *room, const bt_want_t
     bt_text_init(&w->request);
     bt_text_init(&w->body);
     bt_timer_init(w->loop, &w->timer, on_timer);
-    if (bt_clock_ms() < until_ms || want->kind == BT_WANT_NONE)
-        rc = start_kind(w, room, want);
+    if (bt_clock_ms() < until_ms || hook_op->kind == BT_HOOK_OP_NONE)
+        rc = start_kind(w, room, hook_op);
     if (rc < 0) {
         destroy(w);
         return rc;
     }
-    start_timer(w, want, until_ms);
+    start_timer(w, hook_op, until_ms);
     *wait_p = w;
     return 0;
 }
@@ -317,39 +319,39 @@ void bt_wait_free(bt_wait_t **wait_p)
 
 struct blocking {
     bt_loop_t loop;
-    bt_want_answer_t answer;
+    bt_hook_answer_t answer;
     char *body;
 };
 
-static void on_done(bt_wait_t *wait, const bt_want_answer_t *answer)
+static void on_done(bt_wait_t *wait, const bt_hook_answer_t *answer)
 {
     struct blocking *b = bt_wait_user(wait);
 
-    b->answer = (bt_want_answer_t){.rc = answer->rc, .status = answer->status};
+    b->answer = (bt_hook_answer_t){.rc = answer->rc, .status = answer->status};
     if (answer->rc == 0 && answer->head != NULL) {
         b->body = bt_str_dup(answer->body);
         b->answer.body = (bt_str_t){b->body, answer->body.n};
         if (b->body == NULL)
-            b->answer = (bt_want_answer_t){.rc = BT_E_NOMEM};
+            b->answer = (bt_hook_answer_t){.rc = BT_E_NOMEM};
     }
     bt_loop_stop(&b->loop);
 }
 
 /* A name whose server does not answer may hold the thread longer than the deadline: as long as the system's resolver tries. */
-int bt_wait_blocking(const bt_want_t *want, uint64_t until_ms, bt_want_answer_t *answer_p,
+int bt_wait_blocking(const bt_hook_op_t *hook_op, uint64_t until_ms, bt_hook_answer_t *answer_p,
                      char **body_p)
 {
     struct blocking b = {.body = NULL};
     const bt_wait_ctx_t room = {.loop = &b.loop};
     bt_wait_t *wait = NULL;
 
-    if (want->kind == BT_WANT_STORE)
-        return bt_wait_store_blocking(want, until_ms, answer_p, body_p);
+    if (hook_op->kind == BT_HOOK_OP_STORE)
+        return bt_wait_store_blocking(hook_op, until_ms, answer_p, body_p);
     int rc = bt_loop_init(&b.loop, BT_LOOP_CONTROL);
 
     if (rc < 0)
         return rc;
-    rc = bt_wait_start(&wait, &room, want, until_ms, on_done, &b);
+    rc = bt_wait_start(&wait, &room, hook_op, until_ms, on_done, &b);
     if (rc == 0)
         bt_loop_run(&b.loop);
     bt_wait_free(&wait);

@@ -16,12 +16,12 @@
 typedef struct bt_wait bt_wait_t;
 /* answer is borrowed for the call, and gone once the wait is freed. The wait is over: it may be freed, and another started,
  * from inside. */
-typedef void (*bt_wait_cb)(bt_wait_t *wait, const bt_want_answer_t *answer);
+typedef void (*bt_wait_cb)(bt_wait_t *wait, const bt_hook_answer_t *answer);
 
 /* until_ms: bt_clock_ms of the hook's deadline. *wait_p must be NULL; an error means that nothing was started. want is copied.
  * answer->rc: 0, BT_E_TOTAL_TIMEOUT (until_ms), UV_ETIMEDOUT (the call's own timeout_ms), BT_E_RESOLVE, _CONNECT, _RESET,
  * _UPSTREAM_HTTP, _HTTP_BODY_SIZE; of STORE what the store says. */
-int bt_wait_start(bt_wait_t **wait_p, const bt_wait_ctx_t *room, const bt_want_t *want,
+int bt_wait_start(bt_wait_t **wait_p, const bt_wait_ctx_t *room, const bt_hook_op_t *hook_op,
                   uint64_t until_ms, bt_wait_cb cb, void *user);
 void *bt_wait_user(const bt_wait_t *wait);
 void bt_wait_free(bt_wait_t **wait_p); /* cancels; sets NULL; NULL already: nothing */
@@ -29,7 +29,7 @@ void bt_wait_free(bt_wait_t **wait_p); /* cancels; sets NULL; NULL already: noth
 /* The same, for a thread that has no loop (start, on a builder's thread): runs a loop of its own until it is over.
  * body_p is malloc'ed memory behind answer_p->body and answer_p->store, to be freed; head is NULL. BT_E_*, uv: it did
  * not come to a wait. */
-int bt_wait_blocking(const bt_want_t *want, uint64_t until_ms, bt_want_answer_t *answer_p,
+int bt_wait_blocking(const bt_hook_op_t *hook_op, uint64_t until_ms, bt_hook_answer_t *answer_p,
                      char **body_p);
 
 #endif

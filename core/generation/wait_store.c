@@ -27,14 +27,14 @@ struct bt_wait_store {
 
 /* ---- answers ---- */
 
-static void answer_take(const bt_quota_take_t *take, bt_want_answer_t *answer_p,
+static void answer_take(const bt_quota_take_t *take, bt_hook_answer_t *answer_p,
                         bt_store_reply_t *reply_p)
 {
     *reply_p = (bt_store_reply_t){.rc = take->rc,
                                   .number = take->is_granted,
                                   .window = take->window,
                                   .left_ms = take->retry_ms};
-    *answer_p = (bt_want_answer_t){.rc = take->rc, .store = reply_p};
+    *answer_p = (bt_hook_answer_t){.rc = take->rc, .store = reply_p};
     if (take->rc == BT_E_LIMIT)
         answer_p->why = "too many quotas at a time";
 }
@@ -43,7 +43,7 @@ static void on_taken(bt_quota_take_t *take)
 {
     bt_wait_store_t *w = bt_container_of(take, bt_wait_store_t, take);
     bt_store_reply_t reply;
-    bt_want_answer_t answer;
+    bt_hook_answer_t answer;
 
     answer_take(take, &answer, &reply);
     w->cb(w->user, &answer);
@@ -59,60 +59,60 @@ static void on_reply(bt_store_op_t *op, const bt_store_reply_t *reply)
     bt_wait_store_t *w = bt_container_of(op, bt_wait_store_t, op);
     /* Its deadline is not the hook's: there is time left to do without it. */
     const int rc = reply->rc == BT_E_TOTAL_TIMEOUT ? BT_E_STORE_UNAVAILABLE : reply->rc;
-    const bt_want_answer_t answer = {.rc = rc, .store = reply, .why = reply->error};
+    const bt_hook_answer_t answer = {.rc = rc, .store = reply, .why = reply->error};
 
     w->cb(w->user, &answer);
 }
 
 /* ---- asking ---- */
 
-static bt_quota_take_t take_of(const bt_want_t *want)
+static bt_quota_take_t take_of(const bt_hook_op_t *hook_op)
 {
-    return (bt_quota_take_t){.key = want->store.key,
-                             .limit = want->store.limit,
-                             .amount = want->store.amount,
-                             .window_ms = want->store.window_ms};
+    return (bt_quota_take_t){.key = hook_op->store.key,
+                             .limit = hook_op->store.limit,
+                             .amount = hook_op->store.amount,
+                             .window_ms = hook_op->store.window_ms};
 }
 
-static bool is_lease(const bt_want_t *want)
+static bool is_lease(const bt_hook_op_t *hook_op)
 {
-    return want->store.what == BT_STORE_LEASE_TAKE || want->store.what == BT_STORE_LEASE_DROP;
+    return hook_op->store.what == BT_STORE_LEASE_TAKE || hook_op->store.what == BT_STORE_LEASE_DROP;
 }
 
-static void fill_op(bt_store_op_t *op, const bt_wait_ctx_t *room, const bt_want_t *want)
+static void fill_op(bt_store_op_t *op, const bt_wait_ctx_t *room, const bt_hook_op_t *hook_op)
 {
-    *op = (bt_store_op_t){.what = want->store.what,
+    *op = (bt_store_op_t){.what = hook_op->store.what,
                           .space = bt_str(room->space),
-                          .key = want->store.key,
-                          .field = want->store.field,
-                          .value = is_lease(want) ? bt_str(room->replica) : want->store.value,
-                          .amount = want->store.amount,
-                          .ttl_ms = want->store.ttl_ms,
-                          .if_absent = want->store.if_absent};
+                          .key = hook_op->store.key,
+                          .field = hook_op->store.field,
+                          .value = is_lease(hook_op) ? bt_str(room->replica) : hook_op->store.value,
+                          .amount = hook_op->store.amount,
+                          .ttl_ms = hook_op->store.ttl_ms,
+                          .if_absent = hook_op->store.if_absent};
 }
 
-bool bt_wait_store_now(const bt_wait_ctx_t *room, const bt_want_t *want, bt_want_answer_t *answer_p,
-                       bt_store_reply_t *reply_p)
+bool bt_wait_store_now(const bt_wait_ctx_t *room, const bt_hook_op_t *hook_op,
+                       bt_hook_answer_t *answer_p, bt_store_reply_t *reply_p)
 {
     bt_quota_take_t take;
 
-    if (want->kind != BT_WANT_STORE)
+    if (hook_op->kind != BT_HOOK_OP_STORE)
         return false;
     if (room->store == NULL) {
-        *answer_p = (bt_want_answer_t){.rc = BT_E_STORE_UNAVAILABLE};
+        *answer_p = (bt_hook_answer_t){.rc = BT_E_STORE_UNAVAILABLE};
         return true;
     }
-    if (want->store.what != BT_STORE_WINDOW_TAKE)
+    if (hook_op->store.what != BT_STORE_WINDOW_TAKE)
         return false;
-    take = take_of(want);
+    take = take_of(hook_op);
     if (!bt_quota_try(room->quotas, &take))
         return false;
     answer_take(&take, answer_p, reply_p);
     return true;
 }
 
-int bt_wait_store_start(bt_wait_store_t **wait_p, const bt_wait_ctx_t *room, const bt_want_t *want,
-                        bt_wait_store_cb cb, void *user)
+int bt_wait_store_start(bt_wait_store_t **wait_p, const bt_wait_ctx_t *room,
+                        const bt_hook_op_t *hook_op, bt_wait_store_cb cb, void *user)
 {
     bt_wait_store_t *w;
 
@@ -124,14 +124,14 @@ int bt_wait_store_start(bt_wait_store_t **wait_p, const bt_wait_ctx_t *room, con
     w->cb = cb;
     w->user = user;
     bt_later_init(&w->later, on_later);
-    w->is_quota = want->store.what == BT_STORE_WINDOW_TAKE;
+    w->is_quota = hook_op->store.what == BT_STORE_WINDOW_TAKE;
     if (w->is_quota) {
-        w->take = take_of(want);
+        w->take = take_of(hook_op);
         w->take.cb = on_taken;
         if (bt_quota_take(room->quotas, &w->take) == 0)
             bt_loop_later(room->loop, &w->later);
     } else {
-        fill_op(&w->op, room, want);
+        fill_op(&w->op, room, hook_op);
         w->op.cb = on_reply;
         bt_store_do(room->store, &w->op);
     }
@@ -156,18 +156,18 @@ void bt_wait_store_free(bt_wait_store_t **wait_p)
 
 /* ---- sending ---- */
 
-void bt_wait_store_send(const bt_wait_ctx_t *room, const bt_want_t *want)
+void bt_wait_store_send(const bt_wait_ctx_t *room, const bt_hook_op_t *hook_op)
 {
     bt_store_op_t op;
 
     if (room->store == NULL)
         return;
-    if (want->store.what == BT_STORE_WINDOW_GIVE) {
-        bt_quota_give(room->quotas, want->store.key, want->store.window_ms, want->store.amount,
-                      want->store.window);
+    if (hook_op->store.what == BT_STORE_WINDOW_GIVE) {
+        bt_quota_give(room->quotas, hook_op->store.key, hook_op->store.window_ms,
+                      hook_op->store.amount, hook_op->store.window);
         return;
     }
-    fill_op(&op, room, want);
+    fill_op(&op, room, hook_op);
     (void) bt_store_send(room->store, &op);
 }
 
@@ -187,7 +187,7 @@ void bt_wait_store_of_process(const bt_wait_process_t *at)
 
 struct moment {
     bt_loop_t loop;
-    const bt_want_t *want;
+    const bt_hook_op_t *hook_op;
     uint64_t until_ms;
     bt_store_t *own; /* NULL: the process's is asked */
     bt_quotas_t *own_quotas;
@@ -196,7 +196,7 @@ struct moment {
     bt_wait_t *wait;
     bool is_asked, is_free;
     int rc;
-    bt_want_answer_t answer;
+    bt_hook_answer_t answer;
     char *body;
 };
 
@@ -234,11 +234,11 @@ static char *copy_reply(const bt_store_reply_t *from)
     return block;
 }
 
-static void on_done(bt_wait_t *wait, const bt_want_answer_t *answer)
+static void on_done(bt_wait_t *wait, const bt_hook_answer_t *answer)
 {
     struct moment *m = bt_wait_user(wait);
 
-    m->answer = (bt_want_answer_t){.rc = answer->rc};
+    m->answer = (bt_hook_answer_t){.rc = answer->rc};
     if (answer->rc == 0) {
         m->body = copy_reply(answer->store);
         m->answer.store = (const bt_store_reply_t *) (const void *) m->body;
@@ -254,7 +254,7 @@ static void ask(struct moment *m)
         return;
     m->is_asked = true;
     bt_timer_stop(&m->timer);
-    m->rc = bt_wait_start(&m->wait, &m->room, m->want, m->until_ms, on_done, m);
+    m->rc = bt_wait_start(&m->wait, &m->room, m->hook_op, m->until_ms, on_done, m);
     if (m->rc < 0)
         bt_loop_stop(&m->loop);
 }
@@ -331,10 +331,10 @@ static void close_moment(struct moment *m)
         bt_store_close(m->own);
 }
 
-int bt_wait_store_blocking(const bt_want_t *want, uint64_t until_ms, bt_want_answer_t *answer_p,
-                           char **body_p)
+int bt_wait_store_blocking(const bt_hook_op_t *hook_op, uint64_t until_ms,
+                           bt_hook_answer_t *answer_p, char **body_p)
 {
-    struct moment m = {.want = want, .until_ms = until_ms};
+    struct moment m = {.hook_op = hook_op, .until_ms = until_ms};
     int rc = bt_loop_init(&m.loop, BT_LOOP_CONTROL);
 
     if (rc < 0)

@@ -1,6 +1,6 @@
 /* wait_store.h - serves what hooks want of the fleet's state (baton.shared): through the loop's client of the store, and through the process's quotas.
  *
- * Owner: one loop; the caller holds the pointer and frees it, as of a bt_wait_t (wait.h), which is made of this where the want is BT_WANT_STORE.
+ * Owner: one loop; the caller holds the pointer and frees it, as of a bt_wait_t (wait.h), which is made of this where the operation is BT_HOOK_OP_STORE.
  * Life:  start -> cb once, never from inside start -> free. Freed before: no callback; the operation may still happen.
  * Flow:  what a lease ahead can answer is answered by bt_wait_store_now, without a wait.
  * Cost:  an allocation for each operation that waits or is sent; none for bt_wait_store_now.
@@ -22,17 +22,17 @@ typedef struct bt_wait_ctx {
 } bt_wait_ctx_t;
 
 typedef struct bt_wait_store bt_wait_store_t;
-typedef void (*bt_wait_store_cb)(void *user, const bt_want_answer_t *answer);
+typedef void (*bt_wait_store_cb)(void *user, const bt_hook_answer_t *answer);
 
 /* True: *answer_p is the answer, which points to *reply_p. False: it takes a wait. */
-bool bt_wait_store_now(const bt_wait_ctx_t *room, const bt_want_t *want, bt_want_answer_t *answer_p,
-                       bt_store_reply_t *reply_p);
-int bt_wait_store_start(bt_wait_store_t **wait_p, const bt_wait_ctx_t *room, const bt_want_t *want,
-                        bt_wait_store_cb cb, void *user);
+bool bt_wait_store_now(const bt_wait_ctx_t *room, const bt_hook_op_t *hook_op,
+                       bt_hook_answer_t *answer_p, bt_store_reply_t *reply_p);
+int bt_wait_store_start(bt_wait_store_t **wait_p, const bt_wait_ctx_t *room,
+                        const bt_hook_op_t *hook_op, bt_wait_store_cb cb, void *user);
 void bt_wait_store_free(bt_wait_store_t **wait_p); /* cancels; sets NULL; NULL already: nothing */
 
 /* For hooks that cannot wait: nobody hears what came of it. */
-void bt_wait_store_send(const bt_wait_ctx_t *room, const bt_want_t *want);
+void bt_wait_store_send(const bt_wait_ctx_t *room, const bt_hook_op_t *hook_op);
 
 /* Start runs on a thread without a loop: there the process's store is asked through a client of the moment. Set before policies are made, NULL when they are
  * gone; borrowed. While there is none (`baton check`), a store of the moment is asked, which is empty and forgets. */
@@ -43,7 +43,7 @@ typedef struct bt_wait_process {
 } bt_wait_process_t;
 void bt_wait_store_of_process(const bt_wait_process_t *process);
 /* As bt_wait_blocking, which calls it. */
-int bt_wait_store_blocking(const bt_want_t *want, uint64_t until_ms, bt_want_answer_t *answer_p,
-                           char **body_p);
+int bt_wait_store_blocking(const bt_hook_op_t *hook_op, uint64_t until_ms,
+                           bt_hook_answer_t *answer_p, char **body_p);
 
 #endif

@@ -31,10 +31,10 @@
  *                   in "..."
  * stream, prompt_tokens, prompt_bytes    always; tokens are what the policy was told, 0 when it was never asked
  * pool, rule, policy, policy_version, generation    who was asked; left out when nobody was
- * decided_by        policy, built-in (why says what was wrong with the policy's answer) or nobody (no plan: 4xx or 503)
+ * decided_by        policy, default (why says what was wrong with the policy's answer) or nobody (no plan: 4xx or 503)
  * candidates        sampled requests that got as far as a plan; rows: the first BT_RECORD_ROWS of each role (none when the
  *                   line would be above 64 KiB in the ring); what the policy saw as nil is left out of a row; score: the last
- *                   one that a kernel or baton.note_score gave
+ *                   one that a native function or baton.note_score gave
  * plan, plan.alternates    the first plan; who serves alone is "worker":"w1" instead, there and in attempts
  * attempts          of all tasks, at most 64 ("attempts_total" says how many there were, when more); "child":3 in a split
  *                   request; *_ms of an attempt count from the request's arrival: prefill_ms is when prefill was done

@@ -118,14 +118,14 @@ static void describe_decision(bt_text_t *out, bt_str_t r)
     if (strcmp(by.z, "policy") == 0)
         bt_text_printf(out, "policy %s", get(r, "policy").z);
     else
-        bt_text_printf(out, "%s", strcmp(by.z, "built-in") == 0 ? "the built-in choice" : by.z);
+        bt_text_printf(out, "%s", strcmp(by.z, "default") == 0 ? "the default choice" : by.z);
     if (strcmp(by.z, "policy") == 0) {
         put(out, " ", r, "policy_version", "");
         put(out, ", generation ", r, "generation", "");
     }
     put(out, ", pool ", r, "pool", "");
     put(out, ", rule ", r, "rule", "");
-    put(out, "; policy ", strcmp(by.z, "built-in") == 0 ? r : BT_STR_NULL, "policy", "");
+    put(out, "; policy ", strcmp(by.z, "default") == 0 ? r : BT_STR_NULL, "policy", "");
     put(out, ": ", r, "why", "");
     bt_text_puts(out, "\n");
 }

@@ -23,7 +23,7 @@ static unsigned line_of(const bt_policy_source_t *source, const char *error)
 
 static bt_str_t text_of_line(const bt_policy_source_t *source, unsigned line)
 {
-    const char *at = source->text;
+    const char *at = source->code;
 
     for (; line > 1 && at != NULL; line--) {
         at = strchr(at, '\n');
@@ -120,7 +120,7 @@ void bt_dev_taken(const bt_config_t *config, const bt_policy_source_t *source)
     if (!config->dev || source == NULL || source->kind == BT_SOURCE_SHIPPED)
         return;
     const bt_policy_spec_t spec = {
-        .path = source->path, .text = {source->text, source->size}, .is_dry_run = true};
+        .path = source->path, .code = {source->code, source->size}, .is_dry_run = true};
     if (bt_policy_make(&policy, &spec, err, sizeof err) < 0)
         return;
     bt_text_init(&text);

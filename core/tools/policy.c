@@ -39,7 +39,7 @@ static void print_ok(const bt_policy_t *policy, const bt_text_t *notes)
     bt_text_fini(&text);
 }
 
-/* A policy may be written for pairs alone, or for single workers: it then finds nil where the others would be, the built-in
+/* A policy may be written for pairs alone, or for single workers: it then finds nil where the others would be, the default
  * choice serves, and a note tells its author. Any other error is a mistake in a branch that the self-test has forgiven. */
 static int check_kinds(bt_policy_t *policy, bt_text_t *notes, char *err, size_t err_size)
 {
@@ -135,7 +135,7 @@ static int list_one(const char *name)
         bt_policy_source_unref(source);
         return bt_policy_tool_refuse("%s", err);
     }
-    bt_str_t what = summary_of(name, source->text);
+    bt_str_t what = summary_of(name, source->code);
     printf("%-20s %-5s %.*s\n", name, bt_policy_version(policy), (int) what.n, what.p);
     bt_policy_free(policy);
     bt_policy_source_unref(source);

@@ -2,7 +2,7 @@
  *
  * Owner: main; one command a process.
  * Life:  the command's.
- * Flow:  a word -> new, check, test, bench, params or list, over the gateway's own loader, sandbox and kernels.
+ * Flow:  a word -> new, check, test, bench, params or list, over the gateway's own loader, sandbox and native functions.
  * Cost:  not measured; no gateway runs.
  */
 #ifndef BT_TOOLS_POLICY_H

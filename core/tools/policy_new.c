@@ -18,7 +18,7 @@ static const char policy_text[] =
     "}\n"
     "\n"
     "-- Called for each request. view lists the workers that can be chosen now; baton.* are "
-    "kernels; nothing here can wait.\n"
+    "native functions; nothing here can wait.\n"
     "local function plan(req, view, ctx)\n"
     "  local prefills = baton.pairable(view.prefill, view.decode) -- those that have a partner\n"
     "  if #prefills == 0 then -- no pair: workers that serve alone\n"
@@ -35,7 +35,8 @@ static const char policy_text[] =
     "return { api = 1, name = \"NAME\", version = \"1\", params = params, plan = plan }\n";
 
 static const char spec_text[] =
-    "-- baton policy test NAME_spec.lua: the real loader, sandbox and kernels; only the fleet is "
+    "-- baton policy test NAME_spec.lua: the real loader, sandbox and native functions; only the "
+    "fleet is "
     "made up.\n"
     "local testing = require \"baton.testing\"\n"
     "local here = debug.getinfo(1, \"S\").source:match(\"^@(.*/)\") or \"./\"\n"

@@ -68,7 +68,7 @@ static int load(struct planner *p, const char *name, const bt_value_t *params, b
 
     if (rc == 0) {
         spec.path = source->path;
-        spec.text = (bt_str_t){source->text, source->size};
+        spec.code = (bt_str_t){source->code, source->size};
         rc = bt_policy_make(&p->policy, &spec, err, sizeof err);
         bt_policy_source_unref(source);
     }

@@ -40,7 +40,7 @@ int bt_replay_params(const bt_replay_options_t *o,
 
 typedef struct bt_replay_workers bt_replay_workers_t;
 
-enum bt_replay_decider { BT_REPLAY_POLICY, BT_REPLAY_BUILT_IN, BT_REPLAY_NOBODY };
+enum bt_replay_decider { BT_REPLAY_POLICY, BT_REPLAY_DEFAULT, BT_REPLAY_NOBODY };
 
 typedef struct bt_replay_record {
     bt_str_t id;
@@ -116,7 +116,7 @@ enum bt_replay_outcome {
     BT_REPLAY_SAME,
     BT_REPLAY_DIFFERENT,
     BT_REPLAY_FAILED,   /* the policy, or the one that it is compared with */
-    BT_REPLAY_BY_OTHER, /* the built-in choice had decided, or nobody: nothing to compare with */
+    BT_REPLAY_BY_OTHER, /* the default choice had decided, or nobody: nothing to compare with */
     BT_REPLAY_SKIPPED,  /* no candidates in the record */
     BT_REPLAY_MALFORMED,
     BT_REPLAY_OUTCOMES

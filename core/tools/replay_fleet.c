@@ -103,8 +103,9 @@ static int make_worker(bt_replay_workers_t *f, const bt_replay_row_t *row, enum 
     bt_worker_spec_init(&spec);
     spec.role = role;
     snprintf(url, sizeof url, "http://worker-%llu:1", (unsigned long long) id);
-    spec.url = row->facts[BT_REPLAY_FACT_URL].n > 0 ? fact_text(f, row, BT_REPLAY_FACT_URL)
-                                                    : bt_str_dup(bt_str(url)); /* kernels hash it */
+    spec.url = row->facts[BT_REPLAY_FACT_URL].n > 0
+                   ? fact_text(f, row, BT_REPLAY_FACT_URL)
+                   : bt_str_dup(bt_str(url)); /* native functions hash it */
     spec.name = fact_text(f, row, BT_REPLAY_FACT_NAME);
     spec.zone = fact_text(f, row, BT_REPLAY_FACT_ZONE);
     spec.labels = labels_text(f, row->facts[BT_REPLAY_FACT_LABELS]);

@@ -104,7 +104,7 @@ void bt_replay_help(bt_text_t *out)
         "baton.shared_local) has therefore seen\n"
         "these plans alone; of a sampled file, only the sampled requests. Prompts and headers are "
         "not in records\n"
-        "(--record-header names exceptions), so prefix kernels find nothing. Time is now: token "
+        "(--record-header names exceptions), so prefix functions find nothing. Time is now: token "
         "buckets and windows see\n"
         "requests faster than they came. Of pairing, the dialect is known; versions, sizes and "
         "transfer groups are not.\n\n"

@@ -190,9 +190,9 @@ static int read_headers(bt_replay_workers_t *f, bt_str_t text, bt_replay_record_
 
 static void read_decider(bt_replay_record_t *r, bt_str_t word)
 {
-    r->decider = bt_str_eq(word, BT_STR("policy"))     ? BT_REPLAY_POLICY
-                 : bt_str_eq(word, BT_STR("built-in")) ? BT_REPLAY_BUILT_IN
-                                                       : BT_REPLAY_NOBODY;
+    r->decider = bt_str_eq(word, BT_STR("policy"))    ? BT_REPLAY_POLICY
+                 : bt_str_eq(word, BT_STR("default")) ? BT_REPLAY_DEFAULT
+                                                      : BT_REPLAY_NOBODY;
 }
 
 /* Members of a record that are texts, and where they go. */

@@ -338,8 +338,8 @@ static void put_table(const bt_replay_tally_t *t, double seconds, bt_text_t *out
     put_count(out, "different", n[BT_REPLAY_DIFFERENT], compared, "");
     put_count(out, "failed", n[BT_REPLAY_FAILED], 0, "");
     if (!t->report->is_against)
-        put_count(out, "built-in", n[BT_REPLAY_BY_OTHER], 0,
-                  "the built-in choice had decided, or nobody: not compared");
+        put_count(out, "default", n[BT_REPLAY_BY_OTHER], 0,
+                  "the default choice had decided, or nobody: not compared");
     put_count(out, "skipped", n[BT_REPLAY_SKIPPED], 0, "no candidates in the record");
     put_count(out, "malformed", n[BT_REPLAY_MALFORMED], 0, "");
     bt_text_printf(out, "us per plan  p50 %.2f  p99 %.2f  max %.2f\n", percentile_us(t, 0.5),
@@ -363,8 +363,8 @@ static void put_names(const bt_replay_tally_t *t, bt_text_t *out)
 
 static void put_json(const bt_replay_tally_t *t, double seconds, bt_text_t *out)
 {
-    static const char *const names[] = {"same",     "different", "failed",
-                                        "built_in", "skipped",   "malformed"};
+    static const char *const names[] = {"same",    "different", "failed",
+                                        "default", "skipped",   "malformed"};
 
     for (unsigned i = 0; i < t->name_count; i++) {
         const worker_tally_t *w = t->names[i];

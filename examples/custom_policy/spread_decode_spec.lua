@@ -1,10 +1,10 @@
 -- luacheck: std luajit+busted
--- baton policy test examples/custom_policy/spread_decode_spec.lua; pending in an interpreter without the real kernels.
-local has_kernels, testing = pcall(require, "baton.testing")
+-- baton policy test examples/custom_policy/spread_decode_spec.lua; pending without the real native functions.
+local has_testing, testing = pcall(require, "baton.testing")
 local path = (debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "spread_decode.lua"
 
 describe("spread_decode", function()
-  if not has_kernels then
+  if not has_testing then
     pending("needs baton policy test")
     return
   end

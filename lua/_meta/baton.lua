@@ -2,7 +2,7 @@
 -- What lua-language-server knows of policies; policies/README.md says how it is told.
 -- Made by spec/tools/gen_api (`make api`) from lua/baton/api.lua: change it there.
 
---- a field of a worker that kernels can rank by
+--- a field of a worker that native functions can rank by
 ---@alias baton.NumberField
 ---| '"id"'
 ---| '"prefill_tokens"'
@@ -256,7 +256,7 @@ function baton.smooth(list, name, label) end
 ---@return number? # mean
 function baton.range(list, field) end
 
---- For policies that rank by hand: stands in the decision record, if one is written. Kernels note theirs. In plan, fallback.
+--- For policies that rank by hand: stands in the decision record, if one is written. Rankings note theirs. In plan, fallback.
 ---@param worker baton.Worker
 ---@param score number
 function baton.note_score(worker, score) end

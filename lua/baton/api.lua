@@ -52,7 +52,7 @@ api.hooks = {
     returns = { { "Plan" } },
     budget_ms = 2,
     doc = "Which workers serve it? The only hook that a policy must have.",
-    fails = "Logged with file and line, counted; the built-in least-load choice serves.",
+    fails = "Logged with file and line, counted; the default least-load choice serves.",
   },
   {
     name = "fallback",
@@ -61,7 +61,7 @@ api.hooks = {
     returns = { { "Plan?", "nothing: give up" } },
     budget_ms = 2,
     doc = "An attempt failed before its first byte was out. Another plan, without the workers that were tried?",
-    fails = "As plan. Without this hook the built-in choice goes on.",
+    fails = "As plan. Without this hook the default choice goes on.",
   },
   {
     name = "observe",
@@ -98,7 +98,7 @@ api.hooks = {
 api.aliases = {
   {
     name = "NumberField",
-    doc = "a field of a worker that kernels can rank by",
+    doc = "a field of a worker that native functions can rank by",
     values = {
       "id", "prefill_tokens", "decode_tokens", "requests", "running", "waiting", "kv_free", "ttft_ema_ms",
       "tpot_ema_ms", "age_ms", "prefix_blocks", "prefix_cached",
@@ -373,7 +373,7 @@ api.groups = {
         params = { { "worker", "Worker" }, { "score", "number" } },
         returns = {},
         where = "plan, fallback",
-        doc = "For policies that rank by hand: stands in the decision record, if one is written. Kernels note theirs.",
+        doc = "For policies that rank by hand: stands in the decision record, if one is written. Rankings note theirs.",
       },
     },
   },

@@ -1,8 +1,8 @@
 -- testing - what a policy's spec needs: fleets made from a few words, many plans at once, counts of who was chosen; a
 -- clock that the spec moves, a network that it answers for, counters that start at 0, traffic that was recorded.
 --
--- The policy runs in its own closed VM with the real kernels and checks; only workers' loads and requests are made
--- up. Specs that use this run in an interpreter that has the module baton_testing (`baton policy test`,
+-- The policy runs in its own closed VM with the real native functions and checks; only workers' loads and requests are
+-- made up. Specs that use this run in an interpreter that has the module baton_testing (`baton policy test`,
 -- spec/policy/host.c).
 
 local core = require "baton_testing"
@@ -232,10 +232,10 @@ end
 
 local ops = {}
 
-function ops.add(self, want, entry)
-  entry = entry or { kind = "text", value = "0", until_ms = until_of(want.ttl_ms) }
-  entry.value = ("%d"):format(tonumber(entry.value) + want.amount)
-  self.entries[want.key] = entry
+function ops.add(self, op, entry)
+  entry = entry or { kind = "text", value = "0", until_ms = until_of(op.ttl_ms) }
+  entry.value = ("%d"):format(tonumber(entry.value) + op.amount)
+  self.entries[op.key] = entry
   return { number = tonumber(entry.value) }
 end
 
@@ -243,79 +243,79 @@ function ops.get(_, _, entry)
   return { text = entry and entry.value }
 end
 
-function ops.set(self, want, entry)
-  if entry and want.if_absent then
+function ops.set(self, op, entry)
+  if entry and op.if_absent then
     return { number = 0 }
   end
-  self.entries[want.key] = { kind = "text", value = want.value, until_ms = until_of(want.ttl_ms) }
+  self.entries[op.key] = { kind = "text", value = op.value, until_ms = until_of(op.ttl_ms) }
   return { number = 1 }
 end
 
-function ops.drop(self, want)
-  self.entries[want.key] = nil
+function ops.drop(self, op)
+  self.entries[op.key] = nil
   return {}
 end
 
-function ops.lease(self, want, entry)
+function ops.lease(self, op, entry)
   if entry and entry.owner == "another" then
     return { number = 0, text = entry.owner }
   end
   local fence = entry and entry.fence or core.now()
-  self.entries[want.key] = { kind = "lease", owner = "this", fence = fence, until_ms = until_of(want.ttl_ms) }
+  self.entries[op.key] = { kind = "lease", owner = "this", fence = fence, until_ms = until_of(op.ttl_ms) }
   return { number = fence }
 end
 
-function ops.release(self, want, entry)
+function ops.release(self, op, entry)
   local is_ours = entry ~= nil and entry.owner == "this"
   if is_ours then
-    self.entries[want.key] = nil
+    self.entries[op.key] = nil
   end
   return { number = is_ours and 1 or 0 }
 end
 
-local function window_of(self, want)
-  local window, entry = math.floor(core.now() / want.window_ms), self.entries[want.key]
+local function window_of(self, op)
+  local window, entry = math.floor(core.now() / op.window_ms), self.entries[op.key]
   if not entry or entry.window ~= window then
     entry = { kind = "window", window = window, used = 0 }
-    self.entries[want.key] = entry
+    self.entries[op.key] = entry
   end
   return entry
 end
 
-function ops.take(self, want)
-  local entry = window_of(self, want)
-  local is_in = entry.used + want.amount <= want.limit
+function ops.take(self, op)
+  local entry = window_of(self, op)
+  local is_in = entry.used + op.amount <= op.limit
   if is_in then
-    entry.used = entry.used + want.amount
+    entry.used = entry.used + op.amount
   end
-  local left_ms = (entry.window + 1) * want.window_ms - core.now()
+  local left_ms = (entry.window + 1) * op.window_ms - core.now()
   return { number = is_in and 1 or 0, window = entry.window, left_ms = left_ms }
 end
 
-function ops.give(self, want)
-  local entry = window_of(self, want)
-  if want.window == 0 or want.window == entry.window then
-    entry.used = math.max(0, entry.used - want.amount)
+function ops.give(self, op)
+  local entry = window_of(self, op)
+  if op.window == 0 or op.window == entry.window then
+    entry.used = math.max(0, entry.used - op.amount)
   end
   return {}
 end
 
-function ops.put(self, want, entry)
+function ops.put(self, op, entry)
   entry = entry or { kind = "table", fields = {} }
-  entry.fields[want.field] = { value = want.value, until_ms = until_of(want.ttl_ms) }
-  self.entries[want.key] = entry
+  entry.fields[op.field] = { value = op.value, until_ms = until_of(op.ttl_ms) }
+  self.entries[op.key] = entry
   return {}
 end
 
-function ops.drop_field(_, want, entry)
+function ops.drop_field(_, op, entry)
   if entry and entry.fields then
-    entry.fields[want.field] = nil
+    entry.fields[op.field] = nil
   end
   return {}
 end
 
-function ops.fields(self, want)
-  return { fields = self:fields(name_of(want.key)) }
+function ops.fields(self, op)
+  return { fields = self:fields(name_of(op.key)) }
 end
 
 -- set takes a name over, drop removes it, whatever it was.
@@ -324,31 +324,31 @@ local KINDS = {
   drop_field = "table", fields = "table",
 }
 
-local function serve_store(want)
-  local name = name_of(want.key)
-  want.name = name
-  store.calls[#store.calls + 1] = want
+local function serve_store(op)
+  local name = name_of(op.key)
+  op.name = name
+  store.calls[#store.calls + 1] = op
   if store.error then
     return nil, store.error
   end
   local given = store.entries["p::" .. name] -- of the spec
-  if given and want.key:sub(1, 1) == "p" then
+  if given and op.key:sub(1, 1) == "p" then
     store.entries["p::" .. name] = nil
-    store.entries[want.key] = given
+    store.entries[op.key] = given
   end
-  local entry = entry_of(store, want.key)
-  if entry and KINDS[want.op] and entry.kind ~= KINDS[want.op] then
+  local entry = entry_of(store, op.key)
+  if entry and KINDS[op.op] and entry.kind ~= KINDS[op.op] then
     return nil, "inval"
   end
-  return ops[want.op](store, want, entry)
+  return ops[op.op](store, op, entry)
 end
 
 -- ---- the network ----
 
 local network -- the one that answers
 
-local function url_of(want)
-  return ("http://%s%s%s"):format(want.host, want.port == 80 and "" or ":" .. want.port, want.target)
+local function url_of(op)
+  return ("http://%s%s%s"):format(op.host, op.port == 80 and "" or ":" .. op.port, op.target)
 end
 
 local function place_of(url)
@@ -360,37 +360,37 @@ local function place_of(url)
   return host:lower() .. ":" .. (port ~= "" and port or "80"), target
 end
 
-local function answer_for(want)
-  local place = want.host:lower() .. ":" .. want.port
+local function answer_for(op)
+  local place = op.host:lower() .. ":" .. op.port
   local here = network and network.answers[place]
-  local answer = here and (here[want.target] or here[""])
+  local answer = here and (here[op.target] or here[""])
   if answer == nil then
-    error(("testing.network: nothing answers %s %s"):format(want.method, url_of(want)), 0)
+    error(("testing.network: nothing answers %s %s"):format(op.method, url_of(op)), 0)
   end
   if type(answer) == "function" then
-    return answer(want)
+    return answer(op)
   end
   return answer
 end
 
-local function serve(want)
-  if want.store then
-    return serve_store(want.store)
+local function serve(op)
+  if op.store then
+    return serve_store(op.store)
   end
-  if want.sleep_ms then
-    pass(want.sleep_ms)
+  if op.sleep_ms then
+    pass(op.sleep_ms)
     return {}
   end
-  want.url = url_of(want)
+  op.url = url_of(op)
   if network then
-    network.calls[#network.calls + 1] = want
+    network.calls[#network.calls + 1] = op
   end
-  local answer, why = answer_for(want)
+  local answer, why = answer_for(op)
   if not answer or answer.error then
     return nil, why or answer and answer.error or "connect"
   end
-  local late = (answer.after_ms or 0) > want.timeout_ms
-  pass(late and want.timeout_ms or answer.after_ms or 0)
+  local late = (answer.after_ms or 0) > op.timeout_ms
+  pass(late and op.timeout_ms or answer.after_ms or 0)
   if late then
     return nil, "timeout"
   end
@@ -401,7 +401,7 @@ testing.store()
 
 -- testing.network{["http://auth:80/check"] = {status = 200, body = "...", headers = {}}, ...} answers baton.http from
 -- now on, and allows these hosts. A URL without a path is for all paths of that host. An answer may be a
--- function(want) that returns one, with want = {method, url, host, port, target, headers, body, timeout_ms}. {error =
+-- function(op) that returns one, with op = {method, url, host, port, target, headers, body, timeout_ms}. {error =
 -- "connect"} is no answer, {after_ms = 300, ...} one that takes so long on the fake clock. baton.sleep moves the fake
 -- clock, and returns at once. A call that nothing answers fails the spec. network.calls lists the wants.
 function testing.network(answers)

@@ -3,7 +3,7 @@
  * Usage: policy_bench   (prints ns per call: the median of nine runs)
  *
  * Every request has a session, a tenant and a prompt of 4 KiB. Half of the workers are prefill, half decode, all with some
- * load, as in a busy fleet. "plain lua" is a policy that looks at every worker in Lua itself instead of calling a kernel.
+ * load, as in a busy fleet. "plain lua" is a policy that looks at every worker in Lua itself instead of calling a native function.
  */
 #include "base/rand.h"
 #include "script/policy/policy.h"

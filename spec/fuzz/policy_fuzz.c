@@ -6,7 +6,7 @@
  */
 #include "base/err.h"
 #include "base/log.h"
-#include "script/native/want_api.h"
+#include "script/native/hook_op_api.h"
 #include "script/policy/policy_run.h"
 #include "script/vm/watchdog.h"
 
@@ -81,14 +81,14 @@ static void finish(bt_policy_run_t *run, int rc)
 {
     bt_header_t headers[] = {{BT_STR("X-A"), BT_STR("1")}, {BT_STR("x-a"), BT_STR("2")}};
     const bt_head_t head = {.headers = headers, .header_count = 2};
-    const bt_want_answer_t answers[] = {
+    const bt_hook_answer_t answers[] = {
         {.status = 200, .head = &head, .body = BT_STR("{\"a\":[1,null]}")},
         {.rc = BT_E_CONNECT},
         {.status = 503},
         {.rc = BT_E_TOTAL_TIMEOUT}};
 
     for (unsigned i = 0; rc == 1 && i < 4; i++) {
-        CHECK(run->want.kind != BT_WANT_NONE);
+        CHECK(run->hook_op.kind != BT_HOOK_OP_NONE);
         rc = bt_policy_resume(run, &answers[i]);
     }
     CHECK(rc == 0 || rc == 1 || rc == BT_E_AGAIN || rc == BT_E_POLICY);
@@ -141,13 +141,13 @@ static void call_hooks(bt_policy_t *policy)
 /* For start; may be called by the thread that makes a VM anew. */
 static _Atomic unsigned waits_left;
 
-static int serve(void *user, const bt_want_t *want, bt_want_answer_t *answer_p)
+static int serve(void *user, const bt_hook_op_t *hook_op, bt_hook_answer_t *answer_p)
 {
     (void) user;
     if (atomic_load(&waits_left) == 0)
         return BT_E_TOTAL_TIMEOUT;
     atomic_fetch_sub(&waits_left, 1);
-    *answer_p = (bt_want_answer_t){.status = want->kind == BT_WANT_HTTP ? 200 : 0};
+    *answer_p = (bt_hook_answer_t){.status = hook_op->kind == BT_HOOK_OP_HTTP ? 200 : 0};
     return 0;
 }
 
@@ -163,7 +163,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(text != NULL);
     memcpy(text, data, size);
     text[size] = '\0';
-    spec.text = (bt_str_t){text, size};
+    spec.code = (bt_str_t){text, size};
     spec.is_shadow = size % 2 == 1;
     waits_left = 8;
     if (bt_policy_make(&policy, &spec, err, sizeof(err)) == 0)

@@ -10,7 +10,7 @@ local proc = require("gateway.support.proc")
 local PATH = "/v1/completions"
 local MARKER = "xyzzy-marker-of-the-prompt"
 
--- Which worker serves is chosen by headers; what it thinks of the others is noted by hand and by a kernel.
+-- Which worker serves is chosen by headers; what it thinks of the others is noted by hand and by a native function.
 local CHOOSE = [[
 local function named(rows, name)
   for _, w in ipairs(rows) do
@@ -245,11 +245,11 @@ describe("GET /admin/explain", function()
     assert.truthy(story:find("the client left before it had an answer (client_gone)", 1, true), story)
   end)
 
-  it("says why the built-in choice was taken", function()
+  it("says why the default choice was taken", function()
     start_pairs("vllm")
     assert.equal(200, ask("wrong-1", { ["X-Wrong"] = "1" }).status)
     local r = explain("wrong-1")
-    assert.equal("built-in", r.decided_by)
+    assert.equal("default", r.decided_by)
     assert.equal("by_header", r.policy)
     assert.is_string(r.why)
     assert.equal("handoff", r.plan.kind)

@@ -211,7 +211,7 @@ describe("a policy", function()
     replace(mine(), bad)
     wait_version("mine@2")
     for _ = 1, 12 do
-      ask() -- the built-in choice serves
+      ask() -- the default choice serves
     end
     wait_version("mine@1")
     local row = wait_error("boom")

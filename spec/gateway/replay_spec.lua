@@ -109,12 +109,12 @@ describe("baton replay", function()
   end)
 
   it("says what cannot be compared, and why", function()
-    local path = file(record("a"), record("b", { decided_by = "built-in", why = "took too long" }),
+    local path = file(record("a"), record("b", { decided_by = "default", why = "took too long" }),
       record("c", { decided_by = "nobody", plan = "nil", status = 503 }), record("d", { candidates = "nil" }),
       record("e", { candidates = { prefill = { total = 70 }, decode = { total = 70 } } }))
     local code, out = replay("--policy", "least_load", path)
     assert.equal(0, code)
-    assert_told(out, { records = 5, compared = 1, same = 1, ["built-in"] = 2, skipped = 2 })
+    assert_told(out, { records = 5, compared = 1, same = 1, default = 2, skipped = 2 })
     assert.truthy(out:find("note: 2 records have no candidates", 1, true), out)
     -- A check that checks nothing must not pass.
     local none = file(record("d", { candidates = "nil" }))
@@ -284,7 +284,7 @@ describe("baton replay", function()
   it("compares two policies, each with counters of its own", function()
     local records = {}
     for i = 1, 30 do
-      records[i] = record("r" .. i, { decided_by = "built-in" })
+      records[i] = record("r" .. i, { decided_by = "default" })
     end
     local path = file(unpack(records))
     local code, out = replay("--policy", "round_robin", "--against", "round_robin", "--fail-on-difference", path)

@@ -3,7 +3,7 @@
  * reason; a value that cannot be encoded is the policy's own mistake and raises.
  *
  * null has no counterpart: members that are null are left out, elements are holes. An empty table is encoded as {}. */
-#include "script/native/kernels.h"
+#include "script/native/native.h"
 
 #include "base/err.h"
 #include "base/json.h"
@@ -257,5 +257,5 @@ void bt_json_api_add(lua_State *L)
     static const luaL_Reg api[] = {
         {"json_decode", api_decode}, {"json_encode", api_encode}, {NULL, NULL}};
 
-    bt_kernels_set(L, api);
+    bt_native_set(L, api);
 }

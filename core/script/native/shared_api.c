@@ -1,10 +1,10 @@
-/* shared_api.c - how it works: baton.shared, the fleet's state, as Lua calls it. In a hook that waits a function writes what it wants of the store into run->want
+/* shared_api.c - how it works: baton.shared, the fleet's state, as Lua calls it. In a hook that waits a function writes what it operations on the store into run->hook_op
  * and yields, like baton.http; who runs the hook serves it (generation/wait_store.c) and bt_shared_push_answer makes values of the reply. In a pure hook what
  * only writes is handed to policy->send and forgotten; nothing of its outcome comes back.
  *
  * Keys: "p:<policy>:<name>", and for windows "q:<policy>:<name>:<ms>", because windows of two lengths are two quotas. A shadow's policy name has its mark before
- * it. The strings of a want are on the stack that is yielded, so the collector leaves them alone. */
-#include "script/native/kernels.h"
+ * it. The strings of an operation are on the stack that is yielded, so the collector leaves them alone. */
+#include "script/native/native.h"
 
 #include "base/err.h"
 #include "script/shared/now.h"
@@ -119,166 +119,167 @@ static uint64_t check_window(lua_State *L, int idx)
 
 /* ---- asking ---- */
 
-static const bt_want_t blank = {.kind = BT_WANT_STORE, .ms = UINT64_MAX / 4};
+static const bt_hook_op_t blank = {.kind = BT_HOOK_OP_STORE, .ms = UINT64_MAX / 4};
 
-static int wait_for(lua_State *L, const char *what, const bt_want_t *want)
+static int wait_for(lua_State *L, const char *what, const bt_hook_op_t *hook_op)
 {
-    if (!bt_want_check_waiting(L, what))
+    if (!bt_hook_op_check_waiting(L, what))
         return 2;
     spend(L, what);
-    bt_policy_of(L)->call.run->want = *want;
+    bt_policy_of(L)->call.run->hook_op = *hook_op;
     return lua_yield(L, lua_gettop(L));
 }
 
 /* Where nothing can wait it is sent and forgotten. */
-static int write_or_send(lua_State *L, const char *what, const bt_want_t *want)
+static int write_or_send(lua_State *L, const char *what, const bt_hook_op_t *hook_op)
 {
     bt_policy_t *policy = bt_policy_of(L);
 
     if (bt_hook_may_wait(policy->call.hook))
-        return wait_for(L, what, want);
+        return wait_for(L, what, hook_op);
     spend(L, what);
     if (policy->send == NULL || policy->call.testing)
         return 0;
-    policy->send(policy->send_user, want);
-    if (want->store.what == BT_STORE_CELL_SET && !want->store.if_absent)
-        bt_shared_cache_put(want->store.key, BT_SHARED_STRING, 0, want->store.value, bt_now_us());
+    policy->send(policy->send_user, hook_op);
+    if (hook_op->store.what == BT_STORE_CELL_SET && !hook_op->store.if_absent)
+        bt_shared_cache_put(hook_op->store.key, BT_SHARED_STRING, 0, hook_op->store.value,
+                            bt_now_us());
     else
-        bt_shared_cache_drop(want->store.key); /* what it comes to is not known */
+        bt_shared_cache_drop(hook_op->store.key); /* what it comes to is not known */
     return 0;
 }
 
 /* shared.add(name, delta[, ttl_ms]) -> number */
 static int shared_add(lua_State *L)
 {
-    bt_want_t want = blank;
+    bt_hook_op_t hook_op = blank;
 
     lua_settop(L, 3);
-    want.store.what = BT_STORE_COUNTER_ADD;
-    want.store.amount = check_whole(L, 2, -WHOLE_MAX, "a whole number between -2^53 and 2^53");
-    want.store.ttl_ms = opt_ttl(L, 3);
-    want.store.key = push_key(L, 'p', 0);
-    return write_or_send(L, "baton.shared.add", &want);
+    hook_op.store.what = BT_STORE_COUNTER_ADD;
+    hook_op.store.amount = check_whole(L, 2, -WHOLE_MAX, "a whole number between -2^53 and 2^53");
+    hook_op.store.ttl_ms = opt_ttl(L, 3);
+    hook_op.store.key = push_key(L, 'p', 0);
+    return write_or_send(L, "baton.shared.add", &hook_op);
 }
 
 /* shared.get(name) -> string or nil */
 static int shared_get(lua_State *L)
 {
-    bt_want_t want = blank;
+    bt_hook_op_t hook_op = blank;
 
     lua_settop(L, 1);
-    want.store.what = BT_STORE_CELL_GET;
-    want.store.key = push_key(L, 'p', 0);
-    return wait_for(L, "baton.shared.get", &want);
+    hook_op.store.what = BT_STORE_CELL_GET;
+    hook_op.store.key = push_key(L, 'p', 0);
+    return wait_for(L, "baton.shared.get", &hook_op);
 }
 
 /* shared.set(name, value[, ttl_ms[, only_if_absent]]) -> boolean */
 static int shared_set(lua_State *L)
 {
-    bt_want_t want = blank;
+    bt_hook_op_t hook_op = blank;
 
     lua_settop(L, 4);
-    want.store.what = BT_STORE_CELL_SET;
-    want.store.value = check_value(L, 2);
-    want.store.ttl_ms = opt_ttl(L, 3);
-    want.store.if_absent = lua_toboolean(L, 4) != 0;
-    want.store.key = push_key(L, 'p', 0);
-    return write_or_send(L, "baton.shared.set", &want);
+    hook_op.store.what = BT_STORE_CELL_SET;
+    hook_op.store.value = check_value(L, 2);
+    hook_op.store.ttl_ms = opt_ttl(L, 3);
+    hook_op.store.if_absent = lua_toboolean(L, 4) != 0;
+    hook_op.store.key = push_key(L, 'p', 0);
+    return write_or_send(L, "baton.shared.set", &hook_op);
 }
 
 /* shared.drop(name[, field]) -> true */
 static int shared_drop(lua_State *L)
 {
-    bt_want_t want = blank;
+    bt_hook_op_t hook_op = blank;
 
     lua_settop(L, 2);
-    want.store.what = lua_isnil(L, 2) ? BT_STORE_CELL_DROP : BT_STORE_TABLE_DROP;
+    hook_op.store.what = lua_isnil(L, 2) ? BT_STORE_CELL_DROP : BT_STORE_TABLE_DROP;
     if (!lua_isnil(L, 2))
-        want.store.field = check_field(L, 2);
-    want.store.key = push_key(L, 'p', 0);
-    return write_or_send(L, "baton.shared.drop", &want);
+        hook_op.store.field = check_field(L, 2);
+    hook_op.store.key = push_key(L, 'p', 0);
+    return write_or_send(L, "baton.shared.drop", &hook_op);
 }
 
 /* shared.lease(name, ttl_ms) -> fence; or false, who holds it */
 static int shared_lease(lua_State *L)
 {
-    bt_want_t want = blank;
+    bt_hook_op_t hook_op = blank;
 
     lua_settop(L, 2);
-    want.store.what = BT_STORE_LEASE_TAKE;
-    want.store.ttl_ms = (uint64_t) check_number(L, 2, 1, TTL_MAX_MS, "1 ms to a year");
-    want.store.key = push_key(L, 'p', 0);
-    return wait_for(L, "baton.shared.lease", &want);
+    hook_op.store.what = BT_STORE_LEASE_TAKE;
+    hook_op.store.ttl_ms = (uint64_t) check_number(L, 2, 1, TTL_MAX_MS, "1 ms to a year");
+    hook_op.store.key = push_key(L, 'p', 0);
+    return wait_for(L, "baton.shared.lease", &hook_op);
 }
 
 /* shared.release(name) -> boolean: it was ours */
 static int shared_release(lua_State *L)
 {
-    bt_want_t want = blank;
+    bt_hook_op_t hook_op = blank;
 
     lua_settop(L, 1);
-    want.store.what = BT_STORE_LEASE_DROP;
-    want.store.key = push_key(L, 'p', 0);
-    return wait_for(L, "baton.shared.release", &want);
+    hook_op.store.what = BT_STORE_LEASE_DROP;
+    hook_op.store.key = push_key(L, 'p', 0);
+    return wait_for(L, "baton.shared.release", &hook_op);
 }
 
 /* shared.take(name, limit, window_ms[, amount]) -> true, 0, window; or false, seconds until the next window */
 static int shared_take(lua_State *L)
 {
-    bt_want_t want = blank;
+    bt_hook_op_t hook_op = blank;
 
     lua_settop(L, 4);
-    want.store.what = BT_STORE_WINDOW_TAKE;
-    want.store.limit = check_whole(L, 2, 0, "a limit is a whole number, 0 or more");
-    want.store.window_ms = check_window(L, 3);
-    want.store.amount =
+    hook_op.store.what = BT_STORE_WINDOW_TAKE;
+    hook_op.store.limit = check_whole(L, 2, 0, "a limit is a whole number, 0 or more");
+    hook_op.store.window_ms = check_window(L, 3);
+    hook_op.store.amount =
         lua_isnil(L, 4) ? 1 : check_whole(L, 4, 1, "an amount is a whole number, 1 or more");
-    want.store.key = push_key(L, 'q', want.store.window_ms);
-    return wait_for(L, "baton.shared.take", &want);
+    hook_op.store.key = push_key(L, 'q', hook_op.store.window_ms);
+    return wait_for(L, "baton.shared.take", &hook_op);
 }
 
 /* shared.give(name, window_ms, amount[, window]): nothing is waited for, in no hook */
 static int shared_give(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
-    bt_want_t want = blank;
+    bt_hook_op_t hook_op = blank;
 
     lua_settop(L, 4);
-    want.store.what = BT_STORE_WINDOW_GIVE;
-    want.store.window_ms = check_window(L, 2);
-    want.store.amount = check_whole(L, 3, -WHOLE_MAX, "a whole number between -2^53 and 2^53");
+    hook_op.store.what = BT_STORE_WINDOW_GIVE;
+    hook_op.store.window_ms = check_window(L, 2);
+    hook_op.store.amount = check_whole(L, 3, -WHOLE_MAX, "a whole number between -2^53 and 2^53");
     if (!lua_isnil(L, 4))
-        want.store.window = (uint64_t) check_whole(L, 4, 0, "a window's number, as take said");
-    want.store.key = push_key(L, 'q', want.store.window_ms);
+        hook_op.store.window = (uint64_t) check_whole(L, 4, 0, "a window's number, as take said");
+    hook_op.store.key = push_key(L, 'q', hook_op.store.window_ms);
     spend(L, "baton.shared.give");
     if (policy->send != NULL && !policy->call.testing)
-        policy->send(policy->send_user, &want);
+        policy->send(policy->send_user, &hook_op);
     return 0;
 }
 
 /* shared.put(name, field, value[, ttl_ms]) -> true */
 static int shared_put(lua_State *L)
 {
-    bt_want_t want = blank;
+    bt_hook_op_t hook_op = blank;
 
     lua_settop(L, 4);
-    want.store.what = BT_STORE_TABLE_PUT;
-    want.store.field = check_field(L, 2);
-    want.store.value = check_value(L, 3);
-    want.store.ttl_ms = opt_ttl(L, 4);
-    want.store.key = push_key(L, 'p', 0);
-    return write_or_send(L, "baton.shared.put", &want);
+    hook_op.store.what = BT_STORE_TABLE_PUT;
+    hook_op.store.field = check_field(L, 2);
+    hook_op.store.value = check_value(L, 3);
+    hook_op.store.ttl_ms = opt_ttl(L, 4);
+    hook_op.store.key = push_key(L, 'p', 0);
+    return write_or_send(L, "baton.shared.put", &hook_op);
 }
 
 /* shared.fields(name) -> {field = value} */
 static int shared_fields(lua_State *L)
 {
-    bt_want_t want = blank;
+    bt_hook_op_t hook_op = blank;
 
     lua_settop(L, 1);
-    want.store.what = BT_STORE_TABLE_ALL;
-    want.store.key = push_key(L, 'p', 0);
-    return wait_for(L, "baton.shared.fields", &want);
+    hook_op.store.what = BT_STORE_TABLE_ALL;
+    hook_op.store.key = push_key(L, 'p', 0);
+    return wait_for(L, "baton.shared.fields", &hook_op);
 }
 
 /* ---- the cache ---- */
@@ -353,11 +354,12 @@ static void cache_rows(bt_policy_t *policy, bt_str_t key, const bt_store_reply_t
 }
 
 /* What the process has just learned of the key. */
-static void remember(bt_policy_t *policy, const bt_want_t *want, const bt_store_reply_t *reply)
+static void remember(bt_policy_t *policy, const bt_hook_op_t *hook_op,
+                     const bt_store_reply_t *reply)
 {
-    const bt_str_t key = want->store.key;
+    const bt_str_t key = hook_op->store.key;
 
-    switch (want->store.what) {
+    switch (hook_op->store.what) {
     case BT_STORE_COUNTER_ADD:
         bt_shared_cache_put(key, BT_SHARED_NUMBER, (double) reply->number, BT_STR_NULL,
                             bt_now_us());
@@ -368,7 +370,7 @@ static void remember(bt_policy_t *policy, const bt_want_t *want, const bt_store_
         break;
     case BT_STORE_CELL_SET:
         if (reply->number == 1)
-            bt_shared_cache_put(key, BT_SHARED_STRING, 0, want->store.value, bt_now_us());
+            bt_shared_cache_put(key, BT_SHARED_STRING, 0, hook_op->store.value, bt_now_us());
         break;
     case BT_STORE_CELL_DROP:
     case BT_STORE_TABLE_PUT: /* the other fields are not known */
@@ -406,12 +408,12 @@ static void push_rows(lua_State *L, const bt_store_reply_t *reply)
     }
 }
 
-int bt_shared_push_answer(lua_State *L, const bt_want_t *want, const bt_want_answer_t *answer)
+int bt_shared_push_answer(lua_State *L, const bt_hook_op_t *hook_op, const bt_hook_answer_t *answer)
 {
     const bt_store_reply_t *reply = answer->store;
 
-    remember(bt_policy_of(L), want, reply);
-    switch (want->store.what) {
+    remember(bt_policy_of(L), hook_op, reply);
+    switch (hook_op->store.what) {
     case BT_STORE_COUNTER_ADD:
         lua_pushnumber(L, (lua_Number) reply->number);
         return 1;
@@ -453,6 +455,6 @@ void bt_shared_api_add(lua_State *L)
         {"fields", shared_fields}, {"cached", shared_cached}, {NULL, NULL}};
 
     lua_newtable(L);
-    bt_kernels_set(L, shared);
+    bt_native_set(L, shared);
     lua_setfield(L, -2, "shared");
 }

@@ -2,8 +2,8 @@
  * about the table without running more of it is said here; hooks.c and policy_run.c call, renew.c deals with failures.
  *
  * Policy code never runs compiled: a hook that stops a runaway is not seen by compiled code, and at this size the
- * interpreter costs little. What is hot is in kernels*.c. */
-#include "script/native/kernels.h"
+ * interpreter costs little. What is hot is in native_*.c. */
+#include "script/native/native.h"
 #include "script/policy/policy_impl.h"
 #include "script/view/request_view.h"
 
@@ -87,7 +87,7 @@ static int open_api(lua_State *L)
 
     bt_view_open(L, policy);
     bt_request_view_open(L, policy);
-    bt_kernels_open(L, policy);
+    bt_native_open(L, policy);
     bt_choice_open(L, policy);
     bt_hooks_open(L, policy);
     bt_runs_open(L, policy);
@@ -117,13 +117,13 @@ static bt_str_t subject_of(const char *why)
 /* The first line that has the word; 0 = none. Our checks look at tables, which know no lines. */
 static unsigned line_of(const bt_policy_t *policy, bt_str_t word)
 {
-    const char *end = policy->text + policy->text_n;
+    const char *end = policy->code + policy->code_n;
     unsigned line = 1;
 
-    for (const char *p = policy->text; word.n > 0 && p + word.n <= end; p++) {
+    for (const char *p = policy->code; word.n > 0 && p + word.n <= end; p++) {
         if (*p == '\n')
             line++;
-        if (memcmp(p, word.p, word.n) == 0 && (p == policy->text || !is_word_byte(p[-1])) &&
+        if (memcmp(p, word.p, word.n) == 0 && (p == policy->code || !is_word_byte(p[-1])) &&
             (p + word.n == end || !is_word_byte(p[word.n])))
             return line;
     }
@@ -150,7 +150,7 @@ static int run_file(bt_policy_t *policy, char *err, size_t err_size)
 
     snprintf(chunk, sizeof(chunk), "@%s", policy->path);
     lua_pushcfunction(policy->vm.L, load_chunk);
-    rc = bt_vm_load(&policy->vm, (bt_str_t){policy->text, policy->text_n}, chunk, false, err,
+    rc = bt_vm_load(&policy->vm, (bt_str_t){policy->code, policy->code_n}, chunk, false, err,
                     err_size);
     if (rc != 0)
         return rc;
@@ -215,12 +215,12 @@ static int fill(bt_policy_t *policy, const bt_policy_spec_t *spec, char *err, si
     int rc = 0;
 
     policy->path = strdup(spec->path);
-    policy->text = bt_str_dup(spec->text);
-    policy->text_n = spec->text.n;
+    policy->code = bt_str_dup(spec->code);
+    policy->code_n = spec->code.n;
     policy->serve = spec->serve;
     policy->serve_user = spec->serve_user;
     policy->epoch = bt_policy_next_epoch();
-    if (policy->path == NULL || policy->text == NULL || open_names(policy, spec->is_dry_run) != 0)
+    if (policy->path == NULL || policy->code == NULL || open_names(policy, spec->is_dry_run) != 0)
         return BT_E_NOMEM;
     name_shadow(policy, spec->is_shadow);
     rc = open_vm(policy, err, err_size);
@@ -251,10 +251,10 @@ int bt_policy_make(bt_policy_t **policy_p, const bt_policy_spec_t *spec, char *e
     return rc;
 }
 
-int bt_policy_load_text(bt_policy_t **policy_p, const char *path, bt_str_t text, char *err,
+int bt_policy_load_code(bt_policy_t **policy_p, const char *path, bt_str_t code, char *err,
                         size_t err_size)
 {
-    const bt_policy_spec_t spec = {.path = path, .text = text};
+    const bt_policy_spec_t spec = {.path = path, .code = code};
 
     return bt_policy_make(policy_p, &spec, err, err_size);
 }
@@ -269,7 +269,7 @@ int bt_policy_load_with(bt_policy_t **policy_p, const char *name, const char *po
     if (rc != 0)
         return rc;
     spec.path = source->path;
-    spec.text = (bt_str_t){source->text, source->size};
+    spec.code = (bt_str_t){source->code, source->size};
     rc = bt_policy_make(policy_p, &spec, err, err_size);
     bt_policy_source_unref(source);
     return rc;
@@ -286,7 +286,7 @@ void bt_policy_free(bt_policy_t *policy)
     free(policy->name);
     free(policy->version);
     free(policy->path);
-    free(policy->text);
+    free(policy->code);
     bt_params_fini(&policy->params);
     bt_value_free(policy->call.data);
     bt_value_free(policy->json.tree);

@@ -1,9 +1,9 @@
 /* policy.h - policies: Lua files that choose workers.
  *
- * Owner: one VM per policy and loop; JIT off for policy code, kernels are C. The watchdog runs as long as there are policies.
+ * Owner: one VM per policy and loop; JIT off for policy code, native functions are C. The watchdog runs as long as there are policies.
  * Life:  loaded at loop start (later: per generation); the choice it returns is plain data.
  * Flow:  plan(req, view, ctx) / fallback(req, view, failure, ctx) -> bt_choice; ids are resolved and checked here: unknown
- *        ids, wrong roles and tried workers are refused with BT_E_POLICY, and dispatch uses the built-in choice instead.
+ *        ids, wrong roles and tried workers are refused with BT_E_POLICY, and dispatch uses the default choice instead.
  *        A hook that runs over its budget fails in the same way; a policy that does so often gets a new VM, without its state.
  * Cost:  views hold one userdata row per worker, made once per worker and VM; fields are read from the live atomics, so
  *        nothing is copied per request. View lists are rebuilt only when the fleet's epoch or snapshot changed.
@@ -13,20 +13,20 @@
 
 #include "script/value/luatable.h"
 #include "script/view/facts.h"
-#include "script/view/want.h"
+#include "script/view/hook_op.h"
 
 /* name: an embedded policy ("least_load"), a file in policy_dir, or a path (contains '/' or ends in .lua).
  * err: one line with file:line, or the nearest known name. */
 int bt_policy_load(bt_policy_t **policy_p, const char *name, const char *policy_dir, char *err,
                    size_t err_size);
-/* The same from text in memory; path stands in messages. policy_source.h keeps such texts. */
-int bt_policy_load_text(bt_policy_t **policy_p, const char *path, bt_str_t text, char *err,
+/* The same from code in memory; path stands in messages. policy_source.h keeps such code. */
+int bt_policy_load_code(bt_policy_t **policy_p, const char *path, bt_str_t code, char *err,
                         size_t err_size);
 
 /* Everything that a policy is made of. */
 typedef struct bt_policy_spec {
     const char *path; /* stands in messages */
-    bt_str_t text;
+    bt_str_t code;
     const bt_value_t *params; /* a table, NULL = defaults; copied */
     const bt_value_t *old;    /* what the generation before handed over, NULL = none; copied */
     bool
@@ -36,7 +36,7 @@ typedef struct bt_policy_spec {
     /* Serves what start waits for (policy_run.h) and may block; NULL = start is told that it cannot wait here. Called again,
      * by a thread of its own, whenever the VM is made anew: serve_user lives as long as the policy. What it answers (body) is
      * good until its next call. */
-    int (*serve)(void *user, const struct bt_want *want, struct bt_want_answer *answer_p);
+    int (*serve)(void *user, const struct bt_hook_op *hook_op, struct bt_hook_answer *answer_p);
     void *serve_user;
 } bt_policy_spec_t;
 int bt_policy_make(bt_policy_t **policy_p, const bt_policy_spec_t *spec, char *err,
@@ -55,7 +55,7 @@ int bt_policy_prewarm(bt_policy_t *policy, const bt_policy_view_t *view);
 /* part PREFILL/DECODE: only that side of the answer is required (separately chosen policies); the other may be NULL. */
 int bt_policy_plan(bt_policy_t *policy, enum bt_policy_part part, const bt_policy_request_t *req,
                    const bt_policy_view_t *view, bt_choice_t *choice_p);
-/* BT_E_AGAIN: the policy has no fallback hook (use the built-in). 0 with first.decode == NULL: give up. */
+/* BT_E_AGAIN: the policy has no fallback hook (use the default choice). 0 with first.decode == NULL: give up. */
 int bt_policy_fallback(bt_policy_t *policy, const bt_policy_request_t *req,
                        const bt_policy_view_t *view, const bt_policy_failure_t *failure,
                        bt_choice_t *choice_p);

@@ -40,7 +40,7 @@ uint64_t bt_policy_next_epoch(void);
 /* Reads what the hook returned, at the top of the stack, into the run. Raises. */
 void bt_run_read(lua_State *L, bt_policy_t *policy, bt_policy_run_t *run);
 /* Pushes what resumes the hook: one value to three. */
-int bt_run_push_answer(lua_State *L, const bt_want_t *want, const bt_want_answer_t *answer);
+int bt_run_push_answer(lua_State *L, const bt_hook_op_t *hook_op, const bt_hook_answer_t *answer);
 
 /* ---- renew.c ---- */
 /* False while the policy has no VM that may be used; puts a new one in its place when it is ready. */

@@ -1,11 +1,11 @@
 /* How it works: a hook that may wait is a coroutine. step() runs on the VM's main thread, under the watchdog like every hook:
- * it makes the coroutine, or looks the waiting one up, and resumes it. baton.sleep, baton.http (want_api.c) and baton.shared
- * (shared_api.c) fill run->want
+ * it makes the coroutine, or looks the waiting one up, and resumes it. baton.sleep, baton.http (hook_op_api.c) and baton.shared
+ * (shared_api.c) fill run->hook_op
  * and yield; then step() is over, and the budget's clock stands still until the next one.
  *
  *     begin -> step -> returned: read the answer, over
  *               ^ \--> raised: raised again on the main thread, so that one place counts failures; over
- *               |  \-> yielded: run->want
+ *               |  \-> yielded: run->hook_op
  *               |           |  generation/wait.c, or spec->serve for start
  *               +- resume <-+
  *
@@ -67,12 +67,12 @@ static int push_call(lua_State *L, const bt_policy_t *policy, int hook)
 static int resume(lua_State *L, lua_State *co, bt_policy_t *policy)
 {
     bt_policy_run_t *run = policy->call.run;
-    const bt_want_answer_t *answer = policy->call.answer;
-    int args = answer != NULL ? bt_run_push_answer(L, &run->want, answer)
+    const bt_hook_answer_t *answer = policy->call.answer;
+    int args = answer != NULL ? bt_run_push_answer(L, &run->hook_op, answer)
                               : push_call(L, policy, run->hook);
 
-    run->want.kind = BT_WANT_NONE;
-    lua_settop(co, 0); /* the strings of the want */
+    run->hook_op.kind = BT_HOOK_OP_NONE;
+    lua_settop(co, 0); /* the strings of the operation */
     lua_xmove(L, co, args);
     return lua_resume(co, answer != NULL ? args : args - 1);
 }
@@ -95,7 +95,7 @@ static int step(lua_State *L)
     rc = resume(L, co, policy);
     if (rc == LUA_YIELD)
         return 0;
-    run->want.kind = BT_WANT_NONE;
+    run->hook_op.kind = BT_HOOK_OP_NONE;
     if (rc != 0) {
         bt_vm_of(L)->is_full = rc == LUA_ERRMEM;
         lua_xmove(co, L, 1);
@@ -117,7 +117,7 @@ void bt_policy_run_drop(bt_policy_run_t *run)
         luaL_unref(policy->vm.L, LUA_REGISTRYINDEX, run->co_ref); /* LUA_NOREF: nothing */
     run->policy = NULL;
     run->co_ref = LUA_NOREF;
-    run->want.kind = BT_WANT_NONE;
+    run->hook_op.kind = BT_HOOK_OP_NONE;
 }
 
 void bt_policy_vars_drop(bt_policy_vars_t *vars)
@@ -152,14 +152,14 @@ unsigned bt_policy_vars_kept(const bt_policy_vars_t *vars, double *kept_p)
     return count;
 }
 
-void bt_policy_set_sender(bt_policy_t *policy, void (*send)(void *user, const bt_want_t *want),
-                          void *user)
+void bt_policy_set_sender(bt_policy_t *policy,
+                          void (*send)(void *user, const bt_hook_op_t *hook_op), void *user)
 {
     policy->send = send;
     policy->send_user = user;
 }
 
-static int advance(bt_policy_run_t *run, const bt_want_answer_t *answer)
+static int advance(bt_policy_run_t *run, const bt_hook_answer_t *answer)
 {
     bt_policy_t *policy = run->policy;
     int rc;
@@ -173,7 +173,7 @@ static int advance(bt_policy_run_t *run, const bt_want_answer_t *answer)
     rc = bt_hook_call(policy, (enum bt_policy_hook) run->hook, policy->step_ref);
     policy->call.run = NULL;
     policy->call.answer = NULL;
-    if (rc == 0 && run->want.kind != BT_WANT_NONE)
+    if (rc == 0 && run->hook_op.kind != BT_HOOK_OP_NONE)
         return 1;
     bt_policy_run_drop(run);
     return rc;
@@ -216,7 +216,7 @@ int bt_policy_tick(bt_policy_t *policy, bt_policy_run_t *run, uint64_t now_ms,
     return rc == 0 ? advance(run, NULL) : rc;
 }
 
-int bt_policy_resume(bt_policy_run_t *run, const bt_want_answer_t *answer)
+int bt_policy_resume(bt_policy_run_t *run, const bt_hook_answer_t *answer)
 {
     bt_policy_t *policy = run->policy;
     bool is_ready;
@@ -236,9 +236,9 @@ int bt_policy_resume(bt_policy_run_t *run, const bt_want_answer_t *answer)
 
 /* ---- start ---- */
 
-/* BT_VM_DONE: it is over, or run->want says what it waits for. */
+/* BT_VM_DONE: it is over, or run->hook_op says what it waits for. */
 static enum bt_vm_end step_start(bt_policy_t *policy, bt_policy_run_t *run,
-                                 const bt_want_answer_t *answer, char *why, size_t why_size)
+                                 const bt_hook_answer_t *answer, char *why, size_t why_size)
 {
     enum bt_vm_end end;
 
@@ -255,20 +255,20 @@ static enum bt_vm_end step_start(bt_policy_t *policy, bt_policy_run_t *run,
 static enum bt_vm_end run_start(bt_policy_t *policy, bt_policy_run_t *run, char *why,
                                 size_t why_size)
 {
-    bt_want_answer_t answer = {0};
+    bt_hook_answer_t answer = {0};
     enum bt_vm_end end = step_start(policy, run, NULL, why, why_size);
 
-    while (end == BT_VM_DONE && run->want.kind != BT_WANT_NONE) {
+    while (end == BT_VM_DONE && run->hook_op.kind != BT_HOOK_OP_NONE) {
         int rc;
 
         if (answer.rc == BT_E_TOTAL_TIMEOUT) {
             snprintf(why, why_size, "start wanted to wait again when its time was over");
             return BT_VM_ERROR;
         }
-        answer = (bt_want_answer_t){0};
-        rc = policy->serve(policy->serve_user, &run->want, &answer);
+        answer = (bt_hook_answer_t){0};
+        rc = policy->serve(policy->serve_user, &run->hook_op, &answer);
         if (rc < 0)
-            answer = (bt_want_answer_t){.rc = rc};
+            answer = (bt_hook_answer_t){.rc = rc};
         end = step_start(policy, run, &answer, why, why_size);
     }
     return end;

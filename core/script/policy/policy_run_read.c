@@ -1,6 +1,6 @@
 /* How it works: both ways between a hook that waits and C. What a hook returns is a closed table, read without running any code
  * of the policy; what it is resumed with is made here. */
-#include "script/native/kernels.h"
+#include "script/native/native.h"
 #include "script/policy/policy_impl.h"
 
 #include "base/err.h"
@@ -158,7 +158,7 @@ static void add_header(lua_State *L, const bt_header_t *header)
     lua_rawset(L, -3);
 }
 
-static void push_reply(lua_State *L, const bt_want_answer_t *answer)
+static void push_reply(lua_State *L, const bt_hook_answer_t *answer)
 {
     lua_createtable(L, 0, 3);
     lua_pushinteger(L, (lua_Integer) answer->status);
@@ -171,9 +171,9 @@ static void push_reply(lua_State *L, const bt_want_answer_t *answer)
     lua_setfield(L, -2, "headers");
 }
 
-int bt_run_push_answer(lua_State *L, const bt_want_t *want, const bt_want_answer_t *answer)
+int bt_run_push_answer(lua_State *L, const bt_hook_op_t *hook_op, const bt_hook_answer_t *answer)
 {
-    const bool is_empty = want->kind == BT_WANT_STORE && answer->store == NULL;
+    const bool is_empty = hook_op->kind == BT_HOOK_OP_STORE && answer->store == NULL;
 
     if (answer->rc < 0 || is_empty) {
         lua_pushnil(L);
@@ -182,9 +182,9 @@ int bt_run_push_answer(lua_State *L, const bt_want_t *want, const bt_want_answer
                               : text_of(answer->rc < 0 ? answer->rc : BT_E_STORE_UNAVAILABLE));
         return 2;
     }
-    if (want->kind == BT_WANT_STORE)
-        return bt_shared_push_answer(L, want, answer);
-    if (want->kind == BT_WANT_HTTP)
+    if (hook_op->kind == BT_HOOK_OP_STORE)
+        return bt_shared_push_answer(L, hook_op, answer);
+    if (hook_op->kind == BT_HOOK_OP_HTTP)
         push_reply(L, answer);
     else
         lua_pushboolean(L, 1);

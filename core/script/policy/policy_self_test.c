@@ -1,10 +1,10 @@
 /* The fleet of a self-test is made of workers that no registry knows: nobody ever connects to them.
  *
  * What is asked and what may come back:
- *   nobody there, everybody down   must return in time; an error is the built-in choice's turn and no reason to refuse,
+ *   nobody there, everybody down   must return in time; an error is the default choice's turn and no reason to refuse,
  *                                  since the gateway asks no policy about an empty fleet
  *   one of each role, 512          a good answer or nil, for pairs or for single workers: a policy may be written for one kind,
- *                                  and may fail for want of the other, but for no other reason
+ *                                  and may fail for lack of the other, but for no other reason
  *   admit, route                   no error; every sleep is over at once and there is no network, which they must bear. Their
  *                                  vars go to the plans that follow, as in the gateway
  */
@@ -179,12 +179,12 @@ static int ask_some(struct run *run, const char *what, unsigned each, unsigned s
 /* After so many waits its time is over; one that then waits again would do so until its deadline for every request. */
 static int finish(struct run *run, const char *what, bt_policy_run_t *hook, int rc)
 {
-    bt_want_answer_t answer = {0};
+    bt_hook_answer_t answer = {0};
 
     for (unsigned waits = 1; rc == 1 && waits <= WAITS_MAX + 1; waits++) {
-        answer.rc = waits > WAITS_MAX                 ? BT_E_TOTAL_TIMEOUT
-                    : hook->want.kind == BT_WANT_HTTP ? UV_ENETUNREACH
-                                                      : 0;
+        answer.rc = waits > WAITS_MAX                       ? BT_E_TOTAL_TIMEOUT
+                    : hook->hook_op.kind == BT_HOOK_OP_HTTP ? UV_ENETUNREACH
+                                                            : 0;
         rc = bt_policy_resume(hook, &answer);
     }
     bt_policy_run_drop(hook);
@@ -226,7 +226,7 @@ int bt_policy_self_test(bt_policy_t *policy, char *err, size_t err_size)
         rc = ask_some(&run, "one worker of each role", 1, 1);
     if (rc == 0)
         rc = ask_some(&run, "512 workers", FLEET_SIZE / 2, FLEET_SIZE);
-    if (policy->kernels->prefix.serial != 0) /* it looks at prompts: the index will be used */
+    if (policy->native->prefix.serial != 0) /* it looks at prompts: the index will be used */
         bt_prefix_warm();
     bt_policy_vars_drop(&run.vars);
     free_fleet(run.fleet);

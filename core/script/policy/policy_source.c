@@ -1,4 +1,4 @@
-/* A file is read whole before anything is decided about it; a text that changes while it is read gives one bad generation at
+/* A file is read whole before anything is decided about it; a file that changes while it is read gives one bad generation at
  * the most, and the change itself brings the next look. */
 #include "script/policy/policy_source.h"
 
@@ -23,7 +23,7 @@ const char *bt_source_kind_name(enum bt_source_kind kind)
 /* ---- life ---- */
 
 int bt_policy_source_new(bt_policy_source_t **source_p, enum bt_source_kind kind, const char *name,
-                         const char *path, bt_str_t text)
+                         const char *path, bt_str_t code)
 {
     bt_policy_source_t *s = calloc(1, sizeof(*s));
 
@@ -33,9 +33,9 @@ int bt_policy_source_new(bt_policy_source_t **source_p, enum bt_source_kind kind
     s->kind = kind;
     s->name = bt_str_dup(bt_str(name));
     s->path = bt_str_dup(bt_str(path));
-    s->text = bt_str_dup(text);
-    s->size = text.n;
-    if (s->name == NULL || s->path == NULL || s->text == NULL) {
+    s->code = bt_str_dup(code);
+    s->size = code.n;
+    if (s->name == NULL || s->path == NULL || s->code == NULL) {
         bt_policy_source_unref(s);
         return BT_E_NOMEM;
     }
@@ -56,7 +56,7 @@ void bt_policy_source_unref(bt_policy_source_t *source)
         return;
     free(source->name);
     free(source->path);
-    free(source->text);
+    free(source->code);
     free(source);
 }
 
@@ -65,7 +65,7 @@ bool bt_policy_source_same(const bt_policy_source_t *a, const bt_policy_source_t
     if (a == b || a == NULL || b == NULL)
         return a == b;
     return a->kind == b->kind && a->size == b->size && strcmp(a->path, b->path) == 0 &&
-           memcmp(a->text, b->text, a->size) == 0;
+           memcmp(a->code, b->code, a->size) == 0;
 }
 
 /* ---- names ---- */
@@ -178,7 +178,7 @@ int bt_policy_source_open(bt_policy_source_t **source_p, const char *name, const
 int bt_policy_load_source(bt_policy_t **policy_p, const bt_policy_source_t *source, char *err,
                           size_t err_size)
 {
-    return bt_policy_load_text(policy_p, source->path, (bt_str_t){source->text, source->size}, err,
+    return bt_policy_load_code(policy_p, source->path, (bt_str_t){source->code, source->size}, err,
                                err_size);
 }
 

@@ -1,8 +1,8 @@
-/* policy_source.h - the text of a policy and where it came from.
+/* policy_source.h - the code of a policy and where it came from.
  *
  * Owner: shared by reference count (any thread); immutable once made.
  * Life:  read once, on one thread, so that every loop builds its VM from the same bytes even while the file is being written.
- * Flow:  name -> policy_dir/name.lua, else a shipped policy; a path -> that file -> text -> bt_policy_load_source on each loop.
+ * Flow:  name -> policy_dir/name.lua, else a shipped policy; a path -> that file -> code -> bt_policy_load_source on each loop.
  * Cost:  one read of the file; never on the request path.
  */
 #ifndef BT_SCRIPT_POLICY_SOURCE_H
@@ -25,16 +25,16 @@ typedef struct bt_policy_source {
     enum bt_source_kind kind;
     char *name; /* as it was asked for */
     char *path; /* what messages begin with: "policies/random.lua" */
-    char *text; /* NUL-terminated */
+    char *code; /* NUL-terminated */
     size_t size;
 } bt_policy_source_t;
 
 /* name as for bt_policy_load. err: one line. */
 int bt_policy_source_open(bt_policy_source_t **source_p, const char *name, const char *policy_dir,
                           char *err, size_t err_size);
-/* From text in memory. */
+/* From code in memory. */
 int bt_policy_source_new(bt_policy_source_t **source_p, enum bt_source_kind kind, const char *name,
-                         const char *path, bt_str_t text);
+                         const char *path, bt_str_t code);
 bt_policy_source_t *bt_policy_source_ref(bt_policy_source_t *source); /* NULL is fine */
 void bt_policy_source_unref(bt_policy_source_t *source);              /* likewise */
 /* Same place and same bytes. */

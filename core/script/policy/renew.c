@@ -23,7 +23,7 @@ static void *make_fresh(void *arg)
 {
     bt_policy_t *policy = arg;
     const bt_policy_spec_t spec = {.path = policy->path,
-                                   .text = {policy->text, policy->text_n},
+                                   .code = {policy->code, policy->code_n},
                                    .params = policy->params.given,
                                    .is_shadow = policy->shadow[0] != '\0',
                                    .is_dry_run = policy->is_dry_run,

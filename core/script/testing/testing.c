@@ -1,7 +1,7 @@
 /* How it works: the module that specs get: policies here, fleets, hooks and the rest in the files beside this one. Policies are
  * the real ones, in closed VMs of their own. */
 #include "script/testing/testing.h"
-#include "script/native/want_api.h"
+#include "script/native/hook_op_api.h"
 
 #include "base/rand.h"
 #include "script/policy/policy_source.h"
@@ -54,7 +54,7 @@ static int make(lua_State *L, const bt_policy_source_t *source, const bt_value_t
                 const bt_value_t *old, char *err, size_t err_size)
 {
     const bt_policy_spec_t spec = {.path = source->path,
-                                   .text = {source->text, source->size},
+                                   .code = {source->code, source->size},
                                    .params = params,
                                    .old = old,
                                    .is_shadow = bt_testing_flag(L, 1, "shadow"),

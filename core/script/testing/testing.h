@@ -2,7 +2,7 @@
  *
  * Owner: an ordinary Lua state, with the whole library (a spec runner); each policy keeps its own closed VM.
  * Life:  objects go with the Lua state.
- * Flow:  fleet{worker...}, policy(name), policy:plan(fleet, req) -> names: the real loader, kernels and checks run. Loads
+ * Flow:  fleet{worker...}, policy(name), policy:plan(fleet, req) -> names: the real loader, native functions and checks run. Loads
  *        are set by the spec. lua/baton/testing.lua makes it comfortable.
  * Cost:  not measured; each call with a changed fleet makes the lists anew.
  */

@@ -71,9 +71,9 @@ extern const luaL_Reg bt_testing_policy_methods[];
 /* serve(function): answers what hooks wait for. */
 int bt_testing_serve(lua_State *L);
 /* For bt_policy_spec_t.serve; user is the Lua state. What it leaves on that stack must stay there until start is over. */
-int bt_testing_serve_start(void *user, const bt_want_t *want, bt_want_answer_t *answer_p);
+int bt_testing_serve_start(void *user, const bt_hook_op_t *hook_op, bt_hook_answer_t *answer_p);
 /* For bt_policy_set_sender; user is the Lua state. */
-void bt_testing_send(void *user, const bt_want_t *want);
+void bt_testing_send(void *user, const bt_hook_op_t *hook_op);
 void bt_testing_raise_mistake(
     lua_State *L); /* that serving a start, or what is sent, has met, if any */
 /* Serves until the hook is over, and answers as it ended; rc is how it began. Raises what the spec's function raises. */

@@ -11,7 +11,7 @@
 #define ROWS_MAX 256
 #define MISTAKE_KEY "baton_testing.mistake" /* of serving a start, until it is over */
 
-/* serve(function(want) -> answer or nil, error) */
+/* serve(function(hook_op) -> answer or nil, error) */
 int bt_testing_serve(lua_State *L)
 {
     luaL_checktype(L, 1, LUA_TFUNCTION);
@@ -35,7 +35,7 @@ static void set_count(lua_State *L, const char *key, double n)
 }
 
 /* {op = "get", key =, ...} */
-static void push_store_want(lua_State *L, const bt_want_t *want)
+static void push_store_hook_op(lua_State *L, const bt_hook_op_t *hook_op)
 {
     static const char *const ops[] = {
         [BT_STORE_COUNTER_ADD] = "add",  [BT_STORE_CELL_GET] = "get",
@@ -47,49 +47,49 @@ static void push_store_want(lua_State *L, const bt_want_t *want)
     };
 
     lua_newtable(L);
-    lua_pushstring(L, ops[want->store.what]);
+    lua_pushstring(L, ops[hook_op->store.what]);
     lua_setfield(L, -2, "op");
-    set_str(L, "key", want->store.key);
-    set_str(L, "field", want->store.field);
-    set_str(L, "value", want->store.value);
-    set_count(L, "amount", (double) want->store.amount);
-    set_count(L, "limit", (double) want->store.limit);
-    set_count(L, "ttl_ms", (double) want->store.ttl_ms);
-    set_count(L, "window_ms", (double) want->store.window_ms);
-    set_count(L, "window", (double) want->store.window);
-    lua_pushboolean(L, want->store.if_absent);
+    set_str(L, "key", hook_op->store.key);
+    set_str(L, "field", hook_op->store.field);
+    set_str(L, "value", hook_op->store.value);
+    set_count(L, "amount", (double) hook_op->store.amount);
+    set_count(L, "limit", (double) hook_op->store.limit);
+    set_count(L, "ttl_ms", (double) hook_op->store.ttl_ms);
+    set_count(L, "window_ms", (double) hook_op->store.window_ms);
+    set_count(L, "window", (double) hook_op->store.window);
+    lua_pushboolean(L, hook_op->store.if_absent);
     lua_setfield(L, -2, "if_absent");
 }
 
-static void push_want(lua_State *L, const bt_want_t *want)
+static void push_hook_op(lua_State *L, const bt_hook_op_t *hook_op)
 {
     lua_newtable(L);
-    if (want->kind == BT_WANT_STORE) {
-        push_store_want(L, want);
+    if (hook_op->kind == BT_HOOK_OP_STORE) {
+        push_store_hook_op(L, hook_op);
         lua_setfield(L, -2, "store");
         return;
     }
-    lua_pushnumber(L, (lua_Number) want->ms);
-    lua_setfield(L, -2, want->kind == BT_WANT_SLEEP ? "sleep_ms" : "timeout_ms");
-    if (want->kind == BT_WANT_SLEEP)
+    lua_pushnumber(L, (lua_Number) hook_op->ms);
+    lua_setfield(L, -2, hook_op->kind == BT_HOOK_OP_SLEEP ? "sleep_ms" : "timeout_ms");
+    if (hook_op->kind == BT_HOOK_OP_SLEEP)
         return;
-    set_str(L, "method", want->method);
-    set_str(L, "host", want->host);
-    set_str(L, "target", want->target);
-    set_str(L, "body", want->body);
-    lua_pushinteger(L, (lua_Integer) want->port);
+    set_str(L, "method", hook_op->method);
+    set_str(L, "host", hook_op->host);
+    set_str(L, "target", hook_op->target);
+    set_str(L, "body", hook_op->body);
+    lua_pushinteger(L, (lua_Integer) hook_op->port);
     lua_setfield(L, -2, "port");
     lua_newtable(L);
-    for (unsigned i = 0; i < want->header_count; i++) {
-        lua_pushlstring(L, want->headers[i].name.p, want->headers[i].name.n);
-        lua_pushlstring(L, want->headers[i].value.p, want->headers[i].value.n);
+    for (unsigned i = 0; i < hook_op->header_count; i++) {
+        lua_pushlstring(L, hook_op->headers[i].name.p, hook_op->headers[i].name.n);
+        lua_pushlstring(L, hook_op->headers[i].value.p, hook_op->headers[i].value.n);
         lua_rawset(L, -3);
     }
     lua_setfield(L, -2, "headers");
 }
 
 struct reply {
-    bt_want_answer_t answer;
+    bt_hook_answer_t answer;
     struct bt_testing_head head;
     bool is_store;
     bt_store_reply_t store;
@@ -160,17 +160,17 @@ static int read_reply(lua_State *L)
 
 /* Asks the spec's function; a struct reply is at this index. False: an error is on top of the stack. Else its answer is, which
  * holds the bytes. */
-static bool ask(lua_State *L, const bt_want_t *want, int idx)
+static bool ask(lua_State *L, const bt_hook_op_t *hook_op, int idx)
 {
     struct reply *reply = lua_touserdata(L, idx);
 
-    reply->answer = (bt_want_answer_t){0};
-    reply->is_store = want->kind == BT_WANT_STORE;
+    reply->answer = (bt_hook_answer_t){0};
+    reply->is_store = hook_op->kind == BT_HOOK_OP_STORE;
     lua_getfield(L, LUA_REGISTRYINDEX, SERVE_KEY);
-    push_want(L, want);
+    push_hook_op(L, hook_op);
     if (lua_pcall(L, 1, 2, 0) != 0)
         return false;
-    if (want->kind == BT_WANT_SLEEP)
+    if (hook_op->kind == BT_HOOK_OP_SLEEP)
         return true;
     lua_pushcfunction(L, read_reply);
     lua_pushvalue(L, -3);
@@ -179,7 +179,7 @@ static bool ask(lua_State *L, const bt_want_t *want, int idx)
     return lua_pcall(L, 3, 0, 0) == 0;
 }
 
-int bt_testing_serve_start(void *user, const bt_want_t *want, bt_want_answer_t *answer_p)
+int bt_testing_serve_start(void *user, const bt_hook_op_t *hook_op, bt_hook_answer_t *answer_p)
 {
     lua_State *L = user;
     struct reply *reply;
@@ -187,7 +187,7 @@ int bt_testing_serve_start(void *user, const bt_want_t *want, bt_want_answer_t *
     if (!lua_checkstack(L, LUA_MINSTACK))
         return BT_E_NOMEM;
     reply = lua_newuserdata(L, sizeof(*reply));
-    if (!ask(L, want, lua_gettop(L))) {
+    if (!ask(L, hook_op, lua_gettop(L))) {
         lua_setfield(L, LUA_REGISTRYINDEX, MISTAKE_KEY);
         return BT_E_POLICY;
     }
@@ -195,7 +195,7 @@ int bt_testing_serve_start(void *user, const bt_want_t *want, bt_want_answer_t *
     return 0;
 }
 
-void bt_testing_send(void *user, const bt_want_t *want)
+void bt_testing_send(void *user, const bt_hook_op_t *hook_op)
 {
     lua_State *L = user;
     const int top = lua_gettop(L);
@@ -203,7 +203,7 @@ void bt_testing_send(void *user, const bt_want_t *want)
     if (!lua_checkstack(L, LUA_MINSTACK))
         return;
     (void) lua_newuserdata(L, sizeof(struct reply));
-    if (!ask(L, want, top + 1))
+    if (!ask(L, hook_op, top + 1))
         lua_setfield(L, LUA_REGISTRYINDEX, MISTAKE_KEY);
     lua_settop(L, top);
 }
@@ -226,7 +226,7 @@ int bt_testing_drive(lua_State *L, bt_policy_run_t *run, int rc)
     int top = lua_gettop(L);
 
     while (rc == 1) {
-        if (!ask(L, &run->want, top)) {
+        if (!ask(L, &run->hook_op, top)) {
             bt_policy_run_drop(run);
             lua_error(L);
         }

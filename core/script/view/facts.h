@@ -37,13 +37,13 @@ typedef struct bt_policy_request {
     uint64_t max_tokens; /* that the client wants at most of one sample; 0 = it did not say */
     bt_str_t klass;      /* what route called it: req.class */
     bt_str_t
-        prompt; /* raw JSON value of the prompt (text, ids, messages); NULL = none. Only kernels look at it. */
+        prompt; /* raw JSON value of the prompt (text, ids, messages); NULL = none. Only native functions look at it. */
     struct bt_policy_vars
         *vars; /* ctx.vars (policy_run.h), or NULL: this policy has no admit and no route */
-    struct bt_policy_trace *trace; /* where kernels write scores, or NULL: nobody asked */
+    struct bt_policy_trace *trace; /* where native functions write scores, or NULL: nobody asked */
 } bt_policy_request_t;
 
-/* Scores as kernels gave them, for decision records. The last score of a worker in a call is the one that counts. */
+/* Scores as native functions gave them, for decision records. The last score of a worker in a call is the one that counts. */
 typedef struct bt_policy_trace {
     struct bt_policy_score {
         uint64_t worker;

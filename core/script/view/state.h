@@ -12,7 +12,7 @@
 #include "script/shared/prefix_index.h"
 #include "script/value/params.h"
 #include "script/view/hook.h"
-#include "script/view/want.h"
+#include "script/view/hook_op.h"
 #include "script/vm/vm.h"
 
 #include <pthread.h>
@@ -27,7 +27,7 @@ enum bt_policy_list { BT_LIST_PREFILL, BT_LIST_DECODE, BT_LIST_SINGLE, BT_LIST_C
 /* Every userdata of a policy VM begins with one of these words; no other userdata exists there. */
 enum bt_policy_magic {
     BT_MAGIC_ROW = 0x52f0a11e,
-    BT_MAGIC_ROSTER = 0x115700b1,
+    BT_MAGIC_LIST = 0x115700b1,
     BT_MAGIC_OTHER = 0x0d0e0f10
 };
 
@@ -40,9 +40,9 @@ struct bt_view_slot {
 };
 
 /* What native functions keep in a VM. */
-struct bt_kernels {
+struct bt_native {
     enum bt_policy_magic magic;
-    uint64_t roster_serial;
+    uint64_t list_serial;
     bt_worker_t **workers; /* scratch of bt_rows_get */
     double *values;        /* scratch of a ranking */
     unsigned worker_cap, value_cap;
@@ -73,17 +73,17 @@ struct bt_policy {
     bt_vm_t vm;
     char *name, *version;
     char error[512];
-    char *path, *text; /* the source */
-    size_t text_n;
+    char *path, *code; /* the source */
+    size_t code_n;
     bt_params_t params;
     char shadow
         [BT_SHADOW_PREFIX_BYTES]; /* before each name that it shares with others; "" = no shadow */
     bool is_dry_run;
     struct bt_shared_local *counters; /* the process's; a dry run's own */
     struct bt_rates *rates;           /* likewise; NULL in a dry run that has used none */
-    int (*serve)(void *user, const bt_want_t *want, bt_want_answer_t *answer_p);
+    int (*serve)(void *user, const bt_hook_op_t *hook_op, bt_hook_answer_t *answer_p);
     void *serve_user;
-    void (*send)(void *user, const bt_want_t *want); /* NULL = nowhere */
+    void (*send)(void *user, const bt_hook_op_t *hook_op); /* NULL = nowhere */
     void *send_user;
     bt_text_t cached; /* what baton.shared.cached works on */
     struct {          /* what json_encode works on; an error may leave it to its next call */
@@ -97,7 +97,7 @@ struct bt_policy {
         bool running;
         bool testing; /* self-test: nil is a fine answer of plan */
         uint64_t
-            serial; /* another one for every call of a hook: what kernels remember of a request ends with it */
+            serial; /* another one for every call of a hook: what native functions remember of a request ends with it */
         enum bt_policy_hook hook;
         uint64_t now_ms, tick_ms;
         enum bt_policy_part part;
@@ -109,7 +109,7 @@ struct bt_policy {
         const bt_value_t *old;
         unsigned store_ops;             /* that a pure hook has sent */
         bt_policy_run_t *run;           /* the coroutine that runs; NULL in pure hooks */
-        const bt_want_answer_t *answer; /* NULL = it begins */
+        const bt_hook_answer_t *answer; /* NULL = it begins */
         bt_value_t *data;               /* handover's answer */
         bt_choice_t choice;
     } call;
@@ -117,7 +117,7 @@ struct bt_policy {
     int hook_refs[BT_HOOK_COUNT]; /* LUA_NOREF = no such hook */
     int enter_ref, step_ref, refresh_ref, ctx_ref, params_ref, req_ref, headers_ref, view_ref;
     int rows_ref, row_meta_ref, pairs_with_ref, kept_ref;
-    struct bt_kernels *kernels; /* owned by the VM */
+    struct bt_native *native; /* owned by the VM */
     bt_vm_fields_t row_fields, req_fields, view_fields, plan_fields;
     struct bt_view_slot views[BT_POLICY_VIEWS], *slot;
     unsigned next_view;

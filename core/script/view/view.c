@@ -6,7 +6,7 @@
  * of classes: a fleet of thousands usually has two. */
 #include "script/view/view.h"
 #include "script/shared/prefix_index.h"
-#include "script/view/roster.h"
+#include "script/view/worker_list.h"
 
 #include "base/err.h"
 #include "base/text.h"
@@ -69,7 +69,7 @@ static bool ema_ms(const _Atomic int64_t *us, double *value_p)
 
 unsigned bt_prefix_blocks_of(const bt_policy_t *policy, const bt_worker_t *w)
 {
-    const struct bt_kernels *k = policy->kernels;
+    const struct bt_native *k = policy->native;
 
     if (k->prefix.serial != policy->call.serial || !k->prefix.is_matched)
         return 0;
@@ -394,7 +394,7 @@ static int make_list(lua_State *L, bt_policy_t *policy, const bt_policy_view_t *
         push_row(L, policy, rows, set->items[i])->at[list] = i;
         lua_rawseti(L, rows + 1, (int) i + 1);
     }
-    bt_roster_seal(L, policy);
+    bt_worker_list_seal(L, policy);
     lua_remove(L, rows);
     return luaL_ref(L, LUA_REGISTRYINDEX);
 }

@@ -197,7 +197,7 @@ static int bounded_sort(lua_State *L)
 
 /* The stock one allows ten thousand levels, and the error that ends a runaway is caught and raised again at each of them: 30 ms.
  * Ours nests on the C stack, which has a limit, and passes that error on. Nothing can be resumed across it: baton.sleep and
- * baton.http say so (want_api.c). */
+ * baton.http say so (hook_op_api.c). */
 static int bounded_pcall(lua_State *L)
 {
     const bt_vm_t *vm = bt_vm_of(L);

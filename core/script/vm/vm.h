@@ -43,7 +43,7 @@ typedef struct bt_vm {
     uint64_t collect_until_us; /* deadline of the collection that runs */
     int collect_ref;
     const char *stack_base; /* C stack at the beginning of the guarded call */
-    bool is_full;           /* a coroutine of the guarded call ended for want of memory */
+    bool is_full;           /* a coroutine of the guarded call ended for lack of memory */
     uint64_t steps_left;    /* that patterns may still take (script/vm/pattern.h) */
     bt_watch_t watch;       /* of VMs that are guarded, and of configuration files */
 } bt_vm_t;

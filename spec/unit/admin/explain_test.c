@@ -204,7 +204,7 @@ static void test_short_stories(void **state)
     bt_text_fini(&facts[0].rows);
     say(0, "{\"v\":1,\"id\":\"req-1\",\"at\":\"2026-01-31T12:00:00.000Z\",\"path\":\"/v1/"
            "completions\",\"stream\":"
-           "false,\"policy\":\"mine\",\"decided_by\":\"built-in\",\"why\":\"mine.lua:3: "
+           "false,\"policy\":\"mine\",\"decided_by\":\"default\",\"why\":\"mine.lua:3: "
            "no\",\"plan\":{\"kind\":"
            "\"single\",\"worker\":\"w1\"},\"attempts\":[{\"n\":1,\"kind\":\"single\",\"worker\":"
            "\"w1\",\"failure\":"
@@ -212,7 +212,7 @@ static void test_short_stories(void **state)
            "\"status\":0}");
     answer(true);
     said_part("the client left before it had an answer");
-    said_part("decided by the built-in choice; policy mine: mine.lua:3: no\n");
+    said_part("decided by the default choice; policy mine: mine.lua:3: no\n");
     said_part("candidates were not kept: this request was not sampled (--record-sample)");
     said_part("chosen: single w1\n");
     said_part("failed at single: stall, status 500; nobody is blamed");

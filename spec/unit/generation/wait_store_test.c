@@ -63,7 +63,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static void note(const bt_want_answer_t *answer)
+static void note(const bt_hook_answer_t *answer)
 {
     const bt_store_reply_t *reply = answer->store;
     size_t n = 0;
@@ -83,28 +83,29 @@ static void note(const bt_want_answer_t *answer)
                                BT_STR_ARG(reply->rows[i].name), BT_STR_ARG(reply->rows[i].value));
 }
 
-static void on_done(bt_wait_t *wait, const bt_want_answer_t *answer)
+static void on_done(bt_wait_t *wait, const bt_hook_answer_t *answer)
 {
     assert_ptr_equal(bt_wait_user(wait), &seen);
     note(answer);
     bt_wait_free(&wait); /* from inside: what answer points to is not looked at any more */
 }
 
-static bt_want_t want_of(enum bt_store_what what, const char *key)
+static bt_hook_op_t want_of(enum bt_store_what what, const char *key)
 {
-    bt_want_t want = {.kind = BT_WANT_STORE, .ms = UINT64_MAX / 4};
+    bt_hook_op_t hook_op = {.kind = BT_HOOK_OP_STORE, .ms = UINT64_MAX / 4};
 
-    want.store.what = what;
-    want.store.key = bt_str(key);
-    return want;
+    hook_op.store.what = what;
+    hook_op.store.key = bt_str(key);
+    return hook_op;
 }
 
-static void ask(const bt_want_t *want)
+static void ask(const bt_hook_op_t *hook_op)
 {
     const unsigned before = seen.times;
     bt_wait_t *wait = NULL;
 
-    assert_int_equal(bt_wait_start(&wait, &room, want, bt_clock_ms() + FAR_MS, on_done, &seen), 0);
+    assert_int_equal(bt_wait_start(&wait, &room, hook_op, bt_clock_ms() + FAR_MS, on_done, &seen),
+                     0);
     assert_int_equal(seen.times, before); /* never from inside */
     TURN_UNTIL(&loop, seen.times > before);
     turn(&loop, 5);
@@ -113,91 +114,93 @@ static void ask(const bt_want_t *want)
 
 static void does_every_operation(void **state)
 {
-    bt_want_t want = want_of(BT_STORE_COUNTER_ADD, "n");
+    bt_hook_op_t hook_op = want_of(BT_STORE_COUNTER_ADD, "n");
     (void) state;
 
-    want.store.amount = 5;
-    ask(&want);
+    hook_op.store.amount = 5;
+    ask(&hook_op);
     assert_int_equal(seen.number, 5);
-    want = want_of(BT_STORE_CELL_SET, "c");
-    want.store.value = BT_STR("x");
-    ask(&want);
+    hook_op = want_of(BT_STORE_CELL_SET, "c");
+    hook_op.store.value = BT_STR("x");
+    ask(&hook_op);
     assert_int_equal(seen.number, 1);
-    want.store.if_absent = true;
-    ask(&want);
+    hook_op.store.if_absent = true;
+    ask(&hook_op);
     assert_int_equal(seen.number, 0);
-    want = want_of(BT_STORE_CELL_GET, "c");
-    ask(&want);
+    hook_op = want_of(BT_STORE_CELL_GET, "c");
+    ask(&hook_op);
     assert_string_equal(seen.text, "x");
-    want = want_of(BT_STORE_CELL_DROP, "c");
-    ask(&want);
-    want = want_of(BT_STORE_CELL_GET, "c");
-    ask(&want);
+    hook_op = want_of(BT_STORE_CELL_DROP, "c");
+    ask(&hook_op);
+    hook_op = want_of(BT_STORE_CELL_GET, "c");
+    ask(&hook_op);
     assert_true(seen.is_none);
-    want = want_of(BT_STORE_TABLE_PUT, "t");
-    want.store.field = BT_STR("f");
-    want.store.value = BT_STR("v");
-    ask(&want);
-    want = want_of(BT_STORE_TABLE_ALL, "t");
-    ask(&want);
+    hook_op = want_of(BT_STORE_TABLE_PUT, "t");
+    hook_op.store.field = BT_STR("f");
+    hook_op.store.value = BT_STR("v");
+    ask(&hook_op);
+    hook_op = want_of(BT_STORE_TABLE_ALL, "t");
+    ask(&hook_op);
     assert_string_equal(seen.rows, "f=v ");
-    want = want_of(BT_STORE_COUNTER_ADD, "t"); /* of another type */
-    ask(&want);
+    hook_op = want_of(BT_STORE_COUNTER_ADD, "t"); /* of another type */
+    ask(&hook_op);
     assert_int_equal(seen.rc, BT_E_INVAL);
 }
 
 static void leases_are_the_gateways(void **state)
 {
-    bt_want_t want = want_of(BT_STORE_LEASE_TAKE, "l");
+    bt_hook_op_t hook_op = want_of(BT_STORE_LEASE_TAKE, "l");
     (void) state;
 
-    want.store.ttl_ms = FAR_MS;
-    ask(&want);
+    hook_op.store.ttl_ms = FAR_MS;
+    ask(&hook_op);
     const int64_t fence = seen.number;
     assert_true(fence > 0);
     room.replica = "gateway-2";
-    ask(&want);
+    ask(&hook_op);
     assert_int_equal(seen.number, 0);
     assert_string_equal(seen.text, "gateway-1");
     room.replica = "gateway-1";
-    want = want_of(BT_STORE_LEASE_DROP, "l");
-    ask(&want);
+    hook_op = want_of(BT_STORE_LEASE_DROP, "l");
+    ask(&hook_op);
     assert_int_equal(seen.number, 1);
 }
 
 static void answers_quotas_at_once_where_it_can(void **state)
 {
-    bt_want_t want = want_of(BT_STORE_WINDOW_TAKE, "q"), get = want_of(BT_STORE_CELL_GET, "c");
-    const bt_want_t nap = {.kind = BT_WANT_SLEEP, .ms = 1};
-    bt_want_answer_t answer;
+    bt_hook_op_t hook_op = want_of(BT_STORE_WINDOW_TAKE, "q"),
+                 get = want_of(BT_STORE_CELL_GET, "c");
+    const bt_hook_op_t nap = {.kind = BT_HOOK_OP_SLEEP, .ms = 1};
+    bt_hook_answer_t answer;
     bt_store_reply_t reply;
     (void) state;
 
-    want.store.limit = 160;
-    want.store.amount = 1;
-    want.store.window_ms = LONG_MS;
-    assert_false(bt_wait_store_now(&room, &want, &answer, &reply));
-    ask(&want);
+    hook_op.store.limit = 160;
+    hook_op.store.amount = 1;
+    hook_op.store.window_ms = LONG_MS;
+    assert_false(bt_wait_store_now(&room, &hook_op, &answer, &reply));
+    ask(&hook_op);
     assert_int_equal(seen.number, 1);
     for (unsigned i = 1; i < 10; i++) {
-        assert_true(bt_wait_store_now(&room, &want, &answer, &reply));
+        assert_true(bt_wait_store_now(&room, &hook_op, &answer, &reply));
         assert_int_equal(answer.rc, 0);
         assert_int_equal(answer.store->number, 1);
         assert_int_equal(answer.store->window, seen.window);
     }
-    want.store.amount = 161;
-    assert_true(bt_wait_store_now(&room, &want, &answer, &reply));
+    hook_op.store.amount = 161;
+    assert_true(bt_wait_store_now(&room, &hook_op, &answer, &reply));
     assert_int_equal(answer.store->number, 0);
     assert_true(answer.store->left_ms > 0);
-    want.store.amount = 1;
-    ask(&want); /* whatever there is now: never from inside */
+    hook_op.store.amount = 1;
+    ask(&hook_op); /* whatever there is now: never from inside */
     assert_false(bt_wait_store_now(&room, &get, &answer, &reply));
     assert_false(bt_wait_store_now(&room, &nap, &answer, &reply));
 }
 
 static void refunds_are_sent(void **state)
 {
-    bt_want_t take = want_of(BT_STORE_WINDOW_TAKE, "q"), give = want_of(BT_STORE_WINDOW_GIVE, "q");
+    bt_hook_op_t take = want_of(BT_STORE_WINDOW_TAKE, "q"),
+                 give = want_of(BT_STORE_WINDOW_GIVE, "q");
     (void) state;
 
     take.store.limit = 10;
@@ -218,7 +221,7 @@ static void refunds_are_sent(void **state)
 
 static void writes_are_sent(void **state)
 {
-    bt_want_t add = want_of(BT_STORE_COUNTER_ADD, "n"), get = want_of(BT_STORE_CELL_GET, "n");
+    bt_hook_op_t add = want_of(BT_STORE_COUNTER_ADD, "n"), get = want_of(BT_STORE_CELL_GET, "n");
     (void) state;
 
     add.store.amount = 1;
@@ -231,7 +234,7 @@ static void writes_are_sent(void **state)
 
 static void is_given_up(void **state)
 {
-    bt_want_t get = want_of(BT_STORE_CELL_GET, "c"), take = want_of(BT_STORE_WINDOW_TAKE, "q");
+    bt_hook_op_t get = want_of(BT_STORE_CELL_GET, "c"), take = want_of(BT_STORE_WINDOW_TAKE, "q");
     bt_wait_t *waits[3] = {NULL};
     (void) state;
 
@@ -251,7 +254,7 @@ static void is_given_up(void **state)
 
 static void a_deadline_that_has_passed(void **state)
 {
-    const bt_want_t get = want_of(BT_STORE_CELL_GET, "c");
+    const bt_hook_op_t get = want_of(BT_STORE_CELL_GET, "c");
     bt_wait_t *wait = NULL;
     (void) state;
 
@@ -263,8 +266,8 @@ static void a_deadline_that_has_passed(void **state)
 static void without_a_store(void **state)
 {
     const bt_wait_ctx_t none = {.loop = &loop};
-    const bt_want_t get = want_of(BT_STORE_CELL_GET, "c");
-    bt_want_answer_t answer;
+    const bt_hook_op_t get = want_of(BT_STORE_CELL_GET, "c");
+    bt_hook_answer_t answer;
     bt_store_reply_t reply;
     bt_wait_t *wait = NULL;
     (void) state;
@@ -278,12 +281,12 @@ static void without_a_store(void **state)
 
 /* ---- on a thread without a loop ---- */
 
-static void block(const bt_want_t *want)
+static void block(const bt_hook_op_t *hook_op)
 {
-    bt_want_answer_t answer;
+    bt_hook_answer_t answer;
     char *body = NULL;
 
-    assert_int_equal(bt_wait_blocking(want, bt_clock_ms() + FAR_MS, &answer, &body), 0);
+    assert_int_equal(bt_wait_blocking(hook_op, bt_clock_ms() + FAR_MS, &answer, &body), 0);
     note(&answer);
     free(body);
 }
@@ -292,50 +295,50 @@ static void blocks_for_the_process_store(void **state)
 {
     const bt_wait_process_t process = {
         .store = store, .quotas = quotas, .space = "space", .replica = "gateway-1"};
-    bt_want_t want = want_of(BT_STORE_TABLE_PUT, "t");
+    bt_hook_op_t hook_op = want_of(BT_STORE_TABLE_PUT, "t");
     (void) state;
 
     bt_wait_store_of_process(&process);
-    want.store.field = BT_STR("f");
-    want.store.value = BT_STR("v");
-    block(&want);
-    want = want_of(BT_STORE_TABLE_ALL, "t");
-    block(&want);
+    hook_op.store.field = BT_STR("f");
+    hook_op.store.value = BT_STR("v");
+    block(&hook_op);
+    hook_op = want_of(BT_STORE_TABLE_ALL, "t");
+    block(&hook_op);
     assert_string_equal(seen.rows, "f=v ");
-    ask(&want); /* the loops see the same */
+    ask(&hook_op); /* the loops see the same */
     assert_string_equal(seen.rows, "f=v ");
-    want = want_of(BT_STORE_CELL_SET, "c");
-    want.store.value = BT_STR("text");
-    block(&want);
-    want = want_of(BT_STORE_CELL_GET, "c");
-    block(&want);
+    hook_op = want_of(BT_STORE_CELL_SET, "c");
+    hook_op.store.value = BT_STR("text");
+    block(&hook_op);
+    hook_op = want_of(BT_STORE_CELL_GET, "c");
+    block(&hook_op);
     assert_string_equal(seen.text, "text");
-    want = want_of(BT_STORE_WINDOW_TAKE, "q");
-    want.store.limit = want.store.amount = 3;
-    want.store.window_ms = LONG_MS;
-    block(&want);
+    hook_op = want_of(BT_STORE_WINDOW_TAKE, "q");
+    hook_op.store.limit = hook_op.store.amount = 3;
+    hook_op.store.window_ms = LONG_MS;
+    block(&hook_op);
     assert_int_equal(seen.number, 1);
-    want.store.amount = 1;
-    ask(&want);
+    hook_op.store.amount = 1;
+    ask(&hook_op);
     assert_int_equal(seen.number, 0);
 }
 
 static void blocks_for_a_store_of_the_moment(void **state)
 {
-    bt_want_t want = want_of(BT_STORE_COUNTER_ADD, "n");
+    bt_hook_op_t hook_op = want_of(BT_STORE_COUNTER_ADD, "n");
     (void) state;
 
-    want.store.amount = 1;
-    block(&want);
+    hook_op.store.amount = 1;
+    block(&hook_op);
     assert_int_equal(seen.number, 1);
-    block(&want);
+    block(&hook_op);
     assert_int_equal(seen.number, 1); /* it forgets */
 }
 
 static void blocks_no_longer_than_it_may(void **state)
 {
     const bt_store_config_t config = {.url = "redis://127.0.0.1:1"};
-    bt_want_t want = want_of(BT_STORE_CELL_GET, "c");
+    bt_hook_op_t hook_op = want_of(BT_STORE_CELL_GET, "c");
     bt_store_t *away;
     char err[128];
     (void) state;
@@ -344,12 +347,12 @@ static void blocks_no_longer_than_it_may(void **state)
     const bt_wait_process_t process = {
         .store = away, .quotas = quotas, .space = "space", .replica = "gateway-1"};
     bt_wait_store_of_process(&process);
-    block(&want);
+    block(&hook_op);
     assert_int_equal(seen.rc, BT_E_STORE_UNAVAILABLE);
-    want = want_of(BT_STORE_WINDOW_TAKE, "q");
-    want.store.limit = want.store.amount = 3;
-    want.store.window_ms = LONG_MS;
-    block(&want);
+    hook_op = want_of(BT_STORE_WINDOW_TAKE, "q");
+    hook_op.store.limit = hook_op.store.amount = 3;
+    hook_op.store.window_ms = LONG_MS;
+    block(&hook_op);
     assert_int_equal(seen.number, 1); /* this gateway's part */
     bt_wait_store_of_process(NULL);
     bt_store_close(away);
@@ -362,7 +365,7 @@ static void a_late_answer_is_none_of_the_hooks_time(void **state)
     char url[64], err[128];
     const bt_store_config_t config = {.url = url};
     bt_wait_ctx_t slow = room;
-    const bt_want_t want = want_of(BT_STORE_CELL_GET, "c");
+    const bt_hook_op_t hook_op = want_of(BT_STORE_CELL_GET, "c");
     bt_store_t *shared;
     bt_wait_t *wait = NULL;
     (void) state;
@@ -375,7 +378,8 @@ static void a_late_answer_is_none_of_the_hooks_time(void **state)
     assert_int_equal(bt_store_client_new(&slow.store, shared, &loop, NULL, NULL), 0);
     TURN_UNTIL(&loop, bt_store_health(shared, err, sizeof(err)) == BT_STORE_UP);
     redis_freeze(&server);
-    assert_int_equal(bt_wait_start(&wait, &slow, &want, bt_clock_ms() + FAR_MS, on_done, &seen), 0);
+    assert_int_equal(bt_wait_start(&wait, &slow, &hook_op, bt_clock_ms() + FAR_MS, on_done, &seen),
+                     0);
     TURN_UNTIL(&loop, seen.times == 1);
     assert_int_equal(seen.rc, BT_E_STORE_UNAVAILABLE);
     bt_store_client_free(slow.store, on_gone, NULL);

@@ -57,9 +57,9 @@ static int teardown(void **state)
     return 0;
 }
 
-static const bt_want_t nap = {.kind = BT_WANT_SLEEP, .ms = 1};
+static const bt_hook_op_t nap = {.kind = BT_HOOK_OP_SLEEP, .ms = 1};
 
-static void on_done(bt_wait_t *wait, const bt_want_answer_t *answer)
+static void on_done(bt_wait_t *wait, const bt_hook_answer_t *answer)
 {
     assert_ptr_equal(bt_wait_user(wait), &seen);
     seen.times++;
@@ -79,22 +79,22 @@ static void on_done(bt_wait_t *wait, const bt_want_answer_t *answer)
     }
 }
 
-static bt_want_t call_to(const char *host, const char *target)
+static bt_hook_op_t call_to(const char *host, const char *target)
 {
-    return (bt_want_t){.kind = BT_WANT_HTTP,
-                       .ms = FAR_MS,
-                       .method = BT_STR("GET"),
-                       .host = bt_str(host),
-                       .target = bt_str(target),
-                       .port = port};
+    return (bt_hook_op_t){.kind = BT_HOOK_OP_HTTP,
+                          .ms = FAR_MS,
+                          .method = BT_STR("GET"),
+                          .host = bt_str(host),
+                          .target = bt_str(target),
+                          .port = port};
 }
 
-static bt_wait_t *start(const bt_want_t *want, uint64_t within_ms)
+static bt_wait_t *start(const bt_hook_op_t *hook_op, uint64_t within_ms)
 {
     bt_wait_t *wait = NULL;
 
-    assert_int_equal(bt_wait_start(&wait, &room, want, bt_clock_ms() + within_ms, on_done, &seen),
-                     0);
+    assert_int_equal(
+        bt_wait_start(&wait, &room, hook_op, bt_clock_ms() + within_ms, on_done, &seen), 0);
     assert_non_null(wait);
     assert_int_equal(seen.times, 0); /* never from inside */
     return wait;
@@ -165,9 +165,9 @@ static void wait_over(void)
 
 static void sleeps(void **state)
 {
-    const bt_want_t want = {.kind = BT_WANT_SLEEP, .ms = 20};
+    const bt_hook_op_t hook_op = {.kind = BT_HOOK_OP_SLEEP, .ms = 20};
     const uint64_t from_ms = bt_clock_ms();
-    bt_wait_t *wait = start(&want, FAR_MS);
+    bt_wait_t *wait = start(&hook_op, FAR_MS);
     (void) state;
 
     wait_over();
@@ -180,8 +180,8 @@ static void sleeps(void **state)
 
 static void the_deadline_ends_a_sleep(void **state)
 {
-    const bt_want_t want = {.kind = BT_WANT_SLEEP, .ms = FAR_MS};
-    bt_wait_t *wait = start(&want, 20);
+    const bt_hook_op_t hook_op = {.kind = BT_HOOK_OP_SLEEP, .ms = FAR_MS};
+    bt_wait_t *wait = start(&hook_op, 20);
     (void) state;
 
     wait_over();
@@ -191,7 +191,7 @@ static void the_deadline_ends_a_sleep(void **state)
 
 static void a_deadline_that_has_passed(void **state)
 {
-    const bt_want_t http = call_to("127.0.0.1", "/"), sleep_0 = {.kind = BT_WANT_SLEEP};
+    const bt_hook_op_t http = call_to("127.0.0.1", "/"), sleep_0 = {.kind = BT_HOOK_OP_SLEEP};
     bt_wait_t *wait = start(&sleep_0, 0);
     (void) state;
 
@@ -209,21 +209,21 @@ static void a_deadline_that_has_passed(void **state)
 
 static void freed_and_started_again_from_inside(void **state)
 {
-    const bt_want_t want = {.kind = BT_WANT_SLEEP, .ms = 1};
+    const bt_hook_op_t hook_op = {.kind = BT_HOOK_OP_SLEEP, .ms = 1};
     (void) state;
 
     seen.frees = seen.restarts = true;
-    (void) start(&want, FAR_MS);
+    (void) start(&hook_op, FAR_MS);
     TURN_UNTIL(&loop, seen.times == 2); /* the second one frees itself too */
 }
 
 static void nothing_to_wait_for(void **state)
 {
-    const bt_want_t want = {.kind = BT_WANT_NONE};
+    const bt_hook_op_t hook_op = {.kind = BT_HOOK_OP_NONE};
     bt_wait_t *wait = NULL;
     (void) state;
 
-    assert_int_equal(bt_wait_start(&wait, &room, &want, bt_clock_ms() + 10, on_done, &seen),
+    assert_int_equal(bt_wait_start(&wait, &room, &hook_op, bt_clock_ms() + 10, on_done, &seen),
                      BT_E_INVAL);
     assert_null(wait);
 }
@@ -233,16 +233,16 @@ static void nothing_to_wait_for(void **state)
 static void asks_and_hears(void **state)
 {
     char heard[1024], expected[512];
-    bt_want_t want = call_to("127.0.0.1", "/t?x=1");
+    bt_hook_op_t hook_op = call_to("127.0.0.1", "/t?x=1");
     bt_wait_t *wait;
     (void) state;
 
-    want.method = BT_STR("PUT");
-    want.body = BT_STR("hello");
-    want.headers[0] = (bt_header_t){BT_STR("x-a"), BT_STR("1")};
-    want.header_count = 1;
-    wait = start(&want, FAR_MS);
-    memset(&want, 0xa5, sizeof(want)); /* it was copied */
+    hook_op.method = BT_STR("PUT");
+    hook_op.body = BT_STR("hello");
+    hook_op.headers[0] = (bt_header_t){BT_STR("x-a"), BT_STR("1")};
+    hook_op.header_count = 1;
+    wait = start(&hook_op, FAR_MS);
+    memset(&hook_op, 0xa5, sizeof(hook_op)); /* it was copied */
     accept_peer();
     hear(heard, sizeof(heard), 5);
     snprintf(expected, sizeof(expected),
@@ -264,11 +264,11 @@ static void asks_and_hears(void **state)
 static void a_name_is_looked_up(void **state)
 {
     char heard[1024];
-    const bt_want_t want = call_to("localhost", "/");
+    const bt_hook_op_t hook_op = call_to("localhost", "/");
     bt_wait_t *wait;
     (void) state;
 
-    wait = start(&want, FAR_MS);
+    wait = start(&hook_op, FAR_MS);
     TURN_UNTIL(&loop, seen.times == 1 || wait_readable(listener, 0));
     if (seen.times == 0) { /* where localhost is ::1 only, nobody listens */
         accept_peer();
@@ -286,9 +286,9 @@ static void a_name_is_looked_up(void **state)
 /* A label of 64 mail is in no name system: nothing is sent to find that out. */
 static void a_name_that_is_none(void **state)
 {
-    const bt_want_t want =
+    const bt_hook_op_t hook_op =
         call_to("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "/");
-    bt_wait_t *wait = start(&want, FAR_MS);
+    bt_wait_t *wait = start(&hook_op, FAR_MS);
     (void) state;
 
     wait_over();
@@ -299,14 +299,14 @@ static void a_name_that_is_none(void **state)
 static void nobody_listens(void **state)
 {
     struct sockaddr_storage addr;
-    bt_want_t want = call_to("127.0.0.1", "/");
+    bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     bt_wait_t *wait;
     int gone = raw_listen(AF_INET, &addr);
     (void) state;
 
-    want.port = ntohs(((struct sockaddr_in *) &addr)->sin_port);
+    hook_op.port = ntohs(((struct sockaddr_in *) &addr)->sin_port);
     close(gone);
-    wait = start(&want, FAR_MS);
+    wait = start(&hook_op, FAR_MS);
     wait_over();
     assert_int_equal(seen.rc, BT_E_CONNECT);
     assert_int_equal(seen.status, 0);
@@ -316,12 +316,12 @@ static void nobody_listens(void **state)
 /* Its own time, or the hook's, whichever is shorter. */
 static void a_slow_server(void **state)
 {
-    bt_want_t want = call_to("127.0.0.1", "/");
+    bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     bt_wait_t *wait;
     (void) state;
 
-    want.ms = 40;
-    wait = start(&want, FAR_MS);
+    hook_op.ms = 40;
+    wait = start(&hook_op, FAR_MS);
     accept_peer();
     say_text("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
     wait_over();
@@ -331,8 +331,8 @@ static void a_slow_server(void **state)
     bt_wait_free(&wait);
     hang_up();
     seen.times = 0;
-    want.ms = FAR_MS;
-    wait = start(&want, 40);
+    hook_op.ms = FAR_MS;
+    wait = start(&hook_op, 40);
     accept_peer();
     wait_over();
     assert_int_equal(seen.rc, BT_E_TOTAL_TIMEOUT);
@@ -343,7 +343,7 @@ static void a_slow_server(void **state)
 static void an_answer_that_is_too_large(void **state)
 {
     static char much[65536];
-    const bt_want_t want = call_to("127.0.0.1", "/");
+    const bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     char heard[1024];
     bt_wait_t *wait;
     (void) state;
@@ -351,7 +351,7 @@ static void an_answer_that_is_too_large(void **state)
     memset(much, 'x', sizeof(much));
     for (int chunked = 0; chunked < 2; chunked++) {
         seen.times = 0;
-        wait = start(&want, FAR_MS);
+        wait = start(&hook_op, FAR_MS);
         accept_peer();
         hear(heard, sizeof(heard), 0);
         say_text(chunked ? "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -371,9 +371,9 @@ static void an_answer_that_is_too_large(void **state)
 static void an_answer_of_just_the_limit(void **state)
 {
     static char much[65536];
-    const bt_want_t want = call_to("127.0.0.1", "/");
+    const bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     char heard[1024];
-    bt_wait_t *wait = start(&want, FAR_MS);
+    bt_wait_t *wait = start(&hook_op, FAR_MS);
     (void) state;
 
     memset(much, 'x', sizeof(much));
@@ -396,14 +396,14 @@ static void broken_answers(void **state)
     } cases[] = {{"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", BT_E_RESET},
                  {"", BT_E_RESET},
                  {"SSH-2.0-none\r\n\r\n", BT_E_UPSTREAM_HTTP}};
-    const bt_want_t want = call_to("127.0.0.1", "/");
+    const bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     char heard[1024];
     bt_wait_t *wait;
     (void) state;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         seen.times = 0;
-        wait = start(&want, FAR_MS);
+        wait = start(&hook_op, FAR_MS);
         accept_peer();
         hear(heard, sizeof(heard), 0);
         say_text(cases[i].text);
@@ -416,9 +416,9 @@ static void broken_answers(void **state)
 
 static void errors_are_answers(void **state)
 {
-    const bt_want_t want = call_to("127.0.0.1", "/");
+    const bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     char heard[1024];
-    bt_wait_t *wait = start(&want, FAR_MS);
+    bt_wait_t *wait = start(&hook_op, FAR_MS);
     (void) state;
 
     accept_peer();
@@ -434,14 +434,14 @@ static void errors_are_answers(void **state)
 
 static void given_up_in_every_phase(void **state)
 {
-    const bt_want_t want = call_to("127.0.0.1", "/"), name = call_to("localhost", "/"),
-                    longer = {.kind = BT_WANT_SLEEP, .ms = 20};
+    const bt_hook_op_t hook_op = call_to("127.0.0.1", "/"), name = call_to("localhost", "/"),
+                       longer = {.kind = BT_HOOK_OP_SLEEP, .ms = 20};
     char heard[1024];
     bt_wait_t *wait;
     (void) state;
 
     for (int phase = 0; phase < 7; phase++) {
-        wait = start(phase == 0 ? &longer : phase == 1 ? &name : &want, FAR_MS);
+        wait = start(phase == 0 ? &longer : phase == 1 ? &name : &hook_op, FAR_MS);
         if (phase == 3)
             turn_once(&loop); /* the number has become an address: it connects */
         if (phase >= 4)
@@ -462,7 +462,7 @@ static void given_up_in_every_phase(void **state)
 
 static void the_loop_ends_under_a_lookup(void **state)
 {
-    const bt_want_t name = call_to("localhost", "/"), number = call_to("127.0.0.1", "/");
+    const bt_hook_op_t name = call_to("localhost", "/"), number = call_to("127.0.0.1", "/");
     bt_wait_t *a = start(&name, FAR_MS), *b = start(&number, FAR_MS);
     (void) state;
 
@@ -476,14 +476,14 @@ static void freed_from_inside_by_every_end(void **state)
     static const char *const answers[] = {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx",
                                           "HTTP/1.1 200 OK\r\nContent-Length: 1048577\r\n\r\n",
                                           "garbage\r\n\r\n"};
-    const bt_want_t want = call_to("127.0.0.1", "/");
+    const bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     char heard[1024];
     (void) state;
 
     seen.frees = true;
     for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
         seen.times = 0;
-        (void) start(&want, FAR_MS);
+        (void) start(&hook_op, FAR_MS);
         accept_peer();
         hear(heard, sizeof(heard), 0);
         say_text(answers[i]);
@@ -518,8 +518,9 @@ static void *serve_one(void *unused)
 
 static void blocks_for_an_answer(void **state)
 {
-    const bt_want_t want = call_to("127.0.0.1", "/"), sleep_20 = {.kind = BT_WANT_SLEEP, .ms = 20};
-    bt_want_answer_t answer = {.rc = 1};
+    const bt_hook_op_t hook_op = call_to("127.0.0.1", "/"),
+                       sleep_20 = {.kind = BT_HOOK_OP_SLEEP, .ms = 20};
+    bt_hook_answer_t answer = {.rc = 1};
     const uint64_t from_ms = bt_clock_ms();
     char *body = NULL;
     pthread_t thread;
@@ -530,7 +531,7 @@ static void blocks_for_an_answer(void **state)
     assert_null(body);
     assert_true(bt_clock_ms() - from_ms >= 20);
     assert_int_equal(pthread_create(&thread, NULL, serve_one, NULL), 0);
-    assert_int_equal(bt_wait_blocking(&want, bt_clock_ms() + FAR_MS, &answer, &body), 0);
+    assert_int_equal(bt_wait_blocking(&hook_op, bt_clock_ms() + FAR_MS, &answer, &body), 0);
     pthread_join(thread, NULL);
     assert_int_equal(answer.rc, 0);
     assert_int_equal(answer.status, 200);
@@ -539,12 +540,12 @@ static void blocks_for_an_answer(void **state)
     free(body);
     body = NULL;
     /* The listener's queue takes the connection and nobody answers. */
-    assert_int_equal(bt_wait_blocking(&want, bt_clock_ms() + 30, &answer, &body), 0);
+    assert_int_equal(bt_wait_blocking(&hook_op, bt_clock_ms() + 30, &answer, &body), 0);
     assert_int_equal(answer.rc, BT_E_TOTAL_TIMEOUT);
     assert_null(body);
-    assert_int_equal(
-        bt_wait_blocking(&(bt_want_t){.kind = BT_WANT_NONE}, bt_clock_ms() + 30, &answer, &body),
-        BT_E_INVAL);
+    assert_int_equal(bt_wait_blocking(&(bt_hook_op_t){.kind = BT_HOOK_OP_NONE}, bt_clock_ms() + 30,
+                                      &answer, &body),
+                     BT_E_INVAL);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)

@@ -20,7 +20,7 @@ static double cpu_ms(void)
     return (double) now.tv_sec * 1e3 + (double) now.tv_nsec / 1e6;
 }
 
-/* On a slow machine an escape can cost its VM, which is made anew on a thread: the built-in choice serves meanwhile. */
+/* On a slow machine an escape can cost its VM, which is made anew on a thread: the default choice serves meanwhile. */
 static int plan_again_of(bt_policy_t *policy, const bt_policy_request_t *req,
                          const bt_policy_view_t *view, bt_choice_t *choice_p)
 {
@@ -85,7 +85,7 @@ static void try_escape(const char *name, const char *helper, const char *body, c
 static void try_in_coroutine(const char *name, const char *helper, const char *body,
                              const char *word)
 {
-    const bt_want_answer_t done = {.rc = 0};
+    const bt_hook_answer_t done = {.rc = 0};
     struct fleet f;
     bt_policy_t *policy;
     bt_policy_vars_t vars = {0};
@@ -356,7 +356,7 @@ static void json(void **state)
                "while true do baton.json_decode(s) end", "");
 }
 
-/* ---- the largest inputs of built-ins ---- */
+/* ---- the largest inputs of functions in C ---- */
 
 /* Workers of a hundred versions: more kinds than are remembered (BT_POLICY_CLASSES). */
 #define KINDS 100

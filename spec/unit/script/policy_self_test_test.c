@@ -1,6 +1,6 @@
 #include "script_fixture.h"
 
-#include "script/native/want_api.h"
+#include "script/native/hook_op_api.h"
 #include "script/policy/policy_run.h"
 #include "script/policy/policy_source.h"
 
@@ -17,7 +17,7 @@ static int test_with(const char *members, const char *plan)
         "return { api = 1, name = 'x', version = '1', %s plan = function(req, view, ctx) %s end "
         "}",
         members, plan);
-    assert_int_equal(bt_policy_load_text(&policy, "x.lua", bt_str(text), err, sizeof err), 0);
+    assert_int_equal(bt_policy_load_code(&policy, "x.lua", bt_str(text), err, sizeof err), 0);
     err[0] = '\0';
     rc = bt_policy_self_test(policy, err, sizeof err);
     bt_policy_free(policy);

@@ -27,7 +27,7 @@ static void test_a_file_goes_before_a_shipped_policy(void **state)
     assert_string_equal(shipped->path, "policies/random.lua");
     assert_int_equal(bt_policy_source_open(&file, "random", t.folder, err, sizeof err), 0);
     assert_int_equal(file->kind, BT_SOURCE_DIR);
-    assert_string_equal(file->text, "return 1");
+    assert_string_equal(file->code, "return 1");
     assert_int_equal(bt_policy_source_open(&path, t.path, NULL, err, sizeof err), 0);
     assert_int_equal(path->kind, BT_SOURCE_FILE);
     assert_false(bt_policy_source_same(shipped, file));
@@ -55,7 +55,7 @@ static void test_a_text_is_kept_as_it_was_read(void **state)
     fputs("two", out);
     fclose(out);
     assert_int_equal(bt_policy_source_open(&c, "mine", t.folder, err, sizeof err), 0);
-    assert_string_equal(a->text, "one");
+    assert_string_equal(a->code, "one");
     assert_true(bt_policy_source_same(a, b));
     assert_false(bt_policy_source_same(a, c));
     assert_true(bt_policy_source_same(NULL, NULL));

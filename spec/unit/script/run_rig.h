@@ -3,7 +3,7 @@
 #ifndef BT_SPEC_RUN_RIG_H
 #define BT_SPEC_RUN_RIG_H
 
-#include "script/native/want_api.h"
+#include "script/native/hook_op_api.h"
 #include "script/policy/policy_impl.h"
 #include "script_fixture.h"
 
@@ -14,7 +14,7 @@
     "return { api = 1, name = 'spec', version = '1', " members                                     \
     ", plan = function(req, view, ctx) return { prefill = 1, decode = 2 } end }"
 
-static const bt_want_answer_t done __attribute__((unused)) = {.rc = 0};
+static const bt_hook_answer_t done __attribute__((unused)) = {.rc = 0};
 
 static const char *const hosts[] = {"tiers.internal:8080", "127.0.0.1:9", "[::1]:80", NULL};
 
@@ -69,14 +69,14 @@ struct server {
     int rc;
 };
 
-static inline int serve(void *user, const bt_want_t *want, bt_want_answer_t *answer_p)
+static inline int serve(void *user, const bt_hook_op_t *hook_op, bt_hook_answer_t *answer_p)
 {
     struct server *s = user;
 
     if (++s->waits > s->until)
         return BT_E_TOTAL_TIMEOUT;
-    *answer_p =
-        (bt_want_answer_t){.status = want->kind == BT_WANT_HTTP ? 200 : 0, .body = BT_STR("[1,2]")};
+    *answer_p = (bt_hook_answer_t){.status = hook_op->kind == BT_HOOK_OP_HTTP ? 200 : 0,
+                                   .body = BT_STR("[1,2]")};
     return s->rc;
 }
 
@@ -84,7 +84,7 @@ static inline int make(const char *text, struct server *s, bt_policy_t **policy_
                        size_t err_size)
 {
     const bt_policy_spec_t spec = {.path = "spec.lua",
-                                   .text = bt_str(text),
+                                   .code = bt_str(text),
                                    .serve = s != NULL ? serve : NULL,
                                    .serve_user = s};
 

@@ -14,8 +14,8 @@ static void admit_waits_and_rejects(void **state)
                            "  assert(req.model == 'm' and ctx.params and ctx.state)\n"
                            "  return { status = 503, retry_after = 1.2, reason = 'full' } end"));
     expect(&r, bt_policy_admit(r.policy, &r.run, &r.f.req), 1);
-    assert_int_equal(r.run.want.kind, BT_WANT_SLEEP);
-    assert_int_equal(r.run.want.ms, 25);
+    assert_int_equal(r.run.hook_op.kind, BT_HOOK_OP_SLEEP);
+    assert_int_equal(r.run.hook_op.ms, 25);
     expect(&r, bt_policy_resume(&r.run, &done), 0);
     assert_int_equal(r.run.admission.status, 503);
     assert_int_equal(r.run.admission.retry_after_s, 2);
@@ -61,7 +61,7 @@ static void route_asks_a_host(void **state)
                              {BT_STR("Via"), BT_STR("a")},
                              {BT_STR("via"), BT_STR("b")}};
     const bt_head_t head = {.headers = headers, .header_count = 3};
-    const bt_want_answer_t answer = {
+    const bt_hook_answer_t answer = {
         .status = 200, .head = &head, .body = BT_STR("{\"pool\":\"big\"}")};
     struct rig r;
     (void) state;
@@ -77,24 +77,24 @@ static void route_asks_a_host(void **state)
                   "  assert(nothing == nil and why == 'connect failed', why)\n"
                   "  return { pool = baton.json_decode(a.body).pool } end"));
     expect(&r, bt_policy_route(r.policy, &r.run, &r.f.req), 1);
-    assert_int_equal(r.run.want.kind, BT_WANT_HTTP);
-    assert_int_equal(r.run.want.ms, 50);
-    assert_int_equal(r.run.want.port, 8080);
-    expect_str(r.run.want.host, "tiers.internal");
-    expect_str(r.run.want.target, "/t?x=1");
-    expect_str(r.run.want.method, "PUT");
-    expect_str(r.run.want.body, "b");
-    assert_int_equal(r.run.want.header_count, 1);
-    expect_str(r.run.want.headers[0].name, "x-a");
-    expect_str(r.run.want.headers[0].value, "v");
+    assert_int_equal(r.run.hook_op.kind, BT_HOOK_OP_HTTP);
+    assert_int_equal(r.run.hook_op.ms, 50);
+    assert_int_equal(r.run.hook_op.port, 8080);
+    expect_str(r.run.hook_op.host, "tiers.internal");
+    expect_str(r.run.hook_op.target, "/t?x=1");
+    expect_str(r.run.hook_op.method, "PUT");
+    expect_str(r.run.hook_op.body, "b");
+    assert_int_equal(r.run.hook_op.header_count, 1);
+    expect_str(r.run.hook_op.headers[0].name, "x-a");
+    expect_str(r.run.hook_op.headers[0].value, "v");
     expect(&r, bt_policy_resume(&r.run, &answer), 1);
-    expect_str(r.run.want.method, "GET");
-    expect_str(r.run.want.target, "/");
-    expect_str(r.run.want.host, "[::1]");
-    assert_int_equal(r.run.want.port, 80);
-    assert_int_equal(r.run.want.header_count, 0);
-    assert_int_equal(r.run.want.ms, 1000);
-    expect(&r, bt_policy_resume(&r.run, &(bt_want_answer_t){.rc = BT_E_CONNECT}), 0);
+    expect_str(r.run.hook_op.method, "GET");
+    expect_str(r.run.hook_op.target, "/");
+    expect_str(r.run.hook_op.host, "[::1]");
+    assert_int_equal(r.run.hook_op.port, 80);
+    assert_int_equal(r.run.hook_op.header_count, 0);
+    assert_int_equal(r.run.hook_op.ms, 1000);
+    expect(&r, bt_policy_resume(&r.run, &(bt_hook_answer_t){.rc = BT_E_CONNECT}), 0);
     assert_string_equal(r.run.direction.pool, "big");
     rig_fini(&r);
 }
@@ -213,7 +213,7 @@ static void each_request_sees_its_own(void **state)
         expect(&r, bt_policy_route(r.policy, &run[i], &req[i]), 1);
     for (int step = 1; step <= 3; step++)
         for (int i = 1; i >= 0; i--) {
-            assert_int_equal(run[i].want.ms, step);
+            assert_int_equal(run[i].hook_op.ms, step);
             expect(&r, bt_policy_resume(&run[i], &done), step < 3);
         }
     assert_string_equal(run[0].direction.klass, "one3");
@@ -252,8 +252,8 @@ static void a_kept_req_is_the_running_ones(void **state)
     rig_fini(&r);
 }
 
-/* What kernels remember of a prompt must not go from one request to the next that waits in the same VM. */
-static void kernels_look_at_the_right_prompt(void **state)
+/* What native functions remember of a prompt must not go from one request to the next that waits in the same VM. */
+static void native_functions_look_at_the_right_prompt(void **state)
 {
     char prompts[2][4098];
     struct rig r;
@@ -510,7 +510,7 @@ static void shadows_have_their_own_names(void **state)
                   "  baton.ewma('shadow/e', 100)\n"
                   "  return { reason = ('%s %d'):format(tostring(ok), baton.window('shadow/w', 1, "
                   "100)) } end");
-    const bt_policy_spec_t spec = {.path = "spec.lua", .text = bt_str(text), .is_shadow = true};
+    const bt_policy_spec_t spec = {.path = "spec.lua", .code = bt_str(text), .is_shadow = true};
     bt_policy_t *shadows[2] = {NULL};
     char err[512] = "";
     struct rig r;
@@ -568,7 +568,7 @@ static void trials_have_names_of_their_own(void **state)
                 "end"),
             i);
         const bt_policy_spec_t spec = {
-            .path = "spec.lua", .text = bt_str(text), .is_dry_run = true};
+            .path = "spec.lua", .code = bt_str(text), .is_dry_run = true};
         if (bt_policy_make(&policy, &spec, err, sizeof(err)) != 0)
             fail_msg("trial %u: %s", i, err);
         bt_policy_free(policy);
@@ -587,7 +587,7 @@ static void shadows_do_not_fill_the_prefix_index(void **state)
                                "  baton.prefix_insert(req, view.decode[1])\n"
                                "  assert((req.n == 2) == (hit ~= nil))\n"
                                "  return { prefill = 1, decode = 2 } end }";
-    const bt_policy_spec_t spec = {.path = "spec.lua", .text = bt_str(text), .is_shadow = true};
+    const bt_policy_spec_t spec = {.path = "spec.lua", .code = bt_str(text), .is_shadow = true};
     char prompt[4098], err[512] = "";
     bt_policy_t *shadow = NULL;
     bt_choice_t choice;
@@ -622,7 +622,7 @@ int main(void)
         cmocka_unit_test(start_cannot_wait_for_ever),
         cmocka_unit_test(each_request_sees_its_own),
         cmocka_unit_test(a_kept_req_is_the_running_ones),
-        cmocka_unit_test(kernels_look_at_the_right_prompt),
+        cmocka_unit_test(native_functions_look_at_the_right_prompt),
         cmocka_unit_test(vars_of_another_policy_are_nil),
         cmocka_unit_test(a_runaway_costs_its_own_step),
         cmocka_unit_test(waiting_is_not_counted),

@@ -260,8 +260,8 @@ static inline void assert_edits(const struct leg_run *r, ...)
         snprintf(all + strlen(all), sizeof(all) - strlen(all), "%s\n", line);
     }
     va_start(args, r);
-    for (const char *want; (want = va_arg(args, const char *)) != NULL; expected++) {
-        snprintf(line, sizeof(line), "%s\n", want);
+    for (const char *hook_op; (hook_op = va_arg(args, const char *)) != NULL; expected++) {
+        snprintf(line, sizeof(line), "%s\n", hook_op);
         const char *hit = strstr(all, line);
         while (hit != NULL && hit != all && hit[-1] != '\n')
             hit = strstr(hit + 1, line);

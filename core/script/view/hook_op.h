@@ -1,30 +1,30 @@
-/* want.h - what a hook that waits asks for, what comes of it, and the hook itself while it waits.
+/* hook_op.h - what a hook that waits asks for, what comes of it, and the hook itself while it waits.
  *
  * Owner: the run is its caller's memory (a request's, a dispatcher's).
  * Life:  policy_run.h.
- * Flow:  native functions fill in run->want and yield; generation/wait.h serves it; the answer resumes the hook.
+ * Flow:  native functions fill in run->hook_op and yield; generation/wait.h serves it; the answer resumes the hook.
  * Cost:  spans point into the VM, nothing is copied here.
  */
-#ifndef BT_SCRIPT_WANT_H
-#define BT_SCRIPT_WANT_H
+#ifndef BT_SCRIPT_HOOK_OP_H
+#define BT_SCRIPT_HOOK_OP_H
 
 #include "script/view/facts.h"
 #include "store/store.h"
 
-#define BT_WANT_HEADERS_MAX 16
+#define BT_HOOK_OP_HEADERS_MAX 16
 
-enum bt_want_kind { BT_WANT_NONE, BT_WANT_SLEEP, BT_WANT_HTTP, BT_WANT_STORE };
+enum bt_hook_op_kind { BT_HOOK_OP_NONE, BT_HOOK_OP_SLEEP, BT_HOOK_OP_HTTP, BT_HOOK_OP_STORE };
 #define BT_POLICY_KEPT_MAX 4
 
 /* What a hook waits for. Spans are strings of its VM: good until the policy is called again (which may renew the VM), so
- * who serves a want copies what it needs at once. */
-typedef struct bt_want {
-    enum bt_want_kind kind;
+ * who serves an operation copies what it needs at once. */
+typedef struct bt_hook_op {
+    enum bt_hook_op_kind kind;
     uint64_t ms; /* SLEEP: how long; HTTP: its own deadline */
     /* HTTP: a call to an allowed host, "http" only */
     bt_str_t method, host, target, body;
     unsigned port;
-    bt_header_t headers[BT_WANT_HEADERS_MAX];
+    bt_header_t headers[BT_HOOK_OP_HEADERS_MAX];
     unsigned header_count;
     struct { /* STORE: an operation, less its space; who takes a lease is for the server to say */
         enum bt_store_what what;
@@ -33,10 +33,10 @@ typedef struct bt_want {
         uint64_t ttl_ms, window_ms, window;
         bool if_absent;
     } store;
-} bt_want_t;
+} bt_hook_op_t;
 
 /* What came of it. rc < 0: nothing did, the hook gets nil and the error's text. */
-typedef struct bt_want_answer {
+typedef struct bt_hook_answer {
     int rc;
     unsigned status;
     const bt_head_t *head; /* NULL = no headers */
@@ -44,7 +44,7 @@ typedef struct bt_want_answer {
     const bt_store_reply_t *
         store; /* of STORE, where rc is 0; of WINDOW_TAKE: number = granted or not, left_ms = until the next window */
     const char *why; /* rc < 0: what to tell the hook; NULL = the code's own text */
-} bt_want_answer_t;
+} bt_hook_answer_t;
 
 /* Members of one request that its hooks share: ctx.vars, a table of the VM. Zeroed = none yet. */
 typedef struct bt_policy_vars {
@@ -69,7 +69,7 @@ typedef struct bt_policy_run {
     bt_policy_t *policy; /* NULL = none under way */
     const bt_policy_request_t *req;
     const bt_policy_view_t *view; /* tick */
-    bt_want_t want;
+    bt_hook_op_t hook_op;
     bt_policy_admission_t admission;
     bt_policy_direction_t direction;
     /* private */

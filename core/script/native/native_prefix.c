@@ -1,9 +1,9 @@
-/* How it works: the prompt of the running call is hashed once, when the first kernel asks, and looked for in the index once;
+/* How it works: the prompt of the running call is hashed once, when the first native function asks, and looked for in the index once;
  * both are kept until the call ends. Then `prefix_blocks` is a field of every worker, for argmin_sum and the like.
  *
  * A match names at most 64 workers, a list may have thousands: lists of the view keep an index from id to place, so that the
  * few are looked for among the many; a policy's own lists are gone through. */
-#include "script/native/kernels.h"
+#include "script/native/native.h"
 
 #include "base/rand.h"
 
@@ -25,10 +25,10 @@ static unsigned chain_prompt(lua_State *L, bt_str_t prompt, unsigned tokens, uin
     return count;
 }
 
-static struct bt_kernels *chain_of(lua_State *L, int block_idx)
+static struct bt_native *chain_of(lua_State *L, int block_idx)
 {
     bt_policy_t *policy = bt_policy_of(L);
-    struct bt_kernels *k = policy->kernels;
+    struct bt_native *k = policy->native;
     lua_Integer tokens = luaL_optinteger(L, block_idx, BT_PREFIX_BLOCK_TOKENS);
     const bt_policy_request_t *req = policy->call.req;
     uint64_t model;
@@ -51,7 +51,7 @@ static struct bt_kernels *chain_of(lua_State *L, int block_idx)
     return k;
 }
 
-static const bt_prefix_matches_t *match(struct bt_kernels *k)
+static const bt_prefix_matches_t *match(struct bt_native *k)
 {
     if (!k->prefix.is_matched)
         bt_prefix_find(k->prefix.hashes, k->prefix.count, &k->prefix.matches);
@@ -96,16 +96,16 @@ static void index_fill(lua_State *L, struct index *index, const bt_rows_t *rows,
 /* The list is one of the view. */
 static const struct index *index_of(lua_State *L, const bt_rows_t *rows)
 {
-    struct index *index = bt_roster_memo(L, rows, BT_MEMO_IDS);
+    struct index *index = bt_worker_list_memo(L, rows, BT_MEMO_IDS);
     unsigned slots = 4;
 
     if (index != NULL)
         return index;
     while (slots < 2 * rows->count)
         slots *= 2;
-    index = bt_kernels_chunk(L, sizeof(*index) + slots * sizeof(index->places[0]));
+    index = bt_native_chunk(L, sizeof(*index) + slots * sizeof(index->places[0]));
     index_fill(L, index, rows, slots);
-    bt_roster_keep(L, rows, BT_MEMO_IDS);
+    bt_worker_list_keep(L, rows, BT_MEMO_IDS);
     return index;
 }
 
@@ -120,7 +120,7 @@ static int place_of(const struct index *index, uint32_t worker)
 /* A list of the policy's own: the many are looked for among the few. */
 static void fill_own(lua_State *L, const bt_rows_t *rows, double weight, double *values)
 {
-    const bt_prefix_matches_t *m = &bt_policy_of(L)->kernels->prefix.matches;
+    const bt_prefix_matches_t *m = &bt_policy_of(L)->native->prefix.matches;
 
     for (unsigned i = 0; i < rows->count; i++) {
         if (i % BT_CHECK_EVERY == 0)
@@ -132,7 +132,7 @@ static void fill_own(lua_State *L, const bt_rows_t *rows, double weight, double 
 void bt_prefix_fill(lua_State *L, const bt_rows_t *rows, double weight, double *values)
 {
     const bt_policy_t *policy = bt_policy_of(L);
-    const struct bt_kernels *k = policy->kernels;
+    const struct bt_native *k = policy->native;
     const struct index *index;
 
     for (unsigned i = 0; i < rows->count; i++)
@@ -195,11 +195,11 @@ static int best_match(lua_State *L, const bt_rows_t *rows, const bt_prefix_match
 }
 
 /* baton.prefix_match(list, req[, block_tokens]) -> worker with the longest match or nil, its blocks, the prompt's blocks */
-static int kernel_prefix_match(lua_State *L)
+static int native_prefix_match(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
     const bt_prefix_matches_t *m;
-    struct bt_kernels *k;
+    struct bt_native *k;
     bt_rows_t rows;
     int best;
 
@@ -219,10 +219,10 @@ static int kernel_prefix_match(lua_State *L)
 }
 
 /* baton.prefix_insert(req, worker[, block_tokens]): the worker is about to have this prompt */
-static int kernel_prefix_insert(lua_State *L)
+static int native_prefix_insert(lua_State *L)
 {
     const bt_row_t *row = bt_row_check(L, 2);
-    struct bt_kernels *k;
+    struct bt_native *k;
 
     check_req(L, 1);
     k = chain_of(L, 3);
@@ -234,7 +234,7 @@ static int kernel_prefix_insert(lua_State *L)
 }
 
 /* baton.prefix_blocks(req[, block_tokens]) -> how many full blocks the prompt has */
-static int kernel_prefix_blocks(lua_State *L)
+static int native_prefix_blocks(lua_State *L)
 {
     check_req(L, 1);
     lua_pushinteger(L, (lua_Integer) chain_of(L, 2)->prefix.count);
@@ -243,10 +243,10 @@ static int kernel_prefix_blocks(lua_State *L)
 
 /* baton.prefix_key(req[, blocks[, block_tokens]]) -> 16 hex digits that name the first so many blocks (default 4, or all that
  * there are); nil when the prompt is shorter than one */
-static int kernel_prefix_key(lua_State *L)
+static int native_prefix_key(lua_State *L)
 {
     lua_Integer blocks = luaL_optinteger(L, 2, 4);
-    const struct bt_kernels *k;
+    const struct bt_native *k;
     char text[17];
 
     check_req(L, 1);
@@ -262,13 +262,13 @@ static int kernel_prefix_key(lua_State *L)
     return 1;
 }
 
-void bt_kernels_add_prefix(lua_State *L)
+void bt_native_add_prefix(lua_State *L)
 {
-    static const luaL_Reg kernels[] = {{"prefix_match", kernel_prefix_match},
-                                       {"prefix_insert", kernel_prefix_insert},
-                                       {"prefix_blocks", kernel_prefix_blocks},
-                                       {"prefix_key", kernel_prefix_key},
-                                       {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"prefix_match", native_prefix_match},
+                                         {"prefix_insert", native_prefix_insert},
+                                         {"prefix_blocks", native_prefix_blocks},
+                                         {"prefix_key", native_prefix_key},
+                                         {NULL, NULL}};
 
-    bt_kernels_set(L, kernels);
+    bt_native_set(L, functions);
 }

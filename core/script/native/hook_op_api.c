@@ -1,11 +1,11 @@
-/* How it works: baton.sleep and baton.http check what they were given, write it into the want of the running hook and yield;
- * whoever runs the hook serves the want and resumes it with what these functions then return. The strings of the want are
+/* How it works: baton.sleep and baton.http check what they were given, write it into the operation of the running hook and yield;
+ * whoever runs the hook serves the operation and resumes it with what these functions then return. The strings of the operation are
  * among the values that are yielded, so the collector leaves them alone.
  *
  * Arguments that make no sense raise; what the network does comes back as nil and a message. Nothing reaches a socket that
  * could be read as more than one request: names, values, method and target are checked byte by byte here. */
-#include "script/native/want_api.h"
-#include "script/native/kernels.h"
+#include "script/native/hook_op_api.h"
+#include "script/native/native.h"
 
 #include "base/err.h"
 
@@ -27,7 +27,7 @@ void bt_policy_allow_hosts(const char *const *hosts)
 
 /* ---- may it wait? ---- */
 
-bool bt_want_check_waiting(lua_State *L, const char *what)
+bool bt_hook_op_check_waiting(lua_State *L, const char *what)
 {
     const bt_policy_t *policy = bt_policy_of(L);
 
@@ -51,13 +51,13 @@ bool bt_want_check_waiting(lua_State *L, const char *what)
 static int api_sleep(lua_State *L)
 {
     lua_Number ms = luaL_checknumber(L, 1);
-    bt_want_t *want;
+    bt_hook_op_t *hook_op;
 
     luaL_argcheck(L, ms >= 0 && ms <= SLEEP_MAX_MS, 1, "0 to 600000 ms");
-    if (!bt_want_check_waiting(L, "baton.sleep"))
+    if (!bt_hook_op_check_waiting(L, "baton.sleep"))
         return 2;
-    want = &bt_policy_of(L)->call.run->want;
-    *want = (bt_want_t){.kind = BT_WANT_SLEEP, .ms = (uint64_t) ms};
+    hook_op = &bt_policy_of(L)->call.run->hook_op;
+    *hook_op = (bt_hook_op_t){.kind = BT_HOOK_OP_SLEEP, .ms = (uint64_t) ms};
     return lua_yield(L, 0);
 }
 
@@ -93,7 +93,7 @@ static bt_str_t cut_scheme(lua_State *L, bt_str_t url)
 }
 
 /* "host", "host:port", "[v6]:port" */
-static void split_authority(lua_State *L, bt_str_t s, bt_want_t *want)
+static void split_authority(lua_State *L, bt_str_t s, bt_hook_op_t *hook_op)
 {
     const char *bracket = s.n > 0 && s.p[0] == '[' ? memchr(s.p, ']', s.n) : NULL;
     const char *colon = memrchr(s.p, ':', s.n);
@@ -109,11 +109,11 @@ static void split_authority(lua_State *L, bt_str_t s, bt_want_t *want)
     if (s.n == 0 || s.n > 255 || memchr(s.p, '@', s.n) != NULL ||
         (bracket != NULL ? bracket != s.p + s.n - 1 : memchr(s.p, ':', s.n) != NULL))
         luaL_error(L, "baton.http: url must be http://host[:port][/path]");
-    want->host = s;
-    want->port = (unsigned) port;
+    hook_op->host = s;
+    hook_op->port = (unsigned) port;
 }
 
-static void read_url(lua_State *L, bt_str_t url, bt_want_t *want)
+static void read_url(lua_State *L, bt_str_t url, bt_hook_op_t *hook_op)
 {
     bt_str_t rest = cut_scheme(L, url);
     size_t n = 0;
@@ -125,35 +125,35 @@ static void read_url(lua_State *L, bt_str_t url, bt_want_t *want)
                    URL_MAX);
     while (n < rest.n && rest.p[n] != '/' && rest.p[n] != '?')
         n++;
-    want->target = (bt_str_t){rest.p + n, rest.n - n};
-    if (want->target.n == 0)
-        want->target = BT_STR("/");
-    else if (want->target.p[0] == '?')
+    hook_op->target = (bt_str_t){rest.p + n, rest.n - n};
+    if (hook_op->target.n == 0)
+        hook_op->target = BT_STR("/");
+    else if (hook_op->target.p[0] == '?')
         luaL_error(L, "baton.http: url must have a '/' before its '?'");
-    split_authority(L, (bt_str_t){rest.p, n}, want);
+    split_authority(L, (bt_str_t){rest.p, n}, hook_op);
 }
 
-static bool is_allowed(const bt_want_t *want)
+static bool is_allowed(const bt_hook_op_t *hook_op)
 {
     for (unsigned i = 0; allowed_hosts != NULL && allowed_hosts[i] != NULL; i++) {
         const bt_str_t entry = bt_str(allowed_hosts[i]);
         const char *colon = entry.n > 0 ? memrchr(entry.p, ':', entry.n) : NULL;
 
-        if (colon != NULL && (unsigned long) want->port == strtoul(colon + 1, NULL, 10) &&
-            bt_str_ieq(want->host, (bt_str_t){entry.p, (size_t) (colon - entry.p)}))
+        if (colon != NULL && (unsigned long) hook_op->port == strtoul(colon + 1, NULL, 10) &&
+            bt_str_ieq(hook_op->host, (bt_str_t){entry.p, (size_t) (colon - entry.p)}))
             return true;
     }
     return false;
 }
 
-static void check_allowed(lua_State *L, const bt_want_t *want)
+static void check_allowed(lua_State *L, const bt_hook_op_t *hook_op)
 {
-    if (is_allowed(want))
+    if (is_allowed(hook_op))
         return;
-    lua_pushlstring(L, want->host.p, want->host.n);
+    lua_pushlstring(L, hook_op->host.p, hook_op->host.n);
     luaL_error(
         L, "baton.http: %s:%d is not an allowed host; start baton with --policy-http-host %s:%d",
-        lua_tostring(L, -1), (int) want->port, lua_tostring(L, -1), (int) want->port);
+        lua_tostring(L, -1), (int) hook_op->port, lua_tostring(L, -1), (int) hook_op->port);
 }
 
 /* ---- baton.http: the rest ---- */
@@ -195,7 +195,7 @@ static void check_header(lua_State *L, bt_str_t name, bt_str_t value)
 }
 
 /* Leaves the strings of all headers on the stack. */
-static void take_headers(lua_State *L, bt_want_t *want)
+static void take_headers(lua_State *L, bt_hook_op_t *hook_op)
 {
     int table;
 
@@ -211,10 +211,10 @@ static void take_headers(lua_State *L, bt_want_t *want)
     while (lua_next(L, table) != 0) {
         if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING)
             luaL_error(L, "baton.http: headers: names and values must be strings");
-        if (want->header_count == BT_WANT_HEADERS_MAX)
-            luaL_error(L, "baton.http: headers: at most %d", BT_WANT_HEADERS_MAX);
+        if (hook_op->header_count == BT_HOOK_OP_HEADERS_MAX)
+            luaL_error(L, "baton.http: headers: at most %d", BT_HOOK_OP_HEADERS_MAX);
         check_header(L, bt_vm_str(L, -2), bt_vm_str(L, -1));
-        want->headers[want->header_count++] =
+        hook_op->headers[hook_op->header_count++] =
             (bt_header_t){bt_vm_str(L, -2), bt_str_trim(bt_vm_str(L, -1))};
         lua_pushvalue(L, -2); /* name and value stay below */
     }
@@ -253,36 +253,37 @@ static void check_keys(lua_State *L)
 /* baton.http{url=, method=, headers=, body=, timeout_ms=} -> {status=, headers=, body=}; or nil, message */
 static int api_http(lua_State *L)
 {
-    bt_want_t want = {.kind = BT_WANT_HTTP};
+    bt_hook_op_t hook_op = {.kind = BT_HOOK_OP_HTTP};
     bt_str_t url;
 
-    if (!bt_want_check_waiting(L, "baton.http"))
+    if (!bt_hook_op_check_waiting(L, "baton.http"))
         return 2;
     check_keys(L);
     lua_settop(L, 1);
-    luaL_checkstack(L, 3 * BT_WANT_HEADERS_MAX + 16, "baton.http");
+    luaL_checkstack(L, 3 * BT_HOOK_OP_HEADERS_MAX + 16, "baton.http");
     url = take_string(L, "url");
     if (url.p == NULL)
         return luaL_error(L, "baton.http: url is missing");
-    read_url(L, url, &want);
-    check_allowed(L, &want);
-    want.body = take_string(L, "body");
-    if (want.body.n > BODY_MAX)
+    read_url(L, url, &hook_op);
+    check_allowed(L, &hook_op);
+    hook_op.body = take_string(L, "body");
+    if (hook_op.body.n > BODY_MAX)
         return luaL_error(L, "baton.http: body is longer than 1 MiB");
-    want.method = take_string(L, "method");
-    if (want.method.p == NULL)
-        want.method = want.body.p != NULL ? BT_STR("POST") : BT_STR("GET");
-    if (!is_token(want.method) || want.method.n > 16 || bt_str_ieq(want.method, BT_STR("CONNECT")))
+    hook_op.method = take_string(L, "method");
+    if (hook_op.method.p == NULL)
+        hook_op.method = hook_op.body.p != NULL ? BT_STR("POST") : BT_STR("GET");
+    if (!is_token(hook_op.method) || hook_op.method.n > 16 ||
+        bt_str_ieq(hook_op.method, BT_STR("CONNECT")))
         return luaL_error(L, "baton.http: method must be a word such as GET or POST");
-    want.ms = take_timeout(L);
-    take_headers(L, &want);
-    bt_policy_of(L)->call.run->want = want;
+    hook_op.ms = take_timeout(L);
+    take_headers(L, &hook_op);
+    bt_policy_of(L)->call.run->hook_op = hook_op;
     return lua_yield(L, lua_gettop(L));
 }
 
-void bt_want_api_add(lua_State *L)
+void bt_hook_op_api_add(lua_State *L)
 {
     static const luaL_Reg api[] = {{"sleep", api_sleep}, {"http", api_http}, {NULL, NULL}};
 
-    bt_kernels_set(L, api);
+    bt_native_set(L, api);
 }

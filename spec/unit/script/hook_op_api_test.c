@@ -1,6 +1,6 @@
 /* baton.sleep and baton.http: what they are given is checked, and where nothing can wait they say so. */
 #include "run_rig.h"
-#include "script/native/want_api.h"
+#include "script/native/hook_op_api.h"
 
 static void arguments_are_checked(void **state)
 {
@@ -145,7 +145,7 @@ static void nothing_waits_inside_c(void **state)
         snprintf(text, sizeof(text), FILE_WITH("admit = function() %s end"), bodies[i]);
         rig_init(&r, text);
         expect_error(&r, bt_policy_admit(r.policy, &r.run, &r.f.req), "cannot wait inside pcall");
-        assert_int_equal(r.run.want.kind, BT_WANT_NONE);
+        assert_int_equal(r.run.hook_op.kind, BT_HOOK_OP_NONE);
         plan_ok(&r);
         rig_fini(&r);
     }
@@ -155,7 +155,7 @@ static void nothing_waits_inside_c(void **state)
                            "return 'x' end })\n"
                            "  return { reason = t.a } end"));
     expect(&r, bt_policy_admit(r.policy, &r.run, &r.f.req), 1);
-    assert_int_equal(r.run.want.ms, 7);
+    assert_int_equal(r.run.hook_op.ms, 7);
     expect(&r, bt_policy_resume(&r.run, &done), 0);
     assert_string_equal(r.run.admission.reason, "x");
     rig_fini(&r);

@@ -1,5 +1,5 @@
 /* How it works: the global `baton` of a policy VM is one closed table; each file beside this one adds its functions. */
-#include "script/native/kernels.h"
+#include "script/native/native.h"
 
 static int unknown_member(lua_State *L)
 {
@@ -18,7 +18,7 @@ static int read_only(lua_State *L)
     return luaL_error(L, "baton cannot be written");
 }
 
-void bt_kernels_set(lua_State *L, const luaL_Reg *f)
+void bt_native_set(lua_State *L, const luaL_Reg *f)
 {
     for (; f->name != NULL; f++) {
         lua_pushcfunction(L, f->func);
@@ -28,7 +28,7 @@ void bt_kernels_set(lua_State *L, const luaL_Reg *f)
 
 static void open_state(lua_State *L, bt_policy_t *policy)
 {
-    struct bt_kernels *k = lua_newuserdata(L, sizeof(*k));
+    struct bt_native *k = lua_newuserdata(L, sizeof(*k));
 
     memset(k, 0, sizeof(*k));
     k->magic = BT_MAGIC_OTHER;
@@ -36,21 +36,21 @@ static void open_state(lua_State *L, bt_policy_t *policy)
     luaL_ref(L, LUA_REGISTRYINDEX);
     lua_newtable(L);
     k->wheels_ref = luaL_ref(L, LUA_REGISTRYINDEX);
-    policy->kernels = k;
+    policy->native = k;
 }
 
-void bt_kernels_open(lua_State *L, bt_policy_t *policy)
+void bt_native_open(lua_State *L, bt_policy_t *policy)
 {
     open_state(L, policy);
     lua_newtable(L);
-    bt_kernels_add_pick(L);
-    bt_kernels_add_pair(L);
-    bt_kernels_add_hash(L);
-    bt_kernels_add_turn(L);
-    bt_kernels_add_rate(L);
-    bt_kernels_add_prefix(L);
+    bt_native_add_pick(L);
+    bt_native_add_pair(L);
+    bt_native_add_hash(L);
+    bt_native_add_turn(L);
+    bt_native_add_rate(L);
+    bt_native_add_prefix(L);
     bt_json_api_add(L);
-    bt_want_api_add(L);
+    bt_hook_op_api_add(L);
     bt_shared_api_add(L);
     lua_newtable(L);
     lua_pushcfunction(L, unknown_member);

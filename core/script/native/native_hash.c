@@ -4,7 +4,7 @@
  * Rendezvous gives each key an order of all workers of its own: a worker that goes away moves only its own keys, evenly
  * over all others. The bounded form takes the first of that order whose load is below the bound (Mirrokni et al. walk a
  * ring instead, where one full worker overflows onto one neighbour). The ring needs O(log n) a key instead of O(n). */
-#include "script/native/kernels.h"
+#include "script/native/native.h"
 
 #include <math.h>
 
@@ -36,7 +36,7 @@ static uint64_t check_key(lua_State *L, int idx)
 }
 
 /* baton.hash(text[, seed]) -> XXH3-64's upper 53 bits: all that a Lua number holds */
-static int kernel_hash(lua_State *L)
+static int native_hash(lua_State *L)
 {
     bt_str_t s = BT_STR_NULL;
     lua_Number seed = luaL_optnumber(L, 2, 0);
@@ -50,17 +50,17 @@ static int kernel_hash(lua_State *L)
 /* Lists of the view keep their members' places; for others they are computed one by one. */
 static const uint64_t *places(lua_State *L, const bt_rows_t *rows)
 {
-    uint64_t *p = bt_roster_memo(L, rows, BT_MEMO_HASHES);
+    uint64_t *p = bt_worker_list_memo(L, rows, BT_MEMO_HASHES);
 
     if (p != NULL || rows->list == NULL)
         return p;
-    p = bt_kernels_chunk(L, rows->count * sizeof(*p));
+    p = bt_native_chunk(L, rows->count * sizeof(*p));
     for (unsigned i = 0; i < rows->count; i++) {
         if (i % BT_CHECK_EVERY == 0)
             bt_vm_check_time(L);
         p[i] = place_of(rows->workers[i]);
     }
-    bt_roster_keep(L, rows, BT_MEMO_HASHES);
+    bt_worker_list_keep(L, rows, BT_MEMO_HASHES);
     return p;
 }
 
@@ -80,15 +80,15 @@ static void trace_order(lua_State *L, const bt_rows_t *rows, const uint64_t *pla
     bt_policy_t *policy = bt_policy_of(L);
     double *ranks;
 
-    if (!bt_kernels_is_traced(policy))
+    if (!bt_native_is_traced(policy))
         return;
-    ranks = bt_kernels_values(L, policy, rows->count);
+    ranks = bt_native_values(L, policy, rows->count);
     for (unsigned i = 0; i < rows->count; i++) {
         if (i % BT_CHECK_EVERY == 0)
             bt_vm_check_time(L);
         ranks[i] = rank_of(score(rows, place, i, key));
     }
-    bt_kernels_trace(L, rows, ranks, 1);
+    bt_native_trace(L, rows, ranks, 1);
 }
 
 struct top {
@@ -112,7 +112,7 @@ static void top_add(struct top *top, unsigned at, uint64_t value)
 }
 
 /* baton.rendezvous(list, key) -> worker; baton.rendezvous(list, key, count) -> a list of the first so many, in order */
-static int kernel_rendezvous(lua_State *L)
+static int native_rendezvous(lua_State *L)
 {
     const bool is_list = !lua_isnoneornil(L, 3);
     lua_Integer max = is_list ? luaL_checkinteger(L, 3) : 1;
@@ -163,7 +163,7 @@ static double bound(const double *loads, unsigned count, double factor)
 
 /* baton.bounded_hash(list, key, factor[, field]) -> the first in the key's order that is below factor times the mean of
  * the field ("requests"). Whose load is not known comes last. */
-static int kernel_bounded_hash(lua_State *L)
+static int native_bounded_hash(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
     bt_term_t term = {BT_ROW_REQUESTS, 1};
@@ -178,7 +178,7 @@ static int kernel_bounded_hash(lua_State *L)
     if (!lua_isnoneornil(L, 4))
         bt_term_check(L, policy, 4, &term);
     bt_rows_get(L, policy, 1, &rows);
-    loads = bt_kernels_values(L, policy, rows.count);
+    loads = bt_native_values(L, policy, rows.count);
     bt_term_fill(L, &rows, &term, loads);
     most = bound(loads, rows.count, factor);
     place = places(L, &rows);
@@ -250,14 +250,14 @@ static void ring_fill(lua_State *L, struct ring *ring, const bt_rows_t *rows, un
 
 static const struct ring *ring_of(lua_State *L, const bt_rows_t *rows, unsigned asked)
 {
-    struct ring *ring = bt_roster_memo(L, rows, BT_MEMO_RING);
+    struct ring *ring = bt_worker_list_memo(L, rows, BT_MEMO_RING);
     const unsigned vnodes = ring_vnodes(rows->count, asked);
 
     if (ring != NULL)
         return ring;
-    ring = bt_kernels_chunk(L, sizeof(*ring) + 2 * rows->count * vnodes * sizeof(ring->points[0]));
+    ring = bt_native_chunk(L, sizeof(*ring) + 2 * rows->count * vnodes * sizeof(ring->points[0]));
     ring_fill(L, ring, rows, vnodes);
-    bt_roster_keep(L, rows, BT_MEMO_RING);
+    bt_worker_list_keep(L, rows, BT_MEMO_RING);
     return ring;
 }
 
@@ -278,7 +278,7 @@ static unsigned ring_find(const struct ring *ring, uint64_t key)
 }
 
 /* baton.ring(list, key[, vnodes]) -> worker. The ring is made once a list, with the first call's vnodes. */
-static int kernel_ring(lua_State *L)
+static int native_ring(lua_State *L)
 {
     lua_Integer asked = luaL_optinteger(L, 3, VNODES);
     uint64_t key = check_key(L, 2);
@@ -293,13 +293,13 @@ static int kernel_ring(lua_State *L)
     return 1;
 }
 
-void bt_kernels_add_hash(lua_State *L)
+void bt_native_add_hash(lua_State *L)
 {
-    static const luaL_Reg kernels[] = {{"hash", kernel_hash},
-                                       {"rendezvous", kernel_rendezvous},
-                                       {"bounded_hash", kernel_bounded_hash},
-                                       {"ring", kernel_ring},
-                                       {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"hash", native_hash},
+                                         {"rendezvous", native_rendezvous},
+                                         {"bounded_hash", native_bounded_hash},
+                                         {"ring", native_ring},
+                                         {NULL, NULL}};
 
-    bt_kernels_set(L, kernels);
+    bt_native_set(L, functions);
 }

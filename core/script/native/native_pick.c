@@ -2,7 +2,7 @@
  * tight loop a field, then looked through once; equals share the chance, and where other gateways' loads are part of it, so do
  * near-equals: they all see the same least loaded worker. A field that is not known (no fresh report of the
  * engine) counts as worst, for the most as well as for the least. */
-#include "script/native/kernels.h"
+#include "script/native/native.h"
 
 #include "base/rand.h"
 
@@ -94,7 +94,7 @@ static void note_score(bt_policy_trace_t *trace, uint64_t worker, double score, 
 }
 
 /* A list in another order than the one before is looked for from end to end. */
-void bt_kernels_trace(lua_State *L, const bt_rows_t *rows, const double *values, double unit)
+void bt_native_trace(lua_State *L, const bt_rows_t *rows, const double *values, double unit)
 {
     bt_policy_trace_t *trace = trace_of(bt_policy_of(L));
     unsigned hint = 0;
@@ -108,13 +108,13 @@ void bt_kernels_trace(lua_State *L, const bt_rows_t *rows, const double *values,
     }
 }
 
-bool bt_kernels_is_traced(const bt_policy_t *policy)
+bool bt_native_is_traced(const bt_policy_t *policy)
 {
     return trace_of(policy) != NULL;
 }
 
 /* baton.note_score(worker, number): for policies that rank by hand; does nothing when nobody keeps a record */
-static int kernel_note_score(lua_State *L)
+static int native_note_score(lua_State *L)
 {
     const bt_row_t *row = bt_row_check(L, 1);
     const double score = luaL_checknumber(L, 2);
@@ -260,11 +260,11 @@ static int push_best(lua_State *L, const struct ranking *r)
     bt_rows_get(L, r->policy, 1, &rows);
     if (rows.count == 0)
         return 0;
-    values = bt_kernels_values(L, r->policy, 2 * rows.count);
+    values = bt_native_values(L, r->policy, 2 * rows.count);
     bt_term_fill(L, &rows, &r->terms[0], values);
     add_terms(r, &rows, values, values + rows.count);
     best = best_of(r, &rows, values);
-    bt_kernels_trace(L, &rows, values, r->sign);
+    bt_native_trace(L, &rows, values, r->sign);
     if (best < 0)
         return 0;
     bt_rows_push(L, &rows, (unsigned) best);
@@ -309,31 +309,31 @@ static int rank_sum(lua_State *L, double sign)
 }
 
 /* baton.argmin(list, field, tie_field...) */
-static int kernel_argmin(lua_State *L)
+static int native_argmin(lua_State *L)
 {
     return rank_fields(L, 1);
 }
 
 /* baton.argmax(list, field, tie_field...) */
-static int kernel_argmax(lua_State *L)
+static int native_argmax(lua_State *L)
 {
     return rank_fields(L, -1);
 }
 
 /* baton.argmin_sum(list, field, weight, ...) */
-static int kernel_argmin_sum(lua_State *L)
+static int native_argmin_sum(lua_State *L)
 {
     return rank_sum(L, 1);
 }
 
 /* baton.argmax_sum(list, field, weight, ...) */
-static int kernel_argmax_sum(lua_State *L)
+static int native_argmax_sum(lua_State *L)
 {
     return rank_sum(L, -1);
 }
 
 /* baton.range(list, field) -> least, most, mean of those that are known; nil when none is */
-static int kernel_range(lua_State *L)
+static int native_range(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
     double *values, low = HUGE_VAL, high = -HUGE_VAL, sum = 0;
@@ -343,7 +343,7 @@ static int kernel_range(lua_State *L)
 
     bt_term_check(L, policy, 2, &term);
     bt_rows_get(L, policy, 1, &rows);
-    values = bt_kernels_values(L, policy, rows.count);
+    values = bt_native_values(L, policy, rows.count);
     bt_term_fill(L, &rows, &term, values);
     for (unsigned i = 0; i < rows.count; i++) {
         if (values[i] == HUGE_VAL)
@@ -362,7 +362,7 @@ static int kernel_range(lua_State *L)
 }
 
 /* baton.random() in [0, 1), baton.random(n) in 1..n */
-static int kernel_random(lua_State *L)
+static int native_random(lua_State *L)
 {
     lua_Integer n;
 
@@ -377,7 +377,7 @@ static int kernel_random(lua_State *L)
 }
 
 /* baton.pick2(list) -> two different members; the same one twice when there is but one */
-static int kernel_pick2(lua_State *L)
+static int native_pick2(lua_State *L)
 {
     size_t n;
     uint64_t first, second;
@@ -409,7 +409,7 @@ static void draw(unsigned n, unsigned k, unsigned *out)
 }
 
 /* baton.power_of_k(list, k, field, tie_field...) -> the least of k drawn members */
-static int kernel_power_of_k(lua_State *L)
+static int native_power_of_k(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
     lua_Integer k = luaL_checkinteger(L, 2);
@@ -429,20 +429,20 @@ static int kernel_power_of_k(lua_State *L)
     for (unsigned i = 0; i < few.count; i++)
         drawn[i] = rows.workers[at[i]];
     bt_term_fill(L, &few, &terms[0], values);
-    bt_kernels_trace(L, &few, values, 1);
+    bt_native_trace(L, &few, values, 1);
     bt_rows_push(L, &rows,
                  at[best_of(&(struct ranking){L, policy, terms, fields, false, 1}, &few, values)]);
     return 1;
 }
 
-void bt_kernels_add_pick(lua_State *L)
+void bt_native_add_pick(lua_State *L)
 {
-    static const luaL_Reg kernels[] = {
-        {"argmin", kernel_argmin},         {"argmax", kernel_argmax},
-        {"argmin_sum", kernel_argmin_sum}, {"argmax_sum", kernel_argmax_sum},
-        {"range", kernel_range},           {"random", kernel_random},
-        {"pick2", kernel_pick2},           {"note_score", kernel_note_score},
-        {"power_of_k", kernel_power_of_k}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {
+        {"argmin", native_argmin},         {"argmax", native_argmax},
+        {"argmin_sum", native_argmin_sum}, {"argmax_sum", native_argmax_sum},
+        {"range", native_range},           {"random", native_random},
+        {"pick2", native_pick2},           {"note_score", native_note_score},
+        {"power_of_k", native_power_of_k}, {NULL, NULL}};
 
-    bt_kernels_set(L, kernels);
+    bt_native_set(L, functions);
 }

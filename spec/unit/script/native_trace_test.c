@@ -1,4 +1,4 @@
-/* Scores that kernels leave for decision records, and baton.note_score. */
+/* Scores that native functions leave for decision records, and baton.note_score. */
 #include "script_fixture.h"
 
 #include <math.h>

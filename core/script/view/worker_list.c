@@ -2,9 +2,9 @@
  * workers' pointers. Policies cannot reach it (__metatable), and tables that a policy made itself have none, so nothing
  * stale is ever remembered for those.
  *
- * A policy that adds or removes members is noticed by the length; one that swaps members is not, and kernels then see the
+ * A policy that adds or removes members is noticed by the length; one that swaps members is not, and native functions then see the
  * list as it was. The environment keeps all rows, so the pointers stay good whatever the policy does to the table. */
-#include "script/view/roster.h"
+#include "script/view/worker_list.h"
 #include "script/view/view.h"
 
 #define CHUNK_HEAD 16 /* the magic word, and what aligns the rest */
@@ -13,10 +13,10 @@
 static void push_members(lua_State *L, bt_policy_t *policy, unsigned count)
 {
     int table = lua_gettop(L);
-    bt_roster_t *list = lua_newuserdata(L, sizeof(*list) + count * sizeof(list->workers[0]));
+    bt_worker_list_t *list = lua_newuserdata(L, sizeof(*list) + count * sizeof(list->workers[0]));
 
-    *list = (bt_roster_t){
-        .magic = BT_MAGIC_ROSTER, .count = count, .serial = ++policy->kernels->roster_serial};
+    *list = (bt_worker_list_t){
+        .magic = BT_MAGIC_LIST, .count = count, .serial = ++policy->native->list_serial};
     lua_createtable(L, (int) count, 4);
     for (unsigned i = 0; i < count; i++) {
         if (i % BT_CHECK_EVERY == 0)
@@ -28,7 +28,7 @@ static void push_members(lua_State *L, bt_policy_t *policy, unsigned count)
     lua_setfenv(L, -2);
 }
 
-void bt_roster_seal(lua_State *L, bt_policy_t *policy)
+void bt_worker_list_seal(lua_State *L, bt_policy_t *policy)
 {
     push_members(L, policy, (unsigned) lua_objlen(L, -1));
     lua_createtable(L, 1, 1);
@@ -40,15 +40,15 @@ void bt_roster_seal(lua_State *L, bt_policy_t *policy)
 }
 
 /* Pushes the userdata and returns it, or pushes nothing. */
-static bt_roster_t *push_list(lua_State *L, int idx)
+static bt_worker_list_t *push_list(lua_State *L, int idx)
 {
-    bt_roster_t *list;
+    bt_worker_list_t *list;
 
     if (!lua_istable(L, idx) || !lua_getmetatable(L, idx))
         return NULL;
     lua_rawgeti(L, -1, 0);
     list = lua_touserdata(L, -1);
-    if (list == NULL || list->magic != BT_MAGIC_ROSTER) {
+    if (list == NULL || list->magic != BT_MAGIC_LIST) {
         lua_pop(L, 2);
         return NULL;
     }
@@ -56,9 +56,9 @@ static bt_roster_t *push_list(lua_State *L, int idx)
     return list;
 }
 
-const bt_roster_t *bt_roster_at(lua_State *L, int idx)
+const bt_worker_list_t *bt_worker_list_at(lua_State *L, int idx)
 {
-    const bt_roster_t *list = push_list(L, idx);
+    const bt_worker_list_t *list = push_list(L, idx);
 
     if (list == NULL)
         return NULL;
@@ -66,7 +66,7 @@ const bt_roster_t *bt_roster_at(lua_State *L, int idx)
     return lua_objlen(L, idx) == list->count ? list : NULL;
 }
 
-void bt_roster_push_memory(lua_State *L, int idx)
+void bt_worker_list_push_memory(lua_State *L, int idx)
 {
     push_list(L, idx);
     lua_getfenv(L, -1);
@@ -76,7 +76,7 @@ void bt_roster_push_memory(lua_State *L, int idx)
 /* The reference keeps the chunk; the old one is left to the collector. */
 static void *grow(lua_State *L, int *ref, size_t size)
 {
-    void *p = bt_kernels_chunk(L, size);
+    void *p = bt_native_chunk(L, size);
 
     if (*ref == LUA_NOREF)
         *ref = luaL_ref(L, LUA_REGISTRYINDEX);
@@ -87,7 +87,7 @@ static void *grow(lua_State *L, int *ref, size_t size)
 
 static void gather(lua_State *L, bt_policy_t *policy, bt_rows_t *rows)
 {
-    struct bt_kernels *k = policy->kernels;
+    struct bt_native *k = policy->native;
 
     rows->count = (unsigned) lua_objlen(L, rows->idx);
     if (rows->count > k->worker_cap) {
@@ -108,7 +108,7 @@ static void gather(lua_State *L, bt_policy_t *policy, bt_rows_t *rows)
 void bt_rows_get(lua_State *L, bt_policy_t *policy, int idx, bt_rows_t *rows)
 {
     luaL_checktype(L, idx, LUA_TTABLE);
-    *rows = (bt_rows_t){.idx = idx, .list = bt_roster_at(L, idx)};
+    *rows = (bt_rows_t){.idx = idx, .list = bt_worker_list_at(L, idx)};
     if (rows->list == NULL) {
         gather(L, policy, rows);
         return;
@@ -123,25 +123,25 @@ void bt_rows_push(lua_State *L, const bt_rows_t *rows, unsigned at)
         lua_rawgeti(L, rows->idx, (int) at + 1);
         return;
     }
-    bt_roster_push_memory(L, rows->idx);
+    bt_worker_list_push_memory(L, rows->idx);
     lua_rawgeti(L, -1, (int) at + 1);
     lua_remove(L, -2);
 }
 
-void *bt_roster_memo(lua_State *L, const bt_rows_t *rows, enum bt_roster_key what)
+void *bt_worker_list_memo(lua_State *L, const bt_rows_t *rows, enum bt_worker_list_key what)
 {
     char *p;
 
     if (rows->list == NULL)
         return NULL;
-    bt_roster_push_memory(L, rows->idx);
+    bt_worker_list_push_memory(L, rows->idx);
     lua_rawgeti(L, -1, (int) what);
     p = lua_touserdata(L, -1);
     lua_pop(L, 2);
     return p != NULL ? p + CHUNK_HEAD : NULL;
 }
 
-void *bt_kernels_chunk(lua_State *L, size_t size)
+void *bt_native_chunk(lua_State *L, size_t size)
 {
     char *p = lua_newuserdata(L, size + CHUNK_HEAD);
 
@@ -149,17 +149,17 @@ void *bt_kernels_chunk(lua_State *L, size_t size)
     return p + CHUNK_HEAD;
 }
 
-void bt_roster_keep(lua_State *L, const bt_rows_t *rows, enum bt_roster_key what)
+void bt_worker_list_keep(lua_State *L, const bt_rows_t *rows, enum bt_worker_list_key what)
 {
-    bt_roster_push_memory(L, rows->idx);
+    bt_worker_list_push_memory(L, rows->idx);
     lua_insert(L, -2);
     lua_rawseti(L, -2, (int) what);
     lua_pop(L, 1);
 }
 
-double *bt_kernels_values(lua_State *L, bt_policy_t *policy, unsigned count)
+double *bt_native_values(lua_State *L, bt_policy_t *policy, unsigned count)
 {
-    struct bt_kernels *k = policy->kernels;
+    struct bt_native *k = policy->native;
 
     if (count > k->value_cap) {
         k->values = grow(L, &k->value_ref, 2 * count * sizeof(k->values[0]));

@@ -3,7 +3,7 @@
  *
  * A wheel belongs to a name and to one VM (one event thread and generation), because a turn changes every worker's number:
  * over L threads the counts are exact to within L turns. When the members change, those that stay keep their numbers. */
-#include "script/native/kernels.h"
+#include "script/native/native.h"
 
 #include <stdlib.h>
 
@@ -87,7 +87,7 @@ static struct positions *make_positions(lua_State *L, const struct wheel *wheel)
     }
     while (slots < 2 * wheel->count)
         slots *= 2;
-    p = bt_kernels_chunk(L, sizeof(*p) + slots * sizeof(p->at[0]));
+    p = bt_native_chunk(L, sizeof(*p) + slots * sizeof(p->at[0]));
     p->wheel = wheel;
     p->mask = slots - 1;
     memset(p->at, 0, slots * sizeof(p->at[0]));
@@ -147,7 +147,7 @@ static int turn(struct wheel *wheel)
 }
 
 /* baton.smooth(list, name[, label]) -> the next in turn; weights are the workers' label (default "weight", 1 each) */
-static int kernel_smooth(lua_State *L)
+static int native_smooth(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
     bt_str_t label = BT_STR("weight");
@@ -160,18 +160,18 @@ static int kernel_smooth(lua_State *L)
         label.p = luaL_checklstring(L, 3, &label.n);
     lua_settop(L, 3);
     bt_rows_get(L, policy, 1, &rows);
-    bt_vm_push(L, policy->kernels->wheels_ref);
+    bt_vm_push(L, policy->native->wheels_ref);
     lua_pushvalue(L, 2);
     lua_rawget(L, 4);
     wheel = lua_touserdata(L, 5);
     if (!is_current(wheel, &rows)) {
         const bool is_new = wheel == NULL;
-        if (is_new && policy->kernels->wheel_count == WHEELS_MAX)
+        if (is_new && policy->native->wheel_count == WHEELS_MAX)
             return luaL_error(L, "smooth: more than %d names", WHEELS_MAX);
         lua_pushvalue(L, 2);
         wheel = make_wheel(L, wheel, &rows, label);
         lua_rawset(L, 4);
-        policy->kernels->wheel_count += is_new;
+        policy->native->wheel_count += is_new;
     }
     best = turn(wheel);
     if (best < 0)
@@ -180,9 +180,9 @@ static int kernel_smooth(lua_State *L)
     return 1;
 }
 
-void bt_kernels_add_turn(lua_State *L)
+void bt_native_add_turn(lua_State *L)
 {
-    static const luaL_Reg kernels[] = {{"smooth", kernel_smooth}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"smooth", native_smooth}, {NULL, NULL}};
 
-    bt_kernels_set(L, kernels);
+    bt_native_set(L, functions);
 }

@@ -1,5 +1,5 @@
 /* How it works: names of counters and rates that all loops share, as Lua calls them. */
-#include "script/native/kernels.h"
+#include "script/native/native.h"
 
 #include "script/shared/now.h"
 #include "script/shared/rate.h"
@@ -97,7 +97,7 @@ static double check_range(lua_State *L, int idx, double low, double high, const 
 }
 
 /* baton.ewma(name) -> value or nil; baton.ewma(name, sample[, weight]) -> the new value */
-static int kernel_ewma(lua_State *L)
+static int native_ewma(lua_State *L)
 {
     bt_str_t name = check_name(L);
     uint64_t now_us = bt_now_us();
@@ -116,7 +116,7 @@ static int kernel_ewma(lua_State *L)
 }
 
 /* baton.take(name, per_second, burst[, cost]) -> true; or false and the seconds until there is enough (nil: never) */
-static int kernel_take(lua_State *L)
+static int native_take(lua_State *L)
 {
     double per_s = check_range(L, 2, 1e-6, 1e12, "a rate above 0");
     double burst = check_range(L, 3, 0, 1e12, "0 or more");
@@ -131,7 +131,7 @@ static int kernel_take(lua_State *L)
 }
 
 /* baton.window(name, amount, seconds) -> what came in the last so many seconds, this amount included */
-static int kernel_window(lua_State *L)
+static int native_window(lua_State *L)
 {
     double amount = check_range(L, 2, -1e300, 1e300, "a finite number");
     double seconds = check_range(L, 3, 0.001, 86400, "0.001 to 86400 seconds");
@@ -141,15 +141,15 @@ static int kernel_window(lua_State *L)
     return 1;
 }
 
-void bt_kernels_add_rate(lua_State *L)
+void bt_native_add_rate(lua_State *L)
 {
     static const luaL_Reg shared[] = {
         {"add", shared_add}, {"get", shared_get}, {"set", shared_set}, {NULL, NULL}};
-    static const luaL_Reg kernels[] = {
-        {"ewma", kernel_ewma}, {"take", kernel_take}, {"window", kernel_window}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {
+        {"ewma", native_ewma}, {"take", native_take}, {"window", native_window}, {NULL, NULL}};
 
-    bt_kernels_set(L, kernels);
+    bt_native_set(L, functions);
     lua_newtable(L);
-    bt_kernels_set(L, shared);
+    bt_native_set(L, shared);
     lua_setfield(L, -2, "shared_local");
 }

@@ -1,7 +1,7 @@
 /* How it works: lists cut down: who can be a pair with whom, and who has some label. What is cut from a list of the view is
  * remembered in that list: by class of the other worker for pairs (keys 1 .. BT_POLICY_CLASSES of a table of its own), by
  * "label\0value" for labels. Lists of a policy's own are looked at anew each time. */
-#include "script/native/kernels.h"
+#include "script/native/native.h"
 
 #define MEMO_PAIRS (-5)
 #define MEMO_OTHERS (-6) /* the last `others` of pairable */
@@ -25,7 +25,7 @@ static void push_table(lua_State *L, int key)
 static void finish(lua_State *L, bt_policy_t *policy, unsigned kept)
 {
     if (kept < lua_objlen(L, 1)) {
-        bt_roster_seal(L, policy);
+        bt_worker_list_seal(L, policy);
         return;
     }
     lua_pop(L, 1);
@@ -79,7 +79,7 @@ static void remember(lua_State *L, int key)
 }
 
 /* baton.compatible(list, worker) -> members that can be a pair with the worker */
-static int kernel_compatible(lua_State *L)
+static int native_compatible(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
     const bt_row_t *row = bt_row_check(L, 2);
@@ -87,11 +87,11 @@ static int kernel_compatible(lua_State *L)
 
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 2);
-    if (row->klass == BT_POLICY_CLASSES || bt_roster_at(L, 1) == NULL) {
+    if (row->klass == BT_POLICY_CLASSES || bt_worker_list_at(L, 1) == NULL) {
         filter(L, policy, row);
         return 1;
     }
-    bt_roster_push_memory(L, 1);
+    bt_worker_list_push_memory(L, 1);
     push_table(L, MEMO_PAIRS);
     if (recall(L, key))
         return 1;
@@ -180,7 +180,7 @@ static void filter_pairable(lua_State *L, bt_policy_t *policy)
 
 /* baton.pairable(list, others) -> members that can be a pair with at least one of the others. Only the last `others` is
  * remembered. */
-static int kernel_pairable(lua_State *L)
+static int native_pairable(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
     bool same;
@@ -188,11 +188,11 @@ static int kernel_pairable(lua_State *L)
     luaL_checktype(L, 1, LUA_TTABLE);
     luaL_checktype(L, 2, LUA_TTABLE);
     lua_settop(L, 2);
-    if (bt_roster_at(L, 1) == NULL || bt_roster_at(L, 2) == NULL) {
+    if (bt_worker_list_at(L, 1) == NULL || bt_worker_list_at(L, 2) == NULL) {
         filter_pairable(L, policy);
         return 1;
     }
-    bt_roster_push_memory(L, 1);
+    bt_worker_list_push_memory(L, 1);
     lua_rawgeti(L, -1, MEMO_OTHERS);
     same = lua_rawequal(L, -1, 2);
     lua_pop(L, 1);
@@ -271,7 +271,7 @@ static void remember_cut(lua_State *L)
     count = (int) lua_tointeger(L, -1) + 1;
     lua_pop(L, 1);
     if (count > WHERE_MAX) {
-        bt_roster_push_memory(L, 1);
+        bt_worker_list_push_memory(L, 1);
         lua_newtable(L);
         lua_pushvalue(L, -1);
         lua_replace(L, cuts);
@@ -298,11 +298,11 @@ static int cut(lua_State *L, bool wanted)
     lua_settop(L, 3);
     if (!lua_isnil(L, 3))
         luaL_checkstring(L, 3);
-    if (bt_roster_at(L, 1) == NULL) {
+    if (bt_worker_list_at(L, 1) == NULL) {
         filter_label(L, policy, wanted);
         return 1;
     }
-    bt_roster_push_memory(L, 1);
+    bt_worker_list_push_memory(L, 1);
     push_table(L, BT_MEMO_WHERE);
     push_cut(L, wanted);
     lua_pushvalue(L, -1);
@@ -319,24 +319,24 @@ static int cut(lua_State *L, bool wanted)
 }
 
 /* baton.where(list, label[, value]) -> members with the label (and this value) */
-static int kernel_where(lua_State *L)
+static int native_where(lua_State *L)
 {
     return cut(L, true);
 }
 
 /* baton.without(list, label[, value]) -> the others */
-static int kernel_without(lua_State *L)
+static int native_without(lua_State *L)
 {
     return cut(L, false);
 }
 
-void bt_kernels_add_pair(lua_State *L)
+void bt_native_add_pair(lua_State *L)
 {
-    static const luaL_Reg kernels[] = {{"compatible", kernel_compatible},
-                                       {"pairable", kernel_pairable},
-                                       {"where", kernel_where},
-                                       {"without", kernel_without},
-                                       {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"compatible", native_compatible},
+                                         {"pairable", native_pairable},
+                                         {"where", native_where},
+                                         {"without", native_without},
+                                         {NULL, NULL}};
 
-    bt_kernels_set(L, kernels);
+    bt_native_set(L, functions);
 }

@@ -2,7 +2,7 @@
 
 #define DONE " return { prefill = 1, decode = view.decode[1] }"
 
-/* What a policy takes out or puts in counts for kernels at once; the next call has the list whole again. */
+/* What a policy takes out or puts in counts for native functions at once; the next call has the list whole again. */
 static void changed_lists_are_read_as_they_are(void **state)
 {
     struct fleet f;
@@ -22,7 +22,7 @@ static void changed_lists_are_read_as_they_are(void **state)
     fleet_fini(&f);
 }
 
-/* Members that were swapped in place are not seen by kernels, but nothing dangles when rows are collected. */
+/* Members that were swapped in place are not seen by native functions, but nothing dangles when rows are collected. */
 static void swapped_members_do_no_harm(void **state)
 {
     struct fleet f;
