@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "config/flag.h"
 #include "config/suggest.h"
+#include "script/value/luatable.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #define BT_CONFIG_FILE_H
 
 #include "config/config.h"
-#include "script/value/luatable.h"
+#include "script/value/value.h"
 
 int bt_config_read_file(bt_config_t *c, const char *path, char *err, size_t err_size);
 /* The same for a tree that is there already (path names it in errors). */

@@ -8,7 +8,7 @@
 #ifndef BT_CONFIG_OPTION_H
 #define BT_CONFIG_OPTION_H
 
-#include "script/value/luatable.h"
+#include "script/value/value.h"
 
 #include <stddef.h>
 

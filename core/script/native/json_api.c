@@ -185,7 +185,7 @@ static void check_text(lua_State *L, int idx, struct tally *tally)
     bt_str_t left = lua_type(L, idx) == LUA_TSTRING ? bt_vm_str(L, idx) : BT_STR_NULL;
 
     while (left.n > 0) {
-        const size_t n = bt_plain_part(left);
+        const size_t n = bt_value_part(left);
 
         if (left.n > tally->max)
             refuse_long(L, tally->max);

@@ -11,7 +11,7 @@
 #ifndef BT_SCRIPT_POLICY_H
 #define BT_SCRIPT_POLICY_H
 
-#include "script/value/luatable.h"
+#include "script/value/value.h"
 #include "script/view/facts.h"
 #include "script/view/hook_op.h"
 

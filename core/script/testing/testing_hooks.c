@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "script/shared/now.h"
+#include "script/value/plain.h"
 
 #define TRIED_MAX 16
 #define EVENTS_MAX 4096
@@ -350,7 +351,7 @@ static int policy_handover(lua_State *L)
 
     if (rc != 0)
         return push_failure(L, policy, rc);
-    bt_testing_push_value(L, data);
+    bt_plain_push(L, data);
     bt_value_free(data);
     return 1;
 }

@@ -43,7 +43,6 @@ lua_Number bt_testing_number(lua_State *L, int idx, const char *key, lua_Number 
 bool bt_testing_flag(lua_State *L, int idx, const char *key);
 /* Plain data at idx as a tree for bt_value_free; NULL of nil. Raises. */
 bt_value_t *bt_testing_value(lua_State *L, int idx);
-void bt_testing_push_value(lua_State *L, const bt_value_t *value); /* NULL is nil */
 /* Its member `headers`; raises. */
 void bt_testing_read_head(lua_State *L, int idx, struct bt_testing_head *out);
 /* The request described by the table at idx; raises. */

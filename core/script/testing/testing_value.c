@@ -2,10 +2,11 @@
  * so nothing is freed here. */
 #include "script/testing/testing_impl.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include "script/value/plain.h"
 
-#define DEPTH_MAX 8
+#include <limits.h>
+#include <stdint.h>
+
 #define BYTES_PER_TOKEN 4
 
 static bt_str_t text_at(lua_State *L, int idx)
@@ -52,113 +53,36 @@ bool bt_testing_flag(lua_State *L, int idx, const char *key)
 
 /* ---- plain data ---- */
 
-static int compare_keys(const void *a, const void *b)
+/* read_plain(value, root): what was read is freed when an error is raised */
+static int read_plain(lua_State *L)
 {
-    return strcmp(((const bt_value_t *) a)->key, ((const bt_value_t *) b)->key);
-}
+    const bt_plain_rules_t rules = {
+        .what = "plain data", .depth = BT_PLAIN_DEPTH, .values = UINT_MAX, .bytes = SIZE_MAX};
 
-static bool read_value(lua_State *L, int idx, bt_value_t *out, int depth);
-
-static bool read_list(lua_State *L, int idx, bt_value_t *out, int depth)
-{
-    unsigned count = (unsigned) lua_objlen(L, idx);
-    bool ok = true;
-
-    *out = (bt_value_t){.type = BT_VALUE_LIST, .items = calloc(count, sizeof(*out))};
-    for (; ok && out->items != NULL && out->count < count; out->count++) {
-        lua_rawgeti(L, idx, (int) out->count + 1);
-        ok = read_value(L, lua_gettop(L), &out->items[out->count], depth);
-        lua_pop(L, 1);
-    }
-    return ok && out->items != NULL;
-}
-
-static unsigned members_of(lua_State *L, int idx)
-{
-    unsigned count = 0;
-
-    for (lua_pushnil(L); lua_next(L, idx) != 0; lua_pop(L, 1))
-        count++;
-    return count;
-}
-
-static bool read_members(lua_State *L, int idx, bt_value_t *out, int depth)
-{
-    unsigned count = members_of(L, idx);
-    bool ok = true;
-
-    *out = (bt_value_t){.type = BT_VALUE_TABLE, .items = calloc(count + 1, sizeof(*out))};
-    for (lua_pushnil(L); lua_next(L, idx) != 0; lua_pop(L, 1)) {
-        bt_value_t *item = &out->items[out->count];
-
-        ok = ok && lua_type(L, -2) == LUA_TSTRING && read_value(L, lua_gettop(L), item, depth);
-        item->key = strdup(lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?");
-        out->count++;
-    }
-    qsort(out->items, out->count, sizeof(out->items[0]), compare_keys);
-    return ok;
-}
-
-/* False: something that is no plain data. What was read so far is in *out. */
-static bool read_value(lua_State *L, int idx, bt_value_t *out, int depth)
-{
-    *out = (bt_value_t){.type = BT_VALUE_BOOL};
-    switch (lua_type(L, idx)) {
-    case LUA_TBOOLEAN:
-        out->boolean = lua_toboolean(L, idx) != 0;
-        return true;
-    case LUA_TNUMBER:
-        *out = (bt_value_t){.type = BT_VALUE_NUMBER, .number = lua_tonumber(L, idx)};
-        return true;
-    case LUA_TSTRING:
-        *out = (bt_value_t){.type = BT_VALUE_STRING, .string = bt_str_dup(text_at(L, idx))};
-        return true;
-    case LUA_TTABLE:
-        luaL_checkstack(L, 8, "plain data");
-        if (depth == DEPTH_MAX)
-            return false;
-        return lua_objlen(L, idx) > 0 ? read_list(L, idx, out, depth + 1)
-                                      : read_members(L, idx, out, depth + 1);
-    default:
-        return false;
-    }
+    bt_plain_read_by(L, 1, &rules, lua_touserdata(L, 2));
+    return 0;
 }
 
 bt_value_t *bt_testing_value(lua_State *L, int idx)
 {
-    bt_value_t *root;
+    bt_value_t **root_p, *root;
 
     if (lua_isnoneornil(L, idx))
         return NULL;
     luaL_checktype(L, idx, LUA_TTABLE);
-    root = calloc(1, sizeof(*root));
-    if (root != NULL && read_value(L, idx, root, 0))
-        return root;
-    bt_value_free(root);
-    luaL_error(L, "plain data is booleans, numbers, strings and tables of these, eight deep");
-    return NULL;
-}
-
-void bt_testing_push_value(lua_State *L, const bt_value_t *value)
-{
-    luaL_checkstack(L, 4, "plain data");
-    if (value == NULL)
-        lua_pushnil(L);
-    else if (value->type == BT_VALUE_BOOL)
-        lua_pushboolean(L, value->boolean);
-    else if (value->type == BT_VALUE_NUMBER)
-        lua_pushnumber(L, value->number);
-    else if (value->type == BT_VALUE_STRING)
-        lua_pushstring(L, value->string);
-    else
-        lua_newtable(L);
-    for (unsigned i = 0; value != NULL && i < value->count; i++) {
-        bt_testing_push_value(L, &value->items[i]);
-        if (value->type == BT_VALUE_LIST)
-            lua_rawseti(L, -2, (int) i + 1);
-        else
-            lua_setfield(L, -2, value->items[i].key);
+    lua_pushcfunction(L, read_plain);
+    lua_pushvalue(L, idx);
+    root_p = lua_newuserdata(L, sizeof(*root_p));
+    *root_p = NULL;
+    lua_pushvalue(L, -1);
+    lua_insert(L, -4);
+    if (lua_pcall(L, 2, 0, 0) != 0) {
+        bt_value_free(*root_p);
+        lua_error(L);
     }
+    root = *root_p;
+    lua_pop(L, 1);
+    return root;
 }
 
 /* ---- requests ---- */

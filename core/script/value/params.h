@@ -14,7 +14,7 @@
 #define BT_SCRIPT_PARAMS_H
 
 #include "base/text.h"
-#include "script/value/luatable.h"
+#include "script/value/value.h"
 
 #define BT_PARAMS_MAX 64
 

@@ -133,7 +133,10 @@ static void only_plain_data_is_handed_over(void **state)
         FILE_WITH("handover = function() return { a = { f = pcall } } end"),
         "handover returned.a.f: a function value; only tables, numbers, strings and booleans");
     assert_handover_fails(FILE_WITH("handover = function() local t = {} t.t = t return t end"),
-                          "nested more than 8 deep");
+                          "handover returned.t: a table holds itself");
+    assert_handover_fails(
+        FILE_WITH("handover = function() local t = {} for i = 1, 8 do t = { t } end return t end"),
+        "nested more than 8 deep");
     assert_handover_fails(FILE_WITH("handover = function() return { [1] = 1, [3] = 3 } end"),
                           "without a gap");
     assert_handover_fails(FILE_WITH("handover = function() return { [2.5] = 1 } end"),

@@ -1,3 +1,4 @@
+#include "script/value/luatable.h"
 #include "script_fixture.h"
 
 #include <stdlib.h>
