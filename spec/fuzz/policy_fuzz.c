@@ -135,7 +135,6 @@ static void call_hooks(bt_policy_t *policy)
     if (bt_policy_handover(policy, &data) == 0)
         bt_value_free(data);
     free(bt_policy_params_schema(policy));
-    free(bt_policy_params_doc(policy));
 }
 
 /* For start; may be called by the thread that makes a VM anew. */

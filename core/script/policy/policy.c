@@ -251,30 +251,6 @@ int bt_policy_make(bt_policy_t **policy_p, const bt_policy_spec_t *spec, char *e
     return rc;
 }
 
-int bt_policy_load_code(bt_policy_t **policy_p, const char *path, bt_str_t code, char *err,
-                        size_t err_size)
-{
-    const bt_policy_spec_t spec = {.path = path, .code = code};
-
-    return bt_policy_make(policy_p, &spec, err, err_size);
-}
-
-int bt_policy_load_with(bt_policy_t **policy_p, const char *name, const char *policy_dir,
-                        const bt_value_t *params, const bt_value_t *old, char *err, size_t err_size)
-{
-    bt_policy_spec_t spec = {.params = params, .old = old};
-    bt_policy_source_t *source;
-    int rc = bt_policy_source_open(&source, name, policy_dir, err, err_size);
-
-    if (rc != 0)
-        return rc;
-    spec.path = source->path;
-    spec.code = (bt_str_t){source->code, source->size};
-    rc = bt_policy_make(policy_p, &spec, err, err_size);
-    bt_policy_source_unref(source);
-    return rc;
-}
-
 void bt_policy_free(bt_policy_t *policy)
 {
     if (policy == NULL)
@@ -352,19 +328,6 @@ char *bt_policy_params_schema(const bt_policy_t *policy)
     bt_params_schema(&policy->params, policy->name, &out);
     if (!out.failed)
         return out.data;
-    bt_text_fini(&out);
-    return NULL;
-}
-
-char *bt_policy_params_doc(const bt_policy_t *policy)
-{
-    bt_text_t out;
-
-    bt_text_init(&out);
-    bt_text_puts(&out, "");
-    bt_params_doc(&policy->params, &out);
-    if (!out.failed)
-        return out.data != NULL ? out.data : strdup("");
     bt_text_fini(&out);
     return NULL;
 }

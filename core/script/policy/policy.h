@@ -1,7 +1,7 @@
 /* policy.h - policies: Lua files that choose workers.
  *
  * Owner: one VM per policy and loop; JIT off for policy code, native functions are C. The watchdog runs as long as there are policies.
- * Life:  loaded at loop start (later: per generation); the choice it returns is plain data.
+ * Life:  one generation of policies; the choice it returns is plain data.
  * Flow:  plan(req, view, ctx) / fallback(req, view, failure, ctx) -> bt_choice; ids are resolved and checked here: unknown
  *        ids, wrong roles and tried workers are refused with BT_E_POLICY, and dispatch uses the default choice instead.
  *        A hook that runs over its budget fails in the same way; a policy that does so often gets a new VM, without its state.
@@ -19,10 +19,6 @@
  * err: one line with file:line, or the nearest known name. */
 int bt_policy_load(bt_policy_t **policy_p, const char *name, const char *policy_dir, char *err,
                    size_t err_size);
-/* The same from code in memory; path stands in messages. policy_source.h keeps such code. */
-int bt_policy_load_code(bt_policy_t **policy_p, const char *path, bt_str_t code, char *err,
-                        size_t err_size);
-
 /* Everything that a policy is made of. */
 typedef struct bt_policy_spec {
     const char *path; /* stands in messages */
@@ -41,11 +37,6 @@ typedef struct bt_policy_spec {
 } bt_policy_spec_t;
 int bt_policy_make(bt_policy_t **policy_p, const bt_policy_spec_t *spec, char *err,
                    size_t err_size);
-/* bt_policy_load with values for its parameters (a table, NULL = defaults) and what the generation before handed over (NULL = none);
- * both are copied. A value that does not fit: BT_E_CONFIG, "params.weight: 12 is above max 10". */
-int bt_policy_load_with(bt_policy_t **policy_p, const char *name, const char *policy_dir,
-                        const bt_value_t *params, const bt_value_t *old, char *err,
-                        size_t err_size);
 void bt_policy_free(bt_policy_t *policy);
 const char *bt_policy_name(const bt_policy_t *policy);
 const char *bt_policy_version(const bt_policy_t *policy);
@@ -68,9 +59,8 @@ bool bt_policy_has_entry(const bt_policy_t *policy); /* admit or route */
 /* The i-th hook that it has, the i-th parameter that it declares; NULL after the last. */
 const char *bt_policy_hook_at(const bt_policy_t *policy, unsigned i);
 const char *bt_policy_param_at(const bt_policy_t *policy, unsigned i);
-/* JSON Schema of the parameters, and text for people: malloc'ed, NULL when memory is short. */
+/* JSON Schema of the parameters: malloc'ed, NULL when memory is short. */
 char *bt_policy_params_schema(const bt_policy_t *policy);
-char *bt_policy_params_doc(const bt_policy_t *policy);
 const bt_policy_stats_t *bt_policy_stats(const bt_policy_t *policy);
 /* Last error text of this policy (file:line: message), for logs and /admin. */
 const char *bt_policy_error(const bt_policy_t *policy);

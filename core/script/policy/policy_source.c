@@ -178,8 +178,9 @@ int bt_policy_source_open(bt_policy_source_t **source_p, const char *name, const
 int bt_policy_load_source(bt_policy_t **policy_p, const bt_policy_source_t *source, char *err,
                           size_t err_size)
 {
-    return bt_policy_load_code(policy_p, source->path, (bt_str_t){source->code, source->size}, err,
-                               err_size);
+    const bt_policy_spec_t spec = {.path = source->path, .code = {source->code, source->size}};
+
+    return bt_policy_make(policy_p, &spec, err, err_size);
 }
 
 int bt_policy_load(bt_policy_t **policy_p, const char *name, const char *policy_dir, char *err,

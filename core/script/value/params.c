@@ -392,24 +392,3 @@ void bt_params_schema(const bt_params_t *p, const char *title, bt_text_t *out)
     }
     bt_text_puts(out, "}}");
 }
-
-void bt_params_doc(const bt_params_t *p, bt_text_t *out)
-{
-    for (unsigned i = 0; i < p->count; i++) {
-        const bt_param_t *param = &p->items[i];
-        char shown[80];
-
-        bt_text_printf(out, "%s (%s", param->name, type_names[param->type]);
-        if (param->has_min)
-            bt_text_printf(out, ", at least %.14g%s", param->min, unit_of(param));
-        if (param->has_max)
-            bt_text_printf(out, ", at most %.14g%s", param->max, unit_of(param));
-        for (unsigned c = 0; param->choices != NULL && c < param->choices->count; c++)
-            bt_text_printf(out, "%s%s", c == 0 ? ", one of " : " ",
-                           show(&param->choices->items[c], shown, sizeof(shown)));
-        if (param->standard != NULL)
-            bt_text_printf(out, ", default %s", show(param->standard, shown, sizeof(shown)));
-        bt_text_printf(out, ")%s%s\n", param->doc != NULL ? ": " : "",
-                       param->doc != NULL ? param->doc : "");
-    }
-}

@@ -50,8 +50,6 @@ void bt_params_fini(bt_params_t *p);
 const bt_param_t *bt_params_find(const bt_params_t *p, const char *name);
 /* JSON Schema (draft 2020-12) of the table of values. */
 void bt_params_schema(const bt_params_t *p, const char *title, bt_text_t *out);
-/* One paragraph a parameter, for people. */
-void bt_params_doc(const bt_params_t *p, bt_text_t *out);
 
 /* Members of a declaration, NULL-terminated. */
 extern const char *const bt_param_members[];

@@ -11,13 +11,9 @@
 static int load_old(const char *text, const bt_value_t *old, bt_policy_t **policy_p, char *err,
                     size_t err_size)
 {
-    struct temp_file file;
-    int rc;
+    const bt_policy_spec_t spec = {.path = "spec.lua", .code = bt_str(text), .old = old};
 
-    temp_write(&file, "spec.lua", text);
-    rc = bt_policy_load_with(policy_p, file.path, NULL, NULL, old, err, err_size);
-    temp_remove(&file);
-    return rc;
+    return bt_policy_make(policy_p, &spec, err, err_size);
 }
 
 static void assert_start_fails(const char *text, const char *word)

@@ -35,13 +35,10 @@ static bt_value_t *values_of(const char *text)
 static int load_with(const char *text, const char *values, bt_policy_t **policy_p, char *err,
                      size_t err_size)
 {
-    struct temp_file file;
     bt_value_t *root = values != NULL ? values_of(values) : NULL;
-    int rc;
+    const bt_policy_spec_t spec = {.path = "spec.lua", .code = bt_str(text), .params = root};
+    int rc = bt_policy_make(policy_p, &spec, err, err_size);
 
-    temp_write(&file, "spec.lua", text);
-    rc = bt_policy_load_with(policy_p, file.path, NULL, root, NULL, err, err_size);
-    temp_remove(&file);
     bt_value_free(root);
     return rc;
 }
@@ -173,17 +170,6 @@ static void they_are_described(void **state)
               "\"description\":\"how much load counts\"},"
               "\"zones\":{\"type\":\"array\",\"maxItems\":2,\"items\":{\"enum\":[\"east\",\"west\"]"
               "},\"default\":[]}}}");
-    free(text);
-    text = bt_policy_params_doc(policy);
-    assert_non_null(strstr(
-        text, "weight (number, at least 0, at most 10, default 1.5): how much load counts\n"));
-    assert_non_null(strstr(text, "mode (string, one of \"fast\" \"fair\", default \"fair\")\n"));
-    assert_non_null(strstr(text, "label (string, at most 8 bytes)\n"));
-    free(text);
-    bt_policy_free(policy);
-    policy = policy_of(POLICY(""));
-    text = bt_policy_params_doc(policy);
-    assert_string_equal(text, "");
     free(text);
     bt_policy_free(policy);
 }

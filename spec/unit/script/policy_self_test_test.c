@@ -8,6 +8,7 @@ static char err[512];
 
 static int test_with(const char *members, const char *plan)
 {
+    bt_policy_spec_t spec = {.path = "x.lua"};
     char text[1024];
     bt_policy_t *policy;
     int rc;
@@ -17,7 +18,8 @@ static int test_with(const char *members, const char *plan)
         "return { api = 1, name = 'x', version = '1', %s plan = function(req, view, ctx) %s end "
         "}",
         members, plan);
-    assert_int_equal(bt_policy_load_code(&policy, "x.lua", bt_str(text), err, sizeof err), 0);
+    spec.code = bt_str(text);
+    assert_int_equal(bt_policy_make(&policy, &spec, err, sizeof err), 0);
     err[0] = '\0';
     rc = bt_policy_self_test(policy, err, sizeof err);
     bt_policy_free(policy);
