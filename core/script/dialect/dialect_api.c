@@ -518,13 +518,7 @@ static void push_view(lua_State *L, bool is_decode, lua_CFunction index)
     bool *tag = lua_newuserdata(L, sizeof(*tag));
 
     *tag = is_decode;
-    lua_newtable(L);
-    lua_pushcfunction(L, index);
-    lua_setfield(L, -2, "__index");
-    lua_pushcfunction(L, read_only);
-    lua_setfield(L, -2, "__newindex");
-    lua_pushboolean(L, 0);
-    lua_setfield(L, -2, "__metatable");
+    bt_vm_push_closed_meta(L, index, read_only);
     lua_setmetatable(L, -2);
 }
 

@@ -52,13 +52,7 @@ void bt_native_open(lua_State *L, bt_policy_t *policy)
     bt_json_api_add(L);
     bt_hook_op_api_add(L);
     bt_shared_api_add(L);
-    lua_newtable(L);
-    lua_pushcfunction(L, unknown_member);
-    lua_setfield(L, -2, "__index");
-    lua_pushcfunction(L, read_only);
-    lua_setfield(L, -2, "__newindex");
-    lua_pushboolean(L, 0);
-    lua_setfield(L, -2, "__metatable");
+    bt_vm_push_closed_meta(L, unknown_member, read_only);
     lua_setmetatable(L, -2);
     lua_pushliteral(L, "baton");
     lua_insert(L, -2);

@@ -83,7 +83,7 @@ static void set_health(struct fleet *f, enum bt_health health)
             atomic_store_explicit(&f->items[role][i]->health, (int) health, memory_order_relaxed);
 }
 
-/* ---- asking ---- */
+/* ---- plan ---- */
 
 static const bt_policy_request_t made_up = {.path = {"/v1/completions", 15},
                                             .model = {"self-test", 9},
@@ -107,8 +107,8 @@ static int refuse(const struct run *run, const char *what, const char *why)
 }
 
 /* BT_E_POLICY: it took too long. BT_E_AGAIN: it raised, or chose what cannot be; its own words are in policy->error. */
-static int ask(struct run *run, const char *what, unsigned prefill, unsigned decode,
-               unsigned single)
+static int try_plan(struct run *run, const char *what, unsigned prefill, unsigned decode,
+                    unsigned single)
 {
     const bt_worker_set_t p = {run->fleet->items[BT_ROLE_PREFILL], prefill},
                           d = {run->fleet->items[BT_ROLE_DECODE], decode},
@@ -130,16 +130,16 @@ static int ask(struct run *run, const char *what, unsigned prefill, unsigned dec
 }
 
 /* Only its time counts. */
-static int ask_nobody(struct run *run)
+static int try_without_workers(struct run *run)
 {
-    int rc = ask(run, "no workers", 0, 0, 0);
+    int rc = try_plan(run, "no workers", 0, 0, 0);
 
     if (rc == BT_E_POLICY)
         return rc;
     set_health(run->fleet, BT_HEALTH_DOWN);
-    rc = ask(run, "all workers down", 8, 8, 0);
+    rc = try_plan(run, "all workers down", 8, 8, 0);
     if (rc != BT_E_POLICY)
-        rc = ask(run, "all workers down", 0, 0, 8);
+        rc = try_plan(run, "all workers down", 0, 0, 8);
     set_health(run->fleet, BT_HEALTH_UP);
     return rc == BT_E_POLICY ? rc : 0;
 }
@@ -156,17 +156,17 @@ bool bt_policy_is_absence(const char *err)
 }
 
 /* A policy may be written for one kind of workers, and find nobody of its kind in the other; any other error is a mistake. */
-static int ask_some(struct run *run, const char *what, unsigned each, unsigned single)
+static int try_with_workers(struct run *run, const char *what, unsigned each, unsigned single)
 {
     char why[512];
-    int rc = ask(run, what, each, each, 0), pair_rc = rc;
+    int rc = try_plan(run, what, each, each, 0), pair_rc = rc;
 
     if (rc == BT_E_POLICY)
         return rc;
     snprintf(why, sizeof(why), "%s", bt_policy_error(run->policy));
     if (rc < 0 && !bt_policy_is_absence(why))
         return refuse(run, what, why);
-    rc = ask(run, what, 0, 0, single);
+    rc = try_plan(run, what, 0, 0, single);
     if (rc == BT_E_AGAIN && !bt_policy_is_absence(bt_policy_error(run->policy)))
         return refuse(run, what, bt_policy_error(run->policy));
     if (rc != BT_E_AGAIN || pair_rc == 0)
@@ -191,7 +191,7 @@ static int finish(struct run *run, const char *what, bt_policy_run_t *hook, int 
     return rc == 1 ? refuse(run, what, "it waits without end, also when its time is over") : rc;
 }
 
-static int ask_entry(struct run *run, const char *what,
+static int try_entry(struct run *run, const char *what,
                      int (*begin)(bt_policy_t *, bt_policy_run_t *, const bt_policy_request_t *))
 {
     const uint64_t start_us = bt_clock_us();
@@ -217,15 +217,15 @@ int bt_policy_self_test(bt_policy_t *policy, char *err, size_t err_size)
     snprintf(err, err_size, "out of memory");
     run.req.vars = bt_policy_has_entry(policy) ? &run.vars : NULL;
     if (run.fleet != NULL)
-        rc = ask_entry(&run, "admit", bt_policy_admit);
+        rc = try_entry(&run, "admit", bt_policy_admit);
     if (rc == 0)
-        rc = ask_entry(&run, "route", bt_policy_route);
+        rc = try_entry(&run, "route", bt_policy_route);
     if (rc == 0)
-        rc = ask_nobody(&run);
+        rc = try_without_workers(&run);
     if (rc == 0)
-        rc = ask_some(&run, "one worker of each role", 1, 1);
+        rc = try_with_workers(&run, "one worker of each role", 1, 1);
     if (rc == 0)
-        rc = ask_some(&run, "512 workers", FLEET_SIZE / 2, FLEET_SIZE);
+        rc = try_with_workers(&run, "512 workers", FLEET_SIZE / 2, FLEET_SIZE);
     if (policy->native->prefix.serial != 0) /* it looks at prompts: the index will be used */
         bt_prefix_warm();
     bt_policy_vars_drop(&run.vars);
@@ -239,8 +239,8 @@ int bt_policy_self_test_kind(bt_policy_t *policy, bool single, char *err, size_t
     int rc = BT_E_NOMEM;
 
     run.req.vars = bt_policy_has_entry(policy) ? &run.vars : NULL;
-    (void) ask_entry(&run, "admit", bt_policy_admit); /* for what they leave in ctx.vars */
-    (void) ask_entry(&run, "route", bt_policy_route);
+    (void) try_entry(&run, "admit", bt_policy_admit); /* for what they leave in ctx.vars */
+    (void) try_entry(&run, "route", bt_policy_route);
     snprintf(err, err_size, "out of memory");
     if (run.fleet != NULL) {
         const bt_worker_set_t p = {run.fleet->items[BT_ROLE_PREFILL], !single},

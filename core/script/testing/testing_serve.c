@@ -158,9 +158,9 @@ static int read_reply(lua_State *L)
     return 0;
 }
 
-/* Asks the spec's function; a struct reply is at this index. False: an error is on top of the stack. Else its answer is, which
+/* Calls the spec's function; a struct reply is at this index. False: an error is on top of the stack. Else its answer is, which
  * holds the bytes. */
-static bool ask(lua_State *L, const bt_hook_op_t *hook_op, int idx)
+static bool call_spec(lua_State *L, const bt_hook_op_t *hook_op, int idx)
 {
     struct reply *reply = lua_touserdata(L, idx);
 
@@ -187,7 +187,7 @@ int bt_testing_serve_start(void *user, const bt_hook_op_t *hook_op, bt_hook_answ
     if (!lua_checkstack(L, LUA_MINSTACK))
         return BT_E_NOMEM;
     reply = lua_newuserdata(L, sizeof(*reply));
-    if (!ask(L, hook_op, lua_gettop(L))) {
+    if (!call_spec(L, hook_op, lua_gettop(L))) {
         lua_setfield(L, LUA_REGISTRYINDEX, MISTAKE_KEY);
         return BT_E_POLICY;
     }
@@ -203,7 +203,7 @@ void bt_testing_send(void *user, const bt_hook_op_t *hook_op)
     if (!lua_checkstack(L, LUA_MINSTACK))
         return;
     (void) lua_newuserdata(L, sizeof(struct reply));
-    if (!ask(L, hook_op, top + 1))
+    if (!call_spec(L, hook_op, top + 1))
         lua_setfield(L, LUA_REGISTRYINDEX, MISTAKE_KEY);
     lua_settop(L, top);
 }
@@ -226,7 +226,7 @@ int bt_testing_drive(lua_State *L, bt_policy_run_t *run, int rc)
     int top = lua_gettop(L);
 
     while (rc == 1) {
-        if (!ask(L, &run->hook_op, top)) {
+        if (!call_spec(L, &run->hook_op, top)) {
             bt_policy_run_drop(run);
             lua_error(L);
         }

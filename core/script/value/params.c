@@ -21,7 +21,8 @@ struct problem {
     int rc;
 };
 
-__attribute__((format(printf, 2, 3))) static int say(const struct problem *to, const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static int refuse(const struct problem *to, const char *fmt,
+                                                        ...)
 {
     va_list args;
 
@@ -124,9 +125,9 @@ static int check_range(const bt_param_t *p, const bt_value_t *v, const char *pat
     double size = size_of(v);
 
     if (p->has_min && size < p->min)
-        return say(to, "%s: %.14g%s is below min %.14g", path, size, unit_of(p), p->min);
+        return refuse(to, "%s: %.14g%s is below min %.14g", path, size, unit_of(p), p->min);
     if (p->has_max && size > p->max)
-        return say(to, "%s: %.14g%s is above max %.14g", path, size, unit_of(p), p->max);
+        return refuse(to, "%s: %.14g%s is above max %.14g", path, size, unit_of(p), p->max);
     return 0;
 }
 
@@ -144,7 +145,7 @@ static int check_choice(const bt_param_t *p, const bt_value_t *v, const char *pa
     }
     return p->choices == NULL
                ? 0
-               : say(to, "%s: %s is not one of %s", path, show(v, shown, sizeof(shown)), all);
+               : refuse(to, "%s: %s is not one of %s", path, show(v, shown, sizeof(shown)), all);
 }
 
 static int check_list(const bt_param_t *p, const bt_value_t *v, const char *path,
@@ -157,8 +158,8 @@ static int check_list(const bt_param_t *p, const bt_value_t *v, const char *path
 
         snprintf(at, sizeof(at), "%s[%u]", path, i + 1);
         if (v->items[i].type == BT_VALUE_LIST || v->items[i].type == BT_VALUE_TABLE)
-            return say(to, "%s is %s; elements are numbers, strings or booleans", at,
-                       show(&v->items[i], shown, sizeof(shown)));
+            return refuse(to, "%s is %s; elements are numbers, strings or booleans", at,
+                          show(&v->items[i], shown, sizeof(shown)));
         rc = check_choice(p, &v->items[i], at, to);
     }
     return rc;
@@ -171,13 +172,13 @@ static int check_value(const bt_param_t *p, const bt_value_t *v, const char *pat
     int rc;
 
     if (!has_type(p, v))
-        return say(to, "%s: %s is %s; it must be %s %s", path, show(v, shown, sizeof(shown)),
-                   value_names[v->type], p->type == BT_PARAM_INTEGER ? "an" : "a",
-                   type_names[p->type]);
+        return refuse(to, "%s: %s is %s; it must be %s %s", path, show(v, shown, sizeof(shown)),
+                      value_names[v->type], p->type == BT_PARAM_INTEGER ? "an" : "a",
+                      type_names[p->type]);
     if (v->type == BT_VALUE_NUMBER && !isfinite(v->number))
-        return say(to, "%s: not a finite number", path);
+        return refuse(to, "%s: not a finite number", path);
     if (p->type == BT_PARAM_INTEGER && v->number != floor(v->number))
-        return say(to, "%s: %s is not an integer", path, show(v, shown, sizeof(shown)));
+        return refuse(to, "%s: %s is not an integer", path, show(v, shown, sizeof(shown)));
     rc = p->type == BT_PARAM_BOOLEAN ? 0 : check_range(p, v, path, to);
     if (rc != 0)
         return rc;
@@ -195,8 +196,8 @@ static int read_type(bt_param_t *p, const bt_value_t *d, const char *path, const
             p->type = (enum bt_param_type) i;
             return 0;
         }
-    return say(to, "%s.type: must be \"number\", \"integer\", \"string\", \"boolean\" or \"list\"",
-               path);
+    return refuse(
+        to, "%s.type: must be \"number\", \"integer\", \"string\", \"boolean\" or \"list\"", path);
 }
 
 static int read_bound(const bt_value_t *d, const char *key, const char *path, bool *has_p,
@@ -207,7 +208,7 @@ static int read_bound(const bt_value_t *d, const char *key, const char *path, bo
     if (v == NULL)
         return 0;
     if (v->type != BT_VALUE_NUMBER || !isfinite(v->number))
-        return say(to, "%s.%s: must be a finite number", path, key);
+        return refuse(to, "%s.%s: must be a finite number", path, key);
     *has_p = true;
     *bound_p = v->number;
     return 0;
@@ -223,9 +224,9 @@ static int check_members(const bt_value_t *d, const char *path, const struct pro
             known |= strcmp(bt_param_members[k], key) == 0;
         nearest = bt_vm_nearest(bt_param_members, bt_str(key));
         if (!known)
-            return say(to, "%s.%s: not known here%s%s%s", path, key,
-                       nearest != NULL ? " (did you mean '" : "", nearest != NULL ? nearest : "",
-                       nearest != NULL ? "'?)" : "");
+            return refuse(to, "%s.%s: not known here%s%s%s", path, key,
+                          nearest != NULL ? " (did you mean '" : "", nearest != NULL ? nearest : "",
+                          nearest != NULL ? "'?)" : "");
     }
     return 0;
 }
@@ -237,9 +238,9 @@ static int read_rest(bt_param_t *p, const bt_value_t *d, const char *path, const
 
     p->choices = bt_value_get(d, "enum");
     if (p->choices != NULL && p->choices->type != BT_VALUE_LIST)
-        return say(to, "%s.enum: must be a list", path);
+        return refuse(to, "%s.enum: must be a list", path);
     if (doc != NULL && doc->type != BT_VALUE_STRING)
-        return say(to, "%s.doc: must be a string", path);
+        return refuse(to, "%s.doc: must be a string", path);
     p->doc = doc != NULL ? doc->string : NULL;
     p->value = p->standard = bt_value_get(d, "default");
     snprintf(at, sizeof(at), "%s.default", path);
@@ -254,7 +255,7 @@ static int declare_one(bt_param_t *p, const bt_value_t *d, const struct problem 
     snprintf(path, sizeof(path), "params.%.100s", d->key);
     p->name = d->key;
     if (d->type != BT_VALUE_TABLE)
-        return say(to, "%s: must be a table like { type = \"number\", default = 1 }", path);
+        return refuse(to, "%s: must be a table like { type = \"number\", default = 1 }", path);
     rc = check_members(d, path, to);
     if (rc == 0)
         rc = read_type(p, d, path, to);
@@ -274,9 +275,9 @@ int bt_params_declare(bt_params_t *p, bt_value_t *declared, char *err, size_t er
     if (declared == NULL)
         return 0;
     if (declared->type != BT_VALUE_TABLE)
-        return say(&to, "params: must be a table of names");
+        return refuse(&to, "params: must be a table of names");
     if (declared->count > BT_PARAMS_MAX)
-        return say(&to, "params: more than %d", BT_PARAMS_MAX);
+        return refuse(&to, "params: more than %d", BT_PARAMS_MAX);
     for (; p->count < declared->count && rc == 0; p->count++)
         rc = declare_one(&p->items[p->count], &declared->items[p->count], &to);
     return rc;
@@ -300,9 +301,9 @@ static int refuse_unknown(const bt_params_t *p, const char *name, const struct p
         names[i] = p->items[i].name;
     nearest = bt_vm_nearest(names, bt_str(name));
     if (nearest != NULL)
-        return say(to, "params.%.100s: the policy has no such parameter (did you mean '%s'?)", name,
-                   nearest);
-    return say(to, "params.%.100s: the policy has no such parameter", name);
+        return refuse(to, "params.%.100s: the policy has no such parameter (did you mean '%s'?)",
+                      name, nearest);
+    return refuse(to, "params.%.100s: the policy has no such parameter", name);
 }
 
 int bt_params_set(bt_params_t *p, const bt_value_t *values, char *err, size_t err_size)
@@ -312,10 +313,10 @@ int bt_params_set(bt_params_t *p, const bt_value_t *values, char *err, size_t er
     if (values == NULL)
         return 0;
     if (values->type != BT_VALUE_TABLE)
-        return say(&to, "params: must be a table");
+        return refuse(&to, "params: must be a table");
     p->given = bt_value_copy(values);
     if (p->given == NULL)
-        return say(&to, "params: out of memory");
+        return refuse(&to, "params: out of memory");
     for (unsigned i = 0; i < p->given->count; i++) {
         const bt_value_t *v = &p->given->items[i];
         bt_param_t *param = (bt_param_t *) bt_params_find(p, v->key);

@@ -266,12 +266,12 @@ void bt_plain_push(lua_State *L, const bt_value_t *value)
     }
 }
 
-static void look_at_watch(void *L)
+static void check_watch(void *L)
 {
     bt_vm_check_time(L);
 }
 
 void bt_plain_json(lua_State *L, const bt_value_t *value, bt_text_t *out)
 {
-    bt_value_json_checked(value, look_at_watch, L, out);
+    bt_value_json_checked(value, check_watch, L, out);
 }

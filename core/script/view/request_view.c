@@ -101,13 +101,7 @@ static int push_view(lua_State *L, lua_CFunction index)
     enum bt_policy_magic *magic = lua_newuserdata(L, sizeof(*magic));
 
     *magic = BT_MAGIC_OTHER;
-    lua_newtable(L);
-    lua_pushcfunction(L, index);
-    lua_setfield(L, -2, "__index");
-    lua_pushcfunction(L, read_only);
-    lua_setfield(L, -2, "__newindex");
-    lua_pushboolean(L, 0);
-    lua_setfield(L, -2, "__metatable");
+    bt_vm_push_closed_meta(L, index, read_only);
     lua_setmetatable(L, -2);
     return luaL_ref(L, LUA_REGISTRYINDEX);
 }

@@ -477,17 +477,6 @@ static int view_index(lua_State *L)
 
 /* ---- opening ---- */
 
-static void push_meta(lua_State *L, lua_CFunction index)
-{
-    lua_newtable(L);
-    lua_pushcfunction(L, index);
-    lua_setfield(L, -2, "__index");
-    lua_pushcfunction(L, read_only);
-    lua_setfield(L, -2, "__newindex");
-    lua_pushboolean(L, 0);
-    lua_setfield(L, -2, "__metatable");
-}
-
 static void push_marked(lua_State *L)
 {
     enum bt_policy_magic *magic = lua_newuserdata(L, sizeof(*magic));
@@ -499,7 +488,7 @@ void bt_view_open(lua_State *L, bt_policy_t *policy)
 {
     bt_vm_fields_init(L, &policy->row_fields, bt_row_names);
     bt_vm_fields_init(L, &policy->view_fields, view_names);
-    push_meta(L, row_index);
+    bt_vm_push_closed_meta(L, row_index, read_only);
     lua_pushcfunction(L, row_gc);
     lua_setfield(L, -2, "__gc");
     lua_pushcfunction(L, row_tostring);
@@ -512,7 +501,7 @@ void bt_view_open(lua_State *L, bt_policy_t *policy)
     lua_setmetatable(L, -2);
     policy->rows_ref = luaL_ref(L, LUA_REGISTRYINDEX);
     push_marked(L);
-    push_meta(L, view_index);
+    bt_vm_push_closed_meta(L, view_index, read_only);
     lua_setmetatable(L, -2);
     policy->view_ref = luaL_ref(L, LUA_REGISTRYINDEX);
     lua_pushcfunction(L, row_pairs_with);

@@ -419,6 +419,17 @@ enum bt_vm_end bt_vm_run(bt_vm_t *vm, int args, const char *what, unsigned budge
     return fired ? BT_VM_NO_TIME : rc == LUA_ERRMEM || vm->is_full ? BT_VM_NO_MEMORY : BT_VM_ERROR;
 }
 
+void bt_vm_push_closed_meta(lua_State *L, lua_CFunction index, lua_CFunction newindex)
+{
+    lua_createtable(L, 0, 3);
+    lua_pushcfunction(L, index);
+    lua_setfield(L, -2, "__index");
+    lua_pushcfunction(L, newindex);
+    lua_setfield(L, -2, "__newindex");
+    lua_pushboolean(L, 0);
+    lua_setfield(L, -2, "__metatable");
+}
+
 /* ---- the check of what scripts can reach ---- */
 
 static void check_table(lua_State *L, const char *prefix, const char *const *names)

@@ -119,6 +119,10 @@ static inline void bt_vm_push_str(lua_State *L, bt_str_t s)
 {
     lua_pushlstring(L, s.p != NULL ? s.p : "", s.n);
 }
+
+/* A metatable that no script can get at. */
+void bt_vm_push_closed_meta(lua_State *L, lua_CFunction index, lua_CFunction newindex);
+
 /* An empty slice is nil. */
 static inline void bt_vm_push_opt(lua_State *L, bt_str_t s)
 {

@@ -229,7 +229,7 @@ static void refire(bt_watch_t *w, uint64_t now_us)
 }
 
 /* True when there was a call since the last look, or one runs. */
-static bool look_at(bt_watch_t *w, uint64_t now_us)
+static bool poll_one(bt_watch_t *w, uint64_t now_us)
 {
     int state = atomic_load_explicit(&w->state, memory_order_acquire);
     uint64_t deadline_us = atomic_load_explicit(&w->deadline_us, memory_order_relaxed);
@@ -247,7 +247,7 @@ static bool look_at(bt_watch_t *w, uint64_t now_us)
     return is_new || state != BT_WATCH_IDLE;
 }
 
-static bool look_at_all(void)
+static bool poll_all(void)
 {
     uint64_t now_us = bt_clock_us();
     bool active = false;
@@ -256,7 +256,7 @@ static bool look_at_all(void)
     atomic_fetch_add_explicit(&polls, 1, memory_order_relaxed);
     pthread_mutex_lock(&watches);
     bt_list_each (&list, it, next)
-        active |= look_at(bt_container_of(it, bt_watch_t, link), now_us);
+        active |= poll_one(bt_container_of(it, bt_watch_t, link), now_us);
     pthread_mutex_unlock(&watches);
     return active;
 }
@@ -279,7 +279,7 @@ static void sleep_until_called(void)
 {
     atomic_store(&asleep, 1);
     make_visible();
-    if ((look_at_all() || atomic_load(&quitting)) && atomic_exchange(&asleep, 0) != 0)
+    if ((poll_all() || atomic_load(&quitting)) && atomic_exchange(&asleep, 0) != 0)
         return;
     while (sem_wait(&wake) != 0 && errno == EINTR)
         ;
@@ -294,7 +294,7 @@ static void *run_thread(void *unused)
     /* Where that is allowed, a busy machine must not keep it waiting: it needs microseconds, a runaway takes all it gets. */
     (void) pthread_setschedparam(pthread_self(), SCHED_RR, &first);
     while (!atomic_load(&quitting)) {
-        quiet = look_at_all() ? 0 : quiet + 1;
+        quiet = poll_all() ? 0 : quiet + 1;
         if (quiet < LINGER_POLLS) {
             nap();
             continue;
