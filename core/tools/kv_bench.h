@@ -9,7 +9,7 @@
 #define BT_TOOLS_KV_BENCH_H
 
 #include "base/text.h"
-#include "baton_kv.h"
+#include "transport/baton_kv.h"
 
 #include <stdatomic.h>
 #include <sys/types.h>

@@ -2,7 +2,7 @@
  *
  * Owner: the control loop.
  * Life:  new -> set_fleet on every change -> close(done).
- * Flow:  HTTP exchange -> who asks (registry_peers.h) -> transport/registry.h -> answer, in the same turn. What is served is one prefill's, see there.
+ * Flow:  HTTP exchange -> who asks (registry_peers.h) -> transport/registry/registry.h -> answer, in the same turn. What is served is one prefill's, see there.
  * Cost:  O(bytes of the request), and O(workers) where no token is asked.
  */
 #ifndef BT_TRANSFER_REGISTRY_SERVER_H
@@ -10,7 +10,7 @@
 
 #include "cluster/workers.h"
 #include "loop/loop.h"
-#include "registry.h"
+#include "transport/registry/registry.h"
 
 typedef struct bt_registry_server bt_registry_server_t;
 

@@ -7,7 +7,7 @@
  * Cost:  O(1) a message and a deadline; a room is one allocation; nothing is sent while nothing changes but a ping.
  *
  * A worker whose connector is steered (bt_worker_t.is_steered) is usable for pairs only while all its agents are registered (bt_worker_t.has_agents).
- * The words on the wire are transport/steer.h's. An agent registers with the URL or the name of its worker; one that names no worker of the fleet is kept
+ * The words on the wire are transport/wire/control.h's. An agent registers with the URL or the name of its worker; one that names no worker of the fleet is kept
  * waiting, because the worker may be added later. An agent that lives keeps its place: a second one of the same worker and rank is refused until the first has missed
  * two heartbeats, or, where no token is asked and it comes from another address, until the first is lost (dead_ms). See crew.c.
  */

@@ -13,8 +13,8 @@
 #include "base/log.h"
 #include "loop/listener.h"
 #include "loop/stream.h"
-#include "steer.h"
 #include "transfer/transfer.h"
+#include "transport/wire/control.h"
 
 #define BT_TRANSFER_REASON 240
 #define BT_TRANSFER_RANKS BT_KV_STEER_PEERS_MAX

@@ -10,9 +10,9 @@
 #define SIM_KV_H
 
 #include "base/text.h"
-#include "baton_kv.h"
 #include "loop/loop.h"
 #include "pages.h"
+#include "transport/baton_kv.h"
 
 struct sim_worker;
 typedef struct sim_kv sim_kv_t;

@@ -2,8 +2,8 @@
 #include "options.h"
 
 #include "base/err.h"
-#include "baton_kv.h"
 #include "kv.h"
+#include "transport/baton_kv.h"
 
 #include <math.h>
 #include <stdarg.h>

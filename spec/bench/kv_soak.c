@@ -7,7 +7,7 @@
  * poisoned; they must still be so when they are used again, so that a byte written after the release is found. --restarts closes an agent, in turns, in the midst of
  * it, so often. Exit 1: a byte wrong, a room stuck for 60 s, a success that should have failed, a room left open. Figures go to stdout.
  */
-#include "baton_kv.h"
+#include "transport/baton_kv.h"
 
 #include "base/clock.h"
 #include "base/err.h"

@@ -1,4 +1,4 @@
-"""A fake gateway in threads: agents register, rooms are opened at them, what they tell is kept. transport/steer.h in little.
+"""A fake gateway in threads: agents register, rooms are opened at them, what they tell is kept. transport/wire/control.h in little.
 
 Bytes are written from the header, not with the library's own encoder, so that a change of the wire is seen here.
 """

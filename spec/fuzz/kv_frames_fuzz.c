@@ -2,11 +2,11 @@
  *
  * The first byte chooses. Frames: what decodes is written again and decodes to the same. Notes likewise. Peer: kv_peer_script.h.
  */
-#include "backend.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "frame.h"
 #include "kv_peer_script.h"
+#include "transport/backends/backend.h"
+#include "transport/wire/frame.h"
 
 #include <stdio.h>
 #include <stdlib.h>

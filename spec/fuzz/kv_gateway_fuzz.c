@@ -5,7 +5,7 @@
  */
 #include "base/err.h"
 #include "base/log.h"
-#include "steer.h"
+#include "transport/wire/control.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>

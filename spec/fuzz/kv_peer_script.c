@@ -3,11 +3,11 @@
  */
 #include "kv_peer_script.h"
 
-#include "agent.h"
 #include "base/clock.h"
 #include "base/err.h"
-#include "frame.h"
-#include "link.h"
+#include "transport/agent/agent.h"
+#include "transport/control/link.h"
+#include "transport/wire/frame.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "registry.h"
+#include "transport/registry/registry.h"
 
 #include <stdio.h>
 #include <stdlib.h>

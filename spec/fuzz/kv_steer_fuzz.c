@@ -1,7 +1,7 @@
 /* kv_steer_fuzz.c - any bytes as what a gateway and an agent say to each other: what decodes is written again and decodes to the same bytes. */
 #include "base/err.h"
-#include "frame.h"
-#include "steer.h"
+#include "transport/wire/control.h"
+#include "transport/wire/frame.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  * Proved over all interleavings:
  *   - the receiver's page is never written for a room once the receiver has released it, the sender's pages never read once the sender has;
  *   - a frame or a note never acts on another room than the one it was made for;
- *   - states move as transport/room.c's table allows (NEXT_* below: spec/model/check compares the two);
+ *   - states move as transport/agent/room.c's table allows (NEXT_* below: spec/model/check compares the two);
  *   - every room ends, and is released, on both sides: no deadlock, and the formula `ends` under weak fairness.
  * Who moves the bytes itself needs no acknowledgement (PULL: the receiver; its next room may begin while the sender still answers for the last).
  * Each mutant must break one of these: -DRELEASE_BEFORE_ACK, -DACK_BEFORE_DRAIN, -DRELEASE_BEFORE_DRAIN (with -DPULL), -DNO_EPOCH.

@@ -1,7 +1,7 @@
 /* source.pml - one receiver's room whose sender is replaced before the first byte: orphaned, or told another source while all is well; for spin.
  *
  * Sender 0 is the first, sender 1 the one that the gateway names then. Each has a link of its own; one of them may be lost, at any moment. The end of a
- * dropped sender goes on draining beside the room (transport/directive.c, end.c): the room's release waits for it as for the other.
+ * dropped sender goes on draining beside the room (transport/gateway/room_command.c, end.c): the room's release waits for it as for the other.
  * `wire` holds the moves that were posted and are not done: by the sender's network card (push), or with -DPULL by the receiver's copy loop.
  *
  * Proved over all interleavings:

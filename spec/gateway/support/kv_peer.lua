@@ -1,5 +1,5 @@
 -- kv_peer.lua - somebody on the KV control plane whose every byte the spec writes: at the gateway's --transfer-port
--- (transport/steer.h) or at an agent's own port (transport/frame.h).
+-- (transport/wire/control.h) or at an agent's own port (transport/wire/frame.h).
 --
 --   local who = kv_peer.dial(port, { from = "127.0.0.2" })
 --   who:say_gateway({ worker = "p0", rank = 0, ranks = 1, token = "t" })

@@ -6,8 +6,8 @@
 #include "loop/util.h"
 
 #include "loop/listener.h"
-#include "steer.h"
 #include "transfer/transfer.h"
+#include "transport/wire/control.h"
 
 #include <stdio.h>
 

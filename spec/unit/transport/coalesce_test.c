@@ -1,5 +1,5 @@
 /* Runs: what is merged, what is not, and that runs move exactly the bytes that pages mean. */
-#include "coalesce.h"
+#include "transport/agent/coalesce.h"
 
 #include "base/rand.h"
 

@@ -1,5 +1,5 @@
 /* CRC32C: known answers, the instruction against the table, continuation. */
-#include "crc32c.h"
+#include "transport/wire/crc32c.h"
 
 #include "base/rand.h"
 

@@ -10,7 +10,7 @@
 
 #include "suite.h"
 
-#include "steer.h"
+#include "transport/wire/control.h"
 
 #define FAKE_CONNS 8u
 #define FAKE_IN_BYTES ((size_t) 256 << 10)

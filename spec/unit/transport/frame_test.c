@@ -1,5 +1,5 @@
 /* Control frames: what is put comes back, what is cut or stretched is refused, whatever the bytes. */
-#include "frame.h"
+#include "transport/wire/frame.h"
 
 #include "base/err.h"
 #include "base/rand.h"

@@ -2,7 +2,7 @@
 #include "fake_gateway.h"
 #include "raw_peer.h"
 
-#include "gate.h"
+#include "transport/gateway/gateway_conn.h"
 
 #include <stdio.h>
 

@@ -3,8 +3,8 @@
  */
 #include "raw_peer.h"
 
-#include "agent.h"
-#include "link.h"
+#include "transport/agent/agent.h"
+#include "transport/control/link.h"
 
 static const uint32_t to[4] = {9, 3, 4, 5};
 

@@ -1,9 +1,9 @@
 /* What only mem can show, because it can be told to hold a batch under way, to flip a byte, to be full, to refuse. */
-#include "backend_mem.h"
 #include "suite.h"
+#include "transport/backends/mem/backend_mem.h"
 
-#include "agent.h"
-#include "link.h"
+#include "transport/agent/agent.h"
+#include "transport/control/link.h"
 
 #include <pthread.h>
 #include <stdio.h>

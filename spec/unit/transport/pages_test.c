@@ -1,5 +1,5 @@
 /* Pages by number: every length around the place where the way of sorting changes, every width of number, and pages that are there twice. */
-#include "pages.h"
+#include "transport/agent/pages.h"
 
 #include "base/rand.h"
 

@@ -25,8 +25,8 @@
 
 #include <cmocka.h>
 
-#include "backend.h"
 #include "base/clock.h"
+#include "transport/backends/backend.h"
 
 #define RIG_LINKS 4
 #define RIG_MEMS 8

@@ -4,8 +4,8 @@
 
 #include "suite.h"
 
-#include "agent.h"
-#include "frame.h"
+#include "transport/agent/agent.h"
+#include "transport/wire/frame.h"
 
 #include <arpa/inet.h>
 #include <poll.h>

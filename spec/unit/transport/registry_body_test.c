@@ -1,5 +1,5 @@
 /* The registry's bodies: what is read, and the sentence for each that is not. */
-#include "registry_body.h"
+#include "transport/registry/registry_body.h"
 
 #include "base/err.h"
 

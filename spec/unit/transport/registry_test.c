@@ -1,5 +1,5 @@
 /* The registry against a table typed from SGLang's routes, names and texts; then what it does better: sets, lives, shapes, bounds, a token. */
-#include "registry.h"
+#include "transport/registry/registry.h"
 
 #include "base/err.h"
 #include "base/json.h"

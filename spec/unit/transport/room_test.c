@@ -1,5 +1,5 @@
 /* Slots: the transition table, stale handles, the epoch's wrap, and polling while rooms come and go. */
-#include "room.h"
+#include "transport/agent/room.h"
 
 #include "base/err.h"
 

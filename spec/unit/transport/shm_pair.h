@@ -9,7 +9,7 @@
 #define BT_SPEC_SHM_PAIR_H
 
 #include "path_rig.h"
-#include "shm.h"
+#include "transport/backends/shm/shm.h"
 
 typedef struct pair {
     rig_t a, b;

@@ -1,6 +1,6 @@
 /* The suite over shm, each way the bytes can go: pools mapped by both, private memory pulled, and private memory through the copy window. */
-#include "shm.h"
 #include "suite.h"
+#include "transport/backends/shm/shm.h"
 
 int main(void)
 {

@@ -8,7 +8,7 @@
 #ifndef SPEC_TRANSPORT_SUITE_H
 #define SPEC_TRANSPORT_SUITE_H
 
-#include "baton_kv.h"
+#include "transport/baton_kv.h"
 
 #include "base/err.h"
 

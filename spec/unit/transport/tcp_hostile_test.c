@@ -2,7 +2,7 @@
  * the receiver's agent has not granted. */
 #include "tcp_pair.h"
 
-#include "frame.h"
+#include "transport/wire/frame.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

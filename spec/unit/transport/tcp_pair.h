@@ -4,7 +4,7 @@
 
 #include "path_rig.h"
 
-#include "tcp.h"
+#include "transport/backends/tcp/tcp.h"
 
 #include <netinet/in.h>
 #include <sys/ioctl.h>

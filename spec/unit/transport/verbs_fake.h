@@ -9,7 +9,7 @@
 #ifndef SPEC_VERBS_FAKE_H
 #define SPEC_VERBS_FAKE_H
 
-#include "verbs_api.h"
+#include "transport/backends/verbs/verbs_api.h"
 
 #define VERBS_FAKE_DEVICES 4
 

@@ -2,10 +2,10 @@
  * on rxe1 in a child. The control connection is on lo, so cutting the wire leaves it whole.
  *
  * Both must see the room fail within their deadlines and get its pages back. Argument: kill, stop, black or down. */
-#include "baton_kv.h"
+#include "transport/baton_kv.h"
 
-#include "backend.h"
 #include "base/clock.h"
+#include "transport/backends/backend.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -11,7 +11,7 @@
 #include "transport/path_rig.h"
 
 #include "base/rand.h"
-#include "verbs.h"
+#include "transport/backends/verbs/verbs.h"
 
 #define PAIR_BYTES ((size_t) 4 << 20)
 #define PAGE_BYTES 4096u

@@ -1,7 +1,7 @@
 /* Opening devices, choosing addresses, registering memory. */
 #include "transport/verbs_fake_pair.h"
 
-#include "verbs_rail.h"
+#include "transport/backends/verbs/verbs_rail.h"
 
 /* ---- devices ---- */
 static int open_with(const char *devices, int gid_index, char *err, size_t size)

@@ -1,7 +1,7 @@
 /* The suite over verbs, in the emulated machine. Both agents use every device there, or those that BATON_RDMA_A (senders) and BATON_RDMA_B (receivers) name. */
 #include "suite.h"
 
-#include "backend.h"
+#include "transport/backends/backend.h"
 
 #include <stdio.h>
 

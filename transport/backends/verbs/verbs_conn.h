@@ -1,0 +1,45 @@
+/* verbs_conn.h - one queue pair to a peer: made, connected, filled, emptied, lost.
+ *
+ * Owner: a path; see bt_verbs_conn_t in verbs.h.
+ * Life:  init -> make (INIT) -> connect (RTR, RTS) -> live -> fail (error state; revokes the peer's access) -> unmake -> make ...
+ * Flow:  messages are numbered; a completion is for its number and all below it. Every signal_every-th asks for one, and the last of
+ *        each share. A slot of the send queue is free again only when that came.
+ * Cost:  a chain of up to 64 messages is one call.
+ */
+#ifndef BT_TRANSPORT_VERBS_CONN_H
+#define BT_TRANSPORT_VERBS_CONN_H
+
+#include "transport/backends/verbs/verbs.h"
+
+/* Where the peer's queue pair is. */
+typedef struct bt_verbs_address {
+    uint32_t qpn, psn;
+    uint16_t lid;
+    uint8_t mtu, reads_max;
+    union ibv_gid gid;
+} bt_verbs_address_t;
+
+void bt_verbs_conn_init(bt_verbs_conn_t *conn, bt_verbs_path_t *path, unsigned pair,
+                        bt_verbs_rail_t *rail, unsigned peer_rail);
+int bt_verbs_conn_make(bt_verbs_conn_t *conn);
+void bt_verbs_conn_address(const bt_verbs_conn_t *conn, bt_verbs_address_t *address_p);
+int bt_verbs_conn_connect(bt_verbs_conn_t *conn, const bt_verbs_address_t *peer);
+/* Into the error state, at once; the rest is bt_verbs_path_progress's. Calls nothing back. */
+void bt_verbs_conn_fail(bt_verbs_conn_t *conn, const char *why);
+void bt_verbs_conn_unmake(bt_verbs_conn_t *conn);
+bt_verbs_conn_t *bt_verbs_conn_find(bt_verbs_rail_t *rail, uint32_t qpn);
+
+static inline unsigned bt_verbs_conn_room(const bt_verbs_conn_t *conn)
+{
+    return conn->depth - (unsigned) (conn->posted - conn->completed);
+}
+
+/* Posts a chain whose numbers begin at conn->posted; there must be room for it. *taken_p: how many were taken; not all = the connection has failed. */
+int bt_verbs_conn_post(bt_verbs_conn_t *conn, struct ibv_send_wr *wr, unsigned count,
+                       unsigned *taken_p);
+/* Is message number seq to ask for a completion? */
+bool bt_verbs_conn_signals(bt_verbs_conn_t *conn, uint64_t seq, bool is_last);
+/* Takes completions of what was sent; shares that are over go to bt_verbs_share_over. */
+int bt_verbs_conn_poll(bt_verbs_conn_t *conn);
+
+#endif

@@ -1,0 +1,394 @@
+/* A path's connections, one a rail (with unequal numbers of rails the shorter list is gone round again). The control connection carries:
+ *
+ *     MEET  pair epoch address      a queue pair of mine waits for yours
+ *     READY pair epoch              mine is connected to yours, so you may send
+ *     LEAVE pair epoch closings     mine is in the error state; of your telling messages it got so many, and will get no more
+ *     NOTE  bytes                   (control mode)
+ *     DRAIN tag, DRAINED tag
+ *
+ *   IDLE -make, MEET-> INIT -their MEET-> MET -their READY-> LIVE          after a pause: MET -READY-> PROBING -completion-> LIVE (who dialled the link),
+ *                                                                           MET -their letter-> LIVE (the other)
+ *   any -error-> FAILING -count what came, LEAVE-> LOST -their LEAVE-> PAUSED -pause_ms, by who dialled-> INIT with epoch + 1
+ *
+ * LEAVE goes out once for each queue pair, from both sides. Between the two nothing of that pair is sent again: a queue pair in the error state takes no
+ * write any more, so when the peer's LEAVE is here, a share that was not told is nowhere on its way. When no connection is live the path has failed.
+ */
+#include "transport/backends/verbs/verbs_conn.h"
+#include "transport/backends/verbs/verbs_inbox.h"
+#include "transport/backends/verbs/verbs_job.h"
+
+#include "base/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ADDRESS_BYTES 28 /* on the wire: qpn 4, psn 4, lid 2, mtu 1, reads 1, gid 16 */
+#define DRAINS_MAX 65536u
+
+/* ---- messages out ---- */
+static int describe_pair(bt_verbs_conn_t *conn, uint8_t kind, const void *rest, size_t size)
+{
+    uint8_t message[3 + ADDRESS_BYTES] = {kind, (uint8_t) conn->pair, conn->epoch};
+
+    memcpy(message + 3, rest, size);
+    return bt_kv_path_tell(&conn->path->base, message, 3 + size);
+}
+
+static int tell_meet(bt_verbs_conn_t *conn)
+{
+    bt_verbs_address_t address;
+    uint8_t to[ADDRESS_BYTES];
+
+    bt_verbs_conn_address(conn, &address);
+    memcpy(to, &address.qpn, 4);
+    memcpy(to + 4, &address.psn, 4);
+    memcpy(to + 8, &address.lid, 2);
+    to[10] = address.mtu;
+    to[11] = address.reads_max;
+    memcpy(to + 12, address.gid.raw, 16);
+    return describe_pair(conn, BT_VERBS_MEET, to, sizeof(to));
+}
+
+int bt_verbs_path_tell_tag(bt_verbs_path_t *path, uint8_t kind, uint64_t tag)
+{
+    uint8_t message[9] = {kind};
+
+    memcpy(message + 1, &tag, 8);
+    return bt_kv_path_tell(&path->base, message, sizeof(message));
+}
+
+int bt_verbs_path_tell_note(bt_verbs_path_t *path, const bt_kv_batch_t *batch)
+{
+    uint8_t message[1 + BT_KV_NOTE_BYTES] = {BT_VERBS_NOTE};
+
+    memcpy(message + 1, batch->note, batch->note_bytes);
+    return bt_kv_path_tell(&path->base, message, 1 + batch->note_bytes);
+}
+
+void bt_verbs_path_fail(bt_verbs_path_t *path, const char *why)
+{
+    if (path->is_failed)
+        return;
+    path->is_failed = true;
+    snprintf(path->why, sizeof(path->why), "%s", why);
+    for (unsigned i = 0; i < path->pair_count; i++)
+        bt_verbs_conn_fail(&path->conns[i], why);
+}
+
+/* ---- meeting ---- */
+static int start_conn(bt_verbs_conn_t *conn)
+{
+    int rc = bt_verbs_conn_make(conn);
+
+    if (rc != 0) {
+        snprintf(conn->path->why, sizeof(conn->path->why), "%s: no queue pair could be made",
+                 conn->rail->name);
+        return rc;
+    }
+    return tell_meet(conn);
+}
+
+int bt_verbs_path_start(bt_verbs_path_t *path)
+{
+    for (unsigned i = 0; i < path->pair_count; i++) {
+        int rc = start_conn(&path->conns[i]);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static void settle(bt_verbs_conn_t *conn, uint64_t closings)
+{
+    bt_verbs_conn_poll(conn); /* what has gone well must not be sent again */
+    bt_verbs_conn_unmake(conn);
+    bt_verbs_job_settle(conn, closings);
+    conn->state = BT_VERBS_PAUSED;
+    conn->peer_left = false;
+    conn->retry_at_ms = bt_clock_ms() + bt_verbs_tuning.pause_ms;
+}
+
+static int take_meet(bt_verbs_conn_t *conn, uint8_t epoch, const uint8_t *from)
+{
+    bt_verbs_address_t peer;
+
+    if (conn->state == BT_VERBS_LOST && conn->peer_left)
+        settle(conn, conn->peer_closings);
+    if (conn->state == BT_VERBS_PAUSED && epoch == (uint8_t) (conn->epoch + 1)) {
+        conn->epoch = epoch;
+        if (bt_verbs_conn_make(conn) != 0) {
+            uint64_t none = 0;
+            conn->state = BT_VERBS_PAUSED;
+            return describe_pair(conn, BT_VERBS_LEAVE, &none, 8);
+        }
+        int rc = tell_meet(conn);
+        if (rc != 0)
+            return rc;
+    }
+    if (epoch != conn->epoch || conn->state != BT_VERBS_INIT)
+        return 0; /* it has failed here meanwhile; LEAVE tells them */
+    memcpy(&peer.qpn, from, 4);
+    memcpy(&peer.psn, from + 4, 4);
+    memcpy(&peer.lid, from + 8, 2);
+    peer.mtu = from[10];
+    peer.reads_max = from[11];
+    memcpy(peer.gid.raw, from + 12, 16);
+    if (peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096)
+        return BT_E_INVAL;
+    if (bt_verbs_conn_connect(conn, &peer) != 0) {
+        bt_verbs_conn_fail(conn, "the peer's address cannot be reached from here");
+        return 0;
+    }
+    return describe_pair(conn, BT_VERBS_READY, "", 0);
+}
+
+/* A letter must go and be acknowledged before the pair carries data again. */
+static void send_probe(bt_verbs_conn_t *conn)
+{
+    bt_verbs_letter_t letter = {.kind = BT_VERBS_LETTER_PROBE};
+    struct ibv_sge sge = {.addr = (uintptr_t) &letter, .length = (uint32_t) sizeof(letter)};
+    struct ibv_send_wr wr = {.wr_id = conn->posted,
+                             .sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_SEND,
+                             .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE};
+    unsigned taken;
+
+    if (conn->letters != NULL) {
+        memcpy(conn->letters, &letter, sizeof(letter));
+        sge.addr = (uintptr_t) conn->letters;
+        sge.lkey = conn->letters_mr->lkey;
+        wr.send_flags = IBV_SEND_SIGNALED;
+    }
+    conn->state = BT_VERBS_PROBING;
+    bt_verbs_conn_signals(conn, conn->posted, true);
+    bt_verbs_conn_post(conn, &wr, 1, &taken);
+}
+
+static void take_ready(bt_verbs_conn_t *conn, uint8_t epoch)
+{
+    if (epoch != conn->epoch || conn->state != BT_VERBS_MET)
+        return;
+    if (epoch == 0)
+        conn->state = BT_VERBS_LIVE;
+    else if (conn->path->is_initiator)
+        send_probe(conn);
+}
+
+static void take_leave(bt_verbs_conn_t *conn, uint8_t epoch, uint64_t closings)
+{
+    if (epoch != conn->epoch || conn->state == BT_VERBS_PAUSED || conn->state == BT_VERBS_IDLE)
+        return;
+    conn->peer_left = true;
+    conn->peer_closings = closings;
+    bt_verbs_conn_fail(conn, "the peer has given this connection up");
+}
+
+/* ---- rooms ---- */
+static bool is_asked(const bt_verbs_path_t *path, uint64_t tag)
+{
+    for (const bt_list_t *it = path->asked.next; it != &path->asked; it = it->next)
+        if (bt_container_of(it, bt_verbs_drain_t, link)->tag == tag)
+            return true;
+    return false;
+}
+
+static int take_drain(bt_verbs_path_t *path, uint64_t tag)
+{
+    if (!bt_verbs_job_refuses(path, tag)) {
+        path->refused_tags[path->refused_count % 64] = tag;
+        path->refused_count++;
+    }
+    if (bt_verbs_job_drain(path, tag))
+        return bt_verbs_path_tell_tag(path, BT_VERBS_DRAINED, tag);
+    if (is_asked(path, tag))
+        return 0;
+    bt_verbs_drain_t *drain = calloc(1, sizeof(*drain));
+    if (drain == NULL || path->asked_count++ >= DRAINS_MAX) {
+        free(drain);
+        return BT_E_NOMEM;
+    }
+    drain->tag = tag;
+    bt_list_push(&path->asked, &drain->link);
+    return 0;
+}
+
+static int answer_drains(bt_verbs_path_t *path)
+{
+    bt_list_t *it, *tmp;
+    int count = 0;
+
+    bt_list_each (&path->asked, it, tmp) {
+        bt_verbs_drain_t *drain = bt_container_of(it, bt_verbs_drain_t, link);
+        if (!bt_verbs_job_drain(path, drain->tag))
+            continue;
+        if (bt_verbs_path_tell_tag(path, BT_VERBS_DRAINED, drain->tag) != 0)
+            bt_verbs_path_fail(path, "the control connection did not take an answer");
+        bt_list_remove(&drain->link);
+        free(drain);
+        path->asked_count--;
+        count++;
+    }
+    return count;
+}
+
+static void take_drained(bt_verbs_path_t *path, uint64_t tag)
+{
+    bt_list_t *it, *tmp;
+
+    bt_list_each (&path->drains, it, tmp) {
+        bt_verbs_drain_t *drain = bt_container_of(it, bt_verbs_drain_t, link);
+        if (drain->tag == tag)
+            drain->is_answered = true;
+    }
+}
+
+/* ---- messages in ---- */
+static int told_pair(bt_verbs_path_t *path, const uint8_t *message, size_t size)
+{
+    uint64_t closings;
+
+    if (size < 3 || message[1] >= path->pair_count)
+        return BT_E_INVAL;
+    bt_verbs_conn_t *conn = &path->conns[message[1]];
+    size -= 3;
+    switch (message[0]) {
+    case BT_VERBS_MEET:
+        return size == ADDRESS_BYTES ? take_meet(conn, message[2], message + 3) : BT_E_INVAL;
+    case BT_VERBS_READY:
+        if (size != 0)
+            return BT_E_INVAL;
+        take_ready(conn, message[2]);
+        return 0;
+    default:
+        if (size != 8)
+            return BT_E_INVAL;
+        memcpy(&closings, message + 3, 8);
+        take_leave(conn, message[2], closings);
+        return 0;
+    }
+}
+
+int bt_verbs_path_told(bt_verbs_path_t *path, const uint8_t *message, size_t size)
+{
+    uint64_t tag;
+
+    if (size == 0)
+        return BT_E_INVAL;
+    switch (message[0]) {
+    case BT_VERBS_MEET:
+    case BT_VERBS_READY:
+    case BT_VERBS_LEAVE:
+        return told_pair(path, message, size);
+    case BT_VERBS_NOTE:
+        if (size < 2 || size > 1 + BT_KV_NOTE_BYTES || path->mode != BT_VERBS_CONTROL)
+            return BT_E_INVAL;
+        bt_kv_got_note(&path->base, message + 1, size - 1);
+        return 0;
+    case BT_VERBS_DRAIN:
+    case BT_VERBS_DRAINED:
+        if (size != 9)
+            return BT_E_INVAL;
+        memcpy(&tag, message + 1, 8);
+        if (message[0] == BT_VERBS_DRAIN)
+            return take_drain(path, tag);
+        take_drained(path, tag);
+        return 0;
+    default:
+        return BT_E_INVAL;
+    }
+}
+
+/* ---- progress ---- */
+static void leave(bt_verbs_conn_t *conn)
+{
+    /* Whatever came before the error state is in the queue by now. */
+    while (bt_verbs_inbox_poll(conn->path->verbs, conn->rail) > 0)
+        ;
+    conn->state = BT_VERBS_LOST;
+    if (describe_pair(conn, BT_VERBS_LEAVE, &conn->closings_got, 8) != 0)
+        bt_verbs_path_fail(conn->path, "the control connection did not take a message");
+}
+
+static bool has_live(const bt_verbs_path_t *path)
+{
+    for (unsigned i = 0; i < path->pair_count; i++)
+        if (path->conns[i].state == BT_VERBS_LIVE)
+            return true;
+    return false;
+}
+
+static bool is_meeting(const bt_verbs_path_t *path)
+{
+    for (unsigned i = 0; i < path->pair_count; i++)
+        if (path->conns[i].epoch == 0 &&
+            (path->conns[i].state == BT_VERBS_INIT || path->conns[i].state == BT_VERBS_MET))
+            return true;
+    return false;
+}
+
+/* A queue pair that cannot be made leaves all as it was: the peer has not heard of it. */
+static int probe(bt_verbs_conn_t *conn, uint64_t now_ms)
+{
+    conn->retry_at_ms = now_ms + bt_verbs_tuning.pause_ms;
+    if (bt_verbs_conn_make(conn) != 0) {
+        conn->state = BT_VERBS_PAUSED;
+        return 0;
+    }
+    conn->epoch++;
+    if (tell_meet(conn) != 0)
+        bt_verbs_path_fail(conn->path, "the control connection did not take a message");
+    return 1;
+}
+
+static int conn_progress(bt_verbs_conn_t *conn, uint64_t now_ms)
+{
+    bool was_meeting = !conn->path->is_ready;
+
+    if ((!conn->rail->is_up || conn->rail->is_dead) && conn->qp != NULL)
+        bt_verbs_conn_fail(conn, conn->rail->is_dead ? "the device is lost" : "its port is down");
+    if (conn->state == BT_VERBS_FAILING) {
+        leave(conn);
+        if (!has_live(conn->path) && !(was_meeting && is_meeting(conn->path)))
+            bt_verbs_path_fail(conn->path, conn->why);
+        return 1;
+    }
+    if (conn->state == BT_VERBS_LOST && conn->peer_left) {
+        settle(conn, conn->peer_closings);
+        return 1;
+    }
+    if (conn->state != BT_VERBS_PAUSED || !conn->path->is_initiator || conn->path->is_failed ||
+        now_ms < conn->retry_at_ms || !conn->rail->is_up || conn->rail->is_dead)
+        return 0;
+    return probe(conn, now_ms);
+}
+
+static int report(bt_verbs_path_t *path)
+{
+    if (!path->is_ready && !path->is_failed && has_live(path) && !is_meeting(path))
+        path->is_ready = true;
+    if (path->is_failed && !path->failure_told) {
+        path->failure_told = true;
+        bt_kv_path_failed(&path->base, BT_E_KV_TRANSFER, path->why);
+        return 1;
+    }
+    if (path->is_ready && !path->is_failed && !path->ready_told) {
+        path->ready_told = true;
+        bt_kv_path_ready(&path->base);
+        return 1;
+    }
+    return 0;
+}
+
+int bt_verbs_path_progress(bt_verbs_path_t *path, uint64_t now_ms)
+{
+    int count = 0;
+
+    for (unsigned i = 0; i < path->pair_count; i++)
+        count += conn_progress(&path->conns[i], now_ms);
+    if (!bt_list_empty(&path->asked))
+        count += answer_drains(path);
+    count += bt_verbs_job_pump(path);
+    return count + report(path);
+}

@@ -1,0 +1,331 @@
+/* What a peer says, after the hello. Everything is checked against what this link is for: on a link that this agent dialled it is the receiver, on one that
+ * it accepted it is the sender; a frame of the wrong direction, of an unknown room or layout, or with pages outside the layout breaks the link. Two
+ * things are not mistakes, because they cross on their way: an ABORT for a room that is gone here (answered at once) and its acknowledgement (ignored).
+ */
+#include "transport/control/link.h"
+#include "transport/data/end.h"
+#include "transport/gateway/gateway_conn.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define PEER_REGIONS_MAX 65536u
+#define PEER_LAYOUTS_MAX 4096u
+
+/* ---- the peer's memory ---- */
+static bt_kv_peer_region_t *find_region(const bt_kv_link_t *link, bt_kv_region_t id)
+{
+    for (bt_list_t *it = link->peer_regions.next; it != &link->peer_regions; it = it->next)
+        if (bt_container_of(it, bt_kv_peer_region_t, link)->id == id)
+            return bt_container_of(it, bt_kv_peer_region_t, link);
+    return NULL;
+}
+
+uint64_t bt_kv_link_region_size(void *user, bt_kv_region_t id)
+{
+    bt_kv_peer_region_t *region = find_region(user, id);
+    return region != NULL ? region->size : 0;
+}
+
+static void free_region(bt_kv_link_t *link, bt_kv_peer_region_t *region)
+{
+    for (unsigned i = 0; i < BT_KV_BACKENDS; i++)
+        free(region->keys[i]);
+    bt_list_remove(&region->link);
+    link->peer_region_count--;
+    free(region);
+}
+
+int bt_kv_link_region(bt_kv_link_t *link, const bt_kv_peer_region_t *region, bool is_there)
+{
+    unsigned i = link->path_index;
+
+    if (link->path == NULL || link->path->backend->ops->peer_region == NULL)
+        return 0;
+    return link->path->backend->ops->peer_region(link->path, region->id, region->size,
+                                                 is_there ? region->keys[i] : NULL,
+                                                 is_there ? region->key_bytes[i] : 0);
+}
+
+static const char *got_region(bt_kv_link_t *link, const bt_kv_region_frame_t *frame)
+{
+    if (find_region(link, frame->id) != NULL)
+        return "a region twice";
+    if (link->peer_region_count >= PEER_REGIONS_MAX)
+        return "too many regions";
+    bt_kv_peer_region_t *region = calloc(1, sizeof(*region));
+    if (region == NULL)
+        return "more than memory holds";
+    region->id = frame->id;
+    region->size = frame->size;
+    bt_list_push(&link->peer_regions, &region->link);
+    link->peer_region_count++;
+    for (uint32_t i = 0; i < frame->key_count; i++) {
+        const bt_kv_blob_t *key = &frame->keys[i];
+        unsigned index = key->kind != 0 ? bt_kv_backend_index(key->kind) : BT_KV_BACKENDS;
+        if (index >= BT_KV_BACKENDS || region->keys[index] != NULL)
+            continue;
+        region->keys[index] = malloc(key->bytes.n + 1);
+        if (region->keys[index] == NULL)
+            return "more than memory holds";
+        memcpy(region->keys[index], key->bytes.p, key->bytes.n);
+        region->key_bytes[index] = key->bytes.n;
+    }
+    if (bt_kv_link_region(link, region, true) < 0)
+        return "a region that its back end does not take";
+    return NULL;
+}
+
+static const char *got_region_gone(bt_kv_link_t *link, bt_kv_region_t id)
+{
+    bt_kv_peer_region_t *region = find_region(link, id);
+
+    if (region == NULL)
+        return "an unknown region";
+    (void) bt_kv_link_region(link, region, false);
+    free_region(link, region);
+    return NULL;
+}
+
+struct bt_kv_layout *bt_kv_link_layout(const bt_kv_link_t *link, bt_kv_layout_t id)
+{
+    for (bt_list_t *it = link->peer_layouts.next; it != &link->peer_layouts; it = it->next)
+        if (bt_container_of(it, struct bt_kv_layout, link)->id == id)
+            return bt_container_of(it, struct bt_kv_layout, link);
+    return NULL;
+}
+
+static const char *got_layout(bt_kv_link_t *link, const bt_kv_layout_frame_t *frame)
+{
+    struct bt_kv_layout *layout;
+    const char *why = NULL;
+
+    if (bt_kv_link_layout(link, frame->id) != NULL)
+        return "a layout twice";
+    if (link->peer_layout_count >= PEER_LAYOUTS_MAX)
+        return "too many layouts";
+    bt_kv_buffer_t *buffers = calloc(frame->buffer_count, sizeof(*buffers));
+    if (buffers == NULL)
+        return "more than memory holds";
+    for (uint32_t i = 0; i < frame->buffer_count; i++)
+        buffers[i] = bt_kv_get_buffer(frame, i);
+    int rc = bt_kv_layout_make(&layout, buffers, frame->buffer_count, frame->pages,
+                               bt_kv_link_region_size, link, &why);
+    free(buffers);
+    if (rc != 0)
+        return why;
+    layout->id = frame->id;
+    layout->refs = 1;
+    bt_list_push(&link->peer_layouts, &layout->link);
+    link->peer_layout_count++;
+    return NULL;
+}
+
+void bt_kv_peer_layout_unref(struct bt_kv_layout *layout)
+{
+    if (--layout->refs > 0)
+        return;
+    bt_list_remove(&layout->link);
+    bt_kv_layout_free(layout);
+}
+
+static void drop_layout(bt_kv_link_t *link, struct bt_kv_layout *layout)
+{
+    bt_list_remove(&layout->link);
+    link->peer_layout_count--;
+    bt_kv_peer_layout_unref(layout);
+}
+
+void bt_kv_link_forget(bt_kv_link_t *link)
+{
+    while (!bt_list_empty(&link->peer_regions))
+        free_region(link, bt_container_of(link->peer_regions.next, bt_kv_peer_region_t, link));
+    while (!bt_list_empty(&link->peer_layouts))
+        drop_layout(link, bt_container_of(link->peer_layouts.next, struct bt_kv_layout, link));
+    for (unsigned i = 0; i < BT_KV_BACKENDS; i++)
+        free(link->offers[i]);
+}
+
+/* ---- paths ---- */
+static const char *got_path(bt_kv_link_t *link, uint8_t type, const bt_kv_blob_t *path)
+{
+    if (path->kind != 1u << link->path_index || link->kinds_left >> link->path_index & 1)
+        return NULL; /* about a kind that one of us has given up */
+    if (type == BT_KV_PATH_READY) {
+        link->is_peer_path_ready = true;
+        bt_kv_link_want(link);
+    } else if (type == BT_KV_PATH_FAILED) {
+        snprintf(link->path_why, sizeof(link->path_why), "%.*s (said the peer)",
+                 (int) (path->bytes.n < 120 ? path->bytes.n : 120),
+                 path->bytes.p != NULL ? path->bytes.p : "");
+        bt_kv_link_next_path(link, false, link->path_why);
+    } else if (link->path != NULL && !link->is_path_failed) {
+        const bt_kv_backend_ops_t *ops = link->path->backend->ops;
+        if (ops->told(link->path, (const uint8_t *) path->bytes.p, path->bytes.n) < 0 &&
+            link->path != NULL)
+            bt_kv_path_failed(link->path, BT_E_KV_TRANSFER, "a message it does not understand");
+    }
+    return NULL;
+}
+
+/* ---- rooms ---- */
+static void acknowledge(bt_kv_link_t *link, uint64_t tag)
+{
+    bt_kv_put_room(&link->out, BT_KV_ABORT_ACK, tag, 0, BT_STR_NULL);
+    bt_kv_link_say(link);
+}
+
+/* This side's end of a tag, or NULL: gone, or another link's (*is_foreign_p). */
+static bt_kv_end_t *end_of(bt_kv_link_t *link, uint64_t tag, bool *is_foreign_p)
+{
+    if (!link->is_initiator)
+        return bt_kv_end_by_tag(link->agent, link, tag);
+    struct bt_kv_room *room = bt_kv_room_find(link->agent, tag);
+    if (room == NULL)
+        return NULL;
+    for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next) {
+        bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_room);
+        bool is_past = end->is_dropped && bt_kv_end_is_past(end);
+        if (end->link == link && !end->is_sender && end->is_announced && !is_past)
+            return end;
+    }
+    *is_foreign_p = true;
+    return NULL;
+}
+
+static void got_abort(bt_kv_link_t *link, bt_kv_end_t *end, const bt_kv_frame_t *frame)
+{
+    bt_kv_agent_t *agent = link->agent;
+    int rc = frame->room.rc < 0 ? frame->room.rc : BT_E_KV_TRANSFER;
+    char reason[BT_KV_REASON_MAX];
+
+    snprintf(reason, sizeof(reason), "%.80s: %.*s", link->peer, BT_STR_ARG(frame->room.reason));
+    if (end == NULL || end->is_drained || end->is_quiet) {
+        if (end == NULL || !end->is_ack_sent)
+            acknowledge(link, frame->room.tag);
+        if (end != NULL)
+            end->is_ack_sent = true;
+    } else if (end->room == NULL) {
+        acknowledge(link, frame->room.tag);
+        bt_kv_sender_left(agent, end, rc, reason);
+    } else {
+        end->is_abort_got = true;
+        if (!end->is_dropped && !bt_kv_steering_orphans(agent, end, rc, reason))
+            bt_kv_room_fail(agent, end->room, rc, "%s", reason);
+    }
+}
+
+static const char *got_done(bt_kv_link_t *link, bt_kv_end_t *end)
+{
+    if (link->is_initiator || end == NULL || end->room == NULL || end->is_done)
+        return "a DONE that nobody waits for";
+    end->is_done = true;
+    if (end->room->state == BT_KV_FAILED) {
+        bt_kv_end_acked(link->agent, end);
+        return NULL;
+    }
+    if (!end->is_last_posted)
+        return "DONE before it had everything";
+    bt_kv_sender_check(link->agent, end->room);
+    return NULL;
+}
+
+static const char *got_room(bt_kv_link_t *link, const bt_kv_frame_t *frame)
+{
+    bool is_foreign = false;
+    bt_kv_end_t *end = end_of(link, frame->room.tag, &is_foreign);
+
+    if (is_foreign)
+        return "the tag of another link's room";
+    if (frame->type == BT_KV_DONE)
+        return got_done(link, end);
+    if (frame->type == BT_KV_ABORT) {
+        got_abort(link, end, frame);
+        return NULL;
+    }
+    if (end == NULL)
+        return NULL;
+    if (end->room == NULL || (!bt_kv_room_is_over(end->room) && !end->is_dropped))
+        return "the acknowledgement of an abort that was not";
+    if (end->room->state == BT_KV_FAILED || end->is_dropped)
+        bt_kv_end_acked(link->agent, end);
+    return NULL;
+}
+
+static const char *got_left(bt_kv_link_t *link, const bt_kv_frame_t *frame)
+{
+    char reason[BT_KV_REASON_MAX];
+
+    if (link->is_initiator || frame->room.tag == 0)
+        return "that a receiver has left, and is none";
+    snprintf(reason, sizeof(reason), "%.80s: %.*s", link->peer, BT_STR_ARG(frame->room.reason));
+    bt_kv_sender_missed(link->agent, frame->room.tag,
+                        frame->room.rc < 0 ? frame->room.rc : BT_E_KV_TRANSFER, reason);
+    return NULL;
+}
+
+static const char *got_close(bt_kv_link_t *link, const bt_kv_frame_t *frame)
+{
+    link->is_peer_drained = frame->close.drained;
+    bt_kv_link_break(link, BT_E_RESET, "%s closed the link: %.*s", link->peer,
+                     BT_STR_ARG(frame->close.reason));
+    return NULL;
+}
+
+static const char *dispatch(bt_kv_link_t *link, bt_kv_frame_t *frame)
+{
+    const char *why = "an announcement to a receiver";
+    struct bt_kv_layout *layout;
+
+    switch (frame->type) {
+    case BT_KV_REGION:
+        return got_region(link, &frame->region);
+    case BT_KV_REGION_GONE:
+        return got_region_gone(link, frame->id);
+    case BT_KV_LAYOUT:
+        return got_layout(link, &frame->layout);
+    case BT_KV_LAYOUT_GONE:
+        layout = bt_kv_link_layout(link, frame->id);
+        if (layout == NULL)
+            return "an unknown layout";
+        drop_layout(link, layout);
+        return NULL;
+    case BT_KV_PATH:
+    case BT_KV_PATH_READY:
+    case BT_KV_PATH_FAILED:
+        return got_path(link, frame->type, &frame->path);
+    case BT_KV_ANNOUNCE:
+        if (link->is_initiator)
+            return why;
+        return bt_kv_sender_announced(link->agent, link, &frame->announce, &why) < 0 ? why : NULL;
+    case BT_KV_DONE:
+    case BT_KV_ABORT:
+    case BT_KV_ABORT_ACK:
+        return got_room(link, frame);
+    case BT_KV_LEFT:
+        return got_left(link, frame);
+    case BT_KV_PING:
+        return NULL;
+    default:
+        return "a second hello";
+    }
+}
+
+bool bt_kv_link_got(bt_kv_link_t *link, bt_kv_frame_t *frame)
+{
+    const char *why = NULL;
+    int rc = bt_kv_frame_decode(frame, &why);
+
+    if (rc == 0 && frame->type == BT_KV_CLOSE)
+        why = got_close(link, frame);
+    else if (rc == 0 && link->state == BT_KV_LINK_HELLO) {
+        if (frame->type == BT_KV_HELLO)
+            bt_kv_link_got_hello(link, &frame->hello);
+        else
+            why = "something before its hello";
+    } else if (rc == 0)
+        why = dispatch(link, frame);
+    if (why != NULL)
+        bt_kv_link_refuse(link, why);
+    return link->broken_rc == 0;
+}
