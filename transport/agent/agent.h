@@ -10,6 +10,7 @@
 #define BT_TRANSPORT_AGENT_H
 
 #include "transport/agent/layout.h"
+#include "transport/agent/map.h"
 #include "transport/agent/room.h"
 #include "transport/backends/backend.h"
 #include "transport/wire/frame.h"
@@ -21,17 +22,6 @@
 
 typedef struct bt_kv_end bt_kv_end_t;
 struct bt_kv_directive; /* gate.h */
-
-/* A chained hash of things that embed an entry. */
-typedef struct bt_kv_entry {
-    bt_list_t link;
-    uint64_t key;
-} bt_kv_entry_t;
-typedef struct bt_kv_map {
-    bt_list_t *buckets;
-    uint32_t mask, count;
-    uint64_t seed;
-} bt_kv_map_t;
 
 /* A chunk as the engine gave it; shared by the receivers it goes to. */
 typedef struct bt_kv_job {
@@ -140,24 +130,6 @@ void *bt_kv_agent_run(void *agent); /* the agent's thread */
 /* A room reached WaitingForInput or ended. */
 void bt_kv_agent_notify(bt_kv_agent_t *agent);
 
-static inline uint64_t bt_kv_map_hash(const bt_kv_map_t *map, uint64_t key)
-{
-    uint64_t h = (key ^ map->seed) * UINT64_C(0x9e3779b97f4a7c15);
-    h ^= h >> 29;
-    h *= UINT64_C(0xbf58476d1ce4e5b9);
-    return h ^ h >> 32;
-}
-int bt_kv_map_init(bt_kv_map_t *map, uint32_t buckets);
-void bt_kv_map_put(bt_kv_map_t *map, bt_kv_entry_t *entry, uint64_t key);
-void bt_kv_map_remove(bt_kv_map_t *map, bt_kv_entry_t *entry);
-/* The bucket of a key: entries of it and of others. */
-static inline bt_list_t *bt_kv_map_bucket(const bt_kv_map_t *map, uint64_t key)
-{
-    return &map->buckets[bt_kv_map_hash(map, key) & map->mask];
-}
-/* The first entry of this key, or NULL. */
-bt_kv_entry_t *bt_kv_map_get(const bt_kv_map_t *map, uint64_t key);
-
 /* ---- memory.c ---- */
 bt_kv_mem_t *bt_kv_mem_find(bt_kv_agent_t *agent, bt_kv_region_t region);
 struct bt_kv_layout *bt_kv_layout_find(bt_kv_agent_t *agent, bt_kv_layout_t layout);
@@ -218,5 +190,15 @@ int bt_kv_receiver_attach(bt_kv_agent_t *agent, struct bt_kv_room *room, const c
 /* The room goes on without this end, which falls silent beside it. */
 void bt_kv_receiver_drop(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char *reason);
 void bt_kv_job_unref(bt_kv_agent_t *agent, bt_kv_job_t *job);
+
+/* ---- gateway/ ---- */
+/* What rooms call. The engine has opened one: its directive, if any, is applied; it may fail at once. */
+void bt_kv_steering_opened(bt_kv_agent_t *agent, struct bt_kv_room *room);
+/* A room with a directive has a new state. */
+void bt_kv_steering_changed(bt_kv_agent_t *agent, struct bt_kv_room *room);
+/* The slot is given back. */
+void bt_kv_steering_freed(bt_kv_agent_t *agent, struct bt_kv_room *room);
+/* This end is lost, or its sender has given up. True: the room has dropped it and waits for another sender; false: it fails as always. */
+bool bt_kv_steering_orphans(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char *reason);
 
 #endif

@@ -11,8 +11,6 @@
 
 #include "transport/agent/layout.h"
 
-#define BT_KV_RUN_MAX (1u << 30) /* bytes of a merged run */
-
 typedef struct bt_kv_chunk_side {
     const struct bt_kv_layout *layout;
     const uint32_t *pages; /* of this part */

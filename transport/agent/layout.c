@@ -1,7 +1,6 @@
 /* All products are of a u32 and a u64 that came from a caller or a peer, so they are made with overflow checks here and nowhere else. */
 #include "transport/agent/layout.h"
 
-#include "transport/agent/coalesce.h"
 #include "transport/wire/frame.h"
 
 #include <stdlib.h>

@@ -10,6 +10,8 @@
 
 #include "transport/backends/backend.h"
 
+#define BT_KV_RUN_MAX (1u << 30) /* bytes of a merged run */
+
 struct bt_kv_layout {
     bt_list_t link; /* of a peer's */
     bt_kv_layout_t id;

@@ -7,9 +7,6 @@
  */
 #include "transport/control/link.h"
 
-#include "transport/data/end.h"
-#include "transport/gateway/gateway_conn.h"
-
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -45,7 +42,7 @@ static bt_kv_link_t *new_link(bt_kv_agent_t *agent, int fd, bool is_initiator)
     bt_list_init(&link->ends);
     bt_list_init(&link->peer_regions);
     bt_list_init(&link->peer_layouts);
-    bt_kv_lane_init(&link->lane);
+    bt_list_init(&link->lane.items);
     bt_list_push(&agent->links, &link->link);
     agent->link_count++;
     return link;
@@ -329,22 +326,13 @@ void bt_kv_link_refuse(bt_kv_link_t *link, const char *what)
     bt_kv_link_break(link, BT_E_KV_TRANSFER, "%s sent %s", link->peer, what);
 }
 
-static bool has_noise(const bt_kv_link_t *link)
-{
-    for (bt_list_t *it = link->ends.next; it != &link->ends; it = it->next)
-        if (!bt_container_of(it, bt_kv_end_t, on_link)->is_quiet)
-            return true;
-    return false;
-}
-
 static void lose(bt_kv_link_t *link)
 {
     bt_kv_agent_t *agent = link->agent;
     bool was_up = link->state == BT_KV_LINK_UP;
-    bt_list_t *it, *tmp;
 
     if (link->state != BT_KV_LINK_CONNECTING) {
-        bt_kv_put_close(&link->out, !has_noise(link), bt_str(link->broken_why));
+        bt_kv_put_close(&link->out, bt_kv_rooms_are_quiet(link), bt_str(link->broken_why));
         bt_kv_link_flush(link);
     }
     bt_kv_link_set_state(link, BT_KV_LINK_LOST);
@@ -357,61 +345,12 @@ static void lose(bt_kv_link_t *link)
         bt_log_info("kv", "%s: link to %s is over: %s", agent->config.name, link->peer,
                     link->broken_why);
     }
-    bt_list_each (&link->ends, it, tmp) {
-        bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_link);
-        if (end->room == NULL)
-            bt_kv_end_free(agent, end);
-        else if (!end->is_dropped &&
-                 !bt_kv_steering_orphans(agent, end, link->broken_rc, link->broken_why))
-            bt_kv_room_fail(agent, end->room, link->broken_rc, "%s", link->broken_why);
-    }
-}
-
-static bool all_drained(const bt_kv_link_t *link, bool *is_expired_p)
-{
-    bool all = true;
-
-    for (bt_list_t *it = link->ends.next; it != &link->ends; it = it->next) {
-        const bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_link);
-        bool is_drained = end->is_drained || end->is_quiet;
-        all &= is_drained;
-        *is_expired_p |= end->is_expired && !is_drained;
-    }
-    return all;
-}
-
-/* True: this end's pages are out of everybody's reach. */
-static bool is_out_of_reach(const bt_kv_link_t *link, const bt_kv_end_t *end, bool is_revoked)
-{
-    return end->is_quiet ||
-           (end->is_drained && (is_revoked || link->is_peer_drained || end->is_expired));
+    bt_kv_rooms_lost(link);
 }
 
 static int step_lost(bt_kv_link_t *link)
 {
-    bt_kv_agent_t *agent = link->agent;
-    bool is_forced = false;
-    bool is_drained = all_drained(link, &is_forced);
-    bt_list_t *it, *tmp;
-
-    if (!is_drained && !is_forced)
-        return 0;
-    const bt_kv_backend_ops_t *ops =
-        agent->backends[link->path_index] != NULL ? agent->backends[link->path_index]->ops : NULL;
-    bool is_revoked =
-        ops == NULL || ops->close_revokes || (link->path != NULL && ops->peer_is_dead(link->path));
-    if (is_revoked || is_forced)
-        bt_kv_link_close_path(link);
-    bt_list_each (&link->ends, it, tmp) {
-        bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_link);
-        end->is_drained |= link->path == NULL;
-        if (!is_out_of_reach(link, end, is_revoked))
-            continue;
-        bt_kv_end_set_quiet(agent, end);
-        bt_list_remove(&end->on_link);
-        end->link = NULL;
-    }
-    if (!bt_list_empty(&link->ends))
+    if (!bt_kv_rooms_leave(link))
         return 0;
     bt_kv_link_close_path(link);
     bt_kv_link_free(link);

@@ -10,9 +10,17 @@
 #define BT_TRANSPORT_LINK_H
 
 #include "transport/agent/agent.h"
-#include "transport/data/lane.h"
 
 enum bt_kv_link_state { BT_KV_LINK_CONNECTING, BT_KV_LINK_HELLO, BT_KV_LINK_UP, BT_KV_LINK_LOST };
+
+struct bt_kv_part;
+
+/* Chunks on their way to the peer; data/lane.h. */
+typedef struct bt_kv_lane {
+    bt_list_t items;
+    uint32_t item_count, posted;
+    struct bt_kv_part *stuck; /* made, but the back end's queue was full */
+} bt_kv_lane_t;
 
 typedef struct bt_kv_peer_region {
     bt_list_t link;
@@ -99,6 +107,22 @@ uint64_t bt_kv_link_region_size(void *link, bt_kv_region_t region);
 struct bt_kv_layout *bt_kv_link_layout(const bt_kv_link_t *link, bt_kv_layout_t id);
 void bt_kv_link_forget(bt_kv_link_t *link); /* regions, layouts, offers */
 void bt_kv_peer_layout_unref(struct bt_kv_layout *layout);
+
+/* ---- data/: what the rooms on a link make of its news ---- */
+/* Posts what can be posted. */
+void bt_kv_lane_pump(bt_kv_agent_t *agent, bt_kv_link_t *link);
+/* Forgets what waits of this end. */
+void bt_kv_lane_drop(bt_kv_agent_t *agent, bt_kv_end_t *end);
+/* ANNOUNCE, DONE, ABORT, ABORT_ACK, LEFT. What is against the rules, or NULL. */
+const char *bt_kv_rooms_got(bt_kv_link_t *link, const bt_kv_frame_t *frame);
+/* The link has become usable: a receiver's announcements go out. */
+void bt_kv_rooms_announce(bt_kv_link_t *link);
+/* True: nobody can reach a page of this link's rooms. */
+bool bt_kv_rooms_are_quiet(const bt_kv_link_t *link);
+/* The link is lost, and its rooms fail, but those that a gateway may repair. */
+void bt_kv_rooms_lost(bt_kv_link_t *link);
+/* A lost link's ends that nobody can reach let go of it. True: none is left. */
+bool bt_kv_rooms_leave(bt_kv_link_t *link);
 
 static inline bool bt_kv_link_is_live(const bt_kv_link_t *link)
 {

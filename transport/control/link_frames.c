@@ -1,10 +1,9 @@
-/* What a peer says, after the hello. Everything is checked against what this link is for: on a link that this agent dialled it is the receiver, on one that
- * it accepted it is the sender; a frame of the wrong direction, of an unknown room or layout, or with pages outside the layout breaks the link. Two
- * things are not mistakes, because they cross on their way: an ABORT for a room that is gone here (answered at once) and its acknowledgement (ignored).
+/* What a peer says, after the hello, and the peer's memory. Everything is checked against what this
+ * link is for: on a link that this agent dialled it is the receiver, on one that it accepted it is
+ * the sender. A frame of the wrong direction, of an unknown room or layout, or with pages outside
+ * the layout breaks the link. Frames about rooms go to data/link_rooms.c.
  */
 #include "transport/control/link.h"
-#include "transport/data/end.h"
-#include "transport/gateway/gateway_conn.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,102 +167,7 @@ static const char *got_path(bt_kv_link_t *link, uint8_t type, const bt_kv_blob_t
     return NULL;
 }
 
-/* ---- rooms ---- */
-static void acknowledge(bt_kv_link_t *link, uint64_t tag)
-{
-    bt_kv_put_room(&link->out, BT_KV_ABORT_ACK, tag, 0, BT_STR_NULL);
-    bt_kv_link_say(link);
-}
-
-/* This side's end of a tag, or NULL: gone, or another link's (*is_foreign_p). */
-static bt_kv_end_t *end_of(bt_kv_link_t *link, uint64_t tag, bool *is_foreign_p)
-{
-    if (!link->is_initiator)
-        return bt_kv_end_by_tag(link->agent, link, tag);
-    struct bt_kv_room *room = bt_kv_room_find(link->agent, tag);
-    if (room == NULL)
-        return NULL;
-    for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next) {
-        bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_room);
-        bool is_past = end->is_dropped && bt_kv_end_is_past(end);
-        if (end->link == link && !end->is_sender && end->is_announced && !is_past)
-            return end;
-    }
-    *is_foreign_p = true;
-    return NULL;
-}
-
-static void got_abort(bt_kv_link_t *link, bt_kv_end_t *end, const bt_kv_frame_t *frame)
-{
-    bt_kv_agent_t *agent = link->agent;
-    int rc = frame->room.rc < 0 ? frame->room.rc : BT_E_KV_TRANSFER;
-    char reason[BT_KV_REASON_MAX];
-
-    snprintf(reason, sizeof(reason), "%.80s: %.*s", link->peer, BT_STR_ARG(frame->room.reason));
-    if (end == NULL || end->is_drained || end->is_quiet) {
-        if (end == NULL || !end->is_ack_sent)
-            acknowledge(link, frame->room.tag);
-        if (end != NULL)
-            end->is_ack_sent = true;
-    } else if (end->room == NULL) {
-        acknowledge(link, frame->room.tag);
-        bt_kv_sender_left(agent, end, rc, reason);
-    } else {
-        end->is_abort_got = true;
-        if (!end->is_dropped && !bt_kv_steering_orphans(agent, end, rc, reason))
-            bt_kv_room_fail(agent, end->room, rc, "%s", reason);
-    }
-}
-
-static const char *got_done(bt_kv_link_t *link, bt_kv_end_t *end)
-{
-    if (link->is_initiator || end == NULL || end->room == NULL || end->is_done)
-        return "a DONE that nobody waits for";
-    end->is_done = true;
-    if (end->room->state == BT_KV_FAILED) {
-        bt_kv_end_acked(link->agent, end);
-        return NULL;
-    }
-    if (!end->is_last_posted)
-        return "DONE before it had everything";
-    bt_kv_sender_check(link->agent, end->room);
-    return NULL;
-}
-
-static const char *got_room(bt_kv_link_t *link, const bt_kv_frame_t *frame)
-{
-    bool is_foreign = false;
-    bt_kv_end_t *end = end_of(link, frame->room.tag, &is_foreign);
-
-    if (is_foreign)
-        return "the tag of another link's room";
-    if (frame->type == BT_KV_DONE)
-        return got_done(link, end);
-    if (frame->type == BT_KV_ABORT) {
-        got_abort(link, end, frame);
-        return NULL;
-    }
-    if (end == NULL)
-        return NULL;
-    if (end->room == NULL || (!bt_kv_room_is_over(end->room) && !end->is_dropped))
-        return "the acknowledgement of an abort that was not";
-    if (end->room->state == BT_KV_FAILED || end->is_dropped)
-        bt_kv_end_acked(link->agent, end);
-    return NULL;
-}
-
-static const char *got_left(bt_kv_link_t *link, const bt_kv_frame_t *frame)
-{
-    char reason[BT_KV_REASON_MAX];
-
-    if (link->is_initiator || frame->room.tag == 0)
-        return "that a receiver has left, and is none";
-    snprintf(reason, sizeof(reason), "%.80s: %.*s", link->peer, BT_STR_ARG(frame->room.reason));
-    bt_kv_sender_missed(link->agent, frame->room.tag,
-                        frame->room.rc < 0 ? frame->room.rc : BT_E_KV_TRANSFER, reason);
-    return NULL;
-}
-
+/* ---- the link ---- */
 static const char *got_close(bt_kv_link_t *link, const bt_kv_frame_t *frame)
 {
     link->is_peer_drained = frame->close.drained;
@@ -274,7 +178,6 @@ static const char *got_close(bt_kv_link_t *link, const bt_kv_frame_t *frame)
 
 static const char *dispatch(bt_kv_link_t *link, bt_kv_frame_t *frame)
 {
-    const char *why = "an announcement to a receiver";
     struct bt_kv_layout *layout;
 
     switch (frame->type) {
@@ -295,15 +198,11 @@ static const char *dispatch(bt_kv_link_t *link, bt_kv_frame_t *frame)
     case BT_KV_PATH_FAILED:
         return got_path(link, frame->type, &frame->path);
     case BT_KV_ANNOUNCE:
-        if (link->is_initiator)
-            return why;
-        return bt_kv_sender_announced(link->agent, link, &frame->announce, &why) < 0 ? why : NULL;
     case BT_KV_DONE:
     case BT_KV_ABORT:
     case BT_KV_ABORT_ACK:
-        return got_room(link, frame);
     case BT_KV_LEFT:
-        return got_left(link, frame);
+        return bt_kv_rooms_got(link, frame);
     case BT_KV_PING:
         return NULL;
     default:

@@ -8,7 +8,6 @@
  * sides have said PATH_READY. There is no way back to an earlier kind, and none left means that the link is refused with all the reasons.
  */
 #include "transport/control/link.h"
-#include "transport/data/end.h"
 
 #include "base/log.h"
 
@@ -242,11 +241,8 @@ void bt_kv_link_check_usable(bt_kv_link_t *link)
         return;
     link->is_usable = true;
     link->agent->stats.links_by_backend[link->path_index]++;
-    if (!link->is_initiator)
-        return;
-    bt_list_t *it, *tmp;
-    bt_list_each (&link->ends, it, tmp)
-        bt_kv_receiver_announce(link->agent, bt_container_of(it, bt_kv_end_t, on_link));
+    if (link->is_initiator)
+        bt_kv_rooms_announce(link);
 }
 
 /* ---- what back ends say ---- */

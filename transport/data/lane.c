@@ -6,7 +6,6 @@
 #include "transport/data/lane.h"
 
 #include "transport/agent/coalesce.h"
-#include "transport/control/link.h"
 #include "transport/data/end.h"
 #include "transport/wire/crc32c.h"
 
@@ -23,12 +22,6 @@ typedef struct item {
     uint32_t buffer_end;
     uint32_t page, buffer; /* the next part begins here */
 } item_t;
-
-void bt_kv_lane_init(bt_kv_lane_t *lane)
-{
-    *lane = (bt_kv_lane_t){0};
-    bt_list_init(&lane->items);
-}
 
 static void *take_free(bt_list_t *list)
 {

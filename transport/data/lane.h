@@ -9,7 +9,7 @@
 #ifndef BT_TRANSPORT_LANE_H
 #define BT_TRANSPORT_LANE_H
 
-#include "transport/agent/agent.h"
+#include "transport/control/link.h"
 
 typedef struct bt_kv_part {
     bt_list_t link; /* free list */
@@ -21,19 +21,8 @@ typedef struct bt_kv_part {
     bool is_last;
 } bt_kv_part_t;
 
-typedef struct bt_kv_lane {
-    bt_list_t items;
-    uint32_t item_count, posted;
-    bt_kv_part_t *stuck; /* made, but the back end's queue was full */
-} bt_kv_lane_t;
-
-void bt_kv_lane_init(bt_kv_lane_t *lane);
 /* refs the job. 0, BT_E_NOMEM. */
 int bt_kv_lane_add(bt_kv_agent_t *agent, bt_kv_end_t *end, bt_kv_job_t *job);
-/* Posts what can be posted. */
-void bt_kv_lane_pump(bt_kv_agent_t *agent, bt_kv_link_t *link);
-/* Forgets what waits of this end. */
-void bt_kv_lane_drop(bt_kv_agent_t *agent, bt_kv_end_t *end);
 void bt_kv_lane_fini(bt_kv_agent_t *agent);
 
 #endif

@@ -6,7 +6,6 @@
 #include "transport/agent/pages.h"
 #include "transport/control/link.h"
 #include "transport/data/end.h"
-#include "transport/gateway/gateway_conn.h"
 #include "transport/wire/crc32c.h"
 
 #include <inttypes.h>

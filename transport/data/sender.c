@@ -7,7 +7,6 @@
 #include "transport/control/link.h"
 #include "transport/data/end.h"
 #include "transport/data/lane.h"
-#include "transport/gateway/gateway_conn.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -122,13 +122,4 @@ uint64_t bt_kv_directives_sweep(bt_kv_agent_t *agent);
 void bt_kv_directive_free(bt_kv_agent_t *agent, bt_kv_directive_t *d);
 int bt_kv_directives_init(bt_kv_agent_t *agent);
 
-/* What rooms call. The engine has opened one: its directive, if any, is applied; it may fail at once. */
-void bt_kv_steering_opened(bt_kv_agent_t *agent, struct bt_kv_room *room);
-/* A room with a directive has a new state. */
-void bt_kv_steering_changed(bt_kv_agent_t *agent, struct bt_kv_room *room);
-/* The slot is given back. */
-void bt_kv_steering_freed(bt_kv_agent_t *agent, struct bt_kv_room *room);
-/* This end is lost, or its sender has given up. True: the room has dropped it and waits for another sender; false: it fails as always. */
-bool bt_kv_steering_orphans(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char *reason);
-
 #endif

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "transport/wire/cursor.h"
+#include "transport/wire/frame.h"
 
 /* ---- reading ---- */
 ptrdiff_t bt_kv_steer_next(const uint8_t *p, size_t n, bt_kv_steer_t *message_p)

@@ -8,13 +8,27 @@
 #ifndef BT_TRANSPORT_CURSOR_H
 #define BT_TRANSPORT_CURSOR_H
 
-#include "transport/wire/frame.h"
+#include "base/str.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
 
 typedef struct bt_kv_cursor {
     const uint8_t *p;
     size_t n;
     bool is_bad;
 } bt_kv_cursor_t;
+
+static inline uint32_t bt_kv_get_u32(const uint8_t *p)
+{
+    return (uint32_t) p[0] | (uint32_t) p[1] << 8 | (uint32_t) p[2] << 16 | (uint32_t) p[3] << 24;
+}
+
+static inline uint64_t bt_kv_get_u64(const uint8_t *p)
+{
+    return bt_kv_get_u32(p) | (uint64_t) bt_kv_get_u32(p + 4) << 32;
+}
 
 static inline const uint8_t *bt_kv_take(bt_kv_cursor_t *c, size_t n)
 {

@@ -1,7 +1,7 @@
 /* A reader is a cursor that goes bad once and stays bad: a decoder takes what it needs and looks at the cursor at the end. Every count is bounded
  * before it is used, and every array's bytes are compared with what is left before it is pointed to; nothing is ever allocated for a peer here.
  */
-#include "transport/wire/cursor.h"
+#include "transport/wire/frame.h"
 
 #include "base/err.h"
 

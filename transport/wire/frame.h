@@ -16,6 +16,7 @@
 
 #include "base/str.h"
 #include "transport/baton_kv.h"
+#include "transport/wire/cursor.h"
 
 #define BT_KV_FRAME_HEAD 8
 #define BT_KV_FRAME_MAX (8u << 20)  /* bytes of a payload */
@@ -116,14 +117,6 @@ ptrdiff_t bt_kv_frame_next(const uint8_t *p, size_t n, uint32_t max, bt_kv_frame
 /* Of a frame that bt_kv_frame_next gave. 0, BT_E_INVAL: malformed, and *why_p says what; 1: an unknown type that may be skipped. */
 int bt_kv_frame_decode(bt_kv_frame_t *frame, const char **why_p);
 
-static inline uint32_t bt_kv_get_u32(const uint8_t *p)
-{
-    return (uint32_t) p[0] | (uint32_t) p[1] << 8 | (uint32_t) p[2] << 16 | (uint32_t) p[3] << 24;
-}
-static inline uint64_t bt_kv_get_u64(const uint8_t *p)
-{
-    return bt_kv_get_u32(p) | (uint64_t) bt_kv_get_u32(p + 4) << 32;
-}
 bt_kv_buffer_t bt_kv_get_buffer(const bt_kv_layout_frame_t *frame, uint32_t i);
 
 /* ---- writing: a growing buffer; when memory runs out is_broken is set and the rest does nothing ---- */

@@ -8,8 +8,6 @@
 #include "transport/backends/verbs/verbs_conn.h"
 
 #include "base/rand.h"
-#include "transport/backends/verbs/verbs_inbox.h"
-#include "transport/backends/verbs/verbs_job.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -39,6 +39,8 @@ int bt_verbs_conn_post(bt_verbs_conn_t *conn, struct ibv_send_wr *wr, unsigned c
                        unsigned *taken_p);
 /* Is message number seq to ask for a completion? */
 bool bt_verbs_conn_signals(bt_verbs_conn_t *conn, uint64_t seq, bool is_last);
+/* verbs_job.c: all messages of this share are over. */
+void bt_verbs_share_over(bt_verbs_share_t *share);
 /* Takes completions of what was sent; shares that are over go to bt_verbs_share_over. */
 int bt_verbs_conn_poll(bt_verbs_conn_t *conn);
 

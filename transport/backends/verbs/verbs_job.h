@@ -31,7 +31,6 @@ void bt_verbs_cursor_skip(const bt_kv_batch_t *batch, bt_verbs_cursor_t *at, uin
 int bt_verbs_job_put(bt_verbs_path_t *path, bt_kv_batch_t *batch);
 /* Posts what there is room for. Calls nothing back. */
 int bt_verbs_job_pump(bt_verbs_path_t *path);
-void bt_verbs_share_over(bt_verbs_share_t *share);
 /* The connection is gone, the peer got the first `closings` of its telling messages: the other shares are done again elsewhere. */
 void bt_verbs_job_settle(bt_verbs_conn_t *conn, uint64_t closings);
 /* True: nothing of this tag is on its way. */
