@@ -219,8 +219,8 @@ BT_KV_API int bt_kv_room_error(bt_kv_agent_t *agent, bt_kv_room_t room, char *te
 /* See "Release" above. A room that has not ended is aborted by it. Unknown: 1. */
 BT_KV_API int bt_kv_room_release(bt_kv_agent_t *agent, bt_kv_room_t room);
 
-/* ---- a gateway that sees and steers rooms ----
- * The agent keeps a connection to each gateway it was given: it registers, beats, tells every change of the rooms that the gateway has opened, and does as it is
+/* ---- a gateway that sees and manages rooms ----
+ * The agent keeps a connection to each gateway it was given: it registers, sends heartbeats, tells every change of the rooms that the gateway has opened, and does as it is
  * told: which agents send, another sender for a receiver that still waits for its first byte, abort. Losing a gateway fails no room: the agent dials again (100 ms,
  * doubling to 5 s) and tells all of them anew. Rooms that no gateway has opened are nobody's business but the engine's.
  * A worker's rank is one agent's: while another one that lives has registered for it this one is refused, and tries again when the gateway says. One that has been

@@ -34,7 +34,8 @@ typedef struct bt_loop_facts {
     unsigned requests, rooms, background;
     unsigned upstream_idle, upstream_active; /* connections to workers */
     bt_text_t rows;                          /* as asked */
-    uint64_t hub_room; /* with a room in rows: the hub's name for it; 0 = it is not steered */
+    uint64_t
+        hub_room; /* with a room in rows: the hub's name for it; 0 = it is not gateway-managed */
 } bt_loop_facts_t;
 
 typedef struct bt_gather bt_gather_t;

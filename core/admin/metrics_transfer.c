@@ -1,4 +1,4 @@
-/* KV transfer between steered workers, as the hub counts it. Not there at all without --transfer-port. */
+/* KV transfer between gateway-managed workers, as the hub counts it. Not there at all without --transfer-port. */
 #include "admin/rooms.h"
 
 #define N(array) ((unsigned) (sizeof(array) / sizeof((array)[0])))

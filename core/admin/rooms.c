@@ -1,5 +1,5 @@
 /* Whose a room is, is asked of the loops that run: their tables hold the live ones and nothing else. What has ended is known by number to the hub alone, if it
- * was steered, and only as one of the last; a decision record is found by the request's id.
+ * was gateway-managed, and only as one of the last; a decision record is found by the request's id.
  */
 #include "admin/rooms.h"
 
@@ -28,7 +28,7 @@ void bt_admin_rooms_list(const bt_transfer_t *transfer, bt_str_t query, bt_admin
 
     if (transfer == NULL) {
         bt_reply_error(reply, 404,
-                       "this gateway steers no KV transfer: give it --transfer-port, and the "
+                       "this gateway manages no KV transfer: give it --transfer-port, and the "
                        "engines' agents its address");
         return;
     }

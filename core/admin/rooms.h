@@ -20,7 +20,7 @@ void bt_admin_rooms_list(const bt_transfer_t *transfer, bt_str_t query, bt_admin
 void bt_admin_room_check(bt_str_t text, bt_admin_reply_t *reply);
 /* facts: of BT_GATHER_ROOM with this room.
  * {"room":"123","replica":own name or null,"here":null or {"request":{...},"attempt":{...},"transfer":{...}},"elsewhere":[{"name":...,"admin":...}]}
- * request and attempt are null when it has ended and only the hub remembers it; transfer is null when it is not steered. 404 when nobody here or known can have it. */
+ * request and attempt are null when it has ended and only the hub remembers it; transfer is null when it is not gateway-managed. 404 when nobody here or known can have it. */
 void bt_admin_room_answer(const bt_admin_config_t *config, uint64_t room,
                           const bt_loop_facts_t *facts, unsigned count, bt_admin_reply_t *reply);
 /* metrics_transfer.c */

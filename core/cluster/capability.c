@@ -19,7 +19,7 @@ static const char trigger[] = "trigger";
 static const char why_trigger[] = "trigger is not built yet";
 static const char why_sglang_connector[] = "this connector is vLLM's, but the engine is SGLang";
 static const char why_profile_sglang[] = "SGLang knows only dispatch_profile bootstrap";
-static const char why_profile_steered[] =
+static const char why_profile_gateway_managed[] =
     "BatonConnector's rooms are opened by the gateway: its dispatch_profile is baton, or none";
 static const char why_profile_baton[] = "dispatch_profile baton is for BatonConnector";
 
@@ -162,7 +162,7 @@ static struct verdict derive_row(const struct row *row, enum profile profile)
     if (row->why != NULL)
         return (struct verdict){row->cap, row->dialect, row->why};
     if (row->dialect == baton && profile != PROFILE_NONE && profile != PROFILE_BATON)
-        return refuse(why_profile_steered);
+        return refuse(why_profile_gateway_managed);
     if (profile == PROFILE_BATON && row->dialect != baton)
         return refuse(why_profile_baton);
     if (profile == PROFILE_BOOTSTRAP && row->dialect != sglang)
@@ -248,7 +248,7 @@ bool bt_capability_needs_equal_version(const char *dialect)
     return dialect != NULL && (strcmp(dialect, nixl) == 0 || strcmp(dialect, nixl_push) == 0);
 }
 
-bool bt_capability_is_steered(const char *dialect)
+bool bt_capability_is_gateway_managed(const char *dialect)
 {
     return dialect != NULL && strcmp(dialect, baton) == 0;
 }

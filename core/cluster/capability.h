@@ -61,7 +61,7 @@ void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const b
 /* The same by dialect alone: does at least one connector of it demand equal versions? */
 bool bt_capability_needs_equal_version(const char *dialect);
 /* Are its rooms opened by this gateway, at agents of the workers that are connected to it (core/transfer)? */
-bool bt_capability_is_steered(const char *dialect);
+bool bt_capability_is_gateway_managed(const char *dialect);
 /* A lone prefill worker of this engine can serve alone (vLLM, vLLM-Ascend, MindIE; not SGLang). */
 bool bt_capability_prefill_serves_alone(enum bt_engine engine);
 

@@ -92,7 +92,8 @@ static int derive_capability(bt_worker_t *w)
                          &w->capability, &w->dialect, &w->refusal);
     bt_capability_pair_rules(w->engine, connector, children, spec->child_count, w->dialect,
                              &w->pair_rules);
-    w->is_steered = spec->role != BT_ROLE_HYBRID && bt_capability_is_steered(w->dialect);
+    w->is_gateway_managed =
+        spec->role != BT_ROLE_HYBRID && bt_capability_is_gateway_managed(w->dialect);
     if (spec->role != BT_ROLE_HYBRID)
         return w->refusal != NULL ? name_unknown_connector(w) : 0;
     w->refusal = NULL;
@@ -246,7 +247,8 @@ static const char *why_unhealthy(const bt_worker_t *w, uint64_t now_ms)
 const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms)
 {
     const char *why = w->refusal != NULL ? "unknown_connector" : why_unhealthy(w, now_ms);
-    if (why == NULL && w->is_steered && !atomic_load_explicit(&w->has_agents, memory_order_relaxed))
+    if (why == NULL && w->is_gateway_managed &&
+        !atomic_load_explicit(&w->has_agents, memory_order_relaxed))
         why = "no_agent";
     return why;
 }

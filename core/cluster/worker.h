@@ -90,7 +90,7 @@ typedef struct bt_worker {
     void *on_free_user;
     char *refusal_text; /* where refusal names something; owned */
     bool
-        is_steered; /* its connector's rooms are opened by the gateway at the worker's own agents */
+        is_gateway_managed; /* its connector's rooms are opened by the gateway at the worker's own agents */
     /* ---- live ---- */
     _Alignas(64) _Atomic int64_t tokens[BT_PHASE_COUNT]; /* ledger */
     _Atomic int64_t requests[BT_PHASE_COUNT];
@@ -99,7 +99,8 @@ typedef struct bt_worker {
     _Alignas(64) _Atomic uint64_t last_bytes_ms; /* some leg got bytes from it */
     _Atomic int health;                          /* enum bt_health */
     _Atomic bool draining;                       /* by an operator */
-    _Atomic bool has_agents; /* all agents of a steered worker are registered (core/transfer) */
+    _Atomic bool
+        has_agents; /* all agents of a gateway-managed worker are registered (core/transfer) */
     _Atomic uint64_t
         suspect_partner; /* id of the partner of the last pair failure that could be either's; 0 = none */
     _Atomic int64_t ttft_ema_us, tpot_ema_us; /* 0 = none yet */
@@ -127,7 +128,7 @@ int bt_worker_new(bt_worker_t **worker_p, const bt_worker_spec_t *spec, uint64_t
 bt_worker_t *bt_worker_ref(bt_worker_t *w);
 void bt_worker_unref(bt_worker_t *w); /* NULL is fine; from any thread */
 
-/* health UP, not draining, breaker allows, and (prefill, decode) a connector that is not refused and, where it is steered, all
+/* health UP, not draining, breaker allows, and (prefill, decode) a connector that is not refused and, where it is gateway-managed, all
  * its agents here. */
 bool bt_worker_usable(const bt_worker_t *w, uint64_t now_ms);
 /* One word why it is not usable ("down", "starting", "draining", "scaling", "breaker_open", "unknown_connector",

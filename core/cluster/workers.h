@@ -16,7 +16,7 @@ typedef struct bt_pool_deadlines {
     uint64_t
         answer_ms; /* first byte of an answer that is not streamed (it comes when all is done); 0 = total_ms */
     uint64_t room_start_ms, room_stall_ms,
-        room_repair_ms; /* of steered rooms (core/transfer): opening to the first byte, no progress, an orphan's wait; 300 s, 60 s, 5 s */
+        room_repair_ms; /* of gateway-managed rooms (core/transfer): opening to the first byte, no progress, an orphan's wait; 300 s, 60 s, 5 s */
 } bt_pool_deadlines_t;
 
 typedef struct bt_pool_spec {

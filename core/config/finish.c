@@ -126,7 +126,7 @@ static const char *refusal_of(const bt_config_t *c, const bt_worker_spec_t *spec
         children[i] = bt_str(spec->children[i]);
     bt_capability_derive(spec->engine, bt_str(spec->connector), children, spec->child_count,
                          bt_str(spec->dispatch_profile), &cap, &dialect, &why);
-    if (why == NULL && bt_capability_is_steered(dialect) && !bt_config_has_transfer(c))
+    if (why == NULL && bt_capability_is_gateway_managed(dialect) && !bt_config_has_transfer(c))
         why = no_hub;
     return why;
 }

@@ -8,7 +8,7 @@
  * own, gives rooms back and says whom the failure is to be blamed on. Blame is by leg and by cause:
  *   - the transport of a leg broke, or it answered 5xx: its own worker, unless
  *   - decode says "KV transfer failed" (bootstrap): nobody's until prefill's fate is known or 100 ms passed, then the pair's;
- *   - decode answers 5xx while a steered room is not complete: whose the hub says it is, or either's when it has not said so in 500 ms;
+ *   - decode answers 5xx while a gateway-managed room is not complete: whose the hub says it is, or either's when it has not said so in 500 ms;
  *   - decode answers 5xx to a hand-off, or two legs that wait for each other are silent: could be either's. It is held
  *     against a worker only when it fails so with two different partners in a row (suspect_partner);
  *   - 4xx, 429, 503, a pooled connection that died without a word: nobody's.

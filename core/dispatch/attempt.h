@@ -3,7 +3,7 @@
  * Owner: a task, on its request's loop.
  * Life:  start -> ended, by answer, failure or cancel; a prefill leg may drain behind it.
  * Flow:  attempt.c joins two legs and calls the others; they come back by bt_attempt_fail and bt_attempt_start_decode.
- * Cost:  a steered attempt writes the hub two mails, three when its prefill is exchanged.
+ * Cost:  a gateway-managed attempt writes the hub two mails, three when its prefill is exchanged.
  */
 #ifndef BT_DISPATCH_ATTEMPT_H
 #define BT_DISPATCH_ATTEMPT_H
@@ -19,7 +19,7 @@ struct bt_replaced {
     int rc;
 };
 
-/* A steered attempt's room at the hub (attempt_kv.c). */
+/* A gateway-managed attempt's room at the hub (attempt_kv.c). */
 typedef struct bt_attempt_kv {
     uint64_t room;        /* the pair's name for it, which is decode's; 0 = not open */
     uint64_t source_room; /* prefill's: the same until another prefill takes over */
@@ -111,10 +111,10 @@ void bt_learn_token_size(bt_leg_t *leg); /* bytes of a prompt per token */
 /* ---- replacement.c: false = it may not be, or there is nobody else: nothing has changed ---- */
 /* Another decode for a finished prefill. */
 bool bt_replacement_decode(bt_attempt_t *a, const bt_failure_t *f);
-/* Another prefill for a decode that waits (steered dialects). True: the attempt goes on, or has failed with the new one. */
+/* Another prefill for a decode that waits (gateway-managed dialects). True: the attempt goes on, or has failed with the new one. */
 bool bt_replacement_prefill(bt_attempt_t *a, const bt_failure_t *f, bool is_guilty);
 
-/* ---- attempt_kv.c: its room at the hub; nothing where the dialect is not steered ---- */
+/* ---- attempt_kv.c: its room at the hub; nothing where the dialect is not gateway-managed ---- */
 int bt_attempt_kv_open(bt_attempt_t *a);
 void bt_attempt_kv_close(bt_attempt_t *a, bool is_abort, const char *reason);
 /* The pair's prefill is another one, and calls the room another name. */

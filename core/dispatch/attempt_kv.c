@@ -1,4 +1,4 @@
-/* attempt_kv.c - a steered attempt and its room at the hub (core/transfer, on the control loop).
+/* attempt_kv.c - a gateway-managed attempt and its room at the hub (core/transfer, on the control loop).
  *
  *   open:   before the legs go out, so that the agents hear of the room about when their engines do
  *   events: return mail; they find the attempt by the room's number, which is closed with it, so a late one finds nobody
@@ -120,14 +120,14 @@ int bt_attempt_kv_open(bt_attempt_t *a)
     };
     int rc;
 
-    if (a->dialect == NULL || !a->dialect->is_steered)
+    if (a->dialect == NULL || !a->dialect->is_gateway_managed)
         return 0;
     if (r->d->shared->transfer ==
         NULL) /* no worker of it was usable: a dialect of the user's own */
         return BT_E_INVAL;
     spec.room = a->rooms[0];
     snprintf(spec.request_id, sizeof(spec.request_id), "%s", a->id);
-    rc = bt_transfer_open(r->d->shared->transfer, &spec);
+    rc = bt_transfer_room_open(r->d->shared->transfer, &spec);
     if (rc == 0)
         a->kv.room = a->kv.source_room = spec.room;
     return rc;
@@ -147,6 +147,6 @@ void bt_attempt_kv_close(bt_attempt_t *a, bool is_abort, const char *reason)
 {
     if (a->kv.room == 0)
         return;
-    bt_transfer_close_room(a->task->request->d->shared->transfer, a->kv.room, is_abort, reason);
+    bt_transfer_room_close(a->task->request->d->shared->transfer, a->kv.room, is_abort, reason);
     a->kv.room = 0;
 }

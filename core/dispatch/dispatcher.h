@@ -62,7 +62,7 @@ typedef struct bt_dispatch_shared {
     bt_policy_errors_t policy_errors;  /* read by whoever takes a young generation back */
     bt_record_config_t record;         /* set before the loops run; borrowed strings */
     bt_recorder_t *recorder;           /* borrowed; NULL = no file */
-    struct bt_transfer *transfer;      /* the hub of steered rooms; borrowed; NULL = off */
+    struct bt_transfer *transfer;      /* the hub of gateway-managed rooms; borrowed; NULL = off */
     const bt_unfinished_t *unfinished; /* the limit of memory; borrowed; NULL = there is none */
     const bt_store_t *store; /* /readiness says how it is; borrowed; NULL = nothing to say */
     /* Another replica may have the request with this id. From any loop; NULL = there are none. */
@@ -166,7 +166,7 @@ bool bt_readiness_describe(const bt_workers_t *workers, const bt_dispatch_shared
 /* One row of the live list, for the admin API; text is JSON objects joined by commas. Runs on the dispatcher's loop. */
 void bt_dispatcher_describe(bt_dispatcher_t *d, bt_text_t *out);
 /* Whose room this is, on the dispatcher's loop: two members of an object, "request":{a row of the live list},"attempt":{...}. False: it is not open here, nothing is
- * written. hub_room_p: what the hub calls it when it is steered (another prefill's number for it finds it too), else 0. */
+ * written. hub_room_p: what the hub calls it when it is gateway-managed (another prefill's number for it finds it too), else 0. */
 bool bt_dispatcher_describe_room(bt_dispatcher_t *d, uint64_t room, bt_text_t *out,
                                  uint64_t *hub_room_p);
 /* Cancels by request id what this owner has sent (0 = anybody's); true when it was found on this loop. */

@@ -98,7 +98,7 @@ static enum bt_json_type member_type(const void *user, bt_str_t key)
     return item != NULL ? item->type : BT_JSON_NONE;
 }
 
-/* What a steered room is called at this leg's engine. */
+/* What a gateway-managed room is called at this leg's engine. */
 static const uint64_t *room_of(const bt_leg_t *leg)
 {
     const bt_attempt_kv_t *kv = &leg->attempt->kv;

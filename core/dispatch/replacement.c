@@ -1,7 +1,7 @@
 /* replacement.c - another worker in the place of one that failed, where what its partner has done stays good.
  *
  *   decode:  prefill has finished, and decode got no byte of the hand-off: another decode gets it.
- *   prefill: decode waits for the first byte of a steered room: another prefill computes the prompt anew under a room of its own,
+ *   prefill: decode waits for the first byte of a gateway-managed room: another prefill computes the prompt anew under a room of its own,
  *            and the hub tells decode's agents where it comes from now. Decode's engine never hears of it.
  *
  * Both count as attempts, and respect what attempts respect: the deadline, their number, --disable-retries, breakers.

@@ -132,6 +132,6 @@ void bt_gateway_transfer_close(bt_gateway_t *g, void (*done)(void *user))
     if (server != NULL)
         bt_registry_server_close(server, on_closed, g);
     if (hub != NULL)
-        bt_transfer_close(hub, on_closed, g);
+        bt_transfer_free(hub, on_closed, g);
     on_closed(g); /* our own */
 }

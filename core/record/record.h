@@ -41,7 +41,7 @@
  * attempts[].failure, leg, status, guilty    of failed ones; status 0: no answer; guilty: who is blamed, maybe nobody
  * attempts[].replaced   [{"decode":"d1","failure":"connect"}]: decode workers that a finished prefill could not be handed to;
  *                   [{"prefill":"p1","failure":"reset"}]: prefill workers that another one was taken for while decode waited
- * attempts[].kv     {"bytes":65536,"wait_ms":30,"transfer_ms":1.2}: of steered rooms that were over before the answer; wait: from
+ * attempts[].kv     {"bytes":65536,"wait_ms":30,"transfer_ms":1.2}: of gateway-managed rooms that were over before the answer; wait: from
  *                   decode's announcement to the first byte, transfer: from there to the last, of the receiver that took longest
  * phases_ms         durations; prefill and kv_wait (from prefill's end to decode's first byte) of the last attempt of a
  *                   request that was not split; first_byte and last_byte from the arrival

@@ -3,7 +3,7 @@
  *     accepted --HELLO--> registered --FIN, RST, silence, bad bytes--> lost --uv has let go--> freed
  *         '------------------ refused (with a last word) ----------------^
  *
- * An agent is never lost from inside bt_transfer_agent_say, whose caller may be walking over rooms: `broken` is set and the timer ends it in a moment.
+ * An agent is never lost from inside bt_transfer_agent_send, whose caller may be walking over rooms: `broken` is set and the timer ends it in a moment.
  *
  * Silence. When this process was the one that slept (stopped, or a long turn), the timer comes first and the bytes that came meanwhile wait in the socket: so an
  * agent is only silent when nothing waits there. Agents that have heard nothing for dead_ms have hung up meanwhile and dial again. They keep their parts of rooms:
@@ -32,13 +32,13 @@ static void break_later(bt_transfer_agent_t *agent, const char *why)
     bt_timer_start(&agent->timer, 0);
 }
 
-void bt_transfer_agent_say(bt_transfer_agent_t *agent, const bt_kv_steer_t *message)
+void bt_transfer_agent_send(bt_transfer_agent_t *agent, const bt_kv_control_t *message)
 {
     bt_transfer_t *t = agent->t;
 
     if (agent->is_over || agent->broken != NULL)
         return;
-    ptrdiff_t n = bt_kv_steer_encode(message, t->scratch, sizeof(t->scratch));
+    ptrdiff_t n = bt_kv_control_encode(message, t->scratch, sizeof(t->scratch));
     if (BT_SOFT(n < 0))
         return;
     agent->said_ms = bt_clock_ms();
@@ -48,16 +48,16 @@ void bt_transfer_agent_say(bt_transfer_agent_t *agent, const bt_kv_steer_t *mess
         break_later(agent, "it does not read what it is told");
 }
 
-static void say_welcome(bt_transfer_agent_t *agent)
+static void send_welcome(bt_transfer_agent_t *agent)
 {
     const bt_transfer_t *t = agent->t;
-    bt_kv_steer_t m = {.type = BT_KV_STEER_WELCOME};
+    bt_kv_control_t m = {.type = BT_KV_CONTROL_WELCOME};
 
-    m.welcome.version = BT_KV_STEER_VERSION;
+    m.welcome.version = BT_KV_CONTROL_VERSION;
     m.welcome.heartbeat_ms = t->config.heartbeat_ms;
     m.welcome.dead_ms = t->config.dead_ms;
     m.welcome.incarnation = t->incarnation;
-    bt_transfer_agent_say(agent, &m);
+    bt_transfer_agent_send(agent, &m);
 }
 
 /* ---- its end ---- */
@@ -78,17 +78,18 @@ static bool has_just_slept(const bt_transfer_t *t)
     return t->woke_ms != 0 && bt_clock_ms() < t->woke_ms + t->config.dead_ms;
 }
 
-static void lose_seats(bt_transfer_agent_t *agent, const char *why)
+static void lose_participants(bt_transfer_agent_t *agent, const char *why)
 {
-    while (!bt_list_empty(&agent->seats)) {
-        bt_transfer_seat_t *seat = bt_container_of(agent->seats.next, bt_transfer_seat_t, link);
-        bt_list_remove(&seat->link);
-        agent->seat_count--;
-        seat->agent = NULL;
+    while (!bt_list_empty(&agent->participants)) {
+        bt_transfer_participant_t *participant =
+            bt_container_of(agent->participants.next, bt_transfer_participant_t, link);
+        bt_list_remove(&participant->link);
+        agent->participant_count--;
+        participant->agent = NULL;
         if (agent->may_return)
-            seat->is_lost = true; /* report.c, find_seat: until it tells of it */
+            participant->is_lost = true; /* report.c, find_participant: until it tells of it */
         else
-            bt_transfer_seat_lost(seat, why);
+            bt_transfer_participant_lost(participant, why);
     }
 }
 
@@ -96,7 +97,7 @@ static void end(bt_transfer_agent_t *agent, const char *why, bool has_last_word)
 {
     if (agent->is_registered) {
         agent->t->stats.agents--;
-        bt_transfer_crew_leave(agent);
+        bt_transfer_rank_group_leave(agent);
     }
     bt_list_remove(&agent->link);
     bt_timer_stop(&agent->timer);
@@ -105,7 +106,7 @@ static void end(bt_transfer_agent_t *agent, const char *why, bool has_last_word)
         bt_stream_close_after_flush(&agent->stream, LINGER_MS);
     else
         bt_stream_close(&agent->stream);
-    lose_seats(agent, why);
+    lose_participants(agent, why);
 }
 
 static void lose(bt_transfer_agent_t *agent, const char *why, bool has_last_word)
@@ -116,7 +117,7 @@ static void lose(bt_transfer_agent_t *agent, const char *why, bool has_last_word
     } else if (agent->is_registered) {
         agent->t->stats.agents_lost++;
         bt_log_warn("transfer", "lost agent %s of worker %s, rank %u, %u rooms: %s", agent->name,
-                    agent->worker, agent->rank, agent->seat_count, why);
+                    agent->worker, agent->rank, agent->participant_count, why);
     } else {
         agent->t->stats.agents_refused++;
         bt_log_warn("transfer", "a connection from %s is closed: %s", agent->peer, why);
@@ -132,13 +133,13 @@ void bt_transfer_agent_lose(bt_transfer_agent_t *agent, const char *why)
 
 void bt_transfer_agent_refuse(bt_transfer_agent_t *agent, uint32_t retry_ms, const char *why)
 {
-    bt_kv_steer_t m = {.type = BT_KV_STEER_REFUSE};
+    bt_kv_control_t m = {.type = BT_KV_CONTROL_REFUSE};
 
     if (agent->is_over)
         return;
     m.refuse.retry_ms = retry_ms;
     m.refuse.reason = bt_str(why);
-    bt_transfer_agent_say(agent, &m);
+    bt_transfer_agent_send(agent, &m);
     lose(agent, why, true);
 }
 
@@ -216,7 +217,7 @@ static void on_timer(bt_timer_t *timer)
         bt_transfer_agent_lose(agent, why);
     } else {
         if (bt_clock_ms() >= agent->said_ms + config->heartbeat_ms)
-            bt_transfer_agent_say(agent, &(bt_kv_steer_t){.type = BT_KV_STEER_PING});
+            bt_transfer_agent_send(agent, &(bt_kv_control_t){.type = BT_KV_CONTROL_PING});
         if (agent->broken == NULL)
             start_timer(agent);
     }
@@ -224,14 +225,14 @@ static void on_timer(bt_timer_t *timer)
 
 /* ---- hearing ---- */
 
-static void on_hello(bt_transfer_agent_t *agent, const bt_kv_steer_hello_t *hello)
+static void on_hello(bt_transfer_agent_t *agent, const bt_kv_control_hello_t *hello)
 {
     bt_transfer_t *t = agent->t;
     const char *why = bt_transfer_hello_read(agent, hello);
     uint32_t retry_ms = RETRY_MS;
 
     if (why == NULL)
-        why = bt_transfer_crew_refuses(agent, &retry_ms);
+        why = bt_transfer_rank_group_refuses(agent, &retry_ms);
     if (why == NULL && t->stats.agents >= t->config.max_agents)
         why = "this gateway has as many agents as it takes";
     if (why != NULL) {
@@ -241,31 +242,31 @@ static void on_hello(bt_transfer_agent_t *agent, const bt_kv_steer_hello_t *hell
     agent->is_registered = true;
     agent->since_ms = bt_clock_ms();
     t->stats.agents++;
-    say_welcome(agent);
-    bt_transfer_crew_join(agent);
+    send_welcome(agent);
+    bt_transfer_rank_group_join(agent);
     if (!agent->is_over && agent->broken == NULL)
         start_timer(agent);
 }
 
 /* NULL, or what is wrong with it. */
-static const char *handle(bt_transfer_agent_t *agent, bt_kv_steer_t *m)
+static const char *handle(bt_transfer_agent_t *agent, bt_kv_control_t *m)
 {
     const char *why = NULL;
-    int rc = bt_kv_steer_decode(m, &why);
+    int rc = bt_kv_control_decode(m, &why);
 
     if (rc < 0)
         return why;
     if (!agent->is_registered) {
-        if (rc > 0 || m->type != BT_KV_STEER_HELLO)
+        if (rc > 0 || m->type != BT_KV_CONTROL_HELLO)
             return "its first message is no hello";
         on_hello(agent, &m->hello);
         return NULL;
     }
     if (rc > 0)
         return NULL;
-    if (m->type == BT_KV_STEER_ROOM) {
+    if (m->type == BT_KV_CONTROL_ROOM) {
         bt_transfer_report(agent, &m->room);
-    } else if (m->type == BT_KV_STEER_PING) {
+    } else if (m->type == BT_KV_CONTROL_PING) {
         agent->bytes_sent = m->ping.bytes_sent;
         agent->bytes_received = m->ping.bytes_received;
     } else {
@@ -280,8 +281,8 @@ static size_t take_messages(bt_transfer_agent_t *agent, const uint8_t *p, size_t
     size_t at = 0;
 
     while (!agent->is_over && agent->broken == NULL) {
-        bt_kv_steer_t m;
-        ptrdiff_t size = bt_kv_steer_next(p + at, n - at, &m);
+        bt_kv_control_t m;
+        ptrdiff_t size = bt_kv_control_next(p + at, n - at, &m);
         if (size == 0)
             break;
         const char *why = size < 0 ? "it sent bytes that are no message" : handle(agent, &m);
@@ -362,7 +363,7 @@ void bt_transfer_agent_accept(bt_transfer_t *t, int fd)
     atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
     t->connection_count++;
     bt_list_init(&agent->link);
-    bt_list_init(&agent->seats);
+    bt_list_init(&agent->participants);
     bt_list_push(&t->agents, &agent->link);
     bt_timer_init(t->loop, &agent->timer, on_timer);
     read_peer(fd, agent->peer, sizeof(agent->peer));

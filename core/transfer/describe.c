@@ -48,8 +48,8 @@ static void put_agent(bt_text_t *out, const bt_transfer_agent_t *agent, uint64_t
     const char *close = open[0] != '\0' ? "]" : "";
 
     bt_text_puts(out, "{");
-    put_text(out, "worker", agent->crew != NULL ? agent->crew->worker->name : agent->worker);
-    bt_text_printf(out, ",\"is_waiting\":%s,", agent->crew != NULL ? "false" : "true");
+    put_text(out, "worker", agent->group != NULL ? agent->group->worker->name : agent->worker);
+    bt_text_printf(out, ",\"is_waiting\":%s,", agent->group != NULL ? "false" : "true");
     put_text(out, "name", agent->name);
     bt_text_printf(out, ",\"rank\":%u,\"ranks\":%u,\"address\":\"%s%s%s:%u\",\"pid\":%u",
                    agent->rank, agent->ranks, open, agent->host, close, agent->port, agent->pid);
@@ -57,7 +57,7 @@ static void put_agent(bt_text_t *out, const bt_transfer_agent_t *agent, uint64_t
     bt_text_printf(out,
                    ",\"since_ms\":%" PRIu64 ",\"last_heard_ms\":%" PRIu64 ",\"rooms_open\":%u"
                    ",\"bytes_sent\":%" PRIu64 ",\"bytes_received\":%" PRIu64 "}",
-                   now_ms - agent->since_ms, now_ms - agent->heard_ms, agent->seat_count,
+                   now_ms - agent->since_ms, now_ms - agent->heard_ms, agent->participant_count,
                    agent->bytes_sent, agent->bytes_received);
 }
 
@@ -86,10 +86,10 @@ static void put_side(bt_text_t *out, const char *name, const bt_transfer_side_t 
 
     bt_text_printf(out, ",\"%s\":[", name);
     for (unsigned i = 0; i < side->count; i++) {
-        const bt_transfer_seat_t *seat = &side->seats[i];
+        const bt_transfer_participant_t *participant = &side->participants[i];
         bt_text_puts(out, i > 0 ? "," : "");
-        if (seat->has_told)
-            bt_text_printf(out, "\"%s\"", states[seat->told.state]);
+        if (participant->has_told)
+            bt_text_printf(out, "\"%s\"", states[participant->told.state]);
         else
             bt_text_puts(out, "null");
     }
@@ -101,8 +101,8 @@ static uint64_t longest_us(const bt_transfer_side_t *side)
     uint64_t us = 0;
 
     for (unsigned i = 0; i < side->count; i++)
-        if (side->seats[i].told.transfer_us > us)
-            us = side->seats[i].told.transfer_us;
+        if (side->participants[i].told.transfer_us > us)
+            us = side->participants[i].told.transfer_us;
     return us;
 }
 
@@ -122,7 +122,7 @@ static void put_figures(bt_text_t *out, const bt_transfer_room_t *room, uint64_t
     const char *backend = NULL;
 
     for (unsigned i = 0; i < room->receiver.count; i++) {
-        const bt_kv_steer_room_t *told = &room->receiver.seats[i].told;
+        const bt_kv_control_room_t *told = &room->receiver.participants[i].told;
         pages += told->pages;
         wanted += told->pages_wanted;
         for (size_t k = 0; k < KIND_COUNT; k++)

@@ -51,7 +51,7 @@ static void read_text(char *out, size_t size, bt_str_t s)
     bt_str_tame(out, n);
 }
 
-const char *bt_transfer_hello_read(bt_transfer_agent_t *agent, const bt_kv_steer_hello_t *hello)
+const char *bt_transfer_hello_read(bt_transfer_agent_t *agent, const bt_kv_control_hello_t *hello)
 {
     const char *token = agent->t->config.token;
 
@@ -63,7 +63,7 @@ const char *bt_transfer_hello_read(bt_transfer_agent_t *agent, const bt_kv_steer
     agent->pid = hello->pid;
     agent->incarnation = hello->incarnation;
     agent->port = hello->port;
-    if (hello->version != BT_KV_STEER_VERSION)
+    if (hello->version != BT_KV_CONTROL_VERSION)
         return "it speaks another version of this protocol: give gateway and agents the same "
                "release";
     if (token != NULL && !bt_str_is_secret(bt_str(token), hello->token))

@@ -20,9 +20,9 @@ enum bt_kv_state bt_transfer_side_state(const bt_transfer_side_t *side)
     enum bt_kv_state least = BT_KV_SUCCESS;
 
     for (unsigned i = 0; i < side->count; i++) {
-        const bt_transfer_seat_t *seat = &side->seats[i];
-        enum bt_kv_state state =
-            seat->has_told ? (enum bt_kv_state) seat->told.state : BT_KV_BOOTSTRAPPING;
+        const bt_transfer_participant_t *participant = &side->participants[i];
+        enum bt_kv_state state = participant->has_told ? (enum bt_kv_state) participant->told.state
+                                                       : BT_KV_BOOTSTRAPPING;
         if (state < least)
             least = state;
     }
@@ -42,7 +42,8 @@ static bool has_failed(const bt_transfer_side_t *side)
 static bool has_bytes(const bt_transfer_side_t *side)
 {
     for (unsigned i = 0; i < side->count; i++)
-        if (side->seats[i].told.bytes > 0 || side->seats[i].told.state >= BT_KV_TRANSFERRING)
+        if (side->participants[i].told.bytes > 0 ||
+            side->participants[i].told.state >= BT_KV_TRANSFERRING)
             return true;
     return false;
 }
@@ -50,7 +51,7 @@ static bool has_bytes(const bt_transfer_side_t *side)
 static bool has_orphan(const bt_transfer_side_t *side)
 {
     for (unsigned i = 0; i < side->count; i++)
-        if (side->seats[i].is_orphan)
+        if (side->participants[i].is_orphan)
             return true;
     return false;
 }
@@ -58,7 +59,8 @@ static bool has_orphan(const bt_transfer_side_t *side)
 static bool are_over(const bt_transfer_side_t *side)
 {
     for (unsigned i = 0; i < side->count; i++)
-        if (!side->seats[i].is_lost && !bt_transfer_seat_has_ended(&side->seats[i]))
+        if (!side->participants[i].is_lost &&
+            !bt_transfer_participant_has_ended(&side->participants[i]))
             return false;
     return true;
 }
@@ -66,8 +68,8 @@ static bool are_over(const bt_transfer_side_t *side)
 static int told_rc(const bt_transfer_side_t *side)
 {
     for (unsigned i = 0; i < side->count; i++)
-        if (side->seats[i].told.rc < 0)
-            return side->seats[i].told.rc;
+        if (side->participants[i].told.rc < 0)
+            return side->participants[i].told.rc;
     return BT_E_KV_TRANSFER;
 }
 
@@ -83,7 +85,8 @@ static bool is_silent(const bt_transfer_room_t *room, const bt_transfer_side_t *
     uint64_t ms = 5 * (uint64_t) room->t->config.heartbeat_ms / 2;
 
     for (unsigned i = 0; i < side->count; i++)
-        if (side->seats[i].agent != NULL && bt_transfer_agent_is_silent(side->seats[i].agent, ms))
+        if (side->participants[i].agent != NULL &&
+            bt_transfer_agent_is_silent(side->participants[i].agent, ms))
             return true;
     return false;
 }
@@ -138,10 +141,10 @@ void bt_transfer_room_fail(bt_transfer_room_t *room, int rc, enum bt_transfer_fa
     fail(room, rc, fault);
 }
 
-static void tell_orphan(bt_transfer_room_t *room)
+static void notify_orphan(bt_transfer_room_t *room)
 {
     room->t->stats.rooms_orphaned++;
-    bt_transfer_room_tell(room, BT_TRANSFER_ORPHANED);
+    bt_transfer_room_notify(room, BT_TRANSFER_ORPHANED);
     bt_transfer_room_wait(room, BT_TRANSFER_WAIT_REPAIR, room->repair_ms);
 }
 
@@ -160,7 +163,7 @@ static void orphan(bt_transfer_room_t *room, int rc, enum bt_transfer_fault faul
     bool is_new = room->phase != BT_TRANSFER_PHASE_ORPHANED;
     bt_transfer_room_set_phase(room, BT_TRANSFER_PHASE_ORPHANED);
     if (fault != BT_TRANSFER_FAULT_UNKNOWN)
-        tell_orphan(room);
+        notify_orphan(room);
     else if (is_new)
         bt_transfer_room_wait(room, BT_TRANSFER_WAIT_BLAME, BT_TRANSFER_BLAME_MS);
 }
@@ -177,7 +180,7 @@ static void finish(bt_transfer_room_t *room)
 }
 
 /* True: it has ended, or will when the senders have confirmed. */
-static bool look_for_end(bt_transfer_room_t *room)
+static bool find_end(bt_transfer_room_t *room)
 {
     if (!is_delivered(room))
         return false;
@@ -193,11 +196,11 @@ static void begin_moving(bt_transfer_room_t *room)
     room->has_moved = true;
     room->is_prefill_fault = room->is_decode_fault = false;
     bt_transfer_room_set_phase(room, BT_TRANSFER_PHASE_MOVING);
-    bt_transfer_room_tell(room, BT_TRANSFER_MOVING);
+    bt_transfer_room_notify(room, BT_TRANSFER_MOVING);
     bt_transfer_room_wait(room, BT_TRANSFER_WAIT_STALL, room->stall_ms);
 }
 
-static void look_at_orphan(bt_transfer_room_t *room)
+static void check_orphan(bt_transfer_room_t *room)
 {
     uint64_t now_us = bt_clock_us();
 
@@ -220,14 +223,14 @@ static void look(bt_transfer_room_t *room)
     }
     if (!room->has_moved && has_bytes(&room->receiver))
         begin_moving(room);
-    if (look_for_end(room))
+    if (find_end(room))
         return;
     if (has_failed(&room->sender) && room->has_moved)
         fail(room, told_rc(&room->sender), BT_TRANSFER_FAULT_UNKNOWN);
     else if (has_failed(&room->sender))
         orphan(room, told_rc(&room->sender), BT_TRANSFER_FAULT_UNKNOWN);
     else if (!room->has_moved && has_orphan(&room->receiver))
-        look_at_orphan(room);
+        check_orphan(room);
     else if (room->phase == BT_TRANSFER_PHASE_OPENING &&
              bt_transfer_side_state(&room->receiver) >= BT_KV_WAITING_FOR_INPUT)
         bt_transfer_room_set_phase(room, BT_TRANSFER_PHASE_WAITING);
@@ -235,17 +238,19 @@ static void look(bt_transfer_room_t *room)
 
 /* ---- reports ---- */
 
-static bool is_its_seat(const bt_transfer_seat_t *seat, const bt_transfer_agent_t *agent)
+static bool is_its_participant(const bt_transfer_participant_t *participant,
+                               const bt_transfer_agent_t *agent)
 {
-    if (seat->agent == agent)
+    if (participant->agent == agent)
         return true;
-    return seat->agent == NULL && seat->is_lost && seat->incarnation == agent->incarnation &&
-           seat->rank == agent->rank;
+    return participant->agent == NULL && participant->is_lost &&
+           participant->incarnation == agent->incarnation && participant->rank == agent->rank;
 }
 
-/* The agent's seat; one that was lost and has come back sits down again. */
-static bt_transfer_seat_t *find_seat(bt_transfer_room_t *room, bt_transfer_agent_t *agent,
-                                     const bt_kv_steer_room_t *told)
+/* The agent's participant; one that was lost and has come back sits down again. */
+static bt_transfer_participant_t *find_participant(bt_transfer_room_t *room,
+                                                   bt_transfer_agent_t *agent,
+                                                   const bt_kv_control_room_t *told)
 {
     bool is_sender = told->side == BT_KV_SIDE_SENDER;
     bt_transfer_side_t *side = is_sender ? &room->sender : &room->receiver;
@@ -253,23 +258,24 @@ static bt_transfer_seat_t *find_seat(bt_transfer_room_t *room, bt_transfer_agent
     if (told->room != (is_sender ? room->source_room : room->id))
         return NULL;
     for (unsigned i = 0; i < side->count; i++) {
-        bt_transfer_seat_t *seat = &side->seats[i];
-        if (!is_its_seat(seat, agent))
+        bt_transfer_participant_t *participant = &side->participants[i];
+        if (!is_its_participant(participant, agent))
             continue;
-        if (seat->agent == NULL) {
-            seat->agent = agent;
-            seat->is_lost = false;
-            bt_list_push(&agent->seats, &seat->link);
-            agent->seat_count++;
+        if (participant->agent == NULL) {
+            participant->agent = agent;
+            participant->is_lost = false;
+            bt_list_push(&agent->participants, &participant->link);
+            agent->participant_count++;
         }
-        return seat;
+        return participant;
     }
     return NULL;
 }
 
-static void keep_reason(bt_transfer_room_t *room, const bt_transfer_seat_t *seat, bt_str_t reason)
+static void keep_reason(bt_transfer_room_t *room, const bt_transfer_participant_t *participant,
+                        bt_str_t reason)
 {
-    bool is_sender = seat->side == BT_KV_SIDE_SENDER;
+    bool is_sender = participant->side == BT_KV_SIDE_SENDER;
 
     if (room->phase == BT_TRANSFER_PHASE_FAILED)
         return; /* the first one counts */
@@ -308,65 +314,67 @@ static void note_progress(bt_transfer_room_t *room)
 }
 
 /* States and figures only go forward, whatever order they are told in (an agent that comes back tells everything anew). */
-static void take(bt_transfer_seat_t *seat, const bt_kv_steer_room_t *told)
+static void take(bt_transfer_participant_t *participant, const bt_kv_control_room_t *told)
 {
-    bool goes_on = !seat->has_told || told->state == BT_KV_FAILED || told->state > seat->told.state;
-    uint8_t state = goes_on ? told->state : seat->told.state;
-    uint64_t bytes = told->bytes > seat->told.bytes ? told->bytes : seat->told.bytes;
+    bool goes_on = !participant->has_told || told->state == BT_KV_FAILED ||
+                   told->state > participant->told.state;
+    uint8_t state = goes_on ? told->state : participant->told.state;
+    uint64_t bytes = told->bytes > participant->told.bytes ? told->bytes : participant->told.bytes;
 
-    seat->told = *told;
-    seat->told.state = state;
-    seat->told.bytes = bytes;
-    seat->told.reason = BT_STR_NULL;
-    seat->has_told = true;
-    seat->is_orphan = told->is_orphan;
+    participant->told = *told;
+    participant->told.state = state;
+    participant->told.bytes = bytes;
+    participant->told.reason = BT_STR_NULL;
+    participant->has_told = true;
+    participant->is_orphan = told->is_orphan;
 }
 
-void bt_transfer_report(bt_transfer_agent_t *agent, const bt_kv_steer_room_t *told)
+void bt_transfer_report(bt_transfer_agent_t *agent, const bt_kv_control_room_t *told)
 {
     bool is_last = told->state == BT_KV_SUCCESS || told->state == BT_KV_FAILED;
     bt_transfer_node_t *node = bt_transfer_table_find(&agent->t->table, told->room);
     bt_transfer_room_t *room = node != NULL ? node->room : NULL;
-    bt_transfer_seat_t *seat = room != NULL ? find_seat(room, agent, told) : NULL;
+    bt_transfer_participant_t *participant =
+        room != NULL ? find_participant(room, agent, told) : NULL;
 
-    if (seat == NULL) {
+    if (participant == NULL) {
         /* A name that we do not know is of a gateway before us, and none of our business. */
         if (node != NULL && !is_last)
-            bt_transfer_say_abort(agent, told->room, "the gateway has given this room up");
+            bt_transfer_send_abort(agent, told->room, "the gateway has given this room up");
         return;
     }
-    if (bt_transfer_seat_has_ended(seat))
+    if (bt_transfer_participant_has_ended(participant))
         return;
-    take(seat, told);
+    take(participant, told);
     if (told->state == BT_KV_FAILED || told->is_orphan)
-        keep_reason(room, seat, told->reason);
+        keep_reason(room, participant, told->reason);
     note_progress(room);
     look(room);
 }
 
 /* ---- losses ---- */
 
-void bt_transfer_seat_lost(bt_transfer_seat_t *seat, const char *why)
+void bt_transfer_participant_lost(bt_transfer_participant_t *participant, const char *why)
 {
-    bt_transfer_room_t *room = seat->room;
-    bool is_sender = seat->side == BT_KV_SIDE_SENDER;
+    bt_transfer_room_t *room = participant->room;
+    bool is_sender = participant->side == BT_KV_SIDE_SENDER;
     enum bt_transfer_fault fault = is_sender ? BT_TRANSFER_FAULT_PREFILL : BT_TRANSFER_FAULT_DECODE;
 
-    seat->is_lost = true;
+    participant->is_lost = true;
     if (room->phase == BT_TRANSFER_PHASE_FAILED) {
         blame(room, fault);
         bt_transfer_room_end(room);
         return;
     }
-    if (seat->has_told && seat->told.state == BT_KV_SUCCESS) {
+    if (participant->has_told && participant->told.state == BT_KV_SUCCESS) {
         look(room); /* its part is done */
         return;
     }
     snprintf(room->reason, sizeof(room->reason), "lost the agent of %s %s, rank %u: %s",
              is_sender ? "prefill" : "decode", is_sender ? room->prefill_name : room->decode_name,
-             seat->rank, why);
+             participant->rank, why);
     if (is_sender && is_delivered(room))
-        (void) look_for_end(room);
+        (void) find_end(room);
     else if (is_sender && !room->has_moved)
         orphan(room, BT_E_RESET, fault);
     else
@@ -381,7 +389,7 @@ static const char *state_name(const bt_transfer_side_t *side)
                                         "Transferring", "Success"};
 
     for (unsigned i = 0; i < side->count; i++)
-        if (!side->seats[i].has_told)
+        if (!side->participants[i].has_told)
             return "not opened by its engine";
     return names[bt_transfer_side_state(side)];
 }
@@ -438,7 +446,7 @@ void bt_transfer_room_due(bt_timer_t *timer)
         if (room->phase == BT_TRANSFER_PHASE_FAILED)
             bt_transfer_room_end(room);
         else
-            tell_orphan(room);
+            notify_orphan(room);
         break;
     case BT_TRANSFER_WAIT_SETTLE:
         room->settle_us = 0;

@@ -19,53 +19,53 @@ static uint32_t clip_ms(uint64_t ms)
 }
 
 /* OPEN or SOURCE to all agents of a side: the others are its peers. */
-static void say_open(bt_transfer_room_t *room, uint8_t type, const bt_transfer_side_t *side,
-                     const bt_transfer_side_t *others)
+static void send_open(bt_transfer_room_t *room, uint8_t type, const bt_transfer_side_t *side,
+                      const bt_transfer_side_t *others)
 {
-    bt_kv_steer_t m = {.type = type};
-    bt_kv_steer_open_t *open = &m.open;
+    bt_kv_control_t m = {.type = type};
+    bt_kv_control_open_t *open = &m.open;
 
-    *open = (bt_kv_steer_open_t){.room = side == &room->sender ? room->source_room : room->id,
-                                 .source_room = room->source_room,
-                                 .side = side->seats[0].side,
-                                 .expire_ms = clip_ms(room->start_ms),
-                                 .repair_ms = clip_ms(room->repair_ms)};
+    *open = (bt_kv_control_open_t){.room = side == &room->sender ? room->source_room : room->id,
+                                   .source_room = room->source_room,
+                                   .side = side->participants[0].side,
+                                   .expire_ms = clip_ms(room->start_ms),
+                                   .repair_ms = clip_ms(room->repair_ms)};
     /* With OPEN both names are the same: a new sender knows the room by its new name only. */
     for (unsigned i = 0; i < others->count; i++) {
-        const bt_transfer_agent_t *agent = others->seats[i].agent;
+        const bt_transfer_agent_t *agent = others->participants[i].agent;
         if (agent != NULL)
             open->peers[open->peer_count++] =
-                (bt_kv_steer_peer_t){agent->rank, bt_str(agent->host), agent->port};
+                (bt_kv_control_peer_t){agent->rank, bt_str(agent->host), agent->port};
     }
     for (unsigned i = 0; i < side->count; i++)
-        if (side->seats[i].agent != NULL)
-            bt_transfer_agent_say(side->seats[i].agent, &m);
+        if (side->participants[i].agent != NULL)
+            bt_transfer_agent_send(side->participants[i].agent, &m);
 }
 
 /* ---- opening ---- */
 
-/* A seat for each agent of the crew that is there; the side has room for them. */
-static void fill_side(bt_transfer_room_t *room, bt_transfer_side_t *side, bt_transfer_crew_t *crew,
-                      enum bt_kv_side kind)
+/* A participant for each agent of the group that is there; the side has room for them. */
+static void fill_side(bt_transfer_room_t *room, bt_transfer_side_t *side,
+                      bt_transfer_rank_group_t *group, enum bt_kv_side kind)
 {
-    for (uint32_t i = 0; crew != NULL && i < BT_TRANSFER_RANKS; i++) {
-        bt_transfer_agent_t *agent = crew->agents[i];
+    for (uint32_t i = 0; group != NULL && i < BT_TRANSFER_RANKS; i++) {
+        bt_transfer_agent_t *agent = group->agents[i];
         if (agent == NULL)
             continue;
-        bt_transfer_seat_t *seat = &side->seats[side->count++];
-        *seat = (bt_transfer_seat_t){.room = room,
-                                     .agent = agent,
-                                     .incarnation = agent->incarnation,
-                                     .rank = agent->rank,
-                                     .side = (uint8_t) kind};
-        bt_list_push(&agent->seats, &seat->link);
-        agent->seat_count++;
+        bt_transfer_participant_t *participant = &side->participants[side->count++];
+        *participant = (bt_transfer_participant_t){.room = room,
+                                                   .agent = agent,
+                                                   .incarnation = agent->incarnation,
+                                                   .rank = agent->rank,
+                                                   .side = (uint8_t) kind};
+        bt_list_push(&agent->participants, &participant->link);
+        agent->participant_count++;
     }
 }
 
-static unsigned count_of(const bt_transfer_crew_t *crew)
+static unsigned count_of(const bt_transfer_rank_group_t *group)
 {
-    return crew != NULL ? crew->count : 0;
+    return group != NULL ? group->count : 0;
 }
 
 static void fill_room(bt_transfer_room_t *room, bt_transfer_t *t, bt_transfer_mail_t *mail)
@@ -117,11 +117,11 @@ static void fail_lacking(bt_transfer_room_t *room, const char *prefill_why, cons
         "%s%s%s", prefill_why, lacks_prefill && lacks_decode ? "; " : "", decode_why);
 }
 
-void bt_transfer_room_open(bt_transfer_t *t, bt_transfer_mail_t *mail)
+void bt_transfer_on_room_open(bt_transfer_t *t, bt_transfer_mail_t *mail)
 {
     const bt_transfer_room_spec_t *spec = &mail->spec;
-    bt_transfer_crew_t *prefill = bt_transfer_crew_of(t, spec->prefill),
-                       *decode = bt_transfer_crew_of(t, spec->decode);
+    bt_transfer_rank_group_t *prefill = bt_transfer_rank_group_of(t, spec->prefill),
+                             *decode = bt_transfer_rank_group_of(t, spec->decode);
     char prefill_why[160] = "", decode_why[160] = "";
 
     if (spec->room == 0 || bt_transfer_room_find(t, spec->room) != NULL) {
@@ -129,32 +129,32 @@ void bt_transfer_room_open(bt_transfer_t *t, bt_transfer_mail_t *mail)
         return;
     }
     unsigned count = count_of(prefill) + count_of(decode);
-    bt_transfer_room_t *room = calloc(1, sizeof(*room) + count * sizeof(room->seats[0]));
+    bt_transfer_room_t *room = calloc(1, sizeof(*room) + count * sizeof(room->participants[0]));
     if (room == NULL) {
         send_back(mail, BT_E_NOMEM, bt_err_text(BT_E_NOMEM));
         return;
     }
     bool has_prefill =
-        bt_transfer_crew_is_whole(prefill, spec->prefill, prefill_why, sizeof(prefill_why));
+        bt_transfer_rank_group_is_whole(prefill, spec->prefill, prefill_why, sizeof(prefill_why));
     bool has_decode =
-        bt_transfer_crew_is_whole(decode, spec->decode, decode_why, sizeof(decode_why));
+        bt_transfer_rank_group_is_whole(decode, spec->decode, decode_why, sizeof(decode_why));
     fill_room(room, t, mail);
-    room->sender.seats = room->seats;
-    room->receiver.seats = room->seats + count_of(prefill);
+    room->sender.participants = room->participants;
+    room->receiver.participants = room->participants + count_of(prefill);
     fill_side(room, &room->sender, prefill, BT_KV_SIDE_SENDER);
     fill_side(room, &room->receiver, decode, BT_KV_SIDE_RECEIVER);
     if (!has_prefill || !has_decode) {
         fail_lacking(room, prefill_why, decode_why);
         return;
     }
-    say_open(room, BT_KV_STEER_OPEN, &room->sender, &room->receiver);
-    say_open(room, BT_KV_STEER_OPEN, &room->receiver, &room->sender);
+    send_open(room, BT_KV_CONTROL_OPEN, &room->sender, &room->receiver);
+    send_open(room, BT_KV_CONTROL_OPEN, &room->receiver, &room->sender);
     bt_transfer_room_wait(room, BT_TRANSFER_WAIT_START, room->start_ms);
 }
 
 /* ---- closing ---- */
 
-void bt_transfer_room_close(bt_transfer_t *t, bt_transfer_mail_t *mail)
+void bt_transfer_on_room_close(bt_transfer_t *t, bt_transfer_mail_t *mail)
 {
     bt_transfer_room_t *room = bt_transfer_room_find(t, mail->room);
 
@@ -171,23 +171,23 @@ void bt_transfer_room_close(bt_transfer_t *t, bt_transfer_mail_t *mail)
 
 /* ---- another sender ---- */
 
-static void abort_new(bt_transfer_crew_t *crew, uint64_t source_room, const char *why)
+static void abort_new(bt_transfer_rank_group_t *group, uint64_t source_room, const char *why)
 {
-    for (uint32_t i = 0; crew != NULL && i < BT_TRANSFER_RANKS; i++)
-        if (crew->agents[i] != NULL)
-            bt_transfer_say_abort(crew->agents[i], source_room, why);
+    for (uint32_t i = 0; group != NULL && i < BT_TRANSFER_RANKS; i++)
+        if (group->agents[i] != NULL)
+            bt_transfer_send_abort(group->agents[i], source_room, why);
 }
 
 /* NULL, or why it can't be. */
-static const char *replace_sender(bt_transfer_room_t *room, bt_transfer_crew_t *crew,
+static const char *replace_sender(bt_transfer_room_t *room, bt_transfer_rank_group_t *group,
                                   uint64_t source_room, bt_worker_t *prefill)
 {
     bt_transfer_t *t = room->t;
-    bt_transfer_seat_t *seats;
+    bt_transfer_participant_t *participants;
 
     if (source_room == 0 || bt_transfer_room_find(t, source_room) != NULL)
         return "the new room's id is in use already";
-    if ((seats = calloc(crew->count, sizeof(*seats))) == NULL)
+    if ((participants = calloc(group->count, sizeof(*participants))) == NULL)
         return "out of memory";
     snprintf(room->reason, sizeof(room->reason), "another prefill has taken its place");
     bt_transfer_room_abort(room, &room->sender);
@@ -195,9 +195,9 @@ static const char *replace_sender(bt_transfer_room_t *room, bt_transfer_crew_t *
     if (room->source_room != room->id) /* under that name the room itself is found */
         bt_transfer_bury(room, &room->sender, room->source_room);
     free(room->spare);
-    room->spare = seats;
-    room->sender = (bt_transfer_side_t){.seats = seats};
-    fill_side(room, &room->sender, crew, BT_KV_SIDE_SENDER);
+    room->spare = participants;
+    room->sender = (bt_transfer_side_t){.participants = participants};
+    fill_side(room, &room->sender, group, BT_KV_SIDE_SENDER);
     bt_transfer_table_remove(&t->table, &room->by_source);
     room->source_room = source_room;
     bt_transfer_table_put(&t->table, &room->by_source, source_room, room);
@@ -215,7 +215,7 @@ static void start_again(bt_transfer_room_t *room)
     room->repairs++;
     room->t->stats.rooms_repaired++;
     for (unsigned i = 0; i < room->receiver.count; i++)
-        room->receiver.seats[i].is_orphan = false;
+        room->receiver.participants[i].is_orphan = false;
     room->settle_us = bt_clock_us() + BT_TRANSFER_SETTLE_MS * 1000;
     bt_transfer_room_set_phase(room, BT_TRANSFER_PHASE_OPENING);
     bt_transfer_room_wait(room, BT_TRANSFER_WAIT_START, room->start_ms);
@@ -224,7 +224,7 @@ static void start_again(bt_transfer_room_t *room)
 static bool has_absent(const bt_transfer_side_t *side)
 {
     for (unsigned i = 0; i < side->count; i++)
-        if (side->seats[i].agent == NULL)
+        if (side->participants[i].agent == NULL)
             return true;
     return false;
 }
@@ -232,31 +232,31 @@ static bool has_absent(const bt_transfer_side_t *side)
 void bt_transfer_room_repair(bt_transfer_t *t, bt_transfer_mail_t *mail)
 {
     bt_transfer_room_t *room = bt_transfer_room_find(t, mail->room);
-    bt_transfer_crew_t *crew = bt_transfer_crew_of(t, mail->prefill);
+    bt_transfer_rank_group_t *group = bt_transfer_rank_group_of(t, mail->prefill);
     enum bt_transfer_fault fault = BT_TRANSFER_FAULT_NONE;
     char lack[160];
     const char *why = NULL;
 
     if (room == NULL || room->id != mail->room || room->phase == BT_TRANSFER_PHASE_FAILED) {
-        abort_new(crew, mail->source_room, "the room that it was for is over");
+        abort_new(group, mail->source_room, "the room that it was for is over");
         return;
     }
     if (room->has_moved) {
         why = "too late for another prefill: bytes have come already";
     } else if (has_absent(&room->receiver)) {
         why = "an agent of decode is not connected, and would not hear of another prefill";
-    } else if (!bt_transfer_crew_is_whole(crew, mail->prefill, lack, sizeof(lack))) {
+    } else if (!bt_transfer_rank_group_is_whole(group, mail->prefill, lack, sizeof(lack))) {
         why = lack;
         fault = BT_TRANSFER_FAULT_PREFILL;
     } else {
-        why = replace_sender(room, crew, mail->source_room, mail->prefill);
+        why = replace_sender(room, group, mail->source_room, mail->prefill);
     }
     if (why != NULL) {
-        abort_new(crew, mail->source_room, why);
+        abort_new(group, mail->source_room, why);
         bt_transfer_room_fail(room, BT_E_KV_TRANSFER, fault, "%s", why);
         return;
     }
     start_again(room);
-    say_open(room, BT_KV_STEER_OPEN, &room->sender, &room->receiver);
-    say_open(room, BT_KV_STEER_SOURCE, &room->receiver, &room->sender);
+    send_open(room, BT_KV_CONTROL_OPEN, &room->sender, &room->receiver);
+    send_open(room, BT_KV_CONTROL_SOURCE, &room->receiver, &room->sender);
 }

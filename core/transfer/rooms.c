@@ -5,7 +5,7 @@
  *        +-----------+--> orphaned --repair--> opening (another sender)
  *                            '---> failed
  *
- * A room has a seat for each agent of both sides. Who has ended or is lost is told nothing more. When the room has ended its seats leave their agents, its names
+ * A room has a participant for each agent of both sides. Who has ended or is lost is told nothing more. When the room has ended its participants leave their agents, its names
  * leave the table, and the struct stays among the last ones for people to look at.
  */
 #include "transfer_impl.h"
@@ -14,19 +14,19 @@
 
 /* ---- telling agents ---- */
 
-void bt_transfer_say_abort(bt_transfer_agent_t *agent, uint64_t name, const char *reason)
+void bt_transfer_send_abort(bt_transfer_agent_t *agent, uint64_t name, const char *reason)
 {
-    bt_kv_steer_t m = {.type = BT_KV_STEER_ABORT};
+    bt_kv_control_t m = {.type = BT_KV_CONTROL_ABORT};
 
     m.abort.room = name;
     m.abort.reason = bt_str(reason);
-    bt_transfer_agent_say(agent, &m);
+    bt_transfer_agent_send(agent, &m);
 }
 
-bool bt_transfer_seat_has_ended(const bt_transfer_seat_t *seat)
+bool bt_transfer_participant_has_ended(const bt_transfer_participant_t *participant)
 {
-    return seat->has_told &&
-           (seat->told.state == BT_KV_SUCCESS || seat->told.state == BT_KV_FAILED);
+    return participant->has_told &&
+           (participant->told.state == BT_KV_SUCCESS || participant->told.state == BT_KV_FAILED);
 }
 
 void bt_transfer_room_abort(bt_transfer_room_t *room, bt_transfer_side_t *side)
@@ -34,19 +34,20 @@ void bt_transfer_room_abort(bt_transfer_room_t *room, bt_transfer_side_t *side)
     uint64_t name = side == &room->sender ? room->source_room : room->id;
 
     for (unsigned i = 0; i < side->count; i++) {
-        bt_transfer_seat_t *seat = &side->seats[i];
-        if (seat->agent == NULL || seat->is_aborted || bt_transfer_seat_has_ended(seat))
+        bt_transfer_participant_t *participant = &side->participants[i];
+        if (participant->agent == NULL || participant->is_aborted ||
+            bt_transfer_participant_has_ended(participant))
             continue;
-        seat->is_aborted = true;
-        bt_transfer_say_abort(seat->agent, name, room->reason);
+        participant->is_aborted = true;
+        bt_transfer_send_abort(participant->agent, name, room->reason);
     }
 }
 
 /* ---- telling the loop that opened it ---- */
 
-static uint64_t time_of(const bt_transfer_seat_t *seat)
+static uint64_t time_of(const bt_transfer_participant_t *participant)
 {
-    return seat->told.wait_us + seat->told.transfer_us;
+    return participant->told.wait_us + participant->told.transfer_us;
 }
 
 uint64_t bt_transfer_side_bytes(const bt_transfer_side_t *side)
@@ -54,32 +55,32 @@ uint64_t bt_transfer_side_bytes(const bt_transfer_side_t *side)
     uint64_t bytes = 0;
 
     for (unsigned i = 0; i < side->count; i++)
-        bytes += side->seats[i].told.bytes;
+        bytes += side->participants[i].told.bytes;
     return bytes;
 }
 
-static const bt_transfer_seat_t *slowest(const bt_transfer_side_t *side)
+static const bt_transfer_participant_t *slowest(const bt_transfer_side_t *side)
 {
-    const bt_transfer_seat_t *seat = NULL;
+    const bt_transfer_participant_t *participant = NULL;
 
     for (unsigned i = 0; i < side->count; i++)
-        if (seat == NULL || time_of(&side->seats[i]) > time_of(seat))
-            seat = &side->seats[i];
-    return seat;
+        if (participant == NULL || time_of(&side->participants[i]) > time_of(participant))
+            participant = &side->participants[i];
+    return participant;
 }
 
 static void fill_event(const bt_transfer_room_t *room, enum bt_transfer_what what,
                        bt_transfer_event_t *event)
 {
-    const bt_transfer_seat_t *seat = slowest(&room->receiver);
+    const bt_transfer_participant_t *participant = slowest(&room->receiver);
 
     *event = (bt_transfer_event_t){.what = what,
                                    .room = room->id,
                                    .source_room = room->source_room,
                                    .bytes = bt_transfer_side_bytes(&room->receiver)};
-    if (seat != NULL) {
-        event->wait_us = seat->told.wait_us;
-        event->transfer_us = seat->told.transfer_us;
+    if (participant != NULL) {
+        event->wait_us = participant->told.wait_us;
+        event->transfer_us = participant->told.transfer_us;
     }
     if (what != BT_TRANSFER_FAILED && what != BT_TRANSFER_ORPHANED)
         return;
@@ -89,7 +90,7 @@ static void fill_event(const bt_transfer_room_t *room, enum bt_transfer_what wha
     bt_str_copy(event->reason, sizeof(event->reason), room->reason);
 }
 
-void bt_transfer_room_tell(bt_transfer_room_t *room, enum bt_transfer_what what)
+void bt_transfer_room_notify(bt_transfer_room_t *room, enum bt_transfer_what what)
 {
     bool is_last = what == BT_TRANSFER_DONE || what == BT_TRANSFER_FAILED;
     bt_transfer_mail_t *mail = is_last ? room->last : NULL;
@@ -132,12 +133,12 @@ void bt_transfer_room_wait(bt_transfer_room_t *room, enum bt_transfer_wait wait,
 void bt_transfer_side_leave(bt_transfer_side_t *side)
 {
     for (unsigned i = 0; i < side->count; i++) {
-        bt_transfer_seat_t *seat = &side->seats[i];
-        if (seat->agent == NULL)
+        bt_transfer_participant_t *participant = &side->participants[i];
+        if (participant->agent == NULL)
             continue;
-        bt_list_remove(&seat->link);
-        seat->agent->seat_count--;
-        seat->agent = NULL;
+        bt_list_remove(&participant->link);
+        participant->agent->participant_count--;
+        participant->agent = NULL;
     }
 }
 
@@ -148,7 +149,8 @@ void bt_transfer_bury(bt_transfer_room_t *room, const bt_transfer_side_t *side, 
     bool is_needed = false;
 
     for (unsigned i = 0; i < side->count; i++)
-        is_needed |= side->seats[i].is_lost && !bt_transfer_seat_has_ended(&side->seats[i]);
+        is_needed |= side->participants[i].is_lost &&
+                     !bt_transfer_participant_has_ended(&side->participants[i]);
     if (t->tombs == NULL && is_needed)
         t->tombs = calloc(BT_TRANSFER_TOMBS, sizeof(*t->tombs));
     if (t->tombs == NULL || !is_needed)
@@ -202,13 +204,13 @@ static void keep_for_people(bt_transfer_room_t *room)
 static void count_end(bt_transfer_room_t *room)
 {
     bt_transfer_stats_t *stats = &room->t->stats;
-    const bt_transfer_seat_t *seat = slowest(&room->receiver);
+    const bt_transfer_participant_t *participant = slowest(&room->receiver);
 
     stats->bytes += bt_transfer_side_bytes(&room->receiver);
     if (room->phase == BT_TRANSFER_PHASE_DONE) {
         stats->rooms_done++;
-        stats->wait_us += seat != NULL ? seat->told.wait_us : 0;
-        stats->transfer_us += seat != NULL ? seat->told.transfer_us : 0;
+        stats->wait_us += participant != NULL ? participant->told.wait_us : 0;
+        stats->transfer_us += participant != NULL ? participant->told.transfer_us : 0;
     } else if (room->rc == BT_E_CANCELLED && room->is_closed) {
         stats->rooms_closed++;
     } else {
@@ -228,7 +230,7 @@ void bt_transfer_room_end(bt_transfer_room_t *room)
         bt_log_debug("transfer", "room %llu of request %s, %s to %s, has failed: %s",
                      (unsigned long long) room->id, room->request_id, room->prefill_name,
                      room->decode_name, room->reason);
-    bt_transfer_room_tell(room, is_done ? BT_TRANSFER_DONE : BT_TRANSFER_FAILED);
+    bt_transfer_room_notify(room, is_done ? BT_TRANSFER_DONE : BT_TRANSFER_FAILED);
     detach(room);
     bt_transfer_bury(room, &room->sender, room->source_room);
     bt_transfer_bury(room, &room->receiver, room->id);

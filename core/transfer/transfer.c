@@ -1,5 +1,5 @@
 /* The hub: its life, its mail, its listener. What arrives by mail is handled in the order in which a loop sent it, so that open, repair and close of one
- * room cannot overtake each other. Mail holds a reference on the hub: one that comes after bt_transfer_close finds is_closing and goes.
+ * room cannot overtake each other. Mail holds a reference on the hub: one that comes after bt_transfer_free finds is_closing and goes.
  */
 #include "base/rand.h"
 #include "transfer_impl.h"
@@ -47,7 +47,7 @@ static void on_open(bt_loop_t *loop, bt_mail_t *envelope)
     } else {
         mail->spec.prefill = prefill;
         mail->spec.decode = decode;
-        bt_transfer_room_open(t, mail);
+        bt_transfer_on_room_open(t, mail);
     }
     bt_worker_unref(prefill);
     bt_worker_unref(decode);
@@ -76,7 +76,7 @@ static void on_repair(bt_loop_t *loop, bt_mail_t *envelope)
 static void on_close(bt_loop_t *loop, bt_mail_t *envelope)
 {
     (void) loop;
-    read_mail(envelope, bt_transfer_room_close);
+    read_mail(envelope, bt_transfer_on_room_close);
 }
 
 static void on_return(bt_loop_t *loop, bt_mail_t *envelope)
@@ -97,7 +97,7 @@ void bt_transfer_mail_return(bt_transfer_mail_t *mail, bt_loop_t *loop,
     bt_loop_post(loop, &mail->event.envelope, on_return);
 }
 
-int bt_transfer_open(bt_transfer_t *t, const bt_transfer_room_spec_t *spec)
+int bt_transfer_room_open(bt_transfer_t *t, const bt_transfer_room_spec_t *spec)
 {
     bt_transfer_mail_t *mail = new_mail(t, spec->room, spec->prefill, spec->decode);
 
@@ -121,7 +121,7 @@ int bt_transfer_repair(bt_transfer_t *t, uint64_t room, uint64_t source_room, bt
 }
 
 /* Out of memory: the room ends by its deadlines, and the loop that opened it must expect events of a room it has forgotten anyway. */
-void bt_transfer_close_room(bt_transfer_t *t, uint64_t room, bool is_abort, const char *reason)
+void bt_transfer_room_close(bt_transfer_t *t, uint64_t room, bool is_abort, const char *reason)
 {
     bt_transfer_mail_t *mail = new_mail(t, room, NULL, NULL);
 
@@ -214,7 +214,7 @@ void bt_transfer_set_workers(bt_transfer_t *t, bt_workers_t *workers)
     if (t->is_closing)
         return;
     t->workers = workers != NULL ? bt_workers_ref(workers) : NULL;
-    bt_transfer_crews_remap(t);
+    bt_transfer_rank_groups_remap(t);
     bt_workers_unref(old);
 }
 
@@ -225,7 +225,7 @@ void bt_transfer_unref(bt_transfer_t *t)
 
     if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) > 1)
         return;
-    free(t->crews);
+    free(t->groups);
     free(t->tombs);
     free(t->table.buckets);
     free(t->token);
@@ -234,7 +234,7 @@ void bt_transfer_unref(bt_transfer_t *t)
         done(user);
 }
 
-void bt_transfer_close(bt_transfer_t *t, void (*done)(void *user), void *user)
+void bt_transfer_free(bt_transfer_t *t, void (*done)(void *user), void *user)
 {
     t->is_closing = true;
     t->done = done;

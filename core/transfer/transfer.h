@@ -6,10 +6,10 @@
  *        room at once on the other side too. A receiver that still waits for its first byte may get another sender: orphaned -> repair -> SOURCE.
  * Cost:  O(1) a message and a deadline; a room is one allocation; nothing is sent while nothing changes but a ping.
  *
- * A worker whose connector is steered (bt_worker_t.is_steered) is usable for pairs only while all its agents are registered (bt_worker_t.has_agents).
+ * A worker whose connector is gateway-managed (bt_worker_t.is_gateway_managed) is usable for pairs only while all its agents are registered (bt_worker_t.has_agents).
  * The words on the wire are transport/wire/control.h's. An agent registers with the URL or the name of its worker; one that names no worker of the fleet is kept
  * waiting, because the worker may be added later. An agent that lives keeps its place: a second one of the same worker and rank is refused until the first has missed
- * two heartbeats, or, where no token is asked and it comes from another address, until the first is lost (dead_ms). See crew.c.
+ * two heartbeats, or, where no token is asked and it comes from another address, until the first is lost (dead_ms). See rank_group.c.
  */
 #ifndef BT_TRANSFER_TRANSFER_H
 #define BT_TRANSFER_TRANSFER_H
@@ -32,7 +32,7 @@ int bt_transfer_new(bt_transfer_t **transfer_p, bt_loop_t *control,
 int bt_transfer_listen(bt_transfer_t *t, int fd); /* takes a listening socket */
 void bt_transfer_set_workers(bt_transfer_t *t, bt_workers_t *workers);
 /* Hangs up on all agents and frees, then done runs. Mail that is still under way is dropped. */
-void bt_transfer_close(bt_transfer_t *t, void (*done)(void *user), void *user);
+void bt_transfer_free(bt_transfer_t *t, void (*done)(void *user), void *user);
 
 /* ---- rooms: from any loop ---- */
 enum bt_transfer_what {
@@ -72,11 +72,11 @@ typedef struct bt_transfer_room_spec {
 } bt_transfer_room_spec_t;
 
 /* 0, or BT_E_NOMEM; whatever else goes wrong comes as an event. */
-int bt_transfer_open(bt_transfer_t *t, const bt_transfer_room_spec_t *spec);
+int bt_transfer_room_open(bt_transfer_t *t, const bt_transfer_room_spec_t *spec);
 /* An orphan, or a room whose prefill is to be replaced: source_room is the new id at the new prefill. Comes too late (bytes have moved, or over): FAILED follows. */
 int bt_transfer_repair(bt_transfer_t *t, uint64_t room, uint64_t source_room, bt_worker_t *prefill);
 /* Nobody waits for it any more: no event comes after this, but for one that is on its way already. is_abort: what has not ended is aborted on both sides; else it may end by itself, watched; one without a byte has dead_ms for it. */
-void bt_transfer_close_room(bt_transfer_t *t, uint64_t room, bool is_abort, const char *reason);
+void bt_transfer_room_close(bt_transfer_t *t, uint64_t room, bool is_abort, const char *reason);
 
 /* ---- for the admin API and metrics: control loop ---- */
 enum bt_transfer_phase {
@@ -97,7 +97,7 @@ typedef struct bt_transfer_stats {
     uint64_t agents, agents_waiting; /* registered; those whose worker is not known */
     uint64_t agents_lost, agents_refused;
     uint64_t rooms_open, rooms_done, rooms_failed, rooms_orphaned, rooms_repaired;
-    uint64_t rooms_closed;                       /* ended by bt_transfer_close_room */
+    uint64_t rooms_closed;                       /* ended by bt_transfer_room_close */
     uint64_t rooms_by_phase[BT_TRANSFER_PHASES]; /* open ones */
     uint64_t bytes;                              /* of rooms that are over */
     uint64_t wait_us, transfer_us;               /* sums over done rooms */

@@ -3,7 +3,7 @@
  * Owner: the control loop, all of it; mail (transfer.c) is the only thing that other threads make.
  * Life:  the hub lives until its last connection is closed and its last mail has come; an agent until its stream is closed; a room until it has ended, and a
  *        little longer for people to look at.
- * Flow:  agent.c (bytes) -> crew.c (whose agent is it) and report.c (what a room does) -> rooms.c (its life) -> mail to the loop that opened it.
+ * Flow:  agent.c (bytes) -> rank_group.c (whose agent is it) and report.c (what a room does) -> rooms.c (its life) -> mail to the loop that opened it.
  * Cost:  see transfer.h.
  */
 #ifndef BT_TRANSFER_TRANSFER_IMPL_H
@@ -17,7 +17,7 @@
 #include "transport/wire/control.h"
 
 #define BT_TRANSFER_REASON 240
-#define BT_TRANSFER_RANKS BT_KV_STEER_PEERS_MAX
+#define BT_TRANSFER_RANKS BT_KV_CONTROL_PEERS_MAX
 #define BT_TRANSFER_KEPT 128 /* ended rooms that can still be looked at */
 #define BT_TRANSFER_TOMBS 16384
 /* Who is to blame for a failure that a side has told is known when the other side's agent is lost too; after so long it is nobody's (rules.md, 5). */
@@ -26,22 +26,22 @@
 #define BT_TRANSFER_SETTLE_MS 1000
 
 typedef struct bt_transfer_agent bt_transfer_agent_t;
-typedef struct bt_transfer_crew bt_transfer_crew_t;
+typedef struct bt_transfer_rank_group bt_transfer_rank_group_t;
 typedef struct bt_transfer_room bt_transfer_room_t;
 
 /* ---- agents ---- */
 struct bt_transfer_agent {
     bt_transfer_t *t;
     bt_stream_t stream;
-    bt_list_t link;  /* in t->agents from accept on; alone once it is lost */
-    bt_list_t seats; /* in rooms that have not ended */
-    unsigned seat_count;
-    bt_transfer_crew_t *crew; /* NULL: its worker is not known (yet) */
-    bool is_registered;       /* HELLO was good */
-    bool is_over;             /* lost or refused: nothing is read or said any more */
-    char peer[64];            /* address it connects from */
+    bt_list_t link;         /* in t->agents from accept on; alone once it is lost */
+    bt_list_t participants; /* in rooms that have not ended */
+    unsigned participant_count;
+    bt_transfer_rank_group_t *group; /* NULL: its worker is not known (yet) */
+    bool is_registered;              /* HELLO was good */
+    bool is_over;                    /* lost or refused: nothing is read or said any more */
+    char peer[64];                   /* address it connects from */
     /* HELLO */
-    char name[BT_KV_STEER_TEXT_MAX + 1], worker[BT_KV_STEER_TEXT_MAX + 1], host[64];
+    char name[BT_KV_CONTROL_TEXT_MAX + 1], worker[BT_KV_CONTROL_TEXT_MAX + 1], host[64];
     uint16_t port;
     uint32_t rank, ranks, kinds, pid;
     uint64_t incarnation;
@@ -59,7 +59,7 @@ struct bt_transfer_agent {
 /* agent.c. Takes fd, counted in loop->connections. */
 void bt_transfer_agent_accept(bt_transfer_t *t, int fd);
 /* Queues it. Never loses the agent inside the call. */
-void bt_transfer_agent_say(bt_transfer_agent_t *agent, const bt_kv_steer_t *message);
+void bt_transfer_agent_send(bt_transfer_agent_t *agent, const bt_kv_control_t *message);
 /* Its rooms on this side are lost, the connection is closed, the struct goes when uv has let go. */
 void bt_transfer_agent_lose(bt_transfer_agent_t *agent, const char *why);
 /* The same, with a last word. */
@@ -67,40 +67,41 @@ void bt_transfer_agent_refuse(bt_transfer_agent_t *agent, uint32_t retry_ms, con
 /* True when nothing has come for ms, and nothing waits to be read either (we may have been asleep, not it). */
 bool bt_transfer_agent_is_silent(bt_transfer_agent_t *agent, uint64_t ms);
 /* hello.c: fills the agent from a HELLO. NULL, or why it is refused. */
-const char *bt_transfer_hello_read(bt_transfer_agent_t *agent, const bt_kv_steer_hello_t *hello);
+const char *bt_transfer_hello_read(bt_transfer_agent_t *agent, const bt_kv_control_hello_t *hello);
 
-/* ---- crews: the agents of one worker ---- */
-struct bt_transfer_crew {
+/* ---- groups: the agents of one worker ---- */
+struct bt_transfer_rank_group {
     bt_worker_t *worker; /* a reference */
     unsigned count;
     bt_transfer_agent_t *agents[BT_TRANSFER_RANKS]; /* by rank; NULL = not registered */
 };
 
-/* crew.c. NULL, or why an agent that has said HELLO may not register now, and when it may ask again. */
-const char *bt_transfer_crew_refuses(const bt_transfer_agent_t *agent, uint32_t *retry_ms_p);
+/* rank_group.c. NULL, or why an agent that has said HELLO may not register now, and when it may ask again. */
+const char *bt_transfer_rank_group_refuses(const bt_transfer_agent_t *agent, uint32_t *retry_ms_p);
 /* Finds the agent's worker in the fleet; a silent agent of the same rank that is there makes way. */
-void bt_transfer_crew_join(bt_transfer_agent_t *agent);
-void bt_transfer_crew_leave(bt_transfer_agent_t *agent);
-void bt_transfer_crews_remap(bt_transfer_t *t); /* the fleet is another */
-bt_transfer_crew_t *bt_transfer_crew_of(const bt_transfer_t *t, const bt_worker_t *worker);
+void bt_transfer_rank_group_join(bt_transfer_agent_t *agent);
+void bt_transfer_rank_group_leave(bt_transfer_agent_t *agent);
+void bt_transfer_rank_groups_remap(bt_transfer_t *t); /* the fleet is another */
+bt_transfer_rank_group_t *bt_transfer_rank_group_of(const bt_transfer_t *t,
+                                                    const bt_worker_t *worker);
 /* False: out says which agents are missing ("worker p0: the agent of rank 1 of 2 is not registered"). */
-bool bt_transfer_crew_is_whole(const bt_transfer_crew_t *crew, const bt_worker_t *worker, char *out,
-                               size_t size);
+bool bt_transfer_rank_group_is_whole(const bt_transfer_rank_group_t *group,
+                                     const bt_worker_t *worker, char *out, size_t size);
 
 /* ---- rooms ---- */
-typedef struct bt_transfer_seat { /* one agent's part of a room */
-    bt_list_t link;               /* agent->seats */
+typedef struct bt_transfer_participant { /* one agent's part of a room */
+    bt_list_t link;                      /* agent->participants */
     bt_transfer_room_t *room;
     bt_transfer_agent_t *agent; /* NULL = lost, or the room has ended */
     uint64_t incarnation;       /* the agent's: a lost one may come back */
     uint32_t rank;
     uint8_t side;
     bool is_lost, is_aborted, has_told, is_orphan;
-    bt_kv_steer_room_t told; /* the last report; its reason is not kept */
-} bt_transfer_seat_t;
+    bt_kv_control_room_t told; /* the last report; its reason is not kept */
+} bt_transfer_participant_t;
 
 typedef struct bt_transfer_side {
-    bt_transfer_seat_t *seats;
+    bt_transfer_participant_t *participants;
     unsigned count;
 } bt_transfer_side_t;
 
@@ -154,14 +155,14 @@ struct bt_transfer_room {
     uint64_t progress;                  /* sum of all bytes told */
     uint64_t rate, rate_bytes, rate_us; /* bytes/s, and the sample it is counted from */
     bt_transfer_side_t sender, receiver;
-    bt_transfer_seat_t *spare; /* where sender.seats lie after a repair */
-    bt_transfer_seat_t seats[];
+    bt_transfer_participant_t *spare; /* where sender.participants lie after a repair */
+    bt_transfer_participant_t participants[];
 };
 
 /* room_open.c */
-void bt_transfer_room_open(bt_transfer_t *t, bt_transfer_mail_t *mail);   /* takes the mail */
-void bt_transfer_room_repair(bt_transfer_t *t, bt_transfer_mail_t *mail); /* borrows it */
-void bt_transfer_room_close(bt_transfer_t *t, bt_transfer_mail_t *mail);  /* borrows it */
+void bt_transfer_on_room_open(bt_transfer_t *t, bt_transfer_mail_t *mail);  /* takes the mail */
+void bt_transfer_room_repair(bt_transfer_t *t, bt_transfer_mail_t *mail);   /* borrows it */
+void bt_transfer_on_room_close(bt_transfer_t *t, bt_transfer_mail_t *mail); /* borrows it */
 
 /* rooms.c */
 void bt_transfer_rooms_free(bt_transfer_t *t); /* all, without a word */
@@ -172,9 +173,9 @@ void bt_transfer_room_end(bt_transfer_room_t *room);
 /* Nobody wants it any more (is_closed): aborted on both sides, nobody's failure. */
 void bt_transfer_room_cancel(bt_transfer_room_t *room, const char *reason);
 void bt_transfer_room_abort(bt_transfer_room_t *room, bt_transfer_side_t *side);
-void bt_transfer_room_tell(bt_transfer_room_t *room, enum bt_transfer_what what);
-void bt_transfer_say_abort(bt_transfer_agent_t *agent, uint64_t name, const char *reason);
-bool bt_transfer_seat_has_ended(const bt_transfer_seat_t *seat);
+void bt_transfer_room_notify(bt_transfer_room_t *room, enum bt_transfer_what what);
+void bt_transfer_send_abort(bt_transfer_agent_t *agent, uint64_t name, const char *reason);
+bool bt_transfer_participant_has_ended(const bt_transfer_participant_t *participant);
 uint64_t bt_transfer_side_bytes(const bt_transfer_side_t *side);
 void bt_transfer_side_leave(bt_transfer_side_t *side);
 /* A lost agent that comes back with a room of this name, which has ended here, is told to abort it. */
@@ -187,8 +188,9 @@ enum bt_transfer_fault {
     BT_TRANSFER_FAULT_PREFILL,
     BT_TRANSFER_FAULT_DECODE
 };
-void bt_transfer_report(bt_transfer_agent_t *agent, const bt_kv_steer_room_t *told);
-void bt_transfer_seat_lost(bt_transfer_seat_t *seat, const char *why); /* unlinked already */
+void bt_transfer_report(bt_transfer_agent_t *agent, const bt_kv_control_room_t *told);
+void bt_transfer_participant_lost(bt_transfer_participant_t *participant,
+                                  const char *why); /* unlinked already */
 void bt_transfer_room_due(bt_timer_t *timer);
 /* How long it may be without its first byte. Once decode has answered without it only prefill's blocks wait, for nothing. */
 uint64_t bt_transfer_start_ms(const bt_transfer_room_t *room);
@@ -216,16 +218,16 @@ struct bt_transfer {
     uint64_t incarnation;
     bt_list_t agents; /* connections, oldest first */
     unsigned connection_count;
-    bt_transfer_crew_t **crews; /* by worker->slot */
-    unsigned crew_cap;
+    bt_transfer_rank_group_t **groups; /* by worker->slot */
+    unsigned group_cap;
     bt_transfer_table_t table;
     bt_list_t rooms, ended; /* oldest first */
     unsigned ended_count;
     bt_transfer_node_t *tombs; /* ring of BT_TRANSFER_TOMBS; NULL before the first */
     unsigned tomb_at;
     bt_transfer_stats_t stats;
-    uint8_t scratch[BT_KV_STEER_MAX + 16]; /* where messages are written */
-    _Atomic unsigned refs;                 /* itself, connections, mail */
+    uint8_t scratch[BT_KV_CONTROL_MAX + 16]; /* where messages are written */
+    _Atomic unsigned refs;                   /* itself, connections, mail */
     bool is_closing, is_remapping;
     uint64_t turned_ms,
         woke_ms; /* agent.c: when this process last was awake; when it last had slept */

@@ -1,4 +1,4 @@
--- One vLLM pair whose KV moves through libbaton_kv, steered from here. Check it: baton check baton.lua.
+-- One vLLM pair whose KV moves through libbaton_kv, managed from here. Check it: baton check baton.lua.
 -- Serve: baton run baton.lua
 return {
   transfer_port = 29500,

@@ -30,7 +30,7 @@ trap 'finish $?' EXIT
 case $engine in
 vllm) pd=--vllm-pd-disaggregation connector=,connector=NixlConnector ;;
 sglang) pd=--pd-disaggregation connector= ;;
-baton) # vLLM whose KV really moves, steered by the gateway
+baton) # vLLM whose KV really moves, managed by the gateway
     pd="--vllm-pd-disaggregation --connector BatonConnector --transfer-port $transfer_port"
     engine=vllm connector=",connector=BatonConnector,gateway=127.0.0.1:$transfer_port" ;;
 *) echo "ENGINE must be vllm, sglang or baton, not $engine" >&2; exit 2 ;;

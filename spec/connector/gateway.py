@@ -107,13 +107,13 @@ class Gateway:
         """At the agents of two workers, by rank."""
         for worker, peer, side in ((sender, receiver, SENDER), (receiver, sender, RECEIVER)):
             for agent in self.of(worker):
-                agent.say(OPEN, self.directive(room, room, side, self.of(peer), repair_ms))
+                agent.say(OPEN, self.room_command(room, room, side, self.of(peer), repair_ms))
 
     def repair(self, room, source_room, sender, receiver):
         for agent in self.of(sender):
-            agent.say(OPEN, self.directive(source_room, source_room, SENDER, self.of(receiver), 0))
+            agent.say(OPEN, self.room_command(source_room, source_room, SENDER, self.of(receiver), 0))
         for agent in self.of(receiver):
-            agent.say(SOURCE, self.directive(room, source_room, RECEIVER, self.of(sender), 0))
+            agent.say(SOURCE, self.room_command(room, source_room, RECEIVER, self.of(sender), 0))
 
     def abort(self, room, worker, reason):
         for agent in self.of(worker):
@@ -122,6 +122,6 @@ class Gateway:
     def of(self, worker):
         return [agent for (name, _), agent in sorted(self.agents.items()) if name == worker]
 
-    def directive(self, room, source_room, side, peers, repair_ms):
+    def room_command(self, room, source_room, side, peers, repair_ms):
         head = struct.pack("<QQBIII", room, source_room, side, 10000, repair_ms, len(peers))
         return head + b"".join(struct.pack("<IH", peer.rank, peer.port) + text(peer.host) for peer in peers)

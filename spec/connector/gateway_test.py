@@ -1,4 +1,4 @@
-"""Rooms that a gateway steers: nobody names an address, another prefill may take over, the gateway may abort."""
+"""Rooms that a gateway manages: nobody names an address, another prefill may take over, the gateway may abort."""
 import itertools
 import time
 import unittest
@@ -22,7 +22,7 @@ def wait_for(is_true, seconds=10):
     return True
 
 
-class Steered(unittest.TestCase):
+class GatewayManaged(unittest.TestCase):
     def setUp(self):
         self.gateway = Gateway(token="secret")
         self.addCleanup(self.gateway.close)

@@ -57,10 +57,10 @@ static void say_bytes(const script_t *s, const void *p, size_t n)
         return; /* full, or gone: the script goes on */
 }
 
-static void say(const script_t *s, const bt_kv_steer_t *message)
+static void say(const script_t *s, const bt_kv_control_t *message)
 {
-    static uint8_t bytes[BT_KV_STEER_BYTES];
-    ptrdiff_t n = bt_kv_steer_encode(message, bytes, sizeof(bytes));
+    static uint8_t bytes[BT_KV_CONTROL_BYTES];
+    ptrdiff_t n = bt_kv_control_encode(message, bytes, sizeof(bytes));
 
     CHECK(n > 0);
     say_bytes(s, bytes, (size_t) n);
@@ -79,25 +79,25 @@ static void take_agent(script_t *s)
     if (s->fd < 0)
         s->fd = accept4(s->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     turns(s, 1);
-    say(s, &(bt_kv_steer_t){.type = BT_KV_STEER_WELCOME,
-                            .welcome = {BT_KV_STEER_VERSION, 10, 1000, 1 + next(s) % 2}});
+    say(s, &(bt_kv_control_t){.type = BT_KV_CONTROL_WELCOME,
+                              .welcome = {BT_KV_CONTROL_VERSION, 10, 1000, 1 + next(s) % 2}});
 }
 
-static void say_open(script_t *s, uint8_t type)
+static void send_open(script_t *s, uint8_t type)
 {
     unsigned how = next(s), time = next(s);
-    bt_kv_steer_t m = {.type = type,
-                       .open = {.room = 1 + how % 4,
-                                .source_room = 1 + (how >> 2) % 4,
-                                .side = (uint8_t) (1 + (how >> 4) % 2),
-                                .expire_ms = time % 4,
-                                .repair_ms = time / 4 % 4 * 20,
-                                .peer_count = (how >> 5) % 3}};
+    bt_kv_control_t m = {.type = type,
+                         .open = {.room = 1 + how % 4,
+                                  .source_room = 1 + (how >> 2) % 4,
+                                  .side = (uint8_t) (1 + (how >> 4) % 2),
+                                  .expire_ms = time % 4,
+                                  .repair_ms = time / 4 % 4 * 20,
+                                  .peer_count = (how >> 5) % 3}};
 
     for (uint32_t i = 0; i < m.open.peer_count; i++)
         m.open.peers[i] =
-            (bt_kv_steer_peer_t){i, (how >> 7) != 0 ? BT_STR("not.a.host") : BT_STR("127.0.0.1"),
-                                 time >> 7 != 0 ? 1 : bt_kv_agent_port(s->agent)};
+            (bt_kv_control_peer_t){i, (how >> 7) != 0 ? BT_STR("not.a.host") : BT_STR("127.0.0.1"),
+                                   time >> 7 != 0 ? 1 : bt_kv_agent_port(s->agent)};
     say(s, &m);
 }
 
@@ -191,14 +191,14 @@ static void step(script_t *s)
         end_room(s);
         break;
     case 4:
-        say_open(s, BT_KV_STEER_OPEN);
+        send_open(s, BT_KV_CONTROL_OPEN);
         break;
     case 5:
-        say_open(s, BT_KV_STEER_SOURCE);
+        send_open(s, BT_KV_CONTROL_SOURCE);
         break;
     case 6:
-        say(s,
-            &(bt_kv_steer_t){.type = BT_KV_STEER_ABORT, .abort = {1 + next(s) % 4, BT_STR("why")}});
+        say(s, &(bt_kv_control_t){.type = BT_KV_CONTROL_ABORT,
+                                  .abort = {1 + next(s) % 4, BT_STR("why")}});
         break;
     case 7:
         say_rubbish(s);

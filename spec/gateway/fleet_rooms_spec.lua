@@ -9,7 +9,7 @@ local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
 local rig = require("gateway.support.rig")
-local steered = require("gateway.support.steered")
+local gateway_managed = require("gateway.support.gateway_managed")
 
 local PATH = "/v1/completions"
 local KEY = "s3cret"
@@ -260,8 +260,8 @@ describe("the rooms of a fleet", function()
     client:close()
   end)
 
-  it("show their transfer when they are steered", function()
-    local f = steered.start({ p0 = "ttft=1", d0 = "itl=1" },
+  it("show their transfer when they are gateway-managed", function()
+    local f = gateway_managed.start({ p0 = "ttft=1", d0 = "itl=1" },
       { flags = { "--redis-url", server.url, "--replica-name", "a" } })
     local b = {}
     b.gateway, b.port, b.admin_port = fleet.start_gateway({ f.config, "--transfer-port", "0", "--redis-url",
@@ -269,10 +269,10 @@ describe("the rooms of a fleet", function()
     gateways[1] = b
     wait_replicas(b, 2)
     f:fault("p0", { kind = "kv_stall", times = 1, after_chunks = 2 })
-    local client = f:start(PATH, faults.body({ prompt = faults.PROMPT:rep(20) }), { ["X-Request-Id"] = "steered-1" })
+    local client = f:start(PATH, faults.body({ prompt = faults.PROMPT:rep(20) }), { ["X-Request-Id"] = "managed-1" })
     local room = eventually(function()
       local first = f:requests("d0")[1]
-      return first and steered.room_of(first)
+      return first and gateway_managed.room_of(first)
     end, 10, "decode has heard of its room")
     local told = eventually(function()
       local code, out, err = tool(b, room, "--json")
@@ -280,14 +280,14 @@ describe("the rooms of a fleet", function()
       return told and told.here.transfer.bytes > 0 and told, out .. err
     end, 10, "b's answer leads to the bytes that have moved")
     assert.equal("a", told.replica)
-    assert.equal("steered-1", told.here.request.id)
+    assert.equal("managed-1", told.here.request.id)
     assert.equal(room, told.here.transfer.room)
     assert.equal("moving", told.here.transfer.phase)
-    assert.equal("steered-1", told.here.transfer.request_id)
+    assert.equal("managed-1", told.here.transfer.request_id)
     local code, out = tool(b, room)
     assert.equal(0, code)
     has(out, ("room %s is at replica a, %s\n"):format(room, url(f)))
-    assert.truthy(out:find("\nsteered%-1 +completions +sim +bootstrap +steered%-1 +p0 +d0 +%d+ "), out)
+    assert.truthy(out:find("\nmanaged%-1 +completions +sim +bootstrap +managed%-1 +p0 +d0 +%d+ "), out)
     assert.truthy(out:find("\nmoving +p0 +d0 +%l+ +[1-9]%d* +[1-9]%d*/[1-9]%d* +%d+ +%-\n"), out)
     -- Its end is remembered for a while, by the hub that had it.
     client:close()
@@ -299,7 +299,7 @@ describe("the rooms of a fleet", function()
     assert.equal("failed", told.here.transfer.phase)
     code, out = tool(b, room)
     assert.equal(0, code)
-    has(out, "its request, steered-1, has ended\n")
+    has(out, "its request, managed-1, has ended\n")
     assert.truthy(out:find("\nfailed +p0 +d0 "), out)
     f:stop()
   end)

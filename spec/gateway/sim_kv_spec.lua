@@ -9,7 +9,7 @@ local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
-local steered = require("gateway.support.steered")
+local gateway_managed = require("gateway.support.gateway_managed")
 
 local PATH = "/v1/completions"
 local TOKENS = 6
@@ -459,7 +459,7 @@ describe("the simulator's KV", function()
   end)
 
   it("goes rank to rank before a gateway, which tells each agent of its own peer", function()
-    local f = steered.start({ p0 = "ttft=1,ranks=2", d0 = "itl=1,ranks=2" })
+    local f = gateway_managed.start({ p0 = "ttft=1,ranks=2", d0 = "itl=1,ranks=2" })
     for _, name in ipairs({ "p0", "d0" }) do
       eventually(function() -- the gateway knows before the agent has its answer
         local agents = f:state(name).kv.agents
@@ -481,7 +481,7 @@ describe("the simulator's KV", function()
   end)
 
   it("is not what it was when a byte was flipped, and no gateway can know", function()
-    local f = steered.start({ p0 = "ttft=1", d0 = "itl=1,kv_crc=1" })
+    local f = gateway_managed.start({ p0 = "ttft=1", d0 = "itl=1,kv_crc=1" })
     local prompt = new_prompt(5)
     local body = ('{"prompt":%s,"max_tokens":%d}'):format(json.encode(prompt), TOKENS)
     f:fault("p0", { kind = "kv_corrupt", after_chunks = 3 })

@@ -1,4 +1,4 @@
--- Steered rooms at the seams between agents, hub and dispatcher: several things go wrong one after the other, or the
+-- Gateway-managed rooms at the seams between agents, hub and dispatcher: several things go wrong one after the other, or the
 -- gateway itself stands still.
 
 local eventually = require("gateway.support.eventually")
@@ -6,7 +6,7 @@ local faults = require("gateway.support.faults")
 local fleet = require("gateway.support.fleet")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
-local steered = require("gateway.support.steered")
+local gateway_managed = require("gateway.support.gateway_managed")
 
 local PATH = "/v1/completions"
 local DEAD = "kv_dead_ms=4000"
@@ -44,7 +44,7 @@ local function assert_right(answer)
   assert.equal(fleet.expect(LONG, faults.TOKENS), faults.text_of(answer))
 end
 
-describe("a steered transfer in which several things go wrong", function()
+describe("a gateway-managed transfer in which several things go wrong", function()
   local f
 
   after_each(function()
@@ -52,7 +52,7 @@ describe("a steered transfer in which several things go wrong", function()
   end)
 
   local function start(workers, late, flags)
-    f = steered.start(workers, { late = late, flags = flags })
+    f = gateway_managed.start(workers, { late = late, flags = flags })
   end
 
   local function ask(id)

@@ -8,7 +8,7 @@ local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local kv_peer = require("gateway.support.kv_peer")
 local proc = require("gateway.support.proc")
-local steered = require("gateway.support.steered")
+local gateway_managed = require("gateway.support.gateway_managed")
 
 local PATH = "/v1/completions"
 local TOKEN = "sesame-7313"
@@ -83,7 +83,7 @@ describe("an intruder", function()
   end
 
   it("takes no live agent's place, whatever it says and wherever it is", function()
-    f = steered.start({ p0 = SLOW, d0 = "itl=1" })
+    f = gateway_managed.start({ p0 = SLOW, d0 = "itl=1" })
     local clients = start_requests(4)
     local before = agents(f)
     for _, from in ipairs({ ELSEWHERE, "127.0.0.1" }) do
@@ -108,7 +108,7 @@ describe("an intruder", function()
   end)
 
   it("without the token says nothing that anybody hears", function()
-    f = steered.start({ p0 = SLOW .. ",kv_token=" .. TOKEN, d0 = "itl=1,kv_token=" .. TOKEN },
+    f = gateway_managed.start({ p0 = SLOW .. ",kv_token=" .. TOKEN, d0 = "itl=1,kv_token=" .. TOKEN },
       { flags = { "--transfer-token", TOKEN }, token = TOKEN })
     local clients = start_requests(2)
     for _, token in ipairs({ "", "sesame-7314", TOKEN .. TOKEN }) do
@@ -211,7 +211,7 @@ describe("an agent that comes back", function()
   end
 
   it("has its place at once when it was killed", function()
-    f = steered.start({ p0 = "ttft=1", d0 = "itl=1" })
+    f = gateway_managed.start({ p0 = "ttft=1", d0 = "itl=1" })
     local port = f.workers.p0.port
     f.sims.p0.process:kill(proc.SIGKILL)
     f.sims.p0.process:wait()
@@ -225,7 +225,7 @@ describe("an agent that comes back", function()
   end)
 
   it("has it while the old process stands still with its connection", function()
-    f = steered.start({ p0 = "ttft=1", d0 = "itl=1" })
+    f = gateway_managed.start({ p0 = "ttft=1", d0 = "itl=1" })
     f:kill("p0", proc.SIGSTOP)
     local again = start_successor("p0")
     wait_registered(again)
@@ -247,7 +247,7 @@ describe("an agent that comes back", function()
   end)
 
   it("has it while an old connection never closes", function()
-    f = steered.start({ p0 = "ttft=1", d0 = "itl=1" }, { late = { p0 = true } })
+    f = gateway_managed.start({ p0 = "ttft=1", d0 = "itl=1" }, { late = { p0 = true } })
     local retry_ms, ghost = try(f, "127.0.0.1", { worker = "p0" })
     assert.is_nil(retry_ms) -- the place was free
     f:attach("p0")

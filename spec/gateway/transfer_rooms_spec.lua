@@ -1,4 +1,4 @@
--- KV over libbaton_kv, steered by the gateway: real agents in worker processes of their own, rooms opened on both
+-- KV over libbaton_kv, managed by the gateway: real agents in worker processes of their own, rooms opened on both
 -- sides, and decode's text made of what has arrived.
 
 local eventually = require("gateway.support.eventually")
@@ -8,7 +8,7 @@ local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local legs = require("gateway.support.legs")
 local proc = require("gateway.support.proc")
-local steered = require("gateway.support.steered")
+local gateway_managed = require("gateway.support.gateway_managed")
 
 local PATH = "/v1/completions"
 
@@ -17,12 +17,12 @@ local function leg_params(produces, room)
     tostring(not produces), room)
 end
 
-describe("a steered transfer", function()
+describe("a gateway-managed transfer", function()
   local f
 
   describe("between two pairs", function()
     setup(function()
-      f = steered.start({ p0 = "ttft=1", p1 = "ttft=1", d0 = "itl=1", d1 = "itl=1" })
+      f = gateway_managed.start({ p0 = "ttft=1", p1 = "ttft=1", d0 = "itl=1", d1 = "itl=1" })
     end)
     teardown(function()
       f:stop()
@@ -65,8 +65,8 @@ describe("a steered transfer", function()
         end
       end
       local p, d = last("p0", "p1", before.p), last("d0", "d1", before.d)
-      local room = steered.room_of(d)
-      assert.equal(room, steered.room_of(p))
+      local room = gateway_managed.room_of(d)
+      assert.equal(room, gateway_managed.room_of(p))
       local mine = body:gsub(',"kv_transfer_params":{"baton_room":1}', "")
       legs.check(mine, p.body,
         legs.one_token(PATH, mine, { kv_transfer_params = leg_params(true, room) }))
@@ -83,7 +83,7 @@ describe("a steered transfer", function()
       for _, name in ipairs({ "d0", "d1" }) do
         for _, e in ipairs(f:requests(name)) do
           if e.headers["x-request-id"]:find("^many%-1%-") then
-            local room = steered.room_of(e)
+            local room = gateway_managed.room_of(e)
             assert.is_nil(seen[room])
             seen[room], count = true, count + 1
           end
@@ -119,7 +119,7 @@ describe("a steered transfer", function()
   end)
 
   it("is seen in /admin/rooms while it is held", function()
-    f = steered.start({ p0 = "ttft=1", d0 = "itl=1" })
+    f = gateway_managed.start({ p0 = "ttft=1", d0 = "itl=1" })
     f:fault("p0", { kind = "kv_stall", times = 1, after_chunks = 2 })
     local client = f:start(PATH, faults.body({ prompt = faults.PROMPT:rep(20) }), { ["X-Request-Id"] = "held-1" })
     local room = eventually(function()
@@ -130,7 +130,7 @@ describe("a steered transfer", function()
     assert.equal("held-1", room.request_id)
     assert.equal("p0", room.prefill)
     assert.equal("d0", room.decode)
-    assert.equal(steered.room_of(f:requests("d0")[1]), room.room)
+    assert.equal(gateway_managed.room_of(f:requests("d0")[1]), room.room)
     assert.equal("moving", room.phase)
     client:close()
     f:wait_idle()
@@ -139,7 +139,7 @@ describe("a steered transfer", function()
   end)
 
   it("needs agents: 503 names who has none", function()
-    f = steered.start({ p0 = "ttft=1", d0 = "itl=1" }, { late = { p0 = true } })
+    f = gateway_managed.start({ p0 = "ttft=1", d0 = "itl=1" }, { late = { p0 = true } })
     eventually(function()
       return f:told("p0").why_not == "no_agent", tostring(f:told("p0").why_not)
     end, 10, "p0 is up, without an agent")
@@ -168,7 +168,7 @@ describe("a steered transfer", function()
   end)
 
   it("asks agents for the token", function()
-    f = steered.start({ p0 = "ttft=1", d0 = "itl=1" }, { late = { p0 = true, d0 = true },
+    f = gateway_managed.start({ p0 = "ttft=1", d0 = "itl=1" }, { late = { p0 = true, d0 = true },
       flags = { "--transfer-token", "sesame" } })
     local address = "127.0.0.1:" .. f.transfer_port
     for _, name in ipairs({ "p0", "d0" }) do

@@ -21,7 +21,7 @@
 #define BT_KV_WHY_BYTES 160
 
 typedef struct bt_kv_end bt_kv_end_t;
-struct bt_kv_directive; /* gate.h */
+struct bt_kv_room_command; /* gateway_conn.h */
 
 /* A chunk as the engine gave it; shared by the receivers it goes to. */
 typedef struct bt_kv_job {
@@ -46,8 +46,8 @@ struct bt_kv_room {
     char reason[BT_KV_REASON_MAX];
     bt_kv_piece_t pieces[BT_KV_PIECES_MAX]; /* receiver's */
     uint32_t piece_count;
-    struct bt_kv_directive *directive; /* of the gateway that has opened it; NULL = nobody's */
-    bt_kv_entry_t by_id;               /* in agent->senders; receivers: with the gateways */
+    struct bt_kv_room_command *command; /* of the gateway that has opened it; NULL = nobody's */
+    bt_kv_entry_t by_id;                /* in agent->senders; receivers: with the gateways */
     /* receiver */
     bool wants_source;    /* the engine has left it to the gateway to name one */
     uint64_t source_room; /* the room's name at its senders */
@@ -110,7 +110,7 @@ struct bt_kv_agent {
     uint32_t link_count, next_link;
     uint32_t stranger_count; /* accepted, and no hello yet */
 
-    struct bt_kv_steering *steering; /* gateways; NULL = none was ever added */
+    struct bt_kv_gateways *gateways; /* gateways; NULL = none was ever added */
 
     bt_list_t free_jobs, free_parts, free_items, free_ends;
     bt_kv_agent_stats_t stats;
@@ -192,13 +192,13 @@ void bt_kv_receiver_drop(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const c
 void bt_kv_job_unref(bt_kv_agent_t *agent, bt_kv_job_t *job);
 
 /* ---- gateway/ ---- */
-/* What rooms call. The engine has opened one: its directive, if any, is applied; it may fail at once. */
-void bt_kv_steering_opened(bt_kv_agent_t *agent, struct bt_kv_room *room);
-/* A room with a directive has a new state. */
-void bt_kv_steering_changed(bt_kv_agent_t *agent, struct bt_kv_room *room);
+/* What rooms call. The engine has opened one: its command, if any, is applied; it may fail at once. */
+void bt_kv_gateways_opened(bt_kv_agent_t *agent, struct bt_kv_room *room);
+/* A room with a command has a new state. */
+void bt_kv_gateways_changed(bt_kv_agent_t *agent, struct bt_kv_room *room);
 /* The slot is given back. */
-void bt_kv_steering_freed(bt_kv_agent_t *agent, struct bt_kv_room *room);
+void bt_kv_gateways_freed(bt_kv_agent_t *agent, struct bt_kv_room *room);
 /* This end is lost, or its sender has given up. True: the room has dropped it and waits for another sender; false: it fails as always. */
-bool bt_kv_steering_orphans(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char *reason);
+bool bt_kv_gateways_orphans(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char *reason);
 
 #endif

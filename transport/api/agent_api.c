@@ -62,8 +62,8 @@ void bt_kv_room_free(bt_kv_agent_t *agent, struct bt_kv_room *room)
         bt_kv_end_free(agent, bt_container_of(it, bt_kv_end_t, on_room));
     bt_list_each (&room->jobs, it, tmp)
         bt_kv_job_unref(agent, bt_container_of(it, bt_kv_job_t, link));
-    if (agent->steering != NULL)
-        bt_kv_steering_freed(agent, room);
+    if (agent->gateways != NULL)
+        bt_kv_gateways_freed(agent, room);
     if (room->is_sender)
         bt_kv_map_remove(&agent->senders, &room->by_id);
     bt_list_remove(&room->timer);
@@ -127,8 +127,8 @@ void bt_kv_room_advance(bt_kv_agent_t *agent, struct bt_kv_room *room, enum bt_k
     default:
         break;
     }
-    if (room->directive != NULL)
-        bt_kv_steering_changed(agent, room);
+    if (room->command != NULL)
+        bt_kv_gateways_changed(agent, room);
     if (state != BT_KV_TRANSFERRING)
         bt_kv_agent_notify(agent);
 }
@@ -160,8 +160,8 @@ void bt_kv_room_fail(bt_kv_agent_t *agent, struct bt_kv_room *room, int rc, cons
     if (room->noisy_ends == 0)
         bt_list_remove(&room->timer);
     agent->stats.rooms_failed++;
-    if (room->directive != NULL)
-        bt_kv_steering_changed(agent, room);
+    if (room->command != NULL)
+        bt_kv_gateways_changed(agent, room);
     bt_kv_agent_notify(agent);
 }
 

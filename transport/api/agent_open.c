@@ -268,7 +268,7 @@ static void free_agent(bt_kv_agent_t *agent)
 {
     int fds[] = {agent->epoll_fd, agent->wake_fd, agent->event_fd, agent->listen_fd};
 
-    bt_kv_steering_close(agent);
+    bt_kv_gateways_close(agent);
     bt_kv_memory_fini(agent);
     for (unsigned i = 0; i < BT_KV_BACKENDS; i++)
         if (agent->backends[i] != NULL)

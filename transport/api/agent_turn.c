@@ -6,7 +6,7 @@
  * What a turn has to say to peers is sent when the next one begins, before a sleep, or while a copy has the lock let go: a send wakes a peer, which takes longer than
  * moving a page, and whoever waits for the page that has just come is nearer. API calls leave it to the turn as well, unless the thread sleeps.
  *
- * Sockets are looked at (one epoll_wait of no time) every LOOK_US, or LOOK_MOVING_US while data moves, so that copying is not taxed with a system call a slice.
+ * Sockets are looked at (one epoll_wait of no time) every POLL_US, or POLL_MOVING_US while data moves, so that copying is not taxed with a system call a slice.
  */
 #include "transport/agent/agent.h"
 
@@ -27,8 +27,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define LOOK_US 20u
-#define LOOK_MOVING_US 100u
+#define POLL_US 20u
+#define POLL_MOVING_US 100u
 #define EVENTS_MAX 64
 #define SLEEP_MAX_MS 1000u
 
@@ -103,7 +103,7 @@ void bt_kv_unwatch(bt_kv_agent_t *agent, int fd)
 }
 
 /* ---- the turn ---- */
-static int look(bt_kv_agent_t *agent, int timeout_ms)
+static int poll_sockets(bt_kv_agent_t *agent, int timeout_ms)
 {
     struct epoll_event events[EVENTS_MAX];
     int n = epoll_wait(agent->epoll_fd, events, EVENTS_MAX, timeout_ms), done = 0;
@@ -122,8 +122,8 @@ static int look(bt_kv_agent_t *agent, int timeout_ms)
         } else if (what == &agent->listen_fd) {
             bt_kv_link_accept(agent);
             done++;
-        } else if (bt_kv_steering_owns(agent, what)) {
-            bt_kv_gate_event(what, events[i].events);
+        } else if (bt_kv_gateways_owns(agent, what)) {
+            bt_kv_gateway_conn_event(what, events[i].events);
             done++;
         } else if (what != NULL) {
             bt_kv_link_event(what, events[i].events);
@@ -151,7 +151,7 @@ int bt_kv_links_attend(bt_kv_agent_t *agent)
     return done;
 }
 
-static uint32_t beat_ms(const bt_kv_agent_t *agent)
+static uint32_t heartbeat_check_ms(const bt_kv_agent_t *agent)
 {
     uint32_t ms = agent->config.heartbeat_ms < agent->config.dead_ms ? agent->config.heartbeat_ms
                                                                      : agent->config.dead_ms;
@@ -164,13 +164,13 @@ static uint32_t beat_ms(const bt_kv_agent_t *agent)
 static int keep_time(bt_kv_agent_t *agent)
 {
     if (agent->now_us >= agent->heartbeat_us) {
-        bt_kv_links_beat(agent);
+        bt_kv_links_heartbeat(agent);
         bt_kv_sender_expire(agent);
-        agent->heartbeat_us = agent->now_us + (uint64_t) beat_ms(agent) * 1000;
+        agent->heartbeat_us = agent->now_us + (uint64_t) heartbeat_check_ms(agent) * 1000;
     }
     if (agent->now_us >= bt_kv_rooms_due_us(agent))
         bt_kv_rooms_expire(agent);
-    return agent->steering != NULL ? bt_kv_steering_turn(agent) : 0;
+    return agent->gateways != NULL ? bt_kv_gateways_turn(agent) : 0;
 }
 
 /* Under the lock; back ends may let it go inside. */
@@ -181,8 +181,8 @@ int bt_kv_agent_turn(bt_kv_agent_t *agent)
     agent->has_work = false;
     agent->now_us = bt_clock_us();
     bt_kv_agent_flush(agent);
-    if (agent->now_us - agent->polled_us >= (agent->is_moving ? LOOK_MOVING_US : LOOK_US))
-        done += look(agent, 0);
+    if (agent->now_us - agent->polled_us >= (agent->is_moving ? POLL_MOVING_US : POLL_US))
+        done += poll_sockets(agent, 0);
     for (unsigned i = 0; i < BT_KV_BACKENDS; i++)
         if (agent->backends[i] != NULL)
             done += agent->backends[i]->ops->progress(agent->backends[i]);
@@ -211,8 +211,8 @@ static int sleep_ms(const bt_kv_agent_t *agent, uint32_t limit_ms)
 
     if (due_us > agent->heartbeat_us)
         due_us = agent->heartbeat_us;
-    if (agent->steering != NULL && due_us > agent->steering->due_us)
-        due_us = agent->steering->due_us;
+    if (agent->gateways != NULL && due_us > agent->gateways->due_us)
+        due_us = agent->gateways->due_us;
     uint64_t ms = due_us > agent->now_us ? (due_us - agent->now_us + 999) / 1000 : 1;
     if (!bt_list_empty(&agent->draining))
         ms = 1; /* a back end may drain without an event */
@@ -230,7 +230,7 @@ int bt_kv_agent_doze(bt_kv_agent_t *agent, uint32_t limit_ms)
     atomic_store(&agent->is_asleep, true);
     bt_kv_agent_flush(agent);
     pthread_mutex_unlock(&agent->lock);
-    return look(agent, ms);
+    return poll_sockets(agent, ms);
 }
 
 void *bt_kv_agent_run(void *user)

@@ -121,7 +121,7 @@ static int add_mem(bt_kv_agent_t *agent, const bt_kv_mem_t *like, bt_kv_region_t
         for (bt_list_t *it = agent->links.next; it != &agent->links; it = it->next) {
             bt_kv_link_t *link = bt_container_of(it, bt_kv_link_t, link);
             if (link->state == BT_KV_LINK_UP)
-                bt_kv_link_tell_region(link, mem);
+                bt_kv_link_send_region(link, mem);
         }
     } else {
         free(mem);
@@ -208,14 +208,14 @@ int bt_kv_pool_alloc(bt_kv_agent_t *agent, size_t size, void **p, bt_kv_region_t
     return rc;
 }
 
-static void tell_gone(bt_kv_agent_t *agent, enum bt_kv_frame_type type, uint32_t id)
+static void notify_gone(bt_kv_agent_t *agent, enum bt_kv_frame_type type, uint32_t id)
 {
     for (bt_list_t *it = agent->links.next; it != &agent->links; it = it->next) {
         bt_kv_link_t *link = bt_container_of(it, bt_kv_link_t, link);
         if (link->state != BT_KV_LINK_UP)
             continue;
         bt_kv_put_id(&link->out, type, id);
-        bt_kv_link_say(link);
+        bt_kv_link_send(link);
     }
 }
 
@@ -227,7 +227,7 @@ int bt_kv_region_remove(bt_kv_agent_t *agent, bt_kv_region_t region)
     bt_kv_mem_t *mem = bt_kv_mem_find(agent, region);
     int rc = mem == NULL ? BT_E_INVAL : mem->refs > 0 ? BT_E_AGAIN : 0;
     if (rc == 0) {
-        tell_gone(agent, BT_KV_REGION_GONE, region);
+        notify_gone(agent, BT_KV_REGION_GONE, region);
         remove_from(agent, mem, BT_KV_BACKENDS);
         agent->mems[region - 1] = NULL;
     }
@@ -289,7 +289,7 @@ int bt_kv_layout_add(bt_kv_agent_t *agent, const bt_kv_buffer_t *buffers, uint32
             if (link->state != BT_KV_LINK_UP)
                 continue;
             bt_kv_put_layout(&link->out, layout->id, buffers, count, pages);
-            bt_kv_link_say(link);
+            bt_kv_link_send(link);
         }
     }
     bt_kv_leave(agent);
@@ -312,7 +312,7 @@ int bt_kv_layout_remove(bt_kv_agent_t *agent, bt_kv_layout_t id)
     struct bt_kv_layout *layout = bt_kv_layout_find(agent, id);
     int rc = layout == NULL ? BT_E_INVAL : layout->refs > 0 ? BT_E_AGAIN : 0;
     if (rc == 0) {
-        tell_gone(agent, BT_KV_LAYOUT_GONE, id);
+        notify_gone(agent, BT_KV_LAYOUT_GONE, id);
         free_layout(agent, layout);
     }
     bt_kv_leave(agent);

@@ -96,12 +96,12 @@ static void describe_link(out_t *out, bt_kv_agent_t *agent, bt_kv_link_t *link)
         age_us > 0 ? (uint64_t) ((double) bytes * 1e6 / (double) age_us) : 0);
 }
 
-static void describe_gates(out_t *out, const struct bt_kv_steering *steering)
+static void describe_gateways(out_t *out, const struct bt_kv_gateways *gateways)
 {
-    for (uint32_t i = 0; steering != NULL && i < steering->gate_count; i++) {
-        const bt_kv_gate_t *gate = &steering->gates[i];
-        add(out, "gateway %s:%u: %s, for %s\n", gate->host, gate->port,
-            gate->state == BT_KV_GATE_UP ? "registered" : gate->why, gate->worker);
+    for (uint32_t i = 0; gateways != NULL && i < gateways->conn_count; i++) {
+        const bt_kv_gateway_conn_t *conn = &gateways->conns[i];
+        add(out, "gateway %s:%u: %s, for %s\n", conn->host, conn->port,
+            conn->state == BT_KV_GATEWAY_CONN_UP ? "registered" : conn->why, conn->worker);
     }
 }
 
@@ -116,7 +116,7 @@ int bt_kv_agent_describe(bt_kv_agent_t *agent, char *text, size_t size)
     bt_kv_enter(agent);
     for (bt_list_t *it = agent->links.next; it != &agent->links; it = it->next)
         describe_link(&out, agent, bt_container_of(it, bt_kv_link_t, link));
-    describe_gates(&out, agent->steering);
+    describe_gateways(&out, agent->gateways);
     bt_kv_leave(agent);
     return (int) out.n;
 }

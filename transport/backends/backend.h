@@ -84,11 +84,11 @@ typedef struct bt_kv_backend_ops {
     /* What a peer must know to reach us; bytes written, 0 = not offered. */
     size_t (*offer)(bt_kv_backend_t *backend, uint8_t *to, size_t size);
     /* The peer's offer came. 0: a path that will call bt_kv_path_ready or bt_kv_path_failed (never from inside). Further messages of its own
-     * go by bt_kv_path_tell and arrive at `told`. is_initiator: this side dialled the link. */
+     * go by bt_kv_path_send and arrive at `told`. is_initiator: this side dialled the link. */
     int (*path_open)(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link_t *link,
                      const uint8_t *offer, size_t size, bool is_initiator);
-    int (*told)(bt_kv_path_t *path, const uint8_t *message,
-                size_t size); /* < 0: the path has failed */
+    int (*received)(bt_kv_path_t *path, const uint8_t *message,
+                    size_t size); /* < 0: the path has failed */
     /* No batch is left posted on it after this: each got bt_kv_batch_over with BT_E_CANCELLED. Nothing of this side moves on it any more. */
     void (*path_close)(bt_kv_path_t *path);
     /* A region of the peer's: id, size, and the key that its region_key made; removed: key NULL. Both NULL where a number is all that a peer needs. */
@@ -140,7 +140,7 @@ static inline unsigned bt_kv_backend_index(enum bt_kv_kind kind)
 void bt_kv_path_ready(bt_kv_path_t *path);
 void bt_kv_path_failed(bt_kv_path_t *path, int rc, const char *why);
 /* A message to the path's other end, over the control connection. */
-int bt_kv_path_tell(bt_kv_path_t *path, const uint8_t *message, size_t size);
+int bt_kv_path_send(bt_kv_path_t *path, const uint8_t *message, size_t size);
 /* All bytes of the batch lie at the receiver (rc 0), or it is given up. The batch is the agent's again. */
 void bt_kv_batch_over(bt_kv_batch_t *batch, int rc);
 /* Receiver: all bytes that belong to this note are in place. */

@@ -179,7 +179,7 @@ void bt_kv_link_accept(bt_kv_agent_t *agent)
 }
 
 /* ---- bytes ---- */
-void bt_kv_link_say(bt_kv_link_t *link)
+void bt_kv_link_send(bt_kv_link_t *link)
 {
     if (link->out.is_broken || link->out.n - link->out_at > OUT_MAX)
         bt_kv_link_break(link, BT_E_LIMIT, "%s does not read what it is told", link->peer);
@@ -371,7 +371,7 @@ int bt_kv_link_step(bt_kv_link_t *link)
     return 1;
 }
 
-static void beat(bt_kv_link_t *link, uint64_t now_us)
+static void check_heartbeat(bt_kv_link_t *link, uint64_t now_us)
 {
     const bt_kv_config_t *config = &link->agent->config;
     uint64_t silent_us = now_us > link->heard_us ? now_us - link->heard_us : 0;
@@ -389,16 +389,16 @@ static void beat(bt_kv_link_t *link, uint64_t now_us)
         now_us - link->said_us >= (uint64_t) config->heartbeat_ms * 1000) {
         bt_kv_put_ping(&link->out, link->bytes_sent + link->bytes_received, link->notes);
         link->said_us = now_us;
-        bt_kv_link_say(link);
+        bt_kv_link_send(link);
     }
 }
 
-void bt_kv_links_beat(bt_kv_agent_t *agent)
+void bt_kv_links_heartbeat(bt_kv_agent_t *agent)
 {
     for (bt_list_t *it = agent->links.next; it != &agent->links; it = it->next) {
         bt_kv_link_t *link = bt_container_of(it, bt_kv_link_t, link);
         if (bt_kv_link_is_live(link))
-            beat(link, agent->now_us);
+            check_heartbeat(link, agent->now_us);
         else
             bt_kv_link_want(link); /* its peer may have died, or its time be up */
     }

@@ -74,7 +74,7 @@ bool bt_kv_link_is_local(const bt_kv_link_t *link);
 void bt_kv_link_event(bt_kv_link_t *link, uint32_t events);
 void bt_kv_link_flush(bt_kv_link_t *link);
 /* Call after something was put into link->out. */
-void bt_kv_link_say(bt_kv_link_t *link);
+void bt_kv_link_send(bt_kv_link_t *link);
 void bt_kv_link_want(bt_kv_link_t *link); /* the next turn steps it */
 void bt_kv_link_break(bt_kv_link_t *link, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
@@ -82,7 +82,7 @@ void bt_kv_link_break(bt_kv_link_t *link, int rc, const char *fmt, ...)
 void bt_kv_link_refuse(bt_kv_link_t *link, const char *what);
 int bt_kv_link_step(bt_kv_link_t *link);
 /* Heartbeats and silence, all links. */
-void bt_kv_links_beat(bt_kv_agent_t *agent);
+void bt_kv_links_heartbeat(bt_kv_agent_t *agent);
 void bt_kv_link_free(bt_kv_link_t *link);
 
 /* ---- link_hello.c ---- */
@@ -93,9 +93,9 @@ void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello);
 /* This kind is no good: on to the next. */
 void bt_kv_link_next_path(bt_kv_link_t *link, bool is_told, const char *why);
 void bt_kv_link_check_usable(bt_kv_link_t *link);
-void bt_kv_link_tell_region(bt_kv_link_t *link, const bt_kv_mem_t *mem);
+void bt_kv_link_send_region(bt_kv_link_t *link, const bt_kv_mem_t *mem);
 /* A receiver's room is given up before it was announced; without this its sender would wait for it. */
-void bt_kv_link_tell_left(bt_kv_link_t *link, uint64_t room, int rc, const char *reason);
+void bt_kv_link_send_left(bt_kv_link_t *link, uint64_t room, int rc, const char *reason);
 void bt_kv_link_close_path(bt_kv_link_t *link);
 
 /* ---- link_frames.c ---- */

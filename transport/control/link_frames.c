@@ -160,7 +160,7 @@ static const char *got_path(bt_kv_link_t *link, uint8_t type, const bt_kv_blob_t
         bt_kv_link_next_path(link, false, link->path_why);
     } else if (link->path != NULL && !link->is_path_failed) {
         const bt_kv_backend_ops_t *ops = link->path->backend->ops;
-        if (ops->told(link->path, (const uint8_t *) path->bytes.p, path->bytes.n) < 0 &&
+        if (ops->received(link->path, (const uint8_t *) path->bytes.p, path->bytes.n) < 0 &&
             link->path != NULL)
             bt_kv_path_failed(link->path, BT_E_KV_TRANSFER, "a message it does not understand");
     }

@@ -84,10 +84,10 @@ void bt_kv_link_hello(bt_kv_link_t *link)
             (bt_kv_blob_t){(uint8_t) (1u << i), {(const char *) offers[i], n}};
     }
     bt_kv_put_hello(&link->out, &hello);
-    bt_kv_link_say(link);
+    bt_kv_link_send(link);
 }
 
-void bt_kv_link_tell_region(bt_kv_link_t *link, const bt_kv_mem_t *mem)
+void bt_kv_link_send_region(bt_kv_link_t *link, const bt_kv_mem_t *mem)
 {
     bt_kv_agent_t *agent = link->agent;
     uint8_t keys[BT_KV_BACKENDS][256];
@@ -102,25 +102,25 @@ void bt_kv_link_tell_region(bt_kv_link_t *link, const bt_kv_mem_t *mem)
             (bt_kv_blob_t){(uint8_t) (1u << i), {(const char *) keys[i], n}};
     }
     bt_kv_put_region(&link->out, &region);
-    bt_kv_link_say(link);
+    bt_kv_link_send(link);
 }
 
-static void tell_memory(bt_kv_link_t *link)
+static void send_memory(bt_kv_link_t *link)
 {
     bt_kv_agent_t *agent = link->agent;
 
     for (uint32_t i = 0; i < agent->mem_room; i++)
         if (agent->mems[i] != NULL)
-            bt_kv_link_tell_region(link, agent->mems[i]);
+            bt_kv_link_send_region(link, agent->mems[i]);
     for (uint32_t i = 0; i < agent->layout_room; i++) {
         const struct bt_kv_layout *layout = agent->layouts[i];
         if (layout != NULL)
             bt_kv_put_layout(&link->out, layout->id, layout->buffers, layout->count, layout->pages);
     }
-    bt_kv_link_say(link);
+    bt_kv_link_send(link);
 }
 
-void bt_kv_link_tell_left(bt_kv_link_t *link, uint64_t room, int rc, const char *reason)
+void bt_kv_link_send_left(bt_kv_link_t *link, uint64_t room, int rc, const char *reason)
 {
     bool is_up = link != NULL && link->state == BT_KV_LINK_UP;
 
@@ -128,7 +128,7 @@ void bt_kv_link_tell_left(bt_kv_link_t *link, uint64_t room, int rc, const char 
         return;
     bt_kv_put_room(is_up ? &link->out : &link->later, BT_KV_LEFT, room, rc, bt_str(reason));
     if (is_up)
-        bt_kv_link_say(link);
+        bt_kv_link_send(link);
 }
 
 void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello)
@@ -158,7 +158,7 @@ void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello)
     if (!link->is_initiator)
         bt_kv_link_hello(link);
     bt_kv_put(&link->out, link->later.p, link->later.n);
-    tell_memory(link);
+    send_memory(link);
     bt_kv_link_set_state(link, BT_KV_LINK_UP);
     agent->stats.links++;
     for (unsigned i = 0; i < BT_KV_BACKENDS; i++)
@@ -222,7 +222,7 @@ void bt_kv_link_next_path(bt_kv_link_t *link, bool is_told, const char *why)
     if (is_told) {
         enum bt_kv_kind kind = (enum bt_kv_kind)(1u << link->path_index);
         bt_kv_put_blob(&link->out, BT_KV_PATH_FAILED, kind, bt_str(why));
-        bt_kv_link_say(link);
+        bt_kv_link_send(link);
     }
     bt_kv_link_close_path(link);
     link->is_path_failed = false;
@@ -254,7 +254,7 @@ void bt_kv_path_ready(bt_kv_path_t *path)
         return;
     link->is_path_ready = true;
     bt_kv_put_blob(&link->out, BT_KV_PATH_READY, path->backend->ops->kind, BT_STR_NULL);
-    bt_kv_link_say(link);
+    bt_kv_link_send(link);
     bt_kv_link_want(link);
 }
 
@@ -270,7 +270,7 @@ void bt_kv_path_failed(bt_kv_path_t *path, int rc, const char *why)
     bt_kv_link_want(link);
 }
 
-int bt_kv_path_tell(bt_kv_path_t *path, const uint8_t *message, size_t size)
+int bt_kv_path_send(bt_kv_path_t *path, const uint8_t *message, size_t size)
 {
     bt_kv_link_t *link = path->link;
 
@@ -278,6 +278,6 @@ int bt_kv_path_tell(bt_kv_path_t *path, const uint8_t *message, size_t size)
         return BT_E_CANCELLED;
     bt_kv_put_blob(&link->out, BT_KV_PATH, path->backend->ops->kind,
                    (bt_str_t){(const char *) message, size});
-    bt_kv_link_say(link);
+    bt_kv_link_send(link);
     return 0;
 }

@@ -133,7 +133,7 @@ static void tell(bt_kv_end_t *end, enum bt_kv_frame_type type, int rc, const cha
     if (!bt_kv_link_is_live(end->link))
         return;
     bt_kv_put_room(&end->link->out, type, end->tag, rc, bt_str(reason));
-    bt_kv_link_say(end->link);
+    bt_kv_link_send(end->link);
 }
 
 void bt_kv_end_abort(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char *reason)
@@ -144,7 +144,7 @@ void bt_kv_end_abort(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char 
     if (end->is_sender)
         bt_kv_lane_drop(agent, end);
     if (!end->is_announced) {
-        bt_kv_link_tell_left(end->link, end->room->source_room, rc, reason);
+        bt_kv_link_send_left(end->link, end->room->source_room, rc, reason);
         bt_kv_end_set_quiet(agent, end);
         return;
     }

@@ -21,7 +21,7 @@ struct bt_kv_end {
     bool is_sender, is_announced,
         is_done; /* done: receiver's last note came; sender: its DONE came */
     bool is_over, is_abort_got, is_drained, is_ack_sent, is_ack_got, is_expired, is_quiet;
-    bool is_dropped; /* receiver: the room has gone on to another sender (directive.c) */
+    bool is_dropped; /* receiver: the room has gone on to another sender (room_command.c) */
     bt_kv_slice_t slice;
     uint32_t page_count, prefix_pages;
     uint64_t units, units_wanted; /* pages * buffers: so far, and all */

@@ -12,7 +12,7 @@
 static void acknowledge(bt_kv_link_t *link, uint64_t tag)
 {
     bt_kv_put_room(&link->out, BT_KV_ABORT_ACK, tag, 0, BT_STR_NULL);
-    bt_kv_link_say(link);
+    bt_kv_link_send(link);
 }
 
 /* This side's end of a tag, or NULL: gone, or another link's (*is_foreign_p). */
@@ -50,7 +50,7 @@ static void got_abort(bt_kv_link_t *link, bt_kv_end_t *end, const bt_kv_frame_t 
         bt_kv_sender_left(agent, end, rc, reason);
     } else {
         end->is_abort_got = true;
-        if (!end->is_dropped && !bt_kv_steering_orphans(agent, end, rc, reason))
+        if (!end->is_dropped && !bt_kv_gateways_orphans(agent, end, rc, reason))
             bt_kv_room_fail(agent, end->room, rc, "%s", reason);
     }
 }
@@ -147,7 +147,7 @@ void bt_kv_rooms_lost(bt_kv_link_t *link)
         if (end->room == NULL)
             bt_kv_end_free(agent, end);
         else if (!end->is_dropped &&
-                 !bt_kv_steering_orphans(agent, end, link->broken_rc, link->broken_why))
+                 !bt_kv_gateways_orphans(agent, end, link->broken_rc, link->broken_why))
             bt_kv_room_fail(agent, end->room, link->broken_rc, "%s", link->broken_why);
     }
 }

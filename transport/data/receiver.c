@@ -113,7 +113,7 @@ static int check_recv(bt_kv_agent_t *agent, const bt_kv_recv_t *recv)
         return BT_E_INVAL;
     for (uint32_t i = 0; i < recv->source_count; i++)
         real += !recv->sources[i].dummy;
-    if (real == 0 && !agent->is_fake && (recv->source_count > 0 || agent->steering == NULL))
+    if (real == 0 && !agent->is_fake && (recv->source_count > 0 || agent->gateways == NULL))
         return BT_E_INVAL;
     for (uint32_t i = 0; i < recv->piece_count; i++)
         if (bt_kv_piece_check(agent, &recv->pieces[i]) != 0)
@@ -155,8 +155,8 @@ static void start(bt_kv_agent_t *agent, struct bt_kv_room *room)
     bt_list_push(&agent->starting, &room->timer);
     for (enum bt_kv_state s = BT_KV_WAITING_FOR_INPUT; agent->is_fake && s <= BT_KV_SUCCESS; s++)
         bt_kv_room_advance(agent, room, s);
-    if (agent->steering != NULL)
-        bt_kv_steering_opened(agent, room);
+    if (agent->gateways != NULL)
+        bt_kv_gateways_opened(agent, room);
     for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next)
         announce_when_usable(agent, bt_container_of(it, bt_kv_end_t, on_room));
 }
@@ -226,7 +226,7 @@ void bt_kv_receiver_announce(bt_kv_agent_t *agent, bt_kv_end_t *end)
                               .piece_count = room->piece_count};
     memcpy(frame.pieces, room->pieces, sizeof(frame.pieces));
     bt_kv_put_announce(&end->link->out, &frame, room->pages);
-    bt_kv_link_say(end->link);
+    bt_kv_link_send(end->link);
     end->is_announced = true;
     room->stats.backend = 1u << end->link->path_index;
     if (++room->announced_ends < room->end_count)
@@ -432,7 +432,7 @@ static void finish(bt_kv_agent_t *agent, struct bt_kv_room *room)
         if (end->is_dropped)
             continue;
         bt_kv_put_room(&end->link->out, BT_KV_DONE, end->tag, 0, BT_STR_NULL);
-        bt_kv_link_say(end->link);
+        bt_kv_link_send(end->link);
     }
     bt_kv_room_advance(agent, room, BT_KV_SUCCESS);
 }

@@ -364,8 +364,8 @@ int bt_kv_send_open(bt_kv_agent_t *agent, const bt_kv_send_spec_t *spec, bt_kv_r
     int rc = open_room(agent, spec, spec->dummy || agent->is_fake, &room);
     if (rc == 0) {
         *room_p = room->handle;
-        if (agent->steering != NULL)
-            bt_kv_steering_opened(agent, room);
+        if (agent->gateways != NULL)
+            bt_kv_gateways_opened(agent, room);
         if (room->is_dummy)
             bt_kv_room_advance(agent, room, BT_KV_WAITING_FOR_INPUT);
         else

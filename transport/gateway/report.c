@@ -22,13 +22,13 @@ static uint64_t pages_wanted(const struct bt_kv_room *room)
     return units;
 }
 
-bt_kv_steer_room_t bt_kv_directive_report(bt_kv_agent_t *agent, const bt_kv_directive_t *d,
-                                          const struct bt_kv_room *room)
+bt_kv_control_room_t bt_kv_room_command_report(bt_kv_agent_t *agent, const bt_kv_room_command_t *d,
+                                               const struct bt_kv_room *room)
 {
     bt_kv_room_stats_t stats;
 
     bt_kv_room_figures(agent, room, &stats);
-    return (bt_kv_steer_room_t){
+    return (bt_kv_control_room_t){
         .room = room->id,
         .side = room->is_sender ? BT_KV_SIDE_SENDER : BT_KV_SIDE_RECEIVER,
         .state = (uint8_t) room->state,
@@ -46,67 +46,68 @@ bt_kv_steer_room_t bt_kv_directive_report(bt_kv_agent_t *agent, const bt_kv_dire
 }
 
 /* An ended room has been told: it is kept for as long as the gateway may turn out to have been gone. */
-static void told(bt_kv_directive_t *d)
+static void told(bt_kv_room_command_t *d)
 {
-    bt_kv_agent_t *agent = d->gate->agent;
+    bt_kv_agent_t *agent = d->conn->agent;
 
-    if (d->phase == BT_KV_DIRECTIVE_ENDED)
-        bt_kv_directive_wait(d, &agent->steering->ended,
-                             agent->now_us + (uint64_t) d->gate->dead_ms * KEPT_BEATS * 1000);
+    if (d->phase == BT_KV_ROOM_COMMAND_ENDED)
+        bt_kv_room_command_wait(d, &agent->gateways->ended,
+                                agent->now_us + (uint64_t) d->conn->dead_ms * KEPT_BEATS * 1000);
 }
 
 /* The gateway hears how the room stands: now, when its buffer has room, or when it is back. */
-void bt_kv_directive_tell(bt_kv_directive_t *d)
+void bt_kv_room_command_notify(bt_kv_room_command_t *d)
 {
-    bt_kv_gate_t *gate = d->gate;
-    const struct bt_kv_room *room = bt_kv_directive_room(d);
-    bt_kv_steer_t message = {.type = BT_KV_STEER_ROOM, .room = d->last};
+    bt_kv_gateway_conn_t *conn = d->conn;
+    const struct bt_kv_room *room = bt_kv_room_command_room(d);
+    bt_kv_control_t message = {.type = BT_KV_CONTROL_ROOM, .room = d->last};
 
-    if (gate->state != BT_KV_GATE_UP || (room == NULL && d->phase != BT_KV_DIRECTIVE_ENDED))
+    if (conn->state != BT_KV_GATEWAY_CONN_UP ||
+        (room == NULL && d->phase != BT_KV_ROOM_COMMAND_ENDED))
         return;
-    if (bt_kv_gate_is_full(gate)) {
+    if (bt_kv_gateway_conn_is_full(conn)) {
         if (bt_list_empty(&d->retell))
-            bt_list_push(&gate->retell, &d->retell);
+            bt_list_push(&conn->retell, &d->retell);
         return;
     }
     bt_list_remove(&d->retell);
     if (room != NULL)
-        message.room = bt_kv_directive_report(gate->agent, d, room);
+        message.room = bt_kv_room_command_report(conn->agent, d, room);
     else
         message.room.reason = bt_str(d->reason);
     d->told_bytes = message.room.bytes;
-    bt_kv_gate_say(gate, &message);
+    bt_kv_gateway_conn_send(conn, &message);
     told(d);
 }
 
-void bt_kv_directives_retell(bt_kv_gate_t *gate)
+void bt_kv_room_commands_renotify(bt_kv_gateway_conn_t *conn)
 {
-    for (bt_list_t *it = gate->known.next; it != &gate->known; it = it->next) {
-        bt_kv_directive_t *d = bt_container_of(it, bt_kv_directive_t, on_gate);
+    for (bt_list_t *it = conn->known.next; it != &conn->known; it = it->next) {
+        bt_kv_room_command_t *d = bt_container_of(it, bt_kv_room_command_t, on_conn);
         bt_list_remove(&d->retell);
-        if (d->phase == BT_KV_DIRECTIVE_OPEN || d->phase == BT_KV_DIRECTIVE_ENDED)
-            bt_list_push(&gate->retell, &d->retell);
+        if (d->phase == BT_KV_ROOM_COMMAND_OPEN || d->phase == BT_KV_ROOM_COMMAND_ENDED)
+            bt_list_push(&conn->retell, &d->retell);
     }
-    gate->agent->steering->is_dirty = gate->agent->has_work = true;
+    conn->agent->gateways->is_dirty = conn->agent->has_work = true;
 }
 
-void bt_kv_directives_pump(bt_kv_gate_t *gate)
+void bt_kv_room_commands_pump(bt_kv_gateway_conn_t *conn)
 {
-    while (!bt_list_empty(&gate->retell) && !bt_kv_gate_is_full(gate)) {
-        bt_list_t *first = gate->retell.next;
+    while (!bt_list_empty(&conn->retell) && !bt_kv_gateway_conn_is_full(conn)) {
+        bt_list_t *first = conn->retell.next;
         bt_list_remove(first);
-        bt_kv_directive_tell(bt_container_of(first, bt_kv_directive_t, retell));
+        bt_kv_room_command_notify(bt_container_of(first, bt_kv_room_command_t, retell));
     }
 }
 
-void bt_kv_directives_beat(bt_kv_gate_t *gate)
+void bt_kv_room_commands_heartbeat(bt_kv_gateway_conn_t *conn)
 {
-    bt_kv_agent_t *agent = gate->agent;
+    bt_kv_agent_t *agent = conn->agent;
 
     for (bt_list_t *it = agent->moving.next; it != &agent->moving; it = it->next) {
         struct bt_kv_room *room = bt_container_of(it, struct bt_kv_room, timer);
-        bt_kv_directive_t *d = room->directive;
-        if (d != NULL && d->gate == gate && d->told_bytes != room->stats.bytes)
-            bt_kv_directive_tell(d);
+        bt_kv_room_command_t *d = room->command;
+        if (d != NULL && d->conn == conn && d->told_bytes != room->stats.bytes)
+            bt_kv_room_command_notify(d);
     }
 }

@@ -1,4 +1,4 @@
-/* cursor.h - reading and writing bytes of messages: what frame.c and steer.c share.
+/* cursor.h - reading and writing bytes of messages: what frame.c and control.c share.
  *
  * Owner: the caller's stack; a cursor borrows the bytes.
  * Life:  of a call.

@@ -13,9 +13,9 @@
 #define VM_CAP_BYTES ((size_t) 256 << 20) /* a reply of 4 MiB and its pieces fit many times */
 #define EMBEDDED_PREFIX "lua/baton/dialects/"
 
-static const char *const file_keys[] = {"name",   "kind",    "routes", "prefill", "decode",
-                                        "rid",    "room",    "batch",  "release", "abort_route",
-                                        "learns", "steered", NULL};
+static const char *const file_keys[] = {
+    "name",  "kind",    "routes",      "prefill", "decode",          "rid", "room",
+    "batch", "release", "abort_route", "learns",  "gateway_managed", NULL};
 
 const char *bt_plan_kind_name(enum bt_plan_kind kind)
 {
@@ -119,9 +119,10 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
     pub->has_abort_route = flag(L, "abort_route");
     pub->batch = flag(L, "batch");
     pub->learns = flag(L, "learns");
-    pub->is_steered = flag(L, "steered");
-    if (pub->is_steered && (pub->kind != BT_PLAN_BOOTSTRAP || !pub->needs_room || pub->batch))
-        luaL_error(L, "steered is for kind \"bootstrap\" with room and without batch");
+    pub->is_gateway_managed = flag(L, "gateway_managed");
+    if (pub->is_gateway_managed &&
+        (pub->kind != BT_PLAN_BOOTSTRAP || !pub->needs_room || pub->batch))
+        luaL_error(L, "gateway_managed is for kind \"bootstrap\" with room and without batch");
     if (pub->has_release && !pub->needs_reply)
         luaL_error(L, "release is for kind \"handoff\" only");
     if (pub->has_abort_route && !pub->needs_rid)

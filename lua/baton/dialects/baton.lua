@@ -1,4 +1,4 @@
--- baton - BatonConnector: both legs at once, KV moves through libbaton_kv, steered by the gateway.
+-- baton - BatonConnector: both legs at once, KV moves through libbaton_kv, managed by the gateway.
 --
 -- The gateway opens the room at the agents of both workers, so the legs carry its number and no address. When prefill
 -- dies before the first byte has moved, decode waits and another prefill gets a room of its own: each leg names the
@@ -34,7 +34,7 @@ return {
   name = "baton",
   kind = "bootstrap",
   room = true,
-  steered = true,
+  gateway_managed = true,
   routes = legs.VLLM_ROUTES,
   prefill = prefill,
   decode = decode,

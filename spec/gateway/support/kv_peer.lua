@@ -12,7 +12,7 @@ local socket = require("socket")
 
 local kv_peer = { WELCOME = 80, REFUSE = 81, PING = 72, HELLO = 1, CLOSE = 2, REGION = 4, LAYOUT = 6 }
 
-local STEER_HELLO = 64
+local CONTROL_HELLO = 64
 local SECONDS = 10
 
 local Peer = {}
@@ -84,7 +84,7 @@ end
 
 -- hello: worker; rank, ranks, incarnation, name, host, port, token.
 function Peer:say_gateway(hello)
-  self:send(frame(STEER_HELLO, u32(0x474b5442) .. u32(1) .. u32(hello.rank or 0) .. u32(hello.ranks or 1) .. u32(8)
+  self:send(frame(CONTROL_HELLO, u32(0x474b5442) .. u32(1) .. u32(hello.rank or 0) .. u32(hello.ranks or 1) .. u32(8)
     .. u32(4711) .. u32(hello.incarnation or 77) .. u32(0) .. text(hello.name or "mallory") .. text(hello.worker)
     .. text(hello.host or "127.0.0.1") .. u16(hello.port or 9) .. text(hello.token or "")))
 end

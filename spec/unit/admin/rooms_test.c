@@ -24,7 +24,7 @@ static int close_rig(void **state)
 {
     (void) state;
     rig_close(&rig);
-    bt_transfer_close(hub, NULL, NULL);
+    bt_transfer_free(hub, NULL, NULL);
     bt_loop_fini(&loop);
     return 0;
 }
@@ -147,7 +147,7 @@ static void on_event(void *user, const bt_transfer_event_t *event)
 }
 
 /* The hub remembers it, because it could not even be opened: nobody's agents are there. */
-static void test_a_steered_room_that_has_ended(void **state)
+static void test_a_gateway_managed_room_that_has_ended(void **state)
 {
     unsigned events = 0;
     bt_transfer_room_spec_t spec = {.room = own_room(0),
@@ -161,7 +161,7 @@ static void test_a_steered_room_that_has_ended(void **state)
     fill_worker(&spec.prefill, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:1");
     fill_worker(&spec.decode, BT_ROLE_DECODE, "d0", "http://127.0.0.1:2");
     assert_int_equal(answer(own_room(0), "", 0), 404);
-    assert_int_equal(bt_transfer_open(hub, &spec), 0);
+    assert_int_equal(bt_transfer_room_open(hub, &spec), 0);
     TURN_UNTIL(&loop, events == 1);
     assert_int_equal(answer(own_room(0), "", 0), 200);
     assert_said(&rig, "\"here\":{\"request\":null,\"attempt\":null,\"transfer\":{\"room\":");
@@ -273,7 +273,7 @@ int main(void)
         TEST(test_rooms),
         TEST(test_a_rooms_number),
         TEST(test_a_room_of_this_gateway),
-        TEST(test_a_steered_room_that_has_ended),
+        TEST(test_a_gateway_managed_room_that_has_ended),
         TEST(test_a_room_of_another_replica),
         TEST(test_metrics),
     };

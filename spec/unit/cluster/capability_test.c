@@ -122,9 +122,9 @@ static void rules_that_connectors_demand(void **state)
     bt_capability_pair_rules(U, BT_STR("batonCONNECTOR"), NULL, 0, "baton", &rules);
     assert_int_equal(rules.tp, BT_TP_ANY);
     assert_string_equal(rules.family, "baton");
-    assert_true(bt_capability_is_steered("baton"));
-    assert_false(bt_capability_is_steered("nixl"));
-    assert_false(bt_capability_is_steered(NULL));
+    assert_true(bt_capability_is_gateway_managed("baton"));
+    assert_false(bt_capability_is_gateway_managed("nixl"));
+    assert_false(bt_capability_is_gateway_managed(NULL));
     assert_true(bt_capability_needs_equal_version("nixl_push"));
     assert_false(bt_capability_needs_equal_version("shared_cache"));
     assert_false(bt_capability_needs_equal_version(NULL));

@@ -150,11 +150,11 @@ static void why_not_in_one_word(void **state)
     bt_worker_unref(w);
 }
 
-static void a_steered_worker_needs_its_agents(void **state)
+static void a_gateway_managed_worker_needs_its_agents(void **state)
 {
     (void) state;
     bt_worker_t *w = quick_worker(BT_ROLE_PREFILL, "http://127.0.0.1:1", "BatonConnector");
-    assert_true(w->is_steered);
+    assert_true(w->is_gateway_managed);
     assert_string_equal(bt_worker_why_not(w, 1), "starting"); /* what is worse comes first */
     set_up(w);
     assert_string_equal(bt_worker_why_not(w, 1), "no_agent");
@@ -167,7 +167,7 @@ static void a_steered_worker_needs_its_agents(void **state)
 
     w = quick_worker(BT_ROLE_HYBRID, "http://127.0.0.1:1",
                      "BatonConnector"); /* takes part in no pair */
-    assert_false(w->is_steered);
+    assert_false(w->is_gateway_managed);
     set_up(w);
     assert_true(bt_worker_usable(w, 1));
     bt_worker_unref(w);
@@ -226,7 +226,7 @@ int main(void)
         cmocka_unit_test(new_address_is_seen_once),
         cmocka_unit_test(refusals),
         cmocka_unit_test(why_not_in_one_word),
-        cmocka_unit_test(a_steered_worker_needs_its_agents),
+        cmocka_unit_test(a_gateway_managed_worker_needs_its_agents),
         cmocka_unit_test(averages_follow_with_an_eighth),
         cmocka_unit_test(models),
         cmocka_unit_test(names_that_are_safe_in_headers),

@@ -101,7 +101,7 @@ static void paths_and_ports(void **state)
     bt_config_fini(&c);
 }
 
-static void steered_workers_need_the_hub(void **state)
+static void gateway_managed_workers_need_the_hub(void **state)
 {
     bt_config_t c;
     (void) state;
@@ -220,7 +220,7 @@ int main(void)
         cmocka_unit_test(workers_that_cannot_pair),
         cmocka_unit_test(urls),
         cmocka_unit_test(paths_and_ports),
-        cmocka_unit_test(steered_workers_need_the_hub),
+        cmocka_unit_test(gateway_managed_workers_need_the_hub),
         cmocka_unit_test(who_may_use_the_registry),
         cmocka_unit_test(defaults_of_workers),
         cmocka_unit_test(records),

@@ -1,4 +1,4 @@
-/* A steered attempt, its room at the hub, and another prefill in the place of one that is lost. */
+/* A gateway-managed attempt, its room at the hub, and another prefill in the place of one that is lost. */
 #include "dispatch/attempt_rig.h"
 
 static void all_goes_well(void **state)

@@ -36,7 +36,7 @@ static struct hub {
     int rc; /* of open and repair */
 } hub;
 
-int bt_transfer_open(bt_transfer_t *t, const bt_transfer_room_spec_t *spec)
+int bt_transfer_room_open(bt_transfer_t *t, const bt_transfer_room_spec_t *spec)
 {
     assert_ptr_equal(t, &hub);
     if (hub.rc < 0)
@@ -61,7 +61,7 @@ int bt_transfer_repair(bt_transfer_t *t, uint64_t room, uint64_t source_room, bt
     return 0;
 }
 
-void bt_transfer_close_room(bt_transfer_t *t, uint64_t room, bool is_abort, const char *reason)
+void bt_transfer_room_close(bt_transfer_t *t, uint64_t room, bool is_abort, const char *reason)
 {
     assert_ptr_equal(t, &hub);
     assert_true(hub.close_count < CALLS_MAX);

@@ -24,7 +24,7 @@ static void what_it_is(void **state)
 
     start(&r);
     assert_int_equal(r.dialect->kind, BT_PLAN_BOOTSTRAP);
-    assert_true(r.dialect->needs_room && r.dialect->is_steered);
+    assert_true(r.dialect->needs_room && r.dialect->is_gateway_managed);
     assert_false(r.dialect->needs_reply || r.dialect->has_release || r.dialect->needs_rid ||
                  r.dialect->has_abort_route || r.dialect->batch || r.dialect->learns);
     assert_true(bt_dialect_serves(r.dialect, BT_STR("/v1/completions")));

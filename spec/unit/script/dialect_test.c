@@ -56,10 +56,11 @@ static void mistakes_name_the_file(void **state)
     assert_load_fails(HEAD NOOP ", routes = {} }", "routes must list");
     assert_load_fails(HEAD NOOP ", routes = { 'v1' } }", "begin with '/'");
     assert_load_fails(HEAD NOOP ", abort_route = true }", "abort_route needs rid");
-    assert_load_fails("return { name = 'own', kind = 'bootstrap', steered = true, " NOOP "}",
-                      "steered is for kind \"bootstrap\" with room and without batch");
+    assert_load_fails("return { name = 'own', kind = 'bootstrap', gateway_managed = true, " NOOP
+                      "}",
+                      "gateway_managed is for kind \"bootstrap\" with room and without batch");
     assert_load_fails("return { name = 'own', kind = 'bootstrap', room = true, batch = true, "
-                      "steered = true, " NOOP "}",
+                      "gateway_managed = true, " NOOP "}",
                       "without batch");
     assert_load_fails("return { name = 'own', kind = 'sequence', release = true, " NOOP "}",
                       "release is for kind");

@@ -6,12 +6,12 @@
 
 static fake_t a, b;
 
-static void refused(rig_t *rig, bt_kv_steer_t *hello, const char *reason)
+static void refused(rig_t *rig, bt_kv_control_t *hello, const char *reason)
 {
     fake_dial(&a, rig);
     fake_say(&a, hello);
-    bt_kv_steer_t m = fake_hear(&a, BT_KV_STEER_REFUSE);
-    char text[BT_KV_STEER_TEXT_MAX + 1];
+    bt_kv_control_t m = fake_hear(&a, BT_KV_CONTROL_REFUSE);
+    char text[BT_KV_CONTROL_TEXT_MAX + 1];
     snprintf(text, sizeof text, "%.*s", BT_STR_ARG(m.refuse.reason));
     assert_in(text, reason);
     assert_true(m.refuse.retry_ms > 0);
@@ -26,10 +26,10 @@ static void test_welcome(void **state)
 
     (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.heartbeat_ms = 123, .dead_ms = 4567});
-    bt_kv_steer_t hello = hello_of("p0", 0, 1, 1);
+    bt_kv_control_t hello = hello_of("p0", 0, 1, 1);
     fake_dial(&a, &rig);
     fake_say(&a, &hello);
-    bt_kv_steer_t m = fake_hear(&a, BT_KV_STEER_WELCOME);
+    bt_kv_control_t m = fake_hear(&a, BT_KV_CONTROL_WELCOME);
     assert_int_equal(m.welcome.heartbeat_ms, 123);
     assert_int_equal(m.welcome.dead_ms, 4567);
     assert_true(m.welcome.incarnation != 0);
@@ -48,7 +48,7 @@ static void test_refusals(void **state)
 
     (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.token = "secret"});
-    bt_kv_steer_t hello = hello_of("p0", 0, 1, 1);
+    bt_kv_control_t hello = hello_of("p0", 0, 1, 1);
     refused(&rig, &hello, "--transfer-token");
     hello.hello.token = BT_STR("secreT");
     refused(&rig, &hello, "--transfer-token");
@@ -57,7 +57,7 @@ static void test_refusals(void **state)
     hello.hello.token = BT_STR("secret");
     hello.hello.version = 9;
     refused(&rig, &hello, "version");
-    hello.hello.version = BT_KV_STEER_VERSION;
+    hello.hello.version = BT_KV_CONTROL_VERSION;
     hello.hello.host = BT_STR("prefill.example");
     refused(&rig, &hello, "numeric");
     hello.hello.host = BT_STR("127.0.0.1");
@@ -77,10 +77,10 @@ static void test_max_agents(void **state)
     (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.max_agents = 1});
     fake_join(&b, &rig, "p0", 0, 1, 1);
-    bt_kv_steer_t hello = hello_of("p1", 0, 1, 2);
+    bt_kv_control_t hello = hello_of("p1", 0, 1, 2);
     fake_dial(&a, &rig);
     fake_say(&a, &hello);
-    (void) fake_hear(&a, BT_KV_STEER_REFUSE);
+    (void) fake_hear(&a, BT_KV_CONTROL_REFUSE);
     fake_hear_end(&a);
     fake_hang_up(&a);
     fake_hang_up(&b);
@@ -95,7 +95,7 @@ static void test_wildcard_host(void **state)
 
     (void) state;
     rig_open(&rig, NULL);
-    bt_kv_steer_t hello = hello_of("p0", 0, 1, 1);
+    bt_kv_control_t hello = hello_of("p0", 0, 1, 1);
     hello.hello.host = BT_STR("0.0.0.0");
     fake_join_as(&a, &rig, &hello);
     bt_text_init(&text);
@@ -115,8 +115,8 @@ static void test_heartbeat(void **state)
     rig_open(&rig, &(bt_transfer_config_t){.heartbeat_ms = 20, .dead_ms = 400});
     fake_join(&a, &rig, "p0", 0, 1, 1);
     for (int i = 0; i < 40; i++) { /* twice dead_ms, were it silent */
-        (void) fake_hear(&a, BT_KV_STEER_PING);
-        fake_say(&a, &(bt_kv_steer_t){.type = BT_KV_STEER_PING});
+        (void) fake_hear(&a, BT_KV_CONTROL_PING);
+        fake_say(&a, &(bt_kv_control_t){.type = BT_KV_CONTROL_PING});
     }
     assert_int_equal(rig_stats(&rig).agents, 1);
     fake_hear_end(&a); /* and now it is silent */
@@ -135,7 +135,7 @@ static void test_own_sleep_is_no_silence(void **state)
     rig_open(&rig, &(bt_transfer_config_t){.heartbeat_ms = 20, .dead_ms = 60});
     fake_join(&a, &rig, "p0", 0, 1, 1);
     uint64_t until_ms = bt_clock_ms() + 100;
-    fake_say(&a, &(bt_kv_steer_t){.type = BT_KV_STEER_PING});
+    fake_say(&a, &(bt_kv_control_t){.type = BT_KV_CONTROL_PING});
     while (bt_clock_ms() < until_ms)
         usleep(5000); /* the loop does not turn */
     turn(&rig.loop, 2);
@@ -155,8 +155,8 @@ static void closed_after(rig_t *rig, const void *p, size_t n)
 
 static void test_rubbish_instead_of_hello(void **state)
 {
-    static const uint8_t too_long[8] = {0xff, 0xff, 0xff, 0x7f, BT_KV_STEER_HELLO, 0, 0, 0};
-    static const uint8_t other_magic[16] = {8, 0, 0, 0, BT_KV_STEER_HELLO, 0, 0, 0, 1, 2, 3, 4};
+    static const uint8_t too_long[8] = {0xff, 0xff, 0xff, 0x7f, BT_KV_CONTROL_HELLO, 0, 0, 0};
+    static const uint8_t other_magic[16] = {8, 0, 0, 0, BT_KV_CONTROL_HELLO, 0, 0, 0, 1, 2, 3, 4};
     static const uint8_t skippable[8] = {0, 0, 0, 0, 200, 1, 0, 0};
     static const char http[] = "GET /metrics HTTP/1.1\r\nHost: baton\r\n\r\n";
     uint8_t ping[64];
@@ -168,7 +168,8 @@ static void test_rubbish_instead_of_hello(void **state)
     closed_after(&rig, other_magic, sizeof other_magic);
     closed_after(&rig, skippable, sizeof skippable);
     closed_after(&rig, http, sizeof http - 1);
-    ptrdiff_t n = bt_kv_steer_encode(&(bt_kv_steer_t){.type = BT_KV_STEER_PING}, ping, sizeof ping);
+    ptrdiff_t n =
+        bt_kv_control_encode(&(bt_kv_control_t){.type = BT_KV_CONTROL_PING}, ping, sizeof ping);
     closed_after(&rig, ping, (size_t) n);
     assert_int_equal(rig_stats(&rig).agents_refused, 5);
     rig_close(&rig);
@@ -185,7 +186,7 @@ static void join_and_send(rig_t *rig, const void *p, size_t n)
 static void test_rubbish_after_hello(void **state)
 {
     static const uint8_t unknown[8] = {0, 0, 0, 0, 200, 0, 0, 0};
-    static const uint8_t bad_room[12] = {4, 0, 0, 0, BT_KV_STEER_ROOM, 0, 0, 0};
+    static const uint8_t bad_room[12] = {4, 0, 0, 0, BT_KV_CONTROL_ROOM, 0, 0, 0};
     uint8_t bytes[1024];
     rig_t rig;
 
@@ -193,12 +194,12 @@ static void test_rubbish_after_hello(void **state)
     rig_open(&rig, NULL);
     join_and_send(&rig, unknown, sizeof unknown);
     join_and_send(&rig, bad_room, sizeof bad_room);
-    bt_kv_steer_t hello = hello_of("p0", 0, 1, 1);
-    ptrdiff_t n = bt_kv_steer_encode(&hello, bytes, sizeof bytes);
+    bt_kv_control_t hello = hello_of("p0", 0, 1, 1);
+    ptrdiff_t n = bt_kv_control_encode(&hello, bytes, sizeof bytes);
     join_and_send(&rig, bytes, (size_t) n); /* a second hello */
-    bt_kv_steer_t abort_it = {.type = BT_KV_STEER_ABORT};
+    bt_kv_control_t abort_it = {.type = BT_KV_CONTROL_ABORT};
     abort_it.abort.room = 1;
-    n = bt_kv_steer_encode(&abort_it, bytes, sizeof bytes);
+    n = bt_kv_control_encode(&abort_it, bytes, sizeof bytes);
     join_and_send(&rig, bytes, (size_t) n); /* what only gateways say */
     assert_int_equal(rig_stats(&rig).agents_lost, 4);
     rig_close(&rig);
@@ -212,14 +213,14 @@ static void test_byte_by_byte_and_skipped(void **state)
 
     (void) state;
     rig_open(&rig, NULL);
-    bt_kv_steer_t hello = hello_of("p0", 0, 1, 1);
-    ptrdiff_t n = bt_kv_steer_encode(&hello, bytes, sizeof bytes);
+    bt_kv_control_t hello = hello_of("p0", 0, 1, 1);
+    ptrdiff_t n = bt_kv_control_encode(&hello, bytes, sizeof bytes);
     fake_dial(&a, &rig);
     for (ptrdiff_t i = 0; i < n; i++) {
         fake_send(&a, bytes + i, 1);
         turn_once(&rig.loop);
     }
-    (void) fake_hear(&a, BT_KV_STEER_WELCOME);
+    (void) fake_hear(&a, BT_KV_CONTROL_WELCOME);
     fake_send(&a, skippable, 5);
     turn(&rig.loop, 3);
     fake_send(&a, skippable + 5, 7);
@@ -237,10 +238,10 @@ static void test_mutations(void **state)
 
     (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.heartbeat_ms = 10, .dead_ms = 30});
-    bt_kv_steer_t hello = hello_of("p0", 0, 1, 1);
-    bt_kv_steer_t room = room_of(5, BT_KV_SIDE_SENDER, BT_KV_TRANSFERRING, 7);
-    ptrdiff_t n = bt_kv_steer_encode(&hello, whole, sizeof whole);
-    n += bt_kv_steer_encode(&room, whole + n, sizeof whole - (size_t) n);
+    bt_kv_control_t hello = hello_of("p0", 0, 1, 1);
+    bt_kv_control_t room = room_of(5, BT_KV_SIDE_SENDER, BT_KV_TRANSFERRING, 7);
+    ptrdiff_t n = bt_kv_control_encode(&hello, whole, sizeof whole);
+    n += bt_kv_control_encode(&room, whole + n, sizeof whole - (size_t) n);
     for (ptrdiff_t i = 0; i < n; i++) {
         uint8_t bytes[1024];
         memcpy(bytes, whole, (size_t) n);

@@ -44,13 +44,13 @@ static void test_agents(void **state)
 {
     (void) state;
     pair_open(x, NULL);
-    bt_kv_steer_t hello = hello_of("nobody \"x\"", 0, 1, 9);
+    bt_kv_control_t hello = hello_of("nobody \"x\"", 0, 1, 9);
     static fake_t other;
     fake_join_as(&other, &x->rig, &hello);
     expect("{\"worker\":\"p0\",\"is_waiting\":false,\"name\":\"agent\",\"rank\":0,\"ranks\":1,"
            "\"address\":\"127.0.0.1:9000\",\"pid\":4711,\"backends\":[\"shm\",\"tcp\"],");
     expect("{\"worker\":\"nobody \\\"x\\\"\",\"is_waiting\":true");
-    fake_say(&x->p, &(bt_kv_steer_t){.type = BT_KV_STEER_PING, .ping = {1, 222, 333}});
+    fake_say(&x->p, &(bt_kv_control_t){.type = BT_KV_CONTROL_PING, .ping = {1, 222, 333}});
     fake_sync(&x->d);
     expect("\"bytes_sent\":222,\"bytes_received\":333}");
     fake_hang_up(&other);
@@ -107,10 +107,10 @@ static void test_limit(void **state)
     (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
-    bt_transfer_close_room(x->rig.t, 5, true, "gone");
+    bt_transfer_room_close(x->rig.t, 5, true, "gone");
     TURN_UNTIL(&x->rig.loop, rig_stats(&x->rig).rooms_open == 0);
-    (void) fake_hear(&x->p, BT_KV_STEER_ABORT);
-    (void) fake_hear(&x->d, BT_KV_STEER_ABORT);
+    (void) fake_hear(&x->p, BT_KV_CONTROL_ABORT);
+    (void) fake_hear(&x->d, BT_KV_CONTROL_ABORT);
     pair_room(x, 6);
     pair_room(x, 7);
     assert_in(show(1), "\"room\":\"6\"");
@@ -148,17 +148,17 @@ static void test_one_room(void **state)
     assert_in(show_one(6), "\"bytes\":1024,");
     assert_string_equal(show_one(7), "");
     /* Ended rooms are remembered, the last ones. */
-    bt_transfer_close_room(x->rig.t, 5, true, "gone");
+    bt_transfer_room_close(x->rig.t, 5, true, "gone");
     TURN_UNTIL(&x->rig.loop, rig_stats(&x->rig).rooms_open == 1);
     assert_in(show_one(5), "\"phase\":\"failed\"");
     assert_in(show_one(5), "\"reason\":\"gone\"");
     uint64_t room = 100;
     for (; show_one(5)[0] != '\0'; room++) {
         assert_true(room < 1100);
-        (void) fake_hear(&x->p, BT_KV_STEER_ABORT);
-        (void) fake_hear(&x->d, BT_KV_STEER_ABORT);
+        (void) fake_hear(&x->p, BT_KV_CONTROL_ABORT);
+        (void) fake_hear(&x->d, BT_KV_CONTROL_ABORT);
         pair_room(x, room);
-        bt_transfer_close_room(x->rig.t, room, true, "gone too");
+        bt_transfer_room_close(x->rig.t, room, true, "gone too");
         TURN_UNTIL(&x->rig.loop, rig_stats(&x->rig).rooms_open == 1);
     }
     assert_true(room > 101);

@@ -100,7 +100,7 @@ static void open_room(uint64_t id)
     bt_transfer_room_spec_t spec = spec_of(&rig, id);
 
     spec.repair_ms = 20000;
-    assert_int_equal(bt_transfer_open(rig.t, &spec), 0);
+    assert_int_equal(bt_transfer_room_open(rig.t, &spec), 0);
 }
 
 static void wait_state(side_t *side, bt_kv_room_t room, enum bt_kv_state state)
@@ -190,12 +190,12 @@ static void test_closed_by_the_gateway(void **state)
     open_room(5);
     bt_kv_room_t to = recv_open(5), from = send_open(&p0, 5);
     wait_phase(BT_TRANSFER_PHASE_WAITING);
-    bt_transfer_close_room(rig.t, 5, true, "the client has left");
+    bt_transfer_room_close(rig.t, 5, true, "the client has left");
     wait_state(&d0, to, BT_KV_FAILED);
     wait_state(&p0, from, BT_KV_FAILED);
     /* Also where the engine opens it only now. */
     open_room(6);
-    bt_transfer_close_room(rig.t, 6, true, "the client has left");
+    bt_transfer_room_close(rig.t, 6, true, "the client has left");
     TURN_UNTIL(&rig.loop, rig_stats(&rig).rooms_closed == 2);
     wait_state(&p0, send_open(&p0, 6), BT_KV_FAILED);
 }

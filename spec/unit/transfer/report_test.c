@@ -63,12 +63,12 @@ static void test_done_by_all_ranks(void **state)
     fake_join(&d1, rig, "d0", 1, 2, 3);
     TURN_UNTIL(&rig->loop, has_agents(rig, "p0") && has_agents(rig, "d0"));
     bt_transfer_room_spec_t spec = spec_of(rig, 5);
-    assert_int_equal(bt_transfer_open(rig->t, &spec), 0);
-    bt_kv_steer_t m = fake_hear(&x->p, BT_KV_STEER_OPEN);
+    assert_int_equal(bt_transfer_room_open(rig->t, &spec), 0);
+    bt_kv_control_t m = fake_hear(&x->p, BT_KV_CONTROL_OPEN);
     assert_int_equal(m.open.peer_count, 2);
     assert_int_equal(m.open.peers[1].rank, 1);
     assert_int_equal(m.open.peers[1].port, 9001);
-    m = fake_hear(&d1, BT_KV_STEER_OPEN);
+    m = fake_hear(&d1, BT_KV_CONTROL_OPEN);
     assert_int_equal(m.open.peer_count, 1);
     assert_true(bt_str_eq(m.open.peers[0].host, BT_STR("127.0.0.1")));
     fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_SUCCESS, 10);
@@ -117,12 +117,12 @@ static void test_sender_never_confirms(void **state)
     fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_SUCCESS, 2048);
     (void) rig_event(&x->rig, BT_TRANSFER_MOVING);
     while (x->rig.event_at == x->rig.event_count) {
-        fake_say(&x->p, &(bt_kv_steer_t){.type = BT_KV_STEER_PING});
-        fake_say(&x->d, &(bt_kv_steer_t){.type = BT_KV_STEER_PING});
+        fake_say(&x->p, &(bt_kv_control_t){.type = BT_KV_CONTROL_PING});
+        fake_say(&x->d, &(bt_kv_control_t){.type = BT_KV_CONTROL_PING});
         turn_once(&x->rig.loop);
     }
     (void) rig_event(&x->rig, BT_TRANSFER_DONE);
-    assert_int_equal(fake_hear(&x->p, BT_KV_STEER_ABORT).abort.room, 5);
+    assert_int_equal(fake_hear(&x->p, BT_KV_CONTROL_ABORT).abort.room, 5);
 }
 
 /* ---- losses ---- */
@@ -138,7 +138,7 @@ static void test_receiver_lost(void **state)
     assert_false(e->is_prefill_fault);
     assert_int_equal(e->rc, BT_E_RESET);
     assert_in(e->reason, "lost the agent of decode d0");
-    bt_kv_steer_t m = fake_hear(&x->p, BT_KV_STEER_ABORT);
+    bt_kv_control_t m = fake_hear(&x->p, BT_KV_CONTROL_ABORT);
     assert_int_equal(m.abort.room, 5);
     assert_int_equal(rig_stats(&x->rig).rooms_failed, 1);
 }
@@ -155,7 +155,7 @@ static void test_sender_lost_while_moving(void **state)
     assert_true(e->is_prefill_fault);
     assert_false(e->is_decode_fault);
     assert_int_equal(e->bytes, 1024);
-    assert_int_equal(fake_hear(&x->d, BT_KV_STEER_ABORT).abort.room, 5);
+    assert_int_equal(fake_hear(&x->d, BT_KV_CONTROL_ABORT).abort.room, 5);
 }
 
 static void test_sender_silent_while_moving(void **state)
@@ -165,7 +165,7 @@ static void test_sender_silent_while_moving(void **state)
     pair_room(x, 5);
     pair_move_room(x, 5);
     while (x->rig.event_at == x->rig.event_count) {
-        fake_say(&x->d, &(bt_kv_steer_t){.type = BT_KV_STEER_PING});
+        fake_say(&x->d, &(bt_kv_control_t){.type = BT_KV_CONTROL_PING});
         turn_once(&x->rig.loop);
     }
     const bt_transfer_event_t *e = rig_event(&x->rig, BT_TRANSFER_FAILED);
@@ -182,7 +182,7 @@ static void test_failed_is_nobodys(void **state)
     pair_room(x, 5);
     pair_move_room(x, 5);
     fake_tell_failed(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_E_KV_TRANSFER, "CRC error\n");
-    assert_int_equal(fake_hear(&x->p, BT_KV_STEER_ABORT).abort.room, 5); /* at once */
+    assert_int_equal(fake_hear(&x->p, BT_KV_CONTROL_ABORT).abort.room, 5); /* at once */
     const bt_transfer_event_t *e = rig_event(&x->rig, BT_TRANSFER_FAILED);
     assert_false(e->is_prefill_fault);
     assert_false(e->is_decode_fault);
@@ -198,7 +198,7 @@ static void test_complaint_then_loss(void **state)
     pair_room(x, 5);
     pair_move_room(x, 5);
     fake_tell_failed(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_E_RESET, "lost agent p0");
-    (void) fake_hear(&x->p, BT_KV_STEER_ABORT);
+    (void) fake_hear(&x->p, BT_KV_CONTROL_ABORT);
     fake_hang_up(&x->p);
     const bt_transfer_event_t *e = rig_event(&x->rig, BT_TRANSFER_FAILED);
     assert_true(e->is_prefill_fault);
@@ -230,7 +230,7 @@ static void test_success_overtaken_by_failure(void **state)
     pair_room(x, 5);
     pair_move_room(x, 5);
     fake_tell_failed(&x->p, 5, BT_KV_SIDE_SENDER, BT_E_RESET, "lost agent d0");
-    (void) fake_hear(&x->d, BT_KV_STEER_ABORT);
+    (void) fake_hear(&x->d, BT_KV_CONTROL_ABORT);
     fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_SUCCESS, 2048);
     (void) rig_event(&x->rig, BT_TRANSFER_DONE);
 }
@@ -280,8 +280,8 @@ static void test_start_deadline(void **state)
     assert_int_equal(e->rc, BT_E_FIRST_BYTE_TIMEOUT);
     assert_in(e->reason, "no byte within 30 ms: prefill p0 is not opened by its engine");
     assert_false(e->is_prefill_fault || e->is_decode_fault);
-    assert_int_equal(fake_hear(&x->p, BT_KV_STEER_ABORT).abort.room, 5);
-    assert_int_equal(fake_hear(&x->d, BT_KV_STEER_ABORT).abort.room, 5);
+    assert_int_equal(fake_hear(&x->p, BT_KV_CONTROL_ABORT).abort.room, 5);
+    assert_int_equal(fake_hear(&x->d, BT_KV_CONTROL_ABORT).abort.room, 5);
 }
 
 /* Progress starts it anew; without any it is over. */

@@ -1,4 +1,4 @@
-/* rig.h - a hub on a loop that the test turns, a registry of workers before it, and fake agents that speak steer.h over loopback. */
+/* rig.h - a hub on a loop that the test turns, a registry of workers before it, and fake agents that speak control.h over loopback. */
 #ifndef SPEC_UNIT_TRANSFER_RIG_H
 #define SPEC_UNIT_TRANSFER_RIG_H
 
@@ -66,7 +66,7 @@ static inline void rig_close_hub(rig_t *rig)
     bt_transfer_t *t = rig->t;
 
     rig->t = NULL;
-    bt_transfer_close(t, rig_on_closed, rig);
+    bt_transfer_free(t, rig_on_closed, rig);
     TURN_UNTIL(&rig->loop, rig->is_closed);
 }
 
@@ -162,36 +162,36 @@ static inline void fake_send(fake_t *f, const void *p, size_t n)
     }
 }
 
-static inline void fake_say(fake_t *f, const bt_kv_steer_t *m)
+static inline void fake_say(fake_t *f, const bt_kv_control_t *m)
 {
     uint8_t bytes[8192];
-    ptrdiff_t n = bt_kv_steer_encode(m, bytes, sizeof bytes);
+    ptrdiff_t n = bt_kv_control_encode(m, bytes, sizeof bytes);
 
     assert_true(n > 0);
     fake_send(f, bytes, (size_t) n);
 }
 
-static inline bt_kv_steer_t hello_of(const char *worker, uint32_t rank, uint32_t ranks,
-                                     uint64_t incarnation)
+static inline bt_kv_control_t hello_of(const char *worker, uint32_t rank, uint32_t ranks,
+                                       uint64_t incarnation)
 {
-    return (bt_kv_steer_t){.type = BT_KV_STEER_HELLO,
-                           .hello = {.version = BT_KV_STEER_VERSION,
-                                     .rank = rank,
-                                     .ranks = ranks,
-                                     .kinds = BT_KV_SHM | BT_KV_TCP,
-                                     .pid = 4711,
-                                     .incarnation = incarnation,
-                                     .name = BT_STR("agent"),
-                                     .worker = bt_str(worker),
-                                     .host = BT_STR("127.0.0.1"),
-                                     .port = (uint16_t) (9000 + rank)}};
+    return (bt_kv_control_t){.type = BT_KV_CONTROL_HELLO,
+                             .hello = {.version = BT_KV_CONTROL_VERSION,
+                                       .rank = rank,
+                                       .ranks = ranks,
+                                       .kinds = BT_KV_SHM | BT_KV_TCP,
+                                       .pid = 4711,
+                                       .incarnation = incarnation,
+                                       .name = BT_STR("agent"),
+                                       .worker = bt_str(worker),
+                                       .host = BT_STR("127.0.0.1"),
+                                       .port = (uint16_t) (9000 + rank)}};
 }
 
 /* One more message has come; false while there is none. */
-static inline bool fake_next(fake_t *f, bt_kv_steer_t *m)
+static inline bool fake_next(fake_t *f, bt_kv_control_t *m)
 {
     const char *why;
-    ptrdiff_t size = bt_kv_steer_next(f->in + f->used, f->n - f->used, m);
+    ptrdiff_t size = bt_kv_control_next(f->in + f->used, f->n - f->used, m);
 
     if (size == 0) {
         memmove(f->in, f->in + f->used, f->n - f->used);
@@ -202,26 +202,26 @@ static inline bool fake_next(fake_t *f, bt_kv_steer_t *m)
             f->n += (size_t) n;
         else if (n == 0 || errno != EAGAIN)
             f->is_over = true;
-        size = bt_kv_steer_next(f->in, f->n, m);
+        size = bt_kv_control_next(f->in, f->n, m);
     }
     assert_true(size >= 0);
     if (size == 0)
         return false;
-    assert_int_equal(bt_kv_steer_decode(m, &why), 0);
+    assert_int_equal(bt_kv_control_decode(m, &why), 0);
     f->used += (size_t) size;
     return true;
 }
 
 /* The next message that is no PING, which must be of this type; valid until the next one is asked for. */
-static inline bt_kv_steer_t fake_hear(fake_t *f, enum bt_kv_steer_type type)
+static inline bt_kv_control_t fake_hear(fake_t *f, enum bt_kv_control_type type)
 {
-    bt_kv_steer_t m = {0};
+    bt_kv_control_t m = {0};
 
     for (;;) {
         TURN_UNTIL(&f->rig->loop, fake_next(f, &m) || f->is_over);
         if (m.type == 0)
             fail_msg("hung up on while waiting for a message of type %d", type);
-        if (m.type != BT_KV_STEER_PING || type == BT_KV_STEER_PING)
+        if (m.type != BT_KV_CONTROL_PING || type == BT_KV_CONTROL_PING)
             break;
         m.type = 0;
     }
@@ -232,25 +232,25 @@ static inline bt_kv_steer_t fake_hear(fake_t *f, enum bt_kv_steer_type type)
 
 static inline void fake_hear_end(fake_t *f)
 {
-    bt_kv_steer_t m;
+    bt_kv_control_t m;
 
     TURN_UNTIL(&f->rig->loop, !fake_next(f, &m) && f->is_over);
 }
 
 /* One HELLO, from this address: how long it shall stay away, and why; 0: it is welcome. */
-static inline uint32_t fake_try(fake_t *f, rig_t *rig, in_addr_t from, const bt_kv_steer_t *hello,
-                                char why[BT_KV_STEER_TEXT_MAX + 1])
+static inline uint32_t fake_try(fake_t *f, rig_t *rig, in_addr_t from, const bt_kv_control_t *hello,
+                                char why[BT_KV_CONTROL_TEXT_MAX + 1])
 {
-    bt_kv_steer_t m = {0};
+    bt_kv_control_t m = {0};
 
     fake_dial_from(f, rig, from);
     fake_say(f, hello);
     TURN_UNTIL(&rig->loop, fake_next(f, &m) || f->is_over);
-    if (m.type == BT_KV_STEER_WELCOME)
+    if (m.type == BT_KV_CONTROL_WELCOME)
         return 0;
-    assert_int_equal(m.type, BT_KV_STEER_REFUSE);
+    assert_int_equal(m.type, BT_KV_CONTROL_REFUSE);
     assert_true(m.refuse.retry_ms > 0);
-    snprintf(why, BT_KV_STEER_TEXT_MAX + 1, "%.*s", BT_STR_ARG(m.refuse.reason));
+    snprintf(why, BT_KV_CONTROL_TEXT_MAX + 1, "%.*s", BT_STR_ARG(m.refuse.reason));
     uint32_t retry_ms = m.refuse.retry_ms;
     fake_hear_end(f);
     close(f->fd);
@@ -258,42 +258,42 @@ static inline uint32_t fake_try(fake_t *f, rig_t *rig, in_addr_t from, const bt_
     return retry_ms;
 }
 
-static inline void fake_join_as(fake_t *f, rig_t *rig, const bt_kv_steer_t *hello)
+static inline void fake_join_as(fake_t *f, rig_t *rig, const bt_kv_control_t *hello)
 {
     fake_dial(f, rig);
     fake_say(f, hello);
-    bt_kv_steer_t m = fake_hear(f, BT_KV_STEER_WELCOME);
-    assert_int_equal(m.welcome.version, BT_KV_STEER_VERSION);
+    bt_kv_control_t m = fake_hear(f, BT_KV_CONTROL_WELCOME);
+    assert_int_equal(m.welcome.version, BT_KV_CONTROL_VERSION);
 }
 
 static inline void fake_join(fake_t *f, rig_t *rig, const char *worker, uint32_t rank,
                              uint32_t ranks, uint64_t incarnation)
 {
-    bt_kv_steer_t hello = hello_of(worker, rank, ranks, incarnation);
+    bt_kv_control_t hello = hello_of(worker, rank, ranks, incarnation);
 
     hello.hello.token = bt_str(rig->token);
     fake_join_as(f, rig, &hello);
 }
 
-static inline bt_kv_steer_t room_of(uint64_t room, enum bt_kv_side side, enum bt_kv_state state,
-                                    uint64_t bytes)
+static inline bt_kv_control_t room_of(uint64_t room, enum bt_kv_side side, enum bt_kv_state state,
+                                      uint64_t bytes)
 {
-    return (bt_kv_steer_t){.type = BT_KV_STEER_ROOM,
-                           .room = {.room = room,
-                                    .side = (uint8_t) side,
-                                    .state = (uint8_t) state,
-                                    .kind = BT_KV_TCP,
-                                    .bytes = bytes,
-                                    .pages = bytes / 1024,
-                                    .pages_wanted = 4,
-                                    .wait_us = 1000,
-                                    .transfer_us = 2000}};
+    return (bt_kv_control_t){.type = BT_KV_CONTROL_ROOM,
+                             .room = {.room = room,
+                                      .side = (uint8_t) side,
+                                      .state = (uint8_t) state,
+                                      .kind = BT_KV_TCP,
+                                      .bytes = bytes,
+                                      .pages = bytes / 1024,
+                                      .pages_wanted = 4,
+                                      .wait_us = 1000,
+                                      .transfer_us = 2000}};
 }
 
 static inline void fake_tell(fake_t *f, uint64_t room, enum bt_kv_side side, enum bt_kv_state state,
                              uint64_t bytes)
 {
-    bt_kv_steer_t m = room_of(room, side, state, bytes);
+    bt_kv_control_t m = room_of(room, side, state, bytes);
 
     fake_say(f, &m);
 }
@@ -301,7 +301,7 @@ static inline void fake_tell(fake_t *f, uint64_t room, enum bt_kv_side side, enu
 static inline void fake_tell_failed(fake_t *f, uint64_t room, enum bt_kv_side side, int rc,
                                     const char *reason)
 {
-    bt_kv_steer_t m = room_of(room, side, BT_KV_FAILED, 0);
+    bt_kv_control_t m = room_of(room, side, BT_KV_FAILED, 0);
 
     m.room.rc = rc;
     m.room.reason = bt_str(reason);
@@ -310,7 +310,7 @@ static inline void fake_tell_failed(fake_t *f, uint64_t room, enum bt_kv_side si
 
 static inline void fake_tell_orphan(fake_t *f, uint64_t room)
 {
-    bt_kv_steer_t m = room_of(room, BT_KV_SIDE_RECEIVER, BT_KV_WAITING_FOR_INPUT, 0);
+    bt_kv_control_t m = room_of(room, BT_KV_SIDE_RECEIVER, BT_KV_WAITING_FOR_INPUT, 0);
 
     m.room.is_orphan = true;
     m.room.rc = BT_E_RESET;
@@ -326,7 +326,7 @@ static inline void fake_sync(fake_t *f)
     char mark[64];
     bool is_there = false;
 
-    fake_say(f, &(bt_kv_steer_t){.type = BT_KV_STEER_PING, .ping = {0, ++next, 0}});
+    fake_say(f, &(bt_kv_control_t){.type = BT_KV_CONTROL_PING, .ping = {0, ++next, 0}});
     snprintf(mark, sizeof mark, "\"bytes_sent\":%llu,", (unsigned long long) next);
     while (!is_there) {
         turn_once(&f->rig->loop);
@@ -405,11 +405,11 @@ static inline void pair_close(pair_t *x)
 
 static inline void pair_room_of(pair_t *x, const bt_transfer_room_spec_t *spec)
 {
-    assert_int_equal(bt_transfer_open(x->rig.t, spec), 0);
-    bt_kv_steer_t m = fake_hear(&x->p, BT_KV_STEER_OPEN);
+    assert_int_equal(bt_transfer_room_open(x->rig.t, spec), 0);
+    bt_kv_control_t m = fake_hear(&x->p, BT_KV_CONTROL_OPEN);
     assert_int_equal(m.open.room, spec->room);
     assert_int_equal(m.open.side, BT_KV_SIDE_SENDER);
-    m = fake_hear(&x->d, BT_KV_STEER_OPEN);
+    m = fake_hear(&x->d, BT_KV_CONTROL_OPEN);
     assert_int_equal(m.open.room, spec->room);
     assert_int_equal(m.open.side, BT_KV_SIDE_RECEIVER);
 }

@@ -24,7 +24,7 @@ static int close_pair(void **state)
 static void add_p1(void)
 {
     (void) rig_add(&x->rig, BT_ROLE_PREFILL, "p1", "http://127.0.0.1:8003");
-    bt_kv_steer_t hello = hello_of("p1", 0, 1, 21);
+    bt_kv_control_t hello = hello_of("p1", 0, 1, 21);
     hello.hello.port = 9500;
     fake_join_as(&p1, &x->rig, &hello);
     TURN_UNTIL(&x->rig.loop, has_agents(&x->rig, "p1"));
@@ -43,21 +43,21 @@ static void test_open_lacks_agents(void **state)
     fake_join(&x->d, rig, "d0", 0, 1, 1);
     TURN_UNTIL(&rig->loop, has_agents(rig, "d0"));
     bt_transfer_room_spec_t spec = spec_of(rig, 5);
-    assert_int_equal(bt_transfer_open(rig->t, &spec), 0);
+    assert_int_equal(bt_transfer_room_open(rig->t, &spec), 0);
     const bt_transfer_event_t *e = rig_event(rig, BT_TRANSFER_FAILED);
     assert_true(e->is_prefill_fault);
     assert_false(e->is_decode_fault);
     assert_string_equal(e->reason, "worker p0: none of its agents is registered");
     /* Its engine may have opened it already, and must not wait for it. */
-    assert_int_equal(fake_hear(&x->d, BT_KV_STEER_ABORT).abort.room, 5);
+    assert_int_equal(fake_hear(&x->d, BT_KV_CONTROL_ABORT).abort.room, 5);
     fake_join(&x->p, rig, "p0", 1, 2, 1);
     fake_sync(&x->p);
-    assert_int_equal(bt_transfer_open(rig->t, &spec), 0);
+    assert_int_equal(bt_transfer_room_open(rig->t, &spec), 0);
     e = rig_event(rig, BT_TRANSFER_FAILED);
     assert_string_equal(e->reason, "worker p0: the agent of rank 0 of 2 is not registered");
     fake_hang_up(&x->d);
     TURN_UNTIL(&rig->loop, !has_agents(rig, "d0"));
-    assert_int_equal(bt_transfer_open(rig->t, &spec), 0);
+    assert_int_equal(bt_transfer_room_open(rig->t, &spec), 0);
     e = rig_event(rig, BT_TRANSFER_FAILED);
     assert_true(e->is_prefill_fault && e->is_decode_fault);
     assert_in(e->reason, "; worker d0: none");
@@ -71,13 +71,13 @@ static void test_open_twice(void **state)
     pair_open(x, NULL);
     pair_room(x, 5);
     bt_transfer_room_spec_t spec = spec_of(&x->rig, 5);
-    assert_int_equal(bt_transfer_open(x->rig.t, &spec), 0);
+    assert_int_equal(bt_transfer_room_open(x->rig.t, &spec), 0);
     const bt_transfer_event_t *e = rig_event(&x->rig, BT_TRANSFER_FAILED);
     assert_int_equal(e->rc, BT_E_INVAL);
     assert_false(e->is_prefill_fault || e->is_decode_fault);
     pair_move_room(x, 5); /* the first one goes on */
     spec.room = 0;
-    assert_int_equal(bt_transfer_open(x->rig.t, &spec), 0);
+    assert_int_equal(bt_transfer_room_open(x->rig.t, &spec), 0);
     (void) rig_event(&x->rig, BT_TRANSFER_FAILED);
 }
 
@@ -88,8 +88,8 @@ static void test_open_says_deadlines(void **state)
     bt_transfer_room_spec_t spec = spec_of(&x->rig, 5);
     spec.start_ms = 1234;
     spec.repair_ms = 77;
-    assert_int_equal(bt_transfer_open(x->rig.t, &spec), 0);
-    bt_kv_steer_t m = fake_hear(&x->d, BT_KV_STEER_OPEN);
+    assert_int_equal(bt_transfer_room_open(x->rig.t, &spec), 0);
+    bt_kv_control_t m = fake_hear(&x->d, BT_KV_CONTROL_OPEN);
     assert_int_equal(m.open.expire_ms, 1234);
     assert_int_equal(m.open.repair_ms, 77);
     assert_int_equal(m.open.source_room, 5);
@@ -104,18 +104,18 @@ static void test_close_aborts(void **state)
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_move_room(x, 5);
-    bt_transfer_close_room(x->rig.t, 5, true, "the client has left");
-    bt_kv_steer_t m = fake_hear(&x->p, BT_KV_STEER_ABORT);
+    bt_transfer_room_close(x->rig.t, 5, true, "the client has left");
+    bt_kv_control_t m = fake_hear(&x->p, BT_KV_CONTROL_ABORT);
     assert_int_equal(m.abort.room, 5);
     assert_true(bt_str_eq(m.abort.reason, BT_STR("the client has left")));
-    (void) fake_hear(&x->d, BT_KV_STEER_ABORT);
+    (void) fake_hear(&x->d, BT_KV_CONTROL_ABORT);
     fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_FAILED, 0);
     fake_sync(&x->d);
     no_event(&x->rig);
     assert_int_equal(rig_stats(&x->rig).rooms_closed, 1);
     assert_int_equal(rig_stats(&x->rig).rooms_failed, 0);
-    bt_transfer_close_room(x->rig.t, 5, true, "again"); /* nothing */
-    bt_transfer_close_room(x->rig.t, 6, true, NULL);
+    bt_transfer_room_close(x->rig.t, 5, true, "again"); /* nothing */
+    bt_transfer_room_close(x->rig.t, 6, true, NULL);
 }
 
 static void test_close_lets_it_end(void **state)
@@ -124,7 +124,7 @@ static void test_close_lets_it_end(void **state)
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_move_room(x, 5);
-    bt_transfer_close_room(x->rig.t, 5, false, NULL);
+    bt_transfer_room_close(x->rig.t, 5, false, NULL);
     fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_SUCCESS, 2048);
     fake_tell(&x->p, 5, BT_KV_SIDE_SENDER, BT_KV_SUCCESS, 2048);
     TURN_UNTIL(&x->rig.loop, rig_stats(&x->rig).rooms_done == 1);
@@ -133,8 +133,8 @@ static void test_close_lets_it_end(void **state)
     spec.stall_ms = 30;
     pair_room_of(x, &spec);
     pair_move_room(x, 6);
-    bt_transfer_close_room(x->rig.t, 6, false, NULL);
-    assert_int_equal(fake_hear(&x->p, BT_KV_STEER_ABORT).abort.room, 6); /* watched */
+    bt_transfer_room_close(x->rig.t, 6, false, NULL);
+    assert_int_equal(fake_hear(&x->p, BT_KV_CONTROL_ABORT).abort.room, 6); /* watched */
     no_event(&x->rig);
 }
 
@@ -147,12 +147,12 @@ static void test_close_of_a_room_that_decode_did_not_need(void **state)
     pair_room(x, 5);
     fake_tell(&x->p, 5, BT_KV_SIDE_SENDER, BT_KV_BOOTSTRAPPING, 0);
     fake_sync(&x->p);
-    bt_transfer_close_room(x->rig.t, 5, false, NULL);
+    bt_transfer_room_close(x->rig.t, 5, false, NULL);
     while (rig_stats(&x->rig).rooms_open == 1) {
         fake_sync(&x->p);
         fake_sync(&x->d);
     }
-    bt_kv_steer_t m = fake_hear(&x->p, BT_KV_STEER_ABORT);
+    bt_kv_control_t m = fake_hear(&x->p, BT_KV_CONTROL_ABORT);
     assert_int_equal(m.abort.room, 5);
     assert_true(bt_str_eq(m.abort.reason, BT_STR("decode has answered without it")));
     assert_int_equal(rig_stats(&x->rig).rooms_closed, 1);
@@ -168,8 +168,8 @@ static void test_close_while_blame_is_open(void **state)
     pair_room(x, 5);
     pair_move_room(x, 5);
     fake_tell_failed(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_E_RESET, "lost");
-    (void) fake_hear(&x->p, BT_KV_STEER_ABORT);
-    bt_transfer_close_room(x->rig.t, 5, false, NULL);
+    (void) fake_hear(&x->p, BT_KV_CONTROL_ABORT);
+    bt_transfer_room_close(x->rig.t, 5, false, NULL);
     TURN_UNTIL(&x->rig.loop, rig_stats(&x->rig).rooms_open == 0);
     no_event(&x->rig);
 }
@@ -194,10 +194,10 @@ static void orphan_room(uint64_t room)
 static void repair_room(uint64_t room, uint64_t source_room)
 {
     assert_int_equal(bt_transfer_repair(x->rig.t, room, source_room, rig_worker(&x->rig, "p1")), 0);
-    bt_kv_steer_t m = fake_hear(&p1, BT_KV_STEER_OPEN);
+    bt_kv_control_t m = fake_hear(&p1, BT_KV_CONTROL_OPEN);
     assert_int_equal(m.open.room, source_room);
     assert_int_equal(m.open.side, BT_KV_SIDE_SENDER);
-    m = fake_hear(&x->d, BT_KV_STEER_SOURCE);
+    m = fake_hear(&x->d, BT_KV_CONTROL_SOURCE);
     assert_int_equal(m.open.room, room);
     assert_int_equal(m.open.source_room, source_room);
     assert_int_equal(m.open.side, BT_KV_SIDE_RECEIVER);
@@ -273,8 +273,8 @@ static void test_orphaned_twice(void **state)
     fake_join(&x->p, &x->rig, "p0", 0, 1, 31);
     TURN_UNTIL(&x->rig.loop, has_agents(&x->rig, "p0"));
     assert_int_equal(bt_transfer_repair(x->rig.t, 5, 51, rig_worker(&x->rig, "p0")), 0);
-    assert_int_equal(fake_hear(&x->p, BT_KV_STEER_OPEN).open.room, 51);
-    assert_int_equal(fake_hear(&x->d, BT_KV_STEER_SOURCE).open.source_room, 51);
+    assert_int_equal(fake_hear(&x->p, BT_KV_CONTROL_OPEN).open.room, 51);
+    assert_int_equal(fake_hear(&x->d, BT_KV_CONTROL_SOURCE).open.source_room, 51);
     fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_SUCCESS, 1);
     fake_tell(&x->p, 51, BT_KV_SIDE_SENDER, BT_KV_SUCCESS, 1);
     (void) rig_event(&x->rig, BT_TRANSFER_MOVING);
@@ -293,11 +293,11 @@ static void test_nobody_repairs(void **state)
     const bt_transfer_event_t *e = rig_event(&x->rig, BT_TRANSFER_FAILED);
     assert_true(e->is_prefill_fault);
     assert_in(e->reason, "no other prefill took its place within 30 ms");
-    assert_int_equal(fake_hear(&x->d, BT_KV_STEER_ABORT).abort.room, 5);
+    assert_int_equal(fake_hear(&x->d, BT_KV_CONTROL_ABORT).abort.room, 5);
     /* Too late: the new one is told, and nothing else comes. */
     add_p1();
     assert_int_equal(bt_transfer_repair(x->rig.t, 5, 50, rig_worker(&x->rig, "p1")), 0);
-    assert_int_equal(fake_hear(&p1, BT_KV_STEER_ABORT).abort.room, 50);
+    assert_int_equal(fake_hear(&p1, BT_KV_CONTROL_ABORT).abort.room, 50);
     no_event(&x->rig);
 }
 
@@ -309,11 +309,11 @@ static void test_repair_after_moving(void **state)
     pair_room(x, 5);
     pair_move_room(x, 5);
     assert_int_equal(bt_transfer_repair(x->rig.t, 5, 50, rig_worker(&x->rig, "p1")), 0);
-    assert_int_equal(fake_hear(&p1, BT_KV_STEER_ABORT).abort.room, 50);
+    assert_int_equal(fake_hear(&p1, BT_KV_CONTROL_ABORT).abort.room, 50);
     const bt_transfer_event_t *e = rig_event(&x->rig, BT_TRANSFER_FAILED);
     assert_false(e->is_prefill_fault || e->is_decode_fault);
-    assert_int_equal(fake_hear(&x->p, BT_KV_STEER_ABORT).abort.room, 5);
-    assert_int_equal(fake_hear(&x->d, BT_KV_STEER_ABORT).abort.room, 5);
+    assert_int_equal(fake_hear(&x->p, BT_KV_CONTROL_ABORT).abort.room, 5);
+    assert_int_equal(fake_hear(&x->d, BT_KV_CONTROL_ABORT).abort.room, 5);
 }
 
 /* A prefill that lives is replaced (its engine is stuck, say): it hears of it, and what it still says is of no interest. */
@@ -326,7 +326,7 @@ static void test_repair_replaces_a_live_sender(void **state)
     pair_wait_room(x, 5);
     fake_sync(&x->d);
     repair_room(5, 50);
-    assert_int_equal(fake_hear(&x->p, BT_KV_STEER_ABORT).abort.room, 5);
+    assert_int_equal(fake_hear(&x->p, BT_KV_CONTROL_ABORT).abort.room, 5);
     fake_tell_failed(&x->p, 5, BT_KV_SIDE_SENDER, BT_E_CANCELLED, "aborted");
     fake_sync(&x->p);
     fake_tell(&p1, 50, BT_KV_SIDE_SENDER, BT_KV_SUCCESS, 1);
@@ -347,7 +347,7 @@ static void test_orphan_moves_after_all(void **state)
     fake_tell(&x->p, 5, BT_KV_SIDE_SENDER, BT_KV_TRANSFERRING, 1000);
     fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_SUCCESS, 2000);
     fake_sync(&x->d);
-    no_event(&x->rig); /* its sender has a seat again */
+    no_event(&x->rig); /* its sender has a participant again */
     fake_tell(&x->p, 5, BT_KV_SIDE_SENDER, BT_KV_SUCCESS, 2000);
     (void) rig_event(&x->rig, BT_TRANSFER_DONE);
 }
@@ -365,7 +365,7 @@ static void test_receiver_tells_orphan(void **state)
     assert_false(e->is_prefill_fault); /* for all we know it lives */
     assert_in(e->reason, "decode d0 says: lost agent p0");
     repair_room(5, 50);
-    assert_int_equal(fake_hear(&x->p, BT_KV_STEER_ABORT).abort.room, 5);
+    assert_int_equal(fake_hear(&x->p, BT_KV_CONTROL_ABORT).abort.room, 5);
 }
 
 static void test_repair_lacks_agents(void **state)
@@ -377,7 +377,7 @@ static void test_repair_lacks_agents(void **state)
     assert_int_equal(bt_transfer_repair(x->rig.t, 5, 50, rig_worker(&x->rig, "p1")), 0);
     const bt_transfer_event_t *e = rig_event(&x->rig, BT_TRANSFER_FAILED);
     assert_in(e->reason, "worker p1: none of its agents");
-    assert_int_equal(fake_hear(&x->d, BT_KV_STEER_ABORT).abort.room, 5);
+    assert_int_equal(fake_hear(&x->d, BT_KV_CONTROL_ABORT).abort.room, 5);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_pair, close_pair)

@@ -38,11 +38,11 @@ static void open_many(unsigned first, unsigned count)
     for (unsigned i = 0; i < count; i++) {
         bt_transfer_room_spec_t spec = spec_of(&x->rig, first + i);
         spec.on_event = count_event;
-        assert_int_equal(bt_transfer_open(x->rig.t, &spec), 0);
+        assert_int_equal(bt_transfer_room_open(x->rig.t, &spec), 0);
     }
     for (unsigned i = 0; i < count; i++) {
-        assert_int_equal(fake_hear(&x->p, BT_KV_STEER_OPEN).open.room, first + i);
-        assert_int_equal(fake_hear(&x->d, BT_KV_STEER_OPEN).open.room, first + i);
+        assert_int_equal(fake_hear(&x->p, BT_KV_CONTROL_OPEN).open.room, first + i);
+        assert_int_equal(fake_hear(&x->d, BT_KV_CONTROL_OPEN).open.room, first + i);
     }
     assert_int_equal(rig_stats(&x->rig).rooms_open, count);
 }
@@ -73,7 +73,7 @@ static void test_many_rooms_lost_at_once(void **state)
     fake_hang_up(&x->d);
     TURN_UNTIL(&x->rig.loop, failed_count == ROOMS);
     for (unsigned i = 1; i <= ROOMS; i++)
-        (void) fake_hear(&x->p, BT_KV_STEER_ABORT);
+        (void) fake_hear(&x->p, BT_KV_CONTROL_ABORT);
     assert_int_equal(rig_stats(&x->rig).rooms_open, 0);
 }
 
@@ -89,12 +89,12 @@ static void test_closed_with_rooms_open(void **state)
     for (int i = 0; i < 3; i++)
         (void) rig_event(&x->rig, BT_TRANSFER_ORPHANED);
     bt_transfer_room_spec_t spec = spec_of(&x->rig, 4);
-    assert_int_equal(bt_transfer_open(x->rig.t, &spec), 0);
+    assert_int_equal(bt_transfer_room_open(x->rig.t, &spec), 0);
     assert_int_equal(bt_transfer_repair(x->rig.t, 1, 10, spec.prefill), 0);
-    bt_transfer_close_room(x->rig.t, 2, true, "too late");
+    bt_transfer_room_close(x->rig.t, 2, true, "too late");
     bt_worker_t *decode = spec.decode;
     rig_close_hub(&x->rig);
-    bt_kv_steer_t m = fake_hear(&x->d, BT_KV_STEER_REFUSE);
+    bt_kv_control_t m = fake_hear(&x->d, BT_KV_CONTROL_REFUSE);
     assert_true(bt_str_find(m.refuse.reason, BT_STR("closing")) >= 0);
     fake_hear_end(&x->d);
     assert_false(atomic_load(&decode->has_agents));
@@ -148,7 +148,7 @@ static void wild_open(uint64_t id)
                                     .on_event = on_wild_event};
 
     wild[id] = (struct wild_room){.is_open = true, .source_room = id};
-    assert_int_equal(bt_transfer_open(x->rig.t, &spec), 0);
+    assert_int_equal(bt_transfer_room_open(x->rig.t, &spec), 0);
 }
 
 /* A few rooms at a time, so that much happens to each. */
@@ -158,7 +158,7 @@ static void wild_step(unsigned step, uint64_t *next_source)
     struct wild_room *room = &wild[id];
     fake_t *f = &wild_fakes[bt_rand_below(WILD_FAKES)];
     static const uint8_t states[] = {0, 1, 1, 2, 2, 2, 3, 4, 4, 4};
-    bt_kv_steer_t m;
+    bt_kv_control_t m;
 
     switch (bt_rand_below(12)) {
     case 0:
@@ -170,7 +170,7 @@ static void wild_step(unsigned step, uint64_t *next_source)
             break;
         if (bt_rand_below(4) != 0)
             break;
-        bt_transfer_close_room(x->rig.t, id, bt_rand_below(2) == 0, "wild");
+        bt_transfer_room_close(x->rig.t, id, bt_rand_below(2) == 0, "wild");
         turn(&x->rig.loop, 2); /* what was on its way has come */
         room->is_closed = true;
         break;
@@ -275,7 +275,7 @@ static void on_worker_event(void *user, const bt_transfer_event_t *event)
     if (event->what != BT_TRANSFER_DONE && event->what != BT_TRANSFER_FAILED)
         return;
     assert_int_equal(event->room / 100000, w->index + 1);
-    bt_transfer_close_room(w->t, event->room, false, NULL);
+    bt_transfer_room_close(w->t, event->room, false, NULL);
     if (++w->ended == EACH)
         bt_loop_stop(&w->loop);
 }
@@ -291,7 +291,7 @@ static void open_all(bt_loop_t *loop, bt_mail_t *envelope)
                                         .loop = loop,
                                         .on_event = on_worker_event,
                                         .user = w};
-        assert_int_equal(bt_transfer_open(w->t, &spec), 0);
+        assert_int_equal(bt_transfer_room_open(w->t, &spec), 0);
         if (i % 7 == 0)
             assert_int_equal(bt_transfer_repair(w->t, spec.room, 10000000 + spec.room, w->prefill),
                              0);
@@ -309,10 +309,10 @@ static void *run_worker(void *arg)
 /* Success for everything that is opened. */
 static void answer_opens(fake_t *f)
 {
-    bt_kv_steer_t m;
+    bt_kv_control_t m;
 
     while (fake_next(f, &m))
-        if (m.type == BT_KV_STEER_OPEN)
+        if (m.type == BT_KV_CONTROL_OPEN)
             fake_tell(f, m.open.room, (enum bt_kv_side) m.open.side, BT_KV_SUCCESS, 1);
 }
 

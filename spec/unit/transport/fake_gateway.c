@@ -87,10 +87,10 @@ static void say_bytes(fake_t *fake, fake_conn_t *conn, const void *p, size_t n)
     }
 }
 
-static void say(fake_t *fake, fake_conn_t *conn, const bt_kv_steer_t *message)
+static void say(fake_t *fake, fake_conn_t *conn, const bt_kv_control_t *message)
 {
-    uint8_t bytes[BT_KV_STEER_BYTES];
-    ptrdiff_t n = bt_kv_steer_encode(message, bytes, sizeof(bytes));
+    uint8_t bytes[BT_KV_CONTROL_BYTES];
+    ptrdiff_t n = bt_kv_control_encode(message, bytes, sizeof(bytes));
 
     assert_true(n > 0);
     say_bytes(fake, conn, bytes, (size_t) n);
@@ -105,7 +105,7 @@ fake_conn_t *fake_find(fake_t *fake, const char *agent)
     return NULL;
 }
 
-void fake_say(fake_t *fake, const char *agent, const bt_kv_steer_t *message)
+void fake_say(fake_t *fake, const char *agent, const bt_kv_control_t *message)
 {
     fake_conn_t *conn = fake_find(fake, agent);
 
@@ -125,24 +125,24 @@ void fake_open_room(fake_t *fake, uint8_t type, const char *agent, uint8_t side,
                     uint64_t source_room, uint32_t repair_ms, rig_side_t *const *peers,
                     uint32_t count)
 {
-    bt_kv_steer_t m = {.type = type,
-                       .open = {.room = room,
-                                .source_room = source_room,
-                                .side = side,
-                                .expire_ms = 60000,
-                                .repair_ms = repair_ms,
-                                .peer_count = count}};
+    bt_kv_control_t m = {.type = type,
+                         .open = {.room = room,
+                                  .source_room = source_room,
+                                  .side = side,
+                                  .expire_ms = 60000,
+                                  .repair_ms = repair_ms,
+                                  .peer_count = count}};
 
     for (uint32_t i = 0; i < count; i++)
         m.open.peers[i] =
-            (bt_kv_steer_peer_t){i, BT_STR("127.0.0.1"), bt_kv_agent_port(peers[i]->agent)};
+            (bt_kv_control_peer_t){i, BT_STR("127.0.0.1"), bt_kv_agent_port(peers[i]->agent)};
     fake_say(fake, agent, &m);
 }
 
 void fake_abort(fake_t *fake, const char *agent, uint64_t room, const char *reason)
 {
     fake_say(fake, agent,
-             &(bt_kv_steer_t){.type = BT_KV_STEER_ABORT, .abort = {room, bt_str(reason)}});
+             &(bt_kv_control_t){.type = BT_KV_CONTROL_ABORT, .abort = {room, bt_str(reason)}});
 }
 
 /* ---- hearing ---- */
@@ -152,7 +152,7 @@ static bt_str_t keep(char *to, size_t size, bt_str_t text)
     return bt_str(to);
 }
 
-static void got_hello(fake_t *fake, fake_conn_t *conn, const bt_kv_steer_hello_t *hello)
+static void got_hello(fake_t *fake, fake_conn_t *conn, const bt_kv_control_hello_t *hello)
 {
     conn->hello = *hello;
     conn->hello.name = keep(conn->name, sizeof(conn->name), hello->name);
@@ -161,19 +161,19 @@ static void got_hello(fake_t *fake, fake_conn_t *conn, const bt_kv_steer_hello_t
     conn->hello.token = keep(conn->token, sizeof(conn->token), hello->token);
     if (fake->refusal != NULL) {
         say(fake, conn,
-            &(bt_kv_steer_t){.type = BT_KV_STEER_REFUSE,
-                             .refuse = {fake->retry_ms, bt_str(fake->refusal)}});
+            &(bt_kv_control_t){.type = BT_KV_CONTROL_REFUSE,
+                               .refuse = {fake->retry_ms, bt_str(fake->refusal)}});
         fake->refused++;
         return;
     }
     conn->is_registered = true;
     say(fake, conn,
-        &(bt_kv_steer_t){
-            .type = BT_KV_STEER_WELCOME,
+        &(bt_kv_control_t){
+            .type = BT_KV_CONTROL_WELCOME,
             .welcome = {fake->version, fake->heartbeat_ms, fake->dead_ms, fake->incarnation}});
 }
 
-static void got_report(fake_t *fake, const fake_conn_t *conn, const bt_kv_steer_room_t *room)
+static void got_report(fake_t *fake, const fake_conn_t *conn, const bt_kv_control_room_t *room)
 {
     if (fake->report_count == fake->report_room) {
         fake->report_room = fake->report_room * 2 + 64;
@@ -188,17 +188,17 @@ static void got_report(fake_t *fake, const fake_conn_t *conn, const bt_kv_steer_
     report->room.reason = keep(report->reason, sizeof(report->reason), room->reason);
 }
 
-static void got(fake_t *fake, fake_conn_t *conn, bt_kv_steer_t *m)
+static void got(fake_t *fake, fake_conn_t *conn, bt_kv_control_t *m)
 {
     const char *why = "";
 
-    if (bt_kv_steer_decode(m, &why) != 0)
+    if (bt_kv_control_decode(m, &why) != 0)
         fail_msg("an agent sent %s (type %u)", why, m->type);
-    if (m->type == BT_KV_STEER_HELLO)
+    if (m->type == BT_KV_CONTROL_HELLO)
         got_hello(fake, conn, &m->hello);
-    else if (m->type == BT_KV_STEER_ROOM)
+    else if (m->type == BT_KV_CONTROL_ROOM)
         got_report(fake, conn, &m->room);
-    else if (m->type == BT_KV_STEER_PING)
+    else if (m->type == BT_KV_CONTROL_PING)
         conn->pings++;
     else
         fail_msg("an agent sent type %u", m->type);
@@ -208,7 +208,7 @@ static void hear(fake_t *fake, fake_conn_t *conn)
 {
     size_t at = 0;
     ptrdiff_t used;
-    bt_kv_steer_t message;
+    bt_kv_control_t message;
     ssize_t n = recv(conn->fd, conn->in + conn->n, FAKE_IN_BYTES - conn->n, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -219,7 +219,7 @@ static void hear(fake_t *fake, fake_conn_t *conn)
         return;
     }
     conn->n += (size_t) n;
-    while ((used = bt_kv_steer_next(conn->in + at, conn->n - at, &message)) > 0) {
+    while ((used = bt_kv_control_next(conn->in + at, conn->n - at, &message)) > 0) {
         got(fake, conn, &message);
         at += (size_t) used;
     }
@@ -243,14 +243,14 @@ static void fake_accept(fake_t *fake)
     fail_msg("too many agents");
 }
 
-static void beat(fake_t *fake, fake_conn_t *conn)
+static void check_heartbeat(fake_t *fake, fake_conn_t *conn)
 {
     uint64_t now_ms = rig_now_ms();
 
     if (!conn->is_registered || fake->is_mute || now_ms < conn->pinged_ms + fake->heartbeat_ms)
         return;
     conn->pinged_ms = now_ms;
-    say(fake, conn, &(bt_kv_steer_t){.type = BT_KV_STEER_PING});
+    say(fake, conn, &(bt_kv_control_t){.type = BT_KV_CONTROL_PING});
 }
 
 void fake_turn(fake_t *fake)
@@ -267,7 +267,7 @@ void fake_turn(fake_t *fake)
     for (unsigned i = 0; i < FAKE_CONNS; i++) {
         fake_conn_t *conn = &fake->conns[i];
         if (conn->fd >= 0)
-            beat(fake, conn);
+            check_heartbeat(fake, conn);
         if (conn->fd >= 0 && !(fake->is_deaf && conn->is_registered))
             hear(fake, conn);
     }
@@ -328,7 +328,7 @@ const char *fake_states(const fake_t *fake, const char *agent, uint64_t room)
     size_t n = 0;
 
     for (uint32_t i = 0; i < fake->report_count && n + 2 < sizeof(text); i++) {
-        const bt_kv_steer_room_t *r = &fake->reports[i].room;
+        const bt_kv_control_room_t *r = &fake->reports[i].room;
         if (!is_of(&fake->reports[i], agent, room))
             continue;
         char c = (char) ('0' + r->state);

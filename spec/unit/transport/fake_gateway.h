@@ -20,7 +20,7 @@ typedef struct fake_conn {
     uint8_t *in;
     size_t n;
     bool is_registered;
-    bt_kv_steer_hello_t hello; /* its texts are the ones below */
+    bt_kv_control_hello_t hello; /* its texts are the ones below */
     char name[64], worker[256], host[64], token[256];
     uint64_t pinged_ms;
     uint32_t pings; /* heard */
@@ -28,7 +28,7 @@ typedef struct fake_conn {
 
 typedef struct fake_report {
     char agent[64];
-    bt_kv_steer_room_t room; /* its reason is the one below */
+    bt_kv_control_room_t room; /* its reason is the one below */
     char reason[256];
 } fake_report_t;
 
@@ -56,7 +56,7 @@ void fake_turn(fake_t *fake);
 uint32_t fake_join(fake_t *fake, rig_side_t *side, uint32_t rank, uint32_t ranks);
 /* A live, registered connection, or NULL. */
 fake_conn_t *fake_find(fake_t *fake, const char *agent);
-void fake_say(fake_t *fake, const char *agent, const bt_kv_steer_t *message);
+void fake_say(fake_t *fake, const char *agent, const bt_kv_control_t *message);
 void fake_say_bytes(fake_t *fake, const char *agent, const void *p, size_t n);
 /* OPEN or SOURCE; the peers are these sides' agents, ranks by position. */
 void fake_open_room(fake_t *fake, uint8_t type, const char *agent, uint8_t side, uint64_t room,

@@ -52,7 +52,7 @@ static bt_kv_room_t open_sender(bench_t *b, uint64_t id, bool is_dummy)
 
 static void tell_open(bench_t *b, uint64_t id)
 {
-    fake_open_room(&b->fake, BT_KV_STEER_OPEN, "prefill", BT_KV_SIDE_SENDER, id, id, 0, NULL, 0);
+    fake_open_room(&b->fake, BT_KV_CONTROL_OPEN, "prefill", BT_KV_SIDE_SENDER, id, id, 0, NULL, 0);
 }
 
 /* ---- registering ---- */
@@ -64,7 +64,7 @@ static void registers(const bt_kv_config_t *config)
     bench_open(&b, config);
     const fake_conn_t *conn = fake_find(&b.fake, "prefill");
     assert_non_null(conn);
-    assert_int_equal(conn->hello.version, BT_KV_STEER_VERSION);
+    assert_int_equal(conn->hello.version, BT_KV_CONTROL_VERSION);
     assert_string_equal(conn->worker, "http://127.0.0.1:8000");
     assert_string_equal(conn->host, "127.0.0.1");
     assert_int_equal(conn->hello.port, bt_kv_agent_port(b.side.agent));
@@ -130,7 +130,7 @@ static void test_bad_arguments(void **state)
     bad[3].worker = big;
     bad[4].token = big;
     bad[5].rank = 1; /* of one */
-    bad[6].ranks = BT_KV_STEER_PEERS_MAX + 1;
+    bad[6].ranks = BT_KV_CONTROL_PEERS_MAX + 1;
     for (unsigned i = 0; i < 7; i++)
         assert_int_equal(bt_kv_gateway_add(b.side.agent, &bad[i], &number), BT_E_INVAL);
     assert_int_equal(number, 77);
@@ -336,16 +336,16 @@ static void test_a_gateway_that_does_not_read(void **state)
     b.fake.dead_ms = 2000;
     rig_side_open(&b.side, "prefill", &by_hand, 7, RIG_PAGE_BYTES, RIG_PAGE_BYTES);
     b.gateway = fake_join(&b.fake, &b.side, 0, 1);
-    const bt_kv_gate_t *gate = &b.side.agent->steering->gates[0];
+    const bt_kv_gateway_conn_t *conn = &b.side.agent->gateways->conns[0];
     b.fake.is_deaf = true;
-    while (!bt_kv_gate_is_full(gate)) { /* the sockets' buffers first */
+    while (!bt_kv_gateway_conn_is_full(conn)) { /* the sockets' buffers first */
         run_rooms(&b, rooms + 1, STEP);
         rooms += STEP;
     }
     for (int i = 0; i < 10; i++, rooms += STEP)
         run_rooms(&b, rooms + 1, STEP);
-    assert_in_range(gate->out.n, 1u << 19, 1u << 20);
-    FAKE_WAIT(&b.fake, gate->state != BT_KV_GATE_UP); /* it hangs up, and forgets nothing */
+    assert_in_range(conn->out.n, 1u << 19, 1u << 20);
+    FAKE_WAIT(&b.fake, conn->state != BT_KV_GATEWAY_CONN_UP); /* it hangs up, and forgets nothing */
     assert_non_null(strstr(why_not(&b), "does not read"));
     fake_die(&b.fake);
     b.fake.report_count = 0;
@@ -357,7 +357,7 @@ static void test_a_gateway_that_does_not_read(void **state)
         assert_int_equal(b.fake.reports[i].room.room, i + 1);
         assert_int_equal(b.fake.reports[i].room.state, BT_KV_FAILED);
     }
-    assert_in_range(gate->out.room, 0, 2u << 20);
+    assert_in_range(conn->out.room, 0, 2u << 20);
     bench_close(&b);
 }
 
@@ -380,10 +380,10 @@ static void misbehaves(const void *p, size_t n, const char *why)
     bench_close(&b);
 }
 
-static void misbehaves_by(bt_kv_steer_t message, const char *why)
+static void misbehaves_by(bt_kv_control_t message, const char *why)
 {
-    uint8_t bytes[BT_KV_STEER_BYTES];
-    ptrdiff_t n = bt_kv_steer_encode(&message, bytes, sizeof(bytes));
+    uint8_t bytes[BT_KV_CONTROL_BYTES];
+    ptrdiff_t n = bt_kv_control_encode(&message, bytes, sizeof(bytes));
 
     assert_true(n > 0);
     misbehaves(bytes, (size_t) n, why);
@@ -392,24 +392,25 @@ static void misbehaves_by(bt_kv_steer_t message, const char *why)
 static void test_hostile_bytes(void **state)
 {
     (void) state;
-    uint8_t unknown[8] = {0, 0, 0, 0, 200}, empty_open[8] = {0, 0, 0, 0, BT_KV_STEER_OPEN};
+    uint8_t unknown[8] = {0, 0, 0, 0, 200}, empty_open[8] = {0, 0, 0, 0, BT_KV_CONTROL_OPEN};
 
     misbehaves("HTTP/1.1 400 Bad Request\r\n\r\n", 28, "no message at all");
     misbehaves(unknown, 8, "an unknown type");
     misbehaves(empty_open, 8, "a malformed message");
-    misbehaves_by((bt_kv_steer_t){.type = BT_KV_STEER_WELCOME, .welcome = {1, 1, 1, 1}},
+    misbehaves_by((bt_kv_control_t){.type = BT_KV_CONTROL_WELCOME, .welcome = {1, 1, 1, 1}},
                   "a second welcome");
-    misbehaves_by((bt_kv_steer_t){.type = BT_KV_STEER_ROOM, .room = {.room = 1, .side = 1}},
+    misbehaves_by((bt_kv_control_t){.type = BT_KV_CONTROL_ROOM, .room = {.room = 1, .side = 1}},
                   "what only agents say");
-    misbehaves_by((bt_kv_steer_t){.type = BT_KV_STEER_REFUSE, .refuse = {0, BT_STR("go\r\naway")}},
-                  "refused: go??away");
+    misbehaves_by(
+        (bt_kv_control_t){.type = BT_KV_CONTROL_REFUSE, .refuse = {0, BT_STR("go\r\naway")}},
+        "refused: go??away");
 }
 
 static void test_an_unknown_message_that_may_be_skipped(void **state)
 {
     (void) state;
     bench_t b;
-    uint8_t unknown[8 + 3] = {3, 0, 0, 0, 200, BT_KV_STEER_SKIP};
+    uint8_t unknown[8 + 3] = {3, 0, 0, 0, 200, BT_KV_CONTROL_SKIP};
 
     bench_open(&b, NULL);
     b.fake.is_mute = true;
@@ -435,14 +436,14 @@ static void test_a_full_table(void **state)
     for (uint64_t id = 1; id <= ROOMS + 1; id++)
         tell_open(&b, id);
     FAKE_WAIT(&b.fake, fake_is_last(&b.fake, "prefill", ROOMS + 1, BT_KV_FAILED));
-    assert_int_equal(b.side.agent->steering->directives.count, ROOMS);
+    assert_int_equal(b.side.agent->gateways->commands.count, ROOMS);
     bt_kv_room_t room = open_sender(&b, 1, true);
     assert_int_equal(bt_kv_room_release(b.side.agent, room), 1);
     FAKE_WAIT(&b.fake, fake_is_last(&b.fake, "prefill", 1, BT_KV_FAILED));
     tell_open(&b, ROOMS + 2);
     open_sender(&b, ROOMS + 2, true);
     FAKE_WAIT(&b.fake, fake_is_last(&b.fake, "prefill", ROOMS + 2, BT_KV_WAITING_FOR_INPUT));
-    assert_int_equal(b.side.agent->steering->directives.count, ROOMS);
+    assert_int_equal(b.side.agent->gateways->commands.count, ROOMS);
     bench_close(&b);
 }
 

@@ -14,7 +14,7 @@ void bt_kv_path_failed(bt_kv_path_t *path, int rc, const char *why)
     snprintf(path->link->why, sizeof(path->link->why), "%s", why);
 }
 
-int bt_kv_path_tell(bt_kv_path_t *path, const uint8_t *message, size_t size)
+int bt_kv_path_send(bt_kv_path_t *path, const uint8_t *message, size_t size)
 {
     if (path->link->is_cut)
         return BT_E_CANCELLED;

@@ -37,7 +37,7 @@ struct bt_kv_link {
     struct bt_kv_agent *rig;
     int fd; /* -1: no link */
     bool is_initiator, is_ready, has_failed;
-    bool is_cut; /* by the spec: bt_kv_path_tell fails */
+    bool is_cut; /* by the spec: bt_kv_path_send fails */
     int rc;
     char why[200];
     bt_kv_path_t *path;
@@ -174,7 +174,7 @@ static inline void rig_got(rig_link_t *link, const uint8_t *p, size_t size)
                          0);
         rig_announce(link);
     } else if (p[0] == 'T' && link->path != NULL) {
-        if (ops->told(link->path, p + 1, size - 1) < 0)
+        if (ops->received(link->path, p + 1, size - 1) < 0)
             link->has_failed = true;
     } else if (p[0] == 'R' && link->path != NULL) {
         memcpy(&id, p + 1, 4);

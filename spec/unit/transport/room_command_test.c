@@ -42,21 +42,21 @@ static void bench_close(bench_t *b)
 static void tell_sender(bench_t *b, rig_side_t *p, uint64_t room)
 {
     rig_side_t *peers[] = {&b->d};
-    fake_open_room(&b->fake, BT_KV_STEER_OPEN, p->config.name, BT_KV_SIDE_SENDER, room, room, 0,
+    fake_open_room(&b->fake, BT_KV_CONTROL_OPEN, p->config.name, BT_KV_SIDE_SENDER, room, room, 0,
                    peers, 1);
 }
 
 static void tell_receiver(bench_t *b, rig_side_t *p, uint32_t repair_ms)
 {
     rig_side_t *peers[] = {p};
-    fake_open_room(&b->fake, BT_KV_STEER_OPEN, "decode", BT_KV_SIDE_RECEIVER, ROOM, ROOM, repair_ms,
-                   peers, 1);
+    fake_open_room(&b->fake, BT_KV_CONTROL_OPEN, "decode", BT_KV_SIDE_RECEIVER, ROOM, ROOM,
+                   repair_ms, peers, 1);
 }
 
 static void tell_source(bench_t *b, rig_side_t *p, uint64_t source_room, uint32_t repair_ms)
 {
     rig_side_t *peers[] = {p};
-    fake_open_room(&b->fake, BT_KV_STEER_SOURCE, "decode", BT_KV_SIDE_RECEIVER, ROOM, source_room,
+    fake_open_room(&b->fake, BT_KV_CONTROL_SOURCE, "decode", BT_KV_SIDE_RECEIVER, ROOM, source_room,
                    repair_ms, peers, 1);
 }
 
@@ -267,13 +267,13 @@ static void test_another_number_of_ranks(void **state)
     bench_open(&b, NULL, NULL);
     rig_side_t *both[] = {&b.p1, &b.p2};
     recv = open_recv(&b);
-    fake_open_room(&b.fake, BT_KV_STEER_OPEN, "decode", BT_KV_SIDE_RECEIVER, ROOM, ROOM, 5000, both,
-                   2);
+    fake_open_room(&b.fake, BT_KV_CONTROL_OPEN, "decode", BT_KV_SIDE_RECEIVER, ROOM, ROOM, 5000,
+                   both, 2);
     until_told(&b, &b.d, ROOM, BT_KV_FAILED);
     assert_non_null(strstr(rig_error(&b.d, recv), "names 2 senders and this agent is rank 0 of 1"));
     until_released(&b, &b.d, recv);
 
-    fake_open_room(&b.fake, BT_KV_STEER_OPEN, "decode", BT_KV_SIDE_RECEIVER, 7, 7, 5000, both, 2);
+    fake_open_room(&b.fake, BT_KV_CONTROL_OPEN, "decode", BT_KV_SIDE_RECEIVER, 7, 7, 5000, both, 2);
     FAKE_WAIT(&b.fake, bt_kv_gateway_peers(b.d.agent, 7, peers, 4, &count) == 0);
     assert_int_equal(count, 2);
     bt_kv_source_t sources[2];
@@ -313,7 +313,7 @@ static void test_the_source_of_the_own_rank(void **state)
     fake_join(&b.fake, &b.d, 1, 2);
     rig_side_t *both[] = {&b.p1, &b.p2};
     bt_kv_room_t recv = open_recv(&b);
-    fake_open_room(&b.fake, BT_KV_STEER_OPEN, "decode", BT_KV_SIDE_RECEIVER, ROOM, ROOM, 0, both,
+    fake_open_room(&b.fake, BT_KV_CONTROL_OPEN, "decode", BT_KV_SIDE_RECEIVER, ROOM, ROOM, 0, both,
                    2);
     bt_kv_room_t send = open_send(&b.p2, ROOM);
     send_pages(&b.p2, send, 0, 8, true);
@@ -327,7 +327,7 @@ static void test_abort_before_the_engine(void **state)
 {
     (void) state;
     bench_t b;
-    bt_kv_steer_t marker;
+    bt_kv_control_t marker;
 
     for (int has_open = 0; has_open < 2; has_open++) {
         bench_open(&b, NULL, NULL);
@@ -342,8 +342,8 @@ static void test_abort_before_the_engine(void **state)
         uint32_t count;
         FAKE_WAIT(&b.fake, bt_kv_gateway_peers(b.p1.agent, 77, NULL, 0, &count) == 0);
         marker =
-            (bt_kv_steer_t){.type = BT_KV_STEER_OPEN,
-                            .open = {.room = 77, .source_room = 77, .side = BT_KV_SIDE_RECEIVER}};
+            (bt_kv_control_t){.type = BT_KV_CONTROL_OPEN,
+                              .open = {.room = 77, .source_room = 77, .side = BT_KV_SIDE_RECEIVER}};
         fake_say(&b.fake, "decode", &marker);
         FAKE_WAIT(&b.fake, bt_kv_gateway_peers(b.d.agent, 77, NULL, 0, &count) == 0);
         bt_kv_room_t send = open_send(&b.p1, ROOM), recv = open_recv(&b);
@@ -392,8 +392,8 @@ static void test_the_engine_never_opens_it(void **state)
 {
     (void) state;
     bench_t b;
-    bt_kv_steer_t m = {
-        .type = BT_KV_STEER_OPEN,
+    bt_kv_control_t m = {
+        .type = BT_KV_CONTROL_OPEN,
         .open = {.room = ROOM, .source_room = ROOM, .side = BT_KV_SIDE_SENDER, .expire_ms = 50}};
 
     bench_open(&b, NULL, NULL);
@@ -488,8 +488,8 @@ static void test_repaired_after_no_connection(void **state)
 
     bench_open(&b, NULL, NULL);
     rig_side_open(&nobody, "nobody", NULL, 0, RIG_PAGE_BYTES, RIG_PAGE_BYTES);
-    bt_kv_steer_t open = {
-        .type = BT_KV_STEER_OPEN,
+    bt_kv_control_t open = {
+        .type = BT_KV_CONTROL_OPEN,
         .open = {.room = ROOM,
                  .source_room = ROOM,
                  .side = BT_KV_SIDE_RECEIVER,
@@ -859,12 +859,12 @@ static void test_an_abort_of_another_gateways_room(void **state)
     FAKE_WAIT(&b.fake, bt_kv_gateway_peers(b.d.agent, ROOM, NULL, 0, &count) == 0); /* before: */
     fake_abort(&second, "decode", ROOM, "not mine");
     rig_side_t *peers[] = {&b.p1};
-    fake_open_room(&second, BT_KV_STEER_OPEN, "decode", BT_KV_SIDE_RECEIVER, 7, 7, 0, peers, 1);
+    fake_open_room(&second, BT_KV_CONTROL_OPEN, "decode", BT_KV_SIDE_RECEIVER, 7, 7, 0, peers, 1);
     FAKE_WAIT(&second, bt_kv_gateway_peers(b.d.agent, 7, NULL, 0, &count) == 0); /* it was read */
     bt_kv_room_t send = open_send(&b.p1, ROOM), recv = open_recv(&b);
     until_told(&b, &b.d, ROOM, BT_KV_WAITING_FOR_INPUT);
     fake_abort(&second, "decode", ROOM, "not mine");
-    fake_open_room(&second, BT_KV_STEER_OPEN, "decode", BT_KV_SIDE_RECEIVER, 8, 8, 0, peers, 1);
+    fake_open_room(&second, BT_KV_CONTROL_OPEN, "decode", BT_KV_SIDE_RECEIVER, 8, 8, 0, peers, 1);
     FAKE_WAIT(&second, bt_kv_gateway_peers(b.d.agent, 8, NULL, 0, &count) == 0);
     send_pages(&b.p1, send, 0, 8, true);
     until(&b, &b.d, recv, BT_KV_SUCCESS);

@@ -490,10 +490,10 @@ static void test_messages_that_make_no_sense(void **state)
     for (size_t n = 0; n < size; n++)
         assert_int_equal(tx.ops->path_open(&path, tx.backend, out, text, n, false), BT_E_INVAL);
     assert_int_equal(tx.ops->path_open(&out->path, tx.backend, out, text, size, false), 0);
-    assert_true(tx.ops->told(out->path, text, BT_TCP_TOKEN_BYTES - 1) < 0);
-    assert_true(tx.ops->told(out->path, text, BT_TCP_TOKEN_BYTES + 1) < 0);
-    assert_int_equal(tx.ops->told(out->path, text, BT_TCP_TOKEN_BYTES), 0);
-    assert_true(tx.ops->told(out->path, text, BT_TCP_TOKEN_BYTES) < 0); /* once is enough */
+    assert_true(tx.ops->received(out->path, text, BT_TCP_TOKEN_BYTES - 1) < 0);
+    assert_true(tx.ops->received(out->path, text, BT_TCP_TOKEN_BYTES + 1) < 0);
+    assert_int_equal(tx.ops->received(out->path, text, BT_TCP_TOKEN_BYTES), 0);
+    assert_true(tx.ops->received(out->path, text, BT_TCP_TOKEN_BYTES) < 0); /* once is enough */
     close(fds[1]);
     rig_close(&tx);
 }

@@ -325,7 +325,7 @@ static void test_hostile_messages(void **state)
             message[0] = (uint8_t) kind;
             message[1] = 0xff;
             bool may_pass = kind >= 5 && kind <= 6 && size == 9;
-            int rc = pair.b.ops->told(pair.lb->path, message, size);
+            int rc = pair.b.ops->received(pair.lb->path, message, size);
             assert_true(rc == 0 ? may_pass : rc == BT_E_INVAL);
         }
     pair_close();

@@ -246,7 +246,7 @@ static int path_open(bt_kv_path_t **path_p, bt_kv_backend_t *base, bt_kv_link_t 
         return BT_E_NOMEM;
     }
     bt_list_push(&backend->paths, &path->link);
-    return bt_kv_path_tell(&path->base, (const uint8_t *) &path->channel->id,
+    return bt_kv_path_send(&path->base, (const uint8_t *) &path->channel->id,
                            sizeof(path->channel->id));
 }
 
@@ -271,7 +271,7 @@ static int told(bt_kv_path_t *base, const uint8_t *message, size_t size)
     if (path->channel == NULL)
         return BT_E_INVAL;
     bt_list_push(&backend->paths, &path->link);
-    bt_kv_path_tell(base, message, size);
+    bt_kv_path_send(base, message, size);
     bt_kv_path_ready(base);
     return 0;
 }
@@ -548,7 +548,7 @@ const bt_kv_backend_ops_t bt_kv_mem_ops = {
     .region_remove = region_remove,
     .offer = offer,
     .path_open = path_open,
-    .told = told,
+    .received = told,
     .path_close = path_close,
     .post = post,
     .drain = drain,

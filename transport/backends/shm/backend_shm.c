@@ -247,7 +247,7 @@ static int turns(bt_shm_t *shm)
     return count;
 }
 
-static int look_at_fds(bt_shm_t *shm)
+static int check_fds(bt_shm_t *shm)
 {
     struct epoll_event event;
     int count = 0;
@@ -302,7 +302,7 @@ static int populate(bt_shm_t *shm)
     return 0;
 }
 
-static bool is_time_to_look(bt_shm_t *shm)
+static bool is_time_to_poll(bt_shm_t *shm)
 {
     if (shm->has_slept || shm->has_new_pools || shm->opening > 0)
         return true;
@@ -324,12 +324,12 @@ static int shm_progress(bt_kv_backend_t *base)
     int count = turns(shm);
     if (count > 0 && bt_clock_us() < shm->look_us)
         return count;
-    if (count == 0 && !is_time_to_look(shm))
+    if (count == 0 && !is_time_to_poll(shm))
         return 0;
     shm->has_slept = false;
     shm->look_us = bt_clock_us() + BT_SHM_LOOK_US;
     bt_shm_guests_expire(shm, shm->look_us / 1000);
-    count += look_at_fds(shm);
+    count += check_fds(shm);
     return count > 0 ? count : populate(shm);
 }
 
@@ -369,7 +369,7 @@ const bt_kv_backend_ops_t bt_kv_shm_ops = {
     .region_remove = shm_region_remove,
     .offer = shm_offer,
     .path_open = bt_shm_path_open,
-    .told = bt_shm_path_told,
+    .received = bt_shm_path_received,
     .path_close = bt_shm_path_close,
     .post = bt_shm_post,
     .drain = shm_drain,

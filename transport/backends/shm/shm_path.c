@@ -196,14 +196,14 @@ static void start(bt_shm_path_t *path)
     bt_shm_path_attach(path, sock);
     if (path->stage == BT_SHM_BROKEN)
         return;
-    int rc = bt_kv_path_tell(&path->base, told, sizeof(told));
+    int rc = bt_kv_path_send(&path->base, told, sizeof(told));
     if (rc == 0)
         rc = send_hello(path);
     if (rc != 0)
         bt_shm_path_break(path, rc, "the peer could not be greeted");
 }
 
-int bt_shm_path_told(bt_kv_path_t *base, const uint8_t *message, size_t size)
+int bt_shm_path_received(bt_kv_path_t *base, const uint8_t *message, size_t size)
 {
     bt_shm_path_t *path = path_of(base);
 

@@ -41,7 +41,7 @@ static enum bt_shm_how how_of(const bt_shm_path_t *path, const bt_kv_run_t *run)
 }
 
 /* ---- ring ---- */
-static bool look_at_tail(bt_shm_path_t *path)
+static bool check_tail(bt_shm_path_t *path)
 {
     bt_shm_tx_t *tx = &path->tx;
     uint64_t tail = __atomic_load_n(&path->theirs->run_tail, __ATOMIC_SEQ_CST);
@@ -61,7 +61,7 @@ static bool has_space(bt_shm_path_t *path)
     bt_shm_tx_t *tx = &path->tx;
     if (tx->run_head - tx->run_tail < BT_SHM_RUNS)
         return true;
-    return look_at_tail(path) && tx->run_head - tx->run_tail < BT_SHM_RUNS;
+    return check_tail(path) && tx->run_head - tx->run_tail < BT_SHM_RUNS;
 }
 
 static void publish(bt_shm_path_t *path)
@@ -228,7 +228,7 @@ static void window_gather(bt_shm_path_t *path, bt_kv_batch_t *batch, bt_shm_slic
     slice->count = 0;
     slice->bytes = 0;
     while (slice->bytes < BT_KV_SLICE_BYTES && slice->count < BT_SHM_PIECES) {
-        if (!has_space(path) || !look_at_tail(path))
+        if (!has_space(path) || !check_tail(path))
             break;
         if (!window_piece(path, batch, slice)) {
             path->tx.is_blocked = true;

@@ -154,7 +154,7 @@ static int look(bt_tcp_t *tcp)
 }
 
 /* A connection that has work knows it: while one has, the kernel is asked for more only now and then. */
-static bool is_time_to_look(bt_tcp_t *tcp)
+static bool is_time_to_poll(bt_tcp_t *tcp)
 {
     bool is_busy = false;
 
@@ -190,7 +190,7 @@ static int tcp_progress(bt_kv_backend_t *base)
     tcp->in_progress = true;
     tcp->is_armed = false;
     bt_tcp_conns_reap(tcp);
-    int count = is_time_to_look(tcp) ? look(tcp) : 0;
+    int count = is_time_to_poll(tcp) ? look(tcp) : 0;
     uint64_t now_ms = bt_clock_ms();
     bt_tcp_guests_expire(tcp, now_ms);
     for (bt_list_t *it = tcp->paths.next; it != &tcp->paths; it = it->next)
@@ -258,7 +258,7 @@ const bt_kv_backend_ops_t bt_kv_tcp_ops = {
     .region_remove = tcp_region_remove,
     .offer = tcp_offer,
     .path_open = bt_tcp_path_open,
-    .told = bt_tcp_path_told,
+    .received = bt_tcp_path_received,
     .path_close = bt_tcp_path_close,
     .post = bt_tcp_post,
     .drain = tcp_drain,

@@ -161,7 +161,7 @@ size_t bt_tcp_congestion(int fd, char *name, size_t size);
 /* tcp_path.c */
 int bt_tcp_path_open(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link_t *link,
                      const uint8_t *offer, size_t size, bool is_initiator);
-int bt_tcp_path_told(bt_kv_path_t *path, const uint8_t *message, size_t size);
+int bt_tcp_path_received(bt_kv_path_t *path, const uint8_t *message, size_t size);
 void bt_tcp_path_close(bt_kv_path_t *path);
 /* Final; the agent hears of it from progress. */
 void bt_tcp_path_break(bt_tcp_path_t *path, int rc, const char *fmt, ...)

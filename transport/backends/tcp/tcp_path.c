@@ -40,7 +40,7 @@ int bt_tcp_path_open(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link
     bt_list_push(&tcp->paths, &path->link);
     if (is_initiator) {
         bt_rand_secure(path->token, sizeof(path->token));
-        int rc = bt_kv_path_tell(&path->base, path->token, sizeof(path->token));
+        int rc = bt_kv_path_send(&path->base, path->token, sizeof(path->token));
         if (rc != 0)
             bt_tcp_path_break(path, rc, "the peer could not be told where to connect");
     }
@@ -48,7 +48,7 @@ int bt_tcp_path_open(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link
     return 0;
 }
 
-int bt_tcp_path_told(bt_kv_path_t *base, const uint8_t *message, size_t size)
+int bt_tcp_path_received(bt_kv_path_t *base, const uint8_t *message, size_t size)
 {
     bt_tcp_path_t *path = (bt_tcp_path_t *) (void *) base;
 

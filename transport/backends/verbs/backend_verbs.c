@@ -298,7 +298,7 @@ static void path_close(bt_kv_path_t *path)
 
 static int told(bt_kv_path_t *path, const uint8_t *message, size_t size)
 {
-    int rc = bt_verbs_path_told(path_of(path), message, size);
+    int rc = bt_verbs_path_received(path_of(path), message, size);
 
     if (rc < 0)
         bt_verbs_path_fail(path_of(path), "the peer sent a message that cannot be");
@@ -324,7 +324,7 @@ static bt_verbs_drain_t *find_drain(bt_verbs_path_t *path, uint64_t tag)
 }
 
 /* Asked again now and then: that the question cannot be sent is how a lost link shows here. */
-static bt_verbs_drain_t *ask_peer(bt_verbs_path_t *path, uint64_t tag)
+static bt_verbs_drain_t *request_peer(bt_verbs_path_t *path, uint64_t tag)
 {
     bt_verbs_drain_t *drain = find_drain(path, tag);
     uint64_t now_ms = bt_clock_ms();
@@ -339,7 +339,7 @@ static bt_verbs_drain_t *ask_peer(bt_verbs_path_t *path, uint64_t tag)
         bt_list_push(&path->drains, &drain->link);
     }
     drain->asked_ms = now_ms;
-    if (bt_verbs_path_tell_tag(path, BT_VERBS_DRAIN, tag) != 0)
+    if (bt_verbs_path_send_tag(path, BT_VERBS_DRAIN, tag) != 0)
         bt_verbs_path_fail(path, "the link is gone");
     return drain;
 }
@@ -358,7 +358,7 @@ static bool drain(bt_kv_path_t *base, uint64_t tag)
     }
     if (!bt_verbs_job_drain(path, tag))
         return false;
-    bt_verbs_drain_t *asked = ask_peer(path, tag);
+    bt_verbs_drain_t *asked = request_peer(path, tag);
     if (asked == NULL || !asked->is_answered)
         return false;
     bt_list_remove(&asked->link);
@@ -381,7 +381,7 @@ static int work(bt_verbs_t *verbs, uint64_t now_ms)
     return count;
 }
 
-static void look_at_rails(bt_verbs_t *verbs, uint64_t now_ms)
+static void check_rails(bt_verbs_t *verbs, uint64_t now_ms)
 {
     for (unsigned i = 0; i < verbs->rail_count; i++) {
         if (verbs->is_armed)
@@ -398,7 +398,7 @@ static int progress(bt_kv_backend_t *backend)
     uint64_t now_ms = bt_clock_ms();
 
     if (verbs->is_armed || now_ms - verbs->looked_ms >= LOOK_MS)
-        look_at_rails(verbs, now_ms);
+        check_rails(verbs, now_ms);
     verbs->is_armed = false;
     return work(verbs, now_ms);
 }
@@ -450,7 +450,7 @@ static const bt_kv_backend_ops_t ops = {
     .region_remove = region_remove,
     .offer = offer,
     .path_open = path_open,
-    .told = told,
+    .received = told,
     .path_close = path_close,
     .peer_region = peer_region,
     .region_key = region_key,

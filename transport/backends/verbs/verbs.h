@@ -204,13 +204,13 @@ bool bt_verbs_mem_probe_dmabuf(const bt_verbs_rail_t *rail);
 
 /* ---- verbs_path.c: the life of the connections of a path, by messages on the control connection ---- */
 int bt_verbs_path_start(bt_verbs_path_t *path);
-int bt_verbs_path_told(bt_verbs_path_t *path, const uint8_t *message, size_t size);
+int bt_verbs_path_received(bt_verbs_path_t *path, const uint8_t *message, size_t size);
 /* Takes leave of failed connections, probes paused ones, reports ready and failed. Number of things done. */
 int bt_verbs_path_progress(bt_verbs_path_t *path, uint64_t now_ms);
 void bt_verbs_path_fail(bt_verbs_path_t *path, const char *why);
 /* 0, or the message could not be sent. kinds: below. */
-int bt_verbs_path_tell_tag(bt_verbs_path_t *path, uint8_t kind, uint64_t tag);
-int bt_verbs_path_tell_note(bt_verbs_path_t *path, const bt_kv_batch_t *batch);
+int bt_verbs_path_send_tag(bt_verbs_path_t *path, uint8_t kind, uint64_t tag);
+int bt_verbs_path_send_note(bt_verbs_path_t *path, const bt_kv_batch_t *batch);
 
 enum bt_verbs_message {
     BT_VERBS_MEET = 1, /* a queue pair of ours: connect yours to it */

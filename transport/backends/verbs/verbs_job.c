@@ -92,7 +92,7 @@ static void end_job(bt_verbs_job_t *job, int rc)
     bt_slab_put(&path->verbs->jobs, job);
     path->job_count--;
     if (rc == 0 && path->mode == BT_VERBS_CONTROL && batch->note_bytes > 0 &&
-        bt_verbs_path_tell_note(path, batch) != 0) {
+        bt_verbs_path_send_note(path, batch) != 0) {
         bt_verbs_path_fail(path, "the control connection did not take a note");
         rc = BT_E_KV_TRANSFER;
     }

@@ -27,15 +27,15 @@
 #define DRAINS_MAX 65536u
 
 /* ---- messages out ---- */
-static int describe_pair(bt_verbs_conn_t *conn, uint8_t kind, const void *rest, size_t size)
+static int notify_pair(bt_verbs_conn_t *conn, uint8_t kind, const void *rest, size_t size)
 {
     uint8_t message[3 + ADDRESS_BYTES] = {kind, (uint8_t) conn->pair, conn->epoch};
 
     memcpy(message + 3, rest, size);
-    return bt_kv_path_tell(&conn->path->base, message, 3 + size);
+    return bt_kv_path_send(&conn->path->base, message, 3 + size);
 }
 
-static int tell_meet(bt_verbs_conn_t *conn)
+static int notify_meet(bt_verbs_conn_t *conn)
 {
     bt_verbs_address_t address;
     uint8_t to[ADDRESS_BYTES];
@@ -47,23 +47,23 @@ static int tell_meet(bt_verbs_conn_t *conn)
     to[10] = address.mtu;
     to[11] = address.reads_max;
     memcpy(to + 12, address.gid.raw, 16);
-    return describe_pair(conn, BT_VERBS_MEET, to, sizeof(to));
+    return notify_pair(conn, BT_VERBS_MEET, to, sizeof(to));
 }
 
-int bt_verbs_path_tell_tag(bt_verbs_path_t *path, uint8_t kind, uint64_t tag)
+int bt_verbs_path_send_tag(bt_verbs_path_t *path, uint8_t kind, uint64_t tag)
 {
     uint8_t message[9] = {kind};
 
     memcpy(message + 1, &tag, 8);
-    return bt_kv_path_tell(&path->base, message, sizeof(message));
+    return bt_kv_path_send(&path->base, message, sizeof(message));
 }
 
-int bt_verbs_path_tell_note(bt_verbs_path_t *path, const bt_kv_batch_t *batch)
+int bt_verbs_path_send_note(bt_verbs_path_t *path, const bt_kv_batch_t *batch)
 {
     uint8_t message[1 + BT_KV_NOTE_BYTES] = {BT_VERBS_NOTE};
 
     memcpy(message + 1, batch->note, batch->note_bytes);
-    return bt_kv_path_tell(&path->base, message, 1 + batch->note_bytes);
+    return bt_kv_path_send(&path->base, message, 1 + batch->note_bytes);
 }
 
 void bt_verbs_path_fail(bt_verbs_path_t *path, const char *why)
@@ -86,7 +86,7 @@ static int start_conn(bt_verbs_conn_t *conn)
                  conn->rail->name);
         return rc;
     }
-    return tell_meet(conn);
+    return notify_meet(conn);
 }
 
 int bt_verbs_path_start(bt_verbs_path_t *path)
@@ -120,9 +120,9 @@ static int take_meet(bt_verbs_conn_t *conn, uint8_t epoch, const uint8_t *from)
         if (bt_verbs_conn_make(conn) != 0) {
             uint64_t none = 0;
             conn->state = BT_VERBS_PAUSED;
-            return describe_pair(conn, BT_VERBS_LEAVE, &none, 8);
+            return notify_pair(conn, BT_VERBS_LEAVE, &none, 8);
         }
-        int rc = tell_meet(conn);
+        int rc = notify_meet(conn);
         if (rc != 0)
             return rc;
     }
@@ -140,7 +140,7 @@ static int take_meet(bt_verbs_conn_t *conn, uint8_t epoch, const uint8_t *from)
         bt_verbs_conn_fail(conn, "the peer's address cannot be reached from here");
         return 0;
     }
-    return describe_pair(conn, BT_VERBS_READY, "", 0);
+    return notify_pair(conn, BT_VERBS_READY, "", 0);
 }
 
 /* A letter must go and be acknowledged before the pair carries data again. */
@@ -201,7 +201,7 @@ static int take_drain(bt_verbs_path_t *path, uint64_t tag)
         path->refused_count++;
     }
     if (bt_verbs_job_drain(path, tag))
-        return bt_verbs_path_tell_tag(path, BT_VERBS_DRAINED, tag);
+        return bt_verbs_path_send_tag(path, BT_VERBS_DRAINED, tag);
     if (is_asked(path, tag))
         return 0;
     bt_verbs_drain_t *drain = calloc(1, sizeof(*drain));
@@ -223,7 +223,7 @@ static int answer_drains(bt_verbs_path_t *path)
         bt_verbs_drain_t *drain = bt_container_of(it, bt_verbs_drain_t, link);
         if (!bt_verbs_job_drain(path, drain->tag))
             continue;
-        if (bt_verbs_path_tell_tag(path, BT_VERBS_DRAINED, drain->tag) != 0)
+        if (bt_verbs_path_send_tag(path, BT_VERBS_DRAINED, drain->tag) != 0)
             bt_verbs_path_fail(path, "the control connection did not take an answer");
         bt_list_remove(&drain->link);
         free(drain);
@@ -270,7 +270,7 @@ static int told_pair(bt_verbs_path_t *path, const uint8_t *message, size_t size)
     }
 }
 
-int bt_verbs_path_told(bt_verbs_path_t *path, const uint8_t *message, size_t size)
+int bt_verbs_path_received(bt_verbs_path_t *path, const uint8_t *message, size_t size)
 {
     uint64_t tag;
 
@@ -307,7 +307,7 @@ static void leave(bt_verbs_conn_t *conn)
     while (bt_verbs_inbox_poll(conn->path->verbs, conn->rail) > 0)
         ;
     conn->state = BT_VERBS_LOST;
-    if (describe_pair(conn, BT_VERBS_LEAVE, &conn->closings_got, 8) != 0)
+    if (notify_pair(conn, BT_VERBS_LEAVE, &conn->closings_got, 8) != 0)
         bt_verbs_path_fail(conn->path, "the control connection did not take a message");
 }
 
@@ -337,7 +337,7 @@ static int probe(bt_verbs_conn_t *conn, uint64_t now_ms)
         return 0;
     }
     conn->epoch++;
-    if (tell_meet(conn) != 0)
+    if (notify_meet(conn) != 0)
         bt_verbs_path_fail(conn->path, "the control connection did not take a message");
     return 1;
 }

@@ -17,64 +17,65 @@
 #define MISSED_BEATS 2   /* of the agent that is there, before a trusted one takes its place */
 #define RETRY_MIN_MS 100 /* what the other one has said is read by then */
 
-bt_transfer_crew_t *bt_transfer_crew_of(const bt_transfer_t *t, const bt_worker_t *worker)
+bt_transfer_rank_group_t *bt_transfer_rank_group_of(const bt_transfer_t *t,
+                                                    const bt_worker_t *worker)
 {
-    bt_transfer_crew_t *crew = worker->slot < t->crew_cap ? t->crews[worker->slot] : NULL;
+    bt_transfer_rank_group_t *group = worker->slot < t->group_cap ? t->groups[worker->slot] : NULL;
 
-    return crew != NULL && crew->worker == worker ? crew : NULL;
+    return group != NULL && group->worker == worker ? group : NULL;
 }
 
-static bt_transfer_crew_t *make_crew(bt_transfer_t *t, bt_worker_t *worker)
+static bt_transfer_rank_group_t *make_group(bt_transfer_t *t, bt_worker_t *worker)
 {
-    if (worker->slot >= t->crew_cap) {
+    if (worker->slot >= t->group_cap) {
         unsigned cap = worker->slot < 32 ? 64 : 2 * worker->slot;
-        bt_transfer_crew_t **crews = realloc(t->crews, cap * sizeof(*crews));
-        if (crews == NULL)
+        bt_transfer_rank_group_t **groups = realloc(t->groups, cap * sizeof(*groups));
+        if (groups == NULL)
             return NULL;
-        memset(crews + t->crew_cap, 0, (cap - t->crew_cap) * sizeof(*crews));
-        t->crews = crews;
-        t->crew_cap = cap;
+        memset(groups + t->group_cap, 0, (cap - t->group_cap) * sizeof(*groups));
+        t->groups = groups;
+        t->group_cap = cap;
     }
-    if (BT_SOFT(t->crews[worker->slot] != NULL))
+    if (BT_SOFT(t->groups[worker->slot] != NULL))
         return NULL;
-    bt_transfer_crew_t *crew = calloc(1, sizeof(*crew));
-    if (crew == NULL)
+    bt_transfer_rank_group_t *group = calloc(1, sizeof(*group));
+    if (group == NULL)
         return NULL;
-    crew->worker = bt_worker_ref(worker);
-    t->crews[worker->slot] = crew;
-    return crew;
+    group->worker = bt_worker_ref(worker);
+    t->groups[worker->slot] = group;
+    return group;
 }
 
-static void free_if_empty(bt_transfer_t *t, bt_transfer_crew_t *crew)
+static void free_if_empty(bt_transfer_t *t, bt_transfer_rank_group_t *group)
 {
-    if (crew->count > 0)
+    if (group->count > 0)
         return;
-    t->crews[crew->worker->slot] = NULL;
-    bt_worker_unref(crew->worker);
-    free(crew);
+    t->groups[group->worker->slot] = NULL;
+    bt_worker_unref(group->worker);
+    free(group);
 }
 
 /* ---- is it whole? ---- */
 
-bool bt_transfer_crew_is_whole(const bt_transfer_crew_t *crew, const bt_worker_t *worker, char *out,
-                               size_t size)
+bool bt_transfer_rank_group_is_whole(const bt_transfer_rank_group_t *group,
+                                     const bt_worker_t *worker, char *out, size_t size)
 {
     uint32_t ranks = 0;
 
-    if (crew == NULL || crew->count == 0) {
+    if (group == NULL || group->count == 0) {
         snprintf(out, size, "worker %s: none of its agents is registered", worker->name);
         return false;
     }
     for (uint32_t i = 0; i < BT_TRANSFER_RANKS; i++)
-        if (crew->agents[i] != NULL && crew->agents[i]->ranks > ranks)
-            ranks = crew->agents[i]->ranks;
+        if (group->agents[i] != NULL && group->agents[i]->ranks > ranks)
+            ranks = group->agents[i]->ranks;
     for (uint32_t i = 0; i < ranks; i++) {
-        if (crew->agents[i] == NULL)
+        if (group->agents[i] == NULL)
             snprintf(out, size, "worker %s: the agent of rank %u of %u is not registered",
                      worker->name, i, ranks);
-        else if (crew->agents[i]->ranks != ranks)
+        else if (group->agents[i]->ranks != ranks)
             snprintf(out, size, "worker %s: the agent of rank %u says that there are %u, not %u",
-                     worker->name, i, crew->agents[i]->ranks, ranks);
+                     worker->name, i, group->agents[i]->ranks, ranks);
         else
             continue;
         return false;
@@ -82,17 +83,17 @@ bool bt_transfer_crew_is_whole(const bt_transfer_crew_t *crew, const bt_worker_t
     return true;
 }
 
-static void update(const bt_transfer_t *t, const bt_transfer_crew_t *crew)
+static void update(const bt_transfer_t *t, const bt_transfer_rank_group_t *group)
 {
     char why[160];
-    bool is_whole = bt_transfer_crew_is_whole(crew, crew->worker, why, sizeof(why));
+    bool is_whole = bt_transfer_rank_group_is_whole(group, group->worker, why, sizeof(why));
 
-    if (atomic_exchange(&crew->worker->has_agents, is_whole) == is_whole)
+    if (atomic_exchange(&group->worker->has_agents, is_whole) == is_whole)
         return;
     bt_workers_changed();
     if (is_whole)
-        bt_log_info("transfer", "worker %s: all %u agents are registered", crew->worker->name,
-                    crew->count);
+        bt_log_info("transfer", "worker %s: all %u agents are registered", group->worker->name,
+                    group->count);
     else if (!t->is_closing && !t->is_remapping)
         bt_log_warn("transfer", "%s", why);
 }
@@ -102,28 +103,29 @@ static void update(const bt_transfer_t *t, const bt_transfer_crew_t *crew)
 /* The same process by a new connection: its rooms go on there. */
 static void take_over(bt_transfer_agent_t *old, bt_transfer_agent_t *agent)
 {
-    while (!bt_list_empty(&old->seats)) {
-        bt_transfer_seat_t *seat = bt_container_of(old->seats.next, bt_transfer_seat_t, link);
-        bt_list_remove(&seat->link);
-        bt_list_push(&agent->seats, &seat->link);
-        seat->agent = agent;
+    while (!bt_list_empty(&old->participants)) {
+        bt_transfer_participant_t *participant =
+            bt_container_of(old->participants.next, bt_transfer_participant_t, link);
+        bt_list_remove(&participant->link);
+        bt_list_push(&agent->participants, &participant->link);
+        participant->agent = agent;
     }
-    agent->seat_count += old->seat_count;
-    old->seat_count = 0;
+    agent->participant_count += old->participant_count;
+    old->participant_count = 0;
 }
 
-static void put(bt_transfer_crew_t *crew, bt_transfer_agent_t *agent)
+static void put(bt_transfer_rank_group_t *group, bt_transfer_agent_t *agent)
 {
-    crew->agents[agent->rank] = agent;
-    crew->count++;
-    agent->crew = crew;
+    group->agents[agent->rank] = agent;
+    group->count++;
+    agent->group = group;
 }
 
 static void take(bt_transfer_agent_t *agent)
 {
-    agent->crew->agents[agent->rank] = NULL;
-    agent->crew->count--;
-    agent->crew = NULL;
+    agent->group->agents[agent->rank] = NULL;
+    agent->group->count--;
+    agent->group = NULL;
 }
 
 /* ---- a place that is taken ---- */
@@ -137,9 +139,10 @@ static bool is_trusted(const bt_transfer_agent_t *old, const bt_transfer_agent_t
 static uint32_t patience_ms(const bt_transfer_agent_t *old, const bt_transfer_agent_t *agent)
 {
     const bt_transfer_config_t *config = &agent->t->config;
-    uint32_t beats_ms = MISSED_BEATS * config->heartbeat_ms;
+    uint32_t heartbeats_ms = MISSED_BEATS * config->heartbeat_ms;
 
-    return is_trusted(old, agent) && beats_ms < config->dead_ms ? beats_ms : config->dead_ms;
+    return is_trusted(old, agent) && heartbeats_ms < config->dead_ms ? heartbeats_ms
+                                                                     : config->dead_ms;
 }
 
 static bool is_in_the_way(bt_transfer_agent_t *old, const bt_transfer_agent_t *agent)
@@ -164,11 +167,11 @@ static const char *taken_by(const bt_transfer_agent_t *old, const bt_transfer_ag
            "known";
 }
 
-/* NULL, or why the newcomer cannot have a place in this crew now. */
-static const char *refusal(const bt_transfer_crew_t *crew, const bt_transfer_agent_t *agent,
+/* NULL, or why the newcomer cannot have a place in this group now. */
+static const char *refusal(const bt_transfer_rank_group_t *group, const bt_transfer_agent_t *agent,
                            uint32_t *retry_ms_p)
 {
-    bt_transfer_agent_t *old = crew->agents[agent->rank];
+    bt_transfer_agent_t *old = group->agents[agent->rank];
 
     if (old != NULL && is_trusted(old, agent) && old->incarnation == agent->incarnation)
         return NULL;
@@ -177,7 +180,7 @@ static const char *refusal(const bt_transfer_crew_t *crew, const bt_transfer_age
         return taken_by(old, agent);
     }
     for (uint32_t i = 0; i < BT_TRANSFER_RANKS; i++) {
-        old = crew->agents[i];
+        old = group->agents[i];
         if (i == agent->rank || old == NULL || old->ranks == agent->ranks ||
             !is_in_the_way(old, agent))
             continue;
@@ -191,11 +194,11 @@ static const char *refusal(const bt_transfer_crew_t *crew, const bt_transfer_age
 /* The new one has the place before the old one goes: nobody sees the worker without it. */
 static void replace(bt_transfer_agent_t *old, bt_transfer_agent_t *agent)
 {
-    bt_transfer_crew_t *crew = old->crew;
+    bt_transfer_rank_group_t *group = old->group;
 
     take(old);
-    put(crew, agent);
-    old->t->stats.agents_waiting++; /* as one without a crew, which it is for a moment */
+    put(group, agent);
+    old->t->stats.agents_waiting++; /* as one without a group, which it is for a moment */
     if (old->incarnation == agent->incarnation) {
         take_over(old, agent);
         bt_transfer_agent_lose(old, "it has dialled again");
@@ -212,44 +215,45 @@ static bt_worker_t *find_worker(const bt_transfer_agent_t *agent)
     return workers != NULL ? bt_workers_find(workers, bt_str(agent->worker)) : NULL;
 }
 
-const char *bt_transfer_crew_refuses(const bt_transfer_agent_t *agent, uint32_t *retry_ms_p)
+const char *bt_transfer_rank_group_refuses(const bt_transfer_agent_t *agent, uint32_t *retry_ms_p)
 {
     const bt_worker_t *worker = find_worker(agent);
-    const bt_transfer_crew_t *crew = worker != NULL ? bt_transfer_crew_of(agent->t, worker) : NULL;
+    const bt_transfer_rank_group_t *group =
+        worker != NULL ? bt_transfer_rank_group_of(agent->t, worker) : NULL;
 
-    return crew != NULL ? refusal(crew, agent, retry_ms_p) : NULL;
+    return group != NULL ? refusal(group, agent, retry_ms_p) : NULL;
 }
 
-/* Without memory for its crew it waits, and is tried again when the fleet changes. It may be refused: two can have waited for one worker. */
+/* Without memory for its group it waits, and is tried again when the fleet changes. It may be refused: two can have waited for one worker. */
 static void join_worker(bt_transfer_agent_t *agent, bt_worker_t *worker)
 {
     bt_transfer_t *t = agent->t;
-    bt_transfer_crew_t *crew = bt_transfer_crew_of(t, worker);
+    bt_transfer_rank_group_t *group = bt_transfer_rank_group_of(t, worker);
     uint32_t later_ms = 0;
 
-    if (crew == NULL && (crew = make_crew(t, worker)) == NULL)
+    if (group == NULL && (group = make_group(t, worker)) == NULL)
         return;
-    const char *why = refusal(crew, agent, &later_ms);
+    const char *why = refusal(group, agent, &later_ms);
     if (why != NULL) {
         bt_transfer_agent_refuse(agent, later_ms, why);
         return;
     }
     t->stats.agents_waiting--;
-    if (crew->agents[agent->rank] != NULL)
-        replace(crew->agents[agent->rank], agent);
+    if (group->agents[agent->rank] != NULL)
+        replace(group->agents[agent->rank], agent);
     else
-        put(crew, agent);
-    update(t, crew);
+        put(group, agent);
+    update(t, group);
 }
 
 static const char *what_for(const bt_worker_t *worker)
 {
     if (worker == NULL)
         return "; it waits, because no such worker is in the fleet";
-    return worker->is_steered ? "" : "; but this worker's connector needs no rooms of ours";
+    return worker->is_gateway_managed ? "" : "; but this worker's connector needs no rooms of ours";
 }
 
-void bt_transfer_crew_join(bt_transfer_agent_t *agent)
+void bt_transfer_rank_group_join(bt_transfer_agent_t *agent)
 {
     bt_worker_t *worker = find_worker(agent);
 
@@ -262,17 +266,17 @@ void bt_transfer_crew_join(bt_transfer_agent_t *agent)
         join_worker(agent, worker);
 }
 
-void bt_transfer_crew_leave(bt_transfer_agent_t *agent)
+void bt_transfer_rank_group_leave(bt_transfer_agent_t *agent)
 {
-    bt_transfer_crew_t *crew = agent->crew;
+    bt_transfer_rank_group_t *group = agent->group;
 
-    if (crew == NULL) {
+    if (group == NULL) {
         agent->t->stats.agents_waiting--;
         return;
     }
     take(agent);
-    update(agent->t, crew);
-    free_if_empty(agent->t, crew);
+    update(agent->t, group);
+    free_if_empty(agent->t, group);
 }
 
 /* A changed worker is a new one, a removed one loses its agents (rooms hold on to both). */
@@ -280,10 +284,10 @@ static void remap(bt_transfer_agent_t *agent)
 {
     bt_worker_t *worker = find_worker(agent);
 
-    if (agent->crew != NULL && agent->crew->worker == worker)
+    if (agent->group != NULL && agent->group->worker == worker)
         return;
-    if (agent->crew != NULL) {
-        bt_transfer_crew_leave(agent);
+    if (agent->group != NULL) {
+        bt_transfer_rank_group_leave(agent);
         agent->t->stats.agents_waiting++;
     }
     if (worker != NULL)
@@ -291,7 +295,7 @@ static void remap(bt_transfer_agent_t *agent)
 }
 
 /* An agent may be lost by it, or another one in whose place it comes: the list is gone through by its head. */
-void bt_transfer_crews_remap(bt_transfer_t *t)
+void bt_transfer_rank_groups_remap(bt_transfer_t *t)
 {
     bt_list_t todo = t->agents;
 

@@ -1,6 +1,6 @@
--- steered.lua - workers with BatonConnector, a process each, before a gateway that steers their rooms.
+-- gateway_managed.lua - workers with BatonConnector, a process each, before a gateway that manages their rooms.
 --
---   local f = steered.start({ p0 = "ttft=1", d0 = "itl=1" })   -- words of baton-sim --worker, by name (p.., d..)
+--   local f = gateway_managed.start({ p0 = "ttft=1", d0 = "itl=1" })   -- words of baton-sim --worker, by name (p.., d..)
 --   f:attach("p1")                                            -- p1's agents come to the gateway: it is usable now
 --   f:kill("p0")                                               -- SIGKILL; looks at what is held leave it out
 --
@@ -13,10 +13,10 @@ local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local rig = require("gateway.support.rig")
 
-local steered = {}
+local gateway_managed = {}
 
-local Steered = {}
-Steered.__index = Steered
+local Managed = {}
+Managed.__index = Managed
 
 local function names_of(workers)
   local names = {}
@@ -43,7 +43,7 @@ local function config_of(self)
     lines[#lines + 1] = ('{ name = "%s", role = "%s", url = "%s", connector = "BatonConnector" },'):format(name, w.role,
       w.url)
   end
-  return ("return { %s pools = { { name = \"steered\", workers = {\n%s\n} } } }\n"):format(self.ask.top or "",
+  return ("return { %s pools = { { name = \"gateway-managed\", workers = {\n%s\n} } } }\n"):format(self.ask.top or "",
     table.concat(lines, "\n"))
 end
 
@@ -58,8 +58,8 @@ local function start_gateway(self, transfer_port)
 end
 
 -- workers: by name. ask: late, flags, sim (flags), top (more members of baton.lua), token (that agents tell it).
-function steered.start(workers, ask)
-  local self = setmetatable({ ask = ask or {}, sims = {}, workers = {}, sim = { list = {} } }, Steered)
+function gateway_managed.start(workers, ask)
+  local self = setmetatable({ ask = ask or {}, sims = {}, workers = {}, sim = { list = {} } }, Managed)
   for _, name in ipairs(names_of(workers)) do
     start_worker(self, name, workers[name])
   end
@@ -73,7 +73,7 @@ function steered.start(workers, ask)
   return self
 end
 
-function Steered:told(name)
+function Managed:told(name)
   for _, w in ipairs(json.decode(http.get(self.admin_port, "/workers").body).workers) do
     if w.name == name then
       return w
@@ -81,14 +81,14 @@ function Steered:told(name)
   end
 end
 
-function Steered:wait_usable(name)
+function Managed:wait_usable(name)
   eventually(function()
     local w = self:told(name)
     return w.usable, tostring(w.why_not)
   end, 10, name .. " is usable")
 end
 
-function Steered:attach(name)
+function Managed:attach(name)
   local address = "127.0.0.1:" .. self.transfer_port
   local answer = http.post(self.workers[name].port, "/sim/gateway",
     json.encode({ gateway = address, token = self.ask.token }))
@@ -97,17 +97,17 @@ function Steered:attach(name)
 end
 
 -- The gateway as it was, with another process.
-function Steered:restart()
+function Managed:restart()
   rig.stop_gateway(self.gateway)
   start_gateway(self, self.transfer_port)
 end
 
-function Steered:state(name)
+function Managed:state(name)
   return self.sims[name]:state(name)
 end
 
 -- Inference requests that a worker got.
-function Steered:requests(name)
+function Managed:requests(name)
   local out = {}
   for _, e in ipairs(self.sims[name]:requests(name)) do
     if e.method == "POST" and e.path:find("^/v1/") then
@@ -117,17 +117,17 @@ function Steered:requests(name)
   return out
 end
 
-function Steered:fault(name, fault)
+function Managed:fault(name, fault)
   self.sims[name]:fault(name, fault)
 end
 
-function Steered:kill(name, signal)
+function Managed:kill(name, signal)
   self.sims[name].process:kill(signal)
   self:forget(name)
 end
 
 -- Nobody looks at what it holds any more.
-function Steered:forget(name)
+function Managed:forget(name)
   for i, w in ipairs(self.sim.list) do
     if w.name == name then
       table.remove(self.sim.list, i)
@@ -135,29 +135,29 @@ function Steered:forget(name)
   end
 end
 
-function Steered:post(path, body, headers)
+function Managed:post(path, body, headers)
   return http.post(self.port, path, body, headers)
 end
 
-function Steered:start(path, body, headers)
+function Managed:start(path, body, headers)
   return http.start(self.port, { path = path, body = body, headers = headers })
 end
 
 -- The room that a leg names, as text.
-function steered.room_of(entry)
+function gateway_managed.room_of(entry)
   return json.raw(json.raw(entry.body, "kv_transfer_params"), "baton_room")
 end
 
-function Steered:record(id)
+function Managed:record(id)
   return json.decode(http.get(self.admin_port, "/admin/explain/" .. id).body)
 end
 
-function Steered:number(family, labels)
+function Managed:number(family, labels)
   return faults.number(self, family, labels)
 end
 
 -- Nothing is held any more: by the gateway (ledger, requests, rooms), by engines, by agents.
-function Steered:wait_idle()
+function Managed:wait_idle()
   faults.wait_idle(self)
   eventually(function()
     for _, w in ipairs(self.sim.list) do
@@ -172,11 +172,11 @@ function Steered:wait_idle()
   end, 10, "no agent holds a room")
 end
 
-function Steered:stop()
+function Managed:stop()
   rig.stop_gateway(self.gateway)
   for _, w in ipairs(self.sim.list) do
     self.sims[w.name].process:stop(5)
   end
 end
 
-return steered
+return gateway_managed

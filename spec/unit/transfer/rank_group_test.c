@@ -4,7 +4,7 @@
 #define ELSEWHERE 0x7f000002 /* 127.0.0.2: another address of this host */
 
 static fake_t a, b, c;
-static char why[BT_KV_STEER_TEXT_MAX + 1];
+static char why[BT_KV_CONTROL_TEXT_MAX + 1];
 
 static void test_all_ranks_make_it_whole(void **state)
 {
@@ -38,7 +38,7 @@ static void test_ranks_must_agree(void **state)
     (void) rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:8001");
     fake_join(&a, &rig, "p0", 0, 1, 1);
     TURN_UNTIL(&rig.loop, has_agents(&rig, "p0"));
-    bt_kv_steer_t hello = hello_of("p0", 1, 2, 2);
+    bt_kv_control_t hello = hello_of("p0", 1, 2, 2);
     assert_true(fake_try(&b, &rig, INADDR_LOOPBACK, &hello, why) > 0);
     assert_in(why, "say another number of ranks");
     assert_true(has_agents(&rig, "p0"));
@@ -55,7 +55,7 @@ static void test_ranks_must_agree(void **state)
 /* Those of a worker that is half dead hold nobody up: its engine has come back with another number of ranks. */
 static void test_silent_ranks_need_not_agree(void **state)
 {
-    bt_kv_steer_t first = hello_of("p0", 0, 2, 3), second = hello_of("p0", 1, 2, 4);
+    bt_kv_control_t first = hello_of("p0", 0, 2, 3), second = hello_of("p0", 1, 2, 4);
     rig_t rig;
 
     (void) state;
@@ -123,7 +123,7 @@ static void test_two_wait_for_one_place(void **state)
     fake_join(&b, &rig, "p0", 0, 1, 2);
     fake_join(&c, &rig, "d0", 0, 1, 3);
     (void) rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:8001");
-    (void) fake_hear(&b, BT_KV_STEER_REFUSE);
+    (void) fake_hear(&b, BT_KV_CONTROL_REFUSE);
     fake_hear_end(&b);
     assert_true(has_agents(&rig, "p0"));
     assert_int_equal(rig_stats(&rig).agents, 2);
@@ -141,11 +141,11 @@ static void test_two_wait_for_one_place(void **state)
 
 static void assert_untouched(pair_t *x)
 {
-    bt_kv_steer_t m;
+    bt_kv_control_t m;
 
     fake_sync(&x->p);
     while (fake_next(&x->p, &m))
-        assert_int_equal(m.type, BT_KV_STEER_PING);
+        assert_int_equal(m.type, BT_KV_CONTROL_PING);
     assert_false(x->p.is_over);
     assert_true(has_agents(&x->rig, "p0"));
     assert_int_equal(rig_stats(&x->rig).agents, 2);
@@ -157,7 +157,7 @@ static void assert_untouched(pair_t *x)
 static void nobody_displaces(const char *token)
 {
     static const in_addr_t from[] = {INADDR_LOOPBACK, ELSEWHERE};
-    bt_kv_steer_t hello = hello_of("p0", 0, 1, 99);
+    bt_kv_control_t hello = hello_of("p0", 0, 1, 99);
     pair_t *x = calloc(1, sizeof *x);
 
     pair_open(x, &(bt_transfer_config_t){.token = token, .heartbeat_ms = 10000, .dead_ms = 60000});
@@ -192,7 +192,7 @@ static void test_a_live_agent_stays(void **state)
  * is lost. The old one's rooms are lost, and it need not stay away for long: it may not have been dead. */
 static void back_in_a_half_open_place(const char *token, in_addr_t from)
 {
-    bt_kv_steer_t hello = hello_of("p0", 0, 1, 99);
+    bt_kv_control_t hello = hello_of("p0", 0, 1, 99);
     pair_t *x = calloc(1, sizeof *x);
 
     pair_open(x, &(bt_transfer_config_t){.token = token, .heartbeat_ms = 50, .dead_ms = 40000});
@@ -205,7 +205,7 @@ static void back_in_a_half_open_place(const char *token, in_addr_t from)
         assert_true(retry_ms <= 200);
     assert_true(bt_clock_ms() - since_ms < 20000);
     assert_true(has_agents(&x->rig, "p0"));
-    bt_kv_steer_t m = fake_hear(&x->p, BT_KV_STEER_REFUSE);
+    bt_kv_control_t m = fake_hear(&x->p, BT_KV_CONTROL_REFUSE);
     assert_true(m.refuse.retry_ms <= 5000);
     fake_hear_end(&x->p);
     const bt_transfer_event_t *e = rig_event(&x->rig, BT_TRANSFER_FAILED);
@@ -227,7 +227,7 @@ static void test_back_in_a_half_open_place(void **state)
 /* Without a token another address has to wait until the old agent is lost, and is told how long that may take. */
 static void test_another_address_waits(void **state)
 {
-    bt_kv_steer_t hello = hello_of("p0", 0, 1, 99);
+    bt_kv_control_t hello = hello_of("p0", 0, 1, 99);
     pair_t *x = calloc(1, sizeof *x);
 
     (void) state;
@@ -250,7 +250,7 @@ static void test_another_address_waits(void **state)
 /* Who knows an agent's incarnation is not that agent. */
 static void test_another_address_is_another_process(void **state)
 {
-    bt_kv_steer_t hello = hello_of("p0", 0, 1, 11);
+    bt_kv_control_t hello = hello_of("p0", 0, 1, 11);
     pair_t *x = calloc(1, sizeof *x);
 
     (void) state;
@@ -299,10 +299,10 @@ static void test_comes_back_with_old_rooms(void **state)
     TURN_UNTIL(&x->rig.loop, has_agents(&x->rig, "p0"));
     fake_tell(&x->p, 78, BT_KV_SIDE_SENDER, BT_KV_TRANSFERRING, 1); /* another gateway's */
     fake_tell(&x->p, 77, BT_KV_SIDE_SENDER, BT_KV_TRANSFERRING, 2048);
-    assert_int_equal(fake_hear(&x->p, BT_KV_STEER_ABORT).abort.room, 77);
+    assert_int_equal(fake_hear(&x->p, BT_KV_CONTROL_ABORT).abort.room, 77);
     fake_tell(&x->p, 77, BT_KV_SIDE_SENDER, BT_KV_FAILED, 2048);
     fake_sync(&x->p);
-    (void) fake_hear(&x->d, BT_KV_STEER_ABORT);
+    (void) fake_hear(&x->d, BT_KV_CONTROL_ABORT);
     pair_room(x, 79); /* nothing else was said to it */
     pair_close(x);
     free(x);
@@ -342,7 +342,7 @@ static void test_they_hung_up_because_we_slept(void **state)
     pair_room(x, 79);
     pair_move_room(x, 79);
     for (int i = 0; i < 8; i++) {
-        (void) fake_hear(&x->p, BT_KV_STEER_PING);
+        (void) fake_hear(&x->p, BT_KV_CONTROL_PING);
         fake_sync(&x->p);
         fake_sync(&x->d);
     }
