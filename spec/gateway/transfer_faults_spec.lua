@@ -1,12 +1,12 @@
--- Gateway-managed rooms whose workers die, stand still or are left: before the first byte another prefill takes over under a
--- waiting decode, after it all begins anew, and nothing is held by anybody in the end.
+-- Gateway-managed rooms whose workers die, stand still or are left: before the first byte another prefill takes over
+-- under a waiting decode, after it all begins anew, and nothing is held by anybody in the end.
 
 local eventually = require("gateway.support.eventually")
 local faults = require("gateway.support.faults")
 local fleet = require("gateway.support.fleet")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
-local gateway_managed = require("gateway.support.gateway_managed")
+local managed = require("gateway.support.gateway_managed")
 
 local PATH = "/v1/completions"
 
@@ -61,7 +61,7 @@ describe("a gateway-managed transfer that goes wrong", function()
 
   -- p0 has the request, p1 comes only then; harm(f) takes p0 out of it.
   local function replaces(stream, harm)
-    f = gateway_managed.start({ p0 = SILENT, p1 = QUICK, d0 = "itl=1," .. DEAD }, { late = { p1 = true } })
+    f = managed.start({ p0 = SILENT, p1 = QUICK, d0 = "itl=1," .. DEAD }, { late = { p1 = true } })
     local client = f:start(PATH, body_of(LONG, stream), { ["X-Request-Id"] = "swap-1" })
     wait_waiting(f, "d0")
     wait_asked(f, "p0")
@@ -73,7 +73,7 @@ describe("a gateway-managed transfer that goes wrong", function()
     assert.equal("2", answer:header("x-baton-attempts"))
     assert.equal(1, #f:requests("d0"), "decode heard of nothing")
     assert.equal(1, #f:requests("p1"))
-    assert.not_equal(gateway_managed.room_of(f:requests("d0")[1]), gateway_managed.room_of(f:requests("p1")[1]))
+    assert.not_equal(managed.room_of(f:requests("d0")[1]), managed.room_of(f:requests("p1")[1]))
     assert.equal(1, f:number("baton_prefill_replacements_total"))
     assert.equal(0, f:number("baton_retries_total"))
     local record = eventually(function()
@@ -113,7 +113,7 @@ describe("a gateway-managed transfer that goes wrong", function()
   end)
 
   local function begins_anew(stream, harm)
-    f = gateway_managed.start({ p0 = ENDLESS, p1 = QUICK, d0 = "itl=1," .. DEAD }, { late = { p1 = true } })
+    f = managed.start({ p0 = ENDLESS, p1 = QUICK, d0 = "itl=1," .. DEAD }, { late = { p1 = true } })
     local client = f:start(PATH, body_of(LONG, stream), { ["X-Request-Id"] = "anew-1" })
     wait_moving(f, "d0")
     f:attach("p1")
@@ -122,8 +122,8 @@ describe("a gateway-managed transfer that goes wrong", function()
     assert_right(answer, LONG, stream)
     assert.equal("p1", answer:header("x-baton-prefill"))
     assert.equal(2, #f:requests("d0"))
-    assert.not_equal(gateway_managed.room_of(f:requests("d0")[1]), gateway_managed.room_of(f:requests("d0")[2]))
-    assert.equal(gateway_managed.room_of(f:requests("p1")[#f:requests("p1")]), gateway_managed.room_of(f:requests("d0")[2]))
+    assert.not_equal(managed.room_of(f:requests("d0")[1]), managed.room_of(f:requests("d0")[2]))
+    assert.equal(managed.room_of(f:requests("p1")[#f:requests("p1")]), managed.room_of(f:requests("d0")[2]))
   end
 
   for _, stream in ipairs({ false, true }) do
@@ -146,7 +146,7 @@ describe("a gateway-managed transfer that goes wrong", function()
   end)
 
   it("aborts prefill's room when decode is killed, and another decode serves", function()
-    f = gateway_managed.start({ p0 = QUICK, d0 = "itl=1", d1 = "itl=1" }, { late = { d1 = true } })
+    f = managed.start({ p0 = QUICK, d0 = "itl=1", d1 = "itl=1" }, { late = { d1 = true } })
     f:fault("p0", { kind = "kv_stall", times = 1, after_chunks = 3 })
     local client = f:start(PATH, body_of(LONG))
     wait_moving(f, "d0")
@@ -162,7 +162,7 @@ describe("a gateway-managed transfer that goes wrong", function()
   end)
 
   it("aborts both rooms when the client leaves", function()
-    f = gateway_managed.start({ p0 = ENDLESS, d0 = "itl=1" })
+    f = managed.start({ p0 = ENDLESS, d0 = "itl=1" })
     local client = f:start(PATH, body_of(LONG))
     wait_moving(f, "d0")
     client:close()
@@ -173,7 +173,7 @@ describe("a gateway-managed transfer that goes wrong", function()
   end)
 
   it("fails with the reason where nobody can take over", function()
-    f = gateway_managed.start({ p0 = SILENT, d0 = "itl=1" })
+    f = managed.start({ p0 = SILENT, d0 = "itl=1" })
     local client = f:start(PATH, body_of(LONG))
     wait_waiting(f, "d0")
     f:kill("p0")
@@ -184,7 +184,7 @@ describe("a gateway-managed transfer that goes wrong", function()
   end)
 
   it("ends a room that nothing comes to by its deadline", function()
-    f = gateway_managed.start({ p0 = SILENT, d0 = "itl=1" }, { flags = { "--room-start-ms", "300", "--max-attempts", "1" } })
+    f = managed.start({ p0 = SILENT, d0 = "itl=1" }, { flags = { "--room-start-ms", "300", "--max-attempts", "1" } })
     local answer = f:post(PATH, body_of(LONG))
     assert.equal(502, answer.status, answer.body)
     assert.equal("kv_transfer", answer:header("x-baton-error"))

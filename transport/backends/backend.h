@@ -84,7 +84,7 @@ typedef struct bt_kv_backend_ops {
     /* What a peer must know to reach us; bytes written, 0 = not offered. */
     size_t (*offer)(bt_kv_backend_t *backend, uint8_t *to, size_t size);
     /* The peer's offer came. 0: a path that will call bt_kv_path_ready or bt_kv_path_failed (never from inside). Further messages of its own
-     * go by bt_kv_path_send and arrive at `told`. is_initiator: this side dialled the link. */
+     * go by bt_kv_path_send and arrive at `received`. is_initiator: this side dialled the link. */
     int (*path_open)(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link_t *link,
                      const uint8_t *offer, size_t size, bool is_initiator);
     int (*received)(bt_kv_path_t *path, const uint8_t *message,

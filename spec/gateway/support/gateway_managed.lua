@@ -1,6 +1,7 @@
 -- gateway_managed.lua - workers with BatonConnector, a process each, before a gateway that manages their rooms.
 --
---   local f = gateway_managed.start({ p0 = "ttft=1", d0 = "itl=1" })   -- words of baton-sim --worker, by name (p.., d..)
+--   local f = gateway_managed.start({ p0 = "ttft=1", d0 = "itl=1" })
+--   words of baton-sim --worker, by name (p.., d..)
 --   f:attach("p1")                                            -- p1's agents come to the gateway: it is usable now
 --   f:kill("p0")                                               -- SIGKILL; looks at what is held leave it out
 --

@@ -250,7 +250,7 @@ static int path_open(bt_kv_path_t **path_p, bt_kv_backend_t *base, bt_kv_link_t 
                            sizeof(path->channel->id));
 }
 
-static int told(bt_kv_path_t *base, const uint8_t *message, size_t size)
+static int received(bt_kv_path_t *base, const uint8_t *message, size_t size)
 {
     mem_path_t *path = path_of(base);
     mem_backend_t *backend = backend_of(base->backend);
@@ -548,7 +548,7 @@ const bt_kv_backend_ops_t bt_kv_mem_ops = {
     .region_remove = region_remove,
     .offer = offer,
     .path_open = path_open,
-    .received = told,
+    .received = received,
     .path_close = path_close,
     .post = post,
     .drain = drain,

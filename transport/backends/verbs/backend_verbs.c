@@ -296,7 +296,7 @@ static void path_close(bt_kv_path_t *path)
     free_path(path_of(path));
 }
 
-static int told(bt_kv_path_t *path, const uint8_t *message, size_t size)
+static int received(bt_kv_path_t *path, const uint8_t *message, size_t size)
 {
     int rc = bt_verbs_path_received(path_of(path), message, size);
 
@@ -450,7 +450,7 @@ static const bt_kv_backend_ops_t ops = {
     .region_remove = region_remove,
     .offer = offer,
     .path_open = path_open,
-    .received = told,
+    .received = received,
     .path_close = path_close,
     .peer_region = peer_region,
     .region_key = region_key,
