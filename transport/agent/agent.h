@@ -17,7 +17,6 @@
 
 #include <pthread.h>
 
-#define BT_KV_BACKENDS 5
 #define BT_KV_WHY_BYTES 160
 
 typedef struct bt_kv_end bt_kv_end_t;

@@ -23,22 +23,6 @@
 #define BUCKETS_MAX 16384u
 #define CLOSE_MS 1000u
 
-#ifdef BT_KV_HAS_SHM
-#define SHM &bt_kv_shm_ops
-#else
-#define SHM NULL
-#endif
-#ifdef BT_KV_HAS_TCP
-#define TCP &bt_kv_tcp_ops
-#else
-#define TCP NULL
-#endif
-#ifdef BT_KV_HAS_VERBS
-#define VERBS bt_kv_verbs_ops()
-#else
-#define VERBS NULL
-#endif
-
 /* ---- open ---- */
 static void set_default(uint32_t *value, uint32_t by_default)
 {
@@ -135,18 +119,16 @@ static int open_fds(bt_kv_agent_t *agent, char *err, size_t err_size)
 
 static int open_backends(bt_kv_agent_t *agent, char *err, size_t err_size)
 {
-    const bt_kv_backend_ops_t *all[BT_KV_BACKENDS] = {&bt_kv_fake_ops, &bt_kv_mem_ops, SHM, TCP,
-                                                      VERBS};
     bool has_one = false;
 
     for (unsigned i = 0; i < BT_KV_BACKENDS; i++) {
+        const bt_kv_backend_ops_t *ops = bt_kv_backend_ops_at(i);
         char *why = agent->why_not[i];
         if ((agent->config.backends >> i & 1) == 0)
             snprintf(why, BT_KV_WHY_BYTES, "switched off");
-        else if (all[i] == NULL)
+        else if (ops == NULL)
             snprintf(why, BT_KV_WHY_BYTES, "not in this build, or no device");
-        else if (all[i]->open(&agent->backends[i], agent, &agent->config, why, BT_KV_WHY_BYTES) !=
-                 0)
+        else if (ops->open(&agent->backends[i], agent, &agent->config, why, BT_KV_WHY_BYTES) != 0)
             agent->backends[i] = NULL;
         has_one |= agent->backends[i] != NULL;
     }

@@ -24,6 +24,7 @@
 #include "base/list.h"
 #include "transport/baton_kv.h"
 
+#define BT_KV_BACKENDS 5 /* kinds in all, list.c */
 #define BT_KV_SLICE_BYTES                                                                          \
     ((size_t) 256 << 10)       /* copied in one go while the agent's lock is let go of */
 #define BT_KV_NOTE_BYTES 64    /* of a note, at most */
@@ -128,6 +129,8 @@ struct bt_kv_path {
     void *user; /* the agent's */
 };
 
+/* list.c. NULL: not in this build, or no device. */
+const bt_kv_backend_ops_t *bt_kv_backend_ops_at(unsigned index);
 extern const bt_kv_backend_ops_t bt_kv_fake_ops, bt_kv_mem_ops, bt_kv_shm_ops, bt_kv_tcp_ops;
 const bt_kv_backend_ops_t *bt_kv_verbs_ops(
     void); /* NULL where libibverbs is not built in or finds no device */
