@@ -114,11 +114,6 @@ void bt_registry_server_set_workers(bt_registry_server_t *server, bt_workers_t *
     bt_registry_peers_set_workers(&server->peers, workers);
 }
 
-void bt_registry_server_stats(const bt_registry_server_t *server, bt_kv_registry_stats_t *stats_p)
-{
-    bt_kv_registry_stats(server->registry, stats_p);
-}
-
 static void on_server_closed(void *arg)
 {
     bt_registry_server_t *s = arg;

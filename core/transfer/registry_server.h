@@ -25,7 +25,6 @@ typedef struct bt_registry_server_config {
 int bt_registry_server_new(bt_registry_server_t **server_p, bt_loop_t *control, int fd,
                            const bt_registry_server_config_t *config);
 void bt_registry_server_set_workers(bt_registry_server_t *server, bt_workers_t *workers);
-void bt_registry_server_stats(const bt_registry_server_t *server, bt_kv_registry_stats_t *stats_p);
 /* Frees itself; done (may be NULL) runs when every connection is closed. */
 void bt_registry_server_close(bt_registry_server_t *server, void (*done)(void *user), void *user);
 

@@ -14,8 +14,8 @@
 #include <stdio.h>
 
 /* ---- sides ---- */
-
-enum bt_kv_state bt_transfer_side_state(const bt_transfer_side_t *side)
+/* The state of the one that is least far. */
+static enum bt_kv_state side_state(const bt_transfer_side_t *side)
 {
     enum bt_kv_state least = BT_KV_SUCCESS;
 
@@ -31,12 +31,12 @@ enum bt_kv_state bt_transfer_side_state(const bt_transfer_side_t *side)
 
 static bool is_delivered(const bt_transfer_room_t *room)
 {
-    return room->receiver.count > 0 && bt_transfer_side_state(&room->receiver) == BT_KV_SUCCESS;
+    return room->receiver.count > 0 && side_state(&room->receiver) == BT_KV_SUCCESS;
 }
 
 static bool has_failed(const bt_transfer_side_t *side)
 {
-    return side->count > 0 && bt_transfer_side_state(side) == BT_KV_FAILED;
+    return side->count > 0 && side_state(side) == BT_KV_FAILED;
 }
 
 static bool has_bytes(const bt_transfer_side_t *side)
@@ -232,7 +232,7 @@ static void look(bt_transfer_room_t *room)
     else if (!room->has_moved && has_orphan(&room->receiver))
         check_orphan(room);
     else if (room->phase == BT_TRANSFER_PHASE_OPENING &&
-             bt_transfer_side_state(&room->receiver) >= BT_KV_WAITING_FOR_INPUT)
+             side_state(&room->receiver) >= BT_KV_WAITING_FOR_INPUT)
         bt_transfer_room_set_phase(room, BT_TRANSFER_PHASE_WAITING);
 }
 
@@ -391,7 +391,7 @@ static const char *state_name(const bt_transfer_side_t *side)
     for (unsigned i = 0; i < side->count; i++)
         if (!side->participants[i].has_told)
             return "not opened by its engine";
-    return names[bt_transfer_side_state(side)];
+    return names[side_state(side)];
 }
 
 static void fail_repair(bt_transfer_room_t *room)

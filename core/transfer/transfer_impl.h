@@ -197,7 +197,6 @@ uint64_t bt_transfer_start_ms(const bt_transfer_room_t *room);
 __attribute__((format(printf, 4, 5))) void bt_transfer_room_fail(bt_transfer_room_t *room, int rc,
                                                                  enum bt_transfer_fault fault,
                                                                  const char *fmt, ...);
-enum bt_kv_state bt_transfer_side_state(const bt_transfer_side_t *side); /* MIN */
 
 /* table.c: intrusive, so that putting cannot fail. */
 int bt_transfer_table_init(bt_transfer_table_t *table);

@@ -204,7 +204,6 @@ int bt_shm_path_open(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link
                      const uint8_t *offer, size_t size, bool is_initiator);
 int bt_shm_path_received(bt_kv_path_t *path, const uint8_t *message, size_t size);
 void bt_shm_path_close(bt_kv_path_t *path);
-void bt_shm_path_free(bt_shm_path_t *path);
 void bt_shm_path_let_go(
     bt_shm_path_t *path); /* after held++: frees it, if it was closed meanwhile */
 /* Final; the agent hears of it from progress. */

@@ -115,6 +115,24 @@ static void check_offer(bt_shm_path_t *path, const bt_shm_t *shm, size_t size)
                           offer->uid, shm->offer.uid);
 }
 
+static void free_path(bt_shm_path_t *path)
+{
+    if (path->wake_in >= 0)
+        bt_kv_unwatch(path->base.backend->agent, path->wake_in);
+    unwatch(path, &path->sock);
+    unwatch(path, &path->pidfd);
+    bt_shm_unsent_free(path);
+    bt_shm_maps_free(&path->maps);
+    if (path->theirs != NULL)
+        munmap((void *) (uintptr_t) path->theirs, sizeof(bt_shm_area_t));
+    if (path->mine != NULL)
+        munmap(path->mine, sizeof(bt_shm_area_t));
+    close_fd(&path->area_fd);
+    close_fd(&path->wake_in);
+    close_fd(&path->wake_out);
+    free(path);
+}
+
 int bt_shm_path_open(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link_t *link,
                      const uint8_t *offer, size_t size, bool is_initiator)
 {
@@ -136,7 +154,7 @@ int bt_shm_path_open(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link
     bt_rand_secure(&path->probe_word, sizeof(path->probe_word));
     int rc = path_init(path, shm);
     if (rc != 0) {
-        bt_shm_path_free(path);
+        free_path(path);
         return rc;
     }
     bt_list_push(&shm->paths, &path->link);
@@ -446,29 +464,11 @@ void bt_shm_path_close(bt_kv_path_t *base)
     path->held--;
     bt_list_remove(&path->link);
     if (path->held == 0)
-        bt_shm_path_free(path);
+        free_path(path);
 }
 
 void bt_shm_path_let_go(bt_shm_path_t *path)
 {
     if (--path->held == 0 && path->is_closed)
-        bt_shm_path_free(path);
-}
-
-void bt_shm_path_free(bt_shm_path_t *path)
-{
-    if (path->wake_in >= 0)
-        bt_kv_unwatch(path->base.backend->agent, path->wake_in);
-    unwatch(path, &path->sock);
-    unwatch(path, &path->pidfd);
-    bt_shm_unsent_free(path);
-    bt_shm_maps_free(&path->maps);
-    if (path->theirs != NULL)
-        munmap((void *) (uintptr_t) path->theirs, sizeof(bt_shm_area_t));
-    if (path->mine != NULL)
-        munmap(path->mine, sizeof(bt_shm_area_t));
-    close_fd(&path->area_fd);
-    close_fd(&path->wake_in);
-    close_fd(&path->wake_out);
-    free(path);
+        free_path(path);
 }

@@ -146,7 +146,6 @@ static inline bt_tcp_t *bt_tcp_of(const bt_tcp_path_t *path)
 
 /* tcp_conn.c: sockets */
 int bt_tcp_listen(bt_tcp_t *tcp, const char *host, char *err, size_t err_size);
-bt_tcp_conn_t *bt_tcp_conn_new(bt_tcp_t *tcp, int fd, enum bt_tcp_conn_state state);
 void bt_tcp_conn_close(bt_tcp_conn_t *conn);
 void bt_tcp_conns_reap(bt_tcp_t *tcp);
 /* All streams, to the offer's address_at. */

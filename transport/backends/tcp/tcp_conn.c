@@ -116,7 +116,7 @@ int bt_tcp_listen(bt_tcp_t *tcp, const char *host, char *err, size_t err_size)
 
 /* ---- connections ---- */
 /* Takes the descriptor. */
-bt_tcp_conn_t *bt_tcp_conn_new(bt_tcp_t *tcp, int fd, enum bt_tcp_conn_state state)
+static bt_tcp_conn_t *new_conn(bt_tcp_t *tcp, int fd, enum bt_tcp_conn_state state)
 {
     bt_tcp_conn_t *conn = malloc(sizeof(*conn));
 
@@ -170,7 +170,7 @@ static void dial_one(bt_tcp_path_t *path, uint16_t stream)
                              .sin_addr.s_addr = htonl(path->offer.addresses[path->address_at])};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     /* Watched from the start: what connect does at once is an edge too. */
-    bt_tcp_conn_t *conn = fd < 0 ? NULL : bt_tcp_conn_new(tcp, fd, BT_TCP_CONNECTING);
+    bt_tcp_conn_t *conn = fd < 0 ? NULL : new_conn(tcp, fd, BT_TCP_CONNECTING);
 
     if (conn == NULL) {
         bt_tcp_path_break(path, BT_E_LIMIT, "tcp: no socket: %s", strerror(errno));
@@ -225,7 +225,7 @@ void bt_tcp_accept(bt_tcp_t *tcp)
             close(fd);
             continue;
         }
-        bt_tcp_conn_t *conn = bt_tcp_conn_new(tcp, fd, BT_TCP_GUEST);
+        bt_tcp_conn_t *conn = new_conn(tcp, fd, BT_TCP_GUEST);
         if (conn == NULL)
             continue;
         tune(fd);
