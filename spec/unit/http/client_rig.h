@@ -26,7 +26,7 @@
 
 #include <cmocka.h>
 
-#define RIG_PATIENCE_US ((uint64_t) 20000000) /* a spec fails when what it waits for takes longer */
+#define RIG_PATIENCE_US ((uint64_t) 9000000) /* a spec fails when what it waits for takes longer */
 
 enum rig_event { RIG_NEVER, RIG_ON_HEAD, RIG_ON_BODY, RIG_ON_END, RIG_ON_FAIL };
 

@@ -191,8 +191,7 @@ static inline void pump(void)
 #define UNTIL(condition)                                                                           \
     do {                                                                                           \
         take();                                                                                    \
-        while (!(condition))                                                                       \
-            pump();                                                                                \
+        STEP_UNTIL(condition, pump());                                                             \
     } while (0)
 
 #define UNTIL_CLOSED() UNTIL(w.eof || w.error != 0)

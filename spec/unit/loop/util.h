@@ -16,12 +16,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h> /* needs setjmp.h, stdarg.h, stddef.h and stdint.h before it */
 
-/* Waits for I/O and timers, but not for ever: what a turn's first flush point does wakes nobody. A condition that never
- * comes true hangs; ctest's time limit, or the alarm in main, ends it. */
+#define PATIENCE_MS                                                                                \
+    9000 /* a spec fails when what it waits for takes longer: about 1000 times too long */
+
+/* Specs may wrap bt_clock_ms. */
+static inline uint64_t patience_clock_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t) now.tv_sec * 1000 + (uint64_t) now.tv_nsec / 1000000;
+}
+
+/* Waits for I/O and timers, but not for ever: what a turn's first flush point does wakes nobody. */
 static inline void turn_once(bt_loop_t *loop)
 {
     struct pollfd backend = {.fd = uv_backend_fd(&loop->uv), .events = POLLIN};
@@ -31,18 +43,21 @@ static inline void turn_once(bt_loop_t *loop)
     uv_run(&loop->uv, UV_RUN_NOWAIT);
 }
 
-#define TURN_UNTIL(loop, condition)                                                                \
+/* Runs `step` until the condition holds. */
+#define STEP_UNTIL(condition, step)                                                                \
     do {                                                                                           \
-        while (!(condition))                                                                       \
-            turn_once(loop);                                                                       \
+        const uint64_t until_ms_ = patience_clock_ms() + PATIENCE_MS;                              \
+        while (!(condition)) {                                                                     \
+            if (patience_clock_ms() > until_ms_)                                                   \
+                fail_msg("waited in vain for: %s", #condition);                                    \
+            step;                                                                                  \
+        }                                                                                          \
     } while (0)
 
+#define TURN_UNTIL(loop, condition) STEP_UNTIL(condition, turn_once(loop))
+
 /* For conditions of a peer outside the loop: never sleeps in the loop. */
-#define SPIN_UNTIL(loop, condition)                                                                \
-    do {                                                                                           \
-        while (!(condition))                                                                       \
-            uv_run(&(loop)->uv, UV_RUN_NOWAIT);                                                    \
-    } while (0)
+#define SPIN_UNTIL(loop, condition) STEP_UNTIL(condition, uv_run(&(loop)->uv, UV_RUN_NOWAIT))
 
 static inline void turn(bt_loop_t *loop, int times)
 {
