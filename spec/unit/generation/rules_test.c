@@ -272,6 +272,18 @@ static void test_chance_keeps_the_weights(void **state)
     bt_rules_unref(rules);
 }
 
+/* 1,000 throws at 0.5: the deviation is 16. The border lies at a whole number here, where 90:10 would hide one that is off by one. */
+static void test_small_weights(void **state)
+{
+    bt_rules_t *rules = rules_of("{ name = 'half', split = { { weight = 1, pool = 'a' }, "
+                                 "{ weight = 1, pool = 'b' } } }");
+
+    (void) state;
+    bt_rand_seed(7);
+    assert_in_range(count_b(rules, 1000, false), 400, 600);
+    bt_rules_unref(rules);
+}
+
 static void test_a_key_sticks(void **state)
 {
     bt_rules_t *rules = rules_of("{ name = 'canary', sticky = 'session', " SPLIT("") " }");
@@ -649,6 +661,7 @@ int main(void)
         cmocka_unit_test(test_the_first_that_fits_decides),
         cmocka_unit_test(test_a_shadow_goes_on),
         cmocka_unit_test(test_chance_keeps_the_weights),
+        cmocka_unit_test(test_small_weights),
         cmocka_unit_test(test_a_key_sticks),
         cmocka_unit_test(test_other_keys_stick),
         cmocka_unit_test(test_a_thousand_rules),

@@ -813,6 +813,24 @@ static void test_clocks_stand_still_while_paused(void **state)
     rig_drop(&c);
 }
 
+/* A pause takes nothing from the time that is left for the first byte, and adds nothing to it. */
+static void test_the_first_byte_is_still_due_after_a_pause(void **state)
+{
+    rig_call_t c = {0};
+
+    (void) state;
+    rig_start_timed(&c, (bt_call_timeouts_t){.first_byte_ms = 60});
+    int fd = worker_accept();
+    worker_read(fd, "\r\n\r\n");
+    pump_until(c.call->sent_us > 0);
+    bt_call_pause(c.call);
+    bt_call_resume(c.call);
+    pump_until(c.fails == 1);
+    assert_int_equal(c.rc, BT_E_FIRST_BYTE_TIMEOUT);
+    close(fd);
+    rig_drop(&c);
+}
+
 static void test_end_is_read_after_the_pause(void **state)
 {
     rig_call_t c = {0};
@@ -869,6 +887,7 @@ int main(void)
         SPEC(test_cancel_of_another_call_in_the_same_turn),
         SPEC(test_paused_call_holds_no_memory),
         SPEC(test_clocks_stand_still_while_paused),
+        SPEC(test_the_first_byte_is_still_due_after_a_pause),
         SPEC(test_end_is_read_after_the_pause),
     };
 

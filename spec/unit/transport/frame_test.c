@@ -175,6 +175,27 @@ static void test_cut_frames(void **state)
     free(out.p);
 }
 
+/* What is there already is part of what is asked for. */
+static void test_more_prefix_than_pages(void **state)
+{
+    (void) state;
+    bt_kv_bytes_t out = {0};
+    bt_kv_frame_t frame;
+    const char *why = NULL;
+    const uint32_t pages[3] = {10, 11, 12};
+    bt_kv_announce_t a = {.tag = 1, .room = 2, .layout = 3, .prefix_pages = 3, .page_count = 3};
+
+    bt_kv_put_announce(&out, &a, pages);
+    assert_int_equal(only_frame(&out).announce.prefix_pages, 3);
+    out.n = 0;
+    a.prefix_pages = 4;
+    bt_kv_put_announce(&out, &a, pages);
+    assert_int_equal(bt_kv_frame_next(out.p, out.n, BT_KV_FRAME_MAX, &frame), out.n);
+    assert_int_equal(bt_kv_frame_decode(&frame, &why), BT_E_INVAL);
+    assert_non_null(why);
+    free(out.p);
+}
+
 static void test_bounds(void **state)
 {
     (void) state;
@@ -230,6 +251,7 @@ int main(void)
         cmocka_unit_test(test_memory_and_rooms),
         cmocka_unit_test(test_notes),
         cmocka_unit_test(test_cut_frames),
+        cmocka_unit_test(test_more_prefix_than_pages),
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_noise),
     };

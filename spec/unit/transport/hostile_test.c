@@ -248,6 +248,35 @@ static void test_a_senders_release_waits_for_the_receiver(void **state)
     rig_close(&rig);
 }
 
+/* One of two senders has been asked for its pages, the other has not said hello yet: the room does not wait for input before both know of it. */
+static void test_a_room_waits_until_all_senders_know(void **state)
+{
+    (void) state;
+    static raw_t raw;
+    rig_t rig;
+    uint16_t port;
+    int listener = raw_listen(NULL, &port);
+
+    rig_open(&rig, NULL);
+    bt_kv_source_t sources[2] = {{.host = "127.0.0.1", .port = bt_kv_agent_port(rig.from.agent)},
+                                 {.host = "127.0.0.1", .port = port}};
+    bt_kv_recv_t spec = {.room = 5,
+                         .layout = rig.to.layout,
+                         .pages = to,
+                         .page_count = 4,
+                         .sources = sources,
+                         .source_count = 2};
+    bt_kv_room_t recv, send = rig_send_open(&rig, 5, 1);
+    assert_int_equal(bt_kv_recv_open(rig.to.agent, &spec, &recv), 0);
+    raw_accept(&raw, listener);
+    rig_wait(&rig.from, &rig.to, send, BT_KV_WAITING_FOR_INPUT);
+    assert_int_equal(bt_kv_poll(rig.to.agent, recv), BT_KV_BOOTSTRAPPING);
+    raw_close(&raw);
+    rig_wait(&rig.to, NULL, recv, BT_KV_FAILED);
+    close(listener);
+    rig_close(&rig);
+}
+
 static void test_versions_are_refused_by_name(void **state)
 {
     (void) state;
@@ -433,6 +462,7 @@ int main(void)
         cmocka_unit_test(test_receivers_against_the_rules),
         cmocka_unit_test(test_skippable_frames_are_skipped),
         cmocka_unit_test(test_a_senders_release_waits_for_the_receiver),
+        cmocka_unit_test(test_a_room_waits_until_all_senders_know),
         cmocka_unit_test(test_versions_are_refused_by_name),
         cmocka_unit_test(test_a_silent_peer_is_given_up),
         cmocka_unit_test(test_quiet_links_are_kept_alive),

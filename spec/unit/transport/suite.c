@@ -353,6 +353,29 @@ static void test_a_receiver_that_left_early(void **state)
     rig_close(&rig);
 }
 
+/* Announced, given up, announced again, and only then does the sender open: it is served. That room 6 has moved says that the sender has
+ * heard of room 5, too, because one connection carries both. */
+static void test_a_receiver_that_left_and_came_back(void **state)
+{
+    (void) state;
+    rig_t rig;
+
+    rig_open(&rig, NULL);
+    bt_kv_room_t recv = rig_recv(&rig, 5, to, 8, 0, false);
+    rig_wait(&rig.to, &rig.from, recv, BT_KV_WAITING_FOR_INPUT);
+    bt_kv_abort(rig.to.agent, recv, "the client left");
+    rig_release(&rig.to, &rig.from, recv);
+    recv = rig_recv(&rig, 5, to, 8, 0, false);
+    bt_kv_room_t other = rig_recv(&rig, 6, to, 8, 0, false);
+    bt_kv_room_t send = rig_send_open(&rig, 6, 1);
+    assert_int_equal(rig_send(&rig, send, 0, from, 8, true, false), 0);
+    both_succeed(&rig, other, send);
+    send = rig_send_open(&rig, 5, 1);
+    assert_int_equal(rig_send(&rig, send, 0, from, 8, true, false), 0);
+    both_succeed(&rig, recv, send);
+    rig_close(&rig);
+}
+
 /* Given up before the two agents have even spoken: the sender hears of it as soon as they do, whether its room is open by then or not. */
 static void test_a_receiver_that_left_before_it_was_heard(void **state)
 {
@@ -693,6 +716,7 @@ int bt_kv_suite(const bt_kv_suite_t *how)
         cmocka_unit_test(test_the_event_fd),
         cmocka_unit_test(test_abort_by_either_side_in_each_phase),
         cmocka_unit_test(test_a_receiver_that_left_early),
+        cmocka_unit_test(test_a_receiver_that_left_and_came_back),
         cmocka_unit_test(test_a_receiver_that_left_before_it_was_heard),
         cmocka_unit_test(test_release_aborts),
         cmocka_unit_test(test_a_sender_that_stands_still),
