@@ -508,7 +508,6 @@ static void the_hub_cannot_repair(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         CASE(all_goes_well),
         CASE(a_prefill_that_dies_is_replaced),
@@ -542,6 +541,5 @@ int main(void)
         CASE(the_hub_says_no),
         CASE(the_hub_cannot_repair),
     };
-    alarm(50);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
