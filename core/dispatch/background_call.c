@@ -34,12 +34,12 @@ static void destroy(bt_timer_t *timer)
     bt_buf_unref(e->bytes);
     bt_worker_unref(e->worker);
     bt_slab_put(&d->background_slab, e);
+    d->background_count--; /* only now: a dispatcher without background calls is freed */
 }
 
 static void finish(struct background_call *e)
 {
     bt_list_remove(&e->link);
-    e->d->background_count--;
     bt_timer_start(&e->deferred, 0);
 }
 
