@@ -440,6 +440,7 @@ static void open_dispatcher(void)
     char err[256] = "";
 
     options.config.debug_headers = true;
+    options.config.upstream.idle_max = options.keeps_idle ? 8 : 0;
     assert_int_equal(bt_dispatch_shared_init(&rig.shared, &options.config), 0);
     rig.shared.transfer = (struct bt_transfer *) &hub;
     if (bt_dispatcher_new(&rig.d, &rig.loop, &rig.shared, err, sizeof(err)) < 0 ||

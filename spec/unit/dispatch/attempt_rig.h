@@ -105,6 +105,13 @@ void stream_end(int which); /* with its [DONE] */
 #define STREAM_BODY "{\"model\":\"m\",\"prompt\":\"x\",\"stream\":true}"
 #define REPLY "{\"id\":\"cmpl-1\",\"choices\":[{\"text\":\"hello\"}]}"
 
+/* What prefill says to decode in a hand-off; id: as in prefill's X-Request-Id. */
+#define HANDOFF(id)                                                                                \
+    "{\"id\":\"cmpl-" id "\",\"choices\":[{\"text\":\"h\"}],\"usage\":{\"prompt_tokens\":1},"      \
+    "\"kv_transfer_params\":{\"do_remote_prefill\":true,\"do_remote_decode\":false,"               \
+    "\"remote_block_ids\":[[1,2]],\"remote_engine_id\":\"e\",\"remote_request_id\":\"cmpl-" id     \
+    "-0\",\"remote_host\":\"127.0.0.1\",\"remote_port\":5600}}"
+
 void ask(void);
 void ask_body(const char *body);
 /* headers: lines with their ends, or "". */
@@ -132,6 +139,7 @@ struct rig_options {
     const char *connector;
     bool has_single, has_other_pool; /* s0; s1 in a pool "other" */
     bool is_single_only;
+    bool keeps_idle; /* connections to engines are used again */
     unsigned dp_size;
     uint64_t lease_ms;
     unsigned max_attempts, max_fanout;

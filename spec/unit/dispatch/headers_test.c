@@ -1,0 +1,108 @@
+/* Which headers reach workers, and which the client. */
+#include "dispatch/attempt_rig.h"
+
+#define FROM_CLIENT                                                                                \
+    "Authorization: Bearer client-key\r\nX-Api-Key: client-key\r\nX-Custom: kept\r\n"              \
+    "X-Baton-Pool: mine\r\nX-Override-Model: mine\r\nX-Data-Parallel-Rank: 7\r\n"                  \
+    "X-SMG-Target-Worker: mine\r\nAccept-Encoding: gzip\r\nConnection: x-hop\r\nX-Hop: mine\r\n"
+
+static void asked_of_s0(const bt_dispatch_config_t *config)
+{
+    rig_start(&(struct rig_options){.is_single_only = true, .config = *config});
+    ask_with("/v1/completions", FROM_CLIENT, BODY);
+    take(S0);
+}
+
+static bool heard_key(void)
+{
+    return heard(S0, "client-key");
+}
+
+static void what_a_client_may_say(void **state)
+{
+    (void) state;
+    asked_of_s0(&(bt_dispatch_config_t){0});
+    assert_true(heard(S0, "X-Custom: kept\r\n"));
+    assert_true(heard(S0, "X-Request-Id: req-1\r\n"));
+    assert_true(heard(S0, "Accept-Encoding: identity\r\n"));
+    assert_false(heard(S0, "mine"));
+    assert_false(heard(S0, "gzip"));
+    assert_false(heard(S0, "Rank: 7"));
+    assert_false(heard(S0, "Host: h\r\n"));
+    answer(S0, 200, REPLY);
+    answered("hello");
+}
+
+/* Neither side has keys of ours: the engine asks for its own. */
+static void a_clients_key_goes_through(void **state)
+{
+    (void) state;
+    asked_of_s0(&(bt_dispatch_config_t){0});
+    assert_true(heard(S0, "Authorization: Bearer client-key\r\n"));
+    assert_true(heard(S0, "X-Api-Key: client-key\r\n"));
+    answer(S0, 200, REPLY);
+    answered("hello");
+}
+
+static void workers_have_a_key_of_ours(void **state)
+{
+    (void) state;
+    asked_of_s0(&(bt_dispatch_config_t){.worker_api_key = "ours"});
+    assert_true(heard(S0, "Authorization: Bearer ours\r\n"));
+    assert_false(heard(S0, "Authorization: Bearer client-key"));
+    answer(S0, 200, REPLY);
+    answered("hello");
+}
+
+/* What opens the gateway is no worker's business, whether workers have a key or not. */
+static void a_key_for_the_gateway_stays_here(void **state)
+{
+    bt_client_key_t key;
+    const bt_client_keys_t keys = {&key, 1};
+
+    (void) state;
+    assert_int_equal(bt_client_key_init(&key, BT_STR("client-key"), BT_STR_NULL, false), 0);
+    asked_of_s0(&(bt_dispatch_config_t){.client_keys = &keys});
+    assert_false(heard_key());
+    answer(S0, 200, REPLY);
+    answered("hello");
+    free(key.text);
+}
+
+static void what_a_worker_may_say(void **state)
+{
+    (void) state;
+    rig_start(&(struct rig_options){.is_single_only = true});
+    ask();
+    take(S0);
+    answer_with(S0, 200,
+                "X-Engine: kept\r\nX-Baton-Worker: mine\r\nX-Request-Id: mine\r\n"
+                "Location: http://10.0.0.1/mine\r\nConnection: x-hop\r\nX-Hop: mine\r\n",
+                REPLY);
+    answered("X-Engine: kept\r\n");
+    assert_false(client_got("mine"));
+    assert_true(client_got("x-request-id: req-1\r\n"));
+    assert_true(client_got("x-baton-worker: s0\r\n"));
+}
+
+static void a_path_is_no_address(void **state)
+{
+    (void) state;
+    rig_start(&(struct rig_options){.is_single_only = true});
+    ask();
+    take(S0);
+    answer_with(S0, 200, "Location: /v1/things/1\r\nContent-Location: //10.0.0.1/mine\r\n", REPLY);
+    answered("Location: /v1/things/1\r\n");
+    assert_false(client_got("mine"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE_OF(what_a_client_may_say),      CASE_OF(a_clients_key_goes_through),
+        CASE_OF(workers_have_a_key_of_ours), CASE_OF(a_key_for_the_gateway_stays_here),
+        CASE_OF(what_a_worker_may_say),      CASE_OF(a_path_is_no_address),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
