@@ -50,16 +50,17 @@ void tell(unsigned i, enum bt_transfer_what what, uint64_t source_room, int faul
 /* ---- engines ---- */
 
 #define CONNS_MAX 16
+#define REQUEST_MAX ((size_t) 128 * 1024)
 
 struct engine {
     bt_worker_t *worker;
     int listener, conn; /* the connection of the last request; -1 = none */
     int conns[CONNS_MAX];
     unsigned requests;
-    char got[8192]; /* the last request */
+    char got[REQUEST_MAX]; /* the last request */
     struct {
         size_t len;
-        char text[8192];
+        char text[REQUEST_MAX];
     } parts[CONNS_MAX]; /* of requests that have not come whole */
 };
 
