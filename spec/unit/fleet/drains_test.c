@@ -80,8 +80,7 @@ static const char *row_of(unsigned port)
 
 static void wait_row(unsigned port, const char *part)
 {
-    while (strstr(row_of(port), part) == NULL)
-        turn_once(&rig_loop);
+    STEP_UNTIL(strstr(row_of(port), part) != NULL, turn_once(&rig_loop));
 }
 
 /* Stamps are times in ms: what is ordered later has another one. */

@@ -72,8 +72,7 @@ static int teardown(void **state)
     (void) state;
     for (unsigned i = 0; i < LOOPS; i++)
         bt_server_close(w.servers[i], on_closed, &w.closed);
-    while (w.closed < LOOPS)
-        turn_all();
+    STEP_UNTIL(w.closed >= LOOPS, turn_all());
     for (unsigned i = 0; i < LOOPS; i++) {
         assert_int_equal(atomic_load(&w.loops[i].connections), 0);
         bt_loop_fini(&w.loops[i]);
@@ -157,8 +156,7 @@ static void keep_busy(int fd)
     const unsigned before = w.held_count;
 
     say(fd, "/keep");
-    while (w.held_count == before)
-        turn_all();
+    STEP_UNTIL(w.held_count != before, turn_all());
 }
 
 static bool is_gone(int fd)
@@ -340,8 +338,7 @@ static void what_is_owed_is_paid_by_the_next_one(void **state)
     assert_int_equal(ask(a), 200);
     const int b = join(0); /* for a, on loop 1, which has not turned */
     say(a, "/keep");
-    while (w.held_count < 2)
-        turn(&w.loops[1], 1);
+    STEP_UNTIL(w.held_count >= 2, turn(&w.loops[1], 1));
     assert_false(is_gone(a));
     assert_int_equal(ask(b), 200); /* the one that becomes idle first */
     assert_true(is_gone(b));
@@ -509,8 +506,7 @@ static int worker_takes(void)
 {
     int fd;
 
-    while ((fd = accept(worker, NULL, NULL)) < 0)
-        turn_all();
+    STEP_UNTIL((fd = accept(worker, NULL, NULL)) >= 0, turn_all());
     return fd;
 }
 
@@ -519,8 +515,7 @@ static void worker_answers(int fd, struct leg *leg)
     static const char text[] = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
     assert_int_equal(send(fd, text, sizeof(text) - 1, MSG_NOSIGNAL), sizeof(text) - 1);
-    while (!leg->ended)
-        turn_all();
+    STEP_UNTIL(leg->ended, turn_all());
 }
 
 /* Two are the limit. */
@@ -537,8 +532,7 @@ static void idle_connections_to_workers_make_place(void **state)
     fds[0] = worker_takes();
     fds[1] = worker_takes();
     start_leg(&legs[2], 0); /* both are in use */
-    while (legs[2].rc == 0)
-        turn_all();
+    STEP_UNTIL(legs[2].rc != 0, turn_all());
     assert_int_equal(legs[2].rc, BT_E_DESCRIPTORS);
     assert_int_equal(stats().workers_refused, 1);
     worker_answers(fds[0], &legs[0]);
@@ -576,8 +570,7 @@ static void a_call_that_waits_can_be_cancelled(void **state)
     turn_all();
     start_leg(&legs[2], 2); /* nothing was lost on the way */
     start_leg(&legs[1], 1);
-    while (legs[1].rc == 0 && accept(worker, NULL, NULL) < 0)
-        turn_all();
+    STEP_UNTIL(legs[1].rc != 0 || accept(worker, NULL, NULL) >= 0, turn_all());
     assert_int_equal(legs[1].rc, 0);
     bt_call_cancel(&legs[1].call);
     bt_call_cancel(&legs[2].call);

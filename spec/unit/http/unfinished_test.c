@@ -201,8 +201,7 @@ static int take_there(unsigned i, size_t bytes)
     struct order o = {.i = i, .bytes = bytes};
 
     bt_loop_post(&other, &o.envelope, on_order);
-    while (atomic_load(&o.rc) == 0)
-        usleep(100);
+    STEP_UNTIL(atomic_load(&o.rc) != 0, usleep(100));
     return atomic_load(&o.rc) - 1;
 }
 
@@ -218,8 +217,7 @@ static void test_the_loop_that_has_it_lets_it_go(void **state)
     assert_int_equal(take(here, 1, 1, 30 * MIB), 0);
     assert_int_equal(take(here, 1, 1, 20 * MIB), 0); /* at once: what leaves counts as gone */
     assert_int_equal(take(here, 2, 1, 5 * MIB), 0);  /* and nobody else is sent for it */
-    while (atomic_load(&gone[0]) == 0)
-        usleep(100);
+    STEP_UNTIL(atomic_load(&gone[0]) != 0, usleep(100));
     assert_true(pthread_equal(gone_on[0], thread));
     assert_int_equal(bt_unfinished_evicted(table), 1);
     bt_loop_stop(&other);

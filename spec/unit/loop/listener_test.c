@@ -233,8 +233,7 @@ static void connect_all(unsigned port, int *clients)
         clients[i] = dial_port(port);
         assert_true(clients[i] >= 0);
     }
-    while (accepted_total() < CLIENTS)
-        sched_yield();
+    STEP_UNTIL(accepted_total() >= CLIENTS, sched_yield());
 }
 
 /* Nobody closes, so the counters only rise, and the bound holds at the end. */
