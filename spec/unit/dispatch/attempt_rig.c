@@ -1,5 +1,5 @@
-/* How it works: whatever has come on any of an engine's connections is read when a spec looks for a request, and the first that is whole
- * becomes the engine's last request. */
+/* How it works: whatever has come on any of an engine's connections is read when a spec looks for a
+ * request, and the first that is whole becomes the engine's last request. */
 #include "dispatch/attempt_rig.h"
 
 struct hub hub;
@@ -510,26 +510,26 @@ static void open_pools(void)
     bt_pool_spec_fini(&pools[1]);
 }
 
-/* The policy of the pool "default", and rules that name no policies. */
-static void serve_policy(void)
+void rig_serve(const char *policy, const char *rules)
 {
     bt_policy_source_t *source = NULL;
+    const bt_generation_t *before = rig.d->generations.serving;
+    const uint64_t number = before != NULL ? before->bundle->number + 1 : 1;
     bt_policy_bundle_t *bundle;
     char err[512] = "";
     int rc;
 
-    assert_int_equal(bt_bundle_new(&bundle, 7, 1), 0);
+    assert_int_equal(bt_bundle_new(&bundle, number, 1), 0);
     assert_int_equal(bt_bundle_name(bundle, 0, "default"), 0);
     bundle->first_variant = 1;
-    if (options.policy != NULL) {
-        assert_int_equal(bt_policy_source_new(&source, BT_SOURCE_ADMIN, "mine", "mine.lua",
-                                              bt_str(options.policy)),
-                         0);
-        assert_int_equal(bt_bundle_put(bundle, 0, BT_SLOT_BOTH, source, NULL, 7), 0);
+    if (policy != NULL) {
+        assert_int_equal(
+            bt_policy_source_new(&source, BT_SOURCE_ADMIN, "mine", "mine.lua", bt_str(policy)), 0);
+        assert_int_equal(bt_bundle_put(bundle, 0, BT_SLOT_BOTH, source, NULL, number), 0);
         bt_policy_source_unref(source);
     }
-    if (options.rules != NULL &&
-        bt_rules_parse(&bundle->rules, "rules.lua", bt_str(options.rules), err, sizeof(err)) < 0)
+    if (rules != NULL &&
+        bt_rules_parse(&bundle->rules, "rules.lua", bt_str(rules), err, sizeof(err)) < 0)
         fail_msg("%s", err);
     assert_int_equal(bt_generations_begin(&rig.d->generations, bundle), 0);
     bt_bundle_unref(bundle);
@@ -552,7 +552,7 @@ void rig_start(const struct rig_options *how)
     open_engines();
     open_dispatcher();
     if (options.policy != NULL || options.rules != NULL)
-        serve_policy();
+        rig_serve(options.policy, options.rules);
     open_client();
 }
 

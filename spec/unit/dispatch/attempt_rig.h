@@ -1,10 +1,14 @@
 /* attempt_rig.h - a dispatcher between a client, engines played by hand over loopback, and a hub that is not there: the spec is the
  * hub, so every order in which its mail and the legs' ends can arrive is one that it chooses.
  *
- * Owner: attempt_rig.c holds the one rig of a program, and replaces the hub's functions for all of it.
- * Life:  of a test: setup or rig_start -> (steps) -> teardown, which checks that nothing is held any more.
- * Flow:  one thread: the loop turns while a spec waits; engines and the client are plain sockets that it reads and writes.
- * Cost:  a few milliseconds a test. Time-outs that a spec waits for are short, all others long: it ends by the one it names.
+ * Owner: attempt_rig.c holds the one rig of a program, and replaces the hub's functions for all of
+ *        it.
+ * Life:  of a test: setup or rig_start -> (steps) -> teardown, which checks that nothing is held
+ *        any more.
+ * Flow:  one thread: the loop turns while a spec waits; engines and the client are plain sockets
+ *        that it reads and writes.
+ * Cost:  a few milliseconds a test. Time-outs that a spec waits for are short, all others long: it
+ *        ends by the one it names.
  */
 #ifndef SPEC_DISPATCH_ATTEMPT_RIG_H
 #define SPEC_DISPATCH_ATTEMPT_RIG_H
@@ -151,6 +155,9 @@ struct rig_options {
 };
 
 void rig_start(const struct rig_options *options);
+/* The next generation: the policy of the pool "default", and rules that name no policies. NULL:
+ * none. */
+void rig_serve(const char *policy, const char *rules);
 int setup(void **state); /* rig_start with nothing */
 int teardown(void **state);
 

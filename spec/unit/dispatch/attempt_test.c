@@ -1,4 +1,5 @@
-/* One try with a pair: the order of its legs, one end, both legs stopped once, blame on whom it belongs to. */
+/* One try with a pair: the order of its legs, one end, both legs stopped once, blame on whom it
+ * belongs to. */
 #include "dispatch/attempt_rig.h"
 
 #define KV_FAILED "{\"error\":{\"message\":\"KVTransferError(bootstrap_room=7)\",\"code\":500}}"

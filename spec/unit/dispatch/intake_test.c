@@ -1,4 +1,5 @@
-/* A request's way in: rules, admit, route, plan, in this order; and what each of them can change. */
+/* A request's way in: rules, admit, route, plan, in this order; and what each of them can
+ * change. */
 #include "dispatch/attempt_rig.h"
 
 #define POLICY(hooks)                                                                              \

@@ -1,5 +1,5 @@
-/* One exchange with a worker: its deadlines, what is held for it, and that it settles once. Each time-out has a value of its own: the one
- * that a spec waits for is short, the others are a minute. */
+/* One exchange with a worker: its deadlines, what is held for it, and that it settles once. Each
+ * time-out has a value of its own: the one that a spec waits for is short, the others are a minute. */
 #include "dispatch/attempt_rig.h"
 
 #define SHORT_MS 60
@@ -125,6 +125,7 @@ static void all_that_a_request_may_take(void **state)
     recorded("total_timeout");
     assert_int_equal(legs_of(P0, BT_BLAME_CANCELLED), 1);
     assert_int_equal(legs_of(D0, BT_BLAME_CANCELLED), 1);
+    assert_int_equal(legs_of(P0, BT_BLAME_INNOCENT) + legs_of(D0, BT_BLAME_INNOCENT), 0); /* once */
     assert_int_equal(blamed(P0) + blamed(D0), 0);
     assert_int_equal(atomic_load(&rig.d->stats.attempts), 1);
 }
@@ -149,7 +150,8 @@ static void a_single_workers_load(void **state)
     assert_int_equal(legs_of(S0, BT_BLAME_OK), 1);
 }
 
-/* A connection of the pool that dies without a word may have been heard: decode is asked under new names, by a new attempt. */
+/* A connection of the pool that dies without a word may have been heard: decode is asked under
+ * new names, by a new attempt. */
 static void what_names_a_hand_off_is_said_once(void **state)
 {
     (void) state;

@@ -1,4 +1,5 @@
-/* Which workers: what a policy proposes, and what is chosen where it proposes nothing that can serve. */
+/* Which workers: what a policy proposes, and what is chosen where it proposes nothing that can
+ * serve. */
 #include "dispatch/attempt_rig.h"
 
 /* By name, in plan and fallback. */
@@ -75,7 +76,8 @@ static void roles_must_be_right(void **state)
     assert_int_equal(count_of(&rig.d->stats.policy_errors), 1);
 }
 
-/* p0 has failed: its alternate is passed over, whichever decode it names, and the next one taken. */
+/* p0 has failed: its alternate is passed over, whichever decode it names, and the next one
+ * taken. */
 static void what_was_tried_is_no_alternate(void **state)
 {
     (void) state;
@@ -139,6 +141,22 @@ static void fallback_names_the_one_that_failed(void **state)
     reset(P0);
     served_by(P1, "req-1-a2", D0);
     assert_int_equal(count_of(&rig.d->stats.policy_errors), 1);
+}
+
+/* A reload changes nothing for a request that has begun. */
+static void the_generation_that_it_began_with(void **state)
+{
+    (void) state;
+    start(POLICY("plan = function(req, view) return " PAIR(
+        "p0", "d0") " end, "
+                    "fallback = function(req, view) return " PAIR("p2", "d1") " end"));
+    ask();
+    take(P0);
+    rig_serve(POLICY("plan = function() error('new') end, fallback = function() end"), NULL);
+    reset(P0);
+    served_by(P2, "req-1-a2", D1);
+    assert_true(client_got("x-baton-policy-generation: 1\r\n"));
+    assert_int_equal(rig.d->generations.live, 1); /* the first byte has let go of the old one */
 }
 
 static void a_worker_that_is_down_is_not_chosen(void **state)
@@ -229,6 +247,7 @@ int main(void)
         CASE_OF(fallback_decides_next),
         CASE_OF(fallback_gives_up),
         CASE_OF(fallback_names_the_one_that_failed),
+        CASE_OF(the_generation_that_it_began_with),
         CASE_OF(a_worker_that_is_down_is_not_chosen),
         CASE_OF(nobody_is_left),
         CASE_OF(prefill_alone),

@@ -1,4 +1,5 @@
-/* What comes back of a leg: nothing reaches the client before it has been looked into, then all of it, as fast as the client reads. */
+/* What comes back of a leg: nothing reaches the client before it has been looked into, then all
+ * of it, as fast as the client reads. */
 #include "dispatch/attempt_rig.h"
 
 #define A "{\"choices\":[{\"text\":\"a\"}]}"

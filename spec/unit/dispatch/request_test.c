@@ -1,4 +1,5 @@
-/* A request from beginning to end: who may end it, what its end leaves, what the client hears meanwhile. */
+/* A request from beginning to end: who may end it, what its end leaves, what the client hears
+ * meanwhile. */
 #include "dispatch/attempt_rig.h"
 #include "dispatch/ids.h"
 
@@ -72,7 +73,8 @@ static void an_id_that_is_taken(void **state)
     bt_ids_remove(rig.shared.ids, BT_STR("req-1"));
 }
 
-/* Comments keep the line open; another attempt may serve all the same, and an error is an event then. */
+/* Comments keep the line open; another attempt may serve all the same, and an error is an event
+ * then. */
 static void a_stream_that_is_kept_alive(void **state)
 {
     (void) state;
@@ -90,7 +92,8 @@ static void a_stream_that_is_kept_alive(void **state)
     assert_true(client_got("data: [DONE]\n\n"));
 }
 
-/* What a large request holds is given back when its last leg has sent it, long before its answer has come. */
+/* What a large request holds is given back when its last leg has sent it, long before its answer
+ * has come. */
 static void a_large_body_goes_early(void **state)
 {
     static char body[80 * 1024];
@@ -121,7 +124,8 @@ static void a_large_body_goes_early(void **state)
     answered("[DONE]");
 }
 
-/* The answer is out: what its prefill still sends is read to keep the connection, and the request's memory waits for that. */
+/* The answer is out: what its prefill still sends is read to keep the connection, and the
+ * request's memory waits for that. */
 static void a_prefill_outlives_the_answer(void **state)
 {
     (void) state;

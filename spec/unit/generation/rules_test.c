@@ -272,7 +272,8 @@ static void test_chance_keeps_the_weights(void **state)
     bt_rules_unref(rules);
 }
 
-/* 1,000 throws at 0.5: the deviation is 16. The border lies at a whole number here, where 90:10 would hide one that is off by one. */
+/* 1,000 throws at 0.5: the deviation is 16. The border lies at a whole number here, where 90:10
+ * would hide one that is off by one. */
 static void test_small_weights(void **state)
 {
     bt_rules_t *rules = rules_of("{ name = 'half', split = { { weight = 1, pool = 'a' }, "

@@ -24,6 +24,7 @@ int suite_run_life(const char *name);
 #define UNTIL(condition)                                                                           \
     do {                                                                                           \
         turn_once(&rig.loop);                                                                      \
-    } while (!(condition))
+        STEP_UNTIL(condition, turn_once(&rig.loop));                                               \
+    } while (0)
 
 #endif

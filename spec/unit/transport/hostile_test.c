@@ -248,7 +248,8 @@ static void test_a_senders_release_waits_for_the_receiver(void **state)
     rig_close(&rig);
 }
 
-/* One of two senders has been asked for its pages, the other has not said hello yet: the room does not wait for input before both know of it. */
+/* One of two senders has been asked for its pages, the other has not said hello yet: the room
+ * does not wait for input before both know of it. */
 static void test_a_room_waits_until_all_senders_know(void **state)
 {
     (void) state;

@@ -353,7 +353,8 @@ static void test_a_receiver_that_left_early(void **state)
     rig_close(&rig);
 }
 
-/* Announced, given up, announced again, and only then does the sender open: it is served. That room 6 has moved says that the sender has
+/* Announced, given up, announced again, and only then does the sender open: it is served. That room
+ * 6 has moved says that the sender has
  * heard of room 5, too, because one connection carries both. */
 static void test_a_receiver_that_left_and_came_back(void **state)
 {
