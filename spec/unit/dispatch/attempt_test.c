@@ -177,6 +177,8 @@ static void a_transfer_whose_prefill_dies(void **state)
     assert_int_equal(blamed(P0), 1);
     assert_int_equal(blamed(D0), 0);
     client_leaves();
+    recorded(
+        "\"failure\":\"upstream_status\",\"leg\":\"decode\",\"status\":500,\"guilty\":[\"p0\"]");
 }
 
 static void a_transfer_that_is_the_pairs_fault(void **state)

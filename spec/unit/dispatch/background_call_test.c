@@ -113,6 +113,21 @@ static void a_client_that_leaves(void **state)
     assert_int_equal(atomic_load(&rig.d->stats.aborts), 2);
 }
 
+/* Decode has read the hand-off, or refused it: prefill hears of it from there. */
+static void a_hand_off_that_decode_has_got(void **state)
+{
+    (void) state;
+    rig_start(&(struct rig_options){.connector = "NixlConnector"});
+    ask();
+    take(P0);
+    answer(P0, 200, HANDOFF("req-1"));
+    take(D0);
+    client_leaves();
+    TURN_UNTIL(&rig.loop, has_hung_up(&engines[D0]));
+    TURN_UNTIL(&rig.loop, bt_dispatcher_idle(rig.d));
+    assert_int_equal(releases(), 0);
+}
+
 static void engines_that_have_no_abort(void **state)
 {
     (void) state;
@@ -162,6 +177,7 @@ int main(void)
         CASE_OF(parameters_that_are_not_whole),
         CASE_OF(who_can_tell),
         CASE_OF(a_client_that_leaves),
+        CASE_OF(a_hand_off_that_decode_has_got),
         CASE_OF(engines_that_have_no_abort),
         CASE_OF(an_engine_that_says_nothing),
         CASE_OF(with_the_workers_key),

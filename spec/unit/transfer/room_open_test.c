@@ -243,6 +243,21 @@ static void test_repair_to_done(void **state)
     shown_as(50, "\"phase\":\"done\"");
 }
 
+/* Only the attempt that has opened a room closes it, by the name that it has given. */
+static void test_close_by_the_name_of_its_sender(void **state)
+{
+    (void) state;
+    pair_open(x, NULL);
+    add_p1();
+    orphan_room(5);
+    repair_room(5, 50);
+    bt_transfer_close_room(x->rig.t, 50, true, "somebody else");
+    fake_tell(&p1, 50, BT_KV_SIDE_SENDER, BT_KV_SUCCESS, 4096);
+    fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_SUCCESS, 4096);
+    (void) rig_event(&x->rig, BT_TRANSFER_MOVING);
+    (void) rig_event(&x->rig, BT_TRANSFER_DONE);
+}
+
 /* The receiver's complaint about the old sender may come after the repair: it is not about the new one. */
 static void test_late_complaint(void **state)
 {
@@ -385,14 +400,23 @@ static void test_repair_lacks_agents(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_open_lacks_agents),      TEST(test_open_twice),
-        TEST(test_open_says_deadlines),    TEST(test_close_aborts),
-        TEST(test_close_lets_it_end),      TEST(test_close_while_blame_is_open),
-        TEST(test_repair_to_done),         TEST(test_late_complaint),
-        TEST(test_orphaned_twice),         TEST(test_nobody_repairs),
-        TEST(test_repair_after_moving),    TEST(test_repair_replaces_a_live_sender),
-        TEST(test_orphan_moves_after_all), TEST(test_receiver_tells_orphan),
-        TEST(test_repair_lacks_agents),    TEST(test_close_of_a_room_that_decode_did_not_need),
+        TEST(test_open_lacks_agents),
+        TEST(test_open_twice),
+        TEST(test_open_says_deadlines),
+        TEST(test_close_aborts),
+        TEST(test_close_lets_it_end),
+        TEST(test_close_while_blame_is_open),
+        TEST(test_close_by_the_name_of_its_sender),
+        TEST(test_repair_to_done),
+        TEST(test_late_complaint),
+        TEST(test_orphaned_twice),
+        TEST(test_nobody_repairs),
+        TEST(test_repair_after_moving),
+        TEST(test_repair_replaces_a_live_sender),
+        TEST(test_orphan_moves_after_all),
+        TEST(test_receiver_tells_orphan),
+        TEST(test_repair_lacks_agents),
+        TEST(test_close_of_a_room_that_decode_did_not_need),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#define DEADLINE_MS 20000u
+#define DEADLINE_MS 9000u
 
 static bt_kv_suite_t use;
 

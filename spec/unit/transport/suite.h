@@ -70,10 +70,10 @@ bt_kv_room_t rig_recv(rig_t *rig, uint64_t id, const uint32_t *pages, uint32_t c
 bt_kv_room_t rig_send_open(rig_t *rig, uint64_t id, uint32_t receivers);
 int rig_send(rig_t *rig, bt_kv_room_t room, uint32_t first, const uint32_t *pages, uint32_t count,
              bool is_last, bool has_aux);
-/* Turns (CALLER) or looks (THREAD) until the room is in this state, or has ended; fails the test after 20 s. */
+/* Turns (CALLER) or looks (THREAD) until the room is in this state, or has ended; fails the test after 9 s. */
 void rig_wait(rig_side_t *side, rig_side_t *other, bt_kv_room_t room, enum bt_kv_state state);
 void rig_turn(rig_side_t *side, rig_side_t *other);
-/* Asks until the answer is 1; fails the test after 20 s. */
+/* Asks until the answer is 1; fails the test after 9 s. */
 void rig_release(rig_side_t *side, rig_side_t *other, bt_kv_room_t room);
 /* The receiver's pages hold the sender's; every other page is untouched (zero). */
 void rig_check_pages(const rig_t *rig, const uint32_t *to, const uint32_t *from, uint32_t count,
