@@ -16,8 +16,14 @@ static void loopback(void **state)
     (void) state;
     static const char *const yes[] = {"127.0.0.1", "127.9.9.9", "::1",
                                       "[::1]",     "localhost", "LocalHost"};
-    static const char *const no[] = {"0.0.0.0",     "::", "10.0.0.1", "[::]",
-                                     "example.org", "",   "128.0.0.1"};
+    static const char *const no[] = {"localhost.evil.example",
+                                     "0.0.0.0",
+                                     "::",
+                                     "10.0.0.1",
+                                     "[::]",
+                                     "example.org",
+                                     "",
+                                     "128.0.0.1"};
     for (size_t i = 0; i < sizeof yes / sizeof yes[0]; i++)
         assert_true(bt_host_is_loopback(yes[i]));
     for (size_t i = 0; i < sizeof no / sizeof no[0]; i++)
