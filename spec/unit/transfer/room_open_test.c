@@ -251,7 +251,7 @@ static void test_close_by_the_name_of_its_sender(void **state)
     add_p1();
     orphan_room(5);
     repair_room(5, 50);
-    bt_transfer_close_room(x->rig.t, 50, true, "somebody else");
+    bt_transfer_room_close(x->rig.t, 50, true, "somebody else");
     fake_tell(&p1, 50, BT_KV_SIDE_SENDER, BT_KV_SUCCESS, 4096);
     fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_SUCCESS, 4096);
     (void) rig_event(&x->rig, BT_TRANSFER_MOVING);
