@@ -48,7 +48,7 @@ static void nobody_has_been_asked(void **state)
     start(NULL);
     ask();
     served_by(P0, "req-1", D0);
-    recorded("\"decided_by\":\"built-in\"");
+    recorded("\"decided_by\":\"default\"");
     assert_int_equal(count_of(&rig.d->stats.policy_errors), 0);
     assert_int_equal(count_of(&rig.d->stats.policy_invalid), 0);
 }
@@ -59,7 +59,7 @@ static void a_policy_that_fails(void **state)
     start(POLICY("plan = function() error('no idea') end"));
     ask();
     served_by(P0, "req-1", D0);
-    recorded("\"decided_by\":\"built-in\"");
+    recorded("\"decided_by\":\"default\"");
     assert_int_equal(count_of(&rig.d->stats.policy_errors), 1);
     assert_int_equal(count_of(&rig.d->stats.policy_invalid), 0);
 }
@@ -72,7 +72,7 @@ static void roles_must_be_right(void **state)
                  "view.prefill[2] } end"));
     ask();
     served_by(P0, "req-1", D0);
-    recorded("\"decided_by\":\"built-in\"");
+    recorded("\"decided_by\":\"default\"");
     assert_int_equal(count_of(&rig.d->stats.policy_errors), 1);
 }
 
