@@ -223,12 +223,12 @@ static void describe_guilty(bt_text_t *out, bt_str_t guilty)
     bt_text_puts(out, is_any ? "" : "; nobody is blamed");
 }
 
-static void describe_replaced(bt_text_t *out, bt_str_t swapped)
+static void describe_replaced(bt_text_t *out, bt_str_t replaced)
 {
     bt_json_cursor_t cursor;
     bt_json_item_t s;
 
-    if (bt_json_array(&cursor, swapped) < 0)
+    if (bt_json_array(&cursor, replaced) < 0)
         return;
     while (bt_json_next(&cursor, &s) > 0) {
         if (has(s.value, "prefill"))

@@ -14,8 +14,8 @@
 
 /* It was silent. If it was only stopped, it is refused as long as its successor lives, and has the place back soon after that. */
 #define REPLACED_RETRY_MS 5000
-#define MISSED_BEATS 2   /* of the agent that is there, before a trusted one takes its place */
-#define RETRY_MIN_MS 100 /* what the other one has said is read by then */
+#define MISSED_HEARTBEATS 2 /* of the agent that is there, before a trusted one takes its place */
+#define RETRY_MIN_MS 100    /* what the other one has said is read by then */
 
 bt_transfer_rank_group_t *bt_transfer_rank_group_of(const bt_transfer_t *t,
                                                     const bt_worker_t *worker)
@@ -139,7 +139,7 @@ static bool is_trusted(const bt_transfer_agent_t *old, const bt_transfer_agent_t
 static uint32_t patience_ms(const bt_transfer_agent_t *old, const bt_transfer_agent_t *agent)
 {
     const bt_transfer_config_t *config = &agent->t->config;
-    uint32_t heartbeats_ms = MISSED_BEATS * config->heartbeat_ms;
+    uint32_t heartbeats_ms = MISSED_HEARTBEATS * config->heartbeat_ms;
 
     return is_trusted(old, agent) && heartbeats_ms < config->dead_ms ? heartbeats_ms
                                                                      : config->dead_ms;

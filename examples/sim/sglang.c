@@ -206,7 +206,7 @@ static void fail_handshake(sim_job_t *job)
 }
 
 /* Who sat in the seat before waits for ever now: nothing will be sent to it, and its timer was the room's. */
-static void take_seat(sim_sample_t *s, sim_room_t *room)
+static void take_slot(sim_sample_t *s, sim_room_t *room)
 {
     if (room->decode != NULL) {
         room->decode->room = NULL;
@@ -255,7 +255,7 @@ static bool join_rooms(sim_job_t *job)
         if (room == NULL || s->room_number > INT64_MAX)
             continue;
         job->worker->counters.rank_requests[(s->room_number % job->worker->options.dp) & 15]++;
-        take_seat(s, room);
+        take_slot(s, room);
     }
     return true;
 }

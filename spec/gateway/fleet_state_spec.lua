@@ -372,10 +372,10 @@ describe("gateways that share a Redis", function()
     wait_replicas(2, a, b)
     local trips = faults.number(a, "baton_store_round_trips_total")
     local _, right = under_load(function()
-      local beats = faults.number(a, "baton_fleet_heartbeats_total")
+      local heartbeats = faults.number(a, "baton_fleet_heartbeats_total")
       eventually(function()
-        return faults.number(a, "baton_fleet_heartbeats_total") >= beats + 20
-      end, 20, "twenty beats")
+        return faults.number(a, "baton_fleet_heartbeats_total") >= heartbeats + 20
+      end, 20, "twenty heartbeats")
     end)
     trips = faults.number(a, "baton_store_round_trips_total") - trips
     print(("    [%d round trips of one gateway for its share of %d requests: %.2f each]"):format(trips, right,
@@ -388,10 +388,10 @@ describe("gateways that share a Redis", function()
     local a, b = start_gateway(r.url, 3), start_gateway(r.url, 3)
     wait_replicas(2, a, b)
     local calm = under_load(function()
-      local beats = faults.number(a, "baton_fleet_heartbeats_total")
+      local heartbeats = faults.number(a, "baton_fleet_heartbeats_total")
       eventually(function()
-        return faults.number(a, "baton_fleet_heartbeats_total") >= beats + 20
-      end, 20, "twenty beats")
+        return faults.number(a, "baton_fleet_heartbeats_total") >= heartbeats + 20
+      end, 20, "twenty heartbeats")
     end)
     local worst = under_load(function()
       r:kill()
@@ -548,9 +548,9 @@ describe("gateways that share a Redis", function()
       fail(a)
     end
     assert.is_true(is_open(a))
-    local beats = faults.number(b, "baton_fleet_heartbeats_total")
+    local heartbeats = faults.number(b, "baton_fleet_heartbeats_total")
     eventually(function()
-      return faults.number(b, "baton_fleet_heartbeats_total") >= beats + 3
+      return faults.number(b, "baton_fleet_heartbeats_total") >= heartbeats + 3
     end, 10, "the other one has heard")
     assert.is_false(is_open(b))
     assert.equal(200, http.post(b.port, PATH, BODY).status)

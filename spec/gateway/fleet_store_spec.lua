@@ -12,7 +12,7 @@ local socket = require("socket")
 local PATH = "/v1/completions"
 local BODY = '{"model":"sim","prompt":"hello there","max_tokens":2}'
 local NAMES = { "a", "b" }
-local LONG = 25 -- beats: longer than what others tell lives (2 s)
+local LONG = 25 -- heartbeats: longer than what others tell lives (2 s)
 
 local fl
 
@@ -59,7 +59,7 @@ local function each(method, ...)
   end
 end
 
-local function beats()
+local function heartbeats()
   each("wait_count", "baton_fleet_heartbeats_total", 5)
 end
 
@@ -372,7 +372,7 @@ describe("a fleet's store", function()
       return fl.a:number("baton_store_connects_total") > connects
     end, 10, "it is back")
     each("wait_up")
-    beats()
+    heartbeats()
     assert.equal(200, (fl.a:ask("GET", "/admin/fleet")))
     assert_converged()
     assert.same({}, fl.redis:ask("ACL", "LOG"))
@@ -383,7 +383,7 @@ describe("a fleet's store", function()
     fl:under_load(function()
       for _ = 1, 5 do
         fl.redis:ask("SCRIPT", "FLUSH")
-        beats()
+        heartbeats()
       end
     end)
     for _, one in ipairs(fl) do
@@ -442,7 +442,7 @@ describe("a fleet's store", function()
     return fl.a:number(family) + fl.b:number(family)
   end
 
-  -- The beats' own are in it: how many of them fall on a request is the load's.
+  -- The heartbeats' own are in it: how many of them fall on a request is the load's.
   local function trips_each(requests, header, values)
     local trips = count("baton_store_round_trips_total")
     for i = 1, requests do

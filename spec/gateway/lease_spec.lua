@@ -67,7 +67,7 @@ local function refuse_rest(r)
       end
     end
     return faults.number(r, "baton_background_calls") == 0
-  end, "no errand is left")
+  end, "no background call is left")
 end
 
 describe("prefill's lease", function()

@@ -337,20 +337,20 @@ describe("a fleet with hybrid workers and models", function()
         local answer, seen = f:exchange("/v1/responses",
           '{"model":"small","input":"remember me","max_output_tokens":3,"stream":' .. stream .. "}")
         assert.equal(200, answer.status, answer.body)
-        local maker = legs.one(seen.hybrid).worker
+        local owner = legs.one(seen.hybrid).worker
         local id = stream == "true" and json.decode(answer:data()[1]).response.id or json.decode(answer.body).id
         for _ = 1, 3 do
           f:mark()
           local stored = f:get("/v1/responses/" .. id)
           assert.equal(200, stored.status, stored.body)
-          assert.equal(maker, legs.one(f:legs("/v1/responses/" .. id).hybrid).worker)
+          assert.equal(owner, legs.one(f:legs("/v1/responses/" .. id).hybrid).worker)
           if stream == "false" then
             assert.equal(answer.body, stored.body)
           end
           local next_answer, next_seen = f:exchange("/v1/responses",
             ('{"model":"small","previous_response_id":"%s","input":"and again","max_output_tokens":3}'):format(id))
           assert.equal(200, next_answer.status, next_answer.body)
-          assert.equal(maker, legs.one(next_seen.hybrid).worker)
+          assert.equal(owner, legs.one(next_seen.hybrid).worker)
         end
       end
     end

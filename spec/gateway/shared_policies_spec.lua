@@ -219,7 +219,7 @@ describe("policies of one fleet", function()
     for _ = 1, 6 do
       local made = http.post(gateways[1].port, "/v1/responses", body)
       assert.equal(200, made.status, made.body)
-      local maker = made:header("x-baton-decode") or made:header("x-baton-worker")
+      local owner = made:header("x-baton-decode") or made:header("x-baton-worker")
       local id = json.decode(made.body).id
       local stored = http.get(gateways[2].port, "/v1/responses/" .. id)
       assert.equal(200, stored.status, stored.body)
@@ -227,7 +227,7 @@ describe("policies of one fleet", function()
       local more = http.post(gateways[2].port, "/v1/responses",
         ('{"model":"sim","previous_response_id":"%s","input":"again","max_output_tokens":3}'):format(id))
       assert.equal(200, more.status, more.body)
-      assert.equal(maker, more:header("x-baton-decode") or more:header("x-baton-worker"))
+      assert.equal(owner, more:header("x-baton-decode") or more:header("x-baton-worker"))
     end
     assert.equal(404, http.get(gateways[2].port, "/v1/responses/resp_nobody").status)
     local made = http.post(gateways[1].port, "/v1/responses", body)

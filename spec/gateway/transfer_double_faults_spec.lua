@@ -1,5 +1,5 @@
--- Gateway-managed rooms at the seams between agents, hub and dispatcher: several things go wrong one after the other, or
--- the gateway itself stands still.
+-- Gateway-managed rooms at the seams between agents, hub and dispatcher: several things go wrong one after the other,
+-- or the gateway itself stands still.
 
 local eventually = require("gateway.support.eventually")
 local faults = require("gateway.support.faults")

@@ -31,8 +31,8 @@
 #define BACK_OFF_MIN_MS 100u
 #define BACK_OFF_MAX_MS 5000u
 #define RETRY_MAX_MS 300000u
-#define BEAT_MIN_MS 10u
-#define BEAT_MAX_MS 60000u
+#define CHECK_MIN_MS 10u
+#define CHECK_MAX_MS 60000u
 #define DEAD_MAX_MS 600000u
 
 static uint64_t us(uint32_t ms)
@@ -208,7 +208,7 @@ static void got_welcome(bt_kv_gateway_conn_t *conn, const bt_kv_control_t *m)
     }
     conn->state = BT_KV_GATEWAY_CONN_UP;
     conn->since_us = conn->taken_us = agent->now_us;
-    conn->heartbeat_ms = clamp(m->welcome.heartbeat_ms, 1000, BEAT_MIN_MS, BEAT_MAX_MS);
+    conn->heartbeat_ms = clamp(m->welcome.heartbeat_ms, 1000, CHECK_MIN_MS, CHECK_MAX_MS);
     conn->dead_ms = clamp(m->welcome.dead_ms, 5000, conn->heartbeat_ms, DEAD_MAX_MS);
     conn->heartbeat_us = agent->now_us + us(conn->heartbeat_ms);
     conn->incarnation = m->welcome.incarnation;

@@ -6,7 +6,7 @@
 #include "transport/data/end.h"
 #include "transport/gateway/gateway_conn.h"
 
-#define KEPT_BEATS                                                                                 \
+#define KEPT_HEARTBEATS                                                                            \
     2u /* times dead_ms: by then the gateway's side has found out, too, that a connection is gone */
 
 static uint64_t pages_wanted(const struct bt_kv_room *room)
@@ -52,7 +52,8 @@ static void told(bt_kv_room_command_t *d)
 
     if (d->phase == BT_KV_ROOM_COMMAND_ENDED)
         bt_kv_room_command_wait(d, &agent->gateways->ended,
-                                agent->now_us + (uint64_t) d->conn->dead_ms * KEPT_BEATS * 1000);
+                                agent->now_us +
+                                    (uint64_t) d->conn->dead_ms * KEPT_HEARTBEATS * 1000);
 }
 
 /* The gateway hears how the room stands: now, when its buffer has room, or when it is back. */

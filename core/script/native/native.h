@@ -3,7 +3,7 @@
  * Owner: one policy VM.
  * Life:  as the VM.
  * Flow:  native.c opens the table; _pick, _hash, _turn, _rate, _prefix, _pair each add their functions.
- * Cost:  roster.h says what a list costs.
+ * Cost:  worker list.h says what a list costs.
  *
  * Native functions take lists, numbers and names, never functions or metatables: their time is bounded by the list's length. A policy can make
  * a list of 262,144, so they check the budget on the way (bt_vm_check_time).

@@ -1,6 +1,6 @@
 /* How it works: a row is a userdata that points at its worker and holds a reference to it; reading a field reads the live
  * atomic. The table `rows` (weak values, by worker id) makes rows unique in a VM. The lists of a view are ordinary arrays
- * of rows, made when the view's key is new and kept for the last few keys (roster.c says what else a list carries).
+ * of rows, made when the view's key is new and kept for the last few keys (worker list.c says what else a list carries).
  *
  * Pairing depends on few facts of a worker. Workers that agree in all of them form a class, and the answer is kept per pair
  * of classes: a fleet of thousands usually has two. */

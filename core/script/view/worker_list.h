@@ -1,4 +1,4 @@
-/* roster.h - lists of workers as C sees them.
+/* worker list.h - lists of workers as C sees them.
  *
  * Owner: one policy VM.
  * Life:  a list's memory goes with the list; bt_rows while one native function runs, until the next bt_rows_get.

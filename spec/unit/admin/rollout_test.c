@@ -124,7 +124,7 @@ static void test_what_is_wrong_is_said_before_anybody_is_asked(void **state)
     free_rollout();
 }
 
-static void test_who_asks_cannot_steer_a_terminal(void **state)
+static void test_who_asks_cannot_drive_a_terminal(void **state)
 {
     char by[8];
     uint64_t to;
@@ -147,7 +147,7 @@ int main(void)
         TEST(test_a_gateway_that_is_alone),
         TEST(test_routes),
         TEST(test_what_is_wrong_is_said_before_anybody_is_asked),
-        cmocka_unit_test(test_who_asks_cannot_steer_a_terminal),
+        cmocka_unit_test(test_who_asks_cannot_drive_a_terminal),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

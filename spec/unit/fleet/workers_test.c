@@ -69,7 +69,7 @@ static void test_added_on_one_known_to_all(void **state)
     rig_stop(&late);
 }
 
-static void test_they_follow_within_two_beats(void **state)
+static void test_they_follow_within_two_heartbeats(void **state)
 {
     replica_t a, b;
 
@@ -295,7 +295,7 @@ int main(void)
 #define SPEC(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
     const struct CMUnitTest tests[] = {
         SPEC(test_added_on_one_known_to_all),
-        SPEC(test_they_follow_within_two_beats),
+        SPEC(test_they_follow_within_two_heartbeats),
         SPEC(test_the_configurations_own_stay),
         SPEC(test_a_flushed_store_is_told_again),
         SPEC(test_a_row_taken_away_is_forgotten),

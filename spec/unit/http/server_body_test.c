@@ -72,7 +72,7 @@ static void bodies_of_all_sizes_arrive_whole(void **state)
     }
 }
 
-static void a_promise_costs_its_maker_nothing(void **state)
+static void a_promise_costs_its_sender_nothing(void **state)
 {
     bt_server_config_t config = settings();
     int others[8];
@@ -240,7 +240,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(bodies_of_all_sizes_arrive_whole),
-        TEST(a_promise_costs_its_maker_nothing),
+        TEST(a_promise_costs_its_sender_nothing),
         TEST(the_largest_of_the_heaviest_goes),
         TEST(who_grows_beyond_all_others_is_refused_himself),
         TEST(beginnings_of_requests_go_too),

@@ -23,7 +23,7 @@ static void changed_lists_are_read_as_they_are(void **state)
 }
 
 /* Members that were swapped in place are not seen by native functions, but nothing dangles when rows are collected. */
-static void swapped_members_do_no_harm(void **state)
+static void exchanged_members_do_no_harm(void **state)
 {
     struct fleet f;
     bt_policy_t *policy;
@@ -76,7 +76,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(changed_lists_are_read_as_they_are),
-        cmocka_unit_test(swapped_members_do_no_harm),
+        cmocka_unit_test(exchanged_members_do_no_harm),
         cmocka_unit_test(the_memory_is_out_of_reach),
         cmocka_unit_test(own_lists_of_any_length),
     };

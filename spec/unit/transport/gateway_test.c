@@ -78,7 +78,7 @@ static void registers(const bt_kv_config_t *config)
     bench_close(&b);
 }
 
-static void test_registers_and_beats(void **state)
+static void test_registers_and_heartbeats(void **state)
 {
     (void) state;
     registers(NULL);
@@ -450,7 +450,7 @@ static void test_a_full_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_registers_and_beats),
+        cmocka_unit_test(test_registers_and_heartbeats),
         cmocka_unit_test(test_only_gateways_hear_its_incarnation),
         cmocka_unit_test(test_any_address),
         cmocka_unit_test(test_bad_arguments),

@@ -527,15 +527,15 @@ static enum ibv_wc_status take_slot(struct fake_qp *peer, const struct fake_wr *
     struct fake_srq *srq = (struct fake_srq *) (void *) peer->init.srq;
     const struct ibv_recv_wr *recv = &srq->wr[srq->head];
     const struct ibv_sge *sge = &srq->sge[srq->head];
-    bool is_letter = wr->wr.opcode == IBV_WR_SEND;
+    bool is_notice = wr->wr.opcode == IBV_WR_SEND;
     struct ibv_wc wc = {.wr_id = recv->wr_id,
                         .qp_num = peer->qp.qp_num,
                         .byte_len = (uint32_t) bytes,
-                        .opcode = is_letter ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM,
-                        .wc_flags = is_letter ? 0 : IBV_WC_WITH_IMM,
+                        .opcode = is_notice ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM,
+                        .wc_flags = is_notice ? 0 : IBV_WC_WITH_IMM,
                         .imm_data = wr->wr.imm_data};
 
-    if (is_letter) {
+    if (is_notice) {
         char *to = reach(peer->qp.pd, peer->device, false, sge->lkey, sge->addr, sge->length);
         if (to == NULL || bytes > sge->length)
             return IBV_WC_REM_INV_REQ_ERR;
@@ -638,7 +638,7 @@ static int take_wr(struct fake_qp *qp, const struct ibv_send_wr *wr)
     }
     k->messages++;
     k->signalled += (wr->send_flags & IBV_SEND_SIGNALED) != 0;
-    k->letters += wr->opcode == IBV_WR_SEND;
+    k->notices += wr->opcode == IBV_WR_SEND;
     k->immediates += wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
     if ((unsigned) wr->num_sge > k->sges_most)
         k->sges_most = (unsigned) wr->num_sge;

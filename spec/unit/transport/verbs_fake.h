@@ -24,13 +24,13 @@ typedef struct verbs_fake_options {
     uint32_t inline_max;
     bool has_dmabuf, no_qp; /* no_qp: create_qp fails */
     bool holds;             /* posted messages wait for verbs_fake_step */
-    bool starves;           /* as a receiver: no place for letters */
+    bool starves;           /* as a receiver: no place for notices */
     unsigned fail_after;    /* the so-manieth message from now fails; 0 = none */
     enum ibv_wc_status fail_status;
     bool
         fail_delivers; /* the failing message arrives all the same: its acknowledgement is what is lost */
     /* counted */
-    unsigned messages, posts, signalled, letters, immediates, sges_most, relaxed, waits;
+    unsigned messages, posts, signalled, notices, immediates, sges_most, relaxed, waits;
     uint64_t bytes;
 } verbs_fake_options_t;
 

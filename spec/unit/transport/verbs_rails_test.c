@@ -9,8 +9,8 @@ static void test_stripes(void **state)
     send_pages(256, 8); /* 1 MiB */
     PAIR_UNTIL(batch.over == 1 && pair.lb->note_count == 1);
     pair_check(runs, 256);
-    uint64_t letters = verbs_fake_options(0)->letters * sizeof(uint64_t) * 10;
-    assert_int_equal(verbs_fake_options(0)->bytes - letters, 512 << 10);
+    uint64_t notices = verbs_fake_options(0)->notices * sizeof(uint64_t) * 10;
+    assert_int_equal(verbs_fake_options(0)->bytes - notices, 512 << 10);
     assert_int_equal(verbs_fake_options(1)->bytes, 512 << 10);
     send_pages(31, 9); /* below two slices: one rail */
     PAIR_UNTIL(pair.lb->note_count == 2);
@@ -140,7 +140,7 @@ static void test_probe_fails(void **state)
     verbs_fake_options(1)->fail_status = IBV_WC_RETRY_EXC_ERR;
     send_pages(64, 1);
     PAIR_UNTIL(pair_path(pair.la)->conns[1].state != BT_VERBS_LIVE);
-    verbs_fake_options(1)->fail_after = 1; /* the probe's letter */
+    verbs_fake_options(1)->fail_after = 1; /* the probe's notice */
     PAIR_UNTIL(pair_path(pair.la)->conns[1].epoch == 2);
     PAIR_UNTIL(pair_path(pair.la)->conns[1].state == BT_VERBS_LIVE &&
                pair_path(pair.lb)->conns[1].state == BT_VERBS_LIVE);

@@ -2,7 +2,7 @@
 #include "transport/verbs_fake_pair.h"
 
 /* ---- completion ---- */
-static void check_mode(uint32_t mode, unsigned letters, unsigned immediates)
+static void check_mode(uint32_t mode, unsigned notices, unsigned immediates)
 {
     bt_verbs_tuning.modes = mode;
     pair_open("fake0", "fake1");
@@ -11,7 +11,7 @@ static void check_mode(uint32_t mode, unsigned letters, unsigned immediates)
     assert_int_equal(batch.rc, 0);
     assert_int_equal(pair.lb->notes[0], 77);
     pair_check(runs, 100);
-    assert_int_equal(verbs_fake_options(0)->letters, letters);
+    assert_int_equal(verbs_fake_options(0)->notices, notices);
     assert_int_equal(verbs_fake_options(0)->immediates, immediates);
     assert_int_equal(batch.batch.done, 100 * PAGE_BYTES);
     pair_close();
@@ -63,7 +63,7 @@ static void test_bare(void **state)
     pair_close();
 }
 
-static void test_letters_not_inline(void **state)
+static void test_notices_not_inline(void **state)
 {
     (void) state;
     verbs_fake_options(0)->inline_max = 0;
@@ -196,7 +196,7 @@ static void test_window(void **state)
     pair_close();
 }
 
-static void test_no_place_for_letters(void **state)
+static void test_no_place_for_notices(void **state)
 {
     (void) state;
     pair_open("fake0", "fake1");
@@ -364,7 +364,7 @@ static void test_error_at_each_message(void **state)
         pair_open("fake0", "fake1");
         verbs_fake_options(0)->fail_after = at;
         verbs_fake_options(0)->fail_status = IBV_WC_RETRY_EXC_ERR;
-        send_pages(4, 8); /* a letter and four writes; the sixth message is the next batch's */
+        send_pages(4, 8); /* a notice and four writes; the sixth message is the next batch's */
         bool hit = at <= 5;
         if (!hit) {
             PAIR_UNTIL(batch.over == 1);
@@ -433,7 +433,7 @@ int main(void)
         VERBS_SPEC(test_control),
         VERBS_SPEC(test_both_ways),
         VERBS_SPEC(test_bare),
-        VERBS_SPEC(test_letters_not_inline),
+        VERBS_SPEC(test_notices_not_inline),
         VERBS_SPEC(test_gather),
         VERBS_SPEC(test_rows),
         VERBS_SPEC(test_message_limit),
@@ -441,7 +441,7 @@ int main(void)
         VERBS_SPEC(test_short_ring),
         VERBS_SPEC(test_chains),
         VERBS_SPEC(test_window),
-        VERBS_SPEC(test_no_place_for_letters),
+        VERBS_SPEC(test_no_place_for_notices),
         VERBS_SPEC(test_sleep),
         VERBS_SPEC(test_bad_runs),
         VERBS_SPEC(test_bad_key),

@@ -13,10 +13,10 @@
 #include "transport/backends/backend.h"
 #include "transport/backends/verbs/verbs_rail.h"
 
-enum bt_verbs_letter_kind { BT_VERBS_LETTER_NOTE = 1, BT_VERBS_LETTER_TICK, BT_VERBS_LETTER_PROBE };
+enum bt_verbs_notice_kind { BT_VERBS_NOTICE_NOTE = 1, BT_VERBS_NOTICE_TICK, BT_VERBS_NOTICE_PROBE };
 
 /* What is sent as a message; little-endian as the machine is (checked at the handshake by the magic). */
-typedef struct bt_verbs_letter {
+typedef struct bt_verbs_notice {
     uint8_t kind;
     uint8_t ticks;  /* 1 = it is also the share's telling message */
     uint8_t shares; /* of the batch, in all */
@@ -25,7 +25,7 @@ typedef struct bt_verbs_letter {
     uint8_t note_bytes;
     uint8_t note[BT_KV_NOTE_BYTES];
     uint8_t pad[7];
-} bt_verbs_letter_t;
+} bt_verbs_notice_t;
 
 #define BT_VERBS_PAIRS_MAX BT_VERBS_RAILS_MAX
 #define BT_VERBS_CHAIN 64  /* messages posted with one call */
@@ -65,8 +65,8 @@ typedef struct bt_verbs_share {
     bt_verbs_conn_t *conn;
     bt_verbs_cursor_t start, at; /* its first byte; the next one to post */
     uint64_t bytes, left;
-    bool has_letter;    /* it carries the job's note (the first share does) */
-    bool letter_posted; /* imm: ahead of the data */
+    bool has_notice;    /* it carries the job's note (the first share does) */
+    bool notice_posted; /* imm: ahead of the data */
     bool is_closed;     /* all its messages are posted */
     uint64_t last_seq;  /* of its last message on the connection */
     uint64_t
@@ -90,7 +90,7 @@ enum bt_verbs_conn_state {
     BT_VERBS_IDLE,    /* no queue pair */
     BT_VERBS_INIT,    /* ours is made, the peer's not known */
     BT_VERBS_MET,     /* connected; the peer's side may not be yet */
-    BT_VERBS_PROBING, /* after a pause: a letter is under way, data waits for it */
+    BT_VERBS_PROBING, /* after a pause: a notice is under way, data waits for it */
     BT_VERBS_LIVE,
     BT_VERBS_FAILING, /* its queue pair is in the error state; progress takes leave of the peer */
     BT_VERBS_LOST,    /* the peer's count of what it got is awaited */
@@ -116,8 +116,8 @@ struct bt_verbs_conn {
     uint64_t peer_closings;                 /* of ours that it got */
     bt_list_t backlog, sent;                /* shares: not wholly posted; posted */
     uint64_t backlog_bytes;
-    char *letters; /* where letters lie that cannot go inline; NULL = they can */
-    struct ibv_mr *letters_mr;
+    char *notices; /* where notices lie that cannot go inline; NULL = they can */
+    struct ibv_mr *notices_mr;
     uint64_t retry_at_ms; /* paused until */
     uint64_t bytes;
     char why[BT_VERBS_WHY_BYTES];
@@ -126,7 +126,7 @@ struct bt_verbs_conn {
 /* What a receiver knows of a batch on its way. */
 typedef struct bt_verbs_entry {
     uint32_t serial;
-    uint8_t ticks, shares; /* got; to come in all (0 = the letter is not there yet) */
+    uint8_t ticks, shares; /* got; to come in all (0 = the notice is not there yet) */
     bool is_cancelled;
     uint8_t note_bytes;
     uint8_t note[BT_KV_NOTE_BYTES];

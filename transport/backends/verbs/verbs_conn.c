@@ -52,17 +52,17 @@ static struct ibv_qp *create_qp(bt_verbs_conn_t *conn, uint32_t inline_bytes)
     return qp;
 }
 
-/* A device that cannot take a letter inline gets a place for each in registered memory. */
-static int make_letters(bt_verbs_conn_t *conn)
+/* A device that cannot take a notice inline gets a place for each in registered memory. */
+static int make_notices(bt_verbs_conn_t *conn)
 {
-    size_t bytes = conn->depth * sizeof(bt_verbs_letter_t);
+    size_t bytes = conn->depth * sizeof(bt_verbs_notice_t);
 
-    if (conn->inline_max >= sizeof(bt_verbs_letter_t))
+    if (conn->inline_max >= sizeof(bt_verbs_notice_t))
         return 0;
-    if (posix_memalign((void **) &conn->letters, 4096, bytes) != 0)
+    if (posix_memalign((void **) &conn->notices, 4096, bytes) != 0)
         return BT_E_NOMEM;
-    conn->letters_mr = conn->rail->api->reg_mr(conn->rail->pd, conn->letters, bytes, 0);
-    return conn->letters_mr != NULL ? 0 : BT_E_NOMEM;
+    conn->notices_mr = conn->rail->api->reg_mr(conn->rail->pd, conn->notices, bytes, 0);
+    return conn->notices_mr != NULL ? 0 : BT_E_NOMEM;
 }
 
 static int to_init(bt_verbs_conn_t *conn)
@@ -87,10 +87,10 @@ int bt_verbs_conn_make(bt_verbs_conn_t *conn)
     conn->cq = conn->rail->api->create_cq(conn->rail->context, (int) conn->depth, conn,
                                           conn->rail->channel, 0);
     if (conn->cq != NULL)
-        conn->qp = create_qp(conn, sizeof(bt_verbs_letter_t));
+        conn->qp = create_qp(conn, sizeof(bt_verbs_notice_t));
     if (conn->cq != NULL && conn->qp == NULL)
         conn->qp = create_qp(conn, 0);
-    if (conn->qp == NULL || make_letters(conn) != 0 || to_init(conn) != 0) {
+    if (conn->qp == NULL || make_notices(conn) != 0 || to_init(conn) != 0) {
         bt_verbs_conn_unmake(conn);
         return BT_E_NOMEM;
     }
@@ -185,13 +185,13 @@ void bt_verbs_conn_unmake(bt_verbs_conn_t *conn)
         api->destroy_qp(conn->qp);
     if (conn->cq != NULL)
         api->destroy_cq(conn->cq);
-    if (conn->letters_mr != NULL)
-        api->dereg_mr(conn->letters_mr);
-    free(conn->letters);
+    if (conn->notices_mr != NULL)
+        api->dereg_mr(conn->notices_mr);
+    free(conn->notices);
     conn->qp = NULL;
     conn->cq = NULL;
-    conn->letters_mr = NULL;
-    conn->letters = NULL;
+    conn->notices_mr = NULL;
+    conn->notices = NULL;
     conn->state = BT_VERBS_IDLE;
 }
 

@@ -64,42 +64,42 @@ static void take_tick(bt_verbs_conn_t *conn, uint32_t serial, bool is_cancelled)
     look(conn->path, entry);
 }
 
-static void take_note(bt_verbs_conn_t *conn, const bt_verbs_letter_t *letter)
+static void take_note(bt_verbs_conn_t *conn, const bt_verbs_notice_t *notice)
 {
-    bt_verbs_entry_t *entry = entry_of(conn->path, letter->serial);
+    bt_verbs_entry_t *entry = entry_of(conn->path, notice->serial);
 
-    if (letter->shares == 0 || letter->shares > BT_VERBS_PAIRS_MAX ||
-        letter->note_bytes > BT_KV_NOTE_BYTES) {
-        bt_verbs_path_fail(conn->path, "the peer sent a malformed letter");
+    if (notice->shares == 0 || notice->shares > BT_VERBS_PAIRS_MAX ||
+        notice->note_bytes > BT_KV_NOTE_BYTES) {
+        bt_verbs_path_fail(conn->path, "the peer sent a malformed notice");
         return;
     }
     if (entry == NULL || is_over(entry))
         return;
-    entry->shares = letter->shares;
-    entry->note_bytes = letter->note_bytes;
-    memcpy(entry->note, letter->note, letter->note_bytes);
+    entry->shares = notice->shares;
+    entry->note_bytes = notice->note_bytes;
+    memcpy(entry->note, notice->note, notice->note_bytes);
 }
 
-static void take_letter(bt_verbs_conn_t *conn, const bt_verbs_letter_t *letter)
+static void take_notice(bt_verbs_conn_t *conn, const bt_verbs_notice_t *notice)
 {
-    switch (letter->kind) {
-    case BT_VERBS_LETTER_PROBE:
+    switch (notice->kind) {
+    case BT_VERBS_NOTICE_PROBE:
         if (conn->state == BT_VERBS_MET)
             conn->state = BT_VERBS_LIVE;
         return;
-    case BT_VERBS_LETTER_NOTE:
-        take_note(conn, letter);
+    case BT_VERBS_NOTICE_NOTE:
+        take_note(conn, notice);
         break;
-    case BT_VERBS_LETTER_TICK:
+    case BT_VERBS_NOTICE_TICK:
         break;
     default:
-        bt_verbs_path_fail(conn->path, "the peer sent a letter of an unknown kind");
+        bt_verbs_path_fail(conn->path, "the peer sent a notice of an unknown kind");
         return;
     }
-    if (letter->ticks > 0)
-        take_tick(conn, letter->serial, letter->is_cancelled);
-    else /* a share that was told before it had its letter */
-        look(conn->path, &conn->path->entries[letter->serial % BT_VERBS_NOTES]);
+    if (notice->ticks > 0)
+        take_tick(conn, notice->serial, notice->is_cancelled);
+    else /* a share that was told before it had its notice */
+        look(conn->path, &conn->path->entries[notice->serial % BT_VERBS_NOTES]);
 }
 
 static void take(bt_verbs_rail_t *rail, const struct ibv_wc *wc)
@@ -114,12 +114,12 @@ static void take(bt_verbs_rail_t *rail, const struct ibv_wc *wc)
         bt_verbs_conn_fail(conn, why);
     } else if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
         take_tick(conn, ntohl(wc->imm_data), false);
-    } else if (wc->opcode == IBV_WC_RECV && wc->byte_len == sizeof(bt_verbs_letter_t)) {
-        bt_verbs_letter_t letter;
-        memcpy(&letter, rail->slots + wc->wr_id * BT_VERBS_SLOT_BYTES, sizeof(letter));
-        take_letter(conn, &letter);
+    } else if (wc->opcode == IBV_WC_RECV && wc->byte_len == sizeof(bt_verbs_notice_t)) {
+        bt_verbs_notice_t notice;
+        memcpy(&notice, rail->slots + wc->wr_id * BT_VERBS_SLOT_BYTES, sizeof(notice));
+        take_notice(conn, &notice);
     } else {
-        bt_verbs_path_fail(conn->path, "the peer sent a letter of the wrong size");
+        bt_verbs_path_fail(conn->path, "the peer sent a notice of the wrong size");
     }
 }
 

@@ -1,7 +1,7 @@
 /* A share closes with a message that tells the receiver, by the path's mode:
  *
- *     imm      letter (first share only), data ..., the last data message with the serial number as its immediate
- *     send     data ..., letter (the first share's with the note, the others' empty)
+ *     imm      notice (first share only), data ..., the last data message with the serial number as its immediate
+ *     send     data ..., notice (the first share's with the note, the others' empty)
  *     control  data ...; when all shares are over here, the control connection carries the note
  *
  * On one connection a share's telling message cannot overtake its data; the receiver counts them, so shares may end in any order.
@@ -28,7 +28,7 @@ struct chain {
     unsigned count, limit;
     struct ibv_send_wr wr[BT_VERBS_CHAIN];
     struct ibv_sge sge[BT_VERBS_CHAIN][PIECES_MAX];
-    bt_verbs_letter_t letters[BT_VERBS_CHAIN];
+    bt_verbs_notice_t notices[BT_VERBS_CHAIN];
 };
 
 /* ---- in and out ---- */
@@ -142,7 +142,7 @@ static void add_share(bt_verbs_job_t *job, bt_verbs_conn_t *conn, bt_verbs_curso
                                 .at = *start,
                                 .bytes = bytes,
                                 .left = bytes,
-                                .has_letter = job->share_count == 0};
+                                .has_notice = job->share_count == 0};
     job->share_count++;
     give_share(conn, share);
     bt_verbs_cursor_skip(job->batch, start, bytes);
@@ -216,34 +216,34 @@ static void number(struct chain *chain, bt_verbs_share_t *share, struct ibv_send
     bt_list_push(&conn->sent, &share->link);
 }
 
-static void put_letter(struct chain *chain, bt_verbs_share_t *share, bool closes)
+static void put_notice(struct chain *chain, bt_verbs_share_t *share, bool closes)
 {
     bt_verbs_job_t *job = share->job;
     bt_verbs_conn_t *conn = chain->conn;
     struct ibv_send_wr *wr = add_message(chain, IBV_WR_SEND);
     unsigned i = chain->count - 1;
-    bt_verbs_letter_t *letter = &chain->letters[i];
+    bt_verbs_notice_t *notice = &chain->notices[i];
 
-    *letter =
-        (bt_verbs_letter_t){.kind = share->has_letter ? BT_VERBS_LETTER_NOTE : BT_VERBS_LETTER_TICK,
+    *notice =
+        (bt_verbs_notice_t){.kind = share->has_notice ? BT_VERBS_NOTICE_NOTE : BT_VERBS_NOTICE_TICK,
                             .ticks = closes,
                             .shares = (uint8_t) job->share_count,
                             .is_cancelled = job->is_cancelled,
                             .serial = job->serial,
                             .note_bytes = (uint8_t) job->batch->note_bytes};
-    memcpy(letter->note, job->batch->note, job->batch->note_bytes);
+    memcpy(notice->note, job->batch->note, job->batch->note_bytes);
     chain->sge[i][0] =
-        (struct ibv_sge){.addr = (uintptr_t) letter, .length = (uint32_t) sizeof(*letter)};
-    if (conn->letters == NULL) {
+        (struct ibv_sge){.addr = (uintptr_t) notice, .length = (uint32_t) sizeof(*notice)};
+    if (conn->notices == NULL) {
         wr->send_flags = IBV_SEND_INLINE;
     } else { /* the place is free when the slot of the send queue is */
-        char *place = conn->letters + wr->wr_id % conn->depth * sizeof(*letter);
-        memcpy(place, letter, sizeof(*letter));
+        char *place = conn->notices + wr->wr_id % conn->depth * sizeof(*notice);
+        memcpy(place, notice, sizeof(*notice));
         chain->sge[i][0].addr = (uintptr_t) place;
-        chain->sge[i][0].lkey = conn->letters_mr->lkey;
+        chain->sge[i][0].lkey = conn->notices_mr->lkey;
     }
     wr->num_sge = 1;
-    share->letter_posted = true;
+    share->notice_posted = true;
     number(chain, share, wr, closes);
 }
 
@@ -309,14 +309,14 @@ static void put_next(struct chain *chain, bt_verbs_share_t *share)
     bt_verbs_job_t *job = share->job;
 
     if (share->left > 0) {
-        bool letter_first = chain->conn->path->mode == BT_VERBS_IMM && job->tells &&
-                            share->has_letter && !share->letter_posted;
-        if (letter_first)
-            put_letter(chain, share, false);
+        bool notice_first = chain->conn->path->mode == BT_VERBS_IMM && job->tells &&
+                            share->has_notice && !share->notice_posted;
+        if (notice_first)
+            put_notice(chain, share, false);
         else
             put_data(chain, share);
     } else if (job->tells) {
-        put_letter(chain, share, true);
+        put_notice(chain, share, true);
     } else {
         put_nothing(chain, share);
     }
@@ -394,7 +394,7 @@ static void orphan(bt_verbs_share_t *share)
     share->conn = NULL;
     share->at = share->start;
     share->left = share->job->is_cancelled ? 0 : share->bytes;
-    share->letter_posted = share->is_closed = false;
+    share->notice_posted = share->is_closed = false;
     share->closing = 0;
     bt_list_remove(&share->link);
     bt_list_push(&share->job->path->orphans, &share->link);

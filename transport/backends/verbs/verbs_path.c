@@ -7,7 +7,7 @@
  *     DRAIN tag, DRAINED tag
  *
  *   IDLE -make, MEET-> INIT -their MEET-> MET -their READY-> LIVE          after a pause: MET -READY-> PROBING -completion-> LIVE (who dialled the link),
- *                                                                           MET -their letter-> LIVE (the other)
+ *                                                                           MET -their notice-> LIVE (the other)
  *   any -error-> FAILING -count what came, LEAVE-> LOST -their LEAVE-> PAUSED -pause_ms, by who dialled-> INIT with epoch + 1
  *
  * LEAVE goes out once for each queue pair, from both sides. Between the two nothing of that pair is sent again: a queue pair in the error state takes no
@@ -143,11 +143,11 @@ static int take_meet(bt_verbs_conn_t *conn, uint8_t epoch, const uint8_t *from)
     return notify_pair(conn, BT_VERBS_READY, "", 0);
 }
 
-/* A letter must go and be acknowledged before the pair carries data again. */
+/* A notice must go and be acknowledged before the pair carries data again. */
 static void send_probe(bt_verbs_conn_t *conn)
 {
-    bt_verbs_letter_t letter = {.kind = BT_VERBS_LETTER_PROBE};
-    struct ibv_sge sge = {.addr = (uintptr_t) &letter, .length = (uint32_t) sizeof(letter)};
+    bt_verbs_notice_t notice = {.kind = BT_VERBS_NOTICE_PROBE};
+    struct ibv_sge sge = {.addr = (uintptr_t) &notice, .length = (uint32_t) sizeof(notice)};
     struct ibv_send_wr wr = {.wr_id = conn->posted,
                              .sg_list = &sge,
                              .num_sge = 1,
@@ -155,10 +155,10 @@ static void send_probe(bt_verbs_conn_t *conn)
                              .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE};
     unsigned taken;
 
-    if (conn->letters != NULL) {
-        memcpy(conn->letters, &letter, sizeof(letter));
-        sge.addr = (uintptr_t) conn->letters;
-        sge.lkey = conn->letters_mr->lkey;
+    if (conn->notices != NULL) {
+        memcpy(conn->notices, &notice, sizeof(notice));
+        sge.addr = (uintptr_t) conn->notices;
+        sge.lkey = conn->notices_mr->lkey;
         wr.send_flags = IBV_SEND_SIGNALED;
     }
     conn->state = BT_VERBS_PROBING;

@@ -1,4 +1,4 @@
-/* A shared receive queue keeps the cost of a peer small: letters are rare (one or two a batch) and short, and the sender's hardware waits
+/* A shared receive queue keeps the cost of a peer small: notices are rare (one or two a batch) and short, and the sender's hardware waits
  * (rnr_retry 7 = for ever, at the 0.64 ms of min_rnr_timer 12) when the slots are used up; a peer that never empties them is the heartbeat's case. */
 #include "transport/backends/verbs/verbs_rail.h"
 
@@ -109,8 +109,8 @@ static int set_nonblocking(int fd)
 
 static int make_queues(bt_verbs_rail_t *rail)
 {
-    struct ibv_srq_init_attr init = {.attr = {.max_wr = BT_VERBS_LETTERS, .max_sge = 1}};
-    size_t bytes = (size_t) BT_VERBS_LETTERS * BT_VERBS_SLOT_BYTES;
+    struct ibv_srq_init_attr init = {.attr = {.max_wr = BT_VERBS_NOTICES, .max_sge = 1}};
+    size_t bytes = (size_t) BT_VERBS_NOTICES * BT_VERBS_SLOT_BYTES;
     const bt_verbs_api_t *api = rail->api;
 
     rail->pd = api->alloc_pd(rail->context);
@@ -120,7 +120,7 @@ static int make_queues(bt_verbs_rail_t *rail)
     if (rail->channel == NULL || set_nonblocking(rail->channel->fd) != 0 ||
         set_nonblocking(rail->context->async_fd) != 0)
         return BT_E_NOMEM;
-    rail->recv_cq = api->create_cq(rail->context, BT_VERBS_LETTERS, rail, rail->channel, 0);
+    rail->recv_cq = api->create_cq(rail->context, BT_VERBS_NOTICES, rail, rail->channel, 0);
     if (rail->recv_cq == NULL)
         return BT_E_NOMEM;
     rail->srq = api->create_srq(rail->pd, &init);
@@ -130,7 +130,7 @@ static int make_queues(bt_verbs_rail_t *rail)
     rail->slots_mr = api->reg_mr(rail->pd, rail->slots, bytes, IBV_ACCESS_LOCAL_WRITE);
     if (rail->slots_mr == NULL)
         return BT_E_NOMEM;
-    for (uint64_t slot = 0; slot < BT_VERBS_LETTERS; slot++)
+    for (uint64_t slot = 0; slot < BT_VERBS_NOTICES; slot++)
         if (bt_verbs_rail_refill(rail, &slot, 1) != 0)
             return BT_E_NOMEM;
     return 0;

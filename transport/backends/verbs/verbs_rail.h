@@ -1,7 +1,7 @@
 /* verbs_rail.h - one port of one device, as an agent uses it.
  *
  * Owner: the verbs back end; a rail outlives every connection on it.
- * Life:  open (context, pd, channel, receive queue filled with letter slots) -> close.
+ * Life:  open (context, pd, channel, receive queue filled with notice slots) -> close.
  * Flow:  all connections of a rail receive into one shared receive queue and one completion queue; each sends with a completion
  *        queue of its own, so that no number of peers can overrun one. All of them report to the rail's channel.
  * Cost:  a poll of an empty queue is one call.
@@ -13,7 +13,7 @@
 #include "transport/backends/verbs/verbs_api.h"
 
 #define BT_VERBS_RAILS_MAX 8
-#define BT_VERBS_LETTERS 512     /* slots of a rail's receive queue */
+#define BT_VERBS_NOTICES 512     /* slots of a rail's receive queue */
 #define BT_VERBS_SLOT_BYTES 128  /* of one */
 #define BT_VERBS_QPN_BUCKETS 256 /* a power of two */
 #define BT_VERBS_GIDS_MAX 256    /* of a device's table that are looked at */
