@@ -1,5 +1,6 @@
--- Corners where two parts of the dispatcher meet: keys and background calls, keep-alive and answers that are no stream, breakers
--- and split requests, whose fault a shortage of our own is. Workers are puppets or stubs: every byte is the spec's.
+-- Corners where two parts of the dispatcher meet: keys and background calls, keep-alive and answers that are no stream,
+-- breakers and split requests, whose fault a shortage of our own is. Workers are puppets or stubs: every byte is the
+-- spec's.
 
 local clock = require("gateway.support.clock")
 local eventually = require("gateway.support.eventually")

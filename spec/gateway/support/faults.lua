@@ -139,7 +139,7 @@ local function wait_idle(f, with_kv)
   end, 8, "nothing is held any more")
 end
 
--- Nothing is held any more: by engines (requests, KV, rooms) and by the gateway (ledger, requests, rooms, background calls).
+-- Nothing is held any more: by engines (requests, KV, rooms) and by the gateway (ledger, requests, rooms, calls).
 function faults.wait_idle(f)
   wait_idle(f, true)
 end
