@@ -98,7 +98,7 @@ void bt_help_run(bt_text_t *out)
     bt_text_puts(out, "usage: baton run [baton.lua] [flags]\n\n"
                       "Flags override the file. --flag VALUE and --flag=VALUE are the same; --no-X "
                       "turns the switch X off.\n"
-                      "A number in brackets is what holds when nothing is said.\n");
+                      "Defaults are in parentheses.\n");
     put_groups(out);
     bt_text_puts(out, "\nSignals\n"
                       "  SIGTERM, SIGINT   drain: no new connections, running requests end "

@@ -186,7 +186,7 @@
 ---@field params? table<string, baton.Param>
 ---@field start? fun(params: table, old?: table): table? Once, when the policy is loaded, for every event thread; no request waits for it.
 ---@field admit? fun(req: baton.Request, ctx: baton.Ctx): baton.Admission? May this request come in? Asked first, before a pool is chosen.
----@field route? fun(req: baton.Request, ctx: baton.Ctx): baton.Direction? Which pool is it for, what shall it be called, who must meet again?
+---@field route? fun(req: baton.Request, ctx: baton.Ctx): baton.Direction? Chooses the pool, a class label and an affinity key.
 ---@field plan fun(req: baton.Request, view: baton.View, ctx: baton.Ctx): baton.Plan Which workers serve it? The only hook that a policy must have.
 ---@field fallback? fun(req: baton.Request, view: baton.View, failure: baton.Failure, ctx: baton.Ctx): baton.Plan? An attempt failed before its first byte was out. Another plan, without the workers that were tried?
 ---@field observe? fun(events: baton.Event[], ctx: baton.Ctx) What became of the requests that this policy has planned, in batches.

@@ -41,7 +41,7 @@ api.hooks = {
     params = { { "req", "Request" }, { "ctx", "Ctx" } },
     returns = { { "Direction?", "nothing: as the rules or the model say" } },
     budget_ms = 2,
-    doc = "Which pool is it for, what shall it be called, who must meet again?",
+    doc = "Chooses the pool, a class label and an affinity key.",
     fails = "Nothing is changed; so it is when the hook has waited too long.",
   },
   {
