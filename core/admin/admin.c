@@ -303,12 +303,6 @@ static void stop_listening(bt_admin_t *admin)
     admin->listener = NULL;
 }
 
-void bt_admin_drain(bt_admin_t *admin)
-{
-    stop_listening(admin);
-    bt_server_drain(admin->server);
-}
-
 void bt_admin_ref(bt_admin_t *admin)
 {
     atomic_fetch_add_explicit(&admin->refs, 1, memory_order_relaxed);

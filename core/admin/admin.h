@@ -50,8 +50,6 @@ int bt_admin_listen(bt_admin_t *admin, int fd);
 void bt_admin_accept(bt_admin_t *admin, int fd);
 /* For shared->worker_paths, with the admin as user: answers the peers' worker paths of the client port. */
 void bt_admin_worker_paths(void *user, bt_exchange_t *x);
-/* No new connections; idle ones close. */
-void bt_admin_drain(bt_admin_t *admin);
 /* Frees itself; done (may be NULL) runs when everything is closed. */
 void bt_admin_close(bt_admin_t *admin, void (*done)(void *arg), void *arg);
 

@@ -44,19 +44,6 @@ void bt_log_set(enum bt_log_level level, bool json, int fd)
     __atomic_store_n(&bt_log_level_now, (int) level, __ATOMIC_RELAXED);
 }
 
-int bt_log_level_parse(bt_str_t s, enum bt_log_level *level_p)
-{
-    if (bt_str_ieq(s, BT_STR("warning")))
-        s = BT_STR("warn");
-    for (unsigned i = 0; i < sizeof(level_names) / sizeof(level_names[0]); i++) {
-        if (bt_str_ieq(s, bt_str(level_names[i]))) {
-            *level_p = (enum bt_log_level) i;
-            return 0;
-        }
-    }
-    return BT_E_INVAL;
-}
-
 static void copy_context(char *to, const char *from)
 {
     size_t n = from != NULL ? strnlen(from, CONTEXT_BYTES - 1) : 0;

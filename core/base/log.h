@@ -23,8 +23,6 @@ struct bt_log_site { /* one static per call site; atomics inside */
 extern int bt_log_level_now; /* read without a lock; set before threads start or by SIGHUP */
 
 void bt_log_set(enum bt_log_level level, bool json, int fd);
-/* "error|warn|warning|info|debug" or BT_E_INVAL. */
-int bt_log_level_parse(bt_str_t s, enum bt_log_level *level_p);
 void bt_log_write(struct bt_log_site *site, enum bt_log_level level, const char *component,
                   const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 /* Thread-local context added to every line until cleared: worker name, request id (NULL = none). */

@@ -243,11 +243,6 @@ void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const b
         *rules_p = (bt_pair_rules_t){NULL, BT_TP_PREFILL_MULTIPLE, false};
 }
 
-bool bt_capability_needs_equal_version(const char *dialect)
-{
-    return dialect != NULL && (strcmp(dialect, nixl) == 0 || strcmp(dialect, nixl_push) == 0);
-}
-
 bool bt_capability_is_gateway_managed(const char *dialect)
 {
     return dialect != NULL && strcmp(dialect, baton) == 0;

@@ -58,8 +58,6 @@ typedef struct bt_pair_rules {
 } bt_pair_rules_t;
 void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const bt_str_t *children,
                               unsigned child_count, const char *dialect, bt_pair_rules_t *rules_p);
-/* The same by dialect alone: does at least one connector of it demand equal versions? */
-bool bt_capability_needs_equal_version(const char *dialect);
 /* Are its rooms opened by this gateway, at agents of the workers that are connected to it (core/transfer)? */
 bool bt_capability_is_gateway_managed(const char *dialect);
 /* A lone prefill worker of this engine can serve alone (vLLM, vLLM-Ascend, MindIE; not SGLang). */

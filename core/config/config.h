@@ -115,8 +115,6 @@ int bt_config_add_worker(bt_config_pool_t *pool, const char *origin, bt_worker_s
 /* Copies both; NULL: none. */
 int bt_config_set_params(bt_config_pool_t *pool, enum bt_policy_slot slot, const bt_value_t *params,
                          const char *place);
-/* "params", "prefill_params", "decode_params". */
-const char *bt_config_params_key(enum bt_policy_slot slot);
 /* What --dev says where the file or the defaults say otherwise; flags come later. */
 int bt_config_imply_dev(bt_config_t *c);
 /* Derives what is derived and checks what needs no script and no socket. */

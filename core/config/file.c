@@ -24,11 +24,6 @@ enum level { LEVEL_TOP, LEVEL_POOL, LEVEL_WORKER };
 static const char *const pool_keys[] = {"name", "models", "workers"};
 static const char *const params_keys[BT_SLOT_COUNT] = {"params", "prefill_params", "decode_params"};
 
-const char *bt_config_params_key(enum bt_policy_slot slot)
-{
-    return params_keys[slot];
-}
-
 static int refuse_at(const cursor_t *c, const char *key, const char *why)
 {
     const char *dot = c->path[0] != '\0' && key[0] != '\0' && key[0] != '[' ? "." : "";

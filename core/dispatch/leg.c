@@ -314,8 +314,8 @@ void bt_leg_settle(bt_leg_t *leg, enum bt_blame blame)
     else if (blame != BT_BLAME_GUILTY)
         bt_breaker_innocent(&leg->worker->breaker, leg->probe);
     else if (bt_breaker_failure(&leg->worker->breaker, leg->probe, bt_clock_ms()))
-        bt_log_warn("dispatch", "breaker of worker %s opened: too many guilty failures",
-                    leg->worker->name);
+        BT_REQUEST_LOG(warn, "dispatch", leg->attempt->task->request, leg->worker->name,
+                       "breaker of worker %s opened: too many guilty failures", leg->worker->name);
 }
 
 void bt_leg_cancel(bt_leg_t *leg)

@@ -111,7 +111,8 @@ void bt_policy_call_error(bt_request_t *r, const struct bt_pool_policies *p,
     bt_stats_inc(&r->d->stats, policy_errors);
     note_error(r, p, policy, text);
     r->record.why = bt_arena_str(&r->arena, bt_str(text)).p;
-    bt_log_warn("policy", "%s: %s; the default choice serves", bt_policy_name(policy), text);
+    BT_REQUEST_LOG(warn, "policy", r, NULL, "%s: %s; the default choice serves",
+                   bt_policy_name(policy), text);
 }
 
 void bt_policy_call_invalid(bt_request_t *r)

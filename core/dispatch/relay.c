@@ -269,9 +269,9 @@ static void redirected(bt_leg_t *leg)
     const bt_failure_t f = {
         .rc = BT_E_REDIRECT, .leg = leg->role, .worker = leg->worker->name, .retryable = true};
 
-    bt_log_warn("dispatch",
-                "worker %s answers %u to %.*s: give its own address, with the right path",
-                leg->worker->name, leg->call.head.status, BT_STR_ARG(request_of(leg)->path));
+    BT_REQUEST_LOG(warn, "dispatch", request_of(leg), leg->worker->name,
+                   "worker %s answers %u to %.*s: give its own address, with the right path",
+                   leg->worker->name, leg->call.head.status, BT_STR_ARG(request_of(leg)->path));
     leg->state = BT_LEG_FAILED;
     bt_attempt_leg_failed(leg, &f);
 }

@@ -141,8 +141,8 @@ bool bt_replacement_prefill(bt_attempt_t *a, const bt_failure_t *f, bool is_guil
         bt_task_mark_tried(a->task, a->pair.prefill);
         if (!try_prefills(a, &pair, &probe))
             break;
-        bt_log_debug("dispatch", "request %s: prefill %s goes on in the place of %s: %s", r->id,
-                     pair.prefill->name, a->pair.prefill->name, bt_err_name(next.rc));
+        BT_REQUEST_LOG(debug, "dispatch", r, NULL, "prefill %s goes on in the place of %s: %s",
+                       pair.prefill->name, a->pair.prefill->name, bt_err_name(next.rc));
         if (take_over(a, &pair, probe, next.rc, is_guilty) < 0)
             break;
         is_another = true;

@@ -106,6 +106,14 @@ struct bt_request {
     bt_later_t reap;      /* gives the memory back */
 };
 
+/* A log line about a request carries its id, and the name of the worker that it is about (NULL: none). */
+#define BT_REQUEST_LOG(level, component, r, worker, ...)                                           \
+    do {                                                                                           \
+        bt_log_context((worker), (r)->id);                                                         \
+        bt_log_##level((component), __VA_ARGS__);                                                  \
+        bt_log_context(NULL, NULL);                                                                \
+    } while (0)
+
 /* request.c */
 bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x,
                              enum bt_route route); /* or NULL */

@@ -124,9 +124,8 @@ void bt_task_attempt_failed(bt_task_t *task, bt_attempt_t *a, const bt_failure_t
     const bool same_again = f->rc == BT_E_LEASE || f->stale; /* these workers did nothing wrong */
     const bt_pair_t *pair = NULL;
 
-    bt_log_debug("dispatch", "request %s attempt %u failed at %s (%s): %s, status %u", r->id,
-                 a->number, f->worker != NULL ? f->worker : "-", bt_leg_role_name(f->leg),
-                 bt_err_name(f->rc), f->status);
+    BT_REQUEST_LOG(debug, "dispatch", r, f->worker, "attempt %u failed at %s: %s, status %u",
+                   a->number, bt_leg_role_name(f->leg), bt_err_name(f->rc), f->status);
     remember(task, f);
     for (unsigned i = 0; i < guilty_count; i++)
         bt_task_mark_tried(task, guilty[i]);

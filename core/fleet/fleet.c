@@ -165,7 +165,6 @@ static void free_share(bt_fleet_t *fleet)
     free(fleet->replica);
     free(fleet->admin_url);
     free(fleet->version);
-    free(fleet->policies);
     free(fleet->rings);
     free(fleet);
 }
@@ -270,12 +269,6 @@ int bt_fleet_add_ring(bt_fleet_t *fleet, bt_prefix_ring_t *ring)
     fleet->rings = rings;
     rings[fleet->ring_count++] = ring;
     return 0;
-}
-
-void bt_fleet_set_policies(bt_fleet_t *fleet, const char *hash)
-{
-    free(fleet->policies);
-    fleet->policies = copy(hash);
 }
 
 /* ---- closing ---- */

@@ -50,8 +50,6 @@ int bt_fleet_new(bt_fleet_t **fleet_p, bt_loop_t *control, const bt_fleet_config
 void bt_fleet_set_workers(bt_fleet_t *fleet, bt_workers_t *workers);
 /* What a request loop's policies put into the prefix index comes by this ring; borrowed until close has begun. */
 int bt_fleet_add_ring(bt_fleet_t *fleet, bt_prefix_ring_t *ring);
-/* Names what this replica's policies are; the others see it in the list of replicas. Copied. */
-void bt_fleet_set_policies(bt_fleet_t *fleet, const char *hash);
 /* Takes this replica's report back where the store answers in time, then frees; done runs. */
 void bt_fleet_close(bt_fleet_t *fleet, void (*done)(void *user), void *user);
 

@@ -63,7 +63,7 @@ struct bt_fleet {
     bt_worker_key_t **by_id;          /* by worker id */
     bt_worker_field_t *worker_fields; /* by field; NULL = not known */
     unsigned worker_field_count;
-    char *space, *replica, *admin_url, *version, *policies;
+    char *space, *replica, *admin_url, *version;
     char field[BT_FLEET_FIELD_MAX]; /* this replica's, in every table */
     unsigned loops;                 /* that mint rooms; 0 = not told */
     uint64_t incarnation, started_wall_ms;

@@ -39,7 +39,6 @@ static void put_info(bt_fleet_t *fleet)
     bt_text_printf(out, ",\"incarnation\":\"%016" PRIx64 "\"", fleet->incarnation);
     put_member(out, "admin", fleet->admin_url);
     put_member(out, "version", fleet->version);
-    put_member(out, "policies", fleet->policies);
     if (fleet->loops > 0)
         bt_text_printf(out, ",\"rooms\":{\"word\":%u,\"loops\":%u}", bt_rooms_word(), fleet->loops);
     bt_text_printf(out, ",\"started_ms\":%" PRIu64 "}", fleet->started_wall_ms);

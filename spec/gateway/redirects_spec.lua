@@ -54,6 +54,18 @@ describe("a worker's redirect", function()
     end
   end)
 
+  it("is told in a log line that names the request and the worker", function()
+    serve(one.url)
+    say = function()
+      return stub.reply(302, "", { Location = INSIDE })
+    end
+    http.post(port, "/v1/completions", '{"model":"m","prompt":"x"}', { ["x-request-id"] = "find-me" })
+    eventually(function()
+      local told = gateway:stderr()
+      return told:find("worker=[^ ]+ request=find%-me worker [^ ]+ answers 302") ~= nil, told
+    end, 5, "the line is out")
+  end)
+
   it("is another worker's chance", function()
     serve(one.url, two.url)
     say = function()

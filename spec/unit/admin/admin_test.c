@@ -200,24 +200,6 @@ static void test_close_while_asking(void **state)
     bt_loop_fini(&still);
 }
 
-static void test_drain(void **state)
-{
-    (void) state;
-    start(NULL, false);
-    assert_int_equal(call("GET", "/health", "", ""), 200);
-    bt_admin_drain(admin);
-    char byte;
-    TURN_UNTIL(&loop,
-               recv(client.fd, &byte, 1, MSG_DONTWAIT) == 0); /* an idle connection is closed */
-    client_close(&client);
-    TURN_UNTIL(&loop, atomic_load(&loop.connections) == 0);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t) port)};
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    assert_int_equal(connect(fd, (struct sockaddr *) &to, sizeof to), -1);
-    close(fd);
-}
-
 #define CASE(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)
 
 int main(void)
@@ -232,7 +214,6 @@ int main(void)
         CASE(test_a_large_body_is_refused),
         CASE(test_a_client_that_leaves),
         CASE(test_close_while_asking),
-        CASE(test_drain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

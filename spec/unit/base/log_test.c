@@ -81,19 +81,6 @@ static void test_context_and_levels(void **state)
     assert_non_null(strstr(text, " error b: two\n"));
 }
 
-static void test_level_parse(void **state)
-{
-    (void) state;
-    enum bt_log_level level = BT_LOG_ERROR;
-    assert_int_equal(bt_log_level_parse(BT_STR("debug"), &level), 0);
-    assert_int_equal(level, BT_LOG_DEBUG);
-    assert_int_equal(bt_log_level_parse(BT_STR("WARNING"), &level), 0);
-    assert_int_equal(level, BT_LOG_WARN);
-    assert_int_equal(bt_log_level_parse(BT_STR("loud"), &level), BT_E_INVAL);
-    assert_int_equal(bt_log_level_parse(BT_STR_NULL, &level), BT_E_INVAL);
-    assert_int_equal(level, BT_LOG_WARN);
-}
-
 static void test_no_forged_line(void **state)
 {
     (void) state;
@@ -549,7 +536,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         LOG_TEST(test_text_line),
         LOG_TEST(test_context_and_levels),
-        LOG_TEST(test_level_parse),
         LOG_TEST(test_no_forged_line),
         LOG_TEST(test_json_line),
         LOG_TEST(test_long_messages_stay_one_whole_line),

@@ -125,9 +125,6 @@ static void rules_that_connectors_demand(void **state)
     assert_true(bt_capability_is_gateway_managed("baton"));
     assert_false(bt_capability_is_gateway_managed("nixl"));
     assert_false(bt_capability_is_gateway_managed(NULL));
-    assert_true(bt_capability_needs_equal_version("nixl_push"));
-    assert_false(bt_capability_needs_equal_version("shared_cache"));
-    assert_false(bt_capability_needs_equal_version(NULL));
 }
 
 static void names_and_parsing(void **state)

@@ -298,7 +298,6 @@ static void test_what_is_described(void **state)
     (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b\"quote", one, NULL);
-    bt_fleet_set_policies(b.fleet, "f00");
     TURN_UNTIL(&rig_loop, bt_fleet_replicas(a.fleet) == 2);
     rig_heartbeat(&b, 2);
     rig_heartbeat(&a, 2);
@@ -308,7 +307,6 @@ static void test_what_is_described(void **state)
     assert_int_equal(bt_json_validate((bt_str_t){out.data, out.len}, &at), 0);
     assert_non_null(strstr(out.data, "{\"replica\":\"a\","));
     assert_non_null(strstr(out.data, "\"name\":\"b\\\"quote\""));
-    assert_non_null(strstr(out.data, "\"policies\":\"f00\""));
     assert_non_null(strstr(out.data, "\"state\":\"up\""));
     assert_non_null(strstr(out.data, "\"drained\":[]}"));
     bt_text_fini(&out);
