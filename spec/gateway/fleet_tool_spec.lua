@@ -245,7 +245,12 @@ describe("baton fleet", function()
       return code == 3 and out:find("  b still serves set 0: set ", 1, true), out .. err
     end, 10, "b is behind")
     has(out, "extra")
-    -- The gateway that was asked goes away.
+    -- The gateway that was asked goes away. Nobody else is asked: b would refuse at once.
+    done(fl.b, "policy", "pin")
+    eventually(function()
+      code, out, err = at(fl.a, "policy", "push", mine)
+      return code == 0, out .. err
+    end, 10, "a knows that b is pinned again")
     local argv = { fleet.binary("BATON_BIN", "baton"), "fleet", "--admin", url(fl.a), "policy", "push",
       write("mine.lua", replicas.policy("2", "start = function() baton.sleep(4000) end,")) }
     local pushing = proc.start(argv, { name = "fleet" })
