@@ -1,4 +1,4 @@
--- testing - what a policy's spec needs: fleets made from a few words, many plans at once, counts of who was chosen; a
+-- testing - what a policy's spec needs: workers made from a few words, many plans at once, counts of who was chosen; a
 -- clock that the spec moves, a network that it answers for, counters that start at 0, traffic that was recorded.
 --
 -- The policy runs in its own closed VM with the real native functions and checks; only workers' loads and requests are
@@ -15,9 +15,9 @@ local testing = { seed = core.seed, forget = core.forget, names = core.names, ap
 -- before handed over. Its methods answer what the gateway would get, with names of workers, or nil and a message:
 --   policy:admit(req)    true, or {status, retry_after, reason}
 --   policy:route(req)    {pool, class, key}; req has the class, and the key as its session, from then on
---   policy:plan(fleet[, req])  {prefill, decode} or {worker}, with alternates, kind, ranks, scores
---   policy:fallback(fleet, req, {scope, name, leg, status}, {tried name...})
---   policy:observe{event...}, policy:tick([now], fleet)  true
+--   policy:plan(workers[, req])  {prefill, decode} or {worker}, with alternates, kind, ranks, scores
+--   policy:fallback(workers, req, {scope, name, leg, status}, {tried name...})
+--   policy:observe{event...}, policy:tick([now], workers)  true
 --   policy:handover(), policy:kept(req)  what its ctx.vars.kept holds, for the event that tells of it
 -- Calls with the same table as req share ctx.vars. A req may have path, model, headers, stream, n, prompt (raw JSON),
 -- prompt_bytes, prompt_tokens, session, tenant, class.
@@ -35,14 +35,14 @@ function testing.load_text(text, params, old)
   return assert(core.policy { text = text, params = params, old = old })
 end
 
--- ---- fleets ----
+-- ---- workers ----
 
--- testing.fleet{prefill = 2, decode = 3, hybrid = 0}, or lists: {prefill = {{zone = "a"}, {labels = "gpu=h100"}}}.
--- Names are p1 p2 d1 d2 h1 ...; every worker may have name, url, connector, zone, labels. fleet:set(name,
+-- testing.workers{prefill = 2, decode = 3, hybrid = 0}, or lists: {prefill = {{zone = "a"}, {labels = "gpu=h100"}}}.
+-- Names are p1 p2 d1 d2 h1 ...; every worker may have name, url, connector, zone, labels. workers:set(name,
 -- {decode_tokens = 5000, ...}), :bear(name, tokens, requests), :add{...}, :remove(name), :id(name), :name(id),
 -- :pool(name).
-function testing.fleet(shape)
-  local fleet = core.fleet()
+function testing.workers(shape)
+  local workers = core.workers()
   for _, role in ipairs { "prefill", "decode", "hybrid" } do
     local list = shape[role] or 0
     for i = 1, type(list) == "number" and list or #list do
@@ -50,23 +50,23 @@ function testing.fleet(shape)
       for key, value in pairs(type(list) == "table" and list[i] or {}) do
         worker[key] = value
       end
-      fleet:add(worker)
+      workers:add(worker)
     end
   end
-  return fleet
+  return workers
 end
 
--- testing.plan(policy, fleet, req): the plan; a refusal fails the spec.
-function testing.plan(policy, fleet, req)
-  return assert(policy:plan(fleet, req))
+-- testing.plan(policy, workers, req): the plan; a refusal fails the spec.
+function testing.plan(policy, workers, req)
+  return assert(policy:plan(workers, req))
 end
 
--- testing.spread(policy, fleet, times, make_req[, each]) -> {prefill = {name = count}, decode = ..., worker = ...}
+-- testing.spread(policy, workers, times, make_req[, each]) -> {prefill = {name = count}, decode = ..., worker = ...}
 -- make_req(i) gives the request, each(plan, i) is called after every plan (to put load on the chosen, for instance).
-function testing.spread(policy, fleet, times, make_req, each)
+function testing.spread(policy, workers, times, make_req, each)
   local seen = { prefill = {}, decode = {}, worker = {} }
   for i = 1, times do
-    local plan = testing.plan(policy, fleet, make_req and make_req(i) or nil)
+    local plan = testing.plan(policy, workers, make_req and make_req(i) or nil)
     for side, counts in pairs(seen) do
       if plan[side] then
         counts[plan[side]] = (counts[plan[side]] or 0) + 1
@@ -435,9 +435,9 @@ local LOADS = {
   "age_ms",
 }
 
-local function add_row(fleet, list, row)
+local function add_row(workers, list, row)
   local loads = {}
-  fleet:add {
+  workers:add {
     name = row.name,
     role = row.role,
     connector = row.dialect,
@@ -448,21 +448,21 @@ local function add_row(fleet, list, row)
   for _, field in ipairs(LOADS) do
     loads[field] = row[field]
   end
-  fleet:set(row.name, loads)
+  workers:set(row.name, loads)
 end
 
-local function fleet_of(record)
-  local fleet = core.fleet()
+local function workers_of(record)
+  local workers = core.workers()
   if record.pool then
-    fleet:pool(record.pool)
+    workers:pool(record.pool)
   end
   for _, list in ipairs { "prefill", "decode", "single" } do
     local rows = record.candidates[list] and record.candidates[list].rows or {}
     for _, row in ipairs(rows) do
-      add_row(fleet, list, row)
+      add_row(workers, list, row)
     end
   end
-  return fleet
+  return workers
 end
 
 local REQUEST = {
@@ -489,8 +489,8 @@ local function lines_of(source)
   return source:gmatch "[^\n]+"
 end
 
--- for req, fleet, record in testing.records(path or text) do ... end: the sampled lines of a decision record file
--- (--record-file), each with the request as the policy saw it, less its prompt, and the fleet that it could choose
+-- for req, workers, record in testing.records(path or text) do ... end: the sampled lines of a decision record file
+-- (--record-file), each with the request as the policy saw it, less its prompt, and the workers that it could choose
 -- from. record is the whole line: record.plan.prefill and so on are the names that were chosen then.
 function testing.records(source)
   local json = require "dkjson"
@@ -503,7 +503,7 @@ function testing.records(source)
         error(("records: line %d is no record: %s"):format(number, why or "no object"), 2)
       end
       if record.candidates then
-        return req_of(record), fleet_of(record), record
+        return req_of(record), workers_of(record), record
       end
     end
     return nil

@@ -38,12 +38,12 @@ local testing = require "baton.testing"
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 describe("mine", function()
   it("sends short prompts to the idlest decode worker", function()
-    local fleet = testing.fleet { prefill = 1, decode = 2 }
-    fleet:set("d1", { decode_tokens = 900, kv_free = 0.9 })
-    fleet:set("d2", { decode_tokens = 100, kv_free = 0.1 })
+    local workers = testing.workers { prefill = 1, decode = 2 }
+    workers:set("d1", { decode_tokens = 900, kv_free = 0.9 })
+    workers:set("d2", { decode_tokens = 100, kv_free = 0.1 })
     local policy = testing.load(here .. "mine.lua")
-    assert.are.equal("d2", testing.plan(policy, fleet, { prompt_tokens = 10 }).decode)
-    assert.are.equal("d1", testing.plan(policy, fleet, { prompt_tokens = 5000 }).decode)
+    assert.are.equal("d2", testing.plan(policy, workers, { prompt_tokens = 10 }).decode)
+    assert.are.equal("d1", testing.plan(policy, workers, { prompt_tokens = 5000 }).decode)
   end)
 end)
 ]]

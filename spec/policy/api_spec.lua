@@ -122,10 +122,10 @@ return {
 }]]
 
 local function keys_seen()
-  local fleet, req = testing.fleet { prefill = 1, decode = 1 }, {}
+  local workers, req = testing.workers { prefill = 1, decode = 1 }, {}
   assert.is_true(seen:admit(req))
-  testing.plan(seen, fleet, req)
-  seen:fallback(fleet, req, { scope = "worker", status = 500 }, { "p1" })
+  testing.plan(seen, workers, req)
+  seen:fallback(workers, req, { scope = "worker", status = 500 }, { "p1" })
   assert(seen:observe { {
     kind = "failed", at_ms = 1, prefill = 1, decode = 2, model = "m", session = "s", tenant = "t", status = 500,
     failure = "reset", scope = "worker", prompt_tokens = 1, output_tokens = 1, ttft_ms = 1, total_ms = 1, kept = { 1 },
@@ -233,7 +233,7 @@ describe("the table of the API", function()
         return { api = 1, name = "rank", version = "1", plan = function(req, view)
           return { prefill = baton.argmin(view.prefill, %q), decode = view.decode[1] }
         end }]]):format(name))
-      local plan, why = policy:plan(testing.fleet { prefill = 1, decode = 1 })
+      local plan, why = policy:plan(testing.workers { prefill = 1, decode = 1 })
       assert.are.equal(said[name] or false, plan ~= nil, name .. " " .. tostring(why))
     end
   end)
@@ -248,9 +248,9 @@ describe("the table of the API", function()
     local text = "return { api = 1, name = 'reads', version = '1', plan = function(req, view, ctx)\n"
       .. "do %s end\nreturn { prefill = view.prefill[1], decode = view.decode[1] } end }"
     local policy = testing.load_text(text:format(table.concat(reads, " end do ")))
-    testing.plan(policy, testing.fleet { prefill = 1, decode = 1 })
+    testing.plan(policy, testing.workers { prefill = 1, decode = 1 })
     policy = testing.load_text(text:format "local _ = req.modle")
-    local plan, why = policy:plan(testing.fleet { prefill = 1, decode = 1 })
+    local plan, why = policy:plan(testing.workers { prefill = 1, decode = 1 })
     assert.is_nil(plan)
     assert.matches("did you mean 'model'", why)
   end)

@@ -5,7 +5,7 @@ describe("canary", function()
   local shape = { prefill = { {}, { labels = "track=canary" } }, decode = { {}, { labels = "track=canary" } } }
 
   it("gives five percent of the sessions the canary, whole pairs, and always the same ones", function()
-    local f, canaries = testing.fleet(shape), {}
+    local f, canaries = testing.workers(shape), {}
     local seen = testing.spread(policy, f, 10000, function(i)
       return { session = "s" .. i }
     end, function(plan, i)
@@ -21,7 +21,7 @@ describe("canary", function()
 
   it("adds sessions when the percentage grows, and takes none away", function()
     local few, many = testing.load("canary", { percent = 10 }), testing.load("canary", { percent = 30 })
-    local f = testing.fleet(shape)
+    local f = testing.workers(shape)
     local count = 0
     for i = 1, 1000 do
       local req = { session = "s" .. i }
@@ -37,12 +37,12 @@ describe("canary", function()
 
   it("draws requests that have no session", function()
     testing.seed(1)
-    local seen = testing.spread(policy, testing.fleet(shape), 10000)
+    local seen = testing.spread(policy, testing.workers(shape), 10000)
     assert.is_true(seen.prefill.p2 > 400 and seen.prefill.p2 < 600, seen.prefill.p2)
   end)
 
   it("gives way when a side has no pair", function()
-    local f = testing.fleet(shape)
+    local f = testing.workers(shape)
     f:remove("d2")
     local seen = testing.spread(policy, f, 500, function(i)
       return { session = "s" .. i }

@@ -7,14 +7,14 @@ end
 describe("consistent_hash", function()
   it("sends a key to the same workers from every loop", function()
     local a, b = testing.load("consistent_hash"), testing.load("consistent_hash")
-    local f = testing.fleet { prefill = 8, decode = 8 }
+    local f = testing.workers { prefill = 8, decode = 8 }
     for i = 1, 100 do
       assert.are.same(testing.plan(a, f, sessions(i)), testing.plan(b, f, sessions(i)))
     end
   end)
 
   it("moves only the keys of the worker that goes", function()
-    local policy, f = testing.load("consistent_hash"), testing.fleet { prefill = 10, decode = 10 }
+    local policy, f = testing.load("consistent_hash"), testing.workers { prefill = 10, decode = 10 }
     local before, moved, lost = {}, 0, 0
     for i = 1, 1000 do
       before[i] = testing.plan(policy, f, sessions(i)).prefill
@@ -30,7 +30,7 @@ describe("consistent_hash", function()
   end)
 
   it("keeps everybody below factor x mean, even for one hot key", function()
-    local policy, f = testing.load("consistent_hash"), testing.fleet { prefill = 8, decode = 8 }
+    local policy, f = testing.load("consistent_hash"), testing.workers { prefill = 8, decode = 8 }
     local seen = testing.spread(policy, f, 800, function(i)
       return { session = i % 2 == 0 and "hot" or "s" .. i }
     end, function(plan)
@@ -45,7 +45,7 @@ describe("consistent_hash", function()
   end)
 
   it("without a session or tenant keeps prompts together that begin alike", function()
-    local policy, f = testing.load("consistent_hash"), testing.fleet { prefill = 8, decode = 8 }
+    local policy, f = testing.load("consistent_hash"), testing.workers { prefill = 8, decode = 8 }
     local system, workers, others = testing.text(400), {}, {}
     for i = 1, 20 do
       workers[testing.plan(policy, f, { prompt = system:sub(1, -2) .. i .. '"' }).prefill] = true

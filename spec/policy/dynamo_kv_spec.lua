@@ -10,7 +10,7 @@ describe("dynamo_kv", function()
   before_each(function()
     testing.forget()
     policy = testing.load("dynamo_kv")
-    f = testing.fleet { prefill = 2, decode = 2 }
+    f = testing.workers { prefill = 2, decode = 2 }
   end)
 
   it("takes the lowest of prefill blocks - matching blocks + decode blocks", function()

@@ -1,7 +1,7 @@
 local testing = require "baton.testing"
 
-local function fleet()
-  return testing.fleet {
+local function workers()
+  return testing.workers {
     hybrid = {
       { labels = "tier=primary" },
       { labels = "tier=primary" },
@@ -16,7 +16,7 @@ describe("fallback_chain", function()
   local policy = testing.load("fallback_chain")
 
   it("fills a tier before the next one", function()
-    local f = fleet()
+    local f = workers()
     assert.matches("^h[12]$", testing.plan(policy, f).worker)
     f:bear("h1", 10, 255)
     f:bear("h2", 20, 256)
@@ -30,7 +30,7 @@ describe("fallback_chain", function()
   end)
 
   it("after failures walks down the chain and gives up at its end", function()
-    local f, failure = fleet(), { scope = "worker" }
+    local f, failure = workers(), { scope = "worker" }
     assert.are.equal("h2", policy:fallback(f, {}, failure, { "h1" }).worker)
     assert.are.equal("h3", policy:fallback(f, {}, failure, { "h1", "h2" }).worker)
     assert.are.equal("h5", policy:fallback(f, {}, failure, { "h1", "h2", "h3", "h4" }).worker)
@@ -42,14 +42,14 @@ describe("fallback_chain", function()
 
   it("takes its tiers from its parameters", function()
     local other = testing.load("fallback_chain", { tiers = { "last", "spare" }, max_requests = 1 })
-    local f = fleet()
+    local f = workers()
     assert.are.equal("h4", testing.plan(other, f).worker)
     f:bear("h4", 1, 1)
     assert.are.equal("h3", testing.plan(other, f).worker)
   end)
 
   it("walks pairs as well", function()
-    local f = testing.fleet { prefill = { { labels = "tier=spare" }, { labels = "tier=primary" } }, decode = 2 }
+    local f = testing.workers { prefill = { { labels = "tier=spare" }, { labels = "tier=primary" } }, decode = 2 }
     assert.are.equal("p2", testing.plan(policy, f).prefill)
     local plan = policy:fallback(f, {}, { scope = "worker" }, { "p2", "d1" })
     assert.are.same({ "p1", "d2" }, { plan.prefill, plan.decode })

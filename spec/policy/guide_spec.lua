@@ -38,10 +38,10 @@ describe("the guide's", function()
   end)
 
   it("first policy plans", function()
-    local fleet = testing.fleet { prefill = 2, decode = 2 }
-    fleet:set("p1", { prefill_tokens = 10 })
-    fleet:set("d2", { decode_tokens = 10 })
-    local plan = testing.plan(testing.load_text(blocks_of("Writing one")[1]), fleet)
+    local workers = testing.workers { prefill = 2, decode = 2 }
+    workers:set("p1", { prefill_tokens = 10 })
+    workers:set("d2", { decode_tokens = 10 })
+    local plan = testing.plan(testing.load_text(blocks_of("Writing one")[1]), workers)
     assert.are.same({ "p2", "d1" }, { plan.prefill, plan.decode })
   end)
 
@@ -71,12 +71,12 @@ describe("the guide's", function()
   end)
 
   it("fallback, observe, tick and handover do what they say", function()
-    local policy, fleet = hooks_policy(), testing.fleet { hybrid = 2 }
-    assert.are.equal("h2", policy:fallback(fleet, {}, { scope = "worker" }, { "h1" }).worker)
-    assert.is_nil(policy:fallback(fleet, {}, { scope = "request" }, { "h1" }))
+    local policy, workers = hooks_policy(), testing.workers { hybrid = 2 }
+    assert.are.equal("h2", policy:fallback(workers, {}, { scope = "worker" }, { "h1" }).worker)
+    assert.is_nil(policy:fallback(workers, {}, { scope = "request" }, { "h1" }))
     assert.is_true(policy:observe { { failure = "reset" }, { kind = "finished" }, { failure = "stall" } })
     testing.network(limits)
-    assert.is_true(policy:tick(nil, fleet))
+    assert.is_true(policy:tick(nil, workers))
     assert.are.same({ failures = 2 }, policy:handover())
   end)
 
@@ -84,18 +84,18 @@ describe("the guide's", function()
     local text = "return { api = 1, name = 'guide', version = '1', plan = function() end,\n"
       .. "handover = function(ctx) return ctx.state end,\n"
     local policy = testing.load_text(text .. blocks_of("State of the whole fleet")[1] .. "}")
-    local fleet, store = testing.fleet { hybrid = 1 }, testing.store()
+    local workers, store = testing.workers { hybrid = 1 }, testing.store()
     local req = { tenant = "t", prompt_tokens = 60000 }
     assert.is_true(policy:admit(req))
     assert.are.equal(429, policy:admit({ tenant = "t", prompt_tokens = 60000 }).status)
     assert(policy:observe { { tenant = "t", kept = policy:kept(req) } })
     assert.is_true(policy:admit { tenant = "t", prompt_tokens = 60000 })
     local network = testing.network(limits)
-    assert.is_true(policy:tick(nil, fleet))
+    assert.is_true(policy:tick(nil, workers))
     assert.are.same({ limits = { a = 1 } }, policy:handover())
     store:set("limits", '{"a":2}')
     store:hold("asker", 5000) -- another gateway
-    assert.is_true(policy:tick(nil, fleet))
+    assert.is_true(policy:tick(nil, workers))
     assert.are.same({ limits = { a = 2 } }, policy:handover())
     assert.are.equal(1, #network.calls)
   end)

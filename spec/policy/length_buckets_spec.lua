@@ -8,7 +8,7 @@ describe("length_buckets", function()
   local policy = testing.load("length_buckets")
 
   it("sends prompts to the bucket of their length", function()
-    local f = testing.fleet {
+    local f = testing.workers {
       prefill = { { labels = "bucket=short" }, { labels = "bucket=medium" }, { labels = "bucket=long" } },
       decode = { { labels = "bucket=short" }, { labels = "bucket=long" } },
     }
@@ -20,14 +20,14 @@ describe("length_buckets", function()
   end)
 
   it("takes the least loaded of a bucket, not of the fleet", function()
-    local f = testing.fleet { prefill = { { labels = "bucket=long" }, { labels = "bucket=long" }, {} }, decode = 1 }
+    local f = testing.workers { prefill = { { labels = "bucket=long" }, { labels = "bucket=long" }, {} }, decode = 1 }
     f:bear("p1", 50000, 3)
     f:bear("p2", 40000, 3)
     assert.are.equal("p2", testing.plan(policy, f, tokens(9000)).prefill)
   end)
 
   it("goes to longer buckets first, then to workers without a label, then to shorter ones", function()
-    local f = testing.fleet { hybrid = { { labels = "bucket=medium" }, { labels = "bucket=short" }, {} } }
+    local f = testing.workers { hybrid = { { labels = "bucket=medium" }, { labels = "bucket=short" }, {} } }
     assert.are.equal("h2", testing.plan(policy, f, tokens(10)).worker)
     f:remove("h2")
     assert.are.equal("h1", testing.plan(policy, f, tokens(10)).worker)

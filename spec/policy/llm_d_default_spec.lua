@@ -7,7 +7,7 @@ describe("llm_d_default", function()
   before_each(function()
     testing.forget()
     policy = testing.load("llm_d_default")
-    f = testing.fleet { prefill = 1, decode = 3 }
+    f = testing.workers { prefill = 1, decode = 3 }
   end)
 
   local function report(name, waiting, kv_free)

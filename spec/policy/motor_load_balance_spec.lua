@@ -4,7 +4,7 @@ describe("motor_load_balance", function()
   local policy = testing.load("motor_load_balance")
 
   it("weighs a prefill request like 120.0745 / 0.0345 = 3,480 tokens", function()
-    local f = testing.fleet { prefill = 2, decode = 2 }
+    local f = testing.workers { prefill = 2, decode = 2 }
     f:set("p1", { prefill_tokens = 3480, requests = 0 })
     f:set("p2", { prefill_tokens = 0, requests = 1 })
     assert.are.equal("p1", testing.plan(policy, f).prefill) -- 120.06 against 120.07
@@ -13,14 +13,14 @@ describe("motor_load_balance", function()
   end)
 
   it("counts only tokens on decode", function()
-    local f = testing.fleet { prefill = 1, decode = 2 }
+    local f = testing.workers { prefill = 1, decode = 2 }
     f:set("d1", { decode_tokens = 100, requests = 1 })
     f:set("d2", { decode_tokens = 99, requests = 500 })
     assert.are.equal("d2", testing.plan(policy, f).decode)
   end)
 
   it("adds 0.05 of the instance's mean to an endpoint", function()
-    local f = testing.fleet {
+    local f = testing.workers {
       prefill = 1,
       decode = {
         { labels = "instance=a" },

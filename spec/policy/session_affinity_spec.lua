@@ -2,7 +2,7 @@ local testing = require "baton.testing"
 
 describe("session_affinity", function()
   it("keeps a session whatever the load, and offers the next two places", function()
-    local policy, f = testing.load("session_affinity"), testing.fleet { prefill = 4, decode = 4 }
+    local policy, f = testing.load("session_affinity"), testing.workers { prefill = 4, decode = 4 }
     local first = testing.plan(policy, f, { session = "a" })
     f:bear(first.prefill, 1e6, 1000)
     f:bear(first.decode, 1e6, 1000)
@@ -15,7 +15,7 @@ describe("session_affinity", function()
   end)
 
   it("moves fewer than 1/n of the sessions when a worker goes, and none of the others'", function()
-    local policy, f = testing.load("session_affinity"), testing.fleet { hybrid = 10 }
+    local policy, f = testing.load("session_affinity"), testing.workers { hybrid = 10 }
     local before, own, moved = {}, 0, 0
     for i = 1, 2000 do
       before[i] = testing.plan(policy, f, { session = "s" .. i }).worker
@@ -31,7 +31,7 @@ describe("session_affinity", function()
   end)
 
   it("spreads sessions evenly, and requests without one by load", function()
-    local policy, f = testing.load("session_affinity"), testing.fleet { prefill = 4, decode = 4 }
+    local policy, f = testing.load("session_affinity"), testing.workers { prefill = 4, decode = 4 }
     local seen = testing.spread(policy, f, 4000, function(i)
       return { session = "x" .. i }
     end)
@@ -46,12 +46,12 @@ describe("session_affinity", function()
 end)
 
 describe("session_affinity with places that the fleet knows", function()
-  local clock, store, fleet
+  local clock, store, workers
 
   before_each(function()
     clock = testing.clock(60000000)
     store = testing.store()
-    fleet = testing.fleet { prefill = 4, decode = 4 }
+    workers = testing.workers { prefill = 4, decode = 4 }
   end)
 
   after_each(function()
@@ -61,7 +61,7 @@ describe("session_affinity with places that the fleet knows", function()
   -- One request: what a gateway does with it, route and plan.
   local function plan(policy, req, where)
     assert(policy:route(req))
-    return testing.plan(policy, where or fleet, req)
+    return testing.plan(policy, where or workers, req)
   end
 
   local function shared(params)
@@ -72,18 +72,18 @@ describe("session_affinity with places that the fleet knows", function()
 
   it("begins where the load is least, and stays there through any gateway", function()
     for _, name in ipairs { "p1", "p2", "p4", "d1", "d2", "d3" } do
-      fleet:bear(name, 100, 1)
+      workers:bear(name, 100, 1)
     end
     local first = plan(shared(), { session = "a" })
     assert.are.equal("p3", first.prefill)
     assert.are.equal("d4", first.decode)
     assert.are.equal("p3\nd4", store:get "s/a")
-    fleet:bear("p3", 1e6, 1000)
-    fleet:bear("d4", 1e6, 1000)
+    workers:bear("p3", 1e6, 1000)
+    workers:bear("d4", 1e6, 1000)
     local there = plan(shared(), { session = "a" })
     assert.are.equal("p3", there.prefill)
     assert.are.equal("d4", there.decode)
-    fleet:add { name = "p9", role = "prefill", url = "http://prefill-9:8000" }
+    workers:add { name = "p9", role = "prefill", url = "http://prefill-9:8000" }
     assert.are.equal("p3", plan(shared(), { session = "a" }).prefill)
     assert.are_not.equal("p3", plan(shared(), { session = "b" }).prefill)
   end)
@@ -91,11 +91,11 @@ describe("session_affinity with places that the fleet knows", function()
   it("moves when its worker goes, and stays where it has moved to", function()
     local policy = shared()
     local first = plan(policy, { session = "a" })
-    fleet:remove(first.prefill)
+    workers:remove(first.prefill)
     local second = plan(policy, { session = "a" })
     assert.are_not.equal(first.prefill, second.prefill)
     assert.are.equal(second.prefill .. "\n" .. second.decode, store:get "s/a")
-    fleet:add { name = first.prefill, role = "prefill", url = "http://prefill-back:8000" }
+    workers:add { name = first.prefill, role = "prefill", url = "http://prefill-back:8000" }
     assert.are.equal(second.prefill, plan(policy, { session = "a" }).prefill)
   end)
 
@@ -118,16 +118,17 @@ describe("session_affinity with places that the fleet knows", function()
   it("stays where it was while the store is unavailable, and goes by its order where nobody knows", function()
     local policy = shared()
     local first = plan(policy, { session = "a" })
-    fleet:bear(first.prefill, 1e6, 1000)
+    workers:bear(first.prefill, 1e6, 1000)
     clock:advance(60000)
     store:fail("store_unavailable")
     assert.are.equal(first.prefill, plan(policy, { session = "a" }).prefill)
     local unknown = plan(policy, { session = "b" })
-    assert.are.equal(testing.plan(testing.load("session_affinity"), fleet, { session = "b" }).prefill, unknown.prefill)
+    local alone = testing.plan(testing.load("session_affinity"), workers, { session = "b" })
+    assert.are.equal(alone.prefill, unknown.prefill)
   end)
 
   it("knows single workers too, and asks nothing for requests without a session", function()
-    local hybrids = testing.fleet { hybrid = 3 }
+    local hybrids = testing.workers { hybrid = 3 }
     hybrids:bear("h1", 5, 1)
     hybrids:bear("h3", 5, 1)
     assert.are.equal("h2", plan(shared(), { session = "a" }, hybrids).worker)

@@ -15,7 +15,7 @@ describe("sglang_cache_aware", function()
   before_each(function()
     testing.forget()
     policy = testing.load("sglang_cache_aware", { block_tokens = 16 })
-    f = testing.fleet { prefill = 4, decode = 1 }
+    f = testing.workers { prefill = 4, decode = 1 }
   end)
 
   it("follows a prefix that matches more than 0.3", function()

@@ -175,13 +175,13 @@ describe("baton.shared", function()
     assert.are.equal("16", store:get("n"))
     assert.are.equal(32, routed([[for i = 1, 16 do out.n = baton.shared.add("n", 1) end]]).n) -- each run anew
     local pure = doing([[for i = 1, 17 do baton.shared.set("c" .. i, "x") end]], "plan")
-    local _, refused = pure:plan(testing.fleet { prefill = 1, decode = 1 }, {})
+    local _, refused = pure:plan(testing.workers { prefill = 1, decode = 1 }, {})
     assert.is_truthy(refused:find("a run of plan may ask the shared state at most 16 times", 1, true), refused)
   end)
 
   it("does not wait in pure hooks: it refuses to read, and sends what it writes", function()
-    local fleet = testing.fleet { prefill = 1, decode = 1 }
-    local _, why = doing([[baton.shared.get("c")]], "plan"):plan(fleet, {})
+    local workers = testing.workers { prefill = 1, decode = 1 }
+    local _, why = doing([[baton.shared.get("c")]], "plan"):plan(workers, {})
     assert.is_truthy(why:find("plan is a pure hook and cannot wait", 1, true), why)
     local observer = doing([[
       for i, event in ipairs(events) do
@@ -209,10 +209,10 @@ describe("baton.shared", function()
   end)
 
   it("remembers for pure hooks what the process has last read or written", function()
-    local fleet = testing.fleet { prefill = 1, decode = 1 }
+    local workers = testing.workers { prefill = 1, decode = 1 }
     local function cached(call)
       local policy = doing("out.value, out.age = baton.shared.cached(" .. call .. ") out.n = 1", "plan")
-      testing.plan(policy, fleet, {})
+      testing.plan(policy, workers, {})
       return policy:handover()
     end
     assert.are.same({ n = 1 }, cached "'c'")
@@ -253,10 +253,10 @@ return { api = 1, name = "mine", version = "1",
   plan = function() end,
   handover = function(ctx) return ctx.state end,
 }]]
-    local fleet = testing.fleet { prefill = 1, decode = 1 }
-    assert.is_true(policy:tick(nil, fleet))
+    local workers = testing.workers { prefill = 1, decode = 1 }
+    assert.is_true(policy:tick(nil, workers))
     store:hold("leader", 500)
-    assert.is_true(policy:tick(nil, fleet))
+    assert.is_true(policy:tick(nil, workers))
     assert.are.equal(13, policy:handover().limit)
     assert.are.equal("1", store:get("rounds"))
   end)

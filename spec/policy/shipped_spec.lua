@@ -14,25 +14,25 @@ describe("every shipped policy", function()
 
   it("serves a pair, a single worker and a fleet of one", function()
     each_policy(function(policy, name)
-      local pair = testing.plan(policy, testing.fleet { prefill = 3, decode = 2, hybrid = 1 }, { prompt = prompt })
+      local pair = testing.plan(policy, testing.workers { prefill = 3, decode = 2, hybrid = 1 }, { prompt = prompt })
       assert.is_string(pair.prefill, name)
       assert.is_string(pair.decode, name)
-      local single = testing.plan(policy, testing.fleet { hybrid = 2 }, { prompt = prompt, session = "s" })
+      local single = testing.plan(policy, testing.workers { hybrid = 2 }, { prompt = prompt, session = "s" })
       assert.is_string(single.worker, name)
-      local one = testing.plan(policy, testing.fleet { prefill = 1, decode = 1 }, { tenant = "t" })
+      local one = testing.plan(policy, testing.workers { prefill = 1, decode = 1 }, { tenant = "t" })
       assert.are.same({ "p1", "d1" }, { one.prefill, one.decode }, name)
     end)
   end)
 
   it("never chooses a worker that has no partner, nor an ill pair", function()
-    local fleet = testing.fleet {
+    local workers = testing.workers {
       prefill = { {}, { connector = "ExampleConnector" }, { connector = "NixlPushConnector" } },
       decode = { {}, { connector = "ExampleConnector" } },
     }
     each_policy(function(policy)
       for i = 1, 50 do -- an ill pair would be refused
         local req = { prompt = testing.text(100, i), session = i % 2 == 0 and "s" .. i or nil }
-        local plan = testing.plan(policy, fleet, req)
+        local plan = testing.plan(policy, workers, req)
         assert.are_not.equal("p3", plan.prefill)
       end
     end)
@@ -40,7 +40,7 @@ describe("every shipped policy", function()
 
   it("answers an empty fleet with an error of its own, not with a crash", function()
     each_policy(function(policy, name)
-      local plan, why = policy:plan(testing.fleet { prefill = 1 }, { prompt = prompt })
+      local plan, why = policy:plan(testing.workers { prefill = 1 }, { prompt = prompt })
       assert.is_nil(plan, name)
       assert.matches("plan returned", why)
     end)

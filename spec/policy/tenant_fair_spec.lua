@@ -5,7 +5,7 @@ describe("tenant_fair", function()
 
   -- The window is the process's: each spec has tenants and a history of its own, and history only helps the small one.
   it("lets a tenant alone use every worker", function()
-    local f = testing.fleet { prefill = 8, decode = 8 }
+    local f = testing.workers { prefill = 8, decode = 8 }
     local seen = testing.spread(policy, f, 400, function()
       return { tenant = "alone", prompt_tokens = 10 }
     end, function(plan)
@@ -17,7 +17,7 @@ describe("tenant_fair", function()
   end)
 
   it("confines a flood to half of the workers while others are there, who see the free half", function()
-    local f = testing.fleet { prefill = 8, decode = 8 }
+    local f = testing.workers { prefill = 8, decode = 8 }
     local flood, small = {}, {}
     testing.spread(policy, f, 2000, function(i)
       return i % 20 == 0 and { tenant = "small", prompt_tokens = 2000 } or { tenant = "flood", prompt_tokens = 2000 }

@@ -16,8 +16,8 @@ local function doing(text)
   end, handover = function(ctx) return ctx.state end]]):format(text))
 end
 
-local function result_of(policy, fleet, req)
-  testing.plan(policy, fleet or testing.fleet { prefill = 1, decode = 1 }, req)
+local function result_of(policy, workers, req)
+  testing.plan(policy, workers or testing.workers { prefill = 1, decode = 1 }, req)
   return policy:handover()
 end
 
@@ -54,16 +54,16 @@ describe("the fake clock", function()
   end)
 
   it("is what reports grow old by", function()
-    local fleet = testing.fleet { prefill = 1, decode = 1 }
+    local workers = testing.workers { prefill = 1, decode = 1 }
     local policy = doing "out.age, out.running = view.decode[1].age_ms, view.decode[1].running"
-    fleet:set("d1", { running = 7 })
-    assert.are.same({ age = 0, running = 7 }, result_of(policy, fleet))
+    workers:set("d1", { running = 7 })
+    assert.are.same({ age = 0, running = 7 }, result_of(policy, workers))
     clock:advance(1200)
-    assert.are.same({ age = 1200, running = 7 }, result_of(policy, fleet))
+    assert.are.same({ age = 1200, running = 7 }, result_of(policy, workers))
     clock:advance(4000)
-    assert.are.same({ age = 5200 }, result_of(policy, fleet))
-    fleet:set("d1", { running = 8, age_ms = 300 })
-    assert.are.same({ age = 300, running = 8 }, result_of(policy, fleet))
+    assert.are.same({ age = 5200 }, result_of(policy, workers))
+    workers:set("d1", { running = 8, age_ms = 300 })
+    assert.are.same({ age = 300, running = 8 }, result_of(policy, workers))
   end)
 
   it("is tick's now and the time of events", function()
@@ -73,9 +73,9 @@ describe("the fake clock", function()
       handover = function(ctx) return ctx.state end]])
     clock:advance(7)
     assert.is_true(policy:observe { { session = "s" } })
-    assert.is_true(policy:tick(nil, testing.fleet { prefill = 1 }))
+    assert.is_true(policy:tick(nil, testing.workers { prefill = 1 }))
     assert.are.same({ at = 1000007, now = 1000007, kind = "finished", first = "p1" }, policy:handover())
-    assert.is_true(policy:tick(5, testing.fleet { prefill = 1 }))
+    assert.is_true(policy:tick(5, testing.workers { prefill = 1 }))
     assert.are.equal(5, policy:handover().now)
   end)
 
@@ -214,10 +214,11 @@ end)
 describe("hooks", function()
   it("say when there is none, and what went wrong", function()
     local policy = policy_with(FIRST)
-    local fleet = testing.fleet { prefill = 1, decode = 1 }
+    local workers = testing.workers { prefill = 1, decode = 1 }
     for _, result in ipairs {
-      { policy:admit {} }, { policy:route {} }, { policy:observe {} }, { policy:tick(1, fleet) }, { policy:handover() },
-      { policy:fallback(fleet, {}, { scope = "worker" }, { "p1" }) },
+      { policy:admit {} }, { policy:route {} }, { policy:observe {} },
+      { policy:tick(1, workers) }, { policy:handover() },
+      { policy:fallback(workers, {}, { scope = "worker" }, { "p1" }) },
     } do
       assert.is_nil(result[1])
       assert.matches("no such hook", result[2])
@@ -245,9 +246,9 @@ describe("hooks", function()
       path = "/v1/chat/completions", model = "m", stream = true, n = 3, prompt_tokens = 9, prompt_bytes = 40,
       session = "s", tenant = "t", class = "c", headers = { ["x-tier"] = "gold" },
     }
-    local fleet = testing.fleet { prefill = 1, decode = 1 }
-    fleet:pool "long"
-    local out = result_of(policy, fleet, req)
+    local workers = testing.workers { prefill = 1, decode = 1 }
+    workers:pool "long"
+    local out = result_of(policy, workers, req)
     assert.are.equal("gold", out.tier)
     assert.are.equal("long", out.pool)
     req.headers, out.tier, out.pool = nil, nil, nil
@@ -263,7 +264,7 @@ describe("hooks", function()
     assert.are.same({
       kind = "handoff", prefill = "p2", decode = "d1", decode_rank = 0, scores = { p2 = 0.25 },
       alternates = { { prefill = "p1", decode = "d1" } },
-    }, testing.plan(policy, testing.fleet { prefill = 2, decode = 1 }))
+    }, testing.plan(policy, testing.workers { prefill = 2, decode = 1 }))
   end)
 end)
 
@@ -285,9 +286,9 @@ describe("recorded traffic", function()
 
   it("gives requests and fleets to plan again", function()
     local policy, ids = testing.load "least_load", {}
-    for req, fleet, record in testing.records(PAIR) do
+    for req, workers, record in testing.records(PAIR) do
       ids[#ids + 1] = record.id
-      local plan = testing.plan(policy, fleet, req)
+      local plan = testing.plan(policy, workers, req)
       if record.id == "r1" then
         assert.are.equal("pa", plan.prefill)
         assert.are.equal(record.plan.decode, plan.decode)
@@ -299,7 +300,7 @@ describe("recorded traffic", function()
   end)
 
   it("has what the policy saw", function()
-    local req, fleet = testing.records(PAIR)()
+    local req, workers = testing.records(PAIR)()
     local policy = doing [[
       local w = view.prefill[1]
       for _, key in ipairs { "zone", "prefill_tokens", "decode_tokens", "requests", "running", "waiting",
@@ -310,7 +311,7 @@ describe("recorded traffic", function()
       zone = "a", prefill_tokens = 70, decode_tokens = 0, requests = 2, running = 3, waiting = 4, kv_free = 0.5,
       ttft_ema_ms = 20, tpot_ema_ms = 5, gpu = "h100", hot = true, dialect = "sglang", old = true,
       session = "k", tier = "gold", pool = "long",
-    }, result_of(policy, fleet, req))
+    }, result_of(policy, workers, req))
   end)
 
   it("comes from files, and says which line is none", function()

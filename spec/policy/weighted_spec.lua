@@ -1,7 +1,7 @@
 local testing = require "baton.testing"
 
-local function fleet()
-  return testing.fleet {
+local function workers()
+  return testing.workers {
     prefill = { { labels = "weight=5" }, {}, { labels = "gpu=x,weight=1" } },
     decode = { { labels = "weight=0" }, { labels = "weight=2.5" }, { labels = "weight=7.5" } },
   }
@@ -10,7 +10,7 @@ end
 describe("weighted", function()
   it("takes workers in the smooth order", function()
     local policy, order = testing.load("weighted"), {}
-    local f = fleet()
+    local f = workers()
     for i = 1, 14 do
       order[i] = testing.plan(policy, f).prefill
     end
@@ -18,13 +18,13 @@ describe("weighted", function()
   end)
 
   it("gives each its share exactly, and nothing to weight 0", function()
-    local seen = testing.spread(testing.load("weighted"), fleet(), 700)
+    local seen = testing.spread(testing.load("weighted"), workers(), 700)
     assert.are.same({ p1 = 500, p2 = 100, p3 = 100 }, seen.prefill)
     assert.are.same({ d2 = 175, d3 = 525 }, seen.decode)
   end)
 
   it("keeps its turns when a worker leaves", function()
-    local policy, f = testing.load("weighted"), fleet()
+    local policy, f = testing.load("weighted"), workers()
     testing.spread(policy, f, 70)
     f:remove("p3")
     local seen = testing.spread(policy, f, 600)

@@ -5,7 +5,7 @@ describe("zone_aware", function()
   local zones = { { zone = "a" }, { zone = "b" }, { zone = "b" } }
 
   it("takes decode from prefill's zone", function()
-    local f = testing.fleet { prefill = zones, decode = zones }
+    local f = testing.workers { prefill = zones, decode = zones }
     f:bear("p1", 100, 1)
     f:bear("p3", 100, 1)
     f:bear("d2", 2000, 1)
@@ -15,7 +15,7 @@ describe("zone_aware", function()
   end)
 
   it("leaves a zone that is more than twice as busy as the mean, and not before", function()
-    local f = testing.fleet {
+    local f = testing.workers {
       prefill = { { zone = "b" } },
       decode = { { zone = "a" }, { zone = "a" }, { zone = "b" } },
     }
@@ -29,7 +29,7 @@ describe("zone_aware", function()
 
   it("prefers the gateway's zone for prefill, while it is not busy", function()
     local own = testing.load("zone_aware", { zone = "a", slack = 0 })
-    local f = testing.fleet { prefill = zones, decode = zones }
+    local f = testing.workers { prefill = zones, decode = zones }
     f:bear("p1", 50, 1)
     f:bear("p2", 25, 1) -- mean 25: the limit is 50
     assert.are.equal("p1", testing.plan(own, f).prefill)
@@ -38,7 +38,7 @@ describe("zone_aware", function()
   end)
 
   it("without zones takes the least loaded", function()
-    local f = testing.fleet { prefill = 2, decode = 2 }
+    local f = testing.workers { prefill = 2, decode = 2 }
     f:bear("p1", 5, 1)
     f:bear("d2", 5, 1)
     local plan = testing.plan(policy, f)

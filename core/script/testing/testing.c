@@ -1,4 +1,4 @@
-/* How it works: the module that specs get: policies here, fleets, hooks and the rest in the files beside this one. Policies are
+/* How it works: the module that specs get: policies here, workers, hooks and the rest in the files beside this one. Policies are
  * the real ones, in closed VMs of their own. */
 #include "script/testing/testing.h"
 #include "script/native/hook_op_api.h"
@@ -247,7 +247,7 @@ void bt_testing_class(lua_State *L, const char *name, lua_CFunction gc, const lu
 
 int bt_testing_open(lua_State *L)
 {
-    static const luaL_Reg functions[] = {{"fleet", bt_testing_workers_new},
+    static const luaL_Reg functions[] = {{"workers", bt_testing_workers_new},
                                          {"policy", new_policy},
                                          {"seed", seed},
                                          {"forget", forget},

@@ -137,7 +137,7 @@ static int push_choice(lua_State *L, const bt_policy_t *policy, int rc, const bt
     return 1;
 }
 
-/* policy:plan(fleet[, req]) -> {prefill, decode} or {worker}, names, with kind, ranks, alternates, scores; or nil, message */
+/* policy:plan(workers[, req]) -> {prefill, decode} or {worker}, names, with kind, ranks, alternates, scores; or nil, message */
 static int policy_plan(lua_State *L)
 {
     bt_policy_t *policy = bt_testing_policy_check(L);
@@ -165,7 +165,7 @@ static const char *text_or(bt_str_t s, const char *otherwise)
     return s.p != NULL ? s.p : otherwise;
 }
 
-/* policy:fallback(fleet, req, {scope, name, leg, status}, {tried name...}) -> as plan */
+/* policy:fallback(workers, req, {scope, name, leg, status}, {tried name...}) -> as plan */
 static int policy_fallback(lua_State *L)
 {
     bt_policy_t *policy = bt_testing_policy_check(L);
@@ -251,7 +251,7 @@ static int policy_route(lua_State *L)
     return 1;
 }
 
-/* policy:tick(now_ms or nil, fleet) -> true; or nil, message */
+/* policy:tick(now_ms or nil, workers) -> true; or nil, message */
 static int policy_tick(lua_State *L)
 {
     bt_policy_t *policy = bt_testing_policy_check(L);

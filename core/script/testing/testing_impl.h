@@ -2,7 +2,7 @@
  *
  * Owner: a spec's Lua state.
  * Life:  fleets and policies are its userdata.
- * Flow:  testing.c makes policies, testing_fleet.c fleets, testing_value.c what goes to and fro, testing_hooks.c calls the
+ * Flow:  testing.c makes policies, testing_workers.c fleets, testing_value.c what goes to and fro, testing_hooks.c calls the
  *        hooks, testing_serve.c answers what they wait for; testing_api.c tells what a policy can reach.
  * Cost:  see testing.h.
  */
@@ -48,7 +48,7 @@ void bt_testing_read_head(lua_State *L, int idx, struct bt_testing_head *out);
 /* The request described by the table at idx; raises. */
 void bt_testing_request(lua_State *L, int idx, struct bt_testing_request *out);
 
-/* ---- testing_fleet.c ---- */
+/* ---- testing_workers.c ---- */
 struct bt_testing_workers *bt_testing_workers_check(lua_State *L, int idx);
 bt_policy_view_t bt_testing_view(const struct bt_testing_workers *f);
 bt_worker_t *bt_testing_worker(lua_State *L, const struct bt_testing_workers *f,

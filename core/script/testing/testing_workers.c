@@ -1,4 +1,4 @@
-/* How it works: a fleet is the three lists of a view, of real workers; what a spec may set are the very atomics that the gateway
+/* How it works: a set of workers is the three lists of a view, of real workers; what a spec may set are the very atomics that the gateway
  * writes. Nothing is simulated but the traffic. */
 #include "script/testing/testing_impl.h"
 
@@ -9,12 +9,12 @@
 #include <string.h>
 
 #define FLEET_MAX 20000
-#define FLEET_META "baton_testing.fleet"
+#define WORKERS_META "baton_testing.workers"
 #define SINGLE 2 /* place of view.single */
 
 struct bt_testing_workers *bt_testing_workers_check(lua_State *L, int idx)
 {
-    return luaL_checkudata(L, idx, FLEET_META);
+    return luaL_checkudata(L, idx, WORKERS_META);
 }
 
 static enum bt_role role_of(lua_State *L, bt_str_t name)
@@ -62,9 +62,9 @@ static bt_worker_t *make_worker(lua_State *L, enum bt_role role, const struct wo
     return w;
 }
 
-/* fleet:add{name, role, url, connector, zone, labels, alone}; alone: whatever its role, it stands in view.single, as in a
- * fleet that has no pair. */
-static int fleet_add(lua_State *L)
+/* workers:add{name, role, url, connector, zone, labels, alone}; alone: whatever its role, it stands in view.single, as in a
+ * set that has no pair. */
+static int workers_add(lua_State *L)
 {
     struct bt_testing_workers *f = bt_testing_workers_check(L, 1);
     bt_worker_set_t *set;
@@ -119,8 +119,8 @@ const bt_worker_t *bt_testing_by_id(const struct bt_testing_workers *f, uint64_t
     return NULL;
 }
 
-/* fleet:remove(name) */
-static int fleet_remove(lua_State *L)
+/* workers:remove(name) */
+static int workers_remove(lua_State *L)
 {
     struct bt_testing_workers *f = bt_testing_workers_check(L, 1);
     const char *name = luaL_checkstring(L, 2);
@@ -184,8 +184,8 @@ static void set_reported(lua_State *L, bt_worker_t *w, const char *field, lua_Nu
         luaL_error(L, "'%s' cannot be set", field);
 }
 
-/* fleet:set(name, {field = number...}); what engines report is age_ms old, or as of now. */
-static int fleet_set(lua_State *L)
+/* workers:set(name, {field = number...}); what engines report is age_ms old, or as of now. */
+static int workers_set(lua_State *L)
 {
     bt_worker_t *w = bt_testing_worker(L, bt_testing_workers_check(L, 1), 2);
     bool has_report = false;
@@ -207,8 +207,8 @@ static int fleet_set(lua_State *L)
     return 0;
 }
 
-/* fleet:bear(name, tokens, requests): as a leg that is held; negative to let go. */
-static int fleet_bear(lua_State *L)
+/* workers:bear(name, tokens, requests): as a leg that is held; negative to let go. */
+static int workers_bear(lua_State *L)
 {
     bt_worker_t *w = bt_testing_worker(L, bt_testing_workers_check(L, 1), 2);
 
@@ -217,15 +217,15 @@ static int fleet_bear(lua_State *L)
     return 0;
 }
 
-/* fleet:id(name) */
-static int fleet_id(lua_State *L)
+/* workers:id(name) */
+static int workers_id(lua_State *L)
 {
     lua_pushnumber(L, (lua_Number) bt_testing_worker(L, bt_testing_workers_check(L, 1), 2)->id);
     return 1;
 }
 
-/* fleet:name(id) -> name or nil */
-static int fleet_name(lua_State *L)
+/* workers:name(id) -> name or nil */
+static int workers_name(lua_State *L)
 {
     const bt_worker_t *w =
         bt_testing_by_id(bt_testing_workers_check(L, 1), (uint64_t) luaL_checknumber(L, 2));
@@ -234,8 +234,8 @@ static int fleet_name(lua_State *L)
     return 1;
 }
 
-/* fleet:pool(name): view.pool from now on */
-static int fleet_pool(lua_State *L)
+/* workers:pool(name): view.pool from now on */
+static int workers_pool(lua_State *L)
 {
     struct bt_testing_workers *f = bt_testing_workers_check(L, 1);
     const char *name = luaL_checkstring(L, 2);
@@ -248,7 +248,7 @@ static int fleet_pool(lua_State *L)
 
 /* ---- life ---- */
 
-static int fleet_gc(lua_State *L)
+static int workers_gc(lua_State *L)
 {
     struct bt_testing_workers *f = lua_touserdata(L, 1);
 
@@ -262,13 +262,13 @@ static int fleet_gc(lua_State *L)
 
 int bt_testing_workers_new(lua_State *L)
 {
-    static uint64_t fleets;
+    static uint64_t sets;
     struct bt_testing_workers *f = lua_newuserdata(L, sizeof(*f));
 
-    *f = (struct bt_testing_workers){.key = ++fleets << 32, .pool = "default"};
+    *f = (struct bt_testing_workers){.key = ++sets << 32, .pool = "default"};
     for (int s = 0; s < 3; s++)
         f->sets[s].items = calloc(FLEET_MAX, sizeof(f->sets[s].items[0]));
-    luaL_getmetatable(L, FLEET_META);
+    luaL_getmetatable(L, WORKERS_META);
     lua_setmetatable(L, -2);
     return 1;
 }
@@ -280,9 +280,10 @@ bt_policy_view_t bt_testing_view(const struct bt_testing_workers *f)
 
 void bt_testing_workers_open(lua_State *L)
 {
-    static const luaL_Reg methods[] = {
-        {"add", fleet_add}, {"remove", fleet_remove}, {"set", fleet_set},   {"bear", fleet_bear},
-        {"id", fleet_id},   {"name", fleet_name},     {"pool", fleet_pool}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"add", workers_add},   {"remove", workers_remove},
+                                       {"set", workers_set},   {"bear", workers_bear},
+                                       {"id", workers_id},     {"name", workers_name},
+                                       {"pool", workers_pool}, {NULL, NULL}};
 
-    bt_testing_class(L, FLEET_META, fleet_gc, methods);
+    bt_testing_class(L, WORKERS_META, workers_gc, methods);
 }
