@@ -1,9 +1,9 @@
 /* ids.h - live request ids that clients chose. Private to dispatch.
  *
- * Owner: the process
- * Life:  as long as the request lives
- * Flow:  request -> add -> remove
- * Cost:  one lock of a shard, and only for clients that bring an id
+ * Owner: the process.
+ * Life:  as long as the request lives.
+ * Flow:  request -> add -> remove.
+ * Cost:  one lock of a shard, and only for clients that bring an id.
  */
 #ifndef BT_DISPATCH_IDS_H
 #define BT_DISPATCH_IDS_H

@@ -1,9 +1,9 @@
 /* intake.h - a request's way in: rules, then its policy's admit and route. Private to dispatch.
  *
- * Owner: a request
- * Life:  from admit to the end of route; its vars live until plan and fallback are over
- * Flow:  stations of request.c
- * Cost:  nothing where the policy has no hooks
+ * Owner: a request.
+ * Life:  from admit to the end of route; its vars live until plan and fallback are over.
+ * Flow:  stations of request.c.
+ * Cost:  nothing where the policy has no hooks.
  */
 #ifndef BT_DISPATCH_INTAKE_H
 #define BT_DISPATCH_INTAKE_H

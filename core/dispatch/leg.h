@@ -1,9 +1,9 @@
 /* leg.h - one exchange with a worker, and why one failed. Private to dispatch.
  *
- * Owner: an attempt (attempt.h)
- * Life:  idle -> running -> done, failed or cancelled; its load and its breaker are settled once
- * Flow:  leg.c starts the call, headers.c writes its head, relay.c takes what comes back, usage.c counts its tokens
- * Cost:  per chunk no allocation, no lock, no Lua
+ * Owner: an attempt (attempt.h).
+ * Life:  idle -> running -> done, failed or cancelled; its load and its breaker are settled once.
+ * Flow:  leg.c starts the call, headers.c writes its head, relay.c takes what comes back, usage.c counts its tokens.
+ * Cost:  per chunk no allocation, no lock, no Lua.
  */
 #ifndef BT_DISPATCH_LEG_H
 #define BT_DISPATCH_LEG_H

@@ -1,4 +1,4 @@
-/* models_ask.h - asks every usable worker which models it serves, once. Private to dispatch (models.c).
+/* models_fetch.h - asks every usable worker which models it serves, once. Private to dispatch (models.c).
  *
  * Owner: itself, on the asking loop.
  * Life:  from the start until the last worker has answered or its deadline (2 s) passed; counted in background_count.

@@ -1,9 +1,9 @@
 /* plan.h - who serves: usable workers, the policy's answer checked, the default choice. Private to dispatch.
  *
- * Owner: nobody; candidates are the dispatcher's
- * Life:  a choice lives in its task
- * Flow:  candidates.c -> policy_call.c -> checked -> a choice
- * Cost:  O(1) for the policy's answer; the default choice looks at every candidate
+ * Owner: nobody; candidates are the dispatcher's.
+ * Life:  a choice lives in its task.
+ * Flow:  candidates.c -> policy_call.c -> checked -> a choice.
+ * Cost:  O(1) for the policy's answer; the default choice looks at every candidate.
  */
 #ifndef BT_DISPATCH_PLAN_H
 #define BT_DISPATCH_PLAN_H

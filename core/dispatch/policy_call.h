@@ -1,9 +1,9 @@
 /* policy_call.h - what a request asks of its policies, and what goes wrong with them. Private to dispatch.
  *
- * Owner: the generation that the request pins
- * Life:  until the first byte
- * Flow:  request -> the VM of its pool or rule -> a choice
- * Cost:  one call into Lua a plan
+ * Owner: the generation that the request pins.
+ * Life:  until the first byte.
+ * Flow:  request -> the VM of its pool or rule -> a choice.
+ * Cost:  one call into Lua a plan.
  */
 #ifndef BT_DISPATCH_POLICY_CALL_H
 #define BT_DISPATCH_POLICY_CALL_H

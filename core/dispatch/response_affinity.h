@@ -1,9 +1,9 @@
 /* response_affinity.h - which worker made which response, so that what follows it goes back there. Private to dispatch.
  *
- * Owner: response_owners.c: the process; what others know: the store
- * Life:  a table of this process, and a cell in the store for an hour
- * Flow:  answer -> note; follow-up -> find -> pinned
- * Cost:  only /v1/responses comes here
+ * Owner: response_owners.c: the process; what others know: the store.
+ * Life:  a table of this process, and a cell in the store for an hour.
+ * Flow:  answer -> note; follow-up -> find -> pinned.
+ * Cost:  only /v1/responses comes here.
  */
 #ifndef BT_DISPATCH_RESPONSE_AFFINITY_H
 #define BT_DISPATCH_RESPONSE_AFFINITY_H

@@ -1,9 +1,9 @@
 /* sink.h - where a task's answer goes, and what the gateway answers itself. Private to dispatch.
  *
- * Owner: a request; the ops are constant
- * Life:  a sink is chosen before its request runs
- * Flow:  relay.c -> attempt.c -> sink -> http/server
- * Cost:  direct: bytes are passed on; merged: one answer is kept whole
+ * Owner: a request; the ops are constant.
+ * Life:  a sink is chosen before its request runs.
+ * Flow:  relay.c -> attempt.c -> sink -> http/server.
+ * Cost:  direct: bytes are passed on; merged: one answer is kept whole.
  */
 #ifndef BT_DISPATCH_SINK_H
 #define BT_DISPATCH_SINK_H

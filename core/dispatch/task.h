@@ -1,9 +1,9 @@
 /* task.h - one unit of generation: tries attempts until one answers or none is left. Private to dispatch.
  *
- * Owner: a request
- * Life:  start -> attempts -> done
- * Flow:  plan -> attempt -> (failed: another plan) -> sink
- * Cost:  everything lives in the request's arena
+ * Owner: a request.
+ * Life:  start -> attempts -> done.
+ * Flow:  plan -> attempt -> (failed: another plan) -> sink.
+ * Cost:  everything lives in the request's arena.
  */
 #ifndef BT_DISPATCH_TASK_H
 #define BT_DISPATCH_TASK_H

@@ -1,4 +1,4 @@
-/* share_impl.h - the parts of a share. Private to core/fleet.
+/* fleet_impl.h - the parts of a share. Private to core/fleet.
  *
  * Owner: the control loop.
  * Life:  as the fleet; each part has one operation under way at most, and its heartbeat does nothing while that is out.

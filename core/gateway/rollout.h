@@ -1,4 +1,4 @@
-/* fleet.h - this gateway as one of a fleet that is served by one set of policies and rules.
+/* rollout.h - this gateway as one of a fleet that is served by one set of policies and rules.
  *
  * Owner: the control loop; nothing of it is there without --redis-url.
  * Life:  open (before the first generation of policies is made: what the fleet serves is part of

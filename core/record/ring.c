@@ -1,4 +1,4 @@
-/* record_ring.c - the last lines of one loop, by request id.
+/* ring.c - the last lines of one loop, by request id.
  *
  * Lines lie one after the other in a block of bytes used in a circle, each with its id before it; the oldest make room. The
  * block doubles while it is what limits the number of lines, up to BT_RECORD_RING_BYTES, so that a quiet gateway stays

@@ -1,4 +1,4 @@
-/* say.h - how every command ends: a line on stderr, or what was asked for on stdout, and the exit status.
+/* print.h - how every command ends: a line on stderr, or what was asked for on stdout, and the exit status.
  *
  * Owner: nobody; stateless.
  * Life:  static.
