@@ -57,8 +57,14 @@ function testing.workers(shape)
 end
 
 -- testing.plan(policy, workers, req): the plan; a refusal fails the spec.
+-- A plan that ran over its budget is asked once more: on a busy machine the core may have been taken away from it, and
+-- a runaway does it again.
 function testing.plan(policy, workers, req)
-  return assert(policy:plan(workers, req))
+  local plan, why = policy:plan(workers, req)
+  if not plan and why:find("ran over its budget", 1, true) then
+    plan, why = policy:plan(workers, req)
+  end
+  return assert(plan, why)
 end
 
 -- testing.spread(policy, workers, times, make_req[, each]) -> {prefill = {name = count}, decode = ..., worker = ...}
