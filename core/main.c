@@ -20,14 +20,33 @@ static bool wants_help(int argc, const char *const *argv)
     return false;
 }
 
-static int load(bt_config_t *config, int argc, const char *const *argv, char *err, size_t err_size)
+/* A line each. */
+static int tell(const char *lines)
+{
+    for (size_t n; *lines != '\0'; lines += n + (lines[n] == '\n')) {
+        n = strcspn(lines, "\n");
+        bt_tool_error(BT_TOOL_WRONG, "", "%.*s", (int) n, lines);
+    }
+    return BT_TOOL_WRONG;
+}
+
+static void tell_warnings(const bt_config_t *config)
+{
+    if (config->warnings.data != NULL)
+        tell(config->warnings.data);
+}
+
+static int load(bt_config_t *config, bt_text_t *warnings, int argc, const char *const *argv,
+                char *err, size_t err_size)
 {
     int rc = bt_config_load(config, argc, argv, err, err_size);
     if (rc < 0)
         return rc;
-    rc = bt_config_check(config, err, err_size);
-    if (rc < 0)
+    rc = bt_config_check(config, warnings, err, err_size);
+    if (rc < 0) {
+        tell_warnings(config);
         bt_config_fini(config);
+    }
     return rc;
 }
 
@@ -38,8 +57,8 @@ static int run(int argc, const char *const *argv)
     bt_gateway_t *gateway;
     if (wants_help(argc, argv))
         return bt_tool_print(bt_help_run);
-    if (load(&config, argc, argv, err, sizeof err) < 0)
-        return bt_tool_error(BT_TOOL_WRONG, "", "%s", err);
+    if (load(&config, NULL, argc, argv, err, sizeof err) < 0)
+        return tell(err);
     if (bt_gateway_open(&gateway, &config, argc, argv, err, sizeof err) < 0) {
         bt_config_fini(&config);
         return bt_tool_error(BT_TOOL_WRONG, "", "%s", err);
@@ -54,20 +73,26 @@ static int check(int argc, const char *const *argv)
 {
     char err[BT_CONFIG_ERR_BYTES] = "";
     bt_config_t config;
-    bt_text_t text;
+    bt_text_t text, warnings;
     if (wants_help(argc, argv))
         return bt_tool_print(bt_help_run);
-    if (load(&config, argc, argv, err, sizeof err) < 0)
-        return bt_tool_error(BT_TOOL_WRONG, "", "%s", err);
-    int rc = bt_config_check_ports(&config, err, sizeof err);
+    bt_text_init(&text);
+    bt_text_init(&warnings);
+    int rc = load(&config, &warnings, argc, argv, err, sizeof err);
     if (rc == 0) {
-        bt_text_init(&text);
-        bt_config_describe(&config, &text);
-        fwrite(text.data, 1, text.len, stdout);
-        bt_text_fini(&text);
+        tell_warnings(&config);
+        rc = bt_config_check_ports(&config, &warnings, err, sizeof err);
+        if (rc == 0)
+            bt_config_describe(&config, &text);
+        bt_config_fini(&config);
     }
-    bt_config_fini(&config);
-    return rc < 0 ? bt_tool_error(BT_TOOL_WRONG, "", "%s", err) : bt_tool_flushed();
+    if (text.len > 0)
+        fwrite(text.data, 1, text.len, stdout);
+    if (warnings.len > 0)
+        fwrite(warnings.data, 1, warnings.len, stderr);
+    bt_text_fini(&text);
+    bt_text_fini(&warnings);
+    return rc < 0 ? tell(err) : bt_tool_flushed();
 }
 
 static int version(int argc, const char *const *argv)
@@ -84,6 +109,8 @@ static int help(int argc, const char *const *argv)
         return bt_tool_print(bt_help_run);
     if (argc > 0 && strcmp(argv[0], "file") == 0)
         return bt_tool_print(bt_help_file);
+    if (argc > 0 && strcmp(argv[0], "peers") == 0)
+        return bt_tool_print(bt_help_peers);
     if (argc > 0 && strcmp(argv[0], "policy") == 0)
         return bt_tool_print(bt_policy_tool_help);
     if (argc > 0 && strcmp(argv[0], "fleet") == 0)

@@ -35,14 +35,14 @@ local function choose(prefills, decodes, singles)
 end
 
 local function choose_side(view, canary, label)
-  return choose(side(view.prefill, canary, label), side(view.decode, canary, label), side(view.single, canary, label))
+  return choose(side(view.prefill, canary, label), side(view.decode, canary, label), side(view.hybrid, canary, label))
 end
 
 local function plan(req, view, ctx)
   local canary, label = is_canary(req, ctx.params), ctx.params.label
   return choose_side(view, canary, label)
     or choose_side(view, not canary, label)
-    or choose(view.prefill, view.decode, view.single)
+    or choose(view.prefill, view.decode, view.hybrid)
 end
 
-return { api = 1, name = "canary", version = "1.0", params = params, plan = plan }
+return { api = 2, name = "canary", version = "1.0", params = params, plan = plan }

@@ -19,9 +19,9 @@ local function plan(req, view, ctx)
   local key, factor = key_of(req, ctx), ctx.params.factor
   local prefill = baton.bounded_hash(baton.pairable(view.prefill, view.decode), key, factor)
   if not prefill then
-    return { kind = "single", worker = baton.bounded_hash(view.single, key, factor) }
+    return { kind = "single", worker = baton.bounded_hash(view.hybrid, key, factor) }
   end
   return { prefill = prefill, decode = baton.bounded_hash(baton.compatible(view.decode, prefill), key, factor) }
 end
 
-return { api = 1, name = "consistent_hash", version = "1.0", params = params, plan = plan }
+return { api = 2, name = "consistent_hash", version = "1.0", params = params, plan = plan }

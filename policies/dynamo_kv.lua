@@ -28,11 +28,11 @@ local function plan(req, view, ctx)
   local p = ctx.params
   local prefill = with_prefix(baton.pairable(view.prefill, view.decode), req, p)
   if not prefill then
-    return { kind = "single", worker = with_prefix(view.single, req, p) }
+    return { kind = "single", worker = with_prefix(view.hybrid, req, p) }
   end
   local partners = baton.compatible(view.decode, prefill)
   local decode = baton.argmin_sum(partners, "decode_tokens", 1 / BLOCK, "requests", p.request_weight)
   return { prefill = prefill, decode = decode }
 end
 
-return { api = 1, name = "dynamo_kv", version = "1.0", params = params, plan = plan }
+return { api = 2, name = "dynamo_kv", version = "1.0", params = params, plan = plan }

@@ -53,7 +53,7 @@ local function walk(view, tried, p)
   if prefill then
     return { prefill = prefill, decode = choose(baton.compatible(decodes, prefill), "decode_tokens", p) }
   end
-  local worker = choose(untried(view.single, tried), "decode_tokens", p)
+  local worker = choose(untried(view.hybrid, tried), "decode_tokens", p)
   return worker and { kind = "single", worker = worker } or nil
 end
 
@@ -68,4 +68,4 @@ local function fallback(_, view, failure, ctx)
   return walk(view, failure.tried, ctx.params)
 end
 
-return { api = 1, name = "fallback_chain", version = "1.0", params = params, plan = plan, fallback = fallback }
+return { api = 2, name = "fallback_chain", version = "1.0", params = params, plan = plan, fallback = fallback }

@@ -41,10 +41,12 @@ local function plan(req, view, ctx)
   local prefills = baton.pairable(view.prefill, view.decode)
   local prefill = baton.argmin(members(prefills, bucket), "prefill_tokens", "requests")
   if not prefill then
-    return { kind = "single", worker = baton.argmin(members(view.single, bucket), "decode_tokens", "requests") }
+    local fit = members(view.hybrid, bucket)
+    local idlest = baton.argmin_sum(fit, "prefill_tokens", 1, "decode_tokens", 1, "requests", 64)
+    return { kind = "single", worker = idlest }
   end
   local partners = members(baton.compatible(view.decode, prefill), bucket)
   return { prefill = prefill, decode = baton.argmin(partners, "decode_tokens", "requests") }
 end
 
-return { api = 1, name = "length_buckets", version = "1.0", params = params, plan = plan }
+return { api = 2, name = "length_buckets", version = "1.0", params = params, plan = plan }

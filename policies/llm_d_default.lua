@@ -42,9 +42,9 @@ end
 local function plan(req, view, ctx)
   local decode = choose_and_note(baton.pairable(view.decode, view.prefill), req, ctx.params)
   if not decode then
-    return { kind = "single", worker = choose_and_note(view.single, req, ctx.params) }
+    return { kind = "single", worker = choose_and_note(view.hybrid, req, ctx.params) }
   end
   return { prefill = choose_and_note(baton.compatible(view.prefill, decode), req, ctx.params), decode = decode }
 end
 
-return { api = 1, name = "llm_d_default", version = "1.0", params = params, plan = plan }
+return { api = 2, name = "llm_d_default", version = "1.0", params = params, plan = plan }

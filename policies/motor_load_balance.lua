@@ -64,9 +64,9 @@ end
 local function plan(_, view, ctx)
   local prefill = choose(baton.pairable(view.prefill, view.decode), PREFILL, ctx.params)
   if not prefill then
-    return { kind = "single", worker = choose(view.single, HYBRID, ctx.params) }
+    return { kind = "single", worker = choose(view.hybrid, HYBRID, ctx.params) }
   end
   return { prefill = prefill, decode = choose(baton.compatible(view.decode, prefill), DECODE, ctx.params) }
 end
 
-return { api = 1, name = "motor_load_balance", version = "1.0", params = params, plan = plan }
+return { api = 2, name = "motor_load_balance", version = "1.0", params = params, plan = plan }

@@ -7,9 +7,9 @@ end
 local function plan(_, view)
   local prefill = any(baton.pairable(view.prefill, view.decode))
   if not prefill then
-    return { kind = "single", worker = any(view.single) }
+    return { kind = "single", worker = any(view.hybrid) }
   end
   return { prefill = prefill, decode = any(baton.compatible(view.decode, prefill)) }
 end
 
-return { api = 1, name = "random", version = "1.0", plan = plan }
+return { api = 2, name = "random", version = "1.0", plan = plan }

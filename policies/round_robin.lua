@@ -23,9 +23,9 @@ local function plan(_, view, ctx)
   end
   local prefill = next_of(baton.pairable(view.prefill, view.decode), names.prefill)
   if not prefill then
-    return { kind = "single", worker = next_of(view.single, names.single) }
+    return { kind = "single", worker = next_of(view.hybrid, names.single) }
   end
   return { prefill = prefill, decode = next_of(baton.compatible(view.decode, prefill), names.decode) }
 end
 
-return { api = 1, name = "round_robin", version = "1.0", plan = plan }
+return { api = 2, name = "round_robin", version = "1.0", plan = plan }

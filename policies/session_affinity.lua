@@ -44,7 +44,8 @@ end
 local function least(view, prefills)
   local prefill = baton.argmin(prefills, "prefill_tokens", "requests")
   if not prefill then
-    return { kind = "single", worker = baton.argmin(view.single, "decode_tokens", "requests") }
+    local idlest = baton.argmin_sum(view.hybrid, "prefill_tokens", 1, "decode_tokens", 1, "requests", 64)
+    return { kind = "single", worker = idlest }
   end
   local partners = baton.compatible(view.decode, prefill)
   return { prefill = prefill, decode = baton.argmin(partners, "decode_tokens", "requests") }
@@ -54,7 +55,7 @@ local function sticky(view, prefills, key)
   if #prefills > 0 then
     return sticky_pair(view, prefills, key)
   end
-  return sticky_single(view.single, key)
+  return sticky_single(view.hybrid, key)
 end
 
 -- ---- places that the fleet knows: "prefill<newline>decode", or one worker's name ----
@@ -75,7 +76,7 @@ end
 local function at_home(view, prefills, home)
   local cut = home:find("\n")
   if not cut then
-    local worker = #prefills == 0 and named(view.single, home)
+    local worker = #prefills == 0 and named(view.hybrid, home)
     return worker and { kind = "single", worker = worker }
   end
   local prefill = named(prefills, home:sub(1, cut - 1))
@@ -140,4 +141,4 @@ local function plan(req, view, ctx)
   return sticky(view, prefills, key)
 end
 
-return { api = 1, name = "session_affinity", version = "1.0", params = params, route = route, plan = plan }
+return { api = 2, name = "session_affinity", version = "1.0", params = params, route = route, plan = plan }

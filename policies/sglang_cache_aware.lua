@@ -48,9 +48,9 @@ end
 local function plan(req, view, ctx)
   local prefill = choose_and_note(baton.pairable(view.prefill, view.decode), req, ctx.params)
   if not prefill then
-    return { kind = "single", worker = choose_and_note(view.single, req, ctx.params) }
+    return { kind = "single", worker = choose_and_note(view.hybrid, req, ctx.params) }
   end
   return { prefill = prefill, decode = choose_and_note(baton.compatible(view.decode, prefill), req, ctx.params) }
 end
 
-return { api = 1, name = "sglang_cache_aware", version = "1.0", params = params, plan = plan }
+return { api = 2, name = "sglang_cache_aware", version = "1.0", params = params, plan = plan }

@@ -117,14 +117,16 @@ local function plan(req, view, ctx)
   local prefills = baton.pairable(view.prefill, view.decode)
   local prefill = baton.argmin(room(prefills, tenant, p), "prefill_tokens", "requests")
   if not prefill then
-    return { kind = "single", worker = baton.argmin(room(view.single, tenant, p), "decode_tokens", "requests") }
+    local singles = room(view.hybrid, tenant, p)
+    local idlest = baton.argmin_sum(singles, "prefill_tokens", 1, "decode_tokens", 1, "requests", 64)
+    return { kind = "single", worker = idlest }
   end
   local partners = room(baton.compatible(view.decode, prefill), tenant, p)
   return { prefill = prefill, decode = baton.argmin(partners, "decode_tokens", "requests") }
 end
 
 return {
-  api = 1,
+  api = 2,
   name = "tenant_fair",
   version = "1.0",
   params = params,

@@ -32,10 +32,10 @@ local function plan(_, view, ctx)
   local label = ctx.params.label
   local prefill = baton.smooth(baton.pairable(view.prefill, view.decode), names.prefill, label)
   if not prefill then
-    return { kind = "single", worker = baton.smooth(view.single, names.single, label) }
+    return { kind = "single", worker = baton.smooth(view.hybrid, names.single, label) }
   end
   local wheel = decode_wheel(names, view.pool, prefill.dialects[1] or "")
   return { prefill = prefill, decode = baton.smooth(baton.compatible(view.decode, prefill), wheel, label) }
 end
 
-return { api = 1, name = "weighted", version = "1.0", params = params, plan = plan }
+return { api = 2, name = "weighted", version = "1.0", params = params, plan = plan }

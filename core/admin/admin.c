@@ -4,14 +4,16 @@
  * The memory guard of the data plane (max_buffered_bytes) does not apply here: an operator must get through when the gateway
  * is full. Bodies are small instead.
  */
-#include "admin/admin.h"
+#include "admin/admin_impl.h"
 
 #include "admin/explain.h"
 #include "admin/metrics.h"
 #include "admin/origin.h"
-#include "admin/paths.h"
 #include "admin/policies.h"
+#include "admin/rollout.h"
+#include "admin/rollout_json.h"
 #include "admin/rooms.h"
+#include "admin/routes.h"
 #include "base/err.h"
 
 #include <stdlib.h>
@@ -34,53 +36,10 @@ typedef struct wait {
     bt_exchange_t *x;
     bt_gather_t *gather; /* NULL once it has told */
     enum bt_answer_state state;
-    bt_str_t id;   /* BT_WANTS_RECORD: in the exchange's arena */
-    bool as_text;  /* likewise */
-    uint64_t room; /* BT_WANTS_ROOM */
+    bt_str_t id;     /* BT_WANTS_RECORD: in the exchange's arena */
+    bool as_text;    /* likewise */
+    uint64_t number; /* BT_WANTS_ROOM: which; BT_WANTS_RECORD without an id: how many */
 } wait_t;
-
-/* ---- sending ---- */
-
-void bt_admin_send(bt_exchange_t *x, const bt_admin_reply_t *reply)
-{
-    bt_header_t headers[2] = {{BT_STR("Cache-Control"), BT_STR("no-store")}};
-    unsigned count = 1;
-
-    if (reply->body.failed) {
-        bt_exchange_respond(x, 503, "text/plain", BT_STR("out of memory\n"), NULL, 0);
-        return;
-    }
-    if (reply->allow != NULL)
-        headers[count++] = (bt_header_t){BT_STR("Allow"), bt_str(reply->allow)};
-    if (reply->status == 401)
-        headers[count++] =
-            (bt_header_t){BT_STR("WWW-Authenticate"), BT_STR("Bearer realm=\"baton admin\"")};
-    bt_exchange_respond(x, reply->status, reply->type, bt_text_str(&reply->body), headers, count);
-}
-
-void bt_admin_notify(bt_exchange_t *x, unsigned status, bt_str_t text)
-{
-    bt_admin_reply_t reply;
-
-    bt_reply_init(&reply);
-    if (status == 200)
-        bt_text_put(&reply.body, text);
-    else
-        bt_reply_error(&reply, status, "%.*s", BT_STR_ARG(text));
-    x->user = NULL;
-    bt_admin_send(x, &reply);
-    bt_reply_fini(&reply);
-}
-
-static void send_error(bt_exchange_t *x, unsigned status, const char *why)
-{
-    bt_admin_reply_t reply;
-
-    bt_reply_init(&reply);
-    bt_reply_error(&reply, status, "%s", why);
-    bt_admin_send(x, &reply);
-    bt_reply_fini(&reply);
-}
 
 /* ---- answers that wait for the loops ---- */
 
@@ -123,10 +82,12 @@ static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
     if (w->state == BT_WANTS_METRICS) {
         reply.type = "text/plain; version=0.0.4; charset=utf-8";
         write_metrics(config, facts, count, &reply.body);
+    } else if (w->state == BT_WANTS_RECORD && w->id.n == 0) {
+        bt_explain_list(&reply, (unsigned) w->number, w->as_text, facts, count);
     } else if (w->state == BT_WANTS_RECORD) {
         bt_explain_answer(&reply, w->id, w->as_text, facts, count);
     } else if (w->state == BT_WANTS_ROOM) {
-        bt_admin_room_answer(config, w->room, facts, count, &reply);
+        bt_admin_room_answer(config, w->number, facts, count, &reply);
     } else {
         bt_live_requests(&reply.body, facts, count);
     }
@@ -145,12 +106,13 @@ static void on_asker_gone(struct bt_admin_wait *base)
 
 static int gather(wait_t *w)
 {
-    bt_gather_ask_t ask = {.what = BT_GATHER_COUNTS, .id = w->id, .room = w->room};
+    bt_gather_ask_t ask = {
+        .what = BT_GATHER_COUNTS, .id = w->id, .room = w->number, .limit = (unsigned) w->number};
 
     if (w->state == BT_WANTS_REQUESTS)
         ask.what = BT_GATHER_REQUESTS;
     else if (w->state == BT_WANTS_RECORD)
-        ask.what = BT_GATHER_RECORD;
+        ask.what = w->id.n > 0 ? BT_GATHER_RECORD : BT_GATHER_RECENT;
     else if (w->state == BT_WANTS_ROOM)
         ask.what = BT_GATHER_ROOM;
     return bt_gather_start(&w->gather, w->admin->loop, w->admin->config.shared, &ask,
@@ -165,12 +127,11 @@ static void ask_loops(bt_admin_t *admin, bt_exchange_t *x, enum bt_answer_state 
     *w = (wait_t){.base.gone = on_asker_gone, .admin = admin, .x = x, .state = state};
     w->id = bt_arena_str(&x->arena, bt_str(reply->name));
     w->as_text = reply->as_text;
-    w->room = reply->number;
+    w->number = reply->number;
     x->user = &w->base;
     if (gather(w) == 0)
         return;
-    x->user = NULL;
-    send_error(x, 503, bt_err_text(BT_E_NOMEM));
+    bt_admin_notify(x, 503, bt_str(bt_err_text(BT_E_NOMEM)));
 }
 
 /* ---- who asks ---- */
@@ -200,10 +161,11 @@ void bt_admin_check_origin(const bt_admin_t *admin, const bt_head_t *head,
 
 /* ---- server callbacks ---- */
 
-static void ask_rollout(bt_admin_t *admin, bt_exchange_t *x, const bt_admin_reply_t *reply)
+static void ask_rollout(bt_admin_t *admin, bt_exchange_t *x, enum bt_answer_state state,
+                        const bt_admin_reply_t *reply)
 {
     const bt_rollout_request_t ask = {
-        .what = reply->rollout, .name = reply->name, .by = reply->by, .number = reply->number};
+        .what = state, .name = reply->name, .by = reply->by, .number = reply->number};
 
     bt_rollout_answer(admin->config.rollout, x, &ask);
 }
@@ -225,8 +187,8 @@ static void on_request(bt_exchange_t *x)
     else if (state == BT_WANTS_POLICY_PUT || state == BT_WANTS_POLICY_DELETE)
         bt_policies_change(admin->config.reload, x, state == BT_WANTS_POLICY_PUT,
                            bt_str(reply.name));
-    else if (state == BT_WANTS_ROLLOUT)
-        ask_rollout(admin, x, &reply);
+    else if (state >= BT_WANTS_FLEET_PUT)
+        ask_rollout(admin, x, state, &reply);
     else
         ask_loops(admin, x, state, &reply);
     bt_reply_fini(&reply);

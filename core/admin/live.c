@@ -92,6 +92,9 @@ static void look(bt_dispatcher_t *d, const bt_gather_ask_t *ask, bt_loop_facts_t
     case BT_GATHER_RECORD:
         bt_record_ring_find(d->records, ask->id, &facts->rows);
         break;
+    case BT_GATHER_RECENT:
+        bt_record_ring_recent(d->records, ask->limit, &facts->rows);
+        break;
     case BT_GATHER_ROOM:
         bt_dispatcher_describe_room(d, ask->room, &facts->rows, &facts->hub_room);
         break;
@@ -106,7 +109,8 @@ static void fill(bt_loop_t *loop, bt_mail_t *envelope)
     bt_loop_facts_t *facts = &g->facts[l - g->mails];
     const bt_list_t *it;
 
-    l->opened_us = bt_loop_now_us(loop);
+    (void) loop;
+    l->opened_us = bt_clock_us();
     for (it = l->d->live.next; it != &l->d->live; it = it->next)
         facts->requests++;
     facts->rooms = l->d->rooms.live;
@@ -130,7 +134,7 @@ static bt_gather_t *new_gather(bt_loop_t *control, const bt_gather_ask_t *ask, u
         memcpy(g->id, ask->id.p, ask->id.n);
     g->ask.id.p = g->id;
     g->count = g->waiting = count;
-    g->start_us = bt_loop_now_us(control);
+    g->start_us = bt_clock_us();
     return g;
 }
 

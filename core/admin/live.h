@@ -18,6 +18,7 @@ enum bt_gather_what {
     BT_GATHER_COUNTS,   /* nothing */
     BT_GATHER_REQUESTS, /* bt_dispatcher_describe */
     BT_GATHER_RECORD,   /* the record of the request `id` that has ended, or nothing */
+    BT_GATHER_RECENT,   /* bt_record_ring_recent, up to `limit` */
     BT_GATHER_ROOM      /* bt_dispatcher_describe_room of `room`, or nothing */
 };
 
@@ -25,6 +26,7 @@ typedef struct bt_gather_ask {
     enum bt_gather_what what;
     bt_str_t id; /* copied */
     uint64_t room;
+    unsigned limit;
 } bt_gather_ask_t;
 
 typedef struct bt_loop_facts {

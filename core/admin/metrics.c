@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "dispatch/queue.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,6 +92,23 @@ static void write_process(bt_prom_t *p, const bt_dispatch_shared_t *shared, cons
 
 /* ---- requests ---- */
 
+static void write_queue(void *user, const char *pool, unsigned running, unsigned waiting)
+{
+    const bt_label_t label = {"pool", bt_str(pool)};
+
+    (void) running;
+    bt_prom_count(user, &label, 1, waiting);
+}
+
+static void write_queues(bt_prom_t *p, const bt_dispatch_shared_t *shared)
+{
+    if (shared->queues == NULL)
+        return;
+    bt_prom_family(p, "baton_queued_requests", "gauge",
+                   "Requests that wait for a place in their pool (--queue-size)");
+    bt_queues_each(shared->queues, write_queue, p);
+}
+
 static void write_requests(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 {
     bt_prom_family(
@@ -148,6 +166,8 @@ static void write_histograms(bt_prom_t *p, const bt_dispatch_shared_t *shared)
         {"baton_prefill_seconds", "Duration of prefill legs", offsetof(bt_stats_t, prefill)},
         {"baton_handoff_wait_seconds", "From prefill's end to decode's first byte",
          offsetof(bt_stats_t, handoff_wait)},
+        {"baton_queue_wait_seconds", "In line for a place in the pool, of those that had to wait",
+         offsetof(bt_stats_t, queue_wait)},
     };
     const bt_histogram_t **parts = calloc(shared->dispatcher_count + 1, sizeof(*parts));
 
@@ -244,6 +264,7 @@ void bt_metrics_write(bt_text_t *out, const bt_workers_t *workers, bt_dispatch_s
 
     write_process(&p, shared, version);
     write_requests(&p, shared);
+    write_queues(&p, shared);
     write_counters(&p, shared);
     write_histograms(&p, shared);
     write_records(&p, shared);

@@ -5,6 +5,8 @@
  */
 #include "admin/metrics.h"
 
+#include "cluster/loss.h"
+
 #define N(array) ((unsigned) (sizeof(array) / sizeof((array)[0])))
 
 typedef struct subject {
@@ -43,6 +45,24 @@ static bool breaker_opened(const subject_t *s, int64_t *value_p)
 {
     *value_p = (int64_t) atomic_load_explicit(&s->w->breaker.opened_total, memory_order_relaxed);
     return true;
+}
+
+static bool losses(const subject_t *s, int64_t *value_p)
+{
+    *value_p = (int64_t) atomic_load_explicit(&s->w->losses_total, memory_order_relaxed);
+    return true;
+}
+
+static bool prompt_tokens(const subject_t *s, int64_t *value_p)
+{
+    *value_p = (int64_t) atomic_load_explicit(&s->w->prompt_tokens_total, memory_order_relaxed);
+    return s->w->spec.role == BT_ROLE_PREFILL;
+}
+
+static bool cached_tokens(const subject_t *s, int64_t *value_p)
+{
+    *value_p = (int64_t) atomic_load_explicit(&s->w->cached_tokens_total, memory_order_relaxed);
+    return s->w->spec.role == BT_ROLE_PREFILL;
 }
 
 static bool report_age(const subject_t *s, int64_t *value_p)
@@ -174,6 +194,15 @@ static const struct {
      WHOLE},
     {"baton_worker_breaker_opened_total", "counter", "Times the breaker opened", NULL,
      breaker_opened, WHOLE},
+    {"baton_worker_losses_total", "counter",
+     "Times the worker was found lost, and what waited on it was ended", NULL, losses, WHOLE},
+    {"baton_worker_prefill_prompt_tokens_total", "counter",
+     "Tokens of prompts that the worker has prefilled, as its replies say", NULL, prompt_tokens,
+     WHOLE},
+    {"baton_worker_prefill_cached_tokens_total", "counter",
+     "Of these, those that its own prefix cache had (vLLM: in its hand-off, or with "
+     "--enable-prompt-tokens-details; SGLang: --enable-cache-report)",
+     NULL, cached_tokens, WHOLE},
     {"baton_worker_legs_total", "counter",
      "Legs that ended on the worker, by kind and by what they say about it", legs, NULL, WHOLE},
     {"baton_worker_ledger_tokens", "gauge",
@@ -254,8 +283,22 @@ static void write_pools(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_
     }
 }
 
+static void write_withheld(bt_prom_t *p)
+{
+    static const char *const words[] = {"role", "stall"}; /* by enum bt_loss_withheld */
+
+    bt_prom_family(p, "baton_losses_withheld_total", "counter",
+                   "Times that silent workers were not given up: most of a role fell silent at "
+                   "once, or our own control loop stalled");
+    for (unsigned i = 0; i < BT_LOSS_WITHHELD_COUNT; i++) {
+        const bt_label_t label = {"reason", bt_str(words[i])};
+        bt_prom_count(p, &label, 1, bt_loss_withheld((enum bt_loss_withheld) i));
+    }
+}
+
 void bt_metrics_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms)
 {
     write_pools(p, workers, now_ms);
     write_workers(p, workers, now_ms);
+    write_withheld(p);
 }

@@ -1,10 +1,10 @@
 /* The registry is the control loop's, the exchange is the request loop's; neither crosses. While the mail is away the
  * dispatcher counts it as a background call, so that its loop does not end before the mail is back.
  */
-#include "admin/paths.h"
-#include "dispatch/request.h"
-
+#include "admin/admin_impl.h"
+#include "admin/routes.h"
 #include "base/err.h"
+#include "dispatch/dispatcher.h"
 
 #include <stdlib.h>
 
@@ -59,16 +59,6 @@ static void on_gone(struct bt_handler *h)
     bt_container_of(h, background_call_t, handler)->x = NULL;
 }
 
-static bt_str_t copy(char **at, bt_str_t s)
-{
-    bt_str_t out = {*at, s.n};
-
-    if (s.n > 0)
-        memcpy(*at, s.p, s.n);
-    *at += s.n;
-    return out;
-}
-
 static background_call_t *new_background_call(const bt_admin_t *admin, const bt_exchange_t *x)
 {
     background_call_t *e = calloc(1, sizeof(*e) + x->head.path.n + x->head.query.n + x->body.n + 1);
@@ -79,9 +69,9 @@ static background_call_t *new_background_call(const bt_admin_t *admin, const bt_
     e->request =
         (bt_admin_request_t){.method = x->head.method, .workers_only = true, .authorized = true};
     bt_admin_check_origin(admin, &x->head, &e->request);
-    e->request.path = copy(&at, x->head.path);
-    e->request.query = copy(&at, x->head.query);
-    e->request.body = copy(&at, x->body);
+    e->request.path = bt_str_put(&at, x->head.path);
+    e->request.query = bt_str_put(&at, x->head.query);
+    e->request.body = bt_str_put(&at, x->body);
     bt_reply_init(&e->reply);
     return e;
 }

@@ -1,9 +1,7 @@
 /* The exchange points to a `wait` until the reload has told; both may end first. */
 #include "admin/policies.h"
 
-#include "admin/admin.h"
-#include "admin/paths.h"
-#include "admin/routes.h"
+#include <stdio.h>
 
 struct wait {
     struct bt_admin_wait base;
@@ -22,6 +20,45 @@ bool bt_policies_name_ok(bt_str_t name)
             return false;
     }
     return true;
+}
+
+void bt_policies_take_name(const bt_admin_call_t *c)
+{
+    if (!bt_policies_name_ok(c->key))
+        bt_reply_error(c->reply, 400,
+                       "a policy's name is at most 64 letters, digits, '_', '-', '.'");
+    else
+        snprintf(c->reply->name, sizeof c->reply->name, "%.*s", BT_STR_ARG(c->key));
+}
+
+static bool has_policies(const bt_admin_call_t *c)
+{
+    if (c->config->reload != NULL)
+        return true;
+    bt_reply_error(c->reply, 404, "this gateway's policies cannot be seen here");
+    return false;
+}
+
+void bt_policies_list(const bt_admin_call_t *c)
+{
+    if (has_policies(c))
+        bt_reload_describe(c->config->reload, &c->reply->body);
+}
+
+void bt_policies_rules(const bt_admin_call_t *c)
+{
+    if (has_policies(c))
+        bt_reload_describe_rules(c->config->reload, &c->reply->body);
+}
+
+/* The caller does it, with the name. */
+void bt_policies_check(const bt_admin_call_t *c)
+{
+    if (!has_policies(c))
+        return;
+    bt_policies_take_name(c);
+    if (c->reply->status == 200 && c->request->method == BT_PUT && c->request->body.n == 0)
+        bt_reply_error(c->reply, 400, "the body must be the policy's Lua text");
 }
 
 static void on_done(void *arg, unsigned status, bt_str_t text)

@@ -8,11 +8,16 @@
 #ifndef BT_ADMIN_POLICIES_H
 #define BT_ADMIN_POLICIES_H
 
-#include "http/server.h"
-#include "reload/reload.h"
+#include "admin/call.h"
 
 /* A name that can be a file's: letters, digits, '_', '-', '.', not at the start; at most 64. */
 bool bt_policies_name_ok(bt_str_t name);
+/* Handlers: what serves; whether the change may be asked for. */
+void bt_policies_list(const bt_admin_call_t *c);
+void bt_policies_rules(const bt_admin_call_t *c);
+void bt_policies_check(const bt_admin_call_t *c);
+/* The key, a name, goes into reply->name; what is none makes it a 400. */
+void bt_policies_take_name(const bt_admin_call_t *c);
 /* Answers x when the reload is over. name is for the call only. */
 void bt_policies_change(bt_reload_t *reload, bt_exchange_t *x, bool is_put, bt_str_t name);
 

@@ -3,25 +3,15 @@
 
 #include "base/err.h"
 
-static int hex(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 int bt_query_decode(bt_text_t *out, bt_str_t raw, bool plus)
 {
     for (size_t i = 0; i < raw.n; i++) {
         char c = raw.p[i];
         if (c == '%') {
-            int high = raw.n - i > 2 ? hex(raw.p[i + 1]) : -1;
-            int low = raw.n - i > 2 ? hex(raw.p[i + 2]) : -1;
-            if (high < 0 || low < 0)
+            const int byte = bt_str_escaped_byte(raw, i);
+            if (byte < 0)
                 return BT_E_INVAL;
-            c = (char) (high * 16 + low);
+            c = (char) byte;
             i += 2;
         } else if (c == '+' && plus) {
             c = ' ';

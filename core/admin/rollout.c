@@ -1,19 +1,16 @@
 /* As policies.c: the exchange points to a `wait` until the rollout is over; both may end first. */
 #include "admin/rollout.h"
 
-#include "admin/admin.h"
-#include "admin/paths.h"
 #include "admin/policies.h"
 #include "admin/query.h"
 #include "admin/rollout_json.h"
-#include "admin/routes.h"
 #include "base/err.h"
 
 struct wait {
     struct bt_admin_wait base;
     bt_rollout_t *rollout;
     bt_exchange_t *x;
-    enum bt_rollout_what what;
+    enum bt_answer_state what;
     char name[BT_ROLLOUT_NAME_MAX + 1];
 };
 
@@ -24,12 +21,12 @@ static unsigned edit(void *arg, bt_rollout_set_t *set, char *err, size_t err_siz
     const struct wait *w = arg;
 
     switch (w->what) {
-    case BT_ROLLOUT_ASK_PUT:
-    case BT_ROLLOUT_ASK_PUT_RULES:
+    case BT_WANTS_FLEET_PUT:
+    case BT_WANTS_FLEET_PUT_RULES:
         return bt_rollout_put_text(set, w->name, w->x->body, err, err_size);
-    case BT_ROLLOUT_ASK_BUNDLE:
+    case BT_WANTS_FLEET_BUNDLE:
         return bt_rollout_put_bundle(set, w->x->body, err, err_size);
-    case BT_ROLLOUT_ASK_CLEAR:
+    case BT_WANTS_FLEET_CLEAR:
         bt_rollout_set_clear(set);
         return 0;
     default:
@@ -71,12 +68,12 @@ static void pin(bt_rollout_t *r, bt_exchange_t *x, bool is_pinned)
 
 void bt_rollout_answer(bt_rollout_t *r, bt_exchange_t *x, const bt_rollout_request_t *ask)
 {
-    if (ask->what == BT_ROLLOUT_ASK_PIN || ask->what == BT_ROLLOUT_ASK_UNPIN) {
-        pin(r, x, ask->what == BT_ROLLOUT_ASK_PIN);
+    if (ask->what == BT_WANTS_FLEET_PIN || ask->what == BT_WANTS_FLEET_UNPIN) {
+        pin(r, x, ask->what == BT_WANTS_FLEET_PIN);
         return;
     }
     struct wait *w = bt_arena_zalloc(&x->arena, sizeof(*w));
-    const bt_rollout_change_t change = {.edit = ask->what == BT_ROLLOUT_ASK_BACK ? NULL : edit,
+    const bt_rollout_change_t change = {.edit = ask->what == BT_WANTS_FLEET_BACK ? NULL : edit,
                                         .back = ask->number,
                                         .by = ask->by,
                                         .done = on_done,
@@ -123,4 +120,41 @@ int bt_rollout_query(bt_str_t query, char *by, size_t by_size, uint64_t *number_
         if (take_pair(name, value, by, by_size, number_p) < 0)
             return BT_E_INVAL;
     return 0;
+}
+
+/* ---- handlers ---- */
+
+static bool has_rollout(const bt_admin_call_t *c)
+{
+    if (c->config->rollout != NULL)
+        return true;
+    bt_reply_error(c->reply, 404,
+                   "this gateway is alone: --redis-url makes it one of a fleet; PUT "
+                   "/policies/<name> changes this one");
+    return false;
+}
+
+void bt_rollouts_list(const bt_admin_call_t *c)
+{
+    if (has_rollout(c))
+        bt_rollout_list(c->config->rollout, &c->reply->body);
+}
+
+void bt_rollouts_check(const bt_admin_call_t *c)
+{
+    static const char *const needed[] = {
+        [BT_WANTS_FLEET_PUT] = "the policy's Lua text",
+        [BT_WANTS_FLEET_BUNDLE] = "JSON: {\"policies\": {\"name\": \"text\"}, \"rules\": \"text\"}",
+        [BT_WANTS_FLEET_PUT_RULES] = "the text of the rules file",
+        [BT_WANTS_FLEET_UNPIN] = NULL};
+    bt_admin_reply_t *reply = c->reply;
+
+    if (!has_rollout(c))
+        return;
+    if (needed[c->state] != NULL && c->request->body.n == 0)
+        bt_reply_error(reply, 400, "the body must be %s", needed[c->state]);
+    else if (bt_rollout_query(c->request->query, reply->by, sizeof reply->by, &reply->number) < 0)
+        bt_reply_error(reply, 400, "to is the number of a set; by is who asks");
+    else if (c->state == BT_WANTS_FLEET_PUT || c->state == BT_WANTS_FLEET_DROP)
+        bt_policies_take_name(c);
 }

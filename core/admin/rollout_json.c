@@ -2,7 +2,6 @@
 #include "admin/rollout_json.h"
 
 #include "admin/policies.h"
-#include "admin/rollout.h"
 #include "base/err.h"
 #include "base/json.h"
 

@@ -21,32 +21,33 @@ static bool read_limit(bt_str_t text, unsigned *limit_p)
     return true;
 }
 
-void bt_admin_rooms_list(const bt_transfer_t *transfer, bt_str_t query, bt_admin_reply_t *reply)
+void bt_admin_rooms_list(const bt_admin_call_t *c)
 {
     unsigned limit = BT_ADMIN_ROOMS_LIMIT;
-    bt_str_t name, value;
+    bt_str_t query = c->request->query, name, value;
 
-    if (transfer == NULL) {
-        bt_reply_error(reply, 404,
+    if (c->config->transfer == NULL) {
+        bt_reply_error(c->reply, 404,
                        "this gateway manages no KV transfer: give it --transfer-port, and the "
                        "engines' agents its address");
         return;
     }
     while (bt_query_next(&query, &name, &value))
         if (!bt_str_eq(name, BT_STR("limit")) || !read_limit(value, &limit)) {
-            bt_reply_error(reply, 400, "?limit=N, with N from 0 to %d, is all that this takes",
+            bt_reply_error(c->reply, 400, "?limit=N, with N from 0 to %d, is all that this takes",
                            LIMIT_MAX);
             return;
         }
-    bt_transfer_describe(transfer, limit, &reply->body);
+    bt_transfer_describe(c->config->transfer, limit, &c->reply->body);
 }
 
 /* ---- one room ---- */
 
-void bt_admin_room_check(bt_str_t text, bt_admin_reply_t *reply)
+void bt_admin_room_check(const bt_admin_call_t *c)
 {
-    if (bt_str_u64(text, &reply->number) < 0 || reply->number == 0 || reply->number > INT64_MAX)
-        bt_reply_error(reply, 400, "a room is a number from 1 to %" PRIi64, INT64_MAX);
+    if (bt_str_u64(c->key, &c->reply->number) < 0 || c->reply->number == 0 ||
+        c->reply->number > INT64_MAX)
+        bt_reply_error(c->reply, 400, "a room is a number from 1 to %" PRIi64, INT64_MAX);
 }
 
 static const bt_loop_facts_t *owner_of(const bt_loop_facts_t *facts, unsigned count)

@@ -9,15 +9,15 @@
 #ifndef BT_ADMIN_ROOMS_H
 #define BT_ADMIN_ROOMS_H
 
+#include "admin/call.h"
 #include "admin/live.h"
 #include "admin/prom.h"
-#include "admin/routes.h"
 
 #define BT_ADMIN_ROOMS_LIMIT 1000
 
-void bt_admin_rooms_list(const bt_transfer_t *transfer, bt_str_t query, bt_admin_reply_t *reply);
+void bt_admin_rooms_list(const bt_admin_call_t *c);
 /* A room's number goes into reply->number; what is none makes it a 400. */
-void bt_admin_room_check(bt_str_t text, bt_admin_reply_t *reply);
+void bt_admin_room_check(const bt_admin_call_t *c);
 /* facts: of BT_GATHER_ROOM with this room.
  * {"room":"123","replica":own name or null,"here":null or {"request":{...},"attempt":{...},"transfer":{...}},"elsewhere":[{"name":...,"admin":...}]}
  * request and attempt are null when it has ended and only the hub remembers it; transfer is null when it is not gateway-managed. 404 when nobody here or known can have it. */

@@ -8,60 +8,22 @@
 #include "admin/explain.h"
 #include "admin/policies.h"
 #include "admin/query.h"
+#include "admin/rollout.h"
 #include "admin/rooms.h"
 #include "admin/workers.h"
 #include "base/err.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
 #define N(array) (sizeof(array) / sizeof((array)[0]))
-
-typedef struct context {
-    const bt_admin_config_t *config;
-    const bt_admin_request_t *request;
-    bt_str_t key; /* what stands for '*' */
-    bt_admin_reply_t *reply;
-} context_t;
-
-/* ---- replies ---- */
-
-void bt_reply_init(bt_admin_reply_t *reply)
-{
-    *reply = (bt_admin_reply_t){.status = 200, .type = "application/json"};
-    bt_text_init(&reply->body);
-}
-
-void bt_reply_fini(bt_admin_reply_t *reply)
-{
-    bt_text_fini(&reply->body);
-}
-
-void bt_reply_error(bt_admin_reply_t *reply, unsigned status, const char *fmt, ...)
-{
-    char message[768];
-    va_list args;
-
-    va_start(args, fmt);
-    vsnprintf(message, sizeof message, fmt, args);
-    va_end(args);
-    bt_text_fini(&reply->body);
-    reply->status = status;
-    reply->type = "application/json";
-    bt_text_puts(&reply->body, "{\"error\":{\"message\":");
-    bt_text_json_str(&reply->body, bt_str(message));
-    bt_text_printf(&reply->body, ",\"code\":%u}}\n", status);
-}
 
 /* ---- handlers ---- */
 
-static void get_health(const context_t *c)
+static void get_health(const bt_admin_call_t *c)
 {
     c->reply->type = "text/plain; charset=utf-8";
     bt_text_puts(&c->reply->body, "ok\n");
 }
 
-static void get_readiness(const context_t *c)
+static void get_readiness(const bt_admin_call_t *c)
 {
     const bt_workers_t *workers = bt_registry_current(c->config->registry);
 
@@ -69,7 +31,7 @@ static void get_readiness(const context_t *c)
         c->reply->status = 503;
 }
 
-static void get_fleet(const context_t *c)
+static void get_fleet(const bt_admin_call_t *c)
 {
     if (c->config->fleet != NULL)
         bt_fleet_describe(c->config->fleet, &c->reply->body);
@@ -77,60 +39,15 @@ static void get_fleet(const context_t *c)
         bt_reply_error(c->reply, 404, "this gateway is alone: --redis-url makes it one of a fleet");
 }
 
-static void get_version(const context_t *c)
+static void get_version(const bt_admin_call_t *c)
 {
     bt_text_puts(&c->reply->body, "{\"version\":");
     bt_text_json_str(&c->reply->body, bt_str(c->config->version));
     bt_text_puts(&c->reply->body, "}\n");
 }
 
-static void list_workers(const context_t *c)
-{
-    bt_workers_list(c->config, c->reply);
-}
-
-static void add_worker(const context_t *c)
-{
-    bt_workers_add(c->config, c->request->body, c->reply);
-}
-
-static void show_worker(const context_t *c)
-{
-    bt_workers_show(c->config, c->key, c->reply);
-}
-
-static void remove_worker(const context_t *c)
-{
-    bt_workers_remove(c->config, c->key, c->reply);
-}
-
-static void drain_worker(const context_t *c)
-{
-    bt_workers_drain(c->config, c->key, true, c->reply);
-}
-
-static void undrain_worker(const context_t *c)
-{
-    bt_workers_drain(c->config, c->key, false, c->reply);
-}
-
-static void peer_add(const context_t *c)
-{
-    bt_workers_peer_add(c->config, c->request->query, c->reply);
-}
-
-static void peer_remove(const context_t *c)
-{
-    bt_workers_peer_remove(c->config, c->request->query, c->reply);
-}
-
-static void peer_list(const context_t *c)
-{
-    bt_workers_peer_list(c->config, c->reply);
-}
-
 /* 202: the loop that has the request hears of it by mail. */
-static void cancel_request(const context_t *c)
+static void cancel_request(const bt_admin_call_t *c)
 {
     bt_dispatch_shared_cancel(c->config->shared, c->key, 0);
     c->reply->status = 202;
@@ -139,159 +56,14 @@ static void cancel_request(const context_t *c)
     bt_text_puts(&c->reply->body, "}\n");
 }
 
-/* The caller asks the loops for it. */
-static void check_explain(const context_t *c)
-{
-    if (!bt_explain_format(c->request->query, &c->reply->as_text))
-        bt_reply_error(c->reply, 400, "format is json or text");
-    else if (c->key.n > BT_GATHER_ID_MAX)
-        bt_reply_error(c->reply, 404, "no request has an id longer than %d bytes",
-                       BT_GATHER_ID_MAX);
-    else
-        snprintf(c->reply->name, sizeof c->reply->name, "%.*s", BT_STR_ARG(c->key));
-}
-
-static bool has_policies(const context_t *c)
-{
-    if (c->config->reload != NULL)
-        return true;
-    bt_reply_error(c->reply, 404, "this gateway's policies cannot be seen here");
-    return false;
-}
-
-/* The caller asks the loops for it. */
-static void check_room(const context_t *c)
-{
-    bt_admin_room_check(c->key, c->reply);
-}
-
-static void list_policies(const context_t *c)
-{
-    if (has_policies(c))
-        bt_reload_describe(c->config->reload, &c->reply->body);
-}
-
-static void list_rules(const context_t *c)
-{
-    if (has_policies(c))
-        bt_reload_describe_rules(c->config->reload, &c->reply->body);
-}
-
-/* The caller does it, with the name. */
-static void check_policy_change(const context_t *c)
-{
-    if (!has_policies(c))
-        return;
-    if (!bt_policies_name_ok(c->key))
-        bt_reply_error(c->reply, 400,
-                       "a policy's name is at most 64 letters, digits, '_', '-', '.'");
-    else if (c->request->method == BT_PUT && c->request->body.n == 0)
-        bt_reply_error(c->reply, 400, "the body must be the policy's Lua text");
-    else
-        snprintf(c->reply->name, sizeof c->reply->name, "%.*s", BT_STR_ARG(c->key));
-}
-
-static bool has_rollout(const context_t *c)
-{
-    if (c->config->rollout != NULL)
-        return true;
-    bt_reply_error(c->reply, 404,
-                   "this gateway is alone: --redis-url makes it one of a fleet; PUT "
-                   "/policies/<name> changes this one");
-    return false;
-}
-
-static void list_rollouts(const context_t *c)
-{
-    if (has_rollout(c))
-        bt_rollout_list(c->config->rollout, &c->reply->body);
-}
-
-/* The caller does it. */
-static void check_rollout(const context_t *c, enum bt_rollout_what what, const char *needed)
-{
-    bt_admin_reply_t *reply = c->reply;
-
-    if (!has_rollout(c))
-        return;
-    reply->rollout = what;
-    if (needed != NULL && c->request->body.n == 0)
-        bt_reply_error(reply, 400, "the body must be %s", needed);
-    else if (bt_rollout_query(c->request->query, reply->by, sizeof reply->by, &reply->number) < 0)
-        bt_reply_error(reply, 400, "to is the number of a set; by is who asks");
-}
-
-static void check_named_rollout(const context_t *c, enum bt_rollout_what what, const char *needed)
-{
-    check_rollout(c, what, needed);
-    if (c->reply->status != 200)
-        return;
-    if (!bt_policies_name_ok(c->key))
-        bt_reply_error(c->reply, 400,
-                       "a policy's name is at most 64 letters, digits, '_', '-', '.'");
-    else
-        snprintf(c->reply->name, sizeof c->reply->name, "%.*s", BT_STR_ARG(c->key));
-}
-
-static void put_fleet_policy(const context_t *c)
-{
-    check_named_rollout(c, BT_ROLLOUT_ASK_PUT, "the policy's Lua text");
-}
-
-static void drop_fleet_policy(const context_t *c)
-{
-    check_named_rollout(c, BT_ROLLOUT_ASK_DROP, NULL);
-}
-
-static void put_fleet_bundle(const context_t *c)
-{
-    check_rollout(c, BT_ROLLOUT_ASK_BUNDLE,
-                  "JSON: {\"policies\": {\"name\": \"text\"}, \"rules\": \"text\"}");
-}
-
-static void clear_fleet(const context_t *c)
-{
-    check_rollout(c, BT_ROLLOUT_ASK_CLEAR, NULL);
-}
-
-static void put_fleet_rules(const context_t *c)
-{
-    check_rollout(c, BT_ROLLOUT_ASK_PUT_RULES, "the text of the rules file");
-}
-
-static void drop_fleet_rules(const context_t *c)
-{
-    check_rollout(c, BT_ROLLOUT_ASK_DROP_RULES, NULL);
-}
-
-static void roll_fleet_back(const context_t *c)
-{
-    check_rollout(c, BT_ROLLOUT_ASK_BACK, NULL);
-}
-
-static void pin_replica(const context_t *c)
-{
-    check_rollout(c, BT_ROLLOUT_ASK_PIN, NULL);
-}
-
-static void unpin_replica(const context_t *c)
-{
-    check_rollout(c, BT_ROLLOUT_ASK_UNPIN, NULL);
-}
-
-static void list_rooms(const context_t *c)
-{
-    bt_admin_rooms_list(c->config->transfer, c->request->query, c->reply);
-}
-
-static void get_index(const context_t *c);
+static void get_index(const bt_admin_call_t *c);
 
 /* ---- the table ---- */
 
 static const struct route {
     enum bt_method method;
     const char *path;
-    void (*handle)(const context_t *c); /* NULL: the caller's, see state */
+    void (*handle)(const bt_admin_call_t *c); /* NULL: the caller's, see state */
     enum bt_answer_state state;
     bool open;    /* served without the key */
     bool workers; /* also on the client port */
@@ -303,63 +75,65 @@ static const struct route {
     {BT_GET, "/readiness", get_readiness, BT_ANSWERED, false, false,
      "200 when a usable set of workers is there, else why not"},
     {BT_GET, "/version", get_version, BT_ANSWERED, false, false, "version of the gateway"},
-    {BT_GET, "/workers", list_workers, BT_ANSWERED, false, true,
+    {BT_GET, "/workers", bt_workers_list, BT_ANSWERED, false, true,
      "all workers, with everything known"},
-    {BT_POST, "/workers", add_worker, BT_ANSWERED, false, true,
+    {BT_POST, "/workers", bt_workers_add, BT_ANSWERED, false, true,
      "add one: {\"url\": ..., \"role\": ..., \"connector\": ...}"},
-    {BT_POST, "/workers/*/drain", drain_worker, BT_ANSWERED, false, true,
+    {BT_POST, "/workers/*/drain", bt_workers_drain, BT_ANSWERED, false, true,
      "no new requests to it, from any replica of a fleet; \"fleet\": are they told?"},
-    {BT_POST, "/workers/*/undrain", undrain_worker, BT_ANSWERED, false, true,
+    {BT_POST, "/workers/*/undrain", bt_workers_undrain, BT_ANSWERED, false, true,
      "requests to it again; a url that GET /fleet lists as drained needs no worker"},
-    {BT_GET, "/workers/*", show_worker, BT_ANSWERED, false, true,
+    {BT_GET, "/workers/*", bt_workers_show, BT_ANSWERED, false, true,
      "one worker by name or url, and whom it pairs with"},
-    {BT_DELETE, "/workers/*", remove_worker, BT_ANSWERED, false, true,
+    {BT_DELETE, "/workers/*", bt_workers_remove, BT_ANSWERED, false, true,
      "remove it; its running requests finish"},
     {BT_GET, "/requests", NULL, BT_WANTS_REQUESTS, false, false, "live requests"},
     {BT_POST, "/requests/*/cancel", cancel_request, BT_ANSWERED, false, false,
      "cancel one by its id"},
     {BT_DELETE, "/requests/*", cancel_request, BT_ANSWERED, false, false, "the same"},
-    {BT_GET, "/explain/*", check_explain, BT_WANTS_RECORD, false, false,
+    {BT_GET, "/explain", bt_explain_check_list, BT_WANTS_RECORD, false, false,
+     "the last requests that have ended, the newest first; ?limit=N, ?format=text for people"},
+    {BT_GET, "/explain/*", bt_explain_check, BT_WANTS_RECORD, false, false,
      "why a request went where it did, by its id; ?format=text for people"},
     {BT_GET, "/fleet", get_fleet, BT_ANSWERED, false, false,
      "the replicas that share this store, how the store is, and what is drained"},
-    {BT_GET, "/fleet/policies", list_rollouts, BT_ANSWERED, false, false,
+    {BT_GET, "/fleet/policies", bt_rollouts_list, BT_ANSWERED, false, false,
      "the set of policies and rules that all replicas serve, and who serves another"},
-    {BT_PUT, "/fleet/policies", put_fleet_bundle, BT_WANTS_ROLLOUT, false, false,
+    {BT_PUT, "/fleet/policies", bt_rollouts_check, BT_WANTS_FLEET_BUNDLE, false, false,
      "several at once, for all replicas: {\"policies\": {\"name\": \"text\"}, \"rules\": "
      "\"text\"}"},
-    {BT_DELETE, "/fleet/policies", clear_fleet, BT_WANTS_ROLLOUT, false, false,
+    {BT_DELETE, "/fleet/policies", bt_rollouts_check, BT_WANTS_FLEET_CLEAR, false, false,
      "withdraw all of them: every replica's own files count again"},
-    {BT_PUT, "/fleet/policies/*", put_fleet_policy, BT_WANTS_ROLLOUT, false, false,
+    {BT_PUT, "/fleet/policies/*", bt_rollouts_check, BT_WANTS_FLEET_PUT, false, false,
      "the body is the policy's text on all replicas, or, if one refuses it, on none"},
-    {BT_DELETE, "/fleet/policies/*", drop_fleet_policy, BT_WANTS_ROLLOUT, false, false,
+    {BT_DELETE, "/fleet/policies/*", bt_rollouts_check, BT_WANTS_FLEET_DROP, false, false,
      "withdraw one"},
-    {BT_PUT, "/fleet/rules", put_fleet_rules, BT_WANTS_ROLLOUT, false, false,
+    {BT_PUT, "/fleet/rules", bt_rollouts_check, BT_WANTS_FLEET_PUT_RULES, false, false,
      "the body is the rules file of all replicas"},
-    {BT_DELETE, "/fleet/rules", drop_fleet_rules, BT_WANTS_ROLLOUT, false, false,
+    {BT_DELETE, "/fleet/rules", bt_rollouts_check, BT_WANTS_FLEET_DROP_RULES, false, false,
      "withdraw it: every replica's own rules count again"},
-    {BT_POST, "/fleet/rollback", roll_fleet_back, BT_WANTS_ROLLOUT, false, false,
+    {BT_POST, "/fleet/rollback", bt_rollouts_check, BT_WANTS_FLEET_BACK, false, false,
      "the set before, on all replicas; ?to=N: that one"},
-    {BT_POST, "/fleet/pin", pin_replica, BT_WANTS_ROLLOUT, false, false,
+    {BT_POST, "/fleet/pin", bt_rollouts_check, BT_WANTS_FLEET_PIN, false, false,
      "this replica stays with what it serves now"},
-    {BT_DELETE, "/fleet/pin", unpin_replica, BT_WANTS_ROLLOUT, false, false,
+    {BT_DELETE, "/fleet/pin", bt_rollouts_check, BT_WANTS_FLEET_UNPIN, false, false,
      "it follows the fleet again"},
-    {BT_GET, "/rooms", list_rooms, BT_ANSWERED, false, false,
+    {BT_GET, "/rooms", bt_admin_rooms_list, BT_ANSWERED, false, false,
      "KV transfer: the engines' agents, and the rooms between them; ?limit=N"},
-    {BT_GET, "/rooms/*", check_room, BT_WANTS_ROOM, false, false,
+    {BT_GET, "/rooms/*", bt_admin_room_check, BT_WANTS_ROOM, false, false,
      "whose a room is, by its number: the request here, or which replicas may have it"},
-    {BT_GET, "/policies", list_policies, BT_ANSWERED, false, false,
+    {BT_GET, "/policies", bt_policies_list, BT_ANSWERED, false, false,
      "which policy serves each pool, and why not another"},
-    {BT_GET, "/rules", list_rules, BT_ANSWERED, false, false,
+    {BT_GET, "/rules", bt_policies_rules, BT_ANSWERED, false, false,
      "the rules that choose pool and policy, and how often each was taken"},
-    {BT_PUT, "/policies/*", check_policy_change, BT_WANTS_POLICY_PUT, false, false,
+    {BT_PUT, "/policies/*", bt_policies_check, BT_WANTS_POLICY_PUT, false, false,
      "the body is the policy's text from now on, for every pool that names it"},
-    {BT_DELETE, "/policies/*", check_policy_change, BT_WANTS_POLICY_DELETE, false, false,
+    {BT_DELETE, "/policies/*", bt_policies_check, BT_WANTS_POLICY_DELETE, false, false,
      "forget a text that was put: files and shipped policies count again"},
-    {BT_POST, "/add_worker", peer_add, BT_ANSWERED, false, true,
+    {BT_POST, "/add_worker", bt_workers_peer_add, BT_ANSWERED, false, true,
      "?url=...&worker_type=...&bootstrap_port=..."},
-    {BT_POST, "/remove_worker", peer_remove, BT_ANSWERED, false, true, "?url=..."},
-    {BT_GET, "/list_workers", peer_list, BT_ANSWERED, false, true, "{\"urls\":[...]}"},
+    {BT_POST, "/remove_worker", bt_workers_peer_remove, BT_ANSWERED, false, true, "?url=..."},
+    {BT_GET, "/list_workers", bt_workers_peer_list, BT_ANSWERED, false, true, "{\"urls\":[...]}"},
 };
 
 static const char *method_name(enum bt_method method)
@@ -370,7 +144,7 @@ static const char *method_name(enum bt_method method)
                                : "DELETE";
 }
 
-static void get_index(const context_t *c)
+static void get_index(const bt_admin_call_t *c)
 {
     c->reply->type = "text/plain; charset=utf-8";
     bt_text_printf(&c->reply->body, "baton %s, admin routes (each also below /admin):\n\n",
@@ -461,7 +235,8 @@ static bool is_refused(const bt_admin_config_t *config, const bt_admin_request_t
     return true;
 }
 
-static enum bt_answer_state run_route(const struct route *route, context_t *c, bt_str_t raw_key)
+static enum bt_answer_state run_route(const struct route *route, bt_admin_call_t *c,
+                                      bt_str_t raw_key)
 {
     bt_text_t key;
 
@@ -470,6 +245,7 @@ static enum bt_answer_state run_route(const struct route *route, context_t *c, b
         bt_reply_error(c->reply, 400, "a broken %%-escape in the path");
     } else if (route->handle != NULL) {
         c->key = bt_text_str(&key);
+        c->state = route->state;
         route->handle(c);
     }
     bt_text_fini(&key);
@@ -480,7 +256,7 @@ enum bt_answer_state bt_routes_answer(const bt_admin_config_t *config,
                                       const bt_admin_request_t *request, bt_admin_reply_t *reply)
 {
     const bt_str_t path = request->workers_only ? request->path : strip_prefix(request->path);
-    context_t c = {.config = config, .request = request, .reply = reply};
+    bt_admin_call_t c = {.config = config, .request = request, .reply = reply};
     bt_str_t key = BT_STR("");
     const char *allow = NULL;
 

@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
 
@@ -47,11 +46,7 @@ static void put_address(bt_text_t *out, bt_worker_t *w)
         bt_text_json_member(out, "address", NULL);
         return;
     }
-    if (addr.ss_family == AF_INET6)
-        inet_ntop(AF_INET6, &((struct sockaddr_in6 *) (void *) &addr)->sin6_addr, host,
-                  sizeof host);
-    else
-        inet_ntop(AF_INET, &((struct sockaddr_in *) (void *) &addr)->sin_addr, host, sizeof host);
+    (void) uv_ip_name((struct sockaddr *) &addr, host, sizeof host);
     snprintf(text, sizeof text, addr.ss_family == AF_INET6 ? "[%s]:%u" : "%s:%u", host, w->port);
     bt_text_json_member(out, "address", text);
 }

@@ -21,44 +21,45 @@ static const bt_worker_pool_t *pool_of(const bt_workers_t *workers, const bt_wor
 }
 
 /* 404 when there is none. */
-static bt_worker_t *find(const bt_admin_config_t *config, bt_str_t key, bt_admin_reply_t *reply)
+static bt_worker_t *find(const bt_admin_call_t *c)
 {
-    bt_worker_t *w = bt_workers_find(bt_registry_current(config->registry), key);
+    bt_worker_t *w = bt_workers_find(bt_registry_current(c->config->registry), c->key);
 
     if (w == NULL)
-        bt_reply_error(reply, 404, "there is no worker %.*s; GET /workers lists them",
-                       BT_STR_ARG(key));
+        bt_reply_error(c->reply, 404, "there is no worker %.*s; GET /workers lists them",
+                       BT_STR_ARG(c->key));
     return w;
 }
 
-static void describe(const bt_admin_config_t *config, bt_worker_t *w, bt_admin_reply_t *reply)
+static void describe(const bt_admin_call_t *c, bt_worker_t *w)
 {
-    bt_worker_describe(&reply->body, pool_of(bt_registry_current(config->registry), w), w, true);
+    bt_worker_describe(&c->reply->body, pool_of(bt_registry_current(c->config->registry), w), w,
+                       true);
 }
 
 /* The end of an answer about a change: whether the other replicas are told, where there may be any. why: NULL = they are. */
-static void end_told(const bt_admin_config_t *config, const char *why, bt_admin_reply_t *reply)
+static void end_told(const bt_admin_call_t *c, const char *why)
 {
-    if (config->fleet != NULL) {
-        bt_text_puts(&reply->body, ",\"fleet\":");
-        bt_text_json_str(&reply->body, bt_str(why != NULL ? why : "told"));
+    if (c->config->fleet != NULL) {
+        bt_text_puts(&c->reply->body, ",\"fleet\":");
+        bt_text_json_str(&c->reply->body, bt_str(why != NULL ? why : "told"));
     }
-    bt_text_puts(&reply->body, "}\n");
+    bt_text_puts(&c->reply->body, "}\n");
 }
 
-void bt_workers_list(const bt_admin_config_t *config, bt_admin_reply_t *reply)
+void bt_workers_list(const bt_admin_call_t *c)
 {
-    const bt_workers_t *workers = bt_registry_current(config->registry);
+    const bt_workers_t *workers = bt_registry_current(c->config->registry);
     unsigned total = 0;
 
-    bt_text_puts(&reply->body, "{\"workers\":[");
+    bt_text_puts(&c->reply->body, "{\"workers\":[");
     for (unsigned i = 0; i < workers->pool_count; i++)
         for (unsigned j = 0; j < workers->pools[i].all.count; j++) {
-            bt_text_puts(&reply->body, total++ > 0 ? ",\n" : "\n");
-            bt_worker_describe(&reply->body, &workers->pools[i], workers->pools[i].all.items[j],
+            bt_text_puts(&c->reply->body, total++ > 0 ? ",\n" : "\n");
+            bt_worker_describe(&c->reply->body, &workers->pools[i], workers->pools[i].all.items[j],
                                false);
         }
-    bt_text_printf(&reply->body, "\n],\"total\":%u}\n", total);
+    bt_text_printf(&c->reply->body, "\n],\"total\":%u}\n", total);
 }
 
 static bool is_named(const char *wanted, const bt_worker_pool_t *pool)
@@ -114,34 +115,34 @@ static const char *notify_added(const bt_admin_config_t *config)
     return bt_fleet_worker_added(config->fleet, pool_of(workers, w)->spec.name, w);
 }
 
-void bt_workers_add(const bt_admin_config_t *config, bt_str_t body, bt_admin_reply_t *reply)
+void bt_workers_add(const bt_admin_call_t *c)
 {
     char err[ERR_BYTES];
     bt_spec_request_t r;
     unsigned status = 400;
 
-    if (bt_spec_from_json(&r, body, err, sizeof err) == 0)
-        status = add(config, &r, err);
+    if (bt_spec_from_json(&r, c->request->body, err, sizeof err) == 0)
+        status = add(c->config, &r, err);
     if (status != 0) {
-        bt_reply_error(reply, status, "%s", err);
+        bt_reply_error(c->reply, status, "%s", err);
     } else {
-        const char *why = notify_added(config);
-        reply->status = 201;
-        describe(config, newest(bt_registry_current(config->registry)), reply);
-        reply->body.len -= reply->body.len > 0; /* its brace */
-        end_told(config, why, reply);
+        const char *why = notify_added(c->config);
+        c->reply->status = 201;
+        describe(c, newest(bt_registry_current(c->config->registry)));
+        c->reply->body.len -= c->reply->body.len > 0; /* its brace */
+        end_told(c, why);
     }
     bt_spec_request_fini(&r);
 }
 
-void bt_workers_show(const bt_admin_config_t *config, bt_str_t key, bt_admin_reply_t *reply)
+void bt_workers_show(const bt_admin_call_t *c)
 {
-    bt_worker_t *w = find(config, key, reply);
+    bt_worker_t *w = find(c);
 
     if (w == NULL)
         return;
-    describe(config, w, reply);
-    bt_text_puts(&reply->body, "\n");
+    describe(c, w);
+    bt_text_puts(&c->reply->body, "\n");
 }
 
 /* All that the key names, here and on the other replicas. */
@@ -161,27 +162,26 @@ static int remove_all(const bt_admin_config_t *config, bt_str_t key, const char 
     return rc;
 }
 
-static void say(const bt_admin_config_t *config, const char *what, bt_str_t name, const char *why,
-                bt_admin_reply_t *reply)
+static void say(const bt_admin_call_t *c, const char *what, bt_str_t name, const char *why)
 {
-    bt_text_printf(&reply->body, "{\"status\":\"%s\",\"worker\":", what);
-    bt_text_json_str(&reply->body, name);
-    end_told(config, why, reply);
+    bt_text_printf(&c->reply->body, "{\"status\":\"%s\",\"worker\":", what);
+    bt_text_json_str(&c->reply->body, name);
+    end_told(c, why);
 }
 
-void bt_workers_remove(const bt_admin_config_t *config, bt_str_t key, bt_admin_reply_t *reply)
+void bt_workers_remove(const bt_admin_call_t *c)
 {
-    bt_worker_t *w = find(config, key, reply);
+    bt_worker_t *w = find(c);
     const char *why = NULL;
 
     if (w == NULL)
         return;
     bt_worker_ref(w); /* its name outlives the snapshot */
-    int rc = remove_all(config, key, &why);
+    int rc = remove_all(c->config, c->key, &why);
     if (rc < 0)
-        bt_reply_error(reply, 503, "%s", bt_err_text(rc));
+        bt_reply_error(c->reply, 503, "%s", bt_err_text(rc));
     else
-        say(config, "removed", bt_str(w->name), why, reply);
+        say(c, "removed", bt_str(w->name), why);
     bt_worker_unref(w);
 }
 
@@ -215,23 +215,31 @@ static void drain_all(const bt_admin_config_t *config, bt_str_t key, const bt_wo
         }
 }
 
-void bt_workers_drain(const bt_admin_config_t *config, bt_str_t key, bool draining,
-                      bt_admin_reply_t *reply)
+static void drain(const bt_admin_call_t *c, bool draining)
 {
-    const bt_worker_t *w = bt_workers_find(bt_registry_current(config->registry), key);
-    const bool is_name = w != NULL && bt_str_eq(key, bt_str(w->name));
+    const bt_worker_t *w = bt_workers_find(bt_registry_current(c->config->registry), c->key);
+    const bool is_name = w != NULL && bt_str_eq(c->key, bt_str(w->name));
     const char *why = NULL;
     unsigned lifted = 0;
 
     if (w != NULL)
-        drain_all(config, key, w, draining, &why);
-    if (config->fleet != NULL && !draining && !is_name) /* a drain outlives its worker */
-        lifted = bt_fleet_undrain_url(config->fleet, key, &why);
+        drain_all(c->config, c->key, w, draining, &why);
+    if (c->config->fleet != NULL && !draining && !is_name) /* a drain outlives its worker */
+        lifted = bt_fleet_undrain_url(c->config->fleet, c->key, &why);
     if (w != NULL || lifted > 0)
-        say(config, draining ? "draining" : "serving", w != NULL ? bt_str(w->name) : key, why,
-            reply);
+        say(c, draining ? "draining" : "serving", w != NULL ? bt_str(w->name) : c->key, why);
     else
-        (void) find(config, key, reply);
+        (void) find(c);
+}
+
+void bt_workers_drain(const bt_admin_call_t *c)
+{
+    drain(c, true);
+}
+
+void bt_workers_undrain(const bt_admin_call_t *c)
+{
+    drain(c, false);
 }
 
 /* ---- other routers' routes ---- */
@@ -245,20 +253,20 @@ static void answer_text(bt_admin_reply_t *reply, unsigned status, const char *be
     bt_text_puts(&reply->body, "\n");
 }
 
-void bt_workers_peer_add(const bt_admin_config_t *config, bt_str_t query, bt_admin_reply_t *reply)
+void bt_workers_peer_add(const bt_admin_call_t *c)
 {
     char err[ERR_BYTES];
     bt_spec_request_t r;
     unsigned status = 400;
 
-    if (bt_spec_from_query(&r, query, err, sizeof err) == 0)
-        status = add(config, &r, err);
+    if (bt_spec_from_query(&r, c->request->query, err, sizeof err) == 0)
+        status = add(c->config, &r, err);
     if (status == 0)
-        (void) notify_added(config);
+        (void) notify_added(c->config);
     if (status != 0)
-        answer_text(reply, status, "", bt_str(err));
+        answer_text(c->reply, status, "", bt_str(err));
     else
-        answer_text(reply, 200, "Successfully added worker: ", bt_str(r.spec.url));
+        answer_text(c->reply, 200, "Successfully added worker: ", bt_str(r.spec.url));
     bt_spec_request_fini(&r);
 }
 
@@ -273,36 +281,35 @@ static bool read_url(bt_str_t query, bt_text_t *url)
     return false;
 }
 
-void bt_workers_peer_remove(const bt_admin_config_t *config, bt_str_t query,
-                            bt_admin_reply_t *reply)
+void bt_workers_peer_remove(const bt_admin_call_t *c)
 {
     const char *why = NULL;
     bt_text_t url;
 
     bt_text_init(&url);
-    if (!read_url(query, &url))
-        answer_text(reply, 400, "",
+    if (!read_url(c->request->query, &url))
+        answer_text(c->reply, 400, "",
                     BT_STR("\"url\" is missing: /remove_worker?url=http://host:port"));
-    else if (bt_workers_find(bt_registry_current(config->registry), bt_text_str(&url)) == NULL)
-        answer_text(reply, 404, "There is no worker: ", bt_text_str(&url));
-    else if (remove_all(config, bt_text_str(&url), &why) < 0)
-        answer_text(reply, 503, "Not removed: ", bt_text_str(&url));
+    else if (bt_workers_find(bt_registry_current(c->config->registry), bt_text_str(&url)) == NULL)
+        answer_text(c->reply, 404, "There is no worker: ", bt_text_str(&url));
+    else if (remove_all(c->config, bt_text_str(&url), &why) < 0)
+        answer_text(c->reply, 503, "Not removed: ", bt_text_str(&url));
     else
-        answer_text(reply, 200, "Successfully removed worker: ", bt_text_str(&url));
+        answer_text(c->reply, 200, "Successfully removed worker: ", bt_text_str(&url));
     bt_text_fini(&url);
 }
 
-void bt_workers_peer_list(const bt_admin_config_t *config, bt_admin_reply_t *reply)
+void bt_workers_peer_list(const bt_admin_call_t *c)
 {
-    const bt_workers_t *workers = bt_registry_current(config->registry);
+    const bt_workers_t *workers = bt_registry_current(c->config->registry);
     const char *comma = "";
 
-    bt_text_puts(&reply->body, "{\"urls\":[");
+    bt_text_puts(&c->reply->body, "{\"urls\":[");
     for (unsigned i = 0; i < workers->pool_count; i++)
         for (unsigned j = 0; j < workers->pools[i].all.count; j++) {
-            bt_text_puts(&reply->body, comma);
-            bt_text_json_str(&reply->body, bt_str(workers->pools[i].all.items[j]->spec.url));
+            bt_text_puts(&c->reply->body, comma);
+            bt_text_json_str(&c->reply->body, bt_str(workers->pools[i].all.items[j]->spec.url));
             comma = ",";
         }
-    bt_text_puts(&reply->body, "]}\n");
+    bt_text_puts(&c->reply->body, "]}\n");
 }

@@ -8,20 +8,19 @@
 #ifndef BT_ADMIN_WORKERS_H
 #define BT_ADMIN_WORKERS_H
 
-#include "admin/routes.h"
+#include "admin/call.h"
 
-/* key: name or url, decoded. */
-void bt_workers_list(const bt_admin_config_t *config, bt_admin_reply_t *reply);
-void bt_workers_add(const bt_admin_config_t *config, bt_str_t body, bt_admin_reply_t *reply);
-void bt_workers_show(const bt_admin_config_t *config, bt_str_t key, bt_admin_reply_t *reply);
-void bt_workers_remove(const bt_admin_config_t *config, bt_str_t key, bt_admin_reply_t *reply);
-void bt_workers_drain(const bt_admin_config_t *config, bt_str_t key, bool draining,
-                      bt_admin_reply_t *reply);
+/* Handlers; the call's key is a name or url. */
+void bt_workers_list(const bt_admin_call_t *c);
+void bt_workers_add(const bt_admin_call_t *c);
+void bt_workers_show(const bt_admin_call_t *c);
+void bt_workers_remove(const bt_admin_call_t *c);
+void bt_workers_drain(const bt_admin_call_t *c);
+void bt_workers_undrain(const bt_admin_call_t *c);
 /* Other routers' routes: answers are plain text. */
-void bt_workers_peer_add(const bt_admin_config_t *config, bt_str_t query, bt_admin_reply_t *reply);
-void bt_workers_peer_remove(const bt_admin_config_t *config, bt_str_t query,
-                            bt_admin_reply_t *reply);
-void bt_workers_peer_list(const bt_admin_config_t *config, bt_admin_reply_t *reply);
+void bt_workers_peer_add(const bt_admin_call_t *c);
+void bt_workers_peer_remove(const bt_admin_call_t *c);
+void bt_workers_peer_list(const bt_admin_call_t *c);
 
 /* worker_json.c: one worker as JSON. pairs: also who it may work with, and why not with the others. */
 void bt_worker_describe(bt_text_t *out, const bt_worker_pool_t *pool, bt_worker_t *w, bool pairs);

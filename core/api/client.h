@@ -1,7 +1,7 @@
 /* client.h - who a request comes from: the key it showed, or the address it came from.
  *
- * Owner: the configuration owns the keys; everybody else borrows them.
- * Life:  read at start, constant while the process lives.
+ * Owner: the configuration that has read them, and the gateway for those of a reload; everybody else borrows them.
+ * Life:  a set is constant. SIGHUP puts another one in its place; the one before stays until the end, because requests borrow from it.
  * Flow:  --client-api-keys-file -> bt_client_keys_t -> the key of each request -> its tenant, and what it may cancel.
  * Cost:  a compare with every key a request, so that its time tells nothing about which one fits.
  */
@@ -23,6 +23,7 @@ typedef struct bt_client_key {
 typedef struct bt_client_keys {
     bt_client_key_t *items;
     unsigned count;
+    struct bt_client_keys *before; /* the set in whose place this one came */
 } bt_client_keys_t;
 
 /* 0, BT_E_NOMEM. tenant: BT_STR_NULL = none named. */

@@ -43,13 +43,17 @@ static const struct member {
     [BT_MEMBER_SESSION_ID] = {BT_STR("session_id"), T_NAME},
     [BT_MEMBER_SESSION_PARAMS] = {BT_STR("session_params"), T_OPTIONS},
     [BT_MEMBER_PREVIOUS_RESPONSE_ID] = {BT_STR("previous_response_id"), T_NAME},
+    /* of the prefix cache: vLLM and SGLang, SGLang, SGLang */
+    [BT_MEMBER_CACHE_SALT] = {BT_STR("cache_salt"), T_STRING | T_LIST},
+    [BT_MEMBER_EXTRA_KEY] = {BT_STR("extra_key"), T_STRING | T_LIST},
+    [BT_MEMBER_LORA_PATH] = {BT_STR("lora_path"), T_STRING | T_LIST},
     [BT_MEMBER_RID] = {BT_STR("rid"), FORBIDDEN},
     {BT_STR("kv_transfer_params"), FORBIDDEN}, {BT_STR("batch_kv_transfer_params"), FORBIDDEN},
     {BT_STR("ec_transfer_params"), FORBIDDEN}, {BT_STR("bootstrap_host"), FORBIDDEN},
     {BT_STR("bootstrap_port"), FORBIDDEN}, {BT_STR("bootstrap_room"), FORBIDDEN},
     {BT_STR("bootstrap_pair_key"), FORBIDDEN}, {BT_STR("routed_dp_rank"), FORBIDDEN},
     {BT_STR("data_parallel_rank"), FORBIDDEN}, {BT_STR("disagg_prefill_dp_rank"), FORBIDDEN},
-    {BT_STR("decode_tp_size"), FORBIDDEN},
+    {BT_STR("decode_tp_size"), FORBIDDEN}, {BT_STR("kv_cache_report_mode"), FORBIDDEN},
     /* SGLang's own processes say these to each other */
     {BT_STR("http_worker_ipc"), FORBIDDEN}, {BT_STR("encoder_urls"), FORBIDDEN},
     {BT_STR("need_wait_for_mm_inputs"), FORBIDDEN}, {BT_STR("num_items_assigned"), FORBIDDEN},

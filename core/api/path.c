@@ -36,24 +36,6 @@ static bool is_usual(bt_str_t path)
     return before != '/' || path.n == 1;
 }
 
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-/* The byte that an escape at p stands for; -1 when it is none. */
-static int escaped_byte(const char *p, size_t n)
-{
-    const int high = n >= 3 && p[0] == '%' ? hex_value(p[1]) : -1;
-    const int low = high >= 0 ? hex_value(p[2]) : -1;
-
-    return low >= 0 ? high * 16 + low : -1;
-}
-
 static const char *byte_refusal(int c, bool is_escaped, bool is_model_name)
 {
     if (c < 0)
@@ -95,7 +77,7 @@ static const char *rewrite(bt_str_t raw, bt_arena_t *arena, bt_str_t *path_p)
 
     for (size_t i = 0; i < raw.n;) {
         const bool is_escaped = raw.p[i] == '%';
-        const int c = is_escaped ? escaped_byte(raw.p + i, raw.n - i) : (unsigned char) raw.p[i];
+        const int c = is_escaped ? bt_str_escaped_byte(raw, i) : (unsigned char) raw.p[i];
         const bool is_model_name = bt_str_starts((bt_str_t){out, (size_t) (w.at - out)}, MODELS);
         const char *why = byte_refusal(c, is_escaped, is_model_name);
         if (why != NULL)
@@ -112,7 +94,7 @@ static size_t separator(bt_str_t path, size_t at)
 {
     if (path.p[at] == '/')
         return 1;
-    return escaped_byte(path.p + at, path.n - at) == '/' ? 3 : 0;
+    return bt_str_escaped_byte(path, at) == '/' ? 3 : 0;
 }
 
 /* "/" is a path of no segments; every other one has at least a byte in each. */
@@ -173,7 +155,7 @@ size_t bt_path_decode(bt_str_t text, char *out, size_t size)
     size_t n = 0;
 
     for (size_t i = 0; i < text.n && n < size;) {
-        const int c = escaped_byte(text.p + i, text.n - i);
+        const int c = bt_str_escaped_byte(text, i);
         out[n++] = (char) (c >= 0 ? c : text.p[i]);
         i += c >= 0 ? 3 : 1;
     }

@@ -19,11 +19,6 @@ static _Thread_local struct {
     unsigned count;
 } mine;
 
-static void count_live(int64_t bytes)
-{
-    bt_mem_count(BT_MEM_BUFFERS, bytes);
-}
-
 static bt_buf_t *take_free(void)
 {
     bt_buf_t *buf = mine.head;
@@ -56,7 +51,7 @@ static bt_buf_t *new_of(size_t cap, uint32_t kind)
     if (buf == NULL)
         return NULL;
     *buf = (bt_buf_t){.refs = 1, .kind = kind, .cap = cap, .data = (char *) (buf + 1)};
-    count_live((int64_t) cap);
+    bt_mem_count(BT_MEM_BUFFERS, (int64_t) cap);
     return buf;
 }
 
@@ -92,7 +87,7 @@ void bt_buf_unref(bt_buf_t *buf)
     BT_BUG_ON(buf->refs == 0);
     if (--buf->refs > 0)
         return;
-    count_live(-(int64_t) buf->cap);
+    bt_mem_count(BT_MEM_BUFFERS, -(int64_t) buf->cap);
     if (buf->kind == KIND_STANDARD)
         give_free(buf);
     else
@@ -113,7 +108,7 @@ int bt_buf_grow(bt_buf_t **buf_p, size_t cap)
             return BT_E_NOMEM;
         buf->cap = cap;
         buf->data = (char *) (buf + 1);
-        count_live((int64_t) cap - (int64_t) before);
+        bt_mem_count(BT_MEM_BUFFERS, (int64_t) cap - (int64_t) before);
         *buf_p = buf;
         return 0;
     }

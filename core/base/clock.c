@@ -22,6 +22,11 @@ uint64_t bt_clock_ms(void)
     return now_us(CLOCK_MONOTONIC) / 1000;
 }
 
+uint64_t bt_clock_cpu_us(void)
+{
+    return now_us(CLOCK_THREAD_CPUTIME_ID);
+}
+
 uint64_t bt_clock_wall_ms(void)
 {
     return now_us(CLOCK_REALTIME) / 1000;

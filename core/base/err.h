@@ -3,10 +3,12 @@
  * Owner: nobody; pure values.
  * Life:  static.
  * Flow:  functions return 0 or a negative code; libuv's negative errno values pass through as they are.
- * Cost:  O(1), no allocation.
+ * Cost:  a search of one table, on error paths only; no allocation.
  */
 #ifndef BT_BASE_ERR_H
 #define BT_BASE_ERR_H
+
+#include <stddef.h>
 
 /* Codes live below -20000, so they never collide with libuv's (-1 .. -4095, and UV_EOF). */
 #define BT_ERR_MAP(X)                                                                              \
@@ -35,6 +37,7 @@
     X(BT_E_UPSTREAM_HTTP, -20047, WORKER, "worker sent malformed HTTP")                            \
     X(BT_E_UPSTREAM_STATUS, -20048, ATTEMPT, "worker answered with an error status")               \
     X(BT_E_UPSTREAM_BODY, -20049, ATTEMPT, "worker answered 200 with an error inside")             \
+    X(BT_E_LOST, -20054, WORKER, "worker is lost: it is dead or silent, and its checks fail")      \
     X(BT_E_REDIRECT, -20053, WORKER, "worker answered with a redirect, which is not followed")     \
     X(BT_E_HANDOFF, -20050, ATTEMPT, "hand-off parameters missing or wrong")                       \
     X(BT_E_LEASE, -20051, ATTEMPT, "prefill lease ran out")                                        \
@@ -68,6 +71,9 @@ const char *bt_err_text(int rc);
 /* libuv codes map to CONNECTION, ENOMEM to PROCESS. */
 enum bt_scope bt_err_scope(int rc);
 const char *bt_scope_name(enum bt_scope scope);
+/* Says in `why`, on one line, what is wrong with what a user wrote. Returns BT_E_CONFIG. */
+int bt_err_refuse(char *why, size_t size, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Debug assertion / always-on assertion / "cannot happen but keep serving" (counts, logs once per site). */
 #ifdef NDEBUG
@@ -82,6 +88,7 @@ const char *bt_scope_name(enum bt_scope scope);
     } while (0)
 #define BT_SOFT(cond) (__builtin_expect(!!(cond), 0) && bt_soft(#cond, __FILE__, __LINE__))
 
+/* bug.c */
 __attribute__((noreturn)) void bt_bug(const char *cond, const char *file, int line);
 /* Always returns 1; logs a site once, counts every time (bt_soft_count()). */
 int bt_soft(const char *cond, const char *file, int line);

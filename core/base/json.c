@@ -4,8 +4,7 @@
  *
  *     OPENED --first item--> AMID --',' item--> AMID --closing bracket--> ENDED
  *        '--closing bracket--------------------------------------------> ENDED
- * Any error leaves one of the BAD states, so that a caller that keeps asking keeps getting the same
- * answer.
+ * Any error leaves it BAD, so that a caller that keeps asking keeps getting the same answer.
  */
 #include "base/json.h"
 
@@ -14,12 +13,13 @@
 
 #include <stdarg.h>
 
-enum { OPENED, AMID, ENDED, BAD_JSON, BAD_DEPTH, BAD_UTF8 };
+enum { OPENED, AMID, ENDED, BAD };
 
 static int fail(bt_json_cursor_t *c, const char *at, int rc)
 {
     c->err_off = (size_t) (at - c->text.p);
-    c->state = rc == BT_E_JSON_UTF8 ? BAD_UTF8 : rc == BT_E_JSON_DEPTH ? BAD_DEPTH : BAD_JSON;
+    c->state = BAD;
+    c->rc = rc;
     return rc;
 }
 
@@ -108,12 +108,8 @@ int bt_json_next(bt_json_cursor_t *c, bt_json_item_t *item_p)
 {
     bt_json_scan_t s;
 
-    if (c->state == ENDED)
-        return 0;
-    if (c->state > ENDED)
-        return c->state == BAD_UTF8    ? BT_E_JSON_UTF8
-               : c->state == BAD_DEPTH ? BT_E_JSON_DEPTH
-                                       : BT_E_JSON;
+    if (c->state >= ENDED)
+        return c->rc;
     bt_json_scan_init(&s, c->text.p + c->at, c->text.p + c->text.n, 1);
     bt_json_scan_space(&s);
     if (s.at >= s.end)

@@ -12,8 +12,6 @@
 
 #include "base/str.h"
 
-#define BT_JSON_DEPTH_MAX 512
-
 enum bt_json_type {
     BT_JSON_NONE, /* absent */
     BT_JSON_NULL,
@@ -33,8 +31,8 @@ typedef struct bt_json_item {
     size_t value_off; /* offset of the value's first byte */
     bt_str_t value;   /* raw text of the value, strings with their quotes */
     enum bt_json_type type;
-    size_t
-        prev_end; /* end offset of the item before it; for the first one: just after the opening bracket */
+    /* end offset of the item before it; for the first one: just after the opening bracket */
+    size_t prev_end;
     size_t ordinal; /* 0, 1, ... */
 } bt_json_item_t;
 
@@ -48,6 +46,7 @@ typedef struct bt_json_cursor {
     size_t err_off;     /* where an error was found */
     unsigned char kind; /* '{' or '[' */
     unsigned char state;
+    int rc; /* of the end: 0, or what was wrong */
 } bt_json_cursor_t;
 
 /* Text must be one object / one array (white space around it allowed). 0, or BT_E_JSON* with err_off set. */

@@ -31,7 +31,7 @@ void bt_json_scan_init(bt_json_scan_t *s, const char *at, const char *end, unsig
 
 void bt_json_scan_space(bt_json_scan_t *s)
 {
-    while (s->at < s->end && (*s->at == ' ' || *s->at == '\n' || *s->at == '\t' || *s->at == '\r'))
+    while (s->at < s->end && bt_str_is_blank(*s->at))
         s->at++;
 }
 
@@ -147,11 +147,6 @@ size_t bt_json_utf8_len(const char *at, const char *end)
     return at < end ? utf8_len(at, end) : 0;
 }
 
-static bool is_hex(char c)
-{
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-}
-
 /* Any four hex digits are grammatical; lone surrogates are the unescaper's affair. */
 static int scan_escape(bt_json_scan_t *s)
 {
@@ -161,7 +156,7 @@ static int scan_escape(bt_json_scan_t *s)
     char c = *s->at;
     if (c == 'u') {
         for (unsigned i = 0; i < 4; i++)
-            if (++s->at >= s->end || !is_hex(*s->at))
+            if (++s->at >= s->end || bt_str_hex(*s->at) < 0)
                 return BT_E_JSON;
     } else if (c == '\0' || strchr("\"\\/bfnrt", c) == NULL) {
         return BT_E_JSON;

@@ -2,20 +2,22 @@
  *
  * Owner: the caller; internal to base.
  * Life:  a scan lives on the stack and borrows the text.
- * Flow:  each bt_json_scan_* call starts at `at` and leaves it after what it read, or at the byte
- * in error. Cost:  one pass, no recursion, no allocation; plain ASCII runs 8 or 16 bytes at a time.
+ * Flow:  each bt_json_scan_* call starts at `at` and leaves it after what it read, or at the byte in error.
+ * Cost:  one pass, no recursion, no allocation; plain ASCII runs 8 or 16 bytes at a time.
  */
 #ifndef BT_BASE_JSON_SCAN_H
 #define BT_BASE_JSON_SCAN_H
 
-#include "base/json.h"
+#include "base/str.h"
+
+#define BT_JSON_DEPTH_MAX 512
 
 typedef struct bt_json_scan {
     const char *at, *end;
     unsigned depth; /* open brackets, those of the caller included */
     bool escaped;   /* some string since init had a backslash; never set back */
-    uint64_t
-        is_object[BT_JSON_DEPTH_MAX / 64]; /* one bit per bracket opened here, the rest undefined */
+    /* one bit per bracket opened here, the rest undefined */
+    uint64_t is_object[BT_JSON_DEPTH_MAX / 64];
 } bt_json_scan_t;
 
 void bt_json_scan_init(bt_json_scan_t *s, const char *at, const char *end, unsigned depth);

@@ -15,17 +15,6 @@
 
 /* ---- unescape ---- */
 
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
-
 /* The four digits after "\u"; -1 when they are not there. */
 static int32_t read_unit(const char *at, const char *end)
 {
@@ -34,7 +23,7 @@ static int32_t read_unit(const char *at, const char *end)
     if (end - at < 6 || at[0] != '\\' || at[1] != 'u')
         return -1;
     for (unsigned i = 2; i < 6; i++) {
-        int digit = hex_value(at[i]);
+        int digit = bt_str_hex(at[i]);
         if (digit < 0)
             return -1;
         unit = unit * 16 + digit;

@@ -23,11 +23,6 @@ static const char *string_end(const char *at, const char *end)
     return at + 1;
 }
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
 /* Its elements are its commas and one, unless it holds nothing but white space. */
 static const char *skip_bracket(const char *at, const char *end, size_t *inner_p)
 {
@@ -50,7 +45,7 @@ static const char *skip_bracket(const char *at, const char *end, size_t *inner_p
                 break;
         } else if (c == ',') {
             commas += depth == 1;
-        } else if (is_empty && !is_space(c)) {
+        } else if (is_empty && !bt_str_is_blank(c)) {
             is_empty = false;
         }
     }
@@ -62,7 +57,7 @@ bool bt_json_walk_next(bt_json_walk_t *w, bt_str_t *element_p, size_t *inner_p)
 {
     const char *at = w->at;
 
-    while (at < w->end && (is_space(*at) || *at == ','))
+    while (at < w->end && (bt_str_is_blank(*at) || *at == ','))
         at++;
     *inner_p = 0;
     w->at = at;
@@ -73,7 +68,7 @@ bool bt_json_walk_next(bt_json_walk_t *w, bt_str_t *element_p, size_t *inner_p)
     else if (*at == '[' || *at == '{')
         w->at = skip_bracket(at, w->end, inner_p);
     else
-        while (w->at < w->end && *w->at != ',' && !is_space(*w->at))
+        while (w->at < w->end && *w->at != ',' && !bt_str_is_blank(*w->at))
             w->at++;
     *element_p = (bt_str_t){at, (size_t) (w->at - at)};
     return true;

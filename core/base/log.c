@@ -1,6 +1,6 @@
-/* A line is built on the stack and given to the queue (log_queue.h); where there is none it leaves with one write, so
- * threads need no lock: the kernel keeps writes up to PIPE_BUF whole on pipes, and appends whole on files. Hence the line
- * limit.
+/* A line is built on the stack and given to the queue (log_queue.c); where there is none it leaves
+ * with one write, so threads need no lock: the kernel keeps writes up to PIPE_BUF whole on pipes,
+ * and appends whole on files. Hence the line limit.
  *
  * What the network sent may stand in a message. Control characters are escaped in both modes, so
  * nobody can forge a second line; in JSON mode everything goes through the JSON quoter, which also
@@ -11,9 +11,10 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/line.h"
-#include "base/log_queue.h"
+#include "base/log_impl.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -31,6 +32,7 @@
 int bt_log_level_now = BT_LOG_INFO;
 static int is_json;
 static int log_fd = STDERR_FILENO;
+static const char *log_path; /* NULL = no file */
 static _Thread_local struct {
     char worker[CONTEXT_BYTES], request[CONTEXT_BYTES];
 } context;
@@ -42,6 +44,44 @@ void bt_log_set(enum bt_log_level level, bool json, int fd)
     __atomic_store_n(&is_json, json, __ATOMIC_RELAXED);
     __atomic_store_n(&log_fd, fd, __ATOMIC_RELAXED);
     __atomic_store_n(&bt_log_level_now, (int) level, __ATOMIC_RELAXED);
+}
+
+int bt_log_fd(void)
+{
+    return __atomic_load_n(&log_fd, __ATOMIC_RELAXED);
+}
+
+/* A pipe without a reader is an error here, not a wait. */
+static int open_to_append(const char *path)
+{
+    const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640);
+
+    return fd >= 0 ? fd : -errno;
+}
+
+int bt_log_open(const char *path)
+{
+    const int fd = open_to_append(path);
+
+    if (fd < 0)
+        return fd;
+    log_path = path;
+    __atomic_store_n(&log_fd, fd, __ATOMIC_RELAXED);
+    return 0;
+}
+
+/* The number stays, so whoever is about to write to it needs no lock. */
+int bt_log_reopen(void)
+{
+    const int fd = log_path != NULL ? open_to_append(log_path) : 0;
+    int rc = 0;
+
+    if (fd <= 0)
+        return fd;
+    if (dup3(fd, bt_log_fd(), O_CLOEXEC) < 0)
+        rc = -errno;
+    close(fd);
+    return rc;
 }
 
 static void copy_context(char *to, const char *from)
@@ -56,11 +96,6 @@ void bt_log_context(const char *worker, const char *request_id)
 {
     copy_context(context.worker, worker);
     copy_context(context.request, request_id);
-}
-
-int bt_log_fd(void)
-{
-    return __atomic_load_n(&log_fd, __ATOMIC_RELAXED);
 }
 
 void bt_log_line(bt_str_t line)
@@ -167,8 +202,8 @@ size_t bt_log_dropped_line(char *out, size_t size, uint64_t n)
     char message[96];
     bt_line_t l;
 
-    snprintf(message, sizeof(message), "%" PRIu64 " log lines dropped: stderr does not take them",
-             n);
+    snprintf(message, sizeof(message), "%" PRIu64 " log lines dropped: %s does not take them", n,
+             log_path != NULL ? "the file" : "stderr");
     bt_line_init(&l, out, size - 1);
     const size_t length = build(&l, BT_LOG_WARN, "log", bt_str(message)).n;
     out[length] = '\n';

@@ -1,4 +1,4 @@
-/* log.h - one logger, text or JSON lines on stderr.
+/* log.h - one logger, text or JSON lines on stderr or in a file.
  *
  * Owner: the process; safe from every thread.
  * Life:  usable from the first instruction with defaults (info, text): each line is one write(2). From bt_log_start to
@@ -23,6 +23,11 @@ struct bt_log_site { /* one static per call site; atomics inside */
 extern int bt_log_level_now; /* read without a lock; set before threads start or by SIGHUP */
 
 void bt_log_set(enum bt_log_level level, bool json, int fd);
+/* Lines are appended to this file from now on. Borrows path. 0 or a negative errno. */
+int bt_log_open(const char *path);
+/* Opens that file by its name again; each line is in the old one or in the new one. 0, where there
+ * is no file too, or a negative errno: lines go where they went. */
+int bt_log_reopen(void);
 void bt_log_write(struct bt_log_site *site, enum bt_log_level level, const char *component,
                   const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 /* Thread-local context added to every line until cleared: worker name, request id (NULL = none). */

@@ -7,7 +7,7 @@
  * A pipe gets PIPE_BUF bytes at most with one write, in whole lines: the kernel does not mix these with the lines of other
  * processes that write to it.
  */
-#include "base/log_queue.h"
+#include "base/log_impl.h"
 
 #include "base/err.h"
 #include "base/log.h"
@@ -20,7 +20,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #define HALF_BYTES (BT_LOG_QUEUE_BYTES / 2)
 #define WRITE_BYTES ((size_t) 64 << 10)
@@ -43,31 +42,6 @@ static uint64_t untold; /* dropped lines that no line has told of */
 static bool has_writer, is_asleep, is_hurried, is_closing;
 
 /* ---- writing ---- */
-
-static unsigned lines_of(const char *p, size_t n)
-{
-    const char *end = p + n;
-    unsigned lines = 0;
-
-    while (p < end && (p = memchr(p, '\n', (size_t) (end - p))) != NULL) {
-        p++;
-        lines++;
-    }
-    return lines;
-}
-
-/* Bytes of the whole lines at p that one write may have; at least one line. */
-static size_t piece_of(const char *p, size_t n, size_t max)
-{
-    const char *end;
-
-    if (n <= max)
-        return n;
-    end = memrchr(p, '\n', max);
-    if (end == NULL)
-        end = memchr(p, '\n', n);
-    return (size_t) (end - p) + 1;
-}
 
 static size_t write_max(int fd)
 {
@@ -95,17 +69,16 @@ static bool write_piece(int fd, const char *p, size_t n)
 }
 
 /* Returns the number of lines that are lost. */
-static unsigned write_batch(const char *p, size_t n)
+static size_t write_batch(bt_str_t lines)
 {
     const int fd = bt_log_fd();
     const size_t max = write_max(fd);
 
-    while (n > 0) {
-        const size_t piece = piece_of(p, n, max);
-        if (!write_piece(fd, p, piece))
-            return lines_of(p, n);
-        p += piece;
-        n -= piece;
+    while (lines.n > 0) {
+        const size_t n = bt_str_cut_lines(lines, max).n;
+        if (!write_piece(fd, lines.p, n))
+            return bt_str_lines(lines);
+        lines = (bt_str_t){lines.p + n, lines.n - n};
     }
     return 0;
 }
@@ -119,26 +92,12 @@ static bool write_dropped(uint64_t n)
 
 /* ---- the writer ---- */
 
-static struct timespec after_ms(unsigned ms)
-{
-    struct timespec at;
-
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_sec += ms / 1000;
-    at.tv_nsec += (long) (ms % 1000) * 1000000;
-    if (at.tv_nsec >= 1000000000) {
-        at.tv_nsec -= 1000000000;
-        at.tv_sec++;
-    }
-    return at;
-}
-
 /* Under lock: what gathers meanwhile is written at once then. */
 static void rest(void)
 {
-    const struct timespec until = after_ms(BT_LOG_REST_MS);
+    const uint64_t until_us = bt_clock_us() + BT_LOG_REST_MS * 1000;
 
-    while (!is_hurried && !is_closing && pthread_cond_timedwait(&wake, &lock, &until) == 0)
+    while (!is_hurried && !is_closing && bt_thread_wait(&wake, &lock, until_us))
         continue;
 }
 
@@ -160,7 +119,7 @@ static void write_waiting(void)
     char *batch = waiting;
     const size_t n = waiting_n;
     const uint64_t lost_before = untold;
-    unsigned lost;
+    size_t lost;
     bool is_told;
 
     waiting = taken;
@@ -169,7 +128,7 @@ static void write_waiting(void)
     untold = 0;
     batches_begun++;
     pthread_mutex_unlock(&lock);
-    lost = write_batch(batch, n);
+    lost = write_batch((bt_str_t){batch, n});
     is_told = lost == 0 && write_dropped(lost_before);
     atomic_fetch_add_explicit(&dropped, lost, memory_order_relaxed);
     pthread_mutex_lock(&lock);
@@ -221,9 +180,8 @@ bool bt_log_queue_put(bt_str_t line)
 
 bool bt_log_queue_flush(unsigned timeout_ms)
 {
-    const struct timespec until = after_ms(timeout_ms);
+    const uint64_t until_us = bt_clock_us() + (uint64_t) timeout_ms * 1000;
     uint64_t last;
-    int rc = 0;
 
     const int now = atomic_load_explicit(&state, memory_order_acquire);
     if (now != QUEUED)
@@ -232,8 +190,8 @@ bool bt_log_queue_flush(unsigned timeout_ms)
     last = batches_begun + (waiting_n > 0);
     is_hurried = true;
     pthread_cond_signal(&wake);
-    while (batches_done < last && has_writer && rc == 0)
-        rc = pthread_cond_timedwait(&done, &lock, &until);
+    while (batches_done < last && has_writer && bt_thread_wait(&done, &lock, until_us))
+        continue;
     const bool is_done = batches_done >= last;
     pthread_mutex_unlock(&lock);
     return is_done;
@@ -251,22 +209,12 @@ uint64_t bt_log_dropped(void)
 
 /* ---- life ---- */
 
-static void init_conditions(void)
-{
-    pthread_condattr_t attr;
-
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&wake, &attr);
-    pthread_cond_init(&done, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 /* The child has no writer; whoever held the lock was another thread, which it has not either. What waits is the parent's. */
 static void in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
-    init_conditions();
+    uv_cond_init(&wake);
+    uv_cond_init(&done);
     atomic_store(&state, DIRECT);
     has_writer = false;
     waiting_n = 0;
@@ -274,7 +222,8 @@ static void in_child(void)
 
 static void prepare(void)
 {
-    init_conditions();
+    uv_cond_init(&wake);
+    uv_cond_init(&done);
     (void) pthread_atfork(NULL, NULL, in_child);
 }
 
@@ -317,16 +266,15 @@ int bt_log_start(void)
 
 void bt_log_stop(unsigned timeout_ms)
 {
-    const struct timespec until = after_ms(timeout_ms);
-    int rc = 0;
+    const uint64_t until_us = bt_clock_us() + (uint64_t) timeout_ms * 1000;
 
     if (atomic_load_explicit(&state, memory_order_acquire) != QUEUED)
         return;
     pthread_mutex_lock(&lock);
     is_closing = true;
     pthread_cond_signal(&wake);
-    while (has_writer && rc == 0)
-        rc = pthread_cond_timedwait(&done, &lock, &until);
+    while (has_writer && bt_thread_wait(&done, &lock, until_us))
+        continue;
     atomic_store_explicit(&state, has_writer ? SILENT : DIRECT, memory_order_release);
     if (!has_writer) {
         free(waiting);

@@ -4,13 +4,9 @@
 #include "base/err.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <sys/random.h>
 
-static _Thread_local struct {
-    uint64_t s[4];
-    bool is_seeded;
-} state;
+static _Thread_local bt_rand_state_t state;
 
 static uint64_t rotl(uint64_t x, unsigned k)
 {
@@ -30,6 +26,17 @@ void bt_rand_seed(uint64_t seed)
     for (unsigned i = 0; i < 4; i++)
         state.s[i] = splitmix(&seed);
     state.is_seeded = true;
+}
+
+void bt_rand_begin(bt_rand_state_t *before, uint64_t seed)
+{
+    *before = state;
+    bt_rand_seed(seed);
+}
+
+void bt_rand_end(const bt_rand_state_t *before)
+{
+    state = *before;
 }
 
 static void seed_from_system(void)

@@ -8,10 +8,18 @@
 #ifndef BT_BASE_RAND_H
 #define BT_BASE_RAND_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 void bt_rand_seed(uint64_t seed);
+/* From begin to end the thread draws what this seed gives, and then goes on where it was. */
+typedef struct bt_rand_state {
+    uint64_t s[4];
+    bool is_seeded;
+} bt_rand_state_t;
+void bt_rand_begin(bt_rand_state_t *before, uint64_t seed);
+void bt_rand_end(const bt_rand_state_t *before);
 uint64_t bt_rand_u64(void);
 uint64_t bt_rand_below(uint64_t bound); /* [0, bound), unbiased; bound 0 gives 0 */
 double bt_rand_unit(void);              /* [0, 1) */

@@ -8,9 +8,12 @@
 
 #define DISTANCE_CHARS 64
 
-static bool is_blank(char c)
+int bt_str_escaped_byte(bt_str_t s, size_t at)
 {
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+    const int high = s.n - at > 2 && s.p[at] == '%' ? bt_str_hex(s.p[at + 1]) : -1;
+    const int low = high >= 0 ? bt_str_hex(s.p[at + 2]) : -1;
+
+    return low >= 0 ? high * 16 + low : -1;
 }
 
 bool bt_str_is_secret(bt_str_t secret, bt_str_t given)
@@ -22,13 +25,30 @@ bool bt_str_is_secret(bt_str_t secret, bt_str_t given)
     return difference == 0;
 }
 
+bool bt_str_take_hex64(bt_str_t *text, uint64_t *value_p)
+{
+    uint64_t value = 0;
+
+    if (text->n < 16)
+        return false;
+    for (unsigned i = 0; i < 16; i++) {
+        const int digit = bt_str_hex(text->p[i]);
+        if (digit < 0 || (text->p[i] >= 'A' && text->p[i] <= 'F'))
+            return false;
+        value = value << 4 | (uint64_t) digit;
+    }
+    *value_p = value;
+    *text = (bt_str_t){text->p + 16, text->n - 16};
+    return true;
+}
+
 bt_str_t bt_str_trim(bt_str_t s)
 {
-    while (s.n > 0 && is_blank(s.p[0])) {
+    while (s.n > 0 && bt_str_is_blank(s.p[0])) {
         s.p++;
         s.n--;
     }
-    while (s.n > 0 && is_blank(s.p[s.n - 1]))
+    while (s.n > 0 && bt_str_is_blank(s.p[s.n - 1]))
         s.n--;
     return s;
 }
@@ -65,6 +85,30 @@ ptrdiff_t bt_str_find(bt_str_t s, bt_str_t needle)
         return -1;
     const char *hit = memmem(s.p, s.n, needle.p, needle.n);
     return hit != NULL ? hit - s.p : -1;
+}
+
+size_t bt_str_lines(bt_str_t s)
+{
+    const char *p = s.p, *end = s.p + s.n;
+    size_t lines = 0;
+
+    while (p < end && (p = memchr(p, '\n', (size_t) (end - p))) != NULL) {
+        p++;
+        lines++;
+    }
+    return lines;
+}
+
+bt_str_t bt_str_cut_lines(bt_str_t s, size_t max)
+{
+    const char *end;
+
+    if (s.n <= max)
+        return s;
+    end = memrchr(s.p, '\n', max);
+    if (end == NULL)
+        end = memchr(s.p, '\n', s.n);
+    return (bt_str_t){s.p, (size_t) (end - s.p) + 1};
 }
 
 int bt_str_u64(bt_str_t s, uint64_t *value_p)

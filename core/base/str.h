@@ -55,6 +55,26 @@ static inline uint64_t bt_str_hash(bt_str_t s)
     return h;
 }
 
+/* JSON's white space, and what stands around words. */
+static inline bool bt_str_is_blank(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+/* What a hex digit stands for; -1: it is none. */
+static inline int bt_str_hex(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* 16 hex digits in lower case at the beginning of *text, which then begins behind them. */
+bool bt_str_take_hex64(bt_str_t *text, uint64_t *value_p);
+/* The byte that the escape of a URL ("%2F") at s.p[at] stands for; -1: there is none. */
+int bt_str_escaped_byte(bt_str_t s, size_t at);
 bt_str_t bt_str_trim(bt_str_t s);
 /* Its first max bytes, or less: cut before a UTF-8 character that does not fit as a whole. */
 bt_str_t bt_str_cut(bt_str_t s, size_t max);
@@ -64,6 +84,10 @@ bool bt_str_is_secret(bt_str_t secret, bt_str_t given);
 void bt_str_tame(char *p, size_t n);
 /* First occurrence of needle in s, or -1. */
 ptrdiff_t bt_str_find(bt_str_t s, bt_str_t needle);
+/* Newlines in s. */
+size_t bt_str_lines(bt_str_t s);
+/* Its whole lines that fit into max bytes; one line at least. s ends in a newline. */
+bt_str_t bt_str_cut_lines(bt_str_t s, size_t max);
 /* Whole slice as a decimal number; BT_E_INVAL on anything else, BT_E_LIMIT on overflow. */
 int bt_str_u64(bt_str_t s, uint64_t *value_p);
 /* Copies z into out, cut to fit, always NUL-terminated (size > 0). */
@@ -73,6 +97,16 @@ static inline void bt_str_copy(char *out, size_t size, const char *z)
 
     memcpy(out, z, n);
     out[n] = '\0';
+}
+/* Copies s to *at, which moves behind the copy: many slices into one block. */
+static inline bt_str_t bt_str_put(char **at, bt_str_t s)
+{
+    const bt_str_t copy = {*at, s.n};
+
+    if (s.n > 0)
+        memcpy(*at, s.p, s.n);
+    *at += s.n;
+    return copy;
 }
 /* malloc'ed NUL-terminated copy; the caller frees. NULL when out of memory. */
 char *bt_str_dup(bt_str_t s);

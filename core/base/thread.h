@@ -1,4 +1,4 @@
-/* thread.h - threads that are no event loops: their start, and what a thread may say about itself.
+/* thread.h - threads that are no event loops: start, waits, and what one says of itself.
  *
  * Owner: the calling thread.
  * Life:  from the call to the thread's end.
@@ -8,11 +8,15 @@
 #ifndef BT_BASE_THREAD_H
 #define BT_BASE_THREAD_H
 
+#include "base/clock.h"
+
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <uv.h>
 
 #define BT_BACKGROUND_NICE 10 /* about a tenth of a loop's share where both want the core */
 
@@ -22,7 +26,7 @@ static inline void bt_thread_to_background(void)
     (void) setpriority(PRIO_PROCESS, (id_t) syscall(SYS_gettid), BT_BACKGROUND_NICE);
 }
 
-/* A thread that takes no signals: they are for the threads that wait for them. 0 or a negative errno. */
+/* Without signals: they are for the threads that wait for them. 0 or a negative errno. */
 static inline int bt_thread_start(pthread_t *thread_p, void *(*run)(void *arg), void *arg)
 {
     sigset_t all, before;
@@ -33,6 +37,14 @@ static inline int bt_thread_start(pthread_t *thread_p, void *(*run)(void *arg), 
     rc = pthread_create(thread_p, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return -rc;
+}
+
+/* cond: of uv_cond_init, which makes it count by bt_clock_us. Under lock. False: it is until_us. */
+static inline bool bt_thread_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t until_us)
+{
+    const uint64_t now_us = bt_clock_us();
+
+    return now_us < until_us && uv_cond_timedwait(cond, lock, (until_us - now_us) * 1000) == 0;
 }
 
 #endif

@@ -1,6 +1,6 @@
 #include "cluster/breaker.h"
 
-#include "cluster/worker.h"
+#include "cluster/changes.h"
 
 #include <string.h>
 

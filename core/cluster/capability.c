@@ -2,6 +2,10 @@
 
 #include "base/err.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
 /* One table answers everything. A row is a connector class name, or a name that users of other gateways carry in their
  * fingers. Rows with `why` are known and refused; names in no row are unknown and refused. A connector is never guessed
  * from a part of its name: "MooncakeConnector" and "MooncakeConnectorV1" speak different protocols. */
@@ -22,6 +26,8 @@ static const char why_profile_sglang[] = "SGLang knows only dispatch_profile boo
 static const char why_profile_gateway_managed[] =
     "BatonConnector's rooms are opened by the gateway: its dispatch_profile is baton, or none";
 static const char why_profile_baton[] = "dispatch_profile baton is for BatonConnector";
+static const char why_profile_other[] =
+    "this connector has a dialect of its own: leave dispatch_profile out";
 
 struct row {
     const char *name;
@@ -76,6 +82,12 @@ static const struct row rows[] = {
      "nccl (P2pNcclConnector) is not supported: newer vLLM has removed it"},
 };
 
+/* Rows of --dialect-dir: a row is whole before the count shows it, and stays. */
+#define OWN_MAX 256
+static struct row own_rows[OWN_MAX];
+static _Atomic unsigned own_count;
+static pthread_mutex_t own_lock = PTHREAD_MUTEX_INITIALIZER;
+
 /* SGLang's --disaggregation-transfer-backend: all of them look the same from outside. */
 static const char *const sglang_backends[] = {"sglang", "mooncake", "nixl",
                                               "ascend", "mori",     "fake"};
@@ -86,7 +98,13 @@ enum profile {
     PROFILE_TRIGGER,
     PROFILE_BOOTSTRAP,
     PROFILE_BATON,
+    PROFILE_DIALECT, /* a dialect's own name */
     PROFILE_UNKNOWN
+};
+
+struct profile_said {
+    enum profile word;
+    const struct row *row; /* of PROFILE_DIALECT */
 };
 
 struct verdict {
@@ -95,7 +113,22 @@ struct verdict {
     const char *why;
 };
 
-static const struct row *find_row(bt_str_t connector)
+static const struct row *find_own(bt_str_t connector)
+{
+    const unsigned count = atomic_load_explicit(&own_count, memory_order_acquire);
+
+    for (unsigned i = 0; i < count; i++)
+        if (bt_str_ieq(connector, bt_str(own_rows[i].name)))
+            return &own_rows[i];
+    return NULL;
+}
+
+static bool is_own(const struct row *row)
+{
+    return row >= own_rows && row < own_rows + OWN_MAX;
+}
+
+static const struct row *find_shipped(bt_str_t connector)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (bt_str_ieq(connector, bt_str(rows[i].name)))
@@ -103,9 +136,33 @@ static const struct row *find_row(bt_str_t connector)
     return NULL;
 }
 
+static const struct row *find_row(bt_str_t connector)
+{
+    const struct row *own = find_own(connector);
+
+    return own != NULL ? own : find_shipped(connector);
+}
+
 static bool is_multi(bt_str_t connector)
 {
     return bt_str_ieq(connector, BT_STR("MultiConnector"));
+}
+
+/* Depth first, a MultiConnector before those inside it: the first leaf serves. */
+bt_str_t bt_capability_leaf(bt_str_t connector, const bt_str_t *children, unsigned child_count)
+{
+    for (unsigned i = 0; i < child_count && is_multi(connector); i++)
+        connector = children[i];
+    return connector;
+}
+
+static unsigned count_leaves(const bt_str_t *children, unsigned child_count)
+{
+    unsigned leaves = 0;
+
+    for (unsigned i = 0; i < child_count; i++)
+        leaves += !is_multi(children[i]);
+    return leaves;
 }
 
 static bool is_sglang_backend(bt_str_t connector)
@@ -116,17 +173,31 @@ static bool is_sglang_backend(bt_str_t connector)
     return false;
 }
 
-static enum profile parse_profile(bt_str_t s)
+static enum profile parse_word(bt_str_t s)
 {
-    if (s.n == 0)
-        return PROFILE_NONE;
-    if (bt_str_ieq(s, BT_STR("handoff")))
-        return PROFILE_HANDOFF;
-    if (bt_str_ieq(s, BT_STR("trigger")))
-        return PROFILE_TRIGGER;
-    if (bt_str_ieq(s, BT_STR("baton")))
-        return PROFILE_BATON;
-    return bt_str_ieq(s, BT_STR("bootstrap")) ? PROFILE_BOOTSTRAP : PROFILE_UNKNOWN;
+    static const struct {
+        const char *name;
+        enum profile profile;
+    } words[] = {{"handoff", PROFILE_HANDOFF},
+                 {"trigger", PROFILE_TRIGGER},
+                 {"bootstrap", PROFILE_BOOTSTRAP},
+                 {"sglang", PROFILE_BOOTSTRAP},
+                 {"baton", PROFILE_BATON}};
+
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (bt_str_ieq(s, bt_str(words[i].name)))
+            return words[i].profile;
+    return s.n == 0 ? PROFILE_NONE : PROFILE_UNKNOWN;
+}
+
+static struct profile_said parse_profile(bt_str_t s)
+{
+    const enum profile word = parse_word(s);
+    const struct row *row = word == PROFILE_UNKNOWN ? find_row(s) : NULL;
+
+    if (row != NULL && row->why == NULL && strcmp(row->name, row->dialect) == 0)
+        return (struct profile_said){PROFILE_DIALECT, row};
+    return (struct profile_said){word, NULL};
 }
 
 static struct verdict refuse(const char *why)
@@ -138,27 +209,34 @@ static struct verdict derive_sglang(bt_str_t connector, enum profile profile)
 {
     if (profile != PROFILE_NONE && profile != PROFILE_BOOTSTRAP)
         return refuse(why_profile_sglang);
-    if (connector.n > 0 && !is_sglang_backend(connector))
+    const bool is_new = find_row(connector) == NULL && profile == PROFILE_BOOTSTRAP;
+    if (connector.n > 0 && !is_sglang_backend(connector) && !is_new)
         return refuse(why_sglang_connector);
     return (struct verdict){SYNC, sglang, NULL};
 }
 
 /* No row says anything: the profile is the only word left. */
-static struct verdict derive_by_profile(bt_str_t connector, enum profile profile)
+static struct verdict derive_by_profile(enum bt_engine engine, bt_str_t connector,
+                                        struct profile_said profile)
 {
-    if (profile == PROFILE_HANDOFF)
+    if (profile.word == PROFILE_DIALECT)
+        return (struct verdict){profile.row->cap, profile.row->dialect, NULL};
+    if (profile.word == PROFILE_HANDOFF)
         return (struct verdict){HANDOFF, nixl, NULL};
-    if (profile == PROFILE_BATON)
+    if (profile.word == PROFILE_BATON)
         return (struct verdict){SYNC, baton, NULL};
-    if (profile == PROFILE_BOOTSTRAP)
-        return connector.n == 0 ? (struct verdict){SYNC, sglang, NULL}
-                                : refuse("dispatch_profile bootstrap is for SGLang");
+    if (profile.word == PROFILE_BOOTSTRAP)
+        return connector.n == 0 || engine == BT_ENGINE_UNKNOWN
+                   ? (struct verdict){SYNC, sglang, NULL}
+                   : refuse("dispatch_profile bootstrap is for SGLang");
     return refuse(connector.n == 0 ? "no connector named: give --kv-connector or connector="
-                                   : "unknown connector");
+                                   : BT_UNKNOWN_CONNECTOR);
 }
 
-static struct verdict derive_row(const struct row *row, enum profile profile)
+static struct verdict derive_row(const struct row *row, struct profile_said said)
 {
+    enum profile profile = said.word;
+
     if (row->why != NULL)
         return (struct verdict){row->cap, row->dialect, row->why};
     if (row->dialect == baton && profile != PROFILE_NONE && profile != PROFILE_BATON)
@@ -167,6 +245,10 @@ static struct verdict derive_row(const struct row *row, enum profile profile)
         return refuse(why_profile_baton);
     if (profile == PROFILE_BOOTSTRAP && row->dialect != sglang)
         return refuse("dispatch_profile bootstrap is for SGLang");
+    if (profile == PROFILE_DIALECT && said.row->dialect == nixl && row->dialect == nixl_push)
+        profile = PROFILE_HANDOFF;
+    if (profile == PROFILE_DIALECT && said.row->dialect != row->dialect)
+        return refuse(why_profile_other);
     /* A push producer's reply may also be carried to decode by hand, one leg after the other. */
     if (profile == PROFILE_HANDOFF && row->dialect == nixl_push)
         return (struct verdict){HANDOFF, nixl, NULL};
@@ -175,25 +257,41 @@ static struct verdict derive_row(const struct row *row, enum profile profile)
     return (struct verdict){row->cap, row->dialect, NULL};
 }
 
-static struct verdict derive(enum bt_engine engine, bt_str_t connector, const bt_str_t *children,
-                             unsigned child_count, enum profile profile)
+/* A user's file says that it serves this connector, or the worker names the user's dialect: that
+ * holds whatever the table says. */
+static bool derive_own(const struct row *row, struct profile_said profile, struct verdict *v_p)
 {
-    if (profile == PROFILE_UNKNOWN)
-        return refuse("unknown dispatch_profile: handoff, trigger, bootstrap or baton");
-    if (is_multi(connector)) {
-        if (child_count < 2)
-            return refuse("MultiConnector needs at least two connectors");
-        if (is_multi(children[0]))
-            return refuse("MultiConnector inside MultiConnector is not supported");
-        connector = children[0];
-    }
-    if (engine == BT_ENGINE_SGLANG)
-        return derive_sglang(connector, profile);
+    const struct row *own = is_own(profile.row) ? profile.row : row;
+
+    if (!is_own(own))
+        return false;
+    *v_p = (struct verdict){own->cap, own->dialect, NULL};
+    if (profile.word != PROFILE_NONE &&
+        (profile.row == NULL || strcmp(profile.row->dialect, own->dialect) != 0))
+        *v_p = refuse(why_profile_other);
+    return true;
+}
+
+static struct verdict derive(enum bt_engine engine, bt_str_t connector, const bt_str_t *children,
+                             unsigned child_count, struct profile_said profile)
+{
+    if (profile.word == PROFILE_UNKNOWN)
+        return refuse(BT_UNKNOWN_PROFILE
+                      ": say handoff, bootstrap, or a dialect (nixl, nixl_push, shared_cache, "
+                      "sglang, baton, or one of --dialect-dir)");
+    if (is_multi(connector) && count_leaves(children, child_count) < 2)
+        return refuse("MultiConnector needs at least two connectors");
+    connector = bt_capability_leaf(connector, children, child_count);
     const struct row *row = find_row(connector);
-    if (profile == PROFILE_TRIGGER && (row == NULL || row->why == NULL))
+    struct verdict own;
+    if (derive_own(row, profile, &own))
+        return own;
+    if (engine == BT_ENGINE_SGLANG)
+        return derive_sglang(connector, profile.word);
+    if (profile.word == PROFILE_TRIGGER && (row == NULL || row->why == NULL))
         return (struct verdict){SYNC, trigger, why_trigger};
     if (row == NULL)
-        return derive_by_profile(connector, profile);
+        return derive_by_profile(engine, connector, profile);
     if (row->dialect == sglang && engine != BT_ENGINE_UNKNOWN)
         return refuse("connector sglang needs engine SGLang");
     return derive_row(row, profile);
@@ -210,18 +308,102 @@ int bt_capability_derive(enum bt_engine engine, bt_str_t connector, const bt_str
     return 0;
 }
 
+/* The row of a shipped dialect's own name, or NULL: it is a user's. */
+static const struct row *find_replaced(const char *dialect)
+{
+    const struct row *row = find_shipped(bt_str(dialect));
+
+    return row != NULL && row->dialect != NULL && strcmp(row->dialect, dialect) == 0 ? row : NULL;
+}
+
+/* A shipped dialect that a user's file replaces keeps its name's address and its pairs' rules. */
+static int fill_own(struct row *row, const bt_own_connector_t *own)
+{
+    const struct row *shipped = find_replaced(own->dialect);
+    const bool replaces = shipped != NULL;
+    char *name = bt_str_dup(bt_str(own->connector));
+    char *dialect = replaces ? NULL : bt_str_dup(bt_str(own->dialect));
+
+    if (name == NULL || (!replaces && dialect == NULL)) {
+        free(name);
+        free(dialect);
+        return BT_E_NOMEM;
+    }
+    *row = (struct row){.name = name,
+                        .cap = own->cap,
+                        .dialect = replaces ? shipped->dialect : dialect,
+                        .engine = own->engine,
+                        .rules = {.family = replaces ? shipped->rules.family : dialect}};
+    if (replaces)
+        row->rules = shipped->rules;
+    return 0;
+}
+
+static int add_own(const bt_own_connector_t *own)
+{
+    const unsigned count = atomic_load_explicit(&own_count, memory_order_relaxed);
+    const struct row *there = find_own(bt_str(own->connector));
+    int rc;
+
+    if (strcmp(own->connector, own->dialect) == 0 && find_replaced(own->dialect) != NULL)
+        return 0; /* the table has it */
+    if (there != NULL)
+        return strcmp(there->dialect, own->dialect) == 0 && there->cap == own->cap &&
+                       there->engine == own->engine
+                   ? 0
+                   : BT_E_INVAL;
+    if (count == OWN_MAX)
+        return BT_E_LIMIT;
+    rc = fill_own(&own_rows[count], own);
+    if (rc == 0)
+        atomic_store_explicit(&own_count, count + 1, memory_order_release);
+    return rc;
+}
+
+int bt_capability_add(const bt_own_connector_t *own)
+{
+    pthread_mutex_lock(&own_lock);
+    int rc = add_own(own);
+    pthread_mutex_unlock(&own_lock);
+    return rc;
+}
+
+static void nearer(bt_str_t name, const struct row *row, unsigned *least, const char **best)
+{
+    const unsigned distance = bt_str_distance(name, bt_str(row->name));
+
+    if (row->why != NULL || distance >= *least)
+        return;
+    *least = distance;
+    *best = row->name;
+}
+
+const char *bt_capability_nearest(bt_str_t connector)
+{
+    const unsigned own = atomic_load_explicit(&own_count, memory_order_acquire);
+    const char *best = NULL;
+    unsigned least = (unsigned) connector.n / 4 + 1; /* more letters than that are no slip */
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        nearer(connector, &rows[i], &least, &best);
+    for (unsigned i = 0; i < own; i++)
+        nearer(connector, &own_rows[i], &least, &best);
+    return best;
+}
+
 enum bt_engine bt_capability_engine(bt_str_t connector, const bt_str_t *children,
                                     unsigned child_count, bt_str_t profile)
 {
-    if (is_multi(connector) && child_count > 0)
-        connector = children[0];
-    const struct row *row = find_row(connector);
+    const struct row *row = find_row(bt_capability_leaf(connector, children, child_count));
+    const struct profile_said said = parse_profile(profile);
+
     if (row != NULL)
         return row->engine;
-    const enum profile said = connector.n == 0 ? parse_profile(profile) : PROFILE_NONE;
-    return said == PROFILE_BOOTSTRAP ? BT_ENGINE_SGLANG
-           : said == PROFILE_BATON   ? BT_ENGINE_VLLM
-                                     : BT_ENGINE_UNKNOWN;
+    if (said.row != NULL)
+        return said.row->engine;
+    return said.word == PROFILE_BOOTSTRAP ? BT_ENGINE_SGLANG
+           : said.word == PROFILE_BATON   ? BT_ENGINE_VLLM
+                                          : BT_ENGINE_UNKNOWN;
 }
 
 void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const bt_str_t *children,
@@ -230,9 +412,7 @@ void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const b
     *rules_p = (bt_pair_rules_t){NULL, BT_TP_ANY, false};
     if (dialect == NULL || strcmp(dialect, sglang) == 0)
         return;
-    if (is_multi(connector) && child_count > 0)
-        connector = children[0];
-    const struct row *row = find_row(connector);
+    const struct row *row = find_row(bt_capability_leaf(connector, children, child_count));
     if (row != NULL)
         *rules_p = row->rules;
     /* Ascend engines check the ratio whatever name the user gave their connector ("nixl", profile handoff); and then it
@@ -241,6 +421,14 @@ void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const b
     bool by_dialect_name = row == NULL || strcmp(row->name, dialect) == 0;
     if (ascend && by_dialect_name && strcmp(dialect, nixl) == 0)
         *rules_p = (bt_pair_rules_t){NULL, BT_TP_PREFILL_MULTIPLE, false};
+}
+
+unsigned bt_capability_kinds(enum bt_capability cap, const char *dialect)
+{
+    /* A push producer's reply may also be carried to decode by hand. */
+    const unsigned other = dialect == nixl_push ? BT_KIND_HANDOFF : 0;
+
+    return cap == HANDOFF ? BT_KIND_HANDOFF : cap == SYNC ? BT_KIND_BOOTSTRAP | other : 0;
 }
 
 bool bt_capability_is_gateway_managed(const char *dialect)
@@ -252,6 +440,12 @@ bool bt_capability_prefill_serves_alone(enum bt_engine engine)
 {
     return engine == BT_ENGINE_VLLM || engine == BT_ENGINE_VLLM_ASCEND ||
            engine == BT_ENGINE_MINDIE;
+}
+
+bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect)
+{
+    return bt_capability_prefill_serves_alone(engine) &&
+           (dialect == nixl || dialect == nixl_push || dialect == shared_cache);
 }
 
 /* ---- names ---- */

@@ -1,7 +1,7 @@
 /* capability.h - from connector names to what a worker can take part in. Fail-closed.
  *
- * Owner: nobody; a constant table and pure functions.
- * Life:  static.
+ * Owner: nobody; a constant table, the rows that --dialect-dir adds, and pure functions.
+ * Life:  static; added rows stay for the process and are never changed, so any thread may read.
  * Flow:  engine + connector (or dispatch_profile) -> capability + dialect name. Anything unknown -> NONE, with the reason.
  * Cost:  start-up only.
  */
@@ -30,16 +30,31 @@ int bt_engine_parse(bt_str_t s,
                     enum bt_engine *engine_p);       /* any case; '-' and '_' alike; BT_E_INVAL */
 int bt_role_parse(bt_str_t s, enum bt_role *role_p); /* "union" is hybrid */
 
-/* connectors: 1 name, or for MultiConnector the child names in order (then connector is "MultiConnector").
- * connector may also be a dialect's own name ("nixl", "nixl_push", "shared_cache", "sglang", "baton") or one of the spellings of
- * peers ("mooncake" and "moriio" are refused with a reason).
- * profile: dispatch_profile or empty ("handoff", "trigger", "bootstrap", "baton"). It says what a connector without a row is; it
- * never turns a refused connector into an accepted one.
- * dialect_p gets a static name or NULL; why_p a static sentence when the worker may not take part in a pair: the capability
- * is NONE, or it is known but not built yet (trigger). 0 always; fail-closed by why. */
+/* children: of a MultiConnector, in order; one inside it stands before its own children. Its first
+ * leaf serves. connector may also be a dialect's own name ("nixl", "nixl_push", "shared_cache",
+ * "sglang", "baton") or a peer's spelling ("mooncake" and "moriio" are refused with a reason).
+ * profile: dispatch_profile or empty ("handoff", "trigger", "bootstrap", or a dialect's name). It
+ * says what a connector without a row is; it never turns a refused connector into an accepted one.
+ * dialect_p gets a static name or NULL; why_p a static sentence when the worker may not take part
+ * in a pair: the capability is NONE, or it is known but not built yet (trigger). 0 always. */
 int bt_capability_derive(enum bt_engine engine, bt_str_t connector, const bt_str_t *children,
                          unsigned child_count, bt_str_t profile, enum bt_capability *cap_p,
                          const char **dialect_p, const char **why_p);
+#define BT_UNKNOWN_CONNECTOR "unknown connector" /* what why says of a name in no row */
+#define BT_UNKNOWN_PROFILE "unknown dispatch_profile"
+/* The connector itself, or the first inside a MultiConnector, however deep. */
+bt_str_t bt_capability_leaf(bt_str_t connector, const bt_str_t *children, unsigned child_count);
+/* A connector, or a dialect's own name, that a file of --dialect-dir serves. */
+typedef struct bt_own_connector {
+    const char *connector, *dialect;
+    enum bt_capability cap;
+    enum bt_engine engine; /* UNKNOWN = the worker says */
+} bt_own_connector_t;
+/* Copies it; it goes before the table's own rows. The same again is nothing new; BT_E_INVAL: it is
+ * another dialect's or capability's already; BT_E_LIMIT. */
+int bt_capability_add(const bt_own_connector_t *own);
+/* The accepted connector that one may have meant by this unknown name, or NULL: none is near. */
+const char *bt_capability_nearest(bt_str_t connector);
 /* Engine that this connector or profile belongs to; UNKNOWN when it says nothing. */
 enum bt_engine bt_capability_engine(bt_str_t connector, const bt_str_t *children,
                                     unsigned child_count, bt_str_t profile);
@@ -58,9 +73,19 @@ typedef struct bt_pair_rules {
 } bt_pair_rules_t;
 void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const bt_str_t *children,
                               unsigned child_count, const char *dialect, bt_pair_rules_t *rules_p);
+/* Ways in which a pair may serve a request: bits. */
+enum {
+    BT_KIND_HANDOFF = 1,  /* prefill first, then decode with its reply */
+    BT_KIND_BOOTSTRAP = 2 /* both at once */
+};
+/* Of a worker with this capability and dialect, one of a pair. */
+unsigned bt_capability_kinds(enum bt_capability cap, const char *dialect);
 /* Are its rooms opened by this gateway, at agents of the workers that are connected to it (core/transfer)? */
 bool bt_capability_is_gateway_managed(const char *dialect);
 /* A lone prefill worker of this engine can serve alone (vLLM, vLLM-Ascend, MindIE; not SGLang). */
 bool bt_capability_prefill_serves_alone(enum bt_engine engine);
+/* A worker of a pair computes a prompt that comes without parameters of a transfer: vLLM's family
+ * over nixl, nixl_push or shared_cache. */
+bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect);
 
 #endif

@@ -244,13 +244,3 @@ int bt_load_read_loads(bt_str_t json, int rank, bt_load_sample_t *sample)
     }
     return rc < 0 ? BT_E_INVAL : write_sample(&t, t.usage_max, sample);
 }
-
-int bt_load_parse_vllm_metrics(bt_str_t text, bt_load_sample_t *sample)
-{
-    return bt_load_read_metrics(text, -1, sample);
-}
-
-int bt_load_parse_sglang_loads(bt_str_t json, bt_load_sample_t *sample)
-{
-    return bt_load_read_loads(json, -1, sample);
-}

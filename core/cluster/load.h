@@ -8,7 +8,7 @@
 #ifndef BT_CLUSTER_LOAD_H
 #define BT_CLUSTER_LOAD_H
 
-#include "cluster/monitor.h"
+#include "cluster/worker.h"
 
 enum bt_load_source { BT_LOAD_UNKNOWN, BT_LOAD_VLLM_METRICS, BT_LOAD_SGLANG_LOADS };
 
@@ -16,7 +16,7 @@ enum bt_load_source { BT_LOAD_UNKNOWN, BT_LOAD_VLLM_METRICS, BT_LOAD_SGLANG_LOAD
 enum bt_load_source bt_load_source_of(enum bt_engine engine);
 /* Whose series a /metrics text holds. */
 enum bt_load_source bt_load_detect(bt_str_t metrics);
-/* As the parsers of monitor.h, but of one DP rank only when rank >= 0. */
+/* Fill the sample, of one DP rank only when rank >= 0. 0, or BT_E_INVAL when no known series is found. */
 int bt_load_read_metrics(bt_str_t text, int rank, bt_load_sample_t *sample);
 int bt_load_read_loads(bt_str_t json, int rank, bt_load_sample_t *sample);
 

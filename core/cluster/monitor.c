@@ -5,10 +5,11 @@
 #include "base/rand.h"
 #include "cluster/health.h"
 #include "cluster/load.h"
+#include "cluster/loss.h"
 #include "cluster/probe.h"
+#include "loop/network.h"
 #include "loop/resolve.h"
 
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,7 +25,7 @@
 #define HEALTH_BODY_MAX ((size_t) 4096)
 #define LOAD_BODY_MAX ((size_t) 8 << 20)
 #define LOAD_SLOW_MS 30000
-#define SWEEP_MS 1000
+#define SWEEP_MS BT_LOSS_HEARTBEAT_MS
 #define RESOLVE_RETRY_MS 2000
 
 typedef struct watch {
@@ -37,6 +38,7 @@ typedef struct watch {
     uint64_t health_due_ms, health_began_ms, load_began_ms, taken_down_ms;
     bt_probe_t health, load;
     bt_health_track_t track;
+    bt_loss_track_t loss;
     enum bt_load_source source;
     bool has_tried_loads;
     bool was_usable;
@@ -52,17 +54,16 @@ struct bt_monitor {
     bt_workers_t *workers;
     bt_list_t watches;
     bt_probe_limit_t limit;
+    bt_loss_book_t losses;
     bt_timer_t sweep_timer;
 };
 
 void bt_monitor_config_defaults(bt_monitor_config_t *config)
 {
     *config = (bt_monitor_config_t){
-        .interval_ms = 5000,
+        .health = {.interval_ms = 5000, .failures = 3, .successes = 2},
         .startup_interval_ms = 1000,
         .timeout_ms = 2000,
-        .failures = 3,
-        .successes = 2,
         .load_interval_ms = 1000,
         .load_timeout_ms = 1000,
         .resolve_interval_ms = 30000,
@@ -75,14 +76,6 @@ static enum bt_health health_of(const watch_t *watch)
 }
 
 /* ---- connections ---- */
-
-static void set_port(struct sockaddr_storage *addr, unsigned port)
-{
-    if (addr->ss_family == AF_INET6)
-        ((struct sockaddr_in6 *) addr)->sin6_port = htons((uint16_t) port);
-    else
-        ((struct sockaddr_in *) addr)->sin_port = htons((uint16_t) port);
-}
 
 static int point_upstream(bt_upstream_t **up, bt_loop_t *loop, const struct sockaddr_storage *addr)
 {
@@ -110,7 +103,7 @@ static int ensure_upstreams(watch_t *watch)
         return BT_E_RESOLVE;
     int rc = point_upstream(&watch->up, watch->monitor->loop, &addr);
     if (rc == 0 && has_bootstrap(w)) {
-        set_port(&addr, (unsigned) w->spec.bootstrap_port);
+        bt_network_set_port(&addr, (unsigned) w->spec.bootstrap_port);
         rc = point_upstream(&watch->boot_up, watch->monitor->loop, &addr);
     }
     if (rc == 0)
@@ -138,11 +131,17 @@ static uint64_t jitter(uint64_t ms)
     return ms - bt_rand_below(ms / 16 + 1);
 }
 
+/* The interval runs from check to check, however long one takes: a hung worker is found in time. */
 static void arm_next_health(watch_t *watch)
 {
     const bt_monitor_config_t *config = &watch->monitor->config;
-    arm_health(watch, health_of(watch) == BT_HEALTH_UP ? jitter(config->interval_ms)
-                                                       : config->startup_interval_ms);
+    uint64_t spent_ms = bt_clock_ms() - watch->health_began_ms;
+    uint64_t ms = jitter(config->health.interval_ms);
+    if (health_of(watch) != BT_HEALTH_UP)
+        ms = config->startup_interval_ms;
+    else
+        ms = ms > spent_ms ? ms - spent_ms : 0;
+    arm_health(watch, ms);
 }
 
 static void end_health(watch_t *watch, const char *where, int rc)
@@ -158,8 +157,10 @@ static void end_health(watch_t *watch, const char *where, int rc)
                  verdict == BT_VERDICT_SCALING ? ", it is being scaled" : "");
     if (rc == BT_E_CONNECT || rc == BT_E_CONNECT_TIMEOUT)
         atomic_store(&w->resolve_soon, true);
-    bt_health_count(&watch->track, w, verdict, why, watch->health_began_ms, bt_clock_ms(),
-                    &watch->monitor->config);
+    uint64_t now_ms = bt_clock_ms();
+    bt_health_count(&watch->track, w, verdict, why, watch->health_began_ms, now_ms,
+                    &watch->monitor->config.health);
+    bt_loss_note(&watch->monitor->losses, &watch->loss, verdict, watch->health_began_ms, now_ms);
     arm_next_health(watch);
 }
 
@@ -322,7 +323,7 @@ static void on_resolved(bt_resolve_t *r, int rc, const struct sockaddr_storage *
         bt_worker_set_addr(w, addr);
     else if (!had_addr)
         bt_health_count(&watch->track, w, BT_VERDICT_FAIL, bt_err_text(rc), bt_clock_ms(),
-                        bt_clock_ms(), config);
+                        bt_clock_ms(), &config->health);
     if (rc == 0 && !had_addr && config->disabled)
         bt_worker_set_health(w, BT_HEALTH_UP, "health checks are off");
     if (rc == 0 && !had_addr && !config->disabled)
@@ -363,6 +364,7 @@ static void free_watch(watch_t *watch)
 static void stop_watch(watch_t *watch)
 {
     bt_list_remove(&watch->link);
+    bt_loss_unwatch(&watch->loss);
     bt_timer_stop(&watch->health_timer);
     bt_timer_stop(&watch->load_timer);
     bt_timer_stop(&watch->resolve_timer);
@@ -406,6 +408,7 @@ static watch_t *new_watch(bt_monitor_t *m, bt_worker_t *w)
     bt_probe_init(&watch->health, &m->limit);
     bt_probe_init(&watch->load, &m->limit);
     bt_list_push(&m->watches, &watch->link);
+    bt_loss_watch(&m->losses, &watch->loss, w);
     begin_watch(watch);
     return watch;
 }
@@ -424,7 +427,7 @@ static void follow_passive(watch_t *watch, uint64_t now_ms)
     if (watch->taken_down_ms == 0)
         watch->taken_down_ms = now_ms;
     if (config->disabled) {
-        if (now_ms - watch->taken_down_ms >= config->interval_ms)
+        if (now_ms - watch->taken_down_ms >= config->health.interval_ms)
             bt_worker_set_health(watch->worker, BT_HEALTH_UP, "health checks are off: tried again");
         return;
     }
@@ -449,6 +452,7 @@ static void sweep(bt_timer_t *timer)
     bt_monitor_t *m = bt_container_of(timer, bt_monitor_t, sweep_timer);
     uint64_t now_ms = bt_clock_ms();
     bt_list_t *it, *tmp;
+    bt_loss_heartbeat(&m->losses, now_ms);
     bt_list_each (&m->watches, it, tmp)
         sweep_one(bt_container_of(it, watch_t, link), now_ms);
     bt_timer_start(timer, SWEEP_MS);
@@ -476,6 +480,7 @@ int bt_monitor_start(bt_monitor_t **monitor_p, bt_loop_t *loop, const bt_monitor
         return BT_E_NOMEM;
     }
     bt_list_init(&m->watches);
+    bt_loss_init(&m->losses, &m->config.health);
     bt_probe_limit_init(&m->limit, BT_MONITOR_PROBES_MAX);
     bt_timer_init(loop, &m->sweep_timer, sweep);
     bt_timer_start(&m->sweep_timer, SWEEP_MS);
@@ -530,6 +535,12 @@ void bt_monitor_set_workers(bt_monitor_t *m, bt_workers_t *workers)
     bt_workers_ref(workers);
     bt_workers_unref(m->workers);
     m->workers = workers;
+}
+
+void bt_monitor_on_lost(bt_monitor_t *m, bt_loss_cb on_lost, void *user)
+{
+    m->losses.on_lost = on_lost;
+    m->losses.user = user;
 }
 
 void bt_monitor_check(bt_monitor_t *m, const bt_worker_t *w)

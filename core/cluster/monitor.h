@@ -13,17 +13,16 @@
 #ifndef BT_CLUSTER_MONITOR_H
 #define BT_CLUSTER_MONITOR_H
 
+#include "cluster/loss.h"
 #include "cluster/workers.h"
 #include "loop/loop.h"
 
 #define BT_MONITOR_PROBES_MAX 64
 
 typedef struct bt_monitor_config {
-    uint64_t
-        interval_ms; /* 5 000; while a worker is UNKNOWN or DOWN it is probed every startup_interval_ms */
-    uint64_t startup_interval_ms; /* 1 000 */
+    bt_health_rules_t health;     /* 5 000, 3, 2 */
+    uint64_t startup_interval_ms; /* 1 000: instead, while a worker is UNKNOWN or DOWN */
     uint64_t timeout_ms;          /* 2 000 */
-    unsigned failures, successes; /* 3, 2 */
     const char *path;             /* NULL = "/health"; copied */
     bool disabled;                /* every worker counts as up; passive signals only */
     uint64_t load_interval_ms;    /* 1 000; 0 = off */
@@ -36,18 +35,10 @@ void bt_monitor_config_defaults(bt_monitor_config_t *config);
 typedef struct bt_monitor bt_monitor_t;
 int bt_monitor_start(bt_monitor_t **monitor_p, bt_loop_t *loop, const bt_monitor_config_t *config);
 void bt_monitor_set_workers(bt_monitor_t *m, bt_workers_t *workers); /* takes its own reference */
+/* Called on the control loop whenever a worker is found lost (loss.h). */
+void bt_monitor_on_lost(bt_monitor_t *m, bt_loss_cb on_lost, void *user);
 void bt_monitor_stop(bt_monitor_t *m); /* frees itself; its calls are cancelled */
 /* Somebody says that the worker is down: it is looked at now instead of when its turn comes. Nothing where checks are off. */
 void bt_monitor_check(bt_monitor_t *m, const bt_worker_t *w);
-
-/* Passive signals, from any loop. refused = connect refused / reset while connecting: down at once. Other connect failures only
- * have the name resolved again; the breaker counts them. Recovery is the monitor's: two good answers. */
-void bt_monitor_note_connect_failure(bt_worker_t *w, bool refused);
-void bt_monitor_note_engine_dead(bt_worker_t *w);
-void bt_monitor_note_scaling(bt_worker_t *w);
-
-/* Parsers, for tests: fill the worker's sample. 0 or BT_E_INVAL when no known series is found. */
-int bt_load_parse_vllm_metrics(bt_str_t text, bt_load_sample_t *sample);
-int bt_load_parse_sglang_loads(bt_str_t json, bt_load_sample_t *sample);
 
 #endif

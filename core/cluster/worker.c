@@ -3,10 +3,11 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "cluster/url.h"
+#include "loop/network.h"
 #include "loop/resolve.h"
 
 #include <ctype.h>
-#include <netinet/in.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,18 +18,7 @@
 #define LEASE_MS 30000
 #define LEASE_LONG_MS 480000
 
-static _Atomic uint64_t change_count = 1;
 _Atomic bool bt_worker_has_others;
-
-uint64_t bt_workers_changes(void)
-{
-    return atomic_load_explicit(&change_count, memory_order_acquire);
-}
-
-void bt_workers_changed(void)
-{
-    atomic_fetch_add_explicit(&change_count, 1, memory_order_release);
-}
 
 const char *bt_health_name(enum bt_health h)
 {
@@ -63,14 +53,16 @@ static uint64_t derive_lease(const bt_worker_t *w)
 }
 
 /* A refusal that says "unknown connector" is only helpful with the name. */
-static int name_unknown_connector(bt_worker_t *w)
+static int name_unknown_connector(bt_worker_t *w, bt_str_t name)
 {
-    const char *name = w->spec.connector;
-    if (w->capability != BT_CAP_NONE || strcmp(w->refusal, "unknown connector") != 0)
+    const char *meant;
+    if (w->capability != BT_CAP_NONE || strcmp(w->refusal, BT_UNKNOWN_CONNECTOR) != 0)
         return 0;
-    if (strcasecmp(name, "MultiConnector") == 0)
-        name = w->spec.children[0];
-    if (asprintf(&w->refusal_text, "unknown connector %s", name) < 0) {
+    meant = bt_capability_nearest(name);
+    if (asprintf(&w->refusal_text,
+                 meant != NULL ? BT_UNKNOWN_CONNECTOR " %.*s (did you mean %s?)"
+                               : BT_UNKNOWN_CONNECTOR " %.*s",
+                 BT_STR_ARG(name), meant) < 0) {
         w->refusal_text = NULL;
         return BT_E_NOMEM;
     }
@@ -95,7 +87,10 @@ static int derive_capability(bt_worker_t *w)
     w->is_gateway_managed =
         spec->role != BT_ROLE_HYBRID && bt_capability_is_gateway_managed(w->dialect);
     if (spec->role != BT_ROLE_HYBRID)
-        return w->refusal != NULL ? name_unknown_connector(w) : 0;
+        return w->refusal == NULL
+                   ? 0
+                   : name_unknown_connector(
+                         w, bt_capability_leaf(connector, children, spec->child_count));
     w->refusal = NULL;
     return 0;
 }
@@ -175,6 +170,8 @@ static int fill(bt_worker_t *w, const bt_worker_spec_t *spec, char *err, size_t 
     w->tp_size = size_or_1(spec->tp_size);
     w->pp_size = size_or_1(spec->pp_size);
     w->lease_ms = derive_lease(w);
+    if (w->dp_size > 1 && (w->rank_legs = calloc(w->dp_size, sizeof *w->rank_legs)) == NULL)
+        return BT_E_NOMEM;
     return w->name != NULL ? 0 : BT_E_NOMEM;
 }
 
@@ -186,6 +183,7 @@ static void free_worker(bt_worker_t *w)
     free(w->base_path);
     free(w->authority);
     free(w->refusal_text);
+    free(w->rank_legs);
     bt_breaker_fini(&w->breaker);
     pthread_mutex_destroy(&w->lock);
     if (w->on_free != NULL)
@@ -271,25 +269,12 @@ bool bt_worker_serves_model(const bt_worker_t *w, bt_str_t model)
     return w->spec.model_count == 0;
 }
 
-/* Not memcmp: padding differs between a resolver's answers. */
-static bool is_same_addr(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
-{
-    if (a->ss_family != b->ss_family)
-        return false;
-    if (a->ss_family == AF_INET) {
-        const struct sockaddr_in *x = (const void *) a, *y = (const void *) b;
-        return x->sin_port == y->sin_port && x->sin_addr.s_addr == y->sin_addr.s_addr;
-    }
-    const struct sockaddr_in6 *x = (const void *) a, *y = (const void *) b;
-    return x->sin6_port == y->sin6_port && x->sin6_scope_id == y->sin6_scope_id &&
-           memcmp(&x->sin6_addr, &y->sin6_addr, sizeof x->sin6_addr) == 0;
-}
-
 void bt_worker_set_addr(bt_worker_t *w, const struct sockaddr_storage *addr)
 {
     pthread_mutex_lock(&w->lock);
     bool had = atomic_load(&w->has_addr);
-    bool changes = !had || !is_same_addr(&w->addr, addr);
+    bool changes = !had || !bt_network_is_endpoint((struct sockaddr *) &w->addr,
+                                                   (const struct sockaddr *) addr);
     if (changes) {
         w->addr = *addr;
         atomic_store(&w->has_addr, true);
@@ -322,6 +307,76 @@ static void note_ema(_Atomic int64_t *ema, uint64_t us)
                                                     memory_order_relaxed));
 }
 
+static bool knows_agent(bt_worker_t *w)
+{
+    bool is_known = w->spec.engine_id != NULL && w->spec.bootstrap_port != 0;
+
+    pthread_mutex_lock(&w->lock);
+    is_known = is_known || w->learned.known;
+    pthread_mutex_unlock(&w->lock);
+    return is_known;
+}
+
+unsigned bt_worker_kinds(bt_worker_t *w)
+{
+    const unsigned kinds = bt_capability_kinds(w->capability, w->dialect);
+
+    if (w->spec.role == BT_ROLE_HYBRID)
+        return 0;
+    if (kinds == (BT_KIND_HANDOFF | BT_KIND_BOOTSTRAP) && w->spec.role == BT_ROLE_PREFILL &&
+        !knows_agent(w))
+        return BT_KIND_HANDOFF;
+    return kinds;
+}
+
+bool bt_worker_serves_alone(const bt_worker_t *w)
+{
+    return w->spec.role == BT_ROLE_HYBRID || bt_capability_serves_alone(w->engine, w->dialect);
+}
+
+unsigned bt_worker_next_rank(bt_worker_t *w)
+{
+    return atomic_fetch_add_explicit(&w->rank_turn, 1, memory_order_relaxed) % w->dp_size;
+}
+
+int bt_worker_take_rank(bt_worker_t *w, int wanted)
+{
+    const unsigned first = wanted < 0 ? bt_worker_next_rank(w) : (unsigned) wanted;
+    unsigned best = first, fewest = UINT_MAX;
+
+    for (unsigned i = 0; wanted < 0 && i < w->dp_size; i++) {
+        const unsigned rank = (first + i) % w->dp_size;
+        const unsigned legs = atomic_load_explicit(&w->rank_legs[rank], memory_order_relaxed);
+        if (legs < fewest) {
+            best = rank;
+            fewest = legs;
+        }
+    }
+    atomic_fetch_add_explicit(&w->rank_legs[best], 1, memory_order_relaxed);
+    return (int) best;
+}
+
+void bt_worker_give_rank_back(bt_worker_t *w, int rank)
+{
+    atomic_fetch_sub_explicit(&w->rank_legs[rank], 1, memory_order_relaxed);
+}
+
+bool bt_worker_take_place(bt_worker_t *w, unsigned limit)
+{
+    unsigned now = atomic_load_explicit(&w->limited_legs, memory_order_relaxed);
+
+    while (now < limit)
+        if (atomic_compare_exchange_weak_explicit(&w->limited_legs, &now, now + 1,
+                                                  memory_order_relaxed, memory_order_relaxed))
+            return true;
+    return false;
+}
+
+void bt_worker_give_place_back(bt_worker_t *w)
+{
+    atomic_fetch_sub_explicit(&w->limited_legs, 1, memory_order_relaxed);
+}
+
 void bt_worker_note_ttft(bt_worker_t *w, uint64_t us)
 {
     note_ema(&w->ttft_ema_us, us);
@@ -332,8 +387,17 @@ void bt_worker_note_tpot(bt_worker_t *w, uint64_t us)
     note_ema(&w->tpot_ema_us, us);
 }
 
+void bt_worker_set_lost(bt_worker_t *w, uint64_t since_ms, uint64_t now_ms)
+{
+    atomic_store_explicit(&w->lost_since_ms, since_ms, memory_order_relaxed);
+    atomic_store_explicit(&w->lost_at_ms, now_ms, memory_order_release);
+    atomic_fetch_add_explicit(&w->losses_total, 1, memory_order_relaxed);
+}
+
 void bt_worker_set_health(bt_worker_t *w, enum bt_health h, const char *why)
 {
+    if (h != BT_HEALTH_DOWN)
+        atomic_store_explicit(&w->lost_at_ms, 0, memory_order_relaxed);
     enum bt_health old = (enum bt_health) atomic_exchange(&w->health, (int) h);
     if (old == h)
         return;
@@ -341,7 +405,8 @@ void bt_worker_set_health(bt_worker_t *w, enum bt_health h, const char *why)
         bt_breaker_recovered(&w->breaker);
     bt_workers_changed();
     if (h == BT_HEALTH_UP)
-        bt_log_info("cluster", "worker %s is up: %s", w->name, why);
+        bt_log_info("cluster", "worker %s at %s:%u is up: %s", w->name, w->host, w->port, why);
     else
-        bt_log_warn("cluster", "worker %s is %s: %s", w->name, bt_health_name(h), why);
+        bt_log_warn("cluster", "worker %s at %s:%u is %s: %s", w->name, w->host, w->port,
+                    bt_health_name(h), why);
 }

@@ -11,6 +11,7 @@
 #include "base/str.h"
 #include "cluster/breaker.h"
 #include "cluster/capability.h"
+#include "cluster/changes.h"
 
 #include <stdatomic.h>
 #include <sys/socket.h>
@@ -98,7 +99,9 @@ typedef struct bt_worker {
     _Atomic int64_t others_requests[BT_PHASE_COUNT];
     _Alignas(64) _Atomic uint64_t last_bytes_ms; /* some leg got bytes from it */
     _Atomic int health;                          /* enum bt_health */
-    _Atomic bool draining;                       /* by an operator */
+    _Atomic uint64_t lost_at_ms;    /* it was found lost then (loss.h); 0 = it is not */
+    _Atomic uint64_t lost_since_ms; /* the first evidence of that */
+    _Atomic bool draining;          /* by an operator */
     _Atomic bool
         has_agents; /* all agents of a gateway-managed worker are registered (core/transfer) */
     _Atomic uint64_t
@@ -120,6 +123,12 @@ typedef struct bt_worker {
     /* metrics */
     _Atomic uint64_t
         legs_total[3][4]; /* [prefill, decode, single][ok, guilty, innocent, cancelled] */
+    _Atomic uint64_t losses_total;
+    _Atomic uint64_t prompt_tokens_total, cached_tokens_total; /* as its prefill replies say */
+    _Atomic unsigned *rank_legs; /* by rank, of those whose rank we know; NULL where there is one */
+    _Atomic unsigned rank_turn;
+    _Atomic unsigned limited_legs; /* of pools with a limit (--engine-request-limit) */
+    _Atomic unsigned background_running, background_queued; /* calls of all loops (dispatch) */
 } bt_worker_t;
 
 /* Copies spec; derives capability. BT_E_CONFIG with a one-line reason in err when the url is unusable. */
@@ -160,6 +169,23 @@ static inline int64_t bt_worker_requests(const bt_worker_t *w, enum bt_phase pha
     return atomic_load_explicit(&w->requests[phase], memory_order_relaxed) +
            atomic_load_explicit(&w->others_requests[phase], memory_order_relaxed);
 }
+/* Kinds (capability.h) that it can serve now as one of a pair; 0 for a hybrid. A prefill of nixl_push has bootstrap only when it is
+ * known where its agent is: said by the configuration, or learned from a hand-off. */
+unsigned bt_worker_kinds(bt_worker_t *w);
+/* Can it serve without a partner? Hybrids, and who computes a prompt that nothing is said of. */
+bool bt_worker_serves_alone(const bt_worker_t *w);
+/* One leg more, where it has fewer than `limit`. Each taken place is given back once. */
+bool bt_worker_take_place(bt_worker_t *w, unsigned limit);
+void bt_worker_give_place_back(bt_worker_t *w);
+static inline bool bt_worker_is_full(const bt_worker_t *w, unsigned limit)
+{
+    return atomic_load_explicit(&w->limited_legs, memory_order_relaxed) >= limit;
+}
+/* Of a worker with dp_size > 1. The next rank, in turn; and one for a leg, given back once: `wanted`, or
+ * where that is -1 the one with the fewest, in turn among equals. */
+unsigned bt_worker_next_rank(bt_worker_t *w);
+int bt_worker_take_rank(bt_worker_t *w, int wanted);
+void bt_worker_give_rank_back(bt_worker_t *w, int rank);
 /* Exponential moving average with weight 1/8. */
 void bt_worker_note_ttft(bt_worker_t *w, uint64_t us);
 void bt_worker_note_tpot(bt_worker_t *w, uint64_t us);
@@ -167,10 +193,21 @@ static inline void bt_worker_note_bytes(bt_worker_t *w, uint64_t now_ms)
 {
     atomic_store_explicit(&w->last_bytes_ms, now_ms, memory_order_relaxed);
 }
+/* Lost: what waits on it is to end. When that was found; 0 = it is not lost. Lasts until it is
+ * anything but down. */
+static inline uint64_t bt_worker_lost_at(const bt_worker_t *w)
+{
+    return atomic_load_explicit(&w->lost_at_ms, memory_order_acquire);
+}
+static inline bool bt_worker_is_lost(const bt_worker_t *w)
+{
+    return bt_worker_lost_at(w) != 0;
+}
+static inline uint64_t bt_worker_lost_since(const bt_worker_t *w)
+{
+    return atomic_load_explicit(&w->lost_since_ms, memory_order_relaxed);
+}
+void bt_worker_set_lost(bt_worker_t *w, uint64_t since_ms, uint64_t now_ms);
 void bt_worker_set_health(bt_worker_t *w, enum bt_health h,
                           const char *why); /* logs the change; bumps the fleet epoch */
-/* Counter that changes whenever any worker's usability may have changed; views are cached by it. */
-uint64_t bt_workers_changes(void);
-void bt_workers_changed(void);
-
 #endif

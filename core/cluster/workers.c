@@ -115,11 +115,19 @@ static bt_worker_set_t take_role(bt_worker_pool_t *pool, enum bt_role role,
     return set;
 }
 
+/* Borrowed: `all` holds them. */
+static void add_alone(bt_worker_pool_t *pool, const bt_worker_set_t *from)
+{
+    for (unsigned i = 0; i < from->count; i++)
+        if (bt_worker_serves_alone(from->items[i]))
+            pool->alone.items[pool->alone.count++] = from->items[i];
+}
+
 static int fill_pool(bt_worker_pool_t *pool, const bt_pool_spec_t *spec, bt_pool_stat_t *stat,
                      bt_worker_t *const *workers, unsigned count)
 {
-    pool->all.items = calloc(
-        count + 1, sizeof(bt_worker_t *)); /* never of size 0: the sets' pointers stay comparable */
+    /* Never of size 0: the sets' pointers stay comparable. */
+    pool->all.items = calloc(2 * count + 1, sizeof(bt_worker_t *));
     if (pool->all.items == NULL)
         return BT_E_NOMEM;
     int rc = bt_pool_spec_copy(&pool->spec, spec);
@@ -131,6 +139,10 @@ static int fill_pool(bt_worker_pool_t *pool, const bt_pool_spec_t *spec, bt_pool
     pool->prefill = take_role(pool, BT_ROLE_PREFILL, workers, count);
     pool->decode = take_role(pool, BT_ROLE_DECODE, workers, count);
     pool->hybrid = take_role(pool, BT_ROLE_HYBRID, workers, count);
+    pool->alone.items = pool->all.items + count;
+    add_alone(pool, &pool->hybrid);
+    add_alone(pool, &pool->decode);
+    add_alone(pool, &pool->prefill);
     for (unsigned i = 0; i < count; i++)
         pool->has_models |= workers[i]->spec.model_count != 0;
     return 0;

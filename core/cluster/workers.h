@@ -8,6 +8,7 @@
 #ifndef BT_CLUSTER_WORKERS_H
 #define BT_CLUSTER_WORKERS_H
 
+#include "cluster/retry_budget.h"
 #include "cluster/worker.h"
 
 typedef struct bt_pool_deadlines {
@@ -26,8 +27,10 @@ typedef struct bt_pool_spec {
     char *policy;                         /* name or path; NULL = least_load */
     char *prefill_policy, *decode_policy; /* NULL = policy */
     bt_pool_deadlines_t deadlines;
-    unsigned max_fanout;   /* 64 */
-    unsigned max_attempts; /* 3 */
+    unsigned max_fanout;           /* 64 */
+    unsigned max_attempts;         /* 3 */
+    unsigned retry_budget_percent; /* 0 = no limit */
+    unsigned engine_request_limit; /* legs that a worker may have at once; 0 = no limit */
     bool
         refuse_recompute; /* hand-off reply without parameters is a failure instead of a local recompute at decode */
 } bt_pool_spec_t;
@@ -43,13 +46,15 @@ typedef struct bt_worker_set { /* pointers owned by the snapshot */
 typedef struct bt_pool_stat { /* shared over snapshots, so it has its own count */
     _Atomic unsigned refs;
     _Atomic uint64_t bytes_per_token_milli;
+    bt_retry_budget_t retry_budget;
 } bt_pool_stat_t;
 
 typedef struct bt_worker_pool {
     bt_pool_spec_t spec;
     unsigned index;
     bt_worker_set_t prefill, decode, hybrid, all;
-    bool has_models; /* some worker serves listed models only */
+    bt_worker_set_t alone; /* who serves without a partner: hybrids first, then decode, prefill */
+    bool has_models;       /* some worker serves listed models only */
     _Atomic uint64_t
         *bytes_per_token_milli; /* EWMA of bytes per token x 1000, starts 4000; lives in stat */
     bt_pool_stat_t *stat;

@@ -3,14 +3,16 @@
 #include "config/check.h"
 
 #include "base/err.h"
+#include "config/config_impl.h"
 #include "config/flag.h"
-#include "generation/builder.h"
+#include "generation/generation.h"
 #include "loop/listener.h"
 #include "script/dialect/dialect.h"
 #include "script/native/hook_op_api.h"
 #include "script/policy/policy.h"
 #include "script/policy/policy_run.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -25,19 +27,39 @@ static const char *ours_for(const char *theirs)
     return NULL;
 }
 
-/* Makes it as the gateway will: with its parameters, and its start may wait. */
-static int try_policy(const bt_config_t *c, const char *name, const bt_value_t *params, char *why,
-                      size_t why_size)
+/* What all parts of the check go by. */
+struct check {
+    const bt_config_t *c;
+    bt_text_t *warnings; /* or NULL */
+};
+
+/* Once each, however many pools have it. */
+static void warn(const struct check *check, const char *text)
 {
+    if (check->warnings != NULL &&
+        (check->warnings->len == 0 || strstr(check->warnings->data, text) == NULL))
+        bt_text_printf(check->warnings, "warning: %s\n", text);
+}
+
+/* Makes it as the gateway will: with its parameters, and its start may wait. */
+static int try_policy(const struct check *check, const char *name, const bt_value_t *params,
+                      enum bt_policy_slot slot, bool *has_route_p, char *why, size_t why_size)
+{
+    const bt_config_t *c = check->c;
     bt_policy_source_t *source;
     bt_built_t *made;
+    const bt_policy_trial_t trial = {.part = (enum bt_policy_part) slot};
     int rc = bt_policy_source_open(&source, name, c->policy_dir, why, why_size);
     if (rc < 0)
         return BT_E_POLICY;
     const bt_build_spec_t spec = {.source = source, .params = params, .is_dry_run = true};
-    rc = bt_built_new(&made, &spec, why, why_size);
-    if (rc == 0)
+    rc = bt_built_tried(&made, &spec, &trial, NULL, why, why_size);
+    if (rc == 0 && why[0] != '\0')
+        warn(check, why);
+    if (rc == 0) {
+        *has_route_p = bt_policy_has_hook(bt_built_policy(made), "route");
         bt_built_free(made);
+    }
     bt_policy_source_unref(source);
     return rc;
 }
@@ -48,25 +70,30 @@ static int refuse_params(const bt_config_t *c, const char *place, const char *wh
 {
     const char *values = strstr(why, "params.");
     if (place[0] == '-')
-        snprintf(err, err_size, "%s: %s", place, values);
-    else
-        snprintf(err, err_size, "%s: %s%s", c->file != NULL ? c->file : "config", place,
-                 values + sizeof "params" - 1);
-    return BT_E_CONFIG;
+        return bt_err_refuse(err, err_size, "%s: %s", place, values);
+    return bt_err_refuse(err, err_size, "%s: %s%s", c->file != NULL ? c->file : "config", place,
+                         values + sizeof "params" - 1);
 }
 
-static int check_policy(const bt_config_t *c, const bt_config_pool_t *pool,
-                        enum bt_policy_slot slot, char *err, size_t err_size)
+/* route_p: the pool's policy that has a route hook, NULL as yet. */
+static int check_policy(const struct check *check, const bt_config_pool_t *pool,
+                        enum bt_policy_slot slot, const char **route_p, char *err, size_t err_size)
 {
+    const bt_config_t *c = check->c;
     static const char *const keys[BT_SLOT_COUNT] = {"policy", "prefill-policy", "decode-policy"};
     const char *const names[BT_SLOT_COUNT] = {
         pool->spec.policy != NULL || pool->params[slot] == NULL ? pool->spec.policy : "least_load",
         pool->spec.prefill_policy, pool->spec.decode_policy};
     const char *name = names[slot];
     char why[BT_CONFIG_ERR_BYTES] = "";
+    bool has_route = false;
     if (name == NULL)
         return 0;
-    int rc = try_policy(c, name, pool->params[slot], why, sizeof why);
+    int rc = try_policy(check, name, pool->params[slot], slot, &has_route, why, sizeof why);
+    if (rc == 0 && has_route && *route_p != NULL && strcmp(*route_p, name) != 0)
+        return bt_err_refuse(err, err_size, BT_TWO_ROUTES, pool->spec.name, *route_p, name);
+    if (rc == 0 && has_route)
+        *route_p = name;
     if (rc == 0)
         return 0;
     if (rc == BT_E_CONFIG && pool->params_places[slot] != NULL && strstr(why, "params.") != NULL)
@@ -75,20 +102,19 @@ static int check_policy(const bt_config_t *c, const bt_config_pool_t *pool,
         snprintf(why, sizeof why, "%s is another router's name: use %s, or a Lua file of yours",
                  name, ours_for(name));
     if (c->pool_count > 1)
-        snprintf(err, err_size, "pool %s: %s: %s", pool->spec.name, keys[slot], why);
-    else
-        snprintf(err, err_size, "%s%s: %s", c->file != NULL ? "" : "--", keys[slot], why);
-    return BT_E_CONFIG;
+        return bt_err_refuse(err, err_size, "pool %s: %s: %s", pool->spec.name, keys[slot], why);
+    return bt_err_refuse(err, err_size, "%s%s: %s", c->file != NULL ? "" : "--", keys[slot], why);
 }
 
-static int check_policies(const bt_config_t *c, char *err, size_t err_size)
+static int check_policies(const struct check *check, char *err, size_t err_size)
 {
+    const bt_config_t *c = check->c;
     int rc = 0;
-    bt_policy_allow_hosts(c->policy_http_host_count > 0 ? (const char *const *) c->policy_http_hosts
-                                                        : NULL);
-    for (unsigned i = 0; i < c->pool_count && rc == 0; i++)
+    for (unsigned i = 0; i < c->pool_count && rc == 0; i++) {
+        const char *route = NULL;
         for (unsigned s = 0; s < BT_SLOT_COUNT && rc == 0; s++)
-            rc = check_policy(c, &c->pools[i], (enum bt_policy_slot) s, err, err_size);
+            rc = check_policy(check, &c->pools[i], (enum bt_policy_slot) s, &route, err, err_size);
+    }
     return rc;
 }
 
@@ -101,27 +127,31 @@ static const char *policy_of(const bt_config_t *c, const bt_rule_target_t *targe
 }
 
 /* A shadow that cannot be made is no reason not to serve: the gateway says so and leaves it out. */
-static int check_variants(const bt_config_t *c, const bt_rules_t *rules, char *err, size_t err_size)
+static int check_variants(const struct check *check, const bt_rules_t *rules, char *err,
+                          size_t err_size)
 {
+    const bt_config_t *c = check->c;
     char why[BT_CONFIG_ERR_BYTES], place[64];
     const bt_rule_target_t *t;
     const char *name;
-    bool is_shadow;
+    bool is_shadow, has_route;
     for (unsigned i = 0; (t = bt_rules_variant(rules, i, &name, &is_shadow)) != NULL; i++) {
-        int rc = is_shadow ? 0 : try_policy(c, policy_of(c, t), t->params, why, sizeof why);
+        int rc = is_shadow ? 0
+                           : try_policy(check, policy_of(c, t), t->params, BT_SLOT_BOTH, &has_route,
+                                        why, sizeof why);
         const char *values = rc == BT_E_CONFIG ? strstr(why, "params.") : NULL;
         if (rc == 0)
             continue;
         bt_rules_variant_place(rules, i, place, sizeof place);
-        snprintf(err, err_size, "%s: %s.%s%s", c->rules_file, place,
-                 values != NULL ? "" : "policy: ", values != NULL ? values : why);
-        return BT_E_CONFIG;
+        return bt_err_refuse(err, err_size, "%s: %s.%s%s", c->rules_file, place,
+                             values != NULL ? "" : "policy: ", values != NULL ? values : why);
     }
     return 0;
 }
 
-static int check_rules(const bt_config_t *c, char *err, size_t err_size)
+static int check_rules(const struct check *check, char *err, size_t err_size)
 {
+    const bt_config_t *c = check->c;
     const char **names = calloc(c->pool_count + 1, sizeof *names);
     bt_rules_t *rules = NULL;
     int rc = names != NULL ? 0 : BT_E_NOMEM;
@@ -132,39 +162,9 @@ static int check_rules(const bt_config_t *c, char *err, size_t err_size)
     if (rc == 0)
         rc = bt_rules_check_pools(rules, names, err, err_size);
     if (rc == 0)
-        rc = check_variants(c, rules, err, err_size);
+        rc = check_variants(check, rules, err, err_size);
     bt_rules_unref(rules);
     free(names);
-    return rc;
-}
-
-static int check_dialects(const bt_config_t *c, char *err, size_t err_size)
-{
-    char why[BT_CONFIG_ERR_BYTES] = "";
-    bt_dialects_t *dialects;
-    int rc = bt_dialects_new(&dialects, c->dialect_dir, why, sizeof why);
-    if (rc < 0) {
-        snprintf(err, err_size, "--dialect-dir: %s", why);
-        return BT_E_CONFIG;
-    }
-    for (unsigned i = 0; i < c->pool_count && rc == 0; i++)
-        for (unsigned j = 0; j < c->pools[i].worker_count && rc == 0; j++) {
-            const bt_worker_spec_t *spec = &c->pools[i].workers[j];
-            bt_str_t children[BT_WORKER_CHILDREN_MAX];
-            enum bt_capability cap;
-            const char *dialect = NULL, *refusal = NULL;
-            for (unsigned k = 0; k < spec->child_count; k++)
-                children[k] = bt_str(spec->children[k]);
-            bt_capability_derive(spec->engine, bt_str(spec->connector), children, spec->child_count,
-                                 bt_str(spec->dispatch_profile), &cap, &dialect, &refusal);
-            if (spec->role == BT_ROLE_HYBRID || dialect == NULL ||
-                bt_dialects_find(dialects, dialect) != NULL)
-                continue;
-            snprintf(err, err_size, "worker %s: there is no dialect %s for its connector",
-                     spec->url, dialect);
-            rc = BT_E_CONFIG;
-        }
-    bt_dialects_free(dialects);
     return rc;
 }
 
@@ -206,25 +206,33 @@ static const char *pool_refusal(const bt_worker_pool_t *pool, const bt_worker_t 
     return first;
 }
 
-static int check_pairs(const bt_config_t *c, char *err, size_t err_size)
+static int check_pairs(const bt_workers_t *workers, char *err, size_t err_size)
 {
-    bt_registry_t *registry;
-    int rc = build_workers(c, &registry, err, err_size);
-    if (rc < 0)
-        return rc;
-    const bt_workers_t *workers = bt_registry_current(registry);
-    for (unsigned i = 0; i < workers->pool_count && rc == 0; i++) {
+    for (unsigned i = 0; i < workers->pool_count; i++) {
         const bt_worker_t *p = NULL, *d = NULL;
         const char *why = pool_refusal(&workers->pools[i], &p, &d);
-        if (why == NULL)
-            continue;
-        snprintf(err, err_size,
-                 "pool %s: no prefill and decode worker fit together: %s (%s) and %s (%s): %s",
-                 workers->pools[i].spec.name, p->name, p->spec.url, d->name, d->spec.url, why);
-        rc = BT_E_CONFIG;
+        if (why != NULL)
+            return bt_err_refuse(
+                err, err_size,
+                "pool %s: no prefill and decode worker fit together: %s (%s) and %s (%s): %s",
+                workers->pools[i].spec.name, p->name, p->spec.url, d->name, d->spec.url, why);
     }
-    bt_registry_free(registry);
-    return rc;
+    return 0;
+}
+
+static int check_dialects(const bt_dialects_t *dialects, const bt_workers_t *workers, char *err,
+                          size_t err_size)
+{
+    for (unsigned i = 0; i < workers->pool_count; i++)
+        for (unsigned k = 0; k < workers->pools[i].all.count; k++) {
+            const bt_worker_t *w = workers->pools[i].all.items[k];
+            if (w->spec.role != BT_ROLE_HYBRID && w->dialect != NULL &&
+                bt_dialects_find(dialects, w->dialect) == NULL)
+                return bt_err_refuse(err, err_size,
+                                     "worker %s: there is no dialect %s for its connector",
+                                     w->spec.url, w->dialect);
+        }
+    return 0;
 }
 
 int bt_config_apply_workers(const bt_config_t *c, bt_registry_t *registry, char *err,
@@ -253,51 +261,68 @@ out:
 
 int bt_config_check_workers(const bt_config_t *c, char *err, size_t err_size)
 {
-    int rc = check_dialects(c, err, err_size);
-    return rc == 0 ? check_pairs(c, err, err_size) : rc;
+    char why[BT_CONFIG_ERR_BYTES] = "";
+    bt_registry_t *registry;
+    bt_dialects_t *dialects;
+    if (bt_dialects_new(&dialects, c->dialect_dir, why, sizeof why) < 0)
+        return bt_err_refuse(err, err_size, "--dialect-dir: %s", why);
+    int rc = build_workers(c, &registry, err, err_size);
+    if (rc == 0) {
+        const bt_workers_t *workers = bt_registry_current(registry);
+        rc = check_dialects(dialects, workers, err, err_size);
+        if (rc == 0)
+            rc = check_pairs(workers, err, err_size);
+        bt_registry_free(registry);
+    }
+    bt_dialects_free(dialects);
+    return rc;
 }
 
-int bt_config_check(const bt_config_t *c, char *err, size_t err_size)
+int bt_config_check(const bt_config_t *c, bt_text_t *warnings, char *err, size_t err_size)
 {
+    const struct check check = {c, warnings};
     bt_policy_allow_hosts(c->policy_http_host_count > 0 ? (const char *const *) c->policy_http_hosts
                                                         : NULL);
-    int rc = check_policies(c, err, err_size);
+    int rc = check_policies(&check, err, err_size);
     if (rc == 0)
-        rc = check_rules(c, err, err_size);
+        rc = check_rules(&check, err, err_size);
     bt_policy_allow_hosts(NULL); /* they are borrowed, and the configuration may go */
     return rc == 0 ? bt_config_check_workers(c, err, err_size) : rc;
 }
 
 /* ---- ports ---- */
 
-void bt_config_bind_error(const char *flag, const char *host, unsigned port, int rc, char *err,
-                          size_t err_size)
+int bt_config_bind(const char *flag, const char *host, unsigned port, bool reuse_port,
+                   unsigned *port_p, char *err, size_t err_size)
 {
-    const char *text = rc <= -20000 ? bt_err_text(rc) : uv_strerror(rc);
-    snprintf(err, err_size, "--%s: cannot listen on %s:%u: %s", flag, host, port, text);
+    int fd = bt_listener_bind(host, port, reuse_port, port_p);
+    if (fd < 0)
+        bt_err_refuse(err, err_size, "--%s: cannot listen on %s:%u: %s", flag, host, port,
+                      bt_err_text(fd));
+    return fd;
 }
 
-static int try_bind(const char *flag, const char *host, unsigned port, char *err, size_t err_size)
+int bt_config_check_ports(const bt_config_t *c, bt_text_t *warnings, char *err, size_t err_size)
 {
-    int fd = bt_listener_bind(host, port, false, NULL);
-    if (fd >= 0) {
-        close(fd);
-        return 0;
+    const struct {
+        const char *flag, *host;
+        unsigned port;
+    } all[] = {{"port", c->host, c->port},
+               {"admin-port", c->admin_host, c->admin_port},
+               {"transfer-port", c->transfer_host, c->transfer_port},
+               {"registry-port", c->registry_host, c->registry_port}};
+    for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i].port == UINT_MAX)
+            continue;
+        int fd = bt_config_bind(all[i].flag, all[i].host, all[i].port, false, NULL, err, err_size);
+        if (fd >= 0)
+            close(fd);
+        else if (fd != UV_EADDRINUSE)
+            return fd;
+        else
+            bt_text_printf(warnings, "warning: %s (by the gateway that serves this, maybe)\n", err);
     }
-    bt_config_bind_error(flag, host, port, fd, err, err_size);
-    return BT_E_CONFIG;
-}
-
-int bt_config_check_ports(const bt_config_t *c, char *err, size_t err_size)
-{
-    int rc = try_bind("port", c->host, c->port, err, err_size);
-    if (rc == 0)
-        rc = try_bind("admin-port", c->admin_host, c->admin_port, err, err_size);
-    if (rc == 0 && bt_config_has_transfer(c))
-        rc = try_bind("transfer-port", c->transfer_host, c->transfer_port, err, err_size);
-    if (rc == 0 && bt_config_has_registry(c))
-        rc = try_bind("registry-port", c->registry_host, c->registry_port, err, err_size);
-    return rc;
+    return 0;
 }
 
 /* ---- describing ---- */

@@ -2,13 +2,14 @@
  *
  * Owner: the caller; all strings are the config's own. What dispatch, monitor and server borrow lives as long as it.
  * Life:  load (init, file, flags, finish) -> read -> fini.
- * Flow:  defaults < file < flags. A value that is wrong is one line that names file and key path, or the flag.
+ * Flow:  defaults < file < flags. A value that is wrong is a line that names file and key path, or the flag.
  * Cost:  start-up and SIGHUP only.
  */
 #ifndef BT_CONFIG_CONFIG_H
 #define BT_CONFIG_CONFIG_H
 
 #include "base/log.h"
+#include "base/text.h"
 #include "cluster/monitor.h"
 #include "cluster/workers.h"
 #include "dispatch/dispatcher.h"
@@ -20,7 +21,8 @@
 #define BT_CONFIG_REGISTRY_ALLOW_MAX 64
 #define BT_CONFIG_HTTP_HOSTS_MAX 32
 #define BT_CONFIG_ADMIN_HOSTS_MAX 16
-#define BT_CONFIG_ERR_BYTES 512
+#define BT_CONFIG_PEER_PARAMS_MAX 16
+#define BT_CONFIG_ERR_BYTES 4096 /* a line for each mistake */
 
 enum bt_log_format { BT_LOG_FORMAT_TEXT, BT_LOG_FORMAT_JSON };
 /* What --pd-disaggregation and --vllm-pd-disaggregation say about workers that name no connector. */
@@ -39,7 +41,8 @@ typedef struct bt_config_pool {
 } bt_config_pool_t;
 
 typedef struct bt_config {
-    char *file; /* the configuration file, NULL = none */
+    char *file;         /* the configuration file, NULL = none */
+    bt_text_t warnings; /* lines: what was accepted, but not as it was said */
     /* listeners */
     char *host, *admin_host, *transfer_host, *registry_host;
     unsigned port, admin_port;             /* 0 = any */
@@ -55,31 +58,26 @@ typedef struct bt_config {
     char *ready_file;
     enum bt_log_level log_level;
     enum bt_log_format log_format;
-    bool access_log;
     bool dev; /* --dev: for authors of policies, on this machine only */
+    uint64_t policy_probation_ms;
+    unsigned policy_rollback_errors;
+    char *log_file; /* NULL = stderr */
     char *record_file;
     unsigned record_sample_ppm; /* parts per million; UINT_MAX = not said */
-    uint64_t record_max_bytes;
     char *record_headers[BT_CONFIG_RECORD_HEADERS_MAX + 1];
     unsigned record_header_count;
     /* requests */
-    bool debug_headers, disable_retries;
     char *api_key, *client_keys_file;
     bt_client_keys_t *client_keys; /* read from client_keys_file; NULL = none */
-    bool client_worker_api;        /* the peers' worker paths on the client port, without a key */
     char *admin_allowed_hosts[BT_CONFIG_ADMIN_HOSTS_MAX + 1]; /* NULL-terminated */
     unsigned admin_allowed_host_count;
     char *dialect_dir, *policy_dir, *rules_file;
     char *policy_http_hosts[BT_CONFIG_HTTP_HOSTS_MAX + 1]; /* NULL-terminated */
     unsigned policy_http_host_count;
-    uint64_t policy_wait_ms;
     char *proxy_paths[BT_CONFIG_PROXY_PATHS_MAX + 1];
     unsigned proxy_path_count;
-    uint64_t stream_keepalive_ms;
-    unsigned max_concurrent;
     unsigned max_connections;          /* of clients; 0 = what the limit of open files holds */
     unsigned max_connections_per_peer; /* 0 = no limit */
-    bt_upstream_config_t upstream;
     /* shared state */
     char *redis_url, *redis_username, *redis_password_file;
     char *redis_tls_ca, *redis_tls_cert, *redis_tls_key;
@@ -92,7 +90,7 @@ typedef struct bt_config {
     bt_monitor_config_t monitor;
     char *health_path; /* of monitor */
     bt_breaker_config_t breaker;
-    bt_dispatch_config_t dispatch; /* derived; borrows from above */
+    bt_dispatch_config_t dispatch; /* its strings are borrowed from above */
     bt_record_config_t record;     /* likewise */
     /* fleet */
     enum bt_pd_mode pd_mode;
@@ -100,36 +98,25 @@ typedef struct bt_config {
     bt_config_pool_t defaults; /* what pools start from */
     bt_config_pool_t *pools;   /* at least one after load */
     unsigned pool_count;
+    struct {
+        const struct bt_peer_flag *flag;
+        double number;
+    } peer_params[BT_CONFIG_PEER_PARAMS_MAX]; /* until finish knows the policies */
+    unsigned peer_param_count;
 } bt_config_t;
 
-/* c is filled in place (parts borrow from others). argv after the command word: [file] [flags]. err: one line, ready to print. Nothing to free after an error. */
+/* c is filled in place (parts borrow from others). argv after the command word: [file] [flags].
+ * err: ready to print, a line for each mistake of the command line. Nothing to free after an
+ * error. */
 int bt_config_load(bt_config_t *c, int argc, const char *const *argv, char *err, size_t err_size);
 void bt_config_fini(bt_config_t *c);
 
-/* ---- for the parts of core/config ---- */
-int bt_config_init(bt_config_t *c);
-/* Appends a pool that starts from the defaults. */
-int bt_config_add_pool(bt_config_t *c, bt_config_pool_t **pool_p);
-/* Appends an empty worker; origin is copied. */
-int bt_config_add_worker(bt_config_pool_t *pool, const char *origin, bt_worker_spec_t **spec_p);
-/* Copies both; NULL: none. */
-int bt_config_set_params(bt_config_pool_t *pool, enum bt_policy_slot slot, const bt_value_t *params,
-                         const char *place);
-/* What --dev says where the file or the defaults say otherwise; flags come later. */
-int bt_config_imply_dev(bt_config_t *c);
-/* Derives what is derived and checks what needs no script and no socket. */
-int bt_config_finish(bt_config_t *c, char *err, size_t err_size);
-/* What the pool (NULL: the first) says about a worker that says nothing: connector, engine, bootstrap port, lease. */
+/* What the pool (NULL: the first) says about a worker that says nothing: connector, engine,
+ * bootstrap port, lease. */
 int bt_config_complete_worker(const bt_config_t *c, const char *pool, bt_worker_spec_t *spec,
                               char *err, size_t err_size);
-/* shared.c: what is said about the store. */
-int bt_config_finish_shared(bt_config_t *c, char *err, size_t err_size);
-void bt_config_describe_shared(const bt_config_t *c,
-                               bt_text_t *out); /* nothing without --redis-url */
-/* Keys of the file, one a line: "KEY [tenant=NAME] [set-tenant]"; # comments. */
-int bt_keys_read(const char *path, bt_client_keys_t **keys_p, char *err, size_t err_size);
 bool bt_keys_same(const bt_client_keys_t *a, const bt_client_keys_t *b);
-void bt_keys_free(bt_client_keys_t *keys); /* NULL is fine */
+void bt_keys_free(bt_client_keys_t *keys); /* this set only; NULL is fine */
 bool bt_host_is_loopback(const char *host);
 /* Is there a port for transfer agents, for SGLang's registry? */
 bool bt_config_has_transfer(const bt_config_t *c);

@@ -1,5 +1,5 @@
 /* A quota of 1.5 CPUs gives two loops: one loop would leave half a CPU unused, two are throttled only when both are busy. */
-#include "config/cpus.h"
+#include "config/config_impl.h"
 
 #include <sched.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* The schema is the flag table (top level and pools) and the worker table; this file only walks. The path of what is being
  * read is kept as text in a cursor, so every refusal can name it: `baton.lua: pools[1].workers[2].role: expected ...`. */
-#include "config/file.h"
+#include "config/config_impl.h"
 
 #include "base/err.h"
 #include "config/flag.h"
@@ -27,8 +27,7 @@ static const char *const params_keys[BT_SLOT_COUNT] = {"params", "prefill_params
 static int refuse_at(const cursor_t *c, const char *key, const char *why)
 {
     const char *dot = c->path[0] != '\0' && key[0] != '\0' && key[0] != '[' ? "." : "";
-    snprintf(c->err, c->err_size, "%s: %s%s%s: %s", c->file, c->path, dot, key, why);
-    return BT_E_CONFIG;
+    return bt_err_refuse(c->err, c->err_size, "%s: %s%s%s: %s", c->file, c->path, dot, key, why);
 }
 
 /* Every name is kept in the flag's spelling; a key has '_' for '-'. A dash in a key is no name of ours. */
@@ -106,11 +105,18 @@ static int unknown_key(const cursor_t *c, const char *key, enum level level)
         snprintf(why, sizeof why, "unknown key here; it %s", elsewhere(key, level));
         return refuse_at(c, key, why);
     }
-    if (peer != NULL && peer->alias == NULL && level != LEVEL_WORKER)
-        return refuse_at(c, key, peer->use);
+    const bool is_text =
+        peer != NULL && (peer->kind == BT_PEER_UNUSED || peer->kind == BT_PEER_REFUSED);
+    if (is_text && level != LEVEL_WORKER)
+        return refuse_at(c, key, peer->text);
+    if (peer != NULL && peer->kind == BT_PEER_PARAM && level != LEVEL_WORKER) {
+        snprintf(why, sizeof why, "unknown key; of %.*s it is params = { %s = ... }",
+                 (int) strcspn(peer->text, "."), peer->text, strchr(peer->text, '.') + 1);
+        return refuse_at(c, key, why);
+    }
     bt_suggest_init(&s, bt_str(level == LEVEL_WORKER || name[0] == '\0' ? key : name));
     offer_all(&s, level);
-    const char *best = peer != NULL && peer->alias != NULL ? peer->alias : bt_suggest_best(&s);
+    const char *best = peer != NULL && !is_text ? peer->text : bt_suggest_best(&s);
     if (best == NULL)
         return refuse_at(c, key, "unknown key");
     name_to_key(best, best_key, sizeof best_key);
@@ -168,8 +174,35 @@ static bool is_list(const bt_value_t *v)
     return v->type == BT_VALUE_LIST || (v->type == BT_VALUE_TABLE && v->count == 0);
 }
 
-static int read_worker(cursor_t *c, bt_config_pool_t *pool, const bt_value_t *v)
+typedef int (*read_fn)(cursor_t *c, void *to, const bt_value_t *v);
+
+static int read_list(cursor_t *c, void *to, const bt_value_t *v, read_fn read_item)
 {
+    int rc = 0;
+    if (!is_list(v))
+        return refuse_at(c, v->key, "expected a list of tables");
+    for (unsigned i = 0; i < v->count && rc == 0; i++) {
+        size_t back = enter(c, v->key, i);
+        rc = read_item(c, to, &v->items[i]);
+        c->path[back] = '\0';
+    }
+    return rc;
+}
+
+static int take_kv_transfer(const cursor_t *c, bt_worker_spec_t *spec, const bt_value_t *worker)
+{
+    const bt_value_t *v = bt_value_get(worker, "kv_transfer_config");
+    char why[BT_CONFIG_ERR_BYTES];
+    if (v == NULL)
+        return 0;
+    int rc =
+        bt_config_take_kv_transfer(spec, v, bt_value_get(worker, "role") != NULL, why, sizeof why);
+    return rc == BT_E_CONFIG ? refuse_at(c, v->key, why) : rc;
+}
+
+static int read_worker(cursor_t *c, void *to, const bt_value_t *v)
+{
+    bt_config_pool_t *pool = to;
     bt_worker_spec_t *spec;
     if (v->type != BT_VALUE_TABLE)
         return refuse_at(
@@ -181,24 +214,15 @@ static int read_worker(cursor_t *c, bt_config_pool_t *pool, const bt_value_t *v)
         for (unsigned k = 0; k < bt_worker_key_count && key == NULL; k++)
             if (strcmp(bt_worker_keys[k].name, member->key) == 0)
                 key = &bt_worker_keys[k];
+        if (key != NULL && key->option.kind == BT_OPTION_NONE)
+            continue; /* after the others */
         rc = key != NULL ? set_option(c, &key->option, spec, member)
                          : unknown_key(c, member->key, LEVEL_WORKER);
     }
+    if (rc == 0)
+        rc = take_kv_transfer(c, spec, v);
     if (rc == 0 && spec->url == NULL)
         return refuse_at(c, "url", "missing: where does this worker listen?");
-    return rc;
-}
-
-static int read_workers(cursor_t *c, bt_config_pool_t *pool, const bt_value_t *v)
-{
-    int rc = 0;
-    if (!is_list(v))
-        return refuse_at(c, "workers", "expected a list of tables");
-    for (unsigned i = 0; i < v->count && rc == 0; i++) {
-        size_t back = enter(c, "workers", i);
-        rc = read_worker(c, pool, &v->items[i]);
-        c->path[back] = '\0';
-    }
     return rc;
 }
 
@@ -216,7 +240,7 @@ static int read_pool_member(cursor_t *c, bt_config_t *config, bt_config_pool_t *
     if (strcmp(v->key, "models") == 0)
         return set_option(c, &models, pool, v);
     if (strcmp(v->key, "workers") == 0)
-        return read_workers(c, pool, v);
+        return read_list(c, pool, v, read_worker);
     int rc = read_setting(c, config, pool, v, LEVEL_POOL);
     return rc == 0 ? unknown_key(c, v->key, LEVEL_POOL) : rc < 0 ? rc : 0;
 }
@@ -231,8 +255,9 @@ static void forget_params(bt_config_pool_t *pool, const bt_value_t *v)
             (void) bt_config_set_params(pool, (enum bt_policy_slot) s, NULL, NULL);
 }
 
-static int read_pool(cursor_t *c, bt_config_t *config, const bt_value_t *v)
+static int read_pool(cursor_t *c, void *to, const bt_value_t *v)
 {
+    bt_config_t *config = to;
     bt_config_pool_t *pool;
     if (v->type != BT_VALUE_TABLE)
         return refuse_at(c, "", "expected a table like { name = \"llama\", workers = { ... } }");
@@ -244,27 +269,13 @@ static int read_pool(cursor_t *c, bt_config_t *config, const bt_value_t *v)
     return rc;
 }
 
-static int read_pools(cursor_t *c, bt_config_t *config, const bt_value_t *v)
-{
-    int rc = 0;
-    if (!is_list(v))
-        return refuse_at(c, "pools", "expected a list of tables");
-    for (unsigned i = 0; i < v->count && rc == 0; i++) {
-        size_t back = enter(c, "pools", i);
-        rc = read_pool(c, config, &v->items[i]);
-        c->path[back] = '\0';
-    }
-    return rc;
-}
-
 /* Everything but the pools first: pools start from what the top level says. */
 static int read_top(cursor_t *c, bt_config_t *config, const bt_value_t *root)
 {
     const bt_value_t *pools = NULL;
-    if (root->type != BT_VALUE_TABLE) {
-        snprintf(c->err, c->err_size, "%s: expected a table of settings, got a list", c->file);
-        return BT_E_CONFIG;
-    }
+    if (root->type != BT_VALUE_TABLE)
+        return bt_err_refuse(c->err, c->err_size, "%s: expected a table of settings, got a list",
+                             c->file);
     for (unsigned i = 0; i < root->count; i++) {
         const bt_value_t *v = &root->items[i];
         if (strcmp(v->key, "pools") == 0) {
@@ -275,11 +286,11 @@ static int read_top(cursor_t *c, bt_config_t *config, const bt_value_t *root)
         if (rc <= 0)
             return rc < 0 ? rc : unknown_key(c, v->key, LEVEL_TOP);
     }
-    return pools != NULL ? read_pools(c, config, pools) : 0;
+    return pools != NULL ? read_list(c, config, pools, read_pool) : 0;
 }
 
-int bt_config_read_tree(bt_config_t *c, const char *path, const bt_value_t *root, char *err,
-                        size_t err_size)
+static int read_tree(bt_config_t *c, const char *path, const bt_value_t *root, char *err,
+                     size_t err_size)
 {
     cursor_t cursor = {.file = path, .err = err, .err_size = err_size};
     const char *slash = strrchr(path, '/');
@@ -299,7 +310,7 @@ int bt_config_read_file(bt_config_t *c, const char *path, char *err, size_t err_
     if (rc < 0)
         return rc;
     c->file = bt_str_dup(bt_str(path));
-    rc = c->file != NULL ? bt_config_read_tree(c, path, root, err, err_size) : BT_E_NOMEM;
+    rc = c->file != NULL ? read_tree(c, path, root, err, err_size) : BT_E_NOMEM;
     bt_value_free(root);
     return rc;
 }

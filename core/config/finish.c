@@ -1,17 +1,17 @@
-/* The last step of loading: what one setting implies for others, and the checks that need neither scripts nor sockets. Every
- * refusal names the place where the user can mend it: a key path of the file, or the flag. */
-#include "config/config.h"
+/* The last step of loading: what one setting implies for others, and the checks that need neither
+ * policies nor sockets. Every refusal names the place where the user can mend it: a key path of the
+ * file, or the flag. */
+#include "config/config_impl.h"
 
 #include "api/path.h"
 #include "base/err.h"
 #include "cluster/url.h"
-#include "config/cpus.h"
 #include "config/flag.h"
 #include "loop/network.h"
+#include "loop/resolve.h"
+#include "script/dialect/dialect.h"
 
-#include <arpa/inet.h>
 #include <limits.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,19 +21,10 @@
 
 bool bt_host_is_loopback(const char *host)
 {
-    struct in_addr v4;
-    struct in6_addr v6;
-    if (strcasecmp(host, "localhost") == 0)
-        return true;
-    if (inet_pton(AF_INET, host, &v4) == 1)
-        return ntohl(v4.s_addr) >> 24 == 127;
-    char bare[INET6_ADDRSTRLEN + 2];
-    size_t n = strlen(host);
-    if (n >= 2 && n < sizeof bare && host[0] == '[' && host[n - 1] == ']') {
-        snprintf(bare, sizeof bare, "%.*s", (int) n - 2, host + 1);
-        host = bare;
-    }
-    return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+    struct sockaddr_storage addr;
+
+    return strcasecmp(host, "localhost") == 0 ||
+           (bt_resolve_numeric(host, 0, &addr) == 0 && bt_network_is_loopback(&addr));
 }
 
 /* ---- workers ---- */
@@ -44,34 +35,44 @@ static int refuse_worker(const bt_config_t *c, const bt_config_pool_t *pool, uns
 {
     const char *origin = pool->origins[i];
     if (origin[0] == '-')
-        snprintf(err, err_size, "%s %s: %s", origin, pool->workers[i].url, why);
-    else
-        snprintf(err, err_size, "%s: %s.%s: %s", c->file != NULL ? c->file : "config", origin, key,
-                 why);
-    return BT_E_CONFIG;
+        return bt_err_refuse(err, err_size, "%s %s: %s", origin, pool->workers[i].url, why);
+    return bt_err_refuse(err, err_size, "%s: %s.%s: %s", c->file != NULL ? c->file : "config",
+                         origin, key, why);
+}
+
+/* SGLang's own --disaggregation-transfer-backend: its legs are the same whatever moves the KV. */
+static bool is_sglang_backend(const char *connector)
+{
+    static const char *const backends[] = {"nixl", "mooncake", "ascend", "mori"};
+
+    for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++)
+        if (strcasecmp(connector, backends[i]) == 0)
+            return true;
+    return false;
 }
 
 static const char *default_connector(const bt_config_t *c, const bt_config_pool_t *pool,
                                      const bt_worker_spec_t *spec)
 {
+    const bool is_sglang = spec->engine == BT_ENGINE_SGLANG ||
+                           (spec->engine == BT_ENGINE_UNKNOWN && c->pd_mode == BT_PD_SGLANG);
+    if (is_sglang && (pool->connector == NULL || is_sglang_backend(pool->connector)))
+        return "sglang";
     if (pool->connector != NULL)
         return pool->connector;
-    if (spec->engine == BT_ENGINE_SGLANG)
-        return "sglang";
-    if (spec->engine != BT_ENGINE_UNKNOWN && spec->engine != BT_ENGINE_VLLM)
+    if (spec->engine == BT_ENGINE_VLLM)
+        return c->pd_mode != BT_PD_NONE ? "nixl" : NULL;
+    if (spec->engine != BT_ENGINE_UNKNOWN)
         return NULL;
     return c->pd_mode == BT_PD_SGLANG ? "sglang" : c->pd_mode == BT_PD_VLLM ? "nixl" : NULL;
 }
 
-static enum bt_engine default_engine(const bt_config_t *c, const bt_config_pool_t *pool,
-                                     const bt_worker_spec_t *spec)
+static enum bt_engine default_engine(const bt_config_t *c, const bt_worker_spec_t *spec)
 {
     bt_str_t connector = bt_str(spec->connector), profile = bt_str(spec->dispatch_profile),
              children[BT_WORKER_CHILDREN_MAX];
     for (unsigned i = 0; i < spec->child_count; i++)
         children[i] = bt_str(spec->children[i]);
-    if (pool->engine != BT_ENGINE_UNKNOWN)
-        return pool->engine;
     enum bt_engine engine = bt_capability_engine(connector, children, spec->child_count, profile);
     if (engine != BT_ENGINE_UNKNOWN)
         return engine;
@@ -91,7 +92,7 @@ static int fill_worker(const bt_config_t *c, const bt_config_pool_t *pool, bt_wo
             return BT_E_NOMEM;
     }
     if (spec->engine == BT_ENGINE_UNKNOWN)
-        spec->engine = default_engine(c, pool, spec);
+        spec->engine = default_engine(c, spec);
     if (spec->lease_ms == 0)
         spec->lease_ms = pool->lease_ms;
     if (spec->role == BT_ROLE_PREFILL && spec->bootstrap_port == 0)
@@ -131,6 +132,34 @@ static const char *refusal_of(const bt_config_t *c, const bt_worker_spec_t *spec
     return why;
 }
 
+/* The member that is wrong, what it says, and what to write instead. */
+static int refuse_capability(const bt_config_t *c, const bt_config_pool_t *pool, unsigned i,
+                             const char *refusal, char *err, size_t err_size)
+{
+    const bt_worker_spec_t *spec = &pool->workers[i];
+    const bool is_profile =
+        spec->connector == NULL || bt_str_starts(bt_str(refusal), BT_STR(BT_UNKNOWN_PROFILE));
+    const bool is_unknown = !is_profile && strcmp(refusal, BT_UNKNOWN_CONNECTOR) == 0;
+    const char *key = is_profile ? "dispatch_profile" : "connector", *meant = NULL;
+    bt_str_t children[BT_WORKER_CHILDREN_MAX], name = bt_str(spec->dispatch_profile);
+    char said[400];
+
+    for (unsigned child = 0; child < spec->child_count; child++)
+        children[child] = bt_str(spec->children[child]);
+    if (!is_profile)
+        name = bt_capability_leaf(bt_str(spec->connector), children, spec->child_count);
+    if (is_unknown)
+        meant = bt_capability_nearest(name);
+    snprintf(said, sizeof said, "%s \"%.*s\": %s%s%s%s%s", key, (int) (name.n < 100 ? name.n : 100),
+             name.p, refusal, meant != NULL ? " (did you mean " : "", meant != NULL ? meant : "",
+             meant != NULL ? "?)" : "",
+             is_unknown && meant == NULL
+                 ? "; say how it is served with dispatch_profile (handoff, nixl, ...) or with a "
+                   "file in --dialect-dir"
+                 : "");
+    return refuse_worker(c, pool, i, key, said, err, err_size);
+}
+
 static int check_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsigned i, char *err,
                         size_t err_size)
 {
@@ -138,7 +167,7 @@ static int check_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsi
         "how do the engines move KV? add --pd-disaggregation (SGLang), "
         "--vllm-pd-disaggregation (vLLM) or --kv-connector NAME";
     const bt_worker_spec_t *spec = &pool->workers[i];
-    char why[256], said[400];
+    char why[256];
     bt_url_t url;
     int rc = bt_url_parse(&url, bt_str(spec->url), why, sizeof why);
     if (rc == BT_E_CONFIG)
@@ -154,12 +183,7 @@ static int check_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsi
                                                         : "missing: name the engine's KV connector",
                              err, err_size);
     const char *refusal = refusal_of(c, spec);
-    if (refusal == NULL)
-        return 0;
-    snprintf(said, sizeof said, "%s \"%.100s\": %s",
-             spec->connector != NULL ? "connector" : "dispatch_profile",
-             spec->connector != NULL ? spec->connector : spec->dispatch_profile, refusal);
-    return refuse_worker(c, pool, i, "connector", said, err, err_size);
+    return refusal == NULL ? 0 : refuse_capability(c, pool, i, refusal, err, err_size);
 }
 
 static int finish_pool(bt_config_t *c, bt_config_pool_t *pool, char *err, size_t err_size)
@@ -186,9 +210,8 @@ static int check_pool_name(const bt_config_t *c, unsigned i, char *err, size_t e
         why = "begins with \"rules:\", which is the rules' own";
     if (why == NULL)
         return 0;
-    snprintf(err, err_size, "%s: pools[%u].name: \"%.80s\" %s; choose another name",
-             c->file != NULL ? c->file : "pool", i + 1, name, why);
-    return BT_E_CONFIG;
+    return bt_err_refuse(err, err_size, "%s: pools[%u].name: \"%.80s\" %s; choose another name",
+                         c->file != NULL ? c->file : "pool", i + 1, name, why);
 }
 
 static int finish_pools(bt_config_t *c, char *err, size_t err_size)
@@ -197,11 +220,10 @@ static int finish_pools(bt_config_t *c, char *err, size_t err_size)
     int rc = c->pool_count == 0 ? bt_config_add_pool(c, &pool) : 0;
     for (unsigned i = 0; i < c->pool_count && rc == 0; i++) {
         char **name = &c->pools[i].spec.name;
-        if (*name == NULL && c->pool_count > 1) {
-            snprintf(err, err_size, "%s: pools[%u].name: missing: several pools need names",
-                     c->file, i + 1);
-            return BT_E_CONFIG;
-        }
+        if (*name == NULL && c->pool_count > 1)
+            return bt_err_refuse(err, err_size,
+                                 "%s: pools[%u].name: missing: several pools need names", c->file,
+                                 i + 1);
         if (*name == NULL && (*name = bt_str_dup(BT_STR("default"))) == NULL)
             return BT_E_NOMEM;
         rc = check_pool_name(c, i, err, err_size);
@@ -239,9 +261,8 @@ static int check_listeners(const bt_config_t *c, char *err, size_t err_size)
             const bool is_fixed = all[i].port != 0 && all[i].port != UINT_MAX;
             if (!is_fixed || all[i].port != all[k].port || strcmp(all[i].host, all[k].host) != 0)
                 continue;
-            snprintf(err, err_size, "--%s: %u is the %s port already; choose another%s",
-                     all[i].flag, all[i].port, all[k].what, all[i].others);
-            return BT_E_CONFIG;
+            return bt_err_refuse(err, err_size, "--%s: %u is the %s port already; choose another%s",
+                                 all[i].flag, all[i].port, all[k].what, all[i].others);
         }
     return 0;
 }
@@ -252,11 +273,11 @@ static int check_transfer(const bt_config_t *c, char *err, size_t err_size)
     if (!bt_config_has_transfer(c) || c->transfer_token != NULL ||
         bt_host_is_loopback(c->transfer_host))
         return 0;
-    snprintf(err, err_size,
-             "--transfer-host: %.120s is beyond loopback, where everybody could pass for an "
-             "engine's agent; give --transfer-token TOKEN to both",
-             c->transfer_host);
-    return BT_E_CONFIG;
+    return bt_err_refuse(
+        err, err_size,
+        "--transfer-host: %.120s is beyond loopback, where everybody could pass for an "
+        "engine's agent; give --transfer-token TOKEN to both",
+        c->transfer_host);
 }
 
 static int check_registry(const bt_config_t *c, char *err, size_t err_size)
@@ -266,25 +287,22 @@ static int check_registry(const bt_config_t *c, char *err, size_t err_size)
 
     if (c->registry_token == NULL && c->registry_allow_count == 0)
         return 0;
-    if (!bt_config_has_registry(c)) {
-        snprintf(err, err_size,
-                 "--registry-%s: nobody is served by a registry; add --registry-port PORT", flag);
-        return BT_E_CONFIG;
-    }
-    if (c->registry_token != NULL && c->registry_allow_count > 0) {
-        snprintf(err, err_size,
-                 "--registry-allow: with --registry-token everybody has to show it; leave out one "
-                 "of the two");
-        return BT_E_CONFIG;
-    }
+    if (!bt_config_has_registry(c))
+        return bt_err_refuse(
+            err, err_size,
+            "--registry-%s: nobody is served by a registry; add --registry-port PORT", flag);
+    if (c->registry_token != NULL && c->registry_allow_count > 0)
+        return bt_err_refuse(
+            err, err_size,
+            "--registry-allow: with --registry-token everybody has to show it; leave out one "
+            "of the two");
     for (unsigned i = 0; i < c->registry_allow_count; i++)
-        if (bt_network_parse(&network, c->registry_allow[i]) < 0) {
-            snprintf(err, err_size,
-                     "--registry-allow: expected an address or a network, as 10.0.0.7 or "
-                     "10.0.0.0/24, got \"%.120s\"",
-                     c->registry_allow[i]);
-            return BT_E_CONFIG;
-        }
+        if (bt_network_parse(&network, c->registry_allow[i]) < 0)
+            return bt_err_refuse(
+                err, err_size,
+                "--registry-allow: expected an address or a network, as 10.0.0.7 or "
+                "10.0.0.0/24, got \"%.120s\"",
+                c->registry_allow[i]);
     return 0;
 }
 
@@ -292,7 +310,7 @@ int bt_config_imply_dev(bt_config_t *c)
 {
     c->log_level = BT_LOG_DEBUG;
     c->log_format = BT_LOG_FORMAT_TEXT;
-    c->access_log = c->debug_headers = true;
+    c->dispatch.access_log = c->dispatch.debug_headers = true;
     c->record_sample_ppm = 1000000;
     if (c->policy_dir == NULL)
         c->policy_dir = bt_str_dup(BT_STR("."));
@@ -302,14 +320,13 @@ int bt_config_imply_dev(bt_config_t *c)
 /* Whoever may add workers gets other clients' traffic, and the workers' key. */
 static int check_client_worker_api(const bt_config_t *c, char *err, size_t err_size)
 {
-    if (!c->client_worker_api || c->admin_api_key != NULL || bt_host_is_loopback(c->host))
+    if (!c->dispatch.client_worker_api || c->admin_api_key != NULL || bt_host_is_loopback(c->host))
         return 0;
-    snprintf(
+    return bt_err_refuse(
         err, err_size,
         "--client-worker-api: beyond loopback (--host %.120s) everybody could add workers; give "
         "--admin-api-key KEY, which these paths then ask for",
         c->host);
-    return BT_E_CONFIG;
 }
 
 /* It shows policies' source and everything that is known of every request. */
@@ -318,11 +335,11 @@ static int check_dev(const bt_config_t *c, char *err, size_t err_size)
     const bool is_client = !bt_host_is_loopback(c->host);
     if (!c->dev || (!is_client && bt_host_is_loopback(c->admin_host)))
         return 0;
-    snprintf(err, err_size,
-             "--dev: it shows too much for a listener that others reach, and %s is %.120s; leave "
-             "out --dev, or listen on 127.0.0.1",
-             is_client ? "--host" : "--admin-host", is_client ? c->host : c->admin_host);
-    return BT_E_CONFIG;
+    return bt_err_refuse(
+        err, err_size,
+        "--dev: it shows too much for a listener that others reach, and %s is %.120s; leave "
+        "out --dev, or listen on 127.0.0.1",
+        is_client ? "--host" : "--admin-host", is_client ? c->host : c->admin_host);
 }
 
 /* What Host would say of it: no scheme, no port. */
@@ -332,11 +349,11 @@ static int check_admin_hosts(const bt_config_t *c, char *err, size_t err_size)
         const char *name = c->admin_allowed_hosts[i];
         if (name[0] != '\0' && name[strspn(name, HOST_CHARS)] == '\0')
             continue;
-        snprintf(err, err_size,
-                 "--admin-allowed-host: expected a host name without scheme and port, got "
-                 "\"%.120s\"",
-                 name);
-        return BT_E_CONFIG;
+        return bt_err_refuse(
+            err, err_size,
+            "--admin-allowed-host: expected a host name without scheme and port, got "
+            "\"%.120s\"",
+            name);
     }
     return 0;
 }
@@ -352,13 +369,11 @@ static int check_keys(const bt_config_t *c, char *err, size_t err_size)
                 {"registry-token", c->registry_token}};
     for (unsigned i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         for (const char *p = keys[i].key; p != NULL && *p != '\0'; p++)
-            if ((unsigned char) *p < ' ' || *p == 0x7f) {
-                snprintf(err, err_size,
-                         "--%s: a key holds no control characters, such as the end "
-                         "of a line",
-                         keys[i].flag);
-                return BT_E_CONFIG;
-            }
+            if ((unsigned char) *p < ' ' || *p == 0x7f)
+                return bt_err_refuse(err, err_size,
+                                     "--%s: a key holds no control characters, such as the end "
+                                     "of a line",
+                                     keys[i].flag);
     return 0;
 }
 
@@ -379,22 +394,21 @@ static const char *proxy_path_refusal(const char *text, bt_arena_t *arena)
 static int check_proxy_paths(const bt_config_t *c, char *err, size_t err_size)
 {
     bt_arena_t arena;
-    const char *why = NULL;
+    int rc = 0;
     bt_arena_init(&arena);
-    for (unsigned i = 0; i < c->proxy_path_count && why == NULL; i++) {
-        why = proxy_path_refusal(c->proxy_paths[i], &arena);
+    for (unsigned i = 0; i < c->proxy_path_count && rc == 0; i++) {
+        const char *why = proxy_path_refusal(c->proxy_paths[i], &arena);
         if (why != NULL)
-            snprintf(err, err_size, "--proxy-path: %s, got \"%.120s\"", why, c->proxy_paths[i]);
+            rc = bt_err_refuse(err, err_size, "--proxy-path: %s, got \"%.120s\"", why,
+                               c->proxy_paths[i]);
     }
     bt_arena_fini(&arena);
-    if (why != NULL)
-        return BT_E_CONFIG;
-    if (c->health_path[0] == '/')
-        return 0;
-    snprintf(err, err_size,
-             "--health-check-endpoint: expected a path that begins with /, got \"%.120s\"",
-             c->health_path);
-    return BT_E_CONFIG;
+    if (rc < 0 || c->health_path[0] == '/')
+        return rc;
+    return bt_err_refuse(
+        err, err_size,
+        "--health-check-endpoint: expected a path that begins with /, got \"%.120s\"",
+        c->health_path);
 }
 
 /* Parameters that nobody reads are a mistake worth telling. */
@@ -407,9 +421,9 @@ static int check_params(const bt_config_t *c, char *err, size_t err_size)
         for (unsigned s = BT_SLOT_PREFILL; s < BT_SLOT_COUNT; s++) {
             if (pool->params[s] == NULL)
                 continue;
-            snprintf(err, err_size, "%s: %s: the pool has no prefill_policy and no decode_policy",
-                     c->file, pool->params_places[s]);
-            return BT_E_CONFIG;
+            return bt_err_refuse(err, err_size,
+                                 "%s: %s: the pool has no prefill_policy and no decode_policy",
+                                 c->file, pool->params_places[s]);
         }
     }
     return 0;
@@ -431,16 +445,16 @@ static int check_http_hosts(const bt_config_t *c, char *err, size_t err_size)
         if (colon != NULL && is_host((bt_str_t){host, (size_t) (colon - host)}) &&
             bt_str_u64(bt_str(colon + 1), &port) == 0 && port >= 1 && port <= 65535)
             continue;
-        snprintf(err, err_size, "--policy-http-host: expected HOST:PORT, got \"%.120s\"%s", host,
-                 colon != NULL && strchr(host, ':') != colon && strchr(host, '/') == NULL
-                     ? "; an IPv6 address stands in brackets: [::1]:80"
-                     : "");
-        return BT_E_CONFIG;
+        return bt_err_refuse(
+            err, err_size, "--policy-http-host: expected HOST:PORT, got \"%.120s\"%s", host,
+            colon != NULL && strchr(host, ':') != colon && strchr(host, '/') == NULL
+                ? "; an IPv6 address stands in brackets: [::1]:80"
+                : "");
     }
     return 0;
 }
 
-/* Names of headers are compared in lower case. Whoever may read records must not find keys in them. */
+/* Names of headers are compared in lower case. Records hold no keys. */
 static int finish_record_headers(bt_config_t *c, char *err, size_t err_size)
 {
     static const char *const secrets[] = {"authorization", "proxy-authorization", "cookie",
@@ -450,19 +464,16 @@ static int finish_record_headers(bt_config_t *c, char *err, size_t err_size)
         for (char *p = name; *p != '\0'; p++)
             *p = (char) (*p >= 'A' && *p <= 'Z' ? *p - 'A' + 'a' : *p);
         if (name[0] == '\0' ||
-            name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.")] != '\0') {
-            snprintf(err, err_size, "--record-header: expected a header's name, got \"%.120s\"",
-                     name);
-            return BT_E_CONFIG;
-        }
+            name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.")] != '\0')
+            return bt_err_refuse(err, err_size,
+                                 "--record-header: expected a header's name, got \"%.120s\"", name);
         for (unsigned k = 0; secrets[k] != NULL; k++)
-            if (strcmp(name, secrets[k]) == 0) {
-                snprintf(err, err_size,
-                         "--record-header: %s holds keys, which do not belong in records; leave it "
-                         "out",
-                         name);
-                return BT_E_CONFIG;
-            }
+            if (strcmp(name, secrets[k]) == 0)
+                return bt_err_refuse(
+                    err, err_size,
+                    "--record-header: %s holds keys, which do not belong in records; leave it "
+                    "out",
+                    name);
     }
     return 0;
 }
@@ -472,64 +483,45 @@ static void derive_record(bt_config_t *c)
     unsigned ppm = c->record_sample_ppm;
     if (ppm == UINT_MAX)
         ppm = c->record_file != NULL ? DEFAULT_SAMPLE_PPM : 0;
-    c->record = (bt_record_config_t){
-        .file = c->record_file,
-        .sample = ppm / 1e6,
-        .max_bytes = c->record_max_bytes,
-        .headers = c->record_header_count > 0 ? (const char *const *) c->record_headers : NULL,
-    };
+    c->record.file = c->record_file;
+    c->record.sample = ppm / 1e6;
+    if (c->record_header_count > 0)
+        c->record.headers = (const char *const *) c->record_headers;
 }
 
 static void derive_dispatch(bt_config_t *c)
 {
+    bt_dispatch_config_t *d = &c->dispatch;
     c->admin_metrics_only = c->admin_api_key == NULL && !bt_host_is_loopback(c->admin_host);
     c->monitor.api_key = c->api_key;
     c->monitor.path = c->health_path;
-    c->dispatch = (bt_dispatch_config_t){
-        .debug_headers = c->debug_headers,
-        .disable_retries = c->disable_retries,
-        .access_log = c->access_log,
-        .access_log_json = c->log_format == BT_LOG_FORMAT_JSON,
-        .worker_api_key = c->api_key,
-        .client_keys = c->client_keys,
-        .admin_key = c->admin_api_key,
-        .client_worker_api = c->client_worker_api,
-        .proxy_paths = c->proxy_path_count > 0 ? (const char *const *) c->proxy_paths : NULL,
-        .dialect_dir = c->dialect_dir,
-        .policy_dir = c->policy_dir,
-        .policy_wait_ms = c->policy_wait_ms,
-        .stream_keepalive_ms = c->stream_keepalive_ms,
-        .max_concurrent = c->max_concurrent,
-        .upstream = c->upstream,
-    };
+    d->access_log_json = c->log_format == BT_LOG_FORMAT_JSON;
+    d->worker_api_key = c->api_key;
+    d->client_keys = c->client_keys;
+    d->admin_key = c->admin_api_key;
+    d->dialect_dir = c->dialect_dir;
+    d->policy_dir = c->policy_dir;
+    if (c->proxy_path_count > 0)
+        d->proxy_paths = (const char *const *) c->proxy_paths;
 }
 
 int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
 {
+    static int (*const checks[])(const bt_config_t *, char *, size_t) = {
+        check_listeners,   check_transfer, check_client_worker_api, check_registry,   check_dev,
+        check_admin_hosts, check_keys,     check_proxy_paths,       check_http_hosts, check_params,
+    };
     char why[BT_CONFIG_ERR_BYTES];
-    int rc = finish_pools(c, err, err_size);
+    int rc = c->dialect_dir != NULL ? bt_dialects_register(c->dialect_dir, why, sizeof why) : 0;
+    if (rc < 0)
+        return bt_err_refuse(err, err_size, "--dialect-dir: %s", why);
+    rc = finish_pools(c, err, err_size);
     if (rc == 0)
-        rc = check_listeners(c, err, err_size);
-    if (rc == 0)
-        rc = check_transfer(c, err, err_size);
-    if (rc == 0)
-        rc = check_client_worker_api(c, err, err_size);
-    if (rc == 0)
-        rc = check_registry(c, err, err_size);
-    if (rc == 0)
-        rc = check_dev(c, err, err_size);
-    if (rc == 0)
-        rc = check_admin_hosts(c, err, err_size);
-    if (rc == 0)
-        rc = check_keys(c, err, err_size);
-    if (rc == 0)
-        rc = check_proxy_paths(c, err, err_size);
+        rc = bt_config_finish_peers(c);
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0] && rc == 0; i++)
+        rc = checks[i](c, err, err_size);
     if (rc == 0)
         rc = finish_record_headers(c, err, err_size);
-    if (rc == 0)
-        rc = check_http_hosts(c, err, err_size);
-    if (rc == 0)
-        rc = check_params(c, err, err_size);
     if (rc == 0)
         rc = bt_config_finish_shared(c, err, err_size);
     if (rc < 0)

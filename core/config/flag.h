@@ -1,6 +1,6 @@
 /* flag.h - the one table of settings and flags.
  *
- * Owner: nobody; constant tables (flag_table.c: what is honoured, flag_peers.c: spellings of other routers).
+ * Owner: nobody; constant tables (flag_table.c: what is honoured, flag_peers.c: other routers').
  * Life:  static.
  * Flow:  a row yields the flag's parsing, the key of the configuration file (same name, '_' for '-'), the line of --help and
  *        the refusal text.
@@ -41,10 +41,10 @@ typedef struct bt_flag {
     const char *name; /* without the dashes */
     const char *hint; /* of the value; NULL = a switch */
     enum bt_flag_group group;
+    bool live; /* SIGHUP changes it; others need a restart */
     enum bt_flag_kind kind;
-    enum bt_flag_arity arity; /* of actions */
-    bool live;                /* SIGHUP changes it; others need a restart */
     bt_option_t option;
+    enum bt_flag_arity arity; /* of actions, as apply */
     bt_flag_apply apply;
     const char *help;
 } bt_flag_t;
@@ -52,18 +52,27 @@ typedef struct bt_flag {
 extern const bt_flag_t bt_flags[];
 extern const unsigned bt_flag_count;
 
-/* Another router's flag: another name for ours, or not built. */
+/* What becomes of another router's flag. */
+enum bt_peer_kind {
+    BT_PEER_ALIAS,  /* text: our name; a number beyond our range becomes the nearest */
+    BT_PEER_MEANS,  /* a switch; text: our name and its value, "log-format=json" */
+    BT_PEER_PARAM,  /* text: a shipped policy and its parameter, "consistent_hash.factor" */
+    BT_PEER_UNUSED, /* accepted with a warning; text: why, or what is like it */
+    BT_PEER_REFUSED /* to go without it would be unsafe; text: what to use */
+};
 typedef struct bt_peer_flag {
-    const char *name;  /* a '*' at the end stands for any rest */
-    const char *alias; /* our name, or NULL */
-    const char *use;   /* what to use instead, when there is no alias */
+    const char *name; /* a '*' at the end stands for any rest */
+    enum bt_peer_kind kind;
+    const char *text;
+    unsigned divisor; /* of a parameter: ours counts in so many of theirs; 0 = 1 */
 } bt_peer_flag_t;
 extern const bt_peer_flag_t bt_peer_flags[];
 extern const unsigned bt_peer_flag_count;
 
-/* What other routers call a policy, and the nearest one here. */
+/* What other routers call a policy, and what serves it here. */
 typedef struct bt_peer_policy {
     const char *theirs, *ours;
+    const char *but; /* what differs; NULL: ours is only the nearest, theirs is refused */
 } bt_peer_policy_t;
 extern const bt_peer_policy_t bt_peer_policies[]; /* ends with NULLs */
 

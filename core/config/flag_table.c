@@ -1,10 +1,10 @@
-/* Rows are ordered as --help prints them. A row's option says where its value lives and what is allowed; nothing else in the
- * program knows the name of a setting. Numbers are written in the unit that the name carries; scale turns seconds into the
- * milliseconds that the core counts in. */
+/* Rows are ordered as --help prints them. A row's option says where its value lives and what is
+ * allowed; nothing else in the program knows the name of a setting. Numbers are written in the unit
+ * that the name carries; scale turns seconds into the milliseconds that the core counts in. */
 #include "config/flag.h"
 
 #include "base/err.h"
-#include "base/text.h"
+#include "config/config_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,20 +14,42 @@
 #define POOL_AT(member) offsetof(bt_config_pool_t, member)
 
 /* clang-format off */
-#define SECS_OPTION(at_, min_) {.kind = BT_OPTION_U64, .offset = (at_), .min = (min_), .max = DAY_SECS, .scale = 1000}
-#define MS_OPTION(at_, min_, max_) {.kind = BT_OPTION_U64, .offset = (at_), .min = (min_), .max = (max_)}
-#define UINT_OPTION(at_, min_, max_) {.kind = BT_OPTION_UINT, .offset = (at_), .min = (min_), .max = (max_)}
-#define SIZE_OPTION(at_, min_, max_) {.kind = BT_OPTION_SIZE, .offset = (at_), .min = (min_), .max = (max_)}
-#define BOOL_OPTION(at_) {.kind = BT_OPTION_BOOL, .offset = (at_)}
-#define TEXT_OPTION(at_) {.kind = BT_OPTION_TEXT, .offset = (at_)}
-#define PATH_OPTION(at_) {.kind = BT_OPTION_PATH, .offset = (at_)}
-#define NAME_OPTION(at_) {.kind = BT_OPTION_NAME, .offset = (at_)}
-#define WORD_OPTION(at_, words_) {.kind = BT_OPTION_WORD, .offset = (at_), .words = (words_)}
+#define SECS(at_, min_) \
+    {.kind = BT_OPTION_U64, .offset = (at_), .min = (min_), .max = DAY_SECS, .scale = 1000}
+#define U64(at_, min_, max_) \
+    {.kind = BT_OPTION_U64, .offset = (at_), .min = (min_), .max = (max_)}
+#define UINT(at_, min_, max_) \
+    {.kind = BT_OPTION_UINT, .offset = (at_), .min = (min_), .max = (max_)}
+#define PPM(at_) {.kind = BT_OPTION_UINT, .offset = (at_), .max = 1, .scale = 1000000}
+#define BOOL(at_) {.kind = BT_OPTION_BOOL, .offset = (at_)}
+#define TEXT(at_) {.kind = BT_OPTION_TEXT, .offset = (at_)}
+#define PATH(at_) {.kind = BT_OPTION_PATH, .offset = (at_)}
+#define NAME(at_) {.kind = BT_OPTION_NAME, .offset = (at_)}
+#define PORT(at_) {.kind = BT_OPTION_PORT, .offset = (at_)}
+#define WORD(at_, words_) {.kind = BT_OPTION_WORD, .offset = (at_), .words = (words_)}
+#define TEXTS(at_, count_at_, max_) \
+    {.kind = BT_OPTION_TEXTS, .offset = (at_), .count_offset = (count_at_), .list_max = (max_)}
 /* clang-format on */
 
+/* The columns of a row from `kind` to `apply`. */
+#define SETTING(option_) BT_FLAG_SETTING, option_, BT_ARITY_ONE, NULL
+#define POOL(option_) BT_FLAG_POOL, option_, BT_ARITY_ONE, NULL
+#define ACTION(arity_, apply_) BT_FLAG_ACTION, {0}, arity_, apply_
+
+static const bt_word_t on_error_words[] = {
+    {"first", BT_ON_ERROR_FIRST, false},
+    {"default", BT_ON_ERROR_DEFAULT, false},
+    {"end", BT_ON_ERROR_END, false},
+    {NULL, 0, false},
+};
 static const bt_word_t log_levels[] = {
-    {"error", BT_LOG_ERROR, false}, {"warn", BT_LOG_WARN, false},   {"warning", BT_LOG_WARN, true},
-    {"info", BT_LOG_INFO, false},   {"debug", BT_LOG_DEBUG, false}, {NULL, 0, false},
+    {"error", BT_LOG_ERROR, false},
+    {"warn", BT_LOG_WARN, false},
+    {"warning", BT_LOG_WARN, true},
+    {"info", BT_LOG_INFO, false},
+    {"debug", BT_LOG_DEBUG, false},
+    {"critical", BT_LOG_ERROR, true},
+    {NULL, 0, false},
 };
 static const bt_word_t log_formats[] = {
     {"text", BT_LOG_FORMAT_TEXT, false},
@@ -45,11 +67,9 @@ const bt_word_t bt_engine_words[] = {
 /* Workers of the command line go into the only pool there is. */
 static int flag_pool(bt_config_t *c, bt_config_pool_t **pool_p, char *err, size_t err_size)
 {
-    if (c->pool_count > 1) {
-        snprintf(err, err_size, "%s has %u pools: list this worker in one of them", c->file,
-                 c->pool_count);
-        return BT_E_CONFIG;
-    }
+    if (c->pool_count > 1)
+        return bt_err_refuse(err, err_size, "%s has %u pools: list this worker in one of them",
+                             c->file, c->pool_count);
     if (c->pool_count == 0)
         return bt_config_add_pool(c, pool_p);
     *pool_p = c->pools;
@@ -102,13 +122,12 @@ static int apply_worker_urls(bt_config_t *c, const char *const *values, unsigned
 
 static int set_pd_mode(bt_config_t *c, enum bt_pd_mode mode, char *err, size_t err_size)
 {
-    if (c->pd_mode != BT_PD_NONE && c->pd_mode != mode) {
-        snprintf(err, err_size,
-                 "--pd-disaggregation (SGLang) and --vllm-pd-disaggregation exclude each other; "
-                 "for a mixed fleet "
-                 "name the engines in baton.lua");
-        return BT_E_CONFIG;
-    }
+    if (c->pd_mode != BT_PD_NONE && c->pd_mode != mode)
+        return bt_err_refuse(
+            err, err_size,
+            "--pd-disaggregation (SGLang) and --vllm-pd-disaggregation exclude each other; "
+            "for a mixed fleet "
+            "name the engines in baton.lua");
     c->pd_mode = mode;
     return 0;
 }
@@ -145,31 +164,6 @@ static bt_value_t value_of(const char *text)
     return v;
 }
 
-static int compare_keys(const void *a, const void *b)
-{
-    return strcmp(((const bt_value_t *) a)->key, ((const bt_value_t *) b)->key);
-}
-
-/* What the file says stays, but for this one. The members are borrowed: set_params copies. */
-static int set_param(bt_config_pool_t *pool, bt_value_t param)
-{
-    const bt_value_t *now = pool->params[BT_SLOT_BOTH];
-    const unsigned count = now != NULL ? now->count : 0;
-    bt_value_t table = {.type = BT_VALUE_TABLE};
-    int rc;
-    table.items = calloc(count + 1, sizeof *table.items);
-    if (table.items == NULL)
-        return BT_E_NOMEM;
-    for (unsigned i = 0; i < count; i++)
-        if (strcmp(now->items[i].key, param.key) != 0)
-            table.items[table.count++] = now->items[i];
-    table.items[table.count++] = param;
-    qsort(table.items, table.count, sizeof *table.items, compare_keys);
-    rc = bt_config_set_params(pool, BT_SLOT_BOTH, &table, "--policy-param");
-    free(table.items);
-    return rc;
-}
-
 static int apply_policy_param(bt_config_t *c, const char *const *values, unsigned count, char *err,
                               size_t err_size)
 {
@@ -177,42 +171,38 @@ static int apply_policy_param(bt_config_t *c, const char *const *values, unsigne
     bt_config_pool_t *pool = c->pools;
     int rc = 0;
     (void) count;
-    if (equals == NULL || equals == values[0]) {
-        snprintf(err, err_size, "expected NAME=VALUE, got \"%.120s\"", values[0]);
-        return BT_E_CONFIG;
-    }
-    if (c->pool_count > 1) {
-        snprintf(err, err_size, "%s has %u pools: write params = { ... } in one of them", c->file,
-                 c->pool_count);
-        return BT_E_CONFIG;
-    }
+    if (equals == NULL || equals == values[0])
+        return bt_err_refuse(err, err_size, "expected NAME=VALUE, got \"%.120s\"", values[0]);
+    if (c->pool_count > 1)
+        return bt_err_refuse(err, err_size,
+                             "%s has %u pools: write params = { ... } in one of them", c->file,
+                             c->pool_count);
     bt_value_t param = value_of(equals + 1);
     if (c->pool_count == 0)
         rc = bt_config_add_pool(c, &pool);
     param.key = bt_str_dup((bt_str_t){values[0], (size_t) (equals - values[0])});
     if (rc == 0)
-        rc = param.key != NULL ? set_param(pool, param) : BT_E_NOMEM;
+        rc = param.key != NULL ? bt_config_add_param(pool, BT_SLOT_BOTH, param, "--policy-param")
+                               : BT_E_NOMEM;
     free(param.key);
     return rc;
 }
 
-/* One list is what peers have; X-Request-Id is what is read here. Anything else would be silently ignored. */
+/* One list is what peers have; X-Request-Id is what is read here. Else it would go unheard. */
 static int apply_request_id_headers(bt_config_t *c, const char *const *values, unsigned count,
                                     char *err, size_t err_size)
 {
-    (void) c;
+    (void) err;
+    (void) err_size;
     for (unsigned i = 0; i < count; i++)
-        if (!bt_str_ieq(bt_str(values[i]), BT_STR("x-request-id"))) {
-            snprintf(
-                err, err_size,
-                "only x-request-id is read; rename \"%.120s\" in the client or in the proxy before",
-                values[i]);
-            return BT_E_CONFIG;
-        }
+        if (!bt_str_ieq(bt_str(values[i]), BT_STR("x-request-id")))
+            bt_config_warn(c, "--request-id-headers: %.120s is not read, x-request-id is",
+                           values[i]);
     return 0;
 }
 
-/* What it implies was set before any flag was applied (bt_config_imply_dev), so that other flags win wherever they stand. */
+/* What it implies was set before any flag was applied (bt_config_imply_dev), so that other flags win
+ * wherever they stand. */
 static int apply_dev(bt_config_t *c, const char *const *values, unsigned count, char *err,
                      size_t err_size)
 {
@@ -228,431 +218,306 @@ static int apply_dev(bt_config_t *c, const char *const *values, unsigned count, 
 
 const bt_flag_t bt_flags[] = {
     /* fleet */
-    {"prefill",
-     "URL [PORT|none]",
-     BT_GROUP_WORKERS,
-     BT_FLAG_ACTION,
-     BT_ARITY_ONE_AND_PORT,
-     true,
-     {0},
-     apply_prefill,
+    {"prefill", "URL [PORT|none]", BT_GROUP_WORKERS, true,
+     ACTION(BT_ARITY_ONE_AND_PORT, apply_prefill),
      "a prefill worker; PORT is SGLang's bootstrap port or NIXL's side channel; may be repeated"},
-    {"decode",
-     "URL",
-     BT_GROUP_WORKERS,
-     BT_FLAG_ACTION,
-     BT_ARITY_ONE,
-     true,
-     {0},
-     apply_decode,
+    {"decode", "URL", BT_GROUP_WORKERS, true, ACTION(BT_ARITY_ONE, apply_decode),
      "a decode worker; may be repeated"},
-    {"worker-urls",
-     "URL...",
-     BT_GROUP_WORKERS,
-     BT_FLAG_ACTION,
-     BT_ARITY_MANY,
-     true,
-     {0},
-     apply_worker_urls,
+    {"worker-urls", "URL...", BT_GROUP_WORKERS, true, ACTION(BT_ARITY_MANY, apply_worker_urls),
      "workers that do both; http://host:port@RANK pins a data-parallel rank"},
-    {"pd-disaggregation",
-     NULL,
-     BT_GROUP_WORKERS,
-     BT_FLAG_ACTION,
-     BT_ARITY_NONE,
-     true,
-     {0},
-     apply_pd,
+    {"pd-disaggregation", NULL, BT_GROUP_WORKERS, true, ACTION(BT_ARITY_NONE, apply_pd),
      "prefill and decode workers are SGLang (connector sglang unless one is named)"},
-    {"vllm-pd-disaggregation",
-     NULL,
-     BT_GROUP_WORKERS,
-     BT_FLAG_ACTION,
-     BT_ARITY_NONE,
-     true,
-     {0},
-     apply_vllm_pd,
+    {"vllm-pd-disaggregation", NULL, BT_GROUP_WORKERS, true, ACTION(BT_ARITY_NONE, apply_vllm_pd),
      "prefill and decode workers are vLLM (connector nixl unless one is named)"},
-    {"connector", "NAME", BT_GROUP_WORKERS, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     TEXT_OPTION(POOL_AT(connector)), NULL,
+    {"connector", "NAME", BT_GROUP_WORKERS, true, POOL(TEXT(POOL_AT(connector))),
      "how the engines move KV: sglang, nixl, nixl_push, shared_cache, baton, or the engine's class "
-     "name "
-     "in any case; "
-     "also --kv-connector"},
-    {"engine", "NAME", BT_GROUP_WORKERS, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     WORD_OPTION(POOL_AT(engine), bt_engine_words), NULL,
+     "name in any case; also --kv-connector"},
+    {"engine", "NAME", BT_GROUP_WORKERS, true, POOL(WORD(POOL_AT(engine), bt_engine_words)),
      "sglang, vllm, vllm_ascend or mindie; said by the connector where it is one engine's"},
-    {"bootstrap-port",
-     "PORT",
-     BT_GROUP_WORKERS,
-     BT_FLAG_SETTING,
-     BT_ARITY_ONE,
-     true,
-     {.kind = BT_OPTION_PORT, .offset = AT(bootstrap_port)},
-     NULL,
+    {"bootstrap-port", "PORT", BT_GROUP_WORKERS, true, SETTING(PORT(AT(bootstrap_port))),
      "of prefill workers that name none (SGLang's own default is 8998)"},
-    {"lease-ms", "MS", BT_GROUP_WORKERS, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     MS_OPTION(POOL_AT(lease_ms), 1000, 86400000), NULL,
+    {"lease-ms", "MS", BT_GROUP_WORKERS, true, POOL(U64(POOL_AT(lease_ms), 1000, 86400000)),
      "how long prefill keeps KV for decode (30000; 480000 for vLLM-Ascend and vLLM before 0.22)"},
 
     /* listeners */
-    {"host", "ADDR", BT_GROUP_LISTEN, BT_FLAG_SETTING, BT_ARITY_ONE, false, TEXT_OPTION(AT(host)),
-     NULL, "clients are served here (127.0.0.1)"},
-    {"port", "PORT", BT_GROUP_LISTEN, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     UINT_OPTION(AT(port), 0, 65535), NULL, "(30000; 0 = any free one)"},
-    {"admin-host", "ADDR", BT_GROUP_LISTEN, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     TEXT_OPTION(AT(admin_host)), NULL,
+    {"host", "ADDR", BT_GROUP_LISTEN, false, SETTING(TEXT(AT(host))),
+     "clients are served here (127.0.0.1)"},
+    {"port", "PORT", BT_GROUP_LISTEN, false, SETTING(UINT(AT(port), 0, 65535)),
+     "(30000; 0 = any free one)"},
+    {"admin-host", "ADDR", BT_GROUP_LISTEN, false, SETTING(TEXT(AT(admin_host))),
      "admin API and /metrics (127.0.0.1); also --prometheus-host"},
-    {"admin-port", "PORT", BT_GROUP_LISTEN, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     UINT_OPTION(AT(admin_port), 0, 65535), NULL,
+    {"admin-port", "PORT", BT_GROUP_LISTEN, false, SETTING(UINT(AT(admin_port), 0, 65535)),
      "(29000; 0 = any free one); also --prometheus-port"},
-    {"transfer-host", "ADDR", BT_GROUP_LISTEN, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     TEXT_OPTION(AT(transfer_host)), NULL,
+    {"transfer-host", "ADDR", BT_GROUP_LISTEN, false, SETTING(TEXT(AT(transfer_host))),
      "transfer agents of BatonConnector's workers come here (127.0.0.1)"},
-    {"transfer-port", "PORT", BT_GROUP_LISTEN, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     UINT_OPTION(AT(transfer_port), 0, 65535), NULL,
+    {"transfer-port", "PORT", BT_GROUP_LISTEN, false, SETTING(UINT(AT(transfer_port), 0, 65535)),
      "(none: no worker with BatonConnector; 0 = any free one)"},
-    {"registry-host", "ADDR", BT_GROUP_LISTEN, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     TEXT_OPTION(AT(registry_host)), NULL, "SGLang's bootstrap routes are served here (127.0.0.1)"},
-    {"registry-port", "PORT", BT_GROUP_LISTEN, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     UINT_OPTION(AT(registry_port), 0, 65535), NULL, "(none: not served; 0 = any free one)"},
-    {"proxy-path",
-     "PREFIX",
-     BT_GROUP_LISTEN,
-     BT_FLAG_SETTING,
-     BT_ARITY_ONE,
-     false,
-     {.kind = BT_OPTION_TEXTS,
-      .offset = AT(proxy_paths),
-      .count_offset = AT(proxy_path_count),
-      .list_max = BT_CONFIG_PROXY_PATHS_MAX},
-     NULL,
+    {"registry-host", "ADDR", BT_GROUP_LISTEN, false, SETTING(TEXT(AT(registry_host))),
+     "SGLang's bootstrap routes are served here (127.0.0.1)"},
+    {"registry-port", "PORT", BT_GROUP_LISTEN, false, SETTING(UINT(AT(registry_port), 0, 65535)),
+     "(none: not served; 0 = any free one)"},
+    {"proxy-path", "PREFIX", BT_GROUP_LISTEN, false,
+     SETTING(TEXTS(AT(proxy_paths), AT(proxy_path_count), BT_CONFIG_PROXY_PATHS_MAX)),
      "one more path that goes through to a worker as it is; may be repeated"},
-    {"request-id-headers",
-     "NAME...",
-     BT_GROUP_LISTEN,
-     BT_FLAG_ACTION,
-     BT_ARITY_MANY,
-     false,
-     {0},
-     apply_request_id_headers,
-     "x-request-id, the one that is read"},
+    {"request-id-headers", "NAME...", BT_GROUP_LISTEN, false,
+     ACTION(BT_ARITY_MANY, apply_request_id_headers), "x-request-id, the one that is read"},
 
     /* decisions */
-    {"policy", "NAME|FILE", BT_GROUP_DECIDE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     NAME_OPTION(POOL_AT(spec.policy)), NULL,
+    {"policy", "NAME|FILE", BT_GROUP_DECIDE, true, POOL(NAME(POOL_AT(spec.policy))),
      "least_load (default), power_of_two, round_robin, random, or a Lua file of yours"},
-    {"prefill-policy", "NAME|FILE", BT_GROUP_DECIDE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     NAME_OPTION(POOL_AT(spec.prefill_policy)), NULL,
-     "chooses prefill workers instead of --policy"},
-    {"decode-policy", "NAME|FILE", BT_GROUP_DECIDE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     NAME_OPTION(POOL_AT(spec.decode_policy)), NULL, "chooses decode workers instead of --policy"},
-    {"policy-param",
-     "NAME=VALUE",
-     BT_GROUP_DECIDE,
-     BT_FLAG_ACTION,
-     BT_ARITY_ONE,
-     true,
-     {0},
-     apply_policy_param,
+    {"prefill-policy", "NAME|FILE", BT_GROUP_DECIDE, true, POOL(NAME(POOL_AT(spec.prefill_policy))),
+     "chooses prefill workers instead of --policy; its admit is asked as well"},
+    {"decode-policy", "NAME|FILE", BT_GROUP_DECIDE, true, POOL(NAME(POOL_AT(spec.decode_policy))),
+     "chooses decode workers instead of --policy; its admit is asked as well"},
+    {"policy-param", "NAME=VALUE", BT_GROUP_DECIDE, true, ACTION(BT_ARITY_ONE, apply_policy_param),
      "one parameter of --policy (baton policy params lists them); may be repeated; in the file: "
-     "params "
-     "= { ... }, of a pool or of all; also prefill_params, decode_params"},
-    {"rules-file", "FILE", BT_GROUP_DECIDE, BT_FLAG_SETTING, BT_ARITY_ONE, true,
-     PATH_OPTION(AT(rules_file)), NULL,
+     "params = { ... }, of a pool or of all; also prefill_params, decode_params"},
+    {"rules-file", "FILE", BT_GROUP_DECIDE, true, SETTING(PATH(AT(rules_file))),
      "which pool, policy and parameters a request gets, by what it is; followed as it changes"},
-    {"policy-http-host",
-     "HOST:PORT",
-     BT_GROUP_DECIDE,
-     BT_FLAG_SETTING,
-     BT_ARITY_ONE,
-     false,
-     {.kind = BT_OPTION_TEXTS,
-      .offset = AT(policy_http_hosts),
-      .count_offset = AT(policy_http_host_count),
-      .list_max = BT_CONFIG_HTTP_HOSTS_MAX},
-     NULL,
+    {"policy-http-host", "HOST:PORT", BT_GROUP_DECIDE, false,
+     SETTING(TEXTS(AT(policy_http_hosts), AT(policy_http_host_count), BT_CONFIG_HTTP_HOSTS_MAX)),
      "policies may call it (baton.http); may be repeated; in the file: policy_http_hosts = { ... "
      "}"},
-    {"policy-wait-ms", "MS", BT_GROUP_DECIDE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     MS_OPTION(AT(policy_wait_ms), 1, 600000), NULL,
+    {"policy-on-error", "WHAT", BT_GROUP_DECIDE, false,
+     SETTING(WORD(AT(dispatch.policy_on_error), on_error_words)),
+     "where a plan fails (an error, too slow, workers that cannot serve): default, the least load "
+     "decides; end, the request ends (503, or what it failed of); first, default for a request's "
+     "first plan and end for its later ones (first)"},
+    {"policy-wait-ms", "MS", BT_GROUP_DECIDE, false,
+     SETTING(U64(AT(dispatch.policy_wait_ms), 1, 600000)),
      "what each of admit, route and tick may wait for calls and sleeps, in all (1000)"},
-    {"policy-dir", "DIR", BT_GROUP_DECIDE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     PATH_OPTION(AT(policy_dir)), NULL, "more policies, by file name"},
-    {"dev",
-     NULL,
-     BT_GROUP_DECIDE,
-     BT_FLAG_ACTION,
-     BT_ARITY_NONE,
-     false,
-     {0},
-     apply_dev,
+    {"policy-probation-secs", "S", BT_GROUP_DECIDE, false,
+     SETTING(SECS(AT(policy_probation_ms), 0.1)),
+     "a policy that was reloaded is on probation for so long (10)"},
+    {"policy-rollback-errors", "N", BT_GROUP_DECIDE, false,
+     SETTING(UINT(AT(policy_rollback_errors), 1, 1000000)),
+     "so many errors on probation put back what served before it (10)"},
+    {"policy-dir", "DIR", BT_GROUP_DECIDE, false, SETTING(PATH(AT(policy_dir))),
+     "more policies, by file name"},
+    {"dev", NULL, BT_GROUP_DECIDE, false, ACTION(BT_ARITY_NONE, apply_dev),
      "for authors of policies, on loopback only: --policy-dir . --log-level debug --log-format "
      "text --access-log --debug-headers --record-sample 1, where no other flag says otherwise; "
      "errors are shown with the source line"},
-    {"dialect-dir", "DIR", BT_GROUP_DECIDE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     PATH_OPTION(AT(dialect_dir)), NULL,
-     "more dialects; one of the same name replaces a shipped one"},
-    {"refuse-recompute", NULL, BT_GROUP_DECIDE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     BOOL_OPTION(POOL_AT(spec.refuse_recompute)), NULL,
+    {"dialect-dir", "DIR", BT_GROUP_DECIDE, false, SETTING(PATH(AT(dialect_dir))),
+     "more dialects, with the connectors that they serve; one of the same name replaces a shipped "
+     "one"},
+    {"refuse-recompute", NULL, BT_GROUP_DECIDE, true, POOL(BOOL(POOL_AT(spec.refuse_recompute))),
      "a prefill reply without hand-off parameters is an error, not a reason to let decode compute "
      "the prompt"},
-    {"max-fanout", "N", BT_GROUP_DECIDE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     UINT_OPTION(POOL_AT(spec.max_fanout), 1, 4096), NULL,
+    {"max-fanout", "N", BT_GROUP_DECIDE, true, POOL(UINT(POOL_AT(spec.max_fanout), 1, 4096)),
      "children that a list of prompts or n > 1 may be split into (64)"},
-    {"max-attempts", "N", BT_GROUP_DECIDE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     UINT_OPTION(POOL_AT(spec.max_attempts), 1, 16), NULL,
+    {"max-attempts", "N", BT_GROUP_DECIDE, true, POOL(UINT(POOL_AT(spec.max_attempts), 1, 16)),
      "attempts a request, the first included (3); also --retry-max-retries"},
-    {"disable-retries", NULL, BT_GROUP_DECIDE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     BOOL_OPTION(AT(disable_retries)), NULL, "one attempt a request"},
+    {"retry-budget-percent", "N", BT_GROUP_DECIDE, true,
+     POOL(UINT(POOL_AT(spec.retry_budget_percent), 0, 1000)),
+     "retries a pool may have, in percent of its requests of the last 10 s, and at least 10: with "
+     "20, workers that are slow or lost do not get their load twice (0 = no limit)"},
+    {"engine-request-limit", "N", BT_GROUP_DECIDE, true,
+     POOL(UINT(POOL_AT(spec.engine_request_limit), 0, 1000000)),
+     "legs that a worker of the pool may have at once from this gateway; one that has them all is "
+     "no candidate, and with none left the answer is 503. A decode's counts from the plan on, each "
+     "child of a list is one (0 = no limit)"},
+    {"disable-retries", NULL, BT_GROUP_DECIDE, false, SETTING(BOOL(AT(dispatch.disable_retries))),
+     "one attempt a request"},
 
     /* deadlines */
-    {"request-timeout-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     SECS_OPTION(POOL_AT(spec.deadlines.total_ms), 0.001), NULL, "a whole request (1800)"},
-    {"connect-timeout-ms", "MS", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     MS_OPTION(POOL_AT(spec.deadlines.connect_ms), 1, 600000), NULL,
-     "connecting to a worker (3000)"},
-    {"prefill-timeout-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     SECS_OPTION(POOL_AT(spec.deadlines.prefill_reply_ms), 0.001), NULL,
+    {"request-timeout-secs", "S", BT_GROUP_DEADLINE, true,
+     POOL(SECS(POOL_AT(spec.deadlines.total_ms), 0.001)), "a whole request (1800)"},
+    {"connect-timeout-ms", "MS", BT_GROUP_DEADLINE, true,
+     POOL(U64(POOL_AT(spec.deadlines.connect_ms), 1, 600000)), "connecting to a worker (3000)"},
+    {"prefill-timeout-secs", "S", BT_GROUP_DEADLINE, true,
+     POOL(SECS(POOL_AT(spec.deadlines.prefill_reply_ms), 0.001)),
      "prefill's reply in a hand-off (300)"},
-    {"first-event-timeout-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     SECS_OPTION(POOL_AT(spec.deadlines.first_event_ms), 0.001), NULL,
-     "first event of a stream (300)"},
-    {"answer-timeout-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     SECS_OPTION(POOL_AT(spec.deadlines.answer_ms), 0), NULL,
+    {"first-event-timeout-secs", "S", BT_GROUP_DEADLINE, true,
+     POOL(SECS(POOL_AT(spec.deadlines.first_event_ms), 0.001)), "first event of a stream (300)"},
+    {"answer-timeout-secs", "S", BT_GROUP_DEADLINE, true,
+     POOL(SECS(POOL_AT(spec.deadlines.answer_ms), 0)),
      "first byte of an answer that is not streamed (0 = no limit of its own)"},
-    {"stall-timeout-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     SECS_OPTION(POOL_AT(spec.deadlines.stall_ms), 0.001), NULL, "silence within an answer (60)"},
-    {"room-start-ms", "MS", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     MS_OPTION(POOL_AT(spec.deadlines.room_start_ms), 1, 86400000), NULL,
+    {"stall-timeout-secs", "S", BT_GROUP_DEADLINE, true,
+     POOL(SECS(POOL_AT(spec.deadlines.stall_ms), 0.001)), "silence within an answer (60)"},
+    {"room-start-ms", "MS", BT_GROUP_DEADLINE, true,
+     POOL(U64(POOL_AT(spec.deadlines.room_start_ms), 1, 86400000)),
      "from opening a room of BatonConnector to its first byte (300000)"},
-    {"room-stall-ms", "MS", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     MS_OPTION(POOL_AT(spec.deadlines.room_stall_ms), 2000, 86400000), NULL,
+    {"room-stall-ms", "MS", BT_GROUP_DEADLINE, true,
+     POOL(U64(POOL_AT(spec.deadlines.room_stall_ms), 2000, 86400000)),
      "no byte of it for so long, of which agents tell once a second (60000)"},
-    {"room-repair-ms", "MS", BT_GROUP_DEADLINE, BT_FLAG_POOL, BT_ARITY_ONE, true,
-     MS_OPTION(POOL_AT(spec.deadlines.room_repair_ms), 1, 86400000), NULL,
+    {"room-repair-ms", "MS", BT_GROUP_DEADLINE, true,
+     POOL(U64(POOL_AT(spec.deadlines.room_repair_ms), 1, 86400000)),
      "its prefill died before the first byte: how long decode waits for another one (5000)"},
-    {"stream-keepalive-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(stream_keepalive_ms), 0), NULL,
+    {"stream-keepalive-secs", "S", BT_GROUP_DEADLINE, false,
+     SETTING(SECS(AT(dispatch.stream_keepalive_ms), 0)),
      "no first event for so long: 200 and an SSE comment (0 = off)"},
-    {"worker-idle-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(upstream.idle_timeout_ms), 0.001), NULL,
+    {"worker-idle-secs", "S", BT_GROUP_DEADLINE, false,
+     SETTING(SECS(AT(dispatch.upstream.idle_timeout_ms), 0.001)),
      "idle connections to workers are closed (4; engines close at 5)"},
-    {"worker-idle-max", "N", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     UINT_OPTION(AT(upstream.idle_max), 0, 65536), NULL,
+    {"worker-idle-max", "N", BT_GROUP_DEADLINE, false,
+     SETTING(UINT(AT(dispatch.upstream.idle_max), 0, 65536)),
      "idle connections kept, per worker and loop (256)"},
-    {"client-head-timeout-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(server.head_timeout_ms), 0.001), NULL, "a client's request head (10)"},
-    {"client-body-stall-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(server.body_stall_ms), 0.001), NULL, "silence within a client's body (30)"},
-    {"client-body-timeout-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(server.body_timeout_ms), 0.001), NULL, "a client's whole body (600)"},
-    {"client-body-min-rate", "BYTES", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     MS_OPTION(AT(server.body_min_rate), 0, 1e12), NULL,
+    {"client-head-timeout-secs", "S", BT_GROUP_DEADLINE, false,
+     SETTING(SECS(AT(server.head_timeout_ms), 0.001)), "a client's request head (10)"},
+    {"client-body-stall-secs", "S", BT_GROUP_DEADLINE, false,
+     SETTING(SECS(AT(server.body_stall_ms), 0.001)), "silence within a client's body (30)"},
+    {"client-body-timeout-secs", "S", BT_GROUP_DEADLINE, false,
+     SETTING(SECS(AT(server.body_timeout_ms), 0.001)), "a client's whole body (600)"},
+    {"client-body-min-rate", "BYTES", BT_GROUP_DEADLINE, false,
+     SETTING(U64(AT(server.body_min_rate), 0, 1e12)),
      "bytes a second that a client's body must bring on average, after 10 s (1024; 0 = any)"},
-    {"client-idle-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(server.idle_timeout_ms), 0.001), NULL, "a client's idle connection (75)"},
-    {"client-write-stall-secs", "S", BT_GROUP_DEADLINE, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(server.write_stall_ms), 0.001), NULL,
+    {"client-idle-secs", "S", BT_GROUP_DEADLINE, false,
+     SETTING(SECS(AT(server.idle_timeout_ms), 0.001)), "a client's idle connection (75)"},
+    {"client-write-stall-secs", "S", BT_GROUP_DEADLINE, false,
+     SETTING(SECS(AT(server.write_stall_ms), 0.001)),
      "a client that reads nothing of its answer (60)"},
 
     /* health */
-    {"health-check-endpoint", "PATH", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     TEXT_OPTION(AT(health_path)), NULL, "(/health)"},
-    {"health-check-interval-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(monitor.interval_ms), 0.01), NULL, "between two checks of a worker (5)"},
-    {"health-check-timeout-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(monitor.timeout_ms), 0.01), NULL, "for one check (2)"},
-    {"health-failure-threshold", "N", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     UINT_OPTION(AT(monitor.failures), 1, 1000), NULL, "failed checks in a row: down (3)"},
-    {"health-success-threshold", "N", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     UINT_OPTION(AT(monitor.successes), 1, 1000), NULL,
+    {"health-check-endpoint", "PATH", BT_GROUP_HEALTH, false, SETTING(TEXT(AT(health_path))),
+     "(/health)"},
+    {"health-check-interval-secs", "S", BT_GROUP_HEALTH, false,
+     SETTING(SECS(AT(monitor.health.interval_ms), 0.01)), "between two checks of a worker (5)"},
+    {"health-check-timeout-secs", "S", BT_GROUP_HEALTH, false,
+     SETTING(SECS(AT(monitor.timeout_ms), 0.01)), "for one check (2)"},
+    {"health-failure-threshold", "N", BT_GROUP_HEALTH, false,
+     SETTING(UINT(AT(monitor.health.failures), 1, 1000)), "failed checks in a row: down (3)"},
+    {"health-success-threshold", "N", BT_GROUP_HEALTH, false,
+     SETTING(UINT(AT(monitor.health.successes), 1, 1000)),
      "good checks in a row: up (2; the first one ever counts at once)"},
-    {"disable-health-check", NULL, BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     BOOL_OPTION(AT(monitor.disabled)), NULL,
+    {"disable-health-check", NULL, BT_GROUP_HEALTH, false, SETTING(BOOL(AT(monitor.disabled))),
      "every worker counts as up; only failed requests tell"},
-    {"worker-startup-check-interval", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(monitor.startup_interval_ms), 0.01), NULL,
+    {"worker-startup-check-interval", "S", BT_GROUP_HEALTH, false,
+     SETTING(SECS(AT(monitor.startup_interval_ms), 0.01)),
      "between two checks of a worker that is not up yet (1)"},
-    {"worker-startup-timeout-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(startup_timeout_ms), 0), NULL,
+    {"worker-startup-timeout-secs", "S", BT_GROUP_HEALTH, false,
+     SETTING(SECS(AT(startup_timeout_ms), 0)),
      "no usable workers for so long after the start: exit 1 (0 = wait on)"},
-    {"load-interval-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(monitor.load_interval_ms), 0), NULL,
+    {"load-interval-secs", "S", BT_GROUP_HEALTH, false,
+     SETTING(SECS(AT(monitor.load_interval_ms), 0)),
      "between two looks at an engine's load (1; 0 = off)"},
-    {"load-timeout-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(monitor.load_timeout_ms), 0.01), NULL, "for one look (1)"},
-    {"resolve-interval-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(monitor.resolve_interval_ms), 0.1), NULL,
+    {"load-timeout-secs", "S", BT_GROUP_HEALTH, false,
+     SETTING(SECS(AT(monitor.load_timeout_ms), 0.01)), "for one look (1)"},
+    {"resolve-interval-secs", "S", BT_GROUP_HEALTH, false,
+     SETTING(SECS(AT(monitor.resolve_interval_ms), 0.1)),
      "host names of workers are looked up again (30)"},
-    {"breaker-failures", "N", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     UINT_OPTION(AT(breaker.failures), 1, BT_BREAKER_RING), NULL,
+    {"breaker-failures", "N", BT_GROUP_HEALTH, false,
+     SETTING(UINT(AT(breaker.failures), 1, BT_BREAKER_RING)),
      "failures of its own that open a worker's breaker (5); also --cb-failure-threshold"},
-    {"breaker-window-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(breaker.window_ms), 0.01), NULL,
+    {"breaker-window-secs", "S", BT_GROUP_HEALTH, false, SETTING(SECS(AT(breaker.window_ms), 0.01)),
      "in which they must fall (10); also --cb-window-duration-secs"},
-    {"breaker-open-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(breaker.open_ms), 0.01), NULL,
+    {"breaker-open-secs", "S", BT_GROUP_HEALTH, false, SETTING(SECS(AT(breaker.open_ms), 0.01)),
      "first time out, doubling (10); also --cb-timeout-duration-secs"},
-    {"breaker-open-max-secs", "S", BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(breaker.open_max_ms), 0.01), NULL, "longest time out (120)"},
-    {"disable-circuit-breaker", NULL, BT_GROUP_HEALTH, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     BOOL_OPTION(AT(breaker.disabled)), NULL, "failures never take a worker out"},
+    {"breaker-open-max-secs", "S", BT_GROUP_HEALTH, false,
+     SETTING(SECS(AT(breaker.open_max_ms), 0.01)), "longest time out (120)"},
+    {"disable-circuit-breaker", NULL, BT_GROUP_HEALTH, false, SETTING(BOOL(AT(breaker.disabled))),
+     "failures never take a worker out"},
 
     /* shared state */
-    {"redis-url", "URL", BT_GROUP_FLEET, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     TEXT_OPTION(AT(redis_url)), NULL,
+    {"redis-url", "URL", BT_GROUP_FLEET, false, SETTING(TEXT(AT(redis_url))),
      "gateways with the same one act as one: redis://HOST:PORT[/DB], rediss://... (TLS), "
      "unix:///PATH[?db=N] or sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]; Redis or Valkey"},
-    {"redis-username", "NAME", BT_GROUP_FLEET, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     TEXT_OPTION(AT(redis_username)), NULL, "of an ACL"},
-    {"redis-password-file", "FILE", BT_GROUP_FLEET, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     PATH_OPTION(AT(redis_password_file)), NULL,
+    {"redis-username", "NAME", BT_GROUP_FLEET, false, SETTING(TEXT(AT(redis_username))),
+     "of an ACL"},
+    {"redis-password-file", "FILE", BT_GROUP_FLEET, false, SETTING(PATH(AT(redis_password_file))),
      "its first line; or the environment's BATON_REDIS_PASSWORD"},
-    {"redis-tls-ca", "FILE", BT_GROUP_FLEET, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     PATH_OPTION(AT(redis_tls_ca)), NULL, "who may sign the server's certificate (the system's)"},
-    {"redis-tls-cert", "FILE", BT_GROUP_FLEET, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     PATH_OPTION(AT(redis_tls_cert)), NULL, "our own certificate, where the server asks for one"},
-    {"redis-tls-key", "FILE", BT_GROUP_FLEET, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     PATH_OPTION(AT(redis_tls_key)), NULL, "and its key"},
-    {"fleet-name", "NAME", BT_GROUP_FLEET, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     TEXT_OPTION(AT(fleet_name)), NULL, "fleets of one Redis are told apart by it (fleet)"},
-    {"replica-name", "NAME", BT_GROUP_FLEET, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     TEXT_OPTION(AT(replica_name)), NULL,
+    {"redis-tls-ca", "FILE", BT_GROUP_FLEET, false, SETTING(PATH(AT(redis_tls_ca))),
+     "who may sign the server's certificate (the system's)"},
+    {"redis-tls-cert", "FILE", BT_GROUP_FLEET, false, SETTING(PATH(AT(redis_tls_cert))),
+     "our own certificate, where the server asks for one"},
+    {"redis-tls-key", "FILE", BT_GROUP_FLEET, false, SETTING(PATH(AT(redis_tls_key))),
+     "and its key"},
+    {"fleet-name", "NAME", BT_GROUP_FLEET, false, SETTING(TEXT(AT(fleet_name))),
+     "fleets of one Redis are told apart by it (fleet)"},
+    {"replica-name", "NAME", BT_GROUP_FLEET, false, SETTING(TEXT(AT(replica_name))),
      "this gateway's, unique in its fleet (host name:admin port)"},
-    {"fleet-heartbeat-ms", "MS", BT_GROUP_FLEET, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     MS_OPTION(AT(fleet_heartbeat_ms), 10, 60000), NULL,
-     "loads and prefixes are told so often (100)"},
-    {"fleet-expiry-ms", "MS", BT_GROUP_FLEET, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     MS_OPTION(AT(fleet_expiry_ms), 100, 3600000), NULL,
+    {"fleet-heartbeat-ms", "MS", BT_GROUP_FLEET, false,
+     SETTING(U64(AT(fleet_heartbeat_ms), 10, 60000)), "loads and prefixes are told so often (100)"},
+    {"fleet-expiry-ms", "MS", BT_GROUP_FLEET, false,
+     SETTING(U64(AT(fleet_expiry_ms), 100, 3600000)),
      "a gateway that is silent for so long is gone, and its load with it (2000)"},
 
     /* limits */
-    {"max-payload-size", "BYTES", BT_GROUP_LIMIT, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SIZE_OPTION(AT(server.max_body_bytes), 1, 1099511627776.0), NULL,
+    {"max-payload-size", "BYTES", BT_GROUP_LIMIT, false,
+     SETTING(U64(AT(server.max_body_bytes), 1, 1099511627776.0)),
      "a request's body, else 413 (67108864, 64 MiB; at most --max-buffered-bytes)"},
-    {"max-buffered-bytes", "BYTES", BT_GROUP_LIMIT, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SIZE_OPTION(AT(server.max_buffered_bytes), 1048576, 1099511627776.0), NULL,
+    {"max-buffered-bytes", "BYTES", BT_GROUP_LIMIT, false,
+     SETTING(U64(AT(server.max_buffered_bytes), 1048576, 1099511627776.0)),
      "all requests and answers in memory; then the client that holds most in unfinished requests "
      "loses the largest of them, else new ones get 503 (1073741824)"},
-    {"max-concurrent-requests", "N", BT_GROUP_LIMIT, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     UINT_OPTION(AT(max_concurrent), -1, 4294967295.0), NULL,
-     "running at once, else 503 with Retry-After (0 or -1 = no limit)"},
-    {"max-connections", "N", BT_GROUP_LIMIT, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     UINT_OPTION(AT(max_connections), 0, 4294967295.0), NULL,
+    {"max-concurrent-requests", "N", BT_GROUP_LIMIT, false,
+     SETTING(UINT(AT(dispatch.max_concurrent), -1, 4294967295.0)),
+     "running at once, else 503 with Retry-After (0 or -1 = no limit); with --queue-size in each "
+     "pool"},
+    {"queue-size", "N", BT_GROUP_LIMIT, false, SETTING(UINT(AT(dispatch.queue_size), 0, 1000000)),
+     "above --max-concurrent-requests so many wait before each pool, first come first served, "
+     "others get 429 (0 = nobody waits, 429; none said: 503 as above)"},
+    {"queue-timeout-secs", "S", BT_GROUP_LIMIT, false,
+     SETTING(SECS(AT(dispatch.queue_timeout_ms), 0.001)), "and so long at most, then 408 (60)"},
+    {"max-connections", "N", BT_GROUP_LIMIT, false,
+     SETTING(UINT(AT(max_connections), 0, 4294967295.0)),
      "client connections at once; above it the one that is idle longest is closed, else 503 with "
      "Retry-After (0 = a third of what the limit of open files leaves: each may need two to "
      "workers)"},
-    {"max-connections-per-peer", "N", BT_GROUP_LIMIT, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     UINT_OPTION(AT(max_connections_per_peer), 0, 4294967295.0), NULL,
+    {"max-connections-per-peer", "N", BT_GROUP_LIMIT, false,
+     SETTING(UINT(AT(max_connections_per_peer), 0, 4294967295.0)),
      "the same for each client address, a /64 of IPv6 being one (0 = no limit; behind a proxy all "
      "clients are one)"},
 
     /* security */
-    {"api-key", "KEY", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     TEXT_OPTION(AT(api_key)), NULL,
+    {"api-key", "KEY", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(api_key))),
      "sent to workers as Authorization: Bearer KEY (else the client's header goes through)"},
-    {"client-api-keys-file", "FILE", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     PATH_OPTION(AT(client_keys_file)), NULL,
+    {"client-api-keys-file", "FILE", BT_GROUP_SECURITY, false, SETTING(PATH(AT(client_keys_file))),
      "clients must send one of these keys, else 401; a line is KEY [tenant=NAME] [set-tenant]: the "
-     "tenant is the key's, and x-tenant-id counts only from keys that may set it; read once, at "
-     "the "
-     "start"},
-    {"admin-api-key", "KEY", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     TEXT_OPTION(AT(admin_api_key)), NULL,
+     "tenant is the key's, and x-tenant-id counts only from keys that may set it; read again on "
+     "SIGHUP"},
+    {"admin-api-key", "KEY", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(admin_api_key))),
      "asked for on the admin port, and by /workers, /add_worker, /remove_worker and /list_workers "
      "on the client port; without it only /metrics and /health are served beyond loopback"},
-    {"admin-allowed-host",
-     "NAME",
-     BT_GROUP_SECURITY,
-     BT_FLAG_SETTING,
-     BT_ARITY_ONE,
-     false,
-     {.kind = BT_OPTION_TEXTS,
-      .offset = AT(admin_allowed_hosts),
-      .count_offset = AT(admin_allowed_host_count),
-      .list_max = BT_CONFIG_ADMIN_HOSTS_MAX},
-     NULL,
+    {"admin-allowed-host", "NAME", BT_GROUP_SECURITY, false,
+     SETTING(
+         TEXTS(AT(admin_allowed_hosts), AT(admin_allowed_host_count), BT_CONFIG_ADMIN_HOSTS_MAX)),
      "without --admin-api-key the admin port is served under addresses, localhost, --admin-host "
-     "and "
-     "this name; may be repeated"},
-    {"client-worker-api", NULL, BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     BOOL_OPTION(AT(client_worker_api)), NULL,
+     "and this name; may be repeated"},
+    {"client-worker-api", NULL, BT_GROUP_SECURITY, false,
+     SETTING(BOOL(AT(dispatch.client_worker_api))),
      "/workers, /add_worker, /remove_worker and /list_workers on a loopback client port without a "
      "key (off)"},
-    {"transfer-token", "TOKEN", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     TEXT_OPTION(AT(transfer_token)), NULL,
+    {"transfer-token", "TOKEN", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(transfer_token))),
      "asked of transfer agents; needed to listen for them beyond loopback"},
-    {"registry-token", "TOKEN", BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     TEXT_OPTION(AT(registry_token)), NULL,
+    {"registry-token", "TOKEN", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(registry_token))),
      "asked of whoever uses the registry, as Authorization: Bearer TOKEN (SGLang's own ranks send "
      "none); without it this host and the workers' hosts are served"},
-    {"registry-allow",
-     "ADDR[/BITS]",
-     BT_GROUP_SECURITY,
-     BT_FLAG_SETTING,
-     BT_ARITY_ONE,
-     false,
-     {.kind = BT_OPTION_TEXTS,
-      .offset = AT(registry_allow),
-      .count_offset = AT(registry_allow_count),
-      .list_max = BT_CONFIG_REGISTRY_ALLOW_MAX},
-     NULL,
+    {"registry-allow", "ADDR[/BITS]", BT_GROUP_SECURITY, false,
+     SETTING(TEXTS(AT(registry_allow), AT(registry_allow_count), BT_CONFIG_REGISTRY_ALLOW_MAX)),
      "the registry also serves these hosts, as the other nodes of a prefill; may be repeated"},
-    {"debug-headers", NULL, BT_GROUP_SECURITY, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     BOOL_OPTION(AT(debug_headers)), NULL,
+    {"debug-headers", NULL, BT_GROUP_SECURITY, false, SETTING(BOOL(AT(dispatch.debug_headers))),
      "x-baton-* headers in answers: names of workers, attempts, times (on)"},
 
     /* logs */
-    {"log-level", "LEVEL", BT_GROUP_LOG, BT_FLAG_SETTING, BT_ARITY_ONE, true,
-     WORD_OPTION(AT(log_level), log_levels), NULL, "error, warn, info (default) or debug"},
-    {"log-format", "FORMAT", BT_GROUP_LOG, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     WORD_OPTION(AT(log_format), log_formats), NULL, "text (default) or json, on stderr"},
-    {"access-log", NULL, BT_GROUP_LOG, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     BOOL_OPTION(AT(access_log)), NULL, "one line a request (on)"},
-    {"record-file", "FILE", BT_GROUP_LOG, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     PATH_OPTION(AT(record_file)), NULL,
+    {"log-level", "LEVEL", BT_GROUP_LOG, true, SETTING(WORD(AT(log_level), log_levels)),
+     "error, warn, info (default) or debug"},
+    {"log-format", "FORMAT", BT_GROUP_LOG, false, SETTING(WORD(AT(log_format), log_formats)),
+     "text (default) or json, on stderr or in --log-file"},
+    {"log-file", "FILE", BT_GROUP_LOG, false, SETTING(PATH(AT(log_file))),
+     "log and access log are appended to it (stderr); after a rename SIGUSR1 begins a new one"},
+    {"access-log", NULL, BT_GROUP_LOG, false, SETTING(BOOL(AT(dispatch.access_log))),
+     "one line a request (on); in JSON also client, tenant, pool and tokens: the prompt's, "
+     "estimated, and the output's, as the worker says or by events of a stream"},
+    {"record-file", "FILE", BT_GROUP_LOG, false, SETTING(PATH(AT(record_file))),
      "decision records of sampled requests, a line of JSON each: who could serve, who did, how "
-     "long, who was blamed; no prompts"},
-    {"record-sample",
-     "F",
-     BT_GROUP_LOG,
-     BT_FLAG_SETTING,
-     BT_ARITY_ONE,
-     false,
-     {.kind = BT_OPTION_UINT,
-      .offset = AT(record_sample_ppm),
-      .min = 0,
-      .max = 1,
-      .scale = 1000000},
-     NULL,
+     "long, who was blamed; no prompts; after a rename SIGUSR1 begins a new one"},
+    {"record-sample", "F", BT_GROUP_LOG, false, SETTING(PPM(AT(record_sample_ppm))),
      "chance of a request to be sampled (0.01 with --record-file, else 0); /explain knows all "
      "recent requests, and the candidates of sampled ones"},
-    {"record-max-bytes", "BYTES", BT_GROUP_LOG, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     MS_OPTION(AT(record_max_bytes), 4096, 1099511627776.0), NULL,
+    {"record-max-bytes", "BYTES", BT_GROUP_LOG, false,
+     SETTING(U64(AT(record.max_bytes), 4096, 1099511627776.0)),
      "the file becomes FILE.1 there, and a new one begins (268435456)"},
-    {"record-header",
-     "NAME",
-     BT_GROUP_LOG,
-     BT_FLAG_SETTING,
-     BT_ARITY_ONE,
-     false,
-     {.kind = BT_OPTION_TEXTS,
-      .offset = AT(record_headers),
-      .count_offset = AT(record_header_count),
-      .list_max = BT_CONFIG_RECORD_HEADERS_MAX},
-     NULL,
+    {"record-header", "NAME", BT_GROUP_LOG, false,
+     SETTING(TEXTS(AT(record_headers), AT(record_header_count), BT_CONFIG_RECORD_HEADERS_MAX)),
      "a request header that records keep, none else; may be repeated"},
 
     /* process */
-    {"loops", "N", BT_GROUP_PROCESS, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     UINT_OPTION(AT(loops), 0, 1024), NULL,
+    {"loops", "N", BT_GROUP_PROCESS, false, SETTING(UINT(AT(loops), 0, 1024)),
      "event threads (0 = as many as CPUs may be used: affinity mask and cgroup quota)"},
-    {"drain-timeout-secs", "S", BT_GROUP_PROCESS, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     SECS_OPTION(AT(drain_ms), 0), NULL,
+    {"drain-timeout-secs", "S", BT_GROUP_PROCESS, false, SETTING(SECS(AT(drain_ms), 0)),
      "after SIGTERM running requests get so long (180); also --shutdown-grace-period-secs"},
-    {"ready-file", "FILE", BT_GROUP_PROCESS, BT_FLAG_SETTING, BT_ARITY_ONE, false,
-     PATH_OPTION(AT(ready_file)), NULL,
+    {"ready-file", "FILE", BT_GROUP_PROCESS, false, SETTING(PATH(AT(ready_file))),
      "written once serving: {\"port\":..,\"admin_port\":..,\"pid\":..}, and transfer_port, "
      "registry_port where there are"},
 };

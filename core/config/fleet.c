@@ -1,5 +1,6 @@
-/* What is said about the shared store, checked as far as that goes without reaching for it: a store that is unavailable is no reason not to start. */
-#include "config/config.h"
+/* What is said about the shared store, checked as far as that goes without reaching for it: a store
+ * that is unavailable is no reason not to start. */
+#include "config/config_impl.h"
 
 #include "base/err.h"
 
@@ -10,30 +11,23 @@
 #define PASSWORD_ENV "BATON_REDIS_PASSWORD"
 #define PASSWORD_BYTES 1024
 
-static int refuse(char *err, size_t err_size, const char *flag, const char *why)
-{
-    snprintf(err, err_size, "--%s: %s", flag, why);
-    return BT_E_CONFIG;
-}
-
 /* The file's first line, without its end; passwords may hold spaces. */
 static int read_password(const char *path, char **password_p, char *err, size_t err_size)
 {
-    char line[PASSWORD_BYTES + 2], why[300];
+    char line[PASSWORD_BYTES + 2];
     FILE *in = fopen(path, "re");
 
-    if (in == NULL) {
-        snprintf(why, sizeof why, "%.200s: %s", path, strerror(errno));
-        return refuse(err, err_size, "redis-password-file", why);
-    }
+    if (in == NULL)
+        return bt_err_refuse(err, err_size, "--redis-password-file: %.200s: %s", path,
+                             strerror(errno));
     const bool has_line = fgets(line, sizeof line, in) != NULL;
     fclose(in);
     size_t n = has_line ? strcspn(line, "\r\n") : 0;
-    if (n == 0 || n > PASSWORD_BYTES) {
-        snprintf(why, sizeof why, "%.200s: its first line must be the password, 1 to %d bytes",
-                 path, PASSWORD_BYTES);
-        return refuse(err, err_size, "redis-password-file", why);
-    }
+    if (n == 0 || n > PASSWORD_BYTES)
+        return bt_err_refuse(err, err_size,
+                             "--redis-password-file: %.200s: its first line must be the password, "
+                             "1 to %d bytes",
+                             path, PASSWORD_BYTES);
     *password_p = bt_str_dup((bt_str_t){line, n});
     return *password_p != NULL ? 0 : BT_E_NOMEM;
 }
@@ -65,9 +59,10 @@ static int check_alone(const bt_config_t *c, char *err, size_t err_size)
 
     for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (rows[i].value != NULL && c->redis_url == NULL)
-            return refuse(err, err_size, rows[i].flag, "there is no --redis-url");
+            return bt_err_refuse(err, err_size, "--%s: there is no --redis-url", rows[i].flag);
         if (rows[i].value != NULL && rows[i].is_tls && !has_tls)
-            return refuse(err, err_size, rows[i].flag, "only with --redis-url rediss://...");
+            return bt_err_refuse(err, err_size, "--%s: only with --redis-url rediss://...",
+                                 rows[i].flag);
     }
     return 0;
 }
@@ -76,13 +71,14 @@ static int check_names(const bt_config_t *c, char *err, size_t err_size)
 {
     if (c->fleet_name != NULL &&
         (strlen(c->fleet_name) > 100 || strpbrk(c->fleet_name, "{}") != NULL))
-        return refuse(err, err_size, "fleet-name", "at most 100 bytes, and no brace");
+        return bt_err_refuse(err, err_size, "--fleet-name: at most 100 bytes, and no brace");
     if (c->replica_name != NULL &&
         (strlen(c->replica_name) > 128 || strchr(c->replica_name, '#') != NULL))
-        return refuse(err, err_size, "replica-name", "at most 128 bytes, and no '#'");
+        return bt_err_refuse(err, err_size, "--replica-name: at most 128 bytes, and no '#'");
     if (c->fleet_expiry_ms < 3 * c->fleet_heartbeat_ms)
-        return refuse(err, err_size, "fleet-expiry-ms",
-                      "at least three times --fleet-heartbeat-ms, or gateways come and go");
+        return bt_err_refuse(err, err_size,
+                             "--fleet-expiry-ms: at least three times --fleet-heartbeat-ms, or "
+                             "gateways come and go");
     return 0;
 }
 
@@ -100,7 +96,7 @@ static int check_store(const bt_config_t *c, char *err, size_t err_size)
     if (rc == 0)
         bt_store_close(store);
     else if (rc != BT_E_NOMEM)
-        return refuse(err, err_size, "redis-url", why);
+        return bt_err_refuse(err, err_size, "--redis-url: %s", why);
     return rc;
 }
 

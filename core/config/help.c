@@ -76,20 +76,24 @@ static const char examples[] =
 void bt_help_overview(bt_text_t *out)
 {
     bt_text_puts(
-        out, "baton: a programmable gateway for LLM servers that split prefill from decode\n\n"
-             "  baton run [baton.lua] [flags]     serve (flags override the file)\n"
-             "  baton check [baton.lua] [flags]   everything that run checks before it serves, "
-             "then a summary\n"
-             "  baton policy new NAME             writes a policy of your own; policy check, "
-             "test, bench, list: help policy\n"
-             "  baton fleet status                gateways that share a Redis; policy push, "
-             "workers add, ...: help fleet\n"
-             "  baton replay --policy FILE RECORDS  recorded decisions, taken again by another "
-             "policy: help replay\n"
-             "  baton kv-bench --backend shm|tcp  measures the KV transfer library: help kv-bench\n"
-             "  baton help run                    all flags, with examples\n"
-             "  baton help file                   all keys of baton.lua\n"
-             "  baton version\n");
+        out,
+        "baton: a programmable gateway for LLM servers that split prefill from decode\n\n"
+        "  baton run [baton.lua] [flags]     serve (flags override the file)\n"
+        "  baton check [baton.lua] [flags]   everything that run checks before it serves, "
+        "then a summary\n"
+        "  baton policy new NAME             writes a policy of your own; policy check, "
+        "test, bench, list: help policy\n"
+        "  baton fleet status                gateways that share a Redis; policy push, "
+        "workers add, ...: help fleet\n"
+        "  baton replay --policy FILE RECORDS  recorded decisions, taken again by another "
+        "policy: help replay\n"
+        "  baton kv-bench --backend shm|tcp  measures the KV transfer library: help kv-bench\n"
+        "  baton help run                    all flags, with examples\n"
+        "  baton help file                   all keys of baton.lua\n"
+        "  baton help peers                  flags of sglang-router, smg and vllm-router: baton "
+        "run takes their\n"
+        "                                    command lines and says what it does not use\n"
+        "  baton version\n");
     bt_text_puts(out, examples);
 }
 
@@ -105,6 +109,7 @@ void bt_help_run(bt_text_t *out)
                       "(--drain-timeout-secs), exit 0;\n"
                       "                    a second one ends at once, exit 1\n"
                       "  SIGHUP            read the file again\n"
+                      "  SIGUSR1           open --log-file and --record-file again (logrotate)\n"
                       "\nExit status: 0 ended, 1 could not go on, 2 wrong command line or "
                       "configuration (one line says what).\n");
     bt_text_puts(out, examples);
@@ -133,7 +138,7 @@ void bt_help_file(bt_text_t *out)
 {
     bt_text_puts(
         out, "baton.lua returns one table. Paths in it are relative to the file; env(\"NAME\") "
-             "reads the environment.\n\n"
+             "reads the\nenvironment, env(\"NAME\", default) where it may be missing.\n\n"
              "  return {\n"
              "    port = 30000,\n"
              "    pools = {\n"
@@ -161,4 +166,58 @@ void bt_help_file(bt_text_t *out)
     bt_text_puts(out, "\nA worker\n");
     for (unsigned i = 0; i < bt_worker_key_count; i++)
         put_key(out, bt_worker_keys[i].name, &bt_worker_keys[i].option, bt_worker_keys[i].help);
+}
+
+static void put_peer(bt_text_t *out, const bt_peer_flag_t *peer)
+{
+    char left[64], text[300];
+
+    snprintf(left, sizeof left, "--%s", peer->name);
+    switch (peer->kind) {
+    case BT_PEER_ALIAS:
+    case BT_PEER_MEANS:
+        snprintf(text, sizeof text, "--%s", peer->text);
+        break;
+    case BT_PEER_PARAM:
+        snprintf(text, sizeof text, "--policy-param %s, of the policy %.*s%s",
+                 strchr(peer->text, '.') + 1, (int) strcspn(peer->text, "."), peer->text,
+                 peer->divisor > 1 ? ", in its own unit" : "");
+        break;
+    default:
+        snprintf(text, sizeof text, "%s", peer->text);
+    }
+    put_row(out, left, text);
+}
+
+void bt_help_peers(bt_text_t *out)
+{
+    static const struct {
+        unsigned kinds;
+        const char *title;
+    } parts[] = {
+        {1u << BT_PEER_ALIAS | 1u << BT_PEER_MEANS, "Other names for flags of ours"},
+        {1u << BT_PEER_PARAM, "Parameters of policies"},
+        {1u << BT_PEER_UNUSED, "Accepted with a warning, not used"},
+        {1u << BT_PEER_REFUSED, "Refused: to go without would be unsafe"},
+    };
+
+    bt_text_puts(out,
+                 "What becomes of the flags of sglang-router, smg and vllm-router. Those that "
+                 "baton help run\nlists are ours as well, with the same meaning; numbers beyond "
+                 "our range become the nearest.\n");
+    for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++) {
+        bt_text_printf(out, "\n%s\n", parts[k].title);
+        for (unsigned i = 0; i < bt_peer_flag_count; i++)
+            if ((parts[k].kinds >> bt_peer_flags[i].kind & 1) != 0)
+                put_peer(out, &bt_peer_flags[i]);
+    }
+    bt_text_puts(out, "\nPolicies\n");
+    for (const bt_peer_policy_t *p = bt_peer_policies; p->theirs != NULL; p++) {
+        char text[200];
+        if (p->but != NULL)
+            snprintf(text, sizeof text, "%s: %s", p->ours, p->but);
+        else
+            snprintf(text, sizeof text, "refused; the nearest is %s", p->ours);
+        put_row(out, p->theirs, text);
+    }
 }

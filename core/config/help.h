@@ -13,5 +13,6 @@
 void bt_help_overview(bt_text_t *out); /* baton --help */
 void bt_help_run(bt_text_t *out);      /* baton run --help */
 void bt_help_file(bt_text_t *out);     /* baton help file: the keys of baton.lua */
+void bt_help_peers(bt_text_t *out);    /* baton help peers: flags of other routers */
 
 #endif

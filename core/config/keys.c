@@ -1,6 +1,6 @@
 /* Client keys: a file, one key a line, and behind it what the key's owner is and may: "KEY [tenant=NAME] [set-tenant]". An empty file
  * is refused: it would lock everybody out. */
-#include "config/config.h"
+#include "config/config_impl.h"
 
 #include "base/err.h"
 

@@ -10,24 +10,14 @@
 
 #define EXPECTED_MAX 256
 
-static void *at(const bt_option_t *option, void *base)
+static void *at(const bt_option_t *option, const void *base)
 {
-    return (char *) base + option->offset;
+    return (char *) (uintptr_t) base + option->offset;
 }
 
-static const void *at_const(const bt_option_t *option, const void *base)
+static unsigned *count_at(const bt_option_t *option, const void *base)
 {
-    return (const char *) base + option->offset;
-}
-
-static unsigned *count_at(const bt_option_t *option, void *base)
-{
-    return (unsigned *) (void *) ((char *) base + option->count_offset);
-}
-
-static unsigned count_of(const bt_option_t *option, const void *base)
-{
-    return *(const unsigned *) (const void *) ((const char *) base + option->count_offset);
+    return (unsigned *) (void *) ((char *) (uintptr_t) base + option->count_offset);
 }
 
 /* ---- describing ---- */
@@ -53,7 +43,6 @@ void bt_option_expected(const bt_option_t *option, char *out, size_t size)
     case BT_OPTION_UINT:
     case BT_OPTION_INT:
     case BT_OPTION_U64:
-    case BT_OPTION_SIZE:
         snprintf(out, size, "a %snumber from %.15g to %.15g", option->scale == 0 ? "whole " : "",
                  option->min, option->max);
         return;
@@ -69,6 +58,9 @@ void bt_option_expected(const bt_option_t *option, char *out, size_t size)
     case BT_OPTION_LABELS:
         snprintf(out, size, "labels as \"k=v,k=v\" or a table of strings");
         return;
+    case BT_OPTION_NONE:
+        snprintf(out, size, "a table, or JSON as text");
+        return;
     default:
         snprintf(out, size, "a string that is not empty");
     }
@@ -78,8 +70,7 @@ static int refuse(const bt_option_t *option, const char *got, char *err, size_t 
 {
     char expected[EXPECTED_MAX];
     bt_option_expected(option, expected, sizeof expected);
-    snprintf(err, err_size, "expected %s, got %.120s", expected, got);
-    return BT_E_CONFIG;
+    return bt_err_refuse(err, err_size, "expected %s, got %.120s", expected, got);
 }
 
 static int refuse_text(const bt_option_t *option, bt_str_t text, char *err, size_t err_size)
@@ -136,6 +127,14 @@ static int append_text(const bt_option_t *option, void *base, bt_str_t s)
     return 0;
 }
 
+_Static_assert(sizeof(size_t) == sizeof(uint64_t), "BT_OPTION_U64 is both");
+
+bool bt_option_takes_number(const bt_option_t *option)
+{
+    return option->kind == BT_OPTION_UINT || option->kind == BT_OPTION_INT ||
+           option->kind == BT_OPTION_U64;
+}
+
 /* False: out of range, or a fraction where none makes sense. */
 static bool store_number(const bt_option_t *option, void *base, double written)
 {
@@ -150,10 +149,8 @@ static bool store_number(const bt_option_t *option, void *base, double written)
         *(unsigned *) at(option, base) = (unsigned) value;
     else if (option->kind == BT_OPTION_INT)
         *(int *) at(option, base) = (int) value;
-    else if (option->kind == BT_OPTION_U64)
-        *(uint64_t *) at(option, base) = (uint64_t) value;
     else
-        *(size_t *) at(option, base) = (size_t) value;
+        *(uint64_t *) at(option, base) = (uint64_t) value;
     return true;
 }
 
@@ -248,10 +245,8 @@ static int set_string(const bt_option_t *option, void *base, const bt_value_t *v
     bt_str_t s = bt_str(v->string);
     if (s.n > 0 && dir[0] != '\0' && is_relative_path(option, s))
         return store_text(at(option, base), dir, "/", s);
-    bool is_number = option->kind == BT_OPTION_UINT || option->kind == BT_OPTION_INT ||
-                     option->kind == BT_OPTION_U64 || option->kind == BT_OPTION_SIZE ||
-                     option->kind == BT_OPTION_BOOL;
-    if (is_number || (option->kind == BT_OPTION_PORT && !bt_str_ieq(s, BT_STR("none"))))
+    if (bt_option_takes_number(option) || option->kind == BT_OPTION_BOOL ||
+        (option->kind == BT_OPTION_PORT && !bt_str_ieq(s, BT_STR("none"))))
         return refuse_value(option, v, err, err_size); /* a quoted number is a slip worth telling */
     return bt_option_set_text(option, base, s, err, err_size);
 }
@@ -307,8 +302,8 @@ int bt_option_set_value(const bt_option_t *option, void *base, const bt_value_t 
     if (v->type == BT_VALUE_NUMBER && option->kind == BT_OPTION_PORT &&
         store_port(option, base, v->number))
         return 0;
-    bool takes_number = option->kind >= BT_OPTION_UINT && option->kind <= BT_OPTION_SIZE;
-    if (v->type == BT_VALUE_NUMBER && takes_number && store_number(option, base, v->number))
+    if (v->type == BT_VALUE_NUMBER && bt_option_takes_number(option) &&
+        store_number(option, base, v->number))
         return 0;
     return refuse_value(option, v, err, err_size);
 }
@@ -322,8 +317,6 @@ static size_t plain_size(enum bt_option_kind kind)
         return sizeof(bool);
     case BT_OPTION_U64:
         return sizeof(uint64_t);
-    case BT_OPTION_SIZE:
-        return sizeof(size_t);
     case BT_OPTION_UINT:
     case BT_OPTION_INT:
     case BT_OPTION_PORT:
@@ -342,14 +335,15 @@ static bool same_text(const char *a, const char *b)
 bool bt_option_same(const bt_option_t *option, const void *a, const void *b)
 {
     size_t size = plain_size(option->kind);
-    const char *const *p = at_const(option, a), *const *q = at_const(option, b);
+    const char *const *p = at(option, a), *const *q = at(option, b);
     if (size > 0)
         return memcmp(p, q, size) == 0;
     if (option->kind != BT_OPTION_TEXTS)
         return same_text(*p, *q);
-    if (count_of(option, a) != count_of(option, b))
+    const unsigned count = *count_at(option, a);
+    if (count != *count_at(option, b))
         return false;
-    for (unsigned i = 0; i < count_of(option, a); i++)
+    for (unsigned i = 0; i < count; i++)
         if (!same_text(p[i], q[i]))
             return false;
     return true;

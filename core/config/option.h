@@ -17,8 +17,7 @@ enum bt_option_kind {
     BT_OPTION_BOOL, /* bool */
     BT_OPTION_UINT, /* unsigned; a negative number (where min allows one) is stored as 0 */
     BT_OPTION_INT,  /* int */
-    BT_OPTION_U64,  /* uint64_t */
-    BT_OPTION_SIZE, /* size_t */
+    BT_OPTION_U64,  /* uint64_t or size_t */
     BT_OPTION_PORT, /* int: 1..65535, or the word none = -1 */
     BT_OPTION_TEXT, /* char *, malloc'ed, not empty */
     BT_OPTION_PATH, /* as TEXT; in the file it is relative to the file */
@@ -50,6 +49,7 @@ int bt_option_set_text(const bt_option_t *option, void *base, bt_str_t text, cha
 /* dir: where relative paths of the file start; "" = leave them. */
 int bt_option_set_value(const bt_option_t *option, void *base, const bt_value_t *value,
                         const char *dir, char *err, size_t err_size);
+bool bt_option_takes_number(const bt_option_t *option); /* with a range */
 bool bt_option_same(const bt_option_t *option, const void *a, const void *b);
 void bt_option_clear(const bt_option_t *option, void *base); /* frees strings */
 /* "a whole number from 0 to 65535", "true or false", "one of text, json" ... */

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "dispatch/leg.h"
 
-#define LINE_BYTES 8192
+#define LINE_BYTES 12288
 
 /* Microseconds, as milliseconds with one digit behind the point. */
 static void put_tenths(bt_line_t *l, uint64_t us)
@@ -14,48 +14,70 @@ static void put_tenths(bt_line_t *l, uint64_t us)
     bt_line_decimal(l, (us + 50) / 100, 1);
 }
 
-static void put_text(bt_line_t *l, bt_str_t name, bt_str_t value)
-{
-    bt_line_put(l, name);
-    bt_line_quoted(l, value, BT_LINE_FIELD_MAX);
-}
-#define put_str(l, name, value) put_text((l), BT_STR(",\"" name "\":"), (value))
+/* A member of the line, comma and all. */
+#define put_name(l, name) bt_line_lit((l), ",\"" name "\":")
+#define put_str(l, name, value) (put_name(l, name), bt_line_quoted((l), (value), BT_LINE_FIELD_MAX))
+#define put_u64(l, name, value) (put_name(l, name), bt_line_u64((l), (value)))
+#define put_ms(l, name, us) (put_name(l, name), bt_line_decimal((l), (us), 3))
 
-static void put_number(bt_line_t *l, bt_str_t name, uint64_t value)
+static const char *decider(const bt_request_t *r)
 {
-    bt_line_put(l, name);
-    bt_line_u64(l, value);
+    return r->is_default ? "default" : r->policy_name;
 }
-#define put_u64(l, name, value) put_number((l), BT_STR(",\"" name "\":"), (value))
 
-static void put_duration(bt_line_t *l, bt_str_t name, uint64_t us)
+/* A request that was refused early has none but its key's. */
+static bt_str_t tenant_of(const bt_request_t *r)
 {
-    bt_line_put(l, name);
-    bt_line_decimal(l, us, 3);
+    return r->tenant.n == 0 && r->key != NULL ? bt_str(r->key->tenant) : r->tenant;
 }
-#define put_ms(l, name, us) put_duration((l), BT_STR(",\"" name "\":"), (us))
+
+/* What all its prompts have, as estimated where no worker has said it; what decode made. */
+static void put_tokens(bt_line_t *l, const bt_request_t *r)
+{
+    uint64_t prompt = 0, output = 0;
+
+    for (unsigned i = 0; i < r->task_count; i++) {
+        prompt += r->tasks[i].prompt_tokens;
+        if (r->tasks[i].attempt != NULL)
+            output += bt_usage_tokens(&r->tasks[i].attempt->legs[1]);
+    }
+    put_name(l, "tokens");
+    bt_line_lit(l, "{\"prompt\":");
+    bt_line_u64(l, prompt);
+    put_u64(l, "output", output);
+    bt_line_lit(l, "}");
+}
 
 static void log_json(const bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t ttft)
 {
-    bt_line_lit(l, "{\"request\":");
-    bt_line_quoted(l, bt_str(r->id), BT_LINE_FIELD_MAX);
+    char when[32];
+
+    bt_clock_iso8601(bt_clock_wall_ms(), when, sizeof(when));
+    bt_line_lit(l, "{\"time\":\"");
+    bt_line_z(l, when);
+    bt_line_lit(l, "\",\"level\":\"info\"");
+    put_str(l, "request", bt_str(r->id));
+    put_str(l, "client", r->peer);
+    put_str(l, "tenant", tenant_of(r));
+    put_str(l, "pool", bt_str(r->pool != NULL ? r->pool->spec.name : NULL));
     put_str(l, "route", bt_str(bt_route_info(r->route)->label));
     put_str(l, "path", r->path);
     put_str(l, "model", r->intent.model);
     put_u64(l, "status", r->status);
-    put_str(l, "plan", bt_str(bt_plan_kind_name(r->kind)));
-    put_str(l, "prefill", bt_str(r->worker_names[BT_LEG_PREFILL]));
-    put_str(l, "decode", bt_str(r->worker_names[BT_LEG_DECODE]));
-    put_str(l, "worker", bt_str(r->worker_names[BT_LEG_SINGLE]));
+    put_str(l, "plan", bt_str(bt_plan_kind_name(bt_request_kind(r))));
+    put_str(l, "prefill", bt_str(bt_request_worker(r, BT_LEG_PREFILL)));
+    put_str(l, "decode", bt_str(bt_request_worker(r, BT_LEG_DECODE)));
+    put_str(l, "worker", bt_str(bt_request_worker(r, BT_LEG_SINGLE)));
     put_u64(l, "attempts", r->attempts);
     put_ms(l, "ms", us);
     put_ms(l, "ttft_ms", ttft);
     put_u64(l, "bytes_in", r->body_bytes);
     put_u64(l, "bytes_out", r->sent_bytes);
     put_u64(l, "events", r->events);
+    put_tokens(l, r);
     put_u64(l, "plan_us", r->record.plan_us);
     put_str(l, "error", bt_str(r->fail_name));
-    put_str(l, "policy", bt_str(r->policy_name));
+    put_str(l, "policy", bt_str(decider(r)));
     bt_line_lit(l, "}");
 }
 
@@ -66,13 +88,13 @@ static void put_field(bt_line_t *l, const char *value)
 
 static void put_workers(bt_line_t *l, const bt_request_t *r)
 {
-    if (r->worker_names[BT_LEG_SINGLE][0] != '\0') {
-        put_field(l, r->worker_names[BT_LEG_SINGLE]);
+    if (bt_request_worker(r, BT_LEG_SINGLE)[0] != '\0') {
+        put_field(l, bt_request_worker(r, BT_LEG_SINGLE));
         return;
     }
-    put_field(l, r->worker_names[BT_LEG_PREFILL]);
+    put_field(l, bt_request_worker(r, BT_LEG_PREFILL));
     bt_line_lit(l, ">");
-    put_field(l, r->worker_names[BT_LEG_DECODE]);
+    put_field(l, bt_request_worker(r, BT_LEG_DECODE));
 }
 
 static void log_text(const bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t ttft)
@@ -88,7 +110,7 @@ static void log_text(const bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t 
     bt_line_lit(l, " ");
     bt_line_u64(l, r->status);
     bt_line_lit(l, " ");
-    bt_line_z(l, bt_plan_kind_name(r->kind));
+    bt_line_z(l, bt_plan_kind_name(bt_request_kind(r)));
     bt_line_lit(l, " ");
     put_workers(l, r);
     bt_line_lit(l, " attempts ");
@@ -102,7 +124,7 @@ static void log_text(const bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t 
     bt_line_lit(l, " ms total ");
     put_tenths(l, us);
     bt_line_lit(l, " ms by ");
-    put_field(l, r->policy_name != NULL ? r->policy_name : "nobody");
+    put_field(l, r->policy_name != NULL || r->is_default ? decider(r) : "nobody");
     bt_line_lit(l, " in ");
     bt_line_u64(l, r->record.plan_us);
     bt_line_lit(l, " us");

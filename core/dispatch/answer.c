@@ -1,12 +1,13 @@
 /* answer.c - errors, told in the form the client's protocol has for them. */
 #include "base/text.h"
+#include "dispatch/leg.h"
 #include "dispatch/sink.h"
 
 #include <stdio.h>
 
 #define HEADERS_MAX (BT_HTTP_HEADERS_MAX + 16)
 
-unsigned bt_answer_status(int rc)
+static unsigned status_of(int rc)
 {
     switch (rc) {
     case BT_E_HTTP_BODY_SIZE:
@@ -47,26 +48,20 @@ static const char *type_of(unsigned status)
     }
 }
 
-static void put_error(bt_text_t *t, enum bt_error_form form, unsigned status, const char *type,
-                      const char *message)
+static void put_error(bt_text_t *t, enum bt_error_form form, unsigned status, const char *message)
 {
-    switch (form) {
-    case BT_FORM_ANTHROPIC:
+    const char *type = type_of(status);
+
+    if (form == BT_FORM_ANTHROPIC)
         bt_text_printf(t, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type);
-        bt_text_json_str(t, bt_str(message));
-        bt_text_puts(t, "}}");
-        break;
-    case BT_FORM_SGLANG:
+    else
         bt_text_puts(t, "{\"error\":{\"message\":");
-        bt_text_json_str(t, bt_str(message));
-        bt_text_printf(t, ",\"code\":%u}}", status);
-        break;
-    case BT_FORM_OPENAI:
-        bt_text_puts(t, "{\"error\":{\"message\":");
-        bt_text_json_str(t, bt_str(message));
-        bt_text_printf(t, ",\"type\":\"%s\",\"param\":null,\"code\":%u}}", type, status);
-        break;
-    }
+    bt_text_json_str(t, bt_str(message));
+    if (form == BT_FORM_OPENAI)
+        bt_text_printf(t, ",\"type\":\"%s\",\"param\":null", type);
+    if (form != BT_FORM_ANTHROPIC)
+        bt_text_printf(t, ",\"code\":%u", status);
+    bt_text_puts(t, "}}");
 }
 
 static void respond(bt_request_t *r, unsigned status, bt_str_t body, bt_header_t *headers,
@@ -85,24 +80,34 @@ static void respond(bt_request_t *r, unsigned status, bt_str_t body, bt_header_t
     }
     bt_buf_unref(buf);
     bt_exchange_end(x);
-    bt_request_finish(r);
+    r->ops->finish(r);
 }
 
-void bt_answer_error(bt_request_t *r, unsigned status, const char *type, const char *message,
-                     unsigned retry_after_s)
+void bt_answer_error(bt_request_t *r, unsigned status, const char *message, unsigned retry_after_s)
 {
     bt_header_t headers[32];
     unsigned n = bt_headers_answer(r, NULL, headers, 28);
     bt_text_t t;
 
     bt_text_init(&t);
-    put_error(&t, bt_route_info(r->route)->form, status, type != NULL ? type : type_of(status),
-              message);
+    put_error(&t, bt_route_info(r->route)->form, status, message);
     headers[n++] = (bt_header_t){BT_STR("Content-Type"), BT_STR("application/json")};
     if (retry_after_s != 0)
         headers[n++] =
             (bt_header_t){BT_STR("Retry-After"), bt_arena_printf(&r->arena, "%u", retry_after_s)};
     respond(r, status, bt_text_str(&t), headers, n);
+    bt_text_fini(&t);
+}
+
+void bt_answer_exchange(bt_exchange_t *x, unsigned status, const char *message)
+{
+    static const bt_header_t retry[] = {{BT_STR("Retry-After"), BT_STR("1")}};
+    bt_text_t t;
+
+    bt_text_init(&t);
+    put_error(&t, BT_FORM_OPENAI, status, message);
+    bt_exchange_respond(x, status, "application/json", bt_text_str(&t), retry,
+                        status == 503 ? 1 : 0);
     bt_text_fini(&t);
 }
 
@@ -125,7 +130,7 @@ void bt_answer_failure(bt_request_t *r, const bt_failure_t *f)
 
     if (f->status == 0) {
         bt_answer_error(
-            r, bt_answer_status(f->rc), NULL, sentence(r, f),
+            r, status_of(f->rc), sentence(r, f),
             f->rc == BT_E_NO_WORKER || f->rc == BT_E_DESCRIPTORS || f->rc == BT_E_NOMEM ? 1 : 0);
         return;
     }
@@ -159,7 +164,7 @@ static const char *engine_message(bt_request_t *r, const bt_failure_t *f)
 bt_str_t bt_answer_event(bt_request_t *r, const bt_failure_t *f)
 {
     enum bt_error_form form = bt_route_info(r->route)->form;
-    unsigned status = f->status != 0 ? f->status : bt_answer_status(f->rc);
+    unsigned status = f->status != 0 ? f->status : status_of(f->rc);
     const char *message = engine_message(r, f);
     bt_str_t event;
     bt_text_t t;
@@ -168,7 +173,7 @@ bt_str_t bt_answer_event(bt_request_t *r, const bt_failure_t *f)
     bt_text_puts(&t, form == BT_FORM_ANTHROPIC || r->route == BT_ROUTE_RESPONSES
                          ? "event: error\ndata: "
                          : "data: ");
-    put_error(&t, form, status, type_of(status), message != NULL ? message : sentence(r, f));
+    put_error(&t, form, status, message != NULL ? message : sentence(r, f));
     bt_text_puts(&t, "\n\n");
     if (form != BT_FORM_ANTHROPIC && r->route != BT_ROUTE_RESPONSES)
         bt_text_puts(&t, "data: [DONE]\n\n");

@@ -2,23 +2,27 @@
  *
  *   single:     leg ------------------------------> answer
  *   handoff:    prefill -> (reply checked, lease clock) -> decode -> answer
- *   bootstrap:  prefill and decode at once ---------> decode's answer; prefill's body is only looked into
+ *   bootstrap:  prefill and decode at once -> decode's answer; prefill's body is only looked into
  *
- * First failure wins: bt_attempt_fail() is the one way to fail. It stops the other leg, tells engines to abort by the rid we
- * own, gives rooms back and says whom the failure is to be blamed on. Blame is by leg and by cause:
+ * First failure wins: bt_attempt_fail() is the one way to fail. It stops the other leg, tells
+ * engines to abort by the rid we own, gives rooms back and says whom the failure is to be blamed on.
+ * Blame is by leg and by cause:
  *   - the transport of a leg broke, or it answered 5xx: its own worker, unless
- *   - decode says "KV transfer failed" (bootstrap): nobody's until prefill's fate is known or 100 ms passed, then the pair's;
- *   - decode answers 5xx while a gateway-managed room is not complete: whose the hub says it is, or either's when it has not said so in 500 ms;
- *   - decode answers 5xx to a hand-off, or two legs that wait for each other are silent: could be either's. It is held
- *     against a worker only when it fails so with two different partners in a row (suspect_partner);
+ *   - decode says "KV transfer failed" (bootstrap): nobody's until prefill's fate is known or 100 ms
+ *     passed, then the pair's;
+ *   - decode answers 5xx while a gateway-managed room is not complete: whose the hub says it is, or
+ *     either's when it has not said so in 500 ms;
+ *   - decode answers 5xx to a hand-off, or two legs that wait for each other are silent: could be
+ *     either's. It is held against a worker only when it fails so with two different partners in a
+ *     row (suspect_partner);
  *   - 4xx, 429, 503, a pooled connection that died without a word: nobody's.
  */
 #include "dispatch/attempt.h"
 #include "api/inspect.h"
 #include "base/log.h"
 #include "base/rand.h"
-#include "dispatch/ids.h"
 #include "dispatch/plan.h"
+#include "dispatch/policy_call.h"
 #include "dispatch/sink.h"
 
 #include <stdio.h>
@@ -41,7 +45,7 @@ static void close_rooms(bt_attempt_t *a, bool is_abort, const char *reason)
 
 /* ---- failing ---- */
 
-static void stop_leg(bt_leg_t *leg)
+void bt_attempt_stop_leg(bt_leg_t *leg)
 {
     const bool was_running = bt_leg_running(leg);
 
@@ -82,7 +86,7 @@ void bt_attempt_fail(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const 
         if (a->guilty[i])
             bt_leg_settle(leg, BT_BLAME_GUILTY);
         if (leg->state == BT_LEG_RUNNING)
-            stop_leg(leg);
+            bt_attempt_stop_leg(leg);
         else if (leg->state == BT_LEG_FAILED && a->kind == BT_PLAN_BOOTSTRAP)
             bt_background_call_abort(leg); /* its engine may still wait for the other one */
         bt_leg_settle(leg, leg->state == BT_LEG_DONE ? BT_BLAME_OK : BT_BLAME_INNOCENT);
@@ -92,7 +96,7 @@ void bt_attempt_fail(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const 
     if (f->rc != BT_E_HANDOFF)           /* wrong parameters could free somebody else's blocks */
         bt_background_call_release(a);
     close_rooms(a, true, f->reason != NULL ? f->reason : bt_err_text(f->rc));
-    bt_task_attempt_failed(a->task, a, f, guilty, guilty_count);
+    a->on_end(a, f, guilty, guilty_count);
 }
 
 void bt_attempt_fail_leg(bt_leg_t *leg, const bt_failure_t *f)
@@ -130,22 +134,11 @@ static bool is_prefills_fault(const bt_leg_t *leg, const bt_failure_t *f)
     return bt_blame_is_guilty(f) && !is_kv_failure(leg, f) && !bt_blame_is_ambiguous(leg, f);
 }
 
-void bt_attempt_leg_failed(bt_leg_t *leg, const bt_failure_t *f)
+/* The attempt has not failed yet: it goes on with another worker, waits, or fails. */
+static void judge(bt_leg_t *leg, const bt_failure_t *f)
 {
     bt_attempt_t *a = leg->attempt;
 
-    if (a->ended || ((a->committed || a->kv.is_done) && leg->role == BT_LEG_PREFILL)) {
-        /* The answer is out or on its way, or decode has all KV: a late failure of prefill changes nothing for the client. */
-        bt_leg_settle(leg, f->status == 0 && bt_blame_is_guilty(f) ? BT_BLAME_GUILTY
-                                                                   : BT_BLAME_INNOCENT);
-        return;
-    }
-    if (bt_timer_active(&a->blame_wait)) { /* decode failed first; here is prefill's fate */
-        bt_failure_t first = a->pending;
-        bt_worker_t *guilty[1] = {leg->worker};
-        bt_attempt_fail(a, &first, guilty, bt_blame_is_guilty(f) && !is_kv_failure(leg, f) ? 1 : 0);
-        return;
-    }
     if (leg->role == BT_LEG_PREFILL && bt_replacement_prefill(a, f, is_prefills_fault(leg, f)))
         return;
     if (leg->role == BT_LEG_DECODE && bt_blame_is_for_hub(a, f)) {
@@ -165,6 +158,25 @@ void bt_attempt_leg_failed(bt_leg_t *leg, const bt_failure_t *f)
     bt_attempt_fail_leg(leg, f);
 }
 
+void bt_attempt_leg_failed(bt_leg_t *leg, const bt_failure_t *f)
+{
+    bt_attempt_t *a = leg->attempt;
+
+    if (a->ended || ((a->committed || a->kv.is_done) && leg->role == BT_LEG_PREFILL)) {
+        /* The answer is out or on its way, or decode has all KV: a late failure of prefill changes nothing for the client. */
+        bt_leg_settle(leg, f->status == 0 && bt_blame_is_guilty(f) ? BT_BLAME_GUILTY
+                                                                   : BT_BLAME_INNOCENT);
+        return;
+    }
+    if (bt_timer_active(&a->blame_wait)) { /* decode failed first; here is prefill's fate */
+        bt_failure_t first = a->pending;
+        bt_worker_t *guilty[1] = {leg->worker};
+        bt_attempt_fail(a, &first, guilty, bt_blame_is_guilty(f) && !is_kv_failure(leg, f) ? 1 : 0);
+        return;
+    }
+    judge(leg, f);
+}
+
 /* ---- the hand-off ---- */
 
 void bt_attempt_start_decode(bt_attempt_t *a)
@@ -174,12 +186,8 @@ void bt_attempt_start_decode(bt_attempt_t *a)
     bt_failure_t f;
 
     if (bt_attempt_uses_reply(a) && bt_clock_ms() + LEASE_MARGIN_MS >= a->lease_until_ms) {
-        f = (bt_failure_t){
-            .rc = BT_E_LEASE,
-            .leg = BT_LEG_PREFILL,
-            .worker = p->worker->name,
-            .retryable = true,
-            .reason = "prefill's lease on the KV cache ran out before decode could be asked"};
+        f = bt_leg_failure(p, BT_E_LEASE, true);
+        f.reason = "prefill's lease on the KV cache ran out before decode could be asked";
         bt_stats_inc(&r->d->stats, lease_expired);
         bt_attempt_fail(a, &f, NULL, 0);
         return;
@@ -190,20 +198,22 @@ void bt_attempt_start_decode(bt_attempt_t *a)
         bt_attempt_fail_leg(d, &f);
 }
 
-/* What the answer's headers and the access log tell: the workers of the last try. */
-void bt_attempt_note_pair(bt_attempt_t *a)
-{
-    bt_request_t *r = a->task->request;
-
-    r->kind = a->kind;
-    memset(r->worker_names, 0, sizeof(r->worker_names));
-    for (unsigned i = 0; i < 2; i++)
-        if (a->legs[i].worker != NULL)
-            snprintf(r->worker_names[a->legs[i].role], sizeof(r->worker_names[0]), "%s",
-                     a->legs[i].worker->name);
-}
-
 /* ---- events of legs that go well ---- */
+
+/* Prefill's 200 that is none: an engine's words inside it have the status that they stand for. */
+static bt_failure_t failed_inside(const bt_leg_t *leg)
+{
+    const unsigned status = leg->reply_overflow ? 0 : bt_inspect_json(leg->reply.text, true);
+    bt_failure_t f =
+        bt_leg_failure(leg, BT_E_UPSTREAM_BODY, status == 0 || status >= 500 || status == 429);
+
+    f.reason = leg->reply_overflow ? "prefill's reply is larger than 4 MiB"
+                                   : "prefill answered 200 with an error or abort inside";
+    f.status = status;
+    if (status != 0)
+        f.body = leg->reply.text;
+    return f;
+}
 
 static void prefill_done(bt_leg_t *leg)
 {
@@ -213,36 +223,19 @@ static void prefill_done(bt_leg_t *leg)
     a->prefill_done_us = bt_clock_us();
     bt_histogram_note(&r->d->stats.prefill, a->prefill_done_us - leg->call.start_us, 1);
     if (!a->ended && (leg->reply_overflow || bt_inspect_aborted(leg->reply.text))) {
-        bt_failure_t f = {.rc = BT_E_UPSTREAM_BODY,
-                          .leg = BT_LEG_PREFILL,
-                          .worker = leg->worker->name,
-                          .status = 0,
-                          .reason = leg->reply_overflow
-                                        ? "prefill's reply is larger than 4 MiB"
-                                        : "prefill answered 200 with an error or abort inside",
-                          .retryable = true};
-        unsigned status = leg->reply_overflow ? 0 : bt_inspect_json(leg->reply.text, true);
-        if (status != 0) {
-            f.status = status;
-            f.body = leg->reply.text;
-            f.retryable = status >= 500 || status == 429;
-        }
+        const bt_failure_t f = failed_inside(leg);
         if (a->committed || a->kv.is_done)
             bt_leg_settle(leg, BT_BLAME_INNOCENT);
-        else if (bt_replacement_prefill(a, &f, is_prefills_fault(leg, &f)))
-            return;
-        else if (is_kv_failure(leg, &f))
-            bt_attempt_fail(a, &f, NULL, 0);
         else
-            bt_attempt_fail_leg(leg, &f);
+            judge(leg, &f);
         return;
     }
     bt_learn_token_size(leg);
+    bt_learn_prefix_hits(leg);
     if (a->dialect->learns)
         bt_learn_agent(leg);
     if (a->kind == BT_PLAN_HANDOFF && !a->ended) {
-        bt_ledger_release(
-            &leg->prefill_load); /* its breaker hears of it when decode has found the hand-off good */
+        bt_leg_unload(leg); /* its breaker hears of it when decode has found the hand-off good */
         bt_attempt_start_decode(a);
     } else {
         bt_leg_settle(leg, BT_BLAME_OK);
@@ -253,7 +246,6 @@ static void answer_done(bt_leg_t *leg)
 {
     bt_attempt_t *a = leg->attempt;
     bt_leg_t *p = bt_attempt_prefill(a);
-    bt_request_t *r = a->task->request;
 
     note_end(a);
     bt_timer_stop(&a->blame_wait);
@@ -271,14 +263,13 @@ static void answer_done(bt_leg_t *leg)
     else if (p->worker != NULL)
         bt_leg_settle(p, p->state == BT_LEG_DONE ? BT_BLAME_OK : BT_BLAME_INNOCENT);
     close_rooms(a, false, "");
-    bt_task_attempt_done(a->task);
-    r->sink->end(a->task);
+    a->on_end(a, NULL, NULL, 0);
 }
 
 void bt_attempt_cut(bt_attempt_t *a)
 {
     bt_timer_stop(&a->drain);
-    stop_leg(bt_attempt_prefill(a));
+    bt_attempt_stop_leg(bt_attempt_prefill(a));
 }
 
 static void on_drain_over(bt_timer_t *timer)
@@ -306,8 +297,13 @@ void bt_attempt_leg_commit(bt_leg_t *leg)
 
 void bt_attempt_resume(bt_attempt_t *a)
 {
-    if (bt_leg_running(bt_attempt_answer(a)))
-        bt_call_resume(&bt_attempt_answer(a)->call);
+    bt_leg_t *leg = bt_attempt_answer(a);
+
+    if (!bt_leg_running(leg))
+        return;
+    if (bt_call_paused(&leg->call))
+        leg->last_bytes_ms = bt_clock_ms(); /* what came meanwhile is read from here on */
+    bt_call_resume(&leg->call);
 }
 
 void bt_attempt_cancel(bt_attempt_t *a)
@@ -316,8 +312,8 @@ void bt_attempt_cancel(bt_attempt_t *a)
         return;
     note_end(a);
     bt_timer_stop(&a->blame_wait);
-    stop_leg(bt_attempt_prefill(a));
-    stop_leg(bt_attempt_answer(a));
+    bt_attempt_stop_leg(bt_attempt_prefill(a));
+    bt_attempt_stop_leg(bt_attempt_answer(a));
     bt_background_call_release(a);
     close_rooms(a, true, "the request was given up");
 }
@@ -338,9 +334,10 @@ static int mint_one(bt_attempt_t *a)
     unsigned dp = a->pair.prefill->dp_size;
     const int fixed =
         a->pair.prefill_rank >= 0 ? a->pair.prefill_rank : a->pair.prefill->spec.dp_rank;
-    unsigned rank = fixed >= 0 ? (unsigned) fixed : (unsigned) bt_rand_below(dp);
-    int rc = bt_rooms_open(&a->task->request->d->rooms, dp, dp > 1 ? rank % dp : 0, a,
-                           &a->rooms[a->room_count]);
+    unsigned rank = fixed >= 0 ? (unsigned) fixed
+                    : dp > 1   ? bt_worker_next_rank(a->pair.prefill)
+                               : 0;
+    int rc = bt_rooms_open(&a->task->request->d->rooms, dp, rank % dp, a, &a->rooms[a->room_count]);
 
     a->room_count += rc == 0;
     return rc;
@@ -406,10 +403,27 @@ static bool rides_along(const bt_leg_t *leg)
     return false;
 }
 
+/* A pinned worker has its rank by its url. Who is not told one is left to its engine. */
+static void take_rank(bt_leg_t *leg, int *rank_p, bool is_needed)
+{
+    if (leg->worker->dp_size > 1 && leg->worker->spec.dp_rank < 0 && (*rank_p >= 0 || is_needed))
+        *rank_p = leg->rank = bt_worker_take_rank(leg->worker, *rank_p);
+}
+
+/* Before both have met, decode must be told prefill's rank. A list's rooms go to all ranks in turn. */
+static void take_ranks(bt_attempt_t *a)
+{
+    if (a->pair.prefill != NULL)
+        take_rank(&a->legs[0], &a->pair.prefill_rank,
+                  a->kind == BT_PLAN_BOOTSTRAP && a->task->prompt_count == 0);
+    take_rank(&a->legs[1], &a->pair.decode_rank, false);
+}
+
 static bool enter(bt_leg_t *leg)
 {
     leg->entered =
-        bt_breaker_enter(&leg->worker->breaker, bt_clock_ms(), &leg->probe) || rides_along(leg);
+        bt_leg_take_place(leg) &&
+        (bt_breaker_enter(&leg->worker->breaker, bt_clock_ms(), &leg->probe) || rides_along(leg));
     return leg->entered;
 }
 
@@ -427,21 +441,23 @@ static void run(bt_attempt_t *a)
     if (bt_leg_start(d, BT_STR(""), &f) < 0) {
         /* nixl_push before anything is known about this prefill: its own reply will carry the parameters. */
         if (a->kind == BT_PLAN_BOOTSTRAP && a->dialect->learns && f.rc == BT_E_DIALECT) {
+            if (a->pair.kind == BT_PLAN_BOOTSTRAP) /* it was known when the policy chose */
+                bt_policy_call_invalid(a->task->request);
             a->kind = BT_PLAN_HANDOFF;
-            bt_attempt_note_pair(a);
             return;
         }
         bt_attempt_fail_leg(d, &f);
     }
 }
 
-int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair)
+int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair, bt_attempt_end_cb on_end)
 {
     bt_request_t *r = task->request;
     bt_attempt_t *a = bt_arena_zalloc(&r->arena, sizeof(*a));
     int rc = 0;
 
     a->task = task;
+    a->on_end = on_end;
     a->number = task->attempts + 1;
     a->start_us = bt_clock_us();
     a->pair = *pair;
@@ -453,7 +469,9 @@ int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair)
     bt_leg_init(&a->legs[1], a, pair->prefill != NULL ? BT_LEG_DECODE : BT_LEG_SINGLE,
                 pair->decode);
     if ((pair->prefill != NULL && !enter(&a->legs[0])) || !enter(&a->legs[1]))
-        rc = BT_E_AGAIN; /* somebody else's probe is under way */
+        rc = BT_E_AGAIN; /* somebody else has the probe, or the last place */
+    if (rc == 0)
+        take_ranks(a);
     if (rc == 0 && a->dialect != NULL && a->dialect->needs_room)
         rc = mint_rooms(a);
     if (rc == 0) {
@@ -473,7 +491,7 @@ int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair)
     bt_stats_inc(&r->d->stats, attempts);
     if (task->attempts > 1)
         bt_stats_inc(&r->d->stats, retries);
-    bt_attempt_note_pair(a);
+    r->last = a;
     run(a);
     return 0;
 }

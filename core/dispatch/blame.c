@@ -14,6 +14,7 @@ bool bt_blame_is_guilty(const bt_failure_t *f)
     case BT_E_RESET:
     case BT_E_FIRST_BYTE_TIMEOUT:
     case BT_E_STALL:
+    case BT_E_LOST:
     case BT_E_UPSTREAM_HTTP:
     case BT_E_HANDOFF:
     case BT_E_REDIRECT:

@@ -4,11 +4,24 @@
  * epoch; breakers also open by time, so no set is used for longer than a second without a second look. If all members are still
  * the same then, so is the key: Lua's lists of them stay.
  */
-#include "dispatch/plan.h"
+#include "dispatch/candidates.h"
 
 #include <stdlib.h>
 
 #define RECHECK_MS 1000
+
+struct bt_candidates *bt_candidates_new(unsigned pool_count)
+{
+    return calloc(pool_count + BT_MODEL_SETS, sizeof(struct bt_candidates));
+}
+
+void bt_candidates_free(struct bt_candidates *c, unsigned pool_count)
+{
+    for (unsigned i = 0; c != NULL && i < pool_count + BT_MODEL_SETS; i++)
+        for (int list = 0; list < BT_LIST_COUNT; list++)
+            free(c[i].sets[list].items);
+    free(c);
+}
 
 static void put(bt_worker_set_t *set, unsigned *cap, bt_worker_t *w)
 {
@@ -22,13 +35,25 @@ static void put(bt_worker_set_t *set, unsigned *cap, bt_worker_t *w)
     set->items[set->count++] = w;
 }
 
-static void fill(bt_worker_set_t *to, unsigned *cap, const bt_worker_set_t *from, bt_str_t model,
-                 uint64_t now_ms)
+/* What a list is taken from: the pool's workers of one role, or all that serve alone. */
+static const bt_worker_set_t *source_of(const bt_worker_pool_t *pool, enum bt_policy_list list)
 {
+    const bt_worker_set_t *const sets[] = {&pool->prefill, &pool->decode, &pool->hybrid,
+                                           &pool->alone};
+
+    return sets[list];
+}
+
+static void fill(struct bt_candidates *c, enum bt_policy_list list, const bt_worker_pool_t *pool,
+                 bt_str_t model, uint64_t now_ms)
+{
+    const bt_worker_set_t *from = source_of(pool, list);
+
+    c->sets[list].count = 0;
     for (unsigned i = 0; i < from->count; i++)
         if (bt_worker_usable(from->items[i], now_ms) &&
             bt_worker_serves_model(from->items[i], model))
-            put(to, cap, from->items[i]);
+            put(&c->sets[list], &c->caps[list], from->items[i]);
 }
 
 /* Would fill() put just these? */
@@ -47,12 +72,14 @@ static bool is_same(const bt_worker_set_t *now, const bt_worker_set_t *from, bt_
     return at == now->count;
 }
 
+/* Who serves alone has a role too. */
 static bool is_unchanged(const bt_worker_pool_t *pool, const struct bt_candidates *c,
                          bt_str_t model, uint64_t now_ms)
 {
-    return is_same(&c->prefill, &pool->prefill, model, now_ms) &&
-           is_same(&c->decode, &pool->decode, model, now_ms) &&
-           is_same(&c->single, &pool->hybrid, model, now_ms);
+    for (int list = 0; list < BT_LIST_SINGLE; list++)
+        if (!is_same(&c->sets[list], source_of(pool, (enum bt_policy_list) list), model, now_ms))
+            return false;
+    return true;
 }
 
 static void rebuild(bt_dispatcher_t *d, const bt_worker_pool_t *pool, struct bt_candidates *c,
@@ -65,10 +92,8 @@ static void rebuild(bt_dispatcher_t *d, const bt_worker_pool_t *pool, struct bt_
     c->epoch = d->workers->epoch;
     c->recheck_at_ms = now_ms + RECHECK_MS; /* breakers open by time, without an event */
     c->key = ++d->view_keys;
-    c->prefill.count = c->decode.count = c->single.count = 0;
-    fill(&c->prefill, &c->caps[0], &pool->prefill, model, now_ms);
-    fill(&c->decode, &c->caps[1], &pool->decode, model, now_ms);
-    fill(&c->single, &c->caps[2], &pool->hybrid, model, now_ms);
+    for (int list = 0; list < BT_LIST_COUNT; list++)
+        fill(c, (enum bt_policy_list) list, pool, model, now_ms);
 }
 
 /* One set a pool, and a few that are cut down to one model where workers list theirs. */
@@ -110,18 +135,24 @@ static bool copy_set(bt_worker_set_t *to, const bt_worker_set_t *from)
     return true;
 }
 
+bt_policy_view_t bt_candidates_view(const bt_worker_set_t *sets, uint64_t key,
+                                    const bt_worker_pool_t *pool)
+{
+    bt_policy_view_t view = {.key = key, .pool = bt_str(pool->spec.name)};
+
+    for (int list = 0; list < BT_LIST_COUNT; list++)
+        view.sets[list] = &sets[list];
+    return view;
+}
+
 static void add_view(bt_warm_t *warm, const struct bt_candidates *c, const bt_worker_pool_t *pool)
 {
     struct bt_warm_view *v = &warm->views[warm->count++];
 
-    v->view = (bt_policy_view_t){.prefill = &v->prefill,
-                                 .decode = &v->decode,
-                                 .single = &v->single,
-                                 .key = c->key,
-                                 .pool = bt_str(pool->spec.name)};
-    if (!copy_set(&v->prefill, &c->prefill) || !copy_set(&v->decode, &c->decode) ||
-        !copy_set(&v->single, &c->single))
-        v->view.key = 0; /* fits no plan, and does no harm */
+    v->view = bt_candidates_view(v->sets, c->key, pool);
+    for (int list = 0; list < BT_LIST_COUNT; list++)
+        if (!copy_set(&v->sets[list], &c->sets[list]))
+            v->view.key = 0; /* fits no plan, and does no harm */
 }
 
 const bt_worker_pool_t *bt_candidates_pool(const bt_dispatcher_t *d,

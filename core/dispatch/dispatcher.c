@@ -1,13 +1,15 @@
-/* dispatcher.c - the per-loop room: policies, dialects, connection pools to workers, the list of live requests. */
+/* dispatcher.c - one loop's requests: their life, cancelling them, what the admin API tells of them. */
 #include "dispatch/dispatcher.h"
-#include "dispatch/attempt.h"
-#include "dispatch/plan.h"
-#include "dispatch/sink.h"
 
 #include "base/line.h"
-#include "base/log.h"
-#include "base/text.h"
+#include "dispatch/attempt.h"
+#include "dispatch/candidates.h"
 #include "dispatch/models.h"
+#include "dispatch/observe.h"
+#include "dispatch/plan.h"
+#include "dispatch/request.h"
+#include "dispatch/sink.h"
+#include "dispatch/task.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,21 +24,23 @@ int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_dispatch_shared
         return BT_E_NOMEM;
     d->loop = loop;
     d->shared = shared;
-    bt_observer_init(&d->observer, d);
     d->generations.warm = bt_candidates_warm;
     d->generations.warm_user = d;
     bt_list_init(&d->live);
     bt_list_init(&d->draining);
-    bt_list_init(&d->background);
+    bt_lost_legs_init(d);
     bt_slab_init(&d->request_slab, sizeof(bt_request_t), 1024);
     bt_slab_init(&d->background_slab, bt_background_call_bytes(), 64);
     d->records = bt_record_ring_new();
-    rc = d->records != NULL ? bt_rooms_init(&d->rooms, loop->index) : BT_E_NOMEM;
+    d->observer = bt_observer_new(d);
+    rc = d->records != NULL && d->observer != NULL ? bt_rooms_init(&d->rooms, loop->index)
+                                                   : BT_E_NOMEM;
     if (rc == 0)
         rc = bt_dialects_new(&d->dialects, shared->config.dialect_dir, err, err_size);
     if (rc < 0) {
         bt_rooms_fini(&d->rooms);
         bt_record_ring_free(d->records);
+        bt_observer_free(d->observer);
         free(d);
         return rc;
     }
@@ -46,20 +50,9 @@ int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_dispatch_shared
 
 /* ---- fleet ---- */
 
-static void free_candidates(struct bt_candidates *c, unsigned count)
-{
-    for (unsigned i = 0; c != NULL && i < count; i++) {
-        free(c[i].prefill.items);
-        free(c[i].decode.items);
-        free(c[i].single.items);
-    }
-    free(c);
-}
-
 int bt_dispatcher_set_workers(bt_dispatcher_t *d, bt_workers_t *workers, char *err, size_t err_size)
 {
-    struct bt_candidates *candidates =
-        calloc(workers->pool_count + BT_MODEL_SETS, sizeof(*candidates));
+    struct bt_candidates *candidates = bt_candidates_new(workers->pool_count);
     struct bt_upstream_slot *slots = d->upstreams;
     int rc = candidates == NULL ? BT_E_NOMEM : 0;
 
@@ -79,44 +72,12 @@ int bt_dispatcher_set_workers(bt_dispatcher_t *d, bt_workers_t *workers, char *e
         d->upstreams = slots;
         d->upstream_count = workers->slot_count;
     }
-    free_candidates(d->candidates, d->pool_count + BT_MODEL_SETS);
+    bt_candidates_free(d->candidates, d->pool_count);
     d->candidates = candidates;
     d->pool_count = workers->pool_count;
     bt_workers_unref(d->workers);
     d->workers = bt_workers_ref(workers);
     return 0;
-}
-
-/* ---- connections to workers ---- */
-
-bt_upstream_t *bt_dispatcher_upstream(bt_dispatcher_t *d, bt_worker_t *w)
-{
-    unsigned version = atomic_load_explicit(&w->addr_version, memory_order_acquire);
-    struct bt_upstream_slot *slot;
-    struct sockaddr_storage addr;
-
-    if (w->slot >= d->upstream_count || !atomic_load_explicit(&w->has_addr, memory_order_acquire))
-        return NULL;
-    slot = &d->upstreams[w->slot];
-    if (slot->up != NULL && slot->worker_id == w->id && slot->addr_version == version)
-        return slot->up;
-    pthread_mutex_lock(&w->lock);
-    addr = w->addr;
-    pthread_mutex_unlock(&w->lock);
-    if (slot->up != NULL && slot->worker_id == w->id) {
-        bt_upstream_set_addr(slot->up, (const struct sockaddr *) &addr);
-        slot->addr_version = version;
-        return slot->up;
-    }
-    if (slot->up != NULL)
-        bt_upstream_free(slot->up); /* the slot's former worker */
-    slot->up = NULL;
-    if (bt_upstream_new(&slot->up, d->loop, (const struct sockaddr *) &addr,
-                        &d->shared->config.upstream) < 0)
-        return NULL;
-    slot->worker_id = w->id;
-    slot->addr_version = version;
-    return slot->up;
 }
 
 /* ---- life ---- */
@@ -134,16 +95,6 @@ int bt_dispatcher_set_store(bt_dispatcher_t *d, bt_store_client_t *client)
     return rc;
 }
 
-bt_wait_ctx_t bt_dispatcher_wait_ctx(const bt_dispatcher_t *d)
-{
-    return (bt_wait_ctx_t){.loop = d->loop,
-                           .budget = d->shared->config.upstream.budget,
-                           .store = d->store,
-                           .quotas = d->quotas,
-                           .space = d->shared->space,
-                           .replica = d->shared->replica};
-}
-
 static void on_send(void *user, const bt_hook_op_t *hook_op)
 {
     const bt_wait_ctx_t room = bt_dispatcher_wait_ctx(user);
@@ -157,10 +108,10 @@ static void set_senders(bt_dispatcher_t *d)
     const bt_generation_t *g = d->generations.serving;
 
     for (unsigned i = 0; g != NULL && i < g->bundle->pool_count; i++) {
-        bt_policy_t *const all[] = {g->pools[i].both, g->pools[i].prefill, g->pools[i].decode};
-        for (unsigned slot = 0; slot < BT_SLOT_COUNT; slot++)
-            if (all[slot] != NULL)
-                bt_policy_set_sender(all[slot], on_send, d);
+        bt_policy_t *all[BT_SLOT_COUNT];
+        const unsigned count = bt_pool_policies_all(&g->pools[i], all);
+        for (unsigned k = 0; k < count; k++)
+            bt_policy_set_sender(all[k], on_send, d);
     }
 }
 
@@ -168,12 +119,12 @@ void bt_dispatcher_commit(bt_dispatcher_t *d)
 {
     bt_generations_commit(&d->generations);
     set_senders(d);
-    bt_observer_refresh(&d->observer);
+    bt_observer_refresh(d->observer);
 }
 
 bool bt_dispatcher_idle(const bt_dispatcher_t *d)
 {
-    return bt_list_empty(&d->live) && d->live_count == 0 && d->background_count == 0;
+    return bt_list_empty(&d->live) && bt_list_empty(&d->draining) && d->background_count == 0;
 }
 
 void bt_dispatcher_cancel_all(bt_dispatcher_t *d)
@@ -187,12 +138,35 @@ void bt_dispatcher_cancel_all(bt_dispatcher_t *d)
         r->fail_name = "cancelled";
         if (x != NULL)
             bt_exchange_abort(x);
-        bt_request_finish(r);
+        r->ops->finish(r);
     }
     bt_list_each (&d->draining, it, tmp)
         bt_request_cut(bt_container_of(it, bt_request_t, link));
-    bt_observer_stop(&d->observer);
+    bt_observer_stop(d->observer);
 }
+
+void bt_dispatcher_free(bt_dispatcher_t *d)
+{
+    bt_lost_legs_fini(d);
+    for (unsigned i = 0; i < d->upstream_count; i++)
+        if (d->upstreams[i].up != NULL)
+            bt_upstream_free(d->upstreams[i].up);
+    free(d->upstreams);
+    bt_observer_free(d->observer);
+    (void) bt_dispatcher_set_store(d, NULL);
+    bt_generations_fini(&d->generations);
+    bt_candidates_free(d->candidates, d->pool_count);
+    bt_workers_unref(d->workers);
+    bt_dialects_free(d->dialects);
+    bt_rooms_fini(&d->rooms);
+    bt_slab_fini(&d->request_slab);
+    bt_slab_fini(&d->background_slab);
+    bt_record_ring_free(d->records);
+    bt_models_free(d->models);
+    free(d);
+}
+
+/* ---- cancelling by id, over all loops ---- */
 
 bool bt_dispatcher_cancel(bt_dispatcher_t *d, bt_str_t request_id, uint64_t owner)
 {
@@ -218,24 +192,67 @@ bool bt_dispatcher_cancel(bt_dispatcher_t *d, bt_str_t request_id, uint64_t owne
     return found;
 }
 
-void bt_dispatcher_free(bt_dispatcher_t *d)
+/* One for all loops: the last that looks frees it, and says elsewhere what nobody here has found. */
+struct cancel {
+    bt_dispatch_shared_t *shared;
+    bool may_be_elsewhere;
+    uint64_t owner;
+    _Atomic unsigned waiting;
+    _Atomic bool is_found;
+    size_t n;
+    char *id;
+    struct cancel_mail {
+        bt_mail_t envelope;
+        struct cancel *cancel;
+        bt_dispatcher_t *d;
+    } mails[];
+};
+
+static void on_cancel(bt_loop_t *loop, bt_mail_t *envelope)
 {
-    for (unsigned i = 0; i < d->upstream_count; i++)
-        if (d->upstreams[i].up != NULL)
-            bt_upstream_free(d->upstreams[i].up);
-    free(d->upstreams);
-    bt_observer_fini(&d->observer);
-    (void) bt_dispatcher_set_store(d, NULL);
-    bt_generations_fini(&d->generations);
-    free_candidates(d->candidates, d->pool_count + BT_MODEL_SETS);
-    bt_workers_unref(d->workers);
-    bt_dialects_free(d->dialects);
-    bt_rooms_fini(&d->rooms);
-    bt_slab_fini(&d->request_slab);
-    bt_slab_fini(&d->background_slab);
-    bt_record_ring_free(d->records);
-    bt_models_free(d->models);
-    free(d);
+    struct cancel_mail *mail = bt_container_of(envelope, struct cancel_mail, envelope);
+    struct cancel *c = mail->cancel;
+    bt_dispatch_shared_t *shared = c->shared;
+    const bt_str_t id = {c->id, c->n};
+
+    (void) loop;
+    if (bt_dispatcher_cancel(mail->d, id, c->owner))
+        atomic_store(&c->is_found, true);
+    if (atomic_fetch_sub(&c->waiting, 1) > 1)
+        return;
+    if (c->may_be_elsewhere && !atomic_load(&c->is_found) && shared->cancel_elsewhere != NULL)
+        shared->cancel_elsewhere(shared->cancel_elsewhere_user, id, c->owner);
+    free(c);
+}
+
+static void cancel(bt_dispatch_shared_t *shared, bt_str_t id, uint64_t owner, bool may_be_elsewhere)
+{
+    const unsigned count = shared->dispatcher_count;
+    struct cancel *c = calloc(1, sizeof(*c) + count * sizeof(c->mails[0]) + id.n);
+
+    if (c == NULL)
+        return;
+    *c = (struct cancel){
+        .shared = shared, .may_be_elsewhere = may_be_elsewhere, .owner = owner, .n = id.n};
+    atomic_init(&c->waiting, count);
+    c->id = (char *) &c->mails[count];
+    memcpy(c->id, id.p, id.n);
+    for (unsigned i = 0; i < count; i++)
+        c->mails[i] = (struct cancel_mail){.cancel = c, .d = shared->dispatchers[i]};
+    if (count == 0)
+        free(c);
+    for (unsigned i = 0; i < count; i++) /* the last one may free it */
+        bt_loop_post(shared->dispatchers[i]->loop, &c->mails[i].envelope, on_cancel);
+}
+
+void bt_dispatch_shared_cancel(bt_dispatch_shared_t *shared, bt_str_t id, uint64_t owner)
+{
+    cancel(shared, id, owner, true);
+}
+
+void bt_dispatch_shared_cancel_here(bt_dispatch_shared_t *shared, bt_str_t id, uint64_t owner)
+{
+    cancel(shared, id, owner, false);
 }
 
 /* ---- for the admin API ---- */
@@ -248,10 +265,10 @@ static void describe_one(const bt_request_t *r, bt_text_t *out)
                    bt_route_info(r->route)->label);
     bt_text_json_cut(out, r->intent.model, BT_LINE_FIELD_MAX);
     bt_text_printf(out, ",\"age_ms\":%llu,\"plan\":\"%s\"", (unsigned long long) age_ms,
-                   bt_plan_kind_name(r->kind));
+                   bt_plan_kind_name(bt_request_kind(r)));
     for (unsigned i = 0; i < 3; i++) {
         bt_text_printf(out, ",\"%s\":", i == BT_LEG_SINGLE ? "worker" : bt_leg_role_name(i));
-        bt_text_json_str(out, bt_str(r->worker_names[i]));
+        bt_text_json_str(out, bt_str(bt_request_worker(r, i)));
     }
     bt_text_printf(out,
                    ",\"attempts\":%u,\"stream\":%s,\"first_byte\":%s,\"events\":%llu,\"bytes\":%"

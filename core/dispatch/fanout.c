@@ -3,8 +3,8 @@
  * Why: vLLM returns hand-off parameters for the first prompt only; SGLang's samples share a room, and its decode then never
  * answers. So each prompt and sample becomes a request of its own and sink_merge.c puts the choices together again.
  */
+#include "dispatch/plan.h"
 #include "dispatch/sink.h"
-#include "dispatch/task.h"
 
 #include <stdio.h>
 
@@ -78,13 +78,12 @@ static int make_children(bt_request_t *r, bt_task_t *tasks, unsigned count)
     return rc;
 }
 
-int bt_fanout_make(bt_request_t *r, const bt_dialect_t *dialect, const char **why_p)
+int bt_fanout_make(bt_request_t *r, const char **why_p)
 {
     const uint64_t prompts = r->intent.prompt_count != 0 ? r->intent.prompt_count : 1;
     const uint64_t count = prompts * r->intent.n;
     bt_task_t *tasks;
 
-    (void) dialect;
     if (!is_splittable_route(r->route)) {
         *why_p = "\"n\" above 1 is not possible on this route in a prefill/decode fleet";
         return BT_E_INVAL;
@@ -105,5 +104,6 @@ int bt_fanout_make(bt_request_t *r, const bt_dialect_t *dialect, const char **wh
     r->tasks = tasks;
     r->task_count = (unsigned) count;
     r->sink = &bt_sink_merge;
-    return bt_sink_merge_init(r);
+    bt_sink_merge_init(r);
+    return 0;
 }

@@ -2,7 +2,7 @@
  *
  * Everything that is neither hop-by-hop nor ours goes through as it was sent, unknown headers included.
  */
-#include "dispatch/attempt.h"
+#include "dispatch/leg.h"
 #include "dispatch/sink.h"
 
 #include <stdio.h>
@@ -142,18 +142,20 @@ static void add(bt_header_t *out, unsigned *n, unsigned max, const char *name, b
 
 static void add_debug(bt_request_t *r, bt_header_t *out, unsigned *n, unsigned max)
 {
-    if (r->policy_name != NULL)
+    if (r->is_default)
+        add(out, n, max, "x-baton-policy", BT_STR("default"));
+    else if (r->policy_name != NULL)
         add(out, n, max, "x-baton-policy",
             bt_arena_printf(&r->arena, "%s@%s", r->policy_name,
                             r->policy_version != NULL ? r->policy_version : "0"));
     if (r->policy_generation != 0)
         add(out, n, max, "x-baton-policy-generation",
             bt_arena_printf(&r->arena, "%llu", (unsigned long long) r->policy_generation));
-    if (r->kind != BT_PLAN_NONE)
-        add(out, n, max, "x-baton-plan", bt_str(bt_plan_kind_name(r->kind)));
-    add(out, n, max, "x-baton-prefill", bt_str(r->worker_names[BT_LEG_PREFILL]));
-    add(out, n, max, "x-baton-decode", bt_str(r->worker_names[BT_LEG_DECODE]));
-    add(out, n, max, "x-baton-worker", bt_str(r->worker_names[BT_LEG_SINGLE]));
+    if (bt_request_kind(r) != BT_PLAN_NONE)
+        add(out, n, max, "x-baton-plan", bt_str(bt_plan_kind_name(bt_request_kind(r))));
+    add(out, n, max, "x-baton-prefill", bt_str(bt_request_worker(r, BT_LEG_PREFILL)));
+    add(out, n, max, "x-baton-decode", bt_str(bt_request_worker(r, BT_LEG_DECODE)));
+    add(out, n, max, "x-baton-worker", bt_str(bt_request_worker(r, BT_LEG_SINGLE)));
     if (r->attempts > 1)
         add(out, n, max, "x-baton-attempts", bt_arena_printf(&r->arena, "%u", r->attempts));
     if (r->degraded)
@@ -194,4 +196,11 @@ unsigned bt_headers_answer(bt_request_t *r, const bt_head_t *from, bt_header_t *
     if (r->d->shared->config.debug_headers)
         add_debug(r, out, &n, max);
     return n;
+}
+
+void bt_headers_keep(bt_arena_t *arena, bt_header_t *to, const bt_header_t *from, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        to[i] =
+            (bt_header_t){bt_arena_str(arena, from[i].name), bt_arena_str(arena, from[i].value)};
 }

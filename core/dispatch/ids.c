@@ -2,8 +2,7 @@
  *
  * Sharded by hash; each shard is a small chained table under a mutex that is held for a few compares.
  */
-#include "dispatch/ids.h"
-#include "base/list.h"
+#include "dispatch/dispatch_state.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,160 +1,166 @@
-/* intake.c - what happens to a request before anybody is chosen: rules, then its policy's admit and route.
- * admit and route may wait for time or an allowed host, on the loop; admit may reject: status, Retry-After and reason as the policy says.
+/* intake.c - what happens to a request before anybody is chosen: rules, then admit and route of all
+ * policies that its pool names. They may wait, on the loop. The first admit that rejects ends it:
+ * status, Retry-After and reason are the policy's. Where a route names another pool, that pool's
+ * admits follow, but no other route.
  *
- * A hook that fails or waits longer than --policy-wait-ms admits and changes nothing. After its deadline it is told so once (its
- * wait ends with an error) and ended when it wants to wait again.
+ * A hook that fails or waits longer than --policy-wait-ms admits and changes nothing. After its
+ * deadline it is told so once (its wait ends with an error) and ended when it wants to wait again.
  */
-#include "dispatch/intake.h"
 #include "base/log.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/sink.h"
 
-static enum bt_progress settle(bt_request_t *r, int rc);
-
-static const struct bt_pool_policies *asked(bt_request_t *r)
-{
-    const struct bt_pool_policies *p = bt_policy_call_policies(r);
-
-    return p != NULL && p->both != NULL && bt_policy_has_entry(p->both) ? p : NULL;
-}
-
-void bt_intake_end(bt_request_t *r)
-{
-    struct bt_intake *e = r->intake;
-
-    bt_wait_free(&e->wait);
-    bt_policy_run_drop(&e->run);
-    r->kept_count = bt_policy_vars_kept(&e->vars, r->kept);
-    if (r->kept_count > 0 && r->policies == NULL) /* nobody has planned, but it wants to hear */
-        r->policies = bt_arena_str(&r->arena, bt_str(e->policies->bundle->name)).p;
-    bt_policy_vars_drop(&e->vars);
-    r->intake = NULL;
-}
-
-/* ---- waiting ---- */
-
-static void on_wait(bt_wait_t *wait, const bt_hook_answer_t *answer)
-{
-    bt_request_t *r = bt_wait_user(wait);
-    struct bt_intake *e = r->intake;
-    int rc;
-
-    e->is_late = bt_clock_ms() >= e->until_ms;
-    rc = bt_policy_resume(&e->run, answer);
-    bt_wait_free(&e->wait);
-    bt_request_go_on(r, settle(r, rc));
-}
-
-/* 1: it waits. Else what the hook came to. */
-static int wait_for(bt_request_t *r)
-{
-    const bt_wait_ctx_t room = bt_dispatcher_wait_ctx(r->d);
-    struct bt_intake *e = r->intake;
-    bt_hook_answer_t refused = {0}, answer;
-    bt_store_reply_t reply;
-
-    if (!e->is_late) {
-        if (bt_wait_store_now(&room, &e->run.hook_op, &answer, &reply))
-            return bt_policy_resume(&e->run, &answer);
-        refused.rc = bt_wait_start(&e->wait, &room, &e->run.hook_op, e->until_ms, on_wait, r);
-        if (refused.rc == 0)
-            return 1;
-        e->is_late = true; /* one that asks for what cannot be had must not spin */
-        return bt_policy_resume(&e->run, &refused);
-    }
-    bt_policy_run_drop(&e->run);
-    return BT_E_TOTAL_TIMEOUT;
-}
-
 /* ---- hooks ---- */
 
-static void begin(bt_request_t *r)
+static int begin(bt_request_t *r)
 {
     struct bt_intake *e = r->intake;
+    bt_policy_t *policy = e->gates[e->at];
 
     e->since_us = bt_clock_us();
-    e->until_ms = bt_clock_ms() + r->d->shared->config.policy_wait_ms;
-    e->is_late = false;
+    bt_hook_run_begin(&e->hook);
     e->req = bt_policy_call_describe(r);
-    e->req.vars = &e->vars;
+    e->req.vars = &e->vars[e->at];
+    return e->is_admit ? bt_policy_admit(policy, &e->hook.run, &e->req)
+                       : bt_policy_route(policy, &e->hook.run, &e->req);
 }
 
 static void note_failure(bt_request_t *r, int rc)
 {
     const struct bt_intake *e = r->intake;
-    const char *text = bt_policy_error(e->policies->both);
+    const char *text = bt_policy_error(e->gates[e->at]);
 
     if (rc == BT_E_TOTAL_TIMEOUT)
         text = bt_arena_printf(&r->arena, "%s waited longer than %llu ms (--policy-wait-ms)",
-                               r->step == BT_STEP_ADMIT ? "admit" : "route",
+                               e->is_admit ? "admit" : "route",
                                (unsigned long long) r->d->shared->config.policy_wait_ms)
                    .p;
-    bt_policy_call_error(r, e->policies, e->policies->both, text);
+    bt_policy_call_error(r, e->policies, e->gates[e->at], text);
 }
 
 static bool is_rejected(bt_request_t *r)
 {
-    const bt_policy_admission_t *a = &r->intake->run.admission;
+    const bt_policy_admission_t *a = &r->intake->hook.run.admission;
 
     if (a->status == 0)
         return false;
     bt_stats_inc(&r->d->stats, policy_rejected);
     r->fail_name = "rejected";
-    bt_answer_error(r, a->status, NULL,
+    bt_answer_error(r, a->status,
                     a->reason[0] != '\0' ? a->reason : "refused by the gateway's policy",
                     a->retry_after_s);
     return true;
 }
 
-static void take_direction(bt_request_t *r)
+/* True: to another pool, whose own policies have their say from here on. */
+static bool take_direction(bt_request_t *r)
 {
-    const bt_policy_direction_t *to = &r->intake->run.direction;
-    const bt_policy_t *policy = r->intake->policies->both;
+    const struct bt_intake *e = r->intake;
+    const bt_policy_direction_t *to = &e->hook.run.direction;
 
     if (to->klass[0] != '\0')
         r->record.klass = bt_arena_str(&r->arena, bt_str(to->klass)).p;
     if (to->key[0] != '\0')
         r->record.key = bt_arena_str(&r->arena, bt_str(to->key)).p;
     if (to->pool[0] == '\0' || r->pinned != NULL || strcmp(to->pool, r->pool->spec.name) == 0)
-        return;
+        return false;
     if (bt_request_set_pool(r, to->pool)) {
-        r->rule.target = NULL; /* the other pool's own policies plan */
-        return;
+        r->rule.target = NULL;
+        return true;
     }
     bt_policy_call_error(
-        r, r->intake->policies, policy,
+        r, e->policies, e->gates[e->at],
         bt_arena_printf(&r->arena, "route named pool '%s', and there is none", to->pool).p);
+    return false;
 }
 
-static enum bt_progress end_hook(bt_request_t *r, int rc)
+enum end { END_ON, END_ELSEWHERE, END_REJECTED };
+
+static enum end end_hook(bt_request_t *r, int rc)
 {
     struct bt_intake *e = r->intake;
     const uint64_t us = bt_clock_us() - e->since_us;
-    const bool is_admit = r->step == BT_STEP_ADMIT;
+    enum end end = END_ON;
 
-    if (is_admit)
-        r->record.admit_us = us;
+    if (e->is_admit)
+        r->record.admit_us += us;
     else
-        r->record.route_us = us;
+        r->record.route_us += us;
     if (rc < 0 && rc != BT_E_AGAIN)
         note_failure(r, rc);
-    bt_policy_run_drop(&e->run);
-    if (rc == 0 && is_admit && is_rejected(r))
-        return BT_PROGRESS_ENDED;
-    if (rc == 0 && !is_admit)
-        take_direction(r);
-    return BT_PROGRESS_NEXT;
+    if (rc == 0 && e->is_admit && is_rejected(r))
+        end = END_REJECTED;
+    else if (rc == 0 && !e->is_admit && take_direction(r))
+        end = END_ELSEWHERE;
+    bt_policy_run_drop(&e->hook.run);
+    return end;
 }
 
-/* rc: what the hook came to, 1 = it wants to wait. */
-static enum bt_progress settle(bt_request_t *r, int rc)
+static enum bt_progress go_on(bt_request_t *r, int rc);
+
+static void on_end(bt_hook_run_t *hook, int rc)
 {
-    while (rc == 1) {
-        rc = wait_for(r);
-        if (rc == 1 && r->intake->wait != NULL)
-            return BT_PROGRESS_WAITS; /* on_wait goes on */
+    bt_request_t *r = bt_container_of(hook, struct bt_intake, hook)->request;
+
+    r->ops->go_on(r, go_on(r, rc));
+}
+
+/* The gates of the request's pool; false: it has none. */
+static bool open_gates(bt_request_t *r, bool is_directed)
+{
+    const struct bt_pool_policies *p = bt_policy_call_policies(r);
+    bt_policy_t *all[BT_SLOT_COUNT];
+    const unsigned count = p != NULL ? bt_pool_policies_all(p, all) : 0;
+    struct bt_intake *e = NULL;
+
+    for (unsigned i = 0; i < count; i++) {
+        if (!bt_policy_has_entry(all[i]))
+            continue;
+        if (e == NULL)
+            e = bt_arena_zalloc(&r->arena, sizeof(*e));
+        e->gates[e->gate_count++] = all[i];
     }
-    return end_hook(r, rc);
+    if (e == NULL)
+        return false;
+    e->request = r;
+    e->policies = p;
+    e->hook.d = r->d;
+    e->hook.on_end = on_end;
+    e->is_admit = true;
+    e->is_directed = is_directed;
+    r->intake = e;
+    return true;
+}
+
+/* To the hook after the one that has ended; false: it was the last. */
+static bool next_hook(bt_request_t *r, enum end end)
+{
+    if (end != END_ELSEWHERE)
+        return ++r->intake->at < r->intake->gate_count;
+    bt_policy_call_end_intake(r);
+    return open_gates(r, true);
+}
+
+/* rc: what the hook that has ended came to. */
+static enum bt_progress go_on(bt_request_t *r, int rc)
+{
+    for (;;) {
+        const enum end end = end_hook(r, rc);
+        if (end == END_REJECTED)
+            return BT_PROGRESS_ENDED;
+        if (!next_hook(r, end))
+            return BT_PROGRESS_NEXT;
+        rc = bt_hook_run_settle(&r->intake->hook, begin(r));
+        if (rc == 1)
+            return BT_PROGRESS_WAITS;
+    }
+}
+
+static enum bt_progress run_hooks(bt_request_t *r)
+{
+    const int rc = bt_hook_run_settle(&r->intake->hook, begin(r));
+
+    return rc == 1 ? BT_PROGRESS_WAITS : go_on(r, rc);
 }
 
 /* ---- stations ---- */
@@ -167,22 +173,16 @@ enum bt_progress bt_intake_rules(bt_request_t *r)
 
 enum bt_progress bt_intake_admit(bt_request_t *r)
 {
-    const struct bt_pool_policies *p = asked(r);
-
-    if (p == NULL)
-        return BT_PROGRESS_NEXT;
-    r->intake = bt_arena_zalloc(&r->arena, sizeof(*r->intake));
-    r->intake->policies = p;
-    begin(r);
-    return settle(r, bt_policy_admit(p->both, &r->intake->run, &r->intake->req));
+    return open_gates(r, false) ? run_hooks(r) : BT_PROGRESS_NEXT;
 }
 
 enum bt_progress bt_intake_route(bt_request_t *r)
 {
     struct bt_intake *e = r->intake;
 
-    if (e == NULL)
+    if (e == NULL || e->is_directed)
         return BT_PROGRESS_NEXT;
-    begin(r);
-    return settle(r, bt_policy_route(e->policies->both, &e->run, &e->req));
+    e->at = 0;
+    e->is_admit = false;
+    return run_hooks(r);
 }

@@ -1,6 +1,6 @@
 #include "dispatch/kept.h"
 
-#include "dispatch/dispatcher.h"
+#include "dispatch/dispatch_state.h"
 
 static int make_room(bt_kept_t *kept, size_t need)
 {

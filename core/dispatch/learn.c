@@ -68,3 +68,15 @@ void bt_learn_token_size(bt_leg_t *leg)
     now = r->intent.prompt_bytes * 1000 / tokens;
     atomic_store_explicit(milli, old - old / 8 + now / 8, memory_order_relaxed);
 }
+
+void bt_learn_prefix_hits(bt_leg_t *leg)
+{
+    const uint64_t usage = bt_leg_reply_tokens(leg); /* SGLang's /generate has none */
+    const uint64_t prompt = usage != 0 ? usage : bt_usage_prompt(leg->reply.text, "meta_info");
+    const uint64_t cached = prompt != 0 ? bt_usage_cached(leg->reply.text) : 0;
+
+    leg->cached_tokens = cached < prompt ? cached : prompt;
+    atomic_fetch_add_explicit(&leg->worker->prompt_tokens_total, prompt, memory_order_relaxed);
+    atomic_fetch_add_explicit(&leg->worker->cached_tokens_total, leg->cached_tokens,
+                              memory_order_relaxed);
+}

@@ -3,10 +3,10 @@
  * A leg settles exactly once: its ledger entries are released and its breaker hears what the end proves about the worker. Every
  * way out (done, failed, cancelled, never started) passes through bt_leg_settle, so nothing can stay held.
  */
+#include "dispatch/leg.h"
 #include "api/redact.h"
 #include "base/log.h"
-#include "cluster/monitor.h"
-#include "dispatch/attempt.h"
+#include "cluster/health.h"
 
 #include <stdio.h>
 
@@ -16,27 +16,28 @@ const char *bt_leg_role_name(enum bt_leg_role role)
     return names[role];
 }
 
-static void on_first_event_timeout(bt_timer_t *timer)
-{
-    bt_leg_t *leg = bt_container_of(timer, bt_leg_t, first_event);
-    bt_failure_t f = {.rc = BT_E_FIRST_BYTE_TIMEOUT,
-                      .leg = leg->role,
-                      .worker = leg->worker->name,
-                      .retryable = true};
-
-    bt_call_cancel(&leg->call);
-    leg->state = BT_LEG_FAILED;
-    bt_attempt_leg_failed(leg, &f);
-    bt_request_release(leg->attempt->task->request);
-}
-
 void bt_leg_init(bt_leg_t *leg, bt_attempt_t *a, enum bt_leg_role role, bt_worker_t *worker)
 {
     memset(leg, 0, sizeof(*leg));
     leg->attempt = a;
     leg->role = role;
     leg->worker = bt_worker_ref(worker);
-    bt_timer_init(a->task->request->d->loop, &leg->first_event, on_first_event_timeout);
+    leg->rank = -1;
+    bt_timer_init(a->task->request->d->loop, &leg->first_event, bt_relay_on_first_event_timeout);
+}
+
+bool bt_leg_take_place(bt_leg_t *leg)
+{
+    const unsigned limit = leg->attempt->task->request->pool->spec.engine_request_limit;
+
+    leg->has_place = limit != 0 && bt_worker_take_place(leg->worker, limit);
+    return leg->has_place || limit == 0;
+}
+
+bt_failure_t bt_leg_failure(const bt_leg_t *leg, int rc, bool retryable)
+{
+    return (bt_failure_t){
+        .rc = rc, .leg = leg->role, .worker = leg->worker->name, .retryable = retryable};
 }
 
 bool bt_leg_running(const bt_leg_t *leg)
@@ -77,16 +78,10 @@ static void peer_view(bt_dialect_peer_t *peer, bt_worker_t *w, int rank, struct 
 
 uint64_t bt_leg_reply_tokens(bt_leg_t *leg)
 {
-    bt_json_item_t item;
-    int64_t tokens;
-
     if (leg->reply_tokens_known)
         return leg->reply_tokens;
     leg->reply_tokens_known = true;
-    if (leg->reply.text.n != 0 &&
-        bt_json_path(leg->reply.text, &item, "usage", "prompt_tokens", NULL) == 0 &&
-        item.type == BT_JSON_NUMBER && bt_json_i64(item.value, &tokens) == 0 && tokens > 0)
-        leg->reply_tokens = (uint64_t) tokens;
+    leg->reply_tokens = bt_usage_prompt(leg->reply.text, "usage");
     return leg->reply_tokens;
 }
 
@@ -148,11 +143,9 @@ static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_fa
     case BT_DIALECT_REFUSED:
         break;
     }
-    f->rc = reply.n != 0 ? BT_E_HANDOFF : BT_E_DIALECT;
+    *f = reply.n != 0 ? bt_leg_failure(&a->legs[0], BT_E_HANDOFF, true)
+                      : bt_leg_failure(leg, BT_E_DIALECT, true);
     f->reason = reason.p;
-    f->leg = reply.n != 0 ? BT_LEG_PREFILL : leg->role;
-    f->worker = reply.n != 0 ? a->pair.prefill->name : leg->worker->name;
-    f->retryable = true;
     return f->rc;
 }
 
@@ -160,13 +153,12 @@ static int single_edits(bt_leg_t *leg, bt_edits_t *edits)
 {
     bt_attempt_t *a = leg->attempt;
     bt_request_t *r = a->task->request;
+    const int pinned = leg->worker->spec.dp_rank, rank = pinned >= 0 ? pinned : a->pair.decode_rank;
     char text[48];
     int n;
 
-    if (bt_edits_header(edits, BT_STR("X-Request-Id"), bt_str(a->id)) < 0)
-        return BT_E_LIMIT;
-    if (leg->worker->spec.dp_rank >= 0) {
-        n = snprintf(text, sizeof(text), "%d", leg->worker->spec.dp_rank);
+    if (rank >= 0 && (pinned >= 0 || leg->worker->dp_size > 1)) {
+        n = snprintf(text, sizeof(text), "%d", rank);
         if (bt_edits_header(edits, BT_STR("X-Data-Parallel-Rank"), (bt_str_t){text, (size_t) n}) <
             0)
             return BT_E_LIMIT;
@@ -181,10 +173,13 @@ static int single_edits(bt_leg_t *leg, bt_edits_t *edits)
     return 0;
 }
 
-static void add_all(bt_edits_t *to, const bt_edits_t *from)
+static int add_all(bt_edits_t *to, const bt_edits_t *from)
 {
-    for (unsigned i = 0; i < from->count && to->count < BT_EDITS_MAX; i++)
-        to->items[to->count++] = from->items[i];
+    if (from->count > BT_EDITS_MAX - to->count)
+        return BT_E_LIMIT;
+    memcpy(&to->items[to->count], from->items, from->count * sizeof(from->items[0]));
+    to->count += from->count;
+    return 0;
 }
 
 /* Head first, then the body's slices: one array for the call. */
@@ -197,10 +192,14 @@ static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
     int rc;
 
     bt_edits_init(&edits, &r->arena);
-    add_all(&edits, &r->intent.strip);
-    add_all(&edits, &a->task->child);
-    rc = a->kind == BT_PLAN_SINGLE ? single_edits(leg, &edits)
-                                   : dialect_edits(leg, reply, &edits, f);
+    rc = add_all(&edits, &r->intent.strip);
+    if (rc == 0)
+        rc = add_all(&edits, &a->task->child);
+    if (rc == 0)
+        rc = a->kind == BT_PLAN_SINGLE ? single_edits(leg, &edits)
+                                       : dialect_edits(leg, reply, &edits, f);
+    if (rc == BT_E_LIMIT)
+        f->reason = "the request's body needs more edits than one leg may have";
     if (rc < 0)
         return rc;
     if (r->intent.has_body)
@@ -222,14 +221,11 @@ static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
 
 static void hold_load(bt_leg_t *leg)
 {
-    bt_task_t *task = leg->attempt->task;
+    const bool is_decode = leg->role == BT_LEG_DECODE;
 
-    if (leg->role == BT_LEG_DECODE)
-        bt_ledger_hold(&leg->decode_load, leg->worker, BT_PHASE_DECODE,
-                       (int64_t) task->prompt_tokens);
-    else
-        bt_ledger_hold(&leg->prefill_load, leg->worker, BT_PHASE_PREFILL,
-                       (int64_t) task->prompt_tokens);
+    bt_ledger_hold(is_decode ? &leg->decode_load : &leg->prefill_load, leg->worker,
+                   is_decode ? BT_PHASE_DECODE : BT_PHASE_PREFILL,
+                   (int64_t) leg->attempt->task->prompt_tokens);
 }
 
 static bt_call_timeouts_t timeouts_of(const bt_leg_t *leg)
@@ -266,26 +262,22 @@ int bt_leg_start(bt_leg_t *leg, bt_str_t handoff_reply, bt_failure_t *f)
     bt_upstream_t *up;
     int rc;
 
-    *f = (bt_failure_t){.leg = leg->role, .worker = leg->worker->name};
-    rc = build_request(leg, handoff_reply, f);
-    if (rc < 0) {
-        f->rc = rc;
+    *f = bt_leg_failure(leg, 0, false);
+    f->rc = rc = build_request(leg, handoff_reply, f);
+    if (rc < 0)
         return rc;
-    }
+    f->retryable = true;
+    if (bt_worker_is_lost(leg->worker)) /* since it was chosen */
+        return f->rc = BT_E_LOST;
     up = bt_dispatcher_upstream(r->d, leg->worker);
     if (up == NULL) {
-        bt_monitor_note_connect_failure(leg->worker, false);
-        f->rc = BT_E_RESOLVE;
-        f->retryable = true;
-        return f->rc;
+        bt_health_note_connect_failure(leg->worker, false);
+        return f->rc = BT_E_RESOLVE;
     }
-    rc = bt_call_start(&leg->call, up, &bt_relay_call_ops, leg, leg->request.items,
-                       leg->request.count, &timeouts);
-    if (rc < 0) {
-        f->rc = rc;
-        f->retryable = true;
+    f->rc = rc = bt_call_start(&leg->call, up, &bt_relay_call_ops, leg, leg->request.items,
+                               leg->request.count, &timeouts);
+    if (rc < 0)
         return rc;
-    }
     leg->call.once = must_go_once(leg);
     leg->state = BT_LEG_RUNNING;
     r->holds++;
@@ -295,12 +287,23 @@ int bt_leg_start(bt_leg_t *leg, bt_str_t handoff_reply, bt_failure_t *f)
     return 0;
 }
 
+void bt_leg_unload(bt_leg_t *leg)
+{
+    bt_ledger_release(&leg->prefill_load);
+    bt_ledger_release(&leg->decode_load);
+    if (leg->has_place)
+        bt_worker_give_place_back(leg->worker);
+    leg->has_place = false;
+    if (leg->rank >= 0)
+        bt_worker_give_rank_back(leg->worker, leg->rank);
+    leg->rank = -1;
+}
+
 void bt_leg_settle(bt_leg_t *leg, enum bt_blame blame)
 {
     unsigned row = (unsigned) leg->role;
 
-    bt_ledger_release(&leg->prefill_load);
-    bt_ledger_release(&leg->decode_load);
+    bt_leg_unload(leg);
     bt_timer_stop(&leg->first_event);
     if (leg->settled || leg->worker == NULL)
         return;
@@ -311,7 +314,7 @@ void bt_leg_settle(bt_leg_t *leg, enum bt_blame blame)
         return;
     if (blame == BT_BLAME_OK)
         bt_breaker_success(&leg->worker->breaker, leg->probe);
-    else if (blame != BT_BLAME_GUILTY)
+    else if (blame != BT_BLAME_GUILTY || bt_worker_is_lost(leg->worker)) /* a loss counts once */
         bt_breaker_innocent(&leg->worker->breaker, leg->probe);
     else if (bt_breaker_failure(&leg->worker->breaker, leg->probe, bt_clock_ms()))
         BT_REQUEST_LOG(warn, "dispatch", leg->attempt->task->request, leg->worker->name,

@@ -1,52 +1,61 @@
 /* Events name the policies that planned (a pool's, a rule's, a shadow's) by the bundle's name for them, not by pointer: by the
  * time of the batch another generation may serve, and it is that one which learns. */
 #include "dispatch/observe.h"
-#include "dispatch/attempt.h"
-#include "dispatch/plan.h"
-#include "dispatch/policy_call.h"
-
 #include "base/log.h"
+#include "dispatch/candidates.h"
+#include "dispatch/leg.h"
+#include "dispatch/policy_call.h"
 
 #include <stdlib.h>
 
+#define OBSERVE_MAX 256
+#define OBSERVE_TEXT 64 /* bytes of model, session, tenant that an event keeps, NUL included */
 #define FLUSH_MS 100
 #define TICK_MS 1000
 
 enum { TEXT_MODEL, TEXT_SESSION, TEXT_TENANT, TEXT_COUNT };
 
-struct bt_observed {
+struct observed {
     bt_policy_event_t event;
     uint64_t policies, shadow; /* who planned, and beside: hash of the bundle's name; 0 = nobody */
-    char texts[TEXT_COUNT][BT_OBSERVE_TEXT];
+    char texts[TEXT_COUNT][OBSERVE_TEXT];
 };
 
-struct bt_ticking {
-    bt_observer_t *observer;
+struct ticking {
+    bt_hook_run_t hook;
     bt_generation_t *generation; /* pinned while it runs */
     unsigned pool;               /* index in the bundle */
     bt_policy_t *policy;
-    bt_policy_run_t run;
     bt_policy_view_t view;
-    bt_wait_t *wait;
-    uint64_t until_ms;
-    bool is_late;
 };
+
+struct bt_observer {
+    bt_dispatcher_t *d;
+    bt_timer_t flush, tick;
+    uint64_t generation;     /* that the members below are of; 0 = none */
+    struct observed *events; /* OBSERVE_MAX, or NULL until they are needed */
+    unsigned count;
+    struct ticking *ticking; /* one for every policy with a tick */
+    unsigned ticking_count;
+};
+typedef struct bt_observer bt_observer_t;
 
 /* ---- observe ---- */
 
 static bool observes(const struct bt_pool_policies *p)
 {
-    const bt_policy_t *const all[] = {p->both, p->prefill, p->decode};
+    bt_policy_t *all[BT_SLOT_COUNT];
+    const unsigned count = bt_pool_policies_all(p, all);
 
-    for (unsigned i = 0; i < BT_SLOT_COUNT; i++)
-        if (all[i] != NULL && bt_policy_has_hook(all[i], "observe"))
+    for (unsigned i = 0; i < count; i++)
+        if (bt_policy_has_hook(all[i], "observe"))
             return true;
     return false;
 }
 
 static void tell(bt_observer_t *o, bt_policy_t *policy, const bt_policy_event_t *batch, unsigned n)
 {
-    int rc = policy != NULL ? bt_policy_observe(policy, batch, n) : BT_E_AGAIN;
+    int rc = bt_policy_observe(policy, batch, n);
 
     if (rc == 0)
         bt_stats_add_(&o->d->stats.observed_events, n);
@@ -67,17 +76,16 @@ static uint64_t hash_of(const char *name)
 static void tell_all(bt_observer_t *o, const struct bt_pool_policies *p)
 {
     const uint64_t name = hash_of(p->bundle->name);
-    bt_policy_event_t batch[BT_OBSERVE_MAX];
+    bt_policy_event_t batch[OBSERVE_MAX];
+    bt_policy_t *all[BT_SLOT_COUNT];
+    const unsigned count = bt_pool_policies_all(p, all);
     unsigned n = 0;
 
     for (unsigned i = 0; i < o->count; i++)
         if (o->events[i].policies == name || o->events[i].shadow == name)
             batch[n++] = o->events[i].event;
-    if (n == 0)
-        return;
-    tell(o, p->both, batch, n);
-    tell(o, p->prefill, batch, n);
-    tell(o, p->decode, batch, n);
+    for (unsigned i = 0; n > 0 && i < count; i++)
+        tell(o, all[i], batch, n);
 }
 
 static void flush(bt_observer_t *o)
@@ -96,10 +104,10 @@ static void on_flush(bt_timer_t *timer)
     flush(bt_container_of(timer, bt_observer_t, flush));
 }
 
-static bt_str_t keep(struct bt_observed *e, unsigned which, bt_str_t text)
+static bt_str_t keep(struct observed *e, unsigned which, bt_str_t text)
 {
-    if (text.n >= BT_OBSERVE_TEXT)
-        text.n = BT_OBSERVE_TEXT - 1;
+    if (text.n >= OBSERVE_TEXT)
+        text.n = OBSERVE_TEXT - 1;
     if (text.n != 0)
         memcpy(e->texts[which], text.p, text.n);
     return (bt_str_t){e->texts[which], text.n};
@@ -122,11 +130,17 @@ static void note_kept(bt_policy_event_t *event, bt_request_t *r)
     r->kept_count = 0;
 }
 
+/* Of a pair, prefill's word: decode counts what was transferred. */
+static uint64_t cached_tokens(const bt_attempt_t *a)
+{
+    return a->pair.prefill != NULL ? a->legs[0].cached_tokens : bt_usage_answer_cached(&a->legs[1]);
+}
+
 static void note_task(bt_observer_t *o, bt_request_t *r, const bt_task_t *task, uint64_t us)
 {
     const bt_policy_request_t q = bt_policy_call_describe(r);
     const bt_attempt_t *a = task->attempt;
-    struct bt_observed *e = &o->events[o->count++];
+    struct observed *e = &o->events[o->count++];
 
     e->policies = hash_of(r->policies);
     e->shadow = hash_of(r->shadow_policies);
@@ -140,6 +154,7 @@ static void note_task(bt_observer_t *o, bt_request_t *r, const bt_task_t *task, 
         .failure = r->fail_name != NULL ? r->fail_name : "",
         .scope = a != NULL && a->fail_rc != 0 ? bt_scope_name(bt_err_scope(a->fail_rc)) : "",
         .prompt_tokens = task->prompt_tokens,
+        .cached_tokens = a != NULL ? cached_tokens(a) : 0,
         .output_tokens = a != NULL ? bt_usage_tokens(&a->legs[1]) : 0,
         .ttft_ms = r->first_byte_us != 0 ? (double) (r->first_byte_us - r->start_us) / 1000.0 : 0,
         .total_ms = (double) us / 1000.0,
@@ -153,12 +168,12 @@ static void note_task(bt_observer_t *o, bt_request_t *r, const bt_task_t *task, 
 
 void bt_observe_request(bt_request_t *r, uint64_t us)
 {
-    bt_observer_t *o = &r->d->observer;
+    bt_observer_t *o = r->d->observer;
 
-    if (!o->has_observe || r->policies == NULL)
+    if (!r->d->has_observe || r->policies == NULL)
         return;
     if (o->events == NULL)
-        o->events = malloc(BT_OBSERVE_MAX * sizeof(*o->events));
+        o->events = malloc(OBSERVE_MAX * sizeof(*o->events));
     /* A request that never came to a task is told of where its policy kept something of it. */
     const unsigned count = r->task_count == 0 && r->kept_count > 0 ? 1 : r->task_count;
     for (unsigned i = 0; i < count; i++) {
@@ -166,7 +181,7 @@ void bt_observe_request(bt_request_t *r, uint64_t us)
             bt_stats_inc(&r->d->stats, observed_dropped);
             continue;
         }
-        if (o->count == BT_OBSERVE_MAX)
+        if (o->count == OBSERVE_MAX)
             flush(o);
         note_task(o, r, &r->tasks[i], us);
     }
@@ -177,65 +192,31 @@ void bt_observe_request(bt_request_t *r, uint64_t us)
 /* ---- tick ---- */
 
 /* The view's sets are the dispatcher's, and may be others after a wait. */
-static bool look(struct bt_ticking *t)
+static bool look(bt_hook_run_t *hook)
 {
-    bt_dispatcher_t *d = t->observer->d;
+    struct ticking *t = bt_container_of(hook, struct ticking, hook);
+    bt_dispatcher_t *d = hook->d;
     const bt_worker_pool_t *pool = bt_candidates_pool(d, t->generation->bundle, t->pool);
 
     if (pool == NULL)
         return false;
     const struct bt_candidates *c = bt_candidates_get(d, pool, BT_STR_NULL);
-    t->view = (bt_policy_view_t){.prefill = &c->prefill,
-                                 .decode = &c->decode,
-                                 .single = &c->single,
-                                 .key = c->key,
-                                 .pool = bt_str(pool->spec.name)};
+    t->view = bt_candidates_view(c->sets, c->key, pool);
     return true;
 }
 
-static void end_tick(struct bt_ticking *t)
+static void end_tick(struct ticking *t)
 {
-    bt_wait_free(&t->wait);
-    bt_policy_run_drop(&t->run);
+    bt_hook_run_end(&t->hook);
     bt_generation_unpin(&t->generation);
 }
 
-static void go_on(struct bt_ticking *t, int rc);
-
-static void on_wait(bt_wait_t *wait, const bt_hook_answer_t *answer)
+static void tick_ended(bt_hook_run_t *hook, int rc)
 {
-    struct bt_ticking *t = bt_wait_user(wait);
-    int rc = BT_E_CANCELLED;
+    struct ticking *t = bt_container_of(hook, struct ticking, hook);
 
-    t->is_late = bt_clock_ms() >= t->until_ms;
-    if (look(t))
-        rc = bt_policy_resume(&t->run, answer);
-    bt_wait_free(&t->wait);
-    go_on(t, rc);
-}
-
-static void go_on(struct bt_ticking *t, int rc)
-{
-    bt_dispatcher_t *d = t->observer->d;
-
-    while (rc == 1 && !t->is_late) {
-        const bt_wait_ctx_t room = bt_dispatcher_wait_ctx(d);
-        bt_hook_answer_t refused = {0}, answer;
-        bt_store_reply_t reply;
-        if (bt_wait_store_now(&room, &t->run.hook_op, &answer, &reply)) {
-            rc = bt_policy_resume(&t->run, &answer);
-            continue;
-        }
-        refused.rc = bt_wait_start(&t->wait, &room, &t->run.hook_op, t->until_ms, on_wait, t);
-        if (refused.rc == 0)
-            return;
-        t->is_late = true; /* as in intake.c: told once */
-        rc = bt_policy_resume(&t->run, &refused);
-    }
-    if (rc == 1)
-        rc = BT_E_TOTAL_TIMEOUT;
     if (rc < 0) {
-        bt_stats_inc(&d->stats, policy_errors);
+        bt_stats_inc(&hook->d->stats, policy_errors);
         bt_log_warn("policy", "%s: %s", bt_policy_name(t->policy),
                     rc == BT_E_TOTAL_TIMEOUT ? "tick waited longer than --policy-wait-ms"
                     : rc == BT_E_POLICY      ? bt_policy_error(t->policy)
@@ -244,21 +225,24 @@ static void go_on(struct bt_ticking *t, int rc)
     end_tick(t);
 }
 
-static void tick(struct bt_ticking *t)
+static void tick(struct ticking *t)
 {
-    bt_dispatcher_t *d = t->observer->d;
+    bt_dispatcher_t *d = t->hook.d;
+    int rc;
 
     if (t->generation != NULL)
         return; /* the last one still waits */
     t->generation = bt_generation_pin(&d->generations);
-    t->until_ms = bt_clock_ms() + d->shared->config.policy_wait_ms;
-    t->is_late = false;
-    if (!look(t)) {
+    bt_hook_run_begin(&t->hook);
+    if (!look(&t->hook)) {
         end_tick(t);
         return;
     }
     bt_stats_inc(&d->stats, ticks);
-    go_on(t, bt_policy_tick(t->policy, &t->run, bt_clock_ms(), &t->view));
+    rc = bt_policy_tick(t->policy, &t->hook.run, bt_clock_ms(), &t->view);
+    rc = bt_hook_run_settle(&t->hook, rc);
+    if (rc != 1)
+        tick_ended(&t->hook, rc);
 }
 
 static void on_tick(bt_timer_t *timer)
@@ -282,11 +266,17 @@ static void forget_ticking(bt_observer_t *o)
     o->ticking_count = 0;
 }
 
-static void add_ticking(bt_observer_t *o, unsigned pool, bt_policy_t *policy)
+static void add_ticking(bt_observer_t *o, unsigned pool, const struct bt_pool_policies *p)
 {
-    if (policy != NULL && bt_policy_has_hook(policy, "tick"))
-        o->ticking[o->ticking_count++] =
-            (struct bt_ticking){.observer = o, .pool = pool, .policy = policy};
+    bt_policy_t *all[BT_SLOT_COUNT];
+    const unsigned count = bt_pool_policies_all(p, all);
+
+    for (unsigned i = 0; i < count; i++)
+        if (bt_policy_has_hook(all[i], "tick"))
+            o->ticking[o->ticking_count++] =
+                (struct ticking){.hook = {.d = o->d, .on_end = tick_ended, .on_resume = look},
+                                 .pool = pool,
+                                 .policy = all[i]};
 }
 
 void bt_observer_refresh(bt_observer_t *o)
@@ -298,15 +288,12 @@ void bt_observer_refresh(bt_observer_t *o)
     flush(o); /* to the new one: its start has taken over from the old */
     forget_ticking(o);
     o->generation = g->bundle->number;
-    o->has_observe = false;
+    o->d->has_observe = false;
     o->ticking = calloc((size_t) g->bundle->pool_count * BT_SLOT_COUNT + 1, sizeof(*o->ticking));
     for (unsigned i = 0; i < g->bundle->pool_count; i++) {
-        o->has_observe |= observes(&g->pools[i]);
-        if (o->ticking == NULL)
-            continue;
-        add_ticking(o, i, g->pools[i].both);
-        add_ticking(o, i, g->pools[i].prefill);
-        add_ticking(o, i, g->pools[i].decode);
+        o->d->has_observe |= observes(&g->pools[i]);
+        if (o->ticking != NULL)
+            add_ticking(o, i, &g->pools[i]);
     }
     if (o->ticking_count == 0)
         bt_timer_stop(&o->tick);
@@ -314,11 +301,16 @@ void bt_observer_refresh(bt_observer_t *o)
         bt_timer_start(&o->tick, TICK_MS);
 }
 
-void bt_observer_init(bt_observer_t *o, bt_dispatcher_t *d)
+bt_observer_t *bt_observer_new(bt_dispatcher_t *d)
 {
-    *o = (bt_observer_t){.d = d};
+    bt_observer_t *o = calloc(1, sizeof(*o));
+
+    if (o == NULL)
+        return NULL;
+    o->d = d;
     bt_timer_init(d->loop, &o->flush, on_flush);
     bt_timer_init(d->loop, &o->tick, on_tick);
+    return o;
 }
 
 void bt_observer_stop(bt_observer_t *o)
@@ -328,9 +320,11 @@ void bt_observer_stop(bt_observer_t *o)
     forget_ticking(o);
 }
 
-void bt_observer_fini(bt_observer_t *o)
+void bt_observer_free(bt_observer_t *o)
 {
+    if (o == NULL)
+        return;
     bt_observer_stop(o);
     free(o->events);
-    o->events = NULL;
+    free(o);
 }

@@ -1,7 +1,8 @@
 /* own_routes.c - what the gateway answers itself: health, readiness, abort by rid, and the peers' worker paths. */
 #include "base/text.h"
+#include "dispatch/dispatcher.h"
 #include "dispatch/models.h"
-#include "dispatch/request.h"
+#include "dispatch/sink.h"
 
 #include <stdio.h>
 
@@ -99,8 +100,9 @@ static bool may_manage_workers(const bt_dispatcher_t *d, const bt_exchange_t *x)
 
     if (d->shared->worker_paths == NULL)
         return false;
-    return config->admin_key != NULL ? bt_dispatch_shared_is_admin(d->shared, &x->head)
-                                     : config->client_worker_api;
+    if (config->admin_key == NULL)
+        return config->client_worker_api;
+    return bt_str_is_secret(bt_str(config->admin_key), bt_client_key_given(&x->head));
 }
 
 bool bt_own_routes_handle(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route)
@@ -109,10 +111,7 @@ bool bt_own_routes_handle(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route ro
     const bt_client_key_t *key = NULL;
 
     if (keyed && !bt_dispatch_shared_authorized(d->shared, &x->head, &key)) {
-        respond_json(x, 401,
-                     BT_STR("{\"error\":{\"message\":\"missing or wrong API "
-                            "key\",\"type\":\"authentication_error\","
-                            "\"param\":null,\"code\":401}}"));
+        bt_answer_exchange(x, 401, "missing or wrong API key");
         return true;
     }
     switch (route) {

@@ -1,13 +1,15 @@
-/* plan.c - which workers: what may be chosen, the policy's answer, its validation, and the default choice.
+/* plan.c - which workers: the policy's answer, its validation, and the default choice.
  *
- * A policy only proposes. What it names must be usable, have the right role, and work as a pair on this route; otherwise the
- * default least-load choice is taken and the mistake counted. No pair and no single worker at all is a 503 with the reason.
+ * A policy proposes. What it names must be usable, have the right role, and work as a pair on this
+ * route; otherwise the mistake is counted, and --policy-on-error says what serves. Whether to try
+ * again is task.c's to say, who is the policy's: its nil ends the request. Where nobody is asked,
+ * the least load decides. No pair and no single worker at all is a 503 with the reason.
  */
 #include "dispatch/plan.h"
 #include "base/rand.h"
+#include "dispatch/candidates.h"
+#include "dispatch/leg.h"
 #include "dispatch/policy_call.h"
-
-/* ---- is it a pair? ---- */
 
 enum bt_plan_kind bt_plan_kind_of(bt_dispatcher_t *d, const bt_pair_t *pair,
                                   const bt_dialect_t **dialect_p)
@@ -17,117 +19,9 @@ enum bt_plan_kind bt_plan_kind_of(bt_dispatcher_t *d, const bt_pair_t *pair,
         return BT_PLAN_SINGLE;
     if (pair->prefill->dialect != NULL)
         *dialect_p = bt_dialects_find(d->dialects, pair->prefill->dialect);
+    if (pair->kind != BT_PLAN_NONE)
+        return pair->kind;
     return *dialect_p != NULL ? (*dialect_p)->kind : BT_PLAN_NONE;
-}
-
-/* The one refusal that waiting does not cure. */
-static const char route_refusal[] =
-    "this route cannot be split with this fleet's connector, and it has no hybrid worker";
-
-static const char *pair_refusal(bt_request_t *r, const bt_worker_t *p, const bt_worker_t *d)
-{
-    const char *why = bt_workers_pair_refusal(p, d);
-    const bt_dialect_t *dialect;
-
-    if (why != NULL)
-        return why;
-    dialect = bt_dialects_find(r->d->dialects, p->dialect);
-    if (dialect == NULL)
-        return "no dialect file for this connector";
-    if (!bt_dialect_serves(dialect, r->path))
-        return route_refusal;
-    return NULL;
-}
-
-/* ---- the view of one request ---- */
-
-struct choice_view {
-    bt_worker_set_t prefill, decode, single;
-    bt_worker_t *pinned[1];
-    uint64_t key;
-    const char *why; /* the last refusal seen, for the 503 */
-};
-
-static bool any_pair(bt_request_t *r, struct choice_view *v)
-{
-    for (unsigned i = 0; i < v->prefill.count; i++)
-        for (unsigned k = 0; k < v->decode.count; k++) {
-            const char *why = pair_refusal(r, v->prefill.items[i], v->decode.items[k]);
-            if (why == NULL)
-                return true;
-            v->why = why;
-        }
-    return false;
-}
-
-static void pin(bt_request_t *r, struct choice_view *v)
-{
-    if (r->pinned == NULL)
-        return;
-    v->pinned[0] = r->pinned;
-    v->key = ++r->d->view_keys;
-    if (r->pinned->spec.role == BT_ROLE_DECODE) {
-        v->decode = (bt_worker_set_t){v->pinned, 1};
-        v->single.count = 0;
-    } else {
-        v->single = (bt_worker_set_t){v->pinned, 1};
-        v->prefill.count = v->decode.count = 0;
-    }
-}
-
-static bool alone_capable(const bt_worker_set_t *set)
-{
-    for (unsigned i = 0; i < set->count; i++)
-        if (!bt_capability_prefill_serves_alone(set->items[i]->engine))
-            return false;
-    return set->count != 0;
-}
-
-/* A follow-up's prompt is in the memory of the decode worker that answered; it computes all of it itself. A prefill worker would make
- * another prompt of the same body, and KV of another prompt is wrong or fatal. A batch has no hand-off at all. */
-static bool is_for_decode_alone(const bt_request_t *r)
-{
-    return r->route == BT_ROUTE_CHAT_BATCH ||
-           (r->route == BT_ROUTE_RESPONSES && r->intent.previous_response.n != 0);
-}
-
-/* Decides which roles this request may use. The sets left empty are not allowed for it. */
-static enum bt_topology shape(bt_request_t *r, struct choice_view *v)
-{
-    const bool split = bt_route_info(r->route)->generates && r->intent.unsplittable == NULL;
-    const struct bt_candidates *c;
-
-    if (!bt_request_refresh_pool(r)) {
-        *v = (struct choice_view){.why = "no pool serves this model any more"};
-        return BT_TOPOLOGY_NONE;
-    }
-    c = bt_candidates_get(r->d, r->pool, r->intent.model);
-    *v = (struct choice_view){
-        .prefill = c->prefill, .decode = c->decode, .single = c->single, .key = c->key};
-    pin(r, v);
-    if (!split) {
-        if (v->single.count == 0 && !bt_route_info(r->route)->generates)
-            v->single =
-                v->decode; /* embeddings, tokenize and the like: a decode worker has the model too */
-        if (v->single.count == 0 && r->intent.unsplittable == NULL && v->prefill.count != 0)
-            v->single = v->prefill;
-        if (v->single.count == 0 && is_for_decode_alone(r) && alone_capable(&v->decode))
-            v->single = v->decode;
-        v->prefill.count = v->decode.count = 0;
-        return v->single.count != 0 ? BT_TOPOLOGY_SINGLE : BT_TOPOLOGY_NONE;
-    }
-    if (v->prefill.count != 0 && v->decode.count != 0 && any_pair(r, v))
-        return BT_TOPOLOGY_PAIR;
-    if (v->single.count != 0) {
-        v->prefill.count = v->decode.count = 0;
-        return BT_TOPOLOGY_SINGLE;
-    }
-    if (v->decode.count == 0 && alone_capable(&v->prefill)) {
-        v->single = v->prefill;
-        v->prefill.count = 0;
-        return BT_TOPOLOGY_DEGRADED;
-    }
-    return BT_TOPOLOGY_NONE;
 }
 
 /* ---- the default choice: least load among what was not tried ---- */
@@ -140,9 +34,31 @@ static bool was_tried(const bt_task_t *task, const bt_worker_t *w)
     return false;
 }
 
+void bt_plan_mark_tried(bt_task_t *task, bt_worker_t *w)
+{
+    if (w == NULL || task->tried_count == BT_TRIED_MAX || was_tried(task, w))
+        return;
+    task->tried[task->tried_count++] = bt_worker_ref(w);
+}
+
+void bt_plan_forget_tried(bt_task_t *task, const bt_worker_t *w)
+{
+    for (unsigned i = 0; i < task->tried_count; i++) {
+        if (task->tried[i] != w)
+            continue;
+        bt_worker_unref(task->tried[i]);
+        task->tried[i] = task->tried[--task->tried_count];
+        return;
+    }
+}
+
+/* Who serves alone is at a prompt before it decodes: that is prefill's load of a worker that is looked
+ * at for its decoding. */
 static int64_t load_of(const bt_worker_t *w, enum bt_phase phase)
 {
-    return bt_worker_tokens(w, phase) + 64 * bt_worker_requests(w, phase);
+    const int64_t load = bt_worker_tokens(w, phase) + 64 * bt_worker_requests(w, phase);
+
+    return phase == BT_PHASE_PREFILL ? load : load + load_of(w, BT_PHASE_PREFILL);
 }
 
 /* Where other gateways' loads are part of it, all gateways see the same least loaded worker: so much may lie between those that
@@ -160,96 +76,87 @@ static int64_t slack_of(const bt_worker_set_t *set, enum bt_phase phase)
     return sum / set->count / BT_WORKER_NEAR;
 }
 
-static bool fits(bt_request_t *r, bt_worker_t *w, bt_worker_t *partner)
+/* Whom the default choice looks for: the least loaded of a set that was not tried, and makes a pair
+ * with `partner`, or with some one of `partners`; NULL: serves alone. */
+struct search {
+    bt_request_t *r;
+    const bt_task_t *task;
+    const bt_worker_set_t *set;
+    enum bt_phase phase;
+    bt_worker_t *partner;
+    const bt_worker_set_t *partners;
+};
+
+static bt_worker_t *least(const struct search *s);
+
+static bool fits(const struct search *s, bt_worker_t *w)
 {
-    if (partner == NULL)
+    if (was_tried(s->task, w))
+        return false;
+    if (s->partners != NULL)
+        return least(&(struct search){s->r, s->task, s->partners, BT_PHASE_DECODE, w, NULL}) !=
+               NULL;
+    if (s->partner == NULL)
         return true;
-    return (partner->spec.role == BT_ROLE_DECODE ? pair_refusal(r, w, partner)
-                                                 : pair_refusal(r, partner, w)) == NULL;
+    return (s->phase == BT_PHASE_PREFILL ? bt_pair_refusal(s->r, w, s->partner)
+                                         : bt_pair_refusal(s->r, s->partner, w)) == NULL;
 }
 
-static bt_worker_t *any_near(bt_request_t *r, const bt_task_t *task, const bt_worker_set_t *set,
-                             enum bt_phase phase, bt_worker_t *partner, int64_t most)
+static bt_worker_t *any_near(const struct search *s, int64_t most)
 {
     bt_worker_t *best = NULL;
     unsigned near = 0;
 
-    for (unsigned i = 0; i < set->count; i++) {
-        bt_worker_t *w = set->items[i];
-        if (load_of(w, phase) <= most && !was_tried(task, w) && fits(r, w, partner) &&
-            bt_rand_below(++near) == 0)
+    for (unsigned i = 0; i < s->set->count; i++) {
+        bt_worker_t *w = s->set->items[i];
+        if (load_of(w, s->phase) <= most && fits(s, w) && bt_rand_below(++near) == 0)
             best = w;
     }
     return best;
 }
 
-static bt_worker_t *least(bt_request_t *r, const bt_task_t *task, const bt_worker_set_t *set,
-                          enum bt_phase phase, bt_worker_t *partner)
+static bt_worker_t *least(const struct search *s)
 {
-    const int64_t slack = slack_of(set, phase);
+    const unsigned count = s->set->count;
+    const int64_t slack = slack_of(s->set, s->phase);
+    const unsigned start = count != 0 ? (unsigned) bt_rand_below(count) : 0; /* ties fall evenly */
     bt_worker_t *best = NULL, *near;
     int64_t best_load = 0;
-    unsigned start =
-        set->count != 0 ? (unsigned) bt_rand_below(set->count) : 0; /* ties fall evenly */
 
-    for (unsigned k = 0; k < set->count; k++) {
-        bt_worker_t *w = set->items[(start + k) % set->count];
-        int64_t load = load_of(w, phase);
-        if (was_tried(task, w) || (best != NULL && load >= best_load) || !fits(r, w, partner))
+    for (unsigned k = 0; k < count; k++) {
+        bt_worker_t *w = s->set->items[(start + k) % count];
+        const int64_t load = load_of(w, s->phase);
+        if ((best != NULL && load >= best_load) || !fits(s, w))
             continue;
         best = w;
         best_load = load;
     }
     if (best == NULL || slack == 0)
         return best;
-    near = any_near(r, task, set, phase, partner, best_load + slack);
+    near = any_near(s, best_load + slack);
     return near != NULL ? near : best; /* loads move while they are read */
 }
 
-static bool pair_exists_for(bt_request_t *r, const bt_task_t *task, bt_worker_t *p,
-                            const struct choice_view *v)
+static bt_worker_t *least_decode(bt_request_t *r, const bt_task_t *task, const bt_worker_set_t *set,
+                                 bt_worker_t *prefill)
 {
-    return least(r, task, &v->decode, BT_PHASE_DECODE, p) != NULL;
+    return least(&(struct search){r, task, set, BT_PHASE_DECODE, prefill, NULL});
 }
 
-static bool default_pair(bt_request_t *r, const bt_task_t *task, const struct choice_view *v,
-                         bt_pair_t *pair_p)
-{
-    bt_worker_t *p = least(r, task, &v->prefill, BT_PHASE_PREFILL, NULL), *best = NULL;
-    int64_t best_load = 0;
-
-    if (p != NULL &&
-        !pair_exists_for(r, task, p, v)) { /* the least loaded has no partner: look at the others */
-        for (unsigned i = 0; i < v->prefill.count; i++) {
-            bt_worker_t *w = v->prefill.items[i];
-            int64_t load = load_of(w, BT_PHASE_PREFILL);
-            if (was_tried(task, w) || (best != NULL && load >= best_load) ||
-                !pair_exists_for(r, task, w, v))
-                continue;
-            best = w;
-            best_load = load;
-        }
-        p = best;
-    }
-    if (p == NULL)
-        return false;
-    *pair_p = (bt_pair_t){.prefill = p,
-                          .decode = least(r, task, &v->decode, BT_PHASE_DECODE, p),
-                          .prefill_rank = -1,
-                          .decode_rank = -1};
-    return pair_p->decode != NULL;
-}
-
-static bool default_choice(bt_request_t *r, const bt_task_t *task, const struct choice_view *v,
+static bool default_choice(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
                            bt_choice_t *choice_p)
 {
-    *choice_p = (bt_choice_t){.kind = BT_PLAN_NONE};
-    if (v->prefill.count != 0 && default_pair(r, task, v, &choice_p->first))
-        return true;
-    choice_p->first = (bt_pair_t){.decode = least(r, task, &v->single, BT_PHASE_DECODE, NULL),
-                                  .prefill_rank = -1,
-                                  .decode_rank = -1};
-    return choice_p->first.decode != NULL;
+    bt_pair_t *pair = &choice_p->first;
+
+    *choice_p = (bt_choice_t){.alternate_count = 0};
+    pair->prefill_rank = pair->decode_rank = -1;
+    pair->prefill = least(&(struct search){r, task, &v->sets[BT_LIST_PREFILL], BT_PHASE_PREFILL,
+                                           NULL, &v->sets[BT_LIST_DECODE]});
+    if (pair->prefill != NULL)
+        pair->decode = least_decode(r, task, &v->sets[BT_LIST_DECODE], pair->prefill);
+    else
+        pair->decode = least_decode(r, task, &v->sets[BT_LIST_HYBRID], NULL);
+    return pair->decode != NULL;
 }
 
 /* ---- the policy's word ---- */
@@ -262,56 +169,33 @@ static bool in_set(const bt_worker_set_t *set, const bt_worker_t *w)
     return false;
 }
 
-static bool is_valid(bt_request_t *r, const bt_task_t *task, const struct choice_view *v,
+static bool is_valid(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
                      const bt_pair_t *pair)
 {
     if (pair->decode == NULL || was_tried(task, pair->decode) || was_tried(task, pair->prefill))
         return false;
     if (pair->prefill == NULL)
-        return in_set(&v->single, pair->decode);
-    return in_set(&v->prefill, pair->prefill) && in_set(&v->decode, pair->decode) &&
-           pair_refusal(r, pair->prefill, pair->decode) == NULL;
+        return in_set(&v->sets[BT_LIST_SINGLE], pair->decode);
+    return in_set(&v->sets[BT_LIST_PREFILL], pair->prefill) &&
+           in_set(&v->sets[BT_LIST_DECODE], pair->decode) &&
+           bt_pair_refusal(r, pair->prefill, pair->decode) == NULL && bt_pair_has_kind(pair);
 }
 
-static bt_policy_view_t lua_view(const bt_request_t *r, const struct choice_view *v)
+/* What a policy leaves undone and nobody else may do. */
+static int no_worker(bt_request_t *r, const bt_choice_view_t *v, char *why, size_t why_size)
 {
-    return (bt_policy_view_t){.prefill = &v->prefill,
-                              .decode = &v->decode,
-                              .single = &v->single,
-                              .key = v->key,
-                              .pool = bt_str(r->pool->spec.name)};
+    const char *otherwise = v->why != NULL ? v->why : "no two usable workers can work as a pair";
+
+    if (bt_choice_view_is_limited(v))
+        bt_stats_inc(&r->d->stats, limited);
+    bt_workers_topology(r->pool, bt_clock_ms(), why, why_size);
+    if (why[0] == '\0')
+        bt_str_copy(why, why_size, otherwise);
+    return bt_choice_view_is_for_no_split(v) ? BT_E_INVAL : BT_E_NO_WORKER;
 }
 
-int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why_size)
-{
-    struct choice_view v;
-    enum bt_topology topology = shape(r, &v);
-    bt_policy_view_t view = lua_view(r, &v);
-
-    if (topology == BT_TOPOLOGY_NONE) {
-        bt_workers_topology(r->pool, bt_clock_ms(), why, why_size);
-        if (why[0] == '\0' && v.why != NULL)
-            bt_str_copy(why, why_size, v.why);
-        return v.why == route_refusal ? BT_E_INVAL : BT_E_NO_WORKER;
-    }
-    r->degraded = topology == BT_TOPOLOGY_DEGRADED;
-    bt_record_candidates(r, &view);
-    if (bt_policy_call_plan(r, &view, choice_p) == 0) {
-        if (is_valid(r, NULL, &v, &choice_p->first)) {
-            r->record.decided_by = "policy";
-            bt_policy_call_shadow(r, &view, choice_p);
-            return 0;
-        }
-        bt_policy_call_invalid(r);
-    }
-    if (default_choice(r, NULL, &v, choice_p)) {
-        r->record.decided_by = "default";
-        bt_policy_call_shadow(r, &view, choice_p);
-        return 0;
-    }
-    bt_str_copy(why, why_size, v.why != NULL ? v.why : "no two usable workers can work as a pair");
-    return BT_E_NO_WORKER;
-}
+/* What comes of asking. NOT_ASKED: there is no policy, or no such hook. */
+enum verdict { CHOSEN, NOBODY, FAILED, NOT_ASKED };
 
 /* The next plan must not need another split than the task was made with. */
 static bool same_split(const bt_task_t *task, const bt_pair_t *pair)
@@ -324,67 +208,232 @@ static bool same_split(const bt_task_t *task, const bt_pair_t *pair)
     return r->task_count > 1 || !bt_fanout_needed(r, dialect);
 }
 
-int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p)
+static bool can_serve(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
+                      const bt_pair_t *pair)
 {
-    struct choice_view v;
-    bt_policy_view_t view;
-    int rc;
+    return is_valid(r, task, v, pair) && (task == NULL || same_split(task, pair));
+}
 
-    if (shape(task->request, &v) == BT_TOPOLOGY_NONE)
+static enum verdict judge(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v, int rc,
+                          const bt_choice_t *choice)
+{
+    if (rc < 0)
+        return rc == BT_E_AGAIN ? NOT_ASKED : FAILED;
+    if (choice->first.decode == NULL)
+        return NOBODY;
+    if (can_serve(r, task, v, &choice->first))
+        return CHOSEN;
+    bt_policy_call_invalid(r);
+    return FAILED;
+}
+
+static bool default_may_serve(const bt_request_t *r, enum verdict verdict, bool is_first)
+{
+    const enum bt_policy_on_error on_error = r->d->shared->config.policy_on_error;
+
+    if (verdict != FAILED)
+        return verdict == NOT_ASKED;
+    return on_error == BT_ON_ERROR_DEFAULT || (on_error == BT_ON_ERROR_FIRST && is_first);
+}
+
+/* ---- the first plan ---- */
+
+static int chosen(bt_request_t *r, const bt_policy_view_t *view, const char *by,
+                  const bt_choice_t *choice)
+{
+    r->record.decided_by = by;
+    bt_policy_call_shadow(r, view, choice);
+    return 0;
+}
+
+int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why_size)
+{
+    bt_choice_view_t v;
+    enum bt_topology topology = bt_choice_view_make(r, &v);
+    bt_policy_view_t view;
+    enum verdict verdict;
+
+    if (topology == BT_TOPOLOGY_NONE)
+        return no_worker(r, &v, why, why_size);
+    view = bt_candidates_view(v.sets, v.key, r->pool);
+    r->degraded = topology == BT_TOPOLOGY_DEGRADED;
+    bt_record_candidates(r, &view);
+    verdict = judge(r, NULL, &v, bt_policy_call_plan(r, NULL, &view, choice_p), choice_p);
+    if (verdict == CHOSEN)
+        return chosen(r, &view, "policy", choice_p);
+    if (verdict == NOBODY && bt_choice_view_is_limited(&v))
+        return no_worker(r, &v, why, why_size);
+    if (!default_may_serve(r, verdict, true)) {
+        bt_str_copy(why, why_size,
+                    verdict == NOBODY ? "the policy chose nobody" : "the policy failed");
         return BT_E_NO_WORKER;
-    view = lua_view(task->request, &v);
-    rc = bt_policy_call_fallback(task, f, &view, choice_p);
-    if (rc == 0 && choice_p->first.decode == NULL)
-        return BT_E_NO_WORKER; /* the policy gives up */
-    if (rc == 0 && is_valid(task->request, task, &v, &choice_p->first) &&
-        same_split(task, &choice_p->first))
-        return 0;
-    if (rc == 0)
-        bt_policy_call_invalid(task->request);
+    }
+    if (!default_choice(r, NULL, &v, choice_p))
+        return no_worker(r, &v, why, why_size);
+    r->is_default = true;
+    return chosen(r, &view, "default", choice_p);
+}
+
+/* ---- after a failure ---- */
+
+static bool next_alternate(bt_task_t *task, const bt_choice_view_t *v, bt_choice_t *choice_p)
+{
     while (task->alternate_next < task->choice.alternate_count) {
         const bt_pair_t *alternate = &task->choice.alternates[task->alternate_next++];
-        if (is_valid(task->request, task, &v, alternate) && same_split(task, alternate)) {
-            *choice_p = (bt_choice_t){.first = *alternate};
-            return 0;
-        }
+        if (!can_serve(task->request, task, v, alternate))
+            continue;
+        *choice_p = (bt_choice_t){.first = *alternate};
+        return true;
     }
-    if (default_choice(task->request, task, &v, choice_p) && same_split(task, &choice_p->first))
+    return false;
+}
+
+static bool is_tried(const void *task, const bt_worker_t *w)
+{
+    return was_tried(task, w);
+}
+
+static void leave_out_tried(bt_task_t *task, bt_choice_view_t *v)
+{
+    bt_choice_view_leave_out(&task->request->arena, v, is_tried, task);
+}
+
+bool bt_plan_has_pair(bt_task_t *task)
+{
+    bt_choice_view_t v;
+
+    if (bt_choice_view_make(task->request, &v) != BT_TOPOLOGY_PAIR)
+        return false;
+    leave_out_tried(task, &v);
+    return bt_choice_view_any_pair(task->request, &v);
+}
+
+static bt_policy_failure_t describe(const bt_task_t *task, const bt_failure_t *f)
+{
+    return (bt_policy_failure_t){
+        .scope = bt_err_scope(f->rc),
+        .name = bt_err_name(f->rc),
+        .leg = bt_leg_role_name(f->leg),
+        .status = f->status,
+        .tried = task->tried,
+        .tried_count = task->tried_count,
+        .attempt = task->attempts + 1,
+    };
+}
+
+/* fallback, else the plan's next alternate, else plan once more, which sees only who was not tried
+ * and is not asked where nobody is left. */
+static enum verdict ask_again(bt_task_t *task, const bt_policy_failure_t *failure,
+                              bt_choice_view_t *v, bt_choice_t *choice_p)
+{
+    bt_request_t *r = task->request;
+    bt_policy_view_t view = bt_candidates_view(v->sets, v->key, r->pool);
+    enum verdict verdict =
+        judge(r, task, v, bt_policy_call_fallback(r, failure, &view, choice_p), choice_p);
+
+    if (verdict != NOT_ASKED)
+        return verdict;
+    if (next_alternate(task, v, choice_p))
+        return CHOSEN;
+    leave_out_tried(task, v);
+    if (v->sets[BT_LIST_SINGLE].count == 0 && !bt_choice_view_any_pair(r, v))
+        return NOT_ASKED;
+    view = bt_candidates_view(v->sets, v->key, r->pool);
+    return judge(r, task, v, bt_policy_call_plan(r, failure, &view, choice_p), choice_p);
+}
+
+int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p)
+{
+    const bt_policy_failure_t failure = describe(task, f);
+    bt_request_t *r = task->request;
+    bt_choice_view_t v;
+    enum verdict verdict;
+
+    if (bt_choice_view_make(r, &v) == BT_TOPOLOGY_NONE)
+        return BT_E_NO_WORKER;
+    r->is_default = false;
+    verdict = ask_again(task, &failure, &v, choice_p);
+    if (verdict == CHOSEN)
         return 0;
-    return BT_E_NO_WORKER;
+    if (!default_may_serve(r, verdict, false))
+        return BT_E_POLICY;
+    if (!default_choice(r, task, &v, choice_p) || !same_split(task, &choice_p->first))
+        return BT_E_NO_WORKER;
+    r->is_default = true;
+    return 0;
+}
+
+/* ---- one of a pair, where the other's work stays good ---- */
+
+static bt_worker_t *partner_for(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
+                                const bt_pair_t *pair, bool keeps_prefill)
+{
+    const struct search prefill = {
+        r, task, &v->sets[BT_LIST_PREFILL], BT_PHASE_PREFILL, pair->decode, NULL};
+
+    return keeps_prefill ? least_decode(r, task, &v->sets[BT_LIST_DECODE], pair->prefill)
+                         : least(&prefill);
+}
+
+/* Who is asked sees the one that stays, and those that may stand beside it. A plan that needs the
+ * other one gone is no plan of these: the attempt fails, and all are asked. */
+int bt_plan_beside(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair,
+                   enum bt_leg_role kept, bt_pair_t *pair_p)
+{
+    const bool keeps_prefill = kept == BT_LEG_PREFILL;
+    const unsigned alternate = task->alternate_next;
+    bt_policy_failure_t failure = describe(task, f);
+    bt_worker_t *stays[] = {keeps_prefill ? pair->prefill : pair->decode}, *other;
+    bt_request_t *r = task->request;
+    bt_choice_view_t v;
+    bt_choice_t choice;
+    enum verdict verdict;
+
+    if (bt_choice_view_make(r, &v) != BT_TOPOLOGY_PAIR)
+        return BT_E_NO_WORKER;
+    *(keeps_prefill ? &failure.kept_prefill : &failure.kept_decode) = stays[0];
+    v.sets[keeps_prefill ? BT_LIST_PREFILL : BT_LIST_DECODE] = (bt_worker_set_t){stays, 1};
+    v.sets[BT_LIST_HYBRID].count = v.sets[BT_LIST_SINGLE].count = 0;
+    v.key = 0;
+    r->is_default = false;
+    verdict = ask_again(task, &failure, &v, &choice);
+    if (verdict == CHOSEN && choice.first.prefill != NULL &&
+        (choice.first.kind == BT_PLAN_NONE || choice.first.kind == task->attempt->kind)) {
+        *pair_p = choice.first;
+    } else {
+        task->alternate_next = alternate;
+        if (!default_may_serve(r, verdict, false))
+            return BT_E_NO_WORKER;
+        r->is_default = true;
+        other = partner_for(r, task, &v, pair, keeps_prefill);
+        if (other == NULL)
+            return BT_E_NO_WORKER;
+        *pair_p = (bt_pair_t){keeps_prefill ? stays[0] : other, keeps_prefill ? other : stays[0],
+                              -1, -1, BT_PLAN_NONE};
+    }
+    if (keeps_prefill)
+        pair_p->prefill_rank = pair->prefill_rank;
+    else
+        pair_p->decode_rank = pair->decode_rank;
+    pair_p->kind = pair->kind;
+    return 0;
 }
 
 bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill)
 {
     bt_request_t *r = task->request;
-    struct choice_view v;
+    const uint64_t now_ms = bt_clock_ms();
+    bt_choice_view_t v;
 
-    if (shape(r, &v) != BT_TOPOLOGY_PAIR)
-        return NULL;
-    return least(r, task, &v.decode, BT_PHASE_DECODE, prefill);
-}
-
-/* The policy's alternates come first, whatever decode they name: the one that waits is not exchanged. */
-bool bt_plan_other_prefill(bt_task_t *task, const bt_pair_t *pair, bt_pair_t *pair_p)
-{
-    bt_request_t *r = task->request;
-    bt_pair_t next = *pair;
-    struct choice_view v;
-
-    if (shape(r, &v) != BT_TOPOLOGY_PAIR)
-        return false;
+    if (r->is_default)
+        return bt_choice_view_make(r, &v) != BT_TOPOLOGY_PAIR
+                   ? NULL
+                   : least_decode(r, task, &v.sets[BT_LIST_DECODE], prefill);
     for (unsigned i = 0; i < task->choice.alternate_count; i++) {
-        next.prefill = task->choice.alternates[i].prefill;
-        next.prefill_rank = task->choice.alternates[i].prefill_rank;
-        if (next.prefill == NULL || was_tried(task, next.prefill) ||
-            !in_set(&v.prefill, next.prefill) || !fits(r, next.prefill, pair->decode))
-            continue;
-        *pair_p = next;
-        return true;
+        const bt_pair_t *pair = &task->choice.alternates[i];
+        if (pair->prefill != NULL && bt_worker_usable(pair->decode, now_ms) &&
+            bt_pair_refusal(r, prefill, pair->decode) == NULL)
+            return pair->decode;
     }
-    next.prefill = least(r, task, &v.prefill, BT_PHASE_PREFILL, pair->decode);
-    next.prefill_rank = -1;
-    if (next.prefill == NULL)
-        return false;
-    *pair_p = next;
-    return true;
+    return NULL;
 }

@@ -1,31 +1,34 @@
-/* plan.h - who serves: usable workers, the policy's answer checked, the default choice. Private to dispatch.
+/* plan.h - who serves: the policy's answer checked, the default choice, who was tried. Private to
+ * dispatch.
  *
- * Owner: nobody; candidates are the dispatcher's.
+ * Owner: nobody.
  * Life:  a choice lives in its task.
- * Flow:  candidates.c -> policy_call.c -> checked -> a choice.
+ * Flow:  candidates.h -> policy_call.c -> checked -> a choice.
  * Cost:  O(1) for the policy's answer; the default choice looks at every candidate.
  */
 #ifndef BT_DISPATCH_PLAN_H
 #define BT_DISPATCH_PLAN_H
 
-#include "dispatch/task.h"
+#include "dispatch/attempt_state.h"
 
 /* plan.c */
 int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why_size);
+/* After a failure. BT_E_NO_WORKER: nobody is left; BT_E_POLICY: the policy ends it. */
 int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p);
-/* Another decode, not tried yet, for a finished prefill, or NULL. */
+bool bt_plan_has_pair(bt_task_t *task); /* of those that were not tried */
+/* Another one, not tried yet, beside the one of `pair` that stays: its work is good. */
+int bt_plan_beside(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair,
+                   enum bt_leg_role kept, bt_pair_t *pair_p);
+/* Another decode of the plan that could read this prefill's KV, or NULL; any, where no policy has
+ * planned. */
 bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill);
-/* Another prefill, not tried yet, for the decode of this pair. */
-bool bt_plan_other_prefill(bt_task_t *task, const bt_pair_t *pair, bt_pair_t *pair_p);
 enum bt_plan_kind bt_plan_kind_of(bt_dispatcher_t *d, const bt_pair_t *pair,
                                   const bt_dialect_t **dialect_p);
-/* candidates.c */
-/* The pool that part `pool` of the bundle plans for; NULL: there is none. A variant that names no pool serves any: the first. */
-const bt_worker_pool_t *bt_candidates_pool(const bt_dispatcher_t *d,
-                                           const bt_policy_bundle_t *bundle, unsigned pool);
-const struct bt_candidates *bt_candidates_get(bt_dispatcher_t *d, const bt_worker_pool_t *pool,
-                                              bt_str_t model);
-/* For generations (user: the dispatcher): copies of the sets that the pool's requests choose from now. */
-bt_warm_t *bt_candidates_warm(void *user, const bt_policy_bundle_t *bundle, unsigned pool);
+/* Who was tried is not chosen again. NULL is fine. */
+void bt_plan_mark_tried(bt_task_t *task, bt_worker_t *w);
+void bt_plan_forget_tried(bt_task_t *task, const bt_worker_t *w);
+/* fanout.c: splitting */
+bool bt_fanout_needed(const bt_request_t *r, const bt_dialect_t *dialect);
+int bt_fanout_make(bt_request_t *r, const char **why_p);
 
 #endif

@@ -6,7 +6,7 @@
 #include "dispatch/policy_call.h"
 #include "base/log.h"
 #include "base/rand.h"
-#include "dispatch/intake.h"
+#include "dispatch/leg.h"
 
 /* ---- which ---- */
 
@@ -59,10 +59,26 @@ void bt_policy_call_rules(bt_request_t *r)
     r->has_shadow = r->rule.shadow_target != NULL && bt_rand_unit() < r->rule.shadow_sample;
 }
 
+void bt_policy_call_end_intake(bt_request_t *r)
+{
+    struct bt_intake *e = r->intake;
+
+    if (e == NULL)
+        return;
+    bt_hook_run_end(&e->hook);
+    for (unsigned i = 0; i < e->gate_count; i++) {
+        if (r->kept_count == 0)
+            r->kept_count = bt_policy_vars_kept(&e->vars[i], r->kept);
+        bt_policy_vars_drop(&e->vars[i]);
+    }
+    if (r->kept_count > 0 && r->policies == NULL) /* nobody has planned, but it wants to hear */
+        r->policies = bt_arena_str(&r->arena, bt_str(e->policies->bundle->name)).p;
+    r->intake = NULL;
+}
+
 void bt_policy_call_end(bt_request_t *r)
 {
-    if (r->intake != NULL)
-        bt_intake_end(r);
+    bt_policy_call_end_intake(r);
     r->rule = (bt_rule_match_t){0};
     r->has_shadow = false;
     bt_generation_unpin(&r->generation);
@@ -73,6 +89,7 @@ void bt_policy_call_end(bt_request_t *r)
 bt_policy_request_t bt_policy_call_describe(bt_request_t *r)
 {
     bt_policy_request_t q = {
+        .id = r->id,
         .path = r->path,
         .model = r->intent.model,
         .session = r->session,
@@ -84,6 +101,7 @@ bt_policy_request_t bt_policy_call_describe(bt_request_t *r)
         .prompt_tokens = r->prompt_tokens,
         .max_tokens = r->intent.max_tokens,
         .prompt = r->intent.prompt != NULL ? r->intent.prompt->value : BT_STR_NULL,
+        .prefix_space = r->prefix_space,
         .klass = bt_str(r->record.klass != NULL ? r->record.klass : ""),
     };
 
@@ -94,25 +112,40 @@ bt_policy_request_t bt_policy_call_describe(bt_request_t *r)
 
 /* ---- what went wrong ---- */
 
+static enum bt_policy_slot slot_of(const struct bt_pool_policies *p, const bt_policy_t *policy)
+{
+    return policy == p->both      ? BT_SLOT_BOTH
+           : policy == p->prefill ? BT_SLOT_PREFILL
+                                  : BT_SLOT_DECODE;
+}
+
 /* A young generation that fails often is taken back: see bt_policy_errors_t. */
 static void note_error(bt_request_t *r, const struct bt_pool_policies *p, const bt_policy_t *policy,
                        const char *text)
 {
-    const enum bt_policy_slot slot = policy == p->both      ? BT_SLOT_BOTH
-                                     : policy == p->prefill ? BT_SLOT_PREFILL
-                                                            : BT_SLOT_DECODE;
+    const bt_bundle_part_t *part = &p->bundle->parts[slot_of(p, policy)];
 
-    bt_policy_errors_note(&r->d->shared->policy_errors, p->bundle->parts[slot].born, text);
+    bt_policy_errors_note(&r->d->shared->policy_errors, part->born, text);
+}
+
+/* Counted once a request, however often it is asked. */
+static bool is_first_failure(bt_request_t *r)
+{
+    const bool is_first = !r->policy_failed;
+
+    r->policy_failed = true;
+    return is_first;
 }
 
 void bt_policy_call_error(bt_request_t *r, const struct bt_pool_policies *p,
                           const bt_policy_t *policy, const char *text)
 {
+    r->record.why = bt_arena_str(&r->arena, bt_str(text)).p;
+    if (!is_first_failure(r))
+        return;
     bt_stats_inc(&r->d->stats, policy_errors);
     note_error(r, p, policy, text);
-    r->record.why = bt_arena_str(&r->arena, bt_str(text)).p;
-    BT_REQUEST_LOG(warn, "policy", r, NULL, "%s: %s; the default choice serves",
-                   bt_policy_name(policy), text);
+    BT_REQUEST_LOG(warn, "policy", r, NULL, "%s: %s", bt_policy_name(policy), text);
 }
 
 void bt_policy_call_invalid(bt_request_t *r)
@@ -120,8 +153,10 @@ void bt_policy_call_invalid(bt_request_t *r)
     static const char text[] = "chose workers that cannot serve the request";
     const struct bt_pool_policies *p = bt_policy_call_policies(r);
 
-    bt_stats_inc(&r->d->stats, policy_invalid);
     r->record.why = text;
+    if (!is_first_failure(r))
+        return;
+    bt_stats_inc(&r->d->stats, policy_invalid);
     if (p == NULL)
         return;
     note_error(r, p, p->prefill != NULL ? p->prefill : p->both, text);
@@ -130,6 +165,16 @@ void bt_policy_call_invalid(bt_request_t *r)
 }
 
 /* ---- plan ---- */
+
+static bt_policy_vars_t *vars_of(const bt_request_t *r, const struct bt_pool_policies *p,
+                                 const bt_policy_t *policy)
+{
+    for (unsigned i = 0; r->intake != NULL && r->intake->policies == p && i < r->intake->gate_count;
+         i++)
+        if (r->intake->gates[i] == policy)
+            return &r->intake->vars[i];
+    return NULL;
+}
 
 /* Copies: a reload frees the policy while the answer is on its way. */
 static void note_policy(bt_request_t *r, const struct bt_pool_policies *p)
@@ -145,37 +190,53 @@ static void note_policy(bt_request_t *r, const struct bt_pool_policies *p)
 }
 
 static int plan_part(bt_request_t *r, const struct bt_pool_policies *p, bt_policy_t *policy,
-                     enum bt_policy_part part, const bt_policy_request_t *q,
-                     const bt_policy_view_t *view, bt_choice_t *choice_p)
+                     enum bt_policy_part part, const bt_policy_failure_t *failure,
+                     bt_policy_request_t *q, const bt_policy_view_t *view, bt_choice_t *choice_p)
 {
-    int rc = bt_policy_plan(policy, part, q, view, choice_p);
+    int rc;
 
+    q->vars = vars_of(r, p, policy);
+    rc = failure == NULL ? bt_policy_plan(policy, part, q, view, choice_p)
+                         : bt_policy_plan_again(policy, part, q, view, failure, choice_p);
     if (rc < 0)
         bt_policy_call_error(r, p, policy, bt_policy_error(policy));
     return rc;
 }
 
-static int plan_both(bt_request_t *r, const struct bt_pool_policies *p,
-                     const bt_policy_request_t *q, const bt_policy_view_t *view,
-                     bt_choice_t *choice_p)
+/* Of the two halves, each from the policy that plans it: what is kept of a pair is not asked for.
+ * Either's nil is nobody. */
+static int plan_halves(bt_request_t *r, const struct bt_pool_policies *p,
+                       const bt_policy_failure_t *failure, bt_policy_request_t *q,
+                       const bt_policy_view_t *view, bt_choice_t *choice_p)
 {
-    bt_choice_t decode_side;
-    int rc;
+    const bool keeps_prefill = failure != NULL && failure->kept_prefill != NULL;
+    const bool keeps_decode = failure != NULL && failure->kept_decode != NULL;
+    bt_choice_t decode_side = {.alternate_count = 0};
+    bt_pair_t *first = &choice_p->first;
+    int rc = 0;
 
-    if (p->prefill == NULL || p->decode == NULL || view->prefill->count == 0)
-        return plan_part(r, p, p->both, BT_POLICY_BOTH, q, view, choice_p);
-    rc = plan_part(r, p, p->prefill, BT_POLICY_PREFILL, q, view, choice_p);
-    if (rc == 0)
-        rc = plan_part(r, p, p->decode, BT_POLICY_DECODE, q, view, &decode_side);
+    *choice_p = (bt_choice_t){.first = {.prefill_rank = -1, .decode_rank = -1}};
+    decode_side.first = choice_p->first;
+    if (!keeps_prefill)
+        rc = plan_part(r, p, p->prefill, BT_POLICY_PREFILL, failure, q, view, choice_p);
+    if (rc == 0 && !keeps_decode)
+        rc = plan_part(r, p, p->decode, BT_POLICY_DECODE, failure, q, view, &decode_side);
     if (rc < 0)
         return rc;
-    choice_p->first.decode = decode_side.first.decode;
-    choice_p->first.decode_rank = decode_side.first.decode_rank;
+    if (keeps_prefill)
+        first->prefill = view->sets[BT_LIST_PREFILL]->items[0];
+    first->decode = keeps_decode ? view->sets[BT_LIST_DECODE]->items[0] : decode_side.first.decode;
+    first->decode_rank = decode_side.first.decode_rank;
+    if (first->kind == BT_PLAN_NONE)
+        first->kind = decode_side.first.kind;
     choice_p->alternate_count = 0; /* halves of two answers make no ordered pairs */
+    if (first->prefill == NULL)
+        first->decode = NULL;
     return 0;
 }
 
-int bt_policy_call_plan(bt_request_t *r, const bt_policy_view_t *view, bt_choice_t *choice_p)
+int bt_policy_call_plan(bt_request_t *r, const bt_policy_failure_t *failure,
+                        const bt_policy_view_t *view, bt_choice_t *choice_p)
 {
     const struct bt_pool_policies *p = bt_policy_call_policies(r);
     bt_policy_request_t q;
@@ -186,34 +247,31 @@ int bt_policy_call_plan(bt_request_t *r, const bt_policy_view_t *view, bt_choice
         return BT_E_AGAIN;
     note_policy(r, p);
     q = bt_policy_call_describe(r);
-    q.vars = r->intake != NULL ? &r->intake->vars : NULL;
     q.trace = r->record.sampled ? &r->record.trace : NULL;
+    q.is_counted = r->has_planned;
+    r->has_planned = true;
     start_us = bt_clock_us();
-    rc = plan_both(r, p, &q, view, choice_p);
+    if (p->prefill == NULL || p->decode == NULL || view->sets[BT_LIST_PREFILL]->count == 0)
+        rc = plan_part(r, p, p->both, BT_POLICY_BOTH, failure, &q, view, choice_p);
+    else
+        rc = plan_halves(r, p, failure, &q, view, choice_p);
     r->record.plan_us += bt_clock_us() - start_us;
     return rc;
 }
 
-int bt_policy_call_fallback(bt_task_t *task, const bt_failure_t *f, const bt_policy_view_t *view,
-                            bt_choice_t *choice_p)
+int bt_policy_call_fallback(bt_request_t *r, const bt_policy_failure_t *failure,
+                            const bt_policy_view_t *view, bt_choice_t *choice_p)
 {
-    bt_request_t *r = task->request;
     const struct bt_pool_policies *p = bt_policy_call_policies(r);
-    bt_policy_request_t q = bt_policy_call_describe(r);
-    const bt_policy_failure_t failure = {
-        .scope = bt_err_scope(f->rc),
-        .name = bt_err_name(f->rc),
-        .leg = bt_leg_role_name(f->leg),
-        .status = f->status,
-        .tried = task->tried,
-        .tried_count = task->tried_count,
-    };
+    bt_policy_request_t q;
     int rc;
 
     if (p == NULL || p->both == NULL)
         return BT_E_AGAIN;
-    q.vars = r->intake != NULL ? &r->intake->vars : NULL;
-    rc = bt_policy_fallback(p->both, &q, view, &failure, choice_p);
+    q = bt_policy_call_describe(r);
+    q.is_counted = true;
+    q.vars = vars_of(r, p, p->both);
+    rc = bt_policy_fallback(p->both, &q, view, failure, choice_p);
     if (rc < 0 && rc != BT_E_AGAIN)
         bt_policy_call_error(r, p, p->both, bt_policy_error(p->both));
     return rc;
@@ -221,16 +279,12 @@ int bt_policy_call_fallback(bt_task_t *task, const bt_failure_t *f, const bt_pol
 
 /* ---- the shadow ---- */
 
-static void copy_name(char *to, size_t size, const bt_worker_t *w)
-{
-    bt_str_copy(to, size, w != NULL ? w->name : "");
-}
-
 /* Decides beside the choice that is taken, and is only compared with it. */
 void bt_policy_call_shadow(bt_request_t *r, const bt_policy_view_t *view, const bt_choice_t *taken)
 {
     const struct bt_pool_policies *p =
         r->has_shadow ? variant_of(r->generation, r->rule.shadow_target) : NULL;
+    struct bt_record_shadow *shadow = &r->record.shadow;
     bt_policy_request_t q;
     bt_choice_t choice;
     uint64_t start_us;
@@ -239,23 +293,71 @@ void bt_policy_call_shadow(bt_request_t *r, const bt_policy_view_t *view, const 
         return;
     r->has_shadow = false; /* once a request, whatever it is split into */
     q = bt_policy_call_describe(r);
-    r->record.shadow.rule = bt_arena_str(&r->arena, bt_str(r->rule.shadow_rule)).p;
     r->shadow_policies = bt_arena_str(&r->arena, bt_str(p->bundle->name)).p;
-    r->record.shadow.policy = bt_arena_str(&r->arena, bt_str(bt_policy_name(p->both))).p;
-    r->record.shadow.version = bt_arena_str(&r->arena, bt_str(bt_policy_version(p->both))).p;
+    shadow->rule = bt_arena_str(&r->arena, bt_str(r->rule.shadow_rule)).p;
+    shadow->policy = bt_arena_str(&r->arena, bt_str(bt_policy_name(p->both))).p;
+    shadow->version = bt_arena_str(&r->arena, bt_str(bt_policy_version(p->both))).p;
     start_us = bt_clock_us();
     if (bt_policy_plan(p->both, BT_POLICY_BOTH, &q, view, &choice) < 0) {
-        r->record.shadow.error = bt_arena_str(&r->arena, bt_str(bt_policy_error(p->both))).p;
+        shadow->error = bt_arena_str(&r->arena, bt_str(bt_policy_error(p->both))).p;
         bt_stats_inc(&r->d->stats, shadow_errors);
         return;
     }
-    r->record.shadow.plan_us = bt_clock_us() - start_us;
-    copy_name(r->record.shadow.prefill, sizeof(r->record.shadow.prefill), choice.first.prefill);
-    copy_name(r->record.shadow.decode, sizeof(r->record.shadow.decode), choice.first.decode);
-    r->record.shadow.same =
+    shadow->plan_us = bt_clock_us() - start_us;
+    shadow->prefill = choice.first.prefill != NULL ? choice.first.prefill->name : NULL;
+    shadow->decode = choice.first.decode != NULL ? choice.first.decode->name : NULL;
+    shadow->same =
         choice.first.prefill == taken->first.prefill && choice.first.decode == taken->first.decode;
-    if (r->record.shadow.same)
+    if (shadow->same)
         bt_stats_inc(&r->d->stats, shadow_same);
     else
         bt_stats_inc(&r->d->stats, shadow_different);
+}
+
+/* ---- hooks that may wait ---- */
+
+static void on_wait(bt_wait_t *wait, const bt_hook_answer_t *answer)
+{
+    bt_hook_run_t *hook = bt_wait_user(wait);
+    int rc = BT_E_CANCELLED;
+
+    hook->is_late = bt_clock_ms() >= hook->until_ms;
+    if (hook->on_resume == NULL || hook->on_resume(hook))
+        rc = bt_policy_resume(&hook->run, answer);
+    bt_wait_free(&hook->wait);
+    rc = bt_hook_run_settle(hook, rc);
+    if (rc != 1)
+        hook->on_end(hook, rc);
+}
+
+void bt_hook_run_begin(bt_hook_run_t *hook)
+{
+    hook->until_ms = bt_clock_ms() + hook->d->shared->config.policy_wait_ms;
+    hook->is_late = false;
+}
+
+int bt_hook_run_settle(bt_hook_run_t *hook, int rc)
+{
+    const bt_wait_ctx_t ctx = bt_dispatcher_wait_ctx(hook->d);
+    const bt_hook_op_t *op = &hook->run.hook_op;
+    bt_hook_answer_t answer;
+    bt_store_reply_t reply;
+
+    while (rc == 1 && !hook->is_late) {
+        if (!bt_wait_store_now(&ctx, op, &answer, &reply)) {
+            answer = (bt_hook_answer_t){0};
+            answer.rc = bt_wait_start(&hook->wait, &ctx, op, hook->until_ms, on_wait, hook);
+            if (answer.rc == 0)
+                return 1;
+            hook->is_late = true; /* one that asks for what cannot be had must not spin */
+        }
+        rc = bt_policy_resume(&hook->run, &answer);
+    }
+    return rc == 1 ? BT_E_TOTAL_TIMEOUT : rc;
+}
+
+void bt_hook_run_end(bt_hook_run_t *hook)
+{
+    bt_wait_free(&hook->wait);
+    bt_policy_run_drop(&hook->run);
 }

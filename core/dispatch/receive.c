@@ -4,6 +4,8 @@
  * object, it has been read as one and freed of what a client may not say.
  */
 #include "api/path.h"
+#include "dispatch/dispatcher.h"
+#include "dispatch/request.h"
 #include "dispatch/scan.h"
 #include "dispatch/sink.h"
 
@@ -33,7 +35,7 @@ static bool is_form(const bt_request_t *r)
 
 static bool refuse_body(bt_request_t *r, unsigned status, const char *why)
 {
-    bt_answer_error(r, status, NULL, why, 0);
+    bt_answer_error(r, status, why, 0);
     return false;
 }
 
@@ -76,7 +78,7 @@ static void name_model(bt_request_t *r)
 static void on_read(bt_request_t *r, int rc, const char *why)
 {
     if (rc < 0) {
-        bt_answer_error(r, 400, NULL, why, 0);
+        bt_answer_error(r, 400, why, 0);
         return;
     }
     name_model(r);
@@ -100,9 +102,8 @@ static void read_body(bt_request_t *r)
     int rc = 0;
 
     if (is_coded(&r->x->head)) {
-        bt_answer_error(r, 415, NULL,
-                        "a coded request body (Content-Encoding) is not supported: send it plain",
-                        0);
+        bt_answer_error(
+            r, 415, "a coded request body (Content-Encoding) is not supported: send it plain", 0);
         return;
     }
     r->intent.n = 1;
@@ -123,15 +124,21 @@ static void read_body(bt_request_t *r)
 
 /* ---- the request ---- */
 
+/* With a queue it is the pools that are full, and that is known later. */
+static unsigned limit_of(const bt_dispatch_shared_t *shared)
+{
+    return shared->queues == NULL ? shared->config.max_concurrent : 0;
+}
+
 static bool admit(bt_request_t *r)
 {
     bt_dispatch_shared_t *shared = r->d->shared;
     unsigned now = atomic_fetch_add_explicit(&shared->concurrent, 1, memory_order_relaxed);
 
     r->counted = true;
-    if (shared->config.max_concurrent == 0 || now < shared->config.max_concurrent)
+    if (limit_of(shared) == 0 || now < limit_of(shared))
         return true;
-    bt_answer_error(r, 503, NULL, "too many concurrent requests (--max-concurrent-requests)", 1);
+    bt_answer_error(r, 503, "too many concurrent requests (--max-concurrent-requests)", 1);
     return false;
 }
 
@@ -174,9 +181,8 @@ static unsigned on_head(bt_exchange_t *x, const char **reason_p)
         *reason_p = "no such route on this gateway";
         return 404;
     }
-    if (shared->config.max_concurrent != 0 &&
-        atomic_load_explicit(&shared->concurrent, memory_order_relaxed) >=
-            shared->config.max_concurrent) {
+    if (limit_of(shared) != 0 &&
+        atomic_load_explicit(&shared->concurrent, memory_order_relaxed) >= limit_of(shared)) {
         *reason_p = "too many concurrent requests (--max-concurrent-requests)";
         return 503;
     }
@@ -187,13 +193,13 @@ static unsigned on_head(bt_exchange_t *x, const char **reason_p)
 static bool is_refused(bt_request_t *r, bool is_authorized, const char *path_refusal)
 {
     if (!is_authorized)
-        bt_answer_error(r, 401, NULL, "missing or wrong API key", 0);
+        bt_answer_error(r, 401, "missing or wrong API key", 0);
     else if (path_refusal != NULL)
-        bt_answer_error(r, 400, NULL, path_refusal, 0);
+        bt_answer_error(r, 400, path_refusal, 0);
     else if (r->route == BT_ROUTE_NONE || bt_route_info(r->route)->body == BT_BODY_NONE)
-        bt_answer_error(r, 404, NULL, "no such route on this gateway", 0);
+        bt_answer_error(r, 404, "no such route on this gateway", 0);
     else if (asks_for_websocket(&r->x->head))
-        bt_answer_error(r, 501, NULL, "this gateway speaks no WebSocket", 0);
+        bt_answer_error(r, 501, "this gateway speaks no WebSocket", 0);
     else
         return false;
     return true;

@@ -9,12 +9,11 @@
  */
 #include "base/clock.h"
 #include "base/rand.h"
-#include "dispatch/request.h"
+#include "dispatch/request_state.h"
 
+#include <inttypes.h>
 #include <math.h>
 
-#define LOAD_FRESH_MS                                                                              \
-    5000 /* as in script/view/view.c: an engine's own report older than this says nothing */
 #define TEXT_KEPT                                                                                  \
     129 /* of what a client wrote: a byte more than the line has, to see where a character ends */
 
@@ -48,71 +47,24 @@ void bt_record_begin(bt_request_t *r)
 
     rec->wall_ms = bt_clock_wall_ms();
     rec->sampled = config->sample > 0 && bt_rand_unit() < config->sample;
-    if (r->x == NULL)
-        return;
     if (config->headers != NULL)
         keep_headers(r, config->headers);
 }
 
 /* ---- candidates ---- */
 
-static const char *copy(bt_request_t *r, const char *z)
+static bool is_kept(const bt_record_t *rec, unsigned lists, uint64_t id)
 {
-    return z != NULL ? bt_arena_str(&r->arena, bt_str(z)).p : NULL;
+    for (unsigned i = 0; i < lists; i++)
+        for (unsigned k = 0; k < rec->rows[i]->count; k++)
+            if (rec->rows[i]->rows[k].id == id)
+                return true;
+    return false;
 }
 
-static int64_t load_i64(const _Atomic int64_t *p)
-{
-    return atomic_load_explicit(p, memory_order_relaxed);
-}
-
-static double ema_ms(const _Atomic int64_t *us)
-{
-    const int64_t value = load_i64(us);
-
-    return value > 0 ? (double) value / 1000 : NAN;
-}
-
-/* The rules of script/view/view.c: what a policy is told is nil is not known here either. */
-static void fill_load(struct bt_record_row *row, const bt_load_sample_t *load, uint64_t now_ms)
-{
-    const uint64_t at_ms = atomic_load_explicit(&load->at_ms, memory_order_relaxed);
-    const uint64_t age_ms = now_ms > at_ms ? now_ms - at_ms : 0;
-
-    row->running = row->waiting = row->kv_free = row->age_ms = NAN;
-    if (at_ms == 0)
-        return;
-    row->age_ms = (double) age_ms;
-    if (age_ms > LOAD_FRESH_MS)
-        return;
-    row->running = (double) load_i64(&load->running);
-    row->waiting = (double) (load_i64(&load->waiting) + load_i64(&load->started_since));
-    row->kv_free = 1.0 - atomic_load_explicit(&load->kv_used_ppm, memory_order_relaxed) / 1e6;
-}
-
-static void fill_row(bt_request_t *r, struct bt_record_row *row, const bt_worker_t *w,
-                     uint64_t now_ms)
-{
-    *row = (struct bt_record_row){
-        .id = w->id,
-        .role = w->spec.role,
-        .name = copy(r, w->name),
-        .url = copy(r, w->spec.url),
-        .zone = copy(r, w->spec.zone),
-        .labels = copy(r, w->spec.labels),
-        .dialect = copy(r, w->dialect),
-        .prefill_tokens = bt_worker_tokens(w, BT_PHASE_PREFILL),
-        .decode_tokens = bt_worker_tokens(w, BT_PHASE_DECODE),
-        .requests =
-            bt_worker_requests(w, BT_PHASE_PREFILL) + bt_worker_requests(w, BT_PHASE_DECODE),
-        .ttft_ema_ms = ema_ms(&w->ttft_ema_us),
-        .tpot_ema_ms = ema_ms(&w->tpot_ema_us),
-        .score = NAN,
-    };
-    fill_load(row, &w->load, now_ms);
-}
-
-static struct bt_record_rows *copy_set(bt_request_t *r, const bt_worker_set_t *set, uint64_t now_ms)
+/* A worker that stands in an earlier list has its row there, and only its id here. */
+static struct bt_record_rows *copy_set(bt_request_t *r, unsigned list, const bt_worker_set_t *set,
+                                       uint64_t now_ms)
 {
     const unsigned total = set != NULL ? set->count : 0;
     const unsigned count = total < BT_RECORD_ROWS ? total : BT_RECORD_ROWS;
@@ -121,8 +73,16 @@ static struct bt_record_rows *copy_set(bt_request_t *r, const bt_worker_set_t *s
 
     rows->total = total;
     rows->count = count;
-    for (unsigned i = 0; i < count; i++)
-        fill_row(r, &rows->rows[i], set->items[i], now_ms);
+    for (unsigned i = 0; i < count; i++) {
+        bt_text_t *json = bt_record_ring_scratch(r->d->records);
+        if (is_kept(&r->record, list, set->items[i]->id))
+            bt_text_printf(json, "{\"id\":%" PRIu64, set->items[i]->id);
+        else
+            bt_record_put_worker(set->items[i], now_ms, json);
+        rows->rows[i] = (struct bt_record_row){.id = set->items[i]->id,
+                                               .json = bt_arena_str(&r->arena, bt_text_str(json)),
+                                               .score = NAN};
+    }
     return rows;
 }
 
@@ -137,16 +97,14 @@ static void score_rows(struct bt_record_rows *rows, const bt_policy_trace_t *tra
 /* Whatever native functions write from here on belongs to another plan, and finds no room. */
 static void close_trace(bt_record_t *rec)
 {
-    for (unsigned i = 0; i < 3; i++)
+    for (unsigned i = 0; i < BT_LIST_COUNT; i++)
         if (rec->rows[i] != NULL)
             score_rows(rec->rows[i], &rec->trace);
-    rec->trace.count = rec->trace.cap = 0;
+    rec->trace = (bt_policy_trace_t){.scores = rec->trace.scores};
 }
 
 void bt_record_candidates(bt_request_t *r, const bt_policy_view_t *view)
 {
-    const bt_worker_set_t *const sets[3] = {view->prefill, view->decode, view->single};
-    const uint64_t now_ms = bt_clock_ms();
     bt_record_t *rec = &r->record;
     unsigned count = 0;
 
@@ -156,13 +114,17 @@ void bt_record_candidates(bt_request_t *r, const bt_policy_view_t *view)
         close_trace(rec);
         return;
     }
-    for (unsigned i = 0; i < 3; i++) {
-        rec->rows[i] = copy_set(r, sets[i], now_ms);
+    rec->seed = bt_rand_u64() | 1;
+    rec->clock_us = bt_clock_us();
+    for (unsigned i = 0; i < BT_LIST_COUNT; i++) {
+        rec->rows[i] = copy_set(r, i, view->sets[i], rec->clock_us / 1000);
         count += rec->rows[i]->count;
     }
     rec->trace = (bt_policy_trace_t){
         .scores = bt_arena_alloc(&r->arena, (count + 1) * sizeof(rec->trace.scores[0])),
         .cap = count,
+        .seed = rec->seed,
+        .now_us = rec->clock_us,
     };
 }
 

@@ -2,7 +2,7 @@
  * appended as it is, integers and milliseconds are written by hand. record.h is the list of members.
  */
 #include "base/clock.h"
-#include "dispatch/attempt.h"
+#include "dispatch/leg.h"
 #include "dispatch/plan.h"
 
 #include <math.h>
@@ -12,6 +12,7 @@
 #define TEXT_MAX 128
 #define PATH_MAX_BYTES 256
 #define DIGITS_MAX 24
+#define LOAD_FRESH_MS 5000 /* as in script/view/view.c: an engine's older report says nothing */
 
 /* ---- values ---- */
 
@@ -27,15 +28,16 @@ static char *digits(char *end, uint64_t value)
     return end;
 }
 
-static void put_u64(bt_text_t *out, uint64_t value)
+static void put_u64_after(bt_text_t *out, bt_str_t before, uint64_t value)
 {
     char z[DIGITS_MAX], *end = z + sizeof(z), *at = digits(end, value);
 
+    bt_text_put(out, before);
     bt_text_put(out, (bt_str_t){at, (size_t) (end - at)});
 }
 
 /* Microseconds as milliseconds: 31, 0.25, 1.001. */
-static void put_ms(bt_text_t *out, uint64_t us)
+static void put_ms_after(bt_text_t *out, bt_str_t before, uint64_t us)
 {
     char z[DIGITS_MAX], *end = z + sizeof(z), *at = end;
     const unsigned rest = (unsigned) (us % 1000);
@@ -47,11 +49,9 @@ static void put_ms(bt_text_t *out, uint64_t us)
             end--;
     }
     at = digits(at, us / 1000);
+    bt_text_put(out, before);
     bt_text_put(out, (bt_str_t){at, (size_t) (end - at)});
 }
-
-/* name: with its comma and colon, as it stands in the line. */
-#define put_name(out, name) bt_text_put((out), BT_STR(",\"" name "\":"))
 
 static void put_text_after(bt_text_t *out, bt_str_t before, bt_str_t value, size_t max)
 {
@@ -60,14 +60,34 @@ static void put_text_after(bt_text_t *out, bt_str_t before, bt_str_t value, size
     bt_text_put(out, before);
     bt_text_json_cut(out, value, max);
 }
-#define put_text(out, name, value)                                                                 \
-    put_text_after((out), BT_STR(",\"" name "\":"), (value), TEXT_MAX)
-#define put_z(out, name, z) put_text_after((out), BT_STR(",\"" name "\":"), bt_str(z), SIZE_MAX)
 
-static void put_bool(bt_text_t *out, bool value)
+static void put_bool_after(bt_text_t *out, bt_str_t before, bool value)
 {
+    bt_text_put(out, before);
     bt_text_puts(out, value ? "true" : "false");
 }
+
+/* NAN and infinities have no JSON. Most numbers of a row are whole. */
+static void put_number_after(bt_text_t *out, bt_str_t before, double value)
+{
+    if (!isfinite(value))
+        return;
+    bt_text_put(out, before);
+    if (fabs(value) < 1e15 && value == floor(value))
+        put_u64_after(out, value < 0 ? BT_STR("-") : BT_STR(""), (uint64_t) fabs(value));
+    else
+        bt_text_printf(out, "%.9g", value);
+}
+
+/* A member as it stands in the line, comma and all. What has no value is left out. */
+#define NAMED(name) BT_STR(",\"" name "\":")
+#define put_u64(out, name, value) put_u64_after((out), NAMED(name), (value))
+#define put_ms(out, name, us) put_ms_after((out), NAMED(name), (us))
+#define put_text(out, name, value) put_text_after((out), NAMED(name), (value), TEXT_MAX)
+#define put_z(out, name, z) put_text_after((out), NAMED(name), bt_str(z), SIZE_MAX)
+#define put_bool(out, name, value) put_bool_after((out), NAMED(name), (value))
+#define put_number(out, name, value) put_number_after((out), NAMED(name), (value))
+#define put_open(out, name, bracket) bt_text_put((out), BT_STR(",\"" name "\":" bracket))
 
 /* The date of a second serves all requests of that second. */
 static void put_time(bt_text_t *out, uint64_t wall_ms)
@@ -83,7 +103,7 @@ static void put_time(bt_text_t *out, uint64_t wall_ms)
     text[20] = (char) ('0' + ms / 100);
     text[21] = (char) ('0' + ms / 10 % 10);
     text[22] = (char) ('0' + ms % 10);
-    put_lit(out, "\"");
+    put_lit(out, ",\"at\":\"");
     bt_text_puts(out, text);
     put_lit(out, "\"");
 }
@@ -103,19 +123,14 @@ static void put_request(bt_text_t *out, const bt_request_t *r)
 
     put_lit(out, "{\"v\":1,\"id\":");
     bt_text_json_str(out, bt_str(r->id));
-    put_name(out, "at");
     put_time(out, rec->wall_ms);
     put_z(out, "route", bt_route_info(r->route)->label);
     put_text_after(out, BT_STR(",\"path\":"), r->path, PATH_MAX_BYTES);
     put_text(out, "model", r->intent.model);
-    put_name(out, "stream");
-    put_bool(out, r->intent.stream);
-    put_name(out, "n");
-    put_u64(out, r->intent.n);
-    put_name(out, "prompt_tokens");
-    put_u64(out, r->prompt_tokens);
-    put_name(out, "prompt_bytes");
-    put_u64(out, r->intent.prompt_bytes);
+    put_bool(out, "stream", r->intent.stream);
+    put_u64(out, "n", r->intent.n);
+    put_u64(out, "prompt_tokens", r->prompt_tokens);
+    put_u64(out, "prompt_bytes", r->intent.prompt_bytes);
     put_text(out, "session", r->session);
     put_text(out, "tenant", r->tenant);
     put_text(out, "class", bt_str(rec->klass));
@@ -131,9 +146,11 @@ static void put_decision(bt_text_t *out, const bt_request_t *r)
     put_z(out, "rule", rec->rule);
     put_z(out, "policy", r->policy_name);
     put_z(out, "policy_version", r->policy_version);
-    if (r->policy_generation != 0) {
-        put_name(out, "generation");
-        put_u64(out, r->policy_generation);
+    if (r->policy_generation != 0)
+        put_u64(out, "generation", r->policy_generation);
+    if (rec->seed != 0) {
+        bt_text_printf(out, ",\"seed\":\"%016llx\"", (unsigned long long) rec->seed);
+        put_u64(out, "clock_us", rec->clock_us);
     }
     put_z(out, "decided_by", rec->decided_by != NULL ? rec->decided_by : "nobody");
     put_z(out, "why", rec->why);
@@ -143,8 +160,7 @@ static void put_decision(bt_text_t *out, const bt_request_t *r)
 
 static void put_labels(bt_text_t *out, const char *text)
 {
-    put_name(out, "labels");
-    put_lit(out, "{");
+    put_open(out, "labels", "{");
     while (text != NULL && *text != '\0') {
         const char *end = strchrnul(text, ','), *eq = memchr(text, '=', (size_t) (end - text));
         bt_str_t key = bt_str_trim((bt_str_t){text, (size_t) ((eq != NULL ? eq : end) - text)});
@@ -163,68 +179,83 @@ static void put_labels(bt_text_t *out, const char *text)
     put_lit(out, "}");
 }
 
-static void put_i64(bt_text_t *out, int64_t value)
+static int64_t load_i64(const _Atomic int64_t *p)
 {
-    if (value < 0)
-        put_lit(out, "-");
-    put_u64(out, value < 0 ? -(uint64_t) value : (uint64_t) value);
+    return atomic_load_explicit(p, memory_order_relaxed);
 }
 
-/* NAN and infinities have no JSON. Most numbers of a row are whole. */
-static void put_number_after(bt_text_t *out, bt_str_t before, double value)
+static void put_ema(bt_text_t *out, bt_str_t before, const _Atomic int64_t *us)
 {
-    if (!isfinite(value))
-        return;
-    bt_text_put(out, before);
-    if (fabs(value) < 1e15 && value == floor(value))
-        put_i64(out, (int64_t) value);
-    else
-        bt_text_printf(out, "%.9g", value);
+    if (load_i64(us) > 0)
+        put_number_after(out, before, (double) load_i64(us) / 1000);
 }
-#define put_number(out, name, value) put_number_after((out), BT_STR(",\"" name "\":"), (value))
 
-static void put_row(bt_text_t *out, const struct bt_record_row *row)
+/* What a policy is told is nil (script/view/view.c) is not known here either. */
+static void put_load(bt_text_t *out, const bt_worker_t *w, uint64_t now_ms)
 {
-    put_lit(out, "{\"id\":");
-    put_u64(out, row->id);
-    put_z(out, "name", row->name);
-    put_z(out, "url", row->url); /* some native functions hash it */
-    put_z(out, "role", bt_role_name(row->role));
-    put_z(out, "zone", row->zone);
-    if (row->labels != NULL && row->labels[0] != '\0')
-        put_labels(out, row->labels);
-    put_z(out, "dialect", row->dialect);
-    put_name(out, "prefill_tokens");
-    put_i64(out, row->prefill_tokens);
-    put_name(out, "decode_tokens");
-    put_i64(out, row->decode_tokens);
-    put_name(out, "requests");
-    put_i64(out, row->requests);
-    put_number(out, "running", row->running);
-    put_number(out, "waiting", row->waiting);
-    put_number(out, "kv_free", row->kv_free);
-    put_number(out, "ttft_ema_ms", row->ttft_ema_ms);
-    put_number(out, "tpot_ema_ms", row->tpot_ema_ms);
-    put_number(out, "age_ms", row->age_ms);
-    put_number(out, "score", row->score);
-    put_lit(out, "}");
+    const bt_load_sample_t *load = &w->load;
+    const uint64_t at_ms = atomic_load_explicit(&load->at_ms, memory_order_relaxed);
+    const uint64_t age_ms = now_ms > at_ms ? now_ms - at_ms : 0;
+
+    if (at_ms != 0 && age_ms <= LOAD_FRESH_MS) {
+        put_number(out, "running", (double) load_i64(&load->running));
+        put_number(out, "waiting",
+                   (double) (load_i64(&load->waiting) + load_i64(&load->started_since)));
+        put_number(out, "kv_free",
+                   1.0 - atomic_load_explicit(&load->kv_used_ppm, memory_order_relaxed) / 1e6);
+    }
+    put_ema(out, NAMED("ttft_ema_ms"), &w->ttft_ema_us);
+    put_ema(out, NAMED("tpot_ema_ms"), &w->tpot_ema_us);
+    if (at_ms != 0)
+        put_u64(out, "age_ms", age_ms);
+}
+
+/* One is what every policy takes for granted. */
+static void put_size(bt_text_t *out, bt_str_t before, unsigned size)
+{
+    if (size > 1)
+        put_u64_after(out, before, size);
+}
+
+void bt_record_put_worker(const bt_worker_t *w, uint64_t now_ms, bt_text_t *out)
+{
+    const int64_t prefills = bt_worker_requests(w, BT_PHASE_PREFILL);
+
+    put_u64_after(out, BT_STR("{\"id\":"), w->id);
+    put_z(out, "name", w->name);
+    put_z(out, "url", w->spec.url); /* some native functions hash it */
+    put_z(out, "role", bt_role_name(w->spec.role));
+    put_z(out, "zone", w->spec.zone);
+    if (w->spec.labels != NULL && w->spec.labels[0] != '\0')
+        put_labels(out, w->spec.labels);
+    put_z(out, "engine", w->engine != BT_ENGINE_UNKNOWN ? bt_engine_name(w->engine) : NULL);
+    put_z(out, "connector", w->spec.connector);
+    put_z(out, "version", w->spec.version);
+    put_z(out, "dialect", w->dialect);
+    put_size(out, NAMED("dp_size"), w->dp_size);
+    put_size(out, NAMED("tp_size"), w->tp_size);
+    put_size(out, NAMED("pp_size"), w->pp_size);
+    put_number(out, "prefill_tokens", (double) bt_worker_tokens(w, BT_PHASE_PREFILL));
+    put_number(out, "decode_tokens", (double) bt_worker_tokens(w, BT_PHASE_DECODE));
+    put_number(out, "requests", (double) (prefills + bt_worker_requests(w, BT_PHASE_DECODE)));
+    put_load(out, w, now_ms);
 }
 
 static void put_candidates(bt_text_t *out, const bt_record_t *rec, bool is_brief)
 {
-    static const char *const names[] = {"prefill", "decode", "single"};
-
     if (rec->rows[0] == NULL)
         return;
-    put_name(out, "candidates");
-    put_lit(out, "{");
-    for (unsigned i = 0; i < 3; i++) {
+    put_open(out, "candidates", "{");
+    for (unsigned i = 0; i < BT_LIST_COUNT; i++) {
         const struct bt_record_rows *rows = rec->rows[i];
         put_comma(out);
-        bt_text_printf(out, "\"%s\":{\"total\":%u,\"rows\":[", names[i], rows->total);
+        bt_text_printf(out, "\"%s\":{\"total\":%u,\"rows\":[",
+                       bt_policy_list_name((enum bt_policy_list) i), rows->total);
         for (unsigned k = 0; !is_brief && k < rows->count; k++) {
             put_comma(out);
-            put_row(out, &rows->rows[k]);
+            bt_text_put(out, rows->rows[k].json);
+            put_number(out, "score", rows->rows[k].score);
+            put_lit(out, "}");
         }
         put_lit(out, "]}");
     }
@@ -262,8 +293,7 @@ static void put_plan(bt_text_t *out, const bt_request_t *r)
 
     if (choice == NULL || r->record.workers == NULL || choice->first.decode == NULL)
         return;
-    put_name(out, "plan");
-    put_lit(out, "{\"kind\":");
+    put_lit(out, ",\"plan\":{\"kind\":");
     bt_text_json_str(out,
                      bt_str(bt_plan_kind_name(bt_plan_kind_of(r->d, &choice->first, &dialect))));
     put_names(out, name_of(choice->first.prefill), name_of(choice->first.decode));
@@ -281,20 +311,16 @@ static void put_plan(bt_text_t *out, const bt_request_t *r)
 
 static void put_since(bt_text_t *out, bt_str_t before, uint64_t from_us, uint64_t at_us)
 {
-    if (at_us == 0)
-        return;
-    bt_text_put(out, before);
-    put_ms(out, at_us > from_us ? at_us - from_us : 0);
+    if (at_us != 0)
+        put_ms_after(out, before, at_us > from_us ? at_us - from_us : 0);
 }
 
 static void put_failure(bt_text_t *out, const bt_attempt_t *a)
 {
     put_z(out, "failure", bt_err_name(a->fail_rc));
     put_z(out, "leg", bt_leg_role_name(a->fail_leg));
-    put_name(out, "status");
-    put_u64(out, a->fail_status);
-    put_name(out, "guilty");
-    put_lit(out, "[");
+    put_u64(out, "status", a->fail_status);
+    put_open(out, "guilty", "[");
     for (unsigned i = 0; i < 2; i++)
         if (a->guilty[i] && a->legs[i].worker != NULL) {
             put_comma(out);
@@ -306,8 +332,7 @@ static void put_failure(bt_text_t *out, const bt_attempt_t *a)
 /* Newest first. */
 static void put_replaced(bt_text_t *out, const bt_attempt_t *a)
 {
-    put_name(out, "replaced");
-    put_lit(out, "[");
+    put_open(out, "replaced", "[");
     for (const struct bt_replaced *s = a->replaced; s != NULL; s = s->before) {
         put_comma(out);
         put_lit(out, "{\"");
@@ -323,26 +348,28 @@ static void put_replaced(bt_text_t *out, const bt_attempt_t *a)
 /* What the hub has told of its room. */
 static void put_kv(bt_text_t *out, const bt_attempt_kv_t *kv)
 {
-    put_lit(out, ",\"kv\":{\"bytes\":");
-    put_u64(out, kv->bytes);
-    put_name(out, "wait_ms");
-    put_ms(out, kv->wait_us);
-    put_name(out, "transfer_ms");
-    put_ms(out, kv->transfer_us);
+    put_u64_after(out, BT_STR(",\"kv\":{\"bytes\":"), kv->bytes);
+    put_ms(out, "wait_ms", kv->wait_us);
+    put_ms(out, "transfer_ms", kv->transfer_us);
     put_lit(out, "}");
+}
+
+static void put_rank(bt_text_t *out, bt_str_t before, const bt_worker_t *w, int rank)
+{
+    if (w != NULL && w->dp_size > 1 && rank >= 0)
+        put_u64_after(out, before, (uint64_t) rank);
 }
 
 static void put_attempt(bt_text_t *out, const bt_request_t *r, const bt_attempt_t *a)
 {
     put_comma(out);
-    put_lit(out, "{\"n\":");
-    put_u64(out, a->number);
-    if (r->task_count > 1) {
-        put_name(out, "child");
-        put_u64(out, a->task->index);
-    }
+    put_u64_after(out, BT_STR("{\"n\":"), a->number);
+    if (r->task_count > 1)
+        put_u64(out, "child", a->task->index);
     put_z(out, "kind", bt_plan_kind_name(a->kind));
     put_names(out, name_of(a->legs[0].worker), name_of(a->legs[1].worker));
+    put_rank(out, NAMED("prefill_rank"), a->legs[0].worker, a->pair.prefill_rank);
+    put_rank(out, NAMED("decode_rank"), a->legs[1].worker, a->pair.decode_rank);
     put_since(out, BT_STR(",\"start_ms\":"), r->start_us, a->start_us);
     put_since(out, BT_STR(",\"prefill_ms\":"), r->start_us, a->prefill_done_us);
     put_since(out, BT_STR(",\"first_byte_ms\":"), r->start_us, a->legs[1].first_body_us);
@@ -375,15 +402,14 @@ static void put_attempts(bt_text_t *out, const bt_request_t *r)
 {
     unsigned total = 0;
 
-    put_name(out, "attempts");
-    put_lit(out, "[");
+    put_open(out, "attempts", "[");
     for (unsigned i = 0; i < r->task_count; i++)
         total += put_task(out, r, &r->tasks[i], total < ATTEMPTS_MAX ? ATTEMPTS_MAX - total : 0);
     put_lit(out, "]");
-    if (total > ATTEMPTS_MAX) {
-        put_name(out, "attempts_total");
-        put_u64(out, total);
-    }
+    if (total > ATTEMPTS_MAX)
+        put_u64(out, "attempts_total", total);
+    if (r->is_over_budget)
+        put_bool(out, "over_budget", true);
 }
 
 /* ---- times and the end ---- */
@@ -395,8 +421,7 @@ static void put_phase(bt_text_t *out, bt_str_t name, uint64_t us)
     put_comma(out);
     put_lit(out, "\"");
     bt_text_put(out, name);
-    put_lit(out, "\":");
-    put_ms(out, us);
+    put_ms_after(out, BT_STR("\":"), us);
 }
 
 static void put_leg_phases(bt_text_t *out, const bt_attempt_t *a)
@@ -414,10 +439,11 @@ static void put_phases(bt_text_t *out, const bt_request_t *r, uint64_t now_us)
 {
     const bt_record_t *rec = &r->record;
 
-    put_name(out, "phases_ms");
-    put_lit(out, "{");
+    put_open(out, "phases_ms", "{");
     put_phase(out, BT_STR("admit"), rec->admit_us);
     put_phase(out, BT_STR("route"), rec->route_us);
+    if (rec->queue_us != 0)
+        put_phase(out, BT_STR("queue"), rec->queue_us);
     put_phase(out, BT_STR("plan"), rec->plan_us);
     if (r->task_count == 1 && r->tasks[0].attempt != NULL)
         put_leg_phases(out, r->tasks[0].attempt);
@@ -429,15 +455,11 @@ static void put_phases(bt_text_t *out, const bt_request_t *r, uint64_t now_us)
 
 static void put_outcome(bt_text_t *out, const bt_request_t *r)
 {
-    put_name(out, "status");
-    put_u64(out, r->status);
+    put_u64(out, "status", r->status);
     put_z(out, "error", r->fail_name);
-    put_name(out, "bytes_in");
-    put_u64(out, r->body_bytes);
-    put_name(out, "bytes_out");
-    put_u64(out, r->sent_bytes);
-    put_name(out, "events");
-    put_u64(out, r->events);
+    put_u64(out, "bytes_in", r->body_bytes);
+    put_u64(out, "bytes_out", r->sent_bytes);
+    put_u64(out, "events", r->events);
 }
 
 static void put_headers(bt_text_t *out, const bt_request_t *r)
@@ -447,8 +469,7 @@ static void put_headers(bt_text_t *out, const bt_request_t *r)
 
     if (names == NULL || values == NULL)
         return;
-    put_name(out, "headers");
-    put_lit(out, "{");
+    put_open(out, "headers", "{");
     for (unsigned i = 0; names[i] != NULL; i++) {
         if (values[i].n == 0)
             continue;
@@ -462,9 +483,6 @@ static void put_headers(bt_text_t *out, const bt_request_t *r)
 
 static void put_shadow(bt_text_t *out, const bt_record_t *rec)
 {
-    const char *prefill = rec->shadow.prefill[0] != '\0' ? rec->shadow.prefill : NULL;
-    const char *decode = rec->shadow.decode[0] != '\0' ? rec->shadow.decode : NULL;
-
     if (rec->shadow.rule == NULL)
         return;
     put_lit(out, ",\"shadow\":{\"rule\":");
@@ -473,12 +491,10 @@ static void put_shadow(bt_text_t *out, const bt_record_t *rec)
     put_z(out, "version", rec->shadow.version);
     put_z(out, "error", rec->shadow.error);
     if (rec->shadow.error == NULL) {
-        put_names(out, prefill, decode);
-        put_name(out, "same");
-        put_bool(out, rec->shadow.same);
+        put_names(out, rec->shadow.prefill, rec->shadow.decode);
+        put_bool(out, "same", rec->shadow.same);
     }
-    put_name(out, "plan_ms");
-    put_ms(out, rec->shadow.plan_us);
+    put_ms(out, "plan_ms", rec->shadow.plan_us);
     put_lit(out, "}");
 }
 

@@ -10,7 +10,7 @@
 #include "api/inspect.h"
 #include "api/redact.h"
 #include "base/log.h"
-#include "cluster/monitor.h"
+#include "cluster/health.h"
 #include "dispatch/attempt.h"
 #include "dispatch/response_affinity.h"
 #include "dispatch/sink.h"
@@ -25,13 +25,19 @@ static bool is_event_stream(const bt_head_t *head)
     return bt_str_starts(bt_head_get(head, BT_STR("content-type")), BT_STR("text/event-stream"));
 }
 
+static void note_bytes(bt_leg_t *leg, uint64_t now_ms)
+{
+    leg->last_bytes_ms = now_ms;
+    bt_worker_note_bytes(leg->worker, now_ms);
+}
+
 static void on_head(bt_call_t *call)
 {
     bt_leg_t *leg = call->user;
     bt_request_t *r = request_of(leg);
     uint64_t now_ms = bt_clock_ms();
 
-    bt_worker_note_bytes(leg->worker, now_ms);
+    note_bytes(leg, now_ms);
     leg->is_sse = is_event_stream(&call->head);
     if (leg->role == BT_LEG_PREFILL) {
         leg->attempt->lease_until_ms = now_ms + leg->worker->lease_ms;
@@ -98,7 +104,7 @@ static void relay(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
     note_timing(leg, events);
     if (leg->redact != NULL)
         redact(leg, p, n);
-    if (!leg->is_sse && r->d->observer.has_observe)
+    if (!leg->is_sse && (r->d->has_observe || bt_access_log_is_json(r->d)))
         bt_usage_feed(leg, &r->arena, p, n);
     r->sink->data(leg->attempt->task, buf, p, n);
     if (leg->state == BT_LEG_RUNNING && r->sink->blocked(leg->attempt->task))
@@ -157,33 +163,53 @@ static void commit(bt_leg_t *leg)
     bt_request_drop_body(request_of(leg));
 }
 
+/* May free the request. */
+static void failed(bt_leg_t *leg, const bt_failure_t *f)
+{
+    bt_request_t *r = request_of(leg);
+
+    leg->state = BT_LEG_FAILED;
+    bt_attempt_leg_failed(leg, f);
+    bt_request_release(r);
+}
+
 static void fail(bt_leg_t *leg, const bt_failure_t *f)
 {
     bt_call_cancel(&leg->call);
-    leg->state = BT_LEG_FAILED;
-    bt_attempt_leg_failed(leg, f);
-    bt_request_release(request_of(leg));
+    failed(leg, f);
 }
 
 /* An error inside a 200: the engine's own words, with the status they stand for. */
 static void fail_inside(bt_leg_t *leg, unsigned status, bt_str_t words)
 {
-    bt_arena_t *arena = &request_of(leg)->arena;
-    bt_failure_t f = {.rc = BT_E_UPSTREAM_BODY,
-                      .leg = leg->role,
-                      .worker = leg->worker->name,
-                      .status = status,
-                      .body = bt_arena_str(arena, words),
-                      .retryable = status >= 500 || status == 429};
+    bt_failure_t f = bt_leg_failure(leg, BT_E_UPSTREAM_BODY, status >= 500 || status == 429);
 
+    f.status = status;
+    f.body = bt_arena_str(&request_of(leg)->arena, words);
     fail(leg, &f);
 }
 
 /* Our own memory, nobody's fault. */
 static void fail_short(bt_leg_t *leg)
 {
-    const bt_failure_t f = {.rc = BT_E_NOMEM, .leg = leg->role, .worker = leg->worker->name};
+    const bt_failure_t f = bt_leg_failure(leg, BT_E_NOMEM, false);
 
+    fail(leg, &f);
+}
+
+void bt_relay_on_first_event_timeout(bt_timer_t *timer)
+{
+    bt_leg_t *leg = bt_container_of(timer, bt_leg_t, first_event);
+    const bt_failure_t f = bt_leg_failure(leg, BT_E_FIRST_BYTE_TIMEOUT, true);
+
+    fail(leg, &f);
+}
+
+void bt_relay_lost(bt_leg_t *leg)
+{
+    const bt_failure_t f = bt_leg_failure(leg, BT_E_LOST, true);
+
+    bt_timer_stop(&leg->first_event);
     fail(leg, &f);
 }
 
@@ -231,7 +257,7 @@ static void on_body(bt_call_t *call, bt_buf_t *buf, const char *p, size_t n)
 {
     bt_leg_t *leg = call->user;
 
-    bt_worker_note_bytes(leg->worker, bt_clock_ms());
+    note_bytes(leg, bt_clock_ms());
     if (leg->mode == BT_MODE_RELAY)
         relay(leg, buf, p, n);
     else if (keep(leg, buf, p, n) < 0)
@@ -249,10 +275,7 @@ static void keep_head(bt_leg_t *leg, bt_failure_t *f)
     const bt_head_t *from = &leg->call.head;
     bt_header_t *copies = bt_arena_alloc(&r->arena, (from->header_count + 1) * sizeof(*copies));
 
-    for (unsigned i = 0; i < from->header_count; i++) {
-        copies[i].name = bt_arena_str(&r->arena, from->headers[i].name);
-        copies[i].value = bt_arena_str(&r->arena, from->headers[i].value);
-    }
+    bt_headers_keep(&r->arena, copies, from->headers, from->header_count);
     f->head = *from;
     f->head.headers = copies;
 }
@@ -266,48 +289,39 @@ static bool is_redirect(unsigned status)
 
 static void redirected(bt_leg_t *leg)
 {
-    const bt_failure_t f = {
-        .rc = BT_E_REDIRECT, .leg = leg->role, .worker = leg->worker->name, .retryable = true};
+    const bt_failure_t f = bt_leg_failure(leg, BT_E_REDIRECT, true);
 
     BT_REQUEST_LOG(warn, "dispatch", request_of(leg), leg->worker->name,
                    "worker %s answers %u to %.*s: give its own address, with the right path",
                    leg->worker->name, leg->call.head.status, BT_STR_ARG(request_of(leg)->path));
-    leg->state = BT_LEG_FAILED;
-    bt_attempt_leg_failed(leg, &f);
+    failed(leg, &f);
 }
 
 static void answered_with_status(bt_leg_t *leg)
 {
-    bt_failure_t f = {.rc = BT_E_UPSTREAM_STATUS,
-                      .leg = leg->role,
-                      .worker = leg->worker->name,
-                      .status = leg->call.head.status,
-                      .body = leg->reply.text,
-                      .retryable = leg->call.head.status == 429 || leg->call.head.status >= 500};
+    const unsigned status = leg->call.head.status;
+    bt_failure_t f = bt_leg_failure(leg, BT_E_UPSTREAM_STATUS, status == 429 || status >= 500);
 
+    f.status = status;
+    f.body = leg->reply.text;
     if (f.status == 503 && bt_str_find(leg->reply.text, BT_STR("currently scaling")) >= 0)
-        bt_monitor_note_scaling(leg->worker);
+        bt_health_note_scaling(leg->worker);
     else if (f.status >= 500 && bt_str_find(leg->reply.text, BT_STR("EngineDead")) >= 0)
-        bt_monitor_note_engine_dead(leg->worker);
+        bt_health_note_engine_dead(leg->worker);
     if (leg->reply_overflow) /* half of it would be no answer at all */
         f.body = BT_STR("{\"error\":{\"message\":\"the worker's error body is larger than 4 "
                         "MiB\",\"code\":502}}");
     else
         keep_head(leg, &f);
-    leg->state = BT_LEG_FAILED;
-    bt_attempt_leg_failed(leg, &f);
+    failed(leg, &f);
 }
 
 static void ended_without_event(bt_leg_t *leg)
 {
-    bt_failure_t f = {.rc = BT_E_RESET,
-                      .leg = leg->role,
-                      .worker = leg->worker->name,
-                      .reason = "worker ended its event stream before the first event",
-                      .retryable = true};
+    bt_failure_t f = bt_leg_failure(leg, BT_E_RESET, true);
 
-    leg->state = BT_LEG_FAILED;
-    bt_attempt_leg_failed(leg, &f);
+    f.reason = "worker ended its event stream before the first event";
+    failed(leg, &f);
 }
 
 static void on_end(bt_call_t *call)
@@ -328,23 +342,20 @@ static void on_end(bt_call_t *call)
     } else {
         leg->state = BT_LEG_DONE;
         bt_attempt_leg_done(leg);
+        bt_request_release(r);
     }
-    bt_request_release(r);
 }
 
 static void on_fail(bt_call_t *call, int rc)
 {
     bt_leg_t *leg = call->user;
-    bt_request_t *r = request_of(leg);
-    bt_failure_t f = {.rc = rc, .leg = leg->role, .worker = leg->worker->name};
+    /* Other workers cannot cure a want of descriptors. */
+    bt_failure_t f = bt_leg_failure(leg, rc, rc != BT_E_DESCRIPTORS);
 
-    f.retryable = rc != BT_E_DESCRIPTORS; /* which other workers cannot cure */
     f.stale = rc == BT_E_RESET && call->reused && call->first_byte_us == 0;
     if (rc == BT_E_CONNECT || rc == BT_E_CONNECT_TIMEOUT)
-        bt_monitor_note_connect_failure(leg->worker, rc != BT_E_CONNECT_TIMEOUT);
-    leg->state = BT_LEG_FAILED;
-    bt_attempt_leg_failed(leg, &f);
-    bt_request_release(r);
+        bt_health_note_connect_failure(leg->worker, rc != BT_E_CONNECT_TIMEOUT);
+    failed(leg, &f);
 }
 
 const bt_call_ops_t bt_relay_call_ops = {

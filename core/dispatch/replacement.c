@@ -4,11 +4,12 @@
  *   prefill: decode waits for the first byte of a gateway-managed room: another prefill computes the prompt anew under a room of its own,
  *            and the hub tells decode's agents where it comes from now. Decode's engine never hears of it.
  *
- * Both count as attempts, and respect what attempts respect: the deadline, their number, --disable-retries, breakers.
+ * Both count as attempts, and respect what attempts respect: the deadline, their number, the budget, --disable-retries, breakers.
  */
 #include "base/log.h"
 #include "dispatch/attempt.h"
 #include "dispatch/plan.h"
+#include "dispatch/task.h"
 
 static void note_replacement(const bt_leg_t *leg, int rc)
 {
@@ -21,14 +22,6 @@ static void note_replacement(const bt_leg_t *leg, int rc)
     a->replaced = s;
 }
 
-static bool may_go_on(const bt_attempt_t *a)
-{
-    const bt_request_t *r = a->task->request;
-
-    return !r->expired && !r->finished && !r->d->shared->config.disable_retries &&
-           a->task->attempts < r->pool->spec.max_attempts;
-}
-
 /* The old leg is settled; the new one is entered already. */
 static void renew_leg(bt_leg_t *leg, enum bt_leg_role role, bt_worker_t *worker, bool probe)
 {
@@ -39,9 +32,9 @@ static void renew_leg(bt_leg_t *leg, enum bt_leg_role role, bt_worker_t *worker,
     bt_leg_init(leg, a, role, worker);
     leg->entered = true;
     leg->probe = probe;
+    bt_leg_take_place(leg); /* another loop may have the last one since: one too many, for once */
     a->task->attempts++;
     r->attempts++;
-    bt_attempt_note_pair(a);
 }
 
 /* ---- decode ---- */
@@ -51,23 +44,25 @@ static void renew_leg(bt_leg_t *leg, enum bt_leg_role role, bt_worker_t *worker,
 bool bt_replacement_decode(bt_attempt_t *a, const bt_failure_t *f)
 {
     bt_leg_t *d = bt_attempt_answer(a);
-    bt_worker_t *other;
+    bt_pair_t pair;
     bool probe;
 
-    if (d->call.any_byte_sent || f->status != 0 || !f->retryable || !may_go_on(a))
+    if (d->call.any_byte_sent || f->status != 0 || !f->retryable || !bt_task_may_go_on(a->task))
         return false;
-    if (f->rc != BT_E_CONNECT && f->rc != BT_E_CONNECT_TIMEOUT && f->rc != BT_E_RESOLVE)
+    if (f->rc != BT_E_CONNECT && f->rc != BT_E_CONNECT_TIMEOUT && f->rc != BT_E_RESOLVE &&
+        f->rc != BT_E_LOST)
         return false;
-    bt_task_mark_tried(a->task, a->pair.decode);
-    other = bt_plan_other_decode(a->task, a->pair.prefill);
-    if (other == NULL || !bt_breaker_enter(&other->breaker, bt_clock_ms(), &probe))
+    if (!bt_task_take_retry(a->task))
+        return false;
+    bt_plan_mark_tried(a->task, a->pair.decode);
+    if (bt_plan_beside(a->task, f, &a->pair, BT_LEG_PREFILL, &pair) < 0 ||
+        !bt_breaker_enter(&pair.decode->breaker, bt_clock_ms(), &probe))
         return false;
     note_replacement(d, f->rc);
     bt_leg_settle(d, BT_BLAME_GUILTY);
-    a->pair.decode = other;
-    a->pair.decode_rank = -1;
+    a->pair = pair;
     bt_stats_inc(&a->task->request->d->stats, decode_replacements);
-    renew_leg(d, BT_LEG_DECODE, other, probe);
+    renew_leg(d, BT_LEG_DECODE, pair.decode, probe);
     bt_attempt_start_decode(a);
     return true;
 }
@@ -79,29 +74,19 @@ static bool may_repair(bt_attempt_t *a, const bt_failure_t *f)
 {
     return a->kv.room != 0 && !a->ended && !a->committed && !a->kv.is_moving &&
            bt_leg_running(bt_attempt_answer(a)) && f->retryable && f->rc != BT_E_DIALECT &&
-           (f->status == 0 || f->status >= 500) && may_go_on(a);
+           (f->status == 0 || f->status >= 500) && bt_task_may_go_on(a->task) &&
+           bt_task_take_retry(a->task);
 }
 
 /* Another prefill that lets us in; those that do not are marked as tried. */
-static bool try_prefills(bt_attempt_t *a, bt_pair_t *pair_p, bool *probe_p)
+static bool try_prefills(bt_attempt_t *a, const bt_failure_t *f, bt_pair_t *pair_p, bool *probe_p)
 {
-    while (bt_plan_other_prefill(a->task, &a->pair, pair_p)) {
+    while (bt_plan_beside(a->task, f, &a->pair, BT_LEG_DECODE, pair_p) == 0) {
         if (bt_breaker_enter(&pair_p->prefill->breaker, bt_clock_ms(), probe_p))
             return true;
-        bt_task_mark_tried(a->task, pair_p->prefill); /* somebody else's probe is under way */
+        bt_plan_mark_tried(a->task, pair_p->prefill); /* somebody else's probe is under way */
     }
     return false;
-}
-
-static void stop_prefill(bt_leg_t *p, bool is_guilty)
-{
-    const bool was_running = bt_leg_running(p);
-
-    if (is_guilty)
-        bt_leg_settle(p, BT_BLAME_GUILTY);
-    bt_leg_cancel(p);
-    if (was_running)
-        bt_background_call_abort(p);
 }
 
 /* 0, or BT_E_NOMEM with nothing changed but that the new worker's breaker has been entered. */
@@ -122,7 +107,9 @@ static int take_over(bt_attempt_t *a, const bt_pair_t *pair, bool probe, int rc,
         return failed;
     }
     note_replacement(p, rc);
-    stop_prefill(p, is_guilty);
+    if (is_guilty)
+        bt_leg_settle(p, BT_BLAME_GUILTY);
+    bt_attempt_stop_leg(p);
     a->prefill_done_us = a->lease_until_ms = 0;
     bt_stats_inc(&a->task->request->d->stats, prefill_replacements);
     renew_leg(p, BT_LEG_PREFILL, pair->prefill, probe);
@@ -138,8 +125,8 @@ bool bt_replacement_prefill(bt_attempt_t *a, const bt_failure_t *f, bool is_guil
     bool is_another = false, probe;
 
     while (may_repair(a, &next)) {
-        bt_task_mark_tried(a->task, a->pair.prefill);
-        if (!try_prefills(a, &pair, &probe))
+        bt_plan_mark_tried(a->task, a->pair.prefill);
+        if (!try_prefills(a, &next, &pair, &probe))
             break;
         BT_REQUEST_LOG(debug, "dispatch", r, NULL, "prefill %s goes on in the place of %s: %s",
                        pair.prefill->name, a->pair.prefill->name, bt_err_name(next.rc));

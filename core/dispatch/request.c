@@ -1,31 +1,24 @@
 /* request.c - a request's way: step() has its stations in their order, and what ends it stands first.
  *
- * A request ends for its client when the sink has answered or the client left (bt_request_finish); its memory goes when no leg
- * runs any more, at the end of that turn of the loop, so that no callback on the stack can find it gone.
+ * A request ends for its client when the sink has answered or the client left (finish); its memory
+ * goes when no leg runs any more, at the end of that turn of the loop, so that no callback on the
+ * stack can find it gone.
  */
+#include "dispatch/request.h"
 #include "base/log.h"
 #include "base/rand.h"
 #include "dispatch/attempt.h"
-#include "dispatch/ids.h"
-#include "dispatch/intake.h"
+#include "dispatch/observe.h"
 #include "dispatch/plan.h"
 #include "dispatch/policy_call.h"
+#include "dispatch/queue.h"
 #include "dispatch/response_affinity.h"
 #include "dispatch/scan.h"
 #include "dispatch/sink.h"
+#include "dispatch/task.h"
+#include "script/shared/prefix_hash.h"
 
 #include <stdio.h>
-
-#define BODY_LARGE_BYTES ((size_t) 64 << 10) /* smaller ones may stay until the end */
-
-void bt_request_note_first_byte(bt_request_t *r)
-{
-    if (r->first_byte_us != 0)
-        return;
-    r->first_byte_us = bt_clock_us();
-    bt_histogram_note(&r->d->stats.ttft, r->first_byte_us - r->start_us, 1);
-    bt_policy_call_end(r);
-}
 
 /* ---- the end ---- */
 
@@ -56,55 +49,9 @@ static void destroy(bt_later_t *reap)
     bt_scan_drop(r);
     bt_arena_fini(&r->arena);
     bt_slab_put(&d->request_slab, r);
-    d->live_count--;
 }
 
-static bool is_body_needed(const bt_request_t *r)
-{
-    for (unsigned i = 0; i < r->task_count; i++) {
-        const bt_task_t *task = &r->tasks[i];
-        if (!r->finished && !task->done && !task->committed)
-            return true;
-        for (const bt_attempt_t *a = task->attempt; a != NULL; a = a->before)
-            for (unsigned k = 0; k < 2; k++)
-                if (bt_leg_running(&a->legs[k]) && bt_call_needs_request(&a->legs[k].call))
-                    return true;
-    }
-    return r->task_count == 0;
-}
-
-void bt_request_drop_body(bt_request_t *r)
-{
-    if (r->body_buf == NULL || r->body_bytes < BODY_LARGE_BYTES || is_body_needed(r))
-        return;
-    r->intent.body = (bt_body_t){.text = BT_STR("")};
-    memset(r->intent.members, 0, sizeof(r->intent.members));
-    r->intent.prompt = NULL;
-    r->intent.prompts = NULL;
-    if (r->x != NULL)
-        bt_exchange_drop_body(r->x);
-    bt_buf_unref(r->body_buf);
-    r->body_buf = NULL;
-}
-
-static void maybe_destroy(bt_request_t *r)
-{
-    if (r->finished && r->holds == 0)
-        bt_loop_later(
-            r->d->loop,
-            &r->reap); /* twice, when the last leg is one that finish() cancels: once is enough */
-}
-
-void bt_request_release(bt_request_t *r)
-{
-    BT_ASSERT(r->holds > 0);
-    if (--r->holds == 0)
-        maybe_destroy(r);
-    else
-        bt_request_drop_body(r);
-}
-
-void bt_request_finish(bt_request_t *r)
+static void finish(bt_request_t *r)
 {
     bt_stats_t *stats = &r->d->stats;
     uint64_t us = bt_clock_us() - r->start_us;
@@ -118,6 +65,7 @@ void bt_request_finish(bt_request_t *r)
     bt_scan_cancel(r);
     bt_response_affinity_end(r);
     bt_policy_call_end(r);
+    bt_queue_leave(r);
     for (unsigned i = 0; i < r->task_count; i++)
         bt_task_cancel(&r->tasks[i]);
     bt_stats_add_(&stats->requests[r->route][r->status < BT_STATS_STATUSES ? r->status : 0], 1);
@@ -133,7 +81,8 @@ void bt_request_finish(bt_request_t *r)
         atomic_fetch_sub_explicit(&r->d->shared->concurrent, 1, memory_order_relaxed);
     bt_list_remove(&r->link);
     bt_list_push(&r->d->draining, &r->link);
-    maybe_destroy(r);
+    if (r->holds == 0)
+        bt_loop_later(r->d->loop, &r->reap);
 }
 
 void bt_request_cut(bt_request_t *r)
@@ -145,16 +94,6 @@ void bt_request_cut(bt_request_t *r)
 
 /* ---- deadlines ---- */
 
-static void fail_all(bt_request_t *r, const bt_failure_t *f)
-{
-    for (unsigned i = 0; i < r->task_count; i++)
-        if (!r->tasks[i].done && r->tasks[i].attempt != NULL)
-            bt_attempt_cancel(r->tasks[i].attempt);
-    r->fail_leg = bt_leg_role_name(f->leg);
-    r->fail_name = bt_err_name(f->rc);
-    r->sink->fail(&r->tasks[0], f);
-}
-
 /* A hand-off waits for prefill until decode has been asked. */
 static enum bt_leg_role waited_for(const bt_request_t *r)
 {
@@ -164,7 +103,7 @@ static enum bt_leg_role waited_for(const bt_request_t *r)
             a->legs[1].state == BT_LEG_IDLE)
             return BT_LEG_PREFILL;
     }
-    return r->kind == BT_PLAN_SINGLE ? BT_LEG_SINGLE : BT_LEG_DECODE;
+    return bt_request_kind(r) == BT_PLAN_SINGLE ? BT_LEG_SINGLE : BT_LEG_DECODE;
 }
 
 static void on_total(bt_timer_t *timer)
@@ -172,8 +111,12 @@ static void on_total(bt_timer_t *timer)
     bt_request_t *r = bt_container_of(timer, bt_request_t, total);
     const bt_failure_t f = {.rc = BT_E_TOTAL_TIMEOUT, .leg = waited_for(r)};
 
-    r->expired = true;
-    fail_all(r, &f);
+    for (unsigned i = 0; i < r->task_count; i++)
+        if (!r->tasks[i].done && r->tasks[i].attempt != NULL)
+            bt_attempt_cancel(r->tasks[i].attempt);
+    r->fail_leg = bt_leg_role_name(f.leg);
+    r->fail_name = bt_err_name(f.rc);
+    r->sink->fail(&r->tasks[0], &f);
 }
 
 static void on_keepalive(bt_timer_t *timer)
@@ -197,8 +140,11 @@ static void on_keepalive(bt_timer_t *timer)
 
 /* ---- the beginning ---- */
 
+static void go_on(bt_request_t *r, enum bt_progress progress);
 static void request_gone(struct bt_handler *h);
 static void request_drain(struct bt_handler *h);
+
+static const struct bt_request_ops ops = {.go_on = go_on, .finish = finish};
 
 static void choose_id(bt_request_t *r)
 {
@@ -220,6 +166,7 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
 
     if (r == NULL)
         return NULL;
+    r->ops = &ops;
     r->handler = (struct bt_handler){.gone = request_gone, .drain = request_drain};
     r->d = d;
     r->x = x;
@@ -230,7 +177,6 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     bt_timer_init(d->loop, &r->keepalive, on_keepalive);
     bt_later_init(&r->reap, destroy);
     bt_list_push(&d->live, &r->link);
-    d->live_count++;
     x->user = &r->handler;
     r->sink = &bt_sink_direct;
     r->path = bt_arena_str(&r->arena, x->head.path);
@@ -239,16 +185,12 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     if (x->body_buf != NULL)
         r->body_buf = bt_buf_ref(x->body_buf);
     r->body_bytes = x->body.n;
+    if (bt_access_log_is_json(d))
+        r->peer = bt_arena_str(&r->arena, bt_str(x->peer));
     if (d->shared->config.client_keys == NULL)
         r->authorization = bt_arena_str(&r->arena, bt_head_get(&x->head, BT_STR("authorization")));
     choose_id(r);
     return r;
-}
-
-static void one_task(bt_request_t *r)
-{
-    r->task_count = 1;
-    r->tasks[0].prompt_count = r->intent.prompt_count;
 }
 
 static void start_tasks(bt_request_t *r)
@@ -266,7 +208,7 @@ static void start_tasks(bt_request_t *r)
 static void answer_no_plan(bt_request_t *r, int rc, const char *why)
 {
     if (r->intent.unsplittable != NULL && r->pool->hybrid.count == 0) {
-        bt_answer_error(r, 400, NULL,
+        bt_answer_error(r, 400,
                         bt_arena_printf(&r->arena, "%s, and this fleet has no hybrid worker",
                                         r->intent.unsplittable)
                             .p,
@@ -274,12 +216,12 @@ static void answer_no_plan(bt_request_t *r, int rc, const char *why)
         return;
     }
     if (rc == BT_E_INVAL) {
-        bt_answer_error(r, 400, NULL, why, 0);
+        bt_answer_error(r, 400, why, 0);
         return;
     }
     bt_stats_inc(&r->d->stats, unavailable);
     r->fail_name = "no_worker";
-    bt_answer_error(r, 503, NULL,
+    bt_answer_error(r, 503,
                     bt_arena_printf(&r->arena, "no usable worker: %s",
                                     why[0] != '\0' ? why : "the hybrid ones are down")
                         .p,
@@ -290,6 +232,21 @@ static uint64_t count_tokens(const bt_request_t *r, const bt_worker_pool_t *pool
 {
     return bt_intent_prompt_tokens(
         &r->intent, atomic_load_explicit(pool->bytes_per_token_milli, memory_order_relaxed));
+}
+
+/* Engines keep KV apart by these, as they stand in the body. */
+static uint64_t prefix_space(const bt_intent_t *intent)
+{
+    static const enum bt_member apart[] = {BT_MEMBER_CACHE_SALT, BT_MEMBER_EXTRA_KEY,
+                                           BT_MEMBER_LORA_PATH};
+    uint64_t space = 0;
+
+    for (unsigned i = 0; i < 3; i++) {
+        const bt_json_item_t *item = intent->members[apart[i]];
+        if (item != NULL && item->type != BT_JSON_NULL)
+            space = bt_hash64(item->value, space + i + 1);
+    }
+    return space;
 }
 
 /* Rules may ask for the length before there is a pool: the model's, else the first one's tokens are as good as any. */
@@ -308,6 +265,7 @@ static void prepare(bt_request_t *r)
     r->session = bt_arena_str(&r->arena, bt_head_get(&r->x->head, BT_STR("x-session-id")));
     if (r->session.n == 0)
         r->session = r->intent.session;
+    r->prefix_space = prefix_space(&r->intent);
     bt_record_begin(r);
 }
 
@@ -332,12 +290,13 @@ static enum bt_progress plan(bt_request_t *r)
     r->record.workers = bt_workers_ref(r->workers);
     if (r->degraded)
         bt_stats_inc(&r->d->stats, degraded);
-    one_task(r);
+    r->task_count = 1;
+    r->tasks[0].prompt_count = r->intent.prompt_count;
     if (bt_plan_kind_of(r->d, &choice->first, &dialect) == BT_PLAN_SINGLE ||
         !bt_fanout_needed(r, dialect))
         return BT_PROGRESS_NEXT;
-    if (bt_fanout_make(r, dialect, &refusal) < 0) {
-        bt_answer_error(r, 400, NULL, refusal, 0);
+    if (bt_fanout_make(r, &refusal) < 0) {
+        bt_answer_error(r, 400, refusal, 0);
         return BT_PROGRESS_ENDED;
     }
     bt_stats_inc(&r->d->stats, fanouts);
@@ -368,6 +327,8 @@ static enum bt_progress step(bt_request_t *r)
         return bt_intake_admit(r);
     case BT_STEP_ROUTE:
         return bt_intake_route(r);
+    case BT_STEP_QUEUE:
+        return bt_queue_enter(r);
     case BT_STEP_PLAN:
         return plan(r);
     case BT_STEP_RUN:
@@ -378,7 +339,7 @@ static enum bt_progress step(bt_request_t *r)
     return BT_PROGRESS_ENDED;
 }
 
-void bt_request_go_on(bt_request_t *r, enum bt_progress progress)
+static void go_on(bt_request_t *r, enum bt_progress progress)
 {
     while (progress == BT_PROGRESS_NEXT && r->step != BT_STEP_END) {
         r->step = (enum bt_request_step)(r->step + 1);
@@ -389,7 +350,7 @@ void bt_request_go_on(bt_request_t *r, enum bt_progress progress)
 void bt_request_start(bt_request_t *r)
 {
     prepare(r);
-    bt_request_go_on(r, step(r));
+    go_on(r, step(r));
 }
 
 /* ---- what the client does meanwhile ---- */
@@ -402,7 +363,7 @@ static void request_gone(struct bt_handler *h)
     bt_stats_inc(&r->d->stats, client_gone);
     if (r->fail_name == NULL)
         r->fail_name = "client_gone";
-    bt_request_finish(r);
+    finish(r);
 }
 
 static void request_drain(struct bt_handler *h)

@@ -1,144 +1,20 @@
-/* request.h - one client's request while it lives: intent, tasks, attempts, legs. Private to dispatch.
+/* request.h - one client's request, from its first station to its end. Private to dispatch.
  *
- * Owner: its dispatcher's loop. The exchange is borrowed until it is answered or the client is gone (then x is NULL).
- * Life:  begin -> tasks run -> answered -> freed when no leg runs any more (a prefill leg may outlive its answer).
- * Flow:  request.c:step() walks it through its stations. request 1-n tasks (one per prompt and sample when it must be split, else one) 1-n attempts 1-2 legs.
- *        leg.c moves bytes, attempt.c joins two legs, task.c tries again, sink_*.c writes the client's answer.
- * Cost:  everything lives in the request's arena.
+ * Owner: its dispatcher's loop.
+ * Life:  new -> start -> its stations -> answered, or the client is gone -> frees itself.
+ * Flow:  request.c:step() walks it through its stations, which return what they came to.
+ * Cost:  see request_state.h.
  */
 #ifndef BT_DISPATCH_REQUEST_H
 #define BT_DISPATCH_REQUEST_H
 
-#include "api/intent.h"
-#include "base/arena.h"
-#include "dispatch/dispatcher.h"
-#include "dispatch/request_record.h"
-#include "generation/rules.h"
-#include "generation/wait.h"
+#include "dispatch/request_state.h"
 
-typedef struct bt_request bt_request_t;
-typedef struct bt_task bt_task_t;
-typedef struct bt_attempt bt_attempt_t;
-typedef struct bt_leg bt_leg_t;
-typedef struct bt_failure bt_failure_t;   /* leg.h */
-typedef struct bt_sink_ops bt_sink_ops_t; /* sink.h */
-
-#define BT_REQUEST_ID_MAX 128
-
-/* The stations of a request in their order; request.c walks through them. */
-enum bt_request_step {
-    BT_STEP_FOLLOW_UP, /* response_affinity.c: who made the response that it follows */
-    BT_STEP_RULES,     /* intake.c: which rule, which pool */
-    BT_STEP_ADMIT,     /* intake.c: the policy's hooks */
-    BT_STEP_ROUTE,
-    BT_STEP_PLAN, /* plan.c, fanout.c */
-    BT_STEP_RUN,  /* task.c */
-    BT_STEP_END   /* the client has its answer, or is gone */
-};
-/* What a station came to. One that waits says so, and calls bt_request_go_on later. */
-enum bt_progress { BT_PROGRESS_NEXT, BT_PROGRESS_WAITS, BT_PROGRESS_ENDED };
-
-/* What x->user points to: whoever answers an exchange later hears of its client through this. */
-struct bt_handler {
-    void (*gone)(struct bt_handler *h);
-    void (*drain)(struct bt_handler *h); /* may be NULL */
-};
-
-struct bt_request {
-    struct bt_handler handler;
-    bt_list_t link;
-    bt_dispatcher_t *d;
-    bt_exchange_t *x; /* NULL once answered or gone */
-    bt_arena_t arena;
-    bt_buf_t *body_buf;
-    uint64_t body_bytes;   /* as it came; the bytes themselves may be gone (bt_request_drop_body) */
-    bt_workers_t *workers; /* keeps pool alive */
-    const bt_worker_pool_t *pool;
-    enum bt_route route;
-    enum bt_request_step step;
-    bt_intent_t intent;
-    bt_str_t path, target;
-    const char *method;
-    char id[BT_REQUEST_ID_MAX + 1];
-    bool id_registered;         /* in the shared table */
-    const bt_client_key_t *key; /* NULL = none is asked for */
-    uint64_t owner;             /* who may cancel it: bt_client_owner */
-    bt_str_t
-        authorization; /* the client's, where it goes through to workers: background calls need it too */
-    const bt_sink_ops_t *sink;
-    void *merge; /* sink_merge's state */
-    bt_task_t *tasks;
-    unsigned task_count, tasks_done;
-    unsigned holds;                   /* running legs, a body that is being read off the loop */
-    bool finished;                    /* the client has its answer, or is gone */
-    bool counted;                     /* in shared->concurrent */
-    bool head_sent;                   /* status line is out */
-    bool stream_started, at_boundary; /* an event stream; its last byte sent ended an event */
-    bool degraded;
-    bool expired;    /* total deadline hit */
-    unsigned status; /* what the client got; 0 = gone before */
-    uint64_t start_us, first_byte_us, sent_bytes, events;
-    unsigned attempts;
-    const char *policy_name, *policy_version;
-    uint64_t policy_generation;
-    bt_generation_t *generation; /* pinned from the beginning to the first byte */
-    const char
-        *policies; /* which of the generation's were asked to plan: a pool's or a rule's name */
-    const char *shadow_policies;     /* likewise, who planned beside */
-    double kept[BT_POLICY_KEPT_MAX]; /* ctx.vars.kept, for observe */
-    unsigned kept_count;
-    struct bt_intake *intake; /* NULL = its policy has neither admit nor route */
-    const char *pool_name;    /* of the pool that a rule or route chose; NULL = by model */
-    bt_rule_match_t rule;     /* as long as the generation is pinned */
-    bool has_shadow;          /* one is to decide beside */
-    uint64_t prompt_tokens;
-    bt_str_t session, tenant; /* x-session-id, else the body's; bt_client_tenant */
-    bt_record_t record;
-    char worker_names[3][64];  /* names for headers and log, by leg role */
-    const bt_choice_t *choice; /* the first plan; NULL = there is none yet */
-    enum bt_plan_kind kind;
-    const char *fail_leg, *fail_name;
-    struct bt_response_query
-        *response_query; /* the store is asked who made what this follows; NULL = it is not */
-    bt_worker_t *pinned; /* /v1/responses follow-up: decode or single must be this one; reference */
-    bt_timer_t total, keepalive;
-    struct bt_scan *scan; /* scan.c read its body, or NULL */
-    bt_later_t reap;      /* gives the memory back */
-};
-
-/* A log line about a request carries its id, and the name of the worker that it is about (NULL: none). */
-#define BT_REQUEST_LOG(level, component, r, worker, ...)                                           \
-    do {                                                                                           \
-        bt_log_context((worker), (r)->id);                                                         \
-        bt_log_##level((component), __VA_ARGS__);                                                  \
-        bt_log_context(NULL, NULL);                                                                \
-    } while (0)
-
-/* request.c */
-bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x,
-                             enum bt_route route); /* or NULL */
-void bt_request_finish(
-    bt_request_t *r); /* the answer is out or the client gone: cancel what still runs */
-void bt_request_cut(bt_request_t *r);       /* finished: stop what still drains */
-void bt_request_drop_body(bt_request_t *r); /* where nobody will read it again */
-void bt_request_release(bt_request_t *r);   /* one hold less; may free r */
-void bt_request_note_first_byte(
-    bt_request_t *r); /* the client has some of its answer: no other attempt can come */
+/* Or NULL. */
+bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route);
 /* Its body has been read: from its first station on. */
 void bt_request_start(bt_request_t *r);
-/* What the station came to at which it waited. */
-void bt_request_go_on(bt_request_t *r, enum bt_progress progress);
-/* request_pool.c */
-const bt_worker_pool_t *bt_request_pool(const bt_request_t *r);
-bool bt_request_find_pool(bt_request_t *r);
-/* To the worker of this id, or at this URL where that is known, and its pool. False: it is not there. */
-bool bt_request_pin(bt_request_t *r, uint64_t worker_id, bt_str_t url);
-bool bt_request_refresh_pool(bt_request_t *r); /* false: no pool of today serves it */
-bool bt_request_set_pool(bt_request_t *r, const char *name);
-/* dispatcher.c */
-bt_wait_ctx_t bt_dispatcher_wait_ctx(const bt_dispatcher_t *d);
-/* access_log.c */
-void bt_access_log(bt_request_t *r, uint64_t us);
-/* observe.c */
-void bt_observe_request(bt_request_t *r, uint64_t us);
+/* Finished: stop what still drains. */
+void bt_request_cut(bt_request_t *r);
+
 #endif

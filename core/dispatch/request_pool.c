@@ -107,6 +107,6 @@ bool bt_request_find_pool(bt_request_t *r)
     snprintf(why, sizeof(why), "no pool serves the model \"%.*s\"",
              (int) (r->intent.model.n < 200 ? r->intent.model.n : 200),
              r->intent.model.n != 0 ? r->intent.model.p : "");
-    bt_answer_error(r, 404, NULL, why, 0);
+    bt_answer_error(r, 404, why, 0);
     return false;
 }

@@ -72,8 +72,7 @@ static enum bt_progress go_without(bt_request_t *r)
 {
     if (r->route == BT_ROUTE_RESPONSES)
         return BT_PROGRESS_NEXT;
-    bt_answer_error(r, 404, NULL, "no worker of this gateway is known to have made this response",
-                    0);
+    bt_answer_error(r, 404, "no worker of this gateway is known to have made this response", 0);
     return BT_PROGRESS_ENDED;
 }
 
@@ -93,9 +92,9 @@ static void on_owner(bt_store_op_t *op, const bt_store_reply_t *reply)
     r->response_query = NULL;
     if (is_known && bt_request_pin(r, 0, reply->text)) {
         bt_response_owners_put(r->d->shared->responses, ask->id, r->pinned->id);
-        bt_request_go_on(r, BT_PROGRESS_NEXT);
+        r->ops->go_on(r, BT_PROGRESS_NEXT);
     } else {
-        bt_request_go_on(r, go_without(r));
+        r->ops->go_on(r, go_without(r));
     }
 }
 

@@ -8,15 +8,10 @@
 #ifndef BT_DISPATCH_RESPONSE_AFFINITY_H
 #define BT_DISPATCH_RESPONSE_AFFINITY_H
 
-#include "dispatch/request.h"
+#include "dispatch/request_state.h"
 
 enum bt_progress bt_response_affinity_find(bt_request_t *r);
 void bt_response_affinity_end(bt_request_t *r); /* gives up asking */
 void bt_response_affinity_note(bt_request_t *r, bt_str_t id, const bt_worker_t *worker);
-/* response_owners.c: a bounded table under one mutex */
-struct bt_response_owners *bt_response_owners_new(unsigned max);
-void bt_response_owners_free(struct bt_response_owners *a);
-void bt_response_owners_put(struct bt_response_owners *a, bt_str_t key, uint64_t worker_id);
-uint64_t bt_response_owners_get(struct bt_response_owners *a, bt_str_t key); /* 0 = unknown */
 
 #endif

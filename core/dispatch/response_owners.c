@@ -2,7 +2,7 @@
  *
  * A bounded direct-mapped table under one mutex; only the responses route comes here. A collision forgets the older entry.
  */
-#include "dispatch/response_affinity.h"
+#include "dispatch/dispatch_state.h"
 
 #include <pthread.h>
 #include <stdlib.h>

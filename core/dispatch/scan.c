@@ -1,5 +1,4 @@
 #include "dispatch/scan.h"
-#include "dispatch/request.h"
 
 #include "loop/offload.h"
 

@@ -8,7 +8,7 @@
 #ifndef BT_DISPATCH_SCAN_H
 #define BT_DISPATCH_SCAN_H
 
-#include "dispatch/request.h"
+#include "dispatch/request_state.h"
 
 /* Smaller ones are read at once, in less than a ms: a prompt of 60,000 tokens is not sent to another thread and back. */
 #define BT_SCAN_MIN_BYTES ((size_t) 256 << 10)

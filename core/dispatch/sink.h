@@ -8,7 +8,7 @@
 #ifndef BT_DISPATCH_SINK_H
 #define BT_DISPATCH_SINK_H
 
-#include "dispatch/leg.h"
+#include "dispatch/attempt_state.h"
 
 /* Where a task's answer goes. Calls come from one running attempt at a time. */
 struct bt_sink_ops {
@@ -22,16 +22,23 @@ struct bt_sink_ops {
 
 /* sink_direct.c / sink_merge.c */
 extern const bt_sink_ops_t bt_sink_direct, bt_sink_merge;
-int bt_sink_merge_init(bt_request_t *r);
+/* Both sinks: some of the answer; all of it is out; it has failed; may no more come for now? */
+void bt_sink_send(bt_request_t *r, bt_buf_t *buf, const char *p, size_t n);
+void bt_sink_end(bt_request_t *r);
+void bt_sink_fail(bt_task_t *task, const bt_failure_t *f);
+bool bt_sink_blocked(bt_task_t *task);
+void bt_sink_merge_init(bt_request_t *r);
 void bt_sink_merge_fini(bt_request_t *r);
 /* answer.c: errors in the client's own form */
-void bt_answer_error(bt_request_t *r, unsigned status, const char *type, const char *message,
-                     unsigned retry_after_s);
+void bt_answer_error(bt_request_t *r, unsigned status, const char *message, unsigned retry_after_s);
+/* What has no request yet; OpenAI's form. */
+void bt_answer_exchange(bt_exchange_t *x, unsigned status, const char *message);
 void bt_answer_failure(bt_request_t *r, const bt_failure_t *f);
 bt_str_t bt_answer_event(bt_request_t *r, const bt_failure_t *f);
-unsigned bt_answer_status(int rc);
 /* headers.c */
 unsigned bt_headers_answer(bt_request_t *r, const bt_head_t *from, bt_header_t *out, unsigned max);
+/* Copies names and values; to may be from. */
+void bt_headers_keep(bt_arena_t *arena, bt_header_t *to, const bt_header_t *from, unsigned count);
 bool bt_headers_id_ok(bt_str_t id);
 
 #endif

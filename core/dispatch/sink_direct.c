@@ -3,12 +3,36 @@
  * A stream that breaks after its first byte ends in an error event when the client stands between two events; in the middle of
  * one the connection is broken off instead (no last chunk), since half an event followed by ours would parse as neither.
  */
+#include "dispatch/policy_call.h"
 #include "dispatch/sink.h"
-#include "dispatch/task.h"
 
 #define HEADERS_MAX (BT_HTTP_HEADERS_MAX + 16)
 
-static void fail(bt_task_t *task, const bt_failure_t *f);
+/* No other attempt can come, once the client has some of its answer. */
+static void note_first_byte(bt_request_t *r)
+{
+    if (r->first_byte_us != 0)
+        return;
+    r->first_byte_us = bt_clock_us();
+    bt_histogram_note(&r->d->stats.ttft, r->first_byte_us - r->start_us, 1);
+    bt_policy_call_end(r);
+}
+
+void bt_sink_send(bt_request_t *r, bt_buf_t *buf, const char *p, size_t n)
+{
+    note_first_byte(r);
+    r->sent_bytes += n;
+    bt_exchange_write(r->x, buf, p, n);
+}
+
+void bt_sink_end(bt_request_t *r)
+{
+    bt_exchange_t *x = r->x;
+
+    r->x = NULL;
+    bt_exchange_end(x);
+    r->ops->finish(r);
+}
 
 static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
 {
@@ -23,7 +47,7 @@ static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
     if (r->head_sent) { /* by a keep-alive comment: status and headers are out already, and they promise a stream */
         if (!is_sse) {
             r->fail_name = bt_err_name(no_stream.rc);
-            fail(task, &no_stream);
+            bt_sink_fail(task, &no_stream);
         }
         return;
     }
@@ -46,21 +70,14 @@ static void data(bt_task_t *task, bt_buf_t *buf, const char *p, size_t n)
 {
     bt_request_t *r = task->request;
 
-    bt_request_note_first_byte(r);
-    r->sent_bytes += n;
     if (r->stream_started && n != 0)
         r->at_boundary = ends_event(p, n);
-    bt_exchange_write(r->x, buf, p, n);
+    bt_sink_send(r, buf, p, n);
 }
 
 static void end(bt_task_t *task)
 {
-    bt_request_t *r = task->request;
-    bt_exchange_t *x = r->x;
-
-    r->x = NULL;
-    bt_exchange_end(x);
-    bt_request_finish(r);
+    bt_sink_end(task->request);
 }
 
 static void fail_in_band(bt_request_t *r, const bt_failure_t *f)
@@ -76,10 +93,10 @@ static void fail_in_band(bt_request_t *r, const bt_failure_t *f)
     } else {
         bt_exchange_abort(x);
     }
-    bt_request_finish(r);
+    r->ops->finish(r);
 }
 
-static void fail(bt_task_t *task, const bt_failure_t *f)
+void bt_sink_fail(bt_task_t *task, const bt_failure_t *f)
 {
     bt_request_t *r = task->request;
 
@@ -89,7 +106,7 @@ static void fail(bt_task_t *task, const bt_failure_t *f)
         bt_answer_failure(r, f);
 }
 
-static bool blocked(bt_task_t *task)
+bool bt_sink_blocked(bt_task_t *task)
 {
     const bt_request_t *r = task->request;
 
@@ -97,4 +114,4 @@ static bool blocked(bt_task_t *task)
 }
 
 const bt_sink_ops_t bt_sink_direct = {
-    .head = head, .data = data, .end = end, .fail = fail, .blocked = blocked};
+    .head = head, .data = data, .end = end, .fail = bt_sink_fail, .blocked = bt_sink_blocked};

@@ -6,7 +6,6 @@
  * One child's failure is the request's failure; so is want of memory: what is kept here counts against --max-buffered-bytes.
  */
 #include "dispatch/sink.h"
-#include "dispatch/task.h"
 
 #define EVENT_MAX_BYTES ((size_t) 4 << 20)
 #define EVENT_SURE_BYTES ((size_t) 64 << 10) /* a cut event may be so long whatever the memory */
@@ -33,7 +32,7 @@ struct merge {
     unsigned header_count;
 };
 
-int bt_sink_merge_init(bt_request_t *r)
+void bt_sink_merge_init(bt_request_t *r)
 {
     struct merge *m = bt_arena_zalloc(&r->arena, sizeof(*m));
 
@@ -41,7 +40,6 @@ int bt_sink_merge_init(bt_request_t *r)
     for (unsigned i = 0; i < r->task_count; i++)
         bt_sse_init(&m->children[i].sse, EVENT_MAX_BYTES);
     r->merge = m;
-    return 0;
 }
 
 void bt_sink_merge_fini(bt_request_t *r)
@@ -62,7 +60,7 @@ static void cannot_merge(bt_task_t *task, int rc, const char *reason)
                             .reason = rc == BT_E_NOMEM ? "memory is short, try again" : reason};
 
     task->request->fail_name = bt_err_name(f.rc);
-    bt_sink_direct.fail(task, &f);
+    bt_sink_fail(task, &f);
 }
 
 static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
@@ -80,10 +78,7 @@ static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
     m->is_sse = is_sse;
     m->header_count = bt_headers_answer(r, from, m->headers, BT_HTTP_HEADERS_MAX + 16);
     if (!is_sse) { /* the whole answer goes out at the end: keep the headers */
-        for (unsigned i = 0; i < m->header_count; i++) {
-            m->headers[i].name = bt_arena_str(&r->arena, m->headers[i].name);
-            m->headers[i].value = bt_arena_str(&r->arena, m->headers[i].value);
-        }
+        bt_headers_keep(&r->arena, m->headers, m->headers, m->header_count);
         return;
     }
     r->head_sent = r->stream_started = r->at_boundary = true;
@@ -91,20 +86,13 @@ static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
     bt_exchange_start(r->x, from->status, m->headers, m->header_count, BT_LENGTH_CHUNKED);
 }
 
-static void pass_on(bt_request_t *r, bt_buf_t *buf, bt_str_t bytes)
-{
-    bt_request_note_first_byte(r);
-    r->sent_bytes += bytes.n;
-    bt_exchange_write(r->x, buf, bytes.p, bytes.n);
-}
-
-static bt_str_t copy_into(bt_buf_t *buf, bt_str_t bytes)
+static const char *copy_into(bt_buf_t *buf, const struct bt_slice *slice)
 {
     char *at = buf->data + buf->len;
 
-    memcpy(at, bytes.p, bytes.n);
-    buf->len += bytes.n;
-    return (bt_str_t){at, bytes.n};
+    memcpy(at, slice->p, slice->n);
+    buf->len += slice->n;
+    return at;
 }
 
 static int send_event(bt_request_t *r, const bt_slices_t *s)
@@ -114,10 +102,20 @@ static int send_event(bt_request_t *r, const bt_slices_t *s)
     if (buf == NULL)
         return BT_E_NOMEM;
     for (unsigned i = 0; i < s->count; i++)
-        (void) copy_into(buf, (bt_str_t){s->items[i].p, s->items[i].n});
-    pass_on(r, buf, (bt_str_t){buf->data, buf->len});
+        (void) copy_into(buf, &s->items[i]);
+    bt_sink_send(r, buf, buf->data, buf->len);
     bt_buf_unref(buf);
     return 0;
+}
+
+static int set(bt_edits_t *edits, const char *name, bt_str_t value)
+{
+    return bt_edits_set(edits, BT_STR(""), bt_str(name), value, true);
+}
+
+static int set_number(bt_edits_t *edits, const char *name, int64_t value)
+{
+    return set(edits, name, bt_arena_printf(edits->arena, "%lld", (long long) value));
 }
 
 /* The first child to say something decides what all say. */
@@ -130,7 +128,7 @@ static void agree(bt_request_t *r, const bt_body_t *body, const char *key, bt_st
         return;
     if (ours->p == NULL)
         *ours = bt_arena_str(&r->arena, item->value);
-    (void) bt_edits_set(edits, BT_STR(""), bt_str(key), *ours, true);
+    (void) set(edits, key, *ours);
 }
 
 /* The choice with its index set to the child's; a child asks for one. */
@@ -149,8 +147,7 @@ static int patch_choices(bt_arena_t *arena, bt_str_t choices, unsigned index, bt
         return rc;
     bt_edits_init(&edits, arena);
     if (choice.type != BT_JSON_OBJECT || bt_body_index(&body, arena, choice.value, &err_off) < 0 ||
-        bt_edits_set(&edits, BT_STR(""), BT_STR("index"), bt_arena_printf(arena, "%u", index),
-                     true) < 0)
+        set_number(&edits, "index", index) < 0)
         return BT_E_JSON;
     rc = bt_body_apply(&body, &edits, arena, out);
     if (rc == 0)
@@ -225,12 +222,9 @@ static bt_str_t summed_usage(bt_request_t *r, bt_arena_t *arena, bt_str_t frame)
             prompt += m->children[i].prompt_tokens;
     }
     bt_edits_init(&edits, arena);
-    (void) bt_edits_set(&edits, BT_STR(""), BT_STR("prompt_tokens"),
-                        bt_arena_printf(arena, "%lld", (long long) prompt), true);
-    (void) bt_edits_set(&edits, BT_STR(""), BT_STR("completion_tokens"),
-                        bt_arena_printf(arena, "%lld", (long long) completion), true);
-    (void) bt_edits_set(&edits, BT_STR(""), BT_STR("total_tokens"),
-                        bt_arena_printf(arena, "%lld", (long long) (prompt + completion)), true);
+    (void) set_number(&edits, "prompt_tokens", prompt);
+    (void) set_number(&edits, "completion_tokens", completion);
+    (void) set_number(&edits, "total_tokens", prompt + completion);
     if (bt_body_index(&body, arena, frame, &err_off) < 0 ||
         bt_body_apply(&body, &edits, arena, &out) < 0)
         return frame;
@@ -266,10 +260,9 @@ static int patch_event(bt_task_t *task, bt_arena_t *arena, const bt_body_t *body
         rc = patch_choices(arena, choices->value, task->index, &patched);
         bt_slices_put(&patched, arena, BT_STR("]"));
         if (rc == 0)
-            rc = bt_edits_set(&edits, BT_STR(""), BT_STR("choices"), bt_str(hole), true);
+            rc = set(&edits, "choices", bt_str(hole));
     } else if (r->route == BT_ROUTE_GENERATE) {
-        rc = bt_edits_set(&edits, BT_STR(""), BT_STR("index"),
-                          bt_arena_printf(arena, "%u", task->index), true);
+        rc = set_number(&edits, "index", task->index);
     }
     if (rc < 0)
         return rc;
@@ -375,8 +368,7 @@ static int end_stream(bt_request_t *r)
             const bt_json_item_t *usage = bt_body_find(&body, BT_STR("usage"));
             agree(r, &body, "id", &m->id, &edits);
             agree(r, &body, "created", &m->created, &edits);
-            (void) bt_edits_set(&edits, BT_STR(""), BT_STR("usage"),
-                                summed_usage(r, &scratch, usage->value), true);
+            (void) set(&edits, "usage", summed_usage(r, &scratch, usage->value));
             bt_slices_put(&out, &scratch, BT_STR("data: "));
             (void) bt_body_apply(&body, &edits, &scratch, &out);
             bt_slices_put(&out, &scratch, BT_STR("\n\n"));
@@ -441,14 +433,13 @@ static int merge_object(bt_request_t *r, bt_arena_t *arena, bt_slices_t *out)
     if (rc < 0)
         return rc;
     bt_edits_init(&edits, arena);
-    (void) bt_edits_set(&edits, BT_STR(""), BT_STR("choices"), bt_str(hole), true);
+    (void) set(&edits, "choices", bt_str(hole));
     usage = bt_body_find(&body, BT_STR("usage"));
     if (usage != NULL && usage->type == BT_JSON_OBJECT)
-        (void) bt_edits_set(&edits, BT_STR(""), BT_STR("usage"),
-                            summed_usage(r, arena, usage->value), true);
+        (void) set(&edits, "usage", summed_usage(r, arena, usage->value));
     params = bt_body_find(&body, BT_STR("kv_transfer_params"));
     if (params != NULL && params->type == BT_JSON_OBJECT)
-        (void) bt_edits_set(&edits, BT_STR(""), BT_STR("kv_transfer_params"), BT_STR("null"), true);
+        (void) set(&edits, "kv_transfer_params", BT_STR("null"));
     return apply_around(&body, &edits, &choices, arena, out);
 }
 
@@ -501,12 +492,12 @@ static int send_whole(bt_request_t *r, const bt_slices_t *s)
     bt_exchange_start(r->x, 200, m->headers, m->header_count, s->bytes);
     child = 0;
     for (unsigned i = 0; i < s->count; i++) {
-        const bt_str_t bytes = {s->items[i].p, s->items[i].n};
-        owner = owner_of(r, &s->items[i], &child);
+        const struct bt_slice *slice = &s->items[i];
+        owner = owner_of(r, slice, &child);
         if (owner != NULL)
-            pass_on(r, owner, bytes);
+            bt_sink_send(r, owner, slice->p, slice->n);
         else
-            pass_on(r, buf, copy_into(buf, bytes));
+            bt_sink_send(r, buf, copy_into(buf, slice), slice->n);
     }
     bt_buf_unref(buf);
     return 0;
@@ -533,7 +524,6 @@ static void end(bt_task_t *task)
 {
     bt_request_t *r = task->request;
     struct merge *m = r->merge;
-    bt_exchange_t *x = r->x;
 
     if (r->tasks_done < r->task_count)
         return;
@@ -542,20 +532,8 @@ static void end(bt_task_t *task)
         cannot_merge(task, rc, "the children's answers could not be merged");
         return;
     }
-    r->x = NULL;
-    bt_exchange_end(x);
-    bt_request_finish(r);
-}
-
-static void fail(bt_task_t *task, const bt_failure_t *f)
-{
-    bt_sink_direct.fail(task, f);
-}
-
-static bool blocked(bt_task_t *task)
-{
-    return bt_sink_direct.blocked(task);
+    bt_sink_end(r);
 }
 
 const bt_sink_ops_t bt_sink_merge = {
-    .head = head, .data = data, .end = end, .fail = fail, .blocked = blocked};
+    .head = head, .data = data, .end = end, .fail = bt_sink_fail, .blocked = bt_sink_blocked};

@@ -27,12 +27,19 @@ typedef struct bt_histogram {
 #define BT_COUNTER_MAP(X)                                                                          \
     X(attempts, "attempts started")                                                                \
     X(retries, "attempts after the first of a request")                                            \
+    X(retries_over_budget, "failures that were not tried again: --retry-budget-percent")           \
+    X(limited, "requests that found no worker below --engine-request-limit")                       \
+    X(queue_full, "requests refused because --queue-size others waited for a place")               \
+    X(queue_timeouts, "requests refused because no place came free in --queue-timeout-secs")       \
     X(decode_replacements, "finished prefills re-used for another decode")                         \
     X(prefill_replacements, "waiting decodes that got another prefill")                            \
     X(recomputes, "hand-off replies without parameters: decode computed the prompt itself")        \
     X(lease_expired, "prefills repeated because their lease ran out")                              \
     X(releases, "release legs sent to free a prefill that will not be used")                       \
+    X(lost_legs, "legs ended because their worker was lost")                                       \
     X(aborts, "abort_request calls sent to engines")                                               \
+    X(background_dropped,                                                                          \
+      "background calls dropped: too many for their worker, or not sent within 2 s")               \
     X(client_gone, "clients that left before their answer ended")                                  \
     X(policy_errors, "policy calls that failed; the default choice was used")                      \
     X(policy_invalid, "policy answers that named an unusable worker")                              \
@@ -57,7 +64,7 @@ typedef struct bt_stats {
 #undef BT_COUNTER_FIELD
     _Atomic uint64_t
         requests[BT_ROUTE_COUNT][BT_STATS_STATUSES]; /* by route and status; 0 = client gone */
-    bt_histogram_t ttft, tpot, itl, duration, prefill, handoff_wait;
+    bt_histogram_t ttft, tpot, itl, duration, prefill, handoff_wait, queue_wait;
 } bt_stats_t;
 
 #define bt_stats_inc(stats, field) bt_stats_add_(&(stats)->field, 1)

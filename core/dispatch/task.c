@@ -2,35 +2,18 @@
  *
  * Tries again only while no byte has gone to the client, never after a 4xx, never past the request's total deadline.
  */
+#include "dispatch/task.h"
 #include "base/log.h"
 #include "dispatch/attempt.h"
 #include "dispatch/plan.h"
 #include "dispatch/sink.h"
 
-void bt_task_mark_tried(bt_task_t *task, bt_worker_t *w)
-{
-    if (w == NULL || task->tried_count == BT_TRIED_MAX)
-        return;
-    for (unsigned i = 0; i < task->tried_count; i++)
-        if (task->tried[i] == w)
-            return;
-    task->tried[task->tried_count++] = bt_worker_ref(w);
-}
-
-static void drop_attempt(bt_task_t *task)
-{
-    for (unsigned i = 0; i < task->tried_count; i++)
-        bt_worker_unref(task->tried[i]);
-    task->tried_count = 0;
-}
-
 static void finish(bt_task_t *task)
 {
-    bt_request_t *r = task->request;
-
     task->done = true;
-    drop_attempt(task);
-    r->tasks_done++;
+    while (task->tried_count > 0)
+        bt_plan_forget_tried(task, task->tried[0]);
+    task->request->tasks_done++;
 }
 
 static void give_up(bt_task_t *task, const bt_failure_t *f)
@@ -61,88 +44,109 @@ static bool is_safe_to_repeat(const bt_task_t *task)
            !task->attempt->legs[1].call.any_byte_sent;
 }
 
-static bool may_retry(const bt_task_t *task, const bt_failure_t *f)
+bool bt_task_may_go_on(const bt_task_t *task)
 {
     const bt_request_t *r = task->request;
 
-    return f->retryable && is_safe_to_repeat(task) && !task->committed && !r->expired &&
-           !r->finished && !r->d->shared->config.disable_retries &&
+    return !r->finished && !r->d->shared->config.disable_retries &&
            task->attempts < r->pool->spec.max_attempts;
 }
 
-static void forget_tried(bt_task_t *task, const bt_worker_t *w)
+bool bt_task_take_retry(bt_task_t *task)
 {
-    for (unsigned i = 0; i < task->tried_count; i++) {
-        if (task->tried[i] != w)
-            continue;
-        bt_worker_unref(task->tried[i]);
-        task->tried[i] = task->tried[--task->tried_count];
-        return;
-    }
+    bt_request_t *r = task->request;
+    const unsigned percent = r->pool->spec.retry_budget_percent;
+
+    if (percent == 0 || bt_retry_budget_take(&r->pool->stat->retry_budget, percent, bt_clock_ms()))
+        return true;
+    r->is_over_budget = true;
+    bt_stats_inc(&r->d->stats, retries_over_budget);
+    return false;
 }
 
-static bool try_next(bt_task_t *task, const bt_failure_t *f)
+static bool may_retry(bt_task_t *task, const bt_failure_t *f)
+{
+    return f->retryable && is_safe_to_repeat(task) && !task->committed && bt_task_may_go_on(task) &&
+           (f->stale || bt_task_take_retry(task));
+}
+
+static void on_attempt_end(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const *guilty,
+                           unsigned guilty_count);
+
+/* 0: it runs. BT_E_NO_WORKER: nobody is left. BT_E_POLICY: its policy ends it. */
+static int try_next(bt_task_t *task, const bt_failure_t *f)
 {
     for (unsigned spins = 0; spins < BT_TRIED_MAX; spins++) {
         bt_choice_t next = {0};
-        if (bt_plan_next(task, f, &next) < 0 || next.first.decode == NULL)
-            return false;
-        if (bt_attempt_start(task, &next.first) == 0)
-            return true;
-        bt_task_mark_tried(task,
-                           next.first.prefill); /* could not be entered: probe of somebody else */
-        bt_task_mark_tried(task, next.first.decode);
+        int rc = bt_plan_next(task, f, &next);
+        if (rc < 0)
+            return rc;
+        if (bt_attempt_start(task, &next.first, on_attempt_end) == 0)
+            return 0;
+        bt_plan_mark_tried(
+            task,
+            next.first
+                .prefill); /* could not be entered: somebody else has the probe, or the last place */
+        bt_plan_mark_tried(task, next.first.decode);
     }
-    return false;
+    return BT_E_NO_WORKER;
 }
 
-/* Two that failed as a pair may each be good with another: where nobody else is left, one of them is tried again, never both. */
-static bool try_half(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair)
+static void start_next(bt_task_t *task, const bt_failure_t *f)
 {
-    bt_worker_t *const halves[] = {pair->decode, pair->prefill};
-
-    for (unsigned i = 0; i < 2; i++) {
-        forget_tried(task, halves[i]);
-        if (try_next(task, f))
-            return true;
-        bt_task_mark_tried(task, halves[i]);
-    }
-    return false;
-}
-
-/* pair: whose failure it was together, or NULL. */
-static void start_next(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair)
-{
-    if (!try_next(task, f) && (pair == NULL || !try_half(task, f, pair)))
+    if (try_next(task, f) < 0)
         give_up(task, &task->best);
 }
 
-void bt_task_attempt_failed(bt_task_t *task, bt_attempt_t *a, const bt_failure_t *f,
-                            bt_worker_t *const *guilty, unsigned guilty_count)
+/* Each of two that failed as a pair may be good with another: its decode is not tried again; where
+ * that leaves no pair, its prefill instead. */
+static void exclude_one(bt_task_t *task, const bt_pair_t *pair)
 {
+    bt_plan_mark_tried(task, pair->decode);
+    if (pair->prefill == NULL || bt_plan_has_pair(task))
+        return;
+    bt_plan_forget_tried(task, pair->decode);
+    bt_plan_mark_tried(task, pair->prefill);
+}
+
+/* Nobody is to blame: back-pressure is routed around, a pair that cannot is not tried again. */
+static void exclude_innocent(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair)
+{
+    if (f->status != 429 && f->status != 503)
+        exclude_one(task, pair);
+    else
+        bt_plan_mark_tried(task, f->leg == BT_LEG_PREFILL ? pair->prefill : pair->decode);
+}
+
+static void attempt_failed(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const *guilty,
+                           unsigned guilty_count)
+{
+    bt_task_t *task = a->task;
     bt_request_t *r = task->request;
     const bool same_again = f->rc == BT_E_LEASE || f->stale; /* these workers did nothing wrong */
-    const bt_pair_t *pair = NULL;
 
     BT_REQUEST_LOG(debug, "dispatch", r, f->worker, "attempt %u failed at %s: %s, status %u",
                    a->number, bt_leg_role_name(f->leg), bt_err_name(f->rc), f->status);
     remember(task, f);
     for (unsigned i = 0; i < guilty_count; i++)
-        bt_task_mark_tried(task, guilty[i]);
-    if (guilty_count == 0 && !same_again) {
-        /* Nobody's or the pair's: back-pressure is routed around, a pair that can't is not tried as that pair again. */
-        const bool one_leg = f->status == 429 || f->status == 503;
-        if (!one_leg || f->leg == BT_LEG_PREFILL)
-            bt_task_mark_tried(task, a->pair.prefill);
-        if (!one_leg || f->leg != BT_LEG_PREFILL)
-            bt_task_mark_tried(task, a->pair.decode);
-        if (!one_leg && a->pair.prefill != NULL)
-            pair = &a->pair;
-    }
+        bt_plan_mark_tried(task, guilty[i]);
+    if (guilty_count == 0 && !same_again)
+        exclude_innocent(task, f, &a->pair);
     if (may_retry(task, f))
-        start_next(task, f, pair);
+        start_next(task, f);
     else
         give_up(task, task->committed ? f : &task->best);
+}
+
+static void on_attempt_end(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const *guilty,
+                           unsigned guilty_count)
+{
+    if (f != NULL) {
+        attempt_failed(a, f, guilty, guilty_count);
+        return;
+    }
+    finish(a->task);
+    a->task->request->sink->end(a->task);
 }
 
 void bt_task_start(bt_task_t *task, const bt_choice_t *choice)
@@ -150,22 +154,20 @@ void bt_task_start(bt_task_t *task, const bt_choice_t *choice)
     static const bt_failure_t nobody = {
         .rc = BT_E_NO_WORKER,
         .retryable = true,
-        .reason = "no usable worker: every breaker is waiting for its probe"};
+        .reason = "no usable worker: each is at its limit, or its breaker waits for its probe"};
+    const bt_worker_pool_t *pool = task->request->pool;
     int rc;
 
+    if (pool->spec.retry_budget_percent != 0)
+        bt_retry_budget_count(&pool->stat->retry_budget, bt_clock_ms());
     task->choice = *choice;
-    rc = bt_attempt_start(task, &choice->first);
+    rc = bt_attempt_start(task, &choice->first, on_attempt_end);
     if (rc == 0)
         return;
-    bt_task_mark_tried(task, choice->first.prefill);
-    bt_task_mark_tried(task, choice->first.decode);
+    bt_plan_mark_tried(task, choice->first.prefill);
+    bt_plan_mark_tried(task, choice->first.decode);
     remember(task, &nobody);
-    start_next(task, &nobody, NULL);
-}
-
-void bt_task_attempt_done(bt_task_t *task)
-{
-    finish(task);
+    start_next(task, &nobody);
 }
 
 void bt_task_cancel(bt_task_t *task)

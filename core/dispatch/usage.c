@@ -1,4 +1,4 @@
-/* usage.c - how many tokens a worker says it has made, from the end of an answer that is not streamed: usage stands last in all engines' JSON, so the last
+/* usage.c - what a worker says of tokens: how many of the prompt its cache had, how many it has made. The latter from the end of an answer that is not streamed: usage stands last in all engines' JSON, so the last
  * bytes are kept as they pass and looked at once. Text inside strings has its quotes escaped, so it cannot be taken for a member. */
 #include "dispatch/leg.h"
 
@@ -48,6 +48,28 @@ static uint64_t last_number(bt_str_t text, bt_str_t name)
             (void) bt_str_u64((bt_str_t){text.p, digits}, &value);
     }
     return value;
+}
+
+uint64_t bt_usage_prompt(bt_str_t reply, const char *object)
+{
+    bt_json_item_t item;
+    int64_t tokens;
+
+    if (reply.n == 0 || bt_json_path(reply, &item, object, "prompt_tokens", NULL) < 0 ||
+        item.type != BT_JSON_NUMBER || bt_json_i64(item.value, &tokens) < 0 || tokens < 0)
+        return 0;
+    return (uint64_t) tokens;
+}
+
+/* vLLM's hand-off parameters have remote_prefill_cached_tokens, and stand behind usage. */
+uint64_t bt_usage_cached(bt_str_t reply)
+{
+    return last_number(reply, BT_STR("cached_tokens\""));
+}
+
+uint64_t bt_usage_answer_cached(const bt_leg_t *leg)
+{
+    return leg->tail != NULL ? bt_usage_cached((bt_str_t){leg->tail->bytes, leg->tail->n}) : 0;
 }
 
 uint64_t bt_usage_tokens(const bt_leg_t *leg)

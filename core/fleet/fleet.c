@@ -187,6 +187,7 @@ static int fill(bt_fleet_t *fleet, const bt_fleet_config_t *config)
     fleet->expiry_ms = config->expiry_ms > 0 ? config->expiry_ms : EXPIRY_MS;
     fleet->on_hint = config->on_hint;
     fleet->on_call = config->on_call;
+    fleet->on_first_read = config->on_first_read;
     fleet->user = config->user;
     bt_rand_secure(&fleet->incarnation, sizeof(fleet->incarnation));
     snprintf(fleet->field, sizeof(fleet->field), "%.*s#%016" PRIx64, BT_FLEET_NAME_MAX,

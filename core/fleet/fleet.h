@@ -42,7 +42,9 @@ typedef struct bt_fleet_config { /* strings are copied; store and registry must 
     void (*on_hint)(void *user, bt_worker_t *w);
     /* A call from another replica (or from this one: it comes back too). On the control loop. */
     void (*on_call)(void *user, bt_str_t name, bt_str_t argument);
-    void *user; /* of both */
+    /* What operators have told the fleet of its workers was read, and holds here: once. NULL is fine. */
+    void (*on_first_read)(void *user);
+    void *user; /* of all */
 } bt_fleet_config_t;
 
 int bt_fleet_new(bt_fleet_t **fleet_p, bt_loop_t *control, const bt_fleet_config_t *config,

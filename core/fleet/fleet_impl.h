@@ -70,6 +70,7 @@ struct bt_fleet {
     uint64_t interval_ms, expiry_ms;
     void (*on_hint)(void *user, bt_worker_t *w);
     void (*on_call)(void *user, bt_str_t name, bt_str_t argument);
+    void (*on_first_read)(void *user); /* NULL = there was one */
     void *user;
     bt_timer_t heartbeat;
     uint64_t heartbeat_us; /* when the one under way was sent */
@@ -125,8 +126,6 @@ bt_worker_key_t *bt_worker_key_by_id(const bt_fleet_t *fleet, uint32_t id);
          (p) != NULL && (p) < (fleet)->worker_keys + (fleet)->worker_key_count &&                  \
          (p)->key == (key_);                                                                       \
          (p)++)
-/* 16 hex digits at the beginning of *text, which then begins behind them. */
-bool bt_worker_key_read(bt_str_t *text, uint64_t *key_p);
 /* What stands before the separator (or the end), which is skipped. False at the end. */
 bool bt_fleet_next_word(bt_str_t *text, char separator, bt_str_t *word_p);
 

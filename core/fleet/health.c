@@ -40,7 +40,7 @@ static void note_vote(bt_fleet_t *fleet, bt_str_t vote)
     bt_worker_key_t *p;
     uint64_t key;
 
-    if (!bt_worker_key_read(&vote, &key) || vote.n != 1)
+    if (!bt_str_take_hex64(&vote, &key) || vote.n != 1)
         return;
     BT_FLEET_EACH_OF(fleet, key, p)
     {

@@ -55,7 +55,7 @@ static void add_entry(bt_fleet_t *fleet, bt_str_t text)
     uint64_t key;
     int64_t n[4];
 
-    if (!bt_worker_key_read(&text, &key) || text.n == 0 || text.p[0] != ' ')
+    if (!bt_str_take_hex64(&text, &key) || text.n == 0 || text.p[0] != ' ')
         return;
     text = (bt_str_t){text.p + 1, text.n - 1};
     for (unsigned i = 0; i < 4; i++)

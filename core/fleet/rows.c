@@ -249,7 +249,7 @@ static bool is_epoch(bt_str_t text)
 {
     uint64_t ignored;
 
-    return text.n == 16 && bt_worker_key_read(&text, &ignored);
+    return text.n == 16 && bt_str_take_hex64(&text, &ignored);
 }
 
 /* True when the table is the one that was read before. What nobody of us has written is as good as none. */
@@ -269,6 +269,15 @@ static bool check_epoch(bt_fleet_t *fleet, bt_str_t epoch)
                                                .field = BT_STR(EPOCH),
                                                .value = bt_str(fresh)});
     return false;
+}
+
+static void note_read(bt_fleet_t *fleet)
+{
+    void (*first)(void *) = fleet->on_first_read;
+
+    fleet->on_first_read = NULL;
+    if (first != NULL)
+        first(fleet->user);
 }
 
 static void on_rows(bt_fleet_t *fleet, const bt_store_reply_t *reply)
@@ -291,6 +300,7 @@ static void on_rows(bt_fleet_t *fleet, const bt_store_reply_t *reply)
     fleet->rows_due = fleet->epoch[0] == '\0' ? 1 : fleet->rows_due;
     if (fleet->must_apply)
         bt_fleet_rows_apply(fleet);
+    note_read(fleet);
 }
 
 void bt_fleet_rows_read(bt_fleet_t *fleet)

@@ -121,24 +121,6 @@ bt_worker_key_t *bt_worker_key_by_id(const bt_fleet_t *fleet, uint32_t id)
                : NULL;
 }
 
-bool bt_worker_key_read(bt_str_t *text, uint64_t *key_p)
-{
-    uint64_t key = 0;
-
-    if (text->n < 16)
-        return false;
-    for (unsigned i = 0; i < 16; i++) {
-        static const char digits[16] = "0123456789abcdef";
-        const char *at = memchr(digits, text->p[i], sizeof(digits));
-        if (at == NULL)
-            return false;
-        key = key << 4 | (uint64_t) (at - digits);
-    }
-    *key_p = key;
-    *text = (bt_str_t){text->p + 16, text->n - 16};
-    return true;
-}
-
 bool bt_fleet_next_word(bt_str_t *text, char separator, bt_str_t *word_p)
 {
     const char *end = text->n > 0 ? memchr(text->p, separator, text->n) : NULL;

@@ -9,7 +9,7 @@
 #ifndef BT_GATEWAY_DESCRIPTORS_H
 #define BT_GATEWAY_DESCRIPTORS_H
 
-#include "gateway/gateway.h"
+#include "gateway/process.h"
 
 typedef struct bt_descriptors_need {
     uint64_t limit;           /* of open files */

@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "fleet/quota.h"
+#include "gateway/rollout.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -160,6 +161,46 @@ static const char *admin_url(const bt_gateway_t *g, char *url, size_t size)
     return url;
 }
 
+/* ---- the first read ---- */
+
+struct first_read {
+    bt_timer_t deadline;
+    bt_gateway_t *g;
+    bool is_late;
+};
+
+static void on_first_read(void *user)
+{
+    bt_gateway_t *g = user;
+
+    if (g->state == BT_GATEWAY_STARTING)
+        bt_loop_stop(&g->control);
+}
+
+static void on_late(bt_timer_t *timer)
+{
+    struct first_read *wait = bt_container_of(timer, struct first_read, deadline);
+
+    wait->is_late = true;
+    bt_loop_stop(&wait->g->control);
+}
+
+/* Or the first requests would meet workers that an operator has drained. Signals end it, too. */
+static void wait_for_first_read(bt_gateway_t *g)
+{
+    struct first_read wait = {.g = g};
+
+    bt_timer_init(&g->control, &wait.deadline, on_late);
+    bt_timer_start(&wait.deadline, BT_FLEET_JOIN_MS);
+    bt_loop_run(&g->control);
+    bt_timer_stop(&wait.deadline);
+    if (wait.is_late)
+        bt_log_warn("fleet",
+                    "the store has not said within %llu ms which workers are drained: until it "
+                    "does, this replica may use them",
+                    (unsigned long long) BT_FLEET_JOIN_MS);
+}
+
 int bt_gateway_fleet_start(bt_gateway_t *g)
 {
     char url[300], err[256] = "";
@@ -175,6 +216,7 @@ int bt_gateway_fleet_start(bt_gateway_t *g)
                                       .quotas = g->quotas,
                                       .on_hint = on_hint,
                                       .on_call = on_call,
+                                      .on_first_read = on_first_read,
                                       .user = g};
     int rc;
 
@@ -191,6 +233,7 @@ int bt_gateway_fleet_start(bt_gateway_t *g)
     g->shared.cancel_elsewhere = cancel_elsewhere;
     g->shared.cancel_elsewhere_user = g;
     bt_log_info("fleet", "replica %s of fleet %s", g->replica, space_of(g));
+    wait_for_first_read(g);
     return 0;
 }
 

@@ -9,7 +9,7 @@
 #ifndef BT_GATEWAY_FLEET_H
 #define BT_GATEWAY_FLEET_H
 
-#include "gateway/gateway.h"
+#include "gateway/process.h"
 
 /* Checks everything, reaches for nothing: a store that is unavailable is no reason not to start. */
 int bt_gateway_fleet_open(bt_gateway_t *g, char *err, size_t err_size);

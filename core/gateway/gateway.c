@@ -89,18 +89,29 @@ void bt_gateway_set_fleet_config(bt_gateway_t *g, bt_config_t *config)
 
 /* ---- fleet ---- */
 
-/* On the control loop. Before the threads run there is nobody to write mail to: open gives the first fleet itself. */
+/* On the control loop. Before the threads run there is nobody to write mail to: open gives them the
+ * first workers itself, and start_serving those after the fleet's first read. */
 static void on_publish(void *user, bt_workers_t *workers)
 {
     bt_gateway_t *g = user;
-    if (g->state == BT_GATEWAY_STARTING)
-        return;
-    bt_gateway_transfer_publish(g, workers); /* first: a worker that has changed keeps its agents */
-    for (unsigned i = 0; i < g->loop_count; i++)
-        bt_gateway_loop_publish(&g->loops[i], workers);
+    if (g->state != BT_GATEWAY_STARTING) {
+        bt_gateway_transfer_publish(g, workers); /* first: a changed worker keeps its agents */
+        for (unsigned i = 0; i < g->loop_count; i++)
+            bt_gateway_loop_publish(&g->loops[i], workers);
+    }
     bt_gateway_fleet_publish(g, workers);
     if (g->monitor != NULL)
         bt_monitor_set_workers(g->monitor, workers);
+}
+
+/* Before the loops run. */
+static int give_workers(bt_gateway_t *g, char *err, size_t err_size)
+{
+    int rc = 0;
+    for (unsigned i = 0; i < g->loop_count && rc == 0; i++)
+        rc = bt_dispatcher_set_workers(g->loops[i].dispatcher, bt_registry_current(g->registry),
+                                       err, err_size);
+    return rc;
 }
 
 static int open_workers(bt_gateway_t *g, char *err, size_t err_size)
@@ -111,10 +122,7 @@ static int open_workers(bt_gateway_t *g, char *err, size_t err_size)
         return rc;
     }
     rc = bt_config_apply_workers(g->config, g->registry, err, err_size);
-    for (unsigned i = 0; i < g->loop_count && rc == 0; i++)
-        rc = bt_dispatcher_set_workers(g->loops[i].dispatcher, bt_registry_current(g->registry),
-                                       err, err_size);
-    return rc;
+    return rc == 0 ? give_workers(g, err, err_size) : rc;
 }
 
 static bool any_usable(const bt_gateway_t *g)
@@ -165,13 +173,9 @@ static void on_startup(bt_timer_t *timer)
 static int bind_admin(bt_gateway_t *g, char *err, size_t err_size)
 {
     const bt_config_t *c = g->config;
-    int fd = bt_listener_bind(c->admin_host, c->admin_port, false, &g->admin_port);
-    if (fd < 0) {
-        bt_config_bind_error("admin-port", c->admin_host, c->admin_port, fd, err, err_size);
-        return BT_E_CONFIG;
-    }
-    g->admin_fd = fd;
-    return 0;
+    g->admin_fd = bt_config_bind("admin-port", c->admin_host, c->admin_port, false, &g->admin_port,
+                                 err, err_size);
+    return g->admin_fd < 0 ? g->admin_fd : 0;
 }
 
 static int open_loops(bt_gateway_t *g, char *err, size_t err_size)
@@ -276,6 +280,16 @@ static int open_reload(bt_gateway_t *g, char *err, size_t err_size)
     return rc == 0 ? bt_reload_open(g->reload, err, err_size) : rc;
 }
 
+static void log_warnings(const bt_config_t *config)
+{
+    size_t n;
+
+    for (const char *p = config->warnings.data; p != NULL && *p != '\0'; p += n + 1) {
+        n = strcspn(p, "\n"); /* each line ends */
+        bt_log_warn("config", "%.*s", (int) n, p);
+    }
+}
+
 int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
                     const char *const *argv, char *err, size_t err_size)
 {
@@ -283,11 +297,15 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
     int rc;
     err[0] = '\0';
     bt_log_set(config->log_level, config->log_format == BT_LOG_FORMAT_JSON, STDERR_FILENO);
+    if (config->log_file != NULL && (rc = bt_log_open(config->log_file)) < 0)
+        return bt_err_refuse(err, err_size, "--log-file: cannot write %s: %s", config->log_file,
+                             strerror(-rc));
     if ((rc = bt_log_start()) < 0)
         bt_log_warn("gateway", "log lines are written by whoever has some: no thread for them: %s",
                     rc == BT_E_NOMEM ? bt_err_text(rc) : strerror(-rc));
     signal(SIGPIPE, SIG_IGN);
     bt_mem_open();
+    log_warnings(config);
     bt_policy_allow_hosts(config->policy_http_host_count > 0
                               ? (const char *const *) config->policy_http_hosts
                               : NULL);
@@ -393,13 +411,24 @@ static int write_ready_file(const bt_gateway_t *g)
     return BT_E_CONFIG;
 }
 
+/* On the control loop. */
+static void on_lost(void *user)
+{
+    bt_gateway_t *g = user;
+    bt_dispatch_shared_worker_lost(&g->shared);
+}
+
 static int start_serving(bt_gateway_t *g)
 {
+    char err[BT_CONFIG_ERR_BYTES];
     int rc = bt_monitor_start(&g->monitor, &g->control, &g->config->monitor);
     if (rc < 0)
         return rc;
+    bt_monitor_on_lost(g->monitor, on_lost, g);
     bt_monitor_set_workers(g->monitor, bt_registry_current(g->registry));
-    if ((rc = bt_gateway_fleet_start(g)) < 0 || (rc = attach_admin(g)) < 0 ||
+    if ((rc = bt_gateway_fleet_start(g)) < 0 || g->end_asked)
+        return rc;
+    if ((rc = give_workers(g, err, sizeof err)) < 0 || (rc = attach_admin(g)) < 0 ||
         (rc = bt_gateway_transfer_start(g)) < 0)
         return rc;
     g->state = BT_GATEWAY_SERVING;
@@ -452,8 +481,7 @@ int bt_gateway_run(bt_gateway_t *g)
         return 0;
     int rc = start_serving(g);
     if (rc < 0) {
-        bt_log_error("gateway", "cannot start: %s",
-                     rc <= -20000 ? bt_err_text(rc) : uv_strerror(rc));
+        bt_log_error("gateway", "cannot start: %s", bt_err_text(rc));
         g->exit_code = 1;
         bt_gateway_stop(g);
     }
@@ -479,6 +507,11 @@ static void free_gateway(bt_gateway_t *g)
     bt_registry_free(g->registry);
     bt_gateway_fleet_free(g);
     bt_gateway_set_fleet_config(g, g->config);
+    while (g->keys != NULL && g->keys != g->config->client_keys) {
+        bt_client_keys_t *before = g->keys->before;
+        bt_keys_free(g->keys);
+        g->keys = before;
+    }
     if (g->has_shared)
         bt_dispatch_shared_fini(&g->shared);
     bt_unfinished_free(g->unfinished);

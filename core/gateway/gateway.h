@@ -11,83 +11,8 @@
 #define BT_GATEWAY_GATEWAY_H
 
 #include "config/config.h"
-#include "fleet/fleet.h"
-#include "loop/listener.h"
-#include "reload/reload.h"
 
 typedef struct bt_gateway bt_gateway_t;
-
-/* One event thread. Its members belong to that thread once it runs. */
-typedef struct bt_gateway_loop {
-    bt_loop_t loop;
-    bt_gateway_t *gateway;
-    uv_thread_t thread;
-    bool has_thread, has_loop;
-    int fd;                  /* bound socket until the listener takes it, else -1 */
-    bt_listener_t *listener; /* NULL once draining */
-    bt_server_t *server;
-    bt_dispatcher_t *dispatcher;
-    bt_store_client_t *store; /* of policies and sessions */
-    bt_prefix_ring_t *ring;   /* what its policies put into the prefix index; NULL = not told */
-    bt_timer_t idle_check;    /* while draining */
-    uint64_t idle_since_ms;   /* nothing lives here since; 0 = something does */
-} bt_gateway_loop_t;
-
-enum bt_gateway_state {
-    BT_GATEWAY_STARTING,
-    BT_GATEWAY_SERVING,
-    BT_GATEWAY_DRAINING,
-    BT_GATEWAY_STOPPING
-};
-
-struct bt_admin;           /* core/admin */
-struct bt_registry_server; /* core/transfer */
-struct bt_gateway_rollout; /* gateway/fleet.h */
-
-struct bt_gateway {
-    bt_config_t *config;       /* of the start; parts of it are borrowed everywhere */
-    bt_config_t *fleet_config; /* the last one taken: its pools complete workers that come later */
-    int argc;                  /* to read it all again on SIGHUP */
-    const char *const *argv;
-    enum bt_gateway_state state; /* control loop only */
-    int exit_code;
-    bool end_asked;                                          /* a signal came while STARTING */
-    unsigned port, admin_port, transfer_port, registry_port; /* as bound; 0 = not listening */
-    /* control loop */
-    bt_loop_t control;
-    bt_registry_t *registry;
-    bt_monitor_t *monitor;
-    int admin_fd; /* bound and listening; attach_admin hands it on */
-    struct bt_admin *admin;
-    struct bt_transfer *transfer;               /* NULL = no --transfer-port */
-    struct bt_registry_server *registry_server; /* NULL = no --registry-port */
-    void (*transfer_done)(void *gateway);
-    unsigned transfer_closing;    /* parts that have not closed */
-    int transfer_fd, registry_fd; /* bound and listening until they are handed on, else -1 */
-    bt_store_t *store;            /* always there; shared by --redis-url */
-    bt_fleet_t *fleet;            /* NULL = the store is this process's own */
-    struct bt_quotas *quotas;     /* limits that policies take from */
-    char *replica;                /* our name among the replicas */
-    void (*share_done)(void *gateway);
-    bt_reload_t *reload;
-    bt_reload_loop_t *reload_loops;      /* by loop */
-    struct bt_gateway_rollout *rollouts; /* of policies to all replicas; NULL = the store is ours */
-    uv_signal_t signals[3];
-    bt_timer_t grace;   /* end of the drain */
-    bt_timer_t startup; /* waits for the first usable topology */
-    uint64_t start_ms;
-    bool seen_usable;
-    unsigned idle_loops, quiet_loops, running_loops;
-    bool has_control, has_shared;
-    /* event threads */
-    bt_gateway_loop_t *loops;
-    unsigned loop_count;
-    bt_loop_group_t group;
-    bt_budget_t *budget, *admin_budget; /* of connections: clients' and workers', the operator's */
-    bt_dispatch_shared_t shared;
-    bt_unfinished_t *unfinished;   /* client requests of which bytes are missing */
-    bt_dispatcher_t **dispatchers; /* by loop; what shared.dispatchers points to */
-};
 
 /* argv: after the command word. config must outlive the gateway. err: one line; nothing to close after an error. */
 int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
@@ -95,28 +20,5 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
 /* Returns the exit status. */
 int bt_gateway_run(bt_gateway_t *g);
 void bt_gateway_close(bt_gateway_t *g);
-
-/* ---- between the gateway's own files ---- */
-/* gateway/loop.c: event threads */
-int bt_gateway_loop_open(bt_gateway_loop_t *el, bt_gateway_t *g, unsigned index, char *err,
-                         size_t err_size);
-int bt_gateway_loop_start(bt_gateway_loop_t *el);
-void bt_gateway_loop_drain(bt_gateway_loop_t *el); /* from the control loop */
-void bt_gateway_loop_stop(bt_gateway_loop_t *el);  /* likewise: cuts and cancels all */
-void bt_gateway_loop_close(
-    bt_gateway_loop_t *el); /* ends the thread if there is one; all loops must be quiet */
-void bt_gateway_loop_publish(bt_gateway_loop_t *el, bt_workers_t *workers);
-/* gateway/signal.c: signals, drain, reload */
-int bt_gateway_signals_start(bt_gateway_t *g);
-void bt_gateway_signals_stop(bt_gateway_t *g);
-void bt_gateway_on_idle(bt_gateway_t *g);  /* a loop has drained */
-void bt_gateway_on_quiet(bt_gateway_t *g); /* a loop has let go of everything */
-void bt_gateway_stop(bt_gateway_t *g);     /* ends all loops now; run returns when they have */
-/* Takes config; the one before goes, unless it is the first. */
-void bt_gateway_set_fleet_config(bt_gateway_t *g, bt_config_t *config);
-void bt_gateway_grace_over(bt_timer_t *timer);
-void bt_gateway_reload(bt_gateway_t *g);
-/* The end of a reload: workers and settings. Takes wanted. */
-void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted);
 
 #endif

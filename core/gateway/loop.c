@@ -6,7 +6,7 @@
  *          2 s) -> mail "quiet"; the loop goes on turning, because other threads may still write to it
  *   close: all loops are quiet: the thread ends, and the main thread opens the last mail and frees the dispatcher
  */
-#include "gateway/gateway.h"
+#include "gateway/process.h"
 
 #include "base/arena.h"
 #include "base/err.h"
@@ -191,16 +191,10 @@ static void run_thread(void *arg)
 static int bind_client_port(bt_gateway_loop_t *el, char *err, size_t err_size)
 {
     bt_gateway_t *g = el->gateway;
-    unsigned port;
-    int fd =
-        bt_listener_bind(g->config->host, g->port != 0 ? g->port : g->config->port, true, &port);
-    if (fd < 0) {
-        bt_config_bind_error("port", g->config->host, g->config->port, fd, err, err_size);
-        return BT_E_CONFIG;
-    }
-    g->port = port;
-    el->fd = fd;
-    return 0;
+    const bt_config_t *c = g->config;
+    el->fd = bt_config_bind("port", c->host, g->port != 0 ? g->port : c->port, true, &g->port, err,
+                            err_size);
+    return el->fd < 0 ? el->fd : 0;
 }
 
 int bt_gateway_loop_open(bt_gateway_loop_t *el, bt_gateway_t *g, unsigned index, char *err,

@@ -9,7 +9,7 @@
 #ifndef BT_GATEWAY_MEMORY_H
 #define BT_GATEWAY_MEMORY_H
 
-#include "gateway/gateway.h"
+#include "gateway/process.h"
 
 /* All in bytes. */
 typedef struct bt_memory_need {

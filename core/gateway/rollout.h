@@ -10,7 +10,7 @@
 #ifndef BT_GATEWAY_ROLLOUT_H
 #define BT_GATEWAY_ROLLOUT_H
 
-#include "gateway/gateway.h"
+#include "gateway/process.h"
 #include "rollout/rollout.h"
 
 #define BT_FLEET_JOIN_MS UINT64_C(1000) /* a start waits so long for the store */

@@ -7,7 +7,7 @@
  * A reload is all or nothing: the new configuration is read aside, checked by the same code as at start, its policies are tried,
  * and only then it is given to the registry, in the moment in which its policies begin to serve. What cannot change while running is compared row by row with what is running and named.
  */
-#include "gateway/gateway.h"
+#include "gateway/process.h"
 
 #include "admin/admin.h"
 #include "base/err.h"
@@ -122,9 +122,20 @@ static void report_restart_settings(const bt_config_t *running, const bt_config_
             !bt_option_same(&flag->option, running, wanted))
             bt_log_warn("gateway", "%s has changed: it needs a restart", flag->name);
     }
-    if (running->client_keys != NULL && wanted->client_keys != NULL &&
-        !bt_keys_same(running->client_keys, wanted->client_keys))
-        bt_log_warn("gateway", "the client keys have changed: they need a restart");
+}
+
+/* Whether keys are asked for at all is settled at the start; which ones count is not. */
+static void take_keys(bt_gateway_t *g, bt_config_t *wanted)
+{
+    bt_client_keys_t *now = g->keys != NULL ? g->keys : g->config->client_keys;
+
+    if (now == NULL || wanted->client_keys == NULL || bt_keys_same(now, wanted->client_keys))
+        return;
+    g->keys = wanted->client_keys;
+    g->keys->before = now;
+    wanted->client_keys = NULL;
+    atomic_store_explicit(&g->shared.client_keys, g->keys, memory_order_release);
+    bt_log_info("gateway", "%u client keys count from now on", g->keys->count);
 }
 
 void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
@@ -140,6 +151,7 @@ void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
     }
     __atomic_store_n(&bt_log_level_now, (int) wanted->log_level, __ATOMIC_RELAXED);
     report_restart_settings(g->config, wanted);
+    take_keys(g, wanted);
     bt_gateway_set_fleet_config(g, wanted);
     bt_log_info("gateway", "reloaded: epoch %llu of the workers",
                 (unsigned long long) bt_registry_current(g->registry)->epoch);
@@ -171,18 +183,36 @@ static void on_hup(uv_signal_t *handle, int number)
         bt_gateway_reload(g);
 }
 
+/* ---- files that were renamed ---- */
+
+static void on_usr1(uv_signal_t *handle, int number)
+{
+    bt_gateway_t *g = handle->data;
+    const int rc = bt_log_reopen();
+    (void) number;
+    bt_recorder_reopen(g->shared.recorder);
+    if (rc < 0)
+        bt_log_error("gateway", "SIGUSR1: cannot open %s, its lines go where they went: %s",
+                     g->config->log_file, strerror(-rc));
+    else
+        bt_log_info("gateway", "SIGUSR1: log and record files are opened again");
+}
+
 /* ---- life ---- */
 
 int bt_gateway_signals_start(bt_gateway_t *g)
 {
-    static const int numbers[3] = {SIGTERM, SIGINT, SIGHUP};
-    for (unsigned i = 0; i < 3; i++) {
+    static const struct {
+        int number;
+        uv_signal_cb act;
+    } all[BT_GATEWAY_SIGNALS] = {
+        {SIGTERM, on_end_signal}, {SIGINT, on_end_signal}, {SIGHUP, on_hup}, {SIGUSR1, on_usr1}};
+    for (unsigned i = 0; i < BT_GATEWAY_SIGNALS; i++) {
         int rc = uv_signal_init(&g->control.uv, &g->signals[i]);
         if (rc < 0)
             return rc;
         g->signals[i].data = g;
-        rc = uv_signal_start(&g->signals[i], numbers[i] == SIGHUP ? on_hup : on_end_signal,
-                             numbers[i]);
+        rc = uv_signal_start(&g->signals[i], all[i].act, all[i].number);
         if (rc < 0)
             return rc;
     }
@@ -191,7 +221,7 @@ int bt_gateway_signals_start(bt_gateway_t *g)
 
 void bt_gateway_signals_stop(bt_gateway_t *g)
 {
-    for (unsigned i = 0; i < 3; i++)
+    for (unsigned i = 0; i < BT_GATEWAY_SIGNALS; i++)
         if (g->signals[i].data != NULL && !uv_is_closing((uv_handle_t *) &g->signals[i]))
             uv_close((uv_handle_t *) &g->signals[i], NULL);
 }

@@ -8,27 +8,16 @@
 
 #include <unistd.h>
 
-/* A port that is taken is found before a thread runs. */
-static int bind_port(const char *flag, const char *host, unsigned port, int *fd_p, unsigned *port_p,
-                     char *err, size_t err_size)
-{
-    int fd = bt_listener_bind(host, port, false, port_p);
-    if (fd < 0) {
-        bt_config_bind_error(flag, host, port, fd, err, err_size);
-        return BT_E_CONFIG;
-    }
-    *fd_p = fd;
-    return 0;
-}
-
+/* Ports that are taken are found before a thread runs. */
 static int open_hub(bt_gateway_t *g, char *err, size_t err_size)
 {
     const bt_config_t *c = g->config;
     const bt_transfer_config_t config = {.token = c->transfer_token};
-    int rc = bind_port("transfer-port", c->transfer_host, c->transfer_port, &g->transfer_fd,
-                       &g->transfer_port, err, err_size);
-    if (rc == 0)
-        rc = bt_transfer_new(&g->transfer, &g->control, &config);
+    g->transfer_fd = bt_config_bind("transfer-port", c->transfer_host, c->transfer_port, false,
+                                    &g->transfer_port, err, err_size);
+    if (g->transfer_fd < 0)
+        return g->transfer_fd;
+    int rc = bt_transfer_new(&g->transfer, &g->control, &config);
     g->shared.transfer = g->transfer;
     return rc;
 }
@@ -37,10 +26,11 @@ int bt_gateway_transfer_open(bt_gateway_t *g, char *err, size_t err_size)
 {
     const bt_config_t *c = g->config;
     int rc = bt_config_has_transfer(c) ? open_hub(g, err, err_size) : 0;
-    if (rc == 0 && bt_config_has_registry(c))
-        rc = bind_port("registry-port", c->registry_host, c->registry_port, &g->registry_fd,
-                       &g->registry_port, err, err_size);
-    return rc;
+    if (rc < 0 || !bt_config_has_registry(c))
+        return rc;
+    g->registry_fd = bt_config_bind("registry-port", c->registry_host, c->registry_port, false,
+                                    &g->registry_port, err, err_size);
+    return g->registry_fd < 0 ? g->registry_fd : 0;
 }
 
 /* Whoever is given the socket closes it. */

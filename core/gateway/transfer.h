@@ -9,7 +9,7 @@
 #ifndef BT_GATEWAY_TRANSFER_H
 #define BT_GATEWAY_TRANSFER_H
 
-#include "gateway/gateway.h"
+#include "gateway/process.h"
 
 int bt_gateway_transfer_open(bt_gateway_t *g, char *err, size_t err_size);
 int bt_gateway_transfer_start(bt_gateway_t *g);

@@ -72,6 +72,27 @@ int bt_built_new(bt_built_t **built_p, const bt_build_spec_t *spec, char *err, s
     return rc;
 }
 
+int bt_built_tried(bt_built_t **built_p, const bt_build_spec_t *spec,
+                   const bt_policy_trial_t *trial, bool *is_test_only_p, char *err, size_t err_size)
+{
+    bt_built_t *built;
+    int rc = bt_built_new(&built, spec, err, err_size);
+
+    if (is_test_only_p != NULL)
+        *is_test_only_p = false;
+    if (rc < 0)
+        return rc;
+    err[0] = '\0';
+    rc = bt_policy_self_test(built->policy, trial, err, err_size);
+    if (rc == 0)
+        *built_p = built;
+    else
+        bt_built_free(built);
+    if (is_test_only_p != NULL)
+        *is_test_only_p = rc < 0;
+    return rc;
+}
+
 bt_policy_t *bt_built_policy(const bt_built_t *built)
 {
     return built->policy;
@@ -92,11 +113,9 @@ void bt_warm_free(bt_warm_t *warm)
 {
     if (warm == NULL)
         return;
-    for (unsigned i = 0; i < warm->count; i++) {
-        free(warm->views[i].prefill.items);
-        free(warm->views[i].decode.items);
-        free(warm->views[i].single.items);
-    }
+    for (unsigned i = 0; i < warm->count; i++)
+        for (int list = 0; list < BT_LIST_COUNT; list++)
+            free(warm->views[i].sets[list].items);
     bt_workers_unref(warm->workers);
     free(warm);
 }

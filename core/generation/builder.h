@@ -28,6 +28,11 @@ typedef struct bt_build_spec {
 } bt_build_spec_t;
 /* On this thread, which may block. err: one line. */
 int bt_built_new(bt_built_t **built_p, const bt_build_spec_t *spec, char *err, size_t err_size);
+/* The same, and the questions of the self-test: what start, `check`, `policy check` and reload go by.
+ * 0 with text in err is a warning. *is_test_only_p (or NULL): it loads, but fails them. */
+int bt_built_tried(bt_built_t **built_p, const bt_build_spec_t *spec,
+                   const bt_policy_trial_t *trial, bool *is_test_only_p, char *err,
+                   size_t err_size);
 bt_policy_t *bt_built_policy(const bt_built_t *built);
 void bt_built_free(bt_built_t *built); /* NULL is fine; as slow as closing a Lua state is */
 
@@ -37,8 +42,8 @@ typedef struct bt_warm {
     bt_workers_t *workers; /* reference; owns the workers */
     unsigned count;
     struct bt_warm_view {
-        bt_worker_set_t prefill, decode, single; /* malloc'ed arrays */
-        bt_policy_view_t view;                   /* of these sets */
+        bt_worker_set_t sets[BT_LIST_COUNT]; /* malloc'ed arrays */
+        bt_policy_view_t view;               /* of these sets */
     } views[BT_WARM_VIEWS];
 } bt_warm_t;
 void bt_warm_free(bt_warm_t *warm); /* NULL is fine; on any thread */

@@ -116,6 +116,19 @@ static void free_generation(bt_generation_t *g)
     free(g);
 }
 
+/* The first slot that names this very policy with the same parameters: the slot itself, or an earlier one whose VM it shares. */
+static enum bt_policy_slot home_of(const bt_bundle_pool_t *pool, enum bt_policy_slot slot)
+{
+    const bt_bundle_part_t *parts = pool->parts;
+
+    for (unsigned i = 0; i < (unsigned) slot; i++)
+        if (parts[i].source != NULL && parts[i].is_shadow == parts[slot].is_shadow &&
+            bt_policy_source_same(parts[i].source, parts[slot].source) &&
+            bt_value_equal(parts[i].params, parts[slot].params))
+            return (enum bt_policy_slot) i;
+    return slot;
+}
+
 static void keep(struct bt_pool_policies *pool, enum bt_policy_slot slot, struct bt_shared_vm *vm)
 {
     bt_policy_t **const members[] = {&pool->both, &pool->prefill, &pool->decode};
@@ -123,6 +136,17 @@ static void keep(struct bt_pool_policies *pool, enum bt_policy_slot slot, struct
     pool->vms[slot] = vm;
     *members[slot] = bt_built_policy(vm->built);
     vm->refs++;
+}
+
+unsigned bt_pool_policies_all(const struct bt_pool_policies *p, bt_policy_t **all)
+{
+    bt_policy_t *const named[] = {p->both, p->prefill, p->decode};
+    unsigned count = 0;
+
+    for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
+        if (named[s] != NULL && home_of(p->bundle, (enum bt_policy_slot) s) == s)
+            all[count++] = named[s];
+    return count;
 }
 
 const struct bt_pool_policies *bt_generation_pool(const bt_generation_t *g, const char *name,
@@ -251,7 +275,7 @@ static int begin_part(bt_generations_t *gs, struct bt_draft *draft)
     struct bt_shared_vm *vm;
 
     draft->part = g->next++;
-    if (part->source == NULL)
+    if (part->source == NULL || home_of(pool, slot) != slot)
         return 0;
     vm = serving_vm(gs, pool, i, slot);
     if (vm != NULL) {
@@ -283,6 +307,42 @@ static int step(bt_generations_t *gs, struct bt_draft *draft, char *err, size_t 
     }
 }
 
+/* A pool goes one way: of the policies that it names, one may say which. */
+static int check_routes(const struct bt_pool_policies *p, char *err, size_t err_size)
+{
+    bt_policy_t *all[BT_SLOT_COUNT], *first = NULL;
+    const unsigned count = bt_pool_policies_all(p, all);
+
+    for (unsigned i = 0; i < count; i++) {
+        if (!bt_policy_has_hook(all[i], "route"))
+            continue;
+        if (first != NULL) {
+            snprintf(err, err_size, BT_TWO_ROUTES, p->bundle->name, bt_policy_name(first),
+                     bt_policy_name(all[i]));
+            return BT_E_CONFIG;
+        }
+        first = all[i];
+    }
+    return 0;
+}
+
+/* All its VMs are there. */
+static int complete(bt_generation_t *g, char *err, size_t err_size)
+{
+    int rc = 0;
+
+    for (unsigned i = 0; i < g->bundle->pool_count && rc == 0; i++) {
+        struct bt_pool_policies *p = &g->pools[i];
+        for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
+            struct bt_shared_vm *vm = p->vms[home_of(p->bundle, (enum bt_policy_slot) s)];
+            if (p->bundle->parts[s].source != NULL && p->vms[s] == NULL && vm != NULL)
+                keep(p, (enum bt_policy_slot) s, vm);
+        }
+        rc = check_routes(p, err, err_size);
+    }
+    return rc;
+}
+
 int bt_generations_build(bt_generations_t *gs, char *err, size_t err_size)
 {
     bool is_busy = false;
@@ -296,6 +356,10 @@ int bt_generations_build(bt_generations_t *gs, char *err, size_t err_size)
             return rc;
         }
         is_busy |= rc > 0;
+    }
+    if (!is_busy && complete(gs->prepared, err, err_size) < 0) {
+        bt_generations_abort(gs);
+        return BT_E_CONFIG;
     }
     return is_busy;
 }

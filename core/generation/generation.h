@@ -52,6 +52,9 @@ int bt_bundle_name(bt_policy_bundle_t *bundle, unsigned pool, const char *name);
 /* Takes a reference of its own; params are copied. */
 int bt_bundle_put(bt_policy_bundle_t *bundle, unsigned pool, enum bt_policy_slot slot,
                   bt_policy_source_t *source, const bt_value_t *params, uint64_t born);
+/* printf: pool, and the names of both. */
+#define BT_TWO_ROUTES                                                                              \
+    "pool %s: policies %s and %s both have a route hook; only one of a pool's policies may"
 bt_policy_bundle_t *bt_bundle_ref(bt_policy_bundle_t *bundle);
 void bt_bundle_unref(bt_policy_bundle_t *bundle); /* NULL is fine */
 
@@ -64,6 +67,9 @@ struct bt_pool_policies {
     struct bt_shared_vm *vms[BT_SLOT_COUNT];
     const bt_bundle_pool_t *bundle;
 };
+
+/* Its policies, each VM once: one that is named twice with the same parameters has one. How many. */
+unsigned bt_pool_policies_all(const struct bt_pool_policies *p, bt_policy_t **all);
 
 typedef struct bt_generations bt_generations_t;
 

@@ -95,16 +95,6 @@ static void on_store(void *user, const bt_hook_answer_t *answer)
 
 /* ---- the answer ---- */
 
-static bt_str_t copy_into(char **at, bt_str_t s)
-{
-    const bt_str_t copy = {*at, s.n};
-
-    if (s.n > 0)
-        memcpy(*at, s.p, s.n);
-    *at += s.n;
-    return copy;
-}
-
 static int copy_head(bt_wait_t *w, const bt_head_t *from)
 {
     size_t bytes = 1;
@@ -119,8 +109,8 @@ static int copy_head(bt_wait_t *w, const bt_head_t *from)
     w->head.status = from->status;
     w->head.header_count = from->header_count;
     for (unsigned i = 0; i < from->header_count; i++) {
-        w->head.headers[i].name = copy_into(&at, from->headers[i].name);
-        w->head.headers[i].value = copy_into(&at, from->headers[i].value);
+        w->head.headers[i].name = bt_str_put(&at, from->headers[i].name);
+        w->head.headers[i].value = bt_str_put(&at, from->headers[i].value);
     }
     return 0;
 }
@@ -313,53 +303,4 @@ void bt_wait_free(bt_wait_t **wait_p)
     w->cb = NULL;
     if (!w->is_resolving)
         destroy(w);
-}
-
-/* ---- on a thread without a loop ---- */
-
-struct blocking {
-    bt_loop_t loop;
-    bt_hook_answer_t answer;
-    char *body;
-};
-
-static void on_done(bt_wait_t *wait, const bt_hook_answer_t *answer)
-{
-    struct blocking *b = bt_wait_user(wait);
-
-    b->answer = (bt_hook_answer_t){.rc = answer->rc, .status = answer->status};
-    if (answer->rc == 0 && answer->head != NULL) {
-        b->body = bt_str_dup(answer->body);
-        b->answer.body = (bt_str_t){b->body, answer->body.n};
-        if (b->body == NULL)
-            b->answer = (bt_hook_answer_t){.rc = BT_E_NOMEM};
-    }
-    bt_loop_stop(&b->loop);
-}
-
-/* A name whose server does not answer may hold the thread longer than the deadline: as long as the system's resolver tries. */
-int bt_wait_blocking(const bt_hook_op_t *hook_op, uint64_t until_ms, bt_hook_answer_t *answer_p,
-                     char **body_p)
-{
-    struct blocking b = {.body = NULL};
-    const bt_wait_ctx_t room = {.loop = &b.loop};
-    bt_wait_t *wait = NULL;
-
-    if (hook_op->kind == BT_HOOK_OP_STORE)
-        return bt_wait_store_blocking(hook_op, until_ms, answer_p, body_p);
-    int rc = bt_loop_init(&b.loop, BT_LOOP_CONTROL);
-
-    if (rc < 0)
-        return rc;
-    rc = bt_wait_start(&wait, &room, hook_op, until_ms, on_done, &b);
-    if (rc == 0)
-        bt_loop_run(&b.loop);
-    bt_wait_free(&wait);
-    bt_loop_fini(&b.loop);
-    bt_buf_thread_fini();
-    if (rc < 0)
-        return rc;
-    *answer_p = b.answer;
-    *body_p = b.body;
-    return 0;
 }

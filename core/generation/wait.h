@@ -26,9 +26,19 @@ int bt_wait_start(bt_wait_t **wait_p, const bt_wait_ctx_t *room, const bt_hook_o
 void *bt_wait_user(const bt_wait_t *wait);
 void bt_wait_free(bt_wait_t **wait_p); /* cancels; sets NULL; NULL already: nothing */
 
-/* The same, for a thread that has no loop (start, on a builder's thread): runs a loop of its own until it is over.
- * body_p is malloc'ed memory behind answer_p->body and answer_p->store, to be freed; head is NULL. BT_E_*, uv: it did
- * not come to a wait. */
+/* ---- on a thread without a loop: start, which a builder's thread runs ---- */
+
+/* The process's store is asked there through a client of the moment. Set before policies are made, NULL when they are gone; borrowed. While there is none
+ * (`baton check`), a store of the moment is asked, which is empty and forgets. */
+typedef struct bt_wait_process {
+    bt_store_t *store;
+    bt_quotas_t *quotas;
+    const char *space, *replica;
+} bt_wait_process_t;
+void bt_wait_store_of_process(const bt_wait_process_t *process);
+
+/* A wait with a loop of its own, until it is over. body_p is malloc'ed memory behind answer_p->body and answer_p->store, to be freed; head is NULL.
+ * BT_E_*, uv: it did not come to a wait. */
 int bt_wait_blocking(const bt_hook_op_t *hook_op, uint64_t until_ms, bt_hook_answer_t *answer_p,
                      char **body_p);
 

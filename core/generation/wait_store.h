@@ -34,16 +34,4 @@ void bt_wait_store_free(bt_wait_store_t **wait_p); /* cancels; sets NULL; NULL a
 /* For hooks that cannot wait: nobody hears what came of it. */
 void bt_wait_store_send(const bt_wait_ctx_t *room, const bt_hook_op_t *hook_op);
 
-/* Start runs on a thread without a loop: there the process's store is asked through a client of the moment. Set before policies are made, NULL when they are
- * gone; borrowed. While there is none (`baton check`), a store of the moment is asked, which is empty and forgets. */
-typedef struct bt_wait_process {
-    bt_store_t *store;
-    bt_quotas_t *quotas;
-    const char *space, *replica;
-} bt_wait_process_t;
-void bt_wait_store_of_process(const bt_wait_process_t *process);
-/* As bt_wait_blocking, which calls it. */
-int bt_wait_store_blocking(const bt_hook_op_t *hook_op, uint64_t until_ms,
-                           bt_hook_answer_t *answer_p, char **body_p);
-
 #endif

@@ -13,9 +13,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "http/budget_group.h"
-#include "http/server_conn.h"
-#include "http/upstream.h"
+#include "http/budget_impl.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -76,30 +74,6 @@ static int slot_of(const bt_budget_t *b, const bt_loop_t *loop)
 
 /* ---- closing an idle one ---- */
 
-static bool close_client(bt_server_conn_t *c)
-{
-    if (bt_stream_has_input(&c->stream))
-        return false;
-    c->ticket.is_given = true;
-    bt_conn_close(c);
-    return true;
-}
-
-static bool close_one(const struct bt_group *g, bt_idle_t *idle)
-{
-    switch (g->kind) {
-    case BT_GROUP_WORKERS:
-        bt_upstream_close_conn(bt_container_of(idle, bt_conn_t, spare));
-        return true;
-    case BT_GROUP_PEER:
-        return close_client(bt_container_of(idle, bt_server_conn_t, ticket.peer_idle));
-    case BT_GROUP_CLIENTS:
-    case BT_GROUP_REFUSED:
-        break;
-    }
-    return close_client(bt_container_of(idle, bt_server_conn_t, ticket.idle));
-}
-
 static void count_closed(bt_budget_t *b, const struct bt_group *g, enum bt_budget_reason reason)
 {
     if (g->kind == BT_GROUP_WORKERS)
@@ -115,7 +89,8 @@ static bool close_oldest(bt_budget_t *b, struct bt_group *g, int slot, enum bt_b
     unsigned looked_at = 0;
 
     bt_list_each (head, it, tmp) {
-        if (close_one(g, bt_container_of(it, bt_idle_t, link))) {
+        bt_idle_t *idle = bt_container_of(it, bt_idle_t, link);
+        if (idle->close(idle, false)) {
             count_closed(b, g, reason);
             return true;
         }
@@ -260,10 +235,8 @@ static bool refuse(bt_budget_t *b, bt_budget_client_t *t, int own, enum bt_budge
     return true;
 }
 
-const char *bt_budget_refusal(bt_budget_t *b, bt_server_conn_t *c)
+const char *bt_budget_refusal(bt_budget_t *b, const bt_budget_client_t *t)
 {
-    const bt_budget_client_t *t = &c->ticket;
-
     if (!t->is_refused)
         return NULL;
     count(&b->told[t->reason]);
@@ -271,16 +244,15 @@ const char *bt_budget_refusal(bt_budget_t *b, bt_server_conn_t *c)
                                        : "too many connections, try again";
 }
 
-bool bt_budget_enter(bt_budget_t *b, bt_server_conn_t *c, int fd)
+bool bt_budget_enter(bt_budget_t *b, bt_budget_client_t *t, int fd)
 {
-    bt_budget_client_t *t = &c->ticket;
     enum bt_budget_reason reason = BT_BUDGET_CLIENTS;
 
     bt_list_init(&t->idle.link);
     bt_list_init(&t->peer_idle.link);
     if (b == NULL)
         return true;
-    const int own = slot_of(b, c->x.loop);
+    const int own = slot_of(b, t->loop);
     t->is_in = serve(b, t, own, fd, &reason) || refuse(b, t, own, reason);
     return t->is_in;
 }
@@ -296,13 +268,11 @@ static bool pay(bt_budget_t *b, const bt_budget_client_t *t)
     return bt_group_pay(group_of(b, t)) || (t->peer != NULL && bt_group_pay(&t->peer->group));
 }
 
-void bt_budget_leave(bt_budget_t *b, bt_server_conn_t *c)
+void bt_budget_leave(bt_budget_t *b, bt_budget_client_t *t)
 {
-    bt_budget_client_t *t = &c->ticket;
-
     if (b == NULL || !t->is_in)
         return;
-    bt_budget_busy(b, c);
+    bt_budget_busy(b, t);
     t->is_in = false;
     if (!t->is_given)
         (void) pay(b, t);
@@ -312,32 +282,27 @@ void bt_budget_leave(bt_budget_t *b, bt_server_conn_t *c)
         uncount(b, t);
 }
 
-void bt_budget_idle(bt_budget_t *b, bt_server_conn_t *c)
+void bt_budget_idle(bt_budget_t *b, bt_budget_client_t *t)
 {
-    bt_budget_client_t *t = &c->ticket;
-
     if (b == NULL || !t->is_in)
         return;
     if (pay(b, t)) {
         count_closed(b, group_of(b, t), BT_BUDGET_CLIENTS);
-        t->is_given = true;
-        bt_conn_close(c);
+        (void) t->idle.close(&t->idle, true);
         return;
     }
-    const int slot = slot_of(b, c->x.loop);
-    const uint64_t now_ms = uv_now(&c->x.loop->uv);
+    const int slot = slot_of(b, t->loop);
+    const uint64_t now_ms = uv_now(&t->loop->uv);
     bt_group_add_idle(group_of(b, t), slot, &t->idle, now_ms);
     if (t->peer != NULL)
         bt_group_add_idle(&t->peer->group, slot, &t->peer_idle, now_ms);
 }
 
-void bt_budget_busy(bt_budget_t *b, bt_server_conn_t *c)
+void bt_budget_busy(bt_budget_t *b, bt_budget_client_t *t)
 {
-    bt_budget_client_t *t = &c->ticket;
-
     if (b == NULL || bt_list_empty(&t->idle.link))
         return;
-    const int slot = slot_of(b, c->x.loop);
+    const int slot = slot_of(b, t->loop);
     bt_group_remove_idle(group_of(b, t), slot, &t->idle);
     if (t->peer != NULL)
         bt_group_remove_idle(&t->peer->group, slot, &t->peer_idle);
@@ -369,17 +334,16 @@ void bt_budget_note_refused(bt_budget_t *b)
         count(&b->workers_refused);
 }
 
-void bt_budget_park(bt_budget_t *b, bt_conn_t *conn)
+void bt_budget_park(bt_budget_t *b, bt_loop_t *loop, bt_idle_t *spare)
 {
     if (b != NULL)
-        bt_group_add_idle(&b->workers, slot_of(b, conn->up->loop), &conn->spare,
-                          uv_now(&conn->up->loop->uv));
+        bt_group_add_idle(&b->workers, slot_of(b, loop), spare, uv_now(&loop->uv));
 }
 
-void bt_budget_unpark(bt_budget_t *b, bt_conn_t *conn)
+void bt_budget_unpark(bt_budget_t *b, bt_loop_t *loop, bt_idle_t *spare)
 {
     if (b != NULL)
-        bt_group_remove_idle(&b->workers, slot_of(b, conn->up->loop), &conn->spare);
+        bt_group_remove_idle(&b->workers, slot_of(b, loop), spare);
 }
 
 /* ---- life ---- */

@@ -17,8 +17,6 @@
 #include "loop/loop.h"
 
 typedef struct bt_budget bt_budget_t;
-struct bt_server_conn;
-struct bt_conn;
 struct bt_peer;
 
 /* Why a connection was closed or refused. */
@@ -65,12 +63,15 @@ int bt_budget_on_full(bt_loop_t *loop, void *budget);
 typedef struct bt_idle {
     bt_list_t link; /* alone: it is not idle */
     uint64_t since_ms;
+    /* Closes it. False: it has unread bytes, and must not be closed for that reason (unless forced). */
+    bool (*close)(struct bt_idle *idle, bool is_forced);
 } bt_idle_t;
 
 /* A client connection's part. */
 typedef struct bt_budget_client {
-    bt_idle_t idle, peer_idle;
-    struct bt_peer *peer; /* reference; NULL = not counted */
+    bt_loop_t *loop;
+    bt_idle_t idle, peer_idle; /* their close sets is_given */
+    struct bt_peer *peer;      /* reference; NULL = not counted */
     bool is_in;
     bool is_refused; /* it is told 503, for this reason: */
     enum bt_budget_reason reason;
@@ -80,19 +81,20 @@ typedef struct bt_budget_client {
 /* b may be NULL in all of these: nothing is limited. */
 /* Before the loops run: connections of this one are counted. */
 void bt_budget_join(bt_budget_t *b, bt_loop_t *loop);
-/* False: shed, close it. fd: of the connection. */
-bool bt_budget_enter(bt_budget_t *b, struct bt_server_conn *c, int fd);
-void bt_budget_leave(bt_budget_t *b, struct bt_server_conn *c);
+/* False: shed, close it. t: loop and both close set, the rest zero. fd: of the connection. */
+bool bt_budget_enter(bt_budget_t *b, bt_budget_client_t *t, int fd);
+void bt_budget_leave(bt_budget_t *b, bt_budget_client_t *t);
 /* Why it is not served (static), counted as told; NULL: it is. */
-const char *bt_budget_refusal(bt_budget_t *b, struct bt_server_conn *c);
+const char *bt_budget_refusal(bt_budget_t *b, const bt_budget_client_t *t);
 /* From here on it may be closed for another one; it may be closed at once. */
-void bt_budget_idle(bt_budget_t *b, struct bt_server_conn *c);
-void bt_budget_busy(bt_budget_t *b, struct bt_server_conn *c);
+void bt_budget_idle(bt_budget_t *b, bt_budget_client_t *t);
+void bt_budget_busy(bt_budget_t *b, bt_budget_client_t *t);
 /* Before the socket of a connection to a worker is made. 0; BT_E_AGAIN: another loop was asked to close one; BT_E_DESCRIPTORS. */
 int bt_budget_take(bt_budget_t *b, bt_loop_t *loop);
 void bt_budget_give(bt_budget_t *b);
 void bt_budget_note_refused(bt_budget_t *b); /* a worker was not reached for want of a place */
-void bt_budget_park(bt_budget_t *b, struct bt_conn *conn);
-void bt_budget_unpark(bt_budget_t *b, struct bt_conn *conn);
+/* spare: of a connection to a worker, with close set. */
+void bt_budget_park(bt_budget_t *b, bt_loop_t *loop, bt_idle_t *spare);
+void bt_budget_unpark(bt_budget_t *b, bt_loop_t *loop, bt_idle_t *spare);
 
 #endif

@@ -1,6 +1,6 @@
 /* Figures are published with relaxed stores: they are hints. What they promise is looked at again on the loop that has the
  * connections, and what was promised to two is owed to one of them. */
-#include "http/budget_group.h"
+#include "http/budget_impl.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* A table of addresses under one lock, which is taken when a connection comes and when it goes. Who has a whole /64 of IPv6 has
  * 2^64 addresses, so those are one peer; an IPv4 address within IPv6 is an IPv4 address. */
 #include "base/rand.h"
-#include "http/budget_group.h"
+#include "http/budget_impl.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

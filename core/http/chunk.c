@@ -30,18 +30,10 @@ void bt_chunk_init(bt_chunk_t *chunk)
     *chunk = (bt_chunk_t){.state = SIZE};
 }
 
-static int hex_value(unsigned char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Fifteen digits cannot overflow, and nobody sends a chunk of 2^60 bytes. */
 static int step_size(bt_chunk_t *chunk, unsigned char c)
 {
-    int digit = hex_value(c);
+    int digit = bt_str_hex((char) c);
 
     if (digit >= 0) {
         if (++chunk->digits > 15)

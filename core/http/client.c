@@ -10,7 +10,7 @@
  * a cancelled connection never gets another call: `conn->call == call` after a callback says that nothing has happened.
  */
 #include "base/err.h"
-#include "http/upstream.h"
+#include "http/client_impl.h"
 
 /* After a failed write: how long an answer sent before it (413 and close) may still take to be read. */
 #define WRITE_LOST_MS 1000

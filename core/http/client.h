@@ -97,6 +97,10 @@ void bt_call_cancel(bt_call_t *call);
  * already, at most BT_BUF_STD_BYTES, still arrives, and may complete the answer). */
 void bt_call_pause(bt_call_t *call);
 void bt_call_resume(bt_call_t *call);
+static inline bool bt_call_paused(const bt_call_t *call)
+{
+    return call->paused;
+}
 bool bt_call_running(const bt_call_t *call);
 /* False: no byte of the request will be read any more, now or by a try on a fresh connection. */
 bool bt_call_needs_request(const bt_call_t *call);

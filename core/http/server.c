@@ -4,7 +4,7 @@
 #include "http/server.h"
 
 #include "base/err.h"
-#include "http/server_conn.h"
+#include "http/server_impl.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -85,6 +85,26 @@ static void uncount(bt_server_t *server)
     atomic_fetch_sub_explicit(&server->loop->connections, 1, memory_order_relaxed);
 }
 
+/* What has unread bytes is not idle, whatever its state says. */
+static bool close_for_another(bt_server_conn_t *c, bool is_forced)
+{
+    if (!is_forced && bt_stream_has_input(&c->stream))
+        return false;
+    c->ticket.is_given = true;
+    bt_conn_close(c);
+    return true;
+}
+
+static bool close_idle(bt_idle_t *idle, bool is_forced)
+{
+    return close_for_another(bt_container_of(idle, bt_server_conn_t, ticket.idle), is_forced);
+}
+
+static bool close_peer_idle(bt_idle_t *idle, bool is_forced)
+{
+    return close_for_another(bt_container_of(idle, bt_server_conn_t, ticket.peer_idle), is_forced);
+}
+
 void bt_server_accept(bt_server_t *server, int fd)
 {
     bt_server_conn_t *c = server->closing ? NULL : bt_slab_get(&server->pool);
@@ -97,7 +117,10 @@ void bt_server_accept(bt_server_t *server, int fd)
     bt_listener_peer(fd, c->x.peer, sizeof(c->x.peer));
     bt_arena_init(&c->x.arena);
     bt_conn_init_timers(c);
-    if (!bt_budget_enter(server->config.budget, c, fd))
+    c->ticket.loop = server->loop;
+    c->ticket.idle.close = close_idle;
+    c->ticket.peer_idle.close = close_peer_idle;
+    if (!bt_budget_enter(server->config.budget, &c->ticket, fd))
         goto err_conn;
     c->is_new = server->config.budget != NULL && !c->ticket.is_refused;
     if (bt_stream_init(&c->stream, server->loop, &bt_server_stream_ops) < 0)
@@ -111,7 +134,7 @@ void bt_server_accept(bt_server_t *server, int fd)
     return;
 
 err_budget:
-    bt_budget_leave(server->config.budget, c);
+    bt_budget_leave(server->config.budget, &c->ticket);
 err_conn:
     bt_slab_put(&server->pool, c);
 err_count:
@@ -130,7 +153,7 @@ void bt_conn_closed(bt_stream_t *stream)
     bt_timer_stop(&c->deadline);
     bt_timer_stop(&c->watch);
     bt_list_remove(&c->link);
-    bt_budget_leave(bt_conn_budget(c), c);
+    bt_budget_leave(bt_conn_budget(c), &c->ticket);
     bt_slab_put(&server->pool, c);
     uncount(server);
     if (server->closing && server->conn_count == 0)
@@ -140,7 +163,7 @@ void bt_conn_closed(bt_stream_t *stream)
 void bt_conn_close(bt_server_conn_t *c)
 {
     c->state = BT_CONN_CLOSED;
-    bt_budget_busy(bt_conn_budget(c), c);
+    bt_budget_busy(bt_conn_budget(c), &c->ticket);
     bt_timer_stop(&c->deadline);
     bt_timer_stop(&c->watch);
     bt_unfinished_close(&c->unfinished);
@@ -165,7 +188,7 @@ void bt_conn_gone(bt_server_conn_t *c)
 void bt_conn_retire(bt_server_conn_t *c)
 {
     c->state = BT_CONN_CLOSED;
-    bt_budget_busy(bt_conn_budget(c), c);
+    bt_budget_busy(bt_conn_budget(c), &c->ticket);
     bt_timer_stop(&c->deadline);
     bt_timer_stop(&c->watch);
     bt_stream_close_after_flush(&c->stream,

@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "http/server_conn.h"
+#include "http/server_impl.h"
 
 #include <stdio.h>
 #include <time.h>

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "http/server_conn.h"
+#include "http/server_impl.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -120,7 +120,7 @@ static bool dispatch(bt_server_conn_t *c)
         return bt_conn_refuse_request(
             c, 503, "memory is short, and this client's requests hold most of it; try again");
     bt_conn_stop_reading_request(c);
-    x->ready_us = bt_loop_now_us(x->loop);
+    x->ready_us = bt_clock_us();
     c->handling = true;
     x->server->active_count++;
     x->server->ops->on_request(x);

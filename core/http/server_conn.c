@@ -16,7 +16,7 @@
  * While an answer is on its way we go on reading, because that is how FIN and RST are seen. When 64 KiB lie ahead,
  * reading stops and the watch timer asks the kernel for POLLRDHUP.
  */
-#include "http/server_conn.h"
+#include "http/server_impl.h"
 
 #include "base/err.h"
 #include "base/log.h"
@@ -133,7 +133,7 @@ static void become_idle(bt_server_conn_t *c)
     bt_conn_set_deadline(
         c, idle_ms(&c->x.server->config, c->x.server->draining || c->ticket.is_refused));
     if (bt_conn_unread(c) == 0)
-        bt_budget_idle(bt_conn_budget(c), c);
+        bt_budget_idle(bt_conn_budget(c), &c->ticket);
 }
 
 void bt_conn_wait_idle(bt_server_conn_t *c)
@@ -161,7 +161,7 @@ static void begin_head(bt_server_conn_t *c)
     x->user = NULL;
     x->head = (bt_head_t){0};
     x->body = BT_STR_NULL;
-    x->start_us = bt_loop_now_us(x->loop);
+    x->start_us = bt_clock_us();
     x->ready_us = 0;
     x->status = 0;
     x->body_sent = 0;
@@ -169,7 +169,7 @@ static void begin_head(bt_server_conn_t *c)
     c->direct = c->chunked = c->has_length = c->no_body = c->close_after = false;
     c->state = BT_CONN_HEAD;
     c->is_new = false;
-    bt_budget_busy(bt_conn_budget(c), c);
+    bt_budget_busy(bt_conn_budget(c), &c->ticket);
     bt_conn_set_deadline(c, x->server->config.head_timeout_ms);
 }
 
@@ -201,7 +201,7 @@ static unsigned check_head(bt_server_conn_t *c, const char **reason_p)
     const bt_head_t *head = &c->x.head;
     bt_str_t expect = bt_head_get(head, BT_STR("expect"));
 
-    *reason_p = bt_budget_refusal(config->budget, c);
+    *reason_p = bt_budget_refusal(config->budget, &c->ticket);
     if (*reason_p != NULL)
         return 503;
     if (expect.n > 0 && !bt_str_ieq(expect, BT_STR("100-continue"))) {

@@ -3,46 +3,20 @@
  * Newest first: the connection used last is the least likely to have been closed by the worker meanwhile, and the
  * others grow old enough to be closed by us, before the worker does it under a request.
  */
-#include "http/upstream.h"
+#include "http/client_impl.h"
 
 #include "base/err.h"
+#include "loop/network.h"
 
-#include <netinet/in.h>
 #include <stdlib.h>
 
 #define IDLE_TIMEOUT_MS 4000
 #define IDLE_MAX 256
 
-static size_t addr_bytes(const struct sockaddr *addr)
-{
-    switch (addr->sa_family) {
-    case AF_INET:
-        return sizeof(struct sockaddr_in);
-    case AF_INET6:
-        return sizeof(struct sockaddr_in6);
-    default:
-        return 0;
-    }
-}
-
-/* Field by field: padding and unused bytes differ between resolver answers. */
-static bool addr_equal(const struct sockaddr *a, const struct sockaddr *b)
-{
-    if (a->sa_family != b->sa_family)
-        return false;
-    if (a->sa_family == AF_INET) {
-        const struct sockaddr_in *x = (const void *) a, *y = (const void *) b;
-        return x->sin_port == y->sin_port && x->sin_addr.s_addr == y->sin_addr.s_addr;
-    }
-    const struct sockaddr_in6 *x = (const void *) a, *y = (const void *) b;
-    return x->sin6_port == y->sin6_port && x->sin6_scope_id == y->sin6_scope_id &&
-           memcmp(&x->sin6_addr, &y->sin6_addr, sizeof(x->sin6_addr)) == 0;
-}
-
 int bt_upstream_new(bt_upstream_t **up_p, bt_loop_t *loop, const struct sockaddr *addr,
                     const bt_upstream_config_t *config)
 {
-    if (addr_bytes(addr) == 0)
+    if (bt_network_length(addr) == 0)
         return BT_E_INVAL;
     bt_upstream_t *up = calloc(1, sizeof(*up));
     if (up == NULL)
@@ -51,7 +25,7 @@ int bt_upstream_new(bt_upstream_t **up_p, bt_loop_t *loop, const struct sockaddr
     up->config = config != NULL ? *config : (bt_upstream_config_t){.idle_max = IDLE_MAX};
     if (up->config.idle_timeout_ms == 0)
         up->config.idle_timeout_ms = IDLE_TIMEOUT_MS;
-    memcpy(&up->addr, addr, addr_bytes(addr));
+    memcpy(&up->addr, addr, bt_network_length(addr));
     bt_list_init(&up->idle);
     bt_slab_init(&up->conns, sizeof(bt_conn_t), up->config.idle_max);
     *up_p = up;
@@ -73,10 +47,10 @@ void bt_upstream_set_addr(bt_upstream_t *up, const struct sockaddr *addr)
 {
     const struct sockaddr *old = (const void *) &up->addr;
 
-    if (BT_SOFT(addr_bytes(addr) == 0) || addr_equal(addr, old))
+    if (BT_SOFT(bt_network_length(addr) == 0) || bt_network_is_endpoint(addr, old))
         return;
     memset(&up->addr, 0, sizeof(up->addr));
-    memcpy(&up->addr, addr, addr_bytes(addr));
+    memcpy(&up->addr, addr, bt_network_length(addr));
     up->addr_epoch++;
     bt_upstream_close_idle(up);
 }
@@ -106,6 +80,13 @@ unsigned bt_upstream_active_count(const bt_upstream_t *up)
     return up->active_count;
 }
 
+static bool close_spare(bt_idle_t *idle, bool is_forced)
+{
+    (void) is_forced; /* nothing that comes now is anybody's */
+    bt_upstream_close_conn(bt_container_of(idle, bt_conn_t, spare));
+    return true;
+}
+
 int bt_upstream_new_conn(bt_conn_t **conn_p, bt_upstream_t *up)
 {
     bt_conn_t *conn = bt_slab_get(&up->conns);
@@ -120,6 +101,7 @@ int bt_upstream_new_conn(bt_conn_t **conn_p, bt_upstream_t *up)
     conn->addr_epoch = up->addr_epoch;
     bt_list_init(&conn->idle_link);
     bt_list_init(&conn->spare.link);
+    conn->spare.close = close_spare;
     bt_timer_init(up->loop, &conn->timer, bt_call_on_deadline);
     up->open_count++;
     *conn_p = conn;
@@ -129,7 +111,7 @@ int bt_upstream_new_conn(bt_conn_t **conn_p, bt_upstream_t *up)
 static void leave_idle(bt_conn_t *conn)
 {
     bt_list_remove(&conn->idle_link);
-    bt_budget_unpark(conn->up->config.budget, conn);
+    bt_budget_unpark(conn->up->config.budget, conn->up->loop, &conn->spare);
     bt_timer_stop(&conn->timer);
     conn->up->idle_count--;
 }
@@ -153,7 +135,7 @@ void bt_upstream_park(bt_conn_t *conn)
         return;
     }
     bt_list_push_front(&up->idle, &conn->idle_link);
-    bt_budget_park(up->config.budget, conn);
+    bt_budget_park(up->config.budget, up->loop, &conn->spare);
     conn->deadline = BT_DEADLINE_IDLE;
     bt_timer_start(&conn->timer, up->config.idle_timeout_ms);
     if (++up->idle_count > up->config.idle_max)

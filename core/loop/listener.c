@@ -16,9 +16,9 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "loop/network.h"
 #include "loop/resolve.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -71,18 +71,8 @@ static bool is_bound_to(int fd, const struct sockaddr_storage *addr)
     struct sockaddr_storage bound;
     socklen_t len = sizeof(bound);
 
-    memset(&bound, 0, sizeof(bound));
-    if (getsockname(fd, (struct sockaddr *) &bound, &len) < 0 || bound.ss_family != addr->ss_family)
-        return false;
-    if (bound.ss_family == AF_INET) {
-        const struct sockaddr_in *a = (const struct sockaddr_in *) &bound;
-        const struct sockaddr_in *b = (const struct sockaddr_in *) addr;
-        return a->sin_port == b->sin_port && a->sin_addr.s_addr == b->sin_addr.s_addr;
-    }
-    const struct sockaddr_in6 *a = (const struct sockaddr_in6 *) &bound;
-    const struct sockaddr_in6 *b = (const struct sockaddr_in6 *) addr;
-    return a->sin6_port == b->sin6_port &&
-           memcmp(&a->sin6_addr, &b->sin6_addr, sizeof(a->sin6_addr)) == 0;
+    return getsockname(fd, (struct sockaddr *) &bound, &len) == 0 &&
+           bt_network_is_endpoint((struct sockaddr *) &bound, (const struct sockaddr *) addr);
 }
 
 static bool is_listening(int fd)
@@ -117,11 +107,6 @@ static void remember_own(int fd)
     pthread_mutex_unlock(&own_lock);
 }
 
-static socklen_t length_of(const struct sockaddr_storage *addr)
-{
-    return addr->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-}
-
 static unsigned port_of(const struct sockaddr_storage *addr)
 {
     return addr->ss_family == AF_INET6 ? ntohs(((const struct sockaddr_in6 *) addr)->sin6_port)
@@ -131,6 +116,7 @@ static unsigned port_of(const struct sockaddr_storage *addr)
 /* A bound socket, or a negative code. */
 static int bind_socket(const struct sockaddr_storage *addr, bool reuse_port)
 {
+    const struct sockaddr *to = (const struct sockaddr *) addr;
     int on = 1;
     int fd = socket(addr->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
@@ -139,7 +125,7 @@ static int bind_socket(const struct sockaddr_storage *addr, bool reuse_port)
     /* Without it, connections of our predecessor in TIME_WAIT would hold the port. */
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
         (reuse_port && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on)) < 0) ||
-        bind(fd, (const struct sockaddr *) addr, length_of(addr)) < 0) {
+        bind(fd, to, bt_network_length(to)) < 0) {
         int rc = uv_translate_sys_error(errno);
         close(fd);
         return rc;
@@ -171,8 +157,8 @@ static int lookup(const char *host, unsigned port, struct sockaddr_storage *addr
         return 0;
     if (getaddrinfo(host, NULL, &hints, &list) != 0)
         return BT_E_RESOLVE;
-    const struct addrinfo *best =
-        list; /* IPv4 where there is one: a peer told "localhost" may mean 127.0.0.1 */
+    /* IPv4 where there is one: a peer told "localhost" may mean 127.0.0.1. */
+    const struct addrinfo *best = list;
     while (best != NULL && best->ai_family != AF_INET)
         best = best->ai_next;
     if (best == NULL)
@@ -180,10 +166,7 @@ static int lookup(const char *host, unsigned port, struct sockaddr_storage *addr
     memset(addr_p, 0, sizeof(*addr_p));
     memcpy(addr_p, best->ai_addr, best->ai_addrlen);
     freeaddrinfo(list);
-    if (addr_p->ss_family == AF_INET6)
-        ((struct sockaddr_in6 *) addr_p)->sin6_port = htons((uint16_t) port);
-    else
-        ((struct sockaddr_in *) addr_p)->sin_port = htons((uint16_t) port);
+    bt_network_set_port(addr_p, port);
     return 0;
 }
 
@@ -427,11 +410,7 @@ void bt_listener_peer(int fd, char *out, socklen_t size)
     struct sockaddr_storage addr;
     socklen_t len = sizeof(addr);
 
-    out[0] = '\0';
-    if (getpeername(fd, (struct sockaddr *) &addr, &len) != 0)
-        return;
-    if (addr.ss_family == AF_INET)
-        inet_ntop(AF_INET, &((struct sockaddr_in *) (void *) &addr)->sin_addr, out, size);
-    else if (addr.ss_family == AF_INET6)
-        inet_ntop(AF_INET6, &((struct sockaddr_in6 *) (void *) &addr)->sin6_addr, out, size);
+    if (getpeername(fd, (struct sockaddr *) &addr, &len) != 0 ||
+        uv_ip_name((struct sockaddr *) &addr, out, size) != 0)
+        out[0] = '\0';
 }

@@ -11,11 +11,9 @@
  * pays for a wake-up: until the loop has emptied it, others' mail rides along. Mail posted while a batch is being
  * delivered waits for the next turn, so that two loops writing to each other cannot starve their sockets.
  */
-#include "loop/loop.h"
+#include "loop/loop_impl.h"
 
 #include "base/err.h"
-#include "loop/stream.h"
-#include "loop/wheel.h"
 
 #include <signal.h>
 #include <string.h>

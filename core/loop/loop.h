@@ -75,12 +75,6 @@ static inline bool bt_later_waits(const bt_later_t *later)
     return !bt_list_empty(&later->link);
 }
 void bt_loop_later(bt_loop_t *loop, bt_later_t *later); /* nothing when it waits already */
-/* Microseconds, CLOCK_MONOTONIC. */
-static inline uint64_t bt_loop_now_us(const bt_loop_t *loop)
-{
-    (void) loop;
-    return bt_clock_us();
-}
 
 /* timers (timer.c): a hashed wheel of 8 ms ticks driven by one uv timer that sleeps when nothing is due.
  * start/stop are O(1) and synchronous: after bt_timer_stop the callback will not run, so the struct may be freed. */

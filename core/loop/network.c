@@ -1,4 +1,5 @@
-/* Everything is compared as IPv6: 10.0.0.0/8 is ::ffff:10.0.0.0/104. So one comparison does for both families, and for IPv4 behind a dual-stack socket. */
+/* Networks are compared as IPv6: 10.0.0.0/8 is ::ffff:10.0.0.0/104. So one comparison does for both
+ * families, and for IPv4 behind a dual-stack socket. */
 #include "loop/network.h"
 
 #include "base/err.h"
@@ -79,4 +80,32 @@ bool bt_network_is_loopback(const struct sockaddr_storage *addr)
                               v6 = {{[15] = 1}, BITS};
 
     return bt_network_has(&v4, addr) || bt_network_has(&v6, addr);
+}
+
+bool bt_network_is_endpoint(const struct sockaddr *a, const struct sockaddr *b)
+{
+    if (a->sa_family != b->sa_family)
+        return false;
+    if (a->sa_family == AF_INET) {
+        const struct sockaddr_in *x = (const void *) a, *y = (const void *) b;
+        return x->sin_port == y->sin_port && x->sin_addr.s_addr == y->sin_addr.s_addr;
+    }
+    const struct sockaddr_in6 *x = (const void *) a, *y = (const void *) b;
+    return x->sin6_port == y->sin6_port && x->sin6_scope_id == y->sin6_scope_id &&
+           memcmp(&x->sin6_addr, &y->sin6_addr, sizeof(x->sin6_addr)) == 0;
+}
+
+socklen_t bt_network_length(const struct sockaddr *addr)
+{
+    return addr->sa_family == AF_INET    ? sizeof(struct sockaddr_in)
+           : addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                         : 0;
+}
+
+void bt_network_set_port(struct sockaddr_storage *addr, unsigned port)
+{
+    if (addr->ss_family == AF_INET6)
+        ((struct sockaddr_in6 *) addr)->sin6_port = htons((uint16_t) port);
+    else
+        ((struct sockaddr_in *) addr)->sin_port = htons((uint16_t) port);
 }

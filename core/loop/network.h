@@ -1,4 +1,4 @@
-/* network.h - addresses as rules say them: one, or all that begin alike ("10.0.0.0/8").
+/* network.h - addresses, and networks: all addresses that begin alike ("10.0.0.0/8").
  *
  * Owner: the caller's storage; no state, no I/O.
  * Life:  of a call.
@@ -24,5 +24,11 @@ bool bt_network_has(const bt_network_t *network, const struct sockaddr_storage *
 /* The same host, whatever the ports. */
 bool bt_network_same(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
 bool bt_network_is_loopback(const struct sockaddr_storage *addr);
+
+/* The same host and port. Not memcmp: padding differs between a resolver's answers. */
+bool bt_network_is_endpoint(const struct sockaddr *a, const struct sockaddr *b);
+/* For bind(2) and connect(2); 0: of no family that has addresses. */
+socklen_t bt_network_length(const struct sockaddr *addr);
+void bt_network_set_port(struct sockaddr_storage *addr, unsigned port);
 
 #endif

@@ -52,7 +52,6 @@ int bt_resolve_start(bt_resolve_t *r, bt_loop_t *loop, const char *host, unsigne
     if (port > 65535)
         return BT_E_INVAL;
     r->cb = cb;
-    r->port = port;
     r->cancelled = false;
     r->numeric = bt_resolve_numeric(host, port, &r->addr) == 0;
     if (r->numeric) {

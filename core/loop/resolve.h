@@ -16,7 +16,6 @@ typedef void (*bt_resolve_cb)(bt_resolve_t *r, int rc, const struct sockaddr_sto
 struct bt_resolve {
     uv_getaddrinfo_t req;
     bt_resolve_cb cb;
-    unsigned port;
     void *user;
     bt_mail_t envelope;           /* brings a numeric answer */
     struct sockaddr_storage addr; /* that answer */

@@ -19,6 +19,7 @@
  * it, and an idle stream holds nothing.
  */
 #include "loop/stream.h"
+#include "loop/loop_impl.h"
 
 #include "base/err.h"
 

@@ -99,7 +99,4 @@ void bt_stream_reset(bt_stream_t *s); /* close with RST (SO_LINGER 0) */
  * From here on only on_closed runs. */
 void bt_stream_close_after_flush(bt_stream_t *s, uint64_t timeout_ms);
 
-/* Called by the loop at its flush points. */
-void bt_stream_flush_dirty(bt_loop_t *loop);
-
 #endif

@@ -14,7 +14,7 @@
  * Not uv's own timers, because a request starts and stops several deadlines and hardly one of them ever fires: a heap
  * pays O(log n) for each, this pays O(1).
  */
-#include "loop/wheel.h"
+#include "loop/loop_impl.h"
 
 #include "base/err.h"
 

@@ -13,10 +13,12 @@
  * One line (members that do not apply are left out; times in milliseconds):
  *   {"v":1,"id":"..","at":"2026-01-31T12:00:00.000Z","route":"completions","path":"/v1/completions","model":"m","stream":true,
  *    "n":1,"prompt_tokens":12,"prompt_bytes":48,"session":"s","tenant":"t","class":"c","key":"k","pool":"default",
- *    "rule":"canary/2","policy":"least_load","policy_version":"1","generation":3,"decided_by":"policy","why":"..",
+ *    "rule":"canary/2","policy":"least_load","policy_version":"1","generation":3,
+ *    "seed":"c3a1f0e2b4d59687","clock_us":812345678,"decided_by":"policy","why":"..",
  *    "candidates":{"prefill":{"total":2,"rows":[{"id":1,"name":"p1","url":"http://h:1","role":"prefill","zone":"a","labels":{"k":"v"},
- *      "dialect":"nixl","prefill_tokens":0,"decode_tokens":0,"requests":0,"running":0,"waiting":0,"kv_free":0.5,
- *      "ttft_ema_ms":20,"tpot_ema_ms":5,"age_ms":300,"score":12.5}]},"decode":{..},"single":{..}},
+ *      "engine":"vllm","connector":"NixlConnector","version":"0.32.0","dialect":"nixl","dp_size":2,"tp_size":4,"pp_size":2,"prefill_tokens":0,"decode_tokens":0,"requests":0,"running":0,"waiting":0,"kv_free":0.5,
+ *      "ttft_ema_ms":20,"tpot_ema_ms":5,"age_ms":300,"score":12.5}]},"decode":{..},"hybrid":{..},
+ *      "single":{"total":1,"rows":[{"id":1}]}},
  *    "plan":{"kind":"handoff","prefill":"p1","decode":"d2","alternates":[{"prefill":"p1","decode":"d1"}]},
  *    "attempts":[{"n":1,"kind":"handoff","prefill":"p1","decode":"d2","start_ms":0.2,"prefill_ms":31,"first_byte_ms":40,
  *      "end_ms":90,"failure":"reset","leg":"decode","status":0,"guilty":["d2"]}],
@@ -31,14 +33,19 @@
  *                   in "..."
  * stream, prompt_tokens, prompt_bytes    always; tokens are what the policy was told, 0 when it was never asked
  * pool, rule, policy, policy_version, generation    who was asked; left out when nobody was
+ * seed, clock_us    sampled requests: the first plan's chance (of all random choices and ties) and its clock, by which
+ *                   `baton replay` makes the same decision again
  * decided_by        policy, default (why says what was wrong with the policy's answer) or nobody (no plan: 4xx or 503)
  * candidates        sampled requests that got as far as a plan; rows: the first BT_RECORD_ROWS of each role (none when the
  *                   line would be above 64 KiB in the ring); what the policy saw as nil is left out of a row; score: the last
- *                   one that a native function or baton.note_score gave
+ *                   one that a native function or baton.note_score gave; a worker
+ *                   of several lists has its row in the first, and its id (and score) in the others
  * plan, plan.alternates    the first plan; who serves alone is "worker":"w1" instead, there and in attempts
+ * over_budget       true: it would have been tried again (--retry-budget-percent); left out otherwise
  * attempts          of all tasks, at most 64 ("attempts_total" says how many there were, when more); "child":3 in a split
  *                   request; *_ms of an attempt count from the request's arrival: prefill_ms is when prefill was done
  * attempts[].failure, leg, status, guilty    of failed ones; status 0: no answer; guilty: who is blamed, maybe nobody
+ * attempts[].prefill_rank, decode_rank    data-parallel ranks that the plan named, or that were chosen for a bootstrap
  * attempts[].replaced   [{"decode":"d1","failure":"connect"}]: decode workers that a finished prefill could not be handed to;
  *                   [{"prefill":"p1","failure":"reset"}]: prefill workers that another one was taken for while decode waited
  * attempts[].kv     {"bytes":65536,"wait_ms":30,"transfer_ms":1.2}: of gateway-managed rooms that were over before the answer; wait: from
@@ -80,6 +87,9 @@ typedef struct bt_recorder_stats {
 /* Opens the file for appending and starts the thread. err: one line. No file: *recorder_p is NULL and all is well. */
 int bt_recorder_open(bt_recorder_t **recorder_p, const bt_record_config_t *config, char *err,
                      size_t err_size);
+/* Opens the file by its name again: it may have another one now. No record is lost. NULL: nothing.
+ * Any thread. */
+void bt_recorder_reopen(bt_recorder_t *recorder);
 void bt_recorder_close(bt_recorder_t *recorder); /* writes what waits; NULL: nothing */
 void bt_recorder_stats(bt_recorder_t *recorder,
                        bt_recorder_stats_t *stats_p); /* any thread; NULL: zeros */
@@ -92,6 +102,8 @@ bt_record_ring_t *bt_record_ring_new(void);
 void bt_record_ring_free(bt_record_ring_t *ring); /* NULL is fine */
 /* The newest record of this id, as its line, appended; false: not in the ring. On the ring's loop. ring may be NULL. */
 bool bt_record_ring_find(const bt_record_ring_t *ring, bt_str_t id, bt_text_t *out);
+/* The last `max` lines, the newest first, each with a newline. As bt_record_ring_find. */
+void bt_record_ring_recent(const bt_record_ring_t *ring, unsigned max, bt_text_t *out);
 
 /* Keeps copies. False: it is too long, or memory is short. */
 bool bt_record_ring_put(bt_record_ring_t *ring, bt_str_t id, bt_str_t line);
@@ -100,5 +112,7 @@ bt_text_t *bt_record_ring_scratch(bt_record_ring_t *ring);
 
 /* A line in words, for people: GET /explain/<id>?format=text. */
 void bt_record_story(bt_str_t line, bt_text_t *out);
+/* The same in one line of text. */
+void bt_record_headline(bt_str_t line, bt_text_t *out);
 
 #endif

@@ -22,7 +22,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define QUEUE_BYTES ((size_t) 4 << 20)
@@ -41,8 +40,9 @@ struct bt_recorder {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    batch_t waiting; /* under lock */
-    bool closing;    /* under lock */
+    batch_t waiting;       /* under lock */
+    bool closing;          /* under lock */
+    _Atomic bool is_moved; /* the file has another name; set under lock */
     _Atomic uint64_t written, dropped, errors;
     /* the thread's */
     int fd; /* -1 = to be opened */
@@ -138,34 +138,20 @@ static int append(bt_recorder_t *rec, const char *p, size_t n, size_t *kept_p)
 static size_t fitting(const bt_recorder_t *rec, const char *p, size_t n)
 {
     const uint64_t room = rec->max_bytes > rec->size ? rec->max_bytes - rec->size : 0;
-    const char *end;
 
-    if (!rec->is_regular || n <= room)
-        return n;
-    end = room > 0 ? memrchr(p, '\n', (size_t) room) : NULL;
-    if (end == NULL)
-        end = memchr(p, '\n', n);
-    return (size_t) (end - p) + 1;
-}
-
-static unsigned lines_of(const char *p, size_t n)
-{
-    const char *end = p + n;
-    unsigned lines = 0;
-
-    while (p < end && (p = memchr(p, '\n', (size_t) (end - p))) != NULL) {
-        p++;
-        lines++;
-    }
-    return lines;
+    return rec->is_regular ? bt_str_cut_lines((bt_str_t){p, n}, (size_t) room).n : n;
 }
 
 /* Writes on where it was left off. 0 or a negative errno. */
 static int write_taken(bt_recorder_t *rec)
 {
-    int rc = rec->fd < 0 ? open_file(rec) : 0;
+    int rc = 0;
     size_t kept;
 
+    if (atomic_exchange(&rec->is_moved, false))
+        close_file(rec);
+    if (rec->fd < 0)
+        rc = open_file(rec);
     if (rc == 0 && rec->is_torn && (rc = append(rec, "\n", 1, &kept)) == 0)
         rec->is_torn = false;
     while (rc == 0 && rec->done < rec->taken.text.len) {
@@ -180,7 +166,7 @@ static int write_taken(bt_recorder_t *rec)
         }
         rc = append(rec, p, n, &kept);
         rec->done += kept;
-        count(&rec->written, lines_of(p, kept));
+        count(&rec->written, bt_str_lines((bt_str_t){p, kept}));
     }
     return rc;
 }
@@ -207,7 +193,13 @@ static void note_success(bt_recorder_t *rec)
     rec->is_failing = false;
 }
 
-/* Until there is something to take, or the end. False: the end, and nothing is left. */
+/* Under lock. */
+static bool is_idle(const bt_recorder_t *rec)
+{
+    return rec->waiting.lines == 0 && !rec->is_moved;
+}
+
+/* Until there is something to do, or the end. False: the end, and nothing is left. */
 static bool take(bt_recorder_t *rec)
 {
     batch_t empty;
@@ -218,9 +210,9 @@ static bool take(bt_recorder_t *rec)
     rec->done = 0;
     empty = rec->taken;
     pthread_mutex_lock(&rec->lock);
-    while (rec->waiting.lines == 0 && !rec->closing)
+    while (is_idle(rec) && !rec->closing)
         pthread_cond_wait(&rec->wake, &rec->lock);
-    has_some = rec->waiting.lines > 0;
+    has_some = !is_idle(rec);
     rec->taken = rec->waiting;
     rec->waiting = empty;
     pthread_mutex_unlock(&rec->lock);
@@ -230,20 +222,12 @@ static bool take(bt_recorder_t *rec)
 /* False: closing, there is no more time. */
 static bool pause_for(bt_recorder_t *rec, unsigned ms)
 {
-    struct timespec until;
+    const uint64_t until_us = bt_clock_us() + (uint64_t) ms * 1000;
     bool closing;
-    int rc = 0;
 
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ms / 1000;
-    until.tv_nsec += (long) (ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
     pthread_mutex_lock(&rec->lock);
-    while (!rec->closing && rc == 0)
-        rc = pthread_cond_timedwait(&rec->wake, &rec->lock, &until);
+    while (!rec->closing && !rec->is_moved && bt_thread_wait(&rec->wake, &rec->lock, until_us))
+        continue;
     closing = rec->closing;
     pthread_mutex_unlock(&rec->lock);
     return !closing;
@@ -277,8 +261,9 @@ static void *run(void *arg)
 
     while (take(rec))
         if (!write_all(rec)) {
-            const size_t left = rec->taken.text.len - rec->done;
-            count(&rec->dropped, lines_of(rec->taken.text.data + rec->done, left));
+            const bt_text_t *text = &rec->taken.text;
+            count(&rec->dropped,
+                  bt_str_lines((bt_str_t){text->data + rec->done, text->len - rec->done}));
         }
     return NULL;
 }
@@ -310,6 +295,16 @@ bool bt_recorder_put(bt_recorder_t *rec, bt_str_t line)
     return fits;
 }
 
+void bt_recorder_reopen(bt_recorder_t *rec)
+{
+    if (rec == NULL)
+        return;
+    pthread_mutex_lock(&rec->lock);
+    rec->is_moved = true;
+    pthread_cond_signal(&rec->wake);
+    pthread_mutex_unlock(&rec->lock);
+}
+
 void bt_recorder_stats(bt_recorder_t *rec, bt_recorder_stats_t *stats_p)
 {
     *stats_p = (bt_recorder_stats_t){0, 0, 0};
@@ -337,17 +332,13 @@ static void free_recorder(bt_recorder_t *rec)
 static int new_recorder(bt_recorder_t **rec_p, const bt_record_config_t *config)
 {
     bt_recorder_t *rec = calloc(1, sizeof(*rec));
-    pthread_condattr_t attr;
 
     if (rec == NULL)
         return BT_E_NOMEM;
     rec->fd = -1;
     rec->max_bytes = config->max_bytes;
     pthread_mutex_init(&rec->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&rec->wake, &attr);
-    pthread_condattr_destroy(&attr);
+    uv_cond_init(&rec->wake);
     rec->path = bt_str_dup(bt_str(config->file));
     if (rec->path == NULL || asprintf(&rec->old_path, "%s.1", config->file) < 0) {
         rec->old_path = NULL;

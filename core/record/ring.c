@@ -173,3 +173,15 @@ bool bt_record_ring_find(const bt_record_ring_t *ring, bt_str_t id, bt_text_t *o
     }
     return false;
 }
+
+void bt_record_ring_recent(const bt_record_ring_t *ring, unsigned max, bt_text_t *out)
+{
+    const unsigned count = ring == NULL ? 0 : ring->count < max ? ring->count : max;
+
+    for (unsigned i = 0; i < count; i++) {
+        const struct entry *e =
+            &ring->entries[(ring->first + ring->count - 1 - i) % BT_RECORD_RING];
+        bt_text_put(out, (bt_str_t){ring->bytes + e->at + e->id_n, e->line_n});
+        bt_text_puts(out, "\n");
+    }
+}

@@ -17,13 +17,22 @@ typedef struct value {
     char z[VALUE_MAX];
 } value_t;
 
-static bt_str_t member(bt_str_t object, const char *name)
+/* path: a member, or "a.b", which is b of the object a. */
+static bt_str_t member_at(bt_str_t object, bt_str_t path)
 {
+    const char *dot = memchr(path.p, '.', path.n);
+    const size_t n = dot != NULL ? (size_t) (dot - path.p) : path.n;
     bt_json_item_t item;
 
-    if (object.n == 0 || bt_json_get(object, bt_str(name), &item) < 0 || item.type == BT_JSON_NONE)
+    if (object.n == 0 || bt_json_get(object, (bt_str_t){path.p, n}, &item) < 0 ||
+        item.type == BT_JSON_NONE)
         return BT_STR_NULL;
-    return item.value;
+    return dot == NULL ? item.value : member_at(item.value, (bt_str_t){dot + 1, path.n - n - 1});
+}
+
+static bt_str_t member(bt_str_t object, const char *path)
+{
+    return member_at(object, bt_str(path));
 }
 
 /* A string without quotes, anything else as it is written; "" when it is not there. */
@@ -54,80 +63,76 @@ static bool has(bt_str_t object, const char *name)
     return member(object, name).n > 0;
 }
 
-/* before + value + after, when it is there. */
-static void put(bt_text_t *out, const char *before, bt_str_t object, const char *name,
-                const char *after)
+static bool is(bt_str_t object, const char *path, const char *raw)
 {
-    if (has(object, name))
-        bt_text_printf(out, "%s%s%s", before, get(object, name).z, after);
+    return bt_str_eq(member(object, path), bt_str(raw));
+}
+
+static bt_str_t named(bt_str_t object, const char *brace)
+{
+    return member_at(object, (bt_str_t){brace + 1, strcspn(brace + 1, "}")});
+}
+
+/* {path} becomes the member's value. What stands in brackets is left out where the first member
+ * that it names is not there. */
+static void tell(bt_text_t *out, bt_str_t object, const char *format)
+{
+    while (*format != '\0') {
+        const size_t plain = strcspn(format, "[{]");
+
+        bt_text_put(out, (bt_str_t){format, plain});
+        format += plain;
+        if (*format == '{') {
+            bt_text_puts(out, text_of(named(object, format)).z);
+            format = strchr(format, '}') + 1;
+        } else if (*format == '[' && named(object, strchr(format, '{')).n == 0) {
+            format = strchr(format, ']') + 1;
+        } else if (*format != '\0') {
+            format++;
+        }
+    }
 }
 
 /* "p1 > d2", "w1" or "nobody". */
-static void describe_pair(bt_text_t *out, bt_str_t object)
+static void tell_pair(bt_text_t *out, bt_str_t object)
 {
-    if (has(object, "worker"))
-        put(out, "", object, "worker", "");
-    else if (has(object, "decode"))
-        bt_text_printf(out, "%s > %s", get(object, "prefill").z, get(object, "decode").z);
-    else
-        bt_text_puts(out, "nobody");
+    const bool is_any = has(object, "worker") || has(object, "decode");
+
+    tell(out, object, is_any ? "[{worker}][{prefill} > ][{decode}]" : "nobody");
 }
 
 /* ---- who asked what ---- */
 
-static void describe_request(bt_text_t *out, bt_str_t r)
+static void tell_request(bt_text_t *out, bt_str_t r)
 {
-    const bool is_stream = bt_str_eq(member(r, "stream"), BT_STR("true"));
-
-    put(out, "request ", r, "id", "\n");
-    put(out, "  ", r, "at", "");
-    put(out, "  ", r, "path", "");
-    put(out, ", model ", r, "model", "");
-    bt_text_puts(out, is_stream ? ", streamed" : ", not streamed");
-    put(out, ", ", r, "prompt_tokens", " prompt tokens");
-    put(out, " (", r, "prompt_bytes", " bytes)");
-    put(out, ", tenant ", r, "tenant", "");
-    put(out, ", session ", r, "session", "");
-    put(out, ", class ", r, "class", "");
-    put(out, ", key ", r, "key", "");
-    bt_text_puts(out, "\n");
+    tell(out, r, "[request {id}\n][  {at}][  {path}][, model {model}]");
+    bt_text_puts(out, is(r, "stream", "true") ? ", streamed" : ", not streamed");
+    tell(out, r,
+         "[, {prompt_tokens} prompt tokens][ ({prompt_bytes} bytes)][, tenant {tenant}]"
+         "[, session {session}][, class {class}][, key {key}]\n");
 }
 
-static void describe_outcome(bt_text_t *out, bt_str_t r)
+static void tell_outcome(bt_text_t *out, bt_str_t r)
 {
-    const bt_str_t phases = member(r, "phases_ms");
-    const bool is_gone = bt_str_eq(member(r, "status"), BT_STR("0"));
-
-    if (is_gone)
-        bt_text_puts(out, "  the client left before it had an answer");
-    else
-        put(out, "  answered ", r, "status", "");
-    put(out, " (", r, "error", ")");
-    put(out, " after ", phases, "last_byte", " ms");
-    put(out, ", first byte after ", phases, "first_byte", " ms");
-    put(out, "; ", r, "bytes_out", " bytes");
-    put(out, ", ", r, "events", " events");
-    bt_text_puts(out, "\n");
+    tell(out, r,
+         is(r, "status", "0") ? "  the client left before it had an answer"
+                              : "[  answered {status}]");
+    tell(
+        out, r,
+        "[ ({error})][ after {phases_ms.last_byte} ms]"
+        "[, first byte after {phases_ms.first_byte} ms][; {bytes_out} bytes][, {events} events]\n");
 }
 
-static void describe_decision(bt_text_t *out, bt_str_t r)
+static void tell_decision(bt_text_t *out, bt_str_t r)
 {
-    const value_t by = get(r, "decided_by");
+    const bool is_default = is(r, "decided_by", "\"default\"");
 
-    bt_text_puts(out, "\ndecided by ");
-    if (strcmp(by.z, "policy") == 0)
-        bt_text_printf(out, "policy %s", get(r, "policy").z);
+    if (is(r, "decided_by", "\"policy\""))
+        tell(out, r, "\ndecided by policy {policy}[ {policy_version}][, generation {generation}]");
     else
-        bt_text_printf(out, "%s", strcmp(by.z, "default") == 0 ? "the default choice" : by.z);
-    if (strcmp(by.z, "policy") == 0) {
-        put(out, " ", r, "policy_version", "");
-        put(out, ", generation ", r, "generation", "");
-    }
-    put(out, ", pool ", r, "pool", "");
-    put(out, ", rule ", r, "rule", "");
-    put(out, "; policy ", strcmp(by.z, "default") == 0 ? r : BT_STR_NULL, "policy", "");
-    put(out, ": ", r, "why", "");
-    bt_text_puts(out, "\n");
+        tell(out, r, is_default ? "\ndecided by the default choice" : "\ndecided by {decided_by}");
+    tell(out, r, "[, pool {pool}][, rule {rule}]");
+    tell(out, r, is_default ? "[; policy {policy}][: {why}]\n" : "[: {why}]\n");
 }
 
 /* ---- candidates ---- */
@@ -144,7 +149,7 @@ static const struct column {
 };
 #define COLUMN_COUNT (sizeof(columns) / sizeof(columns[0]))
 
-static void describe_row(bt_text_t *out, bt_str_t row, const char *chosen)
+static void tell_row(bt_text_t *out, bt_str_t row, const char *chosen)
 {
     const value_t name = get(row, "name");
 
@@ -155,14 +160,15 @@ static void describe_row(bt_text_t *out, bt_str_t row, const char *chosen)
     bt_text_puts(out, "\n");
 }
 
-static void describe_role(bt_text_t *out, bt_str_t r, const char *role)
+static void tell_role(bt_text_t *out, bt_str_t r, const char *role)
 {
     const bt_str_t set = member(member(r, "candidates"), role), rows = member(set, "rows");
-    const value_t chosen = get(member(r, "plan"), strcmp(role, "single") == 0 ? "worker" : role);
+    const bt_str_t plan = member(r, "plan");
+    const value_t chosen = get(plan, has(plan, role) ? role : "worker");
     bt_json_cursor_t cursor;
     bt_json_item_t row;
 
-    if (bt_str_eq(member(set, "total"), BT_STR("0")))
+    if (is(set, "total", "0"))
         return;
     bt_text_printf(out, "\n%s candidates: %s usable, %ld kept\n", role, get(set, "total").z,
                    bt_json_count(rows));
@@ -173,10 +179,10 @@ static void describe_role(bt_text_t *out, bt_str_t r, const char *role)
     if (bt_json_array(&cursor, rows) < 0)
         return;
     while (bt_json_next(&cursor, &row) > 0)
-        describe_row(out, row.value, chosen.z);
+        tell_row(out, row.value, chosen.z);
 }
 
-static void describe_candidates(bt_text_t *out, bt_str_t r)
+static void tell_candidates(bt_text_t *out, bt_str_t r)
 {
     if (!has(r, "candidates")) {
         bt_text_puts(out, has(r, "plan")
@@ -185,14 +191,14 @@ static void describe_candidates(bt_text_t *out, bt_str_t r)
                               : "");
         return;
     }
-    describe_role(out, r, "prefill");
-    describe_role(out, r, "decode");
-    describe_role(out, r, "single");
+    tell_role(out, r, "prefill");
+    tell_role(out, r, "decode");
+    tell_role(out, r, "hybrid"); /* who serves alone beside them stands above */
 }
 
 /* ---- plan, attempts ---- */
 
-static void describe_plan(bt_text_t *out, bt_str_t r)
+static void tell_plan(bt_text_t *out, bt_str_t r)
 {
     const bt_str_t plan = member(r, "plan");
     bt_json_cursor_t cursor;
@@ -200,17 +206,17 @@ static void describe_plan(bt_text_t *out, bt_str_t r)
 
     if (plan.n == 0)
         return;
-    bt_text_printf(out, "\nchosen: %s ", get(plan, "kind").z);
-    describe_pair(out, plan);
+    tell(out, plan, "\nchosen: {kind} ");
+    tell_pair(out, plan);
     if (has(plan, "alternates") && bt_json_array(&cursor, member(plan, "alternates")) == 0)
         while (bt_json_next(&cursor, &pair) > 0) {
             bt_text_puts(out, pair.ordinal == 0 ? "; if it fails: " : ", ");
-            describe_pair(out, pair.value);
+            tell_pair(out, pair.value);
         }
     bt_text_puts(out, "\n");
 }
 
-static void describe_guilty(bt_text_t *out, bt_str_t guilty)
+static void tell_guilty(bt_text_t *out, bt_str_t guilty)
 {
     bt_json_cursor_t cursor;
     bt_json_item_t name;
@@ -223,109 +229,93 @@ static void describe_guilty(bt_text_t *out, bt_str_t guilty)
     bt_text_puts(out, is_any ? "" : "; nobody is blamed");
 }
 
-static void describe_replaced(bt_text_t *out, bt_str_t replaced)
+static void tell_replaced(bt_text_t *out, bt_str_t replaced)
 {
     bt_json_cursor_t cursor;
     bt_json_item_t s;
 
     if (bt_json_array(&cursor, replaced) < 0)
         return;
-    while (bt_json_next(&cursor, &s) > 0) {
-        if (has(s.value, "prefill"))
-            bt_text_printf(out, "\n  decode waited, and another prefill took over from %s: %s",
-                           get(s.value, "prefill").z, get(s.value, "failure").z);
-        else
-            bt_text_printf(out, "\n  could not be handed to %s: %s", get(s.value, "decode").z,
-                           get(s.value, "failure").z);
-    }
+    while (bt_json_next(&cursor, &s) > 0)
+        tell(out, s.value,
+             "[\n  decode waited, and another prefill took over from {prefill}: {failure}]"
+             "[\n  could not be handed to {decode}: {failure}]");
 }
 
-static void describe_kv(bt_text_t *out, bt_str_t kv)
-{
-    if (kv.n == 0)
-        return;
-    put(out, "\n  KV: ", kv, "bytes", " bytes");
-    put(out, ", waited ", kv, "wait_ms", " ms");
-    put(out, ", moved in ", kv, "transfer_ms", " ms");
-}
-
-static void describe_attempt(bt_text_t *out, bt_str_t a)
-{
-    const bool no_answer = bt_str_eq(member(a, "status"), BT_STR("0"));
-
-    bt_text_printf(out, "attempt %s", get(a, "n").z);
-    put(out, " of child ", a, "child", "");
-    bt_text_printf(out, ": %s ", get(a, "kind").z);
-    describe_pair(out, a);
-    put(out, "; started at ", a, "start_ms", " ms");
-    put(out, ", prefill done at ", a, "prefill_ms", " ms");
-    put(out, ", first byte at ", a, "first_byte_ms", " ms");
-    put(out, ", ended at ", a, "end_ms", " ms");
-    if (has(a, "failure")) {
-        bt_text_printf(out, "\n  failed at %s: %s", get(a, "leg").z, get(a, "failure").z);
-        put(out, ", status ", no_answer ? BT_STR_NULL : a, "status", "");
-        describe_guilty(out, member(a, "guilty"));
-    }
-    describe_replaced(out, member(a, "replaced"));
-    describe_kv(out, member(a, "kv"));
-    bt_text_puts(out, "\n");
-}
-
-static void describe_attempts(bt_text_t *out, bt_str_t r)
+static void tell_attempts(bt_text_t *out, bt_str_t r)
 {
     bt_json_cursor_t cursor;
     bt_json_item_t a;
 
     if (bt_json_array(&cursor, member(r, "attempts")) < 0)
         return;
-    while (bt_json_next(&cursor, &a) > 0)
-        describe_attempt(out, a.value);
-    put(out, "(", r, "attempts_total", " attempts in all)\n");
+    while (bt_json_next(&cursor, &a) > 0) {
+        tell(out, a.value, "attempt {n}[ of child {child}]: {kind} ");
+        tell_pair(out, a.value);
+        tell(out, a.value,
+             "[; started at {start_ms} ms][, prefill done at {prefill_ms} ms]"
+             "[, first byte at {first_byte_ms} ms][, ended at {end_ms} ms]"
+             "[\n  failed at {leg}: {failure}]");
+        if (has(a.value, "failure")) {
+            tell(out, a.value, is(a.value, "status", "0") ? "" : "[, status {status}]");
+            tell_guilty(out, member(a.value, "guilty"));
+        }
+        tell_replaced(out, member(a.value, "replaced"));
+        tell(out, a.value,
+             "[\n  KV: {kv.bytes} bytes][, waited {kv.wait_ms} ms]"
+             "[, moved in {kv.transfer_ms} ms]\n");
+    }
+    tell(out, r, "[({attempts_total} attempts in all)\n]");
+    if (is(r, "over_budget", "true"))
+        bt_text_puts(out, "not tried again: the pool's retry budget is spent\n");
 }
 
-static void describe_phases(bt_text_t *out, bt_str_t r)
+static void tell_phases(bt_text_t *out, bt_str_t r)
 {
-    const bt_str_t p = member(r, "phases_ms");
-
-    bt_text_puts(out, "\ntimes in ms:");
-    put(out, " admit ", p, "admit", "");
-    put(out, " route ", p, "route", "");
-    put(out, " plan ", p, "plan", "");
-    put(out, " prefill ", p, "prefill", "");
-    put(out, " waiting for KV ", p, "kv_wait", "");
-    put(out, " first byte ", p, "first_byte", "");
-    put(out, " last byte ", p, "last_byte", "");
-    bt_text_puts(out, "\n");
+    tell(out, member(r, "phases_ms"),
+         "\ntimes in ms:[ admit {admit}][ route {route}][ queue {queue}][ plan {plan}]"
+         "[ prefill {prefill}]"
+         "[ waiting for KV {kv_wait}][ first byte {first_byte}][ last byte {last_byte}]\n");
 }
 
-static void describe_shadow(bt_text_t *out, bt_str_t r)
+static void tell_shadow(bt_text_t *out, bt_str_t r)
 {
     const bt_str_t s = member(r, "shadow");
 
     if (s.n == 0)
         return;
-    bt_text_printf(out, "shadow (rule %s, policy %s", get(s, "rule").z, get(s, "policy").z);
-    put(out, " ", s, "version", "");
-    if (has(s, "error")) {
-        put(out, "): failed: ", s, "error", "");
-    } else {
+    tell(out, s, "shadow (rule {rule}, policy {policy}[ {version}][): failed: {error}]");
+    if (!has(s, "error")) {
         bt_text_puts(out, "): would choose ");
-        describe_pair(out, s);
-        bt_text_puts(out, bt_str_eq(member(s, "same"), BT_STR("true")) ? ", the same"
-                                                                       : ", not the same");
+        tell_pair(out, s);
+        bt_text_puts(out, is(s, "same", "true") ? ", the same" : ", not the same");
     }
-    put(out, ", in ", s, "plan_ms", " ms");
+    tell(out, s, "[, in {plan_ms} ms]\n");
+}
+
+void bt_record_headline(bt_str_t line, bt_text_t *out)
+{
+    const bt_str_t plan = member(line, "plan");
+
+    tell(out, line, "{at}  {id}[  {path}][, model {model}]");
+    tell(out, line, is(line, "status", "0") ? "  client gone" : "  {status}[ ({error})]");
+    tell(out, line, "[ after {phases_ms.last_byte} ms][  decided by {decided_by}]");
+    tell(out, line, is(line, "decided_by", "\"policy\"") ? "[ {policy}]" : "");
+    if (plan.n > 0) {
+        tell(out, plan, ": {kind} ");
+        tell_pair(out, plan);
+    }
     bt_text_puts(out, "\n");
 }
 
 void bt_record_story(bt_str_t line, bt_text_t *out)
 {
-    describe_request(out, line);
-    describe_outcome(out, line);
-    describe_decision(out, line);
-    describe_candidates(out, line);
-    describe_plan(out, line);
-    describe_attempts(out, line);
-    describe_phases(out, line);
-    describe_shadow(out, line);
+    tell_request(out, line);
+    tell_outcome(out, line);
+    tell_decision(out, line);
+    tell_candidates(out, line);
+    tell_plan(out, line);
+    tell_attempts(out, line);
+    tell_phases(out, line);
+    tell_shadow(out, line);
 }

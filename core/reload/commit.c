@@ -17,7 +17,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define RETRY_MS 20
 #define PATIENCE_MS 10000 /* for requests that hold old generations */
@@ -84,17 +83,9 @@ static void end_commit(bt_reload_t *reload)
 
 /* ---- on the loops ---- */
 
-static uint64_t cpu_us(void)
-{
-    struct timespec t = {0};
-
-    (void) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t) t.tv_sec * 1000000 + (uint64_t) t.tv_nsec / 1000;
-}
-
 static void note_stall(commit_mail_t *mail, uint64_t since_us, uint64_t since_cpu_us)
 {
-    const uint64_t us = bt_clock_us() - since_us, work_us = cpu_us() - since_cpu_us;
+    const uint64_t us = bt_clock_us() - since_us, work_us = bt_clock_cpu_us() - since_cpu_us;
 
     if (us > mail->stall_us)
         mail->stall_us = us;
@@ -124,7 +115,7 @@ static void build(void *user)
 {
     commit_mail_t *mail = user;
     bt_generations_t *gs = &(*mail->at->dispatcher)->generations;
-    const uint64_t start_us = bt_clock_us(), start_cpu_us = cpu_us();
+    const uint64_t start_us = bt_clock_us(), start_cpu_us = bt_clock_cpu_us();
 
     snprintf(mail->err, sizeof mail->err, "%s", bt_err_text(BT_E_CANCELLED));
     mail->rc = bt_generations_build(gs, mail->err, sizeof mail->err);
@@ -153,7 +144,7 @@ static void commit(bt_loop_t *loop, bt_mail_t *envelope)
 {
     commit_mail_t *mail = bt_container_of(envelope, commit_mail_t, envelope);
     bt_dispatcher_t *d = *mail->at->dispatcher;
-    const uint64_t start_us = bt_clock_us(), start_cpu_us = cpu_us();
+    const uint64_t start_us = bt_clock_us(), start_cpu_us = bt_clock_cpu_us();
 
     (void) loop;
     if (d != NULL && d->generations.prepared != NULL)

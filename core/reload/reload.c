@@ -16,9 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define PROBATION_MS 10000
 #define PROBATION_CHECK_MS 50
-#define ERROR_LIMIT 10
 
 const char *bt_reload_step_name(enum bt_reload_step step)
 {
@@ -79,6 +77,24 @@ static int make_bundle(bt_reload_t *reload, bt_policy_bundle_t **bundle_p)
 
 /* ---- after a commit ---- */
 
+static bool has_failed(bt_reload_t *reload, const bt_reload_part_t *part)
+{
+    char last[320];
+
+    return bt_policy_errors_count(reload->config.errors, part->born, last, sizeof last) >=
+           reload->error_limit;
+}
+
+/* What the one to come is taken back to: what serves now, on probation or not, unless that fails. */
+static void note_before(bt_reload_t *reload, bt_reload_part_t *part)
+{
+    bt_reload_selection_t *before = part->selection;
+
+    if (part->roll_back || before == NULL || (before != part->good && has_failed(reload, part)))
+        before = part->good;
+    bt_reload_selection_set(&part->before, bt_reload_selection_ref(before));
+}
+
 static void take_next(bt_reload_t *reload, const bt_reload_pool_t *pool, bt_reload_part_t *part)
 {
     const bool was_dir = part->selection != NULL && part->selection->source->kind == BT_SOURCE_DIR;
@@ -86,6 +102,7 @@ static void take_next(bt_reload_t *reload, const bt_reload_pool_t *pool, bt_relo
     if (part->next != NULL && !part->is_test_only)
         part->error[0] = '\0';
     part->fallen_back = false;
+    note_before(reload, part);
     if (part->roll_back)
         bt_reload_selection_set(&part->rejected, bt_reload_selection_ref(part->selection));
     bt_reload_selection_set(&part->selection, part->next);
@@ -504,12 +521,9 @@ void bt_reload_jobs_run(bt_reload_t *reload)
 static bool check_probation(bt_reload_t *reload, bt_reload_part_t *part, bool is_shadow,
                             bool *is_bad_p)
 {
-    char last[320];
-
     if (part->selection == NULL || part->selection == part->good)
         return false;
-    if (!is_shadow && bt_policy_errors_count(reload->config.errors, part->born, last,
-                                             sizeof last) >= reload->error_limit)
+    if (!is_shadow && has_failed(reload, part))
         *is_bad_p = part->roll_back = true;
     else if (bt_clock_ms() - part->committed_ms >= reload->probation_ms)
         bt_reload_selection_set(&part->good, bt_reload_selection_ref(part->selection));
@@ -620,8 +634,8 @@ int bt_reload_new(bt_reload_t **reload_p, const bt_reload_config_t *config)
     reload->config = *config;
     reload->set = config->set;
     reload->is_pinned = config->is_pinned;
-    reload->probation_ms = PROBATION_MS;
-    reload->error_limit = ERROR_LIMIT;
+    reload->probation_ms = config->first->policy_probation_ms;
+    reload->error_limit = config->first->policy_rollback_errors;
     bt_list_init(&reload->texts);
     bt_list_init(&reload->jobs);
     bt_timer_init(config->control, &reload->probation, on_probation);

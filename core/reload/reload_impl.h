@@ -33,7 +33,8 @@ typedef struct bt_reload_part {
     bt_reload_selection_t *good;       /* has stood its window */
     bt_reload_selection_t *rejected;   /* refused or taken back: not tried again until it changes */
     bt_reload_selection_t *next;       /* of the running job */
-    bool roll_back;                    /* the next job puts `good` back */
+    bt_reload_selection_t *before;     /* served before this one: what a roll-back returns to */
+    bool roll_back;                    /* the next job puts `before` back */
     bool fallen_back;                  /* what is asked for is not there; something else serves */
     uint64_t born, committed_ms;       /* of selection */
     char error[BT_POLICY_ERROR_BYTES]; /* why what is wanted does not serve; "" = it does */

@@ -106,7 +106,7 @@ static int choose(bt_reload_t *reload, const bt_reload_pool_t *pool, bt_reload_p
     int rc;
 
     if (part->roll_back) {
-        bt_reload_selection_set(&part->next, bt_reload_selection_ref(part->good));
+        bt_reload_selection_set(&part->next, bt_reload_selection_ref(part->before));
         return 0;
     }
     stay(part);

@@ -59,7 +59,7 @@ bool bt_reload_selection_same(const bt_reload_selection_t *a, const bt_reload_se
 static void fini_part(bt_reload_part_t *part)
 {
     bt_reload_selection_t **const all[] = {&part->selection, &part->good, &part->rejected,
-                                           &part->next};
+                                           &part->before, &part->next};
 
     for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++)
         bt_reload_selection_set(all[i], NULL);
@@ -131,6 +131,7 @@ static void take_along(bt_reload_part_t *part, const bt_reload_part_t *old)
     part->selection = bt_reload_selection_ref(old->selection);
     part->good = bt_reload_selection_ref(old->good);
     part->rejected = bt_reload_selection_ref(old->rejected);
+    part->before = bt_reload_selection_ref(old->before);
     part->roll_back = old->roll_back;
     part->fallen_back = old->fallen_back;
     part->born = old->born;

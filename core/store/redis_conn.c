@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/sha1.h"
+#include "loop/network.h"
 #include "loop/resolve.h"
 
 #include <errno.h>
@@ -558,8 +559,7 @@ static void on_resolved(bt_resolve_t *resolve, int rc, const struct sockaddr_sto
         fail(conn, "the name \"%s\" is not resolved", conn->host);
     else
         dial(conn, (const struct sockaddr *) addr,
-             addr->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
-                                         : sizeof(struct sockaddr_in));
+             bt_network_length((const struct sockaddr *) addr));
 }
 
 /* ---- deadlines ---- */

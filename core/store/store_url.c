@@ -45,14 +45,6 @@ static bool cut(bt_str_t *s, char at, bt_str_t *head_p)
     return true;
 }
 
-static int hex_of(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = (char) (c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static int decode(parse_t *p, bt_str_t s, const char *what, char **out_p)
 {
     char *out = bt_str_dup(s);
@@ -65,13 +57,12 @@ static int decode(parse_t *p, bt_str_t s, const char *what, char **out_p)
             out[n++] = s.p[i];
             continue;
         }
-        int high = i + 2 < s.n ? hex_of(s.p[i + 1]) : -1;
-        int low = i + 2 < s.n ? hex_of(s.p[i + 2]) : -1;
-        if (high < 0 || low < 0 || (high == 0 && low == 0)) {
+        const int byte = bt_str_escaped_byte(s, i);
+        if (byte <= 0) {
             free(out);
             return fail(p, "%s has a %% that begins no code; write %%25 for a %%", what);
         }
-        out[n++] = (char) (high * 16 + low);
+        out[n++] = (char) byte;
         i += 2;
     }
     out[n] = '\0';

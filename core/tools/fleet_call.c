@@ -166,8 +166,7 @@ int fleet_call(const fleet_tool_t *t, const char *url_text, enum bt_method metho
         bt_loop_fini(&c->loop);
     }
     if (rc < 0)
-        snprintf(err, err_size, "%s does not answer: %s", url_text,
-                 rc <= -20000 ? bt_err_text(rc) : uv_strerror(rc));
+        snprintf(err, err_size, "%s does not answer: %s", url_text, bt_err_text(rc));
     bt_text_fini(&head);
     bt_url_fini(&url);
     free(c);

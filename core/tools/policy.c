@@ -2,7 +2,10 @@
  * or, when they are the reason of a failure, to stderr, one line each, FILE:LINE first, as editors read them. */
 #include "tools/policy.h"
 
+#include "config/config.h"
 #include "config/suggest.h"
+#include "generation/builder.h"
+#include "script/native/hook_op_api.h"
 #include "script/policy/policy.h"
 #include "script/policy/policy_source.h"
 #include "script/testing/testing.h"
@@ -56,21 +59,43 @@ static int check_kinds(bt_policy_t *policy, bt_text_t *notes, char *err, size_t 
     return 0;
 }
 
-static int check_one(const char *name)
+/* What a policy is checked with: the words behind the files. */
+struct checking {
+    bt_config_t config; /* of `run`'s flags: parameters, hosts that hooks may ask, the policy dir */
+    bt_policy_trial_t trial;
+};
+
+static int check_source(const struct checking *with, const bt_policy_source_t *source,
+                        bt_text_t *notes, char *err, size_t err_size)
+{
+    const bt_build_spec_t spec = {
+        .source = source, .params = with->config.pools[0].params[BT_SLOT_BOTH], .is_dry_run = true};
+    bt_built_t *built;
+    int rc = bt_built_tried(&built, &spec, &with->trial, NULL, err, err_size);
+
+    if (rc < 0)
+        return rc;
+    if (err[0] != '\0')
+        bt_text_printf(notes, "warning: %s\n", err);
+    else
+        rc = check_kinds(bt_built_policy(built), notes, err, err_size);
+    if (rc == 0)
+        print_ok(bt_built_policy(built), notes);
+    bt_built_free(built);
+    return rc;
+}
+
+static int check_one(const struct checking *with, const char *name)
 {
     char err[ERR_BYTES];
-    bt_policy_t *policy;
+    bt_policy_source_t *source;
     bt_text_t notes;
-    int rc = bt_policy_load(&policy, name, NULL, err, sizeof err);
+    int rc = bt_policy_source_open(&source, name, with->config.policy_dir, err, sizeof err);
 
     bt_text_init(&notes);
     if (rc == 0) {
-        rc = bt_policy_self_test(policy, err, sizeof err);
-        if (rc == 0)
-            rc = check_kinds(policy, &notes, err, sizeof err);
-        if (rc == 0)
-            print_ok(policy, &notes);
-        bt_policy_free(policy);
+        rc = check_source(with, source, &notes, err, sizeof err);
+        bt_policy_source_unref(source);
     }
     bt_text_fini(&notes);
     if (rc != 0)
@@ -78,15 +103,50 @@ static int check_one(const char *name)
     return rc != 0 ? BT_TOOL_WRONG : 0;
 }
 
+/* --labels and --zone are the self-test's own; all others are flags of `run`. */
+static int read_checking(struct checking *with, int argc, const char *const *argv, char *err,
+                         size_t err_size)
+{
+    const char **flags = calloc((size_t) argc + 1, sizeof *flags);
+    int count = 0, rc;
+
+    *with = (struct checking){.trial = {.or_half = true}};
+    if (flags == NULL)
+        return BT_E_NOMEM;
+    for (int i = 0; i < argc; i++) {
+        const char **value = strcmp(argv[i], "--labels") == 0 ? &with->trial.labels
+                             : strcmp(argv[i], "--zone") == 0 ? &with->trial.zone
+                                                              : NULL;
+        if (value == NULL)
+            flags[count++] = argv[i];
+        else
+            *value = ++i < argc ? argv[i] : "";
+    }
+    rc = bt_config_load(&with->config, count, flags, err, err_size);
+    free(flags);
+    return rc;
+}
+
 static int check(int argc, const char *const *argv)
 {
-    int status = 0;
+    char err[BT_CONFIG_ERR_BYTES] = "";
+    struct checking with;
+    int status = 0, files = 0;
 
-    if (argc == 0)
-        return bt_policy_tool_refuse("policy check: which file?");
-    for (int i = 0; i < argc; i++)
-        if (check_one(argv[i]) != 0)
+    while (files < argc && argv[files][0] != '-')
+        files++;
+    if (files == 0)
+        return bt_policy_tool_refuse("policy check: which file? Flags come behind it");
+    if (read_checking(&with, argc - files, argv + files, err, sizeof err) < 0)
+        return bt_policy_tool_refuse("%s", err);
+    bt_policy_allow_hosts(with.config.policy_http_host_count > 0
+                              ? (const char *const *) with.config.policy_http_hosts
+                              : NULL);
+    for (int i = 0; i < files; i++)
+        if (check_one(&with, argv[i]) != 0)
             status = BT_TOOL_WRONG;
+    bt_policy_allow_hosts(NULL);
+    bt_config_fini(&with.config);
     return status != 0 ? status : bt_tool_flushed();
 }
 
@@ -202,8 +262,12 @@ void bt_policy_tool_help(bt_text_t *out)
     bt_text_puts(out, "usage: baton policy COMMAND ...\n\n"
                       "  new NAME [DIR]            writes NAME.lua, a policy that works, and "
                       "NAME_spec.lua; overwrites nothing\n"
-                      "  check FILE...             loads and self-tests without workers, with one "
-                      "and with 512, within its time\n"
+                      "  check FILE... [FLAG...]   loads and self-tests without workers, with one "
+                      "and with 512, within its time;\n"
+                      "                            flags of run as it will have them "
+                      "(--policy-param weight=2, --policy-http-host a:80);\n"
+                      "                            --labels k=v,... and --zone Z are what the "
+                      "self-test's workers bear\n"
                       "  test SPEC...              runs specs (needs busted: Debian package "
                       "lua-busted); further words go to busted\n"
                       "  bench FILE [--workers 2,64,1000,10000]\n"

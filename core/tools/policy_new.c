@@ -22,7 +22,7 @@ static const char policy_text[] =
     "local function plan(req, view, ctx)\n"
     "  local prefills = baton.pairable(view.prefill, view.decode) -- those that have a partner\n"
     "  if #prefills == 0 then -- no pair: workers that serve alone\n"
-    "    return { kind = \"single\", worker = baton.argmin(view.single, \"decode_tokens\", "
+    "    return { kind = \"single\", worker = baton.argmin(view.hybrid, \"decode_tokens\", "
     "\"requests\") }\n"
     "  end\n"
     "  local prefill = baton.argmin(prefills, \"prefill_tokens\", \"requests\")\n"
@@ -32,7 +32,7 @@ static const char policy_text[] =
     "  return { prefill = prefill, decode = decode }\n"
     "end\n"
     "\n"
-    "return { api = 1, name = \"NAME\", version = \"1\", params = params, plan = plan }\n";
+    "return { api = 2, name = \"NAME\", version = \"1\", params = params, plan = plan }\n";
 
 static const char spec_text[] =
     "-- baton policy test NAME_spec.lua: the real loader, sandbox and native functions; only the "

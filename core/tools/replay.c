@@ -1,7 +1,8 @@
 /* How it works: files are read a line at a time into one buffer; a record becomes a request and a view (replay_record.c), the
  * policy plans, and what it chose is compared with what was chosen then, or with what another policy chooses now.
  *
- * Chance is made anew before every plan, from the seed and the record's number: a policy that draws lots draws the same ones in
+ * A record's chance and clock are the decision's own, so the same policy decides the same. Where it has none, chance is made
+ * anew before every plan, from the seed and the record's number: a policy that draws lots draws the same ones in
  * every run, whatever another policy has drawn beside it. The one that is compared against is loaded as a shadow, so that the
  * two do not share counters. */
 #include "tools/replay.h"
@@ -109,7 +110,8 @@ static uint64_t plan(struct planner *p, bt_replay_record_t *r, uint64_t seed,
     int rc;
 
     bt_rand_seed(seed);
-    p->trace = (bt_policy_trace_t){.scores = p->scores, .cap = SCORES_MAX};
+    p->trace = (bt_policy_trace_t){
+        .seed = r->seed, .now_us = r->clock_us, .scores = p->scores, .cap = SCORES_MAX};
     r->req.trace = &p->trace;
     r->req.vars = p->has_vars ? &vars : NULL;
     start_ns = now_ns();

@@ -47,6 +47,7 @@ typedef struct bt_replay_record {
     bt_str_t prefill,
         decode; /* the choice by name; a single worker is decode; decode empty = none */
     enum bt_replay_decider decider;
+    uint64_t seed, clock_us; /* of the decision; 0 = not recorded */
     bool has_candidates;
     bool is_cut; /* there were more candidates than the record lists */
     bt_policy_request_t req;
@@ -70,7 +71,13 @@ enum bt_replay_fact {
     BT_REPLAY_FACT_ROLE,
     BT_REPLAY_FACT_ZONE,
     BT_REPLAY_FACT_LABELS,
+    BT_REPLAY_FACT_ENGINE,
+    BT_REPLAY_FACT_CONNECTOR,
+    BT_REPLAY_FACT_VERSION,
     BT_REPLAY_FACT_DIALECT,
+    BT_REPLAY_FACT_DP_SIZE, /* numbers from here on */
+    BT_REPLAY_FACT_TP_SIZE,
+    BT_REPLAY_FACT_PP_SIZE,
     BT_REPLAY_FACT_COUNT
 };
 enum bt_replay_number {

@@ -9,6 +9,8 @@
 #include "base/err.h"
 #include "base/json.h"
 
+#include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,8 +43,8 @@ struct bt_replay_workers {
     uint64_t reads;
     known_t **named; /* by the last record */
     unsigned named_count, named_cap;
-    struct list lists[3]; /* prefill, decode, single */
-    char *scratch;        /* texts of a line without their escapes */
+    struct list lists[BT_LIST_COUNT];
+    char *scratch; /* texts of a line without their escapes */
     size_t scratch_len;
     bt_breaker_config_t breaker;
 };
@@ -93,6 +95,46 @@ static char *fact_text(bt_replay_workers_t *f, const bt_replay_row_t *row, enum 
     return row->facts[fact].n > 0 ? bt_str_dup(bt_replay_text(f, row->facts[fact])) : NULL;
 }
 
+/* 0: not said, or none that can be. */
+static int fact_size(const bt_replay_row_t *row, enum bt_replay_fact fact)
+{
+    uint64_t size = 0;
+
+    return bt_str_u64(row->facts[fact], &size) == 0 && size <= INT_MAX ? (int) size : 0;
+}
+
+/* Its dialect is a connector's name as well: taken where the configuration said more than the name
+ * (a dispatch_profile, a MultiConnector's children). */
+static char *connector_of(bt_replay_workers_t *f, const bt_replay_row_t *row)
+{
+    char *name = fact_text(f, row, BT_REPLAY_FACT_CONNECTOR);
+    char *dialect = fact_text(f, row, BT_REPLAY_FACT_DIALECT);
+    const char *derived = NULL, *why;
+    enum bt_capability capability;
+
+    bt_capability_derive(BT_ENGINE_UNKNOWN, bt_str(name), NULL, 0, BT_STR_NULL, &capability,
+                         &derived, &why);
+    if (name != NULL &&
+        (dialect == NULL || (derived != NULL && strcmp(derived, dialect) == 0 && why == NULL))) {
+        free(dialect);
+        return name;
+    }
+    free(name);
+    return dialect;
+}
+
+static enum bt_engine engine_of(bt_replay_workers_t *f, const bt_replay_row_t *row,
+                                const char *connector)
+{
+    enum bt_engine engine;
+
+    if (row->facts[BT_REPLAY_FACT_ENGINE].n > 0 &&
+        bt_engine_parse(bt_replay_text(f, row->facts[BT_REPLAY_FACT_ENGINE]), &engine) == 0)
+        return engine;
+    return connector != NULL && strcmp(connector, "sglang") == 0 ? BT_ENGINE_SGLANG
+                                                                 : BT_ENGINE_VLLM;
+}
+
 static int make_worker(bt_replay_workers_t *f, const bt_replay_row_t *row, enum bt_role role,
                        uint64_t id, bt_worker_t **worker_p, char *err, size_t err_size)
 {
@@ -109,12 +151,12 @@ static int make_worker(bt_replay_workers_t *f, const bt_replay_row_t *row, enum 
     spec.name = fact_text(f, row, BT_REPLAY_FACT_NAME);
     spec.zone = fact_text(f, row, BT_REPLAY_FACT_ZONE);
     spec.labels = labels_text(f, row->facts[BT_REPLAY_FACT_LABELS]);
-    if (role != BT_ROLE_HYBRID)
-        spec.connector =
-            fact_text(f, row, BT_REPLAY_FACT_DIALECT); /* a dialect is a connector's name as well */
-    spec.engine = BT_ENGINE_VLLM;
-    if (spec.connector != NULL && strcmp(spec.connector, "sglang") == 0)
-        spec.engine = BT_ENGINE_SGLANG;
+    spec.connector = connector_of(f, row);
+    spec.engine = engine_of(f, row, spec.connector);
+    spec.version = fact_text(f, row, BT_REPLAY_FACT_VERSION);
+    spec.dp_size = fact_size(row, BT_REPLAY_FACT_DP_SIZE);
+    spec.tp_size = fact_size(row, BT_REPLAY_FACT_TP_SIZE);
+    spec.pp_size = fact_size(row, BT_REPLAY_FACT_PP_SIZE);
     rc = bt_worker_new(worker_p, &spec, id, f->count, &f->breaker, err, err_size);
     bt_worker_spec_fini(&spec);
     if (rc == 0)
@@ -299,16 +341,28 @@ void bt_replay_workers_begin(bt_replay_workers_t *f)
     f->reads++;
     f->named_count = 0;
     f->scratch_len = 0;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < BT_LIST_COUNT; i++)
         f->lists[i].set.count = 0;
+}
+
+/* Its row stood in an earlier list of this record. */
+static int add_again(bt_replay_workers_t *f, int list, uint64_t id, char *err, size_t err_size)
+{
+    for (unsigned i = 0; i < f->named_count; i++)
+        if (f->named[i]->said_id == id)
+            return push(&f->lists[list], f->named[i]->worker);
+    return bt_replay_bad(err, err_size, "candidate %" PRIu64 " has no row", id);
 }
 
 int bt_replay_workers_add(bt_replay_workers_t *f, int list, const bt_replay_row_t *row,
                           uint64_t now_ms, char *err, size_t err_size)
 {
     known_t *k = NULL;
-    int rc = find_worker(f, row, &k, err, err_size);
+    int rc;
 
+    if (list > 0 && row->facts[BT_REPLAY_FACT_NAME].n == 0)
+        return add_again(f, list, row->id, err, err_size);
+    rc = find_worker(f, row, &k, err, err_size);
     if (rc < 0)
         return rc;
     set_loads(k, row, now_ms);
@@ -325,16 +379,14 @@ void bt_replay_workers_view(const bt_replay_workers_t *f, bt_policy_view_t *view
 {
     uint64_t key = bt_str_hash(view->pool);
 
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < BT_LIST_COUNT; i++) {
+        view->sets[i] = &f->lists[i].set;
         key = (key ^ (uint64_t) i) * UINT64_C(0x9e3779b97f4a7c15);
         for (unsigned k = 0; k < f->lists[i].set.count; k++) {
             key = (key ^ f->lists[i].set.items[k]->id) * UINT64_C(0x9e3779b97f4a7c15);
             key ^= key >> 29;
         }
     }
-    view->prefill = &f->lists[0].set;
-    view->decode = &f->lists[1].set;
-    view->single = &f->lists[2].set;
     view->key = key != 0 ? key : 1;
 }
 
@@ -375,7 +427,7 @@ void bt_replay_workers_free(bt_replay_workers_t *f)
             bt_worker_unref(f->table[i]->worker);
             free(f->table[i]);
         }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < BT_LIST_COUNT; i++)
         free(f->lists[i].set.items);
     free(f->table);
     free(f->named);

@@ -11,8 +11,9 @@
 
 #define COUNT_MAX ((uint64_t) 1 << 53)
 
-static const char *const fact_names[BT_REPLAY_FACT_COUNT] = {"name", "url",    "role",
-                                                             "zone", "labels", "dialect"};
+static const char *const fact_names[BT_REPLAY_FACT_COUNT] = {
+    "name",      "url",     "role",    "zone",    "labels",  "engine",
+    "connector", "version", "dialect", "dp_size", "tp_size", "pp_size"};
 static const char *const number_names[BT_REPLAY_NUMBER_COUNT] = {
     "prefill_tokens", "decode_tokens", "requests",    "running", "waiting",
     "kv_free",        "ttft_ema_ms",   "tpot_ema_ms", "age_ms",  "score"};
@@ -69,6 +70,20 @@ static int find_name(const char *const *names, int count, const bt_json_item_t *
 
 /* ---- rows ---- */
 
+static int read_fact(const bt_json_item_t *item, enum bt_replay_fact fact, bt_replay_row_t *row,
+                     char *err, size_t err_size)
+{
+    if (fact == BT_REPLAY_FACT_LABELS && item->type != BT_JSON_OBJECT)
+        return bad_member(err, err_size, item->key, "an object");
+    if (fact >= BT_REPLAY_FACT_DP_SIZE && item->type != BT_JSON_NUMBER)
+        return bad_member(err, err_size, item->key, "a number");
+    if (fact != BT_REPLAY_FACT_LABELS && fact < BT_REPLAY_FACT_DP_SIZE &&
+        item->type != BT_JSON_STRING)
+        return bad_member(err, err_size, item->key, "a string");
+    row->facts[fact] = item->value;
+    return 0;
+}
+
 static int read_row(bt_str_t text, bt_replay_row_t *row, char *err, size_t err_size)
 {
     bt_json_cursor_t c;
@@ -87,10 +102,9 @@ static int read_row(bt_str_t text, bt_replay_row_t *row, char *err, size_t err_s
             if (!read_count(item.value, item.type, &row->id))
                 return bad_member(err, err_size, item.key, "a whole number");
         } else if ((at = find_name(fact_names, BT_REPLAY_FACT_COUNT, &item)) >= 0) {
-            if (item.type != (at == BT_REPLAY_FACT_LABELS ? BT_JSON_OBJECT : BT_JSON_STRING))
-                return bad_member(err, err_size, item.key,
-                                  at == BT_REPLAY_FACT_LABELS ? "an object" : "a string");
-            row->facts[at] = item.value;
+            rc = read_fact(&item, (enum bt_replay_fact) at, row, err, err_size);
+            if (rc < 0)
+                return rc;
         }
     }
     return rc == 0 ? 0 : bt_replay_bad(err, err_size, "a candidate is no object");
@@ -114,7 +128,7 @@ static int read_rows(bt_replay_workers_t *f, int list, bt_str_t text, uint64_t n
     return rc;
 }
 
-static int read_role(bt_replay_workers_t *f, int list, bt_str_t text, uint64_t now_ms,
+static int read_list(bt_replay_workers_t *f, int list, bt_str_t text, uint64_t now_ms,
                      bool *is_cut_p, char *err, size_t err_size)
 {
     bt_json_cursor_t c;
@@ -123,7 +137,7 @@ static int read_role(bt_replay_workers_t *f, int list, bt_str_t text, uint64_t n
     int rc = bt_json_object(&c, text);
 
     if (rc < 0)
-        return bt_replay_bad(err, err_size, "candidates of a role must be an object");
+        return bt_replay_bad(err, err_size, "a list of candidates must be an object");
     while (rc == 0 && bt_json_next(&c, &item) > 0) {
         if (bt_str_eq(item.key, BT_STR("total")))
             (void) read_count(item.value, item.type, &total);
@@ -134,22 +148,22 @@ static int read_role(bt_replay_workers_t *f, int list, bt_str_t text, uint64_t n
     return rc;
 }
 
+/* In the order of the lists: a later one names workers of an earlier one by their ids. */
 static int read_candidates(bt_replay_workers_t *f, bt_str_t text, bt_replay_record_t *r, char *err,
                            size_t err_size)
 {
-    static const char *const roles[] = {"prefill", "decode", "single"};
-    const uint64_t now_ms = bt_clock_ms();
-    bt_json_cursor_t c;
+    const uint64_t now_ms = r->clock_us != 0 ? r->clock_us / 1000 : bt_clock_ms();
     bt_json_item_t item;
-    int at, rc = bt_json_object(&c, text);
+    int rc = 0;
 
-    if (rc < 0)
-        return bt_replay_bad(err, err_size, "\"candidates\" must be an object");
-    while (rc == 0 && bt_json_next(&c, &item) > 0)
-        if ((at = find_name(roles, 3, &item)) >= 0 && bt_replay_workers_count(f, at) == 0)
-            rc = read_role(f, at, item.value, now_ms, &r->is_cut, err, err_size);
-    for (int i = 0; i < 3; i++)
-        r->has_candidates |= bt_replay_workers_count(f, i) > 0;
+    for (int list = 0; rc == 0 && list < BT_LIST_COUNT; list++) {
+        const char *name = bt_policy_list_name((enum bt_policy_list) list);
+        if (bt_json_get(text, bt_str(name), &item) < 0)
+            return bt_replay_bad(err, err_size, "\"candidates\" must be an object");
+        if (item.type != BT_JSON_NONE)
+            rc = read_list(f, list, item.value, now_ms, &r->is_cut, err, err_size);
+        r->has_candidates |= bt_replay_workers_count(f, list) > 0;
+    }
     return rc;
 }
 
@@ -217,6 +231,16 @@ static bool read_text(bt_replay_workers_t *f, const bt_json_item_t *item, bt_rep
     return false;
 }
 
+/* 16 hex digits: more than a JSON number holds. */
+static int read_seed(const bt_json_item_t *item, bt_replay_record_t *r, char *err, size_t err_size)
+{
+    bt_str_t digits = {item->value.p + 1, item->value.n - 2};
+
+    return item->type == BT_JSON_STRING && digits.n == 16 && bt_str_take_hex64(&digits, &r->seed)
+               ? 0
+               : bad_member(err, err_size, item->key, "16 hex digits");
+}
+
 /* key: what route had said stands for the session, as the policy of then saw it. */
 static int read_member(bt_replay_workers_t *f, const bt_json_item_t *item, bt_replay_record_t *r,
                        bt_str_t *key_p, char *err, size_t err_size)
@@ -227,6 +251,12 @@ static int read_member(bt_replay_workers_t *f, const bt_json_item_t *item, bt_re
     const int at = find_name(others, (int) (sizeof others / sizeof others[0]), item);
     uint64_t n = 0;
 
+    if (bt_str_eq(item->key, BT_STR("seed")))
+        return read_seed(item, r, err, err_size);
+    if (bt_str_eq(item->key, BT_STR("clock_us")))
+        return read_count(item->value, item->type, &r->clock_us)
+                   ? 0
+                   : bad_member(err, err_size, item->key, "a whole number");
     if (at < 0 || item->type == BT_JSON_NULL) {
         if (item->type == BT_JSON_STRING)
             (void) read_text(f, item, r);

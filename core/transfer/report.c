@@ -332,7 +332,7 @@ static void take(bt_transfer_participant_t *participant, const bt_kv_control_roo
 void bt_transfer_report(bt_transfer_agent_t *agent, const bt_kv_control_room_t *told)
 {
     bool is_last = told->state == BT_KV_SUCCESS || told->state == BT_KV_FAILED;
-    bt_transfer_node_t *node = bt_transfer_table_find(&agent->t->table, told->room);
+    bt_transfer_node_t *node = bt_transfer_node_find(agent->t, told->room);
     bt_transfer_room_t *room = node != NULL ? node->room : NULL;
     bt_transfer_participant_t *participant =
         room != NULL ? find_participant(room, agent, told) : NULL;

@@ -88,7 +88,8 @@ static void fill_room(bt_transfer_room_t *room, bt_transfer_t *t, bt_transfer_ma
     room->last = mail;
     room->opened_us = room->phase_us = bt_clock_us();
     bt_timer_init(t->loop, &room->timer, bt_transfer_room_due);
-    bt_transfer_table_put(&t->table, &room->by_id, room->id, room);
+    room->by_id.room = room->by_source.room = room;
+    bt_map_put(&t->names, &room->by_id.entry, room->id);
     bt_list_push(&t->rooms, &room->order);
     t->stats.rooms_open++;
     t->stats.rooms_by_phase[room->phase]++;
@@ -198,9 +199,9 @@ static const char *replace_sender(bt_transfer_room_t *room, bt_transfer_rank_gro
     room->spare = participants;
     room->sender = (bt_transfer_side_t){.participants = participants};
     fill_side(room, &room->sender, group, BT_KV_SIDE_SENDER);
-    bt_transfer_table_remove(&t->table, &room->by_source);
+    bt_map_remove(&t->names, &room->by_source.entry);
     room->source_room = source_room;
-    bt_transfer_table_put(&t->table, &room->by_source, source_room, room);
+    bt_map_put(&t->names, &room->by_source.entry, source_room);
     bt_worker_unref(room->prefill);
     room->prefill = bt_worker_ref(prefill);
     bt_str_copy(room->prefill_name, sizeof(room->prefill_name), prefill->name);

@@ -142,6 +142,20 @@ void bt_transfer_side_leave(bt_transfer_side_t *side)
     }
 }
 
+bt_transfer_node_t *bt_transfer_node_find(const bt_transfer_t *t, uint64_t name)
+{
+    bt_map_entry_t *entry = bt_map_get(&t->names, name);
+
+    return entry != NULL ? bt_container_of(entry, bt_transfer_node_t, entry) : NULL;
+}
+
+bt_transfer_room_t *bt_transfer_room_find(const bt_transfer_t *t, uint64_t name)
+{
+    bt_transfer_node_t *node = bt_transfer_node_find(t, name);
+
+    return node != NULL ? node->room : NULL;
+}
+
 /* The oldest tomb makes way: agents that come back do so within seconds. */
 void bt_transfer_bury(bt_transfer_room_t *room, const bt_transfer_side_t *side, uint64_t name)
 {
@@ -156,8 +170,8 @@ void bt_transfer_bury(bt_transfer_room_t *room, const bt_transfer_side_t *side, 
     if (t->tombs == NULL || !is_needed)
         return;
     bt_transfer_node_t *tomb = &t->tombs[t->tomb_at++ % BT_TRANSFER_TOMBS];
-    bt_transfer_table_remove(&t->table, tomb);
-    bt_transfer_table_put(&t->table, tomb, name, NULL);
+    bt_map_remove(&t->names, &tomb->entry);
+    bt_map_put(&t->names, &tomb->entry, name);
 }
 
 static void free_room(bt_transfer_room_t *room)
@@ -178,8 +192,8 @@ static void detach(bt_transfer_room_t *room)
     bt_timer_stop(&room->timer);
     bt_transfer_side_leave(&room->sender);
     bt_transfer_side_leave(&room->receiver);
-    bt_transfer_table_remove(&t->table, &room->by_id);
-    bt_transfer_table_remove(&t->table, &room->by_source);
+    bt_map_remove(&t->names, &room->by_id.entry);
+    bt_map_remove(&t->names, &room->by_source.entry);
     bt_list_remove(&room->order);
     t->stats.rooms_by_phase[room->phase]--;
     t->stats.rooms_open--;

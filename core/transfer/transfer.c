@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #define STRANGERS_MAX 1024 /* connections without a good hello */
+#define NAMES_MIN 64U
 
 /* ---- mail ---- */
 
@@ -160,16 +161,16 @@ int bt_transfer_new(bt_transfer_t **transfer_p, bt_loop_t *control,
     bt_list_init(&t->ended);
     bt_rand_secure(&t->incarnation, sizeof(t->incarnation));
     t->incarnation |= 1;
-    if (bt_transfer_table_init(&t->table) < 0)
+    if (bt_map_init(&t->names, NAMES_MIN) < 0)
         goto err_hub;
     if (config->token != NULL && (t->token = bt_str_dup(bt_str(config->token))) == NULL)
-        goto err_table;
+        goto err_names;
     t->config.token = t->token;
     *transfer_p = t;
     return 0;
 
-err_table:
-    free(t->table.buckets);
+err_names:
+    free(t->names.buckets);
 err_hub:
     free(t);
     return BT_E_NOMEM;
@@ -227,7 +228,7 @@ void bt_transfer_unref(bt_transfer_t *t)
         return;
     free(t->groups);
     free(t->tombs);
-    free(t->table.buckets);
+    free(t->names.buckets);
     free(t->token);
     free(t);
     if (done != NULL)

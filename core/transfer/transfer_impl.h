@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "loop/listener.h"
 #include "loop/stream.h"
 #include "transfer/transfer.h"
@@ -105,17 +106,11 @@ typedef struct bt_transfer_side {
     unsigned count;
 } bt_transfer_side_t;
 
-/* Hash links; a room is found by both its names. */
+/* In t->names; a room is found by both its names. */
 typedef struct bt_transfer_node {
-    struct bt_transfer_node *next;
-    uint64_t key;             /* 0 = not in the table */
+    bt_map_entry_t entry;
     bt_transfer_room_t *room; /* NULL: a tomb, see bt_transfer_bury */
 } bt_transfer_node_t;
-
-typedef struct bt_transfer_table {
-    bt_transfer_node_t **buckets;
-    unsigned bits, count;
-} bt_transfer_table_t;
 
 /* What the room's timer waits for. */
 enum bt_transfer_wait {
@@ -198,12 +193,7 @@ __attribute__((format(printf, 4, 5))) void bt_transfer_room_fail(bt_transfer_roo
                                                                  enum bt_transfer_fault fault,
                                                                  const char *fmt, ...);
 
-/* table.c: intrusive, so that putting cannot fail. */
-int bt_transfer_table_init(bt_transfer_table_t *table);
-void bt_transfer_table_put(bt_transfer_table_t *table, bt_transfer_node_t *node, uint64_t key,
-                           bt_transfer_room_t *room);
-void bt_transfer_table_remove(bt_transfer_table_t *table, bt_transfer_node_t *node);
-bt_transfer_node_t *bt_transfer_table_find(const bt_transfer_table_t *table, uint64_t key);
+bt_transfer_node_t *bt_transfer_node_find(const bt_transfer_t *t, uint64_t name); /* NULL: none */
 /* The live room of this name (either of its two), or NULL. */
 bt_transfer_room_t *bt_transfer_room_find(const bt_transfer_t *t, uint64_t name);
 
@@ -219,7 +209,7 @@ struct bt_transfer {
     unsigned connection_count;
     bt_transfer_rank_group_t **groups; /* by worker->slot */
     unsigned group_cap;
-    bt_transfer_table_t table;
+    bt_map_t names;         /* of rooms and tombs */
     bt_list_t rooms, ended; /* oldest first */
     unsigned ended_count;
     bt_transfer_node_t *tombs; /* ring of BT_TRANSFER_TOMBS; NULL before the first */

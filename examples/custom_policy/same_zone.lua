@@ -7,4 +7,4 @@ local function plan(_, view)
   end
   return { prefill = prefill, decode = baton.argmin(#near > 0 and near or all, "decode_tokens") }
 end
-return { api = 1, name = "same_zone", version = "1", plan = plan }
+return { api = 2, name = "same_zone", version = "1", plan = plan }

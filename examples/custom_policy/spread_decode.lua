@@ -3,7 +3,7 @@
 local function plan(_, view)
   local list = baton.pairable(view.decode, view.prefill)
   if #list == 0 then
-    return { kind = "single", worker = baton.argmax(view.single, "kv_free") }
+    return { kind = "single", worker = baton.argmax(view.hybrid, "kv_free") }
   end
   local counter, best, most = "spread_decode/" .. view.pool, 0, -1
   local last = baton.shared_local.get(counter)
@@ -17,4 +17,4 @@ local function plan(_, view)
   local prefills = baton.compatible(view.prefill, decode)
   return { prefill = baton.argmax_sum(prefills, "kv_free", 1, "prefill_tokens", -1e-6), decode = decode }
 end
-return { api = 1, name = "spread_decode", version = "1", plan = plan }
+return { api = 2, name = "spread_decode", version = "1", plan = plan }

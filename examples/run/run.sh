@@ -67,7 +67,7 @@ flags=$(awk '$1 == "worker" && $3 == "prefill" { split($5, b, "="); printf "--pr
 echo "starting the gateway with policy $policy"
 # shellcheck disable=SC2086
 "$bin/baton" run --host 127.0.0.1 --port "$port" --prometheus-port "$admin_port" --policy "$policy" $pd $flags \
-    --no-access-log --ready-file "$dir/gateway.ready" >"$dir/gateway.log" 2>&1 &
+    --no-access-log --record-sample 1 --ready-file "$dir/gateway.ready" >"$dir/gateway.log" 2>&1 &
 gateway_pid=$!
 wait_for "$dir/gateway.ready" "$gateway_pid" "$dir/gateway.log" baton
 
@@ -92,6 +92,7 @@ ready. In another terminal:
   what the answer must say:  $bin/baton-sim --expect --chat --prompt hello --max-tokens 64
   admin:    http://127.0.0.1:$admin_port/   metrics: http://127.0.0.1:$admin_port/metrics
   workers:  curl -s http://127.0.0.1:$admin_port/workers
+  why:      curl -s 'http://127.0.0.1:$admin_port/explain?format=text', then /explain/<its id>?format=text
 
 Ctrl-C ends all.
 

@@ -8,9 +8,8 @@
 #ifndef SIM_ASK_H
 #define SIM_ASK_H
 
-#include "base/arena.h"
-#include "base/json.h"
 #include "blocks.h"
+#include "raw.h"
 
 enum sim_route {
     SIM_COMPLETIONS,
@@ -23,12 +22,6 @@ enum sim_route {
     SIM_RERANK,
     SIM_CLASSIFY
 };
-
-/* A raw JSON value and its type; BT_JSON_NONE when the member is absent. */
-typedef struct sim_raw {
-    bt_str_t value;
-    enum bt_json_type type;
-} sim_raw_t;
 
 typedef struct sim_ask {
     enum sim_route route;
@@ -44,12 +37,6 @@ typedef struct sim_ask {
     sim_raw_t rid, request_id, kv_params, room, host, port, dp_rank, documents;
 } sim_ask_t;
 
-typedef struct sim_problem {
-    unsigned status;
-    const char *type, *param; /* param NULL: null */
-    char message[400];
-} sim_problem_t;
-
 /* before: bytes that stand in front of the prompt (earlier turns of /v1/responses), usually empty.
  * 0, or -1 with *problem_p filled. */
 int sim_ask_read(enum sim_route route, bt_str_t body, bt_str_t before, size_t block_bytes,
@@ -57,14 +44,5 @@ int sim_ask_read(enum sim_route route, bt_str_t body, bt_str_t before, size_t bl
 /* Only previous_response_id of a /v1/responses body; empty when there is none. */
 bt_str_t sim_ask_previous(bt_str_t body, bt_arena_t *arena);
 void sim_prompt_make(sim_prompt_t *prompt_p, bt_str_t bytes, size_t block_bytes, bt_arena_t *arena);
-int sim_problem_set(sim_problem_t *problem_p, unsigned status, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-/* Elements of a JSON array, or 0 when it is none. */
-unsigned sim_raw_count(sim_raw_t raw);
-/* Element i of an array; the value itself when it is no array. */
-sim_raw_t sim_raw_at(sim_raw_t raw, unsigned i);
-sim_raw_t sim_raw_get(bt_str_t object, const char *name);
-/* Unescaped string, or the raw text of anything else. */
-bt_str_t sim_raw_text(sim_raw_t raw, bt_arena_t *arena);
 
 #endif

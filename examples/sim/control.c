@@ -4,6 +4,7 @@
 #include "kv.h"
 #include "rooms.h"
 #include "routes.h"
+#include "worker.h"
 
 #include <stdio.h>
 

@@ -8,7 +8,7 @@
 #ifndef SIM_FLATTEN_H
 #define SIM_FLATTEN_H
 
-#include "ask.h"
+#include "raw.h"
 
 /* before: put in front. All: 0 or -1 with a problem. */
 int sim_flatten_string(sim_raw_t raw, bt_arena_t *arena, bt_str_t *out_p, sim_problem_t *problem_p);

@@ -8,7 +8,7 @@
 #ifndef SIM_HELD_H
 #define SIM_HELD_H
 
-#include "job.h"
+#include "world.h"
 
 /* Takes the job's blocks of that prompt. NULL when out of memory. */
 sim_held_t *sim_held_keep(sim_job_t *job, unsigned prompt);

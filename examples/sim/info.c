@@ -87,7 +87,7 @@ static void serve_version(sim_worker_t *worker, bt_exchange_t *x)
 
 static void serve_load(sim_worker_t *worker, bt_exchange_t *x)
 {
-    unsigned waiting, running = sim_worker_running(worker, &waiting);
+    unsigned waiting, running = sim_jobs_running(worker, &waiting);
     bt_text_t t;
 
     bt_text_init(&t);
@@ -97,7 +97,7 @@ static void serve_load(sim_worker_t *worker, bt_exchange_t *x)
 
 static void serve_loads(sim_worker_t *worker, bt_exchange_t *x)
 {
-    unsigned waiting, running = sim_worker_running(worker, &waiting);
+    unsigned waiting, running = sim_jobs_running(worker, &waiting);
     unsigned long long total =
         (unsigned long long) worker->options.blocks * worker->options.block_size;
     unsigned long long used = (unsigned long long) worker->blocks.used * worker->options.block_size,

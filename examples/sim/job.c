@@ -16,9 +16,9 @@
 
 static bt_slab_t pool = {.object_bytes = sizeof(sim_job_t), .keep_max = 1024};
 
-const sim_engine_ops_t *sim_engine_of(const sim_job_t *job)
+const sim_engine_ops_t *sim_engine_of(const sim_worker_t *worker)
 {
-    return job->worker->options.engine == SIM_SGLANG ? &sim_sglang_ops : &sim_vllm_ops;
+    return worker->options.engine == SIM_SGLANG ? &sim_sglang_ops : &sim_vllm_ops;
 }
 
 /* ---- end ---- */
@@ -27,7 +27,7 @@ static void release(sim_job_t *job)
 {
     if (job->phase == SIM_OVER)
         return;
-    sim_engine_of(job)->left(job);
+    sim_engine_of(job->worker)->left(job);
     job->phase = SIM_OVER;
     bt_timer_stop(&job->timer);
     bt_timer_stop(&job->poll);
@@ -110,7 +110,7 @@ static void finish(sim_job_t *job)
 
     worker->counters.answered++;
     worker->counters.generation_tokens += (uint64_t) job->made * job->sample_count;
-    sim_engine_of(job)->finished(job);
+    sim_engine_of(job->worker)->finished(job);
     if (job->x != NULL) {
         uint64_t number = job->number;
         sim_reply_end(job); /* the exchange is the server's again */
@@ -121,13 +121,29 @@ static void finish(sim_job_t *job)
     free_job(job);
 }
 
+unsigned sim_jobs_running(const sim_worker_t *worker, unsigned *waiting_p)
+{
+    unsigned running = 0, waiting = 0;
+
+    for (const bt_list_t *it = worker->jobs.next; it != &worker->jobs; it = it->next) {
+        const sim_job_t *job = bt_container_of((bt_list_t *) (uintptr_t) it, sim_job_t, link);
+        if (job->phase == SIM_WAITING || job->phase == SIM_PARKED)
+            waiting++;
+        else
+            running++;
+    }
+    if (waiting_p != NULL)
+        *waiting_p = waiting;
+    return running;
+}
+
 static uint64_t token_ms(sim_job_t *job)
 {
     const sim_worker_options_t *o = &job->worker->options;
     double ms = o->itl;
 
     if (o->itl_per_request > 0)
-        ms += o->itl_per_request * sim_worker_running(job->worker, NULL);
+        ms += o->itl_per_request * sim_jobs_running(job->worker, NULL);
     return (uint64_t) (sim_jitter(job->worker->world, job->worker, ms) + 0.5);
 }
 
@@ -178,8 +194,8 @@ static void finish_unstreamed(sim_job_t *job)
 static void first_token(sim_job_t *job)
 {
     job->phase = SIM_ANSWERING;
-    job->answer_us = bt_loop_now_us(job->worker->world->loop);
-    sim_engine_of(job)->first_token(job);
+    job->answer_us = bt_clock_us();
+    sim_engine_of(job->worker)->first_token(job);
     if (job->ask.stream)
         step(job);
     else
@@ -190,7 +206,7 @@ static void first_token(sim_job_t *job)
 static unsigned made_so_far(const sim_job_t *job)
 {
     double itl_us = job->worker->options.itl * 1000;
-    uint64_t elapsed = bt_loop_now_us(job->worker->world->loop) - job->answer_us;
+    uint64_t elapsed = bt_clock_us() - job->answer_us;
     double made = itl_us > 0 ? 1 + (double) elapsed / itl_us : 1;
 
     return made < job->max_tokens ? (unsigned) made : job->max_tokens;
@@ -240,7 +256,7 @@ static uint64_t first_token_ms(sim_job_t *job)
         ms = o->itl; /* only the last token is computed again */
     ms = sim_jitter(worker->world, worker, ms);
     if (o->queue && job->computed_tokens > 0) {
-        uint64_t now = bt_loop_now_us(worker->world->loop);
+        uint64_t now = bt_clock_us();
         uint64_t from = worker->busy_until_us > now ? worker->busy_until_us : now;
         worker->busy_until_us = from + (uint64_t) (ms * 1000);
         ms = (double) (worker->busy_until_us - now) / 1000;
@@ -259,8 +275,8 @@ void sim_job_compute(sim_job_t *job)
     c->local_cache_hit += job->cached_tokens;
     c->external_kv += job->external_tokens;
     uint64_t ms = first_token_ms(job);
-    if (sim_engine_of(job)->computing != NULL)
-        sim_engine_of(job)->computing(job, ms);
+    if (sim_engine_of(job->worker)->computing != NULL)
+        sim_engine_of(job->worker)->computing(job, ms);
     sim_job_later(job, ms, first_token);
 }
 
@@ -334,13 +350,6 @@ static bool apply_first_fault(sim_job_t *job)
     case SIM_SSE_ERROR:
         sim_reply_fault_event(job);
         break;
-    case SIM_REFUSE:
-        sim_worker_refuse(job->worker, job->fault.ms);
-        sim_job_cut(job, true);
-        return true;
-    case SIM_DIE:
-        sim_worker_die(job->worker);
-        return true;
     default:
         return false;
     }
@@ -358,7 +367,7 @@ static void on_poll(bt_timer_t *timer)
     sim_job_t *job = bt_container_of(timer, sim_job_t, poll);
 
     job->is_polled = true;
-    sim_engine_of(job)->client_gone(job);
+    sim_engine_of(job->worker)->client_gone(job);
 }
 
 static sim_job_t *make_job(sim_worker_t *worker, bt_exchange_t *x, const sim_fault_t *fault,
@@ -372,7 +381,7 @@ static sim_job_t *make_job(sim_worker_t *worker, bt_exchange_t *x, const sim_fau
     job->x = x;
     job->fault = *fault;
     job->number = number;
-    job->start_us = bt_loop_now_us(x->loop);
+    job->start_us = bt_clock_us();
     job->created_s = bt_clock_wall_ms() / 1000;
     job->kv_source = "local";
     bt_arena_init(&job->arena);
@@ -427,7 +436,7 @@ void sim_job_start(sim_worker_t *worker, bt_exchange_t *x, enum sim_route route,
     set_length(job);
     if (apply_first_fault(job))
         return;
-    if (sim_engine_of(job)->check(job, &problem) != 0) {
+    if (sim_engine_of(job->worker)->check(job, &problem) != 0) {
         reject(job, &problem);
         return;
     }
@@ -440,9 +449,9 @@ void sim_job_start(sim_worker_t *worker, bt_exchange_t *x, enum sim_route route,
         return;
     }
     if (job->ask.stream && job->fault.kind != SIM_SLOW_FIRST_BYTE &&
-        (sim_engine_of(job)->stream_head_first || route == SIM_GENERATE))
+        (sim_engine_of(job->worker)->stream_head_first || route == SIM_GENERATE))
         sim_reply_begin(job);
-    sim_engine_of(job)->admit(job);
+    sim_engine_of(job->worker)->admit(job);
 }
 
 void sim_job_gone(sim_job_t *job)
@@ -450,7 +459,7 @@ void sim_job_gone(sim_job_t *job)
     sim_record_note(&job->worker->record, job->number, 0, "gone");
     job->worker->counters.cancelled++;
     job->x = NULL;
-    sim_engine_of(job)->client_gone(job);
+    sim_engine_of(job->worker)->client_gone(job);
 }
 
 void sim_job_drain(sim_job_t *job)

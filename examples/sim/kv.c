@@ -7,7 +7,7 @@
 
 #include "base/err.h"
 #include "words.h"
-#include "worker.h"
+#include "world.h"
 
 #include <stdio.h>
 #include <stdlib.h>

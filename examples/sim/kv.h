@@ -11,13 +11,12 @@
 
 #include "base/text.h"
 #include "loop/loop.h"
+#include "options.h"
 #include "pages.h"
 #include "transport/baton_kv.h"
 
 struct sim_worker;
 typedef struct sim_kv sim_kv_t;
-
-#define SIM_KV_RANKS_MAX 8
 
 typedef struct sim_kv_room sim_kv_room_t;
 /* It has ended; the room is the kv's alone from here on, but its ids and pages hold until the call returns. */

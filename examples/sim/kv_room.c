@@ -7,7 +7,7 @@
  */
 #include "base/err.h"
 #include "kv.h"
-#include "worker.h"
+#include "world.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -314,7 +314,7 @@ static bool send_upto(sim_kv_room_t *room, unsigned upto)
 static unsigned computed_pages(const sim_kv_room_t *room)
 {
     unsigned step = room->kv->worker->options.kv_chunk_pages, fresh = room->blocks - room->prefix;
-    uint64_t elapsed_us = bt_loop_now_us(room->kv->worker->world->loop) - room->start_us;
+    uint64_t elapsed_us = bt_clock_us() - room->start_us;
 
     if (elapsed_us >= room->pace_us)
         return room->blocks - 1; /* the last page is the answer's business: send_rest */
@@ -337,7 +337,7 @@ static void on_pace(bt_timer_t *timer)
 
 void sim_kv_send_paced(sim_kv_room_t *room, uint64_t ms)
 {
-    room->start_us = bt_loop_now_us(room->kv->worker->world->loop);
+    room->start_us = bt_clock_us();
     room->pace_us = ms * 1000;
     if (ms > 0)
         on_pace(&room->pace);

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "expect.h"
 #include "kv.h"
+#include "routes.h"
 #include "worker.h"
 
 #include <signal.h>
@@ -105,7 +106,7 @@ static int run(struct program *p)
 
     if (rc == 0) {
         start_signals(p);
-        rc = sim_world_open(&p->world, &p->loop, &p->options, error, sizeof(error));
+        rc = sim_world_open(&p->world, &p->loop, &p->options, &sim_servers, error, sizeof(error));
     }
     if (rc != 0) {
         fprintf(stderr, "baton-sim: %s\n", error[0] != '\0' ? error : bt_err_text(rc));

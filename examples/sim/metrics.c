@@ -1,6 +1,8 @@
 /* metrics.c - /metrics under the engines' own names. */
 #include "routes.h"
 
+#include "job.h"
+
 static double usage_of(const sim_worker_t *worker)
 {
     return (double) worker->blocks.used / (double) worker->blocks.count;
@@ -34,7 +36,7 @@ static void put_sources(bt_text_t *t, const sim_worker_t *worker, const char *la
 static void put_vllm(bt_text_t *t, const sim_worker_t *worker)
 {
     const sim_counters_t *c = &worker->counters;
-    unsigned waiting, running = sim_worker_running(worker, &waiting);
+    unsigned waiting, running = sim_jobs_running(worker, &waiting);
     bt_text_t labels;
     const char *l;
 
@@ -69,7 +71,7 @@ static void put_vllm(bt_text_t *t, const sim_worker_t *worker)
 static void put_sglang(bt_text_t *t, const sim_worker_t *worker)
 {
     const sim_counters_t *c = &worker->counters;
-    unsigned waiting, running = sim_worker_running(worker, &waiting);
+    unsigned waiting, running = sim_jobs_running(worker, &waiting);
     bool is_prefill = worker->options.role == SIM_PREFILL,
          is_decode = worker->options.role == SIM_DECODE;
     bt_text_t labels;

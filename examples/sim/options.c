@@ -2,7 +2,7 @@
 #include "options.h"
 
 #include "base/err.h"
-#include "kv.h"
+#include "pages.h"
 #include "transport/baton_kv.h"
 
 #include <math.h>

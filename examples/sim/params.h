@@ -8,7 +8,7 @@
 #ifndef SIM_PARAMS_H
 #define SIM_PARAMS_H
 
-#include "job.h"
+#include "world.h"
 
 void sim_params_read(sim_raw_t raw, bt_arena_t *arena, sim_params_t *params_p);
 /* remote_engine_id, _request_id, _host and _port are there, and blocks too. */

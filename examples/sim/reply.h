@@ -8,7 +8,7 @@
 #ifndef SIM_REPLY_H
 #define SIM_REPLY_H
 
-#include "job.h"
+#include "world.h"
 
 /* Fills job->id. */
 void sim_reply_name(sim_job_t *job);

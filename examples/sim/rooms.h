@@ -9,7 +9,7 @@
 #ifndef SIM_ROOMS_H
 #define SIM_ROOMS_H
 
-#include "job.h"
+#include "world.h"
 
 typedef struct sim_room {
     struct sim_room *next;

@@ -67,7 +67,7 @@ static void serve_dead(sim_worker_t *worker, bt_exchange_t *x)
     sim_respond_json(x, 500, &t);
 }
 
-/* Faults on routes that infer nothing: those which make sense without a job. */
+/* Faults that make sense without a job: on routes that infer nothing, and the worker's own on all. */
 static bool apply_plain_fault(sim_worker_t *worker, bt_exchange_t *x, const sim_fault_t *fault)
 {
     switch (fault->kind) {
@@ -92,6 +92,11 @@ static bool apply_plain_fault(sim_worker_t *worker, bt_exchange_t *x, const sim_
     }
 }
 
+static bool is_of_worker(const sim_fault_t *fault)
+{
+    return fault->kind == SIM_DIE || fault->kind == SIM_REFUSE;
+}
+
 static bool is_control(bt_str_t path)
 {
     return bt_str_starts(path, BT_STR("/sim/"));
@@ -112,11 +117,13 @@ static void on_request(bt_exchange_t *x)
     number = sim_record_add(&worker->record, &x->head, x->body);
     if (worker->faults.count > 0 || route >= 0)
         fault = sim_faults_pick(&worker->faults, &x->head, worker->options.role, route >= 0);
+    if ((route < 0 || is_of_worker(&fault)) && apply_plain_fault(worker, x, &fault))
+        return;
     if (route >= 0 && worker->is_dead) {
         serve_dead(worker, x);
     } else if (route >= 0) {
         sim_job_start(worker, x, (enum sim_route) route, &fault, number);
-    } else if (!apply_plain_fault(worker, x, &fault)) {
+    } else {
         sim_record_note(&worker->record, number, 200, "done");
         if (!sim_info_serve(worker, x))
             respond_detail(x, 404, "Not Found");
@@ -135,7 +142,7 @@ static void on_drain(bt_exchange_t *x)
         sim_job_drain(x->user);
 }
 
-const bt_server_ops_t sim_worker_server_ops = {NULL, on_request, on_gone, on_drain};
+static const bt_server_ops_t api_ops = {NULL, on_request, on_gone, on_drain};
 
 static void on_bootstrap_request(bt_exchange_t *x)
 {
@@ -147,4 +154,6 @@ static void ignore_gone(bt_exchange_t *x)
     (void) x;
 }
 
-const bt_server_ops_t sim_bootstrap_server_ops = {NULL, on_bootstrap_request, ignore_gone, NULL};
+static const bt_server_ops_t bootstrap_ops = {NULL, on_bootstrap_request, ignore_gone, NULL};
+
+const sim_servers_t sim_servers = {&api_ops, &bootstrap_ops};

@@ -10,7 +10,7 @@
 
 #include "worker.h"
 
-extern const bt_server_ops_t sim_worker_server_ops, sim_bootstrap_server_ops;
+extern const sim_servers_t sim_servers;
 
 /* info.c: true when the path was one of its own and is answered. */
 bool sim_info_serve(sim_worker_t *worker, bt_exchange_t *x);

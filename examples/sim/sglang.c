@@ -9,13 +9,16 @@
 #include "reply.h"
 #include "rooms.h"
 #include "words.h"
+#include "worker.h"
 
+#include "job.h"
 #include <stdio.h>
 #include <stdlib.h>
 
 #define HANDSHAKE_MS 14000
 #define LOST_MS 8300
 #define POLL_MS 4000
+#define EXIT_MS 5100
 #define FAKE_HOST "2.2.2.2"
 
 /* ---- KV of this worker ---- */
@@ -421,7 +424,7 @@ void sim_sglang_abort(sim_job_t *job)
 /* A running stream ends at once; everything else is found by a poll, and goes on until then. */
 static void client_gone(sim_job_t *job)
 {
-    uint64_t elapsed_ms = (bt_loop_now_us(job->worker->world->loop) - job->start_us) / 1000;
+    uint64_t elapsed_ms = (bt_clock_us() - job->start_us) / 1000;
     uint64_t poll_ms = sim_scaled_ms(job->worker->world, POLL_MS);
 
     if (job->is_polled || (job->is_streaming && job->phase == SIM_ANSWERING)) {
@@ -442,7 +445,7 @@ static void fail_lost(sim_job_t *job)
     fail_decode(job, job->failure);
 }
 
-void sim_sglang_lost_prefill(sim_worker_t *prefill)
+static void lose_prefill(sim_worker_t *prefill)
 {
     sim_world_t *world = prefill->world;
 
@@ -464,5 +467,16 @@ void sim_sglang_lost_prefill(sim_worker_t *prefill)
     sim_rooms_clear(world, prefill);
 }
 
+/* Its process tree is killed as a whole: clients see their connections close without an answer. */
+static void died(sim_worker_t *worker)
+{
+    bt_list_t *it, *tmp;
+
+    bt_list_each (&worker->jobs, it, tmp)
+        sim_job_park(bt_container_of(it, sim_job_t, link));
+    if (worker->options.role == SIM_PREFILL)
+        lose_prefill(worker);
+}
+
 const sim_engine_ops_t sim_sglang_ops = {sim_sglang_check, admit, first_token, finished, left,
-                                         client_gone,      false, NULL};
+                                         client_gone,      false, NULL,        died,     EXIT_MS};

@@ -8,7 +8,7 @@
 #ifndef SIM_SGLANG_H
 #define SIM_SGLANG_H
 
-#include "job.h"
+#include "world.h"
 
 static inline enum sim_role sim_sglang_role(const sim_job_t *job)
 {
@@ -32,7 +32,5 @@ int sim_sglang_read_room(sim_raw_t raw, uint64_t *room_p);
 bool sim_sglang_has_rid(const sim_job_t *job, bt_str_t rid, bool is_prefix);
 /* What /abort_request does to one request. */
 void sim_sglang_abort(sim_job_t *job);
-/* Decodes that wait for this prefill learn that it is gone. */
-void sim_sglang_lost_prefill(sim_worker_t *prefill);
 
 #endif

@@ -11,13 +11,16 @@
  */
 #include "baton.h"
 #include "held.h"
+#include "job.h"
 #include "params.h"
 #include "reply.h"
 #include "words.h"
+#include "worker.h"
 
 #include <stdio.h>
 
 #define HANDSHAKE_MS 5100
+#define EXIT_MS 1000
 #define RETRY_MS 10 /* waiting for free blocks */
 
 static enum sim_connector connector_of(const sim_job_t *job)
@@ -445,5 +448,14 @@ static void client_gone(sim_job_t *job)
     sim_job_cut(job, false);
 }
 
-const sim_engine_ops_t sim_vllm_ops = {check, sim_vllm_admit, first_token, finished,
-                                       left,  client_gone,    true,        computing};
+/* The API server answers for a while after its engine has died. */
+static void died(sim_worker_t *worker)
+{
+    while (!bt_list_empty(&worker->jobs))
+        sim_job_fail(
+            bt_container_of(worker->jobs.next, sim_job_t, link), 500,
+            "EngineCore encountered an issue. See stack trace (above) for the root cause.");
+}
+
+const sim_engine_ops_t sim_vllm_ops = {check,       sim_vllm_admit, first_token, finished, left,
+                                       client_gone, true,           computing,   died,     EXIT_MS};

@@ -1,9 +1,6 @@
 /* worker.c - see worker.h.
  *
  *   open --die--> dead (answers 500 / 503) --a moment--> closed (connection refused) --reset--> open
- *
- * A vLLM API server answers for a while after its engine has died; an SGLang process tree is killed as a whole, and its
- * clients see their connections close without an answer.
  */
 #include "worker.h"
 
@@ -13,69 +10,12 @@
 #include "kv.h"
 #include "reply.h"
 #include "rooms.h"
-#include "routes.h"
-#include "sglang.h"
-#include "words.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#define VLLM_EXIT_MS 1000
-#define SGLANG_EXIT_MS 5100
-
-/* ---- time and chance ---- */
-
-uint64_t sim_scaled_ms(const sim_world_t *world, double ms)
-{
-    double scaled = ms * world->options->time_scale;
-
-    return scaled < 1 ? 1 : (uint64_t) scaled;
-}
-
-uint64_t sim_random(sim_world_t *world)
-{
-    return sim_mix(world->random += SIM_STATE_FIRST);
-}
-
-double sim_jitter(sim_world_t *world, const sim_worker_t *worker, double ms)
-{
-    double unit;
-
-    if (worker->options.jitter <= 0 || ms <= 0)
-        return ms;
-    unit = (double) (sim_random(world) >> 11) / 9007199254740992.0;
-    ms *= 1 + worker->options.jitter * (2 * unit - 1);
-    return ms > 0 ? ms : 0;
-}
-
-/* ---- shared store ---- */
-
-void sim_shared_put(sim_world_t *world, uint64_t kv)
-{
-    if (world->shared == NULL)
-        world->shared = calloc(SIM_SHARED_SLOTS, sizeof(*world->shared));
-    if (world->shared != NULL)
-        world->shared[kv % SIM_SHARED_SLOTS] = kv;
-}
-
-bool sim_shared_has(const sim_world_t *world, uint64_t kv)
-{
-    return world->shared != NULL && world->shared[kv % SIM_SHARED_SLOTS] == kv;
-}
-
 /* ---- listening ---- */
-
-void sim_world_hold(sim_world_t *world)
-{
-    world->open_servers++;
-}
-
-void sim_world_let_go(sim_world_t *world)
-{
-    if (--world->open_servers == 0 && world->closed != NULL)
-        world->closed(world->closed_arg);
-}
 
 static void server_closed(void *arg)
 {
@@ -117,12 +57,12 @@ static bool has_bootstrap(const sim_worker_t *worker)
 
 static int open_ports(sim_worker_t *worker)
 {
-    int rc = make_server(worker, &worker->server, &sim_worker_server_ops);
+    int rc = make_server(worker, &worker->server, worker->world->servers->api);
 
     if (rc == 0)
         rc = listen_at(worker, &worker->port, worker->server, &worker->listener);
     if (rc == 0 && has_bootstrap(worker)) {
-        rc = make_server(worker, &worker->bootstrap_server, &sim_bootstrap_server_ops);
+        rc = make_server(worker, &worker->bootstrap_server, worker->world->servers->bootstrap);
         if (rc == 0)
             rc = listen_at(worker, &worker->bootstrap_port, worker->bootstrap_server,
                            &worker->bootstrap_listener);
@@ -193,22 +133,6 @@ static int open_kv(sim_worker_t *worker, char *error, size_t error_size)
 
 /* ---- death ---- */
 
-static void fail_jobs(sim_worker_t *worker)
-{
-    while (!bt_list_empty(&worker->jobs))
-        sim_job_fail(
-            bt_container_of(worker->jobs.next, sim_job_t, link), 500,
-            "EngineCore encountered an issue. See stack trace (above) for the root cause.");
-}
-
-static void park_jobs(sim_worker_t *worker)
-{
-    bt_list_t *it, *tmp;
-
-    bt_list_each (&worker->jobs, it, tmp)
-        sim_job_park(bt_container_of(it, sim_job_t, link));
-}
-
 /* The timer has two uses: an engine that will die in a moment, and a dead one whose API server goes. */
 static void on_death_timer(bt_timer_t *timer)
 {
@@ -222,22 +146,15 @@ static void on_death_timer(bt_timer_t *timer)
 
 void sim_worker_die(sim_worker_t *worker)
 {
-    bool is_sglang = worker->options.engine == SIM_SGLANG;
+    const sim_engine_ops_t *engine = sim_engine_of(worker);
 
     if (worker->is_dead)
         return;
     worker->is_dead = true;
     sim_held_clear(worker);
-    if (is_sglang) {
-        park_jobs(worker);
-        if (worker->options.role == SIM_PREFILL)
-            sim_sglang_lost_prefill(worker);
-    } else {
-        fail_jobs(worker);
-    }
+    engine->died(worker);
     close_kv(worker);
-    bt_timer_start(&worker->death_timer,
-                   sim_scaled_ms(worker->world, is_sglang ? SGLANG_EXIT_MS : VLLM_EXIT_MS));
+    bt_timer_start(&worker->death_timer, sim_scaled_ms(worker->world, engine->exit_ms));
 }
 
 static void on_refuse_end(bt_timer_t *timer)
@@ -253,22 +170,6 @@ void sim_worker_refuse(sim_worker_t *worker, unsigned ms)
 {
     close_listener(&worker->listener);
     bt_timer_start(&worker->refuse_timer, ms > 0 ? ms : 1);
-}
-
-unsigned sim_worker_running(const sim_worker_t *worker, unsigned *waiting_p)
-{
-    unsigned running = 0, waiting = 0;
-
-    for (const bt_list_t *it = worker->jobs.next; it != &worker->jobs; it = it->next) {
-        const sim_job_t *job = bt_container_of((bt_list_t *) (uintptr_t) it, sim_job_t, link);
-        if (job->phase == SIM_WAITING || job->phase == SIM_PARKED)
-            waiting++;
-        else
-            running++;
-    }
-    if (waiting_p != NULL)
-        *waiting_p = waiting;
-    return running;
 }
 
 /* ---- life ---- */
@@ -298,10 +199,11 @@ static int open_worker(sim_world_t *world, const sim_worker_options_t *options,
     return rc != 0 ? rc : open_ports(worker);
 }
 
-int sim_world_open(sim_world_t *world, bt_loop_t *loop, const sim_options_t *options, char *error,
-                   size_t error_size)
+int sim_world_open(sim_world_t *world, bt_loop_t *loop, const sim_options_t *options,
+                   const sim_servers_t *servers, char *error, size_t error_size)
 {
-    *world = (sim_world_t){.loop = loop, .options = options, .random = options->seed};
+    *world = (sim_world_t){
+        .loop = loop, .options = options, .servers = servers, .random = options->seed};
     bt_list_init(&world->push_waiters);
     world->workers = calloc(options->worker_count + 1, sizeof(*world->workers));
     if (world->workers == NULL)

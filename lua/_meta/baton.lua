@@ -5,6 +5,9 @@
 --- a field of a worker that native functions can rank by
 ---@alias baton.NumberField
 ---| '"id"'
+---| '"dp_size"'
+---| '"tp_size"'
+---| '"pp_size"'
 ---| '"prefill_tokens"'
 ---| '"decode_tokens"'
 ---| '"requests"'
@@ -76,7 +79,8 @@
 ---@class baton.View
 ---@field prefill baton.Worker[]
 ---@field decode baton.Worker[]
----@field single baton.Worker[] who can serve alone; filled where prefill and decode have no pair
+---@field hybrid baton.Worker[] who is there to serve alone; in a degraded fleet, the prefill workers that may
+---@field single baton.Worker[] all that can serve this request alone, hybrids first; vLLM's decode and prefill workers too, which then compute the whole of it
 ---@field pool string the pool's name
 
 --- A worker: read live, so a field may change between two looks. What is not known is nil.
@@ -86,8 +90,14 @@
 ---@field role baton.Role
 ---@field labels table<string, string|boolean> `labels.gpu`; a label without a value is true
 ---@field zone? string
----@field kinds table<baton.PlanKind|integer, any> plans it can be part of: a list, and `kinds.handoff`
+---@field engine? string `sglang`, `vllm`, `vllm_ascend` or `mindie`
+---@field connector? string as the fleet's configuration spells it
+---@field version? string the engine's, likewise
+---@field kinds table<baton.PlanKind|integer, any> plans it can be part of now: a list, and `kinds.handoff`
 ---@field dialects table<string|integer, any> a list, and `dialects.nixl`
+---@field dp_size integer data-parallel ranks; 1 where nothing is said
+---@field tp_size integer tensor-parallel ranks, likewise
+---@field pp_size integer pipeline-parallel ranks, likewise
 ---@field prefill_tokens integer of prompts that wait or run there, as the fleet's gateways count
 ---@field decode_tokens integer of prompts and answers in work, likewise
 ---@field requests integer in work, likewise
@@ -105,15 +115,18 @@
 ---@class baton.Ctx
 ---@field params table<string, any> what is set of the declared `params`; read-only
 ---@field state table what start returned, or an empty table; one for each event thread
+---@field attempt integer in plan: 1, or the number of the attempt that is planned now
+---@field failure? baton.Failure in plan, when it is asked again
 ---@field vars? table of this request, from admit to fallback; only in policies with admit or route
 
 --- Why an attempt failed.
 ---@class baton.Failure
 ---@field scope baton.Scope
----@field name string `connect`, `reset`, `stall`, `upstream_status`, ...
+---@field name string `connect`, `reset`, `stall`, `lost`, `upstream_status`, ...
 ---@field leg baton.Leg
 ---@field status integer what the worker answered; 0: nothing
 ---@field tried integer[] ids of the workers that were tried
+---@field keep? table<string, integer> `{ prefill = id }` or `{ decode = id }`: what it has done stays good for a plan that names it again
 
 --- What became of a request. What is 0 or does not apply is nil.
 ---@class baton.Event
@@ -128,6 +141,7 @@
 ---@field failure? string its name
 ---@field scope? baton.Scope of the failure
 ---@field prompt_tokens? integer
+---@field cached_tokens? integer of the prompt, in prefill's own cache, as its engine says; a single worker's where the answer is not streamed
 ---@field output_tokens? integer
 ---@field ttft_ms? number
 ---@field total_ms? number
@@ -135,12 +149,12 @@
 
 --- Who serves: prefill and decode, or worker. A worker or its id.
 ---@class baton.Plan
----@field kind? baton.PlanKind follows from the workers
+---@field kind? baton.PlanKind the pair's own where it is not said; one that the two do not share is an error
 ---@field prefill? baton.Worker|integer of view.prefill
 ---@field decode? baton.Worker|integer of view.decode; the two must be able to pair
 ---@field worker? baton.Worker|integer of view.single, then without the two
----@field prefill_rank? integer data-parallel rank, below the worker's dp size
----@field decode_rank? integer
+---@field prefill_rank? integer data-parallel rank, below `dp_size`; not said: the idlest where decode must be told, else its engine's
+---@field decode_rank? integer likewise; not said: its engine's to choose
 ---@field alternates? baton.Plan[] up to 8, in the order to try when this one fails
 
 --- What admit returns to refuse: any table, an empty one too, is a refusal.
@@ -180,14 +194,14 @@
 
 --- What a policy file returns. An unknown member is an error that says what was meant.
 ---@class baton.Policy
----@field api 1
+---@field api 2
 ---@field name string
 ---@field version string
 ---@field params? table<string, baton.Param>
 ---@field start? fun(params: table, old?: table): table? Once, when the policy is loaded, for every event thread; no request waits for it.
 ---@field admit? fun(req: baton.Request, ctx: baton.Ctx): baton.Admission? May this request come in? Asked first, before a pool is chosen.
 ---@field route? fun(req: baton.Request, ctx: baton.Ctx): baton.Direction? Chooses the pool, a class label and an affinity key.
----@field plan fun(req: baton.Request, view: baton.View, ctx: baton.Ctx): baton.Plan Which workers serve it? The only hook that a policy must have.
+---@field plan fun(req: baton.Request, view: baton.View, ctx: baton.Ctx): baton.Plan? Which workers serve it? The only hook that a policy must have. After a failed attempt it is asked again, if it has no fallback and no alternate is left: ctx.failure and ctx.attempt say so, and view is without the workers that were tried.
 ---@field fallback? fun(req: baton.Request, view: baton.View, failure: baton.Failure, ctx: baton.Ctx): baton.Plan? An attempt failed before its first byte was out. Another plan, without the workers that were tried?
 ---@field observe? fun(events: baton.Event[], ctx: baton.Ctx) What became of the requests that this policy has planned, in batches.
 ---@field tick? fun(now: number, view: baton.View, ctx: baton.Ctx) Once a second, never twice at a time. For asking outside, and for what is too slow for plan.
@@ -329,7 +343,7 @@ function baton.random(n) end
 ---@return integer # the prompt's
 function baton.prefix_match(list, req, block) end
 
---- This worker is about to have the prompt. In plan, fallback.
+--- This worker is about to have the prompt. Once a request: not when its plan is asked again. In plan, fallback.
 ---@param req baton.Request
 ---@param worker baton.Worker
 ---@param block? integer tokens a block, 1 to 1024, default 64
@@ -371,7 +385,7 @@ function baton.shared_local.set(name, value) end
 ---@return number? # nil: nothing was ever given
 function baton.ewma(name, sample, weight) end
 
---- A token bucket of the process.
+--- A token bucket of the process. Takes nothing when a request's plan is asked again.
 ---@param name string
 ---@param per_s number
 ---@param burst number
@@ -380,7 +394,7 @@ function baton.ewma(name, sample, weight) end
 ---@return number? # seconds until there is enough; nil with false: never
 function baton.take(name, per_s, burst, cost) end
 
---- What came in the last so many seconds, this amount included.
+--- What came in the last so many seconds, this amount included: once a request.
 ---@param name string
 ---@param amount number
 ---@param seconds number 0.001 to 86,400
@@ -480,6 +494,11 @@ function baton.sleep(ms) end
 ---@return baton.HttpAnswer?
 ---@return string? # why there is none
 function baton.http(call) end
+
+--- A line in the gateway's log, with the policy's name and the request's id; none in a dry run. Limits: ten lines a second and event thread, the next tells how many were not shown; 1,024 bytes.
+---@param level "error"|"warn"|"info"|"debug"
+---@param text string
+function baton.log(level, text) end
 
 --- null is nil, and leaves a hole in a list. Limits: 1 MiB (64 KiB in pure hooks), 32 deep, 65,536 values.
 ---@param text string

@@ -6,7 +6,7 @@
 -- type, what }. where: the hooks that may call a function ("any" if it does not say); limits: what raises, and what
 -- is bounded.
 
-local api = { version = 1 }
+local api = { version = 2 }
 
 -- ---- hooks ----
 -- kind: pure (cannot wait) or waiting (a coroutine: baton.sleep, baton.http). budget_ms: of computing; waiting is not
@@ -49,10 +49,13 @@ api.hooks = {
     kind = "pure",
     required = true,
     params = { { "req", "Request" }, { "view", "View" }, { "ctx", "Ctx" } },
-    returns = { { "Plan" } },
+    returns = { { "Plan?", "nothing: nobody; 503, or what the attempt before failed of" } },
     budget_ms = 2,
-    doc = "Which workers serve it? The only hook that a policy must have.",
-    fails = "Logged with file and line, counted; the default least-load choice serves.",
+    doc = "Which workers serve it? The only hook that a policy must have. After a failed attempt it is asked again, if "
+      .. "it has no fallback and no alternate is left: ctx.failure and ctx.attempt say so, and view is without the "
+      .. "workers that were tried.",
+    fails = "Logged with file and line, counted once a request; the default least-load choice serves a first plan, a "
+      .. "later one ends the request (`--policy-on-error`).",
   },
   {
     name = "fallback",
@@ -61,7 +64,7 @@ api.hooks = {
     returns = { { "Plan?", "nothing: give up" } },
     budget_ms = 2,
     doc = "An attempt failed before its first byte was out. Another plan, without the workers that were tried?",
-    fails = "As plan. Without this hook the default choice goes on.",
+    fails = "As plan. Without this hook the plan's alternates come, then plan is asked again.",
   },
   {
     name = "observe",
@@ -100,8 +103,8 @@ api.aliases = {
     name = "NumberField",
     doc = "a field of a worker that native functions can rank by",
     values = {
-      "id", "prefill_tokens", "decode_tokens", "requests", "running", "waiting", "kv_free", "ttft_ema_ms",
-      "tpot_ema_ms", "age_ms", "prefix_blocks", "prefix_cached",
+      "id", "dp_size", "tp_size", "pp_size", "prefill_tokens", "decode_tokens", "requests", "running", "waiting",
+      "kv_free", "ttft_ema_ms", "tpot_ema_ms", "age_ms", "prefix_blocks", "prefix_cached",
     },
   },
   { name = "Role", doc = "what a worker is for", values = { "prefill", "decode", "hybrid" } },
@@ -149,7 +152,13 @@ api.classes = {
     fields = {
       { "prefill", "Worker[]", "" },
       { "decode", "Worker[]", "" },
-      { "single", "Worker[]", "who can serve alone; filled where prefill and decode have no pair" },
+      { "hybrid", "Worker[]", "who is there to serve alone; in a degraded fleet, the prefill workers that may" },
+      {
+        "single",
+        "Worker[]",
+        "all that can serve this request alone, hybrids first; vLLM's decode and prefill workers too, which then "
+          .. "compute the whole of it",
+      },
       { "pool", "string", "the pool's name" },
     },
   },
@@ -164,8 +173,14 @@ api.classes = {
       { "role", "Role", "" },
       { "labels", "table<string, string|boolean>", "`labels.gpu`; a label without a value is true" },
       { "zone?", "string", "" },
-      { "kinds", "table<PlanKind|integer, any>", "plans it can be part of: a list, and `kinds.handoff`" },
+      { "engine?", "string", "`sglang`, `vllm`, `vllm_ascend` or `mindie`" },
+      { "connector?", "string", "as the fleet's configuration spells it" },
+      { "version?", "string", "the engine's, likewise" },
+      { "kinds", "table<PlanKind|integer, any>", "plans it can be part of now: a list, and `kinds.handoff`" },
       { "dialects", "table<string|integer, any>", "a list, and `dialects.nixl`" },
+      { "dp_size", "integer", "data-parallel ranks; 1 where nothing is said" },
+      { "tp_size", "integer", "tensor-parallel ranks, likewise" },
+      { "pp_size", "integer", "pipeline-parallel ranks, likewise" },
       { "prefill_tokens", "integer", "of prompts that wait or run there, as the fleet's gateways count" },
       { "decode_tokens", "integer", "of prompts and answers in work, likewise" },
       { "requests", "integer", "in work, likewise" },
@@ -187,6 +202,8 @@ api.classes = {
     fields = {
       { "params", "table<string, any>", "what is set of the declared `params`; read-only" },
       { "state", "table", "what start returned, or an empty table; one for each event thread" },
+      { "attempt", "integer", "in plan: 1, or the number of the attempt that is planned now" },
+      { "failure?", "Failure", "in plan, when it is asked again" },
       { "vars?", "table", "of this request, from admit to fallback; only in policies with admit or route" },
     },
   },
@@ -196,10 +213,15 @@ api.classes = {
     doc = "Why an attempt failed.",
     fields = {
       { "scope", "Scope", "" },
-      { "name", "string", "`connect`, `reset`, `stall`, `upstream_status`, ..." },
+      { "name", "string", "`connect`, `reset`, `stall`, `lost`, `upstream_status`, ..." },
       { "leg", "Leg", "" },
       { "status", "integer", "what the worker answered; 0: nothing" },
       { "tried", "integer[]", "ids of the workers that were tried" },
+      {
+        "keep?",
+        "table<string, integer>",
+        "`{ prefill = id }` or `{ decode = id }`: what it has done stays good for a plan that names it again",
+      },
     },
   },
   {
@@ -218,6 +240,10 @@ api.classes = {
       { "failure?", "string", "its name" },
       { "scope?", "Scope", "of the failure" },
       { "prompt_tokens?", "integer", "" },
+      {
+        "cached_tokens?", "integer",
+        "of the prompt, in prefill's own cache, as its engine says; a single worker's where the answer is not streamed",
+      },
       { "output_tokens?", "integer", "" },
       { "ttft_ms?", "number", "" },
       { "total_ms?", "number", "" },
@@ -230,12 +256,15 @@ api.classes = {
     names = "plan",
     doc = "Who serves: prefill and decode, or worker. A worker or its id.",
     fields = {
-      { "kind?", "PlanKind", "follows from the workers" },
+      { "kind?", "PlanKind", "the pair's own where it is not said; one that the two do not share is an error" },
       { "prefill?", "Worker|integer", "of view.prefill" },
       { "decode?", "Worker|integer", "of view.decode; the two must be able to pair" },
       { "worker?", "Worker|integer", "of view.single, then without the two" },
-      { "prefill_rank?", "integer", "data-parallel rank, below the worker's dp size" },
-      { "decode_rank?", "integer", "" },
+      {
+        "prefill_rank?", "integer",
+        "data-parallel rank, below `dp_size`; not said: the idlest where decode must be told, else its engine's",
+      },
+      { "decode_rank?", "integer", "likewise; not said: its engine's to choose" },
       { "alternates?", "Plan[]", "up to 8, in the order to try when this one fails" },
     },
   },
@@ -459,7 +488,7 @@ api.groups = {
         params = { { "req", "Request" }, { "worker", "Worker" }, BLOCK },
         returns = {},
         where = "plan, fallback",
-        doc = "This worker is about to have the prompt.",
+        doc = "This worker is about to have the prompt. Once a request: not when its plan is asked again.",
       },
       {
         name = "prefix_blocks",
@@ -500,13 +529,13 @@ api.groups = {
         name = "take",
         params = { NAME, { "per_s", "number" }, { "burst", "number" }, { "cost?", "number", "default 1" } },
         returns = { { "boolean" }, { "number?", "seconds until there is enough; nil with false: never" } },
-        doc = "A token bucket of the process.",
+        doc = "A token bucket of the process. Takes nothing when a request's plan is asked again.",
       },
       {
         name = "window",
         params = { NAME, { "amount", "number" }, { "seconds", "number", "0.001 to 86,400" } },
         returns = { { "number" } },
-        doc = "What came in the last so many seconds, this amount included.",
+        doc = "What came in the last so many seconds, this amount included: once a request.",
       },
     },
   },
@@ -617,6 +646,13 @@ api.groups = {
         limits = "not inside pcall, table.sort or a metamethod; a host that is not allowed raises",
       },
       {
+        name = "log",
+        params = { { "level", '"error"|"warn"|"info"|"debug"' }, { "text", "string" } },
+        returns = {},
+        doc = "A line in the gateway's log, with the policy's name and the request's id; none in a dry run.",
+        limits = "ten lines a second and event thread, the next tells how many were not shown; 1,024 bytes",
+      },
+      {
         name = "json_decode",
         params = { { "text", "string" } },
         returns = { { "any" }, { "string?", "the reason, where the first is nil" } },
@@ -639,7 +675,7 @@ api.groups = {
 api.policy = {
   doc = "What a policy file returns. An unknown member is an error that says what was meant.",
   fields = {
-    { "api", "1", "" },
+    { "api", "2", "" },
     { "name", "string", "" },
     { "version", "string", "" },
     { "params?", "table<string, Param>", "" },

@@ -38,9 +38,9 @@ end
 -- ---- workers ----
 
 -- testing.workers{prefill = 2, decode = 3, hybrid = 0}, or lists: {prefill = {{zone = "a"}, {labels = "gpu=h100"}}}.
--- Names are p1 p2 d1 d2 h1 ...; every worker may have name, url, connector, zone, labels. workers:set(name,
--- {decode_tokens = 5000, ...}), :bear(name, tokens, requests), :add{...}, :remove(name), :id(name), :name(id),
--- :pool(name).
+-- Names are p1 p2 d1 d2 h1 ...; every worker may have name, url, connector, engine, version, zone, labels, dp_size,
+-- tp_size, pp_size. workers:set(name, {decode_tokens = 5000, ...}), :bear(name, tokens, requests), :add{...},
+-- :remove(name), :id(name), :name(id), :pool(name).
 function testing.workers(shape)
   local workers = core.workers()
   for _, role in ipairs { "prefill", "decode", "hybrid" } do
@@ -446,10 +446,15 @@ local function add_row(workers, list, row)
   workers:add {
     name = row.name,
     role = row.role,
-    connector = row.dialect,
+    connector = row.dialect or row.connector,
+    engine = row.engine,
+    version = row.version,
+    dp_size = row.dp_size,
+    tp_size = row.tp_size,
+    pp_size = row.pp_size,
     zone = row.zone,
     labels = labels_text(row.labels),
-    alone = list == "single",
+    alone = list == "hybrid",
   }
   for _, field in ipairs(LOADS) do
     loads[field] = row[field]
@@ -462,7 +467,7 @@ local function workers_of(record)
   if record.pool then
     workers:pool(record.pool)
   end
-  for _, list in ipairs { "prefill", "decode", "single" } do
+  for _, list in ipairs { "prefill", "decode", "hybrid" } do -- single's are among them
     local rows = record.candidates[list] and record.candidates[list].rows or {}
     for _, row in ipairs(rows) do
       add_row(workers, list, row)

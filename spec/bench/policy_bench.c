@@ -24,7 +24,7 @@ static const char plain[] =
     "  end\n"
     "  return best\n"
     "end\n"
-    "return { api = 1, name = 'plain', version = '1', plan = function(_, view)\n"
+    "return { api = 2, name = 'plain', version = '1', plan = function(_, view)\n"
     "  local p = least(view.prefill, 'prefill_tokens')\n"
     "  return { prefill = p, decode = least(baton.compatible(view.decode, p), 'decode_tokens') }\n"
     "end }";
@@ -157,8 +157,8 @@ static void bench_policies(void)
     for (int i = 0, first = 0; i < 4; first += (int) sizes[i], i++) {
         make_set(&prefill[i], (unsigned) first, sizes[i] / 2, BT_ROLE_PREFILL);
         make_set(&decode[i], (unsigned) first + sizes[i] / 2, sizes[i] / 2, BT_ROLE_DECODE);
-        views[i] =
-            (bt_policy_view_t){&prefill[i], &decode[i], NULL, (uint64_t) i + 1, BT_STR("default")};
+        views[i] = (bt_policy_view_t){
+            .sets = {&prefill[i], &decode[i]}, .key = (uint64_t) i + 1, .pool = BT_STR("default")};
         printf(" %10u", sizes[i]);
     }
     printf("\n");
@@ -182,7 +182,8 @@ static void bench_first(void)
     printf("%-18s %10s %10s %10s %10s\n", "us, first plan", "workers", "cold", "warm", "new key");
     for (int i = 0; i < SIZES; i++) {
         bt_worker_set_t single;
-        bt_policy_view_t view = {NULL, NULL, &single, 1, BT_STR("default")};
+        bt_policy_view_t view = {
+            .sets = {NULL, NULL, &single, &single}, .key = 1, .pool = BT_STR("default")};
 
         make_set(&single, 0, sizes[i], BT_ROLE_HYBRID);
         for (int run = 0; run < RUNS; run++) {

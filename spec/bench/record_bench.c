@@ -45,8 +45,9 @@ static void measure(const char *name, bool sampled, unsigned pairs)
     for (unsigned i = 0; i < ROUNDS / (sampled ? 10 : 1); i += 100) {
         /* a hundred at a time, so that the clock is read rarely: the same request ends again and again */
         one_request(i, sampled);
-        const bt_policy_view_t view = {&rig.sets[0], &rig.sets[1], &rig.sets[2], 1,
-                                       BT_STR("default")};
+        const bt_policy_view_t view = {.sets = {&rig.sets[0], &rig.sets[1], &rig.sets[2]},
+                                       .key = 1,
+                                       .pool = BT_STR("default")};
         uint64_t start = bt_clock_us();
         for (unsigned k = 0; k < 100; k++) {
             bt_record_begin(&rig.r);

@@ -177,7 +177,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 /* ---- inputs that are nearly policies ---- */
 
-static const char head[] = "return { api = 1, name = 'f', version = '1', ";
+static const char head[] = "return { api = 2, name = 'f', version = '1', ";
 static const char *const pieces[] = {
     "plan = function(req, view, ctx) ",
     "fallback = function(req, view, failure, ctx) ",

@@ -53,14 +53,15 @@ static void check_set(const bt_worker_set_t *set)
 
 static void check_record(bt_replay_workers_t *fleet, const bt_replay_record_t *r)
 {
+    unsigned candidates = 0;
     double score = 0;
 
     (void) touch_all(r);
-    check_set(r->view.prefill);
-    check_set(r->view.decode);
-    check_set(r->view.single);
-    CHECK(r->has_candidates ==
-          (r->view.prefill->count + r->view.decode->count + r->view.single->count > 0));
+    for (int list = 0; list < BT_LIST_COUNT; list++) {
+        check_set(r->view.sets[list]);
+        candidates += r->view.sets[list]->count;
+    }
+    CHECK(r->has_candidates == (candidates > 0));
     if (bt_replay_score(fleet, r->decode, &score))
         CHECK(isfinite(score));
 }

@@ -210,6 +210,31 @@ describe("cancelling by id", function()
   end)
 end)
 
+describe("client keys", function()
+  after_each(stop)
+
+  it("are read again on SIGHUP", function()
+    local path = proc.write("keys.txt", "old\nboth\n")
+    start({ "--client-api-keys-file", path })
+    local function status(key)
+      return f:post("/v1/completions", '{"model":"sim","prompt":"x","max_tokens":1}',
+        { Authorization = "Bearer " .. key }).status
+    end
+    assert.same({ 200, 200, 401 }, { status("old"), status("both"), status("new") })
+    for round = 1, 2 do
+      local file = assert(io.open(path, "w"))
+      file:write(round == 1 and "new\nboth\n" or "new\n")
+      file:close()
+      f.gateway:kill(proc.SIGHUP)
+      eventually(function()
+        return status(round == 1 and "old" or "both") == 401
+      end)
+      assert.equal(200, status("new"))
+    end
+    assert.truthy(f.gateway:stderr():find("2 client keys count from now on", 1, true))
+  end)
+end)
+
 describe("the tenant", function()
   setup(function()
     local keys = proc.write("keys.txt", "plain\nacmes tenant=acme\nproxy tenant=edge set-tenant\n")

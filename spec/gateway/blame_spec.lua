@@ -19,15 +19,16 @@ local function named(rows, name)
   end
 end
 return {
-  api = 1,
+  api = 2,
   name = "by_header",
   version = "1",
   plan = function(req, view)
-    local p, d = named(view.prefill, req.headers["x-p"]), named(view.decode, req.headers["x-d"])
+    local p = named(view.prefill, req.headers["x-p"]) or view.prefill[1]
+    local d = named(view.decode, req.headers["x-d"]) or view.decode[1]
     if p and d then
       return { prefill = p, decode = d }
     end
-    local w = named(view.single, req.headers["x-w"])
+    local w = named(view.hybrid, req.headers["x-w"])
     return w and { kind = "single", worker = w } or nil
   end,
 }

@@ -16,7 +16,7 @@ local function plan(req, view, ctx)
   local prefill = baton.argmin(view.prefill, "prefill_tokens")
   return { prefill = prefill, decode = baton.argmin(view.decode, "decode_tokens") }
 end
-return { api = 1, name = "mine", version = "1", plan = plan }
+return { api = 2, name = "mine", version = "1", plan = plan }
 ]]
 
 local f, folder

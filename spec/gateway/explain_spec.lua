@@ -20,22 +20,23 @@ local function named(rows, name)
   end
 end
 return {
-  api = 1,
+  api = 2,
   name = "by_header",
   version = "7",
   plan = function(req, view)
     for i, w in ipairs(view.prefill) do
       baton.note_score(w, i + 0.5)
     end
-    baton.argmin(#view.decode > 0 and view.decode or view.single, "requests")
+    baton.argmin(#view.decode > 0 and view.decode or view.hybrid, "requests")
     if req.headers["x-wrong"] then
       return { prefill = 4711, decode = 4712 }
     end
-    local p, d = named(view.prefill, req.headers["x-p"] or "p0"), named(view.decode, req.headers["x-d"] or "d0")
+    local p = named(view.prefill, req.headers["x-p"] or "p0") or view.prefill[1]
+    local d = named(view.decode, req.headers["x-d"] or "d0") or view.decode[1]
     if p and d then
       return { prefill = p, decode = d }
     end
-    return { kind = "single", worker = view.single[1].id }
+    return { kind = "single", worker = view.hybrid[1].id }
   end,
 }
 ]]
@@ -148,8 +149,8 @@ describe("GET /admin/explain", function()
     start_pairs("vllm", { "--record-sample", "1" })
     ask("cand-1")
     local r = explain("cand-1")
-    assert.same({ 2, 2, 0 },
-      { r.candidates.prefill.total, r.candidates.decode.total, r.candidates.single.total })
+    assert.same({ 2, 2, 0, 4 }, { r.candidates.prefill.total, r.candidates.decode.total, r.candidates.hybrid.total,
+      r.candidates.single.total }) -- vLLM's workers serve alone too
     local p1, d0 = row_of(r, "prefill", "p1"), row_of(r, "decode", "d0")
     assert_members("id name role dialect prefill_tokens decode_tokens requests score", p1)
     assert.same({ "prefill", "nixl", 0, 2.5 }, { p1.role, p1.dialect, p1.requests, p1.score })
@@ -205,11 +206,11 @@ describe("GET /admin/explain", function()
     local r = explain("one-1")
     assert.same({ kind = "single", worker = "w0" }, r.plan)
     assert.same({ "single", "w0" }, { r.attempts[1].kind, r.attempts[1].worker })
-    assert.equal("hybrid", row_of(r, "single", "w0").role)
+    assert.equal("hybrid", row_of(r, "hybrid", "w0").role)
     local story, answer = explain("one-1", "?format=text")
     assert.equal("text/plain; charset=utf-8", answer:header("content-type"))
     for _, part in ipairs({ "request one-1\n", "decided by policy by_header 7", "chosen: single w0\n", "* w0",
-      "single candidates: 1 usable, 1 kept", "attempt 1: single w0; started at " }) do
+      "hybrid candidates: 1 usable, 1 kept", "attempt 1: single w0; started at " }) do
       assert.truthy(story:find(part, 1, true), part .. " is not in\n" .. story)
     end
   end)
@@ -264,6 +265,26 @@ describe("GET /admin/explain", function()
       local r = explain("same-1")
       return r.status == 400 and r.decided_by == "nobody" and #r.attempts == 0
     end, 5, "the newest one")
+  end)
+
+  it("lists the last ones, the newest first", function()
+    start_pairs("vllm")
+    for i = 1, 4 do
+      ask("list-" .. i)
+      explain("list-" .. i)
+    end
+    local list = json.decode(http.get(f.admin_port, "/admin/explain?limit=3").body)
+    assert.equal(0, list.late_loops)
+    assert.equal(3, #list.requests)
+    for i, row in ipairs(list.requests) do
+      assert.equal("list-" .. 5 - i, row.id)
+      assert.equal(200, row.status)
+      assert.equal("handoff", row.plan.kind)
+    end
+    local text = http.get(f.admin_port, "/admin/explain?format=text").body
+    assert.truthy(text:match("^%S+Z  list%-4  /v1/completions[^\n]*  200 after [%d.]+ ms  "
+      .. "decided by [^\n]*: handoff p%d > d%d\n"), text)
+    assert.equal(4, select(2, text:gsub("\n", "")))
   end)
 
   it("answers 404 with a sentence for an id that nobody knows, 400 for a form that is none", function()
@@ -379,8 +400,45 @@ describe("--record-file", function()
     assert.equal("turn-20", last[#last].id)
   end)
 
+  it("begins anew with --log-file on SIGUSR1, and no line is lost", function()
+    local records, log = proc.path("records.jsonl"), proc.path("baton.log")
+    start_pairs("vllm", { "--record-file", records, "--record-sample", "1", "--log-file", log,
+      "--log-format", "json", "--access-log" })
+    for i = 1, 60 do
+      ask("kept-" .. i)
+      if i % 20 == 0 then
+        for _, path in ipairs({ records, log }) do
+          assert(os.rename(path, path .. i))
+        end
+        f.gateway:kill(proc.SIGUSR1)
+        eventually(function()
+          return proc.read(records) and proc.read(log)
+        end, 5, "new files")
+      end
+    end
+    ask("kept-61")
+    f:stop()
+    for path, member in pairs({ [records] = "id", [log] = "request" }) do
+      local seen, count = {}, 0
+      for _, part in ipairs({ path .. 20, path .. 40, path .. 60, path }) do
+        local text = proc.read(part)
+        assert.truthy(text:find('"kept-', 1, true), part)
+        for line in text:gmatch("[^\n]+") do
+          local id = json.decode(line)[member]
+          if id and id:find("^kept%-") then
+            assert.is_nil(seen[id], id)
+            seen[id], count = true, count + 1
+          end
+        end
+      end
+      assert.equal(61, count)
+    end
+    assert.equal("", f.gateway:stderr())
+  end)
+
   it("that cannot be written stops the start, and a header of keys too", function()
-    for flag, value in pairs({ ["--record-file"] = "/nonexistent/r.jsonl", ["--record-header"] = "Authorization" }) do
+    for flag, value in pairs({ ["--record-file"] = "/nonexistent/r.jsonl", ["--log-file"] = "/nonexistent/b.log",
+      ["--record-header"] = "Authorization" }) do
       local code, _, err = proc.run({ fleet.binary("BATON_BIN", "baton"), "run", "--port", "0", "--admin-port", "0",
         "--worker-urls", "http://127.0.0.1:9", flag, value })
       assert.equal(2, code)

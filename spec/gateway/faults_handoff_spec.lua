@@ -127,19 +127,23 @@ for connector, maybe in pairs({ NixlConnector = "either", ExampleConnector = "le
 
     it("prefills again when decode has seen the request: old parameters never reach a second decode", function()
       local id = faults.new_id()
-      f.sim:fault("d0", { kind = "status", status = 500 })
-      f.sim:fault("d1", { kind = "status", status = 500 })
+      for _, name in ipairs({ "d0", "d1" }) do
+        f.sim:fault(name, { kind = "status", status = 500, times = 3 })
+      end
       f:mark()
       local answer = f:post("/v1/completions", faults.body(), { ["X-Request-Id"] = id })
       assert.equal(500, answer.status)
       local legs = faults.legs_of(f, id)
-      assert.equal(2, #legs.prefill)
-      assert.equal(2, #legs.decode)
-      local params = {}
-      for i, e in ipairs(legs.decode) do
-        params[i] = json.raw(e.body, "kv_transfer_params") or e.headers["x-request-id"]
+      f.sim:reset("d0")
+      f.sim:reset("d1")
+      assert.is_true(#legs.decode == 2 or maybe == "either" and #legs.decode == 3)
+      assert.equal(#legs.decode, #legs.prefill)
+      local seen = {}
+      for _, e in ipairs(legs.decode) do
+        local params = json.raw(e.body, "kv_transfer_params") or e.headers["x-request-id"]
+        assert.is_nil(seen[params])
+        seen[params] = true
       end
-      assert.not_equal(params[1], params[2])
     end)
 
     it("leaves nothing behind after all of this", function()

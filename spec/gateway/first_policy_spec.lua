@@ -18,7 +18,7 @@ local params = { long = { type = "integer", min = 1, default = 1000, doc = "Toke
 local function plan(req, view, ctx)
   local prefills = baton.pairable(view.prefill, view.decode)
   if #prefills == 0 then
-    return { kind = "single", worker = baton.argmin(view.single, "requests") }
+    return { kind = "single", worker = baton.argmin(view.hybrid, "requests") }
   end
   local prefill = baton.argmin(prefills, "prefill_tokens", "requests")
   local partners = baton.compatible(view.decode, prefill)
@@ -30,7 +30,7 @@ local function plan(req, view, ctx)
   end
   return { prefill = prefill, decode = decode }
 end
-return { api = 1, name = "mine", version = "1", params = params, plan = plan }
+return { api = 2, name = "mine", version = "1", params = params, plan = plan }
 ]]
 
 local MINE_SPEC = [[
@@ -189,11 +189,13 @@ describe("a newcomer", function()
           fill(name, round)
         end
       end
-      eventually(function()
-        local now = ask()
-        return now == wanted, now
-      end, 10, "the load reports are in, and " .. wanted .. " is chosen")
-      for _ = 1, 66 do
+      for _, name in ipairs({ "p0", "p1", "p2" }) do
+        eventually(function()
+          local load = json.decode(http.get(f.admin_port, "/admin/workers/" .. name).body).load
+          return type(load) == "table" and math.abs(load.kv_usage - f:state(name).used_blocks / 1000) < 1e-6, load
+        end, 10, "the gateway knows how full " .. name .. " is")
+      end
+      for _ = 1, 67 do
         assert.equal(wanted, ask())
       end
     end

@@ -34,9 +34,16 @@ local function push_and_look(to, path, text)
   return answer.status, json.decode(answer.body), longest
 end
 
--- Refused, with these words; nobody waits for long meanwhile.
+-- Refused, with these words; nobody waits for long meanwhile. Sets are validated in the background: on a machine
+-- that is busy with other things nobody may have voted in time (504), and who pushed pushes again.
 local function refused(to, path, text, words)
-  local status, told, longest = push_and_look(to, path, text)
+  local status, told, longest
+  for _ = 1, 5 do
+    status, told, longest = push_and_look(to, path, text)
+    if status ~= 504 then
+      break
+    end
+  end
   assert.equal(400, status, json.encode(told))
   assert.truthy(told.error.message:find(words, 1, true), told.error.message)
   assert.is_true(longest < 1 * clock.slowness(), ("a control loop was away for %.1f s"):format(longest))

@@ -8,6 +8,7 @@ local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
+local relay = require("gateway.support.relay")
 local rig = require("gateway.support.rig")
 
 local PATH = "/v1/completions"
@@ -233,9 +234,9 @@ describe("gateways that share a Redis", function()
     assert.equal(1, count_lines(b, "drains: no new requests"))
     assert.equal(1, count_lines(b, ": drained by an order of 20"))
     assert.equal(0, count_lines(a, ": drained by an order of ")) -- it was told itself
-    -- Who comes later has it drained as well.
+    -- Who comes later has it drained as well, before the first request.
     local c = start_gateway(r.url, 1, nil, 0)
-    wait_draining(c, url, true)
+    assert.is_true(worker(c, url).draining)
     eventually(function()
       return worker(c, url).health == "up", worker(c, url).health
     end, 10, "it is up there")
@@ -247,6 +248,35 @@ describe("gateways that share a Redis", function()
       return served_by(a, 5)[name]
     end, 10, "it serves again")
     assert.equal(200, http.post(c.port, PATH, BODY).status)
+  end)
+
+  it("know of drains and added workers before they are ready", function()
+    local r = start_redis()
+    local a = start_gateway(r.url, 2)
+    local url = sim.list[1].url
+    assert.equal("told", order(a, url, "drain"))
+    local third = sim.list[3].url
+    assert.equal(201, http.post(a.admin_port, "/workers", json.encode({ url = third })).status)
+    local far = relay.start(r.port)
+    far:delay(40)
+    for _ = 1, 5 do
+      local b = start_gateway("redis://127.0.0.1:" .. far.port, 1, nil, 0)
+      assert.is_true(worker(b, url).draining)
+      assert.truthy(worker(b, third))
+      eventually(function()
+        return http.post(b.port, PATH, BODY).status == 200
+      end, 10, "its loops know the third")
+      assert.equal(0, count_lines(b, "which workers are drained"))
+      b.gateway:kill(proc.SIGKILL)
+    end
+  end)
+
+  it("start without the store, and say once what they do not know", function()
+    local r = start_redis()
+    r:kill()
+    local a = start_gateway(r.url, 1)
+    assert.equal(1, count_lines(a, "the store has not said within 1000 ms which workers are drained"))
+    assert.equal(200, http.post(a.port, PATH, BODY).status)
   end)
 
   it("tell of a drain when Redis is back, and again when it was flushed", function()

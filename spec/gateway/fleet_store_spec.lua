@@ -3,6 +3,7 @@
 
 local eventually = require("gateway.support.eventually")
 local http = require("gateway.support.http")
+local ports = require("gateway.support.port")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
 local relay = require("gateway.support.relay")
@@ -18,25 +19,25 @@ local fl
 
 -- Every request asks the store; one with x-tell is answered with what it said.
 local ASKS = [[
-return { api = 1, name = "mine", version = "1",
+return { api = 2, name = "mine", version = "1",
   admit = function(req)
     local value, why = baton.shared.get("k")
     if req.headers["x-tell"] then
       return { status = 418, reason = tostring(value) .. ", " .. tostring(why) }
     end
   end,
-  plan = function(req, view) return { worker = view.single[1].id } end,
+  plan = function(req, view) return { worker = view.hybrid[1].id } end,
 }]]
 
 -- By the day: no spec meets the end of one but at midnight.
 local LIMIT = [[
-return { api = 1, name = "mine", version = "1",
+return { api = 2, name = "mine", version = "1",
   admit = function(req)
     local is_in, wait_s = baton.shared.take("requests", 40, 86400000)
     if is_in == false then return { status = 429, retry_after = wait_s, reason = "over" } end
     if not is_in then return { status = 418, reason = wait_s } end
   end,
-  plan = function(req, view) return { worker = view.single[1].id } end,
+  plan = function(req, view) return { worker = view.hybrid[1].id } end,
 }]]
 
 local function start(own, more)
@@ -493,13 +494,6 @@ describe("a fleet's store", function()
     return made == 0 and dir
   end
 
-  local function free_port()
-    local listener = assert(socket.bind("127.0.0.1", 0))
-    local _, port = listener:getsockname()
-    listener:close()
-    return port
-  end
-
   -- Why there can be no TLS here, or nil.
   local function no_tls(dir)
     local _, _, err = proc.run({ require("gateway.support.fleet").binary("BATON_BIN", "baton"), "check", "--redis-url",
@@ -515,7 +509,7 @@ describe("a fleet's store", function()
       pending(why)
       return
     end
-    local port = free_port()
+    local port = ports.free()
     local ok, r = pcall(redis.start, { "--tls-port", port, "--tls-cert-file", dir .. "/cert.pem", "--tls-key-file",
       dir .. "/key.pem", "--tls-ca-cert-file", dir .. "/ca.pem", "--tls-auth-clients", "no" })
     if not ok then

@@ -16,8 +16,8 @@ local f, folder
 local function policy(text, before)
   return ([[
 %s
-return { api = 1, name = "mine", version = "1",
-  plan = function(req, view, ctx) return { worker = view.single[1] } end,
+return { api = 2, name = "mine", version = "1",
+  plan = function(req, view, ctx) return { worker = view.hybrid[1] } end,
   %s }
 ]]):format(before or "", text)
 end
@@ -115,21 +115,22 @@ describe("a hook that may wait", function()
   it("keeps what each request has left in ctx.vars, however they interleave", function()
     start([[
       local function admit(req, ctx)
-        ctx.vars.wanted = req.headers["x-worker"]
-        baton.sleep(tonumber(req.headers["x-ms"]))
-        if ctx.vars.wanted ~= req.headers["x-worker"] then return { status = 500, reason = "mixed up" } end
+        ctx.vars.wanted = req.headers["x-worker"] or "w0"
+        baton.sleep(tonumber(req.headers["x-ms"] or 0))
+        if ctx.vars.wanted ~= (req.headers["x-worker"] or "w0") then return { status = 500, reason = "mixed up" } end
       end
       local function route(req, ctx)
-        baton.sleep(tonumber(req.headers["x-ms"]))
+        baton.sleep(tonumber(req.headers["x-ms"] or 0))
         return { class = "c" .. ctx.vars.wanted, key = "k" .. ctx.vars.wanted }
       end
       local function plan(req, view, ctx)
-        if req.class ~= "c" .. ctx.vars.wanted or req.session ~= "k" .. ctx.vars.wanted then error("mixed up") end
-        for _, w in ipairs(view.single) do
+        local wanted = ctx.vars.wanted
+        if req.class and (req.class ~= "c" .. wanted or req.session ~= "k" .. wanted) then error("mixed up") end
+        for _, w in ipairs(view.hybrid) do
           if w.name == ctx.vars.wanted then return { worker = w } end
         end
       end
-      return { api = 1, name = "mine", version = "1", admit = admit, route = route, plan = plan }
+      return { api = 2, name = "mine", version = "1", admit = admit, route = route, plan = plan }
     ]], { "--policy-wait-ms", "20000" })
     local asks = {}
     for i = 1, 40 do
@@ -283,7 +284,7 @@ describe("a policy learns", function()
     start(policy(TELL .. [[, tick = function(now, view, ctx)
       baton.sleep(1)
       baton.shared_local.add("ticks", 1)
-      baton.shared_local.set("workers", #view.single)
+      baton.shared_local.set("workers", #view.hybrid)
       if type(now) ~= "number" or now <= (ctx.state.last or 0) then baton.shared_local.add("backwards", 1) end
       ctx.state.last = now
     end]]))
@@ -291,5 +292,79 @@ describe("a policy learns", function()
     assert.equal(2, told("workers"))
     assert.equal(0, told("backwards"))
     assert.equal(0, f:metric("baton_policy_errors_total"))
+  end)
+end)
+
+describe("a gate that one half names", function()
+  after_each(function()
+    f:stop()
+    proc.clean()
+  end)
+
+  -- Only decode's workers are chosen by it, but nobody comes in past it.
+  it("is asked like that of the pool's policy", function()
+    local gate = proc.write("gate.lua", [[
+return { api = 2, name = "gate", version = "1",
+  admit = function(req)
+    if req.headers["x-key"] ~= "open" then return { status = 403, reason = "no key" } end
+  end,
+  plan = function(req, view) return { decode = view.decode[1] } end }
+]])
+    f = fleet.start({ workers = { "role=prefill,ttft=1", "role=decode,ttft=1,itl=1" },
+      flags = { "--vllm-pd-disaggregation", "--decode-policy", gate } })
+    local answer = ask()
+    assert.equal(403, answer.status)
+    assert.equal("no key", message(answer))
+    assert.equal(200, ask({ ["x-key"] = "open" }).status)
+  end)
+end)
+
+describe("baton.log", function()
+  after_each(function()
+    f:stop()
+    proc.clean()
+  end)
+
+  it("writes a line with the policy's name and the request's id", function()
+    start(policy('admit = function(req) baton.log("info", "asked for " .. req.model) end'))
+    assert.equal(200, ask({ ["X-Request-Id"] = "told-1" }).status)
+    log_has("policy: request=told-1 mine: asked for sim")
+  end)
+end)
+
+describe("a policy that fails", function()
+  after_each(function()
+    f:stop()
+    proc.clean()
+  end)
+
+  it("is not said to have decided", function()
+    local text = [[
+return { api = 2, name = "odd", version = "1", plan = function(req, view)
+  if req.headers["x-fail"] then error("no idea") end
+  return { worker = view.hybrid[1] }
+end }
+]]
+    f = fleet.start({ workers = { "role=hybrid,ttft=1,itl=1" },
+      flags = { "--policy", proc.write("odd.lua", text), "--access-log", "--log-format", "json" } })
+    local answer = ask({ ["X-Request-Id"] = "chosen" })
+    assert.equal("odd@1", answer:header("x-baton-policy"))
+    answer = ask({ ["X-Request-Id"] = "unchosen", ["x-fail"] = "1" })
+    assert.equal(200, answer.status)
+    assert.equal("default", answer:header("x-baton-policy"))
+    for id, decider in pairs({ chosen = "odd", unchosen = "default" }) do
+      eventually(function()
+        for line in f.gateway:stderr():gmatch("[^\n]+") do
+          local row = line:find('"request":"' .. id .. '"', 1, true) and json.decode(line)
+          if row then
+            assert.equal(decider, row.policy)
+            return true
+          end
+        end
+      end)
+    end
+    local record = json.decode(http.get(f.admin_port, "/explain/unchosen").body)
+    assert.equal("default", record.decided_by)
+    assert.truthy(record.why:find("no idea", 1, true))
   end)
 end)

@@ -197,13 +197,17 @@ describe("MooncakeConnectorV1 of vLLM-Ascend", function()
   end)
 end)
 
+local function start_stub()
+  return stub.start(function()
+    return stub.reply(200, '{"id":"x","choices":[]}')
+  end)
+end
+
 describe("workers behind a path, a rank or a key", function()
   local one, process, port
 
   setup(function()
-    one = stub.start(function()
-      return stub.reply(200, '{"id":"x","choices":[]}')
-    end)
+    one = start_stub()
     local path = proc.write("baton.lua", ([[return { engine = "vllm", api_key = "of-all", disable_health_check = true,
       load_interval_secs = 0, pools = { { workers = {
         { url = "%s/behind/a/path@3", api_key = "its-own" } } } } }]]):format(one.url))
@@ -230,5 +234,40 @@ describe("workers behind a path, a rank or a key", function()
     assert.equal("3", request.headers["x-data-parallel-rank"])
     assert.equal('{"prompt":"x"}', request.body)
     assert.equal("127.0.0.1:" .. one.port, request.headers.host)
+  end)
+end)
+
+describe("a rank that a policy names for a worker that serves alone", function()
+  local one, process, port
+
+  setup(function()
+    one = start_stub()
+    local policy = proc.write("ranked.lua", [[
+return { api = 2, name = "ranked", version = "1", plan = function(req, view)
+  local worker = view.single[1]
+  return worker and { worker = worker, decode_rank = worker.dp_size > 2 and req.prompt_bytes > 8 and 2 or nil }
+end }
+]])
+    local path = proc.write("baton.lua", ([[return { engine = "vllm", disable_health_check = true,
+      load_interval_secs = 0, pools = { { workers = { { url = "%s", dp_size = 4 } } } } }]]):format(one.url))
+    process, port = fleet.start_gateway({ path, "--policy", policy })
+    eventually(function()
+      return http.get(port, "/readiness").status == 200
+    end)
+  end)
+
+  teardown(function()
+    process:stop()
+    one:stop()
+    proc.clean()
+  end)
+
+  it("is told to it, and nothing is where none is named", function()
+    one.requests = {}
+    for i, prompt in ipairs({ "long enough", "short" }) do
+      local answer = http.post(port, "/v1/completions", '{"prompt":"' .. prompt .. '"}')
+      assert.equal(200, answer.status, answer.body)
+      assert.equal(i == 1 and "2" or nil, one.requests[i].headers["x-data-parallel-rank"])
+    end
   end)
 end)

@@ -44,7 +44,14 @@ local function with_id(route, id, members)
   return members
 end
 
-local function start(engine_id)
+-- A policy that wants what a configured pair does not do by itself.
+local BY_HAND = [[
+return { api = 2, name = "asked", version = "1", plan = function(req, view)
+  return { kind = "handoff", prefill = view.prefill[1], decode = view.decode[1] }
+end }
+]]
+
+local function start(engine_id, flags)
   f = fleet.start({
     workers = {
       "role=prefill,connector=NixlPushConnector,ttft=1", "role=decode,connector=NixlPushConnector,ttft=1,itl=1",
@@ -56,6 +63,7 @@ local function start(engine_id)
         w.p0.url, engine_id and 'engine_id = "p0",' or "", w.p0.second, w.d0.url)
     end,
     ready = false,
+    flags = flags,
   })
   eventually(function()
     return f:get("/readiness").status == 200
@@ -164,5 +172,26 @@ describe("nixl_push without an engine id", function()
       assert.equal(legs.dense(told(id)), legs.dense(json.raw(legs.one(seen.decode).body, "kv_transfer_params")))
       assert.same({ fleet.expect("teach me", 3) }, texts.of("/v1/completions", answer))
     end
+  end)
+end)
+
+describe("a policy that asks for a kind on nixl_push", function()
+  setup(function()
+    start(true, { "--policy", proc.write("asked.lua", BY_HAND) })
+  end)
+
+  teardown(function()
+    f:stop()
+    proc.clean()
+  end)
+
+  it("gets a hand-off, though both legs at once could be", function()
+    local body = '{"model":"sim","prompt":"by hand","max_tokens":3}'
+    local answer, seen = f:exchange("/v1/completions", body, { ["X-Request-Id"] = "by-hand" })
+    assert.equal(200, answer.status, answer.body)
+    assert.equal("handoff", answer:header("x-baton-plan"))
+    assert.equal("asked@1", answer:header("x-baton-policy"))
+    assert.equal('"push"', json.raw(json.raw(legs.one(seen.decode).body, "kv_transfer_params"), "transfer_mode"))
+    assert.same({ fleet.expect("by hand", 3) }, texts.of("/v1/completions", answer))
   end)
 end)

@@ -168,6 +168,35 @@ describe("an unsplit request to SGLang", function()
   end)
 end)
 
+describe("conditional_disagg", function()
+  it("computes short prompts on decode alone, long ones by two, and nobody's text differs", function()
+    f = fleet.start({ workers = { "role=prefill,ttft=1,itl=1", "role=decode,ttft=1,itl=1" },
+      flags = { "--vllm-pd-disaggregation", "--policy", "conditional_disagg" } })
+    for words, plan in pairs({ ["a few words"] = "single", [("many words "):rep(400)] = "handoff" }) do
+      local body = json.encode({ model = "sim", prompt = words, max_tokens = 3 })
+      local answer, seen = f:exchange("/v1/completions", body)
+      assert.equal(200, answer.status, answer.body)
+      assert.equal(plan, answer:header("x-baton-plan"))
+      assert.same({ fleet.expect(words, 3) }, texts.of("/v1/completions", answer))
+      assert.equal(plan == "single" and 0 or 1, #seen.prefill)
+      if plan == "single" then
+        assert.equal(body, legs.one(seen.decode).body)
+      end
+    end
+    f:stop()
+  end)
+
+  it("is no way round a prefill side that SGLang's decode needs", function()
+    f = fleet.start({ workers = { "role=prefill,engine=sglang", "role=decode,engine=sglang" },
+      flags = { "--pd-disaggregation", "--policy", "conditional_disagg" } })
+    local answer, seen = f:exchange("/generate", '{"text":"hello","sampling_params":{"max_new_tokens":2}}')
+    assert.equal(200, answer.status, answer.body)
+    assert.equal("bootstrap", answer:header("x-baton-plan"))
+    assert.equal(1, #seen.prefill)
+    f:stop()
+  end)
+end)
+
 describe("prefill workers alone", function()
   it("serve on vLLM, and the answer says that it is degraded", function()
     f = fleet.start({ workers = { "role=prefill,ttft=1,itl=1" }, flags = { "--vllm-pd-disaggregation" } })

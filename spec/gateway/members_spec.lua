@@ -112,7 +112,7 @@ local function ask(target, body, headers, count)
         seen[#seen + 1] = e
       end
       return #seen >= count
-    end, 5, "both legs have come")
+    end, 20, "both legs have come")
   end
   for _, e in ipairs(seen) do
     assert.is_false(is_evil(e.json) or is_evil(e.text) or is_evil(e.headers) or is_evil(e.query),

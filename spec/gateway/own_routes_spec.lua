@@ -247,6 +247,34 @@ describe("--no-debug-headers and a JSON access log", function()
     assert.is_true(entry.bytes_out > 0)
     assert.equal("", entry.error)
   end)
+
+  it("say when, for whom, by which pool and how many tokens", function()
+    local function line_of(id)
+      return eventually(function()
+        for line in f.gateway:stderr():gmatch("[^\n]+") do
+          local object = json.decode(line)
+          if object.request == id then
+            return object
+          end
+        end
+      end)
+    end
+    local body = '{"model":"sim","prompt":[1,2,3,4,5],"max_tokens":7%s}'
+    for id, more in pairs({ whole = "", streamed = ',"stream":true' }) do
+      local headers = { ["X-Request-Id"] = id, ["X-Tenant-Id"] = "acme" }
+      assert.equal(200, f:post("/v1/completions", body:format(more), headers).status)
+      local entry = line_of(id)
+      local output = id == "whole" and 7 or entry.events
+      assert.truthy(entry.time:find("^20%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%d%.%d%d%dZ$"), entry.time)
+      assert.same({ "info", "127.0.0.1", "acme", "default", { prompt = 5, output = output } },
+        { entry.level, entry.client, entry.tenant, entry.pool, entry.tokens })
+      assert.is_true(entry.tokens.output >= 7)
+    end
+    f:post("/v1/completions", "{", { ["X-Request-Id"] = "no-json" })
+    local entry = line_of("no-json")
+    assert.same({ "127.0.0.1", "", "", { prompt = 0, output = 0 } },
+      { entry.client, entry.tenant, entry.pool, entry.tokens })
+  end)
 end)
 
 describe("a fleet with hybrid workers and models", function()

@@ -117,6 +117,20 @@ describe("baton policy", function()
     assert.truthy(out:find(note, 1, true), out)
   end)
 
+  it("refuses one that never plans, and warns of one that may do so by labels", function()
+    local function checked(body)
+      local text = "return { api = 2, name = 'never', version = '1', plan = function(req, view) %s end }"
+      return policy("check", proc.write("never.lua", text:format(body)))
+    end
+    local code, out, err = checked("return nil")
+    assert.equal(2, code, out)
+    assert.truthy(err:find("never.lua: plan of never never chose anybody (self-test: ", 1, true), err)
+    code, out, err = checked("local w = baton.where(view.single, 'gpu')[1] return w and { worker = w } or nil")
+    assert.equal(0, code, err)
+    local warning = "never.lua: plan of never never chose anybody in the self-test, whose workers have no labels"
+    assert.truthy(out:find(warning, 1, true), out)
+  end)
+
   it("checks many files and shipped policies, and fails when one of them does", function()
     local _, mine = fresh()
     local code, out, err = policy("check", mine, "least_load", "no_such", SPREAD)
@@ -146,7 +160,7 @@ describe("baton policy", function()
       assert.truthy(proc.read("policies/" .. name .. ".lua"):find("-- " .. name .. " - " .. what, 1, true) == 1, line)
       count = count + 1
     end
-    assert.equal(16, count)
+    assert.equal(20, count)
   end)
 
   it("prints the types that editors want", function()

@@ -28,16 +28,16 @@ local streams = {}
 local function policy(version)
   return ([[
 return {
-  api = 1, name = "mine", version = "%s",
+  api = 2, name = "mine", version = "%s",
   plan = function(req, view, ctx)
-    return { worker = view.single[1].id }
+    return { worker = view.hybrid[1].id }
   end,
 }
 ]]):format(version)
 end
 
-local BROKEN = { "return {", "return { api = 1, name = 'mine', version = '0' }", "error('no')",
-  (policy("0"):gsub("view.single", "view.singel")) }
+local BROKEN = { "return {", "return { api = 2, name = 'mine', version = '0' }", "error('no')",
+  (policy("0"):gsub("view.hybrid", "view.singel")) }
 
 local function replace(text)
   local path = folder .. "/mine.lua"

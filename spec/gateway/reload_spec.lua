@@ -209,9 +209,9 @@ describe("a policy", function()
   it("is taken back when it fails soon after it came, and not tried again until it changes", function()
     local bad = policy("2", "if req.model == 'sim' then error('boom') end")
     replace(mine(), bad)
-    wait_version("mine@2")
+    wait_version("default")
     for _ = 1, 12 do
-      ask() -- the default choice serves
+      ask()
     end
     wait_version("mine@1")
     local row = wait_error("boom")
@@ -232,6 +232,19 @@ describe("a policy", function()
     assert.equal(0, metric('baton_policy_not_as_asked{pool="default"}'))
   end)
 
+  it("is taken back to what served before it, on probation or not", function()
+    replace(mine(), policy("2"))
+    wait_version("mine@2")
+    replace(mine(), policy("3", "if req.model == 'sim' then error('boom') end"))
+    wait_version("default")
+    for _ = 1, 12 do
+      ask()
+    end
+    wait_version("mine@2")
+    assert.equal("on_probation", policies().pools[1].state) -- it may still go back to the first
+    f.gateway:says("mine@2 serves again")
+  end)
+
   it("is looked at by SIGHUP, which makes no generation when nothing has changed", function()
     f.gateway:kill(proc.SIGHUP)
     eventually(function()
@@ -242,6 +255,27 @@ describe("a policy", function()
     f.gateway:kill(proc.SIGHUP)
     wait_version("mine@2")
     assert.equal(2, policies().generation)
+  end)
+end)
+
+describe("probation", function()
+  it("is as long, and bears as many errors, as its flags say", function()
+    start(function(dir)
+      replace(dir .. "/mine.lua", policy("1"))
+      return { "--policy-dir", dir, "--policy", "mine", "--policy-probation-secs", "0.3",
+        "--policy-rollback-errors", "2" }
+    end)
+    replace(folder .. "/mine.lua", policy("2", "if req.model == 'sim' then error('boom') end"))
+    wait_version("default")
+    for _ = 1, 3 do
+      ask()
+    end
+    wait_version("mine@1")
+    replace(folder .. "/mine.lua", policy("4"))
+    wait_version("mine@4")
+    eventually(function()
+      return policies().pools[1].state == "good"
+    end, 5, "its time is over")
   end)
 end)
 
@@ -269,7 +303,7 @@ describe("a request", function()
     f:stop()
   end)
 
-  -- Generation 1 leaves the next try to the gateway; generation 2 would give up.
+  -- Generation 1 is asked for the next try; generation 2 would give up.
   it("keeps the generation it began with over a retry", function()
     start(function(dir)
       replace(dir .. "/mine.lua", policy("1"))

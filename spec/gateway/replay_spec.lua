@@ -58,7 +58,7 @@ end
 
 local function policy(body, more)
   return proc.write("new.lua", ([[
-return { api = 1, name = "new", version = "3", %s plan = function(req, view, ctx)
+return { api = 2, name = "new", version = "3", %s plan = function(req, view, ctx)
 %s
 end }
 ]]):format(more or "", body))
@@ -186,11 +186,13 @@ describe("baton replay", function()
   it("shows workers as they were, and what was not known as nil", function()
     local r = record("a")
     local full = { zone = "east", labels = { weight = "3", spot = true }, prefill_tokens = 5, requests = 2, running = 3,
-      waiting = 4, kv_free = 0.25, ttft_ema_ms = 20.5, tpot_ema_ms = 5.25, age_ms = 300 }
+      waiting = 4, kv_free = 0.25, ttft_ema_ms = 20.5, tpot_ema_ms = 5.25, age_ms = 300, dialect = "nixl",
+      engine = "vllm_ascend", connector = "NixlConnector", version = "0.22.1", dp_size = 2, tp_size = 4, pp_size = 8 }
     r.candidates = {
       prefill = list(row(7, "p7", full), row(8, "p8")),
       decode = list(row(9, "d9", { dialect = "sglang", decode_tokens = 11, age_ms = 60000 }), row(10, "d10")),
-      single = list(row(11, "h11"), row(7, "p7", full)),
+      hybrid = list(row(11, "h11"), row(7, "p7", full)),
+      single = list({ id = 11 }, { id = 9 }),
     }
     r.plan = { kind = "handoff", prefill = "p7", decode = "d10" }
     local code, out = replay("--policy", policy([[
@@ -198,6 +200,9 @@ describe("baton replay", function()
     local a, b, c = view.prefill[1], view.prefill[2], view.decode[1]
     is(a.id, 7) is(a.name, "p7") is(a.role, "prefill") is(a.zone, "east")
     is(a.labels.weight, "3") is(a.labels.spot, true) is(a.kinds.handoff, true)
+    is(a.engine, "vllm_ascend") is(a.connector, "NixlConnector") is(a.version, "0.22.1")
+    is(a.dp_size, 2) is(a.tp_size, 4) is(a.pp_size, 8) is(b.version, nil) is(b.dp_size, 1)
+    is(c.connector, "sglang") is(c.engine, "sglang")
     is(a.dialects.nixl, true) is(a.prefill_tokens, 5) is(a.requests, 2) is(a.running, 3)
     is(a.waiting, 4) is(a.kv_free, 0.25) is(a.ttft_ema_ms, 20.5) is(a.tpot_ema_ms, 5.25)
     is(a.age_ms >= 300 and a.age_ms < 400, true)
@@ -205,7 +210,8 @@ describe("baton replay", function()
       is(b[field], nil)
     end
     is(c.dialects.sglang, true) is(c.kv_free, nil) is(c.age_ms >= 60000, true)
-    is(#view.single, 2) is(view.single[1].role, "hybrid") is(view.single[2], a)
+    is(#view.hybrid, 2) is(view.hybrid[1].role, "hybrid") is(view.hybrid[2], a)
+    is(#view.single, 2) is(view.single[1].name, "h11") is(view.single[2], c)
     is(#baton.compatible(view.decode, a), 1)
     return { prefill = a, decode = baton.compatible(view.decode, a)[1] }]]), file(r))
     assert.equal(0, code)
@@ -214,7 +220,8 @@ describe("baton replay", function()
 
   it("replays single workers", function()
     local function alone(id, plan)
-      return record(id, { candidates = { single = list(row(1, "h1", { requests = 2 }), row(2, "h2")) }, plan = plan })
+      return record(id, { candidates = { hybrid = list(row(1, "h1", { requests = 2 }), row(2, "h2")),
+        single = list({ id = 1 }, { id = 2 }) }, plan = plan })
     end
     local path = file(alone("a", { kind = "single", decode = "h2" }), alone("b", { kind = "single", worker = "h2" }))
     local code, out = replay("--policy", "least_load", "--fail-on-difference", path)
@@ -375,7 +382,7 @@ describe("baton replay", function()
     local body = [[
     local prefill = view.prefill[1]
     if req.headers["x-tier"] == "%s" then return { prefill = prefill, decode = view.decode[1] } end
-    return { prefill = prefill, decode = baton.rendezvous(view.decode, req.session) }]]
+    return { prefill = prefill, decode = baton.rendezvous(view.decode, req.session or "nobody") }]]
     local records, serving = proc.path("records.jsonl"), policy(body:format("nobody"))
     local decode = "role=decode,ttft=1,itl=1"
     local f = fleet.start({ workers = { "role=prefill,ttft=1", decode, decode, decode }, flags = {
@@ -406,6 +413,34 @@ describe("baton replay", function()
     assert_told(out, { compared = 30, different = expected, same = 30 - expected })
   end)
 
+  it("decides the same again, with its chance, its ties and its clock", function()
+    local records, serving = proc.path("chance.jsonl"), policy([[
+    if #view.prefill == 0 then return end
+    local prefill = view.prefill[math.random(#view.prefill)]
+    local spare = baton.take("spare", 40, 2)
+    local decode = spare and baton.argmin(view.decode, "id", "requests") or baton.power_of_k(view.decode, 2, "requests")
+    if math.random() < 0.5 then decode = baton.argmin(view.decode, "decode_tokens") end
+    return { prefill = prefill, decode = decode }]])
+    local prefill, decode = "role=prefill,ttft=1", "role=decode,ttft=1,itl=1"
+    local f = fleet.start({ workers = { prefill, prefill, decode, decode, decode, decode, decode }, flags = {
+      "--loops", "1", "--vllm-pd-disaggregation", "--policy", serving, "--record-file", records,
+      "--record-sample", "1" } })
+    local seen = {}
+    for _ = 1, 60 do
+      local answer = f:post("/v1/completions", '{"model":"sim","prompt":"hello","max_tokens":2}')
+      assert.equal(200, answer.status, answer.body)
+      seen[answer:header("x-baton-decode")] = true
+    end
+    f:stop() -- writes what waits
+    assert.is_truthy(next(seen, next(seen)), "chance has chosen several")
+    local code, out, err = replay("--policy", serving, "--fail-on-difference", records)
+    assert.equal(0, code, out .. err)
+    assert_told(out, { records = 60, compared = 60, same = 60 })
+    local bad = file(record("a", { seed = "nothing" }))
+    code, out, err = replay("--policy", serving, bad)
+    assert.truthy((out .. err):find('"seed" must be 16 hex digits', 1, true), code .. out .. err)
+  end)
+
   it("takes no wrong command line", function()
     local path = file(record("a"))
     for _, case in ipairs({
@@ -426,7 +461,7 @@ describe("baton replay", function()
     end
     local code, out = replay("--help")
     assert.equal(0, code)
-    assert.truthy(out:find("admit and route are not", 1, true), out)
+    assert.truthy(out:find("admit and route are not called", 1, true), out)
     local _, same = proc.run({ BATON, "help", "replay" })
     assert.equal(out, same)
   end)

@@ -33,11 +33,11 @@ end
 local function policy(name, version, more)
   return ([[
 return {
-  api = 1, name = "%s", version = "%s",
+  api = 2, name = "%s", version = "%s",
   params = { index = { type = "integer", min = 1, max = 2, default = 1 } },
   %s
   plan = function(req, view, ctx)
-    local at = view.single[ctx.params.index] or view.single[1]
+    local at = view.hybrid[ctx.params.index] or view.hybrid[1]
     return { worker = at.id }
   end,
 }
@@ -262,7 +262,7 @@ describe("a rule", function()
   it("takes a policy back that fails soon after it came", function()
     start('{ name = "all", policy = "next" }')
     replace("next.lua", (policy("next", "2"):gsub("local at", BOOM)))
-    wait_policy("next@2")
+    wait_policy("default")
     for _ = 1, 12 do
       decided_by()
     end

@@ -26,11 +26,11 @@ end
 local function policy(name, version, index, first, more)
   return ([[
 return {
-  api = 1, name = "%s", version = "%s",
+  api = 2, name = "%s", version = "%s",
   %s
   plan = function(req, view, ctx)
     %s
-    local at = view.single[%d] or view.single[1]
+    local at = view.hybrid[%d] or view.hybrid[1]
     return { worker = at.id }
   end,
 }
@@ -107,7 +107,7 @@ describe("a shadow", function()
   end)
 
   it("that chooses otherwise changes nothing, and is counted and explained", function()
-    start(policy("candidate", "7", 2, "if req.headers['x-same'] then return { worker = view.single[1].id } end"))
+    start(policy("candidate", "7", 2, "if req.headers['x-same'] then return { worker = view.hybrid[1].id } end"))
     local worker = ask_mine()
     for _ = 1, 9 do
       assert.equal(worker, ask_mine())
@@ -205,7 +205,7 @@ describe("a shadow", function()
   it("learns by observe, and has a shared_local of its own", function()
     start(policy("candidate", "1", 1, [[
       local wanted = tonumber(req.headers["x-wanted"])
-      if wanted and baton.shared_local.get("seen") == wanted then return { worker = view.single[2].id } end]],
+      if wanted and baton.shared_local.get("seen") == wanted then return { worker = view.hybrid[2].id } end]],
       COUNTED:match("^(.-end,)\n%s*admit")), "", policy("mine", "1", 1, "", COUNTED:gsub("1%)", "100)", 1)))
     local function told()
       local answer = http.post(f.port, PATH, BODY, { ["x-tell"] = "1" })
@@ -229,7 +229,7 @@ describe("a shadow", function()
   end)
 
   it("that cannot be made is left out loudly, and comes with its next text", function()
-    start("return { api = 1, name = 'candidate'")
+    start("return { api = 2, name = 'candidate'")
     assert.equal("mine@1", ask():header("x-baton-policy"))
     local row = part("rules:try/shadow")
     assert.is_true(row.shadow)

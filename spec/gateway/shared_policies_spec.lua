@@ -14,7 +14,7 @@ local PATH = "/v1/completions"
 local BODY = '{"model":"sim","prompt":[1,2,3,4,5],"max_tokens":2}'
 
 local LIMIT = [[
-return { api = 1, name = "mine", version = "1",
+return { api = 2, name = "mine", version = "1",
   start = function()
     local n, why = baton.shared.add("starts", 1)
     return { starts = n or why }
@@ -24,7 +24,7 @@ return { api = 1, name = "mine", version = "1",
     if is_in == false then return { status = 429, retry_after = wait_s, reason = "over" } end
     if not is_in then return { status = 418, reason = wait_s } end
   end,
-  plan = function(req, view) return { worker = baton.argmin(view.single, "requests") } end,
+  plan = function(req, view) return { worker = baton.argmin(view.hybrid, "requests") } end,
 }]]
 
 describe("policies of one fleet", function()

@@ -15,7 +15,7 @@ local f, folder, other, silent
 -- Tells by a rejection what start has learned.
 local function policy(version, start)
   return ([[
-return { api = 1, name = "mine", version = "%s",
+return { api = 2, name = "mine", version = "%s",
   start = function(params, old)
     %s
   end,
@@ -23,7 +23,7 @@ return { api = 1, name = "mine", version = "%s",
     if req.headers["x-tell"] then return { status = 418, reason = tostring(ctx.state.said) } end
   end,
   handover = function(ctx) return { said = ctx.state.said } end,
-  plan = function(req, view, ctx) return { worker = view.single[1].id } end,
+  plan = function(req, view, ctx) return { worker = view.hybrid[1].id } end,
 }
 ]]):format(version, start)
 end

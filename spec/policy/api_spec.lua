@@ -112,7 +112,7 @@ local function choose(req, view, ctx)
   return { prefill = view.prefill[1], decode = view.decode[1] }
 end
 return {
-  api = 1, name = "seen", version = "1",
+  api = 2, name = "seen", version = "1",
   start = function() state = {} return state end,
   admit = function() end,
   plan = choose,
@@ -125,10 +125,13 @@ local function keys_seen()
   local workers, req = testing.workers { prefill = 1, decode = 1 }, {}
   assert.is_true(seen:admit(req))
   testing.plan(seen, workers, req)
-  seen:fallback(workers, req, { scope = "worker", status = 500 }, { "p1" })
+  local failure = { scope = "worker", status = 500, keep = { prefill = "p1" } }
+  assert.is_table(seen:plan(workers, req, failure, {}))
+  seen:fallback(workers, req, failure, { "d1" })
   assert(seen:observe { {
     kind = "failed", at_ms = 1, prefill = 1, decode = 2, model = "m", session = "s", tenant = "t", status = 500,
-    failure = "reset", scope = "worker", prompt_tokens = 1, output_tokens = 1, ttft_ms = 1, total_ms = 1, kept = { 1 },
+    failure = "reset", scope = "worker", prompt_tokens = 1, cached_tokens = 1, output_tokens = 1,
+    ttft_ms = 1, total_ms = 1, kept = { 1 },
   } })
   return seen:handover()
 end
@@ -230,7 +233,7 @@ describe("the table of the API", function()
     end
     for name in pairs(field_names(class_named(api, "Worker").fields)) do
       local policy = testing.load_text(([[
-        return { api = 1, name = "rank", version = "1", plan = function(req, view)
+        return { api = 2, name = "rank", version = "1", plan = function(req, view)
           return { prefill = baton.argmin(view.prefill, %q), decode = view.decode[1] }
         end }]]):format(name))
       local plan, why = policy:plan(testing.workers { prefill = 1, decode = 1 })
@@ -245,7 +248,7 @@ describe("the table of the API", function()
         reads[#reads + 1] = ("local _ = %s.%s"):format(object, name)
       end
     end
-    local text = "return { api = 1, name = 'reads', version = '1', plan = function(req, view, ctx)\n"
+    local text = "return { api = 2, name = 'reads', version = '1', plan = function(req, view, ctx)\n"
       .. "do %s end\nreturn { prefill = view.prefill[1], decode = view.decode[1] } end }"
     local policy = testing.load_text(text:format(table.concat(reads, " end do ")))
     testing.plan(policy, testing.workers { prefill = 1, decode = 1 })
@@ -258,7 +261,7 @@ describe("the table of the API", function()
   it("knows every member of what admit and route return, and of baton.http's table", function()
     local function admit_of(member, value)
       return testing.load_text(([[
-        return { api = 1, name = "m", version = "1", plan = function() end,
+        return { api = 2, name = "m", version = "1", plan = function() end,
           admit = function() return { %s = %s } end, route = function() return { %s = %s } end }
       ]]):format(member, value, member, value))
     end
@@ -281,7 +284,7 @@ describe("the table of the API", function()
     testing.network { ["http://auth/check"] = { status = 200, body = "yes", headers = { A = "b" } } }
     for member, value in pairs(values) do
       local policy = testing.load_text(([[
-        return { api = 1, name = "h", version = "1", plan = function() end,
+        return { api = 2, name = "h", version = "1", plan = function() end,
           start = function() return { seen = {} } end,
           admit = function(req, ctx)
             for key in pairs(baton.http { url = "http://auth/check", %s = %s }) do ctx.state.seen[key] = true end

@@ -36,7 +36,7 @@ describe("fallback_chain", function()
     assert.are.equal("h5", policy:fallback(f, {}, failure, { "h1", "h2", "h3", "h4" }).worker)
     local plan, why = policy:fallback(f, {}, failure, { "h1", "h2", "h3", "h4", "h5" })
     assert.is_nil(plan)
-    assert.are.equal("gives up", why)
+    assert.are.equal("it returned nil", why)
     assert.is_nil(policy:fallback(f, {}, { scope = "request" }, { "h1" }))
   end)
 

@@ -20,7 +20,7 @@ end
 
 local function hooks_policy(old)
   local first = assert(blocks_of("Writing one")[1]:match "(.-)return { api")
-  local text = first .. "return { api = 1, name = 'guide', version = '1', plan = plan,\n"
+  local text = first .. "return { api = 2, name = 'guide', version = '1', plan = plan,\n"
   return testing.load_text(text .. table.concat(blocks_of "The other seven hooks", "") .. "}", { weight = 2 }, old)
 end
 
@@ -81,7 +81,7 @@ describe("the guide's", function()
   end)
 
   it("limit of the whole fleet is held, given back, and asked for by one gateway", function()
-    local text = "return { api = 1, name = 'guide', version = '1', plan = function() end,\n"
+    local text = "return { api = 2, name = 'guide', version = '1', plan = function() end,\n"
       .. "handover = function(ctx) return ctx.state end,\n"
     local policy = testing.load_text(text .. blocks_of("State of the whole fleet")[1] .. "}")
     local workers, store = testing.workers { hybrid = 1 }, testing.store()

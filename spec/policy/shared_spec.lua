@@ -8,7 +8,7 @@ local store, clock
 local function doing(text, pure, name)
   return testing.load_text(([[
 local out = {}
-return { api = 1, name = %q, version = "1",
+return { api = 2, name = %q, version = "1",
   route = function(req, ctx) %s end,
   observe = function(events, ctx) %s end,
   plan = function(req, view, ctx)
@@ -245,7 +245,7 @@ describe("baton.shared", function()
   it("serves start and tick", function()
     store:set("limit", 12)
     local policy = testing.load_text [[
-return { api = 1, name = "mine", version = "1",
+return { api = 2, name = "mine", version = "1",
   start = function() return { limit = tonumber(baton.shared.get("limit")) } end,
   tick = function(now, view, ctx)
     if baton.shared.lease("leader", 2000) then ctx.state.limit = baton.shared.add("rounds", 1) + ctx.state.limit end

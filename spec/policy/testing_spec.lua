@@ -2,7 +2,7 @@
 local testing = require "baton.testing"
 
 local function policy_with(members, params)
-  return testing.load_text("return { api = 1, name = 'p', version = '1', " .. members .. " }", params)
+  return testing.load_text("return { api = 2, name = 'p', version = '1', " .. members .. " }", params)
 end
 
 local FIRST = "plan = function(req, view) return { prefill = view.prefill[1], decode = view.decode[1] } end"
@@ -193,7 +193,7 @@ describe("the network", function()
   end)
 
   it("serves start as well, and fails the spec there too", function()
-    local text = "return { api = 1, name = 'p', version = '1', " .. FIRST .. [[,
+    local text = "return { api = 2, name = 'p', version = '1', " .. FIRST .. [[,
       start = function(params, old)
         baton.sleep(5)
         local answer, why = baton.http { url = "http://conf/limits" }
@@ -233,7 +233,7 @@ describe("hooks", function()
     local text = FIRST .. [[, start = function(params, old) return old end,
       handover = function(ctx) return ctx.state end]]
     local old = { list = { 1, 2, { deep = true } }, name = "x", flag = false }
-    local policy = testing.load_text("return { api = 1, name = 'p', version = '1', " .. text .. " }", nil, old)
+    local policy = testing.load_text("return { api = 2, name = 'p', version = '1', " .. text .. " }", nil, old)
     assert.are.same(old, policy:handover())
   end)
 
@@ -268,12 +268,56 @@ describe("hooks", function()
   end)
 end)
 
+describe("plan", function()
+  local policy = testing.load_text [[
+return { api = 2, name = "again", version = "1", plan = function(req, view, ctx)
+  local failure = ctx.failure
+  baton.note_score(view.decode[1], ctx.attempt)
+  if failure and failure.keep then
+    return { prefill = failure.keep.prefill, decode = view.decode[2] }
+  end
+  return { prefill = view.prefill[failure and 2 or 1], decode = view.decode[1] }
+end }]]
+
+  it("hears of the failure when it is asked again, and of none the next time", function()
+    local workers = testing.workers { prefill = 2, decode = 2 }
+    local failure = { scope = "worker", name = "connect", attempt = 3, keep = { prefill = "p1" } }
+    for _ = 1, 2 do
+      local first = testing.plan(policy, workers)
+      assert.are.same({ "p1", "d1", 1 }, { first.prefill, first.decode, first.scores.d1 })
+      local again = assert(policy:plan(workers, {}, failure, { "d1" }))
+      assert.are.same({ "p1", "d2", 3 }, { again.prefill, again.decode, again.scores.d1 })
+    end
+  end)
+
+  it("counts a request once, however often it is asked", function()
+    local counts = testing.load_text [[
+return { api = 2, name = "counts", version = "1", plan = function(req, view, ctx)
+  baton.prefix_match(view.prefill, req, 16)
+  baton.note_score(view.decode[1], baton.window("requests", 1, 60) + (baton.take("t", 1e-6, 1) and 0 or 100))
+  baton.prefix_insert(req, view.prefill[ctx.attempt], 16)
+  return { prefill = view.prefill[1], decode = view.decode[1] }
+end }]]
+    local workers, req = testing.workers { prefill = 2, decode = 1 }, { prompt = testing.text(100) }
+    assert.are.equal(1, testing.plan(counts, workers, req).scores.d1)
+    assert.are.equal(1, assert(counts:plan(workers, req, { scope = "worker" }, {})).scores.d1)
+    assert.are.equal(102, testing.plan(counts, workers, req).scores.d1)
+    local held = testing.load_text [[
+return { api = 2, name = "held", version = "1", plan = function(req, view)
+  baton.prefix_match(view.prefill, req, 16)
+  baton.note_score(view.decode[1], view.prefill[1].prefix_blocks > 0 and view.prefill[2].prefix_blocks == 0 and 1 or 0)
+  return { prefill = view.prefill[1], decode = view.decode[1] }
+end }]]
+    assert.are.equal(1, testing.plan(held, workers, req).scores.d1)
+  end)
+end)
+
 describe("recorded traffic", function()
   local PAIR = [[
 {"v":1,"id":"r1","path":"/v1/completions","model":"m","stream":true,"n":2,"prompt_tokens":12,"prompt_bytes":48,]] .. [[
 "session":"s","key":"k","tenant":"t","class":"c","pool":"long","headers":{"x-tier":"gold"},]] .. [[
 "candidates":{"prefill":{"total":1,"rows":[{"id":1,"name":"pa","role":"prefill","zone":"a",]] .. [[
-"labels":{"gpu":"h100","hot":true},"dialect":"sglang",]] .. [[
+"labels":{"gpu":"h100","hot":true},"dialect":"sglang","engine":"sglang","version":"0.5.6","tp_size":4,]] .. [[
 "prefill_tokens":70,"decode_tokens":0,"requests":2,"running":3,"waiting":4,"kv_free":0.5,]] .. [[
 "ttft_ema_ms":20,"tpot_ema_ms":5,"age_ms":300}]},]] .. [[
 "decode":{"total":2,"rows":[{"id":2,"name":"db","role":"decode","dialect":"sglang","decode_tokens":900},]] .. [[
@@ -281,7 +325,7 @@ describe("recorded traffic", function()
 "plan":{"kind":"bootstrap","decode":"dc"}}
 {"v":1,"id":"unsampled","status":200}
 {"v":1,"id":"r2","path":"/v1/completions","n":1,"prompt_tokens":1,"prompt_bytes":4,"pool":"default",]] .. [[
-"candidates":{"single":{"total":1,"rows":[{"id":9,"name":"alone","role":"prefill","dialect":"nixl","requests":1}]}}}
+"candidates":{"hybrid":{"total":1,"rows":[{"id":9,"name":"alone","role":"prefill","dialect":"nixl","requests":1}]}}}
 ]]
 
   it("gives requests and fleets to plan again", function()
@@ -304,13 +348,15 @@ describe("recorded traffic", function()
     local policy = doing [[
       local w = view.prefill[1]
       for _, key in ipairs { "zone", "prefill_tokens", "decode_tokens", "requests", "running", "waiting",
-        "kv_free", "ttft_ema_ms", "tpot_ema_ms" } do out[key] = w[key] end
+        "kv_free", "ttft_ema_ms", "tpot_ema_ms", "engine",
+        "connector", "version", "dp_size", "tp_size", "pp_size" } do out[key] = w[key] end
       out.gpu, out.hot, out.dialect, out.old = w.labels.gpu, w.labels.hot, w.dialects[1], w.age_ms >= 300
       out.session, out.tier, out.pool = req.session, req.headers["x-tier"], view.pool]]
     assert.are.same({
       zone = "a", prefill_tokens = 70, decode_tokens = 0, requests = 2, running = 3, waiting = 4, kv_free = 0.5,
       ttft_ema_ms = 20, tpot_ema_ms = 5, gpu = "h100", hot = true, dialect = "sglang", old = true,
       session = "k", tier = "gold", pool = "long",
+      engine = "sglang", connector = "sglang", version = "0.5.6", dp_size = 1, tp_size = 4, pp_size = 1,
     }, result_of(policy, workers, req))
   end)
 

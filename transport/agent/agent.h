@@ -9,8 +9,8 @@
 #ifndef BT_TRANSPORT_AGENT_H
 #define BT_TRANSPORT_AGENT_H
 
+#include "base/map.h"
 #include "transport/agent/layout.h"
-#include "transport/agent/map.h"
 #include "transport/agent/room.h"
 #include "transport/backends/backend.h"
 #include "transport/wire/frame.h"
@@ -46,7 +46,7 @@ struct bt_kv_room {
     bt_kv_piece_t pieces[BT_KV_PIECES_MAX]; /* receiver's */
     uint32_t piece_count;
     struct bt_kv_room_command *command; /* of the gateway that has opened it; NULL = nobody's */
-    bt_kv_entry_t by_id;                /* in agent->senders; receivers: with the gateways */
+    bt_map_entry_t by_id;               /* in agent->senders; receivers: with the gateways */
     /* receiver */
     bool wants_source;    /* the engine has left it to the gateway to name one */
     uint64_t source_room; /* the room's name at its senders */
@@ -89,9 +89,9 @@ struct bt_kv_agent {
     uint64_t heartbeat_us; /* links are looked at next */
 
     bt_kv_rooms_t rooms;
-    bt_kv_map_t senders; /* open sender rooms by id */
-    bt_kv_map_t early;   /* ends without a room, by room id */
-    bt_kv_map_t ends;    /* sender's ends by tag and link */
+    bt_map_t senders; /* open sender rooms by id */
+    bt_map_t early;   /* ends without a room, by room id */
+    bt_map_t ends;    /* sender's ends by tag and link */
     bt_list_t early_order;
     bt_list_t starting, moving, ending; /* rooms, the one that times out first in front */
     bt_list_t draining;                 /* ends */

@@ -65,7 +65,7 @@ void bt_kv_room_free(bt_kv_agent_t *agent, struct bt_kv_room *room)
     if (agent->gateways != NULL)
         bt_kv_gateways_freed(agent, room);
     if (room->is_sender)
-        bt_kv_map_remove(&agent->senders, &room->by_id);
+        bt_map_remove(&agent->senders, &room->by_id);
     bt_list_remove(&room->timer);
     if (room->layout != NULL)
         room->layout->refs--;

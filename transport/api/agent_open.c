@@ -119,7 +119,7 @@ static int open_fds(bt_kv_agent_t *agent, char *err, size_t err_size)
 
 static int open_backends(bt_kv_agent_t *agent, char *err, size_t err_size)
 {
-    bool has_one = false;
+    bool has_one = agent->is_fake;
 
     for (unsigned i = 0; i < BT_KV_BACKENDS; i++) {
         const bt_kv_backend_ops_t *ops = bt_kv_backend_ops_at(i);
@@ -161,11 +161,11 @@ static int init(bt_kv_agent_t *agent, const bt_kv_config_t *config)
     if (rc == 0)
         rc = bt_kv_rooms_init(&agent->rooms, agent->config.max_rooms);
     if (rc == 0)
-        rc = bt_kv_map_init(&agent->senders, buckets);
+        rc = bt_map_init(&agent->senders, buckets);
     if (rc == 0)
-        rc = bt_kv_map_init(&agent->early, buckets);
+        rc = bt_map_init(&agent->early, buckets);
     if (rc == 0)
-        rc = bt_kv_map_init(&agent->ends, buckets);
+        rc = bt_map_init(&agent->ends, buckets);
     bt_rand_secure(&agent->incarnation, sizeof(agent->incarnation));
     read_host_id(agent);
     return rc;

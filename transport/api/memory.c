@@ -70,17 +70,17 @@ static void unmap(bt_kv_mem_t *mem)
 static void remove_from(bt_kv_agent_t *agent, bt_kv_mem_t *mem, unsigned end)
 {
     for (unsigned i = end; i-- > 0;)
-        if (agent->backends[i] != NULL)
+        if (agent->backends[i] != NULL && agent->backends[i]->ops->region_remove != NULL)
             agent->backends[i]->ops->region_remove(agent->backends[i], mem);
 }
 
 /* Device memory is for those that can take it; one is enough. All others must be good for all back ends, as the peer decides which. */
 static int add_device(bt_kv_agent_t *agent, bt_kv_mem_t *mem)
 {
-    int rc = BT_E_INVAL;
+    int rc = agent->is_fake ? 0 : BT_E_INVAL;
 
     for (unsigned i = 0; i < BT_KV_BACKENDS; i++)
-        if (agent->backends[i] != NULL &&
+        if (agent->backends[i] != NULL && agent->backends[i]->ops->region_add != NULL &&
             agent->backends[i]->ops->region_add(agent->backends[i], mem) == 0)
             rc = 0;
     return rc;
@@ -92,7 +92,8 @@ static int add_to_backends(bt_kv_agent_t *agent, bt_kv_mem_t *mem)
         return add_device(agent, mem);
     for (unsigned i = 0; i < BT_KV_BACKENDS; i++) {
         bt_kv_backend_t *backend = agent->backends[i];
-        int rc = backend != NULL ? backend->ops->region_add(backend, mem) : 0;
+        bool has_list = backend != NULL && backend->ops->region_add != NULL;
+        int rc = has_list ? backend->ops->region_add(backend, mem) : 0;
         if (rc != 0) {
             remove_from(agent, mem, i);
             return rc;

@@ -80,6 +80,7 @@ typedef struct bt_kv_backend_ops {
     int (*open)(bt_kv_backend_t **backend_p, bt_kv_agent_t *agent, const bt_kv_config_t *config,
                 char *err, size_t err_size);
     void (*close)(bt_kv_backend_t *backend); /* all paths are closed */
+    /* Both NULL: it reads and writes by address, whatever has one, and keeps no list. */
     int (*region_add)(bt_kv_backend_t *backend, bt_kv_mem_t *mem);
     void (*region_remove)(bt_kv_backend_t *backend, bt_kv_mem_t *mem);
     /* What a peer must know to reach us; bytes written, 0 = not offered. */
@@ -107,7 +108,8 @@ typedef struct bt_kv_backend_ops {
     int (*progress)(bt_kv_backend_t *backend);
     /* About to sleep. True: there is something to do after all. Else every event will make one of `fds` readable. */
     bool (*arm)(bt_kv_backend_t *backend);
-    /* True: the peer's process is known to be gone (pidfd): its reads and writes are over. */
+    /* Only without close_revokes. True: the peer's process is known to be gone (pidfd): its reads and
+     * writes are over. */
     bool (*peer_is_dead)(const bt_kv_path_t *path);
     /* Adds to a line of bt_kv_agent_describe: how data goes on this path, and why not better. */
     int (*describe)(const bt_kv_path_t *path, char *text, size_t size);
@@ -129,9 +131,9 @@ struct bt_kv_path {
     void *user; /* the agent's */
 };
 
-/* list.c. NULL: not in this build, or no device. */
+/* list.c. NULL: not in this build, or no device; fake, which moves nothing, needs none. */
 const bt_kv_backend_ops_t *bt_kv_backend_ops_at(unsigned index);
-extern const bt_kv_backend_ops_t bt_kv_fake_ops, bt_kv_mem_ops, bt_kv_shm_ops, bt_kv_tcp_ops;
+extern const bt_kv_backend_ops_t bt_kv_mem_ops, bt_kv_shm_ops, bt_kv_tcp_ops;
 const bt_kv_backend_ops_t *bt_kv_verbs_ops(
     void); /* NULL where libibverbs is not built in or finds no device */
 static inline unsigned bt_kv_backend_index(enum bt_kv_kind kind)

@@ -44,7 +44,7 @@ bt_kv_end_t *bt_kv_end_new(bt_kv_agent_t *agent, bt_kv_link_t *link, uint64_t ta
     bt_list_init(&end->on_link);
     bt_list_push(&link->ends, &end->on_link);
     if (is_sender)
-        bt_kv_map_put(&agent->ends, &end->by_tag, tag_key(link, tag));
+        bt_map_put(&agent->ends, &end->by_tag, tag_key(link, tag));
     return end;
 }
 
@@ -65,9 +65,9 @@ void bt_kv_end_body_free(bt_kv_end_t *end)
 void bt_kv_end_free(bt_kv_agent_t *agent, bt_kv_end_t *end)
 {
     if (end->is_sender)
-        bt_kv_map_remove(&agent->ends, &end->by_tag);
+        bt_map_remove(&agent->ends, &end->by_tag);
     if (!bt_list_empty(&end->by_room.link))
-        bt_kv_map_remove(&agent->early, &end->by_room);
+        bt_map_remove(&agent->early, &end->by_room);
     if (end->layout != NULL)
         bt_kv_peer_layout_unref(end->layout);
     bt_list_remove(&end->order);
@@ -80,7 +80,7 @@ void bt_kv_end_free(bt_kv_agent_t *agent, bt_kv_end_t *end)
 bt_kv_end_t *bt_kv_end_by_tag(const bt_kv_agent_t *agent, const bt_kv_link_t *link, uint64_t tag)
 {
     uint64_t key = tag_key(link, tag);
-    bt_list_t *bucket = bt_kv_map_bucket(&agent->ends, key);
+    bt_list_t *bucket = bt_map_bucket(&agent->ends, key);
 
     for (bt_list_t *it = bucket->next; it != bucket; it = it->next) {
         bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, by_tag.link);

@@ -13,7 +13,7 @@
 
 struct bt_kv_end {
     bt_list_t on_link, on_room, draining, order; /* order: agent's early_order, free_ends */
-    bt_kv_entry_t by_tag,
+    bt_map_entry_t by_tag,
         by_room; /* sender's: in agent->ends; in agent->early while room is NULL */
     struct bt_kv_room *room;
     bt_kv_link_t *link; /* NULL: gone */

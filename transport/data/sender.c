@@ -210,7 +210,7 @@ static void keep_early(bt_kv_agent_t *agent, bt_kv_end_t *end, uint64_t id)
         bt_kv_end_refuse(agent, end, BT_E_LIMIT,
                          "too many announcements wait for rooms that nobody has opened");
     } else {
-        bt_kv_map_put(&agent->early, &end->by_room, id);
+        bt_map_put(&agent->early, &end->by_room, id);
         bt_list_push(&agent->early_order, &end->order);
     }
 }
@@ -224,7 +224,7 @@ int bt_kv_sender_announced(bt_kv_agent_t *agent, bt_kv_link_t *link, const bt_kv
     bt_kv_end_t *old = bt_kv_end_by_tag(agent, link, frame->tag);
     if (old != NULL &&
         old->is_quiet) /* the receiver has come back to this agent for another room */
-        bt_kv_map_remove(&agent->ends, &old->by_tag);
+        bt_map_remove(&agent->ends, &old->by_tag);
     else if (*why_p == NULL && old != NULL)
         *why_p = "an announcement twice";
     if (*why_p != NULL)
@@ -234,7 +234,7 @@ int bt_kv_sender_announced(bt_kv_agent_t *agent, bt_kv_link_t *link, const bt_kv
         *why_p = "more than memory holds";
         return BT_E_NOMEM;
     }
-    bt_kv_entry_t *entry = bt_kv_map_get(&agent->senders, frame->room);
+    bt_map_entry_t *entry = bt_map_get(&agent->senders, frame->room);
     if (entry == NULL) {
         keep_early(agent, end, frame->room);
         return 0;
@@ -297,7 +297,7 @@ void bt_kv_sender_left(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const cha
 
 void bt_kv_sender_missed(bt_kv_agent_t *agent, uint64_t id, int rc, const char *reason)
 {
-    bt_kv_entry_t *entry = bt_kv_map_get(&agent->senders, id);
+    bt_map_entry_t *entry = bt_map_get(&agent->senders, id);
     bt_kv_tomb_t tomb = {.id = id, .missing = 1, .is_left = true, .rc = rc};
 
     if (entry == NULL) {
@@ -311,12 +311,12 @@ void bt_kv_sender_missed(bt_kv_agent_t *agent, uint64_t id, int rc, const char *
 
 static void join_early(bt_kv_agent_t *agent, struct bt_kv_room *room)
 {
-    bt_kv_entry_t *entry;
+    bt_map_entry_t *entry;
 
     while (room->end_count < room->receivers && !bt_kv_room_is_over(room) &&
-           (entry = bt_kv_map_get(&agent->early, room->id)) != NULL) {
+           (entry = bt_map_get(&agent->early, room->id)) != NULL) {
         bt_kv_end_t *end = bt_container_of(entry, bt_kv_end_t, by_room);
-        bt_kv_map_remove(&agent->early, entry);
+        bt_map_remove(&agent->early, entry);
         bt_list_remove(&end->order);
         join(agent, end, room);
     }
@@ -332,7 +332,7 @@ static int open_room(bt_kv_agent_t *agent, const bt_kv_send_spec_t *spec, bool i
 {
     struct bt_kv_layout *layout = bt_kv_layout_find(agent, spec->layout);
 
-    if ((layout == NULL && !is_dummy) || bt_kv_map_get(&agent->senders, spec->room) != NULL)
+    if ((layout == NULL && !is_dummy) || bt_map_get(&agent->senders, spec->room) != NULL)
         return BT_E_INVAL;
     int rc = bt_kv_room_new(agent, room_p);
     if (rc != 0)
@@ -348,7 +348,7 @@ static int open_room(bt_kv_agent_t *agent, const bt_kv_send_spec_t *spec, bool i
     room->layout = layout;
     if (layout != NULL)
         layout->refs++;
-    bt_kv_map_put(&agent->senders, &room->by_id, room->id);
+    bt_map_put(&agent->senders, &room->by_id, room->id);
     bt_list_push(&agent->starting, &room->timer);
     return 0;
 }

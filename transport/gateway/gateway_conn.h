@@ -52,7 +52,7 @@ enum bt_kv_room_command_phase {
 
 /* What a gateway has said about a room of one side. */
 typedef struct bt_kv_room_command {
-    bt_kv_entry_t by_id;
+    bt_map_entry_t by_id;
     bt_list_t on_conn, retell;
     bt_list_t
         order; /* gateways's waiting, orphans, pending, ended or untold; alone while OPEN and well */
@@ -78,9 +78,9 @@ struct bt_kv_gateways {
     bool is_dirty;   /* the next turn looks at everything */
     uint64_t due_us; /* when it must at the latest */
     uint64_t sweep_us;
-    bt_kv_map_t commands;
-    bt_kv_map_t receivers; /* the engine's receiver rooms by id */
-    bt_list_t waiting;     /* not opened yet, and tombs; in no order */
+    bt_map_t commands;
+    bt_map_t receivers; /* the engine's receiver rooms by id */
+    bt_list_t waiting;  /* not opened yet, and tombs; in no order */
     bt_list_t orphans;
     bt_list_t pending;       /* their new sender is on a link where the old end is not quiet yet */
     bt_list_t ended, untold; /* the oldest in front; untold: nobody was there to hear it */

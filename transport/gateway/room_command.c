@@ -38,9 +38,9 @@ int bt_kv_room_commands_init(bt_kv_agent_t *agent)
 
     for (unsigned i = 0; i < sizeof(lists) / sizeof(*lists); i++)
         bt_list_init(lists[i]);
-    int rc = bt_kv_map_init(&s->commands, BUCKETS);
+    int rc = bt_map_init(&s->commands, BUCKETS);
     if (rc == 0)
-        rc = bt_kv_map_init(&s->receivers, BUCKETS);
+        rc = bt_map_init(&s->receivers, BUCKETS);
     if (rc != 0) {
         free(s->commands.buckets);
         return rc;
@@ -48,14 +48,14 @@ int bt_kv_room_commands_init(bt_kv_agent_t *agent)
     for (uint32_t i = 0; i < agent->rooms.fresh; i++) { /* opened before the first gateway came */
         struct bt_kv_room *room = agent->rooms.bodies[i];
         if (room != NULL && room->handle != 0 && !room->is_sender)
-            bt_kv_map_put(&s->receivers, &room->by_id, room->id);
+            bt_map_put(&s->receivers, &room->by_id, room->id);
     }
     return 0;
 }
 
 static bt_kv_room_command_t *find(const bt_kv_agent_t *agent, uint64_t id, uint8_t side)
 {
-    bt_list_t *bucket = bt_kv_map_bucket(&agent->gateways->commands, id);
+    bt_list_t *bucket = bt_map_bucket(&agent->gateways->commands, id);
 
     for (bt_list_t *it = bucket->next; it != bucket; it = it->next) {
         bt_kv_room_command_t *d = bt_container_of(it, bt_kv_room_command_t, by_id.link);
@@ -67,7 +67,7 @@ static bt_kv_room_command_t *find(const bt_kv_agent_t *agent, uint64_t id, uint8
 
 void bt_kv_room_command_free(bt_kv_agent_t *agent, bt_kv_room_command_t *d)
 {
-    bt_kv_map_remove(&agent->gateways->commands, &d->by_id);
+    bt_map_remove(&agent->gateways->commands, &d->by_id);
     bt_list_remove(&d->on_conn);
     bt_list_remove(&d->retell);
     bt_list_remove(&d->order);
@@ -102,7 +102,7 @@ static bt_kv_room_command_t *new_command(bt_kv_gateway_conn_t *conn, uint64_t id
     bt_list_init(&d->retell);
     bt_list_init(&d->order);
     bt_list_push(&conn->known, &d->on_conn);
-    bt_kv_map_put(&agent->gateways->commands, &d->by_id, id);
+    bt_map_put(&agent->gateways->commands, &d->by_id, id);
     return d;
 }
 
@@ -180,7 +180,7 @@ static void bind(bt_kv_room_command_t *d, struct bt_kv_room *room)
 void bt_kv_gateways_freed(bt_kv_agent_t *agent, struct bt_kv_room *room)
 {
     if (!room->is_sender)
-        bt_kv_map_remove(&agent->gateways->receivers, &room->by_id);
+        bt_map_remove(&agent->gateways->receivers, &room->by_id);
     if (room->command != NULL)
         keep_last(agent, room->command, room);
 }
@@ -260,7 +260,7 @@ static void apply(bt_kv_room_command_t *d, struct bt_kv_room *room)
 void bt_kv_gateways_opened(bt_kv_agent_t *agent, struct bt_kv_room *room)
 {
     if (!room->is_sender)
-        bt_kv_map_put(&agent->gateways->receivers, &room->by_id, room->id);
+        bt_map_put(&agent->gateways->receivers, &room->by_id, room->id);
     bt_kv_room_command_t *d =
         find(agent, room->id, room->is_sender ? BT_KV_SIDE_SENDER : BT_KV_SIDE_RECEIVER);
     if (d != NULL &&
@@ -290,9 +290,8 @@ bool bt_kv_gateways_orphans(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, cons
 /* ---- what the gateway says ---- */
 static struct bt_kv_room *open_room(bt_kv_agent_t *agent, uint64_t id, uint8_t side)
 {
-    const bt_kv_map_t *map =
-        side == BT_KV_SIDE_SENDER ? &agent->senders : &agent->gateways->receivers;
-    bt_kv_entry_t *entry = bt_kv_map_get(map, id);
+    const bt_map_t *map = side == BT_KV_SIDE_SENDER ? &agent->senders : &agent->gateways->receivers;
+    bt_map_entry_t *entry = bt_map_get(map, id);
 
     return entry != NULL ? bt_container_of(entry, struct bt_kv_room, by_id) : NULL;
 }

@@ -14,8 +14,8 @@
 #define EMBEDDED_PREFIX "lua/baton/dialects/"
 
 static const char *const file_keys[] = {
-    "name",  "kind",    "routes",      "prefill", "decode",          "rid", "room",
-    "batch", "release", "abort_route", "learns",  "gateway_managed", NULL};
+    "name",    "kind",        "routes", "prefill",         "decode",     "rid",    "room", "batch",
+    "release", "abort_route", "learns", "gateway_managed", "connectors", "engine", NULL};
 
 const char *bt_plan_kind_name(enum bt_plan_kind kind)
 {
@@ -86,6 +86,35 @@ static void read_routes(lua_State *L, struct bt_dialect_file *file)
     lua_pop(L, 1);
 }
 
+static void read_connectors(lua_State *L, struct bt_dialect_file *file)
+{
+    size_t count;
+
+    lua_getfield(L, 1, "connectors");
+    count = lua_istable(L, -1) ? lua_objlen(L, -1) : 0;
+    if (!lua_isnil(L, -1) && (count == 0 || count > BT_DIALECT_CONNECTORS_MAX))
+        luaL_error(L, "connectors must list 1 to %d names", BT_DIALECT_CONNECTORS_MAX);
+    for (size_t i = 1; i <= count; i++, lua_pop(L, 1)) {
+        lua_rawgeti(L, -1, (int) i);
+        if (lua_type(L, -1) != LUA_TSTRING || lua_objlen(L, -1) == 0)
+            luaL_error(L, "connectors must list names of the engines' connectors");
+        file->connectors[file->connector_count] = bt_str_dup(bt_vm_str(L, -1));
+        if (file->connectors[file->connector_count] == NULL)
+            luaL_error(L, "out of memory");
+        file->connector_count++;
+    }
+    lua_pop(L, 1);
+}
+
+static void read_engine(lua_State *L, struct bt_dialect_file *file)
+{
+    lua_getfield(L, 1, "engine");
+    if (!lua_isnil(L, -1) &&
+        (lua_type(L, -1) != LUA_TSTRING || bt_engine_parse(bt_vm_str(L, -1), &file->engine) < 0))
+        luaL_error(L, "engine must be sglang, vllm, vllm_ascend or mindie");
+    lua_pop(L, 1);
+}
+
 static void refuse_unknown_keys(lua_State *L)
 {
     for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) {
@@ -128,6 +157,8 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
     if (pub->has_abort_route && !pub->needs_rid)
         luaL_error(L, "abort_route needs rid");
     read_routes(L, file);
+    read_connectors(L, file);
+    read_engine(L, file);
     pub->prefill_ref = function_ref(L, "prefill");
     pub->decode_ref = function_ref(L, "decode");
 }
@@ -138,6 +169,9 @@ static void free_file(struct bt_dialect_file *file)
         return;
     for (unsigned i = 0; i < file->route_count; i++)
         free(file->routes[i]);
+    for (unsigned i = 0; i < file->connector_count; i++)
+        free(file->connectors[i]);
+    free(file->path);
     free(file->name);
     free(file);
 }
@@ -185,6 +219,7 @@ static int add_text(struct bt_dialects *d, bt_str_t text, const char *path, bool
         return BT_E_NOMEM;
     d->files[d->count]->pub.home = d;
     d->files[d->count]->pub.routes_ref = LUA_NOREF;
+    d->files[d->count]->path = trusted ? NULL : bt_str_dup(bt_str(path));
     snprintf(chunk, sizeof(chunk), "@%s", path);
     lua_pushcfunction(d->vm.L, load_chunk);
     rc = bt_vm_load(&d->vm, text, chunk, trusted, err, err_size);

@@ -9,6 +9,7 @@
  *   { name = "nixl", kind = "handoff" | "bootstrap" | "sequence", rid = bool, room = bool, batch = bool,
  *     release = bool, abort_route = bool, learns = bool, gateway_managed = bool,
  *     routes = { "/v1/completions", ... } or nil for all, prefill = function(leg, edit), decode = function(leg, edit) }
+ *     A user's file also: connectors = { "MyConnector", ... }, engine = "vllm" or another.
  *   kind sequence: P with one token, then D, nothing of P's reply is needed (shared_cache).
  *   batch = true: a list of prompts goes in one leg, with a room per prompt; else every list is fanned out.
  *   gateway_managed = true: the workers' transfer agents are connected to the gateway, which opens each room at both sides and may give a
@@ -85,6 +86,9 @@ enum bt_dialect_verdict { BT_DIALECT_OK, BT_DIALECT_RECOMPUTE, BT_DIALECT_REFUSE
 
 /* Loads the embedded dialects, then *.lua of user_dir (NULL = none; same name replaces). err: one line with file:line. */
 int bt_dialects_new(bt_dialects_t **dialects_p, const char *user_dir, char *err, size_t err_size);
+/* The connectors that user_dir's files serve become known to cluster/capability.h; before workers
+ * are made of names. err: one line with the file. */
+int bt_dialects_register(const char *user_dir, char *err, size_t err_size);
 void bt_dialects_free(bt_dialects_t *d);
 const bt_dialect_t *bt_dialects_find(const bt_dialects_t *d, const char *name);
 /* True when the dialect can carry this path in PD mode. */

@@ -8,18 +8,25 @@
 #ifndef BT_SCRIPT_DIALECT_IMPL_H
 #define BT_SCRIPT_DIALECT_IMPL_H
 
+#include "cluster/capability.h"
 #include "script/dialect/dialect.h"
 #include "script/dialect/json_index.h"
 #include "script/vm/vm.h"
 
 #define BT_DIALECTS_MAX 64
 #define BT_DIALECT_ROUTES_MAX 32
+#define BT_DIALECT_CONNECTORS_MAX 16
 
 struct bt_dialect_file {
     bt_dialect_t pub; /* first: bt_dialect_t * and this are the same address */
     char *name;
     char *routes[BT_DIALECT_ROUTES_MAX];
     unsigned route_count; /* 0 = all paths */
+    /* Of a user's file only. */
+    char *path; /* NULL = compiled in */
+    char *connectors[BT_DIALECT_CONNECTORS_MAX];
+    unsigned connector_count;
+    enum bt_engine engine;
 };
 
 struct bt_dialects {

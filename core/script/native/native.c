@@ -52,6 +52,7 @@ void bt_native_open(lua_State *L, bt_policy_t *policy)
     bt_json_api_add(L);
     bt_hook_op_api_add(L);
     bt_shared_api_add(L);
+    bt_log_api_add(L);
     bt_vm_push_closed_meta(L, unknown_member, read_only);
     lua_setmetatable(L, -2);
     lua_pushliteral(L, "baton");

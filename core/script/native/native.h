@@ -51,6 +51,7 @@ void bt_native_add_prefix(lua_State *L);
 void bt_json_api_add(lua_State *L);
 void bt_hook_op_api_add(lua_State *L);
 void bt_shared_api_add(lua_State *L);
+void bt_log_api_add(lua_State *L);
 void bt_native_set(lua_State *L, const luaL_Reg *functions);
 
 #endif

@@ -233,6 +233,7 @@ static void filter_label(lua_State *L, bt_policy_t *policy, bool wanted)
     unsigned count = (unsigned) lua_objlen(L, 1), kept = 0;
     bt_str_t key = bt_vm_str(L, 2), value = lua_isnil(L, 3) ? BT_STR_NULL : bt_vm_str(L, 3);
 
+    policy->asked_labels = true;
     lua_newtable(L);
     for (unsigned i = 1; i <= count; i++) {
         bt_str_t has;

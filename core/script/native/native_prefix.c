@@ -31,7 +31,7 @@ static struct bt_native *chain_of(lua_State *L, int block_idx)
     struct bt_native *k = policy->native;
     lua_Integer tokens = luaL_optinteger(L, block_idx, BT_PREFIX_BLOCK_TOKENS);
     const bt_policy_request_t *req = policy->call.req;
-    uint64_t model;
+    uint64_t space;
 
     luaL_argcheck(L, tokens >= 1 && tokens <= BT_PREFIX_BLOCK_TOKENS_MAX, block_idx,
                   "1 to 1024 tokens a block");
@@ -41,10 +41,11 @@ static struct bt_native *chain_of(lua_State *L, int block_idx)
         return k;
     k->prefix.serial = 0; /* what was there is being written over */
     k->prefix.count = chain_prompt(L, req->prompt, (unsigned) tokens, k->prefix.hashes);
-    model = req->model.n != 0 ? bt_hash64(req->model, 0)
-                              : 0; /* LoRA adapters of one fleet do not share KV */
+    space = req->prefix_space; /* vLLM's LoRA adapters are models */
+    if (req->model.n != 0)
+        space = bt_hash64(req->model, space);
     for (unsigned i = 0; i < k->prefix.count; i++)
-        k->prefix.hashes[i] ^= model;
+        k->prefix.hashes[i] ^= space;
     k->prefix.serial = policy->call.serial;
     k->prefix.block_tokens = (unsigned) tokens;
     k->prefix.is_matched = false;
@@ -228,6 +229,8 @@ static int native_prefix_insert(lua_State *L)
     k = chain_of(L, 3);
     if (bt_policy_of(L)->shadow[0] != '\0' || bt_policy_of(L)->is_dry_run)
         return 0; /* its choices do not happen: no worker will have the prompt */
+    if (bt_policy_of(L)->call.req->is_counted)
+        return 0;
     bt_prefix_insert(k->prefix.hashes, k->prefix.count, (uint32_t) row->worker->id,
                      bt_policy_of(L)->call.now_ms);
     return 0;

@@ -100,7 +100,7 @@ static double check_range(lua_State *L, int idx, double low, double high, const 
 static int native_ewma(lua_State *L)
 {
     bt_str_t name = check_name(L);
-    uint64_t now_us = bt_now_us();
+    uint64_t now_us = bt_policy_now_us(bt_policy_of(L));
     double value, weight;
 
     if (lua_isnoneornil(L, 2)) {
@@ -115,13 +115,22 @@ static int native_ewma(lua_State *L)
     return 1;
 }
 
+/* A request counts once, however often its plan is asked. */
+static double counted(lua_State *L, double amount)
+{
+    const bt_policy_request_t *req = bt_policy_of(L)->call.req;
+
+    return req != NULL && req->is_counted ? 0 : amount;
+}
+
 /* baton.take(name, per_second, burst[, cost]) -> true; or false and the seconds until there is enough (nil: never) */
 static int native_take(lua_State *L)
 {
     double per_s = check_range(L, 2, 1e-6, 1e12, "a rate above 0");
     double burst = check_range(L, 3, 0, 1e12, "0 or more");
     double cost = lua_isnoneornil(L, 4) ? 1 : check_range(L, 4, 0, 1e12, "0 or more");
-    double wait_s = bt_rate_take(rates_of(L), check_name(L), per_s, burst, cost, bt_now_us());
+    double wait_s = bt_rate_take(rates_of(L), check_name(L), per_s, burst, counted(L, cost),
+                                 bt_policy_now_us(bt_policy_of(L)));
 
     lua_pushboolean(L, wait_s == 0);
     if (wait_s == 0 || wait_s == HUGE_VAL)
@@ -136,8 +145,9 @@ static int native_window(lua_State *L)
     double amount = check_range(L, 2, -1e300, 1e300, "a finite number");
     double seconds = check_range(L, 3, 0.001, 86400, "0.001 to 86400 seconds");
 
-    lua_pushnumber(L, bt_rate_window(rates_of(L), check_name(L), amount, (uint64_t) (seconds * 1e6),
-                                     bt_now_us()));
+    lua_pushnumber(L,
+                   bt_rate_window(rates_of(L), check_name(L), counted(L, amount),
+                                  (uint64_t) (seconds * 1e6), bt_policy_now_us(bt_policy_of(L))));
     return 1;
 }
 

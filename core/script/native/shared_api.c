@@ -309,7 +309,7 @@ static void push_table(lua_State *L, const bt_text_t *rows)
 static int shared_cached(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
-    const uint64_t now_us = bt_now_us();
+    const uint64_t now_us = bt_policy_now_us(policy);
     lua_Number max_ms = HUGE_VAL, age_ms, number = 0;
     enum bt_shared_kind kind = BT_SHARED_NONE;
     uint64_t put_us = 0;

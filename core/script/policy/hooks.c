@@ -7,6 +7,7 @@
 #include "script/policy/policy_impl.h"
 
 #include "base/clock.h"
+#include "base/rand.h"
 #include "script/shared/now.h"
 #include "script/value/plain.h"
 #include "script/view/view.h"
@@ -14,6 +15,14 @@
 #include <stdio.h>
 
 /* ---- what hooks get ---- */
+
+static void set_id(lua_State *L, const char *key, const bt_worker_t *w)
+{
+    if (w == NULL)
+        return;
+    lua_pushnumber(L, (lua_Number) w->id);
+    lua_setfield(L, -2, key);
+}
 
 static void push_failure(lua_State *L, const bt_policy_failure_t *failure)
 {
@@ -32,6 +41,29 @@ static void push_failure(lua_State *L, const bt_policy_failure_t *failure)
         lua_rawseti(L, -2, (int) i + 1);
     }
     lua_setfield(L, -2, "tried");
+    if (failure->kept_prefill == NULL && failure->kept_decode == NULL)
+        return;
+    lua_createtable(L, 0, 1);
+    set_id(L, "prefill", failure->kept_prefill);
+    set_id(L, "decode", failure->kept_decode);
+    lua_setfield(L, -2, "keep");
+}
+
+/* ctx.attempt and ctx.failure of plan: touched by those that are asked again, and by the next. */
+static void take_failure(lua_State *L, bt_policy_t *policy)
+{
+    const bt_policy_failure_t *failure = policy->call.failure;
+
+    policy->has_failure = failure != NULL;
+    bt_vm_push(L, policy->ctx_ref);
+    lua_pushinteger(L, failure != NULL ? (lua_Integer) failure->attempt : 1);
+    lua_setfield(L, -2, "attempt");
+    if (failure != NULL)
+        push_failure(L, failure);
+    else
+        lua_pushnil(L);
+    lua_setfield(L, -2, "failure");
+    lua_pop(L, 1);
 }
 
 static void set_number(lua_State *L, const char *key, double value)
@@ -52,7 +84,7 @@ static void set_text(lua_State *L, const char *key, bt_str_t value)
 
 static void push_event(lua_State *L, const bt_policy_event_t *event)
 {
-    lua_createtable(L, 0, 14);
+    lua_createtable(L, 0, 15);
     set_text(L, "kind", bt_str(event->kind));
     set_number(L, "at_ms", (double) event->at_ms);
     set_number(L, "prefill", (double) event->prefill);
@@ -64,6 +96,7 @@ static void push_event(lua_State *L, const bt_policy_event_t *event)
     set_text(L, "failure", bt_str(event->failure));
     set_text(L, "scope", bt_str(event->scope));
     set_number(L, "prompt_tokens", (double) event->prompt_tokens);
+    set_number(L, "cached_tokens", (double) event->cached_tokens);
     set_number(L, "output_tokens", (double) event->output_tokens);
     set_number(L, "ttft_ms", event->ttft_ms);
     set_number(L, "total_ms", event->total_ms);
@@ -114,14 +147,14 @@ static void enter_handover(lua_State *L, bt_policy_t *policy)
 
 static void enter_choice(lua_State *L, bt_policy_t *policy)
 {
-    const bt_policy_failure_t *failure = policy->call.failure;
+    const bool is_fallback = policy->call.hook == BT_HOOK_FALLBACK;
 
     bt_vm_push(L, policy->req_ref);
     bt_vm_push(L, policy->view_ref);
-    if (failure != NULL)
-        push_failure(L, failure);
+    if (is_fallback)
+        push_failure(L, policy->call.failure);
     bt_vm_push(L, policy->ctx_ref);
-    lua_call(L, failure != NULL ? 4 : 3, 1);
+    lua_call(L, is_fallback ? 4 : 3, 1);
     bt_choice_read(L, policy, lua_gettop(L));
 }
 
@@ -131,6 +164,8 @@ static int enter(lua_State *L)
     enum bt_policy_hook hook = policy->call.hook;
 
     bt_ctx_take_vars(L, policy);
+    if (hook == BT_HOOK_PLAN && (policy->call.failure != NULL || policy->has_failure))
+        take_failure(L, policy);
     bt_vm_push(L, policy->hook_refs[hook]);
     switch (hook) {
     case BT_HOOK_HANDOVER:
@@ -201,7 +236,7 @@ int bt_hook_call(bt_policy_t *policy, enum bt_policy_hook hook, int ref)
     policy->call.running = true;
     policy->call.serial++;
     policy->call.store_ops = 0;
-    policy->call.now_ms = bt_now_or(now_us) / 1000;
+    policy->call.now_ms = bt_policy_now_or(policy, now_us) / 1000;
     memset(&policy->call.choice, 0, sizeof(policy->call.choice));
     if (view != NULL && !bt_view_find(policy, view)) {
         ready = make_lists(policy);
@@ -218,37 +253,48 @@ int bt_hook_call(bt_policy_t *policy, enum bt_policy_hook hook, int ref)
     return BT_E_POLICY;
 }
 
-int bt_policy_plan(bt_policy_t *policy, enum bt_policy_part part, const bt_policy_request_t *req,
-                   const bt_policy_view_t *view, bt_choice_t *choice_p)
+static int choose(bt_policy_t *policy, enum bt_policy_hook hook, enum bt_policy_part part,
+                  const bt_policy_request_t *req, const bt_policy_view_t *view,
+                  const bt_policy_failure_t *failure, bt_choice_t *choice_p)
 {
+    const bool is_seeded = req->trace != NULL && req->trace->seed != 0;
+    bt_rand_state_t before;
     int rc;
 
     policy->call.part = part;
     policy->call.req = req;
     policy->call.view = view;
-    policy->call.failure = NULL;
-    rc = bt_hook_call(policy, BT_HOOK_PLAN, policy->enter_ref);
+    policy->call.failure = failure;
+    if (is_seeded)
+        bt_rand_begin(&before, req->trace->seed + part);
+    rc = bt_hook_call(policy, hook, policy->enter_ref);
+    if (is_seeded)
+        bt_rand_end(&before);
     if (rc == 0)
         *choice_p = policy->call.choice;
     return rc;
+}
+
+int bt_policy_plan(bt_policy_t *policy, enum bt_policy_part part, const bt_policy_request_t *req,
+                   const bt_policy_view_t *view, bt_choice_t *choice_p)
+{
+    return choose(policy, BT_HOOK_PLAN, part, req, view, NULL, choice_p);
+}
+
+int bt_policy_plan_again(bt_policy_t *policy, enum bt_policy_part part,
+                         const bt_policy_request_t *req, const bt_policy_view_t *view,
+                         const bt_policy_failure_t *failure, bt_choice_t *choice_p)
+{
+    return choose(policy, BT_HOOK_PLAN, part, req, view, failure, choice_p);
 }
 
 int bt_policy_fallback(bt_policy_t *policy, const bt_policy_request_t *req,
                        const bt_policy_view_t *view, const bt_policy_failure_t *failure,
                        bt_choice_t *choice_p)
 {
-    int rc;
-
     if (policy->hook_refs[BT_HOOK_FALLBACK] == LUA_NOREF)
         return BT_E_AGAIN;
-    policy->call.part = BT_POLICY_BOTH;
-    policy->call.req = req;
-    policy->call.view = view;
-    policy->call.failure = failure;
-    rc = bt_hook_call(policy, BT_HOOK_FALLBACK, policy->enter_ref);
-    if (rc == 0)
-        *choice_p = policy->call.choice;
-    return rc;
+    return choose(policy, BT_HOOK_FALLBACK, BT_POLICY_BOTH, req, view, failure, choice_p);
 }
 
 /* No request and no view: both refuse, because there is none to look at. */
@@ -387,5 +433,7 @@ void bt_hooks_open(lua_State *L, bt_policy_t *policy)
     lua_newtable(L);
     lua_newtable(L);
     lua_setfield(L, -2, "state");
+    lua_pushinteger(L, 1);
+    lua_setfield(L, -2, "attempt");
     policy->ctx_ref = luaL_ref(L, LUA_REGISTRYINDEX);
 }

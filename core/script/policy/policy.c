@@ -17,7 +17,7 @@
 #include <stdlib.h>
 
 #define VM_CAP_BYTES ((size_t) 64 << 20) /* ten thousand workers need about three MiB */
-#define API_VERSION 1
+#define API_VERSION 2
 
 const char *const bt_policy_members[] = {"api",   "name",     "version", "params",   "start",
                                          "admit", "route",    "plan",    "fallback", "observe",
@@ -57,6 +57,19 @@ static char *string_member(lua_State *L, const char *key)
     return copy;
 }
 
+static void check_api(lua_State *L)
+{
+    lua_getfield(L, 1, "api");
+    if (lua_type(L, -1) == LUA_TNUMBER && lua_tonumber(L, -1) == 1)
+        luaL_error(L,
+                   "a policy for api 1, and this is api %d: its view.single is view.hybrid now, "
+                   "and view.single holds all who can serve alone; then say api = %d",
+                   API_VERSION, API_VERSION);
+    if (lua_type(L, -1) != LUA_TNUMBER || lua_tonumber(L, -1) != API_VERSION)
+        luaL_error(L, "api must be %d", API_VERSION);
+    lua_pop(L, 1);
+}
+
 /* load_chunk(chunk) */
 static int load_chunk(lua_State *L)
 {
@@ -66,10 +79,7 @@ static int load_chunk(lua_State *L)
     if (!lua_istable(L, 1))
         return luaL_error(L, "a policy must return a table, not a %s value", luaL_typename(L, 1));
     check_keys(L);
-    lua_getfield(L, 1, "api");
-    if (lua_type(L, -1) != LUA_TNUMBER || lua_tonumber(L, -1) != API_VERSION)
-        return luaL_error(L, "api must be %d", API_VERSION);
-    lua_pop(L, 1);
+    check_api(L);
     policy->name = string_member(L, "name");
     policy->version = string_member(L, "version");
     bt_hooks_read(L, policy);
@@ -330,4 +340,27 @@ char *bt_policy_params_schema(const bt_policy_t *policy)
         return out.data;
     bt_text_fini(&out);
     return NULL;
+}
+
+/* ---- by name, and from a source ---- */
+
+int bt_policy_load_source(bt_policy_t **policy_p, const bt_policy_source_t *source, char *err,
+                          size_t err_size)
+{
+    const bt_policy_spec_t spec = {.path = source->path, .code = {source->code, source->size}};
+
+    return bt_policy_make(policy_p, &spec, err, err_size);
+}
+
+int bt_policy_load(bt_policy_t **policy_p, const char *name, const char *policy_dir, char *err,
+                   size_t err_size)
+{
+    bt_policy_source_t *source;
+    int rc = bt_policy_source_open(&source, name, policy_dir, err, err_size);
+
+    if (rc != 0)
+        return rc;
+    rc = bt_policy_load_source(policy_p, source, err, err_size);
+    bt_policy_source_unref(source);
+    return rc;
 }

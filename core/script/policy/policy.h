@@ -11,6 +11,7 @@
 #ifndef BT_SCRIPT_POLICY_H
 #define BT_SCRIPT_POLICY_H
 
+#include "script/policy/policy_source.h"
 #include "script/value/value.h"
 #include "script/view/facts.h"
 #include "script/view/hook_op.h"
@@ -19,6 +20,9 @@
  * err: one line with file:line, or the nearest known name. */
 int bt_policy_load(bt_policy_t **policy_p, const char *name, const char *policy_dir, char *err,
                    size_t err_size);
+/* From what was read already: the same bytes on every loop. */
+int bt_policy_load_source(bt_policy_t **policy_p, const bt_policy_source_t *source, char *err,
+                          size_t err_size);
 /* Everything that a policy is made of. */
 typedef struct bt_policy_spec {
     const char *path; /* stands in messages */
@@ -46,7 +50,11 @@ int bt_policy_prewarm(bt_policy_t *policy, const bt_policy_view_t *view);
 /* part PREFILL/DECODE: only that side of the answer is required (separately chosen policies); the other may be NULL. */
 int bt_policy_plan(bt_policy_t *policy, enum bt_policy_part part, const bt_policy_request_t *req,
                    const bt_policy_view_t *view, bt_choice_t *choice_p);
-/* BT_E_AGAIN: the policy has no fallback hook (use the default choice). 0 with first.decode == NULL: give up. */
+/* After a failed attempt: ctx.failure and ctx.attempt tell it. */
+int bt_policy_plan_again(bt_policy_t *policy, enum bt_policy_part part,
+                         const bt_policy_request_t *req, const bt_policy_view_t *view,
+                         const bt_policy_failure_t *failure, bt_choice_t *choice_p);
+/* BT_E_AGAIN: the policy has no fallback hook. Of all three: 0 with nobody in choice_p: nil. */
 int bt_policy_fallback(bt_policy_t *policy, const bt_policy_request_t *req,
                        const bt_policy_view_t *view, const bt_policy_failure_t *failure,
                        bt_choice_t *choice_p);
@@ -64,7 +72,22 @@ char *bt_policy_params_schema(const bt_policy_t *policy);
 const bt_policy_stats_t *bt_policy_stats(const bt_policy_t *policy);
 /* Last error text of this policy (file:line: message), for logs and /admin. */
 const char *bt_policy_error(const bt_policy_t *policy);
-/* NULL-terminated list of embedded policy names. */
-const char *const *bt_policy_embedded_names(void);
+
+/* How a policy is tried. Zeroed: its workers bear nothing, and it plans both. */
+typedef struct bt_policy_trial {
+    const char *labels, *zone; /* of all workers: "k=v,k=v", a name; NULL = none */
+    enum bt_policy_part part;
+    bool or_half; /* one that plans a half will do: where it is to serve is not known */
+} bt_policy_trial_t;
+/* Asks the policy for a plan as it may come to be asked: without workers, with one, with all of them
+ * down, with 512. nil is a fine answer where nobody can be chosen; an error, a choice that cannot be, or
+ * never a choice is not. 0 with text in err: a warning, it may choose among labelled workers or for
+ * another request. For any thread; the fleet is private. */
+int bt_policy_self_test(bt_policy_t *policy, const bt_policy_trial_t *trial, char *err,
+                        size_t err_size);
+/* Does a policy fail with these words because it found nobody of the kind that it chooses from? */
+bool bt_policy_is_absence(const char *err);
+/* Does it serve pairs, or single workers? One of each role; a policy need not serve both, and nil is no answer here. */
+int bt_policy_self_test_kind(bt_policy_t *policy, bool single, char *err, size_t err_size);
 
 #endif

@@ -42,10 +42,9 @@ __attribute__((format(printf, 3, 4))) static void refuse(lua_State *L, const bt_
 static const bt_worker_set_t *set_of(const bt_policy_t *policy, enum bt_policy_list list)
 {
     static const bt_worker_set_t none = {NULL, 0};
-    const bt_policy_view_t *view = policy->call.view;
-    const bt_worker_set_t *const sets[] = {view->prefill, view->decode, view->single};
+    const bt_worker_set_t *set = policy->call.view->sets[list];
 
-    return sets[list] != NULL ? sets[list] : &none;
+    return set != NULL ? set : &none;
 }
 
 static bool is_tried(const bt_policy_t *policy, const bt_worker_t *w)
@@ -72,22 +71,21 @@ static bool is_member(const bt_worker_set_t *set, const bt_row_t *row, enum bt_p
 static bt_worker_t *read_worker(lua_State *L, bt_policy_t *policy, int idx,
                                 enum bt_policy_list list)
 {
-    static const char *const places[] = {"prefill", "decode", "worker"};
+    const char *place = list == BT_LIST_SINGLE ? "worker" : bt_policy_list_name(list);
     bt_row_t *row = bt_row_at(L, idx);
 
     if (row == NULL && lua_type(L, idx) != LUA_TNUMBER)
-        refuse(L, policy, "%s = a %s value; it must be a worker or its id", places[list],
+        refuse(L, policy, "%s = a %s value; it must be a worker or its id", place,
                luaL_typename(L, idx));
     if (row == NULL)
         row = bt_row_by_id(L, policy, lua_tonumber(L, idx));
     if (row == NULL)
-        refuse(L, policy, "%s = %s, which is no worker's id", places[list], lua_tostring(L, idx));
+        refuse(L, policy, "%s = %s, which is no worker's id", place, lua_tostring(L, idx));
     if (!is_member(set_of(policy, list), row, list))
-        refuse(L, policy, "%s = worker %s, which is no candidate for that", places[list],
+        refuse(L, policy, "%s = worker %s, which is no candidate for that", place,
                row->worker->name);
     if (is_tried(policy, row->worker))
-        refuse(L, policy, "%s = worker %s, which was tried already", places[list],
-               row->worker->name);
+        refuse(L, policy, "%s = worker %s, which was tried already", place, row->worker->name);
     return row->worker;
 }
 
@@ -110,6 +108,14 @@ static enum bt_plan_kind read_kind(lua_State *L, bt_policy_t *policy, int idx)
             return kinds[i];
     refuse(L, policy, "kind '%s'; it must be \"single\", \"handoff\" or \"bootstrap\"", name.p);
     return BT_PLAN_NONE;
+}
+
+bool bt_pair_has_kind(const bt_pair_t *pair)
+{
+    const unsigned bit = pair->kind == BT_PLAN_BOOTSTRAP ? BT_KIND_BOOTSTRAP : BT_KIND_HANDOFF;
+
+    return pair->kind == BT_PLAN_NONE || pair->kind == BT_PLAN_SINGLE ||
+           (bt_worker_kinds(pair->prefill) & bt_worker_kinds(pair->decode) & bit) != 0;
 }
 
 struct answer {
@@ -173,8 +179,18 @@ static void check_pair(lua_State *L, bt_policy_t *policy, const struct answer *a
                a->decode->name, why);
 }
 
-static void read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pair,
-                      enum bt_plan_kind *kind_p, bool *more_p)
+/* The self-test's made-up fleet has one connector; a policy may be for another. */
+static void check_kind(lua_State *L, bt_policy_t *policy, const bt_pair_t *pair)
+{
+    if (policy->call.testing || pair->prefill == NULL || pair->decode == NULL ||
+        bt_pair_has_kind(pair))
+        return;
+    refuse(L, policy, "kind \"%s\" for workers %s and %s, which can only be \"%s\"",
+           bt_plan_kind_name(pair->kind), pair->prefill->name, pair->decode->name,
+           bt_plan_kind_name(pair->kind == BT_PLAN_HANDOFF ? BT_PLAN_BOOTSTRAP : BT_PLAN_HANDOFF));
+}
+
+static void read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pair, bool *more_p)
 {
     struct answer a = {.prefill_rank = -1, .decode_rank = -1};
 
@@ -194,9 +210,12 @@ static void read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pai
         check_pair(L, policy, &a);
     check_rank(L, policy, a.prefill_rank, a.prefill, "prefill_rank");
     check_rank(L, policy, a.decode_rank, a.worker != NULL ? a.worker : a.decode, "decode_rank");
-    *pair = (bt_pair_t){a.prefill, a.worker != NULL ? a.worker : a.decode, a.prefill_rank,
-                        a.decode_rank};
-    *kind_p = a.worker != NULL ? BT_PLAN_SINGLE : a.kind;
+    *pair = (bt_pair_t){.prefill = a.prefill,
+                        .decode = a.worker != NULL ? a.worker : a.decode,
+                        .prefill_rank = a.prefill_rank,
+                        .decode_rank = a.decode_rank,
+                        .kind = a.worker != NULL ? BT_PLAN_SINGLE : a.kind};
+    check_kind(L, policy, pair);
     *more_p = a.has_alternates;
 }
 
@@ -212,10 +231,8 @@ static void read_alternates(lua_State *L, bt_policy_t *policy, int idx, bt_choic
     if (count > BT_CHOICE_ALTERNATES_MAX)
         refuse(L, policy, "more than %d alternates", BT_CHOICE_ALTERNATES_MAX);
     for (size_t i = 1; i <= count; i++, lua_pop(L, 1)) {
-        enum bt_plan_kind kind;
-
         lua_rawgeti(L, -1, (int) i);
-        read_pair(L, policy, lua_gettop(L), &choice->alternates[i - 1], &kind, &nested);
+        read_pair(L, policy, lua_gettop(L), &choice->alternates[i - 1], &nested);
         if (nested)
             refuse(L, policy, "alternates inside alternates");
         choice->alternate_count++;
@@ -228,9 +245,9 @@ void bt_choice_read(lua_State *L, bt_policy_t *policy, int idx)
     bt_choice_t *choice = &policy->call.choice;
     bool has_alternates;
 
-    if (lua_isnil(L, idx) && (policy->call.failure != NULL || policy->call.testing))
-        return; /* gives up */
-    read_pair(L, policy, idx, &choice->first, &choice->kind, &has_alternates);
+    if (lua_isnil(L, idx))
+        return; /* nobody */
+    read_pair(L, policy, idx, &choice->first, &has_alternates);
     if (has_alternates)
         read_alternates(L, policy, idx, choice);
 }

@@ -10,7 +10,6 @@
 #define BT_SCRIPT_POLICY_IMPL_H
 
 #include "script/policy/policy.h"
-#include "script/policy/policy_run.h"
 #include "script/view/state.h"
 
 /* ---- policy.c ---- */

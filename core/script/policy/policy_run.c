@@ -13,6 +13,7 @@
  * handler. The watchdog's hook is the whole state's, so it stops coroutines too.
  *
  * Many requests may wait in one VM, and there is one ctx and one req: what they show is set before every step. */
+#include "script/policy/policy_run.h"
 #include "script/policy/policy_impl.h"
 
 #include "base/err.h"

@@ -5,11 +5,13 @@
  *                                  since the gateway asks no policy about an empty fleet
  *   one of each role, 512          a good answer or nil, for pairs or for single workers: a policy may be written for one kind,
  *                                  and may fail for lack of the other, but for no other reason
+ *   in none of these a choice      a mistake, unless it asked for labels, or for what tells clients apart: then it may choose
+ *                                  somebody elsewhere, and a note says so. Finding nobody by labels is noted, too
  *   admit, route                   no error; every sleep is over at once and there is no network, which they must bear. Their
  *                                  vars go to the plans that follow, as in the gateway
  */
 #include "script/policy/policy_impl.h"
-#include "script/policy/policy_source.h"
+#include "script/policy/policy_run.h"
 
 #include "base/clock.h"
 
@@ -27,23 +29,34 @@ struct fleet {
     unsigned count[3]; /* by enum bt_role: prefill, decode, hybrid */
 };
 
-static bt_worker_t *make_worker(enum bt_role role, unsigned i, uint64_t first_id)
+static char *copy_of(const char *text)
+{
+    return text != NULL ? bt_str_dup(bt_str(text)) : NULL;
+}
+
+static bt_worker_t *make_worker(enum bt_role role, unsigned i, uint64_t first_id,
+                                const bt_policy_trial_t *trial)
 {
     static const bt_breaker_config_t breaker;
-    char url[64], name[16], connector[] = "NixlConnector", err[128];
+    char url[64], name[16], err[128];
     bt_worker_spec_t spec;
     bt_worker_t *w;
+    int rc;
 
     snprintf(url, sizeof(url), "http://self-test-%u:8000", i);
     snprintf(name, sizeof(name), "%c%u", "pdw"[role], i);
     bt_worker_spec_init(&spec);
-    spec.url = url;
-    spec.name = name;
+    spec.url = copy_of(url);
+    spec.name = copy_of(name);
     spec.role = role;
     spec.engine = BT_ENGINE_VLLM;
-    spec.connector = role != BT_ROLE_HYBRID ? connector : NULL;
-    if (bt_worker_new(&w, &spec, first_id + ((uint64_t) role + 1) * 100000 + i, i, &breaker, err,
-                      sizeof(err)) < 0)
+    spec.connector = copy_of(role != BT_ROLE_HYBRID ? "NixlConnector" : NULL);
+    spec.labels = copy_of(trial->labels);
+    spec.zone = copy_of(trial->zone);
+    rc = bt_worker_new(&w, &spec, first_id + ((uint64_t) role + 1) * 100000 + i, i, &breaker, err,
+                       sizeof(err));
+    bt_worker_spec_fini(&spec);
+    if (rc < 0)
         return NULL;
     atomic_store_explicit(&w->health, BT_HEALTH_UP, memory_order_relaxed);
     return w;
@@ -57,7 +70,7 @@ static void free_fleet(struct fleet *f)
     free(f);
 }
 
-static struct fleet *make_fleet(void)
+static struct fleet *make_fleet(const bt_policy_trial_t *trial)
 {
     static const unsigned wanted[3] = {FLEET_SIZE / 2, FLEET_SIZE / 2, FLEET_SIZE};
     struct fleet *f = calloc(1, sizeof(*f));
@@ -66,7 +79,7 @@ static struct fleet *make_fleet(void)
 
     for (unsigned role = 0; f != NULL && role < 3; role++)
         for (; f->count[role] < wanted[role]; f->count[role]++) {
-            bt_worker_t *w = make_worker((enum bt_role) role, f->count[role], first_id);
+            bt_worker_t *w = make_worker((enum bt_role) role, f->count[role], first_id, trial);
             if (w == NULL) {
                 free_fleet(f);
                 return NULL;
@@ -98,6 +111,10 @@ struct run {
     size_t err_size;
     bt_policy_request_t req;
     bt_policy_vars_t vars;
+    enum bt_policy_part part;
+    bool has_labels;
+    unsigned plans; /* that chose somebody */
+    char note[512]; /* what it could not do here but may elsewhere */
 };
 
 static int refuse(const struct run *run, const char *what, const char *why)
@@ -113,19 +130,19 @@ static int try_plan(struct run *run, const char *what, unsigned prefill, unsigne
     const bt_worker_set_t p = {run->fleet->items[BT_ROLE_PREFILL], prefill},
                           d = {run->fleet->items[BT_ROLE_DECODE], decode},
                           s = {run->fleet->items[BT_ROLE_HYBRID], single};
-    const bt_policy_view_t view = {
-        .prefill = &p, .decode = &d, .single = &s, .pool = {"self-test", 9}};
-    const uint64_t start_us = bt_clock_us();
+    const bt_policy_view_t view = {.sets = {&p, &d, &s, &s}, .pool = {"self-test", 9}};
+    const uint64_t start_us = bt_clock_cpu_us();
     bt_choice_t choice;
     int rc;
 
     run->policy->call.testing = true;
-    rc = bt_policy_plan(run->policy, BT_POLICY_BOTH, &run->req, &view, &choice);
+    rc = bt_policy_plan(run->policy, run->part, &run->req, &view, &choice);
     run->policy->call.testing = false;
-    if (bt_clock_us() - start_us > BUDGET_US)
+    if (bt_clock_cpu_us() - start_us > BUDGET_US)
         return refuse(run, what, "plan took more than 250 ms");
     if (rc < 0 && strstr(bt_policy_error(run->policy), "over its budget") != NULL)
         return refuse(run, what, bt_policy_error(run->policy));
+    run->plans += rc == 0 && choice.first.decode != NULL;
     return rc < 0 ? BT_E_AGAIN : 0;
 }
 
@@ -171,7 +188,41 @@ static int try_with_workers(struct run *run, const char *what, unsigned each, un
         return refuse(run, what, bt_policy_error(run->policy));
     if (rc != BT_E_AGAIN || pair_rc == 0)
         return rc == BT_E_POLICY ? rc : 0;
-    return refuse(run, what, why);
+    if (!run->policy->asked_labels)
+        return refuse(run, what, why);
+    snprintf(run->note, sizeof(run->note), "%.400s", why);
+    return 0;
+}
+
+static const char *never(const bt_policy_t *policy, char *why, size_t why_size)
+{
+    snprintf(why, why_size, "%s: plan of %s never chose anybody", policy->path,
+             bt_policy_name(policy));
+    return why;
+}
+
+/* Nobody was ever chosen: is it the policy, or what it was shown? */
+static int judge(struct run *run)
+{
+    const bt_policy_t *policy = run->policy;
+    char why[256];
+
+    run->err[0] = '\0';
+    if (run->plans > 0)
+        return 0;
+    if (!policy->asked_labels && !policy->asked_client)
+        return refuse(run, "pairs and single workers, one of each and 512",
+                      never(policy, why, sizeof(why)));
+    snprintf(run->err, run->err_size, "%s in the self-test%s%s%s%s",
+             never(policy, why, sizeof(why)),
+             !policy->asked_labels ? ""
+             : run->has_labels     ? ", whose workers have the labels and the zone that were given"
+                                   : ", whose workers have no labels and no zone",
+             policy->asked_client ? ", whose request has no headers, tenant, session or class and "
+                                    "model \"self-test\""
+                                  : "",
+             run->note[0] != '\0' ? ": " : "", run->note);
+    return 0;
 }
 
 /* ---- admit and route ---- */
@@ -194,7 +245,7 @@ static int finish(struct run *run, const char *what, bt_policy_run_t *hook, int 
 static int try_entry(struct run *run, const char *what,
                      int (*begin)(bt_policy_t *, bt_policy_run_t *, const bt_policy_request_t *))
 {
-    const uint64_t start_us = bt_clock_us();
+    const uint64_t start_us = bt_clock_cpu_us();
     bt_policy_run_t hook;
     int rc;
 
@@ -204,16 +255,49 @@ static int try_entry(struct run *run, const char *what,
         return 0;
     if (rc < 0 && run->err[0] == '\0')
         return refuse(run, what, bt_policy_error(run->policy));
-    if (rc == 0 && bt_clock_us() - start_us > BUDGET_US)
+    if (rc == 0 && bt_clock_cpu_us() - start_us > BUDGET_US)
         return refuse(run, what, "it took more than 250 ms");
     return rc;
 }
 
-int bt_policy_self_test(bt_policy_t *policy, char *err, size_t err_size)
+static int try_plans(struct run *run)
 {
-    struct run run = {policy, make_fleet(), err, err_size, made_up, {0}};
+    int rc;
+
+    run->plans = 0;
+    rc = try_without_workers(run);
+    if (rc == 0)
+        rc = try_with_workers(run, "one worker of each role", 1, 1);
+    if (rc == 0)
+        rc = try_with_workers(run, "512 workers", FLEET_SIZE / 2, FLEET_SIZE);
+    return rc == 0 ? judge(run) : rc;
+}
+
+/* It fails for want of the other half. */
+static bool is_half(const char *err, enum bt_policy_part *part_p)
+{
+    if (strstr(err, "no prefill worker") != NULL)
+        *part_p = BT_POLICY_DECODE;
+    else if (strstr(err, "no decode worker") != NULL)
+        *part_p = BT_POLICY_PREFILL;
+    else
+        return false;
+    return true;
+}
+
+int bt_policy_self_test(bt_policy_t *policy, const bt_policy_trial_t *trial, char *err,
+                        size_t err_size)
+{
+    struct run run = {.policy = policy,
+                      .fleet = make_fleet(trial),
+                      .err = err,
+                      .err_size = err_size,
+                      .part = trial->part,
+                      .has_labels = trial->labels != NULL || trial->zone != NULL,
+                      .req = made_up};
     int rc = BT_E_NOMEM;
 
+    policy->asked_labels = policy->asked_client = false;
     snprintf(err, err_size, "out of memory");
     run.req.vars = bt_policy_has_entry(policy) ? &run.vars : NULL;
     if (run.fleet != NULL)
@@ -221,11 +305,9 @@ int bt_policy_self_test(bt_policy_t *policy, char *err, size_t err_size)
     if (rc == 0)
         rc = try_entry(&run, "route", bt_policy_route);
     if (rc == 0)
-        rc = try_without_workers(&run);
-    if (rc == 0)
-        rc = try_with_workers(&run, "one worker of each role", 1, 1);
-    if (rc == 0)
-        rc = try_with_workers(&run, "512 workers", FLEET_SIZE / 2, FLEET_SIZE);
+        rc = try_plans(&run);
+    if (rc < 0 && trial->or_half && is_half(err, &run.part))
+        rc = try_plans(&run);
     if (policy->native->prefix.serial != 0) /* it looks at prompts: the index will be used */
         bt_prefix_warm();
     bt_policy_vars_drop(&run.vars);
@@ -235,7 +317,11 @@ int bt_policy_self_test(bt_policy_t *policy, char *err, size_t err_size)
 
 int bt_policy_self_test_kind(bt_policy_t *policy, bool single, char *err, size_t err_size)
 {
-    struct run run = {policy, make_fleet(), err, err_size, made_up, {0}};
+    struct run run = {.policy = policy,
+                      .fleet = make_fleet(&(bt_policy_trial_t){.part = BT_POLICY_BOTH}),
+                      .err = err,
+                      .err_size = err_size,
+                      .req = made_up};
     int rc = BT_E_NOMEM;
 
     run.req.vars = bt_policy_has_entry(policy) ? &run.vars : NULL;
@@ -246,13 +332,14 @@ int bt_policy_self_test_kind(bt_policy_t *policy, bool single, char *err, size_t
         const bt_worker_set_t p = {run.fleet->items[BT_ROLE_PREFILL], !single},
                               d = {run.fleet->items[BT_ROLE_DECODE], !single},
                               s = {run.fleet->items[BT_ROLE_HYBRID], single};
-        const bt_policy_view_t view = {
-            .prefill = &p, .decode = &d, .single = &s, .pool = {"self-test", 9}};
+        const bt_policy_view_t view = {.sets = {&p, &d, &s, &s}, .pool = {"self-test", 9}};
         bt_choice_t choice;
 
         rc = bt_policy_plan(policy, BT_POLICY_BOTH, &run.req, &view, &choice);
         if (rc < 0)
             snprintf(err, err_size, "%s", bt_policy_error(policy));
+        else if (choice.first.decode == NULL)
+            rc = refuse(&run, single ? "one hybrid" : "one pair", "plan returned nil");
     }
     bt_policy_vars_drop(&run.vars);
     free_fleet(run.fleet);

@@ -2,6 +2,7 @@
  * the most, and the change itself brings the next look. */
 #include "script/policy/policy_source.h"
 
+#include "base/err.h"
 #include "script/vm/embedded.h"
 #include "script/vm/vm.h"
 
@@ -172,26 +173,5 @@ int bt_policy_source_open(bt_policy_source_t **source_p, const char *name, const
                               (bt_str_t){file->data, file->size});
     if (rc != 0)
         snprintf(err, err_size, "%s: out of memory", path);
-    return rc;
-}
-
-int bt_policy_load_source(bt_policy_t **policy_p, const bt_policy_source_t *source, char *err,
-                          size_t err_size)
-{
-    const bt_policy_spec_t spec = {.path = source->path, .code = {source->code, source->size}};
-
-    return bt_policy_make(policy_p, &spec, err, err_size);
-}
-
-int bt_policy_load(bt_policy_t **policy_p, const char *name, const char *policy_dir, char *err,
-                   size_t err_size)
-{
-    bt_policy_source_t *source;
-    int rc = bt_policy_source_open(&source, name, policy_dir, err, err_size);
-
-    if (rc != 0)
-        return rc;
-    rc = bt_policy_load_source(policy_p, source, err, err_size);
-    bt_policy_source_unref(source);
     return rc;
 }

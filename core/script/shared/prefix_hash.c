@@ -35,11 +35,6 @@ static unsigned chain_bytes(bt_prefix_chain_t *c, uint64_t *hashes, unsigned cou
     return count;
 }
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
 #define GAP_MAX                                                                                    \
     256 /* white space between two ids: an indented line; what has more costs more than it is worth */
 
@@ -50,7 +45,7 @@ static bool next_id(bt_str_t list, size_t *at, uint32_t *id_p)
     size_t i = *at, start;
     const size_t gap_end = list.n - i < GAP_MAX ? list.n : i + GAP_MAX;
 
-    while (i < gap_end && (is_space(list.p[i]) || list.p[i] == ','))
+    while (i < gap_end && (bt_str_is_blank(list.p[i]) || list.p[i] == ','))
         i++;
     for (start = i; i < list.n && list.p[i] >= '0' && list.p[i] <= '9' && id <= UINT32_MAX; i++)
         id = id * 10 + (unsigned) (list.p[i] - '0');

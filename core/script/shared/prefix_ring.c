@@ -61,7 +61,8 @@ void bt_prefix_row_add(bt_prefix_row_t *row, uint64_t hash)
     if (ring == NULL)
         return;
     uint64_t at = row->at + 1 + row->count;
-    if (row->count == BT_PREFIX_BLOCKS_MAX ||
+    /* Nothing behind a gap: nobody finds a block whose parent is not told. */
+    if (row->dropped > 0 || row->count == BT_PREFIX_BLOCKS_MAX ||
         at - atomic_load_explicit(&ring->taken, memory_order_acquire) >= WORDS) {
         row->dropped++;
         return;

@@ -119,12 +119,12 @@ static int push_choice(lua_State *L, const bt_policy_t *policy, int rc, const bt
         return push_failure(L, policy, rc);
     if (choice->first.decode == NULL) {
         lua_pushnil(L);
-        lua_pushliteral(L, "gives up");
+        lua_pushliteral(L, "it returned nil");
         return 2;
     }
     push_pair(L, &choice->first);
-    if (choice->kind != BT_PLAN_NONE) {
-        lua_pushstring(L, bt_plan_kind_name(choice->kind));
+    if (choice->first.kind != BT_PLAN_NONE) {
+        lua_pushstring(L, bt_plan_kind_name(choice->first.kind));
         lua_setfield(L, -2, "kind");
     }
     lua_createtable(L, (int) choice->alternate_count, 0);
@@ -135,20 +135,6 @@ static int push_choice(lua_State *L, const bt_policy_t *policy, int rc, const bt
     lua_setfield(L, -2, "alternates");
     push_scores(L, f, trace);
     return 1;
-}
-
-/* policy:plan(workers[, req]) -> {prefill, decode} or {worker}, names, with kind, ranks, alternates, scores; or nil, message */
-static int policy_plan(lua_State *L)
-{
-    bt_policy_t *policy = bt_testing_policy_check(L);
-    const struct bt_testing_workers *f = bt_testing_workers_check(L, 2);
-    bt_policy_view_t view = bt_testing_view(f);
-    const struct bt_testing_request *r = request_at(L, policy, 3);
-    bt_choice_t choice = {0};
-    int rc = bt_policy_plan(policy, BT_POLICY_BOTH, &r->req, &view, &choice);
-
-    bt_testing_raise_mistake(L);
-    return push_choice(L, policy, rc, &choice, f, &r->trace);
 }
 
 static enum bt_scope scope_of(lua_State *L, bt_str_t name)
@@ -165,31 +151,92 @@ static const char *text_or(bt_str_t s, const char *otherwise)
     return s.p != NULL ? s.p : otherwise;
 }
 
-/* policy:fallback(workers, req, {scope, name, leg, status}, {tried name...}) -> as plan */
+struct failed {
+    bt_policy_failure_t failure;
+    bt_worker_t *tried[TRIED_MAX];
+};
+
+static const bt_worker_t *kept(lua_State *L, const struct bt_testing_workers *f, int idx,
+                               const char *side)
+{
+    const bt_worker_t *w = NULL;
+
+    lua_getfield(L, idx, "keep");
+    if (lua_istable(L, -1)) {
+        lua_getfield(L, -1, side);
+        if (!lua_isnil(L, -1))
+            w = bt_testing_worker(L, f, lua_gettop(L));
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+    return w;
+}
+
+/* {scope, name, leg, status, attempt, keep = {prefill or decode = name}}, {tried name...} at 4, 5 */
+static void read_failure(lua_State *L, const struct bt_testing_workers *f, struct failed *out)
+{
+    bt_policy_failure_t *failure = &out->failure;
+
+    luaL_checktype(L, 4, LUA_TTABLE);
+    luaL_checktype(L, 5, LUA_TTABLE);
+    *failure = (bt_policy_failure_t){.tried = out->tried};
+    failure->scope = scope_of(L, bt_testing_member(L, 4, "scope"));
+    failure->name = text_or(bt_testing_member(L, 4, "name"), "reset");
+    failure->leg = text_or(bt_testing_member(L, 4, "leg"), "decode");
+    failure->status = (unsigned) bt_testing_number(L, 4, "status", 0);
+    failure->attempt = (unsigned) bt_testing_number(L, 4, "attempt", 2);
+    failure->kept_prefill = kept(L, f, 4, "prefill");
+    failure->kept_decode = kept(L, f, 4, "decode");
+    for (int i = 1; i <= (int) lua_objlen(L, 5) && i <= TRIED_MAX; i++) {
+        lua_rawgeti(L, 5, i);
+        out->tried[failure->tried_count++] = bt_testing_worker(L, f, lua_gettop(L));
+        lua_pop(L, 1);
+    }
+}
+
+/* policy:plan(workers[, req[, failure, tried]]) -> {prefill, decode} or {worker}, names, with kind, ranks, alternates, scores; or
+ * nil, message. The last two as in fallback: it is asked again, and the view is the spec's to cut. */
+static int policy_plan(lua_State *L)
+{
+    bt_policy_t *policy = bt_testing_policy_check(L);
+    const struct bt_testing_workers *f = bt_testing_workers_check(L, 2);
+    const bool is_again = !lua_isnoneornil(L, 4);
+    bt_policy_view_t view = bt_testing_view(f);
+    const struct bt_testing_request *r;
+    bt_policy_request_t req;
+    bt_choice_t choice = {0};
+    struct failed failed;
+    int rc;
+
+    if (is_again)
+        read_failure(L, f, &failed);
+    r = request_at(L, policy, 3);
+    req = r->req;
+    req.is_counted = is_again;
+    rc = is_again
+             ? bt_policy_plan_again(policy, BT_POLICY_BOTH, &req, &view, &failed.failure, &choice)
+             : bt_policy_plan(policy, BT_POLICY_BOTH, &req, &view, &choice);
+    bt_testing_raise_mistake(L);
+    return push_choice(L, policy, rc, &choice, f, &r->trace);
+}
+
+/* policy:fallback(workers, req, failure, tried) -> as plan */
 static int policy_fallback(lua_State *L)
 {
     bt_policy_t *policy = bt_testing_policy_check(L);
     const struct bt_testing_workers *f = bt_testing_workers_check(L, 2);
     bt_policy_view_t view = bt_testing_view(f);
     const struct bt_testing_request *r;
-    bt_worker_t *tried[TRIED_MAX];
-    bt_policy_failure_t failure = {.tried = tried};
+    bt_policy_request_t req;
     bt_choice_t choice = {0};
+    struct failed failed;
     int rc;
 
-    luaL_checktype(L, 4, LUA_TTABLE);
-    luaL_checktype(L, 5, LUA_TTABLE);
-    failure.scope = scope_of(L, bt_testing_member(L, 4, "scope"));
-    failure.name = text_or(bt_testing_member(L, 4, "name"), "reset");
-    failure.leg = text_or(bt_testing_member(L, 4, "leg"), "decode");
-    failure.status = (unsigned) bt_testing_number(L, 4, "status", 0);
-    for (int i = 1; i <= (int) lua_objlen(L, 5) && i <= TRIED_MAX; i++) {
-        lua_rawgeti(L, 5, i);
-        tried[failure.tried_count++] = bt_testing_worker(L, f, lua_gettop(L));
-        lua_pop(L, 1);
-    }
+    read_failure(L, f, &failed);
     r = request_at(L, policy, 3);
-    rc = bt_policy_fallback(policy, &r->req, &view, &failure, &choice);
+    req = r->req;
+    req.is_counted = true;
+    rc = bt_policy_fallback(policy, &req, &view, &failed.failure, &choice);
     bt_testing_raise_mistake(L);
     return push_choice(L, policy, rc, &choice, f, &r->trace);
 }
@@ -282,6 +329,7 @@ static void read_event(lua_State *L, int idx, bt_policy_event_t *event)
         .failure = bt_testing_member(L, idx, "failure").p,
         .scope = bt_testing_member(L, idx, "scope").p,
         .prompt_tokens = (uint64_t) bt_testing_number(L, idx, "prompt_tokens", 0),
+        .cached_tokens = (uint64_t) bt_testing_number(L, idx, "cached_tokens", 0),
         .output_tokens = (uint64_t) bt_testing_number(L, idx, "output_tokens", 0),
         .ttft_ms = bt_testing_number(L, idx, "ttft_ms", 0),
         .total_ms = bt_testing_number(L, idx, "total_ms", 0),

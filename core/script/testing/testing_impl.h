@@ -19,7 +19,7 @@
 #define BT_TESTING_SCORES_MAX 1024
 
 struct bt_testing_workers {
-    bt_worker_set_t sets[3]; /* view.prefill, view.decode, view.single */
+    bt_worker_set_t sets[BT_LIST_COUNT]; /* the lists of the view; SINGLE borrows from the others */
     uint64_t key;
     char pool[64]; /* view.pool */
 };

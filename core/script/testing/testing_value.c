@@ -2,6 +2,7 @@
  * so nothing is freed here. */
 #include "script/testing/testing_impl.h"
 
+#include "script/shared/prefix_hash.h"
 #include "script/value/plain.h"
 
 #include <limits.h>
@@ -115,6 +116,8 @@ static void read_request(lua_State *L, int idx, bt_policy_request_t *req)
     req->tenant = bt_testing_member(L, idx, "tenant");
     req->klass = bt_testing_member(L, idx, "class");
     req->prompt = bt_testing_member(L, idx, "prompt");
+    if (bt_testing_member(L, idx, "cache_salt").p != NULL)
+        req->prefix_space = bt_hash64(bt_testing_member(L, idx, "cache_salt"), 1);
     req->prompt_bytes =
         (uint64_t) bt_testing_number(L, idx, "prompt_bytes", (lua_Number) req->prompt.n);
     req->prompt_tokens = (uint64_t) bt_testing_number(

@@ -1,4 +1,4 @@
-/* How it works: a set of workers is the three lists of a view, of real workers; what a spec may set are the very atomics that the gateway
+/* How it works: a set of workers is the lists of a view, of real workers; what a spec may set are the very atomics that the gateway
  * writes. Nothing is simulated but the traffic. */
 #include "script/testing/testing_impl.h"
 
@@ -10,7 +10,6 @@
 
 #define FLEET_MAX 20000
 #define WORKERS_META "baton_testing.workers"
-#define SINGLE 2 /* place of view.single */
 
 struct bt_testing_workers *bt_testing_workers_check(lua_State *L, int idx)
 {
@@ -26,8 +25,11 @@ static enum bt_role role_of(lua_State *L, bt_str_t name)
     return BT_ROLE_HYBRID;
 }
 
+/* What a spec may say of a worker; BT_STR_NULL and 0: nothing. */
 struct words {
-    bt_str_t url, name, connector, zone, labels;
+    bt_str_t url, name, connector, version, zone, labels;
+    enum bt_engine engine;
+    int dp_size, tp_size, pp_size;
 };
 
 static char *copy_of(bt_str_t s, const char *otherwise)
@@ -52,6 +54,11 @@ static bt_worker_t *make_worker(lua_State *L, enum bt_role role, const struct wo
     spec.url = copy_of(words->url, url);
     spec.name = copy_of(words->name, url);
     spec.connector = copy_of(words->connector, "NixlConnector");
+    spec.engine = words->engine;
+    spec.version = copy_of(words->version, NULL);
+    spec.dp_size = words->dp_size;
+    spec.tp_size = words->tp_size;
+    spec.pp_size = words->pp_size;
     spec.zone = copy_of(words->zone, NULL);
     spec.labels = copy_of(words->labels, NULL);
     bt_breaker_config_defaults(&breaker);
@@ -62,37 +69,61 @@ static bt_worker_t *make_worker(lua_State *L, enum bt_role role, const struct wo
     return w;
 }
 
-/* workers:add{name, role, url, connector, zone, labels, alone}; alone: whatever its role, it stands in view.single, as in a
- * set that has no pair. */
+static enum bt_engine engine_of(lua_State *L, bt_str_t name)
+{
+    enum bt_engine engine = BT_ENGINE_UNKNOWN;
+
+    if (name.p != NULL && bt_engine_parse(name, &engine) < 0)
+        luaL_error(L, "engine must be sglang, vllm, vllm_ascend or mindie");
+    return engine;
+}
+
+static struct words words_of(lua_State *L, int idx)
+{
+    return (struct words){
+        .url = bt_testing_member(L, idx, "url"),
+        .name = bt_testing_member(L, idx, "name"),
+        .connector = bt_testing_member(L, idx, "connector"),
+        .engine = engine_of(L, bt_testing_member(L, idx, "engine")),
+        .version = bt_testing_member(L, idx, "version"),
+        .zone = bt_testing_member(L, idx, "zone"),
+        .labels = bt_testing_member(L, idx, "labels"),
+        .dp_size = (int) bt_testing_number(L, idx, "dp_size", 0),
+        .tp_size = (int) bt_testing_number(L, idx, "tp_size", 0),
+        .pp_size = (int) bt_testing_number(L, idx, "pp_size", 0),
+    };
+}
+
+/* workers:add{name, role, url, connector, engine, version, zone, labels, dp_size, tp_size, pp_size, alone}; alone: whatever its role, it stands in view.hybrid, as in a
+ * set that has no pair. Who can serve alone stands in view.single too. */
 static int workers_add(lua_State *L)
 {
     struct bt_testing_workers *f = bt_testing_workers_check(L, 1);
-    bt_worker_set_t *set;
+    bt_worker_set_t *set, *single = &f->sets[BT_LIST_SINGLE];
     struct words words;
+    bt_worker_t *w;
     enum bt_role role;
 
     luaL_checktype(L, 2, LUA_TTABLE);
     role = role_of(L, bt_testing_member(L, 2, "role"));
-    words = (struct words){bt_testing_member(L, 2, "url"), bt_testing_member(L, 2, "name"),
-                           bt_testing_member(L, 2, "connector"), bt_testing_member(L, 2, "zone"),
-                           bt_testing_member(L, 2, "labels")};
-    set = &f->sets[bt_testing_flag(L, 2, "alone") ? SINGLE : (int) role];
+    words = words_of(L, 2);
+    set = &f->sets[bt_testing_flag(L, 2, "alone") ? BT_LIST_HYBRID : (int) role];
     if (set->count == FLEET_MAX)
         return luaL_error(L, "too many workers");
-    set->items[set->count] = make_worker(L, role, &words);
-    set->count++;
+    w = make_worker(L, role, &words);
+    set->items[set->count++] = w;
+    if (set == &f->sets[BT_LIST_HYBRID] || bt_worker_serves_alone(w))
+        single->items[single->count++] = w;
     f->key++;
     return 0;
 }
 
-static bt_worker_t *find(const struct bt_testing_workers *f, const char *name, int *set_p,
-                         unsigned *at_p)
+static bt_worker_t *find(const struct bt_testing_workers *f, const char *name, int *set_p)
 {
-    for (int s = 0; s < 3; s++)
+    for (int s = 0; s < BT_LIST_SINGLE; s++)
         for (unsigned i = 0; i < f->sets[s].count; i++)
             if (strcmp(f->sets[s].items[i]->name, name) == 0) {
                 *set_p = s;
-                *at_p = i;
                 return f->sets[s].items[i];
             }
     return NULL;
@@ -101,9 +132,8 @@ static bt_worker_t *find(const struct bt_testing_workers *f, const char *name, i
 bt_worker_t *bt_testing_worker(lua_State *L, const struct bt_testing_workers *f, int idx)
 {
     const char *name = luaL_checkstring(L, idx);
-    unsigned at;
     int set;
-    bt_worker_t *w = find(f, name, &set, &at);
+    bt_worker_t *w = find(f, name, &set);
 
     if (w == NULL)
         luaL_error(L, "no worker '%s'", name);
@@ -112,11 +142,21 @@ bt_worker_t *bt_testing_worker(lua_State *L, const struct bt_testing_workers *f,
 
 const bt_worker_t *bt_testing_by_id(const struct bt_testing_workers *f, uint64_t id)
 {
-    for (int s = 0; s < 3; s++)
+    for (int s = 0; s < BT_LIST_SINGLE; s++)
         for (unsigned i = 0; i < f->sets[s].count; i++)
             if (f->sets[s].items[i]->id == id)
                 return f->sets[s].items[i];
     return NULL;
+}
+
+static void take_out(bt_worker_set_t *set, const bt_worker_t *w)
+{
+    unsigned kept = 0;
+
+    for (unsigned i = 0; i < set->count; i++)
+        if (set->items[i] != w)
+            set->items[kept++] = set->items[i];
+    set->count = kept;
 }
 
 /* workers:remove(name) */
@@ -124,15 +164,13 @@ static int workers_remove(lua_State *L)
 {
     struct bt_testing_workers *f = bt_testing_workers_check(L, 1);
     const char *name = luaL_checkstring(L, 2);
-    unsigned at = 0;
     int s = 0;
-    bt_worker_t *w = find(f, name, &s, &at);
-    bt_worker_set_t *set = &f->sets[s];
+    bt_worker_t *w = find(f, name, &s);
 
     if (w == NULL)
         return luaL_error(L, "no worker '%s'", name);
-    memmove(&set->items[at], &set->items[at + 1], (set->count - at - 1) * sizeof(set->items[0]));
-    set->count--;
+    take_out(&f->sets[s], w);
+    take_out(&f->sets[BT_LIST_SINGLE], w);
     f->key++;
     bt_worker_unref(w);
     return 0;
@@ -252,8 +290,8 @@ static int workers_gc(lua_State *L)
 {
     struct bt_testing_workers *f = lua_touserdata(L, 1);
 
-    for (int s = 0; s < 3; s++) {
-        for (unsigned i = 0; i < f->sets[s].count; i++)
+    for (int s = 0; s < BT_LIST_COUNT; s++) {
+        for (unsigned i = 0; s != BT_LIST_SINGLE && i < f->sets[s].count; i++)
             bt_worker_unref(f->sets[s].items[i]);
         free(f->sets[s].items);
     }
@@ -266,8 +304,8 @@ int bt_testing_workers_new(lua_State *L)
     struct bt_testing_workers *f = lua_newuserdata(L, sizeof(*f));
 
     *f = (struct bt_testing_workers){.key = ++sets << 32, .pool = "default"};
-    for (int s = 0; s < 3; s++)
-        f->sets[s].items = calloc(FLEET_MAX, sizeof(f->sets[s].items[0]));
+    for (int s = 0; s < BT_LIST_COUNT; s++)
+        f->sets[s].items = calloc(BT_LIST_SINGLE * FLEET_MAX, sizeof(f->sets[s].items[0]));
     luaL_getmetatable(L, WORKERS_META);
     lua_setmetatable(L, -2);
     return 1;
@@ -275,7 +313,11 @@ int bt_testing_workers_new(lua_State *L)
 
 bt_policy_view_t bt_testing_view(const struct bt_testing_workers *f)
 {
-    return (bt_policy_view_t){&f->sets[0], &f->sets[1], &f->sets[SINGLE], f->key, bt_str(f->pool)};
+    bt_policy_view_t view = {.key = f->key, .pool = bt_str(f->pool)};
+
+    for (int s = 0; s < BT_LIST_COUNT; s++)
+        view.sets[s] = &f->sets[s];
+    return view;
 }
 
 void bt_testing_workers_open(lua_State *L)

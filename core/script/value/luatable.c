@@ -40,10 +40,14 @@ struct run {
 
 static int env(lua_State *L)
 {
-    const char *value = getenv(luaL_checkstring(L, 1));
+    const char *name = luaL_checkstring(L, 1), *value = getenv(name);
 
     if (value != NULL)
         lua_pushstring(L, value);
+    else if (lua_gettop(L) == 1)
+        return luaL_error(
+            L, "the environment has no %s; where it may be missing: env(\"%s\", default)", name,
+            name);
     else
         lua_settop(L, 2); /* env(name, default) */
     return 1;

@@ -18,10 +18,13 @@
 typedef struct bt_pair {
     bt_worker_t *prefill, *decode; /* a single worker sits in decode, prefill NULL */
     int prefill_rank, decode_rank; /* chosen DP ranks; -1 = not chosen */
+    enum bt_plan_kind kind;        /* NONE = the pair's own */
 } bt_pair_t;
 
+/* Can the two serve it so? NONE and SINGLE: always. */
+bool bt_pair_has_kind(const bt_pair_t *pair);
+
 typedef struct bt_choice {
-    enum bt_plan_kind kind; /* NONE = derive from the pair's dialect */
     bt_pair_t first;
     bt_pair_t alternates[BT_CHOICE_ALTERNATES_MAX];
     unsigned alternate_count;
@@ -29,6 +32,7 @@ typedef struct bt_choice {
 
 /* What a policy may know of a request (rules section 8); lazily read by Lua. */
 typedef struct bt_policy_request {
+    const char *id; /* for log lines; NULL = none */
     bt_str_t path, model, session, tenant;
     const bt_head_t *head; /* req.headers[name] (any case) */
     bool stream;
@@ -38,13 +42,17 @@ typedef struct bt_policy_request {
     bt_str_t klass;      /* what route called it: req.class */
     bt_str_t
         prompt; /* raw JSON value of the prompt (text, ids, messages); NULL = none. Only native functions look at it. */
+    uint64_t prefix_space; /* prompts of another space share no KV; 0 = none but the model's */
     struct bt_policy_vars
-        *vars; /* ctx.vars (policy_run.h), or NULL: this policy has no admit and no route */
+        *vars;       /* ctx.vars (policy_run.h), or NULL: this policy has no admit and no route */
+    bool is_counted; /* it was planned before: take, window, prefix_insert count it no more */
     struct bt_policy_trace *trace; /* where native functions write scores, or NULL: nobody asked */
 } bt_policy_request_t;
 
-/* Scores as native functions gave them, for decision records. The last score of a worker in a call is the one that counts. */
+/* Scores as native functions gave them, for decision records. The last score of a worker in a call is the one that counts.
+ * And what the same decision can be made of again: its chance and its clock; 0 = the process's. */
 typedef struct bt_policy_trace {
+    uint64_t seed, now_us;
     struct bt_policy_score {
         uint64_t worker;
         double score;
@@ -52,9 +60,19 @@ typedef struct bt_policy_trace {
     unsigned count, cap;
 } bt_policy_trace_t;
 
+/* Its lists. SINGLE: who can serve the request alone; HYBRID is part of it. */
+enum bt_policy_list {
+    BT_LIST_PREFILL,
+    BT_LIST_DECODE,
+    BT_LIST_HYBRID,
+    BT_LIST_SINGLE,
+    BT_LIST_COUNT
+};
+const char *bt_policy_list_name(enum bt_policy_list list);
+
 /* Candidates: usable workers of the pool, in fleet order. Borrowed for the call. */
 typedef struct bt_policy_view {
-    const bt_worker_set_t *prefill, *decode, *single; /* NULL = none */
+    const bt_worker_set_t *sets[BT_LIST_COUNT]; /* NULL = none */
     uint64_t
         key; /* changes whenever the sets' members may differ: lets Lua lists be reused; 0 = lists are made anew */
     bt_str_t pool; /* its name: view.pool */
@@ -67,6 +85,9 @@ typedef struct bt_policy_failure {
     unsigned status;
     bt_worker_t *const *tried; /* workers tried so far */
     unsigned tried_count;
+    unsigned attempt; /* the number of the one that is planned: 2, 3, ... */
+    /* What one of the pair has done stays good, if the next plan names it too; NULL = nothing. */
+    const bt_worker_t *kept_prefill, *kept_decode;
 } bt_policy_failure_t;
 
 /* Something that happened, for observe(events, ctx); members that are 0, NULL or empty are nil in Lua. */
@@ -75,9 +96,9 @@ typedef struct bt_policy_event {
     uint64_t at_ms;
     uint64_t prefill, decode; /* ids of workers; a single worker is decode */
     bt_str_t model, session, tenant;
-    unsigned status;             /* of the answer */
-    const char *failure, *scope; /* bt_err_name, bt_scope_name */
-    uint64_t prompt_tokens, output_tokens;
+    unsigned status;                                      /* of the answer */
+    const char *failure, *scope;                          /* bt_err_name, bt_scope_name */
+    uint64_t prompt_tokens, cached_tokens, output_tokens; /* cached: in prefill's own cache */
     double ttft_ms, total_ms;
     double kept[4]; /* what the request's ctx.vars.kept held */
     unsigned kept_count;

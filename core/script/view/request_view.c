@@ -39,9 +39,11 @@ static int req_index(lua_State *L)
         bt_vm_push_str(L, req->path);
         break;
     case REQ_MODEL:
+        policy->asked_client = true;
         bt_vm_push_opt(L, req->model);
         break;
     case REQ_HEADERS:
+        policy->asked_client = true;
         bt_vm_push(L, policy->headers_ref);
         break;
     case REQ_STREAM:
@@ -63,12 +65,15 @@ static int req_index(lua_State *L)
             lua_pushnumber(L, (lua_Number) req->max_tokens);
         break;
     case REQ_SESSION:
+        policy->asked_client = true;
         bt_vm_push_opt(L, req->session);
         break;
     case REQ_TENANT:
+        policy->asked_client = true;
         bt_vm_push_opt(L, req->tenant);
         break;
     case REQ_CLASS:
+        policy->asked_client = true;
         bt_vm_push_opt(L, req->klass);
         break;
     default:

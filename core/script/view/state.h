@@ -8,6 +8,8 @@
 #ifndef BT_SCRIPT_STATE_H
 #define BT_SCRIPT_STATE_H
 
+#include "base/log.h"
+#include "script/shared/now.h"
 #include "script/shared/prefix_hash.h"
 #include "script/shared/prefix_index.h"
 #include "script/value/params.h"
@@ -21,8 +23,6 @@
 #define BT_POLICY_VIEWS 8 /* views whose Lua lists are kept */
 #define BT_POLICY_CLASSES                                                                          \
     64 /* kinds of workers whose pairing is remembered; more work too, slower */
-
-enum bt_policy_list { BT_LIST_PREFILL, BT_LIST_DECODE, BT_LIST_SINGLE, BT_LIST_COUNT };
 
 /* Every userdata of a policy VM begins with one of these words; no other userdata exists there. */
 enum bt_policy_magic {
@@ -85,17 +85,20 @@ struct bt_policy {
     void *serve_user;
     void (*send)(void *user, const bt_hook_op_t *hook_op); /* NULL = nowhere */
     void *send_user;
-    bt_text_t cached; /* what baton.shared.cached works on */
-    struct {          /* what json_encode works on; an error may leave it to its next call */
+    bt_text_t cached;            /* what baton.shared.cached works on */
+    struct bt_log_site log_site; /* of baton.log */
+    struct { /* what json_encode works on; an error may leave it to its next call */
         bt_value_t *tree;
         bt_text_t text;
     } json;
     struct bt_renewal renewal;
     bt_policy_stats_t stats;
+    /* For the self-test: what it asked for that a made-up worker, a made-up request has not. */
+    bool asked_labels, asked_client;
     uint64_t epoch; /* names the VM: no two of the process have the same */
     struct {
         bool running;
-        bool testing; /* self-test: nil is a fine answer of plan */
+        bool testing; /* self-test */
         uint64_t
             serial; /* another one for every call of a hook: what native functions remember of a request ends with it */
         enum bt_policy_hook hook;
@@ -103,7 +106,7 @@ struct bt_policy {
         enum bt_policy_part part;
         const bt_policy_request_t *req;
         const bt_policy_view_t *view;
-        const bt_policy_failure_t *failure; /* NULL but in fallback */
+        const bt_policy_failure_t *failure; /* NULL but in fallback, and in plan asked again */
         const bt_policy_event_t *events;
         unsigned event_count;
         const bt_value_t *old;
@@ -121,11 +124,26 @@ struct bt_policy {
     bt_vm_fields_t row_fields, req_fields, view_fields, plan_fields;
     struct bt_view_slot views[BT_POLICY_VIEWS], *slot;
     unsigned next_view;
+    bool has_failure; /* ctx.failure is there */
     char *classes[BT_POLICY_CLASSES];
     unsigned class_count;
     signed char fits[BT_POLICY_CLASSES]
                     [BT_POLICY_CLASSES]; /* [prefill][decode]: 0 not known, 1 yes, -1 no */
 };
+
+/* The time as the running call sees it: a recorded decision's own, which stands still, else real_us. */
+static inline uint64_t bt_policy_now_or(const bt_policy_t *policy, uint64_t real_us)
+{
+    const bt_policy_request_t *req = policy->call.running ? policy->call.req : NULL;
+
+    return req != NULL && req->trace != NULL && req->trace->now_us != 0 ? req->trace->now_us
+                                                                        : bt_now_or(real_us);
+}
+
+static inline uint64_t bt_policy_now_us(const bt_policy_t *policy)
+{
+    return bt_policy_now_or(policy, bt_clock_us());
+}
 
 static inline bt_policy_t *bt_policy_of(lua_State *L)
 {

@@ -1,63 +1,19 @@
-/* view.h - workers and views as Lua sees them.
+/* view.h - views as Lua sees them: the lists of workers that a hook chooses from.
  *
  * Owner: one policy VM.
- * Life:  a row as long as Lua holds it, and its worker with it.
- * Flow:  view_refresh makes the lists of a new view, view_find finds them again; rows read the live worker.
- * Cost:  a row a worker and VM, made once; a field is one atomic load.
+ * Life:  the lists of the last BT_POLICY_VIEWS views are kept.
+ * Flow:  view_refresh makes the lists of a new view, view_find finds them again.
+ * Cost:  a compare where the view is known; a row a worker where it is new.
  */
 #ifndef BT_SCRIPT_VIEW_H
 #define BT_SCRIPT_VIEW_H
 
-#include "script/view/state.h"
+#include "script/view/row.h"
 
-typedef struct bt_row {
-    enum bt_policy_magic magic;
-    unsigned klass;             /* BT_POLICY_CLASSES = not remembered */
-    unsigned at[BT_LIST_COUNT]; /* where it stood when a list was last made: a hint */
-    bool has_tables;            /* its environment holds labels, kinds, dialects */
-    bt_worker_t *worker;        /* referenced */
-} bt_row_t;
-
-enum bt_row_field {
-    BT_ROW_ID,
-    BT_ROW_NAME,
-    BT_ROW_ROLE,
-    BT_ROW_LABELS,
-    BT_ROW_ZONE,
-    BT_ROW_KINDS,
-    BT_ROW_DIALECTS,
-    BT_ROW_PREFILL_TOKENS,
-    BT_ROW_DECODE_TOKENS,
-    BT_ROW_REQUESTS,
-    BT_ROW_RUNNING,
-    BT_ROW_WAITING,
-    BT_ROW_KV_FREE,
-    BT_ROW_TTFT_EMA_MS,
-    BT_ROW_TPOT_EMA_MS,
-    BT_ROW_AGE_MS,
-    BT_ROW_PREFIX_BLOCKS,
-    BT_ROW_PREFIX_CACHED,
-    BT_ROW_PAIRS_WITH
-};
-extern const char *const bt_row_names[];
 void bt_view_open(lua_State *L, bt_policy_t *policy);
 /* Makes policy->slot the lists of call.view. Raises. */
 void bt_view_refresh(lua_State *L, bt_policy_t *policy);
 /* True when policy->slot can be set without Lua. */
 bool bt_view_find(bt_policy_t *policy, const bt_policy_view_t *view);
-/* The row at idx, or NULL when it is anything else. */
-bt_row_t *bt_row_at(lua_State *L, int idx);
-bt_row_t *bt_row_check(lua_State *L, int idx); /* raises */
-/* Row of the worker with this id that is alive in this VM (not pushed), or NULL. */
-bt_row_t *bt_row_by_id(lua_State *L, bt_policy_t *policy, lua_Number id);
-/* A number of the worker as policies see it; false = not known, or no number. */
-bool bt_worker_number(bt_policy_t *policy, const bt_worker_t *w, enum bt_row_field field,
-                      double *value_p);
-bool bt_row_is_numeric(enum bt_row_field field);
-/* May these two (one prefill, one decode) be a pair? */
-bool bt_rows_fit(bt_policy_t *policy, const bt_row_t *a, const bt_row_t *b);
-
-/* Leading blocks of this request's prompt that the worker is thought to have; 0 before the first prefix_match of a call. */
-unsigned bt_prefix_blocks_of(const bt_policy_t *policy, const bt_worker_t *w);
 
 #endif

@@ -5,7 +5,7 @@
  * A policy that adds or removes members is noticed by the length; one that swaps members is not, and native functions then see the
  * list as it was. The environment keeps all rows, so the pointers stay good whatever the policy does to the table. */
 #include "script/view/worker_list.h"
-#include "script/view/view.h"
+#include "script/view/row.h"
 
 #define CHUNK_HEAD 16 /* the magic word, and what aligns the rest */
 

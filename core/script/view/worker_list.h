@@ -1,4 +1,4 @@
-/* worker list.h - lists of workers as C sees them.
+/* worker_list.h - lists of workers as C sees them.
  *
  * Owner: one policy VM.
  * Life:  a list's memory goes with the list; bt_rows while one native function runs, until the next bt_rows_get.

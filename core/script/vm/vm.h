@@ -41,21 +41,22 @@ typedef struct bt_vm {
         owner; /* whoever opened it; C functions find it by bt_vm_of(L)->owner (never by light userdata) */
     bt_heap_t heap;
     uint64_t collect_until_us; /* deadline of the collection that runs */
-    int collect_ref;
-    const char *stack_base; /* C stack at the beginning of the guarded call */
-    bool is_full;           /* a coroutine of the guarded call ended for lack of memory */
-    uint64_t steps_left;    /* that patterns may still take (script/vm/pattern.h) */
-    bt_watch_t watch;       /* of VMs that are guarded, and of configuration files */
+    const char *stack_base;    /* C stack at the beginning of the guarded call */
+    bool is_full;              /* a coroutine of the guarded call ended for lack of memory */
+    uint64_t steps_left;       /* that patterns may still take (script/vm/pattern.h) */
+    bt_watch_t watch;          /* of VMs that are guarded, and of configuration files */
 } bt_vm_t;
 
 /* BT_E_NOMEM. The struct must not move while the state is open (but for bt_vm_swap). */
 int bt_vm_open(bt_vm_t *vm, void *owner, size_t cap_bytes, unsigned flags);
+/* Of sandbox.c: the watchdog may stop calls from now on. */
+void bt_vm_watch(bt_vm_t *vm);
 void bt_vm_close(bt_vm_t *vm); /* zeroed or closed: nothing */
 bt_vm_t *bt_vm_of(lua_State *L);
 /* Exchanges two open, idle states and leaves the owners in their places. */
 void bt_vm_swap(bt_vm_t *a, bt_vm_t *b);
 
-/* Leaves the chunk as a function on the stack; text only, never bytecode. chunk: "@path". What takes more than a second of CPU to
+/* Leaves the chunk as a function on the stack; text only, never bytecode. chunk: "@path". What takes more than 0.3 s of CPU to
  * compile is refused. BT_E_POLICY with err filled. */
 int bt_vm_load(bt_vm_t *vm, bt_str_t text, const char *chunk, bool compiled, char *err,
                size_t err_size);

@@ -24,9 +24,9 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/sanitize.h"
-#include "script/vm/vm.h"
 
 #include <errno.h>
+#include <lauxlib.h>
 #include <linux/membarrier.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -73,11 +73,8 @@ int bt_watch_raise(lua_State *L, const bt_watch_t *w, int level)
     return lua_error(L);
 }
 
-static void on_instruction(lua_State *L, lua_Debug *unused)
+void bt_watch_look(lua_State *L, const bt_watch_t *w)
 {
-    const bt_watch_t *w = &bt_vm_of(L)->watch;
-
-    (void) unused;
     if (bt_clock_us() >= atomic_load_explicit(&w->grace_us, memory_order_relaxed))
         (void) bt_watch_raise(L, w, 0);
 }
@@ -86,7 +83,7 @@ static void set_hook(bt_watch_t *w)
 {
     if (atomic_load_explicit(&w->grace_us, memory_order_relaxed) == 0)
         atomic_store_explicit(&w->grace_us, bt_clock_us() + GRACE_US, memory_order_relaxed);
-    lua_sethook(w->L, on_instruction, LUA_MASKCOUNT, 1);
+    lua_sethook(w->L, w->hook, LUA_MASKCOUNT, 1);
     atomic_store_explicit(&w->state, BT_WATCH_FIRED, memory_order_release);
 }
 
@@ -155,9 +152,9 @@ bool bt_watch_end(bt_watch_t *w)
     return true;
 }
 
-void bt_watch_init(bt_watch_t *w, lua_State *L)
+void bt_watch_init(bt_watch_t *w, lua_State *L, lua_Hook hook)
 {
-    *w = (bt_watch_t){.L = L};
+    *w = (bt_watch_t){.L = L, .hook = hook};
     pthread_mutex_lock(&watches);
     bt_list_push(&list, &w->link);
     pthread_mutex_unlock(&watches);

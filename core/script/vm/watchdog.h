@@ -27,6 +27,7 @@ typedef struct bt_watch {
     _Atomic uint64_t grace_us;    /* fired: the hook raises from then on; 0 = not fired */
     /* written by the caller before RUN; constant until it is IDLE again */
     lua_State *L;
+    lua_Hook hook;
     const char *what; /* "plan" */
     unsigned budget_us;
     pthread_t thread;
@@ -44,7 +45,8 @@ typedef struct bt_watch {
 int bt_watchdog_start(void);
 void bt_watchdog_stop(void);
 
-void bt_watch_init(bt_watch_t *w, lua_State *L);
+/* hook: calls bt_watch_look with the watch of its state. */
+void bt_watch_init(bt_watch_t *w, lua_State *L, lua_Hook hook);
 void bt_watch_fini(bt_watch_t *w);
 /* what: static text for the message. The call must end with bt_watch_end on the same thread. */
 void bt_watch_begin(bt_watch_t *w, const char *what, unsigned budget_us, uint64_t now_us);
@@ -55,6 +57,8 @@ static inline bool bt_watch_is_over(const bt_watch_t *w)
 {
     return atomic_load_explicit(&w->state, memory_order_relaxed) >= BT_WATCH_FIRING;
 }
+/* From the hook: raises when the grace is over. */
+void bt_watch_look(lua_State *L, const bt_watch_t *w);
 /* Raises "file:line: plan ran over its budget of 2 ms". level: as of luaL_where. */
 int bt_watch_raise(lua_State *L, const bt_watch_t *w, int level);
 /* Times that the thread woke up, to show that it sleeps. */

@@ -15,10 +15,10 @@ end
 function policy_files.policy(version, plan)
   return ([[
 return {
-  api = 1, name = "mine", version = "%s",
+  api = 2, name = "mine", version = "%s",
   plan = function(req, view, ctx)
     %s
-    return { worker = view.single[1].id }
+    return { worker = view.hybrid[1].id }
   end,
 }
 ]]):format(version, plan or "")
@@ -26,7 +26,7 @@ end
 
 policy_files.BROKEN = {
   "return {",
-  "return { api = 1, name = 'mine', version = '0', plann = function() end }",
+  "return { api = 2, name = 'mine', version = '0', plann = function() end }",
   policy_files.policy("0", "local x = nil; x = x.y"),
   "error('no')",
   "while true do end",

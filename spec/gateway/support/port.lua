@@ -20,8 +20,20 @@ local function highest()
   return first and first - 1 or HIGH
 end
 
--- One that is free now, on 127.0.0.1.
-function port.free()
+-- Those from `first` on are free now, on 127.0.0.1.
+local function are_free(first, count)
+  for number = first, first + count - 1 do
+    local listener = socket.bind("127.0.0.1", number)
+    if not listener then
+      return false
+    end
+    listener:close()
+  end
+  return true
+end
+
+-- One that is free now, or the first of so many in a row.
+function port.free(count)
   if not is_seeded then
     math.randomseed(math.floor(socket.gettime() * 1e6) % 2 ^ 31)
     is_seeded = true
@@ -29,9 +41,7 @@ function port.free()
   local top = math.max(highest(), LOW)
   for _ = 1, TRIES do
     local number = math.random(LOW, top)
-    local listener = socket.bind("127.0.0.1", number)
-    if listener then
-      listener:close()
+    if are_free(number, count or 1) then
       return number
     end
   end

@@ -30,11 +30,11 @@ Replica.__index, Replicas.__index = Replica, Replicas
 function replicas.policy(version, more, body)
   return ([[
 return {
-  api = 1, name = "mine", version = "%s",
+  api = 2, name = "mine", version = "%s",
   %s
   plan = function(req, view, ctx)
     %s
-    return { worker = view.single[1].id }
+    return { worker = view.hybrid[1].id }
   end,
 }
 ]]):format(version, more or "", body or "")

@@ -1,6 +1,6 @@
 #include "admin/client.h"
 
-#include "admin/paths.h"
+#include "admin/admin.h"
 #include "admin/prom_check.h"
 
 static rig_t rig;

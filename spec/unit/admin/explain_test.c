@@ -282,13 +282,73 @@ static void test_every_loop_is_asked(void **state)
 
 #define CASE(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)
 
+/* ---- the last ones ---- */
+
+static void test_the_route_of_the_list(void **state)
+{
+    (void) state;
+    assert_int_equal(ask(&rig, "GET", "/admin/explain", NULL), 200);
+    assert_int_equal(rig.state, BT_WANTS_RECORD);
+    assert_string_equal(rig.reply.name, "");
+    assert_int_equal(rig.reply.number, 20);
+    assert_int_equal(ask(&rig, "GET", "/explain?limit=200&format=text", NULL), 200);
+    assert_int_equal(rig.reply.number, 200);
+    assert_true(rig.reply.as_text);
+    assert_int_equal(ask(&rig, "GET", "/explain?limit=201", NULL), 400);
+    assert_int_equal(ask(&rig, "GET", "/explain?limit=0", NULL), 400);
+    assert_int_equal(ask(&rig, "GET", "/explain?limit=x", NULL), 400);
+    assert_int_equal(ask(&rig, "GET", "/explain?format=xml", NULL), 400);
+    assert_int_equal(
+        ask_as(&rig, (bt_admin_request_t){.authorized = false}, "GET", "/explain", NULL), 401);
+}
+
+/* Two loops, one of them late: the newest of those that answered, by arrival. */
+static void test_the_list(void **state)
+{
+    (void) state;
+    facts[1].answered = false;
+    say(0, "{\"id\":\"c\",\"at\":\"2026-01-31T12:00:00.300Z\",\"status\":200,\"n\":1}\n"
+           "{\"id\":\"a\",\"at\":\"2026-01-31T12:00:00.100Z\",\"status\":0}\n");
+    say(2, "{\"id\":\"b\",\"at\":\"2026-01-31T12:00:00.200Z\",\"status\":503,\"error\":\"no_"
+           "worker\"}\n");
+    bt_explain_list(&reply, 2, false, facts, 3);
+    assert_string_equal(reply.body.data,
+                        "{\"requests\":[\n"
+                        "{\"id\":\"c\",\"at\":\"2026-01-31T12:00:00.300Z\",\"status\":200},\n"
+                        "{\"id\":\"b\",\"at\":\"2026-01-31T12:00:00.200Z\",\"status\":503,"
+                        "\"error\":\"no_worker\"}],"
+                        "\"late_loops\":1}\n");
+}
+
+static void test_the_list_in_words(void **state)
+{
+    (void) state;
+    facts[2].answered = false;
+    say(0, handoff);
+    say(0, "\n{\"id\":\"a\",\"at\":\"2026-01-31T11:00:00.000Z\",\"status\":0}\n");
+    bt_explain_list(&reply, 9, true, facts, 3);
+    assert_string_equal(
+        reply.body.data,
+        "2026-01-31T12:00:00.000Z  req-1  /v1/completions, model m?[2J?\?2J  200 after 90 ms  "
+        "decided by policy least_load: handoff p1 > d2\n"
+        "2026-01-31T11:00:00.000Z  a  client gone\n"
+        "(1 of 3 loops did not answer in time)\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_the_route),     CASE(test_the_newest_line),
-        CASE(test_no_record),     CASE(test_a_late_loop),
-        CASE(test_a_story),       CASE(test_a_room_that_changed_hands),
-        CASE(test_short_stories), CASE(test_every_loop_is_asked),
+        CASE(test_the_route),
+        CASE(test_the_newest_line),
+        CASE(test_no_record),
+        CASE(test_a_late_loop),
+        CASE(test_a_story),
+        CASE(test_a_room_that_changed_hands),
+        CASE(test_short_stories),
+        CASE(test_every_loop_is_asked),
+        CASE(test_the_route_of_the_list),
+        CASE(test_the_list),
+        CASE(test_the_list_in_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

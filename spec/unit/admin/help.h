@@ -49,7 +49,7 @@ static inline void rig_open(rig_t *rig, unsigned loops)
         rig->dispatchers[i]->loop = &rig->loops[i];
         rig->dispatchers[i]->shared = &rig->shared;
         bt_list_init(&rig->dispatchers[i]->live);
-        bt_list_init(&rig->dispatchers[i]->background);
+        bt_list_init(&rig->dispatchers[i]->draining);
     }
     rig->shared.dispatchers = rig->dispatchers;
     rig->shared.dispatcher_count = loops;

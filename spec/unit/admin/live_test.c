@@ -1,5 +1,6 @@
 #include "admin/help.h"
 #include "dispatch/attempt.h"
+#include "dispatch/dispatcher.h"
 
 #include "admin/live.h"
 #include "loop/util.h"

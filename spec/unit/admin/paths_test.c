@@ -1,7 +1,9 @@
 /* The request loop runs on a thread of its own; the control loop is turned by the spec, so the spec decides when mail is
  * opened. */
 #include "admin/client.h"
-#include "dispatch/request.h"
+
+#include "admin/admin.h"
+#include "dispatch/dispatcher.h"
 
 static rig_t rig;
 static bt_loop_t control;

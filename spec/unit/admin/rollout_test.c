@@ -66,11 +66,10 @@ static void test_a_gateway_that_is_alone(void **state)
 }
 
 static void expect(const char *method, const char *target, const char *body,
-                   enum bt_rollout_what what)
+                   enum bt_answer_state what)
 {
     assert_int_equal(ask(&rig, method, target, body), 200);
-    assert_int_equal(rig.state, BT_WANTS_ROLLOUT);
-    assert_int_equal(rig.reply.rollout, what);
+    assert_int_equal(rig.state, what);
 }
 
 static void test_routes(void **state)
@@ -79,21 +78,21 @@ static void test_routes(void **state)
     make_rollout();
     assert_int_equal(ask(&rig, "GET", "/admin/fleet/policies", NULL), 200);
     assert_said(&rig, "{\"fleet\":\"fleet\",\"replica\":\"a\",\"serving\":{\"number\":0,");
-    expect("PUT", "/admin/fleet/policies/m%69ne?by=ann%40h", "return {}", BT_ROLLOUT_ASK_PUT);
+    expect("PUT", "/admin/fleet/policies/m%69ne?by=ann%40h", "return {}", BT_WANTS_FLEET_PUT);
     assert_string_equal(rig.reply.name, "mine");
     assert_string_equal(rig.reply.by, "ann@h");
-    expect("DELETE", "/fleet/policies/mine", NULL, BT_ROLLOUT_ASK_DROP);
+    expect("DELETE", "/fleet/policies/mine", NULL, BT_WANTS_FLEET_DROP);
     assert_string_equal(rig.reply.by, "admin");
-    expect("PUT", "/fleet/policies", "{}", BT_ROLLOUT_ASK_BUNDLE);
-    expect("DELETE", "/fleet/policies", NULL, BT_ROLLOUT_ASK_CLEAR);
-    expect("PUT", "/fleet/rules", "return {}", BT_ROLLOUT_ASK_PUT_RULES);
-    expect("DELETE", "/fleet/rules", NULL, BT_ROLLOUT_ASK_DROP_RULES);
-    expect("POST", "/fleet/rollback?to=12", NULL, BT_ROLLOUT_ASK_BACK);
+    expect("PUT", "/fleet/policies", "{}", BT_WANTS_FLEET_BUNDLE);
+    expect("DELETE", "/fleet/policies", NULL, BT_WANTS_FLEET_CLEAR);
+    expect("PUT", "/fleet/rules", "return {}", BT_WANTS_FLEET_PUT_RULES);
+    expect("DELETE", "/fleet/rules", NULL, BT_WANTS_FLEET_DROP_RULES);
+    expect("POST", "/fleet/rollback?to=12", NULL, BT_WANTS_FLEET_BACK);
     assert_int_equal(rig.reply.number, 12);
-    expect("POST", "/fleet/rollback", NULL, BT_ROLLOUT_ASK_BACK);
+    expect("POST", "/fleet/rollback", NULL, BT_WANTS_FLEET_BACK);
     assert_int_equal(rig.reply.number, 0);
-    expect("POST", "/fleet/pin", NULL, BT_ROLLOUT_ASK_PIN);
-    expect("DELETE", "/fleet/pin", NULL, BT_ROLLOUT_ASK_UNPIN);
+    expect("POST", "/fleet/pin", NULL, BT_WANTS_FLEET_PIN);
+    expect("DELETE", "/fleet/pin", NULL, BT_WANTS_FLEET_UNPIN);
     free_rollout();
 }
 

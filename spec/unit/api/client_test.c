@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 static bt_client_key_t items[3];
-static const bt_client_keys_t keys = {items, 3};
+static const bt_client_keys_t keys = {items, 3, NULL};
 
 static int setup(void **state)
 {

@@ -131,6 +131,8 @@ static void test_strips(void **state)
     expect_stripped(BT_ROUTE_CHAT, "{\"kv\\u005ftransfer_params\":{},\"a\":1}", "{\"a\":1}");
     expect_stripped(BT_ROUTE_CHAT, "{\"vllm_xargs\":{\"kv_transfer_params\":{},\"x\":1}}",
                     "{\"vllm_xargs\":{\"x\":1}}");
+    expect_stripped(BT_ROUTE_CHAT, "{\"vllm_xargs\":{\"kv_cache_report_mode\":\"all\",\"x\":1}}",
+                    "{\"vllm_xargs\":{\"x\":1}}");
     expect_stripped(BT_ROUTE_TOKENS,
                     "{\"sampling_params\":{\"extra_args\":{\"kv_transfer_params\":{}},\"t\":1}}",
                     "{\"sampling_params\":{\"extra_args\":{},\"t\":1}}");

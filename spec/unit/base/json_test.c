@@ -2,6 +2,7 @@
  * the depth limit. */
 #include "base/err.h"
 #include "base/json.h"
+#include "base/json_scan.h"
 #include "base/rand.h"
 
 #include <setjmp.h>

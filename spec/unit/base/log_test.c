@@ -11,11 +11,13 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -528,6 +530,80 @@ static void test_a_pipe_that_does_not_block(void **state)
     assert_int_equal(count_numbered(), 5000);
 }
 
+/* ---- a file ---- */
+
+static char folder[] = "/tmp/baton-log-XXXXXX";
+static char path[64], old_path[64];
+
+static void read_file(const char *name)
+{
+    FILE *in = fopen(name, "r");
+
+    assert_non_null(in);
+    text_n = fread(text, 1, sizeof(text) - 1, in);
+    text[text_n] = '\0';
+    fclose(in);
+}
+
+static void test_a_file_that_is_renamed(void **state)
+{
+    unsigned lines;
+
+    (void) state;
+    for (unsigned i = 0; i < 5000; i++) {
+        log_numbered(i);
+        if (i == 2500) {
+            assert_int_equal(rename(path, old_path), 0);
+            assert_int_equal(bt_log_reopen(), 0);
+        }
+    }
+    bt_log_stop(LONG_MS);
+    read_file(old_path);
+    lines = count_numbered();
+    assert_true(lines < 5000);
+    read_file(path);
+    assert_int_equal(lines + count_numbered(), 5000);
+    assert_non_null(strstr(text, "line 4999 "));
+}
+
+static void test_a_file_that_cannot_be_opened_again(void **state)
+{
+    (void) state;
+    log_numbered(0);
+    assert_true(bt_log_last_words());
+    assert_int_equal(rename(path, old_path), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(bt_log_reopen(), -EISDIR);
+    log_numbered(1);
+    read_file(old_path);
+    assert_int_equal(count_lines(), 2);
+    assert_int_equal(rmdir(path), 0);
+}
+
+static int setup_file(void **state)
+{
+    (void) state;
+    strcpy(folder + sizeof(folder) - 7, "XXXXXX");
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    snprintf(path, sizeof(path), "%s/a.log", folder);
+    snprintf(old_path, sizeof(old_path), "%s/a.log.1", folder);
+    bt_log_set(BT_LOG_INFO, false, STDERR_FILENO);
+    return bt_log_open(path) < 0 ? -1 : bt_log_start();
+}
+
+static int remove_file(void **state)
+{
+    char command[128];
+
+    (void) state;
+    bt_log_stop(LONG_MS);
+    bt_log_set(BT_LOG_INFO, false, STDERR_FILENO);
+    snprintf(command, sizeof(command), "rm -rf %s", folder);
+    return system(command);
+}
+
+#define FILE_TEST(f) cmocka_unit_test_setup_teardown(f, setup_file, remove_file)
 #define QUEUE_TEST(f) cmocka_unit_test_setup(f, setup_queue)
 #define LOG_TEST(f) cmocka_unit_test_setup(f, setup)
 
@@ -551,6 +627,8 @@ int main(void)
         QUEUE_TEST(test_a_bug_ends_a_process_whose_stderr_is_stuck),
         QUEUE_TEST(test_long_lines_are_not_torn),
         QUEUE_TEST(test_a_pipe_that_does_not_block),
+        FILE_TEST(test_a_file_that_is_renamed),
+        FILE_TEST(test_a_file_that_cannot_be_opened_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

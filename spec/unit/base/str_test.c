@@ -24,6 +24,54 @@ static void test_compares(void **state)
     assert_true(bt_str_starts(BT_STR("ba"), BT_STR_NULL));
 }
 
+static void test_escaped_byte(void **state)
+{
+    (void) state;
+    assert_int_equal(bt_str_escaped_byte(BT_STR("%2fx"), 0), '/');
+    assert_int_equal(bt_str_escaped_byte(BT_STR("a%2F"), 1), '/');
+    assert_int_equal(bt_str_escaped_byte(BT_STR("%00"), 0), 0);
+    assert_int_equal(bt_str_escaped_byte(BT_STR("%2"), 0), -1);
+    assert_int_equal(bt_str_escaped_byte(BT_STR("%g0"), 0), -1);
+    assert_int_equal(bt_str_escaped_byte(BT_STR("%0g"), 0), -1);
+    assert_int_equal(bt_str_escaped_byte(BT_STR("x2f"), 0), -1);
+}
+
+static void test_take_hex64(void **state)
+{
+    static const char *const bad[] = {"",
+                                      "123456789abcdef",
+                                      "0x34567890abcdef",
+                                      "123456789ABCDEF0",
+                                      "123456789abcdeg0",
+                                      " 23456789abcdef0"};
+    bt_str_t text = BT_STR("0123456789abcdef rest");
+    uint64_t value = 0;
+
+    (void) state;
+    assert_true(bt_str_take_hex64(&text, &value));
+    assert_true(value == UINT64_C(0x0123456789abcdef));
+    assert_true(bt_str_eq(text, BT_STR(" rest")));
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        text = bt_str(bad[i]);
+        assert_false(bt_str_take_hex64(&text, &value));
+        assert_true(text.p == bad[i]);
+    }
+}
+
+static void test_lines(void **state)
+{
+    (void) state;
+    const bt_str_t three = BT_STR("a\nbc\nd\n");
+    assert_int_equal(bt_str_lines(BT_STR_NULL), 0);
+    assert_int_equal(bt_str_lines(three), 3);
+    assert_int_equal(bt_str_lines(BT_STR("a\nb")), 1);
+    assert_int_equal(bt_str_cut_lines(three, 100).n, three.n);
+    assert_int_equal(bt_str_cut_lines(three, 5).n, 5);
+    assert_int_equal(bt_str_cut_lines(three, 4).n, 2);
+    assert_int_equal(bt_str_cut_lines(three, 1).n, 2); /* one line at least */
+    assert_int_equal(bt_str_cut_lines(three, 0).n, 2);
+}
+
 static void test_trim(void **state)
 {
     (void) state;
@@ -130,9 +178,12 @@ static void test_tame(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_compares), cmocka_unit_test(test_trim), cmocka_unit_test(test_secret),
-        cmocka_unit_test(test_find),     cmocka_unit_test(test_u64),  cmocka_unit_test(test_dup),
-        cmocka_unit_test(test_distance), cmocka_unit_test(test_cut),  cmocka_unit_test(test_tame),
+        cmocka_unit_test(test_compares),   cmocka_unit_test(test_trim),
+        cmocka_unit_test(test_secret),     cmocka_unit_test(test_find),
+        cmocka_unit_test(test_u64),        cmocka_unit_test(test_dup),
+        cmocka_unit_test(test_distance),   cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_tame),       cmocka_unit_test(test_escaped_byte),
+        cmocka_unit_test(test_take_hex64), cmocka_unit_test(test_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,11 +30,29 @@ static const struct row rows[] = {
     {U, "MultiConnector", "Whatever", "NixlConnector", NULL, NONE, NULL, "unknown connector"},
     {U, "MultiConnector", "NixlConnector", NULL, NULL, NONE, NULL, "at least two"},
     {U, "MultiConnector", NULL, NULL, NULL, NONE, NULL, "at least two"},
-    {U, "MultiConnector", "MultiConnector", "NixlConnector", NULL, NONE, NULL,
-     "inside MultiConnector"},
+    {U, "MultiConnector", "MultiConnector", "NixlConnector", NULL, NONE, NULL, "at least two"},
     {U, NULL, NULL, NULL, "handoff", HANDOFF, "nixl", NULL},
     {BT_ENGINE_MINDIE, NULL, NULL, NULL, "HANDOFF", HANDOFF, "nixl", NULL},
     {U, "SomethingNew", NULL, NULL, "handoff", HANDOFF, "nixl", NULL},
+    {U, "SomethingNew", NULL, NULL, "nixl", HANDOFF, "nixl", NULL},
+    {BT_ENGINE_VLLM_ASCEND, "SomethingNew", NULL, NULL, "Nixl", HANDOFF, "nixl", NULL},
+    {U, "SomethingNew", NULL, NULL, "nixl_push", SYNC, "nixl_push", NULL},
+    {U, "SomethingNew", NULL, NULL, "shared_cache", HANDOFF, "shared_cache", NULL},
+    {U, "SomethingNew", NULL, NULL, "sglang", SYNC, "sglang", NULL},
+    {U, "SomethingNew", NULL, NULL, "bootstrap", SYNC, "sglang", NULL},
+    {BT_ENGINE_VLLM, "SomethingNew", NULL, NULL, "bootstrap", NONE, NULL, "is for SGLang"},
+    {BT_ENGINE_SGLANG, "SomethingNew", NULL, NULL, "bootstrap", SYNC, "sglang", NULL},
+    {BT_ENGINE_SGLANG, "SomethingNew", NULL, NULL, "nixl", NONE, NULL, "bootstrap"},
+    {U, "SomethingNew", NULL, NULL, "NixlConnector", NONE, NULL, "unknown dispatch_profile"},
+    {U, "SomethingNew", NULL, NULL, "moriio", NONE, NULL, "unknown dispatch_profile"},
+    {U, NULL, NULL, NULL, "shared_cache", HANDOFF, "shared_cache", NULL},
+    {U, "MultiConnector", "SomethingNew", "Other", "nixl", HANDOFF, "nixl", NULL},
+    {U, "NixlConnector", NULL, NULL, "nixl", HANDOFF, "nixl", NULL},
+    {U, "NixlConnector", NULL, NULL, "shared_cache", NONE, NULL, "leave dispatch_profile out"},
+    {U, "NixlPushConnector", NULL, NULL, "nixl", HANDOFF, "nixl", NULL},
+    {U, "MoRIIOConnector", NULL, NULL, "nixl", NONE, NULL, "MoRIIOConnector"},
+    {U, "MooncakeLayerwiseConnector", NULL, NULL, "nixl", SYNC, "trigger",
+     "trigger is not built yet"},
     {U, "NixlPushConnector", NULL, NULL, NULL, SYNC, "nixl_push", NULL},
     {U, "NIXL_PUSH", NULL, NULL, NULL, SYNC, "nixl_push", NULL},
     {U, "NixlPushConnector", NULL, NULL, "handoff", HANDOFF, "nixl", NULL},
@@ -95,6 +113,92 @@ static void every_row_of_the_table(void **state)
                      r->profile ? r->profile : "-", bt_capability_name(cap),
                      dialect ? dialect : "-", why ? why : "-");
     }
+}
+
+static void multi_connectors_inside_each_other(void **state)
+{
+    const bt_str_t children[] = {BT_STR("MultiConnector"), BT_STR("multiconnector"),
+                                 BT_STR("NixlConnector"), BT_STR("X"), BT_STR("Y")};
+    const bt_str_t multi = BT_STR("MultiConnector");
+    enum bt_capability cap;
+    const char *dialect, *why;
+    bt_pair_rules_t rules;
+    (void) state;
+
+    bt_capability_derive(U, multi, children, 5, BT_STR_NULL, &cap, &dialect, &why);
+    assert_null(why);
+    assert_int_equal(cap, HANDOFF);
+    assert_string_equal(dialect, "nixl");
+    assert_int_equal(bt_capability_engine(multi, children, 5, BT_STR_NULL), BT_ENGINE_VLLM);
+    bt_capability_pair_rules(U, multi, children, 5, dialect, &rules);
+    assert_string_equal(rules.family, "nixl");
+    bt_capability_derive(U, multi, children, 3, BT_STR_NULL, &cap, &dialect, &why);
+    assert_non_null(strstr(why, "at least two"));
+}
+
+static void assert_derived(enum bt_engine engine, const char *connector, const char *profile,
+                           enum bt_capability cap, const char *dialect, const char *part)
+{
+    enum bt_capability got;
+    const char *name, *why;
+
+    bt_capability_derive(engine, bt_str(connector), NULL, 0, bt_str(profile), &got, &name, &why);
+    if (got != cap || (dialect == NULL) != (name == NULL) ||
+        (name != NULL && strcmp(name, dialect) != 0) || (part == NULL) != (why == NULL) ||
+        (why != NULL && strstr(why, part) == NULL))
+        fail_msg("%s, %s: %s %s \"%s\"", connector, profile ? profile : "-",
+                 bt_capability_name(got), name ? name : "-", why ? why : "-");
+}
+
+static int add(const char *connector, const char *dialect, enum bt_capability cap)
+{
+    const bt_own_connector_t own = {connector, dialect, cap, BT_ENGINE_VLLM};
+
+    return bt_capability_add(&own);
+}
+
+static void connectors_of_users_files(void **state)
+{
+    bt_pair_rules_t rules;
+    (void) state;
+
+    assert_derived(U, "PsychicConnector", NULL, NONE, NULL, "unknown connector");
+    assert_derived(U, "PsychicConnector", "psychic", NONE, NULL, "unknown dispatch_profile");
+    assert_int_equal(add("psychic", "psychic", HANDOFF), 0);
+    assert_int_equal(add("PsychicConnector", "psychic", HANDOFF), 0);
+    assert_int_equal(add("psychicconnector", "psychic", HANDOFF), 0); /* nothing new */
+    assert_int_equal(add("PsychicConnector", "other", HANDOFF), BT_E_INVAL);
+    assert_int_equal(add("PsychicConnector", "psychic", SYNC), BT_E_INVAL);
+    assert_derived(U, "PSYCHICConnector", NULL, HANDOFF, "psychic", NULL);
+    assert_derived(BT_ENGINE_SGLANG, "PsychicConnector", NULL, HANDOFF, "psychic", NULL);
+    assert_derived(U, "PsychicConnector", "psychic", HANDOFF, "psychic", NULL);
+    assert_derived(U, "PsychicConnector", "nixl", NONE, NULL, "leave dispatch_profile out");
+    assert_derived(U, "PsychicConnector", "handoff", NONE, NULL, "leave dispatch_profile out");
+    assert_derived(U, "MoRIIOConnector", "psychic", HANDOFF, "psychic", NULL);
+    assert_derived(U, "NixlConnector", "psychic", HANDOFF, "psychic", NULL);
+    assert_int_equal(bt_capability_engine(BT_STR("PsychicConnector"), NULL, 0, BT_STR_NULL),
+                     BT_ENGINE_VLLM);
+    assert_string_equal(bt_capability_nearest(BT_STR("PsychikConnector")), "PsychicConnector");
+    bt_capability_pair_rules(U, BT_STR("PsychicConnector"), NULL, 0, "psychic", &rules);
+    assert_string_equal(rules.family, "psychic");
+    assert_false(bt_capability_serves_alone(BT_ENGINE_VLLM, "psychic"));
+}
+
+static void a_shipped_dialect_for_another_connector(void **state)
+{
+    bt_pair_rules_t rules;
+    enum bt_capability cap;
+    const char *dialect, *why;
+    (void) state;
+
+    assert_int_equal(add("PulledConnector", "nixl", HANDOFF), 0);
+    bt_capability_derive(U, BT_STR("PulledConnector"), NULL, 0, BT_STR_NULL, &cap, &dialect, &why);
+    assert_null(why);
+    assert_true(bt_capability_serves_alone(BT_ENGINE_VLLM, dialect));
+    bt_capability_pair_rules(U, BT_STR("PulledConnector"), NULL, 0, dialect, &rules);
+    assert_int_equal(rules.tp, BT_TP_DIVIDES);
+    assert_int_equal(add("NixlConnector", "psychic", HANDOFF), 0); /* the user's word */
+    assert_derived(U, "nixlconnector", NULL, HANDOFF, "psychic", NULL);
 }
 
 static void rules_that_connectors_demand(void **state)
@@ -163,8 +267,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_of_the_table),
+        cmocka_unit_test(multi_connectors_inside_each_other),
         cmocka_unit_test(rules_that_connectors_demand),
         cmocka_unit_test(names_and_parsing),
+        cmocka_unit_test(connectors_of_users_files),
+        cmocka_unit_test(a_shipped_dialect_for_another_connector),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,18 @@
+#include <uv.h>
+
 #include "cluster/health.h"
 
 #include "help.h"
 
 static bt_worker_t *w;
 static bt_health_track_t track;
-static bt_monitor_config_t config;
+static const bt_health_rules_t rules = {.interval_ms = 5000, .failures = 3, .successes = 2};
 
 static int setup(void **state)
 {
     (void) state;
     w = quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:1", "nixl");
     track = (bt_health_track_t){0};
-    bt_monitor_config_defaults(&config);
     return 0;
 }
 
@@ -24,7 +25,7 @@ static int teardown(void **state)
 
 static enum bt_health count(enum bt_verdict verdict)
 {
-    bt_health_count(&track, w, verdict, "test", 100000, 100010, &config);
+    bt_health_count(&track, w, verdict, "test", 100000, 100010, &rules);
     return (enum bt_health) atomic_load(&w->health);
 }
 
@@ -51,7 +52,7 @@ static void what_an_answer_means(void **state)
         {BT_ENGINE_UNKNOWN, 0, 503, "Service Unavailable", BT_VERDICT_FAIL},
         {BT_ENGINE_UNKNOWN, 0, 503, "vllm EngineDeadError: gone", BT_VERDICT_DEAD},
         {BT_ENGINE_SGLANG, 0, 503, "Engine Dead", BT_VERDICT_DEAD},
-        {BT_ENGINE_VLLM, BT_E_CONNECT, 0, "", BT_VERDICT_DEAD},
+        {BT_ENGINE_VLLM, BT_E_CONNECT, 0, "", BT_VERDICT_REFUSED},
         {BT_ENGINE_VLLM, BT_E_CONNECT_TIMEOUT, 0, "", BT_VERDICT_FAIL},
         {BT_ENGINE_VLLM, BT_E_TOTAL_TIMEOUT, 0, "", BT_VERDICT_FAIL},
         {BT_ENGINE_VLLM, BT_E_RESET, 0, "", BT_VERDICT_FAIL},
@@ -135,18 +136,18 @@ static void passive_signals(void **state)
     (void) state;
     count(BT_VERDICT_OK);
     count(BT_VERDICT_OK);
-    bt_monitor_note_connect_failure(w, false);
+    bt_health_note_connect_failure(w, false);
     assert_int_equal(atomic_load(&w->health), BT_HEALTH_UP);
     assert_true(atomic_load(&w->resolve_soon));
-    bt_monitor_note_connect_failure(w, true);
+    bt_health_note_connect_failure(w, true);
     assert_int_equal(atomic_load(&w->health), BT_HEALTH_DOWN);
     assert_int_equal(count(BT_VERDICT_OK),
                      BT_HEALTH_DOWN); /* the successes before it do not count */
     assert_int_equal(count(BT_VERDICT_OK), BT_HEALTH_UP);
-    bt_monitor_note_scaling(w);
+    bt_health_note_scaling(w);
     assert_int_equal(atomic_load(&w->health), BT_HEALTH_DRAIN);
-    bt_monitor_note_engine_dead(w);
-    bt_monitor_note_scaling(w);
+    bt_health_note_engine_dead(w);
+    bt_health_note_scaling(w);
     assert_int_equal(atomic_load(&w->health), BT_HEALTH_DOWN);
 }
 

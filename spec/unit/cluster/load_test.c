@@ -43,7 +43,7 @@ static const char vllm_text[] =
 static void vllm_sums_over_engines(void **state)
 {
     (void) state;
-    assert_int_equal(bt_load_parse_vllm_metrics(bt_str(vllm_text), &s), 0);
+    assert_int_equal(bt_load_read_metrics(bt_str(vllm_text), -1, &s), 0);
     assert_sample(7, 2, 125046, -1);
 }
 
@@ -58,10 +58,10 @@ static void vllm_old_name_and_crlf(void **state)
 {
     (void) state;
     assert_int_equal(
-        bt_load_parse_vllm_metrics(BT_STR("vllm:num_requests_running{model_name=\"m\"} 1.0\r\n"
-                                          "vllm:num_requests_waiting{model_name=\"m\"} 1.0\r\n"
-                                          "vllm:gpu_cache_usage_perc{model_name=\"m\"} 0.5\r\n"),
-                                   &s),
+        bt_load_read_metrics(BT_STR("vllm:num_requests_running{model_name=\"m\"} 1.0\r\n"
+                                    "vllm:num_requests_waiting{model_name=\"m\"} 1.0\r\n"
+                                    "vllm:gpu_cache_usage_perc{model_name=\"m\"} 0.5\r\n"),
+                             -1, &s),
         0);
     assert_sample(1, 1, 500000, -1);
 }
@@ -70,12 +70,12 @@ static void vllm_odd_values(void **state)
 {
     (void) state;
     assert_int_equal(
-        bt_load_parse_vllm_metrics(BT_STR("vllm:num_requests_running NaN\n"
-                                          "vllm:num_requests_running{x=\"\\\"}\"} 2 1700000000000\n"
-                                          "vllm:num_requests_waiting{broken 4\n"
-                                          "vllm:num_requests_waiting -3\n"
-                                          "vllm:kv_cache_usage_perc 17\n"),
-                                   &s),
+        bt_load_read_metrics(BT_STR("vllm:num_requests_running NaN\n"
+                                    "vllm:num_requests_running{x=\"\\\"}\"} 2 1700000000000\n"
+                                    "vllm:num_requests_waiting{broken 4\n"
+                                    "vllm:num_requests_waiting -3\n"
+                                    "vllm:kv_cache_usage_perc 17\n"),
+                             -1, &s),
         0);
     assert_sample(2, 0, 1000000, -1);
 }
@@ -92,7 +92,7 @@ static void texts_without_a_known_series(void **state)
                                         "vllm:num_requests_running"};
     (void) state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        assert_int_equal(bt_load_parse_vllm_metrics(bt_str(texts[i]), &s), BT_E_INVAL);
+        assert_int_equal(bt_load_read_metrics(bt_str(texts[i]), -1, &s), BT_E_INVAL);
     assert_int_equal(atomic_load(&s.running), 99);
 }
 
@@ -124,7 +124,7 @@ static const char sglang_text[] = "{\"timestamp\":\"2026-01-31T12:00:00+00:00\",
 static void sglang_sums_and_highest_usage(void **state)
 {
     (void) state;
-    assert_int_equal(bt_load_parse_sglang_loads(bt_str(sglang_text), &s), 0);
+    assert_int_equal(bt_load_read_loads(bt_str(sglang_text), -1, &s), 0);
     assert_sample(7, 1, 750000, 500);
 }
 
@@ -148,7 +148,7 @@ static void sglang_texts_that_say_nothing(void **state)
                                         "{\"loads\":[{\"num_running_reqs\":3}"};
     (void) state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        assert_int_equal(bt_load_parse_sglang_loads(bt_str(texts[i]), &s), BT_E_INVAL);
+        assert_int_equal(bt_load_read_loads(bt_str(texts[i]), -1, &s), BT_E_INVAL);
     assert_int_equal(atomic_load(&s.running), 99);
 }
 

@@ -110,6 +110,10 @@ static void refusals(void **state)
 
     w = quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:1", "FooConnector");
     assert_string_equal(w->refusal, "unknown connector FooConnector");
+    assert_null(bt_capability_nearest(BT_STR("TelepathyConnector")));
+    assert_string_equal(bt_capability_nearest(BT_STR("NixlConector")), "NixlConnector");
+    assert_string_equal(bt_capability_nearest(BT_STR("mooncakeconnectorv2")),
+                        "MooncakeConnectorV1");
     set_up(w);
     assert_false(bt_worker_usable(w, 1));
     assert_true(bt_worker_is_healthy(w, 1));
@@ -186,6 +190,26 @@ static void averages_follow_with_an_eighth(void **state)
     bt_worker_unref(w);
 }
 
+static void ranks_in_turn_the_idlest_first(void **state)
+{
+    bt_worker_spec_t spec;
+    (void) state;
+    make_spec(&spec, BT_ROLE_PREFILL, "http://127.0.0.1:1", "sglang");
+    spec.dp_size = 3;
+    bt_worker_t *w = worker_of(&spec);
+    for (int round = 0; round < 2; round++)
+        for (int rank = 0; rank < 3; rank++)
+            assert_int_equal(bt_worker_take_rank(w, -1), rank);
+    bt_worker_give_rank_back(w, 1);
+    assert_int_equal(bt_worker_take_rank(w, 2), 2); /* 2, 1 and 3 legs */
+    assert_int_equal(bt_worker_take_rank(w, -1), 1);
+    bt_worker_give_rank_back(w, 0);
+    bt_worker_give_rank_back(w, 0);
+    assert_int_equal(bt_worker_take_rank(w, -1), 0);
+    assert_int_equal(bt_worker_next_rank(w), 2); /* the turn goes on whoever is taken */
+    bt_worker_unref(w);
+}
+
 static void models(void **state)
 {
     bt_worker_spec_t spec;
@@ -228,6 +252,7 @@ int main(void)
         cmocka_unit_test(why_not_in_one_word),
         cmocka_unit_test(a_gateway_managed_worker_needs_its_agents),
         cmocka_unit_test(averages_follow_with_an_eighth),
+        cmocka_unit_test(ranks_in_turn_the_idlest_first),
         cmocka_unit_test(models),
         cmocka_unit_test(names_that_are_safe_in_headers),
     };

@@ -7,13 +7,19 @@
 
 #define ANY_PORTS "--port 0 --admin-port 0 "
 
+static char warned[1024]; /* by the last check */
+
 static int check_line(const char *line, char *err, size_t err_size)
 {
     bt_config_t c;
     load_ok(&c, line);
-    int rc = bt_config_check(&c, err, err_size);
+    bt_text_t warnings;
+    bt_text_init(&warnings);
+    int rc = bt_config_check(&c, &warnings, err, err_size);
     if (rc == 0)
-        rc = bt_config_check_ports(&c, err, err_size);
+        rc = bt_config_check_ports(&c, &warnings, err, err_size);
+    snprintf(warned, sizeof warned, "%s", warnings.len > 0 ? warnings.data : "");
+    bt_text_fini(&warnings);
     bt_config_fini(&c);
     return rc;
 }
@@ -39,12 +45,12 @@ static void policies(void **state)
     const char *broken = load_write("broken.lua", "return {");
     (void) state;
     accepted(ANY_PORTS "--policy power_of_two --prefill-policy random --decode-policy round_robin");
-    refused("--policy cache_aware", "--policy: cache_aware is another router's name: use "
-                                    "sglang_cache_aware, or a Lua file of yours");
-    refused("--decode-policy manual", "--decode-policy: manual is another router's name: use "
-                                      "session_affinity, or a Lua file of yours");
+    refused("--policy passthrough", "--policy: passthrough is another router's name: use "
+                                    "fallback_chain, or a Lua file of yours");
+    refused("--decode-policy program", "--decode-policy: program is another router's name: use "
+                                       "least_load, or a Lua file of yours");
     for (const bt_peer_policy_t *p = bt_peer_policies; p->theirs != NULL; p++) {
-        snprintf(line, sizeof line, ANY_PORTS "--policy %s", p->ours);
+        snprintf(line, sizeof line, ANY_PORTS "--policy %s", p->but != NULL ? p->theirs : p->ours);
         accepted(line);
     }
     snprintf(line, sizeof line, ANY_PORTS "--policy %s", broken);
@@ -57,8 +63,9 @@ static void policies(void **state)
 }
 
 #define WEIGHTED                                                                                   \
-    "return { api = 1, name = 'w', version = '1', params = { weight = { type = 'number', max = "   \
-    "10, default = 1 } }, plan = function() end }"
+    "return { api = 2, name = 'w', version = '1', params = { weight = { type = 'number', max = "   \
+    "10, default = 1 } }, plan = function(r, v) return v.hybrid[1] and { worker = v.hybrid[1] } "  \
+    "end }"
 
 static void refused_file(const char *text, const char *more, const char *why)
 {
@@ -124,26 +131,47 @@ static void rules(void **state)
 }
 
 /* A user's file of that name is theirs, whatever other routers have. */
+static void one_route_a_pool(void **state)
+{
+    static const char text[] = "return { api = 2, name = 'r', version = '1', plan = function(r, v) "
+                               "return v.hybrid[1] and { worker = v.hybrid[1] } end, "
+                               "route = function() end }";
+    char line[1024], want[1024], one[256];
+    const char *other;
+    (void) state;
+    snprintf(one, sizeof one, "%s", load_write("one.lua", text));
+    other = load_write("other.lua", text);
+    snprintf(line, sizeof line, ANY_PORTS "--policy %s --decode-policy %s", one, one);
+    accepted(line);
+    snprintf(line, sizeof line, ANY_PORTS "--prefill-policy %s --decode-policy %s", one, other);
+    snprintf(want, sizeof want,
+             "pool default: policies %s and %s both have a route hook; only one of a pool's "
+             "policies may",
+             one, other);
+    refused(line, want);
+}
+
 static void own_policy_of_a_peers_name(void **state)
 {
     char line[256];
     (void) state;
     (void) load_write(
         "cache_aware.lua",
-        "return { api = 1, name = 'cache_aware', version = '1', plan = function(req, view)\n"
-        "  local w = view.single[1] if w then return { kind = 'single', worker = w.id } end end }");
+        "return { api = 2, name = 'cache_aware', version = '1', plan = function(req, view)\n"
+        "  local w = view.hybrid[1] if w then return { kind = 'single', worker = w.id } end end }");
     snprintf(line, sizeof line, ANY_PORTS "--policy cache_aware --policy-dir %s", load_folder());
     accepted(line);
 }
 
 static void dialects(void **state)
 {
-    char line[256], err[BT_CONFIG_ERR_BYTES] = "";
+    char line[256];
+    bt_config_t c;
     (void) state;
     (void) load_write("zz.lua", "return 3");
     snprintf(line, sizeof line, ANY_PORTS "--dialect-dir %s", load_folder());
-    assert_true(check_line(line, err, sizeof err) < 0);
-    assert_memory_equal(err, "--dialect-dir: ", 15);
+    assert_true(load_line(&c, line) < 0); /* it may name connectors of workers */
+    assert_memory_equal(load_err, "--dialect-dir: ", 15);
     char path[128];
     snprintf(path, sizeof path, "%s/zz.lua", load_folder());
     assert_int_equal(unlink(path), 0);
@@ -192,15 +220,18 @@ static void ports(void **state)
     (void) state;
     assert_true(fd >= 0);
     snprintf(line, sizeof line, "--admin-port 0 --port %u", port);
-    snprintf(want, sizeof want, "--port: cannot listen on 127.0.0.1:%u: address already in use",
-             port);
-    refused(line, want);
-    snprintf(line, sizeof line, "--port 0 --prometheus-port %u", port);
     snprintf(want, sizeof want,
-             "--admin-port: cannot listen on 127.0.0.1:%u: address already in use", port);
-    refused(line, want);
+             "warning: --port: cannot listen on 127.0.0.1:%u: address already in use (by the "
+             "gateway that serves this, maybe)\n",
+             port);
+    accepted(line);
+    assert_string_equal(warned, want);
+    snprintf(line, sizeof line, "--port 0 --prometheus-port %u", port);
+    accepted(line);
+    assert_memory_equal(warned, "warning: --admin-port: ", 23);
     close(fd);
     accepted(line);
+    assert_string_equal(warned, "");
     refused("--admin-port 0 --host 203.0.113.7",
             "--port: cannot listen on 203.0.113.7:30000: address not available");
 }
@@ -235,6 +266,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters), cmocka_unit_test(rules),
+        cmocka_unit_test(policies),   cmocka_unit_test(one_route_a_pool),
         cmocka_unit_test(policies),   cmocka_unit_test(own_policy_of_a_peers_name),
         cmocka_unit_test(dialects),   cmocka_unit_test(fleets),
         cmocka_unit_test(ports),      cmocka_unit_test(describes),

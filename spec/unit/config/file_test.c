@@ -1,4 +1,4 @@
-#include "config/file.h"
+#include "config/config_impl.h"
 
 #include "load.h"
 
@@ -48,7 +48,7 @@ static void reads_all_levels(void **state)
                 "}\n"));
     assert_int_equal(c.port, 31000);
     assert_int_equal(c.log_level, BT_LOG_WARN);
-    assert_false(c.access_log);
+    assert_false(c.dispatch.access_log);
     assert_int_equal(c.breaker.failures, 7);
     assert_string_equal(c.dispatch.proxy_paths[1], "/b");
     snprintf(want, sizeof want, "%s/policies", load_folder());
@@ -182,9 +182,8 @@ static void unknown_keys_name_the_nearest(void **state)
     refused("return { kubernetes = 1 }", "kubernetes: unknown key");
     refused("return { prometheus_port = 1 }",
             "prometheus_port: unknown key, did you mean \"admin_port\"?");
-    refused(
-        "return { cache_threshold = 1 }",
-        "cache_threshold: it tunes a policy that is not built; write yours in Lua (--policy FILE)");
+    refused("return { cache_threshold = 1 }", "cache_threshold: unknown key; of sglang_cache_aware "
+                                              "it is params = { cache_threshold = ... }");
     refused("return { ['log-level'] = 'info' }",
             "log-level: unknown key, did you mean \"log_level\"?");
     refused("return { pools = { { nam = 'x' } } }",

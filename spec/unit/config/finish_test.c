@@ -38,7 +38,12 @@ static void workers_that_cannot_pair(void **state)
         "--prefill http://a:1: how do the engines move KV? add --pd-disaggregation (SGLang), "
         "--vllm-pd-disaggregation (vLLM) or --kv-connector NAME");
     load_refused("--kv-connector FooConnector --decode http://a:1",
-                 "--decode http://a:1: connector \"FooConnector\": unknown connector");
+                 "--decode http://a:1: connector \"FooConnector\": unknown connector; say how "
+                 "it is served with dispatch_profile (handoff, nixl, ...) or with a file in "
+                 "--dialect-dir");
+    load_refused("--kv-connector NixlConector --decode http://a:1",
+                 "--decode http://a:1: connector \"NixlConector\": unknown connector (did you mean "
+                 "NixlConnector?)");
     load_refused(
         "--kv-connector MooncakeLayerwiseConnector --decode http://a:1",
         "--decode http://a:1: connector \"MooncakeLayerwiseConnector\": trigger is not built yet");
@@ -117,8 +122,8 @@ static void gateway_managed_workers_need_the_hub(void **state)
         "agents that come to it: add --transfer-port PORT");
     refused_file("return { pools = { { workers = {\n"
                  "  { url = 'http://a:1', role = 'decode', dispatch_profile = 'baton' } } } } }",
-                 "pools[1].workers[1].connector: dispatch_profile \"baton\": the gateway opens its "
-                 "rooms, at agents that come to it: add --transfer-port PORT");
+                 "pools[1].workers[1].dispatch_profile: dispatch_profile \"baton\": the gateway "
+                 "opens its rooms, at agents that come to it: add --transfer-port PORT");
     load_ok(&c, "--transfer-port 0 --connector baton --prefill http://a:1 --decode http://b:1");
     bt_config_fini(&c);
     load_refused("--transfer-port 0 --transfer-host 0.0.0.0",
@@ -127,6 +132,27 @@ static void gateway_managed_workers_need_the_hub(void **state)
     load_ok(&c, "--transfer-port 0 --transfer-host 0.0.0.0 --transfer-token t");
     bt_config_fini(&c);
     load_ok(&c, "--transfer-host 0.0.0.0"); /* nobody listens */
+    bt_config_fini(&c);
+}
+
+static void a_connector_that_is_not_known(void **state)
+{
+    bt_config_t c;
+    (void) state;
+    refused_file("return { pools = { { workers = {\n"
+                 "  { url = 'http://a:1', role = 'decode', connector = 'MultiConnector',\n"
+                 "    connectors = { 'MultiConnector', 'NixlConnecter', 'X', 'Y' } } } } } }",
+                 "pools[1].workers[1].connector: connector \"NixlConnecter\": unknown connector "
+                 "(did you mean NixlConnector?)");
+    refused_file("return { pools = { { workers = {\n"
+                 "  { url = 'http://a:1', role = 'decode', connector = 'New',\n"
+                 "    dispatch_profile = 'nixx' } } } } }",
+                 "pools[1].workers[1].dispatch_profile: dispatch_profile \"nixx\": unknown "
+                 "dispatch_profile: say handoff, bootstrap, or a dialect (nixl, nixl_push, "
+                 "shared_cache, sglang, baton, or one of --dialect-dir)");
+    load_ok(&c, load_write("b.lua", "return { pools = { { workers = {\n"
+                                    "  { url = 'http://a:1', role = 'decode', connector = 'New',\n"
+                                    "    dispatch_profile = 'nixl' } } } } }"));
     bt_config_fini(&c);
 }
 
@@ -227,6 +253,7 @@ int main(void)
         cmocka_unit_test(urls),
         cmocka_unit_test(paths_and_ports),
         cmocka_unit_test(gateway_managed_workers_need_the_hub),
+        cmocka_unit_test(a_connector_that_is_not_known),
         cmocka_unit_test(who_may_use_the_registry),
         cmocka_unit_test(defaults_of_workers),
         cmocka_unit_test(records),

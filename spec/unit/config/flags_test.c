@@ -1,9 +1,10 @@
 /* Every flag that is honoured, and what it changes. The last line of the big test makes sure that no row of the table has
  * been forgotten here. */
 #include "config/flag.h"
-#include "config/flags.h"
 
 #include "load.h"
+
+#include <limits.h>
 
 static bool seen[256];
 
@@ -163,8 +164,8 @@ static void decisions(void **state)
     EXPECT("--policy random --prefill-policy a.lua --decode-policy round_robin",
            IS(SPEC.policy, "random") && IS(SPEC.prefill_policy, "a.lua") &&
                IS(SPEC.decode_policy, "round_robin"));
-    EXPECT("--policy-dir p --dialect-dir d",
-           IS(c.dispatch.policy_dir, "p") && IS(c.dispatch.dialect_dir, "d"));
+    EXPECT("--policy-dir p --dialect-dir /",
+           IS(c.dispatch.policy_dir, "p") && IS(c.dispatch.dialect_dir, "/"));
     EXPECT("", c.rules_file == NULL && c.dispatch.policy_wait_ms == 1000 &&
                    c.policy_http_host_count == 0 && POOL.params[BT_SLOT_BOTH] == NULL);
     EXPECT("--rules-file r.lua --policy-wait-ms 250",
@@ -180,9 +181,11 @@ static void decisions(void **state)
                IS(PARAM("eq")->string, "a=b") &&
                IS(POOL.params_places[BT_SLOT_BOTH], "--policy-param"));
     EXPECT("", !SPEC.refuse_recompute && SPEC.max_fanout == 64 && SPEC.max_attempts == 3 &&
-                   !c.dispatch.disable_retries);
-    EXPECT("--refuse-recompute --max-fanout 8 --max-attempts 5",
-           SPEC.refuse_recompute && SPEC.max_fanout == 8 && SPEC.max_attempts == 5);
+                   SPEC.retry_budget_percent == 0 && !c.dispatch.disable_retries);
+    EXPECT("--refuse-recompute --max-fanout 8 --max-attempts 5 --retry-budget-percent 20 "
+           "--engine-request-limit 40",
+           SPEC.refuse_recompute && SPEC.max_fanout == 8 && SPEC.max_attempts == 5 &&
+               SPEC.retry_budget_percent == 20 && SPEC.engine_request_limit == 40);
     EXPECT("--retry-max-retries 4 --disable-retries",
            SPEC.max_attempts == 4 && c.dispatch.disable_retries);
     EXPECT("--refuse-recompute --no-refuse-recompute", !SPEC.refuse_recompute);
@@ -217,16 +220,16 @@ static void deadlines(void **state)
 static void health(void **state)
 {
     (void) state;
-    EXPECT("", c.monitor.interval_ms == 5000 && c.monitor.timeout_ms == 2000 &&
-                   c.monitor.failures == 3 && c.monitor.successes == 2 &&
+    EXPECT("", c.monitor.health.interval_ms == 5000 && c.monitor.timeout_ms == 2000 &&
+                   c.monitor.health.failures == 3 && c.monitor.health.successes == 2 &&
                    IS(c.monitor.path, "/health") && !c.monitor.disabled &&
                    c.startup_timeout_ms == 0);
     EXPECT("--health-check-endpoint /ping --health-check-interval-secs 9 "
            "--health-check-timeout-secs 4",
-           IS(c.monitor.path, "/ping") && c.monitor.interval_ms == 9000 &&
+           IS(c.monitor.path, "/ping") && c.monitor.health.interval_ms == 9000 &&
                c.monitor.timeout_ms == 4000);
     EXPECT("--health-failure-threshold 7 --health-success-threshold 1 --disable-health-check",
-           c.monitor.failures == 7 && c.monitor.successes == 1 && c.monitor.disabled);
+           c.monitor.health.failures == 7 && c.monitor.health.successes == 1 && c.monitor.disabled);
     EXPECT("--worker-startup-check-interval 3 --worker-startup-timeout-secs 600",
            c.monitor.startup_interval_ms == 3000 && c.startup_timeout_ms == 600000);
     EXPECT("--load-interval-secs 2 --load-timeout-secs 0.5 --resolve-interval-secs 60",
@@ -256,6 +259,9 @@ static void limits_and_keys(void **state)
            c.server.max_body_bytes == 1000 && c.server.max_buffered_bytes == 2000000 &&
                c.dispatch.max_concurrent == 77);
     EXPECT("--max-concurrent-requests -1", c.dispatch.max_concurrent == 0);
+    EXPECT("", c.dispatch.queue_size == UINT_MAX && c.dispatch.queue_timeout_ms == 60000);
+    EXPECT("--queue-size 100 --queue-timeout-secs 5",
+           c.dispatch.queue_size == 100 && c.dispatch.queue_timeout_ms == 5000);
     EXPECT("--client-body-timeout-secs 60 --client-body-min-rate 4096",
            c.server.body_timeout_ms == 60000 && c.server.body_min_rate == 4096);
     EXPECT("", c.max_connections == 0 && c.max_connections_per_peer == 0);
@@ -269,6 +275,9 @@ static void limits_and_keys(void **state)
     EXPECT(line, c.dispatch.client_keys->count == 2 &&
                      IS(c.dispatch.client_keys->items[0].text, "alpha") &&
                      IS(c.dispatch.client_keys->items[1].text, "beta"));
+    EXPECT("", c.dispatch.policy_on_error == BT_ON_ERROR_FIRST);
+    EXPECT("--policy-on-error default", c.dispatch.policy_on_error == BT_ON_ERROR_DEFAULT);
+    EXPECT("--policy-on-error end", c.dispatch.policy_on_error == BT_ON_ERROR_END);
     EXPECT("", c.dispatch.debug_headers && c.dispatch.client_keys == NULL &&
                    c.dispatch.worker_api_key == NULL);
     EXPECT("--no-debug-headers", !c.dispatch.debug_headers);
@@ -283,7 +292,11 @@ static void logs_and_process(void **state)
                    c.loops >= 1 && c.drain_ms == 180000);
     EXPECT("--log-level debug --log-format json --no-access-log",
            c.log_level == BT_LOG_DEBUG && c.dispatch.access_log_json && !c.dispatch.access_log);
-    EXPECT("--log-level warning --access-log", c.log_level == BT_LOG_WARN && c.access_log);
+    EXPECT("", c.policy_probation_ms == 10000 && c.policy_rollback_errors == 10);
+    EXPECT("--policy-probation-secs 60 --policy-rollback-errors 3",
+           c.policy_probation_ms == 60000 && c.policy_rollback_errors == 3);
+    EXPECT("--log-file b.log", IS(c.log_file, "b.log"));
+    EXPECT("--log-level warning --access-log", c.log_level == BT_LOG_WARN && c.dispatch.access_log);
     EXPECT("--record-file r.jsonl --record-sample 0.5 --record-max-bytes 5000 --record-header X-A "
            "--record-header x-b",
            IS(c.record.file, "r.jsonl") && c.record.sample == 0.5 && c.record.max_bytes == 5000 &&
@@ -293,10 +306,10 @@ static void logs_and_process(void **state)
            c.loops == 3 && c.drain_ms == 5000 && IS(c.ready_file, "r.json"));
     EXPECT("--shutdown-grace-period-secs 6", c.drain_ms == 6000);
     EXPECT("--dev", c.dev && IS(c.policy_dir, ".") && c.log_level == BT_LOG_DEBUG &&
-                        c.record.sample == 1.0 && c.record.file == NULL && c.access_log);
+                        c.record.sample == 1.0 && c.record.file == NULL && c.dispatch.access_log);
     EXPECT("--log-level warn --policy-dir p --dev --record-sample 0.5 --no-access-log",
            c.dev && IS(c.policy_dir, "p") && c.log_level == BT_LOG_WARN && c.record.sample == 0.5 &&
-               !c.access_log);
+               !c.dispatch.access_log);
 }
 
 static void no_flag_is_left_out(void **state)
@@ -336,10 +349,6 @@ static void wrong_flags_are_refused(void **state)
     load_refused("--prefill http://a:1 99999 --pd-disaggregation",
                  "--prefill: expected a port from 1 to 65535, or none, got \"99999\"");
     load_refused("--worker-urls", "--worker-urls: needs a value: --worker-urls URL...");
-    load_refused("--request-id-headers x-trace-id",
-                 "--request-id-headers: only x-request-id is read; rename \"x-trace-id\" in the "
-                 "client or in the proxy "
-                 "before");
     load_refused("--pd-disaggregation --vllm-pd-disaggregation",
                  "--vllm-pd-disaggregation: --pd-disaggregation (SGLang) and "
                  "--vllm-pd-disaggregation exclude each "

@@ -51,11 +51,28 @@ static void file_names_every_key(void **state)
     bt_text_fini(&t);
 }
 
+static void peers_names_every_flag_and_policy(void **state)
+{
+    bt_text_t t = made(bt_help_peers);
+    char want[96];
+    (void) state;
+    for (unsigned i = 0; i < bt_peer_flag_count; i++) {
+        snprintf(want, sizeof want, "\n  --%s", bt_peer_flags[i].name);
+        assert_non_null(strstr(t.data, want));
+    }
+    for (const bt_peer_policy_t *p = bt_peer_policies; p->theirs != NULL; p++)
+        assert_non_null(strstr(t.data, p->theirs));
+    bt_text_fini(&t);
+    t = made(bt_help_overview);
+    assert_non_null(strstr(t.data, "baton help peers"));
+    bt_text_fini(&t);
+}
+
 static void lines_fit(void **state)
 {
-    void (*const all[])(bt_text_t *) = {bt_help_overview, bt_help_run, bt_help_file};
+    void (*const all[])(bt_text_t *) = {bt_help_overview, bt_help_run, bt_help_file, bt_help_peers};
     (void) state;
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 4; i++) {
         bt_text_t t = made(all[i]);
         for (const char *line = t.data; *line != '\0'; line += strcspn(line, "\n") + 1)
             if (strcspn(line, "\n") > 120)
@@ -69,6 +86,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(run_names_every_flag),
         cmocka_unit_test(file_names_every_key),
+        cmocka_unit_test(peers_names_every_flag_and_policy),
         cmocka_unit_test(lines_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-#include "config/config.h"
+#include "config/config_impl.h"
 
 #include "load.h"
 

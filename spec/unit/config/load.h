@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#define LOAD_ARGS_MAX 32
+#define LOAD_ARGS_MAX 48
 
 static char load_err[BT_CONFIG_ERR_BYTES];
 static char load_dir[64];

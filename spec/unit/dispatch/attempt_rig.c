@@ -498,6 +498,8 @@ static void open_pools(void)
             pools[i].max_attempts = options.max_attempts;
         if (options.max_fanout != 0)
             pools[i].max_fanout = options.max_fanout;
+        pools[i].retry_budget_percent = options.retry_budget_percent;
+        pools[i].engine_request_limit = options.engine_request_limit;
         pools[i].refuse_recompute = options.refuse_recompute;
     }
     pools[1].models[0] = bt_str_dup(BT_STR("other-model"));
@@ -510,24 +512,35 @@ static void open_pools(void)
     bt_pool_spec_fini(&pools[1]);
 }
 
-void rig_serve(const char *policy, const char *rules)
+static void put_policy(bt_policy_bundle_t *bundle, unsigned pool, enum bt_policy_slot slot,
+                       const char *text)
 {
     bt_policy_source_t *source = NULL;
+
+    if (text == NULL)
+        return;
+    assert_int_equal(
+        bt_policy_source_new(&source, BT_SOURCE_ADMIN, "mine", "mine.lua", bt_str(text)), 0);
+    assert_int_equal(bt_bundle_put(bundle, pool, slot, source, NULL, bundle->number), 0);
+    bt_policy_source_unref(source);
+}
+
+void rig_serve(const char *policy, const char *rules)
+{
     const bt_generation_t *before = rig.d->generations.serving;
     const uint64_t number = before != NULL ? before->bundle->number + 1 : 1;
     bt_policy_bundle_t *bundle;
     char err[512] = "";
     int rc;
 
-    assert_int_equal(bt_bundle_new(&bundle, number, 1), 0);
+    assert_int_equal(bt_bundle_new(&bundle, number, 2), 0);
     assert_int_equal(bt_bundle_name(bundle, 0, "default"), 0);
-    bundle->first_variant = 1;
-    if (policy != NULL) {
-        assert_int_equal(
-            bt_policy_source_new(&source, BT_SOURCE_ADMIN, "mine", "mine.lua", bt_str(policy)), 0);
-        assert_int_equal(bt_bundle_put(bundle, 0, BT_SLOT_BOTH, source, NULL, number), 0);
-        bt_policy_source_unref(source);
-    }
+    assert_int_equal(bt_bundle_name(bundle, 1, "other"), 0);
+    bundle->first_variant = 2;
+    put_policy(bundle, 0, BT_SLOT_BOTH, policy);
+    put_policy(bundle, 0, BT_SLOT_PREFILL, options.prefill_policy);
+    put_policy(bundle, 0, BT_SLOT_DECODE, options.decode_policy);
+    put_policy(bundle, 1, BT_SLOT_BOTH, options.other_policy);
     if (rules != NULL &&
         bt_rules_parse(&bundle->rules, "rules.lua", bt_str(rules), err, sizeof(err)) < 0)
         fail_msg("%s", err);
@@ -574,6 +587,13 @@ static void nothing_is_held(void)
     assert_int_equal(hub.close_count, hub.open_count); /* each once */
     for (unsigned i = 0; i < hub.close_count; i++)
         assert_int_equal(hub.closed[i].room, hub.opened[i].room);
+    for (int i = 0; i < ENGINES; i++)
+        assert_true(!is_there(i) || atomic_load(&engines[i].worker->limited_legs) == 0);
+    for (int i = 0; i < ENGINES; i++)
+        for (unsigned rank = 0; is_there(i) && engines[i].worker->rank_legs != NULL &&
+                                rank < engines[i].worker->dp_size;
+             rank++)
+            assert_int_equal(engines[i].worker->rank_legs[rank], 0);
     for (int i = 0; i < ENGINES; i++)
         for (int phase = 0; is_there(i) && phase < BT_PHASE_COUNT; phase++) {
             assert_int_equal(held(i, (enum bt_phase) phase), 0);

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "dispatch/attempt.h"
+#include "dispatch/dispatcher.h"
 #include "loop/util.h"
 #include "transfer/transfer.h"
 
@@ -147,11 +148,12 @@ struct rig_options {
     bool keeps_idle; /* connections to engines are used again */
     unsigned dp_size;
     uint64_t lease_ms;
-    unsigned max_attempts, max_fanout;
+    unsigned max_attempts, max_fanout, retry_budget_percent, engine_request_limit;
     bool refuse_recompute;
     bt_pool_deadlines_t deadlines; /* 0 = a minute */
     bt_dispatch_config_t config;
-    const char *policy, *rules; /* Lua */
+    const char *policy, *prefill_policy, *decode_policy, *other_policy,
+        *rules; /* Lua; other: of the pool "other" */
 };
 
 void rig_start(const struct rig_options *options);

@@ -58,7 +58,7 @@ static void workers_have_a_key_of_ours(void **state)
 static void a_key_for_the_gateway_stays_here(void **state)
 {
     bt_client_key_t key;
-    const bt_client_keys_t keys = {&key, 1};
+    const bt_client_keys_t keys = {&key, 1, NULL};
 
     (void) state;
     assert_int_equal(bt_client_key_init(&key, BT_STR("client-key"), BT_STR_NULL, false), 0);

@@ -6,7 +6,7 @@
     "local function by(view, name) for _, set in ipairs({ view.prefill, view.decode }) do for i "  \
     "= "                                                                                           \
     "1, #set do if set[i].name == name then return set[i] end end end end "                        \
-    "return { api = 1, name = 'mine', version = '1', " hooks " }"
+    "return { api = 2, name = 'mine', version = '1', " hooks " }"
 #define PLAN                                                                                       \
     "plan = function(req, view) return { prefill = by(view, 'p2'), decode = by(view, 'd1') } end"
 #define TO_OTHER "return { api = 1, rules = { { name = 'moved', pool = 'other' } } }"
@@ -156,6 +156,83 @@ static void the_model_names_a_pool(void **state)
     served_by_the_other_pool();
 }
 
+/* ---- several policies of one pool ---- */
+
+#define HALVES                                                                                     \
+    "plan = function(req, view, ctx) return { prefill = by(view, 'p2'), decode = by(view, 'd1') "  \
+    "} "                                                                                           \
+    "end"
+#define DENY(why)                                                                                  \
+    POLICY("admit = function() return { status = 403, reason = '" why "' } end, " HALVES)
+
+static void start_split(const char *both, const char *prefill, const char *decode)
+{
+    rig_start(&(struct rig_options){.connector = "NixlConnector",
+                                    .policy = both,
+                                    .prefill_policy = prefill,
+                                    .decode_policy = decode,
+                                    .config = {.policy_wait_ms = 50}});
+    ask();
+}
+
+/* Wherever it is named; the first that refuses ends it. */
+static void every_admit_is_asked(void **state)
+{
+    static const char *const texts[][3] = {
+        {POLICY(HALVES), DENY("prefill says no"), POLICY("version_ = nil, " HALVES)},
+        {POLICY(HALVES), POLICY(" " HALVES), DENY("decode says no")},
+        {DENY("both says no"), DENY("prefill says no"), DENY("decode says no")},
+    };
+    static const char *const words[] = {"prefill says no", "decode says no", "both says no"};
+
+    (void) state;
+    for (unsigned i = 0; i < 3; i++) {
+        start_split(texts[i][0], texts[i][1], i == 0 ? POLICY("  " HALVES) : texts[i][2]);
+        answered("HTTP/1.1 403");
+        assert_true(client_got(words[i]));
+        assert_int_equal(atomic_load(&rig.d->stats.policy_rejected), 1);
+        if (i < 2)
+            assert_int_equal(teardown(state), 0);
+    }
+}
+
+/* Each has its own ctx.vars; one that is named twice is asked once. */
+static void vars_are_each_policys_own(void **state)
+{
+    static const char half[] =
+        POLICY("admit = function(req, ctx) baton.sleep(1) ctx.vars.n = (ctx.vars.n or 0) + 1 "
+               "if baton.shared_local.incr('admitted') > 1 then return { status = 500 } end end, "
+               "plan = function(req, view, ctx) if ctx.vars.n ~= 1 then error('vars') end "
+               "return { prefill = by(view, 'p2') } end");
+    static const char other[] =
+        POLICY("admit = function(req, ctx) ctx.vars.n = 10 end, "
+               "plan = function(req, view, ctx) if ctx.vars.n ~= 10 then error('vars') end "
+               "return { decode = by(view, 'd1') } end");
+
+    (void) state;
+    start_split(half, half, other);
+    served_by(P2, D1);
+    assert_int_equal(errors(),
+                     1); /* half's vars are those of its first VM, which has not planned */
+}
+
+/* No request comes into a pool past its gate. */
+static void the_other_pools_admit_is_asked_too(void **state)
+{
+    (void) state;
+    rig_start(&(struct rig_options){
+        .connector = "NixlConnector",
+        .has_other_pool = true,
+        .policy = POLICY(
+            "admit = function() end, route = function() return { pool = 'other' } end, " PLAN),
+        .other_policy = POLICY("admit = function() return { status = 402 } end, "
+                               "route = function() error('asked') end, " PLAN),
+        .config = {.policy_wait_ms = 50}});
+    ask();
+    answered("HTTP/1.1 402");
+    assert_int_equal(errors(), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -170,6 +247,9 @@ int main(void)
         CASE_OF(route_names_no_pool_that_is_there),
         CASE_OF(a_rule_names_a_pool),
         CASE_OF(the_model_names_a_pool),
+        CASE_OF(every_admit_is_asked),
+        CASE_OF(vars_are_each_policys_own),
+        CASE_OF(the_other_pools_admit_is_asked_too),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

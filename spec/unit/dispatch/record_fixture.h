@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "dispatch/attempt.h"
+#include "dispatch/dispatcher.h"
 #include "record/record.h"
 
 #include <stdio.h>
@@ -41,6 +42,8 @@ static inline void rig_worker(record_rig_t *rig, enum bt_role role, const char *
     spec.name = bt_str_dup(bt_str(name));
     spec.connector = role != BT_ROLE_HYBRID ? bt_str_dup(BT_STR("NixlConnector")) : NULL;
     spec.zone = bt_str_dup(BT_STR("a"));
+    spec.version = bt_str_dup(BT_STR("0.32.0"));
+    spec.tp_size = 4;
     spec.labels = bt_str_dup(BT_STR("k=v\"q, fast"));
     BT_BUG_ON(bt_registry_add(rig->registry, NULL, &spec, err, sizeof err) != 0);
     bt_worker_spec_fini(&spec);
@@ -122,7 +125,9 @@ static inline bt_policy_view_t rig_view(record_rig_t *rig)
 {
     rig->r.workers = bt_workers_ref(bt_registry_current(rig->registry));
     rig->r.pool = &rig->r.workers->pools[0];
-    return (bt_policy_view_t){&rig->sets[0], &rig->sets[1], &rig->sets[2], 1, BT_STR("default")};
+    return (bt_policy_view_t){.sets = {&rig->sets[0], &rig->sets[1], &rig->sets[2], &rig->sets[2]},
+                              .key = 1,
+                              .pool = BT_STR("default")};
 }
 
 /* A plan of these workers, and one alternate. */

@@ -9,6 +9,7 @@
 #include "base/rand.h"
 #include "dispatch/record_fixture.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 
 static record_rig_t rig;
@@ -133,7 +134,7 @@ static void fill_handoff(void)
     view = rig_view(&rig);
     bt_record_candidates(&rig.r, &view);
     rig_choose(&rig, rig.prefill[0], rig.decode[1]);
-    rig.choice.alternates[0] = (bt_pair_t){rig.prefill[0], rig.decode[0], -1, -1};
+    rig.choice.alternates[0] = (bt_pair_t){rig.prefill[0], rig.decode[0], -1, -1, BT_PLAN_NONE};
     rig.choice.alternate_count = 1;
     a = rig_attempt(&rig, 0, rig.prefill[0], rig.decode[1], 200, 30000);
     a->fail_rc = BT_E_RESET;
@@ -235,8 +236,8 @@ static void test_the_shadow(void **state)
     rig.r.record.shadow.policy = "candidate";
     rig.r.record.shadow.version = "2";
     rig.r.record.shadow.plan_us = 10;
-    snprintf(rig.r.record.shadow.prefill, 64, "p2");
-    snprintf(rig.r.record.shadow.decode, 64, "d1");
+    rig.r.record.shadow.prefill = "p2";
+    rig.r.record.shadow.decode = "d1";
     finish();
     has("shadow", "{\"rule\":\"try\",\"policy\":\"candidate\",\"version\":\"2\",\"prefill\":\"p2\","
                   "\"decode\":"
@@ -333,6 +334,11 @@ static void test_candidates_as_the_policy_saw_them(void **state)
     same(json_object_get(first, "zone"), "\"a\"");
     same(json_object_get(first, "labels"), "{\"k\":\"v\\\"q\",\"fast\":true}");
     same(json_object_get(first, "dialect"), "\"nixl\"");
+    same(json_object_get(first, "engine"), "\"vllm\"");
+    same(json_object_get(first, "connector"), "\"NixlConnector\"");
+    same(json_object_get(first, "version"), "\"0.32.0\"");
+    same(json_object_get(first, "tp_size"), "4");
+    assert_null(json_object_get(first, "dp_size")); /* 1 */
     same(json_object_get(first, "prefill_tokens"), "70");
     same(json_object_get(first, "decode_tokens"), "5");
     same(json_object_get(first, "requests"), "3");
@@ -350,8 +356,12 @@ static void test_candidates_as_the_policy_saw_them(void **state)
     const json_t *decode = json_object_get(json_object_get(all, "decode"), "rows");
     assert_null(json_object_get(json_array_get(decode, 0), "score"));
     same(json_object_get(json_array_get(decode, 1), "score"), "-1");
-    const json_t *single = json_object_get(json_object_get(all, "single"), "rows");
-    same(json_object_get(json_array_get(single, 0), "role"), "\"hybrid\"");
+    const json_t *hybrid = json_object_get(json_object_get(all, "hybrid"), "rows");
+    same(json_object_get(json_array_get(hybrid, 0), "role"), "\"hybrid\"");
+    /* It serves alone as well, and its row is there once. */
+    char id[64];
+    snprintf(id, sizeof(id), "[{\"id\":%" PRIu64 "}]", rig.single[0]->id);
+    same(json_object_get(json_object_get(all, "single"), "rows"), id);
 }
 
 static void test_scores_are_those_of_the_first_plan(void **state)
@@ -438,6 +448,24 @@ static void test_the_newest_of_an_id(void **state)
     found("c", NULL);
     found("", NULL);
     assert_false(bt_record_ring_find(NULL, BT_STR("a"), NULL));
+}
+
+static void test_the_newest_first(void **state)
+{
+    bt_text_t out;
+
+    (void) state;
+    bt_text_init(&out);
+    bt_record_ring_recent(NULL, 2, &out);
+    bt_record_ring_recent(rig.d.records, 2, &out);
+    assert_int_equal(out.len, 0);
+    put("a", "1");
+    put("b", "2");
+    put("a", "3");
+    bt_record_ring_recent(rig.d.records, 2, &out);
+    bt_record_ring_recent(rig.d.records, 9, &out);
+    assert_string_equal(out.data, "3\n2\n3\n2\n1\n");
+    bt_text_fini(&out);
 }
 
 static void test_the_last_lines_are_kept(void **state)
@@ -562,6 +590,7 @@ int main(void)
         CASE(test_a_large_fleet_is_cut),
         CASE(test_many_attempts_are_cut),
         CASE(test_the_newest_of_an_id),
+        CASE(test_the_newest_first),
         CASE(test_the_last_lines_are_kept),
         CASE(test_lines_of_all_lengths),
         CASE(test_a_line_that_is_too_long),

@@ -74,6 +74,19 @@ static void retries_are_forbidden(void **state)
     assert_false(has_caller(&engines[P1]));
 }
 
+/* The pool's budget is spent by others: what failed is told, and why nobody else was asked. */
+static void a_pool_that_retries_too_much(void **state)
+{
+    (void) state;
+    start(&(struct rig_options){.retry_budget_percent = 20});
+    while (bt_retry_budget_take(&rig.d->workers->pools[0].stat->retry_budget, 20, bt_clock_ms()))
+        ;
+    reset(P0);
+    answered("HTTP/1.1 502");
+    assert_false(has_caller(&engines[P1]));
+    assert_int_equal(atomic_load(&rig.d->stats.retries_over_budget), 1);
+}
+
 /* The pair is not asked as that pair again, but where there is nobody else one of them is. */
 static void half_of_a_pair_that_failed(void **state)
 {
@@ -145,15 +158,11 @@ static void a_probe(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE_OF(no_more_than_allowed),
-        CASE_OF(a_clients_own_error_is_not_tried_again),
-        CASE_OF(the_most_telling_failure),
-        CASE_OF(the_last_of_two_that_say_nothing),
-        CASE_OF(retries_are_forbidden),
-        CASE_OF(half_of_a_pair_that_failed),
-        CASE_OF(never_both_halves),
-        CASE_OF(every_breaker_waits),
-        CASE_OF(a_probe),
+        CASE_OF(no_more_than_allowed),       CASE_OF(a_clients_own_error_is_not_tried_again),
+        CASE_OF(the_most_telling_failure),   CASE_OF(the_last_of_two_that_say_nothing),
+        CASE_OF(retries_are_forbidden),      CASE_OF(a_pool_that_retries_too_much),
+        CASE_OF(half_of_a_pair_that_failed), CASE_OF(never_both_halves),
+        CASE_OF(every_breaker_waits),        CASE_OF(a_probe),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,6 +37,26 @@ static void reads_what_engines_say(void **state)
     in_all_pieces("{\"usage\":{\"completion_tokens\":1},\"usage\":{\"completion_tokens\":2}}", 2);
 }
 
+static void reads_what_was_cached(void **state)
+{
+    static const struct {
+        const char *reply;
+        uint64_t cached;
+    } cases[] = {
+        {"{\"usage\":{\"prompt_tokens\":9,\"prompt_tokens_details\":{\"cached_tokens\":8}}}", 8},
+        {"{\"usage\":{\"prompt_tokens\":9,\"prompt_tokens_details\":null},"
+         "\"kv_transfer_params\":{\"remote_prefill_cached_tokens\": 7}}",
+         7},
+        {"{\"meta_info\":{\"prompt_tokens\":9,\"cached_tokens\":6}}", 6},
+        {"{\"choices\":[{\"text\":\"\\\"cached_tokens\\\":5\"}]}", 0},
+        {"", 0},
+    };
+
+    (void) state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        assert_int_equal(bt_usage_cached(bt_str(cases[i].reply)), cases[i].cached);
+}
+
 static void reads_no_text_as_usage(void **state)
 {
     (void) state;
@@ -73,6 +93,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_what_engines_say),
+        cmocka_unit_test(reads_what_was_cached),
         cmocka_unit_test(reads_no_text_as_usage),
         cmocka_unit_test(looks_at_the_end_of_a_long_answer),
         cmocka_unit_test(counts_events_where_there_are_some),

@@ -21,7 +21,7 @@ static bt_policy_source_t *source_of(const char *version, const char *more)
     bt_policy_source_t *source;
 
     snprintf(text, sizeof text,
-             "return { api = 1, name = 'mine', version = '%s', plan = function() end %s }", version,
+             "return { api = 2, name = 'mine', version = '%s', plan = function() end %s }", version,
              more);
     assert_int_equal(
         bt_policy_source_new(&source, BT_SOURCE_ADMIN, "mine", "admin/mine.lua", bt_str(text)), 0);
@@ -302,6 +302,42 @@ static void test_other_parameters_are_another_vm(void **state)
     bt_policy_source_unref(source);
 }
 
+/* ---- one policy or several in a pool ---- */
+
+static void test_a_policy_that_is_named_twice_has_one_vm(void **state)
+{
+    bt_policy_source_t *one = source_of("1", "");
+    bt_policy_t *all[BT_SLOT_COUNT];
+    const struct bt_pool_policies *p;
+
+    (void) state;
+    bt_policy_source_ref(one); /* a bundle takes one for each */
+    bt_policy_source_ref(one);
+    serve(bundle_of(1, one, one));
+    p = &gs.serving->pools[0];
+    assert_non_null(p->both);
+    assert_ptr_equal(p->decode, p->both);
+    assert_int_equal(bt_pool_policies_all(p, all), 1);
+    serve(bundle_of(2, one, source_of("2", "")));
+    p = &gs.serving->pools[0];
+    assert_ptr_not_equal(p->decode, p->both);
+    assert_int_equal(bt_pool_policies_all(p, all), 2);
+}
+
+static void test_only_one_of_a_pool_may_route(void **state)
+{
+    bt_policy_source_t *one = source_of("1", ", route = function() end");
+    bt_policy_bundle_t *b = bundle_of(1, one, source_of("2", ", route = function() end"));
+
+    (void) state;
+    assert_int_equal(bt_generations_begin(&gs, b), 0);
+    bt_bundle_unref(b);
+    assert_int_equal(build(), BT_E_CONFIG);
+    assert_string_equal(err, "pool default: policies mine and mine both have a route hook; only "
+                             "one of a pool's policies may");
+    assert_null(gs.prepared);
+}
+
 /* ---- shadows ---- */
 
 static void test_a_shadow_that_fails_is_left_out(void **state)
@@ -488,6 +524,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_parameters_reach_start, setup, teardown),
         cmocka_unit_test_setup_teardown(test_other_parameters_are_another_vm, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_shadow_that_fails_is_left_out, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_policy_that_is_named_twice_has_one_vm, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_only_one_of_a_pool_may_route, setup, teardown),
         cmocka_unit_test_setup_teardown(test_many_parts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_loop_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_abort_waits_for_no_thread, setup, teardown),

@@ -3,7 +3,7 @@
 #include "http/server_util.h"
 
 #include "http/chunk.h"
-#include "http/server_conn.h"
+#include "http/server_impl.h"
 
 static bt_exchange_t *ask(const char *text)
 {

@@ -1,7 +1,7 @@
 /* Bodies: what they cost while they arrive, how slowly they may, and whose goes when memory is short. */
 #include "http/server_util.h"
 
-#include "http/server_conn.h"
+#include "http/server_impl.h"
 
 static bt_unfinished_t *table;
 

@@ -3,7 +3,7 @@
 #include "http/bad_heads.h"
 #include "http/server_util.h"
 
-#include "http/server_conn.h"
+#include "http/server_impl.h"
 
 static bool refused_with(unsigned status)
 {

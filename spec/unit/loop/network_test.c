@@ -100,13 +100,35 @@ static void test_loopback(void **state)
         assert_false(bt_network_is_loopback(&(struct sockaddr_storage[]){addr_of(others[i])}[0]));
 }
 
+static void test_endpoint(void **state)
+{
+    (void) state;
+    struct sockaddr_storage all[] = {addr_of("10.0.0.7"), addr_of("10.0.0.8"), addr_of("::7"),
+                                     addr_of("::8")};
+    struct sockaddr_storage unix_one = {.ss_family = AF_UNIX};
+
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned k = 0; k < 4; k++)
+            assert_int_equal(
+                bt_network_is_endpoint((struct sockaddr *) &all[i], (struct sockaddr *) &all[k]),
+                i == k);
+    for (unsigned i = 0; i < 4; i++) {
+        struct sockaddr_storage other = all[i];
+        bt_network_set_port(&other, 80);
+        assert_false(
+            bt_network_is_endpoint((struct sockaddr *) &all[i], (struct sockaddr *) &other));
+        assert_int_equal(bt_network_length((struct sockaddr *) &other),
+                         i < 2 ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+    }
+    assert_int_equal(bt_network_length((struct sockaddr *) &unix_one), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_has),
-        cmocka_unit_test(test_bad_texts),
-        cmocka_unit_test(test_same),
-        cmocka_unit_test(test_loopback),
+        cmocka_unit_test(test_has),      cmocka_unit_test(test_bad_texts),
+        cmocka_unit_test(test_same),     cmocka_unit_test(test_loopback),
+        cmocka_unit_test(test_endpoint),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -355,6 +355,59 @@ static void test_a_file_that_is_taken_away(void **state)
     assert_true(strlen(content(path)) > 0);
 }
 
+/* Renamed while records come: each is in the one file or in the other. */
+static void test_a_file_that_is_renamed(void **state)
+{
+    char line[32], *at;
+    unsigned lines = 0;
+    struct stat st;
+
+    (void) state;
+    start();
+    for (unsigned i = 0; i < 1000; i++) {
+        snprintf(line, sizeof line, "%03u", i);
+        bt_recorder_put(rec, bt_str(line));
+        if (i == 500) {
+            assert_int_equal(rename(path, old_path), 0);
+            bt_recorder_reopen(rec);
+        }
+    }
+    stop();
+    for (const char *name = old_path; name != NULL; name = name == old_path ? path : NULL)
+        for (at = content(name); *at != '\0'; at += 4)
+            assert_int_equal(atoi(at), lines++);
+    assert_int_equal(lines, 1000);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(st.st_size > 0);
+}
+
+static void test_a_renamed_file_is_replaced_at_once(void **state)
+{
+    struct stat st;
+
+    (void) state;
+    start();
+    assert_int_equal(rename(path, old_path), 0);
+    bt_recorder_reopen(rec);
+    WAIT_UNTIL(stat(path, &st) == 0);
+    bt_recorder_reopen(NULL);
+}
+
+/* The disk of the old one is full: the new one gets what waits. */
+static void test_a_new_file_ends_the_wait(void **state)
+{
+    (void) state;
+    start();
+    broken = ENOSPC;
+    bt_recorder_put(rec, BT_STR("waits"));
+    WAIT_UNTIL(stats().errors >= 4); /* the next pause is long */
+    assert_int_equal(rename(path, old_path), 0);
+    broken = 0;
+    bt_recorder_reopen(rec);
+    WAIT_UNTIL(stats().written == 1);
+    assert_string_equal(content(path), "waits\n");
+}
+
 static void test_where_no_file_can_be(void **state)
 {
     static const char *const bad[] = {"/nonexistent/r.jsonl", "/tmp"};
@@ -388,6 +441,9 @@ int main(void)
         CASE(test_close_does_not_wait_for_a_broken_disk),
         CASE(test_a_slow_pipe_gets_every_line_once),
         CASE(test_a_file_that_is_taken_away),
+        CASE(test_a_file_that_is_renamed),
+        CASE(test_a_renamed_file_is_replaced_at_once),
+        CASE(test_a_new_file_ends_the_wait),
         CASE(test_where_no_file_can_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -199,6 +199,41 @@ static void test_who_leaves_says_so(void **state)
     end(&b);
 }
 
+static unsigned entries_of_log(void)
+{
+    return by_hand((bt_store_op_t){.what = BT_STORE_LOG_READ,
+                                   .key = BT_STR("policy_log"),
+                                   .field = BT_STR("0"),
+                                   .limit = 10000},
+                   NULL, 0)
+        .entries;
+}
+
+/* A store that has forgotten everything is given the texts before the log names them, wherever it fails meanwhile. */
+static void test_texts_are_back_before_they_are_named(void **state)
+{
+    const char *uuid;
+    replica_t a;
+
+    (void) state;
+    start(&a, "a");
+    push(&a, "one");
+    uuid = bt_rollout_held(a.rollout)->info.uuid;
+    for (unsigned k = 0; k < 2; k++) { /* it takes two steps */
+        fault = BEFORE;
+        steps = fault_step = 0;
+        forget_all(&a);
+        steps = 0;
+        fault_step = k;
+        fault = AFTER;
+        WAIT_UNTIL(steps > k);
+        assert_true(entries_of_log() == 0 || has_cell("policy_set", uuid));
+        fault = NO_FAULT;
+        WAIT_UNTIL(entries_of_log() > 0 && has_cell("policy_set", uuid));
+    }
+    end(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +243,7 @@ int main(void)
         TEST(test_who_was_killed_before_it_tried_may_try),
         TEST(test_a_replica_begins_without_what_brought_it_down),
         TEST(test_who_leaves_says_so),
+        TEST(test_texts_are_back_before_they_are_named),
     };
 
     alarm(120);

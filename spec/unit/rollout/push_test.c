@@ -102,12 +102,35 @@ static void test_the_set_before_can_always_be_gone_back_to(void **state)
     end(&a);
 }
 
+/* Nobody would vote, so nothing is proposed. */
+static void test_all_are_pinned(void **state)
+{
+    told_t told;
+    replica_t a;
+
+    (void) state;
+    start(&a, "a");
+    push(&a, "one");
+    bt_rollout_pin(a.rollout, true);
+    WAIT_UNTIL(knows(&a, "a") && peer_of(&a, "a")->is_pinned);
+    told = ask(&a, "two");
+    assert_int_equal(told.status, 409);
+    assert_string_equal(told.why, "every replica is pinned: nobody can say whether it would serve");
+    assert_string_equal(state_of(&a, 2), "");
+    bt_rollout_pin(a.rollout, false);
+    WAIT_UNTIL(!peer_of(&a, "a")->is_pinned);
+    push(&a, "two");
+    assert_int_equal(bt_rollout_number(a.rollout), 2);
+    end(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_a_busy_fleet_says_who),
         TEST(test_of_two_at_once_one_is_first),
         TEST(test_back),
+        TEST(test_all_are_pinned),
         TEST(test_the_set_before_can_always_be_gone_back_to),
     };
 

@@ -56,6 +56,9 @@ static void mistakes_name_the_file(void **state)
     assert_load_fails(HEAD NOOP ", routes = {} }", "routes must list");
     assert_load_fails(HEAD NOOP ", routes = { 'v1' } }", "begin with '/'");
     assert_load_fails(HEAD NOOP ", abort_route = true }", "abort_route needs rid");
+    assert_load_fails(HEAD NOOP ", connectors = 'X' }", "connectors must list 1 to 16 names");
+    assert_load_fails(HEAD NOOP ", connectors = { 7 } }", "connectors must list names");
+    assert_load_fails(HEAD NOOP ", engine = 'tgi' }", "engine must be sglang, vllm,");
     assert_load_fails("return { name = 'own', kind = 'bootstrap', gateway_managed = true, " NOOP
                       "}",
                       "gateway_managed is for kind \"bootstrap\" with room and without batch");

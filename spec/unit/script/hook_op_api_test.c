@@ -95,7 +95,8 @@ static void expect_refusal(const char *text, const char *hook)
     bt_choice_t choice;
     bt_value_t *data = NULL;
     int rc;
-    const bt_policy_failure_t failure = {BT_SCOPE_WORKER, "connect", "decode", 502, NULL, 0};
+    const bt_policy_failure_t failure = {
+        .scope = BT_SCOPE_WORKER, .name = "connect", .leg = "decode", .status = 502, .attempt = 2};
 
     rig_init(&r, text);
     rc = strcmp(hook, "plan") == 0

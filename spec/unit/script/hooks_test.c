@@ -4,7 +4,7 @@
 #include "script_fixture.h"
 
 #define FILE_WITH(members)                                                                         \
-    "return { api = 1, name = 'spec', version = '1', " members                                     \
+    "return { api = 2, name = 'spec', version = '1', " members                                     \
     ", plan = function(req, view, ctx) \n"                                                         \
     "return { prefill = 1, decode = 2 } end }"
 
@@ -43,14 +43,14 @@ static void start_makes_the_state(void **state)
 
     fleet_init(&f, 1, 1, 0);
     policy =
-        policy_of("return { api = 1, name = 'spec', version = '1', params = { n = { type = "
+        policy_of("return { api = 2, name = 'spec', version = '1', params = { n = { type = "
                   "'integer', default = 7 } },\n"
                   "start = function(params, old) assert(old == nil) return { n = params.n } end,\n"
                   "plan = function(req, view, ctx) assert(ctx.state.n == 7) return { prefill = 1, "
                   "decode = 2 } end }");
     plan_ok(policy, &f);
     bt_policy_free(policy);
-    policy = policy_of("return { api = 1, name = 'spec', version = '1', start = function() end,\n"
+    policy = policy_of("return { api = 2, name = 'spec', version = '1', start = function() end,\n"
                        "plan = function(req, view, ctx) assert(next(ctx.state) == nil) return { "
                        "prefill = 1, decode = 2 } end }");
     plan_ok(policy, &f);
@@ -82,7 +82,7 @@ static void handover_reaches_the_next_generation(void **state)
     (void) state;
 
     fleet_init(&f, 1, 1, 0);
-    first = policy_of("return { api = 1, name = 'spec', version = '1',\n"
+    first = policy_of("return { api = 2, name = 'spec', version = '1',\n"
                       "handover = function(ctx) return { count = ctx.state.n, names = { 'a', 'b' "
                       "}, deep = { x = { y = true } } } end,\n"
                       "plan = function(req, view, ctx) ctx.state.n = (ctx.state.n or 0) + 1 return "
@@ -91,7 +91,7 @@ static void handover_reaches_the_next_generation(void **state)
     plan_ok(first, &f);
     assert_int_equal(bt_policy_handover(first, &data), 0);
     bt_policy_free(first); /* the data is a copy */
-    assert_int_equal(load_old("return { api = 1, name = 'spec', version = '2',\n"
+    assert_int_equal(load_old("return { api = 2, name = 'spec', version = '2',\n"
                               "start = function(params, old) assert(old.names[2] == 'b' and "
                               "old.deep.x.y == true) return old end,\n"
                               "plan = function(req, view, ctx) assert(ctx.state.count == 2) return "
@@ -233,7 +233,7 @@ static void req_and_view_belong_to_their_hooks(void **state)
 
     fleet_init(&f, 1, 1, 0);
     policy = policy_of("local kept = {}\n"
-                       "return { api = 1, name = 'spec', version = '1',\n"
+                       "return { api = 2, name = 'spec', version = '1',\n"
                        "plan = function(req, view) kept.req, kept.view = req, view return { "
                        "prefill = 1, decode = 2 } end,\n"
                        "observe = function() return kept.req.path end, tick = function() return "
@@ -263,7 +263,7 @@ static void many_runaways_make_a_new_vm(void **state)
     (void) state;
 
     fleet_init(&f, 1, 1, 0);
-    policy = policy_of("return { api = 1, name = 'spec', version = '1', start = function() return "
+    policy = policy_of("return { api = 2, name = 'spec', version = '1', start = function() return "
                        "{ n = 100 } end,\n"
                        "plan = function(req, view, ctx) ctx.state.n = ctx.state.n + 1\n"
                        "  if req.n == 2 then while true do end end\n"

@@ -88,6 +88,10 @@ static void is_a_sandbox(void **state)
 {
     (void) state;
     assert_refused_with("return { x = os.getenv('HOME') }", "baton.lua:1:");
+    assert_refused_with(
+        "return { x = env('BT_SPEC_NONE') }",
+        "baton.lua:1: the environment has no BT_SPEC_NONE; where it may be missing: "
+        "env(\"BT_SPEC_NONE\", default)");
     assert_refused_with("return { x = io.open('/etc/passwd') }", "baton.lua:1:");
     assert_refused_with("return require('x')", "baton.lua:1:");
     assert_refused_with("return load('return {}')()", "baton.lua:1:");

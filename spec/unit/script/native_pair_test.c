@@ -57,8 +57,7 @@ static void pairs_of_many_kinds(void **state)
     enum { KINDS = 100 };
     bt_worker_t *items[2][KINDS];
     const bt_worker_set_t p = {items[0], KINDS}, d = {items[1], KINDS};
-    const bt_policy_view_t view = {
-        .prefill = &p, .decode = &d, .key = 1, .pool = BT_STR("default")};
+    const bt_policy_view_t view = {.sets = {&p, &d}, .key = 1, .pool = BT_STR("default")};
     const bt_policy_request_t req = {.path = BT_STR("/v1/completions"), .n = 1};
     bt_policy_t *policy;
     bt_choice_t choice;

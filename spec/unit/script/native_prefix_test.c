@@ -52,6 +52,13 @@ static void match_and_insert(void **state)
                          "assert(view.prefill[2].prefix_blocks == 6)" DONE));
     f.req.model = BT_STR("another");
     plan_once(&f, POLICY("assert(baton.prefix_match(view.prefill, req, 4) == nil)" DONE));
+    f.req.model = BT_STR("");
+    f.req.prefix_space = 7; /* a salt, an adapter */
+    plan_once(&f, POLICY("assert(baton.prefix_match(view.prefill, req, 4) == nil)\n"
+                         "baton.prefix_insert(req, view.prefill[1], 4)" DONE));
+    plan_once(&f, POLICY("assert(baton.prefix_match(view.prefill, req, 4).id == 1)" DONE));
+    f.req.prefix_space = 8;
+    plan_once(&f, POLICY("assert(baton.prefix_match(view.prefill, req, 4) == nil)" DONE));
     fleet_fini(&f);
 }
 

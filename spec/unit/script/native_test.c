@@ -1,7 +1,10 @@
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/rand.h"
 #include "script/shared/shared_local.h"
 #include "script_fixture.h"
+
+#include <unistd.h>
 
 #define DONE " return { prefill = 1, decode = view.decode[1] }"
 
@@ -21,7 +24,7 @@ static void argmin(void **state)
         POLICY("local p = view.prefill\n"
                "assert(baton.argmin(p, 'prefill_tokens', 'requests').name == 'p3')\n"
                "assert(baton.argmin(p, 'requests', 'prefill_tokens').name == 'p4')\n"
-               "assert(baton.argmin({}, 'requests') == nil and baton.argmin(view.single, 'id') == "
+               "assert(baton.argmin({}, 'requests') == nil and baton.argmin(view.hybrid, 'id') == "
                "nil)\n"
                "assert(baton.argmin({ p[1], p[4] }, 'prefill_tokens').name == 'p4')\n"
                "assert(baton.argmin_sum(p, 'prefill_tokens', 1, 'requests', 100).name == 'p4')\n"
@@ -106,7 +109,7 @@ static void compatible_and_pairable(void **state)
                          "  assert(baton.compatible(few, d[1]) == few)\n"
                          "  assert(names(baton.pairable(p, d)) == 'p1 p2 p3')\n"
                          "  assert(baton.pairable(p, d) == baton.pairable(p, d))\n"
-                         "  assert(names(baton.pairable(p, view.single)) == '')\n"
+                         "  assert(names(baton.pairable(p, view.hybrid)) == '')\n"
                          "  assert(baton.pairable(few, d) == few)\n"
                          "  local own = { d[2] }\n"
                          "  assert(names(baton.compatible(own, p[1])) == '' and "
@@ -155,6 +158,12 @@ static void mistakes_are_named(void **state)
         {"baton.random(0)", "at least 1"},
         {"baton.compatible(view.prefill, 1)", "a worker is expected here"},
         {"baton.pairable(view.prefill)", "table expected"},
+        {"print(1)", "unknown name 'print': write to the log with baton.log(level, text)"},
+        {"local x = ('/v1/a'):match('^/v1')", "string.match: there are no patterns here"},
+        {"local x = string.gsub('a', 'a', 'b')", "string.find looks for plain text"},
+        {"local x = ('a'):starts('a')", "unknown function 'string.starts'"},
+        {"baton.log('note', 'x')", "invalid option 'note'"},
+        {"baton.log('info', {})", "string expected"},
     };
     struct fleet f;
     (void) state;
@@ -168,6 +177,32 @@ static void mistakes_are_named(void **state)
     fleet_fini(&f);
 }
 
+/* Lines have the policy's name and the request's id; what a client sent makes no second line. */
+static void log_lines(void **state)
+{
+    static const char body[] = "baton.log('warn', 'tenant ' .. (req.tenant or '?') .. '\\nforged') "
+                               "baton.log('debug', 'unheard') "
+                               "return { prefill = 1, decode = view.decode[1] }";
+    char text[512], said[4096] = "";
+    struct fleet f;
+    int pipe_fds[2];
+    (void) state;
+
+    assert_int_equal(pipe(pipe_fds), 0);
+    bt_log_set(BT_LOG_INFO, false, pipe_fds[1]);
+    fleet_init(&f, 1, 1, 0);
+    f.req.id = "req-7";
+    snprintf(text, sizeof(text), POLICY("%s"), body);
+    plan_once(&f, text);
+    bt_log_set(BT_LOG_ERROR, false, 2);
+    assert_true(read(pipe_fds[0], said, sizeof(said) - 1) > 0);
+    assert_non_null(strstr(said, " warn  policy: request=req-7 spec: tenant ?\\x0aforged\n"));
+    assert_null(strstr(said, "unheard"));
+    close(pipe_fds[0]);
+    close(pipe_fds[1]);
+    fleet_fini(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +213,7 @@ int main(void)
         cmocka_unit_test(compatible_and_pairable),
         cmocka_unit_test(shared_local),
         cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(log_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

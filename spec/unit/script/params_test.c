@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#define HEAD "return { api = 1, name = 'spec', version = '1', "
+#define HEAD "return { api = 2, name = 'spec', version = '1', "
 #define PLAN(body)                                                                                 \
     "plan = function(req, view, ctx) " body " return { prefill = 1, decode = 2 } end }"
 

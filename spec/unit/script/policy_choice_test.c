@@ -14,7 +14,7 @@ static void pairs_by_id_and_by_row(void **state)
 
     start(&f);
     choice = plan_once(&f, POLICY("return { prefill = 2, decode = 3 }"));
-    assert_int_equal(choice.kind, BT_PLAN_NONE);
+    assert_int_equal(choice.first.kind, BT_PLAN_NONE);
     assert_ptr_equal(choice.first.prefill, f.prefill.items[1]);
     assert_ptr_equal(choice.first.decode, f.decode.items[0]);
     assert_int_equal(choice.first.prefill_rank, -1);
@@ -24,7 +24,7 @@ static void pairs_by_id_and_by_row(void **state)
         &f,
         POLICY(
             "return { kind = 'handoff', prefill = view.prefill[1], decode = view.decode[2].id }"));
-    assert_int_equal(choice.kind, BT_PLAN_HANDOFF);
+    assert_int_equal(choice.first.kind, BT_PLAN_HANDOFF);
     assert_ptr_equal(choice.first.prefill, f.prefill.items[0]);
     assert_ptr_equal(choice.first.decode, f.decode.items[1]);
     fleet_fini(&f);
@@ -38,11 +38,11 @@ static void singles(void **state)
 
     start(&f);
     choice = plan_once(&f, POLICY("return { worker = 5 }"));
-    assert_int_equal(choice.kind, BT_PLAN_SINGLE);
+    assert_int_equal(choice.first.kind, BT_PLAN_SINGLE);
     assert_null(choice.first.prefill);
-    assert_ptr_equal(choice.first.decode, f.single.items[0]);
-    choice = plan_once(&f, POLICY("return { kind = 'single', worker = view.single[1] }"));
-    assert_int_equal(choice.kind, BT_PLAN_SINGLE);
+    assert_ptr_equal(choice.first.decode, f.hybrid.items[0]);
+    choice = plan_once(&f, POLICY("return { kind = 'single', worker = view.hybrid[1] }"));
+    assert_int_equal(choice.first.kind, BT_PLAN_SINGLE);
     fleet_fini(&f);
 }
 
@@ -63,7 +63,17 @@ static void alternates_and_ranks(void **state)
     assert_ptr_equal(choice.alternates[0].prefill, f.prefill.items[1]);
     assert_int_equal(choice.alternates[0].prefill_rank, -1);
     assert_null(choice.alternates[1].prefill);
-    assert_ptr_equal(choice.alternates[1].decode, f.single.items[0]);
+    assert_ptr_equal(choice.alternates[1].decode, f.hybrid.items[0]);
+    fleet_fini(&f);
+}
+
+static void nil_is_nobody(void **state)
+{
+    struct fleet f;
+    (void) state;
+
+    start(&f);
+    assert_null(plan_once(&f, POLICY("return nil")).first.decode);
     fleet_fini(&f);
 }
 
@@ -72,7 +82,6 @@ static void wrong_answers(void **state)
     static const struct {
         const char *body, *word;
     } cases[] = {
-        {"return nil", "spec.lua:1: plan returned a nil value; it must be a table"},
         {"return 7", "a number value"},
         {"return {}", "plan returned no prefill worker"},
         {"return { decode = 3 }", "no prefill worker"},
@@ -125,6 +134,67 @@ static void pairs_must_fit(void **state)
     fleet_add(&f, BT_ROLE_DECODE, "ExampleConnector");
     assert_plan_fails(&f, POLICY("return { prefill = 1, decode = 3 }"),
                       "workers p1 and d3, which cannot be a pair: no common");
+    fleet_fini(&f);
+}
+
+/* What a pair cannot serve is the policy's mistake, and says what it can. */
+static void kinds_are_obeyed(void **state)
+{
+    static const char bootstrap[] = "return { kind = 'bootstrap', prefill = 1, decode = 2 }";
+    static const char handoff[] = "return { kind = 'handoff', prefill = 1, decode = 2 }";
+    char text[256];
+    struct fleet f;
+    bt_worker_t *w;
+    (void) state;
+
+    fleet_init(&f, 1, 1, 0);
+    snprintf(text, sizeof(text), POLICY("%s"), bootstrap);
+    assert_plan_fails(&f, text,
+                      "kind \"bootstrap\" for workers p1 and d2, which can only be \"handoff\"");
+    assert_plan_fails(&f,
+                      POLICY("return { prefill = 1, decode = 2, alternates = {\n"
+                             "{ kind = 'bootstrap', prefill = 1, decode = 2 } } }"),
+                      "kind \"bootstrap\" for workers p1");
+    fleet_fini(&f);
+    fleet_init_after(&f, 0, 0, 0, 0);
+    w = fleet_add(&f, BT_ROLE_PREFILL, "NixlPushConnector");
+    fleet_add(&f, BT_ROLE_DECODE, "NixlPushConnector");
+    assert_plan_fails(&f, text, "which can only be \"handoff\"");
+    w->learned.known = true;
+    assert_int_equal(plan_once(&f, text).first.kind, BT_PLAN_BOOTSTRAP);
+    snprintf(text, sizeof(text), POLICY("%s"), handoff);
+    assert_int_equal(plan_once(&f, text).first.kind, BT_PLAN_HANDOFF);
+    fleet_fini(&f);
+    fleet_init_after(&f, 0, 0, 0, 0);
+    fleet_add(&f, BT_ROLE_PREFILL, "sglang");
+    fleet_add(&f, BT_ROLE_DECODE, "sglang");
+    assert_plan_fails(&f, text, "which can only be \"bootstrap\"");
+    fleet_fini(&f);
+}
+
+/* row.kinds tells what a worker can do now. */
+static void kinds_change_with_what_is_learned(void **state)
+{
+    static const char text[] = POLICY(
+        "local p = view.prefill[1]; "
+        "if p.kinds.bootstrap then return { kind = 'bootstrap', prefill = p, decode = 2 } end; "
+        "assert(p.kinds.handoff and p.kinds[1] == 'handoff'); "
+        "return { kind = 'handoff', prefill = p, decode = 2 }");
+    bt_policy_t *policy = policy_of(text);
+    bt_choice_t choice;
+    struct fleet f;
+    bt_worker_t *w;
+    (void) state;
+
+    fleet_init_after(&f, 0, 0, 0, 0);
+    w = fleet_add(&f, BT_ROLE_PREFILL, "NixlPushConnector");
+    fleet_add(&f, BT_ROLE_DECODE, "NixlPushConnector");
+    for (unsigned i = 0; i < 4; i++) {
+        w->learned.known = i % 2 == 1;
+        assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), 0);
+        assert_int_equal(choice.first.kind, i % 2 == 1 ? BT_PLAN_BOOTSTRAP : BT_PLAN_HANDOFF);
+    }
+    bt_policy_free(policy);
     fleet_fini(&f);
 }
 
@@ -184,8 +254,11 @@ int main(void)
         cmocka_unit_test(pairs_by_id_and_by_row),
         cmocka_unit_test(singles),
         cmocka_unit_test(alternates_and_ranks),
+        cmocka_unit_test(nil_is_nobody),
         cmocka_unit_test(wrong_answers),
         cmocka_unit_test(pairs_must_fit),
+        cmocka_unit_test(kinds_are_obeyed),
+        cmocka_unit_test(kinds_change_with_what_is_learned),
         cmocka_unit_test(a_worker_that_has_gone),
         cmocka_unit_test(parts),
     };

@@ -4,7 +4,11 @@
 #include "script/policy/policy_run.h"
 #include "script/policy/policy_source.h"
 
+#define ONE "view.single[1] and { worker = view.single[1] } or nil"
+
 static char err[512];
+
+static bt_policy_trial_t trial; /* of the tests that follow */
 
 static int test_with(const char *members, const char *plan)
 {
@@ -15,13 +19,13 @@ static int test_with(const char *members, const char *plan)
 
     snprintf(
         text, sizeof text,
-        "return { api = 1, name = 'x', version = '1', %s plan = function(req, view, ctx) %s end "
+        "return { api = 2, name = 'x', version = '1', %s plan = function(req, view, ctx) %s end "
         "}",
         members, plan);
     spec.code = bt_str(text);
     assert_int_equal(bt_policy_make(&policy, &spec, err, sizeof err), 0);
     err[0] = '\0';
-    rc = bt_policy_self_test(policy, err, sizeof err);
+    rc = bt_policy_self_test(policy, &trial, err, sizeof err);
     bt_policy_free(policy);
     return rc;
 }
@@ -39,7 +43,7 @@ static void test_shipped_policies_pass(void **state)
     for (unsigned i = 0; names[i] != NULL; i++) {
         bt_policy_t *policy;
         assert_int_equal(bt_policy_load(&policy, names[i], NULL, err, sizeof err), 0);
-        if (bt_policy_self_test(policy, err, sizeof err) != 0)
+        if (bt_policy_self_test(policy, &trial, err, sizeof err) != 0)
             fail_msg("%s: %s", names[i], err);
         bt_policy_free(policy);
     }
@@ -49,8 +53,7 @@ static void test_shipped_policies_pass(void **state)
 static void test_what_may_be(void **state)
 {
     (void) state;
-    assert_int_equal(test_plan("return nil"), 0);
-    assert_int_equal(test_plan("return { worker = view.single[1].id }"), 0);
+    assert_int_equal(test_plan("return { worker = view.hybrid[1].id }"), 0);
     assert_int_equal(
         test_plan("return { prefill = view.prefill[1].id, decode = view.decode[#view.decode].id }"),
         0);
@@ -64,15 +67,43 @@ static void test_what_may_not_be(void **state)
     assert_non_null(strstr(err, "self-test: one worker of each role"));
     assert_int_equal(test_plan("return 5"), BT_E_POLICY);
     assert_int_equal(test_plan("return { worker = 4711 }"), BT_E_POLICY);
-    assert_int_equal(test_plan("if #view.single + #view.decode > 100 then error('many') end"),
+    assert_int_equal(test_plan("if #view.hybrid + #view.decode > 100 then error('many') end"),
                      BT_E_POLICY);
     assert_non_null(strstr(err, "self-test: 512 workers"));
+}
+
+/* Nobody chosen in any case is a mistake; by labels, or for another client, it may be meant. */
+static void test_nobody_is_ever_chosen(void **state)
+{
+    (void) state;
+    assert_int_equal(test_plan("return nil"), BT_E_POLICY);
+    assert_string_equal(
+        err, "x.lua: plan of x never chose anybody (self-test: pairs and single workers, one "
+             "of each and 512)");
+    assert_int_equal(test_plan("if #view.prefill == 1 then return nil end "
+                               "return { worker = view.single[1].id }"),
+                     0);
+    assert_string_equal(err, "");
+    assert_int_equal(test_plan("for _, w in ipairs(view.decode) do if w.labels.gpu == 'h100' then "
+                               "return { prefill = view.prefill[1], decode = w } end end"),
+                     0);
+    assert_string_equal(
+        err, "x.lua: plan of x never chose anybody in the self-test, whose workers have no "
+             "labels and no zone");
+    assert_int_equal(test_plan("return { worker = baton.where(view.single, 'gpu', 'h100')[1] }"),
+                     0);
+    assert_non_null(strstr(err, "whose workers have no labels and no zone: x.lua:"));
+    assert_int_equal(test_plan("return { worker = view.prefill[512] }"), BT_E_POLICY);
+    assert_int_equal(test_plan("if req.tenant then return { worker = view.single[1].id } end"), 0);
+    assert_non_null(strstr(err, "whose request has no headers, tenant, session or class"));
+    assert_int_equal(test_plan("if view.prefill[1] and view.prefill[1].zone then end error('x')"),
+                     BT_E_POLICY);
 }
 
 static void test_one_that_never_ends(void **state)
 {
     (void) state;
-    assert_int_equal(test_plan("while #view.single == 0 do end return nil"), BT_E_POLICY);
+    assert_int_equal(test_plan("while #view.hybrid == 0 do end return nil"), BT_E_POLICY);
     assert_non_null(strstr(err, "self-test: no workers"));
 }
 
@@ -80,7 +111,7 @@ static void test_one_that_never_ends(void **state)
 static void test_hooks_that_wait(void **state)
 {
     static const char *const hosts[] = {"tiers:80", NULL};
-    static const char vars[] = "assert(ctx.vars.tier == 'a') return nil";
+    static const char vars[] = "assert(ctx.vars.tier == 'a') return " ONE;
     (void) state;
 
     bt_policy_allow_hosts(hosts);
@@ -94,7 +125,8 @@ static void test_hooks_that_wait(void **state)
                                "baton.sleep(1) end,",
                                vars),
                      0);
-    assert_int_equal(test_with("admit = function() return { status = 503 } end,", ""), 0);
+    assert_int_equal(test_with("admit = function() return { status = 503 } end,", "return " ONE),
+                     0);
     assert_int_equal(test_with("admit = function() while true do baton.sleep(1) end end,", ""),
                      BT_E_POLICY);
     assert_string_equal(err, "it waits without end, also when its time is over (self-test: admit)");
@@ -113,8 +145,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shipped_policies_pass), cmocka_unit_test(test_what_may_be),
-        cmocka_unit_test(test_what_may_not_be),       cmocka_unit_test(test_one_that_never_ends),
-        cmocka_unit_test(test_hooks_that_wait),
+        cmocka_unit_test(test_what_may_not_be),       cmocka_unit_test(test_nobody_is_ever_chosen),
+        cmocka_unit_test(test_one_that_never_ends),   cmocka_unit_test(test_hooks_that_wait),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

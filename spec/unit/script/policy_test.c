@@ -16,11 +16,26 @@ static void assert_load_fails(const char *text, const char *word)
 
 static void shipped_policies_load(void **state)
 {
-    static const char *const names[] = {
-        "canary",         "consistent_hash",  "dynamo_kv",          "fallback_chain", "least_load",
-        "length_buckets", "llm_d_default",    "motor_load_balance", "power_of_two",   "random",
-        "round_robin",    "session_affinity", "sglang_cache_aware", "tenant_fair",    "weighted",
-        "zone_aware"};
+    static const char *const names[] = {"canary",
+                                        "conditional_disagg",
+                                        "consistent_hash",
+                                        "dynamo_kv",
+                                        "fallback_chain",
+                                        "least_load",
+                                        "length_buckets",
+                                        "llm_d_default",
+                                        "lmetric",
+                                        "motor_load_balance",
+                                        "power_of_two",
+                                        "random",
+                                        "round_robin",
+                                        "session_affinity",
+                                        "sglang_cache_aware",
+                                        "slo_admission",
+                                        "sticky_then_spill",
+                                        "tenant_fair",
+                                        "weighted",
+                                        "zone_aware"};
     enum { COUNT = sizeof(names) / sizeof(names[0]) };
     const char *const *known = bt_policy_embedded_names();
     char err[512] = "";
@@ -40,10 +55,10 @@ static void shipped_policies_load(void **state)
 }
 
 #define KNOWN                                                                                      \
-    "canary, consistent_hash, dynamo_kv, fallback_chain, least_load, length_buckets, "             \
-    "llm_d_default, motor_load_balance, "                                                          \
-    "power_of_two, random, round_robin, session_affinity, sglang_cache_aware, tenant_fair, "       \
-    "weighted, zone_aware"
+    "canary, conditional_disagg, consistent_hash, dynamo_kv, fallback_chain, least_load, "         \
+    "length_buckets, llm_d_default, lmetric, motor_load_balance, "                                 \
+    "power_of_two, random, round_robin, session_affinity, sglang_cache_aware, "                    \
+    "slo_admission, sticky_then_spill, tenant_fair, weighted, zone_aware"
 
 static void unknown_names_say_what_is_known(void **state)
 {
@@ -72,7 +87,7 @@ static void a_folder_comes_before_the_shipped_ones(void **state)
     (void) state;
 
     temp_write(&file, "least_load.lua",
-               "return { api = 1, name = 'mine', version = '9', plan = function() end }");
+               "return { api = 2, name = 'mine', version = '9', plan = function() end }");
     assert_int_equal(bt_policy_load(&policy, "least_load", file.folder, err, sizeof(err)), 0);
     assert_string_equal(bt_policy_name(policy), "mine");
     bt_policy_free(policy);
@@ -88,22 +103,24 @@ static void mistakes_name_the_file(void **state)
     assert_load_fails("return {", "own.lua:1:");
     assert_load_fails("\n\nerror('no')", "own.lua:3: no");
     assert_load_fails("return 'x'", "a policy must return a table, not a string value");
-    assert_load_fails("return { api = 2, name = 'x', version = '1', plan = function() end }",
-                      "api must be 1");
-    assert_load_fails("return { api = 1, version = '1', plan = function() end }",
+    assert_load_fails("return { api = 3, name = 'x', version = '1', plan = function() end }",
+                      "api must be 2");
+    assert_load_fails("return { api = 1, name = 'x', version = '1', plan = function() end }",
+                      "its view.single is view.hybrid now");
+    assert_load_fails("return { api = 2, version = '1', plan = function() end }",
                       "name must be a string");
-    assert_load_fails("return { api = 1, name = 'x', version = 1, plan = function() end }",
+    assert_load_fails("return { api = 2, name = 'x', version = 1, plan = function() end }",
                       "version must be a string");
-    assert_load_fails("return { api = 1, name = 'x', version = '1' }", "plan must be a function");
-    assert_load_fails("return { api = 1, name = 'x', version = '1', plan = pcall }",
+    assert_load_fails("return { api = 2, name = 'x', version = '1' }", "plan must be a function");
+    assert_load_fails("return { api = 2, name = 'x', version = '1', plan = pcall }",
                       "plan must be a function");
     assert_load_fails(
-        "return { api = 1, name = 'x', version = '1', plan = function() end, fallback = 1 }",
+        "return { api = 2, name = 'x', version = '1', plan = function() end, fallback = 1 }",
         "fallback must be a function");
-    assert_load_fails("return { api = 1, name = 'x', version = '1', plann = 1 }",
+    assert_load_fails("return { api = 2, name = 'x', version = '1', plann = 1 }",
                       "unknown member of a policy 'plann' (did you mean 'plan'?)");
     assert_load_fails(
-        "return { api = 1, name = 'x', version = '1', plan = function() end, admit = 1 }",
+        "return { api = 2, name = 'x', version = '1', plan = function() end, admit = 1 }",
         "admit must be a function");
     assert_load_fails("local x = os.time()", "own.lua:1: unknown name 'os'");
     assert_load_fails("require('ffi')", "unknown name 'require'");
@@ -162,7 +179,7 @@ static void fallback_gets_the_failure(void **state)
     failure.tried = &f.decode.items[0];
     failure.tried_count = 1;
     policy =
-        policy_of("return { api = 1, name = 'x', version = '1', plan = function() end,\n"
+        policy_of("return { api = 2, name = 'x', version = '1', plan = function() end,\n"
                   "fallback = function(req, view, failure, ctx)\n"
                   "  assert(req.path == '/v1/completions' and #view.decode == 2 and ctx.state)\n"
                   "  assert(failure.scope == 'worker' and failure.name == 'connect' and "

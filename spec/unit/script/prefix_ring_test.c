@@ -78,6 +78,31 @@ static void a_full_ring_forgets_and_counts(void **state)
     assert_int_equal(taken[0], hashes[0]);
 }
 
+/* The reader makes room while a row is being written. */
+static void nothing_stands_behind_a_gap(void **state)
+{
+    const uint64_t hashes[] = {1, 2, 3};
+    bt_prefix_row_t row;
+    (void) state;
+    bt_prefix_ring_bind(ring);
+    do { /* until there is room for the head of one more row and one hash */
+        bt_prefix_row_begin(&row);
+        bt_prefix_row_add(&row, 9);
+        bt_prefix_row_end(&row, 7);
+    } while (row.at < 65532);
+    bt_prefix_row_begin(&row);
+    bt_prefix_row_add(&row, hashes[0]);
+    bt_prefix_row_add(&row, hashes[1]);
+    assert_int_equal(row.count, 1);
+    assert_int_equal(bt_prefix_ring_take(ring, &worker, taken), 1);
+    bt_prefix_row_add(&row, hashes[2]);
+    bt_prefix_row_end(&row, 8);
+    assert_int_equal(bt_prefix_ring_dropped(ring), 2);
+    while (bt_prefix_ring_take(ring, &worker, taken) > 0 && worker == 7) {}
+    assert_int_equal(worker, 8);
+    assert_int_equal(taken[0], hashes[0]);
+}
+
 #define ROWS 30000U
 
 static void *write_rows(void *arg)
@@ -129,6 +154,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_new_is_told_once, setup, teardown),
         cmocka_unit_test_setup_teardown(a_full_ring_forgets_and_counts, setup, teardown),
+        cmocka_unit_test_setup_teardown(nothing_stands_behind_a_gap, setup, teardown),
         cmocka_unit_test_setup_teardown(rows_come_whole_and_in_order, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

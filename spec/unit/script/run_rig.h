@@ -5,13 +5,14 @@
 
 #include "script/native/hook_op_api.h"
 #include "script/policy/policy_impl.h"
+#include "script/policy/policy_run.h"
 #include "script_fixture.h"
 
 #include <uv.h>
 
 #define FILE_WITH(members)                                                                         \
     "local seen = {}\n"                                                                            \
-    "return { api = 1, name = 'spec', version = '1', " members                                     \
+    "return { api = 2, name = 'spec', version = '1', " members                                     \
     ", plan = function(req, view, ctx) return { prefill = 1, decode = 2 } end }"
 
 static const bt_hook_answer_t done __attribute__((unused)) = {.rc = 0};

@@ -188,7 +188,7 @@ static void each_request_sees_its_own(void **state)
     bt_choice_t choice;
     (void) state;
 
-    rig_init(&r, "return { api = 1, name = 'spec', version = '1',\n"
+    rig_init(&r, "return { api = 2, name = 'spec', version = '1',\n"
                  "admit = function(req, ctx) ctx.vars.name = req.model baton.sleep(1)\n"
                  "  assert(ctx.vars.name == req.model) end,\n"
                  "route = function(req, ctx) local vars = ctx.vars\n"
@@ -289,7 +289,7 @@ static void vars_of_another_policy_are_nil(void **state)
     (void) state;
 
     rig_init(&r, FILE_WITH("route = function(req, ctx) ctx.vars.x = 1 end"));
-    rig_init(&other, "return { api = 1, name = 'spec', version = '1', route = function() end,\n"
+    rig_init(&other, "return { api = 2, name = 'spec', version = '1', route = function() end,\n"
                      "plan = function(req, view, ctx) assert(ctx.vars == nil)\n"
                      "return { prefill = 1, decode = 2 } end }");
     expect(&r, bt_policy_route(r.policy, &r.run, &r.f.req), 0);
@@ -470,7 +470,7 @@ static void a_new_vm_ends_what_waited(void **state)
     int rc;
     (void) state;
 
-    rig_init(&r, "return { api = 1, name = 'spec', version = '1',\n"
+    rig_init(&r, "return { api = 2, name = 'spec', version = '1',\n"
                  "admit = function(req, ctx) ctx.vars.x = 1 baton.sleep(1) end,\n"
                  "plan = function(req, view, ctx) if req.n == 2 then while true do end end\n"
                  "  return { prefill = 1, decode = 2 } end }");
@@ -581,7 +581,7 @@ static void trials_have_names_of_their_own(void **state)
 
 static void shadows_do_not_fill_the_prefix_index(void **state)
 {
-    static const char text[] = "return { api = 1, name = 'spec', version = '1',\n"
+    static const char text[] = "return { api = 2, name = 'spec', version = '1',\n"
                                "plan = function(req, view)\n"
                                "  local hit = baton.prefix_match(view.decode, req)\n"
                                "  baton.prefix_insert(req, view.decode[1])\n"

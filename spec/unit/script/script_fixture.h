@@ -43,8 +43,8 @@ static inline bt_worker_t *make_worker(uint64_t id, enum bt_role role, const cha
 
 #define FLEET_MAX 16
 struct fleet {
-    bt_worker_t *prefill_items[FLEET_MAX], *decode_items[FLEET_MAX], *single_items[FLEET_MAX];
-    bt_worker_set_t prefill, decode, single;
+    bt_worker_t *prefill_items[FLEET_MAX], *decode_items[FLEET_MAX], *hybrid_items[FLEET_MAX];
+    bt_worker_set_t prefill, decode, hybrid;
     bt_policy_view_t view;
     bt_policy_request_t req;
     uint64_t next_id;
@@ -52,7 +52,7 @@ struct fleet {
 
 static inline bt_worker_t *fleet_add(struct fleet *f, enum bt_role role, const char *connector)
 {
-    bt_worker_set_t *const sets[] = {&f->prefill, &f->decode, &f->single};
+    bt_worker_set_t *const sets[] = {&f->prefill, &f->decode, &f->hybrid};
     bt_worker_t *w = make_worker(++f->next_id, role, connector);
 
     sets[role]->items[sets[role]->count++] = w;
@@ -68,9 +68,10 @@ static inline void fleet_init_after(struct fleet *f, uint64_t after, unsigned p,
     f->next_id = after;
     f->prefill.items = f->prefill_items;
     f->decode.items = f->decode_items;
-    f->single.items = f->single_items;
-    f->view = (bt_policy_view_t){&f->prefill, &f->decode, &f->single, after * 1000 + 1,
-                                 BT_STR("default")};
+    f->hybrid.items = f->hybrid_items;
+    f->view = (bt_policy_view_t){.sets = {&f->prefill, &f->decode, &f->hybrid, &f->hybrid},
+                                 .key = after * 1000 + 1,
+                                 .pool = BT_STR("default")};
     f->req = (bt_policy_request_t){.path = BT_STR("/v1/completions"), .model = BT_STR("m"), .n = 1};
     for (unsigned i = 0; i < p + d + h; i++)
         fleet_add(f,
@@ -87,7 +88,7 @@ static inline void fleet_init(struct fleet *f, unsigned p, unsigned d, unsigned 
 
 static inline void fleet_fini(struct fleet *f)
 {
-    const bt_worker_set_t *const sets[] = {&f->prefill, &f->decode, &f->single};
+    const bt_worker_set_t *const sets[] = {&f->prefill, &f->decode, &f->hybrid};
 
     for (unsigned s = 0; s < 3; s++)
         for (unsigned i = 0; i < sets[s]->count; i++) {
@@ -125,7 +126,7 @@ static inline void temp_remove(struct temp_file *t)
 /* ---- policies ---- */
 
 #define POLICY(body)                                                                               \
-    "return { api = 1, name = 'spec', version = '1', plan = function(req, view, ctx) " body " end" \
+    "return { api = 2, name = 'spec', version = '1', plan = function(req, view, ctx) " body " end" \
     " }"
 
 static inline bt_policy_t *policy_of(const char *text)

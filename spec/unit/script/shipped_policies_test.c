@@ -33,7 +33,7 @@ static void all_serve_pairs_and_singles(void **state)
         fleet_init(&pair, 3, 2, 0);
         assert_non_null(plan(policy, &pair).first.prefill);
         fleet_init_after(&single, 100, 0, 0, 2);
-        assert_int_equal(plan(policy, &single).kind, BT_PLAN_SINGLE);
+        assert_int_equal(plan(policy, &single).first.kind, BT_PLAN_SINGLE);
         fleet_init_after(&one, 200, 1, 1, 0);
         assert_ptr_equal(plan(policy, &one).first.decode, one.decode.items[0]);
         bt_policy_free(policy);

@@ -34,8 +34,8 @@ static void all_fields_of_a_worker(void **state)
             "assert(w.running == 4 and w.waiting == 7 and w.kv_free == 0.75 and w.age_ms < 5000)\n"
             "assert(w.ttft_ema_ms == 1.5 and w.tpot_ema_ms == nil)\n"
             "assert(tostring(w) == 'worker p1')\n"
-            "local d, h = view.decode[1], view.single[1]\n"
-            "assert(d.role == 'decode' and not d.kinds.single and d.age_ms == nil and d.running == "
+            "local d, h = view.decode[1], view.hybrid[1]\n"
+            "assert(d.role == 'decode' and d.kinds.single and d.age_ms == nil and d.running == "
             "nil)\n"
             "assert(h.role == 'hybrid' and h.kinds.single and not h.kinds.handoff)" DONE));
     fleet_fini(&f);
@@ -62,7 +62,7 @@ static void lists_are_arrays(void **state)
 
     fleet_init(&f, 3, 2, 0);
     plan_once(&f,
-              POLICY("assert(#view.prefill == 3 and #view.decode == 2 and #view.single == 0 and "
+              POLICY("assert(#view.prefill == 3 and #view.decode == 2 and #view.hybrid == 0 and "
                      "view.pool == 'default')\n"
                      "local names = {} for i, w in ipairs(view.prefill) do names[i] = w.name end\n"
                      "assert(table.concat(names, ' ') == 'p1 p2 p3')\n"
@@ -203,9 +203,9 @@ static void key_zero_is_never_kept(void **state)
     f.prefill.items[1] = first;
     assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), 0);
     assert_ptr_equal(choice.first.prefill, f.prefill.items[0]);
-    f.view.single = NULL; /* a set that is not there is empty */
+    f.view.sets[BT_LIST_HYBRID] = NULL; /* a set that is not there is empty */
     assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), 0);
-    f.view.single = &f.single;
+    f.view.sets[BT_LIST_HYBRID] = &f.hybrid;
     bt_policy_free(policy);
     fleet_fini(&f);
 }

@@ -186,7 +186,7 @@ static void several_threads(void **state)
 static void a_vm_may_change_threads(void **state)
 {
     bt_policy_t *policy = policy_of(
-        "return { api = 1, name = 'x', version = '1', plan = function() while true do end end }");
+        "return { api = 2, name = 'x', version = '1', plan = function() while true do end end }");
     struct fleet f;
     bt_choice_t choice;
     (void) state;

@@ -2,6 +2,7 @@
 #include "kv.h"
 
 #include "ask.h"
+#include "routes.h"
 #include "words.h"
 #include "worker.h"
 
@@ -68,7 +69,8 @@ static void open_world(const char *words)
     assert_int_equal(sim_options_parse(5, argv, &options, error, sizeof(error)), 0);
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     bt_timer_init(&loop, &look, on_look);
-    assert_int_equal(sim_world_open(&world, &loop, &options, error, sizeof(error)), 0);
+    assert_int_equal(sim_world_open(&world, &loop, &options, &sim_servers, error, sizeof(error)),
+                     0);
     bt_arena_init(&arena);
     from = (struct side){.worker = world.workers[0]};
     to = (struct side){.worker = world.workers[1]};

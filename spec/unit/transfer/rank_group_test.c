@@ -314,14 +314,14 @@ static void test_they_hung_up_because_we_slept(void **state)
     pair_t *x = calloc(1, sizeof *x);
 
     (void) state;
-    pair_open(x, &(bt_transfer_config_t){.heartbeat_ms = 50, .dead_ms = 200});
+    pair_open(x, &(bt_transfer_config_t){.heartbeat_ms = 50, .dead_ms = 500});
     pair_room(x, 77);
     pair_room(x, 78);
     pair_wait_room(x, 77);
     pair_move_room(x, 78);
     fake_sync(&x->p);
     fake_sync(&x->d);
-    usleep(300000); /* that is what is tested: no turn in all this time */
+    usleep(700000); /* that is what is tested: no turn in all this time */
     fake_hang_up(&x->p);
     fake_hang_up(&x->d);
     TURN_UNTIL(&x->rig.loop, rig_stats(&x->rig).agents == 0);
@@ -341,7 +341,7 @@ static void test_they_hung_up_because_we_slept(void **state)
     /* Whoever goes later is lost as always. */
     pair_room(x, 79);
     pair_move_room(x, 79);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 22; i++) {
         (void) fake_hear(&x->p, BT_KV_CONTROL_PING);
         fake_sync(&x->p);
         fake_sync(&x->d);

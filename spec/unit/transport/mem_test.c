@@ -421,6 +421,23 @@ static void test_fake_needs_nobody(void **state)
     bt_kv_agent_close(agent);
 }
 
+static void test_device_memory_needs_a_taker(void **state)
+{
+    (void) state;
+    bt_kv_agent_t *agent;
+    bt_kv_region_t region;
+    char err[128];
+    bt_kv_config_t config = {.name = "a", .backends = BT_KV_MEM | BT_KV_SHM | BT_KV_TCP};
+
+    assert_int_equal(bt_kv_agent_open(&agent, &config, err, sizeof(err)), 0);
+    assert_int_equal(bt_kv_region_add_dmabuf(agent, 0, 0, 4096, &region), BT_E_INVAL);
+    bt_kv_agent_close(agent);
+    config.backends = BT_KV_FAKE;
+    assert_int_equal(bt_kv_agent_open(&agent, &config, err, sizeof(err)), 0);
+    assert_int_equal(bt_kv_region_add_dmabuf(agent, 0, 0, 4096, &region), 0);
+    bt_kv_agent_close(agent);
+}
+
 static void test_agents_that_cannot_open(void **state)
 {
     (void) state;
@@ -457,6 +474,7 @@ int main(void)
         cmocka_unit_test(test_any_thread_may_call_anything),
         cmocka_unit_test(test_pools_of_two_threads),
         cmocka_unit_test(test_fake_needs_nobody),
+        cmocka_unit_test(test_device_memory_needs_a_taker),
         cmocka_unit_test(test_agents_that_cannot_open),
     };
 

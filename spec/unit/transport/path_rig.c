@@ -2,6 +2,8 @@
  * program share them. */
 #include "path_rig.h"
 
+rig_hooks_t rig_hooks;
+
 void bt_kv_path_ready(bt_kv_path_t *path)
 {
     path->link->is_ready = true;
@@ -63,9 +65,13 @@ void bt_kv_unwatch(bt_kv_agent_t *agent, int fd)
 void bt_kv_unlock(bt_kv_agent_t *agent)
 {
     pthread_mutex_unlock(&agent->lock);
+    if (rig_hooks.in_copy != NULL)
+        rig_hooks.in_copy();
 }
 
 void bt_kv_relock(bt_kv_agent_t *agent)
 {
+    if (rig_hooks.after_copy != NULL)
+        rig_hooks.after_copy();
     pthread_mutex_lock(&agent->lock);
 }

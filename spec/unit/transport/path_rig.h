@@ -58,6 +58,12 @@ struct bt_kv_agent {
     uint64_t wakes;             /* epoll_wait that returned with an event */
 };
 typedef struct bt_kv_agent rig_t;
+
+/* Called with the lock let go: when a back end has let it go, and before it has it again. */
+typedef struct rig_hooks {
+    void (*in_copy)(void), (*after_copy)(void);
+} rig_hooks_t;
+extern rig_hooks_t rig_hooks;
 typedef struct bt_kv_link rig_link_t;
 
 typedef struct rig_batch {
@@ -99,7 +105,8 @@ static inline bt_kv_mem_t *rig_add(rig_t *rig, void *p, size_t size, int fd)
         i++;
     assert_in_range(i, 0, RIG_MEMS - 1);
     rig->mems[i] = (bt_kv_mem_t){.id = i + 1, .p = p, .size = size, .fd = fd, .is_pool = fd >= 0};
-    assert_int_equal(rig->ops->region_add(rig->backend, &rig->mems[i]), 0);
+    if (rig->ops->region_add != NULL)
+        assert_int_equal(rig->ops->region_add(rig->backend, &rig->mems[i]), 0);
     return &rig->mems[i];
 }
 static inline bt_kv_mem_t *rig_pool(rig_t *rig, size_t size)
@@ -120,7 +127,8 @@ static inline bt_kv_mem_t *rig_private(rig_t *rig, size_t size)
 }
 static inline void rig_remove(rig_t *rig, bt_kv_mem_t *mem)
 {
-    rig->ops->region_remove(rig->backend, mem);
+    if (rig->ops->region_remove != NULL)
+        rig->ops->region_remove(rig->backend, mem);
     munmap(mem->p, mem->size);
     if (mem->fd >= 0)
         close(mem->fd);

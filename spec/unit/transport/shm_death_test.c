@@ -113,7 +113,7 @@ static const bt_shm_path_t *falling;
 static void raise_in_copy(void) /* of a batch: pools are faulted in by copies too */
 {
     if (falling->rx.in_batch) {
-        bt_shm_hooks.in_copy = NULL;
+        rig_hooks.in_copy = NULL;
         raise(signal_in_copy);
     }
 }
@@ -123,7 +123,7 @@ static void receive_and_fall(rig_t *rig, rig_link_t *link)
     bt_kv_mem_t *dst = rig_pool(rig, 4 * MIB);
     rig_say(link, dst->id);
     falling = shm_path(link);
-    bt_shm_hooks.in_copy = raise_in_copy;
+    rig_hooks.in_copy = raise_in_copy;
     RIG_UNTIL(rig, NULL, link->has_failed);
     /* Stopped, and woken when the sender had given up: */
     _exit(link->note_count == 0 ? 0 : 1);
@@ -230,7 +230,7 @@ static void kill_sender(void)
     int status;
     if (!shm_path(victim->link)->rx.in_batch)
         return;
-    bt_shm_hooks.after_copy = NULL;
+    rig_hooks.after_copy = NULL;
     kill(victim->pid, SIGKILL);
     waitpid(victim->pid, &status, 0);
 }
@@ -254,10 +254,10 @@ static void test_no_note_from_a_dead_sender(void **state)
     spawn(&c, send_one, false);
     bt_kv_mem_t *dst = rig_pool(&c.rig, MIB);
     victim = &c;
-    bt_shm_hooks.after_copy = kill_sender;
+    rig_hooks.after_copy = kill_sender;
     rig_say(c.link, dst->id);
     RIG_UNTIL(&c.rig, NULL, c.link->has_failed);
-    assert_null(bt_shm_hooks.after_copy); /* it was killed there */
+    assert_null(rig_hooks.after_copy); /* it was killed there */
     assert_int_equal(c.link->note_count, 0);
     rig_close(&c.rig);
 }

@@ -240,7 +240,7 @@ static void test_no_note_for_pages_given_back_meanwhile(void **state)
         bt_kv_run_t run = plain(src, 0, dst, 0, 4096);
         assert_int_equal(rig_post(p.la, &batch, 1, &run, 1, 1), 0);
         sender = shm_path(p.la);
-        bt_shm_hooks.in_copy = i == 0 ? close_while_copying : cancel_while_copying;
+        rig_hooks.in_copy = i == 0 ? close_while_copying : cancel_while_copying;
         RIG_UNTIL(&p.a, &p.b, batch.over > 0);
         assert_int_equal(batch.rc, BT_E_CANCELLED);
         assert_int_equal(p.lb->note_count, 0);

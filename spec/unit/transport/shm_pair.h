@@ -43,6 +43,7 @@ static inline void pair_close(pair_t *p)
     rig_close(&p->a);
     rig_close(&p->b);
     bt_shm_hooks = (bt_shm_hooks_t){0};
+    rig_hooks = (rig_hooks_t){0};
 }
 
 static inline void fill(bt_kv_mem_t *mem, unsigned seed)

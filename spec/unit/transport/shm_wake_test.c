@@ -237,7 +237,7 @@ static void test_close_waits_for_the_copy(void **state)
         bt_kv_mem_t *src = rig_private(&p.a, MIB), *dst = rig_private(&p.b, MIB);
         memset(src->p, 1, src->size);
         bt_kv_run_t run = plain(src, 0, dst, 0, (uint32_t) MIB);
-        bt_shm_hooks.in_copy = copy_late;
+        rig_hooks.in_copy = copy_late;
         __atomic_store_n(&is_copying, 0, __ATOMIC_RELEASE);
         start_agent(&wb, &p.b);
         assert_int_equal(rig_post(p.la, &batch, 1, &run, 1, 1), 0);

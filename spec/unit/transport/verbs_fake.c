@@ -18,6 +18,10 @@
 
 #include <cmocka.h>
 
+#undef ibv_get_device_list
+#undef ibv_query_port
+#undef ibv_reg_mr
+
 #define QUEUE 2048
 #define OBJECTS 4096
 #define SGES 32
@@ -118,7 +122,7 @@ static int destroy(void *object)
 }
 
 /* ---- devices ---- */
-static struct ibv_device **get_device_list(int *count_p)
+struct ibv_device **ibv_get_device_list(int *count_p)
 {
     struct ibv_device **list = make((VERBS_FAKE_DEVICES + 1) * sizeof(*list));
 
@@ -128,17 +132,22 @@ static struct ibv_device **get_device_list(int *count_p)
     return list;
 }
 
-static void free_device_list(struct ibv_device **list)
+void ibv_free_device_list(struct ibv_device **list)
 {
     destroy(list);
 }
 
-static const char *get_device_name(struct ibv_device *device)
+const char *ibv_get_device_name(struct ibv_device *device)
 {
     return device->name;
 }
 
-static struct ibv_context *open_device(struct ibv_device *device)
+static int req_notify_cq(struct ibv_cq *cq, int solicited_only);
+static int poll_cq(struct ibv_cq *base, int max, struct ibv_wc *wc);
+static int post_srq_recv(struct ibv_srq *base, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_p);
+static int post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_send_wr **bad_p);
+
+struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
     struct fake_context *context = make(sizeof(*context));
     unsigned i = 0;
@@ -147,6 +156,10 @@ static struct ibv_context *open_device(struct ibv_device *device)
     assert_int_equal(pipe2(fds, O_NONBLOCK), 0);
     context->device = (unsigned) (device - devices);
     context->context.async_fd = fds[0];
+    context->context.ops = (struct ibv_context_ops){.req_notify_cq = req_notify_cq,
+                                                    .poll_cq = poll_cq,
+                                                    .post_srq_recv = post_srq_recv,
+                                                    .post_send = post_send};
     context->write_fd = fds[1];
     while (contexts[context->device][i] != NULL)
         assert_true(++i < 8);
@@ -154,7 +167,7 @@ static struct ibv_context *open_device(struct ibv_device *device)
     return &context->context;
 }
 
-static int close_device(struct ibv_context *base)
+int ibv_close_device(struct ibv_context *base)
 {
     struct fake_context *context = (struct fake_context *) (void *) base;
 
@@ -166,7 +179,7 @@ static int close_device(struct ibv_context *base)
     return destroy(context);
 }
 
-static int query_device(struct ibv_context *context, struct ibv_device_attr *attr)
+int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 {
     memset(attr, 0, sizeof(*attr));
     attr->max_qp_wr = options[device_of(context)].send_max;
@@ -175,11 +188,11 @@ static int query_device(struct ibv_context *context, struct ibv_device_attr *att
     return 0;
 }
 
-static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr)
+int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *attr_p)
 {
+    struct ibv_port_attr *attr = (struct ibv_port_attr *) (void *) attr_p;
     const verbs_fake_options_t *k = &options[device_of(context)];
 
-    memset(attr, 0, sizeof(*attr));
     if (port != 1)
         return EINVAL;
     attr->state = k->is_down ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
@@ -189,33 +202,30 @@ static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port
     return 0;
 }
 
-static ssize_t query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries,
-                               size_t max)
+ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max,
+                             uint32_t flags, size_t entry_size)
 {
     const verbs_fake_options_t *k = &options[device_of(context)];
 
+    (void) flags;
+    assert_int_equal(entry_size, sizeof(*entries));
     for (unsigned i = 0; i < k->gid_count && i < max; i++)
         entries[i] = k->gids[i];
     return k->gid_count;
 }
 
-static bool is_overlay(uint32_t ifindex)
-{
-    return ifindex >= 1000;
-}
-
-static int get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
     return read(context->async_fd, event, sizeof(*event)) == sizeof(*event) ? 0 : -1;
 }
 
-static void ack_async_event(struct ibv_async_event *event)
+void ibv_ack_async_event(struct ibv_async_event *event)
 {
     (void) event;
 }
 
 /* ---- memory ---- */
-static struct ibv_pd *alloc_pd(struct ibv_context *context)
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 {
     struct ibv_pd *pd = make(sizeof(*pd));
 
@@ -223,7 +233,7 @@ static struct ibv_pd *alloc_pd(struct ibv_context *context)
     return pd;
 }
 
-static int dealloc_pd(struct ibv_pd *pd)
+int ibv_dealloc_pd(struct ibv_pd *pd)
 {
     return destroy(pd);
 }
@@ -243,13 +253,19 @@ static struct ibv_mr *add_mr(struct ibv_pd *pd, void *p, size_t size, uint64_t b
     return &mr->mr;
 }
 
-static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *p, size_t size, unsigned access)
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *p, size_t size, int access)
 {
-    return add_mr(pd, p, size, (uintptr_t) p, (int) access);
+    return add_mr(pd, p, size, (uintptr_t) p, access);
 }
 
-static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t size, uint64_t iova,
-                                    int fd, int access)
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *p, size_t size, uint64_t base,
+                                unsigned access)
+{
+    return add_mr(pd, p, size, base, (int) access);
+}
+
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t size, uint64_t iova,
+                                 int fd, int access)
 {
     (void) offset;
     if (fd < 0 || !options[device_of(pd->context)].has_dmabuf) {
@@ -259,7 +275,7 @@ static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t s
     return add_mr(pd, NULL, size, iova, access);
 }
 
-static int dereg_mr(struct ibv_mr *mr)
+int ibv_dereg_mr(struct ibv_mr *mr)
 {
     drop((void **) mrs, mr);
     return destroy(mr);
@@ -284,7 +300,7 @@ static char *reach(struct ibv_pd *pd, unsigned device, bool is_remote, uint32_t 
 }
 
 /* ---- completions ---- */
-static struct ibv_comp_channel *create_comp_channel(struct ibv_context *context)
+struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 {
     struct fake_channel *channel = make(sizeof(*channel));
     int fds[2];
@@ -296,14 +312,14 @@ static struct ibv_comp_channel *create_comp_channel(struct ibv_context *context)
     return &channel->channel;
 }
 
-static int destroy_comp_channel(struct ibv_comp_channel *channel)
+int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 {
     close(channel->fd);
     close(((struct fake_channel *) (void *) channel)->write_fd);
     return destroy(channel);
 }
 
-static int get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq_p, void **context_p)
+int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq_p, void **context_p)
 {
     if (read(channel->fd, cq_p, sizeof(struct ibv_cq *)) != sizeof(struct ibv_cq *))
         return -1;
@@ -311,14 +327,14 @@ static int get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq_p, 
     return 0;
 }
 
-static void ack_cq_events(struct ibv_cq *cq, unsigned count)
+void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count)
 {
     (void) cq;
     (void) count;
 }
 
-static struct ibv_cq *create_cq(struct ibv_context *context, int cqe, void *cq_context,
-                                struct ibv_comp_channel *channel, int vector)
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+                             struct ibv_comp_channel *channel, int vector)
 {
     struct fake_cq *cq = make(sizeof(*cq));
 
@@ -331,7 +347,7 @@ static struct ibv_cq *create_cq(struct ibv_context *context, int cqe, void *cq_c
     return &cq->cq;
 }
 
-static int destroy_cq(struct ibv_cq *cq)
+int ibv_destroy_cq(struct ibv_cq *cq)
 {
     return destroy(cq);
 }
@@ -380,7 +396,7 @@ static void complete(struct ibv_cq *base, struct ibv_wc wc, struct fake_qp *qp, 
 /* ---- receive queues ---- */
 static void run_all(void);
 
-static struct ibv_srq *create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init)
+struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init)
 {
     struct fake_srq *srq = make(sizeof(*srq));
 
@@ -391,7 +407,7 @@ static struct ibv_srq *create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *i
     return &srq->srq;
 }
 
-static int destroy_srq(struct ibv_srq *srq)
+int ibv_destroy_srq(struct ibv_srq *srq)
 {
     return destroy(srq);
 }
@@ -422,7 +438,7 @@ static struct fake_qp *find_qp(uint32_t number)
     return NULL;
 }
 
-static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 {
     unsigned device = device_of(pd->context);
 
@@ -465,7 +481,7 @@ static void to_error(struct fake_qp *qp)
         finish(qp, IBV_WC_WR_FLUSH_ERR);
 }
 
-static int modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask)
+int ibv_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask)
 {
     struct fake_qp *qp = (struct fake_qp *) (void *) base;
     enum ibv_qp_state to = attr->qp_state;
@@ -490,7 +506,7 @@ static int modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask)
     return 0;
 }
 
-static int destroy_qp(struct ibv_qp *base)
+int ibv_destroy_qp(struct ibv_qp *base)
 {
     struct fake_qp *qp = (struct fake_qp *) (void *) base;
     struct fake_cq *cq = (struct fake_cq *) (void *) qp->init.send_cq;
@@ -663,52 +679,7 @@ static int post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_sen
     return 0;
 }
 
-static const char *wc_status_str(enum ibv_wc_status status)
-{
-    return ibv_wc_status_str(status);
-}
-
-static const bt_verbs_api_t api = {
-    .get_device_list = get_device_list,
-    .free_device_list = free_device_list,
-    .get_device_name = get_device_name,
-    .open_device = open_device,
-    .close_device = close_device,
-    .query_device = query_device,
-    .query_port = query_port,
-    .query_gid_table = query_gid_table,
-    .is_overlay = is_overlay,
-    .get_async_event = get_async_event,
-    .ack_async_event = ack_async_event,
-    .alloc_pd = alloc_pd,
-    .dealloc_pd = dealloc_pd,
-    .reg_mr = reg_mr,
-    .reg_dmabuf_mr = reg_dmabuf_mr,
-    .dereg_mr = dereg_mr,
-    .create_comp_channel = create_comp_channel,
-    .destroy_comp_channel = destroy_comp_channel,
-    .get_cq_event = get_cq_event,
-    .ack_cq_events = ack_cq_events,
-    .create_cq = create_cq,
-    .destroy_cq = destroy_cq,
-    .req_notify_cq = req_notify_cq,
-    .poll_cq = poll_cq,
-    .create_srq = create_srq,
-    .destroy_srq = destroy_srq,
-    .post_srq_recv = post_srq_recv,
-    .create_qp = create_qp,
-    .modify_qp = modify_qp,
-    .destroy_qp = destroy_qp,
-    .post_send = post_send,
-    .wc_status_str = wc_status_str,
-};
-
 /* ---- the spec's side ---- */
-const bt_verbs_api_t *verbs_fake_api(void)
-{
-    return &api;
-}
-
 verbs_fake_options_t *verbs_fake_options(unsigned device)
 {
     return &options[device];
@@ -733,8 +704,10 @@ void verbs_fake_open(unsigned count)
         k->send_max = 1024;
         k->inline_max = 128;
         k->gid_count = 1;
-        k->gids[0] = (struct ibv_gid_entry){
-            .port_num = 1, .gid_type = IBV_GID_TYPE_ROCE_V2, .ndev_ifindex = 1 + i};
+        k->gids[0] =
+            (struct ibv_gid_entry){.port_num = 1,
+                                   .gid_type = IBV_GID_TYPE_ROCE_V2,
+                                   .ndev_ifindex = 1000000 + i /* no interface of this machine */};
         k->gids[0].gid.raw[10] = k->gids[0].gid.raw[11] = 0xff;
         k->gids[0].gid.raw[15] = (uint8_t) (1 + i);
     }

@@ -1,7 +1,7 @@
-/* verbs_fake.h - a provider of verbs inside this process, for specs: the table of verbs_api.h with devices that copy memory.
+/* verbs_fake.h - libibverbs inside this process, for specs: its functions, with devices that copy memory.
  *
  * Owner: the spec; one world at a time.
- * Life:  open (so many devices, named fake0, fake1, ...) -> use the table -> close, which counts what was not given back.
+ * Life:  open (so many devices, named fake0, fake1, ...) -> close, which counts what was not given back.
  * Flow:  a message is carried out when it is posted, unless its device holds messages back or the receiver has no place; completions, queue depths,
  *        key checks and queue pair states are as the verbs say: whoever does not wait for a signalled completion finds the send queue full.
  * Cost:  none that matters.
@@ -9,7 +9,8 @@
 #ifndef SPEC_VERBS_FAKE_H
 #define SPEC_VERBS_FAKE_H
 
-#include "transport/backends/verbs/verbs_api.h"
+#include <infiniband/verbs.h>
+#include <stdbool.h>
 
 #define VERBS_FAKE_DEVICES 4
 
@@ -37,7 +38,6 @@ typedef struct verbs_fake_options {
 void verbs_fake_open(unsigned devices);
 /* Objects that are still there; 0 is clean. */
 unsigned verbs_fake_close(void);
-const bt_verbs_api_t *verbs_fake_api(void);
 verbs_fake_options_t *verbs_fake_options(unsigned device);
 /* Carries out up to n messages that the device has held back; how many it did. */
 unsigned verbs_fake_step(unsigned device, unsigned n);

@@ -29,7 +29,6 @@ static inline int setup(void **state)
     bt_verbs_tuning = tuning_kept;
     unsetenv("BATON_KV_RDMA_COMPLETION");
     verbs_fake_open(4);
-    bt_verbs_api_use(verbs_fake_api());
     return 0;
 }
 
@@ -37,7 +36,6 @@ static inline int teardown(void **state)
 {
     (void) state;
     unsigned left = verbs_fake_close();
-    bt_verbs_api_use(NULL);
     if (left > 0)
         fprintf(stderr, "%u verbs objects were not given back\n", left);
     return left == 0 ? 0 : -1;

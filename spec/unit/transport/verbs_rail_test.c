@@ -124,6 +124,11 @@ static union ibv_gid parse_gid(const char *text)
     return gid;
 }
 
+static bool is_overlay(uint32_t ifindex)
+{
+    return ifindex >= 1000;
+}
+
 static void test_gid_choice(void **state)
 {
     (void) state;
@@ -166,8 +171,8 @@ static void test_gid_choice(void **state)
                                                 .gid_type = row->type,
                                                 .ndev_ifindex = row->ifindex};
         }
-        int chosen = bt_verbs_choose_gid(verbs_fake_api(), entries, n, 1, cases[c].is_ethernet,
-                                         cases[c].forced);
+        int chosen =
+            bt_verbs_choose_gid(entries, n, 1, cases[c].is_ethernet, cases[c].forced, is_overlay);
         if (chosen != cases[c].chosen)
             fail_msg("%s: %d", cases[c].what, chosen);
     }

@@ -147,18 +147,6 @@ static void close_mem(bt_kv_backend_t *base)
     free(backend);
 }
 
-static int region_add(bt_kv_backend_t *base, bt_kv_mem_t *mem)
-{
-    (void) base;
-    return mem->p != NULL ? 0 : BT_E_INVAL;
-}
-
-static void region_remove(bt_kv_backend_t *base, bt_kv_mem_t *mem)
-{
-    (void) base;
-    (void) mem;
-}
-
 static size_t offer(bt_kv_backend_t *base, uint8_t *to, size_t size)
 {
     (void) base;
@@ -526,12 +514,6 @@ static bool drain(bt_kv_path_t *base, uint64_t tag)
     return is_quiet;
 }
 
-static bool peer_is_dead(const bt_kv_path_t *base)
-{
-    const mem_path_t *path = bt_container_of(base, const mem_path_t, base);
-    return path->channel != NULL && path->channel->is_closed;
-}
-
 static int describe(const bt_kv_path_t *path, char *text, size_t size)
 {
     (void) path;
@@ -544,8 +526,6 @@ const bt_kv_backend_ops_t bt_kv_mem_ops = {
     .rank = 1000,
     .open = open_mem,
     .close = close_mem,
-    .region_add = region_add,
-    .region_remove = region_remove,
     .offer = offer,
     .path_open = path_open,
     .received = received,
@@ -554,7 +534,6 @@ const bt_kv_backend_ops_t bt_kv_mem_ops = {
     .drain = drain,
     .progress = progress,
     .arm = arm,
-    .peer_is_dead = peer_is_dead,
     .describe = describe,
     .close_revokes = true,
 };

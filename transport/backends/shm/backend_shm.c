@@ -15,7 +15,6 @@
  * is nothing at all, a piece of a newly mapped pool is faulted in, so that the first copy does not have to.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,15 +42,11 @@ void bt_shm_copy_begin(bt_shm_path_t *path, uint64_t tag)
     shm->busy_tag = tag;
     __atomic_store_n(&shm->is_busy, true, __ATOMIC_RELAXED);
     bt_kv_unlock(shm->base.agent);
-    if (bt_shm_hooks.in_copy != NULL)
-        bt_shm_hooks.in_copy();
 }
 
 void bt_shm_copy_end(bt_shm_path_t *path)
 {
     bt_shm_t *shm = bt_shm_of(path);
-    if (bt_shm_hooks.after_copy != NULL)
-        bt_shm_hooks.after_copy();
     __atomic_store_n(&shm->is_busy, false,
                      __ATOMIC_RELEASE); /* path_close waits for it, with the lock */
     bt_kv_relock(shm->base.agent);
@@ -61,21 +56,14 @@ void bt_shm_copy_end(bt_shm_path_t *path)
 /* ---- open, close ---- */
 static int read_boot_id(uint8_t id[16])
 {
-    char text[64] = "";
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-    if (fd >= 0)
-        close(fd);
-    size_t out = 0;
-    for (ssize_t i = 0; i + 1 < n && out < 16; i += 2) {
-        unsigned byte;
-        if (text[i] == '-')
-            i++;
-        if (sscanf(text + i, "%2x", &byte) != 1)
-            return BT_E_INVAL;
-        id[out++] = (uint8_t) byte;
-    }
-    return out == 16 ? 0 : BT_E_INVAL;
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    unsigned count = 0;
+
+    while (file != NULL && count < 16 && fscanf(file, "%2hhx%*[-]", &id[count]) == 1)
+        count++;
+    if (file != NULL)
+        fclose(file);
+    return count == 16 ? 0 : BT_E_INVAL;
 }
 
 static int open_fds(bt_shm_t *shm, char *err, size_t err_size)
@@ -197,7 +185,7 @@ static void shm_region_remove(bt_kv_backend_t *base, bt_kv_mem_t *mem)
 /* ---- turns ---- */
 static bool shm_drain(bt_kv_path_t *base, uint64_t tag)
 {
-    bt_shm_path_t *path = (bt_shm_path_t *) (void *) base;
+    bt_shm_path_t *path = bt_shm_path_of(base);
     bt_shm_t *shm = bt_shm_of(path);
 
     if (path->rx.in_batch && path->rx.batch.tag == tag && path->rx.status == BT_SHM_DONE)
@@ -335,12 +323,12 @@ static int shm_progress(bt_kv_backend_t *base)
 
 static bool shm_peer_is_dead(const bt_kv_path_t *base)
 {
-    return !bt_shm_path_peer_lives((const bt_shm_path_t *) (const void *) base);
+    return !bt_shm_path_peer_lives(bt_shm_path_of(base));
 }
 
 static int shm_describe(const bt_kv_path_t *base, char *text, size_t size)
 {
-    const bt_shm_path_t *path = (const bt_shm_path_t *) (const void *) base;
+    const bt_shm_path_t *path = bt_shm_path_of(base);
     uint32_t mapped = 0;
 
     if (path->stage == BT_SHM_BROKEN)

@@ -175,9 +175,13 @@ typedef struct bt_shm_hooks {
     bool no_window;     /* there is no memory for it */
     bool no_seal;       /* areas and pools stay unsealed, and are passed on all the same */
     bool no_map;        /* mapping fails */
-    void (*in_copy)(void), (*after_copy)(void); /* called with the lock let go */
 } bt_shm_hooks_t;
 extern bt_shm_hooks_t bt_shm_hooks;
+
+static inline bt_shm_path_t *bt_shm_path_of(const bt_kv_path_t *base)
+{
+    return (bt_shm_path_t *) (uintptr_t) base;
+}
 
 static inline bt_shm_t *bt_shm_of(const bt_shm_path_t *path)
 {
@@ -219,7 +223,7 @@ void bt_shm_path_region(bt_shm_path_t *path,
 /* shm_sock.c */
 int bt_shm_listen(const bt_shm_offer_t *offer);
 int bt_shm_connect(const bt_shm_offer_t *offer);
-int bt_shm_peer(int sock, pid_t *pid_p, uid_t *uid_p);
+bool bt_shm_is_own_user(int sock, pid_t *pid_p); /* the peer's process runs as ours does */
 int bt_shm_pidfd(int sock, pid_t pid);
 int bt_shm_send(bt_shm_path_t *path, const bt_shm_msg_t *msg, const int *fds, uint32_t fd_count);
 void bt_shm_flush(bt_shm_path_t *path);

@@ -33,11 +33,6 @@
 
 enum { TOLD_COOKIE = 1, TOLD_BYTES = 17 };
 
-static bt_shm_path_t *path_of(bt_kv_path_t *base)
-{
-    return (bt_shm_path_t *) (void *) base;
-}
-
 static void close_fd(int *fd)
 {
     if (*fd >= 0)
@@ -175,11 +170,9 @@ static int send_hello(bt_shm_path_t *path)
 
 void bt_shm_path_attach(bt_shm_path_t *path, int sock)
 {
-    uid_t uid;
-
     path->sock = sock;
     path->stage = BT_SHM_PROBING;
-    if (bt_shm_peer(sock, &path->pid, &uid) != 0 || uid != geteuid()) {
+    if (!bt_shm_is_own_user(sock, &path->pid)) {
         bt_shm_path_break(path, BT_E_INVAL, "the peer's socket belongs to another user");
         return;
     }
@@ -223,7 +216,7 @@ static void start(bt_shm_path_t *path)
 
 int bt_shm_path_received(bt_kv_path_t *base, const uint8_t *message, size_t size)
 {
-    bt_shm_path_t *path = path_of(base);
+    bt_shm_path_t *path = bt_shm_path_of(base);
 
     if (path->stage == BT_SHM_BROKEN)
         return 0; /* progress says so */
@@ -453,7 +446,7 @@ static void wait_for_copy(bt_shm_path_t *path)
 
 void bt_shm_path_close(bt_kv_path_t *base)
 {
-    bt_shm_path_t *path = path_of(base);
+    bt_shm_path_t *path = bt_shm_path_of(base);
 
     wait_for_copy(path);
     path->is_closed = true;

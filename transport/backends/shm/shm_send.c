@@ -12,11 +12,6 @@
 
 #include "transport/backends/shm/shm.h"
 
-static bt_shm_path_t *path_of(bt_kv_path_t *base)
-{
-    return (bt_shm_path_t *) (void *) base;
-}
-
 static bt_kv_batch_t *first_of(const bt_list_t *list)
 {
     return bt_container_of(list->next, bt_kv_batch_t, link);
@@ -267,7 +262,7 @@ int bt_shm_window(bt_shm_path_t *path)
 /* ---- post, the end ---- */
 int bt_shm_post(bt_kv_path_t *base, bt_kv_batch_t *batch)
 {
-    bt_shm_path_t *path = path_of(base);
+    bt_shm_path_t *path = bt_shm_path_of(base);
     bt_shm_t *shm = bt_shm_of(path);
 
     BT_ASSERT(batch->note_bytes <= BT_KV_NOTE_BYTES);

@@ -54,45 +54,45 @@ static socklen_t address_of(const bt_shm_offer_t *offer, struct sockaddr_un *to)
     return (socklen_t) (offsetof(struct sockaddr_un, sun_path) + at);
 }
 
-int bt_shm_listen(const bt_shm_offer_t *offer)
+/* Listening, or connected: a unix socket connects at once or not at all. */
+static int open_socket(const bt_shm_offer_t *offer, bool is_listener)
 {
     struct sockaddr_un name;
     socklen_t size = address_of(offer, &name);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
-    if (fd >= 0 && (bind(fd, (struct sockaddr *) &name, size) != 0 ||
-                    listen(fd, (int) BT_SHM_GUESTS_MAX) != 0)) {
-        close(fd);
-        fd = -1;
-    }
-    return fd;
+    if (fd < 0)
+        return fd;
+    int rc = (is_listener ? bind : connect)(fd, (struct sockaddr *) &name, size);
+    if (rc == 0 && is_listener)
+        rc = listen(fd, (int) BT_SHM_GUESTS_MAX);
+    if (rc == 0)
+        return fd;
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return -1;
+}
+
+int bt_shm_listen(const bt_shm_offer_t *offer)
+{
+    return open_socket(offer, true);
 }
 
 int bt_shm_connect(const bt_shm_offer_t *offer)
 {
-    struct sockaddr_un name;
-    socklen_t size = address_of(offer, &name);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-
-    /* A unix socket connects at once or not at all. */
-    if (fd >= 0 && connect(fd, (struct sockaddr *) &name, size) != 0) {
-        int saved = errno;
-        close(fd);
-        errno = saved;
-        fd = -1;
-    }
-    return fd;
+    return open_socket(offer, false);
 }
 
-int bt_shm_peer(int sock, pid_t *pid_p, uid_t *uid_p)
+bool bt_shm_is_own_user(int sock, pid_t *pid_p)
 {
     struct ucred cred;
     socklen_t size = sizeof(cred);
+
     if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &size) != 0)
-        return BT_E_INVAL;
+        return false;
     *pid_p = cred.pid;
-    *uid_p = cred.uid;
-    return 0;
+    return cred.uid == geteuid();
 }
 
 int bt_shm_pidfd(int sock, pid_t pid)
@@ -256,10 +256,9 @@ static void guest_free(bt_shm_t *shm, struct guest *g)
 static void welcome(bt_shm_t *shm, int sock)
 {
     pid_t pid;
-    uid_t uid;
     struct guest *g = NULL;
 
-    if (bt_shm_peer(sock, &pid, &uid) != 0 || uid != geteuid()) {
+    if (!bt_shm_is_own_user(sock, &pid)) {
         bt_log_warn("kv", "shm: refused a connection of another user");
         close(sock);
         return;

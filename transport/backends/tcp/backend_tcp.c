@@ -15,6 +15,7 @@
 #include "base/clock.h"
 
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,20 +101,6 @@ static void tcp_close(bt_kv_backend_t *base)
 static size_t tcp_offer(bt_kv_backend_t *base, uint8_t *to, size_t size)
 {
     return size < BT_TCP_OFFER_BYTES ? 0 : bt_tcp_offer_put(&tcp_of(base)->offer, to);
-}
-
-/* ---- regions: the kernel takes any address ---- */
-static int tcp_region_add(bt_kv_backend_t *base, bt_kv_mem_t *mem)
-{
-    (void) base;
-    (void) mem;
-    return 0;
-}
-
-static void tcp_region_remove(bt_kv_backend_t *base, bt_kv_mem_t *mem)
-{
-    (void) base;
-    (void) mem;
 }
 
 /* ---- turns ---- */
@@ -218,30 +205,20 @@ static bool tcp_arm(bt_kv_backend_t *base)
     return false;
 }
 
-/* Receiver: every readv asks whether the room still wants its bytes, so nothing has to be marked. */
-static bool tcp_drain(bt_kv_path_t *path, uint64_t tag)
-{
-    return bt_tcp_tx_drain((bt_tcp_path_t *) (void *) path, tag);
-}
-
-static bool tcp_peer_is_dead(const bt_kv_path_t *path)
-{
-    (void) path;
-    return false;
-}
-
 static int tcp_describe(const bt_kv_path_t *base, char *text, size_t size)
 {
-    const bt_tcp_path_t *path = (const bt_tcp_path_t *) (const void *) base;
+    const bt_tcp_path_t *path = bt_tcp_path_of(base);
     uint64_t age_us = bt_clock_us() - path->opened_us;
-    char congestion[32] = "?";
+    char congestion[32] = "";
+    socklen_t congestion_bytes = sizeof(congestion) - 1;
 
     if (path->stage == BT_TCP_BROKEN)
         return snprintf(text, size, "tcp, broken: %s", path->why);
     if (path->stage == BT_TCP_OPENING)
         return snprintf(text, size, "tcp, opening: %u of %u connections", path->open,
                         path->streams);
-    (void) bt_tcp_congestion(path->conns[0]->fd, congestion, sizeof(congestion));
+    (void) getsockopt(path->conns[0]->fd, IPPROTO_TCP, TCP_CONGESTION, congestion,
+                      &congestion_bytes);
     return snprintf(text, size, "tcp, %u stream%s, %s, %.1f MB/s out, %.1f MB/s in since it opened",
                     path->streams, path->streams == 1 ? "" : "s", congestion,
                     (double) path->bytes_out / (double) (age_us + 1),
@@ -254,17 +231,14 @@ const bt_kv_backend_ops_t bt_kv_tcp_ops = {
     .rank = 10,
     .open = tcp_open,
     .close = tcp_close,
-    .region_add = tcp_region_add,
-    .region_remove = tcp_region_remove,
     .offer = tcp_offer,
     .path_open = bt_tcp_path_open,
     .received = bt_tcp_path_received,
     .path_close = bt_tcp_path_close,
     .post = bt_tcp_post,
-    .drain = tcp_drain,
+    .drain = bt_tcp_drain,
     .progress = tcp_progress,
     .arm = tcp_arm,
-    .peer_is_dead = tcp_peer_is_dead,
     .describe = tcp_describe,
     .close_revokes = true,
 };

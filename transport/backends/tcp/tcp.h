@@ -139,6 +139,11 @@ struct bt_tcp {
     char *discard; /* where refused payload goes */
 };
 
+static inline bt_tcp_path_t *bt_tcp_path_of(const bt_kv_path_t *base)
+{
+    return (bt_tcp_path_t *) (uintptr_t) base;
+}
+
 static inline bt_tcp_t *bt_tcp_of(const bt_tcp_path_t *path)
 {
     return (bt_tcp_t *) (void *) path->base.backend;
@@ -155,7 +160,6 @@ void bt_tcp_accept(bt_tcp_t *tcp);
 /* A guest has something to read: it joins its path, or goes. */
 void bt_tcp_guest_read(bt_tcp_conn_t *conn);
 void bt_tcp_guests_expire(bt_tcp_t *tcp, uint64_t now_ms);
-size_t bt_tcp_congestion(int fd, char *name, size_t size);
 
 /* tcp_path.c */
 int bt_tcp_path_open(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link_t *link,
@@ -178,7 +182,8 @@ void bt_tcp_plan_add(bt_tcp_plan_t *plan, const void *p, size_t size); /* copied
 int bt_tcp_write_slice(bt_tcp_conn_t *conn, bool is_unlocked);
 bool bt_tcp_has_output(const bt_tcp_conn_t *conn);
 void bt_tcp_acked(bt_tcp_path_t *path, const bt_tcp_head_t *head);
-bool bt_tcp_tx_drain(bt_tcp_path_t *path, uint64_t tag);
+/* All that there is to drain: every readv asks anew whether the room still wants its bytes. */
+bool bt_tcp_drain(bt_kv_path_t *path, uint64_t tag);
 void bt_tcp_tx_drop(bt_tcp_path_t *path); /* all of it, BT_E_CANCELLED */
 
 /* tcp_take.c */

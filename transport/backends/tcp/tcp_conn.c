@@ -10,6 +10,7 @@
 #include "transport/backends/tcp/tcp.h"
 
 #include "base/clock.h"
+#include "base/str.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -50,17 +51,6 @@ static void tune(int fd)
     set(fd, SOL_SOCKET, SO_RCVBUF, SAME_HOST_BUFFER);
 }
 
-size_t bt_tcp_congestion(int fd, char *name, size_t size)
-{
-    socklen_t n = (socklen_t) (size - 1);
-
-    name[0] = '\0';
-    if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &n) != 0)
-        return 0;
-    name[n] = '\0';
-    return strlen(name);
-}
-
 /* ---- the listener ---- */
 /* 0.0.0.0: every address of this host's, loopback last (a peer elsewhere that tries it is told apart by the token). */
 static void list_addresses(bt_tcp_offer_t *offer)
@@ -78,14 +68,6 @@ static void list_addresses(bt_tcp_offer_t *offer)
     }
     freeifaddrs(all);
     offer->addresses[offer->address_count++] = INADDR_LOOPBACK;
-}
-
-static int watch(bt_tcp_t *tcp, int fd, void *what)
-{
-    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
-                                .data.ptr = what};
-
-    return epoll_ctl(tcp->inner, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : BT_E_LIMIT;
 }
 
 int bt_tcp_listen(bt_tcp_t *tcp, const char *host, char *err, size_t err_size)
@@ -119,8 +101,10 @@ int bt_tcp_listen(bt_tcp_t *tcp, const char *host, char *err, size_t err_size)
 static bt_tcp_conn_t *new_conn(bt_tcp_t *tcp, int fd, enum bt_tcp_conn_state state)
 {
     bt_tcp_conn_t *conn = malloc(sizeof(*conn));
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+                                .data.ptr = conn};
 
-    if (conn == NULL || watch(tcp, fd, conn) != 0) {
+    if (conn == NULL || epoll_ctl(tcp->inner, EPOLL_CTL_ADD, fd, &event) != 0) {
         close(fd);
         free(conn);
         return NULL;
@@ -238,14 +222,13 @@ void bt_tcp_accept(bt_tcp_t *tcp)
 /* Every path is compared in full, so that time tells nothing about tokens. */
 static bt_tcp_path_t *path_of(bt_tcp_t *tcp, const uint8_t token[BT_TCP_TOKEN_BYTES])
 {
+    bt_str_t given = {(const char *) token, BT_TCP_TOKEN_BYTES};
     bt_tcp_path_t *found = NULL;
 
     for (bt_list_t *it = tcp->paths.next; it != &tcp->paths; it = it->next) {
         bt_tcp_path_t *path = bt_container_of(it, bt_tcp_path_t, link);
-        uint8_t difference = !path->is_initiator;
-        for (uint32_t i = 0; i < BT_TCP_TOKEN_BYTES; i++)
-            difference |= (uint8_t) (path->token[i] ^ token[i]);
-        if (difference == 0)
+        bt_str_t own = {(const char *) path->token, BT_TCP_TOKEN_BYTES};
+        if (bt_str_is_secret(own, given) && path->is_initiator)
             found = path;
     }
     return found;

@@ -50,7 +50,7 @@ int bt_tcp_path_open(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link
 
 int bt_tcp_path_received(bt_kv_path_t *base, const uint8_t *message, size_t size)
 {
-    bt_tcp_path_t *path = (bt_tcp_path_t *) (void *) base;
+    bt_tcp_path_t *path = bt_tcp_path_of(base);
 
     if (path->is_initiator || path->has_dialled || size != BT_TCP_TOKEN_BYTES)
         return BT_E_INVAL;
@@ -73,7 +73,7 @@ static void close_conns(bt_tcp_path_t *path)
 
 void bt_tcp_path_close(bt_kv_path_t *base)
 {
-    bt_tcp_path_t *path = (bt_tcp_path_t *) (void *) base;
+    bt_tcp_path_t *path = bt_tcp_path_of(base);
 
     path->stage = BT_TCP_BROKEN;
     bt_tcp_tx_drop(path);

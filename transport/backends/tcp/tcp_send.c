@@ -257,7 +257,7 @@ static void write_directly(bt_tcp_path_t *path)
 
 int bt_tcp_post(bt_kv_path_t *base, bt_kv_batch_t *batch)
 {
-    bt_tcp_path_t *path = (bt_tcp_path_t *) (void *) base;
+    bt_tcp_path_t *path = bt_tcp_path_of(base);
     bt_tcp_t *tcp = bt_tcp_of(path);
     uint64_t one = 1;
 
@@ -313,8 +313,9 @@ static void drop_waiting(bt_tcp_path_t *path, bool is_all, uint64_t tag)
     }
 }
 
-bool bt_tcp_tx_drain(bt_tcp_path_t *path, uint64_t tag)
+bool bt_tcp_drain(bt_kv_path_t *base, uint64_t tag)
 {
+    bt_tcp_path_t *path = bt_tcp_path_of(base);
     bool is_still = true;
 
     drop_waiting(path, false, tag);

@@ -3,7 +3,7 @@
 #include "transport/backends/tcp/tcp_wire.h"
 
 #include "base/err.h"
-#include "transport/wire/frame.h"
+#include "transport/wire/cursor.h"
 
 #include <string.h>
 
@@ -18,26 +18,14 @@ static uint16_t get_u16(const uint8_t *p)
     return (uint16_t) (p[0] | p[1] << 8);
 }
 
-static void put_u32(uint8_t *p, uint32_t v)
-{
-    put_u16(p, (uint16_t) v);
-    put_u16(p + 2, (uint16_t) (v >> 16));
-}
-
-static void put_u64(uint8_t *p, uint64_t v)
-{
-    put_u32(p, (uint32_t) v);
-    put_u32(p + 4, (uint32_t) (v >> 32));
-}
-
 size_t bt_tcp_offer_put(const bt_tcp_offer_t *offer, uint8_t *to)
 {
-    put_u32(to, BT_TCP_MAGIC);
+    bt_kv_store_u32(to, BT_TCP_MAGIC);
     to[4] = BT_TCP_VERSION;
     to[5] = (uint8_t) offer->address_count;
     put_u16(to + 6, offer->port);
     for (uint32_t i = 0; i < offer->address_count; i++)
-        put_u32(to + 8 + (size_t) 4 * i, offer->addresses[i]);
+        bt_kv_store_u32(to + 8 + (size_t) 4 * i, offer->addresses[i]);
     return 8 + (size_t) 4 * offer->address_count;
 }
 
@@ -54,8 +42,8 @@ int bt_tcp_offer_get(const uint8_t *p, size_t n, bt_tcp_offer_t *offer_p)
 
 void bt_tcp_greeting_put(const bt_tcp_greeting_t *greeting, uint8_t to[BT_TCP_GREETING_BYTES])
 {
-    put_u32(to, BT_TCP_MAGIC);
-    put_u32(to + 4, BT_TCP_VERSION);
+    bt_kv_store_u32(to, BT_TCP_MAGIC);
+    bt_kv_store_u32(to + 4, BT_TCP_VERSION);
     put_u16(to + 8, greeting->stream);
     put_u16(to + 10, greeting->streams);
     memcpy(to + 12, greeting->token, BT_TCP_TOKEN_BYTES);
@@ -76,14 +64,14 @@ size_t bt_tcp_head_put(const bt_tcp_head_t *head, uint8_t *to)
     to[0] = head->type;
     to[1] = head->flags;
     put_u16(to + 2, head->run_count);
-    put_u32(to + 4, head->note_bytes);
-    put_u64(to + 8, head->number);
+    bt_kv_store_u32(to + 4, head->note_bytes);
+    bt_kv_store_u64(to + 8, head->number);
     if (head->type != BT_TCP_BLOCK)
         return BT_TCP_SHORT_BYTES;
-    put_u64(to + 16, head->tag);
-    put_u64(to + 24, head->bytes);
-    put_u32(to + 32, head->blocks);
-    put_u32(to + 36, 0);
+    bt_kv_store_u64(to + 16, head->tag);
+    bt_kv_store_u64(to + 24, head->bytes);
+    bt_kv_store_u32(to + 32, head->blocks);
+    bt_kv_store_u32(to + 36, 0);
     return BT_TCP_BLOCK_HEAD_BYTES;
 }
 
@@ -130,11 +118,11 @@ ptrdiff_t bt_tcp_head_get(const uint8_t *p, size_t n, bt_tcp_head_t *head_p, con
 
 void bt_tcp_run_put(const bt_tcp_run_t *run, uint8_t to[BT_TCP_RUN_BYTES])
 {
-    put_u32(to, run->region);
-    put_u32(to + 4, run->bytes);
-    put_u64(to + 8, run->offset);
-    put_u32(to + 16, run->rows);
-    put_u32(to + 20, run->stride);
+    bt_kv_store_u32(to, run->region);
+    bt_kv_store_u32(to + 4, run->bytes);
+    bt_kv_store_u64(to + 8, run->offset);
+    bt_kv_store_u32(to + 16, run->rows);
+    bt_kv_store_u32(to + 20, run->stride);
 }
 
 int bt_tcp_runs_get(const uint8_t *p, const bt_tcp_head_t *head, bt_tcp_run_t *runs_p,

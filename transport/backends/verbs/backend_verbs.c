@@ -4,7 +4,7 @@
  *     verbs_rail    a port of a device            verbs_job    batches -> shares -> messages
  *     verbs_conn    a queue pair                  verbs_write  runs -> messages
  *     verbs_path    how pairs meet and part       verbs_inbox  what arrives -> notes
- *     verbs_mem     regions and keys              verbs_api    the seam to libibverbs
+ *     verbs_mem     regions and keys
  *
  * The hardware cannot ask bt_kv_destination: a peer may write anywhere in the regions whose keys it has. Hence a failed room's pages are free again
  * only when the peer has said that nothing of it is under way (DRAIN, DRAINED), or when this side's queue pairs to it are gone.
@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "transport/backends/verbs/verbs_conn.h"
-#include "transport/backends/verbs/verbs_inbox.h"
 #include "transport/backends/verbs/verbs_job.h"
 
 #include <stdio.h>
@@ -42,20 +41,10 @@ static const struct {
 
 static const bt_kv_backend_ops_t ops;
 
-static bt_verbs_t *verbs_of(bt_kv_backend_t *backend)
-{
-    return bt_container_of(backend, bt_verbs_t, base);
-}
-
-static bt_verbs_path_t *path_of(bt_kv_path_t *path)
-{
-    return bt_container_of(path, bt_verbs_path_t, base);
-}
-
 /* ---- open ---- */
 static void close_verbs(bt_kv_backend_t *backend)
 {
-    bt_verbs_t *verbs = verbs_of(backend);
+    bt_verbs_t *verbs = bt_verbs_of(backend);
 
     BT_ASSERT(bt_list_empty(&verbs->paths));
     for (unsigned i = 0; i < verbs->rail_count; i++) {
@@ -92,7 +81,7 @@ static int add_rail(bt_verbs_t *verbs, struct ibv_device *device, uint8_t port, 
 
     if (verbs->rail_count == BT_VERBS_RAILS_MAX)
         return 0;
-    int rc = bt_verbs_rail_open(rail, verbs->api, device, port, gid_index, err, err_size);
+    int rc = bt_verbs_rail_open(rail, device, port, gid_index, err, err_size);
     if (rc != 0)
         return rc;
     rail->index = verbs->rail_count;
@@ -126,8 +115,8 @@ static int add_named(bt_verbs_t *verbs, struct ibv_device **list, int count,
         uint8_t port = n > name ? (uint8_t) strtoul(at + name + 1, NULL, 10) : 1;
         int rc = BT_E_INVAL, i = 0;
 
-        while (i < count && (strncmp(verbs->api->get_device_name(list[i]), at, name) != 0 ||
-                             verbs->api->get_device_name(list[i])[name] != '\0'))
+        while (i < count && (strncmp(ibv_get_device_name(list[i]), at, name) != 0 ||
+                             ibv_get_device_name(list[i])[name] != '\0'))
             i++;
         if (i == count)
             snprintf(err, err_size,
@@ -145,7 +134,7 @@ static int add_named(bt_verbs_t *verbs, struct ibv_device **list, int count,
 static int open_rails(bt_verbs_t *verbs, const bt_kv_config_t *config, char *err, size_t err_size)
 {
     int count = 0;
-    struct ibv_device **list = verbs->api->get_device_list(&count);
+    struct ibv_device **list = ibv_get_device_list(&count);
     int rc = BT_E_INVAL;
 
     snprintf(err, err_size, "no RDMA device on this machine");
@@ -155,7 +144,7 @@ static int open_rails(bt_verbs_t *verbs, const bt_kv_config_t *config, char *err
         rc = config->rdma_devices != NULL && *config->rdma_devices != '\0'
                  ? add_named(verbs, list, count, config, err, err_size)
                  : add_all(verbs, list, count, config->gid_index, err, err_size);
-    verbs->api->free_device_list(list);
+    ibv_free_device_list(list);
     return rc;
 }
 
@@ -167,7 +156,6 @@ static int open_verbs(bt_kv_backend_t **backend_p, bt_kv_agent_t *agent,
     if (verbs == NULL)
         return BT_E_NOMEM;
     verbs->base = (bt_kv_backend_t){.ops = &ops, .agent = agent};
-    verbs->api = bt_verbs_api();
     bt_list_init(&verbs->paths);
     bt_list_init(&verbs->active);
     bt_slab_init(&verbs->jobs, sizeof(bt_verbs_job_t), JOBS_KEPT);
@@ -185,32 +173,10 @@ static int open_verbs(bt_kv_backend_t **backend_p, bt_kv_agent_t *agent,
     return 0;
 }
 
-/* ---- regions ---- */
-static int region_add(bt_kv_backend_t *backend, bt_kv_mem_t *mem)
-{
-    return bt_verbs_mem_add(verbs_of(backend), mem);
-}
-
-static void region_remove(bt_kv_backend_t *backend, bt_kv_mem_t *mem)
-{
-    bt_verbs_mem_remove(verbs_of(backend), mem);
-}
-
-static size_t region_key(bt_kv_backend_t *backend, const bt_kv_mem_t *mem, uint8_t *to, size_t size)
-{
-    return bt_verbs_mem_key(verbs_of(backend), mem, to, size);
-}
-
-static int peer_region(bt_kv_path_t *path, bt_kv_region_t id, uint64_t size, const uint8_t *key,
-                       size_t key_size)
-{
-    return bt_verbs_mem_peer(path_of(path), id, size, key, key_size);
-}
-
 /* ---- paths ---- */
 static size_t offer(bt_kv_backend_t *backend, uint8_t *to, size_t size)
 {
-    const bt_verbs_t *verbs = verbs_of(backend);
+    const bt_verbs_t *verbs = bt_verbs_of(backend);
     uint32_t magic = MAGIC;
 
     if (size < 6)
@@ -221,8 +187,9 @@ static size_t offer(bt_kv_backend_t *backend, uint8_t *to, size_t size)
     return 6;
 }
 
-static void free_path(bt_verbs_path_t *path)
+static void path_close(bt_kv_path_t *base)
 {
+    bt_verbs_path_t *path = bt_verbs_path_of(base);
     bt_list_t *it, *tmp;
 
     for (unsigned i = 0; i < path->pair_count; i++)
@@ -233,7 +200,6 @@ static void free_path(bt_verbs_path_t *path)
     bt_list_each (&path->asked, it, tmp)
         free(bt_container_of(it, bt_verbs_drain_t, link));
     bt_list_remove(&path->link);
-    free(path->entries);
     free(path->regions);
     free(path);
 }
@@ -258,17 +224,13 @@ static bt_verbs_path_t *new_path(bt_verbs_t *verbs, bt_kv_link_t *link, unsigned
         bt_verbs_conn_init(&path->conns[i], path, i, &verbs->rails[i % verbs->rail_count],
                            i % peer_rails);
     path->pair_count = pairs;
-    path->entries = calloc(BT_VERBS_NOTES, sizeof(*path->entries));
-    if (path->entries != NULL)
-        return path;
-    free_path(path);
-    return NULL;
+    return path;
 }
 
 static int path_open(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link_t *link,
                      const uint8_t *from, size_t size, bool is_initiator)
 {
-    bt_verbs_t *verbs = verbs_of(backend);
+    bt_verbs_t *verbs = bt_verbs_of(backend);
     uint32_t magic;
 
     if (size != 6)
@@ -284,49 +246,18 @@ static int path_open(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link
     path->mode = (enum bt_verbs_mode)(common & -common);
     int rc = bt_verbs_path_start(path);
     if (rc != 0) {
-        free_path(path);
+        path_close(&path->base);
         return rc;
     }
     *path_p = &path->base;
     return 0;
 }
 
-static void path_close(bt_kv_path_t *path)
-{
-    free_path(path_of(path));
-}
-
-static int received(bt_kv_path_t *path, const uint8_t *message, size_t size)
-{
-    int rc = bt_verbs_path_received(path_of(path), message, size);
-
-    if (rc < 0)
-        bt_verbs_path_fail(path_of(path), "the peer sent a message that cannot be");
-    return rc;
-}
-
-static int post(bt_kv_path_t *path, bt_kv_batch_t *batch)
-{
-    return bt_verbs_job_put(path_of(path), batch);
-}
-
 /* ---- drain ---- */
-static bt_verbs_drain_t *find_drain(bt_verbs_path_t *path, uint64_t tag)
-{
-    bt_list_t *it, *tmp;
-
-    bt_list_each (&path->drains, it, tmp) {
-        bt_verbs_drain_t *drain = bt_container_of(it, bt_verbs_drain_t, link);
-        if (drain->tag == tag)
-            return drain;
-    }
-    return NULL;
-}
-
 /* Asked again now and then: that the question cannot be sent is how a lost link shows here. */
 static bt_verbs_drain_t *request_peer(bt_verbs_path_t *path, uint64_t tag)
 {
-    bt_verbs_drain_t *drain = find_drain(path, tag);
+    bt_verbs_drain_t *drain = bt_verbs_drain_find(&path->drains, tag);
     uint64_t now_ms = bt_clock_ms();
 
     if (drain != NULL && (drain->is_answered || now_ms - drain->asked_ms < ASK_MS))
@@ -346,7 +277,7 @@ static bt_verbs_drain_t *request_peer(bt_verbs_path_t *path, uint64_t tag)
 
 static bool drain(bt_kv_path_t *base, uint64_t tag)
 {
-    bt_verbs_path_t *path = path_of(base);
+    bt_verbs_path_t *path = bt_verbs_path_of(base);
 
     if (path->is_failed) { /* its queue pairs are of no more use; without them nothing moves */
         if (!path->failure_told)
@@ -373,7 +304,7 @@ static int work(bt_verbs_t *verbs, uint64_t now_ms)
     int count = 0;
 
     for (unsigned i = 0; i < verbs->rail_count; i++)
-        count += bt_verbs_inbox_poll(verbs, &verbs->rails[i]);
+        count += bt_verbs_inbox_poll(&verbs->rails[i]);
     bt_list_each (&verbs->active, it, tmp)
         count += bt_verbs_conn_poll(bt_container_of(it, bt_verbs_conn_t, active_link));
     bt_list_each (&verbs->paths, it, tmp)
@@ -394,7 +325,7 @@ static void check_rails(bt_verbs_t *verbs, uint64_t now_ms)
 
 static int progress(bt_kv_backend_t *backend)
 {
-    bt_verbs_t *verbs = verbs_of(backend);
+    bt_verbs_t *verbs = bt_verbs_of(backend);
     uint64_t now_ms = bt_clock_ms();
 
     if (verbs->is_armed || now_ms - verbs->looked_ms >= LOOK_MS)
@@ -406,21 +337,15 @@ static int progress(bt_kv_backend_t *backend)
 /* First armed, then looked at once more: what comes between the two is seen by one of them. */
 static bool arm(bt_kv_backend_t *backend)
 {
-    bt_verbs_t *verbs = verbs_of(backend);
+    bt_verbs_t *verbs = bt_verbs_of(backend);
     bt_list_t *it, *tmp;
 
     verbs->is_armed = true;
     for (unsigned i = 0; i < verbs->rail_count; i++)
-        verbs->api->req_notify_cq(verbs->rails[i].recv_cq, 0);
+        ibv_req_notify_cq(verbs->rails[i].recv_cq, 0);
     bt_list_each (&verbs->active, it, tmp)
-        verbs->api->req_notify_cq(bt_container_of(it, bt_verbs_conn_t, active_link)->cq, 0);
+        ibv_req_notify_cq(bt_container_of(it, bt_verbs_conn_t, active_link)->cq, 0);
     return work(verbs, bt_clock_ms()) > 0;
-}
-
-static bool peer_is_dead(const bt_kv_path_t *path)
-{
-    (void) path;
-    return false; /* a queue pair that fails says nothing about the process */
 }
 
 static int describe(const bt_kv_path_t *base, char *text, size_t size)
@@ -446,19 +371,18 @@ static const bt_kv_backend_ops_t ops = {
     .rank = 30,
     .open = open_verbs,
     .close = close_verbs,
-    .region_add = region_add,
-    .region_remove = region_remove,
+    .region_add = bt_verbs_mem_add,
+    .region_remove = bt_verbs_mem_remove,
     .offer = offer,
     .path_open = path_open,
-    .received = received,
+    .received = bt_verbs_path_received,
     .path_close = path_close,
-    .peer_region = peer_region,
-    .region_key = region_key,
-    .post = post,
+    .peer_region = bt_verbs_mem_peer,
+    .region_key = bt_verbs_mem_key,
+    .post = bt_verbs_job_put,
     .drain = drain,
     .progress = progress,
     .arm = arm,
-    .peer_is_dead = peer_is_dead,
     .describe = describe,
     .close_revokes = true,
 };
@@ -466,10 +390,10 @@ static const bt_kv_backend_ops_t ops = {
 const bt_kv_backend_ops_t *bt_kv_verbs_ops(void)
 {
     int count = 0;
-    struct ibv_device **list = bt_verbs_api()->get_device_list(&count);
+    struct ibv_device **list = ibv_get_device_list(&count);
 
     if (list == NULL)
         return NULL;
-    bt_verbs_api()->free_device_list(list);
+    ibv_free_device_list(list);
     return count > 0 ? &ops : NULL;
 }

@@ -123,7 +123,8 @@ struct bt_verbs_conn {
     char why[BT_VERBS_WHY_BYTES];
 };
 
-/* What a receiver knows of a batch on its way. */
+/* What a receiver knows of a batch on its way: from the first sign of it until its notice is here
+ * and each of its shares has ticked. */
 typedef struct bt_verbs_entry {
     uint32_t serial;
     uint8_t ticks, shares; /* got; to come in all (0 = the notice is not there yet) */
@@ -159,7 +160,7 @@ struct bt_verbs_path {
     unsigned turn;        /* which connection is next among equals */
     uint32_t next_serial; /* of what we send */
     uint32_t first_open;  /* the lowest serial of the peer's that is not over */
-    bt_verbs_entry_t *entries;
+    bt_verbs_entry_t entries[BT_VERBS_NOTES];
     bt_verbs_region_t *regions; /* open addressing */
     uint32_t region_slots, region_count;
     const bt_verbs_region_t *last_region;
@@ -177,7 +178,6 @@ typedef struct bt_verbs_mem { /* bt_kv_mem_t.keys[verbs] */
 
 struct bt_verbs {
     bt_kv_backend_t base;
-    const bt_verbs_api_t *api;
     bt_verbs_rail_t rails[BT_VERBS_RAILS_MAX];
     unsigned rail_count;
     uint32_t modes;
@@ -187,29 +187,45 @@ struct bt_verbs {
     uint64_t looked_ms; /* when timers and events were last looked at */
 };
 
+static inline bt_verbs_t *bt_verbs_of(bt_kv_backend_t *backend)
+{
+    return bt_container_of(backend, bt_verbs_t, base);
+}
+
+static inline bt_verbs_path_t *bt_verbs_path_of(bt_kv_path_t *path)
+{
+    return bt_container_of(path, bt_verbs_path_t, base);
+}
+
 static inline const bt_verbs_mem_t *bt_verbs_mem_of(const bt_kv_mem_t *mem)
 {
     return mem->keys[4]; /* bt_kv_backend_index(BT_KV_VERBS) */
 }
 
 /* ---- verbs_mem.c ---- */
-int bt_verbs_mem_add(bt_verbs_t *verbs, bt_kv_mem_t *mem);
-void bt_verbs_mem_remove(bt_verbs_t *verbs, bt_kv_mem_t *mem);
-size_t bt_verbs_mem_key(bt_verbs_t *verbs, const bt_kv_mem_t *mem, uint8_t *to, size_t size);
-int bt_verbs_mem_peer(bt_verbs_path_t *path, bt_kv_region_t id, uint64_t size, const uint8_t *key,
+int bt_verbs_mem_add(bt_kv_backend_t *backend, bt_kv_mem_t *mem);
+void bt_verbs_mem_remove(bt_kv_backend_t *backend, bt_kv_mem_t *mem);
+size_t bt_verbs_mem_key(bt_kv_backend_t *backend, const bt_kv_mem_t *mem, uint8_t *to, size_t size);
+int bt_verbs_mem_peer(bt_kv_path_t *path, bt_kv_region_t id, uint64_t size, const uint8_t *key,
                       size_t key_size);
 const bt_verbs_region_t *bt_verbs_mem_find(bt_verbs_path_t *path, bt_kv_region_t id);
 /* One call with no file behind it: the kernel says "bad file" only where it knows the request. */
 bool bt_verbs_mem_probe_dmabuf(const bt_verbs_rail_t *rail);
 
+/* ---- verbs_inbox.c ---- */
+/* Takes what has come to a rail: notices and immediates become notes. Number of completions. */
+int bt_verbs_inbox_poll(bt_verbs_rail_t *rail);
+
 /* ---- verbs_path.c: the life of the connections of a path, by messages on the control connection ---- */
 int bt_verbs_path_start(bt_verbs_path_t *path);
-int bt_verbs_path_received(bt_verbs_path_t *path, const uint8_t *message, size_t size);
+int bt_verbs_path_received(bt_kv_path_t *path, const uint8_t *message, size_t size);
 /* Takes leave of failed connections, probes paused ones, reports ready and failed. Number of things done. */
 int bt_verbs_path_progress(bt_verbs_path_t *path, uint64_t now_ms);
 void bt_verbs_path_fail(bt_verbs_path_t *path, const char *why);
 /* 0, or the message could not be sent. kinds: below. */
 int bt_verbs_path_send_tag(bt_verbs_path_t *path, uint8_t kind, uint64_t tag);
+/* In `drains` or `asked`; NULL: it is not there. */
+bt_verbs_drain_t *bt_verbs_drain_find(const bt_list_t *list, uint64_t tag);
 int bt_verbs_path_send_note(bt_verbs_path_t *path, const bt_kv_batch_t *batch);
 
 enum bt_verbs_message {

@@ -23,7 +23,6 @@
 void bt_verbs_conn_init(bt_verbs_conn_t *conn, bt_verbs_path_t *path, unsigned pair,
                         bt_verbs_rail_t *rail, unsigned peer_rail)
 {
-    memset(conn, 0, sizeof(*conn));
     conn->path = path;
     conn->pair = pair;
     conn->rail = rail;
@@ -45,7 +44,7 @@ static struct ibv_qp *create_qp(bt_verbs_conn_t *conn, uint32_t inline_bytes)
                 .max_inline_data = inline_bytes},
         .qp_type = IBV_QPT_RC,
     };
-    struct ibv_qp *qp = conn->rail->api->create_qp(conn->rail->pd, &init);
+    struct ibv_qp *qp = ibv_create_qp(conn->rail->pd, &init);
 
     if (qp != NULL)
         conn->inline_max = init.cap.max_inline_data;
@@ -61,7 +60,7 @@ static int make_notices(bt_verbs_conn_t *conn)
         return 0;
     if (posix_memalign((void **) &conn->notices, 4096, bytes) != 0)
         return BT_E_NOMEM;
-    conn->notices_mr = conn->rail->api->reg_mr(conn->rail->pd, conn->notices, bytes, 0);
+    conn->notices_mr = ibv_reg_mr(conn->rail->pd, conn->notices, bytes, 0);
     return conn->notices_mr != NULL ? 0 : BT_E_NOMEM;
 }
 
@@ -71,8 +70,8 @@ static int to_init(bt_verbs_conn_t *conn)
                                .port_num = conn->rail->port,
                                .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
 
-    return conn->rail->api->modify_qp(
-        conn->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    return ibv_modify_qp(conn->qp, &attr,
+                         IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
 static bt_list_t *bucket_of(bt_verbs_rail_t *rail, uint32_t qpn)
@@ -84,8 +83,7 @@ int bt_verbs_conn_make(bt_verbs_conn_t *conn)
 {
     conn->depth = bt_verbs_tuning.send_depth < conn->rail->send_max ? bt_verbs_tuning.send_depth
                                                                     : conn->rail->send_max;
-    conn->cq = conn->rail->api->create_cq(conn->rail->context, (int) conn->depth, conn,
-                                          conn->rail->channel, 0);
+    conn->cq = ibv_create_cq(conn->rail->context, (int) conn->depth, conn, conn->rail->channel, 0);
     if (conn->cq != NULL)
         conn->qp = create_qp(conn, sizeof(bt_verbs_notice_t));
     if (conn->cq != NULL && conn->qp == NULL)
@@ -103,16 +101,6 @@ int bt_verbs_conn_make(bt_verbs_conn_t *conn)
     return 0;
 }
 
-void bt_verbs_conn_address(const bt_verbs_conn_t *conn, bt_verbs_address_t *address_p)
-{
-    *address_p = (bt_verbs_address_t){.qpn = conn->qp->qp_num,
-                                      .psn = conn->psn,
-                                      .lid = conn->rail->lid,
-                                      .mtu = (uint8_t) conn->rail->mtu,
-                                      .reads_max = conn->rail->reads_max,
-                                      .gid = conn->rail->gid};
-}
-
 static int to_rtr(bt_verbs_conn_t *conn, const bt_verbs_address_t *peer)
 {
     struct ibv_qp_attr attr = {
@@ -125,15 +113,13 @@ static int to_rtr(bt_verbs_conn_t *conn, const bt_verbs_address_t *peer)
         .ah_attr = {.dlid = peer->lid,
                     .is_global = conn->rail->is_ethernet,
                     .port_num = conn->rail->port,
-                    .grh = {.dgid = peer->gid,
-                            .sgid_index = conn->rail->gid_index,
-                            .hop_limit = HOPS}},
+                    .grh = {.sgid_index = conn->rail->gid_index, .hop_limit = HOPS}},
     };
 
-    return conn->rail->api->modify_qp(conn->qp, &attr,
-                                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                          IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                          IBV_QP_MIN_RNR_TIMER);
+    memcpy(attr.ah_attr.grh.dgid.raw, peer->gid, sizeof(peer->gid));
+    return ibv_modify_qp(conn->qp, &attr,
+                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                             IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 }
 
 static int to_rts(bt_verbs_conn_t *conn, const bt_verbs_address_t *peer)
@@ -148,10 +134,9 @@ static int to_rts(bt_verbs_conn_t *conn, const bt_verbs_address_t *peer)
             peer->reads_max < conn->rail->reads_max ? peer->reads_max : conn->rail->reads_max,
     };
 
-    return conn->rail->api->modify_qp(conn->qp, &attr,
-                                      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                          IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                                          IBV_QP_MAX_QP_RD_ATOMIC);
+    return ibv_modify_qp(conn->qp, &attr,
+                         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                             IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
 int bt_verbs_conn_connect(bt_verbs_conn_t *conn, const bt_verbs_address_t *peer)
@@ -169,7 +154,7 @@ void bt_verbs_conn_fail(bt_verbs_conn_t *conn, const char *why)
 
     if (conn->qp == NULL || conn->state == BT_VERBS_FAILING || conn->state == BT_VERBS_LOST)
         return;
-    conn->rail->api->modify_qp(conn->qp, &attr, IBV_QP_STATE);
+    ibv_modify_qp(conn->qp, &attr, IBV_QP_STATE);
     conn->state = BT_VERBS_FAILING;
     conn->rail->errors++;
     snprintf(conn->why, sizeof(conn->why), "%s: %s", conn->rail->name, why);
@@ -177,16 +162,14 @@ void bt_verbs_conn_fail(bt_verbs_conn_t *conn, const char *why)
 
 void bt_verbs_conn_unmake(bt_verbs_conn_t *conn)
 {
-    const bt_verbs_api_t *api = conn->rail->api;
-
     bt_list_remove(&conn->qpn_link);
     bt_list_remove(&conn->active_link);
     if (conn->qp != NULL)
-        api->destroy_qp(conn->qp);
+        ibv_destroy_qp(conn->qp);
     if (conn->cq != NULL)
-        api->destroy_cq(conn->cq);
+        ibv_destroy_cq(conn->cq);
     if (conn->notices_mr != NULL)
-        api->dereg_mr(conn->notices_mr);
+        ibv_dereg_mr(conn->notices_mr);
     free(conn->notices);
     conn->qp = NULL;
     conn->cq = NULL;
@@ -219,6 +202,24 @@ bool bt_verbs_conn_signals(bt_verbs_conn_t *conn, uint64_t seq, bool is_last)
     return true;
 }
 
+void bt_verbs_conn_place(bt_verbs_conn_t *conn, const bt_verbs_notice_t *notice,
+                         struct ibv_send_wr *wr)
+{
+    struct ibv_sge *sge = wr->sg_list;
+
+    *sge = (struct ibv_sge){.addr = (uintptr_t) notice, .length = (uint32_t) sizeof(*notice)};
+    wr->num_sge = 1;
+    if (conn->notices == NULL) {
+        wr->send_flags |= IBV_SEND_INLINE;
+        return;
+    }
+    /* The place is free when the slot of the send queue is. */
+    char *place = conn->notices + wr->wr_id % conn->depth * sizeof(*notice);
+    memcpy(place, notice, sizeof(*notice));
+    sge->addr = (uintptr_t) place;
+    sge->lkey = conn->notices_mr->lkey;
+}
+
 int bt_verbs_conn_post(bt_verbs_conn_t *conn, struct ibv_send_wr *wr, unsigned count,
                        unsigned *taken_p)
 {
@@ -229,8 +230,8 @@ int bt_verbs_conn_post(bt_verbs_conn_t *conn, struct ibv_send_wr *wr, unsigned c
 
     /* Before, not after: an event is made only for completions that come later. */
     if (verbs->is_armed)
-        conn->rail->api->req_notify_cq(conn->cq, 0);
-    int rc = conn->rail->api->post_send(conn->qp, wr, &bad);
+        ibv_req_notify_cq(conn->cq, 0);
+    int rc = ibv_post_send(conn->qp, wr, &bad);
     if (rc != 0)
         for (taken = 0; taken < count && &wr[taken] != bad;)
             taken++;
@@ -268,7 +269,7 @@ static void take(bt_verbs_conn_t *conn, const struct ibv_wc *wc)
             conn->state = BT_VERBS_LIVE;
     } else if (conn->state != BT_VERBS_FAILING && conn->state != BT_VERBS_LOST) {
         conn->completed = wc->wr_id; /* what was before it has gone well */
-        snprintf(why, sizeof(why), "%s", conn->rail->api->wc_status_str(wc->status));
+        snprintf(why, sizeof(why), "%s", ibv_wc_status_str(wc->status));
         bt_verbs_conn_fail(conn, why);
     }
     retire(conn);
@@ -279,7 +280,7 @@ int bt_verbs_conn_poll(bt_verbs_conn_t *conn)
     struct ibv_wc wc[POLL_MAX];
     int total = 0, count;
 
-    while ((count = conn->rail->api->poll_cq(conn->cq, POLL_MAX, wc)) > 0) {
+    while ((count = ibv_poll_cq(conn->cq, POLL_MAX, wc)) > 0) {
         for (int i = 0; i < count; i++)
             take(conn, &wc[i]);
         total += count;

@@ -11,18 +11,18 @@
 
 #include "transport/backends/verbs/verbs.h"
 
-/* Where the peer's queue pair is. */
+/* Where the peer's queue pair is, as it goes over the wire. */
 typedef struct bt_verbs_address {
     uint32_t qpn, psn;
     uint16_t lid;
     uint8_t mtu, reads_max;
-    union ibv_gid gid;
+    uint8_t gid[sizeof(union ibv_gid)];
 } bt_verbs_address_t;
+_Static_assert(sizeof(bt_verbs_address_t) == 28, "wire format");
 
 void bt_verbs_conn_init(bt_verbs_conn_t *conn, bt_verbs_path_t *path, unsigned pair,
                         bt_verbs_rail_t *rail, unsigned peer_rail);
 int bt_verbs_conn_make(bt_verbs_conn_t *conn);
-void bt_verbs_conn_address(const bt_verbs_conn_t *conn, bt_verbs_address_t *address_p);
 int bt_verbs_conn_connect(bt_verbs_conn_t *conn, const bt_verbs_address_t *peer);
 /* Into the error state, at once; the rest is bt_verbs_path_progress's. Calls nothing back. */
 void bt_verbs_conn_fail(bt_verbs_conn_t *conn, const char *why);
@@ -37,6 +37,9 @@ static inline unsigned bt_verbs_conn_room(const bt_verbs_conn_t *conn)
 /* Posts a chain whose numbers begin at conn->posted; there must be room for it. *taken_p: how many were taken; not all = the connection has failed. */
 int bt_verbs_conn_post(bt_verbs_conn_t *conn, struct ibv_send_wr *wr, unsigned count,
                        unsigned *taken_p);
+/* The message carries this notice, which stays until it is posted. */
+void bt_verbs_conn_place(bt_verbs_conn_t *conn, const bt_verbs_notice_t *notice,
+                         struct ibv_send_wr *wr);
 /* Is message number seq to ask for a completion? */
 bool bt_verbs_conn_signals(bt_verbs_conn_t *conn, uint64_t seq, bool is_last);
 /* verbs_job.c: all messages of this share are over. */

@@ -3,8 +3,6 @@
  *
  * When the peer's connection has been taken leave of (verbs_path.c), its count has been told: what its queue pair still completes after that does not count.
  */
-#include "transport/backends/verbs/verbs_inbox.h"
-
 #include "transport/backends/verbs/verbs_conn.h"
 
 #include <arpa/inet.h>
@@ -110,7 +108,7 @@ static void take(bt_verbs_rail_t *rail, const struct ibv_wc *wc)
     if (conn == NULL || conn->path->is_failed || conn->state == BT_VERBS_LOST)
         return;
     if (wc->status != IBV_WC_SUCCESS) {
-        snprintf(why, sizeof(why), "receiving: %s", rail->api->wc_status_str(wc->status));
+        snprintf(why, sizeof(why), "receiving: %s", ibv_wc_status_str(wc->status));
         bt_verbs_conn_fail(conn, why);
     } else if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
         take_tick(conn, ntohl(wc->imm_data), false);
@@ -123,14 +121,14 @@ static void take(bt_verbs_rail_t *rail, const struct ibv_wc *wc)
     }
 }
 
-int bt_verbs_inbox_poll(bt_verbs_t *verbs, bt_verbs_rail_t *rail)
+int bt_verbs_inbox_poll(bt_verbs_rail_t *rail)
 {
     struct ibv_wc wc[POLL_MAX];
     uint64_t slots[POLL_MAX];
     int total = 0;
 
     for (int round = 0; round < ROUNDS_MAX; round++) {
-        int count = verbs->api->poll_cq(rail->recv_cq, POLL_MAX, wc);
+        int count = ibv_poll_cq(rail->recv_cq, POLL_MAX, wc);
         if (count <= 0) {
             rail->is_dead = rail->is_dead || count < 0;
             break;

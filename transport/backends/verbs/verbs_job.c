@@ -14,7 +14,6 @@
 
 #include "base/clock.h"
 #include "transport/backends/verbs/verbs_conn.h"
-#include "transport/backends/verbs/verbs_inbox.h"
 
 #include <arpa/inet.h>
 #include <string.h>
@@ -52,8 +51,9 @@ bool bt_verbs_job_refuses(const bt_verbs_path_t *path, uint64_t tag)
     return false;
 }
 
-int bt_verbs_job_put(bt_verbs_path_t *path, bt_kv_batch_t *batch)
+int bt_verbs_job_put(bt_kv_path_t *base, bt_kv_batch_t *batch)
 {
+    bt_verbs_path_t *path = bt_verbs_path_of(base);
     uint64_t bytes = 0;
 
     if (path->is_failed || !path->is_ready)
@@ -219,10 +219,8 @@ static void number(struct chain *chain, bt_verbs_share_t *share, struct ibv_send
 static void put_notice(struct chain *chain, bt_verbs_share_t *share, bool closes)
 {
     bt_verbs_job_t *job = share->job;
-    bt_verbs_conn_t *conn = chain->conn;
     struct ibv_send_wr *wr = add_message(chain, IBV_WR_SEND);
-    unsigned i = chain->count - 1;
-    bt_verbs_notice_t *notice = &chain->notices[i];
+    bt_verbs_notice_t *notice = &chain->notices[chain->count - 1];
 
     *notice =
         (bt_verbs_notice_t){.kind = share->has_notice ? BT_VERBS_NOTICE_NOTE : BT_VERBS_NOTICE_TICK,
@@ -232,17 +230,7 @@ static void put_notice(struct chain *chain, bt_verbs_share_t *share, bool closes
                             .serial = job->serial,
                             .note_bytes = (uint8_t) job->batch->note_bytes};
     memcpy(notice->note, job->batch->note, job->batch->note_bytes);
-    chain->sge[i][0] =
-        (struct ibv_sge){.addr = (uintptr_t) notice, .length = (uint32_t) sizeof(*notice)};
-    if (conn->notices == NULL) {
-        wr->send_flags = IBV_SEND_INLINE;
-    } else { /* the place is free when the slot of the send queue is */
-        char *place = conn->notices + wr->wr_id % conn->depth * sizeof(*notice);
-        memcpy(place, notice, sizeof(*notice));
-        chain->sge[i][0].addr = (uintptr_t) place;
-        chain->sge[i][0].lkey = conn->notices_mr->lkey;
-    }
-    wr->num_sge = 1;
+    bt_verbs_conn_place(chain->conn, notice, wr);
     share->notice_posted = true;
     number(chain, share, wr, closes);
 }
@@ -277,7 +265,7 @@ static void put_data(struct chain *chain, bt_verbs_share_t *share)
 
     if (max > bt_verbs_tuning.message_max)
         max = bt_verbs_tuning.message_max;
-    bt_verbs_write_next(job->batch, &at, max, conn->rail->sge_max, &write);
+    bt_verbs_write_next(job->batch, &at, max, conn->rail, chain->sge[chain->count], &write);
     const bt_verbs_region_t *dst = bt_verbs_mem_find(conn->path, write.dst);
     if (dst == NULL || write.dst_offset + write.bytes > dst->size) { /* removed meanwhile */
         cancel_job(job, BT_E_INVAL);
@@ -290,13 +278,6 @@ static void put_data(struct chain *chain, bt_verbs_share_t *share)
     bool has_imm = share->left == 0 && job->tells && conn->path->mode == BT_VERBS_IMM;
     struct ibv_send_wr *wr =
         add_message(chain, has_imm ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE);
-    struct ibv_sge *sge = wr->sg_list;
-    for (unsigned i = 0; i < write.count; i++) {
-        const bt_verbs_mem_t *mem = bt_verbs_mem_of(write.from[i].mem);
-        sge[i] = (struct ibv_sge){.addr = mem->base + write.from[i].offset,
-                                  .length = write.from[i].bytes,
-                                  .lkey = mem->mr[conn->rail->index]->lkey};
-    }
     wr->num_sge = (int) write.count;
     wr->imm_data = htonl(job->serial);
     wr->wr.rdma.remote_addr = dst->base + write.dst_offset;

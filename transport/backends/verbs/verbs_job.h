@@ -14,21 +14,17 @@
 typedef struct bt_verbs_write {
     bt_kv_region_t dst;
     uint64_t dst_offset, bytes;
-    unsigned count;
-    struct {
-        const bt_kv_mem_t *mem;
-        uint64_t offset;
-        uint32_t bytes;
-    } from[16];
+    unsigned count; /* of its pieces */
 } bt_verbs_write_t;
 
-/* The next write from the cursor on, at most bytes_max bytes and pieces_max pieces. */
+/* The next write from the cursor on, at most bytes_max bytes and as many pieces as the rail gathers. */
 void bt_verbs_write_next(const bt_kv_batch_t *batch, bt_verbs_cursor_t *at, uint64_t bytes_max,
-                         unsigned pieces_max, bt_verbs_write_t *write_p);
+                         const bt_verbs_rail_t *rail, struct ibv_sge *pieces,
+                         bt_verbs_write_t *write_p);
 /* Moves the cursor over so many bytes. */
 void bt_verbs_cursor_skip(const bt_kv_batch_t *batch, bt_verbs_cursor_t *at, uint64_t bytes);
 
-int bt_verbs_job_put(bt_verbs_path_t *path, bt_kv_batch_t *batch);
+int bt_verbs_job_put(bt_kv_path_t *path, bt_kv_batch_t *batch);
 /* Posts what there is room for. Calls nothing back. */
 int bt_verbs_job_pump(bt_verbs_path_t *path);
 /* The connection is gone, the peer got the first `closings` of its telling messages: the other shares are done again elsewhere. */

@@ -15,10 +15,10 @@
 
 bool bt_verbs_mem_probe_dmabuf(const bt_verbs_rail_t *rail)
 {
-    struct ibv_mr *mr = rail->api->reg_dmabuf_mr(rail->pd, 0, PAGE, 0, -1, ACCESS);
+    struct ibv_mr *mr = ibv_reg_dmabuf_mr(rail->pd, 0, PAGE, 0, -1, ACCESS);
 
     if (mr != NULL) {
-        rail->api->dereg_mr(mr);
+        ibv_dereg_mr(mr);
         return true;
     }
     return errno == EBADF;
@@ -34,13 +34,14 @@ static struct ibv_mr *reg_on(const bt_verbs_t *verbs, const bt_verbs_rail_t *rai
     if ((verbs->modes & BT_VERBS_CONTROL) == 0)
         access |= IBV_ACCESS_RELAXED_ORDERING;
     if (mem->fd >= 0 && !mem->is_pool)
-        return rail->api->reg_dmabuf_mr(rail->pd, mem->fd_offset, mem->size, mem->fd_offset,
-                                        mem->fd, access);
-    return rail->api->reg_mr(rail->pd, mem->p, mem->size, (unsigned) access);
+        return ibv_reg_dmabuf_mr(rail->pd, mem->fd_offset, mem->size, mem->fd_offset, mem->fd,
+                                 access);
+    return ibv_reg_mr(rail->pd, mem->p, mem->size, (unsigned) access);
 }
 
-int bt_verbs_mem_add(bt_verbs_t *verbs, bt_kv_mem_t *mem)
+int bt_verbs_mem_add(bt_kv_backend_t *backend, bt_kv_mem_t *mem)
 {
+    bt_verbs_t *verbs = bt_verbs_of(backend);
     bool is_dmabuf = mem->fd >= 0 && !mem->is_pool;
     bt_verbs_mem_t *key;
 
@@ -55,28 +56,30 @@ int bt_verbs_mem_add(bt_verbs_t *verbs, bt_kv_mem_t *mem)
         key->mr[i] = reg_on(verbs, &verbs->rails[i], mem);
         if (key->mr[i] == NULL) {
             int rc = errno == ENOMEM || errno == EAGAIN ? BT_E_NOMEM : BT_E_INVAL;
-            bt_verbs_mem_remove(verbs, mem);
+            bt_verbs_mem_remove(backend, mem);
             return rc;
         }
     }
     return 0;
 }
 
-void bt_verbs_mem_remove(bt_verbs_t *verbs, bt_kv_mem_t *mem)
+void bt_verbs_mem_remove(bt_kv_backend_t *backend, bt_kv_mem_t *mem)
 {
+    (void) backend;
     bt_verbs_mem_t *key = mem->keys[4];
 
     if (key == NULL)
         return;
-    for (unsigned i = 0; i < verbs->rail_count; i++)
+    for (unsigned i = 0; i < BT_VERBS_RAILS_MAX; i++)
         if (key->mr[i] != NULL)
-            verbs->api->dereg_mr(key->mr[i]);
+            ibv_dereg_mr(key->mr[i]);
     free(key);
     mem->keys[4] = NULL;
 }
 
-size_t bt_verbs_mem_key(bt_verbs_t *verbs, const bt_kv_mem_t *mem, uint8_t *to, size_t size)
+size_t bt_verbs_mem_key(bt_kv_backend_t *backend, const bt_kv_mem_t *mem, uint8_t *to, size_t size)
 {
+    const bt_verbs_t *verbs = bt_verbs_of(backend);
     const bt_verbs_mem_t *key = mem->keys[4];
     size_t bytes = 8 + 4 * (size_t) verbs->rail_count;
 
@@ -124,9 +127,11 @@ static int grow(bt_verbs_path_t *path)
 }
 
 /* A removed region keeps its slot, with nothing in it, until the table grows. */
-int bt_verbs_mem_peer(bt_verbs_path_t *path, bt_kv_region_t id, uint64_t size, const uint8_t *key,
+int bt_verbs_mem_peer(bt_kv_path_t *base, bt_kv_region_t id, uint64_t size, const uint8_t *key,
                       size_t key_size)
 {
+    bt_verbs_path_t *path = bt_verbs_path_of(base);
+
     if (id == 0 || (key != NULL && key_size != 8 + 4 * (size_t) path->peer_rails))
         return BT_E_INVAL;
     if (path->region_count * 2 >= path->region_slots) {

@@ -14,7 +14,6 @@
  * write any more, so when the peer's LEAVE is here, a share that was not told is nowhere on its way. When no connection is live the path has failed.
  */
 #include "transport/backends/verbs/verbs_conn.h"
-#include "transport/backends/verbs/verbs_inbox.h"
 #include "transport/backends/verbs/verbs_job.h"
 
 #include "base/clock.h"
@@ -23,13 +22,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ADDRESS_BYTES 28 /* on the wire: qpn 4, psn 4, lid 2, mtu 1, reads 1, gid 16 */
 #define DRAINS_MAX 65536u
 
 /* ---- messages out ---- */
 static int notify_pair(bt_verbs_conn_t *conn, uint8_t kind, const void *rest, size_t size)
 {
-    uint8_t message[3 + ADDRESS_BYTES] = {kind, (uint8_t) conn->pair, conn->epoch};
+    uint8_t message[3 + sizeof(bt_verbs_address_t)] = {kind, (uint8_t) conn->pair, conn->epoch};
 
     memcpy(message + 3, rest, size);
     return bt_kv_path_send(&conn->path->base, message, 3 + size);
@@ -37,17 +35,14 @@ static int notify_pair(bt_verbs_conn_t *conn, uint8_t kind, const void *rest, si
 
 static int notify_meet(bt_verbs_conn_t *conn)
 {
-    bt_verbs_address_t address;
-    uint8_t to[ADDRESS_BYTES];
+    bt_verbs_address_t address = {.qpn = conn->qp->qp_num,
+                                  .psn = conn->psn,
+                                  .lid = conn->rail->lid,
+                                  .mtu = (uint8_t) conn->rail->mtu,
+                                  .reads_max = conn->rail->reads_max};
 
-    bt_verbs_conn_address(conn, &address);
-    memcpy(to, &address.qpn, 4);
-    memcpy(to + 4, &address.psn, 4);
-    memcpy(to + 8, &address.lid, 2);
-    to[10] = address.mtu;
-    to[11] = address.reads_max;
-    memcpy(to + 12, address.gid.raw, 16);
-    return notify_pair(conn, BT_VERBS_MEET, to, sizeof(to));
+    memcpy(address.gid, conn->rail->gid.raw, sizeof(address.gid));
+    return notify_pair(conn, BT_VERBS_MEET, &address, sizeof(address));
 }
 
 int bt_verbs_path_send_tag(bt_verbs_path_t *path, uint8_t kind, uint64_t tag)
@@ -77,22 +72,12 @@ void bt_verbs_path_fail(bt_verbs_path_t *path, const char *why)
 }
 
 /* ---- meeting ---- */
-static int start_conn(bt_verbs_conn_t *conn)
-{
-    int rc = bt_verbs_conn_make(conn);
-
-    if (rc != 0) {
-        snprintf(conn->path->why, sizeof(conn->path->why), "%s: no queue pair could be made",
-                 conn->rail->name);
-        return rc;
-    }
-    return notify_meet(conn);
-}
-
 int bt_verbs_path_start(bt_verbs_path_t *path)
 {
     for (unsigned i = 0; i < path->pair_count; i++) {
-        int rc = start_conn(&path->conns[i]);
+        int rc = bt_verbs_conn_make(&path->conns[i]);
+        if (rc == 0)
+            rc = notify_meet(&path->conns[i]);
         if (rc != 0)
             return rc;
     }
@@ -128,12 +113,7 @@ static int take_meet(bt_verbs_conn_t *conn, uint8_t epoch, const uint8_t *from)
     }
     if (epoch != conn->epoch || conn->state != BT_VERBS_INIT)
         return 0; /* it has failed here meanwhile; LEAVE tells them */
-    memcpy(&peer.qpn, from, 4);
-    memcpy(&peer.psn, from + 4, 4);
-    memcpy(&peer.lid, from + 8, 2);
-    peer.mtu = from[10];
-    peer.reads_max = from[11];
-    memcpy(peer.gid.raw, from + 12, 16);
+    memcpy(&peer, from, sizeof(peer));
     if (peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096)
         return BT_E_INVAL;
     if (bt_verbs_conn_connect(conn, &peer) != 0) {
@@ -147,20 +127,14 @@ static int take_meet(bt_verbs_conn_t *conn, uint8_t epoch, const uint8_t *from)
 static void send_probe(bt_verbs_conn_t *conn)
 {
     bt_verbs_notice_t notice = {.kind = BT_VERBS_NOTICE_PROBE};
-    struct ibv_sge sge = {.addr = (uintptr_t) &notice, .length = (uint32_t) sizeof(notice)};
+    struct ibv_sge sge;
     struct ibv_send_wr wr = {.wr_id = conn->posted,
                              .sg_list = &sge,
-                             .num_sge = 1,
                              .opcode = IBV_WR_SEND,
-                             .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE};
+                             .send_flags = IBV_SEND_SIGNALED};
     unsigned taken;
 
-    if (conn->notices != NULL) {
-        memcpy(conn->notices, &notice, sizeof(notice));
-        sge.addr = (uintptr_t) conn->notices;
-        sge.lkey = conn->notices_mr->lkey;
-        wr.send_flags = IBV_SEND_SIGNALED;
-    }
+    bt_verbs_conn_place(conn, &notice, &wr);
     conn->state = BT_VERBS_PROBING;
     bt_verbs_conn_signals(conn, conn->posted, true);
     bt_verbs_conn_post(conn, &wr, 1, &taken);
@@ -186,12 +160,14 @@ static void take_leave(bt_verbs_conn_t *conn, uint8_t epoch, uint64_t closings)
 }
 
 /* ---- rooms ---- */
-static bool is_asked(const bt_verbs_path_t *path, uint64_t tag)
+bt_verbs_drain_t *bt_verbs_drain_find(const bt_list_t *list, uint64_t tag)
 {
-    for (const bt_list_t *it = path->asked.next; it != &path->asked; it = it->next)
-        if (bt_container_of(it, bt_verbs_drain_t, link)->tag == tag)
-            return true;
-    return false;
+    for (const bt_list_t *it = list->next; it != list; it = it->next) {
+        bt_verbs_drain_t *drain = bt_container_of(it, bt_verbs_drain_t, link);
+        if (drain->tag == tag)
+            return drain;
+    }
+    return NULL;
 }
 
 static int take_drain(bt_verbs_path_t *path, uint64_t tag)
@@ -202,7 +178,7 @@ static int take_drain(bt_verbs_path_t *path, uint64_t tag)
     }
     if (bt_verbs_job_drain(path, tag))
         return bt_verbs_path_send_tag(path, BT_VERBS_DRAINED, tag);
-    if (is_asked(path, tag))
+    if (bt_verbs_drain_find(&path->asked, tag) != NULL)
         return 0;
     bt_verbs_drain_t *drain = calloc(1, sizeof(*drain));
     if (drain == NULL || path->asked_count++ >= DRAINS_MAX) {
@@ -233,17 +209,6 @@ static int answer_drains(bt_verbs_path_t *path)
     return count;
 }
 
-static void take_drained(bt_verbs_path_t *path, uint64_t tag)
-{
-    bt_list_t *it, *tmp;
-
-    bt_list_each (&path->drains, it, tmp) {
-        bt_verbs_drain_t *drain = bt_container_of(it, bt_verbs_drain_t, link);
-        if (drain->tag == tag)
-            drain->is_answered = true;
-    }
-}
-
 /* ---- messages in ---- */
 static int told_pair(bt_verbs_path_t *path, const uint8_t *message, size_t size)
 {
@@ -255,7 +220,9 @@ static int told_pair(bt_verbs_path_t *path, const uint8_t *message, size_t size)
     size -= 3;
     switch (message[0]) {
     case BT_VERBS_MEET:
-        return size == ADDRESS_BYTES ? take_meet(conn, message[2], message + 3) : BT_E_INVAL;
+        if (size != sizeof(bt_verbs_address_t))
+            return BT_E_INVAL;
+        return take_meet(conn, message[2], message + 3);
     case BT_VERBS_READY:
         if (size != 0)
             return BT_E_INVAL;
@@ -270,8 +237,9 @@ static int told_pair(bt_verbs_path_t *path, const uint8_t *message, size_t size)
     }
 }
 
-int bt_verbs_path_received(bt_verbs_path_t *path, const uint8_t *message, size_t size)
+static int take_message(bt_verbs_path_t *path, const uint8_t *message, size_t size)
 {
+    bt_verbs_drain_t *drain;
     uint64_t tag;
 
     if (size == 0)
@@ -293,18 +261,29 @@ int bt_verbs_path_received(bt_verbs_path_t *path, const uint8_t *message, size_t
         memcpy(&tag, message + 1, 8);
         if (message[0] == BT_VERBS_DRAIN)
             return take_drain(path, tag);
-        take_drained(path, tag);
+        drain = bt_verbs_drain_find(&path->drains, tag);
+        if (drain != NULL)
+            drain->is_answered = true;
         return 0;
     default:
         return BT_E_INVAL;
     }
 }
 
+int bt_verbs_path_received(bt_kv_path_t *base, const uint8_t *message, size_t size)
+{
+    int rc = take_message(bt_verbs_path_of(base), message, size);
+
+    if (rc < 0)
+        bt_verbs_path_fail(bt_verbs_path_of(base), "the peer sent a message that cannot be");
+    return rc;
+}
+
 /* ---- progress ---- */
 static void leave(bt_verbs_conn_t *conn)
 {
     /* Whatever came before the error state is in the queue by now. */
-    while (bt_verbs_inbox_poll(conn->path->verbs, conn->rail) > 0)
+    while (bt_verbs_inbox_poll(conn->rail) > 0)
         ;
     conn->state = BT_VERBS_LOST;
     if (notify_pair(conn, BT_VERBS_LEAVE, &conn->closings_got, 8) != 0)

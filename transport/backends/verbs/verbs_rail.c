@@ -6,9 +6,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SGE_MAX 16
 #define SEND_MAX 256
@@ -29,22 +31,45 @@ static int address_rank(const union ibv_gid *gid)
     return gid->raw[0] == 0xfe && (gid->raw[1] & 0xc0) == 0x80 ? 2 : 1;
 }
 
+/* A virtual Ethernet device says its kind in its uevent; tun and tap have a file of their own. */
+static bool is_overlay(uint32_t ifindex)
+{
+    static const char *const kinds[] = {"vxlan", "geneve", "gretap", "ip6gretap", "erspan", NULL};
+    char name[IF_NAMESIZE], path[96], line[64];
+    bool found = false;
+
+    if (if_indextoname(ifindex, name) == NULL)
+        return false;
+    snprintf(path, sizeof(path), "/sys/class/net/%s/uevent", name);
+    FILE *in = fopen(path, "re");
+    while (in != NULL && fgets(line, sizeof(line), in) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        for (const char *const *kind = kinds; *kind != NULL; kind++)
+            found = found || (strncmp(line, "DEVTYPE=", 8) == 0 && strcmp(line + 8, *kind) == 0);
+    }
+    if (in != NULL)
+        fclose(in);
+    snprintf(path, sizeof(path), "/sys/class/net/%s/tun_flags", name);
+    return found || access(path, F_OK) == 0;
+}
+
 /* The lower, the better; negative: not to be used. */
-static int gid_rank(const bt_verbs_api_t *api, const struct ibv_gid_entry *entry, bool is_ethernet)
+static int gid_rank(const struct ibv_gid_entry *entry, bool is_ethernet,
+                    bt_verbs_overlay_cb is_overlay_if)
 {
     if (is_null_gid(&entry->gid))
         return -1;
     if (!is_ethernet)
         return entry->gid_type == IBV_GID_TYPE_IB ? (int) entry->gid_index : -1;
-    if (entry->ndev_ifindex == 0 || api->is_overlay(entry->ndev_ifindex))
+    if (entry->ndev_ifindex == 0 || is_overlay_if(entry->ndev_ifindex))
         return -1;
     if (entry->gid_type == IBV_GID_TYPE_ROCE_V2)
         return address_rank(&entry->gid);
     return entry->gid_type == IBV_GID_TYPE_ROCE_V1 ? 3 + address_rank(&entry->gid) : -1;
 }
 
-int bt_verbs_choose_gid(const bt_verbs_api_t *api, const struct ibv_gid_entry *entries,
-                        size_t count, uint8_t port, bool is_ethernet, int forced)
+int bt_verbs_choose_gid(const struct ibv_gid_entry *entries, size_t count, uint8_t port,
+                        bool is_ethernet, int forced, bt_verbs_overlay_cb is_overlay_if)
 {
     int best = -1, best_rank = 0;
 
@@ -56,7 +81,7 @@ int bt_verbs_choose_gid(const bt_verbs_api_t *api, const struct ibv_gid_entry *e
                 return (int) i;
             continue;
         }
-        int rank = gid_rank(api, &entries[i], is_ethernet);
+        int rank = gid_rank(&entries[i], is_ethernet, is_overlay_if);
         if (rank >= 0 && (best < 0 || rank < best_rank)) {
             best = (int) i;
             best_rank = rank;
@@ -71,8 +96,8 @@ static int read_port(bt_verbs_rail_t *rail, int gid_index, char *err, size_t err
     struct ibv_device_attr device;
     struct ibv_port_attr port;
 
-    if (rail->api->query_device(rail->context, &device) != 0 ||
-        rail->api->query_port(rail->context, rail->port, &port) != 0) {
+    if (ibv_query_device(rail->context, &device) != 0 ||
+        ibv_query_port(rail->context, rail->port, &port) != 0) {
         snprintf(err, err_size, "%s: cannot be queried", rail->name);
         return BT_E_INVAL;
     }
@@ -81,9 +106,9 @@ static int read_port(bt_verbs_rail_t *rail, int gid_index, char *err, size_t err
         return BT_E_INVAL;
     }
     rail->is_ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET;
-    ssize_t count = rail->api->query_gid_table(rail->context, gids, BT_VERBS_GIDS_MAX);
-    int chosen = bt_verbs_choose_gid(rail->api, gids, count > 0 ? (size_t) count : 0, rail->port,
-                                     rail->is_ethernet, gid_index);
+    ssize_t count = ibv_query_gid_table(rail->context, gids, BT_VERBS_GIDS_MAX, 0);
+    int chosen = bt_verbs_choose_gid(gids, count > 0 ? (size_t) count : 0, rail->port,
+                                     rail->is_ethernet, gid_index, is_overlay);
     if (chosen < 0) {
         snprintf(err, err_size, "%s: port %u has no usable address (GID)%s", rail->name, rail->port,
                  gid_index > 0 ? " at the index that is asked for (gid_index)" : "");
@@ -111,23 +136,22 @@ static int make_queues(bt_verbs_rail_t *rail)
 {
     struct ibv_srq_init_attr init = {.attr = {.max_wr = BT_VERBS_NOTICES, .max_sge = 1}};
     size_t bytes = (size_t) BT_VERBS_NOTICES * BT_VERBS_SLOT_BYTES;
-    const bt_verbs_api_t *api = rail->api;
 
-    rail->pd = api->alloc_pd(rail->context);
+    rail->pd = ibv_alloc_pd(rail->context);
     if (rail->pd == NULL)
         return BT_E_NOMEM;
-    rail->channel = api->create_comp_channel(rail->context);
+    rail->channel = ibv_create_comp_channel(rail->context);
     if (rail->channel == NULL || set_nonblocking(rail->channel->fd) != 0 ||
         set_nonblocking(rail->context->async_fd) != 0)
         return BT_E_NOMEM;
-    rail->recv_cq = api->create_cq(rail->context, BT_VERBS_NOTICES, rail, rail->channel, 0);
+    rail->recv_cq = ibv_create_cq(rail->context, BT_VERBS_NOTICES, rail, rail->channel, 0);
     if (rail->recv_cq == NULL)
         return BT_E_NOMEM;
-    rail->srq = api->create_srq(rail->pd, &init);
+    rail->srq = ibv_create_srq(rail->pd, &init);
     if (rail->srq == NULL || posix_memalign((void **) &rail->slots, 4096, bytes) != 0)
         return BT_E_NOMEM;
     memset(rail->slots, 0, bytes);
-    rail->slots_mr = api->reg_mr(rail->pd, rail->slots, bytes, IBV_ACCESS_LOCAL_WRITE);
+    rail->slots_mr = ibv_reg_mr(rail->pd, rail->slots, bytes, IBV_ACCESS_LOCAL_WRITE);
     if (rail->slots_mr == NULL)
         return BT_E_NOMEM;
     for (uint64_t slot = 0; slot < BT_VERBS_NOTICES; slot++)
@@ -136,17 +160,16 @@ static int make_queues(bt_verbs_rail_t *rail)
     return 0;
 }
 
-int bt_verbs_rail_open(bt_verbs_rail_t *rail, const bt_verbs_api_t *api, struct ibv_device *device,
-                       uint8_t port, int gid_index, char *err, size_t err_size)
+int bt_verbs_rail_open(bt_verbs_rail_t *rail, struct ibv_device *device, uint8_t port,
+                       int gid_index, char *err, size_t err_size)
 {
     memset(rail, 0, sizeof(*rail));
-    rail->api = api;
     rail->port = port;
     rail->is_up = true;
-    snprintf(rail->name, sizeof(rail->name), "%s", api->get_device_name(device));
+    snprintf(rail->name, sizeof(rail->name), "%s", ibv_get_device_name(device));
     for (unsigned i = 0; i < BT_VERBS_QPN_BUCKETS; i++)
         bt_list_init(&rail->by_qpn[i]);
-    rail->context = api->open_device(device);
+    rail->context = ibv_open_device(device);
     if (rail->context == NULL) {
         snprintf(err, err_size, "%s: cannot be opened: %s (may this user use /dev/infiniband?)",
                  rail->name, strerror(errno));
@@ -163,21 +186,19 @@ int bt_verbs_rail_open(bt_verbs_rail_t *rail, const bt_verbs_api_t *api, struct 
 
 void bt_verbs_rail_close(bt_verbs_rail_t *rail)
 {
-    const bt_verbs_api_t *api = rail->api;
-
     if (rail->srq != NULL)
-        api->destroy_srq(rail->srq);
+        ibv_destroy_srq(rail->srq);
     if (rail->slots_mr != NULL)
-        api->dereg_mr(rail->slots_mr);
+        ibv_dereg_mr(rail->slots_mr);
     free(rail->slots);
     if (rail->recv_cq != NULL)
-        api->destroy_cq(rail->recv_cq);
+        ibv_destroy_cq(rail->recv_cq);
     if (rail->channel != NULL)
-        api->destroy_comp_channel(rail->channel);
+        ibv_destroy_comp_channel(rail->channel);
     if (rail->pd != NULL)
-        api->dealloc_pd(rail->pd);
+        ibv_dealloc_pd(rail->pd);
     if (rail->context != NULL)
-        api->close_device(rail->context);
+        ibv_close_device(rail->context);
     memset(rail, 0, sizeof(*rail));
 }
 
@@ -198,7 +219,7 @@ int bt_verbs_rail_refill(bt_verbs_rail_t *rail, const uint64_t *slots, unsigned 
                                      .sg_list = &sge[i],
                                      .num_sge = 1};
     }
-    return rail->api->post_srq_recv(rail->srq, wr, &bad) == 0 ? 0 : BT_E_NOMEM;
+    return ibv_post_srq_recv(rail->srq, wr, &bad) == 0 ? 0 : BT_E_NOMEM;
 }
 
 static void take_event(bt_verbs_rail_t *rail, const struct ibv_async_event *event)
@@ -225,23 +246,19 @@ int bt_verbs_rail_events(bt_verbs_rail_t *rail)
     struct ibv_async_event event;
     int count = 0;
 
-    while (rail->api->get_async_event(rail->context, &event) == 0) {
+    while (ibv_get_async_event(rail->context, &event) == 0) {
         take_event(rail, &event);
-        rail->api->ack_async_event(&event);
+        ibv_ack_async_event(&event);
         count++;
     }
     return count;
 }
 
-int bt_verbs_rail_wakes(bt_verbs_rail_t *rail)
+void bt_verbs_rail_wakes(bt_verbs_rail_t *rail)
 {
     struct ibv_cq *cq;
     void *context;
-    int count = 0;
 
-    while (rail->api->get_cq_event(rail->channel, &cq, &context) == 0) {
-        rail->api->ack_cq_events(cq, 1);
-        count++;
-    }
-    return count;
+    while (ibv_get_cq_event(rail->channel, &cq, &context) == 0)
+        ibv_ack_cq_events(cq, 1);
 }

@@ -10,7 +10,9 @@
 #define BT_TRANSPORT_VERBS_RAIL_H
 
 #include "base/list.h"
-#include "transport/backends/verbs/verbs_api.h"
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
 
 #define BT_VERBS_RAILS_MAX 8
 #define BT_VERBS_NOTICES 512     /* slots of a rail's receive queue */
@@ -19,7 +21,6 @@
 #define BT_VERBS_GIDS_MAX 256    /* of a device's table that are looked at */
 
 typedef struct bt_verbs_rail {
-    const bt_verbs_api_t *api;
     unsigned index; /* in the agent */
     char name[64];  /* of the device */
     uint8_t port;
@@ -44,20 +45,24 @@ typedef struct bt_verbs_rail {
     bt_list_t by_qpn[BT_VERBS_QPN_BUCKETS];
 } bt_verbs_rail_t;
 
-/* name: "mlx5_0" or "mlx5_0:2" (port). gid_index > 0 forces one. BT_E_INVAL with err where the port cannot be used. */
-int bt_verbs_rail_open(bt_verbs_rail_t *rail, const bt_verbs_api_t *api, struct ibv_device *device,
-                       uint8_t port, int gid_index, char *err, size_t err_size);
+/* gid_index > 0 forces one. BT_E_INVAL with err where the port cannot be used. */
+int bt_verbs_rail_open(bt_verbs_rail_t *rail, struct ibv_device *device, uint8_t port,
+                       int gid_index, char *err, size_t err_size);
 void bt_verbs_rail_close(bt_verbs_rail_t *rail);
 /* Gives a slot back to the receive queue. */
 int bt_verbs_rail_refill(bt_verbs_rail_t *rail, const uint64_t *slots, unsigned count);
 /* Reads what has happened to the device and port; the number of events. A queue pair's error is the completion's to tell. */
 int bt_verbs_rail_events(bt_verbs_rail_t *rail);
 /* Empties the channel: the queues that spoke must be armed again. */
-int bt_verbs_rail_wakes(bt_verbs_rail_t *rail);
+void bt_verbs_rail_wakes(bt_verbs_rail_t *rail);
 
-/* RoCE v2 before v1; IPv4 before global IPv6 before link-local. Null ids, ids without a network interface and those of overlays are
- * passed over. Infiniband: the first of the port. Returns the place in `entries`, or -1. forced > 0: that gid_index, if it is there. */
-int bt_verbs_choose_gid(const bt_verbs_api_t *api, const struct ibv_gid_entry *entries,
-                        size_t count, uint8_t port, bool is_ethernet, int forced);
+/* Is this network interface the inside of an overlay or a tunnel? */
+typedef bool (*bt_verbs_overlay_cb)(uint32_t ifindex);
+
+/* RoCE v2 before v1; IPv4 before global IPv6 before link-local. Null ids, those without a network
+ * interface and those of overlays are passed over. Infiniband: the first of the port. Returns the
+ * place in `entries`, or -1. forced > 0: that gid_index, if it is there. */
+int bt_verbs_choose_gid(const struct ibv_gid_entry *entries, size_t count, uint8_t port,
+                        bool is_ethernet, int forced, bt_verbs_overlay_cb is_overlay_if);
 
 #endif

@@ -1,5 +1,5 @@
-/* From runs to messages. A remote write can gather but not scatter: pieces of ours that lie side by side at the receiver become one message, whatever
- * their places here; a gap at the receiver ends it. Rows are runs of their own in this respect. */
+/* From runs to messages. A remote write can gather but not scatter: pieces of ours that lie side by
+ * side at the receiver become one message; a gap there ends it. Rows are runs of their own here. */
 #include "transport/backends/verbs/verbs_job.h"
 
 static uint64_t src_of(const bt_kv_run_t *run, const bt_verbs_cursor_t *at)
@@ -27,28 +27,25 @@ static void advance(const bt_kv_batch_t *batch, bt_verbs_cursor_t *at, uint64_t 
     at->run++;
 }
 
-/* Puts a piece on the write; false: it needs a piece more than there may be. */
-static bool add_piece(bt_verbs_write_t *write, unsigned pieces_max, const bt_kv_mem_t *mem,
-                      uint64_t offset, uint32_t bytes)
+/* One more piece, or the last one longer; false: it needs a piece more than there may be. */
+static bool add_piece(struct ibv_sge *pieces, unsigned *count, const bt_verbs_rail_t *rail,
+                      const struct ibv_sge *piece)
 {
-    unsigned last = write->count - 1;
+    struct ibv_sge *last = *count > 0 ? &pieces[*count - 1] : NULL;
 
-    if (write->count > 0 && write->from[last].mem == mem &&
-        write->from[last].offset + write->from[last].bytes == offset) {
-        write->from[last].bytes += bytes;
+    if (last != NULL && last->lkey == piece->lkey && last->addr + last->length == piece->addr) {
+        last->length += piece->length;
         return true;
     }
-    if (write->count == pieces_max)
+    if (*count == rail->sge_max)
         return false;
-    write->from[write->count].mem = mem;
-    write->from[write->count].offset = offset;
-    write->from[write->count].bytes = bytes;
-    write->count++;
+    pieces[(*count)++] = *piece;
     return true;
 }
 
 void bt_verbs_write_next(const bt_kv_batch_t *batch, bt_verbs_cursor_t *at, uint64_t bytes_max,
-                         unsigned pieces_max, bt_verbs_write_t *write_p)
+                         const bt_verbs_rail_t *rail, struct ibv_sge *pieces,
+                         bt_verbs_write_t *write_p)
 {
     write_p->bytes = 0;
     write_p->count = 0;
@@ -64,7 +61,11 @@ void bt_verbs_write_next(const bt_kv_batch_t *batch, bt_verbs_cursor_t *at, uint
         }
         if (bytes > bytes_max - write_p->bytes)
             bytes = bytes_max - write_p->bytes;
-        if (!add_piece(write_p, pieces_max, run->src, src_of(run, at), (uint32_t) bytes))
+        const bt_verbs_mem_t *mem = bt_verbs_mem_of(run->src);
+        struct ibv_sge piece = {.addr = mem->base + src_of(run, at),
+                                .length = (uint32_t) bytes,
+                                .lkey = mem->mr[rail->index]->lkey};
+        if (!add_piece(pieces, &write_p->count, rail, &piece))
             return;
         write_p->bytes += bytes;
         advance(batch, at, bytes);

@@ -1,0 +1,63 @@
+/* call.c - see call.h. */
+#include "admin/call.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void bt_reply_init(bt_admin_reply_t *reply)
+{
+    *reply = (bt_admin_reply_t){.status = 200, .type = "application/json"};
+    bt_text_init(&reply->body);
+}
+
+void bt_reply_fini(bt_admin_reply_t *reply)
+{
+    bt_text_fini(&reply->body);
+}
+
+void bt_reply_error(bt_admin_reply_t *reply, unsigned status, const char *fmt, ...)
+{
+    char message[768];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    bt_text_fini(&reply->body);
+    reply->status = status;
+    reply->type = "application/json";
+    bt_text_puts(&reply->body, "{\"error\":{\"message\":");
+    bt_text_json_str(&reply->body, bt_str(message));
+    bt_text_printf(&reply->body, ",\"code\":%u}}\n", status);
+}
+
+void bt_admin_send(bt_exchange_t *x, const bt_admin_reply_t *reply)
+{
+    bt_header_t headers[2] = {{BT_STR("Cache-Control"), BT_STR("no-store")}};
+    unsigned count = 1;
+
+    if (reply->body.failed) {
+        bt_exchange_respond(x, 503, "text/plain", BT_STR("out of memory\n"), NULL, 0);
+        return;
+    }
+    if (reply->allow != NULL)
+        headers[count++] = (bt_header_t){BT_STR("Allow"), bt_str(reply->allow)};
+    if (reply->status == 401)
+        headers[count++] =
+            (bt_header_t){BT_STR("WWW-Authenticate"), BT_STR("Bearer realm=\"baton admin\"")};
+    bt_exchange_respond(x, reply->status, reply->type, bt_text_str(&reply->body), headers, count);
+}
+
+void bt_admin_notify(bt_exchange_t *x, unsigned status, bt_str_t text)
+{
+    bt_admin_reply_t reply;
+
+    bt_reply_init(&reply);
+    if (status == 200)
+        bt_text_put(&reply.body, text);
+    else
+        bt_reply_error(&reply, status, "%.*s", BT_STR_ARG(text));
+    x->user = NULL;
+    bt_admin_send(x, &reply);
+    bt_reply_fini(&reply);
+}

@@ -1,0 +1,80 @@
+/* config_impl.h - the steps of bt_config_load, a file each. Private to core/config.
+ *
+ * Owner: the config that is being loaded.
+ * Life:  init -> scan -> read_file -> apply -> finish.
+ * Flow:  err gets one line that names file and key path, or the flag; nothing for BT_E_NOMEM.
+ * Cost:  start-up and SIGHUP only.
+ */
+#ifndef BT_CONFIG_CONFIG_IMPL_H
+#define BT_CONFIG_CONFIG_IMPL_H
+
+#include "base/text.h"
+#include "config/config.h"
+
+/* ---- load.c ---- */
+
+/* Appends a pool that starts from the defaults. */
+int bt_config_add_pool(bt_config_t *c, bt_config_pool_t **pool_p);
+/* Appends an empty worker; origin is copied. */
+int bt_config_add_worker(bt_config_pool_t *pool, const char *origin, bt_worker_spec_t **spec_p);
+/* Copies both; NULL: none. */
+int bt_config_set_params(bt_config_pool_t *pool, enum bt_policy_slot slot, const bt_value_t *params,
+                         const char *place);
+
+/* One parameter more, or another value; param is copied. */
+int bt_config_add_param(bt_config_pool_t *pool, enum bt_policy_slot slot, bt_value_t param,
+                        const char *place);
+/* A line for people, once. */
+void bt_config_warn(bt_config_t *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- file.c: baton.lua, a table with a closed schema ---- */
+
+/* An unknown key is refused with its path and the nearest known key. */
+int bt_config_read_file(bt_config_t *c, const char *path, char *err, size_t err_size);
+
+/* ---- kv_transfer.c: kv_transfer_config of a worker, after its other keys ---- */
+
+/* err: without file and path. has_role: the file says the worker's role. */
+int bt_config_take_kv_transfer(bt_worker_spec_t *spec, const bt_value_t *value, bool has_role,
+                               char *err, size_t err_size);
+
+/* ---- flags.c: --flag value, --flag=value, --no-switch ---- */
+
+/* An unknown flag is refused with the nearest known one; each mistake is a line of err. *file_p gets
+ * the positional argument, or NULL; *is_dev_p whether --dev is among the flags: after a refusal
+ * too. */
+int bt_flags_scan(int argc, const char *const *argv, const char **file_p, bool *is_dev_p, char *err,
+                  size_t err_size);
+int bt_flags_apply(bt_config_t *c, int argc, const char *const *argv, char *err, size_t err_size);
+
+/* ---- peers.c: what other routers' flags come to ---- */
+
+int bt_config_keep_peer_param(bt_config_t *c, const struct bt_peer_flag *flag, double number);
+/* Their policies' names and parameters become ours. */
+int bt_config_finish_peers(bt_config_t *c);
+
+/* ---- finish.c ---- */
+
+/* What --dev says where the file or the defaults say otherwise; flags come later. */
+int bt_config_imply_dev(bt_config_t *c);
+/* Derives what is derived and checks what needs no script and no socket. */
+int bt_config_finish(bt_config_t *c, char *err, size_t err_size);
+
+/* ---- fleet.c: the shared store ---- */
+
+int bt_config_finish_shared(bt_config_t *c, char *err, size_t err_size);
+void bt_config_describe_shared(const bt_config_t *c, bt_text_t *out); /* nothing without a URL */
+
+/* ---- keys.c ---- */
+
+/* Keys of the file, one a line: "KEY [tenant=NAME] [set-tenant]"; # comments. */
+int bt_keys_read(const char *path, bt_client_keys_t **keys_p, char *err, size_t err_size);
+
+/* ---- cpus.c: how many CPUs this process may really use ---- */
+
+/* The affinity mask, cut down by the CPU quota of the control groups above us (cgroup v2). */
+unsigned bt_cpus_available(void);
+/* Smallest quota from root/path up to root, rounded up; 0 = none. For tests, too. */
+unsigned bt_cpus_quota(const char *root, const char *path);
+
+#endif

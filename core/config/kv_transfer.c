@@ -1,0 +1,178 @@
+/* What a pasted --kv-transfer-config says of its worker. Both forms come down to JSON text. Only the
+ * members that tell how KV moves are read; the rest is between the engine and its connector. */
+#include "config/config_impl.h"
+
+#include "base/err.h"
+#include "base/json.h"
+
+#include <stdlib.h>
+
+typedef struct reader {
+    bt_worker_spec_t *spec;
+    char *err;
+    size_t err_size;
+} reader_t;
+
+/* *text_p stays NULL when the member is absent or null; else it is malloc'ed. */
+static int read_text(const reader_t *r, bt_str_t object, const char *name, char **text_p)
+{
+    bt_json_item_t item;
+    int rc = bt_json_get(object, bt_str(name), &item);
+
+    if (rc < 0 || item.type == BT_JSON_NONE || item.type == BT_JSON_NULL)
+        return rc;
+    if (item.type != BT_JSON_STRING)
+        return bt_err_refuse(r->err, r->err_size, "%s: expected a string", name);
+    char *text = malloc(item.value.n + 1);
+    if (text == NULL)
+        return BT_E_NOMEM;
+    long n = bt_json_unescape(item.value, text, item.value.n);
+    if (n <= 0 || memchr(text, '\0', (size_t) n) != NULL) {
+        free(text);
+        return bt_err_refuse(r->err, r->err_size, "%s: expected a string that is not empty", name);
+    }
+    text[n] = '\0';
+    *text_p = text;
+    return 0;
+}
+
+static int read_connector(const reader_t *r, bt_str_t object, char **name_p)
+{
+    int rc = read_text(r, object, "kv_connector", name_p);
+
+    if (rc == 0 && *name_p == NULL)
+        return bt_err_refuse(r->err, r->err_size,
+                             "kv_connector is missing: paste all of the engine's "
+                             "--kv-transfer-config");
+    return rc;
+}
+
+static int read_children(const reader_t *r, bt_str_t object);
+
+/* One of a MultiConnector's connectors; it stands before its own. */
+static int read_child(const reader_t *r, bt_str_t object)
+{
+    bt_worker_spec_t *spec = r->spec;
+    char *name = NULL;
+    int rc;
+
+    if (spec->child_count == BT_WORKER_CHILDREN_MAX)
+        return bt_err_refuse(r->err, r->err_size, "connectors: more than %d",
+                             BT_WORKER_CHILDREN_MAX);
+    if (bt_json_type_of(object) != BT_JSON_OBJECT)
+        return bt_err_refuse(r->err, r->err_size,
+                             "connectors: expected objects with a kv_connector");
+    rc = read_connector(r, object, &name);
+    if (rc < 0)
+        return rc;
+    spec->children[spec->child_count++] = name;
+    return read_children(r, object);
+}
+
+static int read_children(const reader_t *r, bt_str_t object)
+{
+    bt_json_item_t list, item;
+    bt_json_cursor_t c;
+    int rc = bt_json_path(object, &list, "kv_connector_extra_config", "connectors", NULL);
+
+    if (rc < 0 || list.type == BT_JSON_NONE || list.type == BT_JSON_NULL)
+        return rc;
+    if (list.type != BT_JSON_ARRAY)
+        return bt_err_refuse(r->err, r->err_size,
+                             "kv_connector_extra_config.connectors: expected a list");
+    rc = bt_json_array(&c, list.value);
+    while (rc >= 0 && (rc = bt_json_next(&c, &item)) == 1)
+        rc = read_child(r, item.value);
+    return rc;
+}
+
+/* What the engine can be against what the file says it is. */
+static int take_role(const reader_t *r, const char *said, bool has_role)
+{
+    static const struct {
+        const char *name;
+        enum bt_role role;
+    } roles[] = {{"kv_producer", BT_ROLE_PREFILL}, {"kv_consumer", BT_ROLE_DECODE}};
+    bt_worker_spec_t *spec = r->spec;
+
+    if (said == NULL || strcmp(said, "kv_both") == 0)
+        return 0;
+    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
+        if (strcmp(said, roles[i].name) != 0)
+            continue;
+        if (has_role && spec->role != roles[i].role)
+            return bt_err_refuse(r->err, r->err_size,
+                                 "kv_role \"%s\" can only be %s, but role is %s; change one", said,
+                                 bt_role_name(roles[i].role), bt_role_name(spec->role));
+        spec->role = roles[i].role;
+        return 0;
+    }
+    return bt_err_refuse(r->err, r->err_size,
+                         "kv_role: expected kv_producer, kv_consumer or kv_both, got \"%.60s\"",
+                         said);
+}
+
+/* Takes name. */
+static int take_connector(const reader_t *r, char *name)
+{
+    bt_worker_spec_t *spec = r->spec;
+    int rc = 0;
+
+    if (spec->connector != NULL && strcasecmp(spec->connector, name) != 0)
+        rc = bt_err_refuse(r->err, r->err_size,
+                           "kv_connector is \"%.80s\", but connector is \"%.80s\"; leave connector "
+                           "out",
+                           name, spec->connector);
+    if (spec->connector == NULL)
+        spec->connector = name;
+    else
+        free(name);
+    return rc;
+}
+
+static int read_all(const reader_t *r, bt_str_t object, bool has_role)
+{
+    char *connector = NULL, *role = NULL;
+    int rc = read_connector(r, object, &connector);
+
+    if (rc == 0)
+        rc = take_connector(r, connector);
+    if (rc == 0)
+        rc = read_text(r, object, "kv_role", &role);
+    if (rc == 0)
+        rc = take_role(r, role, has_role);
+    if (rc == 0 && r->spec->engine_id == NULL)
+        rc = read_text(r, object, "engine_id", &r->spec->engine_id);
+    free(role);
+    return rc == 0 ? read_children(r, object) : rc;
+}
+
+int bt_config_take_kv_transfer(bt_worker_spec_t *spec, const bt_value_t *value, bool has_role,
+                               char *err, size_t err_size)
+{
+    const reader_t r = {spec, err, err_size};
+    size_t at = 0;
+    bt_text_t text;
+    int rc;
+
+    if (spec->child_count > 0)
+        return bt_err_refuse(err, err_size, "it names the connectors; leave connectors out");
+    bt_text_init(&text);
+    if (value->type == BT_VALUE_STRING)
+        bt_text_puts(&text, value->string);
+    else
+        bt_value_json(value, &text);
+    const bt_str_t object = bt_text_str(&text);
+    if (text.failed)
+        rc = BT_E_NOMEM;
+    else if (bt_json_validate(object, &at) < 0)
+        rc = bt_err_refuse(err, err_size, "not JSON (byte %zu)", at + 1);
+    else if (bt_json_type_of(object) != BT_JSON_OBJECT)
+        rc = bt_err_refuse(err, err_size,
+                           "expected the engine's --kv-transfer-config: a table, or its JSON as "
+                           "text");
+    else
+        rc = read_all(&r, object, has_role);
+    bt_text_fini(&text);
+    return rc;
+}

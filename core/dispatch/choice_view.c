@@ -1,0 +1,175 @@
+/* choice_view.c - which of the pool's candidates one request may use, by its route, its pin, the workers' limits and the pairs
+ * that can work.
+ */
+#include "dispatch/candidates.h"
+#include "dispatch/request.h"
+
+static const char route_refusal[] =
+    "this route cannot be split with this fleet's connector, and it has no hybrid worker";
+static const char limit_refusal[] = "each is at its limit (--engine-request-limit)";
+
+const char *bt_pair_refusal(bt_request_t *r, const bt_worker_t *p, const bt_worker_t *d)
+{
+    const char *why = bt_workers_pair_refusal(p, d);
+    const bt_dialect_t *dialect;
+
+    if (why != NULL)
+        return why;
+    dialect = bt_dialects_find(r->d->dialects, p->dialect);
+    if (dialect == NULL)
+        return "no dialect file for this connector";
+    if (!bt_dialect_serves(dialect, r->path))
+        return route_refusal;
+    return NULL;
+}
+
+bool bt_choice_view_leave_out(bt_arena_t *arena, bt_choice_view_t *v,
+                              bool (*is_out)(const void *ctx, const bt_worker_t *w),
+                              const void *ctx)
+{
+    bool any = false;
+
+    for (int list = 0; list < BT_LIST_COUNT; list++) {
+        const bt_worker_set_t from = v->sets[list];
+        bt_worker_set_t *to = &v->sets[list];
+        unsigned first = 0;
+
+        while (first < from.count && !is_out(ctx, from.items[first]))
+            first++;
+        if (first == from.count)
+            continue;
+        *to = (bt_worker_set_t){.items = bt_arena_alloc(arena, from.count * sizeof(*to->items))};
+        for (unsigned i = 0; i < from.count; i++)
+            if (i < first || (i > first && !is_out(ctx, from.items[i])))
+                to->items[to->count++] = from.items[i];
+        v->key = 0;
+        any = true;
+    }
+    return any;
+}
+
+static bool is_full(const void *limit, const bt_worker_t *w)
+{
+    return bt_worker_is_full(w, *(const unsigned *) limit);
+}
+
+/* Who has as many legs as the pool allows is no candidate. */
+static void leave_out_full(bt_request_t *r, bt_choice_view_t *v)
+{
+    const unsigned limit = r->pool->spec.engine_request_limit;
+
+    if (limit != 0 && bt_choice_view_leave_out(&r->arena, v, is_full, &limit))
+        v->why = limit_refusal;
+}
+
+static void drop_pairs(bt_choice_view_t *v)
+{
+    v->sets[BT_LIST_PREFILL].count = v->sets[BT_LIST_DECODE].count = 0;
+}
+
+bool bt_choice_view_any_pair(bt_request_t *r, bt_choice_view_t *v)
+{
+    const bt_worker_set_t *prefill = &v->sets[BT_LIST_PREFILL], *decode = &v->sets[BT_LIST_DECODE];
+
+    for (unsigned i = 0; i < prefill->count; i++)
+        for (unsigned k = 0; k < decode->count; k++) {
+            const char *why = bt_pair_refusal(r, prefill->items[i], decode->items[k]);
+            if (why == NULL)
+                return true;
+            v->why = why;
+        }
+    return false;
+}
+
+static void pin(bt_request_t *r, bt_choice_view_t *v)
+{
+    if (r->pinned == NULL)
+        return;
+    v->pinned[0] = r->pinned;
+    v->key = ++r->d->view_keys;
+    v->sets[BT_LIST_SINGLE] = (bt_worker_set_t){v->pinned, 1};
+    if (r->pinned->spec.role == BT_ROLE_DECODE) {
+        v->sets[BT_LIST_DECODE] = (bt_worker_set_t){v->pinned, 1};
+        v->sets[BT_LIST_SINGLE].count = bt_worker_serves_alone(r->pinned);
+        v->sets[BT_LIST_HYBRID].count = 0;
+    } else {
+        v->sets[BT_LIST_HYBRID] = (bt_worker_set_t){v->pinned, 1};
+        drop_pairs(v);
+    }
+}
+
+static bool alone_capable(const bt_worker_set_t *set)
+{
+    for (unsigned i = 0; i < set->count; i++)
+        if (!bt_capability_prefill_serves_alone(set->items[i]->engine))
+            return false;
+    return set->count != 0;
+}
+
+/* A follow-up's prompt is in the memory of the decode worker that answered; it computes all of it itself. A prefill worker would make
+ * another prompt of the same body, and KV of another prompt is wrong or fatal. A batch has no hand-off at all. */
+static bool is_for_decode_alone(const bt_request_t *r)
+{
+    return r->route == BT_ROUTE_CHAT_BATCH ||
+           (r->route == BT_ROUTE_RESPONSES && r->intent.previous_response.n != 0);
+}
+
+/* What cannot be split goes to one worker whole. */
+static enum bt_topology shape_whole(const bt_request_t *r, bt_choice_view_t *v)
+{
+    const bool generates = bt_route_info(r->route)->generates;
+    const bt_worker_set_t *prefill = &v->sets[BT_LIST_PREFILL], *decode = &v->sets[BT_LIST_DECODE];
+    bt_worker_set_t *hybrid = &v->sets[BT_LIST_HYBRID];
+
+    if (hybrid->count == 0 && !generates)
+        *hybrid =
+            *decode; /* embeddings, tokenize and the like: a decode worker has the model too */
+    if (hybrid->count == 0 && r->intent.unsplittable == NULL && prefill->count != 0)
+        *hybrid = *prefill;
+    if (hybrid->count == 0 && is_for_decode_alone(r) && alone_capable(decode))
+        *hybrid = *decode;
+    v->sets[BT_LIST_SINGLE] = *hybrid;
+    drop_pairs(v);
+    return hybrid->count != 0 ? BT_TOPOLOGY_SINGLE : BT_TOPOLOGY_NONE;
+}
+
+/* Who serves alone beside hybrids is for policies to choose: where nobody else is left, they are asked. */
+enum bt_topology bt_choice_view_make(bt_request_t *r, bt_choice_view_t *v)
+{
+    bt_worker_set_t *hybrid = &v->sets[BT_LIST_HYBRID], *single = &v->sets[BT_LIST_SINGLE];
+    const struct bt_candidates *c;
+
+    *v = (bt_choice_view_t){.why = NULL};
+    if (!bt_request_refresh_pool(r)) {
+        v->why = "no pool serves this model any more";
+        return BT_TOPOLOGY_NONE;
+    }
+    c = bt_candidates_get(r->d, r->pool, r->intent.model);
+    memcpy(v->sets, c->sets, sizeof(v->sets));
+    v->key = c->key;
+    pin(r, v);
+    leave_out_full(r, v);
+    if (!bt_route_info(r->route)->generates || r->intent.unsplittable != NULL)
+        return shape_whole(r, v);
+    if (v->sets[BT_LIST_PREFILL].count != 0 && v->sets[BT_LIST_DECODE].count != 0 &&
+        bt_choice_view_any_pair(r, v))
+        return BT_TOPOLOGY_PAIR;
+    if (hybrid->count == 0 && v->sets[BT_LIST_DECODE].count == 0 && v->why != limit_refusal &&
+        alone_capable(&v->sets[BT_LIST_PREFILL])) {
+        *hybrid = *single = v->sets[BT_LIST_PREFILL];
+        drop_pairs(v);
+        return BT_TOPOLOGY_DEGRADED;
+    }
+    drop_pairs(v);
+    return single->count != 0 ? BT_TOPOLOGY_SINGLE : BT_TOPOLOGY_NONE;
+}
+
+bool bt_choice_view_is_limited(const bt_choice_view_t *v)
+{
+    return v->why == limit_refusal;
+}
+
+bool bt_choice_view_is_for_no_split(const bt_choice_view_t *v)
+{
+    return v->why == route_refusal;
+}

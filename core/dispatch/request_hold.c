@@ -1,0 +1,42 @@
+/* request_hold.c - how long a request's memory stays, and its body. */
+#include "dispatch/leg.h"
+
+#define BODY_LARGE_BYTES ((size_t) 64 << 10) /* smaller ones may stay until the end */
+
+static bool is_body_needed(const bt_request_t *r)
+{
+    for (unsigned i = 0; i < r->task_count; i++) {
+        const bt_task_t *task = &r->tasks[i];
+        if (!r->finished && !task->done && !task->committed)
+            return true;
+        for (const bt_attempt_t *a = task->attempt; a != NULL; a = a->before)
+            for (unsigned k = 0; k < 2; k++)
+                if (bt_leg_running(&a->legs[k]) && bt_call_needs_request(&a->legs[k].call))
+                    return true;
+    }
+    return r->task_count == 0;
+}
+
+void bt_request_drop_body(bt_request_t *r)
+{
+    if (r->body_buf == NULL || r->body_bytes < BODY_LARGE_BYTES || is_body_needed(r))
+        return;
+    r->intent.body = (bt_body_t){.text = BT_STR("")};
+    memset(r->intent.members, 0, sizeof(r->intent.members));
+    r->intent.prompt = NULL;
+    r->intent.prompts = NULL;
+    if (r->x != NULL)
+        bt_exchange_drop_body(r->x);
+    bt_buf_unref(r->body_buf);
+    r->body_buf = NULL;
+}
+
+void bt_request_release(bt_request_t *r)
+{
+    BT_ASSERT(r->holds > 0);
+    if (--r->holds > 0)
+        bt_request_drop_body(r);
+    else if (r->finished)
+        /* Twice, when the last leg is one that its end cancels: once is enough. */
+        bt_loop_later(r->d->loop, &r->reap);
+}

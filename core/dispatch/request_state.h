@@ -1,0 +1,144 @@
+/* request_state.h - one client's request while it lives: what its stations know of it. Private to
+ * dispatch.
+ *
+ * Owner: its dispatcher's loop. The exchange is borrowed until it is answered or the client is gone
+ *        (then x is NULL).
+ * Life:  request.c makes it and frees it, when it is answered and no leg runs any more (a prefill
+ *        leg may outlive its answer).
+ * Flow:  request 1-n tasks (one per prompt and sample when it must be split, else one) 1-n attempts
+ *        1-2 legs (attempt_state.h)
+ * Cost:  everything lives in the request's arena.
+ */
+#ifndef BT_DISPATCH_REQUEST_STATE_H
+#define BT_DISPATCH_REQUEST_STATE_H
+
+#include "api/intent.h"
+#include "base/arena.h"
+#include "dispatch/dispatch_state.h"
+#include "dispatch/request_record.h"
+#include "generation/rules.h"
+
+typedef struct bt_request bt_request_t;
+typedef struct bt_task bt_task_t;
+typedef struct bt_attempt bt_attempt_t;
+typedef struct bt_leg bt_leg_t;
+typedef struct bt_failure bt_failure_t;   /* leg.h */
+typedef struct bt_sink_ops bt_sink_ops_t; /* sink.h */
+
+#define BT_REQUEST_ID_MAX 128
+
+/* The stations of a request in their order; request.c walks through them. */
+enum bt_request_step {
+    BT_STEP_FOLLOW_UP, /* response_affinity.c: who made the response that it follows */
+    BT_STEP_RULES,     /* intake.c: which rule, which pool */
+    BT_STEP_ADMIT,     /* intake.c: the policy's hooks */
+    BT_STEP_ROUTE,
+    BT_STEP_QUEUE, /* queue.c: a place in its pool */
+    BT_STEP_PLAN,  /* plan.c, fanout.c */
+    BT_STEP_RUN,   /* task.c */
+    BT_STEP_END    /* the client has its answer, or is gone */
+};
+/* What a station came to. One that waits says so, and calls ops->go_on later. */
+enum bt_progress { BT_PROGRESS_NEXT, BT_PROGRESS_WAITS, BT_PROGRESS_ENDED };
+
+/* What stations tell the request that they work for; request.c gives them. */
+struct bt_request_ops {
+    /* What the station came to at which the request waited. */
+    void (*go_on)(bt_request_t *r, enum bt_progress progress);
+    /* The answer is out or the client gone: cancels what still runs. */
+    void (*finish)(bt_request_t *r);
+};
+
+struct bt_request {
+    struct bt_handler handler;
+    const struct bt_request_ops *ops;
+    bt_list_t link;
+    bt_dispatcher_t *d;
+    bt_exchange_t *x; /* NULL once answered or gone */
+    bt_arena_t arena;
+    bt_buf_t *body_buf;
+    uint64_t body_bytes;   /* as it came; the bytes themselves may be gone (bt_request_drop_body) */
+    bt_workers_t *workers; /* keeps pool alive */
+    const bt_worker_pool_t *pool;
+    enum bt_route route;
+    enum bt_request_step step;
+    bt_intent_t intent;
+    bt_str_t path, target;
+    const char *method;
+    char id[BT_REQUEST_ID_MAX + 1];
+    bool id_registered;         /* in the shared table */
+    const bt_client_key_t *key; /* NULL = none is asked for */
+    uint64_t owner;             /* who may cancel it: bt_client_owner */
+    /* The client's, where it goes through to workers: background calls need it too. */
+    bt_str_t authorization;
+    const bt_sink_ops_t *sink;
+    void *merge; /* sink_merge's state */
+    bt_task_t *tasks;
+    unsigned task_count, tasks_done;
+    unsigned holds;                   /* running legs, a body that is being read off the loop */
+    bool finished;                    /* the client has its answer, or is gone */
+    bool counted;                     /* in shared->concurrent */
+    bool head_sent;                   /* status line is out */
+    bool stream_started, at_boundary; /* an event stream; its last byte sent ended an event */
+    bool degraded;
+    bool is_over_budget; /* it would have been tried again: --retry-budget-percent */
+    unsigned status;     /* what the client got; 0 = gone before */
+    uint64_t start_us, first_byte_us, sent_bytes, events;
+    unsigned attempts;
+    const char *policy_name, *policy_version; /* who was asked */
+    bool has_planned;                         /* a policy has been asked for it */
+    bool policy_failed;                       /* counted */
+    bool is_default; /* the last choice was the default one: nobody was asked, or it failed */
+    uint64_t policy_generation;
+    bt_generation_t *generation;     /* pinned from the beginning to the first byte */
+    const char *policies;            /* which were asked to plan: a pool's or a rule's name */
+    const char *shadow_policies;     /* likewise, who planned beside */
+    double kept[BT_POLICY_KEPT_MAX]; /* ctx.vars.kept, for observe */
+    unsigned kept_count;
+    struct bt_queue_ticket *ticket; /* its place in its pool, or in line; NULL = none */
+    struct bt_intake *intake;       /* NULL = its policy has neither admit nor route */
+    const char *pool_name;          /* of the pool that a rule or route chose; NULL = by model */
+    bt_rule_match_t rule;           /* as long as the generation is pinned */
+    bool has_shadow;                /* one is to decide beside */
+    uint64_t prompt_tokens;
+    uint64_t prefix_space;    /* bt_policy_request_t */
+    bt_str_t session, tenant; /* x-session-id, else the body's; bt_client_tenant */
+    bt_str_t peer;            /* the client's address, where the access log names it */
+    bt_record_t record;
+    const bt_attempt_t *last;  /* the one that was begun last; NULL = none yet */
+    const bt_choice_t *choice; /* the first plan; NULL = there is none yet */
+    const char *fail_leg, *fail_name;
+    struct bt_response_query *response_query; /* asks who made what this follows, or NULL */
+    bt_worker_t *pinned; /* /v1/responses follow-up: decode or single must be this one; reference */
+    bt_timer_t total, keepalive;
+    struct bt_scan *scan; /* scan.c read its body, or NULL */
+    bt_later_t reap;      /* gives the memory back */
+};
+
+/* A log line about a request carries its id, and the worker that it is about (NULL: none). */
+#define BT_REQUEST_LOG(level, component, r, worker, ...)                                           \
+    do {                                                                                           \
+        bt_log_context((worker), (r)->id);                                                         \
+        bt_log_##level((component), __VA_ARGS__);                                                  \
+        bt_log_context(NULL, NULL);                                                                \
+    } while (0)
+
+/* ---- request_hold.c ---- */
+void bt_request_release(bt_request_t *r);   /* one hold less: the last of a finished one frees it */
+void bt_request_drop_body(bt_request_t *r); /* where nobody will read it again */
+/* ---- request_pool.c ---- */
+const bt_worker_pool_t *bt_request_pool(const bt_request_t *r);
+bool bt_request_find_pool(bt_request_t *r);
+/* To the worker of this id, or at this URL where that is known, and its pool. False: it is not
+ * there. */
+bool bt_request_pin(bt_request_t *r, uint64_t worker_id, bt_str_t url);
+bool bt_request_refresh_pool(bt_request_t *r); /* false: no pool of today serves it */
+bool bt_request_set_pool(bt_request_t *r, const char *name);
+/* ---- access_log.c ---- */
+void bt_access_log(bt_request_t *r, uint64_t us);
+/* Its line has members: address and tokens are kept for it. */
+static inline bool bt_access_log_is_json(const bt_dispatcher_t *d)
+{
+    return d->shared->config.access_log && d->shared->config.access_log_json;
+}
+#endif

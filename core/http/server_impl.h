@@ -1,0 +1,139 @@
+/* server_impl.h - one client connection, shared by the four server files. Private to core/http.
+ *
+ * Owner: its server; the exchange inside is lent to the handler.
+ * Life:  accept -> states below -> stream closed -> back to the server's pool.
+ * Flow:  server.c makes and ends connections, server_conn.c reads requests, server_body.c their bodies, server_answer.c writes answers.
+ * Cost:  one pooled struct a connection; an idle one holds no buffer.
+ */
+#ifndef BT_HTTP_SERVER_IMPL_H
+#define BT_HTTP_SERVER_IMPL_H
+
+#include "base/list.h"
+#include "base/slab.h"
+#include "http/chunk.h"
+#include "http/server.h"
+#include "loop/stream.h"
+
+#define BT_AHEAD_MAX BT_HTTP_HEAD_MAX /* input read beyond the request being answered */
+#define BT_OPEN_MAX 32U               /* slices that can share a chunk head */
+#define BT_LINGER_MS 5000U            /* wait for the client's FIN after ours */
+#define BT_LINGER_REFUSED_MS 1000U    /* of a client that there was no place for */
+#define BT_NEW_MS 30U                 /* a new connection is about to ask, and not idle so long */
+
+enum bt_conn_state {
+    BT_CONN_IDLE,   /* between requests: nothing of the next one is there */
+    BT_CONN_HEAD,   /* some of a head is there */
+    BT_CONN_BODY,   /* head accepted, body not complete */
+    BT_CONN_ANSWER, /* the handler (or a refusal) may write */
+    BT_CONN_FLUSH,  /* answer ended, some of it still waits for the client */
+    BT_CONN_CLOSED  /* only on_closed is still to come */
+};
+
+typedef struct bt_server_conn {
+    bt_exchange_t x; /* the current exchange; first, so that one cast leads back */
+    bt_stream_t stream;
+    bt_list_t link; /* in server->conns */
+    bt_budget_client_t ticket;
+    enum bt_conn_state state;
+    bt_timer_t deadline; /* idle, head or body, whichever the state waits for */
+    bt_timer_t
+        watch; /* polls what no event tells: FIN while not reading, a client that stopped reading */
+
+    /* input */
+    bt_buf_t *in; /* bytes [in_at, in_end) are read and not yet used */
+    size_t in_at, in_end;
+    size_t scan;                      /* bt_head_scan's note */
+    bt_unfinished_entry_t unfinished; /* open while a request holds much */
+    uint64_t body_ms;                 /* its head was accepted */
+    bt_buf_t *head_buf;               /* keeps the bytes that x.head points into */
+    bt_chunk_t chunk;                 /* of a chunked request body */
+
+    /* answer */
+    bt_buf_t *out; /* copied heads and small bodies */
+    struct bt_slice
+        open[BT_OPEN_MAX]; /* data of the chunk whose head is not written yet; refs owners */
+    unsigned open_count;
+    size_t open_bytes;
+    uint64_t length_left;   /* body bytes promised and not given yet */
+    uint64_t stall_written; /* watch: bytes accepted by the kernel at stall_ms */
+    uint64_t stall_ms;
+
+    bool is_new;      /* it has just come, and said nothing */
+    bool handling;    /* between on_request and end, abort or on_gone */
+    bool direct;      /* the body is read into its own buffer */
+    bool blank_seen;  /* the one empty line allowed before a head (RFC 9112 2.2) */
+    bool paused;      /* not reading: too much lies ahead */
+    bool advancing;   /* bt_conn_advance is on the stack */
+    bool chunked;     /* the answer is */
+    bool has_length;  /* the answer has a Content-Length */
+    bool no_body;     /* HEAD, 204, 304 */
+    bool close_after; /* this answer is the connection's last */
+    bool broken;      /* out of memory while answering: give up at the next tick */
+} bt_server_conn_t;
+
+struct bt_server {
+    bt_loop_t *loop;
+    const bt_server_ops_t *ops;
+    bt_server_config_t config;
+    void *user;
+    bt_list_t conns;
+    bt_slab_t pool;
+    unsigned conn_count, active_count;
+    bt_unfinished_loop_t *unfinished; /* NULL = nobody has to go for others */
+    bool draining, closing;
+    void (*done)(void *arg);
+    void *done_arg;
+    uint64_t date_s; /* second that date_text tells */
+    char date_text[32];
+    bt_header_t
+        headers[BT_HTTP_HEADERS_MAX]; /* room for parsing; what is used is copied to the arena */
+};
+
+static inline bt_server_conn_t *bt_conn_of(const bt_exchange_t *x)
+{
+    return (bt_server_conn_t *) (uintptr_t) x;
+}
+
+static inline bt_budget_t *bt_conn_budget(const bt_server_conn_t *c)
+{
+    return c->x.server->config.budget;
+}
+
+static inline size_t bt_conn_unread(const bt_server_conn_t *c)
+{
+    return c->in_end - c->in_at;
+}
+
+/* server.c */
+void bt_conn_close(bt_server_conn_t *c); /* at once; no callback but the last */
+void bt_conn_gone(
+    bt_server_conn_t *c); /* the client left: on_gone when a handler has it, then close */
+void bt_conn_retire(bt_server_conn_t *c); /* nothing left to say: FIN, wait for the client's */
+void bt_conn_closed(bt_stream_t *stream); /* the stream's last word */
+
+/* server_body.c */
+extern const char bt_conn_no_room[];
+bool bt_conn_has_room(bt_server_conn_t *c); /* for one more request with a body */
+bool bt_conn_begin_body(bt_server_conn_t *c);
+bool bt_conn_read_body(bt_server_conn_t *c); /* false: more has to come */
+void bt_conn_note_unfinished(bt_server_conn_t *c);
+
+/* server_conn.c */
+extern const bt_stream_ops_t bt_server_stream_ops;
+void bt_conn_init_timers(bt_server_conn_t *c);
+void bt_conn_wait_idle(bt_server_conn_t *c);                 /* -> IDLE */
+void bt_conn_advance(bt_server_conn_t *c);                   /* does what the unread input allows */
+void bt_conn_set_deadline(bt_server_conn_t *c, uint64_t ms); /* 0 = none */
+void bt_conn_stop_reading_request(bt_server_conn_t *c);      /* it is complete, or refused */
+/* Before it has a handler. Returns true: the next step can be taken. */
+bool bt_conn_refuse_request(bt_server_conn_t *c, unsigned status, const char *reason);
+void bt_conn_watch(bt_server_conn_t *c);         /* starts polling when there is a reason to */
+void bt_conn_drop_exchange(bt_server_conn_t *c); /* frees what belongs to the exchange */
+
+/* server_answer.c */
+void bt_conn_refuse(bt_server_conn_t *c, unsigned status, const char *reason);
+void bt_conn_emit(bt_server_conn_t *c, bool last); /* writes the open chunk */
+void bt_conn_answered(bt_server_conn_t *c);        /* in FLUSH: goes on when all has left */
+void bt_conn_drop_open(bt_server_conn_t *c);
+
+#endif

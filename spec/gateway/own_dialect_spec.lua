@@ -1,0 +1,133 @@
+-- A connector that only a file of --dialect-dir knows: examples/dialect, with workers whose every byte is written here.
+
+local eventually = require("gateway.support.eventually")
+local fleet = require("gateway.support.fleet")
+local http = require("gateway.support.http")
+local json = require("gateway.support.json")
+local proc = require("gateway.support.proc")
+local stub = require("gateway.support.stub")
+
+local DIR = "examples/dialect/dialects"
+local BODY = '{"model":"m","prompt":"hello","max_tokens":5,"telepathy":{"thought":"stolen"}}'
+
+describe("examples/dialect", function()
+  local prefill, decode, gateway, port, admin_port
+  local seen, thought
+
+  before_each(function()
+    seen, thought = {}, ',"telepathy":{"thought":"t-7","more":[1]}'
+    local function worker(name, more)
+      return stub.start(function(request)
+        if request.method ~= "POST" then
+          return stub.reply(404, "{}")
+        end
+        seen[#seen + 1] = { who = name, body = request.body }
+        return stub.reply(200, '{"id":"x","choices":[{"index":0,"text":"' .. name .. '","finish_reason":"length"}]'
+          .. more() .. "}")
+      end)
+    end
+    prefill = worker("p", function()
+      return thought
+    end)
+    decode = worker("d", function()
+      return ""
+    end)
+  end)
+
+  after_each(function()
+    if gateway then
+      gateway:stop(10)
+      gateway = nil
+    end
+    prefill:stop()
+    decode:stop()
+    proc.clean()
+  end)
+
+  local function serve(...)
+    gateway, port, admin_port = fleet.start_gateway({ "--dialect-dir", DIR, ... })
+    eventually(function()
+      local text = http.get(admin_port, "/workers").body
+      return select(2, text:gsub('"health":"up"', "")) == 2, text
+    end, 10, "both workers are up")
+  end
+
+  local function file(tail)
+    return proc.write("baton.lua", ("return { pools = { { workers = { { url = %q, role = 'prefill', %s }, "
+      .. "{ url = %q, role = 'decode', %s } } } } }"):format(prefill.url, tail, decode.url, tail))
+  end
+
+  local function assert_served(connector)
+    local answer = http.post(port, "/v1/completions", BODY)
+    assert.equal(200, answer.status, answer.body)
+    assert.equal("p0", answer:header("x-baton-prefill"))
+    assert.equal("d0", answer:header("x-baton-decode"))
+    assert.equal('"d"', json.raw(answer.body, "choices", 1, "text"))
+    assert.equal(2, #seen)
+    assert.equal("p", seen[1].who)
+    assert.equal('{"think":true}', json.raw(seen[1].body, "telepathy"))
+    assert.equal("1", json.raw(seen[1].body, "max_tokens"))
+    assert.equal("d", seen[2].who)
+    assert.equal("5", json.raw(seen[2].body, "max_tokens"))
+    local object = json.decode(json.raw(seen[2].body, "telepathy"))
+    assert.same({ thought = "t-7", more = { 1 }, host = "127.0.0.1" }, object)
+    local text = http.get(admin_port, "/workers").body
+    assert.truthy(text:find('"connector":"' .. connector .. '"', 1, true), text)
+    assert.truthy(text:find('"capability":"prefill_handoff_decode","dialect":"telepathy"', 1, true), text)
+  end
+
+  it("serves its made-up connector from prefill to decode", function()
+    serve("--kv-connector", "telepathyconnector", "--prefill", prefill.url, "--decode", decode.url)
+    assert_served("telepathyconnector")
+  end)
+
+  it("is a way out for a connector that is refused by name", function()
+    serve(file("connector = 'MooncakeConnector', dispatch_profile = 'telepathy'"))
+    assert_served("MooncakeConnector")
+  end)
+
+  it("refuses a bad reply, and recomputes without one", function()
+    serve("--kv-connector", "TelepathyConnector", "--prefill", prefill.url, "--decode", decode.url)
+    thought = ""
+    assert.equal(200, http.post(port, "/v1/completions", BODY).status)
+    assert.is_nil(json.raw(seen[2].body, "telepathy"))
+    thought, seen = ',"telepathy":{"thought":7}', {}
+    assert.equal(502, http.post(port, "/v1/completions", BODY).status)
+    for _, leg in ipairs(seen) do
+      assert.equal("p", leg.who)
+    end
+  end)
+
+  local function refusal(...)
+    local baton = fleet.binary("BATON_BIN", "baton")
+    local code, out, err = proc.run({ baton, "check", "--port", "0", "--admin-port", "0", ... })
+    assert.equal(2, code, out .. err)
+    return out .. err
+  end
+
+  local function refusal_of_files(one, two)
+    local folder = proc.path("mine")
+    assert(os.execute("mkdir " .. folder) == 0)
+    for name, text in pairs({ one = one, two = two }) do
+      local f = assert(io.open(folder .. "/" .. name .. ".lua", "w"))
+      f:write(text)
+      f:close()
+    end
+    return refusal("--dialect-dir", folder)
+  end
+
+  local TAIL = "kind = 'handoff', prefill = function() end, decode = function() end, "
+
+  it("is named when somebody nearly says it", function()
+    local err = refusal("--dialect-dir", DIR, "--kv-connector", "TelepatyConnector", "--prefill", prefill.url)
+    assert.truthy(err:find("unknown connector (did you mean TelepathyConnector?)", 1, true), err)
+    err = refusal("--kv-connector", "TelepathyConnector", "--prefill", prefill.url)
+    assert.truthy(err:find("or with a file in --dialect-dir", 1, true), err)
+  end)
+
+  it("shares no connector with another file", function()
+    local err = refusal_of_files("return { name = 'a', connectors = { 'X' }, " .. TAIL .. "}",
+      "return { name = 'b', connectors = { 'x' }, " .. TAIL .. "}")
+    assert.truthy(err:find('/two.lua: connectors: "x" was said before', 1, true), err)
+  end)
+end)

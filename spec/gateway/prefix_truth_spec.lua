@@ -1,0 +1,118 @@
+-- What the prefix index takes for one prompt, and what engines say that they had: through the real gateway.
+
+local eventually = require("gateway.support.eventually")
+local fleet = require("gateway.support.fleet")
+local json = require("gateway.support.json")
+local proc = require("gateway.support.proc")
+
+local PATH = "/v1/completions"
+local POLICY = [[
+return { api = 2, name = "mine", version = "1",
+  plan = function(req, view)
+    local known = baton.prefix_match(view.prefill, req, 4)
+    baton.prefix_insert(req, view.prefill[1], 4)
+    local prefill = known and req.headers["x-tell"] and view.prefill[2] or view.prefill[1]
+    return { prefill = prefill, decode = view.decode[1] }
+  end,
+  observe = function(events)
+    for _, e in ipairs(events) do
+      if e.cached_tokens then baton.log("info", "cached " .. e.cached_tokens) end
+    end
+  end }
+]]
+
+local function words(count)
+  local list = {}
+  for i = 1, count do
+    list[i] = "word" .. i
+  end
+  return table.concat(list, " ")
+end
+
+describe("the prefix cache of a pair that starts both at once", function()
+  teardown(proc.clean)
+
+  it("is what prefill says it had, on SGLang's own route too", function()
+    local tail = ",engine=sglang,ttft=1,itl=1"
+    local f = fleet.start({ workers = { "role=prefill,name=p0" .. tail, "role=decode,name=d0" .. tail },
+      flags = { "--pd-disaggregation" } })
+    local PREFILL = 'baton_worker_prefill_%s_tokens_total{worker="p0"'
+    local bodies = {
+      [PATH] = { model = "sim", prompt = words(200), max_tokens = 2 },
+      ["/generate"] = { text = "other " .. words(200), sampling_params = { max_new_tokens = 2 } },
+    }
+    local cached, prompt = 0, 0
+    for path, body in pairs(bodies) do
+      for _ = 1, 2 do
+        local answer = f:post(path, json.encode(body))
+        assert.equal(200, answer.status, answer.body)
+        eventually(function()
+          return f:metric(PREFILL:format("prompt")) > prompt
+        end, 10, path .. ": prefill's words are read")
+        prompt = f:metric(PREFILL:format("prompt"))
+      end
+      assert.is_true(f:metric(PREFILL:format("cached")) > cached)
+      cached = f:metric(PREFILL:format("cached"))
+    end
+    assert.is_nil(f:metric('baton_worker_prefill_cached_tokens_total{worker="d0"'))
+    f:stop()
+  end)
+end)
+
+describe("the prefix cache", function()
+  local f
+
+  setup(function()
+    local tail = ",ttft=1,itl=1,connector=NixlConnector"
+    f = fleet.start({
+      workers = { "role=prefill,name=p0" .. tail, "role=prefill,name=p1" .. tail, "role=decode,name=d0" .. tail },
+      flags = { "--vllm-pd-disaggregation", "--policy", proc.write("mine.lua", POLICY) },
+    })
+  end)
+
+  teardown(function()
+    f:stop()
+    proc.clean()
+  end)
+
+  local function ask(more, headers)
+    local body = { model = "sim", prompt = words(200), max_tokens = 2 }
+    for key, value in pairs(more or {}) do
+      body[key] = value
+    end
+    local answer = f:post(PATH, json.encode(body), headers)
+    assert.equal(200, answer.status, answer.body)
+    return answer:header("x-baton-prefill")
+  end
+
+  local function is_known(more)
+    return ask(more, { ["x-tell"] = "1" }) == "p1"
+  end
+
+  it("is one for each salt, key and adapter", function()
+    for _, member in ipairs({ "cache_salt", "extra_key", "lora_path" }) do
+      assert.is_false(is_known({ [member] = "a" }))
+      assert.is_false(is_known({ [member] = "b" }))
+      assert.is_true(is_known({ [member] = "a" }))
+    end
+    assert.is_false(is_known())
+    assert.is_true(is_known())
+  end)
+
+  it("is what prefill says it had, not what decode got", function()
+    local before = f:metric('baton_worker_prefill_cached_tokens_total{worker="p0"')
+    local own = { prompt = "another " .. words(150) }
+    ask(own)
+    local text = f.gateway:stderr()
+    assert.equal(before, f:metric('baton_worker_prefill_cached_tokens_total{worker="p0"'))
+    ask(own)
+    local hit = f:metric('baton_worker_prefill_cached_tokens_total{worker="p0"') - before
+    assert.is_true(hit > 0)
+    assert.is_true(f:metric('baton_worker_prefill_prompt_tokens_total{worker="p0"') > 2 * hit)
+    assert.is_nil(f:metric('baton_worker_prefill_cached_tokens_total{worker="d0"'))
+    eventually(function()
+      return f.gateway:stderr():sub(#text):find(("mine: cached %d\n"):format(hit), 1, true),
+        f.gateway:stderr():sub(#text)
+    end, 10, "observe hears of it")
+  end)
+end)

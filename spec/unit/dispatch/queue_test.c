@@ -1,0 +1,307 @@
+/* The line before a pool: places, order over loops, and whoever goes before its turn. Requests are
+ * no more than what the line sees of them. */
+#include "dispatch/queue.h"
+
+#include "base/err.h"
+#include "loop/util.h"
+
+#define SIZE 3
+
+typedef struct fake {
+    bt_request_t r;
+    bt_worker_pool_t pool;
+    bt_timer_t timer;
+    unsigned went_on;
+    bool is_free;
+} fake_t;
+
+static bt_loop_t loops[2];
+static bt_dispatcher_t dispatchers[2];
+static bt_dispatch_shared_t shared;
+
+static fake_t *fake_of(bt_request_t *r)
+{
+    return bt_container_of(r, fake_t, r);
+}
+
+static void go_on(bt_request_t *r, enum bt_progress progress)
+{
+    assert_int_equal(progress, BT_PROGRESS_NEXT);
+    fake_of(r)->went_on++;
+}
+
+static void on_reap(bt_later_t *later)
+{
+    fake_of(bt_container_of(later, bt_request_t, reap))->is_free = true;
+}
+
+static void make(fake_t *f, unsigned loop, const char *pool, const struct bt_request_ops *ops)
+{
+    *f = (fake_t){.pool.spec.name = (char *) (uintptr_t) pool};
+    f->r.d = &dispatchers[loop];
+    f->r.ops = ops;
+    f->r.pool = &f->pool;
+    bt_arena_init(&f->r.arena);
+    bt_later_init(&f->r.reap, on_reap);
+}
+
+static const struct bt_request_ops noting = {.go_on = go_on};
+
+static enum bt_progress enter(fake_t *f, unsigned loop, const char *pool)
+{
+    make(f, loop, pool, &noting);
+    return bt_queue_enter(&f->r);
+}
+
+/* As request.c does it. */
+static void end(fake_t *f)
+{
+    f->r.finished = true;
+    bt_queue_leave(&f->r);
+    f->is_free = f->r.holds == 0;
+}
+
+static void turn_both(void)
+{
+    turn(&loops[0], 3);
+    turn(&loops[1], 3);
+}
+
+static unsigned running_now, waiting_now;
+
+static void add_line(void *user, const char *pool, unsigned running, unsigned waiting)
+{
+    (void) user;
+    (void) pool;
+    running_now += running;
+    waiting_now += waiting;
+}
+
+static void is_now(unsigned running, unsigned waiting)
+{
+    running_now = waiting_now = 0;
+    bt_queues_each(shared.queues, add_line, NULL);
+    assert_int_equal(running_now, running);
+    assert_int_equal(waiting_now, waiting);
+}
+
+static void start(unsigned limit, unsigned size)
+{
+    shared.config.queue_timeout_ms = 60000;
+    shared.queues = bt_queues_new(limit, size);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(bt_loop_init(&loops[i], i), 0);
+        dispatchers[i].loop = &loops[i];
+        dispatchers[i].shared = &shared;
+    }
+}
+
+static int setup(void **state)
+{
+    (void) state;
+    start(1, SIZE);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void) state;
+    is_now(0, 0);
+    bt_queues_free(shared.queues);
+    shared.queues = NULL;
+    for (unsigned i = 0; i < 2; i++)
+        bt_loop_fini(&loops[i]);
+    bt_arena_thread_fini();
+    return 0;
+}
+
+static void drop(fake_t *all, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        assert_true(all[i].is_free);
+        bt_arena_fini(&all[i].r.arena);
+    }
+}
+
+static void without_a_queue_nobody_waits(void **state)
+{
+    struct bt_queues *q = shared.queues;
+    fake_t f;
+    (void) state;
+    shared.queues = NULL;
+    assert_int_equal(enter(&f, 0, "a"), BT_PROGRESS_NEXT);
+    assert_null(f.r.ticket);
+    end(&f);
+    shared.queues = q;
+    drop(&f, 1);
+}
+
+static void first_come_first_served_over_loops(void **state)
+{
+    fake_t f[4];
+    (void) state;
+    assert_int_equal(enter(&f[0], 0, "a"), BT_PROGRESS_NEXT);
+    for (unsigned i = 1; i < 4; i++)
+        assert_int_equal(enter(&f[i], i % 2, "a"), BT_PROGRESS_WAITS);
+    is_now(1, 3);
+    for (unsigned i = 1; i < 4; i++) {
+        assert_int_equal(f[i].went_on, 0);
+        end(&f[i - 1]);
+        turn_both();
+        assert_int_equal(f[i].went_on, 1);
+        assert_true(f[i].r.record.queue_us > 0);
+        is_now(1, 3 - i);
+    }
+    end(&f[3]);
+    assert_int_equal(atomic_load(&dispatchers[0].stats.queue_wait.count), 1);
+    assert_int_equal(atomic_load(&dispatchers[1].stats.queue_wait.count), 2);
+    drop(f, 4);
+}
+
+static void each_pool_has_a_line(void **state)
+{
+    fake_t f[3];
+    (void) state;
+    assert_int_equal(enter(&f[0], 0, "a"), BT_PROGRESS_NEXT);
+    assert_int_equal(enter(&f[1], 0, "b"), BT_PROGRESS_NEXT);
+    assert_int_equal(enter(&f[2], 1, "b"), BT_PROGRESS_WAITS);
+    end(&f[0]);
+    turn_both();
+    assert_int_equal(f[2].went_on, 0);
+    end(&f[1]);
+    turn_both();
+    assert_int_equal(f[2].went_on, 1);
+    end(&f[2]);
+    drop(f, 3);
+}
+
+static void who_leaves_the_line_is_passed_over(void **state)
+{
+    fake_t f[3];
+    (void) state;
+    enter(&f[0], 0, "a");
+    enter(&f[1], 1, "a");
+    enter(&f[2], 0, "a");
+    end(&f[1]);
+    is_now(1, 1);
+    end(&f[0]);
+    turn_both();
+    assert_int_equal(f[1].went_on, 0);
+    assert_int_equal(f[2].went_on, 1);
+    end(&f[2]);
+    drop(f, 3);
+}
+
+/* Its client goes while the mail is on its way: the place goes to the next, on another loop. */
+static void who_is_called_and_gone_hands_on(void **state)
+{
+    fake_t f[3];
+    (void) state;
+    enter(&f[0], 0, "a");
+    enter(&f[1], 1, "a");
+    enter(&f[2], 0, "a");
+    end(&f[0]);
+    end(&f[1]);
+    assert_false(f[1].is_free); /* the mail is in its memory */
+    is_now(1, 1);
+    turn(&loops[1], 3);
+    assert_true(f[1].is_free);
+    assert_int_equal(f[1].went_on, 0);
+    is_now(1, 0);
+    turn(&loops[0], 3);
+    assert_int_equal(f[2].went_on, 1);
+    end(&f[2]);
+    drop(f, 3);
+}
+
+/* ---- two threads ---- */
+
+#define EACH 2000
+#define LIMIT 3
+
+static fake_t crowd[2][EACH];
+static _Atomic unsigned places, most, ended;
+
+static void quit(fake_t *f)
+{
+    if (f->went_on != 0)
+        atomic_fetch_sub(&places, 1);
+    end(f);
+    if (atomic_fetch_add(&ended, 1) + 1 == 2 * EACH)
+        for (unsigned i = 0; i < 2; i++)
+            bt_loop_stop(&loops[i]);
+}
+
+static void on_quit(bt_timer_t *timer)
+{
+    fake_t *f = bt_container_of(timer, fake_t, timer);
+
+    if (!f->r.finished)
+        quit(f);
+}
+
+static void serve(bt_request_t *r, enum bt_progress progress)
+{
+    fake_t *f = fake_of(r);
+    const unsigned now = atomic_fetch_add(&places, 1) + 1;
+
+    (void) progress;
+    f->went_on = 1;
+    if (now > atomic_load(&most))
+        atomic_store(&most, now);
+    bt_timer_start(&f->timer, 0);
+}
+
+static const struct bt_request_ops serving = {.go_on = serve};
+
+/* Each fifth goes when it has waited a while, wherever it is then. */
+static void enter_all(unsigned loop)
+{
+    for (unsigned i = 0; i < EACH; i++) {
+        fake_t *f = &crowd[loop][i];
+        make(f, loop, "a", &serving);
+        bt_timer_init(&loops[loop], &f->timer, on_quit);
+        if (i % 5 == 0)
+            bt_timer_start(&f->timer, 1 + i % 50);
+        if (bt_queue_enter(&f->r) == BT_PROGRESS_NEXT)
+            serve(&f->r, BT_PROGRESS_NEXT);
+    }
+}
+
+static void run(void *arg)
+{
+    bt_loop_t *loop = arg;
+
+    enter_all(loop->index);
+    bt_loop_run(loop);
+    bt_arena_thread_fini();
+}
+
+static void nobody_is_left_waiting(void **state)
+{
+    uv_thread_t threads[2];
+    (void) state;
+    start(LIMIT, 2 * EACH);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(uv_thread_create(&threads[i], run, &loops[i]), 0);
+    for (unsigned i = 0; i < 2; i++)
+        uv_thread_join(&threads[i]);
+    assert_int_equal(atomic_load(&ended), 2 * EACH);
+    assert_true(atomic_load(&most) <= LIMIT);
+    turn_both();
+    for (unsigned i = 0; i < 2; i++)
+        drop(crowd[i], EACH);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(without_a_queue_nobody_waits, setup, teardown),
+        cmocka_unit_test_setup_teardown(first_come_first_served_over_loops, setup, teardown),
+        cmocka_unit_test_setup_teardown(each_pool_has_a_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(who_leaves_the_line_is_passed_over, setup, teardown),
+        cmocka_unit_test_setup_teardown(who_is_called_and_gone_hands_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(nobody_is_left_waiting, NULL, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
