@@ -177,27 +177,6 @@ void bt_attempt_leg_failed(bt_leg_t *leg, const bt_failure_t *f)
     judge(leg, f);
 }
 
-/* ---- the hand-off ---- */
-
-void bt_attempt_start_decode(bt_attempt_t *a)
-{
-    bt_leg_t *p = bt_attempt_prefill(a), *d = bt_attempt_answer(a);
-    bt_request_t *r = a->task->request;
-    bt_failure_t f;
-
-    if (bt_attempt_uses_reply(a) && bt_clock_ms() + LEASE_MARGIN_MS >= a->lease_until_ms) {
-        f = bt_leg_failure(p, BT_E_LEASE, true);
-        f.reason = "prefill's lease on the KV cache ran out before decode could be asked";
-        bt_stats_inc(&r->d->stats, lease_expired);
-        bt_attempt_fail(a, &f, NULL, 0);
-        return;
-    }
-    bt_histogram_note(&r->d->stats.handoff_wait, bt_clock_us() - a->prefill_done_us, 1);
-    if (bt_leg_start(d, bt_attempt_uses_reply(a) ? p->reply.text : BT_STR(""), &f) < 0 &&
-        !bt_replacement_decode(a, &f))
-        bt_attempt_fail_leg(d, &f);
-}
-
 /* ---- events of legs that go well ---- */
 
 /* Prefill's 200 that is none: an engine's words inside it have the status that they stand for. */
@@ -318,7 +297,7 @@ void bt_attempt_cancel(bt_attempt_t *a)
     close_rooms(a, true, "the request was given up");
 }
 
-/* ---- starting ---- */
+/* ---- rooms, ids, ranks, places ---- */
 
 static uint64_t *room_for(bt_attempt_t *a, unsigned count)
 {
@@ -416,7 +395,8 @@ static void take_ranks(bt_attempt_t *a)
     if (a->pair.prefill != NULL)
         take_rank(&a->legs[0], &a->pair.prefill_rank,
                   a->kind == BT_PLAN_BOOTSTRAP && a->task->prompt_count == 0);
-    take_rank(&a->legs[1], &a->pair.decode_rank, false);
+    if (!a->is_late)
+        take_rank(&a->legs[1], &a->pair.decode_rank, false);
 }
 
 static bool enter(bt_leg_t *leg)
@@ -426,6 +406,54 @@ static bool enter(bt_leg_t *leg)
         (bt_breaker_enter(&leg->worker->breaker, bt_clock_ms(), &leg->probe) || rides_along(leg));
     return leg->entered;
 }
+
+/* ---- the hand-off ---- */
+
+/* The plan left it open. False: the attempt has failed. */
+static bool choose_decode(bt_attempt_t *a)
+{
+    bt_leg_t *d = bt_attempt_answer(a);
+    bt_failure_t f = {.rc = BT_E_NO_WORKER, .leg = BT_LEG_DECODE};
+
+    for (unsigned spins = 0; spins < BT_TRIED_MAX; spins++) {
+        bt_pair_t pair = a->pair;
+        if (bt_plan_decode(a->task, a->task->attempts, &pair, &f.reason) < 0)
+            break;
+        bt_leg_init(d, a, BT_LEG_DECODE, pair.decode);
+        if (enter(d)) {
+            a->pair = pair;
+            take_rank(d, &a->pair.decode_rank, false);
+            return true;
+        }
+        bt_plan_mark_tried(a->task, pair.decode);
+        bt_leg_drop(d);
+    }
+    bt_attempt_fail(a, &f, NULL, 0);
+    return false;
+}
+
+void bt_attempt_start_decode(bt_attempt_t *a)
+{
+    bt_leg_t *p = bt_attempt_prefill(a), *d = bt_attempt_answer(a);
+    bt_request_t *r = a->task->request;
+    bt_failure_t f;
+
+    if (bt_attempt_uses_reply(a) && bt_clock_ms() + LEASE_MARGIN_MS >= a->lease_until_ms) {
+        f = bt_leg_failure(p, BT_E_LEASE, true);
+        f.reason = "prefill's lease on the KV cache ran out before decode could be asked";
+        bt_stats_inc(&r->d->stats, lease_expired);
+        bt_attempt_fail(a, &f, NULL, 0);
+        return;
+    }
+    if (d->worker == NULL && !choose_decode(a))
+        return;
+    bt_histogram_note(&r->d->stats.handoff_wait, bt_clock_us() - a->prefill_done_us, 1);
+    if (bt_leg_start(d, bt_attempt_uses_reply(a) ? p->reply.text : BT_STR(""), &f) < 0 &&
+        !bt_replacement_decode(a, &f))
+        bt_attempt_fail_leg(d, &f);
+}
+
+/* ---- starting ---- */
 
 static void run(bt_attempt_t *a)
 {
@@ -442,7 +470,7 @@ static void run(bt_attempt_t *a)
         /* nixl_push before anything is known about this prefill: its own reply will carry the parameters. */
         if (a->kind == BT_PLAN_BOOTSTRAP && a->dialect->learns && f.rc == BT_E_DIALECT) {
             if (a->pair.kind == BT_PLAN_BOOTSTRAP) /* it was known when the policy chose */
-                bt_policy_call_invalid(a->task->request);
+                bt_policy_call_invalid(a->task->request, bt_plan_cannot_serve);
             a->kind = BT_PLAN_HANDOFF;
             return;
         }
@@ -461,6 +489,7 @@ int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair, bt_attempt_end_cb o
     a->number = task->attempts + 1;
     a->start_us = bt_clock_us();
     a->pair = *pair;
+    a->is_late = bt_pair_is_late(pair);
     a->kind = bt_plan_kind_of(r->d, pair, &a->dialect);
     bt_timer_init(r->d->loop, &a->blame_wait, on_blame_wait);
     bt_timer_init(r->d->loop, &a->drain, on_drain_over);
@@ -468,7 +497,7 @@ int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair, bt_attempt_end_cb o
         bt_leg_init(&a->legs[0], a, BT_LEG_PREFILL, pair->prefill);
     bt_leg_init(&a->legs[1], a, pair->prefill != NULL ? BT_LEG_DECODE : BT_LEG_SINGLE,
                 pair->decode);
-    if ((pair->prefill != NULL && !enter(&a->legs[0])) || !enter(&a->legs[1]))
+    if ((pair->prefill != NULL && !enter(&a->legs[0])) || (!a->is_late && !enter(&a->legs[1])))
         rc = BT_E_AGAIN; /* somebody else has the probe, or the last place */
     if (rc == 0)
         take_ranks(a);

@@ -112,6 +112,7 @@ struct bt_attempt {
     uint64_t lease_until_ms; /* 0 = no clock */
     uint64_t prefill_done_us;
     bool ended, committed, recompute;
+    bool is_late; /* the plan left decode open: legs[1] has no worker until prefill has finished */
     uint64_t start_us, end_us; /* for records, with what it failed of and whose fault that was */
     int fail_rc;               /* 0 = it did not */
     enum bt_leg_role fail_leg;

@@ -300,7 +300,7 @@ static void describe_attempt(const bt_attempt_t *a, bt_text_t *out)
     bt_text_puts(out, ",\"prefill\":");
     bt_text_json_str(out, bt_str(a->pair.prefill->name));
     bt_text_puts(out, ",\"decode\":");
-    bt_text_json_str(out, bt_str(a->pair.decode->name));
+    bt_text_json_str(out, bt_str(a->pair.decode != NULL ? a->pair.decode->name : ""));
     bt_text_printf(out, ",\"age_ms\":%llu}",
                    (unsigned long long) (bt_clock_us() - a->start_us) / 1000);
 }

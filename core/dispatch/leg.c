@@ -21,7 +21,7 @@ void bt_leg_init(bt_leg_t *leg, bt_attempt_t *a, enum bt_leg_role role, bt_worke
     memset(leg, 0, sizeof(*leg));
     leg->attempt = a;
     leg->role = role;
-    leg->worker = bt_worker_ref(worker);
+    leg->worker = worker != NULL ? bt_worker_ref(worker) : NULL;
     leg->rank = -1;
     bt_timer_init(a->task->request->d->loop, &leg->first_event, bt_relay_on_first_event_timeout);
 }

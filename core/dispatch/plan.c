@@ -169,11 +169,32 @@ static bool in_set(const bt_worker_set_t *set, const bt_worker_t *w)
     return false;
 }
 
+/* Its prefill can begin without a decode worker, and has one to hand over to. */
+static bool can_be_late(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
+                        const bt_pair_t *pair)
+{
+    const bt_worker_set_t *decode = &v->sets[BT_LIST_DECODE];
+    const bt_dialect_t *dialect;
+
+    if (bt_plan_kind_of(r->d, pair, &dialect) != BT_PLAN_HANDOFF || dialect == NULL ||
+        dialect->needs_decode_first || !in_set(&v->sets[BT_LIST_PREFILL], pair->prefill))
+        return false;
+    for (unsigned i = 0; i < decode->count; i++) {
+        bt_worker_t *w = decode->items[i];
+        if (!was_tried(task, w) && bt_pair_refusal(r, pair->prefill, w) == NULL &&
+            bt_pair_has_kind(&(bt_pair_t){pair->prefill, w, -1, -1, BT_PLAN_HANDOFF}))
+            return true;
+    }
+    return false;
+}
+
 static bool is_valid(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
                      const bt_pair_t *pair)
 {
-    if (pair->decode == NULL || was_tried(task, pair->decode) || was_tried(task, pair->prefill))
+    if (was_tried(task, pair->decode) || was_tried(task, pair->prefill))
         return false;
+    if (bt_pair_is_late(pair))
+        return can_be_late(r, task, v, pair);
     if (pair->prefill == NULL)
         return in_set(&v->sets[BT_LIST_SINGLE], pair->decode);
     return in_set(&v->sets[BT_LIST_PREFILL], pair->prefill) &&
@@ -193,6 +214,8 @@ static int no_worker(bt_request_t *r, const bt_choice_view_t *v, char *why, size
         bt_str_copy(why, why_size, otherwise);
     return bt_choice_view_is_for_no_split(v) ? BT_E_INVAL : BT_E_NO_WORKER;
 }
+
+const char bt_plan_cannot_serve[] = "chose workers that cannot serve the request";
 
 /* What comes of asking. NOT_ASKED: there is no policy, or no such hook. */
 enum verdict { CHOSEN, NOBODY, FAILED, NOT_ASKED };
@@ -219,11 +242,14 @@ static enum verdict judge(bt_request_t *r, const bt_task_t *task, const bt_choic
 {
     if (rc < 0)
         return rc == BT_E_AGAIN ? NOT_ASKED : FAILED;
-    if (choice->first.decode == NULL)
+    if (bt_choice_is_nobody(choice))
         return NOBODY;
     if (can_serve(r, task, v, &choice->first))
         return CHOSEN;
-    bt_policy_call_invalid(r);
+    bt_policy_call_invalid(r, bt_pair_is_late(&choice->first)
+                                  ? "left decode open, but this connector's prefill cannot begin "
+                                    "without one, or none is there"
+                                  : bt_plan_cannot_serve);
     return FAILED;
 }
 
@@ -363,6 +389,51 @@ int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p)
     return 0;
 }
 
+/* ---- decode, where the plan left it open ---- */
+
+static enum verdict ask_decode(bt_task_t *task, unsigned attempt, const bt_choice_view_t *v,
+                               bt_pair_t *pair)
+{
+    bt_request_t *r = task->request;
+    const bt_policy_view_t view = bt_candidates_view(v->sets, v->key, r->pool);
+    bt_worker_t *prefills[] = {pair->prefill};
+    bt_choice_view_t beside = *v;
+    bt_choice_t choice = {.alternate_count = 0};
+    const int rc = bt_policy_call_plan_decode(r, &view, pair->prefill, attempt, &choice);
+    enum verdict verdict;
+
+    choice.first.kind = BT_PLAN_HANDOFF;
+    beside.sets[BT_LIST_PREFILL] = (bt_worker_set_t){prefills, 1}; /* whatever has become of it */
+    verdict = judge(r, task, &beside, rc, &choice);
+    if (verdict == CHOSEN) {
+        pair->decode = choice.first.decode;
+        pair->decode_rank = choice.first.decode_rank;
+    }
+    return verdict;
+}
+
+int bt_plan_decode(bt_task_t *task, unsigned attempt, bt_pair_t *pair, const char **why_p)
+{
+    bt_request_t *r = task->request;
+    bt_choice_view_t v;
+    enum verdict verdict;
+
+    *why_p = "no decode worker is left for the prefill that has the prompt";
+    if (bt_choice_view_make(r, &v) != BT_TOPOLOGY_PAIR)
+        return BT_E_NO_WORKER;
+    leave_out_tried(task, &v);
+    verdict = ask_decode(task, attempt, &v, pair);
+    if (verdict == CHOSEN)
+        return 0;
+    if (!default_may_serve(r, verdict, attempt == 1)) {
+        *why_p = verdict == NOBODY ? "the policy chose no decode worker" : "the policy failed";
+        return BT_E_NO_WORKER;
+    }
+    pair->decode = least_decode(r, task, &v.sets[BT_LIST_DECODE], pair->prefill);
+    r->is_default |= pair->decode != NULL;
+    return pair->decode != NULL ? 0 : BT_E_NO_WORKER;
+}
+
 /* ---- one of a pair, where the other's work stays good ---- */
 
 static bt_worker_t *partner_for(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
@@ -375,6 +446,17 @@ static bt_worker_t *partner_for(bt_request_t *r, const bt_task_t *task, const bt
                          : least(&prefill);
 }
 
+static bool default_beside(const bt_task_t *task, const bt_choice_view_t *v, const bt_pair_t *pair,
+                           bool keeps_prefill, bt_pair_t *pair_p)
+{
+    bt_worker_t *other = partner_for(task->request, task, v, pair, keeps_prefill);
+
+    *pair_p = (bt_pair_t){keeps_prefill ? pair->prefill : other,
+                          keeps_prefill ? other : pair->decode, -1, -1, BT_PLAN_NONE};
+    task->request->is_default = other != NULL;
+    return other != NULL;
+}
+
 /* Who is asked sees the one that stays, and those that may stand beside it. A plan that needs the
  * other one gone is no plan of these: the attempt fails, and all are asked. */
 int bt_plan_beside(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair,
@@ -383,11 +465,12 @@ int bt_plan_beside(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair
     const bool keeps_prefill = kept == BT_LEG_PREFILL;
     const unsigned alternate = task->alternate_next;
     bt_policy_failure_t failure = describe(task, f);
-    bt_worker_t *stays[] = {keeps_prefill ? pair->prefill : pair->decode}, *other;
+    bt_worker_t *stays[] = {keeps_prefill ? pair->prefill : pair->decode};
     bt_request_t *r = task->request;
     bt_choice_view_t v;
     bt_choice_t choice;
     enum verdict verdict;
+    const char *why;
 
     if (bt_choice_view_make(r, &v) != BT_TOPOLOGY_PAIR)
         return BT_E_NO_WORKER;
@@ -400,16 +483,13 @@ int bt_plan_beside(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair
     if (verdict == CHOSEN && choice.first.prefill != NULL &&
         (choice.first.kind == BT_PLAN_NONE || choice.first.kind == task->attempt->kind)) {
         *pair_p = choice.first;
+        if (bt_pair_is_late(pair_p) && bt_plan_decode(task, failure.attempt, pair_p, &why) < 0)
+            return BT_E_NO_WORKER;
     } else {
         task->alternate_next = alternate;
-        if (!default_may_serve(r, verdict, false))
+        if (!default_may_serve(r, verdict, false) ||
+            !default_beside(task, &v, pair, keeps_prefill, pair_p))
             return BT_E_NO_WORKER;
-        r->is_default = true;
-        other = partner_for(r, task, &v, pair, keeps_prefill);
-        if (other == NULL)
-            return BT_E_NO_WORKER;
-        *pair_p = (bt_pair_t){keeps_prefill ? stays[0] : other, keeps_prefill ? other : stays[0],
-                              -1, -1, BT_PLAN_NONE};
     }
     if (keeps_prefill)
         pair_p->prefill_rank = pair->prefill_rank;
@@ -425,7 +505,7 @@ bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill)
     const uint64_t now_ms = bt_clock_ms();
     bt_choice_view_t v;
 
-    if (r->is_default)
+    if (r->is_default || task->attempt->is_late)
         return bt_choice_view_make(r, &v) != BT_TOPOLOGY_PAIR
                    ? NULL
                    : least_decode(r, task, &v.sets[BT_LIST_DECODE], prefill);

@@ -12,6 +12,7 @@
 #include "dispatch/attempt_state.h"
 
 /* plan.c */
+extern const char bt_plan_cannot_serve[]; /* what is wrong with most plans that cannot be */
 int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why_size);
 /* After a failure. BT_E_NO_WORKER: nobody is left; BT_E_POLICY: the policy ends it. */
 int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p);
@@ -19,8 +20,11 @@ bool bt_plan_has_pair(bt_task_t *task); /* of those that were not tried */
 /* Another one, not tried yet, beside the one of `pair` that stays: its work is good. */
 int bt_plan_beside(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair,
                    enum bt_leg_role kept, bt_pair_t *pair_p);
+/* A decode worker for `pair`, whose plan left it open and whose prefill has the prompt; attempt:
+ * which that is. < 0: nobody, and why. */
+int bt_plan_decode(bt_task_t *task, unsigned attempt, bt_pair_t *pair, const char **why_p);
 /* Another decode of the plan that could read this prefill's KV, or NULL; any, where no policy has
- * planned. */
+ * planned or the plan left it open. */
 bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill);
 enum bt_plan_kind bt_plan_kind_of(bt_dispatcher_t *d, const bt_pair_t *pair,
                                   const bt_dialect_t **dialect_p);

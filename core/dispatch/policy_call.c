@@ -148,9 +148,8 @@ void bt_policy_call_error(bt_request_t *r, const struct bt_pool_policies *p,
     BT_REQUEST_LOG(warn, "policy", r, NULL, "%s: %s", bt_policy_name(policy), text);
 }
 
-void bt_policy_call_invalid(bt_request_t *r)
+void bt_policy_call_invalid(bt_request_t *r, const char *text)
 {
-    static const char text[] = "chose workers that cannot serve the request";
     const struct bt_pool_policies *p = bt_policy_call_policies(r);
 
     r->record.why = text;
@@ -230,8 +229,8 @@ static int plan_halves(bt_request_t *r, const struct bt_pool_policies *p,
     if (first->kind == BT_PLAN_NONE)
         first->kind = decode_side.first.kind;
     choice_p->alternate_count = 0; /* halves of two answers make no ordered pairs */
-    if (first->prefill == NULL)
-        first->decode = NULL;
+    if (first->prefill == NULL || first->decode == NULL)
+        first->prefill = first->decode = NULL;
     return 0;
 }
 
@@ -256,6 +255,25 @@ int bt_policy_call_plan(bt_request_t *r, const bt_policy_failure_t *failure,
     else
         rc = plan_halves(r, p, failure, &q, view, choice_p);
     r->record.plan_us += bt_clock_us() - start_us;
+    return rc;
+}
+
+/* What one policy plans as a whole: two that plan a half each have no late choice. */
+int bt_policy_call_plan_decode(bt_request_t *r, const bt_policy_view_t *view, bt_worker_t *prefill,
+                               unsigned attempt, bt_choice_t *choice_p)
+{
+    const struct bt_pool_policies *p = bt_policy_call_policies(r);
+    bt_policy_request_t q;
+    int rc;
+
+    if (p == NULL || p->both == NULL)
+        return BT_E_AGAIN;
+    q = bt_policy_call_describe(r);
+    q.is_counted = true;
+    q.vars = vars_of(r, p, p->both);
+    rc = bt_policy_plan_decode(p->both, &q, view, prefill, attempt, choice_p);
+    if (rc < 0 && rc != BT_E_AGAIN)
+        bt_policy_call_error(r, p, p->both, bt_policy_error(p->both));
     return rc;
 }
 

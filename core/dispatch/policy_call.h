@@ -47,12 +47,16 @@ bt_policy_request_t bt_policy_call_describe(bt_request_t *r); /* borrows from r 
  * both asked, or the one whose half is not kept. */
 int bt_policy_call_plan(bt_request_t *r, const bt_policy_failure_t *failure,
                         const bt_policy_view_t *view, bt_choice_t *choice_p);
+/* The decode worker for `prefill`, which has the prompt. */
+int bt_policy_call_plan_decode(bt_request_t *r, const bt_policy_view_t *view, bt_worker_t *prefill,
+                               unsigned attempt, bt_choice_t *choice_p);
 int bt_policy_call_fallback(bt_request_t *r, const bt_policy_failure_t *failure,
                             const bt_policy_view_t *view, bt_choice_t *choice_p);
 void bt_policy_call_shadow(bt_request_t *r, const bt_policy_view_t *view, const bt_choice_t *taken);
 void bt_policy_call_error(bt_request_t *r, const struct bt_pool_policies *p,
                           const bt_policy_t *policy, const char *text);
-void bt_policy_call_invalid(bt_request_t *r);    /* it named workers that cannot serve */
+/* Its plan cannot be; text: a constant, what it did. */
+void bt_policy_call_invalid(bt_request_t *r, const char *text);
 void bt_policy_call_end_intake(bt_request_t *r); /* gives up what waits, and ctx.vars */
 void bt_policy_call_end(bt_request_t *r);        /* the same, and lets go of the generation */
 

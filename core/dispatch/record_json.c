@@ -291,7 +291,7 @@ static void put_plan(bt_text_t *out, const bt_request_t *r)
     const bt_choice_t *choice = r->choice;
     const bt_dialect_t *dialect;
 
-    if (choice == NULL || r->record.workers == NULL || choice->first.decode == NULL)
+    if (choice == NULL || r->record.workers == NULL || bt_choice_is_nobody(choice))
         return;
     put_lit(out, ",\"plan\":{\"kind\":");
     bt_text_json_str(out,

@@ -103,7 +103,7 @@ static void start_next(bt_task_t *task, const bt_failure_t *f)
 static void exclude_one(bt_task_t *task, const bt_pair_t *pair)
 {
     bt_plan_mark_tried(task, pair->decode);
-    if (pair->prefill == NULL || bt_plan_has_pair(task))
+    if (pair->prefill == NULL || (pair->decode != NULL && bt_plan_has_pair(task)))
         return;
     bt_plan_forget_tried(task, pair->decode);
     bt_plan_mark_tried(task, pair->prefill);

@@ -93,12 +93,13 @@ static void tell(bt_text_t *out, bt_str_t object, const char *format)
     }
 }
 
-/* "p1 > d2", "w1" or "nobody". */
+/* "p1 > d2", "p1, decode open", "w1" or "nobody". */
 static void tell_pair(bt_text_t *out, bt_str_t object)
 {
-    const bool is_any = has(object, "worker") || has(object, "decode");
-
-    tell(out, object, is_any ? "[{worker}][{prefill} > ][{decode}]" : "nobody");
+    if (has(object, "worker") || has(object, "decode"))
+        tell(out, object, "[{worker}][{prefill} > ][{decode}]");
+    else
+        tell(out, object, has(object, "prefill") ? "{prefill}, decode open" : "nobody");
 }
 
 /* ---- who asked what ---- */

@@ -119,13 +119,14 @@ static uint64_t plan(struct planner *p, bt_replay_record_t *r, uint64_t seed,
     const uint64_t ns = now_ns() - start_ns;
     bt_policy_vars_drop(&vars);
     *side = (bt_replay_side_t){0};
-    if (rc < 0 || choice.first.decode == NULL) {
+    if (rc < 0 || bt_choice_is_nobody(&choice)) {
         side->error = rc < 0 ? bt_policy_error(p->policy) : "nobody was chosen";
         return ns;
     }
     if (choice.first.prefill != NULL)
         side->prefill = bt_str(choice.first.prefill->name);
-    side->decode = bt_str(choice.first.decode->name);
+    if (choice.first.decode != NULL)
+        side->decode = bt_str(choice.first.decode->name);
     side->has_prefill_score = find_score(p, choice.first.prefill, &side->prefill_score);
     side->has_decode_score = find_score(p, choice.first.decode, &side->decode_score);
     return ns;

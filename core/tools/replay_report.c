@@ -86,13 +86,13 @@ static void put_score(bt_text_t *out, bool has, double score)
 static void put_side(bt_text_t *out, const char *title, const bt_replay_side_t *s)
 {
     bt_text_printf(out, "%s ", title);
-    if (s->decode.n == 0) {
+    if (s->decode.n == 0 && s->prefill.n == 0) {
         bt_text_puts(out, "nobody");
         return;
     }
     if (s->prefill.n > 0)
         bt_text_printf(out, "%.*s / ", BT_STR_ARG(s->prefill));
-    bt_text_printf(out, "%.*s", BT_STR_ARG(s->decode));
+    bt_text_printf(out, "%.*s", BT_STR_ARG(s->decode.n > 0 ? s->decode : BT_STR("open")));
     if (!s->has_prefill_score && !s->has_decode_score)
         return;
     bt_text_puts(out, " (score ");

@@ -58,6 +58,17 @@ api.hooks = {
       .. "later one ends the request (`--policy-on-error`).",
   },
   {
+    name = "plan_decode",
+    kind = "pure",
+    params = { { "req", "Request" }, { "view", "View" }, { "prefill", "Worker", "it has computed the prompt" },
+      { "ctx", "Ctx" } },
+    returns = { { "Plan?", "with decode; nothing: nobody, the prompt's KV is released, 503" } },
+    budget_ms = 2,
+    doc = "A plan of a hand-off left decode open, and prefill has finished: who decodes? With this hook plan may leave "
+      .. "it open, where the connector's prefill can begin so: nixl, nixl_push's hand-off, shared caches.",
+    fails = "As plan, for decode alone.",
+  },
+  {
     name = "fallback",
     kind = "pure",
     params = { { "req", "Request" }, { "view", "View" }, { "failure", "Failure" }, { "ctx", "Ctx" } },
@@ -202,7 +213,7 @@ api.classes = {
     fields = {
       { "params", "table<string, any>", "what is set of the declared `params`; read-only" },
       { "state", "table", "what start returned, or an empty table; one for each event thread" },
-      { "attempt", "integer", "in plan: 1, or the number of the attempt that is planned now" },
+      { "attempt", "integer", "in plan and plan_decode: 1, or the number of the attempt that is planned now" },
       { "failure?", "Failure", "in plan, when it is asked again" },
       { "vars?", "table", "of this request, from admit to fallback; only in policies with admit or route" },
     },
@@ -258,7 +269,10 @@ api.classes = {
     fields = {
       { "kind?", "PlanKind", "the pair's own where it is not said; one that the two do not share is an error" },
       { "prefill?", "Worker|integer", "of view.prefill" },
-      { "decode?", "Worker|integer", "of view.decode; the two must be able to pair" },
+      {
+        "decode?", "Worker|integer",
+        "of view.decode; the two must be able to pair. Left out by a policy with plan_decode: chosen after prefill",
+      },
       { "worker?", "Worker|integer", "of view.single, then without the two" },
       {
         "prefill_rank?", "integer",

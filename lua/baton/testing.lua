@@ -16,6 +16,7 @@ local testing = { seed = core.seed, forget = core.forget, names = core.names, ap
 --   policy:admit(req)    true, or {status, retry_after, reason}
 --   policy:route(req)    {pool, class, key}; req has the class, and the key as its session, from then on
 --   policy:plan(workers[, req])  {prefill, decode} or {worker}, with alternates, kind, ranks, scores
+--   policy:plan_decode(workers, req, prefill[, attempt])  the plan with its decode worker, where plan left it open
 --   policy:fallback(workers, req, {scope, name, leg, status}, {tried name...})
 --   policy:observe{event...}, policy:tick([now], workers)  true
 --   policy:handover(), policy:kept(req)  what its ctx.vars.kept holds, for the event that tells of it

@@ -14,8 +14,9 @@
 #define EMBEDDED_PREFIX "lua/baton/dialects/"
 
 static const char *const file_keys[] = {
-    "name",    "kind",        "routes", "prefill",         "decode",     "rid",    "room", "batch",
-    "release", "abort_route", "learns", "gateway_managed", "connectors", "engine", NULL};
+    "name",       "kind",   "routes",       "prefill",     "decode", "rid",
+    "room",       "batch",  "release",      "abort_route", "learns", "gateway_managed",
+    "connectors", "engine", "decode_first", NULL};
 
 const char *bt_plan_kind_name(enum bt_plan_kind kind)
 {
@@ -149,6 +150,7 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
     pub->batch = flag(L, "batch");
     pub->learns = flag(L, "learns");
     pub->is_gateway_managed = flag(L, "gateway_managed");
+    pub->needs_decode_first = flag(L, "decode_first");
     if (pub->is_gateway_managed &&
         (pub->kind != BT_PLAN_BOOTSTRAP || !pub->needs_room || pub->batch))
         luaL_error(L, "gateway_managed is for kind \"bootstrap\" with room and without batch");

@@ -7,11 +7,12 @@
  *
  * A dialect file returns:
  *   { name = "nixl", kind = "handoff" | "bootstrap" | "sequence", rid = bool, room = bool, batch = bool,
- *     release = bool, abort_route = bool, learns = bool, gateway_managed = bool,
+ *     release = bool, abort_route = bool, learns = bool, gateway_managed = bool, decode_first = bool,
  *     routes = { "/v1/completions", ... } or nil for all, prefill = function(leg, edit), decode = function(leg, edit) }
  *     A user's file also: connectors = { "MyConnector", ... }, engine = "vllm" or another.
  *   kind sequence: P with one token, then D, nothing of P's reply is needed (shared_cache).
  *   batch = true: a list of prompts goes in one leg, with a room per prompt; else every list is fanned out.
+ *   decode_first = true: prefill's function looks at leg.decode, so a plan may not leave decode open.
  *   gateway_managed = true: the workers' transfer agents are connected to the gateway, which opens each room at both sides and may give a
  *   waiting decode another prefill, with a room of its own: then leg.room is not the same on both legs.
  *   edit.set(key, raw_json) edit.set_in(object, key, raw_json) edit.remove(key) edit.remove_in(object, key)
@@ -45,6 +46,7 @@ typedef struct bt_dialect {
     bool has_release;       /* hand-off that is given up is told to decode (release leg) */
     bool has_abort_route;   /* POST /abort_request {"rid": ...} */
     bool batch;
+    bool needs_decode_first; /* hand-off whose prefill leg tells of decode: no late choice */
     bool learns;             /* nixl_push: needs parameters that the first hand-off reply teaches */
     bool is_gateway_managed; /* baton: rooms are opened at the workers' agents (core/transfer) */
     bt_dialects_t *home;

@@ -153,6 +153,9 @@ static int peer_index(lua_State *L)
     const bool *is_decode = lua_touserdata(L, 1);
     const bt_dialect_peer_t *peer = *is_decode ? &d->leg->decode_peer : &d->leg->prefill;
 
+    if (*is_decode && peer->name.n == 0)
+        return luaL_error(L, "decode is chosen after prefill here; a dialect that must know it "
+                             "before says decode_first = true");
     switch (bt_vm_fields_find(L, &d->peer_fields, 2)) {
     case PEER_NAME:
         bt_vm_push_str(L, peer->name);

@@ -49,14 +49,14 @@ static void push_failure(lua_State *L, const bt_policy_failure_t *failure)
     lua_setfield(L, -2, "keep");
 }
 
-/* ctx.attempt and ctx.failure of plan: touched by those that are asked again, and by the next. */
+/* ctx.attempt and ctx.failure of plan and plan_decode: touched by those that are asked again, and by the next. */
 static void take_failure(lua_State *L, bt_policy_t *policy)
 {
     const bt_policy_failure_t *failure = policy->call.failure;
 
-    policy->has_failure = failure != NULL;
+    policy->has_failure = failure != NULL || policy->call.attempt > 1;
     bt_vm_push(L, policy->ctx_ref);
-    lua_pushinteger(L, failure != NULL ? (lua_Integer) failure->attempt : 1);
+    lua_pushinteger(L, (lua_Integer) policy->call.attempt);
     lua_setfield(L, -2, "attempt");
     if (failure != NULL)
         push_failure(L, failure);
@@ -145,16 +145,25 @@ static void enter_handover(lua_State *L, bt_policy_t *policy)
         bt_plain_read(L, -1, "handover returned", &policy->call.data);
 }
 
+static void push_worker(lua_State *L, bt_policy_t *policy, bt_worker_t *w)
+{
+    bt_vm_push(L, policy->rows_ref);
+    bt_row_push(L, policy, lua_gettop(L), w);
+    lua_remove(L, -2);
+}
+
 static void enter_choice(lua_State *L, bt_policy_t *policy)
 {
-    const bool is_fallback = policy->call.hook == BT_HOOK_FALLBACK;
+    const int before = lua_gettop(L);
 
     bt_vm_push(L, policy->req_ref);
     bt_vm_push(L, policy->view_ref);
-    if (is_fallback)
+    if (policy->call.hook == BT_HOOK_FALLBACK)
         push_failure(L, policy->call.failure);
+    else if (policy->call.hook == BT_HOOK_PLAN_DECODE)
+        push_worker(L, policy, policy->call.prefill);
     bt_vm_push(L, policy->ctx_ref);
-    lua_call(L, is_fallback ? 4 : 3, 1);
+    lua_call(L, lua_gettop(L) - before, 1);
     bt_choice_read(L, policy, lua_gettop(L));
 }
 
@@ -164,7 +173,8 @@ static int enter(lua_State *L)
     enum bt_policy_hook hook = policy->call.hook;
 
     bt_ctx_take_vars(L, policy);
-    if (hook == BT_HOOK_PLAN && (policy->call.failure != NULL || policy->has_failure))
+    if ((hook == BT_HOOK_PLAN || hook == BT_HOOK_PLAN_DECODE) &&
+        (policy->call.attempt > 1 || policy->has_failure))
         take_failure(L, policy);
     bt_vm_push(L, policy->hook_refs[hook]);
     switch (hook) {
@@ -255,7 +265,7 @@ int bt_hook_call(bt_policy_t *policy, enum bt_policy_hook hook, int ref)
 
 static int choose(bt_policy_t *policy, enum bt_policy_hook hook, enum bt_policy_part part,
                   const bt_policy_request_t *req, const bt_policy_view_t *view,
-                  const bt_policy_failure_t *failure, bt_choice_t *choice_p)
+                  const bt_policy_failure_t *failure, unsigned attempt, bt_choice_t *choice_p)
 {
     const bool is_seeded = req->trace != NULL && req->trace->seed != 0;
     bt_rand_state_t before;
@@ -265,6 +275,7 @@ static int choose(bt_policy_t *policy, enum bt_policy_hook hook, enum bt_policy_
     policy->call.req = req;
     policy->call.view = view;
     policy->call.failure = failure;
+    policy->call.attempt = failure != NULL ? failure->attempt : attempt;
     if (is_seeded)
         bt_rand_begin(&before, req->trace->seed + part);
     rc = bt_hook_call(policy, hook, policy->enter_ref);
@@ -278,14 +289,25 @@ static int choose(bt_policy_t *policy, enum bt_policy_hook hook, enum bt_policy_
 int bt_policy_plan(bt_policy_t *policy, enum bt_policy_part part, const bt_policy_request_t *req,
                    const bt_policy_view_t *view, bt_choice_t *choice_p)
 {
-    return choose(policy, BT_HOOK_PLAN, part, req, view, NULL, choice_p);
+    return choose(policy, BT_HOOK_PLAN, part, req, view, NULL, 1, choice_p);
 }
 
 int bt_policy_plan_again(bt_policy_t *policy, enum bt_policy_part part,
                          const bt_policy_request_t *req, const bt_policy_view_t *view,
                          const bt_policy_failure_t *failure, bt_choice_t *choice_p)
 {
-    return choose(policy, BT_HOOK_PLAN, part, req, view, failure, choice_p);
+    return choose(policy, BT_HOOK_PLAN, part, req, view, failure, 1, choice_p);
+}
+
+int bt_policy_plan_decode(bt_policy_t *policy, const bt_policy_request_t *req,
+                          const bt_policy_view_t *view, bt_worker_t *prefill, unsigned attempt,
+                          bt_choice_t *choice_p)
+{
+    if (policy->hook_refs[BT_HOOK_PLAN_DECODE] == LUA_NOREF)
+        return BT_E_AGAIN;
+    policy->call.prefill = prefill;
+    return choose(policy, BT_HOOK_PLAN_DECODE, BT_POLICY_DECODE, req, view, NULL, attempt,
+                  choice_p);
 }
 
 int bt_policy_fallback(bt_policy_t *policy, const bt_policy_request_t *req,
@@ -294,7 +316,7 @@ int bt_policy_fallback(bt_policy_t *policy, const bt_policy_request_t *req,
 {
     if (policy->hook_refs[BT_HOOK_FALLBACK] == LUA_NOREF)
         return BT_E_AGAIN;
-    return choose(policy, BT_HOOK_FALLBACK, BT_POLICY_BOTH, req, view, failure, choice_p);
+    return choose(policy, BT_HOOK_FALLBACK, BT_POLICY_BOTH, req, view, failure, 1, choice_p);
 }
 
 /* No request and no view: both refuse, because there is none to look at. */

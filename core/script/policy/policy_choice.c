@@ -162,6 +162,13 @@ static void check_rank(lua_State *L, bt_policy_t *policy, int rank, const bt_wor
                (int) w->dp_size);
 }
 
+/* plan_decode will be asked for it. */
+static bool may_leave_decode_open(const bt_policy_t *policy)
+{
+    return policy->call.part == BT_POLICY_BOTH &&
+           policy->hook_refs[BT_HOOK_PLAN_DECODE] != LUA_NOREF;
+}
+
 static void check_pair(lua_State *L, bt_policy_t *policy, const struct answer *a)
 {
     enum bt_policy_part part = policy->call.part;
@@ -169,7 +176,7 @@ static void check_pair(lua_State *L, bt_policy_t *policy, const struct answer *a
 
     if (a->prefill == NULL && part != BT_POLICY_DECODE)
         refuse(L, policy, "no prefill worker");
-    if (a->decode == NULL && part != BT_POLICY_PREFILL)
+    if (a->decode == NULL && part != BT_POLICY_PREFILL && !may_leave_decode_open(policy))
         refuse(L, policy, "no decode worker");
     if (a->prefill == NULL || a->decode == NULL)
         return;
@@ -190,6 +197,19 @@ static void check_kind(lua_State *L, bt_policy_t *policy, const bt_pair_t *pair)
            bt_plan_kind_name(pair->kind == BT_PLAN_HANDOFF ? BT_PLAN_BOOTSTRAP : BT_PLAN_HANDOFF));
 }
 
+/* Of plan_decode: the pair has its prefill, and no other. */
+static void take_prefill(lua_State *L, bt_policy_t *policy, struct answer *a)
+{
+    bt_worker_t *prefill = policy->call.prefill;
+
+    if (a->worker != NULL)
+        refuse(L, policy, "a worker alone, but worker %s has the prompt", prefill->name);
+    if (a->prefill != NULL && a->prefill != prefill)
+        refuse(L, policy, "prefill = worker %s, but worker %s has the prompt", a->prefill->name,
+               prefill->name);
+    a->prefill = prefill;
+}
+
 static void read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pair, bool *more_p)
 {
     struct answer a = {.prefill_rank = -1, .decode_rank = -1};
@@ -206,6 +226,8 @@ static void read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pai
     if ((a.kind == BT_PLAN_SINGLE) != (a.worker != NULL) && a.kind != BT_PLAN_NONE)
         refuse(L, policy, "kind \"%s\" with %s", bt_plan_kind_name(a.kind),
                a.worker != NULL ? "a worker" : "no worker");
+    if (policy->call.hook == BT_HOOK_PLAN_DECODE)
+        take_prefill(L, policy, &a);
     if (a.worker == NULL)
         check_pair(L, policy, &a);
     check_rank(L, policy, a.prefill_rank, a.prefill, "prefill_rank");

@@ -137,12 +137,14 @@ static int try_plan(struct run *run, const char *what, unsigned prefill, unsigne
 
     run->policy->call.testing = true;
     rc = bt_policy_plan(run->policy, run->part, &run->req, &view, &choice);
+    if (rc == 0 && run->part == BT_POLICY_BOTH && bt_pair_is_late(&choice.first))
+        rc = bt_policy_plan_decode(run->policy, &run->req, &view, choice.first.prefill, 1, &choice);
     run->policy->call.testing = false;
     if (bt_clock_cpu_us() - start_us > BUDGET_US)
         return refuse(run, what, "plan took more than 250 ms");
     if (rc < 0 && strstr(bt_policy_error(run->policy), "over its budget") != NULL)
         return refuse(run, what, bt_policy_error(run->policy));
-    run->plans += rc == 0 && choice.first.decode != NULL;
+    run->plans += rc == 0 && !bt_choice_is_nobody(&choice);
     return rc < 0 ? BT_E_AGAIN : 0;
 }
 
@@ -338,7 +340,7 @@ int bt_policy_self_test_kind(bt_policy_t *policy, bool single, char *err, size_t
         rc = bt_policy_plan(policy, BT_POLICY_BOTH, &run.req, &view, &choice);
         if (rc < 0)
             snprintf(err, err_size, "%s", bt_policy_error(policy));
-        else if (choice.first.decode == NULL)
+        else if (bt_choice_is_nobody(&choice))
             rc = refuse(&run, single ? "one hybrid" : "one pair", "plan returned nil");
     }
     bt_policy_vars_drop(&run.vars);

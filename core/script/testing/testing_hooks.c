@@ -117,7 +117,7 @@ static int push_choice(lua_State *L, const bt_policy_t *policy, int rc, const bt
 {
     if (rc != 0)
         return push_failure(L, policy, rc);
-    if (choice->first.decode == NULL) {
+    if (bt_choice_is_nobody(choice)) {
         lua_pushnil(L);
         lua_pushliteral(L, "it returned nil");
         return 2;
@@ -216,6 +216,25 @@ static int policy_plan(lua_State *L)
     rc = is_again
              ? bt_policy_plan_again(policy, BT_POLICY_BOTH, &req, &view, &failed.failure, &choice)
              : bt_policy_plan(policy, BT_POLICY_BOTH, &req, &view, &choice);
+    bt_testing_raise_mistake(L);
+    return push_choice(L, policy, rc, &choice, f, &r->trace);
+}
+
+/* policy:plan_decode(workers, req, prefill[, attempt]) -> as plan */
+static int policy_plan_decode(lua_State *L)
+{
+    bt_policy_t *policy = bt_testing_policy_check(L);
+    const struct bt_testing_workers *f = bt_testing_workers_check(L, 2);
+    bt_worker_t *prefill = bt_testing_worker(L, f, 4);
+    const unsigned attempt = (unsigned) luaL_optinteger(L, 5, 1);
+    bt_policy_view_t view = bt_testing_view(f);
+    const struct bt_testing_request *r = request_at(L, policy, 3);
+    bt_policy_request_t req = r->req;
+    bt_choice_t choice = {0};
+    int rc;
+
+    req.is_counted = true;
+    rc = bt_policy_plan_decode(policy, &req, &view, prefill, attempt, &choice);
     bt_testing_raise_mistake(L);
     return push_choice(L, policy, rc, &choice, f, &r->trace);
 }
@@ -405,6 +424,8 @@ static int policy_handover(lua_State *L)
 }
 
 const luaL_Reg bt_testing_policy_methods[] = {
-    {"plan", policy_plan},         {"fallback", policy_fallback}, {"admit", policy_admit},
-    {"route", policy_route},       {"observe", policy_observe},   {"tick", policy_tick},
-    {"handover", policy_handover}, {"kept", policy_kept},         {NULL, NULL}};
+    {"plan", policy_plan},         {"plan_decode", policy_plan_decode},
+    {"fallback", policy_fallback}, {"admit", policy_admit},
+    {"route", policy_route},       {"observe", policy_observe},
+    {"tick", policy_tick},         {"handover", policy_handover},
+    {"kept", policy_kept},         {NULL, NULL}};

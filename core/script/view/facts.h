@@ -16,7 +16,8 @@
 #define BT_CHOICE_ALTERNATES_MAX 8
 
 typedef struct bt_pair {
-    bt_worker_t *prefill, *decode; /* a single worker sits in decode, prefill NULL */
+    bt_worker_t *prefill,
+        *decode; /* a single worker sits in decode, prefill NULL; decode NULL: late */
     int prefill_rank, decode_rank; /* chosen DP ranks; -1 = not chosen */
     enum bt_plan_kind kind;        /* NONE = the pair's own */
 } bt_pair_t;
@@ -29,6 +30,17 @@ typedef struct bt_choice {
     bt_pair_t alternates[BT_CHOICE_ALTERNATES_MAX];
     unsigned alternate_count;
 } bt_choice_t;
+
+/* Who decodes is chosen when prefill has finished. */
+static inline bool bt_pair_is_late(const bt_pair_t *pair)
+{
+    return pair->prefill != NULL && pair->decode == NULL;
+}
+
+static inline bool bt_choice_is_nobody(const bt_choice_t *choice)
+{
+    return choice->first.prefill == NULL && choice->first.decode == NULL;
+}
 
 /* What a policy may know of a request (rules section 8); lazily read by Lua. */
 typedef struct bt_policy_request {

@@ -19,6 +19,7 @@ static const struct {
     [BT_HOOK_ADMIT] = {"admit", WAITING_BUDGET_US},
     [BT_HOOK_ROUTE] = {"route", WAITING_BUDGET_US},
     [BT_HOOK_PLAN] = {"plan", PLAN_BUDGET_US},
+    [BT_HOOK_PLAN_DECODE] = {"plan_decode", PLAN_BUDGET_US},
     [BT_HOOK_FALLBACK] = {"fallback", FALLBACK_BUDGET_US},
     [BT_HOOK_OBSERVE] = {"observe", OBSERVE_BUDGET_US},
     [BT_HOOK_TICK] = {"tick", WAITING_BUDGET_US},

@@ -282,6 +282,71 @@ static void the_policy_lets_prefills_work_go(void **state)
     assert_int_equal(count_of(&rig.d->stats.decode_replacements), 0);
 }
 
+/* ---- decode is left open ---- */
+
+#define LATE(plan_decode)                                                                          \
+    POLICY("plan = function(req, view) return { prefill = by(view, 'p1') } end, plan_decode = "    \
+           "function(req, view, prefill, ctx) assert(prefill.name == 'p1' and ctx.attempt == "     \
+           "1) " plan_decode " end")
+
+static void decode_is_chosen_after_prefill(void **state)
+{
+    (void) state;
+    start(LATE("return { decode = by(view, 'd1') }"));
+    ask();
+    take(P1);
+    assert_false(has_caller(&engines[D0]) || has_caller(&engines[D1]));
+    answer(P1, 200, HANDOFF("req-1"));
+    take(D1);
+    answer(D1, 200, REPLY);
+    answered("hello");
+    assert_true(client_got("x-baton-policy: mine@1\r\n"));
+    assert_int_equal(count_of(&rig.d->stats.policy_errors), 0);
+}
+
+static void nobody_decodes_what_prefill_has_made(void **state)
+{
+    (void) state;
+    start(LATE("return nil"));
+    ask();
+    take(P1);
+    answer(P1, 200, HANDOFF("req-1"));
+    take(D0);
+    assert_true(heard(D0, "\"model\":\"baton-release-no-such-model\""));
+    answer(D0, 404, "{}");
+    answered("HTTP/1.1 503");
+    assert_true(client_got("the policy chose no decode worker"));
+    assert_int_equal(count_of(&rig.d->stats.policy_errors), 0);
+}
+
+/* p1 has no decode worker to begin with: its failure is its own. */
+static void a_late_plan_fails_at_its_prefill(void **state)
+{
+    (void) state;
+    start(LATE("return { decode = by(view, 'd1') }"));
+    ask();
+    take(P1);
+    answer(P1, 503, "{\"error\":{\"message\":\"no room\"}}");
+    answered("no room");
+    assert_false(has_caller(&engines[D0]) || has_caller(&engines[D1]));
+}
+
+/* Both legs of a bootstrap begin at once. */
+static void no_late_plan_where_decode_comes_first(void **state)
+{
+    (void) state;
+    rig_start(&(struct rig_options){.connector = "sglang",
+                                    .policy = LATE("return { decode = by(view, 'd1') }")});
+    ask();
+    take(P0);
+    take(D0);
+    assert_int_equal(count_of(&rig.d->stats.policy_invalid), 1);
+    answer(P0, 200, REPLY);
+    answer(D0, 200, REPLY);
+    answered("hello");
+    assert_true(client_got("x-baton-policy: default\r\n"));
+}
+
 /* Prefill's policy is not asked for decode's half. */
 static void the_half_that_failed_is_planned_anew(void **state)
 {
@@ -553,6 +618,10 @@ int main(void)
         CASE_OF(the_policy_names_another_decode),
         CASE_OF(the_policy_names_no_other_decode),
         CASE_OF(the_policy_lets_prefills_work_go),
+        CASE_OF(decode_is_chosen_after_prefill),
+        CASE_OF(nobody_decodes_what_prefill_has_made),
+        CASE_OF(a_late_plan_fails_at_its_prefill),
+        CASE_OF(no_late_plan_where_decode_comes_first),
         CASE_OF(the_half_that_failed_is_planned_anew),
         CASE_OF(the_generation_that_it_began_with),
         CASE_OF(a_worker_that_is_down_is_not_chosen),

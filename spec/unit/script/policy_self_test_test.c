@@ -100,6 +100,23 @@ static void test_nobody_is_ever_chosen(void **state)
                      BT_E_POLICY);
 }
 
+/* A plan that leaves decode open is tried to its end. */
+static void test_late_plans(void **state)
+{
+    static const char late[] = "return { prefill = view.prefill[1] }";
+    (void) state;
+    assert_int_equal(test_plan(late), BT_E_POLICY);
+    assert_non_null(strstr(err, "plan returned no decode worker"));
+    assert_int_equal(test_with("plan_decode = function(req, view) return { decode = "
+                               "view.decode[#view.decode] } end,",
+                               late),
+                     0);
+    assert_int_equal(test_with("plan_decode = function() error('boom') end,", late), BT_E_POLICY);
+    assert_non_null(strstr(err, "boom"));
+    assert_int_equal(test_with("plan_decode = function() end,", late), BT_E_POLICY);
+    assert_non_null(strstr(err, "never chose anybody"));
+}
+
 static void test_one_that_never_ends(void **state)
 {
     (void) state;
@@ -144,9 +161,13 @@ static void test_hooks_that_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shipped_policies_pass), cmocka_unit_test(test_what_may_be),
-        cmocka_unit_test(test_what_may_not_be),       cmocka_unit_test(test_nobody_is_ever_chosen),
-        cmocka_unit_test(test_one_that_never_ends),   cmocka_unit_test(test_hooks_that_wait),
+        cmocka_unit_test(test_shipped_policies_pass),
+        cmocka_unit_test(test_what_may_be),
+        cmocka_unit_test(test_what_may_not_be),
+        cmocka_unit_test(test_nobody_is_ever_chosen),
+        cmocka_unit_test(test_late_plans),
+        cmocka_unit_test(test_one_that_never_ends),
+        cmocka_unit_test(test_hooks_that_wait),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

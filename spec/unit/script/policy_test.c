@@ -206,6 +206,64 @@ static void fallback_gets_the_failure(void **state)
     fleet_fini(&f);
 }
 
+#define LATE(plan_decode)                                                                          \
+    "return { api = 2, name = 'x', version = '1',\n"                                               \
+    "plan = function() return { prefill = 1 } end,\n"                                              \
+    "plan_decode = function(req, view, prefill, ctx) " plan_decode " end }"
+
+static void plan_decode_fails(struct fleet *f, const char *text, const char *why)
+{
+    bt_policy_t *policy = policy_of(text);
+    bt_choice_t choice;
+
+    assert_int_equal(
+        bt_policy_plan_decode(policy, &f->req, &f->view, f->prefill.items[0], 1, &choice),
+        BT_E_POLICY);
+    if (strstr(bt_policy_error(policy), why) == NULL)
+        fail_msg("%s", bt_policy_error(policy));
+    bt_policy_free(policy);
+}
+
+static void plan_decode_completes_the_plan(void **state)
+{
+    struct fleet f;
+    bt_policy_t *policy;
+    bt_choice_t choice;
+    (void) state;
+
+    fleet_init(&f, 2, 2, 0);
+    policy =
+        policy_of(LATE("assert(prefill.name == 'p1' and #view.decode == 2 and ctx.failure == nil)\n"
+                       "if req.stream then return nil end\n"
+                       "return { decode = ctx.attempt == 1 and 3 or 4, decode_rank = 0 }"));
+    assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), 0);
+    assert_true(bt_pair_is_late(&choice.first) && !bt_choice_is_nobody(&choice));
+    for (unsigned attempt = 1; attempt <= 2; attempt++) {
+        if (bt_policy_plan_decode(policy, &f.req, &f.view, f.prefill.items[0], attempt, &choice) !=
+            0)
+            fail_msg("%s", bt_policy_error(policy));
+        assert_ptr_equal(choice.first.prefill, f.prefill.items[0]);
+        assert_ptr_equal(choice.first.decode, f.decode.items[attempt - 1]);
+        assert_int_equal(choice.first.decode_rank, 0);
+    }
+    f.req.stream = true;
+    assert_int_equal(bt_policy_plan_decode(policy, &f.req, &f.view, f.prefill.items[0], 1, &choice),
+                     0);
+    assert_true(bt_choice_is_nobody(&choice));
+    bt_policy_free(policy);
+    plan_decode_fails(&f, LATE("return { prefill = 2, decode = 3 }"),
+                      "prefill = worker p2, but worker p1 has the prompt");
+    plan_decode_fails(&f, LATE("return {}"), "plan_decode returned no decode worker");
+    plan_decode_fails(&f, LATE("return { decode = 2 }"),
+                      "worker p2, which is no candidate for that");
+    assert_plan_fails(&f, POLICY("return { prefill = 1 }"), "plan returned no decode worker");
+    policy = policy_of(POLICY("return { prefill = 1, decode = 3 }"));
+    assert_int_equal(bt_policy_plan_decode(policy, &f.req, &f.view, f.prefill.items[0], 1, &choice),
+                     BT_E_AGAIN);
+    bt_policy_free(policy);
+    fleet_fini(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +274,7 @@ int main(void)
         cmocka_unit_test(errors_name_the_line),
         cmocka_unit_test(serves_on_after_an_error),
         cmocka_unit_test(fallback_gets_the_failure),
+        cmocka_unit_test(plan_decode_completes_the_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
