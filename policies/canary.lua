@@ -30,7 +30,7 @@ local function choose(prefills, decodes, singles)
   if prefill then
     return { prefill = prefill, decode = baton.argmin(baton.compatible(decodes, prefill), "decode_tokens", "requests") }
   end
-  local worker = baton.argmin(singles, "decode_tokens", "requests")
+  local worker = baton.argmin(singles, "tokens", "requests")
   return worker and { kind = "single", worker = worker } or nil
 end
 

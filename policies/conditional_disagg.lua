@@ -54,7 +54,7 @@ local function alone(req, view, prefills, p)
   if best and is_small(best, req.prompt_tokens, p) then
     return best
   end
-  local least = baton.argmin(list, "decode_tokens", "requests")
+  local least = baton.argmin(list, "tokens", "requests")
   return (is_small(least, req.prompt_tokens, p) or is_overloaded(prefills, p)) and least or nil
 end
 
@@ -63,7 +63,7 @@ local function plan(req, view, ctx)
   local prefills = baton.pairable(view.prefill, view.decode)
   local worker = alone(req, view, prefills, p)
   if not worker and #prefills == 0 then
-    worker = baton.argmin_sum(view.hybrid, "prefill_tokens", 1, "decode_tokens", 1, "requests", 64)
+    worker = baton.argmin_sum(view.hybrid, "tokens", 1, "requests", 64)
   end
   if worker or #prefills == 0 then
     if worker then
@@ -72,7 +72,7 @@ local function plan(req, view, ctx)
     return { kind = "single", worker = worker }
   end
   local prefill = baton.argmin(prefills, "prefill_tokens", "requests")
-  local decode = baton.argmin(baton.compatible(view.decode, prefill), "decode_tokens", "requests")
+  local decode = baton.argmin(baton.compatible(view.decode, prefill), "tokens", "requests") -- with prompts of its own
   baton.prefix_insert(req, decode, p.block_tokens) -- its KV goes there
   return { prefill = prefill, decode = decode }
 end

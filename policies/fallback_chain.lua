@@ -53,7 +53,7 @@ local function walk(view, tried, p)
   if prefill then
     return { prefill = prefill, decode = choose(baton.compatible(decodes, prefill), "decode_tokens", p) }
   end
-  local worker = choose(untried(view.hybrid, tried), "decode_tokens", p)
+  local worker = choose(untried(view.hybrid, tried), "tokens", p)
   return worker and { kind = "single", worker = worker } or nil
 end
 

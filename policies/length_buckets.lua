@@ -42,7 +42,7 @@ local function plan(req, view, ctx)
   local prefill = baton.argmin(members(prefills, bucket), "prefill_tokens", "requests")
   if not prefill then
     local fit = members(view.hybrid, bucket)
-    local idlest = baton.argmin_sum(fit, "prefill_tokens", 1, "decode_tokens", 1, "requests", 64)
+    local idlest = baton.argmin_sum(fit, "tokens", 1, "requests", 64)
     return { kind = "single", worker = idlest }
   end
   local partners = members(baton.compatible(view.decode, prefill), bucket)

@@ -17,7 +17,7 @@ local PER_TOKEN, PER_REQUEST, BYTES = 0.0345, 120.0745, 4
 -- Per role: score = tokens x [1] + requests x [2].
 local PREFILL = { 1.3 * PER_TOKEN, 1.3 * PER_REQUEST, field = "prefill_tokens" }
 local DECODE = { BYTES, 0, field = "decode_tokens" }
-local HYBRID = { 1.15 * 0.5 * (PER_TOKEN + BYTES), 1.15 * 0.5 * PER_REQUEST, field = "decode_tokens" }
+local HYBRID = { 1.15 * 0.5 * (PER_TOKEN + BYTES), 1.15 * 0.5 * PER_REQUEST, field = "tokens" }
 
 local function score(worker, role)
   return worker[role.field] * role[1] + worker.requests * role[2]

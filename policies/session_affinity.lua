@@ -44,7 +44,7 @@ end
 local function least(view, prefills)
   local prefill = baton.argmin(prefills, "prefill_tokens", "requests")
   if not prefill then
-    local idlest = baton.argmin_sum(view.hybrid, "prefill_tokens", 1, "decode_tokens", 1, "requests", 64)
+    local idlest = baton.argmin_sum(view.hybrid, "tokens", 1, "requests", 64)
     return { kind = "single", worker = idlest }
   end
   local partners = baton.compatible(view.decode, prefill)

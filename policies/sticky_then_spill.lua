@@ -39,7 +39,7 @@ local function plan(req, view, ctx)
   local key = req.session or baton.prefix_key(req, p.prefix_blocks)
   local prefill = choose(baton.pairable(view.prefill, view.decode), key, p, "prefill_tokens")
   if not prefill then
-    return { kind = "single", worker = choose(view.hybrid, key, p, "decode_tokens") }
+    return { kind = "single", worker = choose(view.hybrid, key, p, "tokens") }
   end
   return { prefill = prefill, decode = choose(baton.compatible(view.decode, prefill), key, p, "decode_tokens") }
 end

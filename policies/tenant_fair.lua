@@ -118,7 +118,7 @@ local function plan(req, view, ctx)
   local prefill = baton.argmin(room(prefills, tenant, p), "prefill_tokens", "requests")
   if not prefill then
     local singles = room(view.hybrid, tenant, p)
-    local idlest = baton.argmin_sum(singles, "prefill_tokens", 1, "decode_tokens", 1, "requests", 64)
+    local idlest = baton.argmin_sum(singles, "tokens", 1, "requests", 64)
     return { kind = "single", worker = idlest }
   end
   local partners = room(baton.compatible(view.decode, prefill), tenant, p)

@@ -28,8 +28,8 @@ local function plan(_, view, ctx)
   local prefills = near(baton.pairable(view.prefill, view.decode), p.zone, "prefill_tokens", p)
   local prefill = baton.argmin(prefills, "prefill_tokens", "requests")
   if not prefill then
-    local singles = near(view.hybrid, p.zone, "decode_tokens", p)
-    return { kind = "single", worker = baton.argmin(singles, "decode_tokens", "requests") }
+    local singles = near(view.hybrid, p.zone, "tokens", p)
+    return { kind = "single", worker = baton.argmin(singles, "tokens", "requests") }
   end
   local partners = near(baton.compatible(view.decode, prefill), prefill.zone, "decode_tokens", p)
   return { prefill = prefill, decode = baton.argmin(partners, "decode_tokens", "requests") }

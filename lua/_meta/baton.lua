@@ -10,6 +10,7 @@
 ---| '"pp_size"'
 ---| '"prefill_tokens"'
 ---| '"decode_tokens"'
+---| '"tokens"'
 ---| '"requests"'
 ---| '"running"'
 ---| '"waiting"'
@@ -100,6 +101,7 @@
 ---@field pp_size integer pipeline-parallel ranks, likewise
 ---@field prefill_tokens integer of prompts that wait or run there, as the fleet's gateways count
 ---@field decode_tokens integer of prompts and answers in work, likewise
+---@field tokens integer the two together: the load of a worker that does both
 ---@field requests integer in work, likewise
 ---@field running? integer the engine's report, not older than 5 s
 ---@field waiting? integer the engine's report, and what was sent since

@@ -114,8 +114,8 @@ api.aliases = {
     name = "NumberField",
     doc = "a field of a worker that native functions can rank by",
     values = {
-      "id", "dp_size", "tp_size", "pp_size", "prefill_tokens", "decode_tokens", "requests", "running", "waiting",
-      "kv_free", "ttft_ema_ms", "tpot_ema_ms", "age_ms", "prefix_blocks", "prefix_cached",
+      "id", "dp_size", "tp_size", "pp_size", "prefill_tokens", "decode_tokens", "tokens", "requests", "running",
+      "waiting", "kv_free", "ttft_ema_ms", "tpot_ema_ms", "age_ms", "prefix_blocks", "prefix_cached",
     },
   },
   { name = "Role", doc = "what a worker is for", values = { "prefill", "decode", "hybrid" } },
@@ -194,6 +194,7 @@ api.classes = {
       { "pp_size", "integer", "pipeline-parallel ranks, likewise" },
       { "prefill_tokens", "integer", "of prompts that wait or run there, as the fleet's gateways count" },
       { "decode_tokens", "integer", "of prompts and answers in work, likewise" },
+      { "tokens", "integer", "the two together: the load of a worker that does both" },
       { "requests", "integer", "in work, likewise" },
       { "running?", "integer", "the engine's report, not older than 5 s" },
       { "waiting?", "integer", "the engine's report, and what was sent since" },

@@ -41,6 +41,13 @@ describe("canary", function()
     assert.is_true(seen.prefill.p2 > 400 and seen.prefill.p2 < 600, seen.prefill.p2)
   end)
 
+  it("counts prompts that a lone worker is still at", function()
+    local f = testing.workers { hybrid = 2 }
+    f:set("h1", { prefill_tokens = 5000, requests = 1 })
+    f:set("h2", { decode_tokens = 100, requests = 1 })
+    assert.are.equal("h2", testing.plan(policy, f).worker)
+  end)
+
   it("gives way when a side has no pair", function()
     local f = testing.workers(shape)
     f:remove("d2")

@@ -48,6 +48,13 @@ describe("fallback_chain", function()
     assert.are.equal("h3", testing.plan(other, f).worker)
   end)
 
+  it("counts prompts that a lone worker is still at", function()
+    local f = workers()
+    f:set("h1", { prefill_tokens = 5000, requests = 1 })
+    f:set("h2", { decode_tokens = 100, requests = 1 })
+    assert.are.equal("h2", testing.plan(policy, f).worker)
+  end)
+
   it("walks pairs as well", function()
     local f = testing.workers { prefill = { { labels = "tier=spare" }, { labels = "tier=primary" } }, decode = 2 }
     assert.are.equal("p2", testing.plan(policy, f).prefill)

@@ -19,6 +19,13 @@ describe("motor_load_balance", function()
     assert.are.equal("d2", testing.plan(policy, f).decode)
   end)
 
+  it("counts prompts that a lone worker is still at", function()
+    local f = testing.workers { hybrid = 2 }
+    f:set("h1", { prefill_tokens = 5000, requests = 1 })
+    f:set("h2", { decode_tokens = 100, requests = 1 })
+    assert.are.equal("h2", testing.plan(policy, f).worker)
+  end)
+
   it("adds 0.05 of the instance's mean to an endpoint", function()
     local f = testing.workers {
       prefill = 1,

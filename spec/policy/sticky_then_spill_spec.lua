@@ -49,6 +49,13 @@ describe("sticky_then_spill", function()
     assert.are_not.equal(home.prefill, plan("b").prefill)
   end)
 
+  it("counts prompts that a lone worker is still at", function()
+    f = testing.workers { hybrid = 2 }
+    f:set("h1", { prefill_tokens = 5000, requests = 1 })
+    f:set("h2", { decode_tokens = 100, requests = 1 })
+    assert.are.equal("h2", testing.plan(policy, f).worker) -- neither a session nor a prompt
+  end)
+
   it("spills when the engine says that requests wait", function()
     local home = plan "c"
     f:set(home.prefill, { waiting = 9 })

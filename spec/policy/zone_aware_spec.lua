@@ -37,6 +37,13 @@ describe("zone_aware", function()
     assert.are_not.equal("p1", testing.plan(own, f).prefill)
   end)
 
+  it("counts prompts that a lone worker is still at", function()
+    local f = testing.workers { hybrid = 2 }
+    f:set("h1", { prefill_tokens = 5000, requests = 1 })
+    f:set("h2", { decode_tokens = 100, requests = 1 })
+    assert.are.equal("h2", testing.plan(policy, f).worker)
+  end)
+
   it("without zones takes the least loaded", function()
     local f = testing.workers { prefill = 2, decode = 2 }
     f:bear("p1", 5, 1)

@@ -49,6 +49,11 @@ void bt_term_fill(lua_State *L, const bt_rows_t *rows, const bt_term_t *term, do
         for (unsigned i = 0; i < n; i++)
             values[i] = term->weight * (double) bt_worker_tokens(w[i], BT_PHASE_DECODE);
         break;
+    case BT_ROW_TOKENS:
+        for (unsigned i = 0; i < n; i++)
+            values[i] = term->weight * (double) (bt_worker_tokens(w[i], BT_PHASE_PREFILL) +
+                                                 bt_worker_tokens(w[i], BT_PHASE_DECODE));
+        break;
     case BT_ROW_REQUESTS:
         for (unsigned i = 0; i < n; i++)
             values[i] = term->weight * (double) (bt_worker_requests(w[i], BT_PHASE_PREFILL) +
@@ -170,6 +175,9 @@ static int64_t others_part(const bt_worker_t *w, enum bt_row_field field)
         return load_of(&w->others_tokens[BT_PHASE_PREFILL]);
     case BT_ROW_DECODE_TOKENS:
         return load_of(&w->others_tokens[BT_PHASE_DECODE]);
+    case BT_ROW_TOKENS:
+        return load_of(&w->others_tokens[BT_PHASE_PREFILL]) +
+               load_of(&w->others_tokens[BT_PHASE_DECODE]);
     case BT_ROW_REQUESTS:
         return load_of(&w->others_requests[BT_PHASE_PREFILL]) +
                load_of(&w->others_requests[BT_PHASE_DECODE]);

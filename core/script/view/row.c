@@ -14,12 +14,12 @@
 #define LOAD_FRESH_MS 5000 /* an engine's own report older than this says nothing */
 
 const char *const bt_row_names[] = {
-    "id",          "name",      "role",          "labels",         "zone",
-    "engine",      "connector", "version",       "kinds",          "dialects",
-    "dp_size",     "tp_size",   "pp_size",       "prefill_tokens", "decode_tokens",
-    "requests",    "running",   "waiting",       "kv_free",        "ttft_ema_ms",
-    "tpot_ema_ms", "age_ms",    "prefix_blocks", "prefix_cached",  "pairs_with",
-    NULL};
+    "id",          "name",        "role",    "labels",         "zone",
+    "engine",      "connector",   "version", "kinds",          "dialects",
+    "dp_size",     "tp_size",     "pp_size", "prefill_tokens", "decode_tokens",
+    "tokens",      "requests",    "running", "waiting",        "kv_free",
+    "ttft_ema_ms", "tpot_ema_ms", "age_ms",  "prefix_blocks",  "prefix_cached",
+    "pairs_with",  NULL};
 
 /* ---- fields of a row ---- */
 
@@ -95,6 +95,10 @@ bool bt_worker_number(bt_policy_t *policy, const bt_worker_t *w, enum bt_row_fie
         return true;
     case BT_ROW_DECODE_TOKENS:
         *value_p = (double) bt_worker_tokens(w, BT_PHASE_DECODE);
+        return true;
+    case BT_ROW_TOKENS:
+        *value_p =
+            (double) (bt_worker_tokens(w, BT_PHASE_PREFILL) + bt_worker_tokens(w, BT_PHASE_DECODE));
         return true;
     case BT_ROW_REQUESTS:
         *value_p = (double) (bt_worker_requests(w, BT_PHASE_PREFILL) +
