@@ -32,8 +32,11 @@ static int tell(const char *lines)
 
 static void tell_warnings(const bt_config_t *config)
 {
-    if (config->warnings.data != NULL)
-        tell(config->warnings.data);
+    const char *line = config->warnings.data;
+    for (size_t n; line != NULL && *line != '\0'; line += n + (line[n] == '\n')) {
+        n = strcspn(line, "\n");
+        fprintf(stderr, "warning: %.*s\n", (int) n, line);
+    }
 }
 
 static int load(bt_config_t *config, bt_text_t *warnings, int argc, const char *const *argv,

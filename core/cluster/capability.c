@@ -88,7 +88,6 @@ static struct row own_rows[OWN_MAX];
 static _Atomic unsigned own_count;
 static pthread_mutex_t own_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* SGLang's --disaggregation-transfer-backend: all of them look the same from outside. */
 static const char *const sglang_backends[] = {"sglang", "mooncake", "nixl",
                                               "ascend", "mori",     "fake"};
 
@@ -165,7 +164,7 @@ static unsigned count_leaves(const bt_str_t *children, unsigned child_count)
     return leaves;
 }
 
-static bool is_sglang_backend(bt_str_t connector)
+bool bt_capability_is_sglang_backend(bt_str_t connector)
 {
     for (size_t i = 0; i < sizeof sglang_backends / sizeof sglang_backends[0]; i++)
         if (bt_str_ieq(connector, bt_str(sglang_backends[i])))
@@ -210,7 +209,7 @@ static struct verdict derive_sglang(bt_str_t connector, enum profile profile)
     if (profile != PROFILE_NONE && profile != PROFILE_BOOTSTRAP)
         return refuse(why_profile_sglang);
     const bool is_new = find_row(connector) == NULL && profile == PROFILE_BOOTSTRAP;
-    if (connector.n > 0 && !is_sglang_backend(connector) && !is_new)
+    if (connector.n > 0 && !bt_capability_is_sglang_backend(connector) && !is_new)
         return refuse(why_sglang_connector);
     return (struct verdict){SYNC, sglang, NULL};
 }

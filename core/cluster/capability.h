@@ -82,6 +82,8 @@ enum {
 unsigned bt_capability_kinds(enum bt_capability cap, const char *dialect);
 /* Are its rooms opened by this gateway, at agents of the workers that are connected to it (core/transfer)? */
 bool bt_capability_is_gateway_managed(const char *dialect);
+/* A value of SGLang's --disaggregation-transfer-backend: all of them look the same from outside. */
+bool bt_capability_is_sglang_backend(bt_str_t connector);
 /* A lone prefill worker of this engine can serve alone (vLLM, vLLM-Ascend, MindIE; not SGLang). */
 bool bt_capability_prefill_serves_alone(enum bt_engine engine);
 /* A worker of a pair computes a prompt that comes without parameters of a transfer: vLLM's family

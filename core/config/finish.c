@@ -41,22 +41,13 @@ static int refuse_worker(const bt_config_t *c, const bt_config_pool_t *pool, uns
 }
 
 /* SGLang's own --disaggregation-transfer-backend: its legs are the same whatever moves the KV. */
-static bool is_sglang_backend(const char *connector)
-{
-    static const char *const backends[] = {"nixl", "mooncake", "ascend", "mori"};
-
-    for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++)
-        if (strcasecmp(connector, backends[i]) == 0)
-            return true;
-    return false;
-}
-
 static const char *default_connector(const bt_config_t *c, const bt_config_pool_t *pool,
                                      const bt_worker_spec_t *spec)
 {
     const bool is_sglang = spec->engine == BT_ENGINE_SGLANG ||
                            (spec->engine == BT_ENGINE_UNKNOWN && c->pd_mode == BT_PD_SGLANG);
-    if (is_sglang && (pool->connector == NULL || is_sglang_backend(pool->connector)))
+    if (is_sglang &&
+        (pool->connector == NULL || bt_capability_is_sglang_backend(bt_str(pool->connector))))
         return "sglang";
     if (pool->connector != NULL)
         return pool->connector;

@@ -151,6 +151,9 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
     pub->learns = flag(L, "learns");
     pub->is_gateway_managed = flag(L, "gateway_managed");
     pub->needs_decode_first = flag(L, "decode_first");
+    if (pub->is_gateway_managed && strcmp(pub->name, "baton") != 0)
+        luaL_error(L,
+                   "gateway_managed is for the dialect \"baton\" alone: BatonConnector's agents");
     if (pub->is_gateway_managed &&
         (pub->kind != BT_PLAN_BOOTSTRAP || !pub->needs_room || pub->batch))
         luaL_error(L, "gateway_managed is for kind \"bootstrap\" with room and without batch");

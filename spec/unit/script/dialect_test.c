@@ -59,12 +59,15 @@ static void mistakes_name_the_file(void **state)
     assert_load_fails(HEAD NOOP ", connectors = 'X' }", "connectors must list 1 to 16 names");
     assert_load_fails(HEAD NOOP ", connectors = { 7 } }", "connectors must list names");
     assert_load_fails(HEAD NOOP ", engine = 'tgi' }", "engine must be sglang, vllm,");
-    assert_load_fails("return { name = 'own', kind = 'bootstrap', gateway_managed = true, " NOOP
+    assert_load_fails("return { name = 'baton', kind = 'bootstrap', gateway_managed = true, " NOOP
                       "}",
                       "gateway_managed is for kind \"bootstrap\" with room and without batch");
-    assert_load_fails("return { name = 'own', kind = 'bootstrap', room = true, batch = true, "
+    assert_load_fails("return { name = 'baton', kind = 'bootstrap', room = true, batch = true, "
                       "gateway_managed = true, " NOOP "}",
                       "without batch");
+    assert_load_fails("return { name = 'own', kind = 'bootstrap', room = true, gateway_managed = "
+                      "true, " NOOP "}",
+                      "gateway_managed is for the dialect \"baton\" alone");
     assert_load_fails("return { name = 'own', kind = 'sequence', release = true, " NOOP "}",
                       "release is for kind");
     assert_load_fails("local f = io.open('/etc/passwd')", "unknown name 'io'");
