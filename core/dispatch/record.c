@@ -100,6 +100,10 @@ static void close_trace(bt_record_t *rec)
     for (unsigned i = 0; i < BT_LIST_COUNT; i++)
         if (rec->rows[i] != NULL)
             score_rows(rec->rows[i], &rec->trace);
+    if (rec->trace.reads != NULL) {
+        rec->reads = (bt_str_t){rec->trace.reads, rec->trace.reads_len};
+        rec->reads_cut = rec->trace.reads_cut;
+    }
     rec->trace = (bt_policy_trace_t){.scores = rec->trace.scores};
 }
 
@@ -125,6 +129,8 @@ void bt_record_candidates(bt_request_t *r, const bt_policy_view_t *view)
         .cap = count,
         .seed = rec->seed,
         .now_us = rec->clock_us,
+        .reads = bt_arena_alloc(&r->arena, BT_POLICY_READS_BYTES),
+        .reads_cap = BT_POLICY_READS_BYTES,
     };
 }
 

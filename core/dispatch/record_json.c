@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "dispatch/leg.h"
 #include "dispatch/plan.h"
+#include "script/shared/prefix_index.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -137,6 +138,18 @@ static void put_request(bt_text_t *out, const bt_request_t *r)
     put_text(out, "key", bt_str(rec->key));
 }
 
+/* What stands in no row: counters, windows, prefixes. */
+static void put_reads(bt_text_t *out, const bt_record_t *rec)
+{
+    if (rec->reads.n == 0 && !rec->reads_cut)
+        return;
+    put_open(out, "reads", "[");
+    bt_text_put(out, rec->reads);
+    put_lit(out, "]");
+    if (rec->reads_cut)
+        put_bool(out, "reads_cut", true);
+}
+
 static void put_decision(bt_text_t *out, const bt_request_t *r)
 {
     const bt_record_t *rec = &r->record;
@@ -151,6 +164,7 @@ static void put_decision(bt_text_t *out, const bt_request_t *r)
     if (rec->seed != 0) {
         bt_text_printf(out, ",\"seed\":\"%016llx\"", (unsigned long long) rec->seed);
         put_u64(out, "clock_us", rec->clock_us);
+        put_reads(out, rec);
     }
     put_z(out, "decided_by", rec->decided_by != NULL ? rec->decided_by : "nobody");
     put_z(out, "why", rec->why);
@@ -238,6 +252,8 @@ void bt_record_put_worker(const bt_worker_t *w, uint64_t now_ms, bt_text_t *out)
     put_number(out, "prefill_tokens", (double) bt_worker_tokens(w, BT_PHASE_PREFILL));
     put_number(out, "decode_tokens", (double) bt_worker_tokens(w, BT_PHASE_DECODE));
     put_number(out, "requests", (double) (prefills + bt_worker_requests(w, BT_PHASE_DECODE)));
+    if (bt_prefix_cached((uint32_t) w->id) > 0)
+        put_u64(out, "prefix_cached", bt_prefix_cached((uint32_t) w->id));
     put_load(out, w, now_ms);
 }
 

@@ -51,6 +51,8 @@ typedef struct bt_record {
     struct bt_record_rows *rows[BT_LIST_COUNT];
     bt_policy_trace_t trace; /* sampled: scores */
     uint64_t seed, clock_us; /* sampled: what the first plan's chance and time were; 0 = none */
+    bt_str_t reads; /* sampled: what it read of the process's memory (JSON, members of a list) */
+    bool reads_cut; /* and there was more */
     const bt_str_t *headers; /* values of config->headers; in the request's arena */
     struct bt_record_shadow shadow;
 } bt_record_t;

@@ -106,12 +106,15 @@ static uint64_t plan(struct planner *p, bt_replay_record_t *r, uint64_t seed,
 {
     bt_policy_vars_t vars = {0};
     bt_choice_t choice = {0};
+    bt_json_cursor_t notes;
     uint64_t start_ns;
     int rc;
 
     bt_rand_seed(seed);
     p->trace = (bt_policy_trace_t){
         .seed = r->seed, .now_us = r->clock_us, .scores = p->scores, .cap = SCORES_MAX};
+    if (r->reads.n > 0 && bt_json_array(&notes, r->reads) == 0)
+        p->trace.notes = &notes;
     r->req.trace = &p->trace;
     r->req.vars = p->has_vars ? &vars : NULL;
     start_ns = now_ns();

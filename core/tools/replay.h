@@ -49,7 +49,9 @@ typedef struct bt_replay_record {
     enum bt_replay_decider decider;
     uint64_t seed, clock_us; /* of the decision; 0 = not recorded */
     bool has_candidates;
-    bool is_cut; /* there were more candidates than the record lists */
+    bt_str_t reads; /* what the decision read of the process's memory: a JSON list, or empty */
+    bool reads_cut; /* and there was more */
+    bool is_cut;    /* there were more candidates than the record lists */
     bt_policy_request_t req;
     bt_policy_view_t view;
     bt_head_t head;
@@ -90,6 +92,7 @@ enum bt_replay_number {
     BT_REPLAY_TTFT,
     BT_REPLAY_TPOT,
     BT_REPLAY_AGE,
+    BT_REPLAY_PREFIX_CACHED,
     BT_REPLAY_SCORE,
     BT_REPLAY_NUMBER_COUNT
 };

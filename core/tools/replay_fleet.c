@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "script/shared/prefix_index.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -299,6 +300,7 @@ static void set_loads(known_t *k, const bt_replay_row_t *row, uint64_t now_ms)
     w->tpot_ema_us = (int64_t) fmin(1e15, fmax(0, row->numbers[BT_REPLAY_TPOT] * 1000));
     set_sample(w, row, now_ms);
     k->has_score = (row->has & 1u << BT_REPLAY_SCORE) != 0;
+    bt_prefix_set_cached((uint32_t) w->id, (unsigned) whole(row, BT_REPLAY_PREFIX_CACHED));
     k->score = row->numbers[BT_REPLAY_SCORE];
 }
 

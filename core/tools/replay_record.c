@@ -15,8 +15,8 @@ static const char *const fact_names[BT_REPLAY_FACT_COUNT] = {
     "name",      "url",     "role",    "zone",    "labels",  "engine",
     "connector", "version", "dialect", "dp_size", "tp_size", "pp_size"};
 static const char *const number_names[BT_REPLAY_NUMBER_COUNT] = {
-    "prefill_tokens", "decode_tokens", "requests",    "running", "waiting",
-    "kv_free",        "ttft_ema_ms",   "tpot_ema_ms", "age_ms",  "score"};
+    "prefill_tokens", "decode_tokens", "requests", "running",       "waiting", "kv_free",
+    "ttft_ema_ms",    "tpot_ema_ms",   "age_ms",   "prefix_cached", "score"};
 
 /* ---- values ---- */
 
@@ -253,6 +253,9 @@ static int read_member(bt_replay_workers_t *f, const bt_json_item_t *item, bt_re
 
     if (bt_str_eq(item->key, BT_STR("seed")))
         return read_seed(item, r, err, err_size);
+    if (bt_str_eq(item->key, BT_STR("reads")))
+        r->reads = item->value;
+    r->reads_cut |= bt_str_eq(item->key, BT_STR("reads_cut"));
     if (bt_str_eq(item->key, BT_STR("clock_us")))
         return read_count(item->value, item->type, &r->clock_us)
                    ? 0

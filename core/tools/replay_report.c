@@ -27,7 +27,7 @@ typedef struct worker_tally {
 struct bt_replay_tally {
     const bt_replay_report_t *report;
     uint64_t counts[BT_REPLAY_OUTCOMES];
-    uint64_t shown, complaints, cut, unnamed;
+    uint64_t shown, complaints, cut, reads_cut, unnamed;
     uint64_t buckets[BUCKETS];
     uint64_t timed, max_ns;
     unsigned name_count;
@@ -209,6 +209,7 @@ enum bt_replay_outcome bt_replay_compare(bt_replay_tally_t *t, const bt_replay_r
     if (new->error != NULL)
         print_failure(t, r, t->report->new_name, new->error);
     t->cut += r->is_cut;
+    t->reads_cut += r->reads_cut;
     count_side(t, old, 0);
     count_side(t, new, 1);
     if (old->error != NULL || new->error != NULL)
@@ -320,6 +321,11 @@ static void put_notes(const bt_replay_tally_t *t, bt_text_t *out)
                        "note: %llu records list a part of their candidates only; nobody else could "
                        "be chosen here\n",
                        (unsigned long long) t->cut);
+    if (t->reads_cut > 0)
+        bt_text_printf(out,
+                       "note: %llu decisions are not exact: their records hold a part of what they "
+                       "read of counters, windows and prefixes only\n",
+                       (unsigned long long) t->reads_cut);
     if (t->unnamed > 0)
         bt_text_printf(out, "note: %llu choices of further workers are not in the table below\n",
                        (unsigned long long) t->unnamed);
@@ -382,11 +388,12 @@ static void put_json(const bt_replay_tally_t *t, double seconds, bt_text_t *out)
         (unsigned long long) (t->counts[BT_REPLAY_SAME] + t->counts[BT_REPLAY_DIFFERENT]));
     for (int i = 0; i < BT_REPLAY_OUTCOMES; i++)
         bt_text_printf(out, ",\"%s\":%llu", names[i], (unsigned long long) t->counts[i]);
-    bt_text_printf(
-        out,
-        ",\"cut\":%llu,\"plan_us\":{\"p50\":%.3f,\"p99\":%.3f,\"max\":%.3f},\"seconds\":%.3f}\n",
-        (unsigned long long) t->cut, percentile_us(t, 0.5), percentile_us(t, 0.99),
-        (double) t->max_ns / 1e3, seconds);
+    bt_text_printf(out,
+                   ",\"cut\":%llu,\"reads_cut\":%llu,\"plan_us\":{\"p50\":%.3f,\"p99\":%.3f,"
+                   "\"max\":%.3f},\"seconds\":%.3f}\n",
+                   (unsigned long long) t->cut, (unsigned long long) t->reads_cut,
+                   percentile_us(t, 0.5), percentile_us(t, 0.99), (double) t->max_ns / 1e3,
+                   seconds);
 }
 
 void bt_replay_print(bt_replay_tally_t *t, double seconds)

@@ -441,6 +441,41 @@ describe("baton replay", function()
     assert.truthy((out .. err):find('"seed" must be 16 hex digits', 1, true), code .. out .. err)
   end)
 
+  -- Half of the requests are in no record, but have moved all that the policy counts by.
+  it("decides the same again, with what it read of counters, windows, turns and prefixes", function()
+    local own = policy([[
+    if #view.prefill == 0 then return end
+    local turn = baton.shared_local.add("turn", 1) + baton.window("seen", 1, 3600)
+    local key = baton.prefix_key(req)
+    local best, blocks = baton.prefix_match(view.prefill, req)
+    local prefill = turn % 3 == 0 and best or baton.smooth(view.prefill, "p", "weight")
+    if turn % 5 == 0 then prefill = baton.argmin(view.prefill, "prefix_cached", "id") end
+    if turn % 7 == 0 then prefill = baton.argmin_sum(view.prefill, "prefix_blocks", -1, "id", 0.1) end
+    baton.prefix_insert(req, prefill)
+    local at = (turn + blocks + (key and #key or 0)) % #view.decode
+    return { prefill = prefill, decode = view.decode[at + 1] }]])
+    for _, serving in ipairs({ own, "sglang_cache_aware", "dynamo_kv", "weighted" }) do
+      local records = proc.path("reads-" .. serving:match("[%w_]+$"):gsub("lua$", "own") .. ".jsonl")
+      local prefill, decode = "role=prefill,ttft=1,count=3", "role=decode,ttft=1,itl=1,count=3"
+      local f = fleet.start({ workers = { prefill, decode }, flags = { "--loops", "2", "--vllm-pd-disaggregation",
+        "--policy", serving, "--record-file", records, "--record-sample", "0.5" } })
+      for i = 1, 80 do
+        local prompt = ("word" .. i % 4 .. " "):rep(600 + 40 * (i % 5))
+        local answer = f:post("/v1/completions", json.encode({ model = "sim", prompt = prompt, max_tokens = 2 }))
+        assert.equal(200, answer.status, answer.body)
+      end
+      f:stop() -- writes what waits
+      local code, out, err = replay("--policy", serving, "--fail-on-difference", records)
+      assert.equal(0, code, serving .. ": " .. out .. err)
+      local text, reads = proc.read(records), nil
+      for line in text:gmatch("[^\n]+") do
+        reads = reads or json.decode(line).reads
+      end
+      assert.equal("table", type(reads), serving .. " reads something")
+      assert.is_nil(text:find('"reads_cut"', 1, true))
+    end
+  end)
+
   it("takes no wrong command line", function()
     local path = file(record("a"))
     for _, case in ipairs({

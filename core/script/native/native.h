@@ -2,7 +2,7 @@
  *
  * Owner: one policy VM.
  * Life:  as the VM.
- * Flow:  native.c opens the table; _pick, _hash, _turn, _rate, _prefix, _pair each add their functions.
+ * Flow:  native.c opens the table; _pick, _hash, _turn, _rate, _prefix, _pair each add their functions; _reads notes what some answer.
  * Cost:  worker list.h says what a list costs.
  *
  * Native functions take lists, numbers and names, never functions or metatables: their time is bounded by the list's length. A policy can make
@@ -53,5 +53,8 @@ void bt_hook_op_api_add(lua_State *L);
 void bt_shared_api_add(lua_State *L);
 void bt_log_api_add(lua_State *L);
 void bt_native_set(lua_State *L, const luaL_Reg *functions);
+/* The same for those that answer from the process's memory (native_reads.c); table: what stands before their names in notes. None
+ * may have upvalues. */
+void bt_native_set_reads(lua_State *L, const char *table, const luaL_Reg *functions);
 
 #endif

@@ -267,11 +267,12 @@ static int native_prefix_key(lua_State *L)
 
 void bt_native_add_prefix(lua_State *L)
 {
-    static const luaL_Reg functions[] = {{"prefix_match", native_prefix_match},
-                                         {"prefix_insert", native_prefix_insert},
-                                         {"prefix_blocks", native_prefix_blocks},
-                                         {"prefix_key", native_prefix_key},
-                                         {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"prefix_insert", native_prefix_insert}, {NULL, NULL}};
+    static const luaL_Reg reads[] = {{"prefix_match", native_prefix_match},
+                                     {"prefix_blocks", native_prefix_blocks},
+                                     {"prefix_key", native_prefix_key},
+                                     {NULL, NULL}};
 
     bt_native_set(L, functions);
+    bt_native_set_reads(L, "", reads);
 }

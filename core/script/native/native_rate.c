@@ -153,13 +153,14 @@ static int native_window(lua_State *L)
 
 void bt_native_add_rate(lua_State *L)
 {
-    static const luaL_Reg shared[] = {
-        {"add", shared_add}, {"get", shared_get}, {"set", shared_set}, {NULL, NULL}};
+    static const luaL_Reg set[] = {{"set", shared_set}, {NULL, NULL}};
+    static const luaL_Reg shared[] = {{"add", shared_add}, {"get", shared_get}, {NULL, NULL}};
     static const luaL_Reg functions[] = {
         {"ewma", native_ewma}, {"take", native_take}, {"window", native_window}, {NULL, NULL}};
 
-    bt_native_set(L, functions);
+    bt_native_set_reads(L, "", functions);
     lua_newtable(L);
-    bt_native_set(L, shared);
+    bt_native_set(L, set);
+    bt_native_set_reads(L, "shared_local.", shared);
     lua_setfield(L, -2, "shared_local");
 }

@@ -184,5 +184,5 @@ void bt_native_add_turn(lua_State *L)
 {
     static const luaL_Reg functions[] = {{"smooth", native_smooth}, {NULL, NULL}};
 
-    bt_native_set(L, functions);
+    bt_native_set_reads(L, "", functions);
 }

@@ -455,6 +455,6 @@ void bt_shared_api_add(lua_State *L)
         {"fields", shared_fields}, {"cached", shared_cached}, {NULL, NULL}};
 
     lua_newtable(L);
-    bt_native_set(L, shared);
+    bt_native_set_reads(L, "shared.", shared);
     lua_setfield(L, -2, "shared");
 }

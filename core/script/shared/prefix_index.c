@@ -131,6 +131,12 @@ void bt_prefix_insert(const uint64_t *hashes, unsigned n, uint32_t worker, uint6
     bt_prefix_row_end(&row, worker);
 }
 
+void bt_prefix_matches_clear(bt_prefix_matches_t *m)
+{
+    m->longest = m->count = 0;
+    memset(m->slots, 0, sizeof(m->slots));
+}
+
 static unsigned slot_of(const bt_prefix_matches_t *m, uint32_t worker)
 {
     unsigned slot = worker % sizeof(m->slots);
@@ -147,7 +153,7 @@ unsigned bt_prefix_matched(const bt_prefix_matches_t *m, uint32_t worker)
     return at != 0 ? m->items[at - 1].blocks : 0;
 }
 
-static void note(bt_prefix_matches_t *m, uint32_t worker, unsigned blocks)
+void bt_prefix_matches_add(bt_prefix_matches_t *m, uint32_t worker, unsigned blocks)
 {
     unsigned slot = slot_of(m, worker);
 
@@ -181,8 +187,7 @@ void bt_prefix_find(const uint64_t *hashes, unsigned n, bt_prefix_matches_t *m)
 {
     uint32_t seen[CELLS] = {0};
 
-    m->longest = m->count = 0;
-    memset(m->slots, 0, sizeof(m->slots));
+    bt_prefix_matches_clear(m);
     while (m->longest < n &&
            find(set_of(key_of(hashes[m->longest])), key_of(hashes[m->longest])) >= 0)
         m->longest++;
@@ -190,7 +195,12 @@ void bt_prefix_find(const uint64_t *hashes, unsigned n, bt_prefix_matches_t *m)
         if (read_way(hashes[i - 1], seen))
             for (int c = 0; c < CELLS; c++)
                 if (seen[c] != 0)
-                    note(m, seen[c], i);
+                    bt_prefix_matches_add(m, seen[c], i);
+}
+
+void bt_prefix_set_cached(uint32_t worker, unsigned blocks)
+{
+    atomic_store_explicit(&counters[worker % COUNTERS], (int32_t) blocks, memory_order_relaxed);
 }
 
 unsigned bt_prefix_cached(uint32_t worker)

@@ -33,10 +33,15 @@ typedef struct bt_prefix_matches {
 /* worker ids are never 0; their low 32 bits count. */
 void bt_prefix_insert(const uint64_t *hashes, unsigned count, uint32_t worker, uint64_t now_ms);
 void bt_prefix_find(const uint64_t *hashes, unsigned count, bt_prefix_matches_t *matches);
+/* By hand, the longest first; a worker's first counts, and none above BT_PREFIX_MATCHES_MAX. */
+void bt_prefix_matches_clear(bt_prefix_matches_t *matches);
+void bt_prefix_matches_add(bt_prefix_matches_t *matches, uint32_t worker, unsigned blocks);
 /* Blocks of this worker; 0 when it has none. */
 unsigned bt_prefix_matched(const bt_prefix_matches_t *matches, uint32_t worker);
 /* How many blocks the index holds for the worker, about. */
 unsigned bt_prefix_cached(uint32_t worker);
+/* For whoever takes a recorded decision again: so many it held then. */
+void bt_prefix_set_cached(uint32_t worker, unsigned blocks);
 /* Blocks that other gateways put in lately, between two of their reports: so far the counts of two workers may be apart and mean
  * nothing. note: with every report, 0 too; one thread. */
 unsigned bt_prefix_inflow(void);

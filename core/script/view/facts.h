@@ -61,6 +61,8 @@ typedef struct bt_policy_request {
     struct bt_policy_trace *trace; /* where native functions write scores, or NULL: nobody asked */
 } bt_policy_request_t;
 
+#define BT_POLICY_READS_BYTES 4096 /* of a decision's notes */
+
 /* Scores as native functions gave them, for decision records. The last score of a worker in a call is the one that counts.
  * And what the same decision can be made of again: its chance and its clock; 0 = the process's. */
 typedef struct bt_policy_trace {
@@ -70,6 +72,11 @@ typedef struct bt_policy_trace {
         double score;
     } * scores; /* room for cap; what does not fit is left out */
     unsigned count, cap;
+    /* What native functions answered from the process's memory (native_reads.c): JSON, members of a list. */
+    char *reads; /* room for reads_cap; NULL = not noted */
+    unsigned reads_len, reads_cap, read_count;
+    bool reads_cut;          /* there was more */
+    bt_json_cursor_t *notes; /* of the same decision: answers of then; NULL = of now */
 } bt_policy_trace_t;
 
 /* Its lists. SINGLE: who can serve the request alone; HYBRID is part of it. */
