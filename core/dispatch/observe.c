@@ -130,6 +130,11 @@ static void note_kept(bt_policy_event_t *event, bt_request_t *r)
     r->kept_count = 0;
 }
 
+static uint64_t id_of(const bt_worker_t *w)
+{
+    return w != NULL ? w->id : 0;
+}
+
 /* Of a pair, prefill's word: decode counts what was transferred. */
 static uint64_t cached_tokens(const bt_attempt_t *a)
 {
@@ -160,9 +165,9 @@ static void note_task(bt_observer_t *o, bt_request_t *r, const bt_task_t *task, 
         .total_ms = (double) us / 1000.0,
     };
     note_kept(&e->event, r);
-    if (a != NULL && a->legs[1].worker != NULL) {
-        e->event.prefill = a->legs[0].worker != NULL ? a->legs[0].worker->id : 0;
-        e->event.decode = a->legs[1].worker->id;
+    if (a != NULL) {
+        e->event.prefill = id_of(a->legs[0].worker);
+        e->event.decode = id_of(a->legs[1].worker);
     }
 }
 

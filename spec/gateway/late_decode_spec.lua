@@ -1,5 +1,6 @@
 -- A plan that leaves decode open: plan_decode is asked when prefill has the prompt, and sees the fleet as it is then.
 
+local eventually = require("gateway.support.eventually")
 local faults = require("gateway.support.faults")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
@@ -34,6 +35,11 @@ return {
       return { decode = view.decode[1] }
     end
     return { decode = baton.argmin(baton.compatible(view.decode, prefill), "id") }
+  end,
+  observe = function(events)
+    for _, e in ipairs(events) do
+      baton.log("info", ("%s prefill %s decode %s"):format(e.kind, tostring(e.prefill), tostring(e.decode)))
+    end
   end,
 }
 ]]
@@ -110,6 +116,10 @@ describe("a plan that leaves decode open", function()
     assert.equal(1, faults.number(r, "baton_releases_total"))
     assert.same({}, faults.guilt(r))
     assert.equal(1, #r.p[1].seen, "nobody computes the prompt again")
+    eventually(function()
+      local told = r.gateway:stderr()
+      return told:match("failed prefill %d+ decode nil"), told
+    end, 10, "the policy hears which prefill has worked")
   end)
 
   it("leaves it to the least load when plan_decode fails, and says so", function()
@@ -149,6 +159,33 @@ describe("a plan that leaves decode open", function()
     assert.equal(1, #r.p[1].seen, "prefill's work stays good")
     assert.same({ d0 = 1 }, faults.guilt(r))
     assert.equal(0, faults.number(r, "baton_policy_errors_total"))
+  end)
+
+  it("is asked for each prompt of a list", function()
+    start({ prefills = 1, decodes = 1 })
+    local c = r:ask(PATH, '{"model":"sim","prompt":["one","two"],"max_tokens":2}')
+    local first, second = r.p[1]:take(PATH), r.p[1]:take(PATH)
+    second:answer(200, {}, reply(second))
+    first:answer(200, {}, reply(first))
+    r.d[1]:take(PATH):answer(200, {}, WHOLE)
+    r.d[1]:take(PATH):answer(200, {}, WHOLE)
+    local answer = r:answer_of(c)
+    assert.equal(200, answer.status, answer.body)
+    assert.equal(2, #json.decode(answer.body).choices)
+    assert.equal(0, faults.number(r, "baton_policy_errors_total"))
+  end)
+
+  it("gives all back when the client leaves before prefill has finished", function()
+    start({ prefills = 1, decodes = 1 })
+    local c = r:ask(PATH, faults.body())
+    local p = r.p[1]:take(PATH)
+    c:close()
+    r:until_so(function()
+      return p:is_gone()
+    end, "prefill's leg is closed")
+    faults.wait_idle(r)
+    assert.equal(0, #r.d[1].seen)
+    assert.same({}, faults.guilt(r))
   end)
 
   it("ends with the prefill, and leaves no decode worker blamed", function()
