@@ -317,6 +317,7 @@ static int run(struct replay *p)
 int bt_replay(int argc, const char *const *argv)
 {
     bt_replay_options_t options;
+    char err[ERR_BYTES];
     struct replay *p;
     int status;
 
@@ -326,6 +327,9 @@ int bt_replay(int argc, const char *const *argv)
     status = bt_replay_options(&options, argc, argv);
     if (status != 0)
         return status;
+    if (options.dialect_dir != NULL &&
+        bt_dialects_register(options.dialect_dir, err, sizeof err) < 0)
+        return bt_policy_tool_refuse("--dialect-dir: %s", err);
     p = calloc(1, sizeof *p);
     if (p == NULL)
         return bt_policy_tool_refuse("%s", bt_err_text(BT_E_NOMEM));

@@ -22,8 +22,8 @@ void bt_replay_help(bt_text_t *out);
 /* ---- the command line (tools/replay_options.c) ---- */
 
 typedef struct bt_replay_options {
-    const char *policy, *against; /* against NULL = what was recorded */
-    const char *const *params;    /* "k=v", in argv */
+    const char *policy, *dialect_dir, *against; /* against NULL = what was recorded */
+    const char *const *params;                  /* "k=v", in argv */
     unsigned param_count, show;
     const char *files[BT_REPLAY_FILES_MAX];
     unsigned file_count;

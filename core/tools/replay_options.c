@@ -92,6 +92,7 @@ void bt_replay_help(bt_text_t *out)
         "  --params K=V ...       its parameters; V as JSON, or a text as it stands\n"
         "  --against NAME|FILE    compare with this policy instead of with the recorded choice\n"
         "  --show N               differences to print, with their scores (10)\n"
+        "  --dialect-dir DIR      dialects of one's own, as the gateway had them\n"
         "  --seed N               chance of records that do not tell theirs is made from it (1)\n"
         "  --json                 JSON lines: differences, failures, workers, a summary\n"
         "  --fail-on-difference   exit 1 when a choice differs, the policy fails, or nothing could "
@@ -142,8 +143,9 @@ static bool is_param(const char *text)
 
 static int unknown(const char *word)
 {
-    static const char *const flags[] = {"--policy", "--params", "--against",           "--show",
-                                        "--seed",   "--json",   "--fail-on-difference"};
+    static const char *const flags[] = {
+        "--policy", "--params", "--against",     "--show",
+        "--seed",   "--json",   "--dialect-dir", "--fail-on-difference"};
     bt_suggest_t s;
 
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
@@ -195,6 +197,8 @@ static int read_flag(bt_replay_options_t *o, int argc, const char *const *argv, 
         o->policy = value;
     else if ((value = value_of("--against", argc, argv, i)) != NULL)
         o->against = value;
+    else if ((value = value_of("--dialect-dir", argc, argv, i)) != NULL)
+        o->dialect_dir = value;
     else if ((value = value_of("--seed", argc, argv, i)) != NULL)
         return read_number("--seed", value, &o->seed);
     else if ((value = value_of("--show", argc, argv, i)) != NULL) {

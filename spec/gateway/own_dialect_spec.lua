@@ -81,6 +81,24 @@ describe("examples/dialect", function()
     assert_served("telepathyconnector")
   end)
 
+  it("is replayed with the same folder", function()
+    local records = proc.path("records.jsonl")
+    serve("--kv-connector", "TelepathyConnector", "--prefill", prefill.url, "--decode", decode.url, "--record-file",
+      records, "--record-sample", "1")
+    assert_served("TelepathyConnector")
+    gateway:stop(10) -- writes what waits
+    gateway = nil
+    local baton = fleet.binary("BATON_BIN", "baton")
+    local code, out, err = proc.run({ baton, "replay", "--policy", "least_load", "--dialect-dir", DIR,
+      "--fail-on-difference", records })
+    assert.equal(0, code, out .. err)
+    code, out, err = proc.run({ baton, "replay", "--policy", "least_load", "--fail-on-difference", records })
+    assert.not_equal(0, code, out .. err)
+    code, out, err = proc.run({ baton, "replay", "--policy", "least_load", "--dialect-dir", "/nowhere", records })
+    assert.equal(2, code, out)
+    assert.truthy(err:find("--dialect-dir: ", 1, true), err)
+  end)
+
   it("is a way out for a connector that is refused by name", function()
     serve(file("connector = 'MooncakeConnector', dispatch_profile = 'telepathy'"))
     assert_served("MooncakeConnector")
