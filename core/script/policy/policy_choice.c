@@ -160,6 +160,9 @@ static void check_rank(lua_State *L, bt_policy_t *policy, int rank, const bt_wor
     if (rank >= 0 && w != NULL && (unsigned) rank >= (w->dp_size > 0 ? w->dp_size : 1))
         refuse(L, policy, "%s = %d, but worker %s has %d ranks", name, rank, w->name,
                (int) w->dp_size);
+    if (rank >= 0 && w != NULL && w->spec.dp_rank >= 0 && rank != w->spec.dp_rank)
+        refuse(L, policy, "%s = %d, but worker %s is rank %d by its URL", name, rank, w->name,
+               w->spec.dp_rank);
 }
 
 /* plan_decode will be asked for it. */

@@ -62,6 +62,12 @@ static void alternates_and_ranks(void **state)
     assert_int_equal(choice.alternate_count, 2);
     assert_ptr_equal(choice.alternates[0].prefill, f.prefill.items[1]);
     assert_int_equal(choice.alternates[0].prefill_rank, -1);
+    f.prefill.items[0]->spec.dp_rank = 2;
+    assert_int_equal(plan_once(&f, POLICY("return { prefill = 1, decode = 3, prefill_rank = 2 }"))
+                         .first.prefill_rank,
+                     2);
+    assert_plan_fails(&f, POLICY("return { prefill = 1, decode = 3, prefill_rank = 3 }"),
+                      "prefill_rank = 3, but worker p1 is rank 2 by its URL");
     assert_null(choice.alternates[1].prefill);
     assert_ptr_equal(choice.alternates[1].decode, f.hybrid.items[0]);
     fleet_fini(&f);
