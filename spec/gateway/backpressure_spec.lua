@@ -75,7 +75,7 @@ describe("a client that does not read", function()
       leave(c)
       eventually(function()
         return next(faults.ledger(f)) == nil and faults.state(f, "d0").live == 0
-      end, 2, "decode has stopped")
+      end, 10, "decode has stopped")
       c:close()
     end)
   end

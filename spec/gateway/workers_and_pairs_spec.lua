@@ -319,7 +319,7 @@ describe("a gateway that is told to end", function()
     r.gateway:kill(proc.SIGTERM)
     eventually(function()
       return p:is_gone()
-    end, 3, "the prefill leg is closed") -- it would drain for 10 s
+    end, 8, "the prefill leg is closed") -- it would drain for 10 s
     r:stop()
   end)
 end)
