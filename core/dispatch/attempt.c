@@ -91,7 +91,8 @@ void bt_attempt_fail(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const 
             bt_background_call_abort(leg); /* its engine may still wait for the other one */
         bt_leg_settle(leg, leg->state == BT_LEG_DONE ? BT_BLAME_OK : BT_BLAME_INNOCENT);
     }
-    if (a->dialect != NULL && a->dialect->learns && (f->status == 0 || f->status >= 500))
+    if (a->dialect != NULL && a->dialect->learns && f->rc != BT_E_NO_WORKER &&
+        (f->status == 0 || f->status >= 500))
         forget_learned(a->pair.prefill); /* it may have restarted with another engine id */
     if (f->rc != BT_E_HANDOFF)           /* wrong parameters could free somebody else's blocks */
         bt_background_call_release(a);

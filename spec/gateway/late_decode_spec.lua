@@ -18,7 +18,8 @@ return {
   name = "late",
   version = "1",
   plan = function(req, view)
-    return { prefill = view.prefill[1], kind = req.headers["x-kind"] }
+    local decode = req.headers["x-pair"] and view.decode[1]
+    return { prefill = view.prefill[1], decode = decode or nil, kind = req.headers["x-kind"] }
   end,
   plan_decode = function(req, view, prefill, ctx)
     local wish = req.headers["x-wish"]
@@ -207,6 +208,18 @@ describe("a plan that leaves decode open", function()
     p:answer(200, {}, reply(p))
     r.d[1]:take(PATH):answer(200, {}, WHOLE)
     assert.equal(200, r:answer_of(c).status)
+  end)
+
+  it("keeps what was learned of a prefill whose prompt nobody decodes", function()
+    start({ connector = "NixlPushConnector", prefills = 1, decodes = 1 })
+    local c = prefilled({ ["x-kind"] = "handoff", ["x-wish"] = "nobody" })
+    assert.equal(503, r:answer_of(c).status)
+    c = r:ask(PATH, faults.body(), { ["x-kind"] = "bootstrap", ["x-pair"] = "1" })
+    local d = r.d[1]:take(PATH) -- at once, before prefill has answered
+    r.p[1]:take(PATH):answer(200, {}, WHOLE)
+    d:answer(200, {}, WHOLE)
+    assert.equal(200, r:answer_of(c).status)
+    assert.equal(0, faults.number(r, "baton_policy_invalid_total"))
   end)
 
   it("is no plan where decode must be known before", function()
