@@ -5,6 +5,7 @@ import time
 
 import vllm_install
 from baton_check import check_baton
+from conditional_check import check_conditional
 from kill_check import check_kill
 from model import ready_model
 from pair import Pair
@@ -30,6 +31,7 @@ def check_connector(venv, model, folder, connector, plain, report):
         gateway = pair.gateway("gateway", pair.decode.url)
         check_requests(pair, gateway, plain, report)
         gateway.stop()
+        check_conditional(pair, plain, report)
         if connector != "ExampleConnector":  # there the store outlives prefill
             check_kill(pair, plain, report)
     finally:
