@@ -124,6 +124,12 @@ static bool is_news(const bt_worker_t *w)
     return !bt_worker_is_lost(w) || last_bytes_ms(w) >= bt_worker_lost_since(w);
 }
 
+void bt_loss_gone(bt_loss_book_t *book, bt_worker_t *w, const char *why, uint64_t now_ms)
+{
+    if (bt_worker_has_legs(w) && is_news(w))
+        lose(book, w, now_ms, now_ms, why);
+}
+
 static void note_silence(bt_loss_book_t *book, bt_loss_track_t *track, uint64_t began_ms,
                          uint64_t now_ms)
 {

@@ -2,10 +2,13 @@
  *
  * Owner: the control loop; the fact itself is in the worker, for all loops.
  * Life:  a track per watched worker, in the book of the monitor.
- * Flow:  at once: a dead engine's answer to a check. By silence: `failures` failed checks running
- *        and no byte on any leg since the first of them. A refused connection proves nothing: a
- *        graceful stop closes its listener first. Withheld, counted and logged: when more than half
- *        of a role (of four or more) fell silent within one interval, or our own loop stalled.
+ * Flow:  at once: a dead engine's answer to a check, or the word of core/transfer that a process of
+ *        its agents is gone. By silence: `failures` failed checks running and no byte on any leg
+ *        since the first of them. A refused connection proves nothing: a graceful stop closes its
+ *        listener first. Nor does a dead engine's answer to a request, which may repeat words of
+ *        its client: it has the worker checked at once. Withheld, counted and logged: when more
+ *        than half of a role (of four or more) fell silent within one interval, or our own loop
+ *        stalled.
  * Cost:  O(1) a check; O(workers) a loss.
  */
 #ifndef BT_CLUSTER_LOSS_H
@@ -43,6 +46,9 @@ void bt_loss_unwatch(bt_loss_track_t *track);
 /* What a check that was sent at began_ms has shown. May mark the worker lost, and down. */
 void bt_loss_note(bt_loss_book_t *book, bt_loss_track_t *track, enum bt_verdict verdict,
                   uint64_t began_ms, uint64_t now_ms);
+/* A process of the worker is gone, whatever its checks say. Only a worker that has legs is lost by
+ * it: one that was stopped as it should be has none left. */
+void bt_loss_gone(bt_loss_book_t *book, bt_worker_t *w, const char *why, uint64_t now_ms);
 /* Our own sign of life. */
 void bt_loss_heartbeat(bt_loss_book_t *book, uint64_t now_ms);
 

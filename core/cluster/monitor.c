@@ -42,7 +42,7 @@ typedef struct watch {
     enum bt_load_source source;
     bool has_tried_loads;
     bool was_usable;
-    bool is_wanted; /* set_fleet: still in the fleet */
+    bool is_wanted; /* set_workers: still among them */
     bool is_resolving;
     bt_resolve_t resolve;
 } watch_t;
@@ -438,6 +438,10 @@ static void follow_passive(watch_t *watch, uint64_t now_ms)
 
 static void sweep_one(watch_t *watch, uint64_t now_ms)
 {
+    if (!watch->is_wanted && !bt_worker_has_legs(watch->worker)) {
+        stop_watch(watch);
+        return;
+    }
     follow_passive(watch, now_ms);
     if (atomic_load(&watch->worker->resolve_soon) && !watch->is_resolving && is_name(watch->worker))
         bt_timer_start(&watch->resolve_timer, 0);
@@ -529,7 +533,7 @@ void bt_monitor_set_workers(bt_monitor_t *m, bt_workers_t *workers)
     free(by_slot);
     bt_list_each (&m->watches, it, tmp) {
         watch_t *watch = bt_container_of(it, watch_t, link);
-        if (!watch->is_wanted)
+        if (!watch->is_wanted && !bt_worker_has_legs(watch->worker))
             stop_watch(watch);
     }
     bt_workers_ref(workers);
@@ -541,6 +545,11 @@ void bt_monitor_on_lost(bt_monitor_t *m, bt_loss_cb on_lost, void *user)
 {
     m->losses.on_lost = on_lost;
     m->losses.user = user;
+}
+
+void bt_monitor_gone(bt_monitor_t *m, bt_worker_t *w, const char *why)
+{
+    bt_loss_gone(&m->losses, w, why, bt_clock_ms());
 }
 
 void bt_monitor_check(bt_monitor_t *m, const bt_worker_t *w)

@@ -1,7 +1,8 @@
 /* monitor.h - active health checks, name resolution and the load poller; one loop checks, all read.
  *
  * Owner: the control loop.
- * Life:  start -> set_fleet on each change -> stop(done).
+ * Life:  start -> set_workers on each change -> stop. A worker that was removed is watched until its
+ *        last leg has ended: it may be lost as well as any.
  * Flow:  health every interval: GET <health path>, for SGLang prefills the bootstrap port's /health too; 3 failures = down,
  *        2 successes = up (the very first answer counts at once); refused connect or 503 from a dead engine = down at once;
  *        503 "currently scaling" = drain; a worker that sent bytes in the last interval is alive whatever /health says.
@@ -37,6 +38,8 @@ int bt_monitor_start(bt_monitor_t **monitor_p, bt_loop_t *loop, const bt_monitor
 void bt_monitor_set_workers(bt_monitor_t *m, bt_workers_t *workers); /* takes its own reference */
 /* Called on the control loop whenever a worker is found lost (loss.h). */
 void bt_monitor_on_lost(bt_monitor_t *m, bt_loss_cb on_lost, void *user);
+/* A process of the worker is gone (bt_loss_gone). */
+void bt_monitor_gone(bt_monitor_t *m, bt_worker_t *w, const char *why);
 void bt_monitor_stop(bt_monitor_t *m); /* frees itself; its calls are cancelled */
 /* Somebody says that the worker is down: it is looked at now instead of when its turn comes. Nothing where checks are off. */
 void bt_monitor_check(bt_monitor_t *m, const bt_worker_t *w);

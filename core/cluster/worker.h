@@ -169,6 +169,12 @@ static inline int64_t bt_worker_requests(const bt_worker_t *w, enum bt_phase pha
     return atomic_load_explicit(&w->requests[phase], memory_order_relaxed) +
            atomic_load_explicit(&w->others_requests[phase], memory_order_relaxed);
 }
+/* Does a request of this gateway run on it? */
+static inline bool bt_worker_has_legs(const bt_worker_t *w)
+{
+    return atomic_load_explicit(&w->requests[BT_PHASE_PREFILL], memory_order_relaxed) > 0 ||
+           atomic_load_explicit(&w->requests[BT_PHASE_DECODE], memory_order_relaxed) > 0;
+}
 /* Kinds (capability.h) that it can serve now as one of a pair; 0 for a hybrid. A prefill of nixl_push has bootstrap only when it is
  * known where its agent is: said by the configuration, or learned from a hand-off. */
 unsigned bt_worker_kinds(bt_worker_t *w);

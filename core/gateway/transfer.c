@@ -8,11 +8,17 @@
 
 #include <unistd.h>
 
+static void on_gone(void *user, bt_worker_t *worker, const char *why)
+{
+    const bt_gateway_t *g = user;
+    bt_monitor_gone(g->monitor, worker, why);
+}
+
 /* Ports that are taken are found before a thread runs. */
 static int open_hub(bt_gateway_t *g, char *err, size_t err_size)
 {
     const bt_config_t *c = g->config;
-    const bt_transfer_config_t config = {.token = c->transfer_token};
+    const bt_transfer_config_t config = {.token = c->transfer_token, .on_gone = on_gone, .user = g};
     g->transfer_fd = bt_config_bind("transfer-port", c->transfer_host, c->transfer_port, false,
                                     &g->transfer_port, err, err_size);
     if (g->transfer_fd < 0)

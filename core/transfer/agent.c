@@ -155,22 +155,27 @@ static void on_closed(bt_stream_t *stream)
     bt_transfer_unref(t);
 }
 
-static void on_eof(bt_stream_t *stream, int rc)
+static void hung_up(bt_stream_t *stream, const char *why)
 {
     bt_transfer_agent_t *agent = bt_container_of(stream, bt_transfer_agent_t, stream);
 
+    if (agent->is_over)
+        return;
     note_turn(agent->t);
     agent->may_return = has_just_slept(agent->t);
-    bt_transfer_agent_lose(agent, rc == 0 ? "it closed its connection" : bt_err_text(rc));
+    if (!agent->may_return)
+        bt_transfer_rank_group_gone(agent, "its transfer agent is gone");
+    bt_transfer_agent_lose(agent, why);
+}
+
+static void on_eof(bt_stream_t *stream, int rc)
+{
+    hung_up(stream, rc == 0 ? "it closed its connection" : bt_err_text(rc));
 }
 
 static void on_write_error(bt_stream_t *stream, int rc)
 {
-    bt_transfer_agent_t *agent = bt_container_of(stream, bt_transfer_agent_t, stream);
-
-    note_turn(agent->t);
-    agent->may_return = has_just_slept(agent->t);
-    bt_transfer_agent_lose(agent, bt_err_text(rc));
+    hung_up(stream, bt_err_text(rc));
 }
 
 /* ---- signs of life ---- */

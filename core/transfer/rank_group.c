@@ -191,11 +191,21 @@ static const char *refusal(const bt_transfer_rank_group_t *group, const bt_trans
     return NULL;
 }
 
+void bt_transfer_rank_group_gone(const bt_transfer_agent_t *agent, const char *why)
+{
+    const bt_transfer_config_t *config = &agent->t->config;
+
+    if (config->on_gone != NULL && agent->group != NULL && !agent->t->is_closing)
+        config->on_gone(config->user, agent->group->worker, why);
+}
+
 /* The new one has the place before the old one goes: nobody sees the worker without it. */
 static void replace(bt_transfer_agent_t *old, bt_transfer_agent_t *agent)
 {
     bt_transfer_rank_group_t *group = old->group;
 
+    if (old->incarnation != agent->incarnation)
+        bt_transfer_rank_group_gone(old, "another process has its agent's place");
     take(old);
     put(group, agent);
     old->t->stats.agents_waiting++; /* as one without a group, which it is for a moment */

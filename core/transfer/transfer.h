@@ -25,6 +25,10 @@ typedef struct bt_transfer_config { /* zero means the default */
     uint32_t heartbeat_ms; /* 1,000 */
     uint32_t dead_ms;    /* 5,000 without a sign of life: the agent is lost, and so are its rooms */
     uint32_t max_agents; /* 16,384 */
+    /* The process of one of the worker's agents is gone: it has closed its connection, or another
+     * one has registered in its place. Not told of an agent that is only silent. NULL = nobody asks. */
+    void (*on_gone)(void *user, bt_worker_t *worker, const char *why);
+    void *user;
 } bt_transfer_config_t;
 
 int bt_transfer_new(bt_transfer_t **transfer_p, bt_loop_t *control,

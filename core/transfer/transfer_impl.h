@@ -82,6 +82,8 @@ const char *bt_transfer_rank_group_refuses(const bt_transfer_agent_t *agent, uin
 /* Finds the agent's worker in the fleet; a silent agent of the same rank that is there makes way. */
 void bt_transfer_rank_group_join(bt_transfer_agent_t *agent);
 void bt_transfer_rank_group_leave(bt_transfer_agent_t *agent);
+/* Its process is gone, and with it what the worker had: before it leaves. */
+void bt_transfer_rank_group_gone(const bt_transfer_agent_t *agent, const char *why);
 void bt_transfer_rank_groups_remap(bt_transfer_t *t); /* the fleet is another */
 bt_transfer_rank_group_t *bt_transfer_rank_group_of(const bt_transfer_t *t,
                                                     const bt_worker_t *worker);

@@ -6,8 +6,10 @@ local clock = require("gateway.support.clock")
 local eventually = require("gateway.support.eventually")
 local faults = require("gateway.support.faults")
 local fleet = require("gateway.support.fleet")
+local gateway_managed = require("gateway.support.gateway_managed")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
+local kv_peer = require("gateway.support.kv_peer")
 local proc = require("gateway.support.proc")
 
 local FOR_EVER = 4294967295
@@ -36,6 +38,8 @@ local FLEETS = {
   shared_cache = { workers = pair(",connector=ExampleConnector"), is_vllm = true, is_handoff = true,
     flags = { "--vllm-pd-disaggregation", "--kv-connector", "ExampleConnector" } },
   nixl_push = { workers = pair(",connector=NixlPushConnector"), is_vllm = true, flags = {}, config = push_config },
+  ["gateway-managed"] = { managed = { p0 = "ttft=1,itl=1", p1 = "ttft=1,itl=1", d0 = "ttft=1,itl=1",
+    d1 = "ttft=1,itl=1" }, is_vllm = true, flags = {} },
   sglang = { workers = pair(",engine=sglang"), flags = { "--pd-disaggregation" } },
   ["vllm alone"] = { workers = { "role=hybrid,name=w,engine=vllm,count=2,itl=1,ttft=1" }, is_single = true,
     is_vllm = true, flags = { "--engine", "vllm" } },
@@ -43,12 +47,27 @@ local FLEETS = {
     flags = { "--engine", "sglang" } },
 }
 
+-- As a fleet of one simulator's workers is asked.
+local function start_managed(workers, ask)
+  local f = gateway_managed.start(workers, ask)
+  function f.sim.fault(_, name, fault)
+    f:fault(name, fault)
+  end
+  function f.sim.reset(_, name)
+    http.request(f.workers[name].port, { method = "DELETE", path = "/sim/fault" })
+  end
+  return f
+end
+
 local function start(which, flags)
   local words = { "--health-check-timeout-secs", tostring(TIMEOUT), "--health-failure-threshold", tostring(FAILURES) }
   for _, list in ipairs({ which.flags, flags or {} }) do
     for _, word in ipairs(list) do
       words[#words + 1] = word
     end
+  end
+  if which.managed then
+    return start_managed(which.managed, { flags = words })
   end
   return fleet.start({ workers = which.workers, flags = words, config = which.config })
 end
@@ -296,6 +315,29 @@ describe("a lost worker", function()
     assert.equal(0, faults.number(f, "baton_worker_losses_total"))
     assert.is_true(faults.number(f, "baton_losses_withheld_total", { reason = "role" }) >= 3)
     assert.is_not_nil(f.gateway:stderr():find("and so is most of its role (hybrid)", 1, true))
+    f:stop()
+  end)
+
+  -- p0's agent is the spec itself. Its room ends by that, and p0 with it.
+  it("has lost its transfer agent while its checks are good: what waits on it ends, and nobody asks it", function()
+    local f = start_managed({ p0 = "ttft=1", d0 = "itl=1" }, { late = { p0 = true } })
+    local agent = kv_peer.dial(f.transfer_port)
+    agent:say_gateway({ worker = "p0", rank = 0, ranks = 1 })
+    f:wait_usable("p0")
+    f.sim:fault("p0", { kind = "hang" })
+    local c = f:start("/v1/completions", faults.body(), { ["X-Request-Id"] = faults.new_id() })
+    eventually(function()
+      return faults.state(f, "p0").faults == 0
+    end, 10, "prefill hangs")
+    agent:close()
+    local answer = in_time(c)
+    assert.equal(502, answer.status, answer.body)
+    assert.equal("prefill", answer:header("x-baton-leg"))
+    assert.same({ p0 = 1 }, faults.guilt(f))
+    assert.equal(1, faults.number(f, "baton_worker_losses_total", { worker = "p0" }))
+    eventually(function()
+      return f.gateway:stderr():find("worker p0 is lost (its transfer agent is gone)", 1, true)
+    end, 10, "the log says why")
     f:stop()
   end)
 

@@ -225,6 +225,26 @@ static void checks_that_ran_out_while_we_stood_still_do_not_count(void **state)
     assert_true(note(0, BT_VERDICT_FAIL, 30000));
 }
 
+/* Nobody waits on a worker that has been stopped as it should be: its end is no failure. */
+static void a_process_that_is_gone_is_lost_with_its_legs(void **state)
+{
+    (void) state;
+    bt_loss_gone(&book, w[0], "gone", 10000);
+    assert_int_equal(told, 0);
+    assert_int_equal(atomic_load(&w[0]->health), BT_HEALTH_UP);
+    for (unsigned phase = 0; phase < BT_PHASE_COUNT; phase++) {
+        atomic_store(&w[phase]->requests[phase], 1);
+        bt_loss_gone(&book, w[phase], "gone", 10000);
+        assert_true(bt_worker_is_lost(w[phase]));
+        assert_int_equal(bt_worker_lost_since(w[phase]), 10000);
+        assert_int_equal(atomic_load(&w[phase]->health), BT_HEALTH_DOWN);
+        bt_loss_gone(&book, w[phase], "gone", 10001); /* two agents of one process */
+        atomic_store(&w[phase]->requests[phase], 0);
+        assert_int_equal(atomic_load(&w[phase]->losses_total), 1);
+    }
+    assert_int_equal(told, 2);
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -243,6 +263,7 @@ int main(void)
         CASE(a_small_role_has_no_most),
         CASE(those_that_fell_silent_before_do_not_count),
         CASE(checks_that_ran_out_while_we_stood_still_do_not_count),
+        CASE(a_process_that_is_gone_is_lost_with_its_legs),
     };
     bt_log_set(BT_LOG_ERROR, false, 2);
     return cmocka_run_group_tests(tests, NULL, NULL);

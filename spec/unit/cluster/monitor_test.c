@@ -525,6 +525,21 @@ static void removed_workers_are_left_alone(void **state)
     bt_worker_unref(w);
 }
 
+static void a_removed_worker_is_watched_until_its_last_leg_has_ended(void **state)
+{
+    (void) state;
+    bt_worker_t *w = bt_worker_ref(watch_for_loss(OK));
+    atomic_store(&w->requests[BT_PHASE_DECODE], 1);
+    assert_int_equal(bt_registry_remove(registry, BT_STR("w0")), 0);
+    assert_int_equal(atomic_load(&w->refs), 2);
+    atomic_store(&server.mode, DEAD_503);
+    UNTIL(bt_worker_is_lost(w));
+    assert_int_equal(lost_count, 1);
+    atomic_store(&w->requests[BT_PHASE_DECODE], 0);
+    UNTIL(atomic_load(&w->refs) == 1);
+    bt_worker_unref(w);
+}
+
 static void stopping_with_everything_in_flight(void **state)
 {
     (void) state;
@@ -585,6 +600,7 @@ int main(void)
         CASE(load_of_an_unnamed_sglang_without_metrics),
         CASE(no_report_is_asked_for_rarely),
         CASE(removed_workers_are_left_alone),
+        CASE(a_removed_worker_is_watched_until_its_last_leg_has_ended),
         CASE(stopping_with_everything_in_flight),
         CASE(many_silent_workers),
     };

@@ -450,14 +450,19 @@ static void open_dispatcher(void)
     rig.shared.dispatcher_count = 1;
 }
 
-static void open_client(void)
+static void open_server(void)
 {
     static bt_server_config_t config;
-    int ours, small = 4096;
 
     bt_server_config_defaults(&config);
     assert_int_equal(
         bt_server_new(&rig.server, &rig.loop, &bt_dispatcher_server_ops, &config, rig.d), 0);
+}
+
+void client_comes(void)
+{
+    int ours, small = 4096;
+
     tcp_pair(&ours, &rig.client);
     fcntl(rig.client, F_SETFL, O_NONBLOCK);
     fcntl(ours, F_SETFL, O_NONBLOCK);
@@ -566,7 +571,8 @@ void rig_start(const struct rig_options *how)
     open_dispatcher();
     if (options.policy != NULL || options.rules != NULL)
         rig_serve(options.policy, options.rules);
-    open_client();
+    open_server();
+    client_comes();
 }
 
 int setup(void **state)

@@ -123,6 +123,7 @@ void ask_body(const char *body);
 /* headers: lines with their ends, or "". */
 void ask_with(const char *path, const char *headers, const char *body);
 void client_leaves(void);
+void client_comes(void);           /* another one; rig_start brings the first */
 bool has_answer(void);             /* all of it */
 bool client_got(const char *what); /* so far */
 void answered(const char *what);   /* waits for all of it */

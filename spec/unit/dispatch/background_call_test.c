@@ -169,6 +169,38 @@ static void with_the_workers_key(void **state)
     answer(D0, 200, "");
 }
 
+/* As many run and wait, of other loops, as may: one more waits, the next one is dropped. */
+static void more_than_may_wait(void **state)
+{
+    bt_worker_t *w;
+
+    (void) state;
+    rig_start(&(struct rig_options){.connector = "sglang"});
+    w = engines[P0].worker;
+    for (unsigned i = 0; i < 3; i++) {
+        ask();
+        take(P0);
+        take(D0);
+        client_leaves();
+        TURN_UNTIL(&rig.loop, atomic_load(&rig.d->stats.aborts) == 2 * (i + 1));
+        client_comes();
+        if (i == 0) { /* a loop may always run one */
+            take(P0);
+            atomic_fetch_add(&w->background_running, 31);
+            atomic_fetch_add(&w->background_queued, 1023);
+        }
+    }
+    TURN_UNTIL(&rig.loop, atomic_load(&rig.d->stats.background_dropped) == 1);
+    assert_int_equal(atomic_load(&w->background_running), 32);
+    assert_int_equal(atomic_load(&w->background_queued), 1024);
+    atomic_fetch_sub(&w->background_running, 31);
+    atomic_fetch_sub(&w->background_queued, 1023);
+    bt_worker_set_lost(w, bt_clock_ms(), bt_clock_ms()); /* who waits is not sent after it */
+    TURN_UNTIL(&rig.loop, bt_dispatcher_idle(rig.d));
+    assert_int_equal(atomic_load(&rig.d->stats.background_dropped), 2);
+    assert_int_equal(atomic_load(&w->background_queued), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -181,6 +213,7 @@ int main(void)
         CASE_OF(engines_that_have_no_abort),
         CASE_OF(an_engine_that_says_nothing),
         CASE_OF(with_the_workers_key),
+        CASE_OF(more_than_may_wait),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -211,6 +211,8 @@ static void back_in_a_half_open_place(const char *token, in_addr_t from)
     const bt_transfer_event_t *e = rig_event(&x->rig, BT_TRANSFER_FAILED);
     assert_true(e->is_prefill_fault);
     assert_false(e->is_decode_fault);
+    assert_int_equal(x->rig.gone_count, 1);
+    assert_string_equal(x->rig.gone, "p0: another process has its agent's place");
     fake_hang_up(&c);
     pair_close(x);
     free(x);
@@ -242,6 +244,7 @@ static void test_another_address_waits(void **state)
     }
     assert_true(bt_clock_ms() - heard_ms >= 500);
     assert_true(rig_event(&x->rig, BT_TRANSFER_FAILED)->is_prefill_fault);
+    assert_int_equal(x->rig.gone_count, 0); /* it was only silent */
     fake_hang_up(&c);
     pair_close(x);
     free(x);
@@ -275,6 +278,7 @@ static void test_same_process_takes_over(void **state)
     fake_join(&c, &x->rig, "p0", 0, 1, 11);
     fake_hear_end(&x->p);
     assert_true(has_agents(&x->rig, "p0"));
+    assert_int_equal(x->rig.gone_count, 0);
     fake_tell(&c, 77, BT_KV_SIDE_SENDER, BT_KV_SUCCESS, 4096);
     fake_tell(&x->d, 77, BT_KV_SIDE_RECEIVER, BT_KV_SUCCESS, 4096);
     assert_int_equal(rig_event(&x->rig, BT_TRANSFER_DONE)->bytes, 4096);
@@ -295,6 +299,8 @@ static void test_comes_back_with_old_rooms(void **state)
     fake_hang_up(&x->p);
     (void) rig_event(&x->rig, BT_TRANSFER_FAILED);
     assert_false(has_agents(&x->rig, "p0"));
+    assert_int_equal(x->rig.gone_count, 1);
+    assert_string_equal(x->rig.gone, "p0: its transfer agent is gone");
     fake_join(&x->p, &x->rig, "p0", 0, 1, 11);
     TURN_UNTIL(&x->rig.loop, has_agents(&x->rig, "p0"));
     fake_tell(&x->p, 78, BT_KV_SIDE_SENDER, BT_KV_TRANSFERRING, 1); /* another gateway's */
@@ -326,6 +332,7 @@ static void test_they_hung_up_because_we_slept(void **state)
     fake_hang_up(&x->d);
     TURN_UNTIL(&x->rig.loop, rig_stats(&x->rig).agents == 0);
     assert_false(has_agents(&x->rig, "p0"));
+    assert_int_equal(x->rig.gone_count, 0);
     fake_join(&x->p, &x->rig, "p0", 0, 1, 11);
     fake_join(&x->d, &x->rig, "d0", 0, 1, 12);
     pair_wait_room(x, 77);

@@ -21,6 +21,8 @@ typedef struct rig {
     const char *token; /* what fake_join says */
     bt_transfer_event_t events[EVENTS_MAX];
     unsigned event_count, event_at; /* come; looked at */
+    unsigned gone_count;            /* agents whose process is gone */
+    char gone[128];                 /* the last one's worker, and why */
     bool is_closed;
 } rig_t;
 
@@ -32,9 +34,17 @@ static inline void rig_publish(void *user, bt_workers_t *workers)
         bt_transfer_set_workers(rig->t, workers);
 }
 
+static inline void rig_on_gone(void *user, bt_worker_t *worker, const char *why)
+{
+    rig_t *rig = user;
+
+    rig->gone_count++;
+    snprintf(rig->gone, sizeof rig->gone, "%s: %s", worker->name, why);
+}
+
 static inline void rig_open(rig_t *rig, const bt_transfer_config_t *config)
 {
-    static const bt_transfer_config_t defaults;
+    bt_transfer_config_t ours = config != NULL ? *config : (bt_transfer_config_t){0};
     const bt_worker_spec_t *none[1] = {NULL};
     unsigned count = 0;
     bt_pool_spec_t pool;
@@ -42,7 +52,9 @@ static inline void rig_open(rig_t *rig, const bt_transfer_config_t *config)
 
     alarm(50); /* a condition that never comes true */
     memset(rig, 0, sizeof *rig);
-    rig->token = config != NULL ? config->token : NULL;
+    rig->token = ours.token;
+    ours.on_gone = rig_on_gone;
+    ours.user = rig;
     bt_log_set(BT_LOG_ERROR, false, 2);
     assert_int_equal(bt_loop_init(&rig->loop, BT_LOOP_CONTROL), 0);
     assert_int_equal(bt_registry_new(&rig->registry, NULL, rig_publish, rig), 0);
@@ -50,7 +62,7 @@ static inline void rig_open(rig_t *rig, const bt_transfer_config_t *config)
     pool.name = text("default");
     assert_int_equal(bt_registry_apply(rig->registry, &pool, 1, none, &count, err, sizeof err), 0);
     bt_pool_spec_fini(&pool);
-    assert_int_equal(bt_transfer_new(&rig->t, &rig->loop, config != NULL ? config : &defaults), 0);
+    assert_int_equal(bt_transfer_new(&rig->t, &rig->loop, &ours), 0);
     int fd = bt_listener_bind("127.0.0.1", 0, false, &rig->port);
     assert_true(fd >= 0);
     assert_int_equal(bt_transfer_listen(rig->t, fd), 0);
