@@ -8,6 +8,7 @@
 #include "admin/query.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "cluster/kv_transfer_config.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -17,7 +18,7 @@
 #define N(array) (sizeof(array) / sizeof((array)[0]))
 #define NAME_MAX_CHARS 63
 
-enum kind { TEXT, NAME, TEXTS, SIZE, PORT, LEASE, ROLE, ENGINE, LABELS };
+enum kind { TEXT, NAME, TEXTS, SIZE, PORT, LEASE, ROLE, ENGINE, LABELS, JSON };
 
 #define AT(member) offsetof(bt_spec_request_t, spec.member)
 
@@ -51,6 +52,7 @@ static const struct member {
     {"zone", TEXT, AT(zone), 0, 0, 0},
     {"labels", LABELS, AT(labels), 0, 0, 0},
     {"api_key", TEXT, AT(api_key), 0, 0, 0},
+    {"kv_transfer_config", JSON, offsetof(bt_spec_request_t, kv_transfer_config), 0, 0, 0},
     /* other routers' names */
     {"worker_type", ROLE, AT(role), 0, 0, 0},
     {"model_id", TEXTS, AT(models), AT(model_count), 1, 0},
@@ -106,7 +108,7 @@ static int refuse_unknown(const reader_t *rd, bt_str_t name)
                   "connector, connectors, "
                   "dispatch_profile, bootstrap_port, dp_size, tp_size, pp_size, dp_rank, "
                   "engine_id, kv_host, version, "
-                  "transfer_group, lease_ms, zone, labels, api_key",
+                  "transfer_group, lease_ms, zone, labels, api_key, kv_transfer_config",
                   BT_STR_ARG(name));
 }
 
@@ -148,6 +150,15 @@ static int set_text(reader_t *rd, const struct member *m, bt_str_t text)
 
     if (rc < 0)
         return rc;
+    *to = bt_str_dup(text);
+    return *to != NULL ? 0 : BT_E_NOMEM;
+}
+
+/* Looked into when all members are known; line breaks are JSON's. */
+static int keep_json(reader_t *rd, const struct member *m, bt_str_t text)
+{
+    char **to = at(rd->r, m->offset);
+
     *to = bt_str_dup(text);
     return *to != NULL ? 0 : BT_E_NOMEM;
 }
@@ -249,6 +260,8 @@ static int set_value(reader_t *rd, const struct member *m, bt_str_t text)
         return set_role(rd, m, text);
     case ENGINE:
         return set_engine(rd, m, text);
+    case JSON:
+        return keep_json(rd, m, text);
     }
     return BT_E_INVAL;
 }
@@ -350,6 +363,8 @@ static int read_member(reader_t *rd, const struct member *m, const bt_json_item_
     case BT_JSON_OBJECT:
         if (m->kind == LABELS)
             return read_labels(rd, m, item->value);
+        if (m->kind == JSON)
+            return set_value(rd, m, item->value);
         break;
     default:
         break;
@@ -363,16 +378,36 @@ static int read_member(reader_t *rd, const struct member *m, const bt_json_item_
 static void start(reader_t *rd, bt_spec_request_t *r, char *err, size_t err_size)
 {
     *rd = (reader_t){.r = r, .err = err, .err_size = err_size};
-    r->pool = NULL;
+    r->pool = r->kv_transfer_config = NULL;
     bt_worker_spec_init(&r->spec);
     snprintf(err, err_size, "%s", bt_err_text(BT_E_NOMEM));
+}
+
+static bool is_seen(const reader_t *rd, size_t offset)
+{
+    for (size_t i = 0; i < N(members); i++)
+        if (rd->seen[i] && members[i].offset == offset)
+            return true;
+    return false;
+}
+
+static int take_kv_transfer_config(const reader_t *rd)
+{
+    bt_spec_request_t *r = rd->r;
+    char why[256];
+
+    if (r->kv_transfer_config == NULL)
+        return 0;
+    int rc = bt_kv_transfer_config_take(&r->spec, bt_str(r->kv_transfer_config),
+                                        is_seen(rd, AT(role)), why, sizeof why);
+    return rc == BT_E_CONFIG ? refuse(rd, "\"kv_transfer_config\": %s", why) : rc;
 }
 
 static int finish(const reader_t *rd, int rc)
 {
     if (rc == 0 && rd->r->spec.url == NULL)
         return refuse(rd, "\"url\" is missing: http://host:port of the engine");
-    return rc;
+    return rc == 0 ? take_kv_transfer_config(rd) : rc;
 }
 
 int bt_spec_from_json(bt_spec_request_t *r, bt_str_t body, char *err, size_t err_size)
@@ -425,5 +460,6 @@ void bt_spec_request_fini(bt_spec_request_t *r)
 {
     bt_worker_spec_fini(&r->spec);
     free(r->pool);
-    r->pool = NULL;
+    free(r->kv_transfer_config);
+    r->pool = r->kv_transfer_config = NULL;
 }

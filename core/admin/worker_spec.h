@@ -12,7 +12,8 @@
 
 typedef struct bt_spec_request {
     bt_worker_spec_t spec;
-    char *pool; /* NULL = the first */
+    char *pool;               /* NULL = the first */
+    char *kv_transfer_config; /* as pasted; it is in the spec already. NULL = not said */
 } bt_spec_request_t;
 
 void bt_spec_request_fini(bt_spec_request_t *r);

@@ -32,12 +32,6 @@ void bt_config_warn(bt_config_t *c, const char *fmt, ...) __attribute__((format(
 /* An unknown key is refused with its path and the nearest known key. */
 int bt_config_read_file(bt_config_t *c, const char *path, char *err, size_t err_size);
 
-/* ---- kv_transfer.c: kv_transfer_config of a worker, after its other keys ---- */
-
-/* err: without file and path. has_role: the file says the worker's role. */
-int bt_config_take_kv_transfer(bt_worker_spec_t *spec, const bt_value_t *value, bool has_role,
-                               char *err, size_t err_size);
-
 /* ---- flags.c: --flag value, --flag=value, --no-switch ---- */
 
 /* An unknown flag is refused with the nearest known one; each mistake is a line of err. *file_p gets

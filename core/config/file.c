@@ -3,6 +3,7 @@
 #include "config/config_impl.h"
 
 #include "base/err.h"
+#include "cluster/kv_transfer_config.h"
 #include "config/flag.h"
 #include "config/suggest.h"
 #include "script/value/luatable.h"
@@ -193,10 +194,19 @@ static int take_kv_transfer(const cursor_t *c, bt_worker_spec_t *spec, const bt_
 {
     const bt_value_t *v = bt_value_get(worker, "kv_transfer_config");
     char why[BT_CONFIG_ERR_BYTES];
+    bt_text_t json;
     if (v == NULL)
         return 0;
-    int rc =
-        bt_config_take_kv_transfer(spec, v, bt_value_get(worker, "role") != NULL, why, sizeof why);
+    bt_text_init(&json);
+    if (v->type == BT_VALUE_STRING)
+        bt_text_puts(&json, v->string);
+    else
+        bt_value_json(v, &json);
+    const bool has_role = bt_value_get(worker, "role") != NULL;
+    int rc = json.failed
+                 ? BT_E_NOMEM
+                 : bt_kv_transfer_config_take(spec, bt_text_str(&json), has_role, why, sizeof why);
+    bt_text_fini(&json);
     return rc == BT_E_CONFIG ? refuse_at(c, v->key, why) : rc;
 }
 

@@ -44,7 +44,7 @@ const bt_worker_key_t bt_worker_keys[] = {
     {"dispatch_profile", TEXT(dispatch_profile),
      "handoff, bootstrap or a dialect (nixl, ...), where the connector is not known"},
     {"kv_transfer_config",
-     {.kind = BT_OPTION_NONE}, /* kv_transfer.c reads it */
+     {.kind = BT_OPTION_NONE}, /* file.c hands it on */
      "the engine's --kv-transfer-config: connector, role, engine_id"},
     {"bootstrap_port",
      {.kind = BT_OPTION_PORT, .offset = AT(bootstrap_port)},

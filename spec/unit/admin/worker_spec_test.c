@@ -164,6 +164,63 @@ static void test_query(void **state)
     }
 }
 
+#define CONFIG(role)                                                                               \
+    "{\"kv_connector\":\"MultiConnector\",\"kv_role\":\"" role "\",\"engine_id\":\"e7\","          \
+    "\"kv_connector_extra_config\":{\"connectors\":[{\"kv_connector\":\"NixlConnector\"}]}}"
+
+static void assert_is_nixl_prefill(const bt_spec_request_t *r)
+{
+    assert_int_equal(r->spec.role, BT_ROLE_PREFILL);
+    assert_string_equal(r->spec.connector, "MultiConnector");
+    assert_int_equal(r->spec.child_count, 1);
+    assert_string_equal(r->spec.children[0], "NixlConnector");
+    assert_string_equal(r->spec.engine_id, "e7");
+}
+
+/* An object, its text, and a query's value; before the other members or behind them. */
+static void test_a_pasted_kv_transfer_config(void **state)
+{
+    static const char as_text[] = "{\"kv_transfer_config\":\"{\\n\\\"kv_connector\\\":"
+                                  "\\\"NixlConnector\\\"}\",\"url\":\"http://"
+                                  "h:1\"}";
+    bt_spec_request_t r;
+
+    (void) state;
+    assert_int_equal(
+        json(&r, "{\"kv_transfer_config\":" CONFIG("kv_producer") ",\"url\":\"http://h:1\"}"), 0);
+    assert_is_nixl_prefill(&r);
+    bt_spec_request_fini(&r);
+    assert_int_equal(json(&r, as_text), 0);
+    assert_string_equal(r.spec.connector, "NixlConnector");
+    bt_spec_request_fini(&r);
+    assert_int_equal(
+        bt_spec_from_query(&r, BT_STR("url=http://h:1&kv_transfer_config=" CONFIG("kv_producer")),
+                           err, sizeof err),
+        0);
+    assert_is_nixl_prefill(&r);
+    bt_spec_request_fini(&r);
+}
+
+static void test_a_kv_transfer_config_that_does_not_fit(void **state)
+{
+    (void) state;
+    refuses("{\"url\":\"http://h:1\",\"kv_transfer_config\":" CONFIG(
+                "kv_producer") ",\"role\":\"decode\"}",
+            "\"kv_transfer_config\": kv_role \"kv_producer\" can only be prefill");
+    refuses("{\"url\":\"http://h:1\",\"kv_transfer_config\":" CONFIG(
+                "kv_producer") ",\"worker_type\":\"decode\"}",
+            "can only be prefill, but role is decode");
+    refuses("{\"url\":\"http://h:1\",\"kv_transfer_config\":{}}", "kv_connector is missing");
+    refuses("{\"url\":\"http://h:1\",\"kv_transfer_config\":\"{\"}", "not JSON (byte 2)");
+    refuses("{\"url\":\"http://h:1\",\"kv_transfer_config\":7}", "must be text");
+    refuses("{\"url\":\"http://h:1\",\"kv_transfer_config\":{\"kv_connector\":\"a\\nb\"}}",
+            "without control characters");
+    refuses(
+        "{\"url\":\"http://h:1\",\"kv_transfer_config\":{\"kv_connector\":\"a\"},\"connectors\":["
+        "\"b\"]}",
+        "leave connectors out");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -171,6 +228,8 @@ int main(void)
         cmocka_unit_test(test_names_of_other_routers),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_query),
+        cmocka_unit_test(test_a_pasted_kv_transfer_config),
+        cmocka_unit_test(test_a_kv_transfer_config_that_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,7 +84,7 @@ static void refusals(void **state)
             "kv_connector is missing: paste all of the engine's --kv-transfer-config");
     refuses("kv_transfer_config = { kv_connector = 7 }", "kv_connector: expected a string");
     refuses("kv_transfer_config = { kv_connector = '' }",
-            "kv_connector: expected a string that is not empty");
+            "kv_connector: expected a string that is not empty, without control characters");
     refuses("kv_transfer_config = { kv_connector = 'NixlConnector', kv_role = 'producer' }",
             "kv_role: expected kv_producer, kv_consumer or kv_both, got \"producer\"");
     refuses("role = 'decode', kv_transfer_config = " NIXL,

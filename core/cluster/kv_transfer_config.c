@@ -1,6 +1,6 @@
-/* What a pasted --kv-transfer-config says of its worker. Both forms come down to JSON text. Only the
- * members that tell how KV moves are read; the rest is between the engine and its connector. */
-#include "config/config_impl.h"
+/* Only the members that tell how KV moves are read; the rest is between the engine and its
+ * connector. Texts go into logs and metric labels later: control characters end here. */
+#include "cluster/kv_transfer_config.h"
 
 #include "base/err.h"
 #include "base/json.h"
@@ -12,6 +12,14 @@ typedef struct reader {
     char *err;
     size_t err_size;
 } reader_t;
+
+static bool is_plain(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char) text[i] < 0x20 || text[i] == 0x7f)
+            return false;
+    return n > 0;
+}
 
 /* *text_p stays NULL when the member is absent or null; else it is malloc'ed. */
 static int read_text(const reader_t *r, bt_str_t object, const char *name, char **text_p)
@@ -27,9 +35,11 @@ static int read_text(const reader_t *r, bt_str_t object, const char *name, char 
     if (text == NULL)
         return BT_E_NOMEM;
     long n = bt_json_unescape(item.value, text, item.value.n);
-    if (n <= 0 || memchr(text, '\0', (size_t) n) != NULL) {
+    if (n < 0 || !is_plain(text, (size_t) n)) {
         free(text);
-        return bt_err_refuse(r->err, r->err_size, "%s: expected a string that is not empty", name);
+        return bt_err_refuse(r->err, r->err_size,
+                             "%s: expected a string that is not empty, without control characters",
+                             name);
     }
     text[n] = '\0';
     *text_p = text;
@@ -147,32 +157,19 @@ static int read_all(const reader_t *r, bt_str_t object, bool has_role)
     return rc == 0 ? read_children(r, object) : rc;
 }
 
-int bt_config_take_kv_transfer(bt_worker_spec_t *spec, const bt_value_t *value, bool has_role,
-                               char *err, size_t err_size)
+int bt_kv_transfer_config_take(bt_worker_spec_t *spec, bt_str_t json, bool has_role, char *err,
+                               size_t err_size)
 {
     const reader_t r = {spec, err, err_size};
     size_t at = 0;
-    bt_text_t text;
-    int rc;
 
     if (spec->child_count > 0)
         return bt_err_refuse(err, err_size, "it names the connectors; leave connectors out");
-    bt_text_init(&text);
-    if (value->type == BT_VALUE_STRING)
-        bt_text_puts(&text, value->string);
-    else
-        bt_value_json(value, &text);
-    const bt_str_t object = bt_text_str(&text);
-    if (text.failed)
-        rc = BT_E_NOMEM;
-    else if (bt_json_validate(object, &at) < 0)
-        rc = bt_err_refuse(err, err_size, "not JSON (byte %zu)", at + 1);
-    else if (bt_json_type_of(object) != BT_JSON_OBJECT)
-        rc = bt_err_refuse(err, err_size,
-                           "expected the engine's --kv-transfer-config: a table, or its JSON as "
-                           "text");
-    else
-        rc = read_all(&r, object, has_role);
-    bt_text_fini(&text);
-    return rc;
+    if (bt_json_validate(json, &at) < 0)
+        return bt_err_refuse(err, err_size, "not JSON (byte %zu)", at + 1);
+    if (bt_json_type_of(json) != BT_JSON_OBJECT)
+        return bt_err_refuse(err, err_size,
+                             "expected the engine's --kv-transfer-config: a table, or its JSON as "
+                             "text");
+    return read_all(&r, json, has_role);
 }
