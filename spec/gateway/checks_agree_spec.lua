@@ -49,8 +49,8 @@ describe("a policy is judged alike by start, check, policy check and a running g
     return proc.run({ program, ... }, { seconds = 60 })
   end
 
-  -- { accepted or not, what was said } by each.
-  local function verdicts(text)
+  -- { accepted or not, what was said } by each; a warning is in the running gateway's log a moment later.
+  local function verdicts(text, warning)
     local path = proc.write("mine.lua", text)
     local flags = { "--port", "0", "--admin-port", "0", "--policy", path }
     local out = {}
@@ -69,13 +69,16 @@ describe("a policy is judged alike by start, check, policy check and a running g
     out.start[2] = process:stderr()
     local answer = http.request(f.admin_port, { method = "PUT", path = "/policies/mine", body = text,
       headers = { ["Content-Type"] = "text/x-lua" } })
+    if warning then
+      f.gateway:says(warning)
+    end
     out.put = { answer.status == 200, answer.body .. f.gateway:stderr() }
     return out
   end
 
   for _, case in ipairs(CASES) do
     it(case[1], function()
-      for who, verdict in pairs(verdicts(case[2])) do
+      for who, verdict in pairs(verdicts(case[2], case.warning)) do
         assert.equal(case.why == nil, verdict[1], who .. ": " .. verdict[2])
         local wanted = case.why or case.warning
         if wanted then

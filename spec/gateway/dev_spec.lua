@@ -61,6 +61,7 @@ describe("baton run --dev", function()
 
   it("tells where to ask, and what happened to every request", function()
     start({ "--dev" })
+    wait_log("/explain/ID")
     local text = log()
     assert.truthy(text:find(("dev: clients  http://127.0.0.1:%d/v1/completions\n"):format(f.port), 1, true), text)
     assert.truthy(text:find(("dev: admin    http://127.0.0.1:%d/policies\n"):format(f.admin_port), 1, true), text)

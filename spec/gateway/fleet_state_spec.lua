@@ -125,6 +125,14 @@ describe("gateways that share a Redis", function()
     return n
   end
 
+  -- So many and no more; a line comes a moment after what it tells of.
+  local function assert_lines(wanted, g, text)
+    eventually(function()
+      return count_lines(g, text) >= wanted
+    end, 10, "the log says " .. text)
+    assert.equal(wanted, count_lines(g, text))
+  end
+
   local function hold(g, ms)
     return http.start(g.port, {
       path = PATH, body = BODY, headers = { ["X-Sim-Fault"] = ("slow_first_byte:%d@hybrid"):format(ms or 60000) },
@@ -231,8 +239,8 @@ describe("gateways that share a Redis", function()
     wait_draining(b, url, true)
     assert.equal("draining", worker(b, url).why_not)
     assert.is_nil(served_by(b, 20)[name])
-    assert.equal(1, count_lines(b, "drains: no new requests"))
-    assert.equal(1, count_lines(b, ": drained by an order of 20"))
+    assert_lines(1, b, "drains: no new requests")
+    assert_lines(1, b, ": drained by an order of 20")
     assert.equal(0, count_lines(a, ": drained by an order of ")) -- it was told itself
     -- Who comes later has it drained as well, before the first request.
     local c = start_gateway(r.url, 1, nil, 0)
@@ -275,7 +283,7 @@ describe("gateways that share a Redis", function()
     local r = start_redis()
     r:kill()
     local a = start_gateway(r.url, 1)
-    assert.equal(1, count_lines(a, "the store has not said within 1000 ms which workers are drained"))
+    assert_lines(1, a, "the store has not said within 1000 ms which workers are drained")
     assert.equal(200, http.post(a.port, PATH, BODY).status)
   end)
 
@@ -437,8 +445,8 @@ describe("gateways that share a Redis", function()
     end)
     print(("    [p99 %.2f ms with Redis, %.2f ms over its being away]"):format(calm, worst))
     wait_replicas(2, a, b)
-    assert.equal(1, count_lines(a, "is unavailable, serving on local data"))
-    assert.equal(3, count_lines(a, "store: ")) -- up, away, up
+    assert_lines(1, a, "is unavailable, serving on local data")
+    assert_lines(3, a, "store: ") -- up, away, up
     hold(a):close()
     local c = hold(a)
     eventually(function()
@@ -503,7 +511,7 @@ describe("gateways that share a Redis", function()
     local r = start_redis({ "--requirepass", "right" })
     local a = start_gateway(r.url, 2)
     wait_degraded(a, "shared state: degraded")
-    assert.equal(1, count_lines(a, "store: "))
+    assert_lines(1, a, "store: ")
     assert.equal(200, http.post(a.port, PATH, BODY).status)
     local file = proc.write("password", "right\n")
     local b = start_gateway(r.url, 2, { "--redis-password-file", file })
@@ -517,7 +525,7 @@ describe("gateways that share a Redis", function()
     local a, b = start_gateway(r.url, 2), start_gateway(r.url, 2)
     wait_degraded(a, "unavailable")
     assert.equal(200, http.post(a.port, PATH, BODY).status)
-    assert.equal(1, count_lines(a, "is unavailable, serving on local data"))
+    assert_lines(1, a, "is unavailable, serving on local data")
     r:again()
     wait_replicas(2, a, b)
     wait_up(a)

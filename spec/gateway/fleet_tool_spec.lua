@@ -366,7 +366,7 @@ describe("baton fleet", function()
     fl.b:wait_log("cannot be read: it changes nothing here")
     fl.b:wait_count("baton_fleet_heartbeats_total", 25)
     assert.is_true(select(2, field(fl.b)))
-    assert.equal(1, fl.b:lines("cannot be read"))
+    fl.b:assert_lines(1, "cannot be read")
   end)
 
   it("has a key, and says when a gateway is alone", function()

@@ -151,6 +151,14 @@ function Replica:lines(part)
   return n
 end
 
+-- It logs so many of them, and no more; a line comes a moment after what it tells of.
+function Replica:assert_lines(wanted, part)
+  eventually(function()
+    return self:lines(part) >= wanted
+  end, 10, self.name .. " logs: " .. part)
+  assert(self:lines(part) == wanted, ("%s logs %d times, not %d: %s"):format(self.name, self:lines(part), wanted, part))
+end
+
 -- A request that goes on until the connection is closed.
 function Replica:hold()
   return http.start(self.port, {
