@@ -284,6 +284,18 @@ static int end(struct replay *p)
     return p->options->fail_on_difference && (differing > 0 || is_empty) ? 1 : 0;
 }
 
+/* NULL: none of the two. */
+static const char *learner(const struct replay *p)
+{
+    const struct planner *const both[] = {&p->new, &p->old};
+
+    for (unsigned i = 0; i < 2; i++)
+        if (both[i]->policy != NULL && (bt_policy_has_hook(both[i]->policy, "observe") ||
+                                        bt_policy_has_hook(both[i]->policy, "tick")))
+            return both[i]->label;
+    return NULL;
+}
+
 static int run(struct replay *p)
 {
     char *buffer = malloc(BUFFER_BYTES);
@@ -294,6 +306,7 @@ static int run(struct replay *p)
             (bt_replay_report_t){.old_name = p->old.policy != NULL ? p->old.label : "recorded",
                                  .new_name = p->new.label,
                                  .is_against = p->old.policy != NULL,
+                                 .learner = learner(p),
                                  .json = p->options->json,
                                  .show = p->options->show};
         p->tally = bt_replay_tally_new(&p->report);

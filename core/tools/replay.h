@@ -145,6 +145,7 @@ typedef struct bt_replay_side {
 typedef struct bt_replay_report {
     const char *old_name, *new_name; /* "recorded", "mine@1" */
     bool is_against;                 /* old is a policy too */
+    const char *learner; /* one of the two has observe or tick: its name; NULL = none has */
     bool json;
     unsigned show; /* differences to print */
 } bt_replay_report_t;

@@ -326,6 +326,11 @@ static void put_notes(const bt_replay_tally_t *t, bt_text_t *out)
                        "note: %llu decisions are not exact: their records hold a part of what they "
                        "read of counters, windows and prefixes only\n",
                        (unsigned long long) t->reads_cut);
+    if (t->report->learner != NULL)
+        bt_text_printf(out,
+                       "note: %s learns between decisions (observe, tick), and no record holds what "
+                       "it had learned: what differs may be that\n",
+                       t->report->learner);
     if (t->unnamed > 0)
         bt_text_printf(out, "note: %llu choices of further workers are not in the table below\n",
                        (unsigned long long) t->unnamed);
@@ -389,9 +394,10 @@ static void put_json(const bt_replay_tally_t *t, double seconds, bt_text_t *out)
     for (int i = 0; i < BT_REPLAY_OUTCOMES; i++)
         bt_text_printf(out, ",\"%s\":%llu", names[i], (unsigned long long) t->counts[i]);
     bt_text_printf(out,
-                   ",\"cut\":%llu,\"reads_cut\":%llu,\"plan_us\":{\"p50\":%.3f,\"p99\":%.3f,"
+                   ",\"cut\":%llu,\"reads_cut\":%llu,\"learns\":%s,\"plan_us\":{\"p50\":%.3f,\"p99\":%.3f,"
                    "\"max\":%.3f},\"seconds\":%.3f}\n",
                    (unsigned long long) t->cut, (unsigned long long) t->reads_cut,
+                   t->report->learner != NULL ? "true" : "false",
                    percentile_us(t, 0.5), percentile_us(t, 0.99), (double) t->max_ns / 1e3,
                    seconds);
 }
