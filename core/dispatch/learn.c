@@ -69,12 +69,36 @@ void bt_learn_token_size(bt_leg_t *leg)
     atomic_store_explicit(milli, old - old / 8 + now / 8, memory_order_relaxed);
 }
 
+/* SGLang's /generate: a meta_info each prompt, in a list where there are several. */
+static void add_generated(bt_str_t reply, uint64_t *prompt_p, uint64_t *cached_p)
+{
+    const uint64_t prompt = bt_usage_prompt(reply, "meta_info");
+    const uint64_t cached = prompt != 0 ? bt_usage_cached(reply) : 0;
+
+    *prompt_p += prompt;
+    *cached_p += cached < prompt ? cached : prompt;
+}
+
+static void read_generated(bt_str_t reply, uint64_t *prompt_p, uint64_t *cached_p)
+{
+    bt_json_cursor_t c;
+    bt_json_item_t item;
+
+    if (bt_json_array(&c, reply) < 0)
+        add_generated(reply, prompt_p, cached_p);
+    else
+        while (bt_json_next(&c, &item) == 1)
+            add_generated(item.value, prompt_p, cached_p);
+}
+
 void bt_learn_prefix_hits(bt_leg_t *leg)
 {
-    const uint64_t usage = bt_leg_reply_tokens(leg); /* SGLang's /generate has none */
-    const uint64_t prompt = usage != 0 ? usage : bt_usage_prompt(leg->reply.text, "meta_info");
-    const uint64_t cached = prompt != 0 ? bt_usage_cached(leg->reply.text) : 0;
+    uint64_t prompt = bt_leg_reply_tokens(leg), cached = 0;
 
+    if (prompt == 0)
+        read_generated(leg->reply.text, &prompt, &cached);
+    else
+        cached = bt_usage_cached(leg->reply.text);
     leg->cached_tokens = cached < prompt ? cached : prompt;
     atomic_fetch_add_explicit(&leg->worker->prompt_tokens_total, prompt, memory_order_relaxed);
     atomic_fetch_add_explicit(&leg->worker->cached_tokens_total, leg->cached_tokens,

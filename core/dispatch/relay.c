@@ -96,6 +96,17 @@ static void redact(bt_leg_t *leg, const char *p, size_t n)
         bt_stats_inc(&request_of(leg)->d->stats, redacted);
 }
 
+/* Of an answer that is no stream, tokens and hits; of a single worker's stream its hits, for
+ * policies that learn. */
+static bool is_usage_wanted(bt_leg_t *leg)
+{
+    const bt_dispatcher_t *d = request_of(leg)->d;
+
+    if (leg->is_sse)
+        return d->has_observe && leg->role == BT_LEG_SINGLE;
+    return d->has_observe || bt_access_log_is_json(d);
+}
+
 static void relay(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
 {
     bt_request_t *r = request_of(leg);
@@ -104,7 +115,7 @@ static void relay(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
     note_timing(leg, events);
     if (leg->redact != NULL)
         redact(leg, p, n);
-    if (!leg->is_sse && (r->d->has_observe || bt_access_log_is_json(r->d)))
+    if (is_usage_wanted(leg))
         bt_usage_feed(leg, &r->arena, p, n);
     r->sink->data(leg->attempt->task, buf, p, n);
     if (leg->state == BT_LEG_RUNNING && r->sink->blocked(leg->attempt->task))

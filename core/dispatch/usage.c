@@ -1,4 +1,4 @@
-/* usage.c - what a worker says of tokens: how many of the prompt its cache had, how many it has made. The latter from the end of an answer that is not streamed: usage stands last in all engines' JSON, so the last
+/* usage.c - what a worker says of tokens: how many of the prompt its cache had, how many it has made. The latter from the end of an answer that is not streamed, as are a single worker's hits, streamed or not: usage stands last in all engines' JSON, so the last
  * bytes are kept as they pass and looked at once. Text inside strings has its quotes escaped, so it cannot be taken for a member. */
 #include "dispatch/leg.h"
 

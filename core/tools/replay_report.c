@@ -327,10 +327,11 @@ static void put_notes(const bt_replay_tally_t *t, bt_text_t *out)
                        "read of counters, windows and prefixes only\n",
                        (unsigned long long) t->reads_cut);
     if (t->report->learner != NULL)
-        bt_text_printf(out,
-                       "note: %s learns between decisions (observe, tick), and no record holds what "
-                       "it had learned: what differs may be that\n",
-                       t->report->learner);
+        bt_text_printf(
+            out,
+            "note: %s learns between decisions (observe, tick), and no record holds what "
+            "it had learned: what differs may be that\n",
+            t->report->learner);
     if (t->unnamed > 0)
         bt_text_printf(out, "note: %llu choices of further workers are not in the table below\n",
                        (unsigned long long) t->unnamed);
@@ -393,13 +394,13 @@ static void put_json(const bt_replay_tally_t *t, double seconds, bt_text_t *out)
         (unsigned long long) (t->counts[BT_REPLAY_SAME] + t->counts[BT_REPLAY_DIFFERENT]));
     for (int i = 0; i < BT_REPLAY_OUTCOMES; i++)
         bt_text_printf(out, ",\"%s\":%llu", names[i], (unsigned long long) t->counts[i]);
-    bt_text_printf(out,
-                   ",\"cut\":%llu,\"reads_cut\":%llu,\"learns\":%s,\"plan_us\":{\"p50\":%.3f,\"p99\":%.3f,"
-                   "\"max\":%.3f},\"seconds\":%.3f}\n",
-                   (unsigned long long) t->cut, (unsigned long long) t->reads_cut,
-                   t->report->learner != NULL ? "true" : "false",
-                   percentile_us(t, 0.5), percentile_us(t, 0.99), (double) t->max_ns / 1e3,
-                   seconds);
+    bt_text_printf(
+        out,
+        ",\"cut\":%llu,\"reads_cut\":%llu,\"learns\":%s,\"plan_us\":{\"p50\":%.3f,\"p99\":%.3f,"
+        "\"max\":%.3f},\"seconds\":%.3f}\n",
+        (unsigned long long) t->cut, (unsigned long long) t->reads_cut,
+        t->report->learner != NULL ? "true" : "false", percentile_us(t, 0.5),
+        percentile_us(t, 0.99), (double) t->max_ns / 1e3, seconds);
 }
 
 void bt_replay_print(bt_replay_tally_t *t, double seconds)

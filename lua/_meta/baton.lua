@@ -143,7 +143,7 @@
 ---@field failure? string its name
 ---@field scope? baton.Scope of the failure
 ---@field prompt_tokens? integer
----@field cached_tokens? integer of the prompt, in prefill's own cache, as its engine says; a single worker's where the answer is not streamed
+---@field cached_tokens? integer of the prompt, in the cache of prefill or a lone worker, as it says; a lone one's stream must hold usage
 ---@field output_tokens? integer
 ---@field ttft_ms? number
 ---@field total_ms? number

@@ -254,7 +254,7 @@ api.classes = {
       { "prompt_tokens?", "integer", "" },
       {
         "cached_tokens?", "integer",
-        "of the prompt, in prefill's own cache, as its engine says; a single worker's where the answer is not streamed",
+        "of the prompt, in the cache of prefill or a lone worker, as it says; a lone one's stream must hold usage",
       },
       { "output_tokens?", "integer", "" },
       { "ttft_ms?", "number", "" },

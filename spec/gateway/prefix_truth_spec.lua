@@ -42,7 +42,7 @@ describe("the prefix cache of a pair that starts both at once", function()
       ["/generate"] = { text = "other " .. words(200), sampling_params = { max_new_tokens = 2 } },
     }
     local cached, prompt = 0, 0
-    for path, body in pairs(bodies) do
+    local function check(path, body)
       for _ = 1, 2 do
         local answer = f:post(path, json.encode(body))
         assert.equal(200, answer.status, answer.body)
@@ -54,7 +54,38 @@ describe("the prefix cache of a pair that starts both at once", function()
       assert.is_true(f:metric(PREFILL:format("cached")) > cached)
       cached = f:metric(PREFILL:format("cached"))
     end
+    for path, body in pairs(bodies) do
+      check(path, body)
+    end
+    local one = cached
+    check("/generate", { text = { "first " .. words(200), "second " .. words(200), "third " .. words(200) },
+      sampling_params = { max_new_tokens = 2 } })
+    assert.is_true(cached - one > one, "of each prompt of the list")
     assert.is_nil(f:metric('baton_worker_prefill_cached_tokens_total{worker="d0"'))
+    f:stop()
+  end)
+end)
+
+describe("the prefix cache of a worker that serves alone", function()
+  teardown(proc.clean)
+
+  it("is what the end of its answer says, streamed or not", function()
+    local plan = "plan = function(req, view) return { worker = view.hybrid[1] } end,"
+    local policy = POLICY:gsub("plan = function.-\n  end,", plan)
+    local f = fleet.start({ workers = { "role=hybrid,engine=vllm,ttft=1,itl=1" },
+      flags = { "--engine", "vllm", "--policy", proc.write("mine.lua", policy) } })
+    for i, more in ipairs({ { stream = false }, { stream = true, stream_options = { include_usage = true } } }) do
+      local body = { model = "sim", prompt = ("%d "):format(i) .. words(200 + 20 * i), max_tokens = 40 }
+      for key, value in pairs(more) do
+        body[key] = value
+      end
+      local answer = f:post(PATH, json.encode(body))
+      assert.equal(200, answer.status, answer.body)
+      answer = f:post(PATH, json.encode(body))
+      local hit = answer.body:match('"cached_tokens":(%d+)')
+      assert.is_truthy(hit, answer.body)
+      f.gateway:says("mine: cached " .. hit .. "\n")
+    end
     f:stop()
   end)
 end)

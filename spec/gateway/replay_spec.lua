@@ -249,15 +249,15 @@ describe("baton replay", function()
   end)
 
   it("says when a policy learns from what no record holds", function()
-    for hook, told in pairs({ observe = true, tick = true, start = false }) do
+    for hook, is_told in pairs({ observe = true, tick = true, start = false }) do
       local path = proc.write("learner.lua", ([[return { api = 2, name = "learner", version = "1.0",
         %s = function() end,
         plan = function(req, view) return { prefill = view.prefill[1], decode = view.decode[2] } end }]]):format(hook))
       local code, out = replay("--policy", path, file(record("a")))
       assert.equal(0, code)
-      assert.equal(told, out:find("note: learner@1.0 learns between decisions", 1, true) ~= nil, out)
+      assert.equal(is_told, out:find("note: learner@1.0 learns between decisions", 1, true) ~= nil, out)
       out = select(2, replay("--policy", "least_load", "--against", path, "--json", file(record("a"))))
-      assert.equal(told, out:find('"learns":true', 1, true) ~= nil, out)
+      assert.equal(is_told, out:find('"learns":true', 1, true) ~= nil, out)
     end
   end)
 
