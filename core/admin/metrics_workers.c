@@ -91,6 +91,12 @@ static bool engine_kv(const subject_t *s, int64_t *value_p)
     return report_age(s, &(int64_t){0});
 }
 
+static bool transfer_bytes(const subject_t *s, int64_t *value_p)
+{
+    *value_p = load(&s->w->transfer_bytes);
+    return s->w->is_gateway_managed;
+}
+
 static bool ttft_ema(const subject_t *s, int64_t *value_p)
 {
     *value_p = load(&s->w->ttft_ema_us);
@@ -223,6 +229,9 @@ static const struct {
      "Share of the KV cache in use (0 to 1), as the engine reports", NULL, engine_kv, MICRO},
     {"baton_worker_engine_report_age_seconds", "gauge", "Age of the engine's last load report",
      NULL, report_age, MICRO},
+    {"baton_worker_transfer_bytes", "gauge",
+     "KV on its way from or to the worker, as its agents tell; where the gateway opens the rooms",
+     NULL, transfer_bytes, WHOLE},
     {"baton_worker_ttft_ema_seconds", "gauge", "Moving average of the time to the first byte", NULL,
      ttft_ema, MICRO},
     {"baton_worker_tpot_ema_seconds", "gauge", "Moving average of the time per output token", NULL,

@@ -151,6 +151,7 @@ static void put_work(bt_text_t *out, const bt_worker_t *w)
             k > 0 ? "," : "", kinds[k], n[0], n[1], n[2], n[3]);
     }
     bt_text_puts(out, "}");
+    put_number(out, "transfer_bytes", w->is_gateway_managed ? load(&w->transfer_bytes) : -1, 0);
     put_ms(out, "ttft_ema_ms", load(&w->ttft_ema_us));
     put_ms(out, "tpot_ema_ms", load(&w->tpot_ema_us));
 }

@@ -107,6 +107,7 @@ typedef struct bt_worker {
     _Atomic uint64_t
         suspect_partner; /* id of the partner of the last pair failure that could be either's; 0 = none */
     _Atomic int64_t ttft_ema_us, tpot_ema_us; /* 0 = none yet */
+    _Atomic int64_t transfer_bytes;           /* of KV that open rooms still miss (core/transfer) */
     bt_load_sample_t load;
     bt_breaker_t breaker;
     pthread_mutex_t

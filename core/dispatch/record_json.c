@@ -218,6 +218,8 @@ static void put_load(bt_text_t *out, const bt_worker_t *w, uint64_t now_ms)
         put_number(out, "kv_free",
                    1.0 - atomic_load_explicit(&load->kv_used_ppm, memory_order_relaxed) / 1e6);
     }
+    if (w->is_gateway_managed)
+        put_number(out, "transfer_bytes", (double) load_i64(&w->transfer_bytes));
     put_ema(out, NAMED("ttft_ema_ms"), &w->ttft_ema_us);
     put_ema(out, NAMED("tpot_ema_ms"), &w->tpot_ema_us);
     if (at_ms != 0)

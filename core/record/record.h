@@ -16,7 +16,7 @@
  *    "rule":"canary/2","policy":"least_load","policy_version":"1","generation":3,
  *    "seed":"c3a1f0e2b4d59687","clock_us":812345678,"reads":[["window",12]],"decided_by":"policy","why":"..",
  *    "candidates":{"prefill":{"total":2,"rows":[{"id":1,"name":"p1","url":"http://h:1","role":"prefill","zone":"a","labels":{"k":"v"},
- *      "engine":"vllm","connector":"NixlConnector","version":"0.32.0","dialect":"nixl","dp_size":2,"tp_size":4,"pp_size":2,"prefill_tokens":0,"decode_tokens":0,"requests":0,"prefix_cached":40,"running":0,"waiting":0,"kv_free":0.5,
+ *      "engine":"vllm","connector":"NixlConnector","version":"0.32.0","dialect":"nixl","dp_size":2,"tp_size":4,"pp_size":2,"prefill_tokens":0,"decode_tokens":0,"requests":0,"transfer_bytes":0,"prefix_cached":40,"running":0,"waiting":0,"kv_free":0.5,
  *      "ttft_ema_ms":20,"tpot_ema_ms":5,"age_ms":300,"score":12.5}]},"decode":{..},"hybrid":{..},
  *      "single":{"total":1,"rows":[{"id":1}]}},
  *    "plan":{"kind":"handoff","prefill":"p1","decode":"d2","alternates":[{"prefill":"p1","decode":"d1"}]},

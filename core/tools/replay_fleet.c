@@ -296,6 +296,7 @@ static void set_loads(known_t *k, const bt_replay_row_t *row, uint64_t now_ms)
     w->tokens[BT_PHASE_PREFILL] = whole(row, BT_REPLAY_PREFILL_TOKENS);
     w->tokens[BT_PHASE_DECODE] = whole(row, BT_REPLAY_DECODE_TOKENS);
     w->requests[phase] = whole(row, BT_REPLAY_REQUESTS);
+    w->transfer_bytes = whole(row, BT_REPLAY_TRANSFER_BYTES);
     w->ttft_ema_us = (int64_t) fmin(1e15, fmax(0, row->numbers[BT_REPLAY_TTFT] * 1000));
     w->tpot_ema_us = (int64_t) fmin(1e15, fmax(0, row->numbers[BT_REPLAY_TPOT] * 1000));
     set_sample(w, row, now_ms);

@@ -15,8 +15,8 @@ static const char *const fact_names[BT_REPLAY_FACT_COUNT] = {
     "name",      "url",     "role",    "zone",    "labels",  "engine",
     "connector", "version", "dialect", "dp_size", "tp_size", "pp_size"};
 static const char *const number_names[BT_REPLAY_NUMBER_COUNT] = {
-    "prefill_tokens", "decode_tokens", "requests", "running",       "waiting", "kv_free",
-    "ttft_ema_ms",    "tpot_ema_ms",   "age_ms",   "prefix_cached", "score"};
+    "prefill_tokens", "decode_tokens", "requests",    "transfer_bytes", "running",       "waiting",
+    "kv_free",        "ttft_ema_ms",   "tpot_ema_ms", "age_ms",         "prefix_cached", "score"};
 
 /* ---- values ---- */
 

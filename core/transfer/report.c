@@ -13,6 +13,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#define IN_FLIGHT_MAX ((uint64_t) 1 << 50) /* a room's; figures are the agents' own */
+
 /* ---- sides ---- */
 /* The state of the one that is least far. */
 static enum bt_kv_state side_state(const bt_transfer_side_t *side)
@@ -313,6 +315,26 @@ static void note_progress(bt_transfer_room_t *room)
         bt_transfer_room_wait(room, BT_TRANSFER_WAIT_STALL, room->stall_ms);
 }
 
+/* Receivers tell how many pages they want and have, not their size: that is what the agent's pages
+ * had last, in this room or another. */
+static void note_in_flight(bt_transfer_room_t *room)
+{
+    uint64_t left = 0;
+
+    for (unsigned i = 0; i < room->receiver.count; i++) {
+        const bt_transfer_participant_t *participant = &room->receiver.participants[i];
+        const bt_kv_control_room_t *told = &participant->told;
+        bt_transfer_agent_t *agent = participant->agent;
+
+        if (agent == NULL || told->pages_wanted == 0 || told->pages > told->pages_wanted)
+            continue;
+        if (told->pages > 0)
+            agent->page_bytes = told->bytes / told->pages;
+        left += (told->pages_wanted - told->pages) * agent->page_bytes;
+    }
+    bt_transfer_room_set_in_flight(room, left < IN_FLIGHT_MAX ? left : IN_FLIGHT_MAX);
+}
+
 /* States and figures only go forward, whatever order they are told in (an agent that comes back tells everything anew). */
 static void take(bt_transfer_participant_t *participant, const bt_kv_control_room_t *told)
 {
@@ -349,6 +371,7 @@ void bt_transfer_report(bt_transfer_agent_t *agent, const bt_kv_control_room_t *
     if (told->state == BT_KV_FAILED || told->is_orphan)
         keep_reason(room, participant, told->reason);
     note_progress(room);
+    note_in_flight(room);
     look(room);
 }
 

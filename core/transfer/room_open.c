@@ -202,6 +202,7 @@ static const char *replace_sender(bt_transfer_room_t *room, bt_transfer_rank_gro
     bt_map_remove(&t->names, &room->by_source.entry);
     room->source_room = source_room;
     bt_map_put(&t->names, &room->by_source.entry, source_room);
+    bt_transfer_room_set_in_flight(room, 0);
     bt_worker_unref(room->prefill);
     room->prefill = bt_worker_ref(prefill);
     bt_str_copy(room->prefill_name, sizeof(room->prefill_name), prefill->name);

@@ -59,6 +59,18 @@ uint64_t bt_transfer_side_bytes(const bt_transfer_side_t *side)
     return bytes;
 }
 
+/* Counted on both workers; 0 before the room lets go of one. */
+void bt_transfer_room_set_in_flight(bt_transfer_room_t *room, uint64_t bytes)
+{
+    const int64_t more = (int64_t) (bytes - room->in_flight);
+
+    room->in_flight = bytes;
+    if (more == 0)
+        return;
+    atomic_fetch_add_explicit(&room->prefill->transfer_bytes, more, memory_order_relaxed);
+    atomic_fetch_add_explicit(&room->decode->transfer_bytes, more, memory_order_relaxed);
+}
+
 static const bt_transfer_participant_t *slowest(const bt_transfer_side_t *side)
 {
     const bt_transfer_participant_t *participant = NULL;
@@ -190,6 +202,7 @@ static void detach(bt_transfer_room_t *room)
     bt_transfer_t *t = room->t;
 
     bt_timer_stop(&room->timer);
+    bt_transfer_room_set_in_flight(room, 0);
     bt_transfer_side_leave(&room->sender);
     bt_transfer_side_leave(&room->receiver);
     bt_map_remove(&t->names, &room->by_id.entry);

@@ -29,6 +29,7 @@
 typedef struct bt_transfer_agent bt_transfer_agent_t;
 typedef struct bt_transfer_rank_group bt_transfer_rank_group_t;
 typedef struct bt_transfer_room bt_transfer_room_t;
+typedef struct bt_transfer_mail bt_transfer_mail_t;
 
 /* ---- agents ---- */
 struct bt_transfer_agent {
@@ -51,7 +52,7 @@ struct bt_transfer_agent {
     uint64_t since_ms, heard_ms, said_ms;
     bool may_return;    /* it has hung up because we slept */
     const char *broken; /* set where it must not be lost at once: the timer does it */
-    uint64_t bytes_sent, bytes_received; /* its PINGs */
+    uint64_t bytes_sent, bytes_received, page_bytes; /* its PINGs; its last ROOM that knew */
     /* the beginning of a message whose end has not come */
     uint8_t *in;
     size_t in_len, in_cap;
@@ -124,8 +125,6 @@ enum bt_transfer_wait {
     BT_TRANSFER_WAIT_SETTLE   /* orphaned again right after SOURCE? */
 };
 
-typedef struct bt_transfer_mail bt_transfer_mail_t;
-
 struct bt_transfer_room {
     bt_transfer_t *t;
     bt_transfer_node_t by_id, by_source;
@@ -149,7 +148,7 @@ struct bt_transfer_room {
     bool is_prefill_fault, is_decode_fault;
     char reason[BT_TRANSFER_REASON];
     unsigned repairs;
-    uint64_t progress;                  /* sum of all bytes told */
+    uint64_t progress, in_flight; /* bytes told by both sides; on their way, as both workers say */
     uint64_t rate, rate_bytes, rate_us; /* bytes/s, and the sample it is counted from */
     bt_transfer_side_t sender, receiver;
     bt_transfer_participant_t *spare; /* where sender.participants lie after a repair */
@@ -174,6 +173,7 @@ void bt_transfer_room_notify(bt_transfer_room_t *room, enum bt_transfer_what wha
 void bt_transfer_send_abort(bt_transfer_agent_t *agent, uint64_t name, const char *reason);
 bool bt_transfer_participant_has_ended(const bt_transfer_participant_t *participant);
 uint64_t bt_transfer_side_bytes(const bt_transfer_side_t *side);
+void bt_transfer_room_set_in_flight(bt_transfer_room_t *room, uint64_t bytes);
 void bt_transfer_side_leave(bt_transfer_side_t *side);
 /* A lost agent that comes back with a room of this name, which has ended here, is told to abort it. */
 void bt_transfer_bury(bt_transfer_room_t *room, const bt_transfer_side_t *side, uint64_t name);

@@ -12,6 +12,7 @@
 ---| '"decode_tokens"'
 ---| '"tokens"'
 ---| '"requests"'
+---| '"transfer_bytes"'
 ---| '"running"'
 ---| '"waiting"'
 ---| '"kv_free"'
@@ -103,6 +104,7 @@
 ---@field decode_tokens integer of prompts and answers in work, likewise
 ---@field tokens integer the two together: the load of a worker that does both
 ---@field requests integer in work, likewise
+---@field transfer_bytes? integer of KV on its way from or to it, as its agents tell this gateway; only where the gateway opens the rooms
 ---@field running? integer the engine's report, not older than 5 s
 ---@field waiting? integer the engine's report, and what was sent since
 ---@field kv_free? number 0 to 1, the engine's report

@@ -114,8 +114,9 @@ api.aliases = {
     name = "NumberField",
     doc = "a field of a worker that native functions can rank by",
     values = {
-      "id", "dp_size", "tp_size", "pp_size", "prefill_tokens", "decode_tokens", "tokens", "requests", "running",
-      "waiting", "kv_free", "ttft_ema_ms", "tpot_ema_ms", "age_ms", "prefix_blocks", "prefix_cached",
+      "id", "dp_size", "tp_size", "pp_size", "prefill_tokens", "decode_tokens", "tokens", "requests",
+      "transfer_bytes", "running", "waiting", "kv_free", "ttft_ema_ms", "tpot_ema_ms", "age_ms", "prefix_blocks",
+      "prefix_cached",
     },
   },
   { name = "Role", doc = "what a worker is for", values = { "prefill", "decode", "hybrid" } },
@@ -196,6 +197,10 @@ api.classes = {
       { "decode_tokens", "integer", "of prompts and answers in work, likewise" },
       { "tokens", "integer", "the two together: the load of a worker that does both" },
       { "requests", "integer", "in work, likewise" },
+      {
+        "transfer_bytes?", "integer",
+        "of KV on its way from or to it, as its agents tell this gateway; only where the gateway opens the rooms",
+      },
       { "running?", "integer", "the engine's report, not older than 5 s" },
       { "waiting?", "integer", "the engine's report, and what was sent since" },
       { "kv_free?", "number", "0 to 1, the engine's report" },

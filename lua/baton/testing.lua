@@ -438,8 +438,8 @@ local function labels_text(labels)
 end
 
 local LOADS = {
-  "prefill_tokens", "decode_tokens", "requests", "running", "waiting", "kv_free", "ttft_ema_ms", "tpot_ema_ms",
-  "age_ms",
+  "prefill_tokens", "decode_tokens", "requests", "transfer_bytes", "running", "waiting", "kv_free", "ttft_ema_ms",
+  "tpot_ema_ms", "age_ms",
 }
 
 local function add_row(workers, list, row)

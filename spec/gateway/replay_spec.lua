@@ -190,7 +190,8 @@ describe("baton replay", function()
       engine = "vllm_ascend", connector = "NixlConnector", version = "0.22.1", dp_size = 2, tp_size = 4, pp_size = 8 }
     r.candidates = {
       prefill = list(row(7, "p7", full), row(8, "p8")),
-      decode = list(row(9, "d9", { dialect = "sglang", decode_tokens = 11, age_ms = 60000 }), row(10, "d10")),
+      decode = list(row(9, "d9", { dialect = "sglang", decode_tokens = 11, age_ms = 60000 }), row(10, "d10"),
+        row(12, "d12", { dialect = "baton", connector = "baton", transfer_bytes = 65536 })),
       hybrid = list(row(11, "h11"), row(7, "p7", full)),
       single = list({ id = 11 }, { id = 9 }),
     }
@@ -209,6 +210,7 @@ describe("baton replay", function()
     for _, field in ipairs { "zone", "running", "waiting", "kv_free", "ttft_ema_ms", "tpot_ema_ms", "age_ms" } do
       is(b[field], nil)
     end
+    is(view.decode[3].transfer_bytes, 65536) is(a.transfer_bytes, nil)
     is(c.dialects.sglang, true) is(c.kv_free, nil) is(c.age_ms >= 60000, true)
     is(#view.hybrid, 2) is(view.hybrid[1].role, "hybrid") is(view.hybrid[2], a)
     is(#view.single, 2) is(view.single[1].name, "h11") is(view.single[2], c)

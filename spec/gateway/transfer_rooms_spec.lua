@@ -138,6 +138,33 @@ describe("a gateway-managed transfer", function()
     proc.clean()
   end)
 
+  it("is a load that a policy sees: the next request goes to the other decode", function()
+    local policy = proc.write("by_bytes.lua", [[return { name = "by_bytes", version = "1", api = 2,
+      plan = function(req, view)
+        return { prefill = view.prefill[1], decode = baton.argmin(view.decode, "transfer_bytes", "id") }
+      end }]])
+    f = gateway_managed.start({ p0 = "ttft=1", d0 = "itl=1", d1 = "itl=1" }, { flags = { "--policy", policy } })
+    f:fault("p0", { kind = "kv_stall", times = 1, after_chunks = 2 })
+    local client = f:start(PATH, faults.body({ prompt = faults.PROMPT:rep(20) }))
+    local left = eventually(function()
+      local bytes = f:told("d0").transfer_bytes
+      return bytes > 0 and bytes, tostring(bytes)
+    end, 10, "decode's agent tells what is still on its way")
+    assert.equal(left, f:told("p0").transfer_bytes)
+    assert.equal(left, f:number("baton_worker_transfer_bytes", { worker = "d0" }))
+    assert.equal(0, f:told("d1").transfer_bytes)
+    local answer = f:post(PATH, faults.body())
+    assert.equal(200, answer.status, answer.body)
+    assert.equal("d1", answer:header("x-baton-decode"))
+    client:close()
+    f:wait_idle()
+    eventually(function()
+      return f:told("d0").transfer_bytes == 0 and f:told("p0").transfer_bytes == 0
+    end, 10, "nothing is on its way any more")
+    f:stop()
+    proc.clean()
+  end)
+
   it("needs agents: 503 names who has none", function()
     f = gateway_managed.start({ p0 = "ttft=1", d0 = "itl=1" }, { late = { p0 = true } })
     eventually(function()

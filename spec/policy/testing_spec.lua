@@ -66,6 +66,19 @@ describe("the fake clock", function()
     assert.are.same({ age = 300, running = 8 }, result_of(policy, workers))
   end)
 
+  it("has bytes on their way only where the gateway opens the rooms", function()
+    local workers = testing.workers { prefill = { { connector = "baton" } }, decode = { { connector = "baton" } } }
+    local policy = doing "out.bytes = view.decode[1].transfer_bytes"
+    assert.are.same({ bytes = 0 }, result_of(policy, workers))
+    workers:set("d1", { transfer_bytes = 4096 })
+    assert.are.same({ bytes = 4096 }, result_of(policy, workers))
+    local others = testing.workers { prefill = 1, decode = 1 }
+    assert.are.same({}, result_of(policy, others))
+    assert.has_error(function()
+      others:set("d1", { transfer_bytes = 1 })
+    end, "'transfer_bytes' cannot be set")
+  end)
+
   it("is tick's now and the time of events", function()
     local policy = policy_with(FIRST .. [[,
       observe = function(events, ctx) ctx.state.at, ctx.state.kind = events[1].at_ms, events[1].kind end,

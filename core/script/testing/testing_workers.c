@@ -201,6 +201,8 @@ static bool set_own(bt_worker_t *w, const char *field, lua_Number value)
         w->tokens[BT_PHASE_DECODE] = (int64_t) value;
     else if (strcmp(field, "requests") == 0)
         w->requests[phase_of(w)] = (int64_t) value;
+    else if (strcmp(field, "transfer_bytes") == 0 && w->is_gateway_managed)
+        w->transfer_bytes = (int64_t) value;
     else if (strcmp(field, "ttft_ema_ms") == 0)
         w->ttft_ema_us = (int64_t) (value * 1000);
     else if (strcmp(field, "tpot_ema_ms") == 0)

@@ -13,13 +13,34 @@
 
 #define LOAD_FRESH_MS 5000 /* an engine's own report older than this says nothing */
 
-const char *const bt_row_names[] = {
-    "id",          "name",        "role",    "labels",         "zone",
-    "engine",      "connector",   "version", "kinds",          "dialects",
-    "dp_size",     "tp_size",     "pp_size", "prefill_tokens", "decode_tokens",
-    "tokens",      "requests",    "running", "waiting",        "kv_free",
-    "ttft_ema_ms", "tpot_ema_ms", "age_ms",  "prefix_blocks",  "prefix_cached",
-    "pairs_with",  NULL};
+const char *const bt_row_names[] = {"id",
+                                    "name",
+                                    "role",
+                                    "labels",
+                                    "zone",
+                                    "engine",
+                                    "connector",
+                                    "version",
+                                    "kinds",
+                                    "dialects",
+                                    "dp_size",
+                                    "tp_size",
+                                    "pp_size",
+                                    "prefill_tokens",
+                                    "decode_tokens",
+                                    "tokens",
+                                    "requests",
+                                    "transfer_bytes",
+                                    "running",
+                                    "waiting",
+                                    "kv_free",
+                                    "ttft_ema_ms",
+                                    "tpot_ema_ms",
+                                    "age_ms",
+                                    "prefix_blocks",
+                                    "prefix_cached",
+                                    "pairs_with",
+                                    NULL};
 
 /* ---- fields of a row ---- */
 
@@ -104,6 +125,8 @@ bool bt_worker_number(bt_policy_t *policy, const bt_worker_t *w, enum bt_row_fie
         *value_p = (double) (bt_worker_requests(w, BT_PHASE_PREFILL) +
                              bt_worker_requests(w, BT_PHASE_DECODE));
         return true;
+    case BT_ROW_TRANSFER_BYTES:
+        return known_when(w->is_gateway_managed, (double) load_i64(&w->transfer_bytes), value_p);
     case BT_ROW_TTFT_EMA_MS:
         return ema_ms(&w->ttft_ema_us, value_p);
     case BT_ROW_TPOT_EMA_MS:

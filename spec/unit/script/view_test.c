@@ -21,6 +21,8 @@ static void all_fields_of_a_worker(void **state)
     w->load.waiting = 5;
     w->load.started_since = 2;
     w->load.kv_used_ppm = 250000;
+    w->is_gateway_managed = true;
+    w->transfer_bytes = 4096;
     plan_once(
         &f,
         POLICY(
@@ -32,6 +34,7 @@ static void all_fields_of_a_worker(void **state)
             "assert(w.dialects[1] == 'nixl' and w.dialects.nixl)\n"
             "assert(w.prefill_tokens == 100 and w.decode_tokens == 7 and w.requests == 4)\n"
             "assert(w.running == 4 and w.waiting == 7 and w.kv_free == 0.75 and w.age_ms < 5000)\n"
+            "assert(w.transfer_bytes == 4096 and view.decode[1].transfer_bytes == nil)\n"
             "assert(w.ttft_ema_ms == 1.5 and w.tpot_ema_ms == nil)\n"
             "assert(tostring(w) == 'worker p1')\n"
             "local d, h = view.decode[1], view.hybrid[1]\n"

@@ -49,6 +49,60 @@ static void test_done(void **state)
         assert_int_equal(stats.rooms_by_phase[i], 0);
 }
 
+static void assert_in_flight(const char *prefill, int64_t prefill_bytes, int64_t decode_bytes)
+{
+    fake_sync(&x->d);
+    assert_int_equal(rig_worker(&x->rig, prefill)->transfer_bytes, prefill_bytes);
+    assert_int_equal(rig_worker(&x->rig, "d0")->transfer_bytes, decode_bytes);
+}
+
+/* What four pages of 1 KiB still miss, counted on both workers; the pages' size is known from the
+ * first ones on, in this room and in the next. */
+static void test_bytes_in_flight(void **state)
+{
+    (void) state;
+    pair_open(x, NULL);
+    pair_room(x, 5);
+    pair_wait_room(x, 5);
+    assert_in_flight("p0", 0, 0);
+    fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_TRANSFERRING, 1024);
+    assert_in_flight("p0", 3072, 3072);
+    fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_TRANSFERRING, 3072);
+    assert_in_flight("p0", 1024, 1024);
+    fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_SUCCESS, 4096);
+    assert_in_flight("p0", 0, 0);
+    pair_room(x, 6);
+    pair_wait_room(x, 6);
+    assert_in_flight("p0", 4096, 4096);
+    bt_transfer_room_close(x->rig.t, 6, true, "the client has left");
+    assert_in_flight("p0", 0, 0);
+}
+
+/* With another prefill the bytes are on their way from that one. */
+static void test_bytes_in_flight_of_a_repair(void **state)
+{
+    fake_t p1;
+
+    (void) state;
+    pair_open(x, NULL);
+    (void) rig_add(&x->rig, BT_ROLE_PREFILL, "p1", "http://127.0.0.1:8003");
+    fake_join(&p1, &x->rig, "p1", 0, 1, 13);
+    TURN_UNTIL(&x->rig.loop, has_agents(&x->rig, "p1"));
+    pair_room(x, 5);
+    pair_move_room(x, 5);
+    fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_TRANSFERRING, 2048);
+    pair_room(x, 6);
+    pair_wait_room(x, 6);
+    assert_in_flight("p0", 2048 + 4096, 2048 + 4096);
+    assert_int_equal(bt_transfer_repair(x->rig.t, 6, 60, rig_worker(&x->rig, "p1")), 0);
+    (void) fake_hear(&p1, BT_KV_CONTROL_OPEN);
+    assert_in_flight("p0", 2048, 2048);
+    fake_tell(&x->d, 6, BT_KV_SIDE_RECEIVER, BT_KV_TRANSFERRING, 1024);
+    assert_in_flight("p1", 3072, 2048 + 3072);
+    assert_in_flight("p0", 2048, 2048 + 3072);
+    fake_hang_up(&p1);
+}
+
 /* Only when every rank has it. */
 static void test_done_by_all_ranks(void **state)
 {
@@ -311,6 +365,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_done),
+        TEST(test_bytes_in_flight),
+        TEST(test_bytes_in_flight_of_a_repair),
         TEST(test_done_by_all_ranks),
         TEST(test_told_anew),
         TEST(test_sender_lost_after_delivery),
