@@ -85,6 +85,7 @@ static const struct row rows[] = {
 /* Rows of --dialect-dir: a row is whole before the count shows it, and stays. */
 #define OWN_MAX 256
 static struct row own_rows[OWN_MAX];
+static bool own_serves_alone[OWN_MAX];
 static _Atomic unsigned own_count;
 static pthread_mutex_t own_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -348,12 +349,14 @@ static int add_own(const bt_own_connector_t *own)
         return 0; /* the table has it */
     if (there != NULL)
         return strcmp(there->dialect, own->dialect) == 0 && there->cap == own->cap &&
-                       there->engine == own->engine
+                       there->engine == own->engine &&
+                       own_serves_alone[there - own_rows] == own->serves_alone
                    ? 0
                    : BT_E_INVAL;
     if (count == OWN_MAX)
         return BT_E_LIMIT;
     rc = fill_own(&own_rows[count], own);
+    own_serves_alone[count] = own->serves_alone;
     if (rc == 0)
         atomic_store_explicit(&own_count, count + 1, memory_order_release);
     return rc;
@@ -443,6 +446,11 @@ bool bt_capability_prefill_serves_alone(enum bt_engine engine)
 
 bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect)
 {
+    const unsigned own = atomic_load_explicit(&own_count, memory_order_acquire);
+
+    for (unsigned i = 0; i < own; i++)
+        if (own_rows[i].dialect == dialect && own_serves_alone[i])
+            return true;
     return bt_capability_prefill_serves_alone(engine) &&
            (dialect == nixl || dialect == nixl_push || dialect == shared_cache);
 }

@@ -49,6 +49,7 @@ typedef struct bt_own_connector {
     const char *connector, *dialect;
     enum bt_capability cap;
     enum bt_engine engine; /* UNKNOWN = the worker says */
+    bool serves_alone;     /* one of a pair also computes a whole request */
 } bt_own_connector_t;
 /* Copies it; it goes before the table's own rows. The same again is nothing new; BT_E_INVAL: it is
  * another dialect's or capability's already; BT_E_LIMIT. */
@@ -87,7 +88,7 @@ bool bt_capability_is_sglang_backend(bt_str_t connector);
 /* A lone prefill worker of this engine can serve alone (vLLM, vLLM-Ascend, MindIE; not SGLang). */
 bool bt_capability_prefill_serves_alone(enum bt_engine engine);
 /* A worker of a pair computes a prompt that comes without parameters of a transfer: vLLM's family
- * over nixl, nixl_push or shared_cache. */
+ * over nixl, nixl_push or shared_cache, and a user's dialect that says so. */
 bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect);
 
 #endif

@@ -86,6 +86,8 @@ static int derive_capability(bt_worker_t *w)
                              &w->pair_rules);
     w->is_gateway_managed =
         spec->role != BT_ROLE_HYBRID && bt_capability_is_gateway_managed(w->dialect);
+    w->serves_alone =
+        spec->role == BT_ROLE_HYBRID || bt_capability_serves_alone(w->engine, w->dialect);
     if (spec->role != BT_ROLE_HYBRID)
         return w->refusal == NULL
                    ? 0
@@ -327,11 +329,6 @@ unsigned bt_worker_kinds(bt_worker_t *w)
         !knows_agent(w))
         return BT_KIND_HANDOFF;
     return kinds;
-}
-
-bool bt_worker_serves_alone(const bt_worker_t *w)
-{
-    return w->spec.role == BT_ROLE_HYBRID || bt_capability_serves_alone(w->engine, w->dialect);
 }
 
 unsigned bt_worker_next_rank(bt_worker_t *w)

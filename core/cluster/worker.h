@@ -92,6 +92,7 @@ typedef struct bt_worker {
     char *refusal_text; /* where refusal names something; owned */
     bool
         is_gateway_managed; /* its connector's rooms are opened by the gateway at the worker's own agents */
+    bool serves_alone; /* hybrids, and who computes a prompt that nothing is said of */
     /* ---- live ---- */
     _Alignas(64) _Atomic int64_t tokens[BT_PHASE_COUNT]; /* ledger */
     _Atomic int64_t requests[BT_PHASE_COUNT];
@@ -179,8 +180,6 @@ static inline bool bt_worker_has_legs(const bt_worker_t *w)
 /* Kinds (capability.h) that it can serve now as one of a pair; 0 for a hybrid. A prefill of nixl_push has bootstrap only when it is
  * known where its agent is: said by the configuration, or learned from a hand-off. */
 unsigned bt_worker_kinds(bt_worker_t *w);
-/* Can it serve without a partner? Hybrids, and who computes a prompt that nothing is said of. */
-bool bt_worker_serves_alone(const bt_worker_t *w);
 /* One leg more, where it has fewer than `limit`. Each taken place is given back once. */
 bool bt_worker_take_place(bt_worker_t *w, unsigned limit);
 void bt_worker_give_place_back(bt_worker_t *w);

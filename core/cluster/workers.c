@@ -119,7 +119,7 @@ static bt_worker_set_t take_role(bt_worker_pool_t *pool, enum bt_role role,
 static void add_alone(bt_worker_pool_t *pool, const bt_worker_set_t *from)
 {
     for (unsigned i = 0; i < from->count; i++)
-        if (bt_worker_serves_alone(from->items[i]))
+        if (from->items[i]->serves_alone)
             pool->alone.items[pool->alone.count++] = from->items[i];
 }
 

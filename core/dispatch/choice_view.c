@@ -90,7 +90,7 @@ static void pin(bt_request_t *r, bt_choice_view_t *v)
     v->sets[BT_LIST_SINGLE] = (bt_worker_set_t){v->pinned, 1};
     if (r->pinned->spec.role == BT_ROLE_DECODE) {
         v->sets[BT_LIST_DECODE] = (bt_worker_set_t){v->pinned, 1};
-        v->sets[BT_LIST_SINGLE].count = bt_worker_serves_alone(r->pinned);
+        v->sets[BT_LIST_SINGLE].count = r->pinned->serves_alone;
         v->sets[BT_LIST_HYBRID].count = 0;
     } else {
         v->sets[BT_LIST_HYBRID] = (bt_worker_set_t){v->pinned, 1};

@@ -101,22 +101,22 @@ static const uint64_t *room_of(const bt_leg_t *leg)
     return leg->role == BT_LEG_PREFILL ? &kv->source_room : &kv->room;
 }
 
-/* Asks the dialect. 0, or < 0 with f filled. */
-static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_failure_t *f)
+/* learned: where what is borrowed of prefill lies as long as the view. */
+static bt_leg_view_t view_of(bt_leg_t *leg, bt_str_t reply, struct bt_learned *learned)
 {
+    static const enum bt_dialect_leg legs[] = {[BT_LEG_PREFILL] = BT_DIALECT_PREFILL,
+                                               [BT_LEG_DECODE] = BT_DIALECT_DECODE,
+                                               [BT_LEG_SINGLE] = BT_DIALECT_SINGLE};
     bt_attempt_t *a = leg->attempt;
-    bt_task_t *task = a->task;
-    bt_request_t *r = task->request;
-    struct bt_learned learned = {.known = false};
-    bt_str_t reason = BT_STR_NULL;
+    bt_request_t *r = a->task->request;
     bt_leg_view_t view = {
-        .decode = leg->role == BT_LEG_DECODE,
+        .which = legs[leg->role],
         .path = r->path,
         .request_id = bt_str(a->id),
         .rid = bt_str(a->rid),
         .rooms = a->kv.room != 0 ? room_of(leg) : a->rooms,
         .room_count = a->kv.room != 0 ? 1 : a->room_count,
-        .prompt_count = task->prompt_count,
+        .prompt_count = a->task->prompt_count,
         .stream = r->intent.stream,
         .body = r->intent.body.text,
         .member = member_type,
@@ -126,8 +126,20 @@ static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_fa
                                             : 0, /* only prefill's is ever handed on */
     };
 
-    peer_view(&view.prefill, a->pair.prefill, a->pair.prefill_rank, &learned);
+    peer_view(&view.prefill, a->pair.prefill, a->pair.prefill_rank, learned);
     peer_view(&view.decode_peer, a->pair.decode, a->pair.decode_rank, NULL);
+    return view;
+}
+
+/* Asks the dialect. 0, or < 0 with f filled. */
+static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_failure_t *f)
+{
+    bt_attempt_t *a = leg->attempt;
+    bt_request_t *r = a->task->request;
+    struct bt_learned learned = {.known = false};
+    bt_str_t reason = BT_STR_NULL;
+    const bt_leg_view_t view = view_of(leg, reply, &learned);
+
     switch (bt_dialect_edit(a->dialect, &view, edits, &reason)) {
     case BT_DIALECT_OK:
         if (a->dialect->needs_rid)
@@ -145,6 +157,25 @@ static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_fa
     }
     *f = reply.n != 0 ? bt_leg_failure(&a->legs[0], BT_E_HANDOFF, true)
                       : bt_leg_failure(leg, BT_E_DIALECT, true);
+    f->reason = reason.p;
+    return f->rc;
+}
+
+/* A user's dialect whose workers serve alone takes out what a client may not say to them. */
+static int own_single_edits(bt_leg_t *leg, bt_edits_t *edits, bt_failure_t *f)
+{
+    bt_request_t *r = leg->attempt->task->request;
+    const bt_dialect_t *dialect = leg->worker->dialect != NULL
+                                      ? bt_dialects_find(r->d->dialects, leg->worker->dialect)
+                                      : NULL;
+    bt_str_t reason = BT_STR_NULL;
+
+    if (dialect == NULL || !dialect->has_single || !r->intent.has_body)
+        return 0;
+    const bt_leg_view_t view = view_of(leg, BT_STR_NULL, NULL);
+    if (bt_dialect_edit(dialect, &view, edits, &reason) == BT_DIALECT_OK)
+        return 0;
+    *f = bt_leg_failure(leg, BT_E_DIALECT, true);
     f->reason = reason.p;
     return f->rc;
 }
@@ -198,6 +229,8 @@ static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
     if (rc == 0)
         rc = a->kind == BT_PLAN_SINGLE ? single_edits(leg, &edits)
                                        : dialect_edits(leg, reply, &edits, f);
+    if (rc == 0 && a->kind == BT_PLAN_SINGLE)
+        rc = own_single_edits(leg, &edits, f);
     if (rc == BT_E_LIMIT)
         f->reason = "the request's body needs more edits than one leg may have";
     if (rc < 0)

@@ -214,7 +214,7 @@ static double edit_ns(const bt_dialect_t *dialect, bt_leg_view_t *leg, bool deco
     enum { ROUNDS = 20000 };
     double ns[RUNS];
 
-    leg->decode = decode;
+    leg->which = decode ? BT_DIALECT_DECODE : BT_DIALECT_PREFILL;
     for (int run = 0; run < RUNS; run++) {
         double start_ns = cpu_ns();
         for (int i = 0; i < ROUNDS; i++) {

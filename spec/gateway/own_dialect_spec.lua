@@ -81,6 +81,18 @@ describe("examples/dialect", function()
     assert_served("telepathyconnector")
   end)
 
+  it("has workers that serve alone, where a policy says so", function()
+    serve("--kv-connector", "TelepathyConnector", "--prefill", prefill.url, "--decode", decode.url, "--policy",
+      "conditional_disagg")
+    local answer = http.post(port, "/v1/completions", BODY)
+    assert.equal(200, answer.status, answer.body)
+    assert.equal("single", answer:header("x-baton-plan"))
+    assert.equal(1, #seen)
+    assert.equal("d", seen[1].who)
+    -- The client's own word never reaches the engine; all else is as it was.
+    assert.equal('{"model":"m","prompt":"hello","max_tokens":5}', seen[1].body)
+  end)
+
   it("is replayed with the same folder", function()
     local records = proc.path("records.jsonl")
     serve("--kv-connector", "TelepathyConnector", "--prefill", prefill.url, "--decode", decode.url, "--record-file",
@@ -135,6 +147,42 @@ describe("examples/dialect", function()
   end
 
   local TAIL = "kind = 'handoff', prefill = function() end, decode = function() end, "
+
+  local function own_folder(single)
+    local folder = proc.path("mine")
+    assert(os.execute("mkdir " .. folder) == 0)
+    local f = assert(io.open(folder .. "/own.lua", "w"))
+    f:write("return { name = 'own', connectors = { 'OwnConnector' }, " .. TAIL .. single .. "}")
+    f:close()
+    return folder
+  end
+
+  it("lets nobody serve alone whose file does not say so, or refuses it", function()
+    local names = { "--kv-connector", "OwnConnector", "--prefill", prefill.url, "--decode", decode.url }
+    local function serve_own(single)
+      gateway, port, admin_port = fleet.start_gateway({ "--dialect-dir", own_folder(single), "--policy",
+        "conditional_disagg", "--max-attempts", "1", unpack(names) })
+      eventually(function()
+        local text = http.get(admin_port, "/workers").body
+        return select(2, text:gsub('"health":"up"', "")) == 2, text
+      end, 10, "both workers are up")
+      return http.post(port, "/v1/completions", BODY)
+    end
+    local answer = serve_own("")
+    assert.equal("handoff", answer:header("x-baton-plan"), answer.body)
+    assert.equal(2, #seen)
+    gateway:stop(10)
+    proc.clean()
+    seen = {}
+    answer = serve_own("single = function() return nil, 'not today' end, ")
+    assert.equal(502, answer.status)
+    assert.matches("not today", answer.body)
+    assert.equal(0, #seen)
+    gateway:stop(10)
+    proc.clean()
+    local err = refusal("--dialect-dir", own_folder("single = 7, "), unpack(names))
+    assert.truthy(err:find("single must be a function(leg, edit)", 1, true), err)
+  end)
 
   it("is named when somebody nearly says it", function()
     local err = refusal("--dialect-dir", DIR, "--kv-connector", "TelepatyConnector", "--prefill", prefill.url)

@@ -16,7 +16,7 @@
 static const char *const file_keys[] = {
     "name",       "kind",   "routes",       "prefill",     "decode", "rid",
     "room",       "batch",  "release",      "abort_route", "learns", "gateway_managed",
-    "connectors", "engine", "decode_first", NULL};
+    "connectors", "engine", "decode_first", "single",      NULL};
 
 const char *bt_plan_kind_name(enum bt_plan_kind kind)
 {
@@ -128,6 +128,20 @@ static void refuse_unknown_keys(lua_State *L)
     }
 }
 
+/* Without a path it is compiled in: cluster/capability.c knows which of those serve alone. */
+static void read_legs(lua_State *L, struct bt_dialect_file *file)
+{
+    bt_dialect_t *pub = &file->pub;
+
+    pub->leg_refs[BT_DIALECT_PREFILL] = function_ref(L, "prefill");
+    pub->leg_refs[BT_DIALECT_DECODE] = function_ref(L, "decode");
+    lua_getfield(L, 1, "single");
+    pub->has_single = !lua_isnil(L, -1);
+    lua_pop(L, 1);
+    if (pub->has_single)
+        pub->leg_refs[BT_DIALECT_SINGLE] = function_ref(L, "single");
+}
+
 static void read_file_table(lua_State *L, struct bt_dialect_file *file)
 {
     bt_dialect_t *pub = &file->pub;
@@ -164,8 +178,7 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
     read_routes(L, file);
     read_connectors(L, file);
     read_engine(L, file);
-    pub->prefill_ref = function_ref(L, "prefill");
-    pub->decode_ref = function_ref(L, "decode");
+    read_legs(L, file);
 }
 
 static void free_file(struct bt_dialect_file *file)
@@ -223,7 +236,6 @@ static int add_text(struct bt_dialects *d, bt_str_t text, const char *path, bool
     if (d->files[d->count] == NULL)
         return BT_E_NOMEM;
     d->files[d->count]->pub.home = d;
-    d->files[d->count]->pub.routes_ref = LUA_NOREF;
     d->files[d->count]->path = trusted ? NULL : bt_str_dup(bt_str(path));
     snprintf(chunk, sizeof(chunk), "@%s", path);
     lua_pushcfunction(d->vm.L, load_chunk);
@@ -308,7 +320,7 @@ static void read_verdict(lua_State *L, struct bt_dialects *d)
     if (!lua_toboolean(L, 1) && lua_type(L, 2) == LUA_TSTRING) {
         d->verdict = BT_DIALECT_REFUSED;
         d->reason = bt_arena_str(d->edits->arena, bt_vm_str(L, 2));
-    } else if (d->leg->decode && d->running->kind == BT_PLAN_HANDOFF &&
+    } else if (d->leg->which == BT_DIALECT_DECODE && d->running->kind == BT_PLAN_HANDOFF &&
                bt_str_eq(word, BT_STR("recompute"))) {
         d->verdict = BT_DIALECT_RECOMPUTE;
     } else if (!lua_isnoneornil(L, 1)) {
@@ -321,7 +333,7 @@ static int enter(lua_State *L)
 {
     struct bt_dialects *d = bt_vm_of(L)->owner;
 
-    bt_vm_push(L, d->leg->decode ? d->running->decode_ref : d->running->prefill_ref);
+    bt_vm_push(L, d->running->leg_refs[d->leg->which]);
     bt_vm_push(L, d->leg_ref);
     bt_vm_push(L, d->edit_ref);
     lua_call(L, 2, 2);

@@ -9,9 +9,11 @@
  *   { name = "nixl", kind = "handoff" | "bootstrap" | "sequence", rid = bool, room = bool, batch = bool,
  *     release = bool, abort_route = bool, learns = bool, gateway_managed = bool, decode_first = bool,
  *     routes = { "/v1/completions", ... } or nil for all, prefill = function(leg, edit), decode = function(leg, edit) }
- *     A user's file also: connectors = { "MyConnector", ... }, engine = "vllm" or another.
+ *     A user's file also: connectors = { "MyConnector", ... }, engine = "vllm" or another, single = function(leg, edit).
  *   kind sequence: P with one token, then D, nothing of P's reply is needed (shared_cache).
  *   batch = true: a list of prompts goes in one leg, with a room per prompt; else every list is fanned out.
+ *   single: its presence says that a worker of a pair computes a whole request without a partner, and the policy may ask for that. It takes
+ *   out of the client's body what such a worker would read as the connector's own; leg.decode is the worker, leg.prefill is empty.
  *   decode_first = true: prefill's function looks at leg.decode, so a plan may not leave decode open.
  *   gateway_managed = true: the workers' transfer agents are connected to the gateway, which opens each room at both sides and may give a
  *   waiting decode another prefill, with a room of its own: then leg.room is not the same on both legs.
@@ -35,6 +37,8 @@
 enum bt_plan_kind { BT_PLAN_NONE, BT_PLAN_SINGLE, BT_PLAN_HANDOFF, BT_PLAN_BOOTSTRAP };
 const char *bt_plan_kind_name(enum bt_plan_kind kind); /* "single", "handoff", "bootstrap" */
 
+enum bt_dialect_leg { BT_DIALECT_PREFILL, BT_DIALECT_DECODE, BT_DIALECT_SINGLE, BT_DIALECT_LEGS };
+
 typedef struct bt_dialects bt_dialects_t;
 
 typedef struct bt_dialect {
@@ -48,9 +52,10 @@ typedef struct bt_dialect {
     bool batch;
     bool needs_decode_first; /* hand-off whose prefill leg tells of decode: no late choice */
     bool learns;             /* nixl_push: needs parameters that the first hand-off reply teaches */
+    bool has_single;         /* a worker of its pairs serves alone, too */
     bool is_gateway_managed; /* baton: rooms are opened at the workers' agents (core/transfer) */
     bt_dialects_t *home;
-    int prefill_ref, decode_ref, routes_ref; /* Lua registry */
+    int leg_refs[BT_DIALECT_LEGS]; /* Lua registry */
 } bt_dialect_t;
 
 /* One side of the pair as a dialect sees it (leg.prefill, leg.decode). */
@@ -64,7 +69,7 @@ typedef struct bt_dialect_peer {
 } bt_dialect_peer_t;
 
 typedef struct bt_leg_view {
-    bool decode;         /* which leg: false = prefill */
+    enum bt_dialect_leg which;
     bt_str_t path;       /* "/v1/chat/completions" */
     bt_str_t request_id; /* X-Request-Id of this leg */
     bt_str_t rid;        /* fixed width, "" when the dialect needs none */

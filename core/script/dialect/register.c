@@ -15,12 +15,14 @@ static int add(const struct bt_dialect_file *file, const char *connector, char *
         .cap = file->pub.kind == BT_PLAN_BOOTSTRAP ? BT_CAP_CONCURRENT_ENGINE_SYNC
                                                    : BT_CAP_PREFILL_HANDOFF_DECODE,
         .engine = file->engine,
+        .serves_alone = file->pub.has_single,
     };
     int rc = bt_capability_add(&own);
 
     if (rc == BT_E_INVAL)
         snprintf(err, err_size,
-                 "%s: connectors: \"%.100s\" was said before with another dialect, kind or engine: "
+                 "%s: connectors: \"%.100s\" was said before with another dialect, kind, engine or "
+                 "`single`: "
                  "name it in one file, and restart after a change",
                  file->path, connector);
     else if (rc < 0)

@@ -112,7 +112,7 @@ static int workers_add(lua_State *L)
         return luaL_error(L, "too many workers");
     w = make_worker(L, role, &words);
     set->items[set->count++] = w;
-    if (set == &f->sets[BT_LIST_HYBRID] || bt_worker_serves_alone(w))
+    if (set == &f->sets[BT_LIST_HYBRID] || w->serves_alone)
         single->items[single->count++] = w;
     f->key++;
     return 0;

@@ -168,7 +168,7 @@ static void push_kinds(lua_State *L, const bt_worker_t *w, unsigned kinds)
         add_word(L, "bootstrap");
     if (kinds & BT_KIND_HANDOFF)
         add_word(L, "handoff");
-    if (bt_worker_serves_alone(w))
+    if (w->serves_alone)
         add_word(L, "single");
 }
 

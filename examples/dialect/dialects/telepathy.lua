@@ -1,6 +1,6 @@
 -- telepathy - a made-up connector: prefill answers with the number of a thought, decode asks prefill's host for it.
 --
--- The engines must not trust what a client writes into "telepathy": both legs set it whole.
+-- The engines must not trust what a client writes into "telepathy": both legs set it whole, a single leg loses it.
 
 local legs = require("baton.legs")
 
@@ -25,6 +25,11 @@ local function decode(leg, edit)
   edit.splice(NAME, NAME, { host = edit.str(leg.prefill.host) })
 end
 
+-- A worker of a pair that is told of no thought thinks for itself; a client may not tell it of one.
+local function single(_, edit)
+  edit.remove(NAME)
+end
+
 return {
   name = "telepathy",
   kind = "handoff", -- decode's leg is made of prefill's reply
@@ -33,4 +38,5 @@ return {
   routes = { "/v1/completions", "/v1/chat/completions" },
   prefill = prefill,
   decode = decode,
+  single = single,
 }

@@ -152,7 +152,7 @@ static void assert_derived(enum bt_engine engine, const char *connector, const c
 
 static int add(const char *connector, const char *dialect, enum bt_capability cap)
 {
-    const bt_own_connector_t own = {connector, dialect, cap, BT_ENGINE_VLLM};
+    const bt_own_connector_t own = {connector, dialect, cap, BT_ENGINE_VLLM, false};
 
     return bt_capability_add(&own);
 }
@@ -160,6 +160,8 @@ static int add(const char *connector, const char *dialect, enum bt_capability ca
 static void connectors_of_users_files(void **state)
 {
     bt_pair_rules_t rules;
+    enum bt_capability cap;
+    const char *dialect, *why;
     (void) state;
 
     assert_derived(U, "PsychicConnector", NULL, NONE, NULL, "unknown connector");
@@ -181,7 +183,27 @@ static void connectors_of_users_files(void **state)
     assert_string_equal(bt_capability_nearest(BT_STR("PsychikConnector")), "PsychicConnector");
     bt_capability_pair_rules(U, BT_STR("PsychicConnector"), NULL, 0, "psychic", &rules);
     assert_string_equal(rules.family, "psychic");
-    assert_false(bt_capability_serves_alone(BT_ENGINE_VLLM, "psychic"));
+    (void) bt_capability_derive(U, BT_STR("PsychicConnector"), NULL, 0, BT_STR_NULL, &cap, &dialect,
+                                &why);
+    assert_false(bt_capability_serves_alone(BT_ENGINE_VLLM, dialect));
+}
+
+/* Only where its file says so, whatever the engine; a file that says both is refused. */
+static void own_workers_that_serve_alone(void **state)
+{
+    const bt_own_connector_t own = {"HermitConnector", "hermit", HANDOFF, BT_ENGINE_UNKNOWN, true};
+    enum bt_capability cap;
+    const char *dialect, *why;
+    (void) state;
+
+    assert_int_equal(bt_capability_add(&own), 0);
+    assert_int_equal(bt_capability_add(&own), 0);
+    assert_int_equal(add("HermitConnector", "hermit", HANDOFF), BT_E_INVAL);
+    (void) bt_capability_derive(U, BT_STR("HermitConnector"), NULL, 0, BT_STR_NULL, &cap, &dialect,
+                                &why);
+    assert_string_equal(dialect, "hermit");
+    assert_true(bt_capability_serves_alone(BT_ENGINE_UNKNOWN, dialect));
+    assert_true(bt_capability_serves_alone(BT_ENGINE_SGLANG, dialect));
 }
 
 static void a_shipped_dialect_for_another_connector(void **state)
@@ -271,6 +293,7 @@ int main(void)
         cmocka_unit_test(rules_that_connectors_demand),
         cmocka_unit_test(names_and_parsing),
         cmocka_unit_test(connectors_of_users_files),
+        cmocka_unit_test(own_workers_that_serve_alone),
         cmocka_unit_test(a_shipped_dialect_for_another_connector),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

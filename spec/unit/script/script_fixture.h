@@ -230,7 +230,7 @@ static inline void leg_fini(struct leg_run *r)
 
 static inline enum bt_dialect_verdict leg_edit(struct leg_run *r, bool decode)
 {
-    r->leg.decode = decode;
+    r->leg.which = decode ? BT_DIALECT_DECODE : BT_DIALECT_PREFILL;
     bt_edits_init(&r->edits, &r->arena);
     r->verdict = bt_dialect_edit(r->dialect, &r->leg, &r->edits, &r->reason);
     return r->verdict;
