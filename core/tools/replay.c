@@ -27,18 +27,17 @@
 #define PROGRESS_MS 2000
 #define PROGRESS_LINES 1024
 
-/* A policy that plans, and what it gave as scores last. */
+/* The policy that plans, or the two that plan a half each and the one beside them; and what was given as scores last. */
 struct planner {
-    bt_policy_t *policy;
-    char label[256];
+    bt_policy_t *policies[BT_SLOT_COUNT]; /* PREFILL and DECODE: NULL where BOTH plans all */
+    char labels[BT_SLOT_COUNT][128], label[300];
     bt_policy_trace_t trace;
     struct bt_policy_score scores[SCORES_MAX];
-    bool has_vars;
 };
 
 struct replay {
     const bt_replay_options_t *options;
-    struct planner new, old; /* old.policy NULL = the recorded choice */
+    struct planner new, old; /* old without policies: the recorded choice */
     bt_replay_workers_t *workers;
     bt_replay_report_t report;
     bt_replay_tally_t *tally;
@@ -60,7 +59,8 @@ struct reader {
 
 /* ---- planning ---- */
 
-static int load(struct planner *p, const char *name, const bt_value_t *params, bool is_shadow)
+static int load(struct planner *p, enum bt_policy_slot slot, const char *name,
+                const bt_value_t *params, bool is_shadow)
 {
     char err[ERR_BYTES] = "";
     bt_policy_source_t *source;
@@ -70,17 +70,47 @@ static int load(struct planner *p, const char *name, const bt_value_t *params, b
     if (rc == 0) {
         spec.path = source->path;
         spec.code = (bt_str_t){source->code, source->size};
-        rc = bt_policy_make(&p->policy, &spec, err, sizeof err);
+        rc = bt_policy_make(&p->policies[slot], &spec, err, sizeof err);
         bt_policy_source_unref(source);
     }
     if (rc < 0) {
         fprintf(stderr, "%s\n", err);
         return rc;
     }
-    snprintf(p->label, sizeof p->label, "%s@%s", bt_policy_name(p->policy),
-             bt_policy_version(p->policy));
-    p->has_vars = bt_policy_has_entry(p->policy);
+    snprintf(p->labels[slot], sizeof p->labels[slot], "%s@%s", bt_policy_name(p->policies[slot]),
+             bt_policy_version(p->policies[slot]));
     return 0;
+}
+
+static int load_asked(struct planner *p, enum bt_policy_slot slot, const bt_replay_policy_t *asked)
+{
+    bt_value_t *params = NULL;
+    int rc = bt_replay_params(asked, &params);
+
+    if (rc == 0)
+        rc = load(p, slot, asked->name, params->count > 0 ? params : NULL, false);
+    else
+        fprintf(stderr, "%s\n", bt_err_text(rc));
+    bt_value_free(params);
+    return rc;
+}
+
+/* A half that nobody else plans is the one policy's, in a VM of its own, as in a gateway. */
+static int load_all(struct planner *p, const bt_replay_options_t *o)
+{
+    const bool has_halves =
+        o->policies[BT_SLOT_PREFILL].name != NULL || o->policies[BT_SLOT_DECODE].name != NULL;
+    int rc = load_asked(p, BT_SLOT_BOTH, &o->policies[BT_SLOT_BOTH]);
+
+    for (unsigned s = BT_SLOT_PREFILL; has_halves && rc == 0 && s < BT_SLOT_COUNT; s++)
+        rc = load_asked(p, (enum bt_policy_slot) s,
+                        &o->policies[o->policies[s].name != NULL ? s : BT_SLOT_BOTH]);
+    if (has_halves)
+        snprintf(p->label, sizeof p->label, "prefill %s, decode %s", p->labels[BT_SLOT_PREFILL],
+                 p->labels[BT_SLOT_DECODE]);
+    else
+        snprintf(p->label, sizeof p->label, "%s", p->labels[BT_SLOT_BOTH]);
+    return rc;
 }
 
 static bool find_score(const struct planner *p, const bt_worker_t *w, double *score_p)
@@ -101,14 +131,43 @@ static uint64_t now_ns(void)
     return (uint64_t) now.tv_sec * 1000000000u + (uint64_t) now.tv_nsec;
 }
 
+/* NULL, or why not. */
+static const char *plan_part(struct planner *p, enum bt_policy_slot slot, enum bt_policy_part part,
+                             bt_replay_record_t *r, bt_choice_t *choice_p)
+{
+    bt_policy_t *policy = p->policies[slot];
+    bt_policy_vars_t vars = {0};
+
+    r->req.vars = bt_policy_has_entry(policy) ? &vars : NULL;
+    int rc = bt_policy_plan(policy, part, &r->req, &r->view, choice_p);
+    bt_policy_vars_drop(&vars);
+    return rc < 0 ? bt_policy_error(policy) : NULL;
+}
+
+/* As dispatch/policy_call.c has it: two halves where there is a prefill to choose from. */
+static const char *plan_all(struct planner *p, bt_replay_record_t *r, bt_choice_t *choice_p)
+{
+    bt_choice_t decode_side = {0};
+    const char *why;
+
+    if (p->policies[BT_SLOT_PREFILL] == NULL || r->view.sets[BT_LIST_PREFILL]->count == 0)
+        return plan_part(p, BT_SLOT_BOTH, BT_POLICY_BOTH, r, choice_p);
+    why = plan_part(p, BT_SLOT_PREFILL, BT_POLICY_PREFILL, r, choice_p);
+    if (why == NULL)
+        why = plan_part(p, BT_SLOT_DECODE, BT_POLICY_DECODE, r, &decode_side);
+    choice_p->first.decode = decode_side.first.decode;
+    if (choice_p->first.prefill == NULL || choice_p->first.decode == NULL)
+        choice_p->first.prefill = choice_p->first.decode = NULL;
+    return why;
+}
+
 static uint64_t plan(struct planner *p, bt_replay_record_t *r, uint64_t seed,
                      bt_replay_side_t *side)
 {
-    bt_policy_vars_t vars = {0};
     bt_choice_t choice = {0};
     bt_json_cursor_t notes;
+    const char *why;
     uint64_t start_ns;
-    int rc;
 
     bt_rand_seed(seed);
     p->trace = (bt_policy_trace_t){
@@ -116,16 +175,15 @@ static uint64_t plan(struct planner *p, bt_replay_record_t *r, uint64_t seed,
     if (r->reads.n > 0 && bt_json_array(&notes, r->reads) == 0)
         p->trace.notes = &notes;
     r->req.trace = &p->trace;
-    r->req.vars = p->has_vars ? &vars : NULL;
     start_ns = now_ns();
-    rc = bt_policy_plan(p->policy, BT_POLICY_BOTH, &r->req, &r->view, &choice);
+    why = plan_all(p, r, &choice);
     const uint64_t ns = now_ns() - start_ns;
-    bt_policy_vars_drop(&vars);
     *side = (bt_replay_side_t){0};
-    if (rc < 0 || bt_choice_is_nobody(&choice)) {
-        side->error = rc < 0 ? bt_policy_error(p->policy) : "nobody was chosen";
+    if (why == NULL && bt_choice_is_nobody(&choice))
+        why = "nobody was chosen";
+    side->error = why;
+    if (why != NULL)
         return ns;
-    }
     if (choice.first.prefill != NULL)
         side->prefill = bt_str(choice.first.prefill->name);
     if (choice.first.decode != NULL)
@@ -158,7 +216,7 @@ static void replay_line(struct replay *p, const struct reader *in, bt_str_t line
         return;
     }
     const uint64_t seed = p->options->seed ^ (p->planned++ * UINT64_C(0x9e3779b97f4a7c15));
-    if (p->old.policy != NULL)
+    if (p->old.policies[BT_SLOT_BOTH] != NULL)
         (void) plan(&p->old, &r, seed, &old);
     else
         recorded(p, &r, &old);
@@ -255,16 +313,19 @@ static int replay_file(struct replay *p, const char *name, char *buffer)
 
 static int open_policies(struct replay *p)
 {
-    bt_value_t *params = NULL;
-    int rc = bt_replay_params(p->options, &params);
+    int rc = load_all(&p->new, p->options);
 
-    if (rc < 0)
-        return bt_policy_tool_refuse("%s", bt_err_text(rc));
-    rc = load(&p->new, p->options->policy, params->count > 0 ? params : NULL, false);
-    bt_value_free(params);
     if (rc == 0 && p->options->against != NULL)
-        rc = load(&p->old, p->options->against, NULL, true);
+        rc = load(&p->old, BT_SLOT_BOTH, p->options->against, NULL, true);
+    snprintf(p->old.label, sizeof p->old.label, "%s",
+             p->options->against != NULL ? p->old.labels[BT_SLOT_BOTH] : "recorded");
     return rc < 0 ? 2 : 0;
+}
+
+static void close_policies(struct planner *p)
+{
+    for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
+        bt_policy_free(p->policies[s]);
 }
 
 static int end(struct replay *p)
@@ -284,15 +345,12 @@ static int end(struct replay *p)
     return p->options->fail_on_difference && (differing > 0 || is_empty) ? 1 : 0;
 }
 
-/* NULL: none of the two. */
-static const char *learner(const struct replay *p)
+static const char *learner_of(const struct planner *p)
 {
-    const struct planner *const both[] = {&p->new, &p->old};
-
-    for (unsigned i = 0; i < 2; i++)
-        if (both[i]->policy != NULL && (bt_policy_has_hook(both[i]->policy, "observe") ||
-                                        bt_policy_has_hook(both[i]->policy, "tick")))
-            return both[i]->label;
+    for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
+        if (p->policies[s] != NULL && (bt_policy_has_hook(p->policies[s], "observe") ||
+                                       bt_policy_has_hook(p->policies[s], "tick")))
+            return p->labels[s];
     return NULL;
 }
 
@@ -302,13 +360,15 @@ static int run(struct replay *p)
     int status = open_policies(p);
 
     if (status == 0) {
-        p->report =
-            (bt_replay_report_t){.old_name = p->old.policy != NULL ? p->old.label : "recorded",
-                                 .new_name = p->new.label,
-                                 .is_against = p->old.policy != NULL,
-                                 .learner = learner(p),
-                                 .json = p->options->json,
-                                 .show = p->options->show};
+        const char *learner = learner_of(&p->new);
+        if (learner == NULL)
+            learner = learner_of(&p->old);
+        p->report = (bt_replay_report_t){.old_name = p->old.label,
+                                         .new_name = p->new.label,
+                                         .is_against = p->options->against != NULL,
+                                         .learner = learner,
+                                         .json = p->options->json,
+                                         .show = p->options->show};
         p->tally = bt_replay_tally_new(&p->report);
         p->workers = bt_replay_workers_new();
         if (buffer == NULL || p->tally == NULL || p->workers == NULL)
@@ -319,8 +379,8 @@ static int run(struct replay *p)
         status = replay_file(p, p->options->files[i], buffer);
     if (status == 0)
         status = end(p);
-    bt_policy_free(p->new.policy);
-    bt_policy_free(p->old.policy);
+    close_policies(&p->new);
+    close_policies(&p->old);
     bt_replay_workers_free(p->workers);
     bt_replay_tally_free(p->tally);
     free(buffer);

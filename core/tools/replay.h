@@ -9,6 +9,7 @@
 #define BT_TOOLS_REPLAY_H
 
 #include "base/text.h"
+#include "generation/generation.h"
 #include "script/policy/policy.h"
 
 #define BT_REPLAY_LINE_MAX ((size_t) 1 << 20)
@@ -21,10 +22,16 @@ void bt_replay_help(bt_text_t *out);
 
 /* ---- the command line (tools/replay_options.c) ---- */
 
+typedef struct bt_replay_policy { /* as a pool of the gateway has them */
+    const char *name;             /* NULL = not said */
+    const char *const *params;    /* "k=v", in argv */
+    unsigned param_count;
+} bt_replay_policy_t;
+
 typedef struct bt_replay_options {
-    const char *policy, *dialect_dir, *against; /* against NULL = what was recorded */
-    const char *const *params;                  /* "k=v", in argv */
-    unsigned param_count, show;
+    bt_replay_policy_t policies[BT_SLOT_COUNT]; /* [BOTH] is always named */
+    const char *dialect_dir, *against;          /* against NULL = what was recorded */
+    unsigned show;
     const char *files[BT_REPLAY_FILES_MAX];
     unsigned file_count;
     uint64_t seed;
@@ -33,7 +40,7 @@ typedef struct bt_replay_options {
 
 int bt_replay_options(bt_replay_options_t *o, int argc,
                       const char *const *argv); /* 0, or the exit status */
-int bt_replay_params(const bt_replay_options_t *o,
+int bt_replay_params(const bt_replay_policy_t *policy,
                      bt_value_t **params_p); /* a table, to be freed */
 
 /* ---- records (tools/replay_record.c) ---- */

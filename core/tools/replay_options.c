@@ -51,7 +51,7 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(((const bt_value_t *) a)->key, ((const bt_value_t *) b)->key);
 }
 
-int bt_replay_params(const bt_replay_options_t *o, bt_value_t **params_p)
+int bt_replay_params(const bt_replay_policy_t *policy, bt_value_t **params_p)
 {
     bt_value_t *root = calloc(1, sizeof *root);
     bool ok = root != NULL;
@@ -59,13 +59,14 @@ int bt_replay_params(const bt_replay_options_t *o, bt_value_t **params_p)
     *params_p = NULL;
     if (ok) {
         root->type = BT_VALUE_TABLE;
-        root->items = calloc(o->param_count + 1, sizeof *root->items);
+        root->items = calloc(policy->param_count + 1, sizeof *root->items);
         ok = root->items != NULL;
     }
-    for (unsigned i = 0; ok && i < o->param_count; i++) {
-        const char *equals = strchr(o->params[i], '=');
+    for (unsigned i = 0; ok && i < policy->param_count; i++) {
+        const char *equals = strchr(policy->params[i], '=');
         bt_value_t *item = &root->items[root->count++];
-        item->key = bt_str_dup((bt_str_t){o->params[i], (size_t) (equals - o->params[i])});
+        item->key =
+            bt_str_dup((bt_str_t){policy->params[i], (size_t) (equals - policy->params[i])});
         ok = item->key != NULL && read_value(bt_str(equals + 1), item);
     }
     if (!ok) {
@@ -89,7 +90,12 @@ void bt_replay_help(bt_text_t *out)
         "have been different. RECORDS: files, or - for stdin. NEW: a Lua file, or a shipped "
         "policy's name.\n\n"
         "  --policy NAME|FILE     plans for every record that lists its candidates\n"
-        "  --params K=V ...       its parameters; V as JSON, or a text as it stands\n"
+        "  --prefill-policy NAME|FILE, --decode-policy NAME|FILE\n"
+        "                         plan a half of a pair each, as in baton run; a half that is not "
+        "named, and what\n"
+        "                         has no prefill to choose from, is --policy's (least_load)\n"
+        "  --params K=V ..., --prefill-params K=V ..., --decode-params K=V ...\n"
+        "                         their parameters; V as JSON, or a text as it stands\n"
         "  --against NAME|FILE    compare with this policy instead of with the recorded choice\n"
         "  --show N               differences to print, with their scores (10)\n"
         "  --dialect-dir DIR      dialects of one's own, as the gateway had them\n"
@@ -144,8 +150,9 @@ static bool is_param(const char *text)
 static int unknown(const char *word)
 {
     static const char *const flags[] = {
-        "--policy", "--params", "--against",     "--show",
-        "--seed",   "--json",   "--dialect-dir", "--fail-on-difference"};
+        "--policy",        "--params",        "--prefill-policy", "--prefill-params",
+        "--decode-policy", "--decode-params", "--against",        "--show",
+        "--seed",          "--json",          "--dialect-dir",    "--fail-on-difference"};
     bt_suggest_t s;
 
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
@@ -168,33 +175,55 @@ static int read_number(const char *flag, const char *value, uint64_t *number_p)
     return bt_policy_tool_refuse("%s: expected a whole number, got \"%.100s\"", flag, value);
 }
 
-/* Parameters stand one after the other behind --params, so they stay where they are in argv. */
-static int read_param_words(bt_replay_options_t *o, int argc, const char *const *argv, int *i)
+/* Parameters stand one after the other behind their flag, so they stay where they are in argv. */
+static int read_param_words(bt_replay_policy_t *policy, int argc, const char *const *argv, int *i)
 {
-    if (o->params != NULL)
-        return bt_policy_tool_refuse("--params: once, with all of them: --params a=1 b=2");
-    o->params = argv + *i + 1;
+    const char *flag = argv[*i];
+
+    if (policy->params != NULL)
+        return bt_policy_tool_refuse("%s: once, with all of them: %s a=1 b=2", flag, flag);
+    policy->params = argv + *i + 1;
     while (*i + 1 < argc && is_param(argv[*i + 1])) {
-        o->param_count++;
+        policy->param_count++;
         ++*i;
     }
-    return o->param_count > 0 ? 0
-                              : bt_policy_tool_refuse("--params: expected NAME=VALUE behind it");
+    return policy->param_count > 0
+               ? 0
+               : bt_policy_tool_refuse("%s: expected NAME=VALUE behind it", flag);
+}
+
+/* -1: it is another flag. */
+static int read_policy_flag(bt_replay_options_t *o, int argc, const char *const *argv, int *i)
+{
+    static const char *const names[BT_SLOT_COUNT] = {"--policy", "--prefill-policy",
+                                                     "--decode-policy"};
+    static const char *const params[BT_SLOT_COUNT] = {"--params", "--prefill-params",
+                                                      "--decode-params"};
+
+    for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
+        if (strcmp(argv[*i], params[s]) == 0)
+            return read_param_words(&o->policies[s], argc, argv, i);
+        const char *value = value_of(names[s], argc, argv, i);
+        if (value != NULL) {
+            o->policies[s].name = value;
+            return 0;
+        }
+    }
+    return -1;
 }
 
 static int read_flag(bt_replay_options_t *o, int argc, const char *const *argv, int *i)
 {
     const char *value;
     uint64_t number = 0;
+    const int status = read_policy_flag(o, argc, argv, i);
 
+    if (status >= 0)
+        return status;
     if (strcmp(argv[*i], "--json") == 0)
         o->json = true;
     else if (strcmp(argv[*i], "--fail-on-difference") == 0)
         o->fail_on_difference = true;
-    else if (strcmp(argv[*i], "--params") == 0)
-        return read_param_words(o, argc, argv, i);
-    else if ((value = value_of("--policy", argc, argv, i)) != NULL)
-        o->policy = value;
     else if ((value = value_of("--against", argc, argv, i)) != NULL)
         o->against = value;
     else if ((value = value_of("--dialect-dir", argc, argv, i)) != NULL)
@@ -202,11 +231,28 @@ static int read_flag(bt_replay_options_t *o, int argc, const char *const *argv, 
     else if ((value = value_of("--seed", argc, argv, i)) != NULL)
         return read_number("--seed", value, &o->seed);
     else if ((value = value_of("--show", argc, argv, i)) != NULL) {
-        int status = read_number("--show", value, &number);
+        int rc = read_number("--show", value, &number);
         o->show = number < UINT32_MAX ? (unsigned) number : UINT32_MAX;
-        return status;
+        return rc;
     } else
         return unknown(argv[*i]);
+    return 0;
+}
+
+static int check_policies(bt_replay_options_t *o)
+{
+    const bt_replay_policy_t *prefill = &o->policies[BT_SLOT_PREFILL],
+                             *decode = &o->policies[BT_SLOT_DECODE];
+    const bool has_half = prefill->name != NULL || decode->name != NULL;
+
+    if (o->policies[BT_SLOT_BOTH].name == NULL && !has_half)
+        return bt_policy_tool_refuse("replay: which policy? --policy NAME|FILE");
+    if (prefill->params != NULL && prefill->name == NULL)
+        return bt_policy_tool_refuse("--prefill-params: of which policy? --prefill-policy");
+    if (decode->params != NULL && decode->name == NULL)
+        return bt_policy_tool_refuse("--decode-params: of which policy? --decode-policy");
+    if (o->policies[BT_SLOT_BOTH].name == NULL)
+        o->policies[BT_SLOT_BOTH].name = "least_load"; /* a pool's, where none is named */
     return 0;
 }
 
@@ -223,8 +269,8 @@ int bt_replay_options(bt_replay_options_t *o, int argc, const char *const *argv)
         else
             o->files[o->file_count++] = argv[i];
     }
-    if (status == 0 && o->policy == NULL)
-        status = bt_policy_tool_refuse("replay: which policy? --policy NAME|FILE");
+    if (status == 0)
+        status = check_policies(o);
     if (status == 0 && o->file_count == 0)
         status = bt_policy_tool_refuse(
             "replay: which records? a file of baton run --record-file, or - for stdin");

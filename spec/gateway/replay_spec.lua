@@ -491,6 +491,44 @@ describe("baton replay", function()
     end
   end)
 
+  -- Each half reads a counter, draws lots and has ties, by the chance and in the order that it had.
+  it("decides the same again, with a policy for each half", function()
+    local function half(name, role)
+      return proc.write(name .. ".lua", ([[return { api = 2, name = %q, version = "1",
+        params = { every = { type = "integer", default = 3, doc = "" } },
+        plan = function(req, view, ctx)
+          if #view.%s == 0 then return end
+          local worker = view.%s[math.random(#view.%s)]
+          if baton.shared_local.add("turn", 1) %% ctx.params.every == 0 then
+            worker = baton.power_of_k(view.%s, 2, "requests")
+          end
+          return { %s = worker }
+        end }]]):format(name, role, role, role, role, role))
+    end
+    local records = proc.path("halves.jsonl")
+    local prefill, decode = half("first", "prefill"), half("second", "decode")
+    local sims = { "role=prefill,ttft=1,count=3", "role=decode,ttft=1,itl=1,count=3" }
+    local f = fleet.start({ workers = sims, flags = { "--vllm-pd-disaggregation", "--prefill-policy", prefill,
+      "--decode-policy", decode, "--record-file", records, "--record-sample", "0.5" } })
+    for _ = 1, 80 do
+      local answer = f:post("/v1/completions", '{"model":"sim","prompt":"hello","max_tokens":2}')
+      assert.equal(200, answer.status, answer.body)
+    end
+    f:stop() -- writes what waits
+    local function again(...)
+      return replay("--prefill-policy", prefill, "--decode-policy", decode, "--fail-on-difference", records, ...)
+    end
+    local code, out, err = again()
+    assert.equal(0, code, out .. err)
+    assert.truthy(out:find("new: prefill first@1, decode second@1", 1, true), out)
+    code, out, err = again("--prefill-params", "every=1")
+    assert.equal(1, code, out .. err)
+    assert.is_true(told("\n" .. out, "different") > 0 and told("\n" .. out, "failed") == 0, out)
+    code, out, err = replay("--decode-policy", decode, "--fail-on-difference", records)
+    assert.equal(1, code, out .. err) -- prefill's half is least_load's
+    assert.truthy(out:find("new: prefill least_load@%S+, decode second@1"), out)
+  end)
+
   it("takes no wrong command line", function()
     local path = file(record("a"))
     for _, case in ipairs({
@@ -503,6 +541,8 @@ describe("baton replay", function()
       { { "--polcy", "least_load", path }, "did you mean --policy?" },
       { { "--policy", "least_load", "--show", "some", path }, "--show: expected a whole number" },
       { { "--policy", "least_load", "--params", path }, "--params: expected NAME=VALUE" },
+      { { "--policy", "least_load", "--decode-params", "a=1", path }, "--decode-params: of which policy?" },
+      { { "--prefill-policy", "least_loda", path }, "least_load" },
       { { "--policy", "least_load", proc.folder() }, "directory" },
     }) do
       local code, out, err = replay(unpack(case[1]))
