@@ -13,7 +13,7 @@
  *   kind sequence: P with one token, then D, nothing of P's reply is needed (shared_cache).
  *   batch = true: a list of prompts goes in one leg, with a room per prompt; else every list is fanned out.
  *   single: its presence says that a worker of a pair computes a whole request without a partner, and the policy may ask for that. It takes
- *   out of the client's body what such a worker would read as the connector's own; leg.decode is the worker, leg.prefill is empty.
+ *   out of the client's body what such a worker would read as the connector's own; leg.decode is the worker; leg.prefill raises.
  *   decode_first = true: prefill's function looks at leg.decode, so a plan may not leave decode open.
  *   gateway_managed = true: the workers' transfer agents are connected to the gateway, which opens each room at both sides and may give a
  *   waiting decode another prefill, with a room of its own: then leg.room is not the same on both legs.
@@ -78,7 +78,6 @@ typedef struct bt_leg_view {
     unsigned room_count;
     unsigned prompt_count; /* 0 = one scalar prompt, k = list of k */
     bool stream;
-    uint64_t prompt_tokens_hint; /* 0 = unknown */
     bt_str_t body; /* client's body, for leg.has(key) -> type of a top-level member or nil */
     /* Optional: the same answer from an index that the caller has already (else `body` is scanned when Lua asks). */
     enum bt_json_type (*member)(const void *user, bt_str_t key);

@@ -16,26 +16,15 @@ enum {
     LEG_ROOMS,
     LEG_PROMPT_COUNT,
     LEG_STREAM,
-    LEG_PROMPT_TOKENS_HINT,
     LEG_HAS,
     LEG_HAS_REPLY,
     LEG_REPLY_PROMPT_TOKENS,
     LEG_PREFILL,
     LEG_DECODE
 };
-static const char *const leg_names[] = {"path",
-                                        "request_id",
-                                        "rid",
-                                        "room",
-                                        "rooms",
-                                        "prompt_count",
-                                        "stream",
-                                        "prompt_tokens_hint",
-                                        "has",
-                                        "has_reply",
-                                        "reply_prompt_tokens",
-                                        "prefill",
-                                        "decode",
+static const char *const leg_names[] = {"path",      "request_id",          "rid",     "room",
+                                        "rooms",     "prompt_count",        "stream",  "has",
+                                        "has_reply", "reply_prompt_tokens", "prefill", "decode",
                                         NULL};
 enum {
     PEER_NAME,
@@ -115,9 +104,6 @@ static int leg_index(lua_State *L)
     case LEG_STREAM:
         lua_pushboolean(L, leg->stream);
         break;
-    case LEG_PROMPT_TOKENS_HINT:
-        push_count(L, leg->prompt_tokens_hint);
-        break;
     case LEG_HAS:
         bt_vm_push(L, d->has_ref);
         break;
@@ -153,9 +139,10 @@ static int peer_index(lua_State *L)
     const bool *is_decode = lua_touserdata(L, 1);
     const bt_dialect_peer_t *peer = *is_decode ? &d->leg->decode_peer : &d->leg->prefill;
 
-    if (*is_decode && peer->name.n == 0)
-        return luaL_error(L, "decode is chosen after prefill here; a dialect that must know it "
-                             "before says decode_first = true");
+    if (peer->name.n == 0)
+        return luaL_error(L, *is_decode ? "decode is chosen after prefill here; a dialect that "
+                                          "must know it before says decode_first = true"
+                                        : "a single leg has no prefill; leg.decode is its worker");
     switch (bt_vm_fields_find(L, &d->peer_fields, 2)) {
     case PEER_NAME:
         bt_vm_push_str(L, peer->name);
