@@ -167,16 +167,22 @@ static inline void plan_times(struct fleet *f, unsigned times, const char *text)
     bt_policy_free(policy);
 }
 
-/* Plans once and expects success. `body` usually holds assert()s of its own. */
+/* Plans once and expects success. `body` usually holds assert()s of its own. A core that was taken
+ * away for a moment looks like a runaway, so who ran over his budget is asked anew, twice at most. */
 static inline bt_choice_t plan_once(struct fleet *f, const char *text)
 {
-    bt_policy_t *policy = policy_of(text);
     bt_choice_t choice;
 
-    if (bt_policy_plan(policy, BT_POLICY_BOTH, &f->req, &f->view, &choice) != 0)
-        fail_msg("%s", bt_policy_error(policy));
-    bt_policy_free(policy);
-    return choice;
+    for (int tries = 1;; tries++) {
+        bt_policy_t *policy = policy_of(text);
+        bool is_done = bt_policy_plan(policy, BT_POLICY_BOTH, &f->req, &f->view, &choice) == 0;
+
+        if (!is_done && (tries == 3 || strstr(bt_policy_error(policy), "over its budget") == NULL))
+            fail_msg("%s", bt_policy_error(policy));
+        bt_policy_free(policy);
+        if (is_done)
+            return choice;
+    }
 }
 
 /* ---- dialects ---- */
