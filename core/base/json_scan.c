@@ -18,6 +18,7 @@
 
 enum { SCAN_DONE = 0, SCAN_VALUE_NEXT = 1 };
 
+#define SHORT_BYTES 80
 #define EVERY_BYTE UINT64_C(0x0101010101010101)
 #define HIGH_BITS (EVERY_BYTE * 0x80)
 
@@ -29,10 +30,15 @@ void bt_json_scan_init(bt_json_scan_t *s, const char *at, const char *end, unsig
     s->escaped = false;
 }
 
-void bt_json_scan_space(bt_json_scan_t *s)
+static inline void skip_space(bt_json_scan_t *s)
 {
     while (s->at < s->end && bt_str_is_blank(*s->at))
         s->at++;
+}
+
+void bt_json_scan_space(bt_json_scan_t *s)
+{
+    skip_space(s);
 }
 
 static bool is_plain(unsigned char c)
@@ -147,22 +153,31 @@ size_t bt_json_utf8_len(const char *at, const char *end)
     return at < end ? utf8_len(at, end) : 0;
 }
 
-/* Any four hex digits are grammatical; lone surrogates are the unescaper's affair. */
+unsigned bt_json_escape_len(const char *at, const char *end)
+{
+    static const unsigned char lengths[256] = {
+        ['"'] = 2, ['\\'] = 2, ['/'] = 2, ['b'] = 2, ['f'] = 2,
+        ['n'] = 2, ['r'] = 2,  ['t'] = 2, ['u'] = 6,
+    };
+    unsigned n = end - at >= 2 ? lengths[(unsigned char) at[1]] : 0;
+
+    if (n == 6 && (end - at < 6 || bt_str_hex(at[2]) < 0 || bt_str_hex(at[3]) < 0 ||
+                   bt_str_hex(at[4]) < 0 || bt_str_hex(at[5]) < 0))
+        return 0;
+    return n;
+}
+
 static int scan_escape(bt_json_scan_t *s)
 {
+    const unsigned n = bt_json_escape_len(s->at, s->end);
+
     s->escaped = true;
-    if (++s->at >= s->end)
-        return BT_E_JSON;
-    char c = *s->at;
-    if (c == 'u') {
-        for (unsigned i = 0; i < 4; i++)
-            if (++s->at >= s->end || bt_str_hex(*s->at) < 0)
-                return BT_E_JSON;
-    } else if (c == '\0' || strchr("\"\\/bfnrt", c) == NULL) {
-        return BT_E_JSON;
-    }
-    s->at++;
-    return 0;
+    s->at += n > 0 ? n : 1;
+    if (n == 0 && s->at < s->end && *s->at == 'u') /* on to the digit that is none */
+        do
+            s->at++;
+        while (s->at < s->end && bt_str_hex(*s->at) >= 0);
+    return n > 0 ? 0 : BT_E_JSON;
 }
 
 static int scan_foreign(bt_json_scan_t *s)
@@ -176,11 +191,45 @@ static int scan_foreign(bt_json_scan_t *s)
     return 0;
 }
 
+#ifdef BT_JSON_AVX2
+static bool is_wide;
+
+__attribute__((constructor)) static void look_at_processor(void)
+{
+    __builtin_cpu_init();
+    is_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi");
+}
+
+/* Most strings are short and plain: only what is not goes the wide way. True: it was right, and is
+ * over. */
+static bool scan_wide(bt_json_scan_t *s)
+{
+    const char *near = s->end - s->at > SHORT_BYTES ? s->at + SHORT_BYTES : s->end;
+    const char *plain = plain_end(s->at, near), *end = NULL;
+
+    if (plain < s->end && *plain == '"')
+        end = plain + 1;
+    else if (is_wide)
+        end = bt_json_string_end_avx2(plain, s->end, &s->escaped);
+    if (end != NULL)
+        s->at = end;
+    return end != NULL;
+}
+#else
+static bool scan_wide(bt_json_scan_t *s)
+{
+    (void) s;
+    return false;
+}
+#endif
+
 int bt_json_scan_string(bt_json_scan_t *s)
 {
     int rc = 0;
 
     s->at++;
+    if (scan_wide(s))
+        return 0;
     while (rc == 0) {
         s->at = plain_end(s->at, s->end);
         if (s->at >= s->end)
@@ -236,16 +285,16 @@ static int scan_word(bt_json_scan_t *s, bt_str_t word)
 /* A key, its colon and the space after it. */
 static int scan_key(bt_json_scan_t *s)
 {
-    bt_json_scan_space(s);
+    skip_space(s);
     if (s->at >= s->end || *s->at != '"')
         return BT_E_JSON;
     int rc = bt_json_scan_string(s);
     if (rc < 0)
         return rc;
-    bt_json_scan_space(s);
+    skip_space(s);
     if (!skip_one(s, ':', ':'))
         return BT_E_JSON;
-    bt_json_scan_space(s);
+    skip_space(s);
     return SCAN_VALUE_NEXT;
 }
 
@@ -264,7 +313,7 @@ static int open_bracket(bt_json_scan_t *s)
     uint64_t *word = &s->is_object[s->depth / 64];
     *word = is_object ? *word | bit : *word & ~bit;
     s->at++;
-    bt_json_scan_space(s);
+    skip_space(s);
     if (skip_one(s, is_object ? '}' : ']', is_object ? '}' : ']'))
         return SCAN_DONE;
     s->depth++;
@@ -296,14 +345,14 @@ static int after_value(bt_json_scan_t *s, unsigned base)
 {
     while (s->depth > base) {
         bool is_object = in_object(s);
-        bt_json_scan_space(s);
+        skip_space(s);
         if (s->at >= s->end)
             return BT_E_JSON;
         char c = *s->at++;
         if (c == ',') {
             if (is_object)
                 return scan_key(s);
-            bt_json_scan_space(s);
+            skip_space(s);
             return SCAN_VALUE_NEXT;
         }
         if (c != (is_object ? '}' : ']')) {

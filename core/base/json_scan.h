@@ -3,7 +3,8 @@
  * Owner: the caller; internal to base.
  * Life:  a scan lives on the stack and borrows the text.
  * Flow:  each bt_json_scan_* call starts at `at` and leaves it after what it read, or at the byte in error.
- * Cost:  one pass, no recursion, no allocation; plain ASCII runs 8 or 16 bytes at a time.
+ * Cost:  one pass, no recursion, no allocation; plain ASCII runs 8 or 16 bytes at a time, whole strings 32 where the
+ *        processor can.
  */
 #ifndef BT_BASE_JSON_SCAN_H
 #define BT_BASE_JSON_SCAN_H
@@ -11,6 +12,9 @@
 #include "base/str.h"
 
 #define BT_JSON_DEPTH_MAX 512
+#if defined(__x86_64__) && !defined(BT_JSON_PORTABLE)
+#define BT_JSON_AVX2 1
+#endif
 
 typedef struct bt_json_scan {
     const char *at, *end;
@@ -28,6 +32,13 @@ int bt_json_scan_string(bt_json_scan_t *s);
 int bt_json_scan_number(bt_json_scan_t *s);
 /* One whole value; `at` is on its first byte. 0 or BT_E_JSON*. */
 int bt_json_scan_value(bt_json_scan_t *s);
+
+/* Of the escape at `at`, a backslash: 2 or 6 bytes; 0 when it is none. Any four hex digits are
+ * grammatical; lone surrogates are the unescaper's affair. */
+unsigned bt_json_escape_len(const char *at, const char *end);
+/* What follows the closing quote of a string, `at` behind its opening one. NULL: it is not right,
+ * or has no end. escaped_p is set when it has a backslash. Only where the processor has AVX2. */
+const char *bt_json_string_end_avx2(const char *at, const char *end, bool *escaped_p);
 
 /* First byte that is a quote, a backslash, a control character or not ASCII; `end` when there is
  * none. */

@@ -67,17 +67,19 @@ static size_t decode_unit(const char **at_p, const char *end, char out[4])
 /* One escape, `*at_p` on its backslash. Returns the bytes written, 0 on bad spelling. */
 static size_t decode_escape(const char **at_p, const char *end, char out[4])
 {
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    static const char meant[256] = {
+        ['"'] = '"',  ['\\'] = '\\', ['/'] = '/',  ['b'] = '\b',
+        ['f'] = '\f', ['n'] = '\n',  ['r'] = '\r', ['t'] = '\t',
+    };
 
     if (end - *at_p < 2)
         return 0;
     char c = (*at_p)[1];
     if (c == 'u')
         return decode_unit(at_p, end, out);
-    const char *hit = c != '\0' ? strchr(from, c) : NULL;
-    if (hit == NULL)
+    out[0] = meant[(unsigned char) c];
+    if (out[0] == '\0')
         return 0;
-    out[0] = to[hit - from];
     *at_p += 2;
     return 1;
 }

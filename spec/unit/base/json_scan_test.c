@@ -1,4 +1,4 @@
-/* The portable scanner against the one the library was built with (SSE2 where there is any): same
+/* The portable scanner against the one the library was built with (SSE2 and AVX2 where there are any): same
  * verdict, same place. */
 #define BT_JSON_PORTABLE
 #define bt_json_scan_init portable_scan_init
@@ -8,6 +8,7 @@
 #define bt_json_scan_value portable_scan_value
 #define bt_json_plain_end portable_plain_end
 #define bt_json_utf8_len portable_utf8_len
+#define bt_json_escape_len portable_escape_len
 #include "base/json_scan.c"
 #undef bt_json_scan_init
 #undef bt_json_scan_space
@@ -16,6 +17,7 @@
 #undef bt_json_scan_value
 #undef bt_json_plain_end
 #undef bt_json_utf8_len
+#undef bt_json_escape_len
 
 #include "base/rand.h"
 
@@ -38,7 +40,7 @@ size_t bt_json_utf8_len(const char *at, const char *end);
 
 static void expect_same(bt_str_t text)
 {
-    char *copy = malloc(text.n + 1), *end = copy + text.n;
+    char *copy = malloc(text.n != 0 ? text.n : 1), *end = copy + text.n; /* no byte more */
     bt_json_scan_t ours, portable;
 
     memcpy(copy, text.p, text.n);
@@ -46,6 +48,7 @@ static void expect_same(bt_str_t text)
     portable_scan_init(&portable, copy, end, 0);
     assert_int_equal(bt_json_scan_value(&ours), portable_scan_value(&portable));
     assert_ptr_equal(ours.at, portable.at);
+    assert_int_equal(ours.escaped, portable.escaped);
     assert_ptr_equal(bt_json_plain_end(copy, end), portable_plain_end(copy, end));
     free(copy);
 }
@@ -80,6 +83,77 @@ static void test_random_strings(void **state)
         text[n] = '"';
         expect_same((bt_str_t){text, n + 1});
     }
+}
+
+/* Long ones of words, escapes and letters of all lengths, whole or cut short, with something behind them: what is found in the
+ * middle of a block of 32 bytes, across two of them, and in the last bytes of the text. */
+static void test_random_prose(void **state)
+{
+    static const char *const pieces[] = {"word",
+                                         "a longer piece of plain text, of more than 32 bytes ",
+                                         "\\n",
+                                         "\\\"",
+                                         "\\\\",
+                                         "\\u00e9",
+                                         "\xc3\xa9",
+                                         "\xe4\xbd\xa0\xe5\xa5\xbd",
+                                         "\xf0\x9f\x98\x80",
+                                         "x"};
+    static const char *const bad[] = {
+        "\\x",  "\\u00g0",          "\x1f", "\xe4\xbd", "\xc0\xaf", "\xed\xa0\x80", "\x80",
+        "\xff", "\xf4\x90\x80\x80", "\"",   "\\"};
+    char text[512];
+    unsigned good = 0;
+
+    (void) state;
+    bt_rand_seed(5);
+    for (unsigned i = 0; i < 100000; i++) {
+        size_t n = 1, most = 1 + bt_rand_below(400);
+        text[0] = '"';
+        while (n < most) {
+            const char *piece = bt_rand_below(64) == 0
+                                    ? bad[bt_rand_below(sizeof(bad) / sizeof(bad[0]))]
+                                    : pieces[bt_rand_below(sizeof(pieces) / sizeof(pieces[0]))];
+            size_t size = strlen(piece);
+            memcpy(text + n, piece, size);
+            n += bt_rand_below(64) == 0 ? bt_rand_below(size + 1) : size;
+        }
+        if (bt_rand_below(16) != 0)
+            text[n++] = '"';
+        for (uint64_t more = bt_rand_below(2) * bt_rand_below(40); more > 0; more--)
+            text[n++] = "]}\xff\", "[bt_rand_below(6)];
+        expect_same((bt_str_t){text, n});
+        bt_json_scan_t s;
+        bt_json_scan_init(&s, text, text + n, 0);
+        good += bt_json_scan_value(&s) == 0;
+    }
+    assert_in_range(good, 30000, 95000);
+}
+
+/* Every pair of bytes before every kind of third and fourth, at places around the end of a block. */
+static void test_every_utf8_pair(void **state)
+{
+    static const unsigned char thirds[] = {'a', 0x80, 0x9f, 0xbf, 0xc3};
+    char text[80];
+    bt_json_scan_t ours, portable;
+
+    (void) state;
+    memset(text, 'a', sizeof(text));
+    text[0] = text[sizeof(text) - 1] = '"';
+    for (unsigned pair = 0x8000; pair < 0x10000; pair++)
+        for (size_t at = 29; at < 34; at++)
+            for (unsigned k = 0; k < 25; k++) {
+                memcpy(text + at,
+                       (char[]){(char) (pair >> 8), (char) pair, (char) thirds[k / 5],
+                                (char) thirds[k % 5]},
+                       4);
+                bt_json_scan_init(&ours, text, text + sizeof(text), 0);
+                portable_scan_init(&portable, text, text + sizeof(text), 0);
+                if (bt_json_scan_value(&ours) != portable_scan_value(&portable) ||
+                    ours.at != portable.at)
+                    fail_msg("%04x %02x %02x at %zu", pair, thirds[k / 5], thirds[k % 5], at);
+                memcpy(text + at, "aaaa", 4);
+            }
 }
 
 /* Each byte value on each place of a block, alone and with a neighbour that could borrow from it.
@@ -125,6 +199,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_corpus),
         cmocka_unit_test(test_random_strings),
+        cmocka_unit_test(test_random_prose),
+        cmocka_unit_test(test_every_utf8_pair),
         cmocka_unit_test(test_plain_end_is_exact),
         cmocka_unit_test(test_utf8_len),
     };
