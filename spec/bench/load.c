@@ -36,10 +36,22 @@ static int pids[PIDS_MAX];
 static unsigned pid_count;
 static uint64_t done, errors;
 
+/* Whole words, with escapes and letters of several bytes as real prompts have them, and blanks. */
+static void fill_prompt(char *at, size_t size)
+{
+    static const char words[] =
+        "the gateway takes what the \\\"first\\\" runner hands to the second,\\n"
+        "and na\xc3\xafvely - \xe6\x8e\xa5\xe5\x8a\x9b\xe6\xa3\x92 - runs on ";
+    const size_t n = sizeof(words) - 1;
+
+    memset(at, ' ', size);
+    for (size_t i = 0; i + n <= size; i += n)
+        memcpy(at + i, words, n);
+}
+
 /* A chat of one long message. */
 static void make_request(size_t body_bytes)
 {
-    static const char words[] = "the gateway takes what the first runner hands to the second ";
     static const char end[] = "\"}],\"max_tokens\":16,\"temperature\":0.7}";
     char begin[160];
     size_t begin_n, fill;
@@ -56,8 +68,7 @@ static void make_request(size_t body_bytes)
     if (body == NULL || request == NULL)
         bench_die("malloc");
     memcpy(body, begin, begin_n);
-    for (size_t i = 0; i < fill; i++)
-        body[begin_n + i] = words[i % (sizeof(words) - 1)];
+    fill_prompt(body + begin_n, fill);
     memcpy(body + begin_n + fill, end, sizeof(end) - 1);
     request_n = (size_t) snprintf(
         request, 1024,
