@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK_BYTES ((size_t) 8192)  /* header included */
+#define BLOCK_BYTES ((size_t) 4096)  /* header included; a stream that is held keeps one */
 #define SHARED_MAX (BLOCK_BYTES / 2) /* larger pieces would waste too much of a block's end */
-#define KEEP_MAX 256U
+#define KEEP_MAX 512U
 
 typedef struct bt_arena_block {
     struct bt_arena_block *next;

@@ -2,7 +2,7 @@
  *
  * Owner: one request (or one start-up step); never shared between threads.
  * Life:  init -> alloc* -> fini. Nothing from an arena may be kept by Lua or by a pool.
- * Flow:  bump allocation in 8 KiB blocks recycled through a per-thread free list; larger
+ * Flow:  bump allocation in 4 KiB blocks recycled through a per-thread free list; larger
  *        pieces get a block of their own.
  * Cost:  O(1); no malloc after warm-up for ordinary requests.
  */

@@ -3,7 +3,7 @@
  * single threads' counts go below zero and only sums mean anything.
  *
  * The reserve is there because Linux counts address space against RLIMIT_DATA and RLIMIT_AS: malloc then fails while the machine has
- * memory left, and it fails for 8 KiB as well as for a body. Who finds it used stops taking requests in, so that those which
+ * memory left, and it fails for 4 KiB as well as for a body. Who finds it used stops taking requests in, so that those which
  * run end and give theirs back.
  */
 #include "base/mem.h"

@@ -45,7 +45,8 @@ static int set_seed(bt_request_t *r, bt_task_t *task, unsigned sample)
     return bt_edits_set(
         &task->child, nested ? BT_STR("sampling_params") : BT_STR(""),
         native ? BT_STR("sampling_seed") : BT_STR("seed"),
-        bt_arena_printf(&r->arena, "%lld", (long long) ((uint64_t) r->intent.seed + sample)), true);
+        bt_arena_printf(&r->send_arena, "%lld", (long long) ((uint64_t) r->intent.seed + sample)),
+        true);
 }
 
 static int make_child(bt_request_t *r, bt_task_t *task, unsigned index, bt_str_t prompt)
@@ -57,7 +58,7 @@ static int make_child(bt_request_t *r, bt_task_t *task, unsigned index, bt_str_t
 
     *task = (bt_task_t){.request = r, .index = index, .prompt_tokens = tokens};
     task->suffix = bt_arena_printf(&r->arena, "-%u", index).p;
-    bt_edits_init(&task->child, &r->arena);
+    bt_edits_init(&task->child, &r->send_arena);
     rc = set_prompt(r, task, prompt);
     if (rc == 0)
         rc = bt_edits_remove(&task->child, nested ? BT_STR("sampling_params") : BT_STR(""),

@@ -88,7 +88,7 @@ bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_
     bt_request_t *r = leg->attempt->task->request;
     const char *own_key = leg->worker->spec.api_key;
     bt_str_t key = bt_str(own_key != NULL ? own_key : r->d->shared->config.worker_api_key);
-    char *start = bt_arena_alloc(&r->arena, bound(leg, edits, key));
+    char *start = bt_arena_alloc(&r->send_arena, bound(leg, edits, key));
     struct pen pen = {start};
 
     put(&pen, bt_str(r->method));

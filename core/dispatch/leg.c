@@ -204,15 +204,6 @@ static int single_edits(bt_leg_t *leg, bt_edits_t *edits)
     return 0;
 }
 
-static int add_all(bt_edits_t *to, const bt_edits_t *from)
-{
-    if (from->count > BT_EDITS_MAX - to->count)
-        return BT_E_LIMIT;
-    memcpy(&to->items[to->count], from->items, from->count * sizeof(from->items[0]));
-    to->count += from->count;
-    return 0;
-}
-
 /* Head first, then the body's slices: one array for the call. */
 static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
 {
@@ -222,10 +213,10 @@ static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
     bt_edits_t edits;
     int rc;
 
-    bt_edits_init(&edits, &r->arena);
-    rc = add_all(&edits, &r->intent.strip);
+    bt_edits_init(&edits, &r->send_arena);
+    rc = bt_edits_append(&edits, &r->intent.strip);
     if (rc == 0)
-        rc = add_all(&edits, &a->task->child);
+        rc = bt_edits_append(&edits, &a->task->child);
     if (rc == 0)
         rc = a->kind == BT_PLAN_SINGLE ? single_edits(leg, &edits)
                                        : dialect_edits(leg, reply, &edits, f);
@@ -236,19 +227,19 @@ static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
     if (rc < 0)
         return rc;
     if (r->intent.has_body)
-        rc = bt_body_apply(&r->intent.body, &edits, &r->arena, &body);
+        rc = bt_body_apply(&r->intent.body, &edits, &r->send_arena, &body);
     else
-        bt_slices_put(&body, &r->arena, r->intent.body.text);
+        bt_slices_put(&body, &r->send_arena, r->intent.body.text);
     if (rc == BT_E_LIMIT) { /* the client's size, nobody else's fault */
         f->reason = "an edit goes into an object of the request's body that is too large for it";
         return BT_E_HTTP_BODY_SIZE;
     }
     if (rc < 0)
         return rc;
-    bt_slices_put(&leg->request, &r->arena,
+    bt_slices_put(&leg->request, &r->send_arena,
                   bt_headers_request(leg, &edits, body.bytes, r->intent.body.text.n != 0));
     for (unsigned i = 0; i < body.count; i++)
-        bt_slices_put(&leg->request, &r->arena, (bt_str_t){body.items[i].p, body.items[i].n});
+        bt_slices_put(&leg->request, &r->send_arena, (bt_str_t){body.items[i].p, body.items[i].n});
     return 0;
 }
 

@@ -75,12 +75,24 @@ static void name_model(bt_request_t *r)
 }
 
 /* Nothing it is freed of is left in it now, and it is known what it asks for. */
+/* What is told of a request when its body's index is gone. */
+static void keep_names(bt_intent_t *intent, bt_arena_t *arena)
+{
+    bt_str_t *const names[] = {&intent->model, &intent->session, &intent->previous_response,
+                               &intent->client_rid};
+
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (names[i]->n != 0)
+            *names[i] = bt_arena_str(arena, *names[i]);
+}
+
 static void on_read(bt_request_t *r, int rc, const char *why)
 {
     if (rc < 0) {
         bt_answer_error(r, 400, why, 0);
         return;
     }
+    keep_names(&r->intent, &r->arena);
     name_model(r);
     r->workers = bt_workers_ref(r->d->workers);
     bt_request_start(r);
@@ -108,7 +120,7 @@ static void read_body(bt_request_t *r)
     }
     r->intent.n = 1;
     r->intent.route = r->route;
-    bt_edits_init(&r->intent.strip, &r->arena);
+    bt_edits_init(&r->intent.strip, &r->send_arena);
     r->intent.body.text = body;
     const bool is_json = is_json_wanted(r);
     if (r->finished)
@@ -118,7 +130,7 @@ static void read_body(bt_request_t *r)
         return;
     }
     if (is_json)
-        rc = bt_intent_read(&r->intent, &r->arena, r->route, body, &why);
+        rc = bt_intent_read(&r->intent, &r->send_arena, r->route, body, &why);
     on_read(r, rc, why);
 }
 

@@ -171,7 +171,7 @@ static void commit(bt_leg_t *leg)
     if (leg->state == BT_LEG_RUNNING && kept.text.n > 0)
         relay(leg, kept.buf, kept.text.p, kept.text.n);
     bt_kept_drop(&kept);
-    bt_request_drop_body(request_of(leg));
+    bt_request_drop_input(request_of(leg));
 }
 
 /* May free the request. */

@@ -47,6 +47,7 @@ static void destroy(bt_later_t *reap)
     bt_workers_unref(r->workers);
     bt_buf_unref(r->body_buf);
     bt_scan_drop(r);
+    bt_arena_fini(&r->send_arena);
     bt_arena_fini(&r->arena);
     bt_slab_put(&d->request_slab, r);
 }
@@ -173,6 +174,7 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     r->route = route;
     r->start_us = x->start_us;
     bt_arena_init(&r->arena);
+    bt_arena_init(&r->send_arena);
     bt_timer_init(d->loop, &r->total, on_total);
     bt_timer_init(d->loop, &r->keepalive, on_keepalive);
     bt_later_init(&r->reap, destroy);
@@ -256,7 +258,7 @@ static void prepare(bt_request_t *r)
 
     r->tasks = bt_arena_zalloc(&r->arena, sizeof(*r->tasks));
     r->tasks[0] = (bt_task_t){.request = r, .suffix = ""};
-    bt_edits_init(&r->tasks[0].child, &r->arena);
+    bt_edits_init(&r->tasks[0].child, &r->send_arena);
     if (pool == NULL && r->workers->pool_count != 0)
         pool = &r->workers->pools[0];
     if (pool != NULL)

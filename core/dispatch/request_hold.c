@@ -1,9 +1,7 @@
-/* request_hold.c - how long a request's memory stays, and its body. */
+/* request_hold.c - how long a request's memory stays, and what its client has sent. */
 #include "dispatch/leg.h"
 
-#define BODY_LARGE_BYTES ((size_t) 64 << 10) /* smaller ones may stay until the end */
-
-static bool is_body_needed(const bt_request_t *r)
+static bool is_input_needed(const bt_request_t *r)
 {
     for (unsigned i = 0; i < r->task_count; i++) {
         const bt_task_t *task = &r->tasks[i];
@@ -17,16 +15,29 @@ static bool is_body_needed(const bt_request_t *r)
     return r->task_count == 0;
 }
 
-void bt_request_drop_body(bt_request_t *r)
+/* Nothing is told or sent of them any more: each would hold a whole read buffer. */
+static void drop_replies(bt_request_t *r)
 {
-    if (r->body_buf == NULL || r->body_bytes < BODY_LARGE_BYTES || is_body_needed(r))
+    for (unsigned i = 0; i < r->task_count; i++)
+        for (bt_attempt_t *a = r->tasks[i].attempt; a != NULL; a = a->before)
+            for (unsigned k = 0; k < 2; k++)
+                if (!bt_leg_running(&a->legs[k]))
+                    bt_kept_drop(&a->legs[k].reply);
+}
+
+void bt_request_drop_input(bt_request_t *r)
+{
+    if (is_input_needed(r))
         return;
+    drop_replies(r);
     r->intent.body = (bt_body_t){.text = BT_STR("")};
     memset(r->intent.members, 0, sizeof(r->intent.members));
     r->intent.prompt = NULL;
     r->intent.prompts = NULL;
+    bt_edits_init(&r->intent.strip, &r->send_arena);
+    bt_arena_fini(&r->send_arena);
     if (r->x != NULL)
-        bt_exchange_drop_body(r->x);
+        bt_exchange_drop_request(r->x);
     bt_buf_unref(r->body_buf);
     r->body_buf = NULL;
 }
@@ -35,7 +46,7 @@ void bt_request_release(bt_request_t *r)
 {
     BT_ASSERT(r->holds > 0);
     if (--r->holds > 0)
-        bt_request_drop_body(r);
+        bt_request_drop_input(r);
     else if (r->finished)
         /* Twice, when the last leg is one that its end cancels: once is enough. */
         bt_loop_later(r->d->loop, &r->reap);

@@ -7,7 +7,7 @@
  *        leg may outlive its answer).
  * Flow:  request 1-n tasks (one per prompt and sample when it must be split, else one) 1-n attempts
  *        1-2 legs (attempt_state.h)
- * Cost:  everything lives in the request's arena.
+ * Cost:  everything lives in the request's arenas. A stream keeps what its end needs: one block, usually.
  */
 #ifndef BT_DISPATCH_REQUEST_STATE_H
 #define BT_DISPATCH_REQUEST_STATE_H
@@ -56,8 +56,10 @@ struct bt_request {
     bt_dispatcher_t *d;
     bt_exchange_t *x; /* NULL once answered or gone */
     bt_arena_t arena;
+    bt_arena_t
+        send_arena; /* what only making its legs' requests needs: until bt_request_drop_input */
     bt_buf_t *body_buf;
-    uint64_t body_bytes;   /* as it came; the bytes themselves may be gone (bt_request_drop_body) */
+    uint64_t body_bytes; /* as it came; the bytes themselves may be gone (bt_request_drop_input) */
     bt_workers_t *workers; /* keeps pool alive */
     const bt_worker_pool_t *pool;
     enum bt_route route;
@@ -124,8 +126,8 @@ struct bt_request {
     } while (0)
 
 /* ---- request_hold.c ---- */
-void bt_request_release(bt_request_t *r);   /* one hold less: the last of a finished one frees it */
-void bt_request_drop_body(bt_request_t *r); /* where nobody will read it again */
+void bt_request_release(bt_request_t *r); /* one hold less: the last of a finished one frees it */
+void bt_request_drop_input(bt_request_t *r); /* head, body, replies: where nobody will read them */
 /* ---- request_pool.c ---- */
 const bt_worker_pool_t *bt_request_pool(const bt_request_t *r);
 bool bt_request_find_pool(bt_request_t *r);

@@ -28,7 +28,9 @@ static void on_done(bt_offload_t *work)
 
     if (!r->finished) {
         r->intent = scan->intent;
-        r->intent.strip.arena = &r->arena;
+        r->send_arena = scan->arena; /* which nobody has used so far */
+        bt_arena_init(&scan->arena);
+        r->intent.strip.arena = &r->send_arena;
         scan->done(r, scan->rc, scan->why);
     }
     bt_request_release(r);

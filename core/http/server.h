@@ -100,8 +100,9 @@ void bt_exchange_start(bt_exchange_t *x, unsigned status, const bt_header_t *hea
 void bt_exchange_write(bt_exchange_t *x, bt_buf_t *owner, const char *p, size_t n);
 /* Ends the answer; trailers only with chunked. x must not be used after it. */
 void bt_exchange_end(bt_exchange_t *x);
-/* Gives up the body's bytes, which nobody reads any more: they may be many, and the answer long. */
-void bt_exchange_drop_body(bt_exchange_t *x);
+/* Gives up what the client has sent, headers and body, and x->arena: nobody reads them any more, they may be many bytes,
+ * and the answer long. Nothing of the arena may still wait to be sent. */
+void bt_exchange_drop_request(bt_exchange_t *x);
 /* Breaks the answer off so that the client sees it is incomplete (connection closed without last chunk). Not on_gone. */
 void bt_exchange_abort(bt_exchange_t *x);
 /* The same with RST; what the kernel has not taken yet is lost. Also before the start. */

@@ -263,13 +263,11 @@ static bool read_chunked_body(bt_server_conn_t *c)
     return dispatch(c);
 }
 
-void bt_exchange_drop_body(bt_exchange_t *x)
+void bt_conn_drop_body(bt_server_conn_t *c)
 {
-    bt_server_conn_t *c = bt_conn_of(x);
-
-    bt_buf_unref(x->body_buf);
-    x->body_buf = NULL;
-    x->body = BT_STR("");
+    bt_buf_unref(c->x.body_buf);
+    c->x.body_buf = NULL;
+    c->x.body = BT_STR("");
     bt_unfinished_close(&c->unfinished);
 }
 

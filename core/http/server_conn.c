@@ -89,6 +89,13 @@ static bool on_alloc(bt_stream_t *stream, char **p_p, size_t *n_p)
 
 /* ---- steps ---- */
 
+static void drop_input(bt_server_conn_t *c)
+{
+    bt_buf_unref(c->in);
+    c->in = NULL;
+    c->in_at = c->in_end = 0;
+}
+
 void bt_conn_drop_exchange(bt_server_conn_t *c)
 {
     bt_conn_drop_open(c);
@@ -98,6 +105,21 @@ void bt_conn_drop_exchange(bt_server_conn_t *c)
     c->out = c->head_buf = c->x.body_buf = NULL;
     bt_arena_fini(&c->x.arena);
     bt_unfinished_close(&c->unfinished);
+}
+
+void bt_exchange_drop_request(bt_exchange_t *x)
+{
+    bt_server_conn_t *c = bt_conn_of(x);
+
+    bt_conn_drop_body(c);
+    x->head.method_text = x->head.target = x->head.path = x->head.query = BT_STR("");
+    x->head.headers = NULL;
+    x->head.header_count = 0;
+    bt_arena_fini(&x->arena);
+    bt_buf_unref(c->head_buf);
+    c->head_buf = NULL;
+    if (bt_conn_unread(c) == 0)
+        drop_input(c);
 }
 
 static void resume_reading(bt_server_conn_t *c)
@@ -142,11 +164,8 @@ void bt_conn_wait_idle(bt_server_conn_t *c)
     c->scan = 0;
     c->blank_seen = false;
     bt_timer_stop(&c->watch);
-    if (bt_conn_unread(c) == 0) {
-        bt_buf_unref(c->in);
-        c->in = NULL;
-        c->in_at = c->in_end = 0;
-    }
+    if (bt_conn_unread(c) == 0)
+        drop_input(c);
     if (c->is_new)
         bt_conn_set_deadline(c, BT_NEW_MS);
     else
@@ -186,7 +205,7 @@ bool bt_conn_refuse_request(bt_server_conn_t *c, unsigned status, const char *re
         bt_log_warn("http", "a request of %s was refused before it was read: %s", c->x.peer,
                     reason != NULL ? reason : bt_http_reason(status));
     bt_conn_stop_reading_request(c);
-    bt_exchange_drop_body(&c->x);
+    bt_conn_drop_body(c);
     c->direct = false;
     bt_conn_refuse(c, status, reason);
     return true;
@@ -450,7 +469,11 @@ static void on_write_error(bt_stream_t *stream, int rc)
  */
 static void on_sent(bt_stream_t *stream)
 {
-    bt_conn_answered(conn_of(stream));
+    bt_server_conn_t *c = conn_of(stream);
+
+    bt_buf_unref(c->out); /* a stream that has its head needs no buffer for another one */
+    c->out = NULL;
+    bt_conn_answered(c);
 }
 
 /* The end of a turn: the slices of the open chunk get their head. */

@@ -117,6 +117,7 @@ bool bt_conn_has_room(bt_server_conn_t *c); /* for one more request with a body 
 bool bt_conn_begin_body(bt_server_conn_t *c);
 bool bt_conn_read_body(bt_server_conn_t *c); /* false: more has to come */
 void bt_conn_note_unfinished(bt_server_conn_t *c);
+void bt_conn_drop_body(bt_server_conn_t *c); /* its bytes may be many */
 
 /* server_conn.c */
 extern const bt_stream_ops_t bt_server_stream_ops;

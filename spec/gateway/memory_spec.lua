@@ -10,6 +10,7 @@ local rig = require("gateway.support.rig")
 
 local PATH = "/v1/completions"
 local MIB = 1048576
+local STREAMS, STREAM_BYTES = 100, 15000
 
 local f
 local admin_port
@@ -205,6 +206,32 @@ describe("a client that holds memory", function()
       end, 10, "the body is gone")
       c:wait_events(5)
       c:close()
+      f:stop()
+    end
+    f = nil
+  end)
+
+  -- By what is counted as taken, free lists excluded; sockets are the kernel's.
+  it("costs little while its stream goes on", function()
+    local text = '{"model":"sim","prompt":"%s","max_tokens":50,"stream":true}'
+    for _, engine in ipairs({ "", "vllm", "sglang" }) do
+      local workers = engine == "" and { "role=hybrid,itl=3000" }
+        or { "role=prefill,engine=" .. engine, "role=decode,itl=3000,engine=" .. engine }
+      local pairing = ({ vllm = "--vllm-pd-disaggregation", sglang = "--pd-disaggregation" })[engine]
+      f = fleet.start({ workers = workers, flags = { pairing } })
+      local open = {}
+      for i = 1, STREAMS do
+        open[i] = http.start(f.port, { path = PATH, body = text:format(("a"):rep(2000)) })
+      end
+      for _, c in ipairs(open) do
+        c:wait_events(1, 20)
+      end
+      local bytes = 0
+      for _, kind in ipairs({ "buffers", "arenas", "texts", "objects" }) do
+        bytes = bytes + fleet.metric(f.admin_port, ('baton_memory_bytes{kind="%s"} '):format(kind))
+      end
+      assert.is_true(bytes / STREAMS < STREAM_BYTES, engine .. ": " .. bytes / STREAMS)
+      close_all(open)
       f:stop()
     end
     f = nil

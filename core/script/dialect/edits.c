@@ -4,15 +4,37 @@
 
 #include "base/err.h"
 
+#include <string.h>
+
+#define FIRST_ITEMS 8U /* as many as a leg has, usually */
+
 void bt_edits_init(bt_edits_t *e, bt_arena_t *arena)
 {
-    e->arena = arena;
-    e->count = 0;
+    *e = (bt_edits_t){.arena = arena};
+}
+
+static int reserve(bt_edits_t *e, unsigned more)
+{
+    bt_edit_t *items;
+    unsigned cap = e->cap == 0 ? FIRST_ITEMS : e->cap;
+
+    if (more > BT_EDITS_MAX - e->count)
+        return BT_E_LIMIT;
+    while (cap < e->count + more)
+        cap *= 2;
+    if (cap == e->cap)
+        return 0;
+    items = bt_arena_alloc(e->arena, cap * sizeof(*items));
+    if (e->count > 0)
+        memcpy(items, e->items, e->count * sizeof(*items));
+    e->items = items;
+    e->cap = cap;
+    return 0;
 }
 
 static int put(bt_edits_t *e, enum bt_edit_op op, bt_str_t object, bt_str_t key, bt_str_t value)
 {
-    if (e->count == BT_EDITS_MAX)
+    if (reserve(e, 1) < 0)
         return BT_E_LIMIT;
     e->items[e->count++] = (bt_edit_t){
         .op = op,
@@ -41,4 +63,15 @@ int bt_edits_header(bt_edits_t *e, bt_str_t name, bt_str_t value)
         return BT_E_LIMIT;
     return put(e, BT_EDIT_HEADER, BT_STR(""), name,
                value.p == NULL ? BT_STR_NULL : bt_arena_str(e->arena, value));
+}
+
+int bt_edits_append(bt_edits_t *e, const bt_edits_t *more)
+{
+    if (more->count == 0)
+        return 0;
+    if (reserve(e, more->count) < 0)
+        return BT_E_LIMIT;
+    memcpy(&e->items[e->count], more->items, more->count * sizeof(*more->items));
+    e->count += more->count;
+    return 0;
 }

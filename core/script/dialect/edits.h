@@ -28,8 +28,8 @@ typedef struct bt_edit {
 
 typedef struct bt_edits {
     bt_arena_t *arena;
-    bt_edit_t items[BT_EDITS_MAX];
-    unsigned count;
+    bt_edit_t *items; /* in the arena; NULL = none yet */
+    unsigned count, cap;
 } bt_edits_t;
 
 void bt_edits_init(bt_edits_t *e, bt_arena_t *arena);
@@ -37,5 +37,6 @@ void bt_edits_init(bt_edits_t *e, bt_arena_t *arena);
 int bt_edits_set(bt_edits_t *e, bt_str_t object, bt_str_t key, bt_str_t value, bool borrow);
 int bt_edits_remove(bt_edits_t *e, bt_str_t object, bt_str_t key);
 int bt_edits_header(bt_edits_t *e, bt_str_t name, bt_str_t value);
+int bt_edits_append(bt_edits_t *e, const bt_edits_t *more); /* borrows what they point to */
 
 #endif
