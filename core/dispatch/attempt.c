@@ -273,6 +273,7 @@ void bt_attempt_leg_commit(bt_leg_t *leg)
     a->committed = true;
     a->task->committed = true;
     r->sink->head(a->task, &leg->call.head, leg->is_sse);
+    bt_call_drop_head(&leg->call);
 }
 
 void bt_attempt_resume(bt_attempt_t *a)

@@ -10,24 +10,22 @@
 #include "base/err.h"
 #include "http/head.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 enum { READ_HEAD, READ_LENGTH, READ_CHUNKED, READ_UNTIL_EOF, DONE };
 
-static void drop_head(bt_answer_t *a)
+void bt_answer_drop_head(bt_answer_t *a)
 {
-    if (a->bytes != a->inline_bytes)
-        free(a->bytes);
-    free(a->big_headers);
-    a->bytes = a->inline_bytes;
-    a->cap = sizeof(a->inline_bytes);
-    a->big_headers = NULL;
-    a->len = a->seen = 0;
+    bt_arena_fini(&a->arena);
+    a->head.headers = NULL;
+    a->head.header_count = 0;
+    a->bytes = NULL;
+    a->len = a->cap = a->seen = 0;
 }
 
 void bt_answer_start(bt_answer_t *a, bool head_request)
 {
-    drop_head(a);
+    bt_answer_drop_head(a);
     a->state = READ_HEAD;
     a->head_request = head_request;
     a->until_eof = false;
@@ -35,27 +33,21 @@ void bt_answer_start(bt_answer_t *a, bool head_request)
 
 void bt_answer_fini(bt_answer_t *a)
 {
-    drop_head(a);
+    bt_answer_drop_head(a);
 }
 
-static int gather(bt_answer_t *a, const char *p, size_t n)
+static void gather(bt_answer_t *a, const char *p, size_t n)
 {
     if (a->len + n > a->cap) {
-        size_t cap = a->cap;
-        while (cap < a->len + n)
-            cap *= 2;
-        char *grown = malloc(cap);
-        if (grown == NULL)
-            return BT_E_NOMEM;
-        memcpy(grown, a->bytes, a->len);
-        if (a->bytes != a->inline_bytes)
-            free(a->bytes);
+        const size_t cap = a->len == 0 ? n : 2 * (a->len + n);
+        char *grown = bt_arena_alloc(&a->arena, cap);
+        if (a->len > 0)
+            memcpy(grown, a->bytes, a->len);
         a->bytes = grown;
         a->cap = cap;
     }
     memcpy(a->bytes + a->len, p, n);
     a->len += n;
-    return 0;
 }
 
 /* Gathers bytes of the head; 1 = complete, and a->len is its exact length. */
@@ -64,20 +56,15 @@ static int gather_head(bt_answer_t *a, bt_str_t piece, size_t *at_p)
     const char *p = piece.p + *at_p;
     size_t n = piece.n - *at_p, before = a->len;
     long end;
-    int rc;
 
     if (before > 0) {
-        rc = gather(a, p, n);
-        if (rc < 0)
-            return rc;
+        gather(a, p, n);
         end = bt_head_scan(a->bytes, a->len, &a->seen);
     } else {
         end = bt_head_scan(p, n, &a->seen);
         if (end < 0)
             return BT_E_UPSTREAM_HTTP;
-        rc = gather(a, p, end > 0 ? (size_t) end : n);
-        if (rc < 0)
-            return rc;
+        gather(a, p, end > 0 ? (size_t) end : n);
     }
     if (end < 0)
         return BT_E_UPSTREAM_HTTP;
@@ -96,20 +83,13 @@ static bool starts_right(const bt_answer_t *a)
     return memcmp(a->bytes, start, n) == 0;
 }
 
-static int keep_headers(bt_answer_t *a, const bt_header_t *headers)
+static void keep_headers(bt_answer_t *a, const bt_header_t *headers)
 {
-    size_t bytes = a->head.header_count * sizeof(*headers);
+    const size_t bytes = a->head.header_count * sizeof(*headers);
 
-    a->head.headers = a->headers;
-    if (a->head.header_count > BT_ANSWER_HEADERS) {
-        a->big_headers = malloc(bytes);
-        if (a->big_headers == NULL)
-            return BT_E_NOMEM;
-        a->head.headers = a->big_headers;
-    }
+    a->head.headers = bt_arena_alloc(&a->arena, bytes + 1);
     if (bytes > 0)
         memcpy(a->head.headers, headers, bytes);
-    return 0;
 }
 
 static void choose_body(bt_answer_t *a)
@@ -148,12 +128,10 @@ static int read_head(bt_answer_t *a, bt_str_t piece, size_t *at_p)
         if (a->head.status < 100 || a->head.status == 101)
             return BT_E_UPSTREAM_HTTP;
         if (a->head.status < 200) {
-            drop_head(a);
+            bt_answer_drop_head(a);
             continue;
         }
-        rc = keep_headers(a, scratch);
-        if (rc < 0)
-            return rc;
+        keep_headers(a, scratch);
         choose_body(a);
         return BT_ANSWER_HEAD;
     }

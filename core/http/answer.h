@@ -1,20 +1,19 @@
 /* answer.h - reads one HTTP/1.1 answer out of the pieces a connection gets. Private to core/http.
  *
- * Owner: the connection; the head's spans point into this struct.
- * Life:  start (for each answer) -> next* until BT_ANSWER_END or an error; eof when the peer closed; fini at the end.
+ * Owner: the connection.
+ * Life:  start (for each answer) -> next* until BT_ANSWER_END or an error; eof when the peer closed; fini at the end. The
+ *        head's spans are good until drop_head, start or fini.
  * Flow:  pull style, no callbacks: 1xx heads are swallowed, then HEAD once, BODY runs as slices of the piece, END. What
  *        stands behind END in the piece is not looked at: an answer nobody asked for.
- * Cost:  a usual head is copied into the struct (so that a stream that runs for minutes does not hold a whole read buffer);
- *        one allocation for a head of more than 1 KiB, 24 headers, or cut by a read beyond that size. Body is never copied.
+ * Cost:  a head is copied into an arena (so that a stream that runs for minutes does not hold a whole read buffer), which
+ *        takes a block from the thread's free list. Body is never copied.
  */
 #ifndef BT_HTTP_ANSWER_H
 #define BT_HTTP_ANSWER_H
 
+#include "base/arena.h"
 #include "http/chunk.h"
 #include "http/message.h"
-
-#define BT_ANSWER_HEAD_BYTES 1024
-#define BT_ANSWER_HEADERS 24
 
 enum { BT_ANSWER_MORE, BT_ANSWER_HEAD, BT_ANSWER_BODY, BT_ANSWER_END };
 
@@ -24,19 +23,19 @@ typedef struct bt_answer {
     bool until_eof;    /* the body's end is the connection's end */
     unsigned char state;
     bt_chunk_t chunk;
-    uint64_t left;            /* body bytes still to come when the length is known */
-    char *bytes;              /* the head: `inline_bytes` or malloc'ed */
-    size_t len, cap;          /* bytes gathered so far */
-    size_t seen;              /* bt_head_scan's */
-    bt_header_t *big_headers; /* more than fit inline, else NULL */
-    bt_header_t headers[BT_ANSWER_HEADERS];
-    char inline_bytes[BT_ANSWER_HEAD_BYTES];
+    uint64_t left;    /* body bytes still to come when the length is known */
+    bt_arena_t arena; /* the head's bytes, and its headers */
+    char *bytes;
+    size_t len, cap; /* bytes gathered so far */
+    size_t seen;     /* bt_head_scan's */
 } bt_answer_t;
 
 /* a: zeroed before the first start. */
 void bt_answer_start(bt_answer_t *a, bool head_request);
 void bt_answer_fini(bt_answer_t *a);
-/* *at_p walks over the piece; *body_p is filled with BT_ANSWER_BODY. BT_E_UPSTREAM_HTTP, BT_E_NOMEM. */
+/* Nobody looks at its headers any more; status and framing stay. */
+void bt_answer_drop_head(bt_answer_t *a);
+/* *at_p walks over the piece; *body_p is filled with BT_ANSWER_BODY. BT_E_UPSTREAM_HTTP. */
 int bt_answer_next(bt_answer_t *a, bt_str_t piece, size_t *at_p, bt_str_t *body_p);
 /* The peer has closed: BT_ANSWER_END when that ends the body, else BT_E_RESET. */
 int bt_answer_eof(bt_answer_t *a);

@@ -124,6 +124,8 @@ static void succeed(bt_conn_t *conn, bool has_extra)
     else
         bt_upstream_close_conn(conn);
     call->ops->on_end(call);
+    if (conn->call == NULL)
+        bt_answer_drop_head(&conn->answer);
 }
 
 /* For what fails inside bt_call_start: the callback comes from the loop. */
@@ -513,6 +515,14 @@ void bt_call_resume(bt_call_t *call)
         fail_later(conn, rc);
     else if (call->sent_us > 0 || call->first_byte_us > 0 || conn->write_lost)
         wait_for_answer(conn);
+}
+
+void bt_call_drop_head(bt_call_t *call)
+{
+    call->head.headers = NULL;
+    call->head.header_count = 0;
+    if (call->conn != NULL)
+        bt_answer_drop_head(&call->conn->answer);
 }
 
 bool bt_call_running(const bt_call_t *call)

@@ -101,6 +101,8 @@ static inline bool bt_call_paused(const bt_call_t *call)
 {
     return call->paused;
 }
+/* From on_head on, where the headers are not looked at again: a long answer does not hold them. The status stays. */
+void bt_call_drop_head(bt_call_t *call);
 bool bt_call_running(const bt_call_t *call);
 /* False: no byte of the request will be read any more, now or by a try on a fresh connection. */
 bool bt_call_needs_request(const bt_call_t *call);
