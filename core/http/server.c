@@ -43,6 +43,7 @@ int bt_server_new(bt_server_t **server_p, bt_loop_t *loop, const bt_server_ops_t
         bt_server_config_defaults(&server->config);
     bt_list_init(&server->conns);
     bt_slab_init(&server->pool, sizeof(bt_server_conn_t), KEEP_CONNS);
+    bt_slab_init(&server->open_pool, BT_OPEN_MAX * sizeof(struct bt_slice), KEEP_CONNS);
     bt_budget_join(server->config.budget, loop);
     *server_p = server;
     return 0;
@@ -74,6 +75,7 @@ static void free_server(bt_server_t *server)
     void *arg = server->done_arg;
 
     bt_slab_fini(&server->pool);
+    bt_slab_fini(&server->open_pool);
     free(server);
     if (done != NULL)
         done(arg);

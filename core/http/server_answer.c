@@ -18,6 +18,7 @@
 #include <time.h>
 
 #define STATUS_LINE_MAX 256U
+#define CHUNK_HEAD_MAX 18U /* 16 digits, CRLF */
 
 static void fail(bt_server_conn_t *c)
 {
@@ -43,17 +44,33 @@ void bt_conn_drop_open(bt_server_conn_t *c)
 {
     for (unsigned i = 0; i < c->open_count; i++)
         bt_buf_unref(c->open[i].owner);
+    bt_slab_put(&c->x.server->open_pool, c->open);
+    c->open = NULL;
     c->open_count = 0;
     c->open_bytes = 0;
 }
 
+/* Chunk size and CRLF into the end of `text`; its first character. */
+static const char *chunk_head(size_t bytes, char text[CHUNK_HEAD_MAX])
+{
+    char *at = text + CHUNK_HEAD_MAX;
+
+    *--at = '\n';
+    *--at = '\r';
+    do {
+        *--at = "0123456789abcdef"[bytes & 15];
+        bytes >>= 4;
+    } while (bytes != 0);
+    return at;
+}
+
 void bt_conn_emit(bt_server_conn_t *c, bool last)
 {
-    char head[24];
+    char text[CHUNK_HEAD_MAX];
 
     if (c->open_count > 0) {
-        int n = snprintf(head, sizeof(head), "%zx\r\n", c->open_bytes);
-        queue_copy(c, head, (size_t) n);
+        const char *head = chunk_head(c->open_bytes, text);
+        queue_copy(c, head, (size_t) (text + CHUNK_HEAD_MAX - head));
         for (unsigned i = 0; i < c->open_count; i++)
             queue(c, c->open[i].owner, c->open[i].p, c->open[i].n);
         queue_copy(c, "\r\n", 2);
@@ -67,6 +84,12 @@ static void add_to_chunk(bt_server_conn_t *c, bt_buf_t *owner, const char *p, si
 {
     if (c->open_count == BT_OPEN_MAX)
         bt_conn_emit(c, false);
+    if (c->open == NULL)
+        c->open = bt_slab_get(&c->x.server->open_pool);
+    if (c->open == NULL) {
+        fail(c);
+        return;
+    }
     c->open[c->open_count++] = (struct bt_slice){p, n, owner != NULL ? bt_buf_ref(owner) : NULL};
     c->open_bytes += n;
     if (c->stream.in_write != 0)

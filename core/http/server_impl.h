@@ -50,8 +50,8 @@ typedef struct bt_server_conn {
 
     /* answer */
     bt_buf_t *out; /* copied heads and small bodies */
-    struct bt_slice
-        open[BT_OPEN_MAX]; /* data of the chunk whose head is not written yet; refs owners */
+    struct bt_slice *
+        open; /* data of the chunk whose head is not written yet; refs owners; NULL between turns */
     unsigned open_count;
     size_t open_bytes;
     uint64_t length_left;   /* body bytes promised and not given yet */
@@ -78,6 +78,7 @@ struct bt_server {
     void *user;
     bt_list_t conns;
     bt_slab_t pool;
+    bt_slab_t open_pool; /* bt_server_conn_t.open */
     unsigned conn_count, active_count;
     bt_unfinished_loop_t *unfinished; /* NULL = nobody has to go for others */
     bool draining, closing;
