@@ -47,6 +47,7 @@ struct bt_loop {
     uv_prepare_t prepare; /* flush point before sleeping */
     uv_check_t check;     /* flush point right after I/O */
     bt_list_t dirty;      /* streams with bytes to flush */
+    unsigned reads_held;  /* since the last flush: each may hold a read buffer */
     bt_list_t later;      /* calls that wait for the turn's end */
     struct bt_wheel *wheel;
     atomic_bool stopping;

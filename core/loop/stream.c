@@ -16,7 +16,8 @@
  * enough to know whether to go on.
  *
  * Reading. A buffer is taken right before the read and given back right after it; the free list is as cheap as keeping
- * it, and an idle stream holds nothing.
+ * it, and an idle stream holds nothing. What is passed on holds its buffer until it is flushed: where a thousand streams
+ * speak in one turn, some are flushed before the others are read.
  */
 #include "loop/stream.h"
 #include "loop/loop_impl.h"
@@ -33,6 +34,8 @@
 #define WAIT_SLICES 4U              /* slices of one uv_write: more would make libuv allocate */
 #define WAIT_BYTES ((size_t) 16384) /* bytes of one uv_write */
 #define QUEUE_START 8U
+#define READS_HELD_MAX                                                                             \
+    32U /* then what they brought is sent on: 512 KiB of read buffers stay in the cache */
 #define COPY_BELOW ((size_t) 1024) /* smaller slices are copied when they have to wait */
 
 static void drain_events(bt_stream_t *s);
@@ -324,6 +327,7 @@ void bt_stream_flush_dirty(bt_loop_t *loop)
 {
     bt_list_t batch;
 
+    loop->reads_held = 0;
     if (bt_list_empty(&loop->dirty))
         return;
     /* The whole list moves to batch; what its callbacks write anew waits for the next flush point. */
@@ -397,6 +401,7 @@ static void end_reading(bt_stream_t *s, int rc)
 static void on_read(uv_stream_t *handle, ssize_t nread, const uv_buf_t *room)
 {
     bt_stream_t *s = stream_of(handle);
+    bt_loop_t *loop = s->loop;
     bt_buf_t *buf = s->read_buf;
 
     s->read_buf = NULL;
@@ -410,6 +415,8 @@ static void on_read(uv_stream_t *handle, ssize_t nread, const uv_buf_t *room)
         end_reading(s, (int) nread);
     }
     bt_buf_unref(buf);
+    if (++loop->reads_held >= READS_HELD_MAX)
+        bt_stream_flush_dirty(loop);
 }
 
 int bt_stream_read_start(bt_stream_t *s)

@@ -8,7 +8,7 @@
 #include "loop/stream.h"
 #include "util.h"
 
-enum act { ACT_NONE, ACT_CLOSE, ACT_RESET, ACT_KEEP };
+enum act { ACT_NONE, ACT_CLOSE, ACT_RESET, ACT_KEEP, ACT_ECHO };
 
 /* A stream that counts its callbacks and does one thing in one of them. */
 struct end {
@@ -25,7 +25,7 @@ struct end {
 };
 
 static bt_loop_t loop;
-static size_t buf_bytes_before;
+static size_t buf_bytes_before, buf_bytes_most; /* the latter as seen while echoing */
 
 static inline void act(struct end *e, enum act what)
 {
@@ -57,6 +57,11 @@ static inline void on_read(bt_stream_t *s, bt_buf_t *buf, char *p, size_t n)
     e->read_total += n;
     if (e->on_read == ACT_KEEP && e->kept == NULL)
         e->kept = bt_buf_ref(buf);
+    if (e->on_read == ACT_ECHO) {
+        bt_stream_write(s, buf, p, n);
+        if (bt_mem_bytes(BT_MEM_BUFFERS) > buf_bytes_most)
+            buf_bytes_most = bt_mem_bytes(BT_MEM_BUFFERS);
+    }
     act(e, e->on_read);
 }
 

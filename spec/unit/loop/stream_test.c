@@ -440,6 +440,28 @@ static void test_idle_stream_holds_no_buffer(void **state)
     close(peer);
 }
 
+static void test_many_reads_of_a_turn_hold_few_buffers(void **state)
+{
+    static struct end ends[100];
+    int peers[100];
+    char got[8];
+
+    (void) state;
+    for (unsigned i = 0; i < 100; i++) {
+        open_pair(&ends[i], &peers[i]);
+        ends[i].on_read = ACT_ECHO;
+        bt_stream_read_start(&ends[i].s);
+        assert_int_equal(send(peers[i], "hello", 5, 0), 5);
+    }
+    for (unsigned i = 0; i < 100; i++) {
+        TURN_UNTIL(&loop, ends[i].s.written_bytes == 5); /* the first turn reads them all */
+        assert_int_equal(recv(peers[i], got, sizeof(got), 0), 5);
+        close_end(&ends[i]);
+        close(peers[i]);
+    }
+    assert_in_range(buf_bytes_most - buf_bytes_before, BT_BUF_STD_BYTES, 32 * BT_BUF_STD_BYTES);
+}
+
 static void test_kept_buffer_keeps_its_bytes(void **state)
 {
     struct end e;
@@ -565,6 +587,7 @@ int main(void)
         WITH_LOOP(test_fill_from_on_drain),
         WITH_LOOP(test_small_slices_do_not_pin_buffers),
         WITH_LOOP(test_idle_stream_holds_no_buffer),
+        WITH_LOOP(test_many_reads_of_a_turn_hold_few_buffers),
         WITH_LOOP(test_kept_buffer_keeps_its_bytes),
         WITH_LOOP(test_direct_read),
         WITH_LOOP(test_read_stop_holds_bytes_back),
