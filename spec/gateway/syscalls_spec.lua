@@ -1,0 +1,152 @@
+-- System calls of a request, by strace: each leg is written once and read once, as is the client, and nothing else is
+-- asked of the kernel for it. What gets in is counted here before it is seen in a benchmark.
+
+local eventually = require("gateway.support.eventually")
+local fleet = require("gateway.support.fleet")
+local http = require("gateway.support.http")
+local json = require("gateway.support.json")
+local proc = require("gateway.support.proc")
+
+local COUNT, WARM_UP = 100, 600 -- until LuaJIT has compiled what a request needs
+local BODY = ('{"model":"m","messages":[{"role":"user","content":"%s"}],"max_tokens":5%%s}'):format(("a"):rep(1000))
+local QUIET = { "--loops", "1", "--no-access-log", "--disable-health-check", "--load-interval-secs", "0",
+  "--policy", "round_robin" }
+
+local function find_strace()
+  for folder in (os.getenv("PATH") or ""):gmatch("[^:]+") do
+    local file = io.open(folder .. "/strace")
+    if file then
+      file:close()
+      return folder .. "/strace"
+    end
+  end
+end
+
+-- Workers that answer in one write: what is counted is the gateway's.
+local function start_mock()
+  local build = fleet.binary("BATON_BIN", "baton"):match("^(.*)/[^/]*$")
+  local mock = proc.start({ build .. "/bin/bench_mock", "1", "1" }, { name = "mock" })
+  eventually(function()
+    return mock:stdout():find("ready", 1, true) ~= nil, mock:stdout()
+  end, 10, "the workers listen")
+  local function url(role)
+    return "http://127.0.0.1:" .. mock:stdout():match(role .. " (%d+)")
+  end
+  return mock, url("prefill"), url("decode")
+end
+
+local function ask(c, is_stream)
+  c:ask({ path = "/v1/chat/completions", body = BODY:format(is_stream and ',"stream":true' or ""),
+    headers = is_stream and { ["x-bench"] = "stream" } or nil })
+  assert.equal(200, c:wait(nil, 10).status)
+end
+
+-- Calls by name, of the thread that serves.
+local function read_trace(path)
+  local threads, most = {}, {}
+  for line in io.lines(path) do
+    local thread, name = line:match("^(%d+)%s+([%w_]+)%(")
+    if thread then
+      local calls = threads[thread] or {}
+      threads[thread] = calls
+      calls[name] = (calls[name] or 0) + 1
+      if (calls.writev or 0) > (most.writev or 0) then
+        most = calls
+      end
+    end
+  end
+  return most
+end
+
+local function count_calls(strace, pid, step)
+  local path = proc.path("strace")
+  local tracer = proc.start({ strace, "-f", "-o", path, "-p", pid }, { name = "strace" })
+  local why
+  eventually(function()
+    why = not tracer:is_alive() and tracer:stderr() or nil
+    return why or tracer:stderr():find("attached", 1, true), tracer:stderr()
+  end, 10, "strace is attached")
+  if why then
+    return nil, why
+  end
+  step()
+  tracer:kill(proc.SIGINT)
+  tracer:wait(10)
+  return read_trace(path)
+end
+
+-- legs: exchanges of one request, the client's among them.
+local function check(words, legs, is_stream)
+  local strace = find_strace()
+  if not strace or os.getenv("BATON_SANITIZE") ~= "" then
+    pending(strace and "sanitizers ask the kernel too" or "strace is not installed")
+    return
+  end
+  local gateway, port = fleet.start_gateway(words)
+  eventually(function()
+    local answer = http.get(port, "/readiness")
+    return answer.status == 200, answer.body
+  end, 10, "/readiness is 200")
+  local c = http.connect(port)
+  for _ = 1, WARM_UP do
+    ask(c, is_stream)
+  end
+  local calls, why = count_calls(strace, gateway.pid, function()
+    for _ = 1, COUNT do
+      ask(c, is_stream)
+    end
+  end)
+  c:close()
+  gateway:stop()
+  if not calls then
+    pending("strace may not attach: " .. why)
+    return
+  end
+  local others = 0
+  for name, n in pairs(calls) do
+    if name ~= "read" and name ~= "writev" and not name:find("^epoll_p?wait") then
+      others = others + n
+    end
+  end
+  local text = json.encode(calls)
+  assert.equal(legs * COUNT, calls.writev, text)
+  assert.is_true(calls.read <= legs * COUNT + 5, text) -- a pooled connection may be exchanged meanwhile
+  assert.is_true((calls.epoll_wait or calls.epoll_pwait) <= (legs + 1) * COUNT, text)
+  assert.is_true(others <= COUNT / 10, text)
+end
+
+describe("a request's system calls", function()
+  local mock, prefill, decode
+
+  before_each(function()
+    mock, prefill, decode = start_mock()
+  end)
+
+  after_each(function()
+    mock:stop()
+    proc.clean()
+  end)
+
+  local function flags(...)
+    local words = { ... }
+    for _, word in ipairs(QUIET) do
+      words[#words + 1] = word
+    end
+    return words
+  end
+
+  for _, is_stream in ipairs({ false, true }) do
+    local what = is_stream and " of a stream" or ""
+    it("are one write and one read a leg, hand-off" .. what, function()
+      check(flags("--vllm-pd-disaggregation", "--prefill", prefill, "--decode", decode), 3, is_stream)
+    end)
+
+    it("are one write and one read a leg, bootstrap" .. what, function()
+      check(flags("--pd-disaggregation", "--prefill", prefill, prefill:match("%d+$"), "--decode", decode), 3, is_stream)
+    end)
+
+    it("are one write and one read a leg, single" .. what, function()
+      check(flags("--worker-urls", decode), 2, is_stream)
+    end)
+  end
+end)
