@@ -15,12 +15,13 @@ static bool is_input_needed(const bt_request_t *r)
     return r->task_count == 0;
 }
 
-/* Nothing is told or sent of them any more: each would hold a whole read buffer. */
+/* Each holds a whole read buffer. The last attempt's may be wanted until its answer has begun: to free what prefill holds
+ * (bt_background_call_release). */
 static void drop_replies(bt_request_t *r)
 {
     for (unsigned i = 0; i < r->task_count; i++)
         for (bt_attempt_t *a = r->tasks[i].attempt; a != NULL; a = a->before)
-            for (unsigned k = 0; k < 2; k++)
+            for (unsigned k = 0; k < 2 && (a->committed || a != r->tasks[i].attempt); k++)
                 if (!bt_leg_running(&a->legs[k]))
                     bt_kept_drop(&a->legs[k].reply);
 }

@@ -258,6 +258,29 @@ describe("a hand-off, byte by byte", function()
     assert.equal(1, #r.d[1].seen)
   end)
 
+  it("releases one prompt's KV when another one's prefill refuses", function()
+    start({ prefills = 1, decodes = 1 })
+    local full = r.d[1]:fill_backlog()
+    local c = r:ask(PATH, '{"model":"sim","prompt":["good","bad"],"max_tokens":8}')
+    local good, bad = r.p[1]:take(PATH), r.p[1]:take(PATH)
+    if bad.body:find("good", 1, true) then
+      good, bad = bad, good
+    end
+    local params = params_for(good)
+    good:answer(200, {}, reply(params))
+    r:until_so(function()
+      return faults.number(r, "baton_prefill_seconds_count") == 1
+    end, "decode's leg waits for its connection")
+    bad:answer(400, {}, '{"error":{"message":"no","code":400}}')
+    assert.equal(400, r:answer_of(c).status)
+    assert.equal(1, faults.number(r, "baton_releases_total"))
+    full()
+    local x = r.d[1]:take(PATH, 4)
+    assert.equal(params, json.raw(x.body, "kv_transfer_params"))
+    x:answer(404, {}, "{}")
+    faults.wait_idle(r)
+  end)
+
   it("breaks off, with an error event between two events and without a last chunk inside one", function()
     start({ prefills = 1, decodes = 1, flags = { "--disable-circuit-breaker" } })
     for _, case in ipairs({ { bytes = "data: " .. CHUNK:format("a") .. "\n\n", event = true },
