@@ -84,7 +84,8 @@ coverage: ## every spec with gcov counters in build/coverage
 	@ctest --preset coverage -j $(JOBS) -LE $(NOT_SANITIZED)
 
 bench: build ## the figures for the record
-	@spec/bench/run.sh
+	@spec/bench/compare
+	@build/release/bin/bench_policy
 	@build/release/bin/bench_store
 	@spec/bench/fleet_prefix
 

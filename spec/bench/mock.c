@@ -4,9 +4,10 @@
  *                             lines, then "ready". A prefill port answers as its bootstrap server, too.
  *   mock free                 prints a port that nobody has
  *
- * A decode port answers as a stream of one chunk when the request has the header "x-bench: stream", which a gateway hands
- * on, so no body is ever looked at. A prefill port's answer has kv_transfer_params made for the request's X-Request-Id.
- * GET is answered as a health check.
+ * A decode port answers as a stream of one chunk when the prompt begins with "bench stream", and as one of N chunks every US
+ * microseconds (0 = as fast as they are taken) when it begins with "bench chunks N US": gateways drop headers and members that
+ * they do not know. All paced streams have one pace. A prefill port's answer has kv_transfer_params made for the request's
+ * X-Request-Id. GET is answered by what health checks and questions for the model want, HTTP/2 by closing.
  */
 #include "net.h"
 
@@ -17,11 +18,13 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define READ_BYTES 262144
 #define HEAD_MAX 8192
 #define PORTS_MAX 16
+#define LOOKED_AT 512 /* of a body; the prompt begins there, whatever a gateway made of it */
 
 struct port {
     int fd;
@@ -33,15 +36,27 @@ struct conn {
     const struct port *port; /* NULL: this is a listener */
     size_t head_n;
     size_t body_left;
-    bool in_body, is_stream, is_get;
+    bool in_body, is_looked_at, is_stream, is_get;
+    unsigned chunks_left; /* of the answer under way */
+    unsigned interval_us;
+    uint64_t due_us;
+    struct conn *next, **from; /* in a queue; from: what points here, NULL = in none */
     char id[160];
     char head[HEAD_MAX];
 };
 
 static struct port ports[PORTS_MAX];
-static char chat_answer[4096], stream_answer[4096], health_answer[256];
+static char chat_answer[4096], stream_answer[4096], health_answer[512];
 static char scratch[READ_BYTES];
 static int epoll;
+
+struct queue {
+    struct conn *first, **last;
+    unsigned count;
+};
+
+static struct queue paced = {.last = &paced.first}; /* the next due first */
+static struct queue flat = {.last = &flat.first};   /* with room in their sockets */
 
 #define USAGE "\"usage\":{\"prompt_tokens\":250,\"total_tokens\":255,\"completion_tokens\":5}"
 
@@ -66,7 +81,10 @@ static void make_answers(void)
                "\"model\":\"m\",\"choices\":"
                "[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"bench answer\"},"
                "\"finish_reason\":\"stop\"}]," USAGE "}");
-    put_answer(health_answer, sizeof(health_answer), "text/plain", "");
+    put_answer(health_answer, sizeof(health_answer), "application/json",
+               "{\"object\":\"list\",\"data\":[{\"id\":\"m\",\"object\":\"model\",\"owned_by\":"
+               "\"sglang\"}],"
+               "\"model_path\":\"m\",\"served_model_name\":\"m\",\"status\":\"ok\"}");
     snprintf(stream_answer, sizeof(stream_answer),
              "HTTP/1.1 200 OK\r\nserver: mock\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
              "transfer-encoding: chunked\r\n\r\n%zx\r\n%s\r\n0\r\n\r\n",
@@ -99,12 +117,93 @@ static void send_prefill(struct conn *c)
     send_all(c, answer);
 }
 
+static void enqueue(struct queue *q, struct conn *c)
+{
+    c->next = NULL;
+    c->from = q->last;
+    *q->last = c;
+    q->last = &c->next;
+    q->count++;
+}
+
+static void dequeue(struct queue *q, struct conn *c)
+{
+    if (c->from == NULL)
+        return;
+    *c->from = c->next;
+    if (c->next != NULL)
+        c->next->from = c->from;
+    else
+        q->last = c->from;
+    c->from = NULL;
+    q->count--;
+}
+
+static struct queue *queue_of(const struct conn *c)
+{
+    return c->interval_us > 0 ? &paced : &flat;
+}
+
+static void watch_room(struct conn *c, bool on)
+{
+    struct epoll_event event = {.events = on ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.ptr = c};
+
+    if (epoll_ctl(epoll, EPOLL_CTL_MOD, c->fd, &event) < 0)
+        bench_die("epoll_ctl");
+}
+
+/* A chunk is small: a socket takes all of it or nothing. */
+static void send_chunk(struct conn *c)
+{
+    static const char chunk[] = "24\r\ndata: {\"choices\":[{\"text\":\"@ab\"}]}\n\n\r\n";
+    static const char last[] = "0\r\n\r\n";
+    const char *p = c->chunks_left > 0 ? chunk : last;
+
+    dequeue(queue_of(c), c);
+    if (write(c->fd, p, strlen(p)) < 0) {
+        if (errno == EAGAIN)
+            watch_room(c, true);
+        return;
+    }
+    if (c->chunks_left == 0)
+        return;
+    c->chunks_left--;
+    c->due_us += c->interval_us;
+    enqueue(queue_of(c), c);
+}
+
+static void begin_chunks(struct conn *c)
+{
+    send_all(c,
+             "HTTP/1.1 200 OK\r\nserver: mock\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+             "transfer-encoding: chunked\r\n\r\n"
+             "21\r\ndata: {\"text\":\"bench answer\"}  \n\n\r\n");
+    c->due_us = bench_now_us() + c->interval_us;
+    enqueue(queue_of(c), c);
+}
+
+/* One chunk of each stream that is due, or could take one; until when there is none, -1 = for good. */
+static int64_t send_chunks(void)
+{
+    const uint64_t now_us = bench_now_us();
+
+    for (unsigned left = flat.count; left > 0; left--)
+        send_chunk(flat.first);
+    while (paced.first != NULL && paced.first->due_us <= now_us)
+        send_chunk(paced.first);
+    if (flat.first != NULL)
+        return 0;
+    return paced.first != NULL ? (int64_t) (paced.first->due_us - now_us) : -1;
+}
+
 static void answer(struct conn *c)
 {
     if (c->is_get)
         send_all(c, health_answer);
     else if (c->port->is_prefill)
         send_prefill(c);
+    else if (c->chunks_left > 0)
+        begin_chunks(c);
     else
         send_all(c, c->is_stream ? stream_answer : chat_answer);
     c->head_n = 0;
@@ -127,8 +226,8 @@ static void read_headers(struct conn *c)
     const char *line = c->head;
     char length[32];
 
-    c->body_left = 0;
-    c->is_stream = false;
+    c->body_left = c->chunks_left = 0;
+    c->is_stream = c->is_looked_at = false;
     c->is_get = strncmp(c->head, "GET ", 4) == 0;
     strcpy(c->id, "none");
     while ((line = strchr(line, '\n')) != NULL) {
@@ -138,8 +237,6 @@ static void read_headers(struct conn *c)
             c->body_left = strtoul(length, NULL, 10);
         } else if (strncasecmp(line, "x-request-id:", 13) == 0) {
             copy_value(c->id, sizeof(c->id), line + 13);
-        } else if (strncasecmp(line, "x-bench:", 8) == 0) {
-            c->is_stream = true;
         }
     }
 }
@@ -165,6 +262,23 @@ static size_t take_head(struct conn *c, const char *p, size_t n)
     return (size_t) (end + 4 - c->head) - before;
 }
 
+static void look_for_wish(struct conn *c, const char *p, size_t n)
+{
+    static const char mark[] = "bench ";
+    const char *at = memmem(p, n, mark, sizeof(mark) - 1);
+    char words[64];
+
+    c->is_looked_at = true;
+    if (at == NULL)
+        return;
+    n -= (size_t) (at - p);
+    n = n < sizeof(words) ? n : sizeof(words) - 1;
+    memcpy(words, at, n);
+    words[n] = '\0';
+    c->is_stream = true;
+    (void) sscanf(words, "bench chunks %u %u", &c->chunks_left, &c->interval_us);
+}
+
 static void take(struct conn *c, const char *p, size_t n)
 {
     while (n > 0) {
@@ -173,6 +287,8 @@ static void take(struct conn *c, const char *p, size_t n)
             used = take_head(c, p, n);
         } else {
             used = n < c->body_left ? n : c->body_left;
+            if (!c->is_looked_at)
+                look_for_wish(c, p, used < LOOKED_AT ? used : LOOKED_AT);
             c->body_left -= used;
         }
         p += used;
@@ -182,16 +298,33 @@ static void take(struct conn *c, const char *p, size_t n)
     }
 }
 
+/* As engines do that speak HTTP/1.1 alone; gateways try. */
+static bool is_http2(const struct conn *c, const char *p, size_t n)
+{
+    return c->head_n == 0 && !c->in_body && n >= 4 && memcmp(p, "PRI ", 4) == 0;
+}
+
 static void on_input(struct conn *c)
 {
     ssize_t n = read(c->fd, scratch, sizeof(scratch));
 
-    if (n > 0) {
+    if (n > 0 && !is_http2(c, scratch, (size_t) n)) {
         take(c, scratch, (size_t) n);
-    } else if (n == 0 || errno != EAGAIN) {
+    } else if (n >= 0 || errno != EAGAIN) {
+        dequeue(queue_of(c), c);
         close(c->fd);
         free(c);
     }
+}
+
+static void on_conn(struct conn *c, uint32_t what)
+{
+    if ((what & EPOLLOUT) != 0) {
+        watch_room(c, false);
+        enqueue(queue_of(c), c);
+    }
+    if ((what & ~(uint32_t) EPOLLOUT) != 0)
+        on_input(c);
 }
 
 static void on_listener(const struct port *port)
@@ -245,12 +378,14 @@ int main(int argc, char **argv)
     printf("ready\n");
     fflush(stdout);
     for (;;) {
-        int count = epoll_wait(epoll, events, 256, -1);
+        const int64_t us = send_chunks();
+        const struct timespec wait = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};
+        int count = epoll_pwait2(epoll, events, 256, us < 0 ? NULL : &wait, NULL);
         for (int i = 0; i < count; i++) {
             if (is_port(events[i].data.ptr))
                 on_listener(events[i].data.ptr);
             else
-                on_input(events[i].data.ptr);
+                on_conn(events[i].data.ptr, events[i].events);
         }
     }
 }

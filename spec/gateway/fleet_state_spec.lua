@@ -6,6 +6,7 @@ local faults = require("gateway.support.faults")
 local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
+local pace = require("gateway.support.pace")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
 local relay = require("gateway.support.relay")
@@ -159,20 +160,13 @@ describe("gateways that share a Redis", function()
 
   -- A steady load on every gateway while work() runs: nothing fails. The worst p99, in ms.
   local function under_load(work)
-    local build = fleet.binary("BATON_BIN", "baton"):match("^(.*)/[^/]*$")
     local loads, worst, right = {}, 0, 0
     for i, g in ipairs(gateways) do
-      loads[i] = proc.start({ build .. "/bin/bench_pace", g.port, 16, 100, 0 }, { name = "pace" })
+      loads[i] = pace.start(g.port, 16, 100, 0)
     end
     work()
     for _, p in ipairs(loads) do
-      p:kill(proc.SIGTERM)
-      p:wait(20)
-      local report = {}
-      for name, value in p:stdout():gmatch("(%S+) (%S+)") do
-        report[name] = tonumber(value)
-      end
-      assert.equal(0, report.failed, p:stdout() .. p:stderr())
+      local report = pace.stop(p)
       right, worst = right + report.right, math.max(worst, report.p99_us / 1000)
     end
     assert.is_true(right > 0)

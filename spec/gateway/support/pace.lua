@@ -1,4 +1,4 @@
--- pace.lua - short requests at a steady rate from a process of its own (spec/bench/pace.c), and what became of them.
+-- pace.lua - short requests at a steady rate from a process of its own (spec/bench/load.c), and what became of them.
 
 local fleet = require("gateway.support.fleet")
 local proc = require("gateway.support.proc")
@@ -8,7 +8,8 @@ local pace = {}
 -- rate 0: as fast as answers come. seconds 0: until it is told to end.
 function pace.start(port, connections, rate, seconds)
   local build = fleet.binary("BATON_BIN", "baton"):match("^(.*)/[^/]*$")
-  return proc.start({ build .. "/bin/bench_pace", port, connections, rate, seconds }, { name = "pace" })
+  return proc.start({ build .. "/bin/bench_load", port, "connections=" .. connections, "rate=" .. rate,
+    "seconds=" .. seconds }, { name = "load" })
 end
 
 -- Waits for its end; no request may have failed.
