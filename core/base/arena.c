@@ -6,36 +6,30 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/pages.h"
 #include "base/sanitize.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK_BYTES ((size_t) 4096)  /* header included; a stream that is held keeps one */
+#define BLOCK_BYTES ((size_t) BT_PAGES_SMALL) /* header included; a stream that is held keeps one */
 #define SHARED_MAX (BLOCK_BYTES / 2) /* larger pieces would waste too much of a block's end */
-#define KEEP_MAX 512U
 
 typedef struct bt_arena_block {
     struct bt_arena_block *next;
-    size_t bytes; /* BLOCK_BYTES: recyclable */
+    size_t bytes; /* BLOCK_BYTES: of base/pages */
 } block_t;
 
 _Static_assert(sizeof(block_t) % 16 == 0, "the first piece must be 16-byte aligned");
 
-static _Thread_local struct {
-    block_t *head;
-    unsigned count;
-} spare;
-
 static block_t *new_block(size_t bytes)
 {
-    block_t *block = NULL;
-    if (bytes == BLOCK_BYTES && spare.head != NULL) {
-        block = spare.head;
-        spare.head = block->next;
-        spare.count--;
-    } else {
+    block_t *block = bytes == BLOCK_BYTES ? bt_pages_take(bytes) : NULL;
+
+    if (block == NULL) {
+        if (bytes == BLOCK_BYTES)
+            bytes += sizeof(*block); /* not of base/pages: drop_block is told by it */
         block = bt_mem_must(bytes);
     }
     bt_mem_count(BT_MEM_ARENAS, (int64_t) bytes);
@@ -47,13 +41,10 @@ static block_t *new_block(size_t bytes)
 static void drop_block(block_t *block)
 {
     bt_mem_count(BT_MEM_ARENAS, -(int64_t) block->bytes);
-    if (BT_ASAN || block->bytes != BLOCK_BYTES || spare.count >= KEEP_MAX) {
+    if (block->bytes == BLOCK_BYTES)
+        bt_pages_give(block, BLOCK_BYTES);
+    else
         free(block);
-        return;
-    }
-    block->next = spare.head;
-    spare.head = block;
-    spare.count++;
 }
 
 void bt_arena_init(bt_arena_t *a)
@@ -137,15 +128,4 @@ bt_str_t bt_arena_printf(bt_arena_t *a, const char *fmt, ...)
     vsnprintf(out, (size_t) n + 1, fmt, args);
     va_end(args);
     return (bt_str_t){out, (size_t) n};
-}
-
-void bt_arena_thread_fini(void)
-{
-    while (spare.head != NULL) {
-        block_t *block = spare.head;
-        spare.head = block->next;
-        free(block);
-    }
-    spare.count = 0;
-    bt_mem_thread_fini();
 }

@@ -2,8 +2,8 @@
  *
  * Owner: one request (or one start-up step); never shared between threads.
  * Life:  init -> alloc* -> fini. Nothing from an arena may be kept by Lua or by a pool.
- * Flow:  bump allocation in 4 KiB blocks recycled through a per-thread free list; larger
- *        pieces get a block of their own.
+ * Flow:  bump allocation in 4 KiB blocks, recycled (base/pages.h); larger pieces get a block of
+ *        their own.
  * Cost:  O(1); no malloc after warm-up for ordinary requests.
  */
 #ifndef BT_BASE_ARENA_H
@@ -26,6 +26,5 @@ void *bt_arena_alloc(bt_arena_t *a, size_t size);
 void *bt_arena_zalloc(bt_arena_t *a, size_t size);
 bt_str_t bt_arena_str(bt_arena_t *a, bt_str_t s); /* NUL-terminated copy */
 bt_str_t bt_arena_printf(bt_arena_t *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void bt_arena_thread_fini(void);
 
 #endif

@@ -1,53 +1,25 @@
-/* Header and bytes are one allocation. Standard buffers are recycled per thread, last in first out,
- * because the buffer freed last is the one still in cache.
- */
+/* Header and bytes are one allocation; a standard buffer's is a piece of base/pages. */
 #include "base/buf.h"
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/sanitize.h"
+#include "base/pages.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define KEEP_MAX 256U
-
 enum { KIND_STANDARD, KIND_SIZED };
 
-static _Thread_local struct {
-    bt_buf_t *head; /* linked through `data` of the free buffer */
-    unsigned count;
-} mine;
-
-static bt_buf_t *take_free(void)
-{
-    bt_buf_t *buf = mine.head;
-    if (buf != NULL) {
-        mine.head = (bt_buf_t *) (void *) buf->data;
-        mine.count--;
-    }
-    return buf;
-}
-
-static void give_free(bt_buf_t *buf)
-{
-    if (BT_ASAN || mine.count >= KEEP_MAX) {
-        free(buf);
-        return;
-    }
-    buf->data = (char *) mine.head;
-    mine.head = buf;
-    mine.count++;
-}
+_Static_assert(BT_BUF_STD_BYTES + sizeof(bt_buf_t) == BT_PAGES_LARGE,
+               "a standard buffer is one piece");
 
 static bt_buf_t *new_of(size_t cap, uint32_t kind)
 {
-    bt_buf_t *buf = kind == KIND_STANDARD ? take_free() : NULL;
-    if (buf == NULL) {
-        if (cap > PTRDIFF_MAX - sizeof(*buf))
-            return NULL;
-        buf = malloc(sizeof(*buf) + cap);
-    }
+    bt_buf_t *buf;
+
+    if (cap > PTRDIFF_MAX - sizeof(*buf))
+        return NULL;
+    buf = kind == KIND_STANDARD ? bt_pages_take(BT_PAGES_LARGE) : malloc(sizeof(*buf) + cap);
     if (buf == NULL)
         return NULL;
     *buf = (bt_buf_t){.refs = 1, .kind = kind, .cap = cap, .data = (char *) (buf + 1)};
@@ -89,7 +61,7 @@ void bt_buf_unref(bt_buf_t *buf)
         return;
     bt_mem_count(BT_MEM_BUFFERS, -(int64_t) buf->cap);
     if (buf->kind == KIND_STANDARD)
-        give_free(buf);
+        bt_pages_give(buf, BT_PAGES_LARGE);
     else
         free(buf);
 }
@@ -120,12 +92,4 @@ int bt_buf_grow(bt_buf_t **buf_p, size_t cap)
     bt_buf_unref(old);
     *buf_p = buf;
     return 0;
-}
-
-void bt_buf_thread_fini(void)
-{
-    bt_buf_t *buf;
-    while ((buf = take_free()) != NULL)
-        free(buf);
-    bt_mem_thread_fini();
 }

@@ -1,10 +1,10 @@
 /* buf.h - refcounted byte buffers, the unit in which bytes travel from socket to socket.
  *
  * Owner: every holder of a reference; counts are not atomic, so a buffer stays on one thread.
- * Life:  from bt_buf_new() until the last bt_buf_unref(); standard-size buffers go back to a
- *        per-thread free list (at most 256 kept), others are freed.
+ * Life:  from bt_buf_new() until the last bt_buf_unref(); standard-size buffers are recycled
+ *        (base/pages.h), others are freed.
  * Flow:  filled from [data+len, data+cap), read by slices that hold a reference.
- * Cost:  O(1); no allocation once the free list is warm. All live bytes of capacity are counted
+ * Cost:  O(1); no allocation once there are free pieces. All live bytes of capacity are counted
  *        (base/mem.h) so that the server can refuse work before memory runs out.
  */
 #ifndef BT_BASE_BUF_H
@@ -13,7 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BT_BUF_STD_BYTES ((size_t) 16384) /* capacity of a standard read buffer */
+#define BT_BUF_STD_BYTES                                                                           \
+    ((size_t) 16384 - 32) /* capacity of a standard read buffer: 16 KiB with its header */
 
 typedef struct bt_buf {
     uint32_t refs;
@@ -32,7 +33,5 @@ void bt_buf_unref(bt_buf_t *buf); /* NULL is fine */
 /* At least cap bytes of capacity; the first len bytes stay. For who has the only reference and no spans into it. BT_E_NOMEM: *buf_p is
  * as it was. */
 int bt_buf_grow(bt_buf_t **buf_p, size_t cap);
-/* Frees this thread's free list (thread end; leak checkers). */
-void bt_buf_thread_fini(void);
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/pages.h"
 #include "config/check.h"
 #include "gateway/descriptors.h"
 #include "gateway/fleet.h"
@@ -522,8 +523,7 @@ static void free_gateway(bt_gateway_t *g)
     free(g->reload_loops);
     free(g->loops);
     free(g);
-    bt_buf_thread_fini();
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
 }
 
 void bt_gateway_close(bt_gateway_t *g)

@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/pages.h"
 #include "config/check.h"
 #include "gateway/fleet.h"
 
@@ -19,6 +20,8 @@
 #include <unistd.h>
 
 #define IDLE_CHECK_MS 20
+#define TIDY_MS 1000
+#define TIDY_MORE_MS 50
 /* Connections that hang in their last FIN do not hold the process longer than this after the last request. */
 #define LAST_BYTES_MS 2000
 
@@ -149,6 +152,7 @@ static void on_stop(bt_loop_t *loop, bt_mail_t *envelope)
     bt_gateway_loop_t *el = mail.el;
     (void) loop;
     bt_timer_stop(&el->idle_check);
+    bt_timer_stop(&el->tidy);
     if (el->listener != NULL)
         bt_listener_close(el->listener);
     el->listener = NULL;
@@ -179,13 +183,17 @@ void bt_gateway_loop_publish(bt_gateway_loop_t *el, bt_workers_t *workers)
 
 /* ---- life ---- */
 
+static void on_tidy(bt_timer_t *timer)
+{
+    bt_timer_start(timer, bt_pages_tidy() ? TIDY_MORE_MS : TIDY_MS);
+}
+
 static void run_thread(void *arg)
 {
     bt_gateway_loop_t *el = arg;
     bt_prefix_ring_bind(el->ring);
     bt_loop_run(&el->loop);
-    bt_buf_thread_fini();
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
 }
 
 static int bind_client_port(bt_gateway_loop_t *el, char *err, size_t err_size)
@@ -208,6 +216,7 @@ int bt_gateway_loop_open(bt_gateway_loop_t *el, bt_gateway_t *g, unsigned index,
         goto err_text;
     el->has_loop = true;
     bt_timer_init(&el->loop, &el->idle_check, on_idle_check);
+    bt_timer_init(&el->loop, &el->tidy, on_tidy);
     if ((rc = bind_client_port(el, err, err_size)) < 0)
         return rc;
     if ((rc = bt_dispatcher_new(&el->dispatcher, &el->loop, &g->shared, err, err_size)) < 0)
@@ -235,6 +244,7 @@ int bt_gateway_loop_start(bt_gateway_loop_t *el)
     if (rc < 0)
         return rc;
     bt_listener_on_full(el->listener, bt_budget_on_full, el->gateway->budget);
+    bt_timer_start(&el->tidy, TIDY_MS);
     rc = uv_thread_create(&el->thread, run_thread, el);
     if (rc < 0)
         return rc;

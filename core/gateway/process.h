@@ -28,6 +28,7 @@ typedef struct bt_gateway_loop {
     bt_store_client_t *store; /* of policies and sessions */
     bt_prefix_ring_t *ring;   /* what its policies put into the prefix index; NULL = not told */
     bt_timer_t idle_check;    /* while draining */
+    bt_timer_t tidy;          /* gives free memory back */
     uint64_t idle_since_ms;   /* nothing lives here since; 0 = something does */
 } bt_gateway_loop_t;
 

@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/pages.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -191,7 +192,7 @@ int bt_wait_blocking(const bt_hook_op_t *hook_op, uint64_t until_ms, bt_hook_ans
     rc = run(&m);
     close_moment(&m);
     bt_loop_fini(&m.loop);
-    bt_buf_thread_fini();
+    bt_pages_thread_fini();
     if (rc < 0) {
         free(m.body);
         return rc;

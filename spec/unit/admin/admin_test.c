@@ -2,6 +2,7 @@
 
 #include "admin/admin.h"
 #include "admin/prom_check.h"
+#include "base/pages.h"
 
 static rig_t rig;
 static bt_loop_t loop; /* is control and request loop in one */
@@ -45,8 +46,7 @@ static int close_rig(void **state)
         bt_admin_close(admin, on_closed, &closed);
     TURN_UNTIL(&loop, closed);
     bt_loop_fini(&loop);
-    bt_buf_thread_fini();
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
     rig_close(&rig);
     return 0;
 }

@@ -3,6 +3,7 @@
 #include "admin/client.h"
 
 #include "admin/admin.h"
+#include "base/pages.h"
 #include "dispatch/dispatcher.h"
 
 static rig_t rig;
@@ -44,8 +45,7 @@ static bt_listener_t *listener;
 static void *run(void *arg)
 {
     bt_loop_run(arg);
-    bt_buf_thread_fini();
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
     return NULL;
 }
 

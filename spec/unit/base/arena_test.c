@@ -1,5 +1,6 @@
 /* The arena: alignment, pieces of all sizes, strings, recycling of blocks. */
 #include "base/arena.h"
+#include "base/pages.h"
 #include "base/sanitize.h"
 
 #include <setjmp.h>
@@ -104,7 +105,7 @@ static void test_strings(void **state)
 static int teardown(void **state)
 {
     (void) state;
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
     return 0;
 }
 

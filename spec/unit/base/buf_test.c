@@ -1,6 +1,7 @@
 /* Buffers: references, copies, recycling, and the process-wide count under threads. */
 #include "base/buf.h"
 #include "base/mem.h"
+#include "base/pages.h"
 #include "base/sanitize.h"
 
 #include <setjmp.h>
@@ -87,7 +88,7 @@ static void *churn(void *arg)
     }
     for (int i = 0; i < 8; i++)
         bt_buf_unref(held[i]);
-    bt_buf_thread_fini();
+    bt_pages_thread_fini();
     return NULL;
 }
 
@@ -108,7 +109,7 @@ static void test_count_over_threads(void **state)
 static int teardown(void **state)
 {
     (void) state;
-    bt_buf_thread_fini();
+    bt_pages_thread_fini();
     return 0;
 }
 

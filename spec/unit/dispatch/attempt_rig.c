@@ -1,6 +1,7 @@
 /* How it works: whatever has come on any of an engine's connections is read when a spec looks for a
  * request, and the first that is whole becomes the engine's last request. */
 #include "dispatch/attempt_rig.h"
+#include "base/pages.h"
 
 struct hub hub;
 struct rig rig;
@@ -626,8 +627,7 @@ int teardown(void **state)
             close(engines[i].listener);
     }
     bt_loop_fini(&rig.loop);
-    bt_buf_thread_fini();
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
     assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), 0);
     assert_int_equal(bt_soft_count(), 0);
     return 0;

@@ -3,6 +3,7 @@
 #include "dispatch/queue.h"
 
 #include "base/err.h"
+#include "base/pages.h"
 #include "loop/util.h"
 
 #define SIZE 3
@@ -111,7 +112,7 @@ static int teardown(void **state)
     shared.queues = NULL;
     for (unsigned i = 0; i < 2; i++)
         bt_loop_fini(&loops[i]);
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
     return 0;
 }
 
@@ -274,7 +275,7 @@ static void run(void *arg)
 
     enter_all(loop->index);
     bt_loop_run(loop);
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
 }
 
 static void nobody_is_left_waiting(void **state)

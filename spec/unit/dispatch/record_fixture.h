@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/pages.h"
 #include "dispatch/attempt.h"
 #include "dispatch/dispatcher.h"
 #include "record/record.h"
@@ -113,7 +114,7 @@ static inline void rig_close(record_rig_t *rig)
     bt_dialects_free(rig->d.dialects);
     bt_dispatch_shared_fini(&rig->shared);
     bt_registry_free(rig->registry);
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
 }
 
 static inline void rig_header(record_rig_t *rig, const char *name, const char *value)

@@ -4,6 +4,7 @@
 #include "../store/redis_server.h"
 
 #include "base/err.h"
+#include "base/pages.h"
 #include "loop/util.h"
 
 #include <stdio.h>
@@ -58,7 +59,7 @@ static int teardown(void **state)
     bt_quotas_free(quotas);
     bt_store_close(store);
     bt_loop_fini(&loop);
-    bt_buf_thread_fini();
+    bt_pages_thread_fini();
     assert_int_equal(bt_soft_count(), 0);
     return 0;
 }

@@ -1,5 +1,6 @@
 /* What a hook waits for: time, and a server played by hand over loopback; every phase may end the wait, or be given up. */
 #include "base/mem.h"
+#include "base/pages.h"
 #include "generation/wait.h"
 
 #include "base/err.h"
@@ -51,7 +52,7 @@ static int teardown(void **state)
     hang_up();
     close(listener);
     bt_loop_fini(&loop);
-    bt_buf_thread_fini();
+    bt_pages_thread_fini();
     assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), 0);
     assert_int_equal(bt_soft_count(), 0);
     return 0;

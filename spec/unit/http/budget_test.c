@@ -2,6 +2,7 @@
  * connections to workers. All loops are turned by one thread, so every order of events can be staged. */
 #include "base/err.h"
 #include "base/log.h"
+#include "base/pages.h"
 #include "http/budget.h"
 #include "http/client.h"
 #include "http/server.h"
@@ -78,8 +79,7 @@ static int teardown(void **state)
         bt_loop_fini(&w.loops[i]);
     }
     bt_budget_free(w.budget);
-    bt_buf_thread_fini();
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
     assert_int_equal(bt_soft_count(), 0);
     return 0;
 }

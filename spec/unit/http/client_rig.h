@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/pages.h"
 #include "http/client.h"
 
 #include <arpa/inet.h>
@@ -92,7 +93,7 @@ static int rig_teardown(void **state)
     close(rig.listener);
     assert_int_equal(bt_soft_count(), 0);
     assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), 0);
-    bt_buf_thread_fini();
+    bt_pages_thread_fini();
     return 0;
 }
 

@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/pages.h"
 #include "http/server.h"
 #include "loop/util.h"
 
@@ -143,8 +144,7 @@ static inline int teardown(void **state)
     assert_int_equal(atomic_load(&w.loop.connections), 0);
     bt_loop_fini(&w.loop);
     free(w.got);
-    bt_buf_thread_fini();
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
     assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), 0);
     return 0;
 }

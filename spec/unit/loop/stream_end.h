@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/pages.h"
 #include "loop/stream.h"
 #include "util.h"
 
@@ -129,7 +130,7 @@ static inline int teardown(void **state)
 {
     (void) state;
     bt_loop_fini(&loop);
-    bt_buf_thread_fini();
+    bt_pages_thread_fini();
     return bt_mem_bytes(BT_MEM_BUFFERS) == buf_bytes_before ? 0 : -1;
 }
 

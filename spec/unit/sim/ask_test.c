@@ -1,5 +1,6 @@
 /* Requests of all routes come out as the same prompts. */
 #include "ask.h"
+#include "base/pages.h"
 #include "words.h"
 
 #include <setjmp.h>
@@ -24,7 +25,7 @@ static int teardown(void **state)
 {
     (void) state;
     bt_arena_fini(&arena);
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
     return 0;
 }
 

@@ -1,5 +1,6 @@
 /* KV blocks: contents decide the text, the cache finds prefixes, the oldest go first. */
 #include "ask.h"
+#include "base/pages.h"
 #include "blocks.h"
 #include "words.h"
 
@@ -26,7 +27,7 @@ static int teardown(void **state)
     sim_blocks_fini(&b);
     sim_blocks_fini(&other);
     bt_arena_fini(&arena);
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
     return 0;
 }
 

@@ -2,6 +2,7 @@
 #include "kv.h"
 
 #include "ask.h"
+#include "base/pages.h"
 #include "routes.h"
 #include "words.h"
 #include "worker.h"
@@ -92,7 +93,7 @@ static void close_world(void)
     bt_loop_fini(&loop);
     sim_options_fini(&options);
     bt_arena_fini(&arena);
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
 }
 
 static void take(struct side *side)

@@ -1,4 +1,5 @@
 /* kv_transfer_params: what counts as there, and that what is printed can be read. */
+#include "base/pages.h"
 #include "params.h"
 
 #include <setjmp.h>
@@ -24,7 +25,7 @@ static int teardown(void **state)
 {
     (void) state;
     bt_arena_fini(&arena);
-    bt_arena_thread_fini();
+    bt_pages_thread_fini();
     return 0;
 }
 
