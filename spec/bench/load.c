@@ -312,10 +312,14 @@ static void turn(uint64_t until_us)
 
 static void run_closed(uint64_t end_us)
 {
-    while (!is_told_to_end && bench_now_us() < end_us) {
-        while (idle != NULL)
-            send_one(bench_now_us());
-        turn(end_us);
+    for (;;) {
+        const uint64_t now_us = bench_now_us();
+        if (is_told_to_end || now_us >= end_us)
+            return;
+        if (idle != NULL) /* again and again where nobody listens */
+            send_one(now_us);
+        else
+            turn(end_us);
     }
 }
 
