@@ -320,12 +320,12 @@ static void read_verdict(lua_State *L, struct bt_dialects *d)
     if (!lua_toboolean(L, 1) && lua_type(L, 2) == LUA_TSTRING) {
         d->verdict = BT_DIALECT_REFUSED;
         d->reason = bt_arena_str(d->edits->arena, bt_vm_str(L, 2));
-    } else if (d->leg->which == BT_DIALECT_DECODE && d->running->kind == BT_PLAN_HANDOFF &&
+    } else if (d->leg->which == BT_DIALECT_DECODE && d->leg->reply.n != 0 &&
                bt_str_eq(word, BT_STR("recompute"))) {
         d->verdict = BT_DIALECT_RECOMPUTE;
     } else if (!lua_isnoneornil(L, 1)) {
-        luaL_error(L, "a leg function returns nothing, or nil and a reason, or (decode of a "
-                      "hand-off) \"recompute\"");
+        luaL_error(L, "a leg function returns nothing, or nil and a reason, or (decode with "
+                      "prefill's reply) \"recompute\"");
     }
 }
 
