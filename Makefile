@@ -21,7 +21,7 @@ define configure
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help build all test check mutants lint format api asan tsan fuzz coverage bench soak run run-fleet run-vllm run-sglang deps clean
+.PHONY: help build all test check conformance faults mutants lint format api asan tsan fuzz coverage bench soak run run-fleet run-vllm run-sglang deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -46,6 +46,12 @@ check: ## the loop of editing: unit, policy and tool specs, and the gateway's ma
 	$(call needs,check)
 	@$(MAKE) --no-print-directory all
 	@ctest --preset release -j $(CHECK_JOBS) -L '^(unit|policy|tools|quick)$$'
+
+conformance: all ## every dialect x endpoint x streamed x list and n, as a table
+	@ctest --preset release -V -R '^gateway/conformance$$'
+
+faults: all ## every dialect x leg x phase x fault, as a table: status, who is blamed, how long the client waits
+	@ctest --preset release -V -R '^gateway/faults_matrix$$'
 
 mutants: ## do the specs notice? small edits to a copy of the sources, and the specs nearest to each
 	@spec/tools/mutants

@@ -1,0 +1,171 @@
+-- Every dialect x leg x fault x streamed or not, each in the phase where it strikes: whatever breaks, the client has an
+-- end in time (its own text, whole, or an error that names the leg), no engine keeps anything, the ledger is empty, and
+-- only a worker of the leg that broke is blamed, and only for what a worker can be blamed for. `make faults` prints the
+-- table: status, who was blamed, milliseconds until the client's end. What is tried again, and engines' own words:
+-- faults_*_spec.
+
+local clock = require("gateway.support.clock")
+local dialects = require("gateway.support.dialects")
+local eventually = require("gateway.support.eventually")
+local faults = require("gateway.support.faults")
+local fleet = require("gateway.support.fleet")
+local http = require("gateway.support.http")
+local proc = require("gateway.support.proc")
+
+local SECONDS = 0.6 * clock.slowness()
+
+-- status: what the client may get before its first byte (a set); nobody: it is no worker's fault; begun: decode's
+-- stream has begun when it strikes; may_serve: the right text is an end too.
+local function status_of(number, more)
+  local fault = { phase = "answer", word = "status:" .. number, status = { [number] = true } }
+  for key, value in pairs(more or {}) do
+    fault[key] = value
+  end
+  return fault
+end
+
+local KINDS = {
+  { phase = "connect", word = "refuse:150", status = { [502] = true, [503] = true } },
+  { phase = "head", word = "hang", status = { [504] = true } },
+  { phase = "head", word = "rst:0", status = { [502] = true } },
+  { phase = "head", word = "fin:0", status = { [502] = true } },
+  { phase = "head", word = "slow_first_byte:150", may_serve = true, nobody = true },
+  { phase = "body", word = "hang_after_headers", status = { [504] = true } },
+  { phase = "body", word = "stall:0", status = { [504] = true }, may_serve = true }, -- decode may have all it needs
+  { phase = "body", word = "no_params", may_serve = true, leg = "prefill", nobody = true },
+  status_of(400, { nobody = true }), status_of(401, { nobody = true }), status_of(403, { nobody = true }),
+  status_of(404, { nobody = true }), status_of(408, { nobody = true }), status_of(409, { nobody = true }),
+  status_of(413, { nobody = true }), status_of(422, { nobody = true }), status_of(429, { nobody = true }),
+  status_of(500), status_of(501), status_of(502), status_of(503, { nobody = true }), status_of(504),
+  { phase = "answer", word = "error_body", status = { [500] = true } },
+  { phase = "answer", word = "sse_error", status = { [500] = true }, leg = "decode", stream = true },
+  { phase = "stream", word = "rst:3", begun = true, leg = "decode", stream = true },
+  { phase = "stream", word = "fin:3", begun = true, leg = "decode", stream = true },
+  { phase = "stream", word = "stall:3", begun = true, leg = "decode", stream = true },
+  { phase = "engine", word = "die", status = { [502] = true, [503] = true, [500] = true, [504] = true }, kills = true },
+}
+
+local printed = {}
+
+local function names(set)
+  local out = {}
+  for name in pairs(set) do
+    out[#out + 1] = name
+  end
+  table.sort(out)
+  return #out > 0 and table.concat(out, "+") or "nobody"
+end
+
+local function print_table()
+  print(("\n%-13s %-8s %-8s %-20s %-28s %s"):format("dialect", "leg", "phase", "fault", "JSON", "stream"))
+  for _, row in ipairs(printed) do
+    print(("%-13s %-8s %-8s %-20s %-28s %s"):format(row.dialect, row.leg, row.kind.phase, row.kind.word,
+      row[false] or "-", row[true] or "-"))
+  end
+end
+
+local function check_end(row, stream, answer)
+  local kind = row.kind
+  if kind.begun then
+    assert.equal(200, answer.status)
+    faults.assert_not_whole(answer)
+    local text = faults.text_of(answer, true)
+    assert.equal(faults.expected():sub(1, #text), text)
+  elseif answer.status == 200 then
+    assert.is_true(kind.may_serve or false, "nobody noticed: " .. answer.body)
+    assert.equal(faults.expected(), faults.text_of(answer, stream))
+  else
+    assert.is_true(kind.status ~= nil and kind.status[answer.status] or false, answer.status .. " " .. answer.body)
+    assert.is_not_nil(answer:header("x-baton-leg"))
+  end
+end
+
+local function check_blame(row, blamed)
+  for name in pairs(blamed) do
+    assert.is_false(row.kind.nobody or false, name .. " is blamed")
+    assert.equal(row.leg:sub(1, 1), name:sub(1, 1), name .. " is blamed for the " .. row.leg .. " leg")
+  end
+end
+
+-- A dead engine lives again, whoever refused connections takes them, and both are given legs again.
+local function heal(f, row)
+  if row.kind.kills then
+    f.sim:reset(row.leg == "prefill" and "p0" or "d0")
+  end
+  eventually(function()
+    local answer, legs = f:exchange("/v1/completions", faults.body())
+    return answer.status == 200 and #legs.prefill > 0 and #legs.decode > 0, answer.body
+  end, 10, "the pair serves again")
+end
+
+local function check(f, row, stream)
+  local before = faults.outcomes(f)
+  local client = http.start(f.port, { path = "/v1/completions", body = faults.body({ stream = stream }),
+    headers = { ["X-Sim-Fault"] = row.kind.word .. "@" .. row.leg } })
+  local answer = client:wait(nil, SECONDS + 10)
+  client:close()
+  check_end(row, stream, answer)
+  faults.wait_quiet(f)
+  local blamed = faults.guilt(f, before)
+  check_blame(row, blamed)
+  local waited = (answer.ended_at or clock.now()) - client.asked_at
+  row[stream] = ("%d %s %.0f ms"):format(answer.status, names(blamed), waited * 1000)
+  if row.kind.kills or row.kind.phase == "connect" then
+    heal(f, row)
+  end
+end
+
+local function rows_of(dialect)
+  local rows = {}
+  for _, leg in ipairs({ "prefill", "decode" }) do
+    for _, kind in ipairs(KINDS) do
+      if not kind.leg or kind.leg == leg then
+        rows[#rows + 1] = { dialect = dialect.name, leg = leg, kind = kind }
+      end
+    end
+  end
+  return rows
+end
+
+for _, dialect in ipairs(dialects) do
+  describe("faults of " .. dialect.name, function()
+    local f
+
+    setup(function()
+      local s = tostring(SECONDS)
+      local flags = { "--disable-circuit-breaker", "--disable-retries", "--prefill-timeout-secs", s,
+        "--first-event-timeout-secs", s, "--answer-timeout-secs", s, "--stall-timeout-secs", s }
+      for i, flag in ipairs(dialect.flags) do
+        table.insert(flags, i, flag)
+      end
+      f = fleet.start({ workers = { "role=prefill," .. dialect.worker, "role=decode," .. dialect.worker },
+        sim = { "--time-scale", "0.05" }, flags = flags })
+    end)
+
+    teardown(function()
+      f:stop()
+      proc.clean()
+    end)
+
+    for _, row in ipairs(rows_of(dialect)) do
+      printed[#printed + 1] = row
+      for _, stream in ipairs(row.kind.stream and { true } or { false, true }) do
+        local how = stream and ", streamed" or ""
+        it(("%s: %s of the %s leg%s"):format(row.kind.phase, row.kind.word, row.leg, how), function()
+          row[stream] = "FAIL"
+          check(f, row, stream)
+        end)
+      end
+    end
+
+    it("holds nothing afterwards, and serves", function()
+      faults.wait_idle(f)
+      faults.assert_serves(f, true)
+      faults.wait_idle(f)
+    end)
+  end)
+end
+
+describe("the table", function()
+  it("is printed", print_table)
+end)

@@ -1,0 +1,28 @@
+-- dialects.lua - the dialects that Baton ships, each with simulated workers that speak it: one line for each to be held
+-- by conformance_spec and faults_matrix_spec.
+
+local VLLM = { "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate" }
+local SGLANG = { "/v1/completions", "/v1/chat/completions", "/v1/responses", "/generate" }
+
+local function vllm(name, connector, words)
+  return {
+    name = name,
+    engine = "vllm",
+    paths = VLLM,
+    worker = "connector=" .. connector .. ",ttft=1,itl=1" .. (words or ""),
+    flags = { "--vllm-pd-disaggregation", "--kv-connector", connector },
+  }
+end
+
+return {
+  vllm("nixl", "NixlConnector"),
+  vllm("nixl_push", "NixlPushConnector"),
+  vllm("shared_cache", "ExampleConnector"),
+  {
+    name = "sglang",
+    engine = "sglang",
+    paths = SGLANG,
+    worker = "engine=sglang,ttft=1,itl=1",
+    flags = { "--pd-disaggregation" },
+  },
+}
