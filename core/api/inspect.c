@@ -18,66 +18,70 @@ static unsigned status_or_500(const bt_json_item_t *code)
     return 500;
 }
 
-static unsigned error_status(bt_str_t error)
+/* What is looked into below was validated when the member that holds it was yielded. */
+static bt_json_item_t find(bt_str_t object, bt_str_t name)
 {
-    bt_json_item_t code;
+    const bt_str_t value = bt_json_find(object, name);
 
-    if (bt_json_type_of(error) == BT_JSON_OBJECT &&
-        bt_json_get(error, BT_STR("code"), &code) == 0 && code.type != BT_JSON_NONE)
-        return status_or_500(&code);
-    return 500;
+    return (bt_json_item_t){.value = value, .type = bt_json_type_of(value)};
+}
+
+static unsigned error_status(const bt_json_item_t *error)
+{
+    bt_json_item_t code = {0};
+
+    if (error->type == BT_JSON_OBJECT)
+        code = find(error->value, BT_STR("code"));
+    return code.type != BT_JSON_NONE ? status_or_500(&code) : 500;
 }
 
 /* SGLang: "finish_reason": {"type": "abort", ..., "status_code": 500}; OpenAI form: "finish_reason": "abort". */
-static bool is_abort(bt_str_t reason, unsigned *status_p)
+static bool is_abort(bt_json_item_t reason, unsigned *status_p)
 {
-    bt_json_item_t item;
+    bt_json_item_t code;
 
     *status_p = 500;
-    if (bt_json_type_of(reason) == BT_JSON_STRING)
-        return bt_str_eq(reason, BT_STR("\"abort\""));
-    if (bt_json_type_of(reason) != BT_JSON_OBJECT ||
-        bt_json_get(reason, BT_STR("type"), &item) < 0 ||
-        !bt_str_eq(item.value, BT_STR("\"abort\"")))
+    if (reason.type == BT_JSON_STRING)
+        return bt_str_eq(reason.value, BT_STR("\"abort\""));
+    if (reason.type != BT_JSON_OBJECT ||
+        !bt_str_eq(bt_json_find(reason.value, BT_STR("type")), BT_STR("\"abort\"")))
         return false;
-    if (bt_json_get(reason, BT_STR("status_code"), &item) == 0)
-        *status_p = status_or_500(&item);
+    code = find(reason.value, BT_STR("status_code"));
+    *status_p = status_or_500(&code);
     return true;
 }
 
 static bool choice_aborted(bt_str_t choices, unsigned *status_p)
 {
-    bt_json_cursor_t c;
-    bt_json_item_t choice, reason;
-    int rc = bt_json_array(&c, choices);
+    bt_json_walk_t w;
+    bt_str_t choice;
+    size_t members;
 
-    while (rc >= 0 && (rc = bt_json_next(&c, &choice)) == 1)
-        if (choice.type == BT_JSON_OBJECT &&
-            bt_json_get(choice.value, BT_STR("finish_reason"), &reason) == 0 &&
-            reason.type != BT_JSON_NONE && is_abort(reason.value, status_p))
+    bt_json_walk(&w, choices);
+    while (bt_json_walk_next(&w, &choice, &members))
+        if (choice.p[0] == '{' && is_abort(find(choice, BT_STR("finish_reason")), status_p))
             return true;
     return false;
 }
 
 static unsigned judge_member(const bt_json_item_t *m)
 {
-    bt_json_item_t reason;
     unsigned status;
 
     if (bt_json_key_eq(m, BT_STR("error")))
-        return m->type == BT_JSON_NULL || m->type == BT_JSON_FALSE ? 0 : error_status(m->value);
+        return m->type == BT_JSON_NULL || m->type == BT_JSON_FALSE ? 0 : error_status(m);
     if (bt_json_key_eq(m, BT_STR("object")))
         return bt_str_eq(m->value, BT_STR("\"error\"")) ? 500 : 0;
     if (bt_json_key_eq(m, BT_STR("choices")) && m->type == BT_JSON_ARRAY)
         return choice_aborted(m->value, &status) ? status : 0;
-    if (bt_json_key_eq(m, BT_STR("meta_info")) && m->type == BT_JSON_OBJECT &&
-        bt_json_get(m->value, BT_STR("finish_reason"), &reason) == 0 && reason.type != BT_JSON_NONE)
-        return is_abort(reason.value, &status) ? status : 0;
+    if (bt_json_key_eq(m, BT_STR("meta_info")) && m->type == BT_JSON_OBJECT)
+        return is_abort(find(m->value, BT_STR("finish_reason")), &status) ? status : 0;
     /* Anthropic: event data {"type":"error","error":{...}}; the error member decides. */
     return 0;
 }
 
-static unsigned judge_object(bt_str_t text)
+/* *is_whole_p: the text is one well-formed object. */
+static unsigned judge_object(bt_str_t text, bool *is_whole_p)
 {
     bt_json_cursor_t c;
     bt_json_item_t m;
@@ -90,38 +94,46 @@ static unsigned judge_object(bt_str_t text)
         if (status == 0)
             status = judge_member(&m);
     }
+    *is_whole_p = rc == 0;
     return status == 500 && code != 0 ? code : status; /* {"object":"error", ..., "code": 400} */
 }
 
-unsigned bt_inspect_json(bt_str_t body, bool complete)
+/* SGLang batches: a list of answers. */
+static unsigned judge_list(bt_str_t text)
 {
-    (void) complete; /* a cut object is judged by the members that are whole */
+    bt_json_cursor_t c;
+    bt_json_item_t e;
+    unsigned status = 0;
+    bool is_whole;
+    int rc = bt_json_array(&c, text);
+
+    while (status == 0 && rc >= 0 && (rc = bt_json_next(&c, &e)) == 1)
+        if (e.type == BT_JSON_OBJECT)
+            status = judge_object(e.value, &is_whole);
+    return status;
+}
+
+unsigned bt_inspect_json(bt_str_t body)
+{
+    bool is_whole; /* a cut object is judged by the members that are whole */
+
     body = bt_str_trim(body);
-    if (body.n == 0)
-        return 0;
-    if (body.p[0] == '[') { /* SGLang batches: a list of answers */
-        bt_json_cursor_t c;
-        bt_json_item_t e;
-        int rc = bt_json_array(&c, body);
-        while (rc >= 0 && (rc = bt_json_next(&c, &e)) == 1) {
-            unsigned status = e.type == BT_JSON_OBJECT ? judge_object(e.value) : 0;
-            if (status != 0)
-                return status;
-        }
-        return 0;
-    }
-    return body.p[0] == '{' ? judge_object(body) : 0;
+    if (body.n != 0 && body.p[0] == '[')
+        return judge_list(body);
+    return body.n != 0 && body.p[0] == '{' ? judge_object(body, &is_whole) : 0;
 }
 
 unsigned bt_inspect_event(bt_str_t data)
 {
+    bool is_whole;
+
     data = bt_str_trim(data);
     if (data.n == 0 || data.p[0] != '{')
         return 0; /* [DONE] and what is not JSON is the client's to judge */
-    return judge_object(data);
+    return judge_object(data, &is_whole);
 }
 
-bool bt_inspect_aborted(bt_str_t body)
+bool bt_inspect_aborted(bt_str_t body, bool *is_object_p)
 {
     bt_sse_t sse;
     bt_str_t event;
@@ -129,9 +141,12 @@ bool bt_inspect_aborted(bt_str_t body)
     bool aborted = false;
     char joined[2048];
 
+    *is_object_p = false;
     body = bt_str_trim(body);
-    if (body.n == 0 || body.p[0] == '{' || body.p[0] == '[')
-        return bt_inspect_json(body, true) != 0;
+    if (body.n != 0 && body.p[0] == '{')
+        return judge_object(body, is_object_p) != 0;
+    if (body.n == 0 || body.p[0] == '[')
+        return bt_inspect_json(body) != 0;
     bt_sse_init(&sse, BT_INSPECT_SSE_BYTES); /* a streamed prefill answer */
     while (!aborted && bt_sse_next(&sse, body, &at, &event) == 1)
         aborted = bt_inspect_event(bt_sse_data(event, joined, sizeof(joined))) != 0;

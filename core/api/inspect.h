@@ -14,10 +14,10 @@
 #define BT_INSPECT_SSE_BYTES ((size_t) 64 * 1024)
 
 /* 0 = fine, else the status that it stands for (500 when it names none). */
-unsigned bt_inspect_json(bt_str_t body, bool complete);
+unsigned bt_inspect_json(bt_str_t body);
 unsigned bt_inspect_event(bt_str_t data);
 bool bt_inspect_kv_transfer(bt_str_t body); /* an engine's "KV transfer failed" sentence */
-/* "finish_reason" (text or object form) is abort. */
-bool bt_inspect_aborted(bt_str_t body);
+/* "finish_reason" (text or object form) is abort. *is_object_p: the body is one well-formed object. */
+bool bt_inspect_aborted(bt_str_t body, bool *is_object_p);
 
 #endif

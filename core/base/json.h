@@ -58,8 +58,12 @@ int bt_json_next(bt_json_cursor_t *c, bt_json_item_t *item_p);
 /* Validates one whole value of any type. */
 int bt_json_validate(bt_str_t text, size_t *err_off_p);
 enum bt_json_type bt_json_type_of(bt_str_t value);
+bool bt_json_escaped_key_eq(bt_str_t key, bt_str_t name);
 /* Key compared unescaped ("kv\u005ftransfer_params" is "kv_transfer_params"). */
-bool bt_json_key_eq(const bt_json_item_t *item, bt_str_t name);
+static inline bool bt_json_key_eq(const bt_json_item_t *item, bt_str_t name)
+{
+    return item->key_escaped ? bt_json_escaped_key_eq(item->key, name) : bt_str_eq(item->key, name);
+}
 /* Finds one member of an object; BT_JSON_NONE in item_p->type when absent. First match wins. Validates all of it. */
 int bt_json_get(bt_str_t object, bt_str_t name, bt_json_item_t *item_p);
 /* Same along a path of names, through objects only ("a", "b", NULL); offsets count from the outermost text. */
@@ -68,13 +72,21 @@ int bt_json_path(bt_str_t object, bt_json_item_t *item_p, const char *name, ...)
 /* Number of elements / members; < 0 on malformed text. */
 long bt_json_count(bt_str_t value);
 
-/* The elements of an array that has been validated before: several times faster than reading it again. */
+/* ---- of an array or object that has been validated before, and of nothing else: several times
+ * faster than reading it again ---- */
 typedef struct bt_json_walk {
-    const char *at, *end;
+    const char *begin, *at, *end; /* begin: of the text */
 } bt_json_walk_t;
-void bt_json_walk(bt_json_walk_t *w, bt_str_t array);
-/* False: it has no more. *inner_p: how many elements or members this element has itself, 0 for scalars. */
+void bt_json_walk(bt_json_walk_t *w, bt_str_t container);
+/* Of an array. False: it has no more. *inner_p: how many elements or members this element has
+ * itself, 0 for scalars. */
 bool bt_json_walk_next(bt_json_walk_t *w, bt_str_t *element_p, size_t *inner_p);
+/* Of an object. All but prev_end and ordinal is filled. */
+bool bt_json_walk_member(bt_json_walk_t *w, bt_json_item_t *item_p);
+/* The first member of this name: its value, or BT_STR_NULL. */
+bt_str_t bt_json_find(bt_str_t object, bt_str_t name);
+/* Number of elements or members. */
+size_t bt_json_size(bt_str_t container);
 
 /* Integer without fraction or exponent, in range; BT_E_INVAL otherwise. */
 int bt_json_i64(bt_str_t value, int64_t *value_p);

@@ -131,13 +131,11 @@ long bt_json_unescape(bt_str_t value, char *out, size_t size)
 
 #define LONGEST_SPELLING 6 /* \u0061 for a byte */
 
-bool bt_json_key_eq(const bt_json_item_t *item, bt_str_t name)
+bool bt_json_escaped_key_eq(bt_str_t key, bt_str_t name)
 {
-    if (!item->key_escaped)
-        return bt_str_eq(item->key, name);
-    if (item->key.n > LONGEST_SPELLING * name.n)
+    if (key.n > LONGEST_SPELLING * name.n)
         return false; /* at once, however long it is */
-    const char *at = item->key.p, *end = at + item->key.n;
+    const char *at = key.p, *end = at + key.n;
     char small[4];
     bt_str_t run;
 

@@ -2,11 +2,11 @@
 #include "base/json.h"
 #include "base/json_scan.h"
 
-void bt_json_walk(bt_json_walk_t *w, bt_str_t array)
+void bt_json_walk(bt_json_walk_t *w, bt_str_t container)
 {
-    const bt_str_t bare = bt_str_trim(array);
+    const bt_str_t bare = bt_str_trim(container);
 
-    *w = (bt_json_walk_t){.at = bare.p + 1, .end = bare.p + bare.n - 1};
+    *w = (bt_json_walk_t){.begin = container.p, .at = bare.p + 1, .end = bare.p + bare.n - 1};
 }
 
 /* at: the opening quote; returns what follows the closing one. */
@@ -53,16 +53,19 @@ static const char *skip_bracket(const char *at, const char *end, size_t *inner_p
     return at;
 }
 
-bool bt_json_walk_next(bt_json_walk_t *w, bt_str_t *element_p, size_t *inner_p)
+/* To the next byte that is neither blank nor between items. False: it is the closing bracket. */
+static bool skip_to_item(bt_json_walk_t *w)
+{
+    while (w->at < w->end && (bt_str_is_blank(*w->at) || *w->at == ',' || *w->at == ':'))
+        w->at++;
+    return w->at < w->end;
+}
+
+static bt_str_t take_value(bt_json_walk_t *w, size_t *inner_p)
 {
     const char *at = w->at;
 
-    while (at < w->end && (bt_str_is_blank(*at) || *at == ','))
-        at++;
     *inner_p = 0;
-    w->at = at;
-    if (at >= w->end)
-        return false;
     if (*at == '"')
         w->at = string_end(at, w->end);
     else if (*at == '[' || *at == '{')
@@ -70,6 +73,54 @@ bool bt_json_walk_next(bt_json_walk_t *w, bt_str_t *element_p, size_t *inner_p)
     else
         while (w->at < w->end && *w->at != ',' && !bt_str_is_blank(*w->at))
             w->at++;
-    *element_p = (bt_str_t){at, (size_t) (w->at - at)};
+    return (bt_str_t){at, (size_t) (w->at - at)};
+}
+
+bool bt_json_walk_next(bt_json_walk_t *w, bt_str_t *element_p, size_t *inner_p)
+{
+    if (!skip_to_item(w))
+        return false;
+    *element_p = take_value(w, inner_p);
     return true;
+}
+
+bool bt_json_walk_member(bt_json_walk_t *w, bt_json_item_t *item_p)
+{
+    bt_json_item_t item = {0};
+    size_t inner;
+
+    if (!skip_to_item(w))
+        return false;
+    item.start = (size_t) (w->at - w->begin);
+    item.key.p = w->at + 1;
+    w->at = string_end(w->at, w->end);
+    item.key.n = (size_t) (w->at - item.key.p) - 1;
+    item.key_escaped = memchr(item.key.p, '\\', item.key.n) != NULL;
+    (void) skip_to_item(w);
+    item.value_off = (size_t) (w->at - w->begin);
+    item.value = take_value(w, &inner);
+    item.type = bt_json_type_of(item.value);
+    *item_p = item;
+    return true;
+}
+
+bt_str_t bt_json_find(bt_str_t object, bt_str_t name)
+{
+    bt_json_walk_t w;
+    bt_json_item_t item;
+
+    bt_json_walk(&w, object);
+    while (bt_json_walk_member(&w, &item))
+        if (bt_json_key_eq(&item, name))
+            return item.value;
+    return BT_STR_NULL;
+}
+
+size_t bt_json_size(bt_str_t container)
+{
+    const bt_str_t bare = bt_str_trim(container);
+    size_t size;
+
+    (void) skip_bracket(bare.p, bare.p + bare.n, &size);
+    return size;
 }

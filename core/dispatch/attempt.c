@@ -183,7 +183,7 @@ void bt_attempt_leg_failed(bt_leg_t *leg, const bt_failure_t *f)
 /* Prefill's 200 that is none: an engine's words inside it have the status that they stand for. */
 static bt_failure_t failed_inside(const bt_leg_t *leg)
 {
-    const unsigned status = leg->reply_overflow ? 0 : bt_inspect_json(leg->reply.text, true);
+    const unsigned status = leg->reply_overflow ? 0 : bt_inspect_json(leg->reply.text);
     bt_failure_t f =
         bt_leg_failure(leg, BT_E_UPSTREAM_BODY, status == 0 || status >= 500 || status == 429);
 
@@ -202,7 +202,8 @@ static void prefill_done(bt_leg_t *leg)
 
     a->prefill_done_us = bt_clock_us();
     bt_histogram_note(&r->d->stats.prefill, a->prefill_done_us - leg->call.start_us, 1);
-    if (!a->ended && (leg->reply_overflow || bt_inspect_aborted(leg->reply.text))) {
+    if (!a->ended &&
+        (leg->reply_overflow || bt_inspect_aborted(leg->reply.text, &leg->is_reply_object))) {
         const bt_failure_t f = failed_inside(leg);
         if (a->committed || a->kv.is_done)
             bt_leg_settle(leg, BT_BLAME_INNOCENT);

@@ -60,6 +60,7 @@ struct bt_leg {
     bt_sse_t sse;
     bt_slices_t request;     /* what was sent */
     bt_kept_t reply;         /* all that has come, until it is let through */
+    bool is_reply_object;    /* prefill's, whole: one well-formed JSON object */
     bool reply_tokens_known; /* looked up already */
     uint64_t reply_tokens;   /* bt_leg_reply_tokens */
     uint64_t cached_tokens;  /* of them, in the worker's own prefix cache, as a prefill says */

@@ -72,23 +72,24 @@ void bt_learn_token_size(bt_leg_t *leg)
 /* SGLang's /generate: a meta_info each prompt, in a list where there are several. */
 static void add_generated(bt_str_t reply, uint64_t *prompt_p, uint64_t *cached_p)
 {
-    const uint64_t prompt = bt_usage_prompt(reply, "meta_info");
+    const uint64_t prompt = bt_usage_prompt(reply, BT_STR("meta_info"));
     const uint64_t cached = prompt != 0 ? bt_usage_cached(reply) : 0;
 
     *prompt_p += prompt;
     *cached_p += cached < prompt ? cached : prompt;
 }
 
-static void read_generated(bt_str_t reply, uint64_t *prompt_p, uint64_t *cached_p)
+static void read_generated(const bt_leg_t *leg, uint64_t *prompt_p, uint64_t *cached_p)
 {
     bt_json_cursor_t c;
     bt_json_item_t item;
 
-    if (bt_json_array(&c, reply) < 0)
-        add_generated(reply, prompt_p, cached_p);
-    else
+    if (leg->is_reply_object)
+        add_generated(leg->reply.text, prompt_p, cached_p);
+    else if (bt_json_array(&c, leg->reply.text) == 0)
         while (bt_json_next(&c, &item) == 1)
-            add_generated(item.value, prompt_p, cached_p);
+            if (item.type == BT_JSON_OBJECT)
+                add_generated(item.value, prompt_p, cached_p);
 }
 
 void bt_learn_prefix_hits(bt_leg_t *leg)
@@ -96,7 +97,7 @@ void bt_learn_prefix_hits(bt_leg_t *leg)
     uint64_t prompt = bt_leg_reply_tokens(leg), cached = 0;
 
     if (prompt == 0)
-        read_generated(leg->reply.text, &prompt, &cached);
+        read_generated(leg, &prompt, &cached);
     else
         cached = bt_usage_cached(leg->reply.text);
     leg->cached_tokens = cached < prompt ? cached : prompt;

@@ -81,7 +81,8 @@ uint64_t bt_leg_reply_tokens(bt_leg_t *leg)
     if (leg->reply_tokens_known)
         return leg->reply_tokens;
     leg->reply_tokens_known = true;
-    leg->reply_tokens = bt_usage_prompt(leg->reply.text, "usage");
+    if (leg->is_reply_object)
+        leg->reply_tokens = bt_usage_prompt(leg->reply.text, BT_STR("usage"));
     return leg->reply_tokens;
 }
 
@@ -122,6 +123,7 @@ static bt_leg_view_t view_of(bt_leg_t *leg, bt_str_t reply, struct bt_learned *l
         .member = member_type,
         .member_user = &r->intent.body,
         .reply = reply,
+        .is_reply_object = reply.n != 0 && a->legs[0].is_reply_object,
         .reply_prompt_tokens = reply.n != 0 ? bt_leg_reply_tokens(&a->legs[0])
                                             : 0, /* only prefill's is ever handed on */
     };

@@ -255,7 +255,7 @@ static void inspect_json(bt_leg_t *leg, bool complete)
 
     if (!complete && leg->reply.text.n < BT_INSPECT_JSON_BYTES)
         return;
-    status = bt_inspect_json(leg->reply.text, complete);
+    status = bt_inspect_json(leg->reply.text);
     if (status != 0) {
         fail_inside(leg, status, leg->reply.text);
         return;

@@ -50,13 +50,15 @@ static uint64_t last_number(bt_str_t text, bt_str_t name)
     return value;
 }
 
-uint64_t bt_usage_prompt(bt_str_t reply, const char *object)
+uint64_t bt_usage_prompt(bt_str_t reply, bt_str_t object)
 {
-    bt_json_item_t item;
+    const bt_str_t usage = bt_json_find(reply, object);
+    bt_str_t value = BT_STR_NULL;
     int64_t tokens;
 
-    if (reply.n == 0 || bt_json_path(reply, &item, object, "prompt_tokens", NULL) < 0 ||
-        item.type != BT_JSON_NUMBER || bt_json_i64(item.value, &tokens) < 0 || tokens < 0)
+    if (bt_json_type_of(usage) == BT_JSON_OBJECT)
+        value = bt_json_find(usage, BT_STR("prompt_tokens"));
+    if (bt_json_type_of(value) != BT_JSON_NUMBER || bt_json_i64(value, &tokens) < 0 || tokens < 0)
         return 0;
     return (uint64_t) tokens;
 }

@@ -1,7 +1,8 @@
 /* What must hold for every text:
  *   - bt_json_validate and jansson accept the same texts;
  *   - a walk by cursor ends as validate does, with the same error at the same place;
- *   - the elements of an accepted list, and how many each has itself, are the same to bt_json_walk;
+ *   - the elements of an accepted list, and how many each has itself, and the members of an accepted
+ * object are the same to bt_json_walk;
  *   - an accepted text, taken apart into spans down to its scalars, keys and strings unescaped and
  * quoted anew, and put together again, has the same value;
  *   - any bytes, quoted, are a JSON string.
@@ -101,6 +102,24 @@ static void check_walk(bt_json_cursor_t c, bt_str_t whole)
     MUST(!bt_json_walk_next(&walk, &element, &inner), whole);
 }
 
+static void check_members(bt_json_cursor_t c, bt_str_t whole)
+{
+    bt_json_walk_t walk;
+    bt_json_item_t item, walked;
+    size_t count = 0;
+
+    bt_json_walk(&walk, c.text);
+    for (; bt_json_next(&c, &item) > 0; count++) {
+        MUST(bt_json_walk_member(&walk, &walked), whole);
+        MUST(walked.key.p == item.key.p && walked.key.n == item.key.n, whole);
+        MUST(walked.key_escaped == item.key_escaped && walked.type == item.type, whole);
+        MUST(walked.start == item.start && walked.value_off == item.value_off, whole);
+        MUST(walked.value.p == item.value.p && walked.value.n == item.value.n, whole);
+    }
+    MUST(!bt_json_walk_member(&walk, &walked), whole);
+    MUST(bt_json_size(c.text) == count, whole);
+}
+
 static void rebuild_items(bt_text_t *t, bt_json_cursor_t *c, bool is_object, bt_str_t whole)
 {
     bt_json_item_t item;
@@ -132,6 +151,7 @@ static void rebuild(bt_text_t *t, bt_str_t value, bt_str_t whole)
     switch (bt_json_type_of(value)) {
     case BT_JSON_OBJECT:
         MUST(bt_json_object(&c, value) == 0, whole);
+        check_members(c, whole);
         bt_text_puts(t, "{");
         rebuild_items(t, &c, true, whole);
         bt_text_puts(t, "}");

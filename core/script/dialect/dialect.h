@@ -85,6 +85,7 @@ typedef struct bt_leg_view {
     bt_dialect_peer_t prefill, decode_peer;
     bt_str_t
         reply; /* prefill's JSON reply for decode of a hand-off; "" otherwise. Edits may borrow its bytes */
+    bool is_reply_object;         /* it has been validated as one */
     uint64_t reply_prompt_tokens; /* usage.prompt_tokens of the reply; 0 = absent */
 } bt_leg_view_t;
 

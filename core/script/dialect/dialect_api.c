@@ -334,7 +334,7 @@ static bt_str_t follow(lua_State *L, struct bt_dialects *d, int from)
     for (int i = from; i <= lua_gettop(L) && at.p != NULL; i++) {
         if (lua_type(L, i) == LUA_TNUMBER) {
             lua_Integer n = lua_tointeger(L, i);
-            at = n >= 1 ? bt_json_element(at, (unsigned) n - 1) : BT_STR_NULL;
+            at = n >= 1 ? bt_json_index_element(&d->index, at, (unsigned) n - 1) : BT_STR_NULL;
             continue;
         }
         item = bt_json_index_member(&d->index, at, check_str(L, i));
@@ -371,7 +371,7 @@ static void push_json_value(lua_State *L, struct bt_dialects *d, bt_str_t value,
         return;
     case BT_JSON_ARRAY:
     case BT_JSON_OBJECT:
-        count = bt_json_count(value);
+        count = bt_json_index_count(&d->index, value);
         lua_pushnumber(L, count > 0 ? (lua_Number) count : 0);
         return;
     default:

@@ -24,7 +24,7 @@ static void test_good_answers(void **state)
 
     (void) state;
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
-        assert_int_equal(bt_inspect_json(bt_str(good[i]), true), 0);
+        assert_int_equal(bt_inspect_json(bt_str(good[i])), 0);
     assert_int_equal(bt_inspect_event(BT_STR("[DONE]")), 0);
 }
 
@@ -54,25 +54,43 @@ static void test_errors(void **state)
 
     (void) state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_int_equal(bt_inspect_json(bt_str(bad[i].text), true), bad[i].status);
+        assert_int_equal(bt_inspect_json(bt_str(bad[i].text)), bad[i].status);
 }
 
 static void test_cut_body_is_judged_by_whole_members(void **state)
 {
     (void) state;
-    assert_int_equal(bt_inspect_json(BT_STR("{\"object\":\"error\",\"message\":\"very lo"), false),
-                     500);
-    assert_int_equal(
-        bt_inspect_json(BT_STR("{\"id\":\"a\",\"choices\":[{\"text\":\"cut he"), false), 0);
+    assert_int_equal(bt_inspect_json(BT_STR("{\"object\":\"error\",\"message\":\"very lo")), 500);
+    assert_int_equal(bt_inspect_json(BT_STR("{\"id\":\"a\",\"choices\":[{\"text\":\"cut he")), 0);
 }
 
 static void test_streamed_prefill_answer(void **state)
 {
+    bool is_object = true;
     (void) state;
-    assert_true(bt_inspect_aborted(BT_STR(
-        ": ping\n\ndata: {\"choices\":[{\"finish_reason\":\"abort\"}]}\n\ndata: [DONE]\n\n")));
+
+    assert_true(bt_inspect_aborted(
+        BT_STR(": ping\n\ndata: {\"choices\":[{\"finish_reason\":\"abort\"}]}\n\ndata: [DONE]\n\n"),
+        &is_object));
     assert_false(bt_inspect_aborted(
-        BT_STR("data: {\"choices\":[{\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n")));
+        BT_STR("data: {\"choices\":[{\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n"),
+        &is_object));
+    assert_false(is_object);
+}
+
+static void test_reply_that_is_one_object(void **state)
+{
+    bool is_object;
+    (void) state;
+
+    assert_false(bt_inspect_aborted(BT_STR(" {\"a\":[1]}\r\n"), &is_object));
+    assert_true(is_object);
+    assert_false(bt_inspect_aborted(BT_STR("{\"a\":[1]} x"), &is_object));
+    assert_false(is_object);
+    assert_false(bt_inspect_aborted(BT_STR("{\"a\":[1"), &is_object));
+    assert_false(is_object);
+    assert_false(bt_inspect_aborted(BT_STR("[{\"a\":1}]"), &is_object));
+    assert_false(is_object);
 }
 
 static void test_kv_sentences(void **state)
@@ -91,6 +109,7 @@ int main(void)
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_cut_body_is_judged_by_whole_members),
         cmocka_unit_test(test_streamed_prefill_answer),
+        cmocka_unit_test(test_reply_that_is_one_object),
         cmocka_unit_test(test_kv_sentences),
     };
 

@@ -134,7 +134,10 @@ static void leg_answers(void **state)
     assert_int_equal(r.reason.n, 0);
     r.leg.path = BT_STR("/f");
     assert_refused(&r, false, "dialect own: error object is a table value");
+    r.leg.reply = BT_STR("{}");
     assert_int_equal(leg_edit(&r, true), BT_DIALECT_RECOMPUTE);
+    r.leg.reply = BT_STR(""); /* nothing was handed on that could be missing */
+    assert_refused(&r, true, "a leg function returns");
     leg_fini(&r);
 }
 
