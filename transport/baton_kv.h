@@ -265,6 +265,12 @@ typedef struct bt_kv_room_stats {
 BT_KV_API int bt_kv_room_stats(bt_kv_agent_t *agent, bt_kv_room_t room,
                                bt_kv_room_stats_t *stats_p);
 
+typedef struct bt_kv_copy_way {
+    uint32_t store_bytes; /* of stores that go around the cache: 16, 32, 64; 0 = they stay in it */
+    uint32_t lanes;       /* of 4 KiB each, copied side by side; 1 lane and store_bytes 0: memcpy */
+    uint32_t ahead_bytes; /* what is read is asked for so early; 0 = not */
+} bt_kv_copy_way_t;
+
 typedef struct bt_kv_agent_stats {
     uint64_t rooms_open, rooms_success, rooms_failed;
     uint64_t bytes_sent, bytes_received;
@@ -272,6 +278,12 @@ typedef struct bt_kv_agent_stats {
     uint64_t links, links_lost, heartbeats_missed;
     uint64_t crc_errors, refused_frames; /* malformed, or against the rules */
     uint64_t links_by_backend[5];        /* fake, mem, shm, tcp, verbs: what was chosen */
+    /* How mem and shm copy, by what a copy is made of: less than 128 KiB in all; more, in pages;
+     * more, in runs of 64 KiB and above. Measured once a process, in a few ms, when the first
+     * agent that may copy opens; all 0 until then. */
+    bt_kv_copy_way_t copy_small, copy_pages, copy_runs;
+    uint64_t copy_bytes_per_s, memcpy_bytes_per_s; /* of pages then; 0 = a default was taken */
+    uint64_t copy_measured_us;                     /* how long it took */
 } bt_kv_agent_stats_t;
 BT_KV_API void bt_kv_agent_stats(bt_kv_agent_t *agent, bt_kv_agent_stats_t *stats_p);
 /* One line a link: peer, back end and why not a better one, rates; one a gateway. Text for people; returns its length as snprintf. */

@@ -79,16 +79,23 @@ class RoomStats(Structure):
                 ("wait_us", c_uint64), ("transfer_us", c_uint64), ("backend", c_uint32)]
 
 
+class CopyWay(Structure):
+    _fields_ = [("store_bytes", c_uint32), ("lanes", c_uint32), ("ahead_bytes", c_uint32)]
+
+
 class AgentStats(Structure):
     _fields_ = [(name, c_uint64) for name in (
         "rooms_open", "rooms_success", "rooms_failed", "bytes_sent", "bytes_received", "chunks", "pages", "descriptors",
-        "links", "links_lost", "heartbeats_missed", "crc_errors", "refused_frames")] + [("links_by_backend", c_uint64 * 5)]
+        "links", "links_lost", "heartbeats_missed", "crc_errors", "refused_frames")] + [
+        ("links_by_backend", c_uint64 * 5), ("copy_small", CopyWay), ("copy_pages", CopyWay), ("copy_runs", CopyWay),
+        ("copy_bytes_per_s", c_uint64), ("memcpy_bytes_per_s", c_uint64), ("copy_measured_us", c_uint64)]
 
 
 # The header's names, for the spec that compares them.
 STRUCTS = {"bt_kv_config_t": Config, "bt_kv_buffer_t": Buffer, "bt_kv_slice_t": Slice, "bt_kv_source_t": Source,
            "bt_kv_piece_t": Piece, "bt_kv_recv_t": Recv, "bt_kv_send_spec_t": SendSpec, "bt_kv_chunk_t": Chunk,
-           "bt_kv_gateway_t": Gateway, "bt_kv_room_stats_t": RoomStats, "bt_kv_agent_stats_t": AgentStats}
+           "bt_kv_gateway_t": Gateway, "bt_kv_room_stats_t": RoomStats, "bt_kv_agent_stats_t": AgentStats,
+           "bt_kv_copy_way_t": CopyWay}
 
 FUNCTIONS = {
     "bt_kv_agent_open": (c_int, POINTER(c_void_p), POINTER(Config), c_char_p, c_size_t),

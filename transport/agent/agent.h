@@ -13,6 +13,7 @@
 #include "transport/agent/layout.h"
 #include "transport/agent/room.h"
 #include "transport/backends/backend.h"
+#include "transport/backends/copy.h"
 #include "transport/wire/frame.h"
 
 #include <pthread.h>

@@ -44,11 +44,23 @@ int bt_kv_room_stats(bt_kv_agent_t *agent, bt_kv_room_t handle, bt_kv_room_stats
     return room != NULL ? 0 : BT_E_INVAL;
 }
 
+static void add_copy(bt_kv_agent_stats_t *stats, const bt_kv_copy_choice_t *choice)
+{
+    stats->copy_small = choice->small;
+    stats->copy_pages = choice->pages;
+    stats->copy_runs = choice->runs;
+    stats->copy_bytes_per_s = choice->bytes_per_s;
+    stats->memcpy_bytes_per_s = choice->memcpy_bytes_per_s;
+    stats->copy_measured_us = choice->took_us;
+}
+
 void bt_kv_agent_stats(bt_kv_agent_t *agent, bt_kv_agent_stats_t *stats_p)
 {
     bt_kv_enter(agent);
     *stats_p = agent->stats;
     bt_kv_leave(agent);
+    if (bt_kv_copy_chosen() != NULL)
+        add_copy(stats_p, bt_kv_copy_chosen());
 }
 
 /* ---- describe ---- */

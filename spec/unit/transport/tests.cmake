@@ -7,6 +7,8 @@ target_link_libraries(spec_transport PUBLIC bt_transport PkgConfig::cmocka)
 
 # One line per file, sorted.
 bt_unit_test(transport coalesce)
+bt_unit_test(transport copy)
+bt_unit_test(transport copy_choose)
 bt_unit_test(transport crc32c)
 bt_unit_test(transport room_command)
 bt_unit_test(transport frame)

@@ -10,6 +10,7 @@
 #include "transport/backends/mem/backend_mem.h"
 
 #include "transport/backends/backend.h"
+#include "transport/backends/copy.h"
 
 #include "base/rand.h"
 
@@ -53,12 +54,6 @@ typedef struct mem_path {
     channel_t *channel;
     bool is_receiver;
 } mem_path_t;
-
-typedef struct segment {
-    char *to;
-    const char *from;
-    size_t n;
-} segment_t;
 
 static struct {
     pthread_mutex_t lock;
@@ -122,6 +117,7 @@ static int open_mem(bt_kv_backend_t **backend_p, bt_kv_agent_t *agent, const bt_
         return BT_E_NOMEM;
     backend->base = (bt_kv_backend_t){&bt_kv_mem_ops, agent};
     bt_list_init(&backend->paths);
+    (void) bt_kv_copy_init();
     backend->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (backend->wake_fd < 0 || bt_kv_watch(agent, backend->wake_fd, EPOLLIN) != 0) {
         snprintf(err, err_size, "eventfd: %s", strerror(errno));
@@ -359,20 +355,20 @@ static int collect(mem_path_t *path)
 
 /* ---- receiver ---- */
 /* The next row's piece of the batch; false at its end or where the room has nothing open any more. */
-static bool next_segment(mem_path_t *path, bt_kv_batch_t *batch, size_t most, segment_t *s)
+static bool next_segment(mem_path_t *path, bt_kv_batch_t *batch, size_t most, bt_kv_copy_piece_t *s)
 {
     const bt_kv_run_t *run = &batch->runs[batch->next_run];
     uint64_t row = batch->posted, at = batch->next_byte;
     size_t left = run->bytes - (size_t) at;
 
-    s->n = left < most ? left : most;
-    s->from = run->src->p + run->src_offset + row * run->src_stride + at;
-    s->to = bt_kv_destination(&path->base, batch->tag, run->dst,
-                              run->dst_offset + row * run->dst_stride + at, s->n);
-    if (s->to == NULL)
+    *s = (bt_kv_copy_piece_t){.bytes = (uint32_t) (left < most ? left : most), .rows = 1};
+    s->src = run->src->p + run->src_offset + row * run->src_stride + at;
+    s->dst = bt_kv_destination(&path->base, batch->tag, run->dst,
+                               run->dst_offset + row * run->dst_stride + at, s->bytes);
+    if (s->dst == NULL)
         return false;
-    batch->done += s->n;
-    batch->next_byte += s->n;
+    batch->done += s->bytes;
+    batch->next_byte += s->bytes;
     if (batch->next_byte < run->bytes)
         return true;
     batch->next_byte = 0;
@@ -398,11 +394,11 @@ static void finish(mem_path_t *path, bt_kv_batch_t *batch)
     pthread_mutex_unlock(&channel->lock);
 }
 
-static void flip(const segment_t *last)
+static void flip(const bt_kv_copy_piece_t *last)
 {
-    if (atomic_load(&bt_kv_mem_faults.flip) > 0 && last->n > 0) {
+    if (atomic_load(&bt_kv_mem_faults.flip) > 0 && last->bytes > 0) {
         atomic_fetch_sub(&bt_kv_mem_faults.flip, 1);
-        last->to[last->n / 2] ^= 1;
+        last->dst[last->bytes / 2] ^= 1;
     }
 }
 
@@ -433,8 +429,8 @@ static int pull(mem_path_t *path)
 {
     channel_t *channel = path->channel;
     bt_kv_batch_t *batch = begin(channel);
-    segment_t segments[SEGMENTS];
-    size_t left = BT_KV_SLICE_BYTES;
+    bt_kv_copy_piece_t pieces[SEGMENTS];
+    size_t left = BT_KV_SLICE_BYTES, bytes = 0;
     unsigned count = 0;
     bool is_open = true;
 
@@ -442,19 +438,18 @@ static int pull(mem_path_t *path)
         return 0;
     if (atomic_load(&bt_kv_mem_faults.hold) != 0 && batch->bytes > 1)
         left = batch->bytes / 2 < left ? (size_t) batch->bytes / 2 : left;
-    while (left > 0 && count < SEGMENTS && batch->next_run < batch->run_count && is_open) {
-        is_open = next_segment(path, batch, left, &segments[count]);
+    while (left > bytes && count < SEGMENTS && batch->next_run < batch->run_count && is_open) {
+        is_open = next_segment(path, batch, left - bytes, &pieces[count]);
         if (is_open)
-            left -= segments[count++].n;
+            bytes += pieces[count++].bytes;
     }
     bool is_all = batch->next_run == batch->run_count;
     bt_kv_agent_t *agent = path->base.backend->agent;
     if (count > 0) {
         bt_kv_unlock(agent);
-        for (unsigned i = 0; i < count; i++)
-            memcpy(segments[i].to, segments[i].from, segments[i].n);
+        bt_kv_copy(pieces, count, bytes);
         if (is_all)
-            flip(&segments[count - 1]);
+            flip(&pieces[count - 1]);
         bt_kv_relock(agent);
     }
     if (is_all || !is_open)

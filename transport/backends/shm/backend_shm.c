@@ -97,6 +97,7 @@ static int shm_open_backend(bt_kv_backend_t **backend_p, bt_kv_agent_t *agent,
     bt_shm_t *shm = calloc(1, sizeof(*shm));
     if (shm == NULL)
         return BT_E_NOMEM;
+    (void) bt_kv_copy_init();
     shm->base = (bt_kv_backend_t){.ops = &bt_kv_shm_ops, .agent = agent};
     shm->listener = shm->inner = -1;
     shm->listener_watch = (bt_shm_watch_t){BT_SHM_W_LISTENER, shm};

@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 
 #include "base/sanitize.h"
+#include "transport/backends/copy.h"
 #include "transport/backends/shm/shm_area.h"
 
 #define BT_SHM_OFFER_MAGIC 0x4d485342u /* "BSHM" */
@@ -137,15 +138,8 @@ typedef struct bt_shm_region { /* ours; keys[] of bt_kv_mem_t */
     bool is_pool; /* and sealed, so that peers may map it */
 } bt_shm_region_t;
 
-/* Of equal strides; rows 1: plain. */
-typedef struct bt_shm_piece {
-    char *dst;
-    const char *src; /* pulled: an address of the peer's */
-    uint32_t bytes, rows, src_stride, dst_stride;
-} bt_shm_piece_t;
-
 typedef struct bt_shm_slice {
-    bt_shm_piece_t pieces[BT_SHM_PIECES];
+    bt_kv_copy_piece_t pieces[BT_SHM_PIECES]; /* pulled: src is an address of the peer's */
     uint32_t count, iovs;
     size_t bytes;
     bool is_pulled;
@@ -199,9 +193,6 @@ static inline void bt_shm_read_fence(void)
 /* backend_shm.c */
 void bt_shm_copy_begin(bt_shm_path_t *path, uint64_t tag); /* lets the lock go */
 void bt_shm_copy_end(bt_shm_path_t *path);                 /* and has it again: look at is_closed */
-
-/* shm_copy.c */
-void bt_shm_copy(const bt_shm_slice_t *slice);
 
 /* shm_path.c */
 int bt_shm_path_open(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link_t *link,

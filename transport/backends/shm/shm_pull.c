@@ -95,7 +95,7 @@ int bt_shm_pull(pid_t pid, const bt_shm_slice_t *slice)
     uint32_t count = 0, to_at = 0, from_at = 0;
 
     for (uint32_t i = 0; i < slice->count; i++) {
-        const bt_shm_piece_t *piece = &slice->pieces[i];
+        const bt_kv_copy_piece_t *piece = &slice->pieces[i];
         for (uint32_t row = 0; row < piece->rows; row++)
             add(to, from, &count, piece->dst + (size_t) row * piece->dst_stride,
                 piece->src + (size_t) row * piece->src_stride, piece->bytes);

@@ -191,12 +191,12 @@ static bool window_piece(bt_shm_path_t *path, bt_kv_batch_t *batch, bt_shm_slice
     n = (size_t) bytes * rows;
     size_t at = tx->window_head & (BT_SHM_WINDOW_BYTES - 1);
     slice->pieces[slice->count++] =
-        (bt_shm_piece_t){.dst = path->mine->window + at,
-                         .src = run->src->p + run->src_offset + row * run->src_stride + byte,
-                         .bytes = bytes,
-                         .rows = rows,
-                         .src_stride = run->src_stride,
-                         .dst_stride = bytes};
+        (bt_kv_copy_piece_t){.dst = path->mine->window + at,
+                             .src = run->src->p + run->src_offset + row * run->src_stride + byte,
+                             .bytes = bytes,
+                             .rows = rows,
+                             .src_stride = run->src_stride,
+                             .dst_stride = bytes};
     slice->bytes += n;
     tx->window_head += (n + 63) & ~(size_t) 63;
     batch->next_byte += n;
@@ -251,7 +251,7 @@ int bt_shm_window(bt_shm_path_t *path)
         return 0;
     tx->in_window = true;
     bt_shm_copy_begin(path, batch->tag);
-    bt_shm_copy(slice);
+    bt_kv_copy(slice->pieces, slice->count, slice->bytes);
     bt_shm_copy_end(path);
     tx->in_window = false;
     if (path->stage == BT_SHM_READY)

@@ -97,13 +97,14 @@ static const char *source_of(bt_shm_path_t *path, bool *is_pulled_p)
 }
 
 /* As much of the run as fits: whole rows, or a part of one. */
-static bt_shm_piece_t cut(const bt_shm_rx_t *rx, const char *source, size_t room, uint32_t rows_max)
+static bt_kv_copy_piece_t cut(const bt_shm_rx_t *rx, const char *source, size_t room,
+                              uint32_t rows_max)
 {
     const bt_shm_run_t *run = &rx->run;
-    bt_shm_piece_t piece = {.src = source + rx->row * run->src_stride + rx->byte,
-                            .rows = 1,
-                            .src_stride = run->src_stride,
-                            .dst_stride = run->dst_stride};
+    bt_kv_copy_piece_t piece = {.src = source + rx->row * run->src_stride + rx->byte,
+                                .rows = 1,
+                                .src_stride = run->src_stride,
+                                .dst_stride = run->dst_stride};
 
     if (rx->byte == 0 && run->bytes <= room) {
         uint64_t rows = room / run->bytes, left = run->rows - rx->row;
@@ -117,7 +118,7 @@ static bt_shm_piece_t cut(const bt_shm_rx_t *rx, const char *source, size_t room
     return piece;
 }
 
-static void advance(bt_shm_rx_t *rx, const bt_shm_piece_t *piece)
+static void advance(bt_shm_rx_t *rx, const bt_kv_copy_piece_t *piece)
 {
     rx->byte += piece->bytes;
     if (rx->byte == rx->run.bytes) {
@@ -129,7 +130,7 @@ static void advance(bt_shm_rx_t *rx, const bt_shm_piece_t *piece)
 }
 
 /* The first copy of a slice would begin with misses, of the cache and of the address tables; they pass while the rest is gathered. */
-static void warm(const bt_shm_piece_t *piece)
+static void warm(const bt_kv_copy_piece_t *piece)
 {
     for (uint32_t at = 0; at < piece->bytes && at < WARM_BYTES; at += 4096) {
         __builtin_prefetch(piece->src + at, 0);
@@ -156,7 +157,7 @@ static bool add_pieces(bt_shm_path_t *path, bt_shm_slice_t *slice)
     while (rx->in_run) {
         if (slice->bytes >= full || slice->count == BT_SHM_PIECES || rows_max == 0)
             return false;
-        bt_shm_piece_t piece = cut(rx, source, full - slice->bytes, rows_max);
+        bt_kv_copy_piece_t piece = cut(rx, source, full - slice->bytes, rows_max);
         uint64_t span = (uint64_t) (piece.rows - 1) * rx->run.dst_stride + piece.bytes;
         piece.dst =
             bt_kv_destination(&path->base, rx->batch.tag, rx->run.dst,
@@ -206,7 +207,7 @@ static void move(bt_shm_path_t *path, const bt_shm_slice_t *slice)
     if (slice->is_pulled)
         error = bt_shm_pull(pid, slice);
     else
-        bt_shm_copy(slice);
+        bt_kv_copy(slice->pieces, slice->count, slice->bytes);
     bt_shm_copy_end(path);
     if (error != 0) {
         path->pull_errno = error;
