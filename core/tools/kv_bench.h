@@ -54,7 +54,7 @@ typedef struct bench_mode {
 
 /* A line of the result; times in microseconds, CPU in seconds a GB (10^9 bytes). */
 typedef struct bench_row {
-    char engine[48];
+    char engine[48], copy[48]; /* copy: how the bytes were copied, "" = not by this program */
     const char *shape;
     bench_mode_t mode;
     bool is_floor;
@@ -77,6 +77,7 @@ typedef struct bench_shared {
     _Atomic uint32_t is_over, has_failed, is_ready;
     _Atomic uint64_t bad, rx_cpu_ns;
     _Atomic uint64_t flag;
+    char copy[48];                   /* how the receiver's agent copies; written before is_ready */
     uint64_t done_ns[BENCH_SAMPLES]; /* when the receiver's code held the completion, by room */
 } bench_shared_t;
 
@@ -129,6 +130,8 @@ bt_kv_agent_t *bench_agent(const bench_options_t *o, const bench_mode_t *mode, c
                            bt_kv_layout_t *layout_p, char **p_p);
 void bench_fill_page(char *p, uint32_t page, uint64_t seed);
 bool bench_page_is(const char *p, uint32_t page, uint64_t seed);
+/* "memcpy"; "32/4+8192": stores of 32 bytes around the cache in 4 lanes, 8,192 ahead. */
+void bench_way_text(char *text, size_t size, const bt_kv_copy_way_t *way);
 #define BENCH_VERIFY_SEED UINT64_C(0x5eed)
 /* tools/kv_bench_report.c */
 void bench_print_head(const bench_options_t *o);

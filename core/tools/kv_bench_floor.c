@@ -1,7 +1,12 @@
-/* What the machine can do without us, in the same run, over the same pages (adjoining ones merged, as a careful program would): memcpy in one thread; process_vm_readv
- * out of a child's memory; a plain blocking writev/readv stream at the congestion control that the TCP back end asks for; and ways to wake another process.
- * Memory is of the kind that the measured engine uses. The child of a floor is forked before it begins and ends with it. */
+/* What the machine can do without us, in the same run, over the same pages (adjoining ones merged,
+ * as a careful program would): memcpy in one thread; the best of all ways of stores around the
+ * cache; process_vm_readv out of a child's memory; a plain blocking writev/readv stream at the
+ * congestion control that the TCP back end asks for; and ways to wake another process. Memory is of
+ * the kind that the measured engine uses. The child of a floor is forked before it begins and ends
+ * with it. */
 #include "tools/kv_bench.h"
+
+#include "transport/backends/copy.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,6 +22,7 @@
 
 #define IOVS 1024u
 #define PAIR_BYTES ((size_t) 1 << 20)
+#define WAY_SAMPLES (BENCH_SAMPLES / BT_KV_COPY_WAYS)
 
 typedef struct floor {
     const bench_options_t *o;
@@ -103,6 +109,50 @@ static void copies(floor_t *f, const char *engine, const bench_shape_t *shape, p
         sum += t;
     }
     bench_row_fill(row, shape, f->ns, n, sum, bench_cpu_ns() - cpu, 0);
+    bench_print_row(f->o, row);
+}
+
+static void copy_by(bt_kv_copy_way_t way, const struct iovec *src, const struct iovec *dst,
+                    uint32_t n)
+{
+    static bt_kv_copy_piece_t all[BENCH_PAGES];
+
+    for (uint32_t i = 0; i < n; i++)
+        all[i] = (bt_kv_copy_piece_t){.dst = dst[i].iov_base,
+                                      .src = src[i].iov_base,
+                                      .bytes = (uint32_t) src[i].iov_len,
+                                      .rows = 1};
+    bt_kv_copy_by(way, all, n);
+}
+
+/* All ways of stores around the cache in turn; the row is the best one's. */
+static void streams(floor_t *f, const bench_shape_t *shape)
+{
+    struct iovec src[BENCH_PAGES], dst[BENCH_PAGES];
+    bt_kv_copy_way_t ways[BT_KV_COPY_WAYS];
+    uint64_t sum[BT_KV_COPY_WAYS] = {0}, cpu[BT_KV_COPY_WAYS] = {0}, n = 0;
+    uint32_t count = bt_kv_copy_ways(ways), first = 0;
+
+    while (first < count && ways[first].store_bytes == 0)
+        first++;
+    if (first == count)
+        return; /* this processor has none */
+    begin(f);
+    for (; n < WAY_SAMPLES && goes_on(f, n); n++)
+        for (uint32_t w = first; w < count; w++) {
+            uint32_t k = pieces(f, shape, (uint32_t) n * count + w, src, dst);
+            uint64_t cpu_began = bench_cpu_ns(), began = bench_now_ns();
+            copy_by(ways[w], src, dst, k);
+            f->ns[w * WAY_SAMPLES + n] = bench_now_ns() - began;
+            sum[w] += f->ns[w * WAY_SAMPLES + n];
+            cpu[w] += bench_cpu_ns() - cpu_began;
+        }
+    uint32_t best = first;
+    for (uint32_t w = first + 1; w < count; w++)
+        best = sum[w] < sum[best] ? w : best;
+    bench_row_t *row = add_row(f, "stream", shape);
+    bench_way_text(row->copy, sizeof row->copy, &ways[best]);
+    bench_row_fill(row, shape, f->ns + (size_t) best * WAY_SAMPLES, n, sum[best], cpu[best], 0);
     bench_print_row(f->o, row);
 }
 
@@ -388,8 +438,10 @@ void bench_floors(const bench_options_t *o, bench_shared_t *shared, bench_rows_t
     to = bench_agent(&fake, &mode, "floor", &layout, &f.dst);
     if (f.ns != NULL && from != NULL && to != NULL) {
         for (uint32_t i = 0; i < BENCH_SHAPES; i++)
-            if (o->shapes[i])
+            if (o->shapes[i]) {
                 copies(&f, "memcpy", &bench_shapes[i], 0, copy_memcpy);
+                streams(&f, &bench_shapes[i]);
+            }
         if (o->backend == BT_KV_SHM)
             vm_floor(&f);
         for (uint32_t i = 0; i < BENCH_SHAPES && o->backend == BT_KV_TCP; i++)

@@ -35,7 +35,11 @@ void bt_kv_bench_help(bt_text_t *out)
         "sender's own; prep: bt_kv_send_open, post: bt_kv_send; CPU seconds a GB of both "
         "processes, tx and rx of each;\n"
         "merge: pages moved by one descriptor; bad: blocks that were wrong in the pass that ends "
-        "each cell.\n"
+        "each cell;\n"
+        "copy: how the receiver copies: bytes a store around the cache/lanes+bytes asked for ahead "
+        "(0/: stores stay in the\n"
+        "cache). The floor named stream is the best of all such ways, and rates are held against "
+        "the better of it and memcpy.\n"
         "Exit status: 0, 1 a cell failed or a block was wrong, 2 wrong command line.\n");
 }
 

@@ -97,6 +97,30 @@ bt_kv_agent_t *bench_agent(const bench_options_t *o, const bench_mode_t *mode, c
     return agent;
 }
 
+void bench_way_text(char *text, size_t size, const bt_kv_copy_way_t *way)
+{
+    if (way->store_bytes == 0 && way->lanes == 1)
+        snprintf(text, size, "memcpy");
+    else
+        snprintf(text, size, way->ahead_bytes > 0 ? "%u/%u+%u" : "%u/%u", way->store_bytes,
+                 way->lanes, way->ahead_bytes);
+}
+
+/* By what this shape is made of; "": it is not this program that copies. */
+static void tell_copy(bt_kv_agent_t *agent, const bench_options_t *o, const bench_shape_t *shape,
+                      char *text, size_t size)
+{
+    bool is_pulled = o->backend == BT_KV_SHM && o->is_private;
+    bt_kv_agent_stats_t s;
+
+    bt_kv_agent_stats(agent, &s);
+    if (s.copy_small.lanes > 0 && !is_pulled)
+        bench_way_text(text, size,
+                       shape->pages == 1 ? &s.copy_small
+                       : shape->run == 1 ? &s.copy_pages
+                                         : &s.copy_runs);
+}
+
 typedef struct receiver {
     const bench_options_t *o;
     const bench_mode_t *mode;
@@ -186,6 +210,8 @@ int bench_receive(const bench_options_t *o, bench_shared_t *shared, const bench_
     bench_pin(1);
     r.agent = bench_agent(o, mode, "decode", &r.layout, &r.p);
     int rc = r.agent == NULL ? -1 : 0;
+    if (rc == 0)
+        tell_copy(r.agent, o, shape, shared->copy, sizeof shared->copy);
     shared->is_ready = 1;
     while (rc >= 0 && shared->is_over == 0) {
         if (shared->step != step) { /* the verified pass begins: poison */

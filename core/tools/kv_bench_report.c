@@ -8,9 +8,11 @@
 void bench_print_head(const bench_options_t *o)
 {
     if (!o->is_json)
-        printf("%-26s %-9s %3s %7s %5s %5s %7s %9s %9s %9s %8s %8s %8s %7s %7s %10s %6s %4s\n",
+        printf("%-26s %-9s %3s %7s %5s %5s %7s %9s %9s %9s %8s %8s %8s %7s %7s %10s %6s %4s "
+               "%s\n",
                "engine", "shape", "rep", "n", "rooms", "descs", "GB/s", "p50_us", "p99_us",
-               "local_us", "prep_us", "post_us", "cpu_s/GB", "tx", "rx", "desc/s", "merge", "bad");
+               "local_us", "prep_us", "post_us", "cpu_s/GB", "tx", "rx", "desc/s", "merge", "bad",
+               "copy");
 }
 
 static void print_json(const bench_options_t *o, const bench_row_t *r)
@@ -22,6 +24,8 @@ static void print_json(const bench_options_t *o, const bench_row_t *r)
            r->engine, r->shape, r->rep, (unsigned long long) r->n, r->rooms, r->descs, r->gbps,
            r->p50, r->p99, r->local_p50, r->prep_p50, r->post_p50, r->tx_cpu + r->rx_cpu, r->tx_cpu,
            r->rx_cpu, r->desc_per_s, (unsigned long long) r->bad, r->merge);
+    if (r->copy[0] != '\0')
+        printf(",\"copy\":\"%s\"", r->copy);
     if (o->label != NULL)
         printf(",\"label\":\"%s\"", o->label); /* checked: plain characters */
     puts("}");
@@ -33,10 +37,10 @@ void bench_print_row(const bench_options_t *o, const bench_row_t *r)
         print_json(o, r);
     else
         printf("%-26s %-9s %3u %7llu %5u %5u %7.2f %9.1f %9.1f %9.1f %8.2f %8.2f %8.3f %7.3f "
-               "%7.3f %10.0f %6.1f %4llu\n",
+               "%7.3f %10.0f %6.1f %4llu %s\n",
                r->engine, r->shape, r->rep, (unsigned long long) r->n, r->rooms, r->descs, r->gbps,
                r->p50, r->p99, r->local_p50, r->prep_p50, r->post_p50, r->tx_cpu + r->rx_cpu,
-               r->tx_cpu, r->rx_cpu, r->desc_per_s, r->merge, (unsigned long long) r->bad);
+               r->tx_cpu, r->rx_cpu, r->desc_per_s, r->merge, (unsigned long long) r->bad, r->copy);
     fflush(stdout);
 }
 
@@ -110,12 +114,23 @@ static void aim(const aims_t *a, const char *what, double have, bool is_floor_th
                is_least ? ">=" : "<=", wanted, verdict);
 }
 
+/* "copy": the better one of memcpy and of stores around the cache. */
+static double floor_of(const aims_t *a, const char *floor, const char *shape, enum figure which)
+{
+    if (strcmp(floor, "copy") != 0)
+        return median(a->rows, floor, NULL, shape, which);
+    double plain = median(a->rows, "memcpy", NULL, shape, which);
+    double stream = median(a->rows, "stream", NULL, shape, which);
+    bool is_better = which == GBPS ? stream > plain : stream < plain;
+    return stream > 0 && is_better ? stream : plain;
+}
+
 static void ratio(const aims_t *a, const char *shape, enum figure which, const char *floor,
                   const char *floor_shape, bool is_least, double wanted)
 {
     static const char *const names[] = {"rate", "p50", "p99", "CPU"};
     double have = median(a->rows, NULL, &a->mode, shape, which);
-    double there = median(a->rows, floor, NULL, floor_shape, which);
+    double there = floor_of(a, floor, floor_shape, which);
     char what[80];
 
     snprintf(what, sizeof what, "%s %s / %s", shape, names[which], floor);
@@ -127,7 +142,7 @@ static void bulk(const aims_t *a)
     static const char *const shapes[] = {"a", "b", "c", "e1", "e8", "e32"};
     const char *floor = a->o->backend == BT_KV_TCP                       ? "plain-tcp"
                         : a->o->backend == BT_KV_SHM && a->o->is_private ? "process_vm_readv"
-                                                                         : "memcpy";
+                                                                         : "copy";
     double b = median(a->rows, NULL, &a->mode, "b", GBPS);
 
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
@@ -138,7 +153,7 @@ static void bulk(const aims_t *a)
     if (a->mode.is_sleep && a->o->is_private) /* what the kernel takes for it */
         ratio(a, "b", CPU, "process_vm_readv", "b", false, 1.15);
     if (a->mode.is_sleep)
-        ratio(a, "b", CPU, a->o->backend == BT_KV_TCP ? "plain-tcp" : "memcpy", "b", false,
+        ratio(a, "b", CPU, a->o->backend == BT_KV_TCP ? "plain-tcp" : "copy", "b", false,
               a->o->backend == BT_KV_TCP ? 1.1 : 1.15);
 }
 

@@ -216,6 +216,7 @@ static int measure(const bench_options_t *o, sender_t *s, bench_row_t *row)
     if (!wait_answer(shared, 2))
         return -1;
     row->bad = shared->bad;
+    snprintf(row->copy, sizeof row->copy, "%s", shared->copy);
     return 0;
 }
 
