@@ -246,7 +246,7 @@ static void end_batch(bt_shm_path_t *path)
     if (path->stage != BT_SHM_READY)
         return;
     __atomic_store_n(&path->mine->run_tail, rx->run_tail, __ATOMIC_RELEASE);
-    __atomic_store_n(&path->mine->batch_done, done, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&path->mine->batch_done, done, __ATOMIC_RELEASE);
     rx->owes_kick =
         true; /* the next turn's, or the sleep's: it is a system call, and the note's reader waits */
 }

@@ -10,8 +10,11 @@
  * produces while the sleeper is on its way: it cannot clear the arm word, the area being the sleeper's alone. Nobody reads the eventfd: it
  * is watched edge-triggered, where each write is an event, so waking takes one system call less than read(2) would.
  *
- * The end of a batch is told lazily: P2 waits for the producer's next turn, or its own S1 (bt_shm_kick_owed), so that the note of the same batch reaches its reader
- * before a system call for the sender does. Both come soon: an agent that takes no turns sends no heartbeats either.
+ * The end of a batch is told lazily. It is stored at once, for a sender that looks, but P1, the same
+ * value again, and P2 wait for the producer's next turn, or its own S1 (bt_shm_kick_owed): the first
+ * would wait for the copy's stores and the second is a system call, and the note of the same batch
+ * is to reach its reader before. Both come soon: an agent that takes no turns sends no heartbeats
+ * either.
  *
  * An API call that posts while the agent's thread sleeps needs nothing more: what it waits for (ring space, the end of a batch) is P1 of the other side, and
  * S1 of this one came before. Only the window needs this side's own thread, so bt_shm_post writes this side's eventfd.
@@ -32,8 +35,10 @@ void bt_shm_kick(bt_shm_path_t *path)
 
 void bt_shm_kick_owed(bt_shm_path_t *path)
 {
-    if (path->rx.owes_kick && path->stage == BT_SHM_READY)
+    if (path->rx.owes_kick && path->stage == BT_SHM_READY) {
+        __atomic_store_n(&path->mine->batch_done, path->rx.batch_count, __ATOMIC_SEQ_CST);
         bt_shm_kick(path);
+    }
     path->rx.owes_kick = false;
 }
 
