@@ -39,6 +39,7 @@ check has_lua socket                     lua-socket
 check has_command redis-server           redis-server
 test has_command spin                    spin
 test has_command strace                  strace
+test has_command valgrind                valgrind
 test has_command python3                 python3
 test has_python uvicorn                  python3-uvicorn
 test has_python httptools                python3-httptools

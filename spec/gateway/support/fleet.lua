@@ -36,7 +36,7 @@ function fleet.binary(variable, name)
   return os.getenv(variable) or ("build/release/" .. name)
 end
 
-local function wait_for_file(process, path)
+local function wait_for_file(process, path, seconds)
   return eventually(function()
     local text = proc.read(path)
     if text then
@@ -45,7 +45,7 @@ local function wait_for_file(process, path)
     if not process:is_alive() then
       return error("UNABLE: " .. process.name .. " has ended: " .. process:stderr())
     end
-  end, 10, process.name .. " writes its ready file")
+  end, seconds or 10, process.name .. " writes its ready file")
 end
 
 -- ---- the simulator ----
@@ -150,14 +150,15 @@ local QUICK = {
   "--worker-startup-check-interval", "0.05", "--health-check-interval-secs", "0.5", "--load-interval-secs", "0.5",
 }
 
--- argv of the gateway on free ports; ready file's path.
-local function gateway_argv(words)
+-- argv of the gateway on free ports, behind the words of what it shall run under; ready file's path.
+local function gateway_argv(words, under)
   local ready = proc.path("gateway.ready")
-  local argv = {
+  local argv = {}
+  local own = {
     fleet.binary("BATON_BIN", "baton"), "run", "--port", "0", "--admin-port", "0", "--loops", "2", "--ready-file",
       ready,
   }
-  for _, list in ipairs({ QUICK, words }) do
+  for _, list in ipairs({ under or {}, own, QUICK, words }) do
     for _, word in ipairs(list) do
       argv[#argv + 1] = word
     end
@@ -166,13 +167,13 @@ local function gateway_argv(words)
 end
 
 -- A gateway with these words, before a simulator or none: its process, ports, and all that its ready file says.
--- opts: of proc.start.
+-- opts: of proc.start; under (words of a program that runs it), seconds (until it is up).
 function fleet.start_gateway(words, opts)
-  local argv, ready = gateway_argv(words)
   opts = opts or {}
+  local argv, ready = gateway_argv(words, opts.under)
   opts.name = "baton"
   local process = proc.start(argv, opts)
-  local told = json.decode(wait_for_file(process, ready))
+  local told = json.decode(wait_for_file(process, ready, opts.seconds))
   return process, told.port, told.admin_port, told
 end
 
