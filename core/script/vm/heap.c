@@ -1,5 +1,6 @@
 /* How it works: a hook makes a handful of small tables and strings that the collector soon gives back: small pieces are kept by
- * size, so after warm-up a request costs no call of malloc. ASan sees every piece, so there nothing is kept. */
+ * size, so after warm-up a request costs no call of malloc. The collector also halves the table of all strings when it finds it
+ * too empty, and the next strings double it: one block of each such size is kept. ASan sees every piece, so there nothing is. */
 #include "script/vm/heap.h"
 
 #include "base/sanitize.h"
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #define PIECE_STEP ((size_t) 16)
+#define TABLE_MIN_BYTES ((size_t) 512)
 #define SPARE_MAX_BYTES ((size_t) 256 * 1024) /* more than that goes back to the C library */
 
 static bool is_small(size_t size)
@@ -21,12 +23,42 @@ static size_t class_of(size_t size)
     return (size - 1) / PIECE_STEP;
 }
 
+/* Where a block of exactly this size is kept; NULL = nowhere. */
+static void **table_at(bt_heap_t *heap, size_t size)
+{
+    for (unsigned i = 0; !BT_ASAN && i < BT_HEAP_TABLES; i++)
+        if (size == TABLE_MIN_BYTES << i)
+            return &heap->tables[i];
+    return NULL;
+}
+
+static void *take_large(bt_heap_t *heap, size_t size)
+{
+    void **kept = table_at(heap, size), *piece;
+
+    if (kept == NULL || *kept == NULL)
+        return malloc(size);
+    piece = *kept;
+    *kept = NULL;
+    return piece;
+}
+
+static void give_large(bt_heap_t *heap, void *piece, size_t size)
+{
+    void **kept = table_at(heap, size);
+
+    if (kept != NULL && *kept == NULL)
+        *kept = piece;
+    else
+        free(piece);
+}
+
 static void *take_piece(bt_heap_t *heap, size_t size)
 {
     void *piece;
 
     if (!is_small(size))
-        return malloc(size);
+        return take_large(heap, size);
     piece = heap->spare[class_of(size)];
     if (piece == NULL)
         return malloc((class_of(size) + 1) * PIECE_STEP);
@@ -37,7 +69,11 @@ static void *take_piece(bt_heap_t *heap, size_t size)
 
 static void give_piece(bt_heap_t *heap, void *piece, size_t size)
 {
-    if (!is_small(size) || heap->spare_bytes >= SPARE_MAX_BYTES) {
+    if (!is_small(size)) {
+        give_large(heap, piece, size);
+        return;
+    }
+    if (heap->spare_bytes >= SPARE_MAX_BYTES) {
         free(piece);
         return;
     }
@@ -55,6 +91,10 @@ void bt_heap_fini(bt_heap_t *heap)
             free(piece);
         }
     heap->spare_bytes = 0;
+    for (unsigned i = 0; i < BT_HEAP_TABLES; i++) {
+        free(heap->tables[i]);
+        heap->tables[i] = NULL;
+    }
 }
 
 static void *change_piece(bt_heap_t *heap, void *piece, size_t old_size, size_t new_size)

@@ -1,0 +1,91 @@
+-- What a request asks of malloc, once the gateway is warm: nothing. Memory of requests, connections, records and of Lua
+-- is recycled; what is not is asked for again by each request, or by each turn of Lua's collector, and is seen here
+-- with its stack.
+
+local allocations = require("gateway.support.allocations")
+local eventually = require("gateway.support.eventually")
+local fleet = require("gateway.support.fleet")
+local http = require("gateway.support.http")
+local proc = require("gateway.support.proc")
+
+-- Warm is who asks for nothing during this many requests. Until then Lua's heaps grow to what their collectors let be.
+local QUIET_REQUESTS, REQUESTS_MAX, STEP = 3000, 40000, 1000
+local QUIET = { "--loops", "1", "--disable-health-check", "--load-interval-secs", "0", "--policy", "round_robin" }
+local JSON = ('{"model":"m","messages":[{"role":"user","content":"%s"}],"max_tokens":5}'):format(("a"):rep(950))
+local STREAM = JSON:gsub('"content":"', '"content":"bench stream: '):gsub("}$", ',"stream":true}')
+
+local function start_mock()
+  local build = fleet.binary("BATON_BIN", "baton"):match("^(.*)/[^/]*$")
+  local mock = proc.start({ build .. "/bin/bench_mock", "1", "1" }, { name = "mock" })
+  eventually(function()
+    return mock:stdout():find("ready", 1, true) ~= nil, mock:stdout()
+  end, 10, "the workers listen")
+  local function url(role)
+    return "http://127.0.0.1:" .. mock:stdout():match(role .. " (%d+)")
+  end
+  return mock, url("prefill"), url("decode")
+end
+
+local function ask(c, body, count)
+  for _ = 1, count do
+    c:ask({ path = "/v1/chat/completions", body = body })
+    local answer = c:wait(nil, 10)
+    assert.equal(200, answer.status, tostring(answer.broken) .. answer.buffer .. answer.body)
+  end
+end
+
+describe("a request's allocations", function()
+  local mock, prefill, decode
+
+  before_each(function()
+    mock, prefill, decode = start_mock()
+  end)
+
+  after_each(function()
+    mock:stop()
+    proc.clean()
+  end)
+
+  local function check(body, words)
+    if os.getenv("BATON_SANITIZE") ~= "" then
+      pending("sanitizers have their own malloc")
+      return
+    end
+    for _, word in ipairs(QUIET) do
+      words[#words + 1] = word
+    end
+    local counter = allocations.new()
+    local gateway, port = fleet.start_gateway(words, { env = counter.env })
+    eventually(function()
+      local answer = http.get(port, "/readiness")
+      return answer.status == 200, answer.body
+    end, 10, "/readiness is 200")
+    local c = http.connect(port)
+    local quiet, asked, taken, freed = 0, 0, nil, nil
+    while quiet < QUIET_REQUESTS and asked < REQUESTS_MAX do
+      taken, freed = counter:count(function()
+        ask(c, body, STEP)
+      end)
+      quiet = taken + freed == 0 and quiet + STEP or 0
+      asked = asked + STEP
+    end
+    c:close()
+    gateway:stop()
+    local text = "after %d requests the next %d take memory %d times and free some %d times\n%s"
+    assert.equal(QUIET_REQUESTS, quiet, text:format(asked - STEP, STEP, taken, freed, counter:stacks()))
+  end
+
+  for what, body in pairs({ json = JSON, stream = STREAM }) do
+    it("are none, hand-off " .. what, function()
+      check(body, { "--vllm-pd-disaggregation", "--prefill", prefill, "--decode", decode })
+    end)
+
+    it("are none, bootstrap " .. what, function()
+      check(body, { "--pd-disaggregation", "--prefill", prefill, prefill:match("%d+$"), "--decode", decode })
+    end)
+
+    it("are none, single " .. what, function()
+      check(body, { "--worker-urls", decode })
+    end)
+  end
+end)
