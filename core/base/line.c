@@ -1,12 +1,9 @@
-/* Numbers are written by hand: a line of the access log has a dozen, and printf takes most of a line's time. */
 #include "base/line.h"
 
 #include "base/json.h"
 #include "base/json_scan.h"
 
 #include <stdio.h>
-
-#define DIGITS_MAX 24
 
 static size_t room_of(const bt_line_t *l)
 {
@@ -22,17 +19,9 @@ void bt_line_put(bt_line_t *l, bt_str_t s)
     l->at += n;
 }
 
-/* At least `least` digits of value, so that they end before `end`; returns where they begin. */
-static char *digits(char *end, uint64_t value, unsigned least)
-{
-    for (unsigned i = 0; i < least || value != 0; i++, value /= 10)
-        *--end = (char) ('0' + value % 10);
-    return end;
-}
-
 void bt_line_u64(bt_line_t *l, uint64_t value)
 {
-    char z[DIGITS_MAX], *end = z + sizeof(z), *at = digits(end, value, 1);
+    char z[BT_STR_U64_MAX], *end = z + sizeof(z), *at = bt_str_digits(end, value, 1);
 
     bt_line_put(l, (bt_str_t){at, (size_t) (end - at)});
 }
@@ -40,13 +29,13 @@ void bt_line_u64(bt_line_t *l, uint64_t value)
 void bt_line_decimal(bt_line_t *l, uint64_t value, unsigned places)
 {
     uint64_t unit = 1;
-    char z[2 * DIGITS_MAX], *end = z + sizeof(z), *at;
+    char z[2 * BT_STR_U64_MAX], *end = z + sizeof(z), *at;
 
     for (unsigned i = 0; i < places; i++)
         unit *= 10;
-    at = digits(end, value % unit, places);
+    at = bt_str_digits(end, value % unit, places);
     *--at = '.';
-    at = digits(at, value / unit, 1);
+    at = bt_str_digits(at, value / unit, 1);
     bt_line_put(l, (bt_str_t){at, (size_t) (end - at)});
 }
 

@@ -131,6 +131,19 @@ int bt_str_u64(bt_str_t s, uint64_t *value_p)
     return 0;
 }
 
+void bt_str_put_u64(char **at, uint64_t value)
+{
+    char z[BT_STR_U64_MAX], *end = z + sizeof(z), *from = bt_str_digits(end, value, 1);
+
+    bt_str_put(at, (bt_str_t){from, (size_t) (end - from)});
+}
+
+void bt_str_put_hex64(char **at, uint64_t value)
+{
+    for (int shift = 60; shift >= 0; shift -= 4)
+        *(*at)++ = "0123456789abcdef"[value >> shift & 15];
+}
+
 char *bt_str_dup(bt_str_t s)
 {
     char *copy = malloc(s.n + 1);

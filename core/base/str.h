@@ -108,6 +108,21 @@ static inline bt_str_t bt_str_put(char **at, bt_str_t s)
     *at += s.n;
     return copy;
 }
+/* Numbers as text without printf, which costs a few hundred instructions each. */
+#define BT_STR_U64_MAX 20 /* digits */
+/* At least `least` decimal digits, so that they end before `end`; returns where they begin. */
+static inline char *bt_str_digits(char *end, uint64_t value, unsigned least)
+{
+    const char *const short_enough = end - least;
+
+    for (; value != 0 || end > short_enough; value /= 10)
+        *--end = (char) ('0' + value % 10);
+    return end;
+}
+/* Decimal digits at *at, which moves behind them. */
+void bt_str_put_u64(char **at, uint64_t value);
+/* The same with 16 hex digits in lower case. */
+void bt_str_put_hex64(char **at, uint64_t value);
 /* malloc'ed NUL-terminated copy; the caller frees. NULL when out of memory. */
 char *bt_str_dup(bt_str_t s);
 /* Edit distance (for "did you mean"), case-insensitive, capped at 64 characters a side. */

@@ -19,13 +19,12 @@
  */
 #include "dispatch/attempt.h"
 #include "api/inspect.h"
+#include "base/line.h"
 #include "base/log.h"
 #include "base/rand.h"
 #include "dispatch/plan.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/sink.h"
-
-#include <stdio.h>
 
 #define BLAME_WAIT_MS 100
 #define HUB_WAIT_MS 500 /* the hub waits for a second witness itself, before it tells */
@@ -349,16 +348,22 @@ int bt_attempt_mint_room(bt_attempt_t *a, uint64_t *room_p)
 
 static void write_id(bt_attempt_t *a, const char *base)
 {
-    if (a->number > 1)
-        snprintf(a->id, sizeof(a->id), "%s%s-a%u", base, a->task->suffix, a->number);
-    else
-        snprintf(a->id, sizeof(a->id), "%s%s", base, a->task->suffix);
+    bt_line_t id;
+
+    bt_line_init(&id, a->id, sizeof(a->id) - 1);
+    bt_line_z(&id, base);
+    bt_line_z(&id, a->task->suffix);
+    if (a->number > 1) {
+        bt_line_lit(&id, "-a");
+        bt_line_u64(&id, a->number);
+    }
+    *id.at = '\0';
 }
 
 static void make_ids(bt_attempt_t *a)
 {
     const bt_request_t *r = a->task->request;
-    char fresh[BT_REQUEST_ID_MAX + 1];
+    char fresh[BT_REQUEST_ID_MAX + 1], *rid = a->rid;
 
     write_id(a, r->id);
     if (r->id_registered && strcmp(a->id, r->id) != 0 &&
@@ -366,8 +371,9 @@ static void make_ids(bt_attempt_t *a)
         bt_rand_uuid(fresh); /* another client's own id reads so */
         write_id(a, fresh);
     }
-    snprintf(a->rid, sizeof(a->rid), "%016llx%016llx", (unsigned long long) bt_rand_u64(),
-             (unsigned long long) bt_rand_u64());
+    bt_str_put_hex64(&rid, bt_rand_u64());
+    bt_str_put_hex64(&rid, bt_rand_u64());
+    *rid = '\0';
 }
 
 /* Does this request's probe of the worker run already? Its other children then go with it: sent away, they would fail the

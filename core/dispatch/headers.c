@@ -5,8 +5,6 @@
 #include "dispatch/leg.h"
 #include "dispatch/sink.h"
 
-#include <stdio.h>
-
 static bool is_prefix_ours(bt_str_t name)
 {
     static const bt_str_t prefixes[] = {BT_STR("x-baton-"), BT_STR("x-override-")};
@@ -113,8 +111,11 @@ bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_
         put(&pen, BT_STR("\r\n"));
     }
     put_header(&pen, BT_STR("Accept-Encoding"), BT_STR("identity"));
-    if (has_body)
-        pen.at += sprintf(pen.at, "Content-Length: %zu\r\n", body_bytes);
+    if (has_body) {
+        put(&pen, BT_STR("Content-Length: "));
+        bt_str_put_u64(&pen.at, body_bytes);
+        put(&pen, BT_STR("\r\n"));
+    }
     put(&pen, BT_STR("\r\n"));
     return (bt_str_t){start, (size_t) (pen.at - start)};
 }
@@ -140,24 +141,42 @@ static void add(bt_header_t *out, unsigned *n, unsigned max, const char *name, b
         out[(*n)++] = (bt_header_t){bt_str(name), value};
 }
 
+static bt_str_t number(bt_request_t *r, uint64_t value)
+{
+    char *from = bt_arena_alloc(&r->arena, BT_STR_U64_MAX), *at = from;
+
+    bt_str_put_u64(&at, value);
+    return (bt_str_t){from, (size_t) (at - from)};
+}
+
+static bt_str_t policy_at_version(bt_request_t *r)
+{
+    const bt_str_t name = bt_str(r->policy_name);
+    const bt_str_t version = bt_str(r->policy_version != NULL ? r->policy_version : "0");
+    struct pen pen = {bt_arena_alloc(&r->arena, name.n + 1 + version.n)};
+    const char *from = pen.at;
+
+    put(&pen, name);
+    put(&pen, BT_STR("@"));
+    put(&pen, version);
+    return (bt_str_t){from, (size_t) (pen.at - from)};
+}
+
 static void add_debug(bt_request_t *r, bt_header_t *out, unsigned *n, unsigned max)
 {
     if (r->is_default)
         add(out, n, max, "x-baton-policy", BT_STR("default"));
     else if (r->policy_name != NULL)
-        add(out, n, max, "x-baton-policy",
-            bt_arena_printf(&r->arena, "%s@%s", r->policy_name,
-                            r->policy_version != NULL ? r->policy_version : "0"));
+        add(out, n, max, "x-baton-policy", policy_at_version(r));
     if (r->policy_generation != 0)
-        add(out, n, max, "x-baton-policy-generation",
-            bt_arena_printf(&r->arena, "%llu", (unsigned long long) r->policy_generation));
+        add(out, n, max, "x-baton-policy-generation", number(r, r->policy_generation));
     if (bt_request_kind(r) != BT_PLAN_NONE)
         add(out, n, max, "x-baton-plan", bt_str(bt_plan_kind_name(bt_request_kind(r))));
     add(out, n, max, "x-baton-prefill", bt_str(bt_request_worker(r, BT_LEG_PREFILL)));
     add(out, n, max, "x-baton-decode", bt_str(bt_request_worker(r, BT_LEG_DECODE)));
     add(out, n, max, "x-baton-worker", bt_str(bt_request_worker(r, BT_LEG_SINGLE)));
     if (r->attempts > 1)
-        add(out, n, max, "x-baton-attempts", bt_arena_printf(&r->arena, "%u", r->attempts));
+        add(out, n, max, "x-baton-attempts", number(r, r->attempts));
     if (r->degraded)
         add(out, n, max, "x-baton-degraded", BT_STR("prefill-alone"));
     if (r->fail_leg != NULL) {

@@ -7,31 +7,19 @@
 #include "script/shared/prefix_index.h"
 
 #include <math.h>
-#include <stdio.h>
 
 #define ATTEMPTS_MAX 64
 #define TEXT_MAX 128
 #define PATH_MAX_BYTES 256
-#define DIGITS_MAX 24
 #define LOAD_FRESH_MS 5000 /* as in script/view/view.c: an engine's older report says nothing */
 
 /* ---- values ---- */
 
 #define put_lit(out, lit) bt_text_put((out), BT_STR(lit))
 
-/* Digits of value, written so that they end before `end`; returns where they begin. */
-static char *digits(char *end, uint64_t value)
-{
-    do {
-        *--end = (char) ('0' + value % 10);
-        value /= 10;
-    } while (value != 0);
-    return end;
-}
-
 static void put_u64_after(bt_text_t *out, bt_str_t before, uint64_t value)
 {
-    char z[DIGITS_MAX], *end = z + sizeof(z), *at = digits(end, value);
+    char z[BT_STR_U64_MAX], *end = z + sizeof(z), *at = bt_str_digits(end, value, 1);
 
     bt_text_put(out, before);
     bt_text_put(out, (bt_str_t){at, (size_t) (end - at)});
@@ -40,16 +28,16 @@ static void put_u64_after(bt_text_t *out, bt_str_t before, uint64_t value)
 /* Microseconds as milliseconds: 31, 0.25, 1.001. */
 static void put_ms_after(bt_text_t *out, bt_str_t before, uint64_t us)
 {
-    char z[DIGITS_MAX], *end = z + sizeof(z), *at = end;
+    char z[2 * BT_STR_U64_MAX], *end = z + sizeof(z), *at = end;
     const unsigned rest = (unsigned) (us % 1000);
 
     if (rest != 0) {
-        at = digits(end, 1000 + rest);
+        at = bt_str_digits(end, 1000 + rest, 1);
         *at = '.'; /* over the 1 that kept the zeros */
         while (end[-1] == '0')
             end--;
     }
-    at = digits(at, us / 1000);
+    at = bt_str_digits(at, us / 1000, 1);
     bt_text_put(out, before);
     bt_text_put(out, (bt_str_t){at, (size_t) (end - at)});
 }

@@ -14,7 +14,6 @@
 #include "base/text.h"
 #include "http/server_impl.h"
 
-#include <stdio.h>
 #include <time.h>
 
 #define STATUS_LINE_MAX 256U
@@ -165,17 +164,13 @@ static void put_header(struct writer *w, bt_str_t name, bt_str_t value)
     put(w, BT_STR("\r\n"));
 }
 
-static void put_number(struct writer *w, const char *fmt, unsigned long long value)
-{
-    w->at += sprintf(w->at, fmt, value);
-}
-
 static void put_status(bt_server_conn_t *c, struct writer *w, unsigned status)
 {
     bt_server_t *server = c->x.server;
 
     put(w, BT_STR("HTTP/1.1 "));
-    put_number(w, "%llu ", status);
+    bt_str_put_u64(&w->at, status);
+    put(w, BT_STR(" "));
     put(w, bt_str(bt_http_reason(status)));
     put(w, BT_STR("\r\n"));
     put_header(w, BT_STR("Date"), bt_str(date_text(server)));
@@ -185,10 +180,13 @@ static void put_status(bt_server_conn_t *c, struct writer *w, unsigned status)
 
 static void put_framing(bt_server_conn_t *c, struct writer *w)
 {
-    if (c->has_length)
-        put_number(w, "Content-Length: %llu\r\n", (unsigned long long) c->length_left);
-    else if (c->chunked)
+    if (c->has_length) {
+        put(w, BT_STR("Content-Length: "));
+        bt_str_put_u64(&w->at, c->length_left);
+        put(w, BT_STR("\r\n"));
+    } else if (c->chunked) {
         put(w, BT_STR("Transfer-Encoding: chunked\r\n"));
+    }
     if (c->close_after)
         put(w, BT_STR("Connection: close\r\n"));
     else if (c->x.head.minor == 0)

@@ -6,8 +6,6 @@
 
 #include "base/err.h"
 
-#include <stdio.h>
-
 enum {
     LEG_PATH,
     LEG_REQUEST_ID,
@@ -62,10 +60,9 @@ static void push_count(lua_State *L, uint64_t n)
 
 static void push_room(lua_State *L, uint64_t room)
 {
-    char text[24];
-    int n = snprintf(text, sizeof(text), "%llu", (unsigned long long) room);
+    char text[BT_STR_U64_MAX], *end = text + sizeof(text), *at = bt_str_digits(end, room, 1);
 
-    lua_pushlstring(L, text, (size_t) n);
+    lua_pushlstring(L, at, (size_t) (end - at));
 }
 
 static void push_rooms(lua_State *L, const bt_leg_view_t *leg)

@@ -175,6 +175,30 @@ static void test_tame(void **state)
     bt_str_tame(NULL, 0);
 }
 
+static void check_number(uint64_t value, const char *decimal, const char *hex)
+{
+    char z[64], *at = z;
+
+    bt_str_put_u64(&at, value);
+    *at++ = ' ';
+    bt_str_put_hex64(&at, value);
+    *at = '\0';
+    assert_int_equal((size_t) (at - z), strlen(decimal) + 1 + 16);
+    assert_memory_equal(z, decimal, strlen(decimal));
+    assert_string_equal(z + strlen(decimal) + 1, hex);
+}
+
+static void test_numbers(void **state)
+{
+    (void) state;
+    char z[4] = "....";
+    check_number(0, "0", "0000000000000000");
+    check_number(109, "109", "000000000000006d");
+    check_number(UINT64_MAX, "18446744073709551615", "ffffffffffffffff");
+    assert_ptr_equal(bt_str_digits(z + 3, 7, 2), z + 1);
+    assert_memory_equal(z, ".07.", 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -184,6 +208,7 @@ int main(void)
         cmocka_unit_test(test_distance),   cmocka_unit_test(test_cut),
         cmocka_unit_test(test_tame),       cmocka_unit_test(test_escaped_byte),
         cmocka_unit_test(test_take_hex64), cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
