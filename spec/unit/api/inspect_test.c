@@ -64,6 +64,14 @@ static void test_cut_body_is_judged_by_whole_members(void **state)
     assert_int_equal(bt_inspect_json(BT_STR("{\"id\":\"a\",\"choices\":[{\"text\":\"cut he")), 0);
 }
 
+static void test_escaped_words(void **state)
+{
+    (void) state;
+    assert_int_equal(bt_inspect_json(BT_STR("{\"\\u0065rr\\u006fr\":{\"code\":503}}")), 503);
+    assert_int_equal(
+        bt_inspect_json(BT_STR("{\"choices\":[{\"text\":\"an error, and an abort\"}]}")), 0);
+}
+
 static void test_streamed_prefill_answer(void **state)
 {
     bool is_object = true;
@@ -108,6 +116,7 @@ int main(void)
         cmocka_unit_test(test_good_answers),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_cut_body_is_judged_by_whole_members),
+        cmocka_unit_test(test_escaped_words),
         cmocka_unit_test(test_streamed_prefill_answer),
         cmocka_unit_test(test_reply_that_is_one_object),
         cmocka_unit_test(test_kv_sentences),

@@ -47,6 +47,8 @@ static void test_leaves_everything_else(void **state)
     expect("{\"a\":\"kv_transfer_params\",\"b\":{\"c\":1}}",
            "{\"a\":\"kv_transfer_params\",\"b\":{\"c\":1}}");
     expect("[\"kv_transfer_params\",{\"b\":1}]", "[\"kv_transfer_params\",{\"b\":1}]");
+    expect("{\"kv_transfer_params_and_more\":{\"b\":1},\"\\\"\":{\"c\":2}}",
+           "{\"kv_transfer_params_and_more\":{\"b\":1},\"\\\"\":{\"c\":2}}");
 }
 
 int main(void)
