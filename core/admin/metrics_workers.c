@@ -149,34 +149,46 @@ static void legs(bt_prom_t *p, subject_t *s)
         }
 }
 
-static void write_phases(bt_prom_t *p, subject_t *s, const _Atomic int64_t *values)
+static void write_phases(bt_prom_t *p, subject_t *s, const int64_t *values)
 {
     static const char *const phases[] = {"prefill", "decode"};
 
     for (unsigned i = 0; i < BT_PHASE_COUNT; i++) {
         s->labels[2] = (bt_label_t){"phase", bt_str(phases[i])};
-        bt_prom_int(p, s->labels, 3, load(&values[i]));
+        bt_prom_int(p, s->labels, 3, values[i]);
     }
 }
 
 static void ledger_tokens(bt_prom_t *p, subject_t *s)
 {
-    write_phases(p, s, s->w->tokens);
+    const int64_t values[] = {bt_worker_own_tokens(s->w, BT_PHASE_PREFILL),
+                              bt_worker_own_tokens(s->w, BT_PHASE_DECODE)};
+
+    write_phases(p, s, values);
 }
 
 static void ledger_requests(bt_prom_t *p, subject_t *s)
 {
-    write_phases(p, s, s->w->requests);
+    const int64_t values[] = {bt_worker_own_requests(s->w, BT_PHASE_PREFILL),
+                              bt_worker_own_requests(s->w, BT_PHASE_DECODE)};
+
+    write_phases(p, s, values);
 }
 
 static void others_tokens(bt_prom_t *p, subject_t *s)
 {
-    write_phases(p, s, s->w->others_tokens);
+    const int64_t values[] = {load(&s->w->others_tokens[BT_PHASE_PREFILL]),
+                              load(&s->w->others_tokens[BT_PHASE_DECODE])};
+
+    write_phases(p, s, values);
 }
 
 static void others_requests(bt_prom_t *p, subject_t *s)
 {
-    write_phases(p, s, s->w->others_requests);
+    const int64_t values[] = {load(&s->w->others_requests[BT_PHASE_PREFILL]),
+                              load(&s->w->others_requests[BT_PHASE_DECODE])};
+
+    write_phases(p, s, values);
 }
 
 /* ---- the table ---- */

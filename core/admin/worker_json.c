@@ -136,7 +136,8 @@ static void put_work(bt_text_t *out, const bt_worker_t *w)
     bt_text_puts(out, ",\"ledger\":{");
     for (unsigned i = 0; i < BT_PHASE_COUNT; i++)
         bt_text_printf(out, "%s\"%s\":{\"tokens\":%lld,\"requests\":%lld}", i > 0 ? "," : "",
-                       kinds[i], load(&w->tokens[i]), load(&w->requests[i]));
+                       kinds[i], (long long) bt_worker_own_tokens(w, (enum bt_phase) i),
+                       (long long) bt_worker_own_requests(w, (enum bt_phase) i));
     bt_text_puts(out, "},\"others\":{");
     for (unsigned i = 0; i < BT_PHASE_COUNT; i++)
         bt_text_printf(out, "%s\"%s\":{\"tokens\":%lld,\"requests\":%lld}", i > 0 ? "," : "",

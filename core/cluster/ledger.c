@@ -5,9 +5,11 @@
 
 static void add(bt_worker_t *w, enum bt_phase phase, int64_t tokens, int64_t requests)
 {
-    atomic_fetch_add_explicit(&w->tokens[phase], tokens, memory_order_relaxed);
+    bt_ledger_total_t *total = bt_worker_total(w, phase);
+
+    atomic_fetch_add_explicit(&total->tokens, tokens, memory_order_relaxed);
     if (requests != 0)
-        atomic_fetch_add_explicit(&w->requests[phase], requests, memory_order_relaxed);
+        atomic_fetch_add_explicit(&total->requests, requests, memory_order_relaxed);
 }
 
 static void hold(bt_ledger_entry_t *e, bt_worker_t *worker, enum bt_phase phase, int64_t tokens)

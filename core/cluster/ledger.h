@@ -1,6 +1,6 @@
 /* ledger.h - load that we ourselves have put on workers: tokens and requests per phase.
  *
- * Owner: an entry is embedded in a leg and belongs to its loop; totals are the worker's atomics.
+ * Owner: an entry is embedded in a leg and belongs to its loop; totals are atomics of the process (ledger_totals.h).
  * Life:  hold -> (grow)* -> release. Release is idempotent; an entry released (or never held) does nothing, so no path can
  *        drive a total negative and nothing stays held when a leg ends twice.
  * Flow:  prefill: prompt tokens until prefill's part ended; decode: prompt tokens + events so far until the body ended.

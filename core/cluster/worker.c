@@ -186,6 +186,7 @@ static void free_worker(bt_worker_t *w)
     free(w->authority);
     free(w->refusal_text);
     free(w->rank_legs);
+    bt_ledger_place_give_back(w->ledger_place);
     bt_breaker_fini(&w->breaker);
     pthread_mutex_destroy(&w->lock);
     if (w->on_free != NULL)
@@ -196,10 +197,19 @@ static void free_worker(bt_worker_t *w)
 int bt_worker_new(bt_worker_t **worker_p, const bt_worker_spec_t *spec, uint64_t id, unsigned slot,
                   const bt_breaker_config_t *breaker, char *err, size_t err_size)
 {
+    uint32_t place;
+    int rc = bt_ledger_place_take(&place);
+    if (rc < 0) {
+        snprintf(err, err_size, "more than %d workers", BT_LEDGER_PLACES);
+        return rc;
+    }
     bt_worker_t *w = aligned_alloc(_Alignof(bt_worker_t), sizeof *w);
-    if (w == NULL)
+    if (w == NULL) {
+        bt_ledger_place_give_back(place);
         return BT_E_NOMEM;
+    }
     memset(w, 0, sizeof *w);
+    w->ledger_place = place;
     bt_worker_spec_init(&w->spec);
     w->refs = 1;
     w->id = id;
@@ -207,7 +217,7 @@ int bt_worker_new(bt_worker_t **worker_p, const bt_worker_spec_t *spec, uint64_t
     w->load.total_tokens = -1;
     bt_breaker_init(&w->breaker, breaker);
     pthread_mutex_init(&w->lock, NULL);
-    int rc = fill(w, spec, err, err_size);
+    rc = fill(w, spec, err, err_size);
     if (rc < 0) {
         if (rc == BT_E_NOMEM)
             snprintf(err, err_size, "%s", bt_err_text(rc));
@@ -231,6 +241,19 @@ void bt_worker_unref(bt_worker_t *w)
 }
 
 /* ---- how it is doing ---- */
+
+static void tell(_Atomic int64_t *others, _Atomic int64_t *total, int64_t now)
+{
+    const int64_t before = atomic_exchange_explicit(others, now, memory_order_relaxed);
+
+    atomic_fetch_add_explicit(total, now - before, memory_order_relaxed);
+}
+
+void bt_worker_set_others(bt_worker_t *w, enum bt_phase phase, int64_t tokens, int64_t requests)
+{
+    tell(&w->others_tokens[phase], &bt_worker_total(w, phase)->tokens, tokens);
+    tell(&w->others_requests[phase], &bt_worker_total(w, phase)->requests, requests);
+}
 
 static const char *why_unhealthy(const bt_worker_t *w, uint64_t now_ms)
 {

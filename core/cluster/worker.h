@@ -12,6 +12,7 @@
 #include "cluster/breaker.h"
 #include "cluster/capability.h"
 #include "cluster/changes.h"
+#include "cluster/ledger_totals.h"
 
 #include <stdatomic.h>
 #include <sys/socket.h>
@@ -55,8 +56,6 @@ bool bt_worker_spec_same(const bt_worker_spec_t *a,
 enum bt_health { BT_HEALTH_UNKNOWN, BT_HEALTH_UP, BT_HEALTH_DOWN, BT_HEALTH_DRAIN };
 const char *bt_health_name(enum bt_health h);
 
-enum bt_phase { BT_PHASE_PREFILL, BT_PHASE_DECODE, BT_PHASE_COUNT };
-
 /* Load sample that the engine itself reported. */
 typedef struct bt_load_sample {
     _Atomic uint64_t at_ms; /* 0 = never */
@@ -70,8 +69,9 @@ typedef struct bt_worker {
     _Atomic unsigned refs;
     /* ---- fixed ---- */
     bt_worker_spec_t spec;
-    unsigned slot; /* index for per-loop arrays; unique among live workers */
-    uint64_t id;   /* never reused in this process; what a policy sees as worker.id */
+    unsigned slot;         /* index for per-loop arrays; unique among live workers */
+    uint32_t ledger_place; /* of its totals */
+    uint64_t id;           /* never reused in this process; what a policy sees as worker.id */
     char *name;
     char *host; /* of url, without brackets */
     unsigned port;
@@ -94,8 +94,6 @@ typedef struct bt_worker {
         is_gateway_managed; /* its connector's rooms are opened by the gateway at the worker's own agents */
     bool serves_alone; /* hybrids, and who computes a prompt that nothing is said of */
     /* ---- live ---- */
-    _Alignas(64) _Atomic int64_t tokens[BT_PHASE_COUNT]; /* ledger */
-    _Atomic int64_t requests[BT_PHASE_COUNT];
     _Atomic int64_t others_tokens[BT_PHASE_COUNT]; /* of the fleet's other gateways (core/fleet) */
     _Atomic int64_t others_requests[BT_PHASE_COUNT];
     _Alignas(64) _Atomic uint64_t last_bytes_ms; /* some leg got bytes from it */
@@ -161,21 +159,35 @@ static inline bool bt_worker_is_shared(void)
 /* Ledgers that differ by less than an eighth of what others have on a worker, on average, count as equal. */
 #define BT_WORKER_NEAR 8
 /* What is on it by all that is known: our own ledger, exact, and what other gateways have told, a moment old. */
+static inline bt_ledger_total_t *bt_worker_total(const bt_worker_t *w, enum bt_phase phase)
+{
+    return bt_ledger_total_at(phase, w->ledger_place);
+}
 static inline int64_t bt_worker_tokens(const bt_worker_t *w, enum bt_phase phase)
 {
-    return atomic_load_explicit(&w->tokens[phase], memory_order_relaxed) +
-           atomic_load_explicit(&w->others_tokens[phase], memory_order_relaxed);
+    return bt_ledger_tokens(phase, w->ledger_place);
 }
 static inline int64_t bt_worker_requests(const bt_worker_t *w, enum bt_phase phase)
 {
-    return atomic_load_explicit(&w->requests[phase], memory_order_relaxed) +
+    return bt_ledger_requests(phase, w->ledger_place);
+}
+/* What other gateways have told, anew; and what is our own of it. On the control loop. */
+void bt_worker_set_others(bt_worker_t *w, enum bt_phase phase, int64_t tokens, int64_t requests);
+static inline int64_t bt_worker_own_tokens(const bt_worker_t *w, enum bt_phase phase)
+{
+    return bt_worker_tokens(w, phase) -
+           atomic_load_explicit(&w->others_tokens[phase], memory_order_relaxed);
+}
+static inline int64_t bt_worker_own_requests(const bt_worker_t *w, enum bt_phase phase)
+{
+    return bt_worker_requests(w, phase) -
            atomic_load_explicit(&w->others_requests[phase], memory_order_relaxed);
 }
 /* Does a request of this gateway run on it? */
 static inline bool bt_worker_has_legs(const bt_worker_t *w)
 {
-    return atomic_load_explicit(&w->requests[BT_PHASE_PREFILL], memory_order_relaxed) > 0 ||
-           atomic_load_explicit(&w->requests[BT_PHASE_DECODE], memory_order_relaxed) > 0;
+    return bt_worker_own_requests(w, BT_PHASE_PREFILL) > 0 ||
+           bt_worker_own_requests(w, BT_PHASE_DECODE) > 0;
 }
 /* Kinds (capability.h) that it can serve now as one of a pair; 0 for a hybrid. A prefill of nixl_push has bootstrap only when it is
  * known where its agent is: said by the configuration, or learned from a hand-off. */

@@ -1,5 +1,5 @@
 /* Table `load`: a row a replica, "<key> <prefill tokens> <prefill requests> <decode tokens> <decode requests>;..." of the workers that it has something on,
- * in hexadecimal keys and decimal numbers. The sum of all rows but our own is put into the workers, where views, native functions and the default choice add it to
+ * in hexadecimal keys and decimal numbers. The sum of all rows but our own is put into the workers' totals, where views, native functions and the default choice find it beside
  * our own ledger, which is exact and live.
  *
  * A replica that dies leaves its row, which the store drops at its end; a store that does not answer leaves the sums, which are dropped here after the same time.
@@ -11,11 +11,9 @@
 
 #define LOAD_MAX (INT64_C(1) << 40) /* more is no load but a broken row */
 
-static int64_t own(const _Atomic int64_t *value)
+static int64_t not_less(int64_t own)
 {
-    int64_t now = atomic_load_explicit(value, memory_order_relaxed);
-
-    return now > 0 ? now : 0;
+    return own > 0 ? own : 0;
 }
 
 /* ---- out ---- */
@@ -27,8 +25,10 @@ static void put_report(bt_fleet_t *fleet)
     out->len = 0;
     for (unsigned i = 0; i < fleet->worker_key_count; i++) {
         const bt_worker_t *w = fleet->worker_keys[i].worker;
-        int64_t n[] = {own(&w->tokens[BT_PHASE_PREFILL]), own(&w->requests[BT_PHASE_PREFILL]),
-                       own(&w->tokens[BT_PHASE_DECODE]), own(&w->requests[BT_PHASE_DECODE])};
+        int64_t n[] = {not_less(bt_worker_own_tokens(w, BT_PHASE_PREFILL)),
+                       not_less(bt_worker_own_requests(w, BT_PHASE_PREFILL)),
+                       not_less(bt_worker_own_tokens(w, BT_PHASE_DECODE)),
+                       not_less(bt_worker_own_requests(w, BT_PHASE_DECODE))};
         if (n[0] + n[1] + n[2] + n[3] > 0)
             bt_text_printf(out, "%016" PRIx64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 ";",
                            fleet->worker_keys[i].key, n[0], n[1], n[2], n[3]);
@@ -74,12 +74,9 @@ static void publish(bt_fleet_t *fleet)
 {
     for (unsigned i = 0; i < fleet->worker_key_count; i++) {
         bt_worker_key_t *p = &fleet->worker_keys[i];
-        for (unsigned phase = 0; phase < BT_PHASE_COUNT; phase++) {
-            atomic_store_explicit(&p->worker->others_tokens[phase], p->tokens[phase],
-                                  memory_order_relaxed);
-            atomic_store_explicit(&p->worker->others_requests[phase], p->requests[phase],
-                                  memory_order_relaxed);
-        }
+        for (unsigned phase = 0; phase < BT_PHASE_COUNT; phase++)
+            bt_worker_set_others(p->worker, (enum bt_phase) phase, p->tokens[phase],
+                                 p->requests[phase]);
     }
 }
 

@@ -58,8 +58,8 @@ static bt_worker_t *make_worker(enum bt_role role, unsigned i)
         0)
         return NULL;
     atomic_store_explicit(&w->health, BT_HEALTH_UP, memory_order_relaxed);
-    w->tokens[BT_PHASE_PREFILL] = (int64_t) bt_rand_below(100000);
-    w->tokens[BT_PHASE_DECODE] = (int64_t) bt_rand_below(100000);
+    bt_worker_total(w, BT_PHASE_PREFILL)->tokens = (int64_t) bt_rand_below(100000);
+    bt_worker_total(w, BT_PHASE_DECODE)->tokens = (int64_t) bt_rand_below(100000);
     w->load.kv_used_ppm = (uint32_t) bt_rand_below(900000);
     w->load.running = (int64_t) bt_rand_below(64);
     w->load.at_ms = bt_clock_ms();
@@ -158,8 +158,8 @@ static void bear(bt_worker_t *w, enum bt_phase phase, int sign)
 {
     if (w == NULL)
         return;
-    w->tokens[phase] += sign * 1024;
-    w->requests[phase] += sign;
+    bt_worker_total(w, phase)->tokens += sign * 1024;
+    bt_worker_total(w, phase)->requests += sign;
 }
 
 /* Else the loads of the beginning would decide. */
@@ -167,8 +167,8 @@ static void idle(const struct fleet *f)
 {
     for (int role = 0; role < 3; role++)
         for (unsigned i = 0; i < f->sets[role].count; i++)
-            f->sets[role].items[i]->tokens[BT_PHASE_PREFILL] =
-                f->sets[role].items[i]->tokens[BT_PHASE_DECODE] = 0;
+            bt_worker_total(f->sets[role].items[i], BT_PHASE_PREFILL)->tokens =
+                bt_worker_total(f->sets[role].items[i], BT_PHASE_DECODE)->tokens = 0;
 }
 
 static int compare_tallies(const void *a, const void *b)

@@ -84,10 +84,15 @@ static int native_compatible(lua_State *L)
     bt_policy_t *policy = bt_policy_of(L);
     const bt_row_t *row = bt_row_check(L, 2);
     int key = (int) row->klass + 1;
+    bt_worker_list_t *list = bt_worker_list_at(L, 1);
 
+    if (list != NULL && row->klass < BT_POLICY_CLASSES && list->fits_kinds >> row->klass & 1) {
+        lua_settop(L, 1);
+        return 1;
+    }
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 2);
-    if (row->klass == BT_POLICY_CLASSES || bt_worker_list_at(L, 1) == NULL) {
+    if (row->klass == BT_POLICY_CLASSES || list == NULL) {
         filter(L, policy, row);
         return 1;
     }
@@ -96,6 +101,8 @@ static int native_compatible(lua_State *L)
     if (recall(L, key))
         return 1;
     filter(L, policy, row);
+    if (lua_rawequal(L, -1, 1))
+        list->fits_kinds |= UINT64_C(1) << row->klass;
     remember(L, key);
     return 1;
 }
@@ -183,12 +190,17 @@ static void filter_pairable(lua_State *L, bt_policy_t *policy)
 static int native_pairable(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
+    bt_worker_list_t *list = bt_worker_list_at(L, 1), *others = bt_worker_list_at(L, 2);
     bool same;
 
+    if (list != NULL && others != NULL && list->fits_list == others->serial) {
+        lua_settop(L, 1);
+        return 1;
+    }
     luaL_checktype(L, 1, LUA_TTABLE);
     luaL_checktype(L, 2, LUA_TTABLE);
     lua_settop(L, 2);
-    if (bt_worker_list_at(L, 1) == NULL || bt_worker_list_at(L, 2) == NULL) {
+    if (list == NULL || others == NULL) {
         filter_pairable(L, policy);
         return 1;
     }
@@ -199,6 +211,8 @@ static int native_pairable(lua_State *L)
     if (same && recall(L, MEMO_PAIRABLE))
         return 1;
     filter_pairable(L, policy);
+    if (lua_rawequal(L, -1, 1))
+        list->fits_list = others->serial;
     lua_pushvalue(L, 2);
     lua_rawseti(L, -3, MEMO_OTHERS);
     remember(L, MEMO_PAIRABLE);

@@ -1,7 +1,11 @@
 /* How it works: the least of a list by fields in order, or by one weighted sum. The values of all workers are gathered first, one
- * tight loop a field, then looked through once; equals share the chance, and where other gateways' loads are part of it, so do
+ * tight loop a field, then their least is found, then who has it; each further field does the same with those that are left, and
+ * one draw decides among the last. So equals share the chance, and where other gateways' loads are part of it, so do
  * near-equals: they all see the same least loaded worker. A field that is not known (no fresh report of the
- * engine) counts as worst, for the most as well as for the least. */
+ * engine) counts as worst, for the most as well as for the least.
+ *
+ * What is in the ledger is read where it lies for all workers side by side (ledger_totals.h): a pass over ten thousand is a few
+ * microseconds, which no tree that moves with each request would earn back. */
 #include "script/native/native.h"
 
 #include "base/rand.h"
@@ -33,43 +37,92 @@ static int64_t load_of(const _Atomic int64_t *p)
     return atomic_load_explicit(p, memory_order_relaxed);
 }
 
-/* The fields of the ledger, which nearly all rankings use, get loops of their own. */
-void bt_term_fill(lua_State *L, const bt_rows_t *rows, const bt_term_t *term, double *values)
+/* ---- values of a whole list ---- */
+
+/* Members of a list: all of it, or those at these indexes. */
+struct part {
+    const bt_rows_t *rows;
+    const uint32_t *at; /* NULL: all */
+    unsigned count;
+};
+
+static inline double prefill_tokens_at(uint32_t place)
+{
+    return (double) bt_ledger_tokens(BT_PHASE_PREFILL, place);
+}
+
+static inline double decode_tokens_at(uint32_t place)
+{
+    return (double) bt_ledger_tokens(BT_PHASE_DECODE, place);
+}
+
+static inline double tokens_at(uint32_t place)
+{
+    return (double) (bt_ledger_tokens(BT_PHASE_PREFILL, place) +
+                     bt_ledger_tokens(BT_PHASE_DECODE, place));
+}
+
+static inline double requests_at(uint32_t place)
+{
+    return (double) (bt_ledger_requests(BT_PHASE_PREFILL, place) +
+                     bt_ledger_requests(BT_PHASE_DECODE, place));
+}
+
+/* Inlined with the function that reads, so that each field of the ledger has a loop of its own. */
+static inline __attribute__((always_inline)) void fill_from_ledger(const struct part *part,
+                                                                   double weight, double *values,
+                                                                   double (*read)(uint32_t))
+{
+    const uint32_t *places = part->rows->places, *at = part->at;
+    bt_worker_t *const *workers = part->rows->workers;
+    const size_t n = part->count;
+
+    if (places != NULL && at == NULL)
+#pragma GCC unroll 4
+        for (size_t i = 0; i < n; i++)
+            values[i] = weight * read(places[i]);
+    else if (places != NULL)
+        for (size_t i = 0; i < n; i++)
+            values[i] = weight * read(places[at[i]]);
+    else
+        for (size_t i = 0; i < n; i++)
+            values[i] = weight * read(workers[at != NULL ? at[i] : i]->ledger_place);
+}
+
+static void fill_part(lua_State *L, const struct part *part, const bt_term_t *term, double *values)
 {
     bt_policy_t *policy = bt_policy_of(L);
-    const unsigned n = rows->count;
-    bt_worker_t *const *w = rows->workers;
 
     switch (term->field) {
     case BT_ROW_PREFILL_TOKENS:
-        for (unsigned i = 0; i < n; i++)
-            values[i] = term->weight * (double) bt_worker_tokens(w[i], BT_PHASE_PREFILL);
+        fill_from_ledger(part, term->weight, values, prefill_tokens_at);
         break;
     case BT_ROW_DECODE_TOKENS:
-        for (unsigned i = 0; i < n; i++)
-            values[i] = term->weight * (double) bt_worker_tokens(w[i], BT_PHASE_DECODE);
+        fill_from_ledger(part, term->weight, values, decode_tokens_at);
         break;
     case BT_ROW_TOKENS:
-        for (unsigned i = 0; i < n; i++)
-            values[i] = term->weight * (double) (bt_worker_tokens(w[i], BT_PHASE_PREFILL) +
-                                                 bt_worker_tokens(w[i], BT_PHASE_DECODE));
+        fill_from_ledger(part, term->weight, values, tokens_at);
         break;
     case BT_ROW_REQUESTS:
-        for (unsigned i = 0; i < n; i++)
-            values[i] = term->weight * (double) (bt_worker_requests(w[i], BT_PHASE_PREFILL) +
-                                                 bt_worker_requests(w[i], BT_PHASE_DECODE));
-        break;
-    case BT_ROW_PREFIX_BLOCKS:
-        bt_prefix_fill(L, rows, term->weight, values);
+        fill_from_ledger(part, term->weight, values, requests_at);
         break;
     default:
-        for (unsigned i = 0; i < n; i++) {
+        for (unsigned i = 0; i < part->count; i++) {
             if (i % BT_CHECK_EVERY == 0)
                 bt_vm_check_time(L);
-            values[i] = term_value(policy, w[i], term);
+            values[i] =
+                term_value(policy, part->rows->workers[part->at != NULL ? part->at[i] : i], term);
         }
     }
     bt_vm_check_time(L);
+}
+
+void bt_term_fill(lua_State *L, const bt_rows_t *rows, const bt_term_t *term, double *values)
+{
+    if (term->field == BT_ROW_PREFIX_BLOCKS)
+        bt_prefix_fill(L, rows, term->weight, values);
+    else
+        fill_part(L, &(struct part){rows, NULL, rows->count}, term, values);
 }
 
 /* ---- the trace ---- */
@@ -154,19 +207,6 @@ static void add_terms(const struct ranking *r, const bt_rows_t *rows, double *va
     }
 }
 
-/* Between equals in the first field: < 0 when a is better. */
-static int compare_rest(const struct ranking *r, const bt_worker_t *a, const bt_worker_t *b)
-{
-    for (unsigned i = 1; !r->is_sum && i < r->count; i++) {
-        double x = term_value(r->policy, a, &r->terms[i]),
-               y = term_value(r->policy, b, &r->terms[i]);
-
-        if (x != y)
-            return x < y ? -1 : 1;
-    }
-    return 0;
-}
-
 /* Of a ledger's field, what others have put on the worker; of the index, what they may have put in since. 0 of any other field. */
 static int64_t others_part(const bt_worker_t *w, enum bt_row_field field)
 {
@@ -202,80 +242,100 @@ static double slack_of(const struct ranking *r, const bt_rows_t *rows)
     return rows->count > 0 ? sum / rows->count / BT_WORKER_NEAR : 0;
 }
 
-static int any_near(const bt_rows_t *rows, const double *values, double slack)
-{
-    double least = HUGE_VAL;
-    unsigned near = 0;
-    int best = -1;
+#define AT_ONCE 16
 
-    for (unsigned i = 0; i < rows->count; i++)
-        least = values[i] < least ? values[i] : least;
-    for (unsigned i = 0; i < rows->count; i++)
-        if (values[i] <= least + slack && bt_rand_below(++near) == 0)
-            best = (int) i;
-    return best;
+static inline double lesser(double a, double b)
+{
+    return a < b ? a : b;
 }
 
-struct best {
-    unsigned at, ties;
+/* Of AT_ONCE values, four side by side: one after the other, each would wait for the one before. */
+static inline double least_of_few(const double *values)
+{
+    double least[4] = {values[0], values[1], values[2], values[3]};
+
+    for (unsigned i = 4; i < AT_ONCE; i += 4)
+        for (unsigned k = 0; k < 4; k++)
+            least[k] = lesser(values[i + k], least[k]);
+    return lesser(lesser(least[0], least[1]), lesser(least[2], least[3]));
+}
+
+/* What a search writes on: values of those that are left, the least of each few of them, and their indexes. */
+struct scratch {
+    double *values, *leasts;
+    uint32_t *at;
 };
 
-static void search_range(const struct ranking *r, const bt_rows_t *rows, const double *values,
-                         unsigned from, unsigned to, struct best *best_p)
+static double find_least(const struct scratch *s, size_t count)
 {
-    struct best best = *best_p;
+    double least = HUGE_VAL;
+    size_t i = 0;
 
-    for (unsigned i = from; i < to; i++) {
-        int order;
-
-        if (values[i] > values[best.at])
-            continue;
-        order = values[i] < values[best.at]
-                    ? -1
-                    : compare_rest(r, rows->workers[i], rows->workers[best.at]);
-        if (order > 0)
-            continue;
-        best.ties = order < 0 ? 1 : best.ties + 1;
-        if (order < 0 || bt_rand_below(best.ties) == 0)
-            best.at = i;
+    for (; i + AT_ONCE <= count; i += AT_ONCE) {
+        s->leasts[i / AT_ONCE] = least_of_few(s->values + i);
+        least = lesser(s->leasts[i / AT_ONCE], least);
     }
-    *best_p = best;
+    for (; i < count; i++)
+        least = lesser(s->values[i], least);
+    return least;
 }
 
-static int best_of(const struct ranking *r, const bt_rows_t *rows, const double *values)
+/* Keeps the members whose value is `most` at most; how many. Where there is one, no branch: half of a fleet may be idle at
+ * random. */
+static unsigned keep(const struct part *part, const struct scratch *s, double most)
+{
+    const double *values = s->values;
+    uint32_t *out = s->at;
+    const uint32_t *at = part->at;
+    size_t kept = 0;
+
+    for (size_t i = 0, end; i < part->count; i = end) {
+        end = i + AT_ONCE <= part->count ? i + AT_ONCE : part->count;
+        if (end == i + AT_ONCE && s->leasts[i / AT_ONCE] > most)
+            continue;
+        for (size_t k = i; k < end; k++) {
+            out[kept] = at != NULL ? at[k] : (uint32_t) k;
+            kept += values[k] <= most;
+        }
+    }
+    return (unsigned) kept;
+}
+
+/* The best of rows by r: an index. In the scratch are the values of the first field, or the sums. */
+static unsigned best_of(const struct ranking *r, const bt_rows_t *rows, const struct scratch *s)
 {
     const double slack = bt_worker_is_shared() ? slack_of(r, rows) : 0;
-    struct best best = {.ties = 1};
+    struct part left = {rows, NULL, rows->count};
 
-    if (slack > 0)
-        return any_near(rows, values, slack);
-    for (unsigned from = 1; from < rows->count; from += BT_CHECK_EVERY) {
-        const unsigned left = rows->count - from;
-        search_range(r, rows, values, from, from + (left < BT_CHECK_EVERY ? left : BT_CHECK_EVERY),
-                     &best);
+    for (unsigned t = 1;; t++) {
+        left.count = keep(&left, s, find_least(s, left.count) + slack);
+        left.at = s->at;
         bt_vm_check_time(r->L);
+        if (left.count <= 1 || slack > 0 || r->is_sum || t == r->count)
+            break;
+        fill_part(r->L, &left, &r->terms[t], s->values);
     }
-    return rows->count != 0 ? (int) best.at : -1;
+    if (left.count == 0) /* a weight that is no number has made all values none */
+        return (unsigned) bt_rand_below(rows->count);
+    return s->at[left.count > 1 ? bt_rand_below(left.count) : 0];
 }
 
 /* Pushes the best row of the list at index 1, or nothing. */
 static int push_best(lua_State *L, const struct ranking *r)
 {
     bt_rows_t rows;
-    double *values;
-    int best;
+    struct scratch s;
 
     bt_rows_get(L, r->policy, 1, &rows);
     if (rows.count == 0)
         return 0;
-    values = bt_native_values(L, r->policy, 2 * rows.count);
-    bt_term_fill(L, &rows, &r->terms[0], values);
-    add_terms(r, &rows, values, values + rows.count);
-    best = best_of(r, &rows, values);
-    bt_native_trace(L, &rows, values, r->sign);
-    if (best < 0)
-        return 0;
-    bt_rows_push(L, &rows, (unsigned) best);
+    s.values = bt_native_values(L, r->policy, 2 * rows.count);
+    s.at = (uint32_t *) (void *) (s.values + rows.count); /* half of the room, and a few */
+    s.leasts = s.values + rows.count + (rows.count + 1) / 2;
+    bt_term_fill(L, &rows, &r->terms[0], s.values);
+    add_terms(r, &rows, s.values, s.values + rows.count);
+    bt_native_trace(L, &rows, s.values, r->sign);
+    bt_rows_push(L, &rows, best_of(r, &rows, &s));
     return 1;
 }
 
@@ -423,8 +483,10 @@ static int native_power_of_k(lua_State *L)
     lua_Integer k = luaL_checkinteger(L, 2);
     bt_term_t terms[BT_TERMS_MAX];
     bt_worker_t *drawn[DRAWS_MAX];
-    double values[DRAWS_MAX];
+    double values[DRAWS_MAX], leasts[DRAWS_MAX / AT_ONCE];
     unsigned at[DRAWS_MAX], fields;
+    uint32_t left[DRAWS_MAX];
+    const struct scratch s = {values, leasts, left};
     bt_rows_t rows, few = {.workers = drawn};
 
     luaL_argcheck(L, k >= 1 && k <= DRAWS_MAX, 2, "1 to 16");
@@ -439,7 +501,7 @@ static int native_power_of_k(lua_State *L)
     bt_term_fill(L, &few, &terms[0], values);
     bt_native_trace(L, &few, values, 1);
     bt_rows_push(L, &rows,
-                 at[best_of(&(struct ranking){L, policy, terms, fields, false, 1}, &few, values)]);
+                 at[best_of(&(struct ranking){L, policy, terms, fields, false, 1}, &few, &s)]);
     return 1;
 }
 

@@ -196,11 +196,11 @@ static void set_age(lua_State *L, bt_worker_t *w, lua_Number age_ms)
 static bool set_own(bt_worker_t *w, const char *field, lua_Number value)
 {
     if (strcmp(field, "prefill_tokens") == 0)
-        w->tokens[BT_PHASE_PREFILL] = (int64_t) value;
+        bt_worker_total(w, BT_PHASE_PREFILL)->tokens = (int64_t) value;
     else if (strcmp(field, "decode_tokens") == 0)
-        w->tokens[BT_PHASE_DECODE] = (int64_t) value;
+        bt_worker_total(w, BT_PHASE_DECODE)->tokens = (int64_t) value;
     else if (strcmp(field, "requests") == 0)
-        w->requests[phase_of(w)] = (int64_t) value;
+        bt_worker_total(w, phase_of(w))->requests = (int64_t) value;
     else if (strcmp(field, "transfer_bytes") == 0 && w->is_gateway_managed)
         w->transfer_bytes = (int64_t) value;
     else if (strcmp(field, "ttft_ema_ms") == 0)
@@ -252,8 +252,8 @@ static int workers_bear(lua_State *L)
 {
     bt_worker_t *w = bt_testing_worker(L, bt_testing_workers_check(L, 1), 2);
 
-    w->tokens[phase_of(w)] += (int64_t) luaL_optnumber(L, 3, 0);
-    w->requests[phase_of(w)] += (int64_t) luaL_optnumber(L, 4, 1);
+    bt_worker_total(w, phase_of(w))->tokens += (int64_t) luaL_optnumber(L, 3, 0);
+    bt_worker_total(w, phase_of(w))->requests += (int64_t) luaL_optnumber(L, 4, 1);
     return 0;
 }
 

@@ -33,6 +33,7 @@ enum bt_policy_magic {
 
 struct bt_view_slot {
     bool used;
+    unsigned asked; /* lists, by bit, that the policy has had in hand */
     uint64_t key;
     unsigned counts[BT_LIST_COUNT];
     int refs[BT_LIST_COUNT];

@@ -48,11 +48,13 @@ static void drop_slot(lua_State *L, struct bt_view_slot *slot)
 }
 
 /* A policy that took members out of a list must not see the damage again. */
-static bool is_intact(lua_State *L, const struct bt_view_slot *slot)
+static bool is_intact(lua_State *L, struct bt_view_slot *slot)
 {
     for (int i = 0; i < BT_LIST_COUNT; i++) {
         size_t n;
 
+        if (!(slot->asked & 1u << i))
+            continue;
         bt_vm_push(L, slot->refs[i]);
         n = lua_objlen(L, -1);
         lua_pop(L, 1);
@@ -96,6 +98,7 @@ void bt_view_refresh(lua_State *L, bt_policy_t *policy)
     bt_vm_push_str(L, view->pool);
     slot->pool_ref = luaL_ref(L, LUA_REGISTRYINDEX);
     slot->key = view->key;
+    slot->asked = 0;
     slot->used = true;
     policy->slot = slot;
 }
@@ -109,6 +112,7 @@ static int view_index(lua_State *L)
         return bt_vm_unknown(L, "field of view", view_names, 2);
     if (!policy->call.running || policy->call.view == NULL)
         return luaL_error(L, "view can only be used while a hook that gets it runs");
+    policy->slot->asked |= 1u << field;
     bt_vm_push(L, field == VIEW_POOL ? policy->slot->pool_ref : policy->slot->refs[field]);
     return 1;
 }

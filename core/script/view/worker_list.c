@@ -13,16 +13,21 @@
 static void push_members(lua_State *L, bt_policy_t *policy, unsigned count)
 {
     int table = lua_gettop(L);
-    bt_worker_list_t *list = lua_newuserdata(L, sizeof(*list) + count * sizeof(list->workers[0]));
+    const size_t size = sizeof(bt_worker_list_t) + count * sizeof(bt_worker_t *);
+    bt_worker_list_t *list = lua_newuserdata(L, size + count * sizeof(uint32_t));
+    uint32_t *places = (uint32_t *) (void *) ((char *) list + size);
 
-    *list = (bt_worker_list_t){
-        .magic = BT_MAGIC_LIST, .count = count, .serial = ++policy->native->list_serial};
+    *list = (bt_worker_list_t){.magic = BT_MAGIC_LIST,
+                               .count = count,
+                               .serial = ++policy->native->list_serial,
+                               .places = places};
     lua_createtable(L, (int) count, 4);
     for (unsigned i = 0; i < count; i++) {
         if (i % BT_CHECK_EVERY == 0)
             bt_vm_check_time(L);
         lua_rawgeti(L, table, (int) i + 1);
         list->workers[i] = bt_row_check(L, -1)->worker;
+        places[i] = list->workers[i]->ledger_place;
         lua_rawseti(L, -2, (int) i + 1);
     }
     lua_setfenv(L, -2);
@@ -39,30 +44,28 @@ void bt_worker_list_seal(lua_State *L, bt_policy_t *policy)
     lua_setmetatable(L, -2);
 }
 
-/* Pushes the userdata and returns it, or pushes nothing. */
+/* Pushes the metatable and the userdata, and returns it; or pushes nothing. */
 static bt_worker_list_t *push_list(lua_State *L, int idx)
 {
     bt_worker_list_t *list;
 
-    if (!lua_istable(L, idx) || !lua_getmetatable(L, idx))
+    if (!lua_getmetatable(L, idx))
         return NULL;
     lua_rawgeti(L, -1, 0);
     list = lua_touserdata(L, -1);
-    if (list == NULL || list->magic != BT_MAGIC_LIST) {
-        lua_pop(L, 2);
-        return NULL;
-    }
-    lua_remove(L, -2);
-    return list;
+    if (list != NULL && list->magic == BT_MAGIC_LIST)
+        return list;
+    lua_pop(L, 2);
+    return NULL;
 }
 
-const bt_worker_list_t *bt_worker_list_at(lua_State *L, int idx)
+bt_worker_list_t *bt_worker_list_at(lua_State *L, int idx)
 {
-    const bt_worker_list_t *list = push_list(L, idx);
+    bt_worker_list_t *list = push_list(L, idx);
 
     if (list == NULL)
         return NULL;
-    lua_pop(L, 1);
+    lua_pop(L, 2);
     return lua_objlen(L, idx) == list->count ? list : NULL;
 }
 
@@ -70,7 +73,8 @@ void bt_worker_list_push_memory(lua_State *L, int idx)
 {
     push_list(L, idx);
     lua_getfenv(L, -1);
-    lua_remove(L, -2);
+    lua_replace(L, -3);
+    lua_pop(L, 1);
 }
 
 /* The reference keeps the chunk; the old one is left to the collector. */
@@ -107,22 +111,28 @@ static void gather(lua_State *L, bt_policy_t *policy, bt_rows_t *rows)
 
 void bt_rows_get(lua_State *L, bt_policy_t *policy, int idx, bt_rows_t *rows)
 {
-    luaL_checktype(L, idx, LUA_TTABLE);
     *rows = (bt_rows_t){.idx = idx, .list = bt_worker_list_at(L, idx)};
     if (rows->list == NULL) {
+        luaL_checktype(L, idx, LUA_TTABLE);
         gather(L, policy, rows);
         return;
     }
     rows->workers = rows->list->workers;
+    rows->places = rows->list->places;
     rows->count = rows->list->count;
 }
 
+/* A member that a policy has put in another's place is passed over: the list is as it was. */
 void bt_rows_push(lua_State *L, const bt_rows_t *rows, unsigned at)
 {
-    if (rows->list == NULL) {
-        lua_rawgeti(L, rows->idx, (int) at + 1);
+    const bt_row_t *row;
+
+    lua_rawgeti(L, rows->idx, (int) at + 1);
+    row = rows->list != NULL ? lua_touserdata(L, -1) : NULL;
+    if (rows->list == NULL ||
+        (row != NULL && row->magic == BT_MAGIC_ROW && row->worker == rows->workers[at]))
         return;
-    }
+    lua_pop(L, 1);
     bt_worker_list_push_memory(L, rows->idx);
     lua_rawgeti(L, -1, (int) at + 1);
     lua_remove(L, -2);

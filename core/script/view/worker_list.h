@@ -3,7 +3,7 @@
  * Owner: one policy VM.
  * Life:  a list's memory goes with the list; bt_rows while one native function runs, until the next bt_rows_get.
  * Flow:  seal marks a list that C made; rows_get reads such a list, or copies one that a policy made.
- * Cost:  about 2 ns a worker, 15 ns in a list of the policy's own.
+ * Cost:  nothing a worker, 15 ns in a list of the policy's own.
  */
 #ifndef BT_SCRIPT_WORKER_LIST_H
 #define BT_SCRIPT_WORKER_LIST_H
@@ -18,6 +18,10 @@ typedef struct bt_worker_list {
     enum bt_policy_magic magic;
     unsigned count;
     uint64_t serial; /* no two lists of a VM have the same */
+    /* What nearly all fleets answer for a whole list at once; 0: ask. Kinds of workers (bit by row's class) that can be a pair
+     * with all members; the last list of which each member can be a pair with some. */
+    uint64_t fits_kinds, fits_list;
+    const uint32_t *places; /* of their totals (cluster/ledger_totals.h), behind the workers */
     bt_worker_t *workers[];
 } bt_worker_list_t;
 
@@ -30,6 +34,7 @@ enum bt_worker_list_key {
 
 typedef struct bt_rows {
     bt_worker_t *const *workers;
+    const uint32_t *places; /* NULL = a list of the policy's own */
     unsigned count;
     int idx;                      /* where the Lua list stands */
     const bt_worker_list_t *list; /* NULL = a list of the policy's own */
@@ -38,7 +43,7 @@ typedef struct bt_rows {
 /* The table of rows at the top becomes a list that C knows. */
 void bt_worker_list_seal(lua_State *L, bt_policy_t *policy);
 /* NULL when the value at idx is no such list, or when a policy has added or removed members. */
-const bt_worker_list_t *bt_worker_list_at(lua_State *L, int idx);
+bt_worker_list_t *bt_worker_list_at(lua_State *L, int idx);
 /* Pushes the list's environment. The list must be one. */
 void bt_worker_list_push_memory(lua_State *L, int idx);
 /* Members of the table at idx; raises when it is no list of workers. */

@@ -235,7 +235,7 @@ const struct bt_embedded *bt_vm_embedded(const char *path)
 
 /* ---- field names ---- */
 
-static unsigned key_slot(const char *key)
+static unsigned key_slot(const void *key)
 {
     return (unsigned) (((uintptr_t) key >> 4) * 0x9e3779b1u >> 8) % BT_VM_FIELDS_CAP;
 }
@@ -245,11 +245,11 @@ void bt_vm_fields_init(lua_State *L, bt_vm_fields_t *f, const char *const *names
     f->names = names;
     for (unsigned i = 0; names[i] != NULL; i++) {
         unsigned slot;
-        const char *key;
+        const void *key;
 
         BT_BUG_ON(i >= BT_VM_FIELDS_CAP - 16);
         lua_pushstring(L, names[i]);
-        key = lua_tostring(L, -1);
+        key = lua_topointer(L, -1);
         luaL_ref(L, LUA_REGISTRYINDEX); /* keeps the interned string where it is */
         for (slot = key_slot(key); f->keys[slot] != NULL; slot = (slot + 1) % BT_VM_FIELDS_CAP)
             ;
@@ -260,7 +260,7 @@ void bt_vm_fields_init(lua_State *L, bt_vm_fields_t *f, const char *const *names
 
 int bt_vm_fields_find(lua_State *L, const bt_vm_fields_t *f, int idx)
 {
-    const char *key = lua_type(L, idx) == LUA_TSTRING ? lua_tostring(L, idx) : NULL;
+    const void *key = lua_topointer(L, idx); /* of what is no string: another object's */
 
     if (key == NULL)
         return -1;

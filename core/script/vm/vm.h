@@ -92,7 +92,7 @@ const struct bt_embedded *bt_vm_embedded(const char *path); /* NULL when there i
 #define BT_VM_FIELDS_CAP 64
 typedef struct bt_vm_fields {
     const char *const *names; /* NULL-terminated; the result of a find is the index here */
-    const char *keys[BT_VM_FIELDS_CAP];
+    const void *keys[BT_VM_FIELDS_CAP]; /* the strings as objects */
     unsigned char ids[BT_VM_FIELDS_CAP];
 } bt_vm_fields_t;
 /* Anchors the names in the registry. In protected mode only. At most 48 names. */

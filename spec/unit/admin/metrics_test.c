@@ -133,8 +133,8 @@ static void test_workers(void **state)
     (void) state;
     set_up(p);
     set_up(d);
-    atomic_store(&p->tokens[BT_PHASE_PREFILL], 123);
-    atomic_store(&p->requests[BT_PHASE_PREFILL], 2);
+    atomic_store(&bt_worker_total(p, BT_PHASE_PREFILL)->tokens, 123);
+    atomic_store(&bt_worker_total(p, BT_PHASE_PREFILL)->requests, 2);
     atomic_store(&p->legs_total[0][3], 9);
     atomic_store(&d->draining, true);
     for (int i = 0; i < 5; i++)

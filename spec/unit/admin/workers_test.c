@@ -108,7 +108,7 @@ static void test_show_by_name_and_url(void **state)
     d = rig_add(&rig, BT_ROLE_DECODE, "d0", "http://127.0.0.1:8001", "NixlConnector");
     rig_add(&rig, BT_ROLE_DECODE, "d1", "http://127.0.0.1:8002", "sglang");
     set_up(p);
-    atomic_store(&d->tokens[BT_PHASE_DECODE], 77);
+    atomic_store(&bt_worker_total(d, BT_PHASE_DECODE)->tokens, 77);
     atomic_store(&d->load.kv_used_ppm, 250000);
     atomic_store(&d->load.running, 3);
     atomic_store(&d->load.at_ms, bt_clock_ms());

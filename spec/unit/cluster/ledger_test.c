@@ -21,8 +21,8 @@ static int teardown(void **state)
 
 static void assert_load(enum bt_phase phase, int64_t tokens, int64_t requests)
 {
-    assert_int_equal(atomic_load(&w->tokens[phase]), tokens);
-    assert_int_equal(atomic_load(&w->requests[phase]), requests);
+    assert_int_equal(atomic_load(&bt_worker_total(w, phase)->tokens), tokens);
+    assert_int_equal(atomic_load(&bt_worker_total(w, phase)->requests), requests);
 }
 
 static void tokens_per_phase(void **state)

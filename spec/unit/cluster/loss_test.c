@@ -233,13 +233,13 @@ static void a_process_that_is_gone_is_lost_with_its_legs(void **state)
     assert_int_equal(told, 0);
     assert_int_equal(atomic_load(&w[0]->health), BT_HEALTH_UP);
     for (unsigned phase = 0; phase < BT_PHASE_COUNT; phase++) {
-        atomic_store(&w[phase]->requests[phase], 1);
+        atomic_store(&bt_worker_total(w[phase], phase)->requests, 1);
         bt_loss_gone(&book, w[phase], "gone", 10000);
         assert_true(bt_worker_is_lost(w[phase]));
         assert_int_equal(bt_worker_lost_since(w[phase]), 10000);
         assert_int_equal(atomic_load(&w[phase]->health), BT_HEALTH_DOWN);
         bt_loss_gone(&book, w[phase], "gone", 10001); /* two agents of one process */
-        atomic_store(&w[phase]->requests[phase], 0);
+        atomic_store(&bt_worker_total(w[phase], phase)->requests, 0);
         assert_int_equal(atomic_load(&w[phase]->losses_total), 1);
     }
     assert_int_equal(told, 2);

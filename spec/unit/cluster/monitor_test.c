@@ -529,13 +529,13 @@ static void a_removed_worker_is_watched_until_its_last_leg_has_ended(void **stat
 {
     (void) state;
     bt_worker_t *w = bt_worker_ref(watch_for_loss(OK));
-    atomic_store(&w->requests[BT_PHASE_DECODE], 1);
+    atomic_store(&bt_worker_total(w, BT_PHASE_DECODE)->requests, 1);
     assert_int_equal(bt_registry_remove(registry, BT_STR("w0")), 0);
     assert_int_equal(atomic_load(&w->refs), 2);
     atomic_store(&server.mode, DEAD_503);
     UNTIL(bt_worker_is_lost(w));
     assert_int_equal(lost_count, 1);
-    atomic_store(&w->requests[BT_PHASE_DECODE], 0);
+    atomic_store(&bt_worker_total(w, BT_PHASE_DECODE)->requests, 0);
     UNTIL(atomic_load(&w->refs) == 1);
     bt_worker_unref(w);
 }

@@ -116,7 +116,7 @@ static void unchanged_workers_keep_everything(void **state)
     assert_ptr_equal(find("p1"), p1);
     assert_ptr_equal(find("d0"), d0);
     assert_int_equal(atomic_load(&p1->health), BT_HEALTH_UP);
-    assert_int_equal(atomic_load(&p1->tokens[BT_PHASE_PREFILL]), 77);
+    assert_int_equal(atomic_load(&bt_worker_total(p1, BT_PHASE_PREFILL)->tokens), 77);
     assert_int_equal(find("p0")->tp_size, 8);
     assert_int_equal(atomic_load(&find("p0")->health), BT_HEALTH_UNKNOWN);
     assert_int_equal(atomic_load(bt_registry_current(r)->pools[0].bytes_per_token_milli), 3456);
@@ -346,9 +346,9 @@ static void loops_hammer_while_the_registry_applies(void **state)
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
     assert_ptr_equal(find("d0"), kept);
-    assert_int_equal(atomic_load(&kept->tokens[BT_PHASE_PREFILL]), 0);
-    assert_int_equal(atomic_load(&kept->tokens[BT_PHASE_DECODE]), 0);
-    assert_int_equal(atomic_load(&kept->requests[BT_PHASE_DECODE]), 0);
+    assert_int_equal(atomic_load(&bt_worker_total(kept, BT_PHASE_PREFILL)->tokens), 0);
+    assert_int_equal(atomic_load(&bt_worker_total(kept, BT_PHASE_DECODE)->tokens), 0);
+    assert_int_equal(atomic_load(&bt_worker_total(kept, BT_PHASE_DECODE)->requests), 0);
     assert_true(bt_registry_current(r)->slot_count <
                 64); /* slots of freed workers were used again */
     bt_workers_unref(shared);

@@ -361,7 +361,7 @@ int64_t held(int which, enum bt_phase phase)
 {
     const int64_t put = phase == phase_of(which) ? 1000 * which : 0;
 
-    return atomic_load(&engines[which].worker->tokens[phase]) - put;
+    return atomic_load(&bt_worker_total(engines[which].worker, phase)->tokens) - put;
 }
 
 /* ---- fixture ---- */
@@ -416,7 +416,7 @@ static void make_usable(int which)
     engines[which].worker = w;
     atomic_store(&w->has_agents, true);
     bt_worker_set_health(w, BT_HEALTH_UP, "spec");
-    atomic_store(&w->tokens[phase_of(which)], 1000 * which);
+    atomic_store(&bt_worker_total(w, phase_of(which))->tokens, 1000 * which);
 }
 
 static void open_engines(void)
@@ -604,7 +604,7 @@ static void nothing_is_held(void)
     for (int i = 0; i < ENGINES; i++)
         for (int phase = 0; is_there(i) && phase < BT_PHASE_COUNT; phase++) {
             assert_int_equal(held(i, (enum bt_phase) phase), 0);
-            assert_int_equal(atomic_load(&engines[i].worker->requests[phase]), 0);
+            assert_int_equal(atomic_load(&bt_worker_total(engines[i].worker, phase)->requests), 0);
         }
 }
 

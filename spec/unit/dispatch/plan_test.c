@@ -415,10 +415,10 @@ static void the_prompts_of_a_lone_worker_are_load(void **state)
 {
     (void) state;
     start(NULL);
-    atomic_fetch_add(&engines[D0].worker->tokens[BT_PHASE_PREFILL], 1 << 30);
+    atomic_fetch_add(&bt_worker_total(engines[D0].worker, BT_PHASE_PREFILL)->tokens, 1 << 30);
     ask();
     served_by(P0, "req-1", D1);
-    atomic_fetch_sub(&engines[D0].worker->tokens[BT_PHASE_PREFILL], 1 << 30);
+    atomic_fetch_sub(&bt_worker_total(engines[D0].worker, BT_PHASE_PREFILL)->tokens, 1 << 30);
 }
 
 static unsigned legs_at(int which)

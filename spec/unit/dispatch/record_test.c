@@ -305,10 +305,10 @@ static void test_candidates_as_the_policy_saw_them(void **state)
     (void) state;
     rig.shared.record.sample = 1;
     bt_record_begin(&rig.r);
-    p1->tokens[BT_PHASE_PREFILL] = 70;
-    p1->tokens[BT_PHASE_DECODE] = 5;
-    p1->requests[BT_PHASE_PREFILL] = 2;
-    p1->requests[BT_PHASE_DECODE] = 1;
+    bt_worker_total(p1, BT_PHASE_PREFILL)->tokens = 70;
+    bt_worker_total(p1, BT_PHASE_DECODE)->tokens = 5;
+    bt_worker_total(p1, BT_PHASE_PREFILL)->requests = 2;
+    bt_worker_total(p1, BT_PHASE_DECODE)->requests = 1;
     p1->ttft_ema_us = 20500;
     p1->load.running = 3;
     p1->load.waiting = 4;
@@ -319,7 +319,7 @@ static void test_candidates_as_the_policy_saw_them(void **state)
     p2->load.running = 9;
     view = rig_view(&rig);
     bt_record_candidates(&rig.r, &view);
-    p1->tokens[BT_PHASE_PREFILL] = 0; /* moves on */
+    bt_worker_total(p1, BT_PHASE_PREFILL)->tokens = 0; /* moves on */
     assert_true(trace->cap >= 5);
     trace->scores[trace->count++] = (struct bt_policy_score){p1->id, 12.5};
     trace->scores[trace->count++] = (struct bt_policy_score){rig.decode[1]->id, -1};

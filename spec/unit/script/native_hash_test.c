@@ -57,9 +57,9 @@ static void the_bound_holds(void **state)
     plan_once(&f, POLICY("local p = view.prefill\n"
                          "for key = 1, 50 do assert(baton.bounded_hash(p, key, 1.25) == "
                          "baton.rendezvous(p, key)) end" DONE));
-    f.prefill.items[1]->requests[BT_PHASE_PREFILL] =
+    bt_worker_total(f.prefill.items[1], BT_PHASE_PREFILL)->requests =
         9; /* the mean with one more is 2.5, the bound ceil(3.125) = 4 */
-    f.prefill.items[2]->tokens[BT_PHASE_PREFILL] = 100;
+    bt_worker_total(f.prefill.items[2], BT_PHASE_PREFILL)->tokens = 100;
     plan_times(
         &f, 10,
         POLICY("local p, s = view.prefill, ctx.state s.ids = s.ids or {} s.key = s.key or 0\n"

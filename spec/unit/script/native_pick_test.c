@@ -13,8 +13,8 @@ static void most_and_least(void **state)
 
     fleet_init(&f, 4, 1, 0);
     for (int i = 0; i < 4; i++) {
-        f.prefill.items[i]->tokens[BT_PHASE_PREFILL] = tokens[i];
-        f.prefill.items[i]->requests[BT_PHASE_PREFILL] = requests[i];
+        bt_worker_total(f.prefill.items[i], BT_PHASE_PREFILL)->tokens = tokens[i];
+        bt_worker_total(f.prefill.items[i], BT_PHASE_PREFILL)->requests = requests[i];
     }
     plan_once(
         &f,
@@ -59,7 +59,7 @@ static void power_of_k(void **state)
     bt_rand_seed(7);
     fleet_init(&f, 6, 1, 0);
     for (int i = 0; i < 6; i++)
-        f.prefill.items[i]->tokens[BT_PHASE_PREFILL] = i;
+        bt_worker_total(f.prefill.items[i], BT_PHASE_PREFILL)->tokens = i;
     plan_times(
         &f, 40,
         POLICY(
@@ -115,8 +115,8 @@ static void near_equals_share_the_chance_where_others_are(void **state)
     bt_rand_seed(3);
     fleet_init(&f, 3, 1, 0);
     for (int i = 0; i < 3; i++) {
-        f.prefill.items[i]->tokens[BT_PHASE_PREFILL] = i < 2 ? i : 500;
-        f.prefill.items[i]->others_tokens[BT_PHASE_PREFILL] = 100;
+        bt_worker_total(f.prefill.items[i], BT_PHASE_PREFILL)->tokens = i < 2 ? i : 500;
+        bt_worker_set_others(f.prefill.items[i], BT_PHASE_PREFILL, 100, 0);
     }
     plan_once(&f, POLICY("for _ = 1, 40 do\n"
                          "  local w = baton.argmin(view.prefill, 'prefill_tokens')\n"
@@ -132,7 +132,7 @@ static void near_equals_share_the_chance_where_others_are(void **state)
                          "assert(seen.p1 > 10 and seen.p2 > 10 and seen.p3 == 0)\n"
                          "assert(baton.argmin(view.prefill, 'id').name == 'p1')" DONE));
     for (int i = 0; i < 3; i++)
-        f.prefill.items[i]->others_tokens[BT_PHASE_PREFILL] = 0;
+        bt_worker_set_others(f.prefill.items[i], BT_PHASE_PREFILL, 0, 0);
     plan_once(&f, POLICY("for _ = 1, 40 do\n"
                          "  assert(baton.argmin(view.prefill, 'prefill_tokens').name == 'p1')\n"
                          "end" DONE));

@@ -46,7 +46,7 @@ static void match_and_insert(void **state)
                          "assert(baton.prefix_match({ p[1], p[3] }, req, 4) == nil)\n"
                          "baton.prefix_insert(req, p[3], 4)" DONE));
     set_prompt(&f, text, 100, 50);
-    f.prefill.items[1]->requests[BT_PHASE_PREFILL] = 5;
+    bt_worker_total(f.prefill.items[1], BT_PHASE_PREFILL)->requests = 5;
     plan_once(&f, POLICY("local best, n = baton.prefix_match(view.prefill, req, 4) assert(best.id "
                          "== 3 and n == 9)\n"
                          "assert(view.prefill[2].prefix_blocks == 6)" DONE));
@@ -98,7 +98,7 @@ static void equals_share(void **state)
     bt_rand_seed(1);
     fleet_init(&f, 4, 1, 0);
     set_prompt(&f, text, 160, 0);
-    f.prefill.items[1]->requests[BT_PHASE_PREFILL] = 1;
+    bt_worker_total(f.prefill.items[1], BT_PHASE_PREFILL)->requests = 1;
     plan_once(
         &f, POLICY("local p, seen = view.prefill, { 0, 0, 0, 0 }\n"
                    "for i = 1, 4 do baton.prefix_insert(req, p[i], 4) end\n"

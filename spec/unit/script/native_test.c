@@ -16,8 +16,8 @@ static void argmin(void **state)
 
     fleet_init(&f, 4, 1, 0);
     for (int i = 0; i < 4; i++) {
-        f.prefill.items[i]->tokens[BT_PHASE_PREFILL] = tokens[i];
-        f.prefill.items[i]->requests[BT_PHASE_PREFILL] = requests[i];
+        bt_worker_total(f.prefill.items[i], BT_PHASE_PREFILL)->tokens = tokens[i];
+        bt_worker_total(f.prefill.items[i], BT_PHASE_PREFILL)->requests = requests[i];
     }
     plan_once(
         &f,

@@ -12,7 +12,7 @@ static int open_fleet(void **state)
     (void) state;
     fleet_init(&f, 3, 2, 0);
     for (int i = 0; i < 3; i++)
-        f.prefill.items[i]->tokens[BT_PHASE_PREFILL] = 10 * i;
+        bt_worker_total(f.prefill.items[i], BT_PHASE_PREFILL)->tokens = 10 * i;
     trace = (bt_policy_trace_t){.scores = scores, .cap = 8};
     f.req.trace = &trace;
     return 0;

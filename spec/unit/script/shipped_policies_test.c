@@ -89,9 +89,9 @@ static void least_load_takes_the_least(void **state)
 
     fleet_init(&f, 3, 3, 0);
     for (int i = 0; i < 3; i++) {
-        f.prefill.items[i]->tokens[BT_PHASE_PREFILL] = 100 - 10 * i;
-        f.decode.items[i]->tokens[BT_PHASE_DECODE] = 5;
-        f.decode.items[i]->requests[BT_PHASE_DECODE] = i == 1 ? 1 : 2;
+        bt_worker_total(f.prefill.items[i], BT_PHASE_PREFILL)->tokens = 100 - 10 * i;
+        bt_worker_total(f.decode.items[i], BT_PHASE_DECODE)->tokens = 5;
+        bt_worker_total(f.decode.items[i], BT_PHASE_DECODE)->requests = i == 1 ? 1 : 2;
     }
     choice = plan(policy, &f);
     assert_ptr_equal(choice.first.prefill, f.prefill.items[2]);
@@ -110,8 +110,8 @@ static void power_of_two_never_takes_the_worst(void **state)
     bt_rand_seed(3);
     fleet_init(&f, 3, 3, 0);
     for (int i = 0; i < 3; i++) {
-        f.prefill.items[i]->tokens[BT_PHASE_PREFILL] = i;
-        f.decode.items[i]->tokens[BT_PHASE_DECODE] = 2 - i;
+        bt_worker_total(f.prefill.items[i], BT_PHASE_PREFILL)->tokens = i;
+        bt_worker_total(f.decode.items[i], BT_PHASE_DECODE)->tokens = 2 - i;
     }
     for (int k = 0; k < 300; k++) {
         bt_choice_t choice = plan(policy, &f);

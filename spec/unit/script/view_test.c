@@ -11,10 +11,10 @@ static void all_fields_of_a_worker(void **state)
 
     fleet_init(&f, 1, 1, 1);
     w = f.prefill.items[0];
-    w->tokens[BT_PHASE_PREFILL] = 100;
-    w->tokens[BT_PHASE_DECODE] = 7;
-    w->requests[BT_PHASE_PREFILL] = 3;
-    w->requests[BT_PHASE_DECODE] = 1;
+    bt_worker_total(w, BT_PHASE_PREFILL)->tokens = 100;
+    bt_worker_total(w, BT_PHASE_DECODE)->tokens = 7;
+    bt_worker_total(w, BT_PHASE_PREFILL)->requests = 3;
+    bt_worker_total(w, BT_PHASE_DECODE)->requests = 1;
     w->ttft_ema_us = 1500;
     w->load.at_ms = bt_clock_ms();
     w->load.running = 4;
@@ -106,7 +106,7 @@ static void values_are_live(void **state)
         POLICY("local a, b = view.prefill[1], view.prefill[2]\n"
                "return { prefill = a.prefill_tokens <= b.prefill_tokens and a or b, decode = 3 }"));
     for (int i = 0; i < 4; i++) {
-        f.prefill.items[0]->tokens[BT_PHASE_PREFILL] = i % 2;
+        bt_worker_total(f.prefill.items[0], BT_PHASE_PREFILL)->tokens = i % 2;
         assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), 0);
         assert_ptr_equal(choice.first.prefill, f.prefill.items[i % 2]);
     }
