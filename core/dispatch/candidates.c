@@ -91,7 +91,7 @@ static void rebuild(bt_dispatcher_t *d, const bt_worker_pool_t *pool, struct bt_
         bt_workers_changes(); /* read first: a change while we look costs one rebuild more, never a stale set */
     c->epoch = d->workers->epoch;
     c->recheck_at_ms = now_ms + RECHECK_MS; /* breakers open by time, without an event */
-    c->key = ++d->view_keys;
+    c->key = d->view_keys += BT_VIEW_SHAPES;
     for (int list = 0; list < BT_LIST_COUNT; list++)
         fill(c, (enum bt_policy_list) list, pool, model, now_ms);
 }

@@ -13,6 +13,16 @@
 
 #define BT_MODEL_SETS 8 /* pools whose workers list models: sets kept by model */
 
+/* What choice_view.c makes of one pool's candidates. Each has a key of its own, after the
+ * candidates': requests of two kinds that alternate must not have the policy's lists made anew. */
+enum bt_view_shape {
+    BT_VIEW_ALL,
+    BT_VIEW_UNSPLIT,
+    BT_VIEW_DEGRADED,
+    BT_VIEW_WITHOUT_PAIRS,
+    BT_VIEW_SHAPES
+};
+
 /* Usable workers of one pool, rebuilt when the epoch moved. */
 struct bt_candidates {
     uint64_t epoch, changes, recheck_at_ms, key, model_hash;

@@ -67,6 +67,14 @@ static void drop_pairs(bt_choice_view_t *v)
     v->sets[BT_LIST_PREFILL].count = v->sets[BT_LIST_DECODE].count = 0;
 }
 
+/* The same of the same candidates each time. */
+static void take_shape(bt_choice_view_t *v, enum bt_view_shape shape)
+{
+    drop_pairs(v);
+    if (v->key != 0)
+        v->key += shape;
+}
+
 bool bt_choice_view_any_pair(bt_request_t *r, bt_choice_view_t *v)
 {
     const bt_worker_set_t *prefill = &v->sets[BT_LIST_PREFILL], *decode = &v->sets[BT_LIST_DECODE];
@@ -86,7 +94,7 @@ static void pin(bt_request_t *r, bt_choice_view_t *v)
     if (r->pinned == NULL)
         return;
     v->pinned[0] = r->pinned;
-    v->key = ++r->d->view_keys;
+    v->key = 0; /* nobody else has these lists */
     v->sets[BT_LIST_SINGLE] = (bt_worker_set_t){v->pinned, 1};
     if (r->pinned->spec.role == BT_ROLE_DECODE) {
         v->sets[BT_LIST_DECODE] = (bt_worker_set_t){v->pinned, 1};
@@ -129,7 +137,7 @@ static enum bt_topology shape_whole(const bt_request_t *r, bt_choice_view_t *v)
     if (hybrid->count == 0 && is_for_decode_alone(r) && alone_capable(decode))
         *hybrid = *decode;
     v->sets[BT_LIST_SINGLE] = *hybrid;
-    drop_pairs(v);
+    take_shape(v, BT_VIEW_UNSPLIT);
     return hybrid->count != 0 ? BT_TOPOLOGY_SINGLE : BT_TOPOLOGY_NONE;
 }
 
@@ -157,10 +165,10 @@ enum bt_topology bt_choice_view_make(bt_request_t *r, bt_choice_view_t *v)
     if (hybrid->count == 0 && v->sets[BT_LIST_DECODE].count == 0 && v->why != limit_refusal &&
         alone_capable(&v->sets[BT_LIST_PREFILL])) {
         *hybrid = *single = v->sets[BT_LIST_PREFILL];
-        drop_pairs(v);
+        take_shape(v, BT_VIEW_DEGRADED);
         return BT_TOPOLOGY_DEGRADED;
     }
-    drop_pairs(v);
+    take_shape(v, BT_VIEW_WITHOUT_PAIRS);
     return single->count != 0 ? BT_TOPOLOGY_SINGLE : BT_TOPOLOGY_NONE;
 }
 

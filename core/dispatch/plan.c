@@ -161,14 +161,6 @@ static bool default_choice(bt_request_t *r, const bt_task_t *task, const bt_choi
 
 /* ---- the policy's word ---- */
 
-static bool in_set(const bt_worker_set_t *set, const bt_worker_t *w)
-{
-    for (unsigned i = 0; i < set->count; i++)
-        if (set->items[i] == w)
-            return true;
-    return false;
-}
-
 /* Its prefill can begin without a decode worker, and has one to hand over to. */
 static bool can_be_late(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
                         const bt_pair_t *pair)
@@ -177,7 +169,7 @@ static bool can_be_late(bt_request_t *r, const bt_task_t *task, const bt_choice_
     const bt_dialect_t *dialect;
 
     if (bt_plan_kind_of(r->d, pair, &dialect) != BT_PLAN_HANDOFF || dialect == NULL ||
-        dialect->needs_decode_first || !in_set(&v->sets[BT_LIST_PREFILL], pair->prefill))
+        dialect->needs_decode_first)
         return false;
     for (unsigned i = 0; i < decode->count; i++) {
         bt_worker_t *w = decode->items[i];
@@ -188,6 +180,7 @@ static bool can_be_late(bt_request_t *r, const bt_task_t *task, const bt_choice_
     return false;
 }
 
+/* Of workers that the view has: policy_choice.c sees to that where the policy has just answered. */
 static bool is_valid(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
                      const bt_pair_t *pair)
 {
@@ -195,11 +188,8 @@ static bool is_valid(bt_request_t *r, const bt_task_t *task, const bt_choice_vie
         return false;
     if (bt_pair_is_late(pair))
         return can_be_late(r, task, v, pair);
-    if (pair->prefill == NULL)
-        return in_set(&v->sets[BT_LIST_SINGLE], pair->decode);
-    return in_set(&v->sets[BT_LIST_PREFILL], pair->prefill) &&
-           in_set(&v->sets[BT_LIST_DECODE], pair->decode) &&
-           bt_pair_refusal(r, pair->prefill, pair->decode) == NULL && bt_pair_has_kind(pair);
+    return pair->prefill == NULL ||
+           (bt_pair_refusal(r, pair->prefill, pair->decode) == NULL && bt_pair_has_kind(pair));
 }
 
 /* What a policy leaves undone and nobody else may do. */
@@ -302,11 +292,28 @@ int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why
 
 /* ---- after a failure ---- */
 
+static bool in_set(const bt_worker_set_t *set, const bt_worker_t *w)
+{
+    for (unsigned i = 0; i < set->count; i++)
+        if (set->items[i] == w)
+            return true;
+    return false;
+}
+
+/* Are its workers still candidates? */
+static bool has_pair(const bt_choice_view_t *v, const bt_pair_t *pair)
+{
+    if (pair->prefill == NULL)
+        return in_set(&v->sets[BT_LIST_SINGLE], pair->decode);
+    return in_set(&v->sets[BT_LIST_PREFILL], pair->prefill) &&
+           (bt_pair_is_late(pair) || in_set(&v->sets[BT_LIST_DECODE], pair->decode));
+}
+
 static bool next_alternate(bt_task_t *task, const bt_choice_view_t *v, bt_choice_t *choice_p)
 {
     while (task->alternate_next < task->choice.alternate_count) {
         const bt_pair_t *alternate = &task->choice.alternates[task->alternate_next++];
-        if (!can_serve(task->request, task, v, alternate))
+        if (!has_pair(v, alternate) || !can_serve(task->request, task, v, alternate))
             continue;
         *choice_p = (bt_choice_t){.first = *alternate};
         return true;

@@ -58,13 +58,15 @@ static bool is_tried(const bt_policy_t *policy, const bt_worker_t *w)
 }
 
 /* The hint of the row first; a list that was rebuilt for another view may have moved it. */
-static bool is_member(const bt_worker_set_t *set, const bt_row_t *row, enum bt_policy_list list)
+static bool is_member(const bt_worker_set_t *set, bt_row_t *row, enum bt_policy_list list)
 {
     if (row->at[list] < set->count && set->items[row->at[list]] == row->worker)
         return true;
     for (unsigned i = 0; i < set->count; i++)
-        if (set->items[i] == row->worker)
+        if (set->items[i] == row->worker) {
+            row->at[list] = i;
             return true;
+        }
     return false;
 }
 

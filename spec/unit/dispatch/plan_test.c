@@ -526,6 +526,29 @@ static void a_pair_comes_before_a_hybrid(void **state)
     assert_false(has_caller(&engines[S0]));
 }
 
+/* The lists that a policy gets are the same tables as long as no worker's state changes, whatever else is asked between. */
+static void the_view_lasts(void **state)
+{
+    (void) state;
+    start(POLICY("plan = function(req, view, ctx) "
+                 "local list = #view.prefill > 0 and 'prefill' or 'single' "
+                 "ctx.state[list] = ctx.state[list] or view[list] "
+                 "assert(ctx.state[list] == view[list]) "
+                 "if list == 'prefill' then return " PAIR(
+                     "p0", "d0") " end "
+                                 "return { worker = by(view, 'd0') } end"));
+    for (int i = 0; i < 3; i++) {
+        ask();
+        served_by(P0, "req-1", D0);
+        recorded("\"decided_by\":\"policy\"");
+        ask_with("/v1/embeddings", "", "{\"model\":\"m\",\"input\":\"x\"}");
+        take(D0);
+        answer(D0, 200, REPLY);
+        answered("hello");
+        recorded("\"decided_by\":\"policy\"");
+    }
+}
+
 /* Its load is prefill's until the first byte, and decode's from there. */
 static void a_decode_worker_alone(void **state)
 {
@@ -634,6 +657,7 @@ int main(void)
         CASE_OF(prefill_alone_of_sglang),
         CASE_OF(a_route_that_cannot_be_split),
         CASE_OF(a_pair_comes_before_a_hybrid),
+        CASE_OF(the_view_lasts),
         CASE_OF(a_decode_worker_alone),
         CASE_OF(a_decode_worker_that_cannot),
         CASE_OF(decode_workers_and_nobody_says_so),
