@@ -11,7 +11,6 @@
 #include "base/rand.h"
 #include "dispatch/request_state.h"
 
-#include <inttypes.h>
 #include <math.h>
 
 #define TEXT_KEPT                                                                                  \
@@ -75,10 +74,12 @@ static struct bt_record_rows *copy_set(bt_request_t *r, unsigned list, const bt_
     rows->count = count;
     for (unsigned i = 0; i < count; i++) {
         bt_text_t *json = bt_record_ring_scratch(r->d->records);
+        bt_record_draft_t *draft = bt_record_ring_draft(r->d->records);
         if (is_kept(&r->record, list, set->items[i]->id))
-            bt_text_printf(json, "{\"id\":%" PRIu64, set->items[i]->id);
+            bt_record_draft_put(draft, BT_STR("{\"id\":"), BT_DRAFT_U64, set->items[i]->id);
         else
-            bt_record_put_worker(set->items[i], now_ms, json);
+            bt_record_put_worker(set->items[i], now_ms, draft);
+        bt_record_draft_render(bt_record_draft_str(draft), json);
         rows->rows[i] = (struct bt_record_row){.id = set->items[i]->id,
                                                .json = bt_arena_str(&r->arena, bt_text_str(json)),
                                                .score = NAN};
@@ -136,22 +137,45 @@ void bt_record_candidates(bt_request_t *r, const bt_policy_view_t *view)
 
 /* ---- the end ---- */
 
-static void keep_line(bt_request_t *r, bt_text_t *line, uint64_t now_us)
+static void write_text(const bt_request_t *r, uint64_t now_us, bool is_brief, bt_text_t *line)
+{
+    bt_record_draft_t *draft = bt_record_ring_draft(r->d->records);
+
+    line->len = 0;
+    bt_record_write(r, now_us, is_brief, draft);
+    bt_record_draft_render(bt_record_draft_str(draft), line);
+    line->failed |= draft->failed;
+}
+
+/* Of a sampled one the file has the text, and the ring too: its candidates may be too much for that. */
+static void keep_text(bt_request_t *r, bt_text_t *line, uint64_t now_us)
 {
     bt_dispatcher_t *d = r->d;
 
-    bt_record_write(r, now_us, false, line);
+    write_text(r, now_us, false, line);
     if (line->failed) {
         bt_text_fini(line); /* no memory for it: the next one may have more luck */
         return;
     }
     if (r->record.sampled && d->shared->recorder != NULL)
         bt_recorder_put(d->shared->recorder, bt_text_str(line));
-    if (line->len > BT_RECORD_LINE_MAX) {
-        line->len = 0;
-        bt_record_write(r, now_us, true, line);
-    }
+    if (line->len > BT_RECORD_LINE_MAX)
+        write_text(r, now_us, true, line);
     bt_record_ring_put(d->records, bt_str(r->id), bt_text_str(line));
+}
+
+/* A draft is a little longer than its text: one that does not fit is tried as that. */
+static void keep_line(bt_request_t *r, uint64_t now_us)
+{
+    bt_record_ring_t *ring = r->d->records;
+    bt_record_draft_t *draft = bt_record_ring_draft(ring);
+
+    if (!r->record.sampled) {
+        bt_record_write(r, now_us, false, draft);
+        if (!draft->failed && bt_record_ring_put_draft(ring, bt_str(r->id), draft))
+            return;
+    }
+    keep_text(r, bt_record_ring_scratch(ring), now_us);
 }
 
 void bt_record_finish(bt_request_t *r)
@@ -162,5 +186,5 @@ void bt_record_finish(bt_request_t *r)
         r->record.wall_ms = bt_clock_wall_ms() - (now_us - r->start_us) / 1000;
     close_trace(&r->record);
     if (r->d->records != NULL)
-        keep_line(r, bt_record_ring_scratch(r->d->records), now_us);
+        keep_line(r, now_us);
 }

@@ -1,5 +1,5 @@
-/* record_json.c - the line. Every request has one, so nothing here goes through printf but fractions in sampled rows: text is
- * appended as it is, integers and milliseconds are written by hand. record.h is the list of members.
+/* record_json.c - the line, as a draft: every request has one, and few are read. What goes through printf is in sampled lines
+ * only. record.h is the list of members.
  */
 #include "base/clock.h"
 #include "dispatch/leg.h"
@@ -7,6 +7,7 @@
 #include "script/shared/prefix_index.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #define ATTEMPTS_MAX 64
 #define TEXT_MAX 128
@@ -15,57 +16,44 @@
 
 /* ---- values ---- */
 
-#define put_lit(out, lit) bt_text_put((out), BT_STR(lit))
+#define UNCUT UINT32_MAX
+#define put_lit(out, lit) bt_record_draft_put((out), BT_STR(lit), BT_DRAFT_NOTHING, 0)
 
-static void put_u64_after(bt_text_t *out, bt_str_t before, uint64_t value)
+static void put_raw(bt_record_draft_t *out, bt_str_t json)
 {
-    char z[BT_STR_U64_MAX], *end = z + sizeof(z), *at = bt_str_digits(end, value, 1);
-
-    bt_text_put(out, before);
-    bt_text_put(out, (bt_str_t){at, (size_t) (end - at)});
+    bt_record_draft_put_bytes(out, BT_STR(""), BT_DRAFT_RAW, json, 0);
 }
 
-/* Microseconds as milliseconds: 31, 0.25, 1.001. */
-static void put_ms_after(bt_text_t *out, bt_str_t before, uint64_t us)
+static void put_u64_after(bt_record_draft_t *out, bt_str_t before, uint64_t value)
 {
-    char z[2 * BT_STR_U64_MAX], *end = z + sizeof(z), *at = end;
-    const unsigned rest = (unsigned) (us % 1000);
-
-    if (rest != 0) {
-        at = bt_str_digits(end, 1000 + rest, 1);
-        *at = '.'; /* over the 1 that kept the zeros */
-        while (end[-1] == '0')
-            end--;
-    }
-    at = bt_str_digits(at, us / 1000, 1);
-    bt_text_put(out, before);
-    bt_text_put(out, (bt_str_t){at, (size_t) (end - at)});
+    bt_record_draft_put(out, before, BT_DRAFT_U64, value);
 }
 
-static void put_text_after(bt_text_t *out, bt_str_t before, bt_str_t value, size_t max)
+static void put_ms_after(bt_record_draft_t *out, bt_str_t before, uint64_t us)
 {
-    if (value.n == 0)
-        return;
-    bt_text_put(out, before);
-    bt_text_json_cut(out, value, max);
+    bt_record_draft_put(out, before, BT_DRAFT_MS, us);
 }
 
-static void put_bool_after(bt_text_t *out, bt_str_t before, bool value)
+static void put_text_after(bt_record_draft_t *out, bt_str_t before, bt_str_t value, uint32_t max)
 {
-    bt_text_put(out, before);
-    bt_text_puts(out, value ? "true" : "false");
+    if (value.n != 0)
+        bt_record_draft_put_text(out, before, BT_DRAFT_TEXT, value, max);
 }
 
 /* NAN and infinities have no JSON. Most numbers of a row are whole. */
-static void put_number_after(bt_text_t *out, bt_str_t before, double value)
+static void put_number_after(bt_record_draft_t *out, bt_str_t before, double value)
 {
+    char z[32];
+
     if (!isfinite(value))
         return;
-    bt_text_put(out, before);
-    if (fabs(value) < 1e15 && value == floor(value))
+    bt_record_draft_put(out, before, BT_DRAFT_NOTHING, 0);
+    if (fabs(value) < 1e15 && value == floor(value)) {
         put_u64_after(out, value < 0 ? BT_STR("-") : BT_STR(""), (uint64_t) fabs(value));
-    else
-        bt_text_printf(out, "%.9g", value);
+    } else {
+        snprintf(z, sizeof(z), "%.9g", value);
+        put_raw(out, bt_str(z));
+    }
 }
 
 /* A member as it stands in the line, comma and all. What has no value is left out. */
@@ -73,13 +61,17 @@ static void put_number_after(bt_text_t *out, bt_str_t before, double value)
 #define put_u64(out, name, value) put_u64_after((out), NAMED(name), (value))
 #define put_ms(out, name, us) put_ms_after((out), NAMED(name), (us))
 #define put_text(out, name, value) put_text_after((out), NAMED(name), (value), TEXT_MAX)
-#define put_z(out, name, z) put_text_after((out), NAMED(name), bt_str(z), SIZE_MAX)
-#define put_bool(out, name, value) put_bool_after((out), NAMED(name), (value))
+#define put_z(out, name, z) put_text_after((out), NAMED(name), bt_str(z), UNCUT)
+#define put_bool(out, name, value)                                                                 \
+    bt_record_draft_put((out),                                                                     \
+                        (value) ? BT_STR(",\"" name "\":true") : BT_STR(",\"" name "\":false"),    \
+                        BT_DRAFT_NOTHING, 0)
 #define put_number(out, name, value) put_number_after((out), NAMED(name), (value))
-#define put_open(out, name, bracket) bt_text_put((out), BT_STR(",\"" name "\":" bracket))
+#define put_open(out, name, bracket)                                                               \
+    bt_record_draft_put((out), BT_STR(",\"" name "\":" bracket), BT_DRAFT_NOTHING, 0)
 
 /* The date of a second serves all requests of that second. */
-static void put_time(bt_text_t *out, uint64_t wall_ms)
+static void put_time(bt_record_draft_t *out, uint64_t wall_ms)
 {
     static _Thread_local uint64_t second;
     static _Thread_local char text[32];
@@ -92,26 +84,27 @@ static void put_time(bt_text_t *out, uint64_t wall_ms)
     text[20] = (char) ('0' + ms / 100);
     text[21] = (char) ('0' + ms / 10 % 10);
     text[22] = (char) ('0' + ms % 10);
-    put_lit(out, ",\"at\":\"");
-    bt_text_puts(out, text);
-    put_lit(out, "\"");
+    bt_record_draft_put_text(out, NAMED("at"), BT_DRAFT_TEXT, bt_str(text), UNCUT);
 }
 
 /* Not a comma before the first member of an object or list. */
-static void put_comma(bt_text_t *out)
+static void put_comma(bt_record_draft_t *out)
 {
-    if (out->len > 0 && out->data[out->len - 1] != '{' && out->data[out->len - 1] != '[')
-        put_lit(out, ",");
+    bt_record_draft_put(out, BT_STR(""), BT_DRAFT_COMMA, 0);
+}
+
+static void put_string(bt_record_draft_t *out, bt_str_t text)
+{
+    bt_record_draft_put_text(out, BT_STR(""), BT_DRAFT_TEXT, text, UNCUT);
 }
 
 /* ---- who asked what ---- */
 
-static void put_request(bt_text_t *out, const bt_request_t *r)
+static void put_request(bt_record_draft_t *out, const bt_request_t *r)
 {
     const bt_record_t *rec = &r->record;
 
-    put_lit(out, "{\"v\":1,\"id\":");
-    bt_text_json_str(out, bt_str(r->id));
+    bt_record_draft_put_text(out, BT_STR("{\"v\":1,\"id\":"), BT_DRAFT_TEXT, bt_str(r->id), UNCUT);
     put_time(out, rec->wall_ms);
     put_z(out, "route", bt_route_info(r->route)->label);
     put_text_after(out, BT_STR(",\"path\":"), r->path, PATH_MAX_BYTES);
@@ -127,18 +120,18 @@ static void put_request(bt_text_t *out, const bt_request_t *r)
 }
 
 /* What stands in no row: counters, windows, prefixes. */
-static void put_reads(bt_text_t *out, const bt_record_t *rec)
+static void put_reads(bt_record_draft_t *out, const bt_record_t *rec)
 {
     if (rec->reads.n == 0 && !rec->reads_cut)
         return;
     put_open(out, "reads", "[");
-    bt_text_put(out, rec->reads);
+    put_raw(out, rec->reads);
     put_lit(out, "]");
     if (rec->reads_cut)
         put_bool(out, "reads_cut", true);
 }
 
-static void put_decision(bt_text_t *out, const bt_request_t *r)
+static void put_decision(bt_record_draft_t *out, const bt_request_t *r)
 {
     const bt_record_t *rec = &r->record;
 
@@ -150,7 +143,10 @@ static void put_decision(bt_text_t *out, const bt_request_t *r)
     if (r->policy_generation != 0)
         put_u64(out, "generation", r->policy_generation);
     if (rec->seed != 0) {
-        bt_text_printf(out, ",\"seed\":\"%016llx\"", (unsigned long long) rec->seed);
+        char seed[17];
+
+        snprintf(seed, sizeof(seed), "%016llx", (unsigned long long) rec->seed);
+        put_z(out, "seed", seed);
         put_u64(out, "clock_us", rec->clock_us);
         put_reads(out, rec);
     }
@@ -160,7 +156,7 @@ static void put_decision(bt_text_t *out, const bt_request_t *r)
 
 /* ---- candidates ---- */
 
-static void put_labels(bt_text_t *out, const char *text)
+static void put_labels(bt_record_draft_t *out, const char *text)
 {
     put_open(out, "labels", "{");
     while (text != NULL && *text != '\0') {
@@ -169,10 +165,10 @@ static void put_labels(bt_text_t *out, const char *text)
 
         if (key.n > 0) {
             put_comma(out);
-            bt_text_json_str(out, key);
+            put_string(out, key);
             put_lit(out, ":");
             if (eq != NULL)
-                bt_text_json_str(out, bt_str_trim((bt_str_t){eq + 1, (size_t) (end - eq - 1)}));
+                put_string(out, bt_str_trim((bt_str_t){eq + 1, (size_t) (end - eq - 1)}));
             else
                 put_lit(out, "true");
         }
@@ -186,14 +182,14 @@ static int64_t load_i64(const _Atomic int64_t *p)
     return atomic_load_explicit(p, memory_order_relaxed);
 }
 
-static void put_ema(bt_text_t *out, bt_str_t before, const _Atomic int64_t *us)
+static void put_ema(bt_record_draft_t *out, bt_str_t before, const _Atomic int64_t *us)
 {
     if (load_i64(us) > 0)
         put_number_after(out, before, (double) load_i64(us) / 1000);
 }
 
 /* What a policy is told is nil (script/view/view.c) is not known here either. */
-static void put_load(bt_text_t *out, const bt_worker_t *w, uint64_t now_ms)
+static void put_load(bt_record_draft_t *out, const bt_worker_t *w, uint64_t now_ms)
 {
     const bt_load_sample_t *load = &w->load;
     const uint64_t at_ms = atomic_load_explicit(&load->at_ms, memory_order_relaxed);
@@ -215,13 +211,13 @@ static void put_load(bt_text_t *out, const bt_worker_t *w, uint64_t now_ms)
 }
 
 /* One is what every policy takes for granted. */
-static void put_size(bt_text_t *out, bt_str_t before, unsigned size)
+static void put_size(bt_record_draft_t *out, bt_str_t before, unsigned size)
 {
     if (size > 1)
         put_u64_after(out, before, size);
 }
 
-void bt_record_put_worker(const bt_worker_t *w, uint64_t now_ms, bt_text_t *out)
+void bt_record_put_worker(const bt_worker_t *w, uint64_t now_ms, bt_record_draft_t *out)
 {
     const int64_t prefills = bt_worker_requests(w, BT_PHASE_PREFILL);
 
@@ -247,7 +243,7 @@ void bt_record_put_worker(const bt_worker_t *w, uint64_t now_ms, bt_text_t *out)
     put_load(out, w, now_ms);
 }
 
-static void put_candidates(bt_text_t *out, const bt_record_t *rec, bool is_brief)
+static void put_candidates(bt_record_draft_t *out, const bt_record_t *rec, bool is_brief)
 {
     if (rec->rows[0] == NULL)
         return;
@@ -255,11 +251,12 @@ static void put_candidates(bt_text_t *out, const bt_record_t *rec, bool is_brief
     for (unsigned i = 0; i < BT_LIST_COUNT; i++) {
         const struct bt_record_rows *rows = rec->rows[i];
         put_comma(out);
-        bt_text_printf(out, "\"%s\":{\"total\":%u,\"rows\":[",
-                       bt_policy_list_name((enum bt_policy_list) i), rows->total);
+        put_string(out, bt_str(bt_policy_list_name((enum bt_policy_list) i)));
+        put_u64_after(out, BT_STR(":{\"total\":"), rows->total);
+        put_lit(out, ",\"rows\":[");
         for (unsigned k = 0; !is_brief && k < rows->count; k++) {
             put_comma(out);
-            bt_text_put(out, rows->rows[k].json);
+            put_raw(out, rows->rows[k].json);
             put_number(out, "score", rows->rows[k].score);
             put_lit(out, "}");
         }
@@ -270,21 +267,17 @@ static void put_candidates(bt_text_t *out, const bt_record_t *rec, bool is_brief
 
 /* ---- plan and attempts ---- */
 
-static void put_member(bt_text_t *out, bt_str_t name, const char *value)
+static void put_member(bt_record_draft_t *out, bt_str_t name, const char *value)
 {
-    put_comma(out);
-    put_lit(out, "\"");
-    bt_text_put(out, name);
-    put_lit(out, "\":");
-    bt_text_json_str(out, bt_str(value));
+    bt_record_draft_put_text(out, name, BT_DRAFT_COMMA | BT_DRAFT_TEXT, bt_str(value), UNCUT);
 }
 
-static void put_names(bt_text_t *out, const char *prefill, const char *decode)
+static void put_names(bt_record_draft_t *out, const char *prefill, const char *decode)
 {
     if (prefill != NULL)
-        put_member(out, BT_STR("prefill"), prefill);
+        put_member(out, BT_STR("\"prefill\":"), prefill);
     if (decode != NULL)
-        put_member(out, prefill != NULL ? BT_STR("decode") : BT_STR("worker"), decode);
+        put_member(out, prefill != NULL ? BT_STR("\"decode\":") : BT_STR("\"worker\":"), decode);
 }
 
 static const char *name_of(const bt_worker_t *w)
@@ -292,7 +285,7 @@ static const char *name_of(const bt_worker_t *w)
     return w != NULL ? w->name : NULL;
 }
 
-static void put_plan(bt_text_t *out, const bt_request_t *r)
+static void put_plan(bt_record_draft_t *out, const bt_request_t *r)
 {
     const bt_choice_t *choice = r->choice;
     const bt_dialect_t *dialect;
@@ -300,8 +293,7 @@ static void put_plan(bt_text_t *out, const bt_request_t *r)
     if (choice == NULL || r->record.workers == NULL || bt_choice_is_nobody(choice))
         return;
     put_lit(out, ",\"plan\":{\"kind\":");
-    bt_text_json_str(out,
-                     bt_str(bt_plan_kind_name(bt_plan_kind_of(r->d, &choice->first, &dialect))));
+    put_string(out, bt_str(bt_plan_kind_name(bt_plan_kind_of(r->d, &choice->first, &dialect))));
     put_names(out, name_of(choice->first.prefill), name_of(choice->first.decode));
     if (choice->alternate_count > 0)
         put_lit(out, ",\"alternates\":[");
@@ -312,16 +304,17 @@ static void put_plan(bt_text_t *out, const bt_request_t *r)
                   name_of(choice->alternates[i].decode));
         put_lit(out, "}");
     }
-    bt_text_puts(out, choice->alternate_count > 0 ? "]}" : "}");
+    bt_record_draft_put(out, choice->alternate_count > 0 ? BT_STR("]}") : BT_STR("}"),
+                        BT_DRAFT_NOTHING, 0);
 }
 
-static void put_since(bt_text_t *out, bt_str_t before, uint64_t from_us, uint64_t at_us)
+static void put_since(bt_record_draft_t *out, bt_str_t before, uint64_t from_us, uint64_t at_us)
 {
     if (at_us != 0)
         put_ms_after(out, before, at_us > from_us ? at_us - from_us : 0);
 }
 
-static void put_failure(bt_text_t *out, const bt_attempt_t *a)
+static void put_failure(bt_record_draft_t *out, const bt_attempt_t *a)
 {
     put_z(out, "failure", bt_err_name(a->fail_rc));
     put_z(out, "leg", bt_leg_role_name(a->fail_leg));
@@ -330,21 +323,20 @@ static void put_failure(bt_text_t *out, const bt_attempt_t *a)
     for (unsigned i = 0; i < 2; i++)
         if (a->guilty[i] && a->legs[i].worker != NULL) {
             put_comma(out);
-            bt_text_json_str(out, bt_str(a->legs[i].worker->name));
+            put_string(out, bt_str(a->legs[i].worker->name));
         }
     put_lit(out, "]");
 }
 
 /* Newest first. */
-static void put_replaced(bt_text_t *out, const bt_attempt_t *a)
+static void put_replaced(bt_record_draft_t *out, const bt_attempt_t *a)
 {
     put_open(out, "replaced", "[");
     for (const struct bt_replaced *s = a->replaced; s != NULL; s = s->before) {
         put_comma(out);
-        put_lit(out, "{\"");
-        bt_text_puts(out, bt_leg_role_name(s->role));
-        put_lit(out, "\":");
-        bt_text_json_str(out, bt_str(s->worker));
+        put_lit(out, "{");
+        put_string(out, bt_str(bt_leg_role_name(s->role)));
+        put_text_after(out, BT_STR(":"), bt_str(s->worker), UNCUT);
         put_z(out, "failure", bt_err_name(s->rc));
         put_lit(out, "}");
     }
@@ -352,7 +344,7 @@ static void put_replaced(bt_text_t *out, const bt_attempt_t *a)
 }
 
 /* What the hub has told of its room. */
-static void put_kv(bt_text_t *out, const bt_attempt_kv_t *kv)
+static void put_kv(bt_record_draft_t *out, const bt_attempt_kv_t *kv)
 {
     put_u64_after(out, BT_STR(",\"kv\":{\"bytes\":"), kv->bytes);
     put_ms(out, "wait_ms", kv->wait_us);
@@ -360,16 +352,15 @@ static void put_kv(bt_text_t *out, const bt_attempt_kv_t *kv)
     put_lit(out, "}");
 }
 
-static void put_rank(bt_text_t *out, bt_str_t before, const bt_worker_t *w, int rank)
+static void put_rank(bt_record_draft_t *out, bt_str_t before, const bt_worker_t *w, int rank)
 {
     if (w != NULL && w->dp_size > 1 && rank >= 0)
         put_u64_after(out, before, (uint64_t) rank);
 }
 
-static void put_attempt(bt_text_t *out, const bt_request_t *r, const bt_attempt_t *a)
+static void put_attempt(bt_record_draft_t *out, const bt_request_t *r, const bt_attempt_t *a)
 {
-    put_comma(out);
-    put_u64_after(out, BT_STR("{\"n\":"), a->number);
+    bt_record_draft_put(out, BT_STR("{\"n\":"), BT_DRAFT_COMMA | BT_DRAFT_U64, a->number);
     if (r->task_count > 1)
         put_u64(out, "child", a->task->index);
     put_z(out, "kind", bt_plan_kind_name(a->kind));
@@ -390,7 +381,7 @@ static void put_attempt(bt_text_t *out, const bt_request_t *r, const bt_attempt_
 }
 
 /* In the order in which they ran; a task keeps its last one, and that the one before. */
-static unsigned put_task(bt_text_t *out, const bt_request_t *r, const bt_task_t *task,
+static unsigned put_task(bt_record_draft_t *out, const bt_request_t *r, const bt_task_t *task,
                          unsigned room)
 {
     const bt_attempt_t *order[ATTEMPTS_MAX];
@@ -404,7 +395,7 @@ static unsigned put_task(bt_text_t *out, const bt_request_t *r, const bt_task_t 
     return total;
 }
 
-static void put_attempts(bt_text_t *out, const bt_request_t *r)
+static void put_attempts(bt_record_draft_t *out, const bt_request_t *r)
 {
     unsigned total = 0;
 
@@ -420,46 +411,42 @@ static void put_attempts(bt_text_t *out, const bt_request_t *r)
 
 /* ---- times and the end ---- */
 
-static void put_phase(bt_text_t *out, bt_str_t name, uint64_t us)
+static void put_phase(bt_record_draft_t *out, bt_str_t name, uint64_t us)
 {
-    if (us == 0)
-        return;
-    put_comma(out);
-    put_lit(out, "\"");
-    bt_text_put(out, name);
-    put_ms_after(out, BT_STR("\":"), us);
+    if (us != 0)
+        bt_record_draft_put(out, name, BT_DRAFT_COMMA | BT_DRAFT_MS, us);
 }
 
-static void put_leg_phases(bt_text_t *out, const bt_attempt_t *a)
+static void put_leg_phases(bt_record_draft_t *out, const bt_attempt_t *a)
 {
     const uint64_t done_us = a->prefill_done_us, first_us = a->legs[1].first_body_us;
 
     if (done_us == 0)
         return;
-    put_phase(out, BT_STR("prefill"), done_us - a->legs[0].call.start_us);
+    put_phase(out, BT_STR("\"prefill\":"), done_us - a->legs[0].call.start_us);
     if (first_us > done_us)
-        put_phase(out, BT_STR("kv_wait"), first_us - done_us);
+        put_phase(out, BT_STR("\"kv_wait\":"), first_us - done_us);
 }
 
-static void put_phases(bt_text_t *out, const bt_request_t *r, uint64_t now_us)
+static void put_phases(bt_record_draft_t *out, const bt_request_t *r, uint64_t now_us)
 {
     const bt_record_t *rec = &r->record;
 
     put_open(out, "phases_ms", "{");
-    put_phase(out, BT_STR("admit"), rec->admit_us);
-    put_phase(out, BT_STR("route"), rec->route_us);
+    put_phase(out, BT_STR("\"admit\":"), rec->admit_us);
+    put_phase(out, BT_STR("\"route\":"), rec->route_us);
     if (rec->queue_us != 0)
-        put_phase(out, BT_STR("queue"), rec->queue_us);
-    put_phase(out, BT_STR("plan"), rec->plan_us);
+        put_phase(out, BT_STR("\"queue\":"), rec->queue_us);
+    put_phase(out, BT_STR("\"plan\":"), rec->plan_us);
     if (r->task_count == 1 && r->tasks[0].attempt != NULL)
         put_leg_phases(out, r->tasks[0].attempt);
     if (r->first_byte_us != 0)
-        put_phase(out, BT_STR("first_byte"), r->first_byte_us - r->start_us);
-    put_phase(out, BT_STR("last_byte"), now_us - r->start_us);
+        put_phase(out, BT_STR("\"first_byte\":"), r->first_byte_us - r->start_us);
+    put_phase(out, BT_STR("\"last_byte\":"), now_us - r->start_us);
     put_lit(out, "}");
 }
 
-static void put_outcome(bt_text_t *out, const bt_request_t *r)
+static void put_outcome(bt_record_draft_t *out, const bt_request_t *r)
 {
     put_u64(out, "status", r->status);
     put_z(out, "error", r->fail_name);
@@ -468,7 +455,7 @@ static void put_outcome(bt_text_t *out, const bt_request_t *r)
     put_u64(out, "events", r->events);
 }
 
-static void put_headers(bt_text_t *out, const bt_request_t *r)
+static void put_headers(bt_record_draft_t *out, const bt_request_t *r)
 {
     const char *const *names = r->d->shared->record.headers;
     const bt_str_t *values = r->record.headers;
@@ -480,19 +467,19 @@ static void put_headers(bt_text_t *out, const bt_request_t *r)
         if (values[i].n == 0)
             continue;
         put_comma(out);
-        bt_text_json_str(out, bt_str(names[i]));
+        put_string(out, bt_str(names[i]));
         put_lit(out, ":");
-        bt_text_json_cut(out, values[i], TEXT_MAX);
+        bt_record_draft_put_text(out, BT_STR(""), BT_DRAFT_TEXT, values[i], TEXT_MAX);
     }
     put_lit(out, "}");
 }
 
-static void put_shadow(bt_text_t *out, const bt_record_t *rec)
+static void put_shadow(bt_record_draft_t *out, const bt_record_t *rec)
 {
     if (rec->shadow.rule == NULL)
         return;
     put_lit(out, ",\"shadow\":{\"rule\":");
-    bt_text_json_str(out, bt_str(rec->shadow.rule));
+    put_string(out, bt_str(rec->shadow.rule));
     put_z(out, "policy", rec->shadow.policy);
     put_z(out, "version", rec->shadow.version);
     put_z(out, "error", rec->shadow.error);
@@ -504,7 +491,7 @@ static void put_shadow(bt_text_t *out, const bt_record_t *rec)
     put_lit(out, "}");
 }
 
-void bt_record_write(const bt_request_t *r, uint64_t now_us, bool is_brief, bt_text_t *out)
+void bt_record_write(const bt_request_t *r, uint64_t now_us, bool is_brief, bt_record_draft_t *out)
 {
     put_request(out, r);
     put_decision(out, r);

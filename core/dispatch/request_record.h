@@ -65,8 +65,9 @@ void bt_record_begin(struct bt_request *r);
 void bt_record_candidates(struct bt_request *r, const bt_policy_view_t *view);
 void bt_record_finish(struct bt_request *r); /* while its attempts are still there */
 /* What is known of a candidate now: an object that is not closed. */
-void bt_record_put_worker(const bt_worker_t *w, uint64_t now_ms, bt_text_t *out);
+void bt_record_put_worker(const bt_worker_t *w, uint64_t now_ms, bt_record_draft_t *out);
 /* The line without its newline. is_brief: totals instead of candidates' rows. */
-void bt_record_write(const struct bt_request *r, uint64_t now_us, bool is_brief, bt_text_t *out);
+void bt_record_write(const struct bt_request *r, uint64_t now_us, bool is_brief,
+                     bt_record_draft_t *out);
 
 #endif

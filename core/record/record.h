@@ -7,7 +7,7 @@
  * Flow:  every request leaves a line in the ring (the last BT_RECORD_RING of each loop: GET /admin/explain/<id>); sampled ones
  *        (--record-sample) carry their candidates and scores and go to --record-file, which is capped: at
  *        --record-max-bytes it becomes FILE.1 and a new one begins. `baton replay` reads these files.
- * Cost:  unsampled: about a microsecond at the end, no lock. Sampled: a copy of at most BT_RECORD_ROWS rows a role, one lock.
+ * Cost:  unsampled: a quarter of a microsecond at the end, no lock. Sampled: a copy of at most BT_RECORD_ROWS rows a role, one lock.
  *        A writer that is behind drops records and counts them; it never makes a request wait.
  *
  * One line (members that do not apply are left out; times in milliseconds):
@@ -64,7 +64,7 @@
 #ifndef BT_RECORD_RECORD_H
 #define BT_RECORD_RECORD_H
 
-#include "base/text.h"
+#include "record/draft.h"
 
 #define BT_RECORD_RING 1024
 #define BT_RECORD_ROWS 64
@@ -110,8 +110,11 @@ void bt_record_ring_recent(const bt_record_ring_t *ring, unsigned max, bt_text_t
 
 /* Keeps copies. False: it is too long, or memory is short. */
 bool bt_record_ring_put(bt_record_ring_t *ring, bt_str_t id, bt_str_t line);
-/* An empty text to make a line in; the same each time. */
+/* The same of a line that is text when it is asked for. */
+bool bt_record_ring_put_draft(bt_record_ring_t *ring, bt_str_t id, const bt_record_draft_t *draft);
+/* An empty text, an empty draft, to make a line in; the same each time. */
 bt_text_t *bt_record_ring_scratch(bt_record_ring_t *ring);
+bt_record_draft_t *bt_record_ring_draft(bt_record_ring_t *ring);
 
 /* A line in words, for people: GET /explain/<id>?format=text. */
 void bt_record_story(bt_str_t line, bt_text_t *out);

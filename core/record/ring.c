@@ -20,6 +20,7 @@ struct entry {
     size_t at; /* of the id; the line follows */
     uint32_t id_n, line_n;
     uint16_t next; /* in its chain: older */
+    bool is_draft;
 };
 
 struct bt_record_ring {
@@ -29,6 +30,7 @@ struct bt_record_ring {
     uint16_t chains[CHAINS];
     struct entry entries[BT_RECORD_RING];
     bt_text_t scratch;
+    bt_record_draft_t draft;
 };
 
 bt_record_ring_t *bt_record_ring_new(void)
@@ -54,6 +56,7 @@ void bt_record_ring_free(bt_record_ring_t *ring)
     if (ring == NULL)
         return;
     bt_text_fini(&ring->scratch);
+    bt_record_draft_fini(&ring->draft);
     free(ring->bytes);
     free(ring);
 }
@@ -62,6 +65,13 @@ bt_text_t *bt_record_ring_scratch(bt_record_ring_t *ring)
 {
     ring->scratch.len = 0;
     return &ring->scratch;
+}
+
+bt_record_draft_t *bt_record_ring_draft(bt_record_ring_t *ring)
+{
+    ring->draft.len = 0;
+    ring->draft.failed = false;
+    return &ring->draft;
 }
 
 /* ---- room ---- */
@@ -129,11 +139,28 @@ static size_t make_room(bt_record_ring_t *ring, size_t n)
     return at;
 }
 
+/* Eight bytes at a time: ids are long, and one byte after the other would wait for itself. */
+static uint64_t hash_of(bt_str_t id)
+{
+    uint64_t hash = id.n, word = 0;
+
+    for (; id.n > 0; id.p += sizeof(word), id.n -= sizeof(word)) {
+        const bool is_whole = id.n >= sizeof(word);
+
+        memcpy(&word, id.p, is_whole ? sizeof(word) : id.n);
+        hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 32;
+        if (!is_whole)
+            break;
+    }
+    return hash;
+}
+
 /* ---- lines ---- */
 
-bool bt_record_ring_put(bt_record_ring_t *ring, bt_str_t id, bt_str_t line)
+static bool put(bt_record_ring_t *ring, bt_str_t id, bt_str_t line, bool is_draft)
 {
-    const uint64_t hash = bt_str_hash(id);
+    const uint64_t hash = hash_of(id);
     uint16_t *chain = &ring->chains[hash % CHAINS];
     size_t at;
     unsigned i;
@@ -148,6 +175,7 @@ bool bt_record_ring_put(bt_record_ring_t *ring, bt_str_t id, bt_str_t line)
         .id_n = (uint32_t) id.n,
         .line_n = (uint32_t) line.n,
         .next = *chain,
+        .is_draft = is_draft,
     };
     memcpy(ring->bytes + at, id.p, id.n);
     memcpy(ring->bytes + at + id.n, line.p, line.n);
@@ -157,9 +185,29 @@ bool bt_record_ring_put(bt_record_ring_t *ring, bt_str_t id, bt_str_t line)
     return true;
 }
 
+bool bt_record_ring_put(bt_record_ring_t *ring, bt_str_t id, bt_str_t line)
+{
+    return put(ring, id, line, false);
+}
+
+bool bt_record_ring_put_draft(bt_record_ring_t *ring, bt_str_t id, const bt_record_draft_t *draft)
+{
+    return put(ring, id, bt_record_draft_str(draft), true);
+}
+
+static void give(const bt_record_ring_t *ring, const struct entry *e, bt_text_t *out)
+{
+    const bt_str_t line = {ring->bytes + e->at + e->id_n, e->line_n};
+
+    if (e->is_draft)
+        bt_record_draft_render(line, out);
+    else
+        bt_text_put(out, line);
+}
+
 bool bt_record_ring_find(const bt_record_ring_t *ring, bt_str_t id, bt_text_t *out)
 {
-    const uint64_t hash = bt_str_hash(id);
+    const uint64_t hash = hash_of(id);
 
     if (ring == NULL)
         return false;
@@ -168,7 +216,7 @@ bool bt_record_ring_find(const bt_record_ring_t *ring, bt_str_t id, bt_text_t *o
         const char *p = ring->bytes + e->at;
         if (e->hash != hash || !bt_str_eq(id, (bt_str_t){p, e->id_n}))
             continue;
-        bt_text_put(out, (bt_str_t){p + e->id_n, e->line_n});
+        give(ring, e, out);
         return true;
     }
     return false;
@@ -181,7 +229,7 @@ void bt_record_ring_recent(const bt_record_ring_t *ring, unsigned max, bt_text_t
     for (unsigned i = 0; i < count; i++) {
         const struct entry *e =
             &ring->entries[(ring->first + ring->count - 1 - i) % BT_RECORD_RING];
-        bt_text_put(out, (bt_str_t){ring->bytes + e->at + e->id_n, e->line_n});
+        give(ring, e, out);
         bt_text_puts(out, "\n");
     }
 }
