@@ -5,7 +5,7 @@
  * Flow:  open(text) -> next() until it returns 0 (whole value seen and valid) or an error. Each step yields one
  *        member or element whose value has been validated to the last byte (RFC 8259 grammar, UTF-8, no BOM,
  *        depth limit), so a loop that ran to 0 has proven the whole text well-formed in one pass.
- * Cost:  one pass; strings are skipped 8 or 16 bytes at a time; no allocation.
+ * Cost:  one pass; strings are skipped 8 to 64 bytes at a time; no allocation.
  */
 #ifndef BT_BASE_JSON_H
 #define BT_BASE_JSON_H

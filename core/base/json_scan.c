@@ -191,13 +191,12 @@ static int scan_foreign(bt_json_scan_t *s)
     return 0;
 }
 
-#ifdef BT_JSON_AVX2
-static bool is_wide;
+#ifndef BT_JSON_PORTABLE
+static bt_json_string_end_fn *wide_end;
 
 __attribute__((constructor)) static void look_at_processor(void)
 {
-    __builtin_cpu_init();
-    is_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi");
+    wide_end = bt_json_string_end(0);
 }
 
 /* Most strings are short and plain: only what is not goes the wide way. True: it was right, and is
@@ -209,8 +208,8 @@ static bool scan_wide(bt_json_scan_t *s)
 
     if (plain < s->end && *plain == '"')
         end = plain + 1;
-    else if (is_wide)
-        end = bt_json_string_end_avx2(plain, s->end, &s->escaped);
+    else if (wide_end != NULL)
+        end = wide_end(plain, s->end, &s->escaped);
     if (end != NULL)
         s->at = end;
     return end != NULL;

@@ -3,8 +3,8 @@
  * Owner: the caller; internal to base.
  * Life:  a scan lives on the stack and borrows the text.
  * Flow:  each bt_json_scan_* call starts at `at` and leaves it after what it read, or at the byte in error.
- * Cost:  one pass, no recursion, no allocation; plain ASCII runs 8 or 16 bytes at a time, whole strings 32 where the
- *        processor can.
+ * Cost:  one pass, no recursion, no allocation; plain ASCII runs 8 or 16 bytes at a time, long strings 64 where
+ *        the processor can.
  */
 #ifndef BT_BASE_JSON_SCAN_H
 #define BT_BASE_JSON_SCAN_H
@@ -12,8 +12,10 @@
 #include "base/str.h"
 
 #define BT_JSON_DEPTH_MAX 512
-#if defined(__x86_64__) && !defined(BT_JSON_PORTABLE)
-#define BT_JSON_AVX2 1
+#if defined(__x86_64__)
+#define BT_JSON_X86 1
+#elif defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define BT_JSON_NEON 1
 #endif
 
 typedef struct bt_json_scan {
@@ -37,8 +39,11 @@ int bt_json_scan_value(bt_json_scan_t *s);
  * grammatical; lone surrogates are the unescaper's affair. */
 unsigned bt_json_escape_len(const char *at, const char *end);
 /* What follows the closing quote of a string, `at` behind its opening one. NULL: it is not right,
- * or has no end. escaped_p is set when it has a backslash. Only where the processor has AVX2. */
-const char *bt_json_string_end_avx2(const char *at, const char *end, bool *escaped_p);
+ * or has no end. escaped_p is set when it has a backslash. */
+typedef const char *bt_json_string_end_fn(const char *at, const char *end, bool *escaped_p);
+bt_json_string_end_fn bt_json_string_end_avx512, bt_json_string_end_avx2, bt_json_string_end_neon;
+/* The nth of those that this processor can run, the best one first; NULL: it has no more. */
+bt_json_string_end_fn *bt_json_string_end(unsigned nth);
 
 /* First byte that is a quote, a backslash, a control character or not ASCII; `end` when there is
  * none. */

@@ -1,0 +1,81 @@
+/* json_block.h by four registers of 16 bytes. */
+#include "base/json_scan.h"
+
+#ifdef BT_JSON_NEON
+#include <arm_neon.h>
+
+#define WIDE
+
+typedef uint8x16x4_t block_t;
+
+static inline block_t load(const char *at)
+{
+    const uint8_t *p = (const void *) at;
+
+    return (block_t){{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}};
+}
+
+/* Each byte is 0 or 0xff: its own bit of each, and then neighbours are added until eight are one byte. */
+static inline uint64_t bits(uint8x16_t a, uint8x16_t b, uint8x16_t c, uint8x16_t d)
+{
+    const uint8x16_t own = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    const uint8x16_t first = vpaddq_u8(vandq_u8(a, own), vandq_u8(b, own)),
+                     second = vpaddq_u8(vandq_u8(c, own), vandq_u8(d, own));
+    const uint8x16_t fourths = vpaddq_u8(first, second);
+
+    return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(fourths, fourths)), 0);
+}
+
+static inline uint64_t equal(block_t b, unsigned char c)
+{
+    const uint8x16_t all = vdupq_n_u8(c);
+
+    return bits(vceqq_u8(b.val[0], all), vceqq_u8(b.val[1], all), vceqq_u8(b.val[2], all),
+                vceqq_u8(b.val[3], all));
+}
+
+static inline uint64_t at_least(block_t b, unsigned char c)
+{
+    const uint8x16_t all = vdupq_n_u8(c);
+
+    return bits(vcgeq_u8(b.val[0], all), vcgeq_u8(b.val[1], all), vcgeq_u8(b.val[2], all),
+                vcgeq_u8(b.val[3], all));
+}
+
+static inline uint8x16_t class_of(uint8x16_t v, const uint8_t *low, const uint8_t *high,
+                                  uint8_t wanted)
+{
+    const uint8x16_t both = vandq_u8(vqtbl1q_u8(vld1q_u8(low), vandq_u8(v, vdupq_n_u8(0x0f))),
+                                     vqtbl1q_u8(vld1q_u8(high), vshrq_n_u8(v, 4)));
+
+    return vtstq_u8(both, vdupq_n_u8(wanted));
+}
+
+static inline uint64_t of_class(block_t b, const uint8_t *low, const uint8_t *high, uint8_t wanted)
+{
+    return bits(class_of(b.val[0], low, high, wanted), class_of(b.val[1], low, high, wanted),
+                class_of(b.val[2], low, high, wanted), class_of(b.val[3], low, high, wanted));
+}
+
+/* As signed bytes, control characters and what is not ASCII are below 0x20. */
+static inline uint8x16_t special(uint8x16_t v, uint8_t quote, uint8_t slash, uint8_t blank)
+{
+    return vorrq_u8(vorrq_u8(vceqq_u8(v, vdupq_n_u8(quote)), vceqq_u8(v, vdupq_n_u8(slash))),
+                    vcltq_s8(vreinterpretq_s8_u8(v), vdupq_n_s8((int8_t) blank)));
+}
+
+static inline bool is_plain(block_t b, uint8_t quote, uint8_t slash, uint8_t blank)
+{
+    return vmaxvq_u8(vorrq_u8(vorrq_u8(special(b.val[0], quote, slash, blank),
+                                       special(b.val[1], quote, slash, blank)),
+                              vorrq_u8(special(b.val[2], quote, slash, blank),
+                                       special(b.val[3], quote, slash, blank)))) == 0;
+}
+
+#include "base/json_block.h"
+
+const char *bt_json_string_end_neon(const char *at, const char *end, bool *escaped_p)
+{
+    return string_end(at, end, escaped_p);
+}
+#endif

@@ -1,0 +1,35 @@
+/* Which scans of long strings this processor can run. */
+#include "base/json_scan.h"
+
+#ifdef BT_JSON_X86
+/* Processors whose whole package slows down for registers of 64 bytes (before Ice Lake) have no VBMI. */
+static bool has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("bmi");
+}
+
+bt_json_string_end_fn *bt_json_string_end(unsigned nth)
+{
+    bt_json_string_end_fn *can[3] = {NULL};
+    unsigned n = 0;
+
+    __builtin_cpu_init();
+    if (has_avx512())
+        can[n++] = bt_json_string_end_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi"))
+        can[n++] = bt_json_string_end_avx2;
+    return nth < n ? can[nth] : NULL;
+}
+#elif defined(BT_JSON_NEON)
+bt_json_string_end_fn *bt_json_string_end(unsigned nth)
+{
+    return nth == 0 ? bt_json_string_end_neon : NULL;
+}
+#else
+bt_json_string_end_fn *bt_json_string_end(unsigned nth)
+{
+    (void) nth;
+    return NULL;
+}
+#endif
