@@ -36,6 +36,7 @@
 #define QUEUE_START 8U
 #define READS_HELD_MAX                                                                             \
     32U /* then what they brought is sent on: 512 KiB of read buffers stay in the cache */
+#define LONG_READ_BYTES 32768      /* is sent on at once: now it is in the cache */
 #define COPY_BELOW ((size_t) 1024) /* smaller slices are copied when they have to wait */
 
 static void drain_events(bt_stream_t *s);
@@ -415,7 +416,7 @@ static void on_read(uv_stream_t *handle, ssize_t nread, const uv_buf_t *room)
         end_reading(s, (int) nread);
     }
     bt_buf_unref(buf);
-    if (++loop->reads_held >= READS_HELD_MAX)
+    if (nread > LONG_READ_BYTES || ++loop->reads_held >= READS_HELD_MAX)
         bt_stream_flush_dirty(loop);
 }
 

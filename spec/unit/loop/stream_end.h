@@ -23,6 +23,7 @@ struct end {
     size_t room_bytes;
     bool fill; /* on_drain writes on */
     size_t to_fill, max_pending;
+    bool found_unsent; /* on_read has seen that something of this turn waits to be sent */
 };
 
 static bt_loop_t loop;
@@ -56,6 +57,7 @@ static inline void on_read(bt_stream_t *s, bt_buf_t *buf, char *p, size_t n)
     assert_true((buf == NULL) == (p == e->room));
     e->reads++;
     e->read_total += n;
+    e->found_unsent |= !bt_list_empty(&loop.dirty);
     if (e->on_read == ACT_KEEP && e->kept == NULL)
         e->kept = bt_buf_ref(buf);
     if (e->on_read == ACT_ECHO) {

@@ -462,6 +462,29 @@ static void test_many_reads_of_a_turn_hold_few_buffers(void **state)
     assert_in_range(buf_bytes_most - buf_bytes_before, BT_BUF_STD_BYTES, 32 * BT_BUF_STD_BYTES);
 }
 
+static void test_a_long_read_is_sent_on_at_once(void **state)
+{
+    static struct end ends[2];
+    static char rooms[2][65536], sent[40000];
+    int peers[2];
+
+    (void) state;
+    for (unsigned i = 0; i < 2; i++) {
+        open_pair(&ends[i], &peers[i]);
+        ends[i].on_read = ACT_ECHO;
+        ends[i].room = rooms[i];
+        ends[i].room_bytes = sizeof(rooms[i]);
+        bt_stream_read_start(&ends[i].s);
+        assert_int_equal(send(peers[i], sent, sizeof(sent), 0), sizeof(sent));
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        TURN_UNTIL(&loop, ends[i].s.written_bytes == sizeof(sent)); /* the first turn reads both */
+        assert_false(ends[i].found_unsent);
+        close_end(&ends[i]);
+        close(peers[i]);
+    }
+}
+
 static void test_kept_buffer_keeps_its_bytes(void **state)
 {
     struct end e;
@@ -588,6 +611,7 @@ int main(void)
         WITH_LOOP(test_small_slices_do_not_pin_buffers),
         WITH_LOOP(test_idle_stream_holds_no_buffer),
         WITH_LOOP(test_many_reads_of_a_turn_hold_few_buffers),
+        WITH_LOOP(test_a_long_read_is_sent_on_at_once),
         WITH_LOOP(test_kept_buffer_keeps_its_bytes),
         WITH_LOOP(test_direct_read),
         WITH_LOOP(test_read_stop_holds_bytes_back),
