@@ -17,6 +17,9 @@
 
 #define FIRST_BYTES ((size_t) 256 << 10) /* usual prompts are read without a copy */
 
+#define SPARE_BYTES                                                                                \
+    ((size_t) 1) /* a read that fills its room is followed by one that finds nothing */
+
 const char bt_conn_no_room[] = "too many bytes are buffered, try again";
 
 /* Whoever has a /64 of IPv6 has all of its addresses. */
@@ -139,7 +142,7 @@ static void answer_continue(bt_server_conn_t *c)
 static bool open_body_buf(bt_server_conn_t *c)
 {
     const size_t length = (size_t) c->x.head.length, have = bt_conn_unread(c);
-    const size_t cap = length < FIRST_BYTES ? length : FIRST_BYTES;
+    const size_t cap = length < FIRST_BYTES ? length + SPARE_BYTES : FIRST_BYTES;
     bt_buf_t *body;
 
     if (!reserve(c, cap))
@@ -199,13 +202,32 @@ static unsigned grow_body(bt_server_conn_t *c, size_t need, size_t most)
     return bt_buf_grow(buf, cap) == 0 ? 0 : 503;
 }
 
+size_t bt_conn_body_room(const bt_server_conn_t *c, char **p_p)
+{
+    const bt_buf_t *body = c->x.body_buf;
+    const size_t most = (size_t) c->x.head.length + SPARE_BYTES;
+
+    *p_p = body->data + body->len;
+    return (body->cap < most ? body->cap : most) - body->len; /* not 0: read_direct_body */
+}
+
+bt_str_t bt_conn_add_body(bt_server_conn_t *c, size_t n)
+{
+    bt_buf_t *body = c->x.body_buf;
+    const size_t missing = (size_t) c->x.head.length - body->len, own = n < missing ? n : missing;
+
+    body->len += own;
+    return (bt_str_t){body->data + body->len, n - own};
+}
+
 static bool read_direct_body(bt_server_conn_t *c)
 {
     bt_exchange_t *x = &c->x;
     const size_t length = (size_t) x->head.length;
 
     if (x->body_buf->len < length) {
-        if (x->body_buf->len == x->body_buf->cap && grow_body(c, x->body_buf->len, length) != 0)
+        if (x->body_buf->len == x->body_buf->cap &&
+            grow_body(c, x->body_buf->len, length + SPARE_BYTES) != 0)
             return bt_conn_refuse_request(c, 503, bt_conn_no_room);
         return wait_for_more(c);
     }

@@ -75,9 +75,7 @@ static bool on_alloc(bt_stream_t *stream, char **p_p, size_t *n_p)
     bt_server_conn_t *c = conn_of(stream);
 
     if (c->state == BT_CONN_BODY && c->direct) {
-        bt_buf_t *body = c->x.body_buf; /* never full: bt_conn_read_body */
-        *p_p = body->data + body->len;
-        *n_p = body->cap - body->len;
+        *n_p = bt_conn_body_room(c, p_p);
         return true;
     }
     if (!make_room(c))
@@ -419,6 +417,18 @@ void bt_conn_init_timers(bt_server_conn_t *c)
 
 /* ---- stream events ---- */
 
+/* What came with the body's end is the next request's. */
+static bool take_spare(bt_server_conn_t *c, bt_str_t spare)
+{
+    if (spare.n == 0)
+        return true;
+    if (!make_room(c))
+        return false;
+    memcpy(c->in->data + c->in_end, spare.p, spare.n);
+    c->in_end += spare.n;
+    return true;
+}
+
 static void on_read(bt_stream_t *stream, bt_buf_t *buf, char *p, size_t n)
 {
     bt_server_conn_t *c = conn_of(stream);
@@ -428,10 +438,12 @@ static void on_read(bt_stream_t *stream, bt_buf_t *buf, char *p, size_t n)
         bt_conn_gone(c);
         return;
     }
-    if (c->state == BT_CONN_BODY && c->direct)
-        c->x.body_buf->len += n;
-    else
+    if (c->state != BT_CONN_BODY || !c->direct) {
         c->in_end += n;
+    } else if (!take_spare(c, bt_conn_add_body(c, n))) {
+        bt_conn_gone(c);
+        return;
+    }
     bt_conn_advance(c);
     bt_conn_note_unfinished(c);
 }

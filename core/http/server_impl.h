@@ -117,6 +117,10 @@ extern const char bt_conn_no_room[];
 bool bt_conn_has_room(bt_server_conn_t *c); /* for one more request with a body */
 bool bt_conn_begin_body(bt_server_conn_t *c);
 bool bt_conn_read_body(bt_server_conn_t *c); /* false: more has to come */
+/* Of a body that is read into its own buffer: where its next bytes go, and that n have gone there. What of them is not its own is returned,
+ * SPARE_BYTES at most. */
+size_t bt_conn_body_room(const bt_server_conn_t *c, char **p_p);
+bt_str_t bt_conn_add_body(bt_server_conn_t *c, size_t n);
 void bt_conn_note_unfinished(bt_server_conn_t *c);
 void bt_conn_drop_body(bt_server_conn_t *c); /* its bytes may be many */
 

@@ -1,6 +1,7 @@
 /* Bodies: what they cost while they arrive, how slowly they may, and whose goes when memory is short. */
 #include "http/server_util.h"
 
+#include "base/text.h"
 #include "http/server_impl.h"
 
 static bt_unfinished_t *table;
@@ -68,6 +69,34 @@ static void bodies_of_all_sizes_arrive_whole(void **state)
             assert_int_equal(status_at(0), 200);
             assert_non_null(memmem(w.got, w.len, body, sizes[i]));
         }
+        free(body);
+    }
+}
+
+/* Around the size of a read buffer, and beyond it. The server reads when all has been said. */
+static void what_stands_behind_a_body_is_the_next_request(void **state)
+{
+    static const size_t sizes[] = {16000, 16300, 16310, 16330, 16351, 16352, 16353, 20000, 60000};
+
+    (void) state;
+    start(settings());
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        char head[128], length[32], *body = pattern(sizes[i]);
+        const unsigned before = w.requests;
+        bt_text_t text;
+        dial();
+        bt_text_init(&text);
+        snprintf(head, sizeof(head), OK_HEAD "Content-Length: %zu\r\n\r\n", sizes[i]);
+        bt_text_puts(&text, head);
+        bt_text_puts(&text, body);
+        bt_text_puts(&text, OK_HEAD "Content-Length: 3\r\n\r\nabc");
+        say_n(text.data, text.len);
+        bt_text_fini(&text);
+        UNTIL(has("|3:abc"));
+        snprintf(length, sizeof(length), "|%zu:", sizes[i]);
+        assert_true(has(length));
+        assert_non_null(memmem(w.got, w.len, body, sizes[i]));
+        assert_int_equal(w.requests, before + 2);
         free(body);
     }
 }
@@ -240,6 +269,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(bodies_of_all_sizes_arrive_whole),
+        TEST(what_stands_behind_a_body_is_the_next_request),
         TEST(a_promise_costs_its_sender_nothing),
         TEST(the_largest_of_the_heaviest_goes),
         TEST(who_grows_beyond_all_others_is_refused_himself),
