@@ -1,6 +1,7 @@
 /* Header and bytes are one allocation; a standard buffer's is a piece of base/pages. */
 #include "base/buf.h"
 
+#include "base/blocks.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/pages.h"
@@ -19,7 +20,8 @@ static bt_buf_t *new_of(size_t cap, uint32_t kind)
 
     if (cap > PTRDIFF_MAX - sizeof(*buf))
         return NULL;
-    buf = kind == KIND_STANDARD ? bt_pages_take(BT_PAGES_LARGE) : malloc(sizeof(*buf) + cap);
+    buf =
+        kind == KIND_STANDARD ? bt_pages_take(BT_PAGES_LARGE) : bt_blocks_take(sizeof(*buf) + cap);
     if (buf == NULL)
         return NULL;
     *buf = (bt_buf_t){.refs = 1, .kind = kind, .cap = cap, .data = (char *) (buf + 1)};
@@ -32,6 +34,11 @@ bt_buf_t *bt_buf_new(size_t cap)
     if (cap <= BT_BUF_STD_BYTES)
         return new_of(BT_BUF_STD_BYTES, KIND_STANDARD);
     return new_of(cap, KIND_SIZED);
+}
+
+bool bt_buf_is_there(size_t cap)
+{
+    return cap <= BT_BUF_STD_BYTES || bt_blocks_has(sizeof(bt_buf_t) + cap);
 }
 
 bt_buf_t *bt_buf_copy(const void *data, size_t len)
@@ -63,7 +70,7 @@ void bt_buf_unref(bt_buf_t *buf)
     if (buf->kind == KIND_STANDARD)
         bt_pages_give(buf, BT_PAGES_LARGE);
     else
-        free(buf);
+        bt_blocks_give(buf);
 }
 
 int bt_buf_grow(bt_buf_t **buf_p, size_t cap)
@@ -73,7 +80,7 @@ int bt_buf_grow(bt_buf_t **buf_p, size_t cap)
     BT_ASSERT(old->refs == 1);
     if (cap <= old->cap)
         return 0;
-    if (old->kind == KIND_SIZED && cap <= PTRDIFF_MAX - sizeof(*buf)) {
+    if (old->kind == KIND_SIZED && cap <= PTRDIFF_MAX - sizeof(*buf) && !bt_buf_is_there(cap)) {
         const size_t before = old->cap;
         buf = realloc(old, sizeof(*buf) + cap); /* large blocks move by their page tables */
         if (buf == NULL)

@@ -2,7 +2,7 @@
  *
  * Owner: every holder of a reference; counts are not atomic, so a buffer stays on one thread.
  * Life:  from bt_buf_new() until the last bt_buf_unref(); standard-size buffers are recycled
- *        (base/pages.h), others are freed.
+ *        (base/pages.h), large ones too (base/blocks.h), others are freed.
  * Flow:  filled from [data+len, data+cap), read by slices that hold a reference.
  * Cost:  O(1); no allocation once there are free pieces. All live bytes of capacity are counted
  *        (base/mem.h) so that the server can refuse work before memory runs out.
@@ -10,6 +10,7 @@
 #ifndef BT_BASE_BUF_H
 #define BT_BASE_BUF_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,6 +27,8 @@ typedef struct bt_buf {
 
 /* cap <= BT_BUF_STD_BYTES gives a standard buffer. NULL when out of memory. Starts with one reference, len 0. */
 bt_buf_t *bt_buf_new(size_t cap);
+/* Is memory for one of that size ours already, so that it costs the system nothing? */
+bool bt_buf_is_there(size_t cap);
 /* Sized buffer holding a copy. */
 bt_buf_t *bt_buf_copy(const void *data, size_t len);
 bt_buf_t *bt_buf_ref(bt_buf_t *buf);

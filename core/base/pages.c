@@ -1,5 +1,6 @@
 #include "base/pages.h"
 
+#include "base/blocks.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/sanitize.h"
@@ -113,7 +114,7 @@ void bt_pages_give(void *p, size_t bytes)
 
 bool bt_pages_tidy(void)
 {
-    bool has_more = false;
+    bool has_more = bt_blocks_tidy();
 
     for (unsigned size = 0; size < SIZES; size++) {
         const size_t kept = KEEP_BYTES / bytes_of[size];
@@ -133,5 +134,6 @@ void bt_pages_thread_fini(void)
     for (unsigned size = 0; size < SIZES; size++)
         while ((p = take_warm(size)) != NULL)
             give_cold(size, p);
+    bt_blocks_thread_fini();
     bt_mem_thread_fini();
 }

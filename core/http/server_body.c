@@ -1,8 +1,8 @@
 /* server_body.c - reading a request's body.
  *
  * A body that fits behind its head stays where it is read. A longer one gets a buffer of its own, of which so much is made as has come
- * (doubled), not as Content-Length promises: a promise costs its maker nothing. What it takes is asked of `unfinished` first, and so
- * may be taken away again, or refused, when memory is short.
+ * (doubled), not as Content-Length promises: a promise costs its maker nothing. Where an earlier body has left as much, it is taken at
+ * once. What it takes is asked of `unfinished` first, and so may be taken away again, or refused, when memory is short.
  *
  * Three deadlines: silence (body_stall_ms), slowness (body_min_rate, after a grace), and the whole (body_timeout_ms). One timer has
  * the nearest.
@@ -142,7 +142,8 @@ static void answer_continue(bt_server_conn_t *c)
 static bool open_body_buf(bt_server_conn_t *c)
 {
     const size_t length = (size_t) c->x.head.length, have = bt_conn_unread(c);
-    const size_t cap = length < FIRST_BYTES ? length + SPARE_BYTES : FIRST_BYTES;
+    const size_t whole = length + SPARE_BYTES;
+    const size_t cap = whole < FIRST_BYTES || bt_buf_is_there(whole) ? whole : FIRST_BYTES;
     bt_buf_t *body;
 
     if (!reserve(c, cap))
