@@ -22,6 +22,10 @@ static const struct {
     {"sse_error", SIM_SSE_ERROR},
     {"no_params", SIM_NO_PARAMS},
     {"die", SIM_DIE},
+    {"no_call", SIM_NO_CALL},
+    {"call_twice", SIM_CALL_TWICE},
+    {"bad_call", SIM_BAD_CALL},
+    {"late_call", SIM_LATE_CALL},
     {"kv_stall", SIM_KV_STALL},
     {"kv_corrupt", SIM_KV_CORRUPT},
 };
@@ -54,6 +58,7 @@ static void put_argument(sim_fault_t *fault, unsigned number)
         break;
     case SIM_SLOW_FIRST_BYTE:
     case SIM_REFUSE:
+    case SIM_LATE_CALL:
         fault->ms = number;
         break;
     default:

@@ -26,6 +26,10 @@ enum sim_fault_kind {
     SIM_SSE_ERROR,       /* 200, SSE, error event first */
     SIM_NO_PARAMS,       /* prefill answers without kv_transfer_params */
     SIM_DIE,             /* the engine dies */
+    SIM_NO_CALL,         /* decode never calls the metaserver */
+    SIM_CALL_TWICE,      /* it calls twice, as MultiConnector does */
+    SIM_BAD_CALL,        /* it says {} (0), no JSON (1), another request's id (2: after_chunks) */
+    SIM_LATE_CALL,       /* it calls ms later, whatever has become of the request */
     SIM_KV_STALL,        /* prefill sends so many pages and no more */
     SIM_KV_CORRUPT       /* a byte of that page is another when it leaves */
 };

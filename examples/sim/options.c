@@ -97,6 +97,7 @@ static const struct {
     {"LMCacheConnectorV1", SIM_SHARED},
     {"MooncakeConnectorV1", SIM_ASCEND},
     {"MooncakeHybridConnector", SIM_ASCEND},
+    {"MooncakeLayerwiseConnector", SIM_LAYERWISE},
     {"BatonConnector", SIM_BATON},
 };
 

@@ -5,6 +5,7 @@
  *   nixl_push            -> joined by the request id that both legs share; either side may come first
  *   shared cache         -> found by content, or computed
  *   ascend               -> as nixl, but incomplete parameters are computed locally
+ *   layer-wise           -> decode calls the metaserver, prefill pushes into its blocks: layerwise.c
  *   baton                -> bytes move through libbaton_kv: baton.c
  *
  * The engine trusts the parameters: incomplete ones kill it or park the request. So does the simulator.
@@ -12,6 +13,7 @@
 #include "baton.h"
 #include "held.h"
 #include "job.h"
+#include "layerwise.h"
 #include "params.h"
 #include "reply.h"
 #include "words.h"
@@ -124,7 +126,9 @@ static int check(sim_job_t *job, sim_problem_t *problem_p)
 
     sim_params_read(job->ask.kv_params, &job->arena, &job->params);
     if (check_fields(job, problem_p) == 0)
-        return connector_of(job) == SIM_BATON ? sim_baton_check(job, problem_p) : 0;
+        return connector_of(job) == SIM_BATON       ? sim_baton_check(job, problem_p)
+               : connector_of(job) == SIM_LAYERWISE ? sim_layerwise_check(job, problem_p)
+                                                    : 0;
     if (!pulls(job))
         return -1;
     if (sim_params_complete(&job->params)) {
@@ -178,6 +182,11 @@ static void use_blocks(sim_job_t *job)
         sim_job_got_kv(job, i,
                        sim_blocks_kv(&job->worker->blocks, job->ids[s->prompt], prompt->blocks));
     }
+}
+
+void sim_vllm_received(sim_job_t *job)
+{
+    use_blocks(job);
 }
 
 static void compute_here(sim_job_t *job)
@@ -395,6 +404,8 @@ void sim_vllm_admit(sim_job_t *job)
         pull(job);
     else if (remote && connector_of(job) == SIM_NIXL_PUSH)
         wait_push(job);
+    else if (connector_of(job) == SIM_LAYERWISE && sim_layerwise_admit(job))
+        return;
     else if (connector_of(job) != SIM_BATON || !sim_baton_admit(job))
         compute_here(job);
 }
@@ -407,6 +418,8 @@ static void computing(sim_job_t *job, uint64_t ms)
 static void first_token(sim_job_t *job)
 {
     sim_baton_first_token(job);
+    if (connector_of(job) == SIM_LAYERWISE)
+        sim_layerwise_push(job);
 }
 
 static bool holds(const sim_job_t *job)

@@ -5,6 +5,7 @@
 #include "worker.h"
 
 #include "base/err.h"
+#include "callback.h"
 #include "held.h"
 #include "job.h"
 #include "kv.h"
@@ -205,6 +206,7 @@ int sim_world_open(sim_world_t *world, bt_loop_t *loop, const sim_options_t *opt
     *world = (sim_world_t){
         .loop = loop, .options = options, .servers = servers, .random = options->seed};
     bt_list_init(&world->push_waiters);
+    bt_list_init(&world->callbacks);
     world->workers = calloc(options->worker_count + 1, sizeof(*world->workers));
     if (world->workers == NULL)
         return BT_E_NOMEM;
@@ -256,6 +258,7 @@ void sim_world_close(sim_world_t *world, void (*done)(void *arg), void *arg)
     world->closed = done;
     world->closed_arg = arg;
     sim_world_hold(world); /* holds the door until all are told */
+    sim_callbacks_clear(world);
     for (unsigned i = 0; i < world->worker_count; i++) {
         sim_worker_t *worker = world->workers[i];
         bt_timer_stop(&worker->death_timer);

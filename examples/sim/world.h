@@ -33,6 +33,7 @@ typedef struct sim_counters {
     uint64_t requests, answered, failed, cancelled; /* of inference routes */
     uint64_t kv_held, kv_read, kv_expired, kv_freed_unread, notifications_after_expiry,
         failed_transfers;
+    uint64_t callbacks_sent, callbacks_answered, callback_status; /* the last one's */
     uint64_t prompt_tokens, generation_tokens;
     uint64_t local_compute, local_cache_hit, external_kv; /* prompt tokens by source */
     uint64_t aborts_asked, aborts_hit, bootstrap_failed, transfer_failed;
@@ -72,6 +73,7 @@ struct sim_world {
     uint64_t random;         /* state of the seeded generator */
     uint64_t *shared;        /* KV hashes in the shared store (open addressing, may forget) */
     bt_list_t push_waiters;  /* decodes of NixlPushConnector */
+    bt_list_t callbacks;     /* calls to metaservers under way */
     struct sim_room **rooms; /* sglang.c */
     const struct sim_servers *servers;
     unsigned open_servers;
