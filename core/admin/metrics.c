@@ -166,6 +166,8 @@ static void write_histograms(bt_prom_t *p, const bt_dispatch_shared_t *shared)
         {"baton_prefill_seconds", "Duration of prefill legs", offsetof(bt_stats_t, prefill)},
         {"baton_handoff_wait_seconds", "From prefill's end to decode's first byte",
          offsetof(bt_stats_t, handoff_wait)},
+        {"baton_callback_wait_seconds", "From asking decode to its call for prefill",
+         offsetof(bt_stats_t, callback_wait)},
         {"baton_queue_wait_seconds", "In line for a place in the pool, of those that had to wait",
          offsetof(bt_stats_t, queue_wait)},
     };

@@ -42,6 +42,8 @@
     X(BT_E_HANDOFF, -20050, ATTEMPT, "hand-off parameters missing or wrong")                       \
     X(BT_E_LEASE, -20051, ATTEMPT, "prefill lease ran out")                                        \
     X(BT_E_KV_TRANSFER, -20052, ATTEMPT, "KV transfer between the pair failed")                    \
+    X(BT_E_CALLBACK, -20055, ATTEMPT, "decode's call for prefill is wrong")                        \
+    X(BT_E_CALLBACK_TIMEOUT, -20056, ATTEMPT, "decode did not call for prefill in time")           \
     X(BT_E_NO_WORKER, -20060, REQUEST, "no usable worker")                                         \
     X(BT_E_POLICY, -20061, REQUEST, "policy failed")                                               \
     X(BT_E_DIALECT, -20062, ATTEMPT, "dialect failed")                                             \

@@ -18,9 +18,11 @@ static const char nixl[] = "nixl";
 static const char nixl_push[] = "nixl_push";
 static const char shared_cache[] = "shared_cache";
 static const char sglang[] = "sglang";
-static const char trigger[] = "trigger";
+static const char mooncake_layerwise[] = "mooncake_layerwise";
+static const char mindie[] = "mindie";
 
-static const char why_trigger[] = "trigger is not built yet";
+static const char why_trigger[] =
+    "dispatch_profile trigger is for MooncakeLayerwiseConnector, whose decode calls for prefill";
 static const char why_sglang_connector[] = "this connector is vLLM's, but the engine is SGLang";
 static const char why_profile_sglang[] = "SGLang knows only dispatch_profile bootstrap";
 static const char why_profile_gateway_managed[] =
@@ -46,6 +48,10 @@ struct row {
     {                                                                                              \
         "mooncake_v1", BT_TP_PREFILL_MULTIPLE, false                                               \
     }
+#define LAYERWISE_RULES                                                                            \
+    {                                                                                              \
+        "mooncake_layerwise", BT_TP_PREFILL_MULTIPLE, false                                        \
+    }
 #define ANY_RULES(family)                                                                          \
     {                                                                                              \
         family, BT_TP_ANY, false                                                                   \
@@ -66,8 +72,10 @@ static const struct row rows[] = {
     /* The library cuts slices for any two tp sizes; a connector that can't names a transfer_group. */
     {"BatonConnector", SYNC, baton, BT_ENGINE_VLLM, ANY_RULES("baton"), NULL},
     {"baton", SYNC, baton, BT_ENGINE_VLLM, ANY_RULES("baton"), NULL},
-    {"MooncakeLayerwiseConnector", SYNC, trigger, BT_ENGINE_VLLM_ASCEND, ANY_RULES(NULL),
-     why_trigger},
+    {"MooncakeLayerwiseConnector", SYNC, mooncake_layerwise, BT_ENGINE_VLLM_ASCEND, LAYERWISE_RULES,
+     NULL},
+    {"mooncake_layerwise", SYNC, mooncake_layerwise, BT_ENGINE_VLLM_ASCEND, LAYERWISE_RULES, NULL},
+    {"mindie", SYNC, mindie, BT_ENGINE_MINDIE, LAYERWISE_RULES, NULL},
     {"MooncakeConnector", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
      "MooncakeConnector (vLLM's own) is not supported; MooncakeConnectorV1 of vLLM-Ascend is"},
     {"mooncake", BT_CAP_NONE, NULL, BT_ENGINE_UNKNOWN, ANY_RULES(NULL),
@@ -85,7 +93,7 @@ static const struct row rows[] = {
 /* Rows of --dialect-dir: a row is whole before the count shows it, and stays. */
 #define OWN_MAX 256
 static struct row own_rows[OWN_MAX];
-static bool own_serves_alone[OWN_MAX];
+static bool own_serves_alone[OWN_MAX], own_is_trigger[OWN_MAX];
 static _Atomic unsigned own_count;
 static pthread_mutex_t own_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -225,6 +233,8 @@ static struct verdict derive_by_profile(enum bt_engine engine, bt_str_t connecto
         return (struct verdict){HANDOFF, nixl, NULL};
     if (profile.word == PROFILE_BATON)
         return (struct verdict){SYNC, baton, NULL};
+    if (profile.word == PROFILE_TRIGGER)
+        return (struct verdict){SYNC, mooncake_layerwise, NULL};
     if (profile.word == PROFILE_BOOTSTRAP)
         return connector.n == 0 || engine == BT_ENGINE_UNKNOWN
                    ? (struct verdict){SYNC, sglang, NULL}
@@ -245,6 +255,8 @@ static struct verdict derive_row(const struct row *row, struct profile_said said
         return refuse(why_profile_baton);
     if (profile == PROFILE_BOOTSTRAP && row->dialect != sglang)
         return refuse("dispatch_profile bootstrap is for SGLang");
+    if (profile == PROFILE_TRIGGER && !bt_capability_is_trigger(row->dialect))
+        return refuse(why_trigger);
     if (profile == PROFILE_DIALECT && said.row->dialect == nixl && row->dialect == nixl_push)
         profile = PROFILE_HANDOFF;
     if (profile == PROFILE_DIALECT && said.row->dialect != row->dialect)
@@ -252,6 +264,8 @@ static struct verdict derive_row(const struct row *row, struct profile_said said
     /* A push producer's reply may also be carried to decode by hand, one leg after the other. */
     if (profile == PROFILE_HANDOFF && row->dialect == nixl_push)
         return (struct verdict){HANDOFF, nixl, NULL};
+    if (profile == PROFILE_HANDOFF && bt_capability_is_trigger(row->dialect))
+        return refuse(why_profile_other);
     if (profile == PROFILE_HANDOFF && row->cap != HANDOFF)
         return refuse(why_profile_sglang);
     return (struct verdict){row->cap, row->dialect, NULL};
@@ -276,9 +290,10 @@ static struct verdict derive(enum bt_engine engine, bt_str_t connector, const bt
                              unsigned child_count, struct profile_said profile)
 {
     if (profile.word == PROFILE_UNKNOWN)
-        return refuse(BT_UNKNOWN_PROFILE
-                      ": say handoff, bootstrap, or a dialect (nixl, nixl_push, shared_cache, "
-                      "sglang, baton, or one of --dialect-dir)");
+        return refuse(
+            BT_UNKNOWN_PROFILE
+            ": say handoff, bootstrap, trigger, or a dialect (nixl, nixl_push, shared_cache, "
+            "sglang, baton, mooncake_layerwise, mindie, or one of --dialect-dir)");
     if (is_multi(connector) && count_leaves(children, child_count) < 2)
         return refuse("MultiConnector needs at least two connectors");
     connector = bt_capability_leaf(connector, children, child_count);
@@ -288,8 +303,6 @@ static struct verdict derive(enum bt_engine engine, bt_str_t connector, const bt
         return own;
     if (engine == BT_ENGINE_SGLANG)
         return derive_sglang(connector, profile.word);
-    if (profile.word == PROFILE_TRIGGER && (row == NULL || row->why == NULL))
-        return (struct verdict){SYNC, trigger, why_trigger};
     if (row == NULL)
         return derive_by_profile(engine, connector, profile);
     if (row->dialect == sglang && engine != BT_ENGINE_UNKNOWN)
@@ -302,6 +315,8 @@ int bt_capability_derive(enum bt_engine engine, bt_str_t connector, const bt_str
                          const char **dialect_p, const char **why_p)
 {
     struct verdict v = derive(engine, connector, children, child_count, parse_profile(profile));
+    if (v.dialect == mooncake_layerwise && engine == BT_ENGINE_MINDIE)
+        v.dialect = mindie; /* the same callback, other legs */
     *cap_p = v.cap;
     *dialect_p = v.dialect;
     *why_p = v.why;
@@ -350,13 +365,15 @@ static int add_own(const bt_own_connector_t *own)
     if (there != NULL)
         return strcmp(there->dialect, own->dialect) == 0 && there->cap == own->cap &&
                        there->engine == own->engine &&
-                       own_serves_alone[there - own_rows] == own->serves_alone
+                       own_serves_alone[there - own_rows] == own->serves_alone &&
+                       own_is_trigger[there - own_rows] == own->is_trigger
                    ? 0
                    : BT_E_INVAL;
     if (count == OWN_MAX)
         return BT_E_LIMIT;
     rc = fill_own(&own_rows[count], own);
     own_serves_alone[count] = own->serves_alone;
+    own_is_trigger[count] = own->is_trigger;
     if (rc == 0)
         atomic_store_explicit(&own_count, count + 1, memory_order_release);
     return rc;
@@ -430,7 +447,19 @@ unsigned bt_capability_kinds(enum bt_capability cap, const char *dialect)
     /* A push producer's reply may also be carried to decode by hand. */
     const unsigned other = dialect == nixl_push ? BT_KIND_HANDOFF : 0;
 
+    if (bt_capability_is_trigger(dialect))
+        return BT_KIND_TRIGGER;
     return cap == HANDOFF ? BT_KIND_HANDOFF : cap == SYNC ? BT_KIND_BOOTSTRAP | other : 0;
+}
+
+bool bt_capability_is_trigger(const char *dialect)
+{
+    const unsigned own = atomic_load_explicit(&own_count, memory_order_acquire);
+
+    for (unsigned i = 0; i < own; i++) /* of the same name as a shipped one, it has replaced that */
+        if (own_rows[i].dialect == dialect)
+            return own_is_trigger[i];
+    return dialect != NULL && (dialect == mooncake_layerwise || dialect == mindie);
 }
 
 bool bt_capability_is_gateway_managed(const char *dialect)

@@ -36,7 +36,7 @@ int bt_role_parse(bt_str_t s, enum bt_role *role_p); /* "union" is hybrid */
  * profile: dispatch_profile or empty ("handoff", "trigger", "bootstrap", or a dialect's name). It
  * says what a connector without a row is; it never turns a refused connector into an accepted one.
  * dialect_p gets a static name or NULL; why_p a static sentence when the worker may not take part
- * in a pair: the capability is NONE, or it is known but not built yet (trigger). 0 always. */
+ * in a pair: the capability is NONE. 0 always. */
 int bt_capability_derive(enum bt_engine engine, bt_str_t connector, const bt_str_t *children,
                          unsigned child_count, bt_str_t profile, enum bt_capability *cap_p,
                          const char **dialect_p, const char **why_p);
@@ -50,6 +50,7 @@ typedef struct bt_own_connector {
     enum bt_capability cap;
     enum bt_engine engine; /* UNKNOWN = the worker says */
     bool serves_alone;     /* one of a pair also computes a whole request */
+    bool is_trigger;       /* of SYNC: decode first */
 } bt_own_connector_t;
 /* Copies it; it goes before the table's own rows. The same again is nothing new; BT_E_INVAL: it is
  * another dialect's or capability's already; BT_E_LIMIT. */
@@ -76,11 +77,14 @@ void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const b
                               unsigned child_count, const char *dialect, bt_pair_rules_t *rules_p);
 /* Ways in which a pair may serve a request: bits. */
 enum {
-    BT_KIND_HANDOFF = 1,  /* prefill first, then decode with its reply */
-    BT_KIND_BOOTSTRAP = 2 /* both at once */
+    BT_KIND_HANDOFF = 1,   /* prefill first, then decode with its reply */
+    BT_KIND_BOOTSTRAP = 2, /* both at once */
+    BT_KIND_TRIGGER = 4    /* decode first, prefill when decode's engine calls for it */
 };
 /* Of a worker with this capability and dialect, one of a pair. */
 unsigned bt_capability_kinds(enum bt_capability cap, const char *dialect);
+/* Is decode sent first, and calls the gateway's metaserver for prefill? */
+bool bt_capability_is_trigger(const char *dialect);
 /* Are its rooms opened by this gateway, at agents of the workers that are connected to it (core/transfer)? */
 bool bt_capability_is_gateway_managed(const char *dialect);
 /* A value of SGLang's --disaggregation-transfer-backend: all of them look the same from outside. */

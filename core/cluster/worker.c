@@ -18,7 +18,7 @@
 #define LEASE_MS 30000
 #define LEASE_LONG_MS 480000
 
-_Atomic bool bt_worker_has_others;
+_Atomic bool bt_worker_has_others, bt_worker_has_metaserver;
 
 const char *bt_health_name(enum bt_health h)
 {
@@ -86,6 +86,7 @@ static int derive_capability(bt_worker_t *w)
                              &w->pair_rules);
     w->is_gateway_managed =
         spec->role != BT_ROLE_HYBRID && bt_capability_is_gateway_managed(w->dialect);
+    w->is_trigger = spec->role != BT_ROLE_HYBRID && bt_capability_is_trigger(w->dialect);
     w->serves_alone =
         spec->role == BT_ROLE_HYBRID || bt_capability_serves_alone(w->engine, w->dialect);
     if (spec->role != BT_ROLE_HYBRID)
@@ -273,6 +274,9 @@ const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms)
     if (why == NULL && w->is_gateway_managed &&
         !atomic_load_explicit(&w->has_agents, memory_order_relaxed))
         why = "no_agent";
+    if (why == NULL && w->is_trigger &&
+        !atomic_load_explicit(&bt_worker_has_metaserver, memory_order_relaxed))
+        why = "no_metaserver"; /* added while the gateway runs: the start refuses it */
     return why;
 }
 

@@ -92,6 +92,7 @@ typedef struct bt_worker {
     char *refusal_text; /* where refusal names something; owned */
     bool
         is_gateway_managed; /* its connector's rooms are opened by the gateway at the worker's own agents */
+    bool is_trigger;   /* one of a pair whose decode calls the gateway's metaserver */
     bool serves_alone; /* hybrids, and who computes a prompt that nothing is said of */
     /* ---- live ---- */
     _Atomic int64_t others_tokens[BT_PHASE_COUNT]; /* of the fleet's other gateways (core/fleet) */
@@ -141,7 +142,7 @@ void bt_worker_unref(bt_worker_t *w); /* NULL is fine; from any thread */
  * its agents here. */
 bool bt_worker_usable(const bt_worker_t *w, uint64_t now_ms);
 /* One word why it is not usable ("down", "starting", "draining", "scaling", "breaker_open", "unknown_connector",
- * "no_agent"), or NULL. */
+ * "no_agent", "no_metaserver"), or NULL. */
 const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms);
 /* Would be usable if only its connector were not refused and its agents were here. */
 bool bt_worker_is_healthy(const bt_worker_t *w, uint64_t now_ms);
@@ -156,6 +157,8 @@ static inline bool bt_worker_is_shared(void)
 {
     return atomic_load_explicit(&bt_worker_has_others, memory_order_relaxed);
 }
+/* Has this gateway one, for the decodes of triggers? Set before the first worker is looked at. */
+extern _Atomic bool bt_worker_has_metaserver;
 /* Ledgers that differ by less than an eighth of what others have on a worker, on average, count as equal. */
 #define BT_WORKER_NEAR 8
 /* What is on it by all that is known: our own ledger, exact, and what other gateways have told, a moment old. */

@@ -20,6 +20,7 @@ void bt_pool_spec_init(bt_pool_spec_t *spec)
                       .first_event_ms = 300000,
                       .stall_ms = 60000,
                       .total_ms = 1800000,
+                      .callback_ms = 60000,
                       .room_start_ms = 300000,
                       .room_stall_ms = 60000,
                       .room_repair_ms = 5000},

@@ -310,7 +310,8 @@ int bt_config_check_ports(const bt_config_t *c, bt_text_t *warnings, char *err, 
     } all[] = {{"port", c->host, c->port},
                {"admin-port", c->admin_host, c->admin_port},
                {"transfer-port", c->transfer_host, c->transfer_port},
-               {"registry-port", c->registry_host, c->registry_port}};
+               {"registry-port", c->registry_host, c->registry_port},
+               {"metaserver-port", c->metaserver_host, c->metaserver_port}};
     for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (all[i].port == UINT_MAX)
             continue;
@@ -383,6 +384,12 @@ void bt_config_describe(const bt_config_t *c, bt_text_t *out)
                        c->registry_token != NULL ? "with a token"
                                                  : "for this host and the workers' hosts",
                        c->registry_allow_count > 0 ? " and --registry-allow" : "");
+    if (bt_config_has_metaserver(c)) {
+        char url[320];
+        bt_config_metaserver_url(c, c->metaserver_port, url, sizeof url);
+        bt_text_printf(out, "metaserver %s:%u, decodes call %s\n", c->metaserver_host,
+                       c->metaserver_port, url);
+    }
     bt_config_describe_shared(c, out);
     if (build_workers(c, &registry, err, sizeof err) < 0)
         return;

@@ -19,6 +19,7 @@
 #define BT_CONFIG_PROXY_PATHS_MAX 16
 #define BT_CONFIG_RECORD_HEADERS_MAX 16
 #define BT_CONFIG_REGISTRY_ALLOW_MAX 64
+#define BT_CONFIG_METASERVER_ALLOW_MAX 64
 #define BT_CONFIG_HTTP_HOSTS_MAX 32
 #define BT_CONFIG_ADMIN_HOSTS_MAX 16
 #define BT_CONFIG_PEER_PARAMS_MAX 16
@@ -44,9 +45,13 @@ typedef struct bt_config {
     char *file;         /* the configuration file, NULL = none */
     bt_text_t warnings; /* lines: what was accepted, but not as it was said */
     /* listeners */
-    char *host, *admin_host, *transfer_host, *registry_host;
-    unsigned port, admin_port;             /* 0 = any */
-    unsigned transfer_port, registry_port; /* likewise; UINT_MAX = not said: off */
+    char *host, *admin_host, *transfer_host, *registry_host, *metaserver_host;
+    unsigned port, admin_port;                              /* 0 = any */
+    unsigned transfer_port, registry_port, metaserver_port; /* likewise; UINT_MAX = not said: off */
+    char
+        *metaserver_advertise; /* HOST[:PORT] as decode workers reach it; NULL = where it listens */
+    char *metaserver_allow[BT_CONFIG_METASERVER_ALLOW_MAX + 1];
+    unsigned metaserver_allow_count;
     char *transfer_token, *registry_token;
     char *registry_allow[BT_CONFIG_REGISTRY_ALLOW_MAX + 1];
     unsigned registry_allow_count;
@@ -118,8 +123,11 @@ int bt_config_complete_worker(const bt_config_t *c, const char *pool, bt_worker_
 bool bt_keys_same(const bt_client_keys_t *a, const bt_client_keys_t *b);
 void bt_keys_free(bt_client_keys_t *keys); /* this set only; NULL is fine */
 bool bt_host_is_loopback(const char *host);
-/* Is there a port for transfer agents, for SGLang's registry? */
+/* Is there a port for transfer agents, for SGLang's registry, for decode's calls? */
 bool bt_config_has_transfer(const bt_config_t *c);
 bool bt_config_has_registry(const bt_config_t *c);
+bool bt_config_has_metaserver(const bt_config_t *c);
+/* Of its path, as decode workers reach it; port: as bound. */
+void bt_config_metaserver_url(const bt_config_t *c, unsigned port, char *url, size_t url_size);
 
 #endif

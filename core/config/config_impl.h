@@ -54,6 +54,14 @@ int bt_config_imply_dev(bt_config_t *c);
 /* Derives what is derived and checks what needs no script and no socket. */
 int bt_config_finish(bt_config_t *c, char *err, size_t err_size);
 
+/* Each is an address or a network, else the flag is refused. */
+int bt_config_check_networks(const char *flag, char *const *all, unsigned count, char *err,
+                             size_t err_size);
+
+/* ---- metaserver.c: where decodes call for prefill ---- */
+
+int bt_config_check_metaserver(const bt_config_t *c, char *err, size_t err_size);
+
 /* ---- fleet.c: the shared store ---- */
 
 int bt_config_finish_shared(bt_config_t *c, char *err, size_t err_size);

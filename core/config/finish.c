@@ -111,6 +111,8 @@ static const char *refusal_of(const bt_config_t *c, const bt_worker_spec_t *spec
 {
     static const char no_hub[] =
         "the gateway opens its rooms, at agents that come to it: add --transfer-port PORT";
+    static const char no_metaserver[] =
+        "its decode calls the gateway for prefill: add --metaserver-port PORT";
     bt_str_t children[BT_WORKER_CHILDREN_MAX];
     enum bt_capability cap;
     const char *dialect, *why = NULL;
@@ -120,6 +122,8 @@ static const char *refusal_of(const bt_config_t *c, const bt_worker_spec_t *spec
                          bt_str(spec->dispatch_profile), &cap, &dialect, &why);
     if (why == NULL && bt_capability_is_gateway_managed(dialect) && !bt_config_has_transfer(c))
         why = no_hub;
+    if (why == NULL && bt_capability_is_trigger(dialect) && !bt_config_has_metaserver(c))
+        why = no_metaserver;
     return why;
 }
 
@@ -246,6 +250,7 @@ static int check_listeners(const bt_config_t *c, char *err, size_t err_size)
         {"admin-port", "admin", " (--admin-port, --prometheus-port)", c->admin_host, c->admin_port},
         {"transfer-port", "transfer", "", c->transfer_host, c->transfer_port},
         {"registry-port", "registry", "", c->registry_host, c->registry_port},
+        {"metaserver-port", "metaserver", "", c->metaserver_host, c->metaserver_port},
     };
     for (unsigned i = 1; i < sizeof all / sizeof all[0]; i++)
         for (unsigned k = 0; k < i; k++) {
@@ -271,10 +276,24 @@ static int check_transfer(const bt_config_t *c, char *err, size_t err_size)
         c->transfer_host);
 }
 
+int bt_config_check_networks(const char *flag, char *const *all, unsigned count, char *err,
+                             size_t err_size)
+{
+    bt_network_t network;
+
+    for (unsigned i = 0; i < count; i++)
+        if (bt_network_parse(&network, all[i]) < 0)
+            return bt_err_refuse(
+                err, err_size,
+                "--%s: expected an address or a network, as 10.0.0.7 or 10.0.0.0/24, got "
+                "\"%.120s\"",
+                flag, all[i]);
+    return 0;
+}
+
 static int check_registry(const bt_config_t *c, char *err, size_t err_size)
 {
     const char *flag = c->registry_token != NULL ? "token" : "allow";
-    bt_network_t network;
 
     if (c->registry_token == NULL && c->registry_allow_count == 0)
         return 0;
@@ -287,14 +306,8 @@ static int check_registry(const bt_config_t *c, char *err, size_t err_size)
             err, err_size,
             "--registry-allow: with --registry-token everybody has to show it; leave out one "
             "of the two");
-    for (unsigned i = 0; i < c->registry_allow_count; i++)
-        if (bt_network_parse(&network, c->registry_allow[i]) < 0)
-            return bt_err_refuse(
-                err, err_size,
-                "--registry-allow: expected an address or a network, as 10.0.0.7 or "
-                "10.0.0.0/24, got \"%.120s\"",
-                c->registry_allow[i]);
-    return 0;
+    return bt_config_check_networks("registry-allow", c->registry_allow, c->registry_allow_count,
+                                    err, err_size);
 }
 
 int bt_config_imply_dev(bt_config_t *c)
@@ -499,8 +512,17 @@ static void derive_dispatch(bt_config_t *c)
 int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
 {
     static int (*const checks[])(const bt_config_t *, char *, size_t) = {
-        check_listeners,   check_transfer, check_client_worker_api, check_registry,   check_dev,
-        check_admin_hosts, check_keys,     check_proxy_paths,       check_http_hosts, check_params,
+        check_listeners,
+        check_transfer,
+        check_client_worker_api,
+        check_registry,
+        check_dev,
+        check_admin_hosts,
+        check_keys,
+        check_proxy_paths,
+        check_http_hosts,
+        check_params,
+        bt_config_check_metaserver,
     };
     char why[BT_CONFIG_ERR_BYTES];
     int rc = c->dialect_dir != NULL ? bt_dialects_register(c->dialect_dir, why, sizeof why) : 0;

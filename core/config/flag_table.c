@@ -256,6 +256,13 @@ const bt_flag_t bt_flags[] = {
      "SGLang's bootstrap routes are served here (127.0.0.1)"},
     {"registry-port", "PORT", BT_GROUP_LISTEN, false, SETTING(UINT(AT(registry_port), 0, 65535)),
      "(none: not served; 0 = any free one)"},
+    {"metaserver-host", "ADDR", BT_GROUP_LISTEN, false, SETTING(TEXT(AT(metaserver_host))),
+     "decodes of MooncakeLayerwiseConnector call for their prefill here (127.0.0.1)"},
+    {"metaserver-port", "PORT", BT_GROUP_LISTEN, false,
+     SETTING(UINT(AT(metaserver_port), 0, 65535)), "(none: no such worker; 0 = any free one)"},
+    {"metaserver-advertise", "HOST[:PORT]", BT_GROUP_LISTEN, false,
+     SETTING(TEXT(AT(metaserver_advertise))),
+     "what decodes are told to call (--metaserver-host and the port)"},
     {"proxy-path", "PREFIX", BT_GROUP_LISTEN, false,
      SETTING(TEXTS(AT(proxy_paths), AT(proxy_path_count), BT_CONFIG_PROXY_PATHS_MAX)),
      "one more path that goes through to a worker as it is; may be repeated"},
@@ -335,6 +342,9 @@ const bt_flag_t bt_flags[] = {
      "first byte of an answer that is not streamed (0 = no limit of its own)"},
     {"stall-timeout-secs", "S", BT_GROUP_DEADLINE, true,
      POOL(SECS(POOL_AT(spec.deadlines.stall_ms), 0.001)), "silence within an answer (60)"},
+    {"callback-timeout-secs", "S", BT_GROUP_DEADLINE, true,
+     POOL(SECS(POOL_AT(spec.deadlines.callback_ms), 0.001)),
+     "from asking a decode of MooncakeLayerwiseConnector to its call for prefill (60)"},
     {"room-start-ms", "MS", BT_GROUP_DEADLINE, true,
      POOL(U64(POOL_AT(spec.deadlines.room_start_ms), 1, 86400000)),
      "from opening a room of BatonConnector to its first byte (300000)"},
@@ -486,6 +496,11 @@ const bt_flag_t bt_flags[] = {
     {"registry-allow", "ADDR[/BITS]", BT_GROUP_SECURITY, false,
      SETTING(TEXTS(AT(registry_allow), AT(registry_allow_count), BT_CONFIG_REGISTRY_ALLOW_MAX)),
      "the registry also serves these hosts, as the other nodes of a prefill; may be repeated"},
+    {"metaserver-allow", "ADDR[/BITS]", BT_GROUP_SECURITY, false,
+     SETTING(
+         TEXTS(AT(metaserver_allow), AT(metaserver_allow_count), BT_CONFIG_METASERVER_ALLOW_MAX)),
+     "the metaserver also takes calls from these hosts, beside this one and the workers'; may be "
+     "repeated"},
     {"debug-headers", NULL, BT_GROUP_SECURITY, false, SETTING(BOOL(AT(dispatch.debug_headers))),
      "x-baton-* headers in answers: names of workers, attempts, times (on)"},
 
@@ -519,7 +534,7 @@ const bt_flag_t bt_flags[] = {
      "after SIGTERM running requests get so long (180); also --shutdown-grace-period-secs"},
     {"ready-file", "FILE", BT_GROUP_PROCESS, false, SETTING(PATH(AT(ready_file))),
      "written once serving: {\"port\":..,\"admin_port\":..,\"pid\":..}, and transfer_port, "
-     "registry_port where there are"},
+     "registry_port, metaserver_port where there are"},
 };
 const unsigned bt_flag_count = sizeof bt_flags / sizeof bt_flags[0];
 

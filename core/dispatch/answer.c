@@ -19,6 +19,7 @@ static unsigned status_of(int rc)
         return 503;
     case BT_E_CONNECT_TIMEOUT:
     case BT_E_FIRST_BYTE_TIMEOUT:
+    case BT_E_CALLBACK_TIMEOUT:
     case BT_E_STALL:
     case BT_E_TOTAL_TIMEOUT:
         return 504;

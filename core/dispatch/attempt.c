@@ -3,6 +3,7 @@
  *   single:     leg ------------------------------> answer
  *   handoff:    prefill -> (reply checked, lease clock) -> decode -> answer
  *   bootstrap:  prefill and decode at once -> decode's answer; prefill's body is only looked into
+ *   trigger:    decode -> its engine calls (deadline) -> prefill beside it -> decode's answer
  *
  * First failure wins: bt_attempt_fail() is the one way to fail. It stops the other leg, tells
  * engines to abort by the rid we own, gives rooms back and says whom the failure is to be blamed on.
@@ -12,9 +13,11 @@
  *     passed, then the pair's;
  *   - decode answers 5xx while a gateway-managed room is not complete: whose the hub says it is, or
  *     either's when it has not said so in 500 ms;
- *   - decode answers 5xx to a hand-off, or two legs that wait for each other are silent: could be
- *     either's. It is held against a worker only when it fails so with two different partners in a
- *     row (suspect_partner);
+ *   - decode does not call for prefill, or wrongly (trigger): decode's; prefill's, when it is silent
+ *     until decode's time is over;
+ *   - decode answers 5xx to a hand-off or after its call, or two legs that wait for each other are
+ *     silent: could be either's. It is held against a worker only when it fails so with two
+ *     different partners in a row (suspect_partner);
  *   - 4xx, 429, 503, a pooled connection that died without a word: nobody's.
  */
 #include "dispatch/attempt.h"
@@ -31,15 +34,21 @@
 #define LEASE_MARGIN_MS 5000
 #define PREFILL_DRAIN_MS 10000
 
-/* is_abort: what the room still moves is not wanted any more. */
-static void close_rooms(bt_attempt_t *a, bool is_abort, const char *reason)
+static void give_rooms_back(bt_attempt_t *a)
 {
     bt_rooms_t *rooms = &a->task->request->d->rooms;
 
-    bt_attempt_kv_close(a, is_abort, reason);
     for (unsigned i = 0; i < a->room_count; i++)
         bt_rooms_close(rooms, a->rooms[i]);
     a->room_count = 0;
+}
+
+/* is_abort: what the room still moves is not wanted any more. */
+static void close_rooms(bt_attempt_t *a, bool is_abort, const char *reason)
+{
+    bt_attempt_kv_close(a, is_abort, reason);
+    if (a->kind != BT_PLAN_TRIGGER) /* a late call is to find out that it is late */
+        give_rooms_back(a);
 }
 
 /* ---- failing ---- */
@@ -96,6 +105,7 @@ void bt_attempt_fail(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const 
     if (f->rc != BT_E_HANDOFF)           /* wrong parameters could free somebody else's blocks */
         bt_background_call_release(a);
     close_rooms(a, true, f->reason != NULL ? f->reason : bt_err_text(f->rc));
+    bt_attempt_trigger_settle(a, f->reason);
     a->on_end(a, f, guilty, guilty_count);
 }
 
@@ -166,6 +176,7 @@ void bt_attempt_leg_failed(bt_leg_t *leg, const bt_failure_t *f)
         /* The answer is out or on its way, or decode has all KV: a late failure of prefill changes nothing for the client. */
         bt_leg_settle(leg, f->status == 0 && bt_blame_is_guilty(f) ? BT_BLAME_GUILTY
                                                                    : BT_BLAME_INNOCENT);
+        bt_attempt_trigger_settle(a, f->reason);
         return;
     }
     if (bt_timer_active(&a->blame_wait)) { /* decode failed first; here is prefill's fate */
@@ -263,6 +274,7 @@ void bt_attempt_leg_done(bt_leg_t *leg)
         prefill_done(leg);
     else
         answer_done(leg);
+    bt_attempt_trigger_settle(leg->attempt, NULL);
 }
 
 void bt_attempt_leg_commit(bt_leg_t *leg)
@@ -272,6 +284,7 @@ void bt_attempt_leg_commit(bt_leg_t *leg)
 
     a->committed = true;
     a->task->committed = true;
+    bt_attempt_trigger_commit(a);
     r->sink->head(a->task, &leg->call.head, leg->is_sse);
     bt_call_drop_head(&leg->call);
 }
@@ -297,6 +310,17 @@ void bt_attempt_cancel(bt_attempt_t *a)
     bt_attempt_stop_leg(bt_attempt_answer(a));
     bt_background_call_release(a);
     close_rooms(a, true, "the request was given up");
+    bt_attempt_trigger_settle(a, NULL);
+}
+
+void bt_attempt_drop(bt_attempt_t *a)
+{
+    bt_timer_stop(&a->blame_wait);
+    bt_timer_stop(&a->drain);
+    bt_attempt_trigger_settle(a, NULL);
+    bt_leg_drop(&a->legs[0]);
+    bt_leg_drop(&a->legs[1]);
+    give_rooms_back(a);
 }
 
 /* ---- rooms, ids, ranks, places ---- */
@@ -469,6 +493,10 @@ static void run(bt_attempt_t *a)
     bt_leg_t *p = bt_attempt_prefill(a), *d = bt_attempt_answer(a);
     bt_failure_t f;
 
+    if (a->kind == BT_PLAN_TRIGGER) {
+        bt_attempt_trigger_begin(a);
+        return;
+    }
     if (a->kind != BT_PLAN_SINGLE && bt_leg_start(p, BT_STR(""), &f) < 0) {
         bt_attempt_fail_leg(p, &f);
         return;
@@ -518,8 +546,7 @@ int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair, bt_attempt_end_cb o
     }
     if (rc < 0) {
         close_rooms(a, true, bt_err_text(rc));
-        bt_leg_drop(&a->legs[0]);
-        bt_leg_drop(&a->legs[1]);
+        bt_attempt_drop(a);
         return rc;
     }
     a->before = task->attempt;

@@ -21,6 +21,7 @@ void bt_attempt_leg_commit(bt_leg_t *leg); /* leg -> attempt events */
 void bt_attempt_leg_done(bt_leg_t *leg);
 void bt_attempt_leg_failed(bt_leg_t *leg, const bt_failure_t *f);
 void bt_attempt_resume(bt_attempt_t *a);
+void bt_attempt_drop(bt_attempt_t *a); /* its request's memory goes */
 static inline bt_leg_t *bt_attempt_prefill(bt_attempt_t *a)
 {
     return &a->legs[0];
@@ -79,6 +80,13 @@ int bt_attempt_kv_open(bt_attempt_t *a);
 void bt_attempt_kv_close(bt_attempt_t *a, bool is_abort, const char *reason);
 /* The pair's prefill is another one, and calls the room another name. */
 int bt_attempt_kv_repair(bt_attempt_t *a, uint64_t source_room);
+
+/* ---- attempt_trigger.c: decode first, prefill when decode's engine calls; nothing for other kinds ---- */
+void bt_attempt_trigger_begin(bt_attempt_t *a);
+/* Decode's answer begins: it waits for no prefill any more. */
+void bt_attempt_trigger_commit(bt_attempt_t *a);
+/* Calls that wait are answered, unless prefill still runs. why: it has failed; may be NULL. */
+void bt_attempt_trigger_settle(bt_attempt_t *a, const char *why);
 
 /* ---- background_call.c: calls nobody waits for ---- */
 size_t bt_background_call_bytes(void); /* for the pool */

@@ -92,6 +92,13 @@ typedef struct bt_attempt_kv {
     uint64_t bytes, wait_us, transfer_us; /* when it is over */
 } bt_attempt_kv_t;
 
+/* A trigger's wait for decode's call (attempt_trigger.c). */
+typedef struct bt_attempt_trigger {
+    bt_timer_t wait;
+    uint64_t called_us;               /* when it came; 0 = not yet */
+    struct bt_metaserver_call *calls; /* that wait for prefill's end */
+} bt_attempt_trigger_t;
+
 /* f: NULL = it has answered. guilty: who is blamed, maybe nobody. */
 typedef void (*bt_attempt_end_cb)(bt_attempt_t *a, const bt_failure_t *f,
                                   bt_worker_t *const *guilty, unsigned guilty_count);
@@ -108,6 +115,7 @@ struct bt_attempt {
     uint64_t *rooms;             /* all that were minted for it */
     unsigned room_count;
     bt_attempt_kv_t kv;
+    bt_attempt_trigger_t trigger;
     char id[BT_REQUEST_ID_MAX + 24]; /* X-Request-Id of both legs */
     char rid[36];
     uint64_t lease_until_ms; /* 0 = no clock */

@@ -18,6 +18,8 @@ bool bt_blame_is_guilty(const bt_failure_t *f)
     case BT_E_UPSTREAM_HTTP:
     case BT_E_HANDOFF:
     case BT_E_REDIRECT:
+    case BT_E_CALLBACK:
+    case BT_E_CALLBACK_TIMEOUT:
         return true;
     default:
         return false; /* ours, or the process's: descriptors, ports, memory */
@@ -44,6 +46,15 @@ bool bt_blame_is_for_hub(const bt_attempt_t *a, const bt_failure_t *f)
     return a->kv.room != 0 && !a->kv.is_done && f->status >= 500 && f->status != 503;
 }
 
+/* Decode has called, and waits for a prefill that says nothing. */
+static bool is_silent_prefills(const bt_leg_t *leg, const bt_failure_t *f)
+{
+    bt_attempt_t *a = leg->attempt;
+
+    return a->kind == BT_PLAN_TRIGGER && leg->role == BT_LEG_DECODE &&
+           f->rc == BT_E_FIRST_BYTE_TIMEOUT && bt_leg_running(bt_attempt_prefill(a));
+}
+
 bool bt_blame_is_ambiguous(const bt_leg_t *leg, const bt_failure_t *f)
 {
     const bt_attempt_t *a = leg->attempt;
@@ -52,6 +63,9 @@ bool bt_blame_is_ambiguous(const bt_leg_t *leg, const bt_failure_t *f)
     if (a->kind == BT_PLAN_HANDOFF) /* only where decode depends on prefill being alive */
         return leg->role == BT_LEG_DECODE && bt_attempt_uses_reply(a) && !a->recompute &&
                f->rc != BT_E_HANDOFF && (engine_error || f->rc == BT_E_FIRST_BYTE_TIMEOUT);
+    if (a->kind == BT_PLAN_TRIGGER) /* once decode has called for it */
+        return leg->role == BT_LEG_DECODE && a->legs[0].state != BT_LEG_IDLE &&
+               (engine_error || f->rc == BT_E_FIRST_BYTE_TIMEOUT);
     if (leg->role == BT_LEG_DECODE && bt_blame_is_for_hub(a, f))
         return true;
     if (a->kind == BT_PLAN_BOOTSTRAP) /* silence while the partner is silent too */
@@ -64,6 +78,10 @@ unsigned bt_blame_find(const bt_leg_t *leg, const bt_failure_t *f, bt_worker_t *
 {
     unsigned n = 0;
 
+    if (is_silent_prefills(leg, f)) {
+        guilty[0] = leg->attempt->pair.prefill;
+        return 1;
+    }
     if (bt_blame_is_ambiguous(leg, f))
         return bt_blame_either(leg->attempt, guilty);
     if (f->rc == BT_E_HANDOFF) /* prefill's reply was wrong, whichever leg noticed */

@@ -68,6 +68,7 @@ typedef struct bt_dispatch_shared {
     bt_record_config_t record;         /* set before the loops run; borrowed strings */
     bt_recorder_t *recorder;           /* borrowed; NULL = no file */
     struct bt_transfer *transfer;      /* the hub of gateway-managed rooms; borrowed; NULL = off */
+    const char *metaserver_url;        /* as decode reaches it; borrowed; NULL = there is none */
     const bt_unfinished_t *unfinished; /* the limit of memory; borrowed; NULL = there is none */
     const bt_store_t *store; /* /readiness says how it is; borrowed; NULL = nothing to say */
     /* Another replica may have the request with this id. From any loop; NULL = there are none. */

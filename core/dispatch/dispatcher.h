@@ -24,6 +24,10 @@ void bt_dispatch_shared_cancel_here(bt_dispatch_shared_t *shared, bt_str_t id, u
 /* lost_legs.c: some worker has been found lost. On the control loop. */
 void bt_dispatch_shared_worker_lost(bt_dispatch_shared_t *shared);
 
+/* attempt_trigger.c: a decode's engine calls for prefill. Takes the call, on the control loop. */
+struct bt_metaserver_call;
+void bt_dispatch_shared_metaserver_call(void *shared, struct bt_metaserver_call *call);
+
 /* Loads dialects. err: one line. */
 int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_dispatch_shared_t *shared,
                       char *err, size_t err_size);

@@ -110,6 +110,7 @@ static bt_leg_view_t view_of(bt_leg_t *leg, bt_str_t reply, struct bt_learned *l
                                                [BT_LEG_SINGLE] = BT_DIALECT_SINGLE};
     bt_attempt_t *a = leg->attempt;
     bt_request_t *r = a->task->request;
+    const bool is_handoff = a->kind == BT_PLAN_HANDOFF; /* and reply is prefill's */
     bt_leg_view_t view = {
         .which = legs[leg->role],
         .path = r->path,
@@ -123,11 +124,15 @@ static bt_leg_view_t view_of(bt_leg_t *leg, bt_str_t reply, struct bt_learned *l
         .member = member_type,
         .member_user = &r->intent.body,
         .reply = reply,
-        .is_reply_object = reply.n != 0 && a->legs[0].is_reply_object,
-        .reply_prompt_tokens = reply.n != 0 ? bt_leg_reply_tokens(&a->legs[0])
-                                            : 0, /* only prefill's is ever handed on */
+        .is_reply_object = is_handoff && reply.n != 0 && a->legs[0].is_reply_object,
+        .reply_prompt_tokens = is_handoff && reply.n != 0 ? bt_leg_reply_tokens(&a->legs[0]) : 0,
     };
 
+    if (a->kind == BT_PLAN_TRIGGER && leg->role == BT_LEG_DECODE &&
+        r->d->shared->metaserver_url != NULL)
+        view.metaserver =
+            bt_arena_printf(&r->send_arena, "%s?attempt=%llu", r->d->shared->metaserver_url,
+                            (unsigned long long) a->rooms[0]);
     peer_view(&view.prefill, a->pair.prefill, a->pair.prefill_rank, learned);
     peer_view(&view.decode_peer, a->pair.decode, a->pair.decode_rank, NULL);
     return view;
@@ -157,8 +162,12 @@ static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_fa
     case BT_DIALECT_REFUSED:
         break;
     }
-    *f = reply.n != 0 ? bt_leg_failure(&a->legs[0], BT_E_HANDOFF, true)
-                      : bt_leg_failure(leg, BT_E_DIALECT, true);
+    if (reply.n == 0)
+        *f = bt_leg_failure(leg, BT_E_DIALECT, true);
+    else if (a->kind == BT_PLAN_TRIGGER)
+        *f = bt_leg_failure(&a->legs[1], BT_E_CALLBACK, true);
+    else
+        *f = bt_leg_failure(&a->legs[0], BT_E_HANDOFF, true);
     f->reason = reason.p;
     return f->rc;
 }
@@ -245,13 +254,14 @@ static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
     return 0;
 }
 
-static void hold_load(bt_leg_t *leg)
+void bt_leg_hold(bt_leg_t *leg)
 {
     const bool is_decode = leg->role == BT_LEG_DECODE;
+    bt_ledger_entry_t *load = is_decode ? &leg->decode_load : &leg->prefill_load;
 
-    bt_ledger_hold(is_decode ? &leg->decode_load : &leg->prefill_load, leg->worker,
-                   is_decode ? BT_PHASE_DECODE : BT_PHASE_PREFILL,
-                   (int64_t) leg->attempt->task->prompt_tokens);
+    if (load->worker == NULL)
+        bt_ledger_hold(load, leg->worker, is_decode ? BT_PHASE_DECODE : BT_PHASE_PREFILL,
+                       (int64_t) leg->attempt->task->prompt_tokens);
 }
 
 static bt_call_timeouts_t timeouts_of(const bt_leg_t *leg)
@@ -275,7 +285,8 @@ static bool must_go_once(const bt_leg_t *leg)
 {
     const bt_attempt_t *a = leg->attempt;
 
-    return a->kind == BT_PLAN_BOOTSTRAP || leg->role == BT_LEG_DECODE ||
+    return a->kind == BT_PLAN_BOOTSTRAP || a->kind == BT_PLAN_TRIGGER ||
+           leg->role == BT_LEG_DECODE ||
            (leg->role == BT_LEG_SINGLE && leg->worker->engine == BT_ENGINE_SGLANG &&
             bt_route_info(a->task->request->route)->generates);
 }
@@ -307,7 +318,7 @@ int bt_leg_start(bt_leg_t *leg, bt_str_t handoff_reply, bt_failure_t *f)
     leg->call.once = must_go_once(leg);
     leg->state = BT_LEG_RUNNING;
     r->holds++;
-    hold_load(leg);
+    bt_leg_hold(leg);
     if (leg->role != BT_LEG_PREFILL && r->intent.stream)
         bt_timer_start(&leg->first_event, r->pool->spec.deadlines.first_event_ms);
     return 0;

@@ -145,12 +145,13 @@ static void remember_response(bt_leg_t *leg, bt_str_t text)
     }
 }
 
-/* nixl and nixl_push: decode may tell the client where its KV came from. */
+/* nixl, nixl_push and triggers: decode may tell the client where its KV came from. */
 static bool has_parameters(const bt_leg_t *leg)
 {
     const bt_attempt_t *a = leg->attempt;
 
-    return a->kind == BT_PLAN_HANDOFF || (a->dialect != NULL && a->dialect->learns);
+    return a->kind == BT_PLAN_HANDOFF || a->kind == BT_PLAN_TRIGGER ||
+           (a->dialect != NULL && a->dialect->learns);
 }
 
 /* The answer is good so far: tell the attempt, then let everything held go. */

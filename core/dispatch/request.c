@@ -24,12 +24,8 @@
 
 static void drop_task(bt_task_t *task)
 {
-    for (bt_attempt_t *a = task->attempt; a != NULL; a = a->before) {
-        bt_timer_stop(&a->blame_wait);
-        bt_timer_stop(&a->drain);
-        bt_leg_drop(&a->legs[0]);
-        bt_leg_drop(&a->legs[1]);
-    }
+    for (bt_attempt_t *a = task->attempt; a != NULL; a = a->before)
+        bt_attempt_drop(a);
 }
 
 static void destroy(bt_later_t *reap)
@@ -95,13 +91,13 @@ void bt_request_cut(bt_request_t *r)
 
 /* ---- deadlines ---- */
 
-/* A hand-off waits for prefill until decode has been asked. */
+/* A hand-off waits for prefill until decode has been asked, a trigger since decode has asked for it. */
 static enum bt_leg_role waited_for(const bt_request_t *r)
 {
     for (unsigned i = 0; i < r->task_count; i++) {
         const bt_attempt_t *a = r->tasks[i].attempt;
         if (!r->tasks[i].done && a != NULL && bt_leg_running(&a->legs[0]) &&
-            a->legs[1].state == BT_LEG_IDLE)
+            (a->legs[1].state == BT_LEG_IDLE || (a->kind == BT_PLAN_TRIGGER && !a->committed)))
             return BT_LEG_PREFILL;
     }
     return bt_request_kind(r) == BT_PLAN_SINGLE ? BT_LEG_SINGLE : BT_LEG_DECODE;

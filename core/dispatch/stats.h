@@ -35,6 +35,9 @@ typedef struct bt_histogram {
     X(prefill_replacements, "waiting decodes that got another prefill")                            \
     X(recomputes, "hand-off replies without parameters: decode computed the prompt itself")        \
     X(lease_expired, "prefills repeated because their lease ran out")                              \
+    X(callbacks, "calls of decode engines to the metaserver that started a prefill")               \
+    X(callbacks_repeated, "calls to the metaserver for a prefill that was started already")        \
+    X(callbacks_late, "calls to the metaserver for an attempt that is over, or not known")         \
     X(releases, "release legs sent to free a prefill that will not be used")                       \
     X(lost_legs, "legs ended because their worker was lost")                                       \
     X(aborts, "abort_request calls sent to engines")                                               \
@@ -64,7 +67,7 @@ typedef struct bt_stats {
 #undef BT_COUNTER_FIELD
     _Atomic uint64_t
         requests[BT_ROUTE_COUNT][BT_STATS_STATUSES]; /* by route and status; 0 = client gone */
-    bt_histogram_t ttft, tpot, itl, duration, prefill, handoff_wait, queue_wait;
+    bt_histogram_t ttft, tpot, itl, duration, prefill, handoff_wait, callback_wait, queue_wait;
 } bt_stats_t;
 
 #define bt_stats_inc(stats, field) bt_stats_add_(&(stats)->field, 1)

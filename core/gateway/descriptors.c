@@ -22,6 +22,7 @@
 #define FILES 8U        /* records, reloads, policies, look-ups of names */
 #define POLLED_MAX 64U  /* BT_MONITOR_PROBES_MAX at once, beside one that is kept for each worker */
 #define AGENTS 8U       /* transfer agents of a worker: one for each rank */
+#define CALLERS 32U     /* connections of a worker to the metaserver: the threads that call */
 #define TRAFFIC_MIN 6U  /* two clients */
 #define BEGIN 24U       /* open before the first loop is */
 #define LOOP 6U         /* of each event thread: epoll, wake-up, listener, its spare one */
@@ -135,6 +136,8 @@ int bt_gateway_descriptors_divide(bt_gateway_t *g, char *err, size_t err_size)
         ask.others += STORE_CLIENT * (c->loops + 1);
     if (bt_config_has_transfer(c))
         ask.others += AGENTS * (uint64_t) ask.workers;
+    if (bt_config_has_metaserver(c))
+        ask.others += CALLERS * (uint64_t) ask.workers;
     int rc = bt_descriptors_divide(&ask, &d, err, err_size);
     if (rc < 0)
         return rc;

@@ -239,7 +239,7 @@ static int allocate(bt_gateway_t **g_p, bt_config_t *config, int argc, const cha
     g->config = g->fleet_config = config;
     g->argc = argc;
     g->argv = argv;
-    g->admin_fd = g->transfer_fd = g->registry_fd = -1;
+    g->admin_fd = g->transfer_fd = g->registry_fd = g->metaserver_fd = -1;
     g->loops = calloc(config->loops, sizeof *g->loops);
     g->dispatchers = calloc(config->loops, sizeof(bt_dispatcher_t *));
     g->group.loops = calloc(config->loops, sizeof(bt_loop_t *));
@@ -389,7 +389,7 @@ static void log_start(const bt_gateway_t *g)
 static int write_ready_file(const bt_gateway_t *g)
 {
     const char *path = g->config->ready_file;
-    char temporary[4096], more[64] = "", text[192];
+    char temporary[4096], more[96] = "", text[224];
     if (path == NULL)
         return 0;
     int n = snprintf(temporary, sizeof temporary, "%s.%ld", path, (long) getpid());
@@ -397,7 +397,11 @@ static int write_ready_file(const bt_gateway_t *g)
     if (g->transfer_port != 0)
         used = (size_t) snprintf(more, sizeof more, "\"transfer_port\":%u,", g->transfer_port);
     if (g->registry_port != 0)
-        (void) snprintf(more + used, sizeof more - used, "\"registry_port\":%u,", g->registry_port);
+        used += (size_t) snprintf(more + used, sizeof more - used, "\"registry_port\":%u,",
+                                  g->registry_port);
+    if (g->metaserver_port != 0)
+        (void) snprintf(more + used, sizeof more - used, "\"metaserver_port\":%u,",
+                        g->metaserver_port);
     int size = snprintf(text, sizeof text, "{\"port\":%u,\"admin_port\":%u,%s\"pid\":%ld}\n",
                         g->port, g->admin_port, more, (long) getpid());
     int fd = n < (int) sizeof temporary

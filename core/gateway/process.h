@@ -43,6 +43,7 @@ enum bt_gateway_state {
 
 struct bt_admin;           /* core/admin */
 struct bt_registry_server; /* core/transfer */
+struct bt_metaserver;
 struct bt_gateway_rollout; /* gateway/fleet.h */
 
 struct bt_gateway {
@@ -53,8 +54,9 @@ struct bt_gateway {
     const char *const *argv;
     enum bt_gateway_state state; /* control loop only */
     int exit_code;
-    bool end_asked;                                          /* a signal came while STARTING */
-    unsigned port, admin_port, transfer_port, registry_port; /* as bound; 0 = not listening */
+    bool end_asked; /* a signal came while STARTING */
+    unsigned port, admin_port, transfer_port, registry_port,
+        metaserver_port; /* as bound; 0 = not listening */
     /* control loop */
     bt_loop_t control;
     bt_registry_t *registry;
@@ -63,13 +65,16 @@ struct bt_gateway {
     struct bt_admin *admin;
     struct bt_transfer *transfer;               /* NULL = no --transfer-port */
     struct bt_registry_server *registry_server; /* NULL = no --registry-port */
+    struct bt_metaserver *metaserver;           /* NULL = no --metaserver-port */
+    char metaserver_url[400];                   /* as decode workers are told */
     void (*transfer_done)(void *gateway);
-    unsigned transfer_closing;    /* parts that have not closed */
-    int transfer_fd, registry_fd; /* bound and listening until they are handed on, else -1 */
-    bt_store_t *store;            /* always there; shared by --redis-url */
-    bt_fleet_t *fleet;            /* NULL = the store is this process's own */
-    struct bt_quotas *quotas;     /* limits that policies take from */
-    char *replica;                /* our name among the replicas */
+    unsigned transfer_closing; /* parts that have not closed */
+    int transfer_fd, registry_fd,
+        metaserver_fd;        /* bound and listening until they are handed on, else -1 */
+    bt_store_t *store;        /* always there; shared by --redis-url */
+    bt_fleet_t *fleet;        /* NULL = the store is this process's own */
+    struct bt_quotas *quotas; /* limits that policies take from */
+    char *replica;            /* our name among the replicas */
     void (*share_done)(void *gateway);
     bt_reload_t *reload;
     bt_reload_loop_t *reload_loops;      /* by loop */

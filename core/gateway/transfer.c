@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "config/check.h"
+#include "transfer/metaserver.h"
 #include "transfer/registry_server.h"
 #include "transfer/transfer.h"
 
@@ -28,15 +29,37 @@ static int open_hub(bt_gateway_t *g, char *err, size_t err_size)
     return rc;
 }
 
+static int bind_registry(bt_gateway_t *g, char *err, size_t err_size)
+{
+    const bt_config_t *c = g->config;
+    g->registry_fd = bt_config_bind("registry-port", c->registry_host, c->registry_port, false,
+                                    &g->registry_port, err, err_size);
+    return g->registry_fd < 0 ? g->registry_fd : 0;
+}
+
+/* The legs of decodes hold its URL. */
+static int bind_metaserver(bt_gateway_t *g, char *err, size_t err_size)
+{
+    const bt_config_t *c = g->config;
+    g->metaserver_fd = bt_config_bind("metaserver-port", c->metaserver_host, c->metaserver_port,
+                                      false, &g->metaserver_port, err, err_size);
+    if (g->metaserver_fd < 0)
+        return g->metaserver_fd;
+    bt_config_metaserver_url(c, g->metaserver_port, g->metaserver_url, sizeof g->metaserver_url);
+    g->shared.metaserver_url = g->metaserver_url;
+    atomic_store(&bt_worker_has_metaserver, true);
+    return 0;
+}
+
 int bt_gateway_transfer_open(bt_gateway_t *g, char *err, size_t err_size)
 {
     const bt_config_t *c = g->config;
     int rc = bt_config_has_transfer(c) ? open_hub(g, err, err_size) : 0;
-    if (rc < 0 || !bt_config_has_registry(c))
-        return rc;
-    g->registry_fd = bt_config_bind("registry-port", c->registry_host, c->registry_port, false,
-                                    &g->registry_port, err, err_size);
-    return g->registry_fd < 0 ? g->registry_fd : 0;
+    if (rc == 0 && bt_config_has_registry(c))
+        rc = bind_registry(g, err, err_size);
+    if (rc == 0 && bt_config_has_metaserver(c))
+        rc = bind_metaserver(g, err, err_size);
+    return rc;
 }
 
 /* Whoever is given the socket closes it. */
@@ -45,6 +68,16 @@ static int hand_on(int *fd)
     int taken = *fd;
     *fd = -1;
     return taken;
+}
+
+static int start_metaserver(bt_gateway_t *g)
+{
+    const bt_config_t *c = g->config;
+    const bt_metaserver_config_t config = {.allowed = (const char *const *) c->metaserver_allow,
+                                           .allowed_count = c->metaserver_allow_count,
+                                           .on_call = bt_dispatch_shared_metaserver_call,
+                                           .user = &g->shared};
+    return bt_metaserver_new(&g->metaserver, &g->control, hand_on(&g->metaserver_fd), &config);
 }
 
 int bt_gateway_transfer_start(bt_gateway_t *g)
@@ -59,6 +92,8 @@ int bt_gateway_transfer_start(bt_gateway_t *g)
     if (rc == 0 && g->registry_fd >= 0)
         rc = bt_registry_server_new(&g->registry_server, &g->control, hand_on(&g->registry_fd),
                                     &config);
+    if (rc == 0 && g->metaserver_fd >= 0)
+        rc = start_metaserver(g);
     if (rc == 0)
         bt_gateway_transfer_publish(g, bt_registry_current(g->registry));
     return rc;
@@ -70,6 +105,8 @@ void bt_gateway_transfer_publish(bt_gateway_t *g, bt_workers_t *workers)
         bt_transfer_set_workers(g->transfer, workers);
     if (g->registry_server != NULL)
         bt_registry_server_set_workers(g->registry_server, workers);
+    if (g->metaserver != NULL)
+        bt_metaserver_set_workers(g->metaserver, workers);
 }
 
 static void log_registry(const bt_gateway_t *g)
@@ -95,6 +132,9 @@ void bt_gateway_transfer_log(const bt_gateway_t *g)
                                               : "every process of this host (no --transfer-token)");
     if (bt_config_has_registry(c))
         log_registry(g);
+    if (bt_config_has_metaserver(c))
+        bt_log_info("gateway", "metaserver on %s:%u, decodes call %s", c->metaserver_host,
+                    g->metaserver_port, g->metaserver_url);
 }
 
 static void close_fd(int *fd)
@@ -118,15 +158,20 @@ void bt_gateway_transfer_close(bt_gateway_t *g, void (*done)(void *user))
 {
     bt_transfer_t *hub = g->transfer;
     bt_registry_server_t *server = g->registry_server;
+    bt_metaserver_t *metaserver = g->metaserver;
     close_fd(&g->transfer_fd);
     close_fd(&g->registry_fd);
+    close_fd(&g->metaserver_fd);
     g->transfer = NULL;
     g->registry_server = NULL;
+    g->metaserver = NULL;
     g->shared.transfer = NULL;
     g->transfer_done = done;
-    g->transfer_closing = 1U + (hub != NULL) + (server != NULL);
+    g->transfer_closing = 1U + (hub != NULL) + (server != NULL) + (metaserver != NULL);
     if (server != NULL)
         bt_registry_server_close(server, on_closed, g);
+    if (metaserver != NULL)
+        bt_metaserver_close(metaserver, on_closed, g);
     if (hub != NULL)
         bt_transfer_free(hub, on_closed, g);
     on_closed(g); /* our own */

@@ -46,15 +46,16 @@
  * plan, plan.alternates    the first plan; who serves alone is "worker":"w1" instead, there and in attempts
  * over_budget       true: it would have been tried again (--retry-budget-percent); left out otherwise
  * attempts          of all tasks, at most 64 ("attempts_total" says how many there were, when more); "child":3 in a split
- *                   request; *_ms of an attempt count from the request's arrival: prefill_ms is when prefill was done
+ *                   request; *_ms of an attempt count from the request's arrival: prefill_ms is when prefill was done,
+ *                   callback_ms when decode called for it (a trigger)
  * attempts[].failure, leg, status, guilty    of failed ones; status 0: no answer; guilty: who is blamed, maybe nobody
  * attempts[].prefill_rank, decode_rank    data-parallel ranks that the plan named, or that were chosen for a bootstrap
  * attempts[].replaced   [{"decode":"d1","failure":"connect"}]: decode workers that a finished prefill could not be handed to;
  *                   [{"prefill":"p1","failure":"reset"}]: prefill workers that another one was taken for while decode waited
  * attempts[].kv     {"bytes":65536,"wait_ms":30,"transfer_ms":1.2}: of gateway-managed rooms that were over before the answer; wait: from
  *                   decode's announcement to the first byte, transfer: from there to the last, of the receiver that took longest
- * phases_ms         durations; prefill and kv_wait (from prefill's end to decode's first byte) of the last attempt of a
- *                   request that was not split; first_byte and last_byte from the arrival
+ * phases_ms         durations; callback (from asking decode to its call for prefill), prefill and kv_wait (from prefill's end to
+ *                   decode's first byte) of the last attempt of a request that was not split; first_byte and last_byte from the arrival
  * status            0: the client left before it had one
  * error             a bt_err_name, "client_gone" or "no_worker"; left out when all went well
  * headers           those that --record-header names and the client sent, cut at 128 bytes; no other header is ever kept

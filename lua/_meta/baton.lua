@@ -33,6 +33,7 @@
 ---| '"single"'
 ---| '"handoff"'
 ---| '"bootstrap"'
+---| '"trigger"'
 
 --- how far a failure reaches
 ---@alias baton.Scope

@@ -120,7 +120,7 @@ api.aliases = {
     },
   },
   { name = "Role", doc = "what a worker is for", values = { "prefill", "decode", "hybrid" } },
-  { name = "PlanKind", doc = "how a request is served", values = { "single", "handoff", "bootstrap" } },
+  { name = "PlanKind", doc = "how a request is served", values = { "single", "handoff", "bootstrap", "trigger" } },
   {
     name = "Scope",
     doc = "how far a failure reaches",

@@ -1,6 +1,6 @@
 -- handoff.lua - kv_transfer_params of vLLM's pull and push connectors, from prefill's reply to the decode leg.
 --
--- Used by: dialects/nixl.lua, dialects/nixl_push.lua.
+-- Used by: dialects/nixl.lua, dialects/nixl_push.lua; its names by others.
 -- Why so strict: decode engines trust this object. A member that is missing, or blocks of another prompt, end the
 --          engine process or give a wrong text with status 200: whatever looks partial or foreign is refused here.
 
@@ -35,7 +35,8 @@ function handoff.ask(edit)
   edit.set(NAME, REQUEST)
 end
 
-local function is_ours(leg, remote_id)
+-- Is this an engine's name for the request of this leg?
+function handoff.is_ours(leg, remote_id)
   local id = leg.request_id
   local from, to = remote_id:find(id, 1, true)
   local prefix = PREFIXES[leg.path]
@@ -83,7 +84,7 @@ local function fault(leg, edit)
   if edit.reply(NAME, "remote_port") ~= "number" then
     return "remote_port is missing"
   end
-  if not is_ours(leg, text(edit, "remote_request_id")) then
+  if not handoff.is_ours(leg, text(edit, "remote_request_id")) then
     return "remote_request_id belongs to another request"
   end
   local kind, tokens = edit.reply(NAME, "remote_num_tokens")

@@ -88,7 +88,8 @@ local UNUSABLE = {
   { "unknown connector", { connector = "TelepathyConnector", engine = "vllm" }, "TelepathyConnector" },
   { "MultiConnector with one child", { connector = "MultiConnector", connectors = { "NixlConnector" },
     engine = "vllm" }, "two" },
-  { "a trigger connector", { connector = "MooncakeLayerwiseConnector", engine = "vllm_ascend" }, "trigger" },
+  { "a layer-wise connector without a metaserver",
+    { connector = "MooncakeLayerwiseConnector", engine = "vllm_ascend" }, "metaserver" },
   { "an unknown profile", { dispatch_profile = "magic", engine = "vllm" }, "dispatch_profile" },
 }
 

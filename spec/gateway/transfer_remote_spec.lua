@@ -89,3 +89,40 @@ describe("the registry, from another host", function()
     stop()
   end)
 end)
+
+describe("the metaserver, from another host", function()
+  local CALL = "/v1/metaserver?attempt=1" -- of nobody: whoever may call is told so
+
+  local function call_with(...)
+    local gateway, _, admin_port, told = fleet.start_gateway({ "--metaserver-port", "0", "--metaserver-host", HERE,
+      "--worker-startup-check-interval", "60", ... })
+    return gateway, admin_port, function()
+      return http.request(told.metaserver_port, { to = HERE, path = CALL, body = "{}" })
+    end
+  end
+
+  after_each(function()
+    proc.clean()
+  end)
+
+  it("takes calls of the workers' hosts, as the workers are now", function()
+    local gateway, admin_port, call = call_with()
+    local answer = call()
+    assert.equal(403, answer.status, answer.body)
+    has(answer.body, "add its worker, or start the gateway with --metaserver-allow " .. THERE)
+    gateway:says("metaserver: a call from " .. THERE .. " is refused: ")
+    local added = http.post(admin_port, "/admin/workers", json.encode({ url = ("http://%s:9"):format(THERE),
+      role = "decode", connector = "MooncakeLayerwiseConnector", name = "w9" }))
+    assert.equal(201, added.status, added.body)
+    eventually(function()
+      return call().status == 404
+    end, 10, "the worker's host is known")
+    assert.equal(0, (gateway:stop(10)), gateway:stderr())
+  end)
+
+  it("takes calls of those that the operator allows", function()
+    local gateway, _, call = call_with("--metaserver-allow", "10.9.0.0/24")
+    assert.equal(404, call().status)
+    assert.equal(0, (gateway:stop(10)), gateway:stderr())
+  end)
+end)

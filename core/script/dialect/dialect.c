@@ -20,7 +20,7 @@ static const char *const file_keys[] = {
 
 const char *bt_plan_kind_name(enum bt_plan_kind kind)
 {
-    static const char *const names[] = {"none", "single", "handoff", "bootstrap"};
+    static const char *const names[] = {"none", "single", "handoff", "bootstrap", "trigger"};
 
     return (unsigned) kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "none";
 }
@@ -57,8 +57,10 @@ static void read_kind(lua_State *L, bt_dialect_t *pub)
         pub->kind = BT_PLAN_HANDOFF;
     else if (strcmp(kind, "bootstrap") == 0)
         pub->kind = BT_PLAN_BOOTSTRAP;
+    else if (strcmp(kind, "trigger") == 0)
+        pub->kind = BT_PLAN_TRIGGER;
     else
-        luaL_error(L, "kind must be \"handoff\", \"bootstrap\" or \"sequence\"");
+        luaL_error(L, "kind must be \"handoff\", \"bootstrap\", \"sequence\" or \"trigger\"");
     pub->needs_reply = strcmp(kind, "handoff") == 0;
     lua_pop(L, 1);
 }
@@ -171,6 +173,8 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
     if (pub->is_gateway_managed &&
         (pub->kind != BT_PLAN_BOOTSTRAP || !pub->needs_room || pub->batch))
         luaL_error(L, "gateway_managed is for kind \"bootstrap\" with room and without batch");
+    if (pub->kind == BT_PLAN_TRIGGER && (!pub->needs_room || pub->batch))
+        luaL_error(L, "kind \"trigger\" needs room, and cannot be batch: one call a prompt");
     if (pub->has_release && !pub->needs_reply)
         luaL_error(L, "release is for kind \"handoff\" only");
     if (pub->has_abort_route && !pub->needs_rid)

@@ -6,11 +6,12 @@
  * Cost:  one lua_pcall a leg; strings that Lua makes are copied into the leg's arena.
  *
  * A dialect file returns:
- *   { name = "nixl", kind = "handoff" | "bootstrap" | "sequence", rid = bool, room = bool, batch = bool,
+ *   { name = "nixl", kind = "handoff" | "bootstrap" | "sequence" | "trigger", rid = bool, room = bool, batch = bool,
  *     release = bool, abort_route = bool, learns = bool, gateway_managed = bool, decode_first = bool,
  *     routes = { "/v1/completions", ... } or nil for all, prefill = function(leg, edit), decode = function(leg, edit) }
  *     A user's file also: connectors = { "MyConnector", ... }, engine = "vllm" or another, single = function(leg, edit).
  *   kind sequence: P with one token, then D, nothing of P's reply is needed (shared_cache).
+ *   kind trigger: D first, with leg.metaserver; its engine calls that URL, and P's leg function finds what it said as edit.reply.
  *   batch = true: a list of prompts goes in one leg, with a room per prompt; else every list is fanned out.
  *   single: its presence says that a worker of a pair computes a whole request without a partner, and the policy may ask for that. It takes
  *   out of the client's body what such a worker would read as the connector's own; leg.decode is the worker; leg.prefill raises.
@@ -21,8 +22,8 @@
  *   edit.header(name, value|nil) edit.str(s) -> JSON string text
  *   edit.reply(path...) -> type, value | count   looks into the hand-off reply (strings, numbers, booleans; count for
  *                          arrays and objects)
- *   edit.splice(key, name, {member = raw_json, ...})  sets key to the reply's top-level member `name`, byte for byte, with
- *                          the given members replaced
+ *   edit.splice(key, name, {member = raw_json, ...})  sets key to the reply's top-level member `name` (nil: the whole reply),
+ *                          byte for byte, with the given members replaced
  *   A leg function returns nothing, or nil, reason -> the attempt fails with BT_E_HANDOFF/BT_E_DIALECT and that reason;
  *   decode of a hand-off may return "recompute" (decode computes the prompt itself; counted).
  */
@@ -34,8 +35,14 @@
 
 #include <stdint.h>
 
-enum bt_plan_kind { BT_PLAN_NONE, BT_PLAN_SINGLE, BT_PLAN_HANDOFF, BT_PLAN_BOOTSTRAP };
-const char *bt_plan_kind_name(enum bt_plan_kind kind); /* "single", "handoff", "bootstrap" */
+enum bt_plan_kind {
+    BT_PLAN_NONE,
+    BT_PLAN_SINGLE,
+    BT_PLAN_HANDOFF,
+    BT_PLAN_BOOTSTRAP,
+    BT_PLAN_TRIGGER
+};
+const char *bt_plan_kind_name(enum bt_plan_kind kind); /* "single", "handoff", ... */
 
 enum bt_dialect_leg { BT_DIALECT_PREFILL, BT_DIALECT_DECODE, BT_DIALECT_SINGLE, BT_DIALECT_LEGS };
 
@@ -43,7 +50,7 @@ typedef struct bt_dialects bt_dialects_t;
 
 typedef struct bt_dialect {
     const char *name;
-    enum bt_plan_kind kind; /* HANDOFF (also for sequence) or BOOTSTRAP */
+    enum bt_plan_kind kind; /* HANDOFF (also for sequence), BOOTSTRAP or TRIGGER */
     bool needs_reply;       /* hand-off whose decode leg is built from prefill's reply */
     bool needs_room;        /* mint rooms */
     bool needs_rid;         /* own rid in the body, so that abort works */
@@ -73,6 +80,7 @@ typedef struct bt_leg_view {
     bt_str_t path;       /* "/v1/chat/completions" */
     bt_str_t request_id; /* X-Request-Id of this leg */
     bt_str_t rid;        /* fixed width, "" when the dialect needs none */
+    bt_str_t metaserver; /* decode of a trigger: the URL that its engine calls; "" otherwise */
     const uint64_t
         *rooms; /* one per prompt; leg.rooms = {"123", ...} decimal strings, leg.room = first */
     unsigned room_count;
@@ -84,7 +92,7 @@ typedef struct bt_leg_view {
     const void *member_user;
     bt_dialect_peer_t prefill, decode_peer;
     bt_str_t
-        reply; /* prefill's JSON reply for decode of a hand-off; "" otherwise. Edits may borrow its bytes */
+        reply; /* prefill's JSON reply for decode of a hand-off, decode's call for prefill of a trigger; "" otherwise. Edits may borrow its bytes */
     bool is_reply_object;         /* it has been validated as one */
     uint64_t reply_prompt_tokens; /* usage.prompt_tokens of the reply; 0 = absent */
 } bt_leg_view_t;

@@ -10,6 +10,7 @@ enum {
     LEG_PATH,
     LEG_REQUEST_ID,
     LEG_RID,
+    LEG_METASERVER,
     LEG_ROOM,
     LEG_ROOMS,
     LEG_PROMPT_COUNT,
@@ -20,10 +21,9 @@ enum {
     LEG_PREFILL,
     LEG_DECODE
 };
-static const char *const leg_names[] = {"path",      "request_id",          "rid",     "room",
-                                        "rooms",     "prompt_count",        "stream",  "has",
-                                        "has_reply", "reply_prompt_tokens", "prefill", "decode",
-                                        NULL};
+static const char *const leg_names[] = {
+    "path",   "request_id", "rid",       "metaserver",          "room",    "rooms",  "prompt_count",
+    "stream", "has",        "has_reply", "reply_prompt_tokens", "prefill", "decode", NULL};
 enum {
     PEER_NAME,
     PEER_HOST,
@@ -88,6 +88,9 @@ static int leg_index(lua_State *L)
         break;
     case LEG_RID:
         bt_vm_push_opt(L, leg->rid);
+        break;
+    case LEG_METASERVER:
+        bt_vm_push_opt(L, leg->metaserver);
         break;
     case LEG_ROOM:
         leg->room_count > 0 ? push_room(L, leg->rooms[0]) : lua_pushnil(L);
@@ -476,15 +479,26 @@ static bt_str_t with_replacements(lua_State *L, struct bt_dialects *d, bt_str_t 
     return (bt_str_t){out, (size_t) (at - out)};
 }
 
+/* The object of the reply that is named at stack index 2; nil: the reply itself. BT_STR_NULL: it is none. */
+static bt_str_t spliced(lua_State *L, struct bt_dialects *d)
+{
+    const bt_str_t reply = bt_str_trim(d->leg->reply);
+    const bt_json_item_t *item;
+
+    if (lua_isnil(L, 2))
+        return bt_json_index_object(&d->index, reply)->is_right ? reply : BT_STR_NULL;
+    item = bt_json_index_member(&d->index, reply, check_str(L, 2));
+    return item != NULL && item->type == BT_JSON_OBJECT ? item->value : BT_STR_NULL;
+}
+
 /* edit.splice(key, name, {member = raw}) -> true, or nil when the reply has no object of that name */
 static int edit_splice(lua_State *L)
 {
     struct bt_dialects *d = running(L);
-    bt_str_t key = check_str(L, 1);
-    const bt_json_item_t *item = bt_json_index_member(&d->index, d->leg->reply, check_str(L, 2));
+    bt_str_t key = check_str(L, 1), value = spliced(L, d);
     bool replaces = lua_type(L, 3) == LUA_TTABLE;
 
-    if (item == NULL || item->type != BT_JSON_OBJECT)
+    if (value.p == NULL)
         return 0;
     if (replaces) {
         lua_pushnil(L);
@@ -493,7 +507,7 @@ static int edit_splice(lua_State *L)
     }
     /* Unchanged bytes are borrowed: block ids of a long prompt are tens of kilobytes. */
     checked(L, bt_edits_set(d->edits, BT_STR(""), key,
-                            replaces ? with_replacements(L, d, item->value) : item->value, true));
+                            replaces ? with_replacements(L, d, value) : value, true));
     lua_pushboolean(L, 1);
     return 1;
 }

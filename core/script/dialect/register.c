@@ -12,10 +12,11 @@ static int add(const struct bt_dialect_file *file, const char *connector, char *
     const bt_own_connector_t own = {
         .connector = connector,
         .dialect = file->name,
-        .cap = file->pub.kind == BT_PLAN_BOOTSTRAP ? BT_CAP_CONCURRENT_ENGINE_SYNC
-                                                   : BT_CAP_PREFILL_HANDOFF_DECODE,
+        .cap = file->pub.kind == BT_PLAN_HANDOFF ? BT_CAP_PREFILL_HANDOFF_DECODE
+                                                 : BT_CAP_CONCURRENT_ENGINE_SYNC,
         .engine = file->engine,
         .serves_alone = file->pub.has_single,
+        .is_trigger = file->pub.kind == BT_PLAN_TRIGGER,
     };
     int rc = bt_capability_add(&own);
 

@@ -102,22 +102,32 @@ static int read_rank(lua_State *L, bt_policy_t *policy, int idx, const char *nam
 
 static enum bt_plan_kind read_kind(lua_State *L, bt_policy_t *policy, int idx)
 {
-    static const enum bt_plan_kind kinds[] = {BT_PLAN_SINGLE, BT_PLAN_HANDOFF, BT_PLAN_BOOTSTRAP};
+    static const enum bt_plan_kind kinds[] = {BT_PLAN_SINGLE, BT_PLAN_HANDOFF, BT_PLAN_BOOTSTRAP,
+                                              BT_PLAN_TRIGGER};
     bt_str_t name = lua_type(L, idx) == LUA_TSTRING ? bt_vm_str(L, idx) : BT_STR("?");
 
     for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (bt_str_eq(name, bt_str(bt_plan_kind_name(kinds[i]))))
             return kinds[i];
-    refuse(L, policy, "kind '%s'; it must be \"single\", \"handoff\" or \"bootstrap\"", name.p);
+    refuse(L, policy, "kind '%s'; it must be \"single\", \"handoff\", \"bootstrap\" or \"trigger\"",
+           name.p);
     return BT_PLAN_NONE;
+}
+
+/* Bits of the kinds that both can be part of now. */
+static unsigned shared_kinds(const bt_pair_t *pair)
+{
+    return bt_worker_kinds(pair->prefill) & bt_worker_kinds(pair->decode);
 }
 
 bool bt_pair_has_kind(const bt_pair_t *pair)
 {
-    const unsigned bit = pair->kind == BT_PLAN_BOOTSTRAP ? BT_KIND_BOOTSTRAP : BT_KIND_HANDOFF;
+    const unsigned bit = pair->kind == BT_PLAN_TRIGGER     ? BT_KIND_TRIGGER
+                         : pair->kind == BT_PLAN_BOOTSTRAP ? BT_KIND_BOOTSTRAP
+                                                           : BT_KIND_HANDOFF;
 
     return pair->kind == BT_PLAN_NONE || pair->kind == BT_PLAN_SINGLE ||
-           (bt_worker_kinds(pair->prefill) & bt_worker_kinds(pair->decode) & bit) != 0;
+           (shared_kinds(pair) & bit) != 0;
 }
 
 struct answer {
@@ -194,12 +204,17 @@ static void check_pair(lua_State *L, bt_policy_t *policy, const struct answer *a
 /* The self-test's made-up fleet has one connector; a policy may be for another. */
 static void check_kind(lua_State *L, bt_policy_t *policy, const bt_pair_t *pair)
 {
+    unsigned shared;
+
     if (policy->call.testing || pair->prefill == NULL || pair->decode == NULL ||
         bt_pair_has_kind(pair))
         return;
+    shared = shared_kinds(pair);
     refuse(L, policy, "kind \"%s\" for workers %s and %s, which can only be \"%s\"",
            bt_plan_kind_name(pair->kind), pair->prefill->name, pair->decode->name,
-           bt_plan_kind_name(pair->kind == BT_PLAN_HANDOFF ? BT_PLAN_BOOTSTRAP : BT_PLAN_HANDOFF));
+           bt_plan_kind_name(shared & BT_KIND_TRIGGER     ? BT_PLAN_TRIGGER
+                             : shared & BT_KIND_BOOTSTRAP ? BT_PLAN_BOOTSTRAP
+                                                          : BT_PLAN_HANDOFF));
 }
 
 /* Of plan_decode: the pair has its prefill, and no other. */

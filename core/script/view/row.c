@@ -168,6 +168,8 @@ static void push_kinds(lua_State *L, const bt_worker_t *w, unsigned kinds)
         add_word(L, "bootstrap");
     if (kinds & BT_KIND_HANDOFF)
         add_word(L, "handoff");
+    if (kinds & BT_KIND_TRIGGER)
+        add_word(L, "trigger");
     if (w->serves_alone)
         add_word(L, "single");
 }

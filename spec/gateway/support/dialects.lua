@@ -14,10 +14,20 @@ local function vllm(name, connector, words)
   }
 end
 
+-- pushes: decode may have all KV before prefill's reply breaks.
+local function layerwise()
+  local row = vllm("mooncake_layerwise", "MooncakeLayerwiseConnector")
+  row.flags[#row.flags + 1] = "--metaserver-port"
+  row.flags[#row.flags + 1] = "0"
+  row.pushes = true
+  return row
+end
+
 return {
   vllm("nixl", "NixlConnector"),
   vllm("nixl_push", "NixlPushConnector"),
   vllm("shared_cache", "ExampleConnector"),
+  layerwise(),
   {
     name = "sglang",
     engine = "sglang",

@@ -261,6 +261,10 @@ local function check_partner(f, row, legs, before)
     end
     return
   end
+  if row.plan == "trigger" and row.leg == "decode" then
+    assert.equal(0, #legs.prefill, "prefill is not asked before decode has called for it")
+    return
+  end
   if row.aborts then
     check_abort_once(legs, faults.aborts(f), not row.any_partner and partner or nil)
   end

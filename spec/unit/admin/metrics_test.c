@@ -99,8 +99,8 @@ static void test_every_counter_and_histogram_is_there(void **state)
 #define HAS_COUNTER(name, help) has("# TYPE baton_" #name "_total counter");
     BT_COUNTER_MAP(HAS_COUNTER)
 #undef HAS_COUNTER
-    static const char *const names[] = {"ttft",    "tpot",        "itl", "request_duration",
-                                        "prefill", "handoff_wait"};
+    static const char *const names[] = {
+        "ttft", "tpot", "itl", "request_duration", "prefill", "handoff_wait", "callback_wait"};
     for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
         char line[128];
         snprintf(line, sizeof line, "# TYPE baton_%s_seconds histogram", names[i]);

@@ -20,10 +20,20 @@ static const struct row rows[] = {
     {U, "MooncakeConnectorV1", NULL, NULL, NULL, HANDOFF, "nixl", NULL},
     {U, "mooncakeconnectorv1", NULL, NULL, NULL, HANDOFF, "nixl", NULL},
     {U, "MooncakeHybridConnector", NULL, NULL, NULL, HANDOFF, "nixl", NULL},
-    {U, "MooncakeLayerwiseConnector", NULL, NULL, NULL, SYNC, "trigger",
-     "trigger is not built yet"},
-    {BT_ENGINE_MINDIE, NULL, NULL, NULL, "trigger", SYNC, "trigger", "trigger is not built yet"},
-    {U, "NixlConnector", NULL, NULL, "Trigger", SYNC, "trigger", "trigger is not built yet"},
+    {U, "MooncakeLayerwiseConnector", NULL, NULL, NULL, SYNC, "mooncake_layerwise", NULL},
+    {U, "mooncakelayerwiseconnector", NULL, NULL, "Trigger", SYNC, "mooncake_layerwise", NULL},
+    {BT_ENGINE_VLLM_ASCEND, NULL, NULL, NULL, "trigger", SYNC, "mooncake_layerwise", NULL},
+    {U, "SomethingNew", NULL, NULL, "trigger", SYNC, "mooncake_layerwise", NULL},
+    {U, NULL, NULL, NULL, "mooncake_layerwise", SYNC, "mooncake_layerwise", NULL},
+    {BT_ENGINE_MINDIE, "MooncakeLayerwiseConnector", NULL, NULL, NULL, SYNC, "mindie", NULL},
+    {BT_ENGINE_MINDIE, NULL, NULL, NULL, "trigger", SYNC, "mindie", NULL},
+    {U, NULL, NULL, NULL, "mindie", SYNC, "mindie", NULL},
+    {U, "MultiConnector", "MooncakeLayerwiseConnector", "AscendStoreConnector", NULL, SYNC,
+     "mooncake_layerwise", NULL},
+    {U, "NixlConnector", NULL, NULL, "Trigger", NONE, NULL, "is for MooncakeLayerwiseConnector"},
+    {U, "MooncakeLayerwiseConnector", NULL, NULL, "handoff", NONE, NULL,
+     "leave dispatch_profile out"},
+    {BT_ENGINE_SGLANG, NULL, NULL, NULL, "trigger", NONE, NULL, "bootstrap"},
     {U, "MultiConnector", "NixlConnector", "LMCacheConnectorV1", NULL, HANDOFF, "nixl", NULL},
     {U, "multiconnector", "NixlPushConnector", "OffloadingConnector", NULL, SYNC, "nixl_push",
      NULL},
@@ -51,8 +61,7 @@ static const struct row rows[] = {
     {U, "NixlConnector", NULL, NULL, "shared_cache", NONE, NULL, "leave dispatch_profile out"},
     {U, "NixlPushConnector", NULL, NULL, "nixl", HANDOFF, "nixl", NULL},
     {U, "MoRIIOConnector", NULL, NULL, "nixl", NONE, NULL, "MoRIIOConnector"},
-    {U, "MooncakeLayerwiseConnector", NULL, NULL, "nixl", SYNC, "trigger",
-     "trigger is not built yet"},
+    {U, "MooncakeLayerwiseConnector", NULL, NULL, "nixl", NONE, NULL, "leave dispatch_profile out"},
     {U, "NixlPushConnector", NULL, NULL, NULL, SYNC, "nixl_push", NULL},
     {U, "NIXL_PUSH", NULL, NULL, NULL, SYNC, "nixl_push", NULL},
     {U, "NixlPushConnector", NULL, NULL, "handoff", HANDOFF, "nixl", NULL},
@@ -152,7 +161,7 @@ static void assert_derived(enum bt_engine engine, const char *connector, const c
 
 static int add(const char *connector, const char *dialect, enum bt_capability cap)
 {
-    const bt_own_connector_t own = {connector, dialect, cap, BT_ENGINE_VLLM, false};
+    const bt_own_connector_t own = {connector, dialect, cap, BT_ENGINE_VLLM, false, false};
 
     return bt_capability_add(&own);
 }
@@ -191,7 +200,8 @@ static void connectors_of_users_files(void **state)
 /* Only where its file says so, whatever the engine; a file that says both is refused. */
 static void own_workers_that_serve_alone(void **state)
 {
-    const bt_own_connector_t own = {"HermitConnector", "hermit", HANDOFF, BT_ENGINE_UNKNOWN, true};
+    const bt_own_connector_t own = {"HermitConnector", "hermit", HANDOFF,
+                                    BT_ENGINE_UNKNOWN, true,     false};
     enum bt_capability cap;
     const char *dialect, *why;
     (void) state;

@@ -154,6 +154,20 @@ static void why_not_in_one_word(void **state)
     bt_worker_unref(w);
 }
 
+static void a_triggers_worker_needs_a_metaserver(void **state)
+{
+    (void) state;
+    bt_worker_t *w =
+        quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:1", "MooncakeLayerwiseConnector");
+    assert_true(w->is_trigger);
+    set_up(w);
+    assert_string_equal(bt_worker_why_not(w, 1), "no_metaserver");
+    atomic_store(&bt_worker_has_metaserver, true);
+    assert_null(bt_worker_why_not(w, 1));
+    atomic_store(&bt_worker_has_metaserver, false);
+    bt_worker_unref(w);
+}
+
 static void a_gateway_managed_worker_needs_its_agents(void **state)
 {
     (void) state;
@@ -250,6 +264,7 @@ int main(void)
         cmocka_unit_test(new_address_is_seen_once),
         cmocka_unit_test(refusals),
         cmocka_unit_test(why_not_in_one_word),
+        cmocka_unit_test(a_triggers_worker_needs_a_metaserver),
         cmocka_unit_test(a_gateway_managed_worker_needs_its_agents),
         cmocka_unit_test(averages_follow_with_an_eighth),
         cmocka_unit_test(ranks_in_turn_the_idlest_first),

@@ -79,12 +79,14 @@ static void unknown_connector(void **state)
     assert_refused("unknown connector BarConnector");
 }
 
-static void trigger_is_refused_even_with_itself(void **state)
+static void layerwise_tp_must_be_a_multiple(void **state)
 {
     (void) state;
     set(&p_spec.connector, "MooncakeLayerwiseConnector");
     set(&d_spec.connector, "MooncakeLayerwiseConnector");
-    assert_refused("trigger is not built yet");
+    p_spec.tp_size = 2;
+    d_spec.tp_size = 4;
+    assert_refused("multiple");
 }
 
 static void nixl_tp_must_divide(void **state)
@@ -357,7 +359,7 @@ int main(void)
         CASE(no_common_capability),
         CASE(same_dialect_but_other_wire),
         CASE(unknown_connector),
-        CASE(trigger_is_refused_even_with_itself),
+        CASE(layerwise_tp_must_be_a_multiple),
         CASE(nixl_tp_must_divide),
         CASE(nixl_tp_may_be_larger_on_either_side),
         CASE(mooncake_v1_tp_smaller_on_prefill),

@@ -44,9 +44,6 @@ static void workers_that_cannot_pair(void **state)
     load_refused("--kv-connector NixlConector --decode http://a:1",
                  "--decode http://a:1: connector \"NixlConector\": unknown connector (did you mean "
                  "NixlConnector?)");
-    load_refused(
-        "--kv-connector MooncakeLayerwiseConnector --decode http://a:1",
-        "--decode http://a:1: connector \"MooncakeLayerwiseConnector\": trigger is not built yet");
     refused_file(
         "return { pools = { { workers = { { url = 'http://a:1', role = 'prefill' } } } } }",
         "pools[1].workers[1].connector: missing: name the engine's KV connector");
@@ -112,6 +109,66 @@ static void paths_and_ports(void **state)
     bt_config_fini(&c);
 }
 
+/* Decodes are told an address; one that they cannot call is a time-out of every request. */
+static void decodes_can_call_the_metaserver(void **state)
+{
+#define DECODE "--kv-connector MooncakeLayerwiseConnector --decode http://10.0.0.2:8000 "
+    bt_config_t c;
+    char url[320];
+
+    (void) state;
+    load_refused(DECODE, "--decode http://10.0.0.2:8000: connector \"MooncakeLayerwiseConnector\": "
+                         "its decode calls the gateway for prefill: add --metaserver-port PORT");
+    load_refused(DECODE "--metaserver-port 12000",
+                 "--metaserver-host: decode http://10.0.0.2:8000 is on another host and cannot "
+                 "call 127.0.0.1; listen where it can reach, or say so with "
+                 "--metaserver-advertise HOST[:PORT]");
+    static const char *const wildcards[] = {"0.0.0.0", "::", "[::]"};
+    for (unsigned i = 0; i < 3; i++) {
+        char words[200], why[200];
+        snprintf(words, sizeof words, DECODE "--metaserver-port 12000 --metaserver-host %s",
+                 wildcards[i]);
+        snprintf(why, sizeof why,
+                 "--metaserver-host: no decode can call %s; say with --metaserver-advertise "
+                 "HOST[:PORT] how they reach this gateway",
+                 wildcards[i]);
+        load_refused(words, why);
+    }
+    load_refused("--metaserver-port 12000 --metaserver-advertise http://a:1",
+                 "--metaserver-advertise: expected HOST or HOST:PORT, got \"http://a:1\"");
+    load_refused("--metaserver-port 12000 --metaserver-advertise a:0",
+                 "--metaserver-advertise: expected HOST or HOST:PORT, got \"a:0\"");
+    load_refused("--metaserver-advertise a", "--metaserver-advertise: nobody is served; add "
+                                             "--metaserver-port PORT");
+    load_refused("--metaserver-allow 10.0.0.0/8",
+                 "--metaserver-allow: nobody is served; add --metaserver-port PORT");
+    load_refused("--metaserver-port 0 --metaserver-allow node-1",
+                 "--metaserver-allow: expected an address or a network, as 10.0.0.7 or "
+                 "10.0.0.0/24, got \"node-1\"");
+    load_refused("--metaserver-port 30000",
+                 "--metaserver-port: 30000 is the client port already; choose another");
+    static const struct {
+        const char *words, *url;
+    } good[] = {
+        {"--metaserver-host 10.0.0.1", "http://10.0.0.1:12000/v1/metaserver"},
+        {"--metaserver-host fd00::1", "http://[fd00::1]:12000/v1/metaserver"},
+        {"--metaserver-host 0.0.0.0 --metaserver-advertise gw", "http://gw:12000/v1/metaserver"},
+        {"--metaserver-advertise gw.example:80", "http://gw.example:80/v1/metaserver"},
+        {"--metaserver-host :: --metaserver-advertise [fd00::1]:80",
+         "http://[fd00::1]:80/v1/metaserver"},
+        {"--metaserver-advertise 127.0.0.1", "http://127.0.0.1:12000/v1/metaserver"},
+    };
+    for (unsigned i = 0; i < sizeof good / sizeof good[0]; i++) {
+        char words[300];
+        snprintf(words, sizeof words, DECODE "--metaserver-port 12000 %s", good[i].words);
+        load_ok(&c, words);
+        bt_config_metaserver_url(&c, 12000, url, sizeof url);
+        assert_string_equal(url, good[i].url);
+        bt_config_fini(&c);
+    }
+#undef DECODE
+}
+
 static void gateway_managed_workers_need_the_hub(void **state)
 {
     bt_config_t c;
@@ -144,12 +201,14 @@ static void a_connector_that_is_not_known(void **state)
                  "    connectors = { 'MultiConnector', 'NixlConnecter', 'X', 'Y' } } } } } }",
                  "pools[1].workers[1].connector: connector \"NixlConnecter\": unknown connector "
                  "(did you mean NixlConnector?)");
-    refused_file("return { pools = { { workers = {\n"
-                 "  { url = 'http://a:1', role = 'decode', connector = 'New',\n"
-                 "    dispatch_profile = 'nixx' } } } } }",
-                 "pools[1].workers[1].dispatch_profile: dispatch_profile \"nixx\": unknown "
-                 "dispatch_profile: say handoff, bootstrap, or a dialect (nixl, nixl_push, "
-                 "shared_cache, sglang, baton, or one of --dialect-dir)");
+    refused_file(
+        "return { pools = { { workers = {\n"
+        "  { url = 'http://a:1', role = 'decode', connector = 'New',\n"
+        "    dispatch_profile = 'nixx' } } } } }",
+        "pools[1].workers[1].dispatch_profile: dispatch_profile \"nixx\": unknown "
+        "dispatch_profile: say handoff, bootstrap, trigger, or a dialect (nixl, nixl_push, "
+        "shared_cache, sglang, baton, mooncake_layerwise, mindie, or one of "
+        "--dialect-dir)");
     load_ok(&c, load_write("b.lua", "return { pools = { { workers = {\n"
                                     "  { url = 'http://a:1', role = 'decode', connector = 'New',\n"
                                     "    dispatch_profile = 'nixl' } } } } }"));
@@ -252,6 +311,7 @@ int main(void)
         cmocka_unit_test(workers_that_cannot_pair),
         cmocka_unit_test(urls),
         cmocka_unit_test(paths_and_ports),
+        cmocka_unit_test(decodes_can_call_the_metaserver),
         cmocka_unit_test(gateway_managed_workers_need_the_hub),
         cmocka_unit_test(a_connector_that_is_not_known),
         cmocka_unit_test(who_may_use_the_registry),

@@ -106,6 +106,13 @@ static void listening(void **state)
     EXPECT("--registry-port 8998 --registry-allow 10.0.0.7 --registry-allow fd00::/8",
            c.registry_allow_count == 2 && IS(c.registry_allow[0], "10.0.0.7") &&
                IS(c.registry_allow[1], "fd00::/8"));
+    EXPECT("", IS(c.metaserver_host, "127.0.0.1") && !bt_config_has_metaserver(&c) &&
+                   c.metaserver_advertise == NULL);
+    EXPECT("--metaserver-host ::1 --metaserver-port 12000 --metaserver-advertise gw:80",
+           IS(c.metaserver_host, "::1") && c.metaserver_port == 12000 &&
+               bt_config_has_metaserver(&c) && IS(c.metaserver_advertise, "gw:80"));
+    EXPECT("--metaserver-port 0 --metaserver-allow 10.0.0.7 --metaserver-allow fd00::/8",
+           c.metaserver_allow_count == 2 && IS(c.metaserver_allow[1], "fd00::/8"));
     EXPECT("--transfer-port 7000 --connector BatonConnector --prefill http://a:1",
            IS(W(0).connector, "BatonConnector") && W(0).engine == BT_ENGINE_VLLM);
     EXPECT("--proxy-path /x --proxy-path /y/z",
@@ -197,8 +204,10 @@ static void deadlines(void **state)
     EXPECT("", SPEC.deadlines.total_ms == 1800000 && SPEC.deadlines.connect_ms == 3000 &&
                    SPEC.deadlines.prefill_reply_ms == 300000 &&
                    SPEC.deadlines.first_event_ms == 300000 && SPEC.deadlines.stall_ms == 60000 &&
-                   SPEC.deadlines.answer_ms == 0 && SPEC.deadlines.room_start_ms == 300000 &&
+                   SPEC.deadlines.answer_ms == 0 && SPEC.deadlines.callback_ms == 60000 &&
+                   SPEC.deadlines.room_start_ms == 300000 &&
                    SPEC.deadlines.room_stall_ms == 60000 && SPEC.deadlines.room_repair_ms == 5000);
+    EXPECT("--callback-timeout-secs 2.5", SPEC.deadlines.callback_ms == 2500);
     EXPECT("--room-start-ms 20000 --room-stall-ms 3000 --room-repair-ms 700",
            SPEC.deadlines.room_start_ms == 20000 && SPEC.deadlines.room_stall_ms == 3000 &&
                SPEC.deadlines.room_repair_ms == 700);

@@ -2,8 +2,10 @@
  * request, and the first that is whole becomes the engine's last request. */
 #include "dispatch/attempt_rig.h"
 #include "base/pages.h"
+#include "transfer/metaserver.h"
 
 struct hub hub;
+struct metaserver_answers metaserver;
 struct rig rig;
 struct engine engines[ENGINES];
 const char *const names[ENGINES] = {"p0", "p1", "p2", "d0", "d1", "s0", "s1"};
@@ -62,6 +64,34 @@ void tell(unsigned i, enum bt_transfer_what what, uint64_t source_room, int faul
     };
 
     spec->on_event(spec->user, &e);
+}
+
+/* ---- the metaserver ---- */
+
+void bt_metaserver_answer(bt_metaserver_call_t *call, unsigned status, const char *words)
+{
+    assert_true(metaserver.count < CALLS_MAX);
+    metaserver.status[metaserver.count++] = status;
+    snprintf(metaserver.words, sizeof(metaserver.words), "%s", words != NULL ? words : "");
+    free(call);
+}
+
+void call_metaserver(uint64_t room, const char *body)
+{
+    bt_metaserver_call_t *call = calloc(1, sizeof(*call));
+
+    assert_non_null(call);
+    *call = (bt_metaserver_call_t){.room = room, .body = bt_str(body)};
+    bt_dispatch_shared_metaserver_call(&rig.shared, call);
+    turn(&rig.loop, 2);
+}
+
+uint64_t called_room(int which)
+{
+    const char *at = strstr(body_of(which), "/v1/metaserver?attempt=");
+
+    assert_non_null(at);
+    return strtoull(at + strlen("/v1/metaserver?attempt="), NULL, 10);
 }
 
 /* ---- engines ---- */
@@ -444,6 +474,8 @@ static void open_dispatcher(void)
     options.config.upstream.idle_max = options.keeps_idle ? 8 : 0;
     assert_int_equal(bt_dispatch_shared_init(&rig.shared, &options.config), 0);
     rig.shared.transfer = (struct bt_transfer *) &hub;
+    atomic_store(&bt_worker_has_metaserver, true);
+    rig.shared.metaserver_url = "http://gateway:12000/v1/metaserver";
     if (bt_dispatcher_new(&rig.d, &rig.loop, &rig.shared, err, sizeof(err)) < 0 ||
         bt_dispatcher_set_workers(rig.d, bt_registry_current(rig.registry), err, sizeof(err)) < 0)
         fail_msg("%s", err);
@@ -483,6 +515,7 @@ static void set_deadlines(bt_pool_deadlines_t *to)
     TAKE(stall_ms);
     TAKE(total_ms);
     TAKE(answer_ms);
+    TAKE(callback_ms);
 #undef TAKE
     to->room_start_ms = 20000;
     to->room_stall_ms = 3000;
@@ -564,6 +597,7 @@ void rig_start(const struct rig_options *how)
     bt_log_set(BT_LOG_ERROR, false, 2);
     options = *how;
     hub = (struct hub){.rc = 0};
+    metaserver = (struct metaserver_answers){.count = 0};
     memset(&rig, 0, sizeof(rig));
     rig.client = -1;
     assert_int_equal(bt_loop_init(&rig.loop, 0), 0);

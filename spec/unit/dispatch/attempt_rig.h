@@ -52,6 +52,19 @@ enum { NOBODY, PREFILL_FAULT, DECODE_FAULT };
 /* As mail about the i-th room that was opened. source_room 0: as opened. */
 void tell(unsigned i, enum bt_transfer_what what, uint64_t source_room, int fault);
 
+/* ---- the metaserver ---- */
+
+struct metaserver_answers {
+    unsigned count, status[CALLS_MAX]; /* in the order in which they were given */
+    char words[256];                   /* of the last one */
+};
+extern struct metaserver_answers metaserver;
+
+/* As decode's engine of that room; turns until the loop has it. */
+void call_metaserver(uint64_t room, const char *body);
+/* The room in the URL that decode was told. */
+uint64_t called_room(int which);
+
 /* ---- engines ---- */
 
 #define CONNS_MAX 16

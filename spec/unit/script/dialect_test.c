@@ -19,14 +19,15 @@ static void assert_load_fails(const char *text, const char *word)
 
 static void all_shipped_ones_are_there(void **state)
 {
-    static const char *const names[] = {"sglang", "nixl", "nixl_push", "shared_cache", "baton"};
+    static const char *const names[] = {
+        "sglang", "nixl", "nixl_push", "shared_cache", "baton", "mooncake_layerwise", "mindie"};
     bt_dialects_t *d = NULL;
     char err[512] = "";
     (void) state;
 
     if (bt_dialects_new(&d, NULL, err, sizeof(err)) != 0)
         fail_msg("%s", err);
-    for (unsigned i = 0; i < 4; i++)
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         assert_string_equal(bt_dialects_find(d, names[i])->name, names[i]);
     assert_null(bt_dialects_find(d, "trigger"));
     bt_dialects_free(d);
@@ -39,6 +40,7 @@ static void plan_kind_names(void **state)
     assert_string_equal(bt_plan_kind_name(BT_PLAN_SINGLE), "single");
     assert_string_equal(bt_plan_kind_name(BT_PLAN_HANDOFF), "handoff");
     assert_string_equal(bt_plan_kind_name(BT_PLAN_BOOTSTRAP), "bootstrap");
+    assert_string_equal(bt_plan_kind_name(BT_PLAN_TRIGGER), "trigger");
 }
 
 static void mistakes_name_the_file(void **state)
@@ -52,6 +54,10 @@ static void mistakes_name_the_file(void **state)
     assert_load_fails(HEAD "decode = function() end }", "prefill must be a function");
     assert_load_fails(HEAD NOOP ", preefill = 1 }",
                       "unknown member of a dialect 'preefill' (did you mean 'prefill'?)");
+    assert_load_fails("return { name = 'own', kind = 'trigger', " NOOP " }", "needs room");
+    assert_load_fails("return { name = 'own', kind = 'trigger', room = true, batch = true, " NOOP
+                      " }",
+                      "cannot be batch");
     assert_load_fails(HEAD NOOP ", batch = 1 }", "batch must be true or false");
     assert_load_fails(HEAD NOOP ", routes = {} }", "routes must list");
     assert_load_fails(HEAD NOOP ", routes = { 'v1' } }", "begin with '/'");

@@ -103,7 +103,8 @@ static void wrong_answers(void **state)
         {"return { worker = 5, prefill = 1 }", "both a worker and a pair"},
         {"return { kind = 'single', prefill = 1, decode = 3 }", "kind \"single\" with no worker"},
         {"return { kind = 'handoff', worker = 5 }", "kind \"handoff\" with a worker"},
-        {"return { kind = 'trigger', prefill = 1, decode = 3 }", "kind 'trigger'; it must be"},
+        {"return { kind = 'both', prefill = 1, decode = 3 }", "kind 'both'; it must be"},
+        {"return { kind = 'trigger', prefill = 1, decode = 3 }", "which can only be"},
         {"return { prefil = 1, decode = 3 }",
          "unknown member of a plan 'prefil' (did you mean 'prefill'?)"},
         {"return { prefill = 1, decode = 3, [1] = 2 }", "unknown member of a plan (a number)"},
@@ -175,6 +176,15 @@ static void kinds_are_obeyed(void **state)
     fleet_add(&f, BT_ROLE_PREFILL, "sglang");
     fleet_add(&f, BT_ROLE_DECODE, "sglang");
     assert_plan_fails(&f, text, "which can only be \"bootstrap\"");
+    fleet_fini(&f);
+    fleet_init_after(&f, 0, 0, 0, 0);
+    fleet_add(&f, BT_ROLE_PREFILL, "MooncakeLayerwiseConnector");
+    fleet_add(&f, BT_ROLE_DECODE, "MooncakeLayerwiseConnector");
+    assert_plan_fails(&f, text, "which can only be \"trigger\"");
+    assert_int_equal(plan_once(&f, POLICY("assert(view.prefill[1].kinds.trigger); return { "
+                                          "kind = 'trigger', prefill = 1, decode = 2 }"))
+                         .first.kind,
+                     BT_PLAN_TRIGGER);
     fleet_fini(&f);
 }
 
