@@ -19,9 +19,12 @@ static const char nixl_push[] = "nixl_push";
 static const char shared_cache[] = "shared_cache";
 static const char sglang[] = "sglang";
 static const char trigger[] = "trigger";
+static const char trtllm[] = "trtllm";
 
 static const char why_trigger[] = "trigger is not built yet";
 static const char why_sglang_connector[] = "this connector is vLLM's, but the engine is SGLang";
+static const char why_trtllm_connector[] =
+    "TensorRT-LLM has one protocol, trtllm: leave connector out";
 static const char why_profile_sglang[] = "SGLang knows only dispatch_profile bootstrap";
 static const char why_profile_gateway_managed[] =
     "BatonConnector's rooms are opened by the gateway: its dispatch_profile is baton, or none";
@@ -63,6 +66,7 @@ static const struct row rows[] = {
     {"LMCacheConnectorV1", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("lmcache"), NULL},
     {"shared_cache", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES(NULL), NULL},
     {"sglang", SYNC, sglang, BT_ENGINE_SGLANG, ANY_RULES(NULL), NULL},
+    {"trtllm", HANDOFF, trtllm, BT_ENGINE_TRTLLM, ANY_RULES("trtllm"), NULL},
     /* The library cuts slices for any two tp sizes; a connector that can't names a transfer_group. */
     {"BatonConnector", SYNC, baton, BT_ENGINE_VLLM, ANY_RULES("baton"), NULL},
     {"baton", SYNC, baton, BT_ENGINE_VLLM, ANY_RULES("baton"), NULL},
@@ -215,6 +219,16 @@ static struct verdict derive_sglang(bt_str_t connector, enum profile profile)
     return (struct verdict){SYNC, sglang, NULL};
 }
 
+static struct verdict derive_row(const struct row *row, struct profile_said said);
+
+static struct verdict derive_trtllm(bt_str_t connector, struct profile_said said)
+{
+    const struct row *row = find_shipped(bt_str(trtllm));
+
+    return connector.n > 0 && find_shipped(connector) != row ? refuse(why_trtllm_connector)
+                                                             : derive_row(row, said);
+}
+
 /* No row says anything: the profile is the only word left. */
 static struct verdict derive_by_profile(enum bt_engine engine, bt_str_t connector,
                                         struct profile_said profile)
@@ -278,7 +292,7 @@ static struct verdict derive(enum bt_engine engine, bt_str_t connector, const bt
     if (profile.word == PROFILE_UNKNOWN)
         return refuse(BT_UNKNOWN_PROFILE
                       ": say handoff, bootstrap, or a dialect (nixl, nixl_push, shared_cache, "
-                      "sglang, baton, or one of --dialect-dir)");
+                      "sglang, trtllm, baton, or one of --dialect-dir)");
     if (is_multi(connector) && count_leaves(children, child_count) < 2)
         return refuse("MultiConnector needs at least two connectors");
     connector = bt_capability_leaf(connector, children, child_count);
@@ -288,12 +302,16 @@ static struct verdict derive(enum bt_engine engine, bt_str_t connector, const bt
         return own;
     if (engine == BT_ENGINE_SGLANG)
         return derive_sglang(connector, profile.word);
+    if (engine == BT_ENGINE_TRTLLM)
+        return derive_trtllm(connector, profile);
     if (profile.word == PROFILE_TRIGGER && (row == NULL || row->why == NULL))
         return (struct verdict){SYNC, trigger, why_trigger};
     if (row == NULL)
         return derive_by_profile(engine, connector, profile);
     if (row->dialect == sglang && engine != BT_ENGINE_UNKNOWN)
         return refuse("connector sglang needs engine SGLang");
+    if (row->dialect == trtllm && engine != BT_ENGINE_UNKNOWN)
+        return refuse("connector trtllm needs engine trtllm (TensorRT-LLM)");
     return derive_row(row, profile);
 }
 
@@ -441,7 +459,7 @@ bool bt_capability_is_gateway_managed(const char *dialect)
 bool bt_capability_prefill_serves_alone(enum bt_engine engine)
 {
     return engine == BT_ENGINE_VLLM || engine == BT_ENGINE_VLLM_ASCEND ||
-           engine == BT_ENGINE_MINDIE;
+           engine == BT_ENGINE_MINDIE || engine == BT_ENGINE_TRTLLM;
 }
 
 bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect)
@@ -452,12 +470,14 @@ bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect)
         if (own_rows[i].dialect == dialect && own_serves_alone[i])
             return true;
     return bt_capability_prefill_serves_alone(engine) &&
-           (dialect == nixl || dialect == nixl_push || dialect == shared_cache);
+           (dialect == nixl || dialect == nixl_push || dialect == shared_cache ||
+            dialect == trtllm);
 }
 
 /* ---- names ---- */
 
-static const char *const engine_names[] = {"unknown", "sglang", "vllm", "vllm_ascend", "mindie"};
+static const char *const engine_names[] = {"unknown",     "sglang", "vllm",
+                                           "vllm_ascend", "mindie", "trtllm"};
 
 const char *bt_capability_name(enum bt_capability cap)
 {

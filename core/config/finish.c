@@ -51,6 +51,8 @@ static const char *default_connector(const bt_config_t *c, const bt_config_pool_
         return "sglang";
     if (pool->connector != NULL)
         return pool->connector;
+    if (spec->engine == BT_ENGINE_TRTLLM)
+        return "trtllm";
     if (spec->engine == BT_ENGINE_VLLM)
         return c->pd_mode != BT_PD_NONE ? "nixl" : NULL;
     if (spec->engine != BT_ENGINE_UNKNOWN)

@@ -21,6 +21,8 @@ static const struct {
     {"error_body", SIM_ERROR_BODY},
     {"sse_error", SIM_SSE_ERROR},
     {"no_params", SIM_NO_PARAMS},
+    {"kv_lost", SIM_KV_LOST},
+    {"eos", SIM_EOS},
     {"die", SIM_DIE},
     {"kv_stall", SIM_KV_STALL},
     {"kv_corrupt", SIM_KV_CORRUPT},

@@ -25,6 +25,8 @@ enum sim_fault_kind {
     SIM_ERROR_BODY,      /* 200 with an error object */
     SIM_SSE_ERROR,       /* 200, SSE, error event first */
     SIM_NO_PARAMS,       /* prefill answers without kv_transfer_params */
+    SIM_KV_LOST,         /* decode does not get the KV */
+    SIM_EOS,             /* the first token is the last, unless ignore_eos */
     SIM_DIE,             /* the engine dies */
     SIM_KV_STALL,        /* prefill sends so many pages and no more */
     SIM_KV_CORRUPT       /* a byte of that page is another when it leaves */

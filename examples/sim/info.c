@@ -28,7 +28,7 @@ static void serve_models(sim_worker_t *worker, bt_exchange_t *x)
 
 static void serve_health(sim_worker_t *worker, bt_exchange_t *x)
 {
-    if (is_sglang(worker) && worker->is_dead)
+    if (worker->options.engine != SIM_VLLM && worker->is_dead)
         return; /* the process hangs until it is killed */
     bt_exchange_respond(x, worker->is_dead ? 503 : 200, NULL, BT_STR(""), NULL, 0);
 }

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#define FOR_EVER_MS 1e9 /* no kv_transfer_timeout_ms */
+
 enum kind { TEXT, NUMBER, REAL, FLAG, ROLE, ENGINE, CONNECTOR, BACKENDS, LATENCY };
 
 /* What --worker knows. size: room of a text. */
@@ -23,7 +25,7 @@ static const struct key {
 #define ROOM(member) sizeof(((sim_worker_options_t *) 0)->member)
     {"name", TEXT, AT(name), ROOM(name), "name in all output (p0, d0, h0 ... when absent)"},
     {"role", ROLE, AT(role), 0, "prefill | decode | hybrid (plain is the same)"},
-    {"engine", ENGINE, AT(engine), 0, "vllm | sglang"},
+    {"engine", ENGINE, AT(engine), 0, "vllm | sglang | trtllm"},
     {"connector", CONNECTOR, AT(connector), 0,
      "NixlConnector | NixlPushConnector | ExampleConnector | SharedStorageConnector | "
      "LMCacheConnectorV1 |\n"
@@ -128,7 +130,7 @@ const char *sim_role_name(enum sim_role role)
 
 const char *sim_engine_name(enum sim_engine engine)
 {
-    return engine == SIM_SGLANG ? "sglang" : "vllm";
+    return engine == SIM_SGLANG ? "sglang" : engine == SIM_TRTLLM ? "trtllm" : "vllm";
 }
 
 static const char *nearest_key(bt_str_t name)
@@ -160,8 +162,10 @@ static int set_engine(struct parse *p, sim_worker_options_t *w, bt_str_t value)
         w->engine = SIM_VLLM;
     else if (bt_str_ieq(value, BT_STR("sglang")))
         w->engine = SIM_SGLANG;
+    else if (bt_str_ieq(value, BT_STR("trtllm")))
+        w->engine = SIM_TRTLLM;
     else
-        return wrong(p, "engine=%.*s: must be vllm or sglang", BT_STR_ARG(value));
+        return wrong(p, "engine=%.*s: must be vllm, sglang or trtllm", BT_STR_ARG(value));
     return 0;
 }
 
@@ -393,7 +397,9 @@ static int parse_worker(struct parse *p, bt_str_t text)
     if (w.connector_name[0] == '\0' && w.engine == SIM_VLLM && w.role != SIM_HYBRID)
         set_connector(p, &w, BT_STR("NixlConnector"));
     if (w.lease_ms < 0)
-        w.lease_ms = w.connector == SIM_ASCEND ? 480000 : 30000;
+        w.lease_ms = w.engine == SIM_TRTLLM      ? FOR_EVER_MS
+                     : w.connector == SIM_ASCEND ? 480000
+                                                 : 30000;
     if (rc == 0)
         rc = check_worker(p, &w);
     if (rc == 0)

@@ -17,7 +17,7 @@
 #define SIM_KV_RANKS_MAX 8
 
 enum sim_role { SIM_HYBRID, SIM_PREFILL, SIM_DECODE };
-enum sim_engine { SIM_VLLM, SIM_SGLANG };
+enum sim_engine { SIM_VLLM, SIM_SGLANG, SIM_TRTLLM };
 enum sim_connector { SIM_NONE, SIM_NIXL, SIM_NIXL_PUSH, SIM_SHARED, SIM_ASCEND, SIM_BATON };
 
 typedef struct sim_worker_options {

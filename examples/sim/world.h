@@ -25,6 +25,7 @@ typedef struct sim_held {
     bt_timer_t lease;
     char id[192];       /* engine's internal request id */
     char external[192]; /* without its random end */
+    uint64_t ids_kv;    /* TensorRT-LLM: KV of the same prompt, given as ids */
     unsigned prompt_tokens, blocks;
     uint32_t *ids;
 } sim_held_t;
@@ -40,6 +41,7 @@ typedef struct sim_counters {
 } sim_counters_t;
 
 struct sim_kv;
+struct sim_trtllm;
 
 struct sim_worker {
     sim_worker_options_t options;
@@ -143,6 +145,7 @@ struct sim_job {
     bool is_polled;    /* SGLang: the poll has found that the client is gone */
     bt_timer_t timer, poll;
     void (*on_timer)(sim_job_t *job);
+    struct sim_trtllm *trtllm;       /* TensorRT-LLM */
     sim_params_t params;             /* vLLM */
     sim_worker_t *peer;              /* vLLM: whose KV it will read */
     struct sim_kv_room *kv_room;     /* BatonConnector: until it has ended, or is left */

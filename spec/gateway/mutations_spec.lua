@@ -324,6 +324,78 @@ sglang.rows = {
   },
 }
 
+-- ---- trtllm: context_only first, its choice's parameters to decode as generation_only ----
+
+local trtllm = { name = "trtllm", worker = "engine=trtllm" }
+
+local function trtllm_prefill(x, params)
+  x.p = send("p0", with(body_of(x.prompt, TOKENS), "disaggregated_params", params), x.id)
+  x.p:wait()
+  local choices = json.raw(x.p.answer.body, "choices")
+  return choices and json.raw(json.elements(choices)[1], "disaggregated_params")
+end
+
+-- A member of another request's parameters, whose KV prefill holds.
+local function trtllm_other(key)
+  return function()
+    local x = new_exchange(THEIRS)
+    return json.raw(trtllm_prefill(x, '{"request_type":"context_only","disagg_request_id":' .. x.room .. "}"), key)
+  end
+end
+
+function trtllm.start(x, change)
+  local asked = '{"request_type":"context_only","disagg_request_id":' .. x.room .. "}"
+  local body = change("prefill body", with("{}", "disaggregated_params", change("prefill", asked)))
+  local told = trtllm_prefill(x, json.raw(body, "disaggregated_params"))
+  told = told and told ~= "null" and with(told, "request_type", '"generation_only"')
+  body = with(body_of(x.prompt, TOKENS), "disaggregated_params", told and change("decode", told))
+  local ids = x.p.answer.status == 200 and json.raw(x.p.answer.body, "prompt_token_ids")
+  body = with(body, "prompt", ids and ids ~= "null" and ids or json.encode(x.prompt))
+  x.d = send("d0", change("decode body", body), x.id)
+end
+
+trtllm.rows = {
+  prefill = {
+    { "request_type", "dropped", nil, p = 400, d = "computes" },
+    { "request_type", "unknown", '"prefill"', p = 400, d = "computes" },
+    { "request_type", "generation_only", '"generation_only"', p = 400, d = "computes" },
+    { "disagg_request_id", "a word", '"abc"', p = 400, d = "computes" },
+    { "disagg_request_id", "dropped", nil, d = "right" }, -- prefill's own id then
+    { "unheard_of", "added", "1", p = 400, d = "computes" },
+  },
+  ["prefill body"] = {
+    { "disaggregated_params", "a list", "[]", p = 400, d = "computes" },
+    { "disaggregated_params", "dropped", nil, d = "computes" },
+  },
+  decode = {
+    { "request_type", "dropped", nil, d = 400 },
+    { "request_type", "context_only", '"context_only"', d = "wrong" },
+    { "first_gen_tokens", "dropped", nil, d = 400 },
+    { "first_gen_tokens", "null", "null", d = 400 },
+    { "first_gen_tokens", "empty", "[]", d = 400 },
+    { "first_gen_tokens", "a number", "7", d = 400 },
+    { "first_gen_tokens", "another request's", trtllm_other("first_gen_tokens"), d = "wrong" },
+    { "disagg_request_id", "dropped", nil, d = "right" }, -- ctx_request_id is the same
+    { "disagg_request_id", "nobody's", "1099511627777", d = "waits" },
+    { "disagg_request_id", "a word", '"abc"', d = 400 },
+    { "encoded_opaque_state", "dropped", nil, d = "dies" },
+    { "encoded_opaque_state", "null", "null", d = "dies" },
+    { "encoded_opaque_state", "another worker's", '"SimState/p1/"', d = "waits" },
+    { "encoded_opaque_state", "not base64", '"abc"', d = 400 },
+    { "encoded_opaque_state", "a list", "[]", d = 400 },
+    { "ctx_usage", "with a member too many", '{"prompt_tokens":1,"odd":1}', d = 400 },
+    { "kv_transfer_params", "added", "{}", d = 400 },
+  },
+  ["decode body"] = {
+    { "disaggregated_params", "dropped", nil, d = "computes" },
+    { "disaggregated_params", "a list", "[]", d = 400 },
+    { "prompt", "another", json.encode(THEIRS), asked = THEIRS, d = "wrong" },
+    { "prompt", "the words instead of the ids", json.encode(OURS), d = "right" },
+    { "kv_transfer_params", "added", "{}", d = 400 },
+    { "stream_options", "added", '{"include_usage":true}', d = 400 },
+  },
+}
+
 -- ---- what comes of it ----
 
 local function as_it_is(_, object)
@@ -443,7 +515,7 @@ local function run(dialect, leg, row)
   return x
 end
 
-for _, dialect in ipairs({ nixl, push, sglang }) do
+for _, dialect in ipairs({ nixl, push, sglang, trtllm }) do
   describe("the simulator against mutated legs of " .. dialect.name, function()
     setup(function()
       local tail = dialect.worker .. ",block_size=16,ttft=0,itl=0,transfer_ms=0"

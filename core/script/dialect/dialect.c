@@ -112,7 +112,7 @@ static void read_engine(lua_State *L, struct bt_dialect_file *file)
     lua_getfield(L, 1, "engine");
     if (!lua_isnil(L, -1) &&
         (lua_type(L, -1) != LUA_TSTRING || bt_engine_parse(bt_vm_str(L, -1), &file->engine) < 0))
-        luaL_error(L, "engine must be sglang, vllm, vllm_ascend or mindie");
+        luaL_error(L, "engine must be sglang, vllm, vllm_ascend, mindie or trtllm");
     lua_pop(L, 1);
 }
 

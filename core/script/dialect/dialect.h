@@ -21,8 +21,10 @@
  *   edit.header(name, value|nil) edit.str(s) -> JSON string text
  *   edit.reply(path...) -> type, value | count   looks into the hand-off reply (strings, numbers, booleans; count for
  *                          arrays and objects)
- *   edit.splice(key, name, {member = raw_json, ...})  sets key to the reply's top-level member `name`, byte for byte, with
- *                          the given members replaced
+ *   edit.raw(path...) -> the JSON text there
+ *   edit.copy(key, name | {path})  sets key to that value of the reply, byte for byte; nil when it is absent or null
+ *   edit.splice(key, name | {path}, {member = raw_json, ...})  sets key to that object of the reply, byte for byte, with
+ *                          the given members replaced; nil when it is none
  *   A leg function returns nothing, or nil, reason -> the attempt fails with BT_E_HANDOFF/BT_E_DIALECT and that reason;
  *   decode of a hand-off may return "recompute" (decode computes the prompt itself; counted).
  */
