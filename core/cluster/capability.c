@@ -14,6 +14,7 @@
 #define HANDOFF BT_CAP_PREFILL_HANDOFF_DECODE
 
 static const char baton[] = "baton";
+static const char mooncake[] = "mooncake";
 static const char nixl[] = "nixl";
 static const char nixl_push[] = "nixl_push";
 static const char shared_cache[] = "shared_cache";
@@ -72,10 +73,8 @@ static const struct row rows[] = {
     {"baton", SYNC, baton, BT_ENGINE_VLLM, ANY_RULES("baton"), NULL},
     {"MooncakeLayerwiseConnector", SYNC, trigger, BT_ENGINE_VLLM_ASCEND, ANY_RULES(NULL),
      why_trigger},
-    {"MooncakeConnector", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
-     "MooncakeConnector (vLLM's own) is not supported; MooncakeConnectorV1 of vLLM-Ascend is"},
-    {"mooncake", BT_CAP_NONE, NULL, BT_ENGINE_UNKNOWN, ANY_RULES(NULL),
-     "mooncake (vLLM's MooncakeConnector) is not supported; for SGLang over Mooncake say sglang"},
+    {"MooncakeConnector", SYNC, mooncake, BT_ENGINE_VLLM, ANY_RULES("mooncake"), NULL},
+    {"mooncake", SYNC, mooncake, BT_ENGINE_VLLM, ANY_RULES("mooncake"), NULL},
     {"MoRIIOConnector", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
      "MoRIIOConnector is not supported"},
     {"moriio", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
@@ -292,7 +291,7 @@ static struct verdict derive(enum bt_engine engine, bt_str_t connector, const bt
     if (profile.word == PROFILE_UNKNOWN)
         return refuse(BT_UNKNOWN_PROFILE
                       ": say handoff, bootstrap, or a dialect (nixl, nixl_push, shared_cache, "
-                      "sglang, trtllm, baton, or one of --dialect-dir)");
+                      "sglang, trtllm, mooncake, baton, or one of --dialect-dir)");
     if (is_multi(connector) && count_leaves(children, child_count) < 2)
         return refuse("MultiConnector needs at least two connectors");
     connector = bt_capability_leaf(connector, children, child_count);
@@ -456,6 +455,11 @@ bool bt_capability_is_gateway_managed(const char *dialect)
     return dialect != NULL && strcmp(dialect, baton) == 0;
 }
 
+bool bt_capability_asks_bootstrap(const char *dialect)
+{
+    return dialect != NULL && strcmp(dialect, mooncake) == 0;
+}
+
 bool bt_capability_prefill_serves_alone(enum bt_engine engine)
 {
     return engine == BT_ENGINE_VLLM || engine == BT_ENGINE_VLLM_ASCEND ||
@@ -471,7 +475,7 @@ bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect)
             return true;
     return bt_capability_prefill_serves_alone(engine) &&
            (dialect == nixl || dialect == nixl_push || dialect == shared_cache ||
-            dialect == trtllm);
+            dialect == mooncake || dialect == trtllm);
 }
 
 /* ---- names ---- */

@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/rand.h"
+#include "cluster/engine_ids.h"
 #include "cluster/health.h"
 #include "cluster/load.h"
 #include "cluster/loss.h"
@@ -23,6 +24,7 @@
  * breaker whose time is over, which makes a worker usable without any event. */
 
 #define HEALTH_BODY_MAX ((size_t) 4096)
+#define QUERY_BODY_MAX ((size_t) 1 << 20)
 #define LOAD_BODY_MAX ((size_t) 8 << 20)
 #define LOAD_SLOW_MS 30000
 #define SWEEP_MS BT_LOSS_HEARTBEAT_MS
@@ -87,8 +89,15 @@ static int point_upstream(bt_upstream_t **up, bt_loop_t *loop, const struct sock
 
 static bool has_bootstrap(const bt_worker_t *w)
 {
-    return w->engine == BT_ENGINE_SGLANG && w->spec.role == BT_ROLE_PREFILL &&
+    return ((w->engine == BT_ENGINE_SGLANG && w->spec.role == BT_ROLE_PREFILL) ||
+            w->asks_bootstrap) &&
            w->spec.bootstrap_port > 0;
+}
+
+/* Where checks are off, one that tells its engine ids is checked all the same: it cannot serve without. */
+static bool is_checked(const watch_t *watch)
+{
+    return !watch->monitor->config.disabled || watch->worker->asks_bootstrap;
 }
 
 /* Upstreams exist and point to the worker's present address. BT_E_RESOLVE while there is none. */
@@ -166,7 +175,13 @@ static void end_health(watch_t *watch, const char *where, int rc)
 
 static void on_boot_probe(bt_probe_t *p, int rc)
 {
-    end_health(bt_container_of(p, watch_t, health), "bootstrap port", rc);
+    watch_t *watch = bt_container_of(p, watch_t, health);
+    const bool asks = watch->worker->asks_bootstrap;
+
+    if (asks && rc == 0 && p->status == 200)
+        rc = p->body.len < QUERY_BODY_MAX ? bt_engine_ids_read(watch->worker, bt_text_str(&p->body))
+                                          : BT_E_LIMIT;
+    end_health(watch, asks ? "engine ids of the bootstrap port's /query" : "bootstrap port", rc);
 }
 
 static void start_boot_probe(watch_t *watch)
@@ -178,10 +193,10 @@ static void start_boot_probe(watch_t *watch)
     bt_probe_target_t target = {.up = watch->boot_up,
                                 .authority = authority,
                                 .base_path = "",
-                                .path = "/health",
+                                .path = w->asks_bootstrap ? "/query" : "/health",
                                 .api_key = NULL};
     int rc = bt_probe_start(&watch->health, &target, watch->monitor->config.timeout_ms,
-                            HEALTH_BODY_MAX, on_boot_probe);
+                            w->asks_bootstrap ? QUERY_BODY_MAX : HEALTH_BODY_MAX, on_boot_probe);
     if (rc < 0)
         end_health(watch, "bootstrap port", rc);
 }
@@ -324,9 +339,9 @@ static void on_resolved(bt_resolve_t *r, int rc, const struct sockaddr_storage *
     else if (!had_addr)
         bt_health_count(&watch->track, w, BT_VERDICT_FAIL, bt_err_text(rc), bt_clock_ms(),
                         bt_clock_ms(), &config->health);
-    if (rc == 0 && !had_addr && config->disabled)
+    if (rc == 0 && !had_addr && !is_checked(watch))
         bt_worker_set_health(w, BT_HEALTH_UP, "health checks are off");
-    if (rc == 0 && !had_addr && !config->disabled)
+    if (rc == 0 && !had_addr && is_checked(watch))
         arm_health(watch, 0);
     bool has_addr = rc == 0 || had_addr;
     bt_timer_start(&watch->resolve_timer,
@@ -385,9 +400,9 @@ static void begin_watch(watch_t *watch)
 {
     const bt_monitor_config_t *config = &watch->monitor->config;
     bool has_addr = atomic_load(&watch->worker->has_addr);
-    if (config->disabled && has_addr)
+    if (!is_checked(watch) && has_addr)
         bt_worker_set_health(watch->worker, BT_HEALTH_UP, "health checks are off");
-    if (!config->disabled && has_addr)
+    if (is_checked(watch) && has_addr)
         arm_health(watch, 0);
     if (is_name(watch->worker))
         bt_timer_start(&watch->resolve_timer, has_addr ? config->resolve_interval_ms : 0);
@@ -426,7 +441,7 @@ static void follow_passive(watch_t *watch, uint64_t now_ms)
     }
     if (watch->taken_down_ms == 0)
         watch->taken_down_ms = now_ms;
-    if (config->disabled) {
+    if (!is_checked(watch)) {
         if (now_ms - watch->taken_down_ms >= config->health.interval_ms)
             bt_worker_set_health(watch->worker, BT_HEALTH_UP, "health checks are off: tried again");
         return;
@@ -445,6 +460,10 @@ static void sweep_one(watch_t *watch, uint64_t now_ms)
     follow_passive(watch, now_ms);
     if (atomic_load(&watch->worker->resolve_soon) && !watch->is_resolving && is_name(watch->worker))
         bt_timer_start(&watch->resolve_timer, 0);
+    if (atomic_load(&watch->worker->query_soon) && bt_timer_active(&watch->health_timer)) {
+        atomic_store(&watch->worker->query_soon, false);
+        arm_health(watch, 0);
+    }
     bool usable = bt_worker_usable(watch->worker, now_ms);
     if (usable != watch->was_usable)
         bt_workers_changed();

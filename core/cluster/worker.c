@@ -86,6 +86,7 @@ static int derive_capability(bt_worker_t *w)
                              &w->pair_rules);
     w->is_gateway_managed =
         spec->role != BT_ROLE_HYBRID && bt_capability_is_gateway_managed(w->dialect);
+    w->asks_bootstrap = spec->role == BT_ROLE_PREFILL && bt_capability_asks_bootstrap(w->dialect);
     w->serves_alone =
         spec->role == BT_ROLE_HYBRID || bt_capability_serves_alone(w->engine, w->dialect);
     if (spec->role != BT_ROLE_HYBRID)
@@ -186,6 +187,7 @@ static void free_worker(bt_worker_t *w)
     free(w->authority);
     free(w->refusal_text);
     free(w->rank_legs);
+    free(w->engine_ids);
     bt_breaker_fini(&w->breaker);
     pthread_mutex_destroy(&w->lock);
     if (w->on_free != NULL)
@@ -250,6 +252,9 @@ const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms)
     if (why == NULL && w->is_gateway_managed &&
         !atomic_load_explicit(&w->has_agents, memory_order_relaxed))
         why = "no_agent";
+    if (why == NULL && w->asks_bootstrap &&
+        !atomic_load_explicit(&w->has_engine_ids, memory_order_relaxed))
+        why = "no_engine_id";
     return why;
 }
 

@@ -18,9 +18,8 @@ static bt_slab_t pool = {.object_bytes = sizeof(sim_job_t), .keep_max = 1024};
 
 const sim_engine_ops_t *sim_engine_of(const sim_worker_t *worker)
 {
-    static const sim_engine_ops_t *const engines[] = {[SIM_VLLM] = &sim_vllm_ops,
-                                                      [SIM_SGLANG] = &sim_sglang_ops,
-                                                      [SIM_TRTLLM] = &sim_trtllm_ops};
+    static const sim_engine_ops_t *const engines[] = {
+        [SIM_VLLM] = &sim_vllm_ops, [SIM_SGLANG] = &sim_sglang_ops, [SIM_TRTLLM] = &sim_trtllm_ops};
 
     return engines[worker->options.engine];
 }
@@ -346,7 +345,7 @@ static bool ignores_eos(const sim_job_t *job)
 /* The first token ends the text. */
 static void apply_eos(sim_job_t *job)
 {
-    if (job->fault.kind != SIM_EOS || ignores_eos(job))
+    if (job->fault.kind != SIM_EOS || (job->fault.after_chunks == 0 && ignores_eos(job)))
         return;
     job->max_tokens = 1;
     job->finish = "stop";

@@ -29,18 +29,19 @@ static const struct key {
     {"connector", CONNECTOR, AT(connector), 0,
      "NixlConnector | NixlPushConnector | ExampleConnector | SharedStorageConnector | "
      "LMCacheConnectorV1 |\n"
-     "                     MooncakeConnectorV1 | MooncakeHybridConnector | BatonConnector | none\n"
+     "                     MooncakeConnectorV1 | MooncakeHybridConnector | BatonConnector |\n"
+     "                     MooncakeConnector | none\n"
      "                     (vllm pairs: NixlConnector)"},
     {"count", NUMBER, AT(count), 0, "that many workers alike (names get a number)"},
     {"port", NUMBER, AT(port), 0, "HTTP port; 0 = any free one"},
     {"bootstrap_port", NUMBER, AT(bootstrap_port), 0,
-     "sglang prefill: port of the bootstrap server; 0 = any"},
+     "sglang and MooncakeConnector, prefill: port of the bootstrap server; 0 = any"},
     {"side_port", NUMBER, AT(side_port), 0, "vllm: port of the NIXL side channel; 0 = any"},
     {"engine_id", TEXT, AT(engine_id), ROOM(engine_id), "vllm: engine id (the name when absent)"},
     {"model", TEXT, AT(model), ROOM(model), "model served (--model when absent)"},
     {"version", TEXT, AT(version), ROOM(version), "engine version to report"},
     {"tp", NUMBER, AT(tp), 0, "tensor-parallel size to report"},
-    {"dp", NUMBER, AT(dp), 0, "sglang: data-parallel ranks"},
+    {"dp", NUMBER, AT(dp), 0, "sglang, MooncakeConnector: data-parallel ranks"},
     {"block_size", NUMBER, AT(block_size), 0, "tokens a KV block (even)"},
     {"blocks", NUMBER, AT(blocks), 0, "KV blocks"},
     {"context", NUMBER, AT(context), 0, "longest prompt plus answer, in tokens"},
@@ -100,6 +101,7 @@ static const struct {
     {"MooncakeConnectorV1", SIM_ASCEND},
     {"MooncakeHybridConnector", SIM_ASCEND},
     {"BatonConnector", SIM_BATON},
+    {"MooncakeConnector", SIM_MOONCAKE},
 };
 
 static const char *const flags[] = {
@@ -397,9 +399,9 @@ static int parse_worker(struct parse *p, bt_str_t text)
     if (w.connector_name[0] == '\0' && w.engine == SIM_VLLM && w.role != SIM_HYBRID)
         set_connector(p, &w, BT_STR("NixlConnector"));
     if (w.lease_ms < 0)
-        w.lease_ms = w.engine == SIM_TRTLLM      ? FOR_EVER_MS
-                     : w.connector == SIM_ASCEND ? 480000
-                                                 : 30000;
+        w.lease_ms = w.engine == SIM_TRTLLM                                     ? FOR_EVER_MS
+                     : w.connector == SIM_ASCEND || w.connector == SIM_MOONCAKE ? 480000
+                                                                                : 30000;
     if (rc == 0)
         rc = check_worker(p, &w);
     if (rc == 0)

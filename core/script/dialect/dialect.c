@@ -16,7 +16,7 @@
 static const char *const file_keys[] = {
     "name",       "kind",   "routes",       "prefill",     "decode", "rid",
     "room",       "batch",  "release",      "abort_route", "learns", "gateway_managed",
-    "connectors", "engine", "decode_first", "single",      NULL};
+    "connectors", "engine", "decode_first", "single",      "check",  NULL};
 
 const char *bt_plan_kind_name(enum bt_plan_kind kind)
 {
@@ -140,6 +140,11 @@ static void read_legs(lua_State *L, struct bt_dialect_file *file)
     lua_pop(L, 1);
     if (pub->has_single)
         pub->leg_refs[BT_DIALECT_SINGLE] = function_ref(L, "single");
+    lua_getfield(L, 1, "check");
+    pub->has_check = !lua_isnil(L, -1);
+    lua_pop(L, 1);
+    if (pub->has_check)
+        pub->leg_refs[BT_DIALECT_CHECK] = function_ref(L, "check");
 }
 
 static void read_file_table(lua_State *L, struct bt_dialect_file *file)
@@ -173,6 +178,10 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
         luaL_error(L, "gateway_managed is for kind \"bootstrap\" with room and without batch");
     if (pub->has_release && !pub->needs_reply)
         luaL_error(L, "release is for kind \"handoff\" only");
+    lua_getfield(L, 1, "check");
+    if (!lua_isnil(L, -1) && pub->kind != BT_PLAN_BOOTSTRAP)
+        luaL_error(L, "check is for kind \"bootstrap\" only: decode of the others has the reply");
+    lua_pop(L, 1);
     if (pub->has_abort_route && !pub->needs_rid)
         luaL_error(L, "abort_route needs rid");
     read_routes(L, file);

@@ -14,6 +14,8 @@
  *   batch = true: a list of prompts goes in one leg, with a room per prompt; else every list is fanned out.
  *   single: its presence says that a worker of a pair computes a whole request without a partner, and the policy may ask for that. It takes
  *   out of the client's body what such a worker would read as the connector's own; leg.decode is the worker; leg.prefill raises.
+ *   check: a function(leg, edit) of kind "bootstrap" that looks at prefill's reply (edit.reply) when it has come before decode's first
+ *   token; nil, reason: its KV will not come, decode is stopped and the attempt fails. It edits nothing.
  *   decode_first = true: prefill's function looks at leg.decode, so a plan may not leave decode open.
  *   gateway_managed = true: the workers' transfer agents are connected to the gateway, which opens each room at both sides and may give a
  *   waiting decode another prefill, with a room of its own: then leg.room is not the same on both legs.
@@ -39,7 +41,13 @@
 enum bt_plan_kind { BT_PLAN_NONE, BT_PLAN_SINGLE, BT_PLAN_HANDOFF, BT_PLAN_BOOTSTRAP };
 const char *bt_plan_kind_name(enum bt_plan_kind kind); /* "single", "handoff", "bootstrap" */
 
-enum bt_dialect_leg { BT_DIALECT_PREFILL, BT_DIALECT_DECODE, BT_DIALECT_SINGLE, BT_DIALECT_LEGS };
+enum bt_dialect_leg {
+    BT_DIALECT_PREFILL,
+    BT_DIALECT_DECODE,
+    BT_DIALECT_SINGLE,
+    BT_DIALECT_CHECK,
+    BT_DIALECT_LEGS
+};
 
 typedef struct bt_dialects bt_dialects_t;
 
@@ -54,6 +62,7 @@ typedef struct bt_dialect {
     bool batch;
     bool needs_decode_first; /* hand-off whose prefill leg tells of decode: no late choice */
     bool learns;             /* nixl_push: needs parameters that the first hand-off reply teaches */
+    bool has_check;          /* looks at prefill's reply while decode waits for the KV */
     bool has_single;         /* a worker of its pairs serves alone, too */
     bool is_gateway_managed; /* baton: rooms are opened at the workers' agents (core/transfer) */
     bt_dialects_t *home;
