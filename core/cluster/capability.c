@@ -65,6 +65,11 @@ static const struct row rows[] = {
     {"ExampleConnector", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("example"), NULL},
     {"SharedStorageConnector", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("example"), NULL},
     {"LMCacheConnectorV1", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("lmcache"), NULL},
+    {"LMCacheMPConnector", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("lmcache"), NULL},
+    {"MooncakeStoreConnector", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("mooncake_store"),
+     NULL},
+    /* vLLM's oldest: one prefill, one decode, prefill first; what moves is found by content too. */
+    {"PyNcclConnector", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("pynccl"), NULL},
     {"shared_cache", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES(NULL), NULL},
     {"sglang", SYNC, sglang, BT_ENGINE_SGLANG, ANY_RULES(NULL), NULL},
     {"trtllm", HANDOFF, trtllm, BT_ENGINE_TRTLLM, ANY_RULES("trtllm"), NULL},

@@ -30,7 +30,7 @@ static const struct key {
      "NixlConnector | NixlPushConnector | ExampleConnector | SharedStorageConnector | "
      "LMCacheConnectorV1 |\n"
      "                     MooncakeConnectorV1 | MooncakeHybridConnector | BatonConnector |\n"
-     "                     MooncakeConnector | none\n"
+     "                     MooncakeConnector | PyNcclConnector | none\n"
      "                     (vllm pairs: NixlConnector)"},
     {"count", NUMBER, AT(count), 0, "that many workers alike (names get a number)"},
     {"port", NUMBER, AT(port), 0, "HTTP port; 0 = any free one"},
@@ -98,6 +98,7 @@ static const struct {
     {"ExampleConnector", SIM_SHARED},
     {"SharedStorageConnector", SIM_SHARED},
     {"LMCacheConnectorV1", SIM_SHARED},
+    {"PyNcclConnector", SIM_SHARED},
     {"MooncakeConnectorV1", SIM_ASCEND},
     {"MooncakeHybridConnector", SIM_ASCEND},
     {"BatonConnector", SIM_BATON},
