@@ -17,6 +17,7 @@ static const char baton[] = "baton";
 static const char mooncake[] = "mooncake";
 static const char nixl[] = "nixl";
 static const char nixl_push[] = "nixl_push";
+static const char offloading_p2p[] = "offloading_p2p";
 static const char shared_cache[] = "shared_cache";
 static const char sglang[] = "sglang";
 static const char trigger[] = "trigger";
@@ -71,6 +72,8 @@ static const struct row rows[] = {
     /* vLLM's oldest: one prefill, one decode, prefill first; what moves is found by content too. */
     {"PyNcclConnector", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("pynccl"), NULL},
     {"shared_cache", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES(NULL), NULL},
+    {"OffloadingConnector", HANDOFF, offloading_p2p, BT_ENGINE_VLLM, ANY_RULES("offloading"), NULL},
+    {"offloading_p2p", HANDOFF, offloading_p2p, BT_ENGINE_VLLM, ANY_RULES("offloading"), NULL},
     {"sglang", SYNC, sglang, BT_ENGINE_SGLANG, ANY_RULES(NULL), NULL},
     {"trtllm", HANDOFF, trtllm, BT_ENGINE_TRTLLM, ANY_RULES("trtllm"), NULL},
     /* The library cuts slices for any two tp sizes; a connector that can't names a transfer_group. */
@@ -296,7 +299,7 @@ static struct verdict derive(enum bt_engine engine, bt_str_t connector, const bt
     if (profile.word == PROFILE_UNKNOWN)
         return refuse(BT_UNKNOWN_PROFILE
                       ": say handoff, bootstrap, or a dialect (nixl, nixl_push, shared_cache, "
-                      "sglang, trtllm, mooncake, baton, or one of --dialect-dir)");
+                      "sglang, trtllm, mooncake, offloading_p2p, baton, or one of --dialect-dir)");
     if (is_multi(connector) && count_leaves(children, child_count) < 2)
         return refuse("MultiConnector needs at least two connectors");
     connector = bt_capability_leaf(connector, children, child_count);
@@ -480,7 +483,7 @@ bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect)
             return true;
     return bt_capability_prefill_serves_alone(engine) &&
            (dialect == nixl || dialect == nixl_push || dialect == shared_cache ||
-            dialect == mooncake || dialect == trtllm);
+            dialect == offloading_p2p || dialect == mooncake || dialect == trtllm);
 }
 
 /* ---- names ---- */

@@ -33,7 +33,8 @@ int bt_role_parse(bt_str_t s, enum bt_role *role_p); /* "union" is hybrid */
 
 /* children: of a MultiConnector, in order; one inside it stands before its own children. Its first
  * leaf serves. connector may also be a dialect's own name ("nixl", "nixl_push", "shared_cache",
- * "sglang", "trtllm", "mooncake", "baton") or a peer's spelling ("moriio" is refused with a reason).
+ * "sglang", "trtllm", "mooncake", "offloading_p2p",
+ * "baton") or a peer's spelling ("moriio" is refused with a reason).
  * profile: dispatch_profile or empty ("handoff", "trigger", "bootstrap", or a dialect's name). It
  * says what a connector without a row is; it never turns a refused connector into an accepted one.
  * dialect_p gets a static name or NULL; why_p a static sentence when the worker may not take part
@@ -91,7 +92,7 @@ bool bt_capability_is_sglang_backend(bt_str_t connector);
 /* A lone prefill worker of this engine can serve alone (all but SGLang). */
 bool bt_capability_prefill_serves_alone(enum bt_engine engine);
 /* A worker of a pair computes a prompt that comes without parameters of a transfer: vLLM's family
- * over nixl, nixl_push, mooncake or shared_cache, TensorRT-LLM, and a user's dialect that says so. */
+ * over nixl, nixl_push, mooncake, offloading_p2p or shared_cache, TensorRT-LLM, and a user's dialect that says so. */
 bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect);
 
 #endif

@@ -428,7 +428,8 @@ static void take_ranks(bt_attempt_t *a)
 {
     if (a->pair.prefill != NULL)
         take_rank(&a->legs[0], &a->pair.prefill_rank,
-                  a->kind == BT_PLAN_BOOTSTRAP && a->task->prompt_count == 0);
+                  (a->kind == BT_PLAN_BOOTSTRAP || a->dialect->needs_rank) &&
+                      a->task->prompt_count == 0);
     if (!a->is_late)
         take_rank(&a->legs[1], &a->pair.decode_rank, false);
 }

@@ -30,7 +30,7 @@ static const struct key {
      "NixlConnector | NixlPushConnector | ExampleConnector | SharedStorageConnector | "
      "LMCacheConnectorV1 |\n"
      "                     MooncakeConnectorV1 | MooncakeHybridConnector | BatonConnector |\n"
-     "                     MooncakeConnector | PyNcclConnector | none\n"
+     "                     MooncakeConnector | PyNcclConnector | OffloadingConnector | none\n"
      "                     (vllm pairs: NixlConnector)"},
     {"count", NUMBER, AT(count), 0, "that many workers alike (names get a number)"},
     {"port", NUMBER, AT(port), 0, "HTTP port; 0 = any free one"},
@@ -41,7 +41,8 @@ static const struct key {
     {"model", TEXT, AT(model), ROOM(model), "model served (--model when absent)"},
     {"version", TEXT, AT(version), ROOM(version), "engine version to report"},
     {"tp", NUMBER, AT(tp), 0, "tensor-parallel size to report"},
-    {"dp", NUMBER, AT(dp), 0, "sglang, MooncakeConnector: data-parallel ranks"},
+    {"dp", NUMBER, AT(dp), 0,
+     "sglang, MooncakeConnector, OffloadingConnector: data-parallel ranks"},
     {"block_size", NUMBER, AT(block_size), 0, "tokens a KV block (even)"},
     {"blocks", NUMBER, AT(blocks), 0, "KV blocks"},
     {"context", NUMBER, AT(context), 0, "longest prompt plus answer, in tokens"},
@@ -103,6 +104,7 @@ static const struct {
     {"MooncakeHybridConnector", SIM_ASCEND},
     {"BatonConnector", SIM_BATON},
     {"MooncakeConnector", SIM_MOONCAKE},
+    {"OffloadingConnector", SIM_OFFLOADING},
 };
 
 static const char *const flags[] = {
@@ -401,6 +403,7 @@ static int parse_worker(struct parse *p, bt_str_t text)
         set_connector(p, &w, BT_STR("NixlConnector"));
     if (w.lease_ms < 0)
         w.lease_ms = w.engine == SIM_TRTLLM                                     ? FOR_EVER_MS
+                     : w.connector == SIM_OFFLOADING                            ? 60000
                      : w.connector == SIM_ASCEND || w.connector == SIM_MOONCAKE ? 480000
                                                                                 : 30000;
     if (rc == 0)

@@ -18,7 +18,7 @@
 
 enum sim_role { SIM_HYBRID, SIM_PREFILL, SIM_DECODE };
 enum sim_engine { SIM_VLLM, SIM_SGLANG, SIM_TRTLLM };
-enum sim_connector { SIM_NONE, SIM_NIXL, SIM_NIXL_PUSH, SIM_SHARED, SIM_ASCEND, SIM_BATON, SIM_MOONCAKE };
+enum sim_connector { SIM_NONE, SIM_NIXL, SIM_NIXL_PUSH, SIM_SHARED, SIM_ASCEND, SIM_BATON, SIM_MOONCAKE, SIM_OFFLOADING };
 
 typedef struct sim_worker_options {
     char name[32];

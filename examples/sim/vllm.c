@@ -14,6 +14,7 @@
 #include "held.h"
 #include "job.h"
 #include "mooncake.h"
+#include "offloading.h"
 #include "params.h"
 #include "reply.h"
 #include "words.h"
@@ -410,6 +411,8 @@ void sim_vllm_admit(sim_job_t *job)
         use_shared(job);
     else if (connector_of(job) == SIM_MOONCAKE && sim_mooncake_admit(job))
         return;
+    else if (connector_of(job) == SIM_OFFLOADING && sim_offloading_find(job) != NULL)
+        sim_vllm_receive(job, sim_offloading_find(job));
     else if (remote && connector_of(job) == SIM_NIXL)
         pull(job);
     else if (remote && connector_of(job) == SIM_ASCEND && sim_params_complete(&job->params))
@@ -445,6 +448,8 @@ static void finished(sim_job_t *job)
     sim_baton_finished(job);
     if (connector_of(job) == SIM_MOONCAKE)
         sim_mooncake_finished(job);
+    if (connector_of(job) == SIM_OFFLOADING)
+        sim_offloading_finished(job);
     if (!holds(job))
         return;
     for (unsigned i = 0; i < job->ask.prompt_count; i++) {

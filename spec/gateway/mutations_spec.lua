@@ -463,6 +463,47 @@ mooncake.rows = {
   },
 }
 
+-- ---- offloading_p2p: prefill first, decode told the id and the tier's address; what it does not find it computes ----
+
+local offloading = { name = "offloading_p2p", worker = "connector=OffloadingConnector" }
+
+function offloading.start(x, change)
+  local id = '"kv_request_id":"kv-' .. x.id .. '"'
+  local asked = with("{}", "remote_decoder", change("prefill", "{" .. id .. "}"))
+  local body = with(body_of(x.prompt, 1), "kv_transfer_params", change("prefill params", asked))
+  x.p = send("p0", body, x.id)
+  x.p:wait()
+  local told = change("decode",
+    ('{%s,"remote_host":"127.0.0.1","remote_port":%d}'):format(id, sim.workers.p0.second))
+  body = with(body_of(x.prompt, TOKENS), "kv_transfer_params",
+    change("decode params", with("{}", "remote_prefiller", told)))
+  x.d = send("d0", change("decode body", body), x.id)
+end
+
+offloading.rows = {
+  prefill = {
+    { "kv_request_id", "dropped", nil, d = "computes" },
+    { "kv_request_id", "another", '"kv-77"', d = "computes" },
+    { "kv_request_id", "a number", "7", d = "computes" },
+  },
+  ["prefill params"] = { { "remote_decoder", "dropped", nil, d = "computes" } },
+  decode = {
+    { "kv_request_id", "dropped", nil, d = "computes" },
+    { "kv_request_id", "another", '"kv-77"', d = "computes" },
+    { "remote_host", "dropped", nil, d = "computes" },
+    { "remote_host", "another host", '"127.0.0.2"', d = "computes" },
+    { "remote_port", "dropped", nil, d = "computes" },
+    { "remote_port", "another worker's", second_port("p1"), d = "computes" },
+    { "remote_port", "a word", second_port("p0", '"%d"'), d = "computes" },
+  },
+  ["decode params"] = { { "remote_prefiller", "dropped", nil, d = "computes" } },
+  ["decode body"] = {
+    { "kv_transfer_params", "dropped", nil, d = "computes" },
+    { "kv_transfer_params", "a list", "[]", d = 400 },
+    { "prompt", "another", json.encode(THEIRS), asked = OURS, d = "wrong" },
+  },
+}
+
 -- ---- what comes of it ----
 
 local function as_it_is(_, object)
@@ -584,7 +625,7 @@ local function run(dialect, leg, row)
   return x
 end
 
-for _, dialect in ipairs({ nixl, push, sglang, trtllm, mooncake }) do
+for _, dialect in ipairs({ nixl, push, sglang, trtllm, mooncake, offloading }) do
   describe("the simulator against mutated legs of " .. dialect.name, function()
     setup(function()
       local tail = dialect.worker .. ",block_size=16,ttft=0,itl=0,transfer_ms=0"

@@ -16,7 +16,8 @@
 static const char *const file_keys[] = {
     "name",       "kind",   "routes",       "prefill",     "decode", "rid",
     "room",       "batch",  "release",      "abort_route", "learns", "gateway_managed",
-    "connectors", "engine", "decode_first", "single",      "check",  NULL};
+    "connectors", "engine", "decode_first", "single",      "check",  "rank",
+    NULL};
 
 const char *bt_plan_kind_name(enum bt_plan_kind kind)
 {
@@ -167,6 +168,7 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
     pub->has_release = flag(L, "release");
     pub->has_abort_route = flag(L, "abort_route");
     pub->batch = flag(L, "batch");
+    pub->needs_rank = flag(L, "rank");
     pub->learns = flag(L, "learns");
     pub->is_gateway_managed = flag(L, "gateway_managed");
     pub->needs_decode_first = flag(L, "decode_first");

@@ -14,6 +14,7 @@
  *   batch = true: a list of prompts goes in one leg, with a room per prompt; else every list is fanned out.
  *   single: its presence says that a worker of a pair computes a whole request without a partner, and the policy may ask for that. It takes
  *   out of the client's body what such a worker would read as the connector's own; leg.decode is the worker; leg.prefill raises.
+ *   rank = true: decode's function looks at leg.prefill.dp_rank; a worker with several has one then.
  *   check: a function(leg, edit) of kind "bootstrap" that looks at prefill's reply (edit.reply) when it has come before decode's first
  *   token; nil, reason: its KV will not come, decode is stopped and the attempt fails. It edits nothing.
  *   decode_first = true: prefill's function looks at leg.decode, so a plan may not leave decode open.
@@ -62,6 +63,7 @@ typedef struct bt_dialect {
     bool batch;
     bool needs_decode_first; /* hand-off whose prefill leg tells of decode: no late choice */
     bool learns;             /* nixl_push: needs parameters that the first hand-off reply teaches */
+    bool needs_rank;         /* prefill's data-parallel rank is chosen before */
     bool has_check;          /* looks at prefill's reply while decode waits for the KV */
     bool has_single;         /* a worker of its pairs serves alone, too */
     bool is_gateway_managed; /* baton: rooms are opened at the workers' agents (core/transfer) */
