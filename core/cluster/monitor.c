@@ -17,6 +17,7 @@
 /* One watch per worker, each with three clocks of its own (health, load, name) and a reference to the worker:
  *
  *   health timer -> probe worker -> (SGLang prefill: probe bootstrap port) -> bt_health_count -> health timer
+ *   health is up, now and then -> probe vLLM's optional routes -> worker->routes_off
  *   load timer   -> probe the engine's report -> sample -> load timer
  *   resolve timer -> getaddrinfo -> address -> resolve timer
  *
@@ -26,6 +27,7 @@
 #define HEALTH_BODY_MAX ((size_t) 4096)
 #define QUERY_BODY_MAX ((size_t) 1 << 20)
 #define LOAD_BODY_MAX ((size_t) 8 << 20)
+#define ROUTES_EVERY 12 /* health checks that pass */
 #define LOAD_SLOW_MS 30000
 #define SWEEP_MS BT_LOSS_HEARTBEAT_MS
 #define RESOLVE_RETRY_MS 2000
@@ -38,7 +40,8 @@ typedef struct watch {
     unsigned addr_version; /* of the upstreams */
     bt_timer_t health_timer, load_timer, resolve_timer;
     uint64_t health_due_ms, health_began_ms, load_began_ms, taken_down_ms;
-    bt_probe_t health, load;
+    bt_probe_t health, load, routes;
+    unsigned routes_in, route; /* health checks until routes are asked for; the one in question */
     bt_health_track_t track;
     bt_loss_track_t loss;
     enum bt_load_source source;
@@ -126,6 +129,63 @@ static const char *key_for(const watch_t *watch)
                                                : watch->monitor->api_key;
 }
 
+/* ---- vLLM's optional routes ---- */
+
+static const struct {
+    unsigned bit;
+    const char *path;
+} optional_routes[] = {{BT_OPTIONAL_TOKENS, "/inference/v1/generate"},
+                       {BT_OPTIONAL_RENDER, "/v1/completions/render"}};
+#define ROUTE_COUNT (sizeof optional_routes / sizeof optional_routes[0])
+
+static void ask_route(watch_t *watch);
+
+/* They take POST only: a GET is a 405 where they are, a 404 where they are not, and nothing is computed. */
+static void on_route_probe(bt_probe_t *p, int rc)
+{
+    watch_t *watch = bt_container_of(p, watch_t, routes);
+    bt_worker_t *w = watch->worker;
+    const unsigned bit = optional_routes[watch->route].bit;
+    const bool is_off = rc == 0 && p->status == 404;
+    const unsigned old =
+        is_off ? atomic_fetch_or(&w->routes_off, bit) : atomic_fetch_and(&w->routes_off, ~bit);
+
+    if (is_off != ((old & bit) != 0))
+        bt_log_info("cluster", "worker %s %s %s%s", w->name, is_off ? "does not serve" : "serves",
+                    optional_routes[watch->route].path,
+                    is_off ? ": start it with --enable-scale-out if it shall" : "");
+    if (++watch->route < ROUTE_COUNT)
+        ask_route(watch);
+}
+
+static void ask_route(watch_t *watch)
+{
+    bt_probe_target_t target = {.up = watch->up,
+                                .authority = watch->worker->authority,
+                                .base_path = watch->worker->base_path,
+                                .path = optional_routes[watch->route].path,
+                                .api_key = key_for(watch)};
+
+    (void) bt_probe_start(&watch->routes, &target, watch->monitor->config.timeout_ms,
+                          HEALTH_BODY_MAX, on_route_probe);
+}
+
+static void ask_routes(watch_t *watch)
+{
+    const bool is_vllm =
+        watch->worker->engine == BT_ENGINE_VLLM || watch->worker->engine == BT_ENGINE_VLLM_ASCEND;
+
+    if (!is_vllm || watch->routes.state != BT_PROBE_IDLE)
+        return;
+    if (watch->routes_in > 0) {
+        watch->routes_in--;
+        return;
+    }
+    watch->routes_in = ROUTES_EVERY - 1;
+    watch->route = 0;
+    ask_route(watch);
+}
+
 /* ---- health ---- */
 
 static void arm_health(watch_t *watch, uint64_t ms)
@@ -169,6 +229,10 @@ static void end_health(watch_t *watch, const char *where, int rc)
     uint64_t now_ms = bt_clock_ms();
     bt_health_count(&watch->track, w, verdict, why, watch->health_began_ms, now_ms,
                     &watch->monitor->config.health);
+    if (verdict == BT_VERDICT_OK)
+        ask_routes(watch);
+    else
+        watch->routes_in = 0; /* it may be another process the next time */
     bt_loss_note(&watch->monitor->losses, &watch->loss, verdict, watch->health_began_ms, now_ms);
     arm_next_health(watch);
 }
@@ -385,6 +449,7 @@ static void stop_watch(watch_t *watch)
     bt_timer_stop(&watch->resolve_timer);
     bt_probe_fini(&watch->health);
     bt_probe_fini(&watch->load);
+    bt_probe_fini(&watch->routes);
     if (watch->up != NULL)
         bt_upstream_free(watch->up);
     if (watch->boot_up != NULL)
@@ -422,6 +487,7 @@ static watch_t *new_watch(bt_monitor_t *m, bt_worker_t *w)
     bt_timer_init(m->loop, &watch->resolve_timer, start_resolve);
     bt_probe_init(&watch->health, &m->limit);
     bt_probe_init(&watch->load, &m->limit);
+    bt_probe_init(&watch->routes, &m->limit);
     bt_list_push(&m->watches, &watch->link);
     bt_loss_watch(&m->losses, &watch->loss, w);
     begin_watch(watch);

@@ -66,6 +66,9 @@ typedef struct bt_load_sample {
     _Atomic int64_t started_since; /* legs we started since the sample */
 } bt_load_sample_t;
 
+/* Routes that vLLM has only when it was started with --enable-scale-out (0.30 and later). */
+enum { BT_OPTIONAL_TOKENS = 1, BT_OPTIONAL_RENDER = 2 };
+
 #define BT_ENGINE_ID_MAX 128
 typedef struct bt_engine_id {
     char text[BT_ENGINE_ID_MAX];
@@ -108,6 +111,7 @@ typedef struct bt_worker {
     _Atomic int health;                          /* enum bt_health */
     _Atomic uint64_t lost_at_ms;    /* it was found lost then (loss.h); 0 = it is not */
     _Atomic uint64_t lost_since_ms; /* the first evidence of that */
+    _Atomic unsigned routes_off;    /* bits BT_OPTIONAL_...: it has said that it does not serve them */
     _Atomic bool draining;          /* by an operator */
     _Atomic bool
         has_agents; /* all agents of a gateway-managed worker are registered (core/transfer) */

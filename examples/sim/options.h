@@ -34,7 +34,8 @@ typedef struct sim_worker_options {
     unsigned block_size, blocks, context, answer_tokens;
     double lease_ms, waiting_ms;
     double ttft, ttft_per_token, ttft_per_token2, itl, itl_per_request, transfer_ms, jitter;
-    bool queue; /* prefills run one after the other */
+    bool scale_out; /* vllm: --enable-scale-out */
+    bool queue;     /* prefills run one after the other */
     bool expired_keep;
     /* BatonConnector */
     char gateway[64], gateway_token[128], gateway_worker[128], kv_token[128];

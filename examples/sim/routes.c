@@ -28,7 +28,8 @@ static int find_inference(const sim_worker_t *worker, bt_str_t path)
         const bool serves[] = {[SIM_VLLM] = inference[i].vllm,
                                [SIM_SGLANG] = inference[i].sglang,
                                [SIM_TRTLLM] = inference[i].trtllm};
-        if (bt_str_eq(path, bt_str(inference[i].path)) && serves[worker->options.engine])
+        if (bt_str_eq(path, bt_str(inference[i].path)) && serves[worker->options.engine] &&
+            (inference[i].route != SIM_TOKENS || worker->options.scale_out))
             return (int) inference[i].route;
     }
     return -1;
@@ -126,7 +127,11 @@ static void on_request(bt_exchange_t *x)
         sim_job_start(worker, x, (enum sim_route) route, &fault, number);
     } else {
         sim_record_note(&worker->record, number, 200, "done");
-        if (!sim_info_serve(worker, x))
+        if (sim_info_serve(worker, x))
+            return;
+        if (find_inference(worker, x->head.path) >= 0)
+            respond_detail(x, 405, "Method Not Allowed");
+        else
             respond_detail(x, 404, "Not Found");
     }
 }
