@@ -236,7 +236,7 @@ static int set_role(reader_t *rd, const struct member *m, bt_str_t text)
 static int set_engine(reader_t *rd, const struct member *m, bt_str_t text)
 {
     if (bt_engine_parse(text, at(rd->r, m->offset)) < 0)
-        return refuse(rd, "\"%s\" must be sglang, vllm, vllm_ascend or mindie", m->name);
+        return refuse(rd, "\"%s\" must be sglang, vllm, vllm_ascend, mindie or trtllm", m->name);
     return 0;
 }
 

@@ -1,10 +1,16 @@
-/* redact.c - a tiny scanner: strings, depth, and the name of the current top-level member. */
+/* redact.c - a tiny scanner: strings, depth, and the name of the current member where one is looked for. */
 #include "api/redact.h"
 
 #include <string.h>
 
-static const char name[] = "kv_transfer_params";
-#define NAME_LEN (sizeof(name) - 1)
+/* By depth: vLLM's stand at the top, TensorRT-LLM's in each choice. */
+static const char *const names[] = {NULL, "kv_transfer_params", NULL, "disaggregated_params"};
+#define DEPTHS (sizeof(names) / sizeof(names[0]))
+
+static bool is_looked_at(const bt_redact_t *r)
+{
+    return r->depth < DEPTHS && names[r->depth] != NULL;
+}
 
 void bt_redact_init(bt_redact_t *r)
 {
@@ -15,7 +21,10 @@ static void string_ends(bt_redact_t *r)
 {
     r->in_string = 0;
     if (r->is_key)
-        r->hit = r->key_len == NAME_LEN && memcmp(r->key, name, NAME_LEN) == 0;
+        r->hit = r->key_len == strlen(names[r->depth]) &&
+                         memcmp(r->key, names[r->depth], r->key_len) == 0
+                     ? r->depth
+                     : 0;
     r->is_key = 0;
 }
 
@@ -41,31 +50,33 @@ static void outside(bt_redact_t *r, char c)
     switch (c) {
     case '"':
         r->in_string = 1;
-        r->is_key = r->depth == 1 && r->expect_key;
+        r->is_key = is_looked_at(r) && r->expect_key[r->depth] && !r->blanking;
         r->key_len = 0;
         break;
     case '{':
     case '[':
-        if (r->depth == 0)
-            r->expect_key = 1;
-        if (r->depth == 1 && r->hit && c == '{') {
+        if (r->depth == r->hit && r->hit != 0 && c == '{') {
             r->blanking = 1;
             r->done = 1;
         }
         r->depth++;
+        if (is_looked_at(r))
+            r->expect_key[r->depth] = c == '{';
         break;
     case '}':
     case ']':
         if (r->depth != 0)
             r->depth--;
+        if (r->depth < r->hit && !r->blanking)
+            r->hit = 0;
         break;
     case ':':
-        if (r->depth == 1)
-            r->expect_key = 0;
+        if (is_looked_at(r))
+            r->expect_key[r->depth] = 0;
         break;
     case ',':
-        if (r->depth == 1) {
-            r->expect_key = 1;
+        if (is_looked_at(r) && !r->blanking) {
+            r->expect_key[r->depth] = 1;
             r->hit = 0;
         }
         break;
@@ -104,7 +115,7 @@ bool bt_redact_feed(bt_redact_t *r, char *p, size_t n)
         }
         if (!was_blanking)
             continue; /* the opening brace stays */
-        if (r->depth == 1 && !r->in_string) {
+        if (r->depth == r->hit && !r->in_string) {
             r->blanking = 0; /* and so does the closing one */
             r->hit = 0;
         } else {

@@ -14,8 +14,11 @@
 
 typedef struct bt_redact {
     unsigned depth;   /* open brackets */
-    unsigned key_len; /* bytes of the current depth-1 key seen */
-    unsigned char in_string, escaped, is_key, expect_key, hit, blanking, done;
+    unsigned key_len; /* bytes of the current key seen */
+    unsigned
+        hit; /* depth of the key that names the parameters, until its value has ended; 0 = none */
+    unsigned char in_string, escaped, is_key, blanking, done;
+    unsigned char expect_key[4]; /* by depth */
     char key[20];
 } bt_redact_t;
 

@@ -5,7 +5,7 @@
  *        and of_class. The last three tell of each byte by one of 64 bits, the first byte's the lowest.
  * Flow:  all that is asked of a string is asked of such masks, and so is written once. It only ever says yes: what is not plainly right is
  *        left to the scalar scan, which finds the byte in error.
- * Cost:  no branch for a single escape or letter; ASCII pays nothing for UTF-8, and what has no \u nothing for digits.
+ * Cost:  no branch for a single escape or character; ASCII pays nothing for UTF-8, and what has no \u nothing for digits.
  */
 #ifndef BT_BASE_JSON_BLOCK_H
 #define BT_BASE_JSON_BLOCK_H
@@ -29,14 +29,14 @@ enum {
     ESCAPABLE = 0x0f, /* may stand behind a backslash: a bit for 2x, 5x, 6x and 7x */
     RARE = 0x70,      /* no lead at all, or one of narrow_leads: a bit for Cx, Ex and Fx */
     DECIMAL = 1,
-    LETTER = 2, /* A to F */
+    A_TO_F = 2,
 };
 static const uint8_t class_low[16] = {0x70, 0x50, 0x4d, 0x40, 0x48, 0x48, 0x44, 0x40,
                                       0x40, 0x40, 0x40, 0x40, 0x42, 0x60, 0x44, 0x41};
 static const uint8_t class_high[16] = {
     [2] = 0x01, [5] = 0x02, [6] = 0x04, [7] = 0x08, [0xc] = 0x10, [0xe] = 0x20, [0xf] = 0x40};
 static const uint8_t hex_low[16] = {1, 3, 3, 3, 3, 3, 3, 1, 1, 1};
-static const uint8_t hex_high[16] = {[3] = DECIMAL, [4] = LETTER, [6] = LETTER};
+static const uint8_t hex_high[16] = {[3] = DECIMAL, [4] = A_TO_F, [6] = A_TO_F};
 
 /* Asked for in every block. Where gcc knows a byte, it makes a register of it anew each time (a quarter of the whole cost). */
 typedef struct often {
@@ -74,7 +74,7 @@ WIDE static inline uint64_t wrong_escapes(block_t b, uint64_t escaped, const oft
     uint64_t wrong = escaped & ~of_class(b, class_low, class_high, of->escapable);
 
     if (digits != 0)
-        wrong |= digits & ~of_class(b, hex_low, hex_high, DECIMAL | LETTER);
+        wrong |= digits & ~of_class(b, hex_low, hex_high, DECIMAL | A_TO_F);
     amid->digits = u >> 63 | u >> 62 | u >> 61 | u >> 60;
     return wrong;
 }

@@ -14,16 +14,21 @@
 #define HANDOFF BT_CAP_PREFILL_HANDOFF_DECODE
 
 static const char baton[] = "baton";
+static const char mooncake[] = "mooncake";
 static const char nixl[] = "nixl";
 static const char nixl_push[] = "nixl_push";
+static const char offloading_p2p[] = "offloading_p2p";
 static const char shared_cache[] = "shared_cache";
 static const char sglang[] = "sglang";
 static const char mooncake_layerwise[] = "mooncake_layerwise";
 static const char mindie[] = "mindie";
+static const char trtllm[] = "trtllm";
 
 static const char why_trigger[] =
     "dispatch_profile trigger is for MooncakeLayerwiseConnector, whose decode calls for prefill";
 static const char why_sglang_connector[] = "this connector is vLLM's, but the engine is SGLang";
+static const char why_trtllm_connector[] =
+    "TensorRT-LLM has one protocol, trtllm: leave connector out";
 static const char why_profile_sglang[] = "SGLang knows only dispatch_profile bootstrap";
 static const char why_profile_gateway_managed[] =
     "BatonConnector's rooms are opened by the gateway: its dispatch_profile is baton, or none";
@@ -67,8 +72,16 @@ static const struct row rows[] = {
     {"ExampleConnector", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("example"), NULL},
     {"SharedStorageConnector", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("example"), NULL},
     {"LMCacheConnectorV1", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("lmcache"), NULL},
+    {"LMCacheMPConnector", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("lmcache"), NULL},
+    {"MooncakeStoreConnector", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("mooncake_store"),
+     NULL},
+    /* vLLM's oldest: one prefill, one decode, prefill first; what moves is found by content too. */
+    {"PyNcclConnector", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES("pynccl"), NULL},
     {"shared_cache", HANDOFF, shared_cache, BT_ENGINE_VLLM, ANY_RULES(NULL), NULL},
+    {"OffloadingConnector", HANDOFF, offloading_p2p, BT_ENGINE_VLLM, ANY_RULES("offloading"), NULL},
+    {"offloading_p2p", HANDOFF, offloading_p2p, BT_ENGINE_VLLM, ANY_RULES("offloading"), NULL},
     {"sglang", SYNC, sglang, BT_ENGINE_SGLANG, ANY_RULES(NULL), NULL},
+    {"trtllm", HANDOFF, trtllm, BT_ENGINE_TRTLLM, ANY_RULES("trtllm"), NULL},
     /* The library cuts slices for any two tp sizes; a connector that can't names a transfer_group. */
     {"BatonConnector", SYNC, baton, BT_ENGINE_VLLM, ANY_RULES("baton"), NULL},
     {"baton", SYNC, baton, BT_ENGINE_VLLM, ANY_RULES("baton"), NULL},
@@ -76,10 +89,8 @@ static const struct row rows[] = {
      NULL},
     {"mooncake_layerwise", SYNC, mooncake_layerwise, BT_ENGINE_VLLM_ASCEND, LAYERWISE_RULES, NULL},
     {"mindie", SYNC, mindie, BT_ENGINE_MINDIE, LAYERWISE_RULES, NULL},
-    {"MooncakeConnector", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
-     "MooncakeConnector (vLLM's own) is not supported; MooncakeConnectorV1 of vLLM-Ascend is"},
-    {"mooncake", BT_CAP_NONE, NULL, BT_ENGINE_UNKNOWN, ANY_RULES(NULL),
-     "mooncake (vLLM's MooncakeConnector) is not supported; for SGLang over Mooncake say sglang"},
+    {"MooncakeConnector", SYNC, mooncake, BT_ENGINE_VLLM, ANY_RULES("mooncake"), NULL},
+    {"mooncake", SYNC, mooncake, BT_ENGINE_VLLM, ANY_RULES("mooncake"), NULL},
     {"MoRIIOConnector", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
      "MoRIIOConnector is not supported"},
     {"moriio", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
@@ -223,6 +234,16 @@ static struct verdict derive_sglang(bt_str_t connector, enum profile profile)
     return (struct verdict){SYNC, sglang, NULL};
 }
 
+static struct verdict derive_row(const struct row *row, struct profile_said said);
+
+static struct verdict derive_trtllm(bt_str_t connector, struct profile_said said)
+{
+    const struct row *row = find_shipped(bt_str(trtllm));
+
+    return connector.n > 0 && find_shipped(connector) != row ? refuse(why_trtllm_connector)
+                                                             : derive_row(row, said);
+}
+
 /* No row says anything: the profile is the only word left. */
 static struct verdict derive_by_profile(enum bt_engine engine, bt_str_t connector,
                                         struct profile_said profile)
@@ -293,7 +314,8 @@ static struct verdict derive(enum bt_engine engine, bt_str_t connector, const bt
         return refuse(
             BT_UNKNOWN_PROFILE
             ": say handoff, bootstrap, trigger, or a dialect (nixl, nixl_push, shared_cache, "
-            "sglang, baton, mooncake_layerwise, mindie, or one of --dialect-dir)");
+            "sglang, trtllm, mooncake, mooncake_layerwise, mindie, offloading_p2p, baton, or one "
+            "of --dialect-dir)");
     if (is_multi(connector) && count_leaves(children, child_count) < 2)
         return refuse("MultiConnector needs at least two connectors");
     connector = bt_capability_leaf(connector, children, child_count);
@@ -303,10 +325,14 @@ static struct verdict derive(enum bt_engine engine, bt_str_t connector, const bt
         return own;
     if (engine == BT_ENGINE_SGLANG)
         return derive_sglang(connector, profile.word);
+    if (engine == BT_ENGINE_TRTLLM)
+        return derive_trtllm(connector, profile);
     if (row == NULL)
         return derive_by_profile(engine, connector, profile);
     if (row->dialect == sglang && engine != BT_ENGINE_UNKNOWN)
         return refuse("connector sglang needs engine SGLang");
+    if (row->dialect == trtllm && engine != BT_ENGINE_UNKNOWN)
+        return refuse("connector trtllm needs engine trtllm (TensorRT-LLM)");
     return derive_row(row, profile);
 }
 
@@ -467,10 +493,15 @@ bool bt_capability_is_gateway_managed(const char *dialect)
     return dialect != NULL && strcmp(dialect, baton) == 0;
 }
 
+bool bt_capability_asks_bootstrap(const char *dialect)
+{
+    return dialect != NULL && strcmp(dialect, mooncake) == 0;
+}
+
 bool bt_capability_prefill_serves_alone(enum bt_engine engine)
 {
     return engine == BT_ENGINE_VLLM || engine == BT_ENGINE_VLLM_ASCEND ||
-           engine == BT_ENGINE_MINDIE;
+           engine == BT_ENGINE_MINDIE || engine == BT_ENGINE_TRTLLM;
 }
 
 bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect)
@@ -481,12 +512,14 @@ bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect)
         if (own_rows[i].dialect == dialect && own_serves_alone[i])
             return true;
     return bt_capability_prefill_serves_alone(engine) &&
-           (dialect == nixl || dialect == nixl_push || dialect == shared_cache);
+           (dialect == nixl || dialect == nixl_push || dialect == shared_cache ||
+            dialect == offloading_p2p || dialect == mooncake || dialect == trtllm);
 }
 
 /* ---- names ---- */
 
-static const char *const engine_names[] = {"unknown", "sglang", "vllm", "vllm_ascend", "mindie"};
+static const char *const engine_names[] = {"unknown",     "sglang", "vllm",
+                                           "vllm_ascend", "mindie", "trtllm"};
 
 const char *bt_capability_name(enum bt_capability cap)
 {

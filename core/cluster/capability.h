@@ -18,13 +18,14 @@ enum bt_engine {
     BT_ENGINE_SGLANG,
     BT_ENGINE_VLLM,
     BT_ENGINE_VLLM_ASCEND,
-    BT_ENGINE_MINDIE
+    BT_ENGINE_MINDIE,
+    BT_ENGINE_TRTLLM
 };
 enum bt_role { BT_ROLE_PREFILL, BT_ROLE_DECODE, BT_ROLE_HYBRID };
 
 const char *bt_capability_name(enum bt_capability cap); /* "concurrent_engine_sync", ... "none" */
 const char *bt_engine_name(
-    enum bt_engine engine); /* "sglang", "vllm", "vllm_ascend", "mindie", "unknown" */
+    enum bt_engine engine); /* "sglang", "vllm", "vllm_ascend", "mindie", "trtllm", "unknown" */
 const char *bt_role_name(enum bt_role role);
 int bt_engine_parse(bt_str_t s,
                     enum bt_engine *engine_p);       /* any case; '-' and '_' alike; BT_E_INVAL */
@@ -32,7 +33,8 @@ int bt_role_parse(bt_str_t s, enum bt_role *role_p); /* "union" is hybrid */
 
 /* children: of a MultiConnector, in order; one inside it stands before its own children. Its first
  * leaf serves. connector may also be a dialect's own name ("nixl", "nixl_push", "shared_cache",
- * "sglang", "baton") or a peer's spelling ("mooncake" and "moriio" are refused with a reason).
+ * "sglang", "trtllm", "mooncake", "offloading_p2p",
+ * "baton") or a peer's spelling ("moriio" is refused with a reason).
  * profile: dispatch_profile or empty ("handoff", "trigger", "bootstrap", or a dialect's name). It
  * says what a connector without a row is; it never turns a refused connector into an accepted one.
  * dialect_p gets a static name or NULL; why_p a static sentence when the worker may not take part
@@ -87,12 +89,14 @@ unsigned bt_capability_kinds(enum bt_capability cap, const char *dialect);
 bool bt_capability_is_trigger(const char *dialect);
 /* Are its rooms opened by this gateway, at agents of the workers that are connected to it (core/transfer)? */
 bool bt_capability_is_gateway_managed(const char *dialect);
+/* Are its prefills' engine ids told by a bootstrap server of theirs (vLLM's Mooncake)? */
+bool bt_capability_asks_bootstrap(const char *dialect);
 /* A value of SGLang's --disaggregation-transfer-backend: all of them look the same from outside. */
 bool bt_capability_is_sglang_backend(bt_str_t connector);
-/* A lone prefill worker of this engine can serve alone (vLLM, vLLM-Ascend, MindIE; not SGLang). */
+/* A lone prefill worker of this engine can serve alone (all but SGLang). */
 bool bt_capability_prefill_serves_alone(enum bt_engine engine);
 /* A worker of a pair computes a prompt that comes without parameters of a transfer: vLLM's family
- * over nixl, nixl_push or shared_cache, and a user's dialect that says so. */
+ * over nixl, nixl_push, mooncake, offloading_p2p or shared_cache, TensorRT-LLM, and a user's dialect that says so. */
 bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect);
 
 #endif

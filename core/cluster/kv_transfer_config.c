@@ -140,6 +140,54 @@ static int take_connector(const reader_t *r, char *name)
     return rc;
 }
 
+/* host and port of the tier; what is said beside the configuration stays. */
+static int read_tier(const reader_t *r, bt_str_t tier)
+{
+    bt_worker_spec_t *spec = r->spec;
+    bt_json_item_t port;
+    int64_t number = 0;
+    int rc = spec->kv_host == NULL ? read_text(r, tier, "host", &spec->kv_host) : 0;
+
+    if (rc == 0)
+        rc = bt_json_get(tier, BT_STR("port"), &port);
+    if (rc < 0 || spec->bootstrap_port != 0 || port.type == BT_JSON_NONE)
+        return rc;
+    if (port.type != BT_JSON_NUMBER || bt_json_i64(port.value, &number) < 0 || number < 1 ||
+        number > 65535)
+        return bt_err_refuse(r->err, r->err_size, "secondary_tiers: port must be 1 to 65535");
+    spec->bootstrap_port = (int) number;
+    return 0;
+}
+
+static bool is_p2p(const bt_json_item_t *tier)
+{
+    bt_json_item_t type;
+
+    return tier->type == BT_JSON_OBJECT && bt_json_get(tier->value, BT_STR("type"), &type) == 0 &&
+           bt_str_eq(type.value, BT_STR("\"p2p\""));
+}
+
+/* Without that tier the connector moves nothing between workers, and decode would compute every prompt again. */
+static int read_p2p_tier(const reader_t *r, bt_str_t object)
+{
+    bt_json_item_t list, item;
+    bt_json_cursor_t c;
+    int rc = bt_json_path(object, &list, "kv_connector_extra_config", "secondary_tiers", NULL);
+
+    if (rc < 0)
+        return rc;
+    rc = list.type == BT_JSON_ARRAY ? bt_json_array(&c, list.value) : 0;
+    while (list.type == BT_JSON_ARRAY && rc >= 0 && (rc = bt_json_next(&c, &item)) == 1)
+        if (is_p2p(&item))
+            return read_tier(r, item.value);
+    return rc < 0 ? rc
+                  : bt_err_refuse(
+                        r->err, r->err_size,
+                        "OffloadingConnector has no peer-to-peer tier: add "
+                        "\"secondary_tiers\":[{\"type\":\"p2p\",\"host\":...,\"port\":...}] to "
+                        "kv_connector_extra_config, or make the worker hybrid");
+}
+
 static int read_all(const reader_t *r, bt_str_t object, bool has_role)
 {
     char *connector = NULL, *role = NULL;
@@ -154,6 +202,9 @@ static int read_all(const reader_t *r, bt_str_t object, bool has_role)
     if (rc == 0 && r->spec->engine_id == NULL)
         rc = read_text(r, object, "engine_id", &r->spec->engine_id);
     free(role);
+    if (rc == 0 && r->spec->role != BT_ROLE_HYBRID &&
+        strcasecmp(r->spec->connector, "OffloadingConnector") == 0)
+        rc = read_p2p_tier(r, object);
     return rc == 0 ? read_children(r, object) : rc;
 }
 

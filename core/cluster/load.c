@@ -181,6 +181,7 @@ enum bt_load_source bt_load_source_of(enum bt_engine engine)
     case BT_ENGINE_SGLANG:
         return BT_LOAD_SGLANG_LOADS;
     case BT_ENGINE_MINDIE:
+    case BT_ENGINE_TRTLLM:
     case BT_ENGINE_UNKNOWN:
         break;
     }

@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/rand.h"
+#include "cluster/engine_ids.h"
 #include "cluster/health.h"
 #include "cluster/load.h"
 #include "cluster/loss.h"
@@ -16,6 +17,7 @@
 /* One watch per worker, each with three clocks of its own (health, load, name) and a reference to the worker:
  *
  *   health timer -> probe worker -> (SGLang prefill: probe bootstrap port) -> bt_health_count -> health timer
+ *   health is up, now and then -> probe vLLM's optional routes -> worker->routes_off
  *   load timer   -> probe the engine's report -> sample -> load timer
  *   resolve timer -> getaddrinfo -> address -> resolve timer
  *
@@ -23,7 +25,9 @@
  * breaker whose time is over, which makes a worker usable without any event. */
 
 #define HEALTH_BODY_MAX ((size_t) 4096)
+#define QUERY_BODY_MAX ((size_t) 1 << 20)
 #define LOAD_BODY_MAX ((size_t) 8 << 20)
+#define ROUTES_EVERY 12 /* health checks that pass */
 #define LOAD_SLOW_MS 30000
 #define SWEEP_MS BT_LOSS_HEARTBEAT_MS
 #define RESOLVE_RETRY_MS 2000
@@ -36,7 +40,8 @@ typedef struct watch {
     unsigned addr_version; /* of the upstreams */
     bt_timer_t health_timer, load_timer, resolve_timer;
     uint64_t health_due_ms, health_began_ms, load_began_ms, taken_down_ms;
-    bt_probe_t health, load;
+    bt_probe_t health, load, routes;
+    unsigned routes_in, route; /* health checks until routes are asked for; the one in question */
     bt_health_track_t track;
     bt_loss_track_t loss;
     enum bt_load_source source;
@@ -87,8 +92,15 @@ static int point_upstream(bt_upstream_t **up, bt_loop_t *loop, const struct sock
 
 static bool has_bootstrap(const bt_worker_t *w)
 {
-    return w->engine == BT_ENGINE_SGLANG && w->spec.role == BT_ROLE_PREFILL &&
+    return ((w->engine == BT_ENGINE_SGLANG && w->spec.role == BT_ROLE_PREFILL) ||
+            w->asks_bootstrap) &&
            w->spec.bootstrap_port > 0;
+}
+
+/* Where checks are off, one that tells its engine ids is checked all the same: it cannot serve without. */
+static bool is_checked(const watch_t *watch)
+{
+    return !watch->monitor->config.disabled || watch->worker->asks_bootstrap;
 }
 
 /* Upstreams exist and point to the worker's present address. BT_E_RESOLVE while there is none. */
@@ -115,6 +127,63 @@ static const char *key_for(const watch_t *watch)
 {
     return watch->worker->spec.api_key != NULL ? watch->worker->spec.api_key
                                                : watch->monitor->api_key;
+}
+
+/* ---- vLLM's optional routes ---- */
+
+static const struct {
+    unsigned bit;
+    const char *path;
+} optional_routes[] = {{BT_OPTIONAL_TOKENS, "/inference/v1/generate"},
+                       {BT_OPTIONAL_RENDER, "/v1/completions/render"}};
+#define ROUTE_COUNT (sizeof optional_routes / sizeof optional_routes[0])
+
+static void ask_route(watch_t *watch);
+
+/* They take POST only: a GET is a 405 where they are, a 404 where they are not, and nothing is computed. */
+static void on_route_probe(bt_probe_t *p, int rc)
+{
+    watch_t *watch = bt_container_of(p, watch_t, routes);
+    bt_worker_t *w = watch->worker;
+    const unsigned bit = optional_routes[watch->route].bit;
+    const bool is_off = rc == 0 && p->status == 404;
+    const unsigned old =
+        is_off ? atomic_fetch_or(&w->routes_off, bit) : atomic_fetch_and(&w->routes_off, ~bit);
+
+    if (is_off != ((old & bit) != 0))
+        bt_log_info("cluster", "worker %s %s %s%s", w->name, is_off ? "does not serve" : "serves",
+                    optional_routes[watch->route].path,
+                    is_off ? ": start it with --enable-scale-out if it shall" : "");
+    if (++watch->route < ROUTE_COUNT)
+        ask_route(watch);
+}
+
+static void ask_route(watch_t *watch)
+{
+    bt_probe_target_t target = {.up = watch->up,
+                                .authority = watch->worker->authority,
+                                .base_path = watch->worker->base_path,
+                                .path = optional_routes[watch->route].path,
+                                .api_key = key_for(watch)};
+
+    (void) bt_probe_start(&watch->routes, &target, watch->monitor->config.timeout_ms,
+                          HEALTH_BODY_MAX, on_route_probe);
+}
+
+static void ask_routes(watch_t *watch)
+{
+    const bool is_vllm =
+        watch->worker->engine == BT_ENGINE_VLLM || watch->worker->engine == BT_ENGINE_VLLM_ASCEND;
+
+    if (!is_vllm || watch->routes.state != BT_PROBE_IDLE)
+        return;
+    if (watch->routes_in > 0) {
+        watch->routes_in--;
+        return;
+    }
+    watch->routes_in = ROUTES_EVERY - 1;
+    watch->route = 0;
+    ask_route(watch);
 }
 
 /* ---- health ---- */
@@ -160,13 +229,23 @@ static void end_health(watch_t *watch, const char *where, int rc)
     uint64_t now_ms = bt_clock_ms();
     bt_health_count(&watch->track, w, verdict, why, watch->health_began_ms, now_ms,
                     &watch->monitor->config.health);
+    if (verdict == BT_VERDICT_OK)
+        ask_routes(watch);
+    else
+        watch->routes_in = 0; /* it may be another process the next time */
     bt_loss_note(&watch->monitor->losses, &watch->loss, verdict, watch->health_began_ms, now_ms);
     arm_next_health(watch);
 }
 
 static void on_boot_probe(bt_probe_t *p, int rc)
 {
-    end_health(bt_container_of(p, watch_t, health), "bootstrap port", rc);
+    watch_t *watch = bt_container_of(p, watch_t, health);
+    const bool asks = watch->worker->asks_bootstrap;
+
+    if (asks && rc == 0 && p->status == 200)
+        rc = p->body.len < QUERY_BODY_MAX ? bt_engine_ids_read(watch->worker, bt_text_str(&p->body))
+                                          : BT_E_LIMIT;
+    end_health(watch, asks ? "engine ids of the bootstrap port's /query" : "bootstrap port", rc);
 }
 
 static void start_boot_probe(watch_t *watch)
@@ -178,10 +257,10 @@ static void start_boot_probe(watch_t *watch)
     bt_probe_target_t target = {.up = watch->boot_up,
                                 .authority = authority,
                                 .base_path = "",
-                                .path = "/health",
+                                .path = w->asks_bootstrap ? "/query" : "/health",
                                 .api_key = NULL};
     int rc = bt_probe_start(&watch->health, &target, watch->monitor->config.timeout_ms,
-                            HEALTH_BODY_MAX, on_boot_probe);
+                            w->asks_bootstrap ? QUERY_BODY_MAX : HEALTH_BODY_MAX, on_boot_probe);
     if (rc < 0)
         end_health(watch, "bootstrap port", rc);
 }
@@ -324,9 +403,9 @@ static void on_resolved(bt_resolve_t *r, int rc, const struct sockaddr_storage *
     else if (!had_addr)
         bt_health_count(&watch->track, w, BT_VERDICT_FAIL, bt_err_text(rc), bt_clock_ms(),
                         bt_clock_ms(), &config->health);
-    if (rc == 0 && !had_addr && config->disabled)
+    if (rc == 0 && !had_addr && !is_checked(watch))
         bt_worker_set_health(w, BT_HEALTH_UP, "health checks are off");
-    if (rc == 0 && !had_addr && !config->disabled)
+    if (rc == 0 && !had_addr && is_checked(watch))
         arm_health(watch, 0);
     bool has_addr = rc == 0 || had_addr;
     bt_timer_start(&watch->resolve_timer,
@@ -370,6 +449,7 @@ static void stop_watch(watch_t *watch)
     bt_timer_stop(&watch->resolve_timer);
     bt_probe_fini(&watch->health);
     bt_probe_fini(&watch->load);
+    bt_probe_fini(&watch->routes);
     if (watch->up != NULL)
         bt_upstream_free(watch->up);
     if (watch->boot_up != NULL)
@@ -385,9 +465,9 @@ static void begin_watch(watch_t *watch)
 {
     const bt_monitor_config_t *config = &watch->monitor->config;
     bool has_addr = atomic_load(&watch->worker->has_addr);
-    if (config->disabled && has_addr)
+    if (!is_checked(watch) && has_addr)
         bt_worker_set_health(watch->worker, BT_HEALTH_UP, "health checks are off");
-    if (!config->disabled && has_addr)
+    if (is_checked(watch) && has_addr)
         arm_health(watch, 0);
     if (is_name(watch->worker))
         bt_timer_start(&watch->resolve_timer, has_addr ? config->resolve_interval_ms : 0);
@@ -407,6 +487,7 @@ static watch_t *new_watch(bt_monitor_t *m, bt_worker_t *w)
     bt_timer_init(m->loop, &watch->resolve_timer, start_resolve);
     bt_probe_init(&watch->health, &m->limit);
     bt_probe_init(&watch->load, &m->limit);
+    bt_probe_init(&watch->routes, &m->limit);
     bt_list_push(&m->watches, &watch->link);
     bt_loss_watch(&m->losses, &watch->loss, w);
     begin_watch(watch);
@@ -426,7 +507,7 @@ static void follow_passive(watch_t *watch, uint64_t now_ms)
     }
     if (watch->taken_down_ms == 0)
         watch->taken_down_ms = now_ms;
-    if (config->disabled) {
+    if (!is_checked(watch)) {
         if (now_ms - watch->taken_down_ms >= config->health.interval_ms)
             bt_worker_set_health(watch->worker, BT_HEALTH_UP, "health checks are off: tried again");
         return;
@@ -445,6 +526,10 @@ static void sweep_one(watch_t *watch, uint64_t now_ms)
     follow_passive(watch, now_ms);
     if (atomic_load(&watch->worker->resolve_soon) && !watch->is_resolving && is_name(watch->worker))
         bt_timer_start(&watch->resolve_timer, 0);
+    if (atomic_load(&watch->worker->query_soon) && bt_timer_active(&watch->health_timer)) {
+        atomic_store(&watch->worker->query_soon, false);
+        arm_health(watch, 0);
+    }
     bool usable = bt_worker_usable(watch->worker, now_ms);
     if (usable != watch->was_usable)
         bt_workers_changed();

@@ -12,6 +12,7 @@
  * gateway that has minted a thousand million rooms probes as briefly as a fresh one. */
 
 #define RANDOM_BITS 53
+#define ROOM_MIN (UINT64_C(1) << 40) /* below it are TensorRT-LLM's own request ids */
 #define LOOP_MASK 0x3ffU
 #define CAP_MIN 64U
 
@@ -97,7 +98,7 @@ static uint64_t draw(const bt_rooms_t *r, unsigned dp_size, unsigned rank)
         room += rank;
     }
     /* The move may have left this loop's range at either end. */
-    return room >> RANDOM_BITS == r->prefix >> RANDOM_BITS ? room : 0;
+    return room >> RANDOM_BITS == r->prefix >> RANDOM_BITS && room >= ROOM_MIN ? room : 0;
 }
 
 int bt_rooms_open(bt_rooms_t *r, unsigned dp_size, unsigned rank, void *owner, uint64_t *room_p)

@@ -87,6 +87,7 @@ static int derive_capability(bt_worker_t *w)
     w->is_gateway_managed =
         spec->role != BT_ROLE_HYBRID && bt_capability_is_gateway_managed(w->dialect);
     w->is_trigger = spec->role != BT_ROLE_HYBRID && bt_capability_is_trigger(w->dialect);
+    w->asks_bootstrap = spec->role == BT_ROLE_PREFILL && bt_capability_asks_bootstrap(w->dialect);
     w->serves_alone =
         spec->role == BT_ROLE_HYBRID || bt_capability_serves_alone(w->engine, w->dialect);
     if (spec->role != BT_ROLE_HYBRID)
@@ -188,6 +189,7 @@ static void free_worker(bt_worker_t *w)
     free(w->refusal_text);
     free(w->rank_legs);
     bt_ledger_place_give_back(w->ledger_place);
+    free(w->engine_ids);
     bt_breaker_fini(&w->breaker);
     pthread_mutex_destroy(&w->lock);
     if (w->on_free != NULL)
@@ -277,6 +279,9 @@ const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms)
     if (why == NULL && w->is_trigger &&
         !atomic_load_explicit(&bt_worker_has_metaserver, memory_order_relaxed))
         why = "no_metaserver"; /* added while the gateway runs: the start refuses it */
+    if (why == NULL && w->asks_bootstrap &&
+        !atomic_load_explicit(&w->has_engine_ids, memory_order_relaxed))
+        why = "no_engine_id";
     return why;
 }
 

@@ -65,6 +65,14 @@ typedef struct bt_load_sample {
     _Atomic int64_t started_since; /* legs we started since the sample */
 } bt_load_sample_t;
 
+/* Routes that vLLM has only when it was started with --enable-scale-out (0.30 and later). */
+enum { BT_OPTIONAL_TOKENS = 1, BT_OPTIONAL_RENDER = 2 };
+
+#define BT_ENGINE_ID_MAX 128
+typedef struct bt_engine_id {
+    char text[BT_ENGINE_ID_MAX];
+} bt_engine_id_t;
+
 typedef struct bt_worker {
     _Atomic unsigned refs;
     /* ---- fixed ---- */
@@ -92,8 +100,9 @@ typedef struct bt_worker {
     char *refusal_text; /* where refusal names something; owned */
     bool
         is_gateway_managed; /* its connector's rooms are opened by the gateway at the worker's own agents */
-    bool is_trigger;   /* one of a pair whose decode calls the gateway's metaserver */
-    bool serves_alone; /* hybrids, and who computes a prompt that nothing is said of */
+    bool is_trigger;     /* one of a pair whose decode calls the gateway's metaserver */
+    bool asks_bootstrap; /* a prefill whose engine ids its bootstrap server tells (engine_ids.h) */
+    bool serves_alone;   /* hybrids, and who computes a prompt that nothing is said of */
     /* ---- live ---- */
     _Atomic int64_t others_tokens[BT_PHASE_COUNT]; /* of the fleet's other gateways (core/fleet) */
     _Atomic int64_t others_requests[BT_PHASE_COUNT];
@@ -101,7 +110,8 @@ typedef struct bt_worker {
     _Atomic int health;                          /* enum bt_health */
     _Atomic uint64_t lost_at_ms;    /* it was found lost then (loss.h); 0 = it is not */
     _Atomic uint64_t lost_since_ms; /* the first evidence of that */
-    _Atomic bool draining;          /* by an operator */
+    _Atomic unsigned routes_off; /* bits BT_OPTIONAL_...: it has said that it does not serve them */
+    _Atomic bool draining;       /* by an operator */
     _Atomic bool
         has_agents; /* all agents of a gateway-managed worker are registered (core/transfer) */
     _Atomic uint64_t
@@ -121,6 +131,11 @@ typedef struct bt_worker {
         char engine_id[128], host[128];
         int port, tp_size, pp_size;
     } learned;
+    bt_engine_id_t *engine_ids; /* by data-parallel rank (engine_ids.h); under lock */
+    unsigned engine_id_count;
+    _Atomic bool has_engine_ids;
+    _Atomic unsigned engine_ids_version; /* one more with each change */
+    _Atomic bool query_soon;             /* the monitor checks it at once */
     /* metrics */
     _Atomic uint64_t
         legs_total[3][4]; /* [prefill, decode, single][ok, guilty, innocent, cancelled] */
@@ -139,10 +154,10 @@ bt_worker_t *bt_worker_ref(bt_worker_t *w);
 void bt_worker_unref(bt_worker_t *w); /* NULL is fine; from any thread */
 
 /* health UP, not draining, breaker allows, and (prefill, decode) a connector that is not refused and, where it is gateway-managed, all
- * its agents here. */
+ * its agents here, or, where its bootstrap server tells them, its engine ids known. */
 bool bt_worker_usable(const bt_worker_t *w, uint64_t now_ms);
 /* One word why it is not usable ("down", "starting", "draining", "scaling", "breaker_open", "unknown_connector",
- * "no_agent", "no_metaserver"), or NULL. */
+ * "no_agent", "no_metaserver", "no_engine_id"), or NULL. */
 const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms);
 /* Would be usable if only its connector were not refused and its agents were here. */
 bool bt_worker_is_healthy(const bt_worker_t *w, uint64_t now_ms);

@@ -16,8 +16,8 @@
 #include <stdlib.h>
 
 #define HOST_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
-#define SGLANG_BOOTSTRAP_PORT 8998 /* SGLang's own default */
-#define DEFAULT_SAMPLE_PPM 10000   /* of requests with --record-file: 1 % */
+#define DEFAULT_BOOTSTRAP_PORT 8998 /* SGLang's own, and vLLM's for Mooncake */
+#define DEFAULT_SAMPLE_PPM 10000    /* of requests with --record-file: 1 % */
 
 bool bt_host_is_loopback(const char *host)
 {
@@ -51,11 +51,30 @@ static const char *default_connector(const bt_config_t *c, const bt_config_pool_
         return "sglang";
     if (pool->connector != NULL)
         return pool->connector;
+    if (spec->engine == BT_ENGINE_TRTLLM)
+        return "trtllm";
     if (spec->engine == BT_ENGINE_VLLM)
         return c->pd_mode != BT_PD_NONE ? "nixl" : NULL;
     if (spec->engine != BT_ENGINE_UNKNOWN)
         return NULL;
     return c->pd_mode == BT_PD_SGLANG ? "sglang" : c->pd_mode == BT_PD_VLLM ? "nixl" : NULL;
+}
+
+static void derive(const bt_worker_spec_t *spec, const char **dialect_p, const char **why_p)
+{
+    bt_str_t children[BT_WORKER_CHILDREN_MAX];
+    enum bt_capability cap;
+    for (unsigned i = 0; i < spec->child_count; i++)
+        children[i] = bt_str(spec->children[i]);
+    bt_capability_derive(spec->engine, bt_str(spec->connector), children, spec->child_count,
+                         bt_str(spec->dispatch_profile), &cap, dialect_p, why_p);
+}
+
+static bool asks_bootstrap(const bt_worker_spec_t *spec)
+{
+    const char *dialect, *why;
+    derive(spec, &dialect, &why);
+    return bt_capability_asks_bootstrap(dialect);
 }
 
 static enum bt_engine default_engine(const bt_config_t *c, const bt_worker_spec_t *spec)
@@ -87,9 +106,10 @@ static int fill_worker(const bt_config_t *c, const bt_config_pool_t *pool, bt_wo
     if (spec->lease_ms == 0)
         spec->lease_ms = pool->lease_ms;
     if (spec->role == BT_ROLE_PREFILL && spec->bootstrap_port == 0)
-        spec->bootstrap_port = c->bootstrap_port != 0             ? c->bootstrap_port
-                               : spec->engine == BT_ENGINE_SGLANG ? SGLANG_BOOTSTRAP_PORT
-                                                                  : 0;
+        spec->bootstrap_port = c->bootstrap_port != 0 ? c->bootstrap_port
+                               : spec->engine == BT_ENGINE_SGLANG || asks_bootstrap(spec)
+                                   ? DEFAULT_BOOTSTRAP_PORT
+                                   : 0;
     return 0;
 }
 
@@ -113,13 +133,14 @@ static const char *refusal_of(const bt_config_t *c, const bt_worker_spec_t *spec
         "the gateway opens its rooms, at agents that come to it: add --transfer-port PORT";
     static const char no_metaserver[] =
         "its decode calls the gateway for prefill: add --metaserver-port PORT";
-    bt_str_t children[BT_WORKER_CHILDREN_MAX];
-    enum bt_capability cap;
+    static const char no_port[] =
+        "its engine ids are asked at the bootstrap port: give bootstrap_port (vLLM's is 8998)";
     const char *dialect, *why = NULL;
-    for (unsigned i = 0; i < spec->child_count; i++)
-        children[i] = bt_str(spec->children[i]);
-    bt_capability_derive(spec->engine, bt_str(spec->connector), children, spec->child_count,
-                         bt_str(spec->dispatch_profile), &cap, &dialect, &why);
+
+    derive(spec, &dialect, &why);
+    if (why == NULL && bt_capability_asks_bootstrap(dialect) && spec->role == BT_ROLE_PREFILL &&
+        spec->bootstrap_port <= 0)
+        why = no_port;
     if (why == NULL && bt_capability_is_gateway_managed(dialect) && !bt_config_has_transfer(c))
         why = no_hub;
     if (why == NULL && bt_capability_is_trigger(dialect) && !bt_config_has_metaserver(c))

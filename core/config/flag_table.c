@@ -57,9 +57,13 @@ static const bt_word_t log_formats[] = {
     {NULL, 0, false},
 };
 const bt_word_t bt_engine_words[] = {
-    {"sglang", BT_ENGINE_SGLANG, false},           {"vllm", BT_ENGINE_VLLM, false},
-    {"vllm_ascend", BT_ENGINE_VLLM_ASCEND, false}, {"vllm-ascend", BT_ENGINE_VLLM_ASCEND, true},
-    {"mindie", BT_ENGINE_MINDIE, false},           {NULL, 0, false},
+    {"sglang", BT_ENGINE_SGLANG, false},
+    {"vllm", BT_ENGINE_VLLM, false},
+    {"vllm_ascend", BT_ENGINE_VLLM_ASCEND, false},
+    {"vllm-ascend", BT_ENGINE_VLLM_ASCEND, true},
+    {"mindie", BT_ENGINE_MINDIE, false},
+    {"trtllm", BT_ENGINE_TRTLLM, false},
+    {NULL, 0, false},
 };
 
 /* ---- actions ---- */
@@ -233,7 +237,7 @@ const bt_flag_t bt_flags[] = {
      "how the engines move KV: sglang, nixl, nixl_push, shared_cache, baton, or the engine's class "
      "name in any case; also --kv-connector"},
     {"engine", "NAME", BT_GROUP_WORKERS, true, POOL(WORD(POOL_AT(engine), bt_engine_words)),
-     "sglang, vllm, vllm_ascend or mindie; said by the connector where it is one engine's"},
+     "sglang, vllm, vllm_ascend, mindie or trtllm; said by the connector where it is one engine's"},
     {"bootstrap-port", "PORT", BT_GROUP_WORKERS, true, SETTING(PORT(AT(bootstrap_port))),
      "of prefill workers that name none (SGLang's own default is 8998)"},
     {"lease-ms", "MS", BT_GROUP_WORKERS, true, POOL(U64(POOL_AT(lease_ms), 1000, 86400000)),

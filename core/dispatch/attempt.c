@@ -25,11 +25,13 @@
 #include "base/line.h"
 #include "base/log.h"
 #include "base/rand.h"
+#include "cluster/engine_ids.h"
 #include "dispatch/plan.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/sink.h"
 
 #define BLAME_WAIT_MS 100
+#define ENGINE_CHECK_MS 1000
 #define HUB_WAIT_MS 500 /* the hub waits for a second witness itself, before it tells */
 #define LEASE_MARGIN_MS 5000
 #define PREFILL_DRAIN_MS 10000
@@ -71,6 +73,7 @@ static void forget_learned(bt_worker_t *w)
 
 static void note_end(bt_attempt_t *a)
 {
+    bt_timer_stop(&a->engine_check);
     a->ended = true;
     a->end_us = bt_clock_us();
 }
@@ -102,7 +105,9 @@ void bt_attempt_fail(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const 
     if (a->dialect != NULL && a->dialect->learns && f->rc != BT_E_NO_WORKER &&
         (f->status == 0 || f->status >= 500))
         forget_learned(a->pair.prefill); /* it may have restarted with another engine id */
-    if (f->rc != BT_E_HANDOFF)           /* wrong parameters could free somebody else's blocks */
+    if (a->pair.prefill != NULL && a->pair.prefill->asks_bootstrap && f->status == 0)
+        bt_engine_ids_doubt(a->pair.prefill);
+    if (f->rc != BT_E_HANDOFF) /* wrong parameters could free somebody else's blocks */
         bt_background_call_release(a);
     close_rooms(a, true, f->reason != NULL ? f->reason : bt_err_text(f->rc));
     bt_attempt_trigger_settle(a, f->reason);
@@ -188,6 +193,25 @@ void bt_attempt_leg_failed(bt_leg_t *leg, const bt_failure_t *f)
     judge(leg, f);
 }
 
+/* ---- the engine that decode was told of ---- */
+
+/* A prefill that has restarted answers as before, but decode waits at an engine that is no more, and no one tells it. */
+static void on_engine_check(bt_timer_t *timer)
+{
+    bt_attempt_t *a = bt_container_of(timer, bt_attempt_t, engine_check);
+    bt_worker_t *p = a->pair.prefill;
+    bt_failure_t f;
+
+    if (atomic_load(&p->engine_ids_version) == a->engine_ids_version) {
+        bt_engine_ids_doubt(p);
+        bt_timer_start(timer, ENGINE_CHECK_MS);
+        return;
+    }
+    f = bt_leg_failure(bt_attempt_answer(a), BT_E_DIALECT, true);
+    f.reason = "prefill has restarted since, and decode was told its old engine id";
+    bt_attempt_fail(a, &f, NULL, 0);
+}
+
 /* ---- events of legs that go well ---- */
 
 /* Prefill's 200 that is none: an engine's words inside it have the status that they stand for. */
@@ -209,12 +233,13 @@ static void prefill_done(bt_leg_t *leg)
 {
     bt_attempt_t *a = leg->attempt;
     bt_request_t *r = a->task->request;
+    bt_failure_t f;
 
     a->prefill_done_us = bt_clock_us();
     bt_histogram_note(&r->d->stats.prefill, a->prefill_done_us - leg->call.start_us, 1);
     if (!a->ended &&
         (leg->reply_overflow || bt_inspect_aborted(leg->reply.text, &leg->is_reply_object))) {
-        const bt_failure_t f = failed_inside(leg);
+        f = failed_inside(leg);
         if (a->committed || a->kv.is_done)
             bt_leg_settle(leg, BT_BLAME_INNOCENT);
         else
@@ -228,7 +253,12 @@ static void prefill_done(bt_leg_t *leg)
     if (a->kind == BT_PLAN_HANDOFF && !a->ended) {
         bt_leg_unload(leg); /* its breaker hears of it when decode has found the hand-off good */
         bt_attempt_start_decode(a);
+    } else if (!a->ended && !a->committed && a->dialect->has_check &&
+               !bt_leg_reply_is_good(leg, &f)) {
+        bt_attempt_fail(a, &f, NULL, 0);
     } else {
+        if (!a->ended && !a->committed && leg->worker->asks_bootstrap)
+            bt_timer_start(&a->engine_check, ENGINE_CHECK_MS);
         bt_leg_settle(leg, BT_BLAME_OK);
     }
 }
@@ -282,6 +312,7 @@ void bt_attempt_leg_commit(bt_leg_t *leg)
     bt_attempt_t *a = leg->attempt;
     bt_request_t *r = a->task->request;
 
+    bt_timer_stop(&a->engine_check);
     a->committed = true;
     a->task->committed = true;
     bt_attempt_trigger_commit(a);
@@ -427,7 +458,8 @@ static void take_ranks(bt_attempt_t *a)
 {
     if (a->pair.prefill != NULL)
         take_rank(&a->legs[0], &a->pair.prefill_rank,
-                  a->kind == BT_PLAN_BOOTSTRAP && a->task->prompt_count == 0);
+                  (a->kind == BT_PLAN_BOOTSTRAP || a->dialect->needs_rank) &&
+                      a->task->prompt_count == 0);
     if (!a->is_late)
         take_rank(&a->legs[1], &a->pair.decode_rank, false);
 }
@@ -530,6 +562,9 @@ int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair, bt_attempt_end_cb o
     a->kind = bt_plan_kind_of(r->d, pair, &a->dialect);
     bt_timer_init(r->d->loop, &a->blame_wait, on_blame_wait);
     bt_timer_init(r->d->loop, &a->drain, on_drain_over);
+    bt_timer_init(r->d->loop, &a->engine_check, on_engine_check);
+    if (pair->prefill != NULL)
+        a->engine_ids_version = atomic_load(&pair->prefill->engine_ids_version);
     if (pair->prefill != NULL)
         bt_leg_init(&a->legs[0], a, BT_LEG_PREFILL, pair->prefill);
     bt_leg_init(&a->legs[1], a, pair->prefill != NULL ? BT_LEG_DECODE : BT_LEG_SINGLE,

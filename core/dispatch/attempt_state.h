@@ -120,6 +120,7 @@ struct bt_attempt {
     char rid[36];
     uint64_t lease_until_ms; /* 0 = no clock */
     uint64_t prefill_done_us;
+    unsigned engine_ids_version; /* of those that decode was told; its worker asks_bootstrap */
     bool ended, committed, recompute;
     bool is_late; /* the plan left decode open: legs[1] has no worker until prefill has finished */
     uint64_t start_us, end_us; /* for records, with what it failed of and whose fault that was */
@@ -129,8 +130,10 @@ struct bt_attempt {
     bool guilty[2];
     struct bt_replaced *replaced; /* the last one */
     bt_timer_t blame_wait;        /* decode said "KV transfer failed": whose fault is it? */
-    bt_timer_t drain;             /* ended: its prefill has that long to end by itself */
-    bt_failure_t pending;         /* the failure that waits for it */
+    bt_timer_t
+        engine_check; /* prefill has answered and decode is silent: was it told of an engine that is no more? */
+    bt_timer_t drain;     /* ended: its prefill has that long to end by itself */
+    bt_failure_t pending; /* the failure that waits for it */
 };
 
 /* What headers and the access log tell: the plan and the workers of the last try. "": none. */

@@ -6,6 +6,8 @@
 
 static const char route_refusal[] =
     "this route cannot be split with this fleet's connector, and it has no hybrid worker";
+static const char scale_out_refusal[] =
+    "no worker serves this route: vLLM (0.30 and later) must be started with --enable-scale-out";
 static const char limit_refusal[] = "each is at its limit (--engine-request-limit)";
 
 const char *bt_pair_refusal(bt_request_t *r, const bt_worker_t *p, const bt_worker_t *d)
@@ -60,6 +62,30 @@ static void leave_out_full(bt_request_t *r, bt_choice_view_t *v)
 
     if (limit != 0 && bt_choice_view_leave_out(&r->arena, v, is_full, &limit))
         v->why = limit_refusal;
+}
+
+static bool lacks_route(const void *bit, const bt_worker_t *w)
+{
+    return (atomic_load_explicit(&w->routes_off, memory_order_relaxed) & *(const unsigned *) bit) !=
+           0;
+}
+
+static bool ends_with(bt_str_t path, bt_str_t end)
+{
+    return path.n >= end.n && memcmp(path.p + path.n - end.n, end.p, end.n) == 0;
+}
+
+/* Who has said that it does not serve this route is no candidate for it. */
+static void leave_out_without_route(bt_request_t *r, bt_choice_view_t *v)
+{
+    const bool renders = r->route == BT_ROUTE_PROXY && (ends_with(r->path, BT_STR("/render")) ||
+                                                        ends_with(r->path, BT_STR("/derender")));
+    const unsigned bit = r->route == BT_ROUTE_TOKENS ? BT_OPTIONAL_TOKENS
+                         : renders                   ? BT_OPTIONAL_RENDER
+                                                     : 0;
+
+    if (bit != 0 && bt_choice_view_leave_out(&r->arena, v, lacks_route, &bit))
+        v->why = scale_out_refusal;
 }
 
 static void drop_pairs(bt_choice_view_t *v)
@@ -157,6 +183,7 @@ enum bt_topology bt_choice_view_make(bt_request_t *r, bt_choice_view_t *v)
     v->key = c->key;
     pin(r, v);
     leave_out_full(r, v);
+    leave_out_without_route(r, v);
     if (!bt_route_info(r->route)->generates || r->intent.unsplittable != NULL)
         return shape_whole(r, v);
     if (v->sets[BT_LIST_PREFILL].count != 0 && v->sets[BT_LIST_DECODE].count != 0 &&
@@ -179,5 +206,5 @@ bool bt_choice_view_is_limited(const bt_choice_view_t *v)
 
 bool bt_choice_view_is_for_no_split(const bt_choice_view_t *v)
 {
-    return v->why == route_refusal;
+    return v->why == route_refusal || v->why == scale_out_refusal;
 }

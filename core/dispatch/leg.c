@@ -6,6 +6,7 @@
 #include "dispatch/leg.h"
 #include "api/redact.h"
 #include "base/log.h"
+#include "cluster/engine_ids.h"
 #include "cluster/health.h"
 
 #include <stdio.h>
@@ -61,6 +62,12 @@ static void peer_view(bt_dialect_peer_t *peer, bt_worker_t *w, int rank, struct 
     peer->dp_rank = rank >= 0 ? rank : w->spec.dp_rank;
     peer->engine_id = bt_str(w->spec.engine_id != NULL ? w->spec.engine_id : "");
     peer->kv_host = bt_str(w->spec.kv_host != NULL ? w->spec.kv_host : w->host);
+    if (learned != NULL && w->asks_bootstrap) {
+        peer->learned = bt_engine_ids_get(w, peer->dp_rank >= 0 ? (unsigned) peer->dp_rank : 0,
+                                          learned->engine_id, sizeof(learned->engine_id));
+        peer->engine_id = bt_str(peer->learned ? learned->engine_id : "");
+        return;
+    }
     if (learned == NULL || w->spec.engine_id != NULL)
         return;
     pthread_mutex_lock(&w->lock);
@@ -170,6 +177,23 @@ static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_fa
         *f = bt_leg_failure(&a->legs[0], BT_E_HANDOFF, true);
     f->reason = reason.p;
     return f->rc;
+}
+
+bool bt_leg_reply_is_good(bt_leg_t *leg, bt_failure_t *f)
+{
+    bt_attempt_t *a = leg->attempt;
+    struct bt_learned learned = {.known = false};
+    bt_leg_view_t view = view_of(leg, leg->reply.text, &learned);
+    bt_str_t reason = BT_STR_NULL;
+    bt_edits_t edits;
+
+    view.which = BT_DIALECT_CHECK;
+    bt_edits_init(&edits, &a->task->request->arena);
+    if (bt_dialect_edit(a->dialect, &view, &edits, &reason) == BT_DIALECT_OK)
+        return true;
+    *f = bt_leg_failure(leg, BT_E_DIALECT, true);
+    f->reason = reason.p;
+    return false;
 }
 
 /* A user's dialect whose workers serve alone takes out what a client may not say to them. */

@@ -21,6 +21,8 @@ void bt_leg_init(bt_leg_t *leg, bt_attempt_t *a, enum bt_leg_role role, bt_worke
 bool bt_leg_take_place(bt_leg_t *leg);
 int bt_leg_start(bt_leg_t *leg, bt_str_t handoff_reply, bt_failure_t *f); /* < 0: f filled */
 void bt_leg_hold(bt_leg_t *leg); /* its load counts, whether it has begun or not */
+/* A prefill's whole reply, while decode waits for its KV. False: f filled. */
+bool bt_leg_reply_is_good(bt_leg_t *leg, bt_failure_t *f);
 bt_failure_t bt_leg_failure(const bt_leg_t *leg, int rc, bool retryable); /* without an answer */
 void bt_leg_unload(bt_leg_t *leg); /* its worker has done its part: ledger and place */
 void bt_leg_settle(bt_leg_t *leg, enum bt_blame blame); /* ledger and breaker, once */

@@ -423,7 +423,7 @@ static void put_leg_phases(bt_record_draft_t *out, const bt_attempt_t *a)
     const uint64_t done_us = a->prefill_done_us, first_us = a->legs[1].first_body_us;
 
     if (a->trigger.called_us != 0)
-        put_phase(out, BT_STR("callback"), a->trigger.called_us - a->legs[1].call.start_us);
+        put_phase(out, BT_STR("\"callback\":"), a->trigger.called_us - a->legs[1].call.start_us);
     if (done_us == 0)
         return;
     put_phase(out, BT_STR("\"prefill\":"), done_us - a->legs[0].call.start_us);

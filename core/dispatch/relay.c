@@ -309,9 +309,17 @@ static void redirected(bt_leg_t *leg)
     failed(leg, &f);
 }
 
+/* TensorRT-LLM says 400 of all that goes wrong, of a transfer too. */
+static bool is_failed_transfer(const bt_leg_t *leg)
+{
+    return leg->call.head.status == 400 && leg->role == BT_LEG_DECODE &&
+           leg->worker->engine == BT_ENGINE_TRTLLM &&
+           bt_str_find(leg->reply.text, BT_STR("kv cache transfer")) >= 0;
+}
+
 static void answered_with_status(bt_leg_t *leg)
 {
-    const unsigned status = leg->call.head.status;
+    const unsigned status = is_failed_transfer(leg) ? 502 : leg->call.head.status;
     bt_failure_t f = bt_leg_failure(leg, BT_E_UPSTREAM_STATUS, status == 429 || status >= 500);
 
     f.status = status;

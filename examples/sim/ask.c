@@ -21,8 +21,8 @@ void sim_prompt_make(sim_prompt_t *prompt_p, bt_str_t bytes, size_t block_bytes,
     unsigned blocks = (unsigned) ((bytes.n + block_bytes - 1) / block_bytes);
     uint64_t state = SIM_STATE_FIRST;
 
-    *prompt_p =
-        (sim_prompt_t){.tokens = sim_tokens_of_bytes(bytes.n), .bytes = bytes.n, .blocks = blocks};
+    *prompt_p = (sim_prompt_t){
+        .text = bytes, .tokens = sim_tokens_of_bytes(bytes.n), .bytes = bytes.n, .blocks = blocks};
     prompt_p->states = bt_arena_alloc(arena, (blocks + 1) * sizeof(uint64_t));
     for (unsigned i = 0; i < blocks; i++) {
         size_t from = i * block_bytes,

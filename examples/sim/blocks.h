@@ -10,6 +10,7 @@
 #define SIM_BLOCKS_H
 
 #include "base/list.h"
+#include "base/str.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,6 +38,7 @@ typedef struct sim_blocks {
 
 /* A prompt cut into blocks. */
 typedef struct sim_prompt {
+    bt_str_t text; /* its bytes, as long as the request's body is there */
     unsigned tokens;
     size_t bytes;
     uint64_t kv;

@@ -1,4 +1,5 @@
-/* bootstrap.c - the registry that an SGLang prefill serves on a port of its own. */
+/* bootstrap.c - the registry that an SGLang prefill, or one with MooncakeConnector, serves on a port of its own. */
+#include "mooncake.h"
 #include "routes.h"
 
 #include <stdio.h>
@@ -85,7 +86,9 @@ void sim_bootstrap_serve(sim_worker_t *worker, bt_exchange_t *x)
 
     if (worker->is_dead)
         return; /* the process hangs until it is killed */
-    if (bt_str_eq(x->head.path, BT_STR("/health"))) {
+    if (worker->options.connector == SIM_MOONCAKE) {
+        sim_mooncake_query(worker, x);
+    } else if (bt_str_eq(x->head.path, BT_STR("/health"))) {
         sim_respond_text(x, 200, "OK");
     } else if (bt_str_eq(x->head.path, BT_STR("/route")) && x->head.method == BT_GET) {
         serve_route(worker, x);

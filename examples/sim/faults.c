@@ -21,6 +21,8 @@ static const struct {
     {"error_body", SIM_ERROR_BODY},
     {"sse_error", SIM_SSE_ERROR},
     {"no_params", SIM_NO_PARAMS},
+    {"kv_lost", SIM_KV_LOST},
+    {"eos", SIM_EOS},
     {"die", SIM_DIE},
     {"no_call", SIM_NO_CALL},
     {"call_twice", SIM_CALL_TWICE},

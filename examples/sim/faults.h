@@ -25,6 +25,8 @@ enum sim_fault_kind {
     SIM_ERROR_BODY,      /* 200 with an error object */
     SIM_SSE_ERROR,       /* 200, SSE, error event first */
     SIM_NO_PARAMS,       /* prefill answers without kv_transfer_params */
+    SIM_KV_LOST,         /* decode does not get the KV */
+    SIM_EOS,             /* the first token is the last, unless ignore_eos */
     SIM_DIE,             /* the engine dies */
     SIM_NO_CALL,         /* decode never calls the metaserver */
     SIM_CALL_TWICE,      /* it calls twice, as MultiConnector does */

@@ -28,7 +28,7 @@ static void serve_models(sim_worker_t *worker, bt_exchange_t *x)
 
 static void serve_health(sim_worker_t *worker, bt_exchange_t *x)
 {
-    if (is_sglang(worker) && worker->is_dead)
+    if (worker->options.engine != SIM_VLLM && worker->is_dead)
         return; /* the process hangs until it is killed */
     bt_exchange_respond(x, worker->is_dead ? 503 : 200, NULL, BT_STR(""), NULL, 0);
 }
@@ -156,6 +156,26 @@ static void serve_tokenize(sim_worker_t *worker, bt_exchange_t *x)
     sim_respond_json(x, 200, &t);
 }
 
+/* What /inference/v1/generate would be asked: a token is four bytes. */
+static void serve_render(sim_worker_t *worker, bt_exchange_t *x)
+{
+    const sim_raw_t prompt = sim_raw_get(x->body, "prompt");
+    const bt_str_t bytes =
+        prompt.type == BT_JSON_STRING ? sim_raw_text(prompt, &x->arena) : x->body;
+    bt_text_t t;
+
+    (void) worker;
+    bt_text_init(&t);
+    bt_text_puts(&t, "{\"token_ids\":[");
+    for (size_t i = 0; i < bytes.n; i += 4) {
+        uint32_t id = 0;
+        memcpy(&id, bytes.p + i, bytes.n - i < 4 ? bytes.n - i : 4);
+        bt_text_printf(&t, "%s%u", i > 0 ? "," : "", id);
+    }
+    bt_text_puts(&t, "],\"sampling_params\":{}}");
+    sim_respond_json(x, 200, &t);
+}
+
 static void serve_detokenize(sim_worker_t *worker, bt_exchange_t *x)
 {
     sim_raw_t tokens = sim_raw_get(x->body, "tokens");
@@ -240,6 +260,8 @@ static const struct {
     void (*serve)(sim_worker_t *worker, bt_exchange_t *x);
     bool is_post, vllm, sglang;
 } paths[] = {
+    {"/v1/completions/render", serve_render, true, true, false},
+    {"/v1/chat/completions/render", serve_render, true, true, false},
     {"/health", serve_health, false, true, true},
     {"/metrics", sim_metrics_serve, false, true, true},
     {"/v1/models", serve_models, false, true, true},
@@ -266,7 +288,8 @@ bool sim_info_serve(sim_worker_t *worker, bt_exchange_t *x)
     }
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
         if (!bt_str_eq(path, bt_str(paths[i].path)) ||
-            !(is_sglang(worker) ? paths[i].sglang : paths[i].vllm))
+            !(is_sglang(worker) ? paths[i].sglang : paths[i].vllm) ||
+            (paths[i].serve == serve_render && !worker->options.scale_out))
             continue;
         if (paths[i].is_post != (x->head.method == BT_POST) && x->head.method != BT_HEAD) {
             sim_respond_text(x, 405, "{\"detail\":\"Method Not Allowed\"}");

@@ -18,7 +18,10 @@ static bt_slab_t pool = {.object_bytes = sizeof(sim_job_t), .keep_max = 1024};
 
 const sim_engine_ops_t *sim_engine_of(const sim_worker_t *worker)
 {
-    return worker->options.engine == SIM_SGLANG ? &sim_sglang_ops : &sim_vllm_ops;
+    static const sim_engine_ops_t *const engines[] = {
+        [SIM_VLLM] = &sim_vllm_ops, [SIM_SGLANG] = &sim_sglang_ops, [SIM_TRTLLM] = &sim_trtllm_ops};
+
+    return engines[worker->options.engine];
 }
 
 /* ---- end ---- */
@@ -330,6 +333,24 @@ static void set_length(sim_job_t *job)
     }
 }
 
+static bool ignores_eos(const sim_job_t *job)
+{
+    const sim_raw_t sampling = sim_raw_get(job->x->body, "sampling_params");
+
+    return sim_raw_get(job->x->body, "ignore_eos").type == BT_JSON_TRUE ||
+           (sampling.type == BT_JSON_OBJECT &&
+            sim_raw_get(sampling.value, "ignore_eos").type == BT_JSON_TRUE);
+}
+
+/* The first token ends the text. */
+static void apply_eos(sim_job_t *job)
+{
+    if (job->fault.kind != SIM_EOS || (job->fault.after_chunks == 0 && ignores_eos(job)))
+        return;
+    job->max_tokens = 1;
+    job->finish = "stop";
+}
+
 /* Faults that replace the answer. True when the job is over or parked. */
 static bool apply_first_fault(sim_job_t *job)
 {
@@ -434,6 +455,7 @@ void sim_job_start(sim_worker_t *worker, bt_exchange_t *x, enum sim_route route,
     }
     sim_reply_name(job);
     set_length(job);
+    apply_eos(job);
     if (apply_first_fault(job))
         return;
     if (sim_engine_of(job->worker)->check(job, &problem) != 0) {

@@ -25,7 +25,7 @@ typedef struct sim_engine_ops {
     void (*died)(sim_worker_t *worker);             /* what becomes of its jobs */
     unsigned exit_ms; /* (scaled) from the engine's death to that of its API server */
 } sim_engine_ops_t;
-extern const sim_engine_ops_t sim_vllm_ops, sim_sglang_ops;
+extern const sim_engine_ops_t sim_vllm_ops, sim_sglang_ops, sim_trtllm_ops;
 const sim_engine_ops_t *sim_engine_of(const sim_worker_t *worker);
 
 void sim_job_start(sim_worker_t *worker, bt_exchange_t *x, enum sim_route route,

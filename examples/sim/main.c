@@ -55,7 +55,7 @@ static void print_ready(const struct program *p, FILE *out)
 {
     for (unsigned i = 0; i < p->world.worker_count; i++) {
         const sim_worker_t *w = p->world.workers[i];
-        unsigned second = w->options.engine == SIM_SGLANG ? w->bootstrap_port : w->side_port;
+        unsigned second = w->bootstrap_server != NULL ? w->bootstrap_port : w->side_port;
         fprintf(out, "worker %s %s http://127.0.0.1:%u bootstrap=%u", w->options.name,
                 sim_role_name(w->options.role), w->port, second);
         if (w->kv != NULL)

@@ -109,7 +109,9 @@ void sim_metrics_serve(sim_worker_t *worker, bt_exchange_t *x)
     bt_text_t t;
 
     bt_text_init(&t);
-    if (worker->options.engine == SIM_SGLANG)
+    if (worker->options.engine == SIM_TRTLLM)
+        bt_text_puts(&t, "[]"); /* iterations since the last question, as JSON */
+    else if (worker->options.engine == SIM_SGLANG)
         put_sglang(&t, worker);
     else
         put_vllm(&t, worker);

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#define FOR_EVER_MS 1e9 /* no kv_transfer_timeout_ms */
+
 enum kind { TEXT, NUMBER, REAL, FLAG, ROLE, ENGINE, CONNECTOR, BACKENDS, LATENCY };
 
 /* What --worker knows. size: room of a text. */
@@ -23,22 +25,24 @@ static const struct key {
 #define ROOM(member) sizeof(((sim_worker_options_t *) 0)->member)
     {"name", TEXT, AT(name), ROOM(name), "name in all output (p0, d0, h0 ... when absent)"},
     {"role", ROLE, AT(role), 0, "prefill | decode | hybrid (plain is the same)"},
-    {"engine", ENGINE, AT(engine), 0, "vllm | sglang"},
+    {"engine", ENGINE, AT(engine), 0, "vllm | sglang | trtllm"},
     {"connector", CONNECTOR, AT(connector), 0,
      "NixlConnector | NixlPushConnector | ExampleConnector | SharedStorageConnector | "
      "LMCacheConnectorV1 |\n"
-     "                     MooncakeConnectorV1 | MooncakeHybridConnector | BatonConnector | none\n"
+     "                     MooncakeConnectorV1 | MooncakeHybridConnector | BatonConnector |\n"
+     "                     MooncakeConnector | PyNcclConnector | OffloadingConnector | none\n"
      "                     (vllm pairs: NixlConnector)"},
     {"count", NUMBER, AT(count), 0, "that many workers alike (names get a number)"},
     {"port", NUMBER, AT(port), 0, "HTTP port; 0 = any free one"},
     {"bootstrap_port", NUMBER, AT(bootstrap_port), 0,
-     "sglang prefill: port of the bootstrap server; 0 = any"},
+     "sglang and MooncakeConnector, prefill: port of the bootstrap server; 0 = any"},
     {"side_port", NUMBER, AT(side_port), 0, "vllm: port of the NIXL side channel; 0 = any"},
     {"engine_id", TEXT, AT(engine_id), ROOM(engine_id), "vllm: engine id (the name when absent)"},
     {"model", TEXT, AT(model), ROOM(model), "model served (--model when absent)"},
     {"version", TEXT, AT(version), ROOM(version), "engine version to report"},
     {"tp", NUMBER, AT(tp), 0, "tensor-parallel size to report"},
-    {"dp", NUMBER, AT(dp), 0, "sglang: data-parallel ranks"},
+    {"dp", NUMBER, AT(dp), 0,
+     "sglang, MooncakeConnector, OffloadingConnector: data-parallel ranks"},
     {"block_size", NUMBER, AT(block_size), 0, "tokens a KV block (even)"},
     {"blocks", NUMBER, AT(blocks), 0, "KV blocks"},
     {"context", NUMBER, AT(context), 0, "longest prompt plus answer, in tokens"},
@@ -56,6 +60,8 @@ static const struct key {
     {"itl_per_request", REAL, AT(itl_per_request), 0, "  + ms per other request on the worker"},
     {"transfer_ms", REAL, AT(transfer_ms), 0, "ms that moving KV takes"},
     {"jitter", REAL, AT(jitter), 0, "0.1 = every time up to 10 % longer or shorter (--seed)"},
+    {"scale_out", FLAG, AT(scale_out), 0,
+     "vllm: 0 = without /inference/v1/generate and /render (no --enable-scale-out)"},
     {"queue", FLAG, AT(queue), 0, "1 = prefills of a worker run one after the other"},
     {"gateway", TEXT, AT(gateway), ROOM(gateway),
      "BatonConnector: HOST:PORT of the gateway's --transfer-port"},
@@ -95,10 +101,13 @@ static const struct {
     {"ExampleConnector", SIM_SHARED},
     {"SharedStorageConnector", SIM_SHARED},
     {"LMCacheConnectorV1", SIM_SHARED},
+    {"PyNcclConnector", SIM_SHARED},
     {"MooncakeConnectorV1", SIM_ASCEND},
     {"MooncakeHybridConnector", SIM_ASCEND},
     {"MooncakeLayerwiseConnector", SIM_LAYERWISE},
     {"BatonConnector", SIM_BATON},
+    {"MooncakeConnector", SIM_MOONCAKE},
+    {"OffloadingConnector", SIM_OFFLOADING},
 };
 
 static const char *const flags[] = {
@@ -129,7 +138,7 @@ const char *sim_role_name(enum sim_role role)
 
 const char *sim_engine_name(enum sim_engine engine)
 {
-    return engine == SIM_SGLANG ? "sglang" : "vllm";
+    return engine == SIM_SGLANG ? "sglang" : engine == SIM_TRTLLM ? "trtllm" : "vllm";
 }
 
 static const char *nearest_key(bt_str_t name)
@@ -161,8 +170,10 @@ static int set_engine(struct parse *p, sim_worker_options_t *w, bt_str_t value)
         w->engine = SIM_VLLM;
     else if (bt_str_ieq(value, BT_STR("sglang")))
         w->engine = SIM_SGLANG;
+    else if (bt_str_ieq(value, BT_STR("trtllm")))
+        w->engine = SIM_TRTLLM;
     else
-        return wrong(p, "engine=%.*s: must be vllm or sglang", BT_STR_ARG(value));
+        return wrong(p, "engine=%.*s: must be vllm, sglang or trtllm", BT_STR_ARG(value));
     return 0;
 }
 
@@ -371,6 +382,7 @@ static int parse_worker(struct parse *p, bt_str_t text)
         .waiting_ms = 300000,
         .ttft = 3,
         .itl = 5,
+        .scale_out = true,
         .transfer_ms = 1,
         .ranks = 1,
         .kv_layers = 2,
@@ -394,7 +406,10 @@ static int parse_worker(struct parse *p, bt_str_t text)
     if (w.connector_name[0] == '\0' && w.engine == SIM_VLLM && w.role != SIM_HYBRID)
         set_connector(p, &w, BT_STR("NixlConnector"));
     if (w.lease_ms < 0)
-        w.lease_ms = w.connector == SIM_ASCEND ? 480000 : 30000;
+        w.lease_ms = w.engine == SIM_TRTLLM                                     ? FOR_EVER_MS
+                     : w.connector == SIM_OFFLOADING                            ? 60000
+                     : w.connector == SIM_ASCEND || w.connector == SIM_MOONCAKE ? 480000
+                                                                                : 30000;
     if (rc == 0)
         rc = check_worker(p, &w);
     if (rc == 0)

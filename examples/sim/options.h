@@ -17,7 +17,7 @@
 #define SIM_KV_RANKS_MAX 8
 
 enum sim_role { SIM_HYBRID, SIM_PREFILL, SIM_DECODE };
-enum sim_engine { SIM_VLLM, SIM_SGLANG };
+enum sim_engine { SIM_VLLM, SIM_SGLANG, SIM_TRTLLM };
 enum sim_connector {
     SIM_NONE,
     SIM_NIXL,
@@ -25,7 +25,9 @@ enum sim_connector {
     SIM_SHARED,
     SIM_ASCEND,
     SIM_LAYERWISE,
-    SIM_BATON
+    SIM_BATON,
+    SIM_MOONCAKE,
+    SIM_OFFLOADING
 };
 
 typedef struct sim_worker_options {
@@ -42,7 +44,8 @@ typedef struct sim_worker_options {
     unsigned block_size, blocks, context, answer_tokens;
     double lease_ms, waiting_ms;
     double ttft, ttft_per_token, ttft_per_token2, itl, itl_per_request, transfer_ms, jitter;
-    bool queue; /* prefills run one after the other */
+    bool scale_out; /* vllm: --enable-scale-out */
+    bool queue;     /* prefills run one after the other */
     bool expired_keep;
     /* BatonConnector */
     char gateway[64], gateway_token[128], gateway_worker[128], kv_token[128];

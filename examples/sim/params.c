@@ -75,6 +75,10 @@ static void take(const bt_json_item_t *item, bt_arena_t *arena, sim_params_t *p)
         p->has_port = take_text(item, arena, &p->port);
     else if (bt_json_key_eq(item, BT_STR("remote_request_id")))
         p->has_request_id = take_text(item, arena, &p->request_id);
+    else if (bt_json_key_eq(item, BT_STR("transfer_id")))
+        take_text(item, arena, &p->transfer_id);
+    else if (bt_json_key_eq(item, BT_STR("remote_bootstrap_addr")))
+        take_text(item, arena, &p->bootstrap);
     else if (bt_json_key_eq(item, BT_STR("baton_room")))
         take_room(item, p);
     else if (bt_json_key_eq(item, BT_STR("sim_source")))

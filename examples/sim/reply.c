@@ -115,11 +115,12 @@ void sim_reply_usage(bt_text_t *t, const sim_job_t *job)
                    "{\"prompt_tokens\":%u,\"total_tokens\":%u,\"completion_tokens\":%u,\"prompt_"
                    "tokens_details\":",
                    prompt, prompt + made, made);
-    if (job->cached_tokens > 0)
+    const bool is_trtllm = job->worker->options.engine == SIM_TRTLLM;
+    if (job->cached_tokens > 0 || is_trtllm)
         bt_text_printf(t, "{\"cached_tokens\":%u}", job->cached_tokens);
     else
         bt_text_puts(t, "null");
-    bt_text_puts(t, ",\"completion_tokens_details\":null}");
+    bt_text_puts(t, is_trtllm ? "}" : ",\"completion_tokens_details\":null}");
 }
 
 static void set_id(sim_job_t *job, const char *prefix, bt_str_t id)
@@ -298,6 +299,31 @@ static void put_sglang_error(bt_text_t *t, const sim_job_t *job, const sim_probl
     bt_text_printf(t, ",\"type\":\"%s\",\"param\":null,\"code\":%u}", sglang_type(p), p->status);
 }
 
+static void put_trtllm_error(bt_text_t *t, const sim_problem_t *p)
+{
+    bt_text_puts(t, strcmp(p->type, "validation") == 0 ? "{\"error\":"
+                                                       : "{\"object\":\"error\",\"message\":");
+    bt_text_json_str(t, bt_str(p->message));
+    if (strcmp(p->type, "validation") != 0)
+        bt_text_printf(t, ",\"type\":\"BadRequestError\",\"param\":null,\"code\":%u", p->status);
+    bt_text_puts(t, "}");
+}
+
+static void put_error(bt_text_t *t, const sim_job_t *job, const sim_problem_t *p)
+{
+    switch (job->worker->options.engine) {
+    case SIM_SGLANG:
+        put_sglang_error(t, job, p);
+        return;
+    case SIM_TRTLLM:
+        put_trtllm_error(t, p);
+        return;
+    case SIM_VLLM:
+        put_vllm_error(t, p, false);
+        return;
+    }
+}
+
 static void put_sglang_event(bt_text_t *t, const sim_job_t *job, const sim_problem_t *p)
 {
     if (job->ask.route == SIM_GENERATE) {
@@ -361,16 +387,18 @@ void sim_reply_error(sim_job_t *job, const sim_problem_t *problem)
     unsigned status = problem->status;
     bt_text_t *t = take_scratch();
 
+    if (job->is_streaming && job->worker->options.engine == SIM_TRTLLM) {
+        job->x->user = NULL;
+        bt_exchange_abort(job->x); /* it says nothing more */
+        return;
+    }
     if (is_in_band(job, problem)) {
         put_event_error(job, problem);
         return;
     }
     if (is_sglang && job->ask.route == SIM_RESPONSES && status >= 500)
         status = 400;
-    if (is_sglang)
-        put_sglang_error(t, job, problem);
-    else
-        put_vllm_error(t, problem, false);
+    put_error(t, job, problem);
     respond(job, status, bt_text_str(t));
 }
 
@@ -385,10 +413,7 @@ void sim_reply_fault_status(sim_job_t *job)
     bt_text_t *t = take_scratch();
 
     sim_problem_set(&problem, status, "simulated error %u", status);
-    if (job->worker->options.engine == SIM_SGLANG)
-        put_sglang_error(t, job, &problem);
-    else
-        put_vllm_error(t, &problem, false);
+    put_error(t, job, &problem);
     job->x->user = NULL;
     bt_exchange_respond(job->x, status, "application/json", bt_text_str(t), headers,
                         status == 429 || status == 503 ? 2 : 1);

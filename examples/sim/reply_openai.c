@@ -1,5 +1,6 @@
 /* reply_openai.c - /v1/completions and /v1/chat/completions. */
 #include "reply.h"
+#include "trtllm.h"
 #include "words.h"
 
 static bool is_sglang(const sim_job_t *job)
@@ -40,8 +41,21 @@ static void put_usage_event(sim_job_t *job, bt_text_t *t, const char *object)
     bt_text_puts(t, "data: [DONE]\n\n");
 }
 
+static void put_choice_end(bt_text_t *t, const sim_job_t *job, const sim_sample_t *s)
+{
+    if (job->worker->options.engine == SIM_TRTLLM)
+        sim_trtllm_print_choice(t, job, s);
+    bt_text_puts(t, "}");
+}
+
 static void put_kv(bt_text_t *t, const sim_job_t *job)
 {
+    if (is_sglang(job))
+        return;
+    if (job->worker->options.engine == SIM_TRTLLM) {
+        sim_trtllm_print_tail(t, job);
+        return;
+    }
     bt_text_puts(t, ",\"kv_transfer_params\":");
     if (job->kv_reply.n > 0)
         bt_text_put(t, job->kv_reply);
@@ -98,13 +112,13 @@ static void completions_whole(sim_job_t *job, bt_text_t *t)
     for (unsigned i = 0; i < job->sample_count; i++) {
         bt_text_printf(t, "%s{\"index\":%u,\"text\":\"", i > 0 ? "," : "", i);
         sim_reply_text(t, job, &job->samples[i]);
-        bt_text_printf(t, "\",\"logprobs\":null,\"finish_reason\":\"%s\",\"stop_reason\":null}",
+        bt_text_printf(t, "\",\"logprobs\":null,\"finish_reason\":\"%s\",\"stop_reason\":null",
                        job->finish);
+        put_choice_end(t, job, &job->samples[i]);
     }
     bt_text_puts(t, "],\"usage\":");
     sim_reply_usage(t, job);
-    if (!is_sglang(job))
-        put_kv(t, job);
+    put_kv(t, job);
     bt_text_puts(t, "}");
 }
 
@@ -163,13 +177,13 @@ static void chat_whole(sim_job_t *job, bt_text_t *t)
         sim_reply_text(t, job, &job->samples[i]);
         bt_text_printf(t,
                        "\",\"tool_calls\":[]},\"logprobs\":null,\"finish_reason\":\"%s\",\"stop_"
-                       "reason\":null}",
+                       "reason\":null",
                        job->finish);
+        put_choice_end(t, job, &job->samples[i]);
     }
     bt_text_puts(t, "],\"usage\":");
     sim_reply_usage(t, job);
-    if (!is_sglang(job))
-        put_kv(t, job);
+    put_kv(t, job);
     bt_text_puts(t, "}");
 }
 

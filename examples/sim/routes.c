@@ -8,28 +8,30 @@
 static const struct {
     const char *path;
     enum sim_route route;
-    bool vllm, sglang;
+    bool vllm, sglang, trtllm;
 } inference[] = {
-    {"/v1/completions", SIM_COMPLETIONS, true, true},
-    {"/v1/chat/completions", SIM_CHAT, true, true},
-    {"/v1/responses", SIM_RESPONSES, true, true},
-    {"/v1/messages", SIM_MESSAGES, true, true},
-    {"/generate", SIM_GENERATE, false, true},
-    {"/inference/v1/generate", SIM_TOKENS, true, false},
-    {"/v1/embeddings", SIM_EMBEDDINGS, true, true},
-    {"/rerank", SIM_RERANK, true, false},
-    {"/v1/rerank", SIM_RERANK, true, true},
-    {"/classify", SIM_CLASSIFY, true, true},
+    {"/v1/completions", SIM_COMPLETIONS, true, true, true},
+    {"/v1/chat/completions", SIM_CHAT, true, true, true},
+    {"/v1/responses", SIM_RESPONSES, true, true, false},
+    {"/v1/messages", SIM_MESSAGES, true, true, false},
+    {"/generate", SIM_GENERATE, false, true, false},
+    {"/inference/v1/generate", SIM_TOKENS, true, false, false},
+    {"/v1/embeddings", SIM_EMBEDDINGS, true, true, false},
+    {"/rerank", SIM_RERANK, true, false, false},
+    {"/v1/rerank", SIM_RERANK, true, true, false},
+    {"/classify", SIM_CLASSIFY, true, true, false},
 };
 
 static int find_inference(const sim_worker_t *worker, bt_str_t path)
 {
-    bool is_vllm = worker->options.engine == SIM_VLLM;
-
-    for (size_t i = 0; i < sizeof(inference) / sizeof(inference[0]); i++)
-        if (bt_str_eq(path, bt_str(inference[i].path)) &&
-            (is_vllm ? inference[i].vllm : inference[i].sglang))
+    for (size_t i = 0; i < sizeof(inference) / sizeof(inference[0]); i++) {
+        const bool serves[] = {[SIM_VLLM] = inference[i].vllm,
+                               [SIM_SGLANG] = inference[i].sglang,
+                               [SIM_TRTLLM] = inference[i].trtllm};
+        if (bt_str_eq(path, bt_str(inference[i].path)) && serves[worker->options.engine] &&
+            (inference[i].route != SIM_TOKENS || worker->options.scale_out))
             return (int) inference[i].route;
+    }
     return -1;
 }
 
@@ -53,12 +55,12 @@ static void respond_detail(bt_exchange_t *x, unsigned status, const char *detail
     sim_respond_json(x, status, &t);
 }
 
-/* vLLM's API server answers for its dead engine; SGLang's processes are only waiting to be killed. */
+/* vLLM's API server answers for its dead engine; the others' processes are only waiting to be killed. */
 static void serve_dead(sim_worker_t *worker, bt_exchange_t *x)
 {
     bt_text_t t;
 
-    if (worker->options.engine == SIM_SGLANG)
+    if (worker->options.engine != SIM_VLLM)
         return;
     bt_text_init(&t);
     bt_text_puts(&t, "{\"error\":{\"message\":\"EngineCore encountered an issue. See stack trace "
@@ -125,7 +127,11 @@ static void on_request(bt_exchange_t *x)
         sim_job_start(worker, x, (enum sim_route) route, &fault, number);
     } else {
         sim_record_note(&worker->record, number, 200, "done");
-        if (!sim_info_serve(worker, x))
+        if (sim_info_serve(worker, x))
+            return;
+        if (find_inference(worker, x->head.path) >= 0)
+            respond_detail(x, 405, "Method Not Allowed");
+        else
             respond_detail(x, 404, "Not Found");
     }
 }

@@ -6,6 +6,7 @@
  *   shared cache         -> found by content, or computed
  *   ascend               -> as nixl, but incomplete parameters are computed locally
  *   layer-wise           -> decode calls the metaserver, prefill pushes into its blocks: layerwise.c
+ *   mooncake             -> joined by transfer id: mooncake.c
  *   baton                -> bytes move through libbaton_kv: baton.c
  *
  * The engine trusts the parameters: incomplete ones kill it or park the request. So does the simulator.
@@ -14,6 +15,8 @@
 #include "held.h"
 #include "job.h"
 #include "layerwise.h"
+#include "mooncake.h"
+#include "offloading.h"
 #include "params.h"
 #include "reply.h"
 #include "words.h"
@@ -388,6 +391,23 @@ static void serve_waiters(sim_worker_t *worker)
     }
 }
 
+/* ---- mooncake.c ---- */
+
+uint64_t sim_vllm_transfer_ms(const sim_job_t *job)
+{
+    return transfer_ms(job);
+}
+
+void sim_vllm_receive(sim_job_t *job, sim_held_t *held)
+{
+    if (!read_blocks(job, 0, held->ids, held->blocks))
+        return;
+    count_external(job);
+    confirm_read(job->peer, held);
+    job->peer = NULL;
+    use_blocks(job);
+}
+
 /* ---- the engine ---- */
 
 void sim_vllm_admit(sim_job_t *job)
@@ -398,6 +418,10 @@ void sim_vllm_admit(sim_job_t *job)
         return;
     if (connector_of(job) == SIM_SHARED)
         use_shared(job);
+    else if (connector_of(job) == SIM_MOONCAKE && sim_mooncake_admit(job))
+        return;
+    else if (connector_of(job) == SIM_OFFLOADING && sim_offloading_find(job) != NULL)
+        sim_vllm_receive(job, sim_offloading_find(job));
     else if (remote && connector_of(job) == SIM_NIXL)
         pull(job);
     else if (remote && connector_of(job) == SIM_ASCEND && sim_params_complete(&job->params))
@@ -435,6 +459,10 @@ static bool holds(const sim_job_t *job)
 static void finished(sim_job_t *job)
 {
     sim_baton_finished(job);
+    if (connector_of(job) == SIM_MOONCAKE)
+        sim_mooncake_finished(job);
+    if (connector_of(job) == SIM_OFFLOADING)
+        sim_offloading_finished(job);
     if (!holds(job))
         return;
     for (unsigned i = 0; i < job->ask.prompt_count; i++) {

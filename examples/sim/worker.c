@@ -53,7 +53,8 @@ static int make_server(sim_worker_t *worker, bt_server_t **server_p, const bt_se
 
 static bool has_bootstrap(const sim_worker_t *worker)
 {
-    return worker->options.engine == SIM_SGLANG && worker->options.role == SIM_PREFILL;
+    return (worker->options.engine == SIM_SGLANG || worker->options.connector == SIM_MOONCAKE) &&
+           worker->options.role == SIM_PREFILL;
 }
 
 static int open_ports(sim_worker_t *worker)
@@ -241,6 +242,7 @@ void sim_worker_reset(sim_worker_t *worker)
     worker->faults.count = 0;
     worker->counters = (sim_counters_t){0};
     worker->busy_until_us = 0;
+    worker->life++;
     if (sim_blocks_init(&fresh, worker->options.blocks, worker->options.block_size) == 0) {
         sim_blocks_fini(&worker->blocks);
         worker->blocks = fresh;

@@ -25,6 +25,8 @@ typedef struct sim_held {
     bt_timer_t lease;
     char id[192];       /* engine's internal request id */
     char external[192]; /* without its random end */
+    unsigned rank;      /* MooncakeConnector */
+    uint64_t ids_kv;    /* TensorRT-LLM: KV of the same prompt, given as ids */
     unsigned prompt_tokens, blocks;
     uint32_t *ids;
 } sim_held_t;
@@ -41,6 +43,7 @@ typedef struct sim_counters {
 } sim_counters_t;
 
 struct sim_kv;
+struct sim_trtllm;
 
 struct sim_worker {
     sim_worker_options_t options;
@@ -55,6 +58,8 @@ struct sim_worker {
     bt_listener_t *listener, *bootstrap_listener;
     int side_fd; /* side channel: bound, so that the port is really taken */
     unsigned port, bootstrap_port, side_port;
+    unsigned life;      /* how often it has begun anew */
+    unsigned rank_turn; /* of requests that name no rank */
     bool is_dead;       /* the engine process is gone */
     bool is_closed;     /* the API server too: connection refused */
     bool dies_silently; /* SGLang: connections close without an answer */
@@ -113,6 +118,7 @@ typedef struct sim_params {
     bt_str_t source; /* sim_source: the sender's agents, where no gateway names them */
     bool has_engine_id, has_host, has_port, has_request_id, has_tp;
     bt_str_t engine_id, host, port, request_id;
+    bt_str_t transfer_id, bootstrap; /* MooncakeConnector; empty = not there */
     int64_t tp;
     uint32_t *ids;
     unsigned id_count;
@@ -145,8 +151,10 @@ struct sim_job {
     bool is_polled;    /* SGLang: the poll has found that the client is gone */
     bt_timer_t timer, poll;
     void (*on_timer)(sim_job_t *job);
+    struct sim_trtllm *trtllm;       /* TensorRT-LLM */
     sim_params_t params;             /* vLLM */
     sim_worker_t *peer;              /* vLLM: whose KV it will read */
+    unsigned rank;                   /* MooncakeConnector: its own, or that of the peer */
     struct sim_kv_room *kv_room;     /* BatonConnector: until it has ended, or is left */
     bool kills_on_leave;             /* vLLM: parked with broken parameters */
     bt_list_t push_link;             /* vLLM push: waiting for a prefill */

@@ -93,7 +93,7 @@
 ---@field role baton.Role
 ---@field labels table<string, string|boolean> `labels.gpu`; a label without a value is true
 ---@field zone? string
----@field engine? string `sglang`, `vllm`, `vllm_ascend` or `mindie`
+---@field engine? string `sglang`, `vllm`, `vllm_ascend`, `mindie` or `trtllm`
 ---@field connector? string as the fleet's configuration spells it
 ---@field version? string the engine's, likewise
 ---@field kinds table<baton.PlanKind|integer, any> plans it can be part of now: a list, and `kinds.handoff`

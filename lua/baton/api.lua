@@ -185,7 +185,7 @@ api.classes = {
       { "role", "Role", "" },
       { "labels", "table<string, string|boolean>", "`labels.gpu`; a label without a value is true" },
       { "zone?", "string", "" },
-      { "engine?", "string", "`sglang`, `vllm`, `vllm_ascend` or `mindie`" },
+      { "engine?", "string", "`sglang`, `vllm`, `vllm_ascend`, `mindie` or `trtllm`" },
       { "connector?", "string", "as the fleet's configuration spells it" },
       { "version?", "string", "the engine's, likewise" },
       { "kinds", "table<PlanKind|integer, any>", "plans it can be part of now: a list, and `kinds.handoff`" },

@@ -1,5 +1,6 @@
 -- The bytes of both legs of connectors that keep KV in a common store (ExampleConnector, LMCacheConnectorV1,
--- SharedStorageConnector): prefill makes one token and stores, decode gets the client's own request.
+-- SharedStorageConnector), and of vLLM's oldest pair (PyNcclConnector), whose KV is found by content as well: prefill
+-- makes one token and stores, decode gets the client's own request.
 
 local common = require("gateway.support.common")
 local fleet = require("gateway.support.fleet")
@@ -24,70 +25,73 @@ local ROUTES = {
 
 local f
 
-describe("legs of shared_cache", function()
-  setup(function()
-    f = fleet.start({
-      workers = { "role=prefill,connector=ExampleConnector,ttft=1",
-        "role=decode,connector=ExampleConnector,ttft=1,itl=1" },
-      flags = { "--vllm-pd-disaggregation", "--kv-connector", "exampleconnector" },
-    })
-  end)
+for _, connector in ipairs({ "ExampleConnector", "PyNcclConnector" }) do
+  describe("legs of shared_cache: " .. connector, function()
+    setup(function()
+      f = fleet.start({
+        workers = { "role=prefill,connector=" .. connector .. ",ttft=1",
+          "role=decode,connector=" .. connector .. ",ttft=1,itl=1" },
+        flags = { "--vllm-pd-disaggregation", "--kv-connector", connector:lower() },
+      })
+    end)
 
-  teardown(function()
-    f:stop()
-    proc.clean()
-  end)
+    teardown(function()
+      f:stop()
+      proc.clean()
+    end)
 
-  for number, route in ipairs(ROUTES) do
-    for _, stream in ipairs({ false, true }) do
-      it(route.path .. (stream and ", streamed" or ""), function()
-        local prompt = PROMPT .. number .. (stream and "s" or "w")
-        local body = '{\n"model" : "sim",' .. route.body:format(prompt)
-          .. (stream and ', "stream":true,"stream_options":{"include_usage":true} }' or " }")
-        local before = f:state("d0").local_compute
-        local answer, seen = f:exchange(route.path, body)
-        assert.equal(200, answer.status, answer.body)
-        local p, d = legs.one(seen.prefill), legs.one(seen.decode)
-        legs.check(body, p.body, legs.one_token(route.path, body))
-        assert.equal(body, d.body)
-        assert.equal(p.headers["x-request-id"], d.headers["x-request-id"])
-        assert.same({ fleet.expect(prompt, 5, { chat = route.chat }) }, texts.of(route.path, answer))
-        assert.is_true(f:state("d0").local_compute - before < 32, "decode found the prompt's whole blocks in the store")
-        assert.equal(d["end"] ~= "open", true)
-      end)
+    for number, route in ipairs(ROUTES) do
+      for _, stream in ipairs({ false, true }) do
+        it(route.path .. (stream and ", streamed" or ""), function()
+          local prompt = PROMPT .. number .. (stream and "s" or "w")
+          local body = '{\n"model" : "sim",' .. route.body:format(prompt)
+            .. (stream and ', "stream":true,"stream_options":{"include_usage":true} }' or " }")
+          local before = f:state("d0").local_compute
+          local answer, seen = f:exchange(route.path, body)
+          assert.equal(200, answer.status, answer.body)
+          local p, d = legs.one(seen.prefill), legs.one(seen.decode)
+          legs.check(body, p.body, legs.one_token(route.path, body))
+          assert.equal(body, d.body)
+          assert.equal(p.headers["x-request-id"], d.headers["x-request-id"])
+          assert.same({ fleet.expect(prompt, 5, { chat = route.chat }) }, texts.of(route.path, answer))
+          local computed = f:state("d0").local_compute - before
+          assert.is_true(computed < 32, "decode found the prompt's whole blocks in the store")
+          assert.equal(d["end"] ~= "open", true)
+        end)
+      end
     end
-  end
 
-  it("lets prefill end before decode begins", function()
-    local body = '{"model":"sim","prompt":"one after the other","max_tokens":3}'
-    local _, seen = f:exchange("/v1/completions", body, { ["X-Sim-Fault"] = "slow_first_byte:200@prefill" })
-    assert.is_true(seen.decode[1].time_us - seen.prefill[1].time_us >= 200000)
-  end)
+    it("lets prefill end before decode begins", function()
+      local body = '{"model":"sim","prompt":"one after the other","max_tokens":3}'
+      local _, seen = f:exchange("/v1/completions", body, { ["X-Sim-Fault"] = "slow_first_byte:200@prefill" })
+      assert.is_true(seen.decode[1].time_us - seen.prefill[1].time_us >= 200000)
+    end)
 
-  it("splits lists and samples", function()
-    local body = '{"model":"sim","prompt":["one prompt","another"],"n":2,"seed":5,"max_tokens":3,"temperature":1}'
-    local answer, seen = f:exchange("/v1/completions", body, { ["X-Request-Id"] = "store" })
-    assert.equal(200, answer.status, answer.body)
-    assert.equal(4, #seen.decode)
-    for _, d in ipairs(seen.decode) do
-      assert.is_nil(json.raw(d.body, "n"))
-      assert.is_nil(json.raw(d.body, "kv_transfer_params"))
+    it("splits lists and samples", function()
+      local body = '{"model":"sim","prompt":["one prompt","another"],"n":2,"seed":5,"max_tokens":3,"temperature":1}'
+      local answer, seen = f:exchange("/v1/completions", body, { ["X-Request-Id"] = "store" })
+      assert.equal(200, answer.status, answer.body)
+      assert.equal(4, #seen.decode)
+      for _, d in ipairs(seen.decode) do
+        assert.is_nil(json.raw(d.body, "n"))
+        assert.is_nil(json.raw(d.body, "kv_transfer_params"))
+      end
+      assert.same({
+        fleet.expect("one prompt", 3, { seed = 5 }), fleet.expect("one prompt", 3, { seed = 6 }),
+        fleet.expect("another", 3, { seed = 5 }), fleet.expect("another", 3, { seed = 6 }),
+      }, texts.of("/v1/completions", answer))
+    end)
+
+    local ORDINARY = {
+      path = "/v1/completions",
+      body = '{"model":"sim","prompt":"ordinary words","max_tokens":3}',
+      bare = '{"prompt":"ordinary words"}',
+    }
+    local function get()
+      return f
     end
-    assert.same({
-      fleet.expect("one prompt", 3, { seed = 5 }), fleet.expect("one prompt", 3, { seed = 6 }),
-      fleet.expect("another", 3, { seed = 5 }), fleet.expect("another", 3, { seed = 6 }),
-    }, texts.of("/v1/completions", answer))
+    common.headers(get, ORDINARY)
+    common.ids(get, ORDINARY)
+    common.forged(get, ORDINARY, {})
   end)
-
-  local ORDINARY = {
-    path = "/v1/completions",
-    body = '{"model":"sim","prompt":"ordinary words","max_tokens":3}',
-    bare = '{"prompt":"ordinary words"}',
-  }
-  local function get()
-    return f
-  end
-  common.headers(get, ORDINARY)
-  common.ids(get, ORDINARY)
-  common.forged(get, ORDINARY, {})
-end)
+end

@@ -16,7 +16,8 @@
 static const char *const file_keys[] = {
     "name",       "kind",   "routes",       "prefill",     "decode", "rid",
     "room",       "batch",  "release",      "abort_route", "learns", "gateway_managed",
-    "connectors", "engine", "decode_first", "single",      NULL};
+    "connectors", "engine", "decode_first", "single",      "check",  "rank",
+    NULL};
 
 const char *bt_plan_kind_name(enum bt_plan_kind kind)
 {
@@ -114,7 +115,7 @@ static void read_engine(lua_State *L, struct bt_dialect_file *file)
     lua_getfield(L, 1, "engine");
     if (!lua_isnil(L, -1) &&
         (lua_type(L, -1) != LUA_TSTRING || bt_engine_parse(bt_vm_str(L, -1), &file->engine) < 0))
-        luaL_error(L, "engine must be sglang, vllm, vllm_ascend or mindie");
+        luaL_error(L, "engine must be sglang, vllm, vllm_ascend, mindie or trtllm");
     lua_pop(L, 1);
 }
 
@@ -142,6 +143,11 @@ static void read_legs(lua_State *L, struct bt_dialect_file *file)
     lua_pop(L, 1);
     if (pub->has_single)
         pub->leg_refs[BT_DIALECT_SINGLE] = function_ref(L, "single");
+    lua_getfield(L, 1, "check");
+    pub->has_check = !lua_isnil(L, -1);
+    lua_pop(L, 1);
+    if (pub->has_check)
+        pub->leg_refs[BT_DIALECT_CHECK] = function_ref(L, "check");
 }
 
 static void read_file_table(lua_State *L, struct bt_dialect_file *file)
@@ -164,6 +170,7 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
     pub->has_release = flag(L, "release");
     pub->has_abort_route = flag(L, "abort_route");
     pub->batch = flag(L, "batch");
+    pub->needs_rank = flag(L, "rank");
     pub->learns = flag(L, "learns");
     pub->is_gateway_managed = flag(L, "gateway_managed");
     pub->needs_decode_first = flag(L, "decode_first");
@@ -177,6 +184,10 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
         luaL_error(L, "kind \"trigger\" needs room, and cannot be batch: one call a prompt");
     if (pub->has_release && !pub->needs_reply)
         luaL_error(L, "release is for kind \"handoff\" only");
+    lua_getfield(L, 1, "check");
+    if (!lua_isnil(L, -1) && pub->kind != BT_PLAN_BOOTSTRAP)
+        luaL_error(L, "check is for kind \"bootstrap\" only: decode of the others has the reply");
+    lua_pop(L, 1);
     if (pub->has_abort_route && !pub->needs_rid)
         luaL_error(L, "abort_route needs rid");
     read_routes(L, file);

@@ -15,6 +15,9 @@
  *   batch = true: a list of prompts goes in one leg, with a room per prompt; else every list is fanned out.
  *   single: its presence says that a worker of a pair computes a whole request without a partner, and the policy may ask for that. It takes
  *   out of the client's body what such a worker would read as the connector's own; leg.decode is the worker; leg.prefill raises.
+ *   rank = true: decode's function looks at leg.prefill.dp_rank; a worker with several has one then.
+ *   check: a function(leg, edit) of kind "bootstrap" that looks at prefill's reply (edit.reply) when it has come before decode's first
+ *   token; nil, reason: its KV will not come, decode is stopped and the attempt fails. It edits nothing.
  *   decode_first = true: prefill's function looks at leg.decode, so a plan may not leave decode open.
  *   gateway_managed = true: the workers' transfer agents are connected to the gateway, which opens each room at both sides and may give a
  *   waiting decode another prefill, with a room of its own: then leg.room is not the same on both legs.
@@ -22,8 +25,10 @@
  *   edit.header(name, value|nil) edit.str(s) -> JSON string text
  *   edit.reply(path...) -> type, value | count   looks into the hand-off reply (strings, numbers, booleans; count for
  *                          arrays and objects)
- *   edit.splice(key, name, {member = raw_json, ...})  sets key to the reply's top-level member `name` (nil: the whole reply),
- *                          byte for byte, with the given members replaced
+ *   edit.raw(path...) -> the JSON text there
+ *   edit.copy(key, name | {path})  sets key to that value of the reply, byte for byte; nil when it is absent or null
+ *   edit.splice(key, name | {path} | nil, {member = raw_json, ...})  sets key to that object of the reply (nil: to all of it),
+ *                          byte for byte, with the given members replaced; nil when it is none
  *   A leg function returns nothing, or nil, reason -> the attempt fails with BT_E_HANDOFF/BT_E_DIALECT and that reason;
  *   decode of a hand-off may return "recompute" (decode computes the prompt itself; counted).
  */
@@ -44,7 +49,13 @@ enum bt_plan_kind {
 };
 const char *bt_plan_kind_name(enum bt_plan_kind kind); /* "single", "handoff", ... */
 
-enum bt_dialect_leg { BT_DIALECT_PREFILL, BT_DIALECT_DECODE, BT_DIALECT_SINGLE, BT_DIALECT_LEGS };
+enum bt_dialect_leg {
+    BT_DIALECT_PREFILL,
+    BT_DIALECT_DECODE,
+    BT_DIALECT_SINGLE,
+    BT_DIALECT_CHECK,
+    BT_DIALECT_LEGS
+};
 
 typedef struct bt_dialects bt_dialects_t;
 
@@ -59,6 +70,8 @@ typedef struct bt_dialect {
     bool batch;
     bool needs_decode_first; /* hand-off whose prefill leg tells of decode: no late choice */
     bool learns;             /* nixl_push: needs parameters that the first hand-off reply teaches */
+    bool needs_rank;         /* prefill's data-parallel rank is chosen before */
+    bool has_check;          /* looks at prefill's reply while decode waits for the KV */
     bool has_single;         /* a worker of its pairs serves alone, too */
     bool is_gateway_managed; /* baton: rooms are opened at the workers' agents (core/transfer) */
     bt_dialects_t *home;

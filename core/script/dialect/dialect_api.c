@@ -394,6 +394,18 @@ static int edit_reply(lua_State *L)
     return 2;
 }
 
+/* edit.raw(path...) -> the JSON text there; nil when absent. Numbers keep all their digits. */
+static int edit_raw(lua_State *L)
+{
+    struct bt_dialects *d = running(L);
+    const bt_str_t value = d->leg->reply.n > 0 ? follow(L, d, 1) : BT_STR_NULL;
+
+    if (value.n == 0)
+        return 0;
+    lua_pushlstring(L, value.p, value.n);
+    return 1;
+}
+
 /* ---- splice: the reply's bytes, with some members replaced ---- */
 
 static char *append(char *at, bt_str_t s)
@@ -479,26 +491,35 @@ static bt_str_t with_replacements(lua_State *L, struct bt_dialects *d, bt_str_t 
     return (bt_str_t){out, (size_t) (at - out)};
 }
 
-/* The object of the reply that is named at stack index 2; nil: the reply itself. BT_STR_NULL: it is none. */
-static bt_str_t spliced(lua_State *L, struct bt_dialects *d)
+/* The reply's value at stack index 2: a top-level name, a list of names and 1-based positions, or
+ * nil for the reply itself, where it is an object. */
+static bt_str_t source_of(lua_State *L, struct bt_dialects *d)
 {
     const bt_str_t reply = bt_str_trim(d->leg->reply);
-    const bt_json_item_t *item;
+    const int top = lua_gettop(L);
+    bt_str_t value;
 
     if (lua_isnil(L, 2))
         return bt_json_index_object(&d->index, reply)->is_right ? reply : BT_STR_NULL;
-    item = bt_json_index_member(&d->index, reply, check_str(L, 2));
-    return item != NULL && item->type == BT_JSON_OBJECT ? item->value : BT_STR_NULL;
+    if (lua_type(L, 2) != LUA_TTABLE)
+        lua_pushvalue(L, 2);
+    luaL_checkstack(L, (int) lua_objlen(L, 2) + 4, "a path into the reply is too long");
+    for (size_t i = 1; lua_istable(L, 2) && i <= lua_objlen(L, 2); i++)
+        lua_rawgeti(L, 2, (int) i);
+    value = lua_gettop(L) > top ? follow(L, d, top + 1) : BT_STR_NULL;
+    lua_settop(L, top);
+    return value;
 }
 
-/* edit.splice(key, name, {member = raw}) -> true, or nil when the reply has no object of that name */
+/* edit.splice(key, name or {path}, {member = raw}) -> true, or nil when the reply has no object there */
 static int edit_splice(lua_State *L)
 {
     struct bt_dialects *d = running(L);
-    bt_str_t key = check_str(L, 1), value = spliced(L, d);
+    bt_str_t key = check_str(L, 1);
+    const bt_str_t value = d->leg->reply.n > 0 ? source_of(L, d) : BT_STR_NULL;
     bool replaces = lua_type(L, 3) == LUA_TTABLE;
 
-    if (value.p == NULL)
+    if (value.n == 0 || bt_json_type_of(value) != BT_JSON_OBJECT)
         return 0;
     if (replaces) {
         lua_pushnil(L);
@@ -508,6 +529,21 @@ static int edit_splice(lua_State *L)
     /* Unchanged bytes are borrowed: block ids of a long prompt are tens of kilobytes. */
     checked(L, bt_edits_set(d->edits, BT_STR(""), key,
                             replaces ? with_replacements(L, d, value) : value, true));
+    lua_pushboolean(L, 1);
+    return 1;
+}
+
+/* edit.copy(key, name or {path}) -> true, or nil when the reply has nothing, or null, there */
+static int edit_copy(lua_State *L)
+{
+    struct bt_dialects *d = running(L);
+    bt_str_t key = check_str(L, 1);
+    const bt_str_t value = d->leg->reply.n > 0 ? source_of(L, d) : BT_STR_NULL;
+    const enum bt_json_type type = value.n > 0 ? bt_json_type_of(value) : BT_JSON_NONE;
+
+    if (type == BT_JSON_NONE || type == BT_JSON_NULL)
+        return 0;
+    checked(L, bt_edits_set(d->edits, BT_STR(""), key, value, true));
     lua_pushboolean(L, 1);
     return 1;
 }
@@ -532,6 +568,8 @@ void bt_dialect_api_open(lua_State *L, struct bt_dialects *d)
                                          {"header", edit_header},
                                          {"str", edit_str},
                                          {"reply", edit_reply},
+                                         {"raw", edit_raw},
+                                         {"copy", edit_copy},
                                          {"splice", edit_splice},
                                          {NULL, NULL}};
 

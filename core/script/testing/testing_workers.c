@@ -74,7 +74,7 @@ static enum bt_engine engine_of(lua_State *L, bt_str_t name)
     enum bt_engine engine = BT_ENGINE_UNKNOWN;
 
     if (name.p != NULL && bt_engine_parse(name, &engine) < 0)
-        luaL_error(L, "engine must be sglang, vllm, vllm_ascend or mindie");
+        luaL_error(L, "engine must be sglang, vllm, vllm_ascend, mindie or trtllm");
     return engine;
 }
 

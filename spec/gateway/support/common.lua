@@ -143,6 +143,8 @@ local FORGED = {
   '"data_parallel_rank":3',
   '"disagg_prefill_dp_rank":3',
   '"decode_tp_size":64',
+  '"disaggregated_params":{"encoded_opaque_state":"evil"}',
+  '"prompt_token_ids_b64":"evil"',
 }
 
 local function escape_keys(member)

@@ -28,6 +28,22 @@ return {
   vllm("nixl_push", "NixlPushConnector"),
   vllm("shared_cache", "ExampleConnector"),
   layerwise(),
+  -- KV that nobody fetches goes by the engines' own clocks, which are shorter here.
+  vllm("offloading_p2p", "OffloadingConnector", ",lease_ms=20000"),
+  {
+    name = "mooncake",
+    engine = "vllm",
+    paths = { "/v1/completions", "/v1/chat/completions", "/v1/messages", "/inference/v1/generate" },
+    worker = "connector=MooncakeConnector,lease_ms=20000,ttft=1,itl=1",
+    flags = { "--vllm-pd-disaggregation", "--kv-connector", "MooncakeConnector" },
+  },
+  {
+    name = "trtllm",
+    engine = "trtllm",
+    paths = { "/v1/completions", "/v1/chat/completions" },
+    worker = "engine=trtllm,lease_ms=20000,ttft=1,itl=1",
+    flags = { "--engine", "trtllm" },
+  },
   {
     name = "sglang",
     engine = "sglang",

@@ -1,8 +1,8 @@
 -- stub.lua - a worker whose every byte the spec writes. It is served while the spec waits inside http.lua.
 --
 -- answer(request) returns the bytes of the whole answer, head included; or a list of pieces, each sent in a write of
--- its own, which may end in stub.CLOSE or stub.RESET; or nil for silence. GET /health is answered with 200 before it
--- is asked.
+-- its own, which may end in stub.CLOSE or stub.RESET; or nil for silence. What health checks and
+-- reports ask is answered before it is asked.
 
 local http = require("gateway.support.http")
 local socket = require("socket")
@@ -82,12 +82,17 @@ local function take_request(peer)
   return request
 end
 
+-- vLLM's optional routes, which health checks ask for.
+local POST_ONLY = { ["/inference/v1/generate"] = true, ["/v1/completions/render"] = true }
+
 local function respond(self, peer, request)
   local out
   if request.target == "/health" then
     out = stub.reply(200, "")
   elseif request.method == "GET" and (request.target == "/metrics" or request.target:find("^/v1/loads")) then
     out = stub.reply(404, "")
+  elseif request.method == "GET" and POST_ONLY[request.target] then
+    out = stub.reply(405, "")
   else
     self.requests[#self.requests + 1] = request
     self.last_peer = peer -- its queue takes more pieces from the spec

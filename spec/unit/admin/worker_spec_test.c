@@ -201,6 +201,30 @@ static void test_a_pasted_kv_transfer_config(void **state)
     bt_spec_request_fini(&r);
 }
 
+#define OFFLOADING(extra)                                                                          \
+    "{\"url\":\"http://h:1\",\"role\":\"prefill\",\"kv_transfer_config\":{\"kv_connector\":"       \
+    "\"OffloadingConnector\",\"kv_connector_extra_config\":{" extra "}}}"
+
+static void test_a_pasted_peer_to_peer_tier(void **state)
+{
+    bt_spec_request_t r;
+
+    (void) state;
+    assert_int_equal(json(&r, OFFLOADING("\"secondary_tiers\":[{\"type\":\"fs\"},{\"type\":"
+                                         "\"p2p\",\"host\":\"10.0.0.1\",\"port\":5800}]")),
+                     0);
+    assert_string_equal(r.spec.kv_host, "10.0.0.1");
+    assert_int_equal(r.spec.bootstrap_port, 5800);
+    bt_spec_request_fini(&r);
+    assert_int_equal(json(&r, OFFLOADING("\"secondary_tiers\":[{\"type\":\"p2p\"}]")), 0);
+    assert_null(r.spec.kv_host);
+    assert_int_equal(r.spec.bootstrap_port, 0);
+    bt_spec_request_fini(&r);
+    refuses(OFFLOADING("\"secondary_tiers\":[{\"type\":\"p2p\",\"port\":0}]"), "1 to 65535");
+    refuses(OFFLOADING("\"secondary_tiers\":[{\"type\":\"fs\"}]"), "no peer-to-peer tier");
+    refuses(OFFLOADING("\"cpu_bytes_to_use\":1"), "no peer-to-peer tier");
+}
+
 static void test_a_kv_transfer_config_that_does_not_fit(void **state)
 {
     (void) state;
@@ -229,6 +253,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_query),
         cmocka_unit_test(test_a_pasted_kv_transfer_config),
+        cmocka_unit_test(test_a_pasted_peer_to_peer_tier),
         cmocka_unit_test(test_a_kv_transfer_config_that_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,6 +37,23 @@ static void test_blanks_the_object(void **state)
     expect("{\"kv_transfer_params\":{}}", "{\"kv_transfer_params\":{}}");
 }
 
+static void test_blanks_in_each_choice(void **state)
+{
+    (void) state;
+    expect("{\"choices\":[{\"disaggregated_params\":{\"a\":{\"b\":\"}\"}},\"text\":\"x\"},"
+           "{\"text\":\"y\",\"disaggregated_params\":{\"c\":[1,2]}}],\"usage\":{\"n\":1}}",
+           "{\"choices\":[{\"disaggregated_params\":{             },\"text\":\"x\"},"
+           "{\"text\":\"y\",\"disaggregated_params\":{         }}],\"usage\":{\"n\":1}}");
+    expect("{\"c\":[{\"disaggregated_params\":null},{\"message\":{\"a\":1}}],\"b\":{\"c\":2}}",
+           "{\"c\":[{\"disaggregated_params\":null},{\"message\":{\"a\":1}}],\"b\":{\"c\":2}}");
+    expect("{\"c\":[{\"disaggregated_params\":null},[{\"a\":1}],[\"disaggregated_params\",{\"a\":1}"
+           "]]}",
+           "{\"c\":[{\"disaggregated_params\":null},[{\"a\":1}],[\"disaggregated_params\",{\"a\":1}"
+           "]]}");
+    expect("{\"disaggregated_params\":{\"x\":1},\"c\":[{\"kv_transfer_params\":{\"x\":1}}]}",
+           "{\"disaggregated_params\":{\"x\":1},\"c\":[{\"kv_transfer_params\":{\"x\":1}}]}");
+}
+
 static void test_leaves_everything_else(void **state)
 {
     (void) state;
@@ -55,6 +72,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blanks_the_object),
+        cmocka_unit_test(test_blanks_in_each_choice),
         cmocka_unit_test(test_leaves_everything_else),
     };
 

@@ -1,5 +1,6 @@
 #include "cluster/monitor.h"
 
+#include "cluster/engine_ids.h"
 #include "help.h"
 #include "loop/resolve.h"
 
@@ -24,7 +25,9 @@ typedef struct server {
     _Atomic bool is_over;
     _Atomic unsigned health_hits, metrics_hits, loads_hits, keyed_hits;
     const char *metrics, *loads; /* bodies; NULL = 404 */
-    int held[64];                /* connections left without an answer */
+    const char *_Atomic query;   /* the same */
+    _Atomic unsigned query_hits;
+    int held[64]; /* connections left without an answer */
     unsigned held_count;
 } server_t;
 
@@ -92,6 +95,9 @@ static bool serve_one(server_t *s, int fd)
     } else if (strncmp(head, "GET /v1/loads?include=core ", 27) == 0) {
         atomic_fetch_add(&s->loads_hits, 1);
         answer_body(fd, s->loads);
+    } else if (strncmp(head, "GET /query ", 11) == 0) {
+        atomic_fetch_add(&s->query_hits, 1);
+        answer_body(fd, atomic_load(&s->query));
     } else {
         answer(fd, "400 Bad Request", "");
     }
@@ -406,6 +412,32 @@ static void sglang_prefill_needs_its_bootstrap_port_too(void **state)
     server_stop(&boot);
 }
 
+static bool is_called(bt_worker_t *w, const char *wanted)
+{
+    char id[BT_ENGINE_ID_MAX];
+    return bt_engine_ids_get(w, 0, id, sizeof id) && strcmp(id, wanted) == 0;
+}
+
+static void mooncake_prefill_needs_its_engine_ids(void **state)
+{
+    (void) state;
+    config.disabled = true; /* it is asked all the same */
+    config.health.interval_ms = 3600000;
+    server_start(&boot);
+    spec.bootstrap_port = (int) boot.port;
+    bt_worker_t *w = watch(BT_ROLE_PREFILL, "127.0.0.1", "MooncakeConnector");
+    UNTIL(atomic_load(&boot.query_hits) >= 2);
+    assert_false(bt_worker_usable(w, bt_clock_ms())); /* 404 */
+    atomic_store(&boot.query, "{\"0\":{\"engine_id\":\"first\"}}");
+    UNTIL(bt_worker_usable(w, bt_clock_ms()));
+    assert_true(is_called(w, "first"));
+    atomic_store(&boot.query, "{\"0\":{\"engine_id\":\"second\"}}");
+    bt_engine_ids_doubt(w); /* before its interval is over */
+    UNTIL(is_called(w, "second"));
+    assert_true(bt_worker_usable(w, bt_clock_ms()));
+    server_stop(&boot);
+}
+
 static void keys_are_sent(void **state)
 {
     (void) state;
@@ -592,6 +624,7 @@ int main(void)
         CASE(a_passive_signal_is_followed_up),
         CASE(who_is_asked_to_look_looks_now),
         CASE(sglang_prefill_needs_its_bootstrap_port_too),
+        CASE(mooncake_prefill_needs_its_engine_ids),
         CASE(keys_are_sent),
         CASE(a_moved_name_is_followed_after_a_refused_connect),
         CASE(unresolvable_is_down),

@@ -207,8 +207,8 @@ static void a_connector_that_is_not_known(void **state)
         "    dispatch_profile = 'nixx' } } } } }",
         "pools[1].workers[1].dispatch_profile: dispatch_profile \"nixx\": unknown "
         "dispatch_profile: say handoff, bootstrap, trigger, or a dialect (nixl, nixl_push, "
-        "shared_cache, sglang, baton, mooncake_layerwise, mindie, or one of "
-        "--dialect-dir)");
+        "shared_cache, sglang, trtllm, mooncake, mooncake_layerwise, mindie, offloading_p2p, "
+        "baton, or one of --dialect-dir)");
     load_ok(&c, load_write("b.lua", "return { pools = { { workers = {\n"
                                     "  { url = 'http://a:1', role = 'decode', connector = 'New',\n"
                                     "    dispatch_profile = 'nixl' } } } } }"));

@@ -181,6 +181,36 @@ static void looking_into_a_reply(void **state)
     leg_fini(&r);
 }
 
+static void taking_from_inside_the_reply(void **state)
+{
+    struct leg_run r;
+    (void) state;
+
+    start(&r,
+          "assert(edit.raw('c', 1, 'id') == '6731121147493536035')\n"
+          "assert(edit.raw('c', 1, 'o') == '{ \"a\" : 1 }' and edit.raw('z') == 'null')\n"
+          "assert(edit.raw('c', 2) == nil and edit.raw('nope') == nil)\n"
+          "assert(edit.copy('v', 'l') == true and edit.copy('w', { 'c', 1, 'id' }) == true)\n"
+          "assert(edit.copy('x', { 'c', 1, 'nope' }) == nil and edit.copy('x', 'z') == nil)\n"
+          "assert(edit.copy('x', {}) == nil)\n"
+          "assert(edit.splice('s', { 'c', 1, 'o' }, { a = 2 }) == true)\n"
+          "assert(edit.splice('t', { 'c', 1, 'o' }) == true)\n"
+          "assert(edit.splice('x', { 'c', 1, 'id' }) == nil and edit.splice('x', { 'c' }) == nil)");
+    r.leg.reply = BT_STR("{\"l\":[ 1 ,2],\"z\":null,\"c\":[{\"id\":6731121147493536035,"
+                         "\"o\":{ \"a\" : 1 }}]}");
+    assert_body_ok(&r);
+    assert_edits(&r, "v=[ 1 ,2]", "w=6731121147493536035", "s={ \"a\" : 2 }", "t={ \"a\" : 1 }",
+                 NULL);
+    leg_fini(&r);
+    start(&r, "assert(edit.raw() == nil and edit.raw('x') == nil and edit.copy('a', 'b') == nil)");
+    assert_body_ok(&r);
+    leg_fini(&r);
+    start(&r, "edit.copy('v', { true })");
+    r.leg.reply = BT_STR("{}");
+    assert_refused(&r, false, "string expected");
+    leg_fini(&r);
+}
+
 static void splicing_the_reply(void **state)
 {
     struct leg_run r;
@@ -213,6 +243,7 @@ int main(void)
         cmocka_unit_test(bad_edits_are_refused),
         cmocka_unit_test(nothing_works_after_the_call),
         cmocka_unit_test(looking_into_a_reply),
+        cmocka_unit_test(taking_from_inside_the_reply),
         cmocka_unit_test(splicing_the_reply),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,13 @@
+-- One TensorRT-LLM pair, context first. Check it: baton check baton.lua
+return {
+  pools = {
+    {
+      name = "default",
+      engine = "trtllm",
+      workers = {
+        { url = "http://127.0.0.1:8001", role = "prefill" },
+        { url = "http://127.0.0.1:8002", role = "decode" },
+      },
+    },
+  },
+}
