@@ -24,6 +24,7 @@
 #include "dispatch/plan.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/sink.h"
+#include "dispatch/token_replay.h"
 
 #include <stdio.h>
 
@@ -515,6 +516,10 @@ int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair, bt_attempt_end_cb o
         bt_leg_drop(&a->legs[0]);
         bt_leg_drop(&a->legs[1]);
         return rc;
+    }
+    if (r->replay != NULL && r->replay->reason != NULL) {
+        a->replay = r->replay->reason;
+        a->replayed = r->replay->before;
     }
     a->before = task->attempt;
     task->attempt = a;

@@ -7,6 +7,7 @@
 #include "api/redact.h"
 #include "base/log.h"
 #include "cluster/health.h"
+#include "dispatch/token_replay.h"
 
 #include <stdio.h>
 
@@ -219,6 +220,8 @@ static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
     rc = bt_edits_append(&edits, &r->intent.strip);
     if (rc == 0)
         rc = bt_edits_append(&edits, &a->task->child);
+    if (rc == 0)
+        rc = bt_token_replay_edit(leg, &edits);
     if (rc == 0)
         rc = a->kind == BT_PLAN_SINGLE ? single_edits(leg, &edits)
                                        : dialect_edits(leg, reply, &edits, f);

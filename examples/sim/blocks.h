@@ -10,6 +10,7 @@
 #define SIM_BLOCKS_H
 
 #include "base/list.h"
+#include "base/str.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,6 +43,8 @@ typedef struct sim_prompt {
     uint64_t kv;
     unsigned blocks;
     uint64_t *states; /* at the end of each block */
+    bt_str_t text;    /* only while the request is read: it may lie in the body */
+    uint32_t *ids;    /* chain.h */
 } sim_prompt_t;
 
 int sim_blocks_init(sim_blocks_t *b, unsigned count, unsigned block_tokens);
