@@ -4,6 +4,8 @@
 #include "api/continuation.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "dispatch/leg.h"
+#include "dispatch/policy_call.h"
 #include "dispatch/token_replay.h"
 
 #define ID_CHARS 11 /* ten digits and a comma */
@@ -30,16 +32,34 @@ static const char *why_inexact(const struct bt_token_replay *replay)
     return replay->limit <= replay->shown ? "max_tokens are made" : NULL;
 }
 
+static uint64_t left_of(const struct bt_token_replay *replay)
+{
+    return replay->limit == BT_CONTINUATION_UNLIMITED ? 0 : replay->limit - replay->shown;
+}
+
 const char *bt_replay_round_refusal(const bt_task_t *task, const bt_failure_t *f)
 {
     const bt_request_t *r = task->request;
     const struct bt_token_replay *replay = r->replay;
+    const char *why;
 
     if (is_recomputed(f) ? !replay->on_recomputed : !replay->on_lost || !f->retryable)
         return "it is not to be continued after that";
     if (replay->count >= r->pool->spec.max_replays)
         return "it was continued --max-replays times already";
-    return has_nothing(replay) ? NULL : why_inexact(replay);
+    why = has_nothing(replay) ? NULL : why_inexact(replay);
+    if (why == NULL && !bt_policy_call_recompute(
+                           task->request, &(bt_policy_failure_t){.scope = bt_err_scope(f->rc),
+                                                                 .name = bt_err_name(f->rc),
+                                                                 .leg = bt_leg_role_name(f->leg),
+                                                                 .status = f->status,
+                                                                 .tried = task->tried,
+                                                                 .tried_count = task->tried_count,
+                                                                 .made = replay->shown,
+                                                                 .left = left_of(replay),
+                                                                 .replays = replay->count}))
+        why = "the policy says no";
+    return why;
 }
 
 /* "[1,2" of the client's own list, or of the ids that the engine has told; then those of the output. */

@@ -1,5 +1,6 @@
--- Answers that go on at another worker by their token ids: given up by vLLM-Ascend's decode (stop_reason recomputed), or lost with
--- their decode. The simulator's text is a function of all ids before it (by_ids), so a wrong prompt gives another text.
+-- Answers that go on at another worker by their token ids: given up by vLLM-Ascend's decode (stop_reason recomputed),
+-- or lost with their decode. The simulator's text is a function of all ids before it (by_ids), so a wrong prompt gives
+-- another text.
 
 local faults = require("gateway.support.faults")
 local fleet = require("gateway.support.fleet")
@@ -26,6 +27,25 @@ return {
   version = "1",
   plan = function(req, view)
     return { prefill = view.prefill[1], decode = baton.argmin(view.decode, "id") }
+  end,
+}
+]]
+
+local ASKED = [[
+return {
+  api = 2,
+  name = "asked",
+  version = "1",
+  plan = function(req, view)
+    return { prefill = view.prefill[1], decode = view.decode[1] }
+  end,
+  recompute = function(req, failure)
+    baton.log("info", ("asked: %d made, %d left, %d before, %s"):format(failure.made, failure.left, failure.replays,
+      failure.name))
+    if req.headers["x-wish"] == "error" then
+      error("no idea")
+    end
+    return req.headers["x-wish"] ~= "no"
   end,
 }
 ]]
@@ -140,6 +160,14 @@ describe("an answer that goes on by its token ids", function()
       assert.truthy(story:find("goes on after 5 tokens, recomputed", 1, true), story)
     end)
 
+    it("begins anew when nothing of it was there", function()
+      start({}, nil, 1)
+      local calm = f:post(PATH, body(6, STREAM))
+      fault("recompute", 0)
+      assert.equal(plain(calm.body), plain(f:post(PATH, body(6, STREAM)).body))
+      assert.equal(1, replays("recomputed"))
+    end)
+
     it("goes on several times, and with the one decode there is", function()
       start({}, nil, 1)
       local calm = f:post(PATH, body(12, STREAM))
@@ -218,8 +246,8 @@ describe("an answer that goes on by its token ids", function()
 
     it("is as the engine says it where that is wished, or where ids do not say all", function()
       start({}, nil, 1)
-      for _, more in ipairs({ ',"logprobs":1', ',"stop":["x"]', ',"echo":true', ',"response_format":{"type":"json_object"}',
-        ',"presence_penalty":0.5', ',"tools":[{}]', ',"suffix":"s"' }) do
+      for _, more in ipairs({ ',"logprobs":1', ',"stop":["x"]', ',"echo":true', ',"presence_penalty":0.5',
+        ',"response_format":{"type":"json_object"}', ',"tools":[{}]', ',"suffix":"s"' }) do
         fault("recompute", 3)
         f:mark()
         local answer = f:post(PATH, body(12, STREAM .. more))
@@ -228,6 +256,21 @@ describe("an answer that goes on by its token ids", function()
         f.sim:reset("d0")
       end
       assert.equal(0, replays("recomputed"))
+    end)
+
+    it("does not go on when the policy says no", function()
+      start({ "--policy", proc.write("asked.lua", ASKED) }, nil, 1)
+      local calm = f:post(PATH, body(12, STREAM))
+      fault("recompute", 5)
+      assert.equal(plain(calm.body), plain(f:post(PATH, body(12, STREAM)).body))
+      fault("recompute", 5)
+      local answer = f:post(PATH, body(12, STREAM), { ["x-wish"] = "no" })
+      assert.truthy(answer.body:find("the policy says no", 1, true), answer.body)
+      fault("recompute", 5)
+      assert.equal(plain(calm.body), plain(f:post(PATH, body(12, STREAM), { ["x-wish"] = "error" }).body))
+      assert.equal(1, faults.number(f, "baton_policy_errors_total"))
+      assert.equal(2, replays("recomputed"))
+      assert.truthy(f.gateway:stderr():find("asked: 5 made, 7 left, 0 before, recomputed", 1, true))
     end)
 
     it("is as the engine says it with --no-replay-recomputed", function()
