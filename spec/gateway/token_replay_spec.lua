@@ -79,7 +79,8 @@ describe("an answer that goes on by its token ids", function()
     for i = 0, (decodes or 2) - 1 do
       workers[#workers + 1] = ("name=d%d,role=decode,model=m"):format(i) .. (words or WORDS)
     end
-    local all = { "--vllm-pd-disaggregation", "--connector", words and "NixlConnector" or "MooncakeConnectorV1" }
+    local connector = (words or WORDS):find("Mooncake") and "MooncakeConnectorV1" or "NixlConnector"
+    local all = { "--vllm-pd-disaggregation", "--connector", connector }
     for _, flag in ipairs(flags or {}) do
       all[#all + 1] = flag
     end
@@ -271,6 +272,17 @@ describe("an answer that goes on by its token ids", function()
       assert.equal(1, faults.number(f, "baton_policy_errors_total"))
       assert.equal(2, replays("recomputed"))
       assert.truthy(f.gateway:stderr():find("asked: 5 made, 7 left, 0 before, recomputed", 1, true))
+    end)
+
+    it("needs ids for what the client has, and none for what it has not", function()
+      start({}, ",connector=MooncakeConnectorV1", 1)
+      local calm = f:post(PATH, body(12))
+      fault("recompute", 5)
+      assert.equal(plain(calm.body), plain(f:post(PATH, body(12)).body))
+      fault("recompute", 5)
+      local answer = f:post(PATH, body(12, STREAM))
+      assert.truthy(answer.body:find("the engine tells no token ids", 1, true), answer.body)
+      assert.equal(1, replays("recomputed"))
     end)
 
     it("is as the engine says it with --no-replay-recomputed", function()
