@@ -150,6 +150,17 @@ static void write_counters(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 #undef WRITE_COUNTER
 }
 
+static void write_replays(bt_prom_t *p, const bt_dispatch_shared_t *shared)
+{
+    const bt_label_t recomputed = {"reason", BT_STR("recomputed")},
+                     lost = {"reason", BT_STR("lost")};
+
+    bt_prom_family(p, "baton_replays_total", "counter",
+                   "Answers continued at another worker by their token ids, by reason");
+    bt_prom_count(p, &recomputed, 1, sum_at(shared, offsetof(bt_stats_t, replays_recomputed)));
+    bt_prom_count(p, &lost, 1, sum_at(shared, offsetof(bt_stats_t, replays_lost)));
+}
+
 static void write_histograms(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 {
     static const struct {
@@ -268,6 +279,7 @@ void bt_metrics_write(bt_text_t *out, const bt_workers_t *workers, bt_dispatch_s
     write_requests(&p, shared);
     write_queues(&p, shared);
     write_counters(&p, shared);
+    write_replays(&p, shared);
     write_histograms(&p, shared);
     write_records(&p, shared);
     write_loops(&p, shared, facts, fact_count);

@@ -40,6 +40,7 @@
     X(BT_E_LOST, -20054, WORKER, "worker is lost: it is dead or silent, and its checks fail")      \
     X(BT_E_REDIRECT, -20053, WORKER, "worker answered with a redirect, which is not followed")     \
     X(BT_E_HANDOFF, -20050, ATTEMPT, "hand-off parameters missing or wrong")                       \
+    X(BT_E_RECOMPUTED, -20057, ATTEMPT, "decode has given the request up, to be computed again")   \
     X(BT_E_LEASE, -20051, ATTEMPT, "prefill lease ran out")                                        \
     X(BT_E_KV_TRANSFER, -20052, ATTEMPT, "KV transfer between the pair failed")                    \
     X(BT_E_CALLBACK, -20055, ATTEMPT, "decode's call for prefill is wrong")                        \

@@ -26,6 +26,8 @@ void bt_pool_spec_init(bt_pool_spec_t *spec)
                       .room_repair_ms = 5000},
         .max_fanout = 64,
         .max_attempts = 3,
+        .max_replays = 3,
+        .replay_recomputed = true,
     };
 }
 

@@ -30,10 +30,14 @@ typedef struct bt_pool_spec {
     bt_pool_deadlines_t deadlines;
     unsigned max_fanout;           /* 64 */
     unsigned max_attempts;         /* 3 */
+    unsigned max_replays;          /* 3 */
     unsigned retry_budget_percent; /* 0 = no limit */
     unsigned engine_request_limit; /* legs that a worker may have at once; 0 = no limit */
     bool
         refuse_recompute; /* hand-off reply without parameters is a failure instead of a local recompute at decode */
+    /* Answers go on at another worker, by their token ids: what vLLM-Ascend's decode gives up (true), what is lost with its decode
+     * (false). */
+    bool replay_recomputed, replay_lost_decode;
 } bt_pool_spec_t;
 void bt_pool_spec_init(bt_pool_spec_t *spec);
 void bt_pool_spec_fini(bt_pool_spec_t *spec);

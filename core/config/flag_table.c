@@ -319,6 +319,15 @@ const bt_flag_t bt_flags[] = {
      "children that a list of prompts or n > 1 may be split into (64)"},
     {"max-attempts", "N", BT_GROUP_DECIDE, true, POOL(UINT(POOL_AT(spec.max_attempts), 1, 16)),
      "attempts a request, the first included (3); also --retry-max-retries"},
+    {"replay-recomputed", NULL, BT_GROUP_DECIDE, true, POOL(BOOL(POOL_AT(spec.replay_recomputed))),
+     "completions that a vLLM-Ascend decode gives up (stop_reason recomputed) go on elsewhere by "
+     "their token ids (true); --no-replay-recomputed: clients get what the engine says"},
+    {"replay-lost-decode", NULL, BT_GROUP_DECIDE, true,
+     POOL(BOOL(POOL_AT(spec.replay_lost_decode))),
+     "completions whose vLLM decode is lost in the middle go on elsewhere by their token ids "
+     "(false): the same text where sampling is greedy, else one that could have come"},
+    {"max-replays", "N", BT_GROUP_DECIDE, true, POOL(UINT(POOL_AT(spec.max_replays), 1, 16)),
+     "times that one answer may go on so (3)"},
     {"retry-budget-percent", "N", BT_GROUP_DECIDE, true,
      POOL(UINT(POOL_AT(spec.retry_budget_percent), 0, 1000)),
      "retries a pool may have, in percent of its requests of the last 10 s, and at least 10: with "

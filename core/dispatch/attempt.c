@@ -29,6 +29,7 @@
 #include "dispatch/plan.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/sink.h"
+#include "dispatch/token_replay.h"
 
 #define BLAME_WAIT_MS 100
 #define ENGINE_CHECK_MS 1000
@@ -583,6 +584,10 @@ int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair, bt_attempt_end_cb o
         close_rooms(a, true, bt_err_text(rc));
         bt_attempt_drop(a);
         return rc;
+    }
+    if (r->replay != NULL && r->replay->reason != NULL) {
+        a->replay = r->replay->reason;
+        a->replayed = r->replay->before;
     }
     a->before = task->attempt;
     task->attempt = a;

@@ -128,6 +128,8 @@ struct bt_attempt {
     enum bt_leg_role fail_leg;
     unsigned fail_status;
     bool guilty[2];
+    const char *replay;           /* why it goes on where another ended; NULL = it does not */
+    uint64_t replayed;            /* tokens of the answer that it was given */
     struct bt_replaced *replaced; /* the last one */
     bt_timer_t blame_wait;        /* decode said "KV transfer failed": whose fault is it? */
     bt_timer_t
@@ -158,9 +160,10 @@ struct bt_task {
     unsigned index;
     bt_attempt_t *attempt; /* the running one */
     unsigned attempts;
-    bt_edits_t child;   /* edits that make this child's body; empty for an unsplit request */
-    const char *suffix; /* "-3" for child 3, "" otherwise */
-    bt_choice_t choice; /* policy's last answer: alternates left to try */
+    unsigned before_replay; /* of them: before the last token replay, which has tries of its own */
+    bt_edits_t child;       /* edits that make this child's body; empty for an unsplit request */
+    const char *suffix;     /* "-3" for child 3, "" otherwise */
+    bt_choice_t choice;     /* policy's last answer: alternates left to try */
     unsigned alternate_next;
     bt_worker_t *tried[BT_TRIED_MAX]; /* references */
     unsigned tried_count;

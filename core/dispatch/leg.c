@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "cluster/engine_ids.h"
 #include "cluster/health.h"
+#include "dispatch/token_replay.h"
 
 #include <stdio.h>
 
@@ -252,6 +253,8 @@ static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
     rc = bt_edits_append(&edits, &r->intent.strip);
     if (rc == 0)
         rc = bt_edits_append(&edits, &a->task->child);
+    if (rc == 0)
+        rc = bt_token_replay_edit(leg, &edits);
     if (rc == 0)
         rc = a->kind == BT_PLAN_SINGLE ? single_edits(leg, &edits)
                                        : dialect_edits(leg, reply, &edits, f);

@@ -295,6 +295,24 @@ int bt_policy_call_fallback(bt_request_t *r, const bt_policy_failure_t *failure,
     return rc;
 }
 
+bool bt_policy_call_recompute(bt_request_t *r, const bt_policy_failure_t *failure)
+{
+    const struct bt_pool_policies *p = bt_policy_call_policies(r);
+    bt_policy_request_t q;
+    bool may = true;
+    int rc;
+
+    if (p == NULL || p->both == NULL)
+        return true;
+    q = bt_policy_call_describe(r);
+    q.is_counted = true;
+    q.vars = vars_of(r, p, p->both);
+    rc = bt_policy_recompute(p->both, &q, failure, &may);
+    if (rc < 0 && rc != BT_E_AGAIN)
+        bt_policy_call_error(r, p, p->both, bt_policy_error(p->both));
+    return may;
+}
+
 /* ---- the shadow ---- */
 
 /* Decides beside the choice that is taken, and is only compared with it. */

@@ -52,6 +52,8 @@ int bt_policy_call_plan_decode(bt_request_t *r, const bt_policy_view_t *view, bt
                                unsigned attempt, bt_choice_t *choice_p);
 int bt_policy_call_fallback(bt_request_t *r, const bt_policy_failure_t *failure,
                             const bt_policy_view_t *view, bt_choice_t *choice_p);
+/* May its answer go on elsewhere? So it may where nobody is asked, or the hook fails. */
+bool bt_policy_call_recompute(bt_request_t *r, const bt_policy_failure_t *failure);
 void bt_policy_call_shadow(bt_request_t *r, const bt_policy_view_t *view, const bt_choice_t *taken);
 void bt_policy_call_error(bt_request_t *r, const struct bt_pool_policies *p,
                           const bt_policy_t *policy, const char *text);

@@ -367,6 +367,9 @@ static void put_attempt(bt_record_draft_t *out, const bt_request_t *r, const bt_
     put_names(out, name_of(a->legs[0].worker), name_of(a->legs[1].worker));
     put_rank(out, NAMED("prefill_rank"), a->legs[0].worker, a->pair.prefill_rank);
     put_rank(out, NAMED("decode_rank"), a->legs[1].worker, a->pair.decode_rank);
+    put_z(out, "replay", a->replay);
+    if (a->replay != NULL)
+        put_u64(out, "replayed_tokens", a->replayed);
     put_since(out, BT_STR(",\"start_ms\":"), r->start_us, a->start_us);
     put_since(out, BT_STR(",\"callback_ms\":"), r->start_us, a->trigger.called_us);
     put_since(out, BT_STR(",\"prefill_ms\":"), r->start_us, a->prefill_done_us);

@@ -14,6 +14,7 @@
 #include "dispatch/attempt.h"
 #include "dispatch/response_affinity.h"
 #include "dispatch/sink.h"
+#include "dispatch/token_replay.h"
 
 static bt_request_t *request_of(bt_leg_t *leg)
 {
@@ -107,6 +108,32 @@ static bool is_usage_wanted(bt_leg_t *leg)
     return d->has_observe || bt_access_log_is_json(d);
 }
 
+/* May free the request. */
+static void failed(bt_leg_t *leg, const bt_failure_t *f)
+{
+    bt_request_t *r = request_of(leg);
+
+    leg->state = BT_LEG_FAILED;
+    bt_attempt_leg_failed(leg, f);
+    bt_request_release(r);
+}
+
+static void fail(bt_leg_t *leg, const bt_failure_t *f)
+{
+    bt_call_cancel(&leg->call);
+    failed(leg, f);
+}
+
+/* An error inside a 200: the engine's own words, with the status they stand for. */
+static void fail_inside(bt_leg_t *leg, unsigned status, bt_str_t words)
+{
+    bt_failure_t f = bt_leg_failure(leg, BT_E_UPSTREAM_BODY, status >= 500 || status == 429);
+
+    f.status = status;
+    f.body = bt_arena_str(&request_of(leg)->arena, words);
+    fail(leg, &f);
+}
+
 static void relay(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
 {
     bt_request_t *r = request_of(leg);
@@ -118,6 +145,10 @@ static void relay(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
     if (is_usage_wanted(leg))
         bt_usage_feed(leg, &r->arena, p, n);
     r->sink->data(leg->attempt->task, buf, p, n);
+    if (leg->state == BT_LEG_RUNNING && r->replay != NULL && r->replay->error_status != 0) {
+        fail_inside(leg, r->replay->error_status, r->replay->error);
+        return;
+    }
     if (leg->state == BT_LEG_RUNNING && r->sink->blocked(leg->attempt->task))
         bt_call_pause(&leg->call);
 }
@@ -173,32 +204,6 @@ static void commit(bt_leg_t *leg)
         relay(leg, kept.buf, kept.text.p, kept.text.n);
     bt_kept_drop(&kept);
     bt_request_drop_input(request_of(leg));
-}
-
-/* May free the request. */
-static void failed(bt_leg_t *leg, const bt_failure_t *f)
-{
-    bt_request_t *r = request_of(leg);
-
-    leg->state = BT_LEG_FAILED;
-    bt_attempt_leg_failed(leg, f);
-    bt_request_release(r);
-}
-
-static void fail(bt_leg_t *leg, const bt_failure_t *f)
-{
-    bt_call_cancel(&leg->call);
-    failed(leg, f);
-}
-
-/* An error inside a 200: the engine's own words, with the status they stand for. */
-static void fail_inside(bt_leg_t *leg, unsigned status, bt_str_t words)
-{
-    bt_failure_t f = bt_leg_failure(leg, BT_E_UPSTREAM_BODY, status >= 500 || status == 429);
-
-    f.status = status;
-    f.body = bt_arena_str(&request_of(leg)->arena, words);
-    fail(leg, &f);
 }
 
 /* Our own memory, nobody's fault. */

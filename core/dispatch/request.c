@@ -16,6 +16,7 @@
 #include "dispatch/scan.h"
 #include "dispatch/sink.h"
 #include "dispatch/task.h"
+#include "dispatch/token_replay.h"
 #include "script/shared/prefix_hash.h"
 
 #include <stdio.h>
@@ -38,6 +39,7 @@ static void destroy(bt_later_t *reap)
         drop_task(&r->tasks[i]);
     if (r->merge != NULL)
         bt_sink_merge_fini(r);
+    bt_token_replay_fini(r);
     bt_worker_unref(r->pinned);
     bt_workers_unref(r->record.workers);
     bt_workers_unref(r->workers);
@@ -291,8 +293,10 @@ static enum bt_progress plan(bt_request_t *r)
     r->task_count = 1;
     r->tasks[0].prompt_count = r->intent.prompt_count;
     if (bt_plan_kind_of(r->d, &choice->first, &dialect) == BT_PLAN_SINGLE ||
-        !bt_fanout_needed(r, dialect))
+        !bt_fanout_needed(r, dialect)) {
+        bt_token_replay_open(r);
         return BT_PROGRESS_NEXT;
+    }
     if (bt_fanout_make(r, &refusal) < 0) {
         bt_answer_error(r, 400, refusal, 0);
         return BT_PROGRESS_ENDED;
@@ -305,8 +309,7 @@ static enum bt_progress plan(bt_request_t *r)
 static enum bt_progress run(bt_request_t *r)
 {
     bt_timer_start(&r->total, r->pool->spec.deadlines.total_ms);
-    if (r->intent.stream && r->d->shared->config.stream_keepalive_ms != 0 &&
-        r->sink == &bt_sink_direct)
+    if (r->intent.stream && r->d->shared->config.stream_keepalive_ms != 0 && r->task_count == 1)
         bt_timer_start(&r->keepalive, r->d->shared->config.stream_keepalive_ms);
     start_tasks(r);
     return BT_PROGRESS_WAITS;

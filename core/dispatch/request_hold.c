@@ -1,5 +1,6 @@
 /* request_hold.c - how long a request's memory stays, and what its client has sent. */
 #include "dispatch/leg.h"
+#include "dispatch/token_replay.h"
 
 static bool is_input_needed(const bt_request_t *r)
 {
@@ -31,6 +32,8 @@ void bt_request_drop_input(bt_request_t *r)
     if (is_input_needed(r))
         return;
     drop_replies(r);
+    if (bt_token_replay_is_open(r))
+        return;
     r->intent.body = (bt_body_t){.text = BT_STR("")};
     memset(r->intent.members, 0, sizeof(r->intent.members));
     r->intent.prompt = NULL;

@@ -20,8 +20,8 @@ struct bt_sink_ops {
     bool (*blocked)(bt_task_t *task);
 };
 
-/* sink_direct.c / sink_merge.c */
-extern const bt_sink_ops_t bt_sink_direct, bt_sink_merge;
+/* sink_direct.c / sink_merge.c / sink_replay.c */
+extern const bt_sink_ops_t bt_sink_direct, bt_sink_merge, bt_sink_replay;
 /* Both sinks: some of the answer; all of it is out; it has failed; may no more come for now? */
 void bt_sink_send(bt_request_t *r, bt_buf_t *buf, const char *p, size_t n);
 void bt_sink_end(bt_request_t *r);

@@ -66,7 +66,8 @@ typedef struct bt_stats {
     BT_COUNTER_MAP(BT_COUNTER_FIELD)
 #undef BT_COUNTER_FIELD
     _Atomic uint64_t
-        requests[BT_ROUTE_COUNT][BT_STATS_STATUSES]; /* by route and status; 0 = client gone */
+        requests[BT_ROUTE_COUNT][BT_STATS_STATUSES];   /* by route and status; 0 = client gone */
+    _Atomic uint64_t replays_recomputed, replays_lost; /* baton_replays_total, by reason */
     bt_histogram_t ttft, tpot, itl, duration, prefill, handoff_wait, callback_wait, queue_wait;
 } bt_stats_t;
 

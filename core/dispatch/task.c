@@ -1,18 +1,26 @@
 /* task.c - one unit of generation: tries attempts until one answers or none is left.
  *
- * Tries again only while no byte has gone to the client, never after a 4xx, never past the request's total deadline.
+ * Tries again only while no byte has gone to the client, never after a 4xx, never past the request's total deadline. An answer that
+ * has begun may be gone on with (token_replay.h), and then has tries of its own.
  */
 #include "dispatch/task.h"
 #include "base/log.h"
 #include "dispatch/attempt.h"
 #include "dispatch/plan.h"
+#include "dispatch/replay_round.h"
 #include "dispatch/sink.h"
+#include "dispatch/token_replay.h"
+
+static void forget_all_tried(bt_task_t *task)
+{
+    while (task->tried_count > 0)
+        bt_plan_forget_tried(task, task->tried[0]);
+}
 
 static void finish(bt_task_t *task)
 {
     task->done = true;
-    while (task->tried_count > 0)
-        bt_plan_forget_tried(task, task->tried[0]);
+    forget_all_tried(task);
     task->request->tasks_done++;
 }
 
@@ -49,7 +57,7 @@ bool bt_task_may_go_on(const bt_task_t *task)
     const bt_request_t *r = task->request;
 
     return !r->finished && !r->d->shared->config.disable_retries &&
-           task->attempts < r->pool->spec.max_attempts;
+           task->attempts - task->before_replay < r->pool->spec.max_attempts;
 }
 
 bool bt_task_take_retry(bt_task_t *task)
@@ -118,6 +126,79 @@ static void exclude_innocent(bt_task_t *task, const bt_failure_t *f, const bt_pa
         bt_plan_mark_tried(task, f->leg == BT_LEG_PREFILL ? pair->prefill : pair->decode);
 }
 
+static void finish_well(bt_task_t *task)
+{
+    finish(task);
+    task->request->sink->end(task);
+}
+
+/* NULL: it may. */
+static const char *may_go_on(bt_task_t *task, const bt_failure_t *f)
+{
+    const char *why = bt_replay_round_refusal(task, f);
+
+    if (why == NULL && f->rc != BT_E_RECOMPUTED && !bt_task_take_retry(task))
+        why = "the retry budget is spent";
+    return why;
+}
+
+/* NULL: another attempt makes the rest of the answer, or nothing is missing. */
+static const char *go_on(bt_attempt_t *a, const bt_failure_t *f)
+{
+    bt_task_t *task = a->task;
+    const char *why;
+
+    if (f->rc != BT_E_RECOMPUTED && bt_sink_replay_complete(task->request)) {
+        finish_well(task);
+        return NULL;
+    }
+    why = may_go_on(task, f);
+    if (why == NULL && bt_replay_round_begin(task, f) < 0)
+        why = "memory is short";
+    if (why != NULL)
+        return why;
+    task->committed = false;
+    task->before_replay = task->attempts;
+    task->best.rc = 0;
+    remember(task, f);
+    if (try_next(task, f) < 0)
+        give_up(task, &task->best);
+    else
+        bt_replay_round_count(task, f);
+    return NULL;
+}
+
+/* A decode that has given a request up has no room for it, and may have some in a moment. */
+static void ask_others_first(bt_task_t *task, bt_worker_t *decode)
+{
+    forget_all_tried(task);
+    bt_plan_mark_tried(task, decode);
+    if (!bt_plan_has_pair(task))
+        bt_plan_forget_tried(task, decode);
+}
+
+/* Its leg has ended well, and so has the attempt: nobody is to blame. */
+static void attempt_recomputed(bt_attempt_t *a)
+{
+    bt_task_t *task = a->task;
+    const bt_leg_t *leg = bt_attempt_answer(a);
+    bt_failure_t f = bt_leg_failure(leg, BT_E_RECOMPUTED, true);
+
+    a->fail_rc = f.rc;
+    a->fail_leg = f.leg;
+    ask_others_first(task, leg->worker);
+    f.reason = go_on(a, &f);
+    if (f.reason == NULL)
+        return;
+    f.reason =
+        bt_arena_printf(&task->request->arena,
+                        "decode has given the request up (recomputed), and the answer cannot "
+                        "be continued: %s",
+                        f.reason)
+            .p;
+    give_up(task, &f);
+}
+
 static void attempt_failed(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const *guilty,
                            unsigned guilty_count)
 {
@@ -134,7 +215,7 @@ static void attempt_failed(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *
         exclude_innocent(task, f, &a->pair);
     if (may_retry(task, f))
         start_next(task, f);
-    else
+    else if (!task->committed || r->replay == NULL || go_on(a, f) != NULL)
         give_up(task, task->committed ? f : &task->best);
 }
 
@@ -145,8 +226,10 @@ static void on_attempt_end(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *
         attempt_failed(a, f, guilty, guilty_count);
         return;
     }
-    finish(a->task);
-    a->task->request->sink->end(a->task);
+    if (bt_sink_replay_is_recomputed(a->task->request))
+        attempt_recomputed(a);
+    else
+        finish_well(a->task);
 }
 
 void bt_task_start(bt_task_t *task, const bt_choice_t *choice)

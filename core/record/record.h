@@ -49,6 +49,8 @@
  *                   request; *_ms of an attempt count from the request's arrival: prefill_ms is when prefill was done,
  *                   callback_ms when decode called for it (a trigger)
  * attempts[].failure, leg, status, guilty    of failed ones; status 0: no answer; guilty: who is blamed, maybe nobody
+ * attempts[].replay, replayed_tokens    it goes on where the one before ended, "recomputed" or "lost", after so many tokens of the
+ *                   answer; left out otherwise
  * attempts[].prefill_rank, decode_rank    data-parallel ranks that the plan named, or that were chosen for a bootstrap
  * attempts[].replaced   [{"decode":"d1","failure":"connect"}]: decode workers that a finished prefill could not be handed to;
  *                   [{"prefill":"p1","failure":"reset"}]: prefill workers that another one was taken for while decode waited

@@ -254,8 +254,8 @@ static void tell_attempts(bt_text_t *out, bt_str_t r)
         tell(out, a.value, "attempt {n}[ of child {child}]: {kind} ");
         tell_pair(out, a.value);
         tell(out, a.value,
-             "[; started at {start_ms} ms][, decode called at {callback_ms} ms]"
-             "[, prefill done at {prefill_ms} ms]"
+             "[; goes on after {replayed_tokens} tokens, {replay}][; started at {start_ms} ms]"
+             "[, decode called at {callback_ms} ms][, prefill done at {prefill_ms} ms]"
              "[, first byte at {first_byte_ms} ms][, ended at {end_ms} ms]"
              "[\n  failed at {leg}: {failure}]");
         if (has(a.value, "failure")) {

@@ -13,7 +13,7 @@ struct members {
     sim_raw_t model, stream, stream_options, n, max_tokens, max_new, min_tokens, seed, temperature;
     sim_raw_t prompt, messages, system, input, instructions, text, input_ids, token_ids, sampling,
         documents, query;
-    sim_raw_t previous, logprob;
+    sim_raw_t previous, logprob, return_ids;
 };
 
 void sim_prompt_make(sim_prompt_t *prompt_p, bt_str_t bytes, size_t block_bytes, bt_arena_t *arena)
@@ -72,6 +72,7 @@ static const struct slot slots[] = {
     MEMBER("query", query),
     MEMBER("previous_response_id", previous),
     MEMBER("return_logprob", logprob),
+    MEMBER("return_token_ids", return_ids),
     ASKED("documents", documents),
     ASKED("rid", rid),
     ASKED("request_id", request_id),
@@ -196,7 +197,8 @@ static int read_scalars(const struct members *m, sim_ask_t *ask, bt_arena_t *are
         read_int(m->max_tokens, "max_tokens", &ask->max_tokens, problem_p) != 0 ||
         read_int(m->max_new, "max_completion_tokens", &ask->max_tokens, problem_p) != 0 ||
         read_int(m->min_tokens, "min_tokens", &ask->min_tokens, problem_p) != 0 ||
-        read_int(m->seed, "seed", &seed, problem_p) != 0)
+        read_int(m->seed, "seed", &seed, problem_p) != 0 ||
+        read_bool(m->return_ids, "return_token_ids", &ask->return_token_ids, problem_p) != 0)
         return -1;
     ask->has_temperature = m->temperature.type == BT_JSON_NUMBER &&
                            bt_json_double(m->temperature.value, &ask->temperature) == 0;

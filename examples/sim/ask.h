@@ -25,7 +25,8 @@ enum sim_route {
 
 typedef struct sim_ask {
     enum sim_route route;
-    bool stream, include_usage, is_list, has_seed, has_temperature, return_logprob;
+    bool stream, include_usage, is_list, has_seed, has_temperature, return_logprob,
+        return_token_ids;
     bt_str_t model; /* unescaped; empty when absent */
     sim_prompt_t *prompts;
     unsigned prompt_count;

@@ -38,12 +38,13 @@ typedef struct sim_blocks {
 
 /* A prompt cut into blocks. */
 typedef struct sim_prompt {
-    bt_str_t text; /* its bytes, as long as the request's body is there */
+    bt_str_t text; /* only while the request is read: it may lie in the body */
     unsigned tokens;
     size_t bytes;
     uint64_t kv;
     unsigned blocks;
     uint64_t *states; /* at the end of each block */
+    uint32_t *ids;    /* chain.h */
 } sim_prompt_t;
 
 int sim_blocks_init(sim_blocks_t *b, unsigned count, unsigned block_tokens);

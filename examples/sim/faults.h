@@ -21,6 +21,10 @@ enum sim_fault_kind {
     SIM_STALL,           /* silent after_chunks into the stream */
     SIM_RST,             /* connection reset there */
     SIM_FIN,             /* connection closed there, answer incomplete */
+    SIM_CUT,             /* the same, in the middle of an event */
+    SIM_LOSE_END,        /* the same, behind the last token */
+    SIM_RECOMPUTE,       /* given up there: stop_reason recomputed */
+    SIM_RECOMPUTE_AGAIN, /* the same, with the last token's id once more */
     SIM_STATUS,          /* error status */
     SIM_ERROR_BODY,      /* 200 with an error object */
     SIM_SSE_ERROR,       /* 200, SSE, error event first */

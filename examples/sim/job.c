@@ -8,6 +8,7 @@
 #include "job.h"
 
 #include "base/slab.h"
+#include "chain.h"
 #include "reply.h"
 #include "words.h"
 
@@ -98,6 +99,16 @@ static bool apply_stream_fault(sim_job_t *job)
     case SIM_STALL:
         sim_job_park(job);
         return true;
+    case SIM_CUT:
+        job->is_cut = true;
+        sim_reply_token(job, &job->samples[0], job->made);
+        sim_job_cut(job, false);
+        return true;
+    case SIM_RECOMPUTE:
+    case SIM_RECOMPUTE_AGAIN:
+        job->is_recomputed = true;
+        sim_job_stop(job, "stop");
+        return true;
     case SIM_RST:
     case SIM_FIN:
         sim_job_cut(job, job->fault.kind == SIM_RST);
@@ -111,6 +122,10 @@ static void finish(sim_job_t *job)
 {
     sim_worker_t *worker = job->worker;
 
+    if (job->fault.kind == SIM_LOSE_END) {
+        sim_job_cut(job, false);
+        return;
+    }
     worker->counters.answered++;
     worker->counters.generation_tokens += (uint64_t) job->made * job->sample_count;
     sim_engine_of(job->worker)->finished(job);
@@ -183,7 +198,15 @@ static void step(sim_job_t *job)
 
 static void finish_unstreamed(sim_job_t *job)
 {
-    job->made = job->max_tokens;
+    const bool gives_up =
+        (job->fault.kind == SIM_RECOMPUTE || job->fault.kind == SIM_RECOMPUTE_AGAIN) &&
+        job->fault.after_chunks < job->max_tokens;
+
+    job->made = gives_up ? job->fault.after_chunks : job->max_tokens;
+    if (gives_up) {
+        job->is_recomputed = true;
+        job->finish = "stop";
+    }
     if (job->fault.kind == SIM_STALL || job->fault.kind == SIM_RST || job->fault.kind == SIM_FIN) {
         job->chunks = job->fault.after_chunks;
         if (job->fault.kind != SIM_STALL && job->x != NULL)
@@ -463,6 +486,8 @@ void sim_job_start(sim_worker_t *worker, bt_exchange_t *x, enum sim_route route,
         return;
     }
     make_samples(job);
+    if (worker->options.by_ids)
+        sim_chain_read(job);
     if (route >= SIM_EMBEDDINGS) {
         sim_reply_scores(job);
         job->x = NULL;

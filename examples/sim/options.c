@@ -48,6 +48,8 @@ static const struct key {
     {"context", NUMBER, AT(context), 0, "longest prompt plus answer, in tokens"},
     {"answer_tokens", NUMBER, AT(answer_tokens), 0,
      "length of an answer without max_tokens (chat)"},
+    {"by_ids", FLAG, AT(by_ids), 0,
+     "1 = each token is a function of all ids before it, and told when asked (return_token_ids)"},
     {"lease_ms", REAL, AT(lease_ms), 0, "vllm: how long prefill holds KV nobody reads (scaled)"},
     {"waiting_ms", REAL, AT(waiting_ms), 0, "sglang: both waiting timers (scaled)"},
     {"expired_keep", FLAG, AT(expired_keep), 0,

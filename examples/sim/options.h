@@ -47,6 +47,7 @@ typedef struct sim_worker_options {
     bool scale_out; /* vllm: --enable-scale-out */
     bool queue;     /* prefills run one after the other */
     bool expired_keep;
+    bool by_ids;
     /* BatonConnector */
     char gateway[64], gateway_token[128], gateway_worker[128], kv_token[128];
     unsigned ranks, kv_backends, kv_layers, kv_page_bytes, kv_chunk_pages, kv_dead_ms;

@@ -6,6 +6,7 @@
 #include "reply.h"
 
 #include "base/rand.h"
+#include "chain.h"
 #include "words.h"
 
 #include <stdio.h>
@@ -49,6 +50,7 @@ static char *room(size_t n)
 
 void sim_reply_put(sim_job_t *job, bt_str_t event)
 {
+    event.n = job->is_cut ? event.n / 2 : event.n;
     char *at = room(event.n);
 
     if (at == NULL || event.n == 0)
@@ -82,20 +84,25 @@ void sim_reply_put_token(sim_job_t *job, unsigned index, bt_str_t middle, bt_str
     add(at, end);
     shared->len += size;
     job->chunks++;
-    bt_exchange_write(job->x, shared, start, size);
+    bt_exchange_write(job->x, shared, start, job->is_cut ? size / 2 : size);
 }
 
-bt_str_t sim_reply_word(const sim_sample_t *s, unsigned i)
+bt_str_t sim_reply_word(sim_sample_t *s, unsigned i)
 {
     static char word[SIM_WORD_CHARS + 1] = " ";
 
+    if (s->job->worker->options.by_ids)
+        return sim_chain_word(s, i);
     sim_word(s->kv, s->seed, i, word + 1);
     return i == 0 ? (bt_str_t){word + 1, SIM_WORD_CHARS} : (bt_str_t){word, sizeof(word)};
 }
 
-void sim_reply_text(bt_text_t *t, const sim_job_t *job, const sim_sample_t *s)
+void sim_reply_text(bt_text_t *t, const sim_job_t *job, sim_sample_t *s)
 {
-    sim_words(t, s->kv, s->seed, job->made);
+    for (unsigned i = 0; job->worker->options.by_ids && i < job->made; i++)
+        bt_text_put(t, sim_chain_word(s, i));
+    if (!job->worker->options.by_ids)
+        sim_words(t, s->kv, s->seed, job->made);
 }
 
 unsigned sim_reply_prompt_tokens(const sim_job_t *job)

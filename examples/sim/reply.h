@@ -48,9 +48,8 @@ void sim_reply_put(sim_job_t *job, bt_str_t event);
 void sim_reply_put_token(sim_job_t *job, unsigned index, bt_str_t middle, bt_str_t word,
                          bt_str_t end);
 /* The word of token i with its blank, in a static buffer. */
-bt_str_t sim_reply_word(const sim_sample_t *s, unsigned i);
-void sim_reply_text(bt_text_t *t, const sim_job_t *job,
-                    const sim_sample_t *s); /* whole text, no quotes */
+bt_str_t sim_reply_word(sim_sample_t *s, unsigned i);
+void sim_reply_text(bt_text_t *t, const sim_job_t *job, sim_sample_t *s); /* no quotes */
 unsigned sim_reply_prompt_tokens(const sim_job_t *job);
 void sim_reply_usage(bt_text_t *t, const sim_job_t *job);
 

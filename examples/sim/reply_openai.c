@@ -1,4 +1,5 @@
 /* reply_openai.c - /v1/completions and /v1/chat/completions. */
+#include "chain.h"
 #include "reply.h"
 #include "trtllm.h"
 #include "words.h"
@@ -71,11 +72,29 @@ static void completions_begin(sim_job_t *job, bt_text_t *t)
     make_head(job, "text_completion");
 }
 
+static void put_token_by_ids(sim_job_t *job, sim_sample_t *s, unsigned i, bool last)
+{
+    bt_text_t end;
+
+    bt_text_init(&end);
+    bt_text_printf(&end, "\",\"logprobs\":null,\"finish_reason\":%s%s%s,\"stop_reason\":null",
+                   last ? "\"" : "", last ? job->finish : "null", last ? "\"" : "");
+    sim_chain_put_ids(&end, job, s, i, i + 1, i == 0);
+    bt_text_puts(&end, "}],\"usage\":null}\n\n");
+    sim_reply_put_token(job, s->index, BT_STR(",\"text\":\""), sim_reply_word(s, i),
+                        bt_text_str(&end));
+    bt_text_fini(&end);
+}
+
 static void completions_token(sim_job_t *job, sim_sample_t *s, unsigned i, bool last)
 {
     bt_str_t end = BT_STR(
         "\",\"logprobs\":null,\"finish_reason\":null,\"stop_reason\":null}],\"usage\":null}\n\n");
 
+    if (job->worker->options.by_ids) {
+        put_token_by_ids(job, s, i, last);
+        return;
+    }
     if (last)
         end = job->finish[0] == 'l' ? BT_STR("\",\"logprobs\":null,\"finish_reason\":\"length\","
                                              "\"stop_reason\":null}],\"usage\":null}\n\n")
@@ -93,9 +112,14 @@ static void put_abort(sim_job_t *job, bt_text_t *t, const char *object, const ch
         bt_text_puts(t, "data: ");
         put_stem(t, job, object);
         bt_text_printf(t,
-                       ",\"choices\":[{\"index\":%u,%s,\"logprobs\":null,\"finish_reason\":\"%s\"}]"
-                       ",\"usage\":null}\n\n",
+                       ",\"choices\":[{\"index\":%u,%s,\"logprobs\":null,\"finish_reason\":\"%s\"",
                        i, part, job->finish);
+        if (job->is_recomputed)
+            bt_text_puts(t, ",\"stop_reason\":\"recomputed\"");
+        sim_chain_put_ids(t, job, &job->samples[i],
+                          job->made - (job->made > 0 && job->fault.kind == SIM_RECOMPUTE_AGAIN),
+                          job->made, false);
+        bt_text_puts(t, "}],\"usage\":null}\n\n");
     }
 }
 
@@ -112,8 +136,9 @@ static void completions_whole(sim_job_t *job, bt_text_t *t)
     for (unsigned i = 0; i < job->sample_count; i++) {
         bt_text_printf(t, "%s{\"index\":%u,\"text\":\"", i > 0 ? "," : "", i);
         sim_reply_text(t, job, &job->samples[i]);
-        bt_text_printf(t, "\",\"logprobs\":null,\"finish_reason\":\"%s\",\"stop_reason\":null",
-                       job->finish);
+        bt_text_printf(t, "\",\"logprobs\":null,\"finish_reason\":\"%s\",\"stop_reason\":%s",
+                       job->finish, job->is_recomputed ? "\"recomputed\"" : "null");
+        sim_chain_put_ids(t, job, &job->samples[i], 0, job->made, true);
         put_choice_end(t, job, &job->samples[i]);
     }
     bt_text_puts(t, "],\"usage\":");

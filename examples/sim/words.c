@@ -55,16 +55,20 @@ static uint64_t draw(uint64_t kv, uint64_t seed, unsigned i)
     return sim_mix(kv ^ sim_mix(seed + 1) ^ ((uint64_t) (i + 1) * UINT64_C(0xD6E8FEB86659FD93)));
 }
 
-void sim_word(uint64_t kv, uint64_t seed, unsigned i, char out[SIM_WORD_CHARS])
+void sim_word_of_id(unsigned x, char out[SIM_WORD_CHARS])
 {
     static const char consonants[] = "bcdfghjklmnprstz", vowels[] = "aeiouaei";
-    uint64_t x = draw(kv, seed, i);
 
     out[0] = consonants[x & 15];
     out[1] = vowels[(x >> 4) & 7];
     out[2] = consonants[(x >> 7) & 15];
     out[3] = vowels[(x >> 11) & 7];
     out[4] = consonants[(x >> 14) & 15];
+}
+
+void sim_word(uint64_t kv, uint64_t seed, unsigned i, char out[SIM_WORD_CHARS])
+{
+    sim_word_of_id(sim_word_id(kv, seed, i), out);
 }
 
 void sim_words(bt_text_t *out, uint64_t kv, uint64_t seed, unsigned count)

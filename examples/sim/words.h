@@ -25,6 +25,8 @@ unsigned sim_tokens_of_bytes(size_t bytes);
 void sim_word(uint64_t kv, uint64_t seed, unsigned i, char out[SIM_WORD_CHARS]);
 /* Words 0 .. count-1 joined by blanks. */
 void sim_words(bt_text_t *out, uint64_t kv, uint64_t seed, unsigned count);
+/* The word that an id of 18 bits is. */
+void sim_word_of_id(unsigned id, char out[SIM_WORD_CHARS]);
 /* The id that stands for word i where ids are asked for. */
 unsigned sim_word_id(uint64_t kv, uint64_t seed, unsigned i);
 

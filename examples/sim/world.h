@@ -105,6 +105,9 @@ typedef struct sim_sample {
     unsigned index;  /* choice number */
     uint64_t kv, seed;
     bool has_kv, is_paired;
+    uint64_t chain; /* chain.h */
+    uint32_t *chain_ids;
+    unsigned chain_count;
     struct sim_room *room; /* SGLang */
     uint64_t room_number;
     bt_list_t room_link;
@@ -140,6 +143,8 @@ struct sim_job {
     unsigned sample_count, without_kv;
     unsigned max_tokens, made; /* tokens each sample gets / has */
     const char *finish;        /* finish_reason in the answer */
+    bool is_recomputed;        /* vLLM-Ascend's decode has given it up */
+    bool is_cut;               /* the next event is written by half */
     uint32_t **ids;            /* KV blocks of each prompt; NULL when not held */
     unsigned *hits;            /* of each prompt: blocks found in the worker's own cache */
     unsigned computed_tokens, cached_tokens, external_tokens;

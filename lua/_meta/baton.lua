@@ -132,6 +132,9 @@
 ---@field status integer what the worker answered; 0: nothing
 ---@field tried integer[] ids of the workers that were tried
 ---@field keep? table<string, integer> `{ prefill = id }` or `{ decode = id }`: what it has done stays good for a plan that names it again
+---@field made? integer in recompute: tokens of the answer that the client has
+---@field left? integer in recompute: tokens that it may still get; nil: as many as the model has room for
+---@field replays? integer in recompute: how often this answer has gone on already
 
 --- What became of a request. What is 0 or does not apply is nil.
 ---@class baton.Event
@@ -209,6 +212,7 @@
 ---@field plan fun(req: baton.Request, view: baton.View, ctx: baton.Ctx): baton.Plan? Which workers serve it? The only hook that a policy must have. After a failed attempt it is asked again, if it has no fallback and no alternate is left: ctx.failure and ctx.attempt say so, and view is without the workers that were tried.
 ---@field plan_decode? fun(req: baton.Request, view: baton.View, prefill: baton.Worker, ctx: baton.Ctx): baton.Plan? A plan of a hand-off left decode open, and prefill has finished: who decodes? With this hook plan may leave it open, where the connector's prefill can begin so: nixl, nixl_push's hand-off, shared caches.
 ---@field fallback? fun(req: baton.Request, view: baton.View, failure: baton.Failure, ctx: baton.Ctx): baton.Plan? An attempt failed before its first byte was out. Another plan, without the workers that were tried?
+---@field recompute? fun(req: baton.Request, failure: baton.Failure, ctx: baton.Ctx): boolean? Some of the answer is out, and decode gave the request up (failure.name `recomputed`) or is lost: may another worker go on by the token ids? Asked where that is exact and the pool allows it; who it is, fallback and plan say.
 ---@field observe? fun(events: baton.Event[], ctx: baton.Ctx) What became of the requests that this policy has planned, in batches.
 ---@field tick? fun(now: number, view: baton.View, ctx: baton.Ctx) Once a second, never twice at a time. For asking outside, and for what is too slow for plan.
 ---@field handover? fun(ctx: baton.Ctx): table? The next generation takes over. What shall its `start` get as `old`?

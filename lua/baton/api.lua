@@ -78,6 +78,17 @@ api.hooks = {
     fails = "As plan. Without this hook the plan's alternates come, then plan is asked again.",
   },
   {
+    name = "recompute",
+    kind = "pure",
+    params = { { "req", "Request" }, { "failure", "Failure" }, { "ctx", "Ctx" } },
+    returns = { { "boolean?", "false: no, the client is told that its answer broke; true or nothing: yes" } },
+    budget_ms = 2,
+    doc = "Some of the answer is out, and decode gave the request up (failure.name `recomputed`) or is lost: may "
+      .. "another worker go on by the token ids? Asked where that is exact and the pool allows it; who it is, fallback "
+      .. "and plan say.",
+    fails = "The answer goes on.",
+  },
+  {
     name = "observe",
     kind = "pure",
     params = { { "events", "Event[]" }, { "ctx", "Ctx" } },
@@ -239,6 +250,9 @@ api.classes = {
         "table<string, integer>",
         "`{ prefill = id }` or `{ decode = id }`: what it has done stays good for a plan that names it again",
       },
+      { "made?", "integer", "in recompute: tokens of the answer that the client has" },
+      { "left?", "integer", "in recompute: tokens that it may still get; nil: as many as the model has room for" },
+      { "replays?", "integer", "in recompute: how often this answer has gone on already" },
     },
   },
   {

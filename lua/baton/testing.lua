@@ -18,6 +18,7 @@ local testing = { seed = core.seed, forget = core.forget, names = core.names, ap
 --   policy:plan(workers[, req])  {prefill, decode} or {worker}, with alternates, kind, ranks, scores
 --   policy:plan_decode(workers, req, prefill[, attempt])  the plan with its decode worker, where plan left it open
 --   policy:fallback(workers, req, {scope, name, leg, status}, {tried name...})
+--   policy:recompute(workers, req, {scope, name, made, left, replays}, {tried name...})  true or false: may it go on?
 --   policy:observe{event...}, policy:tick([now], workers)  true
 --   policy:handover(), policy:kept(req)  what its ctx.vars.kept holds, for the event that tells of it
 -- Calls with the same table as req share ctx.vars. A req may have path, model, headers, stream, n, prompt (raw JSON),

@@ -117,6 +117,9 @@ return {
   admit = function() end,
   plan = choose,
   fallback = function(req, view, failure, ctx) state.failure = keys(failure) return nil end,
+  recompute = function(req, failure, ctx)
+    for key in pairs(keys(failure)) do state.failure[key] = true end
+  end,
   observe = function(events) state.event = keys(events[1]) end,
   handover = function() return state end,
 }]]
@@ -128,6 +131,7 @@ local function keys_seen()
   local failure = { scope = "worker", status = 500, keep = { prefill = "p1" } }
   assert.is_table(seen:plan(workers, req, failure, {}))
   seen:fallback(workers, req, failure, { "d1" })
+  assert.is_true(seen:recompute(workers, req, { scope = "attempt", made = 1, left = 1, replays = 1 }, { "d1" }))
   assert(seen:observe { {
     kind = "failed", at_ms = 1, prefill = 1, decode = 2, model = "m", session = "s", tenant = "t", status = 500,
     failure = "reset", scope = "worker", prompt_tokens = 1, cached_tokens = 1, output_tokens = 1,

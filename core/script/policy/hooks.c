@@ -24,6 +24,14 @@ static void set_id(lua_State *L, const char *key, const bt_worker_t *w)
     lua_setfield(L, -2, key);
 }
 
+static void set_number(lua_State *L, const char *key, double value)
+{
+    if (value == 0)
+        return;
+    lua_pushnumber(L, value);
+    lua_setfield(L, -2, key);
+}
+
 static void push_failure(lua_State *L, const bt_policy_failure_t *failure)
 {
     lua_createtable(L, 0, 5);
@@ -41,6 +49,13 @@ static void push_failure(lua_State *L, const bt_policy_failure_t *failure)
         lua_rawseti(L, -2, (int) i + 1);
     }
     lua_setfield(L, -2, "tried");
+    if (bt_policy_of(L)->call.hook == BT_HOOK_RECOMPUTE) {
+        set_number(L, "left", (double) failure->left);
+        lua_pushnumber(L, (lua_Number) failure->made);
+        lua_setfield(L, -2, "made");
+        lua_pushinteger(L, (lua_Integer) failure->replays);
+        lua_setfield(L, -2, "replays");
+    }
     if (failure->kept_prefill == NULL && failure->kept_decode == NULL)
         return;
     lua_createtable(L, 0, 1);
@@ -64,14 +79,6 @@ static void take_failure(lua_State *L, bt_policy_t *policy)
         lua_pushnil(L);
     lua_setfield(L, -2, "failure");
     lua_pop(L, 1);
-}
-
-static void set_number(lua_State *L, const char *key, double value)
-{
-    if (value == 0)
-        return;
-    lua_pushnumber(L, value);
-    lua_setfield(L, -2, key);
 }
 
 static void set_text(lua_State *L, const char *key, bt_str_t value)
@@ -167,6 +174,18 @@ static void enter_choice(lua_State *L, bt_policy_t *policy)
     bt_choice_read(L, policy, lua_gettop(L));
 }
 
+static void enter_recompute(lua_State *L, bt_policy_t *policy)
+{
+    bt_vm_push(L, policy->req_ref);
+    push_failure(L, policy->call.failure);
+    bt_vm_push(L, policy->ctx_ref);
+    lua_call(L, 3, 1);
+    if (!lua_isnil(L, -1) && !lua_isboolean(L, -1))
+        luaL_error(L, "recompute returned a %s value; it must be true, false or nothing",
+                   luaL_typename(L, -1));
+    policy->call.may_recompute = lua_isnil(L, -1) || lua_toboolean(L, -1);
+}
+
 static int enter(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
@@ -185,6 +204,9 @@ static int enter(lua_State *L)
         push_events(L, policy->call.events, policy->call.event_count);
         bt_vm_push(L, policy->ctx_ref);
         lua_call(L, 2, 0);
+        break;
+    case BT_HOOK_RECOMPUTE:
+        enter_recompute(L, policy);
         break;
     default:
         enter_choice(L, policy);
@@ -317,6 +339,22 @@ int bt_policy_fallback(bt_policy_t *policy, const bt_policy_request_t *req,
     if (policy->hook_refs[BT_HOOK_FALLBACK] == LUA_NOREF)
         return BT_E_AGAIN;
     return choose(policy, BT_HOOK_FALLBACK, BT_POLICY_BOTH, req, view, failure, 1, choice_p);
+}
+
+int bt_policy_recompute(bt_policy_t *policy, const bt_policy_request_t *req,
+                        const bt_policy_failure_t *failure, bool *may_p)
+{
+    int rc;
+
+    if (policy->hook_refs[BT_HOOK_RECOMPUTE] == LUA_NOREF)
+        return BT_E_AGAIN;
+    policy->call.req = req;
+    policy->call.view = NULL;
+    policy->call.failure = failure;
+    rc = bt_hook_call(policy, BT_HOOK_RECOMPUTE, policy->enter_ref);
+    if (rc == 0)
+        *may_p = policy->call.may_recompute;
+    return rc;
 }
 
 /* No request and no view: both refuse, because there is none to look at. */

@@ -19,9 +19,9 @@
 #define VM_CAP_BYTES ((size_t) 64 << 20) /* ten thousand workers need about three MiB */
 #define API_VERSION 2
 
-const char *const bt_policy_members[] = {"api",     "name",  "version",  "params",      "start",
-                                         "admit",   "route", "plan",     "plan_decode", "fallback",
-                                         "observe", "tick",  "handover", NULL};
+const char *const bt_policy_members[] = {
+    "api",         "name",     "version",   "params",  "start", "admit",    "route", "plan",
+    "plan_decode", "fallback", "recompute", "observe", "tick",  "handover", NULL};
 
 /* ---- the policy's table (stack index 1) ---- */
 

@@ -62,6 +62,9 @@ int bt_policy_plan_decode(bt_policy_t *policy, const bt_policy_request_t *req,
 int bt_policy_fallback(bt_policy_t *policy, const bt_policy_request_t *req,
                        const bt_policy_view_t *view, const bt_policy_failure_t *failure,
                        bt_choice_t *choice_p);
+/* May an answer that has begun go on at another worker? BT_E_AGAIN: the policy has no such hook. */
+int bt_policy_recompute(bt_policy_t *policy, const bt_policy_request_t *req,
+                        const bt_policy_failure_t *failure, bool *may_p);
 /* BT_E_AGAIN: the policy has no such hook. at_ms is CLOCK_MONOTONIC. */
 int bt_policy_observe(bt_policy_t *policy, const bt_policy_event_t *events, unsigned count);
 /* Plain data for the next generation, to be freed; NULL when the hook returned nil. BT_E_AGAIN: no such hook. */

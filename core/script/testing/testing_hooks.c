@@ -260,6 +260,30 @@ static int policy_fallback(lua_State *L)
     return push_choice(L, policy, rc, &choice, f, &r->trace);
 }
 
+/* policy:recompute(workers, req, {scope, name, leg, status, made, left, replays}, {tried name...}) -> true or false; nil, message when
+ * it failed */
+static int policy_recompute(lua_State *L)
+{
+    bt_policy_t *policy = bt_testing_policy_check(L);
+    const struct bt_testing_workers *f = bt_testing_workers_check(L, 2);
+    const struct bt_testing_request *r;
+    struct failed failed;
+    bool may = true;
+    int rc;
+
+    read_failure(L, f, &failed);
+    failed.failure.made = (uint64_t) bt_testing_number(L, 4, "made", 0);
+    failed.failure.left = (uint64_t) bt_testing_number(L, 4, "left", 0);
+    failed.failure.replays = (unsigned) bt_testing_number(L, 4, "replays", 0);
+    r = request_at(L, policy, 3);
+    rc = bt_policy_recompute(policy, &r->req, &failed.failure, &may);
+    bt_testing_raise_mistake(L);
+    if (rc != 0 && rc != BT_E_AGAIN)
+        return push_failure(L, policy, rc);
+    lua_pushboolean(L, may);
+    return 1;
+}
+
 /* ---- the hooks that may wait ---- */
 
 /* policy:admit(req) -> true, or {status, retry_after, reason}; or nil, message */
@@ -423,9 +447,14 @@ static int policy_handover(lua_State *L)
     return 1;
 }
 
-const luaL_Reg bt_testing_policy_methods[] = {
-    {"plan", policy_plan},         {"plan_decode", policy_plan_decode},
-    {"fallback", policy_fallback}, {"admit", policy_admit},
-    {"route", policy_route},       {"observe", policy_observe},
-    {"tick", policy_tick},         {"handover", policy_handover},
-    {"kept", policy_kept},         {NULL, NULL}};
+const luaL_Reg bt_testing_policy_methods[] = {{"plan", policy_plan},
+                                              {"plan_decode", policy_plan_decode},
+                                              {"fallback", policy_fallback},
+                                              {"recompute", policy_recompute},
+                                              {"admit", policy_admit},
+                                              {"route", policy_route},
+                                              {"observe", policy_observe},
+                                              {"tick", policy_tick},
+                                              {"handover", policy_handover},
+                                              {"kept", policy_kept},
+                                              {NULL, NULL}};

@@ -107,6 +107,9 @@ typedef struct bt_policy_failure {
     unsigned attempt; /* the number of the one that is planned: 2, 3, ... */
     /* What one of the pair has done stays good, if the next plan names it too; NULL = nothing. */
     const bt_worker_t *kept_prefill, *kept_decode;
+    uint64_t made,
+        left; /* recompute: tokens that the client has, and that it may still get; left 0 = no limit */
+    unsigned replays; /* recompute: of this answer, so far */
 } bt_policy_failure_t;
 
 /* Something that happened, for observe(events, ctx); members that are 0, NULL or empty are nil in Lua. */

@@ -5,6 +5,7 @@
 #define PLAN_BUDGET_US 2000
 #define WAITING_BUDGET_US 2000 /* each step of admit, route, tick: waiting is not counted */
 #define FALLBACK_BUDGET_US 2000
+#define RECOMPUTE_BUDGET_US 2000
 #define OBSERVE_BUDGET_US 2000
 #define HANDOVER_BUDGET_US 5000
 #define START_BUDGET_US 200000 /* load, and each step of start: on no loop that serves */
@@ -21,6 +22,7 @@ static const struct {
     [BT_HOOK_PLAN] = {"plan", PLAN_BUDGET_US},
     [BT_HOOK_PLAN_DECODE] = {"plan_decode", PLAN_BUDGET_US},
     [BT_HOOK_FALLBACK] = {"fallback", FALLBACK_BUDGET_US},
+    [BT_HOOK_RECOMPUTE] = {"recompute", RECOMPUTE_BUDGET_US},
     [BT_HOOK_OBSERVE] = {"observe", OBSERVE_BUDGET_US},
     [BT_HOOK_TICK] = {"tick", WAITING_BUDGET_US},
     [BT_HOOK_HANDOVER] = {"handover", HANDOVER_BUDGET_US},

@@ -19,6 +19,7 @@ enum bt_policy_hook {
     BT_HOOK_PLAN,
     BT_HOOK_PLAN_DECODE,
     BT_HOOK_FALLBACK,
+    BT_HOOK_RECOMPUTE,
     BT_HOOK_OBSERVE,
     BT_HOOK_TICK,
     BT_HOOK_HANDOVER,

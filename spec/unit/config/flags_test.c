@@ -196,6 +196,10 @@ static void decisions(void **state)
     EXPECT("--retry-max-retries 4 --disable-retries",
            SPEC.max_attempts == 4 && c.dispatch.disable_retries);
     EXPECT("--refuse-recompute --no-refuse-recompute", !SPEC.refuse_recompute);
+    EXPECT("", SPEC.replay_recomputed && !SPEC.replay_lost_decode && SPEC.max_replays == 3);
+    EXPECT("--no-replay-recomputed --replay-recomputed", SPEC.replay_recomputed);
+    EXPECT("--no-replay-recomputed --replay-lost-decode --max-replays 5",
+           !SPEC.replay_recomputed && SPEC.replay_lost_decode && SPEC.max_replays == 5);
 }
 
 static void deadlines(void **state)

@@ -264,9 +264,57 @@ static void plan_decode_completes_the_plan(void **state)
     fleet_fini(&f);
 }
 
+#define ASKED(recompute)                                                                           \
+    "return { api = 2, name = 'x', version = '1', plan = function() end,\n"                        \
+    "recompute = function(req, failure, ctx) " recompute " end }"
+
+static int recompute(struct fleet *f, const char *text, bool *may_p)
+{
+    bt_worker_t *tried[] = {f->decode.items[0]};
+    const bt_policy_failure_t failure = {.scope = BT_SCOPE_ATTEMPT,
+                                         .name = "recomputed",
+                                         .leg = "decode",
+                                         .tried = tried,
+                                         .tried_count = 1,
+                                         .made = 5,
+                                         .left = 7,
+                                         .replays = 1};
+    bt_policy_t *policy = policy_of(text);
+    const int rc = bt_policy_recompute(policy, &f->req, &failure, may_p);
+
+    bt_policy_free(policy);
+    return rc;
+}
+
+static void recompute_may_say_no(void **state)
+{
+    struct fleet f;
+    bool may = false;
+    (void) state;
+
+    fleet_init(&f, 1, 1, 0);
+    assert_int_equal(recompute(&f,
+                               ASKED("assert(failure.name == 'recomputed' and failure.made == 5)\n"
+                                     "assert(failure.left == 7 and failure.replays == 1)\n"
+                                     "assert(#failure.tried == 1 and ctx.params and req.n)\n"
+                                     "return true"),
+                               &may),
+                     0);
+    assert_true(may);
+    assert_int_equal(recompute(&f, ASKED("return false"), &may), 0);
+    assert_false(may);
+    assert_int_equal(recompute(&f, ASKED(""), &may), 0);
+    assert_true(may); /* nothing is no word against it */
+    assert_int_equal(recompute(&f, ASKED("return 'no'"), &may), BT_E_POLICY);
+    assert_int_equal(recompute(&f, ASKED("error('boom')"), &may), BT_E_POLICY);
+    assert_int_equal(recompute(&f, POLICY("return nil"), &may), BT_E_AGAIN);
+    fleet_fini(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(recompute_may_say_no),
         cmocka_unit_test(shipped_policies_load),
         cmocka_unit_test(unknown_names_say_what_is_known),
         cmocka_unit_test(a_folder_comes_before_the_shipped_ones),
