@@ -352,15 +352,20 @@ static void bench_dialects(void)
         .room_count = 1,
         .body = BT_STR(
             "{\"model\":\"m\",\"prompt\":\"The gateway takes one request.\",\"max_tokens\":64}"),
-        .prefill = {.host = BT_STR("10.0.0.1"),
+        .prefill = {.name = BT_STR("p0"),
+                    .host = BT_STR("10.0.0.1"),
                     .engine_id = BT_STR("p0"),
                     .bootstrap_port = 8998,
                     .dp_size = 1,
                     .tp_size = 1,
                     .pp_size = 1,
                     .dp_rank = -1},
-        .decode_peer = {
-            .host = BT_STR("10.0.0.2"), .dp_size = 1, .tp_size = 1, .pp_size = 1, .dp_rank = -1}};
+        .decode_peer = {.name = BT_STR("d0"),
+                        .host = BT_STR("10.0.0.2"),
+                        .dp_size = 1,
+                        .tp_size = 1,
+                        .pp_size = 1,
+                        .dp_rank = -1}};
     bt_dialects_t *dialects;
     char err[512];
 
