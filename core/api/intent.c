@@ -343,6 +343,8 @@ static void read_prompt_list(bt_intent_t *intent, bt_str_t list)
         const enum bt_json_type type = bt_json_type_of(element);
         if (count == 0)
             is_ids = type == BT_JSON_NUMBER;
+        if (is_ids)
+            count += bt_json_walk_integers(&walk);
         if (!is_ids)
             note_prompt(intent, count, element);
         if (type == BT_JSON_ARRAY)

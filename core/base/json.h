@@ -81,6 +81,8 @@ void bt_json_walk(bt_json_walk_t *w, bt_str_t container);
 /* Of an array. False: it has no more. *inner_p: how many elements or members this element has
  * itself, 0 for scalars. */
 bool bt_json_walk_next(bt_json_walk_t *w, bt_str_t *element_p, size_t *inner_p);
+/* Goes over most of the integers that come next in an array, at once; how many. It may find none where there are some. */
+size_t bt_json_walk_integers(bt_json_walk_t *w);
 /* Of an object. All but prev_end and ordinal is filled. */
 bool bt_json_walk_member(bt_json_walk_t *w, bt_json_item_t *item_p);
 /* The first member of this name: its value, or BT_STR_NULL. */

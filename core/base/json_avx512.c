@@ -4,7 +4,7 @@
 #ifdef BT_JSON_X86
 #include <immintrin.h>
 
-#define WIDE __attribute__((target("avx512bw,bmi")))
+#define WIDE __attribute__((target("avx512bw,bmi,popcnt")))
 
 typedef __m512i block_t;
 
@@ -49,8 +49,15 @@ WIDE static inline bool is_plain(block_t b, uint8_t quote, uint8_t slash, uint8_
 
 #include "base/json_block.h"
 
-WIDE const char *bt_json_string_end_avx512(const char *at, const char *end, bool *escaped_p)
+WIDE static const char *find_string_end(const char *at, const char *end, bool *escaped_p)
 {
     return string_end(at, end, escaped_p);
 }
+
+WIDE static const char *find_integers_end(const char *at, const char *end, size_t *count_p)
+{
+    return integers_end(at, end, count_p);
+}
+
+const bt_json_wide_t bt_json_avx512 = {find_string_end, find_integers_end};
 #endif

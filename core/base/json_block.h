@@ -1,4 +1,5 @@
-/* json_block.h - a JSON string 64 bytes at a time: what each processor's file (json_avx2.c, json_avx512.c, json_neon.c) makes its scan of.
+/* json_block.h - JSON's long strings and lists of integers 64 bytes at a time: what json_avx2.c, json_avx512.c and json_neon.c make for their
+ * processors.
  *
  * Owner: the caller; internal to base.
  * Life:  before it is included, WIDE (the attributes of its functions) and block_t must be there, with load, is_plain, equal, at_least
@@ -21,6 +22,15 @@ typedef struct amid {
     uint64_t tails;      /* of a UTF-8 sequence, still to come */
     uint64_t narrow;     /* of the leads in narrow_leads, that which has just been, a bit each */
 } amid_t;
+
+/* Moved to the byte behind. *over_p: what the block before left over, and what this one leaves. */
+static inline uint64_t follow(uint64_t mask, uint64_t *over_p)
+{
+    const uint64_t moved = mask << 1 | *over_p;
+
+    *over_p = mask >> (BLOCK - 1);
+    return moved;
+}
 
 /* ---- what is asked of each byte ---- */
 
@@ -164,6 +174,32 @@ WIDE static inline const char *string_end(const char *at, const char *end, bool 
         }
     }
     return NULL;
+}
+
+/* ---- integers ---- */
+
+/* Token ids are long lists of them. */
+WIDE static inline const char *integers_end(const char *at, const char *end, size_t *count_p)
+{
+    uint64_t digit = 0, comma = 1, zero = 0; /* what the byte before is */
+    const char *last = at;
+
+    for (uint64_t wrong = 0; wrong == 0 && end - at >= BLOCK; at += BLOCK) {
+        const block_t b = load(at);
+        const uint64_t digits = at_least(b, '0') & ~at_least(b, '9' + 1);
+        const uint64_t commas = equal(b, ','), spaces = equal(b, ' ');
+        const uint64_t after_digit = follow(digits, &digit);
+        const uint64_t zeros = digits & ~after_digit & equal(b, '0');
+        wrong = ~(digits | commas | spaces) | (commas & ~after_digit);
+        wrong |= spaces & ~follow(commas, &comma);
+        wrong |= digits & follow(zeros, &zero); /* 01 */
+        const uint64_t done =
+            commas & ((wrong & -wrong) - 1); /* before the first of them; or all */
+        if (done != 0)
+            last = at + BLOCK - __builtin_clzll(done);
+        *count_p += (size_t) __builtin_popcountll(done);
+    }
+    return last;
 }
 
 #endif

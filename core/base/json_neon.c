@@ -74,8 +74,15 @@ static inline bool is_plain(block_t b, uint8_t quote, uint8_t slash, uint8_t bla
 
 #include "base/json_block.h"
 
-const char *bt_json_string_end_neon(const char *at, const char *end, bool *escaped_p)
+static const char *find_string_end(const char *at, const char *end, bool *escaped_p)
 {
     return string_end(at, end, escaped_p);
 }
+
+static const char *find_integers_end(const char *at, const char *end, size_t *count_p)
+{
+    return integers_end(at, end, count_p);
+}
+
+const bt_json_wide_t bt_json_neon = {find_string_end, find_integers_end};
 #endif

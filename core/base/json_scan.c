@@ -192,11 +192,11 @@ static int scan_foreign(bt_json_scan_t *s)
 }
 
 #ifndef BT_JSON_PORTABLE
-static bt_json_string_end_fn *wide_end;
+static const bt_json_wide_t *wide;
 
 __attribute__((constructor)) static void look_at_processor(void)
 {
-    wide_end = bt_json_string_end(0);
+    wide = bt_json_wide(0);
 }
 
 /* Most strings are short and plain: only what is not goes the wide way. True: it was right, and is
@@ -208,17 +208,29 @@ static bool scan_wide(bt_json_scan_t *s)
 
     if (plain < s->end && *plain == '"')
         end = plain + 1;
-    else if (wide_end != NULL)
-        end = wide_end(plain, s->end, &s->escaped);
+    else if (wide != NULL)
+        end = wide->string_end(plain, s->end, &s->escaped);
     if (end != NULL)
         s->at = end;
     return end != NULL;
+}
+
+const char *bt_json_integers_end(const char *at, const char *end, size_t *count_p)
+{
+    return wide != NULL ? wide->integers_end(at, end, count_p) : at;
 }
 #else
 static bool scan_wide(bt_json_scan_t *s)
 {
     (void) s;
     return false;
+}
+
+const char *bt_json_integers_end(const char *at, const char *end, size_t *count_p)
+{
+    (void) end;
+    (void) count_p;
+    return at;
 }
 #endif
 
@@ -342,6 +354,8 @@ static int begin_value(bt_json_scan_t *s)
 
 static int after_value(bt_json_scan_t *s, unsigned base)
 {
+    size_t count = 0;
+
     while (s->depth > base) {
         bool is_object = in_object(s);
         skip_space(s);
@@ -351,6 +365,7 @@ static int after_value(bt_json_scan_t *s, unsigned base)
         if (c == ',') {
             if (is_object)
                 return scan_key(s);
+            s->at = bt_json_integers_end(s->at, s->end, &count);
             skip_space(s);
             return SCAN_VALUE_NEXT;
         }

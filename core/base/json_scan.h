@@ -3,8 +3,8 @@
  * Owner: the caller; internal to base.
  * Life:  a scan lives on the stack and borrows the text.
  * Flow:  each bt_json_scan_* call starts at `at` and leaves it after what it read, or at the byte in error.
- * Cost:  one pass, no recursion, no allocation; plain ASCII runs 8 or 16 bytes at a time, long strings 64 where
- *        the processor can.
+ * Cost:  one pass, no recursion, no allocation; plain ASCII runs 8 or 16 bytes at a time, long strings and lists
+ *        of integers 64 where the processor can.
  */
 #ifndef BT_BASE_JSON_SCAN_H
 #define BT_BASE_JSON_SCAN_H
@@ -38,12 +38,20 @@ int bt_json_scan_value(bt_json_scan_t *s);
 /* Of the escape at `at`, a backslash: 2 or 6 bytes; 0 when it is none. Any four hex digits are
  * grammatical; lone surrogates are the unescaper's affair. */
 unsigned bt_json_escape_len(const char *at, const char *end);
-/* What follows the closing quote of a string, `at` behind its opening one. NULL: it is not right,
- * or has no end. escaped_p is set when it has a backslash. */
-typedef const char *bt_json_string_end_fn(const char *at, const char *end, bool *escaped_p);
-bt_json_string_end_fn bt_json_string_end_avx512, bt_json_string_end_avx2, bt_json_string_end_neon;
-/* The nth of those that this processor can run, the best one first; NULL: it has no more. */
-bt_json_string_end_fn *bt_json_string_end(unsigned nth);
+/* What a processor can do 64 bytes at a time. */
+typedef struct bt_json_wide {
+    /* What follows the closing quote of a string, `at` behind its opening one. NULL: it is not right,
+     * or has no end. escaped_p is set when it has a backslash. */
+    const char *(*string_end)(const char *at, const char *end, bool *escaped_p);
+    /* Goes from one element of a list to another, behind the comma of some integer: all before it
+     * are integers. How many is added to *count_p. Not all that there are: the last ones are left. */
+    const char *(*integers_end)(const char *at, const char *end, size_t *count_p);
+} bt_json_wide_t;
+extern const bt_json_wide_t bt_json_avx512, bt_json_avx2, bt_json_neon;
+/* The nth of those that this processor can do, the best one first; NULL: it has no more. */
+const bt_json_wide_t *bt_json_wide(unsigned nth);
+/* By the best one there is; `at` where there is none. */
+const char *bt_json_integers_end(const char *at, const char *end, size_t *count_p);
 
 /* First byte that is a quote, a backslash, a control character or not ASCII; `end` when there is
  * none. */

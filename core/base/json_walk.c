@@ -76,6 +76,16 @@ static bt_str_t take_value(bt_json_walk_t *w, size_t *inner_p)
     return (bt_str_t){at, (size_t) (w->at - at)};
 }
 
+size_t bt_json_walk_integers(bt_json_walk_t *w)
+{
+    size_t count = 0;
+
+    while (w->at < w->end && (bt_str_is_blank(*w->at) || *w->at == ','))
+        w->at++;
+    w->at = bt_json_integers_end(w->at, w->end, &count);
+    return count;
+}
+
 bool bt_json_walk_next(bt_json_walk_t *w, bt_str_t *element_p, size_t *inner_p)
 {
     if (!skip_to_item(w))

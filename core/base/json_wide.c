@@ -1,4 +1,4 @@
-/* Which scans of long strings this processor can run. */
+/* Which of the wide scans this processor can run. */
 #include "base/json_scan.h"
 
 #ifdef BT_JSON_X86
@@ -9,25 +9,25 @@ static bool has_avx512(void)
            __builtin_cpu_supports("bmi");
 }
 
-bt_json_string_end_fn *bt_json_string_end(unsigned nth)
+const bt_json_wide_t *bt_json_wide(unsigned nth)
 {
-    bt_json_string_end_fn *can[3] = {NULL};
+    const bt_json_wide_t *can[2] = {NULL};
     unsigned n = 0;
 
     __builtin_cpu_init();
     if (has_avx512())
-        can[n++] = bt_json_string_end_avx512;
+        can[n++] = &bt_json_avx512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi"))
-        can[n++] = bt_json_string_end_avx2;
+        can[n++] = &bt_json_avx2;
     return nth < n ? can[nth] : NULL;
 }
 #elif defined(BT_JSON_NEON)
-bt_json_string_end_fn *bt_json_string_end(unsigned nth)
+const bt_json_wide_t *bt_json_wide(unsigned nth)
 {
-    return nth == 0 ? bt_json_string_end_neon : NULL;
+    return nth == 0 ? &bt_json_neon : NULL;
 }
 #else
-bt_json_string_end_fn *bt_json_string_end(unsigned nth)
+const bt_json_wide_t *bt_json_wide(unsigned nth)
 {
     (void) nth;
     return NULL;

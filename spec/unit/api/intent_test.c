@@ -95,6 +95,13 @@ static void test_prompts(void **state)
     i = read_ok(BT_ROUTE_COMPLETIONS, "{\"prompt\":[1,2,3,4,5]}"); /* one prompt of five ids */
     assert_int_equal(i.prompt_count, 0);
     assert_int_equal(bt_intent_prompt_tokens(&i, 4000), 5);
+    char ids[4096];
+    size_t n = (size_t) snprintf(ids, sizeof(ids), "{\"prompt\":[");
+    for (unsigned k = 0; k < 500; k++)
+        n += (size_t) snprintf(ids + n, sizeof(ids) - n, k % 3 == 0 ? "%u, " : "%u,", k * 37);
+    snprintf(ids + n, sizeof(ids) - n, "-1 , 1.5, 7]}");
+    i = read_ok(BT_ROUTE_COMPLETIONS, ids);
+    assert_int_equal(i.prompt_ids, 503);
     i = read_ok(BT_ROUTE_GENERATE, "{\"input_ids\":[[1,2],[3,4,5]]}");
     assert_int_equal(i.prompt_count, 2);
     assert_int_equal(i.prompt_ids, 5);

@@ -9,6 +9,7 @@
 #define bt_json_plain_end portable_plain_end
 #define bt_json_utf8_len portable_utf8_len
 #define bt_json_escape_len portable_escape_len
+#define bt_json_integers_end portable_integers_end
 #include "base/json_scan.c"
 #undef bt_json_scan_init
 #undef bt_json_scan_space
@@ -18,6 +19,7 @@
 #undef bt_json_plain_end
 #undef bt_json_utf8_len
 #undef bt_json_escape_len
+#undef bt_json_integers_end
 
 #include "base/rand.h"
 
@@ -38,12 +40,12 @@ int bt_json_scan_value(bt_json_scan_t *s);
 const char *bt_json_plain_end(const char *at, const char *end);
 size_t bt_json_utf8_len(const char *at, const char *end);
 
-static bt_json_string_end_fn *wide[8];
+static const bt_json_wide_t *wides[8];
 
 static int find_wide(void **state)
 {
     (void) state;
-    for (unsigned i = 0; (wide[i] = bt_json_string_end(i)) != NULL; i++)
+    for (unsigned i = 0; (wides[i] = bt_json_wide(i)) != NULL; i++)
         continue;
     return 0;
 }
@@ -56,9 +58,9 @@ static void expect_same_end(const char *at, const char *end)
 
     portable_scan_init(&portable, at - 1, end, 0);
     expected = portable_scan_string(&portable) == 0 ? portable.at : NULL;
-    for (unsigned i = 0; wide[i] != NULL; i++) {
+    for (unsigned i = 0; wides[i] != NULL; i++) {
         bool escaped = false;
-        const char *found = wide[i](at, end, &escaped);
+        const char *found = wides[i]->string_end(at, end, &escaped);
         if (found != expected || (found != NULL && escaped != portable.escaped))
             fail_msg("scan %u: %td instead of %td: %.*s", i, found != NULL ? found - at : -1,
                      expected != NULL ? expected - at : -1, (int) (end - at), at);
@@ -196,6 +198,59 @@ static void test_every_digit(void **state)
         }
 }
 
+/* What has been gone over is integers up to a comma, and counted. */
+static size_t check_integers(const bt_json_wide_t *wide, const char *at, const char *end)
+{
+    size_t count = 0, commas = 0, digits = 0;
+    const char *done = wide->integers_end(at, end, &count);
+
+    assert_true(done == at || (done > at && done <= end && done[-1] == ','));
+    for (const char *p = at; p < done; p++) {
+        if (*p == ',') {
+            assert_true(digits > 0 && (digits == 1 || p[-(ptrdiff_t) digits] != '0'));
+            digits = 0;
+            commas++;
+        } else if (*p == ' ') {
+            assert_true(digits == 0 && (p == at || p[-1] == ','));
+        } else {
+            assert_in_range(*p, '0', '9');
+            digits++;
+        }
+    }
+    assert_int_equal(count, commas);
+    return (size_t) (done - at);
+}
+
+static void test_integers(void **state)
+{
+    static const char *const pieces[] = {"7,",  "128000,", " 0,",  "10,",  " 31,", "00,",
+                                         "0,",  "1.5,",    "  2,", "-3,",  ",",    "\"9\",",
+                                         "1 ,", "2]",      " ,",   "1e3,", "01,"};
+    char text[640];
+    size_t most = 0;
+
+    (void) state;
+    bt_rand_seed(9);
+    for (unsigned i = 0; i < 100000; i++) {
+        size_t n = 1;
+        const uint64_t rare = 1 + bt_rand_below(200);
+        text[0] = '[';
+        while (n < 600) {
+            const char *piece = pieces[bt_rand_below(bt_rand_below(rare) == 0 ? 17 : 5)];
+            memcpy(text + n, piece, strlen(piece));
+            n += strlen(piece);
+        }
+        memcpy(text + n, "5]", 2);
+        n += 2;
+        expect_same((bt_str_t){text, n});
+        for (unsigned k = 0; wides[k] != NULL; k++) {
+            const size_t done = check_integers(wides[k], text + 1, text + n);
+            most = done > most ? done : most;
+        }
+    }
+    assert_true(wides[0] == NULL || most > 512);
+}
+
 /* Every pair of bytes before every kind of third and fourth, at places around the end of a block. */
 static void test_every_utf8_pair(void **state)
 {
@@ -258,13 +313,10 @@ static void test_utf8_len(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_corpus),
-        cmocka_unit_test(test_random_strings),
-        cmocka_unit_test(test_random_prose),
-        cmocka_unit_test(test_escapes_across_blocks),
-        cmocka_unit_test(test_every_digit),
-        cmocka_unit_test(test_every_utf8_pair),
-        cmocka_unit_test(test_plain_end_is_exact),
+        cmocka_unit_test(test_corpus),          cmocka_unit_test(test_random_strings),
+        cmocka_unit_test(test_random_prose),    cmocka_unit_test(test_escapes_across_blocks),
+        cmocka_unit_test(test_every_digit),     cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_every_utf8_pair), cmocka_unit_test(test_plain_end_is_exact),
         cmocka_unit_test(test_utf8_len),
     };
     return cmocka_run_group_tests(tests, find_wide, NULL);
