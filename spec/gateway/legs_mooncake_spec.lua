@@ -1,5 +1,6 @@
--- The bytes of both legs of vLLM's own MooncakeConnector, by the vLLM reference's wire notes (1.4): both at once, joined by
--- a transfer id; decode told the bootstrap server and the engine id of prefill's rank, which GET /query says.
+-- The bytes of both legs of vLLM's own MooncakeConnector, by the vLLM reference's wire notes (1.4): both at once,
+-- joined by a transfer id; decode told the bootstrap server and the engine id of prefill's rank, which GET /query
+-- says.
 
 local common = require("gateway.support.common")
 local eventually = require("gateway.support.eventually")
@@ -190,8 +191,8 @@ end)
 describe("data-parallel ranks of mooncake", function()
   local function config(w)
     return ([[return { connector = "MooncakeConnector", pools = { { workers = {
-      { url = "%s", role = "prefill", bootstrap_port = %d, dp_size = 4 }, { url = "%s", role = "decode" } } } } }]]):format(
-      w.p0.url, w.p0.second, w.d0.url)
+      { url = "%s", role = "prefill", bootstrap_port = %d, dp_size = 4 },
+      { url = "%s", role = "decode" } } } } }]]):format(w.p0.url, w.p0.second, w.d0.url)
   end
   setup(function()
     start(pair(",dp=4"), config)
@@ -267,7 +268,8 @@ describe("mooncake without a bootstrap port", function()
     local path = proc.write("baton.lua", [[return { connector = "MooncakeConnector", pools = { { workers = {
       { url = "http://127.0.0.1:1", role = "prefill", bootstrap_port = "none" },
       { url = "http://127.0.0.1:2", role = "decode" } } } } }]])
-    local code, _, err = proc.run({ fleet.binary("BATON_BIN", "baton"), "run", path, "--port", "0", "--admin-port", "0" })
+    local baton = fleet.binary("BATON_BIN", "baton")
+    local code, _, err = proc.run({ baton, "run", path, "--port", "0", "--admin-port", "0" })
     assert.equal(2, code)
     assert.truthy(err:find("give bootstrap_port (vLLM's is 8998)", 1, true), err)
     proc.clean()

@@ -1,5 +1,5 @@
--- The bytes of both legs of vLLM's OffloadingConnector with a peer-to-peer tier, by the vLLM reference's wire notes (1.8):
--- prefill stores under a request id of ours, decode is told that id and where prefill's tier listens.
+-- The bytes of both legs of vLLM's OffloadingConnector with a peer-to-peer tier, by the vLLM reference's wire notes
+-- (1.8): prefill stores under a request id of ours, decode is told that id and where prefill's tier listens.
 
 local common = require("gateway.support.common")
 local eventually = require("gateway.support.eventually")
@@ -181,7 +181,8 @@ describe("a pasted configuration of offloading_p2p", function()
   it("without such a tier is refused, with the remedy", function()
     local path = proc.write("baton.lua",
       PASTED:format("http://127.0.0.1:1", '{ type = "cpu" }', "http://127.0.0.1:2"))
-    local code, _, err = proc.run({ fleet.binary("BATON_BIN", "baton"), "run", path, "--port", "0", "--admin-port", "0" })
+    local baton = fleet.binary("BATON_BIN", "baton")
+    local code, _, err = proc.run({ baton, "run", path, "--port", "0", "--admin-port", "0" })
     assert.equal(2, code)
     assert.truthy(err:find("has no peer-to-peer tier", 1, true), err)
     proc.clean()

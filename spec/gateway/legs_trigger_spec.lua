@@ -84,7 +84,7 @@ local function start(engine, workers, flags)
       return ([[return { connector = "MooncakeLayerwiseConnector", engine = "%s", policy = "round_robin",
         pools = { { workers = { %s } } } }]]):format(engine, table.concat(rows, ", "))
     end,
-    flags = flags or { "--metaserver-port", "0" },
+    flags = flags or { "--metaserver-port", "0", "--no-replay-recomputed" },
     ready = false,
   })
   eventually(function()

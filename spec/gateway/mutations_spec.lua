@@ -349,9 +349,9 @@ end
 function trtllm.start(x, change)
   local asked = '{"request_type":"context_only","disagg_request_id":' .. x.room .. "}"
   local body = change("prefill body", with("{}", "disaggregated_params", change("prefill", asked)))
-  local told = trtllm_prefill(x, json.raw(body, "disaggregated_params"))
-  told = told and told ~= "null" and with(told, "request_type", '"generation_only"')
-  body = with(body_of(x.prompt, TOKENS), "disaggregated_params", told and change("decode", told))
+  local given = trtllm_prefill(x, json.raw(body, "disaggregated_params"))
+  given = given and given ~= "null" and with(given, "request_type", '"generation_only"')
+  body = with(body_of(x.prompt, TOKENS), "disaggregated_params", given and change("decode", given))
   local ids = x.p.answer.status == 200 and json.raw(x.p.answer.body, "prompt_token_ids")
   body = with(body, "prompt", ids and ids ~= "null" and ids or json.encode(x.prompt))
   x.d = send("d0", change("decode body", body), x.id)
@@ -412,13 +412,13 @@ end
 function mooncake.start(x, change)
   local id = '"xfer-' .. x.id .. '"'
   local asked = '{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":' .. id .. "}"
-  local told = ('{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":"http://127.0.0.1:%d",'
+  local given = ('{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":"http://127.0.0.1:%d",'
     .. '"remote_engine_id":%s,"transfer_id":%s}'):format(sim.workers.p0.second, engine_id(), id)
   local function leg(name, max_tokens, params, more)
     local body = with(body_of(x.prompt, max_tokens), "kv_transfer_params", change(name, params))
     return change(name .. " body", more and with(body, "ignore_eos", "true") or body)
   end
-  x.d = send("d0", leg("decode", TOKENS, told), x.id)
+  x.d = send("d0", leg("decode", TOKENS, given), x.id)
   x.p = send("p0", leg("prefill", 1, asked, true), x.id, x.row and x.row.headers)
 end
 
@@ -463,7 +463,7 @@ mooncake.rows = {
   },
 }
 
--- ---- offloading_p2p: prefill first, decode told the id and the tier's address; what it does not find it computes ----
+-- ---- offloading_p2p: prefill first, decode told the id and the tier's address; what it misses it computes ----
 
 local offloading = { name = "offloading_p2p", worker = "connector=OffloadingConnector" }
 
@@ -473,10 +473,10 @@ function offloading.start(x, change)
   local body = with(body_of(x.prompt, 1), "kv_transfer_params", change("prefill params", asked))
   x.p = send("p0", body, x.id)
   x.p:wait()
-  local told = change("decode",
+  local given = change("decode",
     ('{%s,"remote_host":"127.0.0.1","remote_port":%d}'):format(id, sim.workers.p0.second))
   body = with(body_of(x.prompt, TOKENS), "kv_transfer_params",
-    change("decode params", with("{}", "remote_prefiller", told)))
+    change("decode params", with("{}", "remote_prefiller", given)))
   x.d = send("d0", change("decode body", body), x.id)
 end
 

@@ -26,7 +26,7 @@ local function start(workers)
       end
     end
     return true
-  end, 5, "routes are asked for")
+  end, 10, "routes are asked for")
 end
 
 local function stop()
@@ -68,8 +68,10 @@ describe("a fleet without --enable-scale-out", function()
   end)
 
   it("says in its log what to do", function()
-    local err = f.gateway:stderr()
-    assert.truthy(err:find("worker p0 does not serve " .. TOKENS .. ": start it with --enable-scale-out", 1, true), err)
+    eventually(function()
+      local err = f.gateway:stderr()
+      return err:find("worker p0 does not serve " .. TOKENS .. ": start it with --enable-scale-out", 1, true), err
+    end, 10, "the log names the option")
   end)
 end)
 
@@ -81,8 +83,10 @@ describe("a fleet in which some have --enable-scale-out", function()
 
   it("asks those", function()
     eventually(function()
-      return f.gateway:stderr():find("worker d1 does not serve " .. RENDER, 1, true)
-    end, 5, "the last answer has been read")
+      local err = f.gateway:stderr()
+      return err:find("worker p1 does not serve " .. RENDER, 1, true)
+        and err:find("worker d1 does not serve " .. RENDER, 1, true)
+    end, 10, "the last answers have been read")
     f:mark()
     for _ = 1, 6 do
       local answer = f:post(TOKENS, ASK)

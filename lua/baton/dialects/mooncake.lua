@@ -1,10 +1,10 @@
 -- mooncake - vLLM's own MooncakeConnector: both legs at once, decode asks prefill's ranks for the KV by a transfer id.
 --
 -- Decode must be told which engine of prefill (one a data-parallel rank) has the KV: the ids are told by prefill's
--- bootstrap server, and the gateway asks it (cluster/engine_ids). Prefill keeps the KV only when its one token has reached
--- the length limit; an end of the text frees it at once, and decode, which nobody tells, would wait for 480 s. So that
--- token may not end the text, and when it has (check), decode is stopped. /v1/responses does not say in all releases how
--- it ended, so it is not served.
+-- bootstrap server, and the gateway asks it (cluster/engine_ids). Prefill keeps the KV only when its one token has
+-- reached the length limit; an end of the text frees it at once, and decode, which nobody tells, would wait for 480 s.
+-- So that token may not end the text, and when it has (check), decode is stopped. /v1/responses does not say in all
+-- releases how it ended, so it is not served.
 
 local handoff = require("baton.handoff")
 local legs = require("baton.legs")

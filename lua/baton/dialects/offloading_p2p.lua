@@ -1,8 +1,9 @@
--- offloading_p2p - vLLM's OffloadingConnector with a peer-to-peer tier: prefill first, decode fetches blocks by a request id.
+-- offloading_p2p - vLLM's OffloadingConnector with a peer-to-peer tier: prefill first, decode fetches blocks by a
+-- request id.
 --
--- The engines return no parameters, so decode is told by the worker's configuration where prefill's tier listens: kv_host and
--- bootstrap_port (5710 where neither says so), and the rank that has the blocks, which is chosen for prefill here. Blocks
--- that decode does not find it computes itself; prefill drops what nobody has asked for in 60 s.
+-- The engines return no parameters, so decode is told by the worker's configuration where prefill's tier listens:
+-- kv_host and bootstrap_port (5710 where neither says so), and the rank that has the blocks, which is chosen for
+-- prefill here. Blocks that decode does not find it computes itself; prefill drops what nobody has asked for in 60 s.
 
 local handoff = require("baton.handoff")
 local legs = require("baton.legs")

@@ -1,9 +1,9 @@
 -- trtllm - TensorRT-LLM's disaggregated serving, context first: prefill's reply says where its KV is, decode pulls it.
 --
--- The server refuses members that it does not know, so a leg has only what the client sent and what is set here; max_tokens
--- stays, because the engine itself stops a context_only request after one token. A generation_only request begins with
--- prefill's token (first_gen_tokens) and does not look at it: when that token has ended the text, nothing is left to hand
--- on, and decode is asked for the whole answer instead.
+-- The server refuses members that it does not know, so a leg has only what the client sent and what is set here;
+-- max_tokens stays, because the engine itself stops a context_only request after one token. A generation_only request
+-- begins with prefill's token (first_gen_tokens) and does not look at it: when that token has ended the text, nothing
+-- is left to hand on, and decode is asked for the whole answer instead.
 
 local NAME = "disaggregated_params"
 local PARAMS = { "choices", 1, NAME }
