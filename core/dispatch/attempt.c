@@ -128,14 +128,15 @@ static void on_blame_wait(bt_timer_t *timer)
     bt_attempt_t *a = bt_container_of(timer, bt_attempt_t, blame_wait);
 
     if (a->kv.room != 0)
-        bt_attempt_fail_leg(bt_attempt_answer(a), &a->pending);
+        bt_attempt_fail_leg(bt_attempt_answer(a), a->pending);
     else
-        bt_attempt_fail(a, &a->pending, NULL, 0); /* the pair's */
+        bt_attempt_fail(a, a->pending, NULL, 0); /* the pair's */
 }
 
 static void wait_for_blame(bt_attempt_t *a, const bt_failure_t *f, uint64_t ms)
 {
-    a->pending = *f;
+    a->pending = bt_arena_alloc(&a->task->request->arena, sizeof(*f));
+    *a->pending = *f;
     bt_timer_start(&a->blame_wait, ms);
 }
 
@@ -186,7 +187,7 @@ void bt_attempt_leg_failed(bt_leg_t *leg, const bt_failure_t *f)
         return;
     }
     if (bt_timer_active(&a->blame_wait)) { /* decode failed first; here is prefill's fate */
-        bt_failure_t first = a->pending;
+        bt_failure_t first = *a->pending;
         bt_worker_t *guilty[1] = {leg->worker};
         bt_attempt_fail(a, &first, guilty, bt_blame_is_guilty(f) && !is_kv_failure(leg, f) ? 1 : 0);
         return;

@@ -43,7 +43,7 @@ static bt_failure_t failure_of(const bt_attempt_t *a, const bt_transfer_event_t 
 static void fail_by(bt_attempt_t *a, const bt_transfer_event_t *e)
 {
     const bool is_old = e->source_room != a->kv.source_room; /* that sender has been replaced */
-    bt_failure_t f = bt_timer_active(&a->blame_wait) ? a->pending : failure_of(a, e);
+    bt_failure_t f = bt_timer_active(&a->blame_wait) ? *a->pending : failure_of(a, e);
     bt_worker_t *guilty[2];
     unsigned n = 0;
 

@@ -134,8 +134,8 @@ struct bt_attempt {
     bt_timer_t blame_wait;        /* decode said "KV transfer failed": whose fault is it? */
     bt_timer_t
         engine_check; /* prefill has answered and decode is silent: was it told of an engine that is no more? */
-    bt_timer_t drain;     /* ended: its prefill has that long to end by itself */
-    bt_failure_t pending; /* the failure that waits for it */
+    bt_timer_t drain;      /* ended: its prefill has that long to end by itself */
+    bt_failure_t *pending; /* the failure that waits for it */
 };
 
 /* What headers and the access log tell: the plan and the workers of the last try. "": none. */

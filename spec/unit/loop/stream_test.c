@@ -440,26 +440,43 @@ static void test_idle_stream_holds_no_buffer(void **state)
     close(peer);
 }
 
-static void test_many_reads_of_a_turn_hold_few_buffers(void **state)
+/* So many bytes from each of 100 peers, in one turn, come back to each; returns how many buffers were held at most. */
+static size_t echo_in_a_turn(size_t bytes)
 {
     static struct end ends[100];
+    static char sent[8192], got[8192];
     int peers[100];
-    char got[8];
 
-    (void) state;
+    buf_bytes_most = buf_bytes_before;
     for (unsigned i = 0; i < 100; i++) {
         open_pair(&ends[i], &peers[i]);
         ends[i].on_read = ACT_ECHO;
         bt_stream_read_start(&ends[i].s);
-        assert_int_equal(send(peers[i], "hello", 5, 0), 5);
+        memset(sent, 'a' + (int) i % 26, bytes);
+        assert_int_equal(send(peers[i], sent, bytes, 0), bytes);
     }
     for (unsigned i = 0; i < 100; i++) {
-        TURN_UNTIL(&loop, ends[i].s.written_bytes == 5); /* the first turn reads them all */
-        assert_int_equal(recv(peers[i], got, sizeof(got), 0), 5);
+        TURN_UNTIL(&loop, ends[i].s.written_bytes == bytes); /* the first turn reads them all */
+        memset(sent, 'a' + (int) i % 26, bytes);
+        assert_int_equal(recv(peers[i], got, sizeof(got), MSG_WAITALL | MSG_DONTWAIT), bytes);
+        assert_memory_equal(got, sent, bytes);
         close_end(&ends[i]);
         close(peers[i]);
     }
-    assert_in_range(buf_bytes_most - buf_bytes_before, BT_BUF_STD_BYTES, 32 * BT_BUF_STD_BYTES);
+    return (buf_bytes_most - buf_bytes_before) / BT_BUF_STD_BYTES;
+}
+
+static void test_small_reads_of_a_turn_share_buffers(void **state)
+{
+    (void) state;
+    assert_int_equal(echo_in_a_turn(5), 1);
+    assert_in_range(echo_in_a_turn(100), 2, 4); /* 10,000 bytes, 4 KiB in each */
+}
+
+static void test_many_reads_of_a_turn_hold_few_buffers(void **state)
+{
+    (void) state;
+    assert_in_range(echo_in_a_turn(5000), 2, 32);
 }
 
 static void test_a_long_read_is_sent_on_at_once(void **state)
@@ -610,6 +627,7 @@ int main(void)
         WITH_LOOP(test_fill_from_on_drain),
         WITH_LOOP(test_small_slices_do_not_pin_buffers),
         WITH_LOOP(test_idle_stream_holds_no_buffer),
+        WITH_LOOP(test_small_reads_of_a_turn_share_buffers),
         WITH_LOOP(test_many_reads_of_a_turn_hold_few_buffers),
         WITH_LOOP(test_a_long_read_is_sent_on_at_once),
         WITH_LOOP(test_kept_buffer_keeps_its_bytes),
