@@ -19,6 +19,7 @@
 #define BT_CONFIG_PROXY_PATHS_MAX 16
 #define BT_CONFIG_RECORD_HEADERS_MAX 16
 #define BT_CONFIG_REGISTRY_ALLOW_MAX 64
+#define BT_CONFIG_REGISTRATION_ALLOW_MAX 64
 #define BT_CONFIG_HTTP_HOSTS_MAX 32
 #define BT_CONFIG_ADMIN_HOSTS_MAX 16
 #define BT_CONFIG_PEER_PARAMS_MAX 16
@@ -50,6 +51,11 @@ typedef struct bt_config {
     char *transfer_token, *registry_token;
     char *registry_allow[BT_CONFIG_REGISTRY_ALLOW_MAX + 1];
     unsigned registry_allow_count;
+    char *registration_host;
+    unsigned p2p_nccl_port, moriio_port; /* as transfer_port */
+    char *registration_allow[BT_CONFIG_REGISTRATION_ALLOW_MAX + 1];
+    unsigned registration_allow_count;
+    bool registration_new_workers;
     char *admin_api_key;
     bool admin_metrics_only; /* derived: beyond loopback without a key */
     /* process */
@@ -121,5 +127,7 @@ bool bt_host_is_loopback(const char *host);
 /* Is there a port for transfer agents, for SGLang's registry? */
 bool bt_config_has_transfer(const bt_config_t *c);
 bool bt_config_has_registry(const bt_config_t *c);
+/* One where engines register by ZeroMQ? */
+bool bt_config_has_registration(const bt_config_t *c);
 
 #endif

@@ -12,6 +12,7 @@
 #include "fleet/fleet.h"
 #include "loop/listener.h"
 #include "reload/reload.h"
+#include "transfer/registration.h"
 
 typedef struct bt_gateway bt_gateway_t;
 
@@ -63,6 +64,8 @@ struct bt_gateway {
     struct bt_admin *admin;
     struct bt_transfer *transfer;               /* NULL = no --transfer-port */
     struct bt_registry_server *registry_server; /* NULL = no --registry-port */
+    bt_registration_t *registration;            /* NULL = no port where engines register */
+    unsigned registration_ports[BT_REGISTRATION_KINDS];
     void (*transfer_done)(void *gateway);
     unsigned transfer_closing;    /* parts that have not closed */
     int transfer_fd, registry_fd; /* bound and listening until they are handed on, else -1 */

@@ -28,10 +28,34 @@ static int open_hub(bt_gateway_t *g, char *err, size_t err_size)
     return rc;
 }
 
+/* As one that comes by the admin API. */
+static int complete_worker(void *user, const char *pool, bt_worker_spec_t *spec, char *err,
+                           size_t err_size)
+{
+    const bt_gateway_t *g = user;
+    return bt_config_complete_worker(g->fleet_config, pool, spec, err, err_size);
+}
+
+static int open_registration(bt_gateway_t *g, char *err, size_t err_size)
+{
+    const bt_config_t *c = g->config;
+    const bt_registration_config_t config = {.host = c->registration_host,
+                                             .ports = {c->p2p_nccl_port, c->moriio_port},
+                                             .allowed = (const char *const *) c->registration_allow,
+                                             .allowed_count = c->registration_allow_count,
+                                             .takes_new = c->registration_new_workers,
+                                             .complete = complete_worker,
+                                             .complete_user = g};
+    return bt_registration_open(&g->registration, &g->control, &config, g->registration_ports, err,
+                                err_size);
+}
+
 int bt_gateway_transfer_open(bt_gateway_t *g, char *err, size_t err_size)
 {
     const bt_config_t *c = g->config;
     int rc = bt_config_has_transfer(c) ? open_hub(g, err, err_size) : 0;
+    if (rc == 0 && bt_config_has_registration(c))
+        rc = open_registration(g, err, err_size);
     if (rc < 0 || !bt_config_has_registry(c))
         return rc;
     g->registry_fd = bt_config_bind("registry-port", c->registry_host, c->registry_port, false,
@@ -59,6 +83,8 @@ int bt_gateway_transfer_start(bt_gateway_t *g)
     if (rc == 0 && g->registry_fd >= 0)
         rc = bt_registry_server_new(&g->registry_server, &g->control, hand_on(&g->registry_fd),
                                     &config);
+    if (rc == 0 && g->registration != NULL)
+        rc = bt_registration_start(g->registration, g->registry);
     if (rc == 0)
         bt_gateway_transfer_publish(g, bt_registry_current(g->registry));
     return rc;
@@ -70,6 +96,8 @@ void bt_gateway_transfer_publish(bt_gateway_t *g, bt_workers_t *workers)
         bt_transfer_set_workers(g->transfer, workers);
     if (g->registry_server != NULL)
         bt_registry_server_set_workers(g->registry_server, workers);
+    if (g->registration != NULL)
+        bt_registration_set_workers(g->registration, workers);
 }
 
 static void log_registry(const bt_gateway_t *g)
@@ -95,6 +123,12 @@ void bt_gateway_transfer_log(const bt_gateway_t *g)
                                               : "every process of this host (no --transfer-token)");
     if (bt_config_has_registry(c))
         log_registry(g);
+    for (unsigned i = 0; i < BT_REGISTRATION_KINDS; i++)
+        if (g->registration_ports[i] != 0)
+            bt_log_info("gateway", "engines with %s register at %s:%u%s",
+                        i == BT_REGISTRATION_P2P_NCCL ? "P2pNcclConnector" : "MoRIIOConnector",
+                        c->registration_host, g->registration_ports[i],
+                        c->registration_new_workers ? ", and become workers" : "");
 }
 
 static void close_fd(int *fd)
@@ -118,13 +152,17 @@ void bt_gateway_transfer_close(bt_gateway_t *g, void (*done)(void *user))
 {
     bt_transfer_t *hub = g->transfer;
     bt_registry_server_t *server = g->registry_server;
+    bt_registration_t *registration = g->registration;
     close_fd(&g->transfer_fd);
     close_fd(&g->registry_fd);
     g->transfer = NULL;
     g->registry_server = NULL;
+    g->registration = NULL;
     g->shared.transfer = NULL;
     g->transfer_done = done;
-    g->transfer_closing = 1U + (hub != NULL) + (server != NULL);
+    g->transfer_closing = 1U + (hub != NULL) + (server != NULL) + (registration != NULL);
+    if (registration != NULL)
+        bt_registration_close(registration, on_closed, g);
     if (server != NULL)
         bt_registry_server_close(server, on_closed, g);
     if (hub != NULL)

@@ -1,6 +1,6 @@
 /* transfer.h - the hub of KV transfer in the running process: its port, its fleet, its end.
  *
- * Owner: the control loop. Nothing here happens without --transfer-port or --registry-port.
+ * Owner: the control loop. Nothing here happens without --transfer-port, --registry-port or a port where engines register.
  * Life:  open (ports bound, hub made) -> start (listens) -> publish on every change -> close when no loop has a request any more
  *        and the admin side, which looks into it, is closed.
  * Flow:  agents -> core/transfer -> worker->has_agents -> candidates; dispatchers find the hub in shared->transfer.

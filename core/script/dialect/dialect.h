@@ -8,6 +8,7 @@
  * A dialect file returns:
  *   { name = "nixl", kind = "handoff" | "bootstrap" | "sequence", rid = bool, room = bool, batch = bool,
  *     release = bool, abort_route = bool, learns = bool, gateway_managed = bool, decode_first = bool,
+ *     same_rank = bool,
  *     routes = { "/v1/completions", ... } or nil for all, prefill = function(leg, edit), decode = function(leg, edit) }
  *     A user's file also: connectors = { "MyConnector", ... }, engine = "vllm" or another, single = function(leg, edit).
  *   kind sequence: P with one token, then D, nothing of P's reply is needed (shared_cache).
@@ -15,6 +16,7 @@
  *   single: its presence says that a worker of a pair computes a whole request without a partner, and the policy may ask for that. It takes
  *   out of the client's body what such a worker would read as the connector's own; leg.decode is the worker; leg.prefill raises.
  *   decode_first = true: prefill's function looks at leg.decode, so a plan may not leave decode open.
+ *   same_rank = true: where there are several data-parallel ranks, prefill's is chosen first and decode gets the same.
  *   gateway_managed = true: the workers' transfer agents are connected to the gateway, which opens each room at both sides and may give a
  *   waiting decode another prefill, with a room of its own: then leg.room is not the same on both legs.
  *   edit.set(key, raw_json) edit.set_in(object, key, raw_json) edit.remove(key) edit.remove_in(object, key)
@@ -51,6 +53,7 @@ typedef struct bt_dialect {
     bool has_abort_route;   /* POST /abort_request {"rid": ...} */
     bool batch;
     bool needs_decode_first; /* hand-off whose prefill leg tells of decode: no late choice */
+    bool needs_same_rank;    /* decode goes to the data-parallel rank that prefill has */
     bool learns;             /* nixl_push: needs parameters that the first hand-off reply teaches */
     bool has_single;         /* a worker of its pairs serves alone, too */
     bool is_gateway_managed; /* baton: rooms are opened at the workers' agents (core/transfer) */
@@ -60,7 +63,7 @@ typedef struct bt_dialect {
 
 /* One side of the pair as a dialect sees it (leg.prefill, leg.decode). */
 typedef struct bt_dialect_peer {
-    bt_str_t name, host, engine_id, kv_host, version;
+    bt_str_t name, host, engine_id, kv_host, kv_address, version;
     unsigned port;
     int bootstrap_port; /* 0 unknown -> nil in Lua, -1 none -> nil */
     unsigned dp_size, tp_size, pp_size;
