@@ -18,7 +18,16 @@
 
 enum sim_role { SIM_HYBRID, SIM_PREFILL, SIM_DECODE };
 enum sim_engine { SIM_VLLM, SIM_SGLANG };
-enum sim_connector { SIM_NONE, SIM_NIXL, SIM_NIXL_PUSH, SIM_SHARED, SIM_ASCEND, SIM_BATON };
+enum sim_connector {
+    SIM_NONE,
+    SIM_NIXL,
+    SIM_NIXL_PUSH,
+    SIM_SHARED,
+    SIM_ASCEND,
+    SIM_BATON,
+    SIM_P2P_NCCL,
+    SIM_MORIIO
+};
 
 typedef struct sim_worker_options {
     char name[32];
@@ -36,6 +45,8 @@ typedef struct sim_worker_options {
     double ttft, ttft_per_token, ttft_per_token2, itl, itl_per_request, transfer_ms, jitter;
     bool queue; /* prefills run one after the other */
     bool expired_keep;
+    char registers_at[64]; /* P2pNcclConnector, MoRIIOConnector: HOST:PORT; "" = nowhere */
+    bool read_mode;        /* MoRIIOConnector: READ */
     /* BatonConnector */
     char gateway[64], gateway_token[128], gateway_worker[128], kv_token[128];
     unsigned ranks, kv_backends, kv_layers, kv_page_bytes, kv_chunk_pages, kv_dead_ms;

@@ -27,6 +27,8 @@ typedef struct sim_held {
     char external[192]; /* without its random end */
     unsigned prompt_tokens, blocks;
     uint32_t *ids;
+    char transfer_id[80]; /* MoRIIOConnector */
+    int rank;             /* likewise */
 } sim_held_t;
 
 typedef struct sim_counters {
@@ -58,9 +60,10 @@ struct sim_worker {
     bool is_closed;     /* the API server too: connection refused */
     bool dies_silently; /* SGLang: connections close without an answer */
     bt_timer_t death_timer, refuse_timer;
-    uint64_t busy_until_us;    /* end of the last prefill, with queue=1 */
-    struct sim_kv *kv;         /* BatonConnector; NULL when the engine is dead */
-    struct sim_story *stories; /* answers of /v1/responses by id, newest first */
+    uint64_t busy_until_us;            /* end of the last prefill, with queue=1 */
+    struct sim_registrant *registrant; /* NULL when it does not register, or is dead */
+    struct sim_kv *kv;                 /* BatonConnector; NULL when the engine is dead */
+    struct sim_story *stories;         /* answers of /v1/responses by id, newest first */
     unsigned story_count;
 };
 
@@ -146,6 +149,8 @@ struct sim_job {
     sim_params_t params;             /* vLLM */
     sim_worker_t *peer;              /* vLLM: whose KV it will read */
     struct sim_kv_room *kv_room;     /* BatonConnector: until it has ended, or is left */
+    bt_str_t transfer_id;            /* MoRIIOConnector */
+    int rank;                        /* likewise; -1 = not told */
     bool kills_on_leave;             /* vLLM: parked with broken parameters */
     bt_list_t push_link;             /* vLLM push: waiting for a prefill */
     bt_str_t kv_reply;               /* vLLM: kv_transfer_params of the answer; empty = null */
