@@ -59,6 +59,8 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
     bt_metrics_write(out, bt_registry_current(config->registry), config->shared, facts, count,
                      config->version);
     write_transfer(config, out);
+    if (config->registration != NULL)
+        bt_metrics_registration(&(bt_prom_t){.out = out}, config->registration);
     if (config->budget != NULL)
         bt_metrics_budget(&(bt_prom_t){.out = out}, config->shared->config.upstream.budget,
                           config->budget);

@@ -11,6 +11,7 @@
 #include "dispatch/dispatcher.h"
 #include "fleet/fleet.h"
 #include "reload/reload.h"
+#include "transfer/registration.h"
 #include "transfer/transfer.h"
 
 #define BT_ADMIN_BODY_MAX ((size_t) 1 << 20)
@@ -34,8 +35,9 @@ typedef struct bt_admin_config {
     bt_reload_t *reload;           /* NULL = policies cannot be changed here; outlives us */
     struct bt_rollout *rollout;    /* NULL = this gateway is alone; outlives us */
     const bt_transfer_t *transfer; /* the hub of KV transfer; NULL = there is none; outlives us */
-    const bt_store_t *store;       /* NULL = none; outlives us */
-    bt_fleet_t *fleet;             /* the other replicas; NULL = there are none; outlives us */
+    const bt_registration_t *registration; /* NULL = engines do not register; outlives us */
+    const bt_store_t *store;               /* NULL = none; outlives us */
+    bt_fleet_t *fleet; /* the other replicas; NULL = there are none; outlives us */
     bt_budget_t
         *budget; /* how many connections the operator may have; NULL = any number; outlives us */
 } bt_admin_config_t;

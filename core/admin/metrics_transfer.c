@@ -71,3 +71,15 @@ void bt_metrics_transfer(bt_prom_t *p, const bt_transfer_stats_t *stats)
     write_seconds(p, "baton_transfer_seconds_total",
                   "Time from the first to the last byte of done rooms, sum", stats->transfer_us);
 }
+
+void bt_metrics_registration(bt_prom_t *p, const bt_registration_t *registration)
+{
+    bt_prom_family(p, "baton_registrations_total", "counter",
+                   "What engines have said of themselves by ZeroMQ: taken, or why not (malformed, "
+                   "stranger, unknown, conflict)");
+    for (unsigned i = 0; i < BT_REGISTRATION_RESULTS; i++) {
+        const enum bt_registration_result result = (enum bt_registration_result) i;
+        const bt_label_t label = {"result", bt_str(bt_registration_result_name(result))};
+        bt_prom_count(p, &label, 1, bt_registration_count(registration, result));
+    }
+}

@@ -25,5 +25,6 @@ void bt_admin_room_answer(const bt_admin_config_t *config, uint64_t room,
                           const bt_loop_facts_t *facts, unsigned count, bt_admin_reply_t *reply);
 /* metrics_transfer.c */
 void bt_metrics_transfer(bt_prom_t *p, const bt_transfer_stats_t *stats);
+void bt_metrics_registration(bt_prom_t *p, const bt_registration_t *registration);
 
 #endif

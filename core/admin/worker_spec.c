@@ -46,6 +46,7 @@ static const struct member {
     {"dp_rank", SIZE, AT(dp_rank), 0, 65535, 0},
     {"engine_id", TEXT, AT(engine_id), 0, 0, 0},
     {"kv_host", TEXT, AT(kv_host), 0, 0, 0},
+    {"kv_address", TEXT, AT(kv_address), 0, 0, 0},
     {"version", TEXT, AT(version), 0, 0, 0},
     {"transfer_group", TEXT, AT(transfer_group), 0, 0, 0},
     {"lease_ms", LEASE, AT(lease_ms), 0, 0, 0},
@@ -107,7 +108,7 @@ static int refuse_unknown(const reader_t *rd, bt_str_t name)
                   "unknown member \"%.*s\"; known are url, name, pool, role, models, engine, "
                   "connector, connectors, "
                   "dispatch_profile, bootstrap_port, dp_size, tp_size, pp_size, dp_rank, "
-                  "engine_id, kv_host, version, "
+                  "engine_id, kv_host, kv_address, version, "
                   "transfer_group, lease_ms, zone, labels, api_key, kv_transfer_config",
                   BT_STR_ARG(name));
 }

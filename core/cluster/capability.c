@@ -15,9 +15,12 @@
 
 static const char baton[] = "baton";
 static const char mooncake[] = "mooncake";
+static const char moriio[] = "moriio";
+static const char moriio_read[] = "moriio_read";
 static const char nixl[] = "nixl";
 static const char nixl_push[] = "nixl_push";
 static const char offloading_p2p[] = "offloading_p2p";
+static const char p2p_nccl[] = "p2p_nccl";
 static const char shared_cache[] = "shared_cache";
 static const char sglang[] = "sglang";
 static const char mooncake_layerwise[] = "mooncake_layerwise";
@@ -47,19 +50,27 @@ struct row {
 
 #define NIXL_RULES                                                                                 \
     {                                                                                              \
-        "nixl", BT_TP_DIVIDES, true                                                                \
+        "nixl", BT_TP_DIVIDES, true, false                                                         \
     }
 #define ASCEND_RULES                                                                               \
     {                                                                                              \
-        "mooncake_v1", BT_TP_PREFILL_MULTIPLE, false                                               \
+        "mooncake_v1", BT_TP_PREFILL_MULTIPLE, false, false                                        \
+    }
+#define P2P_NCCL_RULES                                                                             \
+    {                                                                                              \
+        "p2p_nccl", BT_TP_EQUAL, false, false                                                      \
+    }
+#define MORIIO_RULES                                                                               \
+    {                                                                                              \
+        "moriio", BT_TP_ANY, false, true                                                           \
     }
 #define LAYERWISE_RULES                                                                            \
     {                                                                                              \
-        "mooncake_layerwise", BT_TP_PREFILL_MULTIPLE, false                                        \
+        "mooncake_layerwise", BT_TP_PREFILL_MULTIPLE, false, false                                 \
     }
 #define ANY_RULES(family)                                                                          \
     {                                                                                              \
-        family, BT_TP_ANY, false                                                                   \
+        family, BT_TP_ANY, false, false                                                            \
     }
 
 static const struct row rows[] = {
@@ -91,14 +102,16 @@ static const struct row rows[] = {
     {"mindie", SYNC, mindie, BT_ENGINE_MINDIE, LAYERWISE_RULES, NULL},
     {"MooncakeConnector", SYNC, mooncake, BT_ENGINE_VLLM, ANY_RULES("mooncake"), NULL},
     {"mooncake", SYNC, mooncake, BT_ENGINE_VLLM, ANY_RULES("mooncake"), NULL},
-    {"MoRIIOConnector", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
-     "MoRIIOConnector is not supported"},
-    {"moriio", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
-     "moriio (MoRIIOConnector) is not supported"},
-    {"P2pNcclConnector", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
-     "P2pNcclConnector is not supported: newer vLLM has removed it"},
-    {"nccl", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
-     "nccl (P2pNcclConnector) is not supported: newer vLLM has removed it"},
+    /* WRITE, the engine's default, until it registers READ (bt_capability_take_mode). */
+    {"MoRIIOConnector", SYNC, moriio, BT_ENGINE_VLLM, MORIIO_RULES, NULL},
+    {"moriio", SYNC, moriio, BT_ENGINE_VLLM, MORIIO_RULES, NULL},
+    {"moriio_read", HANDOFF, moriio_read, BT_ENGINE_VLLM, MORIIO_RULES, NULL},
+    {"P2pNcclConnector", HANDOFF, p2p_nccl, BT_ENGINE_VLLM, P2P_NCCL_RULES, NULL},
+    {"p2p_nccl", HANDOFF, p2p_nccl, BT_ENGINE_VLLM, P2P_NCCL_RULES, NULL},
+    {"nccl", HANDOFF, p2p_nccl, BT_ENGINE_VLLM, P2P_NCCL_RULES, NULL},
+    {"lmcache_pd", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
+     "lmcache_pd (LMCache's own prefill-decode backend, told by ZeroMQ) is not supported; "
+     "LMCacheConnectorV1 over a cache that both sides read is"},
 };
 
 /* Rows of --dialect-dir: a row is whole before the count shows it, and stays. */
@@ -314,8 +327,8 @@ static struct verdict derive(enum bt_engine engine, bt_str_t connector, const bt
         return refuse(
             BT_UNKNOWN_PROFILE
             ": say handoff, bootstrap, trigger, or a dialect (nixl, nixl_push, shared_cache, "
-            "sglang, trtllm, mooncake, mooncake_layerwise, mindie, offloading_p2p, baton, or one "
-            "of --dialect-dir)");
+            "sglang, trtllm, mooncake, mooncake_layerwise, mindie, offloading_p2p, baton, "
+            "p2p_nccl, moriio, or one of --dialect-dir)");
     if (is_multi(connector) && count_leaves(children, child_count) < 2)
         return refuse("MultiConnector needs at least two connectors");
     connector = bt_capability_leaf(connector, children, child_count);
@@ -454,7 +467,7 @@ enum bt_engine bt_capability_engine(bt_str_t connector, const bt_str_t *children
 void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const bt_str_t *children,
                               unsigned child_count, const char *dialect, bt_pair_rules_t *rules_p)
 {
-    *rules_p = (bt_pair_rules_t){NULL, BT_TP_ANY, false};
+    *rules_p = (bt_pair_rules_t){NULL, BT_TP_ANY, false, false};
     if (dialect == NULL || strcmp(dialect, sglang) == 0)
         return;
     const struct row *row = find_row(bt_capability_leaf(connector, children, child_count));
@@ -465,7 +478,7 @@ void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const b
     bool ascend = engine == BT_ENGINE_VLLM_ASCEND || engine == BT_ENGINE_MINDIE;
     bool by_dialect_name = row == NULL || strcmp(row->name, dialect) == 0;
     if (ascend && by_dialect_name && strcmp(dialect, nixl) == 0)
-        *rules_p = (bt_pair_rules_t){NULL, BT_TP_PREFILL_MULTIPLE, false};
+        *rules_p = (bt_pair_rules_t){NULL, BT_TP_PREFILL_MULTIPLE, false, false};
 }
 
 unsigned bt_capability_kinds(enum bt_capability cap, const char *dialect)
@@ -498,10 +511,30 @@ bool bt_capability_asks_bootstrap(const char *dialect)
     return dialect != NULL && strcmp(dialect, mooncake) == 0;
 }
 
-bool bt_capability_prefill_serves_alone(enum bt_engine engine)
+bool bt_capability_needs_kv_address(const char *dialect)
 {
-    return engine == BT_ENGINE_VLLM || engine == BT_ENGINE_VLLM_ASCEND ||
-           engine == BT_ENGINE_MINDIE || engine == BT_ENGINE_TRTLLM;
+    static const char *const all[] = {p2p_nccl, moriio, moriio_read};
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0] && dialect != NULL; i++)
+        if (strcmp(dialect, all[i]) == 0)
+            return true;
+    return false;
+}
+
+void bt_capability_take_mode(enum bt_transfer_mode mode, enum bt_capability *cap,
+                             const char **dialect)
+{
+    if (*dialect != moriio || mode != BT_TRANSFER_READ)
+        return;
+    *cap = HANDOFF;
+    *dialect = moriio_read;
+}
+
+bool bt_capability_prefill_serves_alone(enum bt_engine engine, const char *dialect)
+{
+    return (engine == BT_ENGINE_VLLM || engine == BT_ENGINE_VLLM_ASCEND ||
+            engine == BT_ENGINE_MINDIE || engine == BT_ENGINE_TRTLLM) &&
+           !bt_capability_needs_kv_address(dialect);
 }
 
 bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect)
@@ -511,7 +544,7 @@ bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect)
     for (unsigned i = 0; i < own; i++)
         if (own_rows[i].dialect == dialect && own_serves_alone[i])
             return true;
-    return bt_capability_prefill_serves_alone(engine) &&
+    return bt_capability_prefill_serves_alone(engine, dialect) &&
            (dialect == nixl || dialect == nixl_push || dialect == shared_cache ||
             dialect == offloading_p2p || dialect == mooncake || dialect == trtllm);
 }

@@ -21,6 +21,8 @@ enum bt_engine {
     BT_ENGINE_MINDIE,
     BT_ENGINE_TRTLLM
 };
+/* MoRIIOConnector's: decode reads from prefill, or prefill writes to decode. */
+enum bt_transfer_mode { BT_TRANSFER_UNKNOWN, BT_TRANSFER_READ, BT_TRANSFER_WRITE };
 enum bt_role { BT_ROLE_PREFILL, BT_ROLE_DECODE, BT_ROLE_HYBRID };
 
 const char *bt_capability_name(enum bt_capability cap); /* "concurrent_engine_sync", ... "none" */
@@ -34,7 +36,7 @@ int bt_role_parse(bt_str_t s, enum bt_role *role_p); /* "union" is hybrid */
 /* children: of a MultiConnector, in order; one inside it stands before its own children. Its first
  * leaf serves. connector may also be a dialect's own name ("nixl", "nixl_push", "shared_cache",
  * "sglang", "trtllm", "mooncake", "offloading_p2p",
- * "baton") or a peer's spelling ("moriio" is refused with a reason).
+ * "baton", "p2p_nccl", "moriio") or a peer's spelling ("lmcache_pd" is refused with a reason).
  * profile: dispatch_profile or empty ("handoff", "trigger", "bootstrap", or a dialect's name). It
  * says what a connector without a row is; it never turns a refused connector into an accepted one.
  * dialect_p gets a static name or NULL; why_p a static sentence when the worker may not take part
@@ -67,6 +69,7 @@ enum bt_engine bt_capability_engine(bt_str_t connector, const bt_str_t *children
 enum bt_tp_rule {
     BT_TP_ANY,
     BT_TP_DIVIDES, /* one of P_tp, D_tp divides the other (vLLM's NIXL) */
+    BT_TP_EQUAL,   /* P2pNcclConnector: rank r sends to rank r */
     BT_TP_PREFILL_MULTIPLE /* P_tp >= D_tp and P_tp % D_tp == 0 (vLLM-Ascend's Mooncake connectors, MindIE) */
 };
 typedef struct bt_pair_rules {
@@ -74,6 +77,7 @@ typedef struct bt_pair_rules {
         family; /* connectors of different families cannot read each other's KV; NULL = not known, fits all */
     enum bt_tp_rule tp;
     bool equal_version;
+    bool equal_dp; /* both legs go to the same data-parallel rank */
 } bt_pair_rules_t;
 void bt_capability_pair_rules(enum bt_engine engine, bt_str_t connector, const bt_str_t *children,
                               unsigned child_count, const char *dialect, bt_pair_rules_t *rules_p);
@@ -91,10 +95,16 @@ bool bt_capability_is_trigger(const char *dialect);
 bool bt_capability_is_gateway_managed(const char *dialect);
 /* Are its prefills' engine ids told by a bootstrap server of theirs (vLLM's Mooncake)? */
 bool bt_capability_asks_bootstrap(const char *dialect);
+/* Do its legs name the KV addresses of both workers, which these register by ZeroMQ (core/transfer)? */
+bool bt_capability_needs_kv_address(const char *dialect);
+/* What a connector of two modes can take part in, once its mode is known; others stay what they are. */
+void bt_capability_take_mode(enum bt_transfer_mode mode, enum bt_capability *cap,
+                             const char **dialect);
 /* A value of SGLang's --disaggregation-transfer-backend: all of them look the same from outside. */
 bool bt_capability_is_sglang_backend(bt_str_t connector);
-/* A lone prefill worker of this engine can serve alone (all but SGLang). */
-bool bt_capability_prefill_serves_alone(enum bt_engine engine);
+/* A lone prefill worker of this engine can serve alone (all but SGLang, and one whose connector reads its partner's address out of
+ * every id). */
+bool bt_capability_prefill_serves_alone(enum bt_engine engine, const char *dialect);
 /* A worker of a pair computes a prompt that comes without parameters of a transfer: vLLM's family
  * over nixl, nixl_push, mooncake, offloading_p2p or shared_cache, TensorRT-LLM, and a user's dialect that says so. */
 bool bt_capability_serves_alone(enum bt_engine engine, const char *dialect);

@@ -285,6 +285,11 @@ static bool is_in_set(const bt_workers_t *f, const bt_worker_t *w)
     return false;
 }
 
+static bool has_name(const bt_workers_t *f, const char *name)
+{
+    return bt_workers_find(f, bt_str(name)) != NULL;
+}
+
 /* Loops that still hold the old snapshot must not choose what is gone. */
 static void drain_removed(const bt_workers_t *old, const bt_workers_t *now)
 {
@@ -294,7 +299,8 @@ static void drain_removed(const bt_workers_t *old, const bt_workers_t *now)
             if (is_in_set(now, w))
                 continue;
             atomic_store(&w->draining, true);
-            bt_log_info("cluster", "worker %s removed, its legs finish", w->name);
+            bt_log_info("cluster", "worker %s %s, its legs finish", w->name,
+                        has_name(now, w->name) ? "is replaced" : "removed");
         }
 }
 
@@ -458,6 +464,68 @@ int bt_registry_add(bt_registry_t *r, const char *pool, const bt_worker_spec_t *
         return rc;
     }
     draft_put(&d, target->index, w);
+    return publish_draft(r, &d, err, err_size);
+}
+
+static bool is_same_word(const bt_registered_t *a, const bt_registered_t *b)
+{
+    return strcmp(a->kv_address, b->kv_address) == 0 && a->dp_size == b->dp_size &&
+           a->tp_size == b->tp_size && a->mode == b->mode;
+}
+
+static bt_worker_t **draft_find(draft_t *d, const bt_worker_t *w)
+{
+    for (unsigned i = 0; i < d->pool_count; i++)
+        for (unsigned j = 0; j < d->counts[i]; j++)
+            if (d->workers[i][j] == w)
+                return &d->workers[i][j];
+    return NULL;
+}
+
+/* The worker with its new word, under the old name and as drained as it was. */
+static int remake_worker(bt_registry_t *r, bt_worker_t *w, const bt_registered_t *said,
+                         bt_worker_t **fresh_p, char *err, size_t err_size)
+{
+    bt_worker_spec_t spec;
+    int rc = bt_worker_spec_copy(&spec, &w->spec);
+
+    if (rc < 0)
+        return rc;
+    spec.registered = *said;
+    rc = make_worker(r, &spec, fresh_p, err, err_size);
+    bt_worker_spec_fini(&spec);
+    if (rc < 0)
+        return rc;
+    if ((*fresh_p)->name == NULL)
+        (*fresh_p)->name = bt_str_dup(bt_str(w->name));
+    if ((*fresh_p)->name == NULL) {
+        bt_worker_unref(*fresh_p);
+        return BT_E_NOMEM;
+    }
+    (*fresh_p)->draining = atomic_load(&w->draining);
+    return 0;
+}
+
+int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_t *said,
+                          bt_worker_t **now_p, char *err, size_t err_size)
+{
+    bt_worker_t *fresh, **at;
+    draft_t d;
+    int rc;
+
+    *now_p = w;
+    if (is_same_word(said, &w->spec.registered))
+        return 0;
+    if ((rc = draft_current(r, &d, NULL)) < 0)
+        return rc;
+    at = draft_find(&d, w);
+    rc = at != NULL ? remake_worker(r, w, said, &fresh, err, err_size) : BT_E_INVAL;
+    if (rc < 0) {
+        draft_fini(&d);
+        return rc;
+    }
+    bt_worker_unref(*at);
+    *at = *now_p = fresh;
     return publish_draft(r, &d, err, err_size);
 }
 

@@ -14,7 +14,7 @@ static const size_t text_offsets[] = {
     offsetof(bt_worker_spec_t, engine_id), offsetof(bt_worker_spec_t, kv_host),
     offsetof(bt_worker_spec_t, version),   offsetof(bt_worker_spec_t, transfer_group),
     offsetof(bt_worker_spec_t, zone),      offsetof(bt_worker_spec_t, labels),
-    offsetof(bt_worker_spec_t, api_key),
+    offsetof(bt_worker_spec_t, api_key),   offsetof(bt_worker_spec_t, kv_address),
 };
 #define TEXT_COUNT (sizeof text_offsets / sizeof text_offsets[0])
 

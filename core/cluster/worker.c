@@ -82,12 +82,18 @@ static int derive_capability(bt_worker_t *w)
         w->engine = bt_capability_engine(connector, children, spec->child_count, profile);
     bt_capability_derive(spec->engine, connector, children, spec->child_count, profile,
                          &w->capability, &w->dialect, &w->refusal);
+    bt_capability_take_mode(spec->registered.mode, &w->capability, &w->dialect);
     bt_capability_pair_rules(w->engine, connector, children, spec->child_count, w->dialect,
                              &w->pair_rules);
     w->is_gateway_managed =
         spec->role != BT_ROLE_HYBRID && bt_capability_is_gateway_managed(w->dialect);
     w->is_trigger = spec->role != BT_ROLE_HYBRID && bt_capability_is_trigger(w->dialect);
     w->asks_bootstrap = spec->role == BT_ROLE_PREFILL && bt_capability_asks_bootstrap(w->dialect);
+    w->must_register = spec->role != BT_ROLE_HYBRID && spec->kv_address == NULL &&
+                       bt_capability_needs_kv_address(w->dialect);
+    w->kv_address = spec->kv_address != NULL                 ? spec->kv_address
+                    : spec->registered.kv_address[0] != '\0' ? spec->registered.kv_address
+                                                             : NULL;
     w->serves_alone =
         spec->role == BT_ROLE_HYBRID || bt_capability_serves_alone(w->engine, w->dialect);
     if (spec->role != BT_ROLE_HYBRID)
@@ -97,6 +103,18 @@ static int derive_capability(bt_worker_t *w)
                          w, bt_capability_leaf(connector, children, spec->child_count));
     w->refusal = NULL;
     return 0;
+}
+
+static int check_kv_address(const bt_worker_t *w, char *err, size_t err_size)
+{
+    const char *why = w->spec.kv_address != NULL
+                          ? bt_kv_address_refusal(w->dialect, bt_str(w->spec.kv_address))
+                          : NULL;
+
+    if (why == NULL)
+        return 0;
+    snprintf(err, err_size, "worker url \"%s\": %s", w->spec.url, why);
+    return BT_E_CONFIG;
 }
 
 static unsigned size_or_1(int n)
@@ -167,11 +185,11 @@ static int fill(bt_worker_t *w, const bt_worker_spec_t *spec, char *err, size_t 
         return rc;
     if ((rc = check_name(spec->name, err, err_size)) < 0 ||
         (rc = derive_address(w, err, err_size)) < 0 || (rc = check_sizes(w, err, err_size)) < 0 ||
-        (rc = derive_capability(w)) < 0)
+        (rc = derive_capability(w)) < 0 || (rc = check_kv_address(w, err, err_size)) < 0)
         return rc;
     w->name = bt_str_dup(bt_str(spec->name != NULL ? spec->name : w->authority));
-    w->dp_size = size_or_1(spec->dp_size);
-    w->tp_size = size_or_1(spec->tp_size);
+    w->dp_size = size_or_1(spec->dp_size > 0 ? spec->dp_size : spec->registered.dp_size);
+    w->tp_size = size_or_1(spec->tp_size > 0 ? spec->tp_size : spec->registered.tp_size);
     w->pp_size = size_or_1(spec->pp_size);
     w->lease_ms = derive_lease(w);
     if (w->dp_size > 1 && (w->rank_legs = calloc(w->dp_size, sizeof *w->rank_legs)) == NULL)
@@ -282,6 +300,9 @@ const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms)
     if (why == NULL && w->asks_bootstrap &&
         !atomic_load_explicit(&w->has_engine_ids, memory_order_relaxed))
         why = "no_engine_id";
+    if (why == NULL && w->must_register &&
+        !atomic_load_explicit(&w->is_registered, memory_order_relaxed))
+        why = "not_registered";
     return why;
 }
 

@@ -12,6 +12,7 @@
 #include "cluster/breaker.h"
 #include "cluster/capability.h"
 #include "cluster/changes.h"
+#include "cluster/kv_address.h"
 #include "cluster/ledger_totals.h"
 
 #include <stdatomic.h>
@@ -20,6 +21,14 @@
 #define BT_WORKER_MODELS_MAX 16
 #define BT_WORKER_NAME_MAX 63
 #define BT_WORKER_CHILDREN_MAX 8
+
+/* What a worker has said of itself by ZeroMQ (core/transfer). When it says something else, it is another worker. */
+typedef struct bt_registered {
+    char kv_address[BT_KV_ADDRESS_MAX + 1]; /* "" = it has said nothing */
+    int dp_size, tp_size;                   /* 0 = not said */
+    enum bt_transfer_mode mode;
+    bool is_new; /* nobody else has named this worker: it goes when it falls silent */
+} bt_registered_t;
 
 /* What the configuration, a flag or the admin API says. Strings are malloc'ed, owned by the spec; NULL = not said. */
 typedef struct bt_worker_spec {
@@ -39,12 +48,14 @@ typedef struct bt_worker_spec {
     int dp_rank;                   /* pinned rank, -1 = none */
     char *engine_id;               /* nixl_push: KV engine id; NULL = learned */
     char *kv_host;                 /* nixl_push: side channel host; NULL = url's host */
-    char *version;                 /* engine version, for pairing */
+    char *kv_address; /* p2p_nccl, moriio: as the engine would register it; NULL = it registers */
+    char *version;    /* engine version, for pairing */
     char *transfer_group;
     uint64_t lease_ms; /* 0 = default by engine and version */
     char *zone;
-    char *labels;  /* "k=v,k=v" */
-    char *api_key; /* key sent to this worker; NULL = the gateway's worker key */
+    char *labels;               /* "k=v,k=v" */
+    char *api_key;              /* key sent to this worker; NULL = the gateway's worker key */
+    bt_registered_t registered; /* copied, not compared: the configuration does not know it */
 } bt_worker_spec_t;
 
 void bt_worker_spec_init(bt_worker_spec_t *spec);
@@ -102,7 +113,9 @@ typedef struct bt_worker {
         is_gateway_managed; /* its connector's rooms are opened by the gateway at the worker's own agents */
     bool is_trigger;     /* one of a pair whose decode calls the gateway's metaserver */
     bool asks_bootstrap; /* a prefill whose engine ids its bootstrap server tells (engine_ids.h) */
-    bool serves_alone;   /* hybrids, and who computes a prompt that nothing is said of */
+    const char *kv_address; /* said or registered; NULL = not known */
+    bool must_register;     /* its legs need that address, and the configuration does not say it */
+    bool serves_alone;      /* hybrids, and who computes a prompt that nothing is said of */
     /* ---- live ---- */
     _Atomic int64_t others_tokens[BT_PHASE_COUNT]; /* of the fleet's other gateways (core/fleet) */
     _Atomic int64_t others_requests[BT_PHASE_COUNT];
@@ -114,6 +127,8 @@ typedef struct bt_worker {
     _Atomic bool draining;       /* by an operator */
     _Atomic bool
         has_agents; /* all agents of a gateway-managed worker are registered (core/transfer) */
+    _Atomic bool is_registered; /* and not long ago (core/transfer) */
+    uint64_t registered_at_ms;  /* control loop only */
     _Atomic uint64_t
         suspect_partner; /* id of the partner of the last pair failure that could be either's; 0 = none */
     _Atomic int64_t ttft_ema_us, tpot_ema_us; /* 0 = none yet */
@@ -157,7 +172,7 @@ void bt_worker_unref(bt_worker_t *w); /* NULL is fine; from any thread */
  * its agents here, or, where its bootstrap server tells them, its engine ids known. */
 bool bt_worker_usable(const bt_worker_t *w, uint64_t now_ms);
 /* One word why it is not usable ("down", "starting", "draining", "scaling", "breaker_open", "unknown_connector",
- * "no_agent", "no_metaserver", "no_engine_id"), or NULL. */
+ * "no_agent", "no_metaserver", "no_engine_id", "not_registered"), or NULL. */
 const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms);
 /* Would be usable if only its connector were not refused and its agents were here. */
 bool bt_worker_is_healthy(const bt_worker_t *w, uint64_t now_ms);

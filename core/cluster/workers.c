@@ -250,6 +250,8 @@ static const char *tp_refusal(const bt_worker_t *p, const bt_worker_t *d)
         p->pair_rules.tp > d->pair_rules.tp ? p->pair_rules.tp : d->pair_rules.tp;
     if (p->spec.tp_size <= 0 || d->spec.tp_size <= 0 || rule == BT_TP_ANY)
         return NULL;
+    if (rule == BT_TP_EQUAL)
+        return pt == dt ? NULL : "tp_size must be the same on both sides";
     if (rule == BT_TP_PREFILL_MULTIPLE)
         return pt >= dt && pt % dt == 0 ? NULL : "prefill's tp_size must be a multiple of decode's";
     return pt % dt == 0 || dt % pt == 0 ? NULL : "one tp_size must divide the other";
@@ -273,10 +275,20 @@ static bool is_same_family(const char *a, const char *b)
     return a == NULL || b == NULL || strcmp(a, b) == 0;
 }
 
+/* One connector, which either side has as another dialect. */
+static bool differs_in_mode(const bt_worker_t *p, const bt_worker_t *d)
+{
+    return p->dialect != d->dialect && bt_capability_needs_kv_address(p->dialect) &&
+           bt_capability_needs_kv_address(d->dialect) &&
+           strcmp(p->pair_rules.family, d->pair_rules.family) == 0;
+}
+
 const char *bt_workers_pair_refusal(const bt_worker_t *p, const bt_worker_t *d)
 {
     if (p->refusal != NULL || d->refusal != NULL)
         return p->refusal != NULL ? p->refusal : d->refusal;
+    if (differs_in_mode(p, d))
+        return "transfer modes differ: set read_mode of MoRIIOConnector alike on both sides";
     if (p->capability == BT_CAP_NONE || p->capability != d->capability || p->dialect == NULL ||
         d->dialect == NULL || strcmp(p->dialect, d->dialect) != 0)
         return "no common dialect";
@@ -288,6 +300,8 @@ const char *bt_workers_pair_refusal(const bt_worker_t *p, const bt_worker_t *d)
         return "transfer groups differ";
     if (!has_equal_versions(p, d))
         return "engine versions differ, and the connector demands equal ones";
+    if (p->pair_rules.equal_dp && p->dp_size != d->dp_size)
+        return "dp_size must be the same on both sides: both legs go to one rank";
     return tp_refusal(p, d);
 }
 
@@ -341,9 +355,12 @@ static void explain_alone(struct reasons *r, const bt_worker_pool_t *pool, uint6
 {
     for (unsigned i = 0; i < pool->prefill.count; i++) {
         const bt_worker_t *p = pool->prefill.items[i];
-        if (bt_worker_usable(p, now_ms) && !bt_capability_prefill_serves_alone(p->engine))
-            add_reason(r, "%s: a prefill worker of engine %s cannot serve alone", p->name,
-                       bt_engine_name(p->engine));
+        if (bt_worker_usable(p, now_ms) &&
+            !bt_capability_prefill_serves_alone(p->engine, p->dialect))
+            add_reason(r, "%s: a prefill worker of %s %s cannot serve alone", p->name,
+                       bt_capability_needs_kv_address(p->dialect) ? "dialect" : "engine",
+                       bt_capability_needs_kv_address(p->dialect) ? p->dialect
+                                                                  : bt_engine_name(p->engine));
     }
 }
 
@@ -403,7 +420,8 @@ static bool can_degrade(const bt_worker_pool_t *pool, uint64_t now_ms)
         return false;
     for (unsigned i = 0; i < pool->prefill.count; i++) {
         const bt_worker_t *p = pool->prefill.items[i];
-        if (bt_worker_usable(p, now_ms) && bt_capability_prefill_serves_alone(p->engine))
+        if (bt_worker_usable(p, now_ms) &&
+            bt_capability_prefill_serves_alone(p->engine, p->dialect))
             return true;
     }
     return false;

@@ -311,7 +311,9 @@ int bt_config_check_ports(const bt_config_t *c, bt_text_t *warnings, char *err, 
                {"admin-port", c->admin_host, c->admin_port},
                {"transfer-port", c->transfer_host, c->transfer_port},
                {"registry-port", c->registry_host, c->registry_port},
-               {"metaserver-port", c->metaserver_host, c->metaserver_port}};
+               {"metaserver-port", c->metaserver_host, c->metaserver_port},
+               {"p2p-nccl-port", c->registration_host, c->p2p_nccl_port},
+               {"moriio-port", c->registration_host, c->moriio_port}};
     for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (all[i].port == UINT_MAX)
             continue;
@@ -347,7 +349,8 @@ static const char *mode_of(const bt_worker_pool_t *pool)
     if (pool->hybrid.count > 0)
         return "single workers";
     if (pool->prefill.count > 0 &&
-        bt_capability_prefill_serves_alone(pool->prefill.items[0]->engine))
+        bt_capability_prefill_serves_alone(pool->prefill.items[0]->engine,
+                                           pool->prefill.items[0]->dialect))
         return "prefill workers alone (degraded)";
     return "nothing yet: requests get 503 until workers are there";
 }
@@ -367,6 +370,19 @@ static void describe_pool(const bt_worker_pool_t *pool, bt_text_t *out)
     bt_text_printf(out, "; serves by %s\n", mode_of(pool));
     for (unsigned i = 0; i < pool->all.count; i++)
         describe_worker(pool->all.items[i], out);
+}
+
+static void describe_registration(const bt_config_t *c, bt_text_t *out)
+{
+    const struct {
+        const char *connector;
+        unsigned port;
+    } all[] = {{"P2pNcclConnector", c->p2p_nccl_port}, {"MoRIIOConnector", c->moriio_port}};
+
+    for (unsigned i = 0; i < 2; i++)
+        if (all[i].port != UINT_MAX)
+            bt_text_printf(out, "%s registers at %s:%u%s\n", all[i].connector, c->registration_host,
+                           all[i].port, c->registration_new_workers ? ", new workers too" : "");
 }
 
 void bt_config_describe(const bt_config_t *c, bt_text_t *out)
@@ -390,6 +406,7 @@ void bt_config_describe(const bt_config_t *c, bt_text_t *out)
         bt_text_printf(out, "metaserver %s:%u, decodes call %s\n", c->metaserver_host,
                        c->metaserver_port, url);
     }
+    describe_registration(c, out);
     bt_config_describe_shared(c, out);
     if (build_workers(c, &registry, err, sizeof err) < 0)
         return;

@@ -20,6 +20,7 @@
 #define BT_CONFIG_RECORD_HEADERS_MAX 16
 #define BT_CONFIG_REGISTRY_ALLOW_MAX 64
 #define BT_CONFIG_METASERVER_ALLOW_MAX 64
+#define BT_CONFIG_REGISTRATION_ALLOW_MAX 64
 #define BT_CONFIG_HTTP_HOSTS_MAX 32
 #define BT_CONFIG_ADMIN_HOSTS_MAX 16
 #define BT_CONFIG_PEER_PARAMS_MAX 16
@@ -55,6 +56,11 @@ typedef struct bt_config {
     char *transfer_token, *registry_token;
     char *registry_allow[BT_CONFIG_REGISTRY_ALLOW_MAX + 1];
     unsigned registry_allow_count;
+    char *registration_host;
+    unsigned p2p_nccl_port, moriio_port; /* as transfer_port */
+    char *registration_allow[BT_CONFIG_REGISTRATION_ALLOW_MAX + 1];
+    unsigned registration_allow_count;
+    bool registration_new_workers;
     char *admin_api_key;
     bool admin_metrics_only; /* derived: beyond loopback without a key */
     /* process */
@@ -129,5 +135,7 @@ bool bt_config_has_registry(const bt_config_t *c);
 bool bt_config_has_metaserver(const bt_config_t *c);
 /* Of its path, as decode workers reach it; port: as bound. */
 void bt_config_metaserver_url(const bt_config_t *c, unsigned port, char *url, size_t url_size);
+/* One where engines register by ZeroMQ? */
+bool bt_config_has_registration(const bt_config_t *c);
 
 #endif

@@ -10,6 +10,7 @@
 #include "loop/network.h"
 #include "loop/resolve.h"
 #include "script/dialect/dialect.h"
+#include "zmq/sockets.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -126,6 +127,22 @@ int bt_config_complete_worker(const bt_config_t *c, const char *pool, bt_worker_
     return 0; /* the registry refuses a pool that is not there */
 }
 
+/* Its engine says by ZeroMQ where its KV is, and nobody would hear it. */
+static const char *unheard(const bt_config_t *c, const bt_worker_spec_t *spec, const char *dialect)
+{
+    const bool is_p2p = dialect != NULL && strcmp(dialect, "p2p_nccl") == 0;
+
+    if (spec->kv_address != NULL || !bt_capability_needs_kv_address(dialect) ||
+        (is_p2p ? c->p2p_nccl_port : c->moriio_port) != UINT_MAX)
+        return NULL;
+    if (!bt_zmq_is_built())
+        return bt_zmq_not_built;
+    return is_p2p ? "its engine registers by ZeroMQ: add --p2p-nccl-port PORT, or kv_address to "
+                    "each worker"
+                  : "its engine registers by ZeroMQ: add --moriio-port PORT, or kv_address to "
+                    "each worker";
+}
+
 /* Why this worker can't take part in a pair, or NULL. */
 static const char *refusal_of(const bt_config_t *c, const bt_worker_spec_t *spec)
 {
@@ -145,7 +162,7 @@ static const char *refusal_of(const bt_config_t *c, const bt_worker_spec_t *spec
         why = no_hub;
     if (why == NULL && bt_capability_is_trigger(dialect) && !bt_config_has_metaserver(c))
         why = no_metaserver;
-    return why;
+    return why != NULL ? why : unheard(c, spec, dialect);
 }
 
 /* The member that is wrong, what it says, and what to write instead. */
@@ -261,6 +278,11 @@ bool bt_config_has_registry(const bt_config_t *c)
     return c->registry_port != UINT_MAX;
 }
 
+bool bt_config_has_registration(const bt_config_t *c)
+{
+    return c->p2p_nccl_port != UINT_MAX || c->moriio_port != UINT_MAX;
+}
+
 static int check_listeners(const bt_config_t *c, char *err, size_t err_size)
 {
     const struct {
@@ -272,6 +294,8 @@ static int check_listeners(const bt_config_t *c, char *err, size_t err_size)
         {"transfer-port", "transfer", "", c->transfer_host, c->transfer_port},
         {"registry-port", "registry", "", c->registry_host, c->registry_port},
         {"metaserver-port", "metaserver", "", c->metaserver_host, c->metaserver_port},
+        {"p2p-nccl-port", "p2p-nccl", "", c->registration_host, c->p2p_nccl_port},
+        {"moriio-port", "moriio", "", c->registration_host, c->moriio_port},
     };
     for (unsigned i = 1; i < sizeof all / sizeof all[0]; i++)
         for (unsigned k = 0; k < i; k++) {
@@ -329,6 +353,29 @@ static int check_registry(const bt_config_t *c, char *err, size_t err_size)
             "of the two");
     return bt_config_check_networks("registry-allow", c->registry_allow, c->registry_allow_count,
                                     err, err_size);
+}
+
+static int check_registration(const bt_config_t *c, char *err, size_t err_size)
+{
+    const char *flag = c->p2p_nccl_port != UINT_MAX ? "p2p-nccl-port" : "moriio-port";
+    bt_network_t network;
+
+    if (bt_config_has_registration(c) && !bt_zmq_is_built())
+        return bt_err_refuse(err, err_size, "--%s: %s", flag, bt_zmq_not_built);
+    if (!bt_config_has_registration(c) &&
+        (c->registration_allow_count > 0 || c->registration_new_workers))
+        return bt_err_refuse(err, err_size,
+                             "--registration-%s: nobody can register; add --p2p-nccl-port PORT or "
+                             "--moriio-port PORT",
+                             c->registration_allow_count > 0 ? "allow" : "new-workers");
+    for (unsigned i = 0; i < c->registration_allow_count; i++)
+        if (bt_network_parse(&network, c->registration_allow[i]) < 0)
+            return bt_err_refuse(
+                err, err_size,
+                "--registration-allow: expected an address or a network, as 10.0.0.7 or "
+                "10.0.0.0/24, got \"%.120s\"",
+                c->registration_allow[i]);
+    return 0;
 }
 
 int bt_config_imply_dev(bt_config_t *c)
@@ -533,17 +580,10 @@ static void derive_dispatch(bt_config_t *c)
 int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
 {
     static int (*const checks[])(const bt_config_t *, char *, size_t) = {
-        check_listeners,
-        check_transfer,
-        check_client_worker_api,
-        check_registry,
-        check_dev,
-        check_admin_hosts,
-        check_keys,
-        check_proxy_paths,
-        check_http_hosts,
-        check_params,
-        bt_config_check_metaserver,
+        check_listeners,   check_transfer,     check_client_worker_api,
+        check_registry,    check_registration, check_dev,
+        check_admin_hosts, check_keys,         check_proxy_paths,
+        check_http_hosts,  check_params,       bt_config_check_metaserver,
     };
     char why[BT_CONFIG_ERR_BYTES];
     int rc = c->dialect_dir != NULL ? bt_dialects_register(c->dialect_dir, why, sizeof why) : 0;

@@ -68,8 +68,8 @@ const bt_peer_flag_t bt_peer_flags[] = {
     {"encode", UNUSED(NO_ENCODE)},
     {"encode-policy", UNUSED(NO_ENCODE)},
     {"epd-disaggregation", UNUSED(NO_ENCODE)},
-    {"vllm-discovery-address", UNUSED("workers do not register themselves: use --prefill and "
-                                      "--decode, or POST /workers on the admin port")},
+    {"vllm-discovery-address", UNUSED("say --p2p-nccl-port PORT, with --registration-host and "
+                                      "--registration-new-workers, where vLLM's engines register")},
     {"transfer-group-label", UNUSED("give workers transfer_group in baton.lua")},
     {"dp-aware", UNUSED(NO_RANKS)},
     {"dp-minimum-tokens-scheduler", UNUSED(NO_RANKS)},

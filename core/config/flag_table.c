@@ -234,8 +234,8 @@ const bt_flag_t bt_flags[] = {
     {"vllm-pd-disaggregation", NULL, BT_GROUP_WORKERS, true, ACTION(BT_ARITY_NONE, apply_vllm_pd),
      "prefill and decode workers are vLLM (connector nixl unless one is named)"},
     {"connector", "NAME", BT_GROUP_WORKERS, true, POOL(TEXT(POOL_AT(connector))),
-     "how the engines move KV: sglang, nixl, nixl_push, shared_cache, baton, or the engine's class "
-     "name in any case; also --kv-connector"},
+     "how the engines move KV: sglang, nixl, nixl_push, shared_cache, baton, p2p_nccl, moriio, or "
+     "the engine's class name in any case; also --kv-connector"},
     {"engine", "NAME", BT_GROUP_WORKERS, true, POOL(WORD(POOL_AT(engine), bt_engine_words)),
      "sglang, vllm, vllm_ascend, mindie or trtllm; said by the connector where it is one engine's"},
     {"bootstrap-port", "PORT", BT_GROUP_WORKERS, true, SETTING(PORT(AT(bootstrap_port))),
@@ -267,6 +267,14 @@ const bt_flag_t bt_flags[] = {
     {"metaserver-advertise", "HOST[:PORT]", BT_GROUP_LISTEN, false,
      SETTING(TEXT(AT(metaserver_advertise))),
      "what decodes are told to call (--metaserver-host and the port)"},
+    {"registration-host", "ADDR", BT_GROUP_LISTEN, false, SETTING(TEXT(AT(registration_host))),
+     "engines register here by ZeroMQ (127.0.0.1)"},
+    {"p2p-nccl-port", "PORT", BT_GROUP_LISTEN, false, SETTING(UINT(AT(p2p_nccl_port), 0, 65535)),
+     "those with P2pNcclConnector, whose proxy_port it is (none: not served; vLLM's example has "
+     "30001)"},
+    {"moriio-port", "PORT", BT_GROUP_LISTEN, false, SETTING(UINT(AT(moriio_port), 0, 65535)),
+     "those with MoRIIOConnector, whose proxy_ping_port it is (none: not served; vLLM's own "
+     "default is 36367)"},
     {"proxy-path", "PREFIX", BT_GROUP_LISTEN, false,
      SETTING(TEXTS(AT(proxy_paths), AT(proxy_path_count), BT_CONFIG_PROXY_PATHS_MAX)),
      "one more path that goes through to a worker as it is; may be repeated"},
@@ -514,6 +522,15 @@ const bt_flag_t bt_flags[] = {
          TEXTS(AT(metaserver_allow), AT(metaserver_allow_count), BT_CONFIG_METASERVER_ALLOW_MAX)),
      "the metaserver also takes calls from these hosts, beside this one and the workers'; may be "
      "repeated"},
+    {"registration-allow", "ADDR[/BITS]", BT_GROUP_SECURITY, false,
+     SETTING(TEXTS(AT(registration_allow), AT(registration_allow_count),
+                   BT_CONFIG_REGISTRATION_ALLOW_MAX)),
+     "engines of these hosts may register, beside this host and the workers' hosts; may be "
+     "repeated"},
+    {"registration-new-workers", NULL, BT_GROUP_SECURITY, false,
+     SETTING(BOOL(AT(registration_new_workers))),
+     "an engine that registers and is no worker yet becomes one, of the first pool, until it is "
+     "silent for a minute (off: it is refused)"},
     {"debug-headers", NULL, BT_GROUP_SECURITY, false, SETTING(BOOL(AT(dispatch.debug_headers))),
      "x-baton-* headers in answers: names of workers, attempts, times (on)"},
 
@@ -547,7 +564,7 @@ const bt_flag_t bt_flags[] = {
      "after SIGTERM running requests get so long (180); also --shutdown-grace-period-secs"},
     {"ready-file", "FILE", BT_GROUP_PROCESS, false, SETTING(PATH(AT(ready_file))),
      "written once serving: {\"port\":..,\"admin_port\":..,\"pid\":..}, and transfer_port, "
-     "registry_port, metaserver_port where there are"},
+     "registry_port, metaserver_port, p2p_nccl_port, moriio_port where there are"},
 };
 const unsigned bt_flag_count = sizeof bt_flags / sizeof bt_flags[0];
 

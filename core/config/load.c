@@ -30,6 +30,8 @@ static int init(bt_config_t *c)
         .transfer_port = UINT_MAX,
         .registry_port = UINT_MAX,
         .metaserver_port = UINT_MAX,
+        .p2p_nccl_port = UINT_MAX,
+        .moriio_port = UINT_MAX,
         .drain_ms = 180000,
         .log_level = BT_LOG_INFO,
         .policy_probation_ms = 10000,
@@ -54,6 +56,7 @@ static int init(bt_config_t *c)
     rc |= set_text(&c->transfer_host, "127.0.0.1");
     rc |= set_text(&c->registry_host, "127.0.0.1");
     rc |= set_text(&c->metaserver_host, "127.0.0.1");
+    rc |= set_text(&c->registration_host, "127.0.0.1");
     rc |= set_text(&c->health_path, "/health");
     if (rc == 0)
         return 0;

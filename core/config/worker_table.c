@@ -56,6 +56,8 @@ const bt_worker_key_t bt_worker_keys[] = {
     {"engine_id", TEXT(engine_id), "nixl_push: engine_id of --kv-transfer-config"},
     {"kv_host", TEXT(kv_host),
      "host of the side channel, bootstrap server or P2P tier, where it is not the url's"},
+    {"kv_address", TEXT(kv_address),
+     "p2p_nccl, moriio: what the engine calls its zmq_address, where it does not register"},
     {"version", TEXT(version), "of the engine; NIXL pairs only equal ones"},
     {"transfer_group", TEXT(transfer_group), "only workers of one group are paired"},
     {"lease_ms",

@@ -458,10 +458,14 @@ static void take_rank(bt_leg_t *leg, int *rank_p, bool is_needed)
 /* Before both have met, decode must be told prefill's rank. A list's rooms go to all ranks in turn. */
 static void take_ranks(bt_attempt_t *a)
 {
+    const bool is_same = a->dialect != NULL && a->dialect->needs_same_rank;
+
     if (a->pair.prefill != NULL)
         take_rank(&a->legs[0], &a->pair.prefill_rank,
-                  (a->kind == BT_PLAN_BOOTSTRAP || a->dialect->needs_rank) &&
-                      a->task->prompt_count == 0);
+                  is_same || ((a->kind == BT_PLAN_BOOTSTRAP || a->dialect->needs_rank) &&
+                              a->task->prompt_count == 0));
+    if (is_same)
+        a->pair.decode_rank = a->pair.prefill_rank;
     if (!a->is_late)
         take_rank(&a->legs[1], &a->pair.decode_rank, false);
 }

@@ -61,16 +61,20 @@ bool bt_blame_is_ambiguous(const bt_leg_t *leg, const bt_failure_t *f)
     const bool engine_error = f->status >= 500 && f->status != 503;
 
     if (a->kind == BT_PLAN_HANDOFF) /* only where decode depends on prefill being alive */
-        return leg->role == BT_LEG_DECODE && bt_attempt_uses_reply(a) && !a->recompute &&
+        return leg->role == BT_LEG_DECODE &&
+               (bt_attempt_uses_reply(a) || a->dialect->needs_decode_first) && !a->recompute &&
                f->rc != BT_E_HANDOFF && (engine_error || f->rc == BT_E_FIRST_BYTE_TIMEOUT);
     if (a->kind == BT_PLAN_TRIGGER) /* once decode has called for it */
         return leg->role == BT_LEG_DECODE && a->legs[0].state != BT_LEG_IDLE &&
                (engine_error || f->rc == BT_E_FIRST_BYTE_TIMEOUT);
     if (leg->role == BT_LEG_DECODE && bt_blame_is_for_hub(a, f))
         return true;
-    if (a->kind == BT_PLAN_BOOTSTRAP) /* silence while the partner is silent too */
+    /* Silence while the partner is silent too; or of a decode that waits for what prefill pushes, as
+     * prefill's answer does not prove that it has (where rooms join the legs, it does). */
+    if (a->kind == BT_PLAN_BOOTSTRAP)
         return f->rc == BT_E_FIRST_BYTE_TIMEOUT &&
-               bt_leg_running(&a->legs[leg->role == BT_LEG_PREFILL ? 1 : 0]);
+               (bt_leg_running(&a->legs[leg->role == BT_LEG_PREFILL ? 1 : 0]) ||
+                (leg->role == BT_LEG_DECODE && !a->dialect->needs_room));
     return false;
 }
 

@@ -135,7 +135,7 @@ static void pin(bt_request_t *r, bt_choice_view_t *v)
 static bool alone_capable(const bt_worker_set_t *set)
 {
     for (unsigned i = 0; i < set->count; i++)
-        if (!bt_capability_prefill_serves_alone(set->items[i]->engine))
+        if (!bt_capability_prefill_serves_alone(set->items[i]->engine, set->items[i]->dialect))
             return false;
     return set->count != 0;
 }

@@ -63,6 +63,7 @@ static void peer_view(bt_dialect_peer_t *peer, bt_worker_t *w, int rank, struct 
     peer->dp_rank = rank >= 0 ? rank : w->spec.dp_rank;
     peer->engine_id = bt_str(w->spec.engine_id != NULL ? w->spec.engine_id : "");
     peer->kv_host = bt_str(w->spec.kv_host != NULL ? w->spec.kv_host : w->host);
+    peer->kv_address = bt_str(w->kv_address != NULL ? w->kv_address : "");
     if (learned != NULL && w->asks_bootstrap) {
         peer->learned = bt_engine_ids_get(w, peer->dp_rank >= 0 ? (unsigned) peer->dp_rank : 0,
                                           learned->engine_id, sizeof(learned->engine_id));

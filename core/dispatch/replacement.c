@@ -40,14 +40,15 @@ static void renew_leg(bt_leg_t *leg, enum bt_leg_role role, bt_worker_t *worker,
 /* ---- decode ---- */
 
 /* A finished prefill may serve another decode only if the first one got no byte of the request: after that decode may have
- * read or rejected it, and prefill's blocks are free for others. */
+ * read or rejected it, and prefill's blocks are free for others. And not if prefill was told which decode it is for. */
 bool bt_replacement_decode(bt_attempt_t *a, const bt_failure_t *f)
 {
     bt_leg_t *d = bt_attempt_answer(a);
     bt_pair_t pair;
     bool probe;
 
-    if (d->call.any_byte_sent || f->status != 0 || !f->retryable || !bt_task_may_go_on(a->task))
+    if (a->dialect->needs_decode_first || d->call.any_byte_sent || f->status != 0 ||
+        !f->retryable || !bt_task_may_go_on(a->task))
         return false;
     if (f->rc != BT_E_CONNECT && f->rc != BT_E_CONNECT_TIMEOUT && f->rc != BT_E_RESOLVE &&
         f->rc != BT_E_LOST)

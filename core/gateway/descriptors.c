@@ -138,6 +138,8 @@ int bt_gateway_descriptors_divide(bt_gateway_t *g, char *err, size_t err_size)
         ask.others += AGENTS * (uint64_t) ask.workers;
     if (bt_config_has_metaserver(c))
         ask.others += CALLERS * (uint64_t) ask.workers;
+    if (bt_config_has_registration(c))
+        ask.others += ask.workers; /* rank 0 of each registers */
     int rc = bt_descriptors_divide(&ask, &d, err, err_size);
     if (rc < 0)
         return rc;

@@ -54,6 +54,7 @@ static int attach_admin(bt_gateway_t *g)
         .reload = g->reload,
         .rollout = g->rollouts != NULL ? g->rollouts->rollout : NULL,
         .transfer = g->transfer,
+        .registration = g->registration,
         .store = g->store,
         .fleet = g->fleet,
         .budget = g->admin_budget,
@@ -389,19 +390,23 @@ static void log_start(const bt_gateway_t *g)
 static int write_ready_file(const bt_gateway_t *g)
 {
     const char *path = g->config->ready_file;
-    char temporary[4096], more[96] = "", text[224];
+    char temporary[4096], more[160] = "", text[288];
     if (path == NULL)
         return 0;
     int n = snprintf(temporary, sizeof temporary, "%s.%ld", path, (long) getpid());
+    const struct {
+        const char *name;
+        unsigned port;
+    } ports[] = {{"transfer_port", g->transfer_port},
+                 {"registry_port", g->registry_port},
+                 {"metaserver_port", g->metaserver_port},
+                 {"p2p_nccl_port", g->registration_ports[BT_REGISTRATION_P2P_NCCL]},
+                 {"moriio_port", g->registration_ports[BT_REGISTRATION_MORIIO]}};
     size_t used = 0;
-    if (g->transfer_port != 0)
-        used = (size_t) snprintf(more, sizeof more, "\"transfer_port\":%u,", g->transfer_port);
-    if (g->registry_port != 0)
-        used += (size_t) snprintf(more + used, sizeof more - used, "\"registry_port\":%u,",
-                                  g->registry_port);
-    if (g->metaserver_port != 0)
-        (void) snprintf(more + used, sizeof more - used, "\"metaserver_port\":%u,",
-                        g->metaserver_port);
+    for (unsigned i = 0; i < sizeof ports / sizeof ports[0]; i++)
+        if (ports[i].port != 0)
+            used += (size_t) snprintf(more + used, sizeof more - used, "\"%s\":%u,", ports[i].name,
+                                      ports[i].port);
     int size = snprintf(text, sizeof text, "{\"port\":%u,\"admin_port\":%u,%s\"pid\":%ld}\n",
                         g->port, g->admin_port, more, (long) getpid());
     int fd = n < (int) sizeof temporary

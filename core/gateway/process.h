@@ -12,6 +12,7 @@
 #include "fleet/fleet.h"
 #include "loop/listener.h"
 #include "reload/reload.h"
+#include "transfer/registration.h"
 
 typedef struct bt_gateway bt_gateway_t;
 
@@ -67,6 +68,8 @@ struct bt_gateway {
     struct bt_registry_server *registry_server; /* NULL = no --registry-port */
     struct bt_metaserver *metaserver;           /* NULL = no --metaserver-port */
     char metaserver_url[400];                   /* as decode workers are told */
+    bt_registration_t *registration;            /* NULL = no port where engines register */
+    unsigned registration_ports[BT_REGISTRATION_KINDS];
     void (*transfer_done)(void *gateway);
     unsigned transfer_closing; /* parts that have not closed */
     int transfer_fd, registry_fd,

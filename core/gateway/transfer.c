@@ -51,10 +51,34 @@ static int bind_metaserver(bt_gateway_t *g, char *err, size_t err_size)
     return 0;
 }
 
+/* As one that comes by the admin API. */
+static int complete_worker(void *user, const char *pool, bt_worker_spec_t *spec, char *err,
+                           size_t err_size)
+{
+    const bt_gateway_t *g = user;
+    return bt_config_complete_worker(g->fleet_config, pool, spec, err, err_size);
+}
+
+static int open_registration(bt_gateway_t *g, char *err, size_t err_size)
+{
+    const bt_config_t *c = g->config;
+    const bt_registration_config_t config = {.host = c->registration_host,
+                                             .ports = {c->p2p_nccl_port, c->moriio_port},
+                                             .allowed = (const char *const *) c->registration_allow,
+                                             .allowed_count = c->registration_allow_count,
+                                             .takes_new = c->registration_new_workers,
+                                             .complete = complete_worker,
+                                             .complete_user = g};
+    return bt_registration_open(&g->registration, &g->control, &config, g->registration_ports, err,
+                                err_size);
+}
+
 int bt_gateway_transfer_open(bt_gateway_t *g, char *err, size_t err_size)
 {
     const bt_config_t *c = g->config;
     int rc = bt_config_has_transfer(c) ? open_hub(g, err, err_size) : 0;
+    if (rc == 0 && bt_config_has_registration(c))
+        rc = open_registration(g, err, err_size);
     if (rc == 0 && bt_config_has_registry(c))
         rc = bind_registry(g, err, err_size);
     if (rc == 0 && bt_config_has_metaserver(c))
@@ -94,6 +118,8 @@ int bt_gateway_transfer_start(bt_gateway_t *g)
                                     &config);
     if (rc == 0 && g->metaserver_fd >= 0)
         rc = start_metaserver(g);
+    if (rc == 0 && g->registration != NULL)
+        rc = bt_registration_start(g->registration, g->registry);
     if (rc == 0)
         bt_gateway_transfer_publish(g, bt_registry_current(g->registry));
     return rc;
@@ -107,6 +133,8 @@ void bt_gateway_transfer_publish(bt_gateway_t *g, bt_workers_t *workers)
         bt_registry_server_set_workers(g->registry_server, workers);
     if (g->metaserver != NULL)
         bt_metaserver_set_workers(g->metaserver, workers);
+    if (g->registration != NULL)
+        bt_registration_set_workers(g->registration, workers);
 }
 
 static void log_registry(const bt_gateway_t *g)
@@ -135,6 +163,12 @@ void bt_gateway_transfer_log(const bt_gateway_t *g)
     if (bt_config_has_metaserver(c))
         bt_log_info("gateway", "metaserver on %s:%u, decodes call %s", c->metaserver_host,
                     g->metaserver_port, g->metaserver_url);
+    for (unsigned i = 0; i < BT_REGISTRATION_KINDS; i++)
+        if (g->registration_ports[i] != 0)
+            bt_log_info("gateway", "engines with %s register at %s:%u%s",
+                        i == BT_REGISTRATION_P2P_NCCL ? "P2pNcclConnector" : "MoRIIOConnector",
+                        c->registration_host, g->registration_ports[i],
+                        c->registration_new_workers ? ", and become workers" : "");
 }
 
 static void close_fd(int *fd)
@@ -159,15 +193,20 @@ void bt_gateway_transfer_close(bt_gateway_t *g, void (*done)(void *user))
     bt_transfer_t *hub = g->transfer;
     bt_registry_server_t *server = g->registry_server;
     bt_metaserver_t *metaserver = g->metaserver;
+    bt_registration_t *registration = g->registration;
     close_fd(&g->transfer_fd);
     close_fd(&g->registry_fd);
     close_fd(&g->metaserver_fd);
     g->transfer = NULL;
     g->registry_server = NULL;
     g->metaserver = NULL;
+    g->registration = NULL;
     g->shared.transfer = NULL;
     g->transfer_done = done;
-    g->transfer_closing = 1U + (hub != NULL) + (server != NULL) + (metaserver != NULL);
+    g->transfer_closing =
+        1U + (hub != NULL) + (server != NULL) + (metaserver != NULL) + (registration != NULL);
+    if (registration != NULL)
+        bt_registration_close(registration, on_closed, g);
     if (server != NULL)
         bt_registry_server_close(server, on_closed, g);
     if (metaserver != NULL)

@@ -1,6 +1,7 @@
 /* transfer.h - what serves KV transfer in the running process (hub, SGLang's registry, metaserver): ports, fleet, end.
  *
- * Owner: the control loop. Nothing here happens without --transfer-port, --registry-port or --metaserver-port.
+ * Owner: the control loop. Nothing here happens without --transfer-port, --registry-port, --metaserver-port or a port where engines
+ *        register.
  * Life:  open (ports bound, hub made) -> start (listens) -> publish on every change -> close when no loop has a request any more
  *        and the admin side, which looks into it, is closed.
  * Flow:  agents -> core/transfer -> worker->has_agents -> candidates; dispatchers find the hub in shared->transfer.

@@ -13,7 +13,7 @@ struct members {
     sim_raw_t model, stream, stream_options, n, max_tokens, max_new, min_tokens, seed, temperature;
     sim_raw_t prompt, messages, system, input, instructions, text, input_ids, token_ids, sampling,
         documents, query;
-    sim_raw_t previous, logprob, return_ids;
+    sim_raw_t previous, logprob, return_ids, ignore_eos, stop, stop_ids;
 };
 
 void sim_prompt_make(sim_prompt_t *prompt_p, bt_str_t bytes, size_t block_bytes, bt_arena_t *arena)
@@ -73,6 +73,9 @@ static const struct slot slots[] = {
     MEMBER("previous_response_id", previous),
     MEMBER("return_logprob", logprob),
     MEMBER("return_token_ids", return_ids),
+    MEMBER("ignore_eos", ignore_eos),
+    MEMBER("stop", stop),
+    MEMBER("stop_token_ids", stop_ids),
     ASKED("documents", documents),
     ASKED("rid", rid),
     ASKED("request_id", request_id),
@@ -206,6 +209,8 @@ static int read_scalars(const struct members *m, sim_ask_t *ask, bt_arena_t *are
                     !(ask->has_temperature && ask->temperature == 0);
     ask->seed = ask->has_seed ? (uint64_t) seed : 0;
     ask->return_logprob = m->logprob.type == BT_JSON_TRUE;
+    ask->ignores_eos = m->ignore_eos.type == BT_JSON_TRUE && m->stop.type == BT_JSON_NONE &&
+                       m->stop_ids.type == BT_JSON_NONE;
     if (m->stream_options.type == BT_JSON_OBJECT)
         ask->include_usage =
             sim_raw_get(m->stream_options.value, "include_usage").type == BT_JSON_TRUE;

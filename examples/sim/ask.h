@@ -27,7 +27,8 @@ typedef struct sim_ask {
     enum sim_route route;
     bool stream, include_usage, is_list, has_seed, has_temperature, return_logprob,
         return_token_ids;
-    bt_str_t model; /* unescaped; empty when absent */
+    bool ignores_eos; /* and no stop of the client's */
+    bt_str_t model;   /* unescaped; empty when absent */
     sim_prompt_t *prompts;
     unsigned prompt_count;
     int64_t n, max_tokens, min_tokens; /* max_tokens -1: not given */

@@ -2,6 +2,7 @@
 #include "base/text.h"
 #include "job.h"
 #include "kv.h"
+#include "registrant.h"
 #include "rooms.h"
 #include "routes.h"
 #include "worker.h"
@@ -90,6 +91,11 @@ static void serve_state(sim_worker_t *worker, bt_exchange_t *x)
                    o->name, sim_role_name(o->role), sim_engine_name(o->engine), o->connector_name,
                    o->engine_id, o->model, worker->port, worker->bootstrap_port, worker->side_port,
                    worker->is_dead ? "true" : "false");
+    if (o->connector == SIM_P2P_NCCL || o->connector == SIM_MORIIO) {
+        char kv_address[SIM_KV_ADDRESS_MAX];
+        sim_kv_address(worker, kv_address);
+        bt_text_printf(&t, ",\"kv_address\":\"%s\"", kv_address);
+    }
     put_held(&t, worker);
     put_phases(&t, worker);
     put_counters(&t, &worker->counters);
@@ -181,6 +187,25 @@ static void serve_gateway(sim_worker_t *worker, bt_exchange_t *x)
     sim_respond_json(x, rc == 0 ? 200 : 400, &t);
 }
 
+/* {"register":"127.0.0.1:30001"}: from now on there; "": nowhere any more. */
+static void serve_register(sim_worker_t *worker, bt_exchange_t *x)
+{
+    const bool can =
+        worker->options.connector == SIM_P2P_NCCL || worker->options.connector == SIM_MORIIO;
+
+    if (!can) {
+        sim_respond_text(x, 400, "this worker's connector does not register\n");
+        return;
+    }
+    sim_registrant_close(worker);
+    put_text(sim_raw_get(x->body, "register"), worker->options.registers_at,
+             sizeof(worker->options.registers_at), &x->arena);
+    if (worker->is_dead || sim_registrant_open(worker) == 0)
+        sim_respond_text(x, 200, "ok\n");
+    else
+        sim_respond_text(x, 400, "ZeroMQ does not take that address\n");
+}
+
 /* A closed worker has no listener, so any other worker of the process can be asked to reset it: ?worker=NAME. */
 static sim_worker_t *find_named(sim_worker_t *worker, bt_str_t query)
 {
@@ -211,6 +236,8 @@ void sim_control_serve(sim_worker_t *worker, bt_exchange_t *x)
         serve_fault(named, x);
     } else if (bt_str_eq(x->head.path, BT_STR("/sim/gateway"))) {
         serve_gateway(named, x);
+    } else if (bt_str_eq(x->head.path, BT_STR("/sim/register"))) {
+        serve_register(named, x);
     } else if (bt_str_eq(x->head.path, BT_STR("/sim/reset")) && x->head.method == BT_POST) {
         sim_worker_reset(named);
         bt_text_init(&t);
@@ -218,6 +245,8 @@ void sim_control_serve(sim_worker_t *worker, bt_exchange_t *x)
         sim_respond_json(x, 200, &t);
     } else {
         sim_respond_text(
-            x, 404, "paths: /sim/state /sim/requests?since= /sim/fault /sim/gateway /sim/reset\n");
+            x, 404,
+            "paths: /sim/state /sim/requests?since= /sim/fault /sim/gateway /sim/register "
+            "/sim/reset\n");
     }
 }

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "pages.h"
 #include "transport/baton_kv.h"
+#include "zmq/sockets.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -30,7 +31,8 @@ static const struct key {
      "NixlConnector | NixlPushConnector | ExampleConnector | SharedStorageConnector | "
      "LMCacheConnectorV1 |\n"
      "                     MooncakeConnectorV1 | MooncakeHybridConnector | BatonConnector |\n"
-     "                     MooncakeConnector | PyNcclConnector | OffloadingConnector | none\n"
+     "                     MooncakeConnector | PyNcclConnector | OffloadingConnector |\n"
+     "                     P2pNcclConnector | MoRIIOConnector | none\n"
      "                     (vllm pairs: NixlConnector)"},
     {"count", NUMBER, AT(count), 0, "that many workers alike (names get a number)"},
     {"port", NUMBER, AT(port), 0, "HTTP port; 0 = any free one"},
@@ -42,7 +44,7 @@ static const struct key {
     {"version", TEXT, AT(version), ROOM(version), "engine version to report"},
     {"tp", NUMBER, AT(tp), 0, "tensor-parallel size to report"},
     {"dp", NUMBER, AT(dp), 0,
-     "sglang, MooncakeConnector, OffloadingConnector: data-parallel ranks"},
+     "sglang, MooncakeConnector, OffloadingConnector, MoRIIOConnector: data-parallel ranks"},
     {"block_size", NUMBER, AT(block_size), 0, "tokens a KV block (even)"},
     {"blocks", NUMBER, AT(blocks), 0, "KV blocks"},
     {"context", NUMBER, AT(context), 0, "longest prompt plus answer, in tokens"},
@@ -65,6 +67,11 @@ static const struct key {
     {"scale_out", FLAG, AT(scale_out), 0,
      "vllm: 0 = without /inference/v1/generate and /render (no --enable-scale-out)"},
     {"queue", FLAG, AT(queue), 0, "1 = prefills of a worker run one after the other"},
+    {"register", TEXT, AT(registers_at), ROOM(registers_at),
+     "P2pNcclConnector, MoRIIOConnector: HOST:PORT of the gateway's --p2p-nccl-port, "
+     "--moriio-port"},
+    {"read_mode", FLAG, AT(read_mode), 0,
+     "MoRIIOConnector: 1 = decode reads (else prefill writes)"},
     {"gateway", TEXT, AT(gateway), ROOM(gateway),
      "BatonConnector: HOST:PORT of the gateway's --transfer-port"},
     {"gateway_token", TEXT, AT(gateway_token), ROOM(gateway_token), "  its --transfer-token"},
@@ -110,6 +117,8 @@ static const struct {
     {"BatonConnector", SIM_BATON},
     {"MooncakeConnector", SIM_MOONCAKE},
     {"OffloadingConnector", SIM_OFFLOADING},
+    {"P2pNcclConnector", SIM_P2P_NCCL},
+    {"MoRIIOConnector", SIM_MORIIO},
 };
 
 static const char *const flags[] = {
@@ -345,6 +354,19 @@ static int check_kv(struct parse *p, const sim_worker_options_t *w)
     return 0;
 }
 
+static int check_register(struct parse *p, const sim_worker_options_t *w)
+{
+    const bool is_one = w->connector == SIM_P2P_NCCL || w->connector == SIM_MORIIO;
+
+    if (is_one && w->engine != SIM_VLLM)
+        return wrong(p, "connector=%s is for engine=vllm", w->connector_name);
+    if (!is_one && w->registers_at[0] != '\0')
+        return wrong(p, "register=%s is for P2pNcclConnector and MoRIIOConnector", w->registers_at);
+    if (w->registers_at[0] != '\0' && !bt_zmq_is_built())
+        return wrong(p, "register=%s: %s", w->registers_at, bt_zmq_not_built);
+    return 0;
+}
+
 static int push_workers(struct parse *p, const sim_worker_options_t *w)
 {
     sim_options_t *o = p->o;
@@ -416,6 +438,8 @@ static int parse_worker(struct parse *p, bt_str_t text)
         rc = check_worker(p, &w);
     if (rc == 0)
         rc = check_kv(p, &w);
+    if (rc == 0)
+        rc = check_register(p, &w);
     return rc != 0 ? rc : push_workers(p, &w);
 }
 

@@ -27,7 +27,9 @@ enum sim_connector {
     SIM_LAYERWISE,
     SIM_BATON,
     SIM_MOONCAKE,
-    SIM_OFFLOADING
+    SIM_OFFLOADING,
+    SIM_P2P_NCCL,
+    SIM_MORIIO
 };
 
 typedef struct sim_worker_options {
@@ -48,6 +50,8 @@ typedef struct sim_worker_options {
     bool queue;     /* prefills run one after the other */
     bool expired_keep;
     bool by_ids;
+    char registers_at[64]; /* P2pNcclConnector, MoRIIOConnector: HOST:PORT; "" = nowhere */
+    bool read_mode;        /* MoRIIOConnector: READ */
     /* BatonConnector */
     char gateway[64], gateway_token[128], gateway_worker[128], kv_token[128];
     unsigned ranks, kv_backends, kv_layers, kv_page_bytes, kv_chunk_pages, kv_dead_ms;

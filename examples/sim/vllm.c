@@ -7,6 +7,7 @@
  *   ascend               -> as nixl, but incomplete parameters are computed locally
  *   layer-wise           -> decode calls the metaserver, prefill pushes into its blocks: layerwise.c
  *   mooncake             -> joined by transfer id: mooncake.c
+ *   p2p_nccl, moriio     -> as push, joined by addresses in the request id: paired.c
  *   baton                -> bytes move through libbaton_kv: baton.c
  *
  * The engine trusts the parameters: incomplete ones kill it or park the request. So does the simulator.
@@ -17,6 +18,7 @@
 #include "layerwise.h"
 #include "mooncake.h"
 #include "offloading.h"
+#include "paired.h"
 #include "params.h"
 #include "reply.h"
 #include "words.h"
@@ -31,6 +33,11 @@
 static enum sim_connector connector_of(const sim_job_t *job)
 {
     return job->worker->options.connector;
+}
+
+static bool is_paired(const sim_job_t *job)
+{
+    return connector_of(job) == SIM_P2P_NCCL || connector_of(job) == SIM_MORIIO;
 }
 
 /* ---- checks ---- */
@@ -325,20 +332,30 @@ static void pull(sim_job_t *job)
 
 /* ---- push ---- */
 
+static sim_held_t *held_for(sim_job_t *job, unsigned prompt)
+{
+    char external[192];
+    sim_held_t *held;
+
+    sim_external_id(job, prompt, external, sizeof(external));
+    held = sim_held_find_external(job->peer, external);
+    return held != NULL && sim_paired_is_for(job, held) ? held : NULL;
+}
+
 static void finish_push(sim_job_t *job)
 {
     sim_worker_t *peer = job->peer;
-    char external[192];
+    const bool reads_by_id = job->worker->options.read_mode;
 
     if (peer->is_dead) {
         fail_load(job);
         return;
     }
     for (unsigned i = 0; i < job->ask.prompt_count; i++) {
-        sim_held_t *held;
-        sim_external_id(job, i, external, sizeof(external));
-        held = sim_held_find_external(peer, external);
-        if (held == NULL || !read_blocks(job, i, held->ids, held->blocks))
+        sim_held_t *held = held_for(job, i);
+        if (held == NULL ||
+            !(reads_by_id ? read_blocks(job, i, job->params.ids, job->params.id_count)
+                          : read_blocks(job, i, held->ids, held->blocks)))
             return;
         confirm_read(peer, held);
     }
@@ -348,14 +365,20 @@ static void finish_push(sim_job_t *job)
 
 static bool is_all_held(sim_job_t *job)
 {
-    char external[192];
-
-    for (unsigned i = 0; i < job->ask.prompt_count; i++) {
-        sim_external_id(job, i, external, sizeof(external));
-        if (sim_held_find_external(job->peer, external) == NULL)
+    for (unsigned i = 0; i < job->ask.prompt_count; i++)
+        if (held_for(job, i) == NULL)
             return false;
-    }
     return true;
+}
+
+void sim_vllm_wait(sim_job_t *job, sim_worker_t *peer)
+{
+    job->peer = peer;
+    count_external(job);
+    if (is_all_held(job))
+        sim_job_later(job, transfer_ms(job), finish_push);
+    else
+        bt_list_push(&job->worker->world->push_waiters, &job->push_link);
 }
 
 static void wait_push(sim_job_t *job)
@@ -366,14 +389,11 @@ static void wait_push(sim_job_t *job)
         sim_worker_die(job->worker); /* KeyError in the scheduler */
         return;
     }
-    count_external(job);
-    job->peer = find_peer(job);
-    if (job->peer == NULL)
-        return; /* registered nowhere: waits until its client gives up */
-    if (is_all_held(job))
-        sim_job_later(job, transfer_ms(job), finish_push);
+    sim_worker_t *peer = find_peer(job);
+    if (peer != NULL)
+        sim_vllm_wait(job, peer);
     else
-        bt_list_push(&job->worker->world->push_waiters, &job->push_link);
+        count_external(job); /* registered nowhere: waits until its client gives up */
 }
 
 /* A prefill has KV to give: whoever registered for it gets it. */
@@ -430,7 +450,7 @@ void sim_vllm_admit(sim_job_t *job)
         wait_push(job);
     else if (connector_of(job) == SIM_LAYERWISE && sim_layerwise_admit(job))
         return;
-    else if (connector_of(job) != SIM_BATON || !sim_baton_admit(job))
+    else if (!sim_paired_admit(job) && (connector_of(job) != SIM_BATON || !sim_baton_admit(job)))
         compute_here(job);
 }
 
@@ -449,9 +469,10 @@ static void first_token(sim_job_t *job)
 static bool holds(const sim_job_t *job)
 {
     enum sim_connector c = connector_of(job);
+    const bool is_asked =
+        job->params.do_remote_decode && (c == SIM_NIXL || c == SIM_NIXL_PUSH || c == SIM_ASCEND);
 
-    return job->params.do_remote_decode &&
-           (c == SIM_NIXL || c == SIM_NIXL_PUSH || c == SIM_ASCEND) && job->finish[0] != 'a' &&
+    return (is_asked || sim_paired_holds(job)) && job->finish[0] != 'a' &&
            job->fault.kind != SIM_NO_PARAMS;
 }
 
@@ -468,7 +489,9 @@ static void finished(sim_job_t *job)
     for (unsigned i = 0; i < job->ask.prompt_count; i++) {
         sim_held_t *held = sim_held_keep(job, i);
         if (held != NULL && i == 0)
-            job->kv_reply = sim_params_print(held, job->cached_tokens, &job->arena);
+            job->kv_reply = is_paired(job)
+                                ? sim_paired_reply(job, held)
+                                : sim_params_print(held, job->cached_tokens, &job->arena);
     }
     serve_waiters(job->worker);
 }

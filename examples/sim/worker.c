@@ -9,6 +9,7 @@
 #include "held.h"
 #include "job.h"
 #include "kv.h"
+#include "registrant.h"
 #include "reply.h"
 #include "rooms.h"
 
@@ -118,6 +119,7 @@ static void close_kv(sim_worker_t *worker)
 
     worker->kv = NULL;
     sim_kv_close(kv);
+    sim_registrant_close(worker);
 }
 
 static int open_kv(sim_worker_t *worker, char *error, size_t error_size)
@@ -127,6 +129,8 @@ static int open_kv(sim_worker_t *worker, char *error, size_t error_size)
                  ? sim_kv_open(&worker->kv, worker, why, sizeof(why))
                  : 0;
 
+    if (rc == 0)
+        rc = sim_registrant_open(worker);
     if (rc != 0)
         snprintf(error, error_size, "worker %s: %s", worker->options.name,
                  why[0] != '\0' ? why : bt_err_text(rc));

@@ -29,6 +29,8 @@ typedef struct sim_held {
     uint64_t ids_kv;    /* TensorRT-LLM: KV of the same prompt, given as ids */
     unsigned prompt_tokens, blocks;
     uint32_t *ids;
+    char transfer_id[80]; /* MoRIIOConnector */
+    int paired_rank;      /* likewise */
 } sim_held_t;
 
 typedef struct sim_counters {
@@ -64,9 +66,10 @@ struct sim_worker {
     bool is_closed;     /* the API server too: connection refused */
     bool dies_silently; /* SGLang: connections close without an answer */
     bt_timer_t death_timer, refuse_timer;
-    uint64_t busy_until_us;    /* end of the last prefill, with queue=1 */
-    struct sim_kv *kv;         /* BatonConnector; NULL when the engine is dead */
-    struct sim_story *stories; /* answers of /v1/responses by id, newest first */
+    uint64_t busy_until_us;            /* end of the last prefill, with queue=1 */
+    struct sim_registrant *registrant; /* NULL when it does not register, or is dead */
+    struct sim_kv *kv;                 /* BatonConnector; NULL when the engine is dead */
+    struct sim_story *stories;         /* answers of /v1/responses by id, newest first */
     unsigned story_count;
 };
 
@@ -161,6 +164,8 @@ struct sim_job {
     sim_worker_t *peer;              /* vLLM: whose KV it will read */
     unsigned rank;                   /* MooncakeConnector: its own, or that of the peer */
     struct sim_kv_room *kv_room;     /* BatonConnector: until it has ended, or is left */
+    bt_str_t transfer_id;            /* MoRIIOConnector */
+    int paired_rank;                 /* likewise; -1 = not told */
     bool kills_on_leave;             /* vLLM: parked with broken parameters */
     bt_list_t push_link;             /* vLLM push: waiting for a prefill */
     bt_str_t kv_reply;               /* vLLM: kv_transfer_params of the answer; empty = null */

@@ -83,6 +83,7 @@ for _, dialect in ipairs(dialects) do
       f = fleet.start({
         workers = { "role=prefill,count=2," .. dialect.worker, "role=decode,count=2," .. dialect.worker },
         flags = dialect.flags,
+        registers = dialect.registers,
       })
     end)
 

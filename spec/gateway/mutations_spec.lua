@@ -12,6 +12,7 @@
 --   computes    200 and the right text, but decode has computed the prompt itself: nothing was handed on
 --   strands     200 and the right text, but prefill does not learn that its KV was read, and holds it
 --   right       200 and the right text: the reference says that engines take this
+--   orphaned    no answer: its partner's engine is dead
 
 local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")
@@ -504,6 +505,194 @@ offloading.rows = {
   },
 }
 
+-- ---- p2p_nccl: joined by addresses in the X-Request-Id; either side may come first ----
+
+local NOBODY = "127.0.0.1:1"
+
+local function paired_id(prefill, decode, x)
+  return ("___prefill_addr_%s___decode_addr_%s_%032x"):format(prefill, decode, x.number)
+end
+
+local function kv_address(name)
+  return state(name).kv_address
+end
+
+-- A leg of x, with its headers and body as change leaves them.
+local function paired_leg(worker, name, x, change, body)
+  local headers = { ["X-Request-Id"] = paired_id(kv_address("p0"), kv_address("d0"), x) }
+  if x.dialect_ranks then
+    headers["X-data-parallel-rank"] = "1"
+  end
+  return http.start(sim.workers[worker].port, {
+    path = PATH,
+    body = change(name .. " body", body),
+    headers = json.decode(change(name .. " headers", json.encode(headers))),
+  })
+end
+
+local p2p = { name = "p2p_nccl", worker = "connector=P2pNcclConnector,lease_ms=100000000" }
+
+function p2p.start(x, change)
+  x.number = numbered
+  x.d = paired_leg("d0", "decode", x, change, body_of(x.prompt, TOKENS))
+  x.p = paired_leg("p0", "prefill", x, change, body_of(x.prompt, 1))
+end
+
+-- An id with these addresses, and with another request's number when that is given.
+local function id_with(prefill, decode, number)
+  return function(x)
+    return json.encode(paired_id(prefill or kv_address("p0"), decode or kv_address("d0"),
+      number and { number = number } or x))
+  end
+end
+
+local function id_without(word)
+  return function(x)
+    return json.encode((paired_id(kv_address("p0"), kv_address("d0"), x):gsub(word, "___somewhere_")))
+  end
+end
+
+p2p.rows = {
+  ["prefill headers"] = {
+    { "X-Request-Id", "dropped", nil, p = "dies", d = "orphaned" },
+    { "X-Request-Id", "without decode's address", id_without("___decode_addr_"), p = "dies", d = "orphaned" },
+    { "X-Request-Id", "with an address of nobody", id_with(nil, NOBODY), p = "waits", d = "waits" },
+    { "X-Request-Id", "of another request", id_with(nil, nil, 9999), d = "waits" },
+  },
+  ["decode headers"] = {
+    { "X-Request-Id", "dropped", nil, d = "dies" },
+    { "X-Request-Id", "without prefill's address", id_without("___prefill_addr_"), d = "dies" },
+    { "X-Request-Id", "with another prefill's address", function(x)
+      return id_with(kv_address("p1"))(x)
+    end, d = "waits" },
+    { "X-Request-Id", "with an address of nobody", id_with(NOBODY), d = "waits" },
+    { "X-Request-Id", "of another decode", id_with(nil, NOBODY), d = "waits" },
+    { "X-Request-Id", "of another request", id_with(nil, nil, 9999), d = "waits" },
+  },
+  ["decode body"] = {
+    { "prompt", "another", json.encode(THEIRS), asked = THEIRS, d = "wrong" },
+  },
+}
+
+-- ---- moriio: the same id, a transfer id, sizes and the rank that both legs go to ----
+
+local MORIIO = "connector=MoRIIOConnector,dp=2,tp=4,lease_ms=100000000"
+local moriio_write = { name = "moriio, which writes", worker = MORIIO }
+local moriio_read = { name = "moriio, which reads", worker = MORIIO .. ",read_mode=1" }
+
+local function transfer_id(x)
+  return ("tx-00000000-0000-4000-8000-%012d"):format(x.number)
+end
+
+local function asked_of_moriio(x)
+  return ('{"remote_dp_size":2,"remote_tp_size":4,"transfer_id":"%s","do_remote_decode":true,'
+    .. '"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null}'):format(transfer_id(x))
+end
+
+local function moriio_prefill(x, change)
+  local body = with(body_of(x.prompt, 1), "kv_transfer_params", change("prefill", asked_of_moriio(x)))
+  x.p = paired_leg("p0", "prefill", x, change, with(body, "ignore_eos", "true"))
+end
+
+local function moriio_decode(x, change, engine, block_ids)
+  local params = ('{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":%s,"remote_block_ids":%s,'
+    .. '"transfer_id":"%s","remote_dp_size":2,"remote_tp_size":4,"remote_dp_rank":1}'):format(engine, block_ids,
+    transfer_id(x))
+  local body = with(body_of(x.prompt, TOKENS), "kv_transfer_params", change("decode", params))
+  x.d = paired_leg("d0", "decode", x, change, body)
+end
+
+function moriio_write.start(x, change)
+  x.number, x.dialect_ranks = numbered, true
+  moriio_decode(x, change, "null", "null")
+  moriio_prefill(x, change)
+end
+
+function moriio_read.start(x, change)
+  x.number, x.dialect_ranks = numbered, true
+  moriio_prefill(x, change)
+  local params = json.raw(x.p:wait().body, "kv_transfer_params")
+  moriio_decode(x, change, json.raw(params, "remote_engine_id"), json.raw(params, "remote_block_ids"))
+end
+
+local MORIIO_DECODE = {
+  { "do_remote_prefill", "dropped", nil, d = "computes" },
+  { "do_remote_prefill", "false", "false", d = "computes" },
+  { "do_remote_decode", "true", "true", d = "dies" },
+  { "transfer_id", "dropped", nil, d = "dies" },
+  { "transfer_id", "a number", "7", d = "dies" },
+  { "transfer_id", "another request's", '"tx-other"', d = "waits" },
+  { "remote_dp_size", "dropped", nil, d = "dies" },
+  { "remote_dp_size", "another", "1", d = "waits" },
+  { "remote_tp_size", "dropped", nil, d = "dies" },
+  { "remote_tp_size", "another", "2", d = "waits" },
+  { "remote_dp_rank", "dropped", nil, d = "waits" },
+  { "remote_dp_rank", "another", "0", d = "waits" },
+}
+
+local MORIIO_DECODE_HEADERS = {
+  { "X-Request-Id", "dropped", nil, d = "dies" },
+  { "X-Request-Id", "without prefill's address", id_without("___prefill_addr_"), d = "dies" },
+  { "X-Request-Id", "with an address of nobody", id_with("host:127.0.0.1,handshake:1,notify:1"), d = "waits" },
+  { "X-Request-Id", "of another request", id_with(nil, nil, 9999), d = "waits" },
+  { "X-data-parallel-rank", "dropped", nil, d = "waits" },
+  { "X-data-parallel-rank", "another", '"0"', d = "waits" },
+}
+
+moriio_write.rows = {
+  prefill = {
+    { "do_remote_decode", "dropped", nil, d = "waits" },
+    { "do_remote_prefill", "true", "true", p = "dies", d = "orphaned" },
+    { "transfer_id", "dropped", nil, p = "dies", d = "orphaned" },
+    { "transfer_id", "another request's", '"tx-other"', d = "waits" },
+    { "remote_dp_size", "dropped", nil, p = "dies", d = "orphaned" },
+    { "remote_dp_size", "another", "1", p = "waits", d = "waits" },
+    { "remote_tp_size", "dropped", nil, p = "dies", d = "orphaned" },
+    { "remote_tp_size", "another", "2", p = "waits", d = "waits" },
+  },
+  ["prefill body"] = {
+    { "kv_transfer_params", "dropped", nil, d = "waits" },
+    { "ignore_eos", "dropped", nil, d = "waits" },
+    { "stop", "there", '["."]', d = "waits" },
+    { "stop_token_ids", "there", "[2]", d = "waits" },
+  },
+  ["prefill headers"] = {
+    { "X-Request-Id", "dropped", nil, p = "dies", d = "orphaned" },
+    { "X-Request-Id", "without decode's address", id_without("___decode_addr_"), p = "dies", d = "orphaned" },
+    { "X-Request-Id", "with an end that is no uuid", function(x)
+      return json.encode(paired_id(kv_address("p0"), kv_address("d0"), x) .. "z")
+    end, p = "dies", d = "orphaned" },
+    { "X-Request-Id", "of another request", id_with(nil, nil, 9999), d = "waits" },
+    { "X-data-parallel-rank", "dropped", nil, d = "waits" },
+    { "X-data-parallel-rank", "another", '"0"', d = "waits" },
+  },
+  decode = MORIIO_DECODE,
+  ["decode headers"] = MORIIO_DECODE_HEADERS,
+  ["decode body"] = {
+    { "kv_transfer_params", "dropped", nil, d = "computes" },
+    { "prompt", "another", json.encode(THEIRS), asked = THEIRS, d = "wrong" },
+  },
+}
+
+local READ_ONLY = {
+  { "remote_engine_id", "dropped", nil, d = "waits" },
+  { "remote_engine_id", "null", "null", d = "waits" },
+  { "remote_engine_id", "another worker's", '"127.0.0.1:1"', d = "waits" },
+  { "remote_block_ids", "dropped", nil, d = "dies" },
+  { "remote_block_ids", "null", "null", d = "dies" },
+  { "remote_block_ids", "empty", "[]", d = "dies" },
+  { "remote_block_ids", "too few", "[1]", d = "dies" },
+  { "remote_block_ids", "another order's", function(x)
+    local ids = json.elements(json.raw(json.raw(x.p.answer.body, "kv_transfer_params"), "remote_block_ids"))
+    ids[1], ids[2] = ids[2], ids[1]
+    return "[" .. table.concat(ids, ",") .. "]"
+  end, d = "wrong" },
+}
+for _, row in ipairs(MORIIO_DECODE) do
+  READ_ONLY[#READ_ONLY + 1] = row
+end
+moriio_read.rows = { decode = READ_ONLY, ["decode headers"] = MORIIO_DECODE_HEADERS }
+
 -- ---- what comes of it ----
 
 local function as_it_is(_, object)
@@ -625,7 +814,14 @@ local function run(dialect, leg, row)
   return x
 end
 
-for _, dialect in ipairs({ nixl, push, sglang, trtllm, mooncake, offloading }) do
+function outcomes.orphaned(connection, worker)
+  connection:pump()
+  assert.is_nil(connection.answer.status)
+  assert.is_false(is_dead(worker))
+  connection:close()
+end
+
+for _, dialect in ipairs({ nixl, push, sglang, trtllm, mooncake, offloading, p2p, moriio_write, moriio_read }) do
   describe("the simulator against mutated legs of " .. dialect.name, function()
     setup(function()
       local tail = dialect.worker .. ",block_size=16,ttft=0,itl=0,transfer_ms=0"

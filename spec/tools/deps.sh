@@ -30,6 +30,8 @@ run  has_module luajit                   libluajit-5.1-dev
 run  has_llhttp                          llhttp
 run  has_module libxxhash                libxxhash-dev
 run  has_module hiredis                  libhiredis-dev
+run  has_module libzmq                   libzmq3-dev
+run  has_msgpack                         msgpack
 run  has_command luajit                  luajit
 run  has_command busted                  lua-busted
 run  has_module cmocka                   libcmocka-dev
@@ -67,6 +69,7 @@ has_tool() { has_command "$1" || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ]; }
 has_file() { ls $1 >/dev/null 2>&1; } # a pattern
 has_headers() { has_command cc && echo '#include <stdlib.h>' | cc -E - >/dev/null 2>&1; }
 has_module() { pkg-config --exists "$1" 2>/dev/null; }
+has_msgpack() { has_module msgpack-c || has_module msgpack; }
 has_python() { python3 -c "import $1" 2>/dev/null || /usr/bin/python3 -c "import $1" 2>/dev/null; }
 has_lua() { luajit -e "require '$1'" >/dev/null 2>&1; }
 has_llhttp() {
@@ -79,6 +82,7 @@ has_fuzzer() {
 package_for() {
     case $1 in
     llhttp) if is_available libllhttp-dev; then echo libllhttp-dev; else echo node-llhttp; fi ;;
+    msgpack) if is_available libmsgpack-c-dev; then echo libmsgpack-c-dev; else echo libmsgpack-dev; fi ;;
     *) echo "$1" ;;
     esac
 }

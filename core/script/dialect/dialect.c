@@ -14,10 +14,9 @@
 #define EMBEDDED_PREFIX "lua/baton/dialects/"
 
 static const char *const file_keys[] = {
-    "name",       "kind",   "routes",       "prefill",     "decode", "rid",
-    "room",       "batch",  "release",      "abort_route", "learns", "gateway_managed",
-    "connectors", "engine", "decode_first", "single",      "check",  "rank",
-    NULL};
+    "name",         "kind",    "routes",      "prefill", "decode",          "rid",        "room",
+    "batch",        "release", "abort_route", "learns",  "gateway_managed", "connectors", "engine",
+    "decode_first", "single",  "check",       "rank",    "same_rank",       NULL};
 
 const char *bt_plan_kind_name(enum bt_plan_kind kind)
 {
@@ -174,6 +173,7 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
     pub->learns = flag(L, "learns");
     pub->is_gateway_managed = flag(L, "gateway_managed");
     pub->needs_decode_first = flag(L, "decode_first");
+    pub->needs_same_rank = flag(L, "same_rank");
     if (pub->is_gateway_managed && strcmp(pub->name, "baton") != 0)
         luaL_error(L,
                    "gateway_managed is for the dialect \"baton\" alone: BatonConnector's agents");

@@ -8,6 +8,7 @@
  * A dialect file returns:
  *   { name = "nixl", kind = "handoff" | "bootstrap" | "sequence" | "trigger", rid = bool, room = bool, batch = bool,
  *     release = bool, abort_route = bool, learns = bool, gateway_managed = bool, decode_first = bool,
+ *     same_rank = bool,
  *     routes = { "/v1/completions", ... } or nil for all, prefill = function(leg, edit), decode = function(leg, edit) }
  *     A user's file also: connectors = { "MyConnector", ... }, engine = "vllm" or another, single = function(leg, edit).
  *   kind sequence: P with one token, then D, nothing of P's reply is needed (shared_cache).
@@ -19,6 +20,7 @@
  *   check: a function(leg, edit) of kind "bootstrap" that looks at prefill's reply (edit.reply) when it has come before decode's first
  *   token; nil, reason: its KV will not come, decode is stopped and the attempt fails. It edits nothing.
  *   decode_first = true: prefill's function looks at leg.decode, so a plan may not leave decode open.
+ *   same_rank = true: where there are several data-parallel ranks, prefill's is chosen first and decode gets the same.
  *   gateway_managed = true: the workers' transfer agents are connected to the gateway, which opens each room at both sides and may give a
  *   waiting decode another prefill, with a room of its own: then leg.room is not the same on both legs.
  *   edit.set(key, raw_json) edit.set_in(object, key, raw_json) edit.remove(key) edit.remove_in(object, key)
@@ -69,6 +71,7 @@ typedef struct bt_dialect {
     bool has_abort_route;   /* POST /abort_request {"rid": ...} */
     bool batch;
     bool needs_decode_first; /* hand-off whose prefill leg tells of decode: no late choice */
+    bool needs_same_rank;    /* decode goes to the data-parallel rank that prefill has */
     bool learns;             /* nixl_push: needs parameters that the first hand-off reply teaches */
     bool needs_rank;         /* prefill's data-parallel rank is chosen before */
     bool has_check;          /* looks at prefill's reply while decode waits for the KV */
@@ -80,7 +83,7 @@ typedef struct bt_dialect {
 
 /* One side of the pair as a dialect sees it (leg.prefill, leg.decode). */
 typedef struct bt_dialect_peer {
-    bt_str_t name, host, engine_id, kv_host, version;
+    bt_str_t name, host, engine_id, kv_host, kv_address, version;
     unsigned port;
     int bootstrap_port; /* 0 unknown -> nil in Lua, -1 none -> nil */
     unsigned dp_size, tp_size, pp_size;

@@ -30,6 +30,7 @@ enum {
     PEER_PORT,
     PEER_ENGINE_ID,
     PEER_KV_HOST,
+    PEER_KV_ADDRESS,
     PEER_VERSION,
     PEER_BOOTSTRAP_PORT,
     PEER_DP_SIZE,
@@ -39,8 +40,8 @@ enum {
     PEER_LEARNED
 };
 static const char *const peer_names[] = {
-    "name",    "host",    "port",    "engine_id", "kv_host", "version", "bootstrap_port",
-    "dp_size", "tp_size", "pp_size", "dp_rank",   "learned", NULL};
+    "name",           "host",    "port",    "engine_id", "kv_host", "kv_address", "version",
+    "bootstrap_port", "dp_size", "tp_size", "pp_size",   "dp_rank", "learned",    NULL};
 
 static struct bt_dialects *running(lua_State *L)
 {
@@ -158,6 +159,9 @@ static int peer_index(lua_State *L)
         break;
     case PEER_KV_HOST:
         bt_vm_push_opt(L, peer->kv_host);
+        break;
+    case PEER_KV_ADDRESS:
+        bt_vm_push_opt(L, peer->kv_address);
         break;
     case PEER_VERSION:
         bt_vm_push_opt(L, peer->version);

@@ -23,7 +23,22 @@ local function layerwise()
   return row
 end
 
-return {
+-- Engines that register by ZeroMQ: at the port of this flag, where Baton is built with it.
+-- without_params: what comes of a prefill that keeps nothing: decode waits in vain, or (guilty) its reply is wrong.
+local function registered(name, connector, port, without_params, words)
+  return {
+    name = name,
+    engine = "vllm",
+    paths = { "/v1/completions", "/v1/chat/completions" },
+    worker = "connector=" .. connector .. ",ttft=1,itl=1" .. (words or ""),
+    flags = { "--connector", connector, "--" .. port:gsub("_", "-"), "0" },
+    registers = port,
+    without_params = { [without_params] = true },
+    guilty_without_params = without_params == 502,
+  }
+end
+
+local all = {
   vllm("nixl", "NixlConnector"),
   vllm("nixl_push", "NixlPushConnector"),
   vllm("shared_cache", "ExampleConnector"),
@@ -52,3 +67,11 @@ return {
     flags = { "--pd-disaggregation" },
   },
 }
+
+if os.getenv("BATON_HAS_ZMQ") ~= "0" then
+  all[#all + 1] = registered("p2p_nccl", "P2pNcclConnector", "p2p_nccl_port", 504)
+  all[#all + 1] = registered("moriio", "MoRIIOConnector", "moriio_port", 504)
+  all[#all + 1] = registered("moriio_read", "MoRIIOConnector", "moriio_port", 502, ",read_mode=1")
+end
+
+return all

@@ -183,7 +183,7 @@ local function config_words(sim, config)
 end
 
 -- ask: workers, sim (flags), flags, config, ready (false: do not wait until requests can be served), proc (options of
--- proc.start for the gateway).
+-- proc.start for the gateway), registers ("p2p_nccl_port", "moriio_port": workers register there).
 function fleet.start(ask)
   local sim = fleet.start_sim(ask.workers, ask.sim)
   local words = ask.config and config_words(sim, ask.config) or worker_flags(sim)
@@ -193,9 +193,14 @@ function fleet.start(ask)
   if ask.config then -- the file stands first
     table.insert(words, 1, table.remove(words, 1))
   end
-  local process, port, admin_port = fleet.start_gateway(words, ask.proc)
-  local self = setmetatable(
-    { sim = sim, workers = sim.workers, gateway = process, port = port, admin_port = admin_port, marks = {} }, Fleet)
+  local process, port, admin_port, told = fleet.start_gateway(words, ask.proc)
+  local self = setmetatable({
+    sim = sim, workers = sim.workers, gateway = process, port = port, admin_port = admin_port, ready_file = told,
+    marks = {},
+  }, Fleet)
+  if ask.registers then
+    self:register(told[ask.registers])
+  end
   if ask.ready ~= false then
     self:wait_ready()
   end
@@ -223,6 +228,26 @@ function Fleet:wait_ready()
     local told = http.get(self.admin_port, "/workers").body
     return not told:find('"health":"unknown"', 1, true), told
   end, 10, "all workers were looked at")
+end
+
+-- Workers whose connector registers by ZeroMQ (all, or the one named) say so at this port; nil: nowhere any more.
+function Fleet:register(port, name)
+  for _, w in ipairs(self.sim.list) do
+    if name == nil or name == w.name then
+      local answer = http.post(w.port, "/sim/register",
+        ('{"register":"%s"}'):format(port and "127.0.0.1:" .. math.floor(port) or ""))
+      assert(answer.status == 200, answer.body)
+    end
+  end
+end
+
+-- What GET /workers says of one.
+function Fleet:told(name)
+  for _, w in ipairs(json.decode(http.get(self.admin_port, "/workers").body).workers) do
+    if w.name == name then
+      return w
+    end
+  end
 end
 
 function Fleet:state(name)

@@ -54,13 +54,17 @@ static const struct row rows[] = {
     {BT_ENGINE_SGLANG, "SomethingNew", NULL, NULL, "bootstrap", SYNC, "sglang", NULL},
     {BT_ENGINE_SGLANG, "SomethingNew", NULL, NULL, "nixl", NONE, NULL, "bootstrap"},
     {U, "SomethingNew", NULL, NULL, "NixlConnector", NONE, NULL, "unknown dispatch_profile"},
-    {U, "SomethingNew", NULL, NULL, "moriio", NONE, NULL, "unknown dispatch_profile"},
+    {U, "SomethingNew", NULL, NULL, "moriio", SYNC, "moriio", NULL},
+    {U, "SomethingNew", NULL, NULL, "moriio_read", HANDOFF, "moriio_read", NULL},
+    {U, "SomethingNew", NULL, NULL, "p2p_nccl", HANDOFF, "p2p_nccl", NULL},
+    {U, "SomethingNew", NULL, NULL, "lmcache_pd", NONE, NULL, "unknown dispatch_profile"},
     {U, NULL, NULL, NULL, "shared_cache", HANDOFF, "shared_cache", NULL},
     {U, "MultiConnector", "SomethingNew", "Other", "nixl", HANDOFF, "nixl", NULL},
     {U, "NixlConnector", NULL, NULL, "nixl", HANDOFF, "nixl", NULL},
     {U, "NixlConnector", NULL, NULL, "shared_cache", NONE, NULL, "leave dispatch_profile out"},
     {U, "NixlPushConnector", NULL, NULL, "nixl", HANDOFF, "nixl", NULL},
-    {U, "MoRIIOConnector", NULL, NULL, "nixl", NONE, NULL, "MoRIIOConnector"},
+    {U, "MoRIIOConnector", NULL, NULL, "nixl", NONE, NULL, "leave dispatch_profile out"},
+    {U, "P2pNcclConnector", NULL, NULL, "bootstrap", NONE, NULL, "is for SGLang"},
     {U, "MooncakeLayerwiseConnector", NULL, NULL, "nixl", NONE, NULL, "leave dispatch_profile out"},
     {U, "NixlPushConnector", NULL, NULL, NULL, SYNC, "nixl_push", NULL},
     {U, "NIXL_PUSH", NULL, NULL, NULL, SYNC, "nixl_push", NULL},
@@ -108,9 +112,14 @@ static const struct row rows[] = {
     {U, "MooncakeConnector", NULL, NULL, "mooncake", SYNC, "mooncake", NULL},
     {U, "MooncakeConnector", NULL, NULL, "handoff", NONE, NULL, "bootstrap"},
     {U, "mooncake", NULL, NULL, NULL, SYNC, "mooncake", NULL},
-    {U, "MoRIIOConnector", NULL, NULL, NULL, NONE, NULL, "MoRIIOConnector"},
-    {U, "moriio", NULL, NULL, NULL, NONE, NULL, "MoRIIOConnector"},
-    {U, "P2pNcclConnector", NULL, NULL, NULL, NONE, NULL, "P2pNcclConnector"},
+    {U, "MoRIIOConnector", NULL, NULL, NULL, SYNC, "moriio", NULL},
+    {U, "moriio", NULL, NULL, NULL, SYNC, "moriio", NULL},
+    {U, "moriio_read", NULL, NULL, NULL, HANDOFF, "moriio_read", NULL},
+    {U, "P2pNcclConnector", NULL, NULL, NULL, HANDOFF, "p2p_nccl", NULL},
+    {U, "p2p_nccl", NULL, NULL, "handoff", HANDOFF, "p2p_nccl", NULL},
+    {U, "nccl", NULL, NULL, NULL, HANDOFF, "p2p_nccl", NULL},
+    {U, "lmcache_pd", NULL, NULL, NULL, NONE, NULL, "lmcache_pd"},
+    {BT_ENGINE_SGLANG, "moriio", NULL, NULL, NULL, NONE, NULL, "engine is SGLang"},
     {U, "FooConnector", NULL, NULL, NULL, NONE, NULL, "unknown connector"},
     {U, "NixlConnectorX", NULL, NULL, NULL, NONE, NULL, "unknown connector"},
     {U, NULL, NULL, NULL, NULL, NONE, NULL, "give --kv-connector or connector="},
@@ -296,8 +305,10 @@ static void names_and_parsing(void **state)
     assert_int_equal(bt_role_parse(BT_STR(""), &role), BT_E_INVAL);
     assert_string_equal(bt_engine_name(BT_ENGINE_VLLM_ASCEND), "vllm_ascend");
     assert_string_equal(bt_capability_name(NONE), "none");
-    assert_true(bt_capability_prefill_serves_alone(BT_ENGINE_MINDIE));
-    assert_false(bt_capability_prefill_serves_alone(BT_ENGINE_SGLANG));
+    assert_true(bt_capability_prefill_serves_alone(BT_ENGINE_MINDIE, "nixl"));
+    assert_false(bt_capability_prefill_serves_alone(BT_ENGINE_SGLANG, "sglang"));
+    assert_false(bt_capability_prefill_serves_alone(BT_ENGINE_VLLM, "p2p_nccl"));
+    assert_false(bt_capability_prefill_serves_alone(BT_ENGINE_VLLM, "moriio_read"));
     assert_int_equal(bt_capability_engine(BT_STR("NixlConnector"), NULL, 0, BT_STR_NULL),
                      BT_ENGINE_VLLM);
     assert_int_equal(bt_capability_engine(BT_STR("BatonConnector"), NULL, 0, BT_STR_NULL),

@@ -271,6 +271,56 @@ static bt_workers_t *shared;
 static _Atomic bool is_over;
 static _Atomic unsigned turns;
 
+/* In its old place and under its old name, whoever else is there; drained stays drained, and a reload keeps it. */
+static void a_word_makes_another_worker_of_it(void **state)
+{
+    bt_registered_t word = {.kv_address = "10.0.0.1:14579", .dp_size = 2};
+    bt_worker_t *now = NULL;
+
+    (void) state;
+    put(0, BT_ROLE_PREFILL, 1);
+    put(0, BT_ROLE_PREFILL, 2);
+    put(0, BT_ROLE_DECODE, 3);
+    assert_int_equal(apply(), 0);
+    assert_int_equal(bt_registry_remove(r, BT_STR("p0")), 0); /* its name is free again */
+    assert_int_equal(bt_registry_drain(r, BT_STR("p1"), true), 0);
+    bt_worker_t *old = bt_worker_ref(bt_workers_find(bt_registry_current(r), BT_STR("p1")));
+    const uint64_t epoch = bt_registry_current(r)->epoch;
+
+    assert_int_equal(bt_registry_take_word(r, old, &word, &now, err, sizeof err), 0);
+    assert_ptr_not_equal(now, old);
+    assert_int_equal(bt_registry_current(r)->epoch, epoch + 1);
+    assert_string_equal(now->name, "p1");
+    assert_string_equal(now->kv_address, "10.0.0.1:14579");
+    assert_int_equal(now->dp_size, 2);
+    assert_true(atomic_load(&now->draining));
+    assert_ptr_equal(bt_registry_current(r)->pools[0].prefill.items[0], now);
+    assert_true(atomic_load(&old->draining)); /* its legs finish */
+
+    bt_worker_t *again = NULL;
+    assert_int_equal(bt_registry_take_word(r, now, &word, &again, err, sizeof err), 0);
+    assert_ptr_equal(again, now);
+    assert_int_equal(bt_registry_current(r)->epoch, epoch + 1);
+
+    word.tp_size = 8;
+    assert_int_equal(bt_registry_take_word(r, old, &word, &again, err, sizeof err), BT_E_INVAL);
+    bt_worker_unref(old);
+}
+
+static void a_reload_keeps_what_was_registered(void **state)
+{
+    const bt_registered_t word = {.kv_address = "10.0.0.1:14579"};
+    bt_worker_t *now = NULL;
+
+    (void) state;
+    put(0, BT_ROLE_PREFILL, 1);
+    assert_int_equal(apply(), 0);
+    bt_worker_t *w = bt_registry_current(r)->pools[0].all.items[0];
+    assert_int_equal(bt_registry_take_word(r, w, &word, &now, err, sizeof err), 0);
+    assert_int_equal(apply(), 0);
+    assert_ptr_equal(bt_registry_current(r)->pools[0].all.items[0], now);
+}
+
 static void share(void *user, bt_workers_t *workers)
 {
     (void) user;
@@ -373,6 +423,8 @@ int main(void)
         CASE(bad_url_and_bad_pools),
         CASE(same_url_in_two_pools),
         CASE(add_remove_drain),
+        CASE(a_word_makes_another_worker_of_it),
+        CASE(a_reload_keeps_what_was_registered),
         CASE(loops_hammer_while_the_registry_applies),
     };
     bt_log_set(BT_LOG_ERROR, false, 2);

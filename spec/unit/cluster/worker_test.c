@@ -191,6 +191,88 @@ static void a_gateway_managed_worker_needs_its_agents(void **state)
     bt_worker_unref(w);
 }
 
+static void one_that_must_register_is_not_used_before(void **state)
+{
+    bt_worker_spec_t spec;
+    (void) state;
+    bt_worker_t *w = quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:1", "P2pNcclConnector");
+    assert_true(w->must_register);
+    assert_null(w->kv_address);
+    set_up(w);
+    assert_string_equal(bt_worker_why_not(w, 1), "not_registered");
+    atomic_store(&w->is_registered, true);
+    assert_null(bt_worker_why_not(w, 1));
+    bt_worker_unref(w);
+
+    make_spec(&spec, BT_ROLE_DECODE, "http://127.0.0.1:1", "P2pNcclConnector");
+    spec.kv_address = text("10.0.0.1:14579");
+    w = worker_of(&spec);
+    assert_false(w->must_register);
+    assert_string_equal(w->kv_address, "10.0.0.1:14579");
+    bt_worker_unref(w);
+    assert_false(
+        (w = quick_worker(BT_ROLE_HYBRID, "http://127.0.0.1:1", "p2p_nccl"))->must_register);
+    bt_worker_unref(w);
+}
+
+static void what_it_has_registered_makes_it(void **state)
+{
+    bt_worker_spec_t spec;
+    (void) state;
+    make_spec(&spec, BT_ROLE_PREFILL, "http://127.0.0.1:1", "MoRIIOConnector");
+    spec.registered = (bt_registered_t){.dp_size = 4, .tp_size = 2, .mode = BT_TRANSFER_READ};
+    strcpy(spec.registered.kv_address, "host:h,handshake:1,notify:2");
+    bt_worker_t *w = worker_of(&spec);
+    assert_string_equal(w->dialect, "moriio_read");
+    assert_int_equal(w->capability, BT_CAP_PREFILL_HANDOFF_DECODE);
+    assert_int_equal(w->dp_size, 4);
+    assert_int_equal(w->tp_size, 2);
+    assert_string_equal(w->kv_address, "host:h,handshake:1,notify:2");
+    assert_true(w->must_register);
+    bt_worker_unref(w);
+}
+
+static void a_kv_address_that_fits_no_id(void **state)
+{
+    static const struct {
+        const char *connector, *address;
+        bool fits;
+    } rows[] = {
+        {"p2p_nccl", "10.0.0.1:14579", true},
+        {"p2p_nccl", "node-1.example:1", true},
+        {"p2p_nccl", "10.0.0.1", false},
+        {"p2p_nccl", "10.0.0.1:", false},
+        {"p2p_nccl", ":14579", false},
+        {"p2p_nccl", "10.0.0.1:0", false},
+        {"p2p_nccl", "10.0.0.1:65536", false},
+        {"p2p_nccl", "10.0.0.1:12x", false},
+        {"p2p_nccl", "10.0.0.1: 12", false},
+        {"p2p_nccl", "a___decode_addr_b:1", false},
+        {"p2p_nccl", "a\r\nb:1", false},
+        {"moriio", "host:10.0.0.1,handshake:6301,notify:61005", true},
+        {"moriio_read", "host:10.0.0.1,handshake:6301,notify:61005", true},
+        {"moriio", "10.0.0.1:6301", false},
+        {"moriio", "host:10.0.0.1,handshake:6301", false},
+        {"moriio", "host:10.0.0.1,handshake:6301,notify:61005,x:1", false},
+        {"moriio", "host:,handshake:6301,notify:61005", false},
+        {"moriio", "host:h,handshake:0,notify:61005", false},
+        {"nixl", "whatever it is", true},
+    };
+    (void) state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        bt_worker_spec_t spec;
+        bt_worker_t *w = NULL;
+        char err[256] = "";
+        make_spec(&spec, BT_ROLE_PREFILL, "http://127.0.0.1:1", rows[i].connector);
+        spec.kv_address = text(rows[i].address);
+        int rc = bt_worker_new(&w, &spec, 1, 1, NULL, err, sizeof err);
+        if ((rc == 0) != rows[i].fits || (rc < 0 && strstr(err, "kv_address must be") == NULL))
+            fail_msg("%s %s: %d %s", rows[i].connector, rows[i].address, rc, err);
+        bt_worker_unref(w);
+        bt_worker_spec_fini(&spec);
+    }
+}
+
 static void averages_follow_with_an_eighth(void **state)
 {
     (void) state;
@@ -266,6 +348,9 @@ int main(void)
         cmocka_unit_test(why_not_in_one_word),
         cmocka_unit_test(a_triggers_worker_needs_a_metaserver),
         cmocka_unit_test(a_gateway_managed_worker_needs_its_agents),
+        cmocka_unit_test(one_that_must_register_is_not_used_before),
+        cmocka_unit_test(what_it_has_registered_makes_it),
+        cmocka_unit_test(a_kv_address_that_fits_no_id),
         cmocka_unit_test(averages_follow_with_an_eighth),
         cmocka_unit_test(ranks_in_turn_the_idlest_first),
         cmocka_unit_test(models),

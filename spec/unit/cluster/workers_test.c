@@ -125,6 +125,62 @@ static void mooncake_v1_tp_multiple_fits(void **state)
     assert_null(refusal());
 }
 
+static void pair_of(const char *prefill, const char *decode)
+{
+    set(&p_spec.connector, prefill);
+    set(&d_spec.connector, decode);
+}
+
+static void p2p_nccl_tp_must_be_the_same(void **state)
+{
+    (void) state;
+    pair_of("P2pNcclConnector", "p2p_nccl");
+    p_spec.tp_size = 2;
+    d_spec.tp_size = 4;
+    assert_refused("tp_size must be the same");
+}
+
+static void p2p_nccl_tp_is_the_same(void **state)
+{
+    (void) state;
+    pair_of("P2pNcclConnector", "nccl");
+    p_spec.tp_size = d_spec.tp_size = 4;
+    assert_null(refusal());
+}
+
+static void moriio_dp_must_be_the_same(void **state)
+{
+    (void) state;
+    pair_of("MoRIIOConnector", "moriio");
+    p_spec.dp_size = 2;
+    assert_refused("dp_size must be the same");
+}
+
+static void moriio_dp_is_what_was_registered(void **state)
+{
+    (void) state;
+    pair_of("MoRIIOConnector", "moriio");
+    p_spec.dp_size = d_spec.registered.dp_size = 2;
+    assert_null(refusal());
+}
+
+static void moriio_modes_differ(void **state)
+{
+    (void) state;
+    pair_of("MoRIIOConnector", "MoRIIOConnector");
+    p_spec.registered.mode = BT_TRANSFER_READ;
+    d_spec.registered.mode = BT_TRANSFER_WRITE;
+    assert_refused("transfer modes differ");
+}
+
+static void moriio_mode_said_or_registered(void **state)
+{
+    (void) state;
+    pair_of("moriio_read", "MoRIIOConnector");
+    d_spec.registered.mode = BT_TRANSFER_READ;
+    assert_null(refusal());
+}
+
 static void tp_is_compared_only_when_both_say_it(void **state)
 {
     (void) state;
@@ -364,6 +420,12 @@ int main(void)
         CASE(nixl_tp_may_be_larger_on_either_side),
         CASE(mooncake_v1_tp_smaller_on_prefill),
         CASE(mooncake_v1_tp_multiple_fits),
+        CASE(p2p_nccl_tp_must_be_the_same),
+        CASE(p2p_nccl_tp_is_the_same),
+        CASE(moriio_dp_must_be_the_same),
+        CASE(moriio_dp_is_what_was_registered),
+        CASE(moriio_modes_differ),
+        CASE(moriio_mode_said_or_registered),
         CASE(tp_is_compared_only_when_both_say_it),
         CASE(versions_differ),
         CASE(versions_only_when_both_given),

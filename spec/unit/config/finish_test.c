@@ -107,6 +107,30 @@ static void paths_and_ports(void **state)
                  "--registry-port: 7000 is the transfer port already; choose another");
     load_ok(&c, "--transfer-port 0 --registry-port 0");
     bt_config_fini(&c);
+    load_refused("--registry-port 7000 --p2p-nccl-port 7000",
+                 "--p2p-nccl-port: 7000 is the registry port already; choose another");
+    load_refused("--p2p-nccl-port 7000 --moriio-port 7000",
+                 "--moriio-port: 7000 is the p2p-nccl port already; choose another");
+}
+
+static void engines_that_register_need_a_port(void **state)
+{
+    bt_config_t c;
+    (void) state;
+    load_refused("--connector P2pNcclConnector --prefill http://a:1",
+                 "--prefill http://a:1: connector \"P2pNcclConnector\": its engine registers by "
+                 "ZeroMQ: add --p2p-nccl-port PORT, or kv_address to each worker");
+    load_refused("--connector moriio --moriio-port 0 --p2p-nccl-port 0 --registration-allow node-1",
+                 "--registration-allow: expected an address or a network, as 10.0.0.7 or "
+                 "10.0.0.0/24, got \"node-1\"");
+    load_refused("--registration-allow 10.0.0.7",
+                 "--registration-allow: nobody can register; add --p2p-nccl-port PORT or "
+                 "--moriio-port PORT");
+    load_refused("--registration-new-workers",
+                 "--registration-new-workers: nobody can register; add --p2p-nccl-port PORT or "
+                 "--moriio-port PORT");
+    load_ok(&c, "--connector P2pNcclConnector --p2p-nccl-port 0 --prefill http://a:1");
+    bt_config_fini(&c);
 }
 
 /* Decodes are told an address; one that they cannot call is a time-out of every request. */
@@ -208,7 +232,7 @@ static void a_connector_that_is_not_known(void **state)
         "pools[1].workers[1].dispatch_profile: dispatch_profile \"nixx\": unknown "
         "dispatch_profile: say handoff, bootstrap, trigger, or a dialect (nixl, nixl_push, "
         "shared_cache, sglang, trtllm, mooncake, mooncake_layerwise, mindie, offloading_p2p, "
-        "baton, or one of --dialect-dir)");
+        "baton, p2p_nccl, moriio, or one of --dialect-dir)");
     load_ok(&c, load_write("b.lua", "return { pools = { { workers = {\n"
                                     "  { url = 'http://a:1', role = 'decode', connector = 'New',\n"
                                     "    dispatch_profile = 'nixl' } } } } }"));
@@ -312,6 +336,7 @@ int main(void)
         cmocka_unit_test(urls),
         cmocka_unit_test(paths_and_ports),
         cmocka_unit_test(decodes_can_call_the_metaserver),
+        cmocka_unit_test(engines_that_register_need_a_port),
         cmocka_unit_test(gateway_managed_workers_need_the_hub),
         cmocka_unit_test(a_connector_that_is_not_known),
         cmocka_unit_test(who_may_use_the_registry),

@@ -49,6 +49,7 @@ static void test_everything_comes_back(void **state)
     spec.dp_rank = 3;
     spec.engine_id = text("e");
     spec.kv_host = text("k");
+    spec.kv_address = text("k:1");
     spec.version = text("1.2");
     spec.transfer_group = text("g");
     spec.lease_ms = 480000;

@@ -37,10 +37,12 @@ static void all_fields_of_a_leg(void **state)
         "local p, d = leg.prefill, leg.decode\n"
         "assert(p.name == 'p0' and p.host == '10.0.0.1' and p.port == 8000 and p.dp_size == 2 and "
         "p.dp_rank == 0)\n"
-        "assert(p.engine_id == 'e' and p.kv_host == 'k' and p.version == '1' and p.bootstrap_port "
+        "assert(p.engine_id == 'e' and p.kv_host == 'k' and p.kv_address == 'k:1' and p.version == "
+        "'1' and p.bootstrap_port "
         "== 8998)\n"
         "assert(p.tp_size == 4 and p.pp_size == 3 and p.learned == true)\n"
-        "assert(d.name == 'd0' and d.engine_id == nil and d.kv_host == nil and d.bootstrap_port == "
+        "assert(d.name == 'd0' and d.engine_id == nil and d.kv_host == nil and d.kv_address == nil "
+        "and d.bootstrap_port == "
         "nil)\n"
         "assert(d.dp_rank == nil and d.learned == false)\n"
         "assert(leg.has('model') == 'string' and leg.has('n') == nil and leg.has('stream') == "
@@ -56,6 +58,7 @@ static void all_fields_of_a_leg(void **state)
                                         .host = BT_STR("10.0.0.1"),
                                         .engine_id = BT_STR("e"),
                                         .kv_host = BT_STR("k"),
+                                        .kv_address = BT_STR("k:1"),
                                         .version = BT_STR("1"),
                                         .port = 8000,
                                         .bootstrap_port = 8998,

@@ -64,7 +64,10 @@ static void test_typos_are_answered(void **state)
     assert_non_null(strstr(error, "--worker"));
     assert_int_equal(parse("--worker", "itl=fast"), 2);
     assert_non_null(strstr(error, "itl"));
-    assert_int_equal(parse("--worker", "connector=P2pNcclConnector"), 2);
+    assert_int_equal(parse("--worker", "connector=NixlConnecter"), 2);
+    assert_int_equal(parse("--worker", "role=prefill,register=127.0.0.1:30001"), 2);
+    assert_non_null(strstr(error, "is for P2pNcclConnector and MoRIIOConnector"));
+    assert_int_equal(parse("--worker", "engine=sglang,connector=MoRIIOConnector"), 2);
     assert_int_equal(parse("--worker", "block_size=3"), 2);
     assert_int_equal(parse("--worker", NULL), 2);
     assert_int_equal(parse(NULL, NULL), 2);
