@@ -140,13 +140,10 @@ static const struct {
 
 static void ask_route(watch_t *watch);
 
-/* They take POST only: a GET is a 405 where they are, a 404 where they are not, and nothing is computed. */
-static void on_route_probe(bt_probe_t *p, int rc)
+static void note_route(watch_t *watch, bool is_off)
 {
-    watch_t *watch = bt_container_of(p, watch_t, routes);
     bt_worker_t *w = watch->worker;
     const unsigned bit = optional_routes[watch->route].bit;
-    const bool is_off = rc == 0 && p->status == 404;
     const unsigned old =
         is_off ? atomic_fetch_or(&w->routes_off, bit) : atomic_fetch_and(&w->routes_off, ~bit);
 
@@ -154,6 +151,16 @@ static void on_route_probe(bt_probe_t *p, int rc)
         bt_log_info("cluster", "worker %s %s %s%s", w->name, is_off ? "does not serve" : "serves",
                     optional_routes[watch->route].path,
                     is_off ? ": start it with --enable-scale-out if it shall" : "");
+}
+
+/* They take POST only: a GET is a 405 where they are, a 404 where they are not, and nothing is computed. One that is not answered
+ * says nothing. */
+static void on_route_probe(bt_probe_t *p, int rc)
+{
+    watch_t *watch = bt_container_of(p, watch_t, routes);
+
+    if (rc == 0)
+        note_route(watch, p->status == 404);
     if (++watch->route < ROUTE_COUNT)
         ask_route(watch);
 }

@@ -291,11 +291,12 @@ static void set_sample(bt_worker_t *w, const bt_replay_row_t *row, uint64_t now_
 static void set_loads(known_t *k, const bt_replay_row_t *row, uint64_t now_ms)
 {
     bt_worker_t *w = k->worker;
-    const int phase = w->spec.role == BT_ROLE_PREFILL ? BT_PHASE_PREFILL : BT_PHASE_DECODE;
+    const enum bt_phase phase =
+        w->spec.role == BT_ROLE_PREFILL ? BT_PHASE_PREFILL : BT_PHASE_DECODE;
 
     bt_worker_total(w, BT_PHASE_PREFILL)->tokens = whole(row, BT_REPLAY_PREFILL_TOKENS);
     bt_worker_total(w, BT_PHASE_DECODE)->tokens = whole(row, BT_REPLAY_DECODE_TOKENS);
-    bt_worker_total(w, (enum bt_phase) phase)->requests = whole(row, BT_REPLAY_REQUESTS);
+    bt_worker_total(w, phase)->requests = whole(row, BT_REPLAY_REQUESTS);
     w->transfer_bytes = whole(row, BT_REPLAY_TRANSFER_BYTES);
     w->ttft_ema_us = (int64_t) fmin(1e15, fmax(0, row->numbers[BT_REPLAY_TTFT] * 1000));
     w->tpot_ema_us = (int64_t) fmin(1e15, fmax(0, row->numbers[BT_REPLAY_TPOT] * 1000));

@@ -49,8 +49,10 @@ static void on_answer(bt_loop_t *control, bt_mail_t *mail)
     bt_metaserver_call_t *call = bt_container_of(mail, bt_metaserver_call_t, mail);
 
     (void) control;
-    if (call->x != NULL)
+    if (call->x != NULL) {
+        call->x->user = NULL; /* an answer for which there is no memory leaves the exchange open */
         respond(call->x, call->status, call->words);
+    }
     free(call);
 }
 
@@ -69,15 +71,20 @@ static void refuse(bt_exchange_t *x, unsigned status, const char *words)
     respond(x, status, words);
 }
 
-static void refuse_stranger(bt_exchange_t *x)
+/* Before a byte of the body is taken: a stranger's would be held for minutes. */
+static unsigned on_head(bt_exchange_t *x, const char **reason_p)
 {
-    char words[200];
+    const bt_metaserver_t *s = bt_server_user(x->server);
 
-    snprintf(words, sizeof(words),
-             "only this host and the workers' hosts may call: add its worker, or start the "
-             "gateway with --metaserver-allow %s",
-             x->peer);
-    refuse(x, 403, words);
+    if (bt_registry_peers_has(&s->peers, x->peer))
+        return 0;
+    bt_log_warn("transfer",
+                "metaserver: a call from %s is refused: it is no worker's host; "
+                "--metaserver-allow names others",
+                x->peer);
+    *reason_p = "only this host and the workers' hosts may call: add its worker, or start the "
+                "gateway with --metaserver-allow ADDRESS";
+    return 403;
 }
 
 /* The URL is ours: it comes back as decode was given it. */
@@ -111,9 +118,7 @@ static void on_request(bt_exchange_t *x)
     bt_metaserver_t *s = bt_server_user(x->server);
     uint64_t room;
 
-    if (!bt_registry_peers_has(&s->peers, x->peer))
-        refuse_stranger(x);
-    else if (!bt_str_eq(x->head.path, BT_STR(BT_METASERVER_PATH)))
+    if (!bt_str_eq(x->head.path, BT_STR(BT_METASERVER_PATH)))
         respond(x, 404, "only " BT_METASERVER_PATH " is served here");
     else if (x->head.method != BT_POST)
         respond(x, 405, "only POST");
@@ -131,7 +136,8 @@ static void on_gone(bt_exchange_t *x)
         call->x = NULL;
 }
 
-static const bt_server_ops_t server_ops = {.on_request = on_request, .on_gone = on_gone};
+static const bt_server_ops_t server_ops = {
+    .on_head = on_head, .on_request = on_request, .on_gone = on_gone};
 
 /* ---- life ---- */
 

@@ -246,6 +246,18 @@ static void add_new(bt_registration_t *r, const bt_registration_message_t *m,
 
 /* ---- a message ---- */
 
+/* An engine speaks for its own host; for others, this host and who the operator names. */
+static bool may_speak_for(const bt_registration_t *r, const char *peer, const place_t *place)
+{
+    struct sockaddr_storage addr;
+
+    if (bt_registry_peers_is_named(&r->peers, peer))
+        return true;
+    return bt_resolve_numeric(peer, 0, &addr) == 0 &&
+           (bt_network_is_loopback(&addr) ||
+            (place->has_addr && bt_network_same(&addr, &place->addr)));
+}
+
 static void on_message(void *user, const bt_zmq_message_t *message)
 {
     const struct socket_of *socket = user;
@@ -272,7 +284,11 @@ static void on_message(void *user, const bt_zmq_message_t *message)
                why);
         return;
     }
-    if (!take_all(r, &m, socket->kind, &place)) {
+    if (!may_speak_for(r, message->peer, &place)) {
+        refuse(r, BT_REGISTRATION_STRANGER,
+               "%s may not register %s, which is another host: --registration-allow names who may",
+               message->peer, m.http_address);
+    } else if (!take_all(r, &m, socket->kind, &place)) {
         if (r->config.takes_new)
             add_new(r, &m, socket->kind, &place);
         else

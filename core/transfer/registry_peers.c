@@ -46,16 +46,27 @@ static bool is_a_workers(const bt_workers_t *workers, const struct sockaddr_stor
     return false;
 }
 
+static bool is_named(const bt_registry_peers_t *peers, const struct sockaddr_storage *addr)
+{
+    for (unsigned i = 0; i < peers->allowed_count; i++)
+        if (bt_network_has(&peers->allowed[i], addr))
+            return true;
+    return false;
+}
+
+bool bt_registry_peers_is_named(const bt_registry_peers_t *peers, const char *peer)
+{
+    struct sockaddr_storage addr;
+
+    return bt_resolve_numeric(peer, 0, &addr) == 0 && is_named(peers, &addr);
+}
+
 bool bt_registry_peers_has(const bt_registry_peers_t *peers, const char *peer)
 {
     struct sockaddr_storage addr;
 
     if (bt_resolve_numeric(peer, 0, &addr) < 0)
         return false;
-    if (bt_network_is_loopback(&addr))
-        return true;
-    for (unsigned i = 0; i < peers->allowed_count; i++)
-        if (bt_network_has(&peers->allowed[i], &addr))
-            return true;
-    return is_a_workers(peers->workers, &addr);
+    return bt_network_is_loopback(&addr) || is_named(peers, &addr) ||
+           is_a_workers(peers->workers, &addr);
 }

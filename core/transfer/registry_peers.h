@@ -27,5 +27,7 @@ void bt_registry_peers_fini(bt_registry_peers_t *peers);
 void bt_registry_peers_set_workers(bt_registry_peers_t *peers, bt_workers_t *workers);
 /* peer: a numeric address. */
 bool bt_registry_peers_has(const bt_registry_peers_t *peers, const char *peer);
+/* The same, but only if it is one of `allowed`. */
+bool bt_registry_peers_is_named(const bt_registry_peers_t *peers, const char *peer);
 
 #endif

@@ -4,7 +4,8 @@
  * Life:  new -> bind, for each socket -> start -> close(done), which has a deadline.
  * Flow:  peers -> libzmq -> the thread copies a message -> mail -> on_message on the control loop. What the loop has not taken yet is
  *        bounded, and so is what a socket brings a second: above that the thread does not read, and peers wait (nothing is dropped).
- * Cost:  one allocation a message; nothing while nobody sends.
+ * Cost:  one allocation a message; nothing while nobody sends. libzmq itself keeps a message whose frames have not all come, of any
+ *        number: these ports are for engines' networks only (SECURITY.md).
  */
 #ifndef BT_ZMQ_SOCKETS_H
 #define BT_ZMQ_SOCKETS_H

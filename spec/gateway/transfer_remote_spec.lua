@@ -109,7 +109,7 @@ describe("the metaserver, from another host", function()
     local gateway, admin_port, call = call_with()
     local answer = call()
     assert.equal(403, answer.status, answer.body)
-    has(answer.body, "add its worker, or start the gateway with --metaserver-allow " .. THERE)
+    has(answer.body, "add its worker, or start the gateway with --metaserver-allow ADDRESS")
     gateway:says("metaserver: a call from " .. THERE .. " is refused: ")
     local added = http.post(admin_port, "/admin/workers", json.encode({ url = ("http://%s:9"):format(THERE),
       role = "decode", connector = "MooncakeLayerwiseConnector", name = "w9" }))
