@@ -108,7 +108,8 @@ uint64_t bt_continuation_limit(const bt_intent_t *intent)
 
     if (item == NULL)
         return LIMIT_DEFAULT;
-    return item->type == BT_JSON_NULL ? BT_CONTINUATION_UNLIMITED : intent->max_tokens;
+    return item->type == BT_JSON_NULL ? BT_CONTINUATION_UNLIMITED
+                                      : bt_continuation_number(intent, "max_tokens");
 }
 
 uint64_t bt_continuation_budget(uint64_t limit, uint64_t produced, uint64_t again)

@@ -5,6 +5,7 @@
 #include "base/line.h"
 #include "base/log.h"
 #include "dispatch/leg.h"
+#include "dispatch/token_replay.h"
 
 #define LINE_BYTES 12288
 
@@ -34,10 +35,11 @@ static bt_str_t tenant_of(const bt_request_t *r)
 /* What all its prompts have, as estimated where no worker has said it; what decode made. */
 static void put_tokens(bt_line_t *l, const bt_request_t *r)
 {
-    uint64_t prompt = 0, output = 0;
+    const uint64_t before = bt_token_replay_before(r);
+    uint64_t prompt = 0, output = before;
 
     for (unsigned i = 0; i < r->task_count; i++) {
-        prompt += r->tasks[i].prompt_tokens;
+        prompt += r->tasks[i].prompt_tokens - before; /* one task, where there is a replay */
         if (r->tasks[i].attempt != NULL)
             output += bt_usage_tokens(&r->tasks[i].attempt->legs[1]);
     }

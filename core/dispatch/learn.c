@@ -1,5 +1,6 @@
 /* learn.c - what workers' replies teach all later requests. */
 #include "dispatch/attempt.h"
+#include "dispatch/token_replay.h"
 
 #include <stdio.h>
 
@@ -60,7 +61,8 @@ void bt_learn_token_size(bt_leg_t *leg)
     uint64_t old = atomic_load_explicit(milli, memory_order_relaxed), now;
     uint64_t tokens;
 
-    if (r->intent.prompt_ids != 0 || r->intent.prompt_bytes == 0 || r->task_count != 1)
+    if (r->intent.prompt_ids != 0 || r->intent.prompt_bytes == 0 || r->task_count != 1 ||
+        bt_token_replay_before(r) != 0) /* this prompt is longer than the client's */
         return;
     tokens = bt_leg_reply_tokens(leg);
     if (tokens == 0)

@@ -5,6 +5,7 @@
 #include "dispatch/candidates.h"
 #include "dispatch/leg.h"
 #include "dispatch/policy_call.h"
+#include "dispatch/token_replay.h"
 
 #include <stdlib.h>
 
@@ -145,6 +146,7 @@ static void note_task(bt_observer_t *o, bt_request_t *r, const bt_task_t *task, 
 {
     const bt_policy_request_t q = bt_policy_call_describe(r);
     const bt_attempt_t *a = task->attempt;
+    const uint64_t before = bt_token_replay_before(r);
     struct observed *e = &o->events[o->count++];
 
     e->policies = hash_of(r->policies);
@@ -158,9 +160,9 @@ static void note_task(bt_observer_t *o, bt_request_t *r, const bt_task_t *task, 
         .status = r->status,
         .failure = r->fail_name != NULL ? r->fail_name : "",
         .scope = a != NULL && a->fail_rc != 0 ? bt_scope_name(bt_err_scope(a->fail_rc)) : "",
-        .prompt_tokens = task->prompt_tokens,
+        .prompt_tokens = task->prompt_tokens - before,
         .cached_tokens = a != NULL ? cached_tokens(a) : 0,
-        .output_tokens = a != NULL ? bt_usage_tokens(&a->legs[1]) : 0,
+        .output_tokens = before + (a != NULL ? bt_usage_tokens(&a->legs[1]) : 0),
         .ttft_ms = r->first_byte_us != 0 ? (double) (r->first_byte_us - r->start_us) / 1000.0 : 0,
         .total_ms = (double) us / 1000.0,
     };

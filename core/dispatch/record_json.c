@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "dispatch/leg.h"
 #include "dispatch/plan.h"
+#include "dispatch/token_replay.h"
 #include "script/shared/prefix_index.h"
 
 #include <math.h>
@@ -111,7 +112,7 @@ static void put_request(bt_record_draft_t *out, const bt_request_t *r)
     put_text(out, "model", r->intent.model);
     put_bool(out, "stream", r->intent.stream);
     put_u64(out, "n", r->intent.n);
-    put_u64(out, "prompt_tokens", r->prompt_tokens);
+    put_u64(out, "prompt_tokens", r->prompt_tokens - bt_token_replay_before(r));
     put_u64(out, "prompt_bytes", r->intent.prompt_bytes);
     put_text(out, "session", r->session);
     put_text(out, "tenant", r->tenant);

@@ -18,7 +18,9 @@ static bool is_recomputed(const bt_failure_t *f)
 /* It begins anew: nobody has seen anything of it. */
 static bool has_nothing(const struct bt_token_replay *replay)
 {
-    return replay->shown == 0 && (replay->closed == NULL || !replay->is_sse);
+    const bool has_ids = replay->wants_ids && bt_token_replay_made(replay) != 0; /* and no text */
+
+    return replay->shown == 0 && (!replay->is_sse || (replay->closed == NULL && !has_ids));
 }
 
 static const char *why_inexact(const struct bt_token_replay *replay)
@@ -47,6 +49,8 @@ const char *bt_replay_round_refusal(const bt_task_t *task, const bt_failure_t *f
         return "it is not to be continued after that";
     if (replay->count >= r->pool->spec.max_replays)
         return "it was continued --max-replays times already";
+    if (replay->is_sse && (replay->is_finished || replay->is_done))
+        return "its end has come already";
     why = has_nothing(replay) ? NULL : why_inexact(replay);
     if (why == NULL && !bt_policy_call_recompute(
                            task->request, &(bt_policy_failure_t){.scope = bt_err_scope(f->rc),

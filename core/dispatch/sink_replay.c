@@ -59,7 +59,7 @@ static void correct_usage(struct bt_token_replay *replay, const bt_completion_t 
 {
     const uint64_t made = replay->before + number_of(c->completion_tokens);
 
-    if (c->prompt_tokens.p == NULL)
+    if (c->prompt_tokens.p == NULL || replay->prompt_count == 0) /* it began anew: usage is right */
         return;
     bt_cuts_number(cuts, c->prompt_tokens, replay->prompt_count);
     bt_cuts_number(cuts, c->completion_tokens, made);
@@ -220,6 +220,7 @@ static void keep_head(bt_request_t *r, const bt_head_t *from)
     struct bt_token_replay *replay = r->replay;
     const unsigned max = BT_HTTP_HEADERS_MAX + 16;
 
+    bt_timer_stop(&r->keepalive); /* a body, though a stream was asked for: no comments before it */
     replay->status = from->status;
     replay->headers = bt_arena_alloc(&r->arena, max * sizeof(*replay->headers));
     replay->header_count = bt_headers_answer(r, from, replay->headers, max);
@@ -357,12 +358,15 @@ static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
         break_off(task, BT_E_UPSTREAM_BODY, "the answer's rest comes in another form");
         return;
     }
-    if (is_sse && !replay->is_begun)
-        bt_sink_direct.head(task, from, true);
-    else if (!is_sse && r->head_sent)
+    if (is_sse && !replay->is_begun) {
+        bt_head_t changed = *from;
+        changed.has_length = false; /* what is sent is not as long */
+        bt_sink_direct.head(task, &changed, true);
+    } else if (!is_sse && r->head_sent) {
         bt_sink_direct.head(task, from, false); /* fails: a keep-alive has promised a stream */
-    else if (!is_sse)
+    } else if (!is_sse) {
         keep_head(r, from);
+    }
     replay->is_begun = true;
     replay->is_sse = is_sse;
     r->at_boundary = true; /* whole events only */

@@ -60,7 +60,10 @@ void bt_token_replay_open(bt_request_t *r)
 
 bool bt_token_replay_is_open(const bt_request_t *r)
 {
-    return r->replay != NULL && r->replay->closed == NULL && !r->finished;
+    const struct bt_token_replay *replay = r->replay;
+
+    /* one that is not streamed may begin anew without ids */
+    return replay != NULL && !r->finished && (replay->closed == NULL || !replay->is_sse);
 }
 
 static void drop_ids(struct bt_token_replay *replay)

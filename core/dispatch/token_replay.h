@@ -67,6 +67,11 @@ static inline size_t bt_token_replay_made(const struct bt_token_replay *replay)
 {
     return replay->id_count - replay->kept_prompt;
 }
+/* Of the output: made before the round under way, whose prompt has them. */
+static inline uint64_t bt_token_replay_before(const bt_request_t *r)
+{
+    return r->replay != NULL ? r->replay->before : 0;
+}
 /* What this leg's body needs for it. */
 int bt_token_replay_edit(const bt_leg_t *leg, bt_edits_t *edits);
 /* Any list of ids as JSON's elements, without brackets, at the end of *buf_p. */

@@ -279,10 +279,15 @@ describe("an answer that goes on by its token ids", function()
       local calm = f:post(PATH, body(12))
       fault("recompute", 5)
       assert.equal(plain(calm.body), plain(f:post(PATH, body(12)).body))
+      for _, ask in ipairs({ body(12), '{"model":"m","prompt":"words, no ids","max_tokens":12}' }) do
+        local once = f:post(PATH, ask)
+        fault("recompute", 5, 2) -- and again: its input is still there, its usage is the engine's
+        assert.equal(plain(once.body), plain(f:post(PATH, ask).body))
+      end
       fault("recompute", 5)
       local answer = f:post(PATH, body(12, STREAM))
       assert.truthy(answer.body:find("the engine tells no token ids", 1, true), answer.body)
-      assert.equal(1, replays("recomputed"))
+      assert.equal(5, replays("recomputed"))
     end)
 
     it("is as the engine says it with --no-replay-recomputed", function()
