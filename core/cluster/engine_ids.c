@@ -44,6 +44,15 @@ static void note_ranks(const bt_worker_t *w, unsigned count)
                     w->name, count, w->dp_size, count);
 }
 
+/* A rank that was known is gone, or has another id; ranks that come later end nobody's attempt. */
+static bool has_restarted(const bt_worker_t *w, const bt_engine_id_t *ids)
+{
+    for (unsigned i = 0; i < w->engine_id_count; i++)
+        if (w->engine_ids[i].text[0] != '\0' && strcmp(w->engine_ids[i].text, ids[i].text) != 0)
+            return true;
+    return false;
+}
+
 int bt_engine_ids_read(bt_worker_t *w, bt_str_t json)
 {
     bt_engine_id_t *ids = calloc(RANKS_MAX, sizeof *ids), *old;
@@ -59,9 +68,10 @@ int bt_engine_ids_read(bt_worker_t *w, bt_str_t json)
              memcmp(w->engine_ids, ids, (size_t) count * sizeof *ids) != 0;
     old = is_new ? w->engine_ids : ids;
     if (is_new) {
+        if (has_restarted(w, ids))
+            atomic_fetch_add(&w->engine_ids_version, 1);
         w->engine_ids = ids;
         w->engine_id_count = (unsigned) count;
-        atomic_fetch_add(&w->engine_ids_version, 1);
     }
     pthread_mutex_unlock(&w->lock);
     free(old);

@@ -149,7 +149,7 @@ typedef struct bt_worker {
     bt_engine_id_t *engine_ids; /* by data-parallel rank (engine_ids.h); under lock */
     unsigned engine_id_count;
     _Atomic bool has_engine_ids;
-    _Atomic unsigned engine_ids_version; /* one more with each change */
+    _Atomic unsigned engine_ids_version; /* one more when a known one is gone or another */
     _Atomic bool query_soon;             /* the monitor checks it at once */
     /* metrics */
     _Atomic uint64_t

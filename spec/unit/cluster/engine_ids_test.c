@@ -54,8 +54,14 @@ static void keep_their_version_until_they_change(void **state)
     first = w->engine_ids_version;
     assert_int_equal(bt_engine_ids_read(w, BT_STR("{\"0\":{\"engine_id\":\"a\"}}")), 0);
     assert_int_equal(w->engine_ids_version, first);
+    assert_int_equal(
+        bt_engine_ids_read(w, BT_STR("{\"0\":{\"engine_id\":\"a\"},\"1\":{\"engine_id\":\"b\"}}")),
+        0);
+    assert_int_equal(w->engine_ids_version, first); /* one more rank is up: nobody was told of it */
+    assert_int_equal(bt_engine_ids_read(w, BT_STR("{\"0\":{\"engine_id\":\"a\"}}")), 0);
+    assert_int_equal(w->engine_ids_version, first + 1); /* it is gone */
     assert_int_equal(bt_engine_ids_read(w, BT_STR("{\"0\":{\"engine_id\":\"c\"}}")), 0);
-    assert_int_equal(w->engine_ids_version, first + 1);
+    assert_int_equal(w->engine_ids_version, first + 2);
     assert_true(bt_engine_ids_get(w, 0, id, sizeof id));
     assert_string_equal(id, "c");
     bt_worker_unref(w);
