@@ -20,8 +20,6 @@ static int setup(void **state)
 {
     (void) state;
     bt_blocks_thread_fini();
-    if (BT_ASAN)
-        skip();
     return 0;
 }
 
@@ -131,5 +129,5 @@ int main(void)
         cmocka_unit_test_setup(test_what_is_not_needed_is_freed, setup),
         cmocka_unit_test_setup(test_a_large_buffer_is_the_next_ones, setup),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return BT_ASAN ? 0 : cmocka_run_group_tests(tests, NULL, NULL); /* there none is kept */
 }
