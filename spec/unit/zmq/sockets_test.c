@@ -20,15 +20,17 @@ static unsigned other_at; /* the message that was not the flood's: which it was 
 static char last[4][64], last_peer[64];
 static unsigned last_count;
 static bool is_counted_only;
-static void *hung; /* what zmq_ctx_term waits for, where a spec makes it hang */
+static uv_sem_t *_Atomic hung; /* what zmq_ctx_term waits for, where a spec makes it hang */
 static uv_sem_t let_go;
 
 int __real_zmq_ctx_term(void *context);
 int __wrap_zmq_ctx_term(void *context);
 int __wrap_zmq_ctx_term(void *context)
 {
-    if (hung != NULL)
-        uv_sem_wait(hung);
+    uv_sem_t *waits_for = hung;
+
+    if (waits_for != NULL)
+        uv_sem_wait(waits_for);
     return __real_zmq_ctx_term(context);
 }
 
