@@ -7,24 +7,13 @@ local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local proc = require("gateway.support.proc")
+local workers = require("gateway.support.mock")
 
 -- Warm is who asks for nothing during this many requests. Until then Lua's heaps grow to what their collectors let be.
 local QUIET_REQUESTS, REQUESTS_MAX, STEP = 3000, 40000, 1000
 local QUIET = { "--loops", "1", "--disable-health-check", "--load-interval-secs", "0", "--policy", "round_robin" }
 local JSON = ('{"model":"m","messages":[{"role":"user","content":"%s"}],"max_tokens":5}'):format(("a"):rep(950))
 local STREAM = JSON:gsub('"content":"', '"content":"bench stream: '):gsub("}$", ',"stream":true}')
-
-local function start_mock()
-  local build = fleet.binary("BATON_BIN", "baton"):match("^(.*)/[^/]*$")
-  local mock = proc.start({ build .. "/bin/bench_mock", "1", "1" }, { name = "mock" })
-  eventually(function()
-    return mock:stdout():find("ready", 1, true) ~= nil, mock:stdout()
-  end, 10, "the workers listen")
-  local function url(role)
-    return "http://127.0.0.1:" .. mock:stdout():match(role .. " (%d+)")
-  end
-  return mock, url("prefill"), url("decode")
-end
 
 local function ask(c, body, count)
   for _ = 1, count do
@@ -38,7 +27,7 @@ describe("a request's allocations", function()
   local mock, prefill, decode
 
   before_each(function()
-    mock, prefill, decode = start_mock()
+    mock, prefill, decode = workers.start()
   end)
 
   after_each(function()

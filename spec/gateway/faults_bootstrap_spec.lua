@@ -42,18 +42,10 @@ local function start_push(count, flags)
     config = push_config })
 end
 
-local function title(row)
-  return ("%s of the %s leg%s"):format(row.fault, row.leg, row.stream and ", streamed" or "")
-end
+local title = faults.title
 
 local function both_ways(rows, row)
-  for _, stream in ipairs({ false, true }) do
-    local copy = { plan = "bootstrap", stream = stream }
-    for key, value in pairs(row) do
-      copy[key] = value
-    end
-    rows[#rows + 1] = copy
-  end
+  faults.add_both_ways(rows, "bootstrap", row)
 end
 
 -- aborts: the engine has an abort route; then its prefill waits for decode, so both partners can be seen cancelled.

@@ -21,18 +21,10 @@ local function start(count, flags)
   return fleet.start({ workers = { "role=prefill" .. tail, "role=decode" .. tail }, flags = words })
 end
 
-local function title(row)
-  return ("%s of the %s leg%s"):format(row.fault, row.leg, row.stream and ", streamed" or "")
-end
+local title = faults.title
 
 local function both_ways(rows, row)
-  for _, stream in ipairs({ false, true }) do
-    local copy = { plan = "trigger", stream = stream }
-    for key, value in pairs(row) do
-      copy[key] = value
-    end
-    rows[#rows + 1] = copy
-  end
+  faults.add_both_ways(rows, "trigger", row)
 end
 
 local function matrix()

@@ -6,6 +6,7 @@ local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
+local workers = require("gateway.support.mock")
 
 local COUNT, WARM_UP = 100, 600 -- until LuaJIT has compiled what a request needs
 local BODY = ('{"model":"m","messages":[{"role":"user","content":"%s"}],"max_tokens":5}'):format(("a"):rep(1000))
@@ -23,19 +24,6 @@ local function find_strace()
       return folder .. "/strace"
     end
   end
-end
-
--- Workers that answer in one write: what is counted is the gateway's.
-local function start_mock()
-  local build = fleet.binary("BATON_BIN", "baton"):match("^(.*)/[^/]*$")
-  local mock = proc.start({ build .. "/bin/bench_mock", "1", "1" }, { name = "mock" })
-  eventually(function()
-    return mock:stdout():find("ready", 1, true) ~= nil, mock:stdout()
-  end, 10, "the workers listen")
-  local function url(role)
-    return "http://127.0.0.1:" .. mock:stdout():match(role .. " (%d+)")
-  end
-  return mock, url("prefill"), url("decode")
 end
 
 local function ask(c, body)
@@ -126,7 +114,7 @@ describe("a request's system calls", function()
   local mock, prefill, decode
 
   before_each(function()
-    mock, prefill, decode = start_mock()
+    mock, prefill, decode = workers.start()
   end)
 
   after_each(function()

@@ -235,6 +235,22 @@ end
 
 -- ---- a row of the matrix ----
 
+-- What a spec of this row is called.
+function faults.title(row)
+  return ("%s of the %s leg%s"):format(row.fault, row.leg, row.stream and ", streamed" or "")
+end
+
+-- Adds the row twice, of this plan: streamed and not.
+function faults.add_both_ways(rows, plan, row)
+  for _, stream in ipairs({ false, true }) do
+    local copy = { plan = plan, stream = stream }
+    for key, value in pairs(row) do
+      copy[key] = value
+    end
+    rows[#rows + 1] = copy
+  end
+end
+
 local function count(map)
   local n = 0
   for _ in pairs(map) do
