@@ -74,12 +74,13 @@ static bool knows(const bt_json_index_t *index, bt_str_t text)
 
 const bt_json_object_index_t *bt_json_index_object(bt_json_index_t *index, bt_str_t text)
 {
-    const bool is_right = knows(index, text);
     bt_json_object_index_t *object;
+    bool is_right;
 
     for (unsigned i = 0; i < index->used; i++)
         if (index->objects[i].text.p == text.p && index->objects[i].text.n == text.n)
             return &index->objects[i];
+    is_right = knows(index, text);
     if (index->used < BT_JSON_INDEX_OBJECTS)
         index->used++;
     object = &index->objects[index->used - 1];
