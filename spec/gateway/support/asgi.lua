@@ -8,6 +8,8 @@ local proc = require("gateway.support.proc")
 
 local asgi = {}
 
+local OPTIONAL = { ["/inference/v1/generate"] = true, ["/v1/completions/render"] = true }
+
 local Pair = {}
 Pair.__index = Pair
 
@@ -38,12 +40,17 @@ function asgi.start()
   return self
 end
 
--- What has come since the last call: { { parser, method, path, query, headers, json | text } }.
+-- What the gateway asks of its own accord: load and metrics, and by GET whether a route that takes POST only is there.
+local function is_probe(e)
+  return e.path == "/metrics" or e.path == "/v1/loads" or (e.method == "GET" and OPTIONAL[e.path])
+end
+
+-- What clients caused since the last call: { { parser, method, path, query, headers, json | text } }.
 function Pair:seen()
   local list = json.decode(http.get(self.port, "/seen").body)
   local out = {}
   for _, e in ipairs(list) do
-    if e.path ~= "/metrics" and e.path ~= "/v1/loads" then
+    if not is_probe(e) then
       out[#out + 1] = e
     end
   end
