@@ -5,7 +5,6 @@
  */
 #include "api/inspect.h"
 
-#include "base/json.h"
 #include "http/sse.h"
 
 static unsigned status_or_500(const bt_json_item_t *code)
@@ -80,8 +79,15 @@ static unsigned judge_member(const bt_json_item_t *m)
     return 0;
 }
 
-/* *is_whole_p: the text is one well-formed object. */
-static unsigned judge_object(bt_str_t text, bool *is_whole_p)
+static void keep(bt_json_members_t *members, const bt_json_item_t *m)
+{
+    if (members->count < members->cap)
+        members->items[members->count] = *m;
+    members->count++;
+}
+
+/* members_p: NULL = nobody asks for them. */
+static unsigned judge_object(bt_str_t text, bt_json_members_t *members_p)
 {
     bt_json_cursor_t c;
     bt_json_item_t m;
@@ -89,12 +95,15 @@ static unsigned judge_object(bt_str_t text, bool *is_whole_p)
     int rc = bt_json_object(&c, text);
 
     while (rc >= 0 && (rc = bt_json_next(&c, &m)) == 1) {
+        if (members_p != NULL)
+            keep(members_p, &m);
         if (bt_json_key_eq(&m, BT_STR("code")))
             code = status_or_500(&m);
         if (status == 0)
             status = judge_member(&m);
     }
-    *is_whole_p = rc == 0;
+    if (members_p != NULL && rc == 0)
+        members_p->text = text;
     return status == 500 && code != 0 ? code : status; /* {"object":"error", ..., "code": 400} */
 }
 
@@ -104,12 +113,11 @@ static unsigned judge_list(bt_str_t text)
     bt_json_cursor_t c;
     bt_json_item_t e;
     unsigned status = 0;
-    bool is_whole;
     int rc = bt_json_array(&c, text);
 
     while (status == 0 && rc >= 0 && (rc = bt_json_next(&c, &e)) == 1)
         if (e.type == BT_JSON_OBJECT)
-            status = judge_object(e.value, &is_whole);
+            status = judge_object(e.value, NULL);
     return status;
 }
 
@@ -120,29 +128,26 @@ static bool may_fail(bt_str_t text)
            bt_str_find(text, BT_STR("\\")) >= 0;
 }
 
+/* A cut object is judged by the members that are whole. */
 unsigned bt_inspect_json(bt_str_t body)
 {
-    bool is_whole; /* a cut object is judged by the members that are whole */
-
     body = bt_str_trim(body);
     if (!may_fail(body))
         return 0;
     if (body.n != 0 && body.p[0] == '[')
         return judge_list(body);
-    return body.n != 0 && body.p[0] == '{' ? judge_object(body, &is_whole) : 0;
+    return body.n != 0 && body.p[0] == '{' ? judge_object(body, NULL) : 0;
 }
 
 unsigned bt_inspect_event(bt_str_t data)
 {
-    bool is_whole;
-
     data = bt_str_trim(data);
     if (data.n == 0 || data.p[0] != '{' || !may_fail(data))
         return 0; /* [DONE] and what is not JSON is the client's to judge */
-    return judge_object(data, &is_whole);
+    return judge_object(data, NULL);
 }
 
-bool bt_inspect_aborted(bt_str_t body, bool *is_object_p)
+bool bt_inspect_aborted(bt_str_t body, bt_json_members_t *members_p)
 {
     bt_sse_t sse;
     bt_str_t event;
@@ -150,10 +155,11 @@ bool bt_inspect_aborted(bt_str_t body, bool *is_object_p)
     bool aborted = false;
     char joined[2048];
 
-    *is_object_p = false;
+    members_p->text = BT_STR_NULL;
+    members_p->count = 0;
     body = bt_str_trim(body);
     if (body.n != 0 && body.p[0] == '{')
-        return judge_object(body, is_object_p) != 0;
+        return judge_object(body, members_p) != 0;
     if (body.n == 0 || body.p[0] == '[')
         return bt_inspect_json(body) != 0;
     bt_sse_init(&sse, BT_INSPECT_SSE_BYTES); /* a streamed prefill answer */

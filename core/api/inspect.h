@@ -8,7 +8,7 @@
 #ifndef BT_API_INSPECT_H
 #define BT_API_INSPECT_H
 
-#include "base/str.h"
+#include "base/json.h"
 
 #define BT_INSPECT_JSON_BYTES ((size_t) 4096)
 #define BT_INSPECT_SSE_BYTES ((size_t) 64 * 1024)
@@ -17,7 +17,7 @@
 unsigned bt_inspect_json(bt_str_t body);
 unsigned bt_inspect_event(bt_str_t data);
 bool bt_inspect_kv_transfer(bt_str_t body); /* an engine's "KV transfer failed" sentence */
-/* "finish_reason" (text or object form) is abort. *is_object_p: the body is one well-formed object. */
-bool bt_inspect_aborted(bt_str_t body, bool *is_object_p);
+/* "finish_reason" (text or object form) is abort. members_p: of the body, where it is one well-formed object. */
+bool bt_inspect_aborted(bt_str_t body, bt_json_members_t *members_p);
 
 #endif

@@ -36,6 +36,13 @@ typedef struct bt_json_item {
     size_t ordinal; /* 0, 1, ... */
 } bt_json_item_t;
 
+/* The members of an object that was read to its end. */
+typedef struct bt_json_members {
+    bt_str_t text;         /* of the object, without white space around it; empty: it was none */
+    bt_json_item_t *items; /* room for cap of them, the caller's; offsets count from text */
+    unsigned cap, count;   /* count > cap: not all of them are here */
+} bt_json_members_t;
+
 typedef struct bt_json_cursor {
     bt_str_t text;
     size_t at;

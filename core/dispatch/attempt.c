@@ -36,6 +36,7 @@
 #define HUB_WAIT_MS 500 /* the hub waits for a second witness itself, before it tells */
 #define LEASE_MARGIN_MS 5000
 #define PREFILL_DRAIN_MS 10000
+#define REPLY_MEMBERS 24 /* a reply with more of them is looked through again where it is asked */
 
 static void give_rooms_back(bt_attempt_t *a)
 {
@@ -231,16 +232,23 @@ static bt_failure_t failed_inside(const bt_leg_t *leg)
     return f;
 }
 
-static void prefill_done(bt_leg_t *leg)
+/* False: prefill's 200 is none. members_p: of its reply, which is read once, here. */
+static bool read_reply(bt_leg_t *leg, bt_json_members_t *members_p)
+{
+    if (leg->reply_overflow || bt_inspect_aborted(leg->reply.text, members_p))
+        return false;
+    leg->is_reply_object = members_p->text.n != 0;
+    leg->reply_members =
+        leg->is_reply_object && members_p->count <= members_p->cap ? members_p : NULL;
+    return true;
+}
+
+static void use_reply(bt_leg_t *leg, bt_json_members_t *members)
 {
     bt_attempt_t *a = leg->attempt;
-    bt_request_t *r = a->task->request;
     bt_failure_t f;
 
-    a->prefill_done_us = bt_clock_us();
-    bt_histogram_note(&r->d->stats.prefill, a->prefill_done_us - leg->call.start_us, 1);
-    if (!a->ended &&
-        (leg->reply_overflow || bt_inspect_aborted(leg->reply.text, &leg->is_reply_object))) {
+    if (!a->ended && !read_reply(leg, members)) {
         f = failed_inside(leg);
         if (a->committed || a->kv.is_done)
             bt_leg_settle(leg, BT_BLAME_INNOCENT);
@@ -263,6 +271,19 @@ static void prefill_done(bt_leg_t *leg)
             bt_timer_start(&a->engine_check, ENGINE_CHECK_MS);
         bt_leg_settle(leg, BT_BLAME_OK);
     }
+}
+
+static void prefill_done(bt_leg_t *leg)
+{
+    bt_attempt_t *a = leg->attempt;
+    bt_json_item_t items[REPLY_MEMBERS];
+    bt_json_members_t members = {.items = items, .cap = REPLY_MEMBERS};
+
+    a->prefill_done_us = bt_clock_us();
+    bt_histogram_note(&a->task->request->d->stats.prefill, a->prefill_done_us - leg->call.start_us,
+                      1);
+    use_reply(leg, &members);
+    leg->reply_members = NULL;
 }
 
 static void answer_done(bt_leg_t *leg)

@@ -58,9 +58,11 @@ struct bt_leg {
     bool is_sse;
     bt_timer_t first_event; /* headers may come long before the first event */
     bt_sse_t sse;
-    bt_slices_t request;     /* what was sent */
-    bt_kept_t reply;         /* all that has come, until it is let through */
-    bool is_reply_object;    /* prefill's, whole: one well-formed JSON object */
+    bt_slices_t request;  /* what was sent */
+    bt_kept_t reply;      /* all that has come, until it is let through */
+    bool is_reply_object; /* prefill's, whole: one well-formed JSON object */
+    const bt_json_members_t
+        *reply_members;      /* its members, as long as bt_attempt_leg_done runs; else NULL */
     bool reply_tokens_known; /* looked up already */
     uint64_t reply_tokens;   /* bt_leg_reply_tokens */
     uint64_t cached_tokens;  /* of them, in the worker's own prefix cache, as a prefill says */

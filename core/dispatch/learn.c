@@ -74,7 +74,7 @@ void bt_learn_token_size(bt_leg_t *leg)
 /* SGLang's /generate: a meta_info each prompt, in a list where there are several. */
 static void add_generated(bt_str_t reply, uint64_t *prompt_p, uint64_t *cached_p)
 {
-    const uint64_t prompt = bt_usage_prompt(reply, BT_STR("meta_info"));
+    const uint64_t prompt = bt_usage_prompt(bt_json_find(reply, BT_STR("meta_info")));
     const uint64_t cached = prompt != 0 ? bt_usage_cached(reply) : 0;
 
     *prompt_p += prompt;

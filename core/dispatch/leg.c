@@ -85,13 +85,26 @@ static void peer_view(bt_dialect_peer_t *peer, bt_worker_t *w, int rank, struct 
     peer->pp_size = (unsigned) learned->pp_size;
 }
 
+/* Of a reply that is an object. */
+static bt_str_t reply_member(const bt_leg_t *leg, bt_str_t name)
+{
+    const bt_json_members_t *members = leg->reply_members;
+
+    if (members == NULL)
+        return bt_json_find(leg->reply.text, name);
+    for (unsigned i = 0; i < members->count; i++)
+        if (bt_json_key_eq(&members->items[i], name))
+            return members->items[i].value;
+    return BT_STR_NULL;
+}
+
 uint64_t bt_leg_reply_tokens(bt_leg_t *leg)
 {
     if (leg->reply_tokens_known)
         return leg->reply_tokens;
     leg->reply_tokens_known = true;
     if (leg->is_reply_object)
-        leg->reply_tokens = bt_usage_prompt(leg->reply.text, BT_STR("usage"));
+        leg->reply_tokens = bt_usage_prompt(reply_member(leg, BT_STR("usage")));
     return leg->reply_tokens;
 }
 
@@ -134,6 +147,7 @@ static bt_leg_view_t view_of(bt_leg_t *leg, bt_str_t reply, struct bt_learned *l
         .member_user = &r->intent.body,
         .reply = reply,
         .is_reply_object = is_handoff && reply.n != 0 && a->legs[0].is_reply_object,
+        .reply_members = is_handoff && reply.n != 0 ? a->legs[0].reply_members : NULL,
         .reply_prompt_tokens = is_handoff && reply.n != 0 ? bt_leg_reply_tokens(&a->legs[0]) : 0,
     };
 

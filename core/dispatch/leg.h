@@ -40,8 +40,8 @@ bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_
 /* usage.c: tokens that decode has made */
 void bt_usage_feed(bt_leg_t *leg, bt_arena_t *arena, const char *p, size_t n);
 uint64_t bt_usage_tokens(const bt_leg_t *leg);
-/* The member prompt_tokens of this object in a whole reply; 0 = none. */
-uint64_t bt_usage_prompt(bt_str_t reply, bt_str_t object);
+/* prompt_tokens of a whole reply's usage or meta_info; 0 = none, or it is no object. */
+uint64_t bt_usage_prompt(bt_str_t usage);
 /* Tokens of the prompt that the worker's own prefix cache had; 0 = none, or it says nothing. Of a
  * reply, and of the answer of a worker that serves alone, where its end was kept. */
 uint64_t bt_usage_cached(bt_str_t reply);

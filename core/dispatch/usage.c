@@ -50,9 +50,8 @@ static uint64_t last_number(bt_str_t text, bt_str_t name)
     return value;
 }
 
-uint64_t bt_usage_prompt(bt_str_t reply, bt_str_t object)
+uint64_t bt_usage_prompt(bt_str_t usage)
 {
-    const bt_str_t usage = bt_json_find(reply, object);
     bt_str_t value = BT_STR_NULL;
     int64_t tokens;
 

@@ -368,6 +368,8 @@ enum bt_dialect_verdict bt_dialect_edit(const bt_dialect_t *dialect, const bt_le
     d->verdict = BT_DIALECT_OK;
     d->reason = BT_STR("");
     bt_json_index_reset(&d->index, edits_p->arena, leg->is_reply_object ? leg->reply : BT_STR_NULL);
+    if (leg->reply_members != NULL)
+        bt_json_index_add(&d->index, leg->reply_members);
     bt_vm_push(d->vm.L, d->enter_ref);
     if (bt_vm_call(&d->vm, 0, err, sizeof(err)) != 0) {
         d->verdict = BT_DIALECT_REFUSED;

@@ -109,8 +109,9 @@ typedef struct bt_leg_view {
     bt_dialect_peer_t prefill, decode_peer;
     bt_str_t
         reply; /* prefill's JSON reply for decode of a hand-off, decode's call for prefill of a trigger; "" otherwise. Edits may borrow its bytes */
-    bool is_reply_object;         /* it has been validated as one */
-    uint64_t reply_prompt_tokens; /* usage.prompt_tokens of the reply; 0 = absent */
+    bool is_reply_object;                   /* it has been validated as one */
+    const bt_json_members_t *reply_members; /* where they are known already; else NULL */
+    uint64_t reply_prompt_tokens;           /* usage.prompt_tokens of the reply; 0 = absent */
 } bt_leg_view_t;
 
 enum bt_dialect_verdict { BT_DIALECT_OK, BT_DIALECT_RECOMPUTE, BT_DIALECT_REFUSED };

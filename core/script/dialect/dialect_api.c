@@ -332,7 +332,7 @@ static int edit_str(lua_State *L)
 /* Follows names and 1-based positions from stack index `from` on. */
 static bt_str_t follow(lua_State *L, struct bt_dialects *d, int from)
 {
-    bt_str_t at = d->leg->reply;
+    bt_str_t at = bt_str_trim(d->leg->reply);
     const bt_json_item_t *item;
 
     for (int i = from; i <= lua_gettop(L) && at.p != NULL; i++) {

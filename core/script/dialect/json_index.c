@@ -56,6 +56,12 @@ static void walk_object(bt_arena_t *arena, bt_json_object_index_t *object)
         add(arena, object, &item);
 }
 
+void bt_json_index_add(bt_json_index_t *index, const bt_json_members_t *members)
+{
+    index->objects[index->used++] = (bt_json_object_index_t){
+        .text = members->text, .items = members->items, .count = members->count, .is_right = true};
+}
+
 static bool is_within(bt_str_t text, bt_str_t whole)
 {
     return whole.n != 0 && text.p >= whole.p && text.p + text.n <= whole.p + whole.n;

@@ -28,6 +28,8 @@ typedef struct bt_json_index {
 } bt_json_index_t;
 
 void bt_json_index_reset(bt_json_index_t *index, bt_arena_t *arena, bt_str_t known);
+/* Of an object that has been read: the first of those that are remembered. Its items stay the caller's. */
+void bt_json_index_add(bt_json_index_t *index, const bt_json_members_t *members);
 /* The object's members in order; count 0 when the text is no well-formed object. */
 const bt_json_object_index_t *bt_json_index_object(bt_json_index_t *index, bt_str_t text);
 /* The member that a parser keeps when a key stands twice: the last one. NULL when absent. */

@@ -72,33 +72,53 @@ static void test_escaped_words(void **state)
         bt_inspect_json(BT_STR("{\"choices\":[{\"text\":\"an error, and an abort\"}]}")), 0);
 }
 
+/* Not even the members of an object that was there before. */
 static void test_streamed_prefill_answer(void **state)
 {
-    bool is_object = true;
+    bt_json_members_t members = {.text = BT_STR("{}"), .count = 1};
     (void) state;
 
     assert_true(bt_inspect_aborted(
         BT_STR(": ping\n\ndata: {\"choices\":[{\"finish_reason\":\"abort\"}]}\n\ndata: [DONE]\n\n"),
-        &is_object));
+        &members));
     assert_false(bt_inspect_aborted(
         BT_STR("data: {\"choices\":[{\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n"),
-        &is_object));
-    assert_false(is_object);
+        &members));
+    assert_int_equal(members.text.n, 0);
+    assert_int_equal(members.count, 0);
+}
+
+static bool is_object(const char *text)
+{
+    bt_json_members_t members = {.cap = 0};
+
+    assert_false(bt_inspect_aborted(bt_str(text), &members));
+    return members.text.n != 0;
 }
 
 static void test_reply_that_is_one_object(void **state)
 {
-    bool is_object;
     (void) state;
 
-    assert_false(bt_inspect_aborted(BT_STR(" {\"a\":[1]}\r\n"), &is_object));
-    assert_true(is_object);
-    assert_false(bt_inspect_aborted(BT_STR("{\"a\":[1]} x"), &is_object));
-    assert_false(is_object);
-    assert_false(bt_inspect_aborted(BT_STR("{\"a\":[1"), &is_object));
-    assert_false(is_object);
-    assert_false(bt_inspect_aborted(BT_STR("[{\"a\":1}]"), &is_object));
-    assert_false(is_object);
+    assert_true(is_object(" {\"a\":[1]}\r\n"));
+    assert_false(is_object("{\"a\":[1]} x"));
+    assert_false(is_object("{\"a\":[1"));
+    assert_false(is_object("[{\"a\":1}]"));
+}
+
+static void test_members_of_a_reply(void **state)
+{
+    bt_json_item_t items[2];
+    bt_json_members_t members = {.items = items, .cap = 2};
+    (void) state;
+
+    assert_false(bt_inspect_aborted(BT_STR(" {\"a\":[1], \"b\":2}\n"), &members));
+    assert_int_equal(members.count, 2);
+    assert_true(bt_str_eq(members.text, BT_STR("{\"a\":[1], \"b\":2}")));
+    assert_true(bt_str_eq(items[1].key, BT_STR("b")));
+    assert_ptr_equal(items[1].value.p, members.text.p + items[1].value_off);
+    assert_false(bt_inspect_aborted(BT_STR("{\"a\":1,\"b\":2,\"c\":3}"), &members));
+    assert_int_equal(members.count, 3); /* more than there is room for, and none written outside */
 }
 
 static void test_kv_sentences(void **state)
@@ -119,6 +139,7 @@ int main(void)
         cmocka_unit_test(test_escaped_words),
         cmocka_unit_test(test_streamed_prefill_answer),
         cmocka_unit_test(test_reply_that_is_one_object),
+        cmocka_unit_test(test_members_of_a_reply),
         cmocka_unit_test(test_kv_sentences),
     };
 
