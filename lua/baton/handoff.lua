@@ -62,35 +62,40 @@ local function has_blocks(edit)
   return false
 end
 
-local function text(edit, member)
-  local kind, value = edit.reply(NAME, member)
-  return kind == "string" and value ~= "" and value or nil
+local function is_text(value)
+  return type(value) == "string" and value ~= ""
 end
 
--- Returns nothing when the object may go to decode, else the reason why not.
-local function fault(leg, edit)
-  local _, pulls = edit.reply(NAME, "do_remote_prefill")
+-- The host where the blocks are when the object may go to decode, else nil and the reason why not.
+local function host_of(leg, edit)
+  local pulls, engine, id, host, port, tokens = edit.scalars(NAME, "do_remote_prefill", "remote_engine_id",
+    "remote_request_id", "remote_host", "remote_port", "remote_num_tokens")
   if pulls ~= true then
-    return "do_remote_prefill is not true"
+    return nil, "do_remote_prefill is not true"
   end
   if not has_blocks(edit) then
-    return "remote_block_ids is missing or empty"
+    return nil, "remote_block_ids is missing or empty"
   end
-  for _, member in ipairs({ "remote_engine_id", "remote_request_id", "remote_host" }) do
-    if not text(edit, member) then
-      return member .. " is missing"
-    end
+  if not is_text(engine) then
+    return nil, "remote_engine_id is missing"
   end
-  if edit.reply(NAME, "remote_port") ~= "number" then
-    return "remote_port is missing"
+  if not is_text(id) then
+    return nil, "remote_request_id is missing"
   end
-  if not handoff.is_ours(leg, text(edit, "remote_request_id")) then
-    return "remote_request_id belongs to another request"
+  if not is_text(host) then
+    return nil, "remote_host is missing"
   end
-  local kind, tokens = edit.reply(NAME, "remote_num_tokens")
-  if kind == "number" and leg.reply_prompt_tokens > 0 and tokens ~= leg.reply_prompt_tokens then
-    return "remote_num_tokens is not the length of this prompt"
+  if type(port) ~= "number" then
+    return nil, "remote_port is missing"
   end
+  if not handoff.is_ours(leg, id) then
+    return nil, "remote_request_id belongs to another request"
+  end
+  local expected = type(tokens) == "number" and leg.reply_prompt_tokens or 0
+  if expected > 0 and tokens ~= expected then
+    return nil, "remote_num_tokens is not the length of this prompt"
+  end
+  return host
 end
 
 -- Decode leg of a hand-off: the reply's object byte for byte, its host made reachable.
@@ -102,11 +107,10 @@ function handoff.forward(leg, edit)
   if kind ~= "object" then
     return nil, NAME .. " is no object"
   end
-  local why = fault(leg, edit)
-  if why then
+  local host, why = host_of(leg, edit)
+  if not host then
     return nil, NAME .. ": " .. why
   end
-  local host = text(edit, "remote_host")
   local reachable = legs.reachable(host, leg.prefill.host)
   edit.splice(NAME, NAME, host ~= reachable and { remote_host = edit.str(reachable) } or nil)
 end

@@ -27,6 +27,8 @@
  *   edit.header(name, value|nil) edit.str(s) -> JSON string text
  *   edit.reply(path...) -> type, value | count   looks into the hand-off reply (strings, numbers, booleans; count for
  *                          arrays and objects)
+ *   edit.scalars(name | {path} | nil, member...) -> the values of these members of that object of the reply (nil: of all of
+ *                          it); nil for what is no string, number or boolean
  *   edit.raw(path...) -> the JSON text there
  *   edit.copy(key, name | {path})  sets key to that value of the reply, byte for byte; nil when it is absent or null
  *   edit.splice(key, name | {path} | nil, {member = raw_json, ...})  sets key to that object of the reply (nil: to all of it),

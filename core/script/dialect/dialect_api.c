@@ -373,8 +373,10 @@ static void push_json_value(lua_State *L, struct bt_dialects *d, bt_str_t value,
     case BT_JSON_STRING:
         push_json_string(L, d, value);
         return;
+    case BT_JSON_OBJECT: /* whose members will be asked for next */
+        lua_pushnumber(L, bt_json_index_object(&d->index, value)->count);
+        return;
     case BT_JSON_ARRAY:
-    case BT_JSON_OBJECT:
         count = bt_json_index_count(&d->index, value);
         lua_pushnumber(L, count > 0 ? (lua_Number) count : 0);
         return;
@@ -408,6 +410,49 @@ static int edit_raw(lua_State *L)
         return 0;
     lua_pushlstring(L, value.p, value.n);
     return 1;
+}
+
+/* The reply's value that stack index idx names: a top-level name, a list of names and 1-based positions, or
+ * nil for the reply itself, where it is an object. */
+static bt_str_t source_of(lua_State *L, struct bt_dialects *d, int idx)
+{
+    const bt_str_t reply = bt_str_trim(d->leg->reply);
+    const int top = lua_gettop(L);
+    bt_str_t value;
+
+    if (lua_isnil(L, idx))
+        return bt_json_index_object(&d->index, reply)->is_right ? reply : BT_STR_NULL;
+    if (lua_type(L, idx) != LUA_TTABLE)
+        lua_pushvalue(L, idx);
+    luaL_checkstack(L, (int) lua_objlen(L, idx) + 4, "a path into the reply is too long");
+    for (size_t i = 1; lua_istable(L, idx) && i <= lua_objlen(L, idx); i++)
+        lua_rawgeti(L, idx, (int) i);
+    value = lua_gettop(L) > top ? follow(L, d, top + 1) : BT_STR_NULL;
+    lua_settop(L, top);
+    return value;
+}
+
+static void push_scalar(lua_State *L, struct bt_dialects *d, const bt_json_item_t *item)
+{
+    if (item == NULL || item->type == BT_JSON_ARRAY || item->type == BT_JSON_OBJECT)
+        lua_pushnil(L);
+    else
+        push_json_value(L, d, item->value, item->type);
+}
+
+/* edit.scalars(name, {path} or nil, member...) -> the values of these members of that object; nil for what is no string,
+ * number or boolean */
+static int edit_scalars(lua_State *L)
+{
+    struct bt_dialects *d = running(L);
+    const int top = lua_gettop(L);
+    const bt_str_t object = d->leg->reply.n > 0 && top > 0 ? source_of(L, d, 1) : BT_STR_NULL;
+
+    luaL_checkstack(L, top, "too many members");
+    for (int i = 2; i <= top; i++)
+        push_scalar(L, d,
+                    object.n > 0 ? bt_json_index_member(&d->index, object, check_str(L, i)) : NULL);
+    return top > 1 ? top - 1 : 0;
 }
 
 /* ---- splice: the reply's bytes, with some members replaced ---- */
@@ -495,32 +540,12 @@ static bt_str_t with_replacements(lua_State *L, struct bt_dialects *d, bt_str_t 
     return (bt_str_t){out, (size_t) (at - out)};
 }
 
-/* The reply's value at stack index 2: a top-level name, a list of names and 1-based positions, or
- * nil for the reply itself, where it is an object. */
-static bt_str_t source_of(lua_State *L, struct bt_dialects *d)
-{
-    const bt_str_t reply = bt_str_trim(d->leg->reply);
-    const int top = lua_gettop(L);
-    bt_str_t value;
-
-    if (lua_isnil(L, 2))
-        return bt_json_index_object(&d->index, reply)->is_right ? reply : BT_STR_NULL;
-    if (lua_type(L, 2) != LUA_TTABLE)
-        lua_pushvalue(L, 2);
-    luaL_checkstack(L, (int) lua_objlen(L, 2) + 4, "a path into the reply is too long");
-    for (size_t i = 1; lua_istable(L, 2) && i <= lua_objlen(L, 2); i++)
-        lua_rawgeti(L, 2, (int) i);
-    value = lua_gettop(L) > top ? follow(L, d, top + 1) : BT_STR_NULL;
-    lua_settop(L, top);
-    return value;
-}
-
 /* edit.splice(key, name or {path}, {member = raw}) -> true, or nil when the reply has no object there */
 static int edit_splice(lua_State *L)
 {
     struct bt_dialects *d = running(L);
     bt_str_t key = check_str(L, 1);
-    const bt_str_t value = d->leg->reply.n > 0 ? source_of(L, d) : BT_STR_NULL;
+    const bt_str_t value = d->leg->reply.n > 0 ? source_of(L, d, 2) : BT_STR_NULL;
     bool replaces = lua_type(L, 3) == LUA_TTABLE;
 
     if (value.n == 0 || bt_json_type_of(value) != BT_JSON_OBJECT)
@@ -542,7 +567,7 @@ static int edit_copy(lua_State *L)
 {
     struct bt_dialects *d = running(L);
     bt_str_t key = check_str(L, 1);
-    const bt_str_t value = d->leg->reply.n > 0 ? source_of(L, d) : BT_STR_NULL;
+    const bt_str_t value = d->leg->reply.n > 0 ? source_of(L, d, 2) : BT_STR_NULL;
     const enum bt_json_type type = value.n > 0 ? bt_json_type_of(value) : BT_JSON_NONE;
 
     if (type == BT_JSON_NONE || type == BT_JSON_NULL)
@@ -565,17 +590,12 @@ static void push_view(lua_State *L, bool is_decode, lua_CFunction index)
 
 void bt_dialect_api_open(lua_State *L, struct bt_dialects *d)
 {
-    static const luaL_Reg functions[] = {{"set", edit_set},
-                                         {"set_in", edit_set_in},
-                                         {"remove", edit_remove},
-                                         {"remove_in", edit_remove_in},
-                                         {"header", edit_header},
-                                         {"str", edit_str},
-                                         {"reply", edit_reply},
-                                         {"raw", edit_raw},
-                                         {"copy", edit_copy},
-                                         {"splice", edit_splice},
-                                         {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"set", edit_set},         {"set_in", edit_set_in},
+                                         {"remove", edit_remove},   {"remove_in", edit_remove_in},
+                                         {"header", edit_header},   {"str", edit_str},
+                                         {"reply", edit_reply},     {"raw", edit_raw},
+                                         {"scalars", edit_scalars}, {"copy", edit_copy},
+                                         {"splice", edit_splice},   {NULL, NULL}};
 
     bt_vm_fields_init(L, &d->leg_fields, leg_names);
     bt_vm_fields_init(L, &d->peer_fields, peer_names);

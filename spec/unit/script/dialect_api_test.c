@@ -184,6 +184,54 @@ static void looking_into_a_reply(void **state)
     leg_fini(&r);
 }
 
+static void several_members_at_once(void **state)
+{
+    struct leg_run r;
+    (void) state;
+
+    start(&r,
+          "local s, n, b, z, l, o, m = edit.scalars('k', 's', 'n', 'b', 'z', 'l', 'o', 'missing')\n"
+          "assert(s == 'a\\n' and n == 2.5 and b == false)\n"
+          "assert(z == nil and l == nil and o == nil and m == nil)\n"
+          "assert(edit.scalars({ 'k', 'o' }, 'x') == 1 and edit.scalars(nil, 't') == 'top')\n"
+          "assert(edit.scalars('t', 'x') == nil and edit.scalars('missing', 'x') == nil)\n"
+          "assert(select('#', edit.scalars('k')) == 0 and select('#', edit.scalars()) == 0)\n"
+          "assert(select('#', edit.scalars('t', 'x', 'y')) == 2)");
+    r.leg.reply = BT_STR(
+        " {\"k\":{\"s\":\"a\\n\",\"n\":2.5,\"b\":false,\"z\":null,\"l\":[1],\"o\":{\"x\":1}},"
+        "\"t\":\"top\"} ");
+    assert_body_ok(&r);
+    leg_fini(&r);
+    start(&r, "assert(select('#', edit.scalars('k', 's')) == 1 and edit.scalars('k', 's') == nil)");
+    assert_body_ok(&r); /* without a reply */
+    leg_fini(&r);
+    start(&r, "edit.scalars('k', {})");
+    r.leg.reply = BT_STR("{\"k\":{}}");
+    assert_refused(&r, false, "string expected");
+    leg_fini(&r);
+}
+
+/* The caller has read the reply: it is not read again, and taken for what it is. */
+static void members_that_are_known(void **state)
+{
+    bt_json_item_t items[] = {{.key = BT_STR("a"), .value_off = 5, .type = BT_JSON_OBJECT}};
+    bt_json_members_t members = {.items = items, .cap = 1, .count = 1};
+    struct leg_run r;
+    (void) state;
+
+    start(&r, "local kind, count = edit.reply('a')\n"
+              "assert(kind == 'object' and count == 1 and edit.reply('b') == nil)\n"
+              "assert(edit.splice('s', 'a', { x = 2 }) and edit.splice('t', nil, { a = 3 }))");
+    r.leg.reply = BT_STR(" {\"a\":{\"x\":1},\"b\":2}\n");
+    r.leg.is_reply_object = true;
+    r.leg.reply_members = &members;
+    members.text = bt_str_trim(r.leg.reply);
+    items[0].value = (bt_str_t){members.text.p + 5, 7}; /* "b" is left out */
+    assert_body_ok(&r);
+    assert_edits(&r, "s={\"x\":2}", "t={\"a\":3,\"b\":2}", NULL);
+    leg_fini(&r);
+}
+
 static void taking_from_inside_the_reply(void **state)
 {
     struct leg_run r;
@@ -246,6 +294,8 @@ int main(void)
         cmocka_unit_test(bad_edits_are_refused),
         cmocka_unit_test(nothing_works_after_the_call),
         cmocka_unit_test(looking_into_a_reply),
+        cmocka_unit_test(several_members_at_once),
+        cmocka_unit_test(members_that_are_known),
         cmocka_unit_test(taking_from_inside_the_reply),
         cmocka_unit_test(splicing_the_reply),
     };
