@@ -9,8 +9,7 @@
 #ifndef BT_API_REDACT_H
 #define BT_API_REDACT_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "base/str.h"
 
 typedef struct bt_redact {
     unsigned depth;   /* open brackets */
@@ -22,6 +21,8 @@ typedef struct bt_redact {
     char key[20];
 } bt_redact_t;
 
+/* False: an answer that is here as a whole has nothing to blank. */
+bool bt_redact_may_have(bt_str_t answer);
 void bt_redact_init(bt_redact_t *r);
 /* Changes p[0..n) in place. True once something was blanked. */
 bool bt_redact_feed(bt_redact_t *r, char *p, size_t n);

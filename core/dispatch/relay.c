@@ -185,9 +185,17 @@ static bool has_parameters(const bt_leg_t *leg)
            (a->dialect != NULL && a->dialect->learns);
 }
 
-/* The answer is good so far: tell the attempt, then let everything held go. */
-static void commit(bt_leg_t *leg)
+/* An answer that is here as a whole is asked at once whether there is anything to look for. */
+static bool is_redact_wanted(const bt_leg_t *leg, bool is_whole)
 {
+    return has_parameters(leg) && !leg->is_sse &&
+           (!is_whole || bt_redact_may_have(leg->reply.text));
+}
+
+/* The answer is good so far: tell the attempt, then let everything held go. is_whole: that is all of it. */
+static void commit(bt_leg_t *leg, bool is_whole)
+{
+    const bool is_redacted = is_redact_wanted(leg, is_whole);
     bt_kept_t kept = leg->reply;
 
     leg->reply = (bt_kept_t){.text = BT_STR("")};
@@ -195,7 +203,7 @@ static void commit(bt_leg_t *leg)
     leg->mode = BT_MODE_RELAY;
     bt_sse_fini(&leg->sse);
     bt_sse_init(&leg->sse, 0);
-    if (has_parameters(leg) && !leg->is_sse) {
+    if (is_redacted) {
         leg->redact = bt_arena_alloc(&request_of(leg)->arena, sizeof(*leg->redact));
         bt_redact_init(leg->redact);
     }
@@ -248,11 +256,11 @@ static void inspect_events(bt_leg_t *leg, const char *p, size_t n)
             return;
         }
         remember_response(leg, data);
-        commit(leg);
+        commit(leg, false);
         return;
     }
     if (rc < 0 || leg->reply.text.n > BT_INSPECT_SSE_BYTES)
-        commit(leg);
+        commit(leg, false);
 }
 
 static void inspect_json(bt_leg_t *leg, bool complete)
@@ -267,7 +275,7 @@ static void inspect_json(bt_leg_t *leg, bool complete)
         return;
     }
     remember_response(leg, leg->reply.text);
-    commit(leg);
+    commit(leg, complete);
 }
 
 static void on_body(bt_call_t *call, bt_buf_t *buf, const char *p, size_t n)
