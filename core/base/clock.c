@@ -12,14 +12,40 @@ static uint64_t now_us(clockid_t id)
     return (uint64_t) ts.tv_sec * 1000000 + (uint64_t) ts.tv_nsec / 1000;
 }
 
+static _Thread_local struct {
+    uint64_t us;  /* the last time that was read; 0 = none since the event began */
+    bool is_open; /* it is handled now */
+} event;
+
 uint64_t bt_clock_us(void)
 {
-    return now_us(CLOCK_MONOTONIC);
+    return event.us = now_us(CLOCK_MONOTONIC);
 }
 
 uint64_t bt_clock_ms(void)
 {
-    return now_us(CLOCK_MONOTONIC) / 1000;
+    return bt_clock_us() / 1000;
+}
+
+uint64_t bt_clock_event_us(void)
+{
+    return event.is_open && event.us != 0 ? event.us : bt_clock_us();
+}
+
+uint64_t bt_clock_event_ms(void)
+{
+    return bt_clock_event_us() / 1000;
+}
+
+void bt_clock_begin_event(void)
+{
+    event.is_open = true;
+    event.us = 0;
+}
+
+void bt_clock_end_event(void)
+{
+    event.is_open = false;
 }
 
 uint64_t bt_clock_cpu_us(void)

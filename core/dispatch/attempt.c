@@ -77,7 +77,7 @@ static void note_end(bt_attempt_t *a)
 {
     bt_timer_stop(&a->engine_check);
     a->ended = true;
-    a->end_us = bt_clock_us();
+    a->end_us = bt_clock_event_us();
 }
 
 void bt_attempt_fail(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const *guilty,
@@ -279,7 +279,7 @@ static void prefill_done(bt_leg_t *leg)
     bt_json_item_t items[REPLY_MEMBERS];
     bt_json_members_t members = {.items = items, .cap = REPLY_MEMBERS};
 
-    a->prefill_done_us = bt_clock_us();
+    a->prefill_done_us = bt_clock_event_us();
     bt_histogram_note(&a->task->request->d->stats.prefill, a->prefill_done_us - leg->call.start_us,
                       1);
     use_reply(leg, &members);
@@ -350,7 +350,7 @@ void bt_attempt_resume(bt_attempt_t *a)
     if (!bt_leg_running(leg))
         return;
     if (bt_call_paused(&leg->call))
-        leg->last_bytes_ms = bt_clock_ms(); /* what came meanwhile is read from here on */
+        leg->last_bytes_ms = bt_clock_event_ms(); /* what came meanwhile is read from here on */
     bt_call_resume(&leg->call);
 }
 
@@ -493,9 +493,9 @@ static void take_ranks(bt_attempt_t *a)
 
 static bool enter(bt_leg_t *leg)
 {
-    leg->entered =
-        bt_leg_take_place(leg) &&
-        (bt_breaker_enter(&leg->worker->breaker, bt_clock_ms(), &leg->probe) || rides_along(leg));
+    leg->entered = bt_leg_take_place(leg) &&
+                   (bt_breaker_enter(&leg->worker->breaker, bt_clock_event_ms(), &leg->probe) ||
+                    rides_along(leg));
     return leg->entered;
 }
 
@@ -530,7 +530,7 @@ void bt_attempt_start_decode(bt_attempt_t *a)
     bt_request_t *r = a->task->request;
     bt_failure_t f;
 
-    if (bt_attempt_uses_reply(a) && bt_clock_ms() + LEASE_MARGIN_MS >= a->lease_until_ms) {
+    if (bt_attempt_uses_reply(a) && bt_clock_event_ms() + LEASE_MARGIN_MS >= a->lease_until_ms) {
         f = bt_leg_failure(p, BT_E_LEASE, true);
         f.reason = "prefill's lease on the KV cache ran out before decode could be asked";
         bt_stats_inc(&r->d->stats, lease_expired);
@@ -539,7 +539,7 @@ void bt_attempt_start_decode(bt_attempt_t *a)
     }
     if (d->worker == NULL && !choose_decode(a))
         return;
-    bt_histogram_note(&r->d->stats.handoff_wait, bt_clock_us() - a->prefill_done_us, 1);
+    bt_histogram_note(&r->d->stats.handoff_wait, bt_clock_event_us() - a->prefill_done_us, 1);
     if (bt_leg_start(d, bt_attempt_uses_reply(a) ? p->reply.text : BT_STR(""), &f) < 0 &&
         !bt_replacement_decode(a, &f))
         bt_attempt_fail_leg(d, &f);
@@ -583,7 +583,7 @@ int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair, bt_attempt_end_cb o
     a->task = task;
     a->on_end = on_end;
     a->number = task->attempts + 1;
-    a->start_us = bt_clock_us();
+    a->start_us = bt_clock_event_us();
     a->pair = *pair;
     a->is_late = bt_pair_is_late(pair);
     a->kind = bt_plan_kind_of(r->d, pair, &a->dialect);

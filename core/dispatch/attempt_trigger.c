@@ -92,7 +92,7 @@ static void start_prefill(bt_attempt_t *a, bt_str_t said)
     bt_failure_t f;
 
     bt_timer_stop(&a->trigger.wait);
-    a->trigger.called_us = bt_clock_us();
+    a->trigger.called_us = bt_clock_event_us();
     bt_stats_inc(&r->d->stats, callbacks);
     bt_histogram_note(&r->d->stats.callback_wait,
                       a->trigger.called_us - bt_attempt_answer(a)->call.start_us, 1);

@@ -327,7 +327,8 @@ void bt_background_call_release(bt_attempt_t *a)
     bt_json_item_t params;
 
     if (a->dialect == NULL || !a->dialect->has_release || a->recompute || p->state != BT_LEG_DONE ||
-        d->call.sent_us != 0 || bt_clock_ms() >= a->lease_until_ms || bt_worker_is_lost(p->worker))
+        d->call.sent_us != 0 || bt_clock_event_ms() >= a->lease_until_ms ||
+        bt_worker_is_lost(p->worker))
         return;
     if (bt_json_get(p->reply.text, BT_STR("kv_transfer_params"), &params) < 0 ||
         params.type != BT_JSON_OBJECT || !is_complete(params.value))
@@ -335,7 +336,7 @@ void bt_background_call_release(bt_attempt_t *a)
     if (teller == NULL ||
         !bt_worker_usable(
             teller,
-            bt_clock_ms())) /* a dead decode tells nobody; any that could read the KV can refuse it */
+            bt_clock_event_ms())) /* a dead decode tells nobody; any that could read the KV can refuse it */
         teller = bt_plan_other_decode(a->task, p->worker);
     if (teller == NULL)
         return;

@@ -85,7 +85,7 @@ static bool is_unchanged(const bt_worker_pool_t *pool, const struct bt_candidate
 static void rebuild(bt_dispatcher_t *d, const bt_worker_pool_t *pool, struct bt_candidates *c,
                     bt_str_t model)
 {
-    uint64_t now_ms = bt_clock_ms();
+    uint64_t now_ms = bt_clock_event_ms();
 
     c->changes =
         bt_workers_changes(); /* read first: a change while we look costs one rebuild more, never a stale set */
@@ -107,7 +107,7 @@ const struct bt_candidates *bt_candidates_get(bt_dispatcher_t *d, const bt_worke
 
     const bool is_stale = c->epoch != d->workers->epoch || c->changes != bt_workers_changes() ||
                           c->model_hash != hash || c->pool != pool->index;
-    const uint64_t now_ms = bt_clock_ms();
+    const uint64_t now_ms = bt_clock_event_ms();
 
     if (!is_stale && now_ms < c->recheck_at_ms)
         return c;

@@ -259,7 +259,7 @@ void bt_dispatch_shared_cancel_here(bt_dispatch_shared_t *shared, bt_str_t id, u
 
 static void describe_one(const bt_request_t *r, bt_text_t *out)
 {
-    uint64_t age_ms = (bt_clock_us() - r->start_us) / 1000;
+    uint64_t age_ms = (bt_clock_event_us() - r->start_us) / 1000;
 
     bt_text_printf(out, "{\"id\":\"%s\",\"route\":\"%s\",\"model\":", r->id,
                    bt_route_info(r->route)->label);
@@ -302,7 +302,7 @@ static void describe_attempt(const bt_attempt_t *a, bt_text_t *out)
     bt_text_puts(out, ",\"decode\":");
     bt_text_json_str(out, bt_str(a->pair.decode != NULL ? a->pair.decode->name : ""));
     bt_text_printf(out, ",\"age_ms\":%llu}",
-                   (unsigned long long) (bt_clock_us() - a->start_us) / 1000);
+                   (unsigned long long) (bt_clock_event_us() - a->start_us) / 1000);
 }
 
 bool bt_dispatcher_describe_room(bt_dispatcher_t *d, uint64_t room, bt_text_t *out,

@@ -395,7 +395,7 @@ void bt_leg_settle(bt_leg_t *leg, enum bt_blame blame)
         bt_breaker_success(&leg->worker->breaker, leg->probe);
     else if (blame != BT_BLAME_GUILTY || bt_worker_is_lost(leg->worker)) /* a loss counts once */
         bt_breaker_innocent(&leg->worker->breaker, leg->probe);
-    else if (bt_breaker_failure(&leg->worker->breaker, leg->probe, bt_clock_ms()))
+    else if (bt_breaker_failure(&leg->worker->breaker, leg->probe, bt_clock_event_ms()))
         BT_REQUEST_LOG(warn, "dispatch", leg->attempt->task->request, leg->worker->name,
                        "breaker of worker %s opened: too many guilty failures", leg->worker->name);
 }

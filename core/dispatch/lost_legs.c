@@ -64,7 +64,7 @@ static unsigned end_legs(bt_dispatcher_t *d, bt_list_t *requests, search_t *s, u
 static void on_grace_over(bt_timer_t *timer)
 {
     bt_dispatcher_t *d = bt_container_of(timer, bt_dispatcher_t, lost_timer);
-    search_t s = {.now_ms = bt_clock_ms()};
+    search_t s = {.now_ms = bt_clock_event_ms()};
     unsigned count = end_legs(d, &d->live, &s, A_TURN);
 
     count += end_legs(d, &d->draining, &s, A_TURN - count);

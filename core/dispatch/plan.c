@@ -199,7 +199,7 @@ static int no_worker(bt_request_t *r, const bt_choice_view_t *v, char *why, size
 
     if (bt_choice_view_is_limited(v))
         bt_stats_inc(&r->d->stats, limited);
-    bt_workers_topology(r->pool, bt_clock_ms(), why, why_size);
+    bt_workers_topology(r->pool, bt_clock_event_ms(), why, why_size);
     if (why[0] == '\0')
         bt_str_copy(why, why_size, otherwise);
     return bt_choice_view_is_for_no_split(v) ? BT_E_INVAL : BT_E_NO_WORKER;
@@ -509,7 +509,7 @@ int bt_plan_beside(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair
 bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill)
 {
     bt_request_t *r = task->request;
-    const uint64_t now_ms = bt_clock_ms();
+    const uint64_t now_ms = bt_clock_event_ms();
     bt_choice_view_t v;
 
     if (r->is_default || task->attempt->is_late)

@@ -120,7 +120,7 @@ void bt_record_candidates(bt_request_t *r, const bt_policy_view_t *view)
         return;
     }
     rec->seed = bt_rand_u64() | 1;
-    rec->clock_us = bt_clock_us();
+    rec->clock_us = bt_clock_event_us();
     for (unsigned i = 0; i < BT_LIST_COUNT; i++) {
         rec->rows[i] = copy_set(r, i, view->sets[i], rec->clock_us / 1000);
         count += rec->rows[i]->count;
@@ -180,7 +180,7 @@ static void keep_line(bt_request_t *r, uint64_t now_us)
 
 void bt_record_finish(bt_request_t *r)
 {
-    const uint64_t now_us = bt_clock_us();
+    const uint64_t now_us = bt_clock_event_us();
 
     if (r->record.wall_ms == 0) /* refused before it began */
         r->record.wall_ms = bt_clock_wall_ms() - (now_us - r->start_us) / 1000;

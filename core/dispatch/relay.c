@@ -36,7 +36,7 @@ static void on_head(bt_call_t *call)
 {
     bt_leg_t *leg = call->user;
     bt_request_t *r = request_of(leg);
-    uint64_t now_ms = bt_clock_ms();
+    uint64_t now_ms = bt_clock_event_ms();
 
     note_bytes(leg, now_ms);
     leg->is_sse = is_event_stream(&call->head);
@@ -68,7 +68,7 @@ static int keep(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
 static void note_timing(bt_leg_t *leg, uint64_t events)
 {
     bt_request_t *r = request_of(leg);
-    uint64_t now = bt_clock_us();
+    uint64_t now = bt_clock_event_us();
 
     if (leg->first_body_us == 0) {
         leg->first_body_us = now;
@@ -282,7 +282,7 @@ static void on_body(bt_call_t *call, bt_buf_t *buf, const char *p, size_t n)
 {
     bt_leg_t *leg = call->user;
 
-    note_bytes(leg, bt_clock_ms());
+    note_bytes(leg, bt_clock_event_ms());
     if (leg->mode == BT_MODE_RELAY)
         relay(leg, buf, p, n);
     else if (keep(leg, buf, p, n) < 0)

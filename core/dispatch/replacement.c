@@ -57,7 +57,7 @@ bool bt_replacement_decode(bt_attempt_t *a, const bt_failure_t *f)
         return false;
     bt_plan_mark_tried(a->task, a->pair.decode);
     if (bt_plan_beside(a->task, f, &a->pair, BT_LEG_PREFILL, &pair) < 0 ||
-        !bt_breaker_enter(&pair.decode->breaker, bt_clock_ms(), &probe))
+        !bt_breaker_enter(&pair.decode->breaker, bt_clock_event_ms(), &probe))
         return false;
     note_replacement(d, f->rc);
     bt_leg_settle(d, BT_BLAME_GUILTY);
@@ -83,7 +83,7 @@ static bool may_repair(bt_attempt_t *a, const bt_failure_t *f)
 static bool try_prefills(bt_attempt_t *a, const bt_failure_t *f, bt_pair_t *pair_p, bool *probe_p)
 {
     while (bt_plan_beside(a->task, f, &a->pair, BT_LEG_DECODE, pair_p) == 0) {
-        if (bt_breaker_enter(&pair_p->prefill->breaker, bt_clock_ms(), probe_p))
+        if (bt_breaker_enter(&pair_p->prefill->breaker, bt_clock_event_ms(), probe_p))
             return true;
         bt_plan_mark_tried(a->task, pair_p->prefill); /* somebody else's probe is under way */
     }

@@ -53,7 +53,7 @@ static void destroy(bt_later_t *reap)
 static void finish(bt_request_t *r)
 {
     bt_stats_t *stats = &r->d->stats;
-    uint64_t us = bt_clock_us() - r->start_us;
+    uint64_t us = bt_clock_event_us() - r->start_us;
 
     if (r->finished)
         return;
@@ -70,7 +70,8 @@ static void finish(bt_request_t *r)
     bt_stats_add_(&stats->requests[r->route][r->status < BT_STATS_STATUSES ? r->status : 0], 1);
     bt_histogram_note(&stats->duration, us, 1);
     if (r->events > 1 && r->first_byte_us != 0)
-        bt_histogram_note(&stats->tpot, (bt_clock_us() - r->first_byte_us) / (r->events - 1), 1);
+        bt_histogram_note(&stats->tpot, (bt_clock_event_us() - r->first_byte_us) / (r->events - 1),
+                          1);
     bt_access_log(r, us);
     bt_record_finish(r);
     bt_observe_request(r, us);

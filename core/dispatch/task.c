@@ -65,7 +65,8 @@ bool bt_task_take_retry(bt_task_t *task)
     bt_request_t *r = task->request;
     const unsigned percent = r->pool->spec.retry_budget_percent;
 
-    if (percent == 0 || bt_retry_budget_take(&r->pool->stat->retry_budget, percent, bt_clock_ms()))
+    if (percent == 0 ||
+        bt_retry_budget_take(&r->pool->stat->retry_budget, percent, bt_clock_event_ms()))
         return true;
     r->is_over_budget = true;
     bt_stats_inc(&r->d->stats, retries_over_budget);
@@ -242,7 +243,7 @@ void bt_task_start(bt_task_t *task, const bt_choice_t *choice)
     int rc;
 
     if (pool->spec.retry_budget_percent != 0)
-        bt_retry_budget_count(&pool->stat->retry_budget, bt_clock_ms());
+        bt_retry_budget_count(&pool->stat->retry_budget, bt_clock_event_ms());
     task->choice = *choice;
     rc = bt_attempt_start(task, &choice->first, on_attempt_end);
     if (rc == 0)

@@ -179,7 +179,7 @@ int bt_budget_on_full(bt_loop_t *loop, void *budget)
 
 static void tell(bt_budget_t *b, enum bt_budget_reason reason)
 {
-    uint64_t now_ms = bt_clock_ms(),
+    uint64_t now_ms = bt_clock_event_ms(),
              last = atomic_load_explicit(&b->logged_ms, memory_order_relaxed);
 
     if ((last != 0 && now_ms - last < TELL_MS) ||

@@ -48,7 +48,7 @@ static void wait_for_send(bt_conn_t *conn)
 
 static void wait_for_first_byte(bt_conn_t *conn)
 {
-    conn->first_due_us = bt_clock_us() + conn->first_left_ms * 1000;
+    conn->first_due_us = bt_clock_event_us() + conn->first_left_ms * 1000;
     start_deadline(conn, BT_DEADLINE_FIRST_BYTE, conn->first_left_ms);
 }
 
@@ -102,7 +102,7 @@ static bt_conn_t *finish(bt_call_t *call)
 
     bt_timer_stop(&call->total_timer);
     call->done = true;
-    call->end_us = bt_clock_us();
+    call->end_us = bt_clock_event_us();
     call->up->active_count--;
     return conn;
 }
@@ -199,7 +199,7 @@ static void dial_or_wait(bt_conn_t *conn)
 
     if (rc == 0) {
         start_deadline(conn, BT_DEADLINE_CONNECT, conn->call->timeouts.connect_ms);
-    } else if (rc == BT_E_AGAIN && bt_clock_ms() < conn->dial_until_ms) {
+    } else if (rc == BT_E_AGAIN && bt_clock_event_ms() < conn->dial_until_ms) {
         start_deadline(conn, BT_DEADLINE_DIAL, DIAL_AGAIN_MS);
     } else {
         fail_later(conn, connect_error(rc));
@@ -219,7 +219,7 @@ static int open_fresh(bt_call_t *call)
         return rc;
     attach(call, conn);
     call->reused = false;
-    conn->dial_until_ms = bt_clock_ms() + (wait_ms > 0 ? wait_ms : DIAL_WAIT_MS);
+    conn->dial_until_ms = bt_clock_event_ms() + (wait_ms > 0 ? wait_ms : DIAL_WAIT_MS);
     dial_or_wait(conn);
     return 0;
 }
@@ -261,7 +261,7 @@ static void lose(bt_conn_t *conn)
         return;
     bt_timer_stop(&call->total_timer);
     call->done = true;
-    call->end_us = bt_clock_us();
+    call->end_us = bt_clock_event_us();
     call->up->active_count--;
     call->ops->on_fail(call, rc);
 }
@@ -292,7 +292,7 @@ static void on_sent(bt_stream_t *s)
 
     if (call == NULL || call->sent_us > 0)
         return;
-    call->sent_us = bt_clock_us();
+    call->sent_us = bt_clock_event_us();
     if (call->first_byte_us == 0)
         wait_for_answer(conn);
 }
@@ -338,7 +338,7 @@ static void on_read(bt_stream_t *s, bt_buf_t *buf, char *p, size_t n)
             lose(conn);
             return;
         }
-        call->first_byte_us = bt_clock_us();
+        call->first_byte_us = bt_clock_event_us();
     }
     feed(conn, buf, (bt_str_t){p, n});
 }
@@ -455,7 +455,7 @@ int bt_call_start(bt_call_t *call, bt_upstream_t *up, const bt_call_ops_t *ops, 
                   const struct bt_slice *request, unsigned request_count,
                   const bt_call_timeouts_t *timeouts)
 {
-    *call = (bt_call_t){.ops = ops, .user = user, .up = up, .start_us = bt_clock_us()};
+    *call = (bt_call_t){.ops = ops, .user = user, .up = up, .start_us = bt_clock_event_us()};
     call->request = request;
     call->request_count = request_count;
     call->head_request = is_head_request(request, request_count);
@@ -492,7 +492,7 @@ void bt_call_pause(bt_call_t *call)
     if (!bt_timer_active(&conn->timer))
         return;
     if (conn->deadline == BT_DEADLINE_FIRST_BYTE) {
-        uint64_t now_us = bt_clock_us();
+        uint64_t now_us = bt_clock_event_us();
         conn->first_left_ms =
             conn->first_due_us > now_us ? (conn->first_due_us - now_us) / 1000 : 0;
         conn->first_left_ms += conn->first_left_ms == 0; /* 0 would mean none */

@@ -98,7 +98,7 @@ static uint64_t received(const bt_server_conn_t *c)
 static void set_deadline(bt_server_conn_t *c)
 {
     const bt_server_config_t *config = &c->x.server->config;
-    const uint64_t now_ms = bt_clock_ms(), age_ms = now_ms - c->body_ms;
+    const uint64_t now_ms = bt_clock_event_ms(), age_ms = now_ms - c->body_ms;
     uint64_t until_ms = config->body_stall_ms > 0 ? age_ms + config->body_stall_ms : UINT64_MAX;
 
     if (config->body_timeout_ms > 0 && config->body_timeout_ms < until_ms)
@@ -123,7 +123,7 @@ static bool dispatch(bt_server_conn_t *c)
         return bt_conn_refuse_request(
             c, 503, "memory is short, and this client's requests hold most of it; try again");
     bt_conn_stop_reading_request(c);
-    x->ready_us = bt_clock_us();
+    x->ready_us = bt_clock_event_us();
     c->handling = true;
     x->server->active_count++;
     x->server->ops->on_request(x);
@@ -167,7 +167,7 @@ bool bt_conn_begin_body(bt_server_conn_t *c)
     if (!head->chunked && head->length == 0)
         return dispatch(c);
     c->state = BT_CONN_BODY;
-    c->body_ms = bt_clock_ms();
+    c->body_ms = bt_clock_event_ms();
     bt_timer_stop(&c->deadline); /* the head's */
     if (head->chunked)
         bt_chunk_init(&c->chunk);

@@ -178,7 +178,7 @@ static void begin_head(bt_server_conn_t *c)
     x->user = NULL;
     x->head = (bt_head_t){0};
     x->body = BT_STR_NULL;
-    x->start_us = bt_clock_us();
+    x->start_us = bt_clock_event_us();
     x->ready_us = 0;
     x->status = 0;
     x->body_sent = 0;
@@ -355,7 +355,7 @@ static void arm_watch(bt_server_conn_t *c)
 static bool is_stalled(bt_server_conn_t *c)
 {
     uint64_t written = bt_stream_written(&c->stream);
-    uint64_t now_ms = bt_clock_ms();
+    uint64_t now_ms = bt_clock_event_ms();
 
     if (written != c->stall_written || bt_exchange_pending(&c->x) == 0) {
         c->stall_written = written;
@@ -385,7 +385,7 @@ void bt_conn_watch(bt_server_conn_t *c)
         return;
     if (!bt_timer_active(&c->watch)) {
         c->stall_written = bt_stream_written(&c->stream);
-        c->stall_ms = bt_clock_ms();
+        c->stall_ms = bt_clock_event_ms();
     } else if (!c->broken && !c->paused) {
         return; /* it runs already, at the right pace */
     }

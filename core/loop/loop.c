@@ -13,6 +13,7 @@
  */
 #include "loop/loop_impl.h"
 
+#include "base/clock.h"
 #include "base/err.h"
 
 #include <signal.h>
@@ -82,11 +83,13 @@ static void on_prepare(uv_prepare_t *prepare)
     call_later(loop);
     if (!bt_list_empty(&loop->dirty))
         uv_async_send(&loop->wake); /* let I/O have a look, but do not sleep on unsent bytes */
+    bt_clock_begin_event();         /* whatever it is that ends the sleep */
 }
 
 static void on_check(uv_check_t *check)
 {
     bt_stream_flush_dirty(check->data);
+    bt_clock_end_event();
 }
 
 /* libuv writes with writev(2), which has no MSG_NOSIGNAL: a peer that went away would end the process. */

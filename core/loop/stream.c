@@ -24,6 +24,7 @@
 #include "loop/stream.h"
 #include "loop/loop_impl.h"
 
+#include "base/clock.h"
 #include "base/err.h"
 
 #include <errno.h>
@@ -445,6 +446,7 @@ static void on_read(uv_stream_t *handle, ssize_t nread, const uv_buf_t *room)
     bt_buf_t *buf = s->read_buf;
 
     s->read_buf = NULL;
+    bt_clock_begin_event();
     if (nread > 0) {
         s->read_bytes += (uint64_t) nread;
         if (buf != NULL)

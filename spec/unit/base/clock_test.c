@@ -62,10 +62,41 @@ static void test_every_day_for_four_centuries(void **state)
     }
 }
 
+static void wait_a_little(void)
+{
+    const uint64_t from_us = bt_clock_us();
+
+    while (bt_clock_us() < from_us + 50)
+        continue;
+}
+
+/* Waiting reads the clock, which others' reads of an event's time may not fall behind. */
+static void an_event_has_one_time(void **state)
+{
+    uint64_t at_us, later_us;
+    (void) state;
+
+    bt_clock_begin_event();
+    at_us = bt_clock_event_us();
+    for (int i = 0; i < 100000; i++)
+        assert_true(bt_clock_event_us() == at_us && bt_clock_event_ms() == at_us / 1000);
+    later_us = bt_clock_us();
+    assert_true(later_us > at_us);
+    assert_true(bt_clock_event_us() == later_us);
+    wait_a_little();
+    bt_clock_begin_event(); /* the next one */
+    at_us = bt_clock_event_us();
+    assert_true(at_us >= later_us + 50);
+    bt_clock_end_event();
+    wait_a_little();
+    assert_true(bt_clock_event_us() >= at_us + 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_monotonic),
+        cmocka_unit_test(an_event_has_one_time),
         cmocka_unit_test(test_wall),
         cmocka_unit_test(test_iso8601),
         cmocka_unit_test(test_every_day_for_four_centuries),
