@@ -16,7 +16,7 @@
 static const char *const file_keys[] = {
     "name",         "kind",    "routes",      "prefill", "decode",          "rid",        "room",
     "batch",        "release", "abort_route", "learns",  "gateway_managed", "connectors", "engine",
-    "decode_first", "single",  "check",       "rank",    "same_rank",       NULL};
+    "decode_first", "single",  "check",       "rank",    "same_rank",       "templates",  NULL};
 
 const char *bt_plan_kind_name(enum bt_plan_kind kind)
 {
@@ -174,6 +174,7 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
     pub->is_gateway_managed = flag(L, "gateway_managed");
     pub->needs_decode_first = flag(L, "decode_first");
     pub->needs_same_rank = flag(L, "same_rank");
+    file->has_templates = flag(L, "templates");
     if (pub->is_gateway_managed && strcmp(pub->name, "baton") != 0)
         luaL_error(L,
                    "gateway_managed is for the dialect \"baton\" alone: BatonConnector's agents");
@@ -204,6 +205,8 @@ static void free_file(struct bt_dialect_file *file)
         free(file->routes[i]);
     for (unsigned i = 0; i < file->connector_count; i++)
         free(file->connectors[i]);
+    for (unsigned i = 0; i < 2; i++)
+        bt_leg_templates_fini(&file->templates[i]);
     free(file->path);
     free(file->name);
     free(file);
@@ -356,8 +359,8 @@ static int enter(lua_State *L)
     return 0;
 }
 
-enum bt_dialect_verdict bt_dialect_edit(const bt_dialect_t *dialect, const bt_leg_view_t *leg,
-                                        bt_edits_t *edits_p, bt_str_t *reason_p)
+static enum bt_dialect_verdict run(const bt_dialect_t *dialect, const bt_leg_view_t *leg,
+                                   bt_edits_t *edits_p, bt_str_t *reason_p)
 {
     struct bt_dialects *d = dialect->home;
     char err[512];
@@ -379,6 +382,55 @@ enum bt_dialect_verdict bt_dialect_edit(const bt_dialect_t *dialect, const bt_le
     d->edits = NULL;
     *reason_p = d->reason;
     return d->verdict;
+}
+
+/* NULL: it is none, or the leg is refused. */
+static const struct bt_leg_template *make_template(const bt_dialect_t *dialect,
+                                                   const bt_leg_view_t *leg, bt_leg_templates_t *t)
+{
+    struct bt_dialects *d = dialect->home;
+    const bt_leg_view_t view = bt_stand_ins_view(&d->stand_ins, leg);
+    const struct bt_leg_template *template = NULL;
+    bt_arena_t arena;
+    bt_edits_t edits;
+    bt_leg_key_t key;
+    bt_str_t reason;
+
+    bt_arena_init(&arena);
+    bt_edits_init(&edits, &arena);
+    d->noting = t;
+    if (run(dialect, &view, &edits, &reason) == BT_DIALECT_OK && bt_leg_key(t, leg, &key))
+        template = bt_leg_templates_put(t, &key, &d->stand_ins, &edits);
+    d->noting = NULL;
+    bt_arena_fini(&arena);
+    return template;
+}
+
+static bool is_from_template(const bt_dialect_t *dialect, const bt_leg_view_t *leg,
+                             bt_edits_t *edits_p)
+{
+    struct bt_dialect_file *file = (struct bt_dialect_file *) (uintptr_t) dialect;
+    const struct bt_leg_template *template;
+    bt_leg_templates_t *t;
+    bt_leg_key_t key;
+
+    if (!file->has_templates || leg->which > BT_DIALECT_DECODE)
+        return false;
+    t = &file->templates[leg->which];
+    if (!bt_leg_key(t, leg, &key))
+        return false;
+    template = bt_leg_templates_find(t, &key);
+    if (template == NULL)
+        template = make_template(dialect, leg, t);
+    return template != NULL && bt_leg_template_fill(template, leg, edits_p) == 0;
+}
+
+enum bt_dialect_verdict bt_dialect_edit(const bt_dialect_t *dialect, const bt_leg_view_t *leg,
+                                        bt_edits_t *edits_p, bt_str_t *reason_p)
+{
+    *reason_p = BT_STR("");
+    return is_from_template(dialect, leg, edits_p) ? BT_DIALECT_OK
+                                                   : run(dialect, leg, edits_p, reason_p);
 }
 
 bool bt_dialect_serves(const bt_dialect_t *dialect, bt_str_t path)
@@ -419,6 +471,7 @@ int bt_dialects_new(bt_dialects_t **dialects_p, const char *user_dir, char *err,
     snprintf(err, err_size, "out of memory");
     if (d == NULL)
         return rc;
+    bt_stand_ins_init(&d->stand_ins);
     rc = bt_vm_open(&d->vm, d, VM_CAP_BYTES, BT_VM_JIT | BT_VM_REQUIRE);
     if (rc != 0)
         goto err_free;

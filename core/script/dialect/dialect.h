@@ -3,12 +3,12 @@
  * Owner: one VM per loop holds all dialects; trusted and compiled (users' own from --dialect-dir run with the JIT off).
  * Life:  loaded at loop start; the struct bt_dialect is constant after that.
  * Flow:  dispatch fills a bt_leg_view, calls bt_dialect_edit once a leg, gets edits (or a refusal with a reason).
- * Cost:  one lua_pcall a leg; strings that Lua makes are copied into the leg's arena.
+ * Cost:  one lua_pcall a leg, none for a template; strings that Lua makes are copied into the leg's arena.
  *
  * A dialect file returns:
  *   { name = "nixl", kind = "handoff" | "bootstrap" | "sequence" | "trigger", rid = bool, room = bool, batch = bool,
  *     release = bool, abort_route = bool, learns = bool, gateway_managed = bool, decode_first = bool,
- *     same_rank = bool,
+ *     same_rank = bool, templates = bool,
  *     routes = { "/v1/completions", ... } or nil for all, prefill = function(leg, edit), decode = function(leg, edit) }
  *     A user's file also: connectors = { "MyConnector", ... }, engine = "vllm" or another, single = function(leg, edit).
  *   kind sequence: P with one token, then D, nothing of P's reply is needed (shared_cache).
@@ -20,6 +20,8 @@
  *   check: a function(leg, edit) of kind "bootstrap" that looks at prefill's reply (edit.reply) when it has come before decode's first
  *   token; nil, reason: its KV will not come, decode is stopped and the attempt fails. It edits nothing.
  *   decode_first = true: prefill's function looks at leg.decode, so a plan may not leave decode open.
+ *   templates = true: prefill and decode do nothing with leg.request_id, rid and room but put them into text, and depend on nothing but
+ *   leg. They then run once for each kind of leg, and what they said serves the next (not one of a list, or with a reply).
  *   same_rank = true: where there are several data-parallel ranks, prefill's is chosen first and decode gets the same.
  *   gateway_managed = true: the workers' transfer agents are connected to the gateway, which opens each room at both sides and may give a
  *   waiting decode another prefill, with a room of its own: then leg.room is not the same on both legs.
@@ -39,10 +41,8 @@
 #ifndef BT_SCRIPT_DIALECT_H
 #define BT_SCRIPT_DIALECT_H
 
-#include "base/json.h"
 #include "script/dialect/edits.h"
-
-#include <stdint.h>
+#include "script/dialect/leg_view.h"
 
 enum bt_plan_kind {
     BT_PLAN_NONE,
@@ -52,14 +52,6 @@ enum bt_plan_kind {
     BT_PLAN_TRIGGER
 };
 const char *bt_plan_kind_name(enum bt_plan_kind kind); /* "single", "handoff", ... */
-
-enum bt_dialect_leg {
-    BT_DIALECT_PREFILL,
-    BT_DIALECT_DECODE,
-    BT_DIALECT_SINGLE,
-    BT_DIALECT_CHECK,
-    BT_DIALECT_LEGS
-};
 
 typedef struct bt_dialects bt_dialects_t;
 
@@ -82,39 +74,6 @@ typedef struct bt_dialect {
     bt_dialects_t *home;
     int leg_refs[BT_DIALECT_LEGS]; /* Lua registry */
 } bt_dialect_t;
-
-/* One side of the pair as a dialect sees it (leg.prefill, leg.decode). */
-typedef struct bt_dialect_peer {
-    bt_str_t name, host, engine_id, kv_host, kv_address, version;
-    unsigned port;
-    int bootstrap_port; /* 0 unknown -> nil in Lua, -1 none -> nil */
-    unsigned dp_size, tp_size, pp_size;
-    int dp_rank;  /* -1 = not chosen -> nil */
-    bool learned; /* engine_id, kv_host, bootstrap_port come from a reply */
-} bt_dialect_peer_t;
-
-typedef struct bt_leg_view {
-    enum bt_dialect_leg which;
-    bt_str_t path;       /* "/v1/chat/completions" */
-    bt_str_t request_id; /* X-Request-Id of this leg */
-    bt_str_t rid;        /* fixed width, "" when the dialect needs none */
-    bt_str_t metaserver; /* decode of a trigger: the URL that its engine calls; "" otherwise */
-    const uint64_t
-        *rooms; /* one per prompt; leg.rooms = {"123", ...} decimal strings, leg.room = first */
-    unsigned room_count;
-    unsigned prompt_count; /* 0 = one scalar prompt, k = list of k */
-    bool stream;
-    bt_str_t body; /* client's body, for leg.has(key) -> type of a top-level member or nil */
-    /* Optional: the same answer from an index that the caller has already (else `body` is scanned when Lua asks). */
-    enum bt_json_type (*member)(const void *user, bt_str_t key);
-    const void *member_user;
-    bt_dialect_peer_t prefill, decode_peer;
-    bt_str_t
-        reply; /* prefill's JSON reply for decode of a hand-off, decode's call for prefill of a trigger; "" otherwise. Edits may borrow its bytes */
-    bool is_reply_object;                   /* it has been validated as one */
-    const bt_json_members_t *reply_members; /* where they are known already; else NULL */
-    uint64_t reply_prompt_tokens;           /* usage.prompt_tokens of the reply; 0 = absent */
-} bt_leg_view_t;
 
 enum bt_dialect_verdict { BT_DIALECT_OK, BT_DIALECT_RECOMPUTE, BT_DIALECT_REFUSED };
 

@@ -24,21 +24,6 @@ enum {
 static const char *const leg_names[] = {
     "path",   "request_id", "rid",       "metaserver",          "room",    "rooms",  "prompt_count",
     "stream", "has",        "has_reply", "reply_prompt_tokens", "prefill", "decode", NULL};
-enum {
-    PEER_NAME,
-    PEER_HOST,
-    PEER_PORT,
-    PEER_ENGINE_ID,
-    PEER_KV_HOST,
-    PEER_KV_ADDRESS,
-    PEER_VERSION,
-    PEER_BOOTSTRAP_PORT,
-    PEER_DP_SIZE,
-    PEER_TP_SIZE,
-    PEER_PP_SIZE,
-    PEER_DP_RANK,
-    PEER_LEARNED
-};
 static const char *const peer_names[] = {
     "name",           "host",    "port",    "engine_id", "kv_host", "kv_address", "version",
     "bootstrap_port", "dp_size", "tp_size", "pp_size",   "dp_rank", "learned",    NULL};
@@ -139,49 +124,53 @@ static int peer_index(lua_State *L)
     struct bt_dialects *d = running(L);
     const bool *is_decode = lua_touserdata(L, 1);
     const bt_dialect_peer_t *peer = *is_decode ? &d->leg->decode_peer : &d->leg->prefill;
+    int field;
 
     if (peer->name.n == 0)
         return luaL_error(L, *is_decode ? "decode is chosen after prefill here; a dialect that "
                                           "must know it before says decode_first = true"
                                         : "a single leg has no prefill; leg.decode is its worker");
-    switch (bt_vm_fields_find(L, &d->peer_fields, 2)) {
-    case PEER_NAME:
+    field = bt_vm_fields_find(L, &d->peer_fields, 2);
+    if (d->noting != NULL && field >= 0)
+        bt_leg_note_peer(d->noting, *is_decode, (enum bt_peer_field) field);
+    switch (field) {
+    case BT_PEER_NAME:
         bt_vm_push_str(L, peer->name);
         break;
-    case PEER_HOST:
+    case BT_PEER_HOST:
         bt_vm_push_str(L, peer->host);
         break;
-    case PEER_PORT:
+    case BT_PEER_PORT:
         push_count(L, peer->port);
         break;
-    case PEER_ENGINE_ID:
+    case BT_PEER_ENGINE_ID:
         bt_vm_push_opt(L, peer->engine_id);
         break;
-    case PEER_KV_HOST:
+    case BT_PEER_KV_HOST:
         bt_vm_push_opt(L, peer->kv_host);
         break;
-    case PEER_KV_ADDRESS:
+    case BT_PEER_KV_ADDRESS:
         bt_vm_push_opt(L, peer->kv_address);
         break;
-    case PEER_VERSION:
+    case BT_PEER_VERSION:
         bt_vm_push_opt(L, peer->version);
         break;
-    case PEER_BOOTSTRAP_PORT:
+    case BT_PEER_BOOTSTRAP_PORT:
         push_positive(L, peer->bootstrap_port);
         break;
-    case PEER_DP_SIZE:
+    case BT_PEER_DP_SIZE:
         push_count(L, peer->dp_size);
         break;
-    case PEER_TP_SIZE:
+    case BT_PEER_TP_SIZE:
         push_count(L, peer->tp_size);
         break;
-    case PEER_PP_SIZE:
+    case BT_PEER_PP_SIZE:
         push_count(L, peer->pp_size);
         break;
-    case PEER_DP_RANK:
+    case BT_PEER_DP_RANK:
         peer->dp_rank >= 0 ? lua_pushinteger(L, peer->dp_rank) : lua_pushnil(L);
         break;
-    case PEER_LEARNED:
+    case BT_PEER_LEARNED:
         lua_pushboolean(L, peer->learned);
         break;
     default:
@@ -222,17 +211,11 @@ static int leg_has(lua_State *L)
 {
     struct bt_dialects *d = running(L);
     bt_str_t key = {luaL_checkstring(L, 1), 0};
-    enum bt_json_type type = BT_JSON_NONE;
-    const bt_json_item_t *item;
 
     key = bt_vm_str(L, 1);
-    if (d->leg->member != NULL) {
-        type = d->leg->member(d->leg->member_user, key);
-    } else {
-        item = bt_json_index_member(&d->index, d->leg->body, key);
-        type = item != NULL ? item->type : BT_JSON_NONE;
-    }
-    lua_pushstring(L, type_name(type)); /* NULL pushes nil */
+    if (d->noting != NULL)
+        bt_leg_note_member(d->noting, key);
+    lua_pushstring(L, type_name(bt_leg_member(d->leg, key))); /* NULL pushes nil */
     return 1;
 }
 

@@ -11,6 +11,7 @@
 #include "cluster/capability.h"
 #include "script/dialect/dialect.h"
 #include "script/dialect/json_index.h"
+#include "script/dialect/leg_template.h"
 #include "script/vm/vm.h"
 
 #define BT_DIALECTS_MAX 64
@@ -22,6 +23,8 @@ struct bt_dialect_file {
     char *name;
     char *routes[BT_DIALECT_ROUTES_MAX];
     unsigned route_count; /* 0 = all paths */
+    bool has_templates;
+    bt_leg_templates_t templates[2]; /* of prefill and decode */
     /* Of a user's file only. */
     char *path; /* NULL = compiled in */
     char *connectors[BT_DIALECT_CONNECTORS_MAX];
@@ -35,11 +38,13 @@ struct bt_dialects {
     unsigned count;
     int enter_ref, leg_ref, edit_ref, has_ref, peer_refs[2];
     bt_vm_fields_t leg_fields, peer_fields;
+    bt_stand_ins_t stand_ins;
     /* the running call */
     const bt_dialect_t *running;
     const bt_leg_view_t *leg; /* NULL = no call: the API refuses */
     bt_edits_t *edits;
     bt_json_index_t index;
+    bt_leg_templates_t *noting; /* what it asks, where it runs for a template; else NULL */
     enum bt_dialect_verdict verdict;
     bt_str_t reason;
 };

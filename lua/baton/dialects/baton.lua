@@ -35,6 +35,7 @@ return {
   kind = "bootstrap",
   room = true,
   gateway_managed = true,
+  templates = true,
   routes = legs.VLLM_ROUTES,
   prefill = prefill,
   decode = decode,

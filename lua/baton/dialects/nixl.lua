@@ -21,6 +21,7 @@ return {
   name = "nixl",
   kind = "handoff",
   release = true,
+  templates = true,
   routes = legs.VLLM_ROUTES,
   prefill = prefill,
   decode = decode,

@@ -98,6 +98,7 @@ return {
   rid = true,
   batch = true,
   abort_route = true,
+  templates = true,
   routes = { "/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses" },
   prefill = prefill,
   decode = decode,

@@ -17,6 +17,7 @@ end
 return {
   name = "shared_cache",
   kind = "sequence",
+  templates = true,
   routes = legs.VLLM_ROUTES,
   prefill = prefill,
   decode = decode,
