@@ -122,8 +122,7 @@ static void put_run(struct emitter *e, bt_str_t text, size_t from, size_t to)
 
 static void put_new_member(struct emitter *e, bt_str_t key, bt_str_t value)
 {
-    size_t quoted = bt_json_quoted_size(key);
-    char *p = bt_arena_alloc(e->arena, quoted + 2);
+    char *p = bt_arena_alloc(e->arena, bt_json_quoted_max(key) + 2);
     size_t n = 0;
 
     if (e->any)

@@ -108,6 +108,11 @@ long bt_json_unescape(bt_str_t value, char *out, size_t size);
 long bt_json_unescape_raw(bt_str_t raw, char *out, size_t size);
 /* Number of bytes that bt_json_quote would write, quotes included; and the writer. */
 size_t bt_json_quoted_size(bt_str_t s);
+/* Enough room for it, without a look at a short one. */
+static inline size_t bt_json_quoted_max(bt_str_t s)
+{
+    return s.n <= 32 ? 6 * s.n + 2 : bt_json_quoted_size(s);
+}
 size_t bt_json_quote(bt_str_t s, char *out);
 
 #endif

@@ -90,10 +90,16 @@ static const char *first_hit(const char *at, uint64_t hits)
 
 static inline const char *plain_end(const char *at, const char *end)
 {
+    const char *begin = at;
+
     for (; end - at >= STEP; at += STEP) {
         __auto_type hits = block_hits(at);
         if (hits != 0)
             return first_hit(at, hits);
+    }
+    if (end - begin >= STEP && at < end) { /* the last bytes, with plain ones before them */
+        __auto_type hits = block_hits(end - STEP);
+        return hits != 0 ? first_hit(end - STEP, hits) : end;
     }
     while (at < end && is_plain((unsigned char) *at))
         at++;

@@ -443,10 +443,11 @@ bool bt_dialect_serves(const bt_dialect_t *dialect, bt_str_t path)
     return file->route_count == 0;
 }
 
+/* Asked several times a request: most names differ in their first letter. */
 const bt_dialect_t *bt_dialects_find(const bt_dialects_t *d, const char *name)
 {
     for (unsigned i = 0; i < d->count; i++)
-        if (strcmp(d->files[i]->name, name) == 0)
+        if (*d->files[i]->name == *name && strcmp(d->files[i]->name, name) == 0)
             return &d->files[i]->pub;
     return NULL;
 }

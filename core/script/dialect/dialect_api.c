@@ -306,7 +306,7 @@ static int edit_str(lua_State *L)
 {
     struct bt_dialects *d = running(L);
     bt_str_t s = check_str(L, 1);
-    char *out = bt_arena_alloc(d->edits->arena, bt_json_quoted_size(s));
+    char *out = bt_arena_alloc(d->edits->arena, bt_json_quoted_max(s));
 
     lua_pushlstring(L, out, bt_json_quote(s, out));
     return 1;

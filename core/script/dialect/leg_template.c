@@ -12,6 +12,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #define HOLES_MAX 16 /* of all edits of a leg */
 
@@ -186,11 +188,16 @@ void bt_leg_note_member(bt_leg_templates_t *t, bt_str_t key)
 
 /* ---- what is kept ---- */
 
+static uint64_t hash_of(bt_str_t key)
+{
+    return XXH3_64bits(key.p, key.n);
+}
+
 const struct bt_leg_template *bt_leg_templates_find(const bt_leg_templates_t *t,
                                                     const bt_leg_key_t *key)
 {
     const bt_str_t bytes = {key->bytes, key->n};
-    const uint64_t hash = bt_str_hash(bytes);
+    const uint64_t hash = hash_of(bytes);
     const struct bt_leg_template *at = t->buckets[hash % BT_LEG_BUCKETS];
 
     while (at != NULL && (at->hash != hash || !bt_str_eq(at->key, bytes)))
@@ -279,7 +286,7 @@ static struct bt_leg_template *make(const bt_leg_key_t *key, const bt_edits_t *e
                                          .value = put_text(&at, e->value)};
     }
     template->key = put_text(&at, (bt_str_t){key->bytes, key->n});
-    template->hash = bt_str_hash(template->key);
+    template->hash = hash_of(template->key);
     return template;
 }
 

@@ -8,6 +8,9 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
+#include <string.h>
+
 static void test_good_answers(void **state)
 {
     static const char *const good[] = {
@@ -130,6 +133,29 @@ static void test_kv_sentences(void **state)
     assert_false(bt_inspect_kv_transfer(BT_STR("{\"message\":\"out of memory\"}")));
 }
 
+/* The word is found eight bytes at a time, wherever it begins and however near the end is. */
+static void test_words_at_every_place(void **state)
+{
+    char text[160], pad[41] = "";
+    (void) state;
+
+    for (size_t i = 0; i <= 40; i++) {
+        pad[i] = '\0';
+        snprintf(text, sizeof(text), "{\"p\":\"%s\",\"error\":{\"code\":503}}", pad);
+        assert_int_equal(bt_inspect_json(bt_str(text)), 503);
+        snprintf(text, sizeof(text), "{\"p\":\"%s\",\"object\":\"error\"", pad); /* cut */
+        assert_int_equal(bt_inspect_json((bt_str_t){text, strlen(text)}), 500);
+        snprintf(text, sizeof(text), "{\"p\":\"%s\",\"choices\":[{\"finish_reason\":\"abort\"}]}",
+                 pad);
+        assert_int_equal(bt_inspect_json(bt_str(text)), 500);
+        snprintf(text, sizeof(text), "{\"p\":\"%s or for an err, abor\",\"choices\":[]}", pad);
+        assert_int_equal(bt_inspect_json(bt_str(text)), 0);
+        pad[i] = "or"[i % 2];
+    }
+    assert_int_equal(bt_inspect_json(BT_STR("")), 0);
+    assert_int_equal(bt_inspect_json(BT_STR("or")), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +163,7 @@ int main(void)
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_cut_body_is_judged_by_whole_members),
         cmocka_unit_test(test_escaped_words),
+        cmocka_unit_test(test_words_at_every_place),
         cmocka_unit_test(test_streamed_prefill_answer),
         cmocka_unit_test(test_reply_that_is_one_object),
         cmocka_unit_test(test_members_of_a_reply),

@@ -187,6 +187,7 @@ static void edits_beside_them_are_counted(void **state)
 static void kinds_without_end(void **state)
 {
     struct leg_run r;
+    bt_str_t first = BT_STR_NULL;
     (void) state;
 
     start(&r, "edit.set('host', edit.str(leg.prefill.host))");
@@ -197,7 +198,9 @@ static void kinds_without_end(void **state)
         r.leg.prefill.host = bt_str(host);
         assert_int_equal(leg_edit(&r, false), BT_DIALECT_OK);
         assert_true(bt_str_eq(r.edits.items[1].value, bt_str(wanted)));
+        first = i == 0 ? r.edits.items[1].value : first;
     }
+    assert_true(bt_str_eq(first, BT_STR("\"h0\""))); /* a leg's edits outlive its template */
     leg_fini(&r);
 }
 
