@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #define REPLACEMENT UINT32_C(0xfffd)
+#define EXACT_DIGITS 15 /* a double holds them all */
 #define NUMBER_BYTES 64 /* longer numbers are copied to the heap */
 
 /* ---- unescape ---- */
@@ -244,7 +245,12 @@ int bt_json_i64(bt_str_t value, int64_t *value_p)
 int bt_json_double(bt_str_t value, double *value_p)
 {
     char small[NUMBER_BYTES];
+    int64_t integer;
 
+    if (value.n <= EXACT_DIGITS && bt_json_i64(value, &integer) == 0 && integer != 0) {
+        *value_p = (double) integer; /* 0 may be -0 */
+        return 0;
+    }
     if (!is_number(value))
         return BT_E_INVAL;
     char *copy = value.n < sizeof(small) ? small : malloc(value.n + 1);

@@ -23,11 +23,22 @@ static const char *string_end(const char *at, const char *end)
     return at + 1;
 }
 
+/* Over most of a list's integers at once: block and token ids. *pays_p: there may be more such lists. */
+static void skip_integers(const char **at_p, const char *end, size_t *commas_p, bool *pays_p)
+{
+    const char *at = *at_p;
+
+    if (!*pays_p || at >= end || *at < '0' || *at > '9')
+        return;
+    *at_p = bt_json_integers_end(at, end, commas_p);
+    *pays_p = *at_p != at;
+}
+
 /* Its elements are its commas and one, unless it holds nothing but white space. */
 static const char *skip_bracket(const char *at, const char *end, size_t *inner_p)
 {
-    size_t depth = 0, commas = 0;
-    bool is_empty = true;
+    size_t depth = 0, commas = 0, inner = 0;
+    bool is_empty = true, pays = true;
 
     while (at < end) {
         const char c = *at;
@@ -40,11 +51,14 @@ static const char *skip_bracket(const char *at, const char *end, size_t *inner_p
         if (c == '[' || c == '{') {
             is_empty = is_empty && depth == 0;
             depth++;
+            if (c == '[')
+                skip_integers(&at, end, depth == 1 ? &commas : &inner, &pays);
         } else if (c == ']' || c == '}') {
             if (--depth == 0)
                 break;
         } else if (c == ',') {
             commas += depth == 1;
+            skip_integers(&at, end, depth == 1 ? &commas : &inner, &pays);
         } else if (is_empty && !bt_str_is_blank(c)) {
             is_empty = false;
         }

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/json_corpus.h"
@@ -377,10 +378,48 @@ static void test_cursor_agrees_with_validate_on_damaged_texts(void **state)
     assert_true(accepted > 1000 && refused > 1000);
 }
 
+/* Lists of every length around a block, with what goes over integers at once and what must not. */
+static void size_of_what_is_right(void **state)
+{
+    static const char *const items[] = {"7",   "12345, ", "[1,2]",         "-3",
+                                        "0.5", "\"1,2\"", "{\"a\":[4,5]}", "[]"};
+    (void) state;
+
+    for (unsigned kind = 0; kind < 64; kind++)
+        for (unsigned count = 0; count < 60; count++) {
+            char text[2048] = "[";
+            for (unsigned i = 0; i < count; i++)
+                snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%.*s",
+                         i == 0 ? "" : ",",
+                         (int) strcspn(items[i % 3 == 2 ? kind / 8 : kind % 8], " "),
+                         i % 3 == 1 ? "12345" : items[i % 3 == 2 ? kind / 8 : kind % 8]);
+            for (char *comma; (comma = strstr(text, ",,")) != NULL;)
+                memmove(comma, comma + 1, strlen(comma));
+            if (text[strlen(text) - 1] == ',')
+                text[strlen(text) - 1] = '\0';
+            strcat(text, "]");
+            const long size = bt_json_count(bt_str(text));
+            assert_true(size >= 0);
+            assert_int_equal(bt_json_size(bt_str(text)), size);
+            strcat(text,
+                   ",1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28]");
+            memmove(text + 1, text, strlen(text) + 1);
+            text[0] = '['; /* the same as the first element of another, with more behind it */
+            bt_json_walk_t walk;
+            bt_str_t element;
+            size_t inner;
+            bt_json_walk(&walk, bt_str(text));
+            assert_true(bt_json_walk_next(&walk, &element, &inner));
+            assert_int_equal(inner, size);
+            assert_int_equal(bt_json_size(bt_str(text)), 29);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accepts),
+        cmocka_unit_test(size_of_what_is_right),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_every_prefix_of_a_text_is_refused),
         cmocka_unit_test(test_error_offsets),
