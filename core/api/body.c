@@ -48,6 +48,26 @@ const bt_json_item_t *bt_body_find(const bt_body_t *body, bt_str_t name)
     return NULL;
 }
 
+unsigned bt_slices_reserve(bt_slices_t *s, bt_arena_t *arena)
+{
+    if (s->count == s->cap) {
+        unsigned cap = s->cap != 0 ? 2 * s->cap : 16;
+        struct bt_slice *more = bt_arena_alloc(arena, cap * sizeof(*more));
+        if (s->count != 0)
+            memcpy(more, s->items, s->count * sizeof(*more));
+        s->items = more;
+        s->cap = cap;
+    }
+    s->items[s->count] = (struct bt_slice){.p = ""};
+    return s->count++;
+}
+
+void bt_slices_fill(bt_slices_t *s, unsigned at, bt_str_t bytes)
+{
+    s->items[at] = (struct bt_slice){.p = bytes.p, .n = bytes.n, .owner = NULL};
+    s->bytes += bytes.n;
+}
+
 void bt_slices_put(bt_slices_t *s, bt_arena_t *arena, bt_str_t bytes)
 {
     if (bytes.n == 0)
@@ -58,16 +78,7 @@ void bt_slices_put(bt_slices_t *s, bt_arena_t *arena, bt_str_t bytes)
         s->bytes += bytes.n;
         return;
     }
-    if (s->count == s->cap) {
-        unsigned cap = s->cap != 0 ? 2 * s->cap : 16;
-        struct bt_slice *more = bt_arena_alloc(arena, cap * sizeof(*more));
-        if (s->count != 0)
-            memcpy(more, s->items, s->count * sizeof(*more));
-        s->items = more;
-        s->cap = cap;
-    }
-    s->items[s->count++] = (struct bt_slice){.p = bytes.p, .n = bytes.n, .owner = NULL};
-    s->bytes += bytes.n;
+    bt_slices_fill(s, bt_slices_reserve(s, arena), bytes);
 }
 
 /* The edit that decides about (object, key), the last one given; NULL when there is none. */

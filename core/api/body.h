@@ -38,6 +38,9 @@ typedef struct bt_slices {
 
 /* Appends one slice; p lives as long as the arena (owner is left NULL). */
 void bt_slices_put(bt_slices_t *s, bt_arena_t *arena, bt_str_t bytes);
+/* Appends one that is not known yet, and is filled before the slices are used. */
+unsigned bt_slices_reserve(bt_slices_t *s, bt_arena_t *arena);
+void bt_slices_fill(bt_slices_t *s, unsigned at, bt_str_t bytes);
 /* Appends body with edits applied. The last edit of a (object, key) wins; every duplicate of an edited key goes. BT_E_LIMIT: an object
  * that they go into is too large (BT_BODY_NESTED_MAX, BT_BODY_MEMBERS_MAX). */
 int bt_body_apply(const bt_body_t *body, const bt_edits_t *edits, bt_arena_t *arena,

@@ -61,6 +61,21 @@ static inline bool bt_str_is_blank(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
+/* How many of its first bytes, in eights, surely hold no byte below 0x20; the rest is to be looked at. */
+static inline size_t bt_str_without_controls(bt_str_t s)
+{
+    const uint64_t every = UINT64_C(0x0101010101010101);
+    uint64_t eight;
+    size_t n = 0;
+
+    for (; s.n - n >= sizeof(eight); n += sizeof(eight)) {
+        memcpy(&eight, s.p + n, sizeof(eight));
+        if (((eight - every * 0x20) & ~eight & every * 0x80) != 0)
+            break;
+    }
+    return n;
+}
+
 /* What a hex digit stands for; -1: it is none. */
 static inline int bt_str_hex(char c)
 {

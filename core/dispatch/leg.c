@@ -255,13 +255,14 @@ static int single_edits(bt_leg_t *leg, bt_edits_t *edits)
     return 0;
 }
 
-/* Head first, then the body's slices: one array for the call. */
+/* Head first, which tells of the body's length, then the body's slices: one array for the call. */
 static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
 {
     bt_attempt_t *a = leg->attempt;
     bt_request_t *r = a->task->request;
-    bt_slices_t body = {0};
+    bt_slices_t *all = &leg->request;
     bt_edits_t edits;
+    unsigned head;
     int rc;
 
     bt_edits_init(&edits, &r->send_arena);
@@ -279,20 +280,20 @@ static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
         f->reason = "the request's body needs more edits than one leg may have";
     if (rc < 0)
         return rc;
+    *all = (bt_slices_t){0};
+    head = bt_slices_reserve(all, &r->send_arena);
     if (r->intent.has_body)
-        rc = bt_body_apply(&r->intent.body, &edits, &r->send_arena, &body);
+        rc = bt_body_apply(&r->intent.body, &edits, &r->send_arena, all);
     else
-        bt_slices_put(&body, &r->send_arena, r->intent.body.text);
+        bt_slices_put(all, &r->send_arena, r->intent.body.text);
     if (rc == BT_E_LIMIT) { /* the client's size, nobody else's fault */
         f->reason = "an edit goes into an object of the request's body that is too large for it";
         return BT_E_HTTP_BODY_SIZE;
     }
     if (rc < 0)
         return rc;
-    bt_slices_put(&leg->request, &r->send_arena,
-                  bt_headers_request(leg, &edits, body.bytes, r->intent.body.text.n != 0));
-    for (unsigned i = 0; i < body.count; i++)
-        bt_slices_put(&leg->request, &r->send_arena, (bt_str_t){body.items[i].p, body.items[i].n});
+    bt_slices_fill(all, head,
+                   bt_headers_request(leg, &edits, all->bytes, r->intent.body.text.n != 0));
     return 0;
 }
 

@@ -137,7 +137,7 @@ static const char *date_text(bt_server_t *server)
 /* A line end inside a header would let its author write headers of his own. */
 static bool is_clean(bt_str_t s)
 {
-    for (size_t i = 0; i < s.n; i++)
+    for (size_t i = bt_str_without_controls(s); i < s.n; i++)
         if (s.p[i] == '\r' || s.p[i] == '\n' || s.p[i] == '\0')
             return false;
     return true;

@@ -259,10 +259,31 @@ static void test_random_edits_stay_valid(void **state)
     }
 }
 
+static void a_slice_is_filled_later(void **state)
+{
+    bt_slices_t slices = {0};
+    bt_arena_t arena;
+    (void) state;
+
+    bt_arena_init(&arena);
+    bt_slices_put(&slices, &arena, BT_STR("a"));
+    const unsigned at = bt_slices_reserve(&slices, &arena);
+    for (unsigned i = 0; i < 40; i++) /* it moves */
+        bt_slices_put(&slices, &arena, i % 2 == 0 ? BT_STR("xx") : BT_STR("y"));
+    assert_int_equal(slices.bytes, 61);
+    bt_slices_fill(&slices, at, BT_STR("head"));
+    assert_int_equal(slices.bytes, 65);
+    assert_int_equal(slices.count, 42);
+    assert_true(bt_str_eq((bt_str_t){slices.items[1].p, slices.items[1].n}, BT_STR("head")));
+    assert_int_equal(slices.items[2].n, 2);
+    bt_arena_fini(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_edits_is_one_copy),
+        cmocka_unit_test(a_slice_is_filled_later),
         cmocka_unit_test(test_empty_object),
         cmocka_unit_test(test_set_keeps_place_and_neighbours),
         cmocka_unit_test(test_remove_everywhere),

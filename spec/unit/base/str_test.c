@@ -199,15 +199,38 @@ static void test_numbers(void **state)
     assert_memory_equal(z, ".07.", 4);
 }
 
+static void test_without_controls(void **state)
+{
+    char text[33];
+    (void) state;
+
+    for (size_t at = 0; at < sizeof(text) - 1; at++)
+        for (unsigned c = 0; c < 256; c++) {
+            memset(text, c % 2 == 0 ? 0xff : ' ', sizeof(text));
+            text[at] = (char) c;
+            const size_t n = bt_str_without_controls((bt_str_t){text, sizeof(text) - 1});
+            assert_int_equal(n, c < 0x20 ? at / 8 * 8 : sizeof(text) - 1);
+        }
+    assert_int_equal(bt_str_without_controls(BT_STR("1234567")), 0);
+    assert_int_equal(bt_str_without_controls(BT_STR_NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_compares),   cmocka_unit_test(test_trim),
-        cmocka_unit_test(test_secret),     cmocka_unit_test(test_find),
-        cmocka_unit_test(test_u64),        cmocka_unit_test(test_dup),
-        cmocka_unit_test(test_distance),   cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_tame),       cmocka_unit_test(test_escaped_byte),
-        cmocka_unit_test(test_take_hex64), cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_without_controls),
+        cmocka_unit_test(test_compares),
+        cmocka_unit_test(test_trim),
+        cmocka_unit_test(test_secret),
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_u64),
+        cmocka_unit_test(test_dup),
+        cmocka_unit_test(test_distance),
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_tame),
+        cmocka_unit_test(test_escaped_byte),
+        cmocka_unit_test(test_take_hex64),
+        cmocka_unit_test(test_lines),
         cmocka_unit_test(test_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
