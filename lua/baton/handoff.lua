@@ -49,16 +49,14 @@ end
 
 -- [1, 2] in old releases, [[1, 2], []] (a list per cache group) since.
 local function has_blocks(edit)
-  local kind, count = edit.reply(NAME, "remote_block_ids")
-  if kind ~= "array" then
-    return false
-  end
-  for i = 1, count do
-    local inner, inner_count = edit.reply(NAME, "remote_block_ids", i)
-    if inner == "number" or (inner == "array" and inner_count > 0) then
+  local i = 0
+  repeat
+    i = i + 1
+    local kind, count = edit.reply(NAME, "remote_block_ids", i)
+    if kind == "number" or (kind == "array" and count > 0) then
       return true
     end
-  end
+  until kind == nil
   return false
 end
 
