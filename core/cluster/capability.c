@@ -110,8 +110,10 @@ static const struct row rows[] = {
     {"p2p_nccl", HANDOFF, p2p_nccl, BT_ENGINE_VLLM, P2P_NCCL_RULES, NULL},
     {"nccl", HANDOFF, p2p_nccl, BT_ENGINE_VLLM, P2P_NCCL_RULES, NULL},
     {"lmcache_pd", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL),
-     "lmcache_pd (LMCache's own prefill-decode backend, told by ZeroMQ) is not supported; "
-     "LMCacheConnectorV1 over a cache that both sides read is"},
+     "lmcache_pd (LMCache's PDBackend, told by ZeroMQ) is not supported: its decode is given the "
+     "prompt and prefill's first token as ids on /v1/completions, so chats would lose their tool "
+     "and reasoning parsers, and a push that fails is told to nobody; use LMCacheConnectorV1 over "
+     "a cache that both sides read, or NixlConnector"},
 };
 
 /* Rows of --dialect-dir: a row is whole before the count shows it, and stays. */
