@@ -170,15 +170,17 @@ static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_fa
     bt_str_t reason = BT_STR_NULL;
     const bt_leg_view_t view = view_of(leg, reply, &learned);
 
-    switch (bt_dialect_edit(a->dialect, &view, edits, &reason)) {
+    const enum bt_dialect_verdict verdict = bt_dialect_edit(a->dialect, &view, edits, &reason);
+    switch (verdict) {
     case BT_DIALECT_OK:
         if (a->dialect->needs_rid)
             bt_str_copy(leg->rid, sizeof(leg->rid), a->rid);
         return 0;
     case BT_DIALECT_RECOMPUTE:
+    case BT_DIALECT_ENDS_EARLY:
         a->recompute = true;
         bt_stats_inc(&r->d->stats, recomputes);
-        if (!r->pool->spec.refuse_recompute)
+        if (verdict == BT_DIALECT_ENDS_EARLY || !r->pool->spec.refuse_recompute)
             return 0;
         reason = BT_STR("prefill's reply carried no hand-off parameters");
         break;

@@ -4,6 +4,7 @@
 
 local common = require("gateway.support.common")
 local eventually = require("gateway.support.eventually")
+local faults = require("gateway.support.faults")
 local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
@@ -223,6 +224,31 @@ describe("legs of trtllm", function()
   end
   common.headers(get, ORDINARY)
   common.ids(get, ORDINARY)
+end)
+
+describe("trtllm with --refuse-recompute", function()
+  setup(function()
+    start(nil, { "--engine", "trtllm", "--refuse-recompute", "--disable-retries" })
+  end)
+  teardown(stop)
+
+  it("takes no offence at a text that ends at its first token", function()
+    local answer, seen = f:exchange(COMPLETIONS, '{"model":"sim","prompt":"short","max_tokens":7}',
+      { ["X-Sim-Fault"] = "eos" })
+    assert.equal(200, answer.status, answer.body)
+    assert.equal(1, #seen.decode)
+    assert.same({ fleet.expect("short", 1) }, texts.of(COMPLETIONS, answer))
+    assert.same({}, faults.guilt(f))
+  end)
+
+  it("blames prefill for a reply without parameters", function()
+    local answer, seen = f:exchange(COMPLETIONS, '{"model":"sim","prompt":"nothing to fetch","max_tokens":3}',
+      { ["X-Sim-Fault"] = "no_params@prefill" })
+    assert.equal(502, answer.status, answer.body)
+    assert.equal("prefill", answer:header("x-baton-leg"))
+    assert.equal(0, #seen.decode)
+    assert.same({ p0 = 1 }, faults.guilt(f))
+  end)
 end)
 
 describe("trtllm before 1.3", function()

@@ -333,17 +333,19 @@ static int add_user_dir(struct bt_dialects *d, const char *dir, char *err, size_
 /* What a leg function answered, at the top `count` of the stack. */
 static void read_verdict(lua_State *L, struct bt_dialects *d)
 {
-    bt_str_t word = lua_type(L, 1) == LUA_TSTRING ? bt_vm_str(L, 1) : BT_STR_NULL;
+    const bool has_reply = d->leg->which == BT_DIALECT_DECODE && d->leg->reply.n != 0;
+    const bt_str_t word = lua_type(L, 1) == LUA_TSTRING ? bt_vm_str(L, 1) : BT_STR_NULL;
 
     if (!lua_toboolean(L, 1) && lua_type(L, 2) == LUA_TSTRING) {
         d->verdict = BT_DIALECT_REFUSED;
         d->reason = bt_arena_str(d->edits->arena, bt_vm_str(L, 2));
-    } else if (d->leg->which == BT_DIALECT_DECODE && d->leg->reply.n != 0 &&
-               bt_str_eq(word, BT_STR("recompute"))) {
+    } else if (has_reply && bt_str_eq(word, BT_STR("recompute"))) {
         d->verdict = BT_DIALECT_RECOMPUTE;
+    } else if (has_reply && bt_str_eq(word, BT_STR("ends_early"))) {
+        d->verdict = BT_DIALECT_ENDS_EARLY;
     } else if (!lua_isnoneornil(L, 1)) {
         luaL_error(L, "a leg function returns nothing, or nil and a reason, or (decode with "
-                      "prefill's reply) \"recompute\"");
+                      "prefill's reply) \"recompute\" or \"ends_early\"");
     }
 }
 

@@ -36,7 +36,8 @@
  *   edit.splice(key, name | {path} | nil, {member = raw_json, ...})  sets key to that object of the reply (nil: to all of it),
  *                          byte for byte, with the given members replaced; nil when it is none
  *   A leg function returns nothing, or nil, reason -> the attempt fails with BT_E_HANDOFF/BT_E_DIALECT and that reason;
- *   decode of a hand-off may return "recompute" (decode computes the prompt itself; counted).
+ *   decode of a hand-off may return "recompute" (decode computes the prompt itself; counted), or "ends_early": the same, but
+ *   prefill has done right: its token has ended the text, so that there is nothing to hand on.
  */
 #ifndef BT_SCRIPT_DIALECT_H
 #define BT_SCRIPT_DIALECT_H
@@ -75,7 +76,12 @@ typedef struct bt_dialect {
     int leg_refs[BT_DIALECT_LEGS]; /* Lua registry */
 } bt_dialect_t;
 
-enum bt_dialect_verdict { BT_DIALECT_OK, BT_DIALECT_RECOMPUTE, BT_DIALECT_REFUSED };
+enum bt_dialect_verdict {
+    BT_DIALECT_OK,
+    BT_DIALECT_RECOMPUTE,
+    BT_DIALECT_ENDS_EARLY,
+    BT_DIALECT_REFUSED
+};
 
 /* Loads the embedded dialects, then *.lua of user_dir (NULL = none; same name replaces). err: one line with file:line. */
 int bt_dialects_new(bt_dialects_t **dialects_p, const char *user_dir, char *err, size_t err_size);

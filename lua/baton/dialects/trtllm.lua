@@ -63,7 +63,10 @@ local function decode(leg, edit)
   edit.header("X-Request-Id", leg.request_id)
   local _, finish = edit.reply("choices", 1, "finish_reason")
   local kind = params(edit)
-  if (type(finish) == "string" and not GOES_ON[finish]) or kind == nil or kind == "null" then
+  if type(finish) == "string" and not GOES_ON[finish] then
+    return "ends_early"
+  end
+  if kind == nil or kind == "null" then
     return "recompute"
   end
   local why = fault(leg, edit)
