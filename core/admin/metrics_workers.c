@@ -6,6 +6,7 @@
 #include "admin/metrics.h"
 
 #include "cluster/loss.h"
+#include "cluster/warm.h"
 
 #define N(array) ((unsigned) (sizeof(array) / sizeof((array)[0])))
 
@@ -304,6 +305,24 @@ static void write_pools(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_
     }
 }
 
+/* Absent without --warm-pairs. */
+static void write_warm(bt_prom_t *p, const bt_workers_t *workers)
+{
+    if (!atomic_load_explicit(&bt_warm_is_on, memory_order_relaxed))
+        return;
+    bt_prom_family(p, "baton_pool_pairs", "gauge",
+                   "Pairs of a pool, by whether they are warm (--warm-pairs)");
+    for (unsigned i = 0; i < workers->pool_count; i++) {
+        const bt_worker_pool_t *pool = &workers->pools[i];
+        const bt_label_t cold[] = {{"pool", bt_str(pool->spec.name)}, {"warm", BT_STR("false")}},
+                         warm[] = {cold[0], {"warm", BT_STR("true")}};
+        const unsigned pairs = atomic_load(&pool->stat->pairs),
+                       done = atomic_load(&pool->stat->warm_pairs);
+        bt_prom_count(p, warm, 2, done);
+        bt_prom_count(p, cold, 2, pairs > done ? pairs - done : 0);
+    }
+}
+
 static void write_withheld(bt_prom_t *p)
 {
     static const char *const words[] = {"role", "stall"}; /* by enum bt_loss_withheld */
@@ -320,6 +339,7 @@ static void write_withheld(bt_prom_t *p)
 void bt_metrics_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms)
 {
     write_pools(p, workers, now_ms);
+    write_warm(p, workers);
     write_workers(p, workers, now_ms);
     write_withheld(p);
 }

@@ -4,6 +4,7 @@
 #include "admin/workers.h"
 
 #include "base/clock.h"
+#include "cluster/warm.h"
 
 #include <netinet/in.h>
 #include <stdio.h>
@@ -173,6 +174,10 @@ static void put_pairs(bt_text_t *out, const bt_worker_pool_t *pool, const bt_wor
         bt_text_json_member(out, "refusal",
                             is_prefill ? bt_workers_pair_refusal(w, other)
                                        : bt_workers_pair_refusal(other, w));
+        if (atomic_load_explicit(&bt_warm_is_on, memory_order_relaxed))
+            bt_text_printf(out, ",\"warm\":%s",
+                           (is_prefill ? bt_warm_has(w, other) : bt_warm_has(other, w)) ? "true"
+                                                                                        : "false");
         bt_text_puts(out, "}");
     }
     bt_text_puts(out, "]");

@@ -68,8 +68,10 @@ int bt_engine_ids_read(bt_worker_t *w, bt_str_t json)
              memcmp(w->engine_ids, ids, (size_t) count * sizeof *ids) != 0;
     old = is_new ? w->engine_ids : ids;
     if (is_new) {
-        if (has_restarted(w, ids))
+        if (has_restarted(w, ids)) {
             atomic_fetch_add(&w->engine_ids_version, 1);
+            bt_worker_restarted(w);
+        }
         w->engine_ids = ids;
         w->engine_id_count = (unsigned) count;
     }

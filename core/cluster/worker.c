@@ -453,6 +453,8 @@ void bt_worker_set_health(bt_worker_t *w, enum bt_health h, const char *why)
         return;
     if (old == BT_HEALTH_DOWN && h == BT_HEALTH_UP)
         bt_breaker_recovered(&w->breaker);
+    if (h == BT_HEALTH_DOWN)
+        bt_worker_restarted(w);
     bt_workers_changed();
     if (h == BT_HEALTH_UP)
         bt_log_info("cluster", "worker %s at %s:%u is up: %s", w->name, w->host, w->port, why);

@@ -84,6 +84,15 @@ typedef struct bt_engine_id {
     char text[BT_ENGINE_ID_MAX];
 } bt_engine_id_t;
 
+/* Partners that a decode has been warmed with (warm.h). */
+#define BT_WARM_PARTNERS 64
+typedef struct bt_worker_warm {
+    _Atomic unsigned life;      /* one more whenever its engine may be another process */
+    _Atomic unsigned last_life; /* in which it was last in a warm pair, plus one; 0 = never */
+    unsigned running;           /* warm-ups that it is in; of the loop that warms */
+    _Atomic uint64_t partners[BT_WARM_PARTNERS];
+} bt_worker_warm_t;
+
 typedef struct bt_worker {
     _Atomic unsigned refs;
     /* ---- fixed ---- */
@@ -160,6 +169,7 @@ typedef struct bt_worker {
     _Atomic unsigned rank_turn;
     _Atomic unsigned limited_legs; /* of pools with a limit (--engine-request-limit) */
     _Atomic unsigned background_running, background_queued; /* calls of all loops (dispatch) */
+    bt_worker_warm_t warm;
 } bt_worker_t;
 
 /* Copies spec; derives capability. BT_E_CONFIG with a one-line reason in err when the url is unusable. */
@@ -259,6 +269,12 @@ static inline uint64_t bt_worker_lost_since(const bt_worker_t *w)
     return atomic_load_explicit(&w->lost_since_ms, memory_order_relaxed);
 }
 void bt_worker_set_lost(bt_worker_t *w, uint64_t since_ms, uint64_t now_ms);
+/* Its engine is, or may be, another process: what it had set up with partners is gone. */
+static inline void bt_worker_restarted(bt_worker_t *w)
+{
+    atomic_fetch_add_explicit(&w->warm.life, 1, memory_order_release);
+    bt_workers_changed();
+}
 void bt_worker_set_health(bt_worker_t *w, enum bt_health h,
                           const char *why); /* logs the change; bumps the fleet epoch */
 #endif

@@ -336,6 +336,9 @@ const bt_flag_t bt_flags[] = {
      "(false): the same text where sampling is greedy, else one that could have come"},
     {"max-replays", "N", BT_GROUP_DECIDE, true, POOL(UINT(POOL_AT(spec.max_replays), 1, 16)),
      "times that one answer may go on so (3)"},
+    {"warm-pairs", NULL, BT_GROUP_DECIDE, false, SETTING(BOOL(AT(dispatch.warm_pairs))),
+     "warm every (prefill, decode) pair by a request of the gateway's own, again after a restart "
+     "(false): a pair's first transfer may take a minute"},
     {"retry-budget-percent", "N", BT_GROUP_DECIDE, true,
      POOL(UINT(POOL_AT(spec.retry_budget_percent), 0, 1000)),
      "retries a pool may have, in percent of its requests of the last 10 s, and at least 10: with "

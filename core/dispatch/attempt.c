@@ -280,8 +280,9 @@ static void prefill_done(bt_leg_t *leg)
     bt_json_members_t members = {.items = items, .cap = REPLY_MEMBERS};
 
     a->prefill_done_us = bt_clock_event_us();
-    bt_histogram_note(&a->task->request->d->stats.prefill, a->prefill_done_us - leg->call.start_us,
-                      1);
+    if (a->task->request->warmup == NULL)
+        bt_histogram_note(&a->task->request->d->stats.prefill,
+                          a->prefill_done_us - leg->call.start_us, 1);
     use_reply(leg, &members);
     leg->reply_members = NULL;
 }

@@ -82,6 +82,8 @@ unsigned bt_blame_find(const bt_leg_t *leg, const bt_failure_t *f, bt_worker_t *
 {
     unsigned n = 0;
 
+    if (leg->attempt->task->request->warmup != NULL)
+        return 0; /* slow, or wrong for this engine: clients' requests and checks judge it */
     if (is_silent_prefills(leg, f)) {
         guilty[0] = leg->attempt->pair.prefill;
         return 1;

@@ -38,6 +38,7 @@ typedef struct bt_dispatch_config {
     bool client_worker_api;              /* without an admin key they are open to everybody */
     const char *const *proxy_paths;      /* --proxy-path, NULL-terminated or NULL */
     const char *dialect_dir, *policy_dir;
+    bool warm_pairs;              /* --warm-pairs */
     uint64_t stream_keepalive_ms; /* 0 = off */
     enum bt_policy_on_error policy_on_error;
     uint64_t policy_wait_ms; /* what admit, route and tick may each wait in all */
@@ -125,6 +126,7 @@ typedef struct bt_dispatcher {
     bt_mail_t lost_mail;      /* lost_legs.c */
     bt_timer_t lost_timer;
     _Atomic bool is_lost_mailed; /* on its way */
+    struct bt_warmups *warmups;  /* of the loop that warms pairs; NULL = not this one */
     uint64_t view_keys;          /* source of bt_policy_view_t.key */
 } bt_dispatcher_t;
 

@@ -10,6 +10,7 @@
 #include "dispatch/request.h"
 #include "dispatch/sink.h"
 #include "dispatch/task.h"
+#include "dispatch/warmup.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,12 @@ int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_dispatch_shared
         bt_record_ring_free(d->records);
         bt_observer_free(d->observer);
         free(d);
+        return rc;
+    }
+    if (shared->config.warm_pairs && loop->index == 0)
+        rc = bt_warmups_new(d);
+    if (rc < 0) {
+        bt_dispatcher_free(d);
         return rc;
     }
     *d_p = d;
@@ -147,6 +154,7 @@ void bt_dispatcher_cancel_all(bt_dispatcher_t *d)
 
 void bt_dispatcher_free(bt_dispatcher_t *d)
 {
+    bt_warmups_free(d->warmups);
     bt_lost_legs_fini(d);
     for (unsigned i = 0; i < d->upstream_count; i++)
         if (d->upstreams[i].up != NULL)

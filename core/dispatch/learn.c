@@ -61,7 +61,8 @@ void bt_learn_token_size(bt_leg_t *leg)
     uint64_t old = atomic_load_explicit(milli, memory_order_relaxed), now;
     uint64_t tokens;
 
-    if (r->intent.prompt_ids != 0 || r->intent.prompt_bytes == 0 || r->task_count != 1 ||
+    if (r->warmup != NULL || r->intent.prompt_ids != 0 || r->intent.prompt_bytes == 0 ||
+        r->task_count != 1 ||
         bt_token_replay_before(r) != 0) /* this prompt is longer than the client's */
         return;
     tokens = bt_leg_reply_tokens(leg);

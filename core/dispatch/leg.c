@@ -390,6 +390,8 @@ void bt_leg_settle(bt_leg_t *leg, enum bt_blame blame)
     if (leg->settled || leg->worker == NULL)
         return;
     leg->settled = true;
+    if (blame == BT_BLAME_GUILTY && leg->attempt->task->request->warmup != NULL)
+        blame = BT_BLAME_INNOCENT;
     if (leg->state != BT_LEG_IDLE || blame == BT_BLAME_GUILTY)
         atomic_fetch_add_explicit(&leg->worker->legs_total[row][blame], 1, memory_order_relaxed);
     if (!leg->entered)

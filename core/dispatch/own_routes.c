@@ -50,6 +50,10 @@ bool bt_readiness_describe(const bt_workers_t *workers, const bt_dispatch_shared
             bt_text_json_str(out, bt_str(why));
         else
             bt_text_puts(out, "null");
+        if (shared->config.warm_pairs)
+            bt_text_printf(out, ",\"pairs\":%u,\"warm_pairs\":%u",
+                           atomic_load_explicit(&pool->stat->pairs, memory_order_relaxed),
+                           atomic_load_explicit(&pool->stat->warm_pairs, memory_order_relaxed));
         bt_text_puts(out, "}");
     }
     ready = ready && !draining;

@@ -7,6 +7,7 @@
  */
 #include "dispatch/plan.h"
 #include "base/rand.h"
+#include "cluster/warm.h"
 #include "dispatch/candidates.h"
 #include "dispatch/leg.h"
 #include "dispatch/policy_call.h"
@@ -102,6 +103,24 @@ static bool fits(const struct search *s, bt_worker_t *w)
                                          : bt_pair_refusal(s->r, s->partner, w)) == NULL;
 }
 
+/* A pair that is not warm serves where no warm one can. */
+#define COLD (INT64_C(1) << 48)
+
+static int64_t cost_of(const struct search *s, const bt_worker_t *w)
+{
+    const int64_t load = load_of(w, s->phase);
+    bool warm = true;
+
+    if (!atomic_load_explicit(&bt_warm_is_on, memory_order_relaxed))
+        return load;
+    if (s->partners != NULL)
+        warm = bt_warm_has_any(w);
+    else if (s->partner != NULL)
+        warm =
+            s->phase == BT_PHASE_PREFILL ? bt_warm_has(w, s->partner) : bt_warm_has(s->partner, w);
+    return warm ? load : load + COLD;
+}
+
 static bt_worker_t *any_near(const struct search *s, int64_t most)
 {
     bt_worker_t *best = NULL;
@@ -109,7 +128,7 @@ static bt_worker_t *any_near(const struct search *s, int64_t most)
 
     for (unsigned i = 0; i < s->set->count; i++) {
         bt_worker_t *w = s->set->items[i];
-        if (load_of(w, s->phase) <= most && fits(s, w) && bt_rand_below(++near) == 0)
+        if (cost_of(s, w) <= most && fits(s, w) && bt_rand_below(++near) == 0)
             best = w;
     }
     return best;
@@ -125,7 +144,7 @@ static bt_worker_t *least(const struct search *s)
 
     for (unsigned k = 0; k < count; k++) {
         bt_worker_t *w = s->set->items[(start + k) % count];
-        const int64_t load = load_of(w, s->phase);
+        const int64_t load = cost_of(s, w);
         if ((best != NULL && load >= best_load) || !fits(s, w))
             continue;
         best = w;

@@ -107,7 +107,7 @@ static bool is_coded(const bt_head_t *head)
     return false;
 }
 
-static void read_body(bt_request_t *r)
+void bt_request_read_body(bt_request_t *r)
 {
     const bt_str_t body = r->x->body;
     const char *why = NULL;
@@ -240,7 +240,7 @@ static void on_request(bt_exchange_t *x)
     if (r->key != NULL && !r->key->sets_tenant) /* or workers and policies would believe it */
         bt_head_drop(&x->head, BT_STR("x-tenant-id"));
     if (admit(r))
-        read_body(r);
+        bt_request_read_body(r);
 }
 
 static void on_gone(bt_exchange_t *x)

@@ -75,7 +75,8 @@ static void note_timing(bt_leg_t *leg, uint64_t events)
         if (leg->role == BT_LEG_SINGLE)
             bt_ledger_pass(&leg->prefill_load, &leg->decode_load, BT_PHASE_DECODE,
                            (int64_t) leg->attempt->task->prompt_tokens);
-        bt_worker_note_ttft(leg->worker, now - leg->call.start_us);
+        if (r->warmup == NULL) /* what it pays for is not to come again */
+            bt_worker_note_ttft(leg->worker, now - leg->call.start_us);
     } else if (events != 0) {
         bt_histogram_note(&r->d->stats.itl, (now - leg->last_body_us) / events, events);
     }

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/rand.h"
 #include "dispatch/attempt.h"
+#include "dispatch/candidates.h"
 #include "dispatch/observe.h"
 #include "dispatch/plan.h"
 #include "dispatch/policy_call.h"
@@ -50,11 +51,23 @@ static void destroy(bt_later_t *reap)
     bt_slab_put(&d->request_slab, r);
 }
 
-static void finish(bt_request_t *r)
+/* What is counted and told of a client's request. */
+static void note_finish(bt_request_t *r, uint64_t us)
 {
     bt_stats_t *stats = &r->d->stats;
-    uint64_t us = bt_clock_event_us() - r->start_us;
 
+    bt_stats_add_(&stats->requests[r->route][r->status < BT_STATS_STATUSES ? r->status : 0], 1);
+    bt_histogram_note(&stats->duration, us, 1);
+    if (r->events > 1 && r->first_byte_us != 0)
+        bt_histogram_note(&stats->tpot, (bt_clock_event_us() - r->first_byte_us) / (r->events - 1),
+                          1);
+    bt_access_log(r, us);
+    bt_record_finish(r);
+    bt_observe_request(r, us);
+}
+
+static void finish(bt_request_t *r)
+{
     if (r->finished)
         return;
     r->finished = true;
@@ -67,14 +80,10 @@ static void finish(bt_request_t *r)
     bt_queue_leave(r);
     for (unsigned i = 0; i < r->task_count; i++)
         bt_task_cancel(&r->tasks[i]);
-    bt_stats_add_(&stats->requests[r->route][r->status < BT_STATS_STATUSES ? r->status : 0], 1);
-    bt_histogram_note(&stats->duration, us, 1);
-    if (r->events > 1 && r->first_byte_us != 0)
-        bt_histogram_note(&stats->tpot, (bt_clock_event_us() - r->first_byte_us) / (r->events - 1),
-                          1);
-    bt_access_log(r, us);
-    bt_record_finish(r);
-    bt_observe_request(r, us);
+    if (r->warmup != NULL)
+        r->warmup->on_end(r->warmup, r);
+    else
+        note_finish(r, bt_clock_event_us() - r->start_us);
     if (r->id_registered)
         bt_ids_remove(r->d->shared->ids, bt_str(r->id));
     if (r->counted)
@@ -270,6 +279,27 @@ static void prepare(bt_request_t *r)
     bt_record_begin(r);
 }
 
+/* A warm-up: its pair is the plan. */
+static enum bt_progress plan_warmup(bt_request_t *r)
+{
+    bt_choice_t *choice = bt_arena_zalloc(&r->arena, sizeof(*choice));
+    const char *why;
+
+    choice->first = (bt_pair_t){r->warmup->prefill, r->warmup->decode, -1, -1, BT_PLAN_NONE};
+    why = bt_request_pin(r, r->warmup->decode->id, BT_STR_NULL)
+              ? bt_pair_refusal(r, choice->first.prefill, choice->first.decode)
+              : "its worker is gone";
+    if (why != NULL) {
+        answer_no_plan(r, BT_E_NO_WORKER, why);
+        return BT_PROGRESS_ENDED;
+    }
+    r->prompt_tokens = r->tasks[0].prompt_tokens = count_tokens(r, r->pool);
+    r->choice = choice;
+    r->task_count = 1;
+    r->tasks[0].prompt_count = r->intent.prompt_count;
+    return BT_PROGRESS_NEXT;
+}
+
 static enum bt_progress plan(bt_request_t *r)
 {
     bt_choice_t *choice = bt_arena_zalloc(&r->arena, sizeof(*choice));
@@ -332,7 +362,7 @@ static enum bt_progress step(bt_request_t *r)
     case BT_STEP_QUEUE:
         return bt_queue_enter(r);
     case BT_STEP_PLAN:
-        return plan(r);
+        return r->warmup != NULL ? plan_warmup(r) : plan(r);
     case BT_STEP_RUN:
         return run(r);
     case BT_STEP_END:
@@ -352,6 +382,8 @@ static void go_on(bt_request_t *r, enum bt_progress progress)
 void bt_request_start(bt_request_t *r)
 {
     prepare(r);
+    if (r->warmup != NULL) /* no rule, hook or line is for it */
+        r->step = BT_STEP_PLAN;
     go_on(r, step(r));
 }
 

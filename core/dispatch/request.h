@@ -14,6 +14,8 @@
 bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route);
 /* Its body has been read: from its first station on. */
 void bt_request_start(bt_request_t *r);
+/* receive.c: reads its body, which has come, and starts it. */
+void bt_request_read_body(bt_request_t *r);
 /* Finished: stop what still drains. */
 void bt_request_cut(bt_request_t *r);
 

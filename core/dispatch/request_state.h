@@ -49,6 +49,13 @@ struct bt_request_ops {
     void (*finish)(bt_request_t *r);
 };
 
+/* A request of the gateway's own: this pair serves it, and nobody is blamed for what comes of it
+ * (warmup.c). */
+typedef struct bt_warmup {
+    bt_worker_t *prefill, *decode; /* references */
+    void (*on_end)(struct bt_warmup *w, const bt_request_t *r);
+} bt_warmup_t;
+
 struct bt_request {
     struct bt_handler handler;
     const struct bt_request_ops *ops;
@@ -113,6 +120,7 @@ struct bt_request {
     const char *fail_leg, *fail_name;
     struct bt_response_query *response_query; /* asks who made what this follows, or NULL */
     bt_worker_t *pinned; /* /v1/responses follow-up: decode or single must be this one; reference */
+    bt_warmup_t *warmup; /* NULL = a client's */
     bt_timer_t total, keepalive;
     struct bt_scan *scan; /* scan.c read its body, or NULL */
     bt_later_t reap;      /* gives the memory back */

@@ -14,7 +14,8 @@ static void note_first_byte(bt_request_t *r)
     if (r->first_byte_us != 0)
         return;
     r->first_byte_us = bt_clock_event_us();
-    bt_histogram_note(&r->d->stats.ttft, r->first_byte_us - r->start_us, 1);
+    if (r->warmup == NULL)
+        bt_histogram_note(&r->d->stats.ttft, r->first_byte_us - r->start_us, 1);
     bt_policy_call_end(r);
 }
 

@@ -40,6 +40,8 @@ typedef struct bt_histogram {
     X(callbacks_late, "calls to the metaserver for an attempt that is over, or not known")         \
     X(releases, "release legs sent to free a prefill that will not be used")                       \
     X(lost_legs, "legs ended because their worker was lost")                                       \
+    X(warmups, "pairs warmed by a request of the gateway's own (--warm-pairs)")                    \
+    X(warmups_failed, "such requests that failed, and are tried again")                            \
     X(aborts, "abort_request calls sent to engines")                                               \
     X(background_dropped,                                                                          \
       "background calls dropped: too many for their worker, or not sent within 2 s")               \

@@ -56,7 +56,7 @@ bool bt_task_may_go_on(const bt_task_t *task)
 {
     const bt_request_t *r = task->request;
 
-    return !r->finished && !r->d->shared->config.disable_retries &&
+    return !r->finished && r->warmup == NULL && !r->d->shared->config.disable_retries &&
            task->attempts - task->before_replay < r->pool->spec.max_attempts;
 }
 
@@ -103,7 +103,7 @@ static int try_next(bt_task_t *task, const bt_failure_t *f)
 
 static void start_next(bt_task_t *task, const bt_failure_t *f)
 {
-    if (try_next(task, f) < 0)
+    if (task->request->warmup != NULL || try_next(task, f) < 0) /* of this pair, or not at all */
         give_up(task, &task->best);
 }
 

@@ -195,7 +195,10 @@ void bt_transfer_rank_group_gone(const bt_transfer_agent_t *agent, const char *w
 {
     const bt_transfer_config_t *config = &agent->t->config;
 
-    if (config->on_gone != NULL && agent->group != NULL && !agent->t->is_closing)
+    if (agent->group == NULL || agent->t->is_closing)
+        return;
+    bt_worker_restarted(agent->group->worker);
+    if (config->on_gone != NULL)
         config->on_gone(config->user, agent->group->worker, why);
 }
 

@@ -297,6 +297,12 @@ function baton.compatible(list, worker) end
 ---@return baton.Worker[]
 function baton.pairable(list, others) end
 
+--- Members that have been warmed as a pair with this worker, without one: with any; all where none has, or without `--warm-pairs`.
+---@param list baton.Worker[]
+---@param worker? baton.Worker
+---@return baton.Worker[]
+function baton.warm(list, worker) end
+
 --- Members with the label, or with this value of it; remembered.
 ---@param list baton.Worker[]
 ---@param label string or `zone`, `name`

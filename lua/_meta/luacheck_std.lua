@@ -20,9 +20,9 @@ return {
     } },
     baton = { fields = {
       "argmin", "argmax", "argmin_sum", "argmax_sum", "power_of_k", "pick2", "smooth", "range", "note_score",
-      "compatible", "pairable", "where", "without", "hash", "rendezvous", "bounded_hash", "ring", "random",
-      "prefix_match", "prefix_insert", "prefix_blocks", "prefix_key", "ewma", "take", "window", "sleep",
-      "http", "log", "json_decode", "json_encode",
+      "compatible", "pairable", "warm", "where", "without", "hash", "rendezvous", "bounded_hash", "ring",
+      "random", "prefix_match", "prefix_insert", "prefix_blocks", "prefix_key", "ewma", "take", "window",
+      "sleep", "http", "log", "json_decode", "json_encode",
       shared = { fields = {
         "add", "get", "set", "drop", "lease", "release", "take", "give", "put", "fields", "cached",
       } },

@@ -456,6 +456,13 @@ api.groups = {
         doc = "Members that can be a pair with at least one of the others; remembered.",
       },
       {
+        name = "warm",
+        params = { LIST, { "worker?", "Worker" } },
+        returns = { { "Worker[]" } },
+        doc = "Members that have been warmed as a pair with this worker, without one: with any; "
+          .. "all where none has, or without `--warm-pairs`.",
+      },
+      {
         name = "where",
         params = { LIST, { "label", "string", "or `zone`, `name`" }, { "value?", "string" } },
         returns = { { "Worker[]" } },

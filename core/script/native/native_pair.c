@@ -1,6 +1,7 @@
 /* How it works: lists cut down: who can be a pair with whom, and who has some label. What is cut from a list of the view is
  * remembered in that list: by class of the other worker for pairs (keys 1 .. BT_POLICY_CLASSES of a table of its own), by
  * "label\0value" for labels. Lists of a policy's own are looked at anew each time. */
+#include "cluster/warm.h"
 #include "script/native/native.h"
 
 #define MEMO_PAIRS (-5)
@@ -219,6 +220,42 @@ static int native_pairable(lua_State *L)
     return 1;
 }
 
+/* ---- warm pairs ---- */
+
+static bool is_warm(const bt_worker_t *a, const bt_worker_t *b)
+{
+    if (b == NULL)
+        return bt_warm_has_any(a);
+    return a->spec.role == BT_ROLE_PREFILL ? bt_warm_has(a, b) : bt_warm_has(b, a);
+}
+
+/* baton.warm(list[, worker]) -> members warmed with this worker, or with any; all where none is */
+static int native_warm(lua_State *L)
+{
+    bt_policy_t *policy = bt_policy_of(L);
+    const bt_worker_t *partner = lua_isnoneornil(L, 2) ? NULL : bt_row_check(L, 2)->worker;
+    unsigned kept = 0;
+
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    if (!atomic_load_explicit(&bt_warm_is_on, memory_order_relaxed))
+        return 1;
+    lua_newtable(L);
+    for (unsigned i = 1, count = (unsigned) lua_objlen(L, 1); i <= count; i++) {
+        if (i % PAIRS_CHECK_EVERY == 0)
+            bt_vm_check_time(L);
+        lua_rawgeti(L, 1, (int) i);
+        if (is_warm(bt_row_check(L, -1)->worker, partner))
+            lua_rawseti(L, -2, (int) ++kept);
+        else
+            lua_pop(L, 1);
+    }
+    finish(L, policy, kept);
+    if (kept == 0)
+        lua_settop(L, 1);
+    return 1;
+}
+
 /* ---- labels ---- */
 
 /* The value of a label in "k=v,k=v"; a word without '=' is "true". "zone" and "name" are the worker's own. */
@@ -347,11 +384,9 @@ static int native_without(lua_State *L)
 
 void bt_native_add_pair(lua_State *L)
 {
-    static const luaL_Reg functions[] = {{"compatible", native_compatible},
-                                         {"pairable", native_pairable},
-                                         {"where", native_where},
-                                         {"without", native_without},
-                                         {NULL, NULL}};
+    static const luaL_Reg functions[] = {
+        {"compatible", native_compatible}, {"pairable", native_pairable}, {"warm", native_warm},
+        {"where", native_where},           {"without", native_without},   {NULL, NULL}};
 
     bt_native_set(L, functions);
 }

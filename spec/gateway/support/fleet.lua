@@ -182,10 +182,14 @@ local function config_words(sim, config)
   return { path }
 end
 
--- ask: workers, sim (flags), flags, config, ready (false: do not wait until requests can be served), proc (options of
--- proc.start for the gateway), registers ("p2p_nccl_port", "moriio_port": workers register there).
+-- ask: workers, sim (flags), before (gets the simulator, before the gateway), flags, config, ready (false: do not wait
+-- until requests can be served), proc (options of proc.start for the gateway), registers ("p2p_nccl_port",
+-- "moriio_port": workers register there).
 function fleet.start(ask)
   local sim = fleet.start_sim(ask.workers, ask.sim)
+  if ask.before then
+    ask.before(sim)
+  end
   local words = ask.config and config_words(sim, ask.config) or worker_flags(sim)
   for _, flag in ipairs(ask.flags or {}) do
     words[#words + 1] = flag

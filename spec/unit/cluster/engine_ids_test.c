@@ -62,6 +62,7 @@ static void keep_their_version_until_they_change(void **state)
     assert_int_equal(w->engine_ids_version, first + 1); /* it is gone */
     assert_int_equal(bt_engine_ids_read(w, BT_STR("{\"0\":{\"engine_id\":\"c\"}}")), 0);
     assert_int_equal(w->engine_ids_version, first + 2);
+    assert_int_equal(w->warm.life, 2); /* what it had set up with partners is gone, too */
     assert_true(bt_engine_ids_get(w, 0, id, sizeof id));
     assert_string_equal(id, "c");
     bt_worker_unref(w);

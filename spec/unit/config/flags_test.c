@@ -207,6 +207,8 @@ static void decisions(void **state)
     EXPECT("--no-replay-recomputed --replay-recomputed", SPEC.replay_recomputed);
     EXPECT("--no-replay-recomputed --replay-lost-decode --max-replays 5",
            !SPEC.replay_recomputed && SPEC.replay_lost_decode && SPEC.max_replays == 5);
+    EXPECT("", !c.dispatch.warm_pairs);
+    EXPECT("--warm-pairs", c.dispatch.warm_pairs);
 }
 
 static void deadlines(void **state)

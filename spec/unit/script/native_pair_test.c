@@ -1,3 +1,4 @@
+#include "cluster/warm.h"
 #include "script_fixture.h"
 
 #define DONE " return { prefill = 1, decode = view.decode[1] }"
@@ -91,6 +92,35 @@ static void pairs_of_many_kinds(void **state)
         bt_worker_unref(items[i / KINDS][i % KINDS]);
 }
 
+/* Prefills 1 to 3, decodes 4 and 5; warm are 2, 4 and 3, 5. */
+static void warm_ones(void **state)
+{
+    struct fleet f;
+    bt_worker_t **p, **d;
+    (void) state;
+
+    fleet_init(&f, 3, 2, 0);
+    p = f.view.sets[BT_LIST_PREFILL]->items;
+    d = f.view.sets[BT_LIST_DECODE]->items;
+    bt_warm_note(p[1], d[0], bt_warm_word(p[1], d[0]));
+    bt_warm_note(p[2], d[1], bt_warm_word(p[2], d[1]));
+    plan_once(&f, POLICY("assert(baton.warm(view.prefill) == view.prefill)" DONE)); /* it is off */
+    atomic_store(&bt_warm_is_on, true);
+    plan_once(&f, POLICY(NAMES "local P, D = view.prefill, view.decode\n"
+                               "assert(names(baton.warm(P)) == 'p2 p3' and baton.warm(D) == D)\n"
+                               "assert(names(baton.warm(D, P[2])) == 'd4')\n"
+                               "assert(names(baton.warm(P, D[2])) == 'p3')\n"
+                               "assert(baton.warm(D, P[1]) == D)\n" /* with none */
+                               "assert(#baton.warm({}, P[2]) == 0)" DONE));
+    bt_worker_restarted(d[0]);
+    plan_once(&f, POLICY(NAMES "assert(baton.warm(view.decode, view.prefill[2]) == view.decode)\n"
+                               "assert(names(baton.warm(view.decode)) == 'd5')" DONE));
+    assert_plan_fails(&f, POLICY("baton.warm(1)"), "table expected");
+    assert_plan_fails(&f, POLICY("baton.warm(view.decode, 1)"), "a worker is expected here");
+    atomic_store(&bt_warm_is_on, false);
+    fleet_fini(&f);
+}
+
 static void mistakes_are_named(void **state)
 {
     struct fleet f;
@@ -107,9 +137,8 @@ static void mistakes_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(where_and_without),
-        cmocka_unit_test(cuts_are_forgotten),
-        cmocka_unit_test(pairs_of_many_kinds),
+        cmocka_unit_test(where_and_without),   cmocka_unit_test(cuts_are_forgotten),
+        cmocka_unit_test(pairs_of_many_kinds), cmocka_unit_test(warm_ones),
         cmocka_unit_test(mistakes_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

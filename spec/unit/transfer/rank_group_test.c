@@ -213,6 +213,7 @@ static void back_in_a_half_open_place(const char *token, in_addr_t from)
     assert_false(e->is_decode_fault);
     assert_int_equal(x->rig.gone_count, 1);
     assert_string_equal(x->rig.gone, "p0: another process has its agent's place");
+    assert_int_equal(rig_worker(&x->rig, "p0")->warm.life, 1);
     fake_hang_up(&c);
     pair_close(x);
     free(x);
