@@ -236,6 +236,40 @@ static void serve_abort(sim_worker_t *worker, bt_exchange_t *x)
     bt_exchange_respond(x, 200, NULL, BT_STR(""), NULL, 0);
 }
 
+/* SGLang's --enable-pd-role-switch: nothing may run, and the same role again is a success. */
+static void serve_role_switch(sim_worker_t *worker, bt_exchange_t *x)
+{
+    const sim_raw_t wanted = sim_raw_get(x->body, "new_role");
+    const enum sim_role old = worker->options.role;
+    const char *why = NULL;
+    enum sim_role role = old;
+    bt_text_t t;
+
+    if (wanted.type == BT_JSON_STRING &&
+        bt_str_eq(sim_raw_text(wanted, &x->arena), BT_STR("prefill")))
+        role = SIM_PREFILL;
+    else if (wanted.type == BT_JSON_STRING &&
+             bt_str_eq(sim_raw_text(wanted, &x->arena), BT_STR("decode")))
+        role = SIM_DECODE;
+    else
+        why = "new_role must be prefill or decode";
+    if (why == NULL && (!worker->options.role_switch || old == SIM_HYBRID))
+        why = "PD role switch is not enabled";
+    else if (why == NULL && role != old && !bt_list_empty(&worker->jobs))
+        why = "not idle";
+    if (why == NULL)
+        worker->options.role = role;
+    bt_text_init(&t);
+    bt_text_printf(&t,
+                   "{\"success\":%s,\"message\":\"%s\",\"old_role\":\"%s\",\"new_role\":\"%s\"}",
+                   why == NULL ? "true" : "false",
+                   why != NULL   ? why
+                   : role == old ? "already in target role"
+                                 : "switched",
+                   sim_role_name(old), sim_role_name(worker->options.role));
+    sim_respond_json(x, why == NULL ? 200 : 400, &t);
+}
+
 /* GET /v1/responses/{id} */
 static void serve_response(sim_worker_t *worker, bt_exchange_t *x, bt_str_t id)
 {
@@ -276,6 +310,7 @@ static const struct {
     {"/tokenize", serve_tokenize, true, true, true},
     {"/detokenize", serve_detokenize, true, true, true},
     {"/abort_request", serve_abort, true, false, true},
+    {"/pd_role_switch", serve_role_switch, true, false, true},
 };
 
 bool sim_info_serve(sim_worker_t *worker, bt_exchange_t *x)

@@ -64,6 +64,8 @@ static const struct key {
     {"itl_per_request", REAL, AT(itl_per_request), 0, "  + ms per other request on the worker"},
     {"transfer_ms", REAL, AT(transfer_ms), 0, "ms that moving KV takes"},
     {"jitter", REAL, AT(jitter), 0, "0.1 = every time up to 10 % longer or shorter (--seed)"},
+    {"role_switch", FLAG, AT(role_switch), 0,
+     "sglang: 1 = POST /pd_role_switch changes its role, as with --enable-pd-role-switch"},
     {"scale_out", FLAG, AT(scale_out), 0,
      "vllm: 0 = without /inference/v1/generate and /render (no --enable-scale-out)"},
     {"queue", FLAG, AT(queue), 0, "1 = prefills of a worker run one after the other"},

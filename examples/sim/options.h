@@ -46,8 +46,9 @@ typedef struct sim_worker_options {
     unsigned block_size, blocks, context, answer_tokens;
     double lease_ms, waiting_ms;
     double ttft, ttft_per_token, ttft_per_token2, itl, itl_per_request, transfer_ms, jitter;
-    bool scale_out; /* vllm: --enable-scale-out */
-    bool queue;     /* prefills run one after the other */
+    bool role_switch; /* sglang: --enable-pd-role-switch */
+    bool scale_out;   /* vllm: --enable-scale-out */
+    bool queue;       /* prefills run one after the other */
     bool expired_keep;
     bool by_ids;
     char registers_at[64]; /* P2pNcclConnector, MoRIIOConnector: HOST:PORT; "" = nowhere */
