@@ -8,6 +8,7 @@
 #ifndef BT_ADMIN_CONFIG_H
 #define BT_ADMIN_CONFIG_H
 
+#include "cluster/role_switch.h"
 #include "dispatch/dispatcher.h"
 #include "fleet/fleet.h"
 #include "reload/reload.h"
@@ -18,7 +19,8 @@
 
 typedef struct bt_admin_config {
     bt_registry_t *registry;
-    bt_dispatch_shared_t *shared; /* its dispatchers are set before the first request comes */
+    bt_role_switches_t *role_switches; /* NULL = roles are fixed; outlives us */
+    bt_dispatch_shared_t *shared;      /* its dispatchers are set before the first request comes */
     const char
         *api_key; /* asked of everything but /metrics and /health; NULL = nothing asked; borrowed */
     const char *listener; /* the name or address it is bound to; may be NULL; borrowed */

@@ -83,6 +83,9 @@ static const struct route {
      "no new requests to it, from any replica of a fleet; \"fleet\": are they told?"},
     {BT_POST, "/workers/*/undrain", bt_workers_undrain, BT_ANSWERED, false, true,
      "requests to it again; a url that GET /fleet lists as drained needs no worker"},
+    {BT_POST, "/workers/*/role", bt_workers_set_role, BT_ANSWERED, false, true,
+     "?to=prefill|decode|hybrid: drain it, switch its engine, use it so; &timeout_secs=N, "
+     "&force=true"},
     {BT_GET, "/workers/*", bt_workers_show, BT_ANSWERED, false, true,
      "one worker by name or url, and whom it pairs with"},
     {BT_DELETE, "/workers/*", bt_workers_remove, BT_ANSWERED, false, true,

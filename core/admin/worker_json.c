@@ -80,6 +80,20 @@ static void put_spec(bt_text_t *out, const bt_worker_t *w)
     put_bool(out, "has_api_key", s->api_key != NULL);
 }
 
+/* The last change of its role in this incarnation, where there was one: one that succeeds makes another worker. */
+static void put_switch(bt_text_t *out, const bt_worker_t *w)
+{
+    static const char *const states[] = {"failed", "draining", "asking_engine", "unknown"};
+    const int state = atomic_load_explicit(&w->switching, memory_order_relaxed);
+
+    if (state == BT_SWITCH_NONE && w->switch_why[0] == '\0')
+        return;
+    bt_text_printf(out, ",\"role_switch\":{\"state\":\"%s\",\"to\":\"%s\"", states[state],
+                   bt_role_name(w->switch_to));
+    bt_text_json_member(out, "why", w->switch_why[0] != '\0' ? w->switch_why : NULL);
+    bt_text_puts(out, "}");
+}
+
 static void put_state(bt_text_t *out, const bt_worker_t *w, uint64_t now_ms)
 {
     static const char *const states[] = {"closed", "open", "half_open"};
@@ -93,6 +107,8 @@ static void put_state(bt_text_t *out, const bt_worker_t *w, uint64_t now_ms)
         out, "health",
         bt_health_name((enum bt_health) atomic_load_explicit(&w->health, memory_order_relaxed)));
     put_bool(out, "draining", atomic_load_explicit(&w->draining, memory_order_relaxed));
+    put_switch(out, w);
+    put_number(out, "since_secs", (long long) ((now_ms - w->since_ms) / 1000), 0);
     put_bool(out, "usable", bt_worker_usable(w, now_ms));
     bt_text_json_member(out, "why_not", bt_worker_why_not(w, now_ms));
     bt_text_printf(

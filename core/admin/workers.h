@@ -17,6 +17,7 @@ void bt_workers_show(const bt_admin_call_t *c);
 void bt_workers_remove(const bt_admin_call_t *c);
 void bt_workers_drain(const bt_admin_call_t *c);
 void bt_workers_undrain(const bt_admin_call_t *c);
+void bt_workers_set_role(const bt_admin_call_t *c); /* worker_role.c */
 /* Other routers' routes: answers are plain text. */
 void bt_workers_peer_add(const bt_admin_call_t *c);
 void bt_workers_peer_remove(const bt_admin_call_t *c);

@@ -77,11 +77,15 @@ static int write_request(bt_probe_t *p, const bt_probe_target_t *target)
     bt_text_fini(&p->request);
     bt_text_init(&p->request);
     bt_text_printf(&p->request,
-                   "GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: baton/%s\r\nAccept: */*\r\n",
-                   target->base_path, target->path, target->authority, BT_VERSION);
+                   "%s %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: baton/%s\r\nAccept: */*\r\n",
+                   target->body != NULL ? "POST" : "GET", target->base_path, target->path,
+                   target->authority, BT_VERSION);
     if (target->api_key != NULL)
         bt_text_printf(&p->request, "Authorization: Bearer %s\r\n", target->api_key);
-    bt_text_puts(&p->request, "\r\n");
+    if (target->body != NULL)
+        bt_text_printf(&p->request, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
+                       strlen(target->body));
+    bt_text_printf(&p->request, "\r\n%s", target->body != NULL ? target->body : "");
     return p->request.failed ? BT_E_NOMEM : 0;
 }
 

@@ -1,4 +1,4 @@
-/* probe.h - one GET with a deadline whose answer is collected, and the limit on how many run. Private to core/cluster.
+/* probe.h - one GET (or POST of a little JSON) with a deadline whose answer is collected, and the limit on how many run. Private to core/cluster.
  *
  * Owner: the monitor's watch of a worker embeds its probes; all on the control loop.
  * Life:  init -> (start -> callback)* -> fini; cancel at any time, after which no callback comes.
@@ -26,6 +26,7 @@ typedef struct bt_probe_target {
     bt_upstream_t *up;
     const char *authority, *base_path, *path;
     const char *api_key; /* or NULL */
+    const char *body;    /* JSON of a POST; NULL = a GET */
 } bt_probe_target_t;
 
 struct bt_probe {

@@ -482,18 +482,12 @@ static bt_worker_t **draft_find(draft_t *d, const bt_worker_t *w)
     return NULL;
 }
 
-/* The worker with its new word, under the old name and as drained as it was. */
-static int remake_worker(bt_registry_t *r, bt_worker_t *w, const bt_registered_t *said,
+/* Another worker under the old name, as drained as it was. */
+static int remake_worker(bt_registry_t *r, const bt_worker_t *w, const bt_worker_spec_t *spec,
                          bt_worker_t **fresh_p, char *err, size_t err_size)
 {
-    bt_worker_spec_t spec;
-    int rc = bt_worker_spec_copy(&spec, &w->spec);
+    int rc = make_worker(r, spec, fresh_p, err, err_size);
 
-    if (rc < 0)
-        return rc;
-    spec.registered = *said;
-    rc = make_worker(r, &spec, fresh_p, err, err_size);
-    bt_worker_spec_fini(&spec);
     if (rc < 0)
         return rc;
     if ((*fresh_p)->name == NULL)
@@ -506,20 +500,18 @@ static int remake_worker(bt_registry_t *r, bt_worker_t *w, const bt_registered_t
     return 0;
 }
 
-int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_t *said,
-                          bt_worker_t **now_p, char *err, size_t err_size)
+/* now_p is set before the publication: who is told of the new set may ask for it. */
+static int put_in_place(bt_registry_t *r, const bt_worker_t *w, const bt_worker_spec_t *spec,
+                        bt_worker_t **now_p, char *err, size_t err_size)
 {
     bt_worker_t *fresh, **at;
     draft_t d;
-    int rc;
+    int rc = draft_current(r, &d, NULL);
 
-    *now_p = w;
-    if (is_same_word(said, &w->spec.registered))
-        return 0;
-    if ((rc = draft_current(r, &d, NULL)) < 0)
+    if (rc < 0)
         return rc;
     at = draft_find(&d, w);
-    rc = at != NULL ? remake_worker(r, w, said, &fresh, err, err_size) : BT_E_INVAL;
+    rc = at != NULL ? remake_worker(r, w, spec, &fresh, err, err_size) : BT_E_INVAL;
     if (rc < 0) {
         draft_fini(&d);
         return rc;
@@ -527,6 +519,31 @@ int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_
     bt_worker_unref(*at);
     *at = *now_p = fresh;
     return publish_draft(r, &d, err, err_size);
+}
+
+int bt_registry_replace(bt_registry_t *r, const bt_worker_t *w, const bt_worker_spec_t *spec,
+                        char *err, size_t err_size)
+{
+    bt_worker_t *now;
+
+    return put_in_place(r, w, spec, &now, err, err_size);
+}
+
+int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_t *said,
+                          bt_worker_t **now_p, char *err, size_t err_size)
+{
+    bt_worker_spec_t spec;
+    int rc;
+
+    *now_p = w;
+    if (is_same_word(said, &w->spec.registered))
+        return 0;
+    if ((rc = bt_worker_spec_copy(&spec, &w->spec)) < 0)
+        return rc;
+    spec.registered = *said;
+    rc = put_in_place(r, w, &spec, now_p, err, err_size);
+    bt_worker_spec_fini(&spec);
+    return rc;
 }
 
 int bt_registry_remove(bt_registry_t *r, bt_str_t name_or_url)

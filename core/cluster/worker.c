@@ -1,5 +1,6 @@
 #include "cluster/worker.h"
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "cluster/url.h"
@@ -233,6 +234,7 @@ int bt_worker_new(bt_worker_t **worker_p, const bt_worker_spec_t *spec, uint64_t
     w->ledger_place = place;
     bt_worker_spec_init(&w->spec);
     w->refs = 1;
+    w->since_ms = bt_clock_ms();
     w->id = id;
     w->slot = slot;
     w->load.total_tokens = -1;
@@ -282,6 +284,9 @@ static const char *why_unhealthy(const bt_worker_t *w, uint64_t now_ms)
                                         "scaling"}; /* by enum bt_health */
     if (atomic_load_explicit(&w->draining, memory_order_relaxed))
         return "draining";
+    const int switching = atomic_load_explicit(&w->switching, memory_order_relaxed);
+    if (switching != BT_SWITCH_NONE)
+        return switching == BT_SWITCH_UNKNOWN ? "role_unknown" : "switching_role";
     const char *word = words[atomic_load_explicit(&w->health, memory_order_relaxed)];
     if (word != NULL)
         return word;

@@ -93,12 +93,16 @@ typedef struct bt_worker_warm {
     _Atomic uint64_t partners[BT_WARM_PARTNERS];
 } bt_worker_warm_t;
 
+/* Where a change of its role stands (role_switch.h). UNKNOWN: its engine may have either. */
+enum bt_switch { BT_SWITCH_NONE, BT_SWITCH_DRAINING, BT_SWITCH_ASKING, BT_SWITCH_UNKNOWN };
+
 typedef struct bt_worker {
     _Atomic unsigned refs;
     /* ---- fixed ---- */
     bt_worker_spec_t spec;
     unsigned slot;         /* index for per-loop arrays; unique among live workers */
     uint32_t ledger_place; /* of its totals */
+    uint64_t since_ms;     /* this incarnation is known since then */
     uint64_t id;           /* never reused in this process; what a policy sees as worker.id */
     char *name;
     char *host; /* of url, without brackets */
@@ -134,6 +138,9 @@ typedef struct bt_worker {
     _Atomic uint64_t lost_since_ms; /* the first evidence of that */
     _Atomic unsigned routes_off; /* bits BT_OPTIONAL_...: it has said that it does not serve them */
     _Atomic bool draining;       /* by an operator */
+    _Atomic int switching;       /* enum bt_switch: no new requests unless NONE */
+    enum bt_role switch_to;      /* of the last change; control loop only, as the next */
+    char switch_why[160];        /* why it failed; "" = it did not */
     _Atomic bool
         has_agents; /* all agents of a gateway-managed worker are registered (core/transfer) */
     _Atomic bool is_registered; /* and not long ago (core/transfer) */
@@ -181,7 +188,7 @@ void bt_worker_unref(bt_worker_t *w); /* NULL is fine; from any thread */
 /* health UP, not draining, breaker allows, and (prefill, decode) a connector that is not refused and, where it is gateway-managed, all
  * its agents here, or, where its bootstrap server tells them, its engine ids known. */
 bool bt_worker_usable(const bt_worker_t *w, uint64_t now_ms);
-/* One word why it is not usable ("down", "starting", "draining", "scaling", "breaker_open", "unknown_connector",
+/* One word why it is not usable ("down", "starting", "draining", "switching_role", "role_unknown", "scaling", "breaker_open", "unknown_connector",
  * "no_agent", "no_metaserver", "no_engine_id", "not_registered"), or NULL. */
 const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms);
 /* Would be usable if only its connector were not refused and its agents were here. */

@@ -117,6 +117,9 @@ int bt_registry_add(bt_registry_t *r, const char *pool, const bt_worker_spec_t *
  * finish. now_p (borrowed): who it is from now on. */
 int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_t *said,
                           bt_worker_t **now_p, char *err, size_t err_size);
+/* A worker by this spec takes the place and the name of w, whose legs finish. BT_E_INVAL: w is not in the set. */
+int bt_registry_replace(bt_registry_t *r, const bt_worker_t *w, const bt_worker_spec_t *spec,
+                        char *err, size_t err_size);
 int bt_registry_remove(bt_registry_t *r, bt_str_t name_or_url); /* BT_E_INVAL when unknown */
 int bt_registry_drain(bt_registry_t *r, bt_str_t name_or_url, bool draining);
 bt_workers_t *bt_registry_current(bt_registry_t *r); /* borrowed */

@@ -44,6 +44,7 @@ static int attach_admin(bt_gateway_t *g)
 {
     const bt_admin_config_t config = {
         .registry = g->registry,
+        .role_switches = g->role_switches,
         .shared = &g->shared,
         .api_key = g->config->admin_api_key,
         .metrics_only = g->config->admin_metrics_only,
@@ -434,6 +435,10 @@ static int start_serving(bt_gateway_t *g)
     int rc = bt_monitor_start(&g->monitor, &g->control, &g->config->monitor);
     if (rc < 0)
         return rc;
+    rc = bt_role_switches_new(&g->role_switches, &g->control, g->registry,
+                              g->config->monitor.api_key);
+    if (rc < 0)
+        return rc;
     bt_monitor_on_lost(g->monitor, on_lost, g);
     bt_monitor_set_workers(g->monitor, bt_registry_current(g->registry));
     if ((rc = bt_gateway_fleet_start(g)) < 0 || g->end_asked)
@@ -476,6 +481,8 @@ static void close_control_parts(bt_gateway_t *g)
     bt_gateway_signals_stop(g);
     bt_reload_stop(g->reload);
     bt_gateway_rollout_close(g);
+    bt_role_switches_free(g->role_switches);
+    g->role_switches = NULL;
     if (g->monitor != NULL)
         bt_monitor_stop(g->monitor);
     g->monitor = NULL;

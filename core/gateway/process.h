@@ -8,6 +8,7 @@
 #ifndef BT_GATEWAY_PROCESS_H
 #define BT_GATEWAY_PROCESS_H
 
+#include "cluster/role_switch.h"
 #include "config/config.h"
 #include "fleet/fleet.h"
 #include "loop/listener.h"
@@ -62,6 +63,7 @@ struct bt_gateway {
     bt_loop_t control;
     bt_registry_t *registry;
     bt_monitor_t *monitor;
+    bt_role_switches_t *role_switches;
     int admin_fd; /* bound and listening; attach_admin hands it on */
     struct bt_admin *admin;
     struct bt_transfer *transfer;               /* NULL = no --transfer-port */

@@ -1,0 +1,33 @@
+/* role_switch.h - a worker gets another role while requests run: drained, switched at its engine, taken in as a new worker.
+ *
+ * Owner: the control loop; one switch per worker at a time.
+ * Life:  begin -> its legs end -> the engine is asked, where it has a role -> the registry has a new worker of the same name.
+ * Flow:  who fails before the engine has changed serves on in its old role; whose role is not known stays out until it is asked again.
+ * Cost:  one timer, 50 ms, while it lasts.
+ */
+#ifndef BT_CLUSTER_ROLE_SWITCH_H
+#define BT_CLUSTER_ROLE_SWITCH_H
+
+#include "cluster/workers.h"
+#include "loop/loop.h"
+
+#define BT_ROLE_SWITCH_TIMEOUT_MS 120000
+
+typedef struct bt_role_switches bt_role_switches_t;
+/* api_key: sent to workers that have none of their own; NULL = none; borrowed. */
+int bt_role_switches_new(bt_role_switches_t **switches_p, bt_loop_t *loop, bt_registry_t *registry,
+                         const char *api_key);
+void bt_role_switches_free(bt_role_switches_t *s); /* NULL is fine; workers stay as they are */
+
+typedef struct bt_role_switch_ask {
+    enum bt_role to;
+    uint64_t timeout_ms; /* for the drain, and again for the engine */
+    bool is_forced;      /* even the last usable worker of its role */
+    const bt_worker_spec_t *
+        now; /* the worker's new spec: its old one, the role, what follows of it; borrowed for the call */
+} bt_role_switch_ask_t;
+/* BT_E_CONFIG: it cannot have this role. BT_E_AGAIN: not now. err says why. */
+int bt_role_switches_begin(bt_role_switches_t *s, bt_worker_t *w, const bt_role_switch_ask_t *ask,
+                           char *err, size_t err_size);
+
+#endif
