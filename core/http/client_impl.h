@@ -4,7 +4,7 @@
  * Life:  open or take_idle -> (a call) -> park -> ... -> close; the memory goes back to the pool once libuv has let go.
  * Flow:  a connection is connecting, with a call, idle or closing; idle ones keep reading, so that the worker's FIN, RST
  *        or a byte nobody asked for removes them at once.
- * Cost:  O(1); about 1 KiB a connection.
+ * Cost:  O(1); less than 1 KiB a connection.
  */
 #ifndef BT_HTTP_CLIENT_IMPL_H
 #define BT_HTTP_CLIENT_IMPL_H

@@ -251,7 +251,7 @@ static void wait_for_room(bt_stream_t *s)
 
     s->in_write = count;
     s->in_write_bytes = bytes;
-    int rc = uv_write(&s->write_req, (uv_stream_t *) &s->tcp, bufs, count, on_written);
+    int rc = uv_write(&s->req.write, (uv_stream_t *) &s->tcp, bufs, count, on_written);
     if (rc < 0)
         fail_writes(s, rc);
 }
@@ -545,7 +545,7 @@ static void on_connected(uv_connect_t *req, int rc)
 int bt_stream_connect(bt_stream_t *s, const struct sockaddr *addr)
 {
     (void) uv_tcp_nodelay(&s->tcp, 1); /* there is no socket yet: uv remembers it */
-    return uv_tcp_connect(&s->connect_req, &s->tcp, addr, on_connected);
+    return uv_tcp_connect(&s->req.connect, &s->tcp, addr, on_connected);
 }
 
 /* ---- closing ---- */

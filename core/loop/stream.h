@@ -47,8 +47,10 @@ typedef struct bt_stream_ops {
 
 struct bt_stream {
     uv_tcp_t tcp;
-    uv_connect_t connect_req;
-    uv_write_t write_req;
+    union { /* nothing is written before it is connected */
+        uv_connect_t connect;
+        uv_write_t write;
+    } req;
     bt_loop_t *loop;
     const bt_stream_ops_t *ops;
     bt_list_t dirty_link;   /* in loop->dirty while there is something to flush */
