@@ -78,9 +78,10 @@ static bool is_current(const role_switch_t *sw)
 
 static void take_role(role_switch_t *sw)
 {
-    char err[256] = "";
+    char err[256] = "it was removed or replaced meanwhile";
 
     if (bt_registry_replace(sw->all->registry, sw->worker, &sw->spec, err, sizeof err) < 0) {
+        sw->is_unclear = sw->worker->engine == BT_ENGINE_SGLANG; /* it has changed already */
         give_up(sw, err);
         return;
     }
