@@ -70,7 +70,8 @@ static bool add(bt_leg_key_t *key, const void *bytes, size_t n)
 {
     if (n > sizeof(key->bytes) - key->n)
         return false;
-    memcpy(key->bytes + key->n, bytes, n);
+    if (n > 0) /* the texts of a worker that is not chosen yet are NULL */
+        memcpy(key->bytes + key->n, bytes, n);
     key->n += n;
     return true;
 }

@@ -89,6 +89,8 @@ static void a_kind_is_what_was_asked(void **state)
     r.leg.stream = false;
     assert_run(&r, "runs=8");
     assert_run(&r, "runs=8");
+    r.leg.decode_peer = (bt_dialect_peer_t){.dp_rank = -1}; /* the plan leaves it open */
+    assert_run(&r, "runs=9");
     leg_fini(&r);
 }
 
