@@ -126,6 +126,8 @@ static int peer_index(lua_State *L)
     const bt_dialect_peer_t *peer = *is_decode ? &d->leg->decode_peer : &d->leg->prefill;
     int field;
 
+    if (peer->name.n == 0 && d->noting != NULL) /* pcall makes an answer of the error */
+        bt_leg_note_peer(d->noting, *is_decode, BT_PEER_IS_THERE);
     if (peer->name.n == 0)
         return luaL_error(L, *is_decode ? "decode is chosen after prefill here; a dialect that "
                                           "must know it before says decode_first = true"

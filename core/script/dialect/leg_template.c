@@ -115,6 +115,8 @@ static bool add_field(bt_leg_key_t *key, const bt_dialect_peer_t *peer, enum bt_
         return add_int(key, peer->dp_rank);
     case BT_PEER_LEARNED:
         return add_int(key, peer->learned);
+    case BT_PEER_IS_THERE: /* add_peer has said so */
+        return true;
     case BT_PEER_FIELDS:
         break;
     }

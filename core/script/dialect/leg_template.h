@@ -31,6 +31,7 @@ enum bt_peer_field {
     BT_PEER_PP_SIZE,
     BT_PEER_DP_RANK,
     BT_PEER_LEARNED,
+    BT_PEER_IS_THERE, /* anything at all was asked of a worker that was not chosen */
     BT_PEER_FIELDS
 };
 

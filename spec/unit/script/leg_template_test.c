@@ -170,6 +170,23 @@ static void refusals_are_told_of_this_leg(void **state)
     leg_fini(&r);
 }
 
+/* A plan may leave decode open: a function that can do without it asks in protected mode, and what it gets then is an answer, too. */
+static void whether_there_is_a_worker_is_asked(void **state)
+{
+    static const char *const runs[] = {"runs=1", "runs=2", "runs=3", "runs=2", "runs=3"};
+    const bt_dialect_peer_t none = {.dp_rank = -1}, one = {.name = BT_STR("d0"), .dp_rank = 1};
+    struct leg_run r;
+    (void) state;
+
+    start(&r, "edit.set('known', (pcall(function() return leg.decode.version end)))");
+    for (unsigned i = 0; i < 5; i++) { /* the second asks for more: the first is made anew */
+        r.leg.decode_peer = i % 2 == 0 ? none : one;
+        assert_int_equal(leg_edit(&r, false), BT_DIALECT_OK);
+        assert_edits(&r, runs[i], i % 2 == 0 ? "known=false" : "known=true", NULL);
+    }
+    leg_fini(&r);
+}
+
 static void edits_beside_them_are_counted(void **state)
 {
     struct leg_run r;
@@ -214,6 +231,7 @@ int main(void)
         cmocka_unit_test(what_has_no_template_runs),
         cmocka_unit_test(odd_functions_have_no_template),
         cmocka_unit_test(refusals_are_told_of_this_leg),
+        cmocka_unit_test(whether_there_is_a_worker_is_asked),
         cmocka_unit_test(edits_beside_them_are_counted),
         cmocka_unit_test(kinds_without_end),
     };
