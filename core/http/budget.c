@@ -182,7 +182,7 @@ static void tell(bt_budget_t *b, enum bt_budget_reason reason)
     uint64_t now_ms = bt_clock_event_ms(),
              last = atomic_load_explicit(&b->logged_ms, memory_order_relaxed);
 
-    if ((last != 0 && now_ms - last < TELL_MS) ||
+    if ((last != 0 && now_ms < last + TELL_MS) || /* another loop's event may be a later one */
         !atomic_compare_exchange_strong(&b->logged_ms, &last, now_ms))
         return;
     bt_log_warn("http", "%s connections are answered with 503: %u are served and none is idle (%s)",

@@ -1,5 +1,6 @@
 /* The budget of connections: who is let in, who goes for it, who is told why not; on one loop, over several, for each peer, and for
  * connections to workers. All loops are turned by one thread, so every order of events can be staged. */
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/pages.h"
@@ -10,6 +11,7 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <sys/resource.h>
 
@@ -605,6 +607,52 @@ static void an_idle_client_gives_its_descriptor(void **state)
     stop_workers();
 }
 
+static unsigned lines_in(int fd)
+{
+    unsigned count = 0;
+
+    for (char c; read(fd, &c, 1) == 1;)
+        count += c == '\n';
+    return count;
+}
+
+static void *enter_a_moment_later(void *client)
+{
+    const uint64_t from_ms = bt_clock_ms();
+
+    while (bt_clock_ms() <= from_ms + 1)
+        continue;
+    (void) bt_budget_enter(w.budget, client, -1);
+    return NULL;
+}
+
+/* A loop that is amid an event has a time that is older than that of another loop, which has told just now. */
+static void it_is_told_once_by_all_loops(void **state)
+{
+    bt_budget_client_t clients[3] = {
+        {.loop = &w.loops[0]}, {.loop = &w.loops[1]}, {.loop = &w.loops[0]}};
+    pthread_t other;
+    int log[2];
+
+    (void) state;
+    limit(1, 0, 2);
+    assert_int_equal(pipe2(log, O_NONBLOCK | O_CLOEXEC), 0);
+    bt_log_set(BT_LOG_WARN, false, log[1]);
+    bt_clock_begin_event();
+    (void) bt_clock_event_ms();
+    assert_true(bt_budget_enter(w.budget, &clients[0], -1));
+    assert_int_equal(pthread_create(&other, NULL, enter_a_moment_later, &clients[1]), 0);
+    assert_int_equal(pthread_join(other, NULL), 0);
+    assert_true(bt_budget_enter(w.budget, &clients[2], -1));
+    bt_clock_end_event();
+    bt_log_set(BT_LOG_ERROR, false, 2);
+    assert_true(clients[1].is_refused && clients[2].is_refused);
+    assert_int_equal(lines_in(log[0]), 1);
+    for (unsigned i = 0; i < 3; i++)
+        bt_budget_leave(w.budget, &clients[i]);
+    close(log[0]), close(log[1]);
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -624,6 +672,7 @@ int main(void)
         CASE(idle_connections_to_workers_make_place),
         CASE(a_call_that_waits_can_be_cancelled),
         CASE(an_idle_client_gives_its_descriptor),
+        CASE(it_is_told_once_by_all_loops),
     };
     alarm(55);
     return cmocka_run_group_tests(tests, NULL, NULL);
