@@ -422,7 +422,7 @@ static bool is_from_template(const bt_dialect_t *dialect, const bt_leg_view_t *l
     if (!bt_leg_key(t, leg, &key))
         return false;
     template = bt_leg_templates_find(t, &key);
-    if (template == NULL)
+    if (template == NULL && bt_leg_templates_have_room(t))
         template = make_template(dialect, leg, t);
     return template != NULL && bt_leg_template_fill(template, leg, edits_p) == 0;
 }

@@ -3,7 +3,7 @@
  * nothing else can be taken for one.
  *
  * What the function asks may grow with each run. It is part of the key: what was kept under a smaller question is not found
- * any more, and goes with all others when there are too many. */
+ * any more, and goes with all others when they are made anew. */
 #include "script/dialect/leg_template.h"
 
 #include "base/err.h"
@@ -215,7 +215,14 @@ static void drop_all(bt_leg_templates_t *t)
             t->buckets[i] = at->next;
             free(at);
         }
-    t->count = 0;
+    t->count = t->misses = 0;
+}
+
+bool bt_leg_templates_have_room(bt_leg_templates_t *t)
+{
+    if (t->count == BT_LEG_TEMPLATES_MAX && ++t->misses > BT_LEG_MISSES_MAX)
+        drop_all(t);
+    return t->count < BT_LEG_TEMPLATES_MAX;
 }
 
 /* The first stand-in in a text from `at` on; false: none. */
@@ -302,8 +309,6 @@ const struct bt_leg_template *bt_leg_templates_put(bt_leg_templates_t *t, const 
         free(template);
         return NULL;
     }
-    if (t->count == BT_LEG_TEMPLATES_MAX)
-        drop_all(t);
     template->next = t->buckets[template->hash % BT_LEG_BUCKETS];
     t->buckets[template->hash % BT_LEG_BUCKETS] = template;
     t->count++;

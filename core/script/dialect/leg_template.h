@@ -1,7 +1,7 @@
 /* leg_template.h - what a leg function of a dialect has said once, for the next legs of its kind. Private to core/script.
  *
  * Owner: a dialect file, one set for each of its legs; one loop.
- * Life:  from the first leg of a kind until there are more kinds than are kept; then all are made anew.
+ * Life:  from the first leg of a kind; when there are more kinds than are kept, until many legs have found none: all are made anew.
  * Flow:  find -> fill, or else: the function runs over a view with stand-ins for what each leg has of its own (request
  *        id, rid, room), notes what it asks of workers and of the body, and what it said is kept under the answers.
  * Cost:  a key of what the function asks, a look into a hash and one copy of the edits; no Lua.
@@ -13,6 +13,7 @@
 #include "script/dialect/leg_view.h"
 
 #define BT_LEG_TEMPLATES_MAX 1024 /* kinds that are kept of a leg */
+#define BT_LEG_MISSES_MAX 16384   /* legs without, once full, before all are made anew */
 #define BT_LEG_BUCKETS 64
 #define BT_LEG_ASKS_MAX 8    /* members of the body that a function may ask for */
 #define BT_LEG_KEY_BYTES 768 /* legs with longer keys have no template */
@@ -45,7 +46,7 @@ typedef struct bt_stand_ins {
 /* All that the function has ever asked, a bit each field of prefill and decode. */
 typedef struct bt_leg_templates {
     struct bt_leg_template *buckets[BT_LEG_BUCKETS];
-    unsigned count;
+    unsigned count, misses; /* misses: since they are full */
     uint32_t peers[2];
     char *asks[BT_LEG_ASKS_MAX];
     unsigned ask_count;
@@ -68,7 +69,9 @@ void bt_leg_note_peer(bt_leg_templates_t *t, bool is_decode, enum bt_peer_field 
 void bt_leg_note_member(bt_leg_templates_t *t, bt_str_t key);
 const struct bt_leg_template *bt_leg_templates_find(const bt_leg_templates_t *t,
                                                     const bt_leg_key_t *key);
-/* Keeps edits that were made of the stand-ins. NULL: they are no template. */
+/* Before one is made. Where kinds do not come back, making all of them costs more than it saves. */
+bool bt_leg_templates_have_room(bt_leg_templates_t *t);
+/* There is room. Keeps edits that were made of the stand-ins. NULL: they are no template. */
 const struct bt_leg_template *bt_leg_templates_put(bt_leg_templates_t *t, const bt_leg_key_t *key,
                                                    const bt_stand_ins_t *s,
                                                    const bt_edits_t *edits);

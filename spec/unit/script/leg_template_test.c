@@ -223,6 +223,36 @@ static void kinds_without_end(void **state)
     leg_fini(&r);
 }
 
+static void assert_run_of(struct leg_run *r, unsigned host, unsigned runs)
+{
+    char name[32], wanted[32];
+
+    snprintf(name, sizeof(name), "h%u", host);
+    snprintf(wanted, sizeof(wanted), "runs=%u", runs);
+    r->leg.prefill.host = bt_str(name);
+    bt_arena_fini(&r->arena); /* there are many legs */
+    bt_arena_init(&r->arena);
+    assert_run(r, wanted);
+}
+
+/* Kinds that do not come back take no place of those that do, but for a while only. */
+static void those_that_are_kept_serve_on(void **state)
+{
+    const unsigned first_missed = 1024, last_missed = first_missed + 16 * 1024;
+    struct leg_run r;
+    (void) state;
+
+    start(&r, "local _ = leg.prefill.host");
+    for (unsigned i = 0; i < last_missed; i++)
+        assert_run_of(&r, i, i + 1);
+    assert_run_of(&r, 0, 1);
+    assert_run_of(&r, 1023, 1024);
+    assert_run_of(&r, first_missed, last_missed + 1); /* all are made anew */
+    assert_run_of(&r, first_missed, last_missed + 1);
+    assert_run_of(&r, 0, last_missed + 2);
+    leg_fini(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -234,6 +264,7 @@ int main(void)
         cmocka_unit_test(whether_there_is_a_worker_is_asked),
         cmocka_unit_test(edits_beside_them_are_counted),
         cmocka_unit_test(kinds_without_end),
+        cmocka_unit_test(those_that_are_kept_serve_on),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
