@@ -51,6 +51,16 @@ int bt_network_parse(bt_network_t *network_p, const char *text)
     return 0;
 }
 
+int bt_network_host(bt_network_t *network_p, const struct sockaddr_storage *addr)
+{
+    bt_network_t network = {.bits = BITS};
+
+    if (!to_ipv6(addr, network.address))
+        return BT_E_INVAL;
+    *network_p = network;
+    return 0;
+}
+
 static bool begins_alike(const uint8_t a[16], const uint8_t b[16], unsigned bits)
 {
     const unsigned whole = bits / 8, rest = bits % 8;

@@ -19,6 +19,8 @@ typedef struct bt_network {
 
 /* "ADDR" or "ADDR/BITS", numeric, IPv4 or IPv6 (in brackets or without). BT_E_INVAL. */
 int bt_network_parse(bt_network_t *network_p, const char *text);
+/* The network of one address. BT_E_INVAL: of no family that has addresses. */
+int bt_network_host(bt_network_t *network_p, const struct sockaddr_storage *addr);
 /* An IPv4 address that came by a socket of IPv6 is the same address. */
 bool bt_network_has(const bt_network_t *network, const struct sockaddr_storage *addr);
 /* The same host, whatever the ports. */

@@ -35,6 +35,7 @@ struct bt_registration {
     } sockets[BT_REGISTRATION_KINDS];
     bt_timer_t sweep;
     uint64_t swept_ms;
+    uint64_t allowed_hash; /* of the list that the sockets have */
     uint64_t counts[BT_REGISTRATION_RESULTS];
     uint64_t told[TOLD_MAX]; /* hashes of sentences; when it is full the oldest goes */
     unsigned told_next;
@@ -258,6 +259,20 @@ static bool may_speak_for(const bt_registration_t *r, const char *peer, const pl
             (place->has_addr && bt_network_same(&addr, &place->addr)));
 }
 
+static void refuse_stranger(bt_registration_t *r, const char *peer)
+{
+    refuse(r, BT_REGISTRATION_STRANGER,
+           "%s may not register: it is no worker's host; --registration-allow names others", peer);
+}
+
+/* It has not been let in. */
+static void on_refused(void *user, const char *peer)
+{
+    const struct socket_of *socket = user;
+
+    refuse_stranger(socket->r, peer);
+}
+
 static void on_message(void *user, const bt_zmq_message_t *message)
 {
     const struct socket_of *socket = user;
@@ -267,10 +282,8 @@ static void on_message(void *user, const bt_zmq_message_t *message)
     place_t place;
     int rc = message->frame_count == 2 ? 0 : BT_E_INVAL;
 
-    if (!bt_registry_peers_has(&r->peers, message->peer)) {
-        refuse(r, BT_REGISTRATION_STRANGER,
-               "%s may not register: it is no worker's host; --registration-allow names others",
-               message->peer);
+    if (!bt_registry_peers_has(&r->peers, message->peer)) { /* its worker has gone meanwhile */
+        refuse_stranger(r, message->peer);
         return;
     }
     if (rc == 0)
@@ -332,6 +345,20 @@ static void forget_one(bt_registration_t *r, uint64_t now_ms)
         }
 }
 
+/* Names of workers are resolved again and again, so the list is made anew; the sockets get it when it has changed. */
+static void set_allowed(bt_registration_t *r)
+{
+    bt_network_t *list;
+    unsigned count;
+
+    if (bt_registry_peers_list(&r->peers, &list, &count) < 0)
+        return; /* the next sweep */
+    const uint64_t hash = bt_str_hash((bt_str_t){(const char *) list, count * sizeof(*list)});
+    if (hash != r->allowed_hash && bt_zmq_set_allowed(r->zmq, list, count) == 0)
+        r->allowed_hash = hash;
+    free(list);
+}
+
 static void on_sweep(bt_timer_t *timer)
 {
     bt_registration_t *r = bt_container_of(timer, bt_registration_t, sweep);
@@ -350,6 +377,7 @@ static void on_sweep(bt_timer_t *timer)
                 expire(r, w, now_ms - w->registered_at_ms);
         }
     forget_one(r, now_ms);
+    set_allowed(r);
     bt_timer_start(&r->sweep, SWEEP_MS);
 }
 
@@ -364,6 +392,7 @@ static int bind_one(bt_registration_t *r, enum bt_registration_kind kind, unsign
                                            .port = r->config.ports[kind],
                                            .max_frame_bytes = FRAME_BYTES,
                                            .on_message = on_message,
+                                           .on_refused = on_refused,
                                            .user = &r->sockets[kind]};
     int rc;
 
@@ -423,6 +452,7 @@ int bt_registration_start(bt_registration_t *r, bt_registry_t *registry)
 {
     r->registry = registry;
     r->swept_ms = bt_clock_ms();
+    bt_registration_set_workers(r, bt_registry_current(registry));
     bt_timer_start(&r->sweep, SWEEP_MS);
     return bt_zmq_start(r->zmq);
 }
@@ -430,6 +460,7 @@ int bt_registration_start(bt_registration_t *r, bt_registry_t *registry)
 void bt_registration_set_workers(bt_registration_t *r, bt_workers_t *workers)
 {
     bt_registry_peers_set_workers(&r->peers, workers);
+    set_allowed(r);
 }
 
 uint64_t bt_registration_count(const bt_registration_t *r, enum bt_registration_result result)

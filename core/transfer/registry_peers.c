@@ -70,3 +70,28 @@ bool bt_registry_peers_has(const bt_registry_peers_t *peers, const char *peer)
     return bt_network_is_loopback(&addr) || is_named(peers, &addr) ||
            is_a_workers(peers->workers, &addr);
 }
+
+int bt_registry_peers_list(const bt_registry_peers_t *peers, bt_network_t **list_p,
+                           unsigned *count_p)
+{
+    const bt_workers_t *workers = peers->workers;
+    unsigned room = peers->allowed_count + 2, count = 0;
+    struct sockaddr_storage addr;
+
+    for (unsigned i = 0; workers != NULL && i < workers->pool_count; i++)
+        room += workers->pools[i].all.count;
+    bt_network_t *list = calloc(room, sizeof(*list));
+    if (list == NULL)
+        return BT_E_NOMEM;
+    (void) bt_network_parse(&list[count++], "127.0.0.0/8");
+    (void) bt_network_parse(&list[count++], "::1");
+    for (unsigned i = 0; i < peers->allowed_count; i++)
+        list[count++] = peers->allowed[i];
+    for (unsigned i = 0; workers != NULL && i < workers->pool_count; i++)
+        for (unsigned k = 0; k < workers->pools[i].all.count; k++)
+            if (bt_worker_get_addr(workers->pools[i].all.items[k], &addr))
+                count += bt_network_host(&list[count], &addr) == 0;
+    *list_p = list;
+    *count_p = count;
+    return 0;
+}

@@ -29,5 +29,8 @@ void bt_registry_peers_set_workers(bt_registry_peers_t *peers, bt_workers_t *wor
 bool bt_registry_peers_has(const bt_registry_peers_t *peers, const char *peer);
 /* The same, but only if it is one of `allowed`. */
 bool bt_registry_peers_is_named(const bt_registry_peers_t *peers, const char *peer);
+/* All of them as they are now, for who cannot ask one by one; free(*list_p). BT_E_NOMEM. */
+int bt_registry_peers_list(const bt_registry_peers_t *peers, bt_network_t **list_p,
+                           unsigned *count_p);
 
 #endif

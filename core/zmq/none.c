@@ -34,6 +34,14 @@ int bt_zmq_start(bt_zmq_t *zmq)
     return BT_E_CONFIG;
 }
 
+int bt_zmq_set_allowed(bt_zmq_t *zmq, const bt_network_t *networks, unsigned count)
+{
+    (void) zmq;
+    (void) networks;
+    (void) count;
+    return BT_E_CONFIG;
+}
+
 bt_zmq_stats_t bt_zmq_stats(bt_zmq_t *zmq)
 {
     (void) zmq;

@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "zmq/zap.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,13 +19,15 @@
 
 #define SLICE_US UINT64_C(10000) /* shares of a second are counted in these */
 #define SLICES_PER_SECOND 100U
-#define QUEUE_MAX 1024U /* messages that the control loop has not taken */
-#define HIGH_WATER 256  /* messages that libzmq keeps of one peer */
-#define HANDSHAKE_MS 5000
+#define QUEUE_MAX 1024U   /* messages that the control loop has not taken */
+#define HIGH_WATER 256    /* messages that libzmq keeps of one peer */
+#define HANDSHAKE_MS 1000 /* whoever is refused keeps its connection so long, and dials again */
 #define HEARTBEAT_MS 5000 /* a peer that vanished is gone after two of them */
 #define FRAME_BYTES 4096U
 #define PER_SECOND 2000U
 #define IO_THREADS 1
+#define QUESTIONS_MAX 64 /* answered before messages are read again */
+#define POLL_FIXED 2     /* wake_fd and who asks whether a peer may come */
 
 const char bt_zmq_not_built[] = "";
 
@@ -38,6 +41,7 @@ typedef struct bt_zmq_socket {
 struct bt_zmq {
     bt_loop_t *control;
     void *context;
+    bt_zap_t zap;
     bt_zmq_socket_t sockets[BT_ZMQ_SOCKETS_MAX];
     unsigned count;
     int wake_fd;
@@ -45,7 +49,7 @@ struct bt_zmq {
     bool has_thread;
     atomic_bool stop;
     _Atomic unsigned queued;
-    _Atomic uint64_t messages, malformed, held_back;
+    _Atomic uint64_t messages, malformed, held_back, refused;
     /* the end, on the control loop */
     bool is_closing;
     bt_timer_t deadline;
@@ -79,8 +83,11 @@ static void on_posted(bt_loop_t *loop, bt_mail_t *mail)
 
     (void) loop;
     atomic_fetch_sub(&z->queued, 1);
-    if (!z->is_closing)
-        p->socket->config.on_message(p->socket->config.user, &p->message);
+    const bt_zmq_socket_config_t *config = &p->socket->config;
+    if (!z->is_closing && p->message.frame_count > 0)
+        config->on_message(config->user, &p->message);
+    else if (!z->is_closing && config->on_refused != NULL)
+        config->on_refused(config->user, p->message.peer);
     free(p);
 }
 
@@ -98,10 +105,10 @@ static char *put_text(char *at, bt_str_t text, bt_str_t *copy_p)
     return at + text.n;
 }
 
-/* Out of memory it is lost, as on a wire. */
-static void post(bt_zmq_t *z, const bt_zmq_socket_t *socket, zmq_msg_t *frames, unsigned count)
+/* Without frames: a peer that was refused. Out of memory it is lost, as on a wire. */
+static void post(bt_zmq_t *z, const bt_zmq_socket_t *socket, bt_str_t peer, zmq_msg_t *frames,
+                 unsigned count)
 {
-    const bt_str_t peer = bt_str(peer_of(&frames[count - 1]));
     size_t bytes = peer.n + 1;
     bt_str_t copy;
 
@@ -119,7 +126,8 @@ static void post(bt_zmq_t *z, const bt_zmq_socket_t *socket, zmq_msg_t *frames, 
         at = put_text(at, (bt_str_t){zmq_msg_data(&frames[i]), zmq_msg_size(&frames[i])},
                       &p->message.frames[i]);
     atomic_fetch_add(&z->queued, 1);
-    atomic_fetch_add_explicit(&z->messages, 1, memory_order_relaxed);
+    if (count > 0)
+        atomic_fetch_add_explicit(&z->messages, 1, memory_order_relaxed);
     bt_loop_post(z->control, &p->mail, on_posted);
 }
 
@@ -148,7 +156,7 @@ static bool take_message(bt_zmq_t *z, bt_zmq_socket_t *socket)
     if (more_frames > 0)
         atomic_fetch_add_explicit(&z->malformed, 1, memory_order_relaxed);
     else if (count > 0)
-        post(z, socket, frames, count);
+        post(z, socket, bt_str(peer_of(&frames[count - 1])), frames, count);
     for (unsigned i = 0; i < count; i++)
         zmq_msg_close(&frames[i]);
     return count > 0;
@@ -180,17 +188,37 @@ static void read_socket(bt_zmq_t *z, bt_zmq_socket_t *socket)
         atomic_fetch_add_explicit(&z->held_back, 1, memory_order_relaxed);
 }
 
-/* Those that may be read now, and the wake-up. Returns how long to wait: the others are looked at again soon. */
+/* Those who are refused are told of within the socket's share; the others are only kept out. */
+static void answer_questions(bt_zmq_t *z)
+{
+    bt_zap_question_t question;
+    enum bt_zap_verdict verdict = BT_ZAP_ALLOWED;
+
+    for (unsigned n = 0; n < QUESTIONS_MAX && verdict != BT_ZAP_NOTHING; n++) {
+        verdict = bt_zap_answer(&z->zap, &question);
+        if (verdict != BT_ZAP_REFUSED || question.socket >= z->count)
+            continue;
+        atomic_fetch_add_explicit(&z->refused, 1, memory_order_relaxed);
+        bt_zmq_socket_t *socket = &z->sockets[question.socket];
+        if (!may_read(z, socket))
+            continue;
+        socket->budget--;
+        post(z, socket, bt_str(question.peer), NULL, 0);
+    }
+}
+
+/* Those that may be read now, the wake-up and the questions. Returns how long to wait: the others are looked at again soon. */
 static long fill_poll(bt_zmq_t *z, zmq_pollitem_t *items)
 {
     long timeout_ms = -1;
 
     items[0] = (zmq_pollitem_t){.fd = z->wake_fd, .events = ZMQ_POLLIN};
+    items[1] = (zmq_pollitem_t){.socket = z->zap.handle, .events = ZMQ_POLLIN};
     for (unsigned i = 0; i < z->count; i++) {
         renew_budget(&z->sockets[i]);
         const bool may = may_read(z, &z->sockets[i]);
-        items[i + 1] = (zmq_pollitem_t){.socket = z->sockets[i].handle,
-                                        .events = (short) (may ? ZMQ_POLLIN : 0)};
+        items[i + POLL_FIXED] = (zmq_pollitem_t){.socket = z->sockets[i].handle,
+                                                 .events = (short) (may ? ZMQ_POLLIN : 0)};
         if (!may)
             timeout_ms = (long) (SLICE_US / 1000);
     }
@@ -199,13 +227,14 @@ static long fill_poll(bt_zmq_t *z, zmq_pollitem_t *items)
 
 static void serve(bt_zmq_t *z)
 {
-    zmq_pollitem_t items[BT_ZMQ_SOCKETS_MAX + 1];
+    zmq_pollitem_t items[BT_ZMQ_SOCKETS_MAX + POLL_FIXED];
 
     while (!atomic_load(&z->stop)) {
-        if (zmq_poll(items, (int) z->count + 1, fill_poll(z, items)) < 0 && errno != EINTR)
+        if (zmq_poll(items, (int) z->count + POLL_FIXED, fill_poll(z, items)) < 0 && errno != EINTR)
             return;
+        answer_questions(z);
         for (unsigned i = 0; i < z->count && !atomic_load(&z->stop); i++)
-            if ((items[i + 1].revents & ZMQ_POLLIN) != 0)
+            if ((items[i + POLL_FIXED].revents & ZMQ_POLLIN) != 0)
                 read_socket(z, &z->sockets[i]);
     }
 }
@@ -215,6 +244,7 @@ static void close_sockets(bt_zmq_t *z)
     for (unsigned i = 0; i < z->count; i++)
         zmq_close(z->sockets[i].handle);
     z->count = 0;
+    bt_zap_close(&z->zap);
     while (z->context != NULL && zmq_ctx_term(z->context) < 0 && errno == EINTR)
         ;
     z->context = NULL;
@@ -224,6 +254,7 @@ static void free_zmq(bt_zmq_t *z)
 {
     if (z->wake_fd >= 0)
         close(z->wake_fd);
+    bt_zap_fini(&z->zap);
     pthread_mutex_destroy(&z->lock);
     free(z);
 }
@@ -277,11 +308,15 @@ int bt_zmq_new(bt_zmq_t **zmq_p, bt_loop_t *control)
     pthread_mutex_init(&z->lock, NULL);
     z->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     z->context = z->wake_fd >= 0 ? zmq_ctx_new() : NULL;
-    if (z->context == NULL) {
+    if (z->context != NULL) {
+        zmq_ctx_set(z->context, ZMQ_IO_THREADS, IO_THREADS);
+        zmq_ctx_set(z->context, ZMQ_MAX_SOCKETS, BT_ZMQ_SOCKETS_MAX + 1);
+    }
+    if (z->context == NULL || bt_zap_open(&z->zap, z->context) < 0) {
+        close_sockets(z);
         free_zmq(z);
         return BT_E_LIMIT;
     }
-    zmq_ctx_set(z->context, ZMQ_IO_THREADS, IO_THREADS);
     *zmq_p = z;
     return 0;
 }
@@ -340,7 +375,9 @@ int bt_zmq_bind(bt_zmq_t *z, const bt_zmq_socket_config_t *config, unsigned *por
     if (config->max_per_second == 0)
         socket->config.max_per_second = PER_SECOND;
     set_options(socket);
-    int rc = bind_handle(socket->handle, config, port_p);
+    int rc = bt_zap_guard(socket->handle, z->count);
+    if (rc == 0)
+        rc = bind_handle(socket->handle, config, port_p);
     if (rc < 0)
         zmq_close(socket->handle);
     z->count += rc == 0;
@@ -355,11 +392,17 @@ int bt_zmq_start(bt_zmq_t *z)
     return rc;
 }
 
+int bt_zmq_set_allowed(bt_zmq_t *z, const bt_network_t *networks, unsigned count)
+{
+    return bt_zap_set_allowed(&z->zap, networks, count);
+}
+
 bt_zmq_stats_t bt_zmq_stats(bt_zmq_t *z)
 {
     return (bt_zmq_stats_t){atomic_load_explicit(&z->messages, memory_order_relaxed),
                             atomic_load_explicit(&z->malformed, memory_order_relaxed),
-                            atomic_load_explicit(&z->held_back, memory_order_relaxed)};
+                            atomic_load_explicit(&z->held_back, memory_order_relaxed),
+                            atomic_load_explicit(&z->refused, memory_order_relaxed)};
 }
 
 /* libzmq has not come back: the process goes on without it. */

@@ -53,9 +53,22 @@ static void close_peers(void)
     bt_registry_free(registry);
 }
 
+/* Asked one by one, or by the whole list: the same. */
 static bool has(const char *peer)
 {
-    return bt_registry_peers_has(&peers, peer);
+    const bool yes = bt_registry_peers_has(&peers, peer);
+    struct sockaddr_storage addr;
+    bool is_listed = false;
+    bt_network_t *list;
+    unsigned count;
+
+    assert_int_equal(bt_registry_peers_list(&peers, &list, &count), 0);
+    if (bt_resolve_numeric(peer, 0, &addr) == 0)
+        for (unsigned i = 0; i < count; i++)
+            is_listed = is_listed || bt_network_has(&list[i], &addr);
+    free(list);
+    assert_true(is_listed == yes);
+    return yes;
 }
 
 static void test_its_own_host(void **state)

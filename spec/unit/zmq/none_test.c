@@ -25,6 +25,7 @@ static void test_all_is_refused(void **state)
     assert_int_equal(bt_zmq_new(&zmq, NULL), BT_E_CONFIG);
     assert_int_equal(bt_zmq_bind(zmq, NULL, &port), BT_E_CONFIG);
     assert_int_equal(bt_zmq_start(zmq), BT_E_CONFIG);
+    assert_int_equal(bt_zmq_set_allowed(zmq, NULL, 0), BT_E_CONFIG);
     assert_int_equal(bt_zmq_stats(zmq).messages, 0);
     bt_zmq_close(zmq, 1, on_closed, &is_closed);
     assert_true(is_closed);

@@ -16,6 +16,7 @@ static bt_loop_t loop;
 static bt_zmq_t *zmq;
 static bt_zmq_sender_t *sender;
 static unsigned port, got, ended;
+static unsigned refused;  /* peers that the socket's owner was told of */
 static unsigned other_at; /* the message that was not the flood's: which it was */
 static char last[4][64], last_peer[64];
 static unsigned last_count;
@@ -48,6 +49,21 @@ static void on_message(void *user, const bt_zmq_message_t *m)
         snprintf(last[i], sizeof(last[i]), "%.*s", BT_STR_ARG(m->frames[i]));
 }
 
+static void on_refused(void *user, const char *peer)
+{
+    assert_ptr_equal(user, &got);
+    refused++;
+    snprintf(last_peer, sizeof(last_peer), "%s", peer);
+}
+
+static void allow(const char *network)
+{
+    bt_network_t list[1];
+
+    assert_int_equal(bt_network_parse(list, network), 0);
+    assert_int_equal(bt_zmq_set_allowed(zmq, list, 1), 0);
+}
+
 static void on_closed(void *user)
 {
     assert_ptr_equal(user, &ended);
@@ -61,6 +77,7 @@ static void bind_one(enum bt_zmq_kind kind, unsigned per_second)
                                            .max_frame_bytes = 1000,
                                            .max_per_second = per_second,
                                            .on_message = on_message,
+                                           .on_refused = on_refused,
                                            .user = &got};
 
     assert_int_equal(bt_zmq_bind(zmq, &config, &port), 0);
@@ -81,6 +98,7 @@ static void open_with(enum bt_zmq_kind kind, unsigned per_second)
 {
     assert_int_equal(bt_zmq_new(&zmq, &loop), 0);
     bind_one(kind, per_second);
+    allow("127.0.0.0/8");
     assert_int_equal(bt_zmq_start(zmq), 0);
     sender = new_sender(kind == BT_ZMQ_PULL ? BT_ZMQ_PUSH : BT_ZMQ_DEALER, "10.0.0.7:14579");
 }
@@ -90,7 +108,7 @@ static int setup(void **state)
     (void) state;
     alarm(50);
     bt_log_set(BT_LOG_ERROR + 1, false, 2);
-    got = ended = other_at = 0;
+    got = ended = other_at = refused = 0;
     is_counted_only = false;
     return bt_loop_init(&loop, BT_LOOP_CONTROL);
 }
@@ -162,6 +180,7 @@ static void test_two_sockets(void **state)
     bind_one(BT_ZMQ_PULL, 0);
     assert_int_not_equal(port, first);
     bt_zmq_sender_t *push = new_sender(BT_ZMQ_PUSH, "");
+    allow("127.0.0.1");
     assert_int_equal(bt_zmq_start(zmq), 0);
     send_one(sender, "to the first");
     TURN_UNTIL(&loop, got == 1);
@@ -262,6 +281,58 @@ static void test_peers_that_vanish_and_come_back(void **state)
         bt_zmq_sender_free(again);
     }
     assert_string_equal(last[0], "the same name");
+}
+
+/* ---- who may come ---- */
+
+/* From another address of this host than 127.0.0.1. */
+static bt_zmq_sender_t *new_sender_from(const char *host, const char *identity)
+{
+    bt_zmq_sender_t *s;
+    char endpoint[64];
+
+    snprintf(endpoint, sizeof(endpoint), "tcp://%s:0;127.0.0.1:%u", host, port);
+    assert_int_equal(bt_zmq_sender_new(&s, BT_ZMQ_DEALER, endpoint, bt_str(identity)), 0);
+    return s;
+}
+
+/* It is not heard, does not take the name of one that is, and is let in by the same connection's next try once it may. */
+static void test_a_stranger_is_not_let_in(void **state)
+{
+    (void) state;
+    open_with(BT_ZMQ_ROUTER, 0);
+    allow("127.0.0.1");
+    send_one(sender, "first");
+    TURN_UNTIL(&loop, got == 1);
+    bt_zmq_sender_t *stranger = new_sender_from("127.0.0.2", "10.0.0.7:14579");
+    send_one(stranger, "of a stranger");
+    TURN_UNTIL(&loop, refused > 0);
+    assert_non_null(strstr(last_peer, "127.0.0.2"));
+    assert_true(bt_zmq_stats(zmq).refused > 0);
+    send_one(sender, "second");
+    TURN_UNTIL(&loop, got == 2);
+    assert_string_equal(last[1], "second");
+    allow("127.0.0.2");
+    TURN_UNTIL(&loop, got == 3);
+    assert_string_equal(last[1], "of a stranger");
+    bt_zmq_sender_free(stranger);
+}
+
+/* Nobody before somebody is named, and those who are connected stay. */
+static void test_nobody_before_the_first_list(void **state)
+{
+    (void) state;
+    assert_int_equal(bt_zmq_new(&zmq, &loop), 0);
+    bind_one(BT_ZMQ_ROUTER, 0);
+    assert_int_equal(bt_zmq_start(zmq), 0);
+    sender = new_sender(BT_ZMQ_DEALER, "early");
+    TURN_UNTIL(&loop, refused > 0);
+    allow("127.0.0.1");
+    send_one(sender, "hello");
+    TURN_UNTIL(&loop, got == 1);
+    allow("127.0.0.2");
+    send_one(sender, "again");
+    TURN_UNTIL(&loop, got == 2);
 }
 
 /* ---- too much ---- */
@@ -365,6 +436,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_frame_that_is_too_large, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bytes_that_are_no_zeromq, setup, teardown),
         cmocka_unit_test_setup_teardown(test_peers_that_vanish_and_come_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_stranger_is_not_let_in, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_nobody_before_the_first_list, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_flood_is_held_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_loop_that_does_not_take, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stops_while_it_is_flooded, setup, teardown),
