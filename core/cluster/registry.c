@@ -467,12 +467,6 @@ int bt_registry_add(bt_registry_t *r, const char *pool, const bt_worker_spec_t *
     return publish_draft(r, &d, err, err_size);
 }
 
-static bool is_same_word(const bt_registered_t *a, const bt_registered_t *b)
-{
-    return strcmp(a->kv_address, b->kv_address) == 0 && a->dp_size == b->dp_size &&
-           a->tp_size == b->tp_size && a->mode == b->mode;
-}
-
 static bt_worker_t **draft_find(draft_t *d, const bt_worker_t *w)
 {
     for (unsigned i = 0; i < d->pool_count; i++)
@@ -536,7 +530,7 @@ int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_
     int rc;
 
     *now_p = w;
-    if (is_same_word(said, &w->spec.registered))
+    if (bt_registered_same(said, &w->spec.registered))
         return 0;
     if ((rc = bt_worker_spec_copy(&spec, &w->spec)) < 0)
         return rc;

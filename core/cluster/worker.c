@@ -71,6 +71,12 @@ static int name_unknown_connector(bt_worker_t *w, bt_str_t name)
     return 0;
 }
 
+bool bt_registered_same(const bt_registered_t *a, const bt_registered_t *b)
+{
+    return strcmp(a->kv_address, b->kv_address) == 0 && a->dp_size == b->dp_size &&
+           a->tp_size == b->tp_size && a->mode == b->mode;
+}
+
 static int derive_capability(bt_worker_t *w)
 {
     const bt_worker_spec_t *spec = &w->spec;

@@ -29,6 +29,7 @@ typedef struct bt_registered {
     enum bt_transfer_mode mode;
     bool is_new; /* nobody else has named this worker: it goes when it falls silent */
 } bt_registered_t;
+bool bt_registered_same(const bt_registered_t *a, const bt_registered_t *b); /* but is_new */
 
 /* What the configuration, a flag or the admin API says. Strings are malloc'ed, owned by the spec; NULL = not said. */
 typedef struct bt_worker_spec {
@@ -144,7 +145,8 @@ typedef struct bt_worker {
     _Atomic bool
         has_agents; /* all agents of a gateway-managed worker are registered (core/transfer) */
     _Atomic bool is_registered; /* and not long ago (core/transfer) */
-    uint64_t registered_at_ms;  /* control loop only */
+    uint64_t registered_at_ms;  /* control loop only; 0 = never */
+    uint64_t word_at_ms;        /* likewise: what it says has changed then */
     _Atomic uint64_t
         suspect_partner; /* id of the partner of the last pair failure that could be either's; 0 = none */
     _Atomic int64_t ttft_ema_us, tpot_ema_us; /* 0 = none yet */

@@ -18,6 +18,7 @@
 #define SWEEP_MS 250
 #define LATE_MS                                                                                    \
     2000 /* the process was away: what the engines have said meanwhile waits to be read */
+#define CHANGE_MS 1000
 #define FORGET_MS 60000 /* a worker that only its registration has named */
 #define NEW_MAX 256     /* such workers */
 #define TOLD_MAX 256
@@ -143,6 +144,15 @@ static const char *conflict(const bt_worker_t *w, const bt_registration_message_
     return NULL;
 }
 
+/* Every change makes another worker, which all loops are told of. An engine says the same again every 3 s, so whoever is held
+ * back is taken later, unless two say different things of one address. */
+static bool is_too_soon(const bt_registration_t *r, const bt_worker_t *w,
+                        const bt_registered_t *word)
+{
+    return w->word_at_ms != 0 && bt_clock_ms() - w->word_at_ms < r->config.change_ms &&
+           !bt_registered_same(&w->spec.registered, word);
+}
+
 static void note_heartbeat(bt_worker_t *w)
 {
     w->registered_at_ms = bt_clock_ms();
@@ -155,7 +165,9 @@ static void note_heartbeat(bt_worker_t *w)
 static void take_word(bt_registration_t *r, bt_worker_t *w, const bt_registration_message_t *m,
                       enum bt_registration_kind kind)
 {
-    const char *why = conflict(w, m, kind);
+    const char *why = is_too_soon(r, w, &m->word)
+                          ? "that has changed a moment ago: do two engines have this address?"
+                          : conflict(w, m, kind);
     bt_registered_t word = m->word;
     bt_worker_t *now;
     char err[256];
@@ -171,6 +183,8 @@ static void take_word(bt_registration_t *r, bt_worker_t *w, const bt_registratio
         return;
     }
     r->counts[BT_REGISTRATION_TAKEN]++;
+    if (now != w)
+        now->word_at_ms = bt_clock_ms();
     note_heartbeat(now);
 }
 
@@ -430,6 +444,8 @@ int bt_registration_open(bt_registration_t **registration_p, bt_loop_t *control,
     }
     r->config = *config;
     bt_timer_init(control, &r->sweep, on_sweep);
+    if (r->config.change_ms == 0)
+        r->config.change_ms = CHANGE_MS;
     for (unsigned i = 0; i < BT_REGISTRATION_KINDS && rc == 0; i++) {
         if (r->config.expiry_ms[i] == 0)
             r->config.expiry_ms[i] = expiry_ms[i];

@@ -30,6 +30,7 @@ typedef struct bt_registration_config {
     unsigned ports[BT_REGISTRATION_KINDS]; /* UINT_MAX = none; 0 = any */
     uint64_t expiry_ms
         [BT_REGISTRATION_KINDS]; /* 0 = 5000, 10000: what vLLM's proxies give, three heartbeats */
+    uint64_t change_ms;          /* no worker's word changes more often; 0 = 1000 */
     const char *const *allowed;  /* hosts that may register, beside this one and the workers' */
     unsigned allowed_count;
     bool takes_new; /* who is unknown becomes a worker of the first pool */

@@ -32,7 +32,7 @@ static void on_closed(void *user)
 /* p0 on port 8001 and d0 on 8002 of this host, with this connector. */
 static void open_rig(const char *connector, const bt_registration_config_t *more)
 {
-    bt_registration_config_t config = {.host = "127.0.0.1", .ports = {0, 0}};
+    bt_registration_config_t config = {.host = "127.0.0.1", .ports = {0, 0}, .change_ms = 1};
     bt_worker_spec_t specs[2];
     const bt_worker_spec_t *list[1] = {specs};
     unsigned counts[1] = {2};
@@ -41,6 +41,7 @@ static void open_rig(const char *connector, const bt_registration_config_t *more
 
     if (more != NULL) {
         config.takes_new = more->takes_new;
+        config.change_ms = more->change_ms > 0 ? more->change_ms : 1;
         memcpy(config.expiry_ms, more->expiry_ms, sizeof config.expiry_ms);
     }
     said = tmpfile();
@@ -130,6 +131,14 @@ static void register_moriio(const char *type, const char *http, const char *mode
     send_bytes(BT_REGISTRATION_MORIIO, (bt_str_t){bytes, (size_t) (at - bytes)});
 }
 
+/* The next millisecond: words may change again. */
+static void wait_for_the_clock(void)
+{
+    const uint64_t now_ms = bt_clock_ms();
+
+    TURN_UNTIL(&loop, bt_clock_ms() > now_ms);
+}
+
 static bt_worker_t *worker(const char *name)
 {
     return bt_workers_find(bt_registry_current(registry), bt_str(name));
@@ -155,6 +164,7 @@ static void a_word_is_taken_and_refreshed(void **state)
     register_p2p("P", "127.0.0.1:8001", "10.0.0.1:14579");
     TURN_UNTIL(&loop, count(BT_REGISTRATION_TAKEN) == 2);
     assert_ptr_equal(worker("p0"), first);
+    wait_for_the_clock();
     register_p2p("P", "127.0.0.1:8001", "10.0.0.1:14580"); /* restarted, on another port */
     TURN_UNTIL(&loop, count(BT_REGISTRATION_TAKEN) == 3);
     assert_ptr_not_equal(worker("p0"), first);
@@ -177,9 +187,28 @@ static void moriio_says_sizes_and_mode(void **state)
     assert_int_equal(worker("p0")->tp_size, 4);
     assert_string_equal(worker("d0")->dialect, "moriio");
     assert_non_null(strstr(bt_workers_pair_refusal(worker("p0"), worker("d0")), "modes differ"));
+    wait_for_the_clock();
     register_moriio("D", "localhost:8002", "READ");
     TURN_UNTIL(&loop, count(BT_REGISTRATION_TAKEN) == 3);
     assert_null(bt_workers_pair_refusal(worker("p0"), worker("d0")));
+    close_rig();
+}
+
+/* Two engines that say they are at one address: the first word stands, and who says it is heard. */
+static void a_word_does_not_change_all_the_time(void **state)
+{
+    (void) state;
+    open_rig("P2pNcclConnector", &(bt_registration_config_t){.change_ms = 60000});
+    register_p2p("P", "127.0.0.1:8001", "10.0.0.1:14579");
+    TURN_UNTIL(&loop, atomic_load(&worker("p0")->is_registered));
+    bt_worker_t *first = worker("p0");
+    for (unsigned i = 0; i < 10; i++) {
+        register_p2p("P", "127.0.0.1:8001", "10.0.0.1:14580");
+        register_p2p("P", "127.0.0.1:8001", "10.0.0.1:14579");
+    }
+    TURN_UNTIL(&loop, count(BT_REGISTRATION_CONFLICT) == 10 && count(BT_REGISTRATION_TAKEN) == 11);
+    assert_ptr_equal(worker("p0"), first);
+    assert_int_equal(times_said("do two engines have this address?"), 1);
     close_rig();
 }
 
@@ -283,6 +312,7 @@ static void one_that_is_unknown_becomes_a_worker(void **state)
     assert_int_equal(w->port, 9999);
     assert_true(atomic_load(&w->is_registered) && w->spec.registered.is_new);
     assert_null(bt_workers_pair_refusal(worker("p0"), w));
+    wait_for_the_clock();
     register_p2p("D", "127.0.0.1:9999", "10.0.0.9:14580");
     TURN_UNTIL(&loop, count(BT_REGISTRATION_TAKEN) == 2);
     assert_true(worker("d1")->spec.registered.is_new);
@@ -313,6 +343,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_word_is_taken_and_refreshed),
+        cmocka_unit_test(a_word_does_not_change_all_the_time),
         cmocka_unit_test(moriio_says_sizes_and_mode),
         cmocka_unit_test(one_that_falls_silent_is_not_used),
         cmocka_unit_test(refusals_are_counted_and_told_once),
