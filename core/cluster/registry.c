@@ -2,31 +2,21 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "cluster/slots.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 /* Every change goes the same way: a draft (pools and workers, old objects where nothing changed, new ones elsewhere) is
  * filled and checked aside; only a draft without a fault becomes a snapshot, and only then does the old one go. So a bad
- * configuration leaves no trace, and there is one place that publishes.
- *
- * A slot is free again when its worker's memory is: legs of a removed worker may still index per-loop arrays with it. That
- * moment comes on any thread, so the slot map is atomic and outlives the registry by its own count. */
-
-#define SLOTS_MAX 16384U
-#define SLOT_WORDS (SLOTS_MAX / 64)
-
-typedef struct slot_map {
-    _Atomic unsigned refs;
-    _Atomic uint64_t words[SLOT_WORDS];
-} slot_map_t;
+ * configuration leaves no trace, and there is one place that publishes. */
 
 struct bt_registry {
     bt_breaker_config_t breaker;
     bt_registry_publish_cb publish;
     void *user;
     bt_workers_t *current;
-    slot_map_t *slots;
+    bt_slots_t *slots;
     unsigned slot_high; /* highest slot ever given + 1 */
     uint64_t next_id;
 };
@@ -39,39 +29,6 @@ typedef struct draft {
     unsigned pool_count;
     bool *is_taken; /* by slot: an old worker that the draft keeps */
 } draft_t;
-
-/* ---- slots ---- */
-
-static void unref_slots(slot_map_t *map)
-{
-    if (atomic_fetch_sub(&map->refs, 1) == 1)
-        free(map);
-}
-
-static void return_slot(void *user, unsigned slot)
-{
-    slot_map_t *map = user;
-    atomic_fetch_and(&map->words[slot / 64], ~(UINT64_C(1) << (slot % 64)));
-    unref_slots(map);
-}
-
-/* Only the control loop takes, so what is seen free stays free. */
-static int take_slot(bt_registry_t *r, unsigned *slot_p)
-{
-    for (unsigned i = 0; i < SLOT_WORDS; i++) {
-        uint64_t unused = ~atomic_load(&r->slots->words[i]);
-        if (unused == 0)
-            continue;
-        unsigned bit = (unsigned) __builtin_ctzll(unused);
-        atomic_fetch_or(&r->slots->words[i], UINT64_C(1) << bit);
-        atomic_fetch_add(&r->slots->refs, 1);
-        *slot_p = i * 64 + bit;
-        if (*slot_p >= r->slot_high)
-            r->slot_high = *slot_p + 1;
-        return 0;
-    }
-    return BT_E_LIMIT;
-}
 
 /* ---- drafts ---- */
 
@@ -143,12 +100,13 @@ static bool is_same_worker(const bt_worker_t *w, const bt_worker_spec_t *spec)
     return same_name && bt_worker_spec_same(&w->spec, spec);
 }
 
-/* The old pool's worker that this spec describes and that no earlier spec has claimed. */
+/* The old pool's worker that this spec describes and that no earlier spec has claimed. One that only its registration has named
+ * becomes another one: it is the configuration's from now on. */
 static bt_worker_t *claim_old(draft_t *d, const bt_worker_pool_t *old, const bt_worker_spec_t *spec)
 {
     for (unsigned i = 0; old != NULL && i < old->all.count; i++) {
         bt_worker_t *w = old->all.items[i];
-        if (d->is_taken[w->slot] || !is_same_worker(w, spec))
+        if (d->is_taken[w->slot] || w->spec.registered.is_new || !is_same_worker(w, spec))
             continue;
         d->is_taken[w->slot] = true;
         return bt_worker_ref(w);
@@ -160,17 +118,19 @@ static int make_worker(bt_registry_t *r, const bt_worker_spec_t *spec, bt_worker
                        char *err, size_t err_size)
 {
     unsigned slot;
-    if (take_slot(r, &slot) < 0) {
-        snprintf(err, err_size, "more than %u workers", SLOTS_MAX);
+    if (bt_slots_take(r->slots, &slot) < 0) {
+        snprintf(err, err_size, "more than %u workers", BT_SLOTS_MAX);
         return BT_E_CONFIG;
     }
+    if (slot >= r->slot_high)
+        r->slot_high = slot + 1;
     int rc = bt_worker_new(worker_p, spec, r->next_id, slot, &r->breaker, err, err_size);
     if (rc < 0) {
-        return_slot(r->slots, slot);
+        bt_slots_give(r->slots, slot);
         return rc;
     }
     r->next_id++;
-    (*worker_p)->on_free = return_slot;
+    (*worker_p)->on_free = bt_slots_give;
     (*worker_p)->on_free_user = r->slots;
     if (spec->name == NULL) {
         free((*worker_p)->name); /* a new one that nobody has seen; choose_name gives it one */
@@ -218,6 +178,14 @@ static bool is_same_place(const bt_worker_t *a, const bt_worker_t *b)
 {
     return a->port == b->port && a->spec.dp_rank == b->spec.dp_rank &&
            strcasecmp(a->host, b->host) == 0 && strcmp(a->base_path, b->base_path) == 0;
+}
+
+static bt_worker_t *find_place(bt_worker_t *const *items, unsigned count, const bt_worker_t *w)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (is_same_place(items[i], w))
+            return items[i];
+    return NULL;
 }
 
 static int check_pool_urls(const draft_t *d, unsigned pool, char *err, size_t err_size)
@@ -351,13 +319,11 @@ int bt_registry_new(bt_registry_t **registry_p, const bt_breaker_config_t *break
     bt_registry_t *r = calloc(1, sizeof *r);
     if (r == NULL)
         return BT_E_NOMEM;
-    r->slots = calloc(1, sizeof *r->slots);
-    if (r->slots == NULL || bt_workers_new(&r->current, NULL, NULL, 0, NULL, NULL) < 0) {
-        free(r->slots);
+    if (bt_slots_new(&r->slots) < 0 || bt_workers_new(&r->current, NULL, NULL, 0, NULL, NULL) < 0) {
+        bt_slots_unref(r->slots);
         free(r);
         return BT_E_NOMEM;
     }
-    r->slots->refs = 1;
     r->publish = publish;
     r->user = user;
     r->next_id = 1;
@@ -374,8 +340,62 @@ void bt_registry_free(bt_registry_t *r)
     if (r == NULL)
         return;
     bt_workers_unref(r->current);
-    unref_slots(r->slots);
+    bt_slots_unref(r->slots);
     free(r);
+}
+
+/* The same engine under another description: what it has registered holds, and until when. */
+static void carry_registration(bt_worker_t *fresh, const bt_worker_t *old)
+{
+    fresh->registered_at_ms = old->registered_at_ms;
+    fresh->word_at_ms = old->word_at_ms;
+    fresh->is_registered = atomic_load(&old->is_registered);
+}
+
+/* Not one of another connector, or of the other role. */
+static bool has_word_for(const bt_worker_t *before, const bt_worker_t *now)
+{
+    return before->registered_at_ms != 0 && before->spec.role == now->spec.role &&
+           before->pair_rules.family != NULL && now->pair_rules.family != NULL &&
+           strcmp(before->pair_rules.family, now->pair_rules.family) == 0;
+}
+
+/* A spec that no old worker has. What stood at its place before has perhaps registered. */
+static int make_described(bt_registry_t *r, const bt_worker_spec_t *spec,
+                          const bt_worker_pool_t *old, bt_worker_t **worker_p, char *err,
+                          size_t err_size)
+{
+    bt_worker_spec_t said;
+    int rc = make_worker(r, spec, worker_p, err, err_size);
+    const bt_worker_t *before =
+        rc == 0 && old != NULL ? find_place(old->all.items, old->all.count, *worker_p) : NULL;
+
+    if (before == NULL || !has_word_for(before, *worker_p))
+        return rc;
+    bt_worker_unref(*worker_p);
+    if ((rc = bt_worker_spec_copy(&said, spec)) < 0)
+        return rc;
+    said.registered = before->spec.registered;
+    said.registered.is_new = false;
+    rc = make_worker(r, &said, worker_p, err, err_size);
+    bt_worker_spec_fini(&said);
+    if (rc == 0)
+        carry_registration(*worker_p, before);
+    return rc;
+}
+
+/* Those that only their registration has named: no configuration takes them away, only their silence. One whose name the
+ * configuration gives to another goes, and comes again with its next heartbeat. */
+static void keep_registered(draft_t *d, unsigned pool, const bt_worker_pool_t *old)
+{
+    for (unsigned i = 0; old != NULL && i < old->all.count; i++) {
+        bt_worker_t *w = old->all.items[i];
+        if (!w->spec.registered.is_new || find_named(d, w->name, w) != NULL ||
+            find_place(d->workers[pool], d->counts[pool], w) != NULL)
+            continue;
+        d->is_taken[w->slot] = true;
+        draft_put(d, pool, bt_worker_ref(w));
+    }
 }
 
 static int draft_apply(bt_registry_t *r, draft_t *d, const bt_worker_spec_t *const *workers,
@@ -384,17 +404,19 @@ static int draft_apply(bt_registry_t *r, draft_t *d, const bt_worker_spec_t *con
 {
     for (unsigned i = 0; i < d->pool_count; i++) {
         const bt_worker_pool_t *old = find_pool(r->current, pools[i].name);
-        int rc = draft_pool(d, i, &pools[i], old, counts[i]);
+        int rc = draft_pool(d, i, &pools[i], old, counts[i] + (old != NULL ? old->all.count : 0));
         for (unsigned j = 0; rc == 0 && j < counts[i]; j++) {
             bt_worker_t *w = claim_old(d, old, &workers[i][j]);
             if (w == NULL)
-                rc = make_worker(r, &workers[i][j], &w, err, err_size);
+                rc = make_described(r, &workers[i][j], old, &w, err, err_size);
             if (rc == 0)
                 draft_put(d, i, w);
         }
         if (rc < 0)
             return rc;
     }
+    for (unsigned i = 0; i < d->pool_count; i++)
+        keep_registered(d, i, find_pool(r->current, pools[i].name));
     return 0;
 }
 

@@ -107,7 +107,7 @@ int bt_registry_new(bt_registry_t **registry_p, const bt_breaker_config_t *break
                     bt_registry_publish_cb publish, void *user);
 void bt_registry_free(bt_registry_t *r);
 /* Replaces everything (config load, SIGHUP): unchanged workers keep their object, their load and their health; removed ones
- * drain (gone from the snapshot, legs finish). BT_E_CONFIG with a line in err; nothing is changed then. */
+ * drain (gone from the snapshot, legs finish). What an engine has registered stays, and so do workers that only that has named. BT_E_CONFIG with a line in err; nothing is changed then. */
 int bt_registry_apply(bt_registry_t *r, const bt_pool_spec_t *pools, unsigned pool_count,
                       const bt_worker_spec_t *const *workers, const unsigned *worker_counts,
                       char *err, size_t err_size);

@@ -321,6 +321,72 @@ static void a_reload_keeps_what_was_registered(void **state)
     assert_ptr_equal(bt_registry_current(r)->pools[0].all.items[0], now);
 }
 
+static bt_worker_t *add_new(unsigned port)
+{
+    const bt_registered_t word = {.kv_address = "10.0.0.9:14579", .is_new = true};
+    bt_worker_spec_t *spec = put(1, BT_ROLE_PREFILL, port);
+
+    free(spec->connector);
+    spec->connector = text("p2p_nccl");
+    spec->registered = word;
+    assert_int_equal(bt_registry_add(r, NULL, spec, err, sizeof err), 0);
+    drop_last(1);
+    bt_worker_t *w = find("p1");
+    w->is_registered = true;
+    w->registered_at_ms = 7;
+    return w;
+}
+
+/* It changed in the file: it is another worker, which need not say again where its KV is. */
+static void a_worker_that_is_described_anew_is_registered_still(void **state)
+{
+    const bt_registered_t word = {.kv_address = "10.0.0.1:14579"};
+    bt_worker_t *old = NULL;
+
+    (void) state;
+    bt_worker_spec_t *spec = put(0, BT_ROLE_PREFILL, 1);
+    free(spec->connector);
+    spec->connector = text("p2p_nccl");
+    assert_int_equal(apply(), 0);
+    assert_int_equal(bt_registry_take_word(r, find("p0"), &word, &old, err, sizeof err), 0);
+    old->is_registered = true;
+    old->registered_at_ms = 7;
+    old->word_at_ms = 5;
+    spec->zone = text("z1");
+    assert_int_equal(apply(), 0);
+    bt_worker_t *now = find("p0");
+    assert_string_equal(now->spec.zone, "z1");
+    assert_string_equal(now->kv_address, "10.0.0.1:14579");
+    assert_true(atomic_load(&now->is_registered));
+    assert_int_equal(now->registered_at_ms, 7);
+    assert_int_equal(now->word_at_ms, 5);
+    free(spec->connector); /* another engine: it has said nothing */
+    spec->connector = text("moriio");
+    assert_int_equal(apply(), 0);
+    assert_null(find("p0")->kv_address);
+    assert_false(atomic_load(&find("p0")->is_registered));
+}
+
+static void a_reload_keeps_whom_only_registration_has_named(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_PREFILL, 1);
+    assert_int_equal(apply(), 0);
+    bt_worker_t *fresh = add_new(9);
+    assert_int_equal(apply(), 0);
+    assert_ptr_equal(find("p1"), fresh);
+    assert_false(atomic_load(&fresh->draining));
+    bt_worker_spec_t *spec = put(0, BT_ROLE_PREFILL, 9); /* now the configuration has it */
+    free(spec->connector);
+    spec->connector = text("p2p_nccl");
+    assert_int_equal(apply(), 0);
+    assert_int_equal(bt_registry_current(r)->pools[0].all.count, 2);
+    bt_worker_t *now = bt_registry_current(r)->pools[0].all.items[1];
+    assert_false(now->spec.registered.is_new); /* its silence does not remove it */
+    assert_true(atomic_load(&now->is_registered));
+    assert_string_equal(now->kv_address, "10.0.0.9:14579");
+}
+
 static void share(void *user, bt_workers_t *workers)
 {
     (void) user;
@@ -425,6 +491,8 @@ int main(void)
         CASE(add_remove_drain),
         CASE(a_word_makes_another_worker_of_it),
         CASE(a_reload_keeps_what_was_registered),
+        CASE(a_worker_that_is_described_anew_is_registered_still),
+        CASE(a_reload_keeps_whom_only_registration_has_named),
         CASE(loops_hammer_while_the_registry_applies),
     };
     bt_log_set(BT_LOG_ERROR, false, 2);
