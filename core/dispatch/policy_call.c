@@ -1,7 +1,8 @@
 /* policy_call.c - asks the policies of a request: which ones they are, what they are told, what they answered.
  *
- * A request pins the generation that serves when it is first called, and keeps it until its first byte is out. Whatever goes
- * wrong with a policy is counted against the generation that brought it, and never fails the request.
+ * A request pins the generation that serves when it is first called, and keeps it until its first byte is out, or its last
+ * one where the answer may be replayed. Whatever goes wrong with a policy is counted against the generation that brought it, and
+ * never fails the request.
  */
 #include "dispatch/policy_call.h"
 #include "base/log.h"

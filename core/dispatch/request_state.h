@@ -100,8 +100,9 @@ struct bt_request {
     bool policy_failed;                       /* counted */
     bool is_default; /* the last choice was the default one: nobody was asked, or it failed */
     uint64_t policy_generation;
-    bt_generation_t *generation;     /* pinned from the beginning to the first byte */
-    const char *policies;            /* which were asked to plan: a pool's or a rule's name */
+    bt_generation_t
+        *generation;      /* pinned from the beginning to the first byte; replay: to the end */
+    const char *policies; /* which were asked to plan: a pool's or a rule's name */
     const char *shadow_policies;     /* likewise, who planned beside */
     double kept[BT_POLICY_KEPT_MAX]; /* ctx.vars.kept, for observe */
     unsigned kept_count;

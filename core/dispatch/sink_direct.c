@@ -5,10 +5,12 @@
  */
 #include "dispatch/policy_call.h"
 #include "dispatch/sink.h"
+#include "dispatch/token_replay.h"
 
 #define HEADERS_MAX (BT_HTTP_HEADERS_MAX + 16)
 
-/* No other attempt can come, once the client has some of its answer. */
+/* No other attempt can come, once the client has some of its answer, but of one that may be replayed: that is planned again, by
+ * whoever has decided the first one. */
 static void note_first_byte(bt_request_t *r)
 {
     if (r->first_byte_us != 0)
@@ -16,7 +18,10 @@ static void note_first_byte(bt_request_t *r)
     r->first_byte_us = bt_clock_event_us();
     if (r->warmup == NULL)
         bt_histogram_note(&r->d->stats.ttft, r->first_byte_us - r->start_us, 1);
-    bt_policy_call_end(r);
+    if (bt_token_replay_is_open(r))
+        bt_policy_call_end_intake(r);
+    else
+        bt_policy_call_end(r);
 }
 
 void bt_sink_send(bt_request_t *r, bt_buf_t *buf, const char *p, size_t n)

@@ -274,6 +274,23 @@ describe("an answer that goes on by its token ids", function()
       assert.truthy(f.gateway:stderr():find("asked: 5 made, 7 left, 0 before, recomputed", 1, true))
     end)
 
+    it("is the rule's policy to decide, not the pool's, also when the client has some of it", function()
+      local folder = proc.path("policies")
+      assert(os.execute("mkdir " .. folder) == 0)
+      for name, wish in pairs({ asked = "yes", firm = "no" }) do
+        local file = assert(io.open(folder .. "/" .. name .. ".lua", "w"))
+        file:write((ASKED:gsub('"asked"', '"' .. name .. '"'):gsub('req.headers%["x%-wish"%]', ("%q"):format(wish))))
+        file:close()
+      end
+      local rules = proc.write("rules.lua", 'return { api = 1, rules = { { name = "firm", policy = "firm" } } }')
+      start({ "--policy-dir", folder, "--policy", "asked", "--rules-file", rules }, nil, 1)
+      fault("recompute", 5)
+      local answer = f:post(PATH, body(12, STREAM))
+      assert.equal("firm", answer:header("x-baton-policy"):match("^[^@/ ]+"))
+      assert.truthy(answer.body:find("the policy says no", 1, true), answer.body)
+      assert.equal(0, replays("recomputed"))
+    end)
+
     it("needs ids for what the client has, and none for what it has not", function()
       start({}, ",connector=MooncakeConnectorV1", 1)
       local calm = f:post(PATH, body(12))
