@@ -14,7 +14,8 @@
  *   - decode answers 5xx while a gateway-managed room is not complete: whose the hub says it is, or
  *     either's when it has not said so in 500 ms;
  *   - decode does not call for prefill, or wrongly (trigger): decode's; prefill's, when it is silent
- *     until decode's time is over;
+ *     for most of decode's time, until that is over;
+ *   - the dialect itself broke (a Lua error): nobody's;
  *   - decode answers 5xx to a hand-off or after its call, or two legs that wait for each other are
  *     silent: could be either's. It is held against a worker only when it fails so with two
  *     different partners in a row (suspect_partner);

@@ -46,13 +46,15 @@ bool bt_blame_is_for_hub(const bt_attempt_t *a, const bt_failure_t *f)
     return a->kv.room != 0 && !a->kv.is_done && f->status >= 500 && f->status != 503;
 }
 
-/* Decode has called, and waits for a prefill that says nothing. */
+/* Decode has called, and waits for a prefill that says nothing, and has done so longer than it took to call. */
 static bool is_silent_prefills(const bt_leg_t *leg, const bt_failure_t *f)
 {
     bt_attempt_t *a = leg->attempt;
+    const uint64_t called_us = a->trigger.called_us;
 
     return a->kind == BT_PLAN_TRIGGER && leg->role == BT_LEG_DECODE &&
-           f->rc == BT_E_FIRST_BYTE_TIMEOUT && bt_leg_running(bt_attempt_prefill(a));
+           f->rc == BT_E_FIRST_BYTE_TIMEOUT && bt_leg_running(bt_attempt_prefill(a)) &&
+           bt_clock_event_us() - called_us >= called_us - leg->call.start_us;
 }
 
 bool bt_blame_is_ambiguous(const bt_leg_t *leg, const bt_failure_t *f)

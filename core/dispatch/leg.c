@@ -185,9 +185,10 @@ static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_fa
         reason = BT_STR("prefill's reply carried no hand-off parameters");
         break;
     case BT_DIALECT_REFUSED:
+    case BT_DIALECT_BROKEN:
         break;
     }
-    if (reply.n == 0)
+    if (reply.n == 0 || verdict == BT_DIALECT_BROKEN)
         *f = bt_leg_failure(leg, BT_E_DIALECT, true);
     else if (a->kind == BT_PLAN_TRIGGER)
         *f = bt_leg_failure(&a->legs[1], BT_E_CALLBACK, true);

@@ -377,7 +377,7 @@ static enum bt_dialect_verdict run(const bt_dialect_t *dialect, const bt_leg_vie
         bt_json_index_add(&d->index, leg->reply_members);
     bt_vm_push(d->vm.L, d->enter_ref);
     if (bt_vm_call(&d->vm, 0, err, sizeof(err)) != 0) {
-        d->verdict = BT_DIALECT_REFUSED;
+        d->verdict = BT_DIALECT_BROKEN;
         d->reason = bt_arena_printf(edits_p->arena, "dialect %s: %s", dialect->name, err);
     }
     d->leg = NULL;

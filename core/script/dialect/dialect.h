@@ -80,7 +80,8 @@ enum bt_dialect_verdict {
     BT_DIALECT_OK,
     BT_DIALECT_RECOMPUTE,
     BT_DIALECT_ENDS_EARLY,
-    BT_DIALECT_REFUSED
+    BT_DIALECT_REFUSED, /* the dialect says that something it was given is wrong */
+    BT_DIALECT_BROKEN   /* it has failed itself: a Lua error */
 };
 
 /* Loads the embedded dialects, then *.lua of user_dir (NULL = none; same name replaces). err: one line with file:line. */
@@ -92,7 +93,7 @@ void bt_dialects_free(bt_dialects_t *d);
 const bt_dialect_t *bt_dialects_find(const bt_dialects_t *d, const char *name);
 /* True when the dialect can carry this path in PD mode. */
 bool bt_dialect_serves(const bt_dialect_t *dialect, bt_str_t path);
-/* edits_p: initialised with the leg's arena. REFUSED: reason (arena string) says why; also for Lua errors. */
+/* edits_p: initialised with the leg's arena. REFUSED, BROKEN: reason (arena string) says why. */
 enum bt_dialect_verdict bt_dialect_edit(const bt_dialect_t *dialect, const bt_leg_view_t *leg,
                                         bt_edits_t *edits_p, bt_str_t *reason_p);
 

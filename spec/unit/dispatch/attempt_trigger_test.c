@@ -362,7 +362,7 @@ static void a_prefill_that_hangs(void **state)
     assert_int_equal(blamed(P0), 1);
     assert_int_equal(blamed(D0), 0);
     teardown(NULL);
-    begin_with(ONE_TRY(answer_ms));
+    begin_with((struct rig_options){.max_attempts = 1, .deadlines = {.answer_ms = 300}});
     call_metaserver(room, CALL("req-1"));
     take(P0);
     answered("HTTP/1.1 504");
@@ -370,6 +370,48 @@ static void a_prefill_that_hangs(void **state)
     TURN_UNTIL(&rig.loop, has_hung_up(&engines[P0]) && has_hung_up(&engines[D0]));
     assert_int_equal(blamed(P0), 1);
     assert_int_equal(blamed(D0), 0);
+}
+
+/* Decode has called when its time was nearly over: either's, for prefill has hardly begun. */
+static void a_prefill_that_is_asked_late(void **state)
+{
+    (void) state;
+    const uint64_t start_ms = bt_clock_ms();
+    begin_with((struct rig_options){.max_attempts = 1, .deadlines = {.answer_ms = 400}});
+    TURN_UNTIL(&rig.loop, bt_clock_ms() - start_ms >= 300);
+    call_metaserver(room, CALL("req-1"));
+    take(P0);
+    answered("HTTP/1.1 504");
+    TURN_UNTIL(&rig.loop, has_hung_up(&engines[P0]) && has_hung_up(&engines[D0]));
+    assert_int_equal(blamed(P0) + blamed(D0), 0);
+    assert_int_equal(atomic_load(&engines[P0].worker->suspect_partner), engines[D0].worker->id);
+}
+
+/* The dialect's own mistake, made when decode has called: nobody's, and decode is told that it is not its. */
+static void a_dialect_that_breaks_at_the_call(void **state)
+{
+    char folder[] = "/tmp/baton-dialects-XXXXXX", path[80];
+
+    (void) state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/mooncake_layerwise.lua", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("local trigger, legs = require('baton.trigger'), require('baton.legs')\n"
+          "return { name = 'mooncake_layerwise', kind = 'trigger', room = true,\n"
+          "  routes = legs.VLLM_ROUTES, decode = trigger.ask,\n"
+          "  prefill = function(leg) return leg.no_such.thing end }\n",
+          file);
+    fclose(file);
+    begin_with((struct rig_options){.max_attempts = 1, .config = {.dialect_dir = folder}});
+    call_metaserver(room, CALL("req-1"));
+    assert_answers(1, 502);
+    answered("HTTP/1.1 50");
+    TURN_UNTIL(&rig.loop, has_hung_up(&engines[D0]));
+    assert_int_equal(blamed(P0) + blamed(D0), 0);
+    recorded("\"failure\":\"dialect\",\"leg\":\"prefill\"");
+    unlink(path);
+    rmdir(folder);
 }
 
 /* Prefill has done its part: it could be either's. */
@@ -482,6 +524,8 @@ int main(void)
         CASE_OF(a_request_that_prefill_refuses),
         CASE_OF(an_error_inside_prefills_200),
         CASE_OF(a_prefill_that_hangs),
+        CASE_OF(a_prefill_that_is_asked_late),
+        CASE_OF(a_dialect_that_breaks_at_the_call),
         CASE_OF(a_decode_that_hangs),
         CASE_OF(a_late_failure_of_prefill),
         CASE_OF(a_client_that_leaves_before_the_call),
