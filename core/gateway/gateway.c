@@ -470,12 +470,17 @@ static void end_share(void *gateway)
     bt_loop_stop(&g->control);
 }
 
-/* What lives on the control loop closes here, so that its handles get the turns they need. */
+static void close_share(void *gateway)
+{
+    bt_gateway_fleet_close(gateway, end_share);
+}
+
+/* What lives on the control loop closes here, so that its handles get the turns they need, and its threads find it when they
+ * end. */
 static void close_control_parts(bt_gateway_t *g)
 {
     bt_mail_t last;
     detach_admin(g);
-    bt_gateway_transfer_close(g, NULL);
     bt_timer_stop(&g->grace);
     bt_timer_stop(&g->startup);
     bt_gateway_signals_stop(g);
@@ -486,7 +491,7 @@ static void close_control_parts(bt_gateway_t *g)
     if (g->monitor != NULL)
         bt_monitor_stop(g->monitor);
     g->monitor = NULL;
-    bt_gateway_fleet_close(g, end_share);
+    bt_gateway_transfer_close(g, close_share);
     bt_loop_run(&g->control);
     bt_loop_post(&g->control, &last, end_control);
     bt_loop_run(&g->control);
