@@ -268,7 +268,9 @@ static ssize_t send_now(const bt_stream_t *s, const uv_buf_t *bufs, unsigned cou
         n = count == 1 ? send(fd, bufs[0].base, bufs[0].len, MSG_NOSIGNAL | MSG_DONTWAIT)
                        : sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
-    return n >= 0 ? n : -errno;
+    if (n >= 0)
+        return n;
+    return errno == ENOBUFS ? UV_EAGAIN : -errno; /* as uv_try_write */
 }
 
 static void flush_queue(bt_stream_t *s)

@@ -63,6 +63,39 @@ static void test_flush_sends_now(void **state)
     close(peer);
 }
 
+static bool is_out_of_buffers;
+
+ssize_t __real_send(int fd, const void *bytes, size_t n, int flags);
+ssize_t __wrap_send(int fd, const void *bytes, size_t n, int flags);
+ssize_t __wrap_send(int fd, const void *bytes, size_t n, int flags)
+{
+    if (!is_out_of_buffers)
+        return __real_send(fd, bytes, n, flags);
+    is_out_of_buffers = false;
+    errno = ENOBUFS;
+    return -1;
+}
+
+/* The kernel has no memory for it just now: it is sent later, as if the socket were full. */
+static void test_no_buffers_are_no_end(void **state)
+{
+    struct end e;
+    char got[100];
+    int peer;
+
+    (void) state;
+    open_records(&e, &peer);
+    is_out_of_buffers = true;
+    bt_stream_write(&e.s, NULL, "token", 5);
+    bt_stream_flush(&e.s);
+    assert_false(is_out_of_buffers);
+    STEP_UNTIL(recv(peer, got, sizeof(got), MSG_DONTWAIT) == 5, turn_once(&loop));
+    assert_memory_equal(got, "token", 5);
+    TURN_UNTIL(&loop, bt_stream_pending(&e.s) == 0);
+    close_end(&e);
+    close(peer);
+}
+
 static void test_many_slices(void **state)
 {
     struct end e;
@@ -617,6 +650,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_LOOP(test_one_turn_is_one_write),
         WITH_LOOP(test_flush_sends_now),
+        WITH_LOOP(test_no_buffers_are_no_end),
         WITH_LOOP(test_many_slices),
         WITH_LOOP(test_write_copy),
         WITH_LOOP(test_last_bytes_of_a_turn),
