@@ -1,5 +1,6 @@
 /* What one setting implies for others, and the refusals that need neither scripts nor sockets. */
 #include "config/config.h"
+#include "zmq/sockets.h"
 
 #include "load.h"
 
@@ -107,16 +108,32 @@ static void paths_and_ports(void **state)
                  "--registry-port: 7000 is the transfer port already; choose another");
     load_ok(&c, "--transfer-port 0 --registry-port 0");
     bt_config_fini(&c);
+    if (!bt_zmq_is_built())
+        return;
     load_refused("--registry-port 7000 --p2p-nccl-port 7000",
                  "--p2p-nccl-port: 7000 is the registry port already; choose another");
     load_refused("--p2p-nccl-port 7000 --moriio-port 7000",
                  "--moriio-port: 7000 is the p2p-nccl port already; choose another");
 }
 
+static void refused_without_zmq(const char *line, const char *what)
+{
+    char want[400];
+
+    snprintf(want, sizeof want, "%s%s", what, bt_zmq_not_built);
+    load_refused(line, want);
+}
+
 static void engines_that_register_need_a_port(void **state)
 {
     bt_config_t c;
     (void) state;
+    if (!bt_zmq_is_built()) {
+        refused_without_zmq("--connector P2pNcclConnector --prefill http://a:1",
+                            "--prefill http://a:1: connector \"P2pNcclConnector\": ");
+        refused_without_zmq("--moriio-port 0", "--moriio-port: ");
+        return;
+    }
     load_refused("--connector P2pNcclConnector --prefill http://a:1",
                  "--prefill http://a:1: connector \"P2pNcclConnector\": its engine registers by "
                  "ZeroMQ: add --p2p-nccl-port PORT, or kv_address to each worker");
