@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "transfer/registry_peers.h"
+#include "transfer/known_server.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,10 +16,7 @@
 
 struct bt_metaserver {
     bt_metaserver_config_t config;
-    bt_registry_peers_t peers;
-    bt_server_config_t http;
-    bt_server_t *server;
-    bt_listener_t *listener;
+    bt_known_server_t known;
     void (*done)(void *user);
     void *done_user;
 };
@@ -76,7 +73,7 @@ static unsigned on_head(bt_exchange_t *x, const char **reason_p)
 {
     const bt_metaserver_t *s = bt_server_user(x->server);
 
-    if (bt_registry_peers_has(&s->peers, x->peer))
+    if (bt_known_server_has(&s->known, x))
         return 0;
     bt_log_warn("transfer",
                 "metaserver: a call from %s is refused: it is no worker's host; "
@@ -141,61 +138,41 @@ static const bt_server_ops_t server_ops = {
 
 /* ---- life ---- */
 
-static void on_accept(bt_loop_t *loop, int fd, void *user)
-{
-    bt_metaserver_t *s = user;
-
-    (void) loop;
-    bt_server_accept(s->server, fd);
-}
-
 int bt_metaserver_new(bt_metaserver_t **server_p, bt_loop_t *control, int fd,
                       const bt_metaserver_config_t *config)
 {
     bt_metaserver_t *s = calloc(1, sizeof(*s));
-    int rc = s != NULL ? bt_registry_peers_init(&s->peers, config->allowed, config->allowed_count)
-                       : BT_E_NOMEM;
+    const bt_known_server_config_t known = {.ops = &server_ops,
+                                            .user = s,
+                                            .max_body_bytes = BODY_MAX,
+                                            .allowed = config->allowed,
+                                            .allowed_count = config->allowed_count};
+    int rc;
 
-    if (rc < 0)
-        goto err_fd;
+    if (s == NULL) {
+        close(fd);
+        return BT_E_NOMEM;
+    }
     s->config = *config;
-    bt_server_config_defaults(&s->http);
-    s->http.max_body_bytes = BODY_MAX;
-    s->http.max_buffered_bytes = SIZE_MAX; /* what clients hold must not keep decodes waiting */
-    rc = bt_server_new(&s->server, control, &server_ops, &s->http, s);
+    rc = bt_known_server_open(&s->known, control, fd, &known);
     if (rc < 0)
-        goto err_peers;
-    rc = bt_listener_start(&s->listener, control, fd, NULL, on_accept, s);
-    if (rc < 0)
-        goto err_server;
-    *server_p = s;
-    return 0;
-
-err_server: /* has closed the fd, and has no connection: it is freed at once */
-    bt_server_close(s->server, NULL, NULL);
-    bt_registry_peers_fini(&s->peers);
-    free(s);
-    return rc;
-err_peers:
-    bt_registry_peers_fini(&s->peers);
-err_fd:
-    free(s);
-    close(fd);
+        free(s);
+    else
+        *server_p = s;
     return rc;
 }
 
 void bt_metaserver_set_workers(bt_metaserver_t *server, bt_workers_t *workers)
 {
-    bt_registry_peers_set_workers(&server->peers, workers);
+    bt_known_server_set_workers(&server->known, workers);
 }
 
-static void on_server_closed(void *arg)
+static void on_closed(void *arg)
 {
     bt_metaserver_t *s = arg;
     void (*done)(void *user) = s->done;
     void *user = s->done_user;
 
-    bt_registry_peers_fini(&s->peers);
     free(s);
     if (done != NULL)
         done(user);
@@ -205,6 +182,5 @@ void bt_metaserver_close(bt_metaserver_t *server, void (*done)(void *user), void
 {
     server->done = done;
     server->done_user = user;
-    bt_listener_close(server->listener);
-    bt_server_close(server->server, on_server_closed, server);
+    bt_known_server_close(&server->known, on_closed, server);
 }

@@ -4,9 +4,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "http/server.h"
-#include "loop/listener.h"
-#include "transfer/registry_peers.h"
+#include "transfer/known_server.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -16,10 +14,7 @@
 struct bt_registry_server {
     bt_kv_registry_t *registry;
     bt_kv_registry_answer_t answer;
-    bt_registry_peers_t peers;
-    bt_server_config_t http;
-    bt_server_t *server;
-    bt_listener_t *listener;
+    bt_known_server_t known;
     void (*done)(void *user);
     void *done_user;
 };
@@ -27,14 +22,14 @@ struct bt_registry_server {
 static void on_request(bt_exchange_t *x)
 {
     bt_registry_server_t *s = bt_server_user(x->server);
-    const bt_kv_registry_request_t request = {
-        .method = x->head.method_text,
-        .target = x->head.target,
-        .body = x->body,
-        .authorization = bt_head_get(&x->head, BT_STR("authorization")),
-        .peer = bt_str(x->peer),
-        .is_stranger = !bt_registry_peers_has(&s->peers, x->peer),
-        .now_ms = bt_clock_ms()};
+    const bt_kv_registry_request_t request = {.method = x->head.method_text,
+                                              .target = x->head.target,
+                                              .body = x->body,
+                                              .authorization =
+                                                  bt_head_get(&x->head, BT_STR("authorization")),
+                                              .peer = bt_str(x->peer),
+                                              .is_stranger = !bt_known_server_has(&s->known, x),
+                                              .now_ms = bt_clock_ms()};
     bt_header_t headers[2];
     unsigned count = 0;
 
@@ -57,71 +52,48 @@ static void on_gone(bt_exchange_t *x)
 
 static const bt_server_ops_t server_ops = {.on_request = on_request, .on_gone = on_gone};
 
-static void on_accept(bt_loop_t *loop, int fd, void *user)
-{
-    bt_registry_server_t *s = user;
-
-    (void) loop;
-    bt_server_accept(s->server, fd);
-}
-
 int bt_registry_server_new(bt_registry_server_t **server_p, bt_loop_t *control, int fd,
                            const bt_registry_server_config_t *config)
 {
     static const bt_registry_server_config_t defaults;
     const bt_registry_server_config_t *c = config != NULL ? config : &defaults;
+    const size_t max = c->registry.max_body_bytes;
     bt_registry_server_t *s = calloc(1, sizeof(*s));
-    int rc =
-        s != NULL ? bt_registry_peers_init(&s->peers, c->allowed, c->allowed_count) : BT_E_NOMEM;
+    const bt_known_server_config_t known = {.ops = &server_ops,
+                                            .user = s,
+                                            .max_body_bytes = max != 0 ? max : BODY_MAX,
+                                            .allowed = c->allowed,
+                                            .allowed_count = c->allowed_count};
+    int rc = s != NULL ? bt_kv_registry_new(&s->registry, &c->registry) : BT_E_NOMEM;
 
-    if (rc < 0)
-        goto err_fd;
-    rc = bt_kv_registry_new(&s->registry, &c->registry);
-    if (rc < 0)
-        goto err_peers;
+    if (rc < 0) {
+        free(s);
+        close(fd);
+        return rc;
+    }
     bt_text_init(&s->answer.body);
-    bt_server_config_defaults(&s->http);
-    s->http.max_body_bytes =
-        c->registry.max_body_bytes != 0 ? c->registry.max_body_bytes : BODY_MAX;
-    s->http.max_buffered_bytes = SIZE_MAX; /* the data plane's limit must not keep ranks away */
-    rc = bt_server_new(&s->server, control, &server_ops, &s->http, s);
-    if (rc < 0)
-        goto err_registry;
-    rc = bt_listener_start(&s->listener, control, fd, NULL, on_accept, s);
-    if (rc < 0)
-        goto err_server;
-    *server_p = s;
-    return 0;
-
-err_server: /* has closed the fd, and has no connection: it is freed at once */
-    bt_server_close(s->server, NULL, NULL);
+    rc = bt_known_server_open(&s->known, control, fd, &known);
+    if (rc == 0) {
+        *server_p = s;
+        return 0;
+    }
     bt_kv_registry_free(s->registry);
-    bt_registry_peers_fini(&s->peers);
     free(s);
-    return rc;
-err_registry:
-    bt_kv_registry_free(s->registry);
-err_peers:
-    bt_registry_peers_fini(&s->peers);
-err_fd:
-    free(s);
-    close(fd);
     return rc;
 }
 
 void bt_registry_server_set_workers(bt_registry_server_t *server, bt_workers_t *workers)
 {
-    bt_registry_peers_set_workers(&server->peers, workers);
+    bt_known_server_set_workers(&server->known, workers);
 }
 
-static void on_server_closed(void *arg)
+static void on_closed(void *arg)
 {
     bt_registry_server_t *s = arg;
     void (*done)(void *user) = s->done;
     void *user = s->done_user;
 
     bt_kv_registry_free(s->registry);
-    bt_registry_peers_fini(&s->peers);
     bt_text_fini(&s->answer.body);
     free(s);
     if (done != NULL)
@@ -132,6 +104,5 @@ void bt_registry_server_close(bt_registry_server_t *server, void (*done)(void *u
 {
     server->done = done;
     server->done_user = user;
-    bt_listener_close(server->listener);
-    bt_server_close(server->server, on_server_closed, server);
+    bt_known_server_close(&server->known, on_closed, server);
 }
