@@ -398,7 +398,8 @@ void bt_exchange_flush(bt_exchange_t *x)
 /* Always the connection's last answer: the body of the refused request may still be on its way. */
 void bt_conn_refuse(bt_server_conn_t *c, unsigned status, const char *reason)
 {
-    static const bt_header_t retry = {{"Retry-After", 11}, {"1", 1}};
+    static const bt_header_t retry = {{"Retry-After", 11}, {"1", 1}},
+                             bearer = {{"WWW-Authenticate", 16}, {"Bearer", 6}};
     const char *type = status < 500 ? "invalid_request_error" : "server_error";
     bt_text_t body;
 
@@ -409,7 +410,7 @@ void bt_conn_refuse(bt_server_conn_t *c, unsigned status, const char *reason)
     bt_text_puts(&body, "{\"error\":{\"message\":");
     bt_text_json_str(&body, bt_str(reason != NULL ? reason : bt_http_reason(status)));
     bt_text_printf(&body, ",\"type\":\"%s\",\"code\":%u}}", type, status);
-    bt_exchange_respond(&c->x, status, "application/json", bt_text_str(&body), &retry,
-                        status == 503);
+    bt_exchange_respond(&c->x, status, "application/json", bt_text_str(&body),
+                        status == 401 ? &bearer : &retry, status == 401 || status == 503);
     bt_text_fini(&body);
 }

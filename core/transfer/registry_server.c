@@ -1,4 +1,4 @@
-/* Nothing but plumbing: each exchange is answered before its callback returns, so no exchange can go away meanwhile, and one text is enough for all answers. */
+/* Each exchange is answered before its callback returns, so no exchange can go away meanwhile, and one text is enough for all answers. */
 #include "transfer/registry_server.h"
 
 #include "base/clock.h"
@@ -19,17 +19,39 @@ struct bt_registry_server {
     void *done_user;
 };
 
+static bt_kv_registry_request_t request_of(const bt_registry_server_t *s, const bt_exchange_t *x)
+{
+    return (bt_kv_registry_request_t){.method = x->head.method_text,
+                                      .target = x->head.target,
+                                      .body = x->body,
+                                      .authorization =
+                                          bt_head_get(&x->head, BT_STR("authorization")),
+                                      .peer = bt_str(x->peer),
+                                      .is_stranger = !bt_known_server_has(&s->known, x),
+                                      .now_ms = bt_clock_ms()};
+}
+
+/* A body of who may not use it is not read. Without a body the registry says so itself, in more words. */
+static unsigned on_head(bt_exchange_t *x, const char **reason_p)
+{
+    const bt_registry_server_t *s = bt_server_user(x->server);
+    const bt_kv_registry_request_t request = request_of(s, x);
+    const int refusal =
+        x->head.length > 0 || x->head.chunked ? bt_kv_registry_refusal(s->registry, &request) : 0;
+
+    if (refusal == 0)
+        return 0;
+    *reason_p = refusal == 401 ? "this registry needs \"Authorization: Bearer <token>\""
+                               : "only this host and the workers' hosts may use this registry: add "
+                                 "its worker, or start the gateway with --registry-allow ADDRESS";
+    bt_log_warn("transfer", "registry: %s is refused: %s", x->peer, *reason_p);
+    return (unsigned) refusal;
+}
+
 static void on_request(bt_exchange_t *x)
 {
     bt_registry_server_t *s = bt_server_user(x->server);
-    const bt_kv_registry_request_t request = {.method = x->head.method_text,
-                                              .target = x->head.target,
-                                              .body = x->body,
-                                              .authorization =
-                                                  bt_head_get(&x->head, BT_STR("authorization")),
-                                              .peer = bt_str(x->peer),
-                                              .is_stranger = !bt_known_server_has(&s->known, x),
-                                              .now_ms = bt_clock_ms()};
+    const bt_kv_registry_request_t request = request_of(s, x);
     bt_header_t headers[2];
     unsigned count = 0;
 
@@ -50,7 +72,8 @@ static void on_gone(bt_exchange_t *x)
     (void) x; /* no exchange is open between turns */
 }
 
-static const bt_server_ops_t server_ops = {.on_request = on_request, .on_gone = on_gone};
+static const bt_server_ops_t server_ops = {
+    .on_head = on_head, .on_request = on_request, .on_gone = on_gone};
 
 int bt_registry_server_new(bt_registry_server_t **server_p, bt_loop_t *control, int fd,
                            const bt_registry_server_config_t *config)

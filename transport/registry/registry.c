@@ -356,18 +356,31 @@ static const struct route *find_route(bt_str_t path, bt_str_t method)
     return near;
 }
 
+int bt_kv_registry_refusal(const bt_kv_registry_t *registry,
+                           const bt_kv_registry_request_t *request)
+{
+    bt_str_t rest = request->target;
+    const struct route *route = find_route(cut(&rest, '?'), request->method);
+
+    if (route != NULL && route->is_open)
+        return 0;
+    if (!is_allowed(registry, request->authorization))
+        return 401;
+    return registry->token == NULL && request->is_stranger ? 403 : 0;
+}
+
 static void answer_route(bt_kv_registry_t *registry, const bt_kv_registry_request_t *request,
                          bt_kv_registry_answer_t *answer)
 {
     bt_str_t rest = request->target;
     bt_str_t path = cut(&rest, '?');
     const struct route *route = find_route(path, request->method);
+    const int refusal = bt_kv_registry_refusal(registry, request);
 
-    if ((route == NULL || !route->is_open) && !is_allowed(registry, request->authorization)) {
+    if (refusal == 401) {
         answer->authenticate = "Bearer";
         refuse(registry, answer, 401, "This registry needs \"Authorization: Bearer <token>\".");
-    } else if ((route == NULL || !route->is_open) && registry->token == NULL &&
-               request->is_stranger) {
+    } else if (refusal == 403) {
         refuse(registry, answer, 403, "");
         bt_text_printf(&answer->body,
                        "This registry is open to its own host and to the hosts of the gateway's "

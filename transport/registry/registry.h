@@ -66,6 +66,9 @@ typedef struct bt_kv_registry_stats {
 /* 0, BT_E_INVAL (an empty token), BT_E_NOMEM. */
 int bt_kv_registry_new(bt_kv_registry_t **registry_p, const bt_kv_registry_config_t *config);
 void bt_kv_registry_free(bt_kv_registry_t *registry);
+/* Before its body has come: 401 or 403 if that is the answer whatever the body is; else 0. */
+int bt_kv_registry_refusal(const bt_kv_registry_t *registry,
+                           const bt_kv_registry_request_t *request);
 /* Always an answer: any method, target and body. */
 void bt_kv_registry_answer(bt_kv_registry_t *registry, const bt_kv_registry_request_t *request,
                            bt_kv_registry_answer_t *answer);

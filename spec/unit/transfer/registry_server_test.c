@@ -86,6 +86,24 @@ static void test_refusals(void **state)
     close_server();
 }
 
+/* The answer comes before a byte of the body has. */
+static void test_a_body_of_a_stranger_is_not_read(void **state)
+{
+    static const char head[] = "PUT /route HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n";
+
+    (void) state;
+    open_server(&(bt_registry_server_config_t){.registry = {.token = "secret"}});
+    client_close(&client);
+    client_open(&client, port);
+    assert_true(send(client.fd, head, sizeof head - 1, MSG_NOSIGNAL) > 0);
+    TURN_UNTIL(&loop, client_has_answer(&client));
+    assert_int_equal(client_status(&client), 401);
+    assert_non_null(strcasestr(client.got, "www-authenticate: bearer"));
+    assert_int_equal(ask_http("PUT", "/route", "Authorization: Bearer wrong\r\n", "{}"), 401);
+    assert_int_equal(ask_http("PUT", "/route", "Authorization: Bearer secret\r\n", "{}"), 400);
+    close_server();
+}
+
 /* What it is given wrong is told at once, and the socket is not kept. */
 static void test_bad_configurations(void **state)
 {
@@ -120,6 +138,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_register_and_ask),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_a_body_of_a_stranger_is_not_read),
         cmocka_unit_test(test_bad_configurations),
         cmocka_unit_test(test_closed_with_a_client),
     };

@@ -36,7 +36,9 @@ static int ask_bytes(const char *method, const char *target, bt_str_t body)
                                         .is_stranger = is_stranger,
                                         .now_ms = now_ms};
 
+    const int refusal = bt_kv_registry_refusal(registry, &request);
     bt_kv_registry_answer(registry, &request, &answer);
+    assert_int_equal(answer.status == 401 || answer.status == 403 ? answer.status : 0, refusal);
     return answer.status;
 }
 
