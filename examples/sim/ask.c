@@ -13,7 +13,7 @@ struct members {
     sim_raw_t model, stream, stream_options, n, max_tokens, max_new, min_tokens, seed, temperature;
     sim_raw_t prompt, messages, system, input, instructions, text, input_ids, token_ids, sampling,
         documents, query;
-    sim_raw_t previous, logprob, return_ids, ignore_eos, stop, stop_ids;
+    sim_raw_t previous, logprob, return_ids, ignore_eos, stop, stop_ids, mm_processor, media_io;
 };
 
 void sim_prompt_make(sim_prompt_t *prompt_p, bt_str_t bytes, size_t block_bytes, bt_arena_t *arena)
@@ -76,10 +76,13 @@ static const struct slot slots[] = {
     MEMBER("ignore_eos", ignore_eos),
     MEMBER("stop", stop),
     MEMBER("stop_token_ids", stop_ids),
+    MEMBER("mm_processor_kwargs", mm_processor),
+    MEMBER("media_io_kwargs", media_io),
     ASKED("documents", documents),
     ASKED("rid", rid),
     ASKED("request_id", request_id),
     ASKED("kv_transfer_params", kv_params),
+    ASKED("ec_transfer_params", ec_params),
     ASKED("bootstrap_room", room),
     ASKED("bootstrap_host", host),
     ASKED("bootstrap_port", port),
@@ -274,7 +277,7 @@ static int read_one(sim_ask_t *ask, sim_raw_t system, sim_raw_t messages, bt_str
 static void keep_raws(sim_ask_t *ask, bt_arena_t *arena)
 {
     sim_raw_t *const raws[] = {&ask->rid,  &ask->request_id, &ask->kv_params, &ask->room,
-                               &ask->host, &ask->port,       &ask->dp_rank};
+                               &ask->host, &ask->port,       &ask->dp_rank,   &ask->ec_params};
 
     for (size_t i = 0; i < sizeof(raws) / sizeof(raws[0]); i++)
         if (raws[i]->type != BT_JSON_NONE)
@@ -290,6 +293,7 @@ static int read_route(enum sim_route route, const struct members *members, bt_st
 
     switch (route) {
     case SIM_CHAT:
+        sim_parts_read(m.messages, m.mm_processor, m.media_io, arena, &ask_p->media);
         return read_one(ask_p, none, m.messages, before, block_bytes, arena, problem_p);
     case SIM_MESSAGES:
         if (ask_p->max_tokens < 0)

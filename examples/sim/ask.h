@@ -9,6 +9,7 @@
 #define SIM_ASK_H
 
 #include "blocks.h"
+#include "parts.h"
 #include "raw.h"
 
 enum sim_route {
@@ -36,7 +37,8 @@ typedef struct sim_ask {
     double temperature;
     bt_str_t text; /* first prompt, flattened (routes that need it later) */
     bt_str_t previous_id;
-    sim_raw_t rid, request_id, kv_params, room, host, port, dp_rank, documents;
+    sim_parts_t media;
+    sim_raw_t rid, request_id, kv_params, ec_params, room, host, port, dp_rank, documents;
 } sim_ask_t;
 
 /* before: bytes that stand in front of the prompt (earlier turns of /v1/responses), usually empty.

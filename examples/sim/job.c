@@ -346,7 +346,9 @@ static void set_length(sim_job_t *job)
         ask->route == SIM_CHAT || ask->route == SIM_RESPONSES || ask->route == SIM_MESSAGES;
 
     job->finish = "length";
-    if (ask->max_tokens >= 0) {
+    if (job->worker->options.role == SIM_ENCODE) {
+        job->max_tokens = 1; /* it samples nothing */
+    } else if (ask->max_tokens >= 0) {
         job->max_tokens = (unsigned) ask->max_tokens;
     } else if (open_ended || ask->route == SIM_GENERATE) {
         job->max_tokens = job->worker->options.answer_tokens;

@@ -13,7 +13,7 @@
 
 #define FOR_EVER_MS 1e9 /* no kv_transfer_timeout_ms */
 
-enum kind { TEXT, NUMBER, REAL, FLAG, ROLE, ENGINE, CONNECTOR, BACKENDS, LATENCY };
+enum kind { TEXT, NUMBER, REAL, FLAG, ROLE, ENGINE, CONNECTOR, BACKENDS, LATENCY, EC };
 
 /* What --worker knows. size: room of a text. */
 static const struct key {
@@ -25,7 +25,7 @@ static const struct key {
 #define AT(member) offsetof(sim_worker_options_t, member)
 #define ROOM(member) sizeof(((sim_worker_options_t *) 0)->member)
     {"name", TEXT, AT(name), ROOM(name), "name in all output (p0, d0, h0 ... when absent)"},
-    {"role", ROLE, AT(role), 0, "prefill | decode | hybrid (plain is the same)"},
+    {"role", ROLE, AT(role), 0, "prefill | decode | hybrid (plain is the same) | encode (vllm)"},
     {"engine", ENGINE, AT(engine), 0, "vllm | sglang | trtllm"},
     {"connector", CONNECTOR, AT(connector), 0,
      "NixlConnector | NixlPushConnector | ExampleConnector | SharedStorageConnector | "
@@ -74,6 +74,7 @@ static const struct key {
      "--moriio-port"},
     {"read_mode", FLAG, AT(read_mode), 0,
      "MoRIIOConnector: 1 = decode reads (else prefill writes)"},
+    {"ec", EC, AT(ec), 0, "encode: cpu (says where it is) | store (both sides read it)"},
     {"gateway", TEXT, AT(gateway), ROOM(gateway),
      "BatonConnector: HOST:PORT of the gateway's --transfer-port"},
     {"gateway_token", TEXT, AT(gateway_token), ROOM(gateway_token), "  its --transfer-token"},
@@ -146,7 +147,9 @@ __attribute__((format(printf, 2, 3))) static int wrong(struct parse *p, const ch
 
 const char *sim_role_name(enum sim_role role)
 {
-    return role == SIM_PREFILL ? "prefill" : role == SIM_DECODE ? "decode" : "hybrid";
+    static const char *const names[] = {"hybrid", "prefill", "decode", "encode"};
+
+    return names[role];
 }
 
 const char *sim_engine_name(enum sim_engine engine)
@@ -172,8 +175,21 @@ static int set_role(struct parse *p, sim_worker_options_t *w, bt_str_t value)
         w->role = SIM_DECODE;
     else if (bt_str_ieq(value, BT_STR("hybrid")) || bt_str_ieq(value, BT_STR("plain")))
         w->role = SIM_HYBRID;
+    else if (bt_str_ieq(value, BT_STR("encode")))
+        w->role = SIM_ENCODE;
     else
-        return wrong(p, "role=%.*s: must be prefill, decode or hybrid", BT_STR_ARG(value));
+        return wrong(p, "role=%.*s: must be prefill, decode, hybrid or encode", BT_STR_ARG(value));
+    return 0;
+}
+
+static int set_ec(struct parse *p, sim_worker_options_t *w, bt_str_t value)
+{
+    if (bt_str_ieq(value, BT_STR("cpu")))
+        w->ec = SIM_EC_CPU;
+    else if (bt_str_ieq(value, BT_STR("store")))
+        w->ec = SIM_EC_STORE;
+    else
+        return wrong(p, "ec=%.*s: must be cpu or store", BT_STR_ARG(value));
     return 0;
 }
 
@@ -267,6 +283,8 @@ static int set_key(struct parse *p, sim_worker_options_t *w, const struct key *k
     switch (key->kind) {
     case ROLE:
         return set_role(p, w, value);
+    case EC:
+        return set_ec(p, w, value);
     case ENGINE:
         return set_engine(p, w, value);
     case CONNECTOR:
@@ -360,6 +378,8 @@ static int check_register(struct parse *p, const sim_worker_options_t *w)
 {
     const bool is_one = w->connector == SIM_P2P_NCCL || w->connector == SIM_MORIIO;
 
+    if (w->role == SIM_ENCODE && w->engine != SIM_VLLM)
+        return wrong(p, "role=encode is for engine=vllm");
     if (is_one && w->engine != SIM_VLLM)
         return wrong(p, "connector=%s is for engine=vllm", w->connector_name);
     if (!is_one && w->registers_at[0] != '\0')
@@ -429,7 +449,8 @@ static int parse_worker(struct parse *p, bt_str_t text)
         text.p += step;
         text.n -= step;
     }
-    if (w.connector_name[0] == '\0' && w.engine == SIM_VLLM && w.role != SIM_HYBRID)
+    if (w.connector_name[0] == '\0' && w.engine == SIM_VLLM &&
+        (w.role == SIM_PREFILL || w.role == SIM_DECODE))
         set_connector(p, &w, BT_STR("NixlConnector"));
     if (w.lease_ms < 0)
         w.lease_ms = w.engine == SIM_TRTLLM                                     ? FOR_EVER_MS

@@ -16,7 +16,8 @@
 
 #define SIM_KV_RANKS_MAX 8
 
-enum sim_role { SIM_HYBRID, SIM_PREFILL, SIM_DECODE };
+enum sim_role { SIM_HYBRID, SIM_PREFILL, SIM_DECODE, SIM_ENCODE };
+enum sim_ec { SIM_EC_CPU, SIM_EC_STORE }; /* media.c */
 enum sim_engine { SIM_VLLM, SIM_SGLANG, SIM_TRTLLM };
 enum sim_connector {
     SIM_NONE,
@@ -53,6 +54,7 @@ typedef struct sim_worker_options {
     bool by_ids;
     char registers_at[64]; /* P2pNcclConnector, MoRIIOConnector: HOST:PORT; "" = nowhere */
     bool read_mode;        /* MoRIIOConnector: READ */
+    enum sim_ec ec;        /* of an encoder */
     /* BatonConnector */
     char gateway[64], gateway_token[128], gateway_worker[128], kv_token[128];
     unsigned ranks, kv_backends, kv_layers, kv_page_bytes, kv_chunk_pages, kv_dead_ms;

@@ -62,6 +62,8 @@ static void put_kv(bt_text_t *t, const sim_job_t *job)
         bt_text_put(t, job->kv_reply);
     else
         bt_text_puts(t, "null");
+    bt_text_puts(t, ",\"ec_transfer_params\":");
+    bt_text_put(t, job->ec_reply.n > 0 ? job->ec_reply : BT_STR("null"));
 }
 
 /* ---- completions ---- */

@@ -16,6 +16,7 @@
 #include "held.h"
 #include "job.h"
 #include "layerwise.h"
+#include "media.h"
 #include "mooncake.h"
 #include "offloading.h"
 #include "paired.h"
@@ -81,6 +82,8 @@ static int check_fields(sim_job_t *job, sim_problem_t *problem_p)
         ask->kv_params.type != BT_JSON_OBJECT)
         return sim_problem_set(problem_p, 400,
                                "kv_transfer_params: Input should be a valid dictionary");
+    if (sim_media_check(job, problem_p) != 0)
+        return -1;
     if (ask->max_tokens == 0)
         return sim_problem_set(problem_p, 400, "max_tokens must be at least 1, got 0.");
     if (ask->min_tokens > (int64_t) job->max_tokens)
@@ -201,6 +204,10 @@ void sim_vllm_received(sim_job_t *job)
 
 static void compute_here(sim_job_t *job)
 {
+    if (job->worker->options.role != SIM_ENCODE && !sim_media_fetch(job)) {
+        sim_worker_die(job->worker);
+        return;
+    }
     for (unsigned i = 0; i < job->ask.prompt_count; i++) {
         const sim_prompt_t *prompt = &job->ask.prompts[i];
         sim_blocks_compute(&job->worker->blocks, prompt, job->ids[i], job->hits[i]);
@@ -480,6 +487,8 @@ static bool holds(const sim_job_t *job)
 static void finished(sim_job_t *job)
 {
     sim_baton_finished(job);
+    if (job->worker->options.role == SIM_ENCODE)
+        sim_media_encoded(job);
     if (connector_of(job) == SIM_MOONCAKE)
         sim_mooncake_finished(job);
     if (connector_of(job) == SIM_OFFLOADING)

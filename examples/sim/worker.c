@@ -3,12 +3,14 @@
  *   open --die--> dead (answers 500 / 503) --a moment--> closed (connection refused) --reset--> open
  */
 #include "worker.h"
+#include "media.h"
 
 #include "base/err.h"
 #include "callback.h"
 #include "held.h"
 #include "job.h"
 #include "kv.h"
+#include "media.h"
 #include "registrant.h"
 #include "reply.h"
 #include "rooms.h"
@@ -242,6 +244,7 @@ void sim_worker_reset(sim_worker_t *worker)
     close_kv(worker);
     sim_rooms_clear(worker->world, worker);
     sim_stories_clear(worker);
+    sim_media_forget(worker);
     sim_record_clear(&worker->record);
     worker->faults.count = 0;
     worker->counters = (sim_counters_t){0};
@@ -282,6 +285,7 @@ void sim_world_fini(sim_world_t *world)
     for (unsigned i = 0; i < world->worker_count; i++) {
         sim_worker_t *worker = world->workers[i];
         sim_stories_clear(worker);
+        sim_media_forget(worker);
         sim_record_fini(&worker->record);
         sim_blocks_fini(&worker->blocks);
         free(worker);

@@ -40,6 +40,7 @@ typedef struct sim_counters {
     uint64_t callbacks_sent, callbacks_answered, callback_status; /* the last one's */
     uint64_t prompt_tokens, generation_tokens;
     uint64_t local_compute, local_cache_hit, external_kv; /* prompt tokens by source */
+    uint64_t media_encoded, media_fetched, media_local;   /* parts: media.c */
     uint64_t aborts_asked, aborts_hit, bootstrap_failed, transfer_failed;
     uint64_t rank_requests[16];
 } sim_counters_t;
@@ -71,6 +72,8 @@ struct sim_worker {
     struct sim_kv *kv;                 /* BatonConnector; NULL when the engine is dead */
     struct sim_story *stories;         /* answers of /v1/responses by id, newest first */
     unsigned story_count;
+    uint64_t *media; /* an encoder's: hashes of what it has encoded */
+    unsigned media_count;
 };
 
 struct sim_world {
@@ -168,6 +171,7 @@ struct sim_job {
     int paired_rank;                 /* likewise; -1 = not told */
     bool kills_on_leave;             /* vLLM: parked with broken parameters */
     bt_list_t push_link;             /* vLLM push: waiting for a prefill */
+    bt_str_t ec_reply;               /* an encoder's ec_transfer_params; empty = null */
     bt_str_t kv_reply;               /* vLLM: kv_transfer_params of the answer; empty = null */
     bt_str_t chunk_head, chunk_tail; /* fixed parts of a stream event */
     char failure[400];               /* message of a failure that a timer brings */

@@ -130,8 +130,8 @@ local function worker_flags(sim)
       for _, word in ipairs({ "--prefill", w.url, w.second > 0 and w.second or "none" }) do
         argv[#argv + 1] = word
       end
-    elseif w.role == "decode" then
-      argv[#argv + 1] = "--decode"
+    elseif w.role == "decode" or w.role == "encode" then
+      argv[#argv + 1] = "--" .. w.role
       argv[#argv + 1] = w.url
     else
       urls[#urls + 1] = w.url
@@ -270,10 +270,11 @@ function Fleet:mark()
   end
 end
 
--- Requests of one kind of path since the mark, by role: { prefill = {...}, decode = {...}, hybrid = {...} }.
+-- Requests of one kind of path since the mark, by role: { prefill = {...}, decode = {...}, hybrid = {...},
+-- encode = {...} }.
 -- wanted: a path, a function of the entry, or nil for all inference routes.
 function Fleet:legs(wanted)
-  local out = { prefill = {}, decode = {}, hybrid = {} }
+  local out = { prefill = {}, decode = {}, hybrid = {}, encode = {} }
   for _, w in ipairs(self.sim.list) do
     for _, e in ipairs(self.sim:requests(w.name, self.marks[w.name])) do
       local is_wanted
