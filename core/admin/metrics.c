@@ -174,6 +174,8 @@ static void write_histograms(bt_prom_t *p, const bt_dispatch_shared_t *shared)
         {"baton_itl_seconds", "Time between two events of a stream", offsetof(bt_stats_t, itl)},
         {"baton_request_duration_seconds", "From the request's arrival to its last answer byte",
          offsetof(bt_stats_t, duration)},
+        {"baton_encode_seconds", "From a request's media to the last encoder's reply",
+         offsetof(bt_stats_t, encode)},
         {"baton_prefill_seconds", "Duration of prefill legs", offsetof(bt_stats_t, prefill)},
         {"baton_handoff_wait_seconds", "From prefill's end to decode's first byte",
          offsetof(bt_stats_t, handoff_wait)},

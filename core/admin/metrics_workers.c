@@ -139,7 +139,7 @@ static void health(bt_prom_t *p, subject_t *s)
 static void legs(bt_prom_t *p, subject_t *s)
 {
     static const char *const outcomes[] = {"ok", "guilty", "innocent", "cancelled"};
-    static const char *const kinds[] = {"prefill", "decode", "single"};
+    static const char *const kinds[] = {"prefill", "decode", "single", "encode"};
 
     for (unsigned k = 0; k < N(kinds); k++)
         for (unsigned o = 0; o < N(outcomes); o++) {

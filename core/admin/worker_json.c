@@ -149,7 +149,7 @@ static void put_ms(bt_text_t *out, const char *name, long long us)
 
 static void put_work(bt_text_t *out, const bt_worker_t *w)
 {
-    static const char *const kinds[] = {"prefill", "decode", "single"};
+    static const char *const kinds[] = {"prefill", "decode", "single", "encode"};
 
     bt_text_puts(out, ",\"ledger\":{");
     for (unsigned i = 0; i < BT_PHASE_COUNT; i++)
@@ -161,7 +161,7 @@ static void put_work(bt_text_t *out, const bt_worker_t *w)
         bt_text_printf(out, "%s\"%s\":{\"tokens\":%lld,\"requests\":%lld}", i > 0 ? "," : "",
                        kinds[i], load(&w->others_tokens[i]), load(&w->others_requests[i]));
     bt_text_puts(out, "},\"legs\":{");
-    for (unsigned k = 0; k < 3; k++) {
+    for (unsigned k = 0; k < 4; k++) {
         unsigned long long n[4];
         for (unsigned o = 0; o < 4; o++)
             n[o] = atomic_load_explicit(&w->legs_total[k][o], memory_order_relaxed);
@@ -180,7 +180,7 @@ static void put_pairs(bt_text_t *out, const bt_worker_pool_t *pool, const bt_wor
 {
     const bool is_prefill = w->spec.role == BT_ROLE_PREFILL;
     const bt_worker_set_t *others = is_prefill ? &pool->decode : &pool->prefill;
-    unsigned count = w->spec.role == BT_ROLE_HYBRID ? 0 : others->count;
+    unsigned count = bt_role_is_of_pair(w->spec.role) ? others->count : 0;
 
     bt_text_puts(out, ",\"pairs\":[");
     for (unsigned i = 0; i < count; i++) {

@@ -230,7 +230,7 @@ static int set_role(reader_t *rd, const struct member *m, bt_str_t text)
         bt_str_ieq(text, BT_STR("plain"))) /* as other routers say it */
         *role = BT_ROLE_HYBRID;
     else if (bt_role_parse(text, role) < 0)
-        return refuse(rd, "\"%s\" must be prefill, decode or hybrid", m->name);
+        return refuse(rd, "\"%s\" must be prefill, decode, hybrid or encode", m->name);
     return 0;
 }
 

@@ -569,7 +569,7 @@ const char *bt_engine_name(enum bt_engine engine)
 
 const char *bt_role_name(enum bt_role role)
 {
-    static const char *const names[] = {"prefill", "decode", "hybrid"};
+    static const char *const names[BT_ROLE_COUNT] = {"prefill", "decode", "hybrid", "encode"};
     return names[role];
 }
 
@@ -602,6 +602,7 @@ int bt_role_parse(bt_str_t s, enum bt_role *role_p)
     } words[] = {{"prefill", BT_ROLE_PREFILL},
                  {"decode", BT_ROLE_DECODE},
                  {"hybrid", BT_ROLE_HYBRID},
+                 {"encode", BT_ROLE_ENCODE},
                  {"union", BT_ROLE_HYBRID}};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (!same_word(s, words[i].name))

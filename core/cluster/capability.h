@@ -23,7 +23,13 @@ enum bt_engine {
 };
 /* MoRIIOConnector's: decode reads from prefill, or prefill writes to decode. */
 enum bt_transfer_mode { BT_TRANSFER_UNKNOWN, BT_TRANSFER_READ, BT_TRANSFER_WRITE };
-enum bt_role { BT_ROLE_PREFILL, BT_ROLE_DECODE, BT_ROLE_HYBRID };
+enum bt_role { BT_ROLE_PREFILL, BT_ROLE_DECODE, BT_ROLE_HYBRID, BT_ROLE_ENCODE };
+#define BT_ROLE_COUNT 4
+/* Of a pair: its connector counts. */
+static inline bool bt_role_is_of_pair(enum bt_role role)
+{
+    return role == BT_ROLE_PREFILL || role == BT_ROLE_DECODE;
+}
 
 const char *bt_capability_name(enum bt_capability cap); /* "concurrent_engine_sync", ... "none" */
 const char *bt_engine_name(

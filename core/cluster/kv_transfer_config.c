@@ -202,7 +202,7 @@ static int read_all(const reader_t *r, bt_str_t object, bool has_role)
     if (rc == 0 && r->spec->engine_id == NULL)
         rc = read_text(r, object, "engine_id", &r->spec->engine_id);
     free(role);
-    if (rc == 0 && r->spec->role != BT_ROLE_HYBRID &&
+    if (rc == 0 && bt_role_is_of_pair(r->spec->role) &&
         strcasecmp(r->spec->connector, "OffloadingConnector") == 0)
         rc = read_p2p_tier(r, object);
     return rc == 0 ? read_children(r, object) : rc;

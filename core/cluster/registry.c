@@ -152,10 +152,10 @@ static bt_worker_t *find_named(const draft_t *d, const char *name, const bt_work
     return NULL;
 }
 
-/* p0, p1, d0, w0, ...: the lowest number that is free; never an address, clients see it. next: where to go on, per role. */
+/* p0, p1, d0, w0, e0, ...: the lowest number that is free; never an address, clients see it. next: where to go on, per role. */
 static int choose_name(const draft_t *d, bt_worker_t *w, unsigned *next)
 {
-    static const char letters[] = {'p', 'd', 'w'};
+    static const char letters[BT_ROLE_COUNT] = {'p', 'd', 'w', 'e'};
     char name[16];
     do {
         snprintf(name, sizeof name, "%c%u", letters[w->spec.role], next[w->spec.role]++);
@@ -166,7 +166,7 @@ static int choose_name(const draft_t *d, bt_worker_t *w, unsigned *next)
 
 static int choose_names(const draft_t *d)
 {
-    unsigned next[3] = {0};
+    unsigned next[BT_ROLE_COUNT] = {0};
     for (unsigned i = 0; i < d->pool_count; i++)
         for (unsigned j = 0; j < d->counts[i]; j++)
             if (d->workers[i][j]->name == NULL && choose_name(d, d->workers[i][j], next) < 0)

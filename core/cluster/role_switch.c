@@ -275,7 +275,7 @@ static int try_spec(const bt_worker_t *w, const bt_worker_spec_t *spec, char *er
     bt_worker_t *fresh;
     int rc;
 
-    if (w->engine == BT_ENGINE_SGLANG && spec->role == BT_ROLE_HYBRID) {
+    if (w->engine == BT_ENGINE_SGLANG && !bt_role_is_of_pair(spec->role)) {
         snprintf(err, err_size, "SGLang switches between prefill and decode only");
         return BT_E_CONFIG;
     }

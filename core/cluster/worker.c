@@ -93,17 +93,17 @@ static int derive_capability(bt_worker_t *w)
     bt_capability_pair_rules(w->engine, connector, children, spec->child_count, w->dialect,
                              &w->pair_rules);
     w->is_gateway_managed =
-        spec->role != BT_ROLE_HYBRID && bt_capability_is_gateway_managed(w->dialect);
-    w->is_trigger = spec->role != BT_ROLE_HYBRID && bt_capability_is_trigger(w->dialect);
+        bt_role_is_of_pair(spec->role) && bt_capability_is_gateway_managed(w->dialect);
+    w->is_trigger = bt_role_is_of_pair(spec->role) && bt_capability_is_trigger(w->dialect);
     w->asks_bootstrap = spec->role == BT_ROLE_PREFILL && bt_capability_asks_bootstrap(w->dialect);
-    w->must_register = spec->role != BT_ROLE_HYBRID && spec->kv_address == NULL &&
+    w->must_register = bt_role_is_of_pair(spec->role) && spec->kv_address == NULL &&
                        bt_capability_needs_kv_address(w->dialect);
     w->kv_address = spec->kv_address != NULL                 ? spec->kv_address
                     : spec->registered.kv_address[0] != '\0' ? spec->registered.kv_address
                                                              : NULL;
     w->serves_alone =
         spec->role == BT_ROLE_HYBRID || bt_capability_serves_alone(w->engine, w->dialect);
-    if (spec->role != BT_ROLE_HYBRID)
+    if (bt_role_is_of_pair(spec->role))
         return w->refusal == NULL
                    ? 0
                    : name_unknown_connector(
@@ -387,7 +387,7 @@ unsigned bt_worker_kinds(bt_worker_t *w)
 {
     const unsigned kinds = bt_capability_kinds(w->capability, w->dialect);
 
-    if (w->spec.role == BT_ROLE_HYBRID)
+    if (!bt_role_is_of_pair(w->spec.role))
         return 0;
     if (kinds == (BT_KIND_HANDOFF | BT_KIND_BOOTSTRAP) && w->spec.role == BT_ROLE_PREFILL &&
         !knows_agent(w))

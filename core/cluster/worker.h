@@ -171,7 +171,7 @@ typedef struct bt_worker {
     _Atomic bool query_soon;             /* the monitor checks it at once */
     /* metrics */
     _Atomic uint64_t
-        legs_total[3][4]; /* [prefill, decode, single][ok, guilty, innocent, cancelled] */
+        legs_total[4][4]; /* [prefill, decode, single, encode][ok, guilty, innocent, cancelled] */
     _Atomic uint64_t losses_total;
     _Atomic uint64_t prompt_tokens_total, cached_tokens_total; /* as its prefill replies say */
     _Atomic unsigned *rank_legs; /* by rank, of those whose rank we know; NULL where there is one */

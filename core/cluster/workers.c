@@ -142,6 +142,7 @@ static int fill_pool(bt_worker_pool_t *pool, const bt_pool_spec_t *spec, bt_pool
     pool->prefill = take_role(pool, BT_ROLE_PREFILL, workers, count);
     pool->decode = take_role(pool, BT_ROLE_DECODE, workers, count);
     pool->hybrid = take_role(pool, BT_ROLE_HYBRID, workers, count);
+    pool->encode = take_role(pool, BT_ROLE_ENCODE, workers, count);
     pool->alone.items = pool->all.items + count;
     add_alone(pool, &pool->hybrid);
     add_alone(pool, &pool->decode);

@@ -58,7 +58,7 @@ typedef struct bt_pool_stat { /* shared over snapshots, so it has its own count 
 typedef struct bt_worker_pool {
     bt_pool_spec_t spec;
     unsigned index;
-    bt_worker_set_t prefill, decode, hybrid, all;
+    bt_worker_set_t prefill, decode, hybrid, encode, all;
     bt_worker_set_t alone; /* who serves without a partner: hybrids first, then decode, prefill */
     bool has_models;       /* some worker serves listed models only */
     _Atomic uint64_t

@@ -226,7 +226,7 @@ static int check_dialects(const bt_dialects_t *dialects, const bt_workers_t *wor
     for (unsigned i = 0; i < workers->pool_count; i++)
         for (unsigned k = 0; k < workers->pools[i].all.count; k++) {
             const bt_worker_t *w = workers->pools[i].all.items[k];
-            if (w->spec.role != BT_ROLE_HYBRID && w->dialect != NULL &&
+            if (bt_role_is_of_pair(w->spec.role) && w->dialect != NULL &&
                 bt_dialects_find(dialects, w->dialect) == NULL)
                 return bt_err_refuse(err, err_size,
                                      "worker %s: there is no dialect %s for its connector",
@@ -334,7 +334,7 @@ static void describe_worker(const bt_worker_t *w, bt_text_t *out)
 {
     bt_text_printf(out, "  %-8s %-8s %s", w->name, bt_role_name(w->spec.role), w->spec.url);
     bt_text_printf(out, "  engine %s", bt_engine_name(w->engine));
-    if (w->spec.role != BT_ROLE_HYBRID)
+    if (bt_role_is_of_pair(w->spec.role))
         bt_text_printf(out, ", connector %s, %s, dialect %s",
                        w->spec.connector != NULL ? w->spec.connector : w->spec.dispatch_profile,
                        bt_capability_name(w->capability), w->dialect != NULL ? w->dialect : "none");

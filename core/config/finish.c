@@ -96,7 +96,8 @@ static int fill_worker(const bt_config_t *c, const bt_config_pool_t *pool, bt_wo
 {
     if (spec->engine == BT_ENGINE_UNKNOWN)
         spec->engine = pool->engine;
-    if (spec->role != BT_ROLE_HYBRID && spec->connector == NULL && spec->dispatch_profile == NULL) {
+    if (bt_role_is_of_pair(spec->role) && spec->connector == NULL &&
+        spec->dispatch_profile == NULL) {
         const char *connector = default_connector(c, pool, spec);
         spec->connector = connector != NULL ? bt_str_dup(bt_str(connector)) : NULL;
         if (connector != NULL && spec->connector == NULL)
@@ -208,7 +209,12 @@ static int check_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsi
     if (rc < 0)
         return rc;
     bt_url_fini(&url);
-    if (spec->role == BT_ROLE_HYBRID)
+    if (spec->role == BT_ROLE_ENCODE && spec->engine != BT_ENGINE_UNKNOWN &&
+        spec->engine != BT_ENGINE_VLLM && spec->engine != BT_ENGINE_VLLM_ASCEND)
+        return refuse_worker(c, pool, i, "role",
+                             "role \"encode\" is for vLLM's encoders; the engine is another one",
+                             err, err_size);
+    if (!bt_role_is_of_pair(spec->role))
         return 0;
     if (spec->connector == NULL && spec->dispatch_profile == NULL)
         return refuse_worker(c, pool, i, "connector",

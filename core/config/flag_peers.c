@@ -26,7 +26,7 @@
 #define NO_INDEX "there is no KV index; policies see prefixes that this fleet has served"
 #define NO_CLASSES "there are no priorities; see the policy tenant_fair and the hook admit"
 #define NO_RANKS "the engine chooses ranks, or name them: http://host:port@RANK"
-#define NO_ENCODE "encode workers are not used: multimodal requests go to prefill and decode"
+#define NO_ENCODE "encode workers are named with --encode URL, and chosen by --policy"
 #define NO_MEDIA "media go to the engines as they come"
 #define NO_STICKY "session_affinity places a session by a hash of its id"
 #define NO_LOAD_MODEL "least_load counts the tokens it knows and has no weights"
@@ -65,7 +65,6 @@ const bt_peer_flag_t bt_peer_flags[] = {
 
     /* prefill and decode */
     {"mini-lb", UNUSED("Baton is the load balancer")},
-    {"encode", UNUSED(NO_ENCODE)},
     {"encode-policy", UNUSED(NO_ENCODE)},
     {"epd-disaggregation", UNUSED(NO_ENCODE)},
     {"vllm-discovery-address", UNUSED("say --p2p-nccl-port PORT, with --registration-host and "

@@ -114,6 +114,14 @@ static int apply_decode(bt_config_t *c, const char *const *values, unsigned coun
     return add_worker(c, BT_ROLE_DECODE, "--decode", values[0], &spec, err, err_size);
 }
 
+static int apply_encode(bt_config_t *c, const char *const *values, unsigned count, char *err,
+                        size_t err_size)
+{
+    bt_worker_spec_t *spec;
+    (void) count;
+    return add_worker(c, BT_ROLE_ENCODE, "--encode", values[0], &spec, err, err_size);
+}
+
 static int apply_worker_urls(bt_config_t *c, const char *const *values, unsigned count, char *err,
                              size_t err_size)
 {
@@ -227,6 +235,9 @@ const bt_flag_t bt_flags[] = {
      "a prefill worker; PORT is SGLang's bootstrap port or NIXL's side channel; may be repeated"},
     {"decode", "URL", BT_GROUP_WORKERS, true, ACTION(BT_ARITY_ONE, apply_decode),
      "a decode worker; may be repeated"},
+    {"encode", "URL", BT_GROUP_WORKERS, true, ACTION(BT_ARITY_ONE, apply_encode),
+     "a vLLM encode worker: images, audio and video of chats go there before prefill; may be "
+     "repeated"},
     {"worker-urls", "URL...", BT_GROUP_WORKERS, true, ACTION(BT_ARITY_MANY, apply_worker_urls),
      "workers that do both; http://host:port@RANK pins a data-parallel rank"},
     {"pd-disaggregation", NULL, BT_GROUP_WORKERS, true, ACTION(BT_ARITY_NONE, apply_pd),

@@ -12,11 +12,9 @@
     }
 
 static const bt_word_t roles[] = {
-    {"prefill", BT_ROLE_PREFILL, false},
-    {"decode", BT_ROLE_DECODE, false},
-    {"hybrid", BT_ROLE_HYBRID, false},
-    {"union", BT_ROLE_HYBRID, true},
-    {NULL, 0, false},
+    {"prefill", BT_ROLE_PREFILL, false}, {"decode", BT_ROLE_DECODE, false},
+    {"hybrid", BT_ROLE_HYBRID, false},   {"union", BT_ROLE_HYBRID, true},
+    {"encode", BT_ROLE_ENCODE, false},   {NULL, 0, false},
 };
 
 const bt_worker_key_t bt_worker_keys[] = {
@@ -24,7 +22,7 @@ const bt_worker_key_t bt_worker_keys[] = {
     {"name", TEXT(name), "shown in headers, logs and metrics (p0, d0, w0, ...)"},
     {"role",
      {.kind = BT_OPTION_WORD, .offset = AT(role), .words = roles},
-     "prefill, decode or hybrid (default)"},
+     "prefill, decode, hybrid (default) or encode"},
     {"models",
      {.kind = BT_OPTION_TEXTS,
       .offset = AT(models),

@@ -4,6 +4,7 @@
  */
 #include "base/line.h"
 #include "base/log.h"
+#include "dispatch/encode_params.h"
 #include "dispatch/leg.h"
 #include "dispatch/token_replay.h"
 
@@ -50,7 +51,7 @@ static void put_tokens(bt_line_t *l, const bt_request_t *r)
     bt_line_lit(l, "}");
 }
 
-static void log_json(const bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t ttft)
+static void log_json(bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t ttft)
 {
     char when[32];
 
@@ -67,6 +68,8 @@ static void log_json(const bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t 
     put_str(l, "model", r->intent.model);
     put_u64(l, "status", r->status);
     put_str(l, "plan", bt_str(bt_plan_kind_name(bt_request_kind(r))));
+    if (r->encode != NULL)
+        put_str(l, "encode", bt_encode_names(r));
     put_str(l, "prefill", bt_str(bt_request_worker(r, BT_LEG_PREFILL)));
     put_str(l, "decode", bt_str(bt_request_worker(r, BT_LEG_DECODE)));
     put_str(l, "worker", bt_str(bt_request_worker(r, BT_LEG_SINGLE)));

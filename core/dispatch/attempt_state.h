@@ -18,7 +18,7 @@
 
 /* ---- a leg: one exchange with a worker ---- */
 
-enum bt_leg_role { BT_LEG_PREFILL, BT_LEG_DECODE, BT_LEG_SINGLE };
+enum bt_leg_role { BT_LEG_PREFILL, BT_LEG_DECODE, BT_LEG_SINGLE, BT_LEG_ENCODE };
 
 /* Why an attempt ended without an answer. */
 struct bt_failure {

@@ -57,6 +57,8 @@ typedef struct bt_choice_view {
 
 /* Which roles the request may use. */
 enum bt_topology bt_choice_view_make(bt_request_t *r, bt_choice_view_t *v);
+/* Usable encode workers, as those who serve alone; why: there is none. */
+void bt_choice_view_encoders(bt_request_t *r, bt_choice_view_t *v);
 /* False: there was none of them. */
 bool bt_choice_view_leave_out(bt_arena_t *arena, bt_choice_view_t *v,
                               bool (*is_out)(const void *ctx, const bt_worker_t *w),

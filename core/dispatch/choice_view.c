@@ -208,3 +208,35 @@ bool bt_choice_view_is_for_no_split(const bt_choice_view_t *v)
 {
     return v->why == route_refusal || v->why == scale_out_refusal;
 }
+
+static const char *why_no_encoder(bt_request_t *r, uint64_t now_ms)
+{
+    const bt_worker_set_t *all = &r->pool->encode;
+    const char *why = all->count != 0 ? bt_worker_why_not(all->items[0], now_ms) : NULL;
+
+    if (why == NULL)
+        return "no encode worker is usable, or serves this model";
+    return bt_arena_printf(&r->arena, "no encode worker is usable: %s: %s", all->items[0]->name,
+                           why)
+        .p;
+}
+
+void bt_choice_view_encoders(bt_request_t *r, bt_choice_view_t *v)
+{
+    const uint64_t now_ms = bt_clock_ms();
+    const bt_worker_set_t *all;
+    bt_worker_set_t usable = {.count = 0};
+
+    *v = (bt_choice_view_t){.why = "no pool serves this model any more"};
+    if (!bt_request_refresh_pool(r))
+        return;
+    all = &r->pool->encode;
+    usable.items = bt_arena_alloc(&r->arena, (all->count + 1) * sizeof(*usable.items));
+    for (unsigned i = 0; i < all->count; i++)
+        if (bt_worker_usable(all->items[i], now_ms) &&
+            bt_worker_serves_model(all->items[i], r->intent.model))
+            usable.items[usable.count++] = all->items[i];
+    v->why = usable.count == 0 ? why_no_encoder(r, now_ms) : NULL;
+    v->sets[BT_LIST_HYBRID] = v->sets[BT_LIST_SINGLE] = usable;
+    leave_out_full(r, v);
+}

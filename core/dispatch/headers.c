@@ -2,6 +2,7 @@
  *
  * Everything that is neither hop-by-hop nor ours goes through as it was sent, unknown headers included.
  */
+#include "dispatch/encode_params.h"
 #include "dispatch/leg.h"
 #include "dispatch/sink.h"
 
@@ -172,6 +173,7 @@ static void add_debug(bt_request_t *r, bt_header_t *out, unsigned *n, unsigned m
         add(out, n, max, "x-baton-policy-generation", number(r, r->policy_generation));
     if (bt_request_kind(r) != BT_PLAN_NONE)
         add(out, n, max, "x-baton-plan", bt_str(bt_plan_kind_name(bt_request_kind(r))));
+    add(out, n, max, "x-baton-encode", bt_encode_names(r));
     add(out, n, max, "x-baton-prefill", bt_str(bt_request_worker(r, BT_LEG_PREFILL)));
     add(out, n, max, "x-baton-decode", bt_str(bt_request_worker(r, BT_LEG_DECODE)));
     add(out, n, max, "x-baton-worker", bt_str(bt_request_worker(r, BT_LEG_SINGLE)));

@@ -8,13 +8,14 @@
 #include "base/log.h"
 #include "cluster/engine_ids.h"
 #include "cluster/health.h"
+#include "dispatch/encode_params.h"
 #include "dispatch/token_replay.h"
 
 #include <stdio.h>
 
 const char *bt_leg_role_name(enum bt_leg_role role)
 {
-    static const char *const names[] = {"prefill", "decode", "single"};
+    static const char *const names[] = {"prefill", "decode", "single", "encode"};
     return names[role];
 }
 
@@ -279,6 +280,8 @@ static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
                                        : dialect_edits(leg, reply, &edits, f);
     if (rc == 0 && a->kind == BT_PLAN_SINGLE)
         rc = own_single_edits(leg, &edits, f);
+    if (rc == 0)
+        rc = bt_encode_edit(leg, &edits);
     if (rc == BT_E_LIMIT)
         f->reason = "the request's body needs more edits than one leg may have";
     if (rc < 0)

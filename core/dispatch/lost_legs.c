@@ -8,6 +8,7 @@
  */
 #include "dispatch/attempt.h"
 #include "dispatch/dispatcher.h"
+#include "dispatch/encode.h"
 
 #define GRACE_MS 250
 #define A_TURN 64
@@ -33,6 +34,9 @@ static bool is_to_end(const bt_leg_t *leg, search_t *s)
 
 static bt_leg_t *find_leg(const bt_request_t *r, search_t *s)
 {
+    for (unsigned i = 0; r->encode != NULL && i < r->encode->count; i++)
+        if (is_to_end(&r->encode->parts[i].leg, s))
+            return &r->encode->parts[i].leg;
     for (unsigned i = 0; i < r->task_count; i++)
         for (bt_attempt_t *a = r->tasks[i].attempt; a != NULL; a = a->before)
             for (unsigned k = 0; k < 2; k++)
@@ -53,7 +57,10 @@ static unsigned end_legs(bt_dispatcher_t *d, bt_list_t *requests, search_t *s, u
         while (count < max && (leg = find_leg(r, s)) != NULL) {
             count++;
             bt_stats_inc(&d->stats, lost_legs);
-            bt_relay_lost(leg);
+            if (leg->role == BT_LEG_ENCODE)
+                bt_encode_lost(leg);
+            else
+                bt_relay_lost(leg);
         }
         if (count == max)
             break;

@@ -543,3 +543,36 @@ bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill)
     }
     return NULL;
 }
+
+/* ---- who encodes: encoders are all that the policy sees, as those who serve alone ---- */
+
+static bt_worker_t *least_encoder(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v)
+{
+    return least(&(struct search){r, task, &v->sets[BT_LIST_SINGLE], BT_PHASE_PREFILL, NULL, NULL});
+}
+
+bt_worker_t *bt_plan_encoder(bt_task_t *task, const bt_failure_t *f, const char **why_p)
+{
+    bt_request_t *r = task->request;
+    const bt_policy_failure_t failure = f != NULL ? describe(task, f) : (bt_policy_failure_t){0};
+    bt_choice_t choice = {.alternate_count = 0};
+    bt_choice_view_t v;
+    bt_policy_view_t view;
+    enum verdict verdict;
+    int rc;
+
+    bt_choice_view_encoders(r, &v);
+    leave_out_tried(task, &v);
+    *why_p = v.why != NULL ? v.why : "no encode worker is left for a part of the request";
+    if (v.sets[BT_LIST_SINGLE].count == 0)
+        return NULL;
+    view = bt_candidates_view(v.sets, 0, r->pool);
+    rc = bt_policy_call_plan_encoder(r, f != NULL ? &failure : NULL, &view, &choice);
+    verdict = judge(r, task, &v, rc, &choice);
+    if (verdict == CHOSEN)
+        return choice.first.decode;
+    *why_p = "the policy failed";
+    return verdict == NOBODY || default_may_serve(r, verdict, f == NULL)
+               ? least_encoder(r, task, &v)
+               : NULL;
+}

@@ -26,6 +26,9 @@ int bt_plan_decode(bt_task_t *task, unsigned attempt, bt_pair_t *pair, const cha
 /* Another decode of the plan that could read this prefill's KV, or NULL; any, where no policy has
  * planned or the plan left it open. */
 bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill);
+/* Who encodes the part that this task is made for: one that was not tried; f: it failed so before,
+ * NULL = it did not. NULL: nobody, and why. */
+bt_worker_t *bt_plan_encoder(bt_task_t *task, const bt_failure_t *f, const char **why_p);
 enum bt_plan_kind bt_plan_kind_of(bt_dispatcher_t *d, const bt_pair_t *pair,
                                   const bt_dialect_t **dialect_p);
 /* Who was tried is not chosen again. NULL is fine. */

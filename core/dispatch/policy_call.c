@@ -278,6 +278,19 @@ int bt_policy_call_plan_decode(bt_request_t *r, const bt_policy_view_t *view, bt
     return rc;
 }
 
+int bt_policy_call_plan_encoder(bt_request_t *r, const bt_policy_failure_t *failure,
+                                const bt_policy_view_t *view, bt_choice_t *choice_p)
+{
+    const struct bt_pool_policies *p = bt_policy_call_policies(r);
+    bt_policy_request_t q;
+
+    if (p == NULL || p->both == NULL)
+        return BT_E_AGAIN;
+    q = bt_policy_call_describe(r);
+    q.is_counted = true;
+    return plan_part(r, p, p->both, BT_POLICY_BOTH, failure, &q, view, choice_p);
+}
+
 int bt_policy_call_fallback(bt_request_t *r, const bt_policy_failure_t *failure,
                             const bt_policy_view_t *view, bt_choice_t *choice_p)
 {

@@ -50,6 +50,9 @@ int bt_policy_call_plan(bt_request_t *r, const bt_policy_failure_t *failure,
 /* The decode worker for `prefill`, which has the prompt. */
 int bt_policy_call_plan_decode(bt_request_t *r, const bt_policy_view_t *view, bt_worker_t *prefill,
                                unsigned attempt, bt_choice_t *choice_p);
+/* Its plan of encoders only. What it counts by request it counts when the pair is planned. */
+int bt_policy_call_plan_encoder(bt_request_t *r, const bt_policy_failure_t *failure,
+                                const bt_policy_view_t *view, bt_choice_t *choice_p);
 int bt_policy_call_fallback(bt_request_t *r, const bt_policy_failure_t *failure,
                             const bt_policy_view_t *view, bt_choice_t *choice_p);
 /* May its answer go on elsewhere? So it may where nobody is asked, or the hook fails. */

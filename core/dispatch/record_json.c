@@ -2,6 +2,7 @@
  * only. record.h is the list of members.
  */
 #include "base/clock.h"
+#include "dispatch/encode_params.h"
 #include "dispatch/leg.h"
 #include "dispatch/plan.h"
 #include "dispatch/token_replay.h"
@@ -414,6 +415,35 @@ static void put_attempts(bt_record_draft_t *out, const bt_request_t *r)
         put_bool(out, "over_budget", true);
 }
 
+/* ---- media ---- */
+
+static void put_part(bt_record_draft_t *out, const bt_request_t *r, const bt_encode_part_t *p)
+{
+    bt_record_draft_put(out, BT_STR("{\"n\":"), BT_DRAFT_COMMA | BT_DRAFT_U64, p->task.index);
+    put_z(out, "worker", p->end_us != 0 ? p->worker : NULL);
+    put_since(out, BT_STR(",\"end_ms\":"), r->start_us, p->end_us);
+    if (p->attempt.replaced != NULL)
+        put_replaced(out, &p->attempt);
+    put_lit(out, "}");
+}
+
+static void put_encode(bt_record_draft_t *out, const bt_request_t *r)
+{
+    const bt_encode_t *e = r->encode;
+
+    if (e == NULL)
+        return;
+    put_lit(out, ",\"encode\":{\"parts\":[");
+    for (unsigned i = 0; i < e->count; i++)
+        put_part(out, r, &e->parts[i]);
+    put_lit(out, "]");
+    put_since(out, BT_STR(",\"start_ms\":"), r->start_us, e->start_us);
+    put_since(out, BT_STR(",\"end_ms\":"), r->start_us, e->end_us);
+    if (e->fail_rc != 0)
+        put_z(out, "failure", bt_err_name(e->fail_rc));
+    put_lit(out, "}");
+}
+
 /* ---- times and the end ---- */
 
 static void put_phase(bt_record_draft_t *out, bt_str_t name, uint64_t us)
@@ -444,6 +474,8 @@ static void put_phases(bt_record_draft_t *out, const bt_request_t *r, uint64_t n
     put_phase(out, BT_STR("\"route\":"), rec->route_us);
     if (rec->queue_us != 0)
         put_phase(out, BT_STR("\"queue\":"), rec->queue_us);
+    if (r->encode != NULL && r->encode->is_over)
+        put_phase(out, BT_STR("\"encode\":"), r->encode->end_us - r->encode->start_us);
     put_phase(out, BT_STR("\"plan\":"), rec->plan_us);
     if (r->task_count == 1 && r->tasks[0].attempt != NULL)
         put_leg_phases(out, r->tasks[0].attempt);
@@ -504,6 +536,7 @@ void bt_record_write(const bt_request_t *r, uint64_t now_us, bool is_brief, bt_r
     put_decision(out, r);
     put_candidates(out, &r->record, is_brief);
     put_plan(out, r);
+    put_encode(out, r);
     put_attempts(out, r);
     put_phases(out, r, now_us);
     put_outcome(out, r);

@@ -9,6 +9,7 @@
 #include "base/rand.h"
 #include "dispatch/attempt.h"
 #include "dispatch/candidates.h"
+#include "dispatch/encode.h"
 #include "dispatch/observe.h"
 #include "dispatch/plan.h"
 #include "dispatch/policy_call.h"
@@ -36,6 +37,7 @@ static void destroy(bt_later_t *reap)
     bt_dispatcher_t *d = r->d;
 
     bt_list_remove(&r->link);
+    bt_encode_drop(r);
     for (unsigned i = 0; i < r->task_count; i++)
         drop_task(&r->tasks[i]);
     if (r->merge != NULL)
@@ -78,6 +80,7 @@ static void finish(bt_request_t *r)
     bt_response_affinity_end(r);
     bt_policy_call_end(r);
     bt_queue_leave(r);
+    bt_encode_cancel(r);
     for (unsigned i = 0; i < r->task_count; i++)
         bt_task_cancel(&r->tasks[i]);
     if (r->warmup != NULL)
@@ -106,6 +109,8 @@ void bt_request_cut(bt_request_t *r)
 /* A hand-off waits for prefill until decode has been asked, a trigger since decode has asked for it. */
 static enum bt_leg_role waited_for(const bt_request_t *r)
 {
+    if (bt_encode_is_running(r))
+        return BT_LEG_ENCODE;
     for (unsigned i = 0; i < r->task_count; i++) {
         const bt_attempt_t *a = r->tasks[i].attempt;
         if (!r->tasks[i].done && a != NULL && bt_leg_running(&a->legs[0]) &&
@@ -336,10 +341,20 @@ static enum bt_progress plan(bt_request_t *r)
     return BT_PROGRESS_NEXT;
 }
 
+static enum bt_progress encode(bt_request_t *r)
+{
+    const enum bt_progress progress = bt_encode_enter(r);
+
+    if (progress == BT_PROGRESS_WAITS)
+        bt_timer_start(&r->total, r->pool->spec.deadlines.total_ms);
+    return progress;
+}
+
 /* Until its sink has answered. */
 static enum bt_progress run(bt_request_t *r)
 {
-    bt_timer_start(&r->total, r->pool->spec.deadlines.total_ms);
+    if (!bt_timer_active(&r->total))
+        bt_timer_start(&r->total, r->pool->spec.deadlines.total_ms);
     if (r->intent.stream && r->d->shared->config.stream_keepalive_ms != 0 && r->task_count == 1)
         bt_timer_start(&r->keepalive, r->d->shared->config.stream_keepalive_ms);
     start_tasks(r);
@@ -361,6 +376,8 @@ static enum bt_progress step(bt_request_t *r)
         return bt_intake_route(r);
     case BT_STEP_QUEUE:
         return bt_queue_enter(r);
+    case BT_STEP_ENCODE:
+        return encode(r);
     case BT_STEP_PLAN:
         return r->warmup != NULL ? plan_warmup(r) : plan(r);
     case BT_STEP_RUN:

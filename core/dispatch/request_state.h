@@ -33,10 +33,11 @@ enum bt_request_step {
     BT_STEP_RULES,     /* intake.c: which rule, which pool */
     BT_STEP_ADMIT,     /* intake.c: the policy's hooks */
     BT_STEP_ROUTE,
-    BT_STEP_QUEUE, /* queue.c: a place in its pool */
-    BT_STEP_PLAN,  /* plan.c, fanout.c */
-    BT_STEP_RUN,   /* task.c */
-    BT_STEP_END    /* the client has its answer, or is gone */
+    BT_STEP_QUEUE,  /* queue.c: a place in its pool */
+    BT_STEP_ENCODE, /* encode.c: its media, where the pool has encoders */
+    BT_STEP_PLAN,   /* plan.c, fanout.c */
+    BT_STEP_RUN,    /* task.c */
+    BT_STEP_END     /* the client has its answer, or is gone */
 };
 /* What a station came to. One that waits says so, and calls ops->go_on later. */
 enum bt_progress { BT_PROGRESS_NEXT, BT_PROGRESS_WAITS, BT_PROGRESS_ENDED };
@@ -106,6 +107,7 @@ struct bt_request {
     const char *shadow_policies;     /* likewise, who planned beside */
     double kept[BT_POLICY_KEPT_MAX]; /* ctx.vars.kept, for observe */
     unsigned kept_count;
+    struct bt_encode *encode;       /* its media; NULL = it has none, or nobody to encode them */
     struct bt_queue_ticket *ticket; /* its place in its pool, or in line; NULL = none */
     struct bt_intake *intake;       /* NULL = its policy has neither admit nor route */
     const char *pool_name;          /* of the pool that a rule or route chose; NULL = by model */

@@ -70,7 +70,8 @@ typedef struct bt_stats {
     _Atomic uint64_t
         requests[BT_ROUTE_COUNT][BT_STATS_STATUSES];   /* by route and status; 0 = client gone */
     _Atomic uint64_t replays_recomputed, replays_lost; /* baton_replays_total, by reason */
-    bt_histogram_t ttft, tpot, itl, duration, prefill, handoff_wait, callback_wait, queue_wait;
+    bt_histogram_t ttft, tpot, itl, duration, prefill, encode, handoff_wait, callback_wait,
+        queue_wait;
 } bt_stats_t;
 
 #define bt_stats_inc(stats, field) bt_stats_add_(&(stats)->field, 1)

@@ -371,8 +371,9 @@ static void log_start(const bt_gateway_t *g)
                 c->host, g->port, c->admin_host, g->admin_port, g->loop_count);
     for (unsigned i = 0; i < workers->pool_count; i++) {
         const bt_worker_pool_t *pool = &workers->pools[i];
-        bt_log_info("gateway", "pool %s: %u prefill, %u decode, %u hybrid, policy %s",
+        bt_log_info("gateway", "pool %s: %u prefill, %u decode, %u hybrid, %u encode, policy %s",
                     pool->spec.name, pool->prefill.count, pool->decode.count, pool->hybrid.count,
+                    pool->encode.count,
                     pool->spec.policy != NULL ? pool->spec.policy : "least_load");
     }
     if (!bt_host_is_loopback(c->host) && c->client_keys == NULL)

@@ -20,6 +20,7 @@
  *      "ttft_ema_ms":20,"tpot_ema_ms":5,"age_ms":300,"score":12.5}]},"decode":{..},"hybrid":{..},
  *      "single":{"total":1,"rows":[{"id":1}]}},
  *    "plan":{"kind":"handoff","prefill":"p1","decode":"d2","alternates":[{"prefill":"p1","decode":"d1"}]},
+ *    "encode":{"parts":[{"n":0,"worker":"e1","end_ms":9.1,"replaced":[{"encode":"e0","failure":"reset"}]}],"start_ms":0.1,"end_ms":9.2},
  *    "attempts":[{"n":1,"kind":"handoff","prefill":"p1","decode":"d2","start_ms":0.2,"prefill_ms":31,"first_byte_ms":40,
  *      "end_ms":90,"failure":"reset","leg":"decode","status":0,"guilty":["d2"]}],
  *    "phases_ms":{"admit":0.1,"route":0.1,"plan":0.01,"prefill":31,"kv_wait":9,"first_byte":40,"last_byte":90},
@@ -45,6 +46,8 @@
  *                   of several lists has its row in the first, and its id (and score) in the others
  * plan, plan.alternates    the first plan; who serves alone is "worker":"w1" instead, there and in attempts
  * over_budget       true: it would have been tried again (--retry-budget-percent); left out otherwise
+ * encode            of a chat with media, where the pool has encode workers: each part, who has encoded it, who has not ("replaced",
+ *                   newest first); "failure" when the request ended there
  * attempts          of all tasks, at most 64 ("attempts_total" says how many there were, when more); "child":3 in a split
  *                   request; *_ms of an attempt count from the request's arrival: prefill_ms is when prefill was done,
  *                   callback_ms when decode called for it (a trigger)

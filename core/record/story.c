@@ -240,7 +240,23 @@ static void tell_replaced(bt_text_t *out, bt_str_t replaced)
     while (bt_json_next(&cursor, &s) > 0)
         tell(out, s.value,
              "[\n  decode waited, and another prefill took over from {prefill}: {failure}]"
-             "[\n  could not be handed to {decode}: {failure}]");
+             "[\n  could not be handed to {decode}: {failure}]"
+             "[\n  not encoded by {encode}: {failure}]");
+}
+
+static void tell_encode(bt_text_t *out, bt_str_t r)
+{
+    const bt_str_t encode = member(r, "encode");
+    bt_json_cursor_t cursor;
+    bt_json_item_t part;
+
+    if (encode.n == 0 || bt_json_array(&cursor, member(encode, "parts")) < 0)
+        return;
+    while (bt_json_next(&cursor, &part) > 0) {
+        tell(out, part.value, "part {n}:[ encoded by {worker}][ at {end_ms} ms]");
+        tell_replaced(out, member(part.value, "replaced"));
+        bt_text_puts(out, "\n");
+    }
 }
 
 static void tell_attempts(bt_text_t *out, bt_str_t r)
@@ -275,7 +291,8 @@ static void tell_attempts(bt_text_t *out, bt_str_t r)
 static void tell_phases(bt_text_t *out, bt_str_t r)
 {
     tell(out, member(r, "phases_ms"),
-         "\ntimes in ms:[ admit {admit}][ route {route}][ queue {queue}][ plan {plan}]"
+         "\ntimes in ms:[ admit {admit}][ route {route}][ queue {queue}][ encode {encode}][ plan "
+         "{plan}]"
          "[ callback {callback}][ prefill {prefill}]"
          "[ waiting for KV {kv_wait}][ first byte {first_byte}][ last byte {last_byte}]\n");
 }
@@ -317,6 +334,7 @@ void bt_record_story(bt_str_t line, bt_text_t *out)
     tell_decision(out, line);
     tell_candidates(out, line);
     tell_plan(out, line);
+    tell_encode(out, line);
     tell_attempts(out, line);
     tell_phases(out, line);
     tell_shadow(out, line);

@@ -27,6 +27,7 @@
 ---| '"prefill"'
 ---| '"decode"'
 ---| '"hybrid"'
+---| '"encode"'
 
 --- how a request is served
 ---@alias baton.PlanKind
@@ -49,6 +50,7 @@
 ---| '"prefill"'
 ---| '"decode"'
 ---| '"single"'
+---| '"encode"'
 
 --- what became of a request
 ---@alias baton.EventKind

@@ -130,14 +130,14 @@ api.aliases = {
       "prefix_cached",
     },
   },
-  { name = "Role", doc = "what a worker is for", values = { "prefill", "decode", "hybrid" } },
+  { name = "Role", doc = "what a worker is for", values = { "prefill", "decode", "hybrid", "encode" } },
   { name = "PlanKind", doc = "how a request is served", values = { "single", "handoff", "bootstrap", "trigger" } },
   {
     name = "Scope",
     doc = "how far a failure reaches",
     values = { "request", "attempt", "connection", "worker", "device", "process" },
   },
-  { name = "Leg", doc = "the call that failed", values = { "prefill", "decode", "single" } },
+  { name = "Leg", doc = "the call that failed", values = { "prefill", "decode", "single", "encode" } },
   { name = "EventKind", doc = "what became of a request", values = { "finished", "failed", "cancelled" } },
   { name = "ParamType", doc = "what a parameter is", values = { "number", "integer", "string", "boolean", "list" } },
 }

@@ -1,5 +1,5 @@
--- No gateway: legs of encoders typed from vLLM's wire format, each field dropped, retyped or swapped, and the simulator refuses
--- (400), encodes the part itself (local), or its engine ends (dies).
+-- No gateway: legs of encoders typed from vLLM's wire format, each field dropped, retyped or swapped, and the simulator
+-- refuses (400), encodes the part itself (local), or its engine ends (dies).
 
 local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")

@@ -18,10 +18,10 @@ struct bt_testing_workers *bt_testing_workers_check(lua_State *L, int idx)
 
 static enum bt_role role_of(lua_State *L, bt_str_t name)
 {
-    for (int role = 0; role < 3; role++)
+    for (int role = 0; role < BT_ROLE_COUNT; role++)
         if (bt_str_eq(name, bt_str(bt_role_name((enum bt_role) role))))
             return (enum bt_role) role;
-    luaL_error(L, "role must be prefill, decode or hybrid");
+    luaL_error(L, "role must be prefill, decode, hybrid or encode");
     return BT_ROLE_HYBRID;
 }
 
@@ -107,7 +107,8 @@ static int workers_add(lua_State *L)
     luaL_checktype(L, 2, LUA_TTABLE);
     role = role_of(L, bt_testing_member(L, 2, "role"));
     words = words_of(L, 2);
-    set = &f->sets[bt_testing_flag(L, 2, "alone") ? BT_LIST_HYBRID : (int) role];
+    set = &f->sets[bt_testing_flag(L, 2, "alone") || role == BT_ROLE_ENCODE ? BT_LIST_HYBRID
+                                                                            : (int) role];
     if (set->count == FLEET_MAX)
         return luaL_error(L, "too many workers");
     w = make_worker(L, role, &words);

@@ -106,7 +106,7 @@ static void test_refusals(void **state)
     refuses("{\"url\":\"a\",\"api_key\":\"k\\nEvil: 1\"}", "control characters");
     refuses("{\"url\":\"a\",\"name\":\"a/b\"}", "letters, digits");
     refuses("{\"url\":\"a\",\"name\":\"\\\"} 1\"}", "letters, digits");
-    refuses("{\"url\":\"a\",\"role\":\"encode\"}", "prefill, decode or hybrid");
+    refuses("{\"url\":\"a\",\"role\":\"encoder\"}", "prefill, decode, hybrid or encode");
     refuses("{\"url\":\"a\",\"engine\":\"tgi\"}", "sglang, vllm");
     refuses("{\"url\":\"a\",\"bootstrap_port\":0}", "1 to 65535");
     refuses("{\"url\":\"a\",\"bootstrap_port\":65536}", "1 to 65535");

@@ -61,6 +61,9 @@ static void workers(void **state)
            "http://c:1",
            POOL.worker_count == 3 && W(0).bootstrap_port == -1 && W(1).bootstrap_port == 7000 &&
                W(2).bootstrap_port == 8998 /* SGLang's own */);
+    EXPECT("--vllm-pd-disaggregation --encode http://e:1 --encode http://e:2",
+           c.pools[0].worker_count == 2 && c.pools[0].workers[1].role == BT_ROLE_ENCODE &&
+               c.pools[0].workers[1].connector == NULL);
     EXPECT("--vllm-pd-disaggregation --prefill http://a:1 --decode http://b:2",
            IS(W(0).connector, "nixl") && W(0).engine == BT_ENGINE_VLLM && W(0).bootstrap_port == 0);
     EXPECT("--vllm-pd-disaggregation --prefill http://a:1 --kv-connector NIXLpushConnector",
