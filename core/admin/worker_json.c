@@ -52,6 +52,25 @@ static void put_address(bt_text_t *out, bt_worker_t *w)
     bt_text_json_member(out, "address", text);
 }
 
+/* Who names it, and since when. */
+static void put_sources(bt_text_t *out, const bt_worker_t *w)
+{
+    const char *comma = "";
+    char since[32];
+
+    bt_text_puts(out, ",\"sources\":[");
+    for (unsigned i = 0; i < BT_NAMED_COUNT; i++) {
+        const uint64_t ms = atomic_load_explicit(&w->named_ms[i], memory_order_relaxed);
+        if (ms == 0)
+            continue;
+        bt_clock_iso8601(ms, since, sizeof since);
+        bt_text_printf(out, "%s{\"source\":\"%s\",\"since\":\"%s\"}", comma,
+                       bt_source_name((enum bt_source) i), since);
+        comma = ",";
+    }
+    bt_text_puts(out, "]");
+}
+
 static void put_spec(bt_text_t *out, const bt_worker_t *w)
 {
     const bt_worker_spec_t *s = &w->spec;
@@ -208,6 +227,7 @@ void bt_worker_describe(bt_text_t *out, const bt_worker_pool_t *pool, bt_worker_
     bt_text_json_member(out, "url", w->spec.url);
     bt_text_json_member(out, "pool", pool->spec.name);
     bt_text_json_member(out, "role", bt_role_name(w->spec.role));
+    put_sources(out, w);
     put_address(out, w);
     put_spec(out, w);
     put_state(out, w, now_ms);

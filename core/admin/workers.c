@@ -1,6 +1,5 @@
 /* A change goes to the registry, which checks it aside and publishes a new snapshot; what it refuses is the caller's 400 with
- * the registry's own line. Changes live as long as the process: the configuration file is not written, and SIGHUP goes
- * back to what it says.
+ * the registry's own line. Changes live as long as the process: the configuration file is not written.
  */
 #include "admin/workers.h"
 
@@ -8,6 +7,8 @@
 #include "admin/worker_spec.h"
 #include "base/err.h"
 #include "cluster/url.h"
+
+#include <stdio.h>
 
 #define ERR_BYTES 512
 
@@ -145,21 +146,59 @@ void bt_workers_show(const bt_admin_call_t *c)
     bt_text_puts(&c->reply->body, "\n");
 }
 
+static bool is_same_place(const bt_worker_t *a, const bt_worker_t *b)
+{
+    const bt_url_t x = {
+        .host = a->host, .port = a->port, .base_path = a->base_path, .rank = a->spec.dp_rank};
+    const bt_url_t y = {
+        .host = b->host, .port = b->port, .base_path = b->base_path, .rank = b->spec.dp_rank};
+
+    return bt_url_eq(&x, &y);
+}
+
 /* All that the key names, here and on the other replicas. */
 static int remove_all(const bt_admin_config_t *config, bt_str_t key, const char **why_p)
 {
     bt_workers_t *before = bt_workers_ref(bt_registry_current(config->registry));
+    const bt_worker_t *first = bt_workers_find(before, key);
+    const bool is_name = bt_str_eq(key, bt_str(first->name));
     int rc = bt_registry_remove(config->registry, key);
-    const bt_workers_t *now = bt_registry_current(config->registry);
 
     for (unsigned i = 0; config->fleet != NULL && i < before->pool_count; i++)
         for (unsigned j = 0; j < before->pools[i].all.count; j++) {
             const bt_worker_t *w = before->pools[i].all.items[j];
-            if (pool_of(now, w) == NULL)
+            if (w == first || (!is_name && is_same_place(w, first)))
                 *why_p = bt_fleet_worker_removed(config->fleet, before->pools[i].spec.name, w);
         }
     bt_workers_unref(before);
     return rc;
+}
+
+/* Who names it now: "config, file". */
+static void list_sources(const bt_worker_t *w, char *text, size_t size)
+{
+    const unsigned sources = atomic_load_explicit(&w->sources, memory_order_relaxed);
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (unsigned i = 0; i < BT_NAMED_COUNT; i++)
+        if ((sources & (1U << i)) != 0)
+            used += (size_t) snprintf(text + used, size - used, "%s%s", used > 0 ? ", " : "",
+                                      bt_source_name((enum bt_source) i));
+}
+
+/* NULL when it can be removed: somebody gave its name by hand. */
+static const char *not_removable(const bt_worker_t *w, char *why, size_t size)
+{
+    const unsigned sources = atomic_load_explicit(&w->sources, memory_order_relaxed);
+    char names[64];
+
+    if ((sources & ~BT_NAMED_FOUND) != 0)
+        return NULL;
+    list_sources(w, names, sizeof names);
+    snprintf(why, size, "worker %s is named by: %s. Take it out there, or drain it here", w->name,
+             names);
+    return why;
 }
 
 static void say(const bt_admin_call_t *c, const char *what, bt_str_t name, const char *why)
@@ -169,30 +208,39 @@ static void say(const bt_admin_call_t *c, const char *what, bt_str_t name, const
     end_told(c, why);
 }
 
+/* Others name it, too. */
+static void say_kept(const bt_admin_call_t *c, const bt_worker_t *w, const char *why)
+{
+    char names[64];
+
+    list_sources(w, names, sizeof names);
+    bt_text_puts(&c->reply->body, "{\"status\":\"kept\"");
+    bt_text_json_member(&c->reply->body, "worker", w->name);
+    bt_text_json_member(&c->reply->body, "named_by", names);
+    end_told(c, why);
+}
+
 void bt_workers_remove(const bt_admin_call_t *c)
 {
     bt_worker_t *w = find(c);
     const char *why = NULL;
+    char text[ERR_BYTES];
 
     if (w == NULL)
         return;
+    if (not_removable(w, text, sizeof text) != NULL) {
+        bt_reply_error(c->reply, 409, "%s", text);
+        return;
+    }
     bt_worker_ref(w); /* its name outlives the snapshot */
     int rc = remove_all(c->config, c->key, &why);
     if (rc < 0)
         bt_reply_error(c->reply, 503, "%s", bt_err_text(rc));
-    else
+    else if (pool_of(bt_registry_current(c->config->registry), w) == NULL)
         say(c, "removed", bt_str(w->name), why);
+    else
+        say_kept(c, w, why);
     bt_worker_unref(w);
-}
-
-static bool is_same_place(const bt_worker_t *a, const bt_worker_t *b)
-{
-    const bt_url_t x = {
-        .host = a->host, .port = a->port, .base_path = a->base_path, .rank = a->spec.dp_rank};
-    const bt_url_t y = {
-        .host = b->host, .port = b->port, .base_path = b->base_path, .rank = b->spec.dp_rank};
-
-    return bt_url_eq(&x, &y);
 }
 
 /* All that the key names (a url may stand in several pools), here and on the other replicas: told even where nothing changes here, for this order may have
@@ -283,15 +331,20 @@ static bool read_url(bt_str_t query, bt_text_t *url)
 
 void bt_workers_peer_remove(const bt_admin_call_t *c)
 {
+    const bt_worker_t *w = NULL;
     const char *why = NULL;
+    char text[ERR_BYTES];
     bt_text_t url;
 
     bt_text_init(&url);
     if (!read_url(c->request->query, &url))
         answer_text(c->reply, 400, "",
                     BT_STR("\"url\" is missing: /remove_worker?url=http://host:port"));
-    else if (bt_workers_find(bt_registry_current(c->config->registry), bt_text_str(&url)) == NULL)
+    else if ((w = bt_workers_find(bt_registry_current(c->config->registry), bt_text_str(&url))) ==
+             NULL)
         answer_text(c->reply, 404, "There is no worker: ", bt_text_str(&url));
+    else if (not_removable(w, text, sizeof text) != NULL)
+        answer_text(c->reply, 409, "Not removed: ", bt_str(text));
     else if (remove_all(c->config, bt_text_str(&url), &why) < 0)
         answer_text(c->reply, 503, "Not removed: ", bt_text_str(&url));
     else

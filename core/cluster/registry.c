@@ -1,4 +1,4 @@
-#include "cluster/workers.h"
+#include "cluster/draft.h"
 
 #include "base/err.h"
 #include "base/log.h"
@@ -11,86 +11,7 @@
  * filled and checked aside; only a draft without a fault becomes a snapshot, and only then does the old one go. So a bad
  * configuration leaves no trace, and there is one place that publishes. */
 
-struct bt_registry {
-    bt_breaker_config_t breaker;
-    bt_registry_publish_cb publish;
-    void *user;
-    bt_workers_t *current;
-    bt_slots_t *slots;
-    unsigned slot_high; /* highest slot ever given + 1 */
-    uint64_t next_id;
-};
-
-typedef struct draft {
-    bt_pool_spec_t *pools; /* shallow: strings are borrowed */
-    bt_pool_stat_t **stats;
-    bt_worker_t ***workers; /* references */
-    unsigned *counts;
-    unsigned pool_count;
-    bool *is_taken; /* by slot: an old worker that the draft keeps */
-} draft_t;
-
-/* ---- drafts ---- */
-
-static void draft_fini(draft_t *d)
-{
-    for (unsigned i = 0; i < d->pool_count; i++) {
-        for (unsigned j = 0; d->workers != NULL && d->workers[i] != NULL && j < d->counts[i]; j++)
-            bt_worker_unref(d->workers[i][j]);
-        if (d->workers != NULL)
-            free(d->workers[i]);
-        if (d->stats != NULL)
-            bt_pool_stat_unref(d->stats[i]);
-    }
-    free(d->workers);
-    free(d->counts);
-    free(d->stats);
-    free(d->pools);
-    free(d->is_taken);
-}
-
-static int draft_init(draft_t *d, unsigned pool_count, unsigned slot_high)
-{
-    *d = (draft_t){.pool_count = pool_count};
-    d->pools = calloc(pool_count + 1, sizeof *d->pools);
-    d->stats = calloc(pool_count + 1, sizeof(bt_pool_stat_t *));
-    d->workers = calloc(pool_count + 1, sizeof(bt_worker_t **));
-    d->counts = calloc(pool_count + 1, sizeof *d->counts);
-    d->is_taken = calloc(slot_high + 1, sizeof *d->is_taken);
-    if (d->pools != NULL && d->stats != NULL && d->workers != NULL && d->counts != NULL &&
-        d->is_taken != NULL)
-        return 0;
-    draft_fini(d);
-    return BT_E_NOMEM;
-}
-
-static const bt_worker_pool_t *find_pool(const bt_workers_t *f, const char *name)
-{
-    for (unsigned i = 0; i < f->pool_count; i++)
-        if (strcmp(f->pools[i].spec.name, name) == 0)
-            return &f->pools[i];
-    return NULL;
-}
-
-/* Room for count workers; the pool's running averages go on. */
-static int draft_pool(draft_t *d, unsigned i, const bt_pool_spec_t *spec,
-                      const bt_worker_pool_t *old, unsigned count)
-{
-    d->pools[i] = *spec;
-    d->workers[i] = calloc(count + 1, sizeof(bt_worker_t *));
-    if (old != NULL) {
-        d->stats[i] = old->stat;
-        atomic_fetch_add(&old->stat->refs, 1);
-    } else {
-        d->stats[i] = bt_pool_stat_new();
-    }
-    return d->workers[i] != NULL && d->stats[i] != NULL ? 0 : BT_E_NOMEM;
-}
-
-static void draft_put(draft_t *d, unsigned pool, bt_worker_t *w)
-{
-    d->workers[pool][d->counts[pool]++] = w;
-}
+/* ---- workers of a draft ---- */
 
 static bool is_same_worker(const bt_worker_t *w, const bt_worker_spec_t *spec)
 {
@@ -102,7 +23,8 @@ static bool is_same_worker(const bt_worker_t *w, const bt_worker_spec_t *spec)
 
 /* The old pool's worker that this spec describes and that no earlier spec has claimed. One that only its registration has named
  * becomes another one: it is the configuration's from now on. */
-static bt_worker_t *claim_old(draft_t *d, const bt_worker_pool_t *old, const bt_worker_spec_t *spec)
+static bt_worker_t *claim_old(bt_draft_t *d, const bt_worker_pool_t *old,
+                              const bt_worker_spec_t *spec)
 {
     for (unsigned i = 0; old != NULL && i < old->all.count; i++) {
         bt_worker_t *w = old->all.items[i];
@@ -114,8 +36,8 @@ static bt_worker_t *claim_old(draft_t *d, const bt_worker_pool_t *old, const bt_
     return NULL;
 }
 
-static int make_worker(bt_registry_t *r, const bt_worker_spec_t *spec, bt_worker_t **worker_p,
-                       char *err, size_t err_size)
+int bt_registry_make_worker(bt_registry_t *r, const bt_worker_spec_t *spec, bt_worker_t **worker_p,
+                            char *err, size_t err_size)
 {
     unsigned slot;
     if (bt_slots_take(r->slots, &slot) < 0) {
@@ -137,93 +59,6 @@ static int make_worker(bt_registry_t *r, const bt_worker_spec_t *spec, bt_worker
         (*worker_p)->name = NULL;
     }
     return 0;
-}
-
-/* ---- names and checks over the whole draft ---- */
-
-static bt_worker_t *find_named(const draft_t *d, const char *name, const bt_worker_t *except)
-{
-    for (unsigned i = 0; i < d->pool_count; i++)
-        for (unsigned j = 0; j < d->counts[i]; j++) {
-            bt_worker_t *w = d->workers[i][j];
-            if (w != except && w->name != NULL && strcmp(w->name, name) == 0)
-                return w;
-        }
-    return NULL;
-}
-
-/* p0, p1, d0, w0, e0, ...: the lowest number that is free; never an address, clients see it. next: where to go on, per role. */
-static int choose_name(const draft_t *d, bt_worker_t *w, unsigned *next)
-{
-    static const char letters[BT_ROLE_COUNT] = {'p', 'd', 'w', 'e'};
-    char name[16];
-    do {
-        snprintf(name, sizeof name, "%c%u", letters[w->spec.role], next[w->spec.role]++);
-    } while (find_named(d, name, w) != NULL);
-    w->name = bt_str_dup(bt_str(name));
-    return w->name != NULL ? 0 : BT_E_NOMEM;
-}
-
-static int choose_names(const draft_t *d)
-{
-    unsigned next[BT_ROLE_COUNT] = {0};
-    for (unsigned i = 0; i < d->pool_count; i++)
-        for (unsigned j = 0; j < d->counts[i]; j++)
-            if (d->workers[i][j]->name == NULL && choose_name(d, d->workers[i][j], next) < 0)
-                return BT_E_NOMEM;
-    return 0;
-}
-
-static bool is_same_place(const bt_worker_t *a, const bt_worker_t *b)
-{
-    return a->port == b->port && a->spec.dp_rank == b->spec.dp_rank &&
-           strcasecmp(a->host, b->host) == 0 && strcmp(a->base_path, b->base_path) == 0;
-}
-
-static bt_worker_t *find_place(bt_worker_t *const *items, unsigned count, const bt_worker_t *w)
-{
-    for (unsigned i = 0; i < count; i++)
-        if (is_same_place(items[i], w))
-            return items[i];
-    return NULL;
-}
-
-static int check_pool_urls(const draft_t *d, unsigned pool, char *err, size_t err_size)
-{
-    bt_worker_t **items = d->workers[pool];
-    for (unsigned i = 0; i < d->counts[pool]; i++)
-        for (unsigned j = i + 1; j < d->counts[pool]; j++)
-            if (is_same_place(items[i], items[j])) {
-                snprintf(err, err_size, "workers %s and %s of pool %s have the same url %s",
-                         items[i]->name, items[j]->name, d->pools[pool].name, items[j]->spec.url);
-                return BT_E_CONFIG;
-            }
-    return 0;
-}
-
-static int check_names(const draft_t *d, char *err, size_t err_size)
-{
-    for (unsigned i = 0; i < d->pool_count; i++)
-        for (unsigned j = 0; j < d->counts[i]; j++) {
-            const bt_worker_t *w = d->workers[i][j], *other = find_named(d, w->name, w);
-            if (other == NULL)
-                continue;
-            snprintf(err, err_size, "two workers are named %s: %s and %s", w->name, w->spec.url,
-                     other->spec.url);
-            return BT_E_CONFIG;
-        }
-    return 0;
-}
-
-static int check_draft(const draft_t *d, char *err, size_t err_size)
-{
-    int rc = choose_names(d);
-    if (rc < 0)
-        return rc;
-    for (unsigned i = 0; i < d->pool_count; i++)
-        if ((rc = check_pool_urls(d, i, err, err_size)) < 0)
-            return rc;
-    return check_names(d, err, err_size);
 }
 
 static int check_pools(const bt_pool_spec_t *pools, unsigned count, char *err, size_t err_size)
@@ -272,7 +107,7 @@ static void drain_removed(const bt_workers_t *old, const bt_workers_t *now)
         }
 }
 
-static void log_refusals(const draft_t *d)
+static void log_refusals(const bt_draft_t *d)
 {
     for (unsigned i = 0; i < d->pool_count; i++)
         for (unsigned j = 0; j < d->counts[i]; j++) {
@@ -284,21 +119,22 @@ static void log_refusals(const draft_t *d)
 }
 
 /* Ends the draft in both cases. */
-static int publish_draft(bt_registry_t *r, draft_t *d, char *err, size_t err_size)
+int bt_registry_publish(bt_registry_t *r, bt_draft_t *d, char *err, size_t err_size)
 {
     bt_workers_t *workers;
-    int rc = check_draft(d, err, err_size);
+    int rc = bt_draft_check(d, err, err_size);
     if (rc == 0)
         rc = bt_workers_new(&workers, d->pools, d->stats, d->pool_count,
                             (bt_worker_t *const *const *) d->workers, d->counts);
     if (rc < 0) {
         if (rc == BT_E_NOMEM)
             snprintf(err, err_size, "%s", bt_err_text(rc));
-        draft_fini(d);
+        bt_draft_fini(d);
         return rc;
     }
     log_refusals(d);
-    draft_fini(d);
+    bt_draft_set_sources(d);
+    bt_draft_fini(d);
     bt_workers_t *old = r->current;
     workers->epoch = old->epoch + 1;
     workers->slot_count = r->slot_high;
@@ -309,6 +145,14 @@ static int publish_draft(bt_registry_t *r, draft_t *d, char *err, size_t err_siz
         r->publish(r->user, workers);
     bt_workers_unref(old);
     return 0;
+}
+
+const bt_worker_pool_t *bt_registry_find_pool(const bt_workers_t *f, const char *name)
+{
+    for (unsigned i = 0; i < f->pool_count; i++)
+        if (strcmp(f->pools[i].spec.name, name) == 0)
+            return &f->pools[i];
+    return NULL;
 }
 
 /* ---- the public verbs ---- */
@@ -360,15 +204,21 @@ static bool has_word_for(const bt_worker_t *before, const bt_worker_t *now)
            strcmp(before->pair_rules.family, now->pair_rules.family) == 0;
 }
 
+/* The worker that stood at the place of this one; NULL: none. */
+static bt_worker_t *find_before(const bt_worker_pool_t *old, bt_worker_t *const *places,
+                                const bt_worker_t *w)
+{
+    return old != NULL ? bt_places_find(places, old->all.count, w) : NULL;
+}
+
 /* A spec that no old worker has. What stood at its place before has perhaps registered. */
 static int make_described(bt_registry_t *r, const bt_worker_spec_t *spec,
-                          const bt_worker_pool_t *old, bt_worker_t **worker_p, char *err,
-                          size_t err_size)
+                          const bt_worker_pool_t *old, bt_worker_t *const *places,
+                          bt_worker_t **worker_p, char *err, size_t err_size)
 {
     bt_worker_spec_t said;
-    int rc = make_worker(r, spec, worker_p, err, err_size);
-    const bt_worker_t *before =
-        rc == 0 && old != NULL ? find_place(old->all.items, old->all.count, *worker_p) : NULL;
+    int rc = bt_registry_make_worker(r, spec, worker_p, err, err_size);
+    const bt_worker_t *before = rc == 0 ? find_before(old, places, *worker_p) : NULL;
 
     if (before == NULL || !has_word_for(before, *worker_p))
         return rc;
@@ -377,46 +227,72 @@ static int make_described(bt_registry_t *r, const bt_worker_spec_t *spec,
         return rc;
     said.registered = before->spec.registered;
     said.registered.is_new = false;
-    rc = make_worker(r, &said, worker_p, err, err_size);
+    rc = bt_registry_make_worker(r, &said, worker_p, err, err_size);
     bt_worker_spec_fini(&said);
     if (rc == 0)
         carry_registration(*worker_p, before);
     return rc;
 }
 
-/* Those that only their registration has named: no configuration takes them away, only their silence. One whose name the
- * configuration gives to another goes, and comes again with its next heartbeat. */
-static void keep_registered(draft_t *d, unsigned pool, const bt_worker_pool_t *old)
+/* A worker of the configuration: the one that is there already, as it is or by another description, or a new one. */
+static int apply_worker(bt_registry_t *r, bt_draft_t *d, unsigned pool, const bt_worker_pool_t *old,
+                        bt_worker_t *const *places, const bt_worker_spec_t *spec, char *err,
+                        size_t err_size)
+{
+    bt_worker_t *w = claim_old(d, old, spec), *before;
+    int rc = w == NULL ? make_described(r, spec, old, places, &w, err, err_size) : 0;
+    if (rc < 0)
+        return rc;
+    before = find_before(old, places, w);
+    if (before != NULL && before != w && !d->is_taken[before->slot]) {
+        d->is_taken[before->slot] = true;
+        if ((atomic_load(&before->sources) & ~BT_NAMED_BIT(BT_NAMED_CONFIG)) != 0)
+            bt_draft_inherit(w, before);
+    }
+    bt_draft_put(d, pool, w, atomic_load(&w->sources) | BT_NAMED_BIT(BT_NAMED_CONFIG));
+    return 0;
+}
+
+static bool is_name_taken(const bt_draft_t *d, const char *name)
+{
+    for (unsigned i = 0; i < d->pool_count; i++)
+        for (unsigned j = 0; j < d->counts[i]; j++)
+            if (d->workers[i][j]->name != NULL && strcmp(d->workers[i][j]->name, name) == 0)
+                return true;
+    return false;
+}
+
+/* What others name in a pool that stays. One that only its registration has named, and whose name the configuration gives to
+ * another, goes, and comes again with its next heartbeat. */
+static void keep_others(bt_draft_t *d, unsigned pool, const bt_worker_pool_t *old)
 {
     for (unsigned i = 0; old != NULL && i < old->all.count; i++) {
         bt_worker_t *w = old->all.items[i];
-        if (!w->spec.registered.is_new || find_named(d, w->name, w) != NULL ||
-            find_place(d->workers[pool], d->counts[pool], w) != NULL)
-            continue;
-        d->is_taken[w->slot] = true;
-        draft_put(d, pool, bt_worker_ref(w));
+        const unsigned others = atomic_load(&w->sources) & ~BT_NAMED_BIT(BT_NAMED_CONFIG);
+        const bool goes = w->spec.registered.is_new && is_name_taken(d, w->name);
+        if (!d->is_taken[w->slot] && others != 0 && !goes)
+            bt_draft_keep(d, pool, w, others);
     }
 }
 
-static int draft_apply(bt_registry_t *r, draft_t *d, const bt_worker_spec_t *const *workers,
+static int draft_apply(bt_registry_t *r, bt_draft_t *d, const bt_worker_spec_t *const *workers,
                        const unsigned *counts, const bt_pool_spec_t *pools, char *err,
                        size_t err_size)
 {
     for (unsigned i = 0; i < d->pool_count; i++) {
-        const bt_worker_pool_t *old = find_pool(r->current, pools[i].name);
-        int rc = draft_pool(d, i, &pools[i], old, counts[i] + (old != NULL ? old->all.count : 0));
-        for (unsigned j = 0; rc == 0 && j < counts[i]; j++) {
-            bt_worker_t *w = claim_old(d, old, &workers[i][j]);
-            if (w == NULL)
-                rc = make_described(r, &workers[i][j], old, &w, err, err_size);
-            if (rc == 0)
-                draft_put(d, i, w);
-        }
+        const bt_worker_pool_t *old = bt_registry_find_pool(r->current, pools[i].name);
+        const unsigned others = old != NULL ? old->all.count : 0;
+        bt_worker_t **places = bt_places_sort(old != NULL ? old->all.items : NULL, others);
+        int rc =
+            places != NULL ? bt_draft_pool(d, i, &pools[i], old, counts[i] + others) : BT_E_NOMEM;
+        for (unsigned j = 0; rc == 0 && j < counts[i]; j++)
+            rc = apply_worker(r, d, i, old, places, &workers[i][j], err, err_size);
+        free(places);
         if (rc < 0)
             return rc;
     }
     for (unsigned i = 0; i < d->pool_count; i++)
-        keep_registered(d, i, find_pool(r->current, pools[i].name));
+        keep_others(d, i, bt_registry_find_pool(r->current, pools[i].name));
     return 0;
 }
 
@@ -424,7 +300,7 @@ int bt_registry_apply(bt_registry_t *r, const bt_pool_spec_t *pools, unsigned po
                       const bt_worker_spec_t *const *workers, const unsigned *worker_counts,
                       char *err, size_t err_size)
 {
-    draft_t d;
+    bt_draft_t d;
     int rc = check_pools(pools, pool_count, err, err_size);
     if (rc < 0)
         return rc;
@@ -433,63 +309,79 @@ int bt_registry_apply(bt_registry_t *r, const bt_pool_spec_t *pools, unsigned po
     unsigned room = r->slot_high;
     for (unsigned i = 0; i < pool_count; i++)
         room += worker_counts[i];
-    if ((rc = draft_init(&d, pool_count, room)) < 0)
+    if ((rc = bt_draft_init(&d, pool_count, room)) < 0)
         return rc;
     rc = draft_apply(r, &d, workers, worker_counts, pools, err, err_size);
     if (rc < 0) {
-        draft_fini(&d);
+        bt_draft_fini(&d);
         return rc;
     }
-    return publish_draft(r, &d, err, err_size);
+    return bt_registry_publish(r, &d, err, err_size);
 }
 
 /* The current state as a draft, without one worker (NULL = all), with room for one more in each pool. */
-static int draft_current(bt_registry_t *r, draft_t *d, const bt_worker_t *except)
+static int draft_current(bt_registry_t *r, bt_draft_t *d, const bt_worker_t *except)
 {
     const bt_workers_t *f = r->current;
-    int rc = draft_init(d, f->pool_count, r->slot_high + 1);
+    int rc = bt_draft_init(d, f->pool_count, r->slot_high + 1);
     if (rc < 0)
         return rc;
     for (unsigned i = 0; i < f->pool_count; i++) {
         const bt_worker_pool_t *old = &f->pools[i];
-        if ((rc = draft_pool(d, i, &old->spec, old, old->all.count + 1)) < 0) {
-            draft_fini(d);
+        if ((rc = bt_draft_pool(d, i, &old->spec, old, old->all.count + 1)) < 0) {
+            bt_draft_fini(d);
             return rc;
         }
         for (unsigned j = 0; j < old->all.count; j++) {
             bt_worker_t *w = old->all.items[j];
-            if (w == except)
-                continue;
-            d->is_taken[w->slot] = true;
-            draft_put(d, i, bt_worker_ref(w));
+            if (w != except)
+                bt_draft_keep(d, i, w, atomic_load(&w->sources));
         }
     }
     return 0;
 }
 
+/* The worker at the same place that only sources name which find workers by themselves. */
+static bt_worker_t *find_found(const bt_worker_pool_t *pool, const bt_worker_t *w)
+{
+    for (unsigned i = 0; i < pool->all.count; i++) {
+        bt_worker_t *other = pool->all.items[i];
+        if (bt_places_order(w, other) == 0)
+            return (atomic_load(&other->sources) & ~BT_NAMED_FOUND) == 0 ? other : NULL;
+    }
+    return NULL;
+}
+
 int bt_registry_add(bt_registry_t *r, const char *pool, const bt_worker_spec_t *spec, char *err,
                     size_t err_size)
 {
-    const bt_worker_pool_t *target = pool != NULL ? find_pool(r->current, pool) : r->current->pools;
-    draft_t d;
+    const bt_worker_pool_t *target =
+        pool != NULL ? bt_registry_find_pool(r->current, pool) : r->current->pools;
+    bt_draft_t d;
     bt_worker_t *w;
     if (target == NULL || r->current->pool_count == 0) {
         snprintf(err, err_size, "there is no pool %s", pool != NULL ? pool : "yet");
         return BT_E_INVAL;
     }
-    int rc = draft_current(r, &d, NULL);
+    const enum bt_source source = spec->registered.is_new ? BT_NAMED_ENGINE : BT_NAMED_API;
+    int rc = bt_registry_make_worker(r, spec, &w, err, err_size);
     if (rc < 0)
         return rc;
-    rc = make_worker(r, spec, &w, err, err_size);
-    if (rc < 0) {
-        draft_fini(&d);
+    bt_worker_t *before = find_found(target, w);
+    if ((rc = draft_current(r, &d, before)) < 0) {
+        bt_worker_unref(w);
         return rc;
     }
-    draft_put(&d, target->index, w);
-    return publish_draft(r, &d, err, err_size);
+    if (before != NULL && (rc = bt_draft_take_over(w, before)) < 0) {
+        bt_worker_unref(w);
+        bt_draft_fini(&d);
+        return rc;
+    }
+    bt_draft_put(&d, target->index, w, atomic_load(&w->sources) | BT_NAMED_BIT(source));
+    return bt_registry_publish(r, &d, err, err_size);
 }
 
-static bt_worker_t **draft_find(draft_t *d, const bt_worker_t *w)
+static bt_worker_t **draft_find(bt_draft_t *d, const bt_worker_t *w)
 {
     for (unsigned i = 0; i < d->pool_count; i++)
         for (unsigned j = 0; j < d->counts[i]; j++)
@@ -502,18 +394,14 @@ static bt_worker_t **draft_find(draft_t *d, const bt_worker_t *w)
 static int remake_worker(bt_registry_t *r, const bt_worker_t *w, const bt_worker_spec_t *spec,
                          bt_worker_t **fresh_p, char *err, size_t err_size)
 {
-    int rc = make_worker(r, spec, fresh_p, err, err_size);
+    int rc = bt_registry_make_worker(r, spec, fresh_p, err, err_size);
 
     if (rc < 0)
         return rc;
-    if ((*fresh_p)->name == NULL)
-        (*fresh_p)->name = bt_str_dup(bt_str(w->name));
-    if ((*fresh_p)->name == NULL) {
+    rc = bt_draft_take_over(*fresh_p, w);
+    if (rc < 0)
         bt_worker_unref(*fresh_p);
-        return BT_E_NOMEM;
-    }
-    (*fresh_p)->draining = atomic_load(&w->draining);
-    return 0;
+    return rc;
 }
 
 /* now_p is set before the publication: who is told of the new set may ask for it. */
@@ -521,7 +409,7 @@ static int put_in_place(bt_registry_t *r, const bt_worker_t *w, const bt_worker_
                         bt_worker_t **now_p, char *err, size_t err_size)
 {
     bt_worker_t *fresh, **at;
-    draft_t d;
+    bt_draft_t d;
     int rc = draft_current(r, &d, NULL);
 
     if (rc < 0)
@@ -529,12 +417,60 @@ static int put_in_place(bt_registry_t *r, const bt_worker_t *w, const bt_worker_
     at = draft_find(&d, w);
     rc = at != NULL ? remake_worker(r, w, spec, &fresh, err, err_size) : BT_E_INVAL;
     if (rc < 0) {
-        draft_fini(&d);
+        bt_draft_fini(&d);
         return rc;
     }
     bt_worker_unref(*at);
     *at = *now_p = fresh;
-    return publish_draft(r, &d, err, err_size);
+    return bt_registry_publish(r, &d, err, err_size);
+}
+
+/* ---- what is taken back ---- */
+
+/* The word that an operator can take back. */
+static unsigned removable(const bt_worker_t *w)
+{
+    static const enum bt_source order[] = {BT_NAMED_API, BT_NAMED_CONFIG, BT_NAMED_ENGINE};
+    const unsigned sources = atomic_load(&w->sources);
+
+    for (unsigned i = 0; i < sizeof order / sizeof order[0]; i++)
+        if ((sources & BT_NAMED_BIT(order[i])) != 0)
+            return BT_NAMED_BIT(order[i]);
+    return 0;
+}
+
+/* words: those that are taken back of all that the key names, 0 = the removable one. A url may stand in several pools, a name is one. */
+static int unname(bt_registry_t *r, bt_str_t key, unsigned words)
+{
+    char err[160];
+    const bt_worker_t *first = bt_workers_find(r->current, key);
+    bt_draft_t d;
+    int rc = first != NULL ? draft_current(r, &d, NULL) : BT_E_INVAL;
+    if (rc < 0)
+        return rc;
+    const bool is_name = bt_str_eq(key, bt_str(first->name));
+    for (unsigned i = 0; i < d.pool_count; i++) {
+        unsigned left = 0;
+        for (unsigned j = 0; j < d.counts[i]; j++) {
+            bt_worker_t *w = d.workers[i][j];
+            unsigned sources = d.sources[i][j];
+            if (w == first || (!is_name && bt_places_order(w, first) == 0))
+                sources &= ~(words != 0 ? words : removable(w));
+            d.workers[i][left] = w;
+            d.sources[i][left] = sources;
+            if (sources != 0)
+                left++;
+            else
+                bt_worker_unref(w);
+        }
+        d.counts[i] = left;
+    }
+    return bt_registry_publish(r, &d, err, sizeof err);
+}
+
+int bt_registry_unname(bt_registry_t *r, bt_str_t name_or_url, enum bt_source source)
+{
+    return unname(r, name_or_url, BT_NAMED_BIT(source));
 }
 
 int bt_registry_replace(bt_registry_t *r, const bt_worker_t *w, const bt_worker_spec_t *spec,
@@ -564,20 +500,7 @@ int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_
 
 int bt_registry_remove(bt_registry_t *r, bt_str_t name_or_url)
 {
-    char err[160];
-    const bt_worker_t *w = bt_workers_find(r->current, name_or_url);
-    if (w == NULL)
-        return BT_E_INVAL;
-    while (w != NULL) { /* a url may stand in several pools */
-        draft_t d;
-        int rc = draft_current(r, &d, w);
-        if (rc == 0)
-            rc = publish_draft(r, &d, err, sizeof err);
-        if (rc < 0)
-            return rc;
-        w = bt_workers_find(r->current, name_or_url);
-    }
-    return 0;
+    return unname(r, name_or_url, 0);
 }
 
 int bt_registry_drain(bt_registry_t *r, bt_str_t name_or_url, bool draining)

@@ -124,6 +124,12 @@ static int check_kv_address(const bt_worker_t *w, char *err, size_t err_size)
     return BT_E_CONFIG;
 }
 
+const char *bt_source_name(enum bt_source source)
+{
+    static const char *const names[BT_NAMED_COUNT] = {"config", "api", "engine", "file"};
+    return names[source];
+}
+
 static unsigned size_or_1(int n)
 {
     return n > 0 ? (unsigned) n : 1;

@@ -31,6 +31,18 @@ typedef struct bt_registered {
 } bt_registered_t;
 bool bt_registered_same(const bt_registered_t *a, const bt_registered_t *b); /* but is_new */
 
+/* Who may name a worker. It is one worker, whoever names it, and goes when nobody does any more. */
+enum bt_source {
+    BT_NAMED_CONFIG, /* the file and the flags */
+    BT_NAMED_API,    /* the admin API, here or at another replica */
+    BT_NAMED_ENGINE, /* it has registered itself (bt_registered_t.is_new) */
+    BT_NAMED_FILE,   /* --workers-file */
+    BT_NAMED_COUNT
+};
+#define BT_NAMED_BIT(source) (1U << (source))
+#define BT_NAMED_FOUND BT_NAMED_BIT(BT_NAMED_FILE) /* nobody gives their word by hand */
+const char *bt_source_name(enum bt_source source); /* "config", "api", "engine", "file" */
+
 /* What the configuration, a flag or the admin API says. Strings are malloc'ed, owned by the spec; NULL = not said. */
 typedef struct bt_worker_spec {
     char *url; /* "http://host:port[/prefix]"; "http://host:port@rank" pins a DP rank */
@@ -142,6 +154,8 @@ typedef struct bt_worker {
     _Atomic int switching;       /* enum bt_switch: no new requests unless NONE */
     enum bt_role switch_to;      /* of the last change; control loop only, as the next */
     char switch_why[160];        /* why it failed; "" = it did not */
+    _Atomic unsigned sources;    /* bits 1 << BT_NAMED_...; the registry's */
+    _Atomic uint64_t named_ms[BT_NAMED_COUNT]; /* unix time; 0 = it does not name it */
     _Atomic bool
         has_agents; /* all agents of a gateway-managed worker are registered (core/transfer) */
     _Atomic bool is_registered; /* and not long ago (core/transfer) */

@@ -106,13 +106,24 @@ typedef void (*bt_registry_publish_cb)(
 int bt_registry_new(bt_registry_t **registry_p, const bt_breaker_config_t *breaker,
                     bt_registry_publish_cb publish, void *user);
 void bt_registry_free(bt_registry_t *r);
-/* Replaces everything (config load, SIGHUP): unchanged workers keep their object, their load and their health; removed ones
- * drain (gone from the snapshot, legs finish). What an engine has registered stays, and so do workers that only that has named. BT_E_CONFIG with a line in err; nothing is changed then. */
+/* Replaces the pools and all that the configuration names (start, SIGHUP): unchanged workers keep their object, their load and their
+ * health; those that nobody names any more drain (gone from the snapshot, legs finish). What others name stays where its pool does; what
+ * both name is as the configuration says. BT_E_CONFIG with a line in err; nothing is changed then. */
 int bt_registry_apply(bt_registry_t *r, const bt_pool_spec_t *pools, unsigned pool_count,
                       const bt_worker_spec_t *const *workers, const unsigned *worker_counts,
                       char *err, size_t err_size);
+/* The word of the API, or of an engine (registered.is_new). Where neither the configuration nor the API names the place yet, the worker
+ * there becomes what is said now. */
 int bt_registry_add(bt_registry_t *r, const char *pool, const bt_worker_spec_t *spec, char *err,
                     size_t err_size);
+typedef struct bt_found { /* a worker that a source has found; borrowed for the call */
+    const char *pool;     /* NULL = the first */
+    bt_worker_spec_t spec;
+} bt_found_t;
+/* All that this source names from now on, in one change: who it no longer names goes, unless others name it; who is named by others too
+ * stays as they say. Publishes only what changes the set. Errors as apply. */
+int bt_registry_set_found(bt_registry_t *r, enum bt_source source, const bt_found_t *found,
+                          unsigned count, char *err, size_t err_size);
 /* What a worker of the set says of itself. Where that is new a worker with the same name takes its place, and the old one's legs
  * finish. now_p (borrowed): who it is from now on. */
 int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_t *said,
@@ -120,7 +131,10 @@ int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_
 /* A worker by this spec takes the place and the name of w, whose legs finish. BT_E_INVAL: w is not in the set. */
 int bt_registry_replace(bt_registry_t *r, const bt_worker_t *w, const bt_worker_spec_t *spec,
                         char *err, size_t err_size);
-int bt_registry_remove(bt_registry_t *r, bt_str_t name_or_url); /* BT_E_INVAL when unknown */
+/* A source takes its word back, in every pool. BT_E_INVAL when the worker is unknown. */
+int bt_registry_unname(bt_registry_t *r, bt_str_t name_or_url, enum bt_source source);
+/* An operator wants it away: the API's word goes; where that is not given the configuration's, else the engine's own. */
+int bt_registry_remove(bt_registry_t *r, bt_str_t name_or_url);
 int bt_registry_drain(bt_registry_t *r, bt_str_t name_or_url, bool draining);
 bt_workers_t *bt_registry_current(bt_registry_t *r); /* borrowed */
 

@@ -127,7 +127,7 @@ static void add_worker(bt_fleet_t *fleet, bt_fleet_row_t *row)
 static void remove_worker(bt_fleet_t *fleet, bt_fleet_row_t *row, bt_worker_t *w)
 {
     bt_worker_ref(w);
-    if (bt_registry_remove(fleet->registry, bt_str(w->name)) == 0)
+    if (bt_registry_unname(fleet->registry, bt_str(w->name), BT_NAMED_API) == 0)
         bt_log_info("fleet", "worker %s of pool %s was removed by another replica", w->name,
                     row->pool);
     bt_worker_unref(w);

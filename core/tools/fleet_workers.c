@@ -27,6 +27,27 @@ static int report(const fleet_tool_t *t, const fleet_reply_t *reply, const char 
 
 /* ---- list ---- */
 
+/* "config,file", and since when the first of them does. */
+static void put_sources(bt_text_t *table, bt_str_t worker)
+{
+    char names[64] = "", since[32] = "", text[32];
+    bt_json_cursor_t c;
+    bt_json_item_t item;
+    size_t used = 0;
+
+    if (bt_json_array(&c, fleet_get_raw(worker, "sources")) == 0)
+        while (bt_json_next(&c, &item) > 0 && used < sizeof names) {
+            fleet_get(item.value, "source", text, sizeof text);
+            used += (size_t) snprintf(names + used, sizeof names - used, "%s%s",
+                                      used > 0 ? "," : "", text);
+            fleet_get(item.value, "since", text, sizeof text);
+            if (since[0] == '\0' || strcmp(text, since) < 0)
+                memcpy(since, text, sizeof since);
+        }
+    fleet_cell(table, names, false);
+    fleet_cell(table, since, false);
+}
+
 static void print_workers(bt_str_t told)
 {
     static const char *const members[] = {"name", "url", "pool", "role", "health"};
@@ -36,7 +57,7 @@ static void print_workers(bt_str_t told)
     bt_text_t table;
 
     bt_text_init(&table);
-    bt_text_puts(&table, "WORKER\tURL\tPOOL\tROLE\tHEALTH\tREQUESTS\tNOTE\n");
+    bt_text_puts(&table, "WORKER\tURL\tPOOL\tROLE\tHEALTH\tREQUESTS\tNAMED BY\tSINCE\tNOTE\n");
     if (bt_json_array(&c, fleet_get_raw(told, "workers")) == 0)
         while (bt_json_next(&c, &item) > 0) {
             for (unsigned i = 0; i < sizeof members / sizeof members[0]; i++) {
@@ -44,6 +65,7 @@ static void print_workers(bt_str_t told)
                 fleet_cell(&table, text, false);
             }
             fleet_cell_number(&table, fleet_get_number(item.value, "requests"), false);
+            put_sources(&table, item.value);
             if (fleet_get_bool(item.value, "draining"))
                 snprintf(text, sizeof text, "draining");
             else
@@ -116,7 +138,7 @@ static int add(const fleet_tool_t *t)
 static int order(const fleet_tool_t *t, enum bt_method method, const char *tail, const char *said)
 {
     fleet_reply_t reply;
-    char done[600];
+    char done[600], kept[64];
     bt_text_t path;
     int status;
 
@@ -128,7 +150,11 @@ static int order(const fleet_tool_t *t, enum bt_method method, const char *tail,
     bt_text_puts(&path, tail);
     status = fleet_ask(t, method, path.data, BT_STR(""), t->timeout_ms, &reply);
     if (status == 0) {
-        snprintf(done, sizeof done, "%.500s %s", t->words[1], said);
+        fleet_get(bt_text_str(&reply.body), "named_by", kept, sizeof kept);
+        if (kept[0] != '\0')
+            snprintf(done, sizeof done, "%.400s stays: it is still named by %s", t->words[1], kept);
+        else
+            snprintf(done, sizeof done, "%.500s %s", t->words[1], said);
         status = report(t, &reply, done);
     }
     fleet_reply_fini(&reply);

@@ -354,7 +354,7 @@ static void forget_one(bt_registration_t *r, uint64_t now_ms)
             const bt_worker_t *w = workers->pools[i].all.items[k];
             if (!w->spec.registered.is_new || now_ms - w->registered_at_ms < FORGET_MS)
                 continue;
-            (void) bt_registry_remove(r->registry, bt_str(w->name));
+            (void) bt_registry_unname(r->registry, bt_str(w->name), BT_NAMED_ENGINE);
             return;
         }
 }

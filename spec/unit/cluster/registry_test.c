@@ -475,6 +475,129 @@ static void loops_hammer_while_the_registry_applies(void **state)
     r = own;
 }
 
+static unsigned sources(const char *name)
+{
+    return atomic_load(&find(name)->sources);
+}
+
+static int found(const char *url, enum bt_role role)
+{
+    bt_found_t one = {0};
+    if (url != NULL)
+        make_spec(&one.spec, role, url, "nixl");
+    int rc = bt_registry_set_found(r, BT_NAMED_FILE, &one, url != NULL, err, sizeof err);
+    if (url != NULL)
+        bt_worker_spec_fini(&one.spec);
+    return rc;
+}
+
+static int add(const char *url, const char *name)
+{
+    bt_worker_spec_t spec;
+    make_spec(&spec, BT_ROLE_PREFILL, url, "nixl");
+    spec.name = name != NULL ? text(name) : NULL;
+    int rc = bt_registry_add(r, NULL, &spec, err, sizeof err);
+    bt_worker_spec_fini(&spec);
+    return rc;
+}
+
+static void one_worker_whoever_names_it(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_PREFILL, 1);
+    assert_int_equal(apply(), 0);
+    bt_worker_t *p0 = find("p0");
+    unsigned before = published;
+
+    /* the file describes it otherwise: the configuration's word counts */
+    assert_int_equal(found("http://127.0.0.1:1/", BT_ROLE_DECODE), 0);
+    assert_ptr_equal(find("p0"), p0);
+    assert_int_equal(sources("p0"), BT_NAMED_BIT(BT_NAMED_CONFIG) | BT_NAMED_BIT(BT_NAMED_FILE));
+    assert_int_equal(bt_registry_current(r)->pools[0].all.count, 1);
+    assert_int_equal(published, before); /* the set is the same */
+
+    /* the configuration takes its word back: the worker stays, and goes with the other word */
+    uint64_t since = atomic_load(&p0->named_ms[BT_NAMED_FILE]);
+    drop_last(0);
+    assert_true(since > 0);
+    assert_int_equal(apply(), 0);
+    assert_ptr_equal(find("p0"), p0);
+    assert_int_equal(sources("p0"), BT_NAMED_BIT(BT_NAMED_FILE));
+    assert_int_equal(atomic_load(&p0->named_ms[BT_NAMED_CONFIG]), 0);
+    assert_int_equal(atomic_load(&p0->named_ms[BT_NAMED_FILE]), since);
+    /* told again, the source that is left is heard */
+    assert_int_equal(found("http://127.0.0.1:1", BT_ROLE_DECODE), 0);
+    assert_int_equal(find("http://127.0.0.1:1")->spec.role, BT_ROLE_DECODE);
+    assert_int_equal(found(NULL, BT_ROLE_DECODE), 0);
+    assert_int_equal(bt_registry_current(r)->pools[0].all.count, 0);
+}
+
+static void what_is_added_outlives_a_reload(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_PREFILL, 1);
+    assert_int_equal(apply(), 0);
+    assert_int_equal(add("http://127.0.0.1:2", "extra"), 0);
+    bt_worker_t *extra = find("extra");
+    assert_int_equal(apply(), 0);
+    assert_ptr_equal(find("extra"), extra);
+
+    /* the configuration names it, too, and says more of it */
+    put(0, BT_ROLE_PREFILL, 2)->tp_size = 4;
+    assert_int_equal(apply(), 0);
+    const bt_worker_t *now = find("http://127.0.0.1:2");
+    assert_int_equal(now->tp_size, 4);
+    assert_int_equal(atomic_load(&now->sources),
+                     BT_NAMED_BIT(BT_NAMED_CONFIG) | BT_NAMED_BIT(BT_NAMED_API));
+
+    /* the API's word is taken back first */
+    assert_int_equal(bt_registry_remove(r, BT_STR("http://127.0.0.1:2")), 0);
+    assert_int_equal(atomic_load(&find("http://127.0.0.1:2")->sources),
+                     BT_NAMED_BIT(BT_NAMED_CONFIG));
+    assert_int_equal(bt_registry_remove(r, BT_STR("http://127.0.0.1:2")), 0);
+    assert_null(find("http://127.0.0.1:2"));
+    assert_int_equal(apply(), 0); /* the configuration says it again */
+    assert_non_null(find("http://127.0.0.1:2"));
+}
+
+static void what_is_added_takes_over_what_was_found(void **state)
+{
+    (void) state;
+    assert_int_equal(apply(), 0);
+    assert_int_equal(found("http://127.0.0.1:7", BT_ROLE_DECODE), 0);
+    assert_int_equal(bt_registry_drain(r, BT_STR("d0"), true), 0);
+    assert_int_equal(add("http://127.0.0.1:7", NULL), 0);
+    assert_int_equal(find("d0")->spec.role, BT_ROLE_PREFILL);
+    assert_true(atomic_load(&find("d0")->draining));
+    assert_int_equal(sources("d0"), BT_NAMED_BIT(BT_NAMED_API) | BT_NAMED_BIT(BT_NAMED_FILE));
+    assert_int_equal(add("http://127.0.0.1:7", NULL), BT_E_CONFIG);
+    assert_int_equal(bt_registry_unname(r, BT_STR("d0"), BT_NAMED_API), 0);
+    assert_int_equal(sources("d0"), BT_NAMED_BIT(BT_NAMED_FILE));
+    assert_int_equal(bt_registry_remove(r, BT_STR("d0")), 0); /* nobody gave it by hand */
+    assert_int_equal(sources("d0"), BT_NAMED_BIT(BT_NAMED_FILE));
+}
+
+static void a_bad_finding_changes_nothing(void **state)
+{
+    bt_found_t two[2] = {0};
+    (void) state;
+    assert_int_equal(apply(), 0);
+    assert_int_equal(found("http://127.0.0.1:7", BT_ROLE_DECODE), 0);
+    bt_worker_t *d0 = find("d0");
+    assert_int_equal(found("nonsense://x", BT_ROLE_DECODE), BT_E_CONFIG);
+    assert_non_null(strstr(err, "nonsense://x"));
+    make_spec(&two[0].spec, BT_ROLE_DECODE, "http://127.0.0.1:7", "nixl");
+    make_spec(&two[1].spec, BT_ROLE_DECODE, "http://127.0.0.1:7/", "nixl");
+    assert_int_equal(bt_registry_set_found(r, BT_NAMED_FILE, two, 2, err, sizeof err), BT_E_CONFIG);
+    assert_non_null(strstr(err, "the same url"));
+    two[1].pool = "nope";
+    assert_int_equal(bt_registry_set_found(r, BT_NAMED_FILE, two, 2, err, sizeof err), BT_E_CONFIG);
+    assert_non_null(strstr(err, "there is no pool nope"));
+    assert_ptr_equal(find("d0"), d0);
+    bt_worker_spec_fini(&two[0].spec);
+    bt_worker_spec_fini(&two[1].spec);
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -493,6 +616,10 @@ int main(void)
         CASE(a_reload_keeps_what_was_registered),
         CASE(a_worker_that_is_described_anew_is_registered_still),
         CASE(a_reload_keeps_whom_only_registration_has_named),
+        CASE(one_worker_whoever_names_it),
+        CASE(what_is_added_outlives_a_reload),
+        CASE(what_is_added_takes_over_what_was_found),
+        CASE(a_bad_finding_changes_nothing),
         CASE(loops_hammer_while_the_registry_applies),
     };
     bt_log_set(BT_LOG_ERROR, false, 2);
