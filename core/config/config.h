@@ -42,6 +42,11 @@ typedef struct bt_config_pool {
     char *params_places[BT_SLOT_COUNT]; /* "pools[1].params" or "--policy-param" */
 } bt_config_pool_t;
 
+typedef struct bt_config_found { /* what --workers-file names */
+    bt_config_pool_t *pools;     /* by the configuration's pools; only their workers count */
+    unsigned count;
+} bt_config_found_t;
+
 typedef struct bt_config {
     char *file;         /* the configuration file, NULL = none */
     bt_text_t warnings; /* lines: what was accepted, but not as it was said */
@@ -109,6 +114,8 @@ typedef struct bt_config {
     bt_config_pool_t defaults; /* what pools start from */
     bt_config_pool_t *pools;   /* at least one after load */
     unsigned pool_count;
+    char *workers_file;
+    bt_config_found_t found; /* as it was when this configuration was loaded */
     struct {
         const struct bt_peer_flag *flag;
         double number;
@@ -126,6 +133,10 @@ void bt_config_fini(bt_config_t *c);
  * bootstrap port, lease. */
 int bt_config_complete_worker(const bt_config_t *c, const char *pool, bt_worker_spec_t *spec,
                               char *err, size_t err_size);
+/* The tree of a workers file, completed and checked as the configuration's own workers are. */
+int bt_config_read_found(const bt_config_t *c, const char *path, const bt_value_t *root,
+                         bt_config_found_t *found_p, char *err, size_t err_size);
+void bt_config_found_fini(bt_config_found_t *found);
 bool bt_keys_same(const bt_client_keys_t *a, const bt_client_keys_t *b);
 void bt_keys_free(bt_client_keys_t *keys); /* this set only; NULL is fine */
 bool bt_host_is_loopback(const char *host);

@@ -47,6 +47,12 @@ int bt_config_keep_peer_param(bt_config_t *c, const struct bt_peer_flag *flag, d
 /* Their policies' names and parameters become ours. */
 int bt_config_finish_peers(bt_config_t *c);
 
+/* ---- file.c: the list of a workers file ---- */
+
+int bt_config_read_worker_list(const bt_config_t *c, const char *path, const bt_value_t *root,
+                               bt_config_pool_t *pools, char *err, size_t err_size);
+void bt_config_workers_fini(bt_config_pool_t *pool);
+
 /* ---- finish.c ---- */
 
 /* What --dev says where the file or the defaults say otherwise; flags come later. */

@@ -15,6 +15,7 @@ typedef struct cursor {
     const char *file;
     char dir[512];  /* where relative paths start */
     char path[256]; /* "pools[1].workers[2]", "" at the top */
+    bool is_found;  /* workers say which pool is theirs */
     char *err;
     size_t err_size;
 } cursor_t;
@@ -226,6 +227,8 @@ static int read_worker(cursor_t *c, void *to, const bt_value_t *v)
                 key = &bt_worker_keys[k];
         if (key != NULL && key->option.kind == BT_OPTION_NONE)
             continue; /* after the others */
+        if (c->is_found && strcmp(member->key, "pool") == 0)
+            continue; /* before them */
         rc = key != NULL ? set_option(c, &key->option, spec, member)
                          : unknown_key(c, member->key, LEVEL_WORKER);
     }
@@ -310,6 +313,55 @@ static int read_tree(bt_config_t *c, const char *path, const bt_value_t *root, c
     int rc = read_top(&cursor, c, root);
     if (rc == BT_E_NOMEM)
         snprintf(err, err_size, "%s: %s", path, bt_err_text(rc));
+    return rc;
+}
+
+/* ---- a workers file ---- */
+
+typedef struct found {
+    const bt_config_t *config;
+    bt_config_pool_t *pools;
+} found_t;
+
+static int find_pool(const cursor_t *c, const bt_config_t *config, const bt_value_t *name,
+                     unsigned *index_p)
+{
+    char why[160];
+    if (name->type != BT_VALUE_STRING)
+        return refuse_at(c, name->key, "expected the name of a pool");
+    for (unsigned i = 0; i < config->pool_count; i++)
+        if (strcmp(config->pools[i].spec.name, name->string) == 0) {
+            *index_p = i;
+            return 0;
+        }
+    snprintf(why, sizeof why, "there is no pool \"%.80s\" in the configuration", name->string);
+    return refuse_at(c, name->key, why);
+}
+
+static int read_found(cursor_t *c, void *to, const bt_value_t *v)
+{
+    const found_t *f = to;
+    const bt_value_t *name = v->type == BT_VALUE_TABLE ? bt_value_get(v, "pool") : NULL;
+    unsigned index = 0;
+    int rc = name != NULL ? find_pool(c, f->config, name, &index) : 0;
+    return rc == 0 ? read_worker(c, &f->pools[index], v) : rc;
+}
+
+int bt_config_read_worker_list(const bt_config_t *c, const char *path, const bt_value_t *root,
+                               bt_config_pool_t *pools, char *err, size_t err_size)
+{
+    cursor_t cursor = {.file = path, .err = err, .err_size = err_size, .is_found = true};
+    found_t f = {.config = c, .pools = pools};
+    int rc = 0;
+    if (!is_list(root))
+        return bt_err_refuse(err, err_size,
+                             "%s: expected a list of workers: return { { url = \"...\" }, ... }",
+                             path);
+    for (unsigned i = 0; i < root->count && rc == 0; i++) {
+        (void) enter(&cursor, "", i);
+        rc = read_found(&cursor, &f, &root->items[i]);
+        cursor.path[0] = '\0';
+    }
     return rc;
 }
 

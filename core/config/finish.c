@@ -10,6 +10,7 @@
 #include "loop/network.h"
 #include "loop/resolve.h"
 #include "script/dialect/dialect.h"
+#include "script/value/luatable.h"
 #include "zmq/sockets.h"
 
 #include <limits.h>
@@ -269,6 +270,67 @@ static int finish_pools(bt_config_t *c, char *err, size_t err_size)
         if (rc == 0)
             rc = finish_pool(c, &c->pools[i], err, err_size);
     }
+    return rc;
+}
+
+/* ---- the workers file ---- */
+
+static int finish_found(const bt_config_t *c, const bt_config_found_t *found, char *err,
+                        size_t err_size)
+{
+    int rc = 0;
+    for (unsigned i = 0; i < found->count && rc == 0; i++)
+        for (unsigned k = 0; k < found->pools[i].worker_count && rc == 0; k++) {
+            rc = fill_worker(c, &c->pools[i], &found->pools[i].workers[k]);
+            if (rc == 0)
+                rc = check_worker(c, &found->pools[i], k, err, err_size);
+        }
+    return rc;
+}
+
+void bt_config_found_fini(bt_config_found_t *found)
+{
+    for (unsigned i = 0; i < found->count; i++)
+        bt_config_workers_fini(&found->pools[i]);
+    free(found->pools);
+    *found = (bt_config_found_t){0};
+}
+
+int bt_config_read_found(const bt_config_t *c, const char *path, const bt_value_t *root,
+                         bt_config_found_t *found_p, char *err, size_t err_size)
+{
+    bt_config_found_t found = {.pools = calloc(c->pool_count, sizeof *found.pools),
+                               .count = c->pool_count};
+    bt_config_t of_file = *c; /* borrowed: refusals name this file */
+    int rc = BT_E_NOMEM;
+
+    of_file.file = (char *) (uintptr_t) path;
+    if (found.pools == NULL)
+        found.count = 0;
+    else
+        rc = bt_config_read_worker_list(c, path, root, found.pools, err, err_size);
+    if (rc == 0)
+        rc = finish_found(&of_file, &found, err, err_size);
+    if (rc == BT_E_NOMEM)
+        snprintf(err, err_size, "%s: %s", path, bt_err_text(rc));
+    if (rc < 0)
+        bt_config_found_fini(&found);
+    else
+        *found_p = found;
+    return rc;
+}
+
+static int load_found(bt_config_t *c, char *err, size_t err_size)
+{
+    bt_value_t *root;
+    int rc;
+
+    if (c->workers_file == NULL)
+        return 0;
+    if ((rc = bt_lua_table_load(c->workers_file, &root, err, err_size)) < 0)
+        return rc;
+    rc = bt_config_read_found(c, c->workers_file, root, &c->found, err, err_size);
+    bt_value_free(root);
     return rc;
 }
 
@@ -596,6 +658,8 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
     if (rc < 0)
         return bt_err_refuse(err, err_size, "--dialect-dir: %s", why);
     rc = finish_pools(c, err, err_size);
+    if (rc == 0)
+        rc = load_found(c, err, err_size);
     if (rc == 0)
         rc = bt_config_finish_peers(c);
     for (size_t i = 0; i < sizeof checks / sizeof checks[0] && rc == 0; i++)

@@ -240,6 +240,9 @@ const bt_flag_t bt_flags[] = {
      "repeated"},
     {"worker-urls", "URL...", BT_GROUP_WORKERS, true, ACTION(BT_ARITY_MANY, apply_worker_urls),
      "workers that do both; http://host:port@RANK pins a data-parallel rank"},
+    {"workers-file", "FILE", BT_GROUP_WORKERS, false, SETTING(PATH(AT(workers_file))),
+     "more workers, followed as the file changes: Lua that returns a list of tables as baton.lua's "
+     "workers, each with its pool where there are several; a bad one changes nothing"},
     {"pd-disaggregation", NULL, BT_GROUP_WORKERS, true, ACTION(BT_ARITY_NONE, apply_pd),
      "prefill and decode workers are SGLang (connector sglang unless one is named)"},
     {"vllm-pd-disaggregation", NULL, BT_GROUP_WORKERS, true, ACTION(BT_ARITY_NONE, apply_vllm_pd),

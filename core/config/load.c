@@ -117,7 +117,7 @@ static int copy_params(bt_config_pool_t *pool, const bt_config_pool_t *from)
     return rc;
 }
 
-static void fini_pool(bt_config_pool_t *pool)
+void bt_config_workers_fini(bt_config_pool_t *pool)
 {
     for (unsigned i = 0; i < pool->worker_count; i++) {
         bt_worker_spec_fini(&pool->workers[i]);
@@ -125,6 +125,11 @@ static void fini_pool(bt_config_pool_t *pool)
     }
     free(pool->workers);
     free(pool->origins);
+}
+
+static void fini_pool(bt_config_pool_t *pool)
+{
+    bt_config_workers_fini(pool);
     free(pool->connector);
     for (unsigned s = 0; s < BT_SLOT_COUNT; s++)
         bt_config_set_params(pool, (enum bt_policy_slot) s, NULL, NULL);
@@ -139,6 +144,7 @@ void bt_config_fini(bt_config_t *c)
     for (unsigned i = 0; i < c->pool_count; i++)
         fini_pool(&c->pools[i]);
     free(c->pools);
+    bt_config_found_fini(&c->found);
     fini_pool(&c->defaults);
     bt_keys_free(c->client_keys);
     free(c->redis_password);

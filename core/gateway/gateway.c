@@ -15,6 +15,7 @@
 #include "gateway/memory.h"
 #include "gateway/rollout.h"
 #include "gateway/transfer.h"
+#include "gateway/workers_file.h"
 #include "reload/reload.h"
 #include "script/native/hook_op_api.h"
 #include "script/policy/policy_run.h"
@@ -125,6 +126,8 @@ static int open_workers(bt_gateway_t *g, char *err, size_t err_size)
         return rc;
     }
     rc = bt_config_apply_workers(g->config, g->registry, err, err_size);
+    if (rc == 0)
+        rc = bt_config_apply_found(g->config, &g->config->found, g->registry, err, err_size);
     return rc == 0 ? give_workers(g, err, err_size) : rc;
 }
 
@@ -445,7 +448,7 @@ static int start_serving(bt_gateway_t *g)
     if ((rc = bt_gateway_fleet_start(g)) < 0 || g->end_asked)
         return rc;
     if ((rc = give_workers(g, err, sizeof err)) < 0 || (rc = attach_admin(g)) < 0 ||
-        (rc = bt_gateway_transfer_start(g)) < 0)
+        (rc = bt_gateway_transfer_start(g)) < 0 || (rc = bt_gateway_workers_file_start(g)) < 0)
         return rc;
     g->state = BT_GATEWAY_SERVING;
     g->start_ms = bt_clock_ms();
@@ -482,6 +485,7 @@ static void close_control_parts(bt_gateway_t *g)
 {
     bt_mail_t last;
     detach_admin(g);
+    bt_gateway_workers_file_stop(g);
     bt_timer_stop(&g->grace);
     bt_timer_stop(&g->startup);
     bt_gateway_signals_stop(g);

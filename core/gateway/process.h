@@ -46,7 +46,8 @@ enum bt_gateway_state {
 struct bt_admin;           /* core/admin */
 struct bt_registry_server; /* core/transfer */
 struct bt_metaserver;
-struct bt_gateway_rollout; /* gateway/fleet.h */
+struct bt_gateway_rollout;      /* gateway/fleet.h */
+struct bt_gateway_workers_file; /* gateway/workers_file.h */
 
 struct bt_gateway {
     bt_config_t *config;       /* of the start; parts of it are borrowed everywhere */
@@ -84,6 +85,7 @@ struct bt_gateway {
     bt_reload_t *reload;
     bt_reload_loop_t *reload_loops;      /* by loop */
     struct bt_gateway_rollout *rollouts; /* of policies to all replicas; NULL = the store is ours */
+    struct bt_gateway_workers_file *workers_file; /* NULL = no --workers-file */
     uv_signal_t signals[BT_GATEWAY_SIGNALS];
     bt_timer_t grace;   /* end of the drain */
     bt_timer_t startup; /* waits for the first usable topology */

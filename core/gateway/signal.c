@@ -149,6 +149,8 @@ void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
         free(wanted);
         return;
     }
+    if (bt_config_apply_found(wanted, &wanted->found, g->registry, err, sizeof err) < 0)
+        bt_log_error("gateway", "the workers file's workers stay as they were: %s", err);
     __atomic_store_n(&bt_log_level_now, (int) wanted->log_level, __ATOMIC_RELAXED);
     report_restart_settings(g->config, wanted);
     take_keys(g, wanted);

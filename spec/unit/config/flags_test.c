@@ -81,6 +81,18 @@ static void workers(void **state)
            W(0).lease_ms == 20000);
 }
 
+static void workers_file(void **state)
+{
+    char line[256];
+    (void) state;
+    snprintf(line, sizeof line, "--pd-disaggregation --workers-file %s",
+             load_write("workers.lua", "return { { url = 'http://a:1', role = 'prefill' } }"));
+    EXPECT(line, c.workers_file != NULL && c.pools[0].worker_count == 0 && c.found.count == 1 &&
+                     c.found.pools[0].worker_count == 1 &&
+                     c.found.pools[0].workers[0].role == BT_ROLE_PREFILL &&
+                     c.found.pools[0].workers[0].engine == BT_ENGINE_SGLANG);
+}
+
 static void listening(void **state)
 {
     (void) state;
@@ -388,6 +400,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers),
+        cmocka_unit_test(workers_file),
         cmocka_unit_test(listening),
         cmocka_unit_test(shared_state),
         cmocka_unit_test(decisions),
