@@ -8,6 +8,7 @@
  * Nothing reaches the client before the inspection has passed, so until then another worker can be tried.
  */
 #include "api/inspect.h"
+#include "api/mask.h"
 #include "api/redact.h"
 #include "base/log.h"
 #include "cluster/health.h"
@@ -143,6 +144,8 @@ static void relay(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
     note_timing(leg, events);
     if (leg->redact != NULL)
         redact(leg, p, n);
+    if (leg->mask != NULL)
+        bt_mask_feed(leg->mask, (char *) (uintptr_t) p, n);
     if (is_usage_wanted(leg))
         bt_usage_feed(leg, &r->arena, p, n);
     r->sink->data(leg->attempt->task, buf, p, n);
@@ -193,6 +196,20 @@ static bool is_redact_wanted(const bt_leg_t *leg, bool is_whole)
            (!is_whole || bt_redact_may_have(leg->reply.text));
 }
 
+/* p2p_nccl, moriio: the id that decode repeats has both engines' addresses in it. */
+static void mask_addresses(bt_leg_t *leg)
+{
+    const bt_pair_t *pair = &leg->attempt->pair;
+    bt_arena_t *arena = &request_of(leg)->arena;
+
+    if (leg->role != BT_LEG_DECODE || pair->prefill->kv_address == NULL ||
+        leg->worker->kv_address == NULL)
+        return;
+    leg->mask = bt_arena_alloc(arena, sizeof(*leg->mask));
+    bt_mask_init(leg->mask, arena, bt_str(pair->prefill->kv_address),
+                 bt_str(leg->worker->kv_address));
+}
+
 /* The answer is good so far: tell the attempt, then let everything held go. is_whole: that is all of it. */
 static void commit(bt_leg_t *leg, bool is_whole)
 {
@@ -208,6 +225,7 @@ static void commit(bt_leg_t *leg, bool is_whole)
         leg->redact = bt_arena_alloc(&request_of(leg)->arena, sizeof(*leg->redact));
         bt_redact_init(leg->redact);
     }
+    mask_addresses(leg);
     bt_attempt_leg_commit(leg);
     if (leg->state == BT_LEG_RUNNING && kept.text.n > 0)
         relay(leg, kept.buf, kept.text.p, kept.text.n);

@@ -117,6 +117,8 @@ for _, mode in ipairs(MODES) do
           local answer, seen = f:exchange(route.path, body, { ["X-Request-Id"] = "mine" })
           assert.equal(200, answer.status, answer.body)
           assert.equal("mine", answer:header("x-request-id"))
+          assert.truthy(answer.body:find("___prefill_addr_x+___decode_addr_x+_%x+"))
+          assert.is_nil(answer.body:find("127.0.0.1", 1, true), answer.body)
           assert.equal(mode.plan, answer:header("x-baton-plan"))
           local p, d = legs.one(seen.prefill), legs.one(seen.decode)
           local id = transfer_id(p)
