@@ -113,7 +113,7 @@ describe("legs of p2p_nccl", function()
   it("refuses routes that its proxy does not have", function()
     local answer = f:post("/v1/responses", '{"model":"sim","input":"words"}')
     assert.is_true(answer.status >= 400, answer.body)
-    assert.same({ prefill = {}, decode = {}, hybrid = {} }, f:legs("/v1/responses"))
+    assert.same({ prefill = {}, decode = {}, hybrid = {}, encode = {} }, f:legs("/v1/responses"))
   end)
 
   local ORDINARY = {
