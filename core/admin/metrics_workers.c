@@ -48,6 +48,12 @@ static bool breaker_opened(const subject_t *s, int64_t *value_p)
     return true;
 }
 
+static bool breaker_spared(const subject_t *s, int64_t *value_p)
+{
+    *value_p = (int64_t) atomic_load_explicit(&s->w->breaker.spared_total, memory_order_relaxed);
+    return true;
+}
+
 static bool losses(const subject_t *s, int64_t *value_p)
 {
     *value_p = (int64_t) atomic_load_explicit(&s->w->losses_total, memory_order_relaxed);
@@ -213,6 +219,9 @@ static const struct {
      WHOLE},
     {"baton_worker_breaker_opened_total", "counter", "Times the breaker opened", NULL,
      breaker_opened, WHOLE},
+    {"baton_worker_breaker_spared_total", "counter",
+     "Times the breaker was to open and did not, as too many of its role were out", NULL,
+     breaker_spared, WHOLE},
     {"baton_worker_losses_total", "counter",
      "Times the worker was found lost, and what waited on it was ended", NULL, losses, WHOLE},
     {"baton_worker_prefill_prompt_tokens_total", "counter",

@@ -131,8 +131,11 @@ static void put_state(bt_text_t *out, const bt_worker_t *w, uint64_t now_ms)
     put_bool(out, "usable", bt_worker_usable(w, now_ms));
     bt_text_json_member(out, "why_not", bt_worker_why_not(w, now_ms));
     bt_text_printf(
-        out, ",\"breaker\":{\"state\":\"%s\",\"opened_total\":%llu", states[state],
-        (unsigned long long) atomic_load_explicit(&w->breaker.opened_total, memory_order_relaxed));
+        out, ",\"breaker\":{\"state\":\"%s\",\"opened_total\":%llu,\"spared_total\":%llu",
+        states[state],
+        (unsigned long long) atomic_load_explicit(&w->breaker.opened_total, memory_order_relaxed),
+        (unsigned long long) atomic_load_explicit(&w->breaker.spared_total, memory_order_relaxed));
+    put_bool(out, "spared", bt_breaker_is_spared(&w->breaker, now_ms));
     put_number(out, "open_for_ms",
                state == BT_BREAKER_OPEN && until_ms > now_ms ? (long long) (until_ms - now_ms) : -1,
                0);

@@ -111,7 +111,7 @@ static void lose(bt_loss_book_t *book, bt_worker_t *w, uint64_t since_ms, uint64
 {
     bt_worker_set_health(w, BT_HEALTH_DOWN, why);
     bt_worker_set_lost(w, since_ms, now_ms);
-    if (bt_breaker_failure(&w->breaker, false, now_ms))
+    if (bt_breaker_failure(&w->breaker, false, now_ms) == BT_BREAKER_OPENED)
         bt_log_warn("cluster", "breaker of worker %s opened: too many guilty failures", w->name);
     bt_log_warn("cluster", "worker %s is lost (%s): requests that wait on it are ended", w->name,
                 why);

@@ -102,6 +102,7 @@ static void drain_removed(const bt_workers_t *old, const bt_workers_t *now)
             if (is_in_set(now, w))
                 continue;
             atomic_store(&w->draining, true);
+            bt_worker_note_service(w);
             bt_log_info("cluster", "worker %s %s, its legs finish", w->name,
                         has_name(now, w->name) ? "is replaced" : "removed");
         }
@@ -115,6 +116,19 @@ static void log_refusals(const bt_draft_t *d)
             if (w->refusal != NULL && !d->is_taken[w->slot])
                 bt_log_error("cluster", "worker %s cannot take part in a pair: %s", w->name,
                              w->refusal);
+        }
+}
+
+/* New ones, which no other thread knows yet; a worker stays in its pool for life. */
+static void join_pools(const bt_draft_t *d)
+{
+    for (unsigned i = 0; i < d->pool_count; i++)
+        for (unsigned j = 0; j < d->counts[i]; j++) {
+            bt_worker_t *w = d->workers[i][j];
+            if (w->breaker.group != NULL)
+                continue;
+            bt_breaker_join(&w->breaker, d->stats[i]->breakers[w->spec.role]);
+            bt_worker_note_service(w);
         }
 }
 
@@ -134,6 +148,7 @@ int bt_registry_publish(bt_registry_t *r, bt_draft_t *d, char *err, size_t err_s
     }
     log_refusals(d);
     bt_draft_set_sources(d);
+    join_pools(d);
     bt_draft_fini(d);
     bt_workers_t *old = r->current;
     workers->epoch = old->epoch + 1;
@@ -510,6 +525,7 @@ int bt_registry_drain(bt_registry_t *r, bt_str_t name_or_url, bool draining)
         return BT_E_INVAL;
     if (atomic_exchange(&w->draining, draining) == draining)
         return 0;
+    bt_worker_note_service(w);
     bt_workers_changed();
     bt_log_info("cluster", "worker %s %s", w->name,
                 draining ? "drains: no new requests" : "takes requests again");

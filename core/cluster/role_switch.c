@@ -62,6 +62,7 @@ static void give_up(role_switch_t *sw, const char *why)
 
     snprintf(w->switch_why, sizeof w->switch_why, "%s", why);
     atomic_store(&w->switching, sw->is_unclear ? BT_SWITCH_UNKNOWN : BT_SWITCH_NONE);
+    bt_worker_note_service(w);
     bt_workers_changed();
     bt_log_error("cluster", "worker %s does not become %s: %s; %s", w->name,
                  bt_role_name(sw->spec.role), why,
@@ -326,6 +327,7 @@ static void start_drain(role_switch_t *sw)
     sw->deadline_ms = bt_clock_ms() + sw->timeout_ms;
     snprintf(sw->body, sizeof sw->body, "{\"new_role\":\"%s\"}", bt_role_name(sw->spec.role));
     sw->is_unclear = atomic_exchange(&w->switching, BT_SWITCH_DRAINING) == BT_SWITCH_UNKNOWN;
+    bt_worker_note_service(w);
     bt_workers_changed();
     bt_log_info("cluster", "worker %s drains to become %s", w->name, bt_role_name(sw->spec.role));
     bt_timer_start(&sw->timer, TICK_MS);

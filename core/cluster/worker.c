@@ -290,7 +290,8 @@ void bt_worker_set_others(bt_worker_t *w, enum bt_phase phase, int64_t tokens, i
     tell(&w->others_requests[phase], &bt_worker_total(w, phase)->requests, requests);
 }
 
-static const char *why_unhealthy(const bt_worker_t *w, uint64_t now_ms)
+/* Its breaker aside. */
+static const char *why_out(const bt_worker_t *w)
 {
     static const char *const words[] = {"starting", NULL, "down",
                                         "scaling"}; /* by enum bt_health */
@@ -299,7 +300,12 @@ static const char *why_unhealthy(const bt_worker_t *w, uint64_t now_ms)
     const int switching = atomic_load_explicit(&w->switching, memory_order_relaxed);
     if (switching != BT_SWITCH_NONE)
         return switching == BT_SWITCH_UNKNOWN ? "role_unknown" : "switching_role";
-    const char *word = words[atomic_load_explicit(&w->health, memory_order_relaxed)];
+    return words[atomic_load_explicit(&w->health, memory_order_relaxed)];
+}
+
+static const char *why_unhealthy(const bt_worker_t *w, uint64_t now_ms)
+{
+    const char *word = why_out(w);
     if (word != NULL)
         return word;
     return bt_breaker_allows(&w->breaker, now_ms) ? NULL : "breaker_open";
@@ -461,6 +467,13 @@ void bt_worker_set_lost(bt_worker_t *w, uint64_t since_ms, uint64_t now_ms)
     atomic_fetch_add_explicit(&w->losses_total, 1, memory_order_relaxed);
 }
 
+void bt_worker_note_service(bt_worker_t *w)
+{
+    pthread_mutex_lock(&w->lock); /* the last to come sees the last state */
+    bt_breaker_set_usable(&w->breaker, why_out(w) == NULL);
+    pthread_mutex_unlock(&w->lock);
+}
+
 void bt_worker_set_health(bt_worker_t *w, enum bt_health h, const char *why)
 {
     if (h != BT_HEALTH_DOWN)
@@ -470,6 +483,7 @@ void bt_worker_set_health(bt_worker_t *w, enum bt_health h, const char *why)
         return;
     if (old == BT_HEALTH_DOWN && h == BT_HEALTH_UP)
         bt_breaker_recovered(&w->breaker);
+    bt_worker_note_service(w);
     if (h == BT_HEALTH_DOWN)
         bt_worker_restarted(w);
     bt_workers_changed();

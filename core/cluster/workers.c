@@ -70,13 +70,23 @@ bt_pool_stat_t *bt_pool_stat_new(void)
         return NULL;
     stat->refs = 1;
     stat->bytes_per_token_milli = 4000;
+    for (unsigned i = 0; i < BT_ROLE_COUNT; i++) {
+        stat->breakers[i] = bt_breaker_group_new();
+        if (stat->breakers[i] == NULL) {
+            bt_pool_stat_unref(stat);
+            return NULL;
+        }
+    }
     return stat;
 }
 
 void bt_pool_stat_unref(bt_pool_stat_t *stat)
 {
-    if (stat != NULL && atomic_fetch_sub_explicit(&stat->refs, 1, memory_order_acq_rel) == 1)
-        free(stat);
+    if (stat == NULL || atomic_fetch_sub_explicit(&stat->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    for (unsigned i = 0; i < BT_ROLE_COUNT; i++)
+        bt_breaker_group_unref(stat->breakers[i]);
+    free(stat);
 }
 
 /* ---- snapshots ---- */

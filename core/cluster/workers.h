@@ -52,7 +52,8 @@ typedef struct bt_pool_stat { /* shared over snapshots, so it has its own count 
     _Atomic unsigned refs;
     _Atomic uint64_t bytes_per_token_milli;
     bt_retry_budget_t retry_budget;
-    _Atomic unsigned pairs, warm_pairs; /* --warm-pairs: that could be, that are warm */
+    bt_breaker_group_t *breakers[BT_ROLE_COUNT]; /* by role */
+    _Atomic unsigned pairs, warm_pairs;          /* --warm-pairs: that could be, that are warm */
 } bt_pool_stat_t;
 
 typedef struct bt_worker_pool {

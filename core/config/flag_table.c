@@ -453,6 +453,10 @@ const bt_flag_t bt_flags[] = {
      "first time out, doubling (10); also --cb-timeout-duration-secs"},
     {"breaker-open-max-secs", "S", BT_GROUP_HEALTH, false,
      SETTING(SECS(AT(breaker.open_max_ms), 0.01)), "longest time out (120)"},
+    {"breaker-max-open-percent", "N", BT_GROUP_HEALTH, false,
+     SETTING(UINT(AT(breaker.max_open_percent), 1, 100)),
+     "of a role's usable workers in a pool, the most that breakers hold out, but at least one "
+     "(50)"},
     {"disable-circuit-breaker", NULL, BT_GROUP_HEALTH, false, SETTING(BOOL(AT(breaker.disabled))),
      "failures never take a worker out"},
 

@@ -385,6 +385,27 @@ void bt_leg_unload(bt_leg_t *leg)
     leg->rank = -1;
 }
 
+static void note_guilt(bt_leg_t *leg)
+{
+    bt_request_t *r = leg->attempt->task->request;
+    const char *name = leg->worker->name;
+
+    switch (bt_breaker_failure(&leg->worker->breaker, leg->probe, bt_clock_event_ms())) {
+    case BT_BREAKER_OPENED:
+        BT_REQUEST_LOG(warn, "dispatch", r, name,
+                       "breaker of worker %s opened: too many guilty failures", name);
+        break;
+    case BT_BREAKER_SPARED:
+        BT_REQUEST_LOG(warn, "dispatch", r, name,
+                       "breaker of worker %s stays closed in spite of its failures: too many of "
+                       "the pool's %s workers are out (--breaker-max-open-percent)",
+                       name, bt_role_name(leg->worker->spec.role));
+        break;
+    case BT_BREAKER_COUNTED:
+        break;
+    }
+}
+
 void bt_leg_settle(bt_leg_t *leg, enum bt_blame blame)
 {
     unsigned row = (unsigned) leg->role;
@@ -404,9 +425,8 @@ void bt_leg_settle(bt_leg_t *leg, enum bt_blame blame)
         bt_breaker_success(&leg->worker->breaker, leg->probe);
     else if (blame != BT_BLAME_GUILTY || bt_worker_is_lost(leg->worker)) /* a loss counts once */
         bt_breaker_innocent(&leg->worker->breaker, leg->probe);
-    else if (bt_breaker_failure(&leg->worker->breaker, leg->probe, bt_clock_event_ms()))
-        BT_REQUEST_LOG(warn, "dispatch", leg->attempt->task->request, leg->worker->name,
-                       "breaker of worker %s opened: too many guilty failures", leg->worker->name);
+    else
+        note_guilt(leg);
 }
 
 void bt_leg_cancel(bt_leg_t *leg)

@@ -168,6 +168,20 @@ describe("a breaker", function()
     assert.equal("p1", answer:header("x-baton-prefill"))
   end)
 
+  it("spares the other half: a fault that all show takes nobody more out", function()
+    break_p0()
+    for _ = 1, 7 do
+      assert.equal(500, ask(f, "p1", "d0", "status:500@prefill").status)
+    end
+    assert.equal(0, breaker_state(f, "p1"))
+    assert.equal(1, faults.number(f, "baton_worker_breaker_spared_total", { worker = "p1" }), "counted once")
+    assert.equal(0, faults.number(f, "baton_worker_breaker_opened_total", { worker = "p1" }))
+    assert.truthy(http.get(f.admin_port, "/workers").body:find('"spared_total":1,"spared":true', 1, true))
+    local answer = ask(f, "p1", "d0")
+    assert.equal(200, answer.status, answer.body)
+    assert.equal("p1", answer:header("x-baton-prefill"))
+  end)
+
   it("lets one probe through when its time is over; the probe's success closes it", function()
     break_p0()
     eventually(function()

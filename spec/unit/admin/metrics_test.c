@@ -137,6 +137,7 @@ static void test_workers(void **state)
     atomic_store(&bt_worker_total(p, BT_PHASE_PREFILL)->requests, 2);
     atomic_store(&p->legs_total[0][3], 9);
     atomic_store(&d->draining, true);
+    bt_worker_note_service(d);
     for (int i = 0; i < 5; i++)
         bt_breaker_failure(&d->breaker, false, bt_clock_ms());
     atomic_store(&d->load.running, 3);
@@ -155,6 +156,7 @@ static void test_workers(void **state)
     has("baton_worker_draining{worker=\"d0\",role=\"decode\"} 1");
     has("baton_worker_breaker_state{worker=\"d0\",role=\"decode\"} 1");
     has("baton_worker_breaker_opened_total{worker=\"d0\",role=\"decode\"} 1");
+    has("baton_worker_breaker_spared_total{worker=\"d0\",role=\"decode\"} 0");
     has("baton_worker_legs_total{worker=\"p0\",role=\"prefill\",leg=\"prefill\",outcome="
         "\"cancelled\"} 9");
     has("baton_worker_ledger_tokens{worker=\"p0\",role=\"prefill\",phase=\"prefill\"} 123");

@@ -174,6 +174,120 @@ static void a_worker_that_came_back_may_be_probed_at_once(void **state)
     assert_int_equal(bt_breaker_state(&b, 1003), BT_BREAKER_CLOSED);
 }
 
+/* ---- a group ---- */
+
+#define GROUP 4
+static bt_breaker_t members[GROUP];
+static bt_breaker_group_t *group;
+
+static int setup_group(void **state)
+{
+    (void) state;
+    group = bt_breaker_group_new();
+    for (unsigned i = 0; i < GROUP; i++) {
+        bt_breaker_init(&members[i], NULL);
+        bt_breaker_join(&members[i], group);
+        bt_breaker_set_usable(&members[i], true);
+    }
+    return 0;
+}
+
+static int teardown_group(void **state)
+{
+    (void) state;
+    for (unsigned i = 0; i < GROUP; i++)
+        bt_breaker_fini(&members[i]);
+    assert_int_equal(atomic_load(&group->usable), 0);
+    assert_int_equal(atomic_load(&group->out), 0);
+    bt_breaker_group_unref(group);
+    return 0;
+}
+
+static enum bt_breaker_effect fail_member(unsigned i, uint64_t now_ms)
+{
+    for (unsigned k = 0; k < 4; k++)
+        (void) bt_breaker_failure(&members[i], false, now_ms);
+    return bt_breaker_failure(&members[i], false, now_ms);
+}
+
+static unsigned allowed(uint64_t now_ms)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < GROUP; i++)
+        count += bt_breaker_allows(&members[i], now_ms);
+    return count;
+}
+
+static void half_stay_in_though_all_fail(void **state)
+{
+    (void) state;
+    assert_int_equal(fail_member(0, 1000), BT_BREAKER_OPENED);
+    assert_int_equal(fail_member(1, 1000), BT_BREAKER_OPENED);
+    assert_int_equal(fail_member(2, 1000), BT_BREAKER_SPARED);
+    assert_int_equal(fail_member(3, 1000), BT_BREAKER_SPARED);
+    assert_int_equal(allowed(1000), 2);
+    assert_int_equal(bt_breaker_state(&members[2], 1000), BT_BREAKER_CLOSED);
+    assert_true(bt_breaker_is_spared(&members[2], 10999));
+    assert_false(bt_breaker_is_spared(&members[2], 11000));
+    assert_int_equal(bt_breaker_failure(&members[2], false, 1000), BT_BREAKER_COUNTED);
+    assert_int_equal(atomic_load(&members[2].spared_total), 1); /* told once */
+}
+
+static void a_free_place_goes_to_the_next_failure(void **state)
+{
+    bool probe;
+    (void) state;
+    (void) fail_member(0, 1000);
+    (void) fail_member(1, 1000);
+    assert_int_equal(fail_member(2, 5000), BT_BREAKER_SPARED);
+    assert_true(bt_breaker_enter(&members[0], 11000, &probe));
+    bt_breaker_success(&members[0], probe);
+    assert_int_equal(bt_breaker_failure(&members[2], false, 11000), BT_BREAKER_OPENED);
+    assert_false(bt_breaker_is_spared(&members[2], 11000));
+    assert_true(bt_breaker_enter(&members[1], 11000, &probe));
+    assert_int_equal(bt_breaker_failure(&members[1], probe, 11000), BT_BREAKER_OPENED);
+    assert_int_equal(atomic_load(&group->out), 2); /* it had its place already */
+}
+
+static void one_that_is_down_takes_no_place(void **state)
+{
+    bool probe;
+    (void) state;
+    bt_breaker_set_usable(&members[0], false);
+    bt_breaker_set_usable(&members[1], false);
+    assert_int_equal(fail_member(0, 1000), BT_BREAKER_OPENED);
+    assert_int_equal(fail_member(2, 1000), BT_BREAKER_OPENED); /* one of two */
+    assert_int_equal(fail_member(3, 1000), BT_BREAKER_SPARED);
+    bt_breaker_set_usable(&members[0], true); /* two out of three were too many */
+    assert_int_equal(atomic_load(&group->out), 1);
+    assert_true(bt_breaker_enter(&members[0], 1001, &probe));
+    assert_true(probe);
+    assert_int_equal(bt_breaker_failure(&members[0], true, 1001), BT_BREAKER_SPARED);
+    assert_true(bt_breaker_allows(&members[0], 1001));
+}
+
+static void those_out_are_let_in_when_the_others_go_down(void **state)
+{
+    (void) state;
+    (void) fail_member(0, 1000);
+    (void) fail_member(1, 1000);
+    assert_int_equal(allowed(1001), 2);
+    bt_breaker_set_usable(&members[2], false);
+    assert_true(bt_breaker_allows(&members[0], 1001) && bt_breaker_allows(&members[1], 1001));
+    assert_int_equal(bt_breaker_state(&members[0], 1001), BT_BREAKER_HALF_OPEN);
+    bt_breaker_set_usable(&members[2], true);
+    assert_int_equal(allowed(1001), 2);
+}
+
+static void one_may_be_out_be_it_alone(void **state)
+{
+    (void) state;
+    for (unsigned i = 1; i < GROUP; i++)
+        bt_breaker_set_usable(&members[i], false);
+    assert_int_equal(fail_member(0, 1000), BT_BREAKER_OPENED);
+    assert_false(bt_breaker_allows(&members[0], 1001));
+}
+
 /* ---- threads ---- */
 
 static _Atomic unsigned probes, refused, now_at;
@@ -234,6 +348,12 @@ int main(void)
         CASE(thresholds_are_bounded),
         CASE(a_worker_that_came_back_may_be_probed_at_once),
         CASE(one_probe_among_eight_threads),
+#define GROUP_CASE(f) cmocka_unit_test_setup_teardown(f, setup_group, teardown_group)
+        GROUP_CASE(half_stay_in_though_all_fail),
+        GROUP_CASE(a_free_place_goes_to_the_next_failure),
+        GROUP_CASE(one_that_is_down_takes_no_place),
+        GROUP_CASE(those_out_are_let_in_when_the_others_go_down),
+        GROUP_CASE(one_may_be_out_be_it_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -279,11 +279,11 @@ static void health(void **state)
     EXPECT("--load-monitor-interval 5", c.monitor.load_interval_ms == 5000);
     EXPECT("", c.breaker.failures == 5 && c.breaker.window_ms == 10000 &&
                    c.breaker.open_ms == 10000 && c.breaker.open_max_ms == 120000 &&
-                   !c.breaker.disabled);
+                   c.breaker.max_open_percent == 50 && !c.breaker.disabled);
     EXPECT("--breaker-failures 9 --breaker-window-secs 30 --breaker-open-secs 20 "
-           "--breaker-open-max-secs 40",
+           "--breaker-open-max-secs 40 --breaker-max-open-percent 100",
            c.breaker.failures == 9 && c.breaker.window_ms == 30000 && c.breaker.open_ms == 20000 &&
-               c.breaker.open_max_ms == 40000);
+               c.breaker.open_max_ms == 40000 && c.breaker.max_open_percent == 100);
     EXPECT("--cb-failure-threshold 10 --cb-window-duration-secs 120 --cb-timeout-duration-secs 60",
            c.breaker.failures == 10 && c.breaker.window_ms == 120000 && c.breaker.open_ms == 60000);
     EXPECT("--disable-circuit-breaker", c.breaker.disabled);
