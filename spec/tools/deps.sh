@@ -38,6 +38,7 @@ run  has_module cmocka                   libcmocka-dev
 run  has_module jansson                  libjansson-dev
 check has_lua cjson                      lua-cjson
 check has_lua socket                     lua-socket
+check has_lua lyaml                      lua-yaml
 check has_command redis-server           redis-server
 test has_command spin                    spin
 test has_command strace                  strace
