@@ -168,6 +168,18 @@ describe("a breaker", function()
     assert.equal("p1", answer:header("x-baton-prefill"))
   end)
 
+  it("stays closed at both ends of a pair that keeps failing, while each works with others", function()
+    for _ = 1, 7 do
+      assert.equal(500, ask(f, "p0", "d0", "status:500@decode").status)
+      assert.equal(200, ask(f, "p0", "d1").status)
+      assert.equal(200, ask(f, "p1", "d0").status)
+    end
+    assert.same({}, faults.guilt(f))
+    for _, name in ipairs({ "p0", "p1", "d0", "d1" }) do
+      assert.equal(0, breaker_state(f, name), name)
+    end
+  end)
+
   it("spares the other half: a fault that all show takes nobody more out", function()
     break_p0()
     for _ = 1, 7 do
