@@ -9,7 +9,8 @@
 #define REFUSED(use) BT_PEER_REFUSED, use, 0
 
 #define NO_DISCOVERY                                                                               \
-    "pods are not watched: list workers in baton.lua, or POST /workers on the admin port"
+    "pods are not watched: write workers into --workers-file FILE, which is followed as it "       \
+    "changes, or POST /workers on the admin port"
 #define NO_TLS                                                                                     \
     "TLS is not built: put a TLS proxy before Baton, and keep workers on a private network"
 #define NO_KEYS "only keys are checked: use --client-api-keys-file FILE and --admin-api-key KEY"
