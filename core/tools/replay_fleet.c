@@ -216,8 +216,7 @@ static int add_worker(bt_replay_workers_t *f, const bt_replay_row_t *row, uint64
     if (row->facts[BT_REPLAY_FACT_NAME].n == 0)
         return bt_replay_bad(err, err_size, "a candidate has no name");
     if (bt_role_parse(bt_replay_text(f, row->facts[BT_REPLAY_FACT_ROLE]), &role) < 0)
-        return bt_replay_bad(err, err_size,
-                             "a candidate's role is no prefill, decode or hybrid");
+        return bt_replay_bad(err, err_size, "a candidate's role is no prefill, decode or hybrid");
     rc = make_worker(f, row, role, id_for(f, row->id), &worker, err, err_size);
     if (rc < 0)
         return rc == BT_E_NOMEM ? rc : BT_E_INVAL;

@@ -90,7 +90,8 @@ local UNUSABLE = {
     engine = "vllm" }, "two" },
   { "a layer-wise connector without a metaserver",
     { connector = "MooncakeLayerwiseConnector", engine = "vllm_ascend" }, "metaserver" },
-  { "LMCache's own backend, which is given as ids what chats need as text", { connector = "lmcache_pd", engine = "vllm" },
+  { "LMCache's own backend, which is given as ids what chats need as text",
+    { connector = "lmcache_pd", engine = "vllm" },
     "use LMCacheConnectorV1 over a cache that both sides read, or NixlConnector" },
   { "an unknown profile", { dispatch_profile = "magic", engine = "vllm" }, "dispatch_profile" },
 }

@@ -225,7 +225,8 @@ static void wrong_values_name_what_is_expected(void **state)
     refused("return { pools = { { workers = { { role = 'decode' } } } } }",
             "pools[1].workers[1].url: missing: where does this worker listen?");
     refused("return { pools = { { workers = { { url = 'http://a:1', role = 'perfill' } } } } }",
-            "pools[1].workers[1].role: expected one of prefill, decode, hybrid, encode, got \"perfill\"");
+            "pools[1].workers[1].role: expected one of prefill, decode, hybrid, encode, got "
+            "\"perfill\"");
     refused("return { pools = { { workers = { { url = 'http://a:1', bootstrap_port = 0 } } } } }",
             "pools[1].workers[1].bootstrap_port: expected a port from 1 to 65535, or none, got 0");
     refused("return { pools = { { models = { 'a', 3 } } } }",
