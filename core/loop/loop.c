@@ -200,6 +200,5 @@ void bt_loop_fini(bt_loop_t *loop)
     while (deliver_mail(loop))
         continue;
     call_later(loop);
-    bt_stream_free_rings(loop);
     (void) BT_SOFT(uv_loop_close(&loop->uv) != 0);
 }

@@ -44,14 +44,12 @@ struct bt_loop {
     void *user;                   /* the room that dispatch hangs on a loop */
     _Atomic(bt_mail_t *) mailbox; /* newest first */
     uv_async_t wake;
-    uv_prepare_t prepare;              /* flush point before sleeping */
-    uv_check_t check;                  /* flush point right after I/O */
-    bt_list_t dirty;                   /* streams with bytes to flush */
-    struct bt_buf *read_buf;           /* what streams read into in this turn; NULL = none yet */
-    unsigned reads_held, bufs_held;    /* since the last flush */
-    struct bt_spare_ring *spare_rings; /* what streams queue in, while none does */
-    unsigned spare_ring_count;
-    bt_list_t later; /* calls that wait for the turn's end */
+    uv_prepare_t prepare;           /* flush point before sleeping */
+    uv_check_t check;               /* flush point right after I/O */
+    bt_list_t dirty;                /* streams with bytes to flush */
+    struct bt_buf *read_buf;        /* what streams read into in this turn; NULL = none yet */
+    unsigned reads_held, bufs_held; /* since the last flush */
+    bt_list_t later;                /* calls that wait for the turn's end */
     struct bt_wheel *wheel;
     atomic_bool stopping;
     _Atomic unsigned connections; /* client connections held now; read by other loops to balance */

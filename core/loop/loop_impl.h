@@ -15,7 +15,5 @@ int bt_wheel_new(bt_loop_t *loop);
 void bt_wheel_free(bt_loop_t *loop);
 /* stream.c: called at the loop's flush points. */
 void bt_stream_flush_dirty(bt_loop_t *loop);
-/* Frees what streams have left for the next ones. All of them are closed. */
-void bt_stream_free_rings(bt_loop_t *loop);
 
 #endif

@@ -37,8 +37,7 @@
 #define GATHER_MAX 64U              /* slices of one try_write */
 #define WAIT_SLICES 4U              /* slices of one uv_write: more would make libuv allocate */
 #define WAIT_BYTES ((size_t) 16384) /* bytes of one uv_write */
-#define RING_SLICES 8U              /* a ring's first size */
-#define RINGS_SPARE_MAX 256U        /* of a loop, 48 KiB: as many streams write in one turn */
+#define QUEUE_START 8U
 /* Then what has come is sent on: so much of it stays in the cache, and nobody waits for long. */
 #define BUFS_HELD_MAX 32U
 #define READS_HELD_MAX 256U
@@ -67,61 +66,19 @@ static struct bt_slice *slice_at(const bt_stream_t *s, unsigned i)
     return &s->queue[(s->q_head + i) & (s->q_cap - 1)];
 }
 
-/* A ring that waits for the next stream that writes. */
-struct bt_spare_ring {
-    struct bt_spare_ring *next;
-};
-
-static struct bt_slice *new_ring(bt_loop_t *loop, unsigned cap)
-{
-    struct bt_spare_ring *spare = cap == RING_SLICES ? loop->spare_rings : NULL;
-
-    if (spare == NULL)
-        return malloc(cap * sizeof(struct bt_slice));
-    loop->spare_rings = spare->next;
-    loop->spare_ring_count--;
-    return (void *) spare;
-}
-
-/* A stream with nothing to write holds no ring: most streams wait for a token most of the time. */
-static void release_ring(bt_stream_t *s)
-{
-    bt_loop_t *loop = s->loop;
-
-    if (s->q_cap == RING_SLICES && loop->spare_ring_count < RINGS_SPARE_MAX) {
-        struct bt_spare_ring *spare = (void *) s->queue;
-        spare->next = loop->spare_rings;
-        loop->spare_rings = spare;
-        loop->spare_ring_count++;
-    } else {
-        free(s->queue);
-    }
-    s->queue = NULL;
-    s->q_cap = s->q_head = 0;
-}
-
-void bt_stream_free_rings(bt_loop_t *loop)
-{
-    while (loop->spare_rings != NULL) {
-        struct bt_spare_ring *spare = loop->spare_rings;
-        loop->spare_rings = spare->next;
-        free(spare);
-    }
-    loop->spare_ring_count = 0;
-}
-
 static int grow_queue(bt_stream_t *s)
 {
-    unsigned cap = s->q_cap == 0 ? RING_SLICES : s->q_cap * 2, len = s->q_len;
-    struct bt_slice *queue = new_ring(s->loop, cap);
+    unsigned cap = s->q_cap == 0 ? QUEUE_START : s->q_cap * 2;
+    struct bt_slice *queue = malloc(cap * sizeof(*queue));
 
     if (queue == NULL)
         return BT_E_NOMEM;
-    for (unsigned i = 0; i < len; i++)
+    for (unsigned i = 0; i < s->q_len; i++)
         queue[i] = *slice_at(s, i);
-    release_ring(s);
+    free(s->queue);
     s->queue = queue;
     s->q_cap = cap;
+    s->q_head = 0;
     return 0;
 }
 
@@ -137,7 +94,6 @@ static void drop_queue(bt_stream_t *s)
         bt_buf_unref(slice_at(s, i)->owner);
     s->q_len = s->q_head = s->in_write = 0;
     s->pending_bytes = s->in_write_bytes = 0;
-    release_ring(s);
     release_copy_buf(s);
 }
 
@@ -158,10 +114,8 @@ static void consume(bt_stream_t *s, size_t n)
         s->q_head = (s->q_head + 1) & (s->q_cap - 1);
         s->q_len--;
     }
-    if (s->q_len == 0) {
-        release_ring(s);
+    if (s->q_len == 0)
         release_copy_buf(s);
-    }
 }
 
 static void mark_dirty(bt_stream_t *s)
@@ -602,7 +556,8 @@ static void on_closed(uv_handle_t *handle)
 {
     bt_stream_t *s = stream_of(handle);
 
-    release_ring(s);
+    free(s->queue);
+    s->queue = NULL;
     s->ops->on_closed(s);
 }
 

@@ -54,7 +54,7 @@ struct bt_stream {
     bt_loop_t *loop;
     const bt_stream_ops_t *ops;
     bt_list_t dirty_link;   /* in loop->dirty while there is something to flush */
-    struct bt_slice *queue; /* ring of slices, power of two; NULL while nothing is queued */
+    struct bt_slice *queue; /* ring of slices, power of two, starts inline-free and grows */
     unsigned q_cap, q_head, q_len;
     unsigned in_write;     /* slices covered by the running uv_write */
     size_t in_write_bytes; /* and their bytes */

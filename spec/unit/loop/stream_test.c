@@ -419,28 +419,6 @@ static size_t read_some(int peer, char *p, size_t max)
     return (size_t) n;
 }
 
-/* Most streams have nothing to write most of the time; the next one that writes takes the same ring. */
-static void test_idle_stream_holds_no_ring(void **state)
-{
-    struct end a, b;
-    int peer_of_a, peer_of_b;
-
-    (void) state;
-    open_pair(&a, &peer_of_a);
-    open_pair(&b, &peer_of_b);
-    assert_int_equal(bt_stream_write(&a.s, NULL, "hello", 5), 0);
-    const struct bt_slice *ring = a.s.queue;
-    assert_non_null(ring);
-    TURN_UNTIL(&loop, bt_stream_pending(&a.s) == 0);
-    assert_null(a.s.queue);
-    assert_int_equal(bt_stream_write(&b.s, NULL, "hello", 5), 0);
-    assert_ptr_equal(b.s.queue, ring);
-    close_end(&b);
-    close_end(&a);
-    close(peer_of_b);
-    close(peer_of_a);
-}
-
 /* A slow reader of small events must not hold a whole read buffer for each of them. */
 static void test_small_slices_do_not_pin_buffers(void **state)
 {
@@ -681,7 +659,6 @@ int main(void)
         WITH_LOOP(test_echo_with_a_slow_reader),
         WITH_LOOP(test_drain_comes_once_per_filling),
         WITH_LOOP(test_fill_from_on_drain),
-        WITH_LOOP(test_idle_stream_holds_no_ring),
         WITH_LOOP(test_small_slices_do_not_pin_buffers),
         WITH_LOOP(test_idle_stream_holds_no_buffer),
         WITH_LOOP(test_small_reads_of_a_turn_share_buffers),
