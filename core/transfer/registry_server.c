@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "transfer/known_server.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@ struct bt_registry_server {
     bt_kv_registry_t *registry;
     bt_kv_registry_answer_t answer;
     bt_known_server_t known;
+    char reason[256]; /* of the refusal that is being said */
     void (*done)(void *user);
     void *done_user;
 };
@@ -34,16 +36,19 @@ static bt_kv_registry_request_t request_of(const bt_registry_server_t *s, const 
 /* A body of who may not use it is not read. Without a body the registry says so itself, in more words. */
 static unsigned on_head(bt_exchange_t *x, const char **reason_p)
 {
-    const bt_registry_server_t *s = bt_server_user(x->server);
+    bt_registry_server_t *s = bt_server_user(x->server);
     const bt_kv_registry_request_t request = request_of(s, x);
     const int refusal =
         x->head.length > 0 || x->head.chunked ? bt_kv_registry_refusal(s->registry, &request) : 0;
 
     if (refusal == 0)
         return 0;
-    *reason_p = refusal == 401 ? "this registry needs \"Authorization: Bearer <token>\""
-                               : "only this host and the workers' hosts may use this registry: add "
-                                 "its worker, or start the gateway with --registry-allow ADDRESS";
+    snprintf(s->reason, sizeof(s->reason),
+             "%s is no host of a worker: add its worker first, or start the gateway with "
+             "--registry-allow %s",
+             x->peer, x->peer);
+    *reason_p =
+        refusal == 401 ? "this registry needs \"Authorization: Bearer <token>\"" : s->reason;
     bt_log_warn("transfer", "registry: %s is refused: %s", x->peer, *reason_p);
     return (unsigned) refusal;
 }
