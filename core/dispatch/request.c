@@ -188,6 +188,9 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     r->start_us = x->start_us;
     bt_arena_init(&r->arena);
     bt_arena_init(&r->send_arena);
+    /* Somebody may cancel it, and its failure be told, before its body has been read. */
+    r->tasks = bt_arena_zalloc(&r->arena, sizeof(*r->tasks));
+    r->tasks[0] = (bt_task_t){.request = r, .suffix = ""};
     bt_timer_init(d->loop, &r->total, on_total);
     bt_timer_init(d->loop, &r->keepalive, on_keepalive);
     bt_later_init(&r->reap, destroy);
@@ -269,8 +272,6 @@ static void prepare(bt_request_t *r)
 {
     const bt_worker_pool_t *pool = r->pool != NULL ? r->pool : bt_request_pool(r);
 
-    r->tasks = bt_arena_zalloc(&r->arena, sizeof(*r->tasks));
-    r->tasks[0] = (bt_task_t){.request = r, .suffix = ""};
     bt_edits_init(&r->tasks[0].child, &r->send_arena);
     if (pool == NULL && r->workers->pool_count != 0)
         pool = &r->workers->pools[0];

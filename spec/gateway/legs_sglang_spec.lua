@@ -472,4 +472,27 @@ describe("aborts over sglang", function()
     runs(0)
     c:close()
   end)
+
+  -- A long body is read off the loop. When it has come is not seen from here, so the word comes again and again.
+  it("aborts a request whose body is being read", function()
+    local body = '{"text":"' .. ("w"):rep(24 * 1024 * 1024) .. '","sampling_params":{"max_new_tokens":1}}'
+    local other = http.connect(f.port)
+    eventually(function()
+      local c = http.connect(f.port)
+      c:expect_answer()
+      assert(c:send(http.head_of({ path = "/generate", headers = { ["X-Request-Id"] = "read" }, body = body }, f.port)
+        .. body))
+      repeat
+        other:ask({ path = "/abort_request", body = '{"rid":"read"}' })
+        other:wait()
+        assert.equal(200, other.answer.status)
+        c:pump()
+      until c.answer.done
+      c:close()
+      assert.is_true(c.answer.status == 400 or c.answer.status == 499, c.answer.body) -- 400: the engine's, read before
+      return c.answer.status == 499, c.answer.body
+    end, 20, "one is aborted while it is read")
+    other:close()
+    assert.equal(200, f:post("/generate", '{"text":"go on","sampling_params":{"max_new_tokens":1}}').status)
+  end)
 end)
