@@ -145,22 +145,14 @@ static void all_there(bt_request_t *r)
 
 static bool start(bt_encode_part_t *p, const bt_failure_t *before, bt_failure_t *f);
 
-/* The failure's words lie in its leg, which goes when another one begins. */
+/* The failure's words lie in its leg, which goes when another one begins, and so may the worker. */
 static void keep(bt_encode_part_t *p, bt_failure_t *f)
 {
-    bt_request_t *r = request_of(p);
-    bt_header_t *copies;
-
-    if (p->task.best.rc != 0 && f->status == 0 && p->task.best.status != 0)
-        return;
-    if (f->head.header_count != 0) {
-        copies = bt_arena_alloc(&r->arena, (f->head.header_count + 1) * sizeof(*copies));
-        bt_headers_keep(&r->arena, copies, f->head.headers, f->head.header_count);
-        f->head.headers = copies;
-    }
     if (f->body.n != 0)
-        f->body = bt_arena_str(&r->arena, f->body);
-    p->task.best = *f;
+        f->body = bt_arena_str(&request_of(p)->arena, f->body);
+    if (f->worker != NULL)
+        f->worker = p->worker;
+    bt_task_remember(&p->task, f);
 }
 
 static void note_replaced(bt_encode_part_t *p, int rc)
@@ -247,7 +239,7 @@ static bool is_good(bt_encode_part_t *p, bt_failure_t *f)
     return f->reason == NULL;
 }
 
-static bt_failure_t bad_status(const bt_leg_t *leg)
+static bt_failure_t bad_status(bt_leg_t *leg)
 {
     const unsigned status = leg->call.head.status;
     bt_failure_t f =
@@ -258,7 +250,7 @@ static bt_failure_t bad_status(const bt_leg_t *leg)
         return f;
     }
     f.status = status;
-    f.head = leg->call.head;
+    bt_leg_keep_head(leg, &f);
     f.body = leg->reply_overflow ? BT_STR("") : leg->reply.text;
     return f;
 }
@@ -313,11 +305,8 @@ static void on_end(bt_call_t *call)
 static void on_fail(bt_call_t *call, int rc)
 {
     bt_leg_t *leg = call->user;
-    bt_failure_t f = bt_leg_failure(leg, rc, rc != BT_E_DESCRIPTORS);
+    bt_failure_t f = bt_leg_call_failure(leg, rc);
 
-    f.stale = rc == BT_E_RESET && call->reused && call->first_byte_us == 0;
-    if (rc == BT_E_CONNECT || rc == BT_E_CONNECT_TIMEOUT)
-        bt_health_note_connect_failure(leg->worker, rc != BT_E_CONNECT_TIMEOUT);
     ended_badly(bt_container_of(leg, bt_encode_part_t, leg), &f);
 }
 

@@ -9,6 +9,7 @@
 #include "cluster/engine_ids.h"
 #include "cluster/health.h"
 #include "dispatch/encode_params.h"
+#include "dispatch/sink.h"
 #include "dispatch/token_replay.h"
 
 #include <stdio.h>
@@ -41,6 +42,28 @@ bt_failure_t bt_leg_failure(const bt_leg_t *leg, int rc, bool retryable)
 {
     return (bt_failure_t){
         .rc = rc, .leg = leg->role, .worker = leg->worker->name, .retryable = retryable};
+}
+
+/* Other workers cannot cure a want of descriptors. */
+bt_failure_t bt_leg_call_failure(const bt_leg_t *leg, int rc)
+{
+    bt_failure_t f = bt_leg_failure(leg, rc, rc != BT_E_DESCRIPTORS);
+
+    f.stale = rc == BT_E_RESET && leg->call.reused && leg->call.first_byte_us == 0;
+    if (rc == BT_E_CONNECT || rc == BT_E_CONNECT_TIMEOUT)
+        bt_health_note_connect_failure(leg->worker, rc != BT_E_CONNECT_TIMEOUT);
+    return f;
+}
+
+void bt_leg_keep_head(bt_leg_t *leg, bt_failure_t *f)
+{
+    bt_arena_t *arena = &leg->attempt->task->request->arena;
+    const bt_head_t *from = &leg->call.head;
+    bt_header_t *copies = bt_arena_alloc(arena, (from->header_count + 1) * sizeof(*copies));
+
+    bt_headers_keep(arena, copies, from->headers, from->header_count);
+    f->head = *from;
+    f->head.headers = copies;
 }
 
 bool bt_leg_running(const bt_leg_t *leg)

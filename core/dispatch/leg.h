@@ -24,7 +24,11 @@ void bt_leg_hold(bt_leg_t *leg); /* its load counts, whether it has begun or not
 /* A prefill's whole reply, while decode waits for its KV. False: f filled. */
 bool bt_leg_reply_is_good(bt_leg_t *leg, bt_failure_t *f);
 bt_failure_t bt_leg_failure(const bt_leg_t *leg, int rc, bool retryable); /* without an answer */
-void bt_leg_unload(bt_leg_t *leg); /* its worker has done its part: ledger and place */
+bt_failure_t bt_leg_call_failure(const bt_leg_t *leg,
+                                 int rc); /* its call's on_fail; health hears of it */
+void bt_leg_keep_head(bt_leg_t *leg,
+                      bt_failure_t *f); /* end-to-end headers of an error answer, for the client */
+void bt_leg_unload(bt_leg_t *leg);      /* its worker has done its part: ledger and place */
 void bt_leg_settle(bt_leg_t *leg, enum bt_blame blame); /* ledger and breaker, once */
 void bt_leg_cancel(bt_leg_t *leg);
 void bt_leg_drop(bt_leg_t *leg); /* gives up references */

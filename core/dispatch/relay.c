@@ -312,18 +312,6 @@ static void on_body(bt_call_t *call, bt_buf_t *buf, const char *p, size_t n)
         inspect_json(leg, false);
 }
 
-/* End-to-end headers of an error answer, kept for the client. */
-static void keep_head(bt_leg_t *leg, bt_failure_t *f)
-{
-    bt_request_t *r = request_of(leg);
-    const bt_head_t *from = &leg->call.head;
-    bt_header_t *copies = bt_arena_alloc(&r->arena, (from->header_count + 1) * sizeof(*copies));
-
-    bt_headers_keep(&r->arena, copies, from->headers, from->header_count);
-    f->head = *from;
-    f->head.headers = copies;
-}
-
 /* Engines send none of their own accord: what stands before one does, or its address is wrong. Where it points to is our side's
  * business, and a client that followed it would go round the gateway. 304 is an answer. */
 static bool is_redirect(unsigned status)
@@ -364,7 +352,7 @@ static void answered_with_status(bt_leg_t *leg)
         f.body = BT_STR("{\"error\":{\"message\":\"the worker's error body is larger than 4 "
                         "MiB\",\"code\":502}}");
     else
-        keep_head(leg, &f);
+        bt_leg_keep_head(leg, &f);
     failed(leg, &f);
 }
 
@@ -401,12 +389,8 @@ static void on_end(bt_call_t *call)
 static void on_fail(bt_call_t *call, int rc)
 {
     bt_leg_t *leg = call->user;
-    /* Other workers cannot cure a want of descriptors. */
-    bt_failure_t f = bt_leg_failure(leg, rc, rc != BT_E_DESCRIPTORS);
+    bt_failure_t f = bt_leg_call_failure(leg, rc);
 
-    f.stale = rc == BT_E_RESET && call->reused && call->first_byte_us == 0;
-    if (rc == BT_E_CONNECT || rc == BT_E_CONNECT_TIMEOUT)
-        bt_health_note_connect_failure(leg->worker, rc != BT_E_CONNECT_TIMEOUT);
     failed(leg, &f);
 }
 

@@ -36,7 +36,7 @@ static void give_up(bt_task_t *task, const bt_failure_t *f)
 }
 
 /* An engine's own words beat ours: keep the failure that tells the client most. */
-static void remember(bt_task_t *task, const bt_failure_t *f)
+void bt_task_remember(bt_task_t *task, const bt_failure_t *f)
 {
     if (task->best.rc == 0 || f->status != 0 || task->best.status == 0)
         task->best = *f;
@@ -161,7 +161,7 @@ static const char *go_on(bt_attempt_t *a, const bt_failure_t *f)
     task->committed = false;
     task->before_replay = task->attempts;
     task->best.rc = 0;
-    remember(task, f);
+    bt_task_remember(task, f);
     if (try_next(task, f) < 0)
         give_up(task, &task->best);
     else
@@ -209,7 +209,7 @@ static void attempt_failed(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *
 
     BT_REQUEST_LOG(debug, "dispatch", r, f->worker, "attempt %u failed at %s: %s, status %u",
                    a->number, bt_leg_role_name(f->leg), bt_err_name(f->rc), f->status);
-    remember(task, f);
+    bt_task_remember(task, f);
     for (unsigned i = 0; i < guilty_count; i++)
         bt_plan_mark_tried(task, guilty[i]);
     if (guilty_count == 0 && !same_again)
@@ -250,7 +250,7 @@ void bt_task_start(bt_task_t *task, const bt_choice_t *choice)
         return;
     bt_plan_mark_tried(task, choice->first.prefill);
     bt_plan_mark_tried(task, choice->first.decode);
-    remember(task, &nobody);
+    bt_task_remember(task, &nobody);
     start_next(task, &nobody);
 }
 

@@ -13,6 +13,8 @@
 
 void bt_task_start(bt_task_t *task, const bt_choice_t *choice);
 void bt_task_cancel(bt_task_t *task);
+/* Keeps the failure that tells the client most, in task->best. */
+void bt_task_remember(bt_task_t *task, const bt_failure_t *f);
 /* Another attempt, or a worker in the place of one that failed: what holds for both. */
 bool bt_task_may_go_on(const bt_task_t *task);
 /* Of the pool's budget; asked last, because it counts. */
