@@ -352,7 +352,8 @@ static void forget_one(bt_registration_t *r, uint64_t now_ms)
     for (unsigned i = 0; i < workers->pool_count; i++)
         for (unsigned k = 0; k < workers->pools[i].all.count; k++) {
             const bt_worker_t *w = workers->pools[i].all.items[k];
-            if (!w->spec.registered.is_new || now_ms - w->registered_at_ms < FORGET_MS)
+            if ((atomic_load(&w->sources) & BT_NAMED_BIT(BT_NAMED_ENGINE)) == 0 ||
+                now_ms - w->registered_at_ms < FORGET_MS)
                 continue;
             (void) bt_registry_unname(r->registry, bt_str(w->name), BT_NAMED_ENGINE);
             return;

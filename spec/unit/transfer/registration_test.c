@@ -320,6 +320,40 @@ static void one_that_is_unknown_becomes_a_worker(void **state)
     close_rig();
 }
 
+static void name_in_file(const char *url)
+{
+    bt_found_t one = {0};
+    char err[256] = "";
+
+    make_spec(&one.spec, BT_ROLE_DECODE, url, "p2p_nccl");
+    assert_int_equal(bt_registry_set_found(registry, BT_NAMED_FILE, &one, 1, err, sizeof err), 0);
+    bt_worker_spec_fini(&one.spec);
+}
+
+static bool is_named_by(const bt_worker_t *w, enum bt_source source)
+{
+    return (atomic_load(&w->sources) & BT_NAMED_BIT(source)) != 0;
+}
+
+/* The engine's word goes with its silence, whoever else names it; and those after it go, too. */
+static void those_that_fall_silent_are_forgotten(void **state)
+{
+    const uint64_t long_ago_ms = bt_clock_ms() - 61000;
+
+    (void) state;
+    open_rig("p2p_nccl", &(bt_registration_config_t){.takes_new = true});
+    register_p2p("D", "127.0.0.1:9998", "10.0.0.8:14579");
+    TURN_UNTIL(&loop, count(BT_REGISTRATION_TAKEN) == 1);
+    register_p2p("D", "127.0.0.1:9999", "10.0.0.9:14579");
+    TURN_UNTIL(&loop, count(BT_REGISTRATION_TAKEN) == 2);
+    name_in_file("http://127.0.0.1:9998");
+    worker("d1")->registered_at_ms = worker("d2")->registered_at_ms = long_ago_ms;
+    TURN_UNTIL(&loop, worker("d2") == NULL);
+    assert_true(is_named_by(worker("d1"), BT_NAMED_FILE));
+    assert_false(is_named_by(worker("d1"), BT_NAMED_ENGINE));
+    close_rig();
+}
+
 static void a_port_that_is_taken(void **state)
 {
     struct sockaddr_storage addr;
@@ -350,6 +384,7 @@ int main(void)
         cmocka_unit_test(frames_that_are_no_message),
         cmocka_unit_test(what_the_configuration_says_holds),
         cmocka_unit_test(one_that_is_unknown_becomes_a_worker),
+        cmocka_unit_test(those_that_fall_silent_are_forgotten),
         cmocka_unit_test(a_port_that_is_taken),
     };
 
