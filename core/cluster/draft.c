@@ -84,6 +84,15 @@ void bt_draft_inherit(bt_worker_t *fresh, const bt_worker_t *old)
     atomic_store(&fresh->draining, atomic_load(&old->draining));
 }
 
+/* An engine that is asked for another role may have taken it: no description says which it has. */
+void bt_draft_carry_switch(bt_worker_t *fresh, const bt_worker_t *old)
+{
+    const int state = atomic_load(&old->switching);
+
+    if (state == BT_SWITCH_ASKING || state == BT_SWITCH_UNKNOWN)
+        atomic_store(&fresh->switching, BT_SWITCH_UNKNOWN);
+}
+
 static void set_sources(bt_worker_t *w, unsigned sources, uint64_t wall_ms)
 {
     for (unsigned i = 0; i < BT_NAMED_COUNT; i++) {

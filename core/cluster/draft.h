@@ -42,6 +42,8 @@ void bt_draft_keep(bt_draft_t *d, unsigned pool, bt_worker_t *w, unsigned source
 void bt_draft_inherit(bt_worker_t *fresh, const bt_worker_t *old);
 /* And under the old name where the new description gives none. */
 int bt_draft_take_over(bt_worker_t *fresh, const bt_worker_t *old);
+/* And out of service where nobody knows which role its engine has. */
+void bt_draft_carry_switch(bt_worker_t *fresh, const bt_worker_t *old);
 void bt_draft_set_sources(const bt_draft_t *d);
 int bt_draft_check(const bt_draft_t *d, char *err, size_t err_size);
 

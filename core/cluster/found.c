@@ -86,6 +86,7 @@ static int put_found(finding_t *f, const bt_worker_pool_t *pool, const bt_worker
         return rc;
     if (old != NULL) {
         f->d.is_taken[old->slot] = true;
+        bt_draft_carry_switch(w, old);
         rc = bt_draft_take_over(w, old);
     }
     bt_draft_put(&f->d, pool->index, w, BT_NAMED_BIT(f->source));

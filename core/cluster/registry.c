@@ -261,6 +261,7 @@ static int apply_worker(bt_registry_t *r, bt_draft_t *d, unsigned pool, const bt
     before = find_before(old, places, w);
     if (before != NULL && before != w && !d->is_taken[before->slot]) {
         d->is_taken[before->slot] = true;
+        bt_draft_carry_switch(w, before);
         if ((atomic_load(&before->sources) & ~BT_NAMED_BIT(BT_NAMED_CONFIG)) != 0)
             bt_draft_inherit(w, before);
     }
@@ -387,7 +388,11 @@ int bt_registry_add(bt_registry_t *r, const char *pool, const bt_worker_spec_t *
         bt_worker_unref(w);
         return rc;
     }
-    if (before != NULL && (rc = bt_draft_take_over(w, before)) < 0) {
+    if (before != NULL) {
+        bt_draft_carry_switch(w, before);
+        rc = bt_draft_take_over(w, before);
+    }
+    if (rc < 0) {
         bt_worker_unref(w);
         bt_draft_fini(&d);
         return rc;
@@ -413,15 +418,17 @@ static int remake_worker(bt_registry_t *r, const bt_worker_t *w, const bt_worker
 
     if (rc < 0)
         return rc;
+    (*fresh_p)->registered_at_ms =
+        w->registered_at_ms; /* or it would have fallen silent long ago */
     rc = bt_draft_take_over(*fresh_p, w);
     if (rc < 0)
         bt_worker_unref(*fresh_p);
     return rc;
 }
 
-/* now_p is set before the publication: who is told of the new set may ask for it. */
+/* now_p is set before the publication: who is told of the new set may ask for it. keeps_role: w's role is not what changes. */
 static int put_in_place(bt_registry_t *r, const bt_worker_t *w, const bt_worker_spec_t *spec,
-                        bt_worker_t **now_p, char *err, size_t err_size)
+                        bool keeps_role, bt_worker_t **now_p, char *err, size_t err_size)
 {
     bt_worker_t *fresh, **at;
     bt_draft_t d;
@@ -435,6 +442,8 @@ static int put_in_place(bt_registry_t *r, const bt_worker_t *w, const bt_worker_
         bt_draft_fini(&d);
         return rc;
     }
+    if (keeps_role)
+        bt_draft_carry_switch(fresh, w);
     bt_worker_unref(*at);
     *at = *now_p = fresh;
     return bt_registry_publish(r, &d, err, err_size);
@@ -493,7 +502,7 @@ int bt_registry_replace(bt_registry_t *r, const bt_worker_t *w, const bt_worker_
 {
     bt_worker_t *now;
 
-    return put_in_place(r, w, spec, &now, err, err_size);
+    return put_in_place(r, w, spec, false, &now, err, err_size);
 }
 
 int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_t *said,
@@ -508,7 +517,7 @@ int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_
     if ((rc = bt_worker_spec_copy(&spec, &w->spec)) < 0)
         return rc;
     spec.registered = *said;
-    rc = put_in_place(r, w, &spec, now_p, err, err_size);
+    rc = put_in_place(r, w, &spec, true, now_p, err, err_size);
     bt_worker_spec_fini(&spec);
     return rc;
 }

@@ -387,6 +387,29 @@ static void a_reload_keeps_whom_only_registration_has_named(void **state)
     assert_string_equal(now->kv_address, "10.0.0.9:14579");
 }
 
+/* Its engine was asked for another role, and may have it: whoever describes it anew does not know. */
+static void a_role_that_nobody_knows_outlives_a_description(void **state)
+{
+    const bt_registered_t word = {.kv_address = "10.0.0.1:14579"};
+    bt_worker_t *now;
+
+    (void) state;
+    bt_worker_spec_t *spec = put(0, BT_ROLE_PREFILL, 1);
+    assert_int_equal(apply(), 0);
+    atomic_store(&find("p0")->switching, BT_SWITCH_ASKING);
+    spec->zone = text("z1");
+    assert_int_equal(apply(), 0);
+    set_up(find("p0"));
+    assert_string_equal(bt_worker_why_not(find("p0"), 1), "role_unknown");
+    assert_int_equal(bt_registry_take_word(r, find("p0"), &word, &now, err, sizeof err), 0);
+    assert_int_equal(atomic_load(&now->switching), BT_SWITCH_UNKNOWN);
+    now->registered_at_ms = 7;
+    assert_int_equal(bt_registry_replace(r, now, spec, err, sizeof err),
+                     0); /* it has been switched */
+    assert_int_equal(atomic_load(&find("p0")->switching), BT_SWITCH_NONE);
+    assert_int_equal(find("p0")->registered_at_ms, 7);
+}
+
 static void share(void *user, bt_workers_t *workers)
 {
     (void) user;
@@ -616,6 +639,7 @@ int main(void)
         CASE(a_reload_keeps_what_was_registered),
         CASE(a_worker_that_is_described_anew_is_registered_still),
         CASE(a_reload_keeps_whom_only_registration_has_named),
+        CASE(a_role_that_nobody_knows_outlives_a_description),
         CASE(one_worker_whoever_names_it),
         CASE(what_is_added_outlives_a_reload),
         CASE(what_is_added_takes_over_what_was_found),
