@@ -445,7 +445,7 @@ bool bt_dialect_serves(const bt_dialect_t *dialect, bt_str_t path)
     return file->route_count == 0;
 }
 
-/* Asked several times a request: most names differ in their first letter. */
+/* Asked several times a request: most names differ in their first byte. */
 const bt_dialect_t *bt_dialects_find(const bt_dialects_t *d, const char *name)
 {
     for (unsigned i = 0; i < d->count; i++)
