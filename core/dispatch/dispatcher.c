@@ -149,6 +149,7 @@ void bt_dispatcher_cancel_all(bt_dispatcher_t *d)
     }
     bt_list_each (&d->draining, it, tmp)
         bt_request_cut(bt_container_of(it, bt_request_t, link));
+    bt_warmups_stop(d->warmups); /* or another one would begin, and outlive the dispatcher */
     bt_observer_stop(d->observer);
 }
 

@@ -391,15 +391,21 @@ int bt_warmups_new(bt_dispatcher_t *d)
     return 0;
 }
 
-void bt_warmups_free(struct bt_warmups *all)
+void bt_warmups_stop(struct bt_warmups *all)
 {
     bt_list_t *it, *tmp;
 
-    if (all == NULL)
+    if (all == NULL || all->server == NULL)
         return;
     bt_timer_stop(&all->look);
     bt_server_close(all->server, NULL, NULL);
+    all->server = NULL;
     bt_list_each (&all->running, it, tmp)
         end(bt_container_of(it, struct warmup, link));
+}
+
+void bt_warmups_free(struct bt_warmups *all)
+{
+    bt_warmups_stop(all);
     free(all);
 }
