@@ -282,7 +282,7 @@ typedef struct bt_kv_agent_stats {
      * more, in runs of 64 KiB and above. Measured once a process, in a few ms, when the first
      * agent that may copy opens; all 0 until then. */
     bt_kv_copy_way_t copy_small, copy_pages, copy_runs;
-    uint64_t copy_bytes_per_s, memcpy_bytes_per_s; /* of pages then; 0 = a default was taken */
+    uint64_t copy_bytes_per_s, memcpy_bytes_per_s; /* of pages then; 0 = no time to measure */
     uint64_t copy_measured_us;                     /* how long it took */
 } bt_kv_agent_stats_t;
 BT_KV_API void bt_kv_agent_stats(bt_kv_agent_t *agent, bt_kv_agent_stats_t *stats_p);

@@ -16,7 +16,6 @@
 #include <string.h>
 
 #define SMALL_BYTES ((size_t) 128 << 10) /* a copy of less is small */
-#define RUN_BYTES (64u << 10)            /* a row of so many is a run, not a page */
 #define LANE ((size_t) 4096)
 #define LANES 4u
 #define STEP ((size_t) 256)
@@ -177,7 +176,7 @@ static void copy_pieces(bt_kv_copy_way_t pages, bt_kv_copy_way_t runs,
                         const bt_kv_copy_piece_t *pieces, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        copy_piece(pieces[i].bytes < RUN_BYTES ? pages : runs, &pieces[i],
+        copy_piece(pieces[i].bytes < BT_KV_COPY_RUN ? pages : runs, &pieces[i],
                    pieces[i + 1 < count ? i + 1 : i].src);
     order_stores();
 }

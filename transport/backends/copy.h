@@ -13,6 +13,8 @@
 
 #define BT_KV_COPY_BUDGET_NS UINT64_C(20000000)
 #define BT_KV_COPY_WAYS 16u /* at most */
+#define BT_KV_COPY_PAGE (16u << 10)
+#define BT_KV_COPY_RUN (64u << 10) /* a row of so many is a run, not a page */
 
 /* Of equal strides; rows 1: plain. */
 typedef struct bt_kv_copy_piece {
@@ -30,7 +32,8 @@ typedef struct bt_kv_copy_choice {
 /* What the choice asks: the real machine, or a spec's. */
 typedef struct bt_kv_copy_bench {
     uint64_t (*now_ns)(void *user);
-    uint64_t (*run_ns)(void *user, bt_kv_copy_way_t way); /* one trial: the CPU time it took */
+    /* One trial, of pieces of BT_KV_COPY_PAGE or _RUN: the CPU time it took. */
+    uint64_t (*run_ns)(void *user, bt_kv_copy_way_t way, uint32_t piece_bytes);
     void *user;
     uint64_t trial_bytes;
 } bt_kv_copy_bench_t;
