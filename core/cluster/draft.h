@@ -58,6 +58,11 @@ bt_worker_t *bt_places_find(bt_worker_t *const *sorted, unsigned count, const bt
 const bt_worker_pool_t *bt_registry_find_pool(const bt_workers_t *f, const char *name);
 int bt_registry_make_worker(bt_registry_t *r, const bt_worker_spec_t *spec, bt_worker_t **worker_p,
                             char *err, size_t err_size);
+/* *worker_p, just made by spec, is the engine of `before` by another description: it becomes one that has registered what that one
+ * has. before: NULL, or one of another connector or role: nothing. On failure the caller still has *worker_p. */
+int bt_registry_keep_registration(bt_registry_t *r, const bt_worker_spec_t *spec,
+                                  const bt_worker_t *before, bt_worker_t **worker_p, char *err,
+                                  size_t err_size);
 /* Ends the draft in both cases. */
 int bt_registry_publish(bt_registry_t *r, bt_draft_t *d, char *err, size_t err_size);
 

@@ -211,12 +211,37 @@ static void carry_registration(bt_worker_t *fresh, const bt_worker_t *old)
     fresh->is_registered = atomic_load(&old->is_registered);
 }
 
-/* Not one of another connector, or of the other role. */
+/* Not one of another connector, or of the other role, nor one that comes by a word of its own. */
 static bool has_word_for(const bt_worker_t *before, const bt_worker_t *now)
 {
-    return before->registered_at_ms != 0 && before->spec.role == now->spec.role &&
-           before->pair_rules.family != NULL && now->pair_rules.family != NULL &&
+    return before->registered_at_ms != 0 && now->spec.registered.kv_address[0] == '\0' &&
+           before->spec.role == now->spec.role && before->pair_rules.family != NULL &&
+           now->pair_rules.family != NULL &&
            strcmp(before->pair_rules.family, now->pair_rules.family) == 0;
+}
+
+int bt_registry_keep_registration(bt_registry_t *r, const bt_worker_spec_t *spec,
+                                  const bt_worker_t *before, bt_worker_t **worker_p, char *err,
+                                  size_t err_size)
+{
+    bt_worker_spec_t said;
+    bt_worker_t *fresh;
+    int rc;
+
+    if (before == NULL || !has_word_for(before, *worker_p))
+        return 0;
+    if ((rc = bt_worker_spec_copy(&said, spec)) < 0)
+        return rc;
+    said.registered = before->spec.registered;
+    said.registered.is_new = false;
+    rc = bt_registry_make_worker(r, &said, &fresh, err, err_size);
+    bt_worker_spec_fini(&said);
+    if (rc < 0)
+        return rc;
+    bt_worker_unref(*worker_p);
+    *worker_p = fresh;
+    carry_registration(fresh, before);
+    return 0;
 }
 
 /* The worker that stood at the place of this one; NULL: none. */
@@ -226,26 +251,21 @@ static bt_worker_t *find_before(const bt_worker_pool_t *old, bt_worker_t *const 
     return old != NULL ? bt_places_find(places, old->all.count, w) : NULL;
 }
 
-/* A spec that no old worker has. What stood at its place before has perhaps registered. */
+/* A spec that no old worker has. */
 static int make_described(bt_registry_t *r, const bt_worker_spec_t *spec,
                           const bt_worker_pool_t *old, bt_worker_t *const *places,
                           bt_worker_t **worker_p, char *err, size_t err_size)
 {
-    bt_worker_spec_t said;
-    int rc = bt_registry_make_worker(r, spec, worker_p, err, err_size);
-    const bt_worker_t *before = rc == 0 ? find_before(old, places, *worker_p) : NULL;
+    bt_worker_t *w;
+    int rc = bt_registry_make_worker(r, spec, &w, err, err_size);
 
-    if (before == NULL || !has_word_for(before, *worker_p))
+    if (rc < 0)
         return rc;
-    bt_worker_unref(*worker_p);
-    if ((rc = bt_worker_spec_copy(&said, spec)) < 0)
-        return rc;
-    said.registered = before->spec.registered;
-    said.registered.is_new = false;
-    rc = bt_registry_make_worker(r, &said, worker_p, err, err_size);
-    bt_worker_spec_fini(&said);
-    if (rc == 0)
-        carry_registration(*worker_p, before);
+    rc = bt_registry_keep_registration(r, spec, find_before(old, places, w), &w, err, err_size);
+    if (rc < 0)
+        bt_worker_unref(w);
+    else
+        *worker_p = w;
     return rc;
 }
 
@@ -384,7 +404,8 @@ int bt_registry_add(bt_registry_t *r, const char *pool, const bt_worker_spec_t *
     if (rc < 0)
         return rc;
     bt_worker_t *before = find_found(target, w);
-    if ((rc = draft_current(r, &d, before)) < 0) {
+    rc = bt_registry_keep_registration(r, spec, before, &w, err, err_size);
+    if (rc < 0 || (rc = draft_current(r, &d, before)) < 0) {
         bt_worker_unref(w);
         return rc;
     }

@@ -600,6 +600,49 @@ static void what_is_added_takes_over_what_was_found(void **state)
     assert_int_equal(sources("d0"), BT_NAMED_BIT(BT_NAMED_FILE));
 }
 
+static void describe_registered(bt_worker_spec_t *spec, const char *zone)
+{
+    make_spec(spec, BT_ROLE_PREFILL, "http://127.0.0.1:7", "p2p_nccl");
+    spec->zone = zone != NULL ? text(zone) : NULL;
+}
+
+static void find_registered(const char *zone)
+{
+    bt_found_t one = {0};
+    describe_registered(&one.spec, zone);
+    assert_int_equal(bt_registry_set_found(r, BT_NAMED_FILE, &one, 1, err, sizeof err), 0);
+    bt_worker_spec_fini(&one.spec);
+}
+
+static void assert_registered(const char *zone)
+{
+    const bt_worker_t *w = find("p0");
+    assert_string_equal(w->spec.zone, zone);
+    assert_string_equal(w->kv_address, "10.0.0.1:14579");
+    assert_true(atomic_load(&w->is_registered));
+    assert_int_equal(w->registered_at_ms, 7);
+}
+
+static void what_is_found_anew_is_registered_still(void **state)
+{
+    const bt_registered_t word = {.kv_address = "10.0.0.1:14579"};
+    bt_worker_spec_t spec;
+    bt_worker_t *w;
+
+    (void) state;
+    assert_int_equal(apply(), 0);
+    find_registered(NULL);
+    assert_int_equal(bt_registry_take_word(r, find("p0"), &word, &w, err, sizeof err), 0);
+    w->is_registered = true;
+    w->registered_at_ms = 7;
+    find_registered("z1");
+    assert_registered("z1");
+    describe_registered(&spec, "z2"); /* and the API names it, too */
+    assert_int_equal(bt_registry_add(r, NULL, &spec, err, sizeof err), 0);
+    bt_worker_spec_fini(&spec);
+    assert_registered("z2");
+}
+
 static void a_bad_finding_changes_nothing(void **state)
 {
     bt_found_t two[2] = {0};
@@ -643,6 +686,7 @@ int main(void)
         CASE(one_worker_whoever_names_it),
         CASE(what_is_added_outlives_a_reload),
         CASE(what_is_added_takes_over_what_was_found),
+        CASE(what_is_found_anew_is_registered_still),
         CASE(a_bad_finding_changes_nothing),
         CASE(loops_hammer_while_the_registry_applies),
     };
