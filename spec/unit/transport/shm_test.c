@@ -177,6 +177,22 @@ static void test_a_pool_that_cannot_be_mapped_is_pulled(void **state)
     pair_close(&p);
 }
 
+/* The message waits, as with a full socket, and its batch with it. */
+static void test_a_kernel_short_of_memory_is_no_end(void **state)
+{
+    (void) state;
+    pair_t p;
+
+    pair_open(&p);
+    bt_shm_hooks.short_sends = 3;
+    bt_kv_mem_t *pool = rig_pool(&p.a, MIB), *dst = rig_pool(&p.b, MIB);
+    const bt_kv_run_t run = plain(pool, 0, dst, 0, 4096);
+    move_and_compare(&p, pool, dst, &run, 1);
+    assert_int_equal(bt_shm_hooks.short_sends, 0); /* else this shows nothing */
+    assert_false(p.la->has_failed || p.lb->has_failed);
+    pair_close(&p);
+}
+
 static void test_a_batch_longer_than_the_ring(void **state)
 {
     (void) state;
@@ -425,6 +441,7 @@ int main(void)
         cmocka_unit_test(test_a_grant_makes_the_pull_possible),
         cmocka_unit_test(test_neither_pull_nor_window),
         cmocka_unit_test(test_a_pool_that_cannot_be_mapped_is_pulled),
+        cmocka_unit_test(test_a_kernel_short_of_memory_is_no_end),
         cmocka_unit_test(test_a_batch_longer_than_the_ring),
         cmocka_unit_test(test_back_pressure_and_order),
         cmocka_unit_test(test_both_directions_at_once),

@@ -165,10 +165,11 @@ struct bt_shm {
 
 /* For specs: what this machine does not do by itself. */
 typedef struct bt_shm_hooks {
-    int probe_failures; /* so many next probes fail with EPERM; -1 = all */
-    bool no_window;     /* there is no memory for it */
-    bool no_seal;       /* areas and pools stay unsealed, and are passed on all the same */
-    bool no_map;        /* mapping fails */
+    int probe_failures;   /* so many next probes fail with EPERM; -1 = all */
+    bool no_window;       /* there is no memory for it */
+    bool no_seal;         /* areas and pools stay unsealed, and are passed on all the same */
+    bool no_map;          /* mapping fails */
+    unsigned short_sends; /* so many next messages find the kernel without memory (ENOBUFS) */
 } bt_shm_hooks_t;
 extern bt_shm_hooks_t bt_shm_hooks;
 

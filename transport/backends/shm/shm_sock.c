@@ -105,6 +105,22 @@ int bt_shm_pidfd(int sock, pid_t pid)
 }
 
 /* ---- messages ---- */
+/* A full socket, or a kernel that is short of memory or of what it counts of descriptors in flight: over soon. */
+static bool is_transient(int error)
+{
+    return error == EAGAIN || error == EINTR || error == ETOOMANYREFS || error == ENOBUFS ||
+           error == ENOMEM;
+}
+
+static ssize_t send_head(int sock, const struct msghdr *head)
+{
+    if (bt_shm_hooks.short_sends == 0)
+        return sendmsg(sock, head, MSG_DONTWAIT | MSG_NOSIGNAL);
+    bt_shm_hooks.short_sends--;
+    errno = ENOBUFS;
+    return -1;
+}
+
 static int send_now(int sock, const bt_shm_msg_t *msg, const int *fds, uint32_t fd_count)
 {
     union {
@@ -123,9 +139,9 @@ static int send_now(int sock, const bt_shm_msg_t *msg, const int *fds, uint32_t 
         control.head.cmsg_len = CMSG_LEN(fd_count * sizeof(int));
         memcpy(CMSG_DATA(&control.head), fds, fd_count * sizeof(int));
     }
-    if (sendmsg(sock, &head, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t) sizeof(*msg))
+    if (send_head(sock, &head) == (ssize_t) sizeof(*msg))
         return 0;
-    return errno == EAGAIN || errno == EINTR || errno == ETOOMANYREFS ? BT_E_AGAIN : BT_E_RESET;
+    return is_transient(errno) ? BT_E_AGAIN : BT_E_RESET;
 }
 
 static void unsent_free(struct unsent *u)
