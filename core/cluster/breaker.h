@@ -27,7 +27,7 @@ typedef struct bt_breaker_config {
 } bt_breaker_config_t;
 void bt_breaker_config_defaults(bt_breaker_config_t *config);
 
-/* The workers of one role in one pool, where their breakers are not the only word on them: usable by health, and out by
+/* The workers of one role in one pool, where their breakers are not the only word on them: usable but for their breakers, and out by
  * their breakers, which counts only among the usable ones. */
 typedef struct bt_breaker_group {
     _Atomic unsigned refs, usable, out;

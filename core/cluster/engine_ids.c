@@ -79,8 +79,10 @@ int bt_engine_ids_read(bt_worker_t *w, bt_str_t json)
     free(old);
     if (is_new)
         note_ranks(w, (unsigned) count);
-    if (!atomic_exchange(&w->has_engine_ids, true))
+    if (!atomic_exchange(&w->has_engine_ids, true)) {
+        bt_worker_note_service(w);
         bt_workers_changed();
+    }
     return 0;
 }
 

@@ -311,22 +311,25 @@ static const char *why_unhealthy(const bt_worker_t *w, uint64_t now_ms)
     return bt_breaker_allows(&w->breaker, now_ms) ? NULL : "breaker_open";
 }
 
+/* What the other end of a KV transfer must have said, or heard, first. */
+static const char *why_unready(const bt_worker_t *w)
+{
+    if (w->is_gateway_managed && !atomic_load_explicit(&w->has_agents, memory_order_relaxed))
+        return "no_agent";
+    if (w->is_trigger && !atomic_load_explicit(&bt_worker_has_metaserver, memory_order_relaxed))
+        return "no_metaserver"; /* added while the gateway runs: the start refuses it */
+    if (w->asks_bootstrap && !atomic_load_explicit(&w->has_engine_ids, memory_order_relaxed))
+        return "no_engine_id";
+    if (w->must_register && !atomic_load_explicit(&w->is_registered, memory_order_relaxed))
+        return "not_registered";
+    return NULL;
+}
+
 const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms)
 {
     const char *why = w->refusal != NULL ? "unknown_connector" : why_unhealthy(w, now_ms);
-    if (why == NULL && w->is_gateway_managed &&
-        !atomic_load_explicit(&w->has_agents, memory_order_relaxed))
-        why = "no_agent";
-    if (why == NULL && w->is_trigger &&
-        !atomic_load_explicit(&bt_worker_has_metaserver, memory_order_relaxed))
-        why = "no_metaserver"; /* added while the gateway runs: the start refuses it */
-    if (why == NULL && w->asks_bootstrap &&
-        !atomic_load_explicit(&w->has_engine_ids, memory_order_relaxed))
-        why = "no_engine_id";
-    if (why == NULL && w->must_register &&
-        !atomic_load_explicit(&w->is_registered, memory_order_relaxed))
-        why = "not_registered";
-    return why;
+
+    return why != NULL ? why : why_unready(w);
 }
 
 bool bt_worker_is_healthy(const bt_worker_t *w, uint64_t now_ms)
@@ -470,7 +473,8 @@ void bt_worker_set_lost(bt_worker_t *w, uint64_t since_ms, uint64_t now_ms)
 void bt_worker_note_service(bt_worker_t *w)
 {
     pthread_mutex_lock(&w->lock); /* the last to come sees the last state */
-    bt_breaker_set_usable(&w->breaker, why_out(w) == NULL);
+    bt_breaker_set_usable(&w->breaker,
+                          w->refusal == NULL && why_out(w) == NULL && why_unready(w) == NULL);
     pthread_mutex_unlock(&w->lock);
 }
 

@@ -298,7 +298,8 @@ static inline void bt_worker_restarted(bt_worker_t *w)
     atomic_fetch_add_explicit(&w->warm.life, 1, memory_order_release);
     bt_workers_changed();
 }
-/* To be called when it was set draining or switching, or was put into a pool: whether its breaker counts has changed. */
+/* To be called when it was set draining or switching, was put into a pool, or has registered what it must, or no longer has: whether
+ * its breaker counts has changed. */
 void bt_worker_note_service(bt_worker_t *w);
 void bt_worker_set_health(bt_worker_t *w, enum bt_health h,
                           const char *why); /* logs the change; bumps the fleet epoch */

@@ -90,6 +90,7 @@ static void update(const bt_transfer_t *t, const bt_transfer_rank_group_t *group
 
     if (atomic_exchange(&group->worker->has_agents, is_whole) == is_whole)
         return;
+    bt_worker_note_service(group->worker);
     bt_workers_changed();
     if (is_whole)
         bt_log_info("transfer", "worker %s: all %u agents are registered", group->worker->name,

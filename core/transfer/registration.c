@@ -158,6 +158,7 @@ static void note_heartbeat(bt_worker_t *w)
     w->registered_at_ms = bt_clock_ms();
     if (atomic_exchange(&w->is_registered, true))
         return;
+    bt_worker_note_service(w);
     bt_workers_changed();
     bt_log_info("transfer", "worker %s is registered: KV at %s", w->name, w->kv_address);
 }
@@ -338,6 +339,7 @@ static void expire(const bt_registration_t *r, bt_worker_t *w, uint64_t silent_m
 {
     if (silent_ms < expiry_of(r, w) || !atomic_exchange(&w->is_registered, false))
         return;
+    bt_worker_note_service(w);
     bt_workers_changed();
     bt_log_warn("transfer", "worker %s has not registered for %llu ms%s", w->name,
                 (unsigned long long) silent_ms,

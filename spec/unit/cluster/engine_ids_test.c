@@ -96,19 +96,25 @@ static void what_names_no_id_changes_nothing(void **state)
 
 static void doubted_ones_are_asked_for_and_serve_till_then(void **state)
 {
+    bt_breaker_group_t *group = bt_breaker_group_new();
     bt_worker_t *w = prefill();
     char id[BT_ENGINE_ID_MAX];
     uint64_t changes = bt_workers_changes();
     (void) state;
 
+    bt_breaker_join(&w->breaker, group);
+    bt_worker_note_service(w);
+    assert_int_equal(atomic_load(&group->usable), 0);
     assert_int_equal(bt_engine_ids_read(w, BT_STR("{\"0\":{\"engine_id\":\"a\"}}")), 0);
     assert_true(bt_workers_changes() > changes); /* it is usable now */
+    assert_int_equal(atomic_load(&group->usable), 1);
     assert_false(w->query_soon);
     bt_engine_ids_doubt(w);
     assert_true(w->query_soon);
     assert_true(bt_engine_ids_get(w, 0, id, sizeof id));
     assert_true(bt_worker_usable(w, 1));
     bt_worker_unref(w);
+    bt_breaker_group_unref(group);
 }
 
 int main(void)

@@ -215,6 +215,26 @@ static void one_that_must_register_is_not_used_before(void **state)
     bt_worker_unref(w);
 }
 
+/* Those that nobody may use are no reason to keep a breaker open, nor to close one. */
+static void one_that_is_not_ready_counts_for_no_breaker(void **state)
+{
+    bt_breaker_group_t *group = bt_breaker_group_new();
+    bt_worker_t *w = quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:1", "P2pNcclConnector");
+    bt_worker_t *refused = quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:2", "nobody_knows");
+    (void) state;
+    bt_breaker_join(&w->breaker, group);
+    bt_breaker_join(&refused->breaker, group);
+    bt_worker_set_health(w, BT_HEALTH_UP, "test");
+    bt_worker_set_health(refused, BT_HEALTH_UP, "test");
+    assert_int_equal(atomic_load(&group->usable), 0);
+    atomic_store(&w->is_registered, true);
+    bt_worker_note_service(w);
+    assert_int_equal(atomic_load(&group->usable), 1);
+    bt_worker_unref(w);
+    bt_worker_unref(refused);
+    bt_breaker_group_unref(group);
+}
+
 static void what_it_has_registered_makes_it(void **state)
 {
     bt_worker_spec_t spec;
@@ -349,6 +369,7 @@ int main(void)
         cmocka_unit_test(a_triggers_worker_needs_a_metaserver),
         cmocka_unit_test(a_gateway_managed_worker_needs_its_agents),
         cmocka_unit_test(one_that_must_register_is_not_used_before),
+        cmocka_unit_test(one_that_is_not_ready_counts_for_no_breaker),
         cmocka_unit_test(what_it_has_registered_makes_it),
         cmocka_unit_test(a_kv_address_that_fits_no_id),
         cmocka_unit_test(averages_follow_with_an_eighth),

@@ -28,6 +28,30 @@ static void test_all_ranks_make_it_whole(void **state)
     rig_close(&rig);
 }
 
+/* As breakers count them. */
+static void test_is_usable_with_its_agents(void **state)
+{
+    bt_worker_spec_t spec;
+    char err[256];
+    rig_t rig;
+
+    (void) state;
+    rig_open(&rig, NULL);
+    make_spec(&spec, BT_ROLE_PREFILL, "http://127.0.0.1:8001", "BatonConnector");
+    assert_int_equal(bt_registry_add(rig.registry, NULL, &spec, err, sizeof err), 0);
+    bt_worker_spec_fini(&spec);
+    bt_worker_t *w = rig_worker(&rig, "p0");
+    bt_worker_set_health(w, BT_HEALTH_UP, "test");
+    assert_int_equal(atomic_load(&w->breaker.group->usable), 0);
+    fake_join(&a, &rig, "p0", 0, 1, 1);
+    TURN_UNTIL(&rig.loop, has_agents(&rig, "p0"));
+    assert_int_equal(atomic_load(&w->breaker.group->usable), 1);
+    fake_hang_up(&a);
+    TURN_UNTIL(&rig.loop, !has_agents(&rig, "p0"));
+    assert_int_equal(atomic_load(&w->breaker.group->usable), 0);
+    rig_close(&rig);
+}
+
 /* Who says that there are more ranks cannot make a worker useless whose agents are all there. */
 static void test_ranks_must_agree(void **state)
 {
@@ -363,6 +387,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_ranks_make_it_whole),
+        cmocka_unit_test(test_is_usable_with_its_agents),
         cmocka_unit_test(test_ranks_must_agree),
         cmocka_unit_test(test_silent_ranks_need_not_agree),
         cmocka_unit_test(test_found_by_url),

@@ -212,17 +212,26 @@ static void a_word_does_not_change_all_the_time(void **state)
     close_rig();
 }
 
+static unsigned usable(void)
+{
+    return atomic_load(&worker("p0")->breaker.group->usable);
+}
+
 static void one_that_falls_silent_is_not_used(void **state)
 {
     (void) state;
     open_rig("p2p_nccl", &(bt_registration_config_t){.expiry_ms = {600, 0}});
     register_p2p("P", "127.0.0.1:8001", "10.0.0.1:14579");
     TURN_UNTIL(&loop, atomic_load(&worker("p0")->is_registered));
+    bt_worker_set_health(worker("p0"), BT_HEALTH_UP, "test");
+    assert_int_equal(usable(), 1);
     TURN_UNTIL(&loop, !atomic_load(&worker("p0")->is_registered));
+    assert_int_equal(usable(), 0);
     assert_string_equal(worker("p0")->kv_address, "10.0.0.1:14579");
     assert_int_equal(times_said("p0 has not registered for"), 1);
     register_p2p("P", "127.0.0.1:8001", "10.0.0.1:14579");
     TURN_UNTIL(&loop, atomic_load(&worker("p0")->is_registered));
+    assert_int_equal(usable(), 1);
     close_rig();
 }
 
