@@ -180,7 +180,7 @@ static int build_workers(const bt_config_t *c, bt_registry_t **registry_p, char 
         return rc;
     rc = bt_config_apply_workers(c, r, err, err_size);
     if (rc == 0)
-        rc = bt_config_apply_found(c, &c->found, r, err, err_size);
+        rc = bt_config_apply_found(c, c->workers_file, &c->found, r, err, err_size);
     if (rc < 0)
         bt_registry_free(r);
     else
@@ -261,13 +261,13 @@ out:
     return rc;
 }
 
-int bt_config_apply_found(const bt_config_t *c, const bt_config_found_t *found,
+int bt_config_apply_found(const bt_config_t *c, const char *file, const bt_config_found_t *found,
                           bt_registry_t *registry, char *err, size_t err_size)
 {
     char why[BT_CONFIG_ERR_BYTES];
     unsigned count = 0;
 
-    if (c->workers_file == NULL)
+    if (file == NULL)
         return 0;
     for (unsigned i = 0; i < found->count; i++)
         count += found->pools[i].worker_count;
@@ -281,7 +281,7 @@ int bt_config_apply_found(const bt_config_t *c, const bt_config_found_t *found,
                                         .spec = found->pools[i].workers[k]}; /* borrowed */
     int rc = bt_registry_set_found(registry, BT_NAMED_FILE, all, count, why, sizeof why);
     free(all);
-    return rc < 0 ? bt_err_refuse(err, err_size, "%s: %s", c->workers_file, why) : 0;
+    return rc < 0 ? bt_err_refuse(err, err_size, "%s: %s", file, why) : 0;
 }
 
 int bt_config_check_workers(const bt_config_t *c, char *err, size_t err_size)

@@ -20,8 +20,8 @@ int bt_config_check_workers(const bt_config_t *c, char *err, size_t err_size);
 /* Gives the fleet of this configuration to a registry. */
 int bt_config_apply_workers(const bt_config_t *c, bt_registry_t *registry, char *err,
                             size_t err_size);
-/* What the workers file names. Errors begin with its path. */
-int bt_config_apply_found(const bt_config_t *c, const bt_config_found_t *found,
+/* What the workers file names; NULL: there is none. Errors begin with its path. */
+int bt_config_apply_found(const bt_config_t *c, const char *file, const bt_config_found_t *found,
                           bt_registry_t *registry, char *err, size_t err_size);
 /* The ports can be bound now (and are let go again). One that is taken is a warning: by the gateway
  * that serves this configuration, maybe. */

@@ -127,7 +127,8 @@ static int open_workers(bt_gateway_t *g, char *err, size_t err_size)
     }
     rc = bt_config_apply_workers(g->config, g->registry, err, err_size);
     if (rc == 0)
-        rc = bt_config_apply_found(g->config, &g->config->found, g->registry, err, err_size);
+        rc = bt_config_apply_found(g->config, g->config->workers_file, &g->config->found,
+                                   g->registry, err, err_size);
     return rc == 0 ? give_workers(g, err, err_size) : rc;
 }
 

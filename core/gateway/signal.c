@@ -138,6 +138,12 @@ static void take_keys(bt_gateway_t *g, bt_config_t *wanted)
     bt_log_info("gateway", "%u client keys count from now on", g->keys->count);
 }
 
+/* Another file is followed from the next start on; until then this one says who its workers are. */
+static bool is_followed(const char *now, const char *wanted)
+{
+    return now != NULL && wanted != NULL && strcmp(now, wanted) == 0;
+}
+
 void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
 {
     char err[BT_CONFIG_ERR_BYTES] = "";
@@ -149,7 +155,9 @@ void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
         free(wanted);
         return;
     }
-    if (bt_config_apply_found(wanted, &wanted->found, g->registry, err, sizeof err) < 0)
+    if (is_followed(g->config->workers_file, wanted->workers_file) &&
+        bt_config_apply_found(wanted, wanted->workers_file, &wanted->found, g->registry, err,
+                              sizeof err) < 0)
         bt_log_error("gateway", "the workers file's workers stay as they were: %s", err);
     __atomic_store_n(&bt_log_level_now, (int) wanted->log_level, __ATOMIC_RELAXED);
     report_restart_settings(g->config, wanted);

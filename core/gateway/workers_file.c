@@ -50,7 +50,7 @@ static void take(workers_file_t *f)
     if (rc == 0)
         rc = bt_config_read_found(c, f->path, f->root, &found, f->err, sizeof f->err);
     if (rc == 0)
-        rc = bt_config_apply_found(c, &found, registry, f->err, sizeof f->err);
+        rc = bt_config_apply_found(c, f->path, &found, registry, f->err, sizeof f->err);
     bt_config_found_fini(&found);
     if (rc < 0)
         bt_log_error("gateway", "workers file refused, its workers stay as they were: %s", f->err);

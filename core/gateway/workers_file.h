@@ -2,6 +2,7 @@
  *
  * Owner: the control loop.
  * Life:  start, when the gateway begins to serve -> stop, before its loop ends.
+ *        The path is that of the start: SIGHUP applies no other one.
  * Flow:  the file is another one -> a pool thread runs its Lua -> checked on the control loop -> the registry's source "file".
  * Cost:  four stats a second, on a pool thread.
  */

@@ -121,6 +121,37 @@ describe("baton run --workers-file", function()
     wait_named({ [w0.name] = "file", [w1.name] = "file" })
   end)
 
+  it("is another file only after a restart", function()
+    sim = fleet.start_sim({ "role=hybrid,ttft=1", "role=hybrid,ttft=1" })
+    local w0, w1 = sim.list[1], sim.list[2]
+    local config = proc.path("baton.lua")
+    local function configure(file)
+      local out = assert(io.open(config, "w"))
+      out:write(file and ("return { workers_file = %q, pools = { { name = 'all' } } }"):format(file)
+        or "return { pools = { { name = 'all' } } }")
+      out:close()
+    end
+    write(names(w0))
+    local other = proc.write("other.lua", names(w1))
+    configure(path)
+    gateway, port, admin_port = fleet.start_gateway({ config })
+    wait_named({ [w0.name] = "file" })
+    configure(other)
+    gateway:kill(proc.SIGHUP)
+    gateway:says("workers-file has changed: it needs a restart")
+    gateway:says("reloaded: epoch")
+    wait_named({ [w0.name] = "file" })
+    configure(nil)
+    gateway:kill(proc.SIGHUP)
+    eventually(function()
+      local log = gateway:stderr()
+      return select(2, log:gsub("reloaded: epoch", "")) == 2, log
+    end, 10, "both reloads are over")
+    write(names(w0, w1)) -- still followed
+    wait_named({ [w0.name] = "file", [w1.name] = "file" })
+    serves()
+  end)
+
   it("is one source of several", function()
     start("return {}", function(list)
       return { "--worker-urls", list[1].url }
