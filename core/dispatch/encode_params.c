@@ -52,24 +52,37 @@ const char *bt_encode_params_fault(bt_str_t reply)
 
 /* ---- all of them in one ---- */
 
-/* Addresses that mean the encoder's own machine become the host that we have dialled. */
-static void put_descriptor(bt_text_t *out, bt_str_t object, const bt_worker_t *encoder)
+static bool is_host(const bt_json_item_t *item)
 {
-    static const bt_str_t names[] = {BT_STR("peer_host"), BT_STR("remote_host")};
+    return bt_json_key_eq(item, BT_STR("peer_host")) || bt_json_key_eq(item, BT_STR("remote_host"));
+}
+
+static bool is_own_machine(bt_str_t value)
+{
     static const bt_str_t local[] = {BT_STR("\"localhost\""), BT_STR("\"0.0.0.0\""),
                                      BT_STR("\"::\""), BT_STR("\"[::]\"")};
-    bt_json_item_t host;
 
-    for (unsigned i = 0; i < 2; i++)
-        for (unsigned k = 0; k < 4; k++)
-            if (bt_json_get(object, names[i], &host) == 0 && bt_str_eq(host.value, local[k])) {
-                const size_t end = host.value_off + host.value.n;
-                bt_text_put(out, (bt_str_t){object.p, host.value_off});
-                bt_text_json_str(out, bt_str(encoder->host));
-                bt_text_put(out, (bt_str_t){object.p + end, object.n - end});
-                return;
-            }
-    bt_text_put(out, object);
+    for (unsigned i = 0; i < sizeof(local) / sizeof(local[0]); i++)
+        if (bt_str_eq(value, local[i]))
+            return true;
+    return false;
+}
+
+/* Every address that means the encoder's own machine becomes the host that we have dialled. */
+static void put_descriptor(bt_text_t *out, bt_str_t object, const bt_worker_t *encoder)
+{
+    const char *from = object.p;
+    bt_json_walk_t w;
+    bt_json_item_t item;
+
+    bt_json_walk(&w, object);
+    while (bt_json_walk_member(&w, &item))
+        if (is_host(&item) && is_own_machine(item.value)) {
+            bt_text_put(out, (bt_str_t){from, (size_t) (item.value.p - from)});
+            bt_text_json_str(out, bt_str(encoder->host));
+            from = item.value.p + item.value.n;
+        }
+    bt_text_put(out, (bt_str_t){from, (size_t) (object.p + object.n - from)});
 }
 
 struct merge {
