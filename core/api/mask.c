@@ -1,47 +1,61 @@
-/* mask.c - one pattern, matched a byte at a time: an address goes as it is recognised, because what comes next may not be here
- * yet. A match that breaks begins anew at its last byte: no client writes such ids (headers.c), so none stands inside another. */
+/* mask.c - a byte at a time: an address goes as it comes, because what comes next may not be here yet.
+ *
+ *   NONE --"prefill_addr_", "decode_addr_"--> HOST --":"--> COLON --digit--> PORT --"_"--> NONE
+ *                                              ^ \--"_"--> UNDERSCORE --"_"--> NONE
+ *                                              '-- any other byte of an address
+ *
+ * A name may have an underscore in it, and so one ends an address only after its port, or where a second one follows. */
 #include "api/mask.h"
 
-#define WORD BT_STR("prefill_addr_")
-#define BETWEEN BT_STR("___decode_addr_")
-
-void bt_mask_init(bt_mask_t *m, bt_arena_t *arena, bt_str_t prefill, bt_str_t decode)
+static bool has_passed(const bt_mask_t *m, bt_str_t word)
 {
-    const bt_str_t parts[] = {WORD, prefill, BETWEEN, decode};
-    char *text = bt_arena_alloc(arena, WORD.n + prefill.n + BETWEEN.n + decode.n);
-    size_t n = 0;
-
-    for (unsigned i = 0; i < sizeof(parts) / sizeof(parts[0]); n += parts[i].n, i++)
-        memcpy(text + n, parts[i].p, parts[i].n);
-    *m = (bt_mask_t){{text, n}, WORD.n + prefill.n, n - decode.n, 0};
+    for (size_t i = 0; i < word.n; i++)
+        if (m->last[(m->count - word.n + i) % sizeof(m->last)] != word.p[i])
+            return false;
+    return true;
 }
 
-static bool is_address(const bt_mask_t *m)
+/* Of a name, an IPv4 or IPv6 address with a scope, or MoRIIO's list of fields. */
+static bool is_of_address(char c)
 {
-    return m->matched >= m->decode_address || (m->matched >= WORD.n && m->matched < m->prefill_end);
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           (c != '\0' && strchr(".:,-[]%", c) != NULL);
 }
 
-static void match(bt_mask_t *m, char *c)
+static enum bt_mask_at part_after(enum bt_mask_at at, char c)
 {
-    if (*c != m->pattern.p[m->matched]) {
-        m->matched = *c == WORD.p[0];
-        return;
-    }
-    if (is_address(m))
+    if (c == ':')
+        return BT_MASK_COLON;
+    if (c >= '0' && c <= '9' && (at == BT_MASK_COLON || at == BT_MASK_PORT))
+        return BT_MASK_PORT;
+    return BT_MASK_HOST;
+}
+
+static void pass_underscore(bt_mask_t *m)
+{
+    if (has_passed(m, BT_STR("prefill_addr_")) || has_passed(m, BT_STR("decode_addr_")))
+        m->at = BT_MASK_HOST;
+    else if (m->at == BT_MASK_HOST || m->at == BT_MASK_COLON)
+        m->at = BT_MASK_UNDERSCORE;
+    else
+        m->at = BT_MASK_NONE;
+}
+
+static void pass(bt_mask_t *m, char *c)
+{
+    m->last[m->count++ % sizeof(m->last)] = *c;
+    if (*c == '_') {
+        pass_underscore(m);
+    } else if (m->at != BT_MASK_NONE && is_of_address(*c)) {
+        m->at = part_after(m->at, *c);
         *c = 'x';
-    if (++m->matched == m->pattern.n)
-        m->matched = 0;
+    } else {
+        m->at = BT_MASK_NONE;
+    }
 }
 
 void bt_mask_feed(bt_mask_t *m, char *p, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (m->matched == 0) {
-            const char *start = memchr(p + i, WORD.p[0], n - i);
-            if (start == NULL)
-                return;
-            i = (size_t) (start - p);
-        }
-        match(m, p + i);
-    }
+    for (size_t i = 0; i < n; i++)
+        pass(m, p + i);
 }

@@ -126,13 +126,30 @@ static void fail(bt_leg_t *leg, const bt_failure_t *f)
     failed(leg, f);
 }
 
+/* p2p_nccl, moriio: the id that an engine repeats has both engines' addresses in it. */
+static bool has_addresses(const bt_leg_t *leg)
+{
+    return (leg->role == BT_LEG_PREFILL || leg->role == BT_LEG_DECODE) &&
+           leg->attempt->pair.prefill->kv_address != NULL && leg->worker->kv_address != NULL;
+}
+
+/* Of an error: ours alone, too. */
+static bt_str_t masked(const bt_leg_t *leg, bt_str_t words)
+{
+    bt_mask_t mask = {.count = 0};
+
+    if (has_addresses(leg))
+        bt_mask_feed(&mask, (char *) (uintptr_t) words.p, words.n);
+    return words;
+}
+
 /* An error inside a 200: the engine's own words, with the status they stand for. */
 static void fail_inside(bt_leg_t *leg, unsigned status, bt_str_t words)
 {
     bt_failure_t f = bt_leg_failure(leg, BT_E_UPSTREAM_BODY, status >= 500 || status == 429);
 
     f.status = status;
-    f.body = bt_arena_str(&request_of(leg)->arena, words);
+    f.body = masked(leg, bt_arena_str(&request_of(leg)->arena, words));
     fail(leg, &f);
 }
 
@@ -196,20 +213,6 @@ static bool is_redact_wanted(const bt_leg_t *leg, bool is_whole)
            (!is_whole || bt_redact_may_have(leg->reply.text));
 }
 
-/* p2p_nccl, moriio: the id that decode repeats has both engines' addresses in it. */
-static void mask_addresses(bt_leg_t *leg)
-{
-    const bt_pair_t *pair = &leg->attempt->pair;
-    bt_arena_t *arena = &request_of(leg)->arena;
-
-    if (leg->role != BT_LEG_DECODE || pair->prefill->kv_address == NULL ||
-        leg->worker->kv_address == NULL)
-        return;
-    leg->mask = bt_arena_alloc(arena, sizeof(*leg->mask));
-    bt_mask_init(leg->mask, arena, bt_str(pair->prefill->kv_address),
-                 bt_str(leg->worker->kv_address));
-}
-
 /* The answer is good so far: tell the attempt, then let everything held go. is_whole: that is all of it. */
 static void commit(bt_leg_t *leg, bool is_whole)
 {
@@ -225,7 +228,8 @@ static void commit(bt_leg_t *leg, bool is_whole)
         leg->redact = bt_arena_alloc(&request_of(leg)->arena, sizeof(*leg->redact));
         bt_redact_init(leg->redact);
     }
-    mask_addresses(leg);
+    if (has_addresses(leg))
+        leg->mask = bt_arena_zalloc(&request_of(leg)->arena, sizeof(*leg->mask));
     bt_attempt_leg_commit(leg);
     if (leg->state == BT_LEG_RUNNING && kept.text.n > 0)
         relay(leg, kept.buf, kept.text.p, kept.text.n);
@@ -343,7 +347,7 @@ static void answered_with_status(bt_leg_t *leg)
     bt_failure_t f = bt_leg_failure(leg, BT_E_UPSTREAM_STATUS, status == 429 || status >= 500);
 
     f.status = status;
-    f.body = leg->reply.text;
+    f.body = masked(leg, leg->reply.text);
     if (f.status == 503 && bt_str_find(leg->reply.text, BT_STR("currently scaling")) >= 0)
         bt_health_note_scaling(leg->worker);
     else if (f.status >= 500 && bt_str_find(leg->reply.text, BT_STR("EngineDead")) >= 0)

@@ -9,6 +9,7 @@ local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local legs = require("gateway.support.legs")
 local proc = require("gateway.support.proc")
+local stub = require("gateway.support.stub")
 local texts = require("gateway.support.texts")
 
 local PROMPT = ("Sent from rank to rank, and nobody else has it. "):rep(6)
@@ -255,4 +256,71 @@ describe("workers that register for p2p_nccl", function()
     assert.equal(200, answer.status, answer.body)
     assert.equal(check_id(legs.one(seen.prefill)), check_id(legs.one(seen.decode)))
   end)
+end)
+
+-- Engines repeat the id, which names both of their KV addresses, in what they say of an error, too.
+describe("errors of p2p_nccl", function()
+  local p, d, gateway, port, say
+
+  local function id_of(request)
+    return request.headers["x-request-id"]
+  end
+
+  setup(function()
+    p = stub.start(function(request)
+      return say.prefill(id_of(request))
+    end)
+    d = stub.start(function(request)
+      return say.decode(id_of(request))
+    end)
+    local config = proc.write("baton.lua", ([[return { connector = "p2p_nccl", pools = { { workers = {
+      { url = "%s", role = "prefill", kv_address = "10.1.2.3:4567" },
+      { url = "%s", role = "decode", kv_address = "10.1.2.4:4568" } } } } }]]):format(p.url, d.url))
+    gateway, port = fleet.start_gateway({ config, "--disable-retries", "--disable-circuit-breaker",
+      "--load-interval-secs", "0" })
+    eventually(function()
+      return http.get(port, "/readiness").status == 200
+    end)
+  end)
+
+  teardown(function()
+    p:stop()
+    d:stop()
+    gateway:stop()
+    proc.clean()
+  end)
+
+  local function error_of(id)
+    return '{"error":{"message":"request ' .. id .. ' has failed","code":400}}'
+  end
+
+  local function good()
+    return stub.reply(200, '{"id":"cmpl-1","choices":[{"index":0,"text":"","finish_reason":"length"}],"usage":{}}')
+  end
+
+  local function fails(status)
+    return function(id)
+      return stub.reply(status, error_of(id))
+    end
+  end
+
+  local function fails_in_stream(id)
+    return stub.stream({ "data: " .. error_of(id) .. "\n\n" })
+  end
+
+  for _, case in ipairs({
+    { "prefill's status", fails(400), good },
+    { "decode's status", good, fails(400) },
+    { "decode's 200", good, fails(200) },
+    { "decode's first event", good, fails_in_stream },
+  }) do
+    it("show no address: " .. case[1], function()
+      say = { prefill = case[2], decode = case[3] }
+      local answer = http.post(port, "/v1/completions", ('{"model":"m","prompt":"x","max_tokens":3,"stream":%s}'):format(
+        tostring(case[3] == fails_in_stream)))
+      assert.equal(400, answer.status, answer.body)
+      assert.truthy(answer.body:find("___prefill_addr_x+___decode_addr_x+_%x+ has failed"), answer.body)
+      assert.is_nil(answer.body:find("10.1.2", 1, true), answer.body)
+    end)
+  end
 end)
