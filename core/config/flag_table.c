@@ -361,7 +361,7 @@ const bt_flag_t bt_flags[] = {
      POOL(UINT(POOL_AT(spec.engine_request_limit), 0, 1000000)),
      "legs that a worker of the pool may have at once from this gateway; one that has them all is "
      "no candidate, and with none left the answer is 503. A decode's counts from the plan on, each "
-     "child of a list is one (0 = no limit)"},
+     "child of a list is one, --warm-pairs' own are none (0 = no limit)"},
     {"disable-retries", NULL, BT_GROUP_DECIDE, false, SETTING(BOOL(AT(dispatch.disable_retries))),
      "one attempt a request"},
 

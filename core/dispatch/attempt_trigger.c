@@ -94,8 +94,9 @@ static void start_prefill(bt_attempt_t *a, bt_str_t said)
     bt_timer_stop(&a->trigger.wait);
     a->trigger.called_us = bt_clock_event_us();
     bt_stats_inc(&r->d->stats, callbacks);
-    bt_histogram_note(&r->d->stats.callback_wait,
-                      a->trigger.called_us - bt_attempt_answer(a)->call.start_us, 1);
+    if (r->warmup == NULL)
+        bt_histogram_note(&r->d->stats.callback_wait,
+                          a->trigger.called_us - bt_attempt_answer(a)->call.start_us, 1);
     said = bt_arena_str(&r->send_arena, said.n != 0 ? said : BT_STR("null"));
     if (bt_leg_start(p, said, &f) < 0)
         bt_attempt_fail_leg(f.rc == BT_E_CALLBACK ? bt_attempt_answer(a) : p, &f);

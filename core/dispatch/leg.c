@@ -32,7 +32,8 @@ void bt_leg_init(bt_leg_t *leg, bt_attempt_t *a, enum bt_leg_role role, bt_worke
 
 bool bt_leg_take_place(bt_leg_t *leg)
 {
-    const unsigned limit = leg->attempt->task->request->pool->spec.engine_request_limit;
+    const bt_request_t *r = leg->attempt->task->request;
+    const unsigned limit = r->warmup == NULL ? r->pool->spec.engine_request_limit : 0;
 
     leg->has_place = limit != 0 && bt_worker_take_place(leg->worker, limit);
     return leg->has_place || limit == 0;

@@ -237,7 +237,8 @@ static void answer_no_plan(bt_request_t *r, int rc, const char *why)
         bt_answer_error(r, 400, why, 0);
         return;
     }
-    bt_stats_inc(&r->d->stats, unavailable);
+    if (r->warmup == NULL)
+        bt_stats_inc(&r->d->stats, unavailable);
     r->fail_name = "no_worker";
     bt_answer_error(r, 503,
                     bt_arena_printf(&r->arena, "no usable worker: %s",
@@ -412,7 +413,8 @@ static void request_gone(struct bt_handler *h)
     bt_request_t *r = bt_container_of(h, bt_request_t, handler);
 
     r->x = NULL;
-    bt_stats_inc(&r->d->stats, client_gone);
+    if (r->warmup == NULL)
+        bt_stats_inc(&r->d->stats, client_gone);
     if (r->fail_name == NULL)
         r->fail_name = "client_gone";
     finish(r);

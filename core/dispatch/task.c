@@ -242,7 +242,7 @@ void bt_task_start(bt_task_t *task, const bt_choice_t *choice)
     const bt_worker_pool_t *pool = task->request->pool;
     int rc;
 
-    if (pool->spec.retry_budget_percent != 0)
+    if (pool->spec.retry_budget_percent != 0 && task->request->warmup == NULL)
         bt_retry_budget_count(&pool->stat->retry_budget, bt_clock_event_ms());
     task->choice = *choice;
     rc = bt_attempt_start(task, &choice->first, on_attempt_end);

@@ -9,6 +9,9 @@
  * and has more tokens than a KV block, or engines that move whole blocks would move none. (SGLang's
  * fake bootstrap host 2.2.2.2 would not do: the engine then talks to nobody.)
  *
+ * No client waits for it: it is in no figure of clients' requests, and takes no place of
+ * --engine-request-limit, which one that hangs would keep.
+ *
  * Of a data-parallel engine one rank is warmed, the next in turn. A decode is warmed with at most
  * BT_WARM_PARTNERS prefills: those that follow its own place.
  */
@@ -19,6 +22,7 @@
 #include "base/rand.h"
 #include "cluster/warm.h"
 #include "dispatch/attempt_state.h"
+#include "dispatch/backoff.h"
 #include "dispatch/request.h"
 
 #include <errno.h>
@@ -33,17 +37,8 @@
 #define LOOK_PAIRS 4096
 #define RUNNING_MAX 2 /* of one worker */
 #define DEADLINE_MS 180000
-#define WORDS 256        /* of a prompt: more tokens than any engine's KV block has */
-#define FAILURES_MAX 256 /* pairs whose failures are remembered */
-#define AGAIN_MS 500
-#define AGAIN_MAX_MS 60000
+#define WORDS 256 /* of a prompt: more tokens than any engine's KV block has */
 #define FAILURES_WARN 3
-
-struct failure {
-    uint64_t word; /* of the pair */
-    unsigned count;
-    uint64_t again_ms;
-};
 
 /* Pairs of one round over a pool, or over all. */
 struct round {
@@ -69,41 +64,25 @@ struct bt_warmups {
     struct round of_pool, of_all;
     uint64_t epoch, changes; /* when the last round over all began */
     bool is_settled;         /* it found every pair warm */
-    struct failure failures[FAILURES_MAX];
+    bt_backoff_t backoff;
 };
 
 /* ---- failures ---- */
 
-static struct failure *failure_at(struct bt_warmups *all, uint64_t word)
-{
-    return &all->failures[(word * UINT64_C(0x9e3779b97f4a7c15) >> 32) % FAILURES_MAX];
-}
-
-static bool must_wait(struct bt_warmups *all, uint64_t word, uint64_t now_ms)
-{
-    const struct failure *f = failure_at(all, word);
-
-    return f->word == word && now_ms < f->again_ms;
-}
-
 static void note_failure(struct warmup *w, const bt_request_t *r)
 {
-    struct failure *f = failure_at(w->all, w->word);
     uint64_t wait_ms;
+    const unsigned count =
+        bt_backoff_failed(&w->all->backoff, w->word, w->base.decode->id, bt_clock_ms(), &wait_ms);
 
-    if (f->word != w->word)
-        *f = (struct failure){.word = w->word};
-    wait_ms = f->count < 7 ? (uint64_t) AGAIN_MS << f->count : AGAIN_MAX_MS;
-    f->count++;
-    f->again_ms = bt_clock_ms() + wait_ms;
     bt_stats_inc(&w->all->d->stats, warmups_failed);
-    if (f->count >= FAILURES_WARN)
+    if (count >= FAILURES_WARN)
         bt_log_warn("dispatch",
                     "pair %s, %s cannot be warmed: %s, status %u (%u times); requests rather go to "
                     "others, and it is tried again in %" PRIu64 " ms",
                     w->base.prefill->name, w->base.decode->name,
                     r != NULL && r->fail_name != NULL ? r->fail_name : "no answer",
-                    r != NULL ? r->status : 0, f->count, wait_ms);
+                    r != NULL ? r->status : 0, count, wait_ms);
 }
 
 /* ---- one warm-up ---- */
@@ -249,7 +228,7 @@ static void visit(struct bt_warmups *all, const bt_worker_pool_t *pool, bt_worke
     if (bt_warm_has(p, d))
         all->of_pool.warm++;
     else if (is_able(p, now_ms) && is_able(d, now_ms) &&
-             !must_wait(all, bt_warm_word(p, d), now_ms))
+             !bt_backoff_must_wait(&all->backoff, bt_warm_word(p, d), d->id, now_ms))
         start(all, pool, p, d, now_ms);
 }
 

@@ -9,6 +9,7 @@ local proc = require("gateway.support.proc")
 
 local PATH = "/v1/completions"
 local BODY = '{"model":"sim","prompt":"one two three","max_tokens":2}'
+local LONG = '{"model":"sim","prompt":"four five six","max_tokens":2000,"stream":true}'
 local NIXL = {
   "role=prefill,connector=NixlConnector,count=2,latency=0,lease_ms=700",
   "role=decode,connector=NixlConnector,count=2,latency=0",
@@ -150,6 +151,7 @@ describe("--warm-pairs", function()
     assert.equal(4, f:metric("baton_attempts_total"))
     assert.is_nil(f:metric('baton_requests_total{route="completions"'))
     assert.equal(0, f:metric("baton_request_seconds_count") or 0)
+    assert.equal(0, f:metric("baton_handoff_wait_seconds_count"))
     nothing_is_held()
   end)
 
@@ -232,6 +234,21 @@ describe("--warm-pairs", function()
     nobody_is_blamed()
   end)
 
+  it("counts each pair's failures by itself", function()
+    start({ "role=prefill,connector=NixlConnector,latency=0", "role=decode,connector=NixlConnector,count=2,latency=0" },
+      {}, {
+        before = function(sim)
+          sim:fault("p0", { kind = "status", status = 500, path = PATH, times = 1000 })
+        end,
+      })
+    for _, d in ipairs({ "d0", "d1" }) do
+      eventually(function()
+        local log = f.gateway:stderr()
+        return log:find("pair p0, " .. d .. " cannot be warmed[^\n]+%(3 times%)") ~= nil, log
+      end, 9, "a third failure with " .. d)
+    end
+  end)
+
   -- Its breaker is open, and no client's request goes to cold pairs that could be its probe.
   it("warms anew what has restarted", function()
     start(NIXL)
@@ -245,8 +262,8 @@ describe("--warm-pairs", function()
   end)
 
   it("keeps to two partners of a worker at a time, and ends what hangs when the gateway ends", function()
-    start({ "role=prefill,connector=NixlConnector,latency=0", "role=decode,connector=NixlConnector,count=4,latency=0" },
-      {}, {
+    start({ "role=prefill,connector=NixlConnector,latency=0", "role=decode,connector=NixlConnector,count=4,itl=50" },
+      { "--engine-request-limit", "2" }, {
         before = function(sim)
           sim:fault("p0", { kind = "hang", path = PATH, times = 1000 })
         end,
@@ -256,7 +273,20 @@ describe("--warm-pairs", function()
     end, 5, "two warm-ups hang")
     assert.equal(2, #warmups("p0"))
     assert.equal(2, f:told("p0").ledger.prefill.requests)
+    -- They are no clients' legs: the worker's places are free, and their end is no client's that left.
+    http.request(f.workers.p0.port, { method = "DELETE", path = "/sim/fault" })
+    local stream = http.start(f.port, { path = PATH, body = LONG })
+    stream:wait_events(1)
+    assert.equal(2, f:told("p0").ledger.prefill.requests)
     local began = f.gateway
+    began:kill(proc.SIGTERM)
+    eventually(function()
+      local told = f:told("p0").ledger
+      return told.prefill.requests == 0, json.encode(told)
+    end, 5, "the warm-ups have ended")
+    assert.equal(0, f:metric("baton_client_gone_total"))
+    stream:close()
+    assert.equal(0, began:wait(9))
     f:stop()
     f = nil
     assert.is_false(began:is_alive())
