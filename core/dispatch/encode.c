@@ -1,4 +1,4 @@
-/* encode.c - each image, audio or video part of a chat goes to an encode worker, all of them at once; then the chat is planned.
+/* encode.c - each image, audio or video part of a request goes to an encode worker, all of them at once; then the request is planned.
  *
  *   parts -> a leg each -> its reply is looked into -> all are there: the legs that compute the prompt say what the encoders said
  *              ^ failed, and may be tried again: another encoder   `> else: the others stop, the client is told
@@ -19,68 +19,6 @@
 static bt_request_t *request_of(const bt_encode_part_t *p)
 {
     return p->task.request;
-}
-
-/* ---- parts ---- */
-
-static bool is_media(bt_str_t part)
-{
-    static const bt_str_t types[] = {BT_STR("image_url"), BT_STR("audio_url"),
-                                     BT_STR("input_audio"), BT_STR("video_url")};
-    char type[16];
-    long n = -1;
-
-    if (bt_json_type_of(part) == BT_JSON_OBJECT)
-        n = bt_json_unescape(bt_json_find(part, BT_STR("type")), type, sizeof(type));
-    for (unsigned i = 0; n > 0 && i < sizeof(types) / sizeof(types[0]); i++)
-        if (bt_str_eq((bt_str_t){type, (size_t) n}, types[i]))
-            return true;
-    return false;
-}
-
-/* The same part twice is encoded once. */
-static unsigned add_item(bt_str_t *items, unsigned count, bt_str_t item)
-{
-    for (unsigned i = 0; i < count; i++)
-        if (bt_str_eq(items[i], item))
-            return count;
-    items[count] = item;
-    return count + 1;
-}
-
-static unsigned find_in_message(bt_str_t message, bt_str_t *items, unsigned count, unsigned max)
-{
-    const bt_str_t content = bt_json_type_of(message) == BT_JSON_OBJECT
-                                 ? bt_json_find(message, BT_STR("content"))
-                                 : BT_STR_NULL;
-    bt_json_walk_t w;
-    bt_str_t part;
-    size_t inner;
-
-    if (content.n == 0 || bt_json_type_of(content) != BT_JSON_ARRAY)
-        return count;
-    bt_json_walk(&w, content);
-    while (count < max && bt_json_walk_next(&w, &part, &inner))
-        if (is_media(part))
-            count = add_item(items, count, part);
-    return count;
-}
-
-/* At most max of them. */
-static unsigned find_items(const bt_request_t *r, bt_str_t *items, unsigned max)
-{
-    const bt_json_item_t *messages = r->intent.members[BT_MEMBER_MESSAGES];
-    unsigned count = 0;
-    bt_json_walk_t w;
-    bt_str_t message;
-    size_t inner;
-
-    if (messages == NULL || messages->type != BT_JSON_ARRAY)
-        return 0;
-    bt_json_walk(&w, messages->value);
-    while (count < max && bt_json_walk_next(&w, &message, &inner))
-        count = find_in_message(message, items, count, max);
-    return count;
 }
 
 /* ---- the end of the stage ---- */
@@ -336,7 +274,8 @@ static void put(bt_slices_t *body, bt_arena_t *arena, const char *before, bt_str
 {
     if (value.n == 0)
         return;
-    bt_slices_put(body, arena, bt_str(before));
+    if (*before != '\0')
+        bt_slices_put(body, arena, bt_str(before));
     bt_slices_put(body, arena, value);
 }
 
@@ -358,7 +297,11 @@ static void build(bt_encode_part_t *p)
 
     bt_slices_put(&body, arena, BT_STR("{"));
     put(&body, arena, "\"model\":", model);
-    put(&body, arena, &",\"messages\":[{\"role\":\"user\",\"content\":["[model.n == 0], p -> item);
+    bt_slices_put(&body, arena,
+                  bt_str(&",\"messages\":[{\"role\":\"user\",\"content\":["[model.n == 0]));
+    put(&body, arena, "", p->item.before);
+    put(&body, arena, "", p->item.value);
+    put(&body, arena, "", p->item.after);
     bt_slices_put(&body, arena, BT_STR("]}],\"stream\":false"));
     put(&body, arena, ",\"mm_processor_kwargs\":", member(r, BT_STR("mm_processor_kwargs")));
     put(&body, arena, ",\"media_io_kwargs\":", member(r, BT_STR("media_io_kwargs")));
@@ -456,17 +399,18 @@ static bool start(bt_encode_part_t *p, const bt_failure_t *before, bt_failure_t 
 
 /* ---- the beginning ---- */
 
-static void open_part(bt_request_t *r, unsigned i, bt_str_t item)
+static void open_part(bt_request_t *r, unsigned i, bt_media_part_t item)
 {
     bt_encode_part_t *p = &r->encode->parts[i];
     const uint64_t milli =
         atomic_load_explicit(r->pool->bytes_per_token_milli, memory_order_relaxed);
 
     p->item = item;
-    p->task = (bt_task_t){.request = r,
-                          .index = i,
-                          .suffix = "",
-                          .prompt_tokens = milli != 0 ? item.n * 1000 / milli + 1 : 1};
+    p->task =
+        (bt_task_t){.request = r,
+                    .index = i,
+                    .suffix = "",
+                    .prompt_tokens = milli != 0 ? bt_media_size(&item) * 1000 / milli + 1 : 1};
     p->attempt = (bt_attempt_t){.task = &p->task, .number = 1, .kind = BT_PLAN_SINGLE};
 }
 
@@ -485,18 +429,24 @@ static enum bt_progress refuse_many(bt_request_t *r)
 enum bt_progress bt_encode_enter(bt_request_t *r)
 {
     const unsigned max = r->pool->spec.max_fanout;
+    bt_media_part_t *items;
     bt_failure_t f;
-    bt_str_t *items;
-    unsigned count;
+    const char *why;
+    int found;
 
-    if (r->route != BT_ROUTE_CHAT || r->pool->encode.count == 0)
+    if (r->pool->encode.count == 0)
         return BT_PROGRESS_NEXT;
     items = bt_arena_alloc(&r->arena, (max + 1) * sizeof(*items));
-    count = find_items(r, items, max + 1);
-    if (count == 0)
+    found = bt_media_find(&r->intent, items, max + 1, &why);
+    if (found == 0)
         return BT_PROGRESS_NEXT;
-    if (count > max)
+    if (found < 0) {
+        bt_answer_error(r, 400, why, 0);
+        return BT_PROGRESS_ENDED;
+    }
+    if ((unsigned) found > max)
         return refuse_many(r);
+    const unsigned count = (unsigned) found;
     r->encode = bt_arena_zalloc(&r->arena, sizeof(*r->encode));
     *r->encode =
         (bt_encode_t){.parts = bt_arena_zalloc(&r->arena, count * sizeof(bt_encode_part_t)),

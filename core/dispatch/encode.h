@@ -1,4 +1,4 @@
-/* encode.h - a chat's media, encoded before the chat is planned (vLLM's E->P->D). Private to
+/* encode.h - a request's media, encoded before it is planned (vLLM's E->P->D). Private to
  * dispatch.
  *
  * Owner: a request: the stage and its parts lie in its arena.

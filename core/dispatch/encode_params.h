@@ -9,13 +9,14 @@
 #ifndef BT_DISPATCH_ENCODE_PARAMS_H
 #define BT_DISPATCH_ENCODE_PARAMS_H
 
+#include "api/media.h"
 #include "dispatch/attempt_state.h"
 
 typedef struct bt_encode_part {
     bt_task_t task; /* who was tried, how often; of no sink: its attempt is this one */
     bt_attempt_t attempt;
     bt_leg_t leg;
-    bt_str_t item; /* as it stands in the body */
+    bt_media_part_t item;
     const char *worker;
     uint64_t end_us; /* 0 = not yet */
 } bt_encode_part_t;

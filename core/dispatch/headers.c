@@ -66,10 +66,19 @@ static void put_header(struct pen *pen, bt_str_t name, bt_str_t value)
     put(pen, BT_STR("\r\n"));
 }
 
+/* Encoders take parts of chats, whatever they are parts of. */
+static bt_str_t target_of(const bt_leg_t *leg)
+{
+    const bt_request_t *r = leg->attempt->task->request;
+
+    return leg->role == BT_LEG_ENCODE && r->route != BT_ROUTE_CHAT ? BT_STR("/v1/chat/completions")
+                                                                   : r->target;
+}
+
 static size_t bound(const bt_leg_t *leg, const bt_edits_t *edits, bt_str_t key)
 {
     const bt_request_t *r = leg->attempt->task->request;
-    size_t n = 512 + strlen(r->method) + strlen(leg->worker->base_path) + r->target.n +
+    size_t n = 512 + strlen(r->method) + strlen(leg->worker->base_path) + target_of(leg).n +
                strlen(leg->worker->authority) + key.n + strlen(leg->attempt->id);
 
     if (r->x != NULL)
@@ -93,7 +102,7 @@ bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_
     put(&pen, bt_str(r->method));
     put(&pen, BT_STR(" "));
     put(&pen, bt_str(leg->worker->base_path));
-    put(&pen, r->target);
+    put(&pen, target_of(leg));
     put(&pen, BT_STR(" HTTP/1.1\r\n"));
     put_header(&pen, BT_STR("Host"), bt_str(leg->worker->authority));
     for (unsigned i = 0; r->x != NULL && i < r->x->head.header_count; i++) {

@@ -300,6 +300,7 @@ static int read_route(enum sim_route route, const struct members *members, bt_st
             return sim_problem_set(problem_p, 400, "max_tokens: Field required");
         return read_one(ask_p, m.system, m.messages, before, block_bytes, arena, problem_p);
     case SIM_RESPONSES:
+        sim_parts_read(m.input, m.mm_processor, m.media_io, arena, &ask_p->media);
         return read_one(ask_p, m.instructions, m.input, before, block_bytes, arena, problem_p);
     case SIM_GENERATE:
         return read_prompts(ask_p, m.text.type != BT_JSON_NONE ? m.text : m.input_ids, block_bytes,

@@ -1,4 +1,5 @@
-/* parts.c - see parts.h. A hash is of the part's value (or its uuid) and of both kwargs. */
+/* parts.c - see parts.h. A hash is of the part's URL (its value, where it has none; or its uuid) and of both kwargs: an image of
+ * /v1/responses is the same one as that of a chat. */
 #include "parts.h"
 
 #include "words.h"
@@ -8,9 +9,9 @@
 static bool is_media(sim_raw_t type)
 {
     static const char *const types[] = {"\"image_url\"", "\"audio_url\"", "\"input_audio\"",
-                                        "\"video_url\""};
+                                        "\"video_url\"", "\"input_image\""};
 
-    for (unsigned i = 0; i < 4; i++)
+    for (unsigned i = 0; i < 5; i++)
         if (type.type == BT_JSON_STRING && bt_str_eq(type.value, bt_str(types[i])))
             return true;
     return false;
@@ -23,17 +24,29 @@ static uint64_t add(uint64_t state, sim_raw_t raw)
                : sim_state_add(state, raw.value.p, raw.value.n);
 }
 
+/* {"image_url":{"url":...}} of a chat, {"type":"input_image","image_url":...} of /v1/responses. */
+static sim_raw_t value_of(bt_str_t part, sim_raw_t type)
+{
+    const bool is_input = bt_str_eq(type.value, BT_STR("\"input_image\""));
+    char name[16];
+    sim_raw_t value, url = {0};
+
+    snprintf(name, sizeof(name), "%.*s", (int) type.value.n - 2, type.value.p + 1);
+    value = sim_raw_get(part, is_input ? "image_url" : name);
+    if (value.type == BT_JSON_OBJECT)
+        url = sim_raw_get(value.value, "url");
+    return url.type == BT_JSON_STRING ? url : value;
+}
+
 static void read_part(bt_str_t part, uint64_t state, sim_parts_t *parts)
 {
     const sim_raw_t type = sim_raw_get(part, "type"), uuid = sim_raw_get(part, "uuid");
-    char name[16];
 
     if (!is_media(type)) {
         parts->others++;
         return;
     }
-    snprintf(name, sizeof(name), "%.*s", (int) type.value.n - 2, type.value.p + 1);
-    state = add(state, uuid.type == BT_JSON_STRING ? uuid : sim_raw_get(part, name));
+    state = add(state, uuid.type == BT_JSON_STRING ? uuid : value_of(part, type));
     parts->hashes[parts->count++] = sim_mix(state);
 }
 

@@ -1,4 +1,4 @@
-/* parts.h - images, audio and video of a chat, by their hashes.
+/* parts.h - images, audio and video of a chat or of /v1/responses, by their hashes.
  *
  * Owner: the request's arena.
  * Life:  as the request.

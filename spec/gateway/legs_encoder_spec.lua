@@ -105,6 +105,42 @@ describe("legs of encoders before a pair", function()
     end)
   end
 
+  for _, stream in ipairs({ false, true }) do
+    it("encode images of /v1/responses as parts of a chat" .. (stream and ", streamed" or ""), function()
+      local url = '"data:image/png;base64,AA\\u002b' .. tostring(stream) .. '"'
+      local body = '{"model":"sim","input":[{"role":"user","content":[{"type":"input_text","text":"look"},'
+        .. '{"type":"input_image","detail":"low", "image_url":' .. url .. '}]}],"max_output_tokens":5'
+        .. (stream and ',"stream":true}' or "}")
+      local fetched = sum("media_fetched", "p0")
+      local answer, seen = f:exchange("/v1/responses", body, { ["X-Request-Id"] = "resp" .. tostring(stream) })
+      assert.equal(200, answer.status, answer.body)
+      local e = legs.one(f:legs(CHAT).encode)
+      assert.equal("POST", e.method)
+      assert.equal(asked_for('{"type":"image_url","image_url":{"url":' .. url .. "}}"), e.body)
+      assert.equal("resp" .. tostring(stream) .. ":0:", e.headers["x-request-id"]:sub(1, -7))
+      assert.equal(1, #json.keys(json.raw(legs.one(seen.prefill).body, "ec_transfer_params")))
+      assert.is_nil(json.raw(legs.one(seen.decode).body, "ec_transfer_params"))
+      assert.equal(1, sum("media_fetched", "p0") - fetched)
+      assert.equal(0, sum("media_local", "p0", "d0"))
+      assert.equal("handoff", answer:header("x-baton-plan"))
+    end)
+  end
+
+  for what, case in pairs({
+    ["an image of /v1/messages"] = { "/v1/messages", '"messages":[{"role":"user","content":[{"type":"image",'
+      .. '"source":{"type":"base64","media_type":"image/png","data":"AA=="}}]}],"max_tokens":3',
+      "/v1/chat/completions or /v1/responses" },
+    ["a file of /v1/responses"] = { "/v1/responses",
+      '"input":[{"role":"user","content":[{"type":"input_image","file_id":"f"}]}]', "file_id" },
+  }) do
+    it("refuse what they cannot encode, with the remedy: " .. what, function()
+      local answer, seen = f:exchange(case[1], '{"model":"sim",' .. case[2] .. "}")
+      assert.equal(400, answer.status, answer.body)
+      assert.truthy(json.decode(answer.body).error.message:find(case[3], 1, true), answer.body)
+      assert.equal(0, #seen.prefill + #seen.decode + #f:legs(CHAT).encode)
+    end)
+  end
+
   it("go nowhere for a request without media", function()
     for _, body in ipairs({ body_of({ TEXT }),
       body_of({ '"words"', '{"type":"image_embeds","image_embeds":{}}', "{}" }),
