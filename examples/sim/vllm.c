@@ -202,12 +202,19 @@ void sim_vllm_received(sim_job_t *job)
     use_blocks(job);
 }
 
+/* False: the engine is over. */
+static bool get_media(sim_job_t *job)
+{
+    if (job->worker->options.role == SIM_ENCODE || sim_media_fetch(job))
+        return true;
+    sim_worker_die(job->worker);
+    return false;
+}
+
 static void compute_here(sim_job_t *job)
 {
-    if (job->worker->options.role != SIM_ENCODE && !sim_media_fetch(job)) {
-        sim_worker_die(job->worker);
+    if (!get_media(job))
         return;
-    }
     for (unsigned i = 0; i < job->ask.prompt_count; i++) {
         const sim_prompt_t *prompt = &job->ask.prompts[i];
         sim_blocks_compute(&job->worker->blocks, prompt, job->ids[i], job->hits[i]);
@@ -225,8 +232,10 @@ static void use_shared(sim_job_t *job)
         const sim_prompt_t *prompt = &job->ask.prompts[i];
         unsigned cached = hit_tokens(job, job->hits[i]),
                  whole = prompt->tokens / job->worker->options.block_size;
-        unsigned found =
-            sim_shared_has(job->worker->world, prompt->kv) ? hit_tokens(job, whole) : 0;
+        const bool is_shared = sim_shared_has(job->worker->world, prompt->kv);
+        unsigned found = is_shared ? hit_tokens(job, whole) : 0;
+        if (!is_shared && !get_media(job))
+            return;
         found = found > cached ? found - cached : 0;
         sim_blocks_compute(&job->worker->blocks, prompt, job->ids[i], job->hits[i]);
         sim_shared_put(job->worker->world, prompt->kv);

@@ -4,6 +4,7 @@
 local VLLM = { "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate" }
 local SGLANG = { "/v1/completions", "/v1/chat/completions", "/v1/responses", "/generate" }
 
+-- encodes: its engines take what vLLM's encoders have made.
 local function vllm(name, connector, words)
   return {
     name = name,
@@ -11,6 +12,7 @@ local function vllm(name, connector, words)
     paths = VLLM,
     worker = "connector=" .. connector .. ",ttft=1,itl=1" .. (words or ""),
     flags = { "--vllm-pd-disaggregation", "--kv-connector", connector },
+    encodes = true,
   }
 end
 
@@ -20,6 +22,18 @@ local function layerwise()
   row.flags[#row.flags + 1] = "--metaserver-port"
   row.flags[#row.flags + 1] = "0"
   row.pushes = true
+  return row
+end
+
+-- MindIE, as PyMotor deploys it: prefill first, or decode first (trigger).
+local function mindie(name, connector, flags)
+  local row = vllm(name, connector)
+  row.flags = { "--engine", "mindie", "--connector", connector }
+  for _, flag in ipairs(flags or {}) do
+    row.flags[#row.flags + 1] = flag
+  end
+  row.pushes = flags ~= nil
+  row.encodes = nil
   return row
 end
 
@@ -33,6 +47,7 @@ local function registered(name, connector, port, without_params, words)
     worker = "connector=" .. connector .. ",ttft=1,itl=1" .. (words or ""),
     flags = { "--connector", connector, "--" .. port:gsub("_", "-"), "0" },
     registers = port,
+    encodes = true,
     without_params = { [without_params] = true },
     guilty_without_params = without_params == 502,
   }
@@ -43,6 +58,8 @@ local all = {
   vllm("nixl_push", "NixlPushConnector"),
   vllm("shared_cache", "ExampleConnector"),
   layerwise(),
+  mindie("mindie handoff", "MooncakeConnectorV1"),
+  mindie("mindie trigger", "MooncakeLayerwiseConnector", { "--metaserver-port", "0" }),
   -- KV that nobody fetches goes by the engines' own clocks, which are shorter here.
   vllm("offloading_p2p", "OffloadingConnector", ",lease_ms=20000"),
   {
@@ -51,6 +68,7 @@ local all = {
     paths = { "/v1/completions", "/v1/chat/completions", "/v1/messages", "/inference/v1/generate" },
     worker = "connector=MooncakeConnector,lease_ms=20000,ttft=1,itl=1",
     flags = { "--vllm-pd-disaggregation", "--kv-connector", "MooncakeConnector" },
+    encodes = true,
   },
   {
     name = "trtllm",

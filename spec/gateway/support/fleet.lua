@@ -237,7 +237,7 @@ end
 -- Workers whose connector registers by ZeroMQ (all, or the one named) say so at this port; nil: nowhere any more.
 function Fleet:register(port, name)
   for _, w in ipairs(self.sim.list) do
-    if name == nil or name == w.name then
+    if (name == nil and w.role ~= "encode") or name == w.name then
       local answer = http.post(w.port, "/sim/register",
         ('{"register":"%s"}'):format(port and "127.0.0.1:" .. math.floor(port) or ""))
       assert(answer.status == 200, answer.body)
