@@ -51,7 +51,7 @@ conformance: all ## every dialect x endpoint x streamed x list and n, as a table
 	@ctest --preset release -V -R '^gateway/conformance$$'
 
 faults: all ## every dialect x leg x phase x fault, as a table: status, who is blamed, how long the client waits
-	@ctest --preset release -V -R '^gateway/faults_matrix$$'
+	@BATON_FAULTS_MARGIN_MS=50 ctest --preset release -V -R '^gateway/faults_matrix$$'
 
 mutants: ## do the specs notice? small edits to a copy of the sources, and the specs nearest to each
 	@spec/tools/mutants

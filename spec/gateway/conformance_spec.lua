@@ -1,6 +1,6 @@
--- Every dialect x endpoint x streamed or not x one, a list, n = 2, both, an image: the pair's answer says what one plain
--- engine says of the same request, both roles have worked for it, and nothing is held afterwards. Images are encoded
--- apart (vLLM's E->P->D), and prefill has what the encoders made, or the client is told that it cannot be.
+-- Every dialect x endpoint x streamed or not x one, a list, n = 2, both, an image: the pair's answer says what one
+-- plain engine says of the same request, both roles have worked for it, and nothing is held afterwards. Images are
+-- encoded apart (vLLM's E->P->D), and prefill has what the encoders made, or the client is told that it cannot be.
 -- `make conformance` prints the table.
 
 local dialects = require("gateway.support.dialects")

@@ -316,8 +316,8 @@ describe("errors of p2p_nccl", function()
   }) do
     it("show no address: " .. case[1], function()
       say = { prefill = case[2], decode = case[3] }
-      local answer = http.post(port, "/v1/completions", ('{"model":"m","prompt":"x","max_tokens":3,"stream":%s}'):format(
-        tostring(case[3] == fails_in_stream)))
+      local body = '{"model":"m","prompt":"x","max_tokens":3,"stream":%s}'
+      local answer = http.post(port, "/v1/completions", body:format(tostring(case[3] == fails_in_stream)))
       assert.equal(400, answer.status, answer.body)
       assert.truthy(answer.body:find("___prefill_addr_x+___decode_addr_x+_%x+ has failed"), answer.body)
       assert.is_nil(answer.body:find("10.1.2", 1, true), answer.body)

@@ -26,8 +26,8 @@ local function layerwise()
 end
 
 -- MindIE, as PyMotor deploys it: prefill first, or decode first (trigger).
-local function mindie(name, connector, flags)
-  local row = vllm(name, connector)
+local function mindie(name, connector, words, flags)
+  local row = vllm(name, connector, words)
   row.flags = { "--engine", "mindie", "--connector", connector }
   for _, flag in ipairs(flags or {}) do
     row.flags[#row.flags + 1] = flag
@@ -58,8 +58,8 @@ local all = {
   vllm("nixl_push", "NixlPushConnector"),
   vllm("shared_cache", "ExampleConnector"),
   layerwise(),
-  mindie("mindie handoff", "MooncakeConnectorV1"),
-  mindie("mindie trigger", "MooncakeLayerwiseConnector", { "--metaserver-port", "0" }),
+  mindie("mindie handoff", "MooncakeConnectorV1", ",lease_ms=20000"),
+  mindie("mindie trigger", "MooncakeLayerwiseConnector", "", { "--metaserver-port", "0" }),
   -- KV that nobody fetches goes by the engines' own clocks, which are shorter here.
   vllm("offloading_p2p", "OffloadingConnector", ",lease_ms=20000"),
   {
