@@ -109,8 +109,8 @@ typedef struct bt_worker_warm {
 /* Where a change of its role stands (role_switch.h). UNKNOWN: its engine may have either. */
 enum bt_switch { BT_SWITCH_NONE, BT_SWITCH_DRAINING, BT_SWITCH_ASKING, BT_SWITCH_UNKNOWN };
 
+/* Plans over N workers read N of these, from all loops: what requests write lies apart, or each plan would miss N lines. */
 typedef struct bt_worker {
-    _Atomic unsigned refs;
     /* ---- fixed ---- */
     bt_worker_spec_t spec;
     unsigned slot;         /* index for per-loop arrays; unique among live workers */
@@ -142,11 +142,11 @@ typedef struct bt_worker {
     const char *kv_address; /* said or registered; NULL = not known */
     bool must_register;     /* its legs need that address, and the configuration does not say it */
     bool serves_alone;      /* hybrids, and who computes a prompt that nothing is said of */
-    /* ---- live ---- */
-    _Atomic int64_t others_tokens[BT_PHASE_COUNT]; /* of the fleet's other gateways (core/fleet) */
+    /* ---- live: read by every plan, written rarely ---- */
+    _Alignas(64) _Atomic int64_t
+        others_tokens[BT_PHASE_COUNT]; /* of the fleet's other gateways (core/fleet) */
     _Atomic int64_t others_requests[BT_PHASE_COUNT];
-    _Alignas(64) _Atomic uint64_t last_bytes_ms; /* some leg got bytes from it */
-    _Atomic int health;                          /* enum bt_health */
+    _Atomic int health;             /* enum bt_health */
     _Atomic uint64_t lost_at_ms;    /* it was found lost then (loss.h); 0 = it is not */
     _Atomic uint64_t lost_since_ms; /* the first evidence of that */
     _Atomic unsigned routes_off; /* bits BT_OPTIONAL_...: it has said that it does not serve them */
@@ -163,9 +163,6 @@ typedef struct bt_worker {
     uint64_t word_at_ms;        /* likewise: what it says has changed then */
     _Atomic uint64_t
         suspect_partner; /* id of the partner of the last pair failure that could be either's; 0 = none */
-    _Atomic int64_t ttft_ema_us, tpot_ema_us; /* 0 = none yet */
-    _Atomic int64_t transfer_bytes;           /* of KV that open rooms still miss (core/transfer) */
-    bt_load_sample_t load;
     bt_breaker_t breaker;
     pthread_mutex_t
         lock; /* guards what follows; never on the request path except addr when opening a connection */
@@ -173,6 +170,7 @@ typedef struct bt_worker {
     _Atomic bool has_addr;
     _Atomic unsigned addr_version; /* bumped when addr changes */
     _Atomic bool resolve_soon;     /* a connect failed: the monitor looks the name up again */
+    _Atomic bool has_learned;      /* learned.known; who sees it takes the lock */
     struct bt_learned {            /* nixl_push: what the first hand-off reply taught; under lock */
         bool known;
         char engine_id[128], host[128];
@@ -183,16 +181,21 @@ typedef struct bt_worker {
     _Atomic bool has_engine_ids;
     _Atomic unsigned engine_ids_version; /* one more when a known one is gone or another */
     _Atomic bool query_soon;             /* the monitor checks it at once */
-    /* metrics */
-    _Atomic uint64_t
-        legs_total[4][4]; /* [prefill, decode, single, encode][ok, guilty, innocent, cancelled] */
     _Atomic uint64_t losses_total;
-    _Atomic uint64_t prompt_tokens_total, cached_tokens_total; /* as its prefill replies say */
-    _Atomic unsigned *rank_legs; /* by rank, of those whose rank we know; NULL where there is one */
+    bt_worker_warm_t warm;
+    /* ---- counted: written by every request ---- */
+    _Alignas(64) _Atomic unsigned refs;
     _Atomic unsigned rank_turn;
+    _Atomic unsigned *rank_legs; /* by rank, of those whose rank we know; NULL where there is one */
     _Atomic unsigned limited_legs; /* of pools with a limit (--engine-request-limit) */
     _Atomic unsigned background_running, background_queued; /* calls of all loops (dispatch) */
-    bt_worker_warm_t warm;
+    _Atomic uint64_t last_bytes_ms;                         /* some leg got bytes from it */
+    _Atomic int64_t ttft_ema_us, tpot_ema_us;               /* 0 = none yet */
+    _Atomic int64_t transfer_bytes; /* of KV that open rooms still miss (core/transfer) */
+    bt_load_sample_t load;
+    _Atomic uint64_t prompt_tokens_total, cached_tokens_total; /* as its prefill replies say */
+    _Atomic uint64_t
+        legs_total[4][4]; /* [prefill, decode, single, encode][ok, guilty, innocent, cancelled] */
 } bt_worker_t;
 
 /* Copies spec; derives capability. BT_E_CONFIG with a one-line reason in err when the url is unusable. */

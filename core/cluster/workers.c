@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A snapshot is built once and never changed, so every loop reads it without a lock; only its count is atomic. The four sets
  * of a pool share one array: the roles' sets are runs of it, `all` is the whole. */
@@ -65,9 +66,10 @@ int bt_pool_spec_copy(bt_pool_spec_t *to, const bt_pool_spec_t *from)
 
 bt_pool_stat_t *bt_pool_stat_new(void)
 {
-    bt_pool_stat_t *stat = calloc(1, sizeof *stat);
+    bt_pool_stat_t *stat = aligned_alloc(_Alignof(bt_pool_stat_t), sizeof *stat);
     if (stat == NULL)
         return NULL;
+    memset(stat, 0, sizeof *stat);
     stat->refs = 1;
     stat->bytes_per_token_milli = 4000;
     for (unsigned i = 0; i < BT_ROLE_COUNT; i++) {
@@ -166,9 +168,10 @@ int bt_workers_new(bt_workers_t **workers_p, const bt_pool_spec_t *pools,
                    bt_pool_stat_t *const *stats, unsigned pool_count,
                    bt_worker_t *const *const *workers, const unsigned *counts)
 {
-    bt_workers_t *f = calloc(1, sizeof *f);
+    bt_workers_t *f = aligned_alloc(_Alignof(bt_workers_t), sizeof *f);
     if (f == NULL)
         return BT_E_NOMEM;
+    memset(f, 0, sizeof *f);
     f->refs = 1;
     f->pools = calloc(pool_count + 1, sizeof *f->pools);
     if (f->pools == NULL) {

@@ -49,11 +49,12 @@ typedef struct bt_worker_set { /* pointers owned by the snapshot */
 } bt_worker_set_t;
 
 typedef struct bt_pool_stat { /* shared over snapshots, so it has its own count */
-    _Atomic unsigned refs;
-    _Atomic uint64_t bytes_per_token_milli;
-    bt_retry_budget_t retry_budget;
     bt_breaker_group_t *breakers[BT_ROLE_COUNT]; /* by role */
     _Atomic unsigned pairs, warm_pairs;          /* --warm-pairs: that could be, that are warm */
+    _Atomic unsigned refs;
+    /* ---- written by every request ---- */
+    _Alignas(64) _Atomic uint64_t bytes_per_token_milli;
+    bt_retry_budget_t retry_budget;
 } bt_pool_stat_t;
 
 typedef struct bt_worker_pool {
@@ -68,11 +69,11 @@ typedef struct bt_worker_pool {
 } bt_worker_pool_t;
 
 typedef struct bt_workers {
-    _Atomic unsigned refs;
     uint64_t epoch; /* one more with every snapshot */
     bt_worker_pool_t *pools;
     unsigned pool_count;
-    unsigned slot_count; /* upper bound of worker->slot + 1 */
+    unsigned slot_count;                /* upper bound of worker->slot + 1 */
+    _Alignas(64) _Atomic unsigned refs; /* written by every request, from all loops */
 } bt_workers_t;
 
 bt_workers_t *bt_workers_ref(bt_workers_t *f);

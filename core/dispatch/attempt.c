@@ -71,6 +71,7 @@ static void forget_learned(bt_worker_t *w)
 {
     pthread_mutex_lock(&w->lock);
     w->learned.known = false;
+    atomic_store_explicit(&w->has_learned, false, memory_order_release);
     pthread_mutex_unlock(&w->lock);
 }
 

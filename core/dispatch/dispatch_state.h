@@ -56,7 +56,6 @@ typedef void (*bt_worker_paths_cb)(void *user, bt_exchange_t *x);
 typedef struct bt_dispatch_shared {
     bt_dispatch_config_t config;
     const bt_client_keys_t *_Atomic client_keys; /* that count now */
-    _Atomic unsigned concurrent;                 /* requests admitted now */
     _Atomic bool draining;
     struct bt_queues *queues;             /* queue.c; NULL = nobody waits */
     struct bt_id_table *ids;              /* live request ids that clients chose */
@@ -78,6 +77,8 @@ typedef struct bt_dispatch_shared {
     const char *space;   /* of this fleet's keys in the store; borrowed; NULL = nothing is shared */
     const char *replica; /* who takes leases; borrowed, set with space */
     struct bt_quotas *quotas; /* behind baton.shared.take; borrowed, set with space */
+    /* Written by every request, so on a line of its own. */
+    _Alignas(64) _Atomic unsigned concurrent; /* admitted now */
 } bt_dispatch_shared_t;
 
 /* May a request keep that many more bytes of what workers say (--max-buffered-bytes)? */

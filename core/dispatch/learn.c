@@ -50,6 +50,7 @@ void bt_learn_agent(bt_leg_t *leg)
         return;
     pthread_mutex_lock(&leg->worker->lock);
     leg->worker->learned = l;
+    atomic_store_explicit(&leg->worker->has_learned, true, memory_order_release);
     pthread_mutex_unlock(&leg->worker->lock);
 }
 

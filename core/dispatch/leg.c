@@ -95,7 +95,8 @@ static void peer_view(bt_dialect_peer_t *peer, bt_worker_t *w, int rank, struct 
         peer->engine_id = bt_str(peer->learned ? learned->engine_id : "");
         return;
     }
-    if (learned == NULL || w->spec.engine_id != NULL)
+    if (learned == NULL || w->spec.engine_id != NULL ||
+        !atomic_load_explicit(&w->has_learned, memory_order_acquire))
         return;
     pthread_mutex_lock(&w->lock);
     *learned = w->learned;

@@ -25,6 +25,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define TOPOLOGY_CHECK_MS 100
@@ -239,9 +240,10 @@ static int open_control(bt_gateway_t *g)
 
 static int allocate(bt_gateway_t **g_p, bt_config_t *config, int argc, const char *const *argv)
 {
-    bt_gateway_t *g = calloc(1, sizeof *g);
+    bt_gateway_t *g = aligned_alloc(_Alignof(bt_gateway_t), sizeof *g);
     if (g == NULL)
         return BT_E_NOMEM;
+    memset(g, 0, sizeof *g);
     g->config = g->fleet_config = config;
     g->argc = argc;
     g->argv = argv;
