@@ -9,11 +9,12 @@
 #include "base/pages.h"
 #include "base/sanitize.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK_BYTES ((size_t) BT_PAGES_SMALL) /* header included; a stream that is held keeps one */
+#define BLOCK_BYTES ((size_t) BT_PAGES_SMALL) /* header included */
 #define SHARED_MAX (BLOCK_BYTES / 2) /* larger pieces would waste too much of a block's end */
 
 typedef struct bt_arena_block {
@@ -50,6 +51,12 @@ static void drop_block(block_t *block)
 void bt_arena_init(bt_arena_t *a)
 {
     *a = (bt_arena_t){NULL, NULL, NULL};
+}
+
+void bt_arena_init_room(bt_arena_t *a, void *room, size_t size)
+{
+    BT_ASSERT((uintptr_t) room % 16 == 0);
+    *a = (bt_arena_t){NULL, room, (char *) room + size};
 }
 
 void bt_arena_fini(bt_arena_t *a)

@@ -2,8 +2,8 @@
  *
  * Owner: one request (or one start-up step); never shared between threads.
  * Life:  init -> alloc* -> fini. Nothing from an arena may be kept by Lua or by a pool.
- * Flow:  bump allocation in 4 KiB blocks, recycled (base/pages.h); larger pieces get a block of
- *        their own.
+ * Flow:  bump allocation in 4 KiB blocks, recycled (base/pages.h), after the owner's own room where it
+ *        has some; larger pieces get a block of their own.
  * Cost:  O(1); no malloc after warm-up for ordinary requests.
  */
 #ifndef BT_BASE_ARENA_H
@@ -20,6 +20,8 @@ typedef struct bt_arena {
 } bt_arena_t;
 
 void bt_arena_init(bt_arena_t *a);
+/* room: the owner's, 16-byte aligned, is used up first; it stays the owner's. */
+void bt_arena_init_room(bt_arena_t *a, void *room, size_t size);
 void bt_arena_fini(bt_arena_t *a);
 /* 16-byte aligned, not cleared. Aborts the process when memory and the reserve are used up (bt_mem_must): callers bound their sizes. */
 void *bt_arena_alloc(bt_arena_t *a, size_t size);

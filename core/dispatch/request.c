@@ -186,7 +186,7 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     r->x = x;
     r->route = route;
     r->start_us = x->start_us;
-    bt_arena_init(&r->arena);
+    bt_arena_init_room(&r->arena, r->room, sizeof(r->room));
     bt_arena_init(&r->send_arena);
     /* Somebody may cancel it, and its failure be told, before its body has been read. */
     r->tasks = bt_arena_zalloc(&r->arena, sizeof(*r->tasks));

@@ -7,7 +7,7 @@
  *        leg may outlive its answer).
  * Flow:  request 1-n tasks (one per prompt and sample when it must be split, else one) 1-n attempts
  *        1-2 legs (attempt_state.h)
- * Cost:  everything lives in the request's arenas. A stream keeps what its end needs: one block, usually.
+ * Cost:  everything lives in the request's arenas. A stream keeps what its end needs: usually that has room in the request itself.
  */
 #ifndef BT_DISPATCH_REQUEST_STATE_H
 #define BT_DISPATCH_REQUEST_STATE_H
@@ -26,6 +26,7 @@ typedef struct bt_failure bt_failure_t;   /* leg.h */
 typedef struct bt_sink_ops bt_sink_ops_t; /* sink.h */
 
 #define BT_REQUEST_ID_MAX 128
+#define BT_REQUEST_ROOM 3328 /* a task, an attempt, and some 300 bytes of text: what a stream keeps */
 
 /* The stations of a request in their order; request.c walks through them. */
 enum bt_request_step {
@@ -125,8 +126,9 @@ struct bt_request {
     bt_worker_t *pinned; /* /v1/responses follow-up: decode or single must be this one; reference */
     bt_warmup_t *warmup; /* NULL = a client's */
     bt_timer_t total, keepalive;
-    struct bt_scan *scan; /* scan.c read its body, or NULL */
-    bt_later_t reap;      /* gives the memory back */
+    struct bt_scan *scan;                    /* scan.c read its body, or NULL */
+    bt_later_t reap;                         /* gives the memory back */
+    _Alignas(16) char room[BT_REQUEST_ROOM]; /* the arena's first bytes */
 };
 
 /* A log line about a request carries its id, and the worker that it is about (NULL: none). */

@@ -78,6 +78,29 @@ static void test_blocks_are_recycled(void **state)
     bt_arena_fini(&a);
 }
 
+static void test_room_of_the_owner_comes_first(void **state)
+{
+    (void) state;
+    bt_arena_t a;
+    _Alignas(16) char room[64];
+
+    for (int round = 0; round < 2; round++) {
+        bt_arena_init_room(&a, room, sizeof(room));
+        char *one = bt_arena_alloc(&a, 16);
+        char *big = bt_arena_alloc(&a, 4000);
+        memset(big, 1, 4000);
+        char *two = bt_arena_alloc(&a, 48);
+        if (!BT_ASAN) {
+            assert_ptr_equal(one, room);
+            assert_ptr_equal(two, room + 16);
+        }
+        char *beyond = bt_arena_alloc(&a, 1);
+        assert_true(beyond < room || beyond >= room + sizeof(room));
+        bt_arena_fini(&a);
+        assert_null(a.at);
+    }
+}
+
 static void test_strings(void **state)
 {
     (void) state;
@@ -116,6 +139,7 @@ int main(void)
         cmocka_unit_test(test_large_piece_keeps_the_current_block),
         cmocka_unit_test(test_zalloc_clears_recycled_memory),
         cmocka_unit_test(test_blocks_are_recycled),
+        cmocka_unit_test(test_room_of_the_owner_comes_first),
         cmocka_unit_test(test_strings),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);

@@ -30,6 +30,24 @@ static void test_objects_come_zeroed(void **state)
     assert_int_equal(pool.free_count, 0);
 }
 
+static void test_zeroes_as_much_as_the_owner_wants(void **state)
+{
+    (void) state;
+    bt_slab_t pool;
+    bt_slab_init(&pool, 100, 4);
+    pool.zeroed_bytes = 40;
+    for (int round = 0; round < 3; round++) {
+        unsigned char *object = bt_slab_get(&pool);
+        for (int i = 0; i < 40; i++)
+            assert_int_equal(object[i], 0);
+        if (round > 0 && !BT_ASAN)
+            assert_int_equal(object[40], 0xaa);
+        memset(object, 0xaa, 100);
+        bt_slab_put(&pool, object);
+    }
+    bt_slab_fini(&pool);
+}
+
 static void test_keeps_at_most_keep_max(void **state)
 {
     (void) state;
@@ -58,6 +76,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_objects_come_zeroed),
+        cmocka_unit_test(test_zeroes_as_much_as_the_owner_wants),
         cmocka_unit_test(test_keeps_at_most_keep_max),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
