@@ -166,14 +166,14 @@ struct bt_task {
     unsigned before_replay; /* of them: before the last token replay, which has tries of its own */
     bt_edits_t child;       /* edits that make this child's body; empty for an unsplit request */
     const char *suffix;     /* "-3" for child 3, "" otherwise */
-    bt_choice_t choice;     /* policy's last answer: alternates left to try */
+    const bt_kept_choice_t *choice; /* its first plan: alternates left to try */
     unsigned alternate_next;
-    bt_worker_t *tried[BT_TRIED_MAX]; /* references */
+    bt_worker_t **tried; /* references; room for BT_TRIED_MAX, NULL = nobody yet */
     unsigned tried_count;
     uint64_t prompt_tokens;
     unsigned prompt_count; /* as the legs of this task see it */
     bool done, committed;
-    bt_failure_t best; /* the most telling failure so far */
+    bt_failure_t *best; /* the most telling failure so far; NULL = none */
 };
 
 #endif

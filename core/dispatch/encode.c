@@ -133,7 +133,7 @@ static void part_failed(bt_encode_part_t *p, bt_failure_t *f)
             break;
         *f = next;
     }
-    fail_all(r, &p->task.best);
+    fail_all(r, p->task.best);
 }
 
 static void ended_badly(bt_encode_part_t *p, bt_failure_t *f)

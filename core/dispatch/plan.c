@@ -39,6 +39,8 @@ void bt_plan_mark_tried(bt_task_t *task, bt_worker_t *w)
 {
     if (w == NULL || task->tried_count == BT_TRIED_MAX || was_tried(task, w))
         return;
+    if (task->tried == NULL)
+        task->tried = bt_arena_alloc(&task->request->arena, BT_TRIED_MAX * sizeof(task->tried[0]));
     task->tried[task->tried_count++] = bt_worker_ref(w);
 }
 
@@ -309,6 +311,17 @@ int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why
     return chosen(r, &view, "default", choice_p);
 }
 
+const bt_kept_choice_t *bt_plan_keep(bt_request_t *r, const bt_choice_t *choice)
+{
+    const size_t bytes = choice->alternate_count * sizeof(choice->alternates[0]);
+    bt_kept_choice_t *kept = bt_arena_alloc(&r->arena, sizeof(*kept) + bytes);
+
+    kept->first = choice->first;
+    kept->alternate_count = choice->alternate_count;
+    memcpy(kept->alternates, choice->alternates, bytes);
+    return kept;
+}
+
 /* ---- after a failure ---- */
 
 static bool in_set(const bt_worker_set_t *set, const bt_worker_t *w)
@@ -330,8 +343,8 @@ static bool has_pair(const bt_choice_view_t *v, const bt_pair_t *pair)
 
 static bool next_alternate(bt_task_t *task, const bt_choice_view_t *v, bt_choice_t *choice_p)
 {
-    while (task->alternate_next < task->choice.alternate_count) {
-        const bt_pair_t *alternate = &task->choice.alternates[task->alternate_next++];
+    while (task->alternate_next < task->choice->alternate_count) {
+        const bt_pair_t *alternate = &task->choice->alternates[task->alternate_next++];
         if (!has_pair(v, alternate) || !can_serve(task->request, task, v, alternate))
             continue;
         *choice_p = (bt_choice_t){.first = *alternate};
@@ -535,8 +548,8 @@ bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill)
         return bt_choice_view_make(r, &v) != BT_TOPOLOGY_PAIR
                    ? NULL
                    : least_decode(r, task, &v.sets[BT_LIST_DECODE], prefill);
-    for (unsigned i = 0; i < task->choice.alternate_count; i++) {
-        const bt_pair_t *pair = &task->choice.alternates[i];
+    for (unsigned i = 0; i < task->choice->alternate_count; i++) {
+        const bt_pair_t *pair = &task->choice->alternates[i];
         if (pair->prefill != NULL && bt_worker_usable(pair->decode, now_ms) &&
             bt_pair_refusal(r, prefill, pair->decode) == NULL)
             return pair->decode;

@@ -14,6 +14,8 @@
 /* plan.c */
 extern const char bt_plan_cannot_serve[]; /* what is wrong with most plans that cannot be */
 int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why_size);
+/* For as long as the request lives. */
+const bt_kept_choice_t *bt_plan_keep(bt_request_t *r, const bt_choice_t *choice);
 /* After a failure. BT_E_NO_WORKER: nobody is left; BT_E_POLICY: the policy ends it. */
 int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p);
 bool bt_plan_has_pair(bt_task_t *task); /* of those that were not tried */

@@ -289,10 +289,10 @@ static const char *name_of(const bt_worker_t *w)
 
 static void put_plan(bt_record_draft_t *out, const bt_request_t *r)
 {
-    const bt_choice_t *choice = r->choice;
+    const bt_kept_choice_t *choice = r->choice;
     const bt_dialect_t *dialect;
 
-    if (choice == NULL || r->record.workers == NULL || bt_choice_is_nobody(choice))
+    if (choice == NULL || r->record.workers == NULL)
         return;
     put_lit(out, ",\"plan\":{\"kind\":");
     put_string(out, bt_str(bt_plan_kind_name(bt_plan_kind_of(r->d, &choice->first, &dialect))));

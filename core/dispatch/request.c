@@ -214,11 +214,12 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
 static void start_tasks(bt_request_t *r)
 {
     for (unsigned i = 0; i < r->task_count && !r->finished; i++) {
-        bt_choice_t own = *r->choice;
+        const bt_kept_choice_t *choice = r->choice;
         char why[256] = "";
-        if (i != 0 && bt_plan_choose(r, &own, why, sizeof(why)) < 0)
-            own = *r->choice;
-        bt_task_start(&r->tasks[i], &own);
+        bt_choice_t own;
+        if (i != 0 && bt_plan_choose(r, &own, why, sizeof(why)) == 0)
+            choice = bt_plan_keep(r, &own);
+        bt_task_start(&r->tasks[i], choice);
     }
 }
 
@@ -289,19 +290,19 @@ static void prepare(bt_request_t *r)
 /* A warm-up: its pair is the plan. */
 static enum bt_progress plan_warmup(bt_request_t *r)
 {
-    bt_choice_t *choice = bt_arena_zalloc(&r->arena, sizeof(*choice));
+    const bt_choice_t choice = {
+        .first = {r->warmup->prefill, r->warmup->decode, -1, -1, BT_PLAN_NONE}};
     const char *why;
 
-    choice->first = (bt_pair_t){r->warmup->prefill, r->warmup->decode, -1, -1, BT_PLAN_NONE};
     why = bt_request_pin(r, r->warmup->decode->id, BT_STR_NULL)
-              ? bt_pair_refusal(r, choice->first.prefill, choice->first.decode)
+              ? bt_pair_refusal(r, choice.first.prefill, choice.first.decode)
               : "its worker is gone";
     if (why != NULL) {
         answer_no_plan(r, BT_E_NO_WORKER, why);
         return BT_PROGRESS_ENDED;
     }
     r->prompt_tokens = r->tasks[0].prompt_tokens = count_tokens(r, r->pool);
-    r->choice = choice;
+    r->choice = bt_plan_keep(r, &choice);
     r->task_count = 1;
     r->tasks[0].prompt_count = r->intent.prompt_count;
     return BT_PROGRESS_NEXT;
@@ -309,7 +310,7 @@ static enum bt_progress plan_warmup(bt_request_t *r)
 
 static enum bt_progress plan(bt_request_t *r)
 {
-    bt_choice_t *choice = bt_arena_zalloc(&r->arena, sizeof(*choice));
+    bt_choice_t choice = {.alternate_count = 0};
     const bt_dialect_t *dialect;
     const char *refusal;
     char why[512] = "";
@@ -317,20 +318,20 @@ static enum bt_progress plan(bt_request_t *r)
 
     r->prompt_tokens = count_tokens(r, r->pool);
     r->tasks[0].prompt_tokens = r->prompt_tokens;
-    rc = bt_plan_choose(r, choice, why, sizeof(why));
+    rc = bt_plan_choose(r, &choice, why, sizeof(why));
     if (rc < 0) {
         r->record.decided_by = "nobody";
         r->record.why = bt_arena_str(&r->arena, bt_str(why)).p;
         answer_no_plan(r, rc, why);
         return BT_PROGRESS_ENDED;
     }
-    r->choice = choice;
+    r->choice = bt_plan_keep(r, &choice);
     r->record.workers = bt_workers_ref(r->workers);
     if (r->degraded)
         bt_stats_inc(&r->d->stats, degraded);
     r->task_count = 1;
     r->tasks[0].prompt_count = r->intent.prompt_count;
-    if (bt_plan_kind_of(r->d, &choice->first, &dialect) == BT_PLAN_SINGLE ||
+    if (bt_plan_kind_of(r->d, &choice.first, &dialect) == BT_PLAN_SINGLE ||
         !bt_fanout_needed(r, dialect)) {
         bt_token_replay_open(r);
         return BT_PROGRESS_NEXT;

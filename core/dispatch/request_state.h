@@ -25,8 +25,15 @@ typedef struct bt_leg bt_leg_t;
 typedef struct bt_failure bt_failure_t;   /* leg.h */
 typedef struct bt_sink_ops bt_sink_ops_t; /* sink.h */
 
+/* A policy's answer, in the room that it takes. */
+typedef struct bt_kept_choice {
+    bt_pair_t first;
+    unsigned alternate_count;
+    bt_pair_t alternates[];
+} bt_kept_choice_t;
+
 #define BT_REQUEST_ID_MAX 128
-#define BT_REQUEST_ROOM 3328 /* a task, an attempt, and some 300 bytes of text: what a stream keeps */
+#define BT_REQUEST_ROOM 2512 /* a task, an attempt, and some 300 bytes of text: what a stream keeps */
 
 /* The stations of a request in their order; request.c walks through them. */
 enum bt_request_step {
@@ -120,7 +127,7 @@ struct bt_request {
     bt_str_t peer;            /* the client's address, where the access log names it */
     bt_record_t record;
     const bt_attempt_t *last;  /* the one that was begun last; NULL = none yet */
-    const bt_choice_t *choice; /* the first plan; NULL = there is none yet */
+    const bt_kept_choice_t *choice; /* the first plan; NULL = there is none yet */
     const char *fail_leg, *fail_name;
     struct bt_response_query *response_query; /* asks who made what this follows, or NULL */
     bt_worker_t *pinned; /* /v1/responses follow-up: decode or single must be this one; reference */

@@ -38,8 +38,10 @@ static void give_up(bt_task_t *task, const bt_failure_t *f)
 /* An engine's own words beat ours: keep the failure that tells the client most. */
 void bt_task_remember(bt_task_t *task, const bt_failure_t *f)
 {
-    if (task->best.rc == 0 || f->status != 0 || task->best.status == 0)
-        task->best = *f;
+    if (task->best == NULL)
+        task->best = bt_arena_zalloc(&task->request->arena, sizeof(*task->best));
+    if (task->best->rc == 0 || f->status != 0 || task->best->status == 0)
+        *task->best = *f;
 }
 
 /* What is merely passed through may do anything at the worker (an upload, a batch): said twice only when it was not heard. */
@@ -104,7 +106,7 @@ static int try_next(bt_task_t *task, const bt_failure_t *f)
 static void start_next(bt_task_t *task, const bt_failure_t *f)
 {
     if (task->request->warmup != NULL || try_next(task, f) < 0) /* of this pair, or not at all */
-        give_up(task, &task->best);
+        give_up(task, task->best);
 }
 
 /* Each of two that failed as a pair may be good with another: its decode is not tried again; where
@@ -160,10 +162,10 @@ static const char *go_on(bt_attempt_t *a, const bt_failure_t *f)
         return why;
     task->committed = false;
     task->before_replay = task->attempts;
-    task->best.rc = 0;
+    task->best = NULL;
     bt_task_remember(task, f);
     if (try_next(task, f) < 0)
-        give_up(task, &task->best);
+        give_up(task, task->best);
     else
         bt_replay_round_count(task, f);
     return NULL;
@@ -217,7 +219,7 @@ static void attempt_failed(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *
     if (may_retry(task, f))
         start_next(task, f);
     else if (!task->committed || r->replay == NULL || go_on(a, f) != NULL)
-        give_up(task, task->committed ? f : &task->best);
+        give_up(task, task->committed ? f : task->best);
 }
 
 static void on_attempt_end(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const *guilty,
@@ -233,7 +235,7 @@ static void on_attempt_end(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *
         finish_well(a->task);
 }
 
-void bt_task_start(bt_task_t *task, const bt_choice_t *choice)
+void bt_task_start(bt_task_t *task, const bt_kept_choice_t *choice)
 {
     static const bt_failure_t nobody = {
         .rc = BT_E_NO_WORKER,
@@ -244,7 +246,7 @@ void bt_task_start(bt_task_t *task, const bt_choice_t *choice)
 
     if (pool->spec.retry_budget_percent != 0 && task->request->warmup == NULL)
         bt_retry_budget_count(&pool->stat->retry_budget, bt_clock_event_ms());
-    task->choice = *choice;
+    task->choice = choice;
     rc = bt_attempt_start(task, &choice->first, on_attempt_end);
     if (rc == 0)
         return;

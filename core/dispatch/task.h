@@ -11,7 +11,7 @@
 
 #include "dispatch/attempt_state.h"
 
-void bt_task_start(bt_task_t *task, const bt_choice_t *choice);
+void bt_task_start(bt_task_t *task, const bt_kept_choice_t *choice);
 void bt_task_cancel(bt_task_t *task);
 /* Keeps the failure that tells the client most, in task->best. */
 void bt_task_remember(bt_task_t *task, const bt_failure_t *f);

@@ -1,5 +1,6 @@
 /* A gateway-managed attempt, its room at the hub, and another prefill in the place of one that is lost. */
 #include "dispatch/attempt_rig.h"
+#include "dispatch/plan.h"
 
 static void all_goes_well(void **state)
 {
@@ -332,18 +333,17 @@ static void an_orphan_whose_decode_has_given_up(void **state)
 /* Alternates of the policy's plan come before the least loaded. */
 static void the_policys_alternates_come_first(void **state)
 {
-    bt_choice_t *choice;
-    (void) state;
+    bt_choice_t choice = {
+        .alternates = {{engines[P0].worker, engines[D0].worker, -1, -1, BT_PLAN_NONE},
+                       {engines[P1].worker, engines[D1].worker, -1, -1, BT_PLAN_NONE},
+                       {engines[P2].worker, engines[D0].worker, -1, -1, BT_PLAN_NONE}},
+        .alternate_count = 3};
+    bt_task_t *task;
 
+    (void) state;
     begin(P0, D0);
-    choice = &live_attempt()->task->choice;
-    choice->alternates[0] =
-        (bt_pair_t){engines[P0].worker, engines[D0].worker, -1, -1, BT_PLAN_NONE};
-    choice->alternates[1] =
-        (bt_pair_t){engines[P1].worker, engines[D1].worker, -1, -1, BT_PLAN_NONE};
-    choice->alternates[2] =
-        (bt_pair_t){engines[P2].worker, engines[D0].worker, -1, -1, BT_PLAN_NONE};
-    choice->alternate_count = 3;
+    task = live_attempt()->task;
+    task->choice = bt_plan_keep(task->request, &choice);
     reset(P0);
     take(P2);
     assert_string_equal(hub.repaired[0].prefill, "p2");

@@ -8,6 +8,7 @@
 #include "base/pages.h"
 #include "dispatch/attempt.h"
 #include "dispatch/dispatcher.h"
+#include "dispatch/plan.h"
 #include "record/record.h"
 
 #include <stdio.h>
@@ -131,11 +132,11 @@ static inline bt_policy_view_t rig_view(record_rig_t *rig)
                               .pool = BT_STR("default")};
 }
 
-/* A plan of these workers, and one alternate. */
+/* A plan of these workers. */
 static inline void rig_choose(record_rig_t *rig, bt_worker_t *prefill, bt_worker_t *decode)
 {
     rig->choice = (bt_choice_t){.first = {prefill, decode, -1, -1}};
-    rig->r.choice = &rig->choice;
+    rig->r.choice = bt_plan_keep(&rig->r, &rig->choice);
     rig->r.record.workers = bt_workers_ref(rig->r.workers);
 }
 

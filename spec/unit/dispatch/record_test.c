@@ -136,6 +136,7 @@ static void fill_handoff(void)
     rig_choose(&rig, rig.prefill[0], rig.decode[1]);
     rig.choice.alternates[0] = (bt_pair_t){rig.prefill[0], rig.decode[0], -1, -1, BT_PLAN_NONE};
     rig.choice.alternate_count = 1;
+    rig.r.choice = bt_plan_keep(&rig.r, &rig.choice);
     a = rig_attempt(&rig, 0, rig.prefill[0], rig.decode[1], 200, 30000);
     a->fail_rc = BT_E_RESET;
     a->fail_leg = BT_LEG_DECODE;
