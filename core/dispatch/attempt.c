@@ -427,11 +427,14 @@ int bt_attempt_mint_room(bt_attempt_t *a, uint64_t *room_p)
     return rc;
 }
 
-static void write_id(bt_attempt_t *a, const char *base)
+static const char *id_from(const bt_attempt_t *a, const char *base)
 {
+    char text[BT_REQUEST_ID_MAX + 24];
     bt_line_t id;
 
-    bt_line_init(&id, a->id, sizeof(a->id) - 1);
+    if (a->number == 1 && a->task->suffix[0] == '\0')
+        return base;
+    bt_line_init(&id, text, sizeof(text) - 1);
     bt_line_z(&id, base);
     bt_line_z(&id, a->task->suffix);
     if (a->number > 1) {
@@ -439,18 +442,19 @@ static void write_id(bt_attempt_t *a, const char *base)
         bt_line_u64(&id, a->number);
     }
     *id.at = '\0';
+    return bt_arena_str(&a->task->request->arena, bt_str(text)).p;
 }
 
 static void make_ids(bt_attempt_t *a)
 {
     const bt_request_t *r = a->task->request;
-    char fresh[BT_REQUEST_ID_MAX + 1], *rid = a->rid;
+    char fresh[BT_UUID_CHARS + 1], *rid = a->rid;
 
-    write_id(a, r->id);
+    a->id = id_from(a, r->id);
     if (r->id_registered && strcmp(a->id, r->id) != 0 &&
         bt_ids_has(r->d->shared->ids, bt_str(a->id))) {
         bt_rand_uuid(fresh); /* another client's own id reads so */
-        write_id(a, fresh);
+        a->id = id_from(a, fresh);
     }
     bt_str_put_hex64(&rid, bt_rand_u64());
     bt_str_put_hex64(&rid, bt_rand_u64());

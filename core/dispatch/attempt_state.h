@@ -72,7 +72,7 @@ struct bt_leg {
     struct bt_tail *tail;     /* of an answer that is not streamed, where a policy observes */
     uint64_t last_bytes_ms;   /* 0 = none has come */
     uint64_t first_body_us, last_body_us, events;
-    char rid[36]; /* SGLang rid, "" = none */
+    const char *rid; /* its attempt's, where the engine was told it; NULL = it was not */
 };
 
 /* ---- an attempt: one execution of one plan ---- */
@@ -119,7 +119,7 @@ struct bt_attempt {
     unsigned room_count;
     bt_attempt_kv_t kv;
     bt_attempt_trigger_t trigger;
-    char id[BT_REQUEST_ID_MAX + 24]; /* X-Request-Id of both legs */
+    const char *id; /* X-Request-Id of both legs */
     char rid[36];
     uint64_t lease_until_ms; /* 0 = no clock */
     uint64_t prefill_done_us;

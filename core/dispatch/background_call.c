@@ -244,7 +244,7 @@ void bt_background_call_abort(bt_leg_t *leg)
     const bool pair_abort = a->dialect != NULL && a->dialect->has_abort_route;
     const bool single_abort = a->kind == BT_PLAN_SINGLE && leg->worker->engine == BT_ENGINE_SGLANG;
 
-    if ((!pair_abort && !single_abort) || leg->rid[0] == '\0' || !leg->call.any_byte_sent ||
+    if ((!pair_abort && !single_abort) || leg->rid == NULL || !leg->call.any_byte_sent ||
         bt_worker_is_lost(leg->worker))
         return;
     bt_stats_inc(&r->d->stats, aborts);

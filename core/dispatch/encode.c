@@ -8,7 +8,6 @@
  */
 #include "dispatch/encode.h"
 #include "api/inspect.h"
-#include "base/line.h"
 #include "base/rand.h"
 #include "cluster/health.h"
 #include "dispatch/attempt.h"
@@ -256,18 +255,12 @@ static const bt_call_ops_t call_ops = {
 /* <request>:<part>:<6 hex digits>, other ones for each try. */
 static void name(bt_encode_part_t *p)
 {
-    bt_line_t id;
+    bt_request_t *r = request_of(p);
     char hex[17], *at = hex;
 
     bt_str_put_hex64(&at, bt_rand_u64());
     *at = '\0';
-    bt_line_init(&id, p->attempt.id, sizeof(p->attempt.id) - 1);
-    bt_line_z(&id, request_of(p)->id);
-    bt_line_lit(&id, ":");
-    bt_line_u64(&id, p->task.index);
-    bt_line_lit(&id, ":");
-    bt_line_z(&id, hex + 10);
-    *id.at = '\0';
+    p->attempt.id = bt_arena_printf(&r->arena, "%s:%u:%s", r->id, p->task.index, hex + 10).p;
 }
 
 static void put(bt_slices_t *body, bt_arena_t *arena, const char *before, bt_str_t value)

@@ -200,7 +200,7 @@ static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_fa
     switch (verdict) {
     case BT_DIALECT_OK:
         if (a->dialect->needs_rid)
-            bt_str_copy(leg->rid, sizeof(leg->rid), a->rid);
+            leg->rid = a->rid;
         return 0;
     case BT_DIALECT_RECOMPUTE:
     case BT_DIALECT_ENDS_EARLY:
@@ -278,7 +278,7 @@ static int single_edits(bt_leg_t *leg, bt_edits_t *edits)
     if (leg->worker->engine == BT_ENGINE_SGLANG && bt_route_info(r->route)->generates &&
         a->task->prompt_count == 0 && r->intent.has_body) {
         n = snprintf(text, sizeof(text), "\"%s\"", a->rid);
-        bt_str_copy(leg->rid, sizeof(leg->rid), a->rid);
+        leg->rid = a->rid;
         return bt_edits_set(edits, BT_STR(""), BT_STR("rid"), (bt_str_t){text, (size_t) n}, false);
     }
     return 0;

@@ -163,15 +163,16 @@ static const struct bt_request_ops ops = {.go_on = go_on, .finish = finish};
 static void choose_id(bt_request_t *r)
 {
     bt_str_t given = bt_head_get(&r->x->head, BT_STR("x-request-id"));
+    char fresh[BT_UUID_CHARS + 1];
 
     if (bt_headers_id_ok(given) && !bt_ids_derives(r->d->shared->ids, given) &&
         bt_ids_add(r->d->shared->ids, given)) {
-        memcpy(r->id, given.p, given.n);
-        r->id[given.n] = '\0';
+        r->id = bt_arena_str(&r->arena, given).p;
         r->id_registered = true;
         return;
     }
-    bt_rand_uuid(r->id);
+    bt_rand_uuid(fresh);
+    r->id = bt_arena_str(&r->arena, bt_str(fresh)).p;
 }
 
 bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route)

@@ -83,7 +83,7 @@ struct bt_request {
     bt_intent_t intent;
     bt_str_t path, target;
     const char *method;
-    char id[BT_REQUEST_ID_MAX + 1];
+    const char *id;             /* the client's or ours */
     bool id_registered;         /* in the shared table */
     const bt_client_key_t *key; /* NULL = none is asked for */
     uint64_t owner;             /* who may cancel it: bt_client_owner */

@@ -70,10 +70,10 @@ static void measure(const char *name, bool sampled, unsigned pairs)
                                        .key = 1,
                                        .pool = BT_STR("default")};
         const double start_ns = cpu_ns();
+        rig.r.id = id;
         for (unsigned k = 0; k < 100; k++) {
-            rig.r.id[34] =
-                (char) ('0' + k / 10); /* or the ring would search among a hundred of one id */
-            rig.r.id[35] = (char) ('0' + k % 10);
+            id[34] = (char) ('0' + k / 10); /* or the ring would search among a hundred of one id */
+            id[35] = (char) ('0' + k % 10);
             bt_record_begin(&rig.r);
             for (unsigned s = 0; s < 3; s++)
                 rig.r.record.rows[s] = NULL;

@@ -79,7 +79,7 @@ static void test_all_loops_answer(void **state)
     bt_request_t *r = calloc(1, sizeof *r);
 
     (void) state;
-    memcpy(r->id, "req-1", 6);
+    r->id = "req-1";
     r->route = BT_ROUTE_CHAT;
     r->start_us = bt_clock_us();
     bt_list_push(&rig.dispatchers[1]->live, &r->link);
@@ -136,7 +136,7 @@ static void test_whose_a_room_is(void **state)
     uint64_t room, other;
 
     (void) state;
-    snprintf(r->id, sizeof r->id, "req-1");
+    r->id = "req-1";
     r->route = BT_ROUTE_CHAT;
     r->start_us = a.start_us = bt_clock_us();
     r->task_count = 3;
