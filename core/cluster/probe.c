@@ -9,7 +9,7 @@
 static void on_head(bt_call_t *call)
 {
     bt_probe_t *p = call->user;
-    p->status = call->head.status;
+    p->status = call->status;
 }
 
 static void on_body(bt_call_t *call, bt_buf_t *buf, const char *data, size_t n)

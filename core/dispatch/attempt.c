@@ -342,7 +342,7 @@ void bt_attempt_leg_commit(bt_leg_t *leg)
     a->committed = true;
     a->task->committed = true;
     bt_attempt_trigger_commit(a);
-    r->sink->head(a->task, &leg->call.head, leg->is_sse);
+    r->sink->head(a->task, leg->call.head, leg->is_sse);
     bt_call_drop_head(&leg->call);
 }
 

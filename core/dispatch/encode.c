@@ -178,7 +178,7 @@ static bool is_good(bt_encode_part_t *p, bt_failure_t *f)
 
 static bt_failure_t bad_status(bt_leg_t *leg)
 {
-    const unsigned status = leg->call.head.status;
+    const unsigned status = leg->call.status;
     bt_failure_t f =
         bt_leg_failure(leg, BT_E_UPSTREAM_STATUS, status == 429 || status >= 500 || status < 400);
 
@@ -221,7 +221,7 @@ static void on_end(bt_call_t *call)
     bt_request_t *r = request_of(p);
     bt_failure_t f;
 
-    if (call->head.status < 200 || call->head.status > 299) {
+    if (call->status < 200 || call->status > 299) {
         f = bad_status(leg);
         ended_badly(p, &f);
         return;

@@ -59,7 +59,7 @@ bt_failure_t bt_leg_call_failure(const bt_leg_t *leg, int rc)
 void bt_leg_keep_head(bt_leg_t *leg, bt_failure_t *f)
 {
     bt_arena_t *arena = &leg->attempt->task->request->arena;
-    const bt_head_t *from = &leg->call.head;
+    const bt_head_t *from = leg->call.head;
     bt_header_t *copies = bt_arena_alloc(arena, (from->header_count + 1) * sizeof(*copies));
 
     bt_headers_keep(arena, copies, from->headers, from->header_count);

@@ -204,7 +204,7 @@ static void on_body(bt_call_t *call, bt_buf_t *buf, const char *p, size_t n)
 
 static void on_end(bt_call_t *call)
 {
-    closed(call->user, call->head.status == 200);
+    closed(call->user, call->status == 200);
 }
 
 static void on_fail(bt_call_t *call, int rc)

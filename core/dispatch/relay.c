@@ -40,11 +40,11 @@ static void on_head(bt_call_t *call)
     uint64_t now_ms = bt_clock_event_ms();
 
     note_bytes(leg, now_ms);
-    leg->is_sse = is_event_stream(&call->head);
+    leg->is_sse = is_event_stream(call->head);
     if (leg->role == BT_LEG_PREFILL) {
         leg->attempt->lease_until_ms = now_ms + leg->worker->lease_ms;
         leg->mode = BT_MODE_COLLECT;
-    } else if (call->head.status < 200 || call->head.status > 299) {
+    } else if (call->status < 200 || call->status > 299) {
         bt_timer_stop(&leg->first_event);
         leg->mode = BT_MODE_COLLECT;
     } else if (leg->is_sse) {
@@ -329,21 +329,21 @@ static void redirected(bt_leg_t *leg)
 
     BT_REQUEST_LOG(warn, "dispatch", request_of(leg), leg->worker->name,
                    "worker %s answers %u to %.*s: give its own address, with the right path",
-                   leg->worker->name, leg->call.head.status, BT_STR_ARG(request_of(leg)->path));
+                   leg->worker->name, leg->call.status, BT_STR_ARG(request_of(leg)->path));
     failed(leg, &f);
 }
 
 /* TensorRT-LLM says 400 of all that goes wrong, of a transfer too. */
 static bool is_failed_transfer(const bt_leg_t *leg)
 {
-    return leg->call.head.status == 400 && leg->role == BT_LEG_DECODE &&
+    return leg->call.status == 400 && leg->role == BT_LEG_DECODE &&
            leg->worker->engine == BT_ENGINE_TRTLLM &&
            bt_str_find(leg->reply.text, BT_STR("kv cache transfer")) >= 0;
 }
 
 static void answered_with_status(bt_leg_t *leg)
 {
-    const unsigned status = is_failed_transfer(leg) ? 502 : leg->call.head.status;
+    const unsigned status = is_failed_transfer(leg) ? 502 : leg->call.status;
     bt_failure_t f = bt_leg_failure(leg, BT_E_UPSTREAM_STATUS, status == 429 || status >= 500);
 
     f.status = status;
@@ -379,9 +379,9 @@ static void on_end(bt_call_t *call)
         return;
     if (leg->mode == BT_MODE_INSPECT_SSE) {
         ended_without_event(leg);
-    } else if (is_redirect(call->head.status)) {
+    } else if (is_redirect(call->status)) {
         redirected(leg);
-    } else if (call->head.status < 200 || call->head.status > 299) {
+    } else if (call->status < 200 || call->status > 299) {
         answered_with_status(leg);
     } else {
         leg->state = BT_LEG_DONE;

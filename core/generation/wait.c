@@ -118,9 +118,9 @@ static int copy_head(bt_wait_t *w, const bt_head_t *from)
 static void on_head(bt_call_t *call)
 {
     bt_wait_t *w = call->user;
-    int rc = copy_head(w, &call->head);
+    int rc = copy_head(w, call->head);
 
-    if (rc == 0 && call->head.has_length && call->head.length > BT_WAIT_BODY_MAX &&
+    if (rc == 0 && call->head->has_length && call->head->length > BT_WAIT_BODY_MAX &&
         !call->head_request)
         rc = BT_E_HTTP_BODY_SIZE;
     if (rc < 0)

@@ -17,8 +17,7 @@ enum { READ_HEAD, READ_LENGTH, READ_CHUNKED, READ_UNTIL_EOF, DONE };
 void bt_answer_drop_head(bt_answer_t *a)
 {
     bt_arena_fini(&a->arena);
-    a->head.headers = NULL;
-    a->head.header_count = 0;
+    a->head = NULL;
     a->bytes = NULL;
     a->len = a->cap = a->seen = 0;
 }
@@ -83,18 +82,23 @@ static bool starts_right(const bt_answer_t *a)
     return memcmp(a->bytes, start, n) == 0;
 }
 
-static void keep_headers(bt_answer_t *a, const bt_header_t *headers)
+/* from: its headers are the parser's. */
+static void keep_head(bt_answer_t *a, const bt_head_t *from)
 {
-    const size_t bytes = a->head.header_count * sizeof(*headers);
+    const size_t bytes = from->header_count * sizeof(*from->headers);
+    bt_head_t *head = bt_arena_alloc(&a->arena, sizeof(*head) + bytes);
 
-    a->head.headers = bt_arena_alloc(&a->arena, bytes + 1);
+    *head = *from;
+    head->headers = (bt_header_t *) (head + 1);
     if (bytes > 0)
-        memcpy(a->head.headers, headers, bytes);
+        memcpy(head->headers, from->headers, bytes);
+    a->head = head;
+    a->keep_alive = head->keep_alive;
 }
 
 static void choose_body(bt_answer_t *a)
 {
-    const bt_head_t *head = &a->head;
+    const bt_head_t *head = a->head;
 
     a->left = head->has_length ? head->length : 0;
     if (a->head_request || head->status == 204 || head->status == 304) {
@@ -113,6 +117,7 @@ static void choose_body(bt_answer_t *a)
 static int read_head(bt_answer_t *a, bt_str_t piece, size_t *at_p)
 {
     bt_header_t scratch[BT_HTTP_HEADERS_MAX];
+    bt_head_t head;
 
     while (*at_p < piece.n) {
         int rc = gather_head(a, piece, at_p);
@@ -122,16 +127,16 @@ static int read_head(bt_answer_t *a, bt_str_t piece, size_t *at_p)
             return BT_E_UPSTREAM_HTTP;
         if (rc == 0)
             return BT_ANSWER_MORE;
-        if (bt_head_parse_response(a->bytes, a->len, scratch, &a->head) < 0)
+        if (bt_head_parse_response(a->bytes, a->len, scratch, &head) < 0)
             return BT_E_UPSTREAM_HTTP;
         /* 101 would end HTTP on this connection; nobody asked for it. */
-        if (a->head.status < 100 || a->head.status == 101)
+        if (head.status < 100 || head.status == 101)
             return BT_E_UPSTREAM_HTTP;
-        if (a->head.status < 200) {
+        if (head.status < 200) {
             bt_answer_drop_head(a);
             continue;
         }
-        keep_headers(a, scratch);
+        keep_head(a, &head);
         choose_body(a);
         return BT_ANSWER_HEAD;
     }
@@ -196,5 +201,5 @@ int bt_answer_eof(bt_answer_t *a)
 
 bool bt_answer_keeps_alive(const bt_answer_t *a)
 {
-    return a->state == DONE && !a->until_eof && a->head.keep_alive;
+    return a->state == DONE && !a->until_eof && a->keep_alive;
 }

@@ -308,6 +308,7 @@ static void feed(bt_conn_t *conn, bt_buf_t *buf, bt_str_t piece)
         int rc = bt_answer_next(&conn->answer, piece, &at, &body);
         if (rc == BT_ANSWER_HEAD) {
             call->head = conn->answer.head;
+            call->status = call->head->status;
             call->ops->on_head(call);
         } else if (rc == BT_ANSWER_BODY) {
             call->body_bytes += body.n;
@@ -519,8 +520,7 @@ void bt_call_resume(bt_call_t *call)
 
 void bt_call_drop_head(bt_call_t *call)
 {
-    call->head.headers = NULL;
-    call->head.header_count = 0;
+    call->head = NULL;
     if (call->conn != NULL)
         bt_answer_drop_head(&call->conn->answer);
 }

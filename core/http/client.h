@@ -45,7 +45,7 @@ unsigned bt_upstream_active_count(const bt_upstream_t *up);
 /* All four are needed. Each may cancel or free its call, and start or cancel others. */
 typedef struct bt_call_ops {
     void (*on_head)(
-        bt_call_t *call); /* call->head is filled; spans are valid until on_end/on_fail/cancel */
+        bt_call_t *call); /* call->head is there: until on_end, on_fail or cancel has returned */
     /* Decoded body bytes (chunk framing removed); ref buf to keep them. Several calls a turn. */
     void (*on_body)(bt_call_t *call, bt_buf_t *buf, const char *p, size_t n);
     void (*on_end)(
@@ -64,8 +64,9 @@ struct bt_call {
     const bt_call_ops_t *ops;
     void *user;
     bt_upstream_t *up;
-    struct bt_conn *conn; /* while it runs */
-    bt_head_t head;       /* answer's head, from on_head on */
+    struct bt_conn *conn;  /* while it runs */
+    const bt_head_t *head; /* answer's head, from on_head on; NULL = not yet, or dropped */
+    unsigned status;       /* and its status, which stays; 0 = not yet */
     bt_call_timeouts_t timeouts;
     uint64_t start_us, sent_us, first_byte_us,
         end_us; /* sent_us: last request byte accepted by the kernel; 0 = not yet;
@@ -101,7 +102,7 @@ static inline bool bt_call_paused(const bt_call_t *call)
 {
     return call->paused;
 }
-/* From on_head on, where the headers are not looked at again: a long answer does not hold them. The status stays. */
+/* From on_head on, where the head is not looked at again: a long answer does not hold it. */
 void bt_call_drop_head(bt_call_t *call);
 bool bt_call_running(const bt_call_t *call);
 /* False: no byte of the request will be read any more, now or by a try on a fresh connection. */

@@ -39,7 +39,7 @@ static void on_head(bt_call_t *call)
 {
     call_t *c = call->user;
 
-    c->reply->status = call->head.status;
+    c->reply->status = call->status;
 }
 
 static void on_body(bt_call_t *call, bt_buf_t *buf, const char *p, size_t n)

@@ -48,7 +48,7 @@ static void on_end(bt_call_t *call)
     callback_t *c = call->user;
 
     c->worker->counters.callbacks_answered++;
-    c->worker->counters.callback_status = call->head.status;
+    c->worker->counters.callback_status = call->status;
     drop(c);
 }
 

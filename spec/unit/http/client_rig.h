@@ -199,7 +199,7 @@ static void rig_on_head(bt_call_t *call)
 
     assert_int_equal(c->heads + c->bodies + c->ends + c->fails, 0);
     c->heads++;
-    c->status = call->head.status;
+    c->status = call->status;
     rig_note(c, RIG_ON_HEAD);
 }
 

@@ -26,7 +26,7 @@ static void test_answer_fills_the_call(void **state)
                      "7\r\nContent-Length: 5\r\n\r\n");
     pump_until(c.heads == 1);
     assert_int_equal(c.status, 429);
-    assert_true(bt_str_eq(bt_head_get(&c.call->head, BT_STR("retry-after")), BT_STR("7")));
+    assert_true(bt_str_eq(bt_head_get(c.call->head, BT_STR("retry-after")), BT_STR("7")));
     worker_write(fd, "hello");
     pump_until(c.ends == 1);
     assert_int_equal(c.body_len, 5);
