@@ -104,7 +104,7 @@ uint64_t bt_continuation_number(const bt_intent_t *intent, const char *name)
 
 uint64_t bt_continuation_limit(const bt_intent_t *intent)
 {
-    const bt_json_item_t *item = intent->members[BT_MEMBER_MAX_TOKENS];
+    const bt_json_item_t *item = bt_intent_member(intent, BT_MEMBER_MAX_TOKENS);
 
     if (item == NULL)
         return LIMIT_DEFAULT;

@@ -541,6 +541,7 @@ int bt_intent_read(bt_intent_t *intent, bt_arena_t *arena, enum bt_route route, 
     memset(intent, 0, sizeof(*intent));
     intent->route = route;
     intent->n = 1;
+    intent->members = bt_arena_zalloc(arena, BT_MEMBER_COUNT * sizeof(intent->members[0]));
     intent->model = intent->session = intent->previous_response = intent->client_rid = BT_STR("");
     bt_edits_init(&intent->strip, arena);
     *why_p = "request body is no JSON object";

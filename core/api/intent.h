@@ -20,9 +20,10 @@ typedef struct bt_intent {
     enum bt_route route;
     bool has_body; /* a JSON object came in */
     bt_body_t body;
-    const bt_json_item_t *members[BT_MEMBER_COUNT]; /* NULL = it is not there */
-    bt_str_t model;                                 /* unescaped */
-    bt_str_t session;           /* session id found in the body, unescaped; "" */
+    const bt_json_item_t *
+        *members;     /* by enum bt_member, each NULL where it is not there; NULL = none is */
+    bt_str_t model;   /* unescaped */
+    bt_str_t session; /* session id found in the body, unescaped; "" */
     bt_str_t previous_response; /* /v1/responses: previous_response_id, unescaped */
     bt_str_t client_rid;        /* SGLang rid given by the client (text), for /abort_request */
     bool stream;
@@ -39,6 +40,12 @@ typedef struct bt_intent {
     const char *unsplittable; /* why it must not be split into prefill and decode, or NULL */
     bt_edits_t strip;         /* for every leg */
 } bt_intent_t;
+
+/* NULL = it is not there. */
+static inline const bt_json_item_t *bt_intent_member(const bt_intent_t *intent, enum bt_member id)
+{
+    return intent->members != NULL ? intent->members[id] : NULL;
+}
 
 /* 0, or a BT_E_* with a sentence for the client in *why_p (arena or static). head may be NULL. */
 int bt_intent_read(bt_intent_t *intent, bt_arena_t *arena, enum bt_route route, bt_str_t text,

@@ -131,8 +131,8 @@ int bt_media_find(const bt_intent_t *intent, bt_media_part_t *parts, unsigned ma
                        : intent->route == BT_ROUTE_RESPONSES ? see_input
                        : intent->route == BT_ROUTE_MESSAGES  ? see_turn
                                                              : NULL;
-    const bt_json_item_t *list =
-        intent->members[intent->route == BT_ROUTE_RESPONSES ? BT_MEMBER_INPUT : BT_MEMBER_MESSAGES];
+    const bt_json_item_t *list = bt_intent_member(
+        intent, intent->route == BT_ROUTE_RESPONSES ? BT_MEMBER_INPUT : BT_MEMBER_MESSAGES);
 
     if (see == NULL || list == NULL)
         return 0;

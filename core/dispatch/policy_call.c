@@ -247,7 +247,7 @@ int bt_policy_call_plan(bt_request_t *r, const bt_policy_failure_t *failure,
         return BT_E_AGAIN;
     note_policy(r, p);
     q = bt_policy_call_describe(r);
-    q.trace = r->record.sampled ? &r->record.trace : NULL;
+    q.trace = r->record.sample != NULL ? &r->record.sample->trace : NULL;
     q.is_counted = r->has_planned;
     r->has_planned = true;
     start_us = bt_clock_us();
@@ -334,7 +334,7 @@ void bt_policy_call_shadow(bt_request_t *r, const bt_policy_view_t *view, const 
 {
     const struct bt_pool_policies *p =
         r->has_shadow ? variant_of(r->generation, r->rule.shadow_target) : NULL;
-    struct bt_record_shadow *shadow = &r->record.shadow;
+    struct bt_record_shadow *shadow;
     bt_policy_request_t q;
     bt_choice_t choice;
     uint64_t start_us;
@@ -342,6 +342,7 @@ void bt_policy_call_shadow(bt_request_t *r, const bt_policy_view_t *view, const 
     if (p == NULL)
         return;
     r->has_shadow = false; /* once a request, whatever it is split into */
+    r->record.shadow = shadow = bt_arena_zalloc(&r->arena, sizeof(*shadow));
     q = bt_policy_call_describe(r);
     r->shadow_policies = bt_arena_str(&r->arena, bt_str(p->bundle->name)).p;
     shadow->rule = bt_arena_str(&r->arena, bt_str(r->rule.shadow_rule)).p;

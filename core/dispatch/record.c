@@ -45,18 +45,19 @@ void bt_record_begin(bt_request_t *r)
     bt_record_t *rec = &r->record;
 
     rec->wall_ms = bt_clock_wall_ms();
-    rec->sampled = config->sample > 0 && bt_rand_unit() < config->sample;
+    if (config->sample > 0 && bt_rand_unit() < config->sample)
+        rec->sample = bt_arena_zalloc(&r->arena, sizeof(*rec->sample));
     if (config->headers != NULL)
         keep_headers(r, config->headers);
 }
 
 /* ---- candidates ---- */
 
-static bool is_kept(const bt_record_t *rec, unsigned lists, uint64_t id)
+static bool is_kept(const struct bt_record_sample *s, unsigned lists, uint64_t id)
 {
     for (unsigned i = 0; i < lists; i++)
-        for (unsigned k = 0; k < rec->rows[i]->count; k++)
-            if (rec->rows[i]->rows[k].id == id)
+        for (unsigned k = 0; k < s->rows[i]->count; k++)
+            if (s->rows[i]->rows[k].id == id)
                 return true;
     return false;
 }
@@ -75,7 +76,7 @@ static struct bt_record_rows *copy_set(bt_request_t *r, unsigned list, const bt_
     for (unsigned i = 0; i < count; i++) {
         bt_text_t *json = bt_record_ring_scratch(r->d->records);
         bt_record_draft_t *draft = bt_record_ring_draft(r->d->records);
-        if (is_kept(&r->record, list, set->items[i]->id))
+        if (is_kept(r->record.sample, list, set->items[i]->id))
             bt_record_draft_put(draft, BT_STR("{\"id\":"), BT_DRAFT_U64, set->items[i]->id);
         else
             bt_record_put_worker(set->items[i], now_ms, draft);
@@ -96,40 +97,40 @@ static void score_rows(struct bt_record_rows *rows, const bt_policy_trace_t *tra
 }
 
 /* Whatever native functions write from here on belongs to another plan, and finds no room. */
-static void close_trace(bt_record_t *rec)
+static void close_trace(struct bt_record_sample *s)
 {
     for (unsigned i = 0; i < BT_LIST_COUNT; i++)
-        if (rec->rows[i] != NULL)
-            score_rows(rec->rows[i], &rec->trace);
-    if (rec->trace.reads != NULL) {
-        rec->reads = (bt_str_t){rec->trace.reads, rec->trace.reads_len};
-        rec->reads_cut = rec->trace.reads_cut;
+        if (s->rows[i] != NULL)
+            score_rows(s->rows[i], &s->trace);
+    if (s->trace.reads != NULL) {
+        s->reads = (bt_str_t){s->trace.reads, s->trace.reads_len};
+        s->reads_cut = s->trace.reads_cut;
     }
-    rec->trace = (bt_policy_trace_t){.scores = rec->trace.scores};
+    s->trace = (bt_policy_trace_t){.scores = s->trace.scores};
 }
 
 void bt_record_candidates(bt_request_t *r, const bt_policy_view_t *view)
 {
-    bt_record_t *rec = &r->record;
+    struct bt_record_sample *s = r->record.sample;
     unsigned count = 0;
 
-    if (!rec->sampled)
+    if (s == NULL)
         return;
-    if (rec->rows[0] != NULL) {
-        close_trace(rec);
+    if (s->rows[0] != NULL) {
+        close_trace(s);
         return;
     }
-    rec->seed = bt_rand_u64() | 1;
-    rec->clock_us = bt_clock_event_us();
+    s->seed = bt_rand_u64() | 1;
+    s->clock_us = bt_clock_event_us();
     for (unsigned i = 0; i < BT_LIST_COUNT; i++) {
-        rec->rows[i] = copy_set(r, i, view->sets[i], rec->clock_us / 1000);
-        count += rec->rows[i]->count;
+        s->rows[i] = copy_set(r, i, view->sets[i], s->clock_us / 1000);
+        count += s->rows[i]->count;
     }
-    rec->trace = (bt_policy_trace_t){
-        .scores = bt_arena_alloc(&r->arena, (count + 1) * sizeof(rec->trace.scores[0])),
+    s->trace = (bt_policy_trace_t){
+        .scores = bt_arena_alloc(&r->arena, (count + 1) * sizeof(s->trace.scores[0])),
         .cap = count,
-        .seed = rec->seed,
-        .now_us = rec->clock_us,
+        .seed = s->seed,
+        .now_us = s->clock_us,
         .reads = bt_arena_alloc(&r->arena, BT_POLICY_READS_BYTES),
         .reads_cap = BT_POLICY_READS_BYTES,
     };
@@ -157,7 +158,7 @@ static void keep_text(bt_request_t *r, bt_text_t *line, uint64_t now_us)
         bt_text_fini(line); /* no memory for it: the next one may have more luck */
         return;
     }
-    if (r->record.sampled && d->shared->recorder != NULL)
+    if (r->record.sample != NULL && d->shared->recorder != NULL)
         bt_recorder_put(d->shared->recorder, bt_text_str(line));
     if (line->len > BT_RECORD_LINE_MAX)
         write_text(r, now_us, true, line);
@@ -170,7 +171,7 @@ static void keep_line(bt_request_t *r, uint64_t now_us)
     bt_record_ring_t *ring = r->d->records;
     bt_record_draft_t *draft = bt_record_ring_draft(ring);
 
-    if (!r->record.sampled) {
+    if (r->record.sample == NULL) {
         bt_record_write(r, now_us, false, draft);
         if (!draft->failed && bt_record_ring_put_draft(ring, bt_str(r->id), draft))
             return;
@@ -184,7 +185,8 @@ void bt_record_finish(bt_request_t *r)
 
     if (r->record.wall_ms == 0) /* refused before it began */
         r->record.wall_ms = bt_clock_wall_ms() - (now_us - r->start_us) / 1000;
-    close_trace(&r->record);
+    if (r->record.sample != NULL)
+        close_trace(r->record.sample);
     if (r->d->records != NULL)
         keep_line(r, now_us);
 }

@@ -122,14 +122,14 @@ static void put_request(bt_record_draft_t *out, const bt_request_t *r)
 }
 
 /* What stands in no row: counters, windows, prefixes. */
-static void put_reads(bt_record_draft_t *out, const bt_record_t *rec)
+static void put_reads(bt_record_draft_t *out, const struct bt_record_sample *s)
 {
-    if (rec->reads.n == 0 && !rec->reads_cut)
+    if (s->reads.n == 0 && !s->reads_cut)
         return;
     put_open(out, "reads", "[");
-    put_raw(out, rec->reads);
+    put_raw(out, s->reads);
     put_lit(out, "]");
-    if (rec->reads_cut)
+    if (s->reads_cut)
         put_bool(out, "reads_cut", true);
 }
 
@@ -144,13 +144,13 @@ static void put_decision(bt_record_draft_t *out, const bt_request_t *r)
     put_z(out, "policy_version", r->policy_version);
     if (r->policy_generation != 0)
         put_u64(out, "generation", r->policy_generation);
-    if (rec->seed != 0) {
+    if (rec->sample != NULL && rec->sample->seed != 0) {
         char seed[17];
 
-        snprintf(seed, sizeof(seed), "%016llx", (unsigned long long) rec->seed);
+        snprintf(seed, sizeof(seed), "%016llx", (unsigned long long) rec->sample->seed);
         put_z(out, "seed", seed);
-        put_u64(out, "clock_us", rec->clock_us);
-        put_reads(out, rec);
+        put_u64(out, "clock_us", rec->sample->clock_us);
+        put_reads(out, rec->sample);
     }
     put_z(out, "decided_by", rec->decided_by != NULL ? rec->decided_by : "nobody");
     put_z(out, "why", rec->why);
@@ -245,13 +245,13 @@ void bt_record_put_worker(const bt_worker_t *w, uint64_t now_ms, bt_record_draft
     put_load(out, w, now_ms);
 }
 
-static void put_candidates(bt_record_draft_t *out, const bt_record_t *rec, bool is_brief)
+static void put_candidates(bt_record_draft_t *out, const struct bt_record_sample *s, bool is_brief)
 {
-    if (rec->rows[0] == NULL)
+    if (s == NULL || s->rows[0] == NULL)
         return;
     put_open(out, "candidates", "{");
     for (unsigned i = 0; i < BT_LIST_COUNT; i++) {
-        const struct bt_record_rows *rows = rec->rows[i];
+        const struct bt_record_rows *rows = s->rows[i];
         put_comma(out);
         put_string(out, bt_str(bt_policy_list_name((enum bt_policy_list) i)));
         put_u64_after(out, BT_STR(":{\"total\":"), rows->total);
@@ -513,20 +513,20 @@ static void put_headers(bt_record_draft_t *out, const bt_request_t *r)
     put_lit(out, "}");
 }
 
-static void put_shadow(bt_record_draft_t *out, const bt_record_t *rec)
+static void put_shadow(bt_record_draft_t *out, const struct bt_record_shadow *shadow)
 {
-    if (rec->shadow.rule == NULL)
+    if (shadow == NULL)
         return;
     put_lit(out, ",\"shadow\":{\"rule\":");
-    put_string(out, bt_str(rec->shadow.rule));
-    put_z(out, "policy", rec->shadow.policy);
-    put_z(out, "version", rec->shadow.version);
-    put_z(out, "error", rec->shadow.error);
-    if (rec->shadow.error == NULL) {
-        put_names(out, rec->shadow.prefill, rec->shadow.decode);
-        put_bool(out, "same", rec->shadow.same);
+    put_string(out, bt_str(shadow->rule));
+    put_z(out, "policy", shadow->policy);
+    put_z(out, "version", shadow->version);
+    put_z(out, "error", shadow->error);
+    if (shadow->error == NULL) {
+        put_names(out, shadow->prefill, shadow->decode);
+        put_bool(out, "same", shadow->same);
     }
-    put_ms(out, "plan_ms", rec->shadow.plan_us);
+    put_ms(out, "plan_ms", shadow->plan_us);
     put_lit(out, "}");
 }
 
@@ -534,13 +534,13 @@ void bt_record_write(const bt_request_t *r, uint64_t now_us, bool is_brief, bt_r
 {
     put_request(out, r);
     put_decision(out, r);
-    put_candidates(out, &r->record, is_brief);
+    put_candidates(out, r->record.sample, is_brief);
     put_plan(out, r);
     put_encode(out, r);
     put_attempts(out, r);
     put_phases(out, r, now_us);
     put_outcome(out, r);
     put_headers(out, r);
-    put_shadow(out, &r->record);
+    put_shadow(out, r->record.shadow);
     put_lit(out, "}");
 }

@@ -263,7 +263,7 @@ static uint64_t prefix_space(const bt_intent_t *intent)
     uint64_t space = 0;
 
     for (unsigned i = 0; i < 3; i++) {
-        const bt_json_item_t *item = intent->members[apart[i]];
+        const bt_json_item_t *item = bt_intent_member(intent, apart[i]);
         if (item != NULL && item->type != BT_JSON_NULL)
             space = bt_hash64(item->value, space + i + 1);
     }

@@ -35,7 +35,7 @@ void bt_request_drop_input(bt_request_t *r)
     if (bt_token_replay_is_open(r))
         return;
     r->intent.body = (bt_body_t){.text = BT_STR("")};
-    memset(r->intent.members, 0, sizeof(r->intent.members));
+    r->intent.members = NULL;
     r->intent.prompt = NULL;
     r->intent.prompts = NULL;
     bt_edits_init(&r->intent.strip, &r->send_arena);

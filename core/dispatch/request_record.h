@@ -1,7 +1,7 @@
 /* request_record.h - what a request keeps on its way for the decision record at its end. Private to
  * dispatch.
  *
- * Owner: part of the request; rows are in its arena.
+ * Owner: part of the request; samples and shadows are in its arena.
  * Life:  begin -> candidates, scores, shadow as they come up -> finish.
  * Flow:  record.c keeps what passes by -> record_json.c makes the line -> the loop's ring, and the
  *        file where it is sampled.
@@ -28,7 +28,7 @@ struct bt_record_rows {
     struct bt_record_row rows[];
 };
 
-/* Who planned beside; rule NULL = nobody. */
+/* Who planned beside. */
 struct bt_record_shadow {
     const char *rule, *policy, *version;
     const char *error;            /* it failed, or answered nothing that can be */
@@ -37,24 +37,27 @@ struct bt_record_shadow {
     uint64_t plan_us;
 };
 
+/* What only sampled ones keep: how it looked to the policy. Rows are by list of the view. */
+struct bt_record_sample {
+    struct bt_record_rows *rows[BT_LIST_COUNT];
+    bt_policy_trace_t trace; /* scores */
+    uint64_t seed, clock_us; /* what the first plan's chance and time were; 0 = none */
+    bt_str_t reads;          /* what it read of the process's memory (JSON, members of a list) */
+    bool reads_cut;          /* and there was more */
+};
+
 /* Strings are static or in the request's arena: what a generation owns goes with the first byte. */
 typedef struct bt_record {
-    bool sampled;
+    struct bt_record_sample *sample; /* NULL = it is not sampled */
     uint64_t wall_ms;
     uint64_t admit_us, route_us, plan_us; /* durations; waiting included */
     uint64_t queue_us;                    /* in line for a place in the pool */
     const char *rule;                     /* that decided; NULL = none */
     const char *klass, *key;              /* what route said, or NULL; in the request's arena */
     const char *decided_by, *why;         /* NULL = nobody yet */
-    bt_workers_t *workers; /* keeps the choice's workers; reference, NULL = no choice */
-    /* Sampled: by list of the view; in the request's arena. */
-    struct bt_record_rows *rows[BT_LIST_COUNT];
-    bt_policy_trace_t trace; /* sampled: scores */
-    uint64_t seed, clock_us; /* sampled: what the first plan's chance and time were; 0 = none */
-    bt_str_t reads; /* sampled: what it read of the process's memory (JSON, members of a list) */
-    bool reads_cut; /* and there was more */
-    const bt_str_t *headers; /* values of config->headers; in the request's arena */
-    struct bt_record_shadow shadow;
+    bt_workers_t *workers;           /* keeps the choice's workers; reference, NULL = no choice */
+    const bt_str_t *headers;         /* values of config->headers; in the request's arena */
+    struct bt_record_shadow *shadow; /* NULL = nobody */
 } bt_record_t;
 
 /* All on its loop. */

@@ -75,8 +75,6 @@ static void measure(const char *name, bool sampled, unsigned pairs)
             id[34] = (char) ('0' + k / 10); /* or the ring would search among a hundred of one id */
             id[35] = (char) ('0' + k % 10);
             bt_record_begin(&rig.r);
-            for (unsigned s = 0; s < 3; s++)
-                rig.r.record.rows[s] = NULL;
             bt_record_candidates(&rig.r, &view);
             bt_record_finish(&rig.r);
         }

@@ -232,18 +232,20 @@ static void test_a_single_worker(void **state)
 
 static void test_the_shadow(void **state)
 {
+    struct bt_record_shadow shadow = {.rule = "try",
+                                      .policy = "candidate",
+                                      .version = "2",
+                                      .plan_us = 10,
+                                      .prefill = "p2",
+                                      .decode = "d1"};
+
     (void) state;
-    rig.r.record.shadow.rule = "try";
-    rig.r.record.shadow.policy = "candidate";
-    rig.r.record.shadow.version = "2";
-    rig.r.record.shadow.plan_us = 10;
-    rig.r.record.shadow.prefill = "p2";
-    rig.r.record.shadow.decode = "d1";
+    rig.r.record.shadow = &shadow;
     finish();
     has("shadow", "{\"rule\":\"try\",\"policy\":\"candidate\",\"version\":\"2\",\"prefill\":\"p2\","
                   "\"decode\":"
                   "\"d1\",\"same\":false,\"plan_ms\":0.01}");
-    rig.r.record.shadow.error = "spec.lua:1: no";
+    shadow.error = "spec.lua:1: no";
     finish();
     has("shadow",
         "{\"rule\":\"try\",\"policy\":\"candidate\",\"version\":\"2\",\"error\":\"spec.lua:1: no\","
@@ -286,13 +288,15 @@ static void test_samples_by_chance(void **state)
     for (unsigned i = 0; i < 4000; i++) {
         rig.shared.record.sample = 0.25;
         bt_record_begin(&rig.r);
-        sampled += rig.r.record.sampled;
+        sampled += rig.r.record.sample != NULL;
+        rig.r.record.sample = NULL;
         rig.shared.record.sample = 0;
         bt_record_begin(&rig.r);
-        assert_false(rig.r.record.sampled);
+        assert_null(rig.r.record.sample);
         rig.shared.record.sample = 1;
         bt_record_begin(&rig.r);
-        assert_true(rig.r.record.sampled);
+        assert_non_null(rig.r.record.sample);
+        rig.r.record.sample = NULL;
     }
     assert_true(sampled > 880 && sampled < 1120);
 }
@@ -301,7 +305,7 @@ static void test_candidates_as_the_policy_saw_them(void **state)
 {
     bt_worker_t *p1 = rig.prefill[0], *p2 = rig.prefill[1];
     bt_policy_view_t view;
-    bt_policy_trace_t *trace = &rig.r.record.trace;
+    bt_policy_trace_t *trace;
 
     (void) state;
     rig.shared.record.sample = 1;
@@ -320,6 +324,7 @@ static void test_candidates_as_the_policy_saw_them(void **state)
     p2->load.running = 9;
     view = rig_view(&rig);
     bt_record_candidates(&rig.r, &view);
+    trace = &rig.r.record.sample->trace;
     bt_worker_total(p1, BT_PHASE_PREFILL)->tokens = 0; /* moves on */
     assert_true(trace->cap >= 5);
     trace->scores[trace->count++] = (struct bt_policy_score){p1->id, 12.5};
@@ -367,7 +372,7 @@ static void test_candidates_as_the_policy_saw_them(void **state)
 
 static void test_scores_are_those_of_the_first_plan(void **state)
 {
-    bt_policy_trace_t *trace = &rig.r.record.trace;
+    bt_policy_trace_t *trace;
     bt_policy_view_t view;
 
     (void) state;
@@ -375,6 +380,7 @@ static void test_scores_are_those_of_the_first_plan(void **state)
     bt_record_begin(&rig.r);
     view = rig_view(&rig);
     bt_record_candidates(&rig.r, &view);
+    trace = &rig.r.record.sample->trace;
     trace->scores[trace->count++] = (struct bt_policy_score){rig.prefill[0]->id, 1};
     bt_record_candidates(&rig.r, &view); /* of a child */
     assert_int_equal(trace->count, 0);
