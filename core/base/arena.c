@@ -112,9 +112,12 @@ void *bt_arena_zalloc(bt_arena_t *a, size_t size)
 
 bt_str_t bt_arena_str(bt_arena_t *a, bt_str_t s)
 {
-    char *copy = bt_arena_alloc(a, s.n + 1);
-    if (s.n > 0)
-        memcpy(copy, s.p, s.n);
+    char *copy;
+
+    if (s.n == 0)
+        return BT_STR("");
+    copy = bt_arena_alloc(a, s.n + 1);
+    memcpy(copy, s.p, s.n);
     copy[s.n] = '\0';
     return (bt_str_t){copy, s.n};
 }

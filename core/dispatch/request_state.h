@@ -33,7 +33,7 @@ typedef struct bt_kept_choice {
 } bt_kept_choice_t;
 
 #define BT_REQUEST_ID_MAX 128
-#define BT_REQUEST_ROOM 2512 /* a task, an attempt, and some 300 bytes of text: what a stream keeps */
+#define BT_REQUEST_ROOM 2240 /* a task, an attempt, and 500 bytes of text: what a stream keeps */
 
 /* The stations of a request in their order; request.c walks through them. */
 enum bt_request_step {
