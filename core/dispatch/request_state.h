@@ -126,7 +126,7 @@ struct bt_request {
     bt_str_t session, tenant; /* x-session-id, else the body's; bt_client_tenant */
     bt_str_t peer;            /* the client's address, where the access log names it */
     bt_record_t record;
-    const bt_attempt_t *last;  /* the one that was begun last; NULL = none yet */
+    const bt_attempt_t *last;       /* the one that was begun last; NULL = none yet */
     const bt_kept_choice_t *choice; /* the first plan; NULL = there is none yet */
     const char *fail_leg, *fail_name;
     struct bt_response_query *response_query; /* asks who made what this follows, or NULL */

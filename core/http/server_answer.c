@@ -91,7 +91,7 @@ static void add_to_chunk(bt_server_conn_t *c, bt_buf_t *owner, const char *p, si
     }
     c->open[c->open_count++] = (struct bt_slice){p, n, owner != NULL ? bt_buf_ref(owner) : NULL};
     c->open_bytes += n;
-    if (c->stream.in_write != 0)
+    if (c->stream.in_write_bytes != 0)
         bt_conn_emit(c, false);
     else
         bt_stream_want_flush(&c->stream);

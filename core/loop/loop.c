@@ -130,6 +130,7 @@ int bt_loop_init(bt_loop_t *loop, unsigned index)
     loop->index = index;
     bt_list_init(&loop->dirty);
     bt_list_init(&loop->later);
+    bt_stream_init_shared(loop);
     atomic_init(&loop->mailbox, NULL);
     atomic_init(&loop->stopping, false);
     atomic_init(&loop->connections, 0);
@@ -200,5 +201,6 @@ void bt_loop_fini(bt_loop_t *loop)
     while (deliver_mail(loop))
         continue;
     call_later(loop);
+    bt_stream_fini_shared(loop);
     (void) BT_SOFT(uv_loop_close(&loop->uv) != 0);
 }

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/list.h"
+#include "base/slab.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -49,7 +50,10 @@ struct bt_loop {
     bt_list_t dirty;                /* streams with bytes to flush */
     struct bt_buf *read_buf;        /* what streams read into in this turn; NULL = none yet */
     unsigned reads_held, bufs_held; /* since the last flush */
-    bt_list_t later;                /* calls that wait for the turn's end */
+    struct bt_queued *spare_slices; /* for what streams queue */
+    unsigned spare_slice_count;
+    bt_slab_t reqs;  /* of uv, for streams that connect or wait for room */
+    bt_list_t later; /* calls that wait for the turn's end */
     struct bt_wheel *wheel;
     atomic_bool stopping;
     _Atomic unsigned connections; /* client connections held now; read by other loops to balance */

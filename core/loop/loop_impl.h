@@ -13,7 +13,10 @@
 /* timer.c */
 int bt_wheel_new(bt_loop_t *loop);
 void bt_wheel_free(bt_loop_t *loop);
-/* stream.c: called at the loop's flush points. */
+/* stream.c: what all streams of a loop share. */
+void bt_stream_init_shared(bt_loop_t *loop);
+void bt_stream_fini_shared(bt_loop_t *loop);
+/* Called at the loop's flush points. */
 void bt_stream_flush_dirty(bt_loop_t *loop);
 
 #endif

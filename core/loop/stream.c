@@ -1,6 +1,6 @@
 /* stream.c - reads, coalesced writes, back-pressure and the ways to close.
  *
- * Writing. Slices wait in a ring until the loop's flush point, which gathers up to 64 of them into one uv_try_write: in
+ * Writing. Slices wait in a list until the loop's flush point, which gathers up to 64 of them into one uv_try_write: in
  * the usual case that is the whole story, with no request object. What the kernel does not take continues through one
  * small uv_write (at most 4 slices, which libuv keeps in the request itself, and 16 KiB): it is there to wait for room;
  * when it is done, try_write sends the bulk again. While it runs, the stream is not dirty; its callback goes on.
@@ -23,6 +23,7 @@
  */
 #include "loop/stream.h"
 #include "loop/loop_impl.h"
+#include "loop/slice_queue.h"
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -37,7 +38,7 @@
 #define GATHER_MAX 64U              /* slices of one try_write */
 #define WAIT_SLICES 4U              /* slices of one uv_write: more would make libuv allocate */
 #define WAIT_BYTES ((size_t) 16384) /* bytes of one uv_write */
-#define QUEUE_START 8U
+#define REQS_KEPT 64U
 /* Then what has come is sent on: so much of it stays in the cache, and nobody waits for long. */
 #define BUFS_HELD_MAX 32U
 #define READS_HELD_MAX 256U
@@ -59,28 +60,25 @@ static int fd_of(const bt_stream_t *s)
     return uv_fileno((const uv_handle_t *) &s->tcp, &fd) == 0 ? fd : -1;
 }
 
+/* ---- what all streams of a loop share ---- */
+
+union req { /* nothing is written before it is connected */
+    uv_connect_t connect;
+    uv_write_t write;
+};
+
+void bt_stream_init_shared(bt_loop_t *loop)
+{
+    bt_slab_init(&loop->reqs, sizeof(union req), REQS_KEPT);
+}
+
+void bt_stream_fini_shared(bt_loop_t *loop)
+{
+    bt_slice_queue_fini_spare(loop);
+    bt_slab_fini(&loop->reqs);
+}
+
 /* ---- queue ---- */
-
-static struct bt_slice *slice_at(const bt_stream_t *s, unsigned i)
-{
-    return &s->queue[(s->q_head + i) & (s->q_cap - 1)];
-}
-
-static int grow_queue(bt_stream_t *s)
-{
-    unsigned cap = s->q_cap == 0 ? QUEUE_START : s->q_cap * 2;
-    struct bt_slice *queue = malloc(cap * sizeof(*queue));
-
-    if (queue == NULL)
-        return BT_E_NOMEM;
-    for (unsigned i = 0; i < s->q_len; i++)
-        queue[i] = *slice_at(s, i);
-    free(s->queue);
-    s->queue = queue;
-    s->q_cap = cap;
-    s->q_head = 0;
-    return 0;
-}
 
 static void release_copy_buf(bt_stream_t *s)
 {
@@ -90,9 +88,8 @@ static void release_copy_buf(bt_stream_t *s)
 
 static void drop_queue(bt_stream_t *s)
 {
-    for (unsigned i = 0; i < s->q_len; i++)
-        bt_buf_unref(slice_at(s, i)->owner);
-    s->q_len = s->q_head = s->in_write = 0;
+    while (s->queue.first != NULL)
+        bt_slice_queue_pop(s->loop, &s->queue);
     s->pending_bytes = s->in_write_bytes = 0;
     release_copy_buf(s);
 }
@@ -103,18 +100,16 @@ static void consume(bt_stream_t *s, size_t n)
     s->written_bytes += n;
     s->pending_bytes -= n;
     while (n > 0) {
-        struct bt_slice *slice = slice_at(s, 0);
+        struct bt_slice *slice = &s->queue.first->slice;
         if (n < slice->n) {
             slice->p += n;
             slice->n -= n;
             return;
         }
         n -= slice->n;
-        bt_buf_unref(slice->owner);
-        s->q_head = (s->q_head + 1) & (s->q_cap - 1);
-        s->q_len--;
+        bt_slice_queue_pop(s->loop, &s->queue);
     }
-    if (s->q_len == 0)
+    if (s->queue.first == NULL)
         release_copy_buf(s);
 }
 
@@ -135,18 +130,14 @@ static void note_queued(bt_stream_t *s, size_t n)
     s->sent_untold = 1;
     if (s->pending_bytes > BT_STREAM_HIGH_BYTES)
         s->above_high = 1;
-    if (s->connected && s->in_write == 0)
+    if (s->connected && s->in_write_bytes == 0)
         mark_dirty(s);
 }
 
 static int push_slice(bt_stream_t *s, bt_buf_t *owner, const char *p, size_t n)
 {
-    if (s->q_len == s->q_cap) {
-        int rc = grow_queue(s);
-        if (rc < 0)
-            return rc;
-    }
-    *slice_at(s, s->q_len++) = (struct bt_slice){p, n, owner != NULL ? bt_buf_ref(owner) : NULL};
+    if (!bt_slice_queue_push(s->loop, &s->queue, (struct bt_slice){p, n, owner}))
+        return BT_E_NOMEM;
     note_queued(s, n);
     return 0;
 }
@@ -155,7 +146,7 @@ int bt_stream_write(bt_stream_t *s, bt_buf_t *owner, const char *p, size_t n)
 {
     if (n == 0 || !takes_writes(s))
         return 0;
-    if (s->in_write != 0 && owner != NULL && n < COPY_BELOW && n < owner->cap / 4)
+    if (s->in_write_bytes != 0 && owner != NULL && n < COPY_BELOW && n < owner->cap / 4)
         return bt_stream_write_copy(s, p, n);
     return push_slice(s, owner, p, n);
 }
@@ -184,7 +175,7 @@ int bt_stream_write_copy(bt_stream_t *s, const char *p, size_t n)
     memcpy(at, p, n);
     s->copy_buf->len += n;
     /* Right behind the last slice? Then that one grows. (uv has its own copy of the lengths it writes.) */
-    struct bt_slice *last = s->q_len > 0 ? slice_at(s, s->q_len - 1) : NULL;
+    struct bt_slice *last = s->queue.first != NULL ? &s->queue.last->slice : NULL;
     if (last != NULL && last->owner == s->copy_buf && last->p + last->n == at) {
         last->n += n;
         note_queued(s, n);
@@ -201,8 +192,9 @@ static unsigned gather(const bt_stream_t *s, uv_buf_t *bufs, unsigned max, size_
     unsigned count = 0;
     size_t bytes = 0;
 
-    while (count < max && count < s->q_len && bytes < max_bytes) {
-        const struct bt_slice *slice = slice_at(s, count);
+    for (const struct bt_queued *q = s->queue.first; q != NULL && count < max && bytes < max_bytes;
+         q = q->next) {
+        const struct bt_slice *slice = &q->slice;
         size_t n = slice->n < max_bytes - bytes ? slice->n : max_bytes - bytes;
         bufs[count++] =
             uv_buf_init((char *) (uintptr_t) slice->p, (unsigned) n); /* uv only reads it */
@@ -226,10 +218,10 @@ static void on_written(uv_write_t *req, int rc)
 {
     bt_stream_t *s = stream_of(req->handle);
 
+    bt_slab_put(&s->loop->reqs, req);
     if (s->closing)
         return; /* the queue is gone */
     size_t n = s->in_write_bytes;
-    s->in_write = 0;
     s->in_write_bytes = 0;
     if (rc < 0) {
         s->written_bytes +=
@@ -248,12 +240,16 @@ static void wait_for_room(bt_stream_t *s)
     uv_buf_t bufs[WAIT_SLICES];
     size_t bytes;
     unsigned count = gather(s, bufs, WAIT_SLICES, WAIT_BYTES, &bytes);
+    uv_write_t *req = bt_slab_get(&s->loop->reqs);
+    int rc = BT_E_NOMEM;
 
-    s->in_write = count;
     s->in_write_bytes = bytes;
-    int rc = uv_write(&s->req.write, (uv_stream_t *) &s->tcp, bufs, count, on_written);
-    if (rc < 0)
+    if (req != NULL)
+        rc = uv_write(req, (uv_stream_t *) &s->tcp, bufs, count, on_written);
+    if (rc < 0) {
+        bt_slab_put(&s->loop->reqs, req);
         fail_writes(s, rc);
+    }
 }
 
 /* What the kernel takes at once; UV_EAGAIN: nothing. */
@@ -277,13 +273,13 @@ static void flush_queue(bt_stream_t *s)
 {
     uv_buf_t bufs[GATHER_MAX];
 
-    if (!s->connected || s->in_write != 0)
+    if (!s->connected || s->in_write_bytes != 0)
         return;
     if (s->ops->on_flush != NULL && takes_writes(s)) {
         s->ops->on_flush(s);
         bt_list_remove(&s->dirty_link); /* what it wrote leaves right here */
     }
-    while (s->q_len > 0) {
+    while (s->queue.first != NULL) {
         size_t bytes;
         unsigned count = gather(s, bufs, GATHER_MAX, (size_t) INT32_MAX, &bytes);
         ssize_t rc = send_now(s, bufs, count);
@@ -307,7 +303,7 @@ static bool is_drained(const bt_stream_t *s)
 
 static bool is_sent(const bt_stream_t *s)
 {
-    return s->sent_untold && s->q_len == 0 && !s->write_failed;
+    return s->sent_untold && s->queue.first == NULL && !s->write_failed;
 }
 
 static void linger_on(bt_stream_t *s);
@@ -372,7 +368,7 @@ void bt_stream_want_flush(bt_stream_t *s)
     if (!takes_writes(s))
         return;
     s->sent_untold = 1;
-    if (s->connected && s->in_write == 0)
+    if (s->connected && s->in_write_bytes == 0)
         mark_dirty(s);
 }
 
@@ -525,7 +521,7 @@ int bt_stream_open(bt_stream_t *s, int fd)
     }
     (void) uv_tcp_nodelay(&s->tcp, 1); /* fails on a socket pair, which has no Nagle either */
     s->connected = 1;
-    if (s->q_len > 0)
+    if (s->queue.first != NULL)
         mark_dirty(s);
     return 0;
 }
@@ -534,11 +530,12 @@ static void on_connected(uv_connect_t *req, int rc)
 {
     bt_stream_t *s = stream_of(req->handle);
 
+    bt_slab_put(&s->loop->reqs, req);
     if (s->closing)
         return;
     if (rc == 0) {
         s->connected = 1;
-        if (s->q_len > 0)
+        if (s->queue.first != NULL)
             mark_dirty(s);
     }
     s->ops->on_connect(s, rc);
@@ -546,8 +543,15 @@ static void on_connected(uv_connect_t *req, int rc)
 
 int bt_stream_connect(bt_stream_t *s, const struct sockaddr *addr)
 {
+    uv_connect_t *req = bt_slab_get(&s->loop->reqs);
+    int rc = BT_E_NOMEM;
+
     (void) uv_tcp_nodelay(&s->tcp, 1); /* there is no socket yet: uv remembers it */
-    return uv_tcp_connect(&s->req.connect, &s->tcp, addr, on_connected);
+    if (req != NULL)
+        rc = uv_tcp_connect(req, &s->tcp, addr, on_connected);
+    if (rc < 0)
+        bt_slab_put(&s->loop->reqs, req);
+    return rc;
 }
 
 /* ---- closing ---- */
@@ -556,8 +560,6 @@ static void on_closed(uv_handle_t *handle)
 {
     bt_stream_t *s = stream_of(handle);
 
-    free(s->queue);
-    s->queue = NULL;
     s->ops->on_closed(s);
 }
 
@@ -596,7 +598,7 @@ static void linger_on(bt_stream_t *s)
         bt_stream_close(s);
         return;
     }
-    if (s->q_len > 0 || s->shut)
+    if (s->queue.first != NULL || s->shut)
         return;
     s->shut = 1;
     if (shutdown(fd_of(s), SHUT_WR) < 0 || bt_stream_read_start(s) < 0)
@@ -611,7 +613,7 @@ void bt_stream_close_after_flush(bt_stream_t *s, uint64_t timeout_ms)
         bt_stream_close(s);
         return;
     }
-    if (s->in_write != 0 && s->ops->on_flush != NULL && takes_writes(s))
+    if (s->in_write_bytes != 0 && s->ops->on_flush != NULL && takes_writes(s))
         s->ops->on_flush(
             s); /* the socket is full, so the flush below will not ask, and later nobody may write */
     bt_stream_flush(s);

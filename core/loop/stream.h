@@ -4,7 +4,7 @@
  * Life:  init -> open (accepted fd) or connect -> I/O -> close -> on_closed, only then may the memory go.
  * Flow:  writes are queued as slices and leave at the loop's flush point with one writev (up to 64 slices); reads come
  *        as slices of a refcounted buffer. After bt_stream_close no callback but on_closed runs.
- * Cost:  no allocation per read or write after warm-up; a read buffer is held only while it has bytes.
+ * Cost:  no allocation per read or write after warm-up; a stream with nothing to send or read holds its socket and counters.
  */
 #ifndef BT_LOOP_STREAM_H
 #define BT_LOOP_STREAM_H
@@ -23,6 +23,12 @@ struct bt_slice {
     const char *p;
     size_t n;
     bt_buf_t *owner;
+};
+
+struct bt_queued; /* private: loop/slice_queue.h */
+
+struct bt_slice_queue {
+    struct bt_queued *first, *last; /* first NULL = nothing waits */
 };
 
 typedef struct bt_stream_ops {
@@ -47,17 +53,11 @@ typedef struct bt_stream_ops {
 
 struct bt_stream {
     uv_tcp_t tcp;
-    union { /* nothing is written before it is connected */
-        uv_connect_t connect;
-        uv_write_t write;
-    } req;
     bt_loop_t *loop;
     const bt_stream_ops_t *ops;
-    bt_list_t dirty_link;   /* in loop->dirty while there is something to flush */
-    struct bt_slice *queue; /* ring of slices, power of two, starts inline-free and grows */
-    unsigned q_cap, q_head, q_len;
-    unsigned in_write;     /* slices covered by the running uv_write */
-    size_t in_write_bytes; /* and their bytes */
+    bt_list_t dirty_link; /* in loop->dirty while there is something to flush */
+    struct bt_slice_queue queue;
+    size_t in_write_bytes; /* of it, covered by the running uv_write; 0 = there is none */
     size_t pending_bytes;  /* queued and not yet accepted by the kernel */
     bt_buf_t
         *copy_buf; /* where small copied bytes are gathered; held only while something is queued */

@@ -40,7 +40,7 @@ static void test_write_error_while_waiting_for_room(void **state)
     (void) state;
     open_pair(&e, &peer);
     congest(&e);
-    assert_true(e.s.in_write > 0);
+    assert_true(e.s.in_write_bytes > 0);
     close_with_reset(peer);
     TURN_UNTIL(&loop, e.write_errors == 1);
     assert_int_equal(bt_stream_pending(&e.s), 0);
