@@ -38,9 +38,6 @@ enum bt_route {
     BT_ROUTE_COUNT
 };
 
-/* In what form errors are told. */
-enum bt_error_form { BT_FORM_OPENAI, BT_FORM_ANTHROPIC, BT_FORM_SGLANG };
-
 /* What a body may be. Whatever else it may be: one that begins like a JSON object is read as one. */
 enum bt_body_kind {
     BT_BODY_NONE,     /* the gateway answers itself and looks at it, if at all, on its own */
@@ -54,7 +51,6 @@ typedef struct bt_route_info {
     const char *label; /* metric label */
     bool generates;    /* tokens come out: can be split into prefill and decode */
     enum bt_body_kind body;
-    enum bt_error_form form;
 } bt_route_info_t;
 
 /* path: canonical. extra: NULL-terminated --proxy-path prefixes, or NULL. */

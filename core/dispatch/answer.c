@@ -1,5 +1,6 @@
-/* answer.c - errors, told in the form the client's protocol has for them. */
-#include "base/text.h"
+/* answer.c - errors: the engine's own as they came, ours in the form of the path's API family (api/error.h). */
+#include "api/error.h"
+#include "api/path.h"
 #include "dispatch/leg.h"
 #include "dispatch/sink.h"
 
@@ -30,41 +31,6 @@ static unsigned status_of(int rc)
     }
 }
 
-static const char *type_of(unsigned status)
-{
-    switch (status) {
-    case 400:
-    case 404:
-    case 413:
-    case 415:
-        return "invalid_request_error";
-    case 401:
-        return "authentication_error";
-    case 429:
-        return "rate_limit_error";
-    case 503:
-        return "overloaded_error";
-    default:
-        return "api_error";
-    }
-}
-
-static void put_error(bt_text_t *t, enum bt_error_form form, unsigned status, const char *message)
-{
-    const char *type = type_of(status);
-
-    if (form == BT_FORM_ANTHROPIC)
-        bt_text_printf(t, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type);
-    else
-        bt_text_puts(t, "{\"error\":{\"message\":");
-    bt_text_json_str(t, bt_str(message));
-    if (form == BT_FORM_OPENAI)
-        bt_text_printf(t, ",\"type\":\"%s\",\"param\":null", type);
-    if (form != BT_FORM_ANTHROPIC)
-        bt_text_printf(t, ",\"code\":%u", status);
-    bt_text_puts(t, "}}");
-}
-
 static void respond(bt_request_t *r, unsigned status, bt_str_t body, bt_header_t *headers,
                     unsigned count)
 {
@@ -91,7 +57,7 @@ void bt_answer_error(bt_request_t *r, unsigned status, const char *message, unsi
     bt_text_t t;
 
     bt_text_init(&t);
-    put_error(&t, bt_route_info(r->route)->form, status, message);
+    bt_error_put(&t, bt_error_family_of(r->path), status, message);
     headers[n++] = (bt_header_t){BT_STR("Content-Type"), BT_STR("application/json")};
     if (retry_after_s != 0)
         headers[n++] =
@@ -106,7 +72,7 @@ void bt_answer_exchange(bt_exchange_t *x, unsigned status, const char *message)
     bt_text_t t;
 
     bt_text_init(&t);
-    put_error(&t, BT_FORM_OPENAI, status, message);
+    bt_error_put(&t, bt_error_family_of(x->head.path), status, message);
     bt_exchange_respond(x, status, "application/json", bt_text_str(&t), retry,
                         status == 503 ? 1 : 0);
     bt_text_fini(&t);
@@ -129,9 +95,9 @@ void bt_answer_failure(bt_request_t *r, const bt_failure_t *f)
     bt_header_t headers[HEADERS_MAX];
     unsigned n;
 
-    if (f->status == 0) {
+    if (f->status == 0 || (f->body.p == NULL && f->reason != NULL)) {
         bt_answer_error(
-            r, status_of(f->rc), sentence(r, f),
+            r, f->status != 0 ? f->status : status_of(f->rc), sentence(r, f),
             f->rc == BT_E_NO_WORKER || f->rc == BT_E_DESCRIPTORS || f->rc == BT_E_NOMEM ? 1 : 0);
         return;
     }
@@ -164,21 +130,23 @@ static const char *engine_message(bt_request_t *r, const bt_failure_t *f)
 /* The same as an event for a stream that has begun. */
 bt_str_t bt_answer_event(bt_request_t *r, const bt_failure_t *f)
 {
-    enum bt_error_form form = bt_route_info(r->route)->form;
-    unsigned status = f->status != 0 ? f->status : status_of(f->rc);
     const char *message = engine_message(r, f);
     bt_str_t event;
     bt_text_t t;
 
     bt_text_init(&t);
-    bt_text_puts(&t, form == BT_FORM_ANTHROPIC || r->route == BT_ROUTE_RESPONSES
-                         ? "event: error\ndata: "
-                         : "data: ");
-    put_error(&t, form, status, message != NULL ? message : sentence(r, f));
-    bt_text_puts(&t, "\n\n");
-    if (form != BT_FORM_ANTHROPIC && r->route != BT_ROUTE_RESPONSES)
-        bt_text_puts(&t, "data: [DONE]\n\n");
+    bt_error_put_event(&t, bt_error_family_of(r->path),
+                       f->status != 0 ? f->status : status_of(f->rc),
+                       message != NULL ? message : sentence(r, f), r->events);
     event = bt_arena_str(&r->arena, bt_text_str(&t));
     bt_text_fini(&t);
     return event;
+}
+
+/* What is refused before there is a request: its body may be too large, or too slow. The path stands as it came where nobody has
+ * looked at it yet. */
+void bt_answer_put_refusal(bt_exchange_t *x, unsigned status, const char *message, bt_text_t *t)
+{
+    (void) bt_path_settle(&x->head, &x->arena);
+    bt_error_put(t, bt_error_family_of(x->head.path), status, message);
 }

@@ -188,7 +188,10 @@ static bt_failure_t bad_status(bt_leg_t *leg)
     }
     f.status = status;
     bt_leg_keep_head(leg, &f);
-    f.body = leg->reply_overflow ? BT_STR("") : leg->reply.text;
+    if (leg->reply_overflow)
+        f.reason = "the encoder's error body is larger than 4 MiB";
+    else
+        f.body = leg->reply.text;
     return f;
 }
 

@@ -86,10 +86,9 @@ static void abort_request(bt_dispatcher_t *d, bt_exchange_t *x, const bt_client_
         rid.type == BT_JSON_STRING)
         n = bt_json_unescape(rid.value, id, sizeof(id));
     if (n <= 0) {
-        respond_json(x, 400,
-                     BT_STR("{\"error\":{\"message\":\"abort_request needs \\\"rid\\\": a "
-                            "request's rid or X-Request-Id "
-                            "(abort_all is not a client's to ask)\",\"code\":400}}\n"));
+        bt_answer_exchange(x, 400,
+                           "abort_request needs \"rid\": a request's rid or X-Request-Id "
+                           "(abort_all is not a client's to ask)");
         return;
     }
     bt_dispatch_shared_cancel(d->shared, (bt_str_t){id, (size_t) n}, bt_client_owner(key, x));

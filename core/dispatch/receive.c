@@ -231,7 +231,7 @@ static void on_request(bt_exchange_t *x)
         return;
     r = bt_request_new(d, x, route);
     if (r == NULL) {
-        bt_exchange_respond(x, 503, "text/plain", BT_STR("out of memory\n"), NULL, 0);
+        bt_answer_exchange(x, 503, "out of memory");
         return;
     }
     if (is_refused(r, bt_dispatch_shared_authorized(d->shared, &x->head, &r->key), path_refusal))
@@ -259,5 +259,8 @@ static void on_drain(bt_exchange_t *x)
         h->drain(h);
 }
 
-const bt_server_ops_t bt_dispatcher_server_ops = {
-    .on_head = on_head, .on_request = on_request, .on_gone = on_gone, .on_drain = on_drain};
+const bt_server_ops_t bt_dispatcher_server_ops = {.on_head = on_head,
+                                                  .on_request = on_request,
+                                                  .on_gone = on_gone,
+                                                  .on_drain = on_drain,
+                                                  .put_refusal = bt_answer_put_refusal};

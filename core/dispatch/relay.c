@@ -352,11 +352,12 @@ static void answered_with_status(bt_leg_t *leg)
         bt_health_note_scaling(leg->worker);
     else if (f.status >= 500 && bt_str_find(leg->reply.text, BT_STR("EngineDead")) >= 0)
         bt_health_note_engine_dead(leg->worker);
-    if (leg->reply_overflow) /* half of it would be no answer at all */
-        f.body = BT_STR("{\"error\":{\"message\":\"the worker's error body is larger than 4 "
-                        "MiB\",\"code\":502}}");
-    else
+    if (leg->reply_overflow) { /* half of it would be no answer at all */
+        f.body = BT_STR_NULL;
+        f.reason = "the worker's error body is larger than 4 MiB";
+    } else {
         bt_leg_keep_head(leg, &f);
+    }
     failed(leg, &f);
 }
 

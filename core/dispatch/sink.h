@@ -29,10 +29,12 @@ void bt_sink_fail(bt_task_t *task, const bt_failure_t *f);
 bool bt_sink_blocked(bt_task_t *task);
 void bt_sink_merge_init(bt_request_t *r);
 void bt_sink_merge_fini(bt_request_t *r);
-/* answer.c: errors in the client's own form */
+/* answer.c: errors in the form of the path's API family */
 void bt_answer_error(bt_request_t *r, unsigned status, const char *message, unsigned retry_after_s);
-/* What has no request yet; OpenAI's form. */
+/* What has no request. */
 void bt_answer_exchange(bt_exchange_t *x, unsigned status, const char *message);
+/* The server's put_refusal. */
+void bt_answer_put_refusal(bt_exchange_t *x, unsigned status, const char *message, bt_text_t *t);
 void bt_answer_failure(bt_request_t *r, const bt_failure_t *f);
 bt_str_t bt_answer_event(bt_request_t *r, const bt_failure_t *f);
 /* headers.c */

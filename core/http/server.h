@@ -15,6 +15,7 @@
 
 #include "base/arena.h"
 #include "base/buf.h"
+#include "base/text.h"
 #include "http/budget.h"
 #include "http/message.h"
 #include "http/unfinished.h"
@@ -35,6 +36,9 @@ typedef struct bt_server_ops {
     void (*on_gone)(bt_exchange_t *x);
     /* The client reads again after bt_exchange_blocked() was true. May be NULL. */
     void (*on_drain)(bt_exchange_t *x);
+    /* The JSON body of what the server refuses itself, before on_request; head.path is empty where no head was read. NULL: one of
+     * {"error":{"message","type","code"}}. */
+    void (*put_refusal)(bt_exchange_t *x, unsigned status, const char *message, bt_text_t *t);
 } bt_server_ops_t;
 
 typedef struct bt_server_config {

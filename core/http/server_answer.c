@@ -395,21 +395,30 @@ void bt_exchange_flush(bt_exchange_t *x)
 
 /* ---- refusals ---- */
 
+static void put_refusal(bt_text_t *t, unsigned status, const char *message)
+{
+    bt_text_puts(t, "{\"error\":{\"message\":");
+    bt_text_json_str(t, bt_str(message));
+    bt_text_printf(t, ",\"type\":\"%s\",\"code\":%u}}",
+                   status < 500 ? "invalid_request_error" : "server_error", status);
+}
+
 /* Always the connection's last answer: the body of the refused request may still be on its way. */
 void bt_conn_refuse(bt_server_conn_t *c, unsigned status, const char *reason)
 {
     static const bt_header_t retry = {{"Retry-After", 11}, {"1", 1}},
                              bearer = {{"WWW-Authenticate", 16}, {"Bearer", 6}};
-    const char *type = status < 500 ? "invalid_request_error" : "server_error";
+    const char *message = reason != NULL ? reason : bt_http_reason(status);
     bt_text_t body;
 
     c->close_after = true;
     bt_log_debug("http", "refused with %u: %s", status,
                  reason != NULL ? reason : "malformed request");
     bt_text_init(&body);
-    bt_text_puts(&body, "{\"error\":{\"message\":");
-    bt_text_json_str(&body, bt_str(reason != NULL ? reason : bt_http_reason(status)));
-    bt_text_printf(&body, ",\"type\":\"%s\",\"code\":%u}}", type, status);
+    if (c->x.server->ops->put_refusal != NULL)
+        c->x.server->ops->put_refusal(&c->x, status, message, &body);
+    else
+        put_refusal(&body, status, message);
     bt_exchange_respond(&c->x, status, "application/json", bt_text_str(&body),
                         status == 401 ? &bearer : &retry, status == 401 || status == 503);
     bt_text_fini(&body);

@@ -148,7 +148,8 @@ static void on_drain(bt_exchange_t *x)
         sim_job_drain(x->user);
 }
 
-static const bt_server_ops_t api_ops = {NULL, on_request, on_gone, on_drain};
+static const bt_server_ops_t api_ops = {
+    .on_request = on_request, .on_gone = on_gone, .on_drain = on_drain};
 
 static void on_bootstrap_request(bt_exchange_t *x)
 {
@@ -160,6 +161,7 @@ static void ignore_gone(bt_exchange_t *x)
     (void) x;
 }
 
-static const bt_server_ops_t bootstrap_ops = {NULL, on_bootstrap_request, ignore_gone, NULL};
+static const bt_server_ops_t bootstrap_ops = {.on_request = on_bootstrap_request,
+                                              .on_gone = ignore_gone};
 
 const sim_servers_t sim_servers = {&api_ops, &bootstrap_ops};

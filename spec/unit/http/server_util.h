@@ -84,7 +84,8 @@ static void on_drain(bt_exchange_t *x)
         w.on_drain(x);
 }
 
-static const bt_server_ops_t handler = {on_head, on_request, on_gone, on_drain};
+static const bt_server_ops_t handler = {
+    .on_head = on_head, .on_request = on_request, .on_gone = on_gone, .on_drain = on_drain};
 
 static inline void world_start(void)
 {
