@@ -13,7 +13,8 @@ struct members {
     sim_raw_t model, stream, stream_options, n, max_tokens, max_new, min_tokens, seed, temperature;
     sim_raw_t prompt, messages, system, input, instructions, text, input_ids, token_ids, sampling,
         documents, query;
-    sim_raw_t previous, logprob, return_ids, ignore_eos, stop, stop_ids, mm_processor, media_io;
+    sim_raw_t previous, logprobs, prompt_logprobs, echo, return_ids, ignore_eos, stop, stop_ids,
+        mm_processor, media_io;
 };
 
 void sim_prompt_make(sim_prompt_t *prompt_p, bt_str_t bytes, size_t block_bytes, bt_arena_t *arena)
@@ -71,7 +72,12 @@ static const struct slot slots[] = {
     MEMBER("sampling_params", sampling),
     MEMBER("query", query),
     MEMBER("previous_response_id", previous),
-    MEMBER("return_logprob", logprob),
+    MEMBER("logprobs", logprobs),
+    MEMBER("prompt_logprobs", prompt_logprobs),
+    MEMBER("echo", echo),
+    ASKED("return_logprob", return_logprob),
+    ASKED("logprob_start_len", logprob_start),
+    ASKED("top_logprobs_num", top_logprobs),
     MEMBER("return_token_ids", return_ids),
     MEMBER("ignore_eos", ignore_eos),
     MEMBER("stop", stop),
@@ -188,6 +194,7 @@ static int collect_sampling(enum sim_route route, struct members *m, sim_problem
     m->min_tokens = inner.min_tokens;
     m->seed = inner.seed;
     m->temperature = inner.temperature;
+    m->prompt_logprobs = inner.prompt_logprobs;
     return 0;
 }
 
@@ -198,6 +205,7 @@ static int read_scalars(const struct members *m, sim_ask_t *ask, bt_arena_t *are
 
     ask->n = 1;
     ask->max_tokens = -1;
+    ask->logprobs = ask->prompt_logprobs = -2;
     if (read_bool(m->stream, "stream", &ask->stream, problem_p) != 0 ||
         read_int(m->n, "n", &ask->n, problem_p) != 0 ||
         read_int(m->max_tokens, "max_tokens", &ask->max_tokens, problem_p) != 0 ||
@@ -211,7 +219,10 @@ static int read_scalars(const struct members *m, sim_ask_t *ask, bt_arena_t *are
     ask->has_seed = m->seed.type != BT_JSON_NONE && m->seed.type != BT_JSON_NULL &&
                     !(ask->has_temperature && ask->temperature == 0);
     ask->seed = ask->has_seed ? (uint64_t) seed : 0;
-    ask->return_logprob = m->logprob.type == BT_JSON_TRUE;
+    ask->echo = m->echo.type == BT_JSON_TRUE;
+    (void) is_integer(m->logprobs, &ask->logprobs);
+    if (read_int(m->prompt_logprobs, "prompt_logprobs", &ask->prompt_logprobs, problem_p) != 0)
+        return -1;
     ask->ignores_eos = m->ignore_eos.type == BT_JSON_TRUE && m->stop.type == BT_JSON_NONE &&
                        m->stop_ids.type == BT_JSON_NONE;
     if (m->stream_options.type == BT_JSON_OBJECT)
@@ -232,9 +243,13 @@ static int add_prompt(sim_ask_t *ask, sim_raw_t raw, size_t block_bytes, bt_aren
     int rc = raw.type == BT_JSON_ARRAY ? sim_flatten_ids(raw, arena, &bytes, problem_p)
                                        : sim_flatten_string(raw, arena, &bytes, problem_p);
 
-    if (rc == 0)
-        sim_prompt_make(&ask->prompts[ask->prompt_count++], bytes, block_bytes, arena);
-    return rc;
+    if (rc != 0)
+        return rc;
+    sim_prompt_make(&ask->prompts[ask->prompt_count], bytes, block_bytes, arena);
+    if (ask->echo && raw.type == BT_JSON_STRING)
+        ask->prompts[ask->prompt_count].echo = bt_arena_str(arena, bytes);
+    ask->prompt_count++;
+    return 0;
 }
 
 /* A string, a list of strings, a list of ids, a list of lists of ids. */
@@ -276,8 +291,10 @@ static int read_one(sim_ask_t *ask, sim_raw_t system, sim_raw_t messages, bt_str
 /* The body goes before the request ends, so the little that is still wanted then is copied. */
 static void keep_raws(sim_ask_t *ask, bt_arena_t *arena)
 {
-    sim_raw_t *const raws[] = {&ask->rid,  &ask->request_id, &ask->kv_params, &ask->room,
-                               &ask->host, &ask->port,       &ask->dp_rank,   &ask->ec_params};
+    sim_raw_t *const raws[] = {&ask->rid,           &ask->request_id,  &ask->kv_params,
+                               &ask->room,          &ask->host,        &ask->port,
+                               &ask->dp_rank,       &ask->ec_params,   &ask->return_logprob,
+                               &ask->logprob_start, &ask->top_logprobs};
 
     for (size_t i = 0; i < sizeof(raws) / sizeof(raws[0]); i++)
         if (raws[i]->type != BT_JSON_NONE)

@@ -26,18 +26,19 @@ enum sim_route {
 
 typedef struct sim_ask {
     enum sim_route route;
-    bool stream, include_usage, is_list, has_seed, has_temperature, return_logprob,
-        return_token_ids;
+    bool stream, include_usage, is_list, has_seed, has_temperature, return_token_ids, echo;
     bool ignores_eos; /* and no stop of the client's */
     bt_str_t model;   /* unescaped; empty when absent */
     sim_prompt_t *prompts;
     unsigned prompt_count;
     int64_t n, max_tokens, min_tokens; /* max_tokens -1: not given */
+    int64_t logprobs, prompt_logprobs; /* below -1: not asked for */
     uint64_t seed;
     double temperature;
     bt_str_t text; /* first prompt, flattened (routes that need it later) */
     bt_str_t previous_id;
     sim_parts_t media;
+    sim_raw_t return_logprob, logprob_start, top_logprobs; /* SGLang: for all prompts, or a list */
     sim_raw_t rid, request_id, kv_params, ec_params, room, host, port, dp_rank, documents;
 } sim_ask_t;
 

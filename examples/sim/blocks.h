@@ -39,6 +39,7 @@ typedef struct sim_blocks {
 /* A prompt cut into blocks. */
 typedef struct sim_prompt {
     bt_str_t text; /* only while the request is read: it may lie in the body */
+    bt_str_t echo; /* of a string: likewise, kept where the answer repeats it */
     unsigned tokens;
     size_t bytes;
     uint64_t kv;

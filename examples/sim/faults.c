@@ -14,6 +14,7 @@ static const struct {
     {"hang", SIM_HANG},
     {"hang_after_headers", SIM_HANG_HEADERS},
     {"slow_first_byte", SIM_SLOW_FIRST_BYTE},
+    {"late_answer", SIM_LATE_ANSWER},
     {"stall", SIM_STALL},
     {"rst", SIM_RST},
     {"fin", SIM_FIN},
@@ -49,7 +50,7 @@ static void put_defaults(sim_fault_t *fault)
 {
     if (fault->kind == SIM_STATUS && fault->status == 0)
         fault->status = 500;
-    if (fault->kind == SIM_SLOW_FIRST_BYTE && fault->ms == 0)
+    if ((fault->kind == SIM_SLOW_FIRST_BYTE || fault->kind == SIM_LATE_ANSWER) && fault->ms == 0)
         fault->ms = 1000;
     if (fault->kind == SIM_REFUSE && fault->ms == 0)
         fault->ms = 1000;
@@ -63,6 +64,7 @@ static void put_argument(sim_fault_t *fault, unsigned number)
         fault->status = number;
         break;
     case SIM_SLOW_FIRST_BYTE:
+    case SIM_LATE_ANSWER:
     case SIM_REFUSE:
     case SIM_LATE_CALL:
         fault->ms = number;

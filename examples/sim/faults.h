@@ -18,6 +18,7 @@ enum sim_fault_kind {
     SIM_HANG,            /* the request is read, nothing is answered */
     SIM_HANG_HEADERS,    /* 200 and headers, then nothing */
     SIM_SLOW_FIRST_BYTE, /* ms longer */
+    SIM_LATE_ANSWER,     /* KV in time; what is not streamed ms later */
     SIM_STALL,           /* silent after_chunks into the stream */
     SIM_RST,             /* connection reset there */
     SIM_FIN,             /* connection closed there, answer incomplete */

@@ -225,7 +225,10 @@ static void first_token(sim_job_t *job)
     if (job->ask.stream)
         step(job);
     else
-        sim_job_later(job, token_ms(job) * (job->max_tokens - 1), finish_unstreamed);
+        sim_job_later(job,
+                      token_ms(job) * (job->max_tokens - 1) +
+                          (job->fault.kind == SIM_LATE_ANSWER ? job->fault.ms : 0),
+                      finish_unstreamed);
 }
 
 /* How many tokens an unstreamed answer would have by now. */

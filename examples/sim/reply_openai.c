@@ -1,5 +1,6 @@
 /* reply_openai.c - /v1/completions and /v1/chat/completions. */
 #include "chain.h"
+#include "logprobs.h"
 #include "reply.h"
 #include "trtllm.h"
 #include "words.h"
@@ -88,6 +89,47 @@ static void put_token_by_ids(sim_job_t *job, sim_sample_t *s, unsigned i, bool l
     bt_text_fini(&end);
 }
 
+/* SGLang's text begins with the prompt where echo is asked for: behind the opening quote. */
+static void put_echo(bt_text_t *t, const sim_job_t *job, const sim_sample_t *s)
+{
+    bt_text_t quoted;
+
+    if (!is_sglang(job) || job->ask.prompts[s->prompt].echo.n == 0)
+        return;
+    bt_text_init(&quoted);
+    bt_text_json_str(&quoted, job->ask.prompts[s->prompt].echo);
+    bt_text_put(t, (bt_str_t){quoted.data + 1, quoted.len - 2});
+    bt_text_fini(&quoted);
+}
+
+static void put_logprobs(bt_text_t *t, const sim_job_t *job, const sim_sample_t *s, unsigned from,
+                         unsigned to)
+{
+    if (is_sglang(job))
+        sim_logprobs_choice(t, job, s, from, to);
+    else
+        bt_text_puts(t, "null");
+}
+
+static void put_token_with_logprobs(sim_job_t *job, sim_sample_t *s, unsigned i, bool last)
+{
+    bt_text_t word, end;
+
+    bt_text_init(&word);
+    bt_text_init(&end);
+    if (i == 0)
+        put_echo(&word, job, s);
+    bt_text_put(&word, sim_reply_word(s, i));
+    bt_text_puts(&end, "\",\"logprobs\":");
+    put_logprobs(&end, job, s, i, i + 1);
+    bt_text_printf(&end, ",\"finish_reason\":%s%s%s,\"stop_reason\":null}],\"usage\":null}\n\n",
+                   last ? "\"" : "", last ? job->finish : "null", last ? "\"" : "");
+    sim_reply_put_token(job, s->index, BT_STR(",\"text\":\""), bt_text_str(&word),
+                        bt_text_str(&end));
+    bt_text_fini(&word);
+    bt_text_fini(&end);
+}
+
 static void completions_token(sim_job_t *job, sim_sample_t *s, unsigned i, bool last)
 {
     bt_str_t end = BT_STR(
@@ -95,6 +137,10 @@ static void completions_token(sim_job_t *job, sim_sample_t *s, unsigned i, bool 
 
     if (job->worker->options.by_ids) {
         put_token_by_ids(job, s, i, last);
+        return;
+    }
+    if (is_sglang(job) && (job->ask.echo || job->ask.logprobs >= 0)) {
+        put_token_with_logprobs(job, s, i, last);
         return;
     }
     if (last)
@@ -137,10 +183,17 @@ static void completions_whole(sim_job_t *job, bt_text_t *t)
     bt_text_puts(t, ",\"choices\":[");
     for (unsigned i = 0; i < job->sample_count; i++) {
         bt_text_printf(t, "%s{\"index\":%u,\"text\":\"", i > 0 ? "," : "", i);
+        put_echo(t, job, &job->samples[i]);
         sim_reply_text(t, job, &job->samples[i]);
-        bt_text_printf(t, "\",\"logprobs\":null,\"finish_reason\":\"%s\",\"stop_reason\":%s",
-                       job->finish, job->is_recomputed ? "\"recomputed\"" : "null");
+        bt_text_puts(t, "\",\"logprobs\":");
+        put_logprobs(t, job, &job->samples[i], 0, job->made);
+        bt_text_printf(t, ",\"finish_reason\":\"%s\",\"stop_reason\":%s", job->finish,
+                       job->is_recomputed ? "\"recomputed\"" : "null");
         sim_chain_put_ids(t, job, &job->samples[i], 0, job->made, true);
+        if (job->worker->options.engine == SIM_VLLM) {
+            bt_text_puts(t, ",\"prompt_logprobs\":");
+            sim_logprobs_prompt(t, job, job->samples[i].prompt);
+        }
         put_choice_end(t, job, &job->samples[i]);
     }
     bt_text_puts(t, "],\"usage\":");
@@ -210,6 +263,10 @@ static void chat_whole(sim_job_t *job, bt_text_t *t)
     }
     bt_text_puts(t, "],\"usage\":");
     sim_reply_usage(t, job);
+    if (job->worker->options.engine == SIM_VLLM) {
+        bt_text_puts(t, ",\"prompt_logprobs\":");
+        sim_logprobs_prompt(t, job, 0);
+    }
     put_kv(t, job);
     bt_text_puts(t, "}");
 }
@@ -255,7 +312,8 @@ static void tokens_whole(sim_job_t *job, bt_text_t *t)
     }
     bt_text_puts(t, "],\"usage\":");
     sim_reply_usage(t, job);
-    bt_text_puts(t, ",\"prompt_logprobs\":null");
+    bt_text_puts(t, ",\"prompt_logprobs\":");
+    sim_logprobs_prompt(t, job, 0);
     put_kv(t, job);
     bt_text_puts(t, "}");
 }

@@ -1,4 +1,5 @@
 /* reply_other.c - /generate, /v1/messages, /v1/responses, and the routes that score. */
+#include "logprobs.h"
 #include "reply.h"
 #include "words.h"
 
@@ -39,9 +40,7 @@ static void put_generated(bt_text_t *t, const sim_job_t *job, const sim_sample_t
                    ",\"prompt_tokens\":%u,\"weight_version\":\"default\",\"completion_tokens\":%u,"
                    "\"cached_tokens\":%u",
                    job->ask.prompts[s->prompt].tokens, count, job->cached_tokens);
-    if (job->ask.return_logprob)
-        bt_text_printf(t, ",\"input_token_logprobs\":[%s],\"output_token_logprobs\":[]",
-                       job->worker->options.role == SIM_DECODE ? "" : "[-0.5,1,null]");
+    sim_logprobs_meta(t, job, s, count);
     bt_text_puts(t, "}");
     if (is_batch(job))
         bt_text_printf(t, ",\"index\":%u", s->index);

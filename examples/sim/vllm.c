@@ -16,6 +16,7 @@
 #include "held.h"
 #include "job.h"
 #include "layerwise.h"
+#include "logprobs.h"
 #include "media.h"
 #include "mooncake.h"
 #include "offloading.h"
@@ -82,7 +83,7 @@ static int check_fields(sim_job_t *job, sim_problem_t *problem_p)
         ask->kv_params.type != BT_JSON_OBJECT)
         return sim_problem_set(problem_p, 400,
                                "kv_transfer_params: Input should be a valid dictionary");
-    if (sim_media_check(job, problem_p) != 0)
+    if (sim_media_check(job, problem_p) != 0 || sim_logprobs_check(ask, problem_p) != 0)
         return -1;
     if (ask->max_tokens == 0)
         return sim_problem_set(problem_p, 400, "max_tokens must be at least 1, got 0.");
@@ -189,6 +190,10 @@ static void use_blocks(sim_job_t *job)
 {
     unsigned count = job->sample_count;
 
+    if (job->external_tokens > 0 && sim_logprobs_wants_prompt(&job->ask)) {
+        sim_worker_die(job->worker); /* OverflowError: numbers that nobody has computed */
+        return;
+    }
     for (unsigned i = 0; i < count; i++) {
         const sim_sample_t *s = &job->samples[i];
         const sim_prompt_t *prompt = &job->ask.prompts[s->prompt];
