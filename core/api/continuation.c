@@ -79,6 +79,8 @@ const char *bt_continuation_refusal(const bt_intent_t *intent)
         return "only /v1/completions can be continued";
     if (intent->prompt == NULL || intent->prompt_count != 0 || intent->unsplittable != NULL)
         return "a list of prompts";
+    if (intent->prompt_logprobs != BT_PROMPT_LOGPROBS_NONE)
+        return "logprobs of the prompt";
     /* An id is a byte of text or more, and seven digits at most. */
     if (intent->prompt_bytes > BT_CONTINUATION_IDS_MAX && intent->prompt_ids == 0)
         return "a prompt of more than 1 MiB";

@@ -171,6 +171,24 @@ static const bt_str_t sampling_names[S_COUNT] = {[S_N] = BT_STR("n"),
                                                  [S_PROMPT_LOGPROBS] = BT_STR("prompt_logprobs"),
                                                  [S_EXTRA] = BT_STR("extra_args")};
 
+/* Two forms at once, or a route that does not have the form: one worker shall see what it makes of that. */
+static void ask_prompt(bt_intent_t *intent, enum bt_prompt_logprobs form)
+{
+    static const bool has_form[BT_ROUTE_COUNT][BT_PROMPT_LOGPROBS_VLLM + 1] = {
+        [BT_ROUTE_GENERATE][BT_PROMPT_LOGPROBS_INPUT] = true,
+        [BT_ROUTE_COMPLETIONS][BT_PROMPT_LOGPROBS_ECHO] = true,
+        [BT_ROUTE_COMPLETIONS][BT_PROMPT_LOGPROBS_VLLM] = true,
+        [BT_ROUTE_CHAT][BT_PROMPT_LOGPROBS_VLLM] = true,
+        [BT_ROUTE_TOKENS][BT_PROMPT_LOGPROBS_VLLM] = true,
+    };
+
+    if (!has_form[intent->route][form] ||
+        (intent->prompt_logprobs != BT_PROMPT_LOGPROBS_NONE && intent->prompt_logprobs != form) ||
+        (form == BT_PROMPT_LOGPROBS_VLLM && intent->stream)) /* vLLM refuses that itself */
+        intent->unsplittable = bt_prompt_logprobs_why(form);
+    intent->prompt_logprobs = form;
+}
+
 /* One object of sampling parameters on a route that has its counts there. */
 static int read_counts(bt_intent_t *intent, const bt_json_item_t *found, const char **why_p)
 {
@@ -189,7 +207,7 @@ static int read_counts(bt_intent_t *intent, const bt_json_item_t *found, const c
     if (rc == 0)
         rc = read_seed(intent, seed, why_p);
     if (is_given(logprobs) && logprobs->type != BT_JSON_NONE)
-        intent->unsplittable = "prompt_logprobs needs the whole prompt on one worker";
+        ask_prompt(intent, BT_PROMPT_LOGPROBS_VLLM);
     return rc;
 }
 
@@ -445,13 +463,17 @@ static const char *unsplittable_feature(const bt_intent_t *intent)
         return "best_of chooses among samples inside one worker";
     if (is_true(intent->members[BT_MEMBER_USE_BEAM_SEARCH]))
         return "beam search shares KV between samples inside one worker";
-    if (is_given(intent->members[BT_MEMBER_PROMPT_LOGPROBS]))
-        return "prompt_logprobs needs the whole prompt on one worker";
-    if (is_true(intent->members[BT_MEMBER_ECHO]) && is_given(intent->members[BT_MEMBER_LOGPROBS]))
-        return "echo with logprobs needs the whole prompt on one worker";
-    if (wants_input_logprobs(intent))
-        return "input logprobs (logprob_start_len) need the whole prompt on one worker";
     return NULL;
+}
+
+static void read_prompt_logprobs(bt_intent_t *intent)
+{
+    if (is_given(intent->members[BT_MEMBER_PROMPT_LOGPROBS]))
+        ask_prompt(intent, BT_PROMPT_LOGPROBS_VLLM);
+    if (is_true(intent->members[BT_MEMBER_ECHO]) && is_given(intent->members[BT_MEMBER_LOGPROBS]))
+        ask_prompt(intent, BT_PROMPT_LOGPROBS_ECHO);
+    if (wants_input_logprobs(intent))
+        ask_prompt(intent, BT_PROMPT_LOGPROBS_INPUT);
 }
 
 static int read_session(bt_intent_t *intent, const char **why_p)
@@ -511,6 +533,8 @@ static int read_facts(bt_intent_t *intent, const char **why_p)
         rc = read_session(intent, why_p);
     if (rc == 0)
         rc = check_logprobs(intent, why_p);
+    if (rc == 0)
+        read_prompt_logprobs(intent);
     why = rc == 0 ? unsplittable_feature(intent) : NULL;
     if (why != NULL)
         intent->unsplittable = why;

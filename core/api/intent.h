@@ -11,6 +11,7 @@
 #define BT_API_INTENT_H
 
 #include "api/members.h"
+#include "api/prompt_logprobs.h"
 #include "api/route.h"
 
 #define BT_PROMPTS_MAX                                                                             \
@@ -38,7 +39,8 @@ typedef struct bt_intent {
     bool has_seed;
     int64_t seed;
     const char *unsplittable; /* why it must not be split into prefill and decode, or NULL */
-    bt_edits_t strip;         /* for every leg */
+    enum bt_prompt_logprobs prompt_logprobs; /* of a pair, prefill's answer has them */
+    bt_edits_t strip;                        /* for every leg */
 } bt_intent_t;
 
 /* NULL = it is not there. */

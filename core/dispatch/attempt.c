@@ -226,8 +226,9 @@ static bt_failure_t failed_inside(const bt_leg_t *leg)
     bt_failure_t f =
         bt_leg_failure(leg, BT_E_UPSTREAM_BODY, status == 0 || status >= 500 || status == 429);
 
-    f.reason = leg->reply_overflow ? "prefill's reply is larger than 4 MiB"
-                                   : "prefill answered 200 with an error or abort inside";
+    f.reason = leg->reply_overflow
+                   ? "prefill's reply is larger than 4 MiB (with logprobs of the prompt: 64 MiB)"
+                   : "prefill answered 200 with an error or abort inside";
     f.status = status;
     if (status != 0)
         f.body = leg->reply.text;
@@ -287,6 +288,8 @@ static void prefill_done(bt_leg_t *leg)
                           a->prefill_done_us - leg->call.start_us, 1);
     use_reply(leg, &members);
     leg->reply_members = NULL;
+    if (!a->ended && bt_attempt_answer(a)->is_held)
+        bt_relay_release(bt_attempt_answer(a));
 }
 
 static void answer_done(bt_leg_t *leg)

@@ -67,10 +67,14 @@ struct bt_leg {
     uint64_t reply_tokens;   /* bt_leg_reply_tokens */
     uint64_t cached_tokens;  /* of them, in the worker's own prefix cache, as a prefill says */
     bool reply_overflow;
-    struct bt_redact *redact; /* decode of a hand-off, plain JSON */
-    struct bt_mask *mask;     /* decode whose id has KV addresses in it */
-    struct bt_tail *tail;     /* of an answer that is not streamed, where a policy observes */
-    uint64_t last_bytes_ms;   /* 0 = none has come */
+    bool
+        is_held; /* decode's answer is good so far, and waits for prefill's reply (prompt_merge.h) */
+    bool is_over;                    /* all of it has come meanwhile */
+    struct bt_prompt_stream *prompt; /* its events need something of that reply */
+    struct bt_redact *redact;        /* decode of a hand-off, plain JSON */
+    struct bt_mask *mask;            /* decode whose id has KV addresses in it */
+    struct bt_tail *tail;   /* of an answer that is not streamed, where a policy observes */
+    uint64_t last_bytes_ms; /* 0 = none has come */
     uint64_t first_body_us, last_body_us, events;
     const char *rid; /* its attempt's, where the engine was told it; NULL = it was not */
 };

@@ -22,6 +22,8 @@ const char *bt_pair_refusal(bt_request_t *r, const bt_worker_t *p, const bt_work
         return "no dialect file for this connector";
     if (!bt_dialect_serves(dialect, r->path))
         return route_refusal;
+    if (!bt_prompt_logprobs_told(dialect, r->intent.prompt_logprobs))
+        return bt_prompt_logprobs_why(r->intent.prompt_logprobs);
     return NULL;
 }
 
@@ -184,8 +186,9 @@ enum bt_topology bt_choice_view_make(bt_request_t *r, bt_choice_view_t *v)
     pin(r, v);
     leave_out_full(r, v);
     leave_out_without_route(r, v);
-    if (!bt_route_info(r->route)->generates || r->intent.unsplittable != NULL)
-        return shape_whole(r, v);
+    if (!bt_route_info(r->route)->generates || r->intent.unsplittable != NULL ||
+        (r->intent.prompt_logprobs != BT_PROMPT_LOGPROBS_NONE && hybrid->count != 0))
+        return shape_whole(r, v); /* who computes the prompt and makes the answer knows all */
     if (v->sets[BT_LIST_PREFILL].count != 0 && v->sets[BT_LIST_DECODE].count != 0 &&
         bt_choice_view_any_pair(r, v))
         return BT_TOPOLOGY_PAIR;

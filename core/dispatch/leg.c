@@ -9,6 +9,7 @@
 #include "cluster/engine_ids.h"
 #include "cluster/health.h"
 #include "dispatch/encode_params.h"
+#include "dispatch/prompt_merge.h"
 #include "dispatch/sink.h"
 #include "dispatch/token_replay.h"
 
@@ -298,6 +299,8 @@ static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
     rc = bt_edits_append(&edits, &r->intent.strip);
     if (rc == 0)
         rc = bt_edits_append(&edits, &a->task->child);
+    if (rc == 0 && leg->role == BT_LEG_DECODE)
+        rc = bt_prompt_logprobs_strip(r->intent.prompt_logprobs, r->route, &edits);
     if (rc == 0)
         rc = bt_token_replay_edit(leg, &edits);
     if (rc == 0)
@@ -474,6 +477,7 @@ void bt_leg_drop(bt_leg_t *leg)
         return;
     bt_leg_settle(leg, BT_BLAME_INNOCENT);
     bt_sse_fini(&leg->sse);
+    bt_prompt_merge_drop(leg);
     bt_kept_drop(&leg->reply);
     bt_worker_unref(leg->worker);
     leg->worker = NULL;

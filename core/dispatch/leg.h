@@ -37,7 +37,8 @@ uint64_t bt_leg_reply_tokens(bt_leg_t *leg); /* usage.prompt_tokens of its whole
 /* relay.c */
 extern const bt_call_ops_t bt_relay_call_ops;
 void bt_relay_on_first_event_timeout(bt_timer_t *timer);
-void bt_relay_lost(bt_leg_t *leg); /* a running one, of a lost worker: it fails */
+void bt_relay_release(bt_leg_t *leg); /* a held one: prefill's reply is there */
+void bt_relay_lost(bt_leg_t *leg);    /* a running one, of a lost worker: it fails */
 /* headers.c */
 bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_bytes,
                             bool has_body);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "cluster/health.h"
 #include "dispatch/attempt.h"
+#include "dispatch/prompt_merge.h"
 #include "dispatch/response_affinity.h"
 #include "dispatch/sink.h"
 #include "dispatch/token_replay.h"
@@ -60,7 +61,9 @@ static void on_head(bt_call_t *call)
 
 static int keep(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
 {
-    leg->reply_overflow |= leg->reply.text.n + n > BT_REPLY_MAX_BYTES;
+    const size_t max = bt_prompt_merge_wanted(leg) ? BT_PROMPT_REPLY_MAX_BYTES : BT_REPLY_MAX_BYTES;
+
+    leg->reply_overflow |= leg->reply.text.n + n > max;
     return leg->reply_overflow
                ? 0
                : bt_kept_add(&leg->reply, request_of(leg)->d->shared, buf, (bt_str_t){p, n});
@@ -153,6 +156,29 @@ static void fail_inside(bt_leg_t *leg, unsigned status, bt_str_t words)
     fail(leg, &f);
 }
 
+/* Prefill's part and decode's make no whole. */
+static void fail_merge(bt_leg_t *leg, int rc, const char *why)
+{
+    bt_failure_t f = bt_leg_failure(leg, rc, rc != BT_E_NOMEM);
+
+    f.reason = why;
+    fail(leg, &f);
+}
+
+/* A stream whose events need something of prefill's reply. */
+static void relay_merged(bt_leg_t *leg, bt_str_t piece)
+{
+    bt_buf_t *out = NULL;
+    const char *why = NULL;
+    const int rc = bt_prompt_merge_feed(leg, piece, &out, &why);
+
+    if (out != NULL)
+        request_of(leg)->sink->data(leg->attempt->task, out, out->data, out->len);
+    bt_buf_unref(out);
+    if (rc < 0 && leg->state == BT_LEG_RUNNING)
+        fail_merge(leg, rc, why);
+}
+
 static void relay(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
 {
     bt_request_t *r = request_of(leg);
@@ -165,7 +191,10 @@ static void relay(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
         bt_mask_feed(leg->mask, (char *) (uintptr_t) p, n);
     if (is_usage_wanted(leg))
         bt_usage_feed(leg, &r->arena, p, n);
-    r->sink->data(leg->attempt->task, buf, p, n);
+    if (leg->prompt == NULL)
+        r->sink->data(leg->attempt->task, buf, p, n);
+    else
+        relay_merged(leg, (bt_str_t){p, n});
     if (leg->state == BT_LEG_RUNNING && r->replay != NULL && r->replay->error_status != 0) {
         fail_inside(leg, r->replay->error_status, r->replay->error);
         return;
@@ -261,6 +290,42 @@ void bt_relay_lost(bt_leg_t *leg)
     fail(leg, &f);
 }
 
+/* True: prefill's reply is wanted, and not there yet. */
+static bool hold(bt_leg_t *leg)
+{
+    leg->is_held = bt_prompt_merge_wanted(leg) && bt_prompt_merge_waits(leg);
+    if (leg->is_held) {
+        bt_timer_stop(&leg->first_event);
+        bt_call_pause(&leg->call);
+    }
+    return leg->is_held;
+}
+
+/* Nothing has gone to the client so far: decode's answer may go on from here with prefill's part in it. False: it has failed. */
+static bool merge(bt_leg_t *leg)
+{
+    const char *why = NULL;
+    int rc = 0;
+
+    if (bt_prompt_merge_wanted(leg))
+        rc = leg->is_sse ? bt_prompt_merge_begin(leg, &why) : bt_prompt_merge_whole(leg, &why);
+    if (rc < 0)
+        fail_merge(leg, rc, why);
+    return rc == 0;
+}
+
+static void commit_events(bt_leg_t *leg)
+{
+    if (!hold(leg) && merge(leg))
+        commit(leg, false);
+}
+
+static void commit_json(bt_leg_t *leg, bool is_whole)
+{
+    if (!hold(leg) && merge(leg))
+        commit(leg, is_whole);
+}
+
 static void inspect_events(bt_leg_t *leg, const char *p, size_t n)
 {
     char joined[2048];
@@ -268,6 +333,10 @@ static void inspect_events(bt_leg_t *leg, const char *p, size_t n)
     size_t at = 0;
     int rc;
 
+    if (leg->is_held) { /* its client has read, so that it was resumed */
+        bt_call_pause(&leg->call);
+        return;
+    }
     while ((rc = bt_sse_next(&leg->sse, (bt_str_t){p, n}, &at, &event)) == 1) {
         bt_str_t data = bt_sse_data(event, joined, sizeof(joined));
         unsigned status;
@@ -279,18 +348,18 @@ static void inspect_events(bt_leg_t *leg, const char *p, size_t n)
             return;
         }
         remember_response(leg, data);
-        commit(leg, false);
+        commit_events(leg);
         return;
     }
     if (rc < 0 || leg->reply.text.n > BT_INSPECT_SSE_BYTES)
-        commit(leg, false);
+        commit_events(leg);
 }
 
 static void inspect_json(bt_leg_t *leg, bool complete)
 {
     unsigned status;
 
-    if (!complete && leg->reply.text.n < BT_INSPECT_JSON_BYTES)
+    if (!complete && (leg->reply.text.n < BT_INSPECT_JSON_BYTES || bt_prompt_merge_wanted(leg)))
         return;
     status = bt_inspect_json(leg->reply.text);
     if (status != 0) {
@@ -298,7 +367,7 @@ static void inspect_json(bt_leg_t *leg, bool complete)
         return;
     }
     remember_response(leg, leg->reply.text);
-    commit(leg, complete);
+    commit_json(leg, complete);
 }
 
 static void on_body(bt_call_t *call, bt_buf_t *buf, const char *p, size_t n)
@@ -369,25 +438,61 @@ static void ended_without_event(bt_leg_t *leg)
     failed(leg, &f);
 }
 
+/* Its connection serves others now, or is gone: what is still needed of its answer's head is copied. */
+static void end_held(bt_leg_t *leg)
+{
+    bt_failure_t copy;
+
+    bt_leg_keep_head(leg, &copy);
+    leg->call.head = copy.head;
+    leg->is_over = true;
+}
+
+static void end_well(bt_leg_t *leg)
+{
+    const bt_str_t rest = leg->prompt != NULL ? bt_prompt_merge_rest(leg) : BT_STR("");
+    bt_request_t *r = request_of(leg);
+
+    if (rest.n != 0)
+        r->sink->data(leg->attempt->task, NULL, bt_arena_str(&r->arena, rest).p, rest.n);
+    leg->state = BT_LEG_DONE;
+    bt_attempt_leg_done(leg);
+    bt_request_release(r);
+}
+
+void bt_relay_release(bt_leg_t *leg)
+{
+    leg->is_held = false;
+    if (leg->is_sse)
+        commit_events(leg);
+    else
+        commit_json(leg, true);
+    if (leg->state != BT_LEG_RUNNING)
+        return;
+    if (leg->is_over)
+        end_well(leg);
+    else if (!request_of(leg)->sink->blocked(leg->attempt->task))
+        bt_attempt_resume(leg->attempt);
+}
+
 static void on_end(bt_call_t *call)
 {
     bt_leg_t *leg = call->user;
-    bt_request_t *r = request_of(leg);
 
     if (leg->mode == BT_MODE_INSPECT_JSON)
-        inspect_json(leg, true); /* may fail, which counts the leg closed, or commit */
+        inspect_json(leg, true); /* may fail, which counts the leg closed, commit, or hold it */
     if (leg->state != BT_LEG_RUNNING)
         return;
-    if (leg->mode == BT_MODE_INSPECT_SSE) {
+    if (leg->is_held) {
+        end_held(leg);
+    } else if (leg->mode == BT_MODE_INSPECT_SSE) {
         ended_without_event(leg);
     } else if (is_redirect(call->status)) {
         redirected(leg);
     } else if (call->status < 200 || call->status > 299) {
         answered_with_status(leg);
     } else {
-        leg->state = BT_LEG_DONE;
-        bt_attempt_leg_done(leg);
-        bt_request_release(r);
+        end_well(leg);
     }
 }
 

@@ -224,15 +224,27 @@ static void start_tasks(bt_request_t *r)
     }
 }
 
+/* Why it needs one worker for all of it; NULL: it does not. */
+static const char *why_whole(const bt_request_t *r, const char *why)
+{
+    const enum bt_prompt_logprobs asked = r->intent.prompt_logprobs;
+
+    if (r->intent.unsplittable != NULL)
+        return r->intent.unsplittable;
+    return asked != BT_PROMPT_LOGPROBS_NONE && strcmp(why, bt_prompt_logprobs_why(asked)) == 0
+               ? bt_prompt_logprobs_why(asked)
+               : NULL;
+}
+
 /* What no waiting cures is the client's to change (400), anything else may be over in a moment (503). */
 static void answer_no_plan(bt_request_t *r, int rc, const char *why)
 {
-    if (r->intent.unsplittable != NULL && r->pool->hybrid.count == 0) {
-        bt_answer_error(r, 400,
-                        bt_arena_printf(&r->arena, "%s, and this fleet has no hybrid worker",
-                                        r->intent.unsplittable)
-                            .p,
-                        0);
+    const char *whole = why_whole(r, why);
+
+    if (whole != NULL && r->pool->hybrid.count == 0) {
+        bt_answer_error(
+            r, 400, bt_arena_printf(&r->arena, "%s, and this fleet has no hybrid worker", whole).p,
+            0);
         return;
     }
     if (rc == BT_E_INVAL) {

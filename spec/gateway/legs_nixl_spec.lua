@@ -380,7 +380,7 @@ describe("lists and samples over nixl", function()
 
   it("refuses what no pair can do", function()
     for _, more in ipairs({
-      '"best_of":2', '"use_beam_search":true', '"echo":true,"logprobs":1', '"prompt_logprobs":1',
+      '"best_of":2', '"use_beam_search":true', '"echo":true,"logprobs":1', '"prompt_logprobs":1,"stream":true',
     }) do
       local answer, seen = f:exchange("/v1/completions", '{"model":"sim","prompt":"x","max_tokens":2,' .. more .. "}")
       assert.equal(400, answer.status, more .. " " .. answer.body)

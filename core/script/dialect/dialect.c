@@ -14,9 +14,10 @@
 #define EMBEDDED_PREFIX "lua/baton/dialects/"
 
 static const char *const file_keys[] = {
-    "name",         "kind",    "routes",      "prefill", "decode",          "rid",        "room",
-    "batch",        "release", "abort_route", "learns",  "gateway_managed", "connectors", "engine",
-    "decode_first", "single",  "check",       "rank",    "same_rank",       "templates",  NULL};
+    "name",       "kind",      "routes",          "prefill",     "decode", "rid",
+    "room",       "batch",     "release",         "abort_route", "learns", "gateway_managed",
+    "connectors", "engine",    "decode_first",    "single",      "check",  "rank",
+    "same_rank",  "templates", "prompt_logprobs", NULL};
 
 const char *bt_plan_kind_name(enum bt_plan_kind kind)
 {
@@ -37,6 +38,21 @@ static bool flag(lua_State *L, const char *key)
     value = lua_toboolean(L, -1);
     lua_pop(L, 1);
     return value;
+}
+
+static void read_prompt_logprobs(lua_State *L, bt_dialect_t *pub)
+{
+    const char *form;
+
+    lua_getfield(L, 1, "prompt_logprobs");
+    form = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+    if (strcmp(form, "sglang") == 0)
+        pub->prompt_logprobs = BT_DIALECT_LOGPROBS_SGLANG;
+    else if (strcmp(form, "vllm") == 0)
+        pub->prompt_logprobs = BT_DIALECT_LOGPROBS_VLLM;
+    else if (!lua_isnil(L, -1))
+        luaL_error(L, "prompt_logprobs must be \"sglang\" or \"vllm\"");
+    lua_pop(L, 1);
 }
 
 static int function_ref(lua_State *L, const char *key)
@@ -175,6 +191,7 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
     pub->needs_decode_first = flag(L, "decode_first");
     pub->needs_same_rank = flag(L, "same_rank");
     file->has_templates = flag(L, "templates");
+    read_prompt_logprobs(L, pub);
     if (pub->is_gateway_managed && strcmp(pub->name, "baton") != 0)
         luaL_error(L,
                    "gateway_managed is for the dialect \"baton\" alone: BatonConnector's agents");

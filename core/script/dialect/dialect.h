@@ -8,7 +8,7 @@
  * A dialect file returns:
  *   { name = "nixl", kind = "handoff" | "bootstrap" | "sequence" | "trigger", rid = bool, room = bool, batch = bool,
  *     release = bool, abort_route = bool, learns = bool, gateway_managed = bool, decode_first = bool,
- *     same_rank = bool, templates = bool,
+ *     same_rank = bool, templates = bool, prompt_logprobs = "sglang" | "vllm" or nil,
  *     routes = { "/v1/completions", ... } or nil for all, prefill = function(leg, edit), decode = function(leg, edit) }
  *     A user's file also: connectors = { "MyConnector", ... }, engine = "vllm" or another, single = function(leg, edit).
  *   kind sequence: P with one token, then D, nothing of P's reply is needed (shared_cache).
@@ -22,6 +22,8 @@
  *   decode_first = true: prefill's function looks at leg.decode, so a plan may not leave decode open.
  *   templates = true: prefill and decode do nothing with leg.request_id, rid and room but put them into text, and depend on nothing but
  *   leg. They then run once for each kind of leg, and what they said serves the next (not one of a list, or with a reply).
+ *   prompt_logprobs = "sglang" | "vllm": prefill computes the whole prompt and says what is asked of its tokens, in that engine's form; it is
+ *   put into decode's answer. Without it such requests are not split.
  *   same_rank = true: where there are several data-parallel ranks, prefill's is chosen first and decode gets the same.
  *   gateway_managed = true: the workers' transfer agents are connected to the gateway, which opens each room at both sides and may give a
  *   waiting decode another prefill, with a room of its own: then leg.room is not the same on both legs.
@@ -54,6 +56,13 @@ enum bt_plan_kind {
 };
 const char *bt_plan_kind_name(enum bt_plan_kind kind); /* "single", "handoff", ... */
 
+/* In whose form prefill's answer tells log probabilities of the prompt, which decode then need not know. */
+enum bt_dialect_logprobs {
+    BT_DIALECT_LOGPROBS_NONE,
+    BT_DIALECT_LOGPROBS_SGLANG,
+    BT_DIALECT_LOGPROBS_VLLM
+};
+
 typedef struct bt_dialects bt_dialects_t;
 
 typedef struct bt_dialect {
@@ -70,6 +79,7 @@ typedef struct bt_dialect {
     bool learns;             /* nixl_push: needs parameters that the first hand-off reply teaches */
     bool needs_rank;         /* prefill's data-parallel rank is chosen before */
     bool has_check;          /* looks at prefill's reply while decode waits for the KV */
+    enum bt_dialect_logprobs prompt_logprobs;
     bool has_single;         /* a worker of its pairs serves alone, too */
     bool is_gateway_managed; /* baton: rooms are opened at the workers' agents (core/transfer) */
     bt_dialects_t *home;

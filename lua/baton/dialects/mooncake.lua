@@ -80,6 +80,7 @@ return {
   kind = "bootstrap",
   rid = true,
   routes = { "/v1/completions", "/v1/chat/completions", "/v1/messages", "/inference/v1/generate" },
+  prompt_logprobs = "vllm",
   prefill = prefill,
   decode = decode,
   check = check,

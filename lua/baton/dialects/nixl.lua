@@ -23,6 +23,7 @@ return {
   release = true,
   templates = true,
   routes = legs.VLLM_ROUTES,
+  prompt_logprobs = "vllm",
   prefill = prefill,
   decode = decode,
 }

@@ -59,6 +59,7 @@ return {
   kind = "bootstrap",
   learns = true,
   routes = legs.VLLM_ROUTES,
+  prompt_logprobs = "vllm",
   prefill = prefill,
   decode = decode,
 }

@@ -100,6 +100,7 @@ return {
   abort_route = true,
   templates = true,
   routes = { "/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses" },
+  prompt_logprobs = "sglang",
   prefill = prefill,
   decode = decode,
 }

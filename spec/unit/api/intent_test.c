@@ -153,33 +153,69 @@ static void test_strips(void **state)
 
 static void test_unsplittable(void **state)
 {
-    static const char *const bodies[] = {
-        "{\"best_of\":2}",
-        "{\"use_beam_search\":true}",
-        "{\"prompt_logprobs\":1}",
-        "{\"echo\":true,\"logprobs\":1}",
-    };
-
     (void) state;
-    for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++)
-        assert_non_null(read_ok(BT_ROUTE_COMPLETIONS, bodies[i]).unsplittable);
-    assert_non_null(read_ok(BT_ROUTE_GENERATE, "{\"return_logprob\":true,\"logprob_start_len\":0}")
-                        .unsplittable);
+    assert_non_null(read_ok(BT_ROUTE_COMPLETIONS, "{\"best_of\":2}").unsplittable);
+    assert_non_null(read_ok(BT_ROUTE_COMPLETIONS, "{\"use_beam_search\":true}").unsplittable);
     assert_non_null(
         read_ok(BT_ROUTE_RESPONSES, "{\"previous_response_id\":\"resp_1\"}").unsplittable);
     assert_null(read_ok(BT_ROUTE_RESPONSES, "{\"previous_response_id\":null}").unsplittable);
-    assert_null(read_ok(BT_ROUTE_GENERATE, "{\"return_logprob\":true,\"logprob_start_len\":-1}")
-                    .unsplittable);
     expect_refused(BT_ROUTE_GENERATE, "{\"return_logprob\":[1],\"logprob_start_len\":[0]}",
                    BT_E_INVAL, "\"return_logprob\" must be a list of true and false, not 1");
     expect_refused(BT_ROUTE_GENERATE, "{\"return_logprob\":[true,\"yes\"]}", BT_E_INVAL, "yes");
     expect_refused(BT_ROUTE_GENERATE, "{\"logprob_start_len\":[0,\"1\"]}", BT_E_INVAL,
                    "list of integers");
-    assert_non_null(read_ok(BT_ROUTE_GENERATE,
-                            "{\"return_logprob\":[ false, true],\"logprob_start_len\":[null, 2 ]}")
-                        .unsplittable);
     assert_null(read_ok(BT_ROUTE_COMPLETIONS, "{\"best_of\":1,\"echo\":false,\"logprobs\":1}")
                     .unsplittable);
+}
+
+/* In which form, and whether a pair could tell it at all. */
+static void test_prompt_logprobs(void **state)
+{
+    static const struct {
+        enum bt_route route;
+        const char *body;
+        enum bt_prompt_logprobs form;
+        bool is_whole;
+    } rows[] = {
+        {BT_ROUTE_COMPLETIONS, "{\"prompt_logprobs\":1}", BT_PROMPT_LOGPROBS_VLLM, false},
+        {BT_ROUTE_COMPLETIONS, "{\"prompt_logprobs\":0}", BT_PROMPT_LOGPROBS_VLLM, false},
+        {BT_ROUTE_COMPLETIONS, "{\"prompt_logprobs\":null}", BT_PROMPT_LOGPROBS_NONE, false},
+        {BT_ROUTE_COMPLETIONS, "{\"prompt_logprobs\":false}", BT_PROMPT_LOGPROBS_NONE, false},
+        {BT_ROUTE_COMPLETIONS, "{\"prompt_logprobs\":1,\"stream\":true}", BT_PROMPT_LOGPROBS_VLLM,
+         true},
+        {BT_ROUTE_CHAT, "{\"prompt_logprobs\":1}", BT_PROMPT_LOGPROBS_VLLM, false},
+        {BT_ROUTE_MESSAGES, "{\"prompt_logprobs\":1}", BT_PROMPT_LOGPROBS_VLLM, true},
+        {BT_ROUTE_TOKENS, "{\"sampling_params\":{\"prompt_logprobs\":1}}", BT_PROMPT_LOGPROBS_VLLM,
+         false},
+        {BT_ROUTE_TOKENS, "{\"stream\":true,\"sampling_params\":{\"prompt_logprobs\":1}}",
+         BT_PROMPT_LOGPROBS_VLLM, true},
+        {BT_ROUTE_GENERATE, "{\"sampling_params\":{\"prompt_logprobs\":1}}",
+         BT_PROMPT_LOGPROBS_VLLM, true},
+        {BT_ROUTE_COMPLETIONS, "{\"echo\":true,\"logprobs\":0}", BT_PROMPT_LOGPROBS_ECHO, false},
+        {BT_ROUTE_COMPLETIONS, "{\"echo\":true,\"logprobs\":1,\"stream\":true}",
+         BT_PROMPT_LOGPROBS_ECHO, false},
+        {BT_ROUTE_COMPLETIONS, "{\"echo\":true}", BT_PROMPT_LOGPROBS_NONE, false},
+        {BT_ROUTE_CHAT, "{\"echo\":true,\"logprobs\":true}", BT_PROMPT_LOGPROBS_ECHO, true},
+        {BT_ROUTE_COMPLETIONS, "{\"echo\":true,\"logprobs\":1,\"prompt_logprobs\":1}",
+         BT_PROMPT_LOGPROBS_ECHO, true},
+        {BT_ROUTE_GENERATE, "{\"return_logprob\":true,\"logprob_start_len\":0}",
+         BT_PROMPT_LOGPROBS_INPUT, false},
+        {BT_ROUTE_GENERATE, "{\"return_logprob\":true,\"logprob_start_len\":-1}",
+         BT_PROMPT_LOGPROBS_NONE, false},
+        {BT_ROUTE_GENERATE, "{\"return_logprob\":true}", BT_PROMPT_LOGPROBS_NONE, false},
+        {BT_ROUTE_GENERATE, "{\"logprob_start_len\":0}", BT_PROMPT_LOGPROBS_NONE, false},
+        {BT_ROUTE_GENERATE, "{\"return_logprob\":[ false, true],\"logprob_start_len\":[null, 2 ]}",
+         BT_PROMPT_LOGPROBS_INPUT, false},
+        {BT_ROUTE_COMPLETIONS, "{\"return_logprob\":true,\"logprob_start_len\":0}",
+         BT_PROMPT_LOGPROBS_INPUT, true},
+    };
+
+    (void) state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const bt_intent_t intent = read_ok(rows[i].route, rows[i].body);
+        assert_int_equal(intent.prompt_logprobs, rows[i].form);
+        assert_int_equal(intent.unsplittable != NULL, rows[i].is_whole);
+    }
 }
 
 static void test_types(void **state)
@@ -268,6 +304,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
         cmocka_unit_test_setup_teardown(test_strips, setup, teardown),
         cmocka_unit_test_setup_teardown(test_unsplittable, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_prompt_logprobs, setup, teardown),
         cmocka_unit_test_setup_teardown(test_types, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lists_of_sampling_params, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sizes, setup, teardown),

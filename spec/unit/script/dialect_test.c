@@ -59,6 +59,8 @@ static void mistakes_name_the_file(void **state)
                       " }",
                       "cannot be batch");
     assert_load_fails(HEAD NOOP ", batch = 1 }", "batch must be true or false");
+    assert_load_fails(HEAD NOOP ", prompt_logprobs = true }",
+                      "prompt_logprobs must be \"sglang\" or \"vllm\"");
     assert_load_fails(HEAD NOOP ", routes = {} }", "routes must list");
     assert_load_fails(HEAD NOOP ", routes = { 'v1' } }", "begin with '/'");
     assert_load_fails(HEAD NOOP ", abort_route = true }", "abort_route needs rid");
