@@ -5,6 +5,8 @@
  */
 #include "params.h"
 
+#include <stdio.h>
+
 static bool is_truthy(const bt_json_item_t *item)
 {
     switch (item->type) {
@@ -83,6 +85,8 @@ static void take(const bt_json_item_t *item, bt_arena_t *arena, sim_params_t *p)
         take_room(item, p);
     else if (bt_json_key_eq(item, BT_STR("sim_source")))
         take_text(item, arena, &p->source);
+    else if (bt_json_key_eq(item, BT_STR("remote_prefill_cached_tokens")))
+        p->has_prefill_cached = bt_json_i64(item->value, &p->prefill_cached) == 0;
     else if (bt_json_key_eq(item, BT_STR("tp_size")))
         p->has_tp = bt_json_i64(item->value, &p->tp) == 0;
 }
@@ -122,6 +126,14 @@ static void put_ascend(bt_text_t *t, const sim_held_t *held, const sim_worker_op
         o->tp, held->blocks, o->block_size);
 }
 
+/* Which does not tell decode what prefill's own cache had. */
+static bool is_before_0_32(const char *version)
+{
+    unsigned minor;
+
+    return sscanf(version, "0.%u", &minor) == 1 && minor < 32;
+}
+
 static void put_nixl(bt_text_t *t, const sim_held_t *held, const sim_worker_options_t *o,
                      unsigned cached_tokens)
 {
@@ -129,10 +141,12 @@ static void put_nixl(bt_text_t *t, const sim_held_t *held, const sim_worker_opti
 
     bt_text_printf(t,
                    ",\"tp_size\":%u,\"dcp_size\":1,\"pp_size\":1,\"remote_num_tokens\":%u%s,"
-                   "\"transfer_mode\":\"%s\","
-                   "\"remote_prefill_cached_tokens\":%u}",
+                   "\"transfer_mode\":\"%s\"",
                    o->tp, held->prompt_tokens, push ? "" : ",\"remote_blocks_expiry_time\":null",
-                   push ? "push" : "pull", cached_tokens);
+                   push ? "push" : "pull");
+    if (!is_before_0_32(o->version))
+        bt_text_printf(t, ",\"remote_prefill_cached_tokens\":%u", cached_tokens);
+    bt_text_puts(t, "}");
 }
 
 bt_str_t sim_params_print(const sim_held_t *held, unsigned cached_tokens, bt_arena_t *arena)

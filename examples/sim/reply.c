@@ -114,6 +114,15 @@ unsigned sim_reply_prompt_tokens(const sim_job_t *job)
     return tokens;
 }
 
+/* vLLM's decode counts what was moved as cached, unless it was told what prefill's own cache had. */
+static unsigned cached_tokens(const sim_job_t *job)
+{
+    if (job->worker->options.engine != SIM_VLLM || job->external_tokens == 0)
+        return job->cached_tokens;
+    return job->params.has_prefill_cached ? (unsigned) job->params.prefill_cached
+                                          : job->cached_tokens + job->external_tokens;
+}
+
 void sim_reply_usage(bt_text_t *t, const sim_job_t *job)
 {
     unsigned prompt = sim_reply_prompt_tokens(job), made = job->made * job->sample_count;
@@ -123,8 +132,8 @@ void sim_reply_usage(bt_text_t *t, const sim_job_t *job)
                    "tokens_details\":",
                    prompt, prompt + made, made);
     const bool is_trtllm = job->worker->options.engine == SIM_TRTLLM;
-    if (job->cached_tokens > 0 || is_trtllm)
-        bt_text_printf(t, "{\"cached_tokens\":%u}", job->cached_tokens);
+    if (cached_tokens(job) > 0 || is_trtllm)
+        bt_text_printf(t, "{\"cached_tokens\":%u}", cached_tokens(job));
     else
         bt_text_puts(t, "null");
     bt_text_puts(t, is_trtllm ? "}" : ",\"completion_tokens_details\":null}");

@@ -125,6 +125,9 @@ typedef struct sim_params {
     bool has_room, is_room_wrong; /* baton_room; the one that is no number from 1 to 2^63 - 1 */
     uint64_t room;
     bt_str_t source; /* sim_source: the sender's agents, where no gateway names them */
+    bool
+        has_prefill_cached; /* remote_prefill_cached_tokens: prefill's own hits, for decode to tell */
+    int64_t prefill_cached;
     bool has_engine_id, has_host, has_port, has_request_id, has_tp;
     bt_str_t engine_id, host, port, request_id;
     bt_str_t transfer_id, bootstrap; /* MooncakeConnector; empty = not there */
