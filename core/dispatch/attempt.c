@@ -29,6 +29,7 @@
 #include "cluster/engine_ids.h"
 #include "dispatch/plan.h"
 #include "dispatch/policy_call.h"
+#include "dispatch/prompt_merge.h"
 #include "dispatch/sink.h"
 #include "dispatch/token_replay.h"
 
@@ -378,6 +379,7 @@ void bt_attempt_drop(bt_attempt_t *a)
     bt_timer_stop(&a->blame_wait);
     bt_timer_stop(&a->drain);
     bt_attempt_trigger_settle(a, NULL);
+    bt_prompt_merge_drop(&a->legs[1]);
     bt_leg_drop(&a->legs[0]);
     bt_leg_drop(&a->legs[1]);
     give_rooms_back(a);

@@ -66,6 +66,7 @@ struct bt_leg {
     bool reply_tokens_known; /* looked up already */
     uint64_t reply_tokens;   /* bt_leg_reply_tokens */
     uint64_t cached_tokens;  /* of them, in the worker's own prefix cache, as a prefill says */
+    bool is_cached_news;     /* and decode's engine is not told it: bt_usage_prefill_cached */
     bool reply_overflow;
     bool
         is_held; /* decode's answer is good so far, and waits for prefill's reply (prompt_merge.h) */

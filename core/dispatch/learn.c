@@ -96,6 +96,23 @@ static void read_generated(const bt_leg_t *leg, uint64_t *prompt_p, uint64_t *ca
                 add_generated(item.value, prompt_p, cached_p);
 }
 
+/* A decode counts KV that was moved to it as cached, unless prefill's parameters tell it what prefill's own cache had, as vLLM's do from
+ * 0.32 on. Looked for where an answer is read anyway. */
+static bool is_cached_news(const bt_leg_t *leg)
+{
+    const bt_request_t *r = leg->attempt->task->request;
+    bt_str_t params;
+
+    if ((r->task_count == 1 && r->replay == NULL &&
+         r->intent.prompt_logprobs == BT_PROMPT_LOGPROBS_NONE) ||
+        !leg->is_reply_object ||
+        (leg->worker->engine != BT_ENGINE_VLLM && leg->worker->engine != BT_ENGINE_VLLM_ASCEND))
+        return false;
+    params = bt_json_find(bt_str_trim(leg->reply.text), BT_STR("kv_transfer_params"));
+    return bt_json_type_of(params) != BT_JSON_OBJECT ||
+           bt_json_find(params, BT_STR("remote_prefill_cached_tokens")).p == NULL;
+}
+
 void bt_learn_prefix_hits(bt_leg_t *leg)
 {
     uint64_t prompt = bt_leg_reply_tokens(leg), cached = 0;
@@ -105,6 +122,7 @@ void bt_learn_prefix_hits(bt_leg_t *leg)
     else
         cached = bt_usage_cached(leg->reply.text);
     leg->cached_tokens = cached < prompt ? cached : prompt;
+    leg->is_cached_news = is_cached_news(leg);
     atomic_fetch_add_explicit(&leg->worker->prompt_tokens_total, prompt, memory_order_relaxed);
     atomic_fetch_add_explicit(&leg->worker->cached_tokens_total, leg->cached_tokens,
                               memory_order_relaxed);

@@ -9,7 +9,6 @@
 #include "cluster/engine_ids.h"
 #include "cluster/health.h"
 #include "dispatch/encode_params.h"
-#include "dispatch/prompt_merge.h"
 #include "dispatch/sink.h"
 #include "dispatch/token_replay.h"
 
@@ -477,7 +476,6 @@ void bt_leg_drop(bt_leg_t *leg)
         return;
     bt_leg_settle(leg, BT_BLAME_INNOCENT);
     bt_sse_fini(&leg->sse);
-    bt_prompt_merge_drop(leg);
     bt_kept_drop(&leg->reply);
     bt_worker_unref(leg->worker);
     leg->worker = NULL;

@@ -51,5 +51,7 @@ uint64_t bt_usage_prompt(bt_str_t usage);
  * reply, and of the answer of a worker that serves alone, where its end was kept. */
 uint64_t bt_usage_cached(bt_str_t reply);
 uint64_t bt_usage_answer_cached(const bt_leg_t *leg);
+/* True: decode's own figure is wrong, and this is prefill's, which a hand-off has before decode begins. */
+bool bt_usage_prefill_cached(const bt_attempt_t *a, uint64_t *cached_p);
 
 #endif

@@ -5,6 +5,8 @@
  */
 #include "dispatch/prompt_merge.h"
 
+#include "dispatch/leg.h"
+
 #define EVENT_SURE_BYTES ((size_t) 64 << 10) /* a cut event may be so long whatever the memory */
 
 struct bt_prompt_stream {
@@ -62,6 +64,31 @@ static bool fits(const bt_leg_t *leg, size_t bytes)
     return bt_dispatch_shared_fits(request_of(leg)->d->shared, bytes);
 }
 
+/* The answer is read anyway: its usage tells prefill's hits, where decode's engine does not know them. */
+static int correct_cached(const bt_leg_t *leg, bt_buf_t **buf_p)
+{
+    const bt_str_t text = {(*buf_p)->data, (*buf_p)->len};
+    bt_cuts_t cuts = {.count = 0};
+    bt_buf_t *out = NULL;
+    bt_json_item_t item;
+    uint64_t cached;
+    int rc;
+
+    if (!bt_usage_prefill_cached(leg->attempt, &cached) ||
+        bt_json_path(text, &item, "usage", "prompt_tokens_details", "cached_tokens", NULL) < 0 ||
+        item.type != BT_JSON_NUMBER)
+        return 0;
+    bt_cuts_number(&cuts, item.value, cached);
+    rc = bt_cuts_write(&cuts, text, &out);
+    if (rc < 0) {
+        bt_buf_unref(out);
+        return rc;
+    }
+    bt_buf_unref(*buf_p);
+    *buf_p = out;
+    return 0;
+}
+
 int bt_prompt_merge_whole(bt_leg_t *leg, const char **why_p)
 {
     const size_t bytes = leg->reply.text.n + prefill_of(leg)->reply.text.n;
@@ -78,6 +105,8 @@ int bt_prompt_merge_whole(bt_leg_t *leg, const char **why_p)
         return rc;
     merged = fits(leg, bytes) ? bt_buf_new(bytes) : NULL;
     rc = merged != NULL ? bt_prompt_logprobs_put(&part, leg->reply.text, &merged) : BT_E_NOMEM;
+    if (rc == 0)
+        rc = correct_cached(leg, &merged);
     if (rc < 0) {
         bt_buf_unref(merged);
         return explain(rc, why_p);

@@ -1,10 +1,11 @@
 /* sink_merge.c - the answers of a split request, put together into the one answer the client asked for.
  *
  * Only what must agree is patched, by span: `index` of each choice, `id`, `created` and `system_fingerprint` (the first
- * child's), `usage` (prompts counted once, completions summed). Streams: events pass as they come, one usage event and one
+ * child's), `usage` (prompts counted once, completions summed, their details too). Streams: events pass as they come, one usage event and one
  * [DONE] at the end. Not streamed: the first child's body with everybody's choices. SGLang's /generate answers with a list.
  * One child's failure is the request's failure; so is want of memory: what is kept here counts against --max-buffered-bytes.
  */
+#include "dispatch/leg.h"
 #include "dispatch/sink.h"
 
 #define EVENT_MAX_BYTES ((size_t) 4 << 20)
@@ -17,8 +18,8 @@
 struct child {
     bt_sse_t sse;
     bt_kept_t body; /* not streamed */
-    int64_t prompt_tokens, completion_tokens;
-    bool has_usage;
+    int64_t prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens;
+    bool has_usage, has_details; /* of its prompt's tokens */
 };
 
 struct merge {
@@ -200,11 +201,59 @@ static int64_t usage_member(bt_str_t usage, const char *name)
 
 static void note_usage(struct child *child, const bt_json_item_t *usage)
 {
+    bt_json_item_t details;
+
     if (usage == NULL || usage->type != BT_JSON_OBJECT)
         return;
     child->has_usage = true;
     child->prompt_tokens = usage_member(usage->value, "prompt_tokens");
     child->completion_tokens = usage_member(usage->value, "completion_tokens");
+    child->has_details =
+        bt_json_get(usage->value, BT_STR("prompt_tokens_details"), &details) == 0 &&
+        details.type == BT_JSON_OBJECT;
+    if (child->has_details)
+        child->cached_tokens = usage_member(details.value, "cached_tokens");
+    if (bt_json_get(usage->value, BT_STR("completion_tokens_details"), &details) == 0 &&
+        details.type == BT_JSON_OBJECT)
+        child->reasoning_tokens = usage_member(details.value, "reasoning_tokens");
+}
+
+static int64_t cached_of(const bt_request_t *r, unsigned i)
+{
+    const struct merge *m = r->merge;
+    uint64_t cached;
+
+    return r->tasks[i].attempt != NULL && bt_usage_prefill_cached(r->tasks[i].attempt, &cached)
+               ? (int64_t) cached
+               : m->children[i].cached_tokens;
+}
+
+/* What the engines tell beside the sums: of each prompt once, of each answer. */
+static void sum_details(const bt_request_t *r, const bt_body_t *frame, bt_edits_t *edits)
+{
+    const bt_json_item_t *prompt = bt_body_find(frame, BT_STR("prompt_tokens_details")),
+                         *made = bt_body_find(frame, BT_STR("completion_tokens_details"));
+    const struct merge *m = r->merge;
+    int64_t cached = 0, reasoning = 0;
+    bool is_told = false;
+    bt_str_t number;
+
+    for (unsigned i = 0; i < r->task_count; i++) {
+        reasoning += m->children[i].reasoning_tokens;
+        if (i % r->intent.n != 0)
+            continue;
+        cached += cached_of(r, i);
+        is_told |= m->children[i].has_details;
+    }
+    number = bt_arena_printf(edits->arena, "%lld", (long long) cached);
+    if (is_told && prompt != NULL && prompt->type == BT_JSON_OBJECT)
+        (void) bt_edits_set(edits, prompt->key, BT_STR("cached_tokens"), number, true);
+    else if (is_told)
+        (void) set(edits, "prompt_tokens_details",
+                   bt_arena_printf(edits->arena, "{\"cached_tokens\":%.*s}", BT_STR_ARG(number)));
+    if (reasoning != 0 && made != NULL && made->type == BT_JSON_OBJECT)
+        (void) bt_edits_set(edits, made->key, BT_STR("reasoning_tokens"),
+                            bt_arena_printf(edits->arena, "%lld", (long long) reasoning), true);
 }
 
 static bt_str_t summed_usage(bt_request_t *r, bt_arena_t *arena, bt_str_t frame)
@@ -225,8 +274,10 @@ static bt_str_t summed_usage(bt_request_t *r, bt_arena_t *arena, bt_str_t frame)
     (void) set_number(&edits, "prompt_tokens", prompt);
     (void) set_number(&edits, "completion_tokens", completion);
     (void) set_number(&edits, "total_tokens", prompt + completion);
-    if (bt_body_index(&body, arena, frame, &err_off) < 0 ||
-        bt_body_apply(&body, &edits, arena, &out) < 0)
+    if (bt_body_index(&body, arena, frame, &err_off) < 0)
+        return frame;
+    sum_details(r, &body, &edits);
+    if (bt_body_apply(&body, &edits, arena, &out) < 0)
         return frame;
     return flat(arena, &out);
 }

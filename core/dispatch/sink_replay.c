@@ -11,6 +11,7 @@
 #include "api/cuts.h"
 #include "api/inspect.h"
 #include "base/err.h"
+#include "dispatch/leg.h"
 #include "dispatch/sink.h"
 #include "dispatch/token_replay.h"
 
@@ -64,8 +65,21 @@ static void correct_usage(struct bt_token_replay *replay, const bt_completion_t 
     bt_cuts_number(cuts, c->prompt_tokens, replay->prompt_count);
     bt_cuts_number(cuts, c->completion_tokens, made);
     bt_cuts_number(cuts, c->total_tokens, replay->prompt_count + made);
-    if (number_of(c->cached_tokens) > replay->prompt_count)
-        bt_cuts_number(cuts, c->cached_tokens, replay->prompt_count);
+}
+
+static void correct_cached(const bt_request_t *r, const bt_completion_t *c, bt_cuts_t *cuts)
+{
+    const uint64_t told = number_of(c->cached_tokens), most = r->replay->prompt_count;
+    uint64_t cached = told;
+
+    if (c->cached_tokens.p == NULL)
+        return;
+    if (r->tasks[0].attempt != NULL)
+        (void) bt_usage_prefill_cached(r->tasks[0].attempt, &cached);
+    if (r->replay->count > 0 && most != 0 && cached > most)
+        cached = most;
+    if (cached != told)
+        bt_cuts_number(cuts, c->cached_tokens, cached);
 }
 
 static void agree(const struct bt_token_replay *replay, const bt_completion_t *c, bt_cuts_t *cuts)
@@ -168,6 +182,7 @@ static int pass_object(bt_request_t *r, bt_str_t event, bt_str_t payload)
         agree(replay, &c, &cuts);
         correct_usage(replay, &c, &cuts);
     }
+    correct_cached(r, &c, &cuts);
     return bt_cuts_write(&cuts, event, &replay->out);
 }
 
@@ -314,6 +329,8 @@ static int end_whole(bt_request_t *r)
         hide_ids(replay, &c, &cuts);
     if (rc == 0 && replay->count > 0)
         rc = join_rounds(r, &c, &ours, &cuts);
+    if (rc == 0)
+        correct_cached(r, &c, &cuts);
     if (rc == 0 || replay->count == 0) /* what is no JSON goes on as it came */
         rc = bt_cuts_write(&cuts, replay->body.text, &replay->out);
     bt_buf_unref(ours);

@@ -73,6 +73,16 @@ uint64_t bt_usage_answer_cached(const bt_leg_t *leg)
     return leg->tail != NULL ? bt_usage_cached((bt_str_t){leg->tail->bytes, leg->tail->n}) : 0;
 }
 
+bool bt_usage_prefill_cached(const bt_attempt_t *a, uint64_t *cached_p)
+{
+    const bt_leg_t *p = &a->legs[0];
+
+    if (a->kind != BT_PLAN_HANDOFF || a->recompute || p->state != BT_LEG_DONE || !p->is_cached_news)
+        return false;
+    *cached_p = p->cached_tokens;
+    return true;
+}
+
 uint64_t bt_usage_tokens(const bt_leg_t *leg)
 {
     const struct bt_tail *tail = leg->tail;
