@@ -61,6 +61,7 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
     write_transfer(config, out);
     if (config->registration != NULL)
         bt_metrics_registration(&(bt_prom_t){.out = out}, config->registration);
+    bt_metrics_dns(&(bt_prom_t){.out = out}, config->dns);
     if (config->budget != NULL)
         bt_metrics_budget(&(bt_prom_t){.out = out}, config->shared->config.upstream.budget,
                           config->budget);

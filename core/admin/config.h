@@ -9,6 +9,7 @@
 #define BT_ADMIN_CONFIG_H
 
 #include "cluster/role_switch.h"
+#include "discovery/dns.h"
 #include "dispatch/dispatcher.h"
 #include "fleet/fleet.h"
 #include "reload/reload.h"
@@ -42,6 +43,7 @@ typedef struct bt_admin_config {
     bt_fleet_t *fleet; /* the other replicas; NULL = there are none; outlives us */
     bt_budget_t
         *budget; /* how many connections the operator may have; NULL = any number; outlives us */
+    const bt_dns_t *dns; /* workers by DNS; NULL = none; outlives us */
 } bt_admin_config_t;
 
 #endif

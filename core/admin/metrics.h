@@ -10,6 +10,7 @@
 
 #include "admin/live.h"
 #include "admin/prom.h"
+#include "discovery/dns.h"
 #include "fleet/fleet.h"
 #include "fleet/quota.h"
 #include "reload/reload.h"
@@ -23,6 +24,8 @@ void bt_metrics_fleet(bt_prom_t *p, const bt_store_t *store, const bt_fleet_t *f
                       const bt_quotas_t *quotas);
 /* metrics_budget.c */
 void bt_metrics_budget(bt_prom_t *p, const bt_budget_t *clients, const bt_budget_t *admin);
+/* metrics_dns.c; dns may be NULL */
+void bt_metrics_dns(bt_prom_t *p, const bt_dns_t *dns);
 /* metrics_workers.c */
 void bt_metrics_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms);
 

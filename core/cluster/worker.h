@@ -37,11 +37,13 @@ enum bt_source {
     BT_NAMED_API,    /* the admin API, here or at another replica */
     BT_NAMED_ENGINE, /* it has registered itself (bt_registered_t.is_new) */
     BT_NAMED_FILE,   /* --workers-file */
+    BT_NAMED_DNS,    /* --workers-dns */
     BT_NAMED_COUNT
 };
 #define BT_NAMED_BIT(source) (1U << (source))
-#define BT_NAMED_FOUND BT_NAMED_BIT(BT_NAMED_FILE) /* nobody gives their word by hand */
-const char *bt_source_name(enum bt_source source); /* "config", "api", "engine", "file" */
+/* Nobody gives their word by hand. */
+#define BT_NAMED_FOUND (BT_NAMED_BIT(BT_NAMED_FILE) | BT_NAMED_BIT(BT_NAMED_DNS))
+const char *bt_source_name(enum bt_source source); /* "config", "api", "engine", "file", "dns" */
 
 /* What the configuration, a flag or the admin API says. Strings are malloc'ed, owned by the spec; NULL = not said. */
 typedef struct bt_worker_spec {

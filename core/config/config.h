@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "cluster/monitor.h"
 #include "cluster/workers.h"
+#include "discovery/dns.h"
 #include "dispatch/dispatcher.h"
 #include "http/server.h"
 #include "store/store.h"
@@ -116,6 +117,10 @@ typedef struct bt_config {
     unsigned pool_count;
     char *workers_file;
     bt_config_found_t found; /* as it was when this configuration was loaded */
+    bt_dns_config_t dns;     /* its names are: */
+    bt_dns_name_t *dns_names;
+    bt_config_pool_t dns_workers; /* what each name's workers are; only workers and origins */
+    char *dns_servers;
     struct {
         const struct bt_peer_flag *flag;
         double number;

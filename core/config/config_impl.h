@@ -53,7 +53,26 @@ int bt_config_read_worker_list(const bt_config_t *c, const char *path, const bt_
                                bt_config_pool_t *pools, char *err, size_t err_size);
 void bt_config_workers_fini(bt_config_pool_t *pool);
 
+/* ---- dns.c: names of --workers-dns ---- */
+
+/* Appends a name that says nothing yet, and what its workers are. */
+int bt_config_add_dns(bt_config_t *c, const char *origin, bt_dns_name_t **name_p,
+                      bt_worker_spec_t **worker_p);
+/* "name=prefill.svc,port=8000,role=prefill" */
+int bt_config_take_dns(bt_config_t *c, const char *text, char *err, size_t err_size);
+/* Of a key; what it is set in. NULL: no such key. */
+const struct bt_option *bt_config_dns_option(bt_str_t key, const bt_dns_name_t *name,
+                                             const bt_worker_spec_t *worker, void **base_p);
+const char *bt_config_dns_nearest(bt_str_t key); /* NULL: none is near */
+int bt_config_finish_dns(bt_config_t *c, char *err, size_t err_size);
+void bt_config_describe_dns(const bt_config_t *c, bt_text_t *out);
+void bt_config_dns_fini(bt_config_t *c);
+
 /* ---- finish.c ---- */
+
+/* Worker i of the list is completed by what the pool says, and checked. */
+int bt_config_finish_worker(const bt_config_t *c, const bt_config_pool_t *pool,
+                            bt_config_pool_t *list, unsigned i, char *err, size_t err_size);
 
 /* What --dev says where the file or the defaults say otherwise; flags come later. */
 int bt_config_imply_dev(bt_config_t *c);

@@ -75,8 +75,10 @@ static void offer_all(bt_suggest_t *s, enum level level)
     bt_suggest_offer(s, "params");
     bt_suggest_offer(s, "prefill-params");
     bt_suggest_offer(s, "decode-params");
-    if (level == LEVEL_TOP)
+    if (level == LEVEL_TOP) {
         bt_suggest_offer(s, "pools");
+        bt_suggest_offer(s, "workers-dns");
+    }
     for (size_t i = 0; level == LEVEL_POOL && i < sizeof pool_keys / sizeof pool_keys[0]; i++)
         bt_suggest_offer(s, pool_keys[i]);
 }
@@ -239,6 +241,30 @@ static int read_worker(cursor_t *c, void *to, const bt_value_t *v)
     return rc;
 }
 
+static int read_dns(cursor_t *c, void *to, const bt_value_t *v)
+{
+    bt_worker_spec_t *worker;
+    bt_dns_name_t *name;
+    char why[128];
+    if (v->type != BT_VALUE_TABLE)
+        return refuse_at(c, "",
+                         "expected a table like { name = \"prefill.llm.svc\", port = 8000 }");
+    int rc = bt_config_add_dns(to, c->path, &name, &worker);
+    for (unsigned i = 0; i < v->count && rc == 0; i++) {
+        const bt_value_t *member = &v->items[i];
+        void *base;
+        const bt_option_t *option = bt_config_dns_option(bt_str(member->key), name, worker, &base);
+        const char *nearest = option == NULL ? bt_config_dns_nearest(bt_str(member->key)) : NULL;
+        if (nearest != NULL)
+            snprintf(why, sizeof why, "unknown key, did you mean \"%s\"?", nearest);
+        if (option == NULL)
+            rc = refuse_at(c, member->key, nearest != NULL ? why : "unknown key");
+        else if (option->kind != BT_OPTION_NONE) /* or after the others */
+            rc = set_option(c, option, base, member);
+    }
+    return rc == 0 ? take_kv_transfer(c, worker, v) : rc;
+}
+
 static int read_pool_member(cursor_t *c, bt_config_t *config, bt_config_pool_t *pool,
                             const bt_value_t *v)
 {
@@ -295,8 +321,10 @@ static int read_top(cursor_t *c, bt_config_t *config, const bt_value_t *root)
             pools = v;
             continue;
         }
-        int rc = read_setting(c, config, &config->defaults, v, LEVEL_TOP);
-        if (rc <= 0)
+        const bool is_dns = strcmp(v->key, "workers_dns") == 0;
+        int rc = is_dns ? read_list(c, config, v, read_dns)
+                        : read_setting(c, config, &config->defaults, v, LEVEL_TOP);
+        if (rc < 0 || (rc == 0 && !is_dns))
             return rc < 0 ? rc : unknown_key(c, v->key, LEVEL_TOP);
     }
     return pools != NULL ? read_list(c, config, pools, read_pool) : 0;

@@ -226,14 +226,19 @@ static int check_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsi
     return refusal == NULL ? 0 : refuse_capability(c, pool, i, refusal, err, err_size);
 }
 
+int bt_config_finish_worker(const bt_config_t *c, const bt_config_pool_t *pool,
+                            bt_config_pool_t *list, unsigned i, char *err, size_t err_size)
+{
+    int rc = fill_worker(c, pool, &list->workers[i]);
+
+    return rc == 0 ? check_worker(c, list, i, err, err_size) : rc;
+}
+
 static int finish_pool(bt_config_t *c, bt_config_pool_t *pool, char *err, size_t err_size)
 {
     int rc = 0;
-    for (unsigned i = 0; i < pool->worker_count && rc == 0; i++) {
-        rc = fill_worker(c, pool, &pool->workers[i]);
-        if (rc == 0)
-            rc = check_worker(c, pool, i, err, err_size);
-    }
+    for (unsigned i = 0; i < pool->worker_count && rc == 0; i++)
+        rc = bt_config_finish_worker(c, pool, pool, i, err, err_size);
     return rc;
 }
 
@@ -280,11 +285,8 @@ static int finish_found(const bt_config_t *c, const bt_config_found_t *found, ch
 {
     int rc = 0;
     for (unsigned i = 0; i < found->count && rc == 0; i++)
-        for (unsigned k = 0; k < found->pools[i].worker_count && rc == 0; k++) {
-            rc = fill_worker(c, &c->pools[i], &found->pools[i].workers[k]);
-            if (rc == 0)
-                rc = check_worker(c, &found->pools[i], k, err, err_size);
-        }
+        for (unsigned k = 0; k < found->pools[i].worker_count && rc == 0; k++)
+            rc = bt_config_finish_worker(c, &c->pools[i], &found->pools[i], k, err, err_size);
     return rc;
 }
 
@@ -660,6 +662,8 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
     rc = finish_pools(c, err, err_size);
     if (rc == 0)
         rc = load_found(c, err, err_size);
+    if (rc == 0)
+        rc = bt_config_finish_dns(c, err, err_size);
     if (rc == 0)
         rc = bt_config_finish_peers(c);
     for (size_t i = 0; i < sizeof checks / sizeof checks[0] && rc == 0; i++)

@@ -132,6 +132,13 @@ static int apply_worker_urls(bt_config_t *c, const char *const *values, unsigned
     return rc;
 }
 
+static int apply_workers_dns(bt_config_t *c, const char *const *values, unsigned count, char *err,
+                             size_t err_size)
+{
+    (void) count;
+    return bt_config_take_dns(c, values[0], err, err_size);
+}
+
 static int set_pd_mode(bt_config_t *c, enum bt_pd_mode mode, char *err, size_t err_size)
 {
     if (c->pd_mode != BT_PD_NONE && c->pd_mode != mode)
@@ -244,6 +251,22 @@ const bt_flag_t bt_flags[] = {
     {"workers-file", "FILE", BT_GROUP_WORKERS, false, SETTING(PATH(AT(workers_file))),
      "more workers, followed as the file changes: Lua that returns a list of tables as baton.lua's "
      "workers, each with its pool where there are several; a bad one changes nothing"},
+    {"workers-dns", "KEY=VALUE,...", BT_GROUP_WORKERS, true,
+     ACTION(BT_ARITY_ONE, apply_workers_dns),
+     "workers behind a DNS name, looked up as its TTL says: name=HOST,port=PORT (each A or AAAA) "
+     "or "
+     "srv=_SERVICE._PROTO.HOST (each SRV target), and a worker's keys: role, connector, engine, "
+     "...; pool=NAME, family=auto, ipv4 or ipv6; may be repeated; in the file: workers_dns = { { "
+     "... } }"},
+    {"dns-hold-secs", "S", BT_GROUP_WORKERS, true, SETTING(SECS(AT(dns.hold_ms), 0)),
+     "a worker that DNS no longer names stays for so long while it passes its checks, then it "
+     "drains (15); answers that name nobody, and errors, take none of these away"},
+    {"dns-min-secs", "S", BT_GROUP_WORKERS, true, SETTING(SECS(AT(dns.min_ms), 0.1)),
+     "a name is not looked up more often, whatever its TTL (1)"},
+    {"dns-max-secs", "S", BT_GROUP_WORKERS, true, SETTING(SECS(AT(dns.max_ms), 0.1)),
+     "nor more seldom (60)"},
+    {"dns-servers", "ADDR[:PORT],...", BT_GROUP_WORKERS, true, SETTING(TEXT(AT(dns_servers))),
+     "who is asked (those of /etc/resolv.conf)"},
     {"pd-disaggregation", NULL, BT_GROUP_WORKERS, true, ACTION(BT_ARITY_NONE, apply_pd),
      "prefill and decode workers are SGLang (connector sglang unless one is named)"},
     {"vllm-pd-disaggregation", NULL, BT_GROUP_WORKERS, true, ACTION(BT_ARITY_NONE, apply_vllm_pd),

@@ -46,6 +46,7 @@ static int init(bt_config_t *c)
                      .upstream = {.idle_timeout_ms = 4000, .idle_max = 256}},
         .fleet_heartbeat_ms = 100,
         .fleet_expiry_ms = 2000,
+        .dns = {.hold_ms = 15000, .min_ms = 1000, .max_ms = 60000},
     };
     bt_server_config_defaults(&c->server);
     bt_monitor_config_defaults(&c->monitor);
@@ -145,6 +146,7 @@ void bt_config_fini(bt_config_t *c)
         fini_pool(&c->pools[i]);
     free(c->pools);
     bt_config_found_fini(&c->found);
+    bt_config_dns_fini(c);
     fini_pool(&c->defaults);
     bt_keys_free(c->client_keys);
     free(c->redis_password);

@@ -61,6 +61,7 @@ static int attach_admin(bt_gateway_t *g)
         .store = g->store,
         .fleet = g->fleet,
         .budget = g->admin_budget,
+        .dns = g->dns,
     };
     int fd = g->admin_fd;
     int rc = bt_admin_new(&g->admin, &g->control, &config);
@@ -450,7 +451,8 @@ static int start_serving(bt_gateway_t *g)
     bt_monitor_set_workers(g->monitor, bt_registry_current(g->registry));
     if ((rc = bt_gateway_fleet_start(g)) < 0 || g->end_asked)
         return rc;
-    if ((rc = give_workers(g, err, sizeof err)) < 0 || (rc = attach_admin(g)) < 0 ||
+    if ((rc = bt_dns_new(&g->dns, &g->control, g->registry)) < 0 ||
+        (rc = give_workers(g, err, sizeof err)) < 0 || (rc = attach_admin(g)) < 0 ||
         (rc = bt_gateway_transfer_start(g)) < 0 || (rc = bt_gateway_workers_file_start(g)) < 0)
         return rc;
     g->state = BT_GATEWAY_SERVING;
@@ -462,6 +464,8 @@ static int start_serving(bt_gateway_t *g)
     bt_reload_start(g->reload);
     bt_gateway_rollout_start(g);
     bt_timer_start(&g->startup, TOPOLOGY_CHECK_MS);
+    if ((rc = bt_dns_configure(g->dns, &g->config->dns)) < 0)
+        return rc;
     return write_ready_file(g);
 }
 
@@ -489,6 +493,8 @@ static void close_control_parts(bt_gateway_t *g)
     bt_mail_t last;
     detach_admin(g);
     bt_gateway_workers_file_stop(g);
+    bt_dns_free(g->dns);
+    g->dns = NULL;
     bt_timer_stop(&g->grace);
     bt_timer_stop(&g->startup);
     bt_gateway_signals_stop(g);

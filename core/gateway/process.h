@@ -86,6 +86,7 @@ struct bt_gateway {
     bt_reload_loop_t *reload_loops;      /* by loop */
     struct bt_gateway_rollout *rollouts; /* of policies to all replicas; NULL = the store is ours */
     struct bt_gateway_workers_file *workers_file; /* NULL = no --workers-file */
+    bt_dns_t *dns;                                /* --workers-dns */
     uv_signal_t signals[BT_GATEWAY_SIGNALS];
     bt_timer_t grace;   /* end of the drain */
     bt_timer_t startup; /* waits for the first usable topology */

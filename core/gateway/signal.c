@@ -90,6 +90,7 @@ static void begin_drain(bt_gateway_t *g, const char *signal_name)
     bt_log_info("gateway", "%s: draining, at most %llu ms", signal_name,
                 (unsigned long long) g->config->drain_ms);
     atomic_store(&g->shared.draining, true);
+    bt_dns_stop(g->dns);
     bt_gateway_fleet_drain(g);
     for (unsigned i = 0; i < g->loop_count; i++)
         bt_gateway_loop_drain(&g->loops[i]);
@@ -160,6 +161,9 @@ void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
                               sizeof err) < 0)
         bt_log_error("gateway", "the workers file's workers stay as they were: %s", err);
     __atomic_store_n(&bt_log_level_now, (int) wanted->log_level, __ATOMIC_RELAXED);
+    if ((rc = bt_dns_configure(g->dns, &wanted->dns)) < 0)
+        bt_log_error("gateway", "workers by DNS stay as they were, and are not followed: %s",
+                     bt_err_text(rc));
     report_restart_settings(g->config, wanted);
     take_keys(g, wanted);
     bt_gateway_set_fleet_config(g, wanted);

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct program {
     bt_loop_t loop;
@@ -56,8 +57,11 @@ static void print_ready(const struct program *p, FILE *out)
     for (unsigned i = 0; i < p->world.worker_count; i++) {
         const sim_worker_t *w = p->world.workers[i];
         unsigned second = w->bootstrap_server != NULL ? w->bootstrap_port : w->side_port;
-        fprintf(out, "worker %s %s http://127.0.0.1:%u bootstrap=%u", w->options.name,
-                sim_role_name(w->options.role), w->port, second);
+        fprintf(out,
+                strchr(w->options.host, ':') != NULL ? "worker %s %s http://[%s]:%u"
+                                                     : "worker %s %s http://%s:%u",
+                w->options.name, sim_role_name(w->options.role), w->options.host, w->port);
+        fprintf(out, " bootstrap=%u", second);
         if (w->kv != NULL)
             fprintf(out, " agent=%u", sim_kv_port(w->kv));
         fputc('\n', out);

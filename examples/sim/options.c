@@ -35,6 +35,7 @@ static const struct key {
      "                     P2pNcclConnector | MoRIIOConnector | none\n"
      "                     (vllm pairs: NixlConnector)"},
     {"count", NUMBER, AT(count), 0, "that many workers alike (names get a number)"},
+    {"host", TEXT, AT(host), ROOM(host), "address that it listens at (127.0.0.1)"},
     {"port", NUMBER, AT(port), 0, "HTTP port; 0 = any free one"},
     {"bootstrap_port", NUMBER, AT(bootstrap_port), 0,
      "sglang and MooncakeConnector, prefill: port of the bootstrap server; 0 = any"},
@@ -419,6 +420,7 @@ static int parse_worker(struct parse *p, bt_str_t text)
     sim_worker_options_t w = {
         .count = 1,
         .tp = 1,
+        .host = "127.0.0.1",
         .dp = 1,
         .block_size = 32,
         .blocks = 32768,

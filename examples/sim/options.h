@@ -42,6 +42,7 @@ typedef struct sim_worker_options {
     char model[128];
     char engine_id[64];
     char version[32];
+    char host[46];
     unsigned port, bootstrap_port, side_port, count;
     unsigned tp, dp;
     unsigned block_size, blocks, context, answer_tokens;

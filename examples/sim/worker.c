@@ -35,7 +35,7 @@ static void on_accept(bt_loop_t *loop, int fd, void *user)
 static int listen_at(sim_worker_t *worker, unsigned *port, bt_server_t *server,
                      bt_listener_t **listener_p)
 {
-    int fd = bt_listener_bind("127.0.0.1", *port, false, port);
+    int fd = bt_listener_bind(worker->options.host, *port, false, port);
 
     return fd < 0 ? fd
                   : bt_listener_start(listener_p, worker->world->loop, fd, NULL, on_accept, server);

@@ -30,6 +30,7 @@ run  has_module luajit                   libluajit-5.1-dev
 run  has_llhttp                          llhttp
 run  has_module libxxhash                libxxhash-dev
 run  has_module hiredis                  libhiredis-dev
+run  has_module libcares                 libc-ares-dev
 run  has_module libzmq                   libzmq3-dev
 run  has_msgpack                         msgpack
 run  has_command luajit                  luajit

@@ -93,6 +93,17 @@ static void workers_file(void **state)
                      c.found.pools[0].workers[0].engine == BT_ENGINE_SGLANG);
 }
 
+static void workers_dns(void **state)
+{
+    (void) state;
+    EXPECT("", c.dns.count == 0 && c.dns.hold_ms == 15000 && c.dns.min_ms == 1000 &&
+                   c.dns.max_ms == 60000 && c.dns.servers == NULL);
+    EXPECT("--workers-dns name=p.svc,port=80 --dns-hold-secs 0 --dns-min-secs 0.5 --dns-max-secs 9 "
+           "--dns-servers 10.0.0.10",
+           c.dns.count == 1 && c.dns.names[0].port == 80 && c.dns.hold_ms == 0 &&
+               c.dns.min_ms == 500 && c.dns.max_ms == 9000 && IS(c.dns.servers, "10.0.0.10"));
+}
+
 static void listening(void **state)
 {
     (void) state;
@@ -401,6 +412,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers),
         cmocka_unit_test(workers_file),
+        cmocka_unit_test(workers_dns),
         cmocka_unit_test(listening),
         cmocka_unit_test(shared_state),
         cmocka_unit_test(decisions),

@@ -1,0 +1,403 @@
+/* A source is one name with its own clock: the TTL of its answers within min and max, sooner where somebody may go, later and later
+ * while it fails. The registry always gets what all sources know, so one that fails takes nobody away. A place that two names lead to
+ * is the first one's. */
+#include "discovery/dns.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/rand.h"
+#include "base/text.h"
+#include "discovery/dns_known.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define URL_BYTES (BT_DNS_HOST_BYTES + 24)
+#define LABEL_MAX 40 /* of an SRV target, in a worker's name */
+#define BACKOFF_MAX 16
+
+typedef struct source {
+    bt_dns_t *dns;
+    const bt_dns_name_t *said;
+    bt_dns_known_t known;
+    bt_timer_t timer;
+    bt_dns_lookup_t *lookup; /* NULL = none runs */
+    enum bt_dns_result told; /* the last that the log was told */
+    unsigned failures;       /* in a row */
+    uint64_t good_ms, lookups[BT_DNS_RESULTS];
+} source_t;
+
+struct bt_dns {
+    bt_loop_t *loop;
+    bt_registry_t *registry;
+    bt_dns_config_t config;
+    source_t **sources;
+    unsigned count;
+    bool is_stopped, is_refused; /* the registry has refused the set */
+};
+
+static const char *name_of(const bt_dns_name_t *said)
+{
+    return said->srv != NULL ? said->srv : said->name;
+}
+
+/* ---- what the registry hears ---- */
+
+static void print_url(char out[URL_BYTES], const bt_dns_place_t *p)
+{
+    snprintf(out, URL_BYTES, strchr(p->host, ':') != NULL ? "http://[%s]:%u" : "http://%s:%u",
+             p->host, p->port);
+}
+
+/* Names go to clients, addresses do not: a hash stands for them. An SRV target's first label is told where it is a name: a pod of a
+ * StatefulSet has one, others have their address there. */
+static void print_name(char out[BT_WORKER_NAME_MAX + 1], const source_t *s, const bt_dns_place_t *p)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
+    const size_t n = strspn(p->target, allowed);
+    const bool is_name = n > 0 && n <= LABEL_MAX && (p->target[n] == '.' || p->target[n] == '\0') &&
+                         strspn(p->target, "0123456789abcdef-") < n;
+    char place[BT_DNS_NAME_MAX + 512];
+
+    snprintf(place, sizeof place, "%s %s %u", s->said->pool,
+             p->target[0] != '\0' ? p->target : p->host, p->port);
+    snprintf(out, BT_WORKER_NAME_MAX + 1, "%.*s-%010llx", is_name ? (int) n : LABEL_MAX,
+             is_name ? p->target : bt_role_name(s->said->worker->role),
+             (unsigned long long) bt_str_hash(bt_str(place)) & 0xffffffffffULL);
+}
+
+static bool has_label(const char *labels, const char *key)
+{
+    const size_t n = strlen(key);
+
+    while (labels != NULL) {
+        if (strncmp(labels, key, n) == 0 && labels[n] == '=')
+            return true;
+        labels = strchr(labels, ',');
+        labels += labels != NULL;
+    }
+    return false;
+}
+
+/* What an SRV record says of a target, where it tells one from another. RFC 2782: a weight of 0 still has a small chance. */
+static char *make_labels(const source_t *s, const bt_dns_place_t *p)
+{
+    const char *said = s->said->worker->labels;
+    bool differs[2] = {false, false};
+    bt_text_t text;
+
+    for (unsigned i = 0; i < s->known.count; i++) {
+        differs[0] |= s->known.items[i].place.weight != p->weight;
+        differs[1] |= s->known.items[i].place.priority != p->priority;
+    }
+    bt_text_init(&text);
+    if (said != NULL)
+        bt_text_puts(&text, said);
+    if (differs[0] && !has_label(said, "weight"))
+        bt_text_printf(&text, "%sweight=%u", text.len > 0 ? "," : "",
+                       p->weight > 0 ? p->weight : 1);
+    if (differs[1] && !has_label(said, "priority"))
+        bt_text_printf(&text, "%spriority=%u", text.len > 0 ? "," : "", p->priority);
+    return bt_text_take(&text);
+}
+
+typedef struct texts {
+    char url[URL_BYTES], name[BT_WORKER_NAME_MAX + 1];
+    char *labels;
+} texts_t;
+
+static bool is_listed(const bt_found_t *all, unsigned count, const bt_found_t *one)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (strcmp(all[i].spec.url, one->spec.url) == 0 && strcmp(all[i].pool, one->pool) == 0)
+            return true;
+    return false;
+}
+
+static unsigned list_source(const source_t *s, bt_found_t *all, texts_t *texts, unsigned count)
+{
+    for (unsigned i = 0; i < s->known.count; i++) {
+        const bt_dns_place_t *p = &s->known.items[i].place;
+        texts_t *t = &texts[count];
+        print_url(t->url, p);
+        all[count] = (bt_found_t){.pool = s->said->pool, .spec = *s->said->worker};
+        all[count].spec.url = t->url;
+        if (is_listed(all, count, &all[count]))
+            continue;
+        print_name(t->name, s, p);
+        all[count].spec.name = t->name;
+        all[count].spec.labels = t->labels = make_labels(s, p);
+        count++;
+    }
+    return count;
+}
+
+/* Refused is what an operator must mend: two workers of one name, too many. Told once, tried again with each answer. */
+static void give(bt_dns_t *dns, const bt_found_t *all, unsigned count)
+{
+    const uint64_t epoch = bt_registry_current(dns->registry)->epoch;
+    char err[512];
+    const int rc = bt_registry_set_found(dns->registry, BT_NAMED_DNS, all, count, err, sizeof err);
+
+    if (rc < 0 && !dns->is_refused)
+        bt_log_error("discovery", "workers by DNS refused, they stay as they were: %s", err);
+    else if (rc == 0 && bt_registry_current(dns->registry)->epoch != epoch)
+        bt_log_info("discovery", "%u workers by DNS: epoch %llu of the workers", count,
+                    (unsigned long long) bt_registry_current(dns->registry)->epoch);
+    dns->is_refused = rc < 0;
+}
+
+static void publish(bt_dns_t *dns)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < dns->count; i++)
+        count += dns->sources[i]->known.count;
+    bt_found_t *all = calloc(count + 1, sizeof *all);
+    texts_t *texts = calloc(count + 1, sizeof *texts);
+    dns->is_refused |= all == NULL || texts == NULL; /* the next answer tries again */
+    if (all != NULL && texts != NULL) {
+        count = 0;
+        for (unsigned i = 0; i < dns->count; i++)
+            count = list_source(dns->sources[i], all, texts, count);
+        give(dns, all, count);
+        for (unsigned i = 0; i < count; i++)
+            free(texts[i].labels);
+    }
+    free(all);
+    free(texts);
+}
+
+/* ---- one name ---- */
+
+/* One that nobody has checked yet is not down. */
+static bool is_down(void *user, const bt_dns_place_t *place)
+{
+    const bt_dns_t *dns = user;
+    char url[URL_BYTES];
+
+    print_url(url, place);
+    const bt_worker_t *w = bt_workers_find(bt_registry_current(dns->registry), bt_str(url));
+    return w != NULL && atomic_load_explicit(&w->health, memory_order_relaxed) == BT_HEALTH_DOWN;
+}
+
+static void tell(source_t *s, enum bt_dns_result result)
+{
+    if (result == s->told)
+        return;
+    if (result == BT_DNS_OK)
+        bt_log_info("discovery", "%s: %u addresses", s->known.name, s->known.count);
+    else
+        bt_log_warn("discovery", "%s: %s; the %u addresses known of it stay", s->known.name,
+                    bt_dns_result_text(result), s->known.count);
+    s->told = result;
+}
+
+static uint64_t next_ms(const source_t *s, uint64_t ttl_ms, const bt_dns_judge_t *judge)
+{
+    const bt_dns_config_t *c = &s->dns->config;
+    const unsigned doublings = s->failures > BACKOFF_MAX ? BACKOFF_MAX : s->failures;
+    uint64_t ms = s->failures > 0 ? c->min_ms << (doublings - 1) : ttl_ms;
+
+    ms = ms < c->min_ms ? c->min_ms : ms > c->max_ms ? c->max_ms : ms;
+    ms -= bt_rand_below(ms / 16 + 1); /* names drift apart */
+    const uint64_t due_ms = bt_dns_known_due_ms(&s->known, judge);
+    return due_ms >= ms ? ms : due_ms < c->min_ms ? c->min_ms : due_ms;
+}
+
+static void take(source_t *s, const bt_dns_answer_t *answer)
+{
+    bt_dns_t *dns = s->dns;
+    const bt_dns_judge_t judge = {
+        .hold_ms = dns->config.hold_ms, .now_ms = bt_clock_ms(), .is_down = is_down, .user = dns};
+
+    s->lookups[answer->result]++;
+    s->failures = answer->result == BT_DNS_OK ? 0 : s->failures + 1;
+    if (answer->result == BT_DNS_OK)
+        s->good_ms = judge.now_ms;
+    const bool is_other = bt_dns_known_take(&s->known, answer, &judge);
+    tell(s, answer->result);
+    if (is_other || dns->is_refused)
+        publish(dns);
+    bt_timer_start(&s->timer, next_ms(s, answer->ttl_ms, &judge));
+}
+
+static void on_answer(void *user, const bt_dns_answer_t *answer)
+{
+    source_t *s = user;
+
+    s->lookup = NULL;
+    take(s, answer);
+}
+
+static bool knows_v4(const source_t *s)
+{
+    for (unsigned i = 0; i < s->known.count; i++)
+        if (strchr(s->known.items[i].place.host, ':') == NULL)
+            return true;
+    return false;
+}
+
+/* Where it is known by IPv4, an A answer without addresses is no reason to know its hosts twice. */
+static enum bt_dns_family family_of(const source_t *s)
+{
+    const bool is_v4 = s->said->family == BT_DNS_AUTO && s->said->srv == NULL && knows_v4(s);
+
+    return is_v4 ? BT_DNS_IPV4 : (enum bt_dns_family) s->said->family;
+}
+
+static void on_timer(bt_timer_t *timer)
+{
+    source_t *s = bt_container_of(timer, source_t, timer);
+    const bt_dns_query_t query = {.name = name_of(s->said),
+                                  .is_srv = s->said->srv != NULL,
+                                  .family = family_of(s),
+                                  .servers = s->dns->config.servers};
+
+    if (bt_dns_lookup_start(&s->lookup, s->dns->loop, &query, on_answer, s) < 0)
+        take(s, &(bt_dns_answer_t){.result = BT_DNS_FAILED});
+}
+
+/* ---- life ---- */
+
+static void stop_source(source_t *s)
+{
+    bt_timer_stop(&s->timer);
+    if (s->lookup != NULL)
+        bt_dns_lookup_cancel(s->lookup);
+    s->lookup = NULL;
+}
+
+static void free_sources(source_t **sources, unsigned count)
+{
+    for (unsigned i = 0; sources != NULL && i < count; i++) {
+        if (sources[i] == NULL)
+            continue;
+        stop_source(sources[i]);
+        bt_dns_known_fini(&sources[i]->known);
+        free(sources[i]);
+    }
+    free(sources);
+}
+
+static bool is_same_name(const bt_dns_name_t *a, const bt_dns_name_t *b)
+{
+    return (a->srv == NULL) == (b->srv == NULL) && strcmp(name_of(a), name_of(b)) == 0 &&
+           a->port == b->port && a->family == b->family && strcmp(a->pool, b->pool) == 0;
+}
+
+static source_t *new_source(bt_dns_t *dns, const bt_dns_name_t *said)
+{
+    source_t *s = calloc(1, sizeof *s);
+
+    if (s == NULL)
+        return NULL;
+    *s = (source_t){.dns = dns, .told = BT_DNS_RESULTS, .good_ms = bt_clock_ms()};
+    bt_dns_known_init(&s->known, name_of(said), said->port);
+    bt_timer_init(dns->loop, &s->timer, on_timer);
+    return s;
+}
+
+static source_t *find_source(const bt_dns_t *dns, const bt_dns_name_t *said, unsigned *at_p)
+{
+    for (*at_p = 0; *at_p < dns->count; ++*at_p)
+        if (dns->sources[*at_p] != NULL && is_same_name(dns->sources[*at_p]->said, said))
+            return dns->sources[*at_p];
+    return NULL;
+}
+
+/* All new ones are there before an old one is touched. */
+static int make_sources(bt_dns_t *dns, const bt_dns_config_t *config, source_t **sources)
+{
+    unsigned at;
+
+    for (unsigned i = 0; i < config->count; i++)
+        if (find_source(dns, &config->names[i], &at) == NULL &&
+            (sources[i] = new_source(dns, &config->names[i])) == NULL)
+            return BT_E_NOMEM;
+    return 0;
+}
+
+static void begin(source_t *s, const bt_dns_name_t *said)
+{
+    s->said = said;
+    s->known.name = name_of(said);
+    stop_source(s);
+    bt_timer_start(&s->timer, 0);
+}
+
+int bt_dns_configure(bt_dns_t *dns, const bt_dns_config_t *config)
+{
+    source_t **sources = calloc(config->count + 1, sizeof(source_t *));
+    unsigned at;
+
+    if (dns->is_stopped || sources == NULL || make_sources(dns, config, sources) < 0) {
+        free_sources(sources, config->count);
+        free_sources(dns->sources, dns->count); /* they borrow from a configuration that goes */
+        dns->sources = NULL;
+        dns->count = 0;
+        return dns->is_stopped ? 0 : BT_E_NOMEM;
+    }
+    dns->config = *config;
+    for (unsigned i = 0; i < config->count; i++) {
+        if (sources[i] == NULL) {
+            sources[i] = find_source(dns, &config->names[i], &at);
+            dns->sources[at] = NULL;
+        }
+        begin(sources[i], &config->names[i]);
+    }
+    free_sources(dns->sources, dns->count);
+    dns->sources = sources;
+    dns->count = config->count;
+    publish(dns);
+    return 0;
+}
+
+int bt_dns_new(bt_dns_t **dns_p, bt_loop_t *loop, bt_registry_t *registry)
+{
+    bt_dns_t *dns = calloc(1, sizeof *dns);
+
+    if (dns == NULL)
+        return BT_E_NOMEM;
+    dns->loop = loop;
+    dns->registry = registry;
+    *dns_p = dns;
+    return 0;
+}
+
+void bt_dns_stop(bt_dns_t *dns)
+{
+    if (dns == NULL)
+        return;
+    dns->is_stopped = true;
+    for (unsigned i = 0; i < dns->count; i++)
+        stop_source(dns->sources[i]);
+}
+
+void bt_dns_free(bt_dns_t *dns)
+{
+    if (dns == NULL)
+        return;
+    free_sources(dns->sources, dns->count);
+    free(dns);
+}
+
+unsigned bt_dns_count(const bt_dns_t *dns)
+{
+    return dns != NULL ? dns->count : 0;
+}
+
+void bt_dns_stats(const bt_dns_t *dns, unsigned i, bt_dns_stats_t *stats_p)
+{
+    const source_t *s = dns->sources[i];
+
+    *stats_p = (bt_dns_stats_t){.name = name_of(s->said),
+                                .pool = s->said->pool,
+                                .port = s->said->port,
+                                .known = s->known.count,
+                                .missing = bt_dns_known_missing(&s->known),
+                                .age_ms = bt_clock_ms() - s->good_ms};
+    memcpy(stats_p->lookups, s->lookups, sizeof s->lookups);
+}
