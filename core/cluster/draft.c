@@ -93,6 +93,19 @@ void bt_draft_carry_switch(bt_worker_t *fresh, const bt_worker_t *old)
         atomic_store(&fresh->switching, BT_SWITCH_UNKNOWN);
 }
 
+/* A label, a weight or a zone is no reason to take an engine that serves out until it is checked again. */
+void bt_draft_carry_health(bt_worker_t *fresh, bt_worker_t *old)
+{
+    struct sockaddr_storage addr;
+
+    if (fresh->spec.role != old->spec.role || fresh->engine != old->engine ||
+        atomic_load(&old->health) != BT_HEALTH_UP)
+        return;
+    if (!atomic_load(&fresh->has_addr) && bt_worker_get_addr(old, &addr))
+        bt_worker_set_addr(fresh, &addr);
+    atomic_store(&fresh->health, BT_HEALTH_UP);
+}
+
 static void set_sources(bt_worker_t *w, unsigned sources, uint64_t wall_ms)
 {
     for (unsigned i = 0; i < BT_NAMED_COUNT; i++) {

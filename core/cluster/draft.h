@@ -44,6 +44,8 @@ void bt_draft_inherit(bt_worker_t *fresh, const bt_worker_t *old);
 int bt_draft_take_over(bt_worker_t *fresh, const bt_worker_t *old);
 /* And out of service where nobody knows which role its engine has. */
 void bt_draft_carry_switch(bt_worker_t *fresh, const bt_worker_t *old);
+/* And up where its engine is the same one, in the same role, at the same place. */
+void bt_draft_carry_health(bt_worker_t *fresh, bt_worker_t *old);
 void bt_draft_set_sources(const bt_draft_t *d);
 int bt_draft_check(const bt_draft_t *d, char *err, size_t err_size);
 

@@ -88,6 +88,7 @@ static int put_found(finding_t *f, const bt_worker_pool_t *pool, const bt_worker
         f->d.is_taken[old->slot] = true;
         rc = bt_registry_keep_registration(f->r, spec, old, &w, f->err, f->err_size);
         bt_draft_carry_switch(w, old);
+        bt_draft_carry_health(w, old);
         if (rc == 0)
             rc = bt_draft_take_over(w, old);
     }

@@ -109,6 +109,13 @@ describe("baton run --workers-dns", function()
     end, 15, ("%d lookups of %s are %s"):format(count, name, result))
   end
 
+  -- A sanitizer's findings are exit codes too.
+  local function stop_gateway()
+    local code = gateway:stop(10)
+    assert.equal(0, code, gateway:stderr():sub(-3000))
+    gateway = nil
+  end
+
   local function serves()
     local answer = http.post(port, "/v1/completions", BODY)
     assert.equal(200, answer.status, answer.body)
@@ -120,8 +127,7 @@ describe("baton run --workers-dns", function()
 
   after_each(function()
     if gateway then
-      local code = gateway:stop(10)
-      assert.equal(0, code, gateway:stderr():sub(-3000))
+      stop_gateway()
     end
     for _, sim in pairs(sims) do
       sim.process:stop()
@@ -129,7 +135,7 @@ describe("baton run --workers-dns", function()
     if server then
       server:stop()
     end
-    server, gateway = nil, nil
+    server = nil
     proc.clean()
   end)
 
@@ -153,7 +159,7 @@ describe("baton run --workers-dns", function()
       "http://127.0.0.1:" .. admin_port, "workers", "list" })
     assert.equal(0, code)
     assert.truthy(out:find(name:gsub("%-", "%%-") .. " +http[^\n]+ dns +%d+%-%d+%-%d+T"), out)
-    gateway:stop(10)
+    stop_gateway()
     start({ "--workers-dns", "name=p.test,port=" .. number }, QUICK)
     assert.equal(name, wait_urls(both)[both[1]].name)
   end)
@@ -229,7 +235,7 @@ describe("baton run --workers-dns", function()
     sims[hosts[1]].process:stop()
     server:set({ ["p.test"] = { A = { hosts[2], hosts[3] } } })
     wait_urls(urls(number, hosts[2], hosts[3]))
-    gateway:stop(10)
+    stop_gateway()
     start({ "--workers-dns", "name=p.test,port=" .. number, "--dns-hold-secs", "0.5" }, QUICK)
     wait_urls(urls(number, hosts[2], hosts[3]))
     sims[hosts[2]].process:stop()
@@ -275,6 +281,28 @@ describe("baton run --workers-dns", function()
     now = wait_urls({ urls(other, "127.0.0.4")[1], second })
     assert.equal(json.null, now[second].labels)
     serves()
+  end)
+
+  it("fails no request while weights change", function()
+    local number = start_sims({ "127.0.0.2", "127.0.0.3" })
+    local function zone(first, second)
+      return {
+        ["_http._tcp.p.test"] = { SRV = { { "a.test", number, 0, first }, { "b.test", number, 0, second } } },
+        ["a.test"] = { A = { "127.0.0.2" } }, ["b.test"] = { A = { "127.0.0.3" } },
+      }
+    end
+    server = dns.start(zone(1, 1))
+    start({ "--workers-dns", "srv=_http._tcp.p.test", "--policy", "weighted" }, QUICK)
+    wait_urls(urls(number, "127.0.0.2", "127.0.0.3"))
+    local load = pace.start(port, 4, 200, 0)
+    for weight = 2, 8 do
+      server:set(zone(1, weight))
+      eventually(function()
+        local w = by_url()[urls(number, "127.0.0.3")[1]]
+        return w ~= nil and w.labels == "weight=" .. weight
+      end, 10, "the new weight counts")
+    end
+    pace.stop(load)
   end)
 
   it("is one source of several", function()
@@ -353,13 +381,13 @@ describe("baton run --workers-dns", function()
     start({ "--workers-dns", "name=six.test,port=" .. number }, QUICK)
     wait_urls({ six })
     serves()
-    gateway:stop(10)
+    stop_gateway()
     start({ "--workers-dns", "name=both.test,port=" .. number }, QUICK)
     wait_urls({ four })
     server:set({ ["both.test"] = { AAAA = { "::1" } } }) -- its A records are gone for a moment
     wait_lookups("both.test", "empty", 3)
     wait_urls({ four })
-    gateway:stop(10)
+    stop_gateway()
     start({ "--workers-dns", "name=both.test,family=ipv6,port=" .. number }, QUICK)
     wait_urls({ six })
     serves()

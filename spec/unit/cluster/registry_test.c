@@ -555,6 +555,39 @@ static void one_worker_whoever_names_it(void **state)
     assert_int_equal(bt_registry_current(r)->pools[0].all.count, 0);
 }
 
+static int found_in_zone(enum bt_role role, const char *zone)
+{
+    bt_found_t one = {0};
+    make_spec(&one.spec, role, "http://127.0.0.1:1", "nixl");
+    one.spec.zone = text(zone);
+    int rc = bt_registry_set_found(r, BT_NAMED_FILE, &one, 1, err, sizeof err);
+    bt_worker_spec_fini(&one.spec);
+    return rc;
+}
+
+static enum bt_health health_now(void)
+{
+    return (enum bt_health) atomic_load(&find("http://127.0.0.1:1")->health);
+}
+
+static void another_description_keeps_it_up(void **state)
+{
+    (void) state;
+    assert_int_equal(apply(), 0);
+    assert_int_equal(found_in_zone(BT_ROLE_PREFILL, "a"), 0);
+    assert_int_equal(health_now(), BT_HEALTH_UNKNOWN);
+    atomic_store(&find("http://127.0.0.1:1")->health, BT_HEALTH_UP);
+    const bt_worker_t *before = find("http://127.0.0.1:1");
+    assert_int_equal(found_in_zone(BT_ROLE_PREFILL, "b"), 0);
+    assert_ptr_not_equal(find("http://127.0.0.1:1"), before);
+    assert_int_equal(health_now(), BT_HEALTH_UP);
+    assert_int_equal(found_in_zone(BT_ROLE_DECODE, "b"), 0); /* is it that? its check tells */
+    assert_int_equal(health_now(), BT_HEALTH_UNKNOWN);
+    atomic_store(&find("http://127.0.0.1:1")->health, BT_HEALTH_DOWN);
+    assert_int_equal(found_in_zone(BT_ROLE_DECODE, "c"), 0);
+    assert_int_equal(health_now(), BT_HEALTH_UNKNOWN);
+}
+
 static void what_is_added_outlives_a_reload(void **state)
 {
     (void) state;
@@ -684,6 +717,7 @@ int main(void)
         CASE(a_reload_keeps_whom_only_registration_has_named),
         CASE(a_role_that_nobody_knows_outlives_a_description),
         CASE(one_worker_whoever_names_it),
+        CASE(another_description_keeps_it_up),
         CASE(what_is_added_outlives_a_reload),
         CASE(what_is_added_takes_over_what_was_found),
         CASE(what_is_found_anew_is_registered_still),
