@@ -190,7 +190,7 @@ static void tell(source_t *s, enum bt_dns_result result)
     if (result == BT_DNS_OK)
         bt_log_info("discovery", "%s: %u addresses", s->known.name, s->known.count);
     else
-        bt_log_warn("discovery", "%s: %s; the %u addresses known of it stay", s->known.name,
+        bt_log_warn("discovery", "%s: %s; what is known of it stays (%u)", s->known.name,
                     bt_dns_result_text(result), s->known.count);
     s->told = result;
 }

@@ -202,17 +202,21 @@ static void note_ttl(bt_dns_lookup_t *l, const unsigned char *bytes, int size)
             return;
         ares_free_string(name);
         at += n;
-        if (i < questions) {
+        const bool is_question = i < questions;
+        if (end - at < (is_question ? 4 : 10))
+            return;
+        if (is_question) {
             at += 4;
             continue;
         }
-        if (end - at < 10)
-            return;
         const uint64_t ttl =
             (uint64_t) at[4] << 24 | (uint64_t) at[5] << 16 | (uint64_t) at[6] << 8 | at[7];
         if (ttl * 1000 < l->answer.ttl_ms)
             l->answer.ttl_ms = ttl * 1000;
-        at += 10 + (at[8] << 8 | at[9]);
+        const int data_size = at[8] << 8 | at[9];
+        if (end - at < 10 + data_size)
+            return;
+        at += 10 + data_size;
     }
 }
 
