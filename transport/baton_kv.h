@@ -94,6 +94,9 @@ typedef struct bt_kv_config {
     bool allow_remote; /* no token, and agents of other hosts all the same: see "Who may connect" */
     const char *rdma_devices; /* "mlx5_0,mlx5_1"; NULL = all that are active */
     int gid_index;            /* -1 or 0 = chosen */
+    const char *
+        kv_format; /* what the bytes of a page are, in words: "dtype=float16 block_size=32 ...", at most 240 bytes.
+                      Agents whose formats differ refuse each other and name the first word that does; NULL = not compared */
 } bt_kv_config_t;
 
 /* err: one line that names what is wrong and the remedy. */

@@ -35,7 +35,7 @@ class Config(Structure):
                 ("token", c_char_p), ("heartbeat_ms", c_uint32), ("dead_ms", c_uint32), ("bootstrap_ms", c_uint32),
                 ("stall_ms", c_uint32), ("release_ms", c_uint32), ("max_rooms", c_uint32), ("lane_depth", c_uint32),
                 ("tcp_streams", c_uint32), ("spin_us", c_uint32), ("crc", c_bool), ("allow_remote", c_bool), ("rdma_devices", c_char_p),
-                ("gid_index", c_int)]
+                ("gid_index", c_int), ("kv_format", c_char_p)]
 
 
 class Buffer(Structure):

@@ -69,7 +69,7 @@ struct bt_kv_room {
 struct bt_kv_agent {
     pthread_mutex_t lock;
     bt_kv_config_t config; /* defaults filled in; strings are the agent's */
-    char *strings[4];
+    char *strings[5];
     uint64_t incarnation;
     char host_id[40];
     bool is_fake; /* BT_KV_FAKE alone */

@@ -33,7 +33,7 @@ static void set_default(uint32_t *value, uint32_t by_default)
 static int copy_config(bt_kv_agent_t *agent, const bt_kv_config_t *config)
 {
     const char **texts[] = {&agent->config.name, &agent->config.host, &agent->config.token,
-                            &agent->config.rdma_devices};
+                            &agent->config.rdma_devices, &agent->config.kv_format};
     bt_kv_config_t *c = &agent->config;
 
     *c = *config;
@@ -41,7 +41,7 @@ static int copy_config(bt_kv_agent_t *agent, const bt_kv_config_t *config)
         c->host = "127.0.0.1";
     if (c->token != NULL && c->token[0] == '\0')
         c->token = NULL;
-    for (unsigned i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         if (*texts[i] == NULL)
             continue;
         agent->strings[i] = strdup(*texts[i]);
@@ -205,6 +205,11 @@ int bt_kv_agent_open(bt_kv_agent_t **agent_p, const bt_kv_config_t *config, char
         snprintf(err, err_size, "the agent has no name: set config.name");
         return BT_E_INVAL;
     }
+    if (config->kv_format != NULL && strlen(config->kv_format) > BT_KV_FORMAT_MAX) {
+        snprintf(err, err_size, "kv_format has %zu bytes, at most %u may be: shorten it",
+                 strlen(config->kv_format), BT_KV_FORMAT_MAX);
+        return BT_E_INVAL;
+    }
     bt_kv_agent_t *agent = calloc(1, sizeof(*agent));
     int rc = agent != NULL ? init(agent, config) : BT_E_NOMEM;
     if (rc != 0)
@@ -267,7 +272,7 @@ static void free_agent(bt_kv_agent_t *agent)
     for (unsigned i = 0; i < 4; i++)
         if (fds[i] >= 0)
             close(fds[i]);
-    for (unsigned i = 0; i < 4; i++)
+    for (unsigned i = 0; i < sizeof(agent->strings) / sizeof(*agent->strings); i++)
         free(agent->strings[i]);
     pthread_mutex_destroy(&agent->lock);
     free(agent);

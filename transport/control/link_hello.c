@@ -73,6 +73,7 @@ void bt_kv_link_hello(bt_kv_link_t *link)
         .name = bt_str(agent->config.name),
         .token = bt_str(agent->config.token),
         .host_id = bt_str(agent->host_id),
+        .kv_format = bt_str(agent->config.kv_format),
     };
 
     for (unsigned i = 0; i < BT_KV_BACKENDS; i++) {
@@ -131,6 +132,41 @@ void bt_kv_link_send_left(bt_kv_link_t *link, uint64_t room, int rc, const char 
         bt_kv_link_send(link);
 }
 
+/* The first word of *text_p that is left, which goes beyond it. */
+static bt_str_t next_word(bt_str_t *text_p)
+{
+    size_t begin = 0, end;
+
+    while (begin < text_p->n && text_p->p[begin] == ' ')
+        begin++;
+    for (end = begin; end < text_p->n && text_p->p[end] != ' ';)
+        end++;
+    bt_str_t word = {text_p->p + begin, end - begin};
+    *text_p = (bt_str_t){text_p->p + end, text_p->n - end};
+    return word;
+}
+
+#define WORD_ARG(w) (w).n == 0 ? 7 : (w).n < 48 ? (int) (w).n : 48, (w).n == 0 ? "nothing" : (w).p
+
+/* Bytes that fit are not yet bytes that mean the same: float16 read as bfloat16 would be an answer of noise. */
+static bool has_our_format(bt_kv_link_t *link, bt_str_t theirs)
+{
+    bt_str_t ours = bt_str(link->agent->config.kv_format), our_word, their_word;
+
+    if (ours.n == 0 || theirs.n == 0)
+        return true;
+    do {
+        our_word = next_word(&ours);
+        their_word = next_word(&theirs);
+        if (bt_str_eq(our_word, their_word))
+            continue;
+        refuse_peer(link, "%.48s has KV pages of %.*s, agent %.32s of %.*s: set the same on both",
+                    link->peer, WORD_ARG(their_word), link->agent->config.name, WORD_ARG(our_word));
+        return false;
+    } while (our_word.n > 0);
+    return true;
+}
+
 void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello)
 {
     bt_kv_agent_t *agent = link->agent;
@@ -150,6 +186,8 @@ void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello)
         refuse_peer(link, "%s has another token: give both agents the same one", link->peer);
         return;
     }
+    if (!has_our_format(link, hello->kv_format))
+        return;
     link->incarnation = hello->incarnation;
     link->pid = hello->pid;
     link->has_crc = hello->crc || agent->config.crc;

@@ -48,6 +48,8 @@ static void read_hello(bt_kv_cursor_t *c, bt_kv_hello_t *hello)
     hello->token = bt_kv_take_bytes(c, 1024);
     hello->host_id = bt_kv_take_bytes(c, 64);
     hello->offer_count = take_blobs(c, hello->offers);
+    if (c->n > 0) /* agents of before say nothing of it */
+        hello->kv_format = bt_kv_take_bytes(c, BT_KV_FORMAT_MAX);
 }
 
 static void read_region(bt_kv_cursor_t *c, bt_kv_region_frame_t *region)
@@ -240,6 +242,7 @@ void bt_kv_put_hello(bt_kv_bytes_t *out, const bt_kv_hello_t *hello)
     put_bytes(out, hello->token, 1024);
     put_bytes(out, hello->host_id, 64);
     put_blobs(out, hello->offers, hello->offer_count);
+    put_bytes(out, hello->kv_format, BT_KV_FORMAT_MAX);
     end_frame(out, begin);
 }
 

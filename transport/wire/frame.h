@@ -25,6 +25,7 @@
 #define BT_KV_PAGES_MAX (1u << 20)  /* of a room */
 #define BT_KV_BUFFERS_MAX 4096u     /* of a layout */
 #define BT_KV_REASON_MAX 240u       /* bytes of a reason */
+#define BT_KV_FORMAT_MAX 240u       /* bytes of a kv_format */
 #define BT_KV_OFFERS_MAX 8u         /* of a hello, keys of a region */
 #define BT_KV_MAGIC 0x564b5442u     /* "BTKV" */
 
@@ -61,6 +62,7 @@ typedef struct bt_kv_hello {
     bool crc;
     bt_kv_blob_t offers[BT_KV_OFFERS_MAX];
     uint32_t offer_count;
+    bt_str_t kv_format; /* empty: not said */
 } bt_kv_hello_t;
 
 typedef struct bt_kv_region_frame {

@@ -39,7 +39,8 @@ static void test_hello(void **state)
                            .pid = 4711,
                            .crc = true,
                            .offers = {{BT_KV_TCP, BT_STR("abc")}, {BT_KV_MEM, BT_STR("")}},
-                           .offer_count = 2};
+                           .offer_count = 2,
+                           .kv_format = BT_STR("dtype=float16")};
 
     bt_kv_put_hello(&out, &hello);
     bt_kv_frame_t frame = only_frame(&out);
@@ -54,6 +55,13 @@ static void test_hello(void **state)
     assert_int_equal(frame.hello.offer_count, 2);
     assert_int_equal(frame.hello.offers[0].kind, BT_KV_TCP);
     assert_true(is_text(frame.hello.offers[0].bytes, "abc"));
+    assert_true(is_text(frame.hello.kv_format, "dtype=float16"));
+    /* One of before ends where the format begins. */
+    out.n -= 4 + strlen("dtype=float16");
+    out.p[0] = (uint8_t) (out.n - BT_KV_FRAME_HEAD);
+    frame = only_frame(&out);
+    assert_int_equal(frame.hello.offer_count, 2);
+    assert_int_equal(frame.hello.kv_format.n, 0);
     free(out.p);
 }
 

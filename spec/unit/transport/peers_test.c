@@ -142,6 +142,61 @@ static void test_the_token_must_be_the_same(void **state)
     }
 }
 
+/* ---- what pages hold ---- */
+static void test_pages_of_another_format(void **state)
+{
+    (void) state;
+    static const struct {
+        const char *from, *to, *why;
+    } cases[] = {
+        {"dtype=float16 block_size=32", "dtype=float16 block_size=32", NULL},
+        {"dtype=float16", "  dtype=float16 ", NULL},
+        {"dtype=float16", NULL, NULL},
+        {NULL, "dtype=float16", NULL},
+        {"", "dtype=float16", NULL},
+        {"dtype=bfloat16 block_size=32", "dtype=float16 block_size=16",
+         "KV pages of dtype=bfloat16, agent decode of dtype=float16: set the same on both"},
+        {"dtype=float16 block_size=32", "dtype=float16 block_size=16",
+         "of block_size=32, agent decode of block_size=16"},
+        {"dtype=float16", "dtype=float16 isa=amx", "of nothing, agent decode of isa=amx"},
+        {"dtype=float16 isa=amx", "dtype=float16", "of isa=amx, agent decode of nothing"},
+    };
+    rig_t rig;
+
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        open_pair(&rig, &(bt_kv_config_t){.kv_format = cases[i].from},
+                  &(bt_kv_config_t){.kv_format = cases[i].to});
+        if (cases[i].why == NULL) {
+            expect_service(&rig, 5);
+        } else {
+            /* Whoever answers the dial finds it, and its reason goes to the other. */
+            bt_kv_room_t room =
+                recv_from(&rig.to, 5, "127.0.0.1", bt_kv_agent_port(rig.from.agent));
+            rig_wait(&rig.to, &rig.from, room, BT_KV_FAILED);
+            const char *why = rig_error(&rig.to, room);
+            if (strstr(why, "decode") == NULL || strstr(why, "prefill") == NULL ||
+                strstr(why, "set the same on both") == NULL)
+                fail_msg("%s", why);
+            rig_release(&rig.to, &rig.from, room);
+        }
+        rig_close(&rig);
+    }
+}
+
+static void test_a_format_that_is_too_long(void **state)
+{
+    (void) state;
+    char text[BT_KV_FORMAT_MAX + 2], err[200];
+    bt_kv_agent_t *agent = NULL;
+    bt_kv_config_t config = {.name = "long", .kv_format = text};
+
+    memset(text, 'x', sizeof(text));
+    text[sizeof(text) - 1] = '\0';
+    assert_int_equal(bt_kv_agent_open(&agent, &config, err, sizeof(err)), BT_E_INVAL);
+    assert_non_null(strstr(err, "kv_format has 241 bytes, at most 240"));
+    assert_null(agent);
+}
+
 /* ---- two hosts ---- */
 static void test_without_a_token_no_other_host(void **state)
 {
@@ -241,6 +296,8 @@ int main(void)
         cmocka_unit_test(test_tables_only_for_the_token),
         cmocka_unit_test(test_tables_only_for_the_token_of_whom_it_dials),
         cmocka_unit_test(test_the_token_must_be_the_same),
+        cmocka_unit_test(test_pages_of_another_format),
+        cmocka_unit_test(test_a_format_that_is_too_long),
     };
     const struct CMUnitTest remote[] = {
         cmocka_unit_test(test_without_a_token_no_other_host),
