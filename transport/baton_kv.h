@@ -20,7 +20,8 @@
  *
  * Pages. A layout is a list of buffers (a layer's K, a layer's V, ...): page i of buffer b lies at base[b] + i * stride[b] and has
  * bytes[b] bytes. A chunk names pages by index, for a range of buffers: the same index in each. Both sides of a room have the same number
- * of buffers, or the receiver's is sliced (tensor parallel, see bt_kv_slice_t).
+ * of buffers and pages of the same size, or the receiver's is sliced (tensor parallel: bt_kv_slice_t; where a gateway names the senders: bt_kv_heads_t).
+ * What the bytes of a page mean is the engines' affair: two agents that say it (kv_format) and do not say the same get no link.
  *
  * Release. After Failed a writer may still be under way in the receiver's pages, and a reader in the sender's. bt_kv_room_release tells
  * when they may be used again: 1 = now (the handle is gone), 0 = ask again. (After Success, too, where a gateway has replaced the sender: the first one must be quiet.) It never stays 0 for longer than release_ms after the end of the room or
@@ -178,11 +179,15 @@ typedef struct bt_kv_recv {
 } bt_kv_recv_t;
 
 /* source_count 0: the gateway says who sends (see "a gateway" below): the agent of this one's rank; before it has, the room is Bootstrapping. BT_E_INVAL without
- * a gateway. Where the two workers have different numbers of agents the room fails: give the sources (bt_kv_gateway_peers). A room that the gateway has
- * aborted before it was opened is opened, and Failed. */
+ * a gateway. Where the two workers have different numbers of agents: those that hold its heads (bt_kv_heads_t), or the room fails: give the sources
+ * (bt_kv_gateway_peers). A room that the gateway has aborted before it was opened is opened, and Failed. */
 BT_KV_API int bt_kv_recv_open(bt_kv_agent_t *agent, const bt_kv_recv_t *recv, bt_kv_room_t *room_p);
 
 /* ---- sender ---- */
+/* As bt_kv_send_spec.receivers: those of the other side's agents, as a gateway names them, that take pages from this one (bt_kv_heads_t); where none do the room is a
+ * dummy. BT_E_INVAL without a gateway. */
+#define BT_KV_RECEIVERS_OF_GATEWAY UINT32_MAX
+
 typedef struct bt_kv_send_spec {
     uint64_t room;
     bt_kv_layout_t layout;
@@ -228,6 +233,18 @@ BT_KV_API int bt_kv_room_release(bt_kv_agent_t *agent, bt_kv_room_t room);
  * doubling to 5 s) and tells all of them anew. Rooms that no gateway has opened are nobody's business but the engine's.
  * A worker's rank is one agent's: while another one that lives has registered for it this one is refused, and tries again when the gateway says. One that has been
  * killed and started again is taken at once, or, where its old connection is still there, when that has missed two heartbeats. */
+
+/* Which part of the KV each rank of a worker holds, for rooms with a worker of another tensor-parallel size. Rank r of n holds the heads from r * total / n to
+ * (r + 1) * total / n; with more ranks than heads, n / total ranks in a row hold the same one. MLA's latent, which all ranks hold, is one head. A page is
+ * `rows` rows, and each row is the rank's heads in order, all of one size. Both sides must say the same (see kv_format). Ranks with the same heads move whole
+ * pages; for a part of one, all buffers must have pages of one size. */
+typedef struct bt_kv_heads {
+    uint32_t
+        total; /* of the model; 0 = pages cannot be cut: both sides need the same number of ranks */
+    uint32_t
+        rows; /* default 1: heads are the page's outermost dimension; tokens first: its tokens */
+} bt_kv_heads_t;
+
 typedef struct bt_kv_gateway {
     const char *host; /* numeric IPv4 of the gateway's --transfer-port */
     uint16_t port;
@@ -237,6 +254,7 @@ typedef struct bt_kv_gateway {
         ranks; /* tensor-parallel rank, and how many agents the worker has; 0 ranks = 1 */
     const char *
         token; /* the gateway's --transfer-token; NULL = none. Texts: at most 240 bytes; ranks: 64 */
+    bt_kv_heads_t heads; /* BT_E_INVAL where its total and `ranks` don't divide one another */
 } bt_kv_gateway_t;
 
 #define BT_KV_GATEWAYS_MAX 8

@@ -14,6 +14,7 @@ from ctypes import (POINTER, Structure, byref, c_bool, c_char_p, c_int, c_size_t
 FAILED, BOOTSTRAPPING, WAITING_FOR_INPUT, TRANSFERRING, SUCCESS = range(5)
 BACKENDS = {"fake": 1, "mem": 2, "shm": 4, "tcp": 8, "verbs": 16}
 PIECES_MAX = 8
+RECEIVERS_OF_GATEWAY = 0xFFFFFFFF
 AGAIN = -20004
 TEXT_BYTES = 512
 
@@ -69,9 +70,13 @@ class Chunk(Structure):
                 ("buffer_count", c_uint32), ("last", c_bool), ("pieces", Piece * PIECES_MAX), ("piece_count", c_uint32)]
 
 
+class Heads(Structure):
+    _fields_ = [("total", c_uint32), ("rows", c_uint32)]
+
+
 class Gateway(Structure):
     _fields_ = [("host", c_char_p), ("port", c_uint16), ("worker", c_char_p), ("rank", c_uint32), ("ranks", c_uint32),
-                ("token", c_char_p)]
+                ("token", c_char_p), ("heads", Heads)]
 
 
 class RoomStats(Structure):
@@ -94,7 +99,7 @@ class AgentStats(Structure):
 # The header's names, for the spec that compares them.
 STRUCTS = {"bt_kv_config_t": Config, "bt_kv_buffer_t": Buffer, "bt_kv_slice_t": Slice, "bt_kv_source_t": Source,
            "bt_kv_piece_t": Piece, "bt_kv_recv_t": Recv, "bt_kv_send_spec_t": SendSpec, "bt_kv_chunk_t": Chunk,
-           "bt_kv_gateway_t": Gateway, "bt_kv_room_stats_t": RoomStats, "bt_kv_agent_stats_t": AgentStats,
+           "bt_kv_heads_t": Heads, "bt_kv_gateway_t": Gateway, "bt_kv_room_stats_t": RoomStats, "bt_kv_agent_stats_t": AgentStats,
            "bt_kv_copy_way_t": CopyWay}
 
 FUNCTIONS = {
@@ -215,8 +220,8 @@ class Agent:
         self.check(f"receiver of room {room}", self.lib.bt_kv_recv_open(self.handle, byref(recv), byref(handle)))
         return handle.value
 
-    def open_sender(self, room, layout):
-        handle, spec = c_uint64(), SendSpec(room=room, layout=layout)
+    def open_sender(self, room, layout, receivers=1):
+        handle, spec = c_uint64(), SendSpec(room=room, layout=layout, receivers=receivers)
         self.check(f"sender of room {room}", self.lib.bt_kv_send_open(self.handle, byref(spec), byref(handle)))
         return handle.value
 
@@ -254,8 +259,10 @@ class Agent:
                 pass
 
     # ---- gateways ----
-    def add_gateway(self, host, port, worker, rank=0, ranks=1, token=None):
-        gateway = Gateway(host=text_of(host), port=port, worker=text_of(worker), rank=rank, ranks=ranks, token=text_of(token))
+    def add_gateway(self, host, port, worker, rank=0, ranks=1, token=None, heads=(0, 0)):
+        """heads: (of the model, rows of a page), for workers with another number of ranks; (0, 0) = none."""
+        gateway = Gateway(host=text_of(host), port=port, worker=text_of(worker), rank=rank, ranks=ranks, token=text_of(token),
+                          heads=Heads(*heads))
         number = c_uint32()
         self.check(f"gateway {host}:{port}", self.lib.bt_kv_gateway_add(self.handle, byref(gateway), byref(number)))
         return number.value

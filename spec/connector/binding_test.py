@@ -13,6 +13,7 @@ HEADER = os.path.join(paths.ROOT, "transport", "baton_kv.h")
 ENUMS = {"BT_KV_FAILED": baton_kv.FAILED, "BT_KV_BOOTSTRAPPING": baton_kv.BOOTSTRAPPING,
          "BT_KV_WAITING_FOR_INPUT": baton_kv.WAITING_FOR_INPUT, "BT_KV_TRANSFERRING": baton_kv.TRANSFERRING,
          "BT_KV_SUCCESS": baton_kv.SUCCESS, "BT_KV_PIECES_MAX": baton_kv.PIECES_MAX, "BT_KV_PROGRESS_THREAD": 0,
+         "BT_KV_RECEIVERS_OF_GATEWAY": baton_kv.RECEIVERS_OF_GATEWAY,
          **{"BT_KV_" + name.upper(): bit for name, bit in baton_kv.BACKENDS.items()}}
 
 

@@ -179,14 +179,18 @@ void bt_kv_sender_missed(bt_kv_agent_t *agent, uint64_t id, int rc, const char *
 /* An announcement came. < 0: against the rules, *why_p. */
 int bt_kv_sender_announced(bt_kv_agent_t *agent, bt_kv_link_t *link, const bt_kv_announce_t *frame,
                            const char **why_p);
+/* So many receivers will announce themselves, of a room that did not know (BT_KV_RECEIVERS_OF_GATEWAY). None: it is a dummy. */
+void bt_kv_sender_expect(bt_kv_agent_t *agent, struct bt_kv_room *room, uint32_t receivers);
 void bt_kv_sender_check(bt_kv_agent_t *agent, struct bt_kv_room *room);
 void bt_kv_sender_failed(bt_kv_agent_t *agent, struct bt_kv_room *room);
 void bt_kv_sender_expire(bt_kv_agent_t *agent);
 /* Announcements still to be sent on a link that has become usable. */
 void bt_kv_receiver_announce(bt_kv_agent_t *agent, bt_kv_end_t *end);
-/* This sender, for a room that has none. BT_E_AGAIN: not before an end that it has dropped on the same link is quiet. */
-int bt_kv_receiver_attach(bt_kv_agent_t *agent, struct bt_kv_room *room, const char *host,
-                          uint16_t port);
+/* This sender too, for a room that has not announced itself. BT_E_AGAIN: not before an end that it has dropped on the same link is quiet. */
+int bt_kv_receiver_attach(bt_kv_agent_t *agent, struct bt_kv_room *room,
+                          const bt_kv_source_t *source);
+/* Those were all. */
+void bt_kv_receiver_attached(bt_kv_agent_t *agent, struct bt_kv_room *room);
 /* The room goes on without this end, which falls silent beside it. */
 void bt_kv_receiver_drop(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char *reason);
 void bt_kv_job_unref(bt_kv_agent_t *agent, bt_kv_job_t *job);

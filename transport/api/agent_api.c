@@ -211,7 +211,12 @@ static void fail_late_start(bt_kv_agent_t *agent, struct bt_kv_room *room)
 {
     uint32_t ms = agent->config.bootstrap_ms;
 
-    if (room->is_sender && room->state == BT_KV_BOOTSTRAPPING)
+    if (room->is_sender && room->receivers == BT_KV_RECEIVERS_OF_GATEWAY)
+        bt_kv_room_fail(agent, room, BT_E_FIRST_BYTE_TIMEOUT,
+                        "timed out after %u ms in Bootstrapping, waiting for a gateway to name the "
+                        "receivers",
+                        ms);
+    else if (room->is_sender && room->state == BT_KV_BOOTSTRAPPING)
         bt_kv_room_fail(agent, room, BT_E_FIRST_BYTE_TIMEOUT,
                         "timed out after %u ms in Bootstrapping: %u of %u receivers have announced",
                         ms, room->end_count, room->receivers);

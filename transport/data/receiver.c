@@ -161,17 +161,19 @@ static void start(bt_kv_agent_t *agent, struct bt_kv_room *room)
         announce_when_usable(agent, bt_container_of(it, bt_kv_end_t, on_room));
 }
 
-int bt_kv_receiver_attach(bt_kv_agent_t *agent, struct bt_kv_room *room, const char *host,
-                          uint16_t port)
+int bt_kv_receiver_attach(bt_kv_agent_t *agent, struct bt_kv_room *room,
+                          const bt_kv_source_t *source)
 {
-    bt_kv_source_t source = {.host = host, .port = port};
+    return add_source(agent, room, source);
+}
 
-    if (!bt_list_empty(&room->ends)) /* the senders of a room's life have one shape */
-        source.slice = bt_container_of(room->ends.prev, bt_kv_end_t, on_room)->slice;
-    int rc = add_source(agent, room, &source);
-    if (rc == 0)
-        announce_when_usable(agent, bt_container_of(room->ends.prev, bt_kv_end_t, on_room));
-    return rc;
+void bt_kv_receiver_attached(bt_kv_agent_t *agent, struct bt_kv_room *room)
+{
+    for (bt_list_t *it = room->ends.next; it != &room->ends; it = it->next) {
+        bt_kv_end_t *end = bt_container_of(it, bt_kv_end_t, on_room);
+        if (!end->is_dropped)
+            announce_when_usable(agent, end);
+    }
 }
 
 void bt_kv_receiver_drop(bt_kv_agent_t *agent, bt_kv_end_t *end, int rc, const char *reason)

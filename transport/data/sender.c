@@ -54,22 +54,37 @@ void bt_kv_job_unref(bt_kv_agent_t *agent, bt_kv_job_t *job)
 }
 
 /* ---- receivers ---- */
-/* What is wrong between the two layouts, or NULL. */
-static const char *mismatch(const struct bt_kv_layout *ours, const bt_kv_end_t *end)
+/* What is wrong between the two layouts; false: nothing. */
+static bool find_mismatch(const struct bt_kv_layout *ours, const bt_kv_end_t *end, char *why,
+                          size_t size)
 {
     const struct bt_kv_layout *theirs = end->layout;
     bt_kv_cut_t cut = bt_kv_cut_src(&end->slice);
 
-    if (ours->count != theirs->count)
-        return "sender and receiver have different numbers of buffers";
-    if (!bt_kv_cut_fits(&cut, ours))
-        return "the slice does not fit the sender's pages";
-    if (cut.rows > 0)
-        return NULL;
-    for (uint32_t i = 0; i < ours->count; i++)
-        if (ours->buffers[i].bytes != theirs->buffers[i].bytes)
-            return "sender's and receiver's pages have different sizes, and no slice is given";
-    return NULL;
+    if (ours->count != theirs->count) {
+        snprintf(why, size,
+                 "different numbers of buffers, %u at the sender and %u at the receiver: both need "
+                 "the same model and pipeline-parallel size",
+                 ours->count, theirs->count);
+        return true;
+    }
+    if (!bt_kv_cut_fits(&cut, ours)) {
+        snprintf(why, size,
+                 "the slice asks for %u rows of %u bytes, the sender's pages have %" PRIu64
+                 " bytes: both need the same heads and block size",
+                 cut.rows, cut.row, ours->buffers[0].bytes);
+        return true;
+    }
+    for (uint32_t i = 0; cut.rows == 0 && i < ours->count; i++)
+        if (ours->buffers[i].bytes != theirs->buffers[i].bytes) {
+            snprintf(why, size,
+                     "pages of different sizes, %" PRIu64 " bytes at the sender and %" PRIu64
+                     " at the receiver (buffer %u), and no slice: both need the same block size, "
+                     "dtype and tensor-parallel size",
+                     ours->buffers[i].bytes, theirs->buffers[i].bytes, i);
+            return true;
+        }
+    return false;
 }
 
 static void enqueue(bt_kv_agent_t *agent, struct bt_kv_room *room, bt_kv_job_t *job)
@@ -94,6 +109,14 @@ static void enqueue(bt_kv_agent_t *agent, struct bt_kv_room *room, bt_kv_job_t *
     bt_kv_room_touch(agent, room);
 }
 
+static void send_dummy(bt_kv_agent_t *agent, struct bt_kv_room *room, bool is_last)
+{
+    bt_kv_room_advance(agent, room, BT_KV_TRANSFERRING);
+    bt_kv_room_touch(agent, room);
+    if (is_last)
+        bt_kv_room_advance(agent, room, BT_KV_SUCCESS);
+}
+
 static void become_ready(bt_kv_agent_t *agent, struct bt_kv_room *room)
 {
     bt_kv_room_advance(agent, room, BT_KV_WAITING_FOR_INPUT);
@@ -110,11 +133,40 @@ static void become_ready(bt_kv_agent_t *agent, struct bt_kv_room *room)
         bt_kv_link_want(bt_container_of(it, bt_kv_end_t, on_room)->link);
 }
 
+/* Whoever comes is needed no more: what was kept is not sent. */
+static void become_dummy(bt_kv_agent_t *agent, struct bt_kv_room *room)
+{
+    room->is_dummy = true;
+    bt_kv_room_advance(agent, room, BT_KV_WAITING_FOR_INPUT);
+    while (!bt_list_empty(&room->jobs)) {
+        bt_kv_job_t *job = bt_container_of(room->jobs.next, bt_kv_job_t, link);
+        bt_list_remove(&job->link);
+        room->job_count--;
+        send_dummy(agent, room, job->chunk.last);
+        bt_kv_job_unref(agent, job);
+    }
+}
+
+void bt_kv_sender_expect(bt_kv_agent_t *agent, struct bt_kv_room *room, uint32_t receivers)
+{
+    uint32_t came = room->end_count;
+
+    room->receivers = receivers;
+    if (came > receivers)
+        bt_kv_room_fail(agent, room, BT_E_INVAL, "%u receivers have come, and %u are to", came,
+                        receivers);
+    else if (receivers == 0)
+        become_dummy(agent, room);
+    else if (came == receivers)
+        become_ready(agent, room);
+}
+
 static void join(bt_kv_agent_t *agent, bt_kv_end_t *end, struct bt_kv_room *room)
 {
+    char why[200];
+
     bt_kv_end_attach(end, room);
-    const char *why = mismatch(room->layout, end);
-    if (why != NULL) {
+    if (find_mismatch(room->layout, end, why, sizeof(why))) {
         bt_kv_room_fail(agent, room, BT_E_INVAL, "%s: %s", end->link->peer, why);
         return;
     }
@@ -282,8 +334,10 @@ void bt_kv_sender_failed(bt_kv_agent_t *agent, struct bt_kv_room *room)
 {
     if (room->is_dummy || room->end_count >= room->receivers)
         return;
-    bt_kv_tomb_t tomb = {
-        .id = room->id, .missing = room->receivers - room->end_count, .rc = room->rc};
+    bool is_known = room->receivers != BT_KV_RECEIVERS_OF_GATEWAY;
+    bt_kv_tomb_t tomb = {.id = room->id,
+                         .missing = (is_known ? room->receivers : RECEIVERS_MAX) - room->end_count,
+                         .rc = room->rc};
     add_tomb(agent, &tomb, room->reason);
 }
 
@@ -358,10 +412,13 @@ int bt_kv_send_open(bt_kv_agent_t *agent, const bt_kv_send_spec_t *spec, bt_kv_r
     struct bt_kv_room *room;
 
     if (agent == NULL || spec == NULL || room_p == NULL || spec->room == 0 ||
-        spec->receivers > RECEIVERS_MAX)
+        (spec->receivers > RECEIVERS_MAX && spec->receivers != BT_KV_RECEIVERS_OF_GATEWAY))
         return BT_E_INVAL;
     bt_kv_enter(agent);
-    int rc = open_room(agent, spec, spec->dummy || agent->is_fake, &room);
+    bool has_nobody = spec->receivers == BT_KV_RECEIVERS_OF_GATEWAY && agent->gateways == NULL;
+    int rc = has_nobody && !agent->is_fake
+                 ? BT_E_INVAL
+                 : open_room(agent, spec, spec->dummy || agent->is_fake, &room);
     if (rc == 0) {
         *room_p = room->handle;
         if (agent->gateways != NULL)
@@ -439,14 +496,6 @@ static bool is_full(const bt_kv_agent_t *agent, const struct bt_kv_room *room)
             return true;
     }
     return false;
-}
-
-static void send_dummy(bt_kv_agent_t *agent, struct bt_kv_room *room, bool is_last)
-{
-    bt_kv_room_advance(agent, room, BT_KV_TRANSFERRING);
-    bt_kv_room_touch(agent, room);
-    if (is_last)
-        bt_kv_room_advance(agent, room, BT_KV_SUCCESS);
 }
 
 static void pump_all(bt_kv_agent_t *agent, bt_kv_room_t handle)

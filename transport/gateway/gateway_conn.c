@@ -9,6 +9,7 @@
  * bounded and nothing that matters is lost. One that takes no byte for dead_ms is hung up on.
  */
 #include "transport/gateway/gateway_conn.h"
+#include "transport/gateway/heads.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -477,8 +478,11 @@ static int add_conn(bt_kv_agent_t *agent, const bt_kv_gateway_t *gateway, uint32
                                    .port = gateway->port,
                                    .rank = gateway->rank,
                                    .ranks = gateway->ranks != 0 ? gateway->ranks : 1,
+                                   .heads = gateway->heads,
                                    .fd = -1,
                                    .in = {in, 0, IN_BYTES, false}};
+    if (conn->heads.rows == 0)
+        conn->heads.rows = 1;
     bt_str_copy(conn->host, sizeof(conn->host), gateway->host);
     bt_str_copy(conn->worker, sizeof(conn->worker), gateway->worker);
     if (gateway->token != NULL)
@@ -495,14 +499,14 @@ static int add_conn(bt_kv_agent_t *agent, const bt_kv_gateway_t *gateway, uint32
 int bt_kv_gateway_add(bt_kv_agent_t *agent, const bt_kv_gateway_t *gateway, uint32_t *gateway_p)
 {
     struct in_addr address;
-    uint32_t number = 0;
+    uint32_t number = 0, ranks = gateway != NULL && gateway->ranks != 0 ? gateway->ranks : 1;
 
     if (agent == NULL || gateway == NULL || agent->is_fake || !is_text(gateway->host, 63) ||
         inet_pton(AF_INET, gateway->host, &address) != 1 || gateway->port == 0 ||
         !is_text(gateway->worker, BT_KV_CONTROL_TEXT_MAX) ||
         (gateway->token != NULL && strlen(gateway->token) > BT_KV_CONTROL_TEXT_MAX) ||
-        gateway->ranks > BT_KV_CONTROL_PEERS_MAX ||
-        gateway->rank >= (gateway->ranks != 0 ? gateway->ranks : 1))
+        ranks > BT_KV_CONTROL_PEERS_MAX || gateway->rank >= ranks ||
+        (gateway->heads.total != 0 && !bt_kv_heads_fit(gateway->heads.total, ranks)))
         return BT_E_INVAL;
     bt_kv_enter(agent);
     int rc = agent->is_closing ? BT_E_CANCELLED : add_conn(agent, gateway, &number);

@@ -24,6 +24,7 @@ typedef struct bt_kv_gateway_conn {
     char host[64], worker[BT_KV_CONTROL_TEXT_MAX + 1], token[BT_KV_CONTROL_TEXT_MAX + 1];
     uint16_t port;
     uint32_t rank, ranks;
+    bt_kv_heads_t heads; /* rows is never 0 */
     enum bt_kv_gateway_conn_state state;
     int fd;
     bool wants_out, is_overrun;
@@ -107,6 +108,12 @@ void bt_kv_room_command_source(bt_kv_gateway_conn_t *conn, const bt_kv_control_o
 void bt_kv_room_command_abort(bt_kv_gateway_conn_t *conn, uint64_t room, bt_str_t reason);
 struct bt_kv_room *bt_kv_room_command_room(const bt_kv_room_command_t *d);
 void bt_kv_room_command_wait(bt_kv_room_command_t *d, bt_list_t *list, uint64_t until_us);
+
+/* ---- partners.c ---- */
+/* The room asks those of the other side that have its part of the KV for its pages, or fails. */
+void bt_kv_partners_seek(bt_kv_room_command_t *d, struct bt_kv_room *room);
+/* The sender's room waits for those that will ask it, or fails. */
+void bt_kv_partners_expect(bt_kv_room_command_t *d, struct bt_kv_room *room);
 
 /* ---- report.c ---- */
 bt_kv_control_room_t bt_kv_room_command_report(bt_kv_agent_t *agent, const bt_kv_room_command_t *d,

@@ -186,36 +186,6 @@ void bt_kv_gateways_freed(bt_kv_agent_t *agent, struct bt_kv_room *room)
 }
 
 /* ---- sources ---- */
-static const bt_kv_peer_t *peer_of_rank(const bt_kv_room_command_t *d)
-{
-    for (uint32_t i = 0; i < d->peer_count && d->peer_count == d->conn->ranks; i++)
-        if (d->peers[i].rank == d->conn->rank)
-            return &d->peers[i];
-    return NULL;
-}
-
-/* The room asks the sender of its own rank for its pages. */
-static void seek_source(bt_kv_room_command_t *d, struct bt_kv_room *room)
-{
-    bt_kv_agent_t *agent = d->conn->agent;
-    const bt_kv_peer_t *peer = peer_of_rank(d);
-
-    if (peer == NULL) {
-        bt_kv_room_fail(agent, room, BT_E_INVAL,
-                        "the gateway names %u senders and this agent is rank %u of %u: give the "
-                        "sources (see bt_kv_gateway_peers)",
-                        d->peer_count, d->conn->rank, d->conn->ranks);
-        return;
-    }
-    room->source_room = d->source_room;
-    int rc = bt_kv_receiver_attach(agent, room, peer->host, peer->port);
-    if (rc == BT_E_AGAIN)
-        bt_kv_room_command_wait(d, &agent->gateways->pending, UINT64_MAX);
-    else if (rc != 0)
-        bt_kv_room_fail(agent, room, rc, "cannot reach the sender %s:%u that the gateway names: %s",
-                        peer->host, peer->port, bt_kv_error_text(rc));
-}
-
 static int set_peers(bt_kv_room_command_t *d, const bt_kv_control_open_t *open)
 {
     bt_kv_peer_t *peers = NULL;
@@ -254,7 +224,9 @@ static void apply(bt_kv_room_command_t *d, struct bt_kv_room *room)
         bt_kv_room_fail(agent, room, d->rc, "%s",
                         d->reason != NULL ? d->reason : "aborted by the gateway");
     else if (room->wants_source && room->end_count == 0)
-        seek_source(d, room);
+        bt_kv_partners_seek(d, room);
+    else if (room->is_sender && !room->is_dummy && room->receivers == BT_KV_RECEIVERS_OF_GATEWAY)
+        bt_kv_partners_expect(d, room);
 }
 
 void bt_kv_gateways_opened(bt_kv_agent_t *agent, struct bt_kv_room *room)
@@ -344,7 +316,7 @@ static void replace_source(bt_kv_room_command_t *d, struct bt_kv_room *room)
         if (!end->is_dropped)
             bt_kv_receiver_drop(agent, end, BT_E_CANCELLED, "the gateway has found another sender");
     }
-    seek_source(d, room);
+    bt_kv_partners_seek(d, room);
     if (room->command != NULL)
         bt_kv_room_command_notify(d);
 }
@@ -472,7 +444,7 @@ static void retry_sources(struct bt_kv_gateways *s)
     while (!bt_list_empty(&list)) {
         bt_kv_room_command_t *d = bt_container_of(list.next, bt_kv_room_command_t, order);
         bt_list_remove(&d->order);
-        seek_source(d, bt_kv_room_command_room(d));
+        bt_kv_partners_seek(d, bt_kv_room_command_room(d));
     }
 }
 

@@ -275,12 +275,19 @@ void fake_turn(fake_t *fake)
 
 uint32_t fake_join(fake_t *fake, rig_side_t *side, uint32_t rank, uint32_t ranks)
 {
+    return fake_join_heads(fake, side, rank, ranks, (bt_kv_heads_t){0});
+}
+
+uint32_t fake_join_heads(fake_t *fake, rig_side_t *side, uint32_t rank, uint32_t ranks,
+                         bt_kv_heads_t heads)
+{
     uint32_t number = 0;
     bt_kv_gateway_t gateway = {.host = "127.0.0.1",
                                .port = fake->port,
                                .worker = "http://127.0.0.1:8000",
                                .rank = rank,
-                               .ranks = ranks};
+                               .ranks = ranks,
+                               .heads = heads};
 
     for (unsigned i = 0; i < 4; i++)
         if (fake->sides[i] == NULL) {

@@ -54,6 +54,8 @@ void fake_live(fake_t *fake, uint64_t incarnation);
 void fake_turn(fake_t *fake);
 /* Adds this gateway to the side's agent and waits for its hello. */
 uint32_t fake_join(fake_t *fake, rig_side_t *side, uint32_t rank, uint32_t ranks);
+uint32_t fake_join_heads(fake_t *fake, rig_side_t *side, uint32_t rank, uint32_t ranks,
+                         bt_kv_heads_t heads);
 /* A live, registered connection, or NULL. */
 fake_conn_t *fake_find(fake_t *fake, const char *agent);
 void fake_say(fake_t *fake, const char *agent, const bt_kv_control_t *message);
