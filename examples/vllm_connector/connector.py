@@ -6,9 +6,11 @@ in kv_transfer_params; the gateway that made R tells the agents who is on the ot
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole
 from vllm.logger import init_logger
 
+from .model import read_model
 from .plan import Plan
 from .scheduler import SchedulerSide
 from .settings import read_settings
+from .stats import BatonPromMetrics, BatonStats
 from .worker import WorkerSide
 
 try:
@@ -32,16 +34,14 @@ class BatonConnector(KVConnectorBase_V1):
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = vllm_config.kv_transfer_config
         settings = read_settings(transfer.kv_connector_extra_config)
-        check_supported(vllm_config, kv_cache_config)
+        model = read_model(vllm_config, kv_cache_config)
         self.scheduler = self.worker = None
         self.is_idle_step = True
         if role == KVConnectorRole.SCHEDULER:
-            self.scheduler = SchedulerSide(settings, vllm_config.cache_config.block_size, logger)
+            self.scheduler = SchedulerSide(settings, model.block_size, logger)
         else:
-            parallel = vllm_config.parallel_config
             self.num_blocks = kv_cache_config.num_blocks
-            name = f"{transfer.engine_id}/{parallel.rank}"
-            self.worker = WorkerSide(settings, name, parallel.rank, parallel.world_size, logger)
+            self.worker = WorkerSide(settings, f"{transfer.engine_id}/{model.rank}", model, logger)
 
     # ---- worker, in the order of a step ----
     def register_kv_caches(self, kv_caches):
@@ -74,6 +74,9 @@ class BatonConnector(KVConnectorBase_V1):
     def get_block_ids_with_load_errors(self):
         return self.worker.take_failed_pages()
 
+    def get_kv_connector_stats(self):
+        return self.worker.take_stats() if self.worker is not None else None
+
     def shutdown(self):
         if self.worker is not None:
             self.worker.close()
@@ -100,15 +103,14 @@ class BatonConnector(KVConnectorBase_V1):
         return bool(self.scheduler.held)
 
     @classmethod
+    def build_kv_connector_stats(cls, data=None):
+        return BatonStats(data)
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config, metric_types, labelnames, per_engine_labelvalues):
+        return BatonPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config):
         return bool(extra_config.get("layerwise"))
 
-
-def check_supported(vllm_config, kv_cache_config):
-    """At the start rather than at the first request."""
-    groups = getattr(kv_cache_config, "kv_cache_groups", None) or ()
-    if len(groups) > 1:
-        raise ValueError(f"BatonConnector: the model has {len(groups)} KV cache groups; only models with one are supported")
-    parallel = vllm_config.parallel_config
-    if parallel.data_parallel_size > 1:
-        raise ValueError("BatonConnector: data parallelism inside one server is not supported; start a server a rank")

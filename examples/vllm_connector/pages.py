@@ -1,11 +1,15 @@
 """Where the pages of vLLM's KV tensors lie, as regions and buffers of libbaton_kv.
 
-A block is moved whole, so how it is laid out inside (heads, K and V, an ISA's packing) only has to be the same on both sides.
-Pointers need no alignment. Tensors that share memory are one region; layers that share a cache are one buffer.
+A block is moved whole, or by heads where the other side has another tensor-parallel size; how a head is laid out inside (K and V,
+an ISA's packing) only has to be the same on both sides, which their formats say. Pointers need no alignment. Tensors that share
+memory are one region; layers that share a cache are one buffer.
 """
 import math
 import re
+import zlib
 from dataclasses import dataclass
+
+SHAPES_SHOWN = 4  # in a format, which is short
 
 
 @dataclass
@@ -28,7 +32,8 @@ def places(name, tensor, num_blocks):
     if isinstance(tensor, (list, tuple)):
         raise ValueError(f"BatonConnector: {name} has a state of several tensors; only attention's KV caches are moved")
     if tensor.device.type != "cpu":
-        raise ValueError(f"BatonConnector: {name}'s KV cache is on {tensor.device.type}; only KV in host memory is moved")
+        raise ValueError(f"BatonConnector: {name}'s KV cache is in {tensor.device.type} memory, and only host memory is moved; "
+                         "use NixlConnector on this device")
     shape, strides, item = tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size()
     if shape[0] % num_blocks == 0:
         return [place(name, tensor.data_ptr(), shape, strides, item, num_blocks)]
@@ -47,6 +52,59 @@ def place(name, address, shape, strides, item, num_blocks):
     if reach != size or stride < size or (ratio > 1 and stride != size):
         raise ValueError(f"BatonConnector: the blocks of {name} (shape {shape}, strides {strides}) are not in one piece each")
     return Place(address, stride * ratio, size * ratio)
+
+
+def kv_format(kv_caches, num_blocks, model):
+    """What both sides must say alike, as words: whose differs is refused by that word. Without what may differ, the heads of a rank."""
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in kv_caches.values()}
+    shapes = sorted({"x".join(map(str, shape_of_head(tensor, num_blocks))) for tensor in kv_caches.values()})
+    head = "+".join(shapes) if len(shapes) <= SHAPES_SHOWN else f"{len(shapes)}-shapes-{zlib.crc32(' '.join(shapes).encode()):08x}"
+    words = {"memory": "host", "dtype": "+".join(sorted(dtypes)), "block_size": model.block_size, "kv_heads": model.heads,
+             "head": head, "layers": len(kv_caches), "stages": model.stages,
+             "kv_cache_dtype": model.quantization, "isa": model.isa}
+    return " ".join(f"{key}={value}" for key, value in words.items())
+
+
+def shape_of_head(tensor, num_blocks):
+    """Tokens and values: 32x64. Where heads are no dimension of their own: all of a block."""
+    shape = tuple(tensor.shape)
+    if len(shape) != 4 or shape[0] % num_blocks != 0:
+        return shape[1:] if shape[0] % num_blocks == 0 else (shape[0], *shape[2:])
+    return shape[2:] if is_heads_first(tensor) else (*shape[2:], "tokens-first")
+
+
+def is_heads_first(tensor):
+    """By the strides, which tell it of a single head too."""
+    return tensor.stride()[1] >= tensor.shape[2] * tensor.stride()[2]
+
+
+def is_row_by_row(tensor):
+    """Head after head, or token after token, and in each the values: what cutting by heads relies on."""
+    expected = 1
+    for dimension in (3, 2, 1) if is_heads_first(tensor) else (3, 1, 2):
+        if tensor.shape[dimension] > 1 and tensor.stride()[dimension] != expected:
+            return False
+        expected *= tensor.shape[dimension]
+    return True
+
+
+def cut(kv_caches, num_blocks, model):
+    """((heads, rows), None) where pages can be cut by heads (see bt_kv_heads_t), or (None, why not). A tensor is (blocks, heads of this
+    rank, tokens, values), whatever its strides are."""
+    if model.stages > 1:
+        return None, f"its layers are on {model.stages} pipeline stages"
+    own = max(1, model.heads // model.ranks)
+    rows = set()
+    for name, tensor in kv_caches.items():
+        if len(tensor.shape) != 4 or tensor.shape[1] != own:
+            return None, (f"{name}'s KV cache of shape {tuple(tensor.shape)} does not have {own} heads, this rank's part of the "
+                          f"model's {model.heads}")
+        if not is_row_by_row(tensor):
+            return None, f"{name}'s KV cache of strides {tuple(tensor.stride())} is neither heads first nor tokens first"
+        rows.add(tensor.shape[0] // num_blocks * (1 if is_heads_first(tensor) else tensor.shape[2]))
+    if len(rows) > 1 and model.heads > 1:
+        return None, f"its layers' pages are laid out in {len(rows)} ways"
+    return (model.heads, max(rows)), None
 
 
 def storage(tensor):

@@ -138,5 +138,5 @@ class SchedulerSide:
 
 
 def one_group(block_ids):
-    """The start refuses models with several groups."""
+    """The start refuses models with several groups (model.py)."""
     return block_ids[0]

@@ -12,7 +12,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from . import baton_kv
-from .pages import add_layout
+from .model import Model
+from .pages import add_layout, cut, kv_format, places_by_layer
+from .stats import BatonStats
 
 
 @dataclass
@@ -22,6 +24,7 @@ class Receiving:
     handle: int  # 0: it could not be opened
     pages: list  # those that the room fills
     reason: str = ""  # why it failed
+    is_told: bool = False  # its success is in the stats
     is_gone: bool = False  # nobody waits for it any more
 
 
@@ -34,13 +37,13 @@ class Sending:
     is_posted: bool = False  # the library has some of it
     is_last_posted: bool = False
     is_finished: bool = False  # the scheduler is done with the request
-    is_told: bool = False  # its failure is in the log
+    is_told: bool = False  # how it ended is in the stats, a failure in the log
 
 
 class WorkerSide:
-    def __init__(self, settings, name, rank, ranks, log=None):
+    def __init__(self, settings, name, model=None, log=None):
         self.settings = settings
-        self.name, self.rank, self.ranks = name, rank, ranks
+        self.name, self.model = name, model or Model()
         self.log = log or logging.getLogger(__name__)
         self.agent = None
         self.gateways = {}
@@ -49,16 +52,24 @@ class WorkerSide:
         self.step = []  # the saves of this step
         self.saved_buffers = set()  # of this step, layer by layer
         self.failed_pages = set()
+        self.stats = BatonStats()
 
     def register(self, kv_caches, num_blocks):
-        settings = self.settings
-        self.agent = baton_kv.Agent(self.name, settings.library, settings.backends, **settings.agent)
+        settings, model = self.settings, self.model
+        places_by_layer(kv_caches, num_blocks)  # refuses what can't be moved, before there is an agent
+        told = kv_format(kv_caches, num_blocks, model)
+        heads, why_not = cut(kv_caches, num_blocks, model)
+        self.agent = baton_kv.Agent(self.name, settings.library, settings.backends, kv_format=told, **settings.agent)
         self.layout, self.by_layer, self.buffers = add_layout(self.agent, kv_caches, num_blocks)
         for host, port in settings.gateways:
-            number = self.agent.add_gateway(host, port, settings.worker, self.rank, self.ranks, settings.gateway_token)
+            number = self.agent.add_gateway(host, port, settings.worker, model.rank, model.ranks, settings.gateway_token,
+                                            heads or (0, 0))
             self.gateways[number] = f"{host}:{port}"
-        self.log.info("libbaton_kv agent %s on %s:%d, %d buffers of %d pages, for %s", self.name, settings.agent["host"],
-                      self.agent.port, self.buffers, num_blocks, ", ".join(self.gateways.values()) or "no gateway")
+        self.log.info("libbaton_kv agent %s (rank %d of %d) on %s:%d, %d buffers of %d pages in host memory, for %s; pages: %s",
+                      self.name, model.rank, model.ranks, settings.agent["host"], self.agent.port, self.buffers, num_blocks,
+                      ", ".join(self.gateways.values()) or "no gateway", told)
+        if why_not:
+            self.log.info("only workers of as many ranks as this one's %d can be its other side: %s", model.ranks, why_not)
 
     def close(self):
         if self.agent is not None:
@@ -88,18 +99,23 @@ class WorkerSide:
         try:
             receiving.handle = self.agent.open_receiver(load.room, self.layout, load.pages, load.prefix_pages,
                                                         self.my_source(load.sources))
-        except baton_kv.KvError as error:
+        except (baton_kv.KvError, ValueError) as error:
             receiving.reason = str(error)
 
     def my_source(self, sources):
-        """Equal tensor-parallel sizes: each rank has its own counterpart."""
-        return [sources[min(self.rank, len(sources) - 1)]] if sources else []
+        """Without a gateway each rank has its own counterpart; with one, the library finds those that have its heads."""
+        if sources and len(sources) != self.model.ranks:
+            raise ValueError(f"baton_source names {len(sources)} agents and this server has {self.model.ranks} ranks: name one a "
+                             "rank, or let a gateway name them")
+        return [sources[self.model.rank]] if sources else []
 
     def open_sending(self, save):
         sending = self.sendings[save.request] = Sending(save.request, save.room, 0)
+        is_told = self.gateways and not self.settings.allow_sources
         try:
-            sending.handle = self.agent.open_sender(save.room, self.layout)
+            sending.handle = self.agent.open_sender(save.room, self.layout, baton_kv.RECEIVERS_OF_GATEWAY if is_told else 1)
         except baton_kv.KvError as error:
+            self.stats.note_failure(is_load=False)
             self.log.warning("request %s: room %d: %s; decode gets nothing", save.request, save.room, error)
 
     def preempt(self, request):
@@ -197,6 +213,8 @@ class WorkerSide:
         for room, state in zip(rooms, self.agent.states([room.handle for room in rooms]) if rooms else ()):
             if state == baton_kv.FAILED:
                 self.note_failure(room)
+            elif state == baton_kv.SUCCESS:
+                self.note_success(room)
             if state in (baton_kv.FAILED, baton_kv.SUCCESS):
                 self.try_release(room)
         received = {request for request, room in self.receivings.items() if not room.handle}
@@ -212,22 +230,34 @@ class WorkerSide:
             room.handle = 0
         return not room.handle
 
+    def note_success(self, room):
+        """Once: it is looked at again until it is released."""
+        if not room.is_told:
+            room.is_told = True
+            note = self.stats.note_received if isinstance(room, Receiving) else self.stats.note_sent
+            note(self.agent.room_stats(room.handle))
+
     def note_failure(self, room):
         if isinstance(room, Receiving):
             room.reason = room.reason or self.agent.reason(room.handle) or "failed"
         elif not room.is_told:
             room.is_told = True
+            self.stats.note_failure(is_load=False)
             self.log.warning("request %s: room %d: %s", room.request, room.room, self.agent.reason(room.handle))
 
     def end_receiving(self, room):
         if not room.reason or room.is_gone:  # nobody asks for the pages of an aborted request
             return
+        self.stats.note_failure(is_load=True)
         self.failed_pages.update(room.pages)
         self.log.warning("request %s: room %d: %s%s", room.request, room.room, room.reason, self.gateways_away())
 
     def gateways_away(self):
         away = [(where, self.agent.gateway_state(number)) for number, where in self.gateways.items()]
         return "".join(f"; not registered at gateway {where}: {why}" for where, (is_registered, why) in away if not is_registered)
+
+    def take_stats(self):
+        return self.stats.take()
 
     def take_failed_pages(self):
         failed, self.failed_pages = self.failed_pages, set()

@@ -1,15 +1,16 @@
 """A fake vLLM engine: the calls that 0.32 makes to a connector, in its order, with its assertions; no model.
 
-Its "KV" is kv_of(tokens, position, layer), so that a page's bytes tell whether they are the right ones. Blocks that are free are
-poisoned, and looked at again before they are handed out: whoever writes a freed block is found. Metadata goes through pickle, as
-between processes. Block 0 is never handed out.
+Its "KV" is kv_of(tokens, position, layer, head), so that a page's bytes tell whether they are the right ones. Blocks that are free
+are poisoned, and looked at again before they are handed out: whoever writes a freed block is found. Metadata goes through pickle,
+as between processes. Block 0 is never handed out. One scheduler, a worker a rank, whose answers are added up as vLLM does it.
 """
 import enum
 import pickle
 import time
 from types import SimpleNamespace
 
-from memory import Memory, kv_of
+from configs import FullAttentionSpec, MLAAttentionSpec, cache_config, group, vllm_config
+from memory import Memory, heads_of
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm_connector.connector import BatonConnector
 
@@ -55,19 +56,22 @@ class Blocks:
 
 
 class Engine:
-    """budget: prompt tokens a step. policy: kv_load_failure_policy."""
+    """budget: prompt tokens a step. policy: kv_load_failure_policy. heads: of the model, over all ranks. is_mla: a latent, on each."""
 
-    def __init__(self, name, extra, blocks=64, layers=2, budget=1000, policy="fail", slot_bytes=64, rank=0, ranks=1):
-        self.memory = Memory(blocks, layers, BLOCK, slot_bytes)
-        self.block_size, self.budget, self.policy = BLOCK, budget, policy
-        cache = SimpleNamespace(num_blocks=blocks, kv_cache_groups=[object()])
-        config = SimpleNamespace(
-            kv_transfer_config=SimpleNamespace(kv_connector_extra_config=extra, engine_id=name),
-            cache_config=SimpleNamespace(block_size=BLOCK),
-            parallel_config=SimpleNamespace(rank=rank, world_size=ranks, data_parallel_size=1))
-        self.worker = BatonConnector(config, KVConnectorRole.WORKER, cache)
-        self.worker.register_kv_caches(self.memory.caches())
+    def __init__(self, name, extra, blocks=64, layers=2, budget=1000, policy="fail", slot_bytes=64, ranks=1, heads=1, is_mla=False,
+                 dtype="torch.float32", stages=1):
+        self.block_size, self.budget, self.policy, self.ranks = BLOCK, budget, policy, ranks
+        held = 1 if is_mla else heads
+        self.memories = [Memory(blocks, layers, BLOCK, slot_bytes, heads_of(held, rank, ranks), dtype) for rank in range(ranks)]
+        cache = cache_config(blocks, [group((MLAAttentionSpec if is_mla else FullAttentionSpec)(BLOCK), layers)])
+        self.workers = []
+        for rank, memory in enumerate(self.memories):
+            config = vllm_config(extra, name, rank, ranks, heads, is_mla, pipeline_parallel_size=stages)
+            self.workers.append(BatonConnector(config, KVConnectorRole.WORKER, cache))
+            self.workers[-1].register_kv_caches(memory.caches())
         self.scheduler = BatonConnector(config, KVConnectorRole.SCHEDULER, cache)
+        self.told = {"sent": {}, "received": {}}  # by how many workers, of those that not all have told
+        self.stats = BatonConnector.build_kv_connector_stats()
         self.free = list(range(blocks - 1, 0, -1))
         self.requests, self.waiting, self.running = {}, [], []
         self.finished_ids, self.preempted_ids, self.received = set(), set(), set()
@@ -76,12 +80,23 @@ class Engine:
         self.keep_cached = set()  # blocks of the prefix cache that no request holds
 
     @property
+    def memory(self):
+        return self.memories[0]
+
+    @property
+    def worker(self):
+        return self.workers[0]
+
+    @property
     def agent(self):
         return self.worker.worker.agent
 
     def close(self):
-        self.worker.shutdown()
+        for worker in self.workers:
+            worker.shutdown()
         self.scheduler.shutdown()
+        for memory in self.memories:
+            memory.close()
 
     # ---- requests ----
     def add(self, request):
@@ -115,7 +130,8 @@ class Engine:
         for block in request.blocks:
             if block not in self.cached.values():
                 assert block not in self.free, "freed twice"
-                self.memory.poison(block)
+                for memory in self.memories:
+                    memory.poison(block)
                 self.free.insert(0, block)
         request.blocks = []
 
@@ -148,19 +164,38 @@ class Engine:
 
     def step(self):
         output = self.schedule()
-        meta = pickle.loads(pickle.dumps(self.scheduler.build_connector_meta(output)))
+        meta = pickle.dumps(self.scheduler.build_connector_meta(output))
         self.preempted_ids, self.finished_ids = set(), set()
-        self.worker.handle_preemptions(meta)
-        self.worker.bind_connector_metadata(meta)
+        sent, received, invalid = set(), set(), set()
+        for worker, memory in zip(self.workers, self.memories):
+            answer = self.step_worker(worker, memory, output, pickle.loads(meta))
+            sent |= self.count("sent", answer[0])
+            received |= self.count("received", answer[1])
+            invalid |= answer[2]
+        self.update(output, sent, received, invalid)
+
+    def step_worker(self, worker, memory, output, meta):
+        worker.handle_preemptions(meta)
+        worker.bind_connector_metadata(meta)
         has_forward = bool(output.num_scheduled_tokens)
         if has_forward:
-            self.forward(output)
-        self.worker.start_load_kv(SimpleNamespace(attn_metadata=object() if has_forward else None))
-        self.worker.wait_for_save()
-        sent, received = self.worker.get_finished(output.finished_req_ids)
-        invalid = self.worker.get_block_ids_with_load_errors()
-        self.worker.clear_connector_metadata()
-        self.update(output, sent or set(), received or set(), invalid)
+            self.forward(worker, memory, output)
+        worker.start_load_kv(SimpleNamespace(attn_metadata=object() if has_forward else None))
+        worker.wait_for_save()
+        sent, received = worker.get_finished(output.finished_req_ids)
+        invalid = worker.get_block_ids_with_load_errors()
+        stats = worker.get_kv_connector_stats()
+        if stats is not None:
+            self.stats.aggregate(BatonConnector.build_kv_connector_stats(data=pickle.loads(pickle.dumps(stats)).data))
+        worker.clear_connector_metadata()
+        return sent or set(), received or set(), invalid
+
+    def count(self, what, requests):
+        """Those that every worker has told now."""
+        told = self.told[what]
+        for request in requests:
+            told[request] = told.get(request, 0) + 1
+        return {request for request in requests if told[request] == self.ranks and told.pop(request)}
 
     def schedule(self):
         budget, scheduled, new, again = self.budget, {}, [], []
@@ -232,23 +267,22 @@ class Engine:
         added = []
         while (len(request.blocks) + len(added)) * self.block_size < tokens:
             block = self.free.pop()
-            assert self.memory.is_poisoned(block), f"block {block} was written while it was free"
+            assert all(memory.is_poisoned(block) for memory in self.memories), f"block {block} was written while it was free"
             added.append(block)
         request.blocks += added
         return added
 
-    def forward(self, output):
-        for layer, name in enumerate(self.memory.caches()):
-            self.worker.wait_for_layer_load(name)
+    def forward(self, worker, memory, output):
+        for layer, name in enumerate(memory.caches()):
+            worker.wait_for_layer_load(name)
             for request_id, count in output.num_scheduled_tokens.items():
-                self.compute(self.requests[request_id], count, layer)
-            self.worker.save_kv_layer(name, None, None)
+                self.compute(memory, self.requests[request_id], count, layer)
+            worker.save_kv_layer(name, None, None)
 
-    def compute(self, request, count, layer):
+    def compute(self, memory, request, count, layer):
         for position in range(request.num_computed_tokens, request.num_computed_tokens + count):
-            slot = kv_of(request.prompt, position, layer, self.memory.slot_bytes)
-            self.memory.write(layer, request.blocks[position // self.block_size], position % self.block_size, slot)
-        if layer == 0 and not request.is_loaded:
+            memory.write(layer, request.blocks[position // self.block_size], position % self.block_size, request.prompt, position)
+        if layer == 0 and memory is self.memory and not request.is_loaded:
             request.computed_here += min(count, max(0, request.num_prompt_tokens - request.num_computed_tokens))
 
     def update(self, output, sent, received, invalid):
@@ -292,10 +326,11 @@ class Engine:
 
     # ---- for specs ----
     def wrong_slots(self, request):
-        """Places of the prompt whose KV is not the right one."""
-        return [(layer, position) for layer in range(self.memory.layers) for position in range(request.num_prompt_tokens)
-                if self.memory.read(layer, request.blocks[position // self.block_size], position % self.block_size)
-                != kv_of(request.prompt, position, layer, self.memory.slot_bytes)]
+        """Places of the prompt whose KV is not the right one: (rank, layer, position, head)."""
+        return [(rank, layer, position, head) for rank, memory in enumerate(self.memories) for layer in range(memory.layers)
+                for position in range(request.num_prompt_tokens)
+                for head in memory.wrong_heads(layer, request.blocks[position // self.block_size], position % self.block_size,
+                                               request.prompt, position)]
 
     def leaks(self, blocks):
         """What is not as it was: requests, rooms, blocks."""
@@ -303,10 +338,10 @@ class Engine:
         kept = len(set(self.cached.values()))
         if len(self.free) + kept != blocks - 1:
             found.append(f"{len(self.free)} blocks free of {blocks - 1}")
-        written = [block for block in self.free if not self.memory.is_poisoned(block)]
+        written = [block for block in self.free if not all(memory.is_poisoned(block) for memory in self.memories)]
         if written:
             found.append(f"free blocks {written} were written")
-        rooms = self.agent.stats().rooms_open
+        rooms = sum(worker.worker.agent.stats().rooms_open for worker in self.workers)
         return found + ([f"{rooms} rooms open"] if rooms else [])
 
 

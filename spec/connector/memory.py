@@ -24,8 +24,9 @@ class Storage:
 
 
 class Tensor:
-    def __init__(self, storage, offset, shape, stride, item=4, device="cpu"):
+    def __init__(self, storage, offset, shape, stride, item=4, device="cpu", dtype="torch.float32"):
         self.storage, self.offset, self.shape, self.strides, self.item = storage, offset, shape, stride, item
+        self.dtype = dtype
         self.device = Device(device)
 
     def data_ptr(self):
@@ -42,11 +43,13 @@ class Tensor:
 
 
 class Memory:
-    """`layers` caches of `blocks` blocks of `tokens` slots in one allocation, block after block (see vllm-on-cpu: layer_stride)."""
+    """`layers` caches of `blocks` blocks of `tokens` slots in one allocation, block after block, as vLLM's LBHNC: a block is its
+    heads, a head its slots. heads: the numbers, in the model, of those that this rank has."""
 
-    def __init__(self, blocks, layers, tokens, slot_bytes):
+    def __init__(self, blocks, layers, tokens, slot_bytes, heads=(0,), dtype="torch.float32"):
         self.blocks, self.layers, self.tokens, self.slot_bytes = blocks, layers, tokens, slot_bytes
-        self.page = tokens * slot_bytes
+        self.heads, self.dtype = tuple(heads), dtype
+        self.page = len(self.heads) * tokens * slot_bytes
         size = blocks * layers * self.page
         self.map = mmap.mmap(-1, size + SKEW)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map)) + SKEW
@@ -55,9 +58,10 @@ class Memory:
             self.poison(block)
 
     def caches(self):
-        shape = (self.blocks, 1, self.tokens, self.slot_bytes // 4)
-        strides = (self.page // 4, self.page // 4, self.slot_bytes // 4, 1)
-        return {f"model.layers.{layer}.attn": Tensor(self.storage, layer * self.blocks * self.page, shape, strides)
+        shape = (self.blocks, len(self.heads), self.tokens, self.slot_bytes // 4)
+        strides = (self.page // 4, self.tokens * self.slot_bytes // 4, self.slot_bytes // 4, 1)
+        return {f"model.layers.{layer}.attn": Tensor(self.storage, layer * self.blocks * self.page, shape, strides,
+                                                     dtype=self.dtype)
                 for layer in range(self.layers)}
 
     def place(self, layer, block):
@@ -72,13 +76,19 @@ class Memory:
         return all(self.map[self.place(layer, block):self.place(layer, block) + self.page] == bytes([POISON]) * self.page
                    for layer in range(self.layers))
 
-    def write(self, layer, block, slot, value):
-        at = self.place(layer, block) + slot * self.slot_bytes
-        self.map[at:at + self.slot_bytes] = value
+    def slot(self, layer, block, index, slot):
+        """Of the rank's head number `index`."""
+        at = self.place(layer, block) + (index * self.tokens + slot) * self.slot_bytes
+        return slice(at, at + self.slot_bytes)
 
-    def read(self, layer, block, slot):
-        at = self.place(layer, block) + slot * self.slot_bytes
-        return self.map[at:at + self.slot_bytes]
+    def write(self, layer, block, slot, prompt, position):
+        """What every head of this rank has for the token."""
+        for index, head in enumerate(self.heads):
+            self.map[self.slot(layer, block, index, slot)] = kv_of(prompt, position, layer, head, self.slot_bytes)
+
+    def wrong_heads(self, layer, block, slot, prompt, position):
+        return [head for index, head in enumerate(self.heads)
+                if self.map[self.slot(layer, block, index, slot)] != kv_of(prompt, position, layer, head, self.slot_bytes)]
 
     def close(self):
         try:
@@ -87,7 +97,14 @@ class Memory:
             pass
 
 
-def kv_of(tokens, position, layer, size):
-    """What a layer has for a token: it depends on all tokens before it."""
-    seed = hashlib.sha256(f"{layer}:{tokens[:position + 1]}".encode()).digest()
+def heads_of(total, rank, ranks):
+    """As vLLM shares them out: a range each, or, with more ranks than heads, several ranks in a row with the same one."""
+    count = max(1, total // ranks)
+    first = rank // (ranks // total) if ranks > total else rank * count
+    return range(first, first + count)
+
+
+def kv_of(tokens, position, layer, head, size):
+    """What a layer's head has for a token: it depends on all tokens before it."""
+    seed = hashlib.sha256(f"{layer}:{head}:{tokens[:position + 1]}".encode()).digest()
     return (seed * (size // len(seed) + 1))[:size]

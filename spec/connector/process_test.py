@@ -43,7 +43,6 @@ class Processes(unittest.TestCase):
         self.room = 500
         self.extra = {**EXTRA, "backends": [self.backend]}
         self.d = Engine("d", self.extra, blocks=BLOCKS)
-        self.addCleanup(self.d.memory.close)
         self.addCleanup(self.d.close)
         self.p = self.prefill()
 

@@ -3,6 +3,7 @@ import unittest
 
 import paths  # noqa: F401
 from vllm_connector import baton_kv
+from vllm_connector.model import Model
 from vllm_connector.plan import Load, Plan, Save
 from vllm_connector.settings import Settings
 from vllm_connector.worker import WorkerSide, missing_ranges
@@ -34,6 +35,9 @@ class FakeAgent:
             raise self.refusals.pop(0)
         self.calls.append(("send", *arguments))
 
+    def room_stats(self, handle):
+        return baton_kv.RoomStats(bytes=4096, bootstrap_us=1000, wait_us=2000, transfer_us=5000)
+
     def states(self, handles):
         return [self.state[handle] for handle in handles]
 
@@ -64,7 +68,7 @@ class Case(unittest.TestCase):
     settings = Settings(idle_wait_ms=0)
 
     def setUp(self):
-        self.side = WorkerSide(self.settings, "w/0", 0, 1)
+        self.side = WorkerSide(self.settings, "w/0")
         self.agent = self.side.agent = FakeAgent()
         self.side.layout, self.side.buffers, self.side.by_layer = 9, 3, {"a": [0], "b": [1], "c": [2]}
 
@@ -120,16 +124,18 @@ class Receiving(Case):
         self.assertEqual(self.side.take_failed_pages(), set())
 
     def test_a_source_is_the_one_of_the_same_rank(self):
-        side = WorkerSide(self.settings, "w/1", 1, 2)
+        side = WorkerSide(self.settings, "w/1", Model(rank=1, ranks=2))
         self.assertEqual(side.my_source([("a", 1), ("b", 2)]), [("b", 2)])
-        self.assertEqual(side.my_source([("a", 1)]), [("a", 1)])
         self.assertEqual(side.my_source([]), [])
+        for sources in ([("a", 1)], [("a", 1)] * 3):
+            with self.assertRaisesRegex(ValueError, f"names {len(sources)} agents and this server has 2 ranks: name one a rank"):
+                side.my_source(sources)
 
 
 class Sending(Case):
     def test_chunks_go_after_the_forward_and_the_request_when_all_is_over(self):
         self.step(Save("s", 6, 0, [1, 2], False))
-        self.assertEqual(self.agent.take_calls(), [("open", 6, 9), ("send", 1, 0, [1, 2], False, 0, 3)])
+        self.assertEqual(self.agent.take_calls(), [("open", 6, 9, 1), ("send", 1, 0, [1, 2], False, 0, 3)])
         self.step(Save("s", 6, 2, [3], True))
         self.assertEqual(self.agent.take_calls(), [("send", 1, 2, [3], True, 0, 3)])
         self.agent.state[1], self.agent.is_free[1] = baton_kv.SUCCESS, True
@@ -149,7 +155,7 @@ class Sending(Case):
         self.agent.refusals = [again] * 4
         self.step(Save("s", 6, 0, [1], False))
         self.step(Save("s", 6, 1, [2], True))
-        self.assertEqual(self.agent.take_calls(), [("open", 6, 9)])
+        self.assertEqual(self.agent.take_calls(), [("open", 6, 9, 1)])
         self.step()
         self.assertEqual(self.agent.take_calls(), [("send", 1, 0, [1], False, 0, 3), ("send", 1, 1, [2], True, 0, 3)])
 
@@ -177,6 +183,50 @@ class Sending(Case):
         self.assertEqual(self.step(), ({"s"}, set()))
 
 
+class Figures(Case):
+    def test_a_room_that_succeeds_is_counted_once(self):
+        self.step(Save("s", 6, 0, [1], True), loads=[Load("r", 5, [11], 0, [])])
+        self.agent.state = dict.fromkeys(self.agent.state, baton_kv.SUCCESS)
+        for _ in range(3):  # until they are released they are looked at again and again
+            self.step()
+        self.agent.is_free = dict.fromkeys(self.agent.state, True)
+        self.step(finished={"s"})
+        data = self.side.take_stats().data
+        self.assertEqual((data["received_bytes"], data["wait_seconds"], data["transfer_seconds"], data["sent_bytes"]),
+                         ([4096], [0.003], [0.005], 4096))
+        self.assertIsNone(self.side.take_stats())
+
+    def test_failures_are_counted_once(self):
+        with self.assertLogs("vllm_connector.worker", "WARNING"):
+            self.step(Save("s", 6, 0, [1], True), loads=[Load("r", 5, [11], 0, [])])
+            self.agent.state = dict.fromkeys(self.agent.state, baton_kv.FAILED)
+            self.step()
+            self.agent.is_free = dict.fromkeys(self.agent.state, True)
+            self.step(finished={"s"})
+        data = self.side.take_stats().data
+        self.assertEqual((data["failed_loads"], data["failed_sends"], data["received_bytes"]), (1, 1, []))
+
+    def test_a_request_that_nobody_waits_for_has_not_failed(self):
+        self.step(loads=[Load("r", 5, [11], 0, [])])
+        self.step(finished={"r"})
+        self.agent.is_free = {1: True}
+        self.step()
+        self.assertIsNone(self.side.take_stats())
+
+
+class Managed(Case):
+    def test_a_gateway_names_the_receivers(self):
+        self.side.gateways = {1: "127.0.0.1:29500"}
+        self.step(Save("s", 6, 0, [1], False))
+        self.assertEqual(self.agent.take_calls()[0], ("open", 6, 9, baton_kv.RECEIVERS_OF_GATEWAY))
+
+    def test_unless_requests_name_the_senders(self):
+        self.side.gateways = {1: "127.0.0.1:29500"}
+        self.side.settings = Settings(idle_wait_ms=0, allow_sources=True)
+        self.step(Save("s", 6, 0, [1], False))
+        self.assertEqual(self.agent.take_calls()[0], ("open", 6, 9, 1))
+
+
 class Preempted(Case):
     def test_a_room_of_which_nothing_went_goes_on(self):
         self.step(Save("s", 6, 0, [], False))
@@ -189,7 +239,7 @@ class Preempted(Case):
         self.agent.refusals = [baton_kv.KvAgain("chunk", baton_kv.AGAIN, "try again")] * 2
         self.step(Save("s", 6, 0, [1], False))
         self.step(Save("s", 6, 0, [7], True), preempted=["s"])
-        self.assertEqual(self.agent.take_calls(), [("open", 6, 9), ("send", 1, 0, [7], True, 0, 3)])
+        self.assertEqual(self.agent.take_calls(), [("open", 6, 9, 1), ("send", 1, 0, [7], True, 0, 3)])
 
     def test_a_room_that_cannot_succeed_any_more_is_not_waited_for(self):
         self.step(Save("s", 6, 0, [1], False))
@@ -221,7 +271,7 @@ class Layers(Case):
 
     def test_a_step_without_pages_sends_nothing(self):
         self.step(Save("s", 6, 0, [], False), layers=["a"])
-        self.assertEqual(self.agent.take_calls(), [("open", 6, 9)])
+        self.assertEqual(self.agent.take_calls(), [("open", 6, 9, 1)])
 
     def test_ranges(self):
         self.assertEqual(missing_ranges(set(), 4), [(0, 4)])
