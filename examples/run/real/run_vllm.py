@@ -10,6 +10,7 @@ from kill_check import check_kill
 from model import ready_model
 from pair import Pair
 from process import StartError, cores
+from ranks_check import check_ranks
 from report import Report
 from request_check import check_requests
 from scratch import scratch_folder
@@ -59,6 +60,7 @@ def main():
                 if connector == "baton":
                     for backend in backends:
                         check_baton(venv, model, folder, backend, plain, report)
+                    check_ranks(venv, model, folder, backends[0], plain, report)
                 else:
                     check_connector(venv, model, folder, connector, plain, report)
         except StartError as error:

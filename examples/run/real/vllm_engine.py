@@ -12,17 +12,17 @@ BLOCK = 32
 
 class VllmEngine(Server):
     """role: prefill (or prefill2), decode or plain. connector: vLLM's class name; a plain engine has none. extra: the connector's
-    own settings; flags: more of the command line."""
+    own settings; flags: more of the command line; ranks: tensor-parallel, all on the one core."""
 
-    def __init__(self, venv, model, folder, role, core, connector=None, extra=None, flags=()):
+    def __init__(self, venv, model, folder, role, core, connector=None, extra=None, flags=(), ranks=1):
         port, self.side_port = free_ports(2)
         super().__init__(port)
         self.role = role
-        self.core = core
+        self.core, self.ranks = core, ranks
         command = [os.path.join(venv.dir, "bin", "vllm"), "serve", model, "--served-model-name", "tiny",
                    "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager",
                    "--max-model-len", "2048", "--block-size", str(BLOCK), "--max-num-seqs", "16",
-                   "--no-enable-log-requests", *flags]
+                   "--no-enable-log-requests", "--tensor-parallel-size", str(ranks), *flags]
         if connector:
             extra = {**(extra or {}), "worker": self.url} if connector == "BatonConnector" else extra
             command += ["--kv-transfer-config", json.dumps(transfer_config(role, connector, folder, extra))]
@@ -30,7 +30,7 @@ class VllmEngine(Server):
 
     def environment(self):
         return {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_HOST_IP": "127.0.0.1",
-                "VLLM_CPU_OMP_THREADS_BIND": str(self.core), "VLLM_NO_USAGE_STATS": "1",
+                "VLLM_CPU_OMP_THREADS_BIND": "|".join([str(self.core)] * self.ranks), "VLLM_NO_USAGE_STATS": "1",
                 "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(self.side_port),
                 "UCX_TLS": "tcp,self,sm", "PYTHONHASHSEED": "0", "VLLM_ENABLE_RESPONSES_API_STORE": "1",
                 "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
