@@ -104,6 +104,7 @@ typedef struct bt_attempt_kv {
 typedef struct bt_attempt_trigger {
     bt_timer_t wait;
     uint64_t called_us;               /* when it came; 0 = not yet */
+    bt_str_t said;                    /* what prefill is asked with */
     struct bt_metaserver_call *calls; /* that wait for prefill's end */
 } bt_attempt_trigger_t;
 

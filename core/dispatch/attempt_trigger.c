@@ -2,7 +2,8 @@
  * then, with what the call says.
  *
  *   decode asked -> it calls -> prefill asked -> prefill has ended: all calls that came meanwhile are answered
- *                |           `> the call is wrong: decode's fault
+ *                |           |> the call is wrong: decode's fault
+ *                |           `> it cannot be reached, or is lost: another one is asked (replacement.c)
  *                |> no call in callback_ms: decode's fault
  *                `> its answer begins without one: it has computed the prompt itself
  *
@@ -97,8 +98,9 @@ static void start_prefill(bt_attempt_t *a, bt_str_t said)
     if (r->warmup == NULL)
         bt_histogram_note(&r->d->stats.callback_wait,
                           a->trigger.called_us - bt_attempt_answer(a)->call.start_us, 1);
-    said = bt_arena_str(&r->send_arena, said.n != 0 ? said : BT_STR("null"));
-    if (bt_leg_start(p, said, &f) < 0)
+    a->trigger.said = bt_arena_str(&r->send_arena, said.n != 0 ? said : BT_STR("null"));
+    if (bt_leg_start(p, a->trigger.said, &f) < 0 &&
+        !bt_replacement_prefill(a, &f, bt_blame_is_guilty(&f)))
         bt_attempt_fail_leg(f.rc == BT_E_CALLBACK ? bt_attempt_answer(a) : p, &f);
 }
 

@@ -3,6 +3,7 @@
  *   decode:  prefill has finished, and decode got no byte of the hand-off: another decode gets it.
  *   prefill: decode waits for the first byte of a gateway-managed room: another prefill computes the prompt anew under a room of its own,
  *            and the hub tells decode's agents where it comes from now. Decode's engine never hears of it.
+ *            Or decode has called for it (a trigger), and it got no byte: another one is asked with what the call says.
  *
  * Both count as attempts, and respect what attempts respect: the deadline, their number, the budget, --disable-retries, breakers.
  */
@@ -39,7 +40,15 @@ static void renew_leg(bt_leg_t *leg, enum bt_leg_role role, bt_worker_t *worker,
 
 /* ---- decode ---- */
 
-/* A finished prefill may serve another decode only if the first one got no byte of the request: after that decode may have
+/* It got no byte of the request. */
+static bool has_not_heard(const bt_leg_t *leg, const bt_failure_t *f)
+{
+    return !leg->call.any_byte_sent && f->status == 0 &&
+           (f->rc == BT_E_CONNECT || f->rc == BT_E_CONNECT_TIMEOUT || f->rc == BT_E_RESOLVE ||
+            f->rc == BT_E_LOST);
+}
+
+/* A finished prefill may serve another decode only if the first one has not heard of it: after that decode may have
  * read or rejected it, and prefill's blocks are free for others. And not if prefill was told which decode it is for. */
 bool bt_replacement_decode(bt_attempt_t *a, const bt_failure_t *f)
 {
@@ -47,11 +56,8 @@ bool bt_replacement_decode(bt_attempt_t *a, const bt_failure_t *f)
     bt_pair_t pair;
     bool probe;
 
-    if (a->dialect->needs_decode_first || d->call.any_byte_sent || f->status != 0 ||
-        !f->retryable || !bt_task_may_go_on(a->task))
-        return false;
-    if (f->rc != BT_E_CONNECT && f->rc != BT_E_CONNECT_TIMEOUT && f->rc != BT_E_RESOLVE &&
-        f->rc != BT_E_LOST)
+    if (a->dialect->needs_decode_first || !has_not_heard(d, f) || !f->retryable ||
+        !bt_task_may_go_on(a->task))
         return false;
     if (!bt_task_take_retry(a->task))
         return false;
@@ -71,11 +77,22 @@ bool bt_replacement_decode(bt_attempt_t *a, const bt_failure_t *f)
 /* ---- prefill ---- */
 
 /* What a client's own request is to blame for would fail at any prefill. */
+static bool is_room_repairable(const bt_attempt_t *a, const bt_failure_t *f)
+{
+    return a->kv.room != 0 && !a->kv.is_moving && f->rc != BT_E_DIALECT &&
+           (f->status == 0 || f->status >= 500);
+}
+
+/* One that was asked may write into decode's blocks yet, beside another one, or when they are somebody else's. */
+static bool is_call_unheard(const bt_attempt_t *a, const bt_failure_t *f)
+{
+    return a->kind == BT_PLAN_TRIGGER && a->trigger.called_us != 0 && has_not_heard(&a->legs[0], f);
+}
+
 static bool may_repair(bt_attempt_t *a, const bt_failure_t *f)
 {
-    return a->kv.room != 0 && !a->ended && !a->committed && !a->kv.is_moving &&
-           bt_leg_running(bt_attempt_answer(a)) && f->retryable && f->rc != BT_E_DIALECT &&
-           (f->status == 0 || f->status >= 500) && bt_task_may_go_on(a->task) &&
+    return (is_room_repairable(a, f) || is_call_unheard(a, f)) && !a->ended && !a->committed &&
+           bt_leg_running(bt_attempt_answer(a)) && f->retryable && bt_task_may_go_on(a->task) &&
            bt_task_take_retry(a->task);
 }
 
@@ -90,18 +107,27 @@ static bool try_prefills(bt_attempt_t *a, const bt_failure_t *f, bt_pair_t *pair
     return false;
 }
 
+/* A trigger keeps its number: decode calls it, whoever prefills. */
+static int repair_room(bt_attempt_t *a)
+{
+    uint64_t room;
+    int rc;
+
+    if (a->kv.room == 0)
+        return 0;
+    rc = bt_attempt_mint_room(a, &room);
+    return rc == 0 ? bt_attempt_kv_repair(a, room) : rc;
+}
+
 /* 0, or BT_E_NOMEM with nothing changed but that the new worker's breaker has been entered. */
 static int take_over(bt_attempt_t *a, const bt_pair_t *pair, bool probe, int rc, bool is_guilty)
 {
     bt_leg_t *p = bt_attempt_prefill(a);
     const bt_pair_t before = a->pair;
-    uint64_t room;
     int failed;
 
     a->pair = *pair;
-    failed = bt_attempt_mint_room(a, &room);
-    if (failed == 0)
-        failed = bt_attempt_kv_repair(a, room);
+    failed = repair_room(a);
     if (failed < 0) {
         a->pair = before;
         bt_breaker_innocent(&pair->prefill->breaker, probe);
@@ -134,7 +160,7 @@ bool bt_replacement_prefill(bt_attempt_t *a, const bt_failure_t *f, bool is_guil
         if (take_over(a, &pair, probe, next.rc, is_guilty) < 0)
             break;
         is_another = true;
-        if (bt_leg_start(p, BT_STR(""), &next) == 0)
+        if (bt_leg_start(p, a->kind == BT_PLAN_TRIGGER ? a->trigger.said : BT_STR(""), &next) == 0)
             return true;
         is_guilty = bt_blame_is_guilty(&next);
     }

@@ -315,15 +315,36 @@ static void a_prefill_that_dies(void **state)
     assert_int_equal(blamed(D0), 0);
 }
 
+/* Decode waits, and takes its KV from whoever has its call. */
 static void a_prefill_that_cannot_be_reached(void **state)
 {
     (void) state;
     begin_one();
     refuse(P0);
     call_metaserver(room, CALL("req-1"));
-    assert_answers(1, 502);
-    again(P1, D0);
+    take(P1);
+    assert_true(heard(P1, "X-Request-Id: req-1\r\n"));
+    assert_true(heard(P1, "\"request_id\":\"cmpl-req-1-0\""));
+    answer(P1, 200, REPLY);
+    assert_answers(1, 200);
+    answer(D0, 200, REPLY);
+    answered("x-baton-attempts: 2\r\n");
     assert_int_equal(blamed(P0), 1);
+    assert_int_equal(blamed(P1) + blamed(D0), 0);
+}
+
+static void prefills_that_cannot_be_reached(void **state)
+{
+    (void) state;
+    begin_with((struct rig_options){.max_attempts = 2});
+    refuse(P0);
+    refuse(P1);
+    call_metaserver(room, CALL("req-1"));
+    assert_answers(1, 502);
+    answered("HTTP/1.1 502 ");
+    assert_int_equal(blamed(P0), 1);
+    assert_int_equal(blamed(P1), 1);
+    assert_int_equal(blamed(D0), 0);
 }
 
 /* The client's own mistake: prefill's words, and nobody's fault. */
@@ -521,6 +542,7 @@ int main(void)
         CASE_OF(a_prefill_that_breaks),
         CASE_OF(a_prefill_that_dies),
         CASE_OF(a_prefill_that_cannot_be_reached),
+        CASE_OF(prefills_that_cannot_be_reached),
         CASE_OF(a_request_that_prefill_refuses),
         CASE_OF(an_error_inside_prefills_200),
         CASE_OF(a_prefill_that_hangs),
