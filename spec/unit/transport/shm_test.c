@@ -178,7 +178,7 @@ static void test_a_pool_that_cannot_be_mapped_is_pulled(void **state)
 }
 
 /* The message waits, as with a full socket, and its batch with it. */
-static void test_a_send_short_of_memory_is_no_end(void **state)
+static void test_a_host_short_of_memory_is_no_end(void **state)
 {
     (void) state;
     pair_t p;
@@ -441,7 +441,7 @@ int main(void)
         cmocka_unit_test(test_a_grant_makes_the_pull_possible),
         cmocka_unit_test(test_neither_pull_nor_window),
         cmocka_unit_test(test_a_pool_that_cannot_be_mapped_is_pulled),
-        cmocka_unit_test(test_a_send_short_of_memory_is_no_end),
+        cmocka_unit_test(test_a_host_short_of_memory_is_no_end),
         cmocka_unit_test(test_a_batch_longer_than_the_ring),
         cmocka_unit_test(test_back_pressure_and_order),
         cmocka_unit_test(test_both_directions_at_once),
