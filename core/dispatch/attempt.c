@@ -232,7 +232,7 @@ static bt_failure_t failed_inside(const bt_leg_t *leg)
                    : "prefill answered 200 with an error or abort inside";
     f.status = status;
     if (status != 0)
-        f.body = leg->reply.text;
+        f.body = bt_leg_masked(leg, leg->reply.text);
     return f;
 }
 

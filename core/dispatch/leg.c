@@ -4,6 +4,7 @@
  * way out (done, failed, cancelled, never started) passes through bt_leg_settle, so nothing can stay held.
  */
 #include "dispatch/leg.h"
+#include "api/mask.h"
 #include "api/redact.h"
 #include "base/log.h"
 #include "cluster/engine_ids.h"
@@ -37,6 +38,21 @@ bool bt_leg_take_place(bt_leg_t *leg)
 
     leg->has_place = limit != 0 && bt_worker_take_place(leg->worker, limit);
     return leg->has_place || limit == 0;
+}
+
+bool bt_leg_has_addresses(const bt_leg_t *leg)
+{
+    return (leg->role == BT_LEG_PREFILL || leg->role == BT_LEG_DECODE) &&
+           leg->attempt->pair.prefill->kv_address != NULL && leg->worker->kv_address != NULL;
+}
+
+bt_str_t bt_leg_masked(const bt_leg_t *leg, bt_str_t words)
+{
+    bt_mask_t mask = {.count = 0};
+
+    if (bt_leg_has_addresses(leg))
+        bt_mask_feed(&mask, (char *) (uintptr_t) words.p, words.n);
+    return words;
 }
 
 bt_failure_t bt_leg_failure(const bt_leg_t *leg, int rc, bool retryable)

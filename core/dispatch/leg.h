@@ -23,6 +23,10 @@ int bt_leg_start(bt_leg_t *leg, bt_str_t handoff_reply, bt_failure_t *f); /* < 0
 void bt_leg_hold(bt_leg_t *leg); /* its load counts, whether it has begun or not */
 /* A prefill's whole reply, while decode waits for its KV. False: f filled. */
 bool bt_leg_reply_is_good(bt_leg_t *leg, bt_failure_t *f);
+/* p2p_nccl, moriio: the id that an engine repeats has both engines' KV addresses in it. */
+bool bt_leg_has_addresses(const bt_leg_t *leg);
+/* What an engine says of an error: masked in place, so it must be ours alone. */
+bt_str_t bt_leg_masked(const bt_leg_t *leg, bt_str_t words);
 bt_failure_t bt_leg_failure(const bt_leg_t *leg, int rc, bool retryable); /* without an answer */
 bt_failure_t bt_leg_call_failure(const bt_leg_t *leg,
                                  int rc); /* its call's on_fail; health hears of it */

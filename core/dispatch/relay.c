@@ -129,30 +129,13 @@ static void fail(bt_leg_t *leg, const bt_failure_t *f)
     failed(leg, f);
 }
 
-/* p2p_nccl, moriio: the id that an engine repeats has both engines' addresses in it. */
-static bool has_addresses(const bt_leg_t *leg)
-{
-    return (leg->role == BT_LEG_PREFILL || leg->role == BT_LEG_DECODE) &&
-           leg->attempt->pair.prefill->kv_address != NULL && leg->worker->kv_address != NULL;
-}
-
-/* Of an error: ours alone, too. */
-static bt_str_t masked(const bt_leg_t *leg, bt_str_t words)
-{
-    bt_mask_t mask = {.count = 0};
-
-    if (has_addresses(leg))
-        bt_mask_feed(&mask, (char *) (uintptr_t) words.p, words.n);
-    return words;
-}
-
 /* An error inside a 200: the engine's own words, with the status they stand for. */
 static void fail_inside(bt_leg_t *leg, unsigned status, bt_str_t words)
 {
     bt_failure_t f = bt_leg_failure(leg, BT_E_UPSTREAM_BODY, status >= 500 || status == 429);
 
     f.status = status;
-    f.body = masked(leg, bt_arena_str(&request_of(leg)->arena, words));
+    f.body = bt_leg_masked(leg, bt_arena_str(&request_of(leg)->arena, words));
     fail(leg, &f);
 }
 
@@ -257,7 +240,7 @@ static void commit(bt_leg_t *leg, bool is_whole)
         leg->redact = bt_arena_alloc(&request_of(leg)->arena, sizeof(*leg->redact));
         bt_redact_init(leg->redact);
     }
-    if (has_addresses(leg))
+    if (bt_leg_has_addresses(leg))
         leg->mask = bt_arena_zalloc(&request_of(leg)->arena, sizeof(*leg->mask));
     bt_attempt_leg_commit(leg);
     if (leg->state == BT_LEG_RUNNING && kept.text.n > 0)
@@ -416,7 +399,7 @@ static void answered_with_status(bt_leg_t *leg)
     bt_failure_t f = bt_leg_failure(leg, BT_E_UPSTREAM_STATUS, status == 429 || status >= 500);
 
     f.status = status;
-    f.body = masked(leg, leg->reply.text);
+    f.body = bt_leg_masked(leg, leg->reply.text);
     if (f.status == 503 && bt_str_find(leg->reply.text, BT_STR("currently scaling")) >= 0)
         bt_health_note_scaling(leg->worker);
     else if (f.status >= 500 && bt_str_find(leg->reply.text, BT_STR("EngineDead")) >= 0)

@@ -310,6 +310,7 @@ describe("errors of p2p_nccl", function()
 
   for _, case in ipairs({
     { "prefill's status", fails(400), good },
+    { "prefill's 200", fails(200), good },
     { "decode's status", good, fails(400) },
     { "decode's 200", good, fails(200) },
     { "decode's first event", good, fails_in_stream },
