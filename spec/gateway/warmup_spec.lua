@@ -234,6 +234,22 @@ describe("--warm-pairs", function()
     nobody_is_blamed()
   end)
 
+  -- Ten retries, or half of the requests of the last 10 s: with twenty warm-ups among them it would be thirteen.
+  it("earns clients no retries", function()
+    start({ "role=prefill,connector=NixlConnector,count=4,latency=0",
+      "role=decode,connector=NixlConnector,count=5,latency=0" },
+      { "--retry-budget-percent", "50", "--disable-circuit-breaker" })
+    until_warm(20, 9)
+    local wanted = 0
+    for _ = 1, 6 do
+      local answer = f:post(PATH, BODY, { ["x-sim-fault"] = "status:500@decode" })
+      assert.equal(500, answer.status)
+      wanted = wanted + tonumber(answer:header("x-baton-attempts") or 1) - 1
+    end
+    assert.equal(10, wanted)
+    assert.equal(1, f:metric("baton_retries_over_budget_total"))
+  end)
+
   it("counts each pair's failures by itself", function()
     start({ "role=prefill,connector=NixlConnector,latency=0", "role=decode,connector=NixlConnector,count=2,latency=0" },
       {}, {
