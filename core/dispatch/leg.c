@@ -72,15 +72,29 @@ bt_failure_t bt_leg_call_failure(const bt_leg_t *leg, int rc)
     return f;
 }
 
-void bt_leg_keep_head(bt_leg_t *leg, bt_failure_t *f)
+static bt_head_t kept_head(const bt_leg_t *leg)
 {
     bt_arena_t *arena = &leg->attempt->task->request->arena;
-    const bt_head_t *from = leg->call.head;
-    bt_header_t *copies = bt_arena_alloc(arena, (from->header_count + 1) * sizeof(*copies));
+    bt_head_t head = *leg->call.head;
+    bt_header_t *copies = bt_arena_alloc(arena, (head.header_count + 1) * sizeof(*copies));
 
-    bt_headers_keep(arena, copies, from->headers, from->header_count);
-    f->head = *from;
-    f->head.headers = copies;
+    bt_headers_keep(arena, copies, head.headers, head.header_count);
+    head.headers = copies;
+    return head;
+}
+
+void bt_leg_keep_head(const bt_leg_t *leg, bt_failure_t *f)
+{
+    f->head = kept_head(leg);
+}
+
+bt_head_t *bt_leg_own_head(bt_leg_t *leg)
+{
+    bt_head_t *head = bt_arena_alloc(&leg->attempt->task->request->arena, sizeof(*head));
+
+    *head = kept_head(leg);
+    leg->call.head = head;
+    return head;
 }
 
 bool bt_leg_running(const bt_leg_t *leg)

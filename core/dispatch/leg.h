@@ -30,9 +30,11 @@ bt_str_t bt_leg_masked(const bt_leg_t *leg, bt_str_t words);
 bt_failure_t bt_leg_failure(const bt_leg_t *leg, int rc, bool retryable); /* without an answer */
 bt_failure_t bt_leg_call_failure(const bt_leg_t *leg,
                                  int rc); /* its call's on_fail; health hears of it */
-void bt_leg_keep_head(bt_leg_t *leg,
+void bt_leg_keep_head(const bt_leg_t *leg,
                       bt_failure_t *f); /* end-to-end headers of an error answer, for the client */
-void bt_leg_unload(bt_leg_t *leg);      /* its worker has done its part: ledger and place */
+/* Its call's head is a copy in the request's arena from here on, to be changed or to outlive the connection's. */
+bt_head_t *bt_leg_own_head(bt_leg_t *leg);
+void bt_leg_unload(bt_leg_t *leg); /* its worker has done its part: ledger and place */
 void bt_leg_settle(bt_leg_t *leg, enum bt_blame blame); /* ledger and breaker, once */
 void bt_leg_cancel(bt_leg_t *leg);
 void bt_leg_drop(bt_leg_t *leg); /* gives up references */

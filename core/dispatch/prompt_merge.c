@@ -89,26 +89,12 @@ static int correct_cached(const bt_leg_t *leg, bt_buf_t **buf_p)
     return 0;
 }
 
-/* The call's head is the connection's; what it says of the body's length is true no longer. */
-static int set_length(bt_leg_t *leg, size_t bytes)
-{
-    bt_head_t *head = bt_arena_alloc(&request_of(leg)->arena, sizeof(*head));
-
-    if (head == NULL)
-        return BT_E_NOMEM;
-    *head = *leg->call.head;
-    head->has_length = true;
-    head->chunked = false;
-    head->length = bytes;
-    leg->call.head = head;
-    return 0;
-}
-
 int bt_prompt_merge_whole(bt_leg_t *leg, const char **why_p)
 {
     const size_t bytes = leg->reply.text.n + prefill_of(leg)->reply.text.n;
     bt_prompt_logprobs_part_t part;
     bt_buf_t *merged;
+    bt_head_t *head;
     int rc;
 
     if (leg->reply_overflow) {
@@ -128,7 +114,11 @@ int bt_prompt_merge_whole(bt_leg_t *leg, const char **why_p)
     }
     bt_kept_drop(&leg->reply);
     leg->reply = (bt_kept_t){{merged->data, merged->len}, merged, true};
-    return set_length(leg, merged->len);
+    head = bt_leg_own_head(leg);
+    head->has_length = true;
+    head->chunked = false;
+    head->length = merged->len;
+    return 0;
 }
 
 int bt_prompt_merge_begin(bt_leg_t *leg, const char **why_p)

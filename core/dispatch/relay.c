@@ -424,10 +424,7 @@ static void ended_without_event(bt_leg_t *leg)
 /* Its connection serves others now, or is gone: what is still needed of its answer's head is copied. */
 static void end_held(bt_leg_t *leg)
 {
-    bt_failure_t copy;
-
-    bt_leg_keep_head(leg, &copy);
-    leg->call.head = copy.head;
+    bt_leg_own_head(leg);
     leg->is_over = true;
 }
 
