@@ -12,7 +12,6 @@ void bt_slab_init(bt_slab_t *pool, size_t object_bytes, unsigned keep_max)
 {
     memset(pool, 0, sizeof(*pool));
     pool->object_bytes = object_bytes < sizeof(void *) ? sizeof(void *) : object_bytes;
-    pool->zeroed_bytes = pool->object_bytes;
     pool->keep_max = BT_ASAN ? 0 : keep_max;
 }
 
@@ -37,7 +36,7 @@ void *bt_slab_get(bt_slab_t *pool)
 {
     void *object = take_free(pool);
     if (object != NULL)
-        memset(object, 0, pool->zeroed_bytes);
+        memset(object, 0, pool->object_bytes - pool->raw_bytes);
     else
         object = calloc(1, pool->object_bytes);
     if (object == NULL)

@@ -2,7 +2,7 @@
  *
  * Owner: one loop; not thread safe.
  * Life:  init -> get/put* -> fini (frees what lies in the free list; objects still out are the owner's bug).
- * Flow:  put objects keep their memory; get hands out zeroed memory, but for what the owner fills itself (zeroed_bytes).
+ * Flow:  put objects keep their memory; get hands out zeroed memory, but for what the owner fills itself (raw_bytes).
  * Cost:  O(1); malloc only while warming up. Under ASan objects are really freed, so use-after-put is found.
  */
 #ifndef BT_BASE_SLAB_H
@@ -12,8 +12,8 @@
 
 typedef struct bt_slab {
     size_t object_bytes;
-    size_t zeroed_bytes; /* of them, the first; its owner may want less than all */
-    unsigned keep_max;   /* free objects kept */
+    size_t raw_bytes;  /* of them, the last, that get does not zero; 0 unless the owner says so */
+    unsigned keep_max; /* free objects kept */
     unsigned free_count;
     unsigned out_count; /* objects handed out now */
     void *free_head;

@@ -31,7 +31,7 @@ int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_dispatch_shared
     bt_list_init(&d->draining);
     bt_lost_legs_init(d);
     bt_slab_init(&d->request_slab, sizeof(bt_request_t), 1024);
-    d->request_slab.zeroed_bytes = offsetof(bt_request_t, room);
+    d->request_slab.raw_bytes = BT_REQUEST_ROOM;
     bt_slab_init(&d->background_slab, bt_background_call_bytes(), 64);
     d->records = bt_record_ring_new();
     d->observer = bt_observer_new(d);

@@ -35,7 +35,7 @@ static void test_zeroes_as_much_as_the_owner_wants(void **state)
     (void) state;
     bt_slab_t pool;
     bt_slab_init(&pool, 100, 4);
-    pool.zeroed_bytes = 40;
+    pool.raw_bytes = 60;
     for (int round = 0; round < 3; round++) {
         unsigned char *object = bt_slab_get(&pool);
         for (int i = 0; i < 40; i++)
