@@ -1,4 +1,4 @@
-/* slice_queue.h - slices that wait to be sent, in entries that a loop's streams share. Private to core/loop.
+/* slice_queue.h - slices that wait to be sent, in entries that a loop's streams share. stream.c pushes and pops.
  *
  * Owner: the loop keeps free entries; a stream has those of its queue.
  * Life:  push -> pop; bt_slice_queue_fini_spare at the loop's end.
@@ -8,16 +8,28 @@
 #ifndef BT_LOOP_SLICE_QUEUE_H
 #define BT_LOOP_SLICE_QUEUE_H
 
+#include "base/buf.h"
 #include "base/sanitize.h"
-#include "loop/stream.h"
+#include "loop/loop.h"
 
 #include <stdlib.h>
 
 #define BT_SLICES_SPARE_MAX (BT_ASAN ? 0U : 1024U)
 
+/* owner == NULL: the bytes must stay valid until drained or until bt_stream_close was called. */
+struct bt_slice {
+    const char *p;
+    size_t n;
+    bt_buf_t *owner;
+};
+
 struct bt_queued {
     struct bt_queued *next;
     struct bt_slice slice;
+};
+
+struct bt_slice_queue {
+    struct bt_queued *first, *last; /* first NULL = nothing waits */
 };
 
 /* At the end; takes a reference to the owner. False: out of memory. */

@@ -23,7 +23,6 @@
  */
 #include "loop/stream.h"
 #include "loop/loop_impl.h"
-#include "loop/slice_queue.h"
 
 #include "base/clock.h"
 #include "base/err.h"

@@ -12,24 +12,12 @@
 #include "base/buf.h"
 #include "base/list.h"
 #include "loop/loop.h"
+#include "loop/slice_queue.h"
 
 #define BT_STREAM_HIGH_BYTES ((size_t) 96 * 1024) /* above: the producer should pause */
 #define BT_STREAM_LOW_BYTES ((size_t) 32 * 1024)  /* below again: on_drain */
 
 typedef struct bt_stream bt_stream_t;
-
-/* One queued slice. owner == NULL: the bytes must stay valid until drained or until bt_stream_close was called. */
-struct bt_slice {
-    const char *p;
-    size_t n;
-    bt_buf_t *owner;
-};
-
-struct bt_queued; /* private: loop/slice_queue.h */
-
-struct bt_slice_queue {
-    struct bt_queued *first, *last; /* first NULL = nothing waits */
-};
 
 typedef struct bt_stream_ops {
     void (*on_connect)(bt_stream_t *s, int rc); /* connect finished; rc < 0: close it */

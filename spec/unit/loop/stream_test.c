@@ -1,5 +1,6 @@
 /* Streams: coalescing, back-pressure, reading, nothing held when idle. Ends are in stream_close_test.c. */
 #include "base/mem.h"
+#include "base/sanitize.h"
 #include "stream_end.h"
 
 static char pattern_at(size_t i)
@@ -453,6 +454,36 @@ static void test_small_slices_do_not_pin_buffers(void **state)
 
 /* ---- reading ---- */
 
+/* What one stream has sent leaves room for what another one sends. */
+static void test_queue_entries_are_the_loops(void **state)
+{
+    struct end one, two;
+    int peers[2];
+    char got[8];
+
+    (void) state;
+    open_pair(&one, &peers[0]);
+    open_pair(&two, &peers[1]);
+    const unsigned before = loop.spare_slice_count;
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(bt_stream_write(&one.s, NULL, "a", 1), 0);
+    turn(&loop, 1);
+    assert_int_equal(recv(peers[0], got, 3, MSG_WAITALL), 3);
+    assert_null(one.s.queue.first);
+    if (!BT_ASAN)
+        assert_int_equal(loop.spare_slice_count, before < 3 ? 3 : before);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(bt_stream_write(&two.s, NULL, "b", 1), 0);
+    if (!BT_ASAN)
+        assert_int_equal(loop.spare_slice_count, before < 3 ? 0 : before - 3);
+    turn(&loop, 1);
+    assert_int_equal(recv(peers[1], got, 3, MSG_WAITALL), 3);
+    close_end(&one);
+    close_end(&two);
+    close(peers[0]);
+    close(peers[1]);
+}
+
 static void test_idle_stream_holds_no_buffer(void **state)
 {
     struct end e;
@@ -660,6 +691,7 @@ int main(void)
         WITH_LOOP(test_drain_comes_once_per_filling),
         WITH_LOOP(test_fill_from_on_drain),
         WITH_LOOP(test_small_slices_do_not_pin_buffers),
+        WITH_LOOP(test_queue_entries_are_the_loops),
         WITH_LOOP(test_idle_stream_holds_no_buffer),
         WITH_LOOP(test_small_reads_of_a_turn_share_buffers),
         WITH_LOOP(test_many_reads_of_a_turn_hold_few_buffers),
