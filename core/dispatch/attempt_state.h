@@ -50,27 +50,28 @@ struct bt_leg {
     enum bt_leg_role role;
     enum bt_leg_state state;
     enum bt_leg_mode mode;
-    bt_worker_t *worker; /* reference while the attempt lives */
-    bt_ledger_entry_t prefill_load, decode_load;
-    bool probe, entered, settled; /* breaker */
     int rank;                     /* counted at its worker; -1 = not known to us */
+    bool probe, entered, settled; /* breaker */
     bool has_place;               /* of those that --engine-request-limit leaves its worker */
     bool is_sse;
-    bt_timer_t first_event; /* headers may come long before the first event */
-    bt_sse_t sse;
-    bt_slices_t request;  /* what was sent */
-    bt_kept_t reply;      /* all that has come, until it is let through */
-    bool is_reply_object; /* prefill's, whole: one well-formed JSON object */
-    const bt_json_members_t
-        *reply_members;      /* its members, as long as bt_attempt_leg_done runs; else NULL */
+    bool is_reply_object;    /* prefill's, whole: one well-formed JSON object */
     bool reply_tokens_known; /* looked up already */
-    uint64_t reply_tokens;   /* bt_leg_reply_tokens */
-    uint64_t cached_tokens;  /* of them, in the worker's own prefix cache, as a prefill says */
-    bool is_cached_news;     /* and decode's engine is not told it: bt_usage_prefill_cached */
     bool reply_overflow;
     bool
+        is_cached_news; /* cached_tokens are, and decode's engine is not told: bt_usage_prefill_cached */
+    bool
         is_held; /* decode's answer is good so far, and waits for prefill's reply (prompt_merge.h) */
-    bool is_over;                    /* all of it has come meanwhile */
+    bool is_over;        /* all of it has come meanwhile */
+    bt_worker_t *worker; /* reference while the attempt lives */
+    bt_ledger_entry_t prefill_load, decode_load;
+    bt_timer_t first_event; /* headers may come long before the first event */
+    bt_sse_t sse;
+    bt_slices_t request; /* what was sent */
+    bt_kept_t reply;     /* all that has come, until it is let through */
+    const bt_json_members_t
+        *reply_members;     /* its members, as long as bt_attempt_leg_done runs; else NULL */
+    uint64_t reply_tokens;  /* bt_leg_reply_tokens */
+    uint64_t cached_tokens; /* of them, in the worker's own prefix cache, as a prefill says */
     struct bt_prompt_stream *prompt; /* its events need something of that reply */
     struct bt_redact *redact;        /* decode of a hand-off, plain JSON */
     struct bt_mask *mask;            /* decode whose id has KV addresses in it */
@@ -102,8 +103,8 @@ typedef struct bt_attempt_kv {
 
 /* A trigger's wait for decode's call (attempt_trigger.c). */
 typedef struct bt_attempt_trigger {
+    bt_attempt_t *attempt;
     bt_timer_t wait;
-    uint64_t called_us;               /* when it came; 0 = not yet */
     bt_str_t said;                    /* what prefill is asked with */
     struct bt_metaserver_call *calls; /* that wait for prefill's end */
 } bt_attempt_trigger_t;
@@ -121,12 +122,13 @@ struct bt_attempt {
     const bt_dialect_t *dialect; /* NULL for single */
     bt_pair_t pair;              /* references held by the legs */
     bt_leg_t legs[2];            /* [0] prefill, [1] decode or single */
-    uint64_t *rooms;             /* all that were minted for it */
-    unsigned room_count;
+    uint64_t *rooms;             /* all that were minted for it: room_count */
     bt_attempt_kv_t kv;
-    bt_attempt_trigger_t trigger;
-    const char *id; /* X-Request-Id of both legs */
+    bt_attempt_trigger_t *trigger; /* NULL = it is none, or has not begun */
+    uint64_t called_us;            /* when decode's call came; 0 = not yet */
+    const char *id;                /* X-Request-Id of both legs */
     char rid[36];
+    unsigned room_count;
     uint64_t lease_until_ms; /* 0 = no clock */
     uint64_t prefill_done_us;
     unsigned engine_ids_version; /* of those that decode was told; its worker asks_bootstrap */

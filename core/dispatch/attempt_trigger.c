@@ -17,7 +17,7 @@
 
 static void on_wait_over(bt_timer_t *timer)
 {
-    bt_attempt_t *a = bt_container_of(timer, bt_attempt_t, trigger.wait);
+    bt_attempt_t *a = bt_container_of(timer, bt_attempt_trigger_t, wait)->attempt;
     bt_leg_t *d = bt_attempt_answer(a);
     const bt_failure_t f = bt_leg_failure(d, BT_E_CALLBACK_TIMEOUT, true);
 
@@ -30,13 +30,15 @@ void bt_attempt_trigger_begin(bt_attempt_t *a)
     bt_request_t *r = a->task->request;
     bt_failure_t f;
 
-    bt_timer_init(r->d->loop, &a->trigger.wait, on_wait_over);
+    a->trigger = bt_arena_zalloc(&r->arena, sizeof(*a->trigger));
+    a->trigger->attempt = a;
+    bt_timer_init(r->d->loop, &a->trigger->wait, on_wait_over);
     if (bt_leg_start(d, BT_STR(""), &f) < 0) {
         bt_attempt_fail_leg(d, &f);
         return;
     }
     bt_leg_hold(bt_attempt_prefill(a)); /* others are planned before the call comes */
-    bt_timer_start(&a->trigger.wait, r->pool->spec.deadlines.callback_ms);
+    bt_timer_start(&a->trigger->wait, r->pool->spec.deadlines.callback_ms);
 }
 
 /* ---- answers to calls ---- */
@@ -61,23 +63,23 @@ static void answer(const bt_attempt_t *a, bt_metaserver_call_t *call, const char
 
 void bt_attempt_trigger_settle(bt_attempt_t *a, const char *why)
 {
-    if (a->kind != BT_PLAN_TRIGGER)
+    if (a->trigger == NULL)
         return;
     if (a->ended)
-        bt_timer_stop(&a->trigger.wait);
-    while (a->trigger.calls != NULL && !bt_leg_running(bt_attempt_prefill(a))) {
-        bt_metaserver_call_t *call = a->trigger.calls;
-        a->trigger.calls = call->next;
+        bt_timer_stop(&a->trigger->wait);
+    while (a->trigger->calls != NULL && !bt_leg_running(bt_attempt_prefill(a))) {
+        bt_metaserver_call_t *call = a->trigger->calls;
+        a->trigger->calls = call->next;
         answer(a, call, why);
     }
 }
 
 void bt_attempt_trigger_commit(bt_attempt_t *a)
 {
-    if (a->kind != BT_PLAN_TRIGGER)
+    if (a->trigger == NULL)
         return;
-    bt_timer_stop(&a->trigger.wait);
-    if (a->trigger.called_us != 0)
+    bt_timer_stop(&a->trigger->wait);
+    if (a->called_us != 0)
         return;
     a->recompute = true;
     bt_leg_settle(bt_attempt_prefill(a), BT_BLAME_INNOCENT);
@@ -92,14 +94,14 @@ static void start_prefill(bt_attempt_t *a, bt_str_t said)
     bt_leg_t *p = bt_attempt_prefill(a);
     bt_failure_t f;
 
-    bt_timer_stop(&a->trigger.wait);
-    a->trigger.called_us = bt_clock_event_us();
+    bt_timer_stop(&a->trigger->wait);
+    a->called_us = bt_clock_event_us();
     bt_stats_inc(&r->d->stats, callbacks);
     if (r->warmup == NULL)
         bt_histogram_note(&r->d->stats.callback_wait,
-                          a->trigger.called_us - bt_attempt_answer(a)->call.start_us, 1);
-    a->trigger.said = bt_arena_str(&r->send_arena, said.n != 0 ? said : BT_STR("null"));
-    if (bt_leg_start(p, a->trigger.said, &f) < 0 &&
+                          a->called_us - bt_attempt_answer(a)->call.start_us, 1);
+    a->trigger->said = bt_arena_str(&r->send_arena, said.n != 0 ? said : BT_STR("null"));
+    if (bt_leg_start(p, a->trigger->said, &f) < 0 &&
         !bt_replacement_prefill(a, &f, bt_blame_is_guilty(&f)))
         bt_attempt_fail_leg(f.rc == BT_E_CALLBACK ? bt_attempt_answer(a) : p, &f);
 }
@@ -108,9 +110,9 @@ static void take(bt_attempt_t *a, bt_metaserver_call_t *call)
 {
     bt_stats_t *stats = &a->task->request->d->stats;
 
-    call->next = a->trigger.calls;
-    a->trigger.calls = call;
-    if (a->trigger.called_us != 0)
+    call->next = a->trigger->calls;
+    a->trigger->calls = call;
+    if (a->called_us != 0)
         bt_stats_inc(stats, callbacks_repeated);
     else if (a->ended || a->committed)
         bt_stats_inc(stats, callbacks_late);
@@ -127,7 +129,7 @@ static void on_call(bt_loop_t *loop, bt_mail_t *mail)
     bt_attempt_t *a = bt_rooms_owner(&d->rooms, call->room);
 
     (void) loop;
-    if (a != NULL && a->kind == BT_PLAN_TRIGGER) {
+    if (a != NULL && a->trigger != NULL) {
         take(a, call);
         return;
     }

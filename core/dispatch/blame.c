@@ -50,7 +50,7 @@ bool bt_blame_is_for_hub(const bt_attempt_t *a, const bt_failure_t *f)
 static bool is_silent_prefills(const bt_leg_t *leg, const bt_failure_t *f)
 {
     bt_attempt_t *a = leg->attempt;
-    const uint64_t called_us = a->trigger.called_us;
+    const uint64_t called_us = a->called_us;
 
     return a->kind == BT_PLAN_TRIGGER && leg->role == BT_LEG_DECODE &&
            f->rc == BT_E_FIRST_BYTE_TIMEOUT && bt_leg_running(bt_attempt_prefill(a)) &&

@@ -127,7 +127,8 @@ static const char *kind_of(const bt_request_t *r)
 static void note_kept(bt_policy_event_t *event, bt_request_t *r)
 {
     event->kept_count = r->kept_count;
-    memcpy(event->kept, r->kept, r->kept_count * sizeof(r->kept[0]));
+    if (r->kept_count > 0)
+        memcpy(event->kept, r->kept, r->kept_count * sizeof(r->kept[0]));
     r->kept_count = 0;
 }
 

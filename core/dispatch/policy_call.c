@@ -60,6 +60,17 @@ void bt_policy_call_rules(bt_request_t *r)
     r->has_shadow = r->rule.shadow_target != NULL && bt_rand_unit() < r->rule.shadow_sample;
 }
 
+static void keep_vars(bt_request_t *r, const bt_policy_vars_t *vars)
+{
+    double values[BT_POLICY_KEPT_MAX], *kept;
+
+    r->kept_count = bt_policy_vars_kept(vars, values);
+    if (r->kept_count == 0)
+        return;
+    r->kept = kept = bt_arena_alloc(&r->arena, r->kept_count * sizeof(*kept));
+    memcpy(kept, values, r->kept_count * sizeof(*kept));
+}
+
 void bt_policy_call_end_intake(bt_request_t *r)
 {
     struct bt_intake *e = r->intake;
@@ -69,7 +80,7 @@ void bt_policy_call_end_intake(bt_request_t *r)
     bt_hook_run_end(&e->hook);
     for (unsigned i = 0; i < e->gate_count; i++) {
         if (r->kept_count == 0)
-            r->kept_count = bt_policy_vars_kept(&e->vars[i], r->kept);
+            keep_vars(r, &e->vars[i]);
         bt_policy_vars_drop(&e->vars[i]);
     }
     if (r->kept_count > 0 && r->policies == NULL) /* nobody has planned, but it wants to hear */

@@ -373,7 +373,7 @@ static void put_attempt(bt_record_draft_t *out, const bt_request_t *r, const bt_
     if (a->replay != NULL)
         put_u64(out, "replayed_tokens", a->replayed);
     put_since(out, BT_STR(",\"start_ms\":"), r->start_us, a->start_us);
-    put_since(out, BT_STR(",\"callback_ms\":"), r->start_us, a->trigger.called_us);
+    put_since(out, BT_STR(",\"callback_ms\":"), r->start_us, a->called_us);
     put_since(out, BT_STR(",\"prefill_ms\":"), r->start_us, a->prefill_done_us);
     put_since(out, BT_STR(",\"first_byte_ms\":"), r->start_us, a->legs[1].first_body_us);
     put_since(out, BT_STR(",\"end_ms\":"), r->start_us, a->end_us);
@@ -456,8 +456,8 @@ static void put_leg_phases(bt_record_draft_t *out, const bt_attempt_t *a)
 {
     const uint64_t done_us = a->prefill_done_us, first_us = a->legs[1].first_body_us;
 
-    if (a->trigger.called_us != 0)
-        put_phase(out, BT_STR("\"callback\":"), a->trigger.called_us - a->legs[1].call.start_us);
+    if (a->called_us != 0)
+        put_phase(out, BT_STR("\"callback\":"), a->called_us - a->legs[1].call.start_us);
     if (done_us == 0)
         return;
     put_phase(out, BT_STR("\"prefill\":"), done_us - a->legs[0].call.start_us);

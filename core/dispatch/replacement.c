@@ -86,7 +86,7 @@ static bool is_room_repairable(const bt_attempt_t *a, const bt_failure_t *f)
 /* One that was asked may write into decode's blocks yet, beside another one, or when they are somebody else's. */
 static bool is_call_unheard(const bt_attempt_t *a, const bt_failure_t *f)
 {
-    return a->kind == BT_PLAN_TRIGGER && a->trigger.called_us != 0 && has_not_heard(&a->legs[0], f);
+    return a->kind == BT_PLAN_TRIGGER && a->called_us != 0 && has_not_heard(&a->legs[0], f);
 }
 
 static bool may_repair(bt_attempt_t *a, const bt_failure_t *f)
@@ -160,7 +160,7 @@ bool bt_replacement_prefill(bt_attempt_t *a, const bt_failure_t *f, bool is_guil
         if (take_over(a, &pair, probe, next.rc, is_guilty) < 0)
             break;
         is_another = true;
-        if (bt_leg_start(p, a->kind == BT_PLAN_TRIGGER ? a->trigger.said : BT_STR(""), &next) == 0)
+        if (bt_leg_start(p, a->kind == BT_PLAN_TRIGGER ? a->trigger->said : BT_STR(""), &next) == 0)
             return true;
         is_guilty = bt_blame_is_guilty(&next);
     }

@@ -198,8 +198,9 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     bt_list_push(&d->live, &r->link);
     x->user = &r->handler;
     r->sink = &bt_sink_direct;
-    r->path = bt_arena_str(&r->arena, x->head.path);
     r->target = bt_arena_str(&r->arena, x->head.target);
+    r->path =
+        bt_str_eq(x->head.path, x->head.target) ? r->target : bt_arena_str(&r->arena, x->head.path);
     r->method = bt_arena_str(&r->arena, x->head.method_text).p;
     if (x->body_buf != NULL)
         r->body_buf = bt_buf_ref(x->body_buf);

@@ -102,7 +102,6 @@ static bt_conn_t *finish(bt_call_t *call)
 
     bt_timer_stop(&call->total_timer);
     call->done = true;
-    call->end_us = bt_clock_event_us();
     call->up->active_count--;
     return conn;
 }
@@ -261,7 +260,6 @@ static void lose(bt_conn_t *conn)
         return;
     bt_timer_stop(&call->total_timer);
     call->done = true;
-    call->end_us = bt_clock_event_us();
     call->up->active_count--;
     call->ops->on_fail(call, rc);
 }

@@ -68,9 +68,9 @@ struct bt_call {
     const bt_head_t *head; /* answer's head, from on_head on; NULL = not yet, or dropped */
     unsigned status;       /* and its status, which stays; 0 = not yet */
     bt_call_timeouts_t timeouts;
-    uint64_t start_us, sent_us, first_byte_us,
-        end_us; /* sent_us: last request byte accepted by the kernel; 0 = not yet;
-                                                          first_byte_us: of the answer's head */
+    uint64_t start_us;
+    uint64_t sent_us;       /* last request byte accepted by the kernel; 0 = not yet */
+    uint64_t first_byte_us; /* of the answer's head */
     uint64_t body_bytes;
     bool reused; /* ran on a pooled connection */
     bool

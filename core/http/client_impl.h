@@ -46,11 +46,11 @@ typedef struct bt_conn {
     bt_idle_t spare; /* while it is idle: another connection may have its descriptor */
     bt_timer_t timer;
     enum bt_call_deadline deadline;
-    int failed_rc;          /* for BT_DEADLINE_FAILED */
-    bool is_counted;        /* in the budget */
-    uint64_t dial_until_ms; /* BT_DEADLINE_DIAL: given up then */
+    int failed_rc; /* for BT_DEADLINE_FAILED */
     unsigned addr_epoch;
     bool connected, write_lost;
+    bool is_counted;         /* in the budget */
+    uint64_t dial_until_ms;  /* BT_DEADLINE_DIAL: given up then */
     uint64_t written_before; /* stream's count when the call began */
     uint64_t written_mark;   /* BT_DEADLINE_SEND: count when the timer was last started */
     uint64_t first_due_us;   /* BT_DEADLINE_FIRST_BYTE: when it ends */

@@ -34,19 +34,19 @@ enum bt_method {
 
 typedef struct bt_head {
     enum bt_method method; /* requests */
+    unsigned status;       /* responses */
+    unsigned minor;        /* HTTP/1.<minor> */
+    unsigned header_count;
+    bt_header_t *headers;
     bt_str_t method_text;
     bt_str_t target;      /* origin form, as sent */
     bt_str_t path, query; /* target split at '?'; query without it */
-    unsigned status;      /* responses */
-    unsigned minor;       /* HTTP/1.<minor> */
-    bool keep_alive;
-    bool chunked;
-    bool has_length;
-    uint64_t length; /* Content-Length */
-    bt_header_t *headers;
-    unsigned header_count;
-    bool truncated_headers; /* never true on accepted heads; more than the maximum is an error */
+    uint64_t length;      /* Content-Length */
     unsigned refuse; /* refused heads: the status that says why (400, 431, 501, 505); otherwise 0 */
+    bool has_length;
+    bool chunked;
+    bool keep_alive;
+    bool truncated_headers; /* never true on accepted heads; more than the maximum is an error */
 } bt_head_t;
 
 /* First header of that name (ASCII case-insensitive), or NULL. */

@@ -67,8 +67,7 @@ struct bt_exchange {
     bt_buf_t *body_buf; /* owner of body's bytes; handlers may take a reference */
     bt_arena_t arena;   /* dies with the exchange */
     uint64_t start_us;  /* first byte of the head */
-    uint64_t ready_us;  /* body complete */
-    char peer[64];      /* client address as text */
+    char peer[48];      /* client address as text */
     uint64_t sender;    /* whom unfinished bytes are charged to; on_head may set it; 0 = the peer */
     /* answer so far */
     unsigned status;    /* 0 until started */

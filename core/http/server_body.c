@@ -123,7 +123,6 @@ static bool dispatch(bt_server_conn_t *c)
         return bt_conn_refuse_request(
             c, 503, "memory is short, and this client's requests hold most of it; try again");
     bt_conn_stop_reading_request(c);
-    x->ready_us = bt_clock_event_us();
     c->handling = true;
     x->server->active_count++;
     x->server->ops->on_request(x);

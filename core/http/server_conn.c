@@ -179,7 +179,6 @@ static void begin_head(bt_server_conn_t *c)
     x->head = (bt_head_t){0};
     x->body = BT_STR_NULL;
     x->start_us = bt_clock_event_us();
-    x->ready_us = 0;
     x->status = 0;
     x->body_sent = 0;
     x->sender = 0;

