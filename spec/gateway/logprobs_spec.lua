@@ -173,6 +173,25 @@ describe("logprobs of the prompt, SGLang", function()
       end
     end)
 
+    it("is given up when its client leaves while it waits" .. kind, function()
+      local answered = f:state("d0").answered + f:state("d1").answered
+      local c = http.start(f.port, { path = "/generate", headers = { ["X-Sim-Fault"] = "late_answer:60000@prefill" },
+        body = GENERATE:format(',"return_logprob":true,"logprob_start_len":0' .. stream) })
+      local function live(a, b)
+        return f:state(a).live + f:state(b).live
+      end
+      eventually(function()
+        c:pump()
+        return live("p0", "p1") == 1 and live("d0", "d1") == 0
+          and f:state("d0").answered + f:state("d1").answered > answered
+      end, 10, "decode has answered, prefill has not")
+      assert.equal("head", c.answer.state) -- nothing has come
+      c:close()
+      eventually(function()
+        return live("p0", "p1") == 0
+      end, 5, "prefill is told")
+    end)
+
     it("asks another pair when prefill breaks off, though decode has answered" .. kind, function()
       local body = GENERATE:format(',"return_logprob":true,"logprob_start_len":0' .. stream)
       f.sim:fault("p0", { kind = "rst", times = 1 })
