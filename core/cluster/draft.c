@@ -1,8 +1,9 @@
-/* Names and places are looked up in sorted arrays: a draft is made at each change, also where thousands of workers come at once. */
+/* Names and places are looked up by hash: a draft is made at each change, also where there are thousands of workers. */
 #include "cluster/draft.h"
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "cluster/worker_index.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,140 +139,103 @@ int bt_draft_take_over(bt_worker_t *fresh, const bt_worker_t *old)
 
 /* ---- names and checks over the whole draft ---- */
 
-static int by_name(const void *a, const void *b)
+static unsigned count_all(const bt_draft_t *d)
 {
-    const bt_worker_t *x = *(bt_worker_t *const *) a, *y = *(bt_worker_t *const *) b;
-    const int order = strcmp(x->name, y->name);
+    unsigned total = 0;
 
-    return order != 0 ? order : x->id < y->id ? -1 : x->id > y->id;
-}
-
-static int name_compare(const void *key, const void *at)
-{
-    return strcmp(key, (*(bt_worker_t *const *) at)->name);
-}
-
-/* Those that have a name, by name; the array is the caller's. NULL: no memory. */
-static bt_worker_t **sort_names(const bt_draft_t *d, unsigned *count_p)
-{
-    unsigned total = 0, count = 0;
     for (unsigned i = 0; i < d->pool_count; i++)
         total += d->counts[i];
-    bt_worker_t **all = calloc(total + 1, sizeof(bt_worker_t *));
-    for (unsigned i = 0; all != NULL && i < d->pool_count; i++)
-        for (unsigned j = 0; j < d->counts[i]; j++)
-            if (d->workers[i][j]->name != NULL)
-                all[count++] = d->workers[i][j];
-    if (all != NULL)
-        qsort(all, count, sizeof(bt_worker_t *), by_name);
-    *count_p = count;
-    return all;
+    return total;
+}
+
+static const char initials[BT_ROLE_COUNT] = {'p', 'd', 'w', 'e'};
+
+/* The numbers that are taken, by role; those from `total` on do not matter, because one below it is free. */
+static void mark_name(const char *name, bool *taken, unsigned total)
+{
+    unsigned number = 0;
+    size_t n = 1;
+
+    for (; name[n] >= '0' && name[n] <= '9' && number < total; n++)
+        number = number * 10 + (unsigned) (name[n] - '0');
+    if (n == 1 || name[n] != '\0' || (name[1] == '0' && n > 2) || number >= total)
+        return;
+    for (unsigned role = 0; role < BT_ROLE_COUNT; role++)
+        if (name[0] == initials[role])
+            taken[role * total + number] = true;
 }
 
 /* p0, p1, d0, w0, e0, ...: the lowest number that is free; never an address, clients see it. next: where to go on, per role. */
-static int choose_name(bt_worker_t *const *named, unsigned count, bt_worker_t *w, unsigned *next)
+static int choose_name(bt_worker_t *w, const bool *taken, unsigned total, unsigned *next)
 {
-    static const char initials[BT_ROLE_COUNT] = {'p', 'd', 'w', 'e'};
+    const unsigned role = w->spec.role;
     char name[16];
-    do {
-        snprintf(name, sizeof name, "%c%u", initials[w->spec.role], next[w->spec.role]++);
-    } while (bsearch(name, named, count, sizeof(bt_worker_t *), name_compare) != NULL);
+
+    while (next[role] < total && taken[role * total + next[role]])
+        next[role]++;
+    snprintf(name, sizeof name, "%c%u", initials[role], next[role]++);
     w->name = bt_str_dup(bt_str(name));
     return w->name != NULL ? 0 : BT_E_NOMEM;
 }
 
 static int choose_names(const bt_draft_t *d)
 {
-    unsigned next[BT_ROLE_COUNT] = {0}, count;
-    bt_worker_t **named = sort_names(d, &count);
-    int rc = named != NULL ? 0 : BT_E_NOMEM;
+    const unsigned total = count_all(d);
+    unsigned next[BT_ROLE_COUNT] = {0};
+    bool *taken = calloc(BT_ROLE_COUNT * (size_t) total + 1, sizeof *taken);
+    int rc = taken != NULL ? 0 : BT_E_NOMEM;
+
+    for (unsigned i = 0; i < d->pool_count && rc == 0; i++)
+        for (unsigned j = 0; j < d->counts[i]; j++)
+            if (d->workers[i][j]->name != NULL && d->workers[i][j]->name[0] != '\0')
+                mark_name(d->workers[i][j]->name, taken, total);
     for (unsigned i = 0; i < d->pool_count; i++)
         for (unsigned j = 0; j < d->counts[i] && rc == 0; j++)
             if (d->workers[i][j]->name == NULL)
-                rc = choose_name(named, count, d->workers[i][j], next);
-    free(named);
+                rc = choose_name(d->workers[i][j], taken, total, next);
+    free(taken);
     return rc;
-}
-
-int bt_places_order(const bt_worker_t *a, const bt_worker_t *b)
-{
-    int order = strcasecmp(a->host, b->host);
-
-    if (order == 0)
-        order = a->port < b->port ? -1 : a->port > b->port;
-    if (order == 0)
-        order = strcmp(a->base_path, b->base_path);
-    return order != 0 ? order : a->spec.dp_rank - b->spec.dp_rank;
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const bt_worker_t *x = *(bt_worker_t *const *) a, *y = *(bt_worker_t *const *) b;
-    const int order = bt_places_order(x, y);
-
-    return order != 0 ? order : x->id < y->id ? -1 : x->id > y->id;
-}
-
-static int place_compare(const void *key, const void *at)
-{
-    return bt_places_order(key, *(bt_worker_t *const *) at);
-}
-
-/* By place; the array is the caller's. NULL: no memory. */
-bt_worker_t **bt_places_sort(bt_worker_t *const *items, unsigned count)
-{
-    bt_worker_t **sorted = calloc(count + 1, sizeof(bt_worker_t *));
-    if (sorted == NULL)
-        return NULL;
-    if (count > 0)
-        memcpy(sorted, items, count * sizeof(bt_worker_t *));
-    qsort(sorted, count, sizeof(bt_worker_t *), by_place);
-    return sorted;
-}
-
-bt_worker_t *bt_places_find(bt_worker_t *const *sorted, unsigned count, const bt_worker_t *w)
-{
-    bt_worker_t *const *at = bsearch(w, sorted, count, sizeof(bt_worker_t *), place_compare);
-    return at != NULL ? *at : NULL;
 }
 
 static int check_pool_urls(const bt_draft_t *d, unsigned pool, char *err, size_t err_size)
 {
-    bt_worker_t **sorted = bt_places_sort(d->workers[pool], d->counts[pool]);
-    int rc = sorted != NULL ? 0 : BT_E_NOMEM;
-    for (unsigned i = 1; rc == 0 && i < d->counts[pool]; i++) {
-        const bt_worker_t *a = sorted[i - 1], *b = sorted[i];
-        if (bt_places_order(a, b) != 0)
+    bt_worker_index_t places = {0};
+    int rc = bt_worker_index_init(&places, d->counts[pool]);
+    for (unsigned i = 0; rc == 0 && i < d->counts[pool]; i++) {
+        const bt_worker_t *b = d->workers[pool][i];
+        const bt_worker_t *a = bt_worker_index_put_place(&places, d->workers[pool][i]);
+        if (a == NULL)
             continue;
         snprintf(err, err_size, "workers %s and %s of pool %s have the same url %s", a->name,
                  b->name, d->pools[pool].name, b->spec.url);
         rc = BT_E_CONFIG;
     }
-    free(sorted);
+    bt_worker_index_fini(&places);
     return rc;
 }
 
 static int check_names(const bt_draft_t *d, char *err, size_t err_size)
 {
-    unsigned count;
-    bt_worker_t **named = sort_names(d, &count);
-    int rc = named != NULL ? 0 : BT_E_NOMEM;
-    for (unsigned i = 1; rc == 0 && i < count; i++) {
-        const bt_worker_t *a = named[i - 1], *b = named[i];
-        if (strcmp(a->name, b->name) != 0)
-            continue;
-        snprintf(err, err_size, "two workers are named %s: %s and %s", a->name, a->spec.url,
-                 b->spec.url);
-        rc = BT_E_CONFIG;
-    }
-    free(named);
+    bt_worker_index_t names = {0};
+    int rc = bt_worker_index_init(&names, count_all(d));
+    for (unsigned i = 0; i < d->pool_count; i++)
+        for (unsigned j = 0; rc == 0 && j < d->counts[i]; j++) {
+            const bt_worker_t *b = d->workers[i][j];
+            const bt_worker_t *a = bt_worker_index_put_name(&names, d->workers[i][j]);
+            if (a == NULL)
+                continue;
+            snprintf(err, err_size, "two workers are named %s: %s and %s", a->name, a->spec.url,
+                     b->spec.url);
+            rc = BT_E_CONFIG;
+        }
+    bt_worker_index_fini(&names);
     return rc;
 }
 
 int bt_draft_check(const bt_draft_t *d, char *err, size_t err_size)
 {
     int rc = choose_names(d);
-    if (rc < 0)
+    if (rc < 0 || d->is_sound)
         return rc;
     for (unsigned i = 0; i < d->pool_count; i++)
         if ((rc = check_pool_urls(d, i, err, err_size)) < 0)

@@ -3,7 +3,7 @@
  * Owner: the verb of the registry that makes it; it holds references to its workers.
  * Life:  init -> a pool each, workers put -> bt_registry_publish or fini.
  * Flow:  old workers are kept, new ones put; check gives names and refuses what cannot be.
- * Cost:  O(n log n) of all workers.
+ * Cost:  O(n) of all workers.
  */
 #ifndef BT_CLUSTER_DRAFT_H
 #define BT_CLUSTER_DRAFT_H
@@ -28,6 +28,7 @@ typedef struct draft {
     unsigned **sources;     /* who names each */
     unsigned *counts;
     unsigned pool_count;
+    bool is_sound;  /* nobody in it can have the place or the name of another */
     bool *is_taken; /* by slot: an old worker that the draft keeps, or that another one replaces */
 } bt_draft_t;
 
@@ -48,12 +49,6 @@ void bt_draft_carry_switch(bt_worker_t *fresh, const bt_worker_t *old);
 void bt_draft_carry_health(bt_worker_t *fresh, bt_worker_t *old);
 void bt_draft_set_sources(const bt_draft_t *d);
 int bt_draft_check(const bt_draft_t *d, char *err, size_t err_size);
-
-/* Where workers are: host (any case), port, path and rank. */
-int bt_places_order(const bt_worker_t *a, const bt_worker_t *b);
-bt_worker_t **bt_places_sort(bt_worker_t *const *items,
-                             unsigned count); /* the caller's; NULL: no memory */
-bt_worker_t *bt_places_find(bt_worker_t *const *sorted, unsigned count, const bt_worker_t *w);
 
 /* ---- registry.c ---- */
 

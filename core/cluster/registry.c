@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "cluster/slots.h"
+#include "cluster/worker_index.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,33 +80,44 @@ static int check_pools(const bt_pool_spec_t *pools, unsigned count, char *err, s
 
 /* ---- publishing ---- */
 
-static bool is_in_set(const bt_workers_t *f, const bt_worker_t *w)
+/* Marks who is in the set, by slot. */
+static bool *mark_set(const bt_workers_t *f)
 {
-    for (unsigned i = 0; i < f->pool_count; i++)
+    bool *marks = calloc(f->slot_count + 1, sizeof *marks);
+
+    for (unsigned i = 0; marks != NULL && i < f->pool_count; i++)
         for (unsigned j = 0; j < f->pools[i].all.count; j++)
-            if (f->pools[i].all.items[j] == w)
-                return true;
-    return false;
+            marks[f->pools[i].all.items[j]->slot] = true;
+    return marks;
 }
 
-static bool has_name(const bt_workers_t *f, const char *name)
+/* Slots of old and new workers differ: an old one keeps its until it is freed. */
+static bool is_removed(const bt_worker_t *w, const bool *marks, unsigned slot_count)
 {
-    return bt_workers_find(f, bt_str(name)) != NULL;
+    return w->slot >= slot_count || !marks[w->slot];
+}
+
+/* names: of the set, once somebody has gone; where there is no memory for it, he is just removed. */
+static void remove_worker(bt_worker_t *w, const bt_workers_t *now, bt_worker_index_t *names)
+{
+    atomic_store(&w->draining, true);
+    bt_worker_note_service(w);
+    const bool is_replaced = (names->cells != NULL || bt_worker_index_names(names, now) == 0) &&
+                             bt_worker_index_find_name(names, w->name) != NULL;
+    bt_log_info("cluster", "worker %s %s, its legs finish", w->name,
+                is_replaced ? "is replaced" : "removed");
 }
 
 /* Loops that still hold the old snapshot must not choose what is gone. */
-static void drain_removed(const bt_workers_t *old, const bt_workers_t *now)
+static void drain_removed(const bt_workers_t *old, const bt_workers_t *now, const bool *marks)
 {
+    bt_worker_index_t names = {0};
+
     for (unsigned i = 0; i < old->pool_count; i++)
-        for (unsigned j = 0; j < old->pools[i].all.count; j++) {
-            bt_worker_t *w = old->pools[i].all.items[j];
-            if (is_in_set(now, w))
-                continue;
-            atomic_store(&w->draining, true);
-            bt_worker_note_service(w);
-            bt_log_info("cluster", "worker %s %s, its legs finish", w->name,
-                        has_name(now, w->name) ? "is replaced" : "removed");
-        }
+        for (unsigned j = 0; j < old->pools[i].all.count; j++)
+            if (is_removed(old->pools[i].all.items[j], marks, now->slot_count))
+                remove_worker(old->pools[i].all.items[j], now, &names);
+    bt_worker_index_fini(&names);
 }
 
 static void log_refusals(const bt_draft_t *d)
@@ -135,12 +147,20 @@ static void join_pools(const bt_draft_t *d)
 /* Ends the draft in both cases. */
 int bt_registry_publish(bt_registry_t *r, bt_draft_t *d, char *err, size_t err_size)
 {
-    bt_workers_t *workers;
+    bt_workers_t *workers = NULL;
+    bool *marks = NULL;
     int rc = bt_draft_check(d, err, err_size);
     if (rc == 0)
         rc = bt_workers_new(&workers, d->pools, d->stats, d->pool_count,
                             (bt_worker_t *const *const *) d->workers, d->counts);
+    if (rc == 0) {
+        workers->slot_count = r->slot_high;
+        marks = mark_set(workers);
+        rc = marks != NULL ? 0 : BT_E_NOMEM;
+    }
     if (rc < 0) {
+        bt_workers_unref(workers);
+        free(marks);
         if (rc == BT_E_NOMEM)
             snprintf(err, err_size, "%s", bt_err_text(rc));
         bt_draft_fini(d);
@@ -152,9 +172,9 @@ int bt_registry_publish(bt_registry_t *r, bt_draft_t *d, char *err, size_t err_s
     bt_draft_fini(d);
     bt_workers_t *old = r->current;
     workers->epoch = old->epoch + 1;
-    workers->slot_count = r->slot_high;
     r->current = workers;
-    drain_removed(old, workers);
+    drain_removed(old, workers, marks);
+    free(marks);
     bt_workers_changed();
     if (r->publish != NULL)
         r->publish(r->user, workers);
@@ -245,15 +265,15 @@ int bt_registry_keep_registration(bt_registry_t *r, const bt_worker_spec_t *spec
 }
 
 /* The worker that stood at the place of this one; NULL: none. */
-static bt_worker_t *find_before(const bt_worker_pool_t *old, bt_worker_t *const *places,
+static bt_worker_t *find_before(const bt_worker_pool_t *old, const bt_worker_index_t *places,
                                 const bt_worker_t *w)
 {
-    return old != NULL ? bt_places_find(places, old->all.count, w) : NULL;
+    return old != NULL ? bt_worker_index_find_place(places, w) : NULL;
 }
 
 /* A spec that no old worker has. */
 static int make_described(bt_registry_t *r, const bt_worker_spec_t *spec,
-                          const bt_worker_pool_t *old, bt_worker_t *const *places,
+                          const bt_worker_pool_t *old, const bt_worker_index_t *places,
                           bt_worker_t **worker_p, char *err, size_t err_size)
 {
     bt_worker_t *w;
@@ -271,7 +291,7 @@ static int make_described(bt_registry_t *r, const bt_worker_spec_t *spec,
 
 /* A worker of the configuration: the one that is there already, as it is or by another description, or a new one. */
 static int apply_worker(bt_registry_t *r, bt_draft_t *d, unsigned pool, const bt_worker_pool_t *old,
-                        bt_worker_t *const *places, const bt_worker_spec_t *spec, char *err,
+                        const bt_worker_index_t *places, const bt_worker_spec_t *spec, char *err,
                         size_t err_size)
 {
     bt_worker_t *w = claim_old(d, old, spec), *before;
@@ -318,12 +338,13 @@ static int draft_apply(bt_registry_t *r, bt_draft_t *d, const bt_worker_spec_t *
     for (unsigned i = 0; i < d->pool_count; i++) {
         const bt_worker_pool_t *old = bt_registry_find_pool(r->current, pools[i].name);
         const unsigned others = old != NULL ? old->all.count : 0;
-        bt_worker_t **places = bt_places_sort(old != NULL ? old->all.items : NULL, others);
-        int rc =
-            places != NULL ? bt_draft_pool(d, i, &pools[i], old, counts[i] + others) : BT_E_NOMEM;
+        bt_worker_index_t places = {0};
+        int rc = bt_worker_index_places(&places, old != NULL ? old->all.items : NULL, others, 0);
+        if (rc == 0)
+            rc = bt_draft_pool(d, i, &pools[i], old, counts[i] + others);
         for (unsigned j = 0; rc == 0 && j < counts[i]; j++)
-            rc = apply_worker(r, d, i, old, places, &workers[i][j], err, err_size);
-        free(places);
+            rc = apply_worker(r, d, i, old, &places, &workers[i][j], err, err_size);
+        bt_worker_index_fini(&places);
         if (rc < 0)
             return rc;
     }
@@ -382,7 +403,7 @@ static bt_worker_t *find_found(const bt_worker_pool_t *pool, const bt_worker_t *
 {
     for (unsigned i = 0; i < pool->all.count; i++) {
         bt_worker_t *other = pool->all.items[i];
-        if (bt_places_order(w, other) == 0)
+        if (bt_worker_same_place(w, other))
             return (atomic_load(&other->sources) & ~BT_NAMED_FOUND) == 0 ? other : NULL;
     }
     return NULL;
@@ -499,7 +520,7 @@ static int unname(bt_registry_t *r, bt_str_t key, unsigned words)
         for (unsigned j = 0; j < d.counts[i]; j++) {
             bt_worker_t *w = d.workers[i][j];
             unsigned sources = d.sources[i][j];
-            if (w == first || (!is_name && bt_places_order(w, first) == 0))
+            if (w == first || (!is_name && bt_worker_same_place(w, first)))
                 sources &= ~(words != 0 ? words : removable(w));
             d.workers[i][left] = w;
             d.sources[i][left] = sources;

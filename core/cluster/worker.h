@@ -33,17 +33,20 @@ bool bt_registered_same(const bt_registered_t *a, const bt_registered_t *b); /* 
 
 /* Who may name a worker. It is one worker, whoever names it, and goes when nobody does any more. */
 enum bt_source {
-    BT_NAMED_CONFIG, /* the file and the flags */
-    BT_NAMED_API,    /* the admin API, here or at another replica */
-    BT_NAMED_ENGINE, /* it has registered itself (bt_registered_t.is_new) */
-    BT_NAMED_FILE,   /* --workers-file */
-    BT_NAMED_DNS,    /* --workers-dns */
+    BT_NAMED_CONFIG,     /* the file and the flags */
+    BT_NAMED_API,        /* the admin API, here or at another replica */
+    BT_NAMED_ENGINE,     /* it has registered itself (bt_registered_t.is_new) */
+    BT_NAMED_FILE,       /* --workers-file */
+    BT_NAMED_DNS,        /* --workers-dns */
+    BT_NAMED_KUBERNETES, /* --workers-kubernetes */
     BT_NAMED_COUNT
 };
 #define BT_NAMED_BIT(source) (1U << (source))
 /* Nobody gives their word by hand. */
-#define BT_NAMED_FOUND (BT_NAMED_BIT(BT_NAMED_FILE) | BT_NAMED_BIT(BT_NAMED_DNS))
-const char *bt_source_name(enum bt_source source); /* "config", "api", "engine", "file", "dns" */
+#define BT_NAMED_FOUND                                                                             \
+    (BT_NAMED_BIT(BT_NAMED_FILE) | BT_NAMED_BIT(BT_NAMED_DNS) | BT_NAMED_BIT(BT_NAMED_KUBERNETES))
+const char *bt_source_name(
+    enum bt_source source); /* "config", "api", "engine", "file", "dns", "kubernetes" */
 
 /* What the configuration, a flag or the admin API says. Strings are malloc'ed, owned by the spec; NULL = not said. */
 typedef struct bt_worker_spec {

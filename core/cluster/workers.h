@@ -126,6 +126,18 @@ typedef struct bt_found { /* a worker that a source has found; borrowed for the 
  * stays as they say. Publishes only what changes the set. Errors as apply. */
 int bt_registry_set_found(bt_registry_t *r, enum bt_source source, const bt_found_t *found,
                           unsigned count, char *err, size_t err_size);
+#define BT_FOUND_WHY_BYTES 256
+typedef struct bt_found_change {
+    bt_found_t found;
+    bool is_gone; /* this source names it no longer; of found only pool, url and dp_rank count */
+    int rc;       /* set: 0, or why it was refused; then the place stays as it was */
+    char why[BT_FOUND_WHY_BYTES];
+} bt_found_change_t;
+/* Some of what this source names has changed: like set_found with the rest as it was, one publication for all. A change that is refused does
+ * not keep the others. BT_E_NOMEM: some may not have been taken. Costs O(workers) a call, so whoever has many gives them together, and
+ * not too many: a new worker costs about 5 us. */
+int bt_registry_change_found(bt_registry_t *r, enum bt_source source, bt_found_change_t *changes,
+                             unsigned count);
 /* What a worker of the set says of itself. Where that is new a worker with the same name takes its place, and the old one's legs
  * finish. now_p (borrowed): who it is from now on. */
 int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_t *said,

@@ -697,6 +697,119 @@ static void a_bad_finding_changes_nothing(void **state)
     bt_worker_spec_fini(&two[1].spec);
 }
 
+/* ---- what has changed ---- */
+
+static bt_found_change_t changes[8];
+static unsigned change_count;
+
+static bt_found_change_t *change(const char *url, bool is_gone)
+{
+    bt_found_change_t *c = &changes[change_count++];
+    *c = (bt_found_change_t){.is_gone = is_gone, .rc = -1};
+    make_spec(&c->found.spec, BT_ROLE_PREFILL, url, "nixl");
+    return c;
+}
+
+static int take_changes(void)
+{
+    int rc = bt_registry_change_found(r, BT_NAMED_KUBERNETES, changes, change_count);
+    while (change_count > 0)
+        bt_worker_spec_fini(&changes[--change_count].found.spec);
+    return rc;
+}
+
+static void changes_come_alone(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_PREFILL, 1);
+    assert_int_equal(apply(), 0);
+    bt_worker_t *p0 = find("p0");
+    unsigned before = published;
+
+    /* one that the configuration names too, two new ones: one publication, and the first stays first */
+    (void) change("http://127.0.0.1:1", false);
+    (void) change("http://127.0.0.1:2", false);
+    (void) change("http://127.0.0.1:3", false);
+    assert_int_equal(take_changes(), 0);
+    assert_int_equal(published, before + 1);
+    assert_ptr_equal(bt_registry_current(r)->pools[0].all.items[0], p0);
+    assert_int_equal(sources("p0"),
+                     BT_NAMED_BIT(BT_NAMED_CONFIG) | BT_NAMED_BIT(BT_NAMED_KUBERNETES));
+    assert_int_equal(sources("p2"), BT_NAMED_BIT(BT_NAMED_KUBERNETES));
+
+    /* the same again is no news */
+    bt_worker_t *p1 = find("p1"), *p2 = find("p2");
+    (void) change("http://127.0.0.1:2", false);
+    assert_int_equal(take_changes(), 0);
+    assert_int_equal(published, before + 1);
+
+    /* another description at the same place: another worker of the same name; the rest is not touched */
+    bt_worker_ref(p1);
+    change("http://127.0.0.1:2", false)->found.spec.tp_size = 4;
+    (void) change("http://127.0.0.1:9", true); /* nobody knows it */
+    assert_int_equal(take_changes(), 0);
+    assert_int_equal(published, before + 2);
+    assert_true(find("p1") != p1 && atomic_load(&p1->draining));
+    assert_int_equal(find("p1")->tp_size, 4);
+    assert_ptr_equal(find("p2"), p2);
+    bt_worker_unref(p1);
+
+    /* gone: what others name stays, and its number is the next one's */
+    (void) change("http://127.0.0.1:1", true);
+    (void) change("http://127.0.0.1:2", true);
+    assert_int_equal(take_changes(), 0);
+    assert_ptr_equal(find("p0"), p0);
+    assert_int_equal(sources("p0"), BT_NAMED_BIT(BT_NAMED_CONFIG));
+    assert_null(find("p1"));
+    (void) change("http://127.0.0.1:4", false);
+    assert_int_equal(take_changes(), 0);
+    assert_string_equal(find("p1")->spec.url, "http://127.0.0.1:4");
+}
+
+static void a_bad_change_keeps_no_other(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_DECODE, 1);
+    assert_int_equal(apply(), 0);
+    (void) change("http://127.0.0.1:2", false);
+    (void) change("nonsense://x", false);
+    change("http://127.0.0.1:3", false)->found.pool = "nope";
+    (void) change("http://127.0.0.1:2/", false); /* the same place twice */
+    change("http://127.0.0.1:5", false)->found.spec.name = text("same");
+    change("http://127.0.0.1:6", false)->found.spec.name = text("same");
+    assert_int_equal(take_changes(), 0);
+    assert_non_null(find("p0"));
+    assert_string_equal(find("same")->spec.url, "http://127.0.0.1:5");
+    assert_int_equal(bt_registry_current(r)->pools[0].all.count, 3);
+    assert_int_equal(changes[0].rc, 0);
+    assert_non_null(strstr(changes[1].why, "nonsense://x"));
+    assert_non_null(strstr(changes[2].why, "there is no pool nope"));
+    assert_int_equal(changes[4].rc, 0);
+    assert_non_null(strstr(changes[5].why, "two workers are named same"));
+
+    /* a place that is new, twice */
+    (void) change("http://127.0.0.1:7", false);
+    (void) change("http://127.0.0.1:7/", false);
+    assert_int_equal(take_changes(), 0);
+    assert_int_equal(changes[0].rc, 0);
+    assert_non_null(strstr(changes[1].why, "the same url"));
+    assert_int_equal(bt_registry_current(r)->pools[0].all.count, 4);
+}
+
+static void names_that_look_like_numbers(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_PREFILL, 1);
+    put(0, BT_ROLE_PREFILL, 2);
+    put(0, BT_ROLE_PREFILL, 3)->name = text("p1");
+    put(0, BT_ROLE_PREFILL, 4)->name = text("p00");
+    put(0, BT_ROLE_PREFILL, 5)->name = text("p4294967297");
+    put(0, BT_ROLE_PREFILL, 6)->name = text("p");
+    assert_int_equal(apply(), 0);
+    assert_string_equal(find("p0")->spec.url, "http://127.0.0.1:1");
+    assert_string_equal(find("p2")->spec.url, "http://127.0.0.1:2");
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -722,6 +835,9 @@ int main(void)
         CASE(what_is_added_takes_over_what_was_found),
         CASE(what_is_found_anew_is_registered_still),
         CASE(a_bad_finding_changes_nothing),
+        CASE(changes_come_alone),
+        CASE(a_bad_change_keeps_no_other),
+        CASE(names_that_look_like_numbers),
         CASE(loops_hammer_while_the_registry_applies),
     };
     bt_log_set(BT_LOG_ERROR, false, 2);
