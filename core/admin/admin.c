@@ -6,6 +6,7 @@
  */
 #include "admin/admin_impl.h"
 
+#include "admin/discovery.h"
 #include "admin/explain.h"
 #include "admin/metrics.h"
 #include "admin/origin.h"
@@ -62,6 +63,7 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
     if (config->registration != NULL)
         bt_metrics_registration(&(bt_prom_t){.out = out}, config->registration);
     bt_metrics_dns(&(bt_prom_t){.out = out}, config->dns);
+    bt_metrics_kubernetes(&(bt_prom_t){.out = out}, config->kubes, config->kube_count);
     if (config->budget != NULL)
         bt_metrics_budget(&(bt_prom_t){.out = out}, config->shared->config.upstream.budget,
                           config->budget);

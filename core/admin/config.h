@@ -10,6 +10,7 @@
 
 #include "cluster/role_switch.h"
 #include "discovery/dns.h"
+#include "discovery/kube.h"
 #include "dispatch/dispatcher.h"
 #include "fleet/fleet.h"
 #include "reload/reload.h"
@@ -44,6 +45,8 @@ typedef struct bt_admin_config {
     bt_budget_t
         *budget; /* how many connections the operator may have; NULL = any number; outlives us */
     const bt_dns_t *dns; /* workers by DNS; NULL = none; outlives us */
+    bt_kube_t *const *kubes; /* --workers-kubernetes; outlive us */
+    unsigned kube_count;
 } bt_admin_config_t;
 
 #endif

@@ -5,6 +5,7 @@
  */
 #include "admin/routes.h"
 
+#include "admin/discovery.h"
 #include "admin/explain.h"
 #include "admin/policies.h"
 #include "admin/query.h"
@@ -90,6 +91,8 @@ static const struct route {
      "one worker by name or url, and whom it pairs with"},
     {BT_DELETE, "/workers/*", bt_workers_remove, BT_ANSWERED, false, true,
      "remove it; its running requests finish"},
+    {BT_GET, "/discovery", bt_admin_discovery, BT_ANSWERED, false, false,
+     "sources that find workers by themselves, and why some pods are none"},
     {BT_GET, "/requests", NULL, BT_WANTS_REQUESTS, false, false, "live requests"},
     {BT_POST, "/requests/*/cancel", cancel_request, BT_ANSWERED, false, false,
      "cancel one by its id"},

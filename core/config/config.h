@@ -24,6 +24,7 @@
 #define BT_CONFIG_REGISTRATION_ALLOW_MAX 64
 #define BT_CONFIG_HTTP_HOSTS_MAX 32
 #define BT_CONFIG_ADMIN_HOSTS_MAX 16
+#define BT_CONFIG_KUBERNETES_MAX 16
 #define BT_CONFIG_PEER_PARAMS_MAX 16
 #define BT_CONFIG_ERR_BYTES 4096 /* a line for each mistake */
 
@@ -115,6 +116,8 @@ typedef struct bt_config {
     bt_config_pool_t defaults; /* what pools start from */
     bt_config_pool_t *pools;   /* at least one after load */
     unsigned pool_count;
+    char *workers_kubernetes[BT_CONFIG_KUBERNETES_MAX + 1]; /* config/kubernetes.h */
+    unsigned workers_kubernetes_count;
     char *workers_file;
     bt_config_found_t found; /* as it was when this configuration was loaded */
     bt_dns_config_t dns;     /* its names are: */
@@ -138,6 +141,9 @@ void bt_config_fini(bt_config_t *c);
  * bootstrap port, lease. */
 int bt_config_complete_worker(const bt_config_t *c, const char *pool, bt_worker_spec_t *spec,
                               char *err, size_t err_size);
+/* Of one that a source has found: completed and checked as the configuration's own. origin: a flag, for err. */
+int bt_config_check_found(const bt_config_t *c, const char *pool, const char *origin,
+                          bt_worker_spec_t *spec, char *err, size_t err_size);
 /* The tree of a workers file, completed and checked as the configuration's own workers are. */
 int bt_config_read_found(const bt_config_t *c, const char *path, const bt_value_t *root,
                          bt_config_found_t *found_p, char *err, size_t err_size);

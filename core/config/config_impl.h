@@ -68,6 +68,11 @@ int bt_config_finish_dns(bt_config_t *c, char *err, size_t err_size);
 void bt_config_describe_dns(const bt_config_t *c, bt_text_t *out);
 void bt_config_dns_fini(bt_config_t *c);
 
+/* ---- kubernetes.c ---- */
+
+int bt_config_check_kubernetes(const bt_config_t *c, char *err, size_t err_size);
+void bt_config_describe_kubernetes(const bt_config_t *c, bt_text_t *out);
+
 /* ---- finish.c ---- */
 
 /* Worker i of the list is completed by what the pool says, and checked. */

@@ -234,6 +234,16 @@ int bt_config_finish_worker(const bt_config_t *c, const bt_config_pool_t *pool,
     return rc == 0 ? check_worker(c, list, i, err, err_size) : rc;
 }
 
+int bt_config_check_found(const bt_config_t *c, const char *pool, const char *origin,
+                          bt_worker_spec_t *spec, char *err, size_t err_size)
+{
+    char *origins[] = {(char *) (uintptr_t) origin}; /* borrowed */
+    const bt_config_pool_t alone = {.workers = spec, .origins = origins, .worker_count = 1};
+    int rc = bt_config_complete_worker(c, pool, spec, err, err_size);
+
+    return rc == 0 ? check_worker(c, &alone, 0, err, err_size) : rc;
+}
+
 static int finish_pool(bt_config_t *c, bt_config_pool_t *pool, char *err, size_t err_size)
 {
     int rc = 0;
@@ -650,10 +660,19 @@ static void derive_dispatch(bt_config_t *c)
 int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
 {
     static int (*const checks[])(const bt_config_t *, char *, size_t) = {
-        check_listeners,   check_transfer,     check_client_worker_api,
-        check_registry,    check_registration, check_dev,
-        check_admin_hosts, check_keys,         check_proxy_paths,
-        check_http_hosts,  check_params,       bt_config_check_metaserver,
+        check_listeners,
+        check_transfer,
+        check_client_worker_api,
+        check_registry,
+        check_registration,
+        check_dev,
+        check_admin_hosts,
+        check_keys,
+        check_proxy_paths,
+        check_http_hosts,
+        check_params,
+        bt_config_check_metaserver,
+        bt_config_check_kubernetes,
     };
     char why[BT_CONFIG_ERR_BYTES];
     int rc = c->dialect_dir != NULL ? bt_dialects_register(c->dialect_dir, why, sizeof why) : 0;

@@ -9,8 +9,8 @@
 #define REFUSED(use) BT_PEER_REFUSED, use, 0
 
 #define NO_DISCOVERY                                                                               \
-    "pods are not watched: write workers into --workers-file FILE, which is followed as it "       \
-    "changes, or POST /workers on the admin port"
+    "pods are watched by --workers-kubernetes namespace=NS,selector=LABELS,role=ROLE, once for "   \
+    "each role, or without role= where llm-d.ai/role says it"
 #define NO_TLS                                                                                     \
     "TLS is not built: put a TLS proxy before Baton, and keep workers on a private network"
 #define NO_KEYS "only keys are checked: use --client-api-keys-file FILE and --admin-api-key KEY"

@@ -267,6 +267,12 @@ const bt_flag_t bt_flags[] = {
      "nor more seldom (60)"},
     {"dns-servers", "ADDR[:PORT],...", BT_GROUP_WORKERS, true, SETTING(TEXT(AT(dns_servers))),
      "who is asked (those of /etc/resolv.conf)"},
+    {"workers-kubernetes", "KEY=VALUE,...", BT_GROUP_WORKERS, false,
+     SETTING(TEXTS(AT(workers_kubernetes), AT(workers_kubernetes_count), BT_CONFIG_KUBERNETES_MAX)),
+     "more workers: the pods of namespace=NS that selector=LABELS chooses, followed as they come, "
+     "get ready and go; in a cluster by its service account, else api=URL, token-file=, ca-file=; "
+     "pool=, port= and a worker's keys (role=decode) are for pods whose annotations baton/KEY do "
+     "not say; may be repeated"},
     {"pd-disaggregation", NULL, BT_GROUP_WORKERS, true, ACTION(BT_ARITY_NONE, apply_pd),
      "prefill and decode workers are SGLang (connector sglang unless one is named)"},
     {"vllm-pd-disaggregation", NULL, BT_GROUP_WORKERS, true, ACTION(BT_ARITY_NONE, apply_vllm_pd),

@@ -12,6 +12,7 @@
 #include "config/check.h"
 #include "gateway/descriptors.h"
 #include "gateway/fleet.h"
+#include "gateway/kubernetes.h"
 #include "gateway/memory.h"
 #include "gateway/rollout.h"
 #include "gateway/transfer.h"
@@ -62,6 +63,8 @@ static int attach_admin(bt_gateway_t *g)
         .fleet = g->fleet,
         .budget = g->admin_budget,
         .dns = g->dns,
+        .kubes = g->kubes,
+        .kube_count = g->kube_count,
     };
     int fd = g->admin_fd;
     int rc = bt_admin_new(&g->admin, &g->control, &config);
@@ -327,6 +330,7 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
         (rc = bt_gateway_fleet_open(g, err, err_size)) < 0 ||
         (rc = open_loops(g, err, err_size)) < 0 || (rc = bt_gateway_rollout_open(g)) < 0 ||
         (rc = open_reload(g, err, err_size)) < 0 || (rc = open_workers(g, err, err_size)) < 0 ||
+        (rc = bt_gateway_kubernetes_open(g, err, err_size)) < 0 ||
         (rc = bt_gateway_descriptors_divide(g, err, err_size)) < 0 ||
         (rc = bt_gateway_memory_check(g, err, err_size)) < 0) {
         if (err[0] == '\0')
@@ -463,6 +467,7 @@ static int start_serving(bt_gateway_t *g)
     log_start(g);
     bt_reload_start(g->reload);
     bt_gateway_rollout_start(g);
+    bt_gateway_kubernetes_start(g);
     bt_timer_start(&g->startup, TOPOLOGY_CHECK_MS);
     if ((rc = bt_dns_configure(g->dns, &g->config->dns)) < 0)
         return rc;
@@ -495,6 +500,7 @@ static void close_control_parts(bt_gateway_t *g)
     bt_gateway_workers_file_stop(g);
     bt_dns_free(g->dns);
     g->dns = NULL;
+    bt_gateway_kubernetes_stop(g);
     bt_timer_stop(&g->grace);
     bt_timer_stop(&g->startup);
     bt_gateway_signals_stop(g);

@@ -10,6 +10,7 @@
 
 #include "cluster/role_switch.h"
 #include "config/config.h"
+#include "discovery/kube.h"
 #include "fleet/fleet.h"
 #include "loop/listener.h"
 #include "reload/reload.h"
@@ -87,6 +88,9 @@ struct bt_gateway {
     struct bt_gateway_rollout *rollouts; /* of policies to all replicas; NULL = the store is ours */
     struct bt_gateway_workers_file *workers_file; /* NULL = no --workers-file */
     bt_dns_t *dns;                                /* --workers-dns */
+    bt_kube_options_t kube_options[BT_CONFIG_KUBERNETES_MAX]; /* --workers-kubernetes */
+    bt_kube_t *kubes[BT_CONFIG_KUBERNETES_MAX];
+    unsigned kube_count;
     uv_signal_t signals[BT_GATEWAY_SIGNALS];
     bt_timer_t grace;   /* end of the drain */
     bt_timer_t startup; /* waits for the first usable topology */

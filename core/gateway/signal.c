@@ -15,6 +15,7 @@
 #include "config/check.h"
 #include "config/flag.h"
 #include "gateway/fleet.h"
+#include "gateway/kubernetes.h"
 #include "gateway/rollout.h"
 #include "gateway/transfer.h"
 #include "reload/reload.h"
@@ -167,6 +168,7 @@ void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
     report_restart_settings(g->config, wanted);
     take_keys(g, wanted);
     bt_gateway_set_fleet_config(g, wanted);
+    bt_gateway_kubernetes_again(g);
     bt_log_info("gateway", "reloaded: epoch %llu of the workers",
                 (unsigned long long) bt_registry_current(g->registry)->epoch);
 }

@@ -1,6 +1,7 @@
 /* Every flag that is honoured, and what it changes. The last line of the big test makes sure that no row of the table has
  * been forgotten here. */
 #include "config/flag.h"
+#include "config/kubernetes.h"
 #include "zmq/sockets.h"
 
 #include "load.h"
@@ -102,6 +103,40 @@ static void workers_dns(void **state)
            "--dns-servers 10.0.0.10",
            c.dns.count == 1 && c.dns.names[0].port == 80 && c.dns.hold_ms == 0 &&
                c.dns.min_ms == 500 && c.dns.max_ms == 9000 && IS(c.dns.servers, "10.0.0.10"));
+}
+
+static void workers_kubernetes(void **state)
+{
+    bt_kube_options_t k;
+    char why[300];
+    (void) state;
+    EXPECT("--workers-kubernetes namespace=a --workers-kubernetes "
+           "namespace=b,api=https://h:1,pool=default",
+           c.workers_kubernetes_count == 2 && IS(c.workers_kubernetes[0], "namespace=a"));
+    assert_int_equal(bt_config_kubernetes_read(
+                         &k,
+                         BT_STR("namespace=*,selector=a=b,selector=c in (d,e),role=prefill,"
+                                "tp-size=4,port=http,api=http://127.0.0.1:8001"),
+                         why, sizeof why),
+                     0);
+    assert_true(IS(k.namespace, "*") && IS(k.selector, "a=b,c in (d,e)") && IS(k.port, "http") &&
+                k.has_role && k.worker.role == BT_ROLE_PREFILL && k.worker.tp_size == 4);
+    bt_config_kubernetes_fini(&k);
+    static const char *const bad[][2] = {
+        {"a", "unknown key \"a\""},
+        {"namespace=", "namespace= is empty"},
+        {"namespace=a/b", "namespace: expected lower-case"},
+        {"namespace=a,name=b", "name: pods are several"},
+        {"namespace=a,url=b", "unknown key \"url\""},
+        {"namespace=a,api=https://h:1/path", "api: expected https://HOST:PORT"},
+        {"namespace=a,api=http://h,ca-file=x", "ca-file: only with api=https"},
+        {"namespace=a,tp-size=x", "tp-size: expected a whole number"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(bt_config_kubernetes_read(&k, bt_str(bad[i][0]), why, sizeof why),
+                         BT_E_CONFIG);
+        assert_non_null(strstr(why, bad[i][1]));
+    }
 }
 
 static void listening(void **state)
@@ -413,6 +448,7 @@ int main(void)
         cmocka_unit_test(workers),
         cmocka_unit_test(workers_file),
         cmocka_unit_test(workers_dns),
+        cmocka_unit_test(workers_kubernetes),
         cmocka_unit_test(listening),
         cmocka_unit_test(shared_state),
         cmocka_unit_test(decisions),
