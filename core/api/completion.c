@@ -1,4 +1,4 @@
-/* completion.c - two levels are looked into, by name; whatever else stands there is not touched. */
+/* completion.c - two levels are looked into (of a chat three), by name; whatever else stands there is not touched. */
 #include "api/completion.h"
 
 struct member {
@@ -15,6 +15,9 @@ static const struct member of_root[] = {AT("id", id), AT("created", created), AT
 static const struct member of_choice[] = {AT("text", text), AT("token_ids", token_ids),
                                           AT("finish_reason", finish), AT("stop_reason", stop),
                                           AT("prompt_token_ids", prompt_ids)};
+static const struct member of_message[] = {AT("role", role), AT("content", text),
+                                           AT("reasoning_content", reasoning),
+                                           AT("reasoning", reasoning)};
 static const struct member of_usage[] = {AT("prompt_tokens", prompt_tokens),
                                          AT("completion_tokens", completion_tokens),
                                          AT("total_tokens", total_tokens)};
@@ -31,6 +34,17 @@ static void note(bt_completion_t *c, const struct member *members, size_t count,
         }
 }
 
+static int read_message(bt_completion_t *c, bt_str_t message)
+{
+    bt_json_cursor_t members;
+    bt_json_item_t item;
+    int rc = bt_json_object(&members, message);
+
+    while (rc >= 0 && (rc = bt_json_next(&members, &item)) == 1)
+        note(c, of_message, COUNT(of_message), &item);
+    return rc;
+}
+
 static int read_choices(bt_completion_t *c, bt_str_t choices)
 {
     bt_json_cursor_t list, members;
@@ -42,7 +56,11 @@ static int read_choices(bt_completion_t *c, bt_str_t choices)
     c->has_choice = true;
     rc = bt_json_object(&members, choice.value);
     while (rc >= 0 && (rc = bt_json_next(&members, &item)) == 1)
-        note(c, of_choice, COUNT(of_choice), &item);
+        if (item.type == BT_JSON_OBJECT &&
+            (bt_json_key_eq(&item, BT_STR("delta")) || bt_json_key_eq(&item, BT_STR("message"))))
+            rc = read_message(c, item.value);
+        else
+            note(c, of_choice, COUNT(of_choice), &item);
     return rc;
 }
 
@@ -62,6 +80,18 @@ static int read_usage(bt_completion_t *c, bt_str_t usage)
     return rc;
 }
 
+static int take(bt_completion_t *c, const bt_json_item_t *item, bt_str_t *prompt_ids_p)
+{
+    note(c, of_root, COUNT(of_root), item);
+    if (item->type == BT_JSON_ARRAY && bt_json_key_eq(item, BT_STR("choices")))
+        return read_choices(c, item->value);
+    if (item->type == BT_JSON_OBJECT && bt_json_key_eq(item, BT_STR("usage")))
+        return read_usage(c, item->value);
+    if (bt_json_key_eq(item, BT_STR("prompt_token_ids")))
+        *prompt_ids_p = item->value;
+    return 0;
+}
+
 int bt_completion_read(bt_completion_t *c, bt_str_t text)
 {
     bt_str_t prompt_ids = BT_STR_NULL;
@@ -70,15 +100,21 @@ int bt_completion_read(bt_completion_t *c, bt_str_t text)
     int rc = bt_json_object(&members, text);
 
     *c = (bt_completion_t){.has_choice = false};
-    while (rc >= 0 && (rc = bt_json_next(&members, &item)) == 1) {
-        note(c, of_root, COUNT(of_root), &item);
-        if (item.type == BT_JSON_ARRAY && bt_json_key_eq(&item, BT_STR("choices")))
-            rc = read_choices(c, item.value);
-        else if (item.type == BT_JSON_OBJECT && bt_json_key_eq(&item, BT_STR("usage")))
-            rc = read_usage(c, item.value);
-        else if (bt_json_key_eq(&item, BT_STR("prompt_token_ids")))
-            prompt_ids = item.value;
-    }
+    while (rc >= 0 && (rc = bt_json_next(&members, &item)) == 1)
+        rc = take(c, &item, &prompt_ids);
+    if (c->prompt_ids.p == NULL)
+        c->prompt_ids = prompt_ids;
+    return rc < 0 ? rc : 0;
+}
+
+int bt_completion_take(bt_completion_t *c, const bt_json_members_t *members)
+{
+    bt_str_t prompt_ids = BT_STR_NULL;
+    int rc = 0;
+
+    *c = (bt_completion_t){.has_choice = false};
+    for (unsigned i = 0; i < members->count && rc >= 0; i++)
+        rc = take(c, &members->items[i], &prompt_ids);
     if (c->prompt_ids.p == NULL)
         c->prompt_ids = prompt_ids;
     return rc < 0 ? rc : 0;

@@ -15,36 +15,37 @@ static const struct {
     const char *name;
     double harmless; /* as a number; NAN: none is */
     const char *why;
+    bool beyond_text; /* a token alone may say something else, or more than its text */
 } refused[] = {
-    {"tools", NAN, "tools"},
-    {"tool_choice", NAN, "tools"},
-    {"functions", NAN, "tools"},
-    {"n", 1, "n above 1"},
-    {"best_of", 1, "best_of"},
-    {"use_beam_search", NAN, "beam search"},
-    {"echo", NAN, "echo"},
-    {"suffix", NAN, "suffix"},
-    {"logprobs", NAN, "logprobs"},
-    {"top_logprobs", NAN, "logprobs"},
-    {"prompt_logprobs", NAN, "logprobs"},
-    {"return_tokens_as_token_ids", NAN, "logprobs"},
-    {"response_format", NAN, "structured output"},
-    {"structured_outputs", NAN, "structured output"},
-    {"guided_json", NAN, "structured output"},
-    {"guided_regex", NAN, "structured output"},
-    {"guided_choice", NAN, "structured output"},
-    {"guided_grammar", NAN, "structured output"},
-    {"structural_tag", NAN, "structured output"},
-    {"stop", NAN, "stop strings"},
-    {"bad_words", NAN, "bad_words"},
-    {"presence_penalty", 0, "penalties of what was produced"},
-    {"frequency_penalty", 0, "penalties of what was produced"},
-    {"repetition_detection", NAN, "repetition_detection"},
-    {"truncate_prompt_tokens", NAN, "truncate_prompt_tokens"},
-    {"prompt_embeds", NAN, "prompt_embeds"},
-    {"logits_processors", NAN, "logits_processors"},
-    {"thinking_token_budget", NAN, "thinking_token_budget"},
-    {"vllm_xargs", NAN, "vllm_xargs"},
+    {"tools", NAN, "tools", true},
+    {"tool_choice", NAN, "tools", false},
+    {"functions", NAN, "tools", true},
+    {"n", 1, "n above 1", true},
+    {"best_of", 1, "best_of", true},
+    {"use_beam_search", NAN, "beam search", true},
+    {"echo", NAN, "echo", true},
+    {"suffix", NAN, "suffix", false},
+    {"logprobs", NAN, "logprobs", true},
+    {"top_logprobs", NAN, "logprobs", true},
+    {"prompt_logprobs", NAN, "logprobs", true},
+    {"return_tokens_as_token_ids", NAN, "logprobs", false},
+    {"response_format", NAN, "structured output", true},
+    {"structured_outputs", NAN, "structured output", true},
+    {"guided_json", NAN, "structured output", true},
+    {"guided_regex", NAN, "structured output", true},
+    {"guided_choice", NAN, "structured output", true},
+    {"guided_grammar", NAN, "structured output", true},
+    {"structural_tag", NAN, "structured output", true},
+    {"stop", NAN, "stop strings", true},
+    {"bad_words", NAN, "bad_words", false},
+    {"presence_penalty", 0, "penalties of what was produced", false},
+    {"frequency_penalty", 0, "penalties of what was produced", false},
+    {"repetition_detection", NAN, "repetition_detection", false},
+    {"truncate_prompt_tokens", NAN, "truncate_prompt_tokens", false},
+    {"prompt_embeds", NAN, "prompt_embeds", false},
+    {"logits_processors", NAN, "logits_processors", false},
+    {"thinking_token_budget", NAN, "thinking_token_budget", false},
+    {"vllm_xargs", NAN, "vllm_xargs", false},
 };
 
 static bool is_empty(const bt_json_item_t *item)
@@ -88,6 +89,16 @@ const char *bt_continuation_refusal(const bt_intent_t *intent)
         return "a prompt of too many ids";
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
         if (!is_harmless(bt_body_find(&intent->body, bt_str(refused[i].name)), refused[i].name,
+                         refused[i].harmless))
+            return refused[i].why;
+    return NULL;
+}
+
+const char *bt_continuation_beyond_text(const bt_intent_t *intent)
+{
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+        if (refused[i].beyond_text &&
+            !is_harmless(bt_body_find(&intent->body, bt_str(refused[i].name)), refused[i].name,
                          refused[i].harmless))
             return refused[i].why;
     return NULL;

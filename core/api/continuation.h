@@ -16,6 +16,8 @@
 
 /* NULL: prompt ids and output ids say all of its state. Else a static sentence. */
 const char *bt_continuation_refusal(const bt_intent_t *intent);
+/* NULL: what is made of a token is its text and nothing else, and needs no other one. Else a static sentence. */
+const char *bt_continuation_beyond_text(const bt_intent_t *intent);
 /* What the client allows; BT_CONTINUATION_UNLIMITED: as much as the model has room for. */
 uint64_t bt_continuation_limit(const bt_intent_t *intent);
 /* The member of this name as a number, 0 where it is none. */

@@ -110,12 +110,58 @@ static void test_what_is_none(void **state)
     assert_false(bt_completion_has(c.id));
 }
 
+static void test_chats(void **state)
+{
+    bt_completion_t c =
+        read_text("{\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\"}}]}");
+
+    (void) state;
+    expect(c.role, "\"assistant\"");
+    expect(c.text, NULL);
+    c = read_text("{\"choices\":[{\"delta\":{\"content\":\"a\",\"reasoning_content\":\"b\"},"
+                  "\"finish_reason\":\"stop\"}]}");
+    expect(c.text, "\"a\"");
+    expect(c.reasoning, "\"b\"");
+    expect(c.finish, "\"stop\"");
+    c = read_text("{\"choices\":[{\"message\":{\"role\":\"assistant\",\"content\":\"a\","
+                  "\"reasoning\":null}}]}");
+    expect(c.role, "\"assistant\"");
+    expect(c.text, "\"a\"");
+    assert_false(bt_completion_has(c.reasoning));
+    assert_true(bt_completion_read(&c, BT_STR("{\"choices\":[{\"delta\":{\"content\":}}]}")) < 0);
+}
+
+static void test_members_that_were_read(void **state)
+{
+    const bt_str_t text =
+        BT_STR("{\"id\":\"a\",\"prompt_token_ids\":[1],\"choices\":[{\"text\":\"x\"}],"
+               "\"usage\":{\"prompt_tokens\":1}}");
+    bt_json_item_t items[8];
+    bt_json_members_t members = {.text = text, .items = items, .cap = 8};
+    bt_json_cursor_t cursor;
+    bt_completion_t c;
+
+    (void) state;
+    assert_int_equal(bt_json_object(&cursor, text), 0);
+    while (bt_json_next(&cursor, &items[members.count]) == 1)
+        members.count++;
+    assert_int_equal(bt_completion_take(&c, &members), 0);
+    expect(c.id, "\"a\"");
+    expect(c.text, "\"x\"");
+    expect(c.prompt_ids, "[1]");
+    expect(c.prompt_tokens, "1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_event),  cmocka_unit_test(test_usage),
-        cmocka_unit_test(test_given_up),     cmocka_unit_test(test_prompt_ids_of_the_object),
+        cmocka_unit_test(test_first_event),
+        cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_prompt_ids_of_the_object),
         cmocka_unit_test(test_what_is_none),
+        cmocka_unit_test(test_chats),
+        cmocka_unit_test(test_members_that_were_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ static const bt_intent_t *read_body(enum bt_route route, const char *text)
 
 static const char *refusal(const char *members)
 {
-    char text[512];
+    static char text[512]; /* what was read has spans of it */
 
     snprintf(text, sizeof(text), "{\"model\":\"m\",\"prompt\":[1,2]%s%s}",
              members[0] != '\0' ? "," : "", members);
@@ -73,6 +73,26 @@ static void test_what_they_do_not(void **state)
     (void) state;
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
         assert_non_null(refusal(refused[i]));
+}
+
+static const char *beyond_text(const char *members)
+{
+    (void) refusal(members); /* reads them */
+    return bt_continuation_beyond_text(&intent);
+}
+
+static void test_what_is_more_than_text(void **state)
+{
+    (void) state;
+    assert_null(beyond_text(""));
+    assert_null(beyond_text("\"presence_penalty\":1,\"suffix\":\"s\",\"vllm_xargs\":{\"a\":1}"));
+    assert_null(
+        beyond_text("\"logprobs\":null,\"stop\":[],\"response_format\":{\"type\":\"text\"}"));
+    assert_non_null(beyond_text("\"logprobs\":1"));
+    assert_non_null(beyond_text("\"stop\":[\"x\"]"));
+    assert_non_null(beyond_text("\"tools\":[{}]"));
+    assert_non_null(beyond_text("\"echo\":true"));
+    assert_non_null(beyond_text("\"response_format\":{\"type\":\"json_object\"}"));
 }
 
 static void test_prompts(void **state)
@@ -136,6 +156,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_ids_say_all_of),
         cmocka_unit_test(test_what_they_do_not),
+        cmocka_unit_test(test_what_is_more_than_text),
         cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_limit),
         cmocka_unit_test(test_budget),
