@@ -137,17 +137,8 @@ static void on_keepalive(bt_timer_t *timer)
 {
     bt_request_t *r = bt_container_of(timer, bt_request_t, keepalive);
     static const char comment[] = ": waiting for the first token\n\n";
-    bt_header_t headers[24];
-    unsigned n;
 
-    if (!r->head_sent) {
-        n = bt_headers_answer(r, NULL, headers, 23);
-        headers[n++] =
-            (bt_header_t){BT_STR("Content-Type"), BT_STR("text/event-stream; charset=utf-8")};
-        r->head_sent = r->stream_started = r->at_boundary = true;
-        r->status = 200;
-        bt_exchange_start(r->x, 200, headers, n, BT_LENGTH_CHUNKED);
-    }
+    bt_sink_begin_stream(r);
     bt_exchange_write(r->x, NULL, comment, sizeof(comment) - 1);
     bt_timer_start(&r->keepalive, r->d->shared->config.stream_keepalive_ms);
 }

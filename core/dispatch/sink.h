@@ -22,10 +22,14 @@ struct bt_sink_ops {
 
 /* sink_direct.c / sink_merge.c / sink_replay.c */
 extern const bt_sink_ops_t bt_sink_direct, bt_sink_merge, bt_sink_replay;
-/* Both sinks: some of the answer; all of it is out; it has failed; may no more come for now? */
+/* 200 and the head of an event stream, before a worker has said so; nothing when it is out. */
+void bt_sink_begin_stream(bt_request_t *r);
+/* All sinks: some of the answer; all of it is out; it has failed; may no more come for now? */
 void bt_sink_send(bt_request_t *r, bt_buf_t *buf, const char *p, size_t n);
 void bt_sink_end(bt_request_t *r);
 void bt_sink_fail(bt_task_t *task, const bt_failure_t *f);
+/* What workers say makes no answer: reason (static) says why, unless it is memory that is short. */
+void bt_sink_break_off(bt_task_t *task, int rc, const char *reason);
 bool bt_sink_blocked(bt_task_t *task);
 void bt_sink_merge_init(bt_request_t *r);
 void bt_sink_merge_fini(bt_request_t *r);

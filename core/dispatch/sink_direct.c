@@ -40,6 +40,21 @@ void bt_sink_end(bt_request_t *r)
     r->ops->finish(r);
 }
 
+void bt_sink_begin_stream(bt_request_t *r)
+{
+    bt_header_t headers[24];
+    unsigned n;
+
+    if (r->head_sent)
+        return;
+    n = bt_headers_answer(r, NULL, headers, 23);
+    headers[n++] =
+        (bt_header_t){BT_STR("Content-Type"), BT_STR("text/event-stream; charset=utf-8")};
+    r->head_sent = r->stream_started = r->at_boundary = true;
+    r->status = 200;
+    bt_exchange_start(r->x, 200, headers, n, BT_LENGTH_CHUNKED);
+}
+
 static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
 {
     static const bt_failure_t no_stream = {.rc = BT_E_UPSTREAM_BODY,
@@ -110,6 +125,16 @@ void bt_sink_fail(bt_task_t *task, const bt_failure_t *f)
         fail_in_band(r, f);
     else
         bt_answer_failure(r, f);
+}
+
+void bt_sink_break_off(bt_task_t *task, int rc, const char *reason)
+{
+    const bt_failure_t f = {.rc = rc == BT_E_NOMEM ? rc : BT_E_UPSTREAM_BODY,
+                            .leg = BT_LEG_DECODE,
+                            .reason = rc == BT_E_NOMEM ? "memory is short, try again" : reason};
+
+    task->request->fail_name = bt_err_name(f.rc);
+    bt_sink_fail(task, &f);
 }
 
 bool bt_sink_blocked(bt_task_t *task)

@@ -53,17 +53,6 @@ void bt_sink_merge_fini(bt_request_t *r)
     }
 }
 
-/* The children's answers make no whole: the request fails, which cancels all of their legs. */
-static void cannot_merge(bt_task_t *task, int rc, const char *reason)
-{
-    const bt_failure_t f = {.rc = rc == BT_E_NOMEM ? rc : BT_E_UPSTREAM_BODY,
-                            .leg = BT_LEG_DECODE,
-                            .reason = rc == BT_E_NOMEM ? "memory is short, try again" : reason};
-
-    task->request->fail_name = bt_err_name(f.rc);
-    bt_sink_fail(task, &f);
-}
-
 static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
 {
     bt_request_t *r = task->request;
@@ -71,8 +60,9 @@ static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
 
     if (m->any_head) {
         if (is_sse != m->is_sse)
-            cannot_merge(task, BT_E_UPSTREAM_BODY,
-                         "some of the answers to be merged are event streams and some are not");
+            bt_sink_break_off(
+                task, BT_E_UPSTREAM_BODY,
+                "some of the answers to be merged are event streams and some are not");
         return;
     }
     m->any_head = true;
@@ -375,7 +365,7 @@ static void keep(bt_task_t *task, bt_buf_t *buf, bt_str_t piece)
              ? BT_E_LIMIT
              : bt_kept_add(&m->children[task->index].body, r->d->shared, buf, piece);
     if (rc < 0)
-        cannot_merge(task, rc, "the answers to be merged are larger than 64 MiB");
+        bt_sink_break_off(task, rc, "the answers to be merged are larger than 64 MiB");
 }
 
 static void data(bt_task_t *task, bt_buf_t *buf, const char *p, size_t n)
@@ -392,14 +382,14 @@ static void data(bt_task_t *task, bt_buf_t *buf, const char *p, size_t n)
         return;
     }
     if (child->sse.carry_len > EVENT_SURE_BYTES && !bt_dispatch_shared_fits(r->d->shared, n)) {
-        cannot_merge(task, BT_E_NOMEM, NULL);
+        bt_sink_break_off(task, BT_E_NOMEM, NULL);
         return;
     }
     do
         rc = bt_sse_next(&child->sse, (bt_str_t){p, n}, &at, &event);
     while (rc == 1 && (rc = pass_event(task, event)) > 0);
     if (rc < 0)
-        cannot_merge(task, rc, "an event to be merged is too large or no JSON");
+        bt_sink_break_off(task, rc, "an event to be merged is too large or no JSON");
 }
 
 static int end_stream(bt_request_t *r)
@@ -580,7 +570,7 @@ static void end(bt_task_t *task)
         return;
     const int rc = m->is_sse ? end_stream(r) : end_whole(r);
     if (rc < 0) {
-        cannot_merge(task, rc, "the children's answers could not be merged");
+        bt_sink_break_off(task, rc, "the children's answers could not be merged");
         return;
     }
     bt_sink_end(r);

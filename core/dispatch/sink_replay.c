@@ -201,16 +201,6 @@ static int pass_event(bt_request_t *r, bt_str_t event)
     return pass_object(r, event, payload);
 }
 
-static void break_off(bt_task_t *task, int rc, const char *reason)
-{
-    const bt_failure_t f = {.rc = rc == BT_E_NOMEM ? rc : BT_E_UPSTREAM_BODY,
-                            .leg = BT_LEG_DECODE,
-                            .reason = rc == BT_E_NOMEM ? "memory is short, try again" : reason};
-
-    task->request->fail_name = bt_err_name(f.rc);
-    bt_sink_fail(task, &f);
-}
-
 static void pass_events(bt_task_t *task, bt_str_t piece)
 {
     bt_request_t *r = task->request;
@@ -225,7 +215,7 @@ static void pass_events(bt_task_t *task, bt_str_t piece)
             ;
     flush(r);
     if (rc < 0)
-        break_off(task, rc, "an event of the answer is larger than 16 MiB");
+        bt_sink_break_off(task, rc, "an event of the answer is larger than 16 MiB");
 }
 
 /* ---- not streamed ---- */
@@ -251,7 +241,7 @@ static void keep_body(bt_task_t *task, bt_buf_t *buf, bt_str_t piece)
                        : bt_kept_add(&replay->body, r->d->shared, buf, piece);
 
     if (rc < 0)
-        break_off(task, rc, "the answer is larger than 64 MiB");
+        bt_sink_break_off(task, rc, "the answer is larger than 64 MiB");
 }
 
 static bt_str_t inner(bt_str_t string)
@@ -372,7 +362,7 @@ static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
     struct bt_token_replay *replay = r->replay;
 
     if (replay->is_begun && is_sse != replay->is_sse) {
-        break_off(task, BT_E_UPSTREAM_BODY, "the answer's rest comes in another form");
+        bt_sink_break_off(task, BT_E_UPSTREAM_BODY, "the answer's rest comes in another form");
         return;
     }
     if (is_sse && !replay->is_begun) {
@@ -403,7 +393,7 @@ static void end(bt_task_t *task)
     const int rc = r->replay->is_sse ? 0 : end_whole(r);
 
     if (rc < 0)
-        break_off(task, rc, "the answers of several workers make no whole");
+        bt_sink_break_off(task, rc, "the answers of several workers make no whole");
     else
         bt_sink_end(r);
 }
