@@ -21,6 +21,13 @@ typedef struct bt_pool_deadlines {
         room_repair_ms; /* of gateway-managed rooms (core/transfer): opening to the first byte, no progress, an orphan's wait; 300 s, 60 s, 5 s */
 } bt_pool_deadlines_t;
 
+/* Streams whose first token goes out with prefill's reply. */
+enum bt_relay_first_token {
+    BT_RELAY_FIRST_TOKEN_OFF,
+    BT_RELAY_FIRST_TOKEN_COMPLETIONS,
+    BT_RELAY_FIRST_TOKEN_ALL
+};
+
 typedef struct bt_pool_spec {
     char *name; /* "default" */
     char *models[BT_WORKER_MODELS_MAX];
@@ -38,6 +45,7 @@ typedef struct bt_pool_spec {
     /* Answers go on at another worker, by their token ids: what vLLM-Ascend's decode gives up (true), what is lost with its decode
      * (false). */
     bool replay_recomputed, replay_lost_decode;
+    enum bt_relay_first_token relay_first_token;
 } bt_pool_spec_t;
 void bt_pool_spec_init(bt_pool_spec_t *spec);
 void bt_pool_spec_fini(bt_pool_spec_t *spec);

@@ -222,17 +222,39 @@ static int check_pairs(const bt_workers_t *workers, char *err, size_t err_size)
     return 0;
 }
 
+/* What the client would get early is not what decode's stream begins with. */
+static int refuse_relay(const bt_worker_pool_t *pool, const bt_worker_t *w,
+                        const bt_dialect_t *dialect, char *err, size_t err_size)
+{
+    return bt_err_refuse(
+        err, err_size,
+        "pool %s: relay_first_token: worker %s with connector %s (dialect %s) cannot: %s. Leave it "
+        "off for this pool",
+        pool->spec.name, w->spec.url,
+        w->spec.connector != NULL ? w->spec.connector : bt_engine_name(w->engine), dialect->name,
+        dialect->kind == BT_PLAN_HANDOFF
+            ? "its decode draws the first token anew, which may be another one than prefill's"
+            : "its decode is asked before prefill has replied, and sends the first token itself");
+}
+
 static int check_dialects(const bt_dialects_t *dialects, const bt_workers_t *workers, char *err,
                           size_t err_size)
 {
     for (unsigned i = 0; i < workers->pool_count; i++)
         for (unsigned k = 0; k < workers->pools[i].all.count; k++) {
-            const bt_worker_t *w = workers->pools[i].all.items[k];
-            if (bt_role_is_of_pair(w->spec.role) && w->dialect != NULL &&
-                bt_dialects_find(dialects, w->dialect) == NULL)
+            const bt_worker_pool_t *pool = &workers->pools[i];
+            const bt_worker_t *w = pool->all.items[k];
+            const bt_dialect_t *dialect;
+            if (!bt_role_is_of_pair(w->spec.role) || w->dialect == NULL)
+                continue;
+            dialect = bt_dialects_find(dialects, w->dialect);
+            if (dialect == NULL)
                 return bt_err_refuse(err, err_size,
                                      "worker %s: there is no dialect %s for its connector",
                                      w->spec.url, w->dialect);
+            if (pool->spec.relay_first_token != BT_RELAY_FIRST_TOKEN_OFF &&
+                !dialect->has_first_token)
+                return refuse_relay(pool, w, dialect, err, err_size);
         }
     return 0;
 }

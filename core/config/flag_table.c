@@ -42,6 +42,12 @@ static const bt_word_t on_error_words[] = {
     {"end", BT_ON_ERROR_END, false},
     {NULL, 0, false},
 };
+static const bt_word_t relay_words[] = {
+    {"off", BT_RELAY_FIRST_TOKEN_OFF, false},
+    {"completions", BT_RELAY_FIRST_TOKEN_COMPLETIONS, false},
+    {"all", BT_RELAY_FIRST_TOKEN_ALL, false},
+    {NULL, 0, false},
+};
 static const bt_word_t log_levels[] = {
     {"error", BT_LOG_ERROR, false},
     {"warn", BT_LOG_WARN, false},
@@ -380,6 +386,11 @@ const bt_flag_t bt_flags[] = {
      "(false): the same text where sampling is greedy, else one that could have come"},
     {"max-replays", "N", BT_GROUP_DECIDE, true, POOL(UINT(POOL_AT(spec.max_replays), 1, 16)),
      "times that one answer may go on so (3)"},
+    {"relay-first-token", "WHAT", BT_GROUP_DECIDE, true,
+     POOL(WORD(POOL_AT(spec.relay_first_token), relay_words)),
+     "send a stream's first token with prefill's reply, while decode still loads the KV: off, "
+     "completions or all (off); all is chats too, and wants servers without reasoning parser. Only "
+     "for TensorRT-LLM, whose decode goes on from that token: other connectors draw it anew"},
     {"warm-pairs", NULL, BT_GROUP_DECIDE, false, SETTING(BOOL(AT(dispatch.warm_pairs))),
      "warm every (prefill, decode) pair by a request of the gateway's own, again after a restart "
      "(false): a pair's first transfer may take a minute"},

@@ -267,6 +267,7 @@ static void use_reply(bt_leg_t *leg, bt_json_members_t *members)
     if (a->kind == BT_PLAN_HANDOFF && !a->ended) {
         bt_leg_unload(leg); /* its breaker hears of it when decode has found the hand-off good */
         bt_attempt_start_decode(a);
+        bt_first_token_relay(a);
     } else if (!a->ended && !a->committed && a->dialect->has_check &&
                !bt_leg_reply_is_good(leg, &f)) {
         bt_attempt_fail(a, &f, NULL, 0);

@@ -63,6 +63,10 @@ unsigned bt_blame_either(const bt_attempt_t *a, bt_worker_t **guilty);
 /* Fills guilty (2) and returns how many. */
 unsigned bt_blame_find(const bt_leg_t *leg, const bt_failure_t *f, bt_worker_t **guilty);
 
+/* ---- first_token.c ---- */
+/* Prefill's reply is in, and decode has been asked. May fail the attempt: the client has another first token. */
+void bt_first_token_relay(bt_attempt_t *a);
+
 /* ---- learn.c: what replies teach ---- */
 void bt_learn_agent(bt_leg_t *leg);      /* nixl_push: where prefill's KV agent lives */
 void bt_learn_token_size(bt_leg_t *leg); /* bytes of a prompt per token */

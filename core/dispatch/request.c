@@ -10,6 +10,7 @@
 #include "dispatch/attempt.h"
 #include "dispatch/candidates.h"
 #include "dispatch/encode.h"
+#include "dispatch/first_token.h"
 #include "dispatch/observe.h"
 #include "dispatch/plan.h"
 #include "dispatch/policy_call.h"
@@ -43,6 +44,7 @@ static void destroy(bt_later_t *reap)
     if (r->merge != NULL)
         bt_sink_merge_fini(r);
     bt_token_replay_fini(r);
+    bt_first_token_fini(r);
     bt_worker_unref(r->pinned);
     bt_workers_unref(r->record.workers);
     bt_workers_unref(r->workers);
@@ -339,6 +341,7 @@ static enum bt_progress plan(bt_request_t *r)
     if (bt_plan_kind_of(r->d, &choice.first, &dialect) == BT_PLAN_SINGLE ||
         !bt_fanout_needed(r, dialect)) {
         bt_token_replay_open(r);
+        bt_first_token_open(r, dialect);
         return BT_PROGRESS_NEXT;
     }
     if (bt_fanout_make(r, &refusal) < 0) {

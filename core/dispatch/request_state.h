@@ -91,8 +91,9 @@ struct bt_request {
     /* The client's, where it goes through to workers: background calls need it too. */
     bt_str_t authorization;
     const bt_sink_ops_t *sink;
-    void *merge;                    /* sink_merge's state */
-    struct bt_token_replay *replay; /* token_replay.h; NULL = it fails with its decode */
+    void *merge;                        /* sink_merge's state */
+    struct bt_token_replay *replay;     /* token_replay.h; NULL = it fails with its decode */
+    struct bt_first_token *first_token; /* first_token.h; NULL = it waits for decode */
     bt_task_t *tasks;
     unsigned task_count, tasks_done;
     unsigned holds;                   /* running legs, a body that is being read off the loop */

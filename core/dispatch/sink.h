@@ -20,8 +20,8 @@ struct bt_sink_ops {
     bool (*blocked)(bt_task_t *task);
 };
 
-/* sink_direct.c / sink_merge.c / sink_replay.c */
-extern const bt_sink_ops_t bt_sink_direct, bt_sink_merge, bt_sink_replay;
+/* sink_direct.c / sink_merge.c / sink_replay.c / first_token.c */
+extern const bt_sink_ops_t bt_sink_direct, bt_sink_merge, bt_sink_replay, bt_sink_first_token;
 /* 200 and the head of an event stream, before a worker has said so; nothing when it is out. */
 void bt_sink_begin_stream(bt_request_t *r);
 /* All sinks: some of the answer; all of it is out; it has failed; may no more come for now? */

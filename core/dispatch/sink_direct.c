@@ -3,14 +3,15 @@
  * A stream that breaks after its first byte ends in an error event when the client stands between two events; in the middle of
  * one the connection is broken off instead (no last chunk), since half an event followed by ours would parse as neither.
  */
+#include "dispatch/first_token.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/sink.h"
 #include "dispatch/token_replay.h"
 
 #define HEADERS_MAX (BT_HTTP_HEADERS_MAX + 16)
 
-/* No other attempt can come, once the client has some of its answer, but of one that may be replayed: that is planned again, by
- * whoever has decided the first one. */
+/* No other attempt can come, once the client has some of its answer, but of one that may be replayed, or has its first token only: that
+ * is planned again, by whoever has decided the first one. */
 static void note_first_byte(bt_request_t *r)
 {
     if (r->first_byte_us != 0)
@@ -18,7 +19,7 @@ static void note_first_byte(bt_request_t *r)
     r->first_byte_us = bt_clock_event_us();
     if (r->warmup == NULL)
         bt_histogram_note(&r->d->stats.ttft, r->first_byte_us - r->start_us, 1);
-    if (bt_token_replay_is_open(r))
+    if (bt_token_replay_is_open(r) || bt_first_token_waits(r))
         bt_policy_call_end_intake(r);
     else
         bt_policy_call_end(r);
@@ -65,7 +66,7 @@ static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
     unsigned n;
 
     bt_timer_stop(&r->keepalive);
-    if (r->head_sent) { /* by a keep-alive comment: status and headers are out already, and they promise a stream */
+    if (r->head_sent) { /* by a keep-alive comment or a first token: status and headers are out already, and they promise a stream */
         if (!is_sse) {
             r->fail_name = bt_err_name(no_stream.rc);
             bt_sink_fail(task, &no_stream);

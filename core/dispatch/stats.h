@@ -33,6 +33,8 @@ typedef struct bt_histogram {
     X(queue_timeouts, "requests refused because no place came free in --queue-timeout-secs")       \
     X(decode_replacements, "finished prefills re-used for another decode")                         \
     X(prefill_replacements, "waiting decodes that got another prefill")                            \
+    X(first_tokens, "first tokens sent with prefill's reply (--relay-first-token)")                \
+    X(first_tokens_differ, "such answers broken off: decode's began with another text")            \
     X(recomputes, "hand-off replies without parameters: decode computed the prompt itself")        \
     X(lease_expired, "prefills repeated because their lease ran out")                              \
     X(callbacks, "calls of decode engines to the metaserver that started a prefill")               \

@@ -1,6 +1,6 @@
 /* task.c - one unit of generation: tries attempts until one answers or none is left.
  *
- * Tries again only while no byte has gone to the client, never after a 4xx, never past the request's total deadline. An answer that
+ * Tries again only while no byte has gone to the client (or a first token, first_token.h), never after a 4xx, never past the request's total deadline. An answer that
  * has begun may be gone on with (token_replay.h), and then has tries of its own.
  */
 #include "dispatch/task.h"

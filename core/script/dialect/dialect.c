@@ -17,7 +17,7 @@ static const char *const file_keys[] = {
     "name",       "kind",      "routes",          "prefill",     "decode", "rid",
     "room",       "batch",     "release",         "abort_route", "learns", "gateway_managed",
     "connectors", "engine",    "decode_first",    "single",      "check",  "rank",
-    "same_rank",  "templates", "prompt_logprobs", NULL};
+    "same_rank",  "templates", "prompt_logprobs", "first_token", NULL};
 
 const char *bt_plan_kind_name(enum bt_plan_kind kind)
 {
@@ -190,6 +190,7 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
     pub->is_gateway_managed = flag(L, "gateway_managed");
     pub->needs_decode_first = flag(L, "decode_first");
     pub->needs_same_rank = flag(L, "same_rank");
+    pub->has_first_token = flag(L, "first_token");
     file->has_templates = flag(L, "templates");
     read_prompt_logprobs(L, pub);
     if (pub->is_gateway_managed && strcmp(pub->name, "baton") != 0)
@@ -202,6 +203,8 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
         luaL_error(L, "kind \"trigger\" needs room, and cannot be batch: one call a prompt");
     if (pub->has_release && !pub->needs_reply)
         luaL_error(L, "release is for kind \"handoff\" only");
+    if (pub->has_first_token && !pub->needs_reply)
+        luaL_error(L, "first_token is for kind \"handoff\" only");
     lua_getfield(L, 1, "check");
     if (!lua_isnil(L, -1) && pub->kind != BT_PLAN_BOOTSTRAP)
         luaL_error(L, "check is for kind \"bootstrap\" only: decode of the others has the reply");

@@ -8,7 +8,7 @@
  * A dialect file returns:
  *   { name = "nixl", kind = "handoff" | "bootstrap" | "sequence" | "trigger", rid = bool, room = bool, batch = bool,
  *     release = bool, abort_route = bool, learns = bool, gateway_managed = bool, decode_first = bool,
- *     same_rank = bool, templates = bool, prompt_logprobs = "sglang" | "vllm" or nil,
+ *     same_rank = bool, templates = bool, first_token = bool, prompt_logprobs = "sglang" | "vllm" or nil,
  *     routes = { "/v1/completions", ... } or nil for all, prefill = function(leg, edit), decode = function(leg, edit) }
  *     A user's file also: connectors = { "MyConnector", ... }, engine = "vllm" or another, single = function(leg, edit).
  *   kind sequence: P with one token, then D, nothing of P's reply is needed (shared_cache).
@@ -25,6 +25,7 @@
  *   prompt_logprobs = "sglang" | "vllm": prefill computes the whole prompt and says what is asked of its tokens, in that engine's form; it is
  *   put into decode's answer. Without it such requests are not split.
  *   same_rank = true: where there are several data-parallel ranks, prefill's is chosen first and decode gets the same.
+ *   first_token = true: decode's stream begins with the token whose text prefill's reply has, so that it may go out before.
  *   gateway_managed = true: the workers' transfer agents are connected to the gateway, which opens each room at both sides and may give a
  *   waiting decode another prefill, with a room of its own: then leg.room is not the same on both legs.
  *   edit.set(key, raw_json) edit.set_in(object, key, raw_json) edit.remove(key) edit.remove_in(object, key)
@@ -81,6 +82,7 @@ typedef struct bt_dialect {
     bool has_check;          /* looks at prefill's reply while decode waits for the KV */
     enum bt_dialect_logprobs prompt_logprobs;
     bool has_single;         /* a worker of its pairs serves alone, too */
+    bool has_first_token;    /* decode's stream begins with the text of prefill's reply */
     bool is_gateway_managed; /* baton: rooms are opened at the workers' agents (core/transfer) */
     bt_dialects_t *home;
     int leg_refs[BT_DIALECT_LEGS]; /* Lua registry */

@@ -3,7 +3,8 @@
 -- The server refuses members that it does not know, so a leg has only what the client sent and what is set here;
 -- max_tokens stays, because the engine itself stops a context_only request after one token. A generation_only request
 -- begins with prefill's token (first_gen_tokens) and does not look at it: when that token has ended the text, nothing
--- is left to hand on, and decode is asked for the whole answer instead.
+-- is left to hand on, and decode is asked for the whole answer instead. Prefill's reply has that token's text, and
+-- decode's stream begins with it again: hence first_token.
 
 local NAME = "disaggregated_params"
 local PARAMS = { "choices", 1, NAME }
@@ -81,6 +82,7 @@ return {
   name = "trtllm",
   kind = "handoff",
   room = true,
+  first_token = true,
   routes = { "/v1/completions", "/v1/chat/completions" },
   prefill = prefill,
   decode = decode,

@@ -18,7 +18,7 @@ local Rig = {}
 Rig.__index = Rig
 
 local function worker_line(name, role, url, ask)
-  local more = role ~= "hybrid" and ('connector = "%s",'):format(ask.connector) or ""
+  local more = role ~= "hybrid" and ask.connector and ('connector = "%s",'):format(ask.connector) or ""
   if role == "prefill" and ask.bootstrap_port then
     more = more .. (" bootstrap_port = %d,"):format(ask.bootstrap_port)
   end

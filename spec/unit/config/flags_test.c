@@ -272,6 +272,10 @@ static void decisions(void **state)
     EXPECT("--no-replay-recomputed --replay-recomputed", SPEC.replay_recomputed);
     EXPECT("--no-replay-recomputed --replay-lost-decode --max-replays 5",
            !SPEC.replay_recomputed && SPEC.replay_lost_decode && SPEC.max_replays == 5);
+    EXPECT("", SPEC.relay_first_token == BT_RELAY_FIRST_TOKEN_OFF);
+    EXPECT("--relay-first-token completions",
+           SPEC.relay_first_token == BT_RELAY_FIRST_TOKEN_COMPLETIONS);
+    EXPECT("--relay-first-token all", SPEC.relay_first_token == BT_RELAY_FIRST_TOKEN_ALL);
     EXPECT("", !c.dispatch.warm_pairs);
     EXPECT("--warm-pairs", c.dispatch.warm_pairs);
 }

@@ -78,6 +78,8 @@ static void mistakes_name_the_file(void **state)
                       "gateway_managed is for the dialect \"baton\" alone");
     assert_load_fails("return { name = 'own', kind = 'sequence', release = true, " NOOP "}",
                       "release is for kind");
+    assert_load_fails("return { name = 'own', kind = 'sequence', first_token = true, " NOOP "}",
+                      "first_token is for kind");
     assert_load_fails("local f = io.open('/etc/passwd')", "unknown name 'io'");
 }
 
