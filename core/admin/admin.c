@@ -6,6 +6,7 @@
  */
 #include "admin/admin_impl.h"
 
+#include "admin/advice.h"
 #include "admin/discovery.h"
 #include "admin/explain.h"
 #include "admin/metrics.h"
@@ -59,6 +60,8 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
 {
     bt_metrics_write(out, bt_registry_current(config->registry), config->shared, facts, count,
                      config->version);
+    bt_metrics_advice(&(bt_prom_t){.out = out}, config->advisor,
+                      bt_registry_current(config->registry));
     write_transfer(config, out);
     if (config->registration != NULL)
         bt_metrics_registration(&(bt_prom_t){.out = out}, config->registration);

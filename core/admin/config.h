@@ -8,6 +8,7 @@
 #ifndef BT_ADMIN_CONFIG_H
 #define BT_ADMIN_CONFIG_H
 
+#include "cluster/advisor.h"
 #include "cluster/role_switch.h"
 #include "discovery/dns.h"
 #include "discovery/kube.h"
@@ -22,6 +23,7 @@
 typedef struct bt_admin_config {
     bt_registry_t *registry;
     bt_role_switches_t *role_switches; /* NULL = roles are fixed; outlives us */
+    const bt_advisor_t *advisor;       /* NULL = no advice; outlives us */
     bt_dispatch_shared_t *shared;      /* its dispatchers are set before the first request comes */
     const char
         *api_key; /* asked of everything but /metrics and /health; NULL = nothing asked; borrowed */

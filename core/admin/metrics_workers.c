@@ -72,6 +72,12 @@ static bool cached_tokens(const subject_t *s, int64_t *value_p)
     return s->w->spec.role == BT_ROLE_PREFILL;
 }
 
+static bool output_tokens(const subject_t *s, int64_t *value_p)
+{
+    *value_p = (int64_t) atomic_load_explicit(&s->w->output_tokens_total, memory_order_relaxed);
+    return s->w->spec.role == BT_ROLE_DECODE;
+}
+
 static bool report_age(const subject_t *s, int64_t *value_p)
 {
     uint64_t at_ms = atomic_load_explicit(&s->w->load.at_ms, memory_order_relaxed);
@@ -231,6 +237,8 @@ static const struct {
      "Of these, those that its own prefix cache had (vLLM: in its hand-off, or with "
      "--enable-prompt-tokens-details; SGLang: --enable-cache-report)",
      NULL, cached_tokens, WHOLE},
+    {"baton_worker_decode_output_tokens_total", "counter",
+     "Tokens of answers that the worker has made as a pair's decode", NULL, output_tokens, WHOLE},
     {"baton_worker_legs_total", "counter",
      "Legs that ended on the worker, by kind and by what they say about it", legs, NULL, WHOLE},
     {"baton_worker_ledger_tokens", "gauge",

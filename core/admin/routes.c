@@ -5,6 +5,7 @@
  */
 #include "admin/routes.h"
 
+#include "admin/advice.h"
 #include "admin/discovery.h"
 #include "admin/explain.h"
 #include "admin/policies.h"
@@ -91,6 +92,9 @@ static const struct route {
      "one worker by name or url, and whom it pairs with"},
     {BT_DELETE, "/workers/*", bt_workers_remove, BT_ANSWERED, false, true,
      "remove it; its running requests finish"},
+    {BT_GET, "/advice", bt_admin_advice, BT_ANSWERED, false, false,
+     "which role holds each pool up, and how many workers of each would balance it; ?format=text "
+     "for people"},
     {BT_GET, "/discovery", bt_admin_discovery, BT_ANSWERED, false, false,
      "sources that find workers by themselves, and why some pods are none"},
     {BT_GET, "/requests", NULL, BT_WANTS_REQUESTS, false, false, "live requests"},

@@ -189,6 +189,9 @@ typedef struct bt_worker {
     _Atomic unsigned engine_ids_version; /* one more when a known one is gone or another */
     _Atomic bool query_soon;             /* the monitor checks it at once */
     _Atomic uint64_t losses_total;
+    struct bt_worker_seen {
+        uint64_t legs, tokens, cached;
+    } seen; /* of what is counted below, by the advisor; control loop only */
     bt_worker_warm_t warm;
     /* ---- counted: written by every request ---- */
     _Alignas(64) _Atomic unsigned refs;
@@ -201,6 +204,7 @@ typedef struct bt_worker {
     _Atomic int64_t transfer_bytes; /* of KV that open rooms still miss (core/transfer) */
     bt_load_sample_t load;
     _Atomic uint64_t prompt_tokens_total, cached_tokens_total; /* as its prefill replies say */
+    _Atomic uint64_t output_tokens_total; /* of answers that its decode legs have made */
     _Atomic uint64_t
         legs_total[4][4]; /* [prefill, decode, single, encode][ok, guilty, innocent, cancelled] */
 } bt_worker_t;

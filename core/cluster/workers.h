@@ -8,6 +8,7 @@
 #ifndef BT_CLUSTER_WORKERS_H
 #define BT_CLUSTER_WORKERS_H
 
+#include "cluster/advice.h"
 #include "cluster/retry_budget.h"
 #include "cluster/worker.h"
 
@@ -59,6 +60,7 @@ typedef struct bt_worker_set { /* pointers owned by the snapshot */
 typedef struct bt_pool_stat { /* shared over snapshots, so it has its own count */
     bt_breaker_group_t *breakers[BT_ROLE_COUNT]; /* by role */
     _Atomic unsigned pairs, warm_pairs;          /* --warm-pairs: that could be, that are warm */
+    bt_pool_advice_t advice;                     /* advisor.c's last word */
     _Atomic unsigned refs;
     /* ---- written by every request ---- */
     _Alignas(64) _Atomic uint64_t bytes_per_token_milli;

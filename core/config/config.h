@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "cluster/advisor.h"
 #include "cluster/monitor.h"
 #include "cluster/workers.h"
 #include "discovery/dns.h"
@@ -108,6 +109,7 @@ typedef struct bt_config {
     bt_monitor_config_t monitor;
     char *health_path; /* of monitor */
     bt_breaker_config_t breaker;
+    bt_advisor_config_t advisor;
     bt_dispatch_config_t dispatch; /* its strings are borrowed from above */
     bt_record_config_t record;     /* likewise */
     /* fleet */

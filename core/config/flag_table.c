@@ -500,6 +500,11 @@ const bt_flag_t bt_flags[] = {
      "(50)"},
     {"disable-circuit-breaker", NULL, BT_GROUP_HEALTH, false, SETTING(BOOL(AT(breaker.disabled))),
      "failures never take a worker out"},
+    {"advice-window-secs", "S", BT_GROUP_HEALTH, false, SETTING(SECS(AT(advisor.window_ms), 1)),
+     "over which GET /advice judges what prefill and decode have to do; older traffic fades (60)"},
+    {"advice-tpot-ms", "MS", BT_GROUP_HEALTH, false, SETTING(U64(AT(advisor.tpot_ms), 0, 600000)),
+     "time per output token at which a decode worker counts as fully used there (0: its KV cache, "
+     "its queue and --engine-request-limit say)"},
 
     /* shared state */
     {"redis-url", "URL", BT_GROUP_FLEET, false, SETTING(TEXT(AT(redis_url))),

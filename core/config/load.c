@@ -51,6 +51,7 @@ static int init(bt_config_t *c)
     bt_server_config_defaults(&c->server);
     bt_monitor_config_defaults(&c->monitor);
     bt_breaker_config_defaults(&c->breaker);
+    bt_advisor_config_defaults(&c->advisor);
     init_pool(&c->defaults);
     int rc = set_text(&c->host, "127.0.0.1");
     rc |= set_text(&c->admin_host, "127.0.0.1");

@@ -138,7 +138,8 @@ static bool copy_set(bt_worker_set_t *to, const bt_worker_set_t *from)
 bt_policy_view_t bt_candidates_view(const bt_worker_set_t *sets, uint64_t key,
                                     const bt_worker_pool_t *pool)
 {
-    bt_policy_view_t view = {.key = key, .pool = bt_str(pool->spec.name)};
+    bt_policy_view_t view = {
+        .key = key, .pool = bt_str(pool->spec.name), .advice = &pool->stat->advice};
 
     for (int list = 0; list < BT_LIST_COUNT; list++)
         view.sets[list] = &sets[list];

@@ -472,6 +472,9 @@ void bt_leg_settle(bt_leg_t *leg, enum bt_blame blame)
     if (leg->settled || leg->worker == NULL)
         return;
     leg->settled = true;
+    if (leg->role == BT_LEG_DECODE)
+        atomic_fetch_add_explicit(&leg->worker->output_tokens_total, bt_usage_tokens(leg),
+                                  memory_order_relaxed);
     if (blame == BT_BLAME_GUILTY && leg->attempt->task->request->warmup != NULL)
         blame = BT_BLAME_INNOCENT;
     if (leg->state != BT_LEG_IDLE || blame == BT_BLAME_GUILTY)

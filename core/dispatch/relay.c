@@ -102,15 +102,15 @@ static void redact(bt_leg_t *leg, const char *p, size_t n)
         bt_stats_inc(&request_of(leg)->d->stats, redacted);
 }
 
-/* Of an answer that is no stream, tokens and hits; of a single worker's stream its hits, for
- * policies that learn. */
+/* Of an answer that is no stream, tokens (a pair's are its decode's rate) and hits; of a single
+ * worker's stream its hits, for policies that learn. */
 static bool is_usage_wanted(bt_leg_t *leg)
 {
     const bt_dispatcher_t *d = request_of(leg)->d;
 
     if (leg->is_sse)
         return d->has_observe && leg->role == BT_LEG_SINGLE;
-    return d->has_observe || bt_access_log_is_json(d);
+    return leg->role == BT_LEG_DECODE || d->has_observe || bt_access_log_is_json(d);
 }
 
 /* May free the request. */

@@ -48,6 +48,7 @@ static int attach_admin(bt_gateway_t *g)
     const bt_admin_config_t config = {
         .registry = g->registry,
         .role_switches = g->role_switches,
+        .advisor = g->advisor,
         .shared = &g->shared,
         .api_key = g->config->admin_api_key,
         .metrics_only = g->config->admin_metrics_only,
@@ -451,6 +452,9 @@ static int start_serving(bt_gateway_t *g)
                               g->config->monitor.api_key);
     if (rc < 0)
         return rc;
+    rc = bt_advisor_new(&g->advisor, &g->control, g->registry, &g->config->advisor);
+    if (rc < 0)
+        return rc;
     bt_monitor_on_lost(g->monitor, on_lost, g);
     bt_monitor_set_workers(g->monitor, bt_registry_current(g->registry));
     if ((rc = bt_gateway_fleet_start(g)) < 0 || g->end_asked)
@@ -506,6 +510,8 @@ static void close_control_parts(bt_gateway_t *g)
     bt_gateway_signals_stop(g);
     bt_reload_stop(g->reload);
     bt_gateway_rollout_close(g);
+    bt_advisor_free(g->advisor);
+    g->advisor = NULL;
     bt_role_switches_free(g->role_switches);
     g->role_switches = NULL;
     if (g->monitor != NULL)

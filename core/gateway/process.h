@@ -8,6 +8,7 @@
 #ifndef BT_GATEWAY_PROCESS_H
 #define BT_GATEWAY_PROCESS_H
 
+#include "cluster/advisor.h"
 #include "cluster/role_switch.h"
 #include "config/config.h"
 #include "discovery/kube.h"
@@ -66,6 +67,7 @@ struct bt_gateway {
     bt_registry_t *registry;
     bt_monitor_t *monitor;
     bt_role_switches_t *role_switches;
+    bt_advisor_t *advisor;
     int admin_fd; /* bound and listening; attach_admin hands it on */
     struct bt_admin *admin;
     struct bt_transfer *transfer;               /* NULL = no --transfer-port */

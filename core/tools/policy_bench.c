@@ -98,10 +98,10 @@ static bool init_fleet(struct fleet *f, unsigned count, bool single)
     else
         ok = fill(&f->sets[BT_ROLE_PREFILL], BT_ROLE_PREFILL, count / 2) &&
              fill(&f->sets[BT_ROLE_DECODE], BT_ROLE_DECODE, count - count / 2);
-    f->view = (bt_policy_view_t){{&f->sets[BT_ROLE_PREFILL], &f->sets[BT_ROLE_DECODE],
-                                  &f->sets[BT_ROLE_HYBRID], &f->sets[BT_ROLE_HYBRID]},
-                                 ++key,
-                                 BT_STR("bench")};
+    f->view = (bt_policy_view_t){.sets = {&f->sets[BT_ROLE_PREFILL], &f->sets[BT_ROLE_DECODE],
+                                          &f->sets[BT_ROLE_HYBRID], &f->sets[BT_ROLE_HYBRID]},
+                                 .key = ++key,
+                                 .pool = BT_STR("bench")};
     return ok;
 }
 

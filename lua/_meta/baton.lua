@@ -87,6 +87,18 @@
 ---@field hybrid baton.Worker[] who is there to serve alone; in a degraded fleet, the prefill workers that may
 ---@field single baton.Worker[] all that can serve this request alone, hybrids first; vLLM's decode and prefill workers too, which then compute the whole of it
 ---@field pool string the pool's name
+---@field advice? baton.Advice in tick alone; nil: too little traffic to say
+
+--- Which role of the pool holds it up, as `GET /advice` says it: once a second, over `--advice-window-secs`.
+---@class baton.Advice
+---@field bottleneck "none"|"prefill"|"decode"|"both"
+---@field prefill integer usable workers
+---@field decode integer likewise
+---@field advised_prefill integer of all these, those that should have the role
+---@field advised_decode integer likewise
+---@field prefill_used number mean use of a worker; 1: at its limit
+---@field decode_used number likewise
+---@field predicted_ttft_ms integer of a request that came now; 0: not known
 
 --- A worker: read live, so a field may change between two looks. What is not known is nil.
 ---@class baton.Worker

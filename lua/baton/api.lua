@@ -183,6 +183,22 @@ api.classes = {
           .. "compute the whole of it",
       },
       { "pool", "string", "the pool's name" },
+      { "advice?", "Advice", "in tick alone; nil: too little traffic to say" },
+    },
+  },
+  {
+    name = "Advice",
+    kind = "event",
+    doc = "Which role of the pool holds it up, as `GET /advice` says it: once a second, over `--advice-window-secs`.",
+    fields = {
+      { "bottleneck", '"none"|"prefill"|"decode"|"both"', "" },
+      { "prefill", "integer", "usable workers" },
+      { "decode", "integer", "likewise" },
+      { "advised_prefill", "integer", "of all these, those that should have the role" },
+      { "advised_decode", "integer", "likewise" },
+      { "prefill_used", "number", "mean use of a worker; 1: at its limit" },
+      { "decode_used", "number", "likewise" },
+      { "predicted_ttft_ms", "integer", "of a request that came now; 0: not known" },
     },
   },
   {

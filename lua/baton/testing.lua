@@ -42,7 +42,7 @@ end
 -- testing.workers{prefill = 2, decode = 3, hybrid = 0}, or lists: {prefill = {{zone = "a"}, {labels = "gpu=h100"}}}.
 -- Names are p1 p2 d1 d2 h1 ...; every worker may have name, url, connector, engine, version, zone, labels, dp_size,
 -- tp_size, pp_size. workers:set(name, {decode_tokens = 5000, ...}), :bear(name, tokens, requests), :add{...},
--- :remove(name), :id(name), :name(id), :pool(name).
+-- :remove(name), :id(name), :name(id), :pool(name), :advice{...}.
 function testing.workers(shape)
   local workers = core.workers()
   for _, role in ipairs { "prefill", "decode", "hybrid" } do

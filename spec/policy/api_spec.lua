@@ -121,6 +121,7 @@ return {
     for key in pairs(keys(failure)) do state.failure[key] = true end
   end,
   observe = function(events) state.event = keys(events[1]) end,
+  tick = function(_, view) state.advice = keys(view.advice) end,
   handover = function() return state end,
 }]]
 
@@ -128,6 +129,8 @@ local function keys_seen()
   local workers, req = testing.workers { prefill = 1, decode = 1 }, {}
   assert.is_true(seen:admit(req))
   testing.plan(seen, workers, req)
+  workers:advice { bottleneck = "both" }
+  assert.is_true(seen:tick(nil, workers))
   local failure = { scope = "worker", status = 500, keep = { prefill = "p1" } }
   assert.is_table(seen:plan(workers, req, failure, {}))
   seen:fallback(workers, req, failure, { "d1" })
@@ -148,6 +151,7 @@ local function differences(api)
   compare("builtins", builtins_of(api), without_baton(names.globals), out)
   compare("ctx", field_names(class_named(api, "Ctx").fields), keys.ctx, out)
   compare("failure", field_names(class_named(api, "Failure").fields), keys.failure, out)
+  compare("advice", field_names(class_named(api, "Advice").fields), keys.advice, out)
   compare("event", field_names(class_named(api, "Event").fields), keys.event, out)
   for _, class in ipairs(api.classes) do
     if class.names then
@@ -249,7 +253,9 @@ describe("the table of the API", function()
     local reads = {}
     for class, object in pairs { Request = "req", View = "view", Worker = "view.prefill[1]", Ctx = "ctx" } do
       for name in pairs(field_names(class_named(api, class).fields)) do
-        reads[#reads + 1] = ("local _ = %s.%s"):format(object, name)
+        if name ~= "advice" then -- tick's alone
+          reads[#reads + 1] = ("local _ = %s.%s"):format(object, name)
+        end
       end
     end
     local text = "return { api = 2, name = 'reads', version = '1', plan = function(req, view, ctx)\n"

@@ -268,6 +268,24 @@ describe("hooks", function()
     assert.are.same(req, out)
   end)
 
+  it("tell tick which role is short, and plan nothing of it", function()
+    local policy = policy_with [[plan = function(_, view) return view.advice end,
+      tick = function(_, view, ctx) ctx.state.told = view.advice end,
+      handover = function(ctx) return ctx.state end]]
+    local workers = testing.workers { prefill = 1, decode = 3 }
+    assert.is_true(policy:tick(nil, workers))
+    assert.are.same({}, policy:handover())
+    local advice = {
+      bottleneck = "prefill", prefill = 1, decode = 3, advised_prefill = 3, advised_decode = 1, prefill_used = 0.9,
+      decode_used = 0.25, predicted_ttft_ms = 120,
+    }
+    workers:advice(advice)
+    assert.is_true(policy:tick(nil, workers))
+    assert.are.same({ told = advice }, policy:handover())
+    local _, why = policy:plan(workers)
+    assert.matches("view.advice is for tick", why)
+  end)
+
   it("show kinds, ranks and scores", function()
     local policy = policy_with [[plan = function(req, view)
       baton.note_score(view.prefill[2], 0.25)

@@ -22,6 +22,7 @@ struct bt_testing_workers {
     bt_worker_set_t sets[BT_LIST_COUNT]; /* the lists of the view; SINGLE borrows from the others */
     uint64_t key;
     char pool[64]; /* view.pool */
+    bt_pool_advice_t advice;
 };
 
 struct bt_testing_head {

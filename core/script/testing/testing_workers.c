@@ -287,6 +287,36 @@ static int workers_pool(lua_State *L)
     return 0;
 }
 
+static unsigned count_member(lua_State *L, const char *name)
+{
+    return (unsigned) bt_testing_number(L, 2, name, 0);
+}
+
+/* workers:advice {bottleneck = "prefill", ...}: view.advice of tick from now on; of what is not named, 0 */
+static int workers_advice(lua_State *L)
+{
+    bt_pool_advice_t *a = &bt_testing_workers_check(L, 1)->advice;
+    const bt_str_t word = bt_testing_member(L, 2, "bottleneck");
+    int b = BT_BOTTLENECK_UNKNOWN;
+
+    while (b < BT_BOTTLENECK_COUNT &&
+           !bt_str_eq(word, bt_str(bt_bottleneck_name((enum bt_bottleneck) b))))
+        b++;
+    luaL_argcheck(L, b < BT_BOTTLENECK_COUNT, 2,
+                  "bottleneck: none, prefill, decode, both, unknown");
+    atomic_store(&a->bottleneck, b);
+    atomic_store(&a->prefill, count_member(L, "prefill"));
+    atomic_store(&a->decode, count_member(L, "decode"));
+    atomic_store(&a->advised_prefill, count_member(L, "advised_prefill"));
+    atomic_store(&a->advised_decode, count_member(L, "advised_decode"));
+    atomic_store(&a->prefill_used_milli,
+                 (uint32_t) (1000 * bt_testing_number(L, 2, "prefill_used", 0)));
+    atomic_store(&a->decode_used_milli,
+                 (uint32_t) (1000 * bt_testing_number(L, 2, "decode_used", 0)));
+    atomic_store(&a->ttft_ms, count_member(L, "predicted_ttft_ms"));
+    return 0;
+}
+
 /* ---- life ---- */
 
 static int workers_gc(lua_State *L)
@@ -316,7 +346,7 @@ int bt_testing_workers_new(lua_State *L)
 
 bt_policy_view_t bt_testing_view(const struct bt_testing_workers *f)
 {
-    bt_policy_view_t view = {.key = f->key, .pool = bt_str(f->pool)};
+    bt_policy_view_t view = {.key = f->key, .pool = bt_str(f->pool), .advice = &f->advice};
 
     for (int s = 0; s < BT_LIST_COUNT; s++)
         view.sets[s] = &f->sets[s];
@@ -325,10 +355,10 @@ bt_policy_view_t bt_testing_view(const struct bt_testing_workers *f)
 
 void bt_testing_workers_open(lua_State *L)
 {
-    static const luaL_Reg methods[] = {{"add", workers_add},   {"remove", workers_remove},
-                                       {"set", workers_set},   {"bear", workers_bear},
-                                       {"id", workers_id},     {"name", workers_name},
-                                       {"pool", workers_pool}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {
+        {"add", workers_add},   {"remove", workers_remove}, {"set", workers_set},
+        {"bear", workers_bear}, {"id", workers_id},         {"name", workers_name},
+        {"pool", workers_pool}, {"advice", workers_advice}, {NULL, NULL}};
 
     bt_testing_class(L, WORKERS_META, workers_gc, methods);
 }

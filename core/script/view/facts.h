@@ -94,7 +94,8 @@ typedef struct bt_policy_view {
     const bt_worker_set_t *sets[BT_LIST_COUNT]; /* NULL = none */
     uint64_t
         key; /* changes whenever the sets' members may differ: lets Lua lists be reused; 0 = lists are made anew */
-    bt_str_t pool; /* its name: view.pool */
+    bt_str_t pool;                  /* its name: view.pool */
+    const bt_pool_advice_t *advice; /* of the pool, for tick; NULL = none */
 } bt_policy_view_t;
 
 typedef struct bt_policy_failure {

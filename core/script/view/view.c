@@ -4,8 +4,9 @@
 
 #include "script/view/worker_list.h"
 
-static const char *const view_names[] = {"prefill", "decode", "hybrid", "single", "pool", NULL};
-enum { VIEW_POOL = BT_LIST_COUNT };
+static const char *const view_names[] = {"prefill", "decode", "hybrid", "single",
+                                         "pool",    "advice", NULL};
+enum { VIEW_POOL = BT_LIST_COUNT, VIEW_ADVICE };
 
 /* ---- lists ---- */
 
@@ -103,6 +104,37 @@ void bt_view_refresh(lua_State *L, bt_policy_t *policy)
     policy->slot = slot;
 }
 
+static void set_number(lua_State *L, const char *name, double value)
+{
+    lua_pushnumber(L, value);
+    lua_setfield(L, -2, name);
+}
+
+/* For tick alone: records do not have it, and plan must be the same when it is replayed. */
+static int push_advice(lua_State *L, const bt_policy_t *policy)
+{
+    const bt_pool_advice_t *a = policy->call.view->advice;
+    const int bottleneck = a != NULL ? atomic_load(&a->bottleneck) : BT_BOTTLENECK_UNKNOWN;
+
+    if (policy->call.hook != BT_HOOK_TICK)
+        return luaL_error(L, "view.advice is for tick: what plan needs of it goes into ctx.state");
+    if (bottleneck == BT_BOTTLENECK_UNKNOWN) {
+        lua_pushnil(L);
+        return 1;
+    }
+    lua_createtable(L, 0, 8);
+    lua_pushstring(L, bt_bottleneck_name((enum bt_bottleneck) bottleneck));
+    lua_setfield(L, -2, "bottleneck");
+    set_number(L, "prefill", atomic_load(&a->prefill));
+    set_number(L, "decode", atomic_load(&a->decode));
+    set_number(L, "advised_prefill", atomic_load(&a->advised_prefill));
+    set_number(L, "advised_decode", atomic_load(&a->advised_decode));
+    set_number(L, "prefill_used", atomic_load(&a->prefill_used_milli) / 1000.0);
+    set_number(L, "decode_used", atomic_load(&a->decode_used_milli) / 1000.0);
+    set_number(L, "predicted_ttft_ms", atomic_load(&a->ttft_ms));
+    return 1;
+}
+
 static int view_index(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
@@ -112,6 +144,8 @@ static int view_index(lua_State *L)
         return bt_vm_unknown(L, "field of view", view_names, 2);
     if (!policy->call.running || policy->call.view == NULL)
         return luaL_error(L, "view can only be used while a hook that gets it runs");
+    if (field == VIEW_ADVICE)
+        return push_advice(L, policy);
     policy->slot->asked |= 1u << field;
     bt_vm_push(L, field == VIEW_POOL ? policy->slot->pool_ref : policy->slot->refs[field]);
     return 1;
