@@ -6,6 +6,7 @@
 #include "admin/metrics.h"
 
 #include "cluster/loss.h"
+#include "cluster/pair_breaker.h"
 #include "cluster/warm.h"
 
 #define N(array) ((unsigned) (sizeof(array) / sizeof((array)[0])))
@@ -340,6 +341,19 @@ static void write_warm(bt_prom_t *p, const bt_workers_t *workers)
     }
 }
 
+static void write_resting(bt_prom_t *p, uint64_t now_ms)
+{
+    bt_pair_breaker_stats_t stats;
+
+    bt_pair_breaker_stats(&stats, now_ms);
+    bt_prom_family(p, "baton_pairs_resting", "gauge",
+                   "Pairs that rest: transfers between the two keep failing, and neither is to "
+                   "blame");
+    bt_prom_count(p, NULL, 0, stats.resting);
+    bt_prom_family(p, "baton_pair_rests_total", "counter", "Times that a pair was sent to rest");
+    bt_prom_count(p, NULL, 0, stats.opened_total);
+}
+
 static void write_withheld(bt_prom_t *p)
 {
     static const char *const words[] = {"role", "stall"}; /* by enum bt_loss_withheld */
@@ -359,4 +373,5 @@ void bt_metrics_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_
     write_warm(p, workers);
     write_workers(p, workers, now_ms);
     write_withheld(p);
+    write_resting(p, now_ms);
 }

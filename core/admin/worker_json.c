@@ -4,6 +4,7 @@
 #include "admin/workers.h"
 
 #include "base/clock.h"
+#include "cluster/pair_breaker.h"
 #include "cluster/warm.h"
 
 #include <netinet/in.h>
@@ -198,7 +199,8 @@ static void put_work(bt_text_t *out, const bt_worker_t *w)
 }
 
 /* With every worker of the other role in the pool. */
-static void put_pairs(bt_text_t *out, const bt_worker_pool_t *pool, const bt_worker_t *w)
+static void put_pairs(bt_text_t *out, const bt_worker_pool_t *pool, const bt_worker_t *w,
+                      uint64_t now_ms)
 {
     const bool is_prefill = w->spec.role == BT_ROLE_PREFILL;
     const bt_worker_set_t *others = is_prefill ? &pool->decode : &pool->prefill;
@@ -212,6 +214,10 @@ static void put_pairs(bt_text_t *out, const bt_worker_pool_t *pool, const bt_wor
         bt_text_json_member(out, "refusal",
                             is_prefill ? bt_workers_pair_refusal(w, other)
                                        : bt_workers_pair_refusal(other, w));
+        bt_text_printf(out, ",\"rests_ms\":%llu",
+                       (unsigned long long) (is_prefill
+                                                 ? bt_pair_breaker_left_ms(w, other, now_ms)
+                                                 : bt_pair_breaker_left_ms(other, w, now_ms)));
         if (atomic_load_explicit(&bt_warm_is_on, memory_order_relaxed))
             bt_text_printf(out, ",\"warm\":%s",
                            (is_prefill ? bt_warm_has(w, other) : bt_warm_has(other, w)) ? "true"
@@ -237,6 +243,6 @@ void bt_worker_describe(bt_text_t *out, const bt_worker_pool_t *pool, bt_worker_
     put_work(out, w);
     put_load(out, w, now_ms);
     if (pairs)
-        put_pairs(out, pool, w);
+        put_pairs(out, pool, w, now_ms);
     bt_text_puts(out, "}");
 }

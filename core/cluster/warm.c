@@ -53,6 +53,17 @@ void bt_warm_note(bt_worker_t *p, bt_worker_t *d, uint64_t word)
     note_any(d, life_of(d));
 }
 
+void bt_warm_forget(const bt_worker_t *p, bt_worker_t *d)
+{
+    const uint64_t word = bt_warm_word(p, d);
+    uint64_t at;
+
+    for (uint64_t i = 0; i < BT_WARM_PARTNERS; i++) {
+        at = word;
+        (void) atomic_compare_exchange_strong(&d->warm.partners[i], &at, 0);
+    }
+}
+
 bool bt_warm_has(const bt_worker_t *p, const bt_worker_t *d)
 {
     const uint64_t word = bt_warm_word(p, d);

@@ -170,6 +170,7 @@ typedef struct bt_worker {
     uint64_t word_at_ms;        /* likewise: what it says has changed then */
     _Atomic uint64_t
         suspect_partner; /* id of the partner of the last pair failure that could be either's; 0 = none */
+    _Atomic uint64_t pairs_rest_until_ms; /* none of its pairs rests longer (pair_breaker.h) */
     bt_breaker_t breaker;
     pthread_mutex_t
         lock; /* guards what follows; never on the request path except addr when opening a connection */

@@ -499,7 +499,7 @@ const bt_flag_t bt_flags[] = {
      "of a role's usable workers in a pool, the most that breakers hold out, but at least one "
      "(50)"},
     {"disable-circuit-breaker", NULL, BT_GROUP_HEALTH, false, SETTING(BOOL(AT(breaker.disabled))),
-     "failures never take a worker out"},
+     "failures never take a worker out, nor a pair whose transfers keep failing"},
     {"advice-window-secs", "S", BT_GROUP_HEALTH, false, SETTING(SECS(AT(advisor.window_ms), 1)),
      "over which GET /advice judges what prefill and decode have to do; older traffic fades (60)"},
     {"advice-tpot-ms", "MS", BT_GROUP_HEALTH, false, SETTING(U64(AT(advisor.tpot_ms), 0, 600000)),

@@ -27,6 +27,7 @@
 #include "base/log.h"
 #include "base/rand.h"
 #include "cluster/engine_ids.h"
+#include "cluster/pair_breaker.h"
 #include "dispatch/plan.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/prompt_merge.h"
@@ -88,6 +89,8 @@ void bt_attempt_fail(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const 
 {
     if (a->ended)
         return;
+    if (guilty_count == 0)
+        bt_blame_pair(a, f);
     note_end(a);
     bt_timer_stop(&a->blame_wait);
     a->fail_rc = f->rc;
@@ -144,15 +147,10 @@ static void wait_for_blame(bt_attempt_t *a, const bt_failure_t *f, uint64_t ms)
     bt_timer_start(&a->blame_wait, ms);
 }
 
-static bool is_kv_failure(const bt_leg_t *leg, const bt_failure_t *f)
-{
-    return leg->attempt->kind == BT_PLAN_BOOTSTRAP && f->status >= 500 &&
-           bt_inspect_kv_transfer(f->body);
-}
-
 static bool is_prefills_fault(const bt_leg_t *leg, const bt_failure_t *f)
 {
-    return bt_blame_is_guilty(f) && !is_kv_failure(leg, f) && !bt_blame_is_ambiguous(leg, f);
+    return bt_blame_is_guilty(f) && !bt_blame_is_kv_failure(leg, f) &&
+           !bt_blame_is_ambiguous(leg, f);
 }
 
 /* The attempt has not failed yet: it goes on with another worker, waits, or fails. */
@@ -166,7 +164,7 @@ static void judge(bt_leg_t *leg, const bt_failure_t *f)
         wait_for_blame(a, f, HUB_WAIT_MS);
         return;
     }
-    if (is_kv_failure(leg, f)) {
+    if (bt_blame_is_kv_failure(leg, f)) {
         if (leg->role == BT_LEG_DECODE && bt_leg_running(bt_attempt_prefill(a))) {
             wait_for_blame(a, f, BLAME_WAIT_MS);
             return;
@@ -193,7 +191,8 @@ void bt_attempt_leg_failed(bt_leg_t *leg, const bt_failure_t *f)
     if (bt_timer_active(&a->blame_wait)) { /* decode failed first; here is prefill's fate */
         bt_failure_t first = *a->pending;
         bt_worker_t *guilty[1] = {leg->worker};
-        bt_attempt_fail(a, &first, guilty, bt_blame_is_guilty(f) && !is_kv_failure(leg, f) ? 1 : 0);
+        bt_attempt_fail(a, &first, guilty,
+                        bt_blame_is_guilty(f) && !bt_blame_is_kv_failure(leg, f) ? 1 : 0);
         return;
     }
     judge(leg, f);
@@ -344,6 +343,7 @@ void bt_attempt_leg_commit(bt_leg_t *leg)
     bt_request_t *r = a->task->request;
 
     bt_timer_stop(&a->engine_check);
+    bt_blame_pair_works(a);
     a->committed = true;
     a->task->committed = true;
     bt_attempt_trigger_commit(a);
@@ -512,6 +512,12 @@ static bool enter(bt_leg_t *leg)
     return leg->entered;
 }
 
+void bt_attempt_enter_pair(bt_attempt_t *a)
+{
+    a->pair_probe = a->pair.prefill != NULL && a->pair.decode != NULL &&
+                    bt_pair_breaker_enter(a->pair.prefill, a->pair.decode, bt_clock_event_ms());
+}
+
 /* ---- the hand-off ---- */
 
 /* The plan left it open. False: the attempt has failed. */
@@ -527,6 +533,7 @@ static bool choose_decode(bt_attempt_t *a)
         bt_leg_init(d, a, BT_LEG_DECODE, pair.decode);
         if (enter(d)) {
             a->pair = pair;
+            bt_attempt_enter_pair(a);
             take_rank(d, &a->pair.decode_rank, false);
             return true;
         }
@@ -612,8 +619,10 @@ int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair, bt_attempt_end_cb o
                 pair->decode);
     if ((pair->prefill != NULL && !enter(&a->legs[0])) || (!a->is_late && !enter(&a->legs[1])))
         rc = BT_E_AGAIN; /* somebody else has the probe, or the last place */
-    if (rc == 0)
+    if (rc == 0) {
+        bt_attempt_enter_pair(a);
         take_ranks(a);
+    }
     if (rc == 0 && a->dialect != NULL && a->dialect->needs_room)
         rc = mint_rooms(a);
     if (rc == 0) {

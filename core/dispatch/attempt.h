@@ -48,6 +48,8 @@ void bt_attempt_fail_leg(bt_leg_t *leg, const bt_failure_t *f);
 void bt_attempt_stop_leg(bt_leg_t *leg);
 /* The hand-off's second half. */
 void bt_attempt_start_decode(bt_attempt_t *a);
+/* Its pair is another one now: may it be the one request that tries it? */
+void bt_attempt_enter_pair(bt_attempt_t *a);
 /* Mints one more room, as the pair's prefill wants it; closed with the others. */
 int bt_attempt_mint_room(bt_attempt_t *a, uint64_t *room_p);
 
@@ -56,12 +58,19 @@ int bt_attempt_mint_room(bt_attempt_t *a, uint64_t *room_p);
 bool bt_blame_is_guilty(const bt_failure_t *f);
 /* Could it be either's? */
 bool bt_blame_is_ambiguous(const bt_leg_t *leg, const bt_failure_t *f);
+/* Does decode's engine say that the KV did not come? */
+bool bt_blame_is_kv_failure(const bt_leg_t *leg, const bt_failure_t *f);
 /* Decode's failure, of which the hub may know more. */
 bool bt_blame_is_for_hub(const bt_attempt_t *a, const bt_failure_t *f);
 /* It could be either's: fills guilty (2) with those that failed so with another partner before. */
 unsigned bt_blame_either(const bt_attempt_t *a, bt_worker_t **guilty);
 /* Fills guilty (2) and returns how many. */
 unsigned bt_blame_find(const bt_leg_t *leg, const bt_failure_t *f, bt_worker_t **guilty);
+/* The attempt fails and nobody is guilty, while its legs are as they were: is it the pair's
+ * (cluster/pair_breaker.h)? */
+void bt_blame_pair(bt_attempt_t *a, const bt_failure_t *f);
+/* Decode's answer begins. */
+void bt_blame_pair_works(const bt_attempt_t *a);
 
 /* ---- first_token.c ---- */
 /* Prefill's reply is in, and decode has been asked. May fail the attempt: the client has another first token. */

@@ -133,6 +133,7 @@ struct bt_attempt {
     uint64_t prefill_done_us;
     unsigned engine_ids_version; /* of those that decode was told; its worker asks_bootstrap */
     bool ended, committed, recompute;
+    bool pair_probe; /* it tries a pair whose rest is over */
     bool is_late; /* the plan left decode open: legs[1] has no worker until prefill has finished */
     uint64_t start_us, end_us; /* for records, with what it failed of and whose fault that was */
     int fail_rc;               /* 0 = it did not */

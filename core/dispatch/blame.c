@@ -1,6 +1,13 @@
 /* blame.c - whose fault a leg's failure is. attempt.c's head says by which rules; here is what they look at. */
 #include "dispatch/attempt.h"
 
+#include "api/inspect.h"
+#include "base/log.h"
+#include "cluster/pair_breaker.h"
+#include "cluster/warm.h"
+
+#include <inttypes.h>
+
 bool bt_blame_is_guilty(const bt_failure_t *f)
 {
     if (f->status != 0)
@@ -44,6 +51,12 @@ unsigned bt_blame_either(const bt_attempt_t *a, bt_worker_t **guilty)
 bool bt_blame_is_for_hub(const bt_attempt_t *a, const bt_failure_t *f)
 {
     return a->kv.room != 0 && !a->kv.is_done && f->status >= 500 && f->status != 503;
+}
+
+bool bt_blame_is_kv_failure(const bt_leg_t *leg, const bt_failure_t *f)
+{
+    return leg->attempt->kind == BT_PLAN_BOOTSTRAP && f->status >= 500 &&
+           bt_inspect_kv_transfer(f->body);
 }
 
 /* Decode has called, and waits for a prefill that says nothing, and has done so longer than it took to call. */
@@ -97,4 +110,43 @@ unsigned bt_blame_find(const bt_leg_t *leg, const bt_failure_t *f, bt_worker_t *
     else if (bt_blame_is_guilty(f))
         guilty[n++] = leg->worker;
     return n;
+}
+
+/* ---- the pair ---- */
+
+static bool is_transfers(const bt_attempt_t *a, const bt_failure_t *f)
+{
+    const bt_leg_t *leg = &a->legs[f->leg == BT_LEG_PREFILL ? 0 : 1];
+
+    return (f->rc == BT_E_KV_TRANSFER && !f->stale) || bt_blame_is_kv_failure(leg, f) ||
+           bt_blame_is_ambiguous(leg, f);
+}
+
+/* A warm-up tells of a pair only when it tries one that has rested: it comes before clients do, to slow engines too. */
+void bt_blame_pair(bt_attempt_t *a, const bt_failure_t *f)
+{
+    bt_worker_t *p = a->pair.prefill, *d = a->pair.decode;
+    const bt_request_t *r = a->task->request;
+    uint64_t rest_ms;
+
+    if (p == NULL || d == NULL || (r->warmup != NULL && !a->pair_probe) || !is_transfers(a, f))
+        return;
+    rest_ms = bt_pair_breaker_failure(p, d, a->pair_probe, bt_clock_event_ms());
+    if (rest_ms == 0)
+        return;
+    bt_warm_forget(p, d);
+    bt_workers_changed();
+    BT_REQUEST_LOG(warn, "dispatch", r, NULL,
+                   "pair %s, %s rests for %" PRIu64 " ms: transfers between the two keep failing "
+                   "(%s), and neither is to blame; requests go to other pairs where there are some",
+                   p->name, d->name, rest_ms, bt_err_name(f->rc));
+}
+
+void bt_blame_pair_works(const bt_attempt_t *a)
+{
+    if (a->pair.prefill == NULL || a->recompute ||
+        !bt_pair_breaker_success(a->pair.prefill, a->pair.decode))
+        return;
+    BT_REQUEST_LOG(info, "dispatch", a->task->request, NULL, "pair %s, %s works again",
+                   a->pair.prefill->name, a->pair.decode->name);
 }

@@ -7,6 +7,7 @@
  */
 #include "dispatch/plan.h"
 #include "base/rand.h"
+#include "cluster/pair_breaker.h"
 #include "cluster/warm.h"
 #include "dispatch/candidates.h"
 #include "dispatch/leg.h"
@@ -105,12 +106,32 @@ static bool fits(const struct search *s, bt_worker_t *w)
                                          : bt_pair_refusal(s->r, s->partner, w)) == NULL;
 }
 
-/* A pair that is not warm serves where no warm one can. */
+/* A pair that is not warm serves where no warm one can, one that rests where no other is left. */
 #define COLD (INT64_C(1) << 48)
+#define RESTS (INT64_C(1) << 50)
+
+/* With its partner; with all that it could have. */
+static bool rests(const struct search *s, const bt_worker_t *w)
+{
+    const uint64_t now_ms = bt_clock_event_ms();
+
+    if (!bt_pair_breaker_may_rest(w, now_ms))
+        return false;
+    if (s->partner != NULL)
+        return s->phase == BT_PHASE_PREFILL ? bt_pair_breaker_rests(w, s->partner, now_ms)
+                                            : bt_pair_breaker_rests(s->partner, w, now_ms);
+    for (unsigned i = 0; s->partners != NULL && i < s->partners->count; i++) {
+        const bt_worker_t *d = s->partners->items[i];
+        if (!was_tried(s->task, d) && bt_pair_refusal(s->r, w, d) == NULL &&
+            !bt_pair_breaker_rests(w, d, now_ms))
+            return false;
+    }
+    return s->partners != NULL;
+}
 
 static int64_t cost_of(const struct search *s, const bt_worker_t *w)
 {
-    const int64_t load = load_of(w, s->phase);
+    const int64_t load = load_of(w, s->phase) + (rests(s, w) ? RESTS : 0);
     bool warm = true;
 
     if (!atomic_load_explicit(&bt_warm_is_on, memory_order_relaxed))
@@ -248,15 +269,52 @@ static bool can_serve(bt_request_t *r, const bt_task_t *task, const bt_choice_vi
     return is_valid(r, task, v, pair) && (task == NULL || same_split(task, pair));
 }
 
+static bt_worker_t *partner_for(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
+                                const bt_pair_t *pair, bool keeps_prefill)
+{
+    const struct search prefill = {
+        r, task, &v->sets[BT_LIST_PREFILL], BT_PHASE_PREFILL, pair->decode, NULL};
+
+    return keeps_prefill ? least_decode(r, task, &v->sets[BT_LIST_DECODE], pair->prefill)
+                         : least(&prefill);
+}
+
+static bool pair_rests(const bt_pair_t *pair)
+{
+    return pair->prefill != NULL && pair->decode != NULL &&
+           bt_pair_breaker_rests(pair->prefill, pair->decode, bt_clock_event_ms());
+}
+
+/* Who chose did not see it: the same prefill takes another decode, else the decode another prefill. Where neither can, it serves. */
+static void avoid_rest(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
+                       bt_pair_t *pair)
+{
+    if (!pair_rests(pair))
+        return;
+    bt_record_rests(r, pair->prefill, pair->decode);
+    for (int keeps_prefill = 1; keeps_prefill >= 0; keeps_prefill--) {
+        bt_worker_t *other = partner_for(r, task, v, pair, keeps_prefill);
+        bt_pair_t awake = *pair;
+        *(keeps_prefill ? &awake.decode : &awake.prefill) = other;
+        *(keeps_prefill ? &awake.decode_rank : &awake.prefill_rank) = -1;
+        if (other != NULL && !pair_rests(&awake) && can_serve(r, task, v, &awake)) {
+            *pair = awake;
+            return;
+        }
+    }
+}
+
 static enum verdict judge(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v, int rc,
-                          const bt_choice_t *choice)
+                          bt_choice_t *choice)
 {
     if (rc < 0)
         return rc == BT_E_AGAIN ? NOT_ASKED : FAILED;
     if (bt_choice_is_nobody(choice))
         return NOBODY;
-    if (can_serve(r, task, v, &choice->first))
+    if (can_serve(r, task, v, &choice->first)) {
+        avoid_rest(r, task, v, &choice->first);
         return CHOSEN;
+    }
     bt_policy_call_invalid(r, bt_pair_is_late(&choice->first)
                                   ? "left decode open, but this connector's prefill cannot begin "
                                     "without one, or none is there"
@@ -274,6 +332,17 @@ static bool default_may_serve(const bt_request_t *r, enum verdict verdict, bool 
 }
 
 /* ---- the first plan ---- */
+
+/* For records: a pair that load alone could have chosen. */
+static void note_avoided(bt_request_t *r, const bt_choice_view_t *v, const bt_pair_t *pair)
+{
+    const bt_worker_set_t *decode = &v->sets[BT_LIST_DECODE];
+    const uint64_t now_ms = bt_clock_event_ms();
+
+    for (unsigned i = 0; pair->prefill != NULL && i < decode->count; i++)
+        if (bt_pair_breaker_rests(pair->prefill, decode->items[i], now_ms))
+            bt_record_rests(r, pair->prefill, decode->items[i]);
+}
 
 static int chosen(bt_request_t *r, const bt_policy_view_t *view, const char *by,
                   const bt_choice_t *choice)
@@ -308,6 +377,7 @@ int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why
     if (!default_choice(r, NULL, &v, choice_p))
         return no_worker(r, &v, why, why_size);
     r->is_default = true;
+    note_avoided(r, &v, &choice_p->first);
     return chosen(r, &view, "default", choice_p);
 }
 
@@ -348,6 +418,7 @@ static bool next_alternate(bt_task_t *task, const bt_choice_view_t *v, bt_choice
         if (!has_pair(v, alternate) || !can_serve(task->request, task, v, alternate))
             continue;
         *choice_p = (bt_choice_t){.first = *alternate};
+        avoid_rest(task->request, task, v, &choice_p->first);
         return true;
     }
     return false;
@@ -474,16 +545,6 @@ int bt_plan_decode(bt_task_t *task, unsigned attempt, bt_pair_t *pair, const cha
 }
 
 /* ---- one of a pair, where the other's work stays good ---- */
-
-static bt_worker_t *partner_for(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
-                                const bt_pair_t *pair, bool keeps_prefill)
-{
-    const struct search prefill = {
-        r, task, &v->sets[BT_LIST_PREFILL], BT_PHASE_PREFILL, pair->decode, NULL};
-
-    return keeps_prefill ? least_decode(r, task, &v->sets[BT_LIST_DECODE], pair->prefill)
-                         : least(&prefill);
-}
 
 static bool default_beside(const bt_task_t *task, const bt_choice_view_t *v, const bt_pair_t *pair,
                            bool keeps_prefill, bt_pair_t *pair_p)

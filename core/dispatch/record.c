@@ -136,6 +136,13 @@ void bt_record_candidates(bt_request_t *r, const bt_policy_view_t *view)
     };
 }
 
+/* Its workers may go before the record does. */
+void bt_record_rests(bt_request_t *r, const bt_worker_t *p, const bt_worker_t *d)
+{
+    r->record.rests[0] = bt_arena_str(&r->arena, bt_str(p->name)).p;
+    r->record.rests[1] = bt_arena_str(&r->arena, bt_str(d->name)).p;
+}
+
 /* ---- the end ---- */
 
 static void write_text(const bt_request_t *r, uint64_t now_us, bool is_brief, bt_text_t *line)

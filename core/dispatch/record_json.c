@@ -133,6 +133,19 @@ static void put_reads(bt_record_draft_t *out, const struct bt_record_sample *s)
         put_bool(out, "reads_cut", true);
 }
 
+static void put_member(bt_record_draft_t *out, bt_str_t name, const char *value)
+{
+    bt_record_draft_put_text(out, name, BT_DRAFT_COMMA | BT_DRAFT_TEXT, bt_str(value), UNCUT);
+}
+
+static void put_names(bt_record_draft_t *out, const char *prefill, const char *decode)
+{
+    if (prefill != NULL)
+        put_member(out, BT_STR("\"prefill\":"), prefill);
+    if (decode != NULL)
+        put_member(out, prefill != NULL ? BT_STR("\"decode\":") : BT_STR("\"worker\":"), decode);
+}
+
 static void put_decision(bt_record_draft_t *out, const bt_request_t *r)
 {
     const bt_record_t *rec = &r->record;
@@ -154,6 +167,11 @@ static void put_decision(bt_record_draft_t *out, const bt_request_t *r)
     }
     put_z(out, "decided_by", rec->decided_by != NULL ? rec->decided_by : "nobody");
     put_z(out, "why", rec->why);
+    if (rec->rests[0] != NULL) {
+        put_open(out, "rests", "{");
+        put_names(out, rec->rests[0], rec->rests[1]);
+        put_lit(out, "}");
+    }
 }
 
 /* ---- candidates ---- */
@@ -268,19 +286,6 @@ static void put_candidates(bt_record_draft_t *out, const struct bt_record_sample
 }
 
 /* ---- plan and attempts ---- */
-
-static void put_member(bt_record_draft_t *out, bt_str_t name, const char *value)
-{
-    bt_record_draft_put_text(out, name, BT_DRAFT_COMMA | BT_DRAFT_TEXT, bt_str(value), UNCUT);
-}
-
-static void put_names(bt_record_draft_t *out, const char *prefill, const char *decode)
-{
-    if (prefill != NULL)
-        put_member(out, BT_STR("\"prefill\":"), prefill);
-    if (decode != NULL)
-        put_member(out, prefill != NULL ? BT_STR("\"decode\":") : BT_STR("\"worker\":"), decode);
-}
 
 static const char *name_of(const bt_worker_t *w)
 {

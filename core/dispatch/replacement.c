@@ -33,6 +33,7 @@ static void renew_leg(bt_leg_t *leg, enum bt_leg_role role, bt_worker_t *worker,
     bt_leg_init(leg, a, role, worker);
     leg->entered = true;
     leg->probe = probe;
+    bt_attempt_enter_pair(a);
     bt_leg_take_place(leg); /* another loop may have the last one since: one too many, for once */
     a->task->attempts++;
     r->attempts++;

@@ -55,6 +55,7 @@ typedef struct bt_record {
     const char *rule;                     /* that decided; NULL = none */
     const char *klass, *key;              /* what route said, or NULL; in the request's arena */
     const char *decided_by, *why;         /* NULL = nobody yet */
+    const char *rests[2]; /* a pair that would have been chosen, but rests: prefill, decode */
     bt_workers_t *workers;           /* keeps the choice's workers; reference, NULL = no choice */
     const bt_str_t *headers;         /* values of config->headers; in the request's arena */
     struct bt_record_shadow *shadow; /* NULL = nobody */
@@ -66,6 +67,8 @@ void bt_record_begin(struct bt_request *r);
 /* Before the policy is asked for a plan: prepares its trace. Not sampled: nothing. Rows and scores
  * stay those of the first plan, when a split request asks for more. */
 void bt_record_candidates(struct bt_request *r, const bt_policy_view_t *view);
+/* This pair rests (cluster/pair_breaker.h); the last one said is told. */
+void bt_record_rests(struct bt_request *r, const bt_worker_t *p, const bt_worker_t *d);
 void bt_record_finish(struct bt_request *r); /* while its attempts are still there */
 /* What is known of a candidate now: an object that is not closed. */
 void bt_record_put_worker(const bt_worker_t *w, uint64_t now_ms, bt_record_draft_t *out);

@@ -20,6 +20,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/rand.h"
+#include "cluster/pair_breaker.h"
 #include "cluster/warm.h"
 #include "dispatch/attempt_state.h"
 #include "dispatch/backoff.h"
@@ -227,7 +228,7 @@ static void visit(struct bt_warmups *all, const bt_worker_pool_t *pool, bt_worke
     all->of_pool.pairs++;
     if (bt_warm_has(p, d))
         all->of_pool.warm++;
-    else if (is_able(p, now_ms) && is_able(d, now_ms) &&
+    else if (is_able(p, now_ms) && is_able(d, now_ms) && !bt_pair_breaker_rests(p, d, now_ms) &&
              !bt_backoff_must_wait(&all->backoff, bt_warm_word(p, d), d->id, now_ms))
         start(all, pool, p, d, now_ms);
 }

@@ -14,7 +14,7 @@
  *   {"v":1,"id":"..","at":"2026-01-31T12:00:00.000Z","route":"completions","path":"/v1/completions","model":"m","stream":true,
  *    "n":1,"prompt_tokens":12,"prompt_bytes":48,"session":"s","tenant":"t","class":"c","key":"k","pool":"default",
  *    "rule":"canary/2","policy":"least_load","policy_version":"1","generation":3,
- *    "seed":"c3a1f0e2b4d59687","clock_us":812345678,"reads":[["window",12]],"decided_by":"policy","why":"..",
+ *    "seed":"c3a1f0e2b4d59687","clock_us":812345678,"reads":[["window",12]],"decided_by":"policy","why":"..","rests":{"prefill":"p1","decode":"d1"},
  *    "candidates":{"prefill":{"total":2,"rows":[{"id":1,"name":"p1","url":"http://h:1","role":"prefill","zone":"a","labels":{"k":"v"},
  *      "engine":"vllm","connector":"NixlConnector","version":"0.32.0","dialect":"nixl","dp_size":2,"tp_size":4,"pp_size":2,"prefill_tokens":0,"decode_tokens":0,"requests":0,"transfer_bytes":0,"prefix_cached":40,"running":0,"waiting":0,"kv_free":0.5,
  *      "ttft_ema_ms":20,"tpot_ema_ms":5,"age_ms":300,"score":12.5}]},"decode":{..},"hybrid":{..},
@@ -40,6 +40,7 @@
  *                   state; of prompts a hash of their beginning, and who has how much of it), in order; reads_cut: there was more
  *                   than 4 KiB, or a table
  * decided_by        policy, default (why says what was wrong with the policy's answer) or nobody (no plan: 4xx or 503)
+ * rests             a pair that the policy named, or the default choice passed over, because it rests: its transfers keep failing
  * candidates        sampled requests that got as far as a plan; rows: the first BT_RECORD_ROWS of each role (none when the
  *                   line would be above 64 KiB in the ring); what the policy saw as nil is left out of a row; score: the last
  *                   one that a native function or baton.note_score gave; a worker

@@ -134,6 +134,9 @@ static void tell_decision(bt_text_t *out, bt_str_t r)
         tell(out, r, is_default ? "\ndecided by the default choice" : "\ndecided by {decided_by}");
     tell(out, r, "[, pool {pool}][, rule {rule}]");
     tell(out, r, is_default ? "[; policy {policy}][: {why}]\n" : "[: {why}]\n");
+    tell(out, member(r, "rests"),
+         "[not the pair {prefill}, {decode}, which rests: transfers between the two keep "
+         "failing\n]");
 }
 
 /* ---- candidates ---- */

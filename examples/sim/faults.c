@@ -109,6 +109,8 @@ int sim_fault_read(bt_str_t body, sim_fault_t *fault_p, char *error, size_t erro
             bad = read_text(&item, kind, sizeof(kind));
         else if (bt_json_key_eq(&item, BT_STR("path")))
             bad = read_text(&item, fault.path, sizeof(fault.path));
+        else if (bt_json_key_eq(&item, BT_STR("with")))
+            bad = read_text(&item, fault.with, sizeof(fault.with));
         else if (bt_json_key_eq(&item, BT_STR("times")))
             bad = read_number(&item, &fault.times);
         else if (bt_json_key_eq(&item, BT_STR("after_chunks")))
@@ -167,14 +169,16 @@ static sim_fault_t read_header(bt_str_t text, enum sim_role role)
     return fault;
 }
 
-sim_fault_t sim_faults_pick(sim_faults_t *faults, const bt_head_t *head, enum sim_role role,
-                            bool is_inference)
+sim_fault_t sim_faults_pick(sim_faults_t *faults, const bt_head_t *head, bt_str_t body,
+                            enum sim_role role, bool is_inference)
 {
     bt_str_t header = is_inference ? bt_head_get(head, BT_STR("x-sim-fault")) : BT_STR_NULL;
 
     for (unsigned i = 0; i < faults->count; i++) {
         sim_fault_t fault = faults->list[i];
         if (fault.path[0] == '\0' ? !is_inference : !bt_str_starts(head->path, bt_str(fault.path)))
+            continue;
+        if (fault.with[0] != '\0' && bt_str_find(body, bt_str(fault.with)) < 0)
             continue;
         if (fault.times != UINT32_MAX && --faults->list[i].times == 0) {
             faults->count--;

@@ -46,6 +46,7 @@ typedef struct sim_fault {
     unsigned times; /* uses left; 0 = gone; UINT32_MAX = for ever */
     unsigned after_chunks, status, ms;
     char path[64]; /* only requests whose path begins so; empty = inference routes */
+    char with[64]; /* only requests whose body has this text; empty = all */
 } sim_fault_t;
 
 #define SIM_FAULTS_MAX 16
@@ -59,7 +60,7 @@ typedef struct sim_faults {
 int sim_fault_read(bt_str_t body, sim_fault_t *fault_p, char *error, size_t error_size);
 int sim_faults_add(sim_faults_t *faults, const sim_fault_t *fault);
 /* The fault for this request, SIM_OK when there is none. */
-sim_fault_t sim_faults_pick(sim_faults_t *faults, const bt_head_t *head, enum sim_role role,
-                            bool is_inference);
+sim_fault_t sim_faults_pick(sim_faults_t *faults, const bt_head_t *head, bt_str_t body,
+                            enum sim_role role, bool is_inference);
 
 #endif

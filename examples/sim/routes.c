@@ -118,7 +118,8 @@ static void on_request(bt_exchange_t *x)
     }
     number = sim_record_add(&worker->record, &x->head, x->body);
     if (worker->faults.count > 0 || route >= 0)
-        fault = sim_faults_pick(&worker->faults, &x->head, worker->options.role, route >= 0);
+        fault =
+            sim_faults_pick(&worker->faults, &x->head, x->body, worker->options.role, route >= 0);
     if ((route < 0 || is_of_worker(&fault)) && apply_plain_fault(worker, x, &fault))
         return;
     if (route >= 0 && worker->is_dead) {

@@ -269,6 +269,10 @@ static void admit_decode(sim_job_t *job)
     sim_room_t *rooms[128];
 
     take_external(job);
+    if (job->fault.kind == SIM_KV_LOST) {
+        sim_job_later(job, 1, fail_handshake);
+        return;
+    }
     if (!join_rooms(job))
         return;
     if (job->phase != SIM_PARKED)

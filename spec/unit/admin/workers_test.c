@@ -119,8 +119,8 @@ static void test_show_by_name_and_url(void **state)
     assert_said(&rig, "\"why_not\":null");
     assert_said(&rig, "\"load\":null");
     assert_said(&rig, "\"address\":\"127.0.0.1:8000\"");
-    assert_said(&rig, "{\"with\":\"d0\",\"refusal\":null}");
-    assert_said(&rig, "{\"with\":\"d1\",\"refusal\":\"no common dialect\"}");
+    assert_said(&rig, "{\"with\":\"d0\",\"refusal\":null,\"rests_ms\":0}");
+    assert_said(&rig, "{\"with\":\"d1\",\"refusal\":\"no common dialect\",\"rests_ms\":0}");
     assert_int_equal(ask(&rig, "GET", "/workers/http%3A%2F%2F127.0.0.1%3A8001", NULL), 200);
     assert_json(bt_text_str(&rig.reply.body));
     assert_said(&rig, "\"name\":\"d0\"");

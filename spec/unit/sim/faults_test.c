@@ -45,10 +45,10 @@ static void test_times_and_order(void **state)
     (void) state;
     sim_faults_add(&faults, &twice);
     sim_faults_add(&faults, &once);
-    assert_int_equal(sim_faults_pick(&faults, &head, SIM_DECODE, true).kind, SIM_HANG);
-    assert_int_equal(sim_faults_pick(&faults, &head, SIM_DECODE, true).kind, SIM_HANG);
-    assert_int_equal(sim_faults_pick(&faults, &head, SIM_DECODE, true).kind, SIM_DIE);
-    assert_int_equal(sim_faults_pick(&faults, &head, SIM_DECODE, true).kind, SIM_OK);
+    assert_int_equal(sim_faults_pick(&faults, &head, BT_STR(""), SIM_DECODE, true).kind, SIM_HANG);
+    assert_int_equal(sim_faults_pick(&faults, &head, BT_STR(""), SIM_DECODE, true).kind, SIM_HANG);
+    assert_int_equal(sim_faults_pick(&faults, &head, BT_STR(""), SIM_DECODE, true).kind, SIM_DIE);
+    assert_int_equal(sim_faults_pick(&faults, &head, BT_STR(""), SIM_DECODE, true).kind, SIM_OK);
 }
 
 static void test_paths(void **state)
@@ -62,9 +62,31 @@ static void test_paths(void **state)
     (void) state;
     sim_faults_add(&faults, &any);
     sim_faults_add(&faults, &health);
-    assert_int_equal(sim_faults_pick(&faults, &probe, SIM_DECODE, false).kind, SIM_HANG);
-    assert_int_equal(sim_faults_pick(&faults, &probe, SIM_DECODE, false).kind, SIM_OK);
-    assert_int_equal(sim_faults_pick(&faults, &infer, SIM_DECODE, true).kind, SIM_DIE);
+    assert_int_equal(sim_faults_pick(&faults, &probe, BT_STR(""), SIM_DECODE, false).kind,
+                     SIM_HANG);
+    assert_int_equal(sim_faults_pick(&faults, &probe, BT_STR(""), SIM_DECODE, false).kind, SIM_OK);
+    assert_int_equal(sim_faults_pick(&faults, &infer, BT_STR(""), SIM_DECODE, true).kind, SIM_DIE);
+}
+
+static void test_bodies(void **state)
+{
+    sim_faults_t faults = {0};
+    sim_fault_t f;
+    bt_header_t h;
+    bt_head_t head = head_of("/v1/completions", NULL, &h);
+
+    (void) state;
+    assert_int_equal(sim_fault_read(BT_STR("{\"kind\":\"status\",\"with\":\"\\\"p0\\\"\"}"), &f,
+                                    error, sizeof(error)),
+                     0);
+    sim_faults_add(&faults, &f);
+    assert_int_equal(
+        sim_faults_pick(&faults, &head, BT_STR("{\"e\":\"p1\"}"), SIM_DECODE, true).kind, SIM_OK);
+    assert_int_equal(
+        sim_faults_pick(&faults, &head, BT_STR("{\"e\":\"p0\"}"), SIM_DECODE, true).kind,
+        SIM_STATUS);
+    assert_int_equal(
+        sim_faults_pick(&faults, &head, BT_STR("{\"e\":\"p0\"}"), SIM_DECODE, true).kind, SIM_OK);
 }
 
 static void test_header(void **state)
@@ -72,27 +94,26 @@ static void test_header(void **state)
     sim_faults_t faults = {0};
     bt_header_t h;
     bt_head_t head = head_of("/generate", "status:429@prefill", &h);
-    sim_fault_t f = sim_faults_pick(&faults, &head, SIM_PREFILL, true);
+    sim_fault_t f = sim_faults_pick(&faults, &head, BT_STR(""), SIM_PREFILL, true);
 
     (void) state;
     assert_int_equal(f.kind, SIM_STATUS);
     assert_int_equal(f.status, 429);
-    assert_int_equal(sim_faults_pick(&faults, &head, SIM_DECODE, true).kind, SIM_OK);
-    assert_int_equal(sim_faults_pick(&faults, &head, SIM_PREFILL, false).kind, SIM_OK);
+    assert_int_equal(sim_faults_pick(&faults, &head, BT_STR(""), SIM_DECODE, true).kind, SIM_OK);
+    assert_int_equal(sim_faults_pick(&faults, &head, BT_STR(""), SIM_PREFILL, false).kind, SIM_OK);
     head = head_of("/generate", "rst:3", &h);
-    f = sim_faults_pick(&faults, &head, SIM_DECODE, true);
+    f = sim_faults_pick(&faults, &head, BT_STR(""), SIM_DECODE, true);
     assert_int_equal(f.kind, SIM_RST);
     assert_int_equal(f.after_chunks, 3);
     head = head_of("/generate", "slow_first_byte", &h);
-    assert_int_equal(sim_faults_pick(&faults, &head, SIM_DECODE, true).ms, 1000);
+    assert_int_equal(sim_faults_pick(&faults, &head, BT_STR(""), SIM_DECODE, true).ms, 1000);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_body),
-        cmocka_unit_test(test_times_and_order),
-        cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_body),   cmocka_unit_test(test_times_and_order),
+        cmocka_unit_test(test_paths),  cmocka_unit_test(test_bodies),
         cmocka_unit_test(test_header),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
