@@ -195,9 +195,9 @@ static uint64_t plan(struct planner *p, bt_replay_record_t *r, uint64_t seed,
 
 static void recorded(const struct replay *p, const bt_replay_record_t *r, bt_replay_side_t *side)
 {
-    *side = (bt_replay_side_t){.prefill = r->prefill, .decode = r->decode};
-    side->has_prefill_score = bt_replay_score(p->workers, r->prefill, &side->prefill_score);
-    side->has_decode_score = bt_replay_score(p->workers, r->decode, &side->decode_score);
+    *side = (bt_replay_side_t){.prefill = r->choice.prefill, .decode = r->choice.decode};
+    side->has_prefill_score = bt_replay_score(p->workers, r->choice.prefill, &side->prefill_score);
+    side->has_decode_score = bt_replay_score(p->workers, r->choice.decode, &side->decode_score);
 }
 
 static void replay_line(struct replay *p, const struct reader *in, bt_str_t line)

@@ -49,10 +49,13 @@ typedef struct bt_replay_workers bt_replay_workers_t;
 
 enum bt_replay_decider { BT_REPLAY_POLICY, BT_REPLAY_DEFAULT, BT_REPLAY_NOBODY };
 
+typedef struct bt_replay_pair {
+    bt_str_t prefill, decode; /* by name; a single worker is decode; decode empty = none */
+} bt_replay_pair_t;
+
 typedef struct bt_replay_record {
     bt_str_t id;
-    bt_str_t prefill,
-        decode; /* the choice by name; a single worker is decode; decode empty = none */
+    bt_replay_pair_t choice, rests; /* rests: a pair that the policy or the default passed over */
     enum bt_replay_decider decider;
     uint64_t seed, clock_us; /* of the decision; 0 = not recorded */
     bool has_candidates;

@@ -169,19 +169,19 @@ static int read_candidates(bt_replay_workers_t *f, bt_str_t text, bt_replay_reco
 
 /* ---- records ---- */
 
-static int read_plan(bt_replay_workers_t *f, bt_str_t text, bt_replay_record_t *r, char *err,
-                     size_t err_size)
+static int read_pair(bt_replay_workers_t *f, const bt_json_item_t *member, bt_replay_pair_t *pair,
+                     char *err, size_t err_size)
 {
     static const char *const places[] = {"prefill", "decode", "worker"};
     bt_json_cursor_t c;
     bt_json_item_t item;
     int at;
 
-    if (bt_json_object(&c, text) < 0)
-        return bt_replay_bad(err, err_size, "\"plan\" must be an object");
+    if (bt_json_object(&c, member->value) < 0)
+        return bad_member(err, err_size, member->key, "an object");
     while (bt_json_next(&c, &item) > 0)
         if (item.type == BT_JSON_STRING && (at = find_name(places, 3, &item)) >= 0)
-            *(at == 0 ? &r->prefill : &r->decode) = bt_replay_text(f, item.value);
+            *(at == 0 ? &pair->prefill : &pair->decode) = bt_replay_text(f, item.value);
     return 0;
 }
 
@@ -253,6 +253,8 @@ static int read_member(bt_replay_workers_t *f, const bt_json_item_t *item, bt_re
 
     if (bt_str_eq(item->key, BT_STR("seed")))
         return read_seed(item, r, err, err_size);
+    if (bt_str_eq(item->key, BT_STR("rests")))
+        return read_pair(f, item, &r->rests, err, err_size);
     if (bt_str_eq(item->key, BT_STR("reads")))
         r->reads = item->value;
     r->reads_cut |= bt_str_eq(item->key, BT_STR("reads_cut"));
@@ -268,7 +270,7 @@ static int read_member(bt_replay_workers_t *f, const bt_json_item_t *item, bt_re
     if (at == 0)
         return read_candidates(f, item->value, r, err, err_size);
     if (at == 1)
-        return read_plan(f, item->value, r, err, err_size);
+        return read_pair(f, item, &r->choice, err, err_size);
     if (at == 2)
         return read_headers(f, item->value, r, err, err_size);
     if (at >= 3 && at <= 5) {
@@ -320,6 +322,8 @@ int bt_replay_read(bt_replay_workers_t *f, bt_str_t line, bt_replay_record_t *r,
         return bt_replay_bad(err, err_size, "it is no JSON, from byte %zu on", c.err_off + 1);
     if (key.n > 0)
         r->req.session = key;
+    if (r->decider == BT_REPLAY_POLICY && r->rests.prefill.n > 0)
+        r->choice = r->rests; /* what the policy said, before it was exchanged */
     bt_replay_workers_view(f, &r->view);
     return 0;
 }

@@ -108,6 +108,14 @@ describe("baton replay", function()
     assert.equal(1, (replay("--policy", mine, "--fail-on-difference", path)))
   end)
 
+  it("compares what the policy said, where the pair rested and another served", function()
+    local path = file(record("a", { rests = { prefill = "p1", decode = "d2" },
+      plan = { kind = "handoff", prefill = "p1", decode = "d1" } }))
+    local code, out = replay("--policy", "least_load", "--fail-on-difference", path)
+    assert.equal(0, code, out)
+    assert_told(out, { records = 1, compared = 1, same = 1, different = 0 })
+  end)
+
   it("says what cannot be compared, and why", function()
     local path = file(record("a"), record("b", { decided_by = "default", why = "took too long" }),
       record("c", { decided_by = "nobody", plan = "nil", status = 503 }), record("d", { candidates = "nil" }),
