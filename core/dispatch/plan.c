@@ -1,4 +1,4 @@
-/* plan.c - which workers: the policy's answer, its validation, and the default choice.
+/* plan.c - which workers: the policy's answer, its validation, and what the default choice (default_choice.c) is asked for.
  *
  * A policy proposes. What it names must be usable, have the right role, and work as a pair on this
  * route; otherwise the mistake is counted, and --policy-on-error says what serves. Whether to try
@@ -6,10 +6,9 @@
  * the least load decides. No pair and no single worker at all is a 503 with the reason.
  */
 #include "dispatch/plan.h"
-#include "base/rand.h"
 #include "cluster/pair_breaker.h"
-#include "cluster/warm.h"
 #include "dispatch/candidates.h"
+#include "dispatch/default_choice.h"
 #include "dispatch/leg.h"
 #include "dispatch/policy_call.h"
 
@@ -26,9 +25,9 @@ enum bt_plan_kind bt_plan_kind_of(bt_dispatcher_t *d, const bt_pair_t *pair,
     return *dialect_p != NULL ? (*dialect_p)->kind : BT_PLAN_NONE;
 }
 
-/* ---- the default choice: least load among what was not tried ---- */
+/* ---- who was tried ---- */
 
-static bool was_tried(const bt_task_t *task, const bt_worker_t *w)
+bool bt_plan_was_tried(const bt_task_t *task, const bt_worker_t *w)
 {
     for (unsigned i = 0; task != NULL && i < task->tried_count; i++)
         if (task->tried[i] == w)
@@ -38,7 +37,7 @@ static bool was_tried(const bt_task_t *task, const bt_worker_t *w)
 
 void bt_plan_mark_tried(bt_task_t *task, bt_worker_t *w)
 {
-    if (w == NULL || task->tried_count == BT_TRIED_MAX || was_tried(task, w))
+    if (w == NULL || task->tried_count == BT_TRIED_MAX || bt_plan_was_tried(task, w))
         return;
     if (task->tried == NULL)
         task->tried = bt_arena_alloc(&task->request->arena, BT_TRIED_MAX * sizeof(task->tried[0]));
@@ -56,151 +55,6 @@ void bt_plan_forget_tried(bt_task_t *task, const bt_worker_t *w)
     }
 }
 
-/* Who serves alone is at a prompt before it decodes: that is prefill's load of a worker that is looked
- * at for its decoding. */
-static int64_t load_of(const bt_worker_t *w, enum bt_phase phase)
-{
-    const int64_t load = bt_worker_tokens(w, phase) + 64 * bt_worker_requests(w, phase);
-
-    return phase == BT_PHASE_PREFILL ? load : load + load_of(w, BT_PHASE_PREFILL);
-}
-
-/* Where other gateways' loads are part of it, all gateways see the same least loaded worker: so much may lie between those that
- * are chosen among by chance. */
-static int64_t slack_of(const bt_worker_set_t *set, enum bt_phase phase)
-{
-    int64_t sum = 0;
-
-    if (!bt_worker_is_shared() || set->count == 0)
-        return 0;
-    for (unsigned i = 0; i < set->count; i++)
-        sum +=
-            atomic_load_explicit(&set->items[i]->others_tokens[phase], memory_order_relaxed) +
-            64 * atomic_load_explicit(&set->items[i]->others_requests[phase], memory_order_relaxed);
-    return sum / set->count / BT_WORKER_NEAR;
-}
-
-/* Whom the default choice looks for: the least loaded of a set that was not tried, and makes a pair
- * with `partner`, or with some one of `partners`; NULL: serves alone. */
-struct search {
-    bt_request_t *r;
-    const bt_task_t *task;
-    const bt_worker_set_t *set;
-    enum bt_phase phase;
-    bt_worker_t *partner;
-    const bt_worker_set_t *partners;
-};
-
-static bt_worker_t *least(const struct search *s);
-
-static bool fits(const struct search *s, bt_worker_t *w)
-{
-    if (was_tried(s->task, w))
-        return false;
-    if (s->partners != NULL)
-        return least(&(struct search){s->r, s->task, s->partners, BT_PHASE_DECODE, w, NULL}) !=
-               NULL;
-    if (s->partner == NULL)
-        return true;
-    return (s->phase == BT_PHASE_PREFILL ? bt_pair_refusal(s->r, w, s->partner)
-                                         : bt_pair_refusal(s->r, s->partner, w)) == NULL;
-}
-
-/* A pair that is not warm serves where no warm one can, one that rests where no other is left. */
-#define COLD (INT64_C(1) << 48)
-#define RESTS (INT64_C(1) << 50)
-
-/* With its partner; with all that it could have. */
-static bool rests(const struct search *s, const bt_worker_t *w)
-{
-    const uint64_t now_ms = bt_clock_event_ms();
-
-    if (!bt_pair_breaker_may_rest(w, now_ms))
-        return false;
-    if (s->partner != NULL)
-        return s->phase == BT_PHASE_PREFILL ? bt_pair_breaker_rests(w, s->partner, now_ms)
-                                            : bt_pair_breaker_rests(s->partner, w, now_ms);
-    for (unsigned i = 0; s->partners != NULL && i < s->partners->count; i++) {
-        const bt_worker_t *d = s->partners->items[i];
-        if (!was_tried(s->task, d) && bt_pair_refusal(s->r, w, d) == NULL &&
-            !bt_pair_breaker_rests(w, d, now_ms))
-            return false;
-    }
-    return s->partners != NULL;
-}
-
-static int64_t cost_of(const struct search *s, const bt_worker_t *w)
-{
-    const int64_t load = load_of(w, s->phase) + (rests(s, w) ? RESTS : 0);
-    bool warm = true;
-
-    if (!atomic_load_explicit(&bt_warm_is_on, memory_order_relaxed))
-        return load;
-    if (s->partners != NULL)
-        warm = bt_warm_has_any(w);
-    else if (s->partner != NULL)
-        warm =
-            s->phase == BT_PHASE_PREFILL ? bt_warm_has(w, s->partner) : bt_warm_has(s->partner, w);
-    return warm ? load : load + COLD;
-}
-
-static bt_worker_t *any_near(const struct search *s, int64_t most)
-{
-    bt_worker_t *best = NULL;
-    unsigned near = 0;
-
-    for (unsigned i = 0; i < s->set->count; i++) {
-        bt_worker_t *w = s->set->items[i];
-        if (cost_of(s, w) <= most && fits(s, w) && bt_rand_below(++near) == 0)
-            best = w;
-    }
-    return best;
-}
-
-static bt_worker_t *least(const struct search *s)
-{
-    const unsigned count = s->set->count;
-    const int64_t slack = slack_of(s->set, s->phase);
-    const unsigned start = count != 0 ? (unsigned) bt_rand_below(count) : 0; /* ties fall evenly */
-    bt_worker_t *best = NULL, *near;
-    int64_t best_load = 0;
-
-    for (unsigned k = 0; k < count; k++) {
-        bt_worker_t *w = s->set->items[(start + k) % count];
-        const int64_t load = cost_of(s, w);
-        if ((best != NULL && load >= best_load) || !fits(s, w))
-            continue;
-        best = w;
-        best_load = load;
-    }
-    if (best == NULL || slack == 0)
-        return best;
-    near = any_near(s, best_load + slack);
-    return near != NULL ? near : best; /* loads move while they are read */
-}
-
-static bt_worker_t *least_decode(bt_request_t *r, const bt_task_t *task, const bt_worker_set_t *set,
-                                 bt_worker_t *prefill)
-{
-    return least(&(struct search){r, task, set, BT_PHASE_DECODE, prefill, NULL});
-}
-
-static bool default_choice(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
-                           bt_choice_t *choice_p)
-{
-    bt_pair_t *pair = &choice_p->first;
-
-    *choice_p = (bt_choice_t){.alternate_count = 0};
-    pair->prefill_rank = pair->decode_rank = -1;
-    pair->prefill = least(&(struct search){r, task, &v->sets[BT_LIST_PREFILL], BT_PHASE_PREFILL,
-                                           NULL, &v->sets[BT_LIST_DECODE]});
-    if (pair->prefill != NULL)
-        pair->decode = least_decode(r, task, &v->sets[BT_LIST_DECODE], pair->prefill);
-    else
-        pair->decode = least_decode(r, task, &v->sets[BT_LIST_HYBRID], NULL);
-    return pair->decode != NULL;
-}
-
 /* ---- the policy's word ---- */
 
 /* Its prefill can begin without a decode worker, and has one to hand over to. */
@@ -215,7 +69,7 @@ static bool can_be_late(bt_request_t *r, const bt_task_t *task, const bt_choice_
         return false;
     for (unsigned i = 0; i < decode->count; i++) {
         bt_worker_t *w = decode->items[i];
-        if (!was_tried(task, w) && bt_pair_refusal(r, pair->prefill, w) == NULL &&
+        if (!bt_plan_was_tried(task, w) && bt_pair_refusal(r, pair->prefill, w) == NULL &&
             bt_pair_has_kind(&(bt_pair_t){pair->prefill, w, -1, -1, BT_PLAN_HANDOFF}))
             return true;
     }
@@ -226,7 +80,7 @@ static bool can_be_late(bt_request_t *r, const bt_task_t *task, const bt_choice_
 static bool is_valid(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
                      const bt_pair_t *pair)
 {
-    if (was_tried(task, pair->decode) || was_tried(task, pair->prefill))
+    if (bt_plan_was_tried(task, pair->decode) || bt_plan_was_tried(task, pair->prefill))
         return false;
     if (bt_pair_is_late(pair))
         return can_be_late(r, task, v, pair);
@@ -272,11 +126,8 @@ static bool can_serve(bt_request_t *r, const bt_task_t *task, const bt_choice_vi
 static bt_worker_t *partner_for(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
                                 const bt_pair_t *pair, bool keeps_prefill)
 {
-    const struct search prefill = {
-        r, task, &v->sets[BT_LIST_PREFILL], BT_PHASE_PREFILL, pair->decode, NULL};
-
-    return keeps_prefill ? least_decode(r, task, &v->sets[BT_LIST_DECODE], pair->prefill)
-                         : least(&prefill);
+    return keeps_prefill ? bt_default_decode(r, task, &v->sets[BT_LIST_DECODE], pair->prefill)
+                         : bt_default_prefill(r, task, &v->sets[BT_LIST_PREFILL], pair->decode);
 }
 
 static bool pair_rests(const bt_pair_t *pair)
@@ -291,7 +142,8 @@ static void avoid_rest(bt_request_t *r, const bt_task_t *task, const bt_choice_v
 {
     if (!pair_rests(pair))
         return;
-    bt_record_rests(r, pair->prefill, pair->decode);
+    if (task == NULL)
+        bt_record_rests(r, pair->prefill, pair->decode);
     for (int keeps_prefill = 1; keeps_prefill >= 0; keeps_prefill--) {
         bt_worker_t *other = partner_for(r, task, v, pair, keeps_prefill);
         bt_pair_t awake = *pair;
@@ -374,7 +226,7 @@ int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why
                     verdict == NOBODY ? "the policy chose nobody" : "the policy failed");
         return BT_E_NO_WORKER;
     }
-    if (!default_choice(r, NULL, &v, choice_p))
+    if (!bt_default_pair(r, NULL, &v, choice_p))
         return no_worker(r, &v, why, why_size);
     r->is_default = true;
     note_avoided(r, &v, &choice_p->first);
@@ -426,7 +278,7 @@ static bool next_alternate(bt_task_t *task, const bt_choice_view_t *v, bt_choice
 
 static bool is_tried(const void *task, const bt_worker_t *w)
 {
-    return was_tried(task, w);
+    return bt_plan_was_tried(task, w);
 }
 
 static void leave_out_tried(bt_task_t *task, bt_choice_view_t *v)
@@ -493,7 +345,7 @@ int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p)
         return 0;
     if (!default_may_serve(r, verdict, false))
         return BT_E_POLICY;
-    if (!default_choice(r, task, &v, choice_p) || !same_split(task, &choice_p->first))
+    if (!bt_default_pair(r, task, &v, choice_p) || !same_split(task, &choice_p->first))
         return BT_E_NO_WORKER;
     r->is_default = true;
     return 0;
@@ -539,7 +391,7 @@ int bt_plan_decode(bt_task_t *task, unsigned attempt, bt_pair_t *pair, const cha
         *why_p = verdict == NOBODY ? "the policy chose no decode worker" : "the policy failed";
         return BT_E_NO_WORKER;
     }
-    pair->decode = least_decode(r, task, &v.sets[BT_LIST_DECODE], pair->prefill);
+    pair->decode = bt_default_decode(r, task, &v.sets[BT_LIST_DECODE], pair->prefill);
     r->is_default |= pair->decode != NULL;
     return pair->decode != NULL ? 0 : BT_E_NO_WORKER;
 }
@@ -608,7 +460,7 @@ bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill)
     if (r->is_default || task->attempt->is_late)
         return bt_choice_view_make(r, &v) != BT_TOPOLOGY_PAIR
                    ? NULL
-                   : least_decode(r, task, &v.sets[BT_LIST_DECODE], prefill);
+                   : bt_default_decode(r, task, &v.sets[BT_LIST_DECODE], prefill);
     for (unsigned i = 0; i < task->choice->alternate_count; i++) {
         const bt_pair_t *pair = &task->choice->alternates[i];
         if (pair->prefill != NULL && bt_worker_usable(pair->decode, now_ms) &&
@@ -619,11 +471,6 @@ bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill)
 }
 
 /* ---- who encodes: encoders are all that the policy sees, as those who serve alone ---- */
-
-static bt_worker_t *least_encoder(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v)
-{
-    return least(&(struct search){r, task, &v->sets[BT_LIST_SINGLE], BT_PHASE_PREFILL, NULL, NULL});
-}
 
 bt_worker_t *bt_plan_encoder(bt_task_t *task, const bt_failure_t *f, const char **why_p)
 {
@@ -647,6 +494,6 @@ bt_worker_t *bt_plan_encoder(bt_task_t *task, const bt_failure_t *f, const char 
         return choice.first.decode;
     *why_p = "the policy failed";
     return verdict == NOBODY || default_may_serve(r, verdict, f == NULL)
-               ? least_encoder(r, task, &v)
+               ? bt_default_prefill(r, task, &v.sets[BT_LIST_SINGLE], NULL)
                : NULL;
 }
