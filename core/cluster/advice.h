@@ -16,7 +16,7 @@
 enum bt_advice_by {
     BT_ADVICE_BY_TIME,    /* some request was on it: all of prefill; a decode that says nothing */
     BT_ADVICE_BY_KV,      /* share of its KV cache in use, as its engine reports */
-    BT_ADVICE_BY_WAITING, /* its engine has requests that wait: it is full */
+    BT_ADVICE_BY_WAITING, /* requests wait for room at its engine: it is full */
     BT_ADVICE_BY_LIMIT,   /* its legs, of --engine-request-limit */
     BT_ADVICE_BY_TPOT,    /* its TPOT, of --advice-tpot-ms */
     BT_ADVICE_BY_COUNT

@@ -78,7 +78,7 @@ static double decode_used(const bt_advisor_t *a, const bt_worker_t *w, unsigned 
     *by = BT_ADVICE_BY_TIME;
     if (at_ms != 0 && now_ms < at_ms + LOAD_FRESH_MS) {
         raise_to(&used, by, atomic_load(&load->kv_used_ppm) / 1e6, BT_ADVICE_BY_KV);
-        if (atomic_load(&load->waiting) > 0)
+        if (atomic_load(&load->blocked) > 0) /* others wait for KV, which is prefill's to send */
             raise_to(&used, by, 1, BT_ADVICE_BY_WAITING);
     }
     if (limit != 0)

@@ -11,10 +11,10 @@
  * averaged for vLLM, whose ranks share nothing, and the highest one for SGLang, which reports a maximum itself. */
 
 struct totals {
-    double running, waiting, total_tokens;
+    double running, waiting, blocked, total_tokens;
     double usage_sum, usage_max, old_usage_sum;
     unsigned usage_count, old_usage_count;
-    bool has_running, has_waiting, has_total;
+    bool has_running, has_waiting, has_blocked, has_total;
 };
 
 static uint32_t to_ppm(double share)
@@ -37,6 +37,8 @@ static int write_sample(const struct totals *t, double usage, bt_load_sample_t *
         return BT_E_INVAL;
     atomic_store_explicit(&sample->running, to_count(t->running), memory_order_relaxed);
     atomic_store_explicit(&sample->waiting, to_count(t->waiting), memory_order_relaxed);
+    atomic_store_explicit(&sample->blocked, t->has_blocked ? to_count(t->blocked) : -1,
+                          memory_order_relaxed);
     atomic_store_explicit(&sample->kv_used_ppm, to_ppm(usage), memory_order_relaxed);
     atomic_store_explicit(&sample->total_tokens, t->has_total ? to_count(t->total_tokens) : -1,
                           memory_order_relaxed);
@@ -133,6 +135,10 @@ static void add_series(struct totals *t, const struct series *s)
     } else if (bt_str_eq(s->name, BT_STR("vllm:num_requests_waiting"))) {
         t->waiting += s->value;
         t->has_waiting = true;
+    } else if (bt_str_eq(s->name, BT_STR("vllm:num_requests_waiting_by_reason"))) {
+        t->has_blocked = true; /* the other reason is KV that is on its way */
+        if (bt_str_find(s->labels, BT_STR("reason=\"capacity\"")) >= 0)
+            t->blocked += s->value;
     } else if (bt_str_eq(s->name, BT_STR("vllm:kv_cache_usage_perc"))) {
         t->usage_sum += s->value;
         t->usage_count++;

@@ -250,7 +250,7 @@ int bt_worker_new(bt_worker_t **worker_p, const bt_worker_spec_t *spec, uint64_t
     w->since_ms = bt_clock_ms();
     w->id = id;
     w->slot = slot;
-    w->load.total_tokens = -1;
+    w->load.total_tokens = w->load.blocked = -1;
     bt_breaker_init(&w->breaker, breaker);
     pthread_mutex_init(&w->lock, NULL);
     rc = fill(w, spec, err, err_size);

@@ -89,6 +89,7 @@ const char *bt_health_name(enum bt_health h);
 typedef struct bt_load_sample {
     _Atomic uint64_t at_ms; /* 0 = never */
     _Atomic int64_t running, waiting;
+    _Atomic int64_t blocked;       /* of waiting: for want of room there; -1 = not told */
     _Atomic uint32_t kv_used_ppm;  /* parts per million of KV cache in use */
     _Atomic int64_t total_tokens;  /* SGLang num_total_tokens; -1 unknown */
     _Atomic int64_t started_since; /* legs we started since the sample */

@@ -282,6 +282,9 @@ static void decode_is_as_used_as_its_nearest_limit_says(void **state)
     near(0.75, decode_use(BT_ADVICE_BY_KV));
     atomic_store(&d0->load.waiting, 3);
     atomic_store(&d0->load.at_ms, now_ms + 250000);
+    near(0.75, decode_use(BT_ADVICE_BY_KV)); /* for KV, maybe */
+    atomic_store(&d0->load.blocked, 1);
+    atomic_store(&d0->load.at_ms, now_ms + 250000);
     near(1, decode_use(BT_ADVICE_BY_WAITING));
     near(3, input().decode.waiting);
     near(0.5, decode_use(BT_ADVICE_BY_TPOT)); /* the report is old */

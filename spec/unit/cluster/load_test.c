@@ -34,6 +34,8 @@ static const char vllm_text[] =
     "vllm:num_requests_waiting{engine=\"1\",model_name=\"tiny\"} 0.0\n"
     "vllm:num_requests_waiting_by_reason{engine=\"0\",model_name=\"tiny\",reason=\"deferred\"} "
     "55.0\n"
+    "vllm:num_requests_waiting_by_reason{engine=\"0\",model_name=\"tiny\",reason=\"capacity\"} "
+    "2.0\n"
     "# TYPE vllm:kv_cache_usage_perc gauge\n"
     "vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"tiny\"} 0.25\n"
     "vllm:kv_cache_usage_perc{engine=\"1\",model_name=\"tiny\"} 9.2e-05\n"
@@ -45,6 +47,7 @@ static void vllm_sums_over_engines(void **state)
     (void) state;
     assert_int_equal(bt_load_read_metrics(bt_str(vllm_text), -1, &s), 0);
     assert_sample(7, 2, 125046, -1);
+    assert_int_equal(atomic_load(&s.blocked), 2); /* for room, not for KV */
 }
 
 static void vllm_of_one_rank(void **state)
