@@ -50,38 +50,6 @@ static bool read_ask(const bt_admin_call_t *c, ask_t *a)
     return a->has_role;
 }
 
-/* What its pool says of workers of the new role that say nothing: SGLang's bootstrap port of a prefill. */
-static int make_spec(const bt_admin_call_t *c, const bt_worker_t *w, enum bt_role to,
-                     bt_worker_spec_t *spec, char *err)
-{
-    const bt_workers_t *set = bt_registry_current(c->config->registry);
-    int rc = bt_worker_spec_copy(spec, &w->spec);
-
-    if (rc < 0)
-        return rc;
-    spec->role = to;
-    for (unsigned i = 0; i < set->pool_count && c->config->complete != NULL; i++)
-        for (unsigned j = 0; j < set->pools[i].all.count; j++)
-            if (set->pools[i].all.items[j] == w)
-                rc = c->config->complete(c->config->complete_user, set->pools[i].spec.name, spec,
-                                         err, ERR_BYTES);
-    return rc;
-}
-
-static int begin(const bt_admin_call_t *c, bt_worker_t *w, bt_role_switch_ask_t *ask, char *err)
-{
-    bt_worker_spec_t spec;
-    int rc;
-
-    bt_worker_spec_init(&spec);
-    rc = make_spec(c, w, ask->to, &spec, err);
-    ask->now = &spec;
-    if (rc == 0)
-        rc = bt_role_switches_begin(c->config->role_switches, w, ask, err, ERR_BYTES);
-    bt_worker_spec_fini(&spec);
-    return rc;
-}
-
 void bt_workers_set_role(const bt_admin_call_t *c)
 {
     bt_worker_t *w = bt_workers_find(bt_registry_current(c->config->registry), c->key);
@@ -102,7 +70,8 @@ void bt_workers_set_role(const bt_admin_call_t *c)
     }
     if (!read_ask(c, &a))
         return;
-    if ((rc = begin(c, w, &a.ask, err)) < 0) {
+    rc = bt_role_switches_begin(c->config->role_switches, w, &a.ask, err, sizeof err);
+    if (rc < 0) {
         bt_reply_error(c->reply,
                        rc == BT_E_AGAIN   ? 409
                        : rc == BT_E_NOMEM ? 503

@@ -26,6 +26,8 @@ struct bt_role_switches {
     bt_loop_t *loop;
     bt_registry_t *registry;
     const char *api_key;
+    bt_role_complete_cb complete;
+    void *user;
     bt_list_t running;
     bt_probe_limit_t limit;
 };
@@ -290,16 +292,32 @@ static int try_spec(const bt_worker_t *w, const bt_worker_spec_t *spec, char *er
     return rc;
 }
 
+/* Its old spec, the role, and what its pool says of workers in it: SGLang's bootstrap port of a prefill. */
+static int make_spec(const bt_role_switches_t *s, const bt_worker_t *w, enum bt_role to,
+                     bt_worker_spec_t *spec, char *err, size_t err_size)
+{
+    const bt_worker_pool_t *pool = pool_of(bt_registry_current(s->registry), w);
+    int rc = bt_worker_spec_copy(spec, &w->spec);
+
+    if (rc < 0)
+        return rc;
+    spec->role = to;
+    if (s->complete != NULL && pool != NULL)
+        rc = s->complete(s->user, pool->spec.name, spec, err, err_size);
+    return rc == 0 ? try_spec(w, spec, err, err_size) : rc;
+}
+
 /* ---- the public verbs ---- */
 
 int bt_role_switches_new(bt_role_switches_t **switches_p, bt_loop_t *loop, bt_registry_t *registry,
-                         const char *api_key)
+                         const char *api_key, bt_role_complete_cb complete, void *user)
 {
     bt_role_switches_t *s = calloc(1, sizeof *s);
 
     if (s == NULL)
         return BT_E_NOMEM;
-    *s = (bt_role_switches_t){.loop = loop, .registry = registry, .api_key = api_key};
+    *s = (bt_role_switches_t){
+        .loop = loop, .registry = registry, .api_key = api_key, .complete = complete, .user = user};
     bt_list_init(&s->running);
     bt_probe_limit_init(&s->limit, 64);
     *switches_p = s;
@@ -344,11 +362,11 @@ int bt_role_switches_begin(bt_role_switches_t *s, bt_worker_t *w, const bt_role_
         snprintf(err, err_size, "%s", why);
         return BT_E_AGAIN;
     }
-    if ((rc = try_spec(w, ask->now, err, err_size)) < 0)
-        return rc;
     if ((sw = calloc(1, sizeof *sw)) == NULL)
         return BT_E_NOMEM;
-    if ((rc = bt_worker_spec_copy(&sw->spec, ask->now)) < 0) {
+    bt_worker_spec_init(&sw->spec);
+    if ((rc = make_spec(s, w, ask->to, &sw->spec, err, err_size)) < 0) {
+        bt_worker_spec_fini(&sw->spec);
         free(sw);
         return rc;
     }

@@ -14,17 +14,18 @@
 #define BT_ROLE_SWITCH_TIMEOUT_MS 120000
 
 typedef struct bt_role_switches bt_role_switches_t;
-/* api_key: sent to workers that have none of their own; NULL = none; borrowed. */
+/* What a worker's pool says of workers that say nothing (connector, bootstrap port, lease). < 0: err holds one line. */
+typedef int (*bt_role_complete_cb)(void *user, const char *pool, bt_worker_spec_t *spec, char *err,
+                                   size_t err_size);
+/* api_key: sent to workers that have none of their own; NULL = none; borrowed. complete: of the new role; NULL = nothing is said. */
 int bt_role_switches_new(bt_role_switches_t **switches_p, bt_loop_t *loop, bt_registry_t *registry,
-                         const char *api_key);
+                         const char *api_key, bt_role_complete_cb complete, void *user);
 void bt_role_switches_free(bt_role_switches_t *s); /* NULL is fine; workers stay as they are */
 
 typedef struct bt_role_switch_ask {
     enum bt_role to;
     uint64_t timeout_ms; /* for the drain, and again for the engine */
     bool is_forced;      /* even the last usable worker of its role */
-    const bt_worker_spec_t *
-        now; /* the worker's new spec: its old one, the role, what follows of it; borrowed for the call */
 } bt_role_switch_ask_t;
 /* BT_E_CONFIG: it cannot have this role. BT_E_AGAIN: not now. err says why. */
 int bt_role_switches_begin(bt_role_switches_t *s, bt_worker_t *w, const bt_role_switch_ask_t *ask,

@@ -61,6 +61,8 @@ typedef struct bt_pool_stat { /* shared over snapshots, so it has its own count 
     bt_breaker_group_t *breakers[BT_ROLE_COUNT]; /* by role */
     _Atomic unsigned pairs, warm_pairs;          /* --warm-pairs: that could be, that are warm */
     bt_pool_advice_t advice;                     /* advisor.c's last word */
+    int role_wish;            /* role_auto.c: -1 fewer prefill, 1 more, 0 neither */
+    unsigned role_wish_looks; /* for so many looks in a row; control loop only */
     _Atomic unsigned refs;
     /* ---- written by every request ---- */
     _Alignas(64) _Atomic uint64_t bytes_per_token_milli;

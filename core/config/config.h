@@ -110,6 +110,7 @@ typedef struct bt_config {
     char *health_path; /* of monitor */
     bt_breaker_config_t breaker;
     bt_advisor_config_t advisor;
+    bool role_switch_auto;
     bt_dispatch_config_t dispatch; /* its strings are borrowed from above */
     bt_record_config_t record;     /* likewise */
     /* fleet */

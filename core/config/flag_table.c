@@ -505,6 +505,9 @@ const bt_flag_t bt_flags[] = {
     {"advice-tpot-ms", "MS", BT_GROUP_HEALTH, false, SETTING(U64(AT(advisor.tpot_ms), 0, 600000)),
      "time per output token at which a decode worker counts as fully used there (0: its KV cache, "
      "its queue and --engine-request-limit say)"},
+    {"role-switch-auto", NULL, BT_GROUP_HEALTH, false, SETTING(BOOL(AT(role_switch_auto))),
+     "switch the role of one worker at a time (as POST /workers/NAME/role does) while the advice "
+     "is the same for three windows in a row (false): only where each engine can be both"},
 
     /* shared state */
     {"redis-url", "URL", BT_GROUP_FLEET, false, SETTING(TEXT(AT(redis_url))),

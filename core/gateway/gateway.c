@@ -449,10 +449,13 @@ static int start_serving(bt_gateway_t *g)
     if (rc < 0)
         return rc;
     rc = bt_role_switches_new(&g->role_switches, &g->control, g->registry,
-                              g->config->monitor.api_key);
+                              g->config->monitor.api_key, complete_worker, g);
     if (rc < 0)
         return rc;
     rc = bt_advisor_new(&g->advisor, &g->control, g->registry, &g->config->advisor);
+    if (rc == 0 && g->config->role_switch_auto)
+        rc =
+            bt_role_auto_new(&g->role_auto, &g->control, g->registry, g->advisor, g->role_switches);
     if (rc < 0)
         return rc;
     bt_monitor_on_lost(g->monitor, on_lost, g);
@@ -510,6 +513,8 @@ static void close_control_parts(bt_gateway_t *g)
     bt_gateway_signals_stop(g);
     bt_reload_stop(g->reload);
     bt_gateway_rollout_close(g);
+    bt_role_auto_free(g->role_auto);
+    g->role_auto = NULL;
     bt_advisor_free(g->advisor);
     g->advisor = NULL;
     bt_role_switches_free(g->role_switches);

@@ -8,8 +8,7 @@
 #ifndef BT_GATEWAY_PROCESS_H
 #define BT_GATEWAY_PROCESS_H
 
-#include "cluster/advisor.h"
-#include "cluster/role_switch.h"
+#include "cluster/role_auto.h"
 #include "config/config.h"
 #include "discovery/kube.h"
 #include "fleet/fleet.h"
@@ -68,7 +67,8 @@ struct bt_gateway {
     bt_monitor_t *monitor;
     bt_role_switches_t *role_switches;
     bt_advisor_t *advisor;
-    int admin_fd; /* bound and listening; attach_admin hands it on */
+    bt_role_auto_t *role_auto; /* NULL = no --role-switch-auto */
+    int admin_fd;              /* bound and listening; attach_admin hands it on */
     struct bt_admin *admin;
     struct bt_transfer *transfer;               /* NULL = no --transfer-port */
     struct bt_registry_server *registry_server; /* NULL = no --registry-port */

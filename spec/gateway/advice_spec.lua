@@ -162,4 +162,53 @@ describe("GET /advice", function()
     assert.is_true(f:metric('baton_advice_predicted_ttft_seconds{pool="default"}') > 0.01)
     assert.is_true(f:metric('baton_worker_decode_output_tokens_total{worker="d0"') > 0)
   end)
+
+  describe("with --role-switch-auto", function()
+    local PREFILL = "role=prefill,engine=sglang,role_switch=1,queue=1,ttft=20,itl=0,count="
+    local DECODE = "role=decode,engine=sglang,role_switch=1,ttft=0,itl=0,count="
+
+    local function start_sglang(prefill, decode, flags)
+      local words = { "--pd-disaggregation", "--advice-window-secs", "1" }
+      for _, flag in ipairs(flags) do
+        words[#words + 1] = flag
+      end
+      f = fleet.start({ workers = { PREFILL .. prefill, DECODE .. decode }, flags = words })
+    end
+
+    local function roles()
+      local count = { prefill = 0, decode = 0 }
+      for _, w in ipairs(json.decode(http.get(f.admin_port, "/workers").body).workers) do
+        count[w.role] = count[w.role] + 1
+      end
+      return count
+    end
+
+    it("gives workers the role that is short, one at a time, and loses no request", function()
+      start_sglang(1, 3, { "--role-switch-auto" })
+      load_until("two workers prefill", 8, body(LONG, 2), function()
+        return roles().prefill == 2
+      end)
+      assert.matches("pool default: worker d%d is to become prefill: prefill is used to", f.gateway:stderr())
+      load_until("three of them do", 8, body(LONG, 2), function()
+        return roles().prefill == 3
+      end)
+      assert.equal(1, roles().decode)
+    end)
+
+    it("leaves a role its last worker", function()
+      start_sglang(1, 1, { "--role-switch-auto" })
+      local told = load_until("prefill is short", 8, body(LONG, 2), function(told)
+        return told.bottleneck == "prefill"
+      end)
+      assert.same({ 1, 1 }, { told.advised.prefill, told.advised.decode })
+      assert.same({ prefill = 1, decode = 1 }, roles())
+    end)
+
+    it("is refused where replicas share a store", function()
+      local code, _, err = proc.run({ fleet.binary("BATON_BIN", "baton"), "run", "--worker-urls", "http://127.0.0.1:1",
+        "--role-switch-auto", "--redis-url", "redis://127.0.0.1:1" }, { name = "baton", seconds = 10 })
+      assert.not_equal(0, code)
+      assert.matches("%-%-role%-switch%-auto: replicas that share a store", err)
+    end)
+  end)
 end)

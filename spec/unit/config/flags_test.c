@@ -337,7 +337,8 @@ static void health(void **state)
     EXPECT("--cb-failure-threshold 10 --cb-window-duration-secs 120 --cb-timeout-duration-secs 60",
            c.breaker.failures == 10 && c.breaker.window_ms == 120000 && c.breaker.open_ms == 60000);
     EXPECT("--disable-circuit-breaker", c.breaker.disabled);
-    EXPECT("", c.advisor.window_ms == 60000 && c.advisor.tpot_ms == 0);
+    EXPECT("", c.advisor.window_ms == 60000 && c.advisor.tpot_ms == 0 && !c.role_switch_auto);
+    EXPECT("--role-switch-auto", c.role_switch_auto);
     EXPECT("--advice-window-secs 10 --advice-tpot-ms 50",
            c.advisor.window_ms == 10000 && c.advisor.tpot_ms == 50);
 }
