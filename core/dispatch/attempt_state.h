@@ -185,4 +185,13 @@ struct bt_task {
     bt_failure_t *best; /* the most telling failure so far; NULL = none */
 };
 
+/* NULL: nobody was. */
+static inline bool bt_task_was_tried(const bt_task_t *task, const bt_worker_t *w)
+{
+    for (unsigned i = 0; task != NULL && i < task->tried_count; i++)
+        if (task->tried[i] == w)
+            return true;
+    return false;
+}
+
 #endif

@@ -5,7 +5,6 @@
 #include "base/rand.h"
 #include "cluster/pair_breaker.h"
 #include "cluster/warm.h"
-#include "dispatch/plan.h"
 
 /* Who serves alone is at a prompt before it decodes: that is prefill's load of a worker that is looked
  * at for its decoding. */
@@ -46,7 +45,7 @@ static bt_worker_t *least(const struct search *s);
 
 static bool fits(const struct search *s, bt_worker_t *w)
 {
-    if (bt_plan_was_tried(s->task, w))
+    if (bt_task_was_tried(s->task, w))
         return false;
     if (s->partners != NULL)
         return least(&(struct search){s->r, s->task, s->partners, BT_PHASE_DECODE, w, NULL}) !=
@@ -73,7 +72,7 @@ static bool rests(const struct search *s, const bt_worker_t *w)
                                             : bt_pair_breaker_rests(s->partner, w, now_ms);
     for (unsigned i = 0; s->partners != NULL && i < s->partners->count; i++) {
         const bt_worker_t *d = s->partners->items[i];
-        if (!bt_plan_was_tried(s->task, d) && bt_pair_refusal(s->r, w, d) == NULL &&
+        if (!bt_task_was_tried(s->task, d) && bt_pair_refusal(s->r, w, d) == NULL &&
             !bt_pair_breaker_rests(w, d, now_ms))
             return false;
     }

@@ -27,17 +27,9 @@ enum bt_plan_kind bt_plan_kind_of(bt_dispatcher_t *d, const bt_pair_t *pair,
 
 /* ---- who was tried ---- */
 
-bool bt_plan_was_tried(const bt_task_t *task, const bt_worker_t *w)
-{
-    for (unsigned i = 0; task != NULL && i < task->tried_count; i++)
-        if (task->tried[i] == w)
-            return true;
-    return false;
-}
-
 void bt_plan_mark_tried(bt_task_t *task, bt_worker_t *w)
 {
-    if (w == NULL || task->tried_count == BT_TRIED_MAX || bt_plan_was_tried(task, w))
+    if (w == NULL || task->tried_count == BT_TRIED_MAX || bt_task_was_tried(task, w))
         return;
     if (task->tried == NULL)
         task->tried = bt_arena_alloc(&task->request->arena, BT_TRIED_MAX * sizeof(task->tried[0]));
@@ -69,7 +61,7 @@ static bool can_be_late(bt_request_t *r, const bt_task_t *task, const bt_choice_
         return false;
     for (unsigned i = 0; i < decode->count; i++) {
         bt_worker_t *w = decode->items[i];
-        if (!bt_plan_was_tried(task, w) && bt_pair_refusal(r, pair->prefill, w) == NULL &&
+        if (!bt_task_was_tried(task, w) && bt_pair_refusal(r, pair->prefill, w) == NULL &&
             bt_pair_has_kind(&(bt_pair_t){pair->prefill, w, -1, -1, BT_PLAN_HANDOFF}))
             return true;
     }
@@ -80,7 +72,7 @@ static bool can_be_late(bt_request_t *r, const bt_task_t *task, const bt_choice_
 static bool is_valid(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
                      const bt_pair_t *pair)
 {
-    if (bt_plan_was_tried(task, pair->decode) || bt_plan_was_tried(task, pair->prefill))
+    if (bt_task_was_tried(task, pair->decode) || bt_task_was_tried(task, pair->prefill))
         return false;
     if (bt_pair_is_late(pair))
         return can_be_late(r, task, v, pair);
@@ -278,7 +270,7 @@ static bool next_alternate(bt_task_t *task, const bt_choice_view_t *v, bt_choice
 
 static bool is_tried(const void *task, const bt_worker_t *w)
 {
-    return bt_plan_was_tried(task, w);
+    return bt_task_was_tried(task, w);
 }
 
 static void leave_out_tried(bt_task_t *task, bt_choice_view_t *v)

@@ -35,7 +35,6 @@ enum bt_plan_kind bt_plan_kind_of(bt_dispatcher_t *d, const bt_pair_t *pair,
                                   const bt_dialect_t **dialect_p);
 /* Who was tried is not chosen again. NULL is fine. */
 void bt_plan_mark_tried(bt_task_t *task, bt_worker_t *w);
-bool bt_plan_was_tried(const bt_task_t *task, const bt_worker_t *w); /* task NULL: no */
 void bt_plan_forget_tried(bt_task_t *task, const bt_worker_t *w);
 /* fanout.c: splitting */
 bool bt_fanout_needed(const bt_request_t *r, const bt_dialect_t *dialect);
