@@ -1,5 +1,5 @@
--- A pair whose transfers keep failing, while both workers are well with others, rests: others serve, no breaker opens, and
--- it comes back by one request that tries it.
+-- A pair whose transfers keep failing, while both workers are well with others, rests: others serve, no breaker opens,
+-- and it comes back by one request that tries it.
 
 local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")
