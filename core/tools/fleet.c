@@ -37,6 +37,8 @@ void bt_fleet_tool_help(bt_text_t *out)
         "done it (the store is unavailable)\n"
         "  room NUMBER               whose a room is that an engine names (bootstrap_room=...), "
         "whichever gateway is asked\n"
+        "  advice                    which role holds each pool up, and how many workers of each "
+        "would balance it\n"
         "\n"
         "  --admin URL               a gateway's admin listener (" ADMIN_URL ")\n"
         "  --admin-api-key KEY       its key; or BATON_ADMIN_API_KEY in the environment, which "
@@ -195,11 +197,8 @@ static bool is_header_value(const char *text)
 static const struct command {
     const char *word;
     int (*run)(const fleet_tool_t *t);
-} commands[] = {{"status", fleet_status},
-                {"policy", fleet_policy},
-                {"rules", fleet_rules},
-                {"workers", fleet_workers},
-                {"room", fleet_room}};
+} commands[] = {{"status", fleet_status},   {"policy", fleet_policy}, {"rules", fleet_rules},
+                {"workers", fleet_workers}, {"room", fleet_room},     {"advice", fleet_advice}};
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 
 static int unknown_command(const char *word)

@@ -99,6 +99,10 @@ describe("GET /advice", function()
     assert.matches("3 prefill and 1 decode would take", told.why)
     local text = http.get(f.admin_port, "/advice?format=text").body
     assert.matches("^pool default: 1 prefill, 3 decode: prefill is used to %d+ %%, decode to %d+ %%", text)
+    local code, out, err = proc.run({ fleet.binary("BATON_BIN", "baton"), "fleet", "advice", "--admin",
+      "http://127.0.0.1:" .. f.admin_port }, { name = "fleet", seconds = 20 })
+    assert.equal(0, code, err)
+    assert.matches("\ndefault +1 : 3 +.*prefill is used to", out)
   end)
 
   it("names decode where its time per token is beyond the target, as streams say", function()

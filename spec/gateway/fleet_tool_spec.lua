@@ -91,6 +91,7 @@ describe("baton fleet, its words", function()
       { { "room", "9223372036854775808" }, "one number" },
       { { "room", "12x" }, "one number" },
       { { "room", "1", "2" }, "one number" },
+      { { "advice", "x" }, "takes no arguments" },
       { { "roo" }, "did you mean room?" },
       { { "status", "--admin-api-key", "a\r\nX: y" }, "control character" },
     }
