@@ -46,7 +46,7 @@ typedef struct bt_admin_config {
     bt_fleet_t *fleet; /* the other replicas; NULL = there are none; outlives us */
     bt_budget_t
         *budget; /* how many connections the operator may have; NULL = any number; outlives us */
-    const bt_dns_t *dns; /* workers by DNS; NULL = none; outlives us */
+    const bt_dns_t *dns;     /* workers by DNS; NULL = none; outlives us */
     bt_kube_t *const *kubes; /* --workers-kubernetes; outlive us */
     unsigned kube_count;
 } bt_admin_config_t;

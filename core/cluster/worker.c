@@ -127,7 +127,7 @@ static int check_kv_address(const bt_worker_t *w, char *err, size_t err_size)
 const char *bt_source_name(enum bt_source source)
 {
     static const char *const names[BT_NAMED_COUNT] = {"config", "api", "engine",
-                                                       "file",   "dns", "kubernetes"};
+                                                      "file",   "dns", "kubernetes"};
     return names[source];
 }
 

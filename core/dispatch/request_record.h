@@ -55,9 +55,9 @@ typedef struct bt_record {
     const char *rule;                     /* that decided; NULL = none */
     const char *klass, *key;              /* what route said, or NULL; in the request's arena */
     const char *decided_by, *why;         /* NULL = nobody yet */
-    const char *rests[2]; /* a pair that would have been chosen, but rests: prefill, decode */
-    bt_workers_t *workers;           /* keeps the choice's workers; reference, NULL = no choice */
-    const bt_str_t *headers;         /* values of config->headers; in the request's arena */
+    const char *rests[2];    /* a pair that would have been chosen, but rests: prefill, decode */
+    bt_workers_t *workers;   /* keeps the choice's workers; reference, NULL = no choice */
+    const bt_str_t *headers; /* values of config->headers; in the request's arena */
     struct bt_record_shadow *shadow; /* NULL = nobody */
 } bt_record_t;
 

@@ -88,8 +88,8 @@ struct bt_gateway {
     bt_reload_t *reload;
     bt_reload_loop_t *reload_loops;      /* by loop */
     struct bt_gateway_rollout *rollouts; /* of policies to all replicas; NULL = the store is ours */
-    struct bt_gateway_workers_file *workers_file; /* NULL = no --workers-file */
-    bt_dns_t *dns;                                /* --workers-dns */
+    struct bt_gateway_workers_file *workers_file;             /* NULL = no --workers-file */
+    bt_dns_t *dns;                                            /* --workers-dns */
     bt_kube_options_t kube_options[BT_CONFIG_KUBERNETES_MAX]; /* --workers-kubernetes */
     bt_kube_t *kubes[BT_CONFIG_KUBERNETES_MAX];
     unsigned kube_count;
