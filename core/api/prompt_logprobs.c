@@ -8,6 +8,7 @@
  */
 #include "api/prompt_logprobs.h"
 
+#include "api/intent.h"
 #include "base/err.h"
 
 static const struct form {
@@ -144,6 +145,8 @@ int bt_prompt_logprobs_read(bt_prompt_logprobs_part_t *part, enum bt_prompt_logp
         return BT_E_JSON;
     items = items_of(part, reply);
     part->count = is_list(items) ? (unsigned) bt_json_size(items) : 1;
+    if (part->count > BT_PROMPTS_MAX) /* no request has more, whatever an engine answers */
+        return BT_E_JSON;
     part->prompts = bt_arena_zalloc(arena, part->count * sizeof(*part->prompts) + 1);
     if (!is_list(items))
         return read_prompt(part, reply, &part->prompts[0]) ? 0 : BT_E_JSON;

@@ -435,6 +435,8 @@ static void end_well(bt_leg_t *leg)
 
     if (rest.n != 0)
         r->sink->data(leg->attempt->task, NULL, bt_arena_str(&r->arena, rest).p, rest.n);
+    if (leg->state != BT_LEG_RUNNING) /* the sink could not take it: the request is over */
+        return;
     leg->state = BT_LEG_DONE;
     bt_attempt_leg_done(leg);
     bt_request_release(r);

@@ -148,6 +148,7 @@ static int connect_error(int rc)
         return BT_E_DESCRIPTORS;
     case UV_ENOBUFS:
     case UV_ENOMEM:
+    case BT_E_NOMEM:
     case UV_EADDRNOTAVAIL:
         return rc;
     default:
