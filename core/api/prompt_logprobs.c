@@ -8,8 +8,9 @@
  */
 #include "api/prompt_logprobs.h"
 
-#include "api/intent.h"
 #include "base/err.h"
+
+#define PROMPTS_MAX 4096u /* BT_PROMPTS_MAX; intent.h would include us in a circle */
 
 static const struct form {
     const char *why;
@@ -145,7 +146,7 @@ int bt_prompt_logprobs_read(bt_prompt_logprobs_part_t *part, enum bt_prompt_logp
         return BT_E_JSON;
     items = items_of(part, reply);
     part->count = is_list(items) ? (unsigned) bt_json_size(items) : 1;
-    if (part->count > BT_PROMPTS_MAX) /* no request has more, whatever an engine answers */
+    if (part->count > PROMPTS_MAX) /* no request has more, whatever an engine answers */
         return BT_E_JSON;
     part->prompts = bt_arena_zalloc(arena, part->count * sizeof(*part->prompts) + 1);
     if (!is_list(items))
