@@ -81,24 +81,42 @@ static bool has_label(const char *labels, const char *key)
     return false;
 }
 
-/* What an SRV record says of a target, where it tells one from another. RFC 2782: a weight of 0 still has a small chance. */
-static char *make_labels(const source_t *s, const bt_dns_place_t *p)
+typedef struct differs {
+    bool weights, priorities;
+} differs_t;
+
+/* Do records tell one target from another? Those that are missing have records of before: where weights are shares of all, each
+ * scaling would give every worker another description. */
+static differs_t find_differences(const bt_dns_known_t *known)
+{
+    const bt_dns_place_t *first = NULL;
+    differs_t differs = {false, false};
+
+    for (unsigned i = 0; i < known->count; i++) {
+        const bt_dns_place_t *p = &known->items[i].place;
+        if (known->items[i].missing_ms != 0)
+            continue;
+        if (first == NULL)
+            first = p;
+        differs.weights |= p->weight != first->weight;
+        differs.priorities |= p->priority != first->priority;
+    }
+    return differs;
+}
+
+/* RFC 2782: a weight of 0 still has a small chance. */
+static char *make_labels(const source_t *s, const bt_dns_place_t *p, differs_t differs)
 {
     const char *said = s->said->worker->labels;
-    bool differs[2] = {false, false};
     bt_text_t text;
 
-    for (unsigned i = 0; i < s->known.count; i++) {
-        differs[0] |= s->known.items[i].place.weight != p->weight;
-        differs[1] |= s->known.items[i].place.priority != p->priority;
-    }
     bt_text_init(&text);
     if (said != NULL)
         bt_text_puts(&text, said);
-    if (differs[0] && !has_label(said, "weight"))
+    if (differs.weights && !has_label(said, "weight"))
         bt_text_printf(&text, "%sweight=%u", text.len > 0 ? "," : "",
                        p->weight > 0 ? p->weight : 1);
-    if (differs[1] && !has_label(said, "priority"))
+    if (differs.priorities && !has_label(said, "priority"))
         bt_text_printf(&text, "%spriority=%u", text.len > 0 ? "," : "", p->priority);
     return bt_text_take(&text);
 }
@@ -118,6 +136,8 @@ static bool is_listed(const bt_found_t *all, unsigned count, const bt_found_t *o
 
 static unsigned list_source(const source_t *s, bt_found_t *all, texts_t *texts, unsigned count)
 {
+    const differs_t differs = find_differences(&s->known);
+
     for (unsigned i = 0; i < s->known.count; i++) {
         const bt_dns_place_t *p = &s->known.items[i].place;
         texts_t *t = &texts[count];
@@ -128,7 +148,7 @@ static unsigned list_source(const source_t *s, bt_found_t *all, texts_t *texts, 
             continue;
         print_name(t->name, s, p);
         all[count].spec.name = t->name;
-        all[count].spec.labels = t->labels = make_labels(s, p);
+        all[count].spec.labels = t->labels = make_labels(s, p, differs);
         count++;
     }
     return count;

@@ -307,6 +307,40 @@ describe("baton run --workers-dns", function()
     pace.stop(load)
   end)
 
+  -- Some servers give each target its share of 100: all weights are others when one goes, and none tells two apart.
+  it("keeps workers as they are when another one goes and the others' shares grow", function()
+    local number = start_sims({ "127.0.0.2", "127.0.0.3", "127.0.0.4" })
+    local hosts = { ["a.test"] = { A = { "127.0.0.2" } }, ["b.test"] = { A = { "127.0.0.3" } },
+      ["c.test"] = { A = { "127.0.0.4" } } }
+    local function zone(weight, ...)
+      local out, targets = {}, {}
+      for name, records in pairs(hosts) do
+        out[name] = records
+      end
+      for _, name in ipairs({ ... }) do
+        targets[#targets + 1] = { name, number, 0, weight }
+      end
+      out["_http._tcp.p.test"] = { SRV = targets }
+      return out
+    end
+    server = dns.start(zone(33, "a.test", "b.test", "c.test"))
+    start({ "--workers-dns", "srv=_http._tcp.p.test", "--dns-hold-secs", "0.5" }, QUICK)
+    local before = wait_urls(urls(number, "127.0.0.2", "127.0.0.3", "127.0.0.4"))
+    server:set(zone(50, "a.test", "b.test"))
+    local missing = 'baton_dns_addresses{name="_http._tcp.p.test",pool="default",state="missing"}'
+    eventually(function()
+      return fleet.metric(admin_port, missing) == 1
+    end, 10, "one is missing")
+    for url, w in pairs(by_url()) do
+      assert.equal(before[url].id, w.id)
+    end
+    local after = wait_urls(urls(number, "127.0.0.2", "127.0.0.3"))
+    for url, w in pairs(after) do
+      assert.equal(before[url].id, w.id)
+      assert.equal(json.null, w.labels)
+    end
+  end)
+
   it("is one source of several", function()
     local number = start_sims({ "127.0.0.2", "127.0.0.3" })
     local first, second = unpack(urls(number, "127.0.0.2", "127.0.0.3"))
