@@ -78,6 +78,8 @@ static int correct_cached(const bt_leg_t *leg, bt_buf_t **buf_p)
         bt_json_path(text, &item, "usage", "prompt_tokens_details", "cached_tokens", NULL) < 0 ||
         item.type != BT_JSON_NUMBER)
         return 0;
+    if (!fits(leg, text.n))
+        return BT_E_NOMEM;
     bt_cuts_number(&cuts, item.value, cached);
     rc = bt_cuts_write(&cuts, text, &out);
     if (rc < 0) {
@@ -147,6 +149,14 @@ static int put_event(struct bt_prompt_stream *s, bt_str_t event, bt_buf_t **out_
     return bt_prompt_logprobs_put_event(&s->part, event, payload, out_p);
 }
 
+/* An event may get all of prefill's lists, and a piece has many events. */
+static bool has_room(const bt_leg_t *leg, bt_str_t event, const bt_buf_t *out)
+{
+    const size_t bytes = (out != NULL ? out->len : 0) + event.n + leg->prompt->reply.text.n;
+
+    return bytes <= EVENT_SURE_BYTES || fits(leg, bytes);
+}
+
 int bt_prompt_merge_feed(bt_leg_t *leg, bt_str_t piece, bt_buf_t **out_p, const char **why_p)
 {
     struct bt_prompt_stream *s = leg->prompt;
@@ -156,7 +166,7 @@ int bt_prompt_merge_feed(bt_leg_t *leg, bt_str_t piece, bt_buf_t **out_p, const 
 
     if (s->sse.carry_len <= EVENT_SURE_BYTES || fits(leg, piece.n))
         while ((rc = bt_sse_next(&s->sse, piece, &at, &event)) == 1 &&
-               (rc = put_event(s, event, out_p)) == 0)
+               (rc = has_room(leg, event, *out_p) ? put_event(s, event, out_p) : BT_E_NOMEM) == 0)
             ;
     return rc < 0 ? explain(rc, why_p) : 0;
 }

@@ -74,6 +74,7 @@ static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
         return;
     }
     r->stream_started = is_sse;
+    r->at_boundary = is_sse; /* nothing of an event has gone out */
     n = bt_headers_answer(r, from, headers, HEADERS_MAX);
     r->head_sent = true;
     r->status = from->status;

@@ -97,6 +97,22 @@ local function counts_of(names)
   end, 5, "nothing runs, nothing is held")
 end
 
+-- Each event gets the whole of prefill's lists: of a long prompt, a few would be more than all requests may keep.
+describe("logprobs of a long prompt in a stream", function()
+  teardown(stop)
+
+  it("fail their own request when there is no room for them", function()
+    start("sglang", { "--disable-circuit-breaker", "--max-buffered-bytes", "8388608" })
+    local body = ('{"text":"%s","sampling_params":{"max_new_tokens":%d},"return_logprob":true,"logprob_start_len":0,'
+      .. '"top_logprobs_num":5,"stream":true}')
+    local answer = f:post("/generate", body:format(("word "):rep(24000), 64))
+    assert.truthy(answer.body:find("memory is short", 1, true), answer.body:sub(1, 300))
+    assert.is_true(#answer.body < 8388608)
+    assert.equal(200, f:post("/generate", body:format("a short one", 4)).status)
+    counts_of({ "p0", "p1", "d0", "d1" })
+  end)
+end)
+
 describe("logprobs of the prompt, SGLang", function()
   setup(function()
     start("sglang", { "--disable-circuit-breaker" })
