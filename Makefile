@@ -8,6 +8,8 @@ CHECK_JOBS ?= $(shell echo $$((3 * $(JOBS))))
 FUZZ_SECS ?= 600
 # Minutes of load, and models that run none of our code.
 NOT_SANITIZED := '^(soak|model)$$'
+# Of the rest, what measures, and what has one thread and takes long.
+NOT_TSAN := '^(soak|model|bench|one_thread)$$'
 # Old ThreadSanitizer runtimes need the classic address layout; where the kernel lets us ask for it, we do.
 FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
@@ -74,10 +76,10 @@ asan: ## every spec under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory all-asan
 	@ctest --preset asan -j $(TEST_JOBS) -LE $(NOT_SANITIZED)
 
-tsan: ## every spec under ThreadSanitizer
+tsan: ## every spec that has threads to show under ThreadSanitizer
 	$(call needs,test)
 	@$(MAKE) --no-print-directory all-tsan
-	@$(FIXED_LAYOUT) ctest --preset tsan -j $(TEST_JOBS) -LE $(NOT_SANITIZED)
+	@$(FIXED_LAYOUT) ctest --preset tsan -j $(TEST_JOBS) -LE $(NOT_TSAN)
 
 fuzz: ## libFuzzer over every target, FUZZ_SECS=600 shared among them
 	$(call configure,fuzz)
