@@ -230,7 +230,7 @@ static int open_control(bt_gateway_t *g)
     if (rc < 0)
         return rc;
     g->has_control = true;
-    rc = bt_unfinished_new(&g->unfinished, g->config->server.max_buffered_bytes, bt_conn_evict);
+    rc = bt_unfinished_new(&g->unfinished, g->config->server.max_buffered_bytes, bt_exchange_evict);
     if (rc < 0)
         return rc;
     bt_timer_init(&g->control, &g->grace, bt_gateway_grace_over);

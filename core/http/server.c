@@ -116,6 +116,7 @@ void bt_server_accept(bt_server_t *server, int fd)
         goto err_count;
     c->x.loop = server->loop;
     c->x.server = server;
+    c->x.wire = &bt_http1_wire;
     bt_listener_peer(fd, c->x.peer, sizeof(c->x.peer));
     bt_arena_init(&c->x.arena);
     bt_conn_init_timers(c);
@@ -168,7 +169,7 @@ void bt_conn_close(bt_server_conn_t *c)
     bt_budget_busy(bt_conn_budget(c), &c->ticket);
     bt_timer_stop(&c->deadline);
     bt_timer_stop(&c->watch);
-    bt_unfinished_close(&c->unfinished);
+    bt_unfinished_close(&c->x.unfinished);
     bt_conn_drop_open(c);
     bt_stream_close(&c->stream);
 }

@@ -61,7 +61,8 @@ void bt_server_config_defaults(bt_server_config_t *config);
 struct bt_exchange {
     bt_loop_t *loop;
     bt_server_t *server;
-    void *user; /* the handler's */
+    const struct bt_exchange_wire *wire; /* private: how this connection's protocol answers */
+    void *user;                          /* the handler's */
     bt_head_t head;
     bt_str_t body;      /* contiguous; empty when there is none */
     bt_buf_t *body_buf; /* owner of body's bytes; handlers may take a reference */
@@ -72,6 +73,9 @@ struct bt_exchange {
     /* answer so far */
     unsigned status;    /* 0 until started */
     uint64_t body_sent; /* body bytes given to write */
+    /* private: of a body that is being read */
+    uint64_t body_ms;                 /* its head was accepted */
+    bt_unfinished_entry_t unfinished; /* open while the request holds much */
 };
 
 /* A server takes accepted sockets of one loop. user is given to nobody; ops and config are borrowed for its life. */
@@ -79,9 +83,9 @@ int bt_server_new(bt_server_t **server_p, bt_loop_t *loop, const bt_server_ops_t
                   const bt_server_config_t *config, void *user);
 void *bt_server_user(const bt_server_t *server);
 /* Unfinished requests of all servers that share a table pay for one another's memory (unfinished.h). Before the first connection; the
- * table's evict must be bt_conn_evict. */
+ * table's evict must be bt_exchange_evict. */
 void bt_server_share_memory(bt_server_t *server, bt_unfinished_loop_t *unfinished);
-void bt_conn_evict(bt_unfinished_entry_t *e);
+void bt_exchange_evict(bt_unfinished_entry_t *e);
 void bt_server_accept(bt_server_t *server, int fd); /* takes fd */
 /* No new requests: idle connections close now, others after their answer (Connection: close). */
 void bt_server_drain(bt_server_t *server);

@@ -8,13 +8,8 @@
  *
  * Nothing here calls the handler. What goes wrong while it writes is told by on_gone in a later turn.
  */
-#include "base/clock.h"
 #include "base/err.h"
-#include "base/log.h"
-#include "base/text.h"
 #include "http/server_impl.h"
-
-#include <time.h>
 
 #define STATUS_LINE_MAX 256U
 #define CHUNK_HEAD_MAX 18U /* 16 digits, CRLF */
@@ -120,29 +115,6 @@ static void queue_out(bt_server_conn_t *c, size_t n)
     queue(c, c->out, c->out->data + c->out->len - n, n);
 }
 
-static const char *date_text(bt_server_t *server)
-{
-    uint64_t now_s = bt_clock_wall_ms() / 1000;
-
-    if (now_s != server->date_s) {
-        time_t at = (time_t) now_s;
-        struct tm tm;
-        gmtime_r(&at, &tm);
-        strftime(server->date_text, sizeof(server->date_text), "%a, %d %b %Y %H:%M:%S GMT", &tm);
-        server->date_s = now_s;
-    }
-    return server->date_text;
-}
-
-/* A line end inside a header would let its author write headers of his own. */
-static bool is_clean(bt_str_t s)
-{
-    for (size_t i = bt_str_without_controls(s); i < s.n; i++)
-        if (s.p[i] == '\r' || s.p[i] == '\n' || s.p[i] == '\0')
-            return false;
-    return true;
-}
-
 struct writer {
     char *at;
 };
@@ -154,28 +126,28 @@ static void put(struct writer *w, bt_str_t s)
     w->at += s.n;
 }
 
-static void put_header(struct writer *w, bt_str_t name, bt_str_t value)
+static void put_header(struct writer *w, const bt_header_t *header)
 {
-    if (BT_SOFT(name.n == 0 || !is_clean(name) || !is_clean(value)))
+    if (!bt_header_is_clean(header))
         return;
-    put(w, name);
+    put(w, header->name);
     put(w, BT_STR(": "));
-    put(w, value);
+    put(w, header->value);
     put(w, BT_STR("\r\n"));
 }
 
 static void put_status(bt_server_conn_t *c, struct writer *w, unsigned status)
 {
-    bt_server_t *server = c->x.server;
+    bt_header_t own[2];
+    const unsigned count = bt_exchange_own_headers(&c->x, own);
 
     put(w, BT_STR("HTTP/1.1 "));
     bt_str_put_u64(&w->at, status);
     put(w, BT_STR(" "));
     put(w, bt_str(bt_http_reason(status)));
     put(w, BT_STR("\r\n"));
-    put_header(w, BT_STR("Date"), bt_str(date_text(server)));
-    if (server->config.server_name != NULL)
-        put_header(w, BT_STR("Server"), bt_str(server->config.server_name));
+    for (unsigned i = 0; i < count; i++)
+        put_header(w, &own[i]);
 }
 
 static void put_framing(bt_server_conn_t *c, struct writer *w)
@@ -219,8 +191,8 @@ static void choose_framing(bt_server_conn_t *c, unsigned status, uint64_t length
         c->close_after = true; /* HTTP/1.0: the end of the connection is the end of the body */
 }
 
-void bt_exchange_start(bt_exchange_t *x, unsigned status, const bt_header_t *headers,
-                       unsigned header_count, uint64_t length)
+static void http1_start(bt_exchange_t *x, unsigned status, const bt_header_t *headers,
+                        unsigned header_count, uint64_t length)
 {
     bt_server_conn_t *c = bt_conn_of(x);
 
@@ -236,18 +208,18 @@ void bt_exchange_start(bt_exchange_t *x, unsigned status, const bt_header_t *hea
     const char *start = w.at;
     put_status(c, &w, status);
     for (unsigned i = 0; i < header_count; i++)
-        put_header(&w, headers[i].name, headers[i].value);
+        put_header(&w, &headers[i]);
     put_framing(c, &w);
     queue_out(c, (size_t) (w.at - start));
 }
 
 /* ---- body and end ---- */
 
-void bt_exchange_write(bt_exchange_t *x, bt_buf_t *owner, const char *p, size_t n)
+static void http1_write(bt_exchange_t *x, bt_buf_t *owner, const char *p, size_t n)
 {
     bt_server_conn_t *c = bt_conn_of(x);
 
-    if (n == 0 || c->state != BT_CONN_ANSWER || BT_SOFT(x->status == 0))
+    if (c->state != BT_CONN_ANSWER || BT_SOFT(x->status == 0))
         return;
     if (c->no_body)
         return;
@@ -281,24 +253,10 @@ static void end_answer(bt_server_conn_t *c)
     bt_conn_watch(c);
 }
 
-void bt_exchange_end(bt_exchange_t *x)
-{
-    bt_server_conn_t *c = bt_conn_of(x);
-
-    if (c->state != BT_CONN_ANSWER)
-        return;
-    if (BT_SOFT(x->status == 0) || (!c->no_body && BT_SOFT(c->length_left > 0))) {
-        bt_exchange_abort(x);
-        return;
-    }
-    bt_conn_emit(c, c->chunked && !c->no_body);
-    end_answer(c);
-}
-
 /* A missing last chunk or missing bytes show that the answer is cut; where the end of the connection would look like
  * the regular end, only a reset does.
  */
-void bt_exchange_abort(bt_exchange_t *x)
+static void http1_abort(bt_exchange_t *x)
 {
     bt_server_conn_t *c = bt_conn_of(x);
     bool shows = x->status != 0 && (c->chunked || c->length_left > 0);
@@ -317,7 +275,21 @@ void bt_exchange_abort(bt_exchange_t *x)
     bt_conn_close(c);
 }
 
-void bt_exchange_reset(bt_exchange_t *x)
+static void http1_end(bt_exchange_t *x)
+{
+    bt_server_conn_t *c = bt_conn_of(x);
+
+    if (c->state != BT_CONN_ANSWER)
+        return;
+    if (BT_SOFT(x->status == 0) || (!c->no_body && BT_SOFT(c->length_left > 0))) {
+        http1_abort(x);
+        return;
+    }
+    bt_conn_emit(c, c->chunked && !c->no_body);
+    end_answer(c);
+}
+
+static void http1_reset(bt_exchange_t *x)
 {
     bt_server_conn_t *c = bt_conn_of(x);
 
@@ -351,75 +323,69 @@ void bt_conn_answered(bt_server_conn_t *c)
     bt_conn_advance(c);
 }
 
-void bt_exchange_respond(bt_exchange_t *x, unsigned status, const char *content_type, bt_str_t body,
-                         const bt_header_t *headers, unsigned header_count)
+static void http1_write_copy(bt_exchange_t *x, const char *p, size_t n)
 {
     bt_server_conn_t *c = bt_conn_of(x);
-    bt_header_t *all = bt_arena_alloc(&x->arena, (header_count + 1) * sizeof(*all));
-    unsigned count = 0;
+    char *copy;
 
-    if (content_type != NULL)
-        all[count++] = (bt_header_t){BT_STR("Content-Type"), bt_str(content_type)};
-    for (unsigned i = 0; i < header_count; i++)
-        all[count++] = headers[i];
-    bt_exchange_start(x, status, all, count, body.n);
-    if (c->state == BT_CONN_ANSWER && body.n > 0 && !c->no_body && !c->broken) {
-        char *copy = out_room(c, body.n);
-        if (copy != NULL) {
-            memcpy(copy, body.p, body.n);
-            c->out->len += body.n;
-            bt_exchange_write(x, c->out, copy, body.n);
-        } else {
-            fail(c);
-            return;
-        }
+    if (c->state != BT_CONN_ANSWER || c->no_body || c->broken)
+        return;
+    copy = out_room(c, n);
+    if (copy == NULL) {
+        fail(c);
+        return;
     }
-    bt_exchange_end(x);
+    memcpy(copy, p, n);
+    c->out->len += n;
+    http1_write(x, c->out, copy, n);
 }
 
-bool bt_exchange_blocked(const bt_exchange_t *x)
-{
-    return bt_exchange_pending(x) > BT_STREAM_HIGH_BYTES || bt_conn_of(x)->stream.above_high;
-}
-
-size_t bt_exchange_pending(const bt_exchange_t *x)
+static size_t http1_pending(const bt_exchange_t *x)
 {
     const bt_server_conn_t *c = bt_conn_of(x);
     return bt_stream_pending(&c->stream) + c->open_bytes;
 }
 
-void bt_exchange_flush(bt_exchange_t *x)
+static bool http1_is_blocked(const bt_exchange_t *x)
+{
+    return http1_pending(x) > BT_STREAM_HIGH_BYTES || bt_conn_of(x)->stream.above_high;
+}
+
+static void http1_flush(bt_exchange_t *x)
 {
     bt_stream_flush(&bt_conn_of(x)->stream);
 }
 
-/* ---- refusals ---- */
-
-static void put_refusal(bt_text_t *t, unsigned status, const char *message)
+static void http1_drop_request(bt_exchange_t *x)
 {
-    bt_text_puts(t, "{\"error\":{\"message\":");
-    bt_text_json_str(t, bt_str(message));
-    bt_text_printf(t, ",\"type\":\"%s\",\"code\":%u}}",
-                   status < 500 ? "invalid_request_error" : "server_error", status);
+    bt_conn_drop_request(bt_conn_of(x));
+}
+
+static void http1_refuse(bt_exchange_t *x, unsigned status, const char *reason)
+{
+    bt_server_conn_t *c = bt_conn_of(x);
+
+    if (!BT_SOFT(c->state != BT_CONN_HEAD && c->state != BT_CONN_BODY))
+        (void) bt_conn_refuse_request(c, status, reason);
 }
 
 /* Always the connection's last answer: the body of the refused request may still be on its way. */
 void bt_conn_refuse(bt_server_conn_t *c, unsigned status, const char *reason)
 {
-    static const bt_header_t retry = {{"Retry-After", 11}, {"1", 1}},
-                             bearer = {{"WWW-Authenticate", 16}, {"Bearer", 6}};
-    const char *message = reason != NULL ? reason : bt_http_reason(status);
-    bt_text_t body;
-
     c->close_after = true;
-    bt_log_debug("http", "refused with %u: %s", status,
-                 reason != NULL ? reason : "malformed request");
-    bt_text_init(&body);
-    if (c->x.server->ops->put_refusal != NULL)
-        c->x.server->ops->put_refusal(&c->x, status, message, &body);
-    else
-        put_refusal(&body, status, message);
-    bt_exchange_respond(&c->x, status, "application/json", bt_text_str(&body),
-                        status == 401 ? &bearer : &retry, status == 401 || status == 503);
-    bt_text_fini(&body);
+    bt_exchange_put_refusal(&c->x, status, reason);
 }
+
+const bt_exchange_wire_t bt_http1_wire = {
+    .start = http1_start,
+    .write = http1_write,
+    .write_copy = http1_write_copy,
+    .end = http1_end,
+    .abort = http1_abort,
+    .reset = http1_reset,
+    .flush = http1_flush,
+    .drop_request = http1_drop_request,
+    .pending = http1_pending,
+    .is_blocked = http1_is_blocked,
+    .refuse = http1_refuse,
+};

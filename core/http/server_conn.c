@@ -102,18 +102,11 @@ void bt_conn_drop_exchange(bt_server_conn_t *c)
     bt_buf_unref(c->x.body_buf);
     c->out = c->head_buf = c->x.body_buf = NULL;
     bt_arena_fini(&c->x.arena);
-    bt_unfinished_close(&c->unfinished);
+    bt_unfinished_close(&c->x.unfinished);
 }
 
-void bt_exchange_drop_request(bt_exchange_t *x)
+void bt_conn_drop_request(bt_server_conn_t *c)
 {
-    bt_server_conn_t *c = bt_conn_of(x);
-
-    bt_conn_drop_body(c);
-    x->head.method_text = x->head.target = x->head.path = x->head.query = BT_STR("");
-    x->head.headers = NULL;
-    x->head.header_count = 0;
-    bt_arena_fini(&x->arena);
     bt_buf_unref(c->head_buf);
     c->head_buf = NULL;
     if (bt_conn_unread(c) == 0)
@@ -202,39 +195,10 @@ bool bt_conn_refuse_request(bt_server_conn_t *c, unsigned status, const char *re
         bt_log_warn("http", "a request of %s was refused before it was read: %s", c->x.peer,
                     reason != NULL ? reason : bt_http_reason(status));
     bt_conn_stop_reading_request(c);
-    bt_conn_drop_body(c);
+    bt_exchange_drop_body(&c->x);
     c->direct = false;
     bt_conn_refuse(c, status, reason);
     return true;
-}
-
-/* Refuses what we do not want to read. Our own limits come first, so that a handler which has seen on_head is not
- * left with a request that is refused here. Returns the status, 0 = go on.
- */
-static unsigned check_head(bt_server_conn_t *c, const char **reason_p)
-{
-    const bt_server_config_t *config = &c->x.server->config;
-    const bt_head_t *head = &c->x.head;
-    bt_str_t expect = bt_head_get(head, BT_STR("expect"));
-
-    *reason_p = bt_budget_refusal(config->budget, &c->ticket);
-    if (*reason_p != NULL)
-        return 503;
-    if (expect.n > 0 && !bt_str_ieq(expect, BT_STR("100-continue"))) {
-        *reason_p = "unknown expectation";
-        return 417;
-    }
-    if (head->length > config->max_body_bytes) {
-        *reason_p = "request body is too large (--max-payload-size)";
-        return 413;
-    }
-    if ((head->length > 0 || head->chunked) && !bt_conn_has_room(c)) {
-        *reason_p = bt_conn_no_room;
-        return 503;
-    }
-    if (c->x.server->ops->on_head != NULL)
-        return c->x.server->ops->on_head(&c->x, reason_p);
-    return 0;
 }
 
 /* The parsed headers move from the server's scratch room to the exchange. */
@@ -259,7 +223,7 @@ static bool accept_head(bt_server_conn_t *c, size_t n)
         return bt_conn_refuse_request(c, head->refuse, NULL);
     keep_headers(c);
     const char *reason = NULL;
-    unsigned status = check_head(c, &reason);
+    unsigned status = bt_exchange_check_head(&c->x, &c->ticket, &reason);
     if (status != 0)
         return bt_conn_refuse_request(c, status, reason);
     return bt_conn_begin_body(c);

@@ -1,8 +1,9 @@
-/* server_impl.h - one client connection, shared by the four server files. Private to core/http.
+/* server_impl.h - one client connection, shared by the server's files. Private to core/http.
  *
  * Owner: its server; the exchange inside is lent to the handler.
  * Life:  accept -> states below -> stream closed -> back to the server's pool.
- * Flow:  server.c makes and ends connections, server_conn.c reads requests, server_body.c their bodies, server_answer.c writes answers.
+ * Flow:  server.c makes and ends connections, server_conn.c reads requests, server_body.c their bodies, server_answer.c writes answers;
+ *        exchange.c is what handlers call, whichever protocol answers (bt_exchange_wire_t).
  * Cost:  one pooled struct a connection; an idle one holds no buffer.
  */
 #ifndef BT_HTTP_SERVER_IMPL_H
@@ -19,6 +20,24 @@
 #define BT_LINGER_MS 5000U            /* wait for the client's FIN after ours */
 #define BT_LINGER_REFUSED_MS 1000U    /* of a client that there was no place for */
 #define BT_NEW_MS 30U                 /* a new connection is about to ask, and not idle so long */
+
+/* What a handler asks of an exchange, said in its connection's protocol. Calls that come too late (the answer has ended, the connection is
+ * closed) do nothing. */
+typedef struct bt_exchange_wire {
+    void (*start)(bt_exchange_t *x, unsigned status, const bt_header_t *headers,
+                  unsigned header_count, uint64_t length);
+    void (*write)(bt_exchange_t *x, bt_buf_t *owner, const char *p, size_t n);
+    void (*write_copy)(bt_exchange_t *x, const char *p, size_t n); /* a whole small body */
+    void (*end)(bt_exchange_t *x);
+    void (*abort)(bt_exchange_t *x);
+    void (*reset)(bt_exchange_t *x);
+    void (*flush)(bt_exchange_t *x);
+    void (*drop_request)(bt_exchange_t *x);
+    size_t (*pending)(const bt_exchange_t *x);
+    bool (*is_blocked)(const bt_exchange_t *x);
+    /* Before it has a handler: answers and takes no more of the request. */
+    void (*refuse)(bt_exchange_t *x, unsigned status, const char *reason);
+} bt_exchange_wire_t;
 
 enum bt_conn_state {
     BT_CONN_IDLE,   /* between requests: nothing of the next one is there */
@@ -41,11 +60,9 @@ typedef struct bt_server_conn {
     /* input */
     bt_buf_t *in; /* bytes [in_at, in_end) are read and not yet used */
     size_t in_at, in_end;
-    size_t scan;                      /* bt_head_scan's note */
-    bt_unfinished_entry_t unfinished; /* open while a request holds much */
-    uint64_t body_ms;                 /* its head was accepted */
-    bt_buf_t *head_buf;               /* keeps the bytes that x.head points into */
-    bt_chunk_t chunk;                 /* of a chunked request body */
+    size_t scan;        /* bt_head_scan's note */
+    bt_buf_t *head_buf; /* keeps the bytes that x.head points into */
+    bt_chunk_t chunk;   /* of a chunked request body */
 
     /* answer */
     bt_buf_t *out; /* copied heads and small bodies */
@@ -112,9 +129,30 @@ void bt_conn_gone(
 void bt_conn_retire(bt_server_conn_t *c); /* nothing left to say: FIN, wait for the client's */
 void bt_conn_closed(bt_stream_t *stream); /* the stream's last word */
 
+/* exchange.c */
+/* Refuses what nobody wants to read, before the body: 0 = go on, or the status. Our own limits come first, so that a handler which has seen
+ * on_head is not left with a request that is refused here. */
+unsigned bt_exchange_check_head(bt_exchange_t *x, const bt_budget_client_t *ticket,
+                                const char **reason_p);
+void bt_exchange_put_refusal(bt_exchange_t *x, unsigned status, const char *reason);
+/* The answer's first headers: Date and Server, as many as are returned (at most 2). */
+unsigned bt_exchange_own_headers(bt_exchange_t *x, bt_header_t headers[2]);
+bool bt_header_is_clean(const bt_header_t *header);
+
+/* exchange_body.c: what a body holds while it is read, and how long it may take. */
+extern const char bt_exchange_no_room[];
+bool bt_exchange_has_room(bt_exchange_t *x);             /* for one more request with a body */
+bool bt_exchange_reserve(bt_exchange_t *x, size_t more); /* may its body hold so much more? */
+void bt_exchange_note(bt_exchange_t *x, size_t bytes); /* it holds so much, and more has to come */
+/* The first buffer of a body of `whole` bytes; NULL: it is refused with 503, *reason_p. */
+bt_buf_t *bt_exchange_first_buf(bt_exchange_t *x, size_t whole, const char **reason_p);
+unsigned bt_exchange_grow_body(bt_exchange_t *x, size_t need, size_t most); /* 0 or the status */
+unsigned bt_exchange_add_body(bt_exchange_t *x, bt_str_t data);             /* 0 or the status */
+void bt_exchange_drop_body(bt_exchange_t *x); /* its bytes may be many */
+/* From now to the nearest deadline of a body of which so much is there; 0 = none. */
+uint64_t bt_exchange_body_wait_ms(const bt_exchange_t *x, uint64_t received);
+
 /* server_body.c */
-extern const char bt_conn_no_room[];
-bool bt_conn_has_room(bt_server_conn_t *c); /* for one more request with a body */
 bool bt_conn_begin_body(bt_server_conn_t *c);
 bool bt_conn_read_body(bt_server_conn_t *c); /* false: more has to come */
 /* Of a body that is read into its own buffer: where its next bytes go, and that n have gone there. What of them is not its own is returned,
@@ -122,7 +160,6 @@ bool bt_conn_read_body(bt_server_conn_t *c); /* false: more has to come */
 size_t bt_conn_body_room(const bt_server_conn_t *c, char **p_p);
 bt_str_t bt_conn_add_body(bt_server_conn_t *c, size_t n);
 void bt_conn_note_unfinished(bt_server_conn_t *c);
-void bt_conn_drop_body(bt_server_conn_t *c); /* its bytes may be many */
 
 /* server_conn.c */
 extern const bt_stream_ops_t bt_server_stream_ops;
@@ -135,8 +172,10 @@ void bt_conn_stop_reading_request(bt_server_conn_t *c);      /* it is complete, 
 bool bt_conn_refuse_request(bt_server_conn_t *c, unsigned status, const char *reason);
 void bt_conn_watch(bt_server_conn_t *c);         /* starts polling when there is a reason to */
 void bt_conn_drop_exchange(bt_server_conn_t *c); /* frees what belongs to the exchange */
+void bt_conn_drop_request(bt_server_conn_t *c);  /* the head's bytes */
 
 /* server_answer.c */
+extern const bt_exchange_wire_t bt_http1_wire;
 void bt_conn_refuse(bt_server_conn_t *c, unsigned status, const char *reason);
 void bt_conn_emit(bt_server_conn_t *c, bool last); /* writes the open chunk */
 void bt_conn_answered(bt_server_conn_t *c);        /* in FLUSH: goes on when all has left */

@@ -12,7 +12,7 @@ static void start(bt_server_config_t config)
     bt_unfinished_loop_t *at;
 
     restart_with(config);
-    assert_int_equal(bt_unfinished_new(&table, config.max_buffered_bytes, bt_conn_evict), 0);
+    assert_int_equal(bt_unfinished_new(&table, config.max_buffered_bytes, bt_exchange_evict), 0);
     assert_int_equal(bt_unfinished_join(table, &w.loop, &at), 0);
     bt_server_share_memory(w.server, at);
     dial();
