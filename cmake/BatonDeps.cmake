@@ -20,6 +20,7 @@ bt_require(luajit "luajit>=2.1" libluajit-5.1-dev)
 bt_require(xxhash "libxxhash>=0.8" libxxhash-dev)
 bt_require(hiredis "hiredis>=0.14" libhiredis-dev)
 bt_require(cares "libcares>=1.18" libc-ares-dev)
+bt_require(nghttp2 "libnghttp2>=1.52" libnghttp2-dev)
 bt_require(curl "libcurl>=7.77" libcurl4-openssl-dev)
 # Optional, both or none: TLS to Redis.
 pkg_check_modules(hiredis_ssl QUIET IMPORTED_TARGET GLOBAL "hiredis_ssl>=1.0")

@@ -298,6 +298,8 @@ const bt_flag_t bt_flags[] = {
      "clients are served here (127.0.0.1)"},
     {"port", "PORT", BT_GROUP_LISTEN, false, SETTING(UINT(AT(port), 0, 65535)),
      "(30000; 0 = any free one)"},
+    {"http2", NULL, BT_GROUP_LISTEN, false, SETTING(BOOL(AT(server.has_http2))),
+     "clients may speak HTTP/2 on that port: by ALPN, or in the clear with prior knowledge (on)"},
     {"admin-host", "ADDR", BT_GROUP_LISTEN, false, SETTING(TEXT(AT(admin_host))),
      "admin API and /metrics (127.0.0.1); also --prometheus-host"},
     {"admin-port", "PORT", BT_GROUP_LISTEN, false, SETTING(UINT(AT(admin_port), 0, 65535)),

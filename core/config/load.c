@@ -49,6 +49,7 @@ static int init(bt_config_t *c)
         .dns = {.hold_ms = 15000, .min_ms = 1000, .max_ms = 60000},
     };
     bt_server_config_defaults(&c->server);
+    c->server.has_http2 = true;
     bt_monitor_config_defaults(&c->monitor);
     bt_breaker_config_defaults(&c->breaker);
     bt_advisor_config_defaults(&c->advisor);

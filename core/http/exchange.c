@@ -162,6 +162,8 @@ void bt_exchange_put_refusal(bt_exchange_t *x, unsigned status, const char *reas
     const char *message = reason != NULL ? reason : bt_http_reason(status);
     bt_text_t body;
 
+    if (status == 503)
+        bt_log_warn("http", "a request of %s was refused before it was read: %s", x->peer, message);
     bt_log_debug("http", "refused with %u: %s", status,
                  reason != NULL ? reason : "malformed request");
     bt_text_init(&body);

@@ -301,6 +301,20 @@ static enum bt_method method_of(bt_str_t s)
     return BT_METHOD_OTHER;
 }
 
+/* 0, 400 or 501. */
+static unsigned read_method(bt_head_t *head)
+{
+    if (head->method_text.n == 0)
+        return 400;
+    for (size_t i = 0; i < head->method_text.n; i++)
+        if (!is_token((unsigned char) head->method_text.p[i]))
+            return 400;
+    if (bt_str_eq(head->method_text, BT_STR("CONNECT")))
+        return 501;
+    head->method = method_of(head->method_text);
+    return 0;
+}
+
 /* method SP target SP version, one blank each (RFC 9112 3). */
 static unsigned read_request_line(const char *p, size_t n, bt_head_t *head)
 {
@@ -309,16 +323,11 @@ static unsigned read_request_line(const char *p, size_t n, bt_head_t *head)
     if (!cut_blank(first_line(p, n), &head->method_text, &rest) ||
         !cut_blank(rest, &target, &version) || !all_visible(target))
         return 400;
-    for (size_t i = 0; i < head->method_text.n; i++)
-        if (!is_token((unsigned char) head->method_text.p[i]))
-            return 400;
-    unsigned status = read_version(version, head);
-    if (status != 0)
-        return status;
-    if (bt_str_eq(head->method_text, BT_STR("CONNECT")))
-        return 501;
-    head->method = method_of(head->method_text);
-    return 0;
+    unsigned status = read_method(head);
+    if (status == 400)
+        return 400;
+    unsigned wrong_version = read_version(version, head);
+    return wrong_version != 0 ? wrong_version : status;
 }
 
 static bool is_scheme(bt_str_t target, bt_str_t scheme)
@@ -388,6 +397,19 @@ int bt_head_parse_request(const char *p, size_t n, bt_header_t *headers, bt_head
     read_keep_alive(&head);
     *head_p = head;
     return 0;
+}
+
+int bt_head_check_http2(bt_head_t *head)
+{
+    unsigned status = read_method(head);
+
+    if (status != 0)
+        return refuse(head, status);
+    if (!all_visible(head->target) || (head->target.p[0] != '/' && head->target.p[0] != '*') ||
+        !read_target(head) || !is_host_fine(head))
+        return refuse(head, 400);
+    head->keep_alive = true;
+    return read_framing(head);
 }
 
 /* Three digits, then the end or a blank and the reason. */

@@ -20,6 +20,8 @@ long bt_head_scan(const char *p, size_t n, size_t *seen_p);
  * Spans in *head_p point into `p`. 0, BT_E_HTTP, BT_E_HTTP_HEAD_SIZE (too many headers); on failure only
  * head_p->refuse says something. */
 int bt_head_parse_request(const char *p, size_t n, bt_header_t *headers, bt_head_t *head_p);
+/* Method, target and headers have come by HTTP/2: the rules that its framing does not keep. 0, or BT_E_HTTP and head->refuse. */
+int bt_head_check_http2(bt_head_t *head);
 int bt_head_parse_response(const char *p, size_t n, bt_header_t *headers, bt_head_t *head_p);
 
 #endif

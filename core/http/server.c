@@ -44,6 +44,10 @@ int bt_server_new(bt_server_t **server_p, bt_loop_t *loop, const bt_server_ops_t
     bt_list_init(&server->conns);
     bt_slab_init(&server->pool, sizeof(bt_server_conn_t), KEEP_CONNS);
     bt_slab_init(&server->open_pool, BT_OPEN_MAX * sizeof(struct bt_slice), KEEP_CONNS);
+    if (server->config.has_http2 && bt_http2_share(server) < 0) {
+        free(server);
+        return BT_E_NOMEM;
+    }
     bt_budget_join(server->config.budget, loop);
     *server_p = server;
     return 0;
@@ -76,6 +80,7 @@ static void free_server(bt_server_t *server)
 
     bt_slab_fini(&server->pool);
     bt_slab_fini(&server->open_pool);
+    bt_http2_unshare(server);
     free(server);
     if (done != NULL)
         done(arg);
@@ -151,6 +156,8 @@ void bt_conn_closed(bt_stream_t *stream)
     bt_server_conn_t *c = bt_container_of(stream, bt_server_conn_t, stream);
     bt_server_t *server = c->x.server;
 
+    if (c->http2 != NULL)
+        bt_http2_free(c);
     bt_conn_drop_exchange(c);
     bt_buf_unref(c->in);
     bt_timer_stop(&c->deadline);
@@ -171,6 +178,8 @@ void bt_conn_close(bt_server_conn_t *c)
     bt_timer_stop(&c->watch);
     bt_unfinished_close(&c->x.unfinished);
     bt_conn_drop_open(c);
+    if (c->http2 != NULL)
+        bt_http2_leave(c);
     bt_stream_close(&c->stream);
 }
 
@@ -180,6 +189,8 @@ void bt_conn_gone(bt_server_conn_t *c)
 
     c->handling = false;
     bt_conn_close(c);
+    if (c->http2 != NULL)
+        bt_http2_gone(c);
     if (!told)
         return;
     c->x.server->active_count--;
@@ -205,7 +216,9 @@ void bt_server_drain(bt_server_t *server)
     server->draining = true;
     bt_list_each (&server->conns, it, tmp) {
         bt_server_conn_t *c = bt_container_of(it, bt_server_conn_t, link);
-        if (c->state == BT_CONN_IDLE && bt_conn_unread(c) == 0)
+        if (c->state == BT_CONN_HTTP2)
+            bt_http2_drain(c);
+        else if (c->state == BT_CONN_IDLE && bt_conn_unread(c) == 0)
             bt_conn_retire(c);
     }
 }

@@ -1,6 +1,6 @@
-/* server.h - HTTP/1.1 server connections.
+/* server.h - client connections, of HTTP/1.1 and of HTTP/2 where it is on.
  *
- * Owner: the loop. A connection owns its current exchange; the handler borrows the exchange until it has called
+ * Owner: the loop. A connection owns its current exchange (HTTP/2: those of its streams); the handler borrows the exchange until it has called
  *        bt_exchange_end/_abort or got on_gone.
  * Life:  on_request (head and whole body are there) -> respond | start + write* + end -> next request on the connection.
  * Flow:  strict: no Host, two Hosts, CL+TE, two lengths, bare CR/LF, obs-fold, bad chunk, NUL -> 400 and close, handler
@@ -53,6 +53,7 @@ typedef struct bt_server_config {
     uint64_t idle_timeout_ms; /* keep-alive wait; default 75 000 */
     uint64_t
         write_stall_ms; /* the client takes no byte of its answer for so long: reset; default 60 000 */
+    bool has_http2;     /* connections that begin with its preface are served too; default no */
     const char *server_name; /* Server header, NULL = none */
     bt_budget_t *budget;     /* how many connections there may be; borrowed; NULL = any number */
 } bt_server_config_t;

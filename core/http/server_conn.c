@@ -19,7 +19,6 @@
 #include "http/server_impl.h"
 
 #include "base/err.h"
-#include "base/log.h"
 #include "http/head.h"
 
 #define ROOM_MIN ((size_t) 1024) /* smaller rests of a buffer are not worth a read */
@@ -132,19 +131,21 @@ void bt_conn_set_deadline(bt_server_conn_t *c, uint64_t ms)
 
 /* A connection that comes while the server drains, or that is only to be refused, may bring one request, but nobody waits long
  * for it. */
-static uint64_t idle_ms(const bt_server_config_t *config, bool draining)
+uint64_t bt_conn_idle_ms(const bt_server_conn_t *c)
 {
-    bool shorter =
+    const bt_server_config_t *config = &c->x.server->config;
+    const bool is_brief = c->x.server->draining || c->ticket.is_refused;
+    const bool is_shorter =
         config->head_timeout_ms > 0 &&
         (config->idle_timeout_ms == 0 || config->head_timeout_ms < config->idle_timeout_ms);
-    return draining && shorter ? config->head_timeout_ms : config->idle_timeout_ms;
+
+    return is_brief && is_shorter ? config->head_timeout_ms : config->idle_timeout_ms;
 }
 
 static void become_idle(bt_server_conn_t *c)
 {
     c->is_new = false;
-    bt_conn_set_deadline(
-        c, idle_ms(&c->x.server->config, c->x.server->draining || c->ticket.is_refused));
+    bt_conn_set_deadline(c, bt_conn_idle_ms(c));
     if (bt_conn_unread(c) == 0)
         bt_budget_idle(bt_conn_budget(c), &c->ticket);
 }
@@ -191,9 +192,6 @@ void bt_conn_stop_reading_request(bt_server_conn_t *c)
 /* What has come of it is freed before the client has read why. */
 bool bt_conn_refuse_request(bt_server_conn_t *c, unsigned status, const char *reason)
 {
-    if (status == 503)
-        bt_log_warn("http", "a request of %s was refused before it was read: %s", c->x.peer,
-                    reason != NULL ? reason : bt_http_reason(status));
     bt_conn_stop_reading_request(c);
     bt_exchange_drop_body(&c->x);
     c->direct = false;
@@ -240,8 +238,25 @@ static void skip_blank_line(bt_server_conn_t *c)
     }
 }
 
+/* The connection's first bytes tell, with TLS too: what ALPN has agreed on begins with them. True: it is HTTP/2's, or may be. */
+static bool is_http2(bt_server_conn_t *c)
+{
+    const bt_str_t first = {c->in->data + c->in_at, bt_conn_unread(c)};
+    enum bt_preface preface;
+
+    if (c->has_asked || c->x.server->http2 == NULL)
+        return false;
+    preface = bt_http2_preface(first);
+    if (preface == BT_PREFACE_YES)
+        bt_http2_begin(c);
+    return preface != BT_PREFACE_NO;
+}
+
 static bool read_head(bt_server_conn_t *c)
 {
+    if (is_http2(c))
+        return false;
+    c->has_asked = true;
     skip_blank_line(c);
     const char *p = c->in->data + c->in_at;
     size_t n = bt_conn_unread(c);

@@ -45,6 +45,7 @@ enum bt_conn_state {
     BT_CONN_BODY,   /* head accepted, body not complete */
     BT_CONN_ANSWER, /* the handler (or a refusal) may write */
     BT_CONN_FLUSH,  /* answer ended, some of it still waits for the client */
+    BT_CONN_HTTP2,  /* its streams have states of their own (http2_impl.h) */
     BT_CONN_CLOSED  /* only on_closed is still to come */
 };
 
@@ -73,9 +74,11 @@ typedef struct bt_server_conn {
     uint64_t stall_written; /* watch: bytes accepted by the kernel at stall_ms */
     uint64_t stall_ms;
 
+    struct bt_http2 *http2; /* NULL: HTTP/1.1 */
     enum bt_conn_state state;
     unsigned open_count;
     bool is_new;      /* it has just come, and said nothing */
+    bool has_asked;   /* its first request was HTTP/1.1's */
     bool handling;    /* between on_request and end, abort or on_gone */
     bool direct;      /* the body is read into its own buffer */
     bool blank_seen;  /* the one empty line allowed before a head (RFC 9112 2.2) */
@@ -98,6 +101,7 @@ struct bt_server {
     bt_slab_t open_pool; /* bt_server_conn_t.open */
     unsigned conn_count, active_count;
     bt_unfinished_loop_t *unfinished; /* NULL = nobody has to go for others */
+    struct bt_http2_shared *http2;    /* NULL = not spoken here */
     bool draining, closing;
     void (*done)(void *arg);
     void *done_arg;
@@ -165,6 +169,7 @@ void bt_conn_note_unfinished(bt_server_conn_t *c);
 extern const bt_stream_ops_t bt_server_stream_ops;
 void bt_conn_init_timers(bt_server_conn_t *c);
 void bt_conn_wait_idle(bt_server_conn_t *c);                 /* -> IDLE */
+uint64_t bt_conn_idle_ms(const bt_server_conn_t *c);         /* how long it may be idle */
 void bt_conn_advance(bt_server_conn_t *c);                   /* does what the unread input allows */
 void bt_conn_set_deadline(bt_server_conn_t *c, uint64_t ms); /* 0 = none */
 void bt_conn_stop_reading_request(bt_server_conn_t *c);      /* it is complete, or refused */
@@ -173,6 +178,17 @@ bool bt_conn_refuse_request(bt_server_conn_t *c, unsigned status, const char *re
 void bt_conn_watch(bt_server_conn_t *c);         /* starts polling when there is a reason to */
 void bt_conn_drop_exchange(bt_server_conn_t *c); /* frees what belongs to the exchange */
 void bt_conn_drop_request(bt_server_conn_t *c);  /* the head's bytes */
+
+/* http2_conn.c */
+int bt_http2_share(bt_server_t *server);
+void bt_http2_unshare(bt_server_t *server);
+enum bt_preface { BT_PREFACE_NO, BT_PREFACE_MAYBE, BT_PREFACE_YES };
+enum bt_preface bt_http2_preface(bt_str_t first); /* is a connection's first input HTTP/2's? */
+void bt_http2_begin(bt_server_conn_t *c);         /* may close it */
+void bt_http2_drain(bt_server_conn_t *c);
+void bt_http2_leave(bt_server_conn_t *c); /* it is closed: nothing more comes of its streams */
+void bt_http2_gone(bt_server_conn_t *c);  /* then their handlers are told */
+void bt_http2_free(bt_server_conn_t *c);
 
 /* server_answer.c */
 extern const bt_exchange_wire_t bt_http1_wire;

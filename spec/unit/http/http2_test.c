@@ -1,0 +1,534 @@
+/* HTTP/2: what is served, what handlers see of streams that end early, what is bounded. */
+#include "http/http2_rig.h"
+
+#include "base/text.h"
+
+/* ---- served ---- */
+
+static void a_request_is_an_exchange(void **state)
+{
+    (void) state;
+    say_head(WHOLE, 1, ASK("GET", "/a?b=1"));
+    SEEN(seen.streams[1].ended);
+    assert_int_equal(seen.streams[1].status, 200);
+    assert_string_equal(seen.streams[1].body, "GET /a|b=1|0:");
+    say_head(END_HEADERS, 3, POST ";content-length=6");
+    say_frame(DATA, 0, 3, "abc", 3);
+    say_frame(DATA, END_STREAM, 3, "def", 3);
+    SEEN(seen.streams[3].ended);
+    assert_string_equal(seen.streams[3].body, "POST /a||6:abcdef");
+    assert_int_equal(seen.goaway, NEVER);
+}
+
+static void its_head_is_the_whole_answer(void **state)
+{
+    (void) state;
+    say_head(WHOLE, 1, ASK("HEAD", "/a"));
+    SEEN(seen.streams[1].ended);
+    assert_int_equal(seen.streams[1].status, 200);
+    assert_int_equal(seen.streams[1].data_frames, 0);
+    assert_int_equal(bt_server_active_count(w.server), 0);
+}
+
+static void http1_is_served_on_the_same_port(void **state)
+{
+    (void) state;
+    dial();
+    say("GET /a HTTP/1.1\r\nHost: h\r\n\r\n");
+    UNTIL(has("GET /a||0:"));
+    assert_int_equal(status_at(0), 200);
+    /* but a connection has one protocol */
+    w.len = 0;
+    say_n(NGHTTP2_CLIENT_MAGIC, NGHTTP2_CLIENT_MAGIC_LEN);
+    UNTIL_CLOSED();
+    assert_int_equal(status_at(0), 505);
+}
+
+static void it_is_not_served_where_it_is_off(void **state)
+{
+    bt_server_config_t config;
+
+    (void) state;
+    bt_server_config_defaults(&config);
+    restart_with(config);
+    say_preface();
+    UNTIL_CLOSED();
+    assert_int_equal(status_at(0), 505);
+}
+
+/* A preface in pieces, its last byte with the first frames. */
+static void a_preface_may_come_byte_by_byte(void **state)
+{
+    static const char magic[] = NGHTTP2_CLIENT_MAGIC;
+
+    (void) state;
+    dial();
+    see_nothing();
+    for (size_t i = 0; i < sizeof(magic) - 1; i++)
+        say_n(magic + i, 1);
+    say_frame(SETTINGS, 0, 0, "", 0);
+    say_head(WHOLE, 1, GET);
+    SEEN(seen.streams[1].ended);
+}
+
+static void frames_may_come_byte_by_byte(void **state)
+{
+    char frame[512];
+    size_t n;
+
+    (void) state;
+    n = put_block(frame + 9, POST);
+    n += put_head(frame, HEADERS, END_HEADERS, 1, n);
+    n += put_head(frame + n, DATA, END_STREAM, 1, 2);
+    frame[n++] = 'h';
+    frame[n++] = 'i';
+    for (size_t i = 0; i < n; i++)
+        say_n(frame + i, 1);
+    SEEN(seen.streams[1].ended);
+    assert_string_equal(seen.streams[1].body, "POST /a||2:hi");
+}
+
+/* Bodies larger than any window arrive: windows are opened as bytes are taken. */
+static void large_bodies_arrive_whole(void **state)
+{
+    static char piece[16384];
+    const int64_t pieces = 400, n = sizeof(piece); /* 6.5 MB: over both windows */
+
+    (void) state;
+    w.mode = KEEP;
+    for (unsigned stream = 1; stream <= 3; stream += 2) {
+        say_head(END_HEADERS, stream, stream == 1 ? POST : POST ";content-length=6553600");
+        for (int64_t i = 0; i < pieces; i++) {
+            memset(piece, (int) ('a' + i % 26), sizeof(piece));
+            SEEN(seen.conn_window >= n && seen.streams[stream].window >= n);
+            seen.conn_window -= n;
+            seen.streams[stream].window -= n;
+            say_frame(DATA, i + 1 == pieces ? END_STREAM : 0, stream, piece, sizeof(piece));
+        }
+        SEEN(w.held != NULL);
+        assert_int_equal(w.held->body.n, pieces * n);
+        for (int64_t i = 0; i < pieces; i++)
+            assert_int_equal(w.held->body.p[i * n + 7], 'a' + i % 26);
+        bt_exchange_respond(w.held, 200, "text/plain", BT_STR("ok"), NULL, 0);
+        w.held = NULL;
+        SEEN(seen.streams[stream].ended);
+    }
+}
+
+static void headers_become_those_of_http1(void **state)
+{
+    (void) state;
+    w.mode = KEEP;
+    say_head(WHOLE, 1, GET ";cookie=a;cookie=b;host=h;x-y=z");
+    SEEN(w.held != NULL);
+    assert_true(bt_str_eq(bt_head_get(&w.held->head, BT_STR("Cookie")), BT_STR("a; b")));
+    assert_true(bt_str_eq(bt_head_get(&w.held->head, BT_STR("Host")), BT_STR("h")));
+    assert_int_equal(w.held->head.header_count, 3); /* one host */
+    bt_exchange_respond(w.held, 204, NULL, BT_STR(""), NULL, 0);
+    w.held = NULL;
+    SEEN(seen.streams[1].status == 204);
+}
+
+static void continue_is_answered(void **state)
+{
+    (void) state;
+    say_head(END_HEADERS, 1, POST ";expect=100-continue");
+    SEEN(seen.streams[1].status == 100);
+    say_frame(DATA, END_STREAM, 1, "x", 1);
+    SEEN(seen.streams[1].status == 200);
+}
+
+static void streams_are_answered_in_any_order(void **state)
+{
+    bt_exchange_t *first, *second;
+
+    (void) state;
+    w.mode = KEEP;
+    say_head(WHOLE, 1, GET);
+    SEEN(w.held != NULL);
+    first = w.held;
+    w.held = NULL;
+    say_head(WHOLE, 3, GET);
+    SEEN(w.held != NULL);
+    second = w.held;
+    assert_int_equal(bt_server_active_count(w.server), 2);
+    bt_exchange_respond(second, 200, NULL, BT_STR("2"), NULL, 0);
+    SEEN(seen.streams[3].ended);
+    assert_false(seen.streams[1].ended);
+    bt_exchange_respond(first, 200, NULL, BT_STR("1"), NULL, 0);
+    SEEN(seen.streams[1].ended);
+    w.held = NULL;
+}
+
+/* Slices of one turn go out in one frame, and as they are. */
+static void a_turn_is_one_frame(void **state)
+{
+    bt_buf_t *buf = bt_buf_new(64);
+
+    (void) state;
+    memcpy(buf->data, "abcdef", 6);
+    w.mode = KEEP;
+    say_head(WHOLE, 1, GET);
+    SEEN(w.held != NULL);
+    bt_exchange_start(w.held, 200, NULL, 0, BT_LENGTH_CHUNKED);
+    bt_exchange_write(w.held, buf, buf->data, 3);
+    bt_exchange_write(w.held, buf, buf->data + 3, 3);
+    SEEN(seen.streams[1].data_bytes == 6);
+    assert_int_equal(seen.streams[1].data_frames, 1);
+    bt_exchange_end(w.held);
+    w.held = NULL;
+    SEEN(seen.streams[1].ended);
+    assert_int_equal(buf->refs, 1);
+    bt_buf_unref(buf);
+}
+
+/* ---- ends that come early ---- */
+
+static void a_reset_tells_the_handler_once(void **state)
+{
+    (void) state;
+    w.mode = KEEP;
+    say_head(WHOLE, 1, GET);
+    SEEN(w.held != NULL);
+    say_frame(RST_STREAM, 0, 1, "\0\0\0\10", 4);
+    SEEN(w.gones == 1);
+    assert_int_equal(bt_server_active_count(w.server), 0);
+    w.mode = REPLY;
+    say_head(WHOLE, 3, GET);
+    SEEN(seen.streams[3].ended);
+    assert_int_equal(w.gones, 1);
+}
+
+static bt_exchange_t *both[2];
+
+static void end_the_other(bt_exchange_t *x)
+{
+    bt_exchange_end(both[x == both[0]]);
+}
+
+/* The connection goes with two streams, and the handler of the first ends the other: one is gone, one ended, nothing twice. */
+static void gone_may_end_another(void **state)
+{
+    (void) state;
+    w.mode = KEEP;
+    for (unsigned i = 0; i < 2; i++) {
+        say_head(WHOLE, 2 * i + 1, GET);
+        SEEN(w.held != NULL);
+        both[i] = w.held;
+        w.held = NULL;
+        bt_exchange_start(both[i], 200, NULL, 0, BT_LENGTH_CHUNKED);
+    }
+    w.on_gone = end_the_other;
+    hang_up();
+    TURN_UNTIL(&w.loop, bt_server_connection_count(w.server) == 0);
+    assert_int_equal(w.gones, 1);
+    assert_int_equal(bt_server_active_count(w.server), 0);
+    w.on_gone = NULL;
+}
+
+static void an_abort_shows_that_the_answer_is_cut(void **state)
+{
+    (void) state;
+    w.mode = KEEP;
+    say_head(WHOLE, 1, GET);
+    SEEN(w.held != NULL);
+    bt_exchange_start(w.held, 200, NULL, 0, BT_LENGTH_CHUNKED);
+    bt_exchange_write(w.held, NULL, "abc", 3);
+    bt_exchange_abort(w.held);
+    w.held = NULL;
+    SEEN(seen.streams[1].reset == NGHTTP2_INTERNAL_ERROR);
+    assert_string_equal(seen.streams[1].body, "abc");
+    assert_false(seen.streams[1].ended);
+    assert_int_equal(seen.goaway, NEVER);
+}
+
+/* The rest of a refused request is not wanted, and not answered twice. */
+static void a_refused_body_is_not_taken(void **state)
+{
+    (void) state;
+    w.refuse_with = 413;
+    say_head(END_HEADERS, 1, POST);
+    SEEN(seen.streams[1].reset == NGHTTP2_NO_ERROR);
+    assert_int_equal(seen.streams[1].status, 413);
+    assert_true(seen.streams[1].ended);
+    say_frame(DATA, END_STREAM, 1, "abc", 3);
+    w.refuse_with = 0;
+    say_head(WHOLE, 3, GET);
+    SEEN(seen.streams[3].ended);
+    assert_int_equal(w.requests, 1);
+}
+
+/* ---- back-pressure ---- */
+
+static void drained(bt_exchange_t *x)
+{
+    assert_false(bt_exchange_blocked(x));
+}
+
+static void a_shut_window_blocks_its_stream_alone(void **state)
+{
+    static char data[65536];
+    bt_exchange_t *x;
+
+    (void) state;
+    greet_with("\0\4\0\0\0\0", 6); /* SETTINGS_INITIAL_WINDOW_SIZE 0 */
+    w.mode = KEEP;
+    w.on_drain = drained;
+    say_head(WHOLE, 1, GET);
+    SEEN(w.held != NULL);
+    x = w.held;
+    bt_exchange_start(x, 200, NULL, 0, BT_LENGTH_CHUNKED);
+    for (unsigned i = 0; i < 2; i++)
+        bt_exchange_write(x, NULL, data, sizeof(data));
+    assert_true(bt_exchange_blocked(x));
+    SEEN(seen.streams[1].status == 200);
+    w.mode = REPLY;
+    say_head(WHOLE, 3, GET);
+    say_frame(WINDOW_UPDATE, 0, 3, "\0\0\1\0", 4);
+    SEEN(seen.streams[3].ended);
+    assert_int_equal(seen.streams[1].data_bytes, 0);
+    assert_int_equal(w.drains, 0);
+    say_frame(WINDOW_UPDATE, 0, 1, "\0\2\0\0", 4);
+    SEEN(seen.streams[1].data_bytes > 0 &&
+         seen.streams[1].data_bytes <= 65535);     /* the connection's */
+    say_frame(WINDOW_UPDATE, 0, 1, "\0\0\0\1", 4); /* or nghttp2 could not say that it has ended */
+    say_frame(WINDOW_UPDATE, 0, 0, "\0\2\0\0", 4);
+    SEEN(seen.streams[1].data_bytes == 2 * sizeof(data) && w.drains == 1);
+    bt_exchange_end(x);
+    SEEN(seen.streams[1].ended);
+    w.held = NULL;
+}
+
+static void a_client_that_takes_nothing_loses_the_stream(void **state)
+{
+    bt_server_config_t config;
+
+    (void) state;
+    bt_server_config_defaults(&config);
+    config.write_stall_ms = 100;
+    restart_http2(config);
+    greet_with("\0\4\0\0\0\0", 6);
+    w.mode = KEEP;
+    say_head(WHOLE, 1, GET);
+    SEEN(w.held != NULL);
+    bt_exchange_start(w.held, 200, NULL, 0, BT_LENGTH_CHUNKED);
+    bt_exchange_write(w.held, NULL, "abc", 3);
+    SEEN(seen.streams[1].reset == NGHTTP2_CANCEL && w.gones == 1);
+    assert_int_equal(seen.goaway, NEVER);
+}
+
+/* ---- time ---- */
+
+static bt_server_config_t quick(void)
+{
+    bt_server_config_t config;
+
+    bt_server_config_defaults(&config);
+    config.head_timeout_ms = config.body_stall_ms = config.idle_timeout_ms = 60;
+    return config;
+}
+
+static void a_slow_head_ends_the_connection(void **state)
+{
+    char block[256];
+    const size_t n = put_block(block, GET);
+
+    (void) state;
+    restart_http2(quick());
+    say_frame(HEADERS, END_STREAM, 1, block, n); /* no END_HEADERS */
+    SEEN(seen.goaway == NGHTTP2_ENHANCE_YOUR_CALM && is_over());
+}
+
+static void a_slow_body_is_408(void **state)
+{
+    (void) state;
+    restart_http2(quick());
+    say_head(END_HEADERS, 1, POST);
+    say_frame(DATA, 0, 1, "a", 1);
+    SEEN(seen.streams[1].status == 408);
+}
+
+static void an_idle_connection_is_told_and_closed(void **state)
+{
+    (void) state;
+    restart_http2(quick());
+    SEEN(seen.goaway == NGHTTP2_NO_ERROR && is_over());
+}
+
+static void draining_takes_what_was_on_its_way(void **state)
+{
+    (void) state;
+    w.mode = KEEP;
+    say_head(WHOLE, 1, GET);
+    SEEN(w.held != NULL);
+    bt_server_drain(w.server);
+    SEEN(seen.goaway == NGHTTP2_NO_ERROR && seen.last == INT32_MAX);
+    bt_exchange_respond(w.held, 200, NULL, BT_STR("1"), NULL, 0);
+    w.held = NULL;
+    w.mode = REPLY;
+    say_head(WHOLE, 3, GET);
+    SEEN(seen.streams[1].ended && seen.streams[3].ended);
+    SEEN(seen.last == 3);
+    SEEN(is_over());
+    assert_int_equal(w.gones, 0);
+}
+
+/* ---- bounds ---- */
+
+static void more_streams_than_told_are_refused(void **state)
+{
+    (void) state;
+    w.mode = KEEP;
+    for (unsigned i = 0; i < 129; i++)
+        say_head(END_HEADERS, 2 * i + 1, POST);
+    SEEN(seen.streams[257].reset == NGHTTP2_REFUSED_STREAM);
+    assert_int_equal(w.heads, 128);
+}
+
+static bool is_calmed(void)
+{
+    see_more();
+    return seen.goaway == NGHTTP2_ENHANCE_YOUR_CALM || is_over();
+}
+
+#define FLOOD(action)                                                                              \
+    do {                                                                                           \
+        for (unsigned i_ = 0; i_ < 40000 && !is_calmed(); i_++)                                    \
+            for (unsigned j_ = 0; j_ < 50; j_++)                                                   \
+                action;                                                                            \
+        assert_true(seen.goaway == NGHTTP2_ENHANCE_YOUR_CALM || is_over());                        \
+    } while (0)
+
+static void floods_end_the_connection(void **state)
+{
+    (void) state;
+    FLOOD(say_frame(PING, 0, 0, "12345678", 8));
+    greet();
+    FLOOD(say_frame(SETTINGS, 0, 0, "", 0));
+    greet();
+    FLOOD(say_frame(PRIORITY, 0, 1, "\0\0\0\0\1", 5));
+    greet();
+    FLOOD(say_frame(WINDOW_UPDATE, 0, 0, "\0\0\0\1", 4));
+    greet();
+    say_head(END_HEADERS, 1, POST);
+    FLOOD(say_frame(DATA, 0, 1, "", 0));
+    assert_int_equal(w.requests, 0);
+}
+
+/* CVE-2023-44487: each request is begun and reset at once. */
+static void rapid_resets_end_the_connection(void **state)
+{
+    unsigned id = 1;
+
+    (void) state;
+    w.mode = KEEP;
+    for (; id < STREAMS * 4 && !is_over(); id += 2) {
+        char block[128];
+        say_frame(HEADERS, WHOLE, id, block, put_block(block, GET));
+        say_frame(RST_STREAM, 0, id, "\0\0\0\10", 4);
+        if (w.held != NULL)
+            SEEN(w.held == NULL || is_over());
+        see();
+    }
+    assert_true(id < STREAMS * 4);
+    assert_int_equal(w.gones, w.requests);
+    assert_int_equal(bt_server_active_count(w.server), 0);
+}
+
+/* A table entry of 4 KB that each later byte stands for: 64 KB of head from 20 bytes. */
+static void a_header_bomb_is_431(void **state)
+{
+    char block[8192], value[4000];
+    size_t n = put_block(block, GET);
+
+    (void) state;
+    memset(value, 'v', sizeof(value));
+    block[n++] = 0x40; /* literal, indexed */
+    n += put_string(block + n, "x", 1);
+    n += put_string(block + n, value, sizeof(value));
+    memset(block + n, 0x80 | 62, 40); /* the newest entry, forty times */
+    say_frame(HEADERS, WHOLE, 1, block, n + 40);
+    SEEN(seen.streams[1].ended);
+    assert_int_equal(seen.streams[1].status, 431);
+    assert_int_equal(w.heads, 0);
+}
+
+static void too_many_headers_are_431(void **state)
+{
+    char block[8192];
+    size_t n = put_block(block, GET);
+
+    (void) state;
+    for (unsigned i = 0; i < 200; i++)
+        n += put_block(block + n, "x=y");
+    say_frame(HEADERS, WHOLE, 1, block, n);
+    SEEN(seen.streams[1].status == 431);
+}
+
+/* CVE-2024-27316 and its like: a head that never ends. */
+static void endless_continuations_end_the_connection(void **state)
+{
+    char block[256];
+
+    (void) state;
+    say_frame(HEADERS, END_STREAM, 1, block, put_block(block, GET));
+    for (unsigned i = 0; i < 4000 && !is_over(); i++) {
+        say_frame(CONTINUATION, 0, 1, block, put_block(block, "x=y"));
+        see_more();
+    }
+    assert_true(is_over());
+    assert_int_equal(w.heads, 0);
+}
+
+static void a_body_over_the_limit_is_413(void **state)
+{
+    bt_server_config_t config;
+    static char data[2000];
+
+    (void) state;
+    bt_server_config_defaults(&config);
+    config.max_body_bytes = 1000;
+    restart_http2(config);
+    say_head(END_HEADERS, 1, POST);
+    say_frame(DATA, END_STREAM, 1, data, sizeof(data));
+    SEEN(seen.streams[1].status == 413);
+    say_head(END_HEADERS, 3, POST ";content-length=1001");
+    SEEN(seen.streams[3].status == 413);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start_http2, stop_http2)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_request_is_an_exchange),
+        TEST(its_head_is_the_whole_answer),
+        TEST(http1_is_served_on_the_same_port),
+        TEST(it_is_not_served_where_it_is_off),
+        TEST(a_preface_may_come_byte_by_byte),
+        TEST(frames_may_come_byte_by_byte),
+        TEST(large_bodies_arrive_whole),
+        TEST(headers_become_those_of_http1),
+        TEST(continue_is_answered),
+        TEST(streams_are_answered_in_any_order),
+        TEST(a_turn_is_one_frame),
+        TEST(a_reset_tells_the_handler_once),
+        TEST(gone_may_end_another),
+        TEST(an_abort_shows_that_the_answer_is_cut),
+        TEST(a_refused_body_is_not_taken),
+        TEST(a_shut_window_blocks_its_stream_alone),
+        TEST(a_client_that_takes_nothing_loses_the_stream),
+        TEST(a_slow_head_ends_the_connection),
+        TEST(a_slow_body_is_408),
+        TEST(an_idle_connection_is_told_and_closed),
+        TEST(draining_takes_what_was_on_its_way),
+        TEST(more_streams_than_told_are_refused),
+        TEST(floods_end_the_connection),
+        TEST(rapid_resets_end_the_connection),
+        TEST(a_header_bomb_is_431),
+        TEST(too_many_headers_are_431),
+        TEST(endless_continuations_end_the_connection),
+        TEST(a_body_over_the_limit_is_413),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
