@@ -148,7 +148,7 @@ static void listening(void **state)
     EXPECT("--host 0.0.0.0 --port 0",
            IS(c.host, "0.0.0.0") && c.port == 0 && !c.dispatch.client_worker_api);
     EXPECT("", c.server.has_http2);
-    EXPECT("--no-http2", !c.server.has_http2);
+    EXPECT("--http2 --no-http2", !c.server.has_http2);
     EXPECT("--client-worker-api", c.dispatch.client_worker_api);
     EXPECT("--client-worker-api --host 0.0.0.0 --admin-api-key k", c.dispatch.client_worker_api);
     EXPECT("--admin-allowed-host a.example --admin-allowed-host b.example",
