@@ -514,7 +514,8 @@ const bt_flag_t bt_flags[] = {
     /* shared state */
     {"redis-url", "URL", BT_GROUP_FLEET, false, SETTING(TEXT(AT(redis_url))),
      "gateways with the same one act as one: redis://HOST:PORT[/DB], rediss://... (TLS), "
-     "unix:///PATH[?db=N] or sentinel://HOST:PORT,HOST:PORT/MASTER[/DB]; Redis or Valkey"},
+     "unix:///PATH[?db=N], sentinel://HOST:PORT,HOST:PORT/MASTER[/DB] or "
+     "redis-cluster://HOST:PORT,HOST:PORT (rediss-cluster://...: TLS); Redis or Valkey"},
     {"redis-username", "NAME", BT_GROUP_FLEET, false, SETTING(TEXT(AT(redis_username))),
      "of an ACL"},
     {"redis-password-file", "FILE", BT_GROUP_FLEET, false, SETTING(PATH(AT(redis_password_file))),

@@ -55,13 +55,16 @@ static int check_alone(const bt_config_t *c, char *err, size_t err_size)
                 {"redis-tls-ca", c->redis_tls_ca, true},
                 {"redis-tls-cert", c->redis_tls_cert, true},
                 {"redis-tls-key", c->redis_tls_key, true}};
-    const bool has_tls = c->redis_url != NULL && strncmp(c->redis_url, "rediss://", 9) == 0;
+    const bool has_tls =
+        c->redis_url != NULL && (strncmp(c->redis_url, "rediss://", 9) == 0 ||
+                                 strncmp(c->redis_url, "rediss-cluster://", 17) == 0);
 
     for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (rows[i].value != NULL && c->redis_url == NULL)
             return bt_err_refuse(err, err_size, "--%s: there is no --redis-url", rows[i].flag);
         if (rows[i].value != NULL && rows[i].is_tls && !has_tls)
-            return bt_err_refuse(err, err_size, "--%s: only with --redis-url rediss://...",
+            return bt_err_refuse(err, err_size,
+                                 "--%s: only with --redis-url rediss://... or rediss-cluster://...",
                                  rows[i].flag);
     }
     return 0;

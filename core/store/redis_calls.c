@@ -1,7 +1,8 @@
 /* redis_calls.c - ops under way on the connection.
  *
- * What a reply means for the op is redis_ops.c's; what it means for the client's health is decided here. NOSCRIPT is the one answer after which a command is
- * sent again, because it was not executed: with the script's text, which also makes it known. It then comes after what was sent in between.
+ * What a reply means for the op is redis_ops.c's; what it means for the client's health is decided here. NOSCRIPT and a cluster's ASK are the answers after which
+ * a command is sent again, because it was not executed: with the script's text, which also makes it known; to the node that ASK names. It then comes after what
+ * was sent in between.
  */
 #include "store/redis_client.h"
 
@@ -28,7 +29,7 @@ static bt_redis_op_t *get_call(bt_redis_client_t *client)
         bt_text_init(&call->args);
     }
     call->command.args = &call->args;
-    call->is_repeat = false;
+    call->is_repeat = call->is_aside = false;
     return call;
 }
 
@@ -85,12 +86,32 @@ static bool send_command(bt_redis_op_t *call, bool with_text)
     return true;
 }
 
-/* An error changes how the store looks, unless it is the op's own. */
+static bool send_again(bt_redis_op_t *call)
+{
+    return call->is_aside ? bt_redis_cluster_again(call) : send_command(call, true);
+}
+
+/* Once: who was asked and sends on is no owner to be. */
+static bool may_ask(const bt_redis_op_t *call)
+{
+    return call->op != NULL && !call->is_aside && bt_redis_is_cluster(call->client);
+}
+
+/* An error changes how the store looks, unless it is the op's own, or says that the slot has gone on while the op was under way. */
 static void judge(bt_redis_op_t *call, const redisReply *reply, enum bt_redis_error error)
 {
+    bt_redis_client_t *client = call->client;
+    const bool is_cluster = bt_redis_is_cluster(client);
+    const bool is_redirection = error == BT_REDIS_E_MOVED || error == BT_REDIS_E_ASK;
+
     if (error == BT_REDIS_E_TYPE || error == BT_REDIS_E_OVERFLOW)
         return;
-    bt_redis_client_refused(call->client, error == BT_REDIS_E_READONLY, reply->str);
+    if (!is_cluster || !(call->is_aside || is_redirection))
+        bt_redis_client_refused(client, error == BT_REDIS_E_READONLY, reply->str);
+    else if (call->is_aside && !is_redirection) /* it is not the one that would be left for it */
+        bt_redis_client_refused(client, false, reply->str);
+    else if (!call->is_aside && error == BT_REDIS_E_MOVED)
+        bt_redis_cluster_moved(client, reply->str);
 }
 
 static void answer(bt_redis_op_t *call, const redisReply *reply)
@@ -124,7 +145,10 @@ static void on_reply(bt_redis_call_t *base, const redisReply *reply)
         bool may_repeat = !call->is_repeat && call->command.script != BT_REDIS_NO_SCRIPT;
         if (error == BT_REDIS_E_NOSCRIPT && may_repeat) {
             call->is_repeat = true;
-            if (call->op != NULL && send_command(call, true))
+            if (call->op != NULL && send_again(call))
+                return;
+        } else if (error == BT_REDIS_E_ASK && may_ask(call)) {
+            if (bt_redis_cluster_ask(call, reply->str))
                 return;
         } else {
             judge(call, reply, error);

@@ -12,7 +12,8 @@
  * To be suspect is no matter of health: a server that stands still now and then for little more than a deadline costs the ops of that moment, and no line.
  * Late is what has been with the server for the whole deadline. An op whose time passed while its command still lay here fails all the same, but says nothing of
  * the server: if it is not answered op_ms after it was sent, that is found out then (op_late).
- * A server that says READONLY has been demoted: with Sentinel the master is asked for anew at once, without it the name is after five probes.
+ * A server that says READONLY has been demoted: with Sentinel or a cluster the master is asked for anew at once, without them the name is after five probes. In a
+ * cluster the next seed is asked after any five that were refused.
  * The back-offs begin again only after a connection, or a server in time, that has held for a while: one that accepts and drops is not dialled ten times a second,
  * and one whose answers come about as late as the deadline is not up and away ten times a second.
  */
@@ -27,7 +28,7 @@
 
 #define BACKOFF_FIRST_MS UINT64_C(100)
 #define BACKOFF_MAX_MS UINT64_C(5000)
-#define BACKOFF_SENTINEL_MAX_MS UINT64_C(1000) /* a failover ends in seconds */
+#define BACKOFF_FAILOVER_MAX_MS UINT64_C(1000) /* a failover ends in seconds */
 #define STEADY_MS UINT64_C(5000)
 #define PROBE_AGAIN_MS UINT64_C(1000)
 #define REFUSALS_MAX 5
@@ -40,6 +41,12 @@ static bt_redis_client_t *client_of(bt_store_client_t *base)
 static bool is_sentinel(const bt_redis_client_t *client)
 {
     return client->base.store->where.scheme == BT_STORE_URL_SENTINEL;
+}
+
+/* Another server may be the master by now, and somebody can be asked who. */
+static bool has_failover(const bt_redis_client_t *client)
+{
+    return is_sentinel(client) || bt_redis_is_cluster(client);
 }
 
 /* ---- dialling ---- */
@@ -55,7 +62,7 @@ static uint64_t spread_ms(unsigned times, uint64_t most)
 static uint64_t backoff_ms(const bt_redis_client_t *client)
 {
     return spread_ms(client->failures,
-                     is_sentinel(client) ? BACKOFF_SENTINEL_MAX_MS : BACKOFF_MAX_MS);
+                     has_failover(client) ? BACKOFF_FAILOVER_MAX_MS : BACKOFF_MAX_MS);
 }
 
 static void stop_probing(bt_redis_client_t *client)
@@ -68,17 +75,34 @@ static void stop_probing(bt_redis_client_t *client)
     client->refusals = client->lates = 0;
 }
 
-void bt_redis_client_lost(bt_redis_client_t *client, bool is_answer, const char *why)
+static void drop_conn(bt_redis_client_t *client, bool is_answer)
 {
-    char line[BT_STORE_WHY_MAX];
-
-    snprintf(line, sizeof(line), "%s", why);
     if (client->conn != NULL && bt_redis_conn_up_ms(client->conn) >= STEADY_MS)
         client->failures = 0;
     client->conn = NULL;
     client->is_up = false;
     client->is_answering = is_answer;
     stop_probing(client);
+    bt_redis_cluster_leave_aside(client);
+}
+
+/* Not from the first one on: that a seed is not the owner is no news. */
+void bt_redis_client_leave(bt_redis_client_t *client, const char *why)
+{
+    const bool was_well = client->is_heard || client->base.is_suspect;
+
+    drop_conn(client, true);
+    if (was_well)
+        bt_store_client_health(&client->base, BT_STORE_DEGRADED, why);
+}
+
+void bt_redis_client_lost(bt_redis_client_t *client, bool is_answer, const char *why)
+{
+    char line[BT_STORE_WHY_MAX];
+
+    snprintf(line, sizeof(line), "%s", why);
+    drop_conn(client, is_answer);
+    client->redirects = 0;
     bt_store_client_health(&client->base, is_answer ? BT_STORE_DEGRADED : BT_STORE_UNAVAILABLE,
                            line);
     bt_timer_start(&client->again, backoff_ms(client));
@@ -116,9 +140,9 @@ static void on_up(void *user)
     probe(client);
 }
 
-void bt_redis_client_dial(bt_redis_client_t *client, const char *host, unsigned port)
+int bt_redis_client_open(bt_redis_client_t *client, bt_redis_conn_t **conn_p, const char *host,
+                         unsigned port, const bt_redis_conn_ops_t *ops)
 {
-    static const bt_redis_conn_ops_t ops = {on_up, on_gone, bt_redis_client_freed};
     bt_store_t *store = client->base.store;
     bt_redis_store_t *shared = store->inner;
     bt_redis_target_t target = {.host = host,
@@ -133,10 +157,19 @@ void bt_redis_client_dial(bt_redis_client_t *client, const char *host, unsigned 
                                 .silent_ms = 4 * store->op_ms,
                                 .round_trips = &store->round_trips};
 
-    if (bt_redis_conn_open(&client->conn, client->base.loop, &target, &ops, client) != 0)
-        bt_redis_client_lost(client, false, "out of memory");
-    else
+    int rc = bt_redis_conn_open(conn_p, client->base.loop, &target, ops, client);
+
+    if (rc == 0)
         client->conns++;
+    return rc;
+}
+
+void bt_redis_client_dial(bt_redis_client_t *client, const char *host, unsigned port)
+{
+    static const bt_redis_conn_ops_t ops = {on_up, on_gone, bt_redis_client_freed};
+
+    if (bt_redis_client_open(client, &client->conn, host, port, &ops) != 0)
+        bt_redis_client_lost(client, false, "out of memory");
 }
 
 static void begin(bt_redis_client_t *client)
@@ -145,6 +178,8 @@ static void begin(bt_redis_client_t *client)
 
     if (is_sentinel(client))
         bt_redis_sentinel_query(client);
+    else if (bt_redis_is_cluster(client))
+        bt_redis_cluster_begin(client);
     else
         bt_redis_client_dial(client, where->hosts[0].host, where->hosts[0].port);
 }
@@ -155,7 +190,7 @@ static void on_again(bt_timer_t *timer)
 }
 
 /* ---- probing ---- */
-static void redial(bt_redis_client_t *client, const char *why)
+void bt_redis_client_redial(bt_redis_client_t *client, const char *why)
 {
     bt_redis_conn_t *conn = client->conn;
 
@@ -169,10 +204,12 @@ void bt_redis_client_refused(bt_redis_client_t *client, bool is_readonly, const 
 
     if (!client->is_up)
         return;
-    snprintf(line, sizeof(line), "%s", why);
+    const bool is_strange = !bt_redis_is_cluster(client) && strncmp(why, "MOVED ", 6) == 0;
+    snprintf(line, sizeof(line), "%s%s", why,
+             is_strange ? ": it is a node of a cluster; write redis-cluster://" : "");
     client->has_erred = true;
-    if (is_readonly && is_sentinel(client)) {
-        redial(client, line);
+    if (is_readonly && has_failover(client)) {
+        bt_redis_client_redial(client, line);
         return;
     }
     if (!client->is_heard) /* to an op that was late */
@@ -270,6 +307,39 @@ static void note_heard(bt_redis_client_t *client)
     client->base.is_suspect = false;
 }
 
+static void probe_refused(bt_redis_client_t *client, const redisReply *reply)
+{
+    const bool is_readonly =
+        bt_redis_error_of((bt_str_t){reply->str, reply->len}) == BT_REDIS_E_READONLY;
+    /* A node that is cut off from its cluster, or loads, may be the owner no more. */
+    const bool may_have_moved = is_readonly || bt_redis_is_cluster(client);
+
+    client->refusals = may_have_moved ? client->refusals + 1 : 0;
+    if (client->refusals >= REFUSALS_MAX)
+        bt_redis_client_redial(client, reply->str); /* its name may lead to another server by now */
+    else
+        bt_redis_client_refused(client, is_readonly, reply->str);
+}
+
+enum verdict { PROBE_OK, PROBE_REFUSED, PROBE_MOVED };
+
+/* In a cluster the probe is also what asks whether this is the slot's owner. One that says ASK is, until the slot has gone. */
+static enum verdict judge_probe(const bt_redis_client_t *client, const redisReply *reply)
+{
+    if (reply->type != REDIS_REPLY_ERROR)
+        return PROBE_OK;
+    if (!bt_redis_is_cluster(client))
+        return PROBE_REFUSED;
+    switch (bt_redis_error_of((bt_str_t){reply->str, reply->len})) {
+    case BT_REDIS_E_MOVED:
+        return PROBE_MOVED;
+    case BT_REDIS_E_ASK:
+        return PROBE_OK;
+    default:
+        return PROBE_REFUSED;
+    }
+}
+
 static void on_probed(bt_redis_call_t *call, const redisReply *reply)
 {
     bt_redis_client_t *client = bt_container_of(call, bt_redis_client_t, probe);
@@ -282,18 +352,18 @@ static void on_probed(bt_redis_call_t *call, const redisReply *reply)
         probe_late_again(client);
         return;
     }
+    const enum verdict verdict = judge_probe(client, reply);
+    if (verdict == PROBE_MOVED) {
+        bt_redis_cluster_moved(client, reply->str);
+        return;
+    }
     note_heard(client);
-    if (reply->type == REDIS_REPLY_ERROR) {
-        bt_str_t text = {reply->str, reply->len};
-        bool is_readonly = bt_redis_error_of(text) == BT_REDIS_E_READONLY;
-        client->refusals = is_readonly ? client->refusals + 1 : 0;
-        if (client->refusals >= REFUSALS_MAX)
-            redial(client, reply->str); /* its name may lead to another server by now */
-        else
-            bt_redis_client_refused(client, is_readonly, reply->str);
+    if (verdict == PROBE_REFUSED) {
+        probe_refused(client, reply);
         return;
     }
     client->refusals = 0;
+    client->owner = client->at;
     if (client->has_erred)
         bt_timer_start(&client->probe_again, PROBE_AGAIN_MS);
     else
@@ -344,6 +414,7 @@ static int client_make(bt_store_client_t **client_p, bt_store_t *store)
     if (client == NULL)
         return BT_E_NOMEM;
     bt_text_init(&client->out);
+    bt_list_init(&client->asked_ops);
     *client_p = &client->base;
     return 0;
 }
@@ -356,9 +427,9 @@ static void client_start(bt_store_client_t *base)
     bt_timer_init(base->loop, &client->probe_again, on_probe_again);
     bt_timer_init(base->loop, &client->probe_late, on_probe_late);
     bt_timer_init(base->loop, &client->op_late, on_op_late);
-    /* Loops do not all begin with the same Sentinel. */
-    if (is_sentinel(client))
-        client->sentinel = (unsigned) bt_rand_below(base->store->where.host_count);
+    /* Loops do not all begin with the same one. */
+    if (has_failover(client))
+        client->seed = (unsigned) bt_rand_below(base->store->where.host_count);
     begin(client);
 }
 
@@ -380,6 +451,7 @@ static void client_stop(bt_store_client_t *base)
     if (client->conn != NULL)
         bt_redis_conn_close(client->conn);
     client->conn = NULL;
+    bt_redis_cluster_leave_aside(client);
     if (client->conns > 0)
         return;
     bt_redis_calls_fini(client);
@@ -410,7 +482,8 @@ int bt_store_redis_open(bt_store_t *store, const bt_store_config_t *config, char
 
     if (shared == NULL)
         return BT_E_NOMEM;
-    if (store->where.scheme == BT_STORE_URL_TLS) {
+    if (store->where.scheme == BT_STORE_URL_TLS ||
+        store->where.scheme == BT_STORE_URL_CLUSTER_TLS) {
         int rc = bt_redis_tls_new(&shared->tls, config, err, err_size);
         if (rc != 0) {
             free(shared);

@@ -21,10 +21,17 @@ typedef struct bt_redis_op {
     bt_redis_client_t *client;
     bt_store_op_t *op; /* NULL: nobody waits any more */
     bt_redis_command_t command;
-    bt_text_t args; /* kept until the reply, for a server that does not know the script */
-    bool is_repeat;
+    bt_text_t args;           /* kept until the reply, for a server that does not know the script */
+    bool is_repeat;           /* with the script's text */
+    bool is_aside;            /* sent where an ASK has pointed, after ASKING */
+    bt_redis_call_t asking;   /* that ASKING */
     struct bt_redis_op *next; /* in the client's free list */
 } bt_redis_op_t;
+
+typedef struct bt_redis_place {
+    char host[256]; /* without brackets */
+    unsigned port;  /* 0 = none */
+} bt_redis_place_t;
 
 struct bt_redis_client {
     bt_store_client_t base; /* first */
@@ -32,14 +39,20 @@ struct bt_redis_client {
     bool is_up;             /* conn takes commands */
     bool is_answering;      /* the last that was heard of it was an error, not silence */
     bool is_heard; /* conn has answered a probe in time, and nothing was late since: ops are sent */
-    uint64_t heard_ms; /* since when it is not away */
-    unsigned conns;    /* not yet freed */
-    unsigned failures; /* in a row: the back-off's exponent */
-    unsigned refusals; /* probes in a row that were told READONLY */
-    unsigned sentinel; /* which is asked next */
-    unsigned asked;    /* sentinels asked in vain in this round */
-    char master_host[256];
-    unsigned master_port;
+    uint64_t heard_ms;   /* since when it is not away */
+    unsigned conns;      /* not yet freed */
+    unsigned failures;   /* in a row: the back-off's exponent */
+    unsigned refusals;   /* probes in a row that were told READONLY */
+    unsigned seed;       /* the Sentinel, or the cluster's node, that is asked next */
+    unsigned asked;      /* sentinels asked in vain in this round */
+    bt_redis_place_t at; /* of what was dialled last, where Sentinel or a cluster says it */
+    /* a cluster's */
+    bt_redis_place_t owner; /* who took a probe last */
+    unsigned redirects;     /* in a row, without back-off */
+    bt_redis_conn_t *aside; /* to where ASK points; NULL = none */
+    bt_redis_place_t asked_at;
+    bool is_aside_up;
+    bt_list_t asked_ops; /* wait for it to be */
     bt_timer_t again;
     bt_timer_t probe_again;
     bt_redis_call_t probe, question; /* of the store; of a Sentinel */
@@ -60,9 +73,16 @@ typedef struct bt_redis_store {
 } bt_redis_store_t;
 
 /* redis_client.c */
+/* One more connection of the client's; ops->on_freed must be bt_redis_client_freed. BT_E_NOMEM. */
+int bt_redis_client_open(bt_redis_client_t *client, bt_redis_conn_t **conn_p, const char *host,
+                         unsigned port, const bt_redis_conn_ops_t *ops);
 void bt_redis_client_dial(bt_redis_client_t *client, const char *host, unsigned port);
 /* The dial, or the question to all Sentinels, was in vain: health, then again after the back-off. */
 void bt_redis_client_lost(bt_redis_client_t *client, bool is_answer, const char *why);
+/* The connection is closed, and again after the back-off: what answers there is no use. */
+void bt_redis_client_redial(bt_redis_client_t *client, const char *why);
+/* The connection is given up for one that the caller dials at once; it closes this. */
+void bt_redis_client_leave(bt_redis_client_t *client, const char *why);
 /* on_freed of all its connections. */
 void bt_redis_client_freed(void *client);
 /* The server refuses what it should do: DEGRADED, and a probe once a second. */
@@ -72,6 +92,20 @@ void bt_redis_client_late(bt_store_client_t *base);
 
 /* redis_sentinel.c: asks, then dials what it learned. */
 void bt_redis_sentinel_query(bt_redis_client_t *client);
+
+/* redis_cluster.c */
+bool bt_redis_is_cluster(const bt_redis_client_t *client);
+/* The address in "MOVED 3999 host:port" or "ASK ...", said by `from`. false: there is none. */
+bool bt_redis_redirection(bt_str_t text, const bt_redis_place_t *from, bt_redis_place_t *to_p);
+/* Dials the next seed. */
+void bt_redis_cluster_begin(bt_redis_client_t *client);
+/* An answer was MOVED: goes there, or backs off. */
+void bt_redis_cluster_moved(bt_redis_client_t *client, const char *text);
+/* call was answered with ASK: true, it is on its way there; false, it is not and never will be. */
+bool bt_redis_cluster_ask(bt_redis_op_t *call, const char *text);
+/* The same command by the same way, as call->is_repeat says. */
+bool bt_redis_cluster_again(bt_redis_op_t *call);
+void bt_redis_cluster_leave_aside(bt_redis_client_t *client);
 
 /* redis_calls.c */
 void bt_redis_submit(bt_store_client_t *base, bt_store_op_t *op);

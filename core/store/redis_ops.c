@@ -204,6 +204,10 @@ enum bt_redis_error bt_redis_error_of(bt_str_t text)
 {
     if (is_code(text, "NOSCRIPT"))
         return BT_REDIS_E_NOSCRIPT;
+    if (bt_str_starts(text, BT_STR("MOVED ")))
+        return BT_REDIS_E_MOVED;
+    if (bt_str_starts(text, BT_STR("ASK ")))
+        return BT_REDIS_E_ASK;
     if (is_code(text, "WRONGTYPE") || has(text, "value is not an integer") ||
         has(text, "Invalid stream ID"))
         return BT_REDIS_E_TYPE;

@@ -35,7 +35,9 @@ enum bt_redis_error {
     BT_REDIS_E_OVERFLOW, /* the same */
     BT_REDIS_E_NOSCRIPT, /* not executed: send the text */
     BT_REDIS_E_READONLY,
-    BT_REDIS_E_STATE /* anything else: what the server or our user cannot do now */
+    BT_REDIS_E_MOVED, /* not executed: another node of the cluster has the slot */
+    BT_REDIS_E_ASK,   /* not executed: that node may have the key already */
+    BT_REDIS_E_STATE  /* anything else: what the server or our user cannot do now */
 };
 enum bt_redis_error bt_redis_error_of(bt_str_t text);
 

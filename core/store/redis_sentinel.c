@@ -10,12 +10,12 @@
 static void ask_next(bt_redis_client_t *client, bool is_answer, const char *why)
 {
     const bt_store_url_t *where = &client->base.store->where;
-    const bt_store_host_t *host = &where->hosts[client->sentinel];
+    const bt_store_host_t *host = &where->hosts[client->seed];
     char line[BT_STORE_WHY_MAX];
 
     snprintf(line, sizeof(line), "sentinel %.100s:%u: %s", host->host, host->port, why);
     client->conn = NULL;
-    client->sentinel = (client->sentinel + 1) % where->host_count;
+    client->seed = (client->seed + 1) % where->host_count;
     client->asked++;
     if (client->asked < where->host_count) {
         bt_redis_sentinel_query(client);
@@ -40,13 +40,13 @@ static bool take_master(bt_redis_client_t *client, const redisReply *reply)
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
         reply->element[0]->type != REDIS_REPLY_STRING ||
         reply->element[1]->type != REDIS_REPLY_STRING || reply->element[0]->len == 0 ||
-        reply->element[0]->len >= sizeof(client->master_host))
+        reply->element[0]->len >= sizeof(client->at.host))
         return false;
     if (bt_str_u64((bt_str_t){reply->element[1]->str, reply->element[1]->len}, &port) != 0 ||
         port == 0 || port > 65535)
         return false;
-    bt_str_copy(client->master_host, sizeof(client->master_host), reply->element[0]->str);
-    client->master_port = (unsigned) port;
+    bt_str_copy(client->at.host, sizeof(client->at.host), reply->element[0]->str);
+    client->at.port = (unsigned) port;
     return true;
 }
 
@@ -60,7 +60,7 @@ static void on_master(bt_redis_call_t *call, const redisReply *reply)
         return; /* on_gone goes on, or it was closed below */
     if (take_master(client, reply)) {
         client->asked = 0;
-        bt_redis_client_dial(client, client->master_host, client->master_port);
+        bt_redis_client_dial(client, client->at.host, client->at.port);
     } else {
         if (reply->type == REDIS_REPLY_ERROR)
             snprintf(why, sizeof(why), "%s", reply->str);
@@ -87,7 +87,7 @@ void bt_redis_sentinel_query(bt_redis_client_t *client)
 {
     static const bt_redis_conn_ops_t ops = {on_up, on_gone, bt_redis_client_freed};
     bt_store_t *store = client->base.store;
-    const bt_store_host_t *host = &store->where.hosts[client->sentinel];
+    const bt_store_host_t *host = &store->where.hosts[client->seed];
     bt_redis_target_t target = {.host = host->host,
                                 .port = host->port,
                                 .password = store->sentinel_password,

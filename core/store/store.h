@@ -18,8 +18,8 @@
  *            from the oldest on. A position is "epoch-number"; numbers have no gaps.
  *
  * The store unavailable, slow, full, read-only or answering errors: cb gets rc < 0 at once or at the deadline, and the caller goes on with what it has: there is no queue of
- * operations that wait for a store to come back, and nothing is retried behind the caller's back (a counter must not count twice). The one exception is a
- * script that the server does not know yet: it was not executed, and is sent again with its text, after what was asked in between.
+ * operations that wait for a store to come back, and nothing is retried behind the caller's back (a counter must not count twice). The exceptions are a
+ * script that the server does not know yet, and a key whose slot is on its way to another node: not executed, and sent again, after what was asked in between.
  * A timeout, a lost connection and a cancelled op may all have happened in the store.
  * Bounds: space 1-128 bytes without braces, key 1-512, field 512, value 1 MiB, 10,000 rows a read; numbers of windows below 2^53; a ttl over ten years is ten years.
  * Keys: the store puts "baton:{<space>}:" before them; `space` is a pool's or the fleet's name, so that all keys of one space are in one slot of a cluster.
@@ -37,7 +37,7 @@ typedef struct bt_store_op bt_store_op_t;
 
 typedef struct bt_store_config { /* borrowed for open; zero = default */
     const char *
-        url; /* NULL = local. redis://[user:password@]host:port[/db], rediss:// (TLS), unix:///path[?db=n], sentinel://[user:password@]host:port,host:port/master[/db] */
+        url; /* NULL = local. redis://[user:password@]host:port[/db], rediss:// (TLS), unix:///path[?db=n], sentinel://[user:password@]host:port,host:port/master[/db], redis-cluster://[user:password@]host:port,host:port (rediss-cluster://: TLS) */
     const char *username, *password; /* instead of those in the url */
     const char *sentinel_password;
     const char *
@@ -70,7 +70,7 @@ bool bt_store_client_is_up(const bt_store_client_t *client);
 /* What the store holds is of no use to the client's owner (a key of ours has another type): an UP store is DEGRADED for this reason, until it is NULL. */
 void bt_store_client_complain(bt_store_client_t *client, const char *why);
 
-/* Connects from here on, again and again with back-off (100 ms to 5 s; to 1 s with Sentinel). on_up (may be NULL) runs each time the store becomes usable: what was told before may be lost. */
+/* Connects from here on, again and again with back-off (100 ms to 5 s; to 1 s with Sentinel or a cluster). on_up (may be NULL) runs each time the store becomes usable: what was told before may be lost. */
 int bt_store_client_new(bt_store_client_t **client_p, bt_store_t *store, bt_loop_t *loop,
                         void (*on_up)(void *user), void *user);
 /* Operations under way get BT_E_CANCELLED on the next turn. done runs when nothing of it is left in the loop. */

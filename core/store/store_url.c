@@ -9,8 +9,9 @@
 #include <stdlib.h>
 
 #define FORMS                                                                                      \
-    "redis://[user:password@]host:port[/db], rediss://..., unix:///path[?db=n] or "                \
-    "sentinel://[user:password@]host:port,host:port/master[/db]"
+    "redis://[user:password@]host:port[/db], rediss://..., unix:///path[?db=n], "                  \
+    "sentinel://[user:password@]host:port,host:port/master[/db] or "                               \
+    "redis-cluster://[user:password@]host:port,host:port (rediss-cluster://...)"
 
 typedef struct parse {
     bt_store_url_t *url;
@@ -104,8 +105,9 @@ static int parse_host(parse_t *p, bt_str_t text, unsigned port)
     bt_str_t host = text, rest = text;
     int rc = 0;
 
-    if (url->host_count == BT_STORE_SENTINELS_MAX)
-        return fail(p, "more than %d sentinels", BT_STORE_SENTINELS_MAX);
+    if (url->host_count == BT_STORE_HOSTS_MAX)
+        return fail(p, "more than %d %s", BT_STORE_HOSTS_MAX,
+                    url->scheme == BT_STORE_URL_SENTINEL ? "sentinels" : "nodes of the cluster");
     if (text.n > 0 && text.p[0] == '[') {
         rest = (bt_str_t){text.p + 1, text.n - 1};
         if (!cut(&rest, ']', &host))
@@ -159,15 +161,32 @@ static int parse_unix(parse_t *p, bt_str_t rest)
     return parse_db(p, (bt_str_t){rest.p + 3, rest.n - 3});
 }
 
-static int parse_sentinel(parse_t *p, bt_str_t hosts, bt_str_t path)
+static int parse_hosts(parse_t *p, bt_str_t hosts, unsigned port)
 {
-    bt_str_t one, master = path;
+    bt_str_t one;
     int rc = 0;
 
     while (rc == 0 && cut(&hosts, ',', &one))
-        rc = parse_host(p, one, 26379);
-    if (rc == 0)
-        rc = parse_host(p, hosts, 26379);
+        rc = parse_host(p, one, port);
+    return rc == 0 ? parse_host(p, hosts, port) : rc;
+}
+
+static int parse_cluster(parse_t *p, bt_str_t hosts, bt_str_t path)
+{
+    int rc = parse_hosts(p, hosts, 6379);
+
+    if (rc == 0 && path.n > 0)
+        rc = parse_db(p, path);
+    if (rc == 0 && p->url->db != 0)
+        return fail(p, "a cluster has one database; leave /%u out", p->url->db);
+    return rc;
+}
+
+static int parse_sentinel(parse_t *p, bt_str_t hosts, bt_str_t path)
+{
+    bt_str_t master = path;
+    int rc = parse_hosts(p, hosts, 26379);
+
     bool has_db = rc == 0 && cut(&path, '/', &master);
     if (rc == 0 && has_db && path.n > 0)
         rc = parse_db(p, path);
@@ -198,8 +217,10 @@ static int parse_network(parse_t *p, bt_str_t rest)
         rest = BT_STR_NULL;
     if (p->url->scheme == BT_STORE_URL_SENTINEL)
         return parse_sentinel(p, hosts, rest);
+    if (p->url->scheme >= BT_STORE_URL_CLUSTER)
+        return parse_cluster(p, hosts, rest);
     if (hosts.n > 0 && memchr(hosts.p, ',', hosts.n) != NULL)
-        return fail(p, "several hosts are for sentinel:// only");
+        return fail(p, "several hosts are for sentinel:// and redis-cluster:// only");
     rc = parse_host(p, hosts, 6379);
     return rc == 0 && rest.n > 0 ? parse_db(p, rest) : rc;
 }
@@ -217,7 +238,9 @@ static void show_host(bt_store_url_t *url, unsigned i)
 
 static void show(bt_store_url_t *url)
 {
-    static const char *const names[] = {"local", "redis://", "rediss://", "unix://", "sentinel://"};
+    static const char *const names[] = {
+        "local",       "redis://",         "rediss://",        "unix://",
+        "sentinel://", "redis-cluster://", "rediss-cluster://"};
     size_t n;
 
     bt_str_copy(url->shown, sizeof(url->shown), names[url->scheme]);
@@ -240,7 +263,9 @@ static int parse_scheme(parse_t *p, bt_str_t text)
     } schemes[] = {{{"redis://", 8}, BT_STORE_URL_TCP},
                    {{"rediss://", 9}, BT_STORE_URL_TLS},
                    {{"unix://", 7}, BT_STORE_URL_UNIX},
-                   {{"sentinel://", 11}, BT_STORE_URL_SENTINEL}};
+                   {{"sentinel://", 11}, BT_STORE_URL_SENTINEL},
+                   {{"redis-cluster://", 16}, BT_STORE_URL_CLUSTER},
+                   {{"rediss-cluster://", 17}, BT_STORE_URL_CLUSTER_TLS}};
 
     for (unsigned i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
         bt_str_t head = schemes[i].head;

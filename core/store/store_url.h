@@ -10,14 +10,16 @@
 
 #include "base/str.h"
 
-#define BT_STORE_SENTINELS_MAX 16
+#define BT_STORE_HOSTS_MAX 16
 
 enum bt_store_scheme {
     BT_STORE_URL_LOCAL,
     BT_STORE_URL_TCP,
     BT_STORE_URL_TLS,
     BT_STORE_URL_UNIX,
-    BT_STORE_URL_SENTINEL
+    BT_STORE_URL_SENTINEL,
+    BT_STORE_URL_CLUSTER,
+    BT_STORE_URL_CLUSTER_TLS
 };
 
 typedef struct bt_store_host {
@@ -27,7 +29,7 @@ typedef struct bt_store_host {
 
 typedef struct bt_store_url {
     enum bt_store_scheme scheme;
-    bt_store_host_t hosts[BT_STORE_SENTINELS_MAX]; /* one, or the sentinels */
+    bt_store_host_t hosts[BT_STORE_HOSTS_MAX]; /* one, the sentinels, or nodes of a cluster */
     unsigned host_count;
     char *username, *password; /* NULL = none */
     char *path;                /* unix */

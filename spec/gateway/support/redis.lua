@@ -3,6 +3,8 @@
 --
 --   local r = redis.start({ "--maxmemory", "2mb" })        -- r.port, r.url, r.socket, r.process
 --   r:ask("SET", "k", "v"), r:freeze(), r:thaw(), r:kill(), r:again()
+--   local c = redis.start_cluster(3, 1)      -- c.nodes: 3 masters, then 1 that is a replica of nobody yet; c.url
+--   c:owner("baton:{fleet}:x"), c:id(node), c:move(key, from, to)
 --   local s = redis.start_sentinel(r.port, { name = "m", quorum = 1, down_ms = 500 })
 --
 -- redis.program() is nil where there is none: the spec is then pending. BATON_REDIS_SERVER names another program.
@@ -159,6 +161,80 @@ function redis.start_sentinel(master_port, ask)
   }, "\n"))
   return start(setmetatable({ words = {}, config = config }, Server))
 end
+
+-- ---- a cluster ----
+
+local Cluster = {}
+Cluster.__index = Cluster
+local SLOTS = 16384
+
+local function holds(node, command, part, text)
+  return node:ask(command, part):find(text, 1, true) ~= nil
+end
+
+function redis.start_cluster(masters, spare)
+  local self = setmetatable({ nodes = {} }, Cluster)
+  local hosts = {}
+  for i = 1, masters + spare do
+    self.nodes[i] = redis.start({ "--cluster-enabled", "yes", "--cluster-node-timeout", "2000",
+      "--cluster-require-full-coverage", "no", "--cluster-config-file", proc.path("nodes.conf"),
+      "--repl-ping-replica-period", "1" })
+    hosts[i] = "127.0.0.1:" .. self.nodes[i].port
+  end
+  self.url = "redis-cluster://" .. table.concat(hosts, ",", 1, masters)
+  for i = 1, masters do
+    local first, last = math.floor((i - 1) * SLOTS / masters), math.floor(i * SLOTS / masters) - 1
+    self.nodes[i]:ask("CLUSTER", "ADDSLOTSRANGE", first, last)
+  end
+  for i = 2, #self.nodes do
+    self.nodes[1]:ask("CLUSTER", "MEET", "127.0.0.1", self.nodes[i].port)
+  end
+  for _, node in ipairs(self.nodes) do
+    eventually(function()
+      return holds(node, "CLUSTER", "INFO", "cluster_state:ok")
+        and holds(node, "CLUSTER", "INFO", "cluster_slots_assigned:" .. SLOTS)
+        and holds(node, "CLUSTER", "INFO", ("cluster_known_nodes:%d"):format(#self.nodes))
+    end, 30, "the cluster is one")
+  end
+  return self
+end
+
+-- The node that serves the key; nil while none does.
+function Cluster:owner(key)
+  for _, node in ipairs(self.nodes) do
+    if pcall(node.ask, node, "TYPE", key) then
+      return node
+    end
+  end
+  return nil
+end
+
+function Cluster:id(node)
+  return node:ask("CLUSTER", "MYID")
+end
+
+-- The key's slot goes to another master, key by key, while it is used; between(): half of it has gone.
+function Cluster:move(key, from, to, between)
+  local slot = from:ask("CLUSTER", "KEYSLOT", key)
+  to:ask("CLUSTER", "SETSLOT", slot, "IMPORTING", self:id(from))
+  from:ask("CLUSTER", "SETSLOT", slot, "MIGRATING", self:id(to))
+  local function take(count)
+    local keys = from:ask("CLUSTER", "GETKEYSINSLOT", slot, count)
+    for _, one in ipairs(keys) do
+      from:ask("MIGRATE", "127.0.0.1", to.port, one, 0, 5000)
+    end
+    return #keys
+  end
+  take(math.ceil(from:ask("CLUSTER", "COUNTKEYSINSLOT", slot) / 2))
+  between()
+  repeat
+    local left = take(100)
+  until left == 0
+  to:ask("CLUSTER", "SETSLOT", slot, "NODE", self:id(to))
+  from:ask("CLUSTER", "SETSLOT", slot, "NODE", self:id(to))
+end
+
+-- ---- a server's end ----
 
 function Server:kill()
   self.process:kill(proc.SIGKILL)

@@ -226,6 +226,9 @@ static void shared_state(void **state)
     refuses("--redis-url rediss://r:1 --redis-tls-ca no/such.pem", "--redis-url: ");
     refuses("--redis-url rediss://r:1 --redis-tls-cert c.pem --redis-tls-key k.pem",
             "--redis-url: ");
+    refuses("--redis-url rediss-cluster://r:1,s:1 --redis-tls-ca no/such.pem", "--redis-url: ");
+    refuses("--redis-url redis-cluster://r:1,s:1 --redis-tls-ca f", "--redis-tls-ca: only with ");
+    refuses("--redis-url redis-cluster://r:1,s:1/3", "--redis-url: a cluster has one database");
     note_seen("--redis-tls-ca f --redis-tls-cert f --redis-tls-key f");
     refuses("--redis-url nonsense", "--redis-url: ");
     refuses("--redis-url redis://:70000", "--redis-url: ");

@@ -34,6 +34,10 @@ static const good_t goods[] = {
      "sentinel://a:26379,b:2,[::1]:3/m"},
     {"sentinel://u:p@a/m/4", BT_STORE_URL_SENTINEL, "a", 26379, 1, 4, "u", "p", NULL, "m",
      "sentinel://a:26379/m"},
+    {"redis-cluster://a,b:2,[::1]:3", BT_STORE_URL_CLUSTER, "a", 6379, 3, 0, NULL, NULL, NULL, NULL,
+     "redis-cluster://a:6379,b:2,[::1]:3"},
+    {"rediss-cluster://u:p@a:1/0", BT_STORE_URL_CLUSTER_TLS, "a", 1, 1, 0, "u", "p", NULL, NULL,
+     "rediss-cluster://a:1"},
 };
 
 static void same(const char *is, const char *should)
@@ -89,7 +93,7 @@ static const struct {
     {"redis://u:secret%4@h", "the password has a %"},
     {"redis://u:secret%zz@h", "write %25"},
     {"redis://u:secret%00@h", "the password has a %"},
-    {"redis://h,i", "several hosts are for sentinel://"},
+    {"redis://h,i", "several hosts are for sentinel:// and redis-cluster:// only"},
     {"unix://run/r", "begins with /"},
     {"unix:///", "begins with /"},
     {"unix:///r?db=x", "the database \"x\""},
@@ -99,6 +103,12 @@ static const struct {
     {"sentinel://h,/m", "no host"},
     {"sentinel://h/m/x", "the database \"x\""},
     {"sentinel://a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a/m", "more than 16 sentinels"},
+    {"redis-cluster://", "no host"},
+    {"redis-cluster://a,,b", "no host"},
+    {"redis-cluster://a:x,b", "the port \"x\""},
+    {"redis-cluster://a,b/1", "a cluster has one database; leave /1 out"},
+    {"redis-cluster://a/mymaster", "the database \"mymaster\""},
+    {"redis-cluster://a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a", "more than 16 nodes of the cluster"},
 };
 
 static void test_bad(void **state)

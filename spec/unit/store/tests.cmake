@@ -12,8 +12,10 @@ function(bt_store_test name)
 endfunction()
 
 # One line per file, sorted.
+bt_store_test(redis_cluster)
 bt_store_test(redis_fake)
 bt_store_test(redis_fault)
+bt_store_test(redis_redirect)
 bt_store_test(redis_scripts)
 bt_store_test(redis_sentinel)
 bt_store_test(redis_tls)
