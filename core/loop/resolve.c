@@ -27,15 +27,29 @@ static void on_numeric(bt_loop_t *loop, bt_mail_t *envelope)
     finish(r, 0, &r->addr);
 }
 
-/* The first address is taken: getaddrinfo has sorted them by what this host can reach (RFC 6724). */
+/* getaddrinfo has sorted them by what this host can reach (RFC 6724). */
+static const struct addrinfo *nth_of(const struct addrinfo *list, unsigned turn)
+{
+    const struct addrinfo *at;
+    unsigned count = 0;
+
+    for (at = list; at != NULL; at = at->ai_next)
+        count++;
+    at = list;
+    for (unsigned i = count > 0 ? turn % count : 0; i > 0; i--)
+        at = at->ai_next;
+    return at;
+}
+
 static void on_addrinfo(uv_getaddrinfo_t *req, int rc, struct addrinfo *list)
 {
     bt_resolve_t *r = req->data;
+    const struct addrinfo *found = rc == 0 ? nth_of(list, r->turn) : NULL;
     struct sockaddr_storage addr;
 
     memset(&addr, 0, sizeof(addr));
-    if (rc == 0 && list != NULL && list->ai_addrlen <= sizeof(addr))
-        memcpy(&addr, list->ai_addr, list->ai_addrlen);
+    if (found != NULL && found->ai_addrlen <= sizeof(addr))
+        memcpy(&addr, found->ai_addr, found->ai_addrlen);
     else
         rc = rc == UV_ECANCELED || rc == UV_EAI_CANCELED ? UV_ECANCELED : BT_E_RESOLVE;
     uv_freeaddrinfo(list);
@@ -45,6 +59,12 @@ static void on_addrinfo(uv_getaddrinfo_t *req, int rc, struct addrinfo *list)
 int bt_resolve_start(bt_resolve_t *r, bt_loop_t *loop, const char *host, unsigned port,
                      bt_resolve_cb cb)
 {
+    return bt_resolve_turn(r, loop, host, port, 0, cb);
+}
+
+int bt_resolve_turn(bt_resolve_t *r, bt_loop_t *loop, const char *host, unsigned port,
+                    unsigned turn, bt_resolve_cb cb)
+{
     struct addrinfo hints = {
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     char service[16];
@@ -52,6 +72,7 @@ int bt_resolve_start(bt_resolve_t *r, bt_loop_t *loop, const char *host, unsigne
     if (port > 65535)
         return BT_E_INVAL;
     r->cb = cb;
+    r->turn = turn;
     r->cancelled = false;
     r->numeric = bt_resolve_numeric(host, port, &r->addr) == 0;
     if (r->numeric) {

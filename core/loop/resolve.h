@@ -19,10 +19,15 @@ struct bt_resolve {
     void *user;
     bt_mail_t envelope;           /* brings a numeric answer */
     struct sockaddr_storage addr; /* that answer */
+    unsigned turn;
     bool numeric, cancelled;
 };
+/* The address that this host reaches best. */
 int bt_resolve_start(bt_resolve_t *r, bt_loop_t *loop, const char *host, unsigned port,
                      bt_resolve_cb cb);
+/* The one after so many others, and around: for whoever asks again because the one before was no good. */
+int bt_resolve_turn(bt_resolve_t *r, bt_loop_t *loop, const char *host, unsigned port,
+                    unsigned turn, bt_resolve_cb cb);
 void bt_resolve_cancel(bt_resolve_t *r);
 /* Numeric only ("::1" and "[::1]" are the same), synchronous. BT_E_INVAL when host is a name. */
 int bt_resolve_numeric(const char *host, unsigned port, struct sockaddr_storage *addr_p);

@@ -101,17 +101,16 @@ static bool may_ask(const bt_redis_op_t *call)
 static void judge(bt_redis_op_t *call, const redisReply *reply, enum bt_redis_error error)
 {
     bt_redis_client_t *client = call->client;
-    const bool is_cluster = bt_redis_is_cluster(client);
     const bool is_redirection = error == BT_REDIS_E_MOVED || error == BT_REDIS_E_ASK;
 
     if (error == BT_REDIS_E_TYPE || error == BT_REDIS_E_OVERFLOW)
         return;
-    if (!is_cluster || !(call->is_aside || is_redirection))
-        bt_redis_client_refused(client, error == BT_REDIS_E_READONLY, reply->str);
-    else if (call->is_aside && !is_redirection) /* it is not the one that would be left for it */
-        bt_redis_client_refused(client, false, reply->str);
-    else if (!call->is_aside && error == BT_REDIS_E_MOVED)
+    if (!is_redirection || !bt_redis_is_cluster(client)) {
+        const bool is_demoted = error == BT_REDIS_E_READONLY && !call->is_aside;
+        bt_redis_client_refused(client, is_demoted, reply->str);
+    } else if (error == BT_REDIS_E_MOVED && !call->is_aside) {
         bt_redis_cluster_moved(client, reply->str);
+    }
 }
 
 static void answer(bt_redis_op_t *call, const redisReply *reply)

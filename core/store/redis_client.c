@@ -29,7 +29,6 @@
 #define BACKOFF_FIRST_MS UINT64_C(100)
 #define BACKOFF_MAX_MS UINT64_C(5000)
 #define BACKOFF_FAILOVER_MAX_MS UINT64_C(1000) /* a failover ends in seconds */
-#define STEADY_MS UINT64_C(5000)
 #define PROBE_AGAIN_MS UINT64_C(1000)
 #define REFUSALS_MAX 5
 
@@ -77,7 +76,7 @@ static void stop_probing(bt_redis_client_t *client)
 
 static void drop_conn(bt_redis_client_t *client, bool is_answer)
 {
-    if (client->conn != NULL && bt_redis_conn_up_ms(client->conn) >= STEADY_MS)
+    if (client->conn != NULL && bt_redis_conn_up_ms(client->conn) >= BT_REDIS_STEADY_MS)
         client->failures = 0;
     client->conn = NULL;
     client->is_up = false;
@@ -152,7 +151,9 @@ int bt_redis_client_open(bt_redis_client_t *client, bt_redis_conn_t **conn_p, co
                                 .username = store->username,
                                 .password = store->password,
                                 .tls = shared->tls,
+                                .turn = client->turn,
                                 .must_be_master = is_sentinel(client),
+                                .must_be_cluster = bt_redis_is_cluster(client),
                                 .connect_ms = store->connect_ms,
                                 .silent_ms = 4 * store->op_ms,
                                 .round_trips = &store->round_trips};
@@ -176,12 +177,15 @@ static void begin(bt_redis_client_t *client)
 {
     const bt_store_url_t *where = &client->base.store->where;
 
+    if (bt_redis_is_cluster(client)) {
+        bt_redis_cluster_begin(client);
+        return;
+    }
     if (is_sentinel(client))
         bt_redis_sentinel_query(client);
-    else if (bt_redis_is_cluster(client))
-        bt_redis_cluster_begin(client);
     else
         bt_redis_client_dial(client, where->hosts[0].host, where->hosts[0].port);
+    client->turn++;
 }
 
 static void on_again(bt_timer_t *timer)
@@ -224,7 +228,7 @@ static void set_late(bt_redis_client_t *client)
     char line[64];
     bool was_well = client->is_heard || client->base.is_suspect;
 
-    if (was_well && bt_clock_ms() - client->heard_ms >= STEADY_MS)
+    if (was_well && bt_clock_ms() - client->heard_ms >= BT_REDIS_STEADY_MS)
         client->lates = 0;
     client->is_heard = client->base.is_suspect = false;
     snprintf(line, sizeof(line), "no answer in %u ms", client->base.store->op_ms);
@@ -307,14 +311,20 @@ static void note_heard(bt_redis_client_t *client)
     client->base.is_suspect = false;
 }
 
+/* A node that is cut off from its cluster, or loads, may be the owner no more. One that is full, or lets us not write, is. */
+static bool may_have_moved(bt_str_t why)
+{
+    return bt_str_starts(why, BT_STR("CLUSTERDOWN")) || bt_str_starts(why, BT_STR("LOADING")) ||
+           bt_str_starts(why, BT_STR("MASTERDOWN"));
+}
+
 static void probe_refused(bt_redis_client_t *client, const redisReply *reply)
 {
-    const bool is_readonly =
-        bt_redis_error_of((bt_str_t){reply->str, reply->len}) == BT_REDIS_E_READONLY;
-    /* A node that is cut off from its cluster, or loads, may be the owner no more. */
-    const bool may_have_moved = is_readonly || bt_redis_is_cluster(client);
+    const bt_str_t why = {reply->str, reply->len};
+    const bool is_readonly = bt_redis_error_of(why) == BT_REDIS_E_READONLY;
+    const bool is_elsewhere = is_readonly || (bt_redis_is_cluster(client) && may_have_moved(why));
 
-    client->refusals = may_have_moved ? client->refusals + 1 : 0;
+    client->refusals = is_elsewhere ? client->refusals + 1 : 0;
     if (client->refusals >= REFUSALS_MAX)
         bt_redis_client_redial(client, reply->str); /* its name may lead to another server by now */
     else

@@ -13,6 +13,8 @@
 
 typedef struct bt_redis_client bt_redis_client_t;
 
+/* A connection that has held for so long is a good one. */
+#define BT_REDIS_STEADY_MS UINT64_C(5000)
 #define BT_REDIS_LATE "the shared store does not answer in time"
 
 /* An op's command. It outlives an op that was cancelled or is late: the reply still comes. */
@@ -42,8 +44,9 @@ struct bt_redis_client {
     uint64_t heard_ms;   /* since when it is not away */
     unsigned conns;      /* not yet freed */
     unsigned failures;   /* in a row: the back-off's exponent */
-    unsigned refusals;   /* probes in a row that were told READONLY */
+    unsigned refusals;   /* probes in a row that another server may not refuse */
     unsigned seed;       /* the Sentinel, or the cluster's node, that is asked next */
+    unsigned turn;       /* which of a name's addresses is dialled, if it has several */
     unsigned asked;      /* sentinels asked in vain in this round */
     bt_redis_place_t at; /* of what was dialled last, where Sentinel or a cluster says it */
     /* a cluster's */

@@ -13,7 +13,6 @@
 #include <stdio.h>
 
 #define REDIRECTS_MAX 5
-#define STEADY_MS UINT64_C(5000)
 
 bool bt_redis_is_cluster(const bt_redis_client_t *client)
 {
@@ -63,7 +62,8 @@ bool bt_redis_redirection(bt_str_t text, const bt_redis_place_t *from, bt_redis_
 }
 
 /* ---- who is dialled ---- */
-/* The seeds in turn, and after them the last owner: it may be none of them, and they may all be gone. */
+/* The seeds in turn, and after them the last owner: it may be none of them, and they may all be gone. Then the seeds again, by another of each name's addresses:
+ * often one name is all that is given, and leads to every node. */
 void bt_redis_cluster_begin(bt_redis_client_t *client)
 {
     const bt_store_url_t *where = &client->base.store->where;
@@ -78,6 +78,8 @@ void bt_redis_cluster_begin(bt_redis_client_t *client)
         client->at.port = where->hosts[seed].port;
     }
     bt_redis_client_dial(client, client->at.host, client->at.port);
+    if (client->seed == 0)
+        client->turn++;
 }
 
 void bt_redis_cluster_moved(bt_redis_client_t *client, const char *text)
@@ -93,7 +95,7 @@ void bt_redis_cluster_moved(bt_redis_client_t *client, const char *text)
         bt_redis_client_redial(client, line);
         return;
     }
-    if (bt_redis_conn_up_ms(conn) >= STEADY_MS)
+    if (bt_redis_conn_up_ms(conn) >= BT_REDIS_STEADY_MS)
         client->redirects = 0;
     if (client->redirects == REDIRECTS_MAX) {
         snprintf(line, sizeof(line), "redirected %u times in a row, the last: %s", REDIRECTS_MAX,

@@ -12,6 +12,8 @@
  */
 #include "store/redis_conn.h"
 
+#include "store/redis_greeting.h"
+
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/sha1.h"
@@ -47,7 +49,7 @@ struct bt_redis_conn {
     const bt_redis_conn_ops_t *ops;
     void *user;
     enum state state;
-    enum { ASK_AUTH, ASK_DB, ASK_ROLE, ASK_NOTHING } greeting;
+    enum bt_redis_greeting greeting; /* what is asked before it is up */
     char host[HOST_MAX];
     bt_resolve_t resolve;
     bool is_resolving, has_poll, is_broken;
@@ -240,81 +242,21 @@ void bt_redis_conn_send(bt_redis_conn_t *conn, bt_redis_call_t *call, bt_str_t b
     send_call(conn, call, bytes);
 }
 
-/* "*3\r\n", "$12\r\n": by hand, since each command has a handful and printf would be most of its cost. */
-static void put_count(bt_text_t *text, char kind, size_t n)
-{
-    char line[24];
-    size_t at = sizeof(line);
-
-    line[--at] = '\n';
-    line[--at] = '\r';
-    do
-        line[--at] = (char) ('0' + n % 10);
-    while ((n /= 10) > 0);
-    line[--at] = kind;
-    bt_text_put(text, (bt_str_t){line + at, sizeof(line) - at});
-}
-
-void bt_redis_put_head(bt_text_t *text, unsigned count)
-{
-    put_count(text, '*', count);
-}
-
-void bt_redis_put_arg(bt_text_t *text, bt_str_t arg)
-{
-    put_count(text, '$', arg.n);
-    bt_text_put(text, arg);
-    bt_text_put(text, BT_STR("\r\n"));
-}
-
 /* ---- greeting ---- */
 static void greet_next(bt_redis_conn_t *conn);
-
-static bool is_master(const redisReply *reply)
-{
-    return reply->type == REDIS_REPLY_ARRAY && reply->elements > 0 &&
-           reply->element[0]->type == REDIS_REPLY_STRING &&
-           strcmp(reply->element[0]->str, "master") == 0;
-}
 
 static void on_greeted(bt_redis_call_t *call, const redisReply *reply)
 {
     bt_redis_conn_t *conn = bt_container_of(call, bt_redis_conn_t, greet);
-    static const char *const asked[] = {"AUTH", "SELECT", "ROLE"};
+    bool is_answer;
 
     if (reply == NULL || conn->state == CLOSING)
         return;
-    if (reply->type == REDIS_REPLY_ERROR) {
-        snprintf(conn->why, sizeof(conn->why), "%s is answered with: %s", asked[conn->greeting],
-                 reply->str);
-        go(conn, true);
+    if (!bt_redis_greeting_take(&conn->greeting, reply, &is_answer, conn->why, sizeof(conn->why))) {
+        go(conn, is_answer);
         return;
     }
-    if (conn->greeting == ASK_ROLE && !is_master(reply)) {
-        fail(conn, "the server that Sentinel names is no master now");
-        return;
-    }
-    conn->greeting++;
     greet_next(conn);
-}
-
-static void put_auth(const bt_redis_target_t *target, bt_text_t *text)
-{
-    bt_redis_put_head(text, target->username != NULL ? 3 : 2);
-    bt_redis_put_arg(text, BT_STR("AUTH"));
-    if (target->username != NULL)
-        bt_redis_put_arg(text, bt_str(target->username));
-    bt_redis_put_arg(text, bt_str(target->password));
-}
-
-static void put_db(const bt_redis_target_t *target, bt_text_t *text)
-{
-    char db[16];
-
-    snprintf(db, sizeof(db), "%u", target->db);
-    bt_redis_put_head(text, 2);
-    bt_redis_put_arg(text, BT_STR("SELECT"));
-    bt_redis_put_arg(text, bt_str(db));
 }
 
 static void become_up(bt_redis_conn_t *conn)
@@ -328,29 +270,16 @@ static void become_up(bt_redis_conn_t *conn)
 /* One question at a time: it is the one that an error belongs to. */
 static void greet_next(bt_redis_conn_t *conn)
 {
-    const bt_redis_target_t *target = &conn->target;
     bt_text_t text;
 
-    if (conn->greeting == ASK_AUTH && target->password == NULL)
-        conn->greeting++;
-    if (conn->greeting == ASK_DB && target->db == 0)
-        conn->greeting++;
-    if (conn->greeting == ASK_ROLE && !target->must_be_master)
-        conn->greeting++;
-    if (conn->greeting == ASK_NOTHING) {
-        become_up(conn);
-        return;
-    }
     bt_text_init(&text);
-    if (conn->greeting == ASK_AUTH)
-        put_auth(target, &text);
-    else if (conn->greeting == ASK_DB)
-        put_db(target, &text);
-    else
-        bt_text_puts(&text, "*1\r\n$4\r\nROLE\r\n");
-    conn->greet.cb = on_greeted;
-    send_call(conn, &conn->greet, bt_text_str(&text));
-    conn->is_broken |= text.failed;
+    if (bt_redis_greeting_next(&conn->greeting, &conn->target, &text)) {
+        conn->greet.cb = on_greeted;
+        send_call(conn, &conn->greet, bt_text_str(&text));
+        conn->is_broken |= text.failed;
+    } else {
+        become_up(conn);
+    }
     bt_text_fini(&text);
 }
 
@@ -603,8 +532,8 @@ static void on_dial_begins(bt_timer_t *timer)
         return;
     }
     conn->is_resolving = true;
-    if (bt_resolve_start(&conn->resolve, conn->loop, conn->host, conn->target.port, on_resolved) !=
-        0) {
+    if (bt_resolve_turn(&conn->resolve, conn->loop, conn->host, conn->target.port,
+                        conn->target.turn, on_resolved) != 0) {
         conn->is_resolving = false;
         fail(conn, "the name \"%s\" cannot be looked up", conn->host);
     }

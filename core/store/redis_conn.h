@@ -2,7 +2,7 @@
  *
  * Owner: whoever opened it; lives on one loop, allocated here.
  * Life:  open -> on_up | on_gone -> close or on_gone -> on_freed (last, always).
- * Flow:  resolve -> connect -> TLS -> AUTH, SELECT, ROLE -> on_up; then each call gets the next reply. Commands of a turn leave in one write at its end.
+ * Flow:  resolve -> connect -> TLS -> greeting -> on_up; then each call gets the next reply. Commands of a turn leave in one write at its end.
  * Cost:  no allocation of ours per call; hiredis makes those of a reply.
  */
 #ifndef BT_STORE_REDIS_CONN_H
@@ -29,11 +29,13 @@ typedef struct
     const char *host; /* copied too. NULL: path */
     const char *path;
     unsigned port, db;
+    unsigned turn; /* which of the host's addresses is dialled, where it has several */
     const char *username, *password;
-    bt_redis_tls_t *tls; /* NULL: plain */
-    bool must_be_master; /* asks ROLE */
-    uint32_t connect_ms; /* until on_up */
-    uint32_t silent_ms;  /* something is under way and nothing has come for so long: gone */
+    bt_redis_tls_t *tls;  /* NULL: plain */
+    bool must_be_master;  /* asks ROLE */
+    bool must_be_cluster; /* asks READWRITE */
+    uint32_t connect_ms;  /* until on_up */
+    uint32_t silent_ms;   /* something is under way and nothing has come for so long: gone */
     _Atomic uint64_t *round_trips; /* NULL: not counted */
 } bt_redis_target_t;
 
@@ -56,9 +58,5 @@ uint64_t bt_redis_conn_waited_us(const bt_redis_conn_t *conn);
 /* No on_gone any more; calls under way get NULL before it returns. */
 void bt_redis_conn_close(bt_redis_conn_t *conn);
 uint64_t bt_redis_conn_up_ms(const bt_redis_conn_t *conn); /* how long it has been up; 0 = is not */
-
-/* A command's bytes, appended to text. */
-void bt_redis_put_head(bt_text_t *text, unsigned count);
-void bt_redis_put_arg(bt_text_t *text, bt_str_t arg);
 
 #endif

@@ -1,15 +1,41 @@
 /* redis_ops.c - commands out, replies in. A shape that no server of ours would send is an error of the store, never an assertion. */
 #include "store/redis_ops.h"
 
-#include "store/redis_conn.h"
-
 #include "base/err.h"
 
+#include <hiredis/hiredis.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 /* ---- out ---- */
+/* "*3\r\n", "$12\r\n": by hand, since each command has a handful and printf would be most of its cost. */
+static void put_count(bt_text_t *text, char kind, size_t n)
+{
+    char line[24];
+    size_t at = sizeof(line);
+
+    line[--at] = '\n';
+    line[--at] = '\r';
+    do
+        line[--at] = (char) ('0' + n % 10);
+    while ((n /= 10) > 0);
+    line[--at] = kind;
+    bt_text_put(text, (bt_str_t){line + at, sizeof(line) - at});
+}
+
+void bt_redis_put_head(bt_text_t *text, unsigned count)
+{
+    put_count(text, '*', count);
+}
+
+void bt_redis_put_arg(bt_text_t *text, bt_str_t arg)
+{
+    put_count(text, '$', arg.n);
+    bt_text_put(text, arg);
+    bt_text_put(text, BT_STR("\r\n"));
+}
+
 void bt_redis_key(bt_str_t space, bt_str_t key, char *out, size_t size, size_t *n_p)
 {
     int n = snprintf(out, size, "baton:{");

@@ -22,6 +22,10 @@ typedef struct bt_redis_command {
     bt_text_t *args;
 } bt_redis_command_t;
 
+/* A command's bytes, appended to text: how many arguments, then each. */
+void bt_redis_put_head(bt_text_t *text, unsigned count);
+void bt_redis_put_arg(bt_text_t *text, bt_str_t arg);
+
 /* args is emptied first. */
 void bt_redis_op_encode(const bt_store_op_t *op, bt_redis_command_t *command);
 /* EVALSHA, or EVAL with the text, and the command's arguments, appended to out. */

@@ -90,6 +90,7 @@ void bt_redis_sentinel_query(bt_redis_client_t *client)
     const bt_store_host_t *host = &store->where.hosts[client->seed];
     bt_redis_target_t target = {.host = host->host,
                                 .port = host->port,
+                                .turn = client->turn,
                                 .password = store->sentinel_password,
                                 .connect_ms = store->connect_ms,
                                 .silent_ms = 4 * store->op_ms};

@@ -2,6 +2,7 @@
 #include "loop/resolve.h"
 
 #include "base/err.h"
+#include "names.h"
 #include "util.h"
 
 #include <arpa/inet.h>
@@ -96,6 +97,26 @@ static void test_name(void **state)
     assert_int_equal(ntohs(((struct sockaddr_in *) &last_addr)->sin_port), 4321);
 }
 
+/* Whoever asks again gets another one. */
+static void test_turn(void **state)
+{
+    static const char *const expected[] = {"10.0.0.1", "10.0.0.2", "fd00::3", "10.0.0.1"};
+    bt_resolve_t r;
+
+    (void) state;
+    names_host = "several.test";
+    for (unsigned i = 0; i < 3; i++)
+        names_addresses[i] = expected[i];
+    for (unsigned i = 0; i < 4; i++) {
+        assert_int_equal(bt_resolve_turn(&r, &loop, "several.test", 7, i, on_answer), 0);
+        TURN_UNTIL(&loop, answers == i + 1);
+        assert_string_equal(text_of(&last_addr), expected[i]);
+    }
+    assert_int_equal(bt_resolve_turn(&r, &loop, "127.0.0.9", 7, 3, on_answer), 0);
+    TURN_UNTIL(&loop, answers == 5);
+    assert_string_equal(text_of(&last_addr), "127.0.0.9");
+}
+
 /* A label over 63 bytes cannot be asked for, so this fails without a packet. */
 static void test_bad_name(void **state)
 {
@@ -148,6 +169,7 @@ int main(void)
         cmocka_unit_test(test_not_numeric),
         WITH_LOOP(test_number_comes_from_the_loop),
         WITH_LOOP(test_name),
+        WITH_LOOP(test_turn),
         WITH_LOOP(test_bad_name),
         WITH_LOOP(test_cancel),
         WITH_LOOP(test_port_out_of_range),

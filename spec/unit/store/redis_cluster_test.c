@@ -222,6 +222,18 @@ static void test_failover(void **state)
     TURN_UNTIL(&rig.loop, rig.ups >= 2 && rig_health(&rig) == BT_STORE_UP);
     assert_string_equal(rig_do(&rig, KEY(CELL_GET, "c")).text, "x");
     wait_says(&nodes[MASTERS], "INFO replication", "role:master");
+    /* The old one comes back as its replica, and then takes over in good order: its master says MOVED from one command to the next. */
+    redis_again(&nodes[owner]);
+    wait_says(&nodes[owner], "INFO replication", "master_link_status:up");
+    for (unsigned i = 0; i < MASTERS; i++) /* who votes must know that it is a replica */
+        if (i != owner)
+            wait_says(&nodes[i], "CLUSTER NODES", " slave ");
+    redis_send(&nodes[owner], "CLUSTER FAILOVER");
+    const unsigned ups = rig.ups;
+    while (rig.ups == ups)
+        rig_ask(&rig, KEY(CELL_GET, "c"));
+    assert_string_equal(rig_do(&rig, KEY(CELL_GET, "c")).text, "x");
+    wait_says(&nodes[owner], "INFO replication", "role:master");
     rig_close(&rig);
 }
 

@@ -1,4 +1,5 @@
 /* Redirections that no good cluster sends: each ends in an error and a back-off, none in a loop, a crash or a wait. */
+#include "../loop/names.h"
 #include "rig.h"
 
 #include "store/redis_client.h"
@@ -6,10 +7,12 @@
 #include <stdio.h>
 
 #define PROBE "{baton}:probe\r\n"
+#define GREETING "READWRITE\r\n"
 
 typedef struct node {
     int listener, peer;
     unsigned port, accepted;
+    const char *greeted; /* the answer to what is asked first */
     char heard[65536];
     size_t n;
 } node_t;
@@ -23,6 +26,7 @@ static void node_start(node_t *node)
 
     memset(node, 0, sizeof(*node));
     node->peer = -1;
+    node->greeted = "+OK\r\n";
     node->listener = raw_listen(AF_INET, &addr);
     assert_true(node->listener >= 0);
     fcntl(node->listener, F_SETFL, O_NONBLOCK);
@@ -34,6 +38,14 @@ static void node_end(node_t *node)
     close(node->listener);
     if (node->peer >= 0)
         close(node->peer);
+}
+
+static void say(node_t *node, const char *fmt, unsigned port)
+{
+    char text[400];
+    int n = snprintf(text, sizeof(text), fmt, port);
+
+    assert_int_equal(send(node->peer, text, (size_t) n, MSG_NOSIGNAL), n);
 }
 
 /* Takes who dials, instead of who is there, and what it asks. */
@@ -56,6 +68,11 @@ static bool node_turn(node_t *node)
             node->n += (size_t) got;
     }
     node->heard[node->n] = '\0';
+    if (strstr(node->heard, GREETING) != NULL) {
+        node->n = 0;
+        node->heard[0] = '\0';
+        say(node, node->greeted, 0);
+    }
     return fd >= 0;
 }
 
@@ -68,22 +85,19 @@ static void hear(node_t *node, const char *text)
     node->heard[0] = '\0';
 }
 
-static void say(node_t *node, const char *fmt, unsigned port)
-{
-    char text[400];
-    int n = snprintf(text, sizeof(text), fmt, port);
-
-    assert_int_equal(send(node->peer, text, (size_t) n, MSG_NOSIGNAL), n);
-}
-
-static void begin(void)
+static void begin_as(const char *host)
 {
     char url[80];
 
     node_start(&a);
     node_start(&b);
-    snprintf(url, sizeof(url), "redis-cluster://127.0.0.1:%u", a.port);
+    snprintf(url, sizeof(url), "redis-cluster://%s:%u", host, a.port);
     rig_open(&rig, &(bt_store_config_t){.url = url, .op_ms = 5000, .connect_ms = 20000});
+}
+
+static void begin(void)
+{
+    begin_as("127.0.0.1");
 }
 
 static void begin_up(void)
@@ -344,6 +358,53 @@ static void test_cluster_down(void **state)
     end();
 }
 
+/* A server that is full, or does not let us write, is the owner all the same: no other one would do more. */
+static void test_refusing_owner_is_kept(void **state)
+{
+    (void) state;
+    begin();
+    for (unsigned i = 0; i < 5; i++) {
+        hear(&a, PROBE);
+        say(&a, "-OOM command not allowed when used memory > 'maxmemory'\r\n", 0);
+    }
+    hear(&a, PROBE);
+    assert_int_equal(rig_health(&rig), BT_STORE_DEGRADED);
+    assert_int_equal(a.accepted, 1);
+    end();
+}
+
+/* The address that was the owner's is another server's by now, which would take every key. */
+static void test_stranger(void **state)
+{
+    (void) state;
+    begin();
+    a.greeted = "-ERR This instance has cluster support disabled\r\n";
+    while (rig_health(&rig) != BT_STORE_DEGRADED)
+        node_turn(&a);
+    assert_non_null(strstr(rig_why(&rig), "it is no node of a cluster; write redis://"));
+    assert_null(strstr(a.heard, PROBE));
+    assert_int_equal(rig.ups, 0);
+    end();
+}
+
+/* One name for all nodes, and the first of its addresses is nobody's. */
+static void test_name_of_several(void **state)
+{
+    (void) state;
+    names_host = "cache.test";
+    names_addresses[0] = "127.0.0.2";
+    names_addresses[1] = "127.0.0.1";
+    begin_as("cache.test");
+    for (unsigned i = 1; i <= 2; i++) { /* also when it has been well before */
+        hear(&a, PROBE);
+        say(&a, "+OK\r\n", 0);
+        TURN_UNTIL(&rig.loop, rig.ups == i);
+        close(a.peer);
+        a.peer = -1;
+    }
+    end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +418,9 @@ int main(void)
         cmocka_unit_test(test_end_while_asking),
         cmocka_unit_test(test_probe_is_asked_elsewhere),
         cmocka_unit_test(test_cluster_down),
+        cmocka_unit_test(test_refusing_owner_is_kept),
+        cmocka_unit_test(test_stranger),
+        cmocka_unit_test(test_name_of_several),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,7 +70,7 @@ static bool is_free(unsigned port)
     return is;
 }
 
-static unsigned free_port(void)
+unsigned redis_free_port(void)
 {
     const unsigned count = highest_port() - PORT_LOW + 1;
     unsigned port;
@@ -173,7 +173,7 @@ static bool run(redis_server_t *server)
 static void start_anywhere(redis_server_t *server)
 {
     for (int i = 0; i < 20; i++) {
-        server->port = free_port();
+        server->port = redis_free_port();
         if (run(server))
             return;
     }

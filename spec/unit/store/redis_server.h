@@ -25,6 +25,8 @@ typedef struct redis_server {
 
 /* NULL where there is none; the reason has been printed, and main returns 77. */
 const char *redis_program(void);
+/* Nobody's now, and none that the kernel hands out to those who connect. */
+unsigned redis_free_port(void);
 /* words: more of its command line ("--maxmemory", "1mb"), NULL at the end, or NULL; they must outlive the server. Returns when it answers. */
 void redis_start(redis_server_t *server, const char *const *words);
 /* config: the text of its file. */

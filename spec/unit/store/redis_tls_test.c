@@ -39,27 +39,35 @@ static bool make_certificates(void)
     return system(command) == 0;
 }
 
+/* more: of its command line, NULL at the end. */
+static unsigned start_with(redis_server_t *one, char tls_port[16], const char *const *more)
+{
+    const unsigned at = redis_free_port();
+    const char *words[REDIS_WORDS_MAX] = {"--tls-port",
+                                          tls_port,
+                                          "--tls-cert-file",
+                                          file("cert.pem"),
+                                          "--tls-key-file",
+                                          file("key.pem"),
+                                          "--tls-ca-cert-file",
+                                          file("ca.pem"),
+                                          "--tls-auth-clients",
+                                          "optional",
+                                          NULL};
+    unsigned n = 10;
+
+    snprintf(tls_port, 16, "%u", at);
+    while (*more != NULL)
+        words[n++] = *more++;
+    redis_start(one, words);
+    return at;
+}
+
 static void start(void)
 {
     static char tls_port[16];
-    struct sockaddr_storage addr;
-    int fd = raw_listen(AF_INET, &addr);
 
-    port = ntohs(((struct sockaddr_in *) &addr)->sin_port);
-    close(fd);
-    snprintf(tls_port, sizeof(tls_port), "%u", port);
-    const char *words[] = {"--tls-port",
-                           tls_port,
-                           "--tls-cert-file",
-                           file("cert.pem"),
-                           "--tls-key-file",
-                           file("key.pem"),
-                           "--tls-ca-cert-file",
-                           file("ca.pem"),
-                           "--tls-auth-clients",
-                           "optional",
-                           NULL};
-    redis_start(&server, words);
+    port = start_with(&server, tls_port, (const char *const[]){NULL});
     snprintf(url, sizeof(url), "rediss://localhost:%u", port);
 }
 
@@ -157,13 +165,65 @@ static void test_client_certificate(void **state)
     assert_non_null(strstr(err, "needs a key"));
 }
 
+static void expect_says(const redis_server_t *one, const char *command, const char *text)
+{
+    bool is = false;
+
+    while (!is) {
+        redisReply *reply = redis_ask(one, command);
+        is = reply->str != NULL && strstr(reply->str, text) != NULL;
+        freeReplyObject(reply);
+        usleep(10000);
+    }
+}
+
+/* The seed has no slot, and names the owner as its certificate does. */
+static void test_cluster(void **state)
+{
+    static const char *const words[] = {"--cluster-enabled",
+                                        "yes",
+                                        "--tls-cluster",
+                                        "yes",
+                                        "--cluster-require-full-coverage",
+                                        "no",
+                                        "--cluster-config-file",
+                                        "conf",
+                                        "--cluster-announce-hostname",
+                                        "localhost",
+                                        "--cluster-preferred-endpoint-type",
+                                        "hostname",
+                                        NULL};
+    redis_server_t nodes[2];
+    char ports[2][16], text[64];
+    rig_t rig;
+
+    (void) state;
+    for (unsigned i = 0; i < 2; i++)
+        start_with(&nodes[i], ports[i], words);
+    redis_send(&nodes[1], "CLUSTER ADDSLOTSRANGE 0 16383");
+    redis_send(&nodes[0], "CLUSTER MEET 127.0.0.1 %s", ports[1]);
+    expect_says(&nodes[0], "CLUSTER INFO", "cluster_slots_ok:16384");
+    expect_says(&nodes[0], "CLUSTER NODES", ",localhost master");
+    snprintf(text, sizeof(text), "rediss-cluster://localhost:%s", ports[0]);
+    rig_open(&rig,
+             &(bt_store_config_t){
+                 .url = text, .tls_ca_file = file("ca.pem"), .op_ms = 20000, .connect_ms = 20000});
+    TURN_UNTIL(&rig.loop, rig.ups == 1);
+    assert_int_equal(rig_do(&rig, OP(COUNTER_ADD, "n", .amount = 3)).number, 3);
+    rig_close(&rig);
+    redisReply *reply = redis_ask(&nodes[1], "DBSIZE");
+    assert_true(reply->integer > 0);
+    freeReplyObject(reply);
+    for (unsigned i = 0; i < 2; i++)
+        redis_end(&nodes[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_distrust),
-        cmocka_unit_test(test_name_given),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_client_certificate),
+        cmocka_unit_test(test_distrust), cmocka_unit_test(test_name_given),
+        cmocka_unit_test(test_large),    cmocka_unit_test(test_client_certificate),
+        cmocka_unit_test(test_cluster),
     };
     char command[128];
 
