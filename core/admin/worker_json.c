@@ -236,6 +236,8 @@ void bt_worker_describe(bt_text_t *out, const bt_worker_pool_t *pool, bt_worker_
     bt_text_json_member(out, "url", w->spec.url);
     bt_text_json_member(out, "pool", pool->spec.name);
     bt_text_json_member(out, "role", bt_role_name(w->spec.role));
+    if (w->said != NULL)
+        bt_text_json_member(out, "role_switched_from", bt_role_name(w->said->role));
     put_sources(out, w);
     put_address(out, w);
     put_spec(out, w);

@@ -74,6 +74,22 @@ void bt_breaker_join(bt_breaker_t *b, bt_breaker_group_t *g)
     b->group = g;
 }
 
+void bt_breaker_carry(bt_breaker_t *b, bt_breaker_t *from)
+{
+    pthread_mutex_lock(&from->lock);
+    memcpy(b->failed_at_ms, from->failed_at_ms, sizeof b->failed_at_ms);
+    b->failed_next = from->failed_next;
+    b->failed_count = from->failed_count;
+    b->open_for_ms = from->open_for_ms;
+    atomic_store(&b->open_until_ms, atomic_load(&from->open_until_ms));
+    atomic_store(&b->hinted_until_ms, atomic_load(&from->hinted_until_ms));
+    atomic_store(&b->spared_until_ms, atomic_load(&from->spared_until_ms));
+    atomic_store(&b->opened_total, atomic_load(&from->opened_total));
+    atomic_store(&b->spared_total, atomic_load(&from->spared_total));
+    atomic_store(&b->state, is_closed(from) ? BT_BREAKER_CLOSED : BT_BREAKER_OPEN);
+    pthread_mutex_unlock(&from->lock);
+}
+
 /* One may be out, be it the only one: it is the one that fails. */
 static bool is_above_cap(const bt_breaker_t *b, unsigned out)
 {

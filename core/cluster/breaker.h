@@ -56,6 +56,9 @@ void bt_breaker_init(bt_breaker_t *b, const bt_breaker_config_t *config);
 void bt_breaker_fini(bt_breaker_t *b);
 /* Before any other thread knows it; once. Not usable, until that is said. */
 void bt_breaker_join(bt_breaker_t *b, bt_breaker_group_t *g);
+/* What it holds against its worker and for how long, from one that stands for the same process. Before b has joined. A probe that is under way
+ * stays the old one's. */
+void bt_breaker_carry(bt_breaker_t *b, bt_breaker_t *from);
 /* May this worker be chosen now? (Closed; or open time over and no probe running.) Does not take the probe slot. */
 bool bt_breaker_allows(const bt_breaker_t *b, uint64_t now_ms);
 /* Takes the right to send; false = somebody else has the probe. *probe_p says whether this leg is the probe and must end in

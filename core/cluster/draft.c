@@ -76,37 +76,6 @@ void bt_draft_keep(bt_draft_t *d, unsigned pool, bt_worker_t *w, unsigned source
     bt_draft_put(d, pool, bt_worker_ref(w), sources);
 }
 
-/* The same worker by another description: who names it, and since when. */
-void bt_draft_inherit(bt_worker_t *fresh, const bt_worker_t *old)
-{
-    atomic_store(&fresh->sources, atomic_load(&old->sources));
-    for (unsigned i = 0; i < BT_NAMED_COUNT; i++)
-        atomic_store(&fresh->named_ms[i], atomic_load(&old->named_ms[i]));
-    atomic_store(&fresh->draining, atomic_load(&old->draining));
-}
-
-/* An engine that is asked for another role may have taken it: no description says which it has. */
-void bt_draft_carry_switch(bt_worker_t *fresh, const bt_worker_t *old)
-{
-    const int state = atomic_load(&old->switching);
-
-    if (state == BT_SWITCH_ASKING || state == BT_SWITCH_UNKNOWN)
-        atomic_store(&fresh->switching, BT_SWITCH_UNKNOWN);
-}
-
-/* A label, a weight or a zone is no reason to take an engine that serves out until it is checked again. */
-void bt_draft_carry_health(bt_worker_t *fresh, bt_worker_t *old)
-{
-    struct sockaddr_storage addr;
-
-    if (fresh->spec.role != old->spec.role || fresh->engine != old->engine ||
-        atomic_load(&old->health) != BT_HEALTH_UP)
-        return;
-    if (!atomic_load(&fresh->has_addr) && bt_worker_get_addr(old, &addr))
-        bt_worker_set_addr(fresh, &addr);
-    atomic_store(&fresh->health, BT_HEALTH_UP);
-}
-
 static void set_sources(bt_worker_t *w, unsigned sources, uint64_t wall_ms)
 {
     for (unsigned i = 0; i < BT_NAMED_COUNT; i++) {
@@ -126,15 +95,6 @@ void bt_draft_set_sources(const bt_draft_t *d)
     for (unsigned i = 0; i < d->pool_count; i++)
         for (unsigned j = 0; j < d->counts[i]; j++)
             set_sources(d->workers[i][j], d->sources[i][j], wall_ms);
-}
-
-/* Under the old name where the new description gives none. */
-int bt_draft_take_over(bt_worker_t *fresh, const bt_worker_t *old)
-{
-    bt_draft_inherit(fresh, old);
-    if (fresh->name == NULL)
-        fresh->name = bt_str_dup(bt_str(old->name));
-    return fresh->name != NULL ? 0 : BT_E_NOMEM;
 }
 
 /* ---- names and checks over the whole draft ---- */

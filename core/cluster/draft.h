@@ -39,14 +39,6 @@ int bt_draft_pool(bt_draft_t *d, unsigned i, const bt_pool_spec_t *spec,
                   const bt_worker_pool_t *old, unsigned count);
 void bt_draft_put(bt_draft_t *d, unsigned pool, bt_worker_t *w, unsigned sources); /* takes w */
 void bt_draft_keep(bt_draft_t *d, unsigned pool, bt_worker_t *w, unsigned sources);
-/* The same worker by another description: who names it, since when, and whether it drains. */
-void bt_draft_inherit(bt_worker_t *fresh, const bt_worker_t *old);
-/* And under the old name where the new description gives none. */
-int bt_draft_take_over(bt_worker_t *fresh, const bt_worker_t *old);
-/* And out of service where nobody knows which role its engine has. */
-void bt_draft_carry_switch(bt_worker_t *fresh, const bt_worker_t *old);
-/* And up where its engine is the same one, in the same role, at the same place. */
-void bt_draft_carry_health(bt_worker_t *fresh, bt_worker_t *old);
 void bt_draft_set_sources(const bt_draft_t *d);
 int bt_draft_check(const bt_draft_t *d, char *err, size_t err_size);
 
@@ -55,11 +47,6 @@ int bt_draft_check(const bt_draft_t *d, char *err, size_t err_size);
 const bt_worker_pool_t *bt_registry_find_pool(const bt_workers_t *f, const char *name);
 int bt_registry_make_worker(bt_registry_t *r, const bt_worker_spec_t *spec, bt_worker_t **worker_p,
                             char *err, size_t err_size);
-/* *worker_p, just made by spec, is the engine of `before` by another description: it becomes one that has registered what that one
- * has. before: NULL, or one of another connector or role: nothing. On failure the caller still has *worker_p. */
-int bt_registry_keep_registration(bt_registry_t *r, const bt_worker_spec_t *spec,
-                                  const bt_worker_t *before, bt_worker_t **worker_p, char *err,
-                                  size_t err_size);
 /* Ends the draft in both cases. */
 int bt_registry_publish(bt_registry_t *r, bt_draft_t *d, char *err, size_t err_size);
 

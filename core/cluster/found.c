@@ -3,7 +3,7 @@
 #include "cluster/draft.h"
 
 #include "base/err.h"
-#include "cluster/url.h"
+#include "cluster/successor.h"
 #include "cluster/worker_index.h"
 
 #include <stdio.h>
@@ -48,24 +48,16 @@ static int find_old(finding_t *f, const bt_worker_pool_t *pool, const bt_worker_
                     bt_worker_t **old_p)
 {
     char why[160];
-    bt_url_t url;
-    int rc = bt_url_parse(&url, bt_str(spec->url), why, sizeof why);
-    if (rc < 0)
-        return rc == BT_E_NOMEM
-                   ? rc
-                   : bt_err_refuse(f->err, f->err_size, "worker url \"%s\": %s", spec->url, why);
-    const bt_worker_t place = {.host = url.host,
-                               .port = url.port,
-                               .base_path = url.base_path,
-                               .spec.dp_rank = spec->dp_rank >= 0 ? spec->dp_rank : url.rank};
-    *old_p = bt_worker_index_find_place(&f->places[pool->index], &place);
-    bt_url_fini(&url);
-    return 0;
+    int rc = bt_worker_index_find_spec(&f->places[pool->index], spec, old_p, why, sizeof why);
+
+    return rc == 0 || rc == BT_E_NOMEM
+               ? rc
+               : bt_err_refuse(f->err, f->err_size, "worker url \"%s\": %s", spec->url, why);
 }
 
 static bool is_as_said(const bt_worker_t *w, const bt_worker_spec_t *spec)
 {
-    return bt_worker_spec_same(&w->spec, spec) &&
+    return !bt_successor_is_needed(w, spec) &&
            (spec->name == NULL || strcmp(spec->name, w->name) == 0);
 }
 
@@ -79,17 +71,13 @@ static int put_described(finding_t *f, const bt_worker_pool_t *pool, const bt_wo
         bt_draft_keep(&f->d, pool->index, old, others | BT_NAMED_BIT(f->source));
         return 0;
     }
-    int rc = bt_registry_make_worker(f->r, spec, &w, f->err, f->err_size);
+    int rc = bt_successor_make(f->r, BT_SUCCESSOR_DESCRIBED, spec, old, &w, f->err, f->err_size);
     if (rc < 0)
         return rc;
     f->has_changed = true;
     if (old != NULL) {
         f->d.is_taken[old->slot] = true;
-        rc = bt_registry_keep_registration(f->r, spec, old, &w, f->err, f->err_size);
-        bt_draft_carry_switch(w, old);
-        bt_draft_carry_health(w, old);
-        if (rc == 0)
-            rc = bt_draft_take_over(w, old);
+        rc = bt_successor_keep_name(w, old);
     }
     bt_draft_put(&f->d, pool->index, w, BT_NAMED_BIT(f->source));
     return rc;

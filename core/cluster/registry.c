@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "cluster/slots.h"
+#include "cluster/successor.h"
 #include "cluster/worker_index.h"
 
 #include <stdio.h>
@@ -14,27 +15,13 @@
 
 /* ---- workers of a draft ---- */
 
+/* The names that their descriptions give. */
 static bool is_same_worker(const bt_worker_t *w, const bt_worker_spec_t *spec)
 {
     bool same_name = spec->name == NULL
                          ? w->spec.name == NULL
                          : w->spec.name != NULL && strcmp(spec->name, w->spec.name) == 0;
-    return same_name && bt_worker_spec_same(&w->spec, spec);
-}
-
-/* The old pool's worker that this spec describes and that no earlier spec has claimed. One that only its registration has named
- * becomes another one: it is the configuration's from now on. */
-static bt_worker_t *claim_old(bt_draft_t *d, const bt_worker_pool_t *old,
-                              const bt_worker_spec_t *spec)
-{
-    for (unsigned i = 0; old != NULL && i < old->all.count; i++) {
-        bt_worker_t *w = old->all.items[i];
-        if (d->is_taken[w->slot] || w->spec.registered.is_new || !is_same_worker(w, spec))
-            continue;
-        d->is_taken[w->slot] = true;
-        return bt_worker_ref(w);
-    }
-    return NULL;
+    return same_name && !bt_successor_is_needed(w, spec);
 }
 
 int bt_registry_make_worker(bt_registry_t *r, const bt_worker_spec_t *spec, bt_worker_t **worker_p,
@@ -168,12 +155,12 @@ int bt_registry_publish(bt_registry_t *r, bt_draft_t *d, char *err, size_t err_s
     }
     log_refusals(d);
     bt_draft_set_sources(d);
-    join_pools(d);
-    bt_draft_fini(d);
     bt_workers_t *old = r->current;
     workers->epoch = old->epoch + 1;
     r->current = workers;
     drain_removed(old, workers, marks);
+    join_pools(d); /* now: a breaker that is open takes its predecessor's place in the group */
+    bt_draft_fini(d);
     free(marks);
     bt_workers_changed();
     if (r->publish != NULL)
@@ -223,90 +210,41 @@ void bt_registry_free(bt_registry_t *r)
     free(r);
 }
 
-/* The same engine under another description: what it has registered holds, and until when. */
-static void carry_registration(bt_worker_t *fresh, const bt_worker_t *old)
+/* Who stands there and was not claimed by an earlier description; NULL: nobody. A url that cannot be read is refused later. */
+static bt_worker_t *find_before(const bt_draft_t *d, const bt_worker_index_t *places,
+                                const bt_worker_spec_t *spec)
 {
-    fresh->registered_at_ms = old->registered_at_ms;
-    fresh->word_at_ms = old->word_at_ms;
-    fresh->is_registered = atomic_load(&old->is_registered);
-}
-
-/* Not one of another connector, or of the other role, nor one that comes by a word of its own. */
-static bool has_word_for(const bt_worker_t *before, const bt_worker_t *now)
-{
-    return before->registered_at_ms != 0 && now->spec.registered.kv_address[0] == '\0' &&
-           before->spec.role == now->spec.role && before->pair_rules.family != NULL &&
-           now->pair_rules.family != NULL &&
-           strcmp(before->pair_rules.family, now->pair_rules.family) == 0;
-}
-
-int bt_registry_keep_registration(bt_registry_t *r, const bt_worker_spec_t *spec,
-                                  const bt_worker_t *before, bt_worker_t **worker_p, char *err,
-                                  size_t err_size)
-{
-    bt_worker_spec_t said;
-    bt_worker_t *fresh;
-    int rc;
-
-    if (before == NULL || !has_word_for(before, *worker_p))
-        return 0;
-    if ((rc = bt_worker_spec_copy(&said, spec)) < 0)
-        return rc;
-    said.registered = before->spec.registered;
-    said.registered.is_new = false;
-    rc = bt_registry_make_worker(r, &said, &fresh, err, err_size);
-    bt_worker_spec_fini(&said);
-    if (rc < 0)
-        return rc;
-    bt_worker_unref(*worker_p);
-    *worker_p = fresh;
-    carry_registration(fresh, before);
-    return 0;
-}
-
-/* The worker that stood at the place of this one; NULL: none. */
-static bt_worker_t *find_before(const bt_worker_pool_t *old, const bt_worker_index_t *places,
-                                const bt_worker_t *w)
-{
-    return old != NULL ? bt_worker_index_find_place(places, w) : NULL;
-}
-
-/* A spec that no old worker has. */
-static int make_described(bt_registry_t *r, const bt_worker_spec_t *spec,
-                          const bt_worker_pool_t *old, const bt_worker_index_t *places,
-                          bt_worker_t **worker_p, char *err, size_t err_size)
-{
+    char ignored[160];
     bt_worker_t *w;
-    int rc = bt_registry_make_worker(r, spec, &w, err, err_size);
 
-    if (rc < 0)
-        return rc;
-    rc = bt_registry_keep_registration(r, spec, find_before(old, places, w), &w, err, err_size);
-    if (rc < 0)
-        bt_worker_unref(w);
-    else
-        *worker_p = w;
-    return rc;
+    if (bt_worker_index_find_spec(places, spec, &w, ignored, sizeof ignored) < 0 || w == NULL)
+        return NULL;
+    return d->is_taken[w->slot] ? NULL : w;
 }
 
-/* A worker of the configuration: the one that is there already, as it is or by another description, or a new one. */
-static int apply_worker(bt_registry_t *r, bt_draft_t *d, unsigned pool, const bt_worker_pool_t *old,
+/* A worker of the configuration: the one that is there already, as it is or by another description, or a new one. One that only its
+ * registration has named becomes another one: it is the configuration's from now on. */
+static int apply_worker(bt_registry_t *r, bt_draft_t *d, unsigned pool,
                         const bt_worker_index_t *places, const bt_worker_spec_t *spec, char *err,
                         size_t err_size)
 {
-    bt_worker_t *w = claim_old(d, old, spec), *before;
-    int rc = w == NULL ? make_described(r, spec, old, places, &w, err, err_size) : 0;
+    bt_worker_t *before = find_before(d, places, spec), *w;
+    int rc;
+
+    if (before != NULL && !before->spec.registered.is_new && is_same_worker(before, spec)) {
+        bt_draft_keep(d, pool, before,
+                      atomic_load(&before->sources) | BT_NAMED_BIT(BT_NAMED_CONFIG));
+        return 0;
+    }
+    rc = bt_successor_make(r, BT_SUCCESSOR_DESCRIBED, spec, before, &w, err, err_size);
     if (rc < 0)
         return rc;
-    before = find_before(old, places, w);
-    if (before != NULL && before != w && !d->is_taken[before->slot]) {
+    if (before != NULL)
         d->is_taken[before->slot] = true;
-        bt_draft_carry_switch(w, before);
-        if ((atomic_load(&before->sources) & ~BT_NAMED_BIT(BT_NAMED_CONFIG)) != 0)
-            bt_draft_inherit(w, before);
-    }
+    if (w->said != NULL) /* a name tells of the role that it had at first */
+        rc = bt_successor_keep_name(w, before);
     bt_draft_put(d, pool, w, atomic_load(&w->sources) | BT_NAMED_BIT(BT_NAMED_CONFIG));
-    return 0;
+    return rc;
 }
 
 static bool is_name_taken(const bt_draft_t *d, const char *name)
@@ -343,7 +281,7 @@ static int draft_apply(bt_registry_t *r, bt_draft_t *d, const bt_worker_spec_t *
         if (rc == 0)
             rc = bt_draft_pool(d, i, &pools[i], old, counts[i] + others);
         for (unsigned j = 0; rc == 0 && j < counts[i]; j++)
-            rc = apply_worker(r, d, i, old, &places, &workers[i][j], err, err_size);
+            rc = apply_worker(r, d, i, &places, &workers[i][j], err, err_size);
         bt_worker_index_fini(&places);
         if (rc < 0)
             return rc;
@@ -398,15 +336,20 @@ static int draft_current(bt_registry_t *r, bt_draft_t *d, const bt_worker_t *exc
     return 0;
 }
 
-/* The worker at the same place that only sources name which find workers by themselves. */
-static bt_worker_t *find_found(const bt_worker_pool_t *pool, const bt_worker_t *w)
+/* Who is there, where nobody gave their word for it by hand. A url that cannot be read is refused later. */
+static int find_found(const bt_worker_pool_t *pool, const bt_worker_spec_t *spec,
+                      bt_worker_t **found_p)
 {
-    for (unsigned i = 0; i < pool->all.count; i++) {
-        bt_worker_t *other = pool->all.items[i];
-        if (bt_worker_same_place(w, other))
-            return (atomic_load(&other->sources) & ~BT_NAMED_FOUND) == 0 ? other : NULL;
-    }
-    return NULL;
+    bt_worker_index_t places = {0};
+    char ignored[160];
+    bt_worker_t *w = NULL;
+    int rc = bt_worker_index_places(&places, pool->all.items, pool->all.count, 0);
+
+    if (rc == 0)
+        (void) bt_worker_index_find_spec(&places, spec, &w, ignored, sizeof ignored);
+    bt_worker_index_fini(&places);
+    *found_p = w != NULL && (atomic_load(&w->sources) & ~BT_NAMED_FOUND) == 0 ? w : NULL;
+    return rc;
 }
 
 int bt_registry_add(bt_registry_t *r, const char *pool, const bt_worker_spec_t *spec, char *err,
@@ -414,29 +357,23 @@ int bt_registry_add(bt_registry_t *r, const char *pool, const bt_worker_spec_t *
 {
     const bt_worker_pool_t *target =
         pool != NULL ? bt_registry_find_pool(r->current, pool) : r->current->pools;
+    bt_worker_t *before, *w;
     bt_draft_t d;
-    bt_worker_t *w;
     if (target == NULL || r->current->pool_count == 0) {
         snprintf(err, err_size, "there is no pool %s", pool != NULL ? pool : "yet");
         return BT_E_INVAL;
     }
     const enum bt_source source = spec->registered.is_new ? BT_NAMED_ENGINE : BT_NAMED_API;
-    int rc = bt_registry_make_worker(r, spec, &w, err, err_size);
+    const enum bt_successor_by by =
+        source == BT_NAMED_API ? BT_SUCCESSOR_ADDED : BT_SUCCESSOR_DESCRIBED;
+    int rc = find_found(target, spec, &before);
+    if (rc == 0)
+        rc = bt_successor_make(r, by, spec, before, &w, err, err_size);
     if (rc < 0)
         return rc;
-    bt_worker_t *before = find_found(target, w);
-    rc = bt_registry_keep_registration(r, spec, before, &w, err, err_size);
+    rc = before != NULL ? bt_successor_keep_name(w, before) : 0;
     if (rc < 0 || (rc = draft_current(r, &d, before)) < 0) {
         bt_worker_unref(w);
-        return rc;
-    }
-    if (before != NULL) {
-        bt_draft_carry_switch(w, before);
-        rc = bt_draft_take_over(w, before);
-    }
-    if (rc < 0) {
-        bt_worker_unref(w);
-        bt_draft_fini(&d);
         return rc;
     }
     bt_draft_put(&d, target->index, w, atomic_load(&w->sources) | BT_NAMED_BIT(source));
@@ -452,40 +389,26 @@ static bt_worker_t **draft_find(bt_draft_t *d, const bt_worker_t *w)
     return NULL;
 }
 
-/* Another worker under the old name, as drained as it was. */
-static int remake_worker(bt_registry_t *r, const bt_worker_t *w, const bt_worker_spec_t *spec,
-                         bt_worker_t **fresh_p, char *err, size_t err_size)
+/* now_p is set before the publication: who is told of the new set may ask for it. */
+static int put_in_place(bt_registry_t *r, enum bt_successor_by by, const bt_worker_t *w,
+                        const bt_worker_spec_t *spec, bt_worker_t **now_p, char *err,
+                        size_t err_size)
 {
-    int rc = bt_registry_make_worker(r, spec, fresh_p, err, err_size);
-
-    if (rc < 0)
-        return rc;
-    (*fresh_p)->registered_at_ms =
-        w->registered_at_ms; /* or it would have fallen silent long ago */
-    rc = bt_draft_take_over(*fresh_p, w);
-    if (rc < 0)
-        bt_worker_unref(*fresh_p);
-    return rc;
-}
-
-/* now_p is set before the publication: who is told of the new set may ask for it. keeps_role: w's role is not what changes. */
-static int put_in_place(bt_registry_t *r, const bt_worker_t *w, const bt_worker_spec_t *spec,
-                        bool keeps_role, bt_worker_t **now_p, char *err, size_t err_size)
-{
-    bt_worker_t *fresh, **at;
+    bt_worker_t *fresh = NULL, **at;
     bt_draft_t d;
     int rc = draft_current(r, &d, NULL);
 
     if (rc < 0)
         return rc;
     at = draft_find(&d, w);
-    rc = at != NULL ? remake_worker(r, w, spec, &fresh, err, err_size) : BT_E_INVAL;
+    rc = at != NULL ? bt_successor_make(r, by, spec, w, &fresh, err, err_size) : BT_E_INVAL;
+    if (rc == 0)
+        rc = bt_successor_keep_name(fresh, w);
     if (rc < 0) {
+        bt_worker_unref(fresh);
         bt_draft_fini(&d);
         return rc;
     }
-    if (keeps_role)
-        bt_draft_carry_switch(fresh, w);
     bt_worker_unref(*at);
     *at = *now_p = fresh;
     return bt_registry_publish(r, &d, err, err_size);
@@ -544,7 +467,7 @@ int bt_registry_replace(bt_registry_t *r, const bt_worker_t *w, const bt_worker_
 {
     bt_worker_t *now;
 
-    return put_in_place(r, w, spec, false, &now, err, err_size);
+    return put_in_place(r, BT_SUCCESSOR_SWITCHED, w, spec, &now, err, err_size);
 }
 
 int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_t *said,
@@ -559,7 +482,7 @@ int bt_registry_take_word(bt_registry_t *r, bt_worker_t *w, const bt_registered_
     if ((rc = bt_worker_spec_copy(&spec, &w->spec)) < 0)
         return rc;
     spec.registered = *said;
-    rc = put_in_place(r, w, &spec, true, now_p, err, err_size);
+    rc = put_in_place(r, BT_SUCCESSOR_REGISTERED, w, &spec, now_p, err, err_size);
     bt_worker_spec_fini(&spec);
     return rc;
 }

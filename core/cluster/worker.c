@@ -214,6 +214,9 @@ static int fill(bt_worker_t *w, const bt_worker_spec_t *spec, char *err, size_t 
 static void free_worker(bt_worker_t *w)
 {
     bt_worker_spec_fini(&w->spec);
+    if (w->said != NULL)
+        bt_worker_spec_fini(w->said);
+    free(w->said);
     free(w->name);
     free(w->host);
     free(w->base_path);

@@ -148,6 +148,7 @@ typedef struct bt_worker {
     const char *kv_address; /* said or registered; NULL = not known */
     bool must_register;     /* its legs need that address, and the configuration does not say it */
     bool serves_alone;      /* hybrids, and who computes a prompt that nothing is said of */
+    bt_worker_spec_t *said; /* by its source, where its role was switched since; NULL = spec */
     /* ---- live: read by every plan, written rarely ---- */
     _Alignas(64) _Atomic int64_t
         others_tokens[BT_PHASE_COUNT]; /* of the fleet's other gateways (core/fleet) */

@@ -2,6 +2,7 @@
 #include "cluster/worker_index.h"
 
 #include "base/err.h"
+#include "cluster/url.h"
 
 #include <stdlib.h>
 
@@ -79,6 +80,23 @@ bt_worker_t *bt_worker_index_put_place(bt_worker_index_t *x, bt_worker_t *w)
 bt_worker_t *bt_worker_index_find_place(const bt_worker_index_t *x, const bt_worker_t *place)
 {
     return *cell_of_place(x, place);
+}
+
+int bt_worker_index_find_spec(const bt_worker_index_t *x, const bt_worker_spec_t *spec,
+                              bt_worker_t **found_p, char *why, size_t why_size)
+{
+    bt_url_t url;
+    int rc = bt_url_parse(&url, bt_str(spec->url), why, why_size);
+
+    if (rc < 0)
+        return rc;
+    const bt_worker_t place = {.host = url.host,
+                               .port = url.port,
+                               .base_path = url.base_path,
+                               .spec.dp_rank = spec->dp_rank >= 0 ? spec->dp_rank : url.rank};
+    *found_p = bt_worker_index_find_place(x, &place);
+    bt_url_fini(&url);
+    return 0;
 }
 
 bt_worker_t *bt_worker_index_put_name(bt_worker_index_t *x, bt_worker_t *w)

@@ -20,6 +20,9 @@ void bt_worker_index_fini(bt_worker_index_t *x);                /* all zeros is 
 /* Where workers are: host (any case), port, path and rank. NULL: it is in now; else who stands there. */
 bt_worker_t *bt_worker_index_put_place(bt_worker_index_t *x, bt_worker_t *w);
 bt_worker_t *bt_worker_index_find_place(const bt_worker_index_t *x, const bt_worker_t *place);
+/* Where a description says that it is. < 0: that cannot be read, and why says so. */
+int bt_worker_index_find_spec(const bt_worker_index_t *x, const bt_worker_spec_t *spec,
+                              bt_worker_t **found_p, char *why, size_t why_size);
 /* What they are called; an index has places or names, not both. */
 bt_worker_t *bt_worker_index_put_name(bt_worker_index_t *x, bt_worker_t *w);
 bt_worker_t *bt_worker_index_find_name(const bt_worker_index_t *x, const char *name);

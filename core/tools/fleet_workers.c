@@ -48,6 +48,21 @@ static void put_sources(bt_text_t *table, bt_str_t worker)
     fleet_cell(table, since, false);
 }
 
+/* Why it gets no requests; else what its sources do not say. */
+static void get_note(bt_str_t worker, char *text, size_t size)
+{
+    char from[32];
+
+    if (fleet_get_bool(worker, "draining")) {
+        snprintf(text, size, "draining");
+        return;
+    }
+    fleet_get(worker, "why_not", text, size);
+    fleet_get(worker, "role_switched_from", from, sizeof from);
+    if (text[0] == '\0' && from[0] != '\0')
+        snprintf(text, size, "switched from %s", from);
+}
+
 static void print_workers(bt_str_t told)
 {
     static const char *const members[] = {"name", "url", "pool", "role", "health"};
@@ -66,10 +81,7 @@ static void print_workers(bt_str_t told)
             }
             fleet_cell_number(&table, fleet_get_number(item.value, "requests"), false);
             put_sources(&table, item.value);
-            if (fleet_get_bool(item.value, "draining"))
-                snprintf(text, sizeof text, "draining");
-            else
-                fleet_get(item.value, "why_not", text, sizeof text);
+            get_note(item.value, text, sizeof text);
             fleet_cell(&table, text, true);
         }
     fleet_print_table(&table);

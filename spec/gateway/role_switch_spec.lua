@@ -4,6 +4,7 @@ local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
+local proc = require("gateway.support.proc")
 
 local PATH = "/v1/completions"
 local BODY = '{"model":"sim","prompt":"a baton","max_tokens":4}'
@@ -145,6 +146,57 @@ describe("POST /workers/*/role", function()
     end, 10, "the engine is asked again")
     c:close()
     eventually(has_role("p1", "decode"), 10, "p1 is decode")
+  end)
+
+  -- A file with that for p1, and p0 and d0 as they are.
+  local function config_of(workers, p1)
+    local rows, said = {}, { p0 = 'role = "prefill"', p1 = p1, d0 = 'role = "decode"' }
+    for name, words in pairs(said) do
+      local w = workers[name]
+      rows[#rows + 1] = ('{ name = %q, url = %q, engine = "sglang", bootstrap_port = %s, %s }'):format(
+        name, w.url, w.second > 0 and w.second or '"none"', words)
+    end
+    return ("return { pools = { { workers = { %s } } } }"):format(table.concat(rows, ", "))
+  end
+
+  local function reload(p1)
+    local file = assert(io.open(f.config_path, "w"))
+    file:write(config_of(f.workers, p1))
+    file:close()
+    local _, before = f.gateway:stderr():gsub("reloaded: epoch", "")
+    f.gateway:kill(proc.SIGHUP)
+    eventually(function()
+      return select(2, f.gateway:stderr():gsub("reloaded: epoch", "")) > before
+    end, 10, "it has been read")
+  end
+
+  it("keeps the role over SIGHUP, until the file says another one than before", function()
+    f = fleet.start({
+      workers = { "role=prefill,count=2,role_switch=1" .. SGLANG, "role=decode" .. SGLANG },
+      config = function(workers)
+        return config_of(workers, 'role = "prefill"')
+      end,
+    })
+    assert.equal(202, (switch("p1", "to=decode")))
+    eventually(has_role("p1", "decode"), 10, "p1 is decode")
+    assert.equal("prefill", f:told("p1").role_switched_from)
+    local id = f:told("p1").id
+    reload('role = "prefill"')
+    assert.equal(id, f:told("p1").id)
+    reload('role = "prefill", zone = "b"')
+    local told = f:told("p1")
+    assert.equal("b", told.zone)
+    assert.equal("decode", told.role)
+    assert.is_true(told.usable, "nothing says that it is another process")
+    load_until("p1 serves decode legs", function()
+      return f:told("p1").legs.decode.ok > 0
+    end)
+    reload('role = "decode", zone = "b"') -- both say it
+    told = f:told("p1")
+    assert.equal("decode", told.role)
+    assert.is_nil(told.role_switched_from)
+    reload('role = "prefill", zone = "b"')
+    assert.equal("prefill", f:told("p1").role)
   end)
 
   it("gives a vLLM that can be both another role without a word to the engine", function()

@@ -200,7 +200,7 @@ function fleet.start(ask)
   local process, port, admin_port, told = fleet.start_gateway(words, ask.proc)
   local self = setmetatable({
     sim = sim, workers = sim.workers, gateway = process, port = port, admin_port = admin_port, ready_file = told,
-    marks = {},
+    config_path = ask.config and words[1], marks = {},
   }, Fleet)
   if ask.registers then
     self:register(told[ask.registers])
