@@ -22,7 +22,7 @@ typedef struct place {
     bt_list_t dirty;
     bt_worker_spec_t spec;
     pod_t *owner;    /* NULL = it is to go */
-    bool is_named;   /* the registry knows it by us */
+    bool is_named;   /* the registry knows it by us, or may */
     bool is_refused; /* by the sink, as it is described now */
 } place_t;
 
@@ -346,11 +346,14 @@ static void on_flush(bt_timer_t *timer)
     const unsigned count = gather(t);
     const int rc = count > 0 ? t->sink(t->user, t->changes, count) : 0;
 
-    for (unsigned i = 0; i < count; i++)
-        if (rc < 0)
+    for (unsigned i = 0; i < count; i++) {
+        if (rc < 0) {
+            t->batch[i]->is_named |= !t->changes[i].is_gone; /* some may have been taken */
             bt_list_push(&t->dirty, &t->batch[i]->dirty);
-        else
+        } else {
             settle(t, t->batch[i], &t->changes[i]);
+        }
+    }
     if (rc < 0)
         bt_log_error("discovery", "%s: %s: %u changes are tried again", t->label, bt_err_text(rc),
                      count);

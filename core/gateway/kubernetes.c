@@ -19,7 +19,7 @@ static int complete(const bt_gateway_t *g, bt_found_change_t *all, bt_found_chan
                                  &taken->found.spec, all->why, sizeof all->why);
 }
 
-/* Those that the configuration refuses are not for the registry. */
+/* What all sources come to. Those that the configuration refuses are not for the registry. */
 static int on_change(void *user, bt_found_change_t *changes, unsigned count)
 {
     bt_gateway_t *g = user;
@@ -47,6 +47,19 @@ static int on_change(void *user, bt_found_change_t *changes, unsigned count)
     return rc;
 }
 
+/* What one source says. */
+static int on_word(void *user, bt_found_change_t *changes, unsigned count)
+{
+    const bt_gateway_kube_t *from = user;
+    bt_gateway_t *g = from->gateway;
+    const bt_workers_t *now = bt_registry_current(g->registry);
+    const char *first_pool = now->pool_count > 0 ? now->pools[0].spec.name : "";
+
+    return g->kube_words == NULL
+               ? on_change(g, changes, count)
+               : bt_kube_words_change(g->kube_words, from->source, first_pool, changes, count);
+}
+
 /* Metrics tell them apart by their labels. */
 static int refuse_twice(const bt_gateway_t *g, unsigned i, char *err, size_t err_size)
 {
@@ -66,14 +79,19 @@ static int refuse_twice(const bt_gateway_t *g, unsigned i, char *err, size_t err
 
 int bt_gateway_kubernetes_open(bt_gateway_t *g, char *err, size_t err_size)
 {
+    const unsigned count = g->config->workers_kubernetes_count;
     char why[BT_CONFIG_ERR_BYTES] = "";
 
-    for (unsigned i = 0; i < g->config->workers_kubernetes_count; i++) {
+    if (count > 1 && bt_kube_words_new(&g->kube_words, count, on_change, g) < 0)
+        return BT_E_NOMEM;
+    for (unsigned i = 0; i < count; i++) {
         bt_kube_options_t *options = &g->kube_options[i];
         const char *text = g->config->workers_kubernetes[i];
+        g->kube_users[i] = (bt_gateway_kube_t){.gateway = g, .source = i};
         int rc = bt_config_kubernetes_read(options, bt_str(text), why, sizeof why);
         if (rc == 0)
-            rc = bt_kube_open(&g->kubes[i], &g->control, options, on_change, g, why, sizeof why);
+            rc = bt_kube_open(&g->kubes[i], &g->control, options, on_word, &g->kube_users[i], why,
+                              sizeof why);
         if (rc < 0) {
             bt_config_kubernetes_fini(options);
             return rc == BT_E_CONFIG ? bt_err_refuse(err, err_size, "--workers-kubernetes: %s", why)
@@ -104,4 +122,6 @@ void bt_gateway_kubernetes_stop(bt_gateway_t *g)
         bt_kube_close(g->kubes[g->kube_count - 1]);
         bt_config_kubernetes_fini(&g->kube_options[g->kube_count - 1]);
     }
+    bt_kube_words_free(g->kube_words);
+    g->kube_words = NULL;
 }

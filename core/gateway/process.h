@@ -11,12 +11,19 @@
 #include "cluster/role_auto.h"
 #include "config/config.h"
 #include "discovery/kube.h"
+#include "discovery/kube_words.h"
 #include "fleet/fleet.h"
 #include "loop/listener.h"
 #include "reload/reload.h"
 #include "transfer/registration.h"
 
 typedef struct bt_gateway bt_gateway_t;
+
+/* Whose pods a change is about: a --workers-kubernetes by its number. */
+typedef struct bt_gateway_kube {
+    bt_gateway_t *gateway;
+    unsigned source;
+} bt_gateway_kube_t;
 
 /* One event thread. Its members belong to that thread once it runs. */
 typedef struct bt_gateway_loop {
@@ -92,6 +99,8 @@ struct bt_gateway {
     bt_dns_t *dns;                                            /* --workers-dns */
     bt_kube_options_t kube_options[BT_CONFIG_KUBERNETES_MAX]; /* --workers-kubernetes */
     bt_kube_t *kubes[BT_CONFIG_KUBERNETES_MAX];
+    bt_gateway_kube_t kube_users[BT_CONFIG_KUBERNETES_MAX]; /* what their changes come with */
+    bt_kube_words_t *kube_words; /* NULL: there is one, and it agrees with itself */
     unsigned kube_count;
     uv_signal_t signals[BT_GATEWAY_SIGNALS];
     bt_timer_t grace;   /* end of the drain */

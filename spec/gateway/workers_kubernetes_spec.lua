@@ -174,6 +174,38 @@ describe("baton run --workers-kubernetes", function()
       wait_usable("d0 d2 p0")
     end)
 
+    it("are one worker each whoever finds them: the first option's word counts while it lasts", function()
+      api = kube_api.start()
+      sim = fleet.start_sim(SIM)
+      local p0, d0 = pods()
+      api:put(p0, d0)
+      start("zone=first", { "--workers-kubernetes",
+        ("namespace=llm,selector=team=a,api=%s,zone=second,ca-file=%s"):format(api.url, api.ca_file) })
+      wait_usable("d0 p0")
+      local function in_both(name, w)
+        return pod(name, w, { labels = { app = "vllm", team = "a", ["llm-d.ai/role"] = w.role } })
+      end
+      api:put(in_both("d1", sim.list[3]), in_both("p0", sim.list[1]))
+      wait_usable("d0 d1 p0")
+      eventually(function()
+        local sources = json.decode(http.get(admin_port, "/discovery").body).sources
+        return #sources == 2 and sources[1].pods.ready == 3 and sources[2].pods.ready == 2, json.encode(sources)
+      end, 10, "both know their pods")
+      local now = workers()
+      assert.equal("first", now.p0.zone)
+      assert.equal("first", now.d1.zone)
+      assert.equal(3, json.decode(http.get(admin_port, "/workers").body).total)
+      local only_second = { app = "else", team = "a", ["llm-d.ai/role"] = "decode" }
+      api:put(pod("d1", sim.list[3], { labels = only_second })) -- the first selector no longer chooses it
+      eventually(function()
+        local w = workers().d1
+        return w and w.zone == "second" and w.usable, http.get(admin_port, "/workers").body
+      end, 10, "the second one's word counts")
+      serves()
+      api:delete("llm/d1")
+      wait_usable("d0 p0")
+    end)
+
     it("that cannot be workers are named with the reason", function()
       api = kube_api.start()
       sim = fleet.start_sim(SIM)
