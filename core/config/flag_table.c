@@ -270,7 +270,7 @@ const bt_flag_t bt_flags[] = {
     {"dns-min-secs", "S", BT_GROUP_WORKERS, true, SETTING(SECS(AT(dns.min_ms), 0.1)),
      "a name is not looked up more often, whatever its TTL (1)"},
     {"dns-max-secs", "S", BT_GROUP_WORKERS, true, SETTING(SECS(AT(dns.max_ms), 0.1)),
-     "nor more seldom (60)"},
+     "nor more seldom (60); one that has no address, at least every 5 s"},
     {"dns-servers", "ADDR[:PORT],...", BT_GROUP_WORKERS, true, SETTING(TEXT(AT(dns_servers))),
      "who is asked (those of /etc/resolv.conf)"},
     {"workers-kubernetes", "KEY=VALUE,...", BT_GROUP_WORKERS, false,

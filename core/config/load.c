@@ -46,7 +46,7 @@ static int init(bt_config_t *c)
                      .upstream = {.idle_timeout_ms = 4000, .idle_max = 256}},
         .fleet_heartbeat_ms = 100,
         .fleet_expiry_ms = 2000,
-        .dns = {.hold_ms = 15000, .min_ms = 1000, .max_ms = 60000},
+        .dns = {.hold_ms = 15000, .min_ms = 1000, .max_ms = 60000, .absent_max_ms = 5000},
     };
     bt_server_config_defaults(&c->server);
     c->server.has_http2 = true;

@@ -1,13 +1,16 @@
 /* A source is one name with its own clock: the TTL of its answers within min and max, sooner where somebody may go, later and later
- * while it fails. The registry always gets what all sources know, so one that fails takes nobody away. A place that two names lead to
- * is the first one's. */
+ * while it fails or has nobody. Who waits for a first worker does not wait long: an answer that there is nobody is the resolver's to keep for as long as the zone says
+ * (the TTL of its SOA), and asking it every few seconds is cheap. The registry always gets what all sources know, so one that fails takes nobody away. A place
+ * that two names lead to is the first one's. */
 #include "discovery/dns.h"
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "base/rand.h"
 #include "base/text.h"
+#include "cluster/worker_index.h"
 #include "discovery/dns_known.h"
 
 #include <stdio.h>
@@ -53,7 +56,8 @@ static void print_url(char out[URL_BYTES], const bt_dns_place_t *p)
 
 /* Names go to clients, addresses do not: a hash stands for them. An SRV target's first label is told where it is a name: a pod of a
  * StatefulSet has one, others have their address there. */
-static void print_name(char out[BT_WORKER_NAME_MAX + 1], const source_t *s, const bt_dns_place_t *p)
+static void print_name(char out[BT_WORKER_NAME_MAX + 1], const source_t *s, const bt_dns_place_t *p,
+                       bool is_by_host)
 {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
     const size_t n = strspn(p->target, allowed);
@@ -62,10 +66,38 @@ static void print_name(char out[BT_WORKER_NAME_MAX + 1], const source_t *s, cons
     char place[BT_DNS_NAME_MAX + 512];
 
     snprintf(place, sizeof place, "%s %s %u", s->said->pool,
-             p->target[0] != '\0' ? p->target : p->host, p->port);
+             p->target[0] != '\0' && !is_by_host ? p->target : p->host, p->port);
     snprintf(out, BT_WORKER_NAME_MAX + 1, "%.*s-%010llx", is_name ? (int) n : LABEL_MAX,
              is_name ? p->target : bt_role_name(s->said->worker->role),
              (unsigned long long) bt_str_hash(bt_str(place)) & 0xffffffffffULL);
+}
+
+/* Somebody else keeps a worker of that name, elsewhere: where the target was before. */
+static bool is_taken(const bt_worker_index_t *names, const char *name, const bt_dns_place_t *p)
+{
+    const bt_worker_t *w = bt_worker_index_find_name(names, name);
+
+    return w != NULL && (w->port != p->port || strcasecmp(w->host, p->host) != 0) &&
+           (atomic_load(&w->sources) & ~BT_NAMED_BIT(BT_NAMED_DNS)) != 0;
+}
+
+static void choose_name(char out[BT_WORKER_NAME_MAX + 1], const source_t *s,
+                        bt_dns_known_place_t *k, const bt_worker_index_t *names)
+{
+    char before[BT_WORKER_NAME_MAX + 1];
+
+    print_name(out, s, &k->place, false);
+    const bool is_other = is_taken(names, out, &k->place);
+    if (is_other) {
+        memcpy(before, out, sizeof before);
+        print_name(out, s, &k->place, true);
+    }
+    if (is_other && !k->has_other_name)
+        bt_log_warn("discovery",
+                    "%s: %s has another address now, and other sources keep its worker %s at the "
+                    "old one: at the new one it is %s",
+                    s->known.name, k->place.target, before, out);
+    k->has_other_name = is_other;
 }
 
 static bool has_label(const char *labels, const char *key)
@@ -126,32 +158,79 @@ typedef struct texts {
     char *labels;
 } texts_t;
 
-static bool is_listed(const bt_found_t *all, unsigned count, const bt_found_t *one)
+typedef struct listed {
+    bt_map_entry_t entry;
+    const bt_found_t *found;
+} listed_t;
+
+/* The set as it is put together. */
+typedef struct set {
+    bt_found_t *all;
+    texts_t *texts;
+    listed_t *listed;
+    bt_map_t map;            /* of those listed, by url and pool */
+    bt_worker_index_t names; /* of the workers that are there */
+    unsigned count;
+} set_t;
+
+static int set_init(set_t *set, const bt_workers_t *now, unsigned count)
 {
-    for (unsigned i = 0; i < count; i++)
-        if (strcmp(all[i].spec.url, one->spec.url) == 0 && strcmp(all[i].pool, one->pool) == 0)
-            return true;
-    return false;
+    *set = (set_t){.all = calloc(count + 1, sizeof *set->all),
+                   .texts = calloc(count + 1, sizeof *set->texts),
+                   .listed = calloc(count + 1, sizeof *set->listed)};
+    if (set->all == NULL || set->texts == NULL || set->listed == NULL ||
+        bt_map_init(&set->map, 64) < 0)
+        return BT_E_NOMEM;
+    return bt_worker_index_names(&set->names, now);
 }
 
-static unsigned list_source(const source_t *s, bt_found_t *all, texts_t *texts, unsigned count)
+static void set_fini(set_t *set)
+{
+    for (unsigned i = 0; i < set->count; i++)
+        free(set->texts[i].labels);
+    free(set->all);
+    free(set->texts);
+    free(set->listed);
+    free(set->map.buckets);
+    bt_worker_index_fini(&set->names);
+}
+
+/* False: it is listed already. */
+static bool list(set_t *set, const bt_found_t *one)
+{
+    const uint64_t key = bt_str_hash(bt_str(one->spec.url)) ^ bt_str_hash(bt_str(one->pool));
+    const bt_list_t *bucket = bt_map_bucket(&set->map, key);
+
+    for (const bt_list_t *it = bucket->next; it != bucket; it = it->next) {
+        const listed_t *l =
+            bt_container_of(bt_container_of(it, bt_map_entry_t, link), listed_t, entry);
+        if (strcmp(l->found->spec.url, one->spec.url) == 0 &&
+            strcmp(l->found->pool, one->pool) == 0)
+            return false;
+    }
+    set->listed[set->count].found = one;
+    bt_map_put(&set->map, &set->listed[set->count].entry, key);
+    return true;
+}
+
+static void list_source(source_t *s, set_t *set)
 {
     const differs_t differs = find_differences(&s->known);
 
     for (unsigned i = 0; i < s->known.count; i++) {
-        const bt_dns_place_t *p = &s->known.items[i].place;
-        texts_t *t = &texts[count];
-        print_url(t->url, p);
-        all[count] = (bt_found_t){.pool = s->said->pool, .spec = *s->said->worker};
-        all[count].spec.url = t->url;
-        if (is_listed(all, count, &all[count]))
+        bt_dns_known_place_t *k = &s->known.items[i];
+        bt_found_t *one = &set->all[set->count];
+        texts_t *t = &set->texts[set->count];
+        print_url(t->url, &k->place);
+        *one = (bt_found_t){.pool = s->said->pool, .spec = *s->said->worker};
+        one->spec.url = t->url;
+        if (!list(set, one))
             continue;
-        print_name(t->name, s, p);
-        all[count].spec.name = t->name;
-        all[count].spec.labels = t->labels = make_labels(s, p, differs);
-        count++;
+        choose_name(t->name, s, k, &set->names);
+        one->spec.name = t->name;
+        one->spec.labels = t->labels = make_labels(s, &k->place, differs);
+        set->count++;
     }
-    return count;
 }
 
 /* Refused is what an operator must mend: two workers of one name, too many. Told once, tried again with each answer. */
@@ -172,34 +251,50 @@ static void give(bt_dns_t *dns, const bt_found_t *all, unsigned count)
 static void publish(bt_dns_t *dns)
 {
     unsigned count = 0;
+    set_t set;
 
     for (unsigned i = 0; i < dns->count; i++)
         count += dns->sources[i]->known.count;
-    bt_found_t *all = calloc(count + 1, sizeof *all);
-    texts_t *texts = calloc(count + 1, sizeof *texts);
-    dns->is_refused |= all == NULL || texts == NULL; /* the next answer tries again */
-    if (all != NULL && texts != NULL) {
-        count = 0;
+    if (set_init(&set, bt_registry_current(dns->registry), count) == 0) {
         for (unsigned i = 0; i < dns->count; i++)
-            count = list_source(dns->sources[i], all, texts, count);
-        give(dns, all, count);
-        for (unsigned i = 0; i < count; i++)
-            free(texts[i].labels);
+            list_source(dns->sources[i], &set);
+        give(dns, set.all, set.count);
+    } else {
+        dns->is_refused = true; /* the next answer tries again */
     }
-    free(all);
-    free(texts);
+    set_fini(&set);
 }
 
 /* ---- one name ---- */
 
+/* The workers of a source's pool by place, made when the first is looked for. */
+typedef struct lookout {
+    const source_t *source;
+    bt_worker_index_t places;
+} lookout_t;
+
+static int look_out(lookout_t *l)
+{
+    const bt_workers_t *now = bt_registry_current(l->source->dns->registry);
+
+    for (unsigned i = 0; i < now->pool_count; i++)
+        if (strcmp(now->pools[i].spec.name, l->source->said->pool) == 0)
+            return bt_worker_index_places(&l->places, now->pools[i].all.items,
+                                          now->pools[i].all.count, 0);
+    return bt_worker_index_init(&l->places, 0);
+}
+
 /* One that nobody has checked yet is not down. */
 static bool is_down(void *user, const bt_dns_place_t *place)
 {
-    const bt_dns_t *dns = user;
-    char url[URL_BYTES];
+    lookout_t *l = user;
+    char url[URL_BYTES], ignored[160];
+    bt_worker_t *w = NULL;
 
     print_url(url, place);
-    const bt_worker_t *w = bt_workers_find(bt_registry_current(dns->registry), bt_str(url));
+    const bt_worker_spec_t spec = {.url = url, .dp_rank = l->source->said->worker->dp_rank};
+    if (l->places.cells != NULL || look_out(l) == 0)
+        (void) bt_worker_index_find_spec(&l->places, &spec, &w, ignored, sizeof ignored);
     return w != NULL && atomic_load_explicit(&w->health, memory_order_relaxed) == BT_HEALTH_DOWN;
 }
 
@@ -215,33 +310,50 @@ static void tell(source_t *s, enum bt_dns_result result)
     s->told = result;
 }
 
-static uint64_t next_ms(const source_t *s, uint64_t ttl_ms, const bt_dns_judge_t *judge)
+/* At most. */
+static uint64_t max_ms(const source_t *s, enum bt_dns_result result)
 {
     const bt_dns_config_t *c = &s->dns->config;
-    const unsigned doublings = s->failures > BACKOFF_MAX ? BACKOFF_MAX : s->failures;
-    uint64_t ms = s->failures > 0 ? c->min_ms << (doublings - 1) : ttl_ms;
+    const bool is_absent =
+        result == BT_DNS_EMPTY || result == BT_DNS_NXDOMAIN || s->known.count == 0;
 
-    ms = ms < c->min_ms ? c->min_ms : ms > c->max_ms ? c->max_ms : ms;
+    return result != BT_DNS_OK && is_absent && c->absent_max_ms < c->max_ms ? c->absent_max_ms
+                                                                            : c->max_ms;
+}
+
+static uint64_t next_ms(const source_t *s, const bt_dns_answer_t *answer,
+                        const bt_dns_judge_t *judge)
+{
+    const uint64_t most_ms = max_ms(s, answer->result), min_ms = s->dns->config.min_ms;
+    const unsigned doublings = s->failures > BACKOFF_MAX ? BACKOFF_MAX : s->failures;
+    uint64_t ms = s->failures > 0 ? min_ms << (doublings - 1) : answer->ttl_ms;
+
+    ms = ms > most_ms ? most_ms : ms;
+    ms = ms < min_ms ? min_ms : ms;
     ms -= bt_rand_below(ms / 16 + 1); /* names drift apart */
     const uint64_t due_ms = bt_dns_known_due_ms(&s->known, judge);
-    return due_ms >= ms ? ms : due_ms < c->min_ms ? c->min_ms : due_ms;
+    return due_ms >= ms ? ms : due_ms < min_ms ? min_ms : due_ms;
 }
 
 static void take(source_t *s, const bt_dns_answer_t *answer)
 {
     bt_dns_t *dns = s->dns;
-    const bt_dns_judge_t judge = {
-        .hold_ms = dns->config.hold_ms, .now_ms = bt_clock_ms(), .is_down = is_down, .user = dns};
+    lookout_t lookout = {.source = s};
+    const bt_dns_judge_t judge = {.hold_ms = dns->config.hold_ms,
+                                  .now_ms = bt_clock_ms(),
+                                  .is_down = is_down,
+                                  .user = &lookout};
 
     s->lookups[answer->result]++;
     s->failures = answer->result == BT_DNS_OK ? 0 : s->failures + 1;
     if (answer->result == BT_DNS_OK)
         s->good_ms = judge.now_ms;
     const bool is_other = bt_dns_known_take(&s->known, answer, &judge);
+    bt_worker_index_fini(&lookout.places);
     tell(s, answer->result);
     if (is_other || dns->is_refused)
         publish(dns);
-    bt_timer_start(&s->timer, next_ms(s, answer->ttl_ms, &judge));
+    bt_timer_start(&s->timer, next_ms(s, answer, &judge));
 }
 
 static void on_answer(void *user, const bt_dns_answer_t *answer)

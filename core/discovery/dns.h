@@ -25,6 +25,8 @@ typedef struct bt_dns_config {
     unsigned count;
     const char *servers; /* NULL = the system's */
     uint64_t hold_ms, min_ms, max_ms;
+    uint64_t
+        absent_max_ms; /* instead of max_ms for a name that says that it has nobody, or of which nobody is known yet; 5 s */
 } bt_dns_config_t;
 
 typedef struct bt_dns bt_dns_t;

@@ -3,17 +3,21 @@
  * Owner: the caller.
  * Life:  init -> an answer taken after each lookup -> fini.
  * Flow:  what an answer names is known at once; what it no longer names is missing, and goes by the table in dns_known.c.
- * Cost:  O(places squared) an answer.
+ * Cost:  O(places) an answer; never more than BT_DNS_KNOWN_MAX of them.
  */
 #ifndef BT_DISCOVERY_DNS_KNOWN_H
 #define BT_DISCOVERY_DNS_KNOWN_H
 
 #include "discovery/dns_lookup.h"
 
+/* All that one answer may name, and as many again that wait for their hold time. */
+#define BT_DNS_KNOWN_MAX (2 * BT_DNS_PLACES_MAX)
+
 typedef struct bt_dns_known_place {
     bt_dns_place_t place; /* has a host and a port */
     uint64_t missing_ms; /* since then no answer that names others has named it; 0 = the last did */
     bool is_named;       /* by the answer that is taken */
+    bool has_other_name; /* its worker's: somebody else keeps a worker of its name (dns.c) */
 } bt_dns_known_place_t;
 
 typedef struct bt_dns_known {
@@ -22,6 +26,7 @@ typedef struct bt_dns_known {
     uint64_t empty_ms; /* since then answers have named nobody; 0 = the last did */
     bt_dns_known_place_t *items;
     unsigned count, cap;
+    bool is_full; /* some had to go before their time; said once */
 } bt_dns_known_t;
 
 typedef struct bt_dns_judge { /* how long who is missing is kept */

@@ -22,6 +22,7 @@
 #define TRIES 2
 #define DEADLINE_MS 10000
 #define RUNNING_MAX 32 /* targets looked up at once */
+#define STATUS_TOO_MANY (-1)
 
 typedef struct host { /* an A lookup and the AAAA that may follow; of the name, or of one target */
     bt_dns_lookup_t *lookup;
@@ -55,8 +56,8 @@ struct bt_dns_lookup {
 
 const char *bt_dns_result_name(enum bt_dns_result result)
 {
-    static const char *const names[BT_DNS_RESULTS] = {"ok",      "empty",     "nxdomain",
-                                                      "timeout", "malformed", "failed"};
+    static const char *const names[BT_DNS_RESULTS] = {"ok",        "empty",  "nxdomain", "timeout",
+                                                      "malformed", "failed", "too_many"};
     return names[result];
 }
 
@@ -68,7 +69,8 @@ const char *bt_dns_result_text(enum bt_dns_result result)
         "there is no such name",
         "no answer in time",
         "an answer that cannot be read",
-        "no server answers it (SERVFAIL, refused, or not reached)"};
+        "no server answers it (SERVFAIL, refused, or not reached)",
+        "it has more than 1,024 addresses: give each group of workers a name of its own"};
     return texts[result];
 }
 
@@ -88,6 +90,8 @@ static enum bt_dns_result result_of(int status)
     case ARES_EBADNAME:
     case ARES_EBADSTR:
         return BT_DNS_MALFORMED;
+    case STATUS_TOO_MANY:
+        return BT_DNS_TOO_MANY;
     default:
         return BT_DNS_FAILED;
     }
@@ -244,7 +248,7 @@ static int parse_addresses(bool is_v6, const unsigned char *bytes, int size, bt_
             inet_ntop(AF_INET6, &v6[i].ip6addr, places[(*count_p)++].host, BT_DNS_HOST_BYTES);
         else
             inet_ntop(AF_INET, &v4[i].ipaddr, places[(*count_p)++].host, BT_DNS_HOST_BYTES);
-    return n == 0 ? ARES_ENODATA : n > (int) BT_DNS_PLACES_MAX ? ARES_ENOMEM : ARES_SUCCESS;
+    return n == 0 ? ARES_ENODATA : n > (int) BT_DNS_PLACES_MAX ? STATUS_TOO_MANY : ARES_SUCCESS;
 }
 
 /* What the targets have come to. One whose lookup failed is named all the same. */
@@ -273,54 +277,60 @@ static void ask_targets(bt_dns_lookup_t *l)
         finish_targets(l);
 }
 
-static void take_target(host_t *h, int status, const unsigned char *bytes, int size)
+static int read_target(host_t *h, const unsigned char *bytes, int size)
 {
-    bt_dns_lookup_t *l = h->lookup;
-    bt_dns_place_t *first = calloc(1, sizeof *first);
+    bt_dns_place_t first = {.host = ""};
     unsigned n;
+    const int status = parse_addresses(h->is_v6, bytes, size, &first, 1, &n);
 
     if (status == ARES_SUCCESS)
-        status = first != NULL ? parse_addresses(h->is_v6, bytes, size, first, 1, &n) : ARES_ENOMEM;
-    if (status == ARES_SUCCESS)
-        memcpy(h->place.host, first->host, sizeof first->host);
-    free(first);
+        memcpy(h->place.host, first.host, sizeof first.host);
+    return status;
+}
+
+static int read_addresses(host_t *h, const unsigned char *bytes, int size)
+{
+    bt_dns_lookup_t *l = h->lookup;
+
+    note_ttl(l, bytes, size);
+    if (l->is_srv)
+        return read_target(h, bytes, size);
+    if (l->places == NULL)
+        l->places = calloc(BT_DNS_PLACES_MAX, sizeof *l->places);
+    return l->places == NULL ? ARES_ENOMEM
+                             : parse_addresses(h->is_v6, bytes, size, l->places, BT_DNS_PLACES_MAX,
+                                               &l->answer.count);
+}
+
+static void end_host(host_t *h, int status)
+{
+    bt_dns_lookup_t *l = h->lookup;
+
+    if (!l->is_srv) {
+        finish(l, result_of(status));
+        return;
+    }
     h->is_dropped = status == ARES_ENODATA || status == ARES_ENOTFOUND;
     l->running--;
     ask_targets(l);
 }
 
-static void take_addresses(host_t *h, int status, const unsigned char *bytes, int size)
-{
-    bt_dns_lookup_t *l = h->lookup;
-
-    if (status == ARES_SUCCESS)
-        l->places = calloc(BT_DNS_PLACES_MAX, sizeof *l->places);
-    if (status == ARES_SUCCESS)
-        status = l->places != NULL ? parse_addresses(h->is_v6, bytes, size, l->places,
-                                                     BT_DNS_PLACES_MAX, &l->answer.count)
-                                   : ARES_ENOMEM;
-    finish(l, result_of(status));
-}
-
+/* An alias (CNAME) of a host without an A record is an answer with records, and with no address. */
 static void on_host(void *user, int status, int timeouts, unsigned char *bytes, int size)
 {
     host_t *h = user;
-    bt_dns_lookup_t *l = h->lookup;
 
     (void) timeouts;
     if (status == ARES_EDESTRUCTION)
         return;
-    if (status == ARES_ENODATA && !h->is_v6 && l->family == BT_DNS_AUTO) {
+    if (status == ARES_SUCCESS)
+        status = read_addresses(h, bytes, size);
+    if (status == ARES_ENODATA && !h->is_v6 && h->lookup->family == BT_DNS_AUTO) {
         h->is_v6 = true;
         ask_host(h);
         return;
     }
-    if (status == ARES_SUCCESS)
-        note_ttl(l, bytes, size);
-    if (l->is_srv)
-        take_target(h, status, bytes, size);
-    else
-        take_addresses(h, status, bytes, size);
+    end_host(h, status);
 }
 
 /* Targets are whole names; the name itself may be short, as in a pod. */
@@ -349,7 +359,7 @@ static int take_records(bt_dns_lookup_t *l, const struct ares_srv_reply *all)
     for (const struct ares_srv_reply *r = all; r != NULL; r = r->next)
         n += is_target(r);
     if (n == 0 || n > BT_DNS_PLACES_MAX)
-        return n == 0 ? ARES_ENODATA : ARES_ENOMEM;
+        return n == 0 ? ARES_ENODATA : STATUS_TOO_MANY;
     l->hosts = calloc(n, sizeof *l->hosts);
     l->places = calloc(n, sizeof *l->places);
     if (l->hosts == NULL || l->places == NULL)

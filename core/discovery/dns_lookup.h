@@ -3,7 +3,7 @@
  *
  * Owner: whoever starts it, until its callback has run or it is cancelled.
  * Life:  start -> callback once, from the loop, never from start -> gone; or cancel: no callback.
- * Flow:  c-ares asks over UDP, over TCP where an answer is cut; A first, AAAA only where a name has no A.
+ * Flow:  c-ares asks over UDP, over TCP where an answer is cut; A first, AAAA only where a name, or what it is an alias of, has no A.
  * Cost:  a c-ares channel each, so that /etc/resolv.conf is read anew; nothing blocks but that read. Ends within 10 s.
  */
 #ifndef BT_DISCOVERY_DNS_LOOKUP_H
@@ -35,6 +35,7 @@ enum bt_dns_result {
     BT_DNS_TIMEOUT,
     BT_DNS_MALFORMED,
     BT_DNS_FAILED, /* SERVFAIL or refused by all servers, none reached, no memory */
+    BT_DNS_TOO_MANY, /* more than BT_DNS_PLACES_MAX: some of them would be another part with every answer */
     BT_DNS_RESULTS
 };
 const char *bt_dns_result_name(enum bt_dns_result result);

@@ -429,6 +429,37 @@ describe("baton run --workers-dns", function()
     serves()
   end)
 
+  it("asks for AAAA behind an alias, too", function()
+    local number = free_port()
+    server = dns.start({
+      ["alias.test"] = { CNAME = "six.test" }, ["six.test"] = { AAAA = { "::1" } },
+      ["_http._tcp.p.test"] = { SRV = { { "alias.test", number } } },
+    })
+    start({ "--workers-dns", "name=alias.test,port=" .. number, "--workers-dns", "srv=_http._tcp.p.test" }, QUICK)
+    wait_lookups("alias.test", "ok", 1)
+    wait_lookups("_http._tcp.p.test", "ok", 1)
+    assert.is_truthy(by_url()["http://[::1]:" .. number])
+    assert.equal(0, lookups("alias.test", "empty"))
+  end)
+
+  it("takes a name of more than 1,024 addresses for a mistake, and says so", function()
+    local number = start_sims({ "127.0.0.2" })
+    local many = {}
+    for i = 1, 1025 do
+      many[i] = ("10.0.%d.%d"):format(i / 256, i % 256)
+    end
+    server = dns.start({ ["p.test"] = { A = { "127.0.0.2" } } })
+    start({ "--workers-dns", "name=p.test,port=" .. number }, QUICK)
+    wait_urls(urls(number, "127.0.0.2"))
+    server:set({ ["p.test"] = { A = many, fault = "truncated" } }) -- over TCP
+    wait_lookups("p.test", "too_many", 2)
+    gateway:says("p.test: it has more than 1,024 addresses: give each group of workers a name of its own")
+    wait_urls(urls(number, "127.0.0.2"))
+    table.remove(many)
+    server:set({ ["p.test"] = { A = many, fault = "truncated" } })
+    wait_lookups("p.test", "ok", 1)
+  end)
+
   it("starts before DNS does, and ends while a lookup runs", function()
     local number = start_sims({ "127.0.0.2" })
     server = dns.start({ ["p.test"] = { fault = "servfail" } })

@@ -4,9 +4,10 @@
 --
 --   { ["a.test"] = { A = { "127.0.0.1" }, AAAA = {}, SRV = { { "b.test", 8000, 0, 0 } }, ttl = 0, fault = nil } }
 --
--- A name that is not there is NXDOMAIN, a type that is not there an empty answer. fault: servfail, nxdomain, empty,
--- refused, silent, garbage (bytes that are no message, then ones that are a broken one), truncated (UDP is cut, TCP
--- whole). SRV: target, port, priority, weight. Each question is a line of stdout: name, type, udp or tcp, fault.
+-- CNAME = "b.test": the answer has that record first, then what b.test has of the type. A name that is not there is
+-- NXDOMAIN, a type that is not there an empty answer. fault: servfail, nxdomain, empty, refused, silent, garbage (bytes
+-- that are no message, then ones that are a broken one), truncated (UDP is cut, TCP whole). SRV: target, port, priority,
+-- weight. Each question is a line of stdout: name, type, udp or tcp, fault.
 
 local bit = require("bit")
 local socket = require("socket")
@@ -81,11 +82,16 @@ local function answer(message, is_tcp)
   elseif fault == "truncated" and not is_tcp then
     return head(message, 0x0200, 0, 0) .. question
   end
-  local records = {}
-  for _, value in ipairs(fault ~= "empty" and entry[kind] or {}) do
-    local data = encode[kind](value)
-    local code = kind == "A" and 1 or kind == "AAAA" and 28 or 33
-    records[#records + 1] = "\192\12" .. u16(code) .. u16(1) .. u16(0) .. u16(entry.ttl or 0) .. u16(#data) .. data
+  local records, owner, has = {}, "\192\12", entry
+  local function put(code, data)
+    records[#records + 1] = owner .. u16(code) .. u16(1) .. u16(0) .. u16(entry.ttl or 0) .. u16(#data) .. data
+  end
+  if entry.CNAME and not fault then
+    put(5, encode_name(entry.CNAME))
+    owner, has = encode_name(entry.CNAME), zone[entry.CNAME] or {}
+  end
+  for _, value in ipairs(fault ~= "empty" and has[kind] or {}) do
+    put(kind == "A" and 1 or kind == "AAAA" and 28 or 33, encode[kind](value))
   end
   return head(message, 0, 0, #records) .. question .. table.concat(records)
 end

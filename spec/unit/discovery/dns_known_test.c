@@ -210,6 +210,40 @@ static void a_target_of_both_families_stays_where_it_is(void **state)
     assert_true(knows("fd00::1"));
 }
 
+/* As a name that gives others with every answer: all of the last answer are known, and as many as there is room for of those before. */
+static void fresh_addresses_have_a_bound(void **state)
+{
+    static bt_dns_place_t places[BT_DNS_PLACES_MAX];
+
+    (void) state;
+    for (unsigned answer = 0; answer < 4; answer++) {
+        for (unsigned i = 0; i < BT_DNS_PLACES_MAX; i++)
+            snprintf(places[i].host, sizeof places[i].host, "10.%u.%u.%u", answer, i / 256,
+                     i % 256);
+        now_ms += 10;
+        assert_true(take(BT_DNS_OK, places, BT_DNS_PLACES_MAX));
+        assert_int_equal(known.count, answer == 0 ? BT_DNS_PLACES_MAX : BT_DNS_KNOWN_MAX);
+        assert_int_equal(known.is_full, answer >= 2);
+    }
+    for (unsigned i = 0; i < known.count; i++) /* those that are missing longest have gone */
+        assert_true(strncmp(known.items[i].place.host, "10.2.", 5) == 0 ||
+                    strncmp(known.items[i].place.host, "10.3.", 5) == 0);
+    now_ms += 1000;
+    assert_true(take(BT_DNS_OK, places, BT_DNS_PLACES_MAX));
+    assert_int_equal(known.count, BT_DNS_PLACES_MAX);
+    assert_false(take(BT_DNS_OK, places, BT_DNS_PLACES_MAX));
+}
+
+static void an_answer_may_name_one_twice(void **state)
+{
+    (void) state;
+    assert_true(answers("a b a"));
+    assert_int_equal(known.count, 2);
+    assert_true(answers("a c c b"));
+    assert_int_equal(known.count, 3);
+    assert_false(answers("c c b a a"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +255,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_target_is_itself_wherever_it_is, setup, teardown),
         cmocka_unit_test_setup_teardown(a_target_of_both_families_stays_where_it_is, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(fresh_addresses_have_a_bound, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_answer_may_name_one_twice, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,17 +70,21 @@ static bt_dns_lookup_t *find_lookup(const char *name)
 }
 
 /* The next lookup of a name ends so. */
-static void answer(const char *name, const bt_dns_place_t *places, unsigned count)
+static void answer_as(const char *name, const bt_dns_answer_t *a)
 {
-    const bt_dns_answer_t a = {.result = count > 0 ? BT_DNS_OK : BT_DNS_FAILED,
-                               .places = places,
-                               .count = count,
-                               .ttl_ms = 5000};
     bt_dns_lookup_t *l;
 
     STEP_UNTIL((l = find_lookup(name)) != NULL, turn_once(&loop));
-    l->cb(l->user, &a);
+    l->cb(l->user, a);
     end(l);
+}
+
+static void answer(const char *name, const bt_dns_place_t *places, unsigned count)
+{
+    answer_as(name, &(bt_dns_answer_t){.result = count > 0 ? BT_DNS_OK : BT_DNS_FAILED,
+                                       .places = places,
+                                       .count = count,
+                                       .ttl_ms = 5000});
 }
 
 /* ---- the stage ---- */
@@ -291,6 +295,73 @@ static void a_set_that_is_refused_is_tried_again(void **state)
     assert_string_equal(worker(0, 0)->spec.url, "http://10.0.0.1:8000");
 }
 
+/* The API keeps the worker at the old address, under the target's name; the target is elsewhere now. */
+static void a_target_that_moved_is_another_worker(void **state)
+{
+    bt_dns_place_t a[] = {{.host = "10.0.0.1", .target = "pod-0.p.test", .port = 80},
+                          {.host = "10.0.0.2", .target = "pod-1.p.test", .port = 80}};
+    char err[256], name[BT_WORKER_NAME_MAX + 1], other[BT_WORKER_NAME_MAX + 1];
+    bt_worker_spec_t mine;
+
+    (void) state;
+    names[0] = (bt_dns_name_t){.srv = (char *) (uintptr_t) "_http._tcp.p.test",
+                               .pool = (char *) (uintptr_t) "first",
+                               .worker = &prefill};
+    config.count = 1;
+    assert_int_equal(bt_dns_configure(dns, &config), 0);
+    answer("_http._tcp.p.test", a, 2);
+    snprintf(name, sizeof name, "%s", worker(0, 0)->name);
+    assert_int_equal(bt_worker_spec_copy(&mine, &prefill), 0);
+    mine.url = bt_str_dup(BT_STR("http://10.0.0.1:80"));
+    assert_int_equal(bt_registry_add(registry, NULL, &mine, err, sizeof err), 0);
+    bt_worker_spec_fini(&mine);
+
+    strcpy(a[0].host, "10.0.0.7");
+    strcpy(a[1].host, "10.0.0.8"); /* another one that moved: nothing keeps its place */
+    answer("_http._tcp.p.test", a, 2);
+    assert_int_equal(count(0), 3);
+    const bt_workers_t *now = bt_registry_current(registry);
+    assert_string_equal(bt_workers_find(now, bt_str(name))->spec.url, "http://10.0.0.1:80");
+    assert_non_null(bt_workers_find(now, BT_STR("http://10.0.0.8:80")));
+    const bt_worker_t *moved = bt_workers_find(now, BT_STR("http://10.0.0.7:80"));
+    assert_non_null(moved);
+    assert_memory_equal(moved->name, "pod-0-", 6);
+    snprintf(other, sizeof other, "%s", moved->name);
+    assert_string_not_equal(other, name);
+    answer("_http._tcp.p.test", a, 2);
+    assert_string_equal(
+        bt_workers_find(bt_registry_current(registry), BT_STR("http://10.0.0.7:80"))->name, other);
+
+    assert_int_equal(bt_registry_unname(registry, bt_str(name), BT_NAMED_API), 0);
+    a[1].weight = 3;
+    answer("_http._tcp.p.test", a, 2);
+    assert_int_equal(count(0), 2);
+    assert_string_equal(
+        bt_workers_find(bt_registry_current(registry), BT_STR("http://10.0.0.7:80"))->name, name);
+}
+
+/* Doubling up to max_ms would take minutes for these. */
+static void who_has_nobody_is_asked_again_soon(void **state)
+{
+    const bt_dns_place_t a[] = {{.host = "10.0.0.1"}};
+    const enum bt_dns_result said[] = {BT_DNS_EMPTY, BT_DNS_NXDOMAIN, BT_DNS_FAILED};
+
+    (void) state;
+    name_it(0, "p.test", 8000, "first", &prefill);
+    config.count = 1;
+    config.min_ms = 1;
+    config.max_ms = 600000;
+    config.absent_max_ms = 4;
+    assert_int_equal(bt_dns_configure(dns, &config), 0);
+    for (unsigned i = 0; i < 30; i++)
+        answer_as("p.test", &(bt_dns_answer_t){.result = said[i % 3]});
+    answer_as("p.test", &(bt_dns_answer_t){.result = BT_DNS_OK, .places = a, .count = 1});
+    assert_int_equal(count(0), 1);
+    for (unsigned i = 0; i < 30; i++) /* it had one, and says that it has nobody */
+        answer_as("p.test", &(bt_dns_answer_t){.result = said[i % 2]});
+    assert_int_equal(count(0), 1);
+}
+
 static void nothing_is_asked_once_it_is_stopped(void **state)
 {
     (void) state;
@@ -315,6 +386,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(labels_tell_targets_apart, setup, teardown),
         cmocka_unit_test_setup_teardown(another_configuration_keeps_what_stays, setup, teardown),
         cmocka_unit_test_setup_teardown(a_set_that_is_refused_is_tried_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_target_that_moved_is_another_worker, setup, teardown),
+        cmocka_unit_test_setup_teardown(who_has_nobody_is_asked_again_soon, setup, teardown),
         cmocka_unit_test_setup_teardown(nothing_is_asked_once_it_is_stopped, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
