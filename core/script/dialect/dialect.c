@@ -201,6 +201,12 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
         luaL_error(L, "gateway_managed is for kind \"bootstrap\" with room and without batch");
     if (pub->kind == BT_PLAN_TRIGGER && (!pub->needs_room || pub->batch))
         luaL_error(L, "kind \"trigger\" needs room, and cannot be batch: one call a prompt");
+    if (pub->prompt_logprobs != BT_DIALECT_LOGPROBS_NONE &&
+        (pub->kind == BT_PLAN_TRIGGER || pub->is_gateway_managed))
+        luaL_error(L,
+                   "prompt_logprobs is not for kind \"trigger\", nor with gateway_managed: another "
+                   "prefill may take over while decode's answer waits for the first one's reply; "
+                   "take it out");
     if (pub->has_release && !pub->needs_reply)
         luaL_error(L, "release is for kind \"handoff\" only");
     if (pub->has_first_token && !pub->needs_reply)

@@ -76,6 +76,12 @@ static void mistakes_name_the_file(void **state)
     assert_load_fails("return { name = 'own', kind = 'bootstrap', room = true, gateway_managed = "
                       "true, " NOOP "}",
                       "gateway_managed is for the dialect \"baton\" alone");
+    assert_load_fails("return { name = 'own', kind = 'trigger', room = true, prompt_logprobs = "
+                      "'vllm', " NOOP "}",
+                      "prompt_logprobs is not for kind \"trigger\"");
+    assert_load_fails("return { name = 'baton', kind = 'bootstrap', room = true, gateway_managed = "
+                      "true, prompt_logprobs = 'sglang', " NOOP "}",
+                      "nor with gateway_managed");
     assert_load_fails("return { name = 'own', kind = 'sequence', release = true, " NOOP "}",
                       "release is for kind");
     assert_load_fails("return { name = 'own', kind = 'sequence', first_token = true, " NOOP "}",
