@@ -1,7 +1,8 @@
 /* prompt_logprobs.c - where they stand, and where they go (sglang-on-cpu facts: "What a good pair looks like"; vllm facts: 0.1).
  *
  *   INPUT  /generate: meta_info.input_token_logprobs and its sisters. Decode says []: prefill's items go before decode's own. A list of
- *          prompts is a list of answers; every event of a stream repeats them.
+ *          prompts is a list of answers. An engine's stream repeats them in every event; here each answer's first and last event have
+ *          them: who reads on from the first has them, and so has who reads the last alone, which tells all.
  *   ECHO   SGLang's /v1/completions: four lists in choices[].logprobs. Prefill's less the last one of each, which is of the token that
  *          it has made itself, go before decode's. In a stream: in each choice's first event.
  *   VLLM   prompt_logprobs, of the choice on /v1/completions, else of the answer. It replaces decode's null. vLLM streams none.
@@ -252,11 +253,24 @@ static struct bt_prompt_lists *lists_of(bt_prompt_logprobs_part_t *part, bt_str_
     return index >= 0 && (uint64_t) index < part->count ? &part->prompts[index] : NULL;
 }
 
+static bool is_last_event(const bt_prompt_logprobs_part_t *part, bt_str_t item)
+{
+    const bt_str_t meta = holder_of(part, item);
+    const bt_str_t why = meta.p != NULL ? bt_json_find(meta, BT_STR("finish_reason")) : BT_STR_NULL;
+
+    return why.p != NULL && bt_json_type_of(why) != BT_JSON_NULL;
+}
+
+static bool is_wanted(const bt_prompt_logprobs_part_t *part, const struct bt_prompt_lists *lists,
+                      bt_str_t item)
+{
+    return !lists->is_put || (part->asked == BT_PROMPT_LOGPROBS_INPUT && is_last_event(part, item));
+}
+
 /* Events without a place for them are others: usage, an abort. */
 int bt_prompt_logprobs_put_event(bt_prompt_logprobs_part_t *part, bt_str_t event, bt_str_t payload,
                                  bt_buf_t **buf_p)
 {
-    const bool is_once = part->asked == BT_PROMPT_LOGPROBS_ECHO;
     bt_str_t items = BT_STR_NULL, item = payload;
     bt_cuts_t cuts = {.count = 0};
     struct bt_prompt_lists *lists;
@@ -272,7 +286,7 @@ int bt_prompt_logprobs_put_event(bt_prompt_logprobs_part_t *part, bt_str_t event
             return bt_cuts_append(buf_p, event);
     }
     lists = lists_of(part, item);
-    if (lists == NULL || (is_once && lists->is_put) || put_lists(part, lists, item, &cuts) < 0)
+    if (lists == NULL || !is_wanted(part, lists, item) || put_lists(part, lists, item, &cuts) < 0)
         return bt_cuts_append(buf_p, event);
     lists->is_put = true;
     return bt_cuts_write(&cuts, event, buf_p);

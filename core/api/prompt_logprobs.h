@@ -32,7 +32,7 @@ int bt_prompt_logprobs_strip(enum bt_prompt_logprobs asked, enum bt_route route,
 /* Of one prompt: what stands in prefill's lists for it, without their brackets. p NULL: it has no such list. */
 struct bt_prompt_lists {
     bt_str_t items[BT_PROMPT_LOGPROBS_LISTS];
-    bool is_put; /* stream: where it comes once */
+    bool is_put; /* an event has them */
 };
 
 typedef struct bt_prompt_logprobs_part {

@@ -219,12 +219,14 @@ static void on_engine_check(bt_timer_t *timer)
 
 /* ---- events of legs that go well ---- */
 
-/* Prefill's 200 that is none: an engine's words inside it have the status that they stand for. */
+/* Prefill's 200 that is none: an engine's words inside it have the status that they stand for. One that is too long is so at any
+ * worker. */
 static bt_failure_t failed_inside(const bt_leg_t *leg)
 {
     const unsigned status = leg->reply_overflow ? 0 : bt_inspect_json(leg->reply.text);
     bt_failure_t f =
-        bt_leg_failure(leg, BT_E_UPSTREAM_BODY, status == 0 || status >= 500 || status == 429);
+        bt_leg_failure(leg, BT_E_UPSTREAM_BODY,
+                       !leg->reply_overflow && (status == 0 || status >= 500 || status == 429));
 
     f.reason = leg->reply_overflow
                    ? "prefill's reply is larger than 4 MiB (with logprobs of the prompt: 64 MiB)"

@@ -139,10 +139,10 @@ static void fail_inside(bt_leg_t *leg, unsigned status, bt_str_t words)
     fail(leg, &f);
 }
 
-/* Prefill's part and decode's make no whole. */
+/* Prefill's part and decode's make no whole. An answer that is too long is so at any worker. */
 static void fail_merge(bt_leg_t *leg, int rc, const char *why)
 {
-    bt_failure_t f = bt_leg_failure(leg, rc, rc != BT_E_NOMEM);
+    bt_failure_t f = bt_leg_failure(leg, rc, rc != BT_E_NOMEM && !leg->reply_overflow);
 
     f.reason = why;
     fail(leg, &f);
@@ -444,6 +444,8 @@ static void end_well(bt_leg_t *leg)
 
 void bt_relay_release(bt_leg_t *leg)
 {
+    if (!leg->is_held || leg->state != BT_LEG_RUNNING)
+        return;
     leg->is_held = false;
     if (leg->is_sse)
         commit_events(leg);

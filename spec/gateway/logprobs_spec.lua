@@ -8,6 +8,7 @@ local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local legs = require("gateway.support.legs")
 local proc = require("gateway.support.proc")
+local stub = require("gateway.support.stub")
 
 local f
 
@@ -65,6 +66,21 @@ local function by_index(events)
   return out
 end
 
+-- A pair's stream of /generate has the prompt's lists in each answer's first and last event; an engine's repeats them.
+local function without_repeats(by_answer)
+  for _, events in pairs(by_answer) do
+    for i = 2, #events do
+      local meta = type(events[i]) == "table" and events[i].meta_info or {}
+      for name, list in pairs(meta) do
+        if name:find("^input_") and type(list) == "table" and meta.finish_reason == json.null then
+          meta[name] = {}
+        end
+      end
+    end
+  end
+  return by_answer
+end
+
 -- The pair's answer is the plain worker's.
 local function expect_same(path, body, headers)
   local plain = http.post(f.workers.plain.port, path, body)
@@ -73,7 +89,7 @@ local function expect_same(path, body, headers)
   assert.equal(200, answer.status, answer.body)
   assert.is_true(#seen.prefill > 0 and #seen.decode > 0)
   if body:find('"stream":true', 1, true) then
-    assert.same(by_index(plain:data()), by_index(answer:data()))
+    assert.same(without_repeats(by_index(plain:data())), by_index(answer:data()))
   else
     assert.equal("application/json", answer:header("content-type"))
     local a, b = bare(json.decode(plain.body)), bare(json.decode(answer.body))
@@ -97,20 +113,98 @@ local function counts_of(names)
   end, 5, "nothing runs, nothing is held")
 end
 
--- Each event gets the whole of prefill's lists: of a long prompt, a few would be more than all requests may keep.
+-- Engines send the lists again with each event: of a long prompt, some megabytes a token.
 describe("logprobs of a long prompt in a stream", function()
-  teardown(stop)
+  after_each(stop)
+
+  local BODY = ('{"text":"%s","sampling_params":{"max_new_tokens":%d},"return_logprob":true,"logprob_start_len":0,'
+    .. '"top_logprobs_num":5,"stream":true}')
+
+  it("come with its first and its last event only", function()
+    start("sglang", { "--disable-circuit-breaker" })
+    local body = BODY:format(("word "):rep(2000), 64)
+    local plain = http.post(f.workers.plain.port, "/generate", body):data()[1]
+    local lists = #json.raw(plain, "meta_info", "input_top_logprobs")
+    local events = f:post("/generate", body):data()
+    assert.equal(65, #events) -- with [DONE]
+    for i = 1, 64 do
+      local got = #json.raw(events[i], "meta_info", "input_top_logprobs")
+      assert.equal((i == 1 or i == 64) and lists or #"[]", got)
+    end
+    counts_of({ "p0", "p1", "d0", "d1" })
+  end)
 
   it("fail their own request when there is no room for them", function()
     start("sglang", { "--disable-circuit-breaker", "--max-buffered-bytes", "8388608" })
-    local body = ('{"text":"%s","sampling_params":{"max_new_tokens":%d},"return_logprob":true,"logprob_start_len":0,'
-      .. '"top_logprobs_num":5,"stream":true}')
-    local answer = f:post("/generate", body:format(("word "):rep(24000), 64))
+    local answer = f:post("/generate", BODY:format(("word "):rep(30000), 64))
     assert.truthy(answer.body:find("memory is short", 1, true), answer.body:sub(1, 300))
     assert.is_true(#answer.body < 8388608)
-    assert.equal(200, f:post("/generate", body:format("a short one", 4)).status)
+    assert.equal(200, f:post("/generate", BODY:format("a short one", 4)).status)
     counts_of({ "p0", "p1", "d0", "d1" })
   end)
+end)
+
+-- What is too long at one worker is so at all.
+describe("an answer that is too long to be put together", function()
+  local gateway, port, admin_port, stubs, seen, long
+
+  before_each(function()
+    seen, long = {}, nil
+    local folder = proc.path("dialects")
+    assert(os.execute("mkdir " .. folder) == 0)
+    local file = assert(io.open(folder .. "/own.lua", "w"))
+    file:write("return { name = 'own', connectors = { 'OwnConnector' }, kind = 'sequence', prompt_logprobs = 'vllm', "
+      .. "prefill = function() end, decode = function() end }")
+    file:close()
+    stubs = {}
+    local flags = { "--dialect-dir", folder, "--kv-connector", "OwnConnector", "--breaker-failures", "1" }
+    for _, role in ipairs({ "prefill", "prefill", "decode", "decode" }) do
+      local one = stub.start(function(request)
+        if request.method ~= "POST" then
+          return stub.reply(404, "{}")
+        end
+        seen[#seen + 1] = role
+        local text = role == long and ("x"):rep((64 * 2 ^ 20) + 1) or "x"
+        return stub.reply(200, '{"id":"x","choices":[{"index":0,"text":"' .. text
+          .. '","finish_reason":"length","prompt_logprobs":[null]}]}')
+      end)
+      stubs[#stubs + 1] = one
+      flags[#flags + 1] = "--" .. role
+      flags[#flags + 1] = one.url
+    end
+    gateway, port, admin_port = fleet.start_gateway(flags)
+    eventually(function()
+      local text = http.get(admin_port, "/workers").body
+      return select(2, text:gsub('"health":"up"', "")) == 4, text
+    end, 10, "all workers are up")
+  end)
+
+  after_each(function()
+    gateway:stop(10)
+    for _, one in ipairs(stubs) do
+      one:stop()
+    end
+    proc.clean()
+  end)
+
+  local function ask()
+    return http.post(port, "/v1/completions", '{"model":"m","prompt":"a b","max_tokens":3,"prompt_logprobs":1}')
+  end
+
+  for _, role in ipairs({ "prefill", "decode" }) do
+    it("is " .. role .. "'s, is not tried again and blames nobody", function()
+      assert.equal(200, ask().status)
+      long, seen = role, {}
+      local answer = ask()
+      assert.equal(502, answer.status)
+      assert.matches("larger than", answer.body)
+      assert.same(role == "prefill" and { "prefill" } or { "prefill", "decode" }, seen)
+      local metrics = http.get(admin_port, "/metrics").body
+      assert.equal(4, select(2, metrics:gsub("baton_worker_breaker_state{[^}]*} 0\n", "")), metrics)
+      long = nil
+      assert.equal(200, ask().status)
+    end)
+  end
 end)
 
 describe("logprobs of the prompt, SGLang", function()
@@ -185,7 +279,7 @@ describe("logprobs of the prompt, SGLang", function()
       if stream == "" then
         assert.same(bare(json.decode(plain.body)), bare(json.decode(answer.body)))
       else
-        assert.same(by_index(plain:data()), by_index(answer:data()))
+        assert.same(without_repeats(by_index(plain:data())), by_index(answer:data()))
       end
     end)
 
@@ -215,7 +309,7 @@ describe("logprobs of the prompt, SGLang", function()
       for _ = 1, 4 do
         local answer = f:post("/generate", body)
         assert.equal(200, answer.status, answer.body)
-        assert.same(stream == "" and bare(json.decode(plain.body)) or by_index(plain:data()),
+        assert.same(stream == "" and bare(json.decode(plain.body)) or without_repeats(by_index(plain:data())),
           stream == "" and bare(json.decode(answer.body)) or by_index(answer:data()))
       end
       assert.is_true(f:state("p0").requests > 0)

@@ -130,12 +130,17 @@ static void test_input_events(void **state)
                                "[{\"meta_info\":{\"input_token_logprobs\":[1]}},"
                                "{\"meta_info\":{\"input_token_logprobs\":[2]}}]"),
                      0);
-    for (unsigned i = 0; i < 2; i++) { /* each event repeats them */
-        expect_event(&part, "{\"meta_info\":{\"input_token_logprobs\":[]},\"index\":1}",
-                     "{\"meta_info\":{\"input_token_logprobs\":[2]},\"index\":1}");
-        expect_event(&part, "{\"meta_info\":{\"input_token_logprobs\":[]},\"index\":0}",
-                     "{\"meta_info\":{\"input_token_logprobs\":[1]},\"index\":0}");
-    }
+#define EVENT(list, why, index)                                                                    \
+    "{\"meta_info\":{\"finish_reason\":" why ",\"input_token_logprobs\":[" list                    \
+    "]},\"index\":" index "}"
+    /* each answer's first event has them, and its last one */
+    expect_event(&part, EVENT("", "null", "1"), EVENT("2", "null", "1"));
+    expect_event(&part, EVENT("", "null", "1"), EVENT("", "null", "1"));
+    expect_event(&part, EVENT("", "null", "0"), EVENT("1", "null", "0"));
+    expect_event(&part, EVENT("", "{\"type\":\"length\"}", "1"),
+                 EVENT("2", "{\"type\":\"length\"}", "1"));
+    expect_event(&part, EVENT("", "null", "0"), EVENT("", "null", "0"));
+    expect_event(&part, EVENT("", "\"stop\"", "0"), EVENT("1", "\"stop\"", "0"));
     expect_event(&part, "[DONE]", "[DONE]");
     expect_event(&part, "{\"error\":{\"message\":\"x\"}}", "{\"error\":{\"message\":\"x\"}}");
     expect_event(&part, "{\"meta_info\":{\"input_token_logprobs\":[]},\"index\":2}",
