@@ -67,41 +67,50 @@ def kv_format(kv_caches, num_blocks, model):
 
 def shape_of_head(tensor, num_blocks):
     """Tokens and values: 32x64. Where heads are no dimension of their own: all of a block."""
-    shape = tuple(tensor.shape)
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     if len(shape) != 4 or shape[0] % num_blocks != 0:
         return shape[1:] if shape[0] % num_blocks == 0 else (shape[0], *shape[2:])
-    return shape[2:] if is_heads_first(tensor) else (*shape[2:], "tokens-first")
+    return shape[2:] if is_heads_first(shape, strides) else (*shape[2:], "tokens-first")
 
 
-def is_heads_first(tensor):
+def with_heads(tensor, heads):
+    """(shape, strides) with heads as the second dimension: the one latent of MLA has none of its own, (blocks, tokens, values)."""
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    if heads == 1 and len(shape) == 3:
+        return (shape[0], 1, *shape[1:]), (strides[0], *strides)
+    return shape, strides
+
+
+def is_heads_first(shape, strides):
     """By the strides, which tell it of a single head too."""
-    return tensor.stride()[1] >= tensor.shape[2] * tensor.stride()[2]
+    return strides[1] >= shape[2] * strides[2]
 
 
-def is_row_by_row(tensor):
+def is_row_by_row(shape, strides):
     """Head after head, or token after token, and in each the values: what cutting by heads relies on."""
     expected = 1
-    for dimension in (3, 2, 1) if is_heads_first(tensor) else (3, 1, 2):
-        if tensor.shape[dimension] > 1 and tensor.stride()[dimension] != expected:
+    for dimension in (3, 2, 1) if is_heads_first(shape, strides) else (3, 1, 2):
+        if shape[dimension] > 1 and strides[dimension] != expected:
             return False
-        expected *= tensor.shape[dimension]
+        expected *= shape[dimension]
     return True
 
 
 def cut(kv_caches, num_blocks, model):
     """((heads, rows), None) where pages can be cut by heads (see bt_kv_heads_t), or (None, why not). A tensor is (blocks, heads of this
-    rank, tokens, values), whatever its strides are."""
+    rank, tokens, values), whatever its strides are, or with_heads makes it one."""
     if model.stages > 1:
         return None, f"its layers are on {model.stages} pipeline stages"
     own = max(1, model.heads // model.ranks)
     rows = set()
     for name, tensor in kv_caches.items():
-        if len(tensor.shape) != 4 or tensor.shape[1] != own:
+        shape, strides = with_heads(tensor, model.heads)
+        if len(shape) != 4 or shape[1] != own:
             return None, (f"{name}'s KV cache of shape {tuple(tensor.shape)} does not have {own} heads, this rank's part of the "
                           f"model's {model.heads}")
-        if not is_row_by_row(tensor):
+        if not is_row_by_row(shape, strides):
             return None, f"{name}'s KV cache of strides {tuple(tensor.stride())} is neither heads first nor tokens first"
-        rows.add(tensor.shape[0] // num_blocks * (1 if is_heads_first(tensor) else tensor.shape[2]))
+        rows.add(shape[0] // num_blocks * (1 if is_heads_first(shape, strides) else shape[2]))
     if len(rows) > 1 and model.heads > 1:
         return None, f"its layers' pages are laid out in {len(rows)} ways"
     return (model.heads, max(rows)), None

@@ -62,7 +62,8 @@ class Engine:
                  dtype="torch.float32", stages=1):
         self.block_size, self.budget, self.policy, self.ranks = BLOCK, budget, policy, ranks
         held = 1 if is_mla else heads
-        self.memories = [Memory(blocks, layers, BLOCK, slot_bytes, heads_of(held, rank, ranks), dtype) for rank in range(ranks)]
+        self.memories = [Memory(blocks, layers, BLOCK, slot_bytes, heads_of(held, rank, ranks), dtype, is_mla)
+                         for rank in range(ranks)]
         cache = cache_config(blocks, [group((MLAAttentionSpec if is_mla else FullAttentionSpec)(BLOCK), layers)])
         self.workers = []
         for rank, memory in enumerate(self.memories):

@@ -44,9 +44,10 @@ class Tensor:
 
 class Memory:
     """`layers` caches of `blocks` blocks of `tokens` slots in one allocation, block after block, as vLLM's LBHNC: a block is its
-    heads, a head its slots. heads: the numbers, in the model, of those that this rank has."""
+    heads, a head its slots. heads: the numbers, in the model, of those that this rank has. is_mla: a latent has no dimension of heads."""
 
-    def __init__(self, blocks, layers, tokens, slot_bytes, heads=(0,), dtype="torch.float32"):
+    def __init__(self, blocks, layers, tokens, slot_bytes, heads=(0,), dtype="torch.float32", is_mla=False):
+        self.is_mla = is_mla
         self.blocks, self.layers, self.tokens, self.slot_bytes = blocks, layers, tokens, slot_bytes
         self.heads, self.dtype = tuple(heads), dtype
         self.page = len(self.heads) * tokens * slot_bytes
@@ -60,6 +61,8 @@ class Memory:
     def caches(self):
         shape = (self.blocks, len(self.heads), self.tokens, self.slot_bytes // 4)
         strides = (self.page // 4, self.tokens * self.slot_bytes // 4, self.slot_bytes // 4, 1)
+        if self.is_mla:
+            shape, strides = shape[:1] + shape[2:], strides[:1] + strides[2:]
         return {f"model.layers.{layer}.attn": Tensor(self.storage, layer * self.blocks * self.page, shape, strides,
                                                      dtype=self.dtype)
                 for layer in range(self.layers)}

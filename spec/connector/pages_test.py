@@ -75,7 +75,7 @@ class Formats(unittest.TestCase):
             self.assertEqual(self.words({"a": tokens})["head"], "32x64xtokens-first")
 
     def test_layers_of_several_shapes(self):
-        words = self.words({"a": tensor((16, 1, 32, 576)), "b": tensor((16, 1, 32, 132))}, heads=1)
+        words = self.words({"a": tensor((16, 32, 576)), "b": tensor((16, 32, 132))}, heads=1)
         self.assertEqual(words["head"], "32x132+32x576")
 
     def test_layers_of_very_many_shapes(self):
@@ -106,14 +106,21 @@ class Cut(unittest.TestCase):
         self.assertEqual(cut({"a": tensor((16, 1, 32, 64))}, 16, Model(heads=2, ranks=8)), ((2, 1), None))
 
     def test_latents_of_several_shapes(self):
-        caches = {"a": tensor((16, 1, 32, 576)), "b": tensor((16, 1, 32, 132))}
-        self.assertEqual(cut(caches, 16, Model(heads=1, ranks=8)), ((1, 1), None))
+        """MLA's backends have (blocks, tokens, values); its indexer's cache likewise."""
+        for latent, index in ((tensor((16, 32, 576)), tensor((16, 32, 132))), (tensor((16, 1, 32, 576)), tensor((16, 1, 32, 132))),
+                              (tensor((16, 32, 576), (2 * 18432, 576, 1)), tensor((16, 32, 132), (2 * 4224, 132, 1)))):
+            self.assertEqual(cut({"a": latent, "b": index}, 16, Model(heads=1, ranks=8)), ((1, 1), None))
+
+    def test_latents_of_several_kernel_blocks_a_block(self):
+        self.assertEqual(cut({"a": tensor((32, 16, 576))}, 16, Model(heads=1, ranks=8)), ((1, 2), None))
 
     def test_why_not(self):
         for caches, model, why in (
                 ({"a": tensor((16, 2, 32, 64))}, Model(heads=8, ranks=4, stages=2), "2 pipeline stages"),
                 ({"draft": tensor((16, 4, 32, 64))}, Model(heads=8, ranks=4), r"draft's .* does not have 2 heads, .* model's 8"),
                 ({"a": tensor((2, 16, 32, 2, 8))}, Model(heads=8, ranks=4), "does not have 2 heads"),
+                ({"a": tensor((16, 32, 576))}, Model(heads=8, ranks=4), "does not have 2 heads"),
+                ({"a": tensor((16, 32, 576), (18432, 1, 32))}, Model(heads=1, ranks=4), "neither heads first nor tokens first"),
                 ({"a": tensor((16, 2, 32, 64), (4096, 1, 2, 64))}, Model(heads=8, ranks=4), "neither heads first nor tokens first"),
                 ({"a": tensor((16, 2, 32, 64), (4096, 2048, 1, 32))}, Model(heads=8, ranks=4), "neither heads first nor"),
                 ({"a": tensor((16, 2, 32, 64)), "b": tensor((16, 2, 32, 64), (4096, 64, 128, 1))}, Model(heads=8, ranks=4),
