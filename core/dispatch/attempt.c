@@ -23,9 +23,7 @@
  */
 #include "dispatch/attempt.h"
 #include "api/inspect.h"
-#include "base/line.h"
 #include "base/log.h"
-#include "base/rand.h"
 #include "cluster/engine_ids.h"
 #include "cluster/pair_breaker.h"
 #include "dispatch/plan.h"
@@ -41,21 +39,12 @@
 #define PREFILL_DRAIN_MS 10000
 #define REPLY_MEMBERS 24 /* a reply with more of them is looked through again where it is asked */
 
-static void give_rooms_back(bt_attempt_t *a)
-{
-    bt_rooms_t *rooms = &a->task->request->d->rooms;
-
-    for (unsigned i = 0; i < a->room_count; i++)
-        bt_rooms_close(rooms, a->rooms[i]);
-    a->room_count = 0;
-}
-
 /* is_abort: what the room still moves is not wanted any more. */
 static void close_rooms(bt_attempt_t *a, bool is_abort, const char *reason)
 {
     bt_attempt_kv_close(a, is_abort, reason);
     if (a->kind != BT_PLAN_TRIGGER) /* a late call is to find out that it is late */
-        give_rooms_back(a);
+        bt_attempt_give_rooms_back(a);
 }
 
 /* ---- failing ---- */
@@ -385,166 +374,10 @@ void bt_attempt_drop(bt_attempt_t *a)
     bt_prompt_merge_drop(&a->legs[1]);
     bt_leg_drop(&a->legs[0]);
     bt_leg_drop(&a->legs[1]);
-    give_rooms_back(a);
-}
-
-/* ---- rooms, ids, ranks, places ---- */
-
-static uint64_t *room_for(bt_attempt_t *a, unsigned count)
-{
-    uint64_t *rooms = bt_arena_alloc(&a->task->request->arena, count * sizeof(*rooms));
-
-    if (a->room_count != 0)
-        memcpy(rooms, a->rooms, a->room_count * sizeof(*rooms));
-    return rooms;
-}
-
-static int mint_one(bt_attempt_t *a)
-{
-    unsigned dp = a->pair.prefill->dp_size;
-    const int fixed =
-        a->pair.prefill_rank >= 0 ? a->pair.prefill_rank : a->pair.prefill->spec.dp_rank;
-    unsigned rank = fixed >= 0 ? (unsigned) fixed
-                    : dp > 1   ? bt_worker_next_rank(a->pair.prefill)
-                               : 0;
-    int rc = bt_rooms_open(&a->task->request->d->rooms, dp, rank % dp, a, &a->rooms[a->room_count]);
-
-    a->room_count += rc == 0;
-    return rc;
-}
-
-static int mint_rooms(bt_attempt_t *a)
-{
-    const unsigned count = a->task->prompt_count != 0 ? a->task->prompt_count : 1;
-    int rc = 0;
-
-    a->rooms = room_for(a, count);
-    while (a->room_count < count && rc == 0)
-        rc = mint_one(a);
-    return rc;
-}
-
-int bt_attempt_mint_room(bt_attempt_t *a, uint64_t *room_p)
-{
-    int rc;
-
-    a->rooms = room_for(a, a->room_count + 1);
-    rc = mint_one(a);
-    if (rc == 0)
-        *room_p = a->rooms[a->room_count - 1];
-    return rc;
-}
-
-static const char *id_from(const bt_attempt_t *a, const char *base)
-{
-    char text[BT_REQUEST_ID_MAX + 24];
-    bt_line_t id;
-
-    if (a->number == 1 && a->task->suffix[0] == '\0')
-        return base;
-    bt_line_init(&id, text, sizeof(text) - 1);
-    bt_line_z(&id, base);
-    bt_line_z(&id, a->task->suffix);
-    if (a->number > 1) {
-        bt_line_lit(&id, "-a");
-        bt_line_u64(&id, a->number);
-    }
-    *id.at = '\0';
-    return bt_arena_str(&a->task->request->arena, bt_str(text)).p;
-}
-
-static void make_ids(bt_attempt_t *a)
-{
-    const bt_request_t *r = a->task->request;
-    char fresh[BT_UUID_CHARS + 1], *rid = a->rid;
-
-    a->id = id_from(a, r->id);
-    if (r->id_registered && strcmp(a->id, r->id) != 0 &&
-        bt_ids_has(r->d->shared->ids, bt_str(a->id))) {
-        bt_rand_uuid(fresh); /* another client's own id reads so */
-        a->id = id_from(a, fresh);
-    }
-    bt_str_put_hex64(&rid, bt_rand_u64());
-    bt_str_put_hex64(&rid, bt_rand_u64());
-    *rid = '\0';
-}
-
-/* Does this request's probe of the worker run already? Its other children then go with it: sent away, they would fail the
- * request, and a fleet that is asked for nothing but lists would never see a probe end. */
-static bool rides_along(const bt_leg_t *leg)
-{
-    const bt_request_t *r = leg->attempt->task->request;
-
-    for (unsigned i = 0; i < r->task_count; i++) {
-        const bt_attempt_t *a = r->tasks[i].attempt;
-        for (unsigned k = 0; a != NULL && k < 2; k++)
-            if (a->legs[k].worker == leg->worker && a->legs[k].probe && !a->legs[k].settled)
-                return true;
-    }
-    return false;
-}
-
-/* A pinned worker has its rank by its url. Who is not told one is left to its engine. */
-static void take_rank(bt_leg_t *leg, int *rank_p, bool is_needed)
-{
-    if (leg->worker->dp_size > 1 && leg->worker->spec.dp_rank < 0 && (*rank_p >= 0 || is_needed))
-        *rank_p = leg->rank = bt_worker_take_rank(leg->worker, *rank_p);
-}
-
-/* Before both have met, decode must be told prefill's rank. A list's rooms go to all ranks in turn. */
-static void take_ranks(bt_attempt_t *a)
-{
-    const bool is_same = a->dialect != NULL && a->dialect->needs_same_rank;
-
-    if (a->pair.prefill != NULL)
-        take_rank(&a->legs[0], &a->pair.prefill_rank,
-                  is_same || ((a->kind == BT_PLAN_BOOTSTRAP || a->dialect->needs_rank) &&
-                              a->task->prompt_count == 0));
-    if (is_same)
-        a->pair.decode_rank = a->pair.prefill_rank;
-    if (!a->is_late)
-        take_rank(&a->legs[1], &a->pair.decode_rank, false);
-}
-
-static bool enter(bt_leg_t *leg)
-{
-    leg->entered = bt_leg_take_place(leg) &&
-                   (bt_breaker_enter(&leg->worker->breaker, bt_clock_event_ms(), &leg->probe) ||
-                    rides_along(leg));
-    return leg->entered;
-}
-
-void bt_attempt_enter_pair(bt_attempt_t *a)
-{
-    a->pair_probe = a->pair.prefill != NULL && a->pair.decode != NULL &&
-                    bt_pair_breaker_enter(a->pair.prefill, a->pair.decode, bt_clock_event_ms());
+    bt_attempt_give_rooms_back(a);
 }
 
 /* ---- the hand-off ---- */
-
-/* The plan left it open. False: the attempt has failed. */
-static bool choose_decode(bt_attempt_t *a)
-{
-    bt_leg_t *d = bt_attempt_answer(a);
-    bt_failure_t f = {.rc = BT_E_NO_WORKER, .leg = BT_LEG_DECODE};
-
-    for (unsigned spins = 0; spins < BT_TRIED_MAX; spins++) {
-        bt_pair_t pair = a->pair;
-        if (bt_plan_decode(a->task, a->task->attempts, &pair, &f.reason) < 0)
-            break;
-        bt_leg_init(d, a, BT_LEG_DECODE, pair.decode);
-        if (enter(d)) {
-            a->pair = pair;
-            bt_attempt_enter_pair(a);
-            take_rank(d, &a->pair.decode_rank, false);
-            return true;
-        }
-        bt_plan_mark_tried(a->task, pair.decode);
-        bt_leg_drop(d);
-    }
-    bt_attempt_fail(a, &f, NULL, 0);
-    return false;
-}
 
 void bt_attempt_start_decode(bt_attempt_t *a)
 {
@@ -559,7 +392,7 @@ void bt_attempt_start_decode(bt_attempt_t *a)
         bt_attempt_fail(a, &f, NULL, 0);
         return;
     }
-    if (d->worker == NULL && !choose_decode(a))
+    if (d->worker == NULL && !bt_attempt_choose_late(a, BT_LEG_DECODE))
         return;
     if (r->warmup == NULL)
         bt_histogram_note(&r->d->stats.handoff_wait, bt_clock_event_us() - a->prefill_done_us, 1);
@@ -608,27 +441,28 @@ int bt_attempt_start(bt_task_t *task, const bt_pair_t *pair, bt_attempt_end_cb o
     a->number = task->attempts + 1;
     a->start_us = bt_clock_event_us();
     a->pair = *pair;
-    a->is_late = bt_pair_is_late(pair);
+    a->is_late = bt_pair_lacks_decode(pair);
     a->kind = bt_plan_kind_of(r->d, pair, &a->dialect);
     bt_timer_init(r->d->loop, &a->blame_wait, on_blame_wait);
     bt_timer_init(r->d->loop, &a->drain, on_drain_over);
     bt_timer_init(r->d->loop, &a->engine_check, on_engine_check);
     if (pair->prefill != NULL)
         a->engine_ids_version = atomic_load(&pair->prefill->engine_ids_version);
-    if (pair->prefill != NULL)
+    if (a->kind != BT_PLAN_SINGLE)
         bt_leg_init(&a->legs[0], a, BT_LEG_PREFILL, pair->prefill);
-    bt_leg_init(&a->legs[1], a, pair->prefill != NULL ? BT_LEG_DECODE : BT_LEG_SINGLE,
+    bt_leg_init(&a->legs[1], a, a->kind == BT_PLAN_SINGLE ? BT_LEG_SINGLE : BT_LEG_DECODE,
                 pair->decode);
-    if ((pair->prefill != NULL && !enter(&a->legs[0])) || (!a->is_late && !enter(&a->legs[1])))
+    if ((pair->prefill != NULL && !bt_attempt_enter(&a->legs[0])) ||
+        (!a->is_late && !bt_attempt_enter(&a->legs[1])))
         rc = BT_E_AGAIN; /* somebody else has the probe, or the last place */
     if (rc == 0) {
         bt_attempt_enter_pair(a);
-        take_ranks(a);
+        bt_attempt_take_ranks(a);
     }
     if (rc == 0 && a->dialect != NULL && a->dialect->needs_room)
-        rc = mint_rooms(a);
+        rc = bt_attempt_mint_rooms(a);
     if (rc == 0) {
-        make_ids(a);
+        bt_attempt_make_ids(a);
         rc = bt_attempt_kv_open(a);
     }
     if (rc < 0) {

@@ -48,10 +48,22 @@ void bt_attempt_fail_leg(bt_leg_t *leg, const bt_failure_t *f);
 void bt_attempt_stop_leg(bt_leg_t *leg);
 /* The hand-off's second half. */
 void bt_attempt_start_decode(bt_attempt_t *a);
+
+/* ---- attempt_workers.c ---- */
+/* False: it has no place for us, or its breaker waits for somebody else's probe. */
+bool bt_attempt_enter(bt_leg_t *leg);
 /* Its pair is another one now: may it be the one request that tries it? */
 void bt_attempt_enter_pair(bt_attempt_t *a);
+void bt_attempt_take_ranks(bt_attempt_t *a);
+/* A worker for the leg that the plan left open. False: the attempt has failed. */
+bool bt_attempt_choose_late(bt_attempt_t *a, enum bt_leg_role role);
+
+/* ---- attempt_rooms.c ---- */
+void bt_attempt_make_ids(bt_attempt_t *a);
+int bt_attempt_mint_rooms(bt_attempt_t *a);
 /* Mints one more room, as the pair's prefill wants it; closed with the others. */
 int bt_attempt_mint_room(bt_attempt_t *a, uint64_t *room_p);
+void bt_attempt_give_rooms_back(bt_attempt_t *a);
 
 /* ---- blame.c ---- */
 /* Does this failure prove something about the worker of its leg? */

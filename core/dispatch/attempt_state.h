@@ -134,7 +134,8 @@ struct bt_attempt {
     unsigned engine_ids_version; /* of those that decode was told; its worker asks_bootstrap */
     bool ended, committed, recompute;
     bool pair_probe; /* it tries a pair whose rest is over */
-    bool is_late; /* the plan left decode open: legs[1] has no worker until prefill has finished */
+    bool
+        is_late; /* the plan left decode open: legs[1] has no worker until prefill has finished. (A trigger's legs[0]: until decode calls.) */
     uint64_t start_us, end_us; /* for records, with what it failed of and whose fault that was */
     int fail_rc;               /* 0 = it did not */
     enum bt_leg_role fail_leg;

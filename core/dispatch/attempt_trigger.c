@@ -2,6 +2,7 @@
  * then, with what the call says.
  *
  *   decode asked -> it calls -> prefill asked -> prefill has ended: all calls that came meanwhile are answered
+ *                |           |> the plan has left it open: it is chosen now (attempt_workers.c); nobody: the attempt fails
  *                |           |> the call is wrong: decode's fault
  *                |           `> it cannot be reached, or is lost: another one is asked (replacement.c)
  *                |> no call in callback_ms: decode's fault
@@ -37,7 +38,8 @@ void bt_attempt_trigger_begin(bt_attempt_t *a)
         bt_attempt_fail_leg(d, &f);
         return;
     }
-    bt_leg_hold(bt_attempt_prefill(a)); /* others are planned before the call comes */
+    if (a->pair.prefill != NULL)
+        bt_leg_hold(bt_attempt_prefill(a)); /* others are planned before the call comes */
     bt_timer_start(&a->trigger->wait, r->pool->spec.deadlines.callback_ms);
 }
 
@@ -100,6 +102,8 @@ static void start_prefill(bt_attempt_t *a, bt_str_t said)
     if (r->warmup == NULL)
         bt_histogram_note(&r->d->stats.callback_wait,
                           a->called_us - bt_attempt_answer(a)->call.start_us, 1);
+    if (p->worker == NULL && !bt_attempt_choose_late(a, BT_LEG_PREFILL))
+        return;
     a->trigger->said = bt_arena_str(&r->send_arena, said.n != 0 ? said : BT_STR("null"));
     if (bt_leg_start(p, a->trigger->said, &f) < 0 &&
         !bt_replacement_prefill(a, &f, bt_blame_is_guilty(&f)))

@@ -308,7 +308,7 @@ static void describe_attempt(const bt_attempt_t *a, bt_text_t *out)
     if (a->task->request->task_count > 1)
         bt_text_printf(out, ",\"child\":%u", a->task->index);
     bt_text_puts(out, ",\"prefill\":");
-    bt_text_json_str(out, bt_str(a->pair.prefill->name));
+    bt_text_json_str(out, bt_str(a->pair.prefill != NULL ? a->pair.prefill->name : ""));
     bt_text_puts(out, ",\"decode\":");
     bt_text_json_str(out, bt_str(a->pair.decode != NULL ? a->pair.decode->name : ""));
     bt_text_printf(out, ",\"age_ms\":%llu}",

@@ -43,7 +43,8 @@ bool bt_leg_take_place(bt_leg_t *leg)
 bool bt_leg_has_addresses(const bt_leg_t *leg)
 {
     return (leg->role == BT_LEG_PREFILL || leg->role == BT_LEG_DECODE) &&
-           leg->attempt->pair.prefill->kv_address != NULL && leg->worker->kv_address != NULL;
+           leg->attempt->pair.prefill != NULL && leg->attempt->pair.prefill->kv_address != NULL &&
+           leg->worker->kv_address != NULL;
 }
 
 bt_str_t bt_leg_masked(const bt_leg_t *leg, bt_str_t words)

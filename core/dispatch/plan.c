@@ -15,11 +15,13 @@
 enum bt_plan_kind bt_plan_kind_of(bt_dispatcher_t *d, const bt_pair_t *pair,
                                   const bt_dialect_t **dialect_p)
 {
+    const bt_worker_t *w = pair->prefill != NULL ? pair->prefill : pair->decode;
+
     *dialect_p = NULL;
-    if (pair->prefill == NULL)
+    if (bt_pair_is_single(pair))
         return BT_PLAN_SINGLE;
-    if (pair->prefill->dialect != NULL)
-        *dialect_p = bt_dialects_find(d->dialects, pair->prefill->dialect);
+    if (w->dialect != NULL)
+        *dialect_p = bt_dialects_find(d->dialects, w->dialect);
     if (pair->kind != BT_PLAN_NONE)
         return pair->kind;
     return *dialect_p != NULL ? (*dialect_p)->kind : BT_PLAN_NONE;
@@ -49,20 +51,33 @@ void bt_plan_forget_tried(bt_task_t *task, const bt_worker_t *w)
 
 /* ---- the policy's word ---- */
 
-/* Its prefill can begin without a decode worker, and has one to hand over to. */
+/* One of the two can begin without the other, by their connector. */
+static bool may_begin_alone(bt_request_t *r, const bt_pair_t *pair)
+{
+    const bt_dialect_t *dialect;
+    const enum bt_plan_kind kind = bt_plan_kind_of(r->d, pair, &dialect);
+
+    if (dialect == NULL)
+        return false;
+    if (bt_pair_lacks_decode(pair))
+        return kind == BT_PLAN_HANDOFF && !dialect->needs_decode_first;
+    return dialect->kind == BT_PLAN_TRIGGER && !dialect->needs_rank && !dialect->needs_same_rank &&
+           !dialect->learns; /* these name prefill to decode */
+}
+
+/* So it can, and there is one to follow. */
 static bool can_be_late(bt_request_t *r, const bt_task_t *task, const bt_choice_view_t *v,
                         const bt_pair_t *pair)
 {
-    const bt_worker_set_t *decode = &v->sets[BT_LIST_DECODE];
-    const bt_dialect_t *dialect;
+    const bool lacks_prefill = bt_pair_lacks_prefill(pair);
+    const bt_worker_set_t *set = &v->sets[lacks_prefill ? BT_LIST_PREFILL : BT_LIST_DECODE];
+    bt_pair_t whole = *pair;
 
-    if (bt_plan_kind_of(r->d, pair, &dialect) != BT_PLAN_HANDOFF || dialect == NULL ||
-        dialect->needs_decode_first)
-        return false;
-    for (unsigned i = 0; i < decode->count; i++) {
-        bt_worker_t *w = decode->items[i];
-        if (!bt_task_was_tried(task, w) && bt_pair_refusal(r, pair->prefill, w) == NULL &&
-            bt_pair_has_kind(&(bt_pair_t){pair->prefill, w, -1, -1, BT_PLAN_HANDOFF}))
+    whole.kind = lacks_prefill ? BT_PLAN_TRIGGER : BT_PLAN_HANDOFF;
+    for (unsigned i = 0; may_begin_alone(r, pair) && i < set->count; i++) {
+        *(lacks_prefill ? &whole.prefill : &whole.decode) = set->items[i];
+        if (!bt_task_was_tried(task, set->items[i]) &&
+            bt_pair_refusal(r, whole.prefill, whole.decode) == NULL && bt_pair_has_kind(&whole))
             return true;
     }
     return false;
@@ -74,7 +89,7 @@ static bool is_valid(bt_request_t *r, const bt_task_t *task, const bt_choice_vie
 {
     if (bt_task_was_tried(task, pair->decode) || bt_task_was_tried(task, pair->prefill))
         return false;
-    if (bt_pair_is_late(pair))
+    if (bt_pair_lacks_decode(pair) || bt_pair_lacks_prefill(pair))
         return can_be_late(r, task, v, pair);
     return pair->prefill == NULL ||
            (bt_pair_refusal(r, pair->prefill, pair->decode) == NULL && bt_pair_has_kind(pair));
@@ -159,9 +174,12 @@ static enum verdict judge(bt_request_t *r, const bt_task_t *task, const bt_choic
         avoid_rest(r, task, v, &choice->first);
         return CHOSEN;
     }
-    bt_policy_call_invalid(r, bt_pair_is_late(&choice->first)
+    bt_policy_call_invalid(r, bt_pair_lacks_decode(&choice->first)
                                   ? "left decode open, but this connector's prefill cannot begin "
                                     "without one, or none is there"
+                              : bt_pair_lacks_prefill(&choice->first)
+                                  ? "left prefill open, but this connector's decode does not call "
+                                    "for one, or none is there"
                                   : bt_plan_cannot_serve);
     return FAILED;
 }
@@ -249,10 +267,10 @@ static bool in_set(const bt_worker_set_t *set, const bt_worker_t *w)
 /* Are its workers still candidates? */
 static bool has_pair(const bt_choice_view_t *v, const bt_pair_t *pair)
 {
-    if (pair->prefill == NULL)
+    if (bt_pair_is_single(pair))
         return in_set(&v->sets[BT_LIST_SINGLE], pair->decode);
-    return in_set(&v->sets[BT_LIST_PREFILL], pair->prefill) &&
-           (bt_pair_is_late(pair) || in_set(&v->sets[BT_LIST_DECODE], pair->decode));
+    return (bt_pair_lacks_prefill(pair) || in_set(&v->sets[BT_LIST_PREFILL], pair->prefill)) &&
+           (bt_pair_lacks_decode(pair) || in_set(&v->sets[BT_LIST_DECODE], pair->decode));
 }
 
 static bool next_alternate(bt_task_t *task, const bt_choice_view_t *v, bt_choice_t *choice_p)
@@ -343,49 +361,63 @@ int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p)
     return 0;
 }
 
-/* ---- decode, where the plan left it open ---- */
+/* ---- the one of a pair that the plan left open ---- */
 
-static enum verdict ask_decode(bt_task_t *task, unsigned attempt, const bt_choice_view_t *v,
-                               bt_pair_t *pair)
+static enum verdict ask_late(bt_task_t *task, unsigned attempt, enum bt_leg_role role,
+                             const bt_choice_view_t *v, bt_pair_t *pair)
 {
+    const bool is_prefill = role == BT_LEG_PREFILL;
     bt_request_t *r = task->request;
     const bt_policy_view_t view = bt_candidates_view(v->sets, v->key, r->pool);
-    bt_worker_t *prefills[] = {pair->prefill};
+    bt_worker_t *partners[] = {is_prefill ? pair->decode : pair->prefill};
     bt_choice_view_t beside = *v;
     bt_choice_t choice = {.alternate_count = 0};
-    const int rc = bt_policy_call_plan_decode(r, &view, pair->prefill, attempt, &choice);
+    const int rc = bt_policy_call_plan_late(r, is_prefill ? BT_POLICY_PREFILL : BT_POLICY_DECODE,
+                                            &view, partners[0], attempt, &choice);
     enum verdict verdict;
 
-    choice.first.kind = BT_PLAN_HANDOFF;
-    beside.sets[BT_LIST_PREFILL] = (bt_worker_set_t){prefills, 1}; /* whatever has become of it */
+    choice.first.kind = is_prefill ? BT_PLAN_TRIGGER : BT_PLAN_HANDOFF;
+    beside.sets[is_prefill ? BT_LIST_DECODE : BT_LIST_PREFILL] =
+        (bt_worker_set_t){partners, 1}; /* whatever has become of it */
     verdict = judge(r, task, &beside, rc, &choice);
-    if (verdict == CHOSEN) {
+    if (verdict != CHOSEN)
+        return verdict;
+    if (is_prefill) {
+        pair->prefill = choice.first.prefill;
+        pair->prefill_rank = choice.first.prefill_rank;
+    } else {
         pair->decode = choice.first.decode;
         pair->decode_rank = choice.first.decode_rank;
     }
-    return verdict;
+    return CHOSEN;
 }
 
-int bt_plan_decode(bt_task_t *task, unsigned attempt, bt_pair_t *pair, const char **why_p)
+int bt_plan_late(bt_task_t *task, unsigned attempt, enum bt_leg_role role, bt_pair_t *pair,
+                 const char **why_p)
 {
+    const bool is_prefill = role == BT_LEG_PREFILL;
+    bt_worker_t **open_p = is_prefill ? &pair->prefill : &pair->decode;
     bt_request_t *r = task->request;
     bt_choice_view_t v;
     enum verdict verdict;
 
-    *why_p = "no decode worker is left for the prefill that has the prompt";
+    *why_p = is_prefill ? "no prefill worker is left for the decode that calls for it"
+                        : "no decode worker is left for the prefill that has the prompt";
     if (bt_choice_view_make(r, &v) != BT_TOPOLOGY_PAIR)
         return BT_E_NO_WORKER;
     leave_out_tried(task, &v);
-    verdict = ask_decode(task, attempt, &v, pair);
+    verdict = ask_late(task, attempt, role, &v, pair);
     if (verdict == CHOSEN)
         return 0;
     if (!default_may_serve(r, verdict, attempt == 1)) {
-        *why_p = verdict == NOBODY ? "the policy chose no decode worker" : "the policy failed";
+        *why_p = verdict != NOBODY ? "the policy failed"
+                 : is_prefill      ? "the policy chose no prefill worker"
+                                   : "the policy chose no decode worker";
         return BT_E_NO_WORKER;
     }
-    pair->decode = bt_default_decode(r, task, &v.sets[BT_LIST_DECODE], pair->prefill);
-    r->is_default |= pair->decode != NULL;
-    return pair->decode != NULL ? 0 : BT_E_NO_WORKER;
+    *open_p = partner_for(r, task, &v, pair, !is_prefill);
+    r->is_default |= *open_p != NULL;
+    return *open_p != NULL ? 0 : BT_E_NO_WORKER;
 }
 
 /* ---- one of a pair, where the other's work stays good ---- */
@@ -414,6 +446,7 @@ int bt_plan_beside(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair
     bt_choice_view_t v;
     bt_choice_t choice;
     enum verdict verdict;
+    enum bt_leg_role open;
     const char *why;
 
     if (bt_choice_view_make(r, &v) != BT_TOPOLOGY_PAIR)
@@ -424,11 +457,14 @@ int bt_plan_beside(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair
     v.key = 0;
     r->is_default = false;
     verdict = ask_again(task, &failure, &v, &choice);
-    if (verdict == CHOSEN && choice.first.prefill != NULL &&
+    if (verdict == CHOSEN && !bt_pair_is_single(&choice.first) &&
         (choice.first.kind == BT_PLAN_NONE || choice.first.kind == task->attempt->kind)) {
         *pair_p = choice.first;
-        if (bt_pair_is_late(pair_p) && bt_plan_decode(task, failure.attempt, pair_p, &why) < 0)
-            return BT_E_NO_WORKER;
+        if (pair_p->prefill == NULL || pair_p->decode == NULL) {
+            open = pair_p->prefill == NULL ? BT_LEG_PREFILL : BT_LEG_DECODE;
+            if (bt_plan_late(task, failure.attempt, open, pair_p, &why) < 0)
+                return BT_E_NO_WORKER;
+        }
     } else {
         task->alternate_next = alternate;
         if (!default_may_serve(r, verdict, false) ||

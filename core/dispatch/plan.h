@@ -22,9 +22,10 @@ bool bt_plan_has_pair(bt_task_t *task); /* of those that were not tried */
 /* Another one, not tried yet, beside the one of `pair` that stays: its work is good. */
 int bt_plan_beside(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair,
                    enum bt_leg_role kept, bt_pair_t *pair_p);
-/* A decode worker for `pair`, whose plan left it open and whose prefill has the prompt; attempt:
+/* The one of `pair` that its plan left open (role), where the other has the prompt or calls for it; attempt:
  * which that is. < 0: nobody, and why. */
-int bt_plan_decode(bt_task_t *task, unsigned attempt, bt_pair_t *pair, const char **why_p);
+int bt_plan_late(bt_task_t *task, unsigned attempt, enum bt_leg_role role, bt_pair_t *pair,
+                 const char **why_p);
 /* Another decode of the plan that could read this prefill's KV, or NULL; any, where no policy has
  * planned or the plan left it open. */
 bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill);

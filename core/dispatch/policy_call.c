@@ -271,8 +271,9 @@ int bt_policy_call_plan(bt_request_t *r, const bt_policy_failure_t *failure,
 }
 
 /* What one policy plans as a whole: two that plan a half each have no late choice. */
-int bt_policy_call_plan_decode(bt_request_t *r, const bt_policy_view_t *view, bt_worker_t *prefill,
-                               unsigned attempt, bt_choice_t *choice_p)
+int bt_policy_call_plan_late(bt_request_t *r, enum bt_policy_part part,
+                             const bt_policy_view_t *view, bt_worker_t *partner, unsigned attempt,
+                             bt_choice_t *choice_p)
 {
     const struct bt_pool_policies *p = bt_policy_call_policies(r);
     bt_policy_request_t q;
@@ -283,7 +284,7 @@ int bt_policy_call_plan_decode(bt_request_t *r, const bt_policy_view_t *view, bt
     q = bt_policy_call_describe(r);
     q.is_counted = true;
     q.vars = vars_of(r, p, p->both);
-    rc = bt_policy_plan_decode(p->both, &q, view, prefill, attempt, choice_p);
+    rc = bt_policy_plan_late(p->both, part, &q, view, partner, attempt, choice_p);
     if (rc < 0 && rc != BT_E_AGAIN)
         bt_policy_call_error(r, p, p->both, bt_policy_error(p->both));
     return rc;
@@ -368,6 +369,7 @@ void bt_policy_call_shadow(bt_request_t *r, const bt_policy_view_t *view, const 
     shadow->plan_us = bt_clock_us() - start_us;
     shadow->prefill = choice.first.prefill != NULL ? choice.first.prefill->name : NULL;
     shadow->decode = choice.first.decode != NULL ? choice.first.decode->name : NULL;
+    shadow->is_single = bt_pair_is_single(&choice.first);
     shadow->same =
         choice.first.prefill == taken->first.prefill && choice.first.decode == taken->first.decode;
     if (shadow->same)

@@ -47,9 +47,10 @@ bt_policy_request_t bt_policy_call_describe(bt_request_t *r); /* borrows from r 
  * both asked, or the one whose half is not kept. */
 int bt_policy_call_plan(bt_request_t *r, const bt_policy_failure_t *failure,
                         const bt_policy_view_t *view, bt_choice_t *choice_p);
-/* The decode worker for `prefill`, which has the prompt. */
-int bt_policy_call_plan_decode(bt_request_t *r, const bt_policy_view_t *view, bt_worker_t *prefill,
-                               unsigned attempt, bt_choice_t *choice_p);
+/* Decode (part DECODE) for `partner`, which has the prompt, or prefill for the one that calls for it. */
+int bt_policy_call_plan_late(bt_request_t *r, enum bt_policy_part part,
+                             const bt_policy_view_t *view, bt_worker_t *partner, unsigned attempt,
+                             bt_choice_t *choice_p);
 /* Its plan of encoders only. What it counts by request it counts when the pair is planned. */
 int bt_policy_call_plan_encoder(bt_request_t *r, const bt_policy_failure_t *failure,
                                 const bt_policy_view_t *view, bt_choice_t *choice_p);

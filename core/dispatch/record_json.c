@@ -138,12 +138,13 @@ static void put_member(bt_record_draft_t *out, bt_str_t name, const char *value)
     bt_record_draft_put_text(out, name, BT_DRAFT_COMMA | BT_DRAFT_TEXT, bt_str(value), UNCUT);
 }
 
-static void put_names(bt_record_draft_t *out, const char *prefill, const char *decode)
+static void put_names(bt_record_draft_t *out, const char *prefill, const char *decode,
+                      bool is_single)
 {
     if (prefill != NULL)
         put_member(out, BT_STR("\"prefill\":"), prefill);
     if (decode != NULL)
-        put_member(out, prefill != NULL ? BT_STR("\"decode\":") : BT_STR("\"worker\":"), decode);
+        put_member(out, is_single ? BT_STR("\"worker\":") : BT_STR("\"decode\":"), decode);
 }
 
 static void put_decision(bt_record_draft_t *out, const bt_request_t *r)
@@ -169,7 +170,7 @@ static void put_decision(bt_record_draft_t *out, const bt_request_t *r)
     put_z(out, "why", rec->why);
     if (rec->rests[0] != NULL) {
         put_open(out, "rests", "{");
-        put_names(out, rec->rests[0], rec->rests[1]);
+        put_names(out, rec->rests[0], rec->rests[1], false);
         put_lit(out, "}");
     }
 }
@@ -301,14 +302,15 @@ static void put_plan(bt_record_draft_t *out, const bt_request_t *r)
         return;
     put_lit(out, ",\"plan\":{\"kind\":");
     put_string(out, bt_str(bt_plan_kind_name(bt_plan_kind_of(r->d, &choice->first, &dialect))));
-    put_names(out, name_of(choice->first.prefill), name_of(choice->first.decode));
+    put_names(out, name_of(choice->first.prefill), name_of(choice->first.decode),
+              bt_pair_is_single(&choice->first));
     if (choice->alternate_count > 0)
         put_lit(out, ",\"alternates\":[");
     for (unsigned i = 0; i < choice->alternate_count; i++) {
         put_comma(out);
         put_lit(out, "{");
         put_names(out, name_of(choice->alternates[i].prefill),
-                  name_of(choice->alternates[i].decode));
+                  name_of(choice->alternates[i].decode), bt_pair_is_single(&choice->alternates[i]));
         put_lit(out, "}");
     }
     bt_record_draft_put(out, choice->alternate_count > 0 ? BT_STR("]}") : BT_STR("}"),
@@ -371,7 +373,8 @@ static void put_attempt(bt_record_draft_t *out, const bt_request_t *r, const bt_
     if (r->task_count > 1)
         put_u64(out, "child", a->task->index);
     put_z(out, "kind", bt_plan_kind_name(a->kind));
-    put_names(out, name_of(a->legs[0].worker), name_of(a->legs[1].worker));
+    put_names(out, name_of(a->legs[0].worker), name_of(a->legs[1].worker),
+              a->kind == BT_PLAN_SINGLE);
     put_rank(out, NAMED("prefill_rank"), a->legs[0].worker, a->pair.prefill_rank);
     put_rank(out, NAMED("decode_rank"), a->legs[1].worker, a->pair.decode_rank);
     put_z(out, "replay", a->replay);
@@ -528,7 +531,7 @@ static void put_shadow(bt_record_draft_t *out, const struct bt_record_shadow *sh
     put_z(out, "version", shadow->version);
     put_z(out, "error", shadow->error);
     if (shadow->error == NULL) {
-        put_names(out, shadow->prefill, shadow->decode);
+        put_names(out, shadow->prefill, shadow->decode, shadow->is_single);
         put_bool(out, "same", shadow->same);
     }
     put_ms(out, "plan_ms", shadow->plan_us);

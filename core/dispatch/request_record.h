@@ -33,7 +33,7 @@ struct bt_record_shadow {
     const char *rule, *policy, *version;
     const char *error;            /* it failed, or answered nothing that can be */
     const char *prefill, *decode; /* names, of workers of the record's; NULL = none */
-    bool same;
+    bool same, is_single;         /* whom it chose: as the taken ones, one worker alone */
     uint64_t plan_us;
 };
 

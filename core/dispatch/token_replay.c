@@ -44,7 +44,7 @@ void bt_token_replay_open(bt_request_t *r)
     const bt_pair_t *pair = &r->choice->first;
     const bt_worker_t *w = pair->decode != NULL ? pair->decode : pair->prefill;
     const bool on_recomputed =
-        spec->replay_recomputed && pair->prefill != NULL && w->engine == BT_ENGINE_VLLM_ASCEND;
+        spec->replay_recomputed && !bt_pair_is_single(pair) && w->engine == BT_ENGINE_VLLM_ASCEND;
     const bool on_lost = spec->replay_lost_decode && tells_ids(w);
 
     if ((!on_recomputed && !on_lost) || r->d->shared->config.disable_retries ||

@@ -93,11 +93,13 @@ static void tell(bt_text_t *out, bt_str_t object, const char *format)
     }
 }
 
-/* "p1 > d2", "p1, decode open", "w1" or "nobody". */
+/* "p1 > d2", "p1, decode open", "d2, prefill open", "w1" or "nobody". */
 static void tell_pair(bt_text_t *out, bt_str_t object)
 {
     if (has(object, "worker") || has(object, "decode"))
-        tell(out, object, "[{worker}][{prefill} > ][{decode}]");
+        tell(out, object,
+             has(object, "worker") || has(object, "prefill") ? "[{worker}][{prefill} > ][{decode}]"
+                                                             : "{decode}, prefill open");
     else
         tell(out, object, has(object, "prefill") ? "{prefill}, decode open" : "nobody");
 }

@@ -51,6 +51,7 @@ enum bt_replay_decider { BT_REPLAY_POLICY, BT_REPLAY_DEFAULT, BT_REPLAY_NOBODY }
 
 typedef struct bt_replay_pair {
     bt_str_t prefill, decode; /* by name; a single worker is decode; decode empty = none */
+    bool is_single;
 } bt_replay_pair_t;
 
 typedef struct bt_replay_record {
@@ -147,7 +148,9 @@ typedef struct bt_replay_tally bt_replay_tally_t;
 
 /* One side of a comparison: names of the chosen, what was scored. */
 typedef struct bt_replay_side {
-    bt_str_t prefill, decode; /* decode empty: no choice; borrowed for the call */
+    bt_str_t prefill,
+        decode; /* one of a pair empty: left open; both: no choice; borrowed for the call */
+    bool is_single;
     bool has_prefill_score, has_decode_score;
     double prefill_score, decode_score;
     const char *error; /* NULL = none */

@@ -180,8 +180,10 @@ static int read_pair(bt_replay_workers_t *f, const bt_json_item_t *member, bt_re
     if (bt_json_object(&c, member->value) < 0)
         return bad_member(err, err_size, member->key, "an object");
     while (bt_json_next(&c, &item) > 0)
-        if (item.type == BT_JSON_STRING && (at = find_name(places, 3, &item)) >= 0)
+        if (item.type == BT_JSON_STRING && (at = find_name(places, 3, &item)) >= 0) {
             *(at == 0 ? &pair->prefill : &pair->decode) = bt_replay_text(f, item.value);
+            pair->is_single |= at == 2;
+        }
     return 0;
 }
 

@@ -134,7 +134,7 @@
 ---@class baton.Ctx
 ---@field params table<string, any> what is set of the declared `params`; read-only
 ---@field state table what start returned, or an empty table; one for each event thread
----@field attempt integer in plan and plan_decode: 1, or the number of the attempt that is planned now
+---@field attempt integer in plan, plan_decode and plan_prefill: 1, or the number of the attempt that is planned now
 ---@field failure? baton.Failure in plan, when it is asked again
 ---@field vars? table of this request, from admit to fallback; only in policies with admit or route
 
@@ -172,7 +172,7 @@
 --- Who serves: prefill and decode, or worker. A worker or its id.
 ---@class baton.Plan
 ---@field kind? baton.PlanKind the pair's own where it is not said; one that the two do not share is an error
----@field prefill? baton.Worker|integer of view.prefill
+---@field prefill? baton.Worker|integer of view.prefill. Left out by a policy with plan_prefill: chosen when decode calls for it
 ---@field decode? baton.Worker|integer of view.decode; the two must be able to pair. Left out by a policy with plan_decode: chosen after prefill
 ---@field worker? baton.Worker|integer of view.single, then without the two
 ---@field prefill_rank? integer data-parallel rank, below `dp_size`; not said: the idlest where decode must be told, else its engine's
@@ -225,6 +225,7 @@
 ---@field route? fun(req: baton.Request, ctx: baton.Ctx): baton.Direction? Chooses the pool, a class label and an affinity key.
 ---@field plan fun(req: baton.Request, view: baton.View, ctx: baton.Ctx): baton.Plan? Which workers serve it? The only hook that a policy must have. After a failed attempt it is asked again, if it has no fallback and no alternate is left: ctx.failure and ctx.attempt say so, and view is without the workers that were tried.
 ---@field plan_decode? fun(req: baton.Request, view: baton.View, prefill: baton.Worker, ctx: baton.Ctx): baton.Plan? A plan of a hand-off left decode open, and prefill has finished: who decodes? With this hook plan may leave it open, where the connector's prefill can begin so: nixl, nixl_push's hand-off, shared caches.
+---@field plan_prefill? fun(req: baton.Request, view: baton.View, decode: baton.Worker, ctx: baton.Ctx): baton.Plan? A plan of a trigger left prefill open, and decode's engine has called for it: who prefills? With this hook plan may name decode alone, where decode goes first: mooncake_layerwise, mindie.
 ---@field fallback? fun(req: baton.Request, view: baton.View, failure: baton.Failure, ctx: baton.Ctx): baton.Plan? An attempt failed before its first byte was out. Another plan, without the workers that were tried?
 ---@field recompute? fun(req: baton.Request, failure: baton.Failure, ctx: baton.Ctx): boolean? Some of the answer is out, and decode gave the request up (failure.name `recomputed`) or is lost: may another worker go on by the token ids? Asked where that is exact and the pool allows it; who it is, fallback and plan say.
 ---@field observe? fun(events: baton.Event[], ctx: baton.Ctx) What became of the requests that this policy has planned, in batches.

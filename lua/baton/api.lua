@@ -69,6 +69,17 @@ api.hooks = {
     fails = "As plan, for decode alone.",
   },
   {
+    name = "plan_prefill",
+    kind = "pure",
+    params = { { "req", "Request" }, { "view", "View" },
+      { "decode", "Worker", "it has room for the prompt, and waits" }, { "ctx", "Ctx" } },
+    returns = { { "Plan?", "with prefill; nothing: nobody, decode is told to stop, 503" } },
+    budget_ms = 2,
+    doc = "A plan of a trigger left prefill open, and decode's engine has called for it: who prefills? With this hook "
+      .. "plan may name decode alone, where decode goes first: mooncake_layerwise, mindie.",
+    fails = "As plan, for prefill alone.",
+  },
+  {
     name = "fallback",
     kind = "pure",
     params = { { "req", "Request" }, { "view", "View" }, { "failure", "Failure" }, { "ctx", "Ctx" } },
@@ -246,7 +257,10 @@ api.classes = {
     fields = {
       { "params", "table<string, any>", "what is set of the declared `params`; read-only" },
       { "state", "table", "what start returned, or an empty table; one for each event thread" },
-      { "attempt", "integer", "in plan and plan_decode: 1, or the number of the attempt that is planned now" },
+      {
+        "attempt", "integer",
+        "in plan, plan_decode and plan_prefill: 1, or the number of the attempt that is planned now",
+      },
       { "failure?", "Failure", "in plan, when it is asked again" },
       { "vars?", "table", "of this request, from admit to fallback; only in policies with admit or route" },
     },
@@ -304,7 +318,8 @@ api.classes = {
     doc = "Who serves: prefill and decode, or worker. A worker or its id.",
     fields = {
       { "kind?", "PlanKind", "the pair's own where it is not said; one that the two do not share is an error" },
-      { "prefill?", "Worker|integer", "of view.prefill" },
+      { "prefill?", "Worker|integer",
+        "of view.prefill. Left out by a policy with plan_prefill: chosen when decode calls for it" },
       {
         "decode?", "Worker|integer",
         "of view.decode; the two must be able to pair. Left out by a policy with plan_decode: chosen after prefill",

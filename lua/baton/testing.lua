@@ -17,6 +17,7 @@ local testing = { seed = core.seed, forget = core.forget, names = core.names, ap
 --   policy:route(req)    {pool, class, key}; req has the class, and the key as its session, from then on
 --   policy:plan(workers[, req])  {prefill, decode} or {worker}, with alternates, kind, ranks, scores
 --   policy:plan_decode(workers, req, prefill[, attempt])  the plan with its decode worker, where plan left it open
+--   policy:plan_prefill(workers, req, decode[, attempt])  the plan with its prefill worker, likewise
 --   policy:fallback(workers, req, {scope, name, leg, status}, {tried name...})
 --   policy:recompute(workers, req, {scope, name, made, left, replays}, {tried name...})  true or false: may it go on?
 --   policy:observe{event...}, policy:tick([now], workers)  true

@@ -64,7 +64,12 @@ static void push_failure(lua_State *L, const bt_policy_failure_t *failure)
     lua_setfield(L, -2, "keep");
 }
 
-/* ctx.attempt and ctx.failure of plan and plan_decode: touched by those that are asked again, and by the next. */
+static bool is_late(enum bt_policy_hook hook)
+{
+    return hook == BT_HOOK_PLAN_DECODE || hook == BT_HOOK_PLAN_PREFILL;
+}
+
+/* ctx.attempt and ctx.failure of plan, plan_decode and plan_prefill: touched by those that are asked again, and by the next. */
 static void take_failure(lua_State *L, bt_policy_t *policy)
 {
     const bt_policy_failure_t *failure = policy->call.failure;
@@ -167,8 +172,8 @@ static void enter_choice(lua_State *L, bt_policy_t *policy)
     bt_vm_push(L, policy->view_ref);
     if (policy->call.hook == BT_HOOK_FALLBACK)
         push_failure(L, policy->call.failure);
-    else if (policy->call.hook == BT_HOOK_PLAN_DECODE)
-        push_worker(L, policy, policy->call.prefill);
+    else if (is_late(policy->call.hook))
+        push_worker(L, policy, policy->call.partner);
     bt_vm_push(L, policy->ctx_ref);
     lua_call(L, lua_gettop(L) - before, 1);
     bt_choice_read(L, policy, lua_gettop(L));
@@ -192,7 +197,7 @@ static int enter(lua_State *L)
     enum bt_policy_hook hook = policy->call.hook;
 
     bt_ctx_take_vars(L, policy);
-    if ((hook == BT_HOOK_PLAN || hook == BT_HOOK_PLAN_DECODE) &&
+    if ((hook == BT_HOOK_PLAN || is_late(hook)) &&
         (policy->call.attempt > 1 || policy->has_failure))
         take_failure(L, policy);
     bt_vm_push(L, policy->hook_refs[hook]);
@@ -321,15 +326,17 @@ int bt_policy_plan_again(bt_policy_t *policy, enum bt_policy_part part,
     return choose(policy, BT_HOOK_PLAN, part, req, view, failure, 1, choice_p);
 }
 
-int bt_policy_plan_decode(bt_policy_t *policy, const bt_policy_request_t *req,
-                          const bt_policy_view_t *view, bt_worker_t *prefill, unsigned attempt,
-                          bt_choice_t *choice_p)
+int bt_policy_plan_late(bt_policy_t *policy, enum bt_policy_part part,
+                        const bt_policy_request_t *req, const bt_policy_view_t *view,
+                        bt_worker_t *partner, unsigned attempt, bt_choice_t *choice_p)
 {
-    if (policy->hook_refs[BT_HOOK_PLAN_DECODE] == LUA_NOREF)
+    const enum bt_policy_hook hook =
+        part == BT_POLICY_DECODE ? BT_HOOK_PLAN_DECODE : BT_HOOK_PLAN_PREFILL;
+
+    if (policy->hook_refs[hook] == LUA_NOREF)
         return BT_E_AGAIN;
-    policy->call.prefill = prefill;
-    return choose(policy, BT_HOOK_PLAN_DECODE, BT_POLICY_DECODE, req, view, NULL, attempt,
-                  choice_p);
+    policy->call.partner = partner;
+    return choose(policy, hook, part, req, view, NULL, attempt, choice_p);
 }
 
 int bt_policy_fallback(bt_policy_t *policy, const bt_policy_request_t *req,

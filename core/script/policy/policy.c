@@ -20,8 +20,8 @@
 #define API_VERSION 2
 
 const char *const bt_policy_members[] = {
-    "api",         "name",     "version",   "params",  "start", "admit",    "route", "plan",
-    "plan_decode", "fallback", "recompute", "observe", "tick",  "handover", NULL};
+    "api",         "name",         "version",  "params",    "start",   "admit", "route",    "plan",
+    "plan_decode", "plan_prefill", "fallback", "recompute", "observe", "tick",  "handover", NULL};
 
 /* ---- the policy's table (stack index 1) ---- */
 

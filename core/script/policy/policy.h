@@ -54,10 +54,11 @@ int bt_policy_plan(bt_policy_t *policy, enum bt_policy_part part, const bt_polic
 int bt_policy_plan_again(bt_policy_t *policy, enum bt_policy_part part,
                          const bt_policy_request_t *req, const bt_policy_view_t *view,
                          const bt_policy_failure_t *failure, bt_choice_t *choice_p);
-/* The decode worker for a plan that left it open, whose prefill has the prompt now. BT_E_AGAIN: the policy has no such hook. */
-int bt_policy_plan_decode(bt_policy_t *policy, const bt_policy_request_t *req,
-                          const bt_policy_view_t *view, bt_worker_t *prefill, unsigned attempt,
-                          bt_choice_t *choice_p);
+/* The one of a pair that the plan left open: decode (part DECODE), whose prefill has the prompt now, or prefill, whose decode calls for
+ * it. BT_E_AGAIN: the policy has no such hook. */
+int bt_policy_plan_late(bt_policy_t *policy, enum bt_policy_part part,
+                        const bt_policy_request_t *req, const bt_policy_view_t *view,
+                        bt_worker_t *partner, unsigned attempt, bt_choice_t *choice_p);
 /* BT_E_AGAIN: the policy has no fallback hook. Of all four: 0 with nobody in choice_p: nil. */
 int bt_policy_fallback(bt_policy_t *policy, const bt_policy_request_t *req,
                        const bt_policy_view_t *view, const bt_policy_failure_t *failure,

@@ -177,21 +177,34 @@ static void check_rank(lua_State *L, bt_policy_t *policy, int rank, const bt_wor
                w->spec.dp_rank);
 }
 
-/* plan_decode will be asked for it. */
-static bool may_leave_decode_open(const bt_policy_t *policy)
+/* hook will be asked for it. */
+static bool may_leave_open(const bt_policy_t *policy, enum bt_policy_hook hook)
 {
-    return policy->call.part == BT_POLICY_BOTH &&
-           policy->hook_refs[BT_HOOK_PLAN_DECODE] != LUA_NOREF;
+    return policy->call.part == BT_POLICY_BOTH && policy->hook_refs[hook] != LUA_NOREF;
 }
 
-static void check_pair(lua_State *L, bt_policy_t *policy, const struct answer *a)
+/* Which kind such a plan has is not said twice. */
+static void leave_prefill_open(lua_State *L, bt_policy_t *policy, struct answer *a)
+{
+    if (a->kind == BT_PLAN_NONE)
+        a->kind = BT_PLAN_TRIGGER;
+    if (a->kind != BT_PLAN_TRIGGER)
+        refuse(L, policy,
+               "kind \"%s\" without a prefill worker, which only a trigger's decode calls for",
+               bt_plan_kind_name(a->kind));
+}
+
+static void check_pair(lua_State *L, bt_policy_t *policy, struct answer *a)
 {
     enum bt_policy_part part = policy->call.part;
     const char *why;
 
-    if (a->prefill == NULL && part != BT_POLICY_DECODE)
+    if (a->prefill == NULL && a->decode != NULL && may_leave_open(policy, BT_HOOK_PLAN_PREFILL))
+        leave_prefill_open(L, policy, a);
+    else if (a->prefill == NULL && part != BT_POLICY_DECODE)
         refuse(L, policy, "no prefill worker");
-    if (a->decode == NULL && part != BT_POLICY_PREFILL && !may_leave_decode_open(policy))
+    if (a->decode == NULL && part != BT_POLICY_PREFILL &&
+        !may_leave_open(policy, BT_HOOK_PLAN_DECODE))
         refuse(L, policy, "no decode worker");
     if (a->prefill == NULL || a->decode == NULL)
         return;
@@ -217,17 +230,19 @@ static void check_kind(lua_State *L, bt_policy_t *policy, const bt_pair_t *pair)
                                                           : BT_PLAN_HANDOFF));
 }
 
-/* Of plan_decode: the pair has its prefill, and no other. */
-static void take_prefill(lua_State *L, bt_policy_t *policy, struct answer *a)
+/* Of plan_decode and plan_prefill: the pair has one of its two, and no other. */
+static void take_partner(lua_State *L, bt_policy_t *policy, struct answer *a)
 {
-    bt_worker_t *prefill = policy->call.prefill;
+    const bool is_prefill = policy->call.hook == BT_HOOK_PLAN_DECODE;
+    const char *does = is_prefill ? "has the prompt" : "calls for its prefill";
+    bt_worker_t *partner = policy->call.partner, **mine_p = is_prefill ? &a->prefill : &a->decode;
 
     if (a->worker != NULL)
-        refuse(L, policy, "a worker alone, but worker %s has the prompt", prefill->name);
-    if (a->prefill != NULL && a->prefill != prefill)
-        refuse(L, policy, "prefill = worker %s, but worker %s has the prompt", a->prefill->name,
-               prefill->name);
-    a->prefill = prefill;
+        refuse(L, policy, "a worker alone, but worker %s %s", partner->name, does);
+    if (*mine_p != NULL && *mine_p != partner)
+        refuse(L, policy, "%s = worker %s, but worker %s %s", is_prefill ? "prefill" : "decode",
+               (*mine_p)->name, partner->name, does);
+    *mine_p = partner;
 }
 
 static void read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pair, bool *more_p)
@@ -246,8 +261,8 @@ static void read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pai
     if ((a.kind == BT_PLAN_SINGLE) != (a.worker != NULL) && a.kind != BT_PLAN_NONE)
         refuse(L, policy, "kind \"%s\" with %s", bt_plan_kind_name(a.kind),
                a.worker != NULL ? "a worker" : "no worker");
-    if (policy->call.hook == BT_HOOK_PLAN_DECODE)
-        take_prefill(L, policy, &a);
+    if (policy->call.hook == BT_HOOK_PLAN_DECODE || policy->call.hook == BT_HOOK_PLAN_PREFILL)
+        take_partner(L, policy, &a);
     if (a.worker == NULL)
         check_pair(L, policy, &a);
     check_rank(L, policy, a.prefill_rank, a.prefill, "prefill_rank");

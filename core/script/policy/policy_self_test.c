@@ -129,9 +129,12 @@ static int ask(struct run *run, const bt_policy_view_t *view, bt_choice_t *choic
 {
     int rc = bt_policy_plan(run->policy, run->part, &run->req, view, choice_p);
 
-    if (rc == 0 && run->part == BT_POLICY_BOTH && bt_pair_is_late(&choice_p->first))
-        rc = bt_policy_plan_decode(run->policy, &run->req, view, choice_p->first.prefill, 1,
-                                   choice_p);
+    if (rc == 0 && run->part == BT_POLICY_BOTH && bt_pair_lacks_decode(&choice_p->first))
+        rc = bt_policy_plan_late(run->policy, BT_POLICY_DECODE, &run->req, view,
+                                 choice_p->first.prefill, 1, choice_p);
+    else if (rc == 0 && run->part == BT_POLICY_BOTH && bt_pair_lacks_prefill(&choice_p->first))
+        rc = bt_policy_plan_late(run->policy, BT_POLICY_PREFILL, &run->req, view,
+                                 choice_p->first.decode, 1, choice_p);
     return rc;
 }
 

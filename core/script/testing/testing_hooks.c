@@ -81,7 +81,7 @@ static void push_pair(lua_State *L, const bt_pair_t *pair)
 {
     lua_newtable(L);
     push_name(L, "prefill", pair->prefill);
-    push_name(L, pair->prefill != NULL ? "decode" : "worker", pair->decode);
+    push_name(L, bt_pair_is_single(pair) ? "worker" : "decode", pair->decode);
     push_rank(L, "prefill_rank", pair->prefill_rank);
     push_rank(L, "decode_rank", pair->decode_rank);
 }
@@ -220,12 +220,11 @@ static int policy_plan(lua_State *L)
     return push_choice(L, policy, rc, &choice, f, &r->trace);
 }
 
-/* policy:plan_decode(workers, req, prefill[, attempt]) -> as plan */
-static int policy_plan_decode(lua_State *L)
+static int plan_late(lua_State *L, enum bt_policy_part part)
 {
     bt_policy_t *policy = bt_testing_policy_check(L);
     const struct bt_testing_workers *f = bt_testing_workers_check(L, 2);
-    bt_worker_t *prefill = bt_testing_worker(L, f, 4);
+    bt_worker_t *partner = bt_testing_worker(L, f, 4);
     const unsigned attempt = (unsigned) luaL_optinteger(L, 5, 1);
     bt_policy_view_t view = bt_testing_view(f);
     const struct bt_testing_request *r = request_at(L, policy, 3);
@@ -234,9 +233,21 @@ static int policy_plan_decode(lua_State *L)
     int rc;
 
     req.is_counted = true;
-    rc = bt_policy_plan_decode(policy, &req, &view, prefill, attempt, &choice);
+    rc = bt_policy_plan_late(policy, part, &req, &view, partner, attempt, &choice);
     bt_testing_raise_mistake(L);
     return push_choice(L, policy, rc, &choice, f, &r->trace);
+}
+
+/* policy:plan_decode(workers, req, prefill[, attempt]) -> as plan */
+static int policy_plan_decode(lua_State *L)
+{
+    return plan_late(L, BT_POLICY_DECODE);
+}
+
+/* policy:plan_prefill(workers, req, decode[, attempt]) -> as plan */
+static int policy_plan_prefill(lua_State *L)
+{
+    return plan_late(L, BT_POLICY_PREFILL);
 }
 
 /* policy:fallback(workers, req, failure, tried) -> as plan */
@@ -449,6 +460,7 @@ static int policy_handover(lua_State *L)
 
 const luaL_Reg bt_testing_policy_methods[] = {{"plan", policy_plan},
                                               {"plan_decode", policy_plan_decode},
+                                              {"plan_prefill", policy_plan_prefill},
                                               {"fallback", policy_fallback},
                                               {"recompute", policy_recompute},
                                               {"admit", policy_admit},

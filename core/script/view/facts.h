@@ -17,7 +17,7 @@
 
 typedef struct bt_pair {
     bt_worker_t *prefill,
-        *decode; /* a single worker sits in decode, prefill NULL; decode NULL: late */
+        *decode; /* a single worker sits in decode, prefill NULL; one of a pair NULL: chosen late */
     int prefill_rank, decode_rank; /* chosen DP ranks; -1 = not chosen */
     enum bt_plan_kind kind;        /* NONE = the pair's own */
 } bt_pair_t;
@@ -32,9 +32,20 @@ typedef struct bt_choice {
 } bt_choice_t;
 
 /* Who decodes is chosen when prefill has finished. */
-static inline bool bt_pair_is_late(const bt_pair_t *pair)
+static inline bool bt_pair_lacks_decode(const bt_pair_t *pair)
 {
     return pair->prefill != NULL && pair->decode == NULL;
+}
+
+/* Who prefills is chosen when decode calls for it. */
+static inline bool bt_pair_lacks_prefill(const bt_pair_t *pair)
+{
+    return pair->prefill == NULL && pair->decode != NULL && pair->kind == BT_PLAN_TRIGGER;
+}
+
+static inline bool bt_pair_is_single(const bt_pair_t *pair)
+{
+    return pair->prefill == NULL && !bt_pair_lacks_prefill(pair);
 }
 
 static inline bool bt_choice_is_nobody(const bt_choice_t *choice)

@@ -21,6 +21,7 @@ static const struct {
     [BT_HOOK_ROUTE] = {"route", WAITING_BUDGET_US},
     [BT_HOOK_PLAN] = {"plan", PLAN_BUDGET_US},
     [BT_HOOK_PLAN_DECODE] = {"plan_decode", PLAN_BUDGET_US},
+    [BT_HOOK_PLAN_PREFILL] = {"plan_prefill", PLAN_BUDGET_US},
     [BT_HOOK_FALLBACK] = {"fallback", FALLBACK_BUDGET_US},
     [BT_HOOK_RECOMPUTE] = {"recompute", RECOMPUTE_BUDGET_US},
     [BT_HOOK_OBSERVE] = {"observe", OBSERVE_BUDGET_US},

@@ -109,7 +109,8 @@ struct bt_policy {
         const bt_policy_view_t *view;
         const bt_policy_failure_t *failure; /* NULL but in fallback, and in plan asked again */
         unsigned attempt;                   /* the number of the one that is planned: 1, 2, ... */
-        bt_worker_t *prefill;               /* that has the prompt; NULL but in plan_decode */
+        bt_worker_t *
+            partner; /* the pair's prefill that has the prompt in plan_decode, its decode that calls in plan_prefill; else not set */
         const bt_policy_event_t *events;
         unsigned event_count;
         const bt_value_t *old;

@@ -115,6 +115,14 @@ static void test_late_plans(void **state)
     assert_non_null(strstr(err, "boom"));
     assert_int_equal(test_with("plan_decode = function() end,", late), BT_E_POLICY);
     assert_non_null(strstr(err, "never chose anybody"));
+    assert_int_equal(test_with("plan_prefill = function(req, view) return { prefill = "
+                               "view.prefill[#view.prefill] } end,",
+                               "return { decode = view.decode[1] }"),
+                     0);
+    assert_int_equal(test_with("plan_prefill = function() error('bang') end,",
+                               "return { decode = view.decode[1] }"),
+                     BT_E_POLICY);
+    assert_non_null(strstr(err, "bang"));
 }
 
 static void test_one_that_never_ends(void **state)

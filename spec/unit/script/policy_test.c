@@ -216,9 +216,9 @@ static void plan_decode_fails(struct fleet *f, const char *text, const char *why
     bt_policy_t *policy = policy_of(text);
     bt_choice_t choice;
 
-    assert_int_equal(
-        bt_policy_plan_decode(policy, &f->req, &f->view, f->prefill.items[0], 1, &choice),
-        BT_E_POLICY);
+    assert_int_equal(bt_policy_plan_late(policy, BT_POLICY_DECODE, &f->req, &f->view,
+                                         f->prefill.items[0], 1, &choice),
+                     BT_E_POLICY);
     if (strstr(bt_policy_error(policy), why) == NULL)
         fail_msg("%s", bt_policy_error(policy));
     bt_policy_free(policy);
@@ -237,17 +237,18 @@ static void plan_decode_completes_the_plan(void **state)
                        "if req.stream then return nil end\n"
                        "return { decode = ctx.attempt == 1 and 3 or 4, decode_rank = 0 }"));
     assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), 0);
-    assert_true(bt_pair_is_late(&choice.first) && !bt_choice_is_nobody(&choice));
+    assert_true(bt_pair_lacks_decode(&choice.first) && !bt_choice_is_nobody(&choice));
     for (unsigned attempt = 1; attempt <= 2; attempt++) {
-        if (bt_policy_plan_decode(policy, &f.req, &f.view, f.prefill.items[0], attempt, &choice) !=
-            0)
+        if (bt_policy_plan_late(policy, BT_POLICY_DECODE, &f.req, &f.view, f.prefill.items[0],
+                                attempt, &choice) != 0)
             fail_msg("%s", bt_policy_error(policy));
         assert_ptr_equal(choice.first.prefill, f.prefill.items[0]);
         assert_ptr_equal(choice.first.decode, f.decode.items[attempt - 1]);
         assert_int_equal(choice.first.decode_rank, 0);
     }
     f.req.stream = true;
-    assert_int_equal(bt_policy_plan_decode(policy, &f.req, &f.view, f.prefill.items[0], 1, &choice),
+    assert_int_equal(bt_policy_plan_late(policy, BT_POLICY_DECODE, &f.req, &f.view,
+                                         f.prefill.items[0], 1, &choice),
                      0);
     assert_true(bt_choice_is_nobody(&choice));
     bt_policy_free(policy);
@@ -258,7 +259,75 @@ static void plan_decode_completes_the_plan(void **state)
                       "worker p2, which is no candidate for that");
     assert_plan_fails(&f, POLICY("return { prefill = 1 }"), "plan returned no decode worker");
     policy = policy_of(POLICY("return { prefill = 1, decode = 3 }"));
-    assert_int_equal(bt_policy_plan_decode(policy, &f.req, &f.view, f.prefill.items[0], 1, &choice),
+    assert_int_equal(bt_policy_plan_late(policy, BT_POLICY_DECODE, &f.req, &f.view,
+                                         f.prefill.items[0], 1, &choice),
+                     BT_E_AGAIN);
+    bt_policy_free(policy);
+    fleet_fini(&f);
+}
+
+#define OPEN(plan_prefill)                                                                         \
+    "return { api = 2, name = 'x', version = '1',\n"                                               \
+    "plan = function() return { decode = 3 } end,\n"                                               \
+    "plan_prefill = function(req, view, decode, ctx) " plan_prefill " end }"
+
+static void plan_prefill_fails(struct fleet *f, const char *text, const char *why)
+{
+    bt_policy_t *policy = policy_of(text);
+    bt_choice_t choice;
+
+    assert_int_equal(bt_policy_plan_late(policy, BT_POLICY_PREFILL, &f->req, &f->view,
+                                         f->decode.items[0], 1, &choice),
+                     BT_E_POLICY);
+    if (strstr(bt_policy_error(policy), why) == NULL)
+        fail_msg("%s", bt_policy_error(policy));
+    bt_policy_free(policy);
+}
+
+static void plan_prefill_completes_the_plan(void **state)
+{
+    struct fleet f;
+    bt_policy_t *policy;
+    bt_choice_t choice;
+    (void) state;
+
+    fleet_init(&f, 2, 2, 0);
+    policy = policy_of(OPEN("assert(decode.name == 'd3' and #view.prefill == 2)\n"
+                            "if req.stream then return nil end\n"
+                            "return { prefill = ctx.attempt, prefill_rank = 0 }"));
+    assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), 0);
+    assert_true(bt_pair_lacks_prefill(&choice.first) && !bt_choice_is_nobody(&choice));
+    assert_false(bt_pair_is_single(&choice.first));
+    for (unsigned attempt = 1; attempt <= 2; attempt++) {
+        if (bt_policy_plan_late(policy, BT_POLICY_PREFILL, &f.req, &f.view, f.decode.items[0],
+                                attempt, &choice) != 0)
+            fail_msg("%s", bt_policy_error(policy));
+        assert_ptr_equal(choice.first.prefill, f.prefill.items[attempt - 1]);
+        assert_ptr_equal(choice.first.decode, f.decode.items[0]);
+        assert_int_equal(choice.first.prefill_rank, 0);
+    }
+    f.req.stream = true;
+    assert_int_equal(bt_policy_plan_late(policy, BT_POLICY_PREFILL, &f.req, &f.view,
+                                         f.decode.items[0], 1, &choice),
+                     0);
+    assert_true(bt_choice_is_nobody(&choice));
+    /* by halves: nothing is left open */
+    assert_int_equal(bt_policy_plan(policy, BT_POLICY_PREFILL, &f.req, &f.view, &choice),
+                     BT_E_POLICY);
+    bt_policy_free(policy);
+    plan_prefill_fails(&f, OPEN("return { prefill = 1, decode = 4 }"),
+                       "decode = worker d4, but worker d3 calls for its prefill");
+    plan_prefill_fails(&f, OPEN("return {}"), "plan_prefill returned no prefill worker");
+    plan_prefill_fails(&f, OPEN("return { prefill = 3 }"),
+                       "worker d3, which is no candidate for that");
+    assert_plan_fails(&f, POLICY("return { decode = 3 }"), "plan returned no prefill worker");
+    assert_plan_fails(&f,
+                      "return { api = 2, name = 'x', version = '1', plan = function() return { "
+                      "decode = 3, kind = 'handoff' } end, plan_prefill = function() end }",
+                      "which only a trigger's decode calls for");
+    policy = policy_of(POLICY("return { prefill = 1, decode = 3 }"));
+    assert_int_equal(bt_policy_plan_late(policy, BT_POLICY_PREFILL, &f.req, &f.view,
+                                         f.decode.items[0], 1, &choice),
                      BT_E_AGAIN);
     bt_policy_free(policy);
     fleet_fini(&f);
@@ -323,6 +392,7 @@ int main(void)
         cmocka_unit_test(serves_on_after_an_error),
         cmocka_unit_test(fallback_gets_the_failure),
         cmocka_unit_test(plan_decode_completes_the_plan),
+        cmocka_unit_test(plan_prefill_completes_the_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
