@@ -39,6 +39,11 @@ static const char why_profile_baton[] = "dispatch_profile baton is for BatonConn
 static const char why_profile_other[] =
     "this connector has a dialect of its own: leave dispatch_profile out";
 
+static const char why_ec_mooncake[] =
+    "not supported: its encoders push what they make to an engine whose ZeroMQ address the encode "
+    "request must name before a pair is planned, and only to engines that prefill and decode "
+    "themselves; use ECCPUConnector or ECExampleConnector, whose outputs prefill fetches";
+
 struct row {
     const char *name;
     enum bt_capability cap;
@@ -114,6 +119,7 @@ static const struct row rows[] = {
      "prompt and prefill's first token as ids on /v1/completions, so chats would lose their tool "
      "and reasoning parsers, and a push that fails is told to nobody; use LMCacheConnectorV1 over "
      "a cache that both sides read, or NixlConnector"},
+    {"ECMooncakeConnector", BT_CAP_NONE, NULL, BT_ENGINE_VLLM, ANY_RULES(NULL), why_ec_mooncake},
 };
 
 /* Rows of --dialect-dir: a row is whole before the count shows it, and stays. */
@@ -491,6 +497,13 @@ unsigned bt_capability_kinds(enum bt_capability cap, const char *dialect)
     if (bt_capability_is_trigger(dialect))
         return BT_KIND_TRIGGER;
     return cap == HANDOFF ? BT_KIND_HANDOFF : cap == SYNC ? BT_KIND_BOOTSTRAP | other : 0;
+}
+
+const char *bt_capability_encoder_refusal(bt_str_t connector)
+{
+    const struct row *row = find_row(connector);
+
+    return row != NULL && row->why == why_ec_mooncake ? row->why : NULL;
 }
 
 bool bt_capability_is_trigger(const char *dialect)

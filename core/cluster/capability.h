@@ -95,6 +95,8 @@ enum {
 };
 /* Of a worker with this capability and dialect, one of a pair. */
 unsigned bt_capability_kinds(enum bt_capability cap, const char *dialect);
+/* Why an encode worker of this connector cannot be used; NULL: it can, as far as is known. */
+const char *bt_capability_encoder_refusal(bt_str_t connector);
 /* Is decode sent first, and calls the gateway's metaserver for prefill? */
 bool bt_capability_is_trigger(const char *dialect);
 /* Are its rooms opened by this gateway, at agents of the workers that are connected to it (core/transfer)? */

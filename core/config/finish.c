@@ -202,6 +202,7 @@ static int check_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsi
         "how do the engines move KV? add --pd-disaggregation (SGLang), "
         "--vllm-pd-disaggregation (vLLM) or --kv-connector NAME";
     const bt_worker_spec_t *spec = &pool->workers[i];
+    const char *refusal = NULL;
     char why[256];
     bt_url_t url;
     int rc = bt_url_parse(&url, bt_str(spec->url), why, sizeof why);
@@ -215,6 +216,9 @@ static int check_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsi
         return refuse_worker(c, pool, i, "role",
                              "role \"encode\" is for vLLM's encoders; the engine is another one",
                              err, err_size);
+    if (spec->role == BT_ROLE_ENCODE && spec->connector != NULL &&
+        (refusal = bt_capability_encoder_refusal(bt_str(spec->connector))) != NULL)
+        return refuse_capability(c, pool, i, refusal, err, err_size);
     if (!bt_role_is_of_pair(spec->role))
         return 0;
     if (spec->connector == NULL && spec->dispatch_profile == NULL)
@@ -222,7 +226,7 @@ static int check_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsi
                              pool->origins[i][0] == '-' ? no_connector
                                                         : "missing: name the engine's KV connector",
                              err, err_size);
-    const char *refusal = refusal_of(c, spec);
+    refusal = refusal_of(c, spec);
     return refusal == NULL ? 0 : refuse_capability(c, pool, i, refusal, err, err_size);
 }
 

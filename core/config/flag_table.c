@@ -250,8 +250,9 @@ const bt_flag_t bt_flags[] = {
      "a decode worker; may be repeated"},
     {"encode", "URL", BT_GROUP_WORKERS, true, ACTION(BT_ARITY_ONE, apply_encode),
      "a vLLM encode worker: images, audio and video of chats and /v1/responses go there before "
-     "prefill (/v1/messages with images is refused: vLLM has no ec_transfer_params there); may be "
-     "repeated"},
+     "prefill (/v1/messages with images is refused: vLLM has no ec_transfer_params there). Prefill "
+     "fetches their outputs (ECCPUConnector, ECExampleConnector; not ECMooncakeConnector, which "
+     "pushes). May be repeated"},
     {"worker-urls", "URL...", BT_GROUP_WORKERS, true, ACTION(BT_ARITY_MANY, apply_worker_urls),
      "workers that do both; http://host:port@RANK pins a data-parallel rank"},
     {"workers-file", "FILE", BT_GROUP_WORKERS, false, SETTING(PATH(AT(workers_file))),

@@ -119,6 +119,7 @@ static const struct row rows[] = {
     {U, "p2p_nccl", NULL, NULL, "handoff", HANDOFF, "p2p_nccl", NULL},
     {U, "nccl", NULL, NULL, NULL, HANDOFF, "p2p_nccl", NULL},
     {U, "lmcache_pd", NULL, NULL, NULL, NONE, NULL, "use LMCacheConnectorV1"},
+    {U, "ECMooncakeConnector", NULL, NULL, NULL, NONE, NULL, "use ECCPUConnector"},
     {BT_ENGINE_SGLANG, "moriio", NULL, NULL, NULL, NONE, NULL, "engine is SGLang"},
     {U, "FooConnector", NULL, NULL, NULL, NONE, NULL, "unknown connector"},
     {U, "NixlConnectorX", NULL, NULL, NULL, NONE, NULL, "unknown connector"},

@@ -227,6 +227,12 @@ static void wrong_values_name_what_is_expected(void **state)
     refused("return { pools = { { workers = { { url = 'http://a:1', role = 'perfill' } } } } }",
             "pools[1].workers[1].role: expected one of prefill, decode, hybrid, encode, got "
             "\"perfill\"");
+    refused("return { pools = { { workers = { { url = 'http://a:1', role = 'encode', connector = "
+            "'ecmooncakeconnector' } } } } }",
+            "pools[1].workers[1].connector: connector \"ecmooncakeconnector\": not supported: its "
+            "encoders push what they make to an engine whose ZeroMQ address the encode request "
+            "must name before a pair is planned, and only to engines that prefill and decode "
+            "themselves; use ECCPUConnector or ECExampleConnector, whose outputs prefill fetches");
     refused("return { pools = { { workers = { { url = 'http://a:1', bootstrap_port = 0 } } } } }",
             "pools[1].workers[1].bootstrap_port: expected a port from 1 to 65535, or none, got 0");
     refused("return { pools = { { models = { 'a', 3 } } } }",
