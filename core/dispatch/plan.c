@@ -61,7 +61,7 @@ static bool may_begin_alone(bt_request_t *r, const bt_pair_t *pair)
         return false;
     if (bt_pair_lacks_decode(pair))
         return kind == BT_PLAN_HANDOFF && !dialect->needs_decode_first;
-    return dialect->kind == BT_PLAN_TRIGGER && !dialect->needs_rank && !dialect->needs_same_rank &&
+    return !dialect->needs_rank && !dialect->needs_same_rank &&
            !dialect->learns; /* these name prefill to decode */
 }
 
