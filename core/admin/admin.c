@@ -65,6 +65,7 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
     write_transfer(config, out);
     if (config->registration != NULL)
         bt_metrics_registration(&(bt_prom_t){.out = out}, config->registration);
+    bt_metrics_audit(&(bt_prom_t){.out = out}, config->audit);
     bt_metrics_dns(&(bt_prom_t){.out = out}, config->dns);
     bt_metrics_kubernetes(&(bt_prom_t){.out = out}, config->kubes, config->kube_count);
     if (config->budget != NULL)
@@ -139,7 +140,7 @@ static void ask_loops(bt_admin_t *admin, bt_exchange_t *x, enum bt_answer_state 
     x->user = &w->base;
     if (gather(w) == 0)
         return;
-    bt_admin_notify(x, 503, bt_str(bt_err_text(BT_E_NOMEM)));
+    bt_admin_notify(x, NULL, 503, bt_str(bt_err_text(BT_E_NOMEM)));
 }
 
 /* ---- who asks ---- */
@@ -169,11 +170,14 @@ void bt_admin_check_origin(const bt_admin_t *admin, const bt_head_t *head,
 
 /* ---- server callbacks ---- */
 
-static void ask_rollout(bt_admin_t *admin, bt_exchange_t *x, enum bt_answer_state state,
-                        const bt_admin_reply_t *reply)
+static void ask_rollout(bt_admin_t *admin, bt_exchange_t *x, bt_audit_change_t *change,
+                        enum bt_answer_state state, const bt_admin_reply_t *reply)
 {
-    const bt_rollout_request_t ask = {
-        .what = state, .name = reply->name, .by = reply->by, .number = reply->number};
+    const bt_rollout_request_t ask = {.what = state,
+                                      .name = reply->name,
+                                      .by = reply->by,
+                                      .number = reply->number,
+                                      .change = change};
 
     bt_rollout_answer(admin->config.rollout, x, &ask);
 }
@@ -185,6 +189,8 @@ static void on_request(bt_exchange_t *x)
         .method = x->head.method, .path = x->head.path, .query = x->head.query, .body = x->body};
     bt_admin_reply_t reply;
 
+    request.address = bt_str(x->peer);
+    request.change = bt_arena_zalloc(&x->arena, sizeof *request.change);
     request.authorized = is_authorized(&admin->config, &x->head);
     bt_admin_check_origin(admin, &x->head, &request);
     x->user = NULL;
@@ -193,10 +199,10 @@ static void on_request(bt_exchange_t *x)
     if (state == BT_ANSWERED)
         bt_admin_send(x, &reply);
     else if (state == BT_WANTS_POLICY_PUT || state == BT_WANTS_POLICY_DELETE)
-        bt_policies_change(admin->config.reload, x, state == BT_WANTS_POLICY_PUT,
+        bt_policies_change(admin->config.reload, x, request.change, state == BT_WANTS_POLICY_PUT,
                            bt_str(reply.name));
     else if (state >= BT_WANTS_FLEET_PUT)
-        ask_rollout(admin, x, state, &reply);
+        ask_rollout(admin, x, request.change, state, &reply);
     else
         ask_loops(admin, x, state, &reply);
     bt_reply_fini(&reply);

@@ -25,6 +25,7 @@ void bt_reply_error(bt_admin_reply_t *reply, unsigned status, const char *fmt, .
     va_end(args);
     bt_text_fini(&reply->body);
     reply->status = status;
+    bt_str_copy(reply->why, sizeof reply->why, message);
     reply->type = "application/json";
     bt_text_puts(&reply->body, "{\"error\":{\"message\":");
     bt_text_json_str(&reply->body, bt_str(message));
@@ -48,10 +49,18 @@ void bt_admin_send(bt_exchange_t *x, const bt_admin_reply_t *reply)
     bt_exchange_respond(x, reply->status, reply->type, bt_text_str(&reply->body), headers, count);
 }
 
-void bt_admin_notify(bt_exchange_t *x, unsigned status, bt_str_t text)
+void bt_admin_abandon(bt_audit_change_t *change)
+{
+    if (change != NULL)
+        bt_audit_end(change, 0, BT_STR("the client left before the end"));
+}
+
+void bt_admin_notify(bt_exchange_t *x, bt_audit_change_t *change, unsigned status, bt_str_t text)
 {
     bt_admin_reply_t reply;
 
+    if (change != NULL)
+        bt_audit_end(change, status, status == 200 ? BT_STR("") : text);
     bt_reply_init(&reply);
     if (status == 200)
         bt_text_put(&reply.body, text);

@@ -8,6 +8,7 @@
 #ifndef BT_ADMIN_CALL_H
 #define BT_ADMIN_CALL_H
 
+#include "admin/audit.h"
 #include "admin/config.h"
 #include "http/server.h"
 #include "rollout/rollout.h"
@@ -20,6 +21,9 @@ typedef struct bt_admin_request {
     const char *refusal; /* why what needs no key is all it may have (origin.h), or NULL */
     unsigned refusal_status;
     bool workers_only; /* came by the client port */
+    bt_str_t address;  /* of who asks */
+    /* Where a change is noted whose answer waits for others; whoever gives that answer ends it. NULL: it cannot wait, or is none. */
+    bt_audit_change_t *change;
 } bt_admin_request_t;
 
 typedef struct bt_admin_reply {
@@ -29,7 +33,9 @@ typedef struct bt_admin_reply {
     char name[136];    /* with BT_WANTS_POLICY_*, _FLEET_* and _RECORD: which; "" = recent */
     bool as_text;      /* with BT_WANTS_RECORD */
     char by[BT_ROLLOUT_BY_MAX + 1]; /* with BT_WANTS_FLEET_*: who wants it */
-    uint64_t number; /* with BT_WANTS_FLEET_BACK, of a set; _ROOM; _RECORD, how many */
+    uint64_t number;  /* with BT_WANTS_FLEET_BACK, of a set; _ROOM; _RECORD, how many */
+    char object[256]; /* what a change was of, where the path does not say it; "" = it does */
+    char why[256];    /* an error's message, cut */
     bt_text_t body;
 } bt_admin_reply_t;
 
@@ -75,7 +81,10 @@ void bt_reply_error(bt_admin_reply_t *reply, unsigned status, const char *fmt, .
     __attribute__((format(printf, 3, 4)));
 
 void bt_admin_send(bt_exchange_t *x, const bt_admin_reply_t *reply);
-/* The end of a change that took a while: 200 with this JSON, or another status with this sentence. Nobody waits for x any more. */
-void bt_admin_notify(bt_exchange_t *x, unsigned status, bt_str_t text);
+/* The end of a change that took a while: 200 with this JSON, or another status with this sentence. Nobody waits for x any more. change may
+ * be NULL. */
+void bt_admin_notify(bt_exchange_t *x, bt_audit_change_t *change, unsigned status, bt_str_t text);
+/* Its client left first: it may be done all the same. */
+void bt_admin_abandon(bt_audit_change_t *change);
 
 #endif

@@ -38,6 +38,7 @@ typedef struct bt_admin_config {
     int (*complete)(void *user, const char *pool, bt_worker_spec_t *spec, char *err,
                     size_t err_size);
     void *complete_user;
+    struct bt_audit *audit;        /* NULL = changes are not written down; outlives us */
     bt_reload_t *reload;           /* NULL = policies cannot be changed here; outlives us */
     struct bt_rollout *rollout;    /* NULL = this gateway is alone; outlives us */
     const bt_transfer_t *transfer; /* the hub of KV transfer; NULL = there is none; outlives us */

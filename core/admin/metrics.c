@@ -211,6 +211,19 @@ static void write_records(bt_prom_t *p, const bt_dispatch_shared_t *shared)
     one(p, "baton_record_errors_total", "counter", "Failed writes to --record-file", stats.errors);
 }
 
+void bt_metrics_audit(bt_prom_t *p, const bt_audit_t *audit)
+{
+    bt_recorder_stats_t stats;
+
+    if (audit == NULL)
+        return;
+    bt_audit_stats(audit, &stats);
+    one(p, "baton_audit_lines_total", "counter", "Lines in the file of --audit-log", stats.written);
+    one(p, "baton_audit_lines_dropped_total", "counter",
+        "Lines lost because the file could not be written", stats.dropped);
+    one(p, "baton_audit_errors_total", "counter", "Failed writes to --audit-log", stats.errors);
+}
+
 /* ---- loops ---- */
 
 static void write_loop(bt_prom_t *p, unsigned loop, uint64_t value)

@@ -8,6 +8,7 @@
 #ifndef BT_ADMIN_METRICS_H
 #define BT_ADMIN_METRICS_H
 
+#include "admin/audit.h"
 #include "admin/live.h"
 #include "admin/prom.h"
 #include "discovery/dns.h"
@@ -25,6 +26,7 @@ void bt_metrics_fleet(bt_prom_t *p, const bt_store_t *store, const bt_fleet_t *f
 /* metrics_budget.c */
 void bt_metrics_budget(bt_prom_t *p, const bt_budget_t *clients, const bt_budget_t *admin);
 /* metrics_dns.c; dns may be NULL */
+void bt_metrics_audit(bt_prom_t *p, const bt_audit_t *audit); /* NULL: nothing */
 void bt_metrics_dns(bt_prom_t *p, const bt_dns_t *dns);
 /* metrics_workers.c */
 void bt_metrics_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms);

@@ -61,7 +61,8 @@ static void on_gone(struct bt_handler *h)
 
 static background_call_t *new_background_call(const bt_admin_t *admin, const bt_exchange_t *x)
 {
-    background_call_t *e = calloc(1, sizeof(*e) + x->head.path.n + x->head.query.n + x->body.n + 1);
+    background_call_t *e =
+        calloc(1, sizeof(*e) + x->head.path.n + x->head.query.n + x->body.n + sizeof x->peer);
 
     if (e == NULL)
         return NULL;
@@ -72,6 +73,7 @@ static background_call_t *new_background_call(const bt_admin_t *admin, const bt_
     e->request.path = bt_str_put(&at, x->head.path);
     e->request.query = bt_str_put(&at, x->head.query);
     e->request.body = bt_str_put(&at, x->body);
+    e->request.address = bt_str_put(&at, bt_str(x->peer));
     bt_reply_init(&e->reply);
     return e;
 }

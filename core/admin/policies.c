@@ -7,6 +7,7 @@ struct wait {
     struct bt_admin_wait base;
     bt_reload_t *reload;
     bt_exchange_t *x;
+    bt_audit_change_t *change;
 };
 
 bool bt_policies_name_ok(bt_str_t name)
@@ -65,7 +66,7 @@ static void on_done(void *arg, unsigned status, bt_str_t text)
 {
     struct wait *w = arg;
 
-    bt_admin_notify(w->x, status, text);
+    bt_admin_notify(w->x, w->change, status, text);
 }
 
 static void on_gone(struct bt_admin_wait *base)
@@ -73,13 +74,15 @@ static void on_gone(struct bt_admin_wait *base)
     struct wait *w = bt_container_of(base, struct wait, base);
 
     bt_reload_cancel(w->reload, w);
+    bt_admin_abandon(w->change);
 }
 
-void bt_policies_change(bt_reload_t *reload, bt_exchange_t *x, bool is_put, bt_str_t name)
+void bt_policies_change(bt_reload_t *reload, bt_exchange_t *x, bt_audit_change_t *change,
+                        bool is_put, bt_str_t name)
 {
     struct wait *w = bt_arena_zalloc(&x->arena, sizeof(*w));
 
-    *w = (struct wait){.base.gone = on_gone, .reload = reload, .x = x};
+    *w = (struct wait){.base.gone = on_gone, .reload = reload, .x = x, .change = change};
     x->user = &w->base;
     if (is_put)
         bt_reload_put(reload, name, x->body, on_done, w);

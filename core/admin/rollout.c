@@ -10,6 +10,7 @@ struct wait {
     struct bt_admin_wait base;
     bt_rollout_t *rollout;
     bt_exchange_t *x;
+    bt_audit_change_t *change;
     enum bt_answer_state what;
     char name[BT_ROLLOUT_NAME_MAX + 1];
 };
@@ -44,7 +45,7 @@ static void on_done(void *arg, const bt_rollout_outcome_t *outcome)
         bt_rollout_write_outcome(w->rollout, outcome, &text);
     else
         bt_text_puts(&text, outcome->why);
-    bt_admin_notify(w->x, outcome->status, bt_text_str(&text));
+    bt_admin_notify(w->x, w->change, outcome->status, bt_text_str(&text));
     bt_text_fini(&text);
 }
 
@@ -53,23 +54,24 @@ static void on_gone(struct bt_admin_wait *base)
     struct wait *w = bt_container_of(base, struct wait, base);
 
     bt_rollout_forget(w->rollout, w);
+    bt_admin_abandon(w->change);
 }
 
-static void pin(bt_rollout_t *r, bt_exchange_t *x, bool is_pinned)
+static void pin(bt_rollout_t *r, bt_exchange_t *x, bt_audit_change_t *change, bool is_pinned)
 {
     bt_text_t text;
 
     bt_rollout_pin(r, is_pinned);
     bt_text_init(&text);
     bt_rollout_write_pin(r, &text);
-    bt_admin_notify(x, 200, bt_text_str(&text));
+    bt_admin_notify(x, change, 200, bt_text_str(&text));
     bt_text_fini(&text);
 }
 
 void bt_rollout_answer(bt_rollout_t *r, bt_exchange_t *x, const bt_rollout_request_t *ask)
 {
     if (ask->what == BT_WANTS_FLEET_PIN || ask->what == BT_WANTS_FLEET_UNPIN) {
-        pin(r, x, ask->what == BT_WANTS_FLEET_PIN);
+        pin(r, x, ask->change, ask->what == BT_WANTS_FLEET_PIN);
         return;
     }
     struct wait *w = bt_arena_zalloc(&x->arena, sizeof(*w));
@@ -78,15 +80,16 @@ void bt_rollout_answer(bt_rollout_t *r, bt_exchange_t *x, const bt_rollout_reque
                                         .by = ask->by,
                                         .done = on_done,
                                         .arg = w};
-    *w = (struct wait){.base.gone = on_gone, .rollout = r, .x = x, .what = ask->what};
+    *w = (struct wait){
+        .base.gone = on_gone, .rollout = r, .x = x, .change = ask->change, .what = ask->what};
     bt_str_copy(w->name, sizeof w->name, ask->name);
     x->user = &w->base;
     int rc = bt_rollout_change(r, &change);
     if (rc == BT_E_AGAIN)
-        bt_admin_notify(x, 409,
+        bt_admin_notify(x, ask->change, 409,
                         BT_STR("this replica is rolling something out: try again when it is done"));
     else if (rc < 0)
-        bt_admin_notify(x, 503,
+        bt_admin_notify(x, ask->change, 503,
                         rc == BT_E_CANCELLED ? BT_STR("the gateway is ending")
                                              : bt_str(bt_err_text(rc)));
 }

@@ -16,6 +16,7 @@ typedef struct bt_rollout_request { /* borrowed for the call */
     enum bt_answer_state what;      /* BT_WANTS_FLEET_* */
     const char *name, *by;
     uint64_t number;
+    bt_audit_change_t *change; /* may be NULL; lives as long as the exchange */
 } bt_rollout_request_t;
 
 /* Answers x, whose body is the request's, when it is over. */

@@ -14,6 +14,9 @@
 #include "admin/rooms.h"
 #include "admin/workers.h"
 #include "base/err.h"
+#include "base/log.h"
+
+#include <stdio.h>
 
 #define N(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -146,6 +149,11 @@ static const struct route {
     {BT_GET, "/list_workers", bt_workers_peer_list, BT_ANSWERED, false, true, "{\"urls\":[...]}"},
 };
 
+static bool is_change(enum bt_method method)
+{
+    return method != BT_GET && method != BT_HEAD;
+}
+
 static const char *method_name(enum bt_method method)
 {
     return method == BT_GET    ? "GET"
@@ -242,7 +250,57 @@ static bool is_refused(const bt_admin_config_t *config, const bt_admin_request_t
         bt_reply_error(reply, request->refusal_status, "%s", request->refusal);
     else
         return false;
+    if (is_change(request->method)) /* not in the audit log: whoever has no key must not fill it */
+        bt_log_warn("admin", "%s of %.*s by %.*s is refused: %u", method_name(request->method),
+                    BT_STR_ARG(path), BT_STR_ARG(request->address), reply->status);
     return true;
+}
+
+/* ---- changes are written down ---- */
+
+/* Of a query only what cannot be a secret: /add_worker takes keys of workers. */
+static void keep_args(bt_str_t query, char *out, size_t size)
+{
+    static const bt_str_t shown[] = {BT_STR("to"), BT_STR("by"), BT_STR("force"),
+                                     BT_STR("timeout_secs")};
+    bt_str_t name, value;
+    size_t used = 0;
+
+    while (used < size && bt_query_next(&query, &name, &value))
+        for (unsigned i = 0; i < N(shown) && used < size; i++)
+            if (bt_str_eq(name, shown[i]))
+                used += (size_t) snprintf(out + used, size - used, "%s%.*s=%.*s",
+                                          used > 0 ? "&" : "", BT_STR_ARG(name), BT_STR_ARG(value));
+}
+
+static void begin_change(const struct route *route, const bt_admin_call_t *c,
+                         bt_audit_change_t *change)
+{
+    *change = (bt_audit_change_t){.audit = c->config->audit,
+                                  .method = method_name(route->method),
+                                  .what = route->path,
+                                  .by = c->config->api_key != NULL ? "admin_key" : "anyone",
+                                  .via = c->request->workers_only ? "client_port" : "admin_port",
+                                  .address = c->request->address};
+    keep_args(c->request->query, change->args, sizeof change->args);
+    snprintf(change->object, sizeof change->object, "%.*s", BT_STR_ARG(c->key));
+    bt_audit_begin(change);
+}
+
+static void handle(const struct route *route, bt_admin_call_t *c)
+{
+    bt_audit_change_t here, *change = c->request->change != NULL ? c->request->change : &here;
+
+    if (!is_change(route->method)) {
+        route->handle(c);
+        return;
+    }
+    begin_change(route, c, change);
+    route->handle(c);
+    if (c->reply->object[0] != '\0')
+        bt_str_copy(change->object, sizeof change->object, c->reply->object);
+    if (route->state == BT_ANSWERED || c->reply->status != 200)
+        bt_audit_end(change, c->reply->status, bt_str(c->reply->why));
 }
 
 static enum bt_answer_state run_route(const struct route *route, bt_admin_call_t *c,
@@ -256,7 +314,7 @@ static enum bt_answer_state run_route(const struct route *route, bt_admin_call_t
     } else if (route->handle != NULL) {
         c->key = bt_text_str(&key);
         c->state = route->state;
-        route->handle(c);
+        handle(route, c);
     }
     bt_text_fini(&key);
     return route->handle == NULL || c->reply->status == 200 ? route->state : BT_ANSWERED;

@@ -116,6 +116,12 @@ static const char *notify_added(const bt_admin_config_t *config)
     return bt_fleet_worker_added(config->fleet, pool_of(workers, w)->spec.name, w);
 }
 
+/* For the audit log: it is in no path. */
+static void name_object(const bt_admin_call_t *c, bt_str_t url)
+{
+    snprintf(c->reply->object, sizeof c->reply->object, "%.*s", BT_STR_ARG(url));
+}
+
 void bt_workers_add(const bt_admin_call_t *c)
 {
     char err[ERR_BYTES];
@@ -124,6 +130,7 @@ void bt_workers_add(const bt_admin_call_t *c)
 
     if (bt_spec_from_json(&r, c->request->body, err, sizeof err) == 0)
         status = add(c->config, &r, err);
+    name_object(c, bt_str(r.spec.url));
     if (status != 0) {
         bt_reply_error(c->reply, status, "%s", err);
     } else {
@@ -296,6 +303,8 @@ static void answer_text(bt_admin_reply_t *reply, unsigned status, const char *be
 {
     reply->status = status;
     reply->type = "text/plain; charset=utf-8";
+    if (status >= 400)
+        snprintf(reply->why, sizeof reply->why, "%s%.*s", before, BT_STR_ARG(text));
     bt_text_puts(&reply->body, before);
     bt_text_put(&reply->body, text);
     bt_text_puts(&reply->body, "\n");
@@ -309,6 +318,7 @@ void bt_workers_peer_add(const bt_admin_call_t *c)
 
     if (bt_spec_from_query(&r, c->request->query, err, sizeof err) == 0)
         status = add(c->config, &r, err);
+    name_object(c, bt_str(r.spec.url));
     if (status == 0)
         (void) notify_added(c->config);
     if (status != 0)
@@ -349,6 +359,7 @@ void bt_workers_peer_remove(const bt_admin_call_t *c)
         answer_text(c->reply, 503, "Not removed: ", bt_text_str(&url));
     else
         answer_text(c->reply, 200, "Successfully removed worker: ", bt_text_str(&url));
+    name_object(c, bt_text_str(&url));
     bt_text_fini(&url);
 }
 

@@ -28,6 +28,8 @@ struct bt_role_switches {
     const char *api_key;
     bt_role_complete_cb complete;
     void *user;
+    bt_role_note_cb note;
+    void *note_user;
     bt_list_t running;
     bt_probe_limit_t limit;
 };
@@ -46,6 +48,12 @@ typedef struct role_switch {
     char body[64];
 } role_switch_t;
 
+static void tell(const role_switch_t *sw, bool is_end, const char *why)
+{
+    if (sw->all->note != NULL)
+        sw->all->note(sw->all->note_user, sw->worker, sw->spec.role, is_end, why);
+}
+
 static void end_switch(role_switch_t *sw)
 {
     bt_list_remove(&sw->link);
@@ -62,6 +70,7 @@ static void give_up(role_switch_t *sw, const char *why)
 {
     bt_worker_t *w = sw->worker;
 
+    tell(sw, false, NULL);
     snprintf(w->switch_why, sizeof w->switch_why, "%s", why);
     atomic_store(&w->switching, sw->is_unclear ? BT_SWITCH_UNKNOWN : BT_SWITCH_NONE);
     bt_worker_note_service(w);
@@ -70,6 +79,7 @@ static void give_up(role_switch_t *sw, const char *why)
                  bt_role_name(sw->spec.role), why,
                  sw->is_unclear ? "it gets no requests until its role is set again"
                                 : "it serves on in its old role");
+    tell(sw, true, why);
     end_switch(sw);
 }
 
@@ -83,12 +93,14 @@ static void take_role(role_switch_t *sw)
 {
     char err[256] = "it was removed or replaced meanwhile";
 
+    tell(sw, false, NULL);
     if (bt_registry_replace(sw->all->registry, sw->worker, &sw->spec, err, sizeof err) < 0) {
         sw->is_unclear = sw->worker->engine == BT_ENGINE_SGLANG; /* it has changed already */
         give_up(sw, err);
         return;
     }
     bt_log_info("cluster", "worker %s is %s now", sw->worker->name, bt_role_name(sw->spec.role));
+    tell(sw, true, NULL);
     end_switch(sw);
 }
 
@@ -322,6 +334,12 @@ int bt_role_switches_new(bt_role_switches_t **switches_p, bt_loop_t *loop, bt_re
     bt_probe_limit_init(&s->limit, 64);
     *switches_p = s;
     return 0;
+}
+
+void bt_role_switches_on_note(bt_role_switches_t *s, bt_role_note_cb note, void *user)
+{
+    s->note = note;
+    s->note_user = user;
 }
 
 void bt_role_switches_free(bt_role_switches_t *s)

@@ -22,6 +22,11 @@ int bt_role_switches_new(bt_role_switches_t **switches_p, bt_loop_t *loop, bt_re
                          const char *api_key, bt_role_complete_cb complete, void *user);
 void bt_role_switches_free(bt_role_switches_t *s); /* NULL is fine; workers stay as they are */
 
+/* Told right before a switch ends, and right after it: done (why NULL), or given up. */
+typedef void (*bt_role_note_cb)(void *user, const bt_worker_t *w, enum bt_role to, bool is_end,
+                                const char *why);
+void bt_role_switches_on_note(bt_role_switches_t *s, bt_role_note_cb note, void *user);
+
 typedef struct bt_role_switch_ask {
     enum bt_role to;
     uint64_t timeout_ms; /* for the drain, and again for the engine */

@@ -80,7 +80,8 @@ typedef struct bt_config {
     bool dev; /* --dev: for authors of policies, on this machine only */
     uint64_t policy_probation_ms;
     unsigned policy_rollback_errors;
-    char *log_file; /* NULL = stderr */
+    char *log_file;  /* NULL = stderr */
+    char *audit_log; /* a file, or "stderr"; NULL = none */
     char *record_file;
     unsigned record_sample_ppm; /* parts per million; UINT_MAX = not said */
     char *record_headers[BT_CONFIG_RECORD_HEADERS_MAX + 1];

@@ -618,6 +618,9 @@ const bt_flag_t bt_flags[] = {
     {"access-log", NULL, BT_GROUP_LOG, false, SETTING(BOOL(AT(dispatch.access_log))),
      "one line a request (on); in JSON also client, tenant, pool and tokens: the prompt's, "
      "estimated, and the output's, as the worker says or by events of a stream"},
+    {"audit-log", "FILE|stderr", BT_GROUP_LOG, false, SETTING(PATH(AT(audit_log))),
+     "a line of JSON for each change by an operator: who, what, with which result, digests of the "
+     "state before and after (none); after a rename SIGUSR1 or SIGHUP begins a new file"},
     {"record-file", "FILE", BT_GROUP_LOG, false, SETTING(PATH(AT(record_file))),
      "decision records of sampled requests, a line of JSON each: who could serve, who did, how "
      "long, who was blamed; no prompts; after a rename SIGUSR1 begins a new one"},

@@ -233,7 +233,7 @@ int bt_option_set_text(const bt_option_t *option, void *base, bt_str_t text, cha
 static bool is_relative_path(const bt_option_t *option, bt_str_t s)
 {
     bool is_path =
-        option->kind == BT_OPTION_PATH ||
+        (option->kind == BT_OPTION_PATH && !bt_str_eq(s, BT_STR("stderr"))) ||
         (option->kind == BT_OPTION_NAME &&
          (memchr(s.p, '/', s.n) != NULL || (s.n > 4 && memcmp(s.p + s.n - 4, ".lua", 4) == 0)));
     return is_path && s.p[0] != '/';

@@ -56,6 +56,7 @@ static int attach_admin(bt_gateway_t *g)
         .allowed_hosts = (const char *const *) g->config->admin_allowed_hosts,
         .complete = complete_worker,
         .complete_user = g,
+        .audit = bt_gateway_audit_start(g),
         .reload = g->reload,
         .rollout = g->rollouts != NULL ? g->rollouts->rollout : NULL,
         .transfer = g->transfer,
@@ -277,6 +278,7 @@ static int open_reload(bt_gateway_t *g, char *err, size_t err_size)
                                  .first = g->config,
                                  .current = &g->fleet_config,
                                  .apply = apply_config,
+                                 .note = bt_gateway_audit_note,
                                  .user = g};
     int rc;
 
@@ -326,6 +328,7 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
     if ((rc = bt_gateway_descriptors_begin(config, err, err_size)) < 0 ||
         (rc = allocate(&g, config, argc, argv)) < 0 || (rc = open_budgets(g)) < 0 ||
         (rc = open_control(g)) < 0 || (rc = open_recorder(g, err, err_size)) < 0 ||
+        (rc = bt_gateway_audit_open(g, err, err_size)) < 0 ||
         (rc = bind_admin(g, err, err_size)) < 0 ||
         (rc = bt_gateway_transfer_open(g, err, err_size)) < 0 ||
         (rc = bt_gateway_fleet_open(g, err, err_size)) < 0 ||
@@ -557,6 +560,7 @@ static void free_gateway(bt_gateway_t *g)
     bt_reload_free(g->reload);
     if (g->has_shared)
         bt_recorder_close(g->shared.recorder);
+    bt_gateway_audit_close(g);
     bt_registry_free(g->registry);
     bt_gateway_fleet_free(g);
     bt_gateway_set_fleet_config(g, g->config);

@@ -52,6 +52,7 @@ enum bt_gateway_state {
 #define BT_GATEWAY_SIGNALS 4 /* that it handles: signal.c */
 
 struct bt_admin;           /* core/admin */
+struct bt_gateway_audit;   /* gateway/audit.c */
 struct bt_registry_server; /* core/transfer */
 struct bt_metaserver;
 struct bt_gateway_rollout;      /* gateway/fleet.h */
@@ -74,8 +75,9 @@ struct bt_gateway {
     bt_monitor_t *monitor;
     bt_role_switches_t *role_switches;
     bt_advisor_t *advisor;
-    bt_role_auto_t *role_auto; /* NULL = no --role-switch-auto */
-    int admin_fd;              /* bound and listening; attach_admin hands it on */
+    bt_role_auto_t *role_auto;      /* NULL = no --role-switch-auto */
+    struct bt_gateway_audit *audit; /* NULL = no --audit-log */
+    int admin_fd;                   /* bound and listening; attach_admin hands it on */
     struct bt_admin *admin;
     struct bt_transfer *transfer;               /* NULL = no --transfer-port */
     struct bt_registry_server *registry_server; /* NULL = no --registry-port */
@@ -92,6 +94,7 @@ struct bt_gateway {
     struct bt_quotas *quotas; /* limits that policies take from */
     char *replica;            /* our name among the replicas */
     void (*share_done)(void *gateway);
+    char apply_error[256]; /* why the last reload's workers were not taken; "" = they were */
     bt_reload_t *reload;
     bt_reload_loop_t *reload_loops;      /* by loop */
     struct bt_gateway_rollout *rollouts; /* of policies to all replicas; NULL = the store is ours */
@@ -128,6 +131,13 @@ void bt_gateway_loop_stop(bt_gateway_loop_t *el);  /* likewise: cuts and cancels
 void bt_gateway_loop_close(
     bt_gateway_loop_t *el); /* ends the thread if there is one; all loops must be quiet */
 void bt_gateway_loop_publish(bt_gateway_loop_t *el, bt_workers_t *workers);
+/* gateway/audit.c: what is changed without a request. All of it does nothing without --audit-log. */
+int bt_gateway_audit_open(bt_gateway_t *g, char *err, size_t err_size);
+struct bt_audit *bt_gateway_audit_start(bt_gateway_t *g); /* once all of the state is there */
+void bt_gateway_audit_reopen(bt_gateway_t *g);
+void bt_gateway_audit_close(bt_gateway_t *g);
+void bt_gateway_audit_refused(bt_gateway_t *g, const char *why); /* a SIGHUP */
+void bt_gateway_audit_note(void *gateway, const bt_reload_note_t *note);
 /* gateway/signal.c: signals, drain, reload */
 int bt_gateway_signals_start(bt_gateway_t *g);
 void bt_gateway_signals_stop(bt_gateway_t *g);

@@ -153,6 +153,7 @@ void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
 
     if (rc < 0) {
         bt_log_error("gateway", "reload refused, the workers stay as they were: %s", err);
+        bt_str_copy(g->apply_error, sizeof g->apply_error, err);
         bt_config_fini(wanted);
         free(wanted);
         return;
@@ -186,6 +187,7 @@ void bt_gateway_reload(bt_gateway_t *g)
         free(wanted);
         bt_log_error("gateway", "reload refused, everything stays as it was: %s",
                      rc == BT_E_NOMEM ? bt_err_text(rc) : err);
+        bt_gateway_audit_refused(g, rc == BT_E_NOMEM ? bt_err_text(rc) : err);
         return;
     }
     bt_reload_configure(g->reload, wanted);
@@ -195,6 +197,7 @@ static void on_hup(uv_signal_t *handle, int number)
 {
     bt_gateway_t *g = handle->data;
     (void) number;
+    bt_gateway_audit_reopen(g);
     if (g->state == BT_GATEWAY_SERVING)
         bt_gateway_reload(g);
 }
@@ -207,11 +210,12 @@ static void on_usr1(uv_signal_t *handle, int number)
     const int rc = bt_log_reopen();
     (void) number;
     bt_recorder_reopen(g->shared.recorder);
+    bt_gateway_audit_reopen(g);
     if (rc < 0)
         bt_log_error("gateway", "SIGUSR1: cannot open %s, its lines go where they went: %s",
                      g->config->log_file, strerror(-rc));
     else
-        bt_log_info("gateway", "SIGUSR1: log and record files are opened again");
+        bt_log_info("gateway", "SIGUSR1: log, audit and record files are opened again");
 }
 
 /* ---- life ---- */

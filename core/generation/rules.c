@@ -372,3 +372,11 @@ void bt_rules_describe(const bt_rules_t *rules, bt_text_t *out)
     }
     bt_text_puts(out, "]");
 }
+
+void bt_rules_fingerprint(const bt_rules_t *rules, bt_text_t *out)
+{
+    if (rules == NULL)
+        return;
+    bt_text_printf(out, "%s %d\n", rules->path, rules->is_pushed);
+    bt_value_json(rules->root, out);
+}

@@ -67,6 +67,8 @@ int bt_rules_check_pools(const bt_rules_t *rules, const char *const *names, char
 void bt_rules_variant_place(const bt_rules_t *rules, unsigned i, char *out, size_t size);
 /* A JSON list: every rule as the file says it, and how often each of its targets was taken since the file was read. */
 void bt_rules_describe(const bt_rules_t *rules, bt_text_t *out);
+/* What the file says, without counters. rules NULL: nothing. */
+void bt_rules_fingerprint(const bt_rules_t *rules, bt_text_t *out);
 /* req->prompt_tokens must be set. Everything in *match_p lives as long as the rules. rules NULL: nothing fits. */
 void bt_rules_match(const bt_rules_t *rules, const bt_policy_request_t *req,
                     bt_rule_match_t *match_p);

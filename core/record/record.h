@@ -85,6 +85,8 @@ typedef struct bt_record_ring bt_record_ring_t;
 
 typedef struct bt_record_config {
     const char *file; /* NULL = no file */
+    const char *what; /* component of its log lines; NULL = "records" */
+    const char *flag; /* that named the file; NULL = "--record-file" */
     double sample;    /* 0 .. 1 of the requests */
     uint64_t max_bytes;
     const char *const *headers; /* NULL-terminated, lower case; NULL = none */

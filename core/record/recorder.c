@@ -36,6 +36,7 @@ typedef struct batch {
 
 struct bt_recorder {
     char *path, *old_path;
+    const char *what; /* component of its log lines; static */
     uint64_t max_bytes;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -177,8 +178,8 @@ static void note_failure(bt_recorder_t *rec, int rc)
 {
     count(&rec->errors, 1);
     if (!rec->is_failing)
-        bt_log_error("records",
-                     "cannot write %s: %s; records wait in memory, and are dropped when more than "
+        bt_log_error(rec->what,
+                     "cannot write %s: %s; lines wait in memory, and are dropped when more than "
                      "%u MiB of them do",
                      rec->path, strerror(-rc), (unsigned) (QUEUE_BYTES >> 20));
     rec->is_failing = true;
@@ -187,7 +188,7 @@ static void note_failure(bt_recorder_t *rec, int rc)
 static void note_success(bt_recorder_t *rec)
 {
     if (rec->is_failing)
-        bt_log_info("records", "%s can be written again, %llu records were dropped since the start",
+        bt_log_info(rec->what, "%s can be written again, %llu lines were dropped since the start",
                     rec->path,
                     (unsigned long long) atomic_load_explicit(&rec->dropped, memory_order_relaxed));
     rec->is_failing = false;
@@ -337,6 +338,7 @@ static int new_recorder(bt_recorder_t **rec_p, const bt_record_config_t *config)
         return BT_E_NOMEM;
     rec->fd = -1;
     rec->max_bytes = config->max_bytes;
+    rec->what = config->what != NULL ? config->what : "records";
     pthread_mutex_init(&rec->lock, NULL);
     uv_cond_init(&rec->wake);
     rec->path = bt_str_dup(bt_str(config->file));
@@ -363,7 +365,9 @@ int bt_recorder_open(bt_recorder_t **recorder_p, const bt_record_config_t *confi
         return BT_E_NOMEM;
     }
     if ((rc = open_file(rec)) < 0 || (rc = bt_thread_start(&rec->thread, run, rec)) < 0) {
-        snprintf(err, err_size, "--record-file: cannot write %s: %s", config->file, strerror(-rc));
+        snprintf(err, err_size, "%s: cannot write %s: %s",
+                 config->flag != NULL ? config->flag : "--record-file", config->file,
+                 strerror(-rc));
         free_recorder(rec);
         return BT_E_CONFIG;
     }

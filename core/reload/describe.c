@@ -2,6 +2,7 @@
 #include "reload/reload_impl.h"
 
 #include "base/err.h"
+#include "base/sha1.h"
 
 #include <stdio.h>
 
@@ -169,6 +170,57 @@ void bt_reload_describe_rules(const bt_reload_t *reload, bt_text_t *out)
     bt_text_puts(out, ",\"rules\":");
     bt_rules_describe(reload->now.rules, out);
     bt_text_puts(out, "}\n");
+}
+
+/* ---- for the audit log ---- */
+
+static void put_source(bt_text_t *out, const bt_policy_source_t *source)
+{
+    char hash[BT_SHA1_HEX + 1];
+
+    bt_sha1_hex((bt_str_t){source->code, source->size}, hash);
+    bt_text_printf(out, "%s %s %s\n", source->name, bt_source_kind_name(source->kind), hash);
+}
+
+static void put_params(bt_text_t *out, const bt_value_t *params)
+{
+    if (params != NULL)
+        bt_value_json(params, out);
+    bt_text_puts(out, "\n");
+}
+
+void bt_reload_fingerprint(const bt_reload_t *reload, bt_text_t *out)
+{
+    for (unsigned i = 0; i < reload->now.pool_count; i++)
+        for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
+            const bt_reload_part_t *part = &reload->now.pools[i].parts[s];
+            bt_text_printf(out, "%s %u %s\n", reload->now.pools[i].name, s,
+                           part->asked != NULL ? part->asked : "-");
+            if (part->selection == NULL)
+                continue;
+            put_source(out, part->selection->source);
+            put_params(out, part->selection->params);
+        }
+    bt_rules_fingerprint(reload->now.rules, out);
+    for (const bt_list_t *it = reload->texts.next; it != &reload->texts; it = it->next)
+        put_source(out, bt_container_of(it, bt_reload_put_t, link)->source);
+    bt_reload_describe_set(reload, out);
+    for (unsigned i = 0; reload->set != NULL && i < reload->set->count; i++)
+        put_source(out, reload->set->sources[i]);
+}
+
+void bt_reload_note(bt_reload_t *reload, const bt_reload_note_t *end)
+{
+    const bt_reload_job_t *job = reload->job;
+    bt_reload_note_t note = end != NULL ? *end : (bt_reload_note_t){0};
+
+    if (reload->config.note == NULL || job->kind == BT_JOB_SET_TRY || reload->is_closing)
+        return;
+    note.is_end = end != NULL;
+    note.why = job->why;
+    note.name = job->name;
+    note.is_told = job->done != NULL;
+    reload->config.note(reload->config.user, &note);
 }
 
 /* ---- PUT, DELETE ---- */

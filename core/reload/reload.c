@@ -335,6 +335,7 @@ static void end_job(bt_reload_t *reload, int rc, bool is_changed, const char *er
     if (!reload->is_closing && rc != BT_E_POLICY && rc != BT_E_CONFIG)
         apply_config(reload); /* requests that hold old generations do not hold up the workers */
     reload->stats.results[BT_RELOAD_REFUSED] += job->refused;
+    bt_reload_note(reload, &(bt_reload_note_t){.is_changed = is_changed, .rc = rc, .err = err});
     reload->job = NULL;
     reload->step = BT_RELOAD_IDLE;
     answer(reload, job, rc, is_changed, err);
@@ -512,6 +513,7 @@ void bt_reload_jobs_run(bt_reload_t *reload)
         bt_reload_job_t *job = bt_container_of(reload->jobs.next, bt_reload_job_t, link);
         bt_list_remove(&job->link);
         reload->job = job;
+        bt_reload_note(reload, NULL);
         bt_reload_job_begin(reload);
     }
 }

@@ -36,6 +36,18 @@ typedef struct bt_reload_loop {
     bt_dispatcher_t *const *dispatcher;
 } bt_reload_loop_t;
 
+/* A job that nobody waits for: SIGHUP, a file that changed, a policy that is taken back, the fleet's set, or one whose client has left. Told
+ * when it begins, and when it is over; one runs at a time. */
+typedef struct bt_reload_note {
+    bool is_end;
+    const char *why;  /* "SIGHUP", "file", "rollback", "fleet", "admin"; static */
+    const char *name; /* of the policy that was put or removed; "" = several */
+    bool is_changed;  /* what serves; only at the end, as the next */
+    bool is_told;     /* somebody waited, and has been answered */
+    int rc;
+    const char *err; /* "" = it was done */
+} bt_reload_note_t;
+
 /* All of it is borrowed. */
 typedef struct bt_reload_config {
     bt_loop_t *control;
@@ -46,6 +58,7 @@ typedef struct bt_reload_config {
     bt_config_t *const *current; /* the last one taken */
     /* Workers and settings of a configuration, once its policies serve. Takes wanted. */
     void (*apply)(void *user, bt_config_t *wanted);
+    void (*note)(void *user, const bt_reload_note_t *note); /* NULL = nobody asks */
     void *user;
     bt_policy_set_t
         *set; /* the fleet's, for the first generation: takes the reference; NULL = none */
@@ -73,6 +86,8 @@ void bt_reload_remove(bt_reload_t *reload, bt_str_t name, bt_reload_done_cb done
 void bt_reload_cancel(bt_reload_t *reload, void *arg); /* done(arg) must not be called any more */
 void bt_reload_describe(const bt_reload_t *reload, bt_text_t *out);       /* JSON */
 void bt_reload_describe_rules(const bt_reload_t *reload, bt_text_t *out); /* JSON */
+/* The same text as long as the same code, parameters and rules serve, and the same texts are put. */
+void bt_reload_fingerprint(const bt_reload_t *reload, bt_text_t *out);
 
 enum bt_reload_result { BT_RELOAD_OK, BT_RELOAD_REFUSED, BT_RELOAD_ABORTED, BT_RELOAD_RESULTS };
 typedef struct bt_reload_stats {

@@ -181,6 +181,8 @@ bool bt_reload_job_is_set(const bt_reload_job_t *job);
 bt_policy_set_t *bt_reload_set_of(const bt_reload_t *reload); /* the job's, or the serving one */
 /* reload/describe.c */
 void bt_reload_describe_set(const bt_reload_t *reload, bt_text_t *out);
+/* Tells of reload->job, if anybody asks. end NULL: it begins. */
+void bt_reload_note(bt_reload_t *reload, const bt_reload_note_t *end);
 /* reload/rules.c */
 /* Are there rules that have to be read first? Sets validation.reading. */
 bool bt_reload_rules_must_read(bt_reload_t *reload, const bt_config_t *c);

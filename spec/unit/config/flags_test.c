@@ -396,6 +396,9 @@ static void logs_and_process(void **state)
     EXPECT("--policy-probation-secs 60 --policy-rollback-errors 3",
            c.policy_probation_ms == 60000 && c.policy_rollback_errors == 3);
     EXPECT("--log-file b.log", IS(c.log_file, "b.log"));
+    EXPECT("", c.audit_log == NULL);
+    EXPECT("--audit-log a.jsonl", IS(c.audit_log, "a.jsonl"));
+    EXPECT("--audit-log stderr", IS(c.audit_log, "stderr"));
     EXPECT("--log-level warning --access-log", c.log_level == BT_LOG_WARN && c.dispatch.access_log);
     EXPECT("--record-file r.jsonl --record-sample 0.5 --record-max-bytes 5000 --record-header X-A "
            "--record-header x-b",
