@@ -6,6 +6,7 @@ TEST_JOBS ?= $(shell echo $$((2 * $(JOBS))))
 # Those of `make check` wait most of all: for time-outs of a store.
 CHECK_JOBS ?= $(shell echo $$((3 * $(JOBS))))
 FUZZ_SECS ?= 600
+PREFIX ?= /usr/local
 # Minutes of load, and models that run none of our code.
 NOT_SANITIZED := '^(soak|model)$$'
 # Of the rest, what measures, and what has one thread and takes long.
@@ -23,7 +24,7 @@ define configure
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help build all test check conformance faults mutants lint format api asan tsan fuzz coverage bench soak run run-fleet run-vllm run-sglang deps clean
+.PHONY: help build all install test check conformance faults mutants lint format api asan tsan fuzz coverage bench soak run run-fleet run-vllm run-sglang deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -38,6 +39,12 @@ all: all-release
 all-%:
 	$(call configure,$*)
 	@cmake --build --preset $* -j $(JOBS)
+
+# Built for PREFIX; staged below DESTDIR where that is given.
+install: ## programs, manual pages, units, libbaton_kv: PREFIX=/usr/local DESTDIR=
+	@cmake --preset package -DCMAKE_INSTALL_PREFIX=$(PREFIX) --log-level=WARNING >/dev/null
+	@cmake --build --preset package -j $(JOBS) --target programs
+	@DESTDIR=$(DESTDIR) cmake --install build/package --strip
 
 test: ## every spec
 	$(call needs,test)

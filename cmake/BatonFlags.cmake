@@ -18,6 +18,16 @@ if(BT_WERROR)
   list(APPEND BT_WARNINGS -Werror)
 endif()
 
+# What distributions ask of network services. No path of the build is left in programs.
+if(BT_HARDEN)
+  include(CheckPIESupported)
+  check_pie_supported()
+  set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+  add_compile_options(-fstack-protector-strong -fstack-clash-protection -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.)
+  add_compile_definitions(_FORTIFY_SOURCE=2)
+  add_link_options(-Wl,-z,relro -Wl,-z,now)
+endif()
+
 if(BT_SANITIZE STREQUAL "address")
   set(sanitize_flags -O1 -fsanitize=address,undefined -fno-sanitize-recover=all)
 elseif(BT_SANITIZE STREQUAL "thread")

@@ -114,6 +114,8 @@ static int help(int argc, const char *const *argv)
         return bt_tool_print(bt_help_file);
     if (argc > 0 && strcmp(argv[0], "peers") == 0)
         return bt_tool_print(bt_help_peers);
+    if (argc > 0 && strcmp(argv[0], "table") == 0)
+        return bt_tool_print(bt_help_table);
     if (argc > 0 && strcmp(argv[0], "policy") == 0)
         return bt_tool_print(bt_policy_tool_help);
     if (argc > 0 && strcmp(argv[0], "fleet") == 0)

@@ -93,6 +93,9 @@ void bt_help_overview(bt_text_t *out)
         "  baton help peers                  flags of sglang-router, smg and vllm-router: baton "
         "run takes their\n"
         "                                    command lines and says what it does not use\n"
+        "  baton help table                  flags and keys for programs: a row a line, cells "
+        "parted "
+        "by tabs\n"
         "  baton version\n");
     bt_text_puts(out, examples);
 }
@@ -134,6 +137,26 @@ static void put_settings(bt_text_t *out, enum bt_flag_kind kind)
             put_key(out, bt_flags[i].name, &bt_flags[i].option, bt_flags[i].help);
 }
 
+/* Keys that hold tables: nothing of the kinds that the table of settings knows. */
+static const struct table_key {
+    const char *place, *name, *help;
+} table_keys[] = {
+    {"top", "pools", "a list of pools: workers that serve the same models under one policy"},
+    {"pool", "name", "a string, needed when there are several pools"},
+    {"pool", "models", "a list of strings; none = any model"},
+    {"pool", "params, prefill_params, decode_params",
+     "tables: parameters of policy, prefill_policy, decode_policy (baton policy params)"},
+    {"pool", "workers", "a list of workers"},
+};
+#define TABLE_KEY_COUNT (sizeof table_keys / sizeof table_keys[0])
+
+static void put_table_keys(bt_text_t *out, const char *place)
+{
+    for (size_t i = 0; i < TABLE_KEY_COUNT; i++)
+        if (strcmp(table_keys[i].place, place) == 0)
+            put_row(out, table_keys[i].name, table_keys[i].help);
+}
+
 void bt_help_file(bt_text_t *out)
 {
     bt_text_puts(
@@ -154,14 +177,10 @@ void bt_help_file(bt_text_t *out)
              "    },\n"
              "  }\n\nTop level\n");
     put_settings(out, BT_FLAG_SETTING);
-    put_row(out, "pools", "a list of pools: workers that serve the same models under one policy");
+    put_table_keys(out, "top");
     bt_text_puts(
         out, "\nA pool (all but name, models and workers also at the top level, for all pools)\n");
-    put_row(out, "name", "a string, needed when there are several pools");
-    put_row(out, "models", "a list of strings; none = any model");
-    put_row(out, "params, prefill_params, decode_params",
-            "tables: parameters of policy, prefill_policy, decode_policy (baton policy params)");
-    put_row(out, "workers", "a list of workers");
+    put_table_keys(out, "pool");
     put_settings(out, BT_FLAG_POOL);
     bt_text_puts(out, "\nA worker\n");
     for (unsigned i = 0; i < bt_worker_key_count; i++)
@@ -220,4 +239,60 @@ void bt_help_peers(bt_text_t *out)
             snprintf(text, sizeof text, "refused; the nearest is %s", p->ours);
         put_row(out, p->theirs, text);
     }
+}
+
+/* ---- for programs ---- */
+
+static void put_words(bt_text_t *out, const bt_option_t *option)
+{
+    const char *between = "";
+
+    if (option->kind != BT_OPTION_WORD)
+        return;
+    for (const bt_word_t *w = option->words; w->word != NULL; w++)
+        if (!w->hidden) {
+            bt_text_printf(out, "%s%s", between, w->word);
+            between = "|";
+        }
+}
+
+static void put_flag_rows(bt_text_t *out)
+{
+    for (unsigned i = 0; i < bt_flag_count; i++) {
+        const bt_flag_t *flag = &bt_flags[i];
+        const bool is_plain = flag->hint != NULL || flag->kind == BT_FLAG_ACTION;
+
+        bt_text_printf(out, "flag\t%s\t%s%s\t%s\t", bt_flag_group_title(flag->group),
+                       is_plain ? "" : "[no-]", flag->name, flag->hint != NULL ? flag->hint : "");
+        if (flag->kind != BT_FLAG_ACTION)
+            put_words(out, &flag->option);
+        bt_text_printf(out, "\t%s\n", flag->help);
+    }
+}
+
+static void put_key_row(bt_text_t *out, const char *place, const char *name,
+                        const bt_option_t *option, const char *help)
+{
+    char expected[200];
+
+    bt_option_expected(option, expected, sizeof expected);
+    bt_text_printf(out, "key\t%s\t", place);
+    for (; *name != '\0'; name++)
+        bt_text_printf(out, "%c", *name == '-' ? '_' : *name);
+    bt_text_printf(out, "\t%s\t%s\n", expected, help);
+}
+
+void bt_help_table(bt_text_t *out)
+{
+    put_flag_rows(out);
+    for (size_t i = 0; i < TABLE_KEY_COUNT; i++)
+        bt_text_printf(out, "key\t%s\t%s\t\t%s\n", table_keys[i].place, table_keys[i].name,
+                       table_keys[i].help);
+    for (unsigned i = 0; i < bt_flag_count; i++)
+        if (bt_flags[i].kind != BT_FLAG_ACTION)
+            put_key_row(out, bt_flags[i].kind == BT_FLAG_POOL ? "pool" : "top", bt_flags[i].name,
+                        &bt_flags[i].option, bt_flags[i].help);
+    for (unsigned i = 0; i < bt_worker_key_count; i++)
+        put_key_row(out, "worker", bt_worker_keys[i].name, &bt_worker_keys[i].option,
+                    bt_worker_keys[i].help);
 }

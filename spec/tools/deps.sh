@@ -43,6 +43,7 @@ check has_lua cjson                      lua-cjson
 check has_lua socket                     lua-socket
 check has_lua lyaml                      lua-yaml
 check has_command redis-server           redis-server
+check has_command mandoc                 mandoc
 test has_command h2load                  nghttp2-client
 test has_command spin                    spin
 test has_command strace                  strace

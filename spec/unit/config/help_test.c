@@ -68,6 +68,29 @@ static void peers_names_every_flag_and_policy(void **state)
     bt_text_fini(&t);
 }
 
+static void table_has_a_row_for_each(void **state)
+{
+    bt_text_t t = made(bt_help_table);
+    unsigned rows = 0, cells = 0;
+    (void) state;
+    for (const char *p = t.data; *p != '\0'; p++) {
+        cells += *p == '\t';
+        if (*p != '\n')
+            continue;
+        rows++;
+        assert_int_equal(cells, 4 + (cells > 4)); /* a key's row has 5 cells, a flag's 6 */
+        cells = 0;
+    }
+    unsigned want = bt_flag_count + bt_worker_key_count + 5;
+    for (unsigned i = 0; i < bt_flag_count; i++)
+        want += bt_flags[i].kind != BT_FLAG_ACTION;
+    assert_int_equal(rows, want);
+    assert_non_null(strstr(t.data, "\t[no-]access-log\t\t\t"));
+    assert_non_null(strstr(t.data, "\tlog-level\tLEVEL\terror|warn|info|debug\t"));
+    assert_non_null(strstr(t.data, "key\ttop\tlog_level\tone of error, warn, info, debug\t"));
+    bt_text_fini(&t);
+}
+
 static void lines_fit(void **state)
 {
     void (*const all[])(bt_text_t *) = {bt_help_overview, bt_help_run, bt_help_file, bt_help_peers};
@@ -87,6 +110,7 @@ int main(void)
         cmocka_unit_test(run_names_every_flag),
         cmocka_unit_test(file_names_every_key),
         cmocka_unit_test(peers_names_every_flag_and_policy),
+        cmocka_unit_test(table_has_a_row_for_each),
         cmocka_unit_test(lines_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,26 @@
+-- Configuration of the service: baton.lua(5), or `baton help file`, lists all keys.
+--
+--   baton check /etc/baton/baton.lua     tells every mistake, with its place and the remedy
+--   systemctl reload baton               takes pools, workers, policies and the log level, without a lost request
+--
+-- Until there are workers, requests are answered 503. Configurations per engine are in /usr/share/doc/baton/examples.
+
+return {
+  -- Clients. Beyond loopback give them keys: client_api_keys_file = "clients.keys".
+  host = "127.0.0.1",
+  port = 30000,
+
+  -- The operator: workers, metrics, policies. Beyond loopback it needs admin_api_key.
+  admin_host = "127.0.0.1",
+  admin_port = 29000,
+
+  -- pools = {
+  --   {
+  --     name = "llama", models = { "llama-3.1-8b" }, policy = "least_load",
+  --     workers = {
+  --       { url = "http://10.0.0.1:8000", role = "prefill", connector = "NixlConnector" },
+  --       { url = "http://10.0.0.2:8000", role = "decode", connector = "NixlConnector" },
+  --     },
+  --   },
+  -- },
+}

@@ -1,0 +1,194 @@
+-- What `make install` lays down: the files, programs that need nothing else, pages and completions that know all flags.
+
+local build = (os.getenv("BATON_BIN") or "build/release/baton"):gsub("/[^/]*$", "")
+local root
+
+local function shell(command)
+  local pipe = assert(io.popen("( " .. command .. " ) 2>&1; echo \"status $?\""))
+  local text = pipe:read("*a")
+  pipe:close()
+  local body, status = text:match("^(.-)status (%d+)\n$")
+  return tonumber(status), body
+end
+
+local function must(command)
+  local status, text = shell(command)
+  assert(status == 0, command .. "\n" .. text)
+  return text
+end
+
+local function has(program)
+  return (shell("command -v " .. program)) == 0
+end
+
+local function read(path)
+  local file = assert(io.open(path))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local function cells(line)
+  local found = {}
+  for cell in (line .. "\t"):gmatch("(.-)\t") do
+    found[#found + 1] = cell
+  end
+  return found
+end
+
+-- Rows of `baton help table` of a kind.
+local function rows(kind)
+  local found = {}
+  for line in must(build .. "/baton help table"):gmatch("[^\n]+") do
+    local row = cells(line)
+    if row[1] == kind then
+      found[#found + 1] = row
+    end
+  end
+  assert(#found > 20)
+  return found
+end
+
+local function complete(words)
+  local list = {}
+  for word in (words .. "|"):gmatch("(.-)|") do
+    list[#list + 1] = "'" .. word .. "'"
+  end
+  return must(([[bash -c 'source packaging/baton.bash; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _baton; ]] ..
+    [[printf "%%s\n" "${COMPREPLY[@]}"' x %s]]):gsub("packaging/", build .. "/packaging/")
+    :format(table.concat(list, " ")))
+end
+
+describe("an installed Baton", function()
+  setup(function()
+    root = must("mktemp -d"):gsub("\n", "")
+    must(("DESTDIR=%s cmake --install %s"):format(root, build))
+  end)
+
+  teardown(function()
+    os.execute("rm -rf " .. root)
+  end)
+
+  it("has its files where the file system hierarchy wants them", function()
+    local found = must(("cd %s && find . ! -type d ! -path '*/examples/*' | LC_ALL=C sort"):format(root))
+    found = found:gsub("/lib/[^/\n]*%-linux%-gnu[^/\n]*/", "/lib/"):gsub("/lib64/", "/lib/")
+    assert.equal([[
+./usr/local/bin/baton
+./usr/local/bin/baton-sim
+./usr/local/etc/baton/baton.lua
+./usr/local/include/baton_kv.h
+./usr/local/lib/libbaton_kv.so
+./usr/local/lib/libbaton_kv.so.0
+./usr/local/lib/libbaton_kv.so.VERSION
+./usr/local/lib/pkgconfig/baton_kv.pc
+./usr/local/lib/systemd/system/baton.service
+./usr/local/lib/sysusers.d/baton.conf
+./usr/local/share/bash-completion/completions/baton
+./usr/local/share/doc/baton/API.md
+./usr/local/share/doc/baton/CHANGELOG.md
+./usr/local/share/doc/baton/LICENSE
+./usr/local/share/doc/baton/SECURITY.md
+./usr/local/share/doc/baton/policies.md
+./usr/local/share/man/man1/baton-sim.1.gz
+./usr/local/share/man/man1/baton.1.gz
+./usr/local/share/man/man5/baton.lua.5.gz
+./usr/local/share/zsh/site-functions/_baton
+]], (found:gsub("so%.%d+%.%d+%.%d+", "so.VERSION")))
+  end)
+
+  it("runs from any place, with no file but its own", function()
+    local baton = root .. "/usr/local/bin/baton"
+    must("cd / && " .. baton .. " check " .. root .. "/usr/local/etc/baton/baton.lua --port 0 --admin-port 0")
+    assert.truthy(must("cd / && " .. baton .. " policy list"):find("least_load", 1, true))
+    local examples = must("find " .. root .. "/usr/local/share/doc/baton/examples -name baton.lua")
+    local count = 0
+    for path in examples:gmatch("[^\n]+") do
+      if os.getenv("BATON_HAS_ZMQ") == "1" or os.getenv("BATON_HAS_ZMQ") == "ON" or not path:find("registered") then
+        local more = path:find("baton_kv/", 1, true) and " --transfer-port 0" or ""
+        must("cd / && " .. baton .. " check " .. path .. " --port 0 --admin-port 0" .. more)
+        count = count + 1
+      end
+    end
+    assert.is_true(count >= 10)
+  end)
+
+  it("keeps a configuration that is there", function()
+    local path = root .. "/usr/local/etc/baton/baton.lua"
+    must("echo '-- mine' > " .. path)
+    must(("DESTDIR=%s cmake --install %s"):format(root, build))
+    assert.equal("-- mine\n", read(path))
+  end)
+
+  it("is found by compilers and by libbaton_kv's users", function()
+    local flags = must(("PKG_CONFIG_SYSROOT_DIR=%s PKG_CONFIG_PATH=$(dirname $(find %s -name baton_kv.pc)) " ..
+      "pkg-config --cflags --libs baton_kv"):format(root, root)):gsub("\n", "")
+    local source = root .. "/t.c"
+    local file = assert(io.open(source, "w"))
+    file:write("#include <baton_kv.h>\n#include <stddef.h>\nint main(void) { return bt_kv_agent_open == NULL; }\n")
+    file:close()
+    if os.getenv("BATON_SANITIZE") ~= "" then
+      return pending("a program without its sanitizer cannot load the library")
+    end
+    must(("cc %s %s -o %s/t && LD_LIBRARY_PATH=$(dirname $(find %s -name libbaton_kv.so)) %s/t"):format(source, flags,
+      root, root, root))
+  end)
+
+  it("names the programs in its units as they are installed", function()
+    local unit = read(root .. "/usr/local/lib/systemd/system/baton.service")
+    assert.truthy(unit:find("ExecStart=/usr/local/bin/baton run /usr/local/etc/baton/baton.lua\n", 1, true))
+    assert.truthy(unit:find("\nSystemCallFilter=@system-service\n", 1, true))
+  end)
+end)
+
+describe("the manual pages", function()
+  it("know every flag and every key", function()
+    local page = read(build .. "/packaging/baton.1"):gsub("\\%-", "-")
+    for _, row in ipairs(rows("flag")) do
+      assert.truthy(page:find("\n.It Fl -" .. row[3], 1, true), row[3])
+    end
+    page = read(build .. "/packaging/baton.lua.5")
+    for _, row in ipairs(rows("key")) do
+      assert.truthy(page:find("\n.It Va " .. row[3] .. "\n", 1, true), row[3])
+    end
+  end)
+
+  it("are clean mdoc", function()
+    for _, page in ipairs({ "baton.1", "baton.lua.5", "baton-sim.1" }) do
+      local path = build .. "/packaging/" .. page
+      if has("mandoc") then
+        must("mandoc -T lint -W warning " .. path)
+      elseif has("man") and has("groff") then
+        assert.equal("", must("LC_ALL=C.UTF-8 man --warnings -E UTF-8 -l -Tutf8 -Z " .. path .. " >/dev/null"))
+      else
+        return pending("neither mandoc nor man and groff are here")
+      end
+    end
+  end)
+end)
+
+describe("completions", function()
+  it("of bash offer commands, every flag, words of choices, policies", function()
+    assert.equal("kv-bench\n", complete("baton|kv"))
+    local offered = "\n" .. complete("baton|run|--")
+    for _, row in ipairs(rows("flag")) do
+      assert.truthy(offered:find("\n--" .. row[3]:gsub("^%[no%-%]", "") .. "\n", 1, true), row[3])
+    end
+    assert.equal("--no-access-log\n", complete("baton|run|--no-acc"))
+    assert.equal("warn\n", complete("baton|run|--log-level|w"))
+    assert.equal("json\n", complete("baton|run|--log-format|=|j"))
+    assert.equal("least_load\n", complete("baton|run|--policy|least_"))
+    assert.equal("advice\n", complete("baton|fleet|adv"))
+  end)
+
+  it("of zsh are well-formed, and know every flag", function()
+    local path = build .. "/packaging/baton.zsh"
+    local text = read(path)
+    for _, row in ipairs(rows("flag")) do
+      assert.truthy(text:find("'*--" .. row[3]:gsub("^%[no%-%]", ""), 1, true), row[3])
+    end
+    if not has("zsh") then
+      return pending("no zsh here")
+    end
+    must("zsh -n " .. path)
+  end)
+end)
