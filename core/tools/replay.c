@@ -188,7 +188,7 @@ static uint64_t plan(struct planner *p, bt_replay_record_t *r, uint64_t seed,
         side->prefill = bt_str(choice.first.prefill->name);
     if (choice.first.decode != NULL)
         side->decode = bt_str(choice.first.decode->name);
-    side->is_single = bt_pair_is_single(&choice.first);
+    side->lacks_prefill = bt_pair_lacks_prefill(&choice.first);
     side->has_prefill_score = find_score(p, choice.first.prefill, &side->prefill_score);
     side->has_decode_score = find_score(p, choice.first.decode, &side->decode_score);
     return ns;
@@ -196,8 +196,9 @@ static uint64_t plan(struct planner *p, bt_replay_record_t *r, uint64_t seed,
 
 static void recorded(const struct replay *p, const bt_replay_record_t *r, bt_replay_side_t *side)
 {
-    *side = (bt_replay_side_t){
-        .prefill = r->choice.prefill, .decode = r->choice.decode, .is_single = r->choice.is_single};
+    *side = (bt_replay_side_t){.prefill = r->choice.prefill,
+                               .decode = r->choice.decode,
+                               .lacks_prefill = r->choice.lacks_prefill};
     side->has_prefill_score = bt_replay_score(p->workers, r->choice.prefill, &side->prefill_score);
     side->has_decode_score = bt_replay_score(p->workers, r->choice.decode, &side->decode_score);
 }

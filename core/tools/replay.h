@@ -51,7 +51,7 @@ enum bt_replay_decider { BT_REPLAY_POLICY, BT_REPLAY_DEFAULT, BT_REPLAY_NOBODY }
 
 typedef struct bt_replay_pair {
     bt_str_t prefill, decode; /* by name; a single worker is decode; decode empty = none */
-    bool is_single;
+    bool lacks_prefill;       /* a trigger's that was left open */
 } bt_replay_pair_t;
 
 typedef struct bt_replay_record {
@@ -149,8 +149,8 @@ typedef struct bt_replay_tally bt_replay_tally_t;
 /* One side of a comparison: names of the chosen, what was scored. */
 typedef struct bt_replay_side {
     bt_str_t prefill,
-        decode; /* one of a pair empty: left open; both: no choice; borrowed for the call */
-    bool is_single;
+        decode;         /* one of a pair empty: left open; both: no choice; borrowed for the call */
+    bool lacks_prefill; /* a trigger's that was left open */
     bool has_prefill_score, has_decode_score;
     double prefill_score, decode_score;
     const char *error; /* NULL = none */

@@ -175,15 +175,17 @@ static int read_pair(bt_replay_workers_t *f, const bt_json_item_t *member, bt_re
     static const char *const places[] = {"prefill", "decode", "worker"};
     bt_json_cursor_t c;
     bt_json_item_t item;
+    bool is_trigger = false;
     int at;
 
     if (bt_json_object(&c, member->value) < 0)
         return bad_member(err, err_size, member->key, "an object");
     while (bt_json_next(&c, &item) > 0)
-        if (item.type == BT_JSON_STRING && (at = find_name(places, 3, &item)) >= 0) {
+        if (item.type == BT_JSON_STRING && (at = find_name(places, 3, &item)) >= 0)
             *(at == 0 ? &pair->prefill : &pair->decode) = bt_replay_text(f, item.value);
-            pair->is_single |= at == 2;
-        }
+        else if (bt_json_key_eq(&item, BT_STR("kind")))
+            is_trigger = bt_str_eq(item.value, BT_STR("\"trigger\""));
+    pair->lacks_prefill = is_trigger && pair->prefill.n == 0;
     return 0;
 }
 

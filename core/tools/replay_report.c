@@ -90,8 +90,10 @@ static void put_side(bt_text_t *out, const char *title, const bt_replay_side_t *
         bt_text_puts(out, "nobody");
         return;
     }
-    if (!s->is_single)
-        bt_text_printf(out, "%.*s / ", BT_STR_ARG(s->prefill.n > 0 ? s->prefill : BT_STR("open")));
+    if (s->prefill.n > 0)
+        bt_text_printf(out, "%.*s / ", BT_STR_ARG(s->prefill));
+    else if (s->lacks_prefill)
+        bt_text_puts(out, "open / ");
     bt_text_printf(out, "%.*s", BT_STR_ARG(s->decode.n > 0 ? s->decode : BT_STR("open")));
     if (!s->has_prefill_score && !s->has_decode_score)
         return;
@@ -217,7 +219,7 @@ enum bt_replay_outcome bt_replay_compare(bt_replay_tally_t *t, const bt_replay_r
     else if (!t->report->is_against && r->decider != BT_REPLAY_POLICY)
         outcome = BT_REPLAY_BY_OTHER;
     else if (!bt_str_eq(old->prefill, new->prefill) || !bt_str_eq(old->decode, new->decode) ||
-             old->is_single != new->is_single)
+             old->lacks_prefill != new->lacks_prefill)
         outcome = BT_REPLAY_DIFFERENT;
     t->counts[outcome]++;
     if (outcome == BT_REPLAY_DIFFERENT && t->shown++ < t->report->show)
