@@ -8,7 +8,7 @@
 #ifndef BT_STORE_REDIS_CONN_H
 #define BT_STORE_REDIS_CONN_H
 
-#include "store/redis_tls.h"
+#include "store/redis_greeting.h"
 #include "store/store_impl.h"
 
 #include <hiredis/hiredis.h>
@@ -23,21 +23,6 @@ struct bt_redis_call {
     bt_redis_call_cb cb;
     uint64_t sent_us; /* when its turn ended and it went to the socket; 0 = not yet */
 };
-
-typedef struct
-    bt_redis_target { /* copied, but for what the strings are: they live as long as the store */
-    const char *host; /* copied too. NULL: path */
-    const char *path;
-    unsigned port, db;
-    unsigned turn; /* which of the host's addresses is dialled, where it has several */
-    const char *username, *password;
-    bt_redis_tls_t *tls;  /* NULL: plain */
-    bool must_be_master;  /* asks ROLE */
-    bool must_be_cluster; /* asks READWRITE */
-    uint32_t connect_ms;  /* until on_up */
-    uint32_t silent_ms;   /* something is under way and nothing has come for so long: gone */
-    _Atomic uint64_t *round_trips; /* NULL: not counted */
-} bt_redis_target_t;
 
 typedef struct bt_redis_conn_ops {
     void (*on_up)(void *user);

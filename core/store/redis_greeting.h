@@ -1,4 +1,4 @@
-/* redis_greeting.h - what a new connection is asked before it is up. Private to core/store.
+/* redis_greeting.h - which server is meant, and what a new connection to it is asked before it is up. Private to core/store.
  *
  * Owner: the connection, which sends what is put and brings the reply.
  * Life:  0 -> next, take, next, take ... -> next says that nothing is left.
@@ -8,7 +8,25 @@
 #ifndef BT_STORE_REDIS_GREETING_H
 #define BT_STORE_REDIS_GREETING_H
 
-#include "store/redis_conn.h"
+#include "base/text.h"
+#include "store/redis_tls.h"
+
+#include <hiredis/hiredis.h>
+
+typedef struct
+    bt_redis_target { /* copied, but for what the strings are: they live as long as the store */
+    const char *host; /* copied too. NULL: path */
+    const char *path;
+    unsigned port, db;
+    unsigned turn; /* which of the host's addresses is dialled, where it has several */
+    const char *username, *password;
+    bt_redis_tls_t *tls;  /* NULL: plain */
+    bool must_be_master;  /* asks ROLE */
+    bool must_be_cluster; /* asks READWRITE */
+    uint32_t connect_ms;  /* until on_up */
+    uint32_t silent_ms;   /* something is under way and nothing has come for so long: gone */
+    _Atomic uint64_t *round_trips; /* NULL: not counted */
+} bt_redis_target_t;
 
 enum bt_redis_greeting {
     BT_REDIS_ASK_AUTH,
