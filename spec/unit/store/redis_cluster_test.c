@@ -45,22 +45,35 @@ static void wait_says(const redis_server_t *node, const char *command, const cha
         usleep(10000);
 }
 
-static int start_all(void **state)
+/* A busy machine outlasts a handshake, and then a node forgets whom it was to meet. */
+static void meet_all(void)
 {
     char text[32];
+    unsigned tenths = 0, known;
 
+    snprintf(text, sizeof(text), "cluster_known_nodes:%u", MASTERS + 1);
+    do {
+        for (unsigned i = 1; tenths % 20 == 0 && i <= MASTERS; i++)
+            redis_send(&nodes[0], "CLUSTER MEET 127.0.0.1 %u", nodes[i].port);
+        usleep(100000);
+        tenths++;
+        known = 0;
+        for (unsigned i = 0; i <= MASTERS; i++)
+            known += says(&nodes[i], "CLUSTER INFO", text);
+    } while (known <= MASTERS);
+}
+
+static int start_all(void **state)
+{
     (void) state;
     for (unsigned i = 0; i <= MASTERS; i++)
         redis_start(&nodes[i], words);
     for (unsigned i = 0; i < MASTERS; i++)
         redis_send(&nodes[i], "CLUSTER ADDSLOTSRANGE %u %u", i * SLOTS / MASTERS,
                    (i + 1) * SLOTS / MASTERS - 1);
-    for (unsigned i = 1; i <= MASTERS; i++)
-        redis_send(&nodes[0], "CLUSTER MEET 127.0.0.1 %u", nodes[i].port);
-    snprintf(text, sizeof(text), "cluster_known_nodes:%u", MASTERS + 1);
+    meet_all();
     for (unsigned i = 0; i <= MASTERS; i++) {
         wait_says(&nodes[i], "CLUSTER INFO", "cluster_state:ok");
-        wait_says(&nodes[i], "CLUSTER INFO", text);
         wait_says(&nodes[i], "CLUSTER INFO", "cluster_slots_assigned:16384");
     }
     return 0;
