@@ -472,8 +472,14 @@ static void read_prompt_logprobs(bt_intent_t *intent)
         ask_prompt(intent, BT_PROMPT_LOGPROBS_VLLM);
     if (is_true(intent->members[BT_MEMBER_ECHO]) && is_given(intent->members[BT_MEMBER_LOGPROBS]))
         ask_prompt(intent, BT_PROMPT_LOGPROBS_ECHO);
-    if (wants_input_logprobs(intent))
-        ask_prompt(intent, BT_PROMPT_LOGPROBS_INPUT);
+    if (!wants_input_logprobs(intent))
+        return;
+    ask_prompt(intent, BT_PROMPT_LOGPROBS_INPUT);
+    if (is_true(intent->members[BT_MEMBER_FLAT_TOP_LOGPROBS]) ||
+        is_true(
+            intent->members
+                [BT_MEMBER_FLAT_TOP_LOGPROBS_B64])) /* arrays of one shape: no lists that could be joined */
+        intent->unsplittable = bt_prompt_logprobs_why(BT_PROMPT_LOGPROBS_INPUT);
 }
 
 static int read_session(bt_intent_t *intent, const char **why_p)

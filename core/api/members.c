@@ -39,6 +39,8 @@ static const struct member {
     [BT_MEMBER_MAX_OUTPUT_TOKENS] = {BT_STR("max_output_tokens"), T_NUMBER},
     [BT_MEMBER_RETURN_LOGPROB] = {BT_STR("return_logprob"), T_BOOL | T_LIST},
     [BT_MEMBER_LOGPROB_START_LEN] = {BT_STR("logprob_start_len"), T_NUMBER | T_LIST},
+    [BT_MEMBER_FLAT_TOP_LOGPROBS] = {BT_STR("return_flat_raw_top_logprobs"), T_BOOL},
+    [BT_MEMBER_FLAT_TOP_LOGPROBS_B64] = {BT_STR("return_flat_raw_top_logprobs_b64"), T_BOOL},
     [BT_MEMBER_VLLM_XARGS] = {BT_STR("vllm_xargs"), T_OPTIONS},
     [BT_MEMBER_SESSION_ID] = {BT_STR("session_id"), T_NAME},
     [BT_MEMBER_SESSION_PARAMS] = {BT_STR("session_params"), T_OPTIONS},

@@ -135,10 +135,11 @@ describe("logprobs of a long prompt in a stream", function()
   end)
 
   it("fail their own request when there is no room for them", function()
-    start("sglang", { "--disable-circuit-breaker", "--max-buffered-bytes", "8388608" })
-    local answer = f:post("/generate", BODY:format(("word "):rep(30000), 64))
+    local room = 6 * 2 ^ 20 -- for prefill's 3.8 MB, not for these and a copy
+    start("sglang", { "--disable-circuit-breaker", "--max-buffered-bytes", tostring(room) })
+    local answer = f:post("/generate", BODY:format(("word "):rep(24000), 64))
     assert.truthy(answer.body:find("memory is short", 1, true), answer.body:sub(1, 300))
-    assert.is_true(#answer.body < 8388608)
+    assert.is_true(#answer.body < room)
     assert.equal(200, f:post("/generate", BODY:format("a short one", 4)).status)
     counts_of({ "p0", "p1", "d0", "d1" })
   end)
@@ -258,6 +259,14 @@ describe("logprobs of the prompt, SGLang", function()
         assert.is_true(#logprobs.tokens > (stream == "" and 3 or 1))
         assert.equal(json.null, logprobs.token_logprobs[1])
       end
+    end)
+
+    it("are refused in a form that is no list" .. kind, function()
+      local answer, seen = f:exchange("/generate", GENERATE:format(
+        ',"return_logprob":true,"logprob_start_len":0,"return_flat_raw_top_logprobs":true' .. stream))
+      assert.equal(400, answer.status, answer.body)
+      assert.truthy(answer.body:find("no hybrid worker", 1, true), answer.body)
+      assert.equal(0, #seen.prefill + #seen.decode)
     end)
 
     it("are not waited for where only the answer's are asked for" .. kind, function()
