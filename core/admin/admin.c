@@ -269,7 +269,7 @@ int bt_admin_listen(bt_admin_t *admin, int fd)
 
 void bt_admin_accept(bt_admin_t *admin, int fd)
 {
-    bt_server_accept(admin->server, fd);
+    bt_server_accept(admin->server, fd, NULL);
 }
 
 static void stop_listening(bt_admin_t *admin)

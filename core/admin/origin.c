@@ -1,43 +1,7 @@
 /* origin.c - see origin.h. Tools send no Origin, and no content type unless they are told one. */
 #include "admin/origin.h"
 
-#include <arpa/inet.h>
-
-/* Host without its port: "127.0.0.1", "::1" (out of its brackets), "localhost". */
-static bt_str_t name_of(bt_str_t host)
-{
-    const char *colon;
-
-    if (host.n > 0 && host.p[0] == '[') {
-        const char *end = memchr(host.p, ']', host.n);
-        return end != NULL ? (bt_str_t){host.p + 1, (size_t) (end - host.p) - 1} : BT_STR("");
-    }
-    colon = host.n > 0 ? memchr(host.p, ':', host.n) : NULL;
-    return colon != NULL ? (bt_str_t){host.p, (size_t) (colon - host.p)} : host;
-}
-
-static bool is_address(bt_str_t name)
-{
-    char text[INET6_ADDRSTRLEN];
-    unsigned char address[sizeof(struct in6_addr)];
-
-    if (name.n == 0 || name.n >= sizeof(text))
-        return false;
-    memcpy(text, name.p, name.n);
-    text[name.n] = '\0';
-    return inet_pton(AF_INET, text, address) == 1 || inet_pton(AF_INET6, text, address) == 1;
-}
-
-static bool is_known(const bt_origin_rules_t *rules, bt_str_t name)
-{
-    if (is_address(name) || bt_str_ieq(name, BT_STR("localhost")) ||
-        (name.n > 0 && bt_str_ieq(name, bt_str(rules->listener))))
-        return true;
-    for (const char *const *known = rules->names; known != NULL && *known != NULL; known++)
-        if (bt_str_ieq(name, bt_str(*known)))
-            return true;
-    return false;
-}
+#include "http/edge.h"
 
 /* Scheme and port are part of an origin; a proxy before us may change the scheme, so that is not compared. */
 static bool is_same(bt_str_t origin, bt_str_t host)
@@ -73,7 +37,8 @@ const char *bt_origin_refusal(const bt_origin_rules_t *rules, const bt_head_t *h
     if (rules->has_key)
         return NULL;
     if (bt_head_find(head, BT_STR("host")) != NULL &&
-        !is_known(rules, name_of(host))) /* HTTP/1.0 may leave it out; browsers don't */
+        !bt_edge_is_known_host(host, rules->listener,
+                               rules->names)) /* HTTP/1.0 may leave it out; browsers don't */
         return "without a key this listener is served under addresses and localhost only, because "
                "a "
                "page in a browser can take any other name; add --admin-allowed-host NAME, or set "

@@ -25,6 +25,7 @@
 #define BT_CONFIG_REGISTRATION_ALLOW_MAX 64
 #define BT_CONFIG_HTTP_HOSTS_MAX 32
 #define BT_CONFIG_ADMIN_HOSTS_MAX 16
+#define BT_CONFIG_CLIENT_HOSTS_MAX 64
 #define BT_CONFIG_KUBERNETES_MAX 16
 #define BT_CONFIG_PEER_PARAMS_MAX 16
 #define BT_CONFIG_ERR_BYTES 4096 /* a line for each mistake */
@@ -91,6 +92,10 @@ typedef struct bt_config {
     bt_client_keys_t *client_keys; /* read from client_keys_file; NULL = none */
     char *admin_allowed_hosts[BT_CONFIG_ADMIN_HOSTS_MAX + 1]; /* NULL-terminated */
     unsigned admin_allowed_host_count;
+    char *client_allowed_hosts[BT_CONFIG_CLIENT_HOSTS_MAX + 1]; /* likewise */
+    unsigned client_allowed_host_count;
+    char *trusted_proxies[BT_EDGE_PROXIES_MAX + 1];
+    unsigned trusted_proxy_count;
     char *dialect_dir, *policy_dir, *rules_file;
     char *policy_http_hosts[BT_CONFIG_HTTP_HOSTS_MAX + 1]; /* NULL-terminated */
     unsigned policy_http_host_count;
@@ -107,6 +112,7 @@ typedef struct bt_config {
     bt_store_config_t store; /* derived; borrows from above */
     /* parts that are handed on as they are */
     bt_server_config_t server;
+    bt_edge_t edge; /* of server; derived, but for header and proxy_protocol */
     bt_monitor_config_t monitor;
     char *health_path; /* of monitor */
     bt_breaker_config_t breaker;

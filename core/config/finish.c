@@ -499,19 +499,33 @@ static int check_dev(const bt_config_t *c, char *err, size_t err_size)
 }
 
 /* What Host would say of it: no scheme, no port. */
-static int check_admin_hosts(const bt_config_t *c, char *err, size_t err_size)
+static int check_hosts(const char *flag, char *const *names, unsigned count, char *err,
+                       size_t err_size)
 {
-    for (unsigned i = 0; i < c->admin_allowed_host_count; i++) {
-        const char *name = c->admin_allowed_hosts[i];
-        if (name[0] != '\0' && name[strspn(name, HOST_CHARS)] == '\0')
-            continue;
-        return bt_err_refuse(
-            err, err_size,
-            "--admin-allowed-host: expected a host name without scheme and port, got "
-            "\"%.120s\"",
-            name);
-    }
+    for (unsigned i = 0; i < count; i++)
+        if (names[i][0] == '\0' || names[i][strspn(names[i], HOST_CHARS)] != '\0')
+            return bt_err_refuse(
+                err, err_size, "--%s: expected a host name without scheme and port, got \"%.120s\"",
+                flag, names[i]);
     return 0;
+}
+
+static int check_edge(const bt_config_t *c, char *err, size_t err_size)
+{
+    int rc = check_hosts("admin-allowed-host", c->admin_allowed_hosts, c->admin_allowed_host_count,
+                         err, err_size);
+
+    if (rc == 0)
+        rc = check_hosts("client-allowed-host", c->client_allowed_hosts,
+                         c->client_allowed_host_count, err, err_size);
+    if (rc == 0)
+        rc = bt_config_check_networks("trusted-proxies", c->trusted_proxies, c->trusted_proxy_count,
+                                      err, err_size);
+    if (rc == 0 && c->trusted_proxy_count == 0 && c->edge.header != BT_EDGE_X_FORWARDED_FOR)
+        rc = bt_err_refuse(err, err_size,
+                           "--client-address-header: nobody is believed it; name the proxies with "
+                           "--trusted-proxies ADDR[/BITS]");
+    return rc;
 }
 
 /* They become a line of a head. */
@@ -634,6 +648,17 @@ static int finish_record_headers(bt_config_t *c, char *err, size_t err_size)
     return 0;
 }
 
+static void derive_edge(bt_config_t *c)
+{
+    for (unsigned i = 0; i < c->trusted_proxy_count; i++)
+        (void) bt_network_parse(&c->edge.proxies[i], c->trusted_proxies[i]); /* checked */
+    c->edge.proxy_count = c->trusted_proxy_count;
+    c->edge.listener = c->host;
+    if (c->client_allowed_host_count > 0)
+        c->edge.hosts = (const char *const *) c->client_allowed_hosts;
+    c->server.edge = &c->edge;
+}
+
 static void derive_record(bt_config_t *c)
 {
     unsigned ppm = c->record_sample_ppm;
@@ -670,7 +695,7 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
         check_registry,
         check_registration,
         check_dev,
-        check_admin_hosts,
+        check_edge,
         check_keys,
         check_proxy_paths,
         check_http_hosts,
@@ -709,6 +734,7 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
         c->server.max_buffered_bytes) /* 503 would promise that it fits later */
         c->server.max_body_bytes = c->server.max_buffered_bytes;
     derive_dispatch(c);
+    derive_edge(c);
     derive_record(c);
     return 0;
 }

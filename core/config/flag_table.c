@@ -62,6 +62,12 @@ static const bt_word_t log_formats[] = {
     {"json", BT_LOG_FORMAT_JSON, false},
     {NULL, 0, false},
 };
+static const bt_word_t edge_headers[] = {
+    {"x-forwarded-for", BT_EDGE_X_FORWARDED_FOR, false},
+    {"forwarded", BT_EDGE_FORWARDED, false},
+    {"x-real-ip", BT_EDGE_X_REAL_IP, false},
+    {NULL, 0, false},
+};
 const bt_word_t bt_engine_words[] = {
     {"sglang", BT_ENGINE_SGLANG, false},
     {"vllm", BT_ENGINE_VLLM, false},
@@ -561,8 +567,9 @@ const bt_flag_t bt_flags[] = {
      "workers)"},
     {"max-connections-per-peer", "N", BT_GROUP_LIMIT, false,
      SETTING(UINT(AT(max_connections_per_peer), 0, 4294967295.0)),
-     "the same for each client address, a /64 of IPv6 being one (0 = no limit; behind a proxy all "
-     "clients are one)"},
+     "the same for each client address, a /64 of IPv6 being one (0 = no limit; --trusted-proxies "
+     "have "
+     "none, another proxy's clients are one)"},
 
     /* security */
     {"api-key", "KEY", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(api_key))),
@@ -579,6 +586,19 @@ const bt_flag_t bt_flags[] = {
          TEXTS(AT(admin_allowed_hosts), AT(admin_allowed_host_count), BT_CONFIG_ADMIN_HOSTS_MAX)),
      "without --admin-api-key the admin port is served under addresses, localhost, --admin-host "
      "and this name; may be repeated"},
+    {"client-allowed-host", "NAME", BT_GROUP_SECURITY, false,
+     SETTING(TEXTS(AT(client_allowed_hosts), AT(client_allowed_host_count),
+                   BT_CONFIG_CLIENT_HOSTS_MAX)),
+     "clients are served under this name, addresses, localhost and --host, else 421 (any name); "
+     "may be repeated"},
+    {"trusted-proxies", "ADDR[/BITS]", BT_GROUP_SECURITY, false,
+     SETTING(TEXTS(AT(trusted_proxies), AT(trusted_proxy_count), BT_EDGE_PROXIES_MAX)),
+     "proxies before this gateway, which are believed whom they speak for; from others "
+     "X-Forwarded-*, Forwarded and X-Real-IP are taken out (nobody); may be repeated"},
+    {"client-address-header", "NAME", BT_GROUP_SECURITY, false,
+     SETTING(WORD(AT(edge.header), edge_headers)),
+     "the one header in which these proxies say it, whatever they were sent: x-forwarded-for, "
+     "forwarded or x-real-ip (x-forwarded-for)"},
     {"client-worker-api", NULL, BT_GROUP_SECURITY, false,
      SETTING(BOOL(AT(dispatch.client_worker_api))),
      "/workers, /add_worker, /remove_worker and /list_workers on a loopback client port without a "

@@ -144,7 +144,7 @@ static void put_request(bt_text_t *t, const struct warmup *w, const char *model)
         bt_text_puts(&body, " warm");
     bt_text_puts(&body, "\",\"max_tokens\":1,\"temperature\":0}");
     bt_text_printf(t,
-                   "POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nX-Request-Id: %s\r\n"
+                   "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: %s\r\n"
                    "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
                    w->id, body.len);
     bt_text_put(t, bt_text_str(&body));
@@ -185,7 +185,7 @@ static int send_request(struct warmup *w, const char *model)
         return BT_E_NOMEM;
     }
     atomic_fetch_add_explicit(&w->all->d->loop->connections, 1, memory_order_relaxed);
-    bt_server_accept(w->all->server, fds[1]);
+    bt_server_accept(w->all->server, fds[1], NULL);
     return 0;
 }
 

@@ -56,7 +56,7 @@ static void on_accept(bt_loop_t *loop, int fd, void *user)
     bt_gateway_t *g = user;
     bt_gateway_loop_t *el = &g->loops[loop->index];
     if (el->server != NULL) {
-        bt_server_accept(el->server, fd);
+        bt_server_accept(el->server, fd, NULL);
         return;
     }
     close(fd); /* handed over by another loop after this one has stopped */

@@ -199,14 +199,14 @@ static void uncount(bt_budget_t *b, bt_budget_client_t *t)
 }
 
 /* False: *reason_p says why not, and it is not counted. */
-static bool serve(bt_budget_t *b, bt_budget_client_t *t, int own, int fd,
-                  enum bt_budget_reason *reason_p)
+static bool serve(bt_budget_t *b, bt_budget_client_t *t, int own,
+                  const struct sockaddr_storage *from, enum bt_budget_reason *reason_p)
 {
     const unsigned before = add(&b->clients.open);
     unsigned of_peer = 0;
     int rc = 0;
 
-    t->peer = b->peers != NULL ? bt_peers_enter(b->peers, fd, &of_peer) : NULL;
+    t->peer = b->peers != NULL && from != NULL ? bt_peers_enter(b->peers, from, &of_peer) : NULL;
     if (t->peer != NULL && of_peer > b->limits.per_peer) {
         *reason_p = BT_BUDGET_PEER;
         rc = evict(b, &t->peer->group, own, true, BT_BUDGET_PEER);
@@ -244,7 +244,7 @@ const char *bt_budget_refusal(bt_budget_t *b, const bt_budget_client_t *t)
                                        : "too many connections, try again";
 }
 
-bool bt_budget_enter(bt_budget_t *b, bt_budget_client_t *t, int fd)
+bool bt_budget_enter(bt_budget_t *b, bt_budget_client_t *t, const struct sockaddr_storage *from)
 {
     enum bt_budget_reason reason = BT_BUDGET_CLIENTS;
 
@@ -253,7 +253,7 @@ bool bt_budget_enter(bt_budget_t *b, bt_budget_client_t *t, int fd)
     if (b == NULL)
         return true;
     const int own = slot_of(b, t->loop);
-    t->is_in = serve(b, t, own, fd, &reason) || refuse(b, t, own, reason);
+    t->is_in = serve(b, t, own, from, &reason) || refuse(b, t, own, reason);
     return t->is_in;
 }
 

@@ -81,8 +81,8 @@ typedef struct bt_budget_client {
 /* b may be NULL in all of these: nothing is limited. */
 /* Before the loops run: connections of this one are counted. */
 void bt_budget_join(bt_budget_t *b, bt_loop_t *loop);
-/* False: shed, close it. t: loop and both close set, the rest zero. fd: of the connection. */
-bool bt_budget_enter(bt_budget_t *b, bt_budget_client_t *t, int fd);
+/* False: shed, close it. t: loop and both close set, the rest zero. from: whose it is; NULL: nobody's, who has a limit. */
+bool bt_budget_enter(bt_budget_t *b, bt_budget_client_t *t, const struct sockaddr_storage *from);
 void bt_budget_leave(bt_budget_t *b, bt_budget_client_t *t);
 /* Why it is not served (static), counted as told; NULL: it is. */
 const char *bt_budget_refusal(bt_budget_t *b, const bt_budget_client_t *t);

@@ -59,7 +59,8 @@ typedef struct bt_peers bt_peers_t;
 bt_peers_t *bt_peers_new(unsigned set_count); /* NULL: no memory */
 void bt_peers_free(bt_peers_t *t);            /* NULL is fine */
 /* The peer of this socket, counted (group.open) and referenced. NULL: not an address, or no memory. */
-struct bt_peer *bt_peers_enter(bt_peers_t *t, int fd, unsigned *open_p);
+struct bt_peer *bt_peers_enter(bt_peers_t *t, const struct sockaddr_storage *from,
+                               unsigned *open_p);
 void bt_peers_leave(bt_peers_t *t, struct bt_peer *peer);
 void bt_peers_ref(bt_peers_t *t, struct bt_peer *peer);
 void bt_peers_unref(bt_peers_t *t, struct bt_peer *peer);

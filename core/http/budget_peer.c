@@ -51,22 +51,17 @@ void bt_peers_free(bt_peers_t *t)
     free(t);
 }
 
-static bool key_of(int fd, uint64_t key[2])
+static bool key_of(const struct sockaddr_storage *addr, uint64_t key[2])
 {
-    struct sockaddr_storage addr;
-    socklen_t len = sizeof(addr);
-
-    if (getpeername(fd, (struct sockaddr *) &addr, &len) != 0)
-        return false;
     key[0] = key[1] = 0;
-    if (addr.ss_family == AF_INET) {
-        const struct sockaddr_in *v4 = (const void *) &addr;
+    if (addr->ss_family == AF_INET) {
+        const struct sockaddr_in *v4 = (const void *) addr;
         key[1] = ntohl(v4->sin_addr.s_addr) | UINT64_C(1) << 32;
         return true;
     }
-    if (addr.ss_family != AF_INET6)
+    if (addr->ss_family != AF_INET6)
         return false;
-    const struct in6_addr *v6 = &((const struct sockaddr_in6 *) (const void *) &addr)->sin6_addr;
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *) (const void *) addr)->sin6_addr;
     if (IN6_IS_ADDR_V4MAPPED(v6)) {
         uint32_t v4;
         memcpy(&v4, &v6->s6_addr[12], sizeof(v4));
@@ -113,12 +108,12 @@ static struct bt_peer *find(bt_peers_t *t, const uint64_t key[2])
     return peer;
 }
 
-struct bt_peer *bt_peers_enter(bt_peers_t *t, int fd, unsigned *open_p)
+struct bt_peer *bt_peers_enter(bt_peers_t *t, const struct sockaddr_storage *from, unsigned *open_p)
 {
     struct bt_peer *peer;
     uint64_t key[2];
 
-    if (!key_of(fd, key))
+    if (!key_of(from, key))
         return NULL;
     pthread_mutex_lock(&t->lock);
     peer = find(t, key);

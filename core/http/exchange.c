@@ -130,6 +130,12 @@ unsigned bt_exchange_check_head(bt_exchange_t *x, const bt_budget_client_t *tick
     *reason_p = bt_budget_refusal(config->budget, ticket);
     if (*reason_p != NULL)
         return 503;
+    const unsigned status =
+        bt_edge_check(config->edge, x->proxy, &x->head, x->peer, sizeof(x->peer), reason_p);
+    if (status != 0)
+        return status;
+    if (x->proxy != NULL)
+        x->sender = 0; /* it was the proxy's until now */
     if (expect.n > 0 && !bt_str_ieq(expect, BT_STR("100-continue"))) {
         *reason_p = "unknown expectation";
         return 417;

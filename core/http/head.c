@@ -347,6 +347,7 @@ static bool read_target(bt_head_t *head)
         size_t authority = 0;
         while (authority < t.n && t.p[authority] != '/' && t.p[authority] != '?')
             authority++;
+        head->authority = (bt_str_t){t.p, authority};
         t.p += authority;
         t.n -= authority;
         if (authority == 0 || (t.n > 0 && t.p[0] == '?'))
@@ -364,7 +365,8 @@ static bool read_target(bt_head_t *head)
     return true;
 }
 
-/* One Host, or none in HTTP/1.0 (RFC 9112 3.2); an authority has no blank, comma, slash or at-sign. */
+/* One Host, or none in HTTP/1.0 (RFC 9112 3.2); an authority has no blank, comma, slash or at-sign. Where the target names one too, it is the
+ * same: a server that goes by the one and a checker that goes by the other would be told two things. */
 static bool is_host_fine(const bt_head_t *head)
 {
     bt_str_t host = BT_STR_NULL;
@@ -377,7 +379,7 @@ static bool is_host_fine(const bt_head_t *head)
         if (c <= ' ' || c > '~' || strchr(",/?#@\\\"<>{}|^`", c) != NULL)
             return false;
     }
-    return true;
+    return hosts == 0 || head->authority.n == 0 || bt_str_ieq(head->authority, host);
 }
 
 int bt_head_parse_request(const char *p, size_t n, bt_header_t *headers, bt_head_t *head_p)

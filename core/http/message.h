@@ -41,6 +41,7 @@ typedef struct bt_head {
     bt_str_t method_text;
     bt_str_t target;      /* origin form, as sent */
     bt_str_t path, query; /* target split at '?'; query without it */
+    bt_str_t authority;   /* of an absolute target; it is Host's; else empty */
     uint64_t length;      /* Content-Length */
     unsigned refuse; /* refused heads: the status that says why (400, 431, 501, 505); otherwise 0 */
     bool has_length;

@@ -112,9 +112,31 @@ static bool close_peer_idle(bt_idle_t *idle, bool is_forced)
     return close_for_another(bt_container_of(idle, bt_server_conn_t, ticket.peer_idle), is_forced);
 }
 
-void bt_server_accept(bt_server_t *server, int fd)
+/* Whose connection it is: client, or the other end of fd. Connections of a listed proxy are many clients': no limit for each address. Returns the
+ * address that has one. */
+static const struct sockaddr_storage *name_peer(bt_server_conn_t *c, int fd,
+                                                const struct sockaddr_storage *client,
+                                                struct sockaddr_storage *own)
+{
+    socklen_t len = sizeof(*own);
+
+    if (client != NULL)
+        *own = *client;
+    else if (getpeername(fd, (struct sockaddr *) own, &len) != 0)
+        return NULL;
+    if (uv_ip_name((const struct sockaddr *) own, c->x.peer, sizeof(c->x.peer)) != 0)
+        c->x.peer[0] = '\0';
+    if (!bt_edge_is_proxy(c->x.server->config.edge, own))
+        return own;
+    memcpy(c->own_peer, c->x.peer, sizeof(c->own_peer));
+    c->x.proxy = c->own_peer;
+    return NULL;
+}
+
+void bt_server_accept(bt_server_t *server, int fd, const struct sockaddr_storage *client)
 {
     bt_server_conn_t *c = server->closing ? NULL : bt_slab_get(&server->pool);
+    struct sockaddr_storage own;
 
     server->conn_count++;
     if (c == NULL)
@@ -122,13 +144,12 @@ void bt_server_accept(bt_server_t *server, int fd)
     c->x.loop = server->loop;
     c->x.server = server;
     c->x.wire = &bt_http1_wire;
-    bt_listener_peer(fd, c->x.peer, sizeof(c->x.peer));
     bt_arena_init(&c->x.arena);
     bt_conn_init_timers(c);
     c->ticket.loop = server->loop;
     c->ticket.idle.close = close_idle;
     c->ticket.peer_idle.close = close_peer_idle;
-    if (!bt_budget_enter(server->config.budget, &c->ticket, fd))
+    if (!bt_budget_enter(server->config.budget, &c->ticket, name_peer(c, fd, client, &own)))
         goto err_conn;
     c->is_new = server->config.budget != NULL && !c->ticket.is_refused;
     if (bt_stream_init(&c->stream, server->loop, &bt_server_stream_ops) < 0)

@@ -17,6 +17,7 @@
 #include "base/buf.h"
 #include "base/text.h"
 #include "http/budget.h"
+#include "http/edge.h"
 #include "http/message.h"
 #include "http/unfinished.h"
 #include "loop/listener.h"
@@ -56,6 +57,7 @@ typedef struct bt_server_config {
     bool has_http2;     /* connections that begin with its preface are served too; default no */
     const char *server_name; /* Server header, NULL = none */
     bt_budget_t *budget;     /* how many connections there may be; borrowed; NULL = any number */
+    const bt_edge_t *edge;   /* whom it believes what; borrowed; NULL = heads stay as they came */
 } bt_server_config_t;
 void bt_server_config_defaults(bt_server_config_t *config);
 
@@ -70,6 +72,7 @@ struct bt_exchange {
     bt_arena_t arena;   /* dies with the exchange */
     uint64_t start_us;  /* first byte of the head */
     char peer[48];      /* client address as text */
+    const char *proxy;  /* the connection's own, where it is a listed proxy's; else NULL */
     uint64_t sender;    /* whom unfinished bytes are charged to; on_head may set it; 0 = the peer */
     /* answer so far */
     unsigned status;    /* 0 until started */
@@ -87,7 +90,8 @@ void *bt_server_user(const bt_server_t *server);
  * table's evict must be bt_exchange_evict. */
 void bt_server_share_memory(bt_server_t *server, bt_unfinished_loop_t *unfinished);
 void bt_exchange_evict(bt_unfinished_entry_t *e);
-void bt_server_accept(bt_server_t *server, int fd); /* takes fd */
+/* Takes fd. client: whose connection it is, where somebody before us has said so; NULL: its other end's. */
+void bt_server_accept(bt_server_t *server, int fd, const struct sockaddr_storage *client);
 /* No new requests: idle connections close now, others after their answer (Connection: close). */
 void bt_server_drain(bt_server_t *server);
 unsigned bt_server_connection_count(const bt_server_t *server);

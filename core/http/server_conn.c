@@ -176,6 +176,8 @@ static void begin_head(bt_server_conn_t *c)
     x->status = 0;
     x->body_sent = 0;
     x->sender = 0;
+    if (x->proxy != NULL) /* the one before may have been another client's */
+        bt_str_copy(x->peer, sizeof(x->peer), x->proxy);
     c->direct = c->chunked = c->has_length = c->no_body = c->close_after = false;
     c->state = BT_CONN_HEAD;
     c->is_new = false;

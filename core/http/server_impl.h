@@ -54,6 +54,7 @@ typedef struct bt_server_conn {
     bt_stream_t stream;
     bt_list_t link; /* in server->conns */
     bt_budget_client_t ticket;
+    char own_peer[48];   /* where x.proxy points to */
     bt_timer_t deadline; /* idle, head or body, whichever the state waits for */
     bt_timer_t
         watch; /* polls what no event tells: FIN while not reading, a client that stopped reading */

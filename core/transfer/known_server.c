@@ -7,7 +7,7 @@ static void on_accept(bt_loop_t *loop, int fd, void *user)
     bt_known_server_t *s = user;
 
     (void) loop;
-    bt_server_accept(s->server, fd);
+    bt_server_accept(s->server, fd, NULL);
 }
 
 int bt_known_server_open(bt_known_server_t *s, bt_loop_t *control, int fd,

@@ -29,7 +29,7 @@ static void server_closed(void *arg)
 static void on_accept(bt_loop_t *loop, int fd, void *user)
 {
     (void) loop;
-    bt_server_accept(user, fd);
+    bt_server_accept(user, fd, NULL);
 }
 
 static int listen_at(sim_worker_t *worker, unsigned *port, bt_server_t *server,

@@ -37,7 +37,7 @@ static void on_accept(bt_loop_t *loop, int fd, void *user)
 {
     (void) loop;
     (void) user;
-    bt_server_accept(server, fd);
+    bt_server_accept(server, fd, NULL);
 }
 
 static bt_listener_t *listener;

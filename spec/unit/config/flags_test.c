@@ -154,6 +154,18 @@ static void listening(void **state)
     EXPECT("--admin-allowed-host a.example --admin-allowed-host b.example",
            c.admin_allowed_host_count == 2 && IS(c.admin_allowed_hosts[1], "b.example") &&
                c.admin_allowed_hosts[2] == NULL);
+    EXPECT("", c.server.edge == &c.edge && c.edge.hosts == NULL && c.edge.proxy_count == 0);
+    EXPECT("--client-allowed-host a.example --client-allowed-host b.example --host 0.0.0.0",
+           c.edge.hosts == (const char *const *) c.client_allowed_hosts &&
+               IS(c.edge.hosts[1], "b.example") && c.edge.hosts[2] == NULL &&
+               IS(c.edge.listener, "0.0.0.0"));
+    EXPECT("--trusted-proxies 10.0.0.0/8 --trusted-proxies ::1",
+           c.edge.proxy_count == 2 && c.edge.proxies[0].bits == 104 &&
+               c.edge.proxies[1].bits == 128 && c.edge.header == BT_EDGE_X_FORWARDED_FOR);
+    EXPECT("--trusted-proxies 10.0.0.1 --client-address-header forwarded",
+           c.edge.header == BT_EDGE_FORWARDED);
+    EXPECT("--trusted-proxies 10.0.0.1 --client-address-header x-real-ip",
+           c.edge.header == BT_EDGE_X_REAL_IP);
     EXPECT("--admin-host ::1 --admin-port 0",
            IS(c.admin_host, "::1") && c.admin_port == 0 && !c.admin_metrics_only);
     EXPECT("--prometheus-host 0.0.0.0 --prometheus-port 29001",

@@ -501,7 +501,7 @@ void client_comes(void)
     fcntl(ours, F_SETFL, O_NONBLOCK);
     setsockopt(ours, SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
     atomic_fetch_add(&rig.loop.connections, 1);
-    bt_server_accept(rig.server, ours);
+    bt_server_accept(rig.server, ours, NULL);
 }
 
 static void set_deadlines(bt_pool_deadlines_t *to)

@@ -110,7 +110,7 @@ static int join_from(unsigned loop, const char *address)
     close(listener);
     fcntl(theirs, F_SETFL, O_NONBLOCK);
     atomic_fetch_add(&w.loops[loop].connections, 1);
-    bt_server_accept(w.servers[loop], ours);
+    bt_server_accept(w.servers[loop], ours, NULL);
     return theirs;
 }
 
@@ -434,7 +434,7 @@ static void addresses_of_both_families_meet(void **state)
         fcntl(theirs[i], F_SETFL, O_NONBLOCK);
         next_moment();
         atomic_fetch_add(&w.loops[0].connections, 1);
-        bt_server_accept(w.servers[0], accept4(listener, NULL, NULL, SOCK_NONBLOCK));
+        bt_server_accept(w.servers[0], accept4(listener, NULL, NULL, SOCK_NONBLOCK), NULL);
     }
     assert_true(is_gone(first));
     assert_true(is_gone(theirs[0]));
@@ -622,7 +622,7 @@ static void *enter_a_moment_later(void *client)
 
     while (bt_clock_ms() <= from_ms + 1)
         continue;
-    (void) bt_budget_enter(w.budget, client, -1);
+    (void) bt_budget_enter(w.budget, client, NULL);
     return NULL;
 }
 
@@ -640,10 +640,10 @@ static void it_is_told_once_by_all_loops(void **state)
     bt_log_set(BT_LOG_WARN, false, log[1]);
     bt_clock_begin_event();
     (void) bt_clock_event_ms();
-    assert_true(bt_budget_enter(w.budget, &clients[0], -1));
+    assert_true(bt_budget_enter(w.budget, &clients[0], NULL));
     assert_int_equal(pthread_create(&other, NULL, enter_a_moment_later, &clients[1]), 0);
     assert_int_equal(pthread_join(other, NULL), 0);
-    assert_true(bt_budget_enter(w.budget, &clients[2], -1));
+    assert_true(bt_budget_enter(w.budget, &clients[2], NULL));
     bt_clock_end_event();
     bt_log_set(BT_LOG_ERROR, false, 2);
     assert_true(clients[1].is_refused && clients[2].is_refused);

@@ -132,10 +132,11 @@ static void reads_a_request(void **state)
 static void reads_targets(void **state)
 {
     (void) state;
-    assert_int_equal(request_z("GET http://other:1/p?q HTTP/1.1\r\nHost: h\r\n\r\n"), 0);
+    assert_int_equal(request_z("GET http://other:1/p?q HTTP/1.1\r\nHost: OTHER:1\r\n\r\n"), 0);
     IS(head.path, "/p");
     IS(head.query, "q");
-    assert_int_equal(request_z("GET HTTP://other HTTP/1.1\r\nHost: h\r\n\r\n"), 0);
+    assert_int_equal(request_z("GET HTTP://other HTTP/1.1\r\nHost: other\r\n\r\n"), 0);
+    assert_true(bt_str_eq(head.authority, BT_STR("other")));
     IS(head.target, "/");
     assert_int_equal(request_z("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n"), 0);
     IS(head.path, "*");

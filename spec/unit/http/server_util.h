@@ -123,7 +123,7 @@ static inline void dial(void)
     fcntl(w.fd, F_SETFL, O_NONBLOCK);
     fcntl(ours, F_SETFL, O_NONBLOCK);
     atomic_fetch_add(&w.loop.connections, 1);
-    bt_server_accept(w.server, ours);
+    bt_server_accept(w.server, ours, NULL);
 }
 
 static inline int setup(void **state)
