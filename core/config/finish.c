@@ -525,6 +525,10 @@ static int check_edge(const bt_config_t *c, char *err, size_t err_size)
         rc = bt_err_refuse(err, err_size,
                            "--client-address-header: nobody is believed it; name the proxies with "
                            "--trusted-proxies ADDR[/BITS]");
+    if (rc == 0 && c->trusted_proxy_count == 0 && c->edge.proxy_protocol)
+        rc = bt_err_refuse(err, err_size,
+                           "--proxy-protocol: nobody is believed it; name the proxies with "
+                           "--trusted-proxies ADDR[/BITS]");
     return rc;
 }
 

@@ -599,6 +599,9 @@ const bt_flag_t bt_flags[] = {
      SETTING(WORD(AT(edge.header), edge_headers)),
      "the one header in which these proxies say it, whatever they were sent: x-forwarded-for, "
      "forwarded or x-real-ip (x-forwarded-for)"},
+    {"proxy-protocol", NULL, BT_GROUP_SECURITY, false, SETTING(BOOL(AT(edge.proxy_protocol))),
+     "connections of --trusted-proxies begin with a PROXY protocol header, version 2, that says "
+     "whose they are (off); others' do not"},
     {"client-worker-api", NULL, BT_GROUP_SECURITY, false,
      SETTING(BOOL(AT(dispatch.client_worker_api))),
      "/workers, /add_worker, /remove_worker and /list_workers on a loopback client port without a "

@@ -51,10 +51,29 @@ static mail_t open_mail(bt_mail_t *envelope)
 
 /* ---- accepting ---- */
 
+static bool is_of_proxy(const bt_gateway_loop_t *el, int fd)
+{
+    struct sockaddr_storage addr;
+    socklen_t length = sizeof addr;
+
+    return el->proxy != NULL && getpeername(fd, (struct sockaddr *) &addr, &length) == 0 &&
+           bt_edge_is_proxy(&el->gateway->config->edge, &addr);
+}
+
+static void on_client(void *user, int fd, const struct sockaddr_storage *client)
+{
+    const bt_gateway_loop_t *el = user;
+    bt_server_accept(el->server, fd, client);
+}
+
 static void on_accept(bt_loop_t *loop, int fd, void *user)
 {
     bt_gateway_t *g = user;
     bt_gateway_loop_t *el = &g->loops[loop->index];
+    if (el->server != NULL && is_of_proxy(el, fd)) {
+        bt_proxy_take(el->proxy, fd);
+        return;
+    }
     if (el->server != NULL) {
         bt_server_accept(el->server, fd, NULL);
         return;
@@ -156,6 +175,8 @@ static void on_stop(bt_loop_t *loop, bt_mail_t *envelope)
     if (el->listener != NULL)
         bt_listener_close(el->listener);
     el->listener = NULL;
+    bt_proxy_close(el->proxy);
+    el->proxy = NULL;
     bt_server_close(el->server, on_server_closed, el);
 }
 
@@ -226,6 +247,8 @@ int bt_gateway_loop_open(bt_gateway_loop_t *el, bt_gateway_t *g, unsigned index,
         goto err_text;
     rc = bt_server_new(&el->server, &el->loop, &bt_dispatcher_server_ops, &g->config->server,
                        el->dispatcher);
+    if (rc == 0 && g->config->edge.proxy_protocol)
+        rc = bt_proxy_new(&el->proxy, &el->loop, g->config->server.head_timeout_ms, on_client, el);
     if (rc == 0 && (rc = bt_unfinished_join(g->unfinished, &el->loop, &unfinished)) == 0) {
         bt_server_share_memory(el->server, unfinished);
         return 0;
@@ -275,6 +298,7 @@ void bt_gateway_loop_close(bt_gateway_loop_t *el)
         settle(el);
     if (el->listener != NULL)
         bt_listener_close(el->listener);
+    bt_proxy_close(el->proxy);
     if (el->server != NULL)
         bt_server_close(el->server, NULL, NULL);
     if (el->dispatcher != NULL)

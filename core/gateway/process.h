@@ -13,6 +13,7 @@
 #include "discovery/kube.h"
 #include "discovery/kube_words.h"
 #include "fleet/fleet.h"
+#include "http/proxy.h"
 #include "loop/listener.h"
 #include "reload/reload.h"
 #include "transfer/registration.h"
@@ -33,6 +34,8 @@ typedef struct bt_gateway_loop {
     bool has_thread, has_loop;
     int fd;                  /* bound socket until the listener takes it, else -1 */
     bt_listener_t *listener; /* NULL once draining */
+    bt_proxy_t
+        *proxy; /* connections of proxies that have not said whose they are; NULL = none do */
     bt_server_t *server;
     bt_dispatcher_t *dispatcher;
     bt_store_client_t *store; /* of policies and sessions */

@@ -1,4 +1,4 @@
--- Who a client is, behind proxies and without; under which names it is served.
+-- Who a client is, behind proxies (by a header, by PROXY protocol) and without; under which names it is served.
 
 local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")
@@ -101,6 +101,93 @@ describe("--trusted-proxies", function()
   end)
 end)
 
+-- The header of PROXY protocol 2 for this client (IPv4).
+local function proxy_header(client, command)
+  local bytes = {}
+  for part in client:gmatch("%d+") do
+    bytes[#bytes + 1] = string.char(tonumber(part))
+  end
+  return "\r\n\r\n\0\r\nQUIT\n" .. (command or "\33") .. "\17\0\12" .. table.concat(bytes) .. "\127\0\0\1\16\1\117\48"
+end
+
+describe("--proxy-protocol", function()
+  local BALANCER = "127.0.0.3" -- and not PROXY: this spec's own looks into the gateway come from there
+
+  setup(function()
+    start({ "--trusted-proxies", BALANCER, "--proxy-protocol", "--client-head-timeout-secs", "1",
+      "--max-connections-per-peer", "1" })
+  end)
+
+  teardown(stop)
+
+  local function ask_with(header, from, id)
+    local c = http.connect(f.port, nil, from)
+    c:expect_answer("POST")
+    c:send(header .. http.head_of({ path = PATH, body = BODY, headers = { ["X-Request-Id"] = id,
+      ["X-Forwarded-For"] = "6.6.6.6" } }, f.port) .. BODY)
+    return c
+  end
+
+  local function wait_log(part)
+    eventually(function()
+      return f.gateway:stderr():find(part, 1, true)
+    end, 10, "the log says: " .. part)
+  end
+
+  local function client_of(id)
+    return eventually(function()
+      return f.gateway:stderr():match('"request":"' .. id .. '","client":"([^"]*)"')
+    end, 10, "the access log has " .. id)
+  end
+
+  it("says of a listed proxy's connection whose it is, and such a client is believed no header", function()
+    local c = ask_with(proxy_header("203.0.113.7"), BALANCER, "told")
+    assert.equal(200, c:wait().status)
+    assert.equal("203.0.113.7", client_of("told"))
+    -- Limits go by it, too.
+    local other = ask_with(proxy_header("203.0.113.7"), BALANCER, "more")
+    assert.equal(200, other:wait().status) -- the idle one has gone for it
+    assert.is_true(not c:pump())
+    other:close()
+  end)
+
+  it("lets the proxy's own checks through", function()
+    local c = ask_with(proxy_header("0.0.0.0", "\32"), BALANCER, "checks")
+    assert.equal(200, c:wait().status)
+    assert.equal("6.6.6.6", client_of("checks")) -- its own connection: it may speak for others
+    c:close()
+  end)
+
+  it("is asked of listed proxies, and of nobody else", function()
+    local stranger = ask_with("", STRANGER, "stranger")
+    assert.equal(200, stranger:wait().status)
+    assert.equal(STRANGER, client_of("stranger"))
+    stranger:close()
+    local forger = ask_with(proxy_header("203.0.113.7"), STRANGER, "forger")
+    assert.equal(400, forger:wait().status)
+    forger:close()
+    for _, bytes in ipairs({ "", "PROXY TCP4 203.0.113.7 127.0.0.1 4242 30000\r\n",
+      proxy_header("203.0.113.7", "\34") }) do
+      local c = ask_with(bytes, BALANCER, "none")
+      eventually(function()
+        return not c:pump()
+      end, 10, "it is closed")
+      assert.is_nil(c.answer.status)
+    end
+    wait_log("version 1 is not spoken here")
+  end)
+
+  it("does not wait for it for ever", function()
+    local c = http.connect(f.port, nil, BALANCER)
+    c:expect_answer("GET")
+    c:send("\r\n\r\n")
+    eventually(function()
+      return not c:pump()
+    end, 10, "it is closed")
+    wait_log("it did not come in time")
+  end)
+end)
+
 describe("--client-allowed-host", function()
   setup(function()
     start({ "--client-allowed-host", "api.example", "--warm-pairs" })
@@ -132,12 +219,13 @@ describe("--client-allowed-host", function()
       { "--client-allowed-host", "http://a", "--client-allowed-host: expected a host name" },
       { "--trusted-proxies", "10.0.0.0/40", "--trusted-proxies: expected an address or a network" },
       { "--client-address-header", "forwarded", "--trusted-proxies" },
+      { "--proxy-protocol", "--proxy-protocol: nobody is believed it" },
       { "--client-address-header", "x-forwarded", "--client-address-header" },
     }) do
       local code, _, err = proc.run({ fleet.binary("BATON_BIN", "baton"), "check", "--port", "0", "--admin-port", "0",
-        case[1], case[2] })
+        case[1], case[3] and case[2] })
       assert.equal(2, code)
-      assert.truthy(err:find(case[3], 1, true), err)
+      assert.truthy(err:find(case[3] or case[2], 1, true), err)
     end
   end)
 end)

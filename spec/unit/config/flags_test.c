@@ -164,6 +164,7 @@ static void listening(void **state)
                c.edge.proxies[1].bits == 128 && c.edge.header == BT_EDGE_X_FORWARDED_FOR);
     EXPECT("--trusted-proxies 10.0.0.1 --client-address-header forwarded",
            c.edge.header == BT_EDGE_FORWARDED);
+    EXPECT("--trusted-proxies 10.0.0.1 --proxy-protocol", c.edge.proxy_protocol);
     EXPECT("--trusted-proxies 10.0.0.1 --client-address-header x-real-ip",
            c.edge.header == BT_EDGE_X_REAL_IP);
     EXPECT("--admin-host ::1 --admin-port 0",
