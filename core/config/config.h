@@ -26,6 +26,7 @@
 #define BT_CONFIG_HTTP_HOSTS_MAX 32
 #define BT_CONFIG_ADMIN_HOSTS_MAX 16
 #define BT_CONFIG_CLIENT_HOSTS_MAX 64
+#define BT_CONFIG_CORS_ORIGINS_MAX 64
 #define BT_CONFIG_KUBERNETES_MAX 16
 #define BT_CONFIG_PEER_PARAMS_MAX 16
 #define BT_CONFIG_ERR_BYTES 4096 /* a line for each mistake */
@@ -94,6 +95,8 @@ typedef struct bt_config {
     unsigned admin_allowed_host_count;
     char *client_allowed_hosts[BT_CONFIG_CLIENT_HOSTS_MAX + 1]; /* likewise */
     unsigned client_allowed_host_count;
+    char *cors_origins[BT_CONFIG_CORS_ORIGINS_MAX + 1]; /* likewise */
+    unsigned cors_origin_count;
     char *trusted_proxies[BT_EDGE_PROXIES_MAX + 1];
     unsigned trusted_proxy_count;
     char *dialect_dir, *policy_dir, *rules_file;

@@ -510,6 +510,43 @@ static int check_hosts(const char *flag, char *const *names, unsigned count, cha
     return 0;
 }
 
+/* "https://app.example:8443", as a browser says it. */
+static bool is_origin(const char *text)
+{
+    const char *host = strstr(text, "://");
+    const bool has_scheme = host != NULL && host > text &&
+                            text + strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789+-.") == host;
+    const size_t length = strlen(text);
+
+    return has_scheme && length <= 256 && host[3] != '\0' &&
+           host[3 + strspn(host + 3, HOST_CHARS ":[]")] == '\0';
+}
+
+static int check_cors(const bt_config_t *c, char *err, size_t err_size)
+{
+    for (unsigned i = 0; i < c->cors_origin_count; i++) {
+        const bool is_any = strcmp(c->cors_origins[i], "*") == 0;
+        if (is_any && c->edge.cors.has_credentials)
+            return bt_err_refuse(
+                err, err_size,
+                "--cors-credentials: not with --cors-origin \"*\": every page could "
+                "act as whoever reads it; list the origins");
+        if (is_any && c->cors_origin_count > 1)
+            return bt_err_refuse(err, err_size,
+                                 "--cors-origin: \"*\" is all origins, leave out the others");
+        if (!is_any && !is_origin(c->cors_origins[i]))
+            return bt_err_refuse(err, err_size,
+                                 "--cors-origin: expected SCHEME://HOST[:PORT] in lower case and "
+                                 "without a path, or *, got \"%.120s\"",
+                                 c->cors_origins[i]);
+    }
+    if (c->cors_origin_count == 0 && c->edge.cors.has_credentials)
+        return bt_err_refuse(err, err_size,
+                             "--cors-credentials: no page may call; name origins "
+                             "with --cors-origin");
+    return 0;
+}
+
 static int check_edge(const bt_config_t *c, char *err, size_t err_size)
 {
     int rc = check_hosts("admin-allowed-host", c->admin_allowed_hosts, c->admin_allowed_host_count,
@@ -660,6 +697,8 @@ static void derive_edge(bt_config_t *c)
     c->edge.listener = c->host;
     if (c->client_allowed_host_count > 0)
         c->edge.hosts = (const char *const *) c->client_allowed_hosts;
+    if (c->cors_origin_count > 0)
+        c->edge.cors.origins = (const char *const *) c->cors_origins;
     c->server.edge = &c->edge;
 }
 
@@ -700,6 +739,7 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
         check_registration,
         check_dev,
         check_edge,
+        check_cors,
         check_keys,
         check_proxy_paths,
         check_http_hosts,

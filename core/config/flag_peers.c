@@ -147,7 +147,7 @@ const bt_peer_flag_t bt_peer_flags[] = {
     {"control-plane-audit-enabled", UNUSED("the audit log is --audit-log FILE")},
     {"disable-audit-logging", UNUSED("there is no audit log without --audit-log")},
     {"cors-allowed-origins",
-     UNUSED("no CORS headers are sent, so browsers stay with their own origin")},
+     UNUSED("name them with --cors-origin ORIGIN, one each; browsers stay with their own else")},
     {"tls-*", REFUSED(NO_TLS)},
     {"server-cert-path", REFUSED(NO_TLS)},
     {"server-key-path", REFUSED(NO_TLS)},

@@ -591,6 +591,14 @@ const bt_flag_t bt_flags[] = {
                    BT_CONFIG_CLIENT_HOSTS_MAX)),
      "clients are served under this name, addresses, localhost and --host, else 421 (any name); "
      "may be repeated"},
+    {"cors-origin", "ORIGIN", BT_GROUP_SECURITY, false,
+     SETTING(TEXTS(AT(cors_origins), AT(cors_origin_count), BT_CONFIG_CORS_ORIGINS_MAX)),
+     "pages of this origin may call the client port from a browser, as https://app.example; or * "
+     "for all (none); may be repeated"},
+    {"cors-credentials", NULL, BT_GROUP_SECURITY, false,
+     SETTING(BOOL(AT(edge.cors.has_credentials))),
+     "with cookies and client certificates, which a proxy before this gateway may ask for (off); a "
+     "key in Authorization needs it not"},
     {"trusted-proxies", "ADDR[/BITS]", BT_GROUP_SECURITY, false,
      SETTING(TEXTS(AT(trusted_proxies), AT(trusted_proxy_count), BT_EDGE_PROXIES_MAX)),
      "proxies before this gateway, which are believed whom they speak for; from others "

@@ -196,12 +196,20 @@ static void add_debug(bt_request_t *r, bt_header_t *out, unsigned *n, unsigned m
     }
 }
 
+/* Engines let every page read their answers; which ones may is the gateway's to say (http/cors.h). */
+static bool is_cors(bt_str_t name)
+{
+    static const bt_str_t prefix = BT_STR("access-control-");
+
+    return name.n > prefix.n && strncasecmp(name.p, prefix.p, prefix.n) == 0;
+}
+
 /* Headers that the server writes itself or that described another connection. */
 static bool is_answer_own(const bt_head_t *head, bt_str_t name)
 {
-    return bt_str_ieq(name, BT_STR("content-length")) || bt_str_ieq(name, BT_STR("date")) ||
-           bt_str_ieq(name, BT_STR("x-request-id")) || is_prefix_ours(name) ||
-           bt_head_is_hop(head, name);
+    return is_cors(name) || bt_str_ieq(name, BT_STR("content-length")) ||
+           bt_str_ieq(name, BT_STR("date")) || bt_str_ieq(name, BT_STR("x-request-id")) ||
+           is_prefix_ours(name) || bt_head_is_hop(head, name);
 }
 
 /* An address of the worker's, where a path would do for the client. */

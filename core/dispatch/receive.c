@@ -217,9 +217,29 @@ static bool is_refused(bt_request_t *r, bool is_authorized, const char *path_ref
     return true;
 }
 
+/* A browser asks for a page whether it may ask; without a key, so that comes first. */
+static bool answer_preflight(bt_exchange_t *x)
+{
+    const bt_edge_t *edge = bt_server_edge(x->server);
+    bt_header_t headers[BT_CORS_PREFLIGHT_MAX];
+    unsigned count;
+
+    if (edge == NULL || !bt_cors_is_preflight(&edge->cors, &x->head))
+        return false;
+    const unsigned status = bt_cors_preflight(x->cors_origin, &x->head, headers, &count);
+    if (status == 204)
+        bt_exchange_respond(x, status, NULL, BT_STR(""), headers, count);
+    else
+        bt_answer_exchange(x, status, "pages of this origin are not served (--cors-origin)");
+    return true;
+}
+
 static void on_request(bt_exchange_t *x)
 {
     bt_dispatcher_t *d = bt_server_user(x->server);
+
+    if (answer_preflight(x))
+        return;
     const char *path_refusal = settle_path(x);
     enum bt_route route = path_refusal == NULL
                               ? bt_route_of(x->head.path, d->shared->config.proxy_paths)

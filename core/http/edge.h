@@ -8,6 +8,7 @@
 #ifndef BT_HTTP_EDGE_H
 #define BT_HTTP_EDGE_H
 
+#include "http/cors.h"
 #include "http/message.h"
 #include "loop/network.h"
 
@@ -25,6 +26,7 @@ typedef struct bt_edge {
     bt_network_t proxies[BT_EDGE_PROXIES_MAX];
     unsigned proxy_count;
     enum bt_edge_header header;
+    bt_cors_t cors;
     bool proxy_protocol; /* connections of these proxies begin with its header (proxy.h) */
 } bt_edge_t;
 

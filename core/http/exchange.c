@@ -93,15 +93,18 @@ static const char *date_text(bt_server_t *server)
     return server->date_text;
 }
 
-unsigned bt_exchange_own_headers(bt_exchange_t *x, bt_header_t headers[2])
+unsigned bt_exchange_own_headers(bt_exchange_t *x, bt_header_t headers[BT_OWN_HEADERS_MAX])
 {
     const char *name = x->server->config.server_name;
+    const bt_edge_t *edge = x->server->config.edge;
+    unsigned count = 0;
 
-    headers[0] = (bt_header_t){BT_STR("Date"), bt_str(date_text(x->server))};
-    if (name == NULL)
-        return 1;
-    headers[1] = (bt_header_t){BT_STR("Server"), bt_str(name)};
-    return 2;
+    headers[count++] = (bt_header_t){BT_STR("Date"), bt_str(date_text(x->server))};
+    if (name != NULL)
+        headers[count++] = (bt_header_t){BT_STR("Server"), bt_str(name)};
+    if (edge != NULL)
+        count += bt_cors_answer(&edge->cors, x->cors_origin, headers + count);
+    return count;
 }
 
 /* A line end inside a header would let its author write headers of his own. */
@@ -132,6 +135,8 @@ unsigned bt_exchange_check_head(bt_exchange_t *x, const bt_budget_client_t *tick
         return 503;
     const unsigned status =
         bt_edge_check(config->edge, x->proxy, &x->head, x->peer, sizeof(x->peer), reason_p);
+    if (config->edge != NULL)
+        x->cors_origin = bt_cors_origin(&config->edge->cors, head);
     if (status != 0)
         return status;
     if (x->proxy != NULL)

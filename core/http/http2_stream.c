@@ -383,7 +383,7 @@ static void http2_start(bt_exchange_t *x, unsigned status, const bt_header_t *he
 {
     bt_http2_stream_t *s = stream_of(x);
     const nghttp2_data_provider provider = {.source = {.ptr = s}, .read_callback = on_wanted};
-    bt_header_t own[2];
+    bt_header_t own[BT_OWN_HEADERS_MAX];
     char digits[24], number[24];
     nghttp2_nv *nv;
     unsigned n = 0;
@@ -392,7 +392,7 @@ static void http2_start(bt_exchange_t *x, unsigned status, const bt_header_t *he
         return;
     x->status = status;
     choose_framing(s, status, length);
-    nv = bt_arena_alloc(&x->arena, (header_count + 4) * sizeof(*nv));
+    nv = bt_arena_alloc(&x->arena, (header_count + 2 + BT_OWN_HEADERS_MAX) * sizeof(*nv));
     snprintf(digits, sizeof(digits), "%u", status);
     put_nv(&nv[n++], BT_STR(":status"), bt_str(digits));
     n += put_headers(x, nv + n, own, bt_exchange_own_headers(x, own));

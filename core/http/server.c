@@ -58,6 +58,11 @@ void bt_server_share_memory(bt_server_t *server, bt_unfinished_loop_t *unfinishe
     server->unfinished = unfinished;
 }
 
+const bt_edge_t *bt_server_edge(const bt_server_t *server)
+{
+    return server->config.edge;
+}
+
 void *bt_server_user(const bt_server_t *server)
 {
     return server->user;

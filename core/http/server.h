@@ -67,13 +67,14 @@ struct bt_exchange {
     const struct bt_exchange_wire *wire; /* private: how this connection's protocol answers */
     void *user;                          /* the handler's */
     bt_head_t head;
-    bt_str_t body;      /* contiguous; empty when there is none */
-    bt_buf_t *body_buf; /* owner of body's bytes; handlers may take a reference */
-    bt_arena_t arena;   /* dies with the exchange */
-    uint64_t start_us;  /* first byte of the head */
-    char peer[48];      /* client address as text */
-    const char *proxy;  /* the connection's own, where it is a listed proxy's; else NULL */
-    uint64_t sender;    /* whom unfinished bytes are charged to; on_head may set it; 0 = the peer */
+    bt_str_t body;           /* contiguous; empty when there is none */
+    bt_buf_t *body_buf;      /* owner of body's bytes; handlers may take a reference */
+    bt_arena_t arena;        /* dies with the exchange */
+    uint64_t start_us;       /* first byte of the head */
+    char peer[48];           /* client address as text */
+    const char *proxy;       /* the connection's own, where it is a listed proxy's; else NULL */
+    const char *cors_origin; /* cors.h's word on the page that asks; NULL = none */
+    uint64_t sender; /* whom unfinished bytes are charged to; on_head may set it; 0 = the peer */
     /* answer so far */
     unsigned status;    /* 0 until started */
     uint64_t body_sent; /* body bytes given to write */
@@ -86,6 +87,7 @@ struct bt_exchange {
 int bt_server_new(bt_server_t **server_p, bt_loop_t *loop, const bt_server_ops_t *ops,
                   const bt_server_config_t *config, void *user);
 void *bt_server_user(const bt_server_t *server);
+const bt_edge_t *bt_server_edge(const bt_server_t *server);
 /* Unfinished requests of all servers that share a table pay for one another's memory (unfinished.h). Before the first connection; the
  * table's evict must be bt_exchange_evict. */
 void bt_server_share_memory(bt_server_t *server, bt_unfinished_loop_t *unfinished);

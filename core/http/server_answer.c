@@ -12,6 +12,7 @@
 #include "http/server_impl.h"
 
 #define STATUS_LINE_MAX 256U
+#define CORS_MAX 1024U     /* an origin has 256 at most */
 #define CHUNK_HEAD_MAX 18U /* 16 digits, CRLF */
 
 static void fail(bt_server_conn_t *c)
@@ -138,7 +139,7 @@ static void put_header(struct writer *w, const bt_header_t *header)
 
 static void put_status(bt_server_conn_t *c, struct writer *w, unsigned status)
 {
-    bt_header_t own[2];
+    bt_header_t own[BT_OWN_HEADERS_MAX];
     const unsigned count = bt_exchange_own_headers(&c->x, own);
 
     put(w, BT_STR("HTTP/1.1 "));
@@ -172,6 +173,8 @@ static size_t head_bytes(const bt_server_t *server, const bt_header_t *headers, 
 
     if (server->config.server_name != NULL)
         n += strlen(server->config.server_name) + 16;
+    if (server->config.edge != NULL && server->config.edge->cors.origins != NULL)
+        n += CORS_MAX;
     for (unsigned i = 0; i < count; i++)
         n += headers[i].name.n + headers[i].value.n + 4;
     return n;

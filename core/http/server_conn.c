@@ -176,6 +176,7 @@ static void begin_head(bt_server_conn_t *c)
     x->status = 0;
     x->body_sent = 0;
     x->sender = 0;
+    x->cors_origin = NULL;
     if (x->proxy != NULL) /* the one before may have been another client's */
         bt_str_copy(x->peer, sizeof(x->peer), x->proxy);
     c->direct = c->chunked = c->has_length = c->no_body = c->close_after = false;

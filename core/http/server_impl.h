@@ -140,8 +140,9 @@ void bt_conn_closed(bt_stream_t *stream); /* the stream's last word */
 unsigned bt_exchange_check_head(bt_exchange_t *x, const bt_budget_client_t *ticket,
                                 const char **reason_p);
 void bt_exchange_put_refusal(bt_exchange_t *x, unsigned status, const char *reason);
-/* The answer's first headers: Date and Server, as many as are returned (at most 2). */
-unsigned bt_exchange_own_headers(bt_exchange_t *x, bt_header_t headers[2]);
+/* The answer's first headers: Date, Server and CORS, as many as are returned. */
+#define BT_OWN_HEADERS_MAX (2 + BT_CORS_HEADERS_MAX)
+unsigned bt_exchange_own_headers(bt_exchange_t *x, bt_header_t headers[BT_OWN_HEADERS_MAX]);
 bool bt_header_is_clean(const bt_header_t *header);
 
 /* exchange_body.c: what a body holds while it is read, and how long it may take. */

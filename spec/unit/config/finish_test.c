@@ -90,6 +90,23 @@ static void paths_and_ports(void **state)
                  "scheme and port, got \"http://a\"");
     load_refused("--admin-allowed-host a:80", "--admin-allowed-host: expected a host name without "
                                               "scheme and port, got \"a:80\"");
+    load_refused("--cors-origin app.example",
+                 "--cors-origin: expected SCHEME://HOST[:PORT] in lower "
+                 "case and without a path, or *, got \"app.example\"");
+    load_refused("--cors-origin https://a.example/",
+                 "--cors-origin: expected SCHEME://HOST[:PORT] in "
+                 "lower case and without a path, or *, got "
+                 "\"https://a.example/\"");
+    load_refused("--cors-origin null", "--cors-origin: expected SCHEME://HOST[:PORT] in lower case "
+                                       "and without a path, or *, got \"null\"");
+    load_refused("--cors-origin * --cors-origin https://a.example",
+                 "--cors-origin: \"*\" is all origins, leave out the others");
+    load_refused(
+        "--cors-origin * --cors-credentials",
+        "--cors-credentials: not with --cors-origin \"*\": every page could act as whoever "
+        "reads it; list the origins");
+    load_refused("--cors-credentials",
+                 "--cors-credentials: no page may call; name origins with --cors-origin");
     load_refused("--api-key a\nb:c",
                  "--api-key: a key holds no control characters, such as the end of a line");
     load_refused("--proxy-path x", "--proxy-path: expected a path that begins with /, got \"x\"");

@@ -159,6 +159,9 @@ static void listening(void **state)
            c.edge.hosts == (const char *const *) c.client_allowed_hosts &&
                IS(c.edge.hosts[1], "b.example") && c.edge.hosts[2] == NULL &&
                IS(c.edge.listener, "0.0.0.0"));
+    EXPECT("", c.edge.cors.origins == NULL && !c.edge.cors.has_credentials);
+    EXPECT("--cors-origin https://a.example --cors-origin http://localhost:8080 --cors-credentials",
+           IS(c.edge.cors.origins[1], "http://localhost:8080") && c.edge.cors.has_credentials);
     EXPECT("--trusted-proxies 10.0.0.0/8 --trusted-proxies ::1",
            c.edge.proxy_count == 2 && c.edge.proxies[0].bits == 104 &&
                c.edge.proxies[1].bits == 128 && c.edge.header == BT_EDGE_X_FORWARDED_FOR);
