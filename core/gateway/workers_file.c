@@ -1,56 +1,50 @@
-/* The name is asked, not a handle watched: it works where the file is replaced, where a link beside it is swapped (a ConfigMap) and on
- * file systems without events. A file that is gone or cannot be read changes nothing: its workers stay until it says something else. */
+/* A file that is gone or cannot be read changes nothing: its workers stay until it says something else. */
 #include "gateway/workers_file.h"
 
 #include "base/err.h"
 #include "base/log.h"
 #include "config/check.h"
-#include "loop/offload.h"
+#include "gateway/watched_file.h"
 #include "script/value/luatable.h"
 
 #include <stdlib.h>
 
-#define POLL_MS 250
-
 typedef struct bt_gateway_workers_file {
-    uv_fs_poll_t poll;
-    bt_offload_t work;
+    bt_watched_file_t file;
     bt_gateway_t *gateway;
-    const char *path;
-    /* the pool thread's while is_reading */
+    /* the pool thread's while it reads */
     bt_value_t *root;
     int rc;
     char err[BT_CONFIG_ERR_BYTES];
-    bool is_reading, look_again, is_stopped, is_closed;
 } workers_file_t;
 
-static void free_when_done(workers_file_t *f)
+static workers_file_t *of(bt_watched_file_t *file)
 {
-    if (f->is_closed && !f->is_reading)
-        free(f);
+    return bt_container_of(file, workers_file_t, file);
 }
 
-/* ---- reading ---- */
-
-static void read_file(bt_offload_t *work)
+static void read_file(bt_watched_file_t *file)
 {
-    workers_file_t *f = bt_container_of(work, workers_file_t, work);
+    workers_file_t *f = of(file);
 
-    f->rc = bt_lua_table_load(f->path, &f->root, f->err, sizeof f->err);
+    f->rc = bt_lua_table_load(file->path, &f->root, f->err, sizeof f->err);
 }
 
-static void take(workers_file_t *f)
+static void take(bt_watched_file_t *file)
 {
+    workers_file_t *f = of(file);
     const bt_config_t *c = f->gateway->fleet_config;
     bt_registry_t *registry = f->gateway->registry;
     const uint64_t epoch = bt_registry_current(registry)->epoch;
     bt_config_found_t found = {0};
     int rc = f->rc;
 
+    if (f->gateway->state != BT_GATEWAY_SERVING)
+        return;
     if (rc == 0)
-        rc = bt_config_read_found(c, f->path, f->root, &found, f->err, sizeof f->err);
+        rc = bt_config_read_found(c, file->path, f->root, &found, f->err, sizeof f->err);
     if (rc == 0)
-        rc = bt_config_apply_found(c, f->path, &found, registry, f->err, sizeof f->err);
+        rc = bt_config_apply_found(c, file->path, &found, registry, f->err, sizeof f->err);
     bt_config_found_fini(&found);
     if (rc < 0)
         bt_log_error("gateway", "workers file refused, its workers stay as they were: %s", f->err);
@@ -59,52 +53,22 @@ static void take(workers_file_t *f)
                     (unsigned long long) bt_registry_current(registry)->epoch);
 }
 
-static void look(workers_file_t *f);
-
-static void on_read(bt_offload_t *work)
+static void drop(bt_watched_file_t *file)
 {
-    workers_file_t *f = bt_container_of(work, workers_file_t, work);
+    workers_file_t *f = of(file);
 
-    if (!f->is_stopped && f->gateway->state == BT_GATEWAY_SERVING)
-        take(f);
     bt_value_free(f->root);
     f->root = NULL;
-    f->is_reading = false;
-    if (f->look_again && !f->is_stopped)
-        look(f);
-    free_when_done(f);
 }
 
-static void look(workers_file_t *f)
+static void on_failed(bt_watched_file_t *file, const char *why)
 {
-    f->look_again = f->is_reading;
-    if (f->is_reading)
-        return;
-    f->is_reading = true;
-    bt_offload_start(&f->work, &f->gateway->control, read_file, on_read);
+    bt_log_warn("gateway", "workers file %s: %s; its workers stay as they were", file->path, why);
 }
 
-static void on_poll(uv_fs_poll_t *poll, int status, const uv_stat_t *before, const uv_stat_t *now)
+static void on_freed(bt_watched_file_t *file)
 {
-    workers_file_t *f = bt_container_of(poll, workers_file_t, poll);
-
-    (void) before;
-    (void) now;
-    if (status < 0)
-        bt_log_warn("gateway", "workers file %s: %s; its workers stay as they were", f->path,
-                    uv_strerror(status));
-    else
-        look(f);
-}
-
-/* ---- life ---- */
-
-static void on_closed(uv_handle_t *handle)
-{
-    workers_file_t *f = bt_container_of((uv_fs_poll_t *) handle, workers_file_t, poll);
-
-    f->is_closed = true;
-    free_when_done(f);
+    free(of(file));
 }
 
 int bt_gateway_workers_file_start(bt_gateway_t *g)
@@ -117,25 +81,23 @@ int bt_gateway_workers_file_start(bt_gateway_t *g)
     if ((f = calloc(1, sizeof *f)) == NULL)
         return BT_E_NOMEM;
     f->gateway = g;
-    f->path = g->config->workers_file;
-    if ((rc = uv_fs_poll_init(&g->control.uv, &f->poll)) < 0) {
+    f->file = (bt_watched_file_t){.path = g->config->workers_file,
+                                  .read = read_file,
+                                  .take = take,
+                                  .drop = drop,
+                                  .failed = on_failed,
+                                  .freed = on_freed};
+    if ((rc = bt_watched_file_open(&f->file, &g->control)) < 0) {
         free(f);
         return rc;
     }
     g->workers_file = f;
-    rc = uv_fs_poll_start(&f->poll, on_poll, f->path, POLL_MS);
-    if (rc == 0)
-        look(f); /* it may be another one since it was loaded */
-    return rc;
+    return 0;
 }
 
 void bt_gateway_workers_file_stop(bt_gateway_t *g)
 {
-    workers_file_t *f = g->workers_file;
-
-    if (f == NULL)
-        return;
+    if (g->workers_file != NULL)
+        bt_watched_file_close(&g->workers_file->file);
     g->workers_file = NULL;
-    f->is_stopped = true;
-    uv_close((uv_handle_t *) &f->poll, on_closed);
 }
