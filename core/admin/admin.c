@@ -25,6 +25,7 @@ struct bt_admin {
     bt_admin_config_t config;
     bt_server_config_t server_config;
     bt_server_t *server;
+    bt_checker_t *checker; /* NULL = there are no keys but the admin key */
     bt_listener_t *listener;
     _Atomic unsigned refs; /* itself, and mail of the client port */
     bool closing;
@@ -145,16 +146,36 @@ static void ask_loops(bt_admin_t *admin, bt_exchange_t *x, enum bt_answer_state 
 
 /* ---- who asks ---- */
 
-static bool is_authorized(const bt_admin_config_t *config, const bt_head_t *head)
+static bool is_change(const bt_head_t *head)
 {
-    bt_str_t given = bt_head_get(head, BT_STR("authorization"));
+    return head->method != BT_GET && head->method != BT_HEAD;
+}
 
-    if (config->api_key == NULL)
-        return true;
-    if (given.n < 7 || strncasecmp(given.p, "bearer ", 7) != 0)
-        return false;
-    return bt_str_is_secret(bt_str(config->api_key),
-                            bt_str_trim((bt_str_t){given.p + 7, given.n - 7}));
+/* The admin key, or a key or token whose scopes say so. One that is known but may not do this is told which scope it lacks. */
+static void check_key(const bt_admin_t *admin, bt_exchange_t *x, bt_admin_request_t *request)
+{
+    const bt_head_t *head = &x->head;
+    const enum bt_scope_bit scope = is_change(head) ? BT_MAY_CHANGE_ADMIN : BT_MAY_READ_ADMIN;
+    bt_str_t given = bt_head_get(head, BT_STR("authorization"));
+    bt_identity_t who;
+
+    request->authorized = admin->config.api_key == NULL;
+    if (request->authorized || given.n < 7 || strncasecmp(given.p, "bearer ", 7) != 0)
+        return;
+    given = bt_str_trim((bt_str_t){given.p + 7, given.n - 7});
+    request->authorized = bt_str_is_secret(bt_str(admin->config.api_key), given);
+    if (request->authorized || admin->checker == NULL ||
+        bt_checker_check(admin->checker, given, bt_clock_wall_ms(), &who) != BT_AUTH_OK)
+        return;
+    request->authorized = true;
+    request->by = bt_arena_printf(&x->arena, "%s:%.*s", bt_identity_source_name(who.source),
+                                  BT_STR_ARG(who.id))
+                      .p;
+    if ((who.scopes & scope) != 0 || request->refusal != NULL)
+        return;
+    request->refusal_status = 403;
+    request->refusal = is_change(head) ? "this key or token lacks the scope \"admin-write\""
+                                       : "this key or token lacks the scope \"admin-read\"";
 }
 
 void bt_admin_check_origin(const bt_admin_t *admin, const bt_head_t *head,
@@ -163,9 +184,8 @@ void bt_admin_check_origin(const bt_admin_t *admin, const bt_head_t *head,
     const bt_origin_rules_t rules = {.has_key = admin->config.api_key != NULL,
                                      .listener = admin->config.listener,
                                      .names = admin->config.allowed_hosts};
-    const bool is_change = head->method != BT_GET && head->method != BT_HEAD;
 
-    request->refusal = bt_origin_refusal(&rules, head, is_change, &request->refusal_status);
+    request->refusal = bt_origin_refusal(&rules, head, is_change(head), &request->refusal_status);
 }
 
 /* ---- server callbacks ---- */
@@ -191,8 +211,8 @@ static void on_request(bt_exchange_t *x)
 
     request.address = bt_str(x->peer);
     request.change = bt_arena_zalloc(&x->arena, sizeof *request.change);
-    request.authorized = is_authorized(&admin->config, &x->head);
     bt_admin_check_origin(admin, &x->head, &request);
+    check_key(admin, x, &request);
     x->user = NULL;
     bt_reply_init(&reply);
     enum bt_answer_state state = bt_routes_answer(&admin->config, &request, &reply);
@@ -241,8 +261,13 @@ int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config
     admin->server_config.max_body_bytes = BT_ADMIN_BODY_MAX;
     admin->server_config.max_buffered_bytes = SIZE_MAX;
     admin->server_config.budget = admin->config.budget;
-    int rc = bt_server_new(&admin->server, control, &server_ops, &admin->server_config, admin);
+    int rc = config->shared != NULL && config->shared->identities != NULL
+                 ? bt_checker_new(&admin->checker, config->shared->identities)
+                 : 0;
+    if (rc == 0)
+        rc = bt_server_new(&admin->server, control, &server_ops, &admin->server_config, admin);
     if (rc < 0) {
+        bt_checker_free(admin->checker);
         free(admin);
         return rc;
     }
@@ -308,7 +333,11 @@ bt_loop_t *bt_admin_loop_of(bt_admin_t *admin)
 
 static void on_server_closed(void *arg)
 {
-    bt_admin_unref(arg);
+    bt_admin_t *admin = arg;
+
+    bt_checker_free(admin->checker);
+    admin->checker = NULL;
+    bt_admin_unref(admin);
 }
 
 void bt_admin_close(bt_admin_t *admin, void (*done)(void *arg), void *arg)

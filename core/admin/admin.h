@@ -18,8 +18,9 @@ int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config
 int bt_admin_listen(bt_admin_t *admin, int fd);
 /* Takes an accepted socket; its connection must be counted in control->connections already, as listeners do. */
 void bt_admin_accept(bt_admin_t *admin, int fd);
-/* For shared->worker_paths, with the admin as user: answers the peers' worker paths of the client port. */
-void bt_admin_worker_paths(void *user, bt_exchange_t *x);
+/* For shared->worker_paths, with the admin as user: answers the peers' worker paths of the client port. who: NULL = the
+ * admin key, or anyone; borrowed for the call. */
+void bt_admin_worker_paths(void *user, bt_exchange_t *x, const bt_identity_t *who);
 /* Frees itself; done (may be NULL) runs when everything is closed. */
 void bt_admin_close(bt_admin_t *admin, void (*done)(void *arg), void *arg);
 

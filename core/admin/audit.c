@@ -39,11 +39,8 @@ static void put_workers(bt_text_t *t, const bt_workers_t *workers)
 
 static void put_keys(bt_text_t *t, const bt_dispatch_shared_t *shared)
 {
-    const bt_client_keys_t *keys = atomic_load_explicit(&shared->client_keys, memory_order_acquire);
-
-    for (unsigned i = 0; keys != NULL && i < keys->count; i++)
-        bt_text_printf(t, "%llx %s %d\n", (unsigned long long) keys->items[i].id,
-                       keys->items[i].tenant, keys->items[i].sets_tenant);
+    if (shared->identities != NULL)
+        bt_identities_describe(shared->identities, t);
 }
 
 /* The text's, which is freed; "" where memory is short. */

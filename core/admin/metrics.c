@@ -150,6 +150,18 @@ static void write_counters(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 #undef WRITE_COUNTER
 }
 
+/* Nobody is refused where nobody is asked, but a family that comes and goes is no help to who reads it. */
+static void write_refused(bt_prom_t *p, const bt_dispatch_shared_t *shared)
+{
+    bt_prom_family(p, "baton_auth_refused_total", "counter",
+                   "requests refused because of who has sent them, by reason");
+    for (unsigned i = BT_AUTH_OK + 1; i < BT_AUTH_COUNT; i++) {
+        const bt_label_t label = {"reason", bt_str(bt_auth_label((enum bt_auth_refusal) i))};
+        bt_prom_count(p, &label, 1,
+                      sum_at(shared, offsetof(bt_stats_t, refused) + i * sizeof(_Atomic uint64_t)));
+    }
+}
+
 static void write_replays(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 {
     const bt_label_t recomputed = {"reason", BT_STR("recomputed")},
@@ -295,6 +307,7 @@ void bt_metrics_write(bt_text_t *out, const bt_workers_t *workers, bt_dispatch_s
     write_queues(&p, shared);
     write_counters(&p, shared);
     write_replays(&p, shared);
+    write_refused(&p, shared);
     write_histograms(&p, shared);
     write_records(&p, shared);
     write_loops(&p, shared, facts, fact_count);

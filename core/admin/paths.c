@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "dispatch/dispatcher.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 typedef struct background_call {
@@ -16,6 +17,7 @@ typedef struct background_call {
     bt_exchange_t *x; /* the request loop's; NULL: the client has gone */
     bt_admin_request_t request;
     bt_admin_reply_t reply;
+    char by[8 + BT_IDENTITY_ID_MAX]; /* request.by, where a key or token has shown who it is */
     char text[];
 } background_call_t;
 
@@ -59,7 +61,8 @@ static void on_gone(struct bt_handler *h)
     bt_container_of(h, background_call_t, handler)->x = NULL;
 }
 
-static background_call_t *new_background_call(const bt_admin_t *admin, const bt_exchange_t *x)
+static background_call_t *new_background_call(const bt_admin_t *admin, const bt_exchange_t *x,
+                                              const bt_identity_t *who)
 {
     background_call_t *e =
         calloc(1, sizeof(*e) + x->head.path.n + x->head.query.n + x->body.n + sizeof x->peer);
@@ -74,6 +77,11 @@ static background_call_t *new_background_call(const bt_admin_t *admin, const bt_
     e->request.query = bt_str_put(&at, x->head.query);
     e->request.body = bt_str_put(&at, x->body);
     e->request.address = bt_str_put(&at, bt_str(x->peer));
+    if (who != NULL) {
+        snprintf(e->by, sizeof e->by, "%s:%.*s", bt_identity_source_name(who->source),
+                 BT_STR_ARG(who->id));
+        e->request.by = e->by;
+    }
     bt_reply_init(&e->reply);
     return e;
 }
@@ -88,7 +96,7 @@ static void refuse(bt_exchange_t *x, unsigned status, const char *why)
     bt_reply_fini(&reply);
 }
 
-void bt_admin_worker_paths(void *user, bt_exchange_t *x)
+void bt_admin_worker_paths(void *user, bt_exchange_t *x, const bt_identity_t *who)
 {
     bt_admin_t *admin = user;
 
@@ -96,7 +104,7 @@ void bt_admin_worker_paths(void *user, bt_exchange_t *x)
         refuse(x, 413, "the body is too large for a worker");
         return;
     }
-    background_call_t *e = new_background_call(admin, x);
+    background_call_t *e = new_background_call(admin, x, who);
     if (e == NULL) {
         refuse(x, 503, bt_err_text(BT_E_NOMEM));
         return;

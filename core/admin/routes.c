@@ -279,7 +279,9 @@ static void begin_change(const struct route *route, const bt_admin_call_t *c,
     *change = (bt_audit_change_t){.audit = c->config->audit,
                                   .method = method_name(route->method),
                                   .what = route->path,
-                                  .by = c->config->api_key != NULL ? "admin_key" : "anyone",
+                                  .by = c->request->by != NULL       ? c->request->by
+                                        : c->config->api_key != NULL ? "admin_key"
+                                                                     : "anyone",
                                   .via = c->request->workers_only ? "client_port" : "admin_port",
                                   .address = c->request->address};
     keep_args(c->request->query, change->args, sizeof change->args);

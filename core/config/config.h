@@ -16,6 +16,7 @@
 #include "discovery/dns.h"
 #include "dispatch/dispatcher.h"
 #include "http/server.h"
+#include "identity/identities.h"
 #include "store/store.h"
 
 #define BT_CONFIG_PROXY_PATHS_MAX 16
@@ -28,6 +29,7 @@
 #define BT_CONFIG_CLIENT_HOSTS_MAX 64
 #define BT_CONFIG_CORS_ORIGINS_MAX 64
 #define BT_CONFIG_KUBERNETES_MAX 16
+#define BT_CONFIG_JWT_CLAIMS_MAX 16
 #define BT_CONFIG_PEER_PARAMS_MAX 16
 #define BT_CONFIG_ERR_BYTES 4096 /* a line for each mistake */
 
@@ -90,7 +92,14 @@ typedef struct bt_config {
     unsigned record_header_count;
     /* requests */
     char *api_key, *client_keys_file;
-    bt_client_keys_t *client_keys; /* read from client_keys_file; NULL = none */
+    bt_key_table_t *client_keys; /* read from client_keys_file; a reference; NULL = none */
+    char *jwt_jwks_file, *jwt_jwks_url, *jwt_issuer, *jwt_audience, *jwt_tenant_claim,
+        *jwt_scope_claim, *jwt_jwks_ca_file;
+    char *jwt_claims[BT_CONFIG_JWT_CLAIMS_MAX + 1]; /* NULL-terminated */
+    unsigned jwt_claim_count;
+    uint64_t jwt_skew_ms, jwt_jwks_ttl_ms;
+    bt_jwt_rules_t jwt; /* derived: borrows from above; issuer NULL = no tokens */
+    bt_jwks_t *jwks;    /* read from jwt_jwks_file; a reference; NULL = none */
     char *admin_allowed_hosts[BT_CONFIG_ADMIN_HOSTS_MAX + 1]; /* NULL-terminated */
     unsigned admin_allowed_host_count;
     char *client_allowed_hosts[BT_CONFIG_CLIENT_HOSTS_MAX + 1]; /* likewise */
@@ -161,8 +170,6 @@ int bt_config_check_found(const bt_config_t *c, const char *pool, const char *or
 int bt_config_read_found(const bt_config_t *c, const char *path, const bt_value_t *root,
                          bt_config_found_t *found_p, char *err, size_t err_size);
 void bt_config_found_fini(bt_config_found_t *found);
-bool bt_keys_same(const bt_client_keys_t *a, const bt_client_keys_t *b);
-void bt_keys_free(bt_client_keys_t *keys); /* this set only; NULL is fine */
 bool bt_host_is_loopback(const char *host);
 /* Is there a port for transfer agents, for SGLang's registry, for decode's calls? */
 bool bt_config_has_transfer(const bt_config_t *c);

@@ -97,10 +97,10 @@ int bt_config_check_metaserver(const bt_config_t *c, char *err, size_t err_size)
 int bt_config_finish_shared(bt_config_t *c, char *err, size_t err_size);
 void bt_config_describe_shared(const bt_config_t *c, bt_text_t *out); /* nothing without a URL */
 
-/* ---- keys.c ---- */
+/* ---- identity.c ---- */
 
-/* Keys of the file, one a line: "KEY [tenant=NAME] [set-tenant]"; # comments. */
-int bt_keys_read(const char *path, bt_client_keys_t **keys_p, char *err, size_t err_size);
+/* Reads the file of keys and the file of an issuer's keys. */
+int bt_config_finish_identity(bt_config_t *c, char *err, size_t err_size);
 
 /* ---- cpus.c: how many CPUs this process may really use ---- */
 

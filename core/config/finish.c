@@ -721,7 +721,6 @@ static void derive_dispatch(bt_config_t *c)
     c->monitor.path = c->health_path;
     d->access_log_json = c->log_format == BT_LOG_FORMAT_JSON;
     d->worker_api_key = c->api_key;
-    d->client_keys = c->client_keys;
     d->admin_key = c->admin_api_key;
     d->dialect_dir = c->dialect_dir;
     d->policy_dir = c->policy_dir;
@@ -764,14 +763,10 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
         rc = finish_record_headers(c, err, err_size);
     if (rc == 0)
         rc = bt_config_finish_shared(c, err, err_size);
+    if (rc == 0)
+        rc = bt_config_finish_identity(c, err, err_size);
     if (rc < 0)
         return rc;
-    if (c->client_keys_file != NULL &&
-        (rc = bt_keys_read(c->client_keys_file, &c->client_keys, why, sizeof why)) < 0) {
-        snprintf(err, err_size, "--client-api-keys-file: %s",
-                 rc == BT_E_CONFIG ? why : bt_err_text(rc));
-        return rc;
-    }
     if (c->loops == 0)
         c->loops = bt_cpus_available();
     if (c->server.max_body_bytes >

@@ -13,7 +13,8 @@
     "each role, or without role= where llm-d.ai/role says it"
 #define NO_TLS                                                                                     \
     "TLS is not built: put a TLS proxy before Baton, and keep workers on a private network"
-#define NO_KEYS "only keys are checked: use --client-api-keys-file FILE and --admin-api-key KEY"
+#define NO_JWT_ROLES "roles are scopes here: see --jwt-scope-claim"
+#define NO_KEYS "clients' keys are in a file: baton key new FILE, then --client-api-keys-file FILE"
 #define NO_WASM "there is no WASM; what it does a policy in Lua can do (--policy FILE)"
 #define NO_TOKENIZER "the engines tokenise and parse, Baton does neither"
 #define NO_TRACE                                                                                   \
@@ -142,7 +143,8 @@ const bt_peer_flag_t bt_peer_flags[] = {
     /* keys and TLS */
     {"tenant-api-key", REFUSED(NO_KEYS)},
     {"api-key-validation-urls", REFUSED(NO_KEYS)},
-    {"jwt-*", REFUSED(NO_KEYS)},
+    {"jwt-jwks-uri", ALIAS("jwt-jwks-url")},
+    {"jwt-*", REFUSED(NO_JWT_ROLES)},
     {"control-plane-api-keys", REFUSED("use --admin-api-key KEY")},
     {"control-plane-audit-enabled", UNUSED("the audit log is --audit-log FILE")},
     {"disable-audit-logging", UNUSED("there is no audit log without --audit-log")},

@@ -575,11 +575,37 @@ const bt_flag_t bt_flags[] = {
     {"api-key", "KEY", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(api_key))),
      "sent to workers as Authorization: Bearer KEY (else the client's header goes through)"},
     {"client-api-keys-file", "FILE", BT_GROUP_SECURITY, false, SETTING(PATH(AT(client_keys_file))),
-     "clients must send one of these keys, else 401; a line is KEY [tenant=NAME] [set-tenant]: the "
-     "tenant is the key's, and x-tenant-id counts only from keys that may set it; read again on "
-     "SIGHUP"},
+     "clients must send one of these keys, else 401; baton key new writes a line: the key's hash, "
+     "tenant, scopes and expiry; a plain KEY [tenant=NAME] [set-tenant] does, too. x-tenant-id "
+     "counts only from keys with set-tenant. Followed as it changes"},
+    {"jwt-jwks-file", "FILE", BT_GROUP_SECURITY, false, SETTING(PATH(AT(jwt_jwks_file))),
+     "public keys of the issuer whose tokens (JWT: RS256, ES256, EdDSA) clients may send instead "
+     "of "
+     "a key; followed as it changes"},
+    {"jwt-jwks-url", "URL", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(jwt_jwks_url))),
+     "the same, fetched; tokens are 503 until it has answered once, and its last answer counts "
+     "while it does not"},
+    {"jwt-jwks-ca-file", "FILE", BT_GROUP_SECURITY, false, SETTING(PATH(AT(jwt_jwks_ca_file))),
+     "who may sign that server's certificate (the system's)"},
+    {"jwt-jwks-refresh-secs", "S", BT_GROUP_SECURITY, false, SETTING(SECS(AT(jwt_jwks_ttl_ms), 1)),
+     "it is fetched again so often, and sooner when a token names a key that it lacks (300)"},
+    {"jwt-issuer", "TEXT", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(jwt_issuer))),
+     "what a token's iss must be"},
+    {"jwt-audience", "TEXT", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(jwt_audience))),
+     "what a token's aud must be or hold"},
+    {"jwt-tenant-claim", "NAME", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(jwt_tenant_claim))),
+     "the claim that names the tenant (tenant); without it the tenant is made of sub"},
+    {"jwt-scope-claim", "NAME", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(jwt_scope_claim))),
+     "the claim with scopes, a list or words (scope); without it a token may do what clients do"},
+    {"jwt-claim", "NAME", BT_GROUP_SECURITY, false,
+     SETTING(TEXTS(AT(jwt_claims), AT(jwt_claim_count), BT_CONFIG_JWT_CLAIMS_MAX)),
+     "a claim that policies see as req.identity.claims; may be repeated"},
+    {"jwt-clock-skew-secs", "S", BT_GROUP_SECURITY, false, SETTING(SECS(AT(jwt_skew_ms), 0)),
+     "how far the issuer's clock may be off, for exp and nbf (60)"},
     {"admin-api-key", "KEY", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(admin_api_key))),
-     "asked for on the admin port, and by /workers, /add_worker, /remove_worker and /list_workers "
+     "asked for on the admin port, beside keys of --client-api-keys-file with the scope admin-read "
+     "or "
+     "admin-write, and by /workers, /add_worker, /remove_worker and /list_workers "
      "on the client port; without it only /metrics and /health are served beyond loopback"},
     {"admin-allowed-host", "NAME", BT_GROUP_SECURITY, false,
      SETTING(

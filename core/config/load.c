@@ -44,6 +44,8 @@ static int init(bt_config_t *c)
                      .queue_size = UINT_MAX,
                      .queue_timeout_ms = 60000,
                      .upstream = {.idle_timeout_ms = 4000, .idle_max = 256}},
+        .jwt_skew_ms = 60000,
+        .jwt_jwks_ttl_ms = 300000,
         .fleet_heartbeat_ms = 100,
         .fleet_expiry_ms = 2000,
         .dns = {.hold_ms = 15000, .min_ms = 1000, .max_ms = 60000, .absent_max_ms = 5000},
@@ -150,7 +152,8 @@ void bt_config_fini(bt_config_t *c)
     bt_config_found_fini(&c->found);
     bt_config_dns_fini(c);
     fini_pool(&c->defaults);
-    bt_keys_free(c->client_keys);
+    bt_key_table_unref(c->client_keys);
+    bt_jwks_unref(c->jwks);
     free(c->redis_password);
     free(c->file);
     bt_text_fini(&c->warnings);

@@ -30,7 +30,7 @@ static const char *decider(const bt_request_t *r)
 /* A request that was refused early has none but its key's. */
 static bt_str_t tenant_of(const bt_request_t *r)
 {
-    return r->tenant.n == 0 && r->key != NULL ? bt_str(r->key->tenant) : r->tenant;
+    return r->tenant.n == 0 ? r->identity->tenant : r->tenant;
 }
 
 /* What all its prompts have, as estimated where no worker has said it; what decode made. */
@@ -62,6 +62,7 @@ static void log_json(bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t ttft)
     put_str(l, "request", bt_str(r->id));
     put_str(l, "client", r->peer);
     put_str(l, "tenant", tenant_of(r));
+    put_str(l, "identity", r->identity->id);
     put_str(l, "pool", bt_str(r->pool != NULL ? r->pool->spec.name : NULL));
     put_str(l, "route", bt_str(bt_route_info(r->route)->label));
     put_str(l, "path", r->path);

@@ -52,6 +52,12 @@ static void respond(bt_request_t *r, unsigned status, bt_str_t body, bt_header_t
 
 void bt_answer_error(bt_request_t *r, unsigned status, const char *message, unsigned retry_after_s)
 {
+    bt_answer_error_with(r, status, message, retry_after_s, NULL, 0);
+}
+
+void bt_answer_error_with(bt_request_t *r, unsigned status, const char *message,
+                          unsigned retry_after_s, const bt_header_t *more, unsigned more_count)
+{
     bt_header_t headers[32];
     unsigned n = bt_headers_answer(r, NULL, headers, 28);
     bt_text_t t;
@@ -62,19 +68,27 @@ void bt_answer_error(bt_request_t *r, unsigned status, const char *message, unsi
     if (retry_after_s != 0)
         headers[n++] =
             (bt_header_t){BT_STR("Retry-After"), bt_arena_printf(&r->arena, "%u", retry_after_s)};
+    for (unsigned i = 0; i < more_count && n < 32; i++)
+        headers[n++] = more[i];
     respond(r, status, bt_text_str(&t), headers, n);
     bt_text_fini(&t);
 }
 
 void bt_answer_exchange(bt_exchange_t *x, unsigned status, const char *message)
 {
-    static const bt_header_t retry[] = {{BT_STR("Retry-After"), BT_STR("1")}};
+    static const bt_header_t retry = {BT_STR("Retry-After"), BT_STR("1")};
+
+    bt_answer_exchange_with(x, status, message, &retry, status == 503 ? 1 : 0);
+}
+
+void bt_answer_exchange_with(bt_exchange_t *x, unsigned status, const char *message,
+                             const bt_header_t *headers, unsigned count)
+{
     bt_text_t t;
 
     bt_text_init(&t);
     bt_error_put(&t, bt_error_family_of(x->head.path), status, message);
-    bt_exchange_respond(x, status, "application/json", bt_text_str(&t), retry,
-                        status == 503 ? 1 : 0);
+    bt_exchange_respond(x, status, "application/json", bt_text_str(&t), headers, count);
     bt_text_fini(&t);
 }
 

@@ -1,4 +1,4 @@
-/* dispatch_shared.c - what all loops share: keys, ids. */
+/* dispatch_shared.c - what all loops share: ids, owners, queues. */
 #include "dispatch/dispatcher.h"
 #include "dispatch/queue.h"
 
@@ -11,7 +11,6 @@ int bt_dispatch_shared_init(bt_dispatch_shared_t *shared, const bt_dispatch_conf
 {
     memset(shared, 0, sizeof(*shared));
     shared->config = *config;
-    atomic_init(&shared->client_keys, config->client_keys);
     bt_policy_errors_init(&shared->policy_errors);
     shared->ids = bt_ids_new();
     shared->responses = bt_response_owners_new(RESPONSES_REMEMBERED);
@@ -33,14 +32,4 @@ void bt_dispatch_shared_fini(bt_dispatch_shared_t *shared)
     shared->ids = NULL;
     shared->responses = NULL;
     bt_policy_errors_fini(&shared->policy_errors);
-}
-
-bool bt_dispatch_shared_authorized(const bt_dispatch_shared_t *shared, const bt_head_t *head,
-                                   const bt_client_key_t **key_p)
-{
-    const bt_client_keys_t *keys = atomic_load_explicit(&shared->client_keys, memory_order_acquire);
-    const bt_client_key_t *key = keys != NULL ? bt_client_key_find(keys, head) : NULL;
-
-    *key_p = key;
-    return keys == NULL || key != NULL;
 }

@@ -20,6 +20,7 @@
 #include "generation/wait.h"
 #include "http/client.h"
 #include "http/server.h"
+#include "identity/checker.h"
 #include "record/record.h"
 #include "script/dialect/dialect.h"
 #include "store/store.h"
@@ -32,11 +33,11 @@ typedef struct bt_dispatch_config {
     bool debug_headers; /* x-baton-* answer headers */
     bool disable_retries;
     bool access_log, access_log_json;
-    const char *worker_api_key;          /* for workers; NULL = the client's key goes through */
-    const bt_client_keys_t *client_keys; /* of the start; NULL = none asked */
-    const char *admin_key;               /* opens the peers' worker paths on the client port */
-    bool client_worker_api;              /* without an admin key they are open to everybody */
-    const char *const *proxy_paths;      /* --proxy-path, NULL-terminated or NULL */
+    const char *worker_api_key;     /* for workers; NULL = the client's key goes through */
+    bool asks_identity;             /* clients show keys or tokens, which workers never see */
+    const char *admin_key;          /* opens the peers' worker paths on the client port */
+    bool client_worker_api;         /* without an admin key they are open to everybody */
+    const char *const *proxy_paths; /* --proxy-path, NULL-terminated or NULL */
     const char *dialect_dir, *policy_dir;
     bool warm_pairs;              /* --warm-pairs */
     uint64_t stream_keepalive_ms; /* 0 = off */
@@ -49,13 +50,13 @@ typedef struct bt_dispatch_config {
 } bt_dispatch_config_t;
 
 /* The peers' worker paths on the client port: admin's, called on the request's loop. Answers x, now
- * or later. */
-typedef void (*bt_worker_paths_cb)(void *user, bt_exchange_t *x);
+ * or later. who: NULL = the admin key, or anyone; borrowed for the call. */
+typedef void (*bt_worker_paths_cb)(void *user, bt_exchange_t *x, const bt_identity_t *who);
 
 /* Shared by all loops of the process. */
 typedef struct bt_dispatch_shared {
     bt_dispatch_config_t config;
-    const bt_client_keys_t *_Atomic client_keys; /* that count now */
+    bt_identities_t *identities; /* set before the loops run; borrowed; NULL = all are anonymous */
     _Atomic bool draining;
     struct bt_queues *queues;             /* queue.c; NULL = nobody waits */
     struct bt_id_table *ids;              /* live request ids that clients chose */
@@ -107,6 +108,7 @@ typedef struct bt_dispatcher {
     bt_workers_t *workers;     /* reference */
     bt_store_client_t *store;  /* this loop's; borrowed; NULL = nothing is shared */
     bt_quota_client_t *quotas; /* with store */
+    bt_checker_t *checker;     /* NULL = all are anonymous */
     bt_dialects_t *dialects;
     bt_generations_t generations; /* of the policies */
     struct bt_observer *observer;
@@ -140,12 +142,6 @@ static inline bt_wait_ctx_t bt_dispatcher_wait_ctx(const bt_dispatcher_t *d)
                            .space = d->shared->space,
                            .replica = d->shared->replica};
 }
-
-/* ---- dispatch_shared.c ---- */
-/* Is this header set allowed in by --client-api-keys-file? *key_p gets the key, NULL where none is
- * asked for. */
-bool bt_dispatch_shared_authorized(const bt_dispatch_shared_t *shared, const bt_head_t *head,
-                                   const bt_client_key_t **key_p);
 
 /* ---- upstreams.c ---- */
 /* Connection pool to a worker on this loop; NULL when it has no address yet. */

@@ -37,9 +37,12 @@ int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_dispatch_shared
     d->observer = bt_observer_new(d);
     rc = d->records != NULL && d->observer != NULL ? bt_rooms_init(&d->rooms, loop->index)
                                                    : BT_E_NOMEM;
+    if (rc == 0 && shared->identities != NULL)
+        rc = bt_checker_new(&d->checker, shared->identities);
     if (rc == 0)
         rc = bt_dialects_new(&d->dialects, shared->config.dialect_dir, err, err_size);
     if (rc < 0) {
+        bt_checker_free(d->checker);
         bt_rooms_fini(&d->rooms);
         bt_record_ring_free(d->records);
         bt_observer_free(d->observer);
@@ -168,6 +171,7 @@ void bt_dispatcher_free(bt_dispatcher_t *d)
     bt_candidates_free(d->candidates, d->pool_count);
     bt_workers_unref(d->workers);
     bt_dialects_free(d->dialects);
+    bt_checker_free(d->checker);
     bt_rooms_fini(&d->rooms);
     bt_slab_fini(&d->request_slab);
     bt_slab_fini(&d->background_slab);

@@ -34,9 +34,9 @@ static bool is_dropped(const bt_request_t *r, const bt_head_t *head, bt_str_t na
         if (bt_str_ieq(name, names[i]))
             return true;
     if (bt_str_ieq(name, BT_STR("x-api-key")))
-        return config->client_keys != NULL;
+        return config->asks_identity;
     if (bt_str_ieq(name, BT_STR("authorization")))
-        return has_key || config->client_keys != NULL;
+        return has_key || config->asks_identity;
     return is_prefix_ours(name) || bt_head_is_hop(head, name);
 }
 

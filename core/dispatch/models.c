@@ -304,7 +304,7 @@ static bt_str_t key_of(const bt_dispatcher_t *d, const bt_exchange_t *x)
 {
     const bt_dispatch_config_t *config = &d->shared->config;
 
-    if (config->client_keys != NULL || config->worker_api_key != NULL)
+    if (config->asks_identity || config->worker_api_key != NULL)
         return BT_STR("");
     return bt_head_get(&x->head, BT_STR("authorization"));
 }

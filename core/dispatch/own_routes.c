@@ -1,6 +1,7 @@
 /* own_routes.c - what the gateway answers itself: health, readiness, abort by rid, and the peers' worker paths. */
 #include "base/text.h"
 #include "dispatch/dispatcher.h"
+#include "dispatch/identify.h"
 #include "dispatch/models.h"
 #include "dispatch/sink.h"
 
@@ -76,7 +77,7 @@ static void readiness(bt_dispatcher_t *d, bt_exchange_t *x)
 
 #define ABORT_BODY_MAX 65536 /* a rid is short; what is longer isn't read */
 
-static void abort_request(bt_dispatcher_t *d, bt_exchange_t *x, const bt_client_key_t *key)
+static void abort_request(bt_dispatcher_t *d, bt_exchange_t *x, const bt_identity_t *identity)
 {
     bt_json_item_t rid;
     char id[BT_REQUEST_ID_MAX];
@@ -91,30 +92,41 @@ static void abort_request(bt_dispatcher_t *d, bt_exchange_t *x, const bt_client_
                            "(abort_all is not a client's to ask)");
         return;
     }
-    bt_dispatch_shared_cancel(d->shared, (bt_str_t){id, (size_t) n}, bt_client_owner(key, x));
+    bt_dispatch_shared_cancel(d->shared, (bt_str_t){id, (size_t) n}, bt_client_owner(identity, x));
     bt_exchange_respond(x, 200, NULL, BT_STR(""), NULL,
                         0); /* as the engine does: it says only that the call arrived */
 }
 
 /* Traffic theft and SSRF in the wrong hands: with the admin key, or where there is none and a flag opens them. */
-static bool may_manage_workers(const bt_dispatcher_t *d, const bt_exchange_t *x)
+/* *who_p: it was not the admin key. */
+static bool may_manage_workers(bt_dispatcher_t *d, const bt_exchange_t *x, bt_identity_t *identity,
+                               const bt_identity_t **who_p)
 {
     const bt_dispatch_config_t *config = &d->shared->config;
+    const enum bt_scope_bit scope = x->head.method == BT_GET || x->head.method == BT_HEAD
+                                        ? BT_MAY_READ_ADMIN
+                                        : BT_MAY_CHANGE_ADMIN;
 
     if (d->shared->worker_paths == NULL)
         return false;
     if (config->admin_key == NULL)
         return config->client_worker_api;
-    return bt_str_is_secret(bt_str(config->admin_key), bt_client_key_given(&x->head));
+    if (bt_str_is_secret(bt_str(config->admin_key), bt_client_key_given(&x->head)))
+        return true;
+    *who_p = identity;
+    return d->checker != NULL && bt_identify(d, &x->head, scope, identity) == BT_AUTH_OK;
 }
 
 bool bt_own_routes_handle(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route)
 {
     const bool keyed = route == BT_ROUTE_MODELS || route == BT_ROUTE_ABORT;
-    const bt_client_key_t *key = NULL;
+    const enum bt_scope_bit scope = bt_identify_scope(route);
+    enum bt_auth_refusal refusal = BT_AUTH_OK;
+    const bt_identity_t *who = NULL;
+    bt_identity_t identity;
 
-    if (keyed && !bt_dispatch_shared_authorized(d->shared, &x->head, &key)) {
-        bt_answer_exchange(x, 401, "missing or wrong API key");
+    if (keyed && (refusal = bt_identify(d, &x->head, scope, &identity)) != BT_AUTH_OK) {
+        bt_identify_refuse_exchange(d, x, refusal, scope);
         return true;
     }
     switch (route) {
@@ -126,15 +138,15 @@ bool bt_own_routes_handle(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route ro
         readiness(d, x);
         return true;
     case BT_ROUTE_ABORT:
-        abort_request(d, x, key);
+        abort_request(d, x, &identity);
         return true;
     case BT_ROUTE_MODELS:
         bt_models_answer(d, x);
         return true;
     case BT_ROUTE_WORKERS:
-        if (!may_manage_workers(d, x))
+        if (!may_manage_workers(d, x, &identity, &who))
             return false; /* an ordinary 404 */
-        d->shared->worker_paths(d->shared->worker_paths_user, x);
+        d->shared->worker_paths(d->shared->worker_paths_user, x, who);
         return true;
     default:
         return false;

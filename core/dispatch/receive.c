@@ -1,10 +1,11 @@
-/* receive.c - from an HTTP exchange to a request whose body has been read: path, key, limits, body.
+/* receive.c - from an HTTP exchange to a request whose body has been read: path, identity, limits, body.
  *
  * Whatever goes on to a worker has passed here, on every path: its path is canonical, and if its body is, or could be taken for, a JSON
  * object, it has been read as one and freed of what a client may not say.
  */
 #include "api/path.h"
 #include "dispatch/dispatcher.h"
+#include "dispatch/identify.h"
 #include "dispatch/request.h"
 #include "dispatch/scan.h"
 #include "dispatch/sink.h"
@@ -94,6 +95,10 @@ static void on_read(bt_request_t *r, int rc, const char *why)
     }
     keep_names(&r->intent, &r->arena);
     name_model(r);
+    if (!bt_identity_may_use(r->identity, r->intent.model)) {
+        bt_identify_refuse(r, BT_AUTH_MODEL);
+        return;
+    }
     r->workers = bt_workers_ref(r->d->workers);
     bt_request_start(r);
 }
@@ -173,19 +178,19 @@ static bool asks_for_websocket(const bt_head_t *head)
  * form, a request id and an access-log line. */
 static unsigned on_head(bt_exchange_t *x, const char **reason_p)
 {
-    const bt_dispatcher_t *d = bt_server_user(x->server);
+    bt_dispatcher_t *d = bt_server_user(x->server);
     const bt_dispatch_shared_t *shared = d->shared;
+    enum bt_auth_refusal refusal;
+    bt_identity_t identity;
 
     if (!x->head.chunked && (!x->head.has_length || x->head.length <= SMALL_BODY_BYTES))
         return 0;
-    const bt_client_key_t *key;
-
-    if (!bt_dispatch_shared_authorized(shared, &x->head, &key)) {
-        *reason_p = "missing or wrong API key";
-        return 401;
+    refusal = bt_identify(d, &x->head, BT_MAY_INFER, &identity);
+    if (refusal != BT_AUTH_OK) {
+        *reason_p = bt_identify_refusal(d, refusal, BT_MAY_INFER);
+        return bt_auth_status(refusal);
     }
-    if (key != NULL)
-        x->sender = key->id;
+    x->sender = identity.owner;
     *reason_p = settle_path(x);
     if (*reason_p != NULL)
         return 400;
@@ -202,10 +207,10 @@ static unsigned on_head(bt_exchange_t *x, const char **reason_p)
 }
 
 /* True: it has been answered. What the gateway answers itself has been answered before, where this port has it. */
-static bool is_refused(bt_request_t *r, bool is_authorized, const char *path_refusal)
+static bool is_refused(bt_request_t *r, enum bt_auth_refusal refusal, const char *path_refusal)
 {
-    if (!is_authorized)
-        bt_answer_error(r, 401, "missing or wrong API key", 0);
+    if (refusal != BT_AUTH_OK)
+        bt_identify_refuse(r, refusal);
     else if (path_refusal != NULL)
         bt_answer_error(r, 400, path_refusal, 0);
     else if (r->route == BT_ROUTE_NONE || bt_route_info(r->route)->body == BT_BODY_NONE)
@@ -244,6 +249,8 @@ static void on_request(bt_exchange_t *x)
     enum bt_route route = path_refusal == NULL
                               ? bt_route_of(x->head.path, d->shared->config.proxy_paths)
                               : BT_ROUTE_NONE;
+    enum bt_auth_refusal refusal;
+    bt_identity_t identity;
     bt_request_t *r;
 
     x->user = NULL;
@@ -254,10 +261,12 @@ static void on_request(bt_exchange_t *x)
         bt_answer_exchange(x, 503, "out of memory");
         return;
     }
-    if (is_refused(r, bt_dispatch_shared_authorized(d->shared, &x->head, &r->key), path_refusal))
+    refusal = bt_identify(d, &x->head, bt_identify_scope(route), &identity);
+    r->identity = bt_identity_copy(&identity, &r->arena);
+    if (is_refused(r, refusal, path_refusal))
         return;
-    r->owner = bt_client_owner(r->key, x);
-    if (r->key != NULL && !r->key->sets_tenant) /* or workers and policies would believe it */
+    r->owner = bt_client_owner(r->identity, x);
+    if (!r->identity->sets_tenant) /* or workers and policies would believe it */
         bt_head_drop(&x->head, BT_STR("x-tenant-id"));
     if (admit(r))
         bt_request_read_body(r);

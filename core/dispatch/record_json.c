@@ -117,6 +117,7 @@ static void put_request(bt_record_draft_t *out, const bt_request_t *r)
     put_u64(out, "prompt_bytes", r->intent.prompt_bytes);
     put_text(out, "session", r->session);
     put_text(out, "tenant", r->tenant);
+    put_text(out, "identity", r->identity->id);
     put_text(out, "class", bt_str(rec->klass));
     put_text(out, "key", bt_str(rec->key));
 }

@@ -191,6 +191,7 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     bt_list_push(&d->live, &r->link);
     x->user = &r->handler;
     r->sink = &bt_sink_direct;
+    r->identity = &bt_identity_anonymous;
     r->target = bt_arena_str(&r->arena, x->head.target);
     r->path =
         bt_str_eq(x->head.path, x->head.target) ? r->target : bt_arena_str(&r->arena, x->head.path);
@@ -200,7 +201,7 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     r->body_bytes = x->body.n;
     if (bt_access_log_is_json(d))
         r->peer = bt_arena_str(&r->arena, bt_str(x->peer));
-    if (d->shared->config.client_keys == NULL)
+    if (!d->shared->config.asks_identity)
         r->authorization = bt_arena_str(&r->arena, bt_head_get(&x->head, BT_STR("authorization")));
     choose_id(r);
     return r;
@@ -286,7 +287,7 @@ static void prepare(bt_request_t *r)
         pool = &r->workers->pools[0];
     if (pool != NULL)
         r->prompt_tokens = count_tokens(r, pool);
-    r->tenant = bt_arena_str(&r->arena, bt_client_tenant(r->key, &r->x->head));
+    r->tenant = bt_arena_str(&r->arena, bt_client_tenant(r->identity, &r->x->head));
     r->session = bt_arena_str(&r->arena, bt_head_get(&r->x->head, BT_STR("x-session-id")));
     if (r->session.n == 0)
         r->session = r->intent.session;

@@ -85,9 +85,10 @@ struct bt_request {
     bt_intent_t intent;
     bt_str_t path, target;
     const char *method;
-    const char *id;             /* the client's or ours */
-    const bt_client_key_t *key; /* NULL = none is asked for */
-    uint64_t owner;             /* who may cancel it: bt_client_owner */
+    const char *id; /* the client's or ours */
+    const bt_identity_t
+        *identity;  /* never NULL; anonymous where nobody is asked, or until it is known */
+    uint64_t owner; /* who may cancel it: bt_client_owner */
     /* The client's, where it goes through to workers: background calls need it too. */
     bt_str_t authorization;
     const bt_sink_ops_t *sink;

@@ -9,6 +9,7 @@
 #define BT_DISPATCH_STATS_H
 
 #include "api/route.h"
+#include "identity/refusal.h"
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -71,6 +72,7 @@ typedef struct bt_stats {
 #undef BT_COUNTER_FIELD
     _Atomic uint64_t
         requests[BT_ROUTE_COUNT][BT_STATS_STATUSES];   /* by route and status; 0 = client gone */
+    _Atomic uint64_t refused[BT_AUTH_COUNT];           /* baton_auth_refused_total, by reason */
     _Atomic uint64_t replays_recomputed, replays_lost; /* baton_replays_total, by reason */
     bt_histogram_t ttft, tpot, itl, duration, prefill, encode, handoff_wait, callback_wait,
         queue_wait;

@@ -1,4 +1,4 @@
-/* audit.c - changes that no request asks for: SIGHUP, files that are followed, policies taken back, the fleet's set, switches of roles that
+/* audit.c - changes that no request asks for: SIGHUP, files that are followed, keys, policies taken back, the fleet's set, switches of roles that
  * have ended. One job runs at a time, and a switch ends within a call: one change of each is enough. */
 #include "admin/audit.h"
 
@@ -63,6 +63,14 @@ void bt_gateway_audit_refused(bt_gateway_t *g, const char *why)
     change.audit = g->audit->log;
     bt_audit_begin(&change);
     bt_audit_end(&change, 0, bt_str(why));
+}
+
+void bt_gateway_audit_keys(bt_gateway_t *g, const char *from, bt_audit_change_t *change)
+{
+    *change = (bt_audit_change_t){
+        .audit = g->audit != NULL ? g->audit->log : NULL, .what = "keys", .via = "file"};
+    bt_str_copy(change->object, sizeof change->object, from);
+    bt_audit_begin(change);
 }
 
 int bt_gateway_audit_open(bt_gateway_t *g, char *err, size_t err_size)

@@ -12,6 +12,7 @@
 #include "config/check.h"
 #include "gateway/descriptors.h"
 #include "gateway/fleet.h"
+#include "gateway/identity.h"
 #include "gateway/kubernetes.h"
 #include "gateway/memory.h"
 #include "gateway/rollout.h"
@@ -327,7 +328,8 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
                               : NULL);
     if ((rc = bt_gateway_descriptors_begin(config, err, err_size)) < 0 ||
         (rc = allocate(&g, config, argc, argv)) < 0 || (rc = open_budgets(g)) < 0 ||
-        (rc = open_control(g)) < 0 || (rc = open_recorder(g, err, err_size)) < 0 ||
+        (rc = open_control(g)) < 0 || (rc = bt_gateway_identity_open(g, err, err_size)) < 0 ||
+        (rc = open_recorder(g, err, err_size)) < 0 ||
         (rc = bt_gateway_audit_open(g, err, err_size)) < 0 ||
         (rc = bind_admin(g, err, err_size)) < 0 ||
         (rc = bt_gateway_transfer_open(g, err, err_size)) < 0 ||
@@ -391,8 +393,10 @@ static void log_start(const bt_gateway_t *g)
                     pool->encode.count,
                     pool->spec.policy != NULL ? pool->spec.policy : "least_load");
     }
-    if (!bt_host_is_loopback(c->host) && c->client_keys == NULL)
-        bt_log_warn("gateway", "everybody who reaches %s:%u may use it: no --client-api-keys-file",
+    if (!bt_host_is_loopback(c->host) && !c->dispatch.asks_identity)
+        bt_log_warn("gateway",
+                    "everybody who reaches %s:%u may use it: no --client-api-keys-file and no "
+                    "--jwt-issuer",
                     c->host, g->port);
     if (c->admin_metrics_only)
         bt_log_warn("gateway",
@@ -467,7 +471,8 @@ static int start_serving(bt_gateway_t *g)
         return rc;
     if ((rc = bt_dns_new(&g->dns, &g->control, g->registry)) < 0 ||
         (rc = give_workers(g, err, sizeof err)) < 0 || (rc = attach_admin(g)) < 0 ||
-        (rc = bt_gateway_transfer_start(g)) < 0 || (rc = bt_gateway_workers_file_start(g)) < 0)
+        (rc = bt_gateway_transfer_start(g)) < 0 || (rc = bt_gateway_workers_file_start(g)) < 0 ||
+        (rc = bt_gateway_identity_start(g)) < 0)
         return rc;
     g->state = BT_GATEWAY_SERVING;
     g->start_ms = bt_clock_ms();
@@ -508,6 +513,7 @@ static void close_control_parts(bt_gateway_t *g)
     bt_mail_t last;
     detach_admin(g);
     bt_gateway_workers_file_stop(g);
+    bt_gateway_identity_stop(g);
     bt_dns_free(g->dns);
     g->dns = NULL;
     bt_gateway_kubernetes_stop(g);
@@ -564,11 +570,7 @@ static void free_gateway(bt_gateway_t *g)
     bt_registry_free(g->registry);
     bt_gateway_fleet_free(g);
     bt_gateway_set_fleet_config(g, g->config);
-    while (g->keys != NULL && g->keys != g->config->client_keys) {
-        bt_client_keys_t *before = g->keys->before;
-        bt_keys_free(g->keys);
-        g->keys = before;
-    }
+    bt_gateway_identity_free(g);
     if (g->has_shared)
         bt_dispatch_shared_fini(&g->shared);
     bt_unfinished_free(g->unfinished);

@@ -60,11 +60,11 @@ struct bt_registry_server; /* core/transfer */
 struct bt_metaserver;
 struct bt_gateway_rollout;      /* gateway/fleet.h */
 struct bt_gateway_workers_file; /* gateway/workers_file.h */
+struct bt_gateway_identity;     /* gateway/identity.h */
 
 struct bt_gateway {
     bt_config_t *config;       /* of the start; parts of it are borrowed everywhere */
     bt_config_t *fleet_config; /* the last one taken: its pools complete workers that come later */
-    bt_client_keys_t *keys;    /* of the last SIGHUP that brought others; NULL = the start's */
     int argc;                  /* to read it all again on SIGHUP */
     const char *const *argv;
     enum bt_gateway_state state; /* control loop only */
@@ -101,6 +101,7 @@ struct bt_gateway {
     bt_reload_t *reload;
     bt_reload_loop_t *reload_loops;      /* by loop */
     struct bt_gateway_rollout *rollouts; /* of policies to all replicas; NULL = the store is ours */
+    struct bt_gateway_identity *identity;                     /* NULL = nobody is asked */
     struct bt_gateway_workers_file *workers_file;             /* NULL = no --workers-file */
     bt_dns_t *dns;                                            /* --workers-dns */
     bt_kube_options_t kube_options[BT_CONFIG_KUBERNETES_MAX]; /* --workers-kubernetes */
@@ -140,6 +141,9 @@ struct bt_audit *bt_gateway_audit_start(bt_gateway_t *g); /* once all of the sta
 void bt_gateway_audit_reopen(bt_gateway_t *g);
 void bt_gateway_audit_close(bt_gateway_t *g);
 void bt_gateway_audit_refused(bt_gateway_t *g, const char *why); /* a SIGHUP */
+/* Keys from a file: what is ended by bt_audit_end. */
+struct bt_audit_change;
+void bt_gateway_audit_keys(bt_gateway_t *g, const char *from, struct bt_audit_change *change);
 void bt_gateway_audit_note(void *gateway, const bt_reload_note_t *note);
 /* gateway/signal.c: signals, drain, reload */
 int bt_gateway_signals_start(bt_gateway_t *g);

@@ -15,6 +15,7 @@
 #include "config/check.h"
 #include "config/flag.h"
 #include "gateway/fleet.h"
+#include "gateway/identity.h"
 #include "gateway/kubernetes.h"
 #include "gateway/rollout.h"
 #include "gateway/transfer.h"
@@ -126,20 +127,6 @@ static void report_restart_settings(const bt_config_t *running, const bt_config_
     }
 }
 
-/* Whether keys are asked for at all is settled at the start; which ones count is not. */
-static void take_keys(bt_gateway_t *g, bt_config_t *wanted)
-{
-    bt_client_keys_t *now = g->keys != NULL ? g->keys : g->config->client_keys;
-
-    if (now == NULL || wanted->client_keys == NULL || bt_keys_same(now, wanted->client_keys))
-        return;
-    g->keys = wanted->client_keys;
-    g->keys->before = now;
-    wanted->client_keys = NULL;
-    atomic_store_explicit(&g->shared.client_keys, g->keys, memory_order_release);
-    bt_log_info("gateway", "%u client keys count from now on", g->keys->count);
-}
-
 /* Another file is followed from the next start on; until then this one says who its workers are. */
 static bool is_followed(const char *now, const char *wanted)
 {
@@ -167,7 +154,7 @@ void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
         bt_log_error("gateway", "workers by DNS stay as they were, and are not followed: %s",
                      bt_err_text(rc));
     report_restart_settings(g->config, wanted);
-    take_keys(g, wanted);
+    bt_gateway_identity_again(g);
     bt_gateway_set_fleet_config(g, wanted);
     bt_gateway_kubernetes_again(g);
     bt_log_info("gateway", "reloaded: epoch %llu of the workers",

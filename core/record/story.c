@@ -1,7 +1,7 @@
 /* The story is told from the line: what is not in the record is not in the story, and files written by --record-file can be told
  * the same way.
  *
- * Text of clients (model, tenant, key) goes to a terminal here: control characters are taken out.
+ * Text of clients (model, tenant, identity, key) goes to a terminal here: control characters are taken out.
  */
 #include "record/record.h"
 
@@ -112,7 +112,7 @@ static void tell_request(bt_text_t *out, bt_str_t r)
     bt_text_puts(out, is(r, "stream", "true") ? ", streamed" : ", not streamed");
     tell(out, r,
          "[, {prompt_tokens} prompt tokens][ ({prompt_bytes} bytes)][, tenant {tenant}]"
-         "[, session {session}][, class {class}][, key {key}]\n");
+         "[, identity {identity}][, session {session}][, class {class}][, key {key}]\n");
 }
 
 static void tell_outcome(bt_text_t *out, bt_str_t r)

@@ -194,9 +194,9 @@ describe("a gateway's life", function()
       ["baton: rn: unknown command, did you mean run?\n"] = { "rn" },
       ["baton: --port: the command comes first: baton run --port ...\n"] = { "--port", "1" },
       ["baton: --prot: unknown flag, did you mean --port?\n"] = { "run", "--prot", "1" },
-      ["baton: --hots: unknown flag, did you mean --host?\nbaton: --jwt-issuer: only keys are checked: use "
-        .. "--client-api-keys-file FILE and --admin-api-key KEY\nbaton: --mini-lb: not used: Baton is the load "
-        .. "balancer\n"] = { "run", "--mini-lb", "--hots", "x", "--jwt-issuer", "y" },
+      ["baton: --hots: unknown flag, did you mean --host?\nbaton: --jwt-role-claim: roles are scopes here: "
+        .. "see --jwt-scope-claim\nbaton: --mini-lb: not used: Baton is the load "
+        .. "balancer\n"] = { "run", "--mini-lb", "--hots", "x", "--jwt-role-claim", "y" },
     }) do
       local code, out, err = run(unpack(words))
       assert.equal(2, code)

@@ -19,7 +19,7 @@ static _Atomic unsigned requests, gones, servers_closed;
 static void on_request(bt_exchange_t *x)
 {
     x->user = NULL;
-    bt_admin_worker_paths(admin, x);
+    bt_admin_worker_paths(admin, x, NULL);
     atomic_fetch_add(&requests, 1);
 }
 

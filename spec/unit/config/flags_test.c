@@ -388,13 +388,27 @@ static void limits_and_keys(void **state)
                IS(c.dispatch.admin_key, "adm") && !c.admin_metrics_only);
     snprintf(line, sizeof line, "--client-api-keys-file %s",
              load_write("keys", "# ours\nalpha\n\n beta \n"));
-    EXPECT(line, c.dispatch.client_keys->count == 2 &&
-                     IS(c.dispatch.client_keys->items[0].text, "alpha") &&
-                     IS(c.dispatch.client_keys->items[1].text, "beta"));
+    EXPECT(line, c.dispatch.asks_identity && bt_key_table_count(c.client_keys) == 2);
+    snprintf(line, sizeof line,
+             "--jwt-jwks-file %s --jwt-issuer https://i --jwt-audience baton --jwt-claim plan "
+             "--jwt-claim groups --jwt-clock-skew-secs 5 --jwt-tenant-claim org "
+             "--jwt-scope-claim scp",
+             load_write("jwks", "{\"keys\":[{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"x\":"
+                                "\"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo\"}]}"));
+    EXPECT(line, c.dispatch.asks_identity && c.jwks->count == 1 && IS(c.jwt.issuer, "https://i") &&
+                     IS(c.jwt.audience, "baton") && IS(c.jwt.claims[0], "plan") &&
+                     IS(c.jwt.claims[1], "groups") && c.jwt.claims[2] == NULL &&
+                     c.jwt.skew_ms == 5000 && IS(c.jwt.tenant_claim, "org") &&
+                     IS(c.jwt.scope_claim, "scp"));
+    EXPECT("--jwt-jwks-url https://i/keys --jwt-jwks-ca-file ca.pem --jwt-jwks-refresh-secs 60 "
+           "--jwt-issuer i --jwt-audience a",
+           IS(c.jwt_jwks_url, "https://i/keys") && IS(c.jwt_jwks_ca_file, "ca.pem") &&
+               c.jwt_jwks_ttl_ms == 60000 && c.jwt.skew_ms == 60000 && c.jwks == NULL &&
+               IS(c.jwt.tenant_claim, "tenant") && IS(c.jwt.scope_claim, "scope"));
     EXPECT("", c.dispatch.policy_on_error == BT_ON_ERROR_FIRST);
     EXPECT("--policy-on-error default", c.dispatch.policy_on_error == BT_ON_ERROR_DEFAULT);
     EXPECT("--policy-on-error end", c.dispatch.policy_on_error == BT_ON_ERROR_END);
-    EXPECT("", c.dispatch.debug_headers && c.dispatch.client_keys == NULL &&
+    EXPECT("", c.dispatch.debug_headers && !c.dispatch.asks_identity &&
                    c.dispatch.worker_api_key == NULL);
     EXPECT("--no-debug-headers", !c.dispatch.debug_headers);
     EXPECT("--debug-headers=false", !c.dispatch.debug_headers);

@@ -68,6 +68,7 @@ static inline void rig_request(record_rig_t *rig, const char *id)
     r->intent.prompt_bytes = 48;
     r->prompt_tokens = 12;
     r->start_us = 1000000;
+    r->identity = &bt_identity_anonymous;
     r->id = bt_arena_str(&r->arena, bt_str(id)).p;
 }
 

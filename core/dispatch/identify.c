@@ -1,0 +1,105 @@
+#include "dispatch/identify.h"
+
+#include "dispatch/sink.h"
+
+enum bt_scope_bit bt_identify_scope(enum bt_route route)
+{
+    switch (route) {
+    case BT_ROUTE_MODEL:
+    case BT_ROUTE_MODELS:
+        return BT_MAY_LIST_MODELS;
+    case BT_ROUTE_ABORT:
+        return BT_MAY_CANCEL;
+    default:
+        return BT_MAY_INFER;
+    }
+}
+
+enum bt_auth_refusal bt_identify(bt_dispatcher_t *d, const bt_head_t *head, enum bt_scope_bit scope,
+                                 bt_identity_t *identity_p)
+{
+    enum bt_auth_refusal refusal;
+
+    *identity_p = bt_identity_anonymous;
+    if (d->checker == NULL)
+        return BT_AUTH_OK;
+    refusal =
+        bt_checker_check(d->checker, bt_client_key_given(head), bt_clock_wall_ms(), identity_p);
+    if (refusal == BT_AUTH_OK && (identity_p->scopes & scope) == 0)
+        refusal = BT_AUTH_SCOPE;
+    return refusal;
+}
+
+#define SCOPES_MAP(X)                                                                              \
+    X(BT_MAY_INFER, "inference")                                                                   \
+    X(BT_MAY_LIST_MODELS, "models")                                                                \
+    X(BT_MAY_CANCEL, "cancel")                                                                     \
+    X(BT_MAY_READ_ADMIN, "admin-read")                                                             \
+    X(BT_MAY_CHANGE_ADMIN, "admin-write")
+
+static const char *scope_text(enum bt_scope_bit scope)
+{
+    switch (scope) {
+#define SCOPE_TEXT(bit, name)                                                                      \
+    case bit:                                                                                      \
+        return "this key or token lacks the scope \"" name "\"";
+        SCOPES_MAP(SCOPE_TEXT)
+#undef SCOPE_TEXT
+    }
+    return "this key or token lacks a scope";
+}
+
+static const char *scope_challenge(enum bt_scope_bit scope)
+{
+    switch (scope) {
+#define SCOPE_CHALLENGE(bit, name)                                                                 \
+    case bit:                                                                                      \
+        return "Bearer realm=\"baton\", error=\"insufficient_scope\", scope=\"" name "\"";
+        SCOPES_MAP(SCOPE_CHALLENGE)
+#undef SCOPE_CHALLENGE
+    }
+    return "Bearer realm=\"baton\", error=\"insufficient_scope\"";
+}
+
+const char *bt_identify_refusal(bt_dispatcher_t *d, enum bt_auth_refusal refusal,
+                                enum bt_scope_bit scope)
+{
+    bt_stats_inc(&d->stats, refused[refusal]);
+    if (refusal == BT_AUTH_SCOPE)
+        return scope_text(scope);
+    if (refusal == BT_AUTH_MODEL)
+        return "this key may not use this model, or the request names none";
+    return bt_auth_text(refusal);
+}
+
+/* RFC 6750, section 3. */
+const char *bt_identify_challenge(enum bt_auth_refusal refusal, enum bt_scope_bit scope)
+{
+    if (refusal == BT_AUTH_SCOPE)
+        return scope_challenge(scope);
+    if (bt_auth_status(refusal) != 401)
+        return NULL;
+    return refusal == BT_AUTH_MISSING ? "Bearer realm=\"baton\""
+                                      : "Bearer realm=\"baton\", error=\"invalid_token\"";
+}
+
+void bt_identify_refuse(bt_request_t *r, enum bt_auth_refusal refusal)
+{
+    const enum bt_scope_bit scope = bt_identify_scope(r->route);
+    const char *challenge = bt_identify_challenge(refusal, scope);
+    const bt_header_t header = {BT_STR("WWW-Authenticate"), bt_str(challenge)};
+
+    r->fail_name = "auth";
+    bt_answer_error_with(r, bt_auth_status(refusal), bt_identify_refusal(r->d, refusal, scope),
+                         refusal == BT_AUTH_KEYS_UNKNOWN ? 1 : 0, &header, challenge != NULL);
+}
+
+void bt_identify_refuse_exchange(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_auth_refusal refusal,
+                                 enum bt_scope_bit scope)
+{
+    const char *challenge = bt_identify_challenge(refusal, scope);
+    const bt_header_t header = {BT_STR("WWW-Authenticate"), bt_str(challenge)};
+
+    bt_answer_exchange_with(x, bt_auth_status(refusal), bt_identify_refusal(d, refusal, scope),
+                            &header, challenge != NULL);
+}
