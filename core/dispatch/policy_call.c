@@ -106,6 +106,7 @@ bt_policy_request_t bt_policy_call_describe(bt_request_t *r)
         .model = r->intent.model,
         .session = r->session,
         .tenant = r->tenant,
+        .identity = r->identity,
         .head = r->x != NULL ? &r->x->head : NULL,
         .stream = r->intent.stream,
         .n = r->intent.n,

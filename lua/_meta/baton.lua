@@ -77,8 +77,17 @@
 ---@field prompt_tokens integer counted where token ids came, else estimated from the bytes
 ---@field max_tokens? integer of one sample, as the client limits it
 ---@field session? string the key that route named, else the header x-session-id, else the body's
----@field tenant? string the header x-tenant-id; where clients have keys, the tenant of the key
+---@field tenant? string the header x-tenant-id; where clients have keys or tokens, the tenant of those
 ---@field class? string what route called it
+---@field identity baton.Identity who asks
+
+--- Who asks, as far as a key (`--client-api-keys-file`), a token (`--jwt-issuer`) or a certificate says it. The key or token itself is not to be seen but in `req.headers`. An unknown field raises.
+---@class baton.Identity
+---@field id? string of the key, or the token's `sub`, or the certificate's subject; nil: anonymous
+---@field tenant string `req.tenant`, or `anonymous`
+---@field source string `key`, `jwt`, `mtls` or `anonymous`
+---@field scopes table<string, boolean> by name, those of the token that mean nothing to Baton among them: `req.identity.scopes.gold`
+---@field claims table<string, string|number|boolean?> those that `--jwt-claim` names; lists and objects are JSON texts, for `baton.json_decode`
 
 --- The workers that can be chosen now, in fleet order. Read the lists, do not change them.
 ---@class baton.View

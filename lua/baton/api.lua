@@ -174,8 +174,31 @@ api.classes = {
       { "prompt_tokens", "integer", "counted where token ids came, else estimated from the bytes" },
       { "max_tokens?", "integer", "of one sample, as the client limits it" },
       { "session?", "string", "the key that route named, else the header x-session-id, else the body's" },
-      { "tenant?", "string", "the header x-tenant-id; where clients have keys, the tenant of the key" },
+      { "tenant?", "string", "the header x-tenant-id; where clients have keys or tokens, the tenant of those" },
       { "class?", "string", "what route called it" },
+      { "identity", "Identity", "who asks" },
+    },
+  },
+  {
+    name = "Identity",
+    kind = "value",
+    names = "req.identity",
+    doc = "Who asks, as far as a key (`--client-api-keys-file`), a token (`--jwt-issuer`) or a certificate says it. "
+      .. "The key or token itself is not to be seen but in `req.headers`. An unknown field raises.",
+    fields = {
+      { "id?", "string", "of the key, or the token's `sub`, or the certificate's subject; nil: anonymous" },
+      { "tenant", "string", "`req.tenant`, or `anonymous`" },
+      { "source", "string", "`key`, `jwt`, `mtls` or `anonymous`" },
+      {
+        "scopes",
+        "table<string, boolean>",
+        "by name, those of the token that mean nothing to Baton among them: `req.identity.scopes.gold`",
+      },
+      {
+        "claims",
+        "table<string, string|number|boolean?>",
+        "those that `--jwt-claim` names; lists and objects are JSON texts, for `baton.json_decode`",
+      },
     },
   },
   {

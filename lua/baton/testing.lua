@@ -23,7 +23,8 @@ local testing = { seed = core.seed, forget = core.forget, names = core.names, ap
 --   policy:observe{event...}, policy:tick([now], workers)  true
 --   policy:handover(), policy:kept(req)  what its ctx.vars.kept holds, for the event that tells of it
 -- Calls with the same table as req share ctx.vars. A req may have path, model, headers, stream, n, prompt (raw JSON),
--- prompt_bytes, prompt_tokens, session, tenant, class.
+-- prompt_bytes, prompt_tokens, session, tenant, class, identity ({ id, source, scopes = "inference gold",
+-- claims = '{"plan":"pro"}' }).
 function testing.policy(name, params, old)
   return core.policy { name = name, params = params, old = old }
 end
@@ -489,6 +490,7 @@ local function req_of(record)
     req[field] = record[field]
   end
   req.session = record.key or record.session
+  req.identity = record.identity and { id = record.identity } -- its claims are not in records
   return req
 end
 

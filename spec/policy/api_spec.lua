@@ -251,7 +251,8 @@ describe("the table of the API", function()
 
   it("names fields that can be read", function()
     local reads = {}
-    for class, object in pairs { Request = "req", View = "view", Worker = "view.prefill[1]", Ctx = "ctx" } do
+    for class, object in pairs { Request = "req", View = "view", Worker = "view.prefill[1]", Ctx = "ctx",
+      Identity = "req.identity" } do
       for name in pairs(field_names(class_named(api, class).fields)) do
         if name ~= "advice" then -- tick's alone
           reads[#reads + 1] = ("local _ = %s.%s"):format(object, name)

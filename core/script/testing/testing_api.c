@@ -77,6 +77,7 @@ int bt_testing_api_names(lua_State *L)
     lua_newtable(L);
     set_names(L, "worker", policy->row_fields.names);
     set_names(L, "req", policy->req_fields.names);
+    set_names(L, "req.identity", policy->identity_fields.names);
     set_names(L, "view", policy->view_fields.names);
     set_names(L, "plan", policy->plan_fields.names);
     set_names(L, "policy", bt_policy_members);

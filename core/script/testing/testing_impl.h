@@ -33,6 +33,7 @@ struct bt_testing_head {
 /* A request made from a spec's table, which must stay on the stack as long as it is used. */
 struct bt_testing_request {
     bt_policy_request_t req;
+    bt_identity_t identity;
     struct bt_testing_head head;
     bt_policy_trace_t trace;
     struct bt_policy_score scores[BT_TESTING_SCORES_MAX];

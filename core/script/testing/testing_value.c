@@ -107,7 +107,30 @@ void bt_testing_read_head(lua_State *L, int idx, struct bt_testing_head *out)
     lua_pop(L, 1);
 }
 
-static void read_request(lua_State *L, int idx, bt_policy_request_t *req)
+/* identity = { id, source, scopes = "inference gold", claims = '{"plan":"pro"}' }; its tenant is the request's. */
+static void read_identity(lua_State *L, int idx, bt_identity_t *out)
+{
+    static const char *const sources[] = {"anonymous", "key", "jwt", "mtls", NULL};
+
+    *out = bt_identity_anonymous;
+    lua_getfield(L, idx, "identity");
+    if (!lua_isnil(L, -1)) {
+        luaL_checktype(L, -1, LUA_TTABLE);
+        const int at = lua_gettop(L);
+        lua_getfield(L, at, "source");
+        out->source = (enum bt_identity_source) luaL_checkoption(L, -1, "key", sources);
+        lua_pop(L, 1);
+        out->id = bt_testing_member(L, at, "id");
+        out->scope_names = bt_testing_member(L, at, "scopes");
+        if (out->scope_names.n == 0)
+            out->scope_names = BT_STR(BT_SCOPES_CLIENT);
+        out->scopes = bt_scopes_read(out->scope_names, NULL);
+        out->claims = bt_testing_member(L, at, "claims");
+    }
+    lua_pop(L, 1);
+}
+
+static void read_request(lua_State *L, int idx, bt_policy_request_t *req, bt_identity_t *identity)
 {
     if (bt_testing_member(L, idx, "path").p != NULL)
         req->path = bt_testing_member(L, idx, "path");
@@ -115,6 +138,8 @@ static void read_request(lua_State *L, int idx, bt_policy_request_t *req)
     req->session = bt_testing_member(L, idx, "session");
     req->tenant = bt_testing_member(L, idx, "tenant");
     req->klass = bt_testing_member(L, idx, "class");
+    read_identity(L, idx, identity);
+    req->identity = identity;
     req->prompt = bt_testing_member(L, idx, "prompt");
     if (bt_testing_member(L, idx, "cache_salt").p != NULL)
         req->prefix_space = bt_hash64(bt_testing_member(L, idx, "cache_salt"), 1);
@@ -132,7 +157,7 @@ void bt_testing_request(lua_State *L, int idx, struct bt_testing_request *out)
     luaL_checktype(L, idx, LUA_TTABLE);
     out->req = (bt_policy_request_t){.path = BT_STR("/v1/completions"), .n = 1};
     out->trace = (bt_policy_trace_t){.scores = out->scores, .cap = BT_TESTING_SCORES_MAX};
-    read_request(L, idx, &out->req);
+    read_request(L, idx, &out->req, &out->identity);
     bt_testing_read_head(L, idx, &out->head);
     out->head.head.method = BT_POST;
     out->req.head = &out->head.head;

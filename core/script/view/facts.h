@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "cluster/workers.h"
 #include "http/message.h"
+#include "identity/identity.h"
 #include "script/dialect/dialect.h"
 
 #define BT_CHOICE_ALTERNATES_MAX 8
@@ -57,7 +58,8 @@ static inline bool bt_choice_is_nobody(const bt_choice_t *choice)
 typedef struct bt_policy_request {
     const char *id; /* for log lines; NULL = none */
     bt_str_t path, model, session, tenant;
-    const bt_head_t *head; /* req.headers[name] (any case) */
+    const bt_identity_t *identity; /* NULL = anonymous */
+    const bt_head_t *head;         /* req.headers[name] (any case) */
     bool stream;
     unsigned n;
     uint64_t prompt_bytes, prompt_tokens;

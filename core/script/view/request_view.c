@@ -3,6 +3,10 @@
 #include "script/view/request_view.h"
 #include "script/view/view.h"
 
+#include "base/json.h"
+
+#define BT_CLAIM_TEXT_MAX 2048 /* as all claims of a token */
+
 enum {
     REQ_PATH,
     REQ_MODEL,
@@ -14,11 +18,12 @@ enum {
     REQ_MAX_TOKENS,
     REQ_SESSION,
     REQ_TENANT,
-    REQ_CLASS
+    REQ_CLASS,
+    REQ_IDENTITY
 };
-static const char *const req_names[] = {"path",    "model",        "headers",       "stream",
-                                        "n",       "prompt_bytes", "prompt_tokens", "max_tokens",
-                                        "session", "tenant",       "class",         NULL};
+static const char *const req_names[] = {
+    "path",    "model",  "headers", "stream",   "n", "prompt_bytes", "prompt_tokens", "max_tokens",
+    "session", "tenant", "class",   "identity", NULL};
 
 static bt_policy_t *running(lua_State *L)
 {
@@ -76,6 +81,10 @@ static int req_index(lua_State *L)
         policy->asked_client = true;
         bt_vm_push_opt(L, req->klass);
         break;
+    case REQ_IDENTITY:
+        policy->asked_client = true;
+        bt_vm_push(L, policy->identity_ref);
+        break;
     default:
         return bt_vm_unknown(L, "field of req", req_names, 2);
     }
@@ -93,6 +102,109 @@ static int headers_index(lua_State *L)
         lua_pushnil(L);
     else
         bt_vm_push_str(L, value);
+    return 1;
+}
+
+/* ---- identity ---- */
+
+enum { WHO_ID, WHO_TENANT, WHO_SOURCE, WHO_SCOPES, WHO_CLAIMS };
+static const char *const who_names[] = {"id", "tenant", "source", "scopes", "claims", NULL};
+
+static const bt_identity_t *identity_of(const bt_policy_t *policy)
+{
+    const bt_identity_t *identity = policy->call.req->identity;
+
+    return identity != NULL ? identity : &bt_identity_anonymous;
+}
+
+static int identity_index(lua_State *L)
+{
+    bt_policy_t *policy = running(L);
+    const bt_identity_t *who = identity_of(policy);
+    const bt_str_t tenant = policy->call.req->tenant;
+
+    switch (bt_vm_fields_find(L, &policy->identity_fields, 2)) {
+    case WHO_ID:
+        bt_vm_push_opt(L, who->id);
+        break;
+    case WHO_TENANT:
+        bt_vm_push_str(L, tenant.n > 0 ? tenant : BT_STR(BT_TENANT_ANONYMOUS));
+        break;
+    case WHO_SOURCE:
+        lua_pushstring(L, bt_identity_source_name(who->source));
+        break;
+    case WHO_SCOPES:
+        bt_vm_push(L, policy->scopes_ref);
+        break;
+    case WHO_CLAIMS:
+        bt_vm_push(L, policy->claims_ref);
+        break;
+    default:
+        return bt_vm_unknown(L, "field of req.identity", who_names, 2);
+    }
+    return 1;
+}
+
+static int scopes_index(lua_State *L)
+{
+    const bt_identity_t *who = identity_of(running(L));
+    bt_str_t rest = who->scope_names, name;
+    bool is_in = false;
+
+    if (lua_type(L, 2) == LUA_TSTRING) {
+        const bt_str_t wanted = bt_vm_str(L, 2);
+        is_in = (who->scopes & bt_scope_of(wanted)) != 0 && bt_scope_of(wanted) != 0;
+        while (!is_in && bt_scopes_next(&rest, &name))
+            is_in = bt_str_eq(name, wanted);
+    }
+    lua_pushboolean(L, is_in);
+    return 1;
+}
+
+/* A list or an object is its JSON text, for baton.json_decode: who does not look inside pays nothing. */
+static void push_claim(lua_State *L, const bt_json_item_t *claim)
+{
+    char text[BT_CLAIM_TEXT_MAX];
+    double number;
+    long n;
+
+    switch (claim->type) {
+    case BT_JSON_TRUE:
+    case BT_JSON_FALSE:
+        lua_pushboolean(L, claim->type == BT_JSON_TRUE);
+        return;
+    case BT_JSON_NUMBER:
+        if (bt_json_double(claim->value, &number) == 0) {
+            lua_pushnumber(L, number);
+            return;
+        }
+        break;
+    case BT_JSON_STRING:
+        n = bt_json_unescape(claim->value, text, sizeof(text));
+        if (n >= 0) {
+            lua_pushlstring(L, text, (size_t) n);
+            return;
+        }
+        break;
+    case BT_JSON_ARRAY:
+    case BT_JSON_OBJECT:
+        bt_vm_push_str(L, claim->value);
+        return;
+    default:
+        break;
+    }
+    lua_pushnil(L);
+}
+
+static int claims_index(lua_State *L)
+{
+    const bt_identity_t *who = identity_of(running(L));
+    bt_json_item_t claim = {.type = BT_JSON_NONE};
+
+    if (who->claims.n == 0 || lua_type(L, 2) != LUA_TSTRING ||
+        bt_json_get(who->claims, bt_vm_str(L, 2), &claim) < 0)
+        claim.type = BT_JSON_NONE;
+    push_claim(L, &claim);
     return 1;
 }
 
@@ -116,4 +228,8 @@ void bt_request_view_open(lua_State *L, bt_policy_t *policy)
     bt_vm_fields_init(L, &policy->req_fields, req_names);
     policy->req_ref = push_view(L, req_index);
     policy->headers_ref = push_view(L, headers_index);
+    bt_vm_fields_init(L, &policy->identity_fields, who_names);
+    policy->identity_ref = push_view(L, identity_index);
+    policy->scopes_ref = push_view(L, scopes_index);
+    policy->claims_ref = push_view(L, claims_index);
 }

@@ -124,9 +124,10 @@ struct bt_policy {
     /* ---- belongs to the VM, from here to the end ---- */
     int hook_refs[BT_HOOK_COUNT]; /* LUA_NOREF = no such hook */
     int enter_ref, step_ref, refresh_ref, ctx_ref, params_ref, req_ref, headers_ref, view_ref;
+    int identity_ref, scopes_ref, claims_ref; /* views of req.identity */
     int rows_ref, row_meta_ref, pairs_with_ref, kept_ref;
     struct bt_native *native; /* owned by the VM */
-    bt_vm_fields_t row_fields, req_fields, view_fields, plan_fields;
+    bt_vm_fields_t row_fields, req_fields, identity_fields, view_fields, plan_fields;
     struct bt_view_slot views[BT_POLICY_VIEWS], *slot;
     unsigned next_view;
     bool has_failure; /* ctx.failure is there */
