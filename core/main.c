@@ -4,6 +4,7 @@
 #include "config/suggest.h"
 #include "gateway/gateway.h"
 #include "tools/fleet.h"
+#include "tools/key.h"
 #include "tools/kv_bench.h"
 #include "tools/policy.h"
 #include "tools/print.h"
@@ -120,6 +121,8 @@ static int help(int argc, const char *const *argv)
         return bt_tool_print(bt_policy_tool_help);
     if (argc > 0 && strcmp(argv[0], "fleet") == 0)
         return bt_tool_print(bt_fleet_tool_help);
+    if (argc > 0 && strcmp(argv[0], "key") == 0)
+        return bt_tool_print(bt_key_tool_help);
     if (argc > 0 && strcmp(argv[0], "replay") == 0)
         return bt_tool_print(bt_replay_help);
     if (argc > 0 && strcmp(argv[0], "kv-bench") == 0)
@@ -135,6 +138,7 @@ static const struct command {
     {"check", check},
     {"policy", bt_policy_tool},
     {"fleet", bt_fleet_tool},
+    {"key", bt_key_tool},
     {"replay", bt_replay},
     {"kv-bench", bt_kv_bench},
     {"version", version},

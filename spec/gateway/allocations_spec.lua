@@ -6,6 +6,7 @@ local allocations = require("gateway.support.allocations")
 local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
+local issuer = require("gateway.support.issuer")
 local proc = require("gateway.support.proc")
 local workers = require("gateway.support.mock")
 
@@ -15,9 +16,9 @@ local QUIET = { "--loops", "1", "--disable-health-check", "--load-interval-secs"
 local JSON = ('{"model":"m","messages":[{"role":"user","content":"%s"}],"max_tokens":5}'):format(("a"):rep(950))
 local STREAM = JSON:gsub('"content":"', '"content":"bench stream: '):gsub("}$", ',"stream":true}')
 
-local function ask(c, body, count)
+local function ask(c, body, count, headers)
   for _ = 1, count do
-    c:ask({ path = "/v1/chat/completions", body = body })
+    c:ask({ path = "/v1/chat/completions", body = body, headers = headers })
     local answer = c:wait(nil, 10)
     assert.equal(200, answer.status, tostring(answer.broken) .. answer.buffer .. answer.body)
   end
@@ -35,7 +36,7 @@ describe("a request's allocations", function()
     proc.clean()
   end)
 
-  local function check(body, words)
+  local function check(body, words, headers)
     if os.getenv("BATON_SANITIZE") ~= "" then
       pending("sanitizers have their own malloc")
       return
@@ -53,7 +54,7 @@ describe("a request's allocations", function()
     local quiet, asked, taken, freed = 0, 0, nil, nil
     while quiet < QUIET_REQUESTS and asked < REQUESTS_MAX do
       taken, freed = counter:count(function()
-        ask(c, body, STEP)
+        ask(c, body, STEP, headers)
       end)
       quiet = taken + freed == 0 and quiet + STEP or 0
       asked = asked + STEP
@@ -63,6 +64,20 @@ describe("a request's allocations", function()
     local text = "after %d requests the next %d take memory %d times and free some %d times\n%s"
     assert.equal(QUIET_REQUESTS, quiet, text:format(asked - STEP, STEP, taken, freed, counter:stacks()))
   end
+
+  it("are none, with a key whose hash is known", function()
+    local path = proc.path("keys.txt")
+    local _, out = proc.run({ fleet.binary("BATON_BIN", "baton"), "key", "new", path, "--tenant", "acme" })
+    check(JSON, { "--worker-urls", decode, "--client-api-keys-file", path },
+      { Authorization = "Bearer " .. out:match("%S+") })
+  end)
+
+  it("are none, with a token that was verified", function()
+    local one = issuer.new("one")
+    check(JSON, { "--worker-urls", decode, "--jwt-jwks-file", proc.write("jwks.json", issuer.set(one)), "--jwt-issuer",
+      "https://issuer", "--jwt-audience", "baton", "--jwt-claim", "plan" },
+      { Authorization = "Bearer " .. one:token({ plan = "pro" }) })
+  end)
 
   for what, body in pairs({ json = JSON, stream = STREAM }) do
     it("are none, hand-off " .. what, function()
