@@ -209,6 +209,24 @@ static void serve_register(sim_worker_t *worker, bt_exchange_t *x)
         sim_respond_text(x, 400, "ZeroMQ does not take that address\n");
 }
 
+/* {"elsewhere":true}: on other ports. Whoever is asked stays: it has to answer. */
+static void serve_end(sim_worker_t *worker, sim_worker_t *named, bt_exchange_t *x)
+{
+    bt_text_t t;
+
+    if (named == worker) {
+        sim_respond_text(x, 400, "ask another worker of the process: ?worker=NAME\n");
+        return;
+    }
+    if (bt_str_eq(x->head.path, BT_STR("/sim/terminate")))
+        sim_worker_terminate(named);
+    else
+        sim_worker_restart(named, sim_raw_get(x->body, "elsewhere").type == BT_JSON_TRUE);
+    bt_text_init(&t);
+    bt_text_printf(&t, "{\"port\":%u,\"engine_id\":\"%s\"}", named->port, named->options.engine_id);
+    sim_respond_json(x, 200, &t);
+}
+
 /* A closed worker has no listener, so any other worker of the process can be asked to reset it: ?worker=NAME. */
 static sim_worker_t *find_named(sim_worker_t *worker, bt_str_t query)
 {
@@ -241,6 +259,9 @@ void sim_control_serve(sim_worker_t *worker, bt_exchange_t *x)
         serve_gateway(named, x);
     } else if (bt_str_eq(x->head.path, BT_STR("/sim/register"))) {
         serve_register(named, x);
+    } else if (x->head.method == BT_POST && (bt_str_eq(x->head.path, BT_STR("/sim/terminate")) ||
+                                             bt_str_eq(x->head.path, BT_STR("/sim/restart")))) {
+        serve_end(worker, named, x);
     } else if (bt_str_eq(x->head.path, BT_STR("/sim/reset")) && x->head.method == BT_POST) {
         sim_worker_reset(named);
         bt_text_init(&t);
@@ -250,6 +271,6 @@ void sim_control_serve(sim_worker_t *worker, bt_exchange_t *x)
         sim_respond_text(
             x, 404,
             "paths: /sim/state /sim/requests?since= /sim/fault /sim/gateway /sim/register "
-            "/sim/reset\n");
+            "/sim/terminate /sim/restart /sim/reset\n");
     }
 }

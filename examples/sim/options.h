@@ -15,6 +15,7 @@
 #include <stdio.h>
 
 #define SIM_KV_RANKS_MAX 8
+#define SIM_ENGINE_ID_MAX 64
 
 enum sim_role { SIM_HYBRID, SIM_PREFILL, SIM_DECODE, SIM_ENCODE };
 enum sim_ec { SIM_EC_CPU, SIM_EC_STORE }; /* media.c */
@@ -40,7 +41,7 @@ typedef struct sim_worker_options {
     enum sim_connector connector;
     char connector_name[40]; /* as it was typed */
     char model[128];
-    char engine_id[64];
+    char engine_id[SIM_ENGINE_ID_MAX];
     char version[32];
     char host[46];
     unsigned port, bootstrap_port, side_port, count;

@@ -233,7 +233,8 @@ int sim_world_open(sim_world_t *world, bt_loop_t *loop, const sim_options_t *opt
     return 0;
 }
 
-void sim_worker_reset(sim_worker_t *worker)
+/* As a process that has just started. */
+static void begin_anew(sim_worker_t *worker)
 {
     sim_blocks_t fresh;
     char error[256];
@@ -245,9 +246,7 @@ void sim_worker_reset(sim_worker_t *worker)
     sim_rooms_clear(worker->world, worker);
     sim_stories_clear(worker);
     sim_media_forget(worker);
-    sim_record_clear(&worker->record);
     worker->faults.count = 0;
-    worker->counters = (sim_counters_t){0};
     worker->busy_until_us = 0;
     worker->life++;
     if (sim_blocks_init(&fresh, worker->options.blocks, worker->options.block_size) == 0) {
@@ -260,6 +259,35 @@ void sim_worker_reset(sim_worker_t *worker)
         worker->is_closed = false;
     if (open_kv(worker, error, sizeof(error)) != 0)
         fprintf(stderr, "baton-sim: %s\n", error);
+}
+
+void sim_worker_reset(sim_worker_t *worker)
+{
+    sim_record_clear(&worker->record);
+    worker->counters = (sim_counters_t){0};
+    begin_anew(worker);
+}
+
+void sim_worker_terminate(sim_worker_t *worker)
+{
+    close_listener(&worker->listener);
+    close_listener(&worker->bootstrap_listener);
+    if (worker->server != NULL)
+        bt_server_drain(worker->server);
+}
+
+void sim_worker_restart(sim_worker_t *worker, bool is_elsewhere)
+{
+    char *id = worker->options.engine_id;
+
+    if (!worker->is_closed)
+        close_ports(worker);
+    if (is_elsewhere)
+        worker->port = worker->bootstrap_port = worker->side_port = 0;
+    id[strcspn(id, "~")] = '\0';
+    id[SIM_ENGINE_ID_MAX - 12] = '\0';
+    snprintf(id + strlen(id), 12, "~%u", worker->life + 1);
+    begin_anew(worker);
 }
 
 void sim_world_close(sim_world_t *world, void (*done)(void *arg), void *arg)

@@ -1,7 +1,7 @@
 /* worker.h - the life of the simulated workers.
  *
  * Owner: the world owns its workers.
- * Life:  open (ports bound) -> serving -> die (engine gone, then the listener too) or close. /sim/reset opens it again.
+ * Life:  open (ports bound) -> serving -> die (engine gone, then the listener too) or close. /sim/reset and /sim/restart open it again.
  * Flow:  listener -> server -> the handlers that the opener names (routes.c).
  * Cost:  start-up, death and reset only.
  */
@@ -27,5 +27,9 @@ void sim_worker_die(sim_worker_t *worker);
 void sim_worker_refuse(sim_worker_t *worker, unsigned ms);
 /* As new: jobs cut, KV, counters, faults and records gone, alive again on the same ports. */
 void sim_worker_reset(sim_worker_t *worker);
+/* As an API server after SIGTERM: no new connection, idle ones close, others after their answer. */
+void sim_worker_terminate(sim_worker_t *worker);
+/* Another process: what ran is cut, KV and engine id are other ones; on the same ports, or on others. Its record goes on. */
+void sim_worker_restart(sim_worker_t *worker, bool is_elsewhere);
 
 #endif
