@@ -61,12 +61,34 @@ static bool is_as_said(const bt_worker_t *w, const bt_worker_spec_t *spec)
            (spec->name == NULL || strcmp(spec->name, w->name) == 0);
 }
 
+/* The place of `old`, whose process has ended: nothing that is known of it holds for the one that is there now. Who names it too still
+ * describes it. */
+static int put_successor(finding_t *f, const bt_worker_pool_t *pool, const bt_worker_spec_t *spec,
+                         bt_worker_t *old, unsigned others)
+{
+    bt_worker_t *w;
+    int rc =
+        bt_registry_make_worker(f->r, others != 0 ? &old->spec : spec, &w, f->err, f->err_size);
+
+    if (rc < 0)
+        return rc;
+    f->has_changed = true;
+    f->d.is_taken[old->slot] = true;
+    atomic_store(&old->has_ended, true);
+    if (others != 0)
+        rc = bt_draft_take_over(w, old);
+    bt_draft_put(&f->d, pool->index, w, others | BT_NAMED_BIT(f->source));
+    return rc;
+}
+
 /* old: who is at its place, or NULL. Refused: nothing is put. */
 static int put_described(finding_t *f, const bt_worker_pool_t *pool, const bt_worker_spec_t *spec,
-                         bt_worker_t *old)
+                         bt_worker_t *old, bool has_ended)
 {
     bt_worker_t *w;
     const unsigned others = old != NULL ? atomic_load(&old->sources) & ~BT_NAMED_BIT(f->source) : 0;
+    if (old != NULL && has_ended)
+        return put_successor(f, pool, spec, old, others);
     if (old != NULL && (others != 0 || is_as_said(old, spec))) {
         bt_draft_keep(&f->d, pool->index, old, others | BT_NAMED_BIT(f->source));
         return 0;
@@ -126,8 +148,9 @@ static int draft_found(finding_t *f, const bt_found_t *found, unsigned count)
     for (unsigned i = 0; i < count && rc == 0; i++) {
         if ((rc = find_place(f, &found[i], &pool, &old)) < 0)
             break;
-        rc = old != NULL && f->d.is_taken[old->slot] ? refuse_twice(f, &found[i].spec)
-                                                     : put_described(f, pool, &found[i].spec, old);
+        rc = old != NULL && f->d.is_taken[old->slot]
+                 ? refuse_twice(f, &found[i].spec)
+                 : put_described(f, pool, &found[i].spec, old, false);
     }
     for (unsigned i = 0; i < now->pool_count && rc == 0; i++)
         keep_rest(f, &now->pools[i]);
@@ -198,7 +221,7 @@ static void keep_as_it_is(finding_t *f, const change_place_t *p)
         bt_draft_keep(&f->d, p->pool->index, p->old, atomic_load(&p->old->sources));
 }
 
-static void forget(finding_t *f, const change_place_t *p)
+static void forget(finding_t *f, const change_place_t *p, bool has_ended)
 {
     const unsigned sources = p->old != NULL ? atomic_load(&p->old->sources) : 0;
     const unsigned others = sources & ~BT_NAMED_BIT(f->source);
@@ -207,15 +230,18 @@ static void forget(finding_t *f, const change_place_t *p)
         bt_draft_keep(&f->d, p->pool->index, p->old, others);
     else if (sources != 0)
         f->has_changed = true;
+    if (others == 0 && sources != 0 && has_ended)
+        atomic_store(&p->old->has_ended, true);
 }
 
 /* All others are as they were, so only one with a name of its own can have another's, and only a place that is new in the set can be
  * said twice. */
-static int put_changed(finding_t *f, const change_place_t *p, const bt_worker_spec_t *spec)
+static int put_changed(finding_t *f, const change_place_t *p, const bt_found_change_t *c)
 {
+    const bt_worker_spec_t *spec = &c->found.spec;
     bt_draft_t *d = &f->d;
     const unsigned i = p->pool->index, before = d->counts[i];
-    int rc = put_described(f, p->pool, spec, p->old);
+    int rc = put_described(f, p->pool, spec, p->old, c->has_ended);
 
     d->is_sound &= spec->name == NULL;
     if (rc < 0 || p->old != NULL || d->counts[i] == before ||
@@ -244,10 +270,10 @@ static int draft_changes(finding_t *f, bt_found_change_t *changes, unsigned coun
         if (places[i].pool == NULL)
             continue;
         if (changes[i].is_gone) {
-            forget(f, &places[i]);
+            forget(f, &places[i], changes[i].has_ended);
             continue;
         }
-        rc = put_changed(f, &places[i], &changes[i].found.spec);
+        rc = put_changed(f, &places[i], &changes[i]);
         if (rc < 0 && (rc = refuse_change(f, &changes[i], rc)) == 0)
             keep_as_it_is(f, &places[i]);
     }

@@ -130,6 +130,15 @@ void bt_loss_gone(bt_loss_book_t *book, bt_worker_t *w, const char *why, uint64_
         lose(book, w, now_ms, now_ms, why);
 }
 
+void bt_loss_ended(bt_loss_book_t *book, bt_worker_t *w, uint64_t now_ms)
+{
+    if (bt_worker_is_lost(w))
+        return;
+    bt_worker_set_lost(w, now_ms, now_ms);
+    if (book->on_lost != NULL)
+        book->on_lost(book->user);
+}
+
 static void note_silence(bt_loss_book_t *book, bt_loss_track_t *track, uint64_t began_ms,
                          uint64_t now_ms)
 {

@@ -49,6 +49,8 @@ void bt_loss_note(bt_loss_book_t *book, bt_loss_track_t *track, enum bt_verdict 
 /* A process of the worker is gone, whatever its checks say. Only a worker that has legs is lost by
  * it: one that was stopped as it should be has none left. */
 void bt_loss_gone(bt_loss_book_t *book, bt_worker_t *w, const char *why, uint64_t now_ms);
+/* Its process has ended, as a source of workers says; it is none of the set any more. Nobody is to blame. */
+void bt_loss_ended(bt_loss_book_t *book, bt_worker_t *w, uint64_t now_ms);
 /* Our own sign of life. */
 void bt_loss_heartbeat(bt_loss_book_t *book, uint64_t now_ms);
 

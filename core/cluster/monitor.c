@@ -38,6 +38,7 @@ typedef struct watch {
     bt_worker_t *worker;
     bt_upstream_t *up, *boot_up;
     unsigned addr_version; /* of the upstreams */
+    unsigned life;         /* of its engine, at the last sweep */
     bt_timer_t health_timer, load_timer, resolve_timer;
     uint64_t health_due_ms, health_began_ms, load_began_ms, taken_down_ms;
     bt_probe_t health, load, routes;
@@ -60,6 +61,8 @@ struct bt_monitor {
     bt_list_t watches;
     bt_probe_limit_t limit;
     bt_loss_book_t losses;
+    void (*on_restarted)(void *user, bt_worker_t *w);
+    void *restarted_user;
     bt_timer_t sweep_timer;
 };
 
@@ -488,6 +491,7 @@ static watch_t *new_watch(bt_monitor_t *m, bt_worker_t *w)
         return NULL;
     watch->monitor = m;
     watch->worker = bt_worker_ref(w);
+    watch->life = atomic_load(&w->warm.life);
     watch->source = bt_load_source_of(w->engine);
     bt_timer_init(m->loop, &watch->health_timer, start_health);
     bt_timer_init(m->loop, &watch->load_timer, start_load);
@@ -524,6 +528,16 @@ static void follow_passive(watch_t *watch, uint64_t now_ms)
         arm_health(watch, config->startup_interval_ms);
 }
 
+static void follow_life(watch_t *watch)
+{
+    const bt_monitor_t *m = watch->monitor;
+    const unsigned life = atomic_load(&watch->worker->warm.life);
+
+    if (life != watch->life && m->on_restarted != NULL)
+        m->on_restarted(m->restarted_user, watch->worker);
+    watch->life = life;
+}
+
 static void sweep_one(watch_t *watch, uint64_t now_ms)
 {
     if (!watch->is_wanted && !bt_worker_has_legs(watch->worker)) {
@@ -531,6 +545,7 @@ static void sweep_one(watch_t *watch, uint64_t now_ms)
         return;
     }
     follow_passive(watch, now_ms);
+    follow_life(watch);
     if (atomic_load(&watch->worker->resolve_soon) && !watch->is_resolving && is_name(watch->worker))
         bt_timer_start(&watch->resolve_timer, 0);
     if (atomic_load(&watch->worker->query_soon) && bt_timer_active(&watch->health_timer)) {
@@ -625,8 +640,11 @@ void bt_monitor_set_workers(bt_monitor_t *m, bt_workers_t *workers)
     free(by_slot);
     bt_list_each (&m->watches, it, tmp) {
         watch_t *watch = bt_container_of(it, watch_t, link);
-        if (!watch->is_wanted && !bt_worker_has_legs(watch->worker))
-            stop_watch(watch);
+        const bool has_ended = atomic_load(&watch->worker->has_ended);
+        if (!watch->is_wanted && has_ended)
+            bt_loss_ended(&m->losses, watch->worker, bt_clock_ms());
+        if (!watch->is_wanted && (has_ended || !bt_worker_has_legs(watch->worker)))
+            stop_watch(watch); /* where one has ended another may answer */
     }
     bt_workers_ref(workers);
     bt_workers_unref(m->workers);
@@ -637,6 +655,13 @@ void bt_monitor_on_lost(bt_monitor_t *m, bt_loss_cb on_lost, void *user)
 {
     m->losses.on_lost = on_lost;
     m->losses.user = user;
+}
+
+void bt_monitor_on_restarted(bt_monitor_t *m, void (*on_restarted)(void *user, bt_worker_t *w),
+                             void *user)
+{
+    m->on_restarted = on_restarted;
+    m->restarted_user = user;
 }
 
 void bt_monitor_gone(bt_monitor_t *m, bt_worker_t *w, const char *why)

@@ -38,6 +38,9 @@ int bt_monitor_start(bt_monitor_t **monitor_p, bt_loop_t *loop, const bt_monitor
 void bt_monitor_set_workers(bt_monitor_t *m, bt_workers_t *workers); /* takes its own reference */
 /* Called on the control loop whenever a worker is found lost (loss.h). */
 void bt_monitor_on_lost(bt_monitor_t *m, bt_loss_cb on_lost, void *user);
+/* Likewise, within a second, when a worker's engine is, or may be, another process. */
+void bt_monitor_on_restarted(bt_monitor_t *m, void (*on_restarted)(void *user, bt_worker_t *w),
+                             void *user);
 /* A process of the worker is gone (bt_loss_gone). */
 void bt_monitor_gone(bt_monitor_t *m, bt_worker_t *w, const char *why);
 void bt_monitor_stop(bt_monitor_t *m); /* frees itself; its calls are cancelled */

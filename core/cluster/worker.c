@@ -394,12 +394,8 @@ static void note_ema(_Atomic int64_t *ema, uint64_t us)
 
 static bool knows_agent(bt_worker_t *w)
 {
-    bool is_known = w->spec.engine_id != NULL && w->spec.bootstrap_port != 0;
-
-    pthread_mutex_lock(&w->lock);
-    is_known = is_known || w->learned.known;
-    pthread_mutex_unlock(&w->lock);
-    return is_known;
+    return (w->spec.engine_id != NULL && w->spec.bootstrap_port != 0) ||
+           atomic_load_explicit(&w->has_learned, memory_order_acquire);
 }
 
 unsigned bt_worker_kinds(bt_worker_t *w)

@@ -156,6 +156,7 @@ typedef struct bt_worker {
     _Atomic int health;             /* enum bt_health */
     _Atomic uint64_t lost_at_ms;    /* it was found lost then (loss.h); 0 = it is not */
     _Atomic uint64_t lost_since_ms; /* the first evidence of that */
+    _Atomic bool has_ended;         /* a source knows that its process is gone */
     _Atomic unsigned routes_off; /* bits BT_OPTIONAL_...: it has said that it does not serve them */
     _Atomic bool draining;       /* by an operator */
     _Atomic int switching;       /* enum bt_switch: no new requests unless NONE */
@@ -180,9 +181,8 @@ typedef struct bt_worker {
     _Atomic bool has_addr;
     _Atomic unsigned addr_version; /* bumped when addr changes */
     _Atomic bool resolve_soon;     /* a connect failed: the monitor looks the name up again */
-    _Atomic bool has_learned;      /* learned.known; who sees it takes the lock */
+    _Atomic bool has_learned;      /* `learned` holds; who sees it takes the lock */
     struct bt_learned {            /* nixl_push: what the first hand-off reply taught; under lock */
-        bool known;
         char engine_id[128], host[128];
         int port, tp_size, pp_size;
     } learned;
@@ -309,9 +309,10 @@ static inline uint64_t bt_worker_lost_since(const bt_worker_t *w)
     return atomic_load_explicit(&w->lost_since_ms, memory_order_relaxed);
 }
 void bt_worker_set_lost(bt_worker_t *w, uint64_t since_ms, uint64_t now_ms);
-/* Its engine is, or may be, another process: what it had set up with partners is gone. */
+/* Its engine is, or may be, another process: what it had set up with partners, and what it has said of its KV agent, is gone. */
 static inline void bt_worker_restarted(bt_worker_t *w)
 {
+    atomic_store_explicit(&w->has_learned, false, memory_order_release);
     atomic_fetch_add_explicit(&w->warm.life, 1, memory_order_release);
     bt_workers_changed();
 }

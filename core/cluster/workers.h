@@ -141,8 +141,9 @@ int bt_registry_set_found(bt_registry_t *r, enum bt_source source, const bt_foun
 #define BT_FOUND_WHY_BYTES 256
 typedef struct bt_found_change {
     bt_found_t found;
-    bool is_gone; /* this source names it no longer; of found only pool, url and dp_rank count */
-    int rc;       /* set: 0, or why it was refused; then the place stays as it was */
+    bool is_gone;   /* this source names it no longer; of found only pool, url and dp_rank count */
+    bool has_ended; /* the process that was there: who is there now, if anybody, is another */
+    int rc;         /* set: 0, or why it was refused; then the place stays as it was */
     char why[BT_FOUND_WHY_BYTES];
 } bt_found_change_t;
 /* Some of what this source names has changed: like set_found with the rest as it was, one publication for all. A change that is refused does

@@ -277,6 +277,33 @@ static enum bt_kube_state state_of(bt_str_t metadata, bt_str_t status, char *ip,
     return BT_KUBE_READY;
 }
 
+static uint64_t mix(uint64_t life, bt_str_t word)
+{
+    return (life ^ bt_str_hash(word)) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+/* Which pod it is (one of the same name may follow), and how often each of its containers has begun and ended. */
+static uint64_t life_of(bt_str_t metadata, bt_str_t status)
+{
+    const bt_str_t containers = bt_kube_member(status, "containerStatuses");
+    uint64_t life = mix(0, bt_kube_member(metadata, "uid"));
+    bt_json_walk_t walk;
+    bt_str_t one;
+    size_t n;
+
+    if (!bt_kube_is_array(containers))
+        return life;
+    bt_json_walk(&walk, containers);
+    while (bt_json_walk_next(&walk, &one, &n)) {
+        const bt_str_t state = bt_kube_member(one, "state");
+        life = mix(life, bt_kube_member(one, "name"));
+        life = mix(life, bt_kube_member(one, "restartCount"));
+        if (bt_kube_member(state, "terminated").n > 0)
+            life++;
+    }
+    return life;
+}
+
 static int describe(reading_t *r, bt_str_t metadata, bt_str_t spec, const char *ip)
 {
     const bt_str_t labels = bt_kube_member(metadata, "labels"),
@@ -313,6 +340,7 @@ int bt_kube_pod_read(bt_kube_pod_t *pod, const bt_kube_options_t *source, bt_str
         !bt_kube_text(bt_kube_member(metadata, "namespace"), pod->namespace, sizeof pod->namespace))
         return BT_E_JSON;
     pod->state = state_of(metadata, status, ip, sizeof ip);
+    pod->life = life_of(metadata, status);
     if (pod->state != BT_KUBE_READY)
         return 0;
     if (source->port != NULL)

@@ -24,6 +24,7 @@ typedef struct place {
     pod_t *owner;    /* NULL = it is to go */
     bool is_named;   /* the registry knows it by us, or may */
     bool is_refused; /* by the sink, as it is described now */
+    bool has_ended;  /* the process that the registry knows there */
 } place_t;
 
 struct pod {
@@ -34,6 +35,7 @@ struct pod {
     char *why; /* NULL unless it was refused */
     place_t *places[BT_KUBE_PORTS_MAX];
     unsigned place_count;
+    uint64_t life; /* of its processes (kube_pod.h) */
     uint64_t list; /* in which it was seen last */
 };
 
@@ -89,6 +91,13 @@ static void free_place(bt_kube_table_t *t, place_t *place)
     free(place);
 }
 
+/* Whoever is there next is not who was there. */
+static void end_process(bt_kube_table_t *t, place_t *place)
+{
+    place->has_ended = true;
+    touch(t, place);
+}
+
 /* Its pod does not have it any more. */
 static void leave_place(bt_kube_table_t *t, place_t *place)
 {
@@ -140,8 +149,10 @@ static int claim_place(bt_kube_table_t *t, pod_t *pod, bt_worker_spec_t *spec, p
         bt_worker_spec_fini(spec);
         return 0;
     } else {
-        if (place->owner != NULL && place->owner != pod)
+        if (place->owner != NULL && place->owner != pod) {
             forget_place(place->owner, place);
+            end_process(t, place);
+        }
         bt_worker_spec_fini(&place->spec);
         place->spec = *spec;
     }
@@ -193,8 +204,15 @@ static int new_pod(bt_kube_table_t *t, const char *name, pod_t **pod_p)
     return 0;
 }
 
+static void end_processes(bt_kube_table_t *t, const pod_t *pod)
+{
+    for (unsigned i = 0; i < pod->place_count; i++)
+        end_process(t, pod->places[i]);
+}
+
 static void free_pod(bt_kube_table_t *t, pod_t *pod)
 {
+    end_processes(t, pod);
     while (pod->place_count > 0)
         leave_place(t, pod->places[--pod->place_count]);
     bt_map_remove(&t->pods, &pod->entry);
@@ -259,6 +277,9 @@ int bt_kube_table_take(bt_kube_table_t *t, bt_kube_pod_t *said)
     if ((pod = find_pod(t, name)) == NULL && (rc = new_pod(t, name, &pod)) < 0)
         return rc;
     pod->list = t->list;
+    if (pod->life != said->life)
+        end_processes(t, pod);
+    pod->life = said->life;
     pod->state = said->state;
     /* What the sink has said of it holds until it is described otherwise. */
     if (said->state == BT_KUBE_REFUSED)
@@ -307,7 +328,8 @@ static unsigned gather(bt_kube_table_t *t)
         t->batch[count] = place;
         t->changes[count++] =
             (bt_found_change_t){.found = {.pool = t->pool, .spec = place->spec}, /* borrowed */
-                                .is_gone = place->owner == NULL || place->is_refused};
+                                .is_gone = place->owner == NULL || place->is_refused,
+                                .has_ended = place->has_ended};
     }
     return count;
 }
@@ -322,6 +344,8 @@ static bool has_refused(const pod_t *pod)
 
 static void settle(bt_kube_table_t *t, place_t *place, const bt_found_change_t *change)
 {
+    if (change->rc == 0)
+        place->has_ended = false;
     if (change->is_gone) {
         place->is_named = false;
         if (place->owner == NULL)

@@ -58,14 +58,6 @@ void bt_attempt_stop_leg(bt_leg_t *leg)
         bt_background_call_abort(leg);
 }
 
-static void forget_learned(bt_worker_t *w)
-{
-    pthread_mutex_lock(&w->lock);
-    w->learned.known = false;
-    atomic_store_explicit(&w->has_learned, false, memory_order_release);
-    pthread_mutex_unlock(&w->lock);
-}
-
 static void note_end(bt_attempt_t *a)
 {
     bt_timer_stop(&a->engine_check);
@@ -101,7 +93,7 @@ void bt_attempt_fail(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const 
     }
     if (a->dialect != NULL && a->dialect->learns && f->rc != BT_E_NO_WORKER &&
         (f->status == 0 || f->status >= 500))
-        forget_learned(a->pair.prefill); /* it may have restarted with another engine id */
+        atomic_store(&a->pair.prefill->has_learned, false); /* it may be another engine by now */
     if (a->pair.prefill != NULL && a->pair.prefill->asks_bootstrap && f->status == 0)
         bt_engine_ids_doubt(a->pair.prefill);
     if (f->rc != BT_E_HANDOFF) /* wrong parameters could free somebody else's blocks */

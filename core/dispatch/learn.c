@@ -32,7 +32,7 @@ static int64_t member_i64(bt_str_t object, const char *name, int64_t otherwise)
 /* nixl_push: what this reply says about where prefill's KV agent lives serves all later requests at once. */
 void bt_learn_agent(bt_leg_t *leg)
 {
-    struct bt_learned l = {.known = true};
+    struct bt_learned l = {0};
     bt_json_item_t params;
 
     if (bt_json_get(leg->reply.text, BT_STR("kv_transfer_params"), &params) < 0 ||

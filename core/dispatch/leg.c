@@ -132,8 +132,6 @@ static void peer_view(bt_dialect_peer_t *peer, bt_worker_t *w, int rank, struct 
     pthread_mutex_lock(&w->lock);
     *learned = w->learned;
     pthread_mutex_unlock(&w->lock);
-    if (!learned->known)
-        return;
     peer->learned = true;
     peer->engine_id = bt_str(learned->engine_id);
     peer->kv_host = bt_str(learned->host);
@@ -223,7 +221,7 @@ static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_fa
 {
     bt_attempt_t *a = leg->attempt;
     bt_request_t *r = a->task->request;
-    struct bt_learned learned = {.known = false};
+    struct bt_learned learned = {0};
     bt_str_t reason = BT_STR_NULL;
     const bt_leg_view_t view = view_of(leg, reply, &learned);
 
@@ -258,7 +256,7 @@ static int dialect_edits(bt_leg_t *leg, bt_str_t reply, bt_edits_t *edits, bt_fa
 bool bt_leg_reply_is_good(bt_leg_t *leg, bt_failure_t *f)
 {
     bt_attempt_t *a = leg->attempt;
-    struct bt_learned learned = {.known = false};
+    struct bt_learned learned = {0};
     bt_leg_view_t view = view_of(leg, leg->reply.text, &learned);
     bt_str_t reason = BT_STR_NULL;
     bt_edits_t edits;

@@ -21,6 +21,7 @@
 #include "reload/reload.h"
 #include "script/native/hook_op_api.h"
 #include "script/policy/policy_run.h"
+#include "script/shared/prefix_index.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -449,6 +450,13 @@ static void on_lost(void *user)
     bt_dispatch_shared_worker_lost(&g->shared);
 }
 
+/* Likewise. */
+static void on_restarted(void *user, bt_worker_t *w)
+{
+    (void) user;
+    bt_prefix_forget((uint32_t) w->id);
+}
+
 static int start_serving(bt_gateway_t *g)
 {
     char err[BT_CONFIG_ERR_BYTES];
@@ -466,6 +474,7 @@ static int start_serving(bt_gateway_t *g)
     if (rc < 0)
         return rc;
     bt_monitor_on_lost(g->monitor, on_lost, g);
+    bt_monitor_on_restarted(g->monitor, on_restarted, g);
     bt_monitor_set_workers(g->monitor, bt_registry_current(g->registry));
     if ((rc = bt_gateway_fleet_start(g)) < 0 || g->end_asked)
         return rc;

@@ -13,6 +13,7 @@ static int complete(const bt_gateway_t *g, bt_found_change_t *all, bt_found_chan
 
     taken->found.pool = all->found.pool;
     taken->is_gone = all->is_gone;
+    taken->has_ended = all->has_ended;
     if (rc < 0 || all->is_gone)
         return rc;
     return bt_config_check_found(g->fleet_config, all->found.pool, "--workers-kubernetes",

@@ -224,6 +224,22 @@ void bt_prefix_note_inflow(unsigned blocks)
     atomic_store_explicit(&inflow_8, old - (old + 7) / 8 + blocks, memory_order_relaxed);
 }
 
+void bt_prefix_forget(uint32_t worker)
+{
+    for (unsigned set = 0; set < SETS; set++)
+        for (int i = 0; i < WAYS; i++) {
+            if (atomic_load_explicit(&heads[set].keys[i], memory_order_relaxed) == 0)
+                continue;
+            for (int c = 0; c < CELLS; c++) {
+                uint32_t seen = worker;
+                if (atomic_compare_exchange_strong_explicit(&ways[set][i].workers[c], &seen, 0,
+                                                            memory_order_relaxed,
+                                                            memory_order_relaxed))
+                    count(worker, -1);
+            }
+        }
+}
+
 /* Written, not read: what is only read stays the kernel's one page of zeros. A set is never larger than a page. */
 void bt_prefix_warm(void)
 {

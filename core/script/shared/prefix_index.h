@@ -38,6 +38,8 @@ void bt_prefix_matches_clear(bt_prefix_matches_t *matches);
 void bt_prefix_matches_add(bt_prefix_matches_t *matches, uint32_t worker, unsigned blocks);
 /* Blocks of this worker; 0 when it has none. */
 unsigned bt_prefix_matched(const bt_prefix_matches_t *matches, uint32_t worker);
+/* Its engine is another process: it has nothing. Some ms where the index is full: off the request path. */
+void bt_prefix_forget(uint32_t worker);
 /* How many blocks the index holds for the worker, about. */
 unsigned bt_prefix_cached(uint32_t worker);
 /* For whoever takes a recorded decision again: so many it held then. */

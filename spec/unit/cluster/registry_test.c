@@ -766,6 +766,48 @@ static void changes_come_alone(void **state)
     assert_string_equal(find("p1")->spec.url, "http://127.0.0.1:4");
 }
 
+/* Another process at the same place: what was known of the first one is not carried over, and it is told from one that only left. */
+static void an_ended_one_has_a_successor(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_PREFILL, 1);
+    assert_int_equal(apply(), 0);
+    (void) change("http://127.0.0.1:1", false);
+    (void) change("http://127.0.0.1:2", false);
+    assert_int_equal(take_changes(), 0);
+    bt_worker_t *p0 = bt_worker_ref(find("p0")), *p1 = bt_worker_ref(find("p1"));
+    bt_worker_set_health(p0, BT_HEALTH_UP, "");
+    bt_worker_set_health(p1, BT_HEALTH_UP, "");
+    p0->has_learned = true;
+    p1->draining = true;
+    p0->draining = true;
+    change("http://127.0.0.1:1", false)->has_ended = true;
+    change("http://127.0.0.1:2", false)->has_ended = true;
+    assert_int_equal(take_changes(), 0);
+    assert_true(find("p0") != p0 && find("p1") != p1);
+    assert_true(p0->has_ended && p1->has_ended);
+    assert_false(find("p0")->has_learned);
+    assert_int_equal(find("p0")->health, BT_HEALTH_UNKNOWN);
+    assert_int_equal(find("p1")->health, BT_HEALTH_UNKNOWN);
+    /* who else names it describes it, and has drained it */
+    assert_int_equal(sources("p0"),
+                     BT_NAMED_BIT(BT_NAMED_CONFIG) | BT_NAMED_BIT(BT_NAMED_KUBERNETES));
+    assert_true(find("p0")->draining);
+    assert_false(find("p1")->draining);
+    bt_worker_unref(p0);
+    bt_worker_unref(p1);
+
+    p1 = bt_worker_ref(find("p1"));
+    (void) change("http://127.0.0.1:2", true);
+    assert_int_equal(take_changes(), 0);
+    assert_false(p1->has_ended);
+    bt_worker_unref(p1);
+    p0 = find("p0");
+    change("http://127.0.0.1:1", true)->has_ended = true; /* the configuration names it still */
+    assert_int_equal(take_changes(), 0);
+    assert_ptr_equal(find("p0"), p0);
+}
+
 static void a_bad_change_keeps_no_other(void **state)
 {
     (void) state;
@@ -836,6 +878,7 @@ int main(void)
         CASE(what_is_found_anew_is_registered_still),
         CASE(a_bad_finding_changes_nothing),
         CASE(changes_come_alone),
+        CASE(an_ended_one_has_a_successor),
         CASE(a_bad_change_keeps_no_other),
         CASE(names_that_look_like_numbers),
         CASE(loops_hammer_while_the_registry_applies),

@@ -130,6 +130,33 @@ static void states(void **state)
     assert_int_equal(state_of(STATUS("},\"status\":[],\"spec\":7")), BT_KUBE_NOT_READY);
 }
 
+static uint64_t life_of(const char *uid, const char *containers)
+{
+    char text[512];
+
+    snprintf(text, sizeof text,
+             "{\"metadata\":{\"name\":\"p\",\"namespace\":\"n\",\"uid\":\"%s\"},"
+             "\"status\":{\"containerStatuses\":%s}}",
+             uid, containers);
+    (void) state_of(text);
+    return pod.life;
+}
+
+/* Another pod, or a container that has ended or begun again; not what comes and goes while it runs. */
+static void lives(void **state)
+{
+#define CONTAINER(count, ready, state)                                                             \
+    "[{\"name\":\"c\",\"restartCount\":" count ",\"ready\":" ready ",\"state\":{\"" state "\":{}}" \
+                                                                                          "}]"
+    const uint64_t first = life_of("u", CONTAINER("0", "true", "running"));
+    (void) state;
+    assert_int_equal(life_of("u", CONTAINER("0", "false", "running")), first);
+    assert_int_not_equal(life_of("v", CONTAINER("0", "true", "running")), first);
+    assert_int_not_equal(life_of("u", CONTAINER("0", "false", "terminated")), first);
+    assert_int_not_equal(life_of("u", CONTAINER("1", "true", "running")), first);
+    assert_int_equal(life_of("u", "7"), life_of("u", "{}"));
+}
+
 static void what_is_no_pod(void **state)
 {
     static const char *const bad[] = {"",
@@ -152,6 +179,7 @@ int main(void)
         CASE(one_that_says_nothing_is_as_the_source_says),
         CASE(one_that_is_wrong_says_why),
         CASE(states),
+        CASE(lives),
         CASE(what_is_no_pod),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,7 +15,7 @@
 
 static bt_loop_t loop;
 static bt_kube_table_t *t;
-static char told[512]; /* "+url" and "-url" */
+static char told[512]; /* "+port" and "-port"; "~": who was there has ended */
 static unsigned calls, no_memory;
 static const char *refused; /* a port */
 static unsigned waits;
@@ -32,15 +32,17 @@ static int sink(void *user, bt_found_change_t *changes, unsigned count)
         const char *port = strrchr(c->found.spec.url, ':') + 1;
         c->rc = !c->is_gone && refused != NULL && strcmp(port, refused) == 0 ? BT_E_CONFIG : 0;
         snprintf(c->why, sizeof c->why, "not this one");
-        snprintf(told + strlen(told), sizeof told - strlen(told), "%s%s%s ", c->is_gone ? "-" : "+",
-                 port, c->rc < 0 ? "!" : "");
+        snprintf(told + strlen(told), sizeof told - strlen(told), "%s%s%s%s ",
+                 c->is_gone ? "-" : "+", port, c->has_ended ? "~" : "", c->rc < 0 ? "!" : "");
     }
     return 0;
 }
 
+static uint64_t life; /* of the pods that come */
+
 static void pod(const char *name, enum bt_kube_state state, unsigned first, unsigned count)
 {
-    bt_kube_pod_t p = {.state = state, .namespace = "n"};
+    bt_kube_pod_t p = {.state = state, .namespace = "n", .life = life};
     char url[64];
     snprintf(p.name, sizeof p.name, "%s", name);
     for (; p.worker_count < count; p.worker_count++) {
@@ -141,13 +143,46 @@ static void an_address_is_who_has_it_last(void **state)
     pod("a", BT_KUBE_READY, 1, 1);
     expect("+1 ");
     pod("b", BT_KUBE_READY, 1, 1); /* told before a's end */
-    expect("+1 ");
+    expect("+1~ ");
     pod("a", BT_KUBE_ENDED, 0, 0);
     drop("a");
     expect("");
     drop("b");
     pod("c", BT_KUBE_READY, 1, 1);
+    expect("+1~ ");
+}
+
+/* The same pod, or one of its name, with other processes: at once, at the next look, or as it goes. */
+static void processes_that_have_ended_are_told(void **state)
+{
+    (void) state;
+    pod("a", BT_KUBE_READY, 1, 2);
+    expect("+1 +2 ");
+    life = 2;
+    pod("a", BT_KUBE_READY, 1, 2);
+    expect("+1~ +2~ ");
+    pod("a", BT_KUBE_READY, 1, 2);
+    expect("");
+    drop("a");
+    pod("a", BT_KUBE_READY, 1, 1);
+    expect("+1~ -2~ ");
+    pod("a", BT_KUBE_NOT_READY, 0, 0); /* it lives */
+    expect("-1 ");
+    pod("a", BT_KUBE_READY, 1, 1);
     expect("+1 ");
+    life = 3;
+    pod("a", BT_KUBE_NOT_READY, 0, 0);
+    expect("-1~ ");
+    pod("a", BT_KUBE_READY, 1, 1);
+    expect("+1 ");
+    no_memory = 1; /* told again as it was */
+    life = 4;
+    pod("a", BT_KUBE_READY, 1, 1);
+    calls = 0;
+    while (calls < 1 && ++waits < 100)
+        turn(150);
+    expect("+1~ ");
+    life = 0;
 }
 
 static void who_is_not_listed_is_gone(void **state)
@@ -163,7 +198,7 @@ static void who_is_not_listed_is_gone(void **state)
     bt_kube_table_begin_list(t);
     pod("b", BT_KUBE_READY, 2, 1);
     bt_kube_table_end_list(t);
-    expect("-1 ");
+    expect("-1~ ");
     assert_int_equal(count(BT_KUBE_READY), 1);
 }
 
@@ -209,7 +244,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(many_changes_of_a_moment_are_one), CASE(an_address_is_who_has_it_last),
         CASE(who_is_not_listed_is_gone),        CASE(what_is_refused_is_told_and_taken_back),
-        CASE(without_memory_it_comes_again),
+        CASE(without_memory_it_comes_again),    CASE(processes_that_have_ended_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -167,7 +167,7 @@ static void kinds_are_obeyed(void **state)
     w = fleet_add(&f, BT_ROLE_PREFILL, "NixlPushConnector");
     fleet_add(&f, BT_ROLE_DECODE, "NixlPushConnector");
     assert_plan_fails(&f, text, "which can only be \"handoff\"");
-    w->learned.known = true;
+    w->has_learned = true;
     assert_int_equal(plan_once(&f, text).first.kind, BT_PLAN_BOOTSTRAP);
     snprintf(text, sizeof(text), POLICY("%s"), handoff);
     assert_int_equal(plan_once(&f, text).first.kind, BT_PLAN_HANDOFF);
@@ -206,7 +206,7 @@ static void kinds_change_with_what_is_learned(void **state)
     w = fleet_add(&f, BT_ROLE_PREFILL, "NixlPushConnector");
     fleet_add(&f, BT_ROLE_DECODE, "NixlPushConnector");
     for (unsigned i = 0; i < 4; i++) {
-        w->learned.known = i % 2 == 1;
+        w->has_learned = i % 2 == 1;
         assert_int_equal(bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice), 0);
         assert_int_equal(choice.first.kind, i % 2 == 1 ? BT_PLAN_BOOTSTRAP : BT_PLAN_HANDOFF);
     }

@@ -86,6 +86,23 @@ static void blocks_are_counted_by_worker(void **state)
     assert_int_equal(bt_prefix_cached(6), 0);
 }
 
+static void an_engine_that_is_gone_is_forgotten(void **state)
+{
+    bt_prefix_matches_t m;
+    uint64_t a[10];
+    (void) state;
+
+    chain(a, 10, 3, 0);
+    bt_prefix_insert(a, 10, 5, 1000);
+    bt_prefix_insert(a, 4, 6, 1000);
+    bt_prefix_forget(5);
+    assert_int_equal(bt_prefix_cached(5), 0);
+    assert_int_equal(bt_prefix_cached(6), 4);
+    bt_prefix_find(a, 10, &m);
+    assert_int_equal(bt_prefix_matched(&m, 5), 0);
+    assert_int_equal(bt_prefix_matched(&m, 6), 4);
+}
+
 /* A block that everybody has remembers fifteen; each of the last ones is among them. */
 static void many_workers_share_a_block(void **state)
 {
@@ -171,6 +188,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(warm_memory_costs_no_page_faults),
         cmocka_unit_test_setup(the_longest_match_comes_first, forget),
+        cmocka_unit_test_setup(an_engine_that_is_gone_is_forgotten, forget),
         cmocka_unit_test_setup(blocks_are_counted_by_worker, forget),
         cmocka_unit_test_setup(many_workers_share_a_block, forget),
         cmocka_unit_test_setup(the_least_recent_go_first, forget),
