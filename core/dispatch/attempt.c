@@ -198,6 +198,14 @@ static void on_engine_check(bt_timer_t *timer)
     bt_attempt_fail(a, &f, NULL, 0);
 }
 
+void bt_attempt_kv_lost(bt_attempt_t *a)
+{
+    bt_failure_t f = bt_leg_failure(bt_attempt_prefill(a), BT_E_LOST, true);
+
+    f.reason = "prefill has gone before decode had its KV";
+    bt_attempt_fail(a, &f, &a->pair.prefill, 1);
+}
+
 /* ---- events of legs that go well ---- */
 
 /* Prefill's 200 that is none: an engine's words inside it have the status that they stand for. One that is too long is so at any

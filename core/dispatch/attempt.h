@@ -43,6 +43,8 @@ static inline bool bt_attempt_uses_reply(const bt_attempt_t *a)
 void bt_attempt_fail(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const *guilty,
                      unsigned guilty_count);
 /* The same, blaming whom the failure is to be blamed on. */
+/* Prefill is lost and decode waits for its KV: fails what may be planned anew. */
+void bt_attempt_kv_lost(bt_attempt_t *a);
 void bt_attempt_fail_leg(bt_leg_t *leg, const bt_failure_t *f);
 /* Ends its call, and tells the engine. */
 void bt_attempt_stop_leg(bt_leg_t *leg);

@@ -3,8 +3,10 @@
  * The control loop finds out (core/cluster/loss.h) and writes every loop a mail without a word of
  * whom it is about: the worker says that itself. A loop looks at its legs only then, GRACE_MS
  * later, so that what has arrived already is read before. A leg that got a byte since the first
- * evidence, and one that its client holds up, stays. At most A_TURN legs end in a turn: each may be
- * planned anew, and thousands at once would hold up those that are well.
+ * evidence, and one that its client holds up, stays. So does an answer whose prefill is lost, unless
+ * prefill answered so lately that its KV is hardly there yet: decode would wait for it, some engines
+ * for minutes. At most A_TURN legs end in a turn: each may be planned anew, and thousands at once
+ * would hold up those that are well.
  */
 #include "dispatch/attempt.h"
 #include "dispatch/dispatcher.h"
@@ -12,18 +14,16 @@
 
 #define GRACE_MS 250
 #define A_TURN 64
+#define KV_MOVES_MS 5000
 
 typedef struct search {
     uint64_t now_ms, next_ms; /* next_ms: until the grace of another loss ends; 0 = of none */
 } search_t;
 
-static bool is_to_end(const bt_leg_t *leg, search_t *s)
+static bool is_grace_over(const bt_worker_t *w, search_t *s)
 {
-    if (!bt_leg_running(leg) || bt_call_paused(&leg->call))
-        return false;
-    const uint64_t lost_at_ms = bt_worker_lost_at(leg->worker);
-    if (lost_at_ms == 0 || leg->last_bytes_ms >= bt_worker_lost_since(leg->worker))
-        return false;
+    const uint64_t lost_at_ms = bt_worker_lost_at(w);
+
     if (s->now_ms >= lost_at_ms + GRACE_MS)
         return true;
     const uint64_t left_ms = lost_at_ms + GRACE_MS - s->now_ms;
@@ -32,16 +32,35 @@ static bool is_to_end(const bt_leg_t *leg, search_t *s)
     return false;
 }
 
+static bool is_to_end(const bt_leg_t *leg, search_t *s)
+{
+    return bt_leg_running(leg) && !bt_call_paused(&leg->call) && bt_worker_is_lost(leg->worker) &&
+           leg->last_bytes_ms < bt_worker_lost_since(leg->worker) && is_grace_over(leg->worker, s);
+}
+
+static bool waits_in_vain(const bt_attempt_t *a, search_t *s)
+{
+    const bt_leg_t *p = &a->legs[0], *d = &a->legs[1];
+
+    return !a->ended && !a->committed && p->worker != NULL && p->state == BT_LEG_DONE &&
+           bt_leg_running(d) && bt_worker_is_lost(p->worker) &&
+           bt_worker_lost_since(p->worker) < a->prefill_done_us / 1000 + KV_MOVES_MS &&
+           is_grace_over(p->worker, s);
+}
+
 static bt_leg_t *find_leg(const bt_request_t *r, search_t *s)
 {
     for (unsigned i = 0; r->encode != NULL && i < r->encode->count; i++)
         if (is_to_end(&r->encode->parts[i].leg, s))
             return &r->encode->parts[i].leg;
     for (unsigned i = 0; i < r->task_count; i++)
-        for (bt_attempt_t *a = r->tasks[i].attempt; a != NULL; a = a->before)
+        for (bt_attempt_t *a = r->tasks[i].attempt; a != NULL; a = a->before) {
+            if (waits_in_vain(a, s))
+                return &a->legs[0];
             for (unsigned k = 0; k < 2; k++)
                 if (is_to_end(&a->legs[k], s))
                     return &a->legs[k];
+        }
     return NULL;
 }
 
@@ -59,6 +78,8 @@ static unsigned end_legs(bt_dispatcher_t *d, bt_list_t *requests, search_t *s, u
             bt_stats_inc(&d->stats, lost_legs);
             if (leg->role == BT_LEG_ENCODE)
                 bt_encode_lost(leg);
+            else if (!bt_leg_running(leg))
+                bt_attempt_kv_lost(leg->attempt);
             else
                 bt_relay_lost(leg);
         }
