@@ -2,6 +2,7 @@
 #include "identity/jwt.h"
 
 #include "base/err.h"
+#include "identity/base64url.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -221,6 +222,14 @@ static void signatures_are_looked_at(void **state)
     check("ECDSA in DER", joined(text, other), BT_AUTH_TOKEN_SIGNATURE);
     free(other);
     free(text);
+    other = sign_as(text = unsigned_token("{\"alg\":\"ES256\",\"kid\":\"e\"}", GOOD), ec, false);
+    unsigned char raw[65] = {0};
+    assert_int_equal(bt_base64url_decode(bt_str(other), raw, sizeof raw), 64);
+    free(other);
+    other = b64(raw, 65);
+    check("ECDSA with a byte behind it", joined(text, other), BT_AUTH_TOKEN_SIGNATURE);
+    free(other);
+    free(text);
     check("too short", with_end(token_of(RS, GOOD, rsa), ".AAAA"), BT_AUTH_TOKEN_SIGNATURE);
     check("Ed25519 of zeros",
           with_end(
@@ -264,6 +273,23 @@ static void other_spellings_are_refused(void **state)
     check("five parts", strdup("eyJhbGciOiJSUzI1NiJ9.e30.e30.e30.e30"), BT_AUTH_TOKEN_MALFORMED);
     check("empty parts", strdup(".."), BT_AUTH_TOKEN_MALFORMED);
     free(good);
+}
+
+static void base64url_has_one_spelling(void **state)
+{
+    static const struct {
+        const char *text;
+        long n;
+    } rows[] = {{"", 0},      {"QQ", 1},    {"QR", -1},    {"QQ==", -1},  {"QUI", 2},
+                {"QUJ", -1},  {"QUJD", 3},  {"Q", -1},     {"QUJDR", -1}, {"-_-_", 3},
+                {"+/+/", -1}, {"QU I", -1}, {"QUI\n", -1}, {"A", -1},     {"QUJDA", -1}};
+    unsigned char out[3];
+
+    (void) state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (bt_base64url_decode(bt_str(rows[i].text), out, sizeof out) != rows[i].n)
+            fail_msg("\"%s\"", rows[i].text);
+    assert_int_equal(bt_base64url_decode(BT_STR("QUJDRA"), out, sizeof out), -1); /* no room */
 }
 
 /* ---- claims ---- */
@@ -490,6 +516,7 @@ int main(void)
         cmocka_unit_test(keys_in_headers_are_not_looked_at),
         cmocka_unit_test(signatures_are_looked_at),
         cmocka_unit_test(other_spellings_are_refused),
+        cmocka_unit_test(base64url_has_one_spelling),
         cmocka_unit_test(claims_are_looked_at),
         cmocka_unit_test(sizes_are_bounded),
         cmocka_unit_test(says_who_it_is),

@@ -158,7 +158,8 @@ static void hashed_keys_count(void **state)
 
 static void models_are_patterns(void **state)
 {
-    const bt_identity_t all = {0}, some = {.models = BT_STR("llama-*,m2")};
+    const bt_identity_t all = {0}, some = {.models = BT_STR("llama-*,m2")},
+                        named = {.models = BT_STR("*")};
 
     (void) state;
     assert_true(bt_identity_may_use(&all, BT_STR("")));
@@ -167,6 +168,8 @@ static void models_are_patterns(void **state)
     assert_false(bt_identity_may_use(&some, BT_STR("m22")));
     assert_false(bt_identity_may_use(&some, BT_STR("llama")));
     assert_false(bt_identity_may_use(&some, BT_STR("")));
+    assert_true(bt_identity_may_use(&named, BT_STR("any")));
+    assert_false(bt_identity_may_use(&named, BT_STR("")));
 }
 
 static void refuses_what_would_lock_out_or_let_in(void **state)
