@@ -6,7 +6,7 @@
 -- Until there are workers, requests are answered 503. Configurations per engine are in /usr/share/doc/baton/examples.
 
 return {
-  -- Clients. Beyond loopback give them keys: client_api_keys_file = "clients.keys".
+  -- Clients. Beyond loopback give them keys: baton key new clients.keys, and client_api_keys_file = "clients.keys".
   host = "127.0.0.1",
   port = 30000,
 
