@@ -138,6 +138,30 @@ describe("hashed keys", function()
     refused(ask(two), 401, "has expired", INVALID)
   end)
 
+  it("come and go while others are served: no request of theirs fails", function()
+    local path = proc.path("keys.txt")
+    local mine = new_key(path, "--tenant", "mine")
+    start({ "--client-api-keys-file", path })
+    local c = http.connect(f.port)
+    for _ = 1, 6 do
+      local passing = new_key(path)
+      local seen = false
+      eventually(function()
+        for _ = 1, 10 do
+          c:ask({ path = "/v1/completions", headers = bearer(mine), body = BODY })
+          assert.equal(200, c:wait(nil, 10).status)
+        end
+        local status = ask(passing).status
+        if status == 200 and not seen then
+          seen = true
+          assert.equal(0, (baton_key("revoke", path, id_of(passing))))
+        end
+        return seen and status == 401
+      end, 20, "the key has come and gone")
+    end
+    c:close()
+  end)
+
   it("are known by their ids, and the keys themselves to nobody", function()
     local path = proc.path("keys.txt")
     local acme, other = new_key(path, "--tenant", "acme"), new_key(path, "--tenant", "acme")
