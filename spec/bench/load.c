@@ -43,6 +43,7 @@ struct client {
     uint64_t due_us;
     size_t sent, got;    /* bytes; of a stream of chunks, `got` stands still at ANSWER_MAX */
     struct client *next; /* idle */
+    char tail[5];        /* the last bytes of a stream of chunks, however they came */
     char answer[];
 };
 
@@ -258,7 +259,10 @@ static bool take_chunks(struct client *c, const char *p, size_t n)
         chunks++;
         at++;
     }
-    return n >= 5 ? memcmp(last - 5, "0\r\n\r\n", 5) == 0 : memcmp("0\r\n\r\n" + 5 - n, p, n) == 0;
+    const size_t fresh = n < sizeof(c->tail) ? n : sizeof(c->tail);
+    memmove(c->tail, c->tail + fresh, sizeof(c->tail) - fresh);
+    memcpy(c->tail + sizeof(c->tail) - fresh, last - fresh, fresh);
+    return memcmp(c->tail, "0\r\n\r\n", sizeof(c->tail)) == 0;
 }
 
 static void on_readable(struct client *c)
