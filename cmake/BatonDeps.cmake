@@ -34,7 +34,7 @@ pkg_check_modules(ibverbs QUIET IMPORTED_TARGET GLOBAL "libibverbs>=1.14")
 # Optional, both or none: engines that register by ZeroMQ (Debian packages libzmq3-dev, and libmsgpack-dev or, since 13,
 # libmsgpack-c-dev).
 if(BT_ZMQ)
-  pkg_check_modules(libzmq QUIET IMPORTED_TARGET GLOBAL "libzmq>=4.2")
+  pkg_check_modules(libzmq QUIET IMPORTED_TARGET GLOBAL "libzmq>=4.3")
   pkg_search_module(msgpack QUIET IMPORTED_TARGET GLOBAL msgpack-c msgpack)
   if(libzmq_FOUND AND msgpack_FOUND)
     set(BT_HAS_ZMQ ON)

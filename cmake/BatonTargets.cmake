@@ -17,6 +17,20 @@ function(bt_library name)
   target_link_libraries(${name} ${scope} ${arg_DEPS})
 endfunction()
 
+# bt_load_library(<target> <PkgConfig target> <macro>)
+# The target includes its headers and does not link with it: it loads the file that the macro names (base/library.h).
+function(bt_load_library target library macro)
+  get_target_property(files ${library} INTERFACE_LINK_LIBRARIES)
+  list(GET files 0 file)
+  execute_process(COMMAND ${CMAKE_OBJDUMP} -p ${file} OUTPUT_VARIABLE text)
+  string(REGEX MATCH "SONAME +([^\n]+)" found "${text}")
+  if(NOT found)
+    message(FATAL_ERROR "${file}: ${CMAKE_OBJDUMP} does not tell its SONAME; is it a shared library?")
+  endif()
+  target_compile_definitions(${target} PRIVATE ${macro}="${CMAKE_MATCH_1}")
+  target_include_directories(${target} PRIVATE $<TARGET_PROPERTY:${library},INTERFACE_INCLUDE_DIRECTORIES>)
+endfunction()
+
 # bt_program(<name> SOURCES <file>... DEPS <target>...)
 # A program that is left at the top of the build folder.
 function(bt_program name)

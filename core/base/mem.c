@@ -97,6 +97,13 @@ void bt_mem_open(void)
     atomic_store(&reserve, malloc(RESERVE_BYTES));
 }
 
+void bt_mem_settle(void)
+{
+#if !BT_ASAN
+    (void) malloc_trim(0);
+#endif
+}
+
 void *bt_mem_must(size_t size)
 {
     void *p = malloc(size);

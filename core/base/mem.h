@@ -36,6 +36,8 @@ void *bt_mem_must(size_t size);
 
 /* Once, before threads: sets the reserve aside and tells malloc to give large blocks back to the system. */
 void bt_mem_open(void);
+/* The start is over: what it took and gave back is the system's again. Not beside traffic: it holds up every thread that allocates. */
+void bt_mem_settle(void);
 /* The reserve has been used: take nothing in that can be refused. Tries to set it aside again. */
 bool bt_mem_is_short(void);
 

@@ -6,10 +6,12 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "discovery/libcurl.h"
 
 #include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define CONNECT_MS 5000L
 /* Of one call in one turn: a few hundred microseconds of decryption and parsing. */
@@ -222,25 +224,23 @@ static size_t on_header(char *line, size_t one, size_t n, void *user)
     return n;
 }
 
-/* "host:port:address" */
+/* "host:port:address", where the host is a name. */
 static int add_address(bt_https_call_t *call, const bt_https_request_t *request)
 {
-    char *host = NULL, *port = NULL, line[512];
-    CURLU *url = curl_url();
-    int rc = BT_E_INVAL;
+    const char *host = strstr(request->url, "://");
+    char line[512];
 
-    if (url == NULL || curl_url_set(url, CURLUPART_URL, request->url, 0) != CURLUE_OK ||
-        curl_url_get(url, CURLUPART_HOST, &host, 0) != CURLUE_OK ||
-        curl_url_get(url, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) != CURLUE_OK)
-        goto out;
-    snprintf(line, sizeof line, "+%s:%s:%s", host, port, request->address);
+    if (host == NULL)
+        return BT_E_INVAL;
+    host += 3;
+    const int host_n = (int) strcspn(host, ":/");
+    const char *port = host[host_n] == ':'                       ? host + host_n + 1
+                       : strncmp(request->url, "https:", 6) == 0 ? "443"
+                                                                 : "80";
+    snprintf(line, sizeof line, "+%.*s:%.*s:%s", host_n, host, (int) strcspn(port, "/"), port,
+             request->address);
     call->addresses = curl_slist_append(NULL, line);
-    rc = call->addresses != NULL ? 0 : BT_E_NOMEM;
-out:
-    curl_free(host);
-    curl_free(port);
-    curl_url_cleanup(url);
-    return rc;
+    return call->addresses != NULL ? 0 : BT_E_NOMEM;
 }
 
 static int add_token(bt_https_call_t *call, const char *token)
@@ -325,10 +325,13 @@ void bt_https_cancel(bt_https_call_t *call)
 
 /* ---- life ---- */
 
-int bt_https_new(bt_https_t **https_p, bt_loop_t *loop)
+int bt_https_new(bt_https_t **https_p, bt_loop_t *loop, char *err, size_t err_size)
 {
-    bt_https_t *h = calloc(1, sizeof *h);
+    int rc = bt_libcurl_load(err, err_size);
 
+    if (rc < 0)
+        return rc;
+    bt_https_t *h = calloc(1, sizeof *h);
     if (h == NULL || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
         free(h);
         return BT_E_NOMEM;

@@ -44,7 +44,8 @@ struct bt_https_call {
     char error[256];
 };
 
-int bt_https_new(bt_https_t **https_p, bt_loop_t *loop);
+/* Without libcurl it says so in err. */
+int bt_https_new(bt_https_t **https_p, bt_loop_t *loop, char *err, size_t err_size);
 /* Frees itself as soon as the loop has let go of its sockets. No call may run. */
 void bt_https_close(bt_https_t *https);
 int bt_https_get(bt_https_t *https, bt_https_call_t *call, const bt_https_request_t *request);

@@ -549,7 +549,7 @@ int bt_kube_open(bt_kube_t **kube_p, bt_loop_t *loop, const bt_kube_options_t *o
     if (rc == 0)
         rc = bt_kube_table_new(&k->table, loop, k->label, k->options->pool, sink, user);
     if (rc == 0)
-        rc = bt_https_new(&k->https, loop);
+        rc = bt_https_new(&k->https, loop, err, err_size);
     if (rc < 0) {
         bt_kube_table_free(k->table);
         free_kube(k);

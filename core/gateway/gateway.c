@@ -345,6 +345,7 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
         bt_gateway_close(g);
         return rc;
     }
+    bt_mem_settle(); /* policies have been tried with fleets of thousands */
     *gateway_p = g;
     return 0;
 }

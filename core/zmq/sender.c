@@ -1,6 +1,7 @@
 #include "zmq/sender.h"
 
 #include "base/err.h"
+#include "zmq/libzmq.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -35,9 +36,11 @@ static int connect_handle(void *handle, const char *endpoint, bt_str_t identity)
 int bt_zmq_sender_new(bt_zmq_sender_t **sender_p, enum bt_zmq_sender_kind kind,
                       const char *endpoint, bt_str_t identity)
 {
-    bt_zmq_sender_t *s = calloc(1, sizeof(*s));
     int rc = BT_E_LIMIT;
 
+    if (bt_libzmq_load() != NULL)
+        return BT_E_CONFIG;
+    bt_zmq_sender_t *s = calloc(1, sizeof(*s));
     if (s == NULL)
         return BT_E_NOMEM;
     if (context_users++ == 0)

@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "zmq/libzmq.h"
 #include "zmq/zap.h"
 
 #include <errno.h>
@@ -29,7 +30,7 @@
 #define QUESTIONS_MAX 64 /* answered before messages are read again */
 #define POLL_FIXED 2     /* wake_fd and who asks whether a peer may come */
 
-const char bt_zmq_not_built[] = "";
+const char bt_zmq_not_built[] = BT_LIBZMQ " cannot be loaded: install the Debian package libzmq5";
 
 typedef struct bt_zmq_socket {
     void *handle;
@@ -71,7 +72,7 @@ typedef struct posted {
 
 bool bt_zmq_is_built(void)
 {
-    return true;
+    return bt_libzmq_load() == NULL;
 }
 
 /* ---- a message ---- */
@@ -300,8 +301,9 @@ static void *run(void *arg)
 
 int bt_zmq_new(bt_zmq_t **zmq_p, bt_loop_t *control)
 {
+    if (!bt_zmq_is_built())
+        return BT_E_CONFIG;
     bt_zmq_t *z = calloc(1, sizeof(*z));
-
     if (z == NULL)
         return BT_E_NOMEM;
     z->control = control;

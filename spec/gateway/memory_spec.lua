@@ -403,6 +403,35 @@ local WORDS = { data = "data (ulimit -d, LimitDATA=)", space = "address space (u
 -- AddressSanitizer's shadow alone is terabytes.
 local limited = os.getenv("BATON_SANITIZE") == "" and it or pending
 
+describe("an idle gateway", function()
+  after_each(function()
+    if f then
+      f:stop()
+    end
+    f = nil
+    proc.clean()
+  end)
+
+  it("has loaded no library that nobody asked for", function()
+    start({})
+    local maps = assert(io.open(("/proc/%d/maps"):format(f.gateway.pid)))
+    local text = maps:read("*a")
+    maps:close()
+    assert.truthy(text:find("libluajit", 1, true))
+    for _, name in ipairs({ "libcurl", "libzmq", "libgnutls", "libkrb5" }) do
+      assert.falsy(text:find(name, 1, true), name)
+    end
+  end)
+
+  limited("has given back what its start took", function()
+    start({ "--loops", "1" })
+    local status = assert(io.open(("/proc/%d/status"):format(f.gateway.pid)))
+    local kib = tonumber(status:read("*a"):match("RssAnon:%s*(%d+)"))
+    status:close()
+    assert.is_true(kib < 5 * 1024, kib)
+  end)
+end)
+
 describe("a limit of the process", function()
   local argv = { fleet.binary("BATON_BIN", "baton"), "run", "--port", "0", "--admin-port", "0", "--worker-urls",
     "http://127.0.0.1:9", "--loops", "2", "--max-buffered-bytes", tostring(128 * MIB) }
