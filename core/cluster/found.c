@@ -61,35 +61,18 @@ static bool is_as_said(const bt_worker_t *w, const bt_worker_spec_t *spec)
            (spec->name == NULL || strcmp(spec->name, w->name) == 0);
 }
 
-/* The place of `old`, whose process has ended: nothing that is known of it holds for the one that is there now. Who names it too still
- * describes it. */
-static int put_successor(finding_t *f, const bt_worker_pool_t *pool, const bt_worker_spec_t *spec,
-                         bt_worker_t *old, unsigned others)
-{
-    bt_worker_t *w;
-    int rc =
-        bt_registry_make_worker(f->r, others != 0 ? &old->spec : spec, &w, f->err, f->err_size);
-
-    if (rc < 0)
-        return rc;
-    f->has_changed = true;
-    f->d.is_taken[old->slot] = true;
-    atomic_store(&old->has_ended, true);
-    if (others != 0)
-        rc = bt_draft_take_over(w, old);
-    bt_draft_put(&f->d, pool->index, w, others | BT_NAMED_BIT(f->source));
-    return rc;
-}
-
-/* old: who is at its place, or NULL. Refused: nothing is put. */
+/* old: who is at its place, or NULL. Who names it too still describes it, but another process makes another worker. Refused: nothing is
+ * put. */
 static int put_described(finding_t *f, const bt_worker_pool_t *pool, const bt_worker_spec_t *spec,
                          bt_worker_t *old, bool has_ended)
 {
     bt_worker_t *w;
     const unsigned others = old != NULL ? atomic_load(&old->sources) & ~BT_NAMED_BIT(f->source) : 0;
     if (old != NULL && has_ended)
-        return put_successor(f, pool, spec, old, others);
-    if (old != NULL && (others != 0 || is_as_said(old, spec))) {
+        atomic_store(&old->has_ended, true);
+    if (old != NULL && has_ended && others != 0)
+        spec = bt_successor_said(old);
+    if (old != NULL && !has_ended && (others != 0 || is_as_said(old, spec))) {
         bt_draft_keep(&f->d, pool->index, old, others | BT_NAMED_BIT(f->source));
         return 0;
     }
@@ -101,7 +84,7 @@ static int put_described(finding_t *f, const bt_worker_pool_t *pool, const bt_wo
         f->d.is_taken[old->slot] = true;
         rc = bt_successor_keep_name(w, old);
     }
-    bt_draft_put(&f->d, pool->index, w, BT_NAMED_BIT(f->source));
+    bt_draft_put(&f->d, pool->index, w, others | BT_NAMED_BIT(f->source));
     return rc;
 }
 

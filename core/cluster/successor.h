@@ -13,6 +13,7 @@
  *   never                      who is down (its first check tells: the old description may have been why), legs, counters
  * It is the same process unless the two descriptions contradict each other in what an engine is given when it starts: role, engine,
  * connector, ports, sizes, version, ids. What only one of them says contradicts nothing. Another address is another place: nobody stood there.
+ * Where the source knows that the process has ended (has_ended), the successor gets who names it, and the drain if others name it too; nothing else.
  */
 #ifndef BT_CLUSTER_SUCCESSOR_H
 #define BT_CLUSTER_SUCCESSOR_H
@@ -37,5 +38,7 @@ int bt_successor_keep_name(bt_worker_t *w, const bt_worker_t *before);
  * A switched role is an operator's word, and holds against a source that says the same role as before. What else the source says is
  * followed; once it says another role than before, so is that. */
 bool bt_successor_is_needed(const bt_worker_t *w, const bt_worker_spec_t *spec);
+/* What its source says of it: w's description but for a role that was switched. */
+const bt_worker_spec_t *bt_successor_said(const bt_worker_t *w);
 
 #endif

@@ -216,7 +216,7 @@ int bt_jwks_url_new(bt_jwks_url_t **j_p, bt_loop_t *loop, const bt_jwks_url_conf
     find_host(j);
     rc = read_ca(j, err, err_size);
     if (rc == 0)
-        rc = bt_https_new(&j->https, loop);
+        rc = bt_https_new(&j->https, loop, err, err_size);
     if (rc < 0) {
         free_when_done(j);
         return rc;

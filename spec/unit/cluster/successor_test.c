@@ -89,7 +89,7 @@ static void serve(bt_worker_t *w)
         bt_engine_ids_read(w,
                            BT_STR("{\"0\":{\"engine_id\":\"one\"},\"1\":{\"engine_id\":\"two\"}}")),
         0);
-    w->learned = (struct bt_learned){.known = true, .engine_id = "e", .port = 5};
+    w->learned = (struct bt_learned){.engine_id = "e", .port = 5};
     atomic_store(&w->has_learned, true);
     atomic_store(&w->draining, true);
     for (unsigned i = 0; i < w->breaker.config.failures; i++)

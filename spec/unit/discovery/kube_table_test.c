@@ -235,7 +235,7 @@ static void without_memory_it_comes_again(void **state)
         turn(150);
     assert_string_equal(told, "");
     drop("a"); /* it may have been taken */
-    expect("-1 +2 ");
+    expect("-1~ +2 ");
 }
 
 int main(void)
