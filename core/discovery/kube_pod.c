@@ -277,29 +277,70 @@ static enum bt_kube_state state_of(bt_str_t metadata, bt_str_t status, char *ip,
     return BT_KUBE_READY;
 }
 
+/* ---- which process ---- */
+
+static unsigned count_ports(bt_str_t container, const char *wanted)
+{
+    const bt_str_t ports = bt_kube_member(container, "ports");
+    bt_json_walk_t walk;
+    bt_str_t one;
+    unsigned count = 0;
+    size_t n;
+
+    if (!bt_kube_is_array(ports))
+        return 0;
+    bt_json_walk(&walk, ports);
+    while (bt_json_walk_next(&walk, &one, &n))
+        count += wanted == NULL || is_text(bt_kube_member(one, "name"), wanted);
+    return count;
+}
+
+/* The name of the engine's container: the one with the port named http, the only one with ports, the only one. Empty: not clear. */
+static bt_str_t engine_of(bt_str_t spec)
+{
+    const bt_str_t containers = bt_kube_member(spec, "containers");
+    bt_str_t one, names[3];
+    unsigned counts[3] = {0};
+    bt_json_walk_t walk;
+    size_t n;
+
+    if (!bt_kube_is_array(containers))
+        return BT_STR_NULL;
+    bt_json_walk(&walk, containers);
+    while (bt_json_walk_next(&walk, &one, &n)) {
+        const bool is[3] = {count_ports(one, "http") > 0, count_ports(one, NULL) > 0, true};
+        for (unsigned i = 0; i < 3; i++)
+            if (is[i] && counts[i]++ == 0)
+                names[i] = bt_kube_member(one, "name");
+    }
+    for (unsigned i = 0; i < 3; i++)
+        if (counts[i] > 0)
+            return counts[i] == 1 ? names[i] : BT_STR_NULL;
+    return BT_STR_NULL;
+}
+
 static uint64_t mix(uint64_t life, bt_str_t word)
 {
     return (life ^ bt_str_hash(word)) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
-/* Which pod it is (one of the same name may follow), and how often each of its containers has begun and ended. */
-static uint64_t life_of(bt_str_t metadata, bt_str_t status)
+/* Which pod it is (one of the same name may follow), and how often its engine has begun and ended. A sidecar's life is its own. */
+static uint64_t life_of(bt_str_t metadata, bt_str_t spec, bt_str_t status)
 {
-    const bt_str_t containers = bt_kube_member(status, "containerStatuses");
+    const bt_str_t all = bt_kube_member(status, "containerStatuses"), engine = engine_of(spec);
     uint64_t life = mix(0, bt_kube_member(metadata, "uid"));
     bt_json_walk_t walk;
     bt_str_t one;
     size_t n;
 
-    if (!bt_kube_is_array(containers))
+    if (!bt_kube_is_array(all) || engine.n == 0)
         return life;
-    bt_json_walk(&walk, containers);
+    bt_json_walk(&walk, all);
     while (bt_json_walk_next(&walk, &one, &n)) {
-        const bt_str_t state = bt_kube_member(one, "state");
-        life = mix(life, bt_kube_member(one, "name"));
+        if (!bt_str_eq(bt_kube_member(one, "name"), engine))
+            continue;
         life = mix(life, bt_kube_member(one, "restartCount"));
-        if (bt_kube_member(state, "terminated").n > 0)
-            life++;
+        life += bt_kube_member(bt_kube_member(one, "state"), "terminated").n > 0;
     }
     return life;
 }
@@ -340,7 +381,7 @@ int bt_kube_pod_read(bt_kube_pod_t *pod, const bt_kube_options_t *source, bt_str
         !bt_kube_text(bt_kube_member(metadata, "namespace"), pod->namespace, sizeof pod->namespace))
         return BT_E_JSON;
     pod->state = state_of(metadata, status, ip, sizeof ip);
-    pod->life = life_of(metadata, status);
+    pod->life = life_of(metadata, spec, status);
     if (pod->state != BT_KUBE_READY)
         return 0;
     if (source->port != NULL)

@@ -27,8 +27,8 @@ const char *bt_kube_state_name(enum bt_kube_state state);
 typedef struct bt_kube_pod {
     char namespace[BT_KUBE_NAME_MAX + 1], name[BT_KUBE_NAME_MAX + 1];
     enum bt_kube_state state;
-    uint64_t life; /* another one where its processes are others: the pod's, or a container's */
-    char why[BT_KUBE_WHY_BYTES];                 /* REFUSED */
+    uint64_t life;               /* another one where its engine is another process */
+    char why[BT_KUBE_WHY_BYTES]; /* REFUSED */
     bt_worker_spec_t workers[BT_KUBE_PORTS_MAX]; /* READY */
     unsigned worker_count;
 } bt_kube_pod_t;

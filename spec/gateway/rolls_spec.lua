@@ -14,8 +14,8 @@ local PROMPT = ("a prompt that is long enough for some blocks; "):rep(8)
 local PUSH = ",connector=NixlPushConnector,ttft=2,itl=1"
 local FLAGS = { "--vllm-pd-disaggregation", "--connector", "NixlPushConnector", "--health-success-threshold", "1" }
 
--- As least_load. `x-prefill: NAME` asks for a prefill and notes that it has the prompt; `x-has: NAME` for who has it, or
--- else NAME.
+-- As least_load. `x-prefill: NAME` asks for a prefill and notes that it has the prompt; `x-has: NAME` for who has it,
+-- or else NAME.
 local POLICY = [[
 return { api = 2, name = "rolls", version = "1", plan = function(req, view)
   local prefill = baton.argmin(view.prefill, "prefill_tokens", "requests")

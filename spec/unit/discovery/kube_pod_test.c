@@ -130,31 +130,43 @@ static void states(void **state)
     assert_int_equal(state_of(STATUS("},\"status\":[],\"spec\":7")), BT_KUBE_NOT_READY);
 }
 
-static uint64_t life_of(const char *uid, const char *containers)
+static uint64_t life_of(const char *uid, const char *containers, const char *statuses)
 {
-    char text[512];
+    char text[1024];
 
     snprintf(text, sizeof text,
              "{\"metadata\":{\"name\":\"p\",\"namespace\":\"n\",\"uid\":\"%s\"},"
-             "\"status\":{\"containerStatuses\":%s}}",
-             uid, containers);
+             "\"spec\":{\"containers\":%s},\"status\":{\"containerStatuses\":%s}}",
+             uid, containers, statuses);
     (void) state_of(text);
     return pod.life;
 }
 
-/* Another pod, or a container that has ended or begun again; not what comes and goes while it runs. */
+/* Another pod, or an engine that has ended or begun again; not what comes and goes while it runs, nor a sidecar. */
 static void lives(void **state)
 {
-#define CONTAINER(count, ready, state)                                                             \
-    "[{\"name\":\"c\",\"restartCount\":" count ",\"ready\":" ready ",\"state\":{\"" state "\":{}}" \
-                                                                                          "}]"
-    const uint64_t first = life_of("u", CONTAINER("0", "true", "running"));
+#define ENDED(count, state)                                                                        \
+    "[{\"name\":\"c\",\"restartCount\":" count ",\"ready\":false,\"state\":{\"" state "\":{}}}]"
+#define RUNS "[{\"name\":\"c\",\"restartCount\":0,\"ready\":true,\"state\":{\"running\":{}}}]"
+#define PORT(name) ",\"ports\":[{\"name\":\"" name "\",\"containerPort\":1}]"
+    static const char *const specs[] = {
+        "[{\"name\":\"c\"}]", "[{\"name\":\"x\"},{\"name\":\"c\"" PORT("api") "}]",
+        "[{\"name\":\"x\"" PORT("metrics") "},{\"name\":\"c\"" PORT("http") "}]"};
+    static const char *const others[] = {
+        "[{\"name\":\"c\"},{\"name\":\"x\"}]", "[{\"name\":\"c\"},{\"name\":\"x\"" PORT("api") "}]",
+        "[{\"name\":\"c\"" PORT("metrics") "},{\"name\":\"x\"" PORT("http") "}]", "7", "[7]"};
     (void) state;
-    assert_int_equal(life_of("u", CONTAINER("0", "false", "running")), first);
-    assert_int_not_equal(life_of("v", CONTAINER("0", "true", "running")), first);
-    assert_int_not_equal(life_of("u", CONTAINER("0", "false", "terminated")), first);
-    assert_int_not_equal(life_of("u", CONTAINER("1", "true", "running")), first);
-    assert_int_equal(life_of("u", "7"), life_of("u", "{}"));
+    for (unsigned i = 0; i < 3; i++) {
+        const uint64_t first = life_of("u", specs[i], RUNS);
+        assert_int_equal(life_of("u", specs[i], ENDED("0", "running")), first);
+        assert_int_not_equal(life_of("v", specs[i], RUNS), first);
+        assert_int_not_equal(life_of("u", specs[i], ENDED("0", "terminated")), first);
+        assert_int_not_equal(life_of("u", specs[i], ENDED("1", "running")), first);
+        assert_int_equal(life_of("u", specs[i], "7"), life_of("u", specs[i], "{}"));
+    }
+    for (unsigned i = 0; i < sizeof others / sizeof others[0]; i++)
+        assert_int_equal(life_of("u", others[i], RUNS),
+                         life_of("u", others[i], ENDED("1", "terminated")));
 }
 
 static void what_is_no_pod(void **state)
