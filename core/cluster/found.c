@@ -61,22 +61,19 @@ static bool is_as_said(const bt_worker_t *w, const bt_worker_spec_t *spec)
            (spec->name == NULL || strcmp(spec->name, w->name) == 0);
 }
 
-/* old: who is at its place, or NULL. Who names it too still describes it, but another process makes another worker. Refused: nothing is
- * put. */
+/* old: who is at its place, or NULL; who else names it describes it. Refused: nothing is put. */
 static int put_described(finding_t *f, const bt_worker_pool_t *pool, const bt_worker_spec_t *spec,
                          bt_worker_t *old, bool has_ended)
 {
     bt_worker_t *w;
     const unsigned others = old != NULL ? atomic_load(&old->sources) & ~BT_NAMED_BIT(f->source) : 0;
-    if (old != NULL && has_ended)
-        atomic_store(&old->has_ended, true);
-    if (old != NULL && has_ended && others != 0)
-        spec = bt_successor_said(old);
     if (old != NULL && !has_ended && (others != 0 || is_as_said(old, spec))) {
         bt_draft_keep(&f->d, pool->index, old, others | BT_NAMED_BIT(f->source));
         return 0;
     }
-    int rc = bt_successor_make(f->r, BT_SUCCESSOR_DESCRIBED, spec, old, &w, f->err, f->err_size);
+    int rc = bt_successor_make(f->r, has_ended ? BT_SUCCESSOR_ENDED : BT_SUCCESSOR_DESCRIBED,
+                               others != 0 ? bt_successor_said_of(old) : spec, old, &w, f->err,
+                               f->err_size);
     if (rc < 0)
         return rc;
     f->has_changed = true;
@@ -84,6 +81,10 @@ static int put_described(finding_t *f, const bt_worker_pool_t *pool, const bt_wo
         f->d.is_taken[old->slot] = true;
         rc = bt_successor_keep_name(w, old);
     }
+    if (old != NULL && has_ended)
+        atomic_store(&old->has_ended, true);
+    if (has_ended && others == 0) /* whoever drained it meant the one that has ended */
+        atomic_store(&w->draining, false);
     bt_draft_put(&f->d, pool->index, w, others | BT_NAMED_BIT(f->source));
     return rc;
 }

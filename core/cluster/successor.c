@@ -98,6 +98,7 @@ static void carry_process(bt_worker_t *w, bt_worker_t *before)
 
 static int carry_ids(bt_worker_t *w, bt_worker_t *before)
 {
+    const bool has_learned = atomic_load(&before->has_learned);
     int rc = 0;
 
     pthread_mutex_lock(&before->lock);
@@ -111,7 +112,7 @@ static int carry_ids(bt_worker_t *w, bt_worker_t *before)
         memcpy(w->engine_ids, before->engine_ids, w->engine_id_count * sizeof *w->engine_ids);
     }
     pthread_mutex_unlock(&before->lock);
-    atomic_store(&w->has_learned, atomic_load(&before->has_learned));
+    atomic_store(&w->has_learned, has_learned);
     atomic_store(&w->has_engine_ids, w->engine_ids != NULL);
     atomic_store(&w->first_token_differs, atomic_load(&before->first_token_differs));
     return rc;
@@ -123,21 +124,9 @@ static bool speak_alike(const bt_worker_t *a, const bt_worker_t *b)
            (a->dialect != NULL && b->dialect != NULL && strcmp(a->dialect, b->dialect) == 0);
 }
 
-static bool is_named_by_many(const bt_worker_t *w)
-{
-    const unsigned sources = atomic_load(&w->sources);
-
-    return (sources & (sources - 1)) != 0;
-}
-
 static int carry(bt_worker_t *w, bt_worker_t *before, enum bt_successor_by by)
 {
     carry_names(w, before);
-    if (atomic_load(&before->has_ended)) {
-        if (!is_named_by_many(before)) /* it was the pod that was drained */
-            atomic_store(&w->draining, false);
-        return 0;
-    }
     w->registered_at_ms = before->registered_at_ms; /* or it would have fallen silent long ago */
     if (by != BT_SUCCESSOR_SWITCHED)
         carry_doubt(w, before);
@@ -149,14 +138,14 @@ static int carry(bt_worker_t *w, bt_worker_t *before, enum bt_successor_by by)
 
 /* ---- a role that was switched ---- */
 
-const bt_worker_spec_t *bt_successor_said(const bt_worker_t *w)
+const bt_worker_spec_t *bt_successor_said_of(const bt_worker_t *w)
 {
     return w->said != NULL ? w->said : &w->spec;
 }
 
 bool bt_successor_is_needed(const bt_worker_t *w, const bt_worker_spec_t *spec)
 {
-    return !bt_worker_spec_same(bt_successor_said(w), spec);
+    return !bt_worker_spec_same(bt_successor_said_of(w), spec);
 }
 
 static bool is_same_text(const char *a, const char *b)
@@ -201,9 +190,9 @@ static int keep_said(bt_worker_t *w, const bt_worker_spec_t *said)
 /* Not one of another connector, or of the other role, nor one that comes by a word of its own. */
 static bool has_word_for(const bt_worker_t *before, const bt_worker_t *now)
 {
-    return before->registered_at_ms != 0 && !atomic_load(&before->has_ended) &&
-           now->spec.registered.kv_address[0] == '\0' && before->spec.role == now->spec.role &&
-           before->pair_rules.family != NULL && now->pair_rules.family != NULL &&
+    return before->registered_at_ms != 0 && now->spec.registered.kv_address[0] == '\0' &&
+           before->spec.role == now->spec.role && before->pair_rules.family != NULL &&
+           now->pair_rules.family != NULL &&
            strcmp(before->pair_rules.family, now->pair_rules.family) == 0;
 }
 
@@ -227,6 +216,17 @@ static int keep_registration(bt_registry_t *r, bt_worker_spec_t *spec, const bt_
 
 /* ---- the public verbs ---- */
 
+/* It has registered nothing yet. */
+static int make_other(bt_registry_t *r, bt_worker_spec_t *spec, const bt_worker_t *before,
+                      bt_worker_t **worker_p, char *err, size_t err_size)
+{
+    spec->registered = (bt_registered_t){0};
+    const int rc = bt_registry_make_worker(r, spec, worker_p, err, err_size);
+    if (rc == 0)
+        carry_names(*worker_p, before);
+    return rc;
+}
+
 static int make(bt_registry_t *r, enum bt_successor_by by, const bt_worker_spec_t *said,
                 bt_worker_spec_t *spec, bt_worker_t *before, bt_worker_t **worker_p, char *err,
                 size_t err_size)
@@ -243,7 +243,7 @@ static int make(bt_registry_t *r, enum bt_successor_by by, const bt_worker_spec_
         rc = carry(*worker_p, before, by);
     if (rc == 0 && by != BT_SUCCESSOR_ADDED)
         rc = keep_said(*worker_p, keeps_role                      ? said
-                                  : by == BT_SUCCESSOR_SWITCHED   ? bt_successor_said(before)
+                                  : by == BT_SUCCESSOR_SWITCHED   ? bt_successor_said_of(before)
                                   : by == BT_SUCCESSOR_REGISTERED ? before->said
                                                                   : NULL);
     return rc;
@@ -260,7 +260,9 @@ int bt_successor_make(bt_registry_t *r, enum bt_successor_by by, const bt_worker
         return bt_registry_make_worker(r, spec, worker_p, err, err_size);
     if ((rc = bt_worker_spec_copy(&own, spec)) < 0)
         return rc;
-    rc = make(r, by, spec, &own, (bt_worker_t *) (uintptr_t) before, &w, err, err_size);
+    rc = by == BT_SUCCESSOR_ENDED
+             ? make_other(r, &own, before, &w, err, err_size)
+             : make(r, by, spec, &own, (bt_worker_t *) (uintptr_t) before, &w, err, err_size);
     bt_worker_spec_fini(&own);
     if (rc < 0)
         bt_worker_unref(w);

@@ -12,8 +12,7 @@
  *   and in the same dialect    its engine ids, and what was learned from its replies
  *   never                      who is down (its first check tells: the old description may have been why), legs, counters
  * It is the same process unless the two descriptions contradict each other in what an engine is given when it starts: role, engine,
- * connector, ports, sizes, version, ids. What only one of them says contradicts nothing. Another address is another place: nobody stood there.
- * Where the source knows that the process has ended (has_ended), the successor gets who names it, and the drain if others name it too; nothing else.
+ * connector, ports, sizes, version, ids; or a source knows that it has ended. What only one of them says contradicts nothing. Another address is another place: nobody stood there.
  */
 #ifndef BT_CLUSTER_SUCCESSOR_H
 #define BT_CLUSTER_SUCCESSOR_H
@@ -25,6 +24,7 @@ enum bt_successor_by {
     BT_SUCCESSOR_ADDED,      /* by an operator, now */
     BT_SUCCESSOR_SWITCHED,   /* to another role */
     BT_SUCCESSOR_REGISTERED, /* by what it says of itself */
+    BT_SUCCESSOR_ENDED, /* by a source that knows that another process is there: in the role that it is given at its start */
 };
 
 /* before: who stands there; NULL: nobody, and it is a new worker. Its name is the caller's affair. */
@@ -34,11 +34,11 @@ int bt_successor_make(bt_registry_t *r, enum bt_successor_by by, const bt_worker
 /* Under the old name where the description gives none. */
 int bt_successor_keep_name(bt_worker_t *w, const bt_worker_t *before);
 
+/* What its sources say of it, a switch of its role aside. */
+const bt_worker_spec_t *bt_successor_said_of(const bt_worker_t *w);
 /* Does this description differ from what its source has said of w so far? Names are not compared.
  * A switched role is an operator's word, and holds against a source that says the same role as before. What else the source says is
  * followed; once it says another role than before, so is that. */
 bool bt_successor_is_needed(const bt_worker_t *w, const bt_worker_spec_t *spec);
-/* What its source says of it: w's description but for a role that was switched. */
-const bt_worker_spec_t *bt_successor_said(const bt_worker_t *w);
 
 #endif
