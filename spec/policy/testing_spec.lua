@@ -134,6 +134,32 @@ describe("shared state", function()
   end)
 end)
 
+describe("req.identity", function()
+  local policy = policy_with(FIRST .. [[, admit = function(req)
+    local who = req.identity
+    return { status = 418, reason = table.concat({ who.source, tostring(who.id), who.tenant,
+      tostring(who.scopes.inference), tostring(who.scopes.gold), tostring(who.claims.plan), tostring(who.claims.max),
+      tostring(who.claims.is_new), tostring(who.claims.groups), tostring(who.claims.none) }, " ") }
+  end]])
+
+  it("is what the spec says", function()
+    assert.are.equal('jwt alice acme false true pro 2.5 true ["a"] nil', policy:admit({
+      tenant = "acme", identity = { id = "alice", source = "jwt", scopes = "models gold",
+        claims = '{"plan":"pr\\u006f","max":2.5,"is_new":true,"groups":["a"],"none":null}' },
+    }).reason)
+    assert.are.equal("key bk_a anonymous true false nil nil nil nil nil",
+      policy:admit({ identity = { id = "bk_a" } }).reason)
+    assert.are.equal("anonymous nil anonymous true false nil nil nil nil nil", policy:admit({}).reason)
+  end)
+
+  it("has no other fields, and cannot be kept", function()
+    local wrong = policy_with(FIRST .. [[, admit = function(req, ctx) return { reason = req.identity.tennant } end]])
+    local admitted, why = wrong:admit {}
+    assert.is_nil(admitted)
+    assert.matches("did you mean 'tenant'", why)
+  end)
+end)
+
 describe("the network", function()
   local auth = FIRST .. [[, admit = function(req, ctx)
     local answer, why = baton.http {
