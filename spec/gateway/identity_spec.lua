@@ -206,7 +206,8 @@ describe("hashed keys", function()
     local path = proc.path("keys.txt")
     local client = new_key(path)
     local reader, writer = new_key(path, "--scopes", "admin-read"), new_key(path, "--scopes", "admin-write")
-    start({ "--client-api-keys-file", path, "--admin-api-key", "root" })
+    local log = proc.path("audit.jsonl")
+    start({ "--client-api-keys-file", path, "--admin-api-key", "root", "--audit-log", log })
     local function admin(method, what, key)
       return http.request(f.admin_port, { method = method, path = what, headers = bearer(key) })
     end
@@ -220,6 +221,10 @@ describe("hashed keys", function()
     assert.truthy(answer.body:find("admin-write", 1, true), answer.body)
     assert.equal(200, admin("GET", "/workers", writer).status)
     assert.equal(200, admin("POST", "/workers/" .. name .. "/undrain", writer).status)
+    eventually(function()
+      local text = proc.read(log) or ""
+      return text:find('"by":"key:' .. id_of(writer) .. '"', 1, true), text
+    end, 10, "the audit log says who it was")
     assert.equal(403, ask(writer).status) -- an operator is no client
     assert.equal(200, f:get("/list_workers", bearer(reader)).status)
     assert.equal(404, f:get("/list_workers", bearer(client)).status)

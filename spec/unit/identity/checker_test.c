@@ -1,8 +1,10 @@
 /* A loop's answer: what is remembered of tokens, and for how long; what another file changes. */
 #include "identity/checker.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <unistd.h>
@@ -193,6 +195,41 @@ static void keys_and_tokens_stand_beside_each_other(void **state)
     free(t);
 }
 
+static void *change_keys(void *arg)
+{
+    _Atomic bool *done = arg;
+
+    for (unsigned i = 0; i < 300; i++) {
+        set_keys(i % 2 == 0 ? "other\none\n" : "one\n");
+        set_jwks(i % 2 == 0 ? ed_other : ed, "k");
+    }
+    atomic_store(done, true);
+    return NULL;
+}
+
+/* One thread changes what counts, as the gateway's control loop does; a loop's answers are of one table or the other. */
+static void tables_change_while_a_loop_answers(void **state)
+{
+    _Atomic bool done = false;
+    char *t = token(1);
+    pthread_t thread;
+
+    (void) state;
+    set_keys("one\n");
+    set_jwks(ed, "k");
+    assert_int_equal(pthread_create(&thread, NULL, change_keys, &done), 0);
+    while (!atomic_load(&done)) {
+        const enum bt_auth_refusal other = check("other", NOW), by_token = check(t, NOW);
+        assert_int_equal(check("one", NOW), BT_AUTH_OK);
+        assert_true(other == BT_AUTH_OK || other == BT_AUTH_KEY_WRONG);
+        assert_true(by_token == BT_AUTH_OK || by_token == BT_AUTH_TOKEN_SIGNATURE);
+    }
+    pthread_join(thread, NULL);
+    assert_int_equal(check("other", NOW), BT_AUTH_KEY_WRONG);
+    assert_int_equal(check(t, NOW), BT_AUTH_OK);
+    free(t);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -202,6 +239,7 @@ int main(void)
         TEST(another_set_forgets_all),
         TEST(the_oldest_goes),
         TEST(keys_and_tokens_stand_beside_each_other),
+        TEST(tables_change_while_a_loop_answers),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }
