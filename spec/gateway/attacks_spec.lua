@@ -231,7 +231,7 @@ local SERVED = {
 
 describe("requests that two readers could end at different places", function()
   setup(function()
-    start("--max-payload-size", "1000000")
+    start("--max-payload-size", "1000000", "--no-http2")
   end)
 
   teardown(stop)

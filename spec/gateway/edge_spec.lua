@@ -110,6 +110,49 @@ local function proxy_header(client, command)
   return "\r\n\r\n\0\r\nQUIT\n" .. (command or "\33") .. "\17\0\12" .. table.concat(bytes) .. "\127\0\0\1\16\1\117\48"
 end
 
+describe("over HTTP/2", function()
+  setup(function()
+    start({ "--trusted-proxies", PROXY, "--client-allowed-host", "api.example",
+      "--cors-origin", "https://app.example" })
+  end)
+
+  teardown(stop)
+
+  local function curl(id, ...)
+    f:mark()
+    local code, out, err = proc.run({ "/usr/bin/env", "curl", "-sS", "-i", "--max-time", "20",
+      "--http2-prior-knowledge", "-H", "content-type: application/json", "-H", "x-request-id: " .. id, ... })
+    assert.equal(0, code, err)
+    local leg = f:legs(function(e)
+      return e.path == PATH
+    end).hybrid[1]
+    return tonumber(out:match("^HTTP/2 (%d+)")), out, leg and leg.headers
+  end
+
+  it("all of it holds: proxies, strangers, Host, CORS", function()
+    local url = ("http://127.0.0.1:%d%s"):format(f.port, PATH)
+    local status, out, leg = curl("proxied", "-H", "x-forwarded-for: 6.6.6.6, 203.0.113.7", "-H", "x-real-ip: 6.6.6.6",
+      "-H", "origin: https://app.example", "--data-binary", BODY, url)
+    assert.equal(200, status)
+    assert.truthy(out:find("access-control-allow-origin: https://app.example", 1, true), out)
+    assert.equal("203.0.113.7", leg["x-forwarded-for"])
+    assert.is_nil(leg["x-real-ip"])
+    assert.equal("203.0.113.7", eventually(function()
+      return f.gateway:stderr():match('"request":"proxied","client":"([^"]*)"')
+    end, 10, "the access log has it"))
+    status, out, leg = curl("strange", "--interface", STRANGER, "-H", "x-forwarded-for: 6.6.6.6", "-H",
+      "origin: https://evil.example", "--data-binary", BODY, url)
+    assert.equal(200, status)
+    assert.falsy(out:find("access-control-allow-origin", 1, true), out)
+    assert.truthy(out:find("vary: Origin", 1, true), out)
+    assert.is_nil(leg["x-forwarded-for"])
+    status, out, leg = curl("elsewhere", "-H", "host: evil.example", url)
+    assert.equal(421, status)
+    assert.truthy(out:find("--client-allowed-host", 1, true), out)
+    assert.is_nil(leg)
+  end)
+end)
+
 describe("--proxy-protocol", function()
   local BALANCER = "127.0.0.3" -- and not PROXY: this spec's own looks into the gateway come from there
 
