@@ -1,4 +1,5 @@
-/* POST /workers/<key>/role: 202, for a drain takes as long as its requests; GET /workers/<key> says how it goes. */
+/* POST /workers/<key>/role: 202, for a drain takes as long as its requests; GET /workers/<key> says how it goes. In a fleet it is an order to all replicas,
+ * and begun only where they can be told: one that went on in the old role would send its requests to an engine in the other. */
 #include "admin/query.h"
 #include "admin/workers.h"
 #include "base/err.h"
@@ -53,7 +54,9 @@ static bool read_ask(const bt_admin_call_t *c, ask_t *a)
 void bt_workers_set_role(const bt_admin_call_t *c)
 {
     bt_worker_t *w = bt_workers_find(bt_registry_current(c->config->registry), c->key);
+    bt_fleet_t *fleet = c->config->fleet;
     char err[ERR_BYTES] = "out of memory";
+    const char *untold = fleet != NULL ? bt_fleet_why_untold(fleet) : NULL;
     ask_t a;
     int rc;
 
@@ -62,14 +65,17 @@ void bt_workers_set_role(const bt_admin_call_t *c)
                        BT_STR_ARG(c->key));
         return;
     }
-    if (c->config->fleet != NULL || c->config->role_switches == NULL) {
-        bt_reply_error(c->reply, 409,
-                       "replicas that share a store do not switch roles: drain it, remove it, "
-                       "switch its engine, and add it in the new role");
+    if (c->config->role_switches == NULL) {
+        bt_reply_error(c->reply, 409, "roles are fixed here");
         return;
     }
     if (!read_ask(c, &a))
         return;
+    if (untold != NULL) {
+        bt_reply_error(c->reply, 503, "a role is switched by all replicas or by none: %s", untold);
+        return;
+    }
+    a.ask.settle_ms = fleet != NULL && bt_fleet_replicas(fleet) > 1 ? BT_FLEET_SETTLE_MS : 0;
     rc = bt_role_switches_begin(c->config->role_switches, w, &a.ask, err, sizeof err);
     if (rc < 0) {
         bt_reply_error(c->reply,
@@ -79,8 +85,13 @@ void bt_workers_set_role(const bt_admin_call_t *c)
                        "worker %s: %s", w->name, err);
         return;
     }
+    if (fleet != NULL)
+        untold = bt_fleet_worker_role(
+            fleet, bt_workers_pool_of(bt_registry_current(c->config->registry), w)->spec.name, w,
+            &a.ask);
     c->reply->status = 202;
-    bt_text_puts(&c->reply->body, "{\"status\":\"switching\",\"worker\":");
-    bt_text_json_str(&c->reply->body, bt_str(w->name));
-    bt_text_printf(&c->reply->body, ",\"to\":\"%s\"}\n", bt_role_name(a.ask.to));
+    bt_text_puts(&c->reply->body, "{\"status\":\"switching\"");
+    bt_text_json_member(&c->reply->body, "worker", w->name);
+    bt_text_json_member(&c->reply->body, "to", bt_role_name(a.ask.to));
+    bt_workers_end_told(c, untold);
 }

@@ -12,15 +12,6 @@
 
 #define ERR_BYTES 512
 
-static const bt_worker_pool_t *pool_of(const bt_workers_t *workers, const bt_worker_t *w)
-{
-    for (unsigned i = 0; i < workers->pool_count; i++)
-        for (unsigned j = 0; j < workers->pools[i].all.count; j++)
-            if (workers->pools[i].all.items[j] == w)
-                return &workers->pools[i];
-    return NULL;
-}
-
 /* 404 when there is none. */
 static bt_worker_t *find(const bt_admin_call_t *c)
 {
@@ -34,12 +25,11 @@ static bt_worker_t *find(const bt_admin_call_t *c)
 
 static void describe(const bt_admin_call_t *c, bt_worker_t *w)
 {
-    bt_worker_describe(&c->reply->body, pool_of(bt_registry_current(c->config->registry), w), w,
-                       true);
+    bt_worker_describe(&c->reply->body,
+                       bt_workers_pool_of(bt_registry_current(c->config->registry), w), w, true);
 }
 
-/* The end of an answer about a change: whether the other replicas are told, where there may be any. why: NULL = they are. */
-static void end_told(const bt_admin_call_t *c, const char *why)
+void bt_workers_end_told(const bt_admin_call_t *c, const char *why)
 {
     if (c->config->fleet != NULL) {
         bt_text_puts(&c->reply->body, ",\"fleet\":");
@@ -73,7 +63,7 @@ static bool is_taken(const bt_workers_t *workers, const bt_spec_request_t *r)
 {
     const bt_worker_t *by_url = bt_workers_find(workers, bt_str(r->spec.url));
 
-    if (by_url != NULL && is_named(r->pool, pool_of(workers, by_url)))
+    if (by_url != NULL && is_named(r->pool, bt_workers_pool_of(workers, by_url)))
         return true;
     return r->spec.name != NULL && bt_workers_find(workers, bt_str(r->spec.name)) != NULL;
 }
@@ -113,7 +103,7 @@ static const char *notify_added(const bt_admin_config_t *config)
 
     if (config->fleet == NULL)
         return NULL;
-    return bt_fleet_worker_added(config->fleet, pool_of(workers, w)->spec.name, w);
+    return bt_fleet_worker_added(config->fleet, bt_workers_pool_of(workers, w)->spec.name, w);
 }
 
 /* For the audit log: it is in no path. */
@@ -138,7 +128,7 @@ void bt_workers_add(const bt_admin_call_t *c)
         c->reply->status = 201;
         describe(c, newest(bt_registry_current(c->config->registry)));
         c->reply->body.len -= c->reply->body.len > 0; /* its brace */
-        end_told(c, why);
+        bt_workers_end_told(c, why);
     }
     bt_spec_request_fini(&r);
 }
@@ -212,7 +202,7 @@ static void say(const bt_admin_call_t *c, const char *what, bt_str_t name, const
 {
     bt_text_printf(&c->reply->body, "{\"status\":\"%s\",\"worker\":", what);
     bt_text_json_str(&c->reply->body, name);
-    end_told(c, why);
+    bt_workers_end_told(c, why);
 }
 
 /* Others name it, too. */
@@ -224,7 +214,7 @@ static void say_kept(const bt_admin_call_t *c, const bt_worker_t *w, const char 
     bt_text_puts(&c->reply->body, "{\"status\":\"kept\"");
     bt_text_json_member(&c->reply->body, "worker", w->name);
     bt_text_json_member(&c->reply->body, "named_by", names);
-    end_told(c, why);
+    bt_workers_end_told(c, why);
 }
 
 void bt_workers_remove(const bt_admin_call_t *c)
@@ -243,7 +233,7 @@ void bt_workers_remove(const bt_admin_call_t *c)
     int rc = remove_all(c->config, c->key, &why);
     if (rc < 0)
         bt_reply_error(c->reply, 503, "%s", bt_err_text(rc));
-    else if (pool_of(bt_registry_current(c->config->registry), w) == NULL)
+    else if (bt_workers_pool_of(bt_registry_current(c->config->registry), w) == NULL)
         say(c, "removed", bt_str(w->name), why);
     else
         say_kept(c, w, why);

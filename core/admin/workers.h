@@ -18,6 +18,8 @@ void bt_workers_remove(const bt_admin_call_t *c);
 void bt_workers_drain(const bt_admin_call_t *c);
 void bt_workers_undrain(const bt_admin_call_t *c);
 void bt_workers_set_role(const bt_admin_call_t *c); /* worker_role.c */
+/* The end of an answer about a change: whether the other replicas are told, where there may be any. why: NULL = they are. */
+void bt_workers_end_told(const bt_admin_call_t *c, const char *why);
 /* Other routers' routes: answers are plain text. */
 void bt_workers_peer_add(const bt_admin_call_t *c);
 void bt_workers_peer_remove(const bt_admin_call_t *c);

@@ -6,7 +6,7 @@
  *
  * Twice, because a loop may hold a choice that it made before it heard of the switch. SGLang refuses while anything runs, other
  * gateways' requests and transfers included, so "not idle" is asked again; asked for the role that it has it says success, so a lost
- * answer is asked again too. */
+ * answer is asked again too, and all gateways of a fleet may ask. */
 #include "cluster/role_switch.h"
 
 #include "base/clock.h"
@@ -30,6 +30,8 @@ struct bt_role_switches {
     void *user;
     bt_role_note_cb note;
     void *note_user;
+    bt_role_failed_cb on_failed;
+    void *failed_user;
     bt_list_t running;
     bt_probe_limit_t limit;
 };
@@ -39,7 +41,7 @@ typedef struct role_switch {
     bt_role_switches_t *all;
     bt_worker_t *worker;
     bt_worker_spec_t spec; /* of the worker that takes its place */
-    uint64_t timeout_ms, deadline_ms;
+    uint64_t timeout_ms, deadline_ms, settled_ms;
     bool was_idle;   /* at the last tick */
     bool is_unclear; /* the engine may have changed: its last answer is missing */
     bt_timer_t timer;
@@ -80,6 +82,8 @@ static void give_up(role_switch_t *sw, const char *why)
                  sw->is_unclear ? "it gets no requests until its role is set again"
                                 : "it serves on in its old role");
     tell(sw, true, why);
+    if (sw->all->on_failed != NULL)
+        sw->all->on_failed(sw->all->failed_user, w, sw->spec.role, sw->is_unclear);
     end_switch(sw);
 }
 
@@ -207,10 +211,18 @@ static void on_drained(role_switch_t *sw)
     ask_engine(sw);
 }
 
+/* Other gateways' requests keep SGLang busy as well as ours. What they tell of is a moment old, and ends with them. */
+static bool is_idle_now(const bt_worker_t *w)
+{
+    return !bt_worker_has_legs(w) &&
+           (w->engine != BT_ENGINE_SGLANG || (bt_worker_requests(w, BT_PHASE_PREFILL) <= 0 &&
+                                              bt_worker_requests(w, BT_PHASE_DECODE) <= 0));
+}
+
 static void tick(bt_timer_t *timer)
 {
     role_switch_t *sw = bt_container_of(timer, role_switch_t, timer);
-    const bool is_idle = !bt_worker_has_legs(sw->worker);
+    const bool is_idle = is_idle_now(sw->worker) && bt_clock_ms() >= sw->settled_ms;
 
     if (!is_current(sw)) {
         give_up(sw, "it was removed or replaced meanwhile");
@@ -227,15 +239,6 @@ static void tick(bt_timer_t *timer)
 }
 
 /* ---- may it? ---- */
-
-static const bt_worker_pool_t *pool_of(const bt_workers_t *set, const bt_worker_t *w)
-{
-    for (unsigned i = 0; i < set->pool_count; i++)
-        for (unsigned j = 0; j < set->pools[i].all.count; j++)
-            if (set->pools[i].all.items[j] == w)
-                return &set->pools[i];
-    return NULL;
-}
 
 /* Another worker is the same process: another rank of it, or it stands in two pools. */
 static bool shares_engine(const bt_workers_t *set, const bt_worker_t *w)
@@ -266,7 +269,7 @@ static const char *why_not_now(const bt_registry_t *r, const bt_worker_t *w,
                                const bt_role_switch_ask_t *ask)
 {
     const bt_workers_t *set = bt_registry_current((bt_registry_t *) r);
-    const bt_worker_pool_t *pool = pool_of(set, w);
+    const bt_worker_pool_t *pool = bt_workers_pool_of(set, w);
     const int state = atomic_load(&w->switching);
 
     if (pool == NULL)
@@ -308,7 +311,7 @@ static int try_spec(const bt_worker_t *w, const bt_worker_spec_t *spec, char *er
 static int make_spec(const bt_role_switches_t *s, const bt_worker_t *w, enum bt_role to,
                      bt_worker_spec_t *spec, char *err, size_t err_size)
 {
-    const bt_worker_pool_t *pool = pool_of(bt_registry_current(s->registry), w);
+    const bt_worker_pool_t *pool = bt_workers_pool_of(bt_registry_current(s->registry), w);
     int rc = bt_worker_spec_copy(spec, &w->spec);
 
     if (rc < 0)
@@ -342,6 +345,12 @@ void bt_role_switches_on_note(bt_role_switches_t *s, bt_role_note_cb note, void 
     s->note_user = user;
 }
 
+void bt_role_switches_on_failed(bt_role_switches_t *s, bt_role_failed_cb on_failed, void *user)
+{
+    s->on_failed = on_failed;
+    s->failed_user = user;
+}
+
 void bt_role_switches_free(bt_role_switches_t *s)
 {
     bt_list_t *it, *tmp;
@@ -361,6 +370,8 @@ static void start_drain(role_switch_t *sw)
     w->switch_to = sw->spec.role;
     w->switch_why[0] = '\0';
     sw->deadline_ms = bt_clock_ms() + sw->timeout_ms;
+    if (sw->deadline_ms < sw->settled_ms)
+        sw->deadline_ms = sw->settled_ms + 2 * TICK_MS;
     snprintf(sw->body, sizeof sw->body, "{\"new_role\":\"%s\"}", bt_role_name(sw->spec.role));
     sw->is_unclear = atomic_exchange(&w->switching, BT_SWITCH_DRAINING) == BT_SWITCH_UNKNOWN;
     bt_worker_note_service(w);
@@ -391,6 +402,7 @@ int bt_role_switches_begin(bt_role_switches_t *s, bt_worker_t *w, const bt_role_
     sw->all = s;
     sw->worker = bt_worker_ref(w);
     sw->timeout_ms = ask->timeout_ms;
+    sw->settled_ms = bt_clock_ms() + ask->settle_ms;
     bt_timer_init(s->loop, &sw->timer, tick);
     bt_probe_init(&sw->call, &s->limit);
     bt_list_push(&s->running, &sw->link);

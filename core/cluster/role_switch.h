@@ -30,8 +30,13 @@ void bt_role_switches_on_note(bt_role_switches_t *s, bt_role_note_cb note, void 
 typedef struct bt_role_switch_ask {
     enum bt_role to;
     uint64_t timeout_ms; /* for the drain, and again for the engine */
-    bool is_forced;      /* even the last usable worker of its role */
+    uint64_t
+        settle_ms; /* its engine is not asked before: so long other gateways may not have heard that it switches */
+    bool is_forced; /* even the last usable worker of its role */
 } bt_role_switch_ask_t;
+/* A switch that has begun comes to nothing. is_unclear: its engine may have changed all the same. w may have been replaced meanwhile. */
+typedef void (*bt_role_failed_cb)(void *user, bt_worker_t *w, enum bt_role to, bool is_unclear);
+void bt_role_switches_on_failed(bt_role_switches_t *s, bt_role_failed_cb on_failed, void *user);
 /* BT_E_CONFIG: it cannot have this role. BT_E_AGAIN: not now. err says why. */
 int bt_role_switches_begin(bt_role_switches_t *s, bt_worker_t *w, const bt_role_switch_ask_t *ask,
                            char *err, size_t err_size);

@@ -245,6 +245,15 @@ bt_worker_t *bt_workers_find(const bt_workers_t *f, bt_str_t name_or_url)
     return w;
 }
 
+const bt_worker_pool_t *bt_workers_pool_of(const bt_workers_t *f, const bt_worker_t *w)
+{
+    for (unsigned i = 0; i < f->pool_count; i++)
+        for (unsigned j = 0; j < f->pools[i].all.count; j++)
+            if (f->pools[i].all.items[j] == w)
+                return &f->pools[i];
+    return NULL;
+}
+
 /* ---- pairs ---- */
 
 static bool share_model(const bt_worker_t *p, const bt_worker_t *d)

@@ -95,6 +95,8 @@ void bt_workers_unref(bt_workers_t *f);
 const bt_worker_pool_t *bt_workers_route(const bt_workers_t *f, bt_str_t model);
 /* Borrowed from the snapshot. A url matches by host, port, path and rank, however it is spelled. */
 bt_worker_t *bt_workers_find(const bt_workers_t *f, bt_str_t name_or_url);
+/* The pool in which it stands; NULL: it is none of these. */
+const bt_worker_pool_t *bt_workers_pool_of(const bt_workers_t *f, const bt_worker_t *w);
 
 /* May P and D work as a pair? NULL = yes, else one static sentence (no common dialect, tp ratio, versions, group, model). */
 const char *bt_workers_pair_refusal(const bt_worker_t *p, const bt_worker_t *d);

@@ -81,7 +81,8 @@ static int check_names(const bt_config_t *c, char *err, size_t err_size)
     if (c->role_switch_auto && c->redis_url != NULL)
         return bt_err_refuse(err, err_size,
                              "--role-switch-auto: replicas that share a store (--redis-url) do not "
-                             "switch roles; leave one of the two out");
+                             "switch roles by themselves, for each has an advice of its own; leave "
+                             "one of the two out, and switch by POST /workers/NAME/role");
     if (c->fleet_expiry_ms < 3 * c->fleet_heartbeat_ms)
         return bt_err_refuse(err, err_size,
                              "--fleet-expiry-ms: at least three times --fleet-heartbeat-ms, or "

@@ -57,9 +57,9 @@ static bool undo(bt_fleet_row_t *row)
  * lowest one that counts, so that a drain that was ordered afterwards wins. */
 static void end_outdated(bt_fleet_t *fleet, bt_fleet_row_t *row)
 {
-    const bt_fleet_row_t *w = bt_fleet_row_beside(fleet, row, &bt_fleet_kind_worker);
+    const bt_fleet_row_t *w;
 
-    if (row->drain != BT_FLEET_DRAINING || w == NULL || row->stamp > w->stamp)
+    if (row->drain != BT_FLEET_DRAINING || !bt_fleet_row_is_outdated(fleet, row, &w))
         return;
     row->drain = w->is_removed ? BT_FLEET_AS_IT_IS : BT_FLEET_SERVING;
     row->stamp = w->stamp + 1;
@@ -134,41 +134,17 @@ unsigned bt_fleet_undrain_url(bt_fleet_t *fleet, bt_str_t url, const char **why_
     return count;
 }
 
-/* "<host>:<port><path>@<rank>" as a url is typed. */
-static void put_place(bt_text_t *out, bt_str_t worker_key)
-{
-    char text[BT_FLEET_NAMED_MAX + 3];
-    const char *end = worker_key.p + worker_key.n, *slash = memchr(worker_key.p, '/', worker_key.n);
-    const char *rank = memrchr(worker_key.p, '@', worker_key.n), *colon;
-    size_t n = worker_key.n;
-
-    if (rank != NULL && bt_str_eq((bt_str_t){rank, (size_t) (end - rank)}, BT_STR("@-1")))
-        n = (size_t) (rank - worker_key.p);
-    colon = memrchr(worker_key.p, ':', slash != NULL ? (size_t) (slash - worker_key.p) : n);
-    if (colon != NULL && memchr(worker_key.p, ':', (size_t) (colon - worker_key.p)) != NULL)
-        snprintf(text, sizeof(text), "[%.*s]%.*s", (int) (colon - worker_key.p), worker_key.p,
-                 (int) (worker_key.p + n - colon), colon);
-    else
-        snprintf(text, sizeof(text), "%.*s", (int) n, worker_key.p);
-    bt_text_json_str(out, bt_str(text));
-}
-
 void bt_fleet_drains_describe(const bt_fleet_t *fleet, bt_text_t *out)
 {
     const char *comma = "";
 
     for (unsigned i = 0; i < fleet->row_count; i++) {
         const bt_fleet_row_t *row = fleet->rows[i];
-        const bt_str_t field = bt_fleet_row_field(row);
-        const size_t pool_n = strlen(row->pool) + 1;
         if (row->drain != BT_FLEET_DRAINING)
             continue;
-        bt_text_printf(out, "%s{\"pool\":", comma);
-        bt_text_json_str(out, bt_str(row->pool));
-        bt_text_puts(out, ",\"worker\":");
-        put_place(out, (bt_str_t){field.p + pool_n, field.n - pool_n});
-        bt_text_printf(out, ",\"here\":%s}",
-                       bt_fleet_row_worker(fleet, row) != NULL ? "true" : "false");
+        bt_text_puts(out, comma);
+        bt_fleet_row_describe(fleet, row, out);
+        bt_text_puts(out, "}");
         comma = ",";
     }
 }

@@ -117,3 +117,36 @@ bt_worker_t *bt_worker_field(const bt_fleet_t *fleet, bt_str_t field)
     }
     return NULL;
 }
+
+/* ---- told to people ---- */
+
+/* "<host>:<port><path>@<rank>" as a url is typed. */
+static void put_place(bt_text_t *out, bt_str_t worker_key)
+{
+    char text[BT_FLEET_NAMED_MAX + 3];
+    const char *end = worker_key.p + worker_key.n, *slash = memchr(worker_key.p, '/', worker_key.n);
+    const char *rank = memrchr(worker_key.p, '@', worker_key.n), *colon;
+    size_t n = worker_key.n;
+
+    if (rank != NULL && bt_str_eq((bt_str_t){rank, (size_t) (end - rank)}, BT_STR("@-1")))
+        n = (size_t) (rank - worker_key.p);
+    colon = memrchr(worker_key.p, ':', slash != NULL ? (size_t) (slash - worker_key.p) : n);
+    if (colon != NULL && memchr(worker_key.p, ':', (size_t) (colon - worker_key.p)) != NULL)
+        snprintf(text, sizeof(text), "[%.*s]%.*s", (int) (colon - worker_key.p), worker_key.p,
+                 (int) (worker_key.p + n - colon), colon);
+    else
+        snprintf(text, sizeof(text), "%.*s", (int) n, worker_key.p);
+    bt_text_json_str(out, bt_str(text));
+}
+
+void bt_fleet_row_describe(const bt_fleet_t *fleet, const bt_fleet_row_t *row, bt_text_t *out)
+{
+    const bt_str_t field = bt_fleet_row_field(row);
+    const size_t pool_n = strlen(row->pool) + 1;
+
+    bt_text_puts(out, "{\"pool\":");
+    bt_text_json_str(out, bt_str(row->pool));
+    bt_text_puts(out, ",\"worker\":");
+    put_place(out, (bt_str_t){field.p + pool_n, field.n - pool_n});
+    bt_text_printf(out, ",\"here\":%s", bt_fleet_row_worker(fleet, row) != NULL ? "true" : "false");
+}

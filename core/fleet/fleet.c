@@ -188,6 +188,7 @@ static int fill(bt_fleet_t *fleet, const bt_fleet_config_t *config)
     fleet->on_hint = config->on_hint;
     fleet->on_call = config->on_call;
     fleet->on_first_read = config->on_first_read;
+    fleet->begin_role = config->begin_role;
     fleet->user = config->user;
     bt_rand_secure(&fleet->incarnation, sizeof(fleet->incarnation));
     snprintf(fleet->field, sizeof(fleet->field), "%.*s#%016" PRIx64, BT_FLEET_NAME_MAX,
@@ -375,6 +376,8 @@ void bt_fleet_describe(const bt_fleet_t *fleet, bt_text_t *out)
                    fleet->interval_ms, fleet->expiry_ms, stats.lag_us,
                    bt_fleet_workers_count(fleet));
     bt_fleet_replicas_describe(fleet, out);
+    bt_text_puts(out, "],\"roles\":[");
+    bt_fleet_roles_describe(fleet, out);
     bt_text_puts(out, "],\"drained\":[");
     bt_fleet_drains_describe(fleet, out);
     bt_text_puts(out, "]}\n");

@@ -12,7 +12,7 @@
  *   health     what each saw of each worker: a hint to look now, never a verdict (our own probe decides). Breakers that are open elsewhere: ours opens at the first
  *              guilty failure while the hint lasts.
  *   workers    added or removed through any replica's admin API: all follow within two heartbeats. The configuration's own are each replica's own.
- *              Drained or undrained likewise, and that goes for every worker, the configuration's own too.
+ *              Drained or undrained likewise, and that goes for every worker, the configuration's own too. So does another role.
  *   prefixes   which worker was sent which blocks: appended to a log in batches, read by all; feeds the same index that local choices feed.
  *   calls      fleet-wide orders that must reach every replica once: cancel a request by id, forget a session.
  * The store unavailable: everything goes on with what was known last; after expiry others' load counts as nothing. Back again: the next heartbeat tells all anew.
@@ -21,6 +21,7 @@
 #define BT_FLEET_FLEET_H
 
 #include "base/text.h"
+#include "cluster/role_switch.h"
 #include "cluster/workers.h"
 #include "script/shared/prefix_ring.h"
 #include "store/store.h"
@@ -44,6 +45,9 @@ typedef struct bt_fleet_config { /* strings are copied; store and registry must 
     void (*on_call)(void *user, bt_str_t name, bt_str_t argument);
     /* What operators have told the fleet of its workers was read, and holds here: once. NULL is fine. */
     void (*on_first_read)(void *user);
+    /* Another role was ordered for the worker; as bt_role_switches_begin. NULL = roles stay. */
+    int (*begin_role)(void *user, bt_worker_t *w, const bt_role_switch_ask_t *ask, char *err,
+                      size_t err_size);
     void *user; /* of all */
 } bt_fleet_config_t;
 
@@ -63,6 +67,16 @@ const char *bt_fleet_worker_added(bt_fleet_t *fleet, const char *pool, const bt_
 const char *bt_fleet_worker_removed(bt_fleet_t *fleet, const char *pool, const bt_worker_t *w);
 const char *bt_fleet_worker_drained(bt_fleet_t *fleet, const char *pool, const bt_worker_t *w,
                                     bool draining);
+/* Another role, begun here: all replicas switch it, those that come later too. */
+const char *bt_fleet_worker_role(bt_fleet_t *fleet, const char *pool, const bt_worker_t *w,
+                                 const bt_role_switch_ask_t *ask);
+/* What was begun here for an order comes to nothing (bt_role_failed_cb): nobody is to go on with it, unless it is tried again. */
+void bt_fleet_role_failed(bt_fleet_t *fleet, const bt_worker_t *w, enum bt_role to,
+                          bool is_unclear);
+/* Why the others would not hear of an order now, one static sentence; NULL: they would. */
+const char *bt_fleet_why_untold(const bt_fleet_t *fleet);
+/* How long it may be until all who are there have heard of one. */
+#define BT_FLEET_SETTLE_MS 2000
 /* The order to drain what listens there, in whatever pool, is taken back; nobody needs to have a worker there. How many there were; *why_p, if any: as above. */
 unsigned bt_fleet_undrain_url(bt_fleet_t *fleet, bt_str_t url, const char **why_p);
 
@@ -70,7 +84,8 @@ unsigned bt_fleet_undrain_url(bt_fleet_t *fleet, bt_str_t url, const char **why_
 unsigned bt_fleet_replicas(const bt_fleet_t *fleet);
 /* The other replicas that may have minted the room, by its number alone: [{"name":..., "admin":url or null}], all that fit. How many. */
 unsigned bt_fleet_room_owners(const bt_fleet_t *fleet, uint64_t room, bt_text_t *out);
-/* {"replica":..., "store":{...}, "replicas":[...], "drained":[{"pool":..., "worker":url without its scheme, "here":is it in our registry?}]}; for the admin API. */
+/* {"replica":..., "store":{...}, "replicas":[...], "roles":[{"pool":..., "worker":url without its scheme, "here":is it in our registry?, "role":...}],
+ * "drained":[the same, without a role]}; for the admin API. */
 void bt_fleet_describe(const bt_fleet_t *fleet, bt_text_t *out);
 
 typedef struct bt_fleet_stats {

@@ -71,6 +71,8 @@ struct bt_fleet {
     void (*on_hint)(void *user, bt_worker_t *w);
     void (*on_call)(void *user, bt_str_t name, bt_str_t argument);
     void (*on_first_read)(void *user); /* NULL = there was one */
+    int (*begin_role)(void *user, bt_worker_t *w, const bt_role_switch_ask_t *ask, char *err,
+                      size_t err_size);
     void *user;
     bt_timer_t heartbeat;
     uint64_t heartbeat_us; /* when the one under way was sent */
@@ -92,6 +94,7 @@ struct bt_fleet {
     char epoch[24];                   /* of the table of workers; "" = not known */
     unsigned rows_due;                /* heartbeats until the table is read again */
     bool must_apply;                  /* rows or the fleet have changed */
+    bool has_waiting;                 /* a row is to be applied later */
     char calls_at[48], prefix_at[48]; /* positions in the logs */
     bt_prefix_ring_t **rings;
     unsigned ring_count;
@@ -156,6 +159,7 @@ void bt_fleet_rows_on_fleet(bt_fleet_t *fleet); /* which has changed */
 void bt_fleet_rows_fini(bt_fleet_t *fleet);
 unsigned bt_fleet_workers_count(const bt_fleet_t *fleet);
 void bt_fleet_drains_describe(const bt_fleet_t *fleet, bt_text_t *out);
+void bt_fleet_roles_describe(const bt_fleet_t *fleet, bt_text_t *out);
 void bt_fleet_calls_tick(bt_fleet_t *fleet);
 void bt_fleet_prefix_tick(bt_fleet_t *fleet);
 void bt_fleet_prefix_read(bt_fleet_t *fleet);

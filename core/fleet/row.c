@@ -65,6 +65,7 @@ bt_fleet_row_t *bt_fleet_row_add(bt_fleet_t *fleet, const bt_fleet_kind_t *kind,
         return NULL;
     bt_worker_spec_init(&row->spec);
     row->kind = kind;
+    row->role = BT_FLEET_ROLE_AS_SAID;
     row->field = bt_str_dup(field);
     row->pool = bt_str_dup(bt_str(pool));
     if (row->field == NULL || row->pool == NULL) {

@@ -56,8 +56,7 @@ void bt_fleet_row_put(bt_fleet_t *fleet, bt_fleet_row_t *row)
     put_row(fleet, row);
 }
 
-/* NULL: what is put now is on its way. */
-static const char *why_untold(const bt_fleet_t *fleet)
+const char *bt_fleet_why_untold(const bt_fleet_t *fleet)
 {
     if (fleet->workers_query.is_unfit)
         return "the store has something else where workers are told: they follow when that is gone";
@@ -76,7 +75,8 @@ static const char *why_untold(const bt_fleet_t *fleet)
 /* Above all that is known of the place: a clock may be late. */
 static uint64_t next_stamp(const bt_fleet_t *fleet, const bt_fleet_row_t *row)
 {
-    const bt_fleet_kind_t *const kinds[] = {&bt_fleet_kind_worker, &bt_fleet_kind_drain};
+    const bt_fleet_kind_t *const kinds[] = {&bt_fleet_kind_worker, &bt_fleet_kind_drain,
+                                            &bt_fleet_kind_role};
     uint64_t stamp = bt_clock_wall_ms();
 
     for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -92,7 +92,14 @@ const char *bt_fleet_row_send(bt_fleet_t *fleet, bt_fleet_row_t *row)
     row->stamp = next_stamp(fleet, row);
     bt_fleet_row_put(fleet, row);
     (void) bt_fleet_call(fleet, "workers", BT_STR_NULL);
-    return row->value != NULL ? why_untold(fleet) : "out of memory";
+    return row->value != NULL ? bt_fleet_why_untold(fleet) : "out of memory";
+}
+
+bool bt_fleet_row_is_outdated(const bt_fleet_t *fleet, const bt_fleet_row_t *row,
+                              const bt_fleet_row_t **worker_row_p)
+{
+    *worker_row_p = bt_fleet_row_beside(fleet, row, &bt_fleet_kind_worker);
+    return *worker_row_p != NULL && row->stamp <= (*worker_row_p)->stamp;
 }
 
 /* ---- read ---- */
@@ -123,13 +130,18 @@ static bool read_head(const bt_store_row_t *stored, struct head *head)
     return true;
 }
 
+static bool has_suffix(bt_str_t field, const char *text)
+{
+    const bt_str_t suffix = bt_str(text);
+
+    return field.n > suffix.n && memcmp(field.p + field.n - suffix.n, suffix.p, suffix.n) == 0;
+}
+
 static const bt_fleet_kind_t *kind_of(bt_str_t field)
 {
-    bt_str_t suffix = bt_str(bt_fleet_kind_drain.suffix);
-
-    return field.n > suffix.n && memcmp(field.p + field.n - suffix.n, suffix.p, suffix.n) == 0
-               ? &bt_fleet_kind_drain
-               : &bt_fleet_kind_worker;
+    return has_suffix(field, bt_fleet_kind_drain.suffix)  ? &bt_fleet_kind_drain
+           : has_suffix(field, bt_fleet_kind_role.suffix) ? &bt_fleet_kind_role
+                                                          : &bt_fleet_kind_worker;
 }
 
 /* < 0: older than the row; > 0: newer. */
@@ -298,7 +310,7 @@ static void on_rows(bt_fleet_t *fleet, const bt_store_reply_t *reply)
         if (fleet->rows[i]->must_put)
             put_row(fleet, fleet->rows[i]);
     fleet->rows_due = fleet->epoch[0] == '\0' ? 1 : fleet->rows_due;
-    if (fleet->must_apply)
+    if (fleet->must_apply || fleet->has_waiting)
         bt_fleet_rows_apply(fleet);
     note_read(fleet);
 }
@@ -351,6 +363,8 @@ void bt_fleet_rows_apply(bt_fleet_t *fleet)
         return;
     const bool is_all = apply_kind(fleet, &bt_fleet_kind_worker);
     (void) apply_kind(fleet, &bt_fleet_kind_drain);
+    fleet->has_waiting = false;
+    (void) apply_kind(fleet, &bt_fleet_kind_role);
     fleet->must_apply = !is_all;
 }
 

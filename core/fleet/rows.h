@@ -54,9 +54,15 @@ struct bt_fleet_row {
     bool is_refused; /* our registry does not take it; said once */
     /* of drains.c */
     enum bt_fleet_drain drain;
+    /* of roles.c, as is_ours and is_refused */
+    int role; /* enum bt_role, or BT_FLEET_ROLE_AS_SAID */
+    uint64_t timeout_ms;
+    uint64_t again_ms; /* not before */
 };
 
-extern const bt_fleet_kind_t bt_fleet_kind_worker, bt_fleet_kind_drain;
+#define BT_FLEET_ROLE_AS_SAID (-1) /* by those who name the worker */
+
+extern const bt_fleet_kind_t bt_fleet_kind_worker, bt_fleet_kind_drain, bt_fleet_kind_role;
 
 /* ---- row.c ---- */
 bt_fleet_row_t *bt_fleet_row_find(const bt_fleet_t *fleet, bt_str_t field); /* or NULL */
@@ -81,6 +87,9 @@ bt_worker_t *bt_fleet_row_worker(const bt_fleet_t *fleet, const bt_fleet_row_t *
 const char *bt_fleet_row_send(bt_fleet_t *fleet, bt_fleet_row_t *row);
 /* What the row now says is what others say as well: no call. */
 void bt_fleet_row_put(bt_fleet_t *fleet, bt_fleet_row_t *row);
+/* An add or a removal ends what was ordered of the place before. */
+bool bt_fleet_row_is_outdated(const bt_fleet_t *fleet, const bt_fleet_row_t *row,
+                              const bt_fleet_row_t **worker_row_p);
 
 /* ---- fields.c ---- */
 /* False: too long. */
@@ -91,9 +100,13 @@ bt_url_t bt_fleet_url(const bt_worker_t *w); /* borrowed */
 int bt_worker_fields_build(bt_fleet_t *fleet);
 void bt_worker_fields_fini(bt_fleet_t *fleet);
 bt_worker_t *bt_worker_field(const bt_fleet_t *fleet, bt_str_t field);
+/* {"pool":..,"worker":url without its scheme,"here":is it in our registry?, without the end brace. */
+void bt_fleet_row_describe(const bt_fleet_t *fleet, const bt_fleet_row_t *row, bt_text_t *out);
 
 /* ---- drains.c, for workers.c ---- */
 /* The worker's row says something newer than its drain's: added anew it serves; removed it stays as it is where it still is. */
 void bt_fleet_drain_outdate(bt_fleet_t *fleet, const bt_fleet_row_t *worker_row);
+/* ---- roles.c, likewise: its role is what the add says ---- */
+void bt_fleet_role_outdate(bt_fleet_t *fleet, const bt_fleet_row_t *worker_row);
 
 #endif

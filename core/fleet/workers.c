@@ -24,6 +24,7 @@ const char *bt_fleet_worker_added(bt_fleet_t *fleet, const char *pool, const bt_
     row->is_ours = true;
     why = bt_fleet_row_send(fleet, row);
     bt_fleet_drain_outdate(fleet, row);
+    bt_fleet_role_outdate(fleet, row);
     return why;
 }
 
@@ -38,6 +39,7 @@ const char *bt_fleet_worker_removed(bt_fleet_t *fleet, const char *pool, const b
     row->is_ours = row->is_refused = false;
     why = bt_fleet_row_send(fleet, row);
     bt_fleet_drain_outdate(fleet, row);
+    bt_fleet_role_outdate(fleet, row);
     return why;
 }
 

@@ -117,6 +117,25 @@ static void on_call(void *user, bt_str_t name, bt_str_t argument)
         cancel_here(g, argument);
 }
 
+static int begin_role(void *user, bt_worker_t *w, const bt_role_switch_ask_t *ask, char *err,
+                      size_t err_size)
+{
+    bt_gateway_t *g = user;
+
+    if (g->role_switches != NULL)
+        return bt_role_switches_begin(g->role_switches, w, ask, err, err_size);
+    snprintf(err, err_size, "the gateway ends");
+    return BT_E_AGAIN;
+}
+
+static void on_role_failed(void *user, bt_worker_t *w, enum bt_role to, bool is_unclear)
+{
+    bt_gateway_t *g = user;
+
+    if (g->fleet != NULL)
+        bt_fleet_role_failed(g->fleet, w, to, is_unclear);
+}
+
 /* A request that is not here may be on another replica. From the request loops, hence the mail. */
 typedef struct mail {
     bt_mail_t envelope;
@@ -195,10 +214,12 @@ static void wait_for_first_read(bt_gateway_t *g)
     bt_loop_run(&g->control);
     bt_timer_stop(&wait.deadline);
     if (wait.is_late)
-        bt_log_warn("fleet",
-                    "the store has not said within %llu ms which workers are drained: until it "
-                    "does, this replica may use them",
-                    (unsigned long long) BT_FLEET_JOIN_MS);
+        bt_log_warn(
+            "fleet",
+            "the store has not said within %llu ms which workers are drained, or have another "
+            "role: until it "
+            "does, this replica may use them",
+            (unsigned long long) BT_FLEET_JOIN_MS);
 }
 
 int bt_gateway_fleet_start(bt_gateway_t *g)
@@ -217,6 +238,7 @@ int bt_gateway_fleet_start(bt_gateway_t *g)
                                       .on_hint = on_hint,
                                       .on_call = on_call,
                                       .on_first_read = on_first_read,
+                                      .begin_role = begin_role,
                                       .user = g};
     int rc;
 
@@ -229,6 +251,7 @@ int bt_gateway_fleet_start(bt_gateway_t *g)
         bt_log_error("fleet", "%s", err[0] != '\0' ? err : bt_err_text(rc));
         return rc;
     }
+    bt_role_switches_on_failed(g->role_switches, on_role_failed, g);
     bt_fleet_set_workers(g->fleet, bt_registry_current(g->registry));
     g->shared.cancel_elsewhere = cancel_elsewhere;
     g->shared.cancel_elsewhere_user = g;

@@ -6,8 +6,8 @@
 --
 -- CNAME = "b.test": the answer has that record first, then what b.test has of the type. A name that is not there is
 -- NXDOMAIN, a type that is not there an empty answer. fault: servfail, nxdomain, empty, refused, silent, garbage (bytes
--- that are no message, then ones that are a broken one), truncated (UDP is cut, TCP whole). SRV: target, port, priority,
--- weight. Each question is a line of stdout: name, type, udp or tcp, fault.
+-- that are no message, then ones that are a broken one), truncated (UDP is cut, TCP whole). SRV: target, port,
+-- priority, weight. Each question is a line of stdout: name, type, udp or tcp, fault.
 
 local bit = require("bit")
 local socket = require("socket")

@@ -19,6 +19,9 @@ typedef struct replica {
     bt_registry_t *registry;
     bt_fleet_t *fleet;
     unsigned hints, calls;
+    unsigned begun; /* role switches; rc: how the next ones begin */
+    int begin_rc;
+    bt_role_switch_ask_t asked;
     uint64_t hinted_id;
     char called[RIG_CALLS][64]; /* "<name> <argument>" */
     bool is_closed;
@@ -52,6 +55,21 @@ static void rig_on_call(void *user, bt_str_t name, bt_str_t argument)
     if (r->calls < RIG_CALLS)
         snprintf(r->called[r->calls++], sizeof(r->called[0]), "%.*s %.*s", BT_STR_ARG(name),
                  BT_STR_ARG(argument));
+}
+
+static int rig_on_role(void *user, bt_worker_t *w, const bt_role_switch_ask_t *ask, char *err,
+                       size_t err_size)
+{
+    replica_t *r = user;
+
+    r->begun++;
+    r->asked = *ask;
+    snprintf(err, err_size, "it shall not");
+    if (r->begin_rc == 0) {
+        w->switch_to = ask->to;
+        atomic_store(&w->switching, BT_SWITCH_DRAINING);
+    }
+    return r->begin_rc;
 }
 
 static inline int rig_setup(void **state)
@@ -123,6 +141,7 @@ static inline void rig_start(replica_t *r, const char *name, const unsigned *por
                                       .expiry_ms = RIG_EXPIRY_MS,
                                       .on_hint = rig_on_hint,
                                       .on_call = rig_on_call,
+                                      .begin_role = rig_on_role,
                                       .user = r};
     bt_fleet_config_t full = config;
     char err[256] = "";
