@@ -6,12 +6,12 @@
  *   capacity    of a split (m, n), in multiples of the present load: min(m / p, n / d)
  *   advice      the split of the m + n workers that has most capacity: m : n as near p : d as whole numbers allow
  *
- * That is DistServe (OSDI'24), section 4.1, Algorithm 1, with measured shares in place of simulated ones: it gives a load of R
- * requests a second R / goodput_prefill and R / goodput_decode instances, rounded up, and a role's demand is R / goodput. Splitwise
- * (ISCA'24), section IV-D, provisions its prompt and token machines by a search for the same balance.
+ * That is the placement of DistServe (OSDI'24) with measured shares in place of simulated ones: it gives a load of R requests a second as many
+ * instances of each role as R / goodput of one, rounded up, and a role's demand is R / goodput. Splitwise (ISCA'24) provisions its prompt and token
+ * machines by a search for the same balance.
  *
- * TTFT in the long run is DistServe's section 3.1, equation 1: with R requests a second to one prefill worker that needs D seconds
- * for each, D + R D^2 / (2 (1 - R D)). What a request meets that comes now is what waits before it (Mooncake's estimate on arrival:
+ * TTFT in the long run is that of an M/D/1 queue, by which DistServe describes prefill: with R requests a second to one prefill worker that needs D
+ * seconds for each, D + R D^2 / (2 (1 - R D)). What a request meets that comes now is what waits before it (Mooncake's estimate on arrival:
  * queue and prefill). Decode's first token comes one TPOT later.
  *
  * A prefill worker is in use when a request is on it: it computes one batch of prompts after the other. A decode worker with one

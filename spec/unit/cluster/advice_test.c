@@ -140,7 +140,7 @@ static void trusts_time_alone_the_least(void **state)
     assert_int_equal(advise(in).confidence, BT_CONFIDENCE_MEDIUM);
 }
 
-/* DistServe's equation 1: D = 100 ms, 5 requests a second: 100 + 5 * 0.1 * 100 / (2 * 0.5) = 150 ms. */
+/* An M/D/1 queue: D = 100 ms, 5 requests a second: 100 + 5 * 0.1 * 100 / (2 * 0.5) = 150 ms. */
 static void predicts_ttft(void **state)
 {
     bt_advice_input_t in = minute(2, 1, 20, 30);
