@@ -44,6 +44,7 @@ typedef struct role_switch {
     uint64_t timeout_ms, deadline_ms, settled_ms;
     bool was_idle;   /* at the last tick */
     bool is_unclear; /* the engine may have changed: its last answer is missing */
+    bool is_reported;
     bt_timer_t timer;
     bt_upstream_t *up;
     bt_probe_t call;
@@ -202,8 +203,8 @@ static void ask_engine(role_switch_t *sw)
 
 static void on_drained(role_switch_t *sw)
 {
-    if (sw->worker->engine != BT_ENGINE_SGLANG) {
-        take_role(sw); /* its role is ours to say */
+    if (sw->worker->engine != BT_ENGINE_SGLANG || sw->is_reported) {
+        take_role(sw); /* its role is ours to say, or its engine has said it */
         return;
     }
     atomic_store(&sw->worker->switching, BT_SWITCH_ASKING);
@@ -373,7 +374,8 @@ static void start_drain(role_switch_t *sw)
     if (sw->deadline_ms < sw->settled_ms)
         sw->deadline_ms = sw->settled_ms + 2 * TICK_MS;
     snprintf(sw->body, sizeof sw->body, "{\"new_role\":\"%s\"}", bt_role_name(sw->spec.role));
-    sw->is_unclear = atomic_exchange(&w->switching, BT_SWITCH_DRAINING) == BT_SWITCH_UNKNOWN;
+    sw->is_unclear =
+        atomic_exchange(&w->switching, BT_SWITCH_DRAINING) == BT_SWITCH_UNKNOWN || sw->is_reported;
     bt_worker_note_service(w);
     bt_workers_changed();
     bt_log_info("cluster", "worker %s drains to become %s", w->name, bt_role_name(sw->spec.role));
@@ -402,6 +404,7 @@ int bt_role_switches_begin(bt_role_switches_t *s, bt_worker_t *w, const bt_role_
     sw->all = s;
     sw->worker = bt_worker_ref(w);
     sw->timeout_ms = ask->timeout_ms;
+    sw->is_reported = ask->is_reported;
     sw->settled_ms = bt_clock_ms() + ask->settle_ms;
     bt_timer_init(s->loop, &sw->timer, tick);
     bt_probe_init(&sw->call, &s->limit);

@@ -32,7 +32,8 @@ typedef struct bt_role_switch_ask {
     uint64_t timeout_ms; /* for the drain, and again for the engine */
     uint64_t
         settle_ms; /* its engine is not asked before: so long other gateways may not have heard that it switches */
-    bool is_forced; /* even the last usable worker of its role */
+    bool is_forced;   /* even the last usable worker of its role */
+    bool is_reported; /* its engine has it already, and is not asked */
 } bt_role_switch_ask_t;
 /* A switch that has begun comes to nothing. is_unclear: its engine may have changed all the same. w may have been replaced meanwhile. */
 typedef void (*bt_role_failed_cb)(void *user, bt_worker_t *w, enum bt_role to, bool is_unclear);

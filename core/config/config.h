@@ -130,6 +130,7 @@ typedef struct bt_config {
     bt_breaker_config_t breaker;
     bt_advisor_config_t advisor;
     bool role_switch_auto;
+    uint64_t role_check_ms; /* 0 = off */
     bt_dispatch_config_t dispatch; /* its strings are borrowed from above */
     bt_record_config_t record;     /* likewise */
     /* fleet */

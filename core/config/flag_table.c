@@ -517,6 +517,9 @@ const bt_flag_t bt_flags[] = {
     {"role-switch-auto", NULL, BT_GROUP_HEALTH, false, SETTING(BOOL(AT(role_switch_auto))),
      "switch the role of one worker at a time (as POST /workers/NAME/role does) while the advice "
      "is the same for three windows in a row (false): only where each engine can be both"},
+    {"role-check-secs", "S", BT_GROUP_HEALTH, false, SETTING(SECS(AT(role_check_ms), 0)),
+     "ask each SGLang engine so often which role it has (GET /server_info), and when it comes up "
+     "(10; 0: never): a worker whose engine has the other role is switched to it"},
 
     /* shared state */
     {"redis-url", "URL", BT_GROUP_FLEET, false, SETTING(TEXT(AT(redis_url))),

@@ -472,6 +472,9 @@ static int start_serving(bt_gateway_t *g)
     if (rc == 0 && g->config->role_switch_auto)
         rc =
             bt_role_auto_new(&g->role_auto, &g->control, g->registry, g->advisor, g->role_switches);
+    if (rc == 0 && g->config->role_check_ms > 0 && !g->config->monitor.disabled)
+        rc = bt_role_reports_new(&g->role_reports, &g->control, g->registry, g->role_switches,
+                                 g->config->monitor.api_key, g->config->role_check_ms);
     if (rc < 0)
         return rc;
     bt_monitor_on_lost(g->monitor, on_lost, g);
@@ -534,6 +537,8 @@ static void close_control_parts(bt_gateway_t *g)
     bt_gateway_rollout_close(g);
     bt_role_auto_free(g->role_auto);
     g->role_auto = NULL;
+    bt_role_reports_free(g->role_reports);
+    g->role_reports = NULL;
     bt_advisor_free(g->advisor);
     g->advisor = NULL;
     bt_role_switches_free(g->role_switches);

@@ -9,6 +9,7 @@
 #define BT_GATEWAY_PROCESS_H
 
 #include "cluster/role_auto.h"
+#include "cluster/role_report.h"
 #include "config/config.h"
 #include "discovery/kube.h"
 #include "discovery/kube_words.h"
@@ -78,9 +79,10 @@ struct bt_gateway {
     bt_monitor_t *monitor;
     bt_role_switches_t *role_switches;
     bt_advisor_t *advisor;
-    bt_role_auto_t *role_auto;      /* NULL = no --role-switch-auto */
-    struct bt_gateway_audit *audit; /* NULL = no --audit-log */
-    int admin_fd;                   /* bound and listening; attach_admin hands it on */
+    bt_role_auto_t *role_auto;       /* NULL = no --role-switch-auto */
+    bt_role_reports_t *role_reports; /* NULL = --role-check-secs 0, or no checks */
+    struct bt_gateway_audit *audit;  /* NULL = no --audit-log */
+    int admin_fd;                    /* bound and listening; attach_admin hands it on */
     struct bt_admin *admin;
     struct bt_transfer *transfer;               /* NULL = no --transfer-port */
     struct bt_registry_server *registry_server; /* NULL = no --registry-port */

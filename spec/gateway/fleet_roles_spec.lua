@@ -21,7 +21,8 @@ describe("roles in a fleet", function()
   local sim, store, gateways
 
   local function start_gateway(name)
-    local words = { "--pd-disaggregation", "--redis-url", store.url, "--replica-name", name }
+    local words = { "--pd-disaggregation", "--redis-url", store.url, "--replica-name", name,
+      "--role-check-secs", "0.5" }
     for _, w in ipairs(sim.list) do
       words[#words + 1] = "--" .. w.role
       words[#words + 1] = w.url
@@ -160,6 +161,19 @@ describe("roles in a fleet", function()
         return told(again, "p1").legs.decode.ok > 0 and told(b, "p1").legs.decode.ok > 0
       end, 10, "both serve decode legs with it")
     end)
+  end)
+
+  it("are given again to an engine that begins anew as it was started", function()
+    start(CAN, { "a" })
+    local a, p1 = gateways[1], sim.workers.p1
+    assert.equal(202, (switch(a, "p1", "to=decode")))
+    wait_role(a, "p1", "decode")
+    local id = told(a, "p1").id
+    assert.equal(200, http.post(p1.port, "/pd_role_switch", '{"new_role":"prefill"}').status)
+    eventually(function()
+      local w = told(a, "p1")
+      return w.role == "decode" and w.usable and w.id > id + 1 and sim:state("p1").role == "decode", json.encode(w)
+    end, 15, "seen, and ordered again")
   end)
 
   it("are learned by a replica that was away", function()

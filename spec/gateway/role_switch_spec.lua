@@ -199,6 +199,27 @@ describe("POST /workers/*/role", function()
     assert.equal("prefill", f:told("p1").role)
   end)
 
+  it("follows an engine that was switched elsewhere, and one that begins again as it was started", function()
+    start({ "role=prefill,count=2,role_switch=1" .. SGLANG, "role=decode" .. SGLANG },
+      { "--pd-disaggregation", "--role-check-secs", "0.5" })
+    local answer = http.post(f.workers.p1.port, "/pd_role_switch", '{"new_role":"decode"}')
+    assert.equal(200, answer.status, answer.body)
+    eventually(has_role("p1", "decode"), 10, "p1 is what its engine says")
+    assert.equal("prefill", f:told("p1").role_switched_from)
+    load_until("p1 serves decode legs", function()
+      return f:told("p1").legs.decode.ok > 0
+    end)
+    local asked = 0
+    for _, e in ipairs(f:requests("p1")) do
+      asked = asked + (e.path == "/pd_role_switch" and 1 or 0)
+    end
+    assert.equal(1, asked, "the gateway has not asked for it")
+    assert.equal(200, http.post(f.workers.p1.port, "/pd_role_switch", '{"new_role":"prefill"}').status)
+    eventually(has_role("p1", "prefill"), 10, "p1 is prefill again")
+    assert.is_nil(f:told("p1").role_switched_from)
+    assert.truthy(f.gateway:stderr():find("its engine says that it is decode", 1, true))
+  end)
+
   it("gives a vLLM that can be both another role without a word to the engine", function()
     start({ "role=prefill,count=2,ttft=1", "role=decode,ttft=1,itl=1" }, { "--vllm-pd-disaggregation" })
     assert.equal(202, (switch("p1", "to=decode")))

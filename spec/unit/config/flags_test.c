@@ -359,7 +359,8 @@ static void health(void **state)
            c.breaker.failures == 10 && c.breaker.window_ms == 120000 && c.breaker.open_ms == 60000);
     EXPECT("--disable-circuit-breaker", c.breaker.disabled);
     EXPECT("", c.advisor.window_ms == 60000 && c.advisor.tpot_ms == 0 && !c.role_switch_auto);
-    EXPECT("--role-switch-auto", c.role_switch_auto);
+    EXPECT("--role-switch-auto", c.role_switch_auto && c.role_check_ms == 10000);
+    EXPECT("--role-check-secs 0", c.role_check_ms == 0);
     EXPECT("--advice-window-secs 10 --advice-tpot-ms 50",
            c.advisor.window_ms == 10000 && c.advisor.tpot_ms == 50);
 }
