@@ -1,6 +1,7 @@
 /* main.c - the command word. */
 #include "config/check.h"
 #include "config/help.h"
+#include "config/passed.h"
 #include "config/suggest.h"
 #include "gateway/gateway.h"
 #include "tools/fleet.h"
@@ -61,7 +62,7 @@ static int run(int argc, const char *const *argv)
     bt_gateway_t *gateway;
     if (wants_help(argc, argv))
         return bt_tool_print(bt_help_run);
-    if (load(&config, NULL, argc, argv, err, sizeof err) < 0)
+    if (bt_passed_take(err, sizeof err) < 0 || load(&config, NULL, argc, argv, err, sizeof err) < 0)
         return tell(err);
     if (bt_gateway_open(&gateway, &config, argc, argv, err, sizeof err) < 0) {
         bt_config_fini(&config);

@@ -302,7 +302,8 @@ const bt_flag_t bt_flags[] = {
 
     /* listeners */
     {"host", "ADDR", BT_GROUP_LISTEN, false, SETTING(TEXT(AT(host))),
-     "clients are served here (127.0.0.1)"},
+     "clients are served here (127.0.0.1); a socket that systemd passes with "
+     "FileDescriptorName=client counts instead, admin for --admin-host"},
     {"port", "PORT", BT_GROUP_LISTEN, false, SETTING(UINT(AT(port), 0, 65535)),
      "(30000; 0 = any free one)"},
     {"http2", NULL, BT_GROUP_LISTEN, false, SETTING(BOOL(AT(server.has_http2))),

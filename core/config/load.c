@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "config/flag.h"
+#include "config/passed.h"
 
 #include <limits.h>
 #include <stdarg.h>
@@ -236,6 +237,25 @@ static void append_warnings(const bt_config_t *c, char *err, size_t err_size)
         snprintf(err + used, err_size - used, "\n%.*s", (int) n - 1, c->warnings.data);
 }
 
+/* Sockets that are open already are what is listened on, whatever is written. */
+static int take_passed(bt_config_t *c)
+{
+    const bt_passed_t *client = bt_passed(BT_PASSED_CLIENT), *admin = bt_passed(BT_PASSED_ADMIN);
+    int rc = 0;
+
+    if (client->count > 0) {
+        free(c->host);
+        rc = set_text(&c->host, client->host);
+        c->port = client->port;
+    }
+    if (admin->count > 0 && rc == 0) {
+        free(c->admin_host);
+        rc = set_text(&c->admin_host, admin->host);
+        c->admin_port = admin->port;
+    }
+    return rc;
+}
+
 int bt_config_load(bt_config_t *c, int argc, const char *const *argv, char *err, size_t err_size)
 {
     const char *file;
@@ -252,6 +272,8 @@ int bt_config_load(bt_config_t *c, int argc, const char *const *argv, char *err,
         rc = bt_config_imply_dev(c);
     if (rc == 0)
         rc = bt_flags_apply(c, argc, argv, err, err_size);
+    if (rc == 0)
+        rc = take_passed(c);
     if (rc == 0)
         rc = bt_config_finish(c, err, err_size);
     if (rc == 0)

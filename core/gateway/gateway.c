@@ -10,11 +10,13 @@
 #include "base/mem.h"
 #include "base/pages.h"
 #include "config/check.h"
+#include "config/passed.h"
 #include "gateway/descriptors.h"
 #include "gateway/fleet.h"
 #include "gateway/identity.h"
 #include "gateway/kubernetes.h"
 #include "gateway/memory.h"
+#include "gateway/notify.h"
 #include "gateway/rollout.h"
 #include "gateway/transfer.h"
 #include "gateway/workers_file.h"
@@ -164,6 +166,16 @@ static void log_not_usable(const bt_gateway_t *g)
     }
 }
 
+/* A gateway without usable workers is up all the same: they may come. */
+static void notify_ready(const bt_gateway_t *g)
+{
+    if (g->state != BT_GATEWAY_SERVING)
+        return;
+    bt_gateway_notify(g, "READY=1\nSTATUS=clients on %s:%u, admin on %s:%u%s", g->config->host,
+                      g->port, g->config->admin_host, g->admin_port,
+                      g->seen_usable ? "" : "; no usable workers yet");
+}
+
 /* Says once that requests can be served; gives up when told to (--worker-startup-timeout-secs). */
 static void on_startup(bt_timer_t *timer)
 {
@@ -173,6 +185,7 @@ static void on_startup(bt_timer_t *timer)
         g->seen_usable = true;
         bt_log_info("gateway", "ready: usable workers %llu ms after the start",
                     (unsigned long long) age_ms);
+        notify_ready(g);
         return;
     }
     if (limit_ms == 0 || age_ms < limit_ms) {
@@ -189,6 +202,12 @@ static void on_startup(bt_timer_t *timer)
 static int bind_admin(bt_gateway_t *g, char *err, size_t err_size)
 {
     const bt_config_t *c = g->config;
+    const bt_passed_t *passed = bt_passed(BT_PASSED_ADMIN);
+    if (passed->count > 0) {
+        g->admin_fd = passed->fds[0];
+        g->admin_port = passed->port;
+        return 0;
+    }
     g->admin_fd = bt_config_bind("admin-port", c->admin_host, c->admin_port, false, &g->admin_port,
                                  err, err_size);
     return g->admin_fd < 0 ? g->admin_fd : 0;
@@ -233,6 +252,7 @@ static int open_control(bt_gateway_t *g)
     if (rc < 0)
         return rc;
     g->has_control = true;
+    bt_gateway_notify_open(g);
     rc = bt_unfinished_new(&g->unfinished, g->config->server.max_buffered_bytes, bt_exchange_evict);
     if (rc < 0)
         return rc;
@@ -272,6 +292,12 @@ static void apply_config(void *user, bt_config_t *wanted)
     bt_gateway_apply_config(user, wanted);
 }
 
+/* SIGHUP's configuration serves, or was refused. */
+static void on_configured(void *user)
+{
+    notify_ready(user);
+}
+
 static int open_reload(bt_gateway_t *g, char *err, size_t err_size)
 {
     bt_reload_config_t config = {.control = &g->control,
@@ -281,6 +307,7 @@ static int open_reload(bt_gateway_t *g, char *err, size_t err_size)
                                  .current = &g->fleet_config,
                                  .apply = apply_config,
                                  .note = bt_gateway_audit_note,
+                                 .configured = on_configured,
                                  .user = g};
     int rc;
 
@@ -497,9 +524,11 @@ static int start_serving(bt_gateway_t *g)
     bt_gateway_rollout_start(g);
     bt_gateway_kubernetes_start(g);
     bt_timer_start(&g->startup, TOPOLOGY_CHECK_MS);
-    if ((rc = bt_dns_configure(g->dns, &g->config->dns)) < 0)
+    if ((rc = bt_dns_configure(g->dns, &g->config->dns)) < 0 || (rc = write_ready_file(g)) < 0)
         return rc;
-    return write_ready_file(g);
+    notify_ready(g);
+    bt_gateway_watchdog_start(g);
+    return 0;
 }
 
 static void end_control(bt_loop_t *control, bt_mail_t *envelope)
@@ -532,6 +561,7 @@ static void close_control_parts(bt_gateway_t *g)
     bt_gateway_kubernetes_stop(g);
     bt_timer_stop(&g->grace);
     bt_timer_stop(&g->startup);
+    bt_gateway_watchdog_stop(g);
     bt_gateway_signals_stop(g);
     bt_reload_stop(g->reload);
     bt_gateway_rollout_close(g);
@@ -576,6 +606,7 @@ static void free_gateway(bt_gateway_t *g)
         bt_gateway_loop_close(&g->loops[i]);
     if (g->has_control) {
         close_control_parts(g);
+        bt_gateway_notify_close(g);
         bt_loop_fini(&g->control);
     }
     bt_reload_free(g->reload);

@@ -13,10 +13,15 @@
 #include "base/log.h"
 #include "base/pages.h"
 #include "config/check.h"
+#include "config/passed.h"
 #include "gateway/fleet.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define IDLE_CHECK_MS 20
@@ -82,6 +87,18 @@ static void on_accept(bt_loop_t *loop, int fd, void *user)
     atomic_fetch_sub_explicit(&loop->connections, 1, memory_order_relaxed);
 }
 
+static void close_listeners(bt_gateway_loop_t *el)
+{
+    for (unsigned i = 0; i < el->socket_count; i++) {
+        bt_gateway_socket_t *s = &el->sockets[i];
+        if (s->listener != NULL)
+            bt_listener_close(s->listener);
+        else if (s->fd >= 0)
+            close(s->fd);
+        *s = (bt_gateway_socket_t){.fd = -1};
+    }
+}
+
 /* ---- draining ---- */
 
 static void tell_idle(bt_loop_t *control, bt_mail_t *envelope)
@@ -127,9 +144,7 @@ static void on_drain(bt_loop_t *loop, bt_mail_t *envelope)
     (void) loop;
     if (el->server == NULL)
         return;
-    if (el->listener != NULL)
-        bt_listener_close(el->listener);
-    el->listener = NULL;
+    close_listeners(el);
     bt_server_drain(el->server);
     bt_timer_start(&el->idle_check, IDLE_CHECK_MS);
 }
@@ -172,9 +187,7 @@ static void on_stop(bt_loop_t *loop, bt_mail_t *envelope)
     (void) loop;
     bt_timer_stop(&el->idle_check);
     bt_timer_stop(&el->tidy);
-    if (el->listener != NULL)
-        bt_listener_close(el->listener);
-    el->listener = NULL;
+    close_listeners(el);
     bt_proxy_close(el->proxy);
     el->proxy = NULL;
     bt_server_close(el->server, on_server_closed, el);
@@ -212,6 +225,9 @@ static void on_tidy(bt_timer_t *timer)
 static void run_thread(void *arg)
 {
     bt_gateway_loop_t *el = arg;
+    char name[16]; /* what top -H and gdb show */
+    snprintf(name, sizeof name, "baton-loop-%u", el->loop.index & 0xfff);
+    (void) pthread_setname_np(pthread_self(), name);
     bt_prefix_ring_bind(el->ring);
     bt_loop_run(&el->loop);
     bt_pages_thread_fini();
@@ -221,9 +237,44 @@ static int bind_client_port(bt_gateway_loop_t *el, char *err, size_t err_size)
 {
     bt_gateway_t *g = el->gateway;
     const bt_config_t *c = g->config;
-    el->fd = bt_config_bind("port", c->host, g->port != 0 ? g->port : c->port, true, &g->port, err,
-                            err_size);
-    return el->fd < 0 ? el->fd : 0;
+    el->sockets[0].fd = bt_config_bind("port", c->host, g->port != 0 ? g->port : c->port, true,
+                                       &g->port, err, err_size);
+    return el->sockets[0].fd < 0 ? el->sockets[0].fd : 0;
+}
+
+/* Every socket that was passed has a loop, and every loop a socket: where they are few, several loops have the same one. */
+static int take_passed_sockets(bt_gateway_loop_t *el, const bt_passed_t *passed, char *err,
+                               size_t err_size)
+{
+    unsigned index = el->loop.index;
+
+    el->gateway->port = passed->port;
+    for (unsigned i = 0; i < el->socket_count; i++, index += el->gateway->config->loops) {
+        int fd = passed->fds[index % passed->count];
+        if (index >= passed->count)
+            fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+        if (fd < 0)
+            return bt_err_refuse(err, err_size, "LISTEN_FDS: a socket cannot be shared: %s",
+                                 strerror(errno));
+        el->sockets[i].fd = fd;
+    }
+    return 0;
+}
+
+static int open_sockets(bt_gateway_loop_t *el, char *err, size_t err_size)
+{
+    const bt_passed_t *passed = bt_passed(BT_PASSED_CLIENT);
+    const unsigned loops = el->gateway->config->loops, index = el->loop.index;
+    const unsigned count = index < passed->count ? (passed->count - index - 1) / loops + 1 : 1;
+
+    el->sockets = calloc(count, sizeof *el->sockets);
+    if (el->sockets == NULL)
+        return bt_err_refuse(err, err_size, "%s", bt_err_text(BT_E_NOMEM));
+    el->socket_count = count;
+    for (unsigned i = 0; i < count; i++)
+        el->sockets[i].fd = -1;
+    return passed->count > 0 ? take_passed_sockets(el, passed, err, err_size)
+                             : bind_client_port(el, err, err_size);
 }
 
 int bt_gateway_loop_open(bt_gateway_loop_t *el, bt_gateway_t *g, unsigned index, char *err,
@@ -231,14 +282,14 @@ int bt_gateway_loop_open(bt_gateway_loop_t *el, bt_gateway_t *g, unsigned index,
 {
     bt_unfinished_loop_t *unfinished;
 
-    *el = (bt_gateway_loop_t){.gateway = g, .fd = -1};
+    *el = (bt_gateway_loop_t){.gateway = g};
     int rc = bt_loop_init(&el->loop, index);
     if (rc < 0)
         goto err_text;
     el->has_loop = true;
     bt_timer_init(&el->loop, &el->idle_check, on_idle_check);
     bt_timer_init(&el->loop, &el->tidy, on_tidy);
-    if ((rc = bind_client_port(el, err, err_size)) < 0)
+    if ((rc = open_sockets(el, err, err_size)) < 0)
         return rc;
     if ((rc = bt_dispatcher_new(&el->dispatcher, &el->loop, &g->shared, err, err_size)) < 0)
         return rc;
@@ -258,15 +309,26 @@ err_text:
     return rc;
 }
 
+static int listen_to_all(bt_gateway_loop_t *el)
+{
+    for (unsigned i = 0; i < el->socket_count; i++) {
+        bt_gateway_socket_t *s = &el->sockets[i];
+        int rc = bt_listener_start(&s->listener, &el->loop, s->fd, &el->gateway->group, on_accept,
+                                   el->gateway);
+        if (rc < 0) {
+            s->fd = -1;
+            return rc;
+        }
+        bt_listener_on_full(s->listener, bt_budget_on_full, el->gateway->budget);
+    }
+    return 0;
+}
+
 int bt_gateway_loop_start(bt_gateway_loop_t *el)
 {
-    int fd = el->fd;
-    el->fd = -1;
-    int rc = bt_listener_start(&el->listener, &el->loop, fd, &el->gateway->group, on_accept,
-                               el->gateway);
+    int rc = listen_to_all(el);
     if (rc < 0)
         return rc;
-    bt_listener_on_full(el->listener, bt_budget_on_full, el->gateway->budget);
     bt_timer_start(&el->tidy, TIDY_MS);
     rc = uv_thread_create(&el->thread, run_thread, el);
     if (rc < 0)
@@ -296,16 +358,16 @@ void bt_gateway_loop_close(bt_gateway_loop_t *el)
     }
     if (el->has_loop)
         settle(el);
-    if (el->listener != NULL)
-        bt_listener_close(el->listener);
+    close_listeners(el);
     bt_proxy_close(el->proxy);
     if (el->server != NULL)
         bt_server_close(el->server, NULL, NULL);
     if (el->dispatcher != NULL)
         bt_dispatcher_free(el->dispatcher);
     el->dispatcher = NULL; /* the last mail finds nobody */
-    if (el->fd >= 0)
-        close(el->fd);
+    free(el->sockets);
+    el->sockets = NULL;
+    el->socket_count = 0;
     if (!el->has_loop)
         return;
     bt_gateway_fleet_loop_close(el);

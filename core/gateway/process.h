@@ -19,6 +19,8 @@
 #include "reload/reload.h"
 #include "transfer/registration.h"
 
+#include <sys/un.h>
+
 typedef struct bt_gateway bt_gateway_t;
 
 /* Whose pods a change is about: a --workers-kubernetes by its number. */
@@ -27,14 +29,20 @@ typedef struct bt_gateway_kube {
     unsigned source;
 } bt_gateway_kube_t;
 
+/* A socket that clients connect to. */
+typedef struct bt_gateway_socket {
+    int fd;                  /* ours until the listener has it, which closes it then; -1 = closed */
+    bt_listener_t *listener; /* NULL before, and once draining */
+} bt_gateway_socket_t;
+
 /* One event thread. Its members belong to that thread once it runs. */
 typedef struct bt_gateway_loop {
     bt_loop_t loop;
     bt_gateway_t *gateway;
     uv_thread_t thread;
     bool has_thread, has_loop;
-    int fd;                  /* bound socket until the listener takes it, else -1 */
-    bt_listener_t *listener; /* NULL once draining */
+    bt_gateway_socket_t *sockets; /* one, but where more sockets are passed than there are loops */
+    unsigned socket_count;
     bt_proxy_t
         *proxy; /* connections of proxies that have not said whose they are; NULL = none do */
     bt_server_t *server;
@@ -44,7 +52,19 @@ typedef struct bt_gateway_loop {
     bt_timer_t idle_check;    /* while draining */
     bt_timer_t tidy;          /* gives free memory back */
     uint64_t idle_since_ms;   /* nothing lives here since; 0 = something does */
+    bt_mail_t ping;           /* of the watchdog */
+    atomic_bool has_answered; /* it */
 } bt_gateway_loop_t;
+
+/* gateway/notify.h */
+typedef struct bt_notify {
+    int fd; /* -1: nobody is notified */
+    struct sockaddr_un addr;
+    socklen_t addr_size;
+    uint64_t watchdog_ms; /* 0 = none */
+    bt_timer_t watchdog;
+    bool is_silent; /* a loop does not answer, which is logged */
+} bt_notify_t;
 
 enum bt_gateway_state {
     BT_GATEWAY_STARTING,
@@ -114,6 +134,7 @@ struct bt_gateway {
     uv_signal_t signals[BT_GATEWAY_SIGNALS];
     bt_timer_t grace;   /* end of the drain */
     bt_timer_t startup; /* waits for the first usable topology */
+    bt_notify_t notify;
     uint64_t start_ms;
     bool seen_usable;
     unsigned idle_loops, quiet_loops, running_loops;

@@ -17,6 +17,7 @@
 #include "gateway/fleet.h"
 #include "gateway/identity.h"
 #include "gateway/kubernetes.h"
+#include "gateway/notify.h"
 #include "gateway/rollout.h"
 #include "gateway/transfer.h"
 #include "reload/reload.h"
@@ -24,12 +25,16 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#define LAST_MS 20000U /* from the drain's end to the process's, at most */
+
 /* ---- stopping ---- */
 
 void bt_gateway_stop(bt_gateway_t *g)
 {
     if (g->state == BT_GATEWAY_STOPPING)
         return;
+    if (g->state != BT_GATEWAY_DRAINING)
+        bt_gateway_notify(g, "STOPPING=1\nSTATUS=ending");
     g->state = BT_GATEWAY_STOPPING;
     bt_timer_stop(&g->grace);
     bt_timer_stop(&g->startup);
@@ -91,6 +96,8 @@ static void begin_drain(bt_gateway_t *g, const char *signal_name)
     bt_reload_freeze(g->reload);
     bt_log_info("gateway", "%s: draining, at most %llu ms", signal_name,
                 (unsigned long long) g->config->drain_ms);
+    bt_gateway_notify(g, "STOPPING=1\nEXTEND_TIMEOUT_USEC=%llu\nSTATUS=draining",
+                      ((unsigned long long) g->config->drain_ms + LAST_MS) * 1000U);
     atomic_store(&g->shared.draining, true);
     bt_dns_stop(g->dns);
     bt_gateway_fleet_drain(g);
@@ -166,6 +173,7 @@ void bt_gateway_reload(bt_gateway_t *g)
 {
     char err[BT_CONFIG_ERR_BYTES] = "";
     bt_config_t *wanted = calloc(1, sizeof *wanted);
+    bt_gateway_notify_reloading(g);
     int rc =
         wanted != NULL ? bt_config_load(wanted, g->argc, g->argv, err, sizeof err) : BT_E_NOMEM;
     if (rc == 0 && (rc = bt_config_check_workers(wanted, err, sizeof err)) < 0)
@@ -175,6 +183,7 @@ void bt_gateway_reload(bt_gateway_t *g)
         bt_log_error("gateway", "reload refused, everything stays as it was: %s",
                      rc == BT_E_NOMEM ? bt_err_text(rc) : err);
         bt_gateway_audit_refused(g, rc == BT_E_NOMEM ? bt_err_text(rc) : err);
+        bt_gateway_notify(g, "READY=1\nSTATUS=a reload was refused: see the log");
         return;
     }
     bt_reload_configure(g->reload, wanted);

@@ -341,6 +341,8 @@ static void end_job(bt_reload_t *reload, int rc, bool is_changed, const char *er
     answer(reload, job, rc, is_changed, err);
     if (job->over != NULL && !reload->is_closing)
         job->over(job->user, job->set, job->kind == BT_JOB_SET_TRY, rc, err);
+    if (job->kind == BT_JOB_CONFIG)
+        reload->config.configured(reload->config.user);
     bt_reload_job_free(job);
     if (!reload->is_closing)
         bt_reload_watch_refresh(reload);
@@ -579,6 +581,7 @@ void bt_reload_configure(bt_reload_t *reload, bt_config_t *wanted)
         free(wanted);
         bt_log_error("gateway", "reload refused, everything stays as it was: %s",
                      bt_err_text(BT_E_NOMEM));
+        reload->config.configured(reload->config.user);
         return;
     }
     job->config = wanted;

@@ -59,6 +59,7 @@ typedef struct bt_reload_config {
     /* Workers and settings of a configuration, once its policies serve. Takes wanted. */
     void (*apply)(void *user, bt_config_t *wanted);
     void (*note)(void *user, const bt_reload_note_t *note); /* NULL = nobody asks */
+    void (*configured)(void *user); /* bt_reload_configure is over, whatever came of it */
     void *user;
     bt_policy_set_t
         *set; /* the fleet's, for the first generation: takes the reference; NULL = none */

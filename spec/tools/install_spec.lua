@@ -81,7 +81,9 @@ describe("an installed Baton", function()
 ./usr/local/lib/libbaton_kv.so.0
 ./usr/local/lib/libbaton_kv.so.VERSION
 ./usr/local/lib/pkgconfig/baton_kv.pc
+./usr/local/lib/systemd/system/baton-admin.socket
 ./usr/local/lib/systemd/system/baton.service
+./usr/local/lib/systemd/system/baton.socket
 ./usr/local/lib/sysusers.d/baton.conf
 ./usr/local/share/bash-completion/completions/baton
 ./usr/local/share/doc/baton/API.md

@@ -39,7 +39,7 @@ proc.RLIMITS = { data = 2, files = 7, space = 9 }
 local PR_SET_PDEATHSIG = 1
 local O_RDONLY, O_WRONLY_CREATE_TRUNCATE = 0, 1 + 64 + 512
 local WNOHANG = 1
-local F_SETFL, F_SETPIPE_SZ, O_NONBLOCK = 4, 1031, 2048
+local F_DUPFD, F_SETFL, F_SETPIPE_SZ, O_NONBLOCK = 0, 4, 1031, 2048
 local FDS = 1024
 
 local Process = {}
@@ -83,6 +83,29 @@ function proc.read(path)
   return text
 end
 
+-- In the child: these sockets and no other descriptor, from 3 on, told of as systemd does.
+local function take_sockets(sockets)
+  local kept, names = {}, {}
+  for i, s in ipairs(sockets) do
+    kept[i] = C.fcntl(s.fd, F_DUPFD, ffi.cast("int", FDS - 64))
+    names[i] = s.name
+  end
+  for fd = 3, FDS - 65 do
+    C.close(fd)
+  end
+  for i, fd in ipairs(kept) do
+    C.dup2(fd, 2 + i)
+  end
+  for fd = FDS - 64, FDS do
+    C.close(fd)
+  end
+  if #sockets > 0 then
+    C.setenv("LISTEN_PID", tostring(C.getpid()), 1)
+    C.setenv("LISTEN_FDS", tostring(#sockets), 1)
+    C.setenv("LISTEN_FDNAMES", table.concat(names, ":"), 1)
+  end
+end
+
 -- Runs in the child. Only system calls: the other half of this Lua state is still in the parent.
 local function become(path, argv, opts, out, err, pipe_fd, parent)
   C.prctl(PR_SET_PDEATHSIG, proc.SIGKILL, 0, 0, 0)
@@ -95,9 +118,7 @@ local function become(path, argv, opts, out, err, pipe_fd, parent)
   C.dup2(null_fd, 0)
   C.dup2(out_fd, 1)
   C.dup2(err_fd, 2)
-  for fd = 3, FDS do
-    C.close(fd)
-  end
+  take_sockets(opts.sockets or {})
   for name, value in pairs(opts.env or {}) do
     C.setenv(name, value, 1)
   end
@@ -118,7 +139,7 @@ local function small_pipe()
 end
 
 -- argv[1] is a path. opts: name (of the output files), env, limits (files; data and space in bytes), stalled_stderr (a
--- pipe that is read by Process:stderr only).
+-- pipe that is read by Process:stderr only), sockets (a list of { fd, name } that it gets as from systemd).
 function proc.start(argv, opts)
   opts = opts or {}
   local name = opts.name or argv[1]:match("[^/]*$")
