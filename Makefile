@@ -24,7 +24,7 @@ define configure
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help build all install test check conformance faults mutants lint format api asan tsan fuzz coverage bench soak run run-fleet run-vllm run-sglang deps clean
+.PHONY: help build all install deb package-check test check conformance faults mutants lint format api asan tsan fuzz coverage bench soak run run-fleet run-vllm run-sglang deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -42,9 +42,17 @@ all-%:
 
 # Built for PREFIX; staged below DESTDIR where that is given.
 install: ## programs, manual pages, units, libbaton_kv: PREFIX=/usr/local DESTDIR=
-	@cmake --preset package -DCMAKE_INSTALL_PREFIX=$(PREFIX) --log-level=WARNING >/dev/null
+	@cmake --preset package -DCMAKE_INSTALL_PREFIX=$(PREFIX) -DBT_DEBIAN=OFF --log-level=WARNING >/dev/null
 	@cmake --build --preset package -j $(JOBS) --target programs
 	@DESTDIR=$(DESTDIR) cmake --install build/package --strip
+
+deb: ## Debian packages in build/package: baton, libbaton-kv0, libbaton-kv-dev
+	@cmake --preset package -DCMAKE_INSTALL_PREFIX=/usr -DBT_DEBIAN=ON --log-level=WARNING >/dev/null
+	@cmake --build --preset package -j $(JOBS) --target programs
+	@cd build/package && umask 022 && cpack -G DEB
+
+package-check: deb ## the packages in a fresh Debian: lintian, install, first answer, remove, purge (root, mmdebstrap)
+	@packaging/check build/package || [ $$? -eq 77 ]
 
 test: ## every spec
 	$(call needs,test)
