@@ -79,6 +79,7 @@ typedef struct bt_config {
     unsigned loops; /* after load: at least 1 */
     uint64_t drain_ms, startup_timeout_ms;
     char *ready_file;
+    bool core_dumps;
     enum bt_log_level log_level;
     enum bt_log_format log_format;
     bool dev; /* --dev: for authors of policies, on this machine only */

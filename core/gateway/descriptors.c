@@ -27,6 +27,7 @@
 #define BEGIN 24U       /* open before the first loop is */
 #define LOOP 6U         /* of each event thread: epoll, wake-up, listener, its spare one */
 #define STORE_CLIENT 2U /* of a loop: one that dies, and its successor */
+#define CLIENTS_FEW 1000U /* fewer are told of */
 #define MESSAGE " (ulimit -n, LimitNOFILE=)"
 
 static unsigned share_of(uint64_t limit, unsigned part, unsigned least, unsigned most)
@@ -123,6 +124,30 @@ static unsigned count_workers(const bt_gateway_t *g)
     return count;
 }
 
+/* What is asked to run and wait at once, where that is said, else what a small service has. */
+static uint64_t clients_wanted(const bt_config_t *c)
+{
+    const bt_dispatch_config_t *d = &c->dispatch;
+    const uint64_t waiting = d->queue_size != UINT_MAX ? d->queue_size : 0;
+
+    return d->max_concurrent > 0 ? d->max_concurrent + waiting : CLIENTS_FEW;
+}
+
+static void tell_division(const bt_config_t *c, uint64_t limit, const bt_descriptors_t *d)
+{
+    const uint64_t wanted = clients_wanted(c);
+
+    if (c->max_connections != 0 || d->clients >= wanted)
+        bt_log_info("gateway", "%llu open files: %u for clients, %u for connections to workers",
+                    (unsigned long long) limit, d->clients, d->workers);
+    else
+        bt_log_warn("gateway",
+                    "the limit of open files is %llu: at most %u clients at once, and %u "
+                    "connections to workers; for %llu clients raise it to %llu" MESSAGE,
+                    (unsigned long long) limit, d->clients, d->workers, (unsigned long long) wanted,
+                    (unsigned long long) (4 * wanted + 1024));
+}
+
 int bt_gateway_descriptors_divide(bt_gateway_t *g, char *err, size_t err_size)
 {
     const bt_config_t *c = g->config;
@@ -143,6 +168,7 @@ int bt_gateway_descriptors_divide(bt_gateway_t *g, char *err, size_t err_size)
     int rc = bt_descriptors_divide(&ask, &d, err, err_size);
     if (rc < 0)
         return rc;
+    tell_division(c, ask.limit, &d);
     rc = bt_budget_set(g->budget, &(bt_budget_limits_t){.clients = d.clients,
                                                         .per_peer = c->max_connections_per_peer,
                                                         .refusals = d.refusals,

@@ -31,6 +31,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define TOPOLOGY_CHECK_MS 100
@@ -335,6 +336,19 @@ static void log_warnings(const bt_config_t *config)
     }
 }
 
+/* One byte, not none: the kernel writes no file that small, and a program that takes dumps by a pipe is not even started then, whereas it need not
+ * heed 0 (core(5)). Descriptors of ours in /proc and debuggers stay usable, as they would not with PR_SET_DUMPABLE. */
+static void leave_no_core(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_CORE, &limit) != 0 || limit.rlim_max == 0)
+        return;
+    limit.rlim_cur = 1;
+    if (setrlimit(RLIMIT_CORE, &limit) != 0)
+        bt_log_warn("gateway", "core files cannot be turned off: %s", strerror(errno));
+}
+
 int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
                     const char *const *argv, char *err, size_t err_size)
 {
@@ -349,6 +363,8 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
         bt_log_warn("gateway", "log lines are written by whoever has some: no thread for them: %s",
                     rc == BT_E_NOMEM ? bt_err_text(rc) : strerror(-rc));
     signal(SIGPIPE, SIG_IGN);
+    if (!config->core_dumps)
+        leave_no_core();
     bt_mem_open();
     log_warnings(config);
     bt_policy_allow_hosts(config->policy_http_host_count > 0

@@ -241,6 +241,37 @@ describe("a gateway under a service manager", function()
     udp:close()
   end)
 
+  it("leaves no core file, unless it is asked to", function()
+    local function soft_limit(words)
+      local port = start(words)
+      wait_ready(port)
+      local soft = proc.read("/proc/" .. process.pid .. "/limits"):match("Max core file size%s+(%S+)")
+      process:kill()
+      process:wait(5)
+      return soft
+    end
+    local soft, hard = proc.read("/proc/self/limits"):match("Max core file size%s+(%S+)%s+(%S+)")
+    if hard == "0" then
+      return pending("nobody may leave a core file here")
+    end
+    assert.equal("1", soft_limit({}))
+    assert.equal(soft, soft_limit({ "--core-dumps" }))
+  end)
+
+  it("says how the open files are divided, and warns when that is less than is configured", function()
+    start({}, { env = {}, limits = { files = 1024 } })
+    process:says("warn  gateway: the limit of open files is 1024: at most")
+    process:says("for 1000 clients raise it to 5024 (ulimit -n, LimitNOFILE=)")
+    process:kill()
+    process:wait(5)
+    start({ "--max-concurrent-requests", "100", "--queue-size", "20" }, { env = {}, limits = { files = 1024 } })
+    process:says("info  gateway: 1024 open files:")
+    process:kill()
+    process:wait(5)
+    start({ "--max-concurrent-requests", "400" }, { env = {}, limits = { files = 1024 } })
+    process:says("for 400 clients raise it")
+  end)
+
   it("leaves sockets alone that are meant for another process", function()
     local port = start({}, { env = { LISTEN_PID = "1", LISTEN_FDS = "1", LISTEN_FDNAMES = "client" } })
     wait_ready(port)

@@ -436,6 +436,8 @@ static void logs_and_process(void **state)
            IS(c.record.file, "r.jsonl") && c.record.sample == 0.5 && c.record.max_bytes == 5000 &&
                IS(c.record.headers[0], "x-a") && IS(c.record.headers[1], "x-b") &&
                c.record.headers[2] == NULL);
+    EXPECT("--core-dumps", c.core_dumps);
+    EXPECT("--no-core-dumps", !c.core_dumps);
     EXPECT("--loops 3 --drain-timeout-secs 5 --ready-file r.json",
            c.loops == 3 && c.drain_ms == 5000 && IS(c.ready_file, "r.json"));
     EXPECT("--shutdown-grace-period-secs 6", c.drain_ms == 6000);
