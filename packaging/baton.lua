@@ -2,6 +2,7 @@
 --
 --   baton check /etc/baton/baton.lua     tells every mistake, with its place and the remedy
 --   systemctl reload baton               takes pools, workers, policies and the log level, without a lost request
+--   systemctl kill --kill-who=main -s USR2 baton    takes everything else, by a new process, without a lost connection
 --
 -- Until there are workers, requests are answered 503. Configurations per engine are in /usr/share/doc/baton/examples.
 

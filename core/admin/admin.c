@@ -292,16 +292,22 @@ int bt_admin_listen(bt_admin_t *admin, int fd)
     return rc;
 }
 
-void bt_admin_accept(bt_admin_t *admin, int fd)
-{
-    bt_server_accept(admin->server, fd, NULL);
-}
-
 static void stop_listening(bt_admin_t *admin)
 {
     if (admin->listener != NULL)
         bt_listener_close(admin->listener);
     admin->listener = NULL;
+}
+
+void bt_admin_drain(bt_admin_t *admin)
+{
+    stop_listening(admin);
+    bt_server_drain(admin->server, true);
+}
+
+void bt_admin_accept(bt_admin_t *admin, int fd)
+{
+    bt_server_accept(admin->server, fd, NULL);
 }
 
 void bt_admin_ref(bt_admin_t *admin)

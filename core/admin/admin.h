@@ -16,6 +16,8 @@ typedef struct bt_admin bt_admin_t;
 int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config_t *config);
 /* Takes a listening socket (bt_listener_bind). */
 int bt_admin_listen(bt_admin_t *admin, int fd);
+/* Another process listens there: no new connections, one more answer on those there are. */
+void bt_admin_drain(bt_admin_t *admin);
 /* Takes an accepted socket; its connection must be counted in control->connections already, as listeners do. */
 void bt_admin_accept(bt_admin_t *admin, int fd);
 /* For shared->worker_paths, with the admin as user: answers the peers' worker paths of the client port. who: NULL = the

@@ -109,14 +109,20 @@ void bt_help_run(bt_text_t *out)
                       "turns the switch X off.\n"
                       "Defaults are in parentheses.\n");
     put_groups(out);
-    bt_text_puts(out, "\nSignals\n"
-                      "  SIGTERM, SIGINT   drain: no new connections, running requests end "
-                      "(--drain-timeout-secs), exit 0;\n"
-                      "                    a second one ends at once, exit 1\n"
-                      "  SIGHUP            read the file again\n"
-                      "  SIGUSR1           open --log-file and --record-file again (logrotate)\n"
-                      "\nExit status: 0 ended, 1 could not go on, 2 wrong command line or "
-                      "configuration (one line says what).\n");
+    bt_text_puts(out,
+                 "\nSignals\n"
+                 "  SIGTERM, SIGINT   drain: no new connections, running requests end "
+                 "(--drain-timeout-secs), exit 0;\n"
+                 "                    a second one ends at once, exit 1\n"
+                 "  SIGHUP            read the file again\n"
+                 "  SIGUSR1           open --log-file and --record-file again (logrotate)\n"
+                 "  SIGUSR2           upgrade: the program's file is started again with the same "
+                 "arguments, takes the\n"
+                 "                    listening sockets, and once it is ready this process drains; "
+                 "if it does not\n"
+                 "                    start, this one serves on\n"
+                 "\nExit status: 0 ended, 1 could not go on, 2 wrong command line or "
+                 "configuration (one line says what).\n");
     bt_text_puts(out, examples);
 }
 

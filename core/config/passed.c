@@ -18,6 +18,7 @@
 #define FDS_MAX 4096U
 
 static bt_passed_t sides[BT_PASSED_SIDES];
+static int upgrade_fd = -1;
 static const char *const side_names[BT_PASSED_SIDES] = {"client", "admin"};
 
 const bt_passed_t *bt_passed(enum bt_passed_side side)
@@ -129,15 +130,35 @@ static int take_all(unsigned long count, const char *names, char *err, size_t er
     return rc;
 }
 
+int bt_passed_upgrade_fd(void)
+{
+    return upgrade_fd;
+}
+
+/* Only from the process that has started us: the variable may have come further than it was meant to. */
+static bool take_upgrade(void)
+{
+    const char *text = getenv(BT_PASSED_UPGRADE);
+    long pid;
+    int fd;
+
+    if (text == NULL || sscanf(text, "%ld:%d", &pid, &fd) != 2 || pid != (long) getppid() ||
+        fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+        return false;
+    upgrade_fd = fd;
+    return true;
+}
+
 int bt_passed_take(char *err, size_t err_size)
 {
     const char *names = getenv("LISTEN_FDNAMES");
     int rc = 0;
 
-    if (number_of("LISTEN_PID") == (unsigned long) getpid())
+    if (take_upgrade() || number_of("LISTEN_PID") == (unsigned long) getpid())
         rc = take_all(number_of("LISTEN_FDS"), names != NULL ? names : "", err, err_size);
     unsetenv("LISTEN_PID");
     unsetenv("LISTEN_FDS");
     unsetenv("LISTEN_FDNAMES");
+    unsetenv(BT_PASSED_UPGRADE);
     return rc;
 }

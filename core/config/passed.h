@@ -1,4 +1,5 @@
-/* passed.h - listening sockets that whoever started this process has opened for it: systemd (LISTEN_FDS).
+/* passed.h - listening sockets that whoever started this process has opened for it: systemd (LISTEN_FDS), or the gateway whose place
+ * it takes (gateway/upgrade.h).
  *
  * Owner: the process; who listens on a socket takes it.
  * Life:  taken once, before a configuration is read; what it says of addresses stays until the end.
@@ -26,5 +27,10 @@ typedef struct bt_passed {
  * BT_E_CONFIG: err says which socket is wrong. */
 int bt_passed_take(char *err, size_t err_size);
 const bt_passed_t *bt_passed(enum bt_passed_side side);
+
+/* A gateway cannot know our process id when it says for whom the sockets are, so it says its own: "PID:FD". */
+#define BT_PASSED_UPGRADE "BATON_UPGRADE"
+/* Where that gateway waits for a word, or -1: nobody is replaced. */
+int bt_passed_upgrade_fd(void);
 
 #endif

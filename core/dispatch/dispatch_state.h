@@ -58,8 +58,9 @@ typedef struct bt_dispatch_shared {
     bt_dispatch_config_t config;
     bt_identities_t *identities; /* set before the loops run; borrowed; NULL = all are anonymous */
     _Atomic bool draining;
-    struct bt_queues *queues;             /* queue.c; NULL = nobody waits */
-    struct bt_id_table *ids;              /* live request ids that clients chose */
+    _Atomic bool replaced;    /* draining, because another process serves at our ports */
+    struct bt_queues *queues; /* queue.c; NULL = nobody waits */
+    struct bt_id_table *ids;  /* live request ids that clients chose */
     struct bt_response_owners *responses; /* /v1/responses id -> worker id */
     bt_worker_paths_cb worker_paths;
     void *worker_paths_user;

@@ -34,7 +34,9 @@ static void describe_degraded(const bt_dispatch_shared_t *shared, bt_text_t *out
 bool bt_readiness_describe(const bt_workers_t *workers, const bt_dispatch_shared_t *shared,
                            bt_text_t *out)
 {
-    const bool draining = atomic_load_explicit(&shared->draining, memory_order_relaxed);
+    /* A connection that is still ours must not tell of ports that another process has. */
+    const bool draining = atomic_load_explicit(&shared->draining, memory_order_relaxed) &&
+                          !atomic_load_explicit(&shared->replaced, memory_order_relaxed);
     bool ready = false;
 
     bt_text_puts(out, "{\"pools\":[");

@@ -18,7 +18,9 @@
 #include "gateway/memory.h"
 #include "gateway/notify.h"
 #include "gateway/rollout.h"
+#include "gateway/startup.h"
 #include "gateway/transfer.h"
+#include "gateway/upgrade.h"
 #include "gateway/workers_file.h"
 #include "reload/reload.h"
 #include "script/native/hook_op_api.h"
@@ -34,7 +36,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define TOPOLOGY_CHECK_MS 100
 #define LAST_LINES_MS 1000 /* at the end, for log lines that wait */
 
 /* ---- the admin side ---- */
@@ -73,14 +74,12 @@ static int attach_admin(bt_gateway_t *g)
         .kubes = g->kubes,
         .kube_count = g->kube_count,
     };
-    int fd = g->admin_fd;
     int rc = bt_admin_new(&g->admin, &g->control, &config);
     if (rc < 0)
         return rc;
-    g->admin_fd = -1;
     g->shared.worker_paths = bt_admin_worker_paths;
     g->shared.worker_paths_user = g->admin;
-    return bt_admin_listen(g->admin, fd);
+    return g->is_listening ? bt_gateway_listen_admin(g) : 0;
 }
 
 /* After a run the admin side is closed already (bt_gateway_on_quiet). */
@@ -144,60 +143,6 @@ static int open_workers(bt_gateway_t *g, char *err, size_t err_size)
     return rc == 0 ? give_workers(g, err, err_size) : rc;
 }
 
-static bool any_usable(const bt_gateway_t *g)
-{
-    const bt_workers_t *workers = bt_registry_current(g->registry);
-    char why[512];
-    for (unsigned i = 0; i < workers->pool_count; i++)
-        if (bt_workers_topology(&workers->pools[i], bt_clock_ms(), why, sizeof why) !=
-            BT_TOPOLOGY_NONE)
-            return true;
-    return false;
-}
-
-static void log_not_usable(const bt_gateway_t *g)
-{
-    const bt_workers_t *workers = bt_registry_current(g->registry);
-    for (unsigned i = 0; i < workers->pool_count; i++) {
-        char why[512] = "";
-        (void) bt_workers_topology(&workers->pools[i], bt_clock_ms(), why, sizeof why);
-        bt_log_error("gateway", "pool %s is not usable %llu ms after the start: %s",
-                     workers->pools[i].spec.name,
-                     (unsigned long long) g->config->startup_timeout_ms, why);
-    }
-}
-
-/* A gateway without usable workers is up all the same: they may come. */
-static void notify_ready(const bt_gateway_t *g)
-{
-    if (g->state != BT_GATEWAY_SERVING)
-        return;
-    bt_gateway_notify(g, "READY=1\nSTATUS=clients on %s:%u, admin on %s:%u%s", g->config->host,
-                      g->port, g->config->admin_host, g->admin_port,
-                      g->seen_usable ? "" : "; no usable workers yet");
-}
-
-/* Says once that requests can be served; gives up when told to (--worker-startup-timeout-secs). */
-static void on_startup(bt_timer_t *timer)
-{
-    bt_gateway_t *g = bt_container_of(timer, bt_gateway_t, startup);
-    uint64_t age_ms = bt_clock_ms() - g->start_ms, limit_ms = g->config->startup_timeout_ms;
-    if (any_usable(g)) {
-        g->seen_usable = true;
-        bt_log_info("gateway", "ready: usable workers %llu ms after the start",
-                    (unsigned long long) age_ms);
-        notify_ready(g);
-        return;
-    }
-    if (limit_ms == 0 || age_ms < limit_ms) {
-        bt_timer_start(timer, TOPOLOGY_CHECK_MS);
-        return;
-    }
-    log_not_usable(g);
-    g->exit_code = 1;
-    bt_gateway_stop(g);
-}
-
 /* ---- opening ---- */
 
 static int bind_admin(bt_gateway_t *g, char *err, size_t err_size)
@@ -207,10 +152,11 @@ static int bind_admin(bt_gateway_t *g, char *err, size_t err_size)
     if (passed->count > 0) {
         g->admin_fd = passed->fds[0];
         g->admin_port = passed->port;
-        return 0;
+    } else {
+        g->admin_fd = bt_config_bind("admin-port", c->admin_host, c->admin_port, false,
+                                     &g->admin_port, err, err_size);
     }
-    g->admin_fd = bt_config_bind("admin-port", c->admin_host, c->admin_port, false, &g->admin_port,
-                                 err, err_size);
+    g->admin_listen_fd = g->admin_fd;
     return g->admin_fd < 0 ? g->admin_fd : 0;
 }
 
@@ -254,11 +200,12 @@ static int open_control(bt_gateway_t *g)
         return rc;
     g->has_control = true;
     bt_gateway_notify_open(g);
+    bt_gateway_upgrade_init(g);
     rc = bt_unfinished_new(&g->unfinished, g->config->server.max_buffered_bytes, bt_exchange_evict);
     if (rc < 0)
         return rc;
     bt_timer_init(&g->control, &g->grace, bt_gateway_grace_over);
-    bt_timer_init(&g->control, &g->startup, on_startup);
+    bt_timer_init(&g->control, &g->startup, bt_gateway_on_startup);
     if ((rc = bt_gateway_signals_start(g)) < 0)
         return rc;
     rc = bt_dispatch_shared_init(&g->shared, &g->config->dispatch);
@@ -276,7 +223,8 @@ static int allocate(bt_gateway_t **g_p, bt_config_t *config, int argc, const cha
     g->config = g->fleet_config = config;
     g->argc = argc;
     g->argv = argv;
-    g->admin_fd = g->transfer_fd = g->registry_fd = g->metaserver_fd = -1;
+    g->notify.fd = -1;
+    g->admin_fd = g->admin_listen_fd = g->transfer_fd = g->registry_fd = g->metaserver_fd = -1;
     g->loops = calloc(config->loops, sizeof *g->loops);
     g->dispatchers = calloc(config->loops, sizeof(bt_dispatcher_t *));
     g->group.loops = calloc(config->loops, sizeof(bt_loop_t *));
@@ -296,7 +244,7 @@ static void apply_config(void *user, bt_config_t *wanted)
 /* SIGHUP's configuration serves, or was refused. */
 static void on_configured(void *user)
 {
-    notify_ready(user);
+    bt_gateway_notify_ready(user);
 }
 
 static int open_reload(bt_gateway_t *g, char *err, size_t err_size)
@@ -336,17 +284,19 @@ static void log_warnings(const bt_config_t *config)
     }
 }
 
-/* One byte, not none: the kernel writes no file that small, and a program that takes dumps by a pipe is not even started then, whereas it need not
- * heed 0 (core(5)). Descriptors of ours in /proc and debuggers stay usable, as they would not with PR_SET_DUMPABLE. */
-static void leave_no_core(void)
+/* One byte, not none: the kernel writes no file that small, and does not even start a program that takes dumps by a pipe, which
+ * need not heed 0 (core(5)). PR_SET_DUMPABLE would hide our /proc from our own user and keep debuggers out. Where a gateway before
+ * us (upgrade.h) has left one byte, --core-dumps has what the hard limit allows. */
+static void limit_core(bool core_dumps)
 {
     struct rlimit limit;
 
-    if (getrlimit(RLIMIT_CORE, &limit) != 0 || limit.rlim_max == 0)
+    if (getrlimit(RLIMIT_CORE, &limit) != 0 || limit.rlim_max == 0 ||
+        (core_dumps && limit.rlim_cur != 1))
         return;
-    limit.rlim_cur = 1;
+    limit.rlim_cur = core_dumps ? limit.rlim_max : 1;
     if (setrlimit(RLIMIT_CORE, &limit) != 0)
-        bt_log_warn("gateway", "core files cannot be turned off: %s", strerror(errno));
+        bt_log_warn("gateway", "the limit of core files cannot be changed: %s", strerror(errno));
 }
 
 int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
@@ -363,8 +313,7 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
         bt_log_warn("gateway", "log lines are written by whoever has some: no thread for them: %s",
                     rc == BT_E_NOMEM ? bt_err_text(rc) : strerror(-rc));
     signal(SIGPIPE, SIG_IGN);
-    if (!config->core_dumps)
-        leave_no_core();
+    limit_core(config->core_dumps);
     bt_mem_open();
     log_warnings(config);
     bt_policy_allow_hosts(config->policy_http_host_count > 0
@@ -452,41 +401,6 @@ static void log_start(const bt_gateway_t *g)
     log_dev(g);
 }
 
-/* Whoever waits for the file must never read half of it. */
-static int write_ready_file(const bt_gateway_t *g)
-{
-    const char *path = g->config->ready_file;
-    char temporary[4096], more[160] = "", text[288];
-    if (path == NULL)
-        return 0;
-    int n = snprintf(temporary, sizeof temporary, "%s.%ld", path, (long) getpid());
-    const struct {
-        const char *name;
-        unsigned port;
-    } ports[] = {{"transfer_port", g->transfer_port},
-                 {"registry_port", g->registry_port},
-                 {"metaserver_port", g->metaserver_port},
-                 {"p2p_nccl_port", g->registration_ports[BT_REGISTRATION_P2P_NCCL]},
-                 {"moriio_port", g->registration_ports[BT_REGISTRATION_MORIIO]}};
-    size_t used = 0;
-    for (unsigned i = 0; i < sizeof ports / sizeof ports[0]; i++)
-        if (ports[i].port != 0)
-            used += (size_t) snprintf(more + used, sizeof more - used, "\"%s\":%u,", ports[i].name,
-                                      ports[i].port);
-    int size = snprintf(text, sizeof text, "{\"port\":%u,\"admin_port\":%u,%s\"pid\":%ld}\n",
-                        g->port, g->admin_port, more, (long) getpid());
-    int fd = n < (int) sizeof temporary
-                 ? open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)
-                 : -1;
-    bool ok = fd >= 0 && write(fd, text, (size_t) size) == size;
-    if (fd >= 0)
-        ok = close(fd) == 0 && ok;
-    if (ok && rename(temporary, path) == 0)
-        return 0;
-    bt_log_error("gateway", "cannot write the ready file %s: %s", path, strerror(errno));
-    return BT_E_CONFIG;
-}
-
 /* On the control loop. */
 static void on_lost(void *user)
 {
@@ -504,6 +418,7 @@ static void on_restarted(void *user, bt_worker_t *w)
 static int start_serving(bt_gateway_t *g)
 {
     char err[BT_CONFIG_ERR_BYTES];
+    g->is_listening = !bt_gateway_is_successor(g);
     int rc = bt_monitor_start(&g->monitor, &g->control, &g->config->monitor);
     if (rc < 0)
         return rc;
@@ -533,18 +448,16 @@ static int start_serving(bt_gateway_t *g)
     g->state = BT_GATEWAY_SERVING;
     g->start_ms = bt_clock_ms();
     for (; g->running_loops < g->loop_count; g->running_loops++)
-        if ((rc = bt_gateway_loop_start(&g->loops[g->running_loops])) < 0)
+        if ((rc = bt_gateway_loop_start(&g->loops[g->running_loops], g->is_listening)) < 0)
             return rc;
     log_start(g);
     bt_reload_start(g->reload);
     bt_gateway_rollout_start(g);
     bt_gateway_kubernetes_start(g);
-    bt_timer_start(&g->startup, TOPOLOGY_CHECK_MS);
-    if ((rc = bt_dns_configure(g->dns, &g->config->dns)) < 0 || (rc = write_ready_file(g)) < 0)
+    bt_timer_start(&g->startup, BT_GATEWAY_STARTUP_MS);
+    if ((rc = bt_dns_configure(g->dns, &g->config->dns)) < 0)
         return rc;
-    notify_ready(g);
-    bt_gateway_watchdog_start(g);
-    return 0;
+    return g->is_listening ? bt_gateway_begin_to_serve(g) : 0;
 }
 
 static void end_control(bt_loop_t *control, bt_mail_t *envelope)
@@ -610,7 +523,7 @@ int bt_gateway_run(bt_gateway_t *g)
     }
     if (g->quiet_loops < g->running_loops)
         bt_loop_run(&g->control);
-    if (g->config->ready_file != NULL && rc == 0)
+    if (g->config->ready_file != NULL && rc == 0 && g->is_listening && !g->is_replaced)
         (void) unlink(g->config->ready_file);
     bt_log_info("gateway", "ended");
     return g->exit_code;
@@ -638,6 +551,7 @@ static void free_gateway(bt_gateway_t *g)
     bt_unfinished_free(g->unfinished);
     bt_budget_free(g->budget);
     bt_budget_free(g->admin_budget);
+    free(g->program);
     free(g->group.loops);
     free(g->dispatchers);
     free(g->reload_loops);

@@ -29,22 +29,30 @@
 #define TIDY_MORE_MS 50
 /* Connections that hang in their last FIN do not hold the process longer than this after the last request. */
 #define LAST_BYTES_MS 2000
+/* Nor do those that may bring one more. */
+#define LAST_REQUEST_MS 5000
 
 /* Mail to an event thread, or from it to the control loop. */
 typedef struct mail {
     bt_mail_t envelope;
     bt_gateway_loop_t *el;
     bt_workers_t *workers; /* reference, or NULL */
+    int rc;                /* of tell_listening */
 } mail_t;
 
 /* Mail is rare and must arrive: without memory for one the process cannot keep its promises. */
-static void post(bt_loop_t *to, bt_gateway_loop_t *el, bt_workers_t *workers, bt_mail_cb cb)
+static mail_t *new_mail(bt_gateway_loop_t *el, bt_workers_t *workers)
 {
     mail_t *mail = calloc(1, sizeof *mail);
     BT_BUG_ON(mail == NULL);
     mail->el = el;
     mail->workers = workers;
-    bt_loop_post(to, &mail->envelope, cb);
+    return mail;
+}
+
+static void post(bt_loop_t *to, bt_gateway_loop_t *el, bt_workers_t *workers, bt_mail_cb cb)
+{
+    bt_loop_post(to, &new_mail(el, workers)->envelope, cb);
 }
 
 static mail_t open_mail(bt_mail_t *envelope)
@@ -123,13 +131,14 @@ static bool has_drained(const bt_gateway_loop_t *el)
 static void on_idle_check(bt_timer_t *timer)
 {
     bt_gateway_loop_t *el = bt_container_of(timer, bt_gateway_loop_t, idle_check);
+    const uint64_t last_ms = el->gateway->is_replaced ? LAST_REQUEST_MS : LAST_BYTES_MS;
     uint64_t now_ms = bt_clock_ms();
     if (!has_drained(el))
         el->idle_since_ms = 0;
     else if (el->idle_since_ms == 0)
         el->idle_since_ms = now_ms;
     bool is_done = el->idle_since_ms != 0 && (bt_server_connection_count(el->server) == 0 ||
-                                              now_ms - el->idle_since_ms >= LAST_BYTES_MS);
+                                              now_ms - el->idle_since_ms >= last_ms);
     if (!is_done) {
         bt_timer_start(timer, IDLE_CHECK_MS);
         return;
@@ -145,7 +154,7 @@ static void on_drain(bt_loop_t *loop, bt_mail_t *envelope)
     if (el->server == NULL)
         return;
     close_listeners(el);
-    bt_server_drain(el->server);
+    bt_server_drain(el->server, el->gateway->is_replaced);
     bt_timer_start(&el->idle_check, IDLE_CHECK_MS);
 }
 
@@ -324,9 +333,33 @@ static int listen_to_all(bt_gateway_loop_t *el)
     return 0;
 }
 
-int bt_gateway_loop_start(bt_gateway_loop_t *el)
+/* From the event thread to the control loop. */
+static void tell_listening(bt_loop_t *control, bt_mail_t *envelope)
 {
-    int rc = listen_to_all(el);
+    mail_t mail = open_mail(envelope);
+    (void) control;
+    bt_gateway_on_listening(mail.el->gateway, mail.rc);
+}
+
+static void on_listen(bt_loop_t *loop, bt_mail_t *envelope)
+{
+    bt_gateway_loop_t *el = open_mail(envelope).el;
+    (void) loop;
+    if (el->server == NULL)
+        return; /* stopped meanwhile */
+    mail_t *mail = new_mail(el, NULL);
+    mail->rc = listen_to_all(el);
+    bt_loop_post(&el->gateway->control, &mail->envelope, tell_listening);
+}
+
+void bt_gateway_loop_listen(bt_gateway_loop_t *el)
+{
+    post(&el->loop, el, NULL, on_listen);
+}
+
+int bt_gateway_loop_start(bt_gateway_loop_t *el, bool is_listening)
+{
+    int rc = is_listening ? listen_to_all(el) : 0;
     if (rc < 0)
         return rc;
     bt_timer_start(&el->tidy, TIDY_MS);

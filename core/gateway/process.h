@@ -73,7 +73,9 @@ enum bt_gateway_state {
     BT_GATEWAY_STOPPING
 };
 
-#define BT_GATEWAY_SIGNALS 4 /* that it handles: signal.c */
+typedef struct bt_successor bt_successor_t; /* gateway/upgrade.h */
+
+#define BT_GATEWAY_SIGNALS 5 /* that it handles: signal.c */
 
 struct bt_admin;           /* core/admin */
 struct bt_gateway_audit;   /* gateway/audit.c */
@@ -103,6 +105,7 @@ struct bt_gateway {
     bt_role_reports_t *role_reports; /* NULL = --role-check-secs 0, or no checks */
     struct bt_gateway_audit *audit;  /* NULL = no --audit-log */
     int admin_fd;                    /* bound and listening; attach_admin hands it on */
+    int admin_listen_fd;             /* the same, whoever has it: a successor gets it */
     struct bt_admin *admin;
     struct bt_transfer *transfer;               /* NULL = no --transfer-port */
     struct bt_registry_server *registry_server; /* NULL = no --registry-port */
@@ -135,6 +138,11 @@ struct bt_gateway {
     bt_timer_t grace;   /* end of the drain */
     bt_timer_t startup; /* waits for the first usable topology */
     bt_notify_t notify;
+    char *program;             /* the file that this process runs; NULL = unknown */
+    bt_successor_t *successor; /* starting; NULL = none */
+    bool is_replaced;          /* by it: what it has is left alone */
+    bool is_listening;         /* a successor is not from the start */
+    unsigned listening_loops;
     uint64_t start_ms;
     bool seen_usable;
     unsigned idle_loops, quiet_loops, running_loops;
@@ -152,9 +160,12 @@ struct bt_gateway {
 /* gateway/loop.c: event threads */
 int bt_gateway_loop_open(bt_gateway_loop_t *el, bt_gateway_t *g, unsigned index, char *err,
                          size_t err_size);
-int bt_gateway_loop_start(bt_gateway_loop_t *el);
-void bt_gateway_loop_drain(bt_gateway_loop_t *el); /* from the control loop */
-void bt_gateway_loop_stop(bt_gateway_loop_t *el);  /* likewise: cuts and cancels all */
+/* Its thread runs, and listens if it shall; if not, bt_gateway_loop_listen has it do so later. */
+int bt_gateway_loop_start(bt_gateway_loop_t *el, bool is_listening);
+void bt_gateway_loop_listen(bt_gateway_loop_t *el);    /* from the control loop */
+void bt_gateway_on_listening(bt_gateway_t *g, int rc); /* a loop listens now, or cannot */
+void bt_gateway_loop_drain(bt_gateway_loop_t *el);     /* from the control loop */
+void bt_gateway_loop_stop(bt_gateway_loop_t *el);      /* likewise: cuts and cancels all */
 void bt_gateway_loop_close(
     bt_gateway_loop_t *el); /* ends the thread if there is one; all loops must be quiet */
 void bt_gateway_loop_publish(bt_gateway_loop_t *el, bt_workers_t *workers);
@@ -171,9 +182,10 @@ void bt_gateway_audit_note(void *gateway, const bt_reload_note_t *note);
 /* gateway/signal.c: signals, drain, reload */
 int bt_gateway_signals_start(bt_gateway_t *g);
 void bt_gateway_signals_stop(bt_gateway_t *g);
-void bt_gateway_on_idle(bt_gateway_t *g);  /* a loop has drained */
-void bt_gateway_on_quiet(bt_gateway_t *g); /* a loop has let go of everything */
-void bt_gateway_stop(bt_gateway_t *g);     /* ends all loops now; run returns when they have */
+void bt_gateway_replaced(bt_gateway_t *g, int pid); /* another process serves: drain */
+void bt_gateway_on_idle(bt_gateway_t *g);           /* a loop has drained */
+void bt_gateway_on_quiet(bt_gateway_t *g);          /* a loop has let go of everything */
+void bt_gateway_stop(bt_gateway_t *g); /* ends all loops now; run returns when they have */
 /* Takes config; the one before goes, unless it is the first. */
 void bt_gateway_set_fleet_config(bt_gateway_t *g, bt_config_t *config);
 void bt_gateway_grace_over(bt_timer_t *timer);

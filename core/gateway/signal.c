@@ -1,6 +1,6 @@
 /* What signals do.
  *
- *   STARTING -> SERVING --SIGTERM, SIGINT--> DRAINING --all loops idle, or grace over--> STOPPING -> run returns, exit 0
+ *   STARTING -> SERVING --SIGTERM, SIGINT, replaced--> DRAINING --all loops idle, or grace over--> STOPPING -> run returns, exit 0
  *                  |                            |
  *                SIGHUP: reload                 +--second SIGTERM, SIGINT--> STOPPING, exit 1
  *
@@ -20,9 +20,11 @@
 #include "gateway/notify.h"
 #include "gateway/rollout.h"
 #include "gateway/transfer.h"
+#include "gateway/upgrade.h"
 #include "reload/reload.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define LAST_MS 20000U /* from the drain's end to the process's, at most */
@@ -35,6 +37,7 @@ void bt_gateway_stop(bt_gateway_t *g)
         return;
     if (g->state != BT_GATEWAY_DRAINING)
         bt_gateway_notify(g, "STOPPING=1\nSTATUS=ending");
+    bt_gateway_upgrade_stop(g);
     g->state = BT_GATEWAY_STOPPING;
     bt_timer_stop(&g->grace);
     bt_timer_stop(&g->startup);
@@ -92,18 +95,33 @@ void bt_gateway_grace_over(bt_timer_t *timer)
 
 static void begin_drain(bt_gateway_t *g, const char *signal_name)
 {
+    bt_gateway_upgrade_stop(g);
     g->state = BT_GATEWAY_DRAINING;
     bt_reload_freeze(g->reload);
     bt_log_info("gateway", "%s: draining, at most %llu ms", signal_name,
                 (unsigned long long) g->config->drain_ms);
-    bt_gateway_notify(g, "STOPPING=1\nEXTEND_TIMEOUT_USEC=%llu\nSTATUS=draining",
-                      ((unsigned long long) g->config->drain_ms + LAST_MS) * 1000U);
+    if (!g->is_replaced)
+        bt_gateway_notify(g, "STOPPING=1\nEXTEND_TIMEOUT_USEC=%llu\nSTATUS=draining",
+                          ((unsigned long long) g->config->drain_ms + LAST_MS) * 1000U);
     atomic_store(&g->shared.draining, true);
     bt_dns_stop(g->dns);
     bt_gateway_fleet_drain(g);
     for (unsigned i = 0; i < g->loop_count; i++)
         bt_gateway_loop_drain(&g->loops[i]);
     bt_timer_start(&g->grace, g->config->drain_ms);
+}
+
+void bt_gateway_replaced(bt_gateway_t *g, int pid)
+{
+    char what[48];
+
+    if (g->state != BT_GATEWAY_SERVING)
+        return;
+    snprintf(what, sizeof what, "process %d serves in our place", pid);
+    g->is_replaced = true;
+    atomic_store(&g->shared.replaced, true);
+    bt_admin_drain(g->admin);
+    begin_drain(g, what);
 }
 
 static void on_end_signal(uv_signal_t *handle, int number)
@@ -214,6 +232,16 @@ static void on_usr1(uv_signal_t *handle, int number)
         bt_log_info("gateway", "SIGUSR1: log, audit and record files are opened again");
 }
 
+/* ---- another process ---- */
+
+static void on_usr2(uv_signal_t *handle, int number)
+{
+    bt_gateway_t *g = handle->data;
+    (void) number;
+    if (g->state == BT_GATEWAY_SERVING && g->is_listening)
+        bt_gateway_upgrade(g);
+}
+
 /* ---- life ---- */
 
 int bt_gateway_signals_start(bt_gateway_t *g)
@@ -221,8 +249,11 @@ int bt_gateway_signals_start(bt_gateway_t *g)
     static const struct {
         int number;
         uv_signal_cb act;
-    } all[BT_GATEWAY_SIGNALS] = {
-        {SIGTERM, on_end_signal}, {SIGINT, on_end_signal}, {SIGHUP, on_hup}, {SIGUSR1, on_usr1}};
+    } all[BT_GATEWAY_SIGNALS] = {{SIGTERM, on_end_signal},
+                                 {SIGINT, on_end_signal},
+                                 {SIGHUP, on_hup},
+                                 {SIGUSR1, on_usr1},
+                                 {SIGUSR2, on_usr2}};
     for (unsigned i = 0; i < BT_GATEWAY_SIGNALS; i++) {
         int rc = uv_signal_init(&g->control.uv, &g->signals[i]);
         if (rc < 0)

@@ -235,16 +235,17 @@ void bt_conn_retire(bt_server_conn_t *c)
                                 c->ticket.is_refused ? BT_LINGER_REFUSED_MS : BT_LINGER_MS);
 }
 
-void bt_server_drain(bt_server_t *server)
+void bt_server_drain(bt_server_t *server, bool lets_idle_ask)
 {
     bt_list_t *it, *tmp;
 
     server->draining = true;
+    server->lets_idle_ask = lets_idle_ask;
     bt_list_each (&server->conns, it, tmp) {
         bt_server_conn_t *c = bt_container_of(it, bt_server_conn_t, link);
         if (c->state == BT_CONN_HTTP2)
             bt_http2_drain(c);
-        else if (c->state == BT_CONN_IDLE && bt_conn_unread(c) == 0)
+        else if (c->state == BT_CONN_IDLE && bt_conn_unread(c) == 0 && !lets_idle_ask)
             bt_conn_retire(c);
     }
 }

@@ -94,8 +94,9 @@ void bt_server_share_memory(bt_server_t *server, bt_unfinished_loop_t *unfinishe
 void bt_exchange_evict(bt_unfinished_entry_t *e);
 /* Takes fd. client: whose connection it is, where somebody before us has said so; NULL: its other end's. */
 void bt_server_accept(bt_server_t *server, int fd, const struct sockaddr_storage *client);
-/* No new requests: idle connections close now, others after their answer (Connection: close). */
-void bt_server_drain(bt_server_t *server);
+/* No new requests: idle connections close now, others after their answer. lets_idle_ask: a connection closes only after an answer that says
+ * so (Connection: close), because the next request may be under way. */
+void bt_server_drain(bt_server_t *server, bool lets_idle_ask);
 unsigned bt_server_connection_count(const bt_server_t *server);
 unsigned bt_server_active_count(
     const bt_server_t *server); /* exchanges between on_request and end */

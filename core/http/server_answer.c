@@ -318,7 +318,7 @@ void bt_conn_answered(bt_server_conn_t *c)
         return;
     }
     bt_conn_drop_exchange(c);
-    if (c->x.server->draining && bt_conn_unread(c) == 0) {
+    if (c->x.server->draining && !c->x.server->lets_idle_ask && bt_conn_unread(c) == 0) {
         bt_conn_retire(c);
         return;
     }

@@ -104,6 +104,7 @@ struct bt_server {
     bt_unfinished_loop_t *unfinished; /* NULL = nobody has to go for others */
     struct bt_http2_shared *http2;    /* NULL = not spoken here */
     bool draining, closing;
+    bool lets_idle_ask; /* while draining: who was not told that his connection closes */
     void (*done)(void *arg);
     void *done_arg;
     uint64_t date_s; /* second that date_text tells */

@@ -235,6 +235,15 @@ static bool is_right(const struct client *c)
            (kind != STREAM || strstr(c->answer, "data: [DONE]") != NULL);
 }
 
+/* The server closes the connection behind this answer, and has said so. */
+static bool is_last(const struct client *c)
+{
+    const char *body = strstr(c->answer, "\r\n\r\n");
+    const char *close_at = strcasestr(c->answer, "\r\nconnection: close\r\n");
+
+    return close_at != NULL && body != NULL && close_at < body;
+}
+
 static void end(struct client *c)
 {
     if (!is_right(c)) {
@@ -243,6 +252,10 @@ static void end(struct client *c)
     }
     right++;
     note(&took, c->due_us);
+    if (is_last(c)) {
+        close(c->fd);
+        open_connection(c);
+    }
     make_idle(c);
 }
 

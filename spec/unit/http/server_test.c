@@ -63,7 +63,7 @@ static void drain_closes_idle_connections_and_finishes_others(void **state)
     turn(&w.loop, 3);
     assert_int_equal(bt_server_connection_count(w.server), 2);
 
-    bt_server_drain(w.server);
+    bt_server_drain(w.server, false);
     UNTIL_CLOSED();
     assert_true(w.eof && w.len == 0);
     hang_up();
@@ -87,7 +87,7 @@ static void drain_during_an_answer_closes_behind_it(void **state)
     bt_exchange_start(w.held, 200, NULL, 0, BT_LENGTH_CHUNKED);
     bt_exchange_write(w.held, NULL, "x", 1);
     UNTIL(has("1\r\nx\r\n"));
-    bt_server_drain(w.server);
+    bt_server_drain(w.server, false);
     bt_exchange_end(w.held);
     UNTIL_CLOSED();
     assert_true(w.eof && has("0\r\n\r\n"));
@@ -100,7 +100,7 @@ static void connections_that_come_during_a_drain(void **state)
     bt_server_config_t config = w.config;
     config.head_timeout_ms = 60;
     restart_with(config);
-    bt_server_drain(w.server);
+    bt_server_drain(w.server, false);
     dial();
     say("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     UNTIL_CLOSED();

@@ -1,0 +1,225 @@
+-- Another process takes a gateway's place (SIGUSR2): no request fails, and one that cannot start changes nothing.
+
+local eventually = require("gateway.support.eventually")
+local ffi = require("ffi")
+local fleet = require("gateway.support.fleet")
+local http = require("gateway.support.http")
+local json = require("gateway.support.json")
+local notified = require("gateway.support.notified")
+local pace = require("gateway.support.pace")
+local proc = require("gateway.support.proc")
+local texts = require("gateway.support.texts")
+
+local PR_SET_CHILD_SUBREAPER = 36
+local BODY = '{"model":"sim","prompt":"hello there","max_tokens":4}'
+local SLOW = '{"model":"sim","prompt":"hello there","max_tokens":60,"stream":true}'
+
+local sim, path, ready, port, admin_port, first
+local pids = {} -- of all gateways of a spec, the serving one last
+
+local function write_config(text)
+  local file = assert(io.open(path, "w"))
+  file:write(text)
+  file:close()
+end
+
+local function config_of(name, more, url)
+  return ('return { %s pools = { { workers = { { name = "%s", url = "%s", engine = "vllm" } } } } }'):format(
+    more or "", name, url or sim.workers[name].url)
+end
+
+local function wait_ready()
+  eventually(function()
+    local answer = http.get(port, "/readiness")
+    return answer.status == 200, answer.body
+  end, 10, "/readiness is 200")
+end
+
+local function start(words, opts)
+  local all = { path }
+  for _, word in ipairs(words or {}) do
+    all[#all + 1] = word
+  end
+  local told
+  first, port, admin_port, told = fleet.start_gateway(all, opts)
+  assert(told.pid == first.pid)
+  for i, word in ipairs(first.argv) do
+    ready = word == "--ready-file" and first.argv[i + 1] or ready
+  end
+  pids = { first.pid }
+  wait_ready()
+end
+
+-- The one that serves is asked to upgrade; returns when its successor has said that it serves.
+local function upgrade()
+  ffi.C.kill(pids[#pids], proc.SIGUSR2)
+  local before = pids[#pids]
+  eventually(function()
+    local text = proc.read(ready)
+    local pid = text and json.decode(text).pid
+    if pid and pid ~= before then
+      pids[#pids + 1] = pid
+      return true
+    end
+    return false, first:stderr()
+  end, 20, "a successor serves")
+end
+
+-- Orphans become ours, so that they can be waited for.
+local function has_ended(pid)
+  local status = ffi.new("int[1]")
+  return ffi.C.waitpid(pid, status, 1) == pid and status[0] or nil
+end
+
+local function wait_end(pid)
+  if pid == first.pid then
+    return (first:wait(20))
+  end
+  return eventually(function()
+    local status = has_ended(pid)
+    return status and { status }, "it lives"
+  end, 20, "process " .. pid .. " ends")[1]
+end
+
+local function worker_of()
+  local answer = http.post(port, "/v1/completions", BODY)
+  return answer.status == 200 and answer:header("x-baton-worker"), answer.body
+end
+
+describe("an upgrade", function()
+  setup(function()
+    ffi.C.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    sim = fleet.start_sim({ "role=hybrid,name=left,ttft=1,itl=20", "role=hybrid,name=right,ttft=1,itl=1" })
+    path = proc.path("baton.lua")
+  end)
+
+  before_each(function()
+    write_config(config_of("left"))
+  end)
+
+  after_each(function()
+    for _, pid in ipairs(pids) do
+      if pid ~= first.pid then
+        ffi.C.kill(pid, proc.SIGKILL)
+        eventually(function()
+          return ffi.C.kill(pid, 0) ~= 0 or has_ended(pid)
+        end, 10)
+      end
+    end
+    pids = {}
+    if first then
+      first:kill()
+      first:wait(5)
+      first = nil
+    end
+  end)
+
+  teardown(proc.clean)
+
+  it("lets answers end on the old process, while the new one serves by the new configuration", function()
+    start()
+    local stream = http.start(port, { path = "/v1/completions", body = SLOW })
+    stream:wait_events(2)
+    write_config(config_of("right", "max_concurrent_requests = 50,"))
+    upgrade()
+    eventually(function()
+      return worker_of() == "right"
+    end, 10, "the new process answers")
+    assert.is_true(first:is_alive())
+    assert.equal(200, stream:wait(nil, 20).status)
+    assert.same({ fleet.expect("hello there", 60) }, texts.of("/v1/completions", stream.answer))
+    assert.equal(0, wait_end(first.pid))
+    assert.equal("right", (worker_of()))
+    assert.truthy(http.get(admin_port, "/metrics").body:find("baton_", 1, true))
+    assert.truthy(proc.read(ready), "the old process took the ready file of the new one away")
+  end)
+
+  it("loses no request, several times in a row, on connections that stay and that come", function()
+    write_config(config_of("right"))
+    start()
+    local load = pace.start(port, 16, 400, 0)
+    local streams = {}
+    for _ = 1, 4 do
+      for _ = 1, 8 do
+        streams[#streams + 1] = http.start(port, { path = "/v1/completions", body = SLOW })
+      end
+      upgrade()
+    end
+    for _, stream in ipairs(streams) do
+      assert.equal(200, stream:wait(nil, 20).status)
+      assert.truthy(stream.answer.body:find("[DONE]", 1, true))
+    end
+    for i = 1, #pids - 1 do
+      assert.equal(0, wait_end(pids[i]))
+    end
+    assert.is_true(pace.stop(load).right > 100)
+  end)
+
+  it("tells the service manager who is its main process now", function()
+    local manager = notified.open()
+    start({}, { env = manager.env })
+    manager:waits_for("READY=1")
+    upgrade()
+    manager:waits_for("MAINPID=" .. pids[2])
+    assert.equal(0, manager:count("STOPPING=1"))
+    assert.equal(0, wait_end(first.pid))
+    assert.equal(0, manager:count("STOPPING=1"))
+    ffi.C.kill(pids[2], proc.SIGTERM)
+    manager:waits_for("STOPPING=1")
+    manager:close()
+  end)
+
+  it("is given up when the new process cannot start; this one serves on, and can be asked again", function()
+    start()
+    write_config("return { prot = 1 }")
+    ffi.C.kill(first.pid, proc.SIGUSR2)
+    first:says('prot: unknown key, did you mean "port"?')
+    first:says("upgrade given up, this process serves on")
+    first:says("ended with status 2 before it was ready")
+    assert.equal("left", (worker_of()))
+    write_config(config_of("right"))
+    upgrade()
+    assert.equal(0, wait_end(first.pid))
+    assert.equal("right", (worker_of()))
+  end)
+
+  it("waits with listening until workers can be used", function()
+    start()
+    local away = fleet.start_sim({ "role=hybrid,name=away" })
+    local url = away.workers.away.url
+    away.process:kill(proc.SIGSTOP)
+    write_config(config_of("away", nil, url))
+    ffi.C.kill(first.pid, proc.SIGUSR2)
+    first:says("pool default: 0 prefill, 0 decode, 1 hybrid, 0 encode, policy least_load")
+    for _ = 1, 20 do
+      assert.equal("left", (worker_of()))
+    end
+    away.process:kill(proc.SIGCONT)
+    eventually(function()
+      return worker_of() == "away"
+    end, 10, "the new process answers")
+    pids[2] = json.decode(proc.read(ready)).pid
+  end)
+
+  it("ends with the process that began it", function()
+    start()
+    local away = fleet.start_sim({ "role=hybrid,name=away" })
+    away.process:kill(proc.SIGSTOP)
+    write_config(config_of("away", nil, away.workers.away.url))
+    ffi.C.kill(first.pid, proc.SIGUSR2)
+    first:says("to take this one's place")
+    local pid = tonumber(first:stderr():match("starts as process (%d+)"))
+    first:kill(proc.SIGTERM)
+    assert.equal(0, (first:wait(10)))
+    eventually(function()
+      return ffi.C.kill(pid, 0) ~= 0 or has_ended(pid)
+    end, 10, "the successor has ended too")
+  end)
+
+  it("is refused where engines are connected to this very process", function()
+    start({ "--registry-port", "0" })
+    ffi.C.kill(first.pid, proc.SIGUSR2)
+    first:says("SIGUSR2: no upgrade, this process serves on: --registry-port: engines are connected")
+    assert.equal("left", (worker_of()))
+  end)
+end)
