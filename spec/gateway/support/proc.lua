@@ -32,7 +32,9 @@ void _exit(int status);
 ]])
 
 local C = ffi.C
-local proc = { SIGHUP = 1, SIGINT = 2, SIGKILL = 9, SIGUSR1 = 10, SIGUSR2 = 12, SIGTERM = 15, SIGCONT = 18, SIGSTOP = 19 }
+local proc = {
+  SIGHUP = 1, SIGINT = 2, SIGKILL = 9, SIGUSR1 = 10, SIGUSR2 = 12, SIGTERM = 15, SIGCONT = 18, SIGSTOP = 19,
+}
 
 proc.RLIMITS = { data = 2, files = 7, space = 9 }
 
