@@ -1,5 +1,10 @@
 -- What `make install` lays down: the files, programs that need nothing else, pages and completions that know all flags.
 
+local eventually = require("gateway.support.eventually")
+local fleet = require("gateway.support.fleet")
+local http = require("gateway.support.http")
+local proc = require("gateway.support.proc")
+
 local build = (os.getenv("BATON_BIN") or "build/release/baton"):gsub("/[^/]*$", "")
 local root
 
@@ -139,6 +144,47 @@ describe("an installed Baton", function()
     local unit = read(root .. "/usr/local/lib/systemd/system/baton.service")
     assert.truthy(unit:find("ExecStart=/usr/local/bin/baton run /usr/local/etc/baton/baton.lua\n", 1, true))
     assert.truthy(unit:find("\nSystemCallFilter=@system-service\n", 1, true))
+  end)
+end)
+
+-- What packaging/Containerfile puts into an image, without an engine that runs images.
+describe("the root file system of a container", function()
+  local place
+
+  setup(function()
+    place = must("mktemp -d"):gsub("\n", "")
+  end)
+
+  teardown(function()
+    proc.clean()
+    os.execute("rm -rf " .. place)
+  end)
+
+  it("is small, and holds what the gateway needs to answer", function()
+    if os.getenv("BATON_SANITIZE") ~= "" then
+      return pending("users do not run sanitized programs")
+    end
+    must(("packaging/rootfs %s/baton %s"):format(build, place))
+    local kib = tonumber((must("du -sk --apparent-size " .. place):match("^%d+")))
+    assert.is_true(kib < 40 * 1024, kib .. " KiB")
+    local programs = "cd %s && find usr/bin bin sbin usr/sbin -type f 2>/dev/null || true"
+    assert.equal("usr/bin/baton\n", must(programs:format(place)))
+    if shell("unshare -r --root=" .. place .. " /usr/bin/baton version") ~= 0 then
+      return pending("no user namespaces here")
+    end
+    local sim = fleet.start_sim({ "role=hybrid,name=h" })
+    local gateway = proc.start({ "/usr/bin/unshare", "-r", "--root=" .. place, "/usr/bin/baton", "run",
+      "/etc/baton/baton.lua", "--port", "0", "--admin-port", "0", "--ready-file", "/tmp/ready", "--worker-urls",
+      sim.workers.h.url })
+    local port
+    eventually(function()
+      port = proc.read(place .. "/tmp/ready"):match('"port":(%d+)')
+      return http.get(port, "/readiness").status == 200, gateway:stderr()
+    end, 10, "the gateway is ready")
+    local answer = http.post(port, "/v1/completions", '{"model":"sim","prompt":"hello there","max_tokens":4}')
+    assert.equal(200, answer.status, answer.body)
+    http.hang_up(port)
+    assert.equal(0, (gateway:stop(10)))
   end)
 end)
 
