@@ -94,6 +94,7 @@ void bt_mem_open(void)
     mallopt(M_MMAP_THRESHOLD, MMAP_BYTES);
     mallopt(M_TRIM_THRESHOLD, TRIM_BYTES);
 #endif
+    bt_mem_settle(); /* or large blocks would lie where the check of the configuration has been, and cost what that took */
     atomic_store(&reserve, malloc(RESERVE_BYTES));
 }
 

@@ -305,6 +305,7 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
     bt_gateway_t *g = NULL;
     int rc;
     err[0] = '\0';
+    bt_mem_open();
     bt_log_set(config->log_level, config->log_format == BT_LOG_FORMAT_JSON, STDERR_FILENO);
     if (config->log_file != NULL && (rc = bt_log_open(config->log_file)) < 0)
         return bt_err_refuse(err, err_size, "--log-file: cannot write %s: %s", config->log_file,
@@ -314,7 +315,6 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
                     rc == BT_E_NOMEM ? bt_err_text(rc) : strerror(-rc));
     signal(SIGPIPE, SIG_IGN);
     limit_core(config->core_dumps);
-    bt_mem_open();
     log_warnings(config);
     bt_policy_allow_hosts(config->policy_http_host_count > 0
                               ? (const char *const *) config->policy_http_hosts

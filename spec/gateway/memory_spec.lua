@@ -428,7 +428,7 @@ describe("an idle gateway", function()
     local status = assert(io.open(("/proc/%d/status"):format(f.gateway.pid)))
     local kib = tonumber(status:read("*a"):match("RssAnon:%s*(%d+)"))
     status:close()
-    assert.is_true(kib < 5 * 1024, kib)
+    assert.is_true(kib < 3 * 1024, kib)
   end)
 end)
 
