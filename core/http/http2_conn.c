@@ -97,16 +97,17 @@ static int on_send_data(nghttp2_session *session, nghttp2_frame *frame, const ui
     return 0;
 }
 
-/* An answer may end before its request: what is still to come is not wanted (RFC 9113 8.1). */
+/* An answer may end before its request: what is still to come is not wanted, and dropped for a while. */
 static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void *user)
 {
     const int32_t id = frame->hd.stream_id;
     const bool has_end = frame->hd.type == NGHTTP2_DATA || frame->hd.type == NGHTTP2_HEADERS;
+    bt_http2_stream_t *s = stream_of(session, id);
 
     (void) user;
-    if (has_end && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 &&
+    if (s != NULL && has_end && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 &&
         nghttp2_session_get_stream_remote_close(session, id) == 0)
-        (void) nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, id, NGHTTP2_NO_ERROR);
+        bt_http2_stream_linger(s);
     return 0;
 }
 

@@ -37,7 +37,7 @@ typedef struct bt_http2_stream {
     bt_exchange_t x; /* first, so that one cast leads back */
     struct bt_http2 *h2;
     bt_list_t link, ready_link, tell_link;
-    bt_timer_t deadline; /* the body's */
+    bt_timer_t deadline; /* the body's; then how long the rest of a refused one is dropped */
     struct bt_slice_queue out;
     size_t out_bytes;
     bt_buf_t *copies;     /* where small and lent bytes of the answer are gathered */
@@ -75,6 +75,7 @@ void bt_http2_stream_handle(bt_http2_stream_t *s); /* gives it to the handler */
 void bt_http2_stream_told(bt_http2_stream_t *s);   /* what bt_http2_tell promised; may free it */
 void bt_http2_stream_closed(bt_http2_stream_t *s); /* nghttp2 has forgotten it */
 void bt_http2_stream_leave(bt_http2_stream_t *s);  /* the connection is closed: no more of it */
+void bt_http2_stream_linger(bt_http2_stream_t *s); /* answered, and its request still comes */
 void bt_http2_stream_free(bt_http2_stream_t *s);
 /* n bytes of `out` go to the socket's queue. */
 int bt_http2_stream_send(bt_http2_stream_t *s, size_t n);

@@ -18,6 +18,7 @@
 
 #include <stdio.h>
 
+#define LINGER_MS 1000U
 #define HEADERS_FIRST 16U
 #define HEADER_OVERHEAD 32U        /* RFC 9113 6.5.2 */
 #define COPY_BELOW ((size_t) 1024) /* a small slice that has to wait would keep a large buffer */
@@ -34,6 +35,12 @@ static void on_deadline(bt_timer_t *timer)
 {
     bt_http2_stream_t *s = bt_container_of(timer, bt_http2_stream_t, deadline);
 
+    if (s->ended) {
+        (void) nghttp2_submit_rst_stream(s->h2->session, NGHTTP2_FLAG_NONE, s->id,
+                                         NGHTTP2_NO_ERROR);
+        bt_http2_wake(s->h2);
+        return;
+    }
     s->x.wire->refuse(&s->x, 408, "request body stalled, or came too slowly");
 }
 
@@ -62,6 +69,12 @@ bt_http2_stream_t *bt_http2_stream_new(struct bt_http2 *h2, int32_t id)
     bt_list_push(&h2->streams, &s->link);
     h2->stream_count++;
     return s;
+}
+
+/* RFC 9113 8.1 allows a reset at once; curl then takes the answer for lost, and most bodies are under way as a whole. */
+void bt_http2_stream_linger(bt_http2_stream_t *s)
+{
+    bt_timer_start(&s->deadline, LINGER_MS);
 }
 
 static void drop_out(bt_http2_stream_t *s)

@@ -273,7 +273,7 @@ void sim_worker_terminate(sim_worker_t *worker)
     close_listener(&worker->listener);
     close_listener(&worker->bootstrap_listener);
     if (worker->server != NULL)
-        bt_server_drain(worker->server);
+        bt_server_drain(worker->server, false);
 }
 
 void sim_worker_restart(sim_worker_t *worker, bool is_elsewhere)

@@ -76,6 +76,8 @@ for _, row in ipairs(FLEETS) do
       assert.equal(400, answer.status)
       assert.equal(same.status, answer.status)
       assert.equal(same.body, answer.body)
+      local refused_by_head = curl(f, { body = faults.body(), more = { "-H", "expect: coffee" } })
+      assert.equal(417, refused_by_head.status)
       assert.equal(404, curl(f, { body = "{}", path = "/nothing/here" }).status)
     end)
 
