@@ -28,6 +28,7 @@ function(bt_load_library target library macro)
     message(FATAL_ERROR "${file}: ${CMAKE_OBJDUMP} does not tell its SONAME; is it a shared library?")
   endif()
   target_compile_definitions(${target} PRIVATE ${macro}="${CMAKE_MATCH_1}")
+  set_property(GLOBAL APPEND PROPERTY BT_LOADED_LIBRARIES ${file}) # packages recommend them
   target_include_directories(${target} PRIVATE $<TARGET_PROPERTY:${library},INTERFACE_INCLUDE_DIRECTORIES>)
 endfunction()
 
