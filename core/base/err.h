@@ -50,6 +50,8 @@
     X(BT_E_DIALECT, -20062, ATTEMPT, "dialect failed")                                             \
     X(BT_E_STORE_UNAVAILABLE, -20063, REQUEST, "the shared store does not answer")                 \
     X(BT_E_STORE, -20064, REQUEST, "the shared store answered with an error")                      \
+    X(BT_E_TLS, -20065, WORKER, "TLS: the handshake failed")                                       \
+    X(BT_E_PLAIN, -20066, CONNECTION, "plain bytes where TLS was expected")                        \
     X(BT_E_CONFIG, -20070, PROCESS, "invalid configuration")
 
 enum bt_err {

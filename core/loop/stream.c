@@ -23,6 +23,7 @@
  */
 #include "loop/stream.h"
 #include "loop/loop_impl.h"
+#include "loop/stream_impl.h"
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -118,6 +119,16 @@ static void mark_dirty(bt_stream_t *s)
         bt_list_push(&s->loop->dirty, &s->dirty_link);
 }
 
+void bt_stream_consume(bt_stream_t *s, size_t n)
+{
+    consume(s, n);
+}
+
+void bt_stream_mark_dirty(bt_stream_t *s)
+{
+    mark_dirty(s);
+}
+
 static bool takes_writes(const bt_stream_t *s)
 {
     return !s->closing && !s->write_failed && !s->lingering;
@@ -203,7 +214,7 @@ static unsigned gather(const bt_stream_t *s, uv_buf_t *bufs, unsigned max, size_
     return count;
 }
 
-static void fail_writes(bt_stream_t *s, int rc)
+void bt_stream_fail_writes(bt_stream_t *s, int rc)
 {
     drop_queue(s);
     s->write_failed = 1;
@@ -213,24 +224,29 @@ static void fail_writes(bt_stream_t *s, int rc)
 
 static void flush_queue(bt_stream_t *s);
 
-static void on_written(uv_write_t *req, int rc)
+void bt_stream_go_on(bt_stream_t *s, int rc)
 {
-    bt_stream_t *s = stream_of(req->handle);
-
-    bt_slab_put(&s->loop->reqs, req);
-    if (s->closing)
-        return; /* the queue is gone */
     size_t n = s->in_write_bytes;
+
     s->in_write_bytes = 0;
     if (rc < 0) {
         s->written_bytes +=
             n; /* a part of it may have left, and "nothing was sent" must be certain */
-        fail_writes(s, rc);
+        bt_stream_fail_writes(s, rc);
     } else {
         consume(s, n);
         flush_queue(s);
     }
     drain_events(s);
+}
+
+static void on_written(uv_write_t *req, int rc)
+{
+    bt_stream_t *s = stream_of(req->handle);
+
+    bt_slab_put(&s->loop->reqs, req);
+    if (!s->closing) /* else the queue is gone */
+        bt_stream_go_on(s, rc);
 }
 
 /* The socket is full: let uv send the next few slices when there is room. */
@@ -247,12 +263,12 @@ static void wait_for_room(bt_stream_t *s)
         rc = uv_write(req, (uv_stream_t *) &s->tcp, bufs, count, on_written);
     if (rc < 0) {
         bt_slab_put(&s->loop->reqs, req);
-        fail_writes(s, rc);
+        bt_stream_fail_writes(s, rc);
     }
 }
 
 /* What the kernel takes at once; UV_EAGAIN: nothing. */
-static ssize_t send_now(const bt_stream_t *s, const uv_buf_t *bufs, unsigned count)
+ssize_t bt_stream_send_now(const bt_stream_t *s, const uv_buf_t *bufs, unsigned count)
 {
     /* uv_buf_t is an iovec where there are iovecs (libuv's documentation) */
     struct msghdr m = {.msg_iov = (struct iovec *) (uintptr_t) bufs, .msg_iovlen = count};
@@ -278,12 +294,16 @@ static void flush_queue(bt_stream_t *s)
         s->ops->on_flush(s);
         bt_list_remove(&s->dirty_link); /* what it wrote leaves right here */
     }
+    if (s->cipher != NULL) {
+        bt_stream_flush_cipher(s);
+        return;
+    }
     while (s->queue.first != NULL) {
         size_t bytes;
         unsigned count = gather(s, bufs, GATHER_MAX, (size_t) INT32_MAX, &bytes);
-        ssize_t rc = send_now(s, bufs, count);
+        ssize_t rc = bt_stream_send_now(s, bufs, count);
         if (rc < 0 && rc != UV_EAGAIN) {
-            fail_writes(s, (int) rc);
+            bt_stream_fail_writes(s, (int) rc);
             return;
         }
         if (rc > 0)
@@ -359,6 +379,8 @@ void bt_stream_flush_dirty(bt_loop_t *loop)
         bt_list_remove(&s->dirty_link);
         flush_queue(s);
         drain_events(s);
+        if (s->replay)
+            bt_stream_replay(s);
     }
 }
 
@@ -386,7 +408,7 @@ uint64_t bt_stream_written(const bt_stream_t *s)
 /* ---- reading ---- */
 
 /* The one of this turn, while it has room; NULL = out of memory. */
-static bt_buf_t *read_buf_of(bt_loop_t *loop)
+bt_buf_t *bt_stream_read_buf(bt_loop_t *loop)
 {
     if (loop->read_buf != NULL && loop->read_buf->refs == 1)
         loop->read_buf->len = 0; /* nobody has kept what was in it */
@@ -411,7 +433,7 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *room)
         return;
     }
     s->direct_read = 0;
-    s->read_buf = read_buf_of(s->loop);
+    s->read_buf = bt_stream_read_buf(s->loop);
     if (s->read_buf == NULL) {
         *room = uv_buf_init(NULL, 0); /* uv answers with UV_ENOBUFS */
         return;
@@ -426,7 +448,7 @@ static void stop_reading(bt_stream_t *s)
     uv_read_stop((uv_stream_t *) &s->tcp);
 }
 
-static void end_reading(bt_stream_t *s, int rc)
+void bt_stream_end_reading(bt_stream_t *s, int rc)
 {
     stop_reading(s);
     if (!s->lingering)
@@ -434,6 +456,13 @@ static void end_reading(bt_stream_t *s, int rc)
     else if (s->shut || rc != UV_EOF)
         bt_stream_close(s); /* both directions are finished, or the peer is gone */
     /* else it has sent its FIN before we have sent ours: the rest of the queue still goes out */
+}
+
+void bt_stream_note_read(bt_loop_t *loop, ssize_t nread)
+{
+    if (nread > LONG_READ_BYTES || ++loop->reads_held >= READS_HELD_MAX ||
+        loop->bufs_held >= BUFS_HELD_MAX)
+        bt_stream_flush_dirty(loop);
 }
 
 static void on_read(uv_stream_t *handle, ssize_t nread, const uv_buf_t *room)
@@ -450,18 +479,18 @@ static void on_read(uv_stream_t *handle, ssize_t nread, const uv_buf_t *room)
         if (!s->lingering)
             s->ops->on_read(s, buf, room->base, (size_t) nread);
     } else if (nread < 0) {
-        end_reading(s, (int) nread);
+        bt_stream_end_reading(s, (int) nread);
     }
     bt_buf_unref(buf);
-    if (nread > LONG_READ_BYTES || ++loop->reads_held >= READS_HELD_MAX ||
-        loop->bufs_held >= BUFS_HELD_MAX)
-        bt_stream_flush_dirty(loop);
+    bt_stream_note_read(loop, nread);
 }
 
 int bt_stream_read_start(bt_stream_t *s)
 {
     if (s->reading || s->closing)
         return 0;
+    if (s->cipher != NULL)
+        return bt_stream_read_cipher(s);
     int rc = uv_read_start((uv_stream_t *) &s->tcp, on_alloc, on_read);
     if (rc == 0)
         s->reading = 1;
@@ -533,6 +562,10 @@ static void on_connected(uv_connect_t *req, int rc)
         return;
     if (rc == 0) {
         s->connected = 1;
+        if (s->cipher != NULL) {
+            bt_stream_greet(s);
+            return;
+        }
         if (s->queue.first != NULL)
             mark_dirty(s);
     }
@@ -558,6 +591,8 @@ static void on_closed(uv_handle_t *handle)
 {
     bt_stream_t *s = stream_of(handle);
 
+    if (s->cipher != NULL)
+        bt_stream_free_cipher(s);
     s->ops->on_closed(s);
 }
 
@@ -596,7 +631,7 @@ static void linger_on(bt_stream_t *s)
         bt_stream_close(s);
         return;
     }
-    if (s->queue.first != NULL || s->shut)
+    if (s->queue.first != NULL || s->shut || (s->cipher != NULL && !bt_stream_end_cipher(s)))
         return;
     s->shut = 1;
     if (shutdown(fd_of(s), SHUT_WR) < 0 || bt_stream_read_start(s) < 0)

@@ -34,6 +34,10 @@ typedef struct bt_stream_ops {
     /* Optional: the kernel has accepted every byte written so far (the queue has become empty). Comes from a flush or the
      * loop, never from inside bt_stream_write. */
     void (*on_sent)(bt_stream_t *s);
+    /* Optional, of a stream with a cipher: BT_E_AGAIN = the peer has begun the handshake, 0 = it is done, else why it failed (then
+     * nothing more is read, and an alert may still be on its way: close after flush). A stream that connects hears of the end by
+     * on_connect instead. */
+    void (*on_handshake)(bt_stream_t *s, int rc);
     /* Optional: the queue is about to be sent, last moment to write what belongs to this turn (a chunk's head, once its
      * size is known). May write; nothing else. */
     void (*on_flush)(bt_stream_t *s);
@@ -49,13 +53,14 @@ struct bt_stream {
     size_t pending_bytes;  /* queued and not yet accepted by the kernel */
     bt_buf_t
         *copy_buf; /* where small copied bytes are gathered; held only while something is queued */
-    bt_buf_t *read_buf;      /* buffer of the read in progress */
-    bt_timer_t linger_timer; /* runs from bt_stream_close_after_flush on */
+    bt_buf_t *read_buf;       /* buffer of the read in progress */
+    struct bt_cipher *cipher; /* loop/cipher.h; NULL = plain */
+    bt_timer_t linger_timer;  /* runs from bt_stream_close_after_flush on */
     uint64_t written_bytes;
     int write_rc; /* why writing failed */
     unsigned reading : 1, above_high : 1, closing : 1, write_failed : 1, connected : 1, shut : 1,
         direct_read : 1;
-    unsigned error_told : 1, lingering : 1, sent_untold : 1;
+    unsigned error_told : 1, lingering : 1, sent_untold : 1, replay : 1;
 };
 
 /* After it only bt_stream_close (and on_closed) ends the stream, also when open or connect have failed. */
@@ -70,6 +75,11 @@ void bt_stream_read_stop(
 bool bt_stream_peer_gone(bt_stream_t *s);
 /* True when bytes have come that nobody has read yet: the loop has not got to them. */
 bool bt_stream_has_input(bt_stream_t *s);
+/* The bytes of the socket go through it from now on, in both directions. After init, before open or connect. Takes it: its free runs
+ * before on_closed. */
+void bt_stream_set_cipher(bt_stream_t *s, struct bt_cipher *cipher);
+/* Tells the peer that nothing more will come, where there is a cipher and all that was written has left: before a close that is no error. */
+void bt_stream_say_end(bt_stream_t *s);
 /* Queues bytes; refs owner when given. Flushed at the end of the turn. BT_E_NOMEM; after a write error: does nothing, 0. */
 int bt_stream_write(bt_stream_t *s, bt_buf_t *owner, const char *p, size_t n);
 /* Queues one slice whose bytes are copied into a buffer of the stream (small things: chunk heads). */

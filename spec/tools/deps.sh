@@ -29,6 +29,7 @@ run  has_module libuv                    libuv1-dev
 run  has_module luajit                   libluajit-5.1-dev
 run  has_llhttp                          llhttp
 run  has_module libxxhash                libxxhash-dev
+run  has_module openssl                  libssl-dev
 run  has_module hiredis                  libhiredis-dev
 run  has_module libcares                 libc-ares-dev
 run  has_module libnghttp2               libnghttp2-dev
@@ -43,6 +44,7 @@ run  has_module jansson                  libjansson-dev
 check has_lua cjson                      lua-cjson
 check has_lua socket                     lua-socket
 check has_lua lyaml                      lua-yaml
+check has_command openssl                openssl
 check has_command redis-server           redis-server
 check has_command mandoc                 mandoc
 test has_command h2load                  nghttp2-client
