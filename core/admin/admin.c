@@ -72,6 +72,7 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
     if (config->budget != NULL)
         bt_metrics_budget(&(bt_prom_t){.out = out}, config->shared->config.upstream.budget,
                           config->budget);
+    bt_metrics_tls(&(bt_prom_t){.out = out}, config->client_tls, config->admin_tls);
     if (config->store != NULL)
         bt_metrics_fleet(&(bt_prom_t){.out = out}, config->store, config->fleet,
                          config->shared->quotas);
@@ -261,6 +262,7 @@ int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config
     admin->server_config.max_body_bytes = BT_ADMIN_BODY_MAX;
     admin->server_config.max_buffered_bytes = SIZE_MAX;
     admin->server_config.budget = admin->config.budget;
+    admin->server_config.tls = admin->config.admin_tls;
     int rc = config->shared != NULL && config->shared->identities != NULL
                  ? bt_checker_new(&admin->checker, config->shared->identities)
                  : 0;

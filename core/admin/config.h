@@ -50,6 +50,7 @@ typedef struct bt_admin_config {
     const bt_dns_t *dns;     /* workers by DNS; NULL = none; outlives us */
     bt_kube_t *const *kubes; /* --workers-kubernetes; outlive us */
     unsigned kube_count;
+    struct bt_tls_server *client_tls, *admin_tls; /* NULL = plain; outlive us */
 } bt_admin_config_t;
 
 #endif

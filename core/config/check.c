@@ -334,6 +334,8 @@ int bt_config_check(const bt_config_t *c, bt_text_t *warnings, char *err, size_t
     if (rc == 0)
         rc = check_rules(&check, err, err_size);
     bt_policy_allow_hosts(NULL); /* they are borrowed, and the configuration may go */
+    if (rc == 0)
+        rc = bt_config_check_tls_files(c, err, err_size);
     return rc == 0 ? bt_config_check_workers(c, err, err_size) : rc;
 }
 
@@ -454,6 +456,7 @@ void bt_config_describe(const bt_config_t *c, bt_text_t *out)
                        c->metaserver_port, url);
     }
     describe_registration(c, out);
+    bt_config_describe_tls(c, out);
     bt_config_describe_shared(c, out);
     bt_config_describe_dns(c, out);
     bt_config_describe_kubernetes(c, out);

@@ -18,6 +18,7 @@
 #include "http/server.h"
 #include "identity/identities.h"
 #include "store/store.h"
+#include "tls/server.h"
 
 #define BT_CONFIG_PROXY_PATHS_MAX 16
 #define BT_CONFIG_RECORD_HEADERS_MAX 16
@@ -30,6 +31,7 @@
 #define BT_CONFIG_CORS_ORIGINS_MAX 64
 #define BT_CONFIG_KUBERNETES_MAX 16
 #define BT_CONFIG_JWT_CLAIMS_MAX 16
+#define BT_CONFIG_TLS_ALLOW_MAX 64
 #define BT_CONFIG_PEER_PARAMS_MAX 16
 #define BT_CONFIG_ERR_BYTES 4096 /* a line for each mistake */
 
@@ -48,6 +50,15 @@ typedef struct bt_config_pool {
     bt_value_t *params[BT_SLOT_COUNT];  /* of the policy, prefill's, decode's; NULL = defaults */
     char *params_places[BT_SLOT_COUNT]; /* "pools[1].params" or "--policy-param" */
 } bt_config_pool_t;
+
+/* TLS of a listener. */
+typedef struct bt_config_tls {
+    char *certs[BT_TLS_PAIRS_MAX + 1], *keys[BT_TLS_PAIRS_MAX + 1]; /* each ends with NULL */
+    unsigned cert_count, key_count;
+    char *client_ca;
+    char *client_allow[BT_CONFIG_TLS_ALLOW_MAX + 1]; /* ends with NULL */
+    unsigned client_allow_count;
+} bt_config_tls_t;
 
 typedef struct bt_config_found { /* what --workers-file names */
     bt_config_pool_t *pools;     /* by the configuration's pools; only their workers count */
@@ -74,7 +85,10 @@ typedef struct bt_config {
     unsigned registration_allow_count;
     bool registration_new_workers;
     char *admin_api_key;
-    bool admin_metrics_only; /* derived: beyond loopback without a key */
+    bool admin_metrics_only;              /* derived: beyond loopback without a key */
+    bt_config_tls_t tls, admin_tls;       /* without certificates: plain */
+    int tls_min_version, tls_client_auth; /* 1 = 1.3; 1 = optional */
+    char *tls_ciphers;
     /* process */
     unsigned loops; /* after load: at least 1 */
     uint64_t drain_ms, startup_timeout_ms;
@@ -179,6 +193,8 @@ bool bt_config_has_registry(const bt_config_t *c);
 bool bt_config_has_metaserver(const bt_config_t *c);
 /* Of its path, as decode workers reach it; port: as bound. */
 void bt_config_metaserver_url(const bt_config_t *c, unsigned port, char *url, size_t url_size);
+/* What a listener's context is made of; borrows from both. */
+bt_tls_server_config_t bt_config_tls_of(const bt_config_t *c, const bt_config_tls_t *tls);
 /* One where engines register by ZeroMQ? */
 bool bt_config_has_registration(const bt_config_t *c);
 

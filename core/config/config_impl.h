@@ -97,6 +97,13 @@ int bt_config_check_metaserver(const bt_config_t *c, char *err, size_t err_size)
 int bt_config_finish_shared(bt_config_t *c, char *err, size_t err_size);
 void bt_config_describe_shared(const bt_config_t *c, bt_text_t *out); /* nothing without a URL */
 
+/* ---- tls.c ---- */
+
+int bt_config_check_tls(const bt_config_t *c, char *err, size_t err_size);
+/* Reads the files. */
+int bt_config_check_tls_files(const bt_config_t *c, char *err, size_t err_size);
+void bt_config_describe_tls(const bt_config_t *c, bt_text_t *out);
+
 /* ---- identity.c ---- */
 
 /* Reads the file of keys and the file of an issuer's keys. */

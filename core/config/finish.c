@@ -744,6 +744,7 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
         check_http_hosts,
         check_params,
         bt_config_check_metaserver,
+        bt_config_check_tls,
         bt_config_check_kubernetes,
     };
     char why[BT_CONFIG_ERR_BYTES];

@@ -21,6 +21,7 @@ enum bt_flag_group {
     BT_GROUP_FLEET,
     BT_GROUP_LIMIT,
     BT_GROUP_SECURITY,
+    BT_GROUP_TLS,
     BT_GROUP_LOG,
     BT_GROUP_PROCESS,
     BT_GROUP_COUNT

@@ -13,6 +13,8 @@
     "each role, or without role= where llm-d.ai/role says it"
 #define NO_TLS                                                                                     \
     "TLS is not built: put a TLS proxy before Baton, and keep workers on a private network"
+#define OTHER_TLS                                                                                  \
+    "of clients' certificates Baton has --tls-client-ca FILE and --tls-client-allow NAME"
 #define NO_JWT_ROLES "roles are scopes here: see --jwt-scope-claim"
 #define NO_KEYS "clients' keys are in a file: baton key new FILE, then --client-api-keys-file FILE"
 #define NO_WASM "there is no WASM; what it does a policy in Lua can do (--policy FILE)"
@@ -150,13 +152,15 @@ const bt_peer_flag_t bt_peer_flags[] = {
     {"disable-audit-logging", UNUSED("there is no audit log without --audit-log")},
     {"cors-allowed-origins",
      UNUSED("name them with --cors-origin ORIGIN, one each; browsers stay with their own else")},
-    {"tls-*", REFUSED(NO_TLS)},
-    {"server-cert-path", REFUSED(NO_TLS)},
-    {"server-key-path", REFUSED(NO_TLS)},
+    {"tls-cert-path", ALIAS("tls-cert")},
+    {"tls-key-path", ALIAS("tls-key")},
+    {"server-cert-path", ALIAS("tls-cert")},
+    {"server-key-path", ALIAS("tls-key")},
+    {"tls-*", REFUSED(OTHER_TLS)},
     {"client-cert-path", REFUSED(NO_TLS)},
     {"client-key-path", REFUSED(NO_TLS)},
     {"ca-cert-*", REFUSED(NO_TLS)},
-    {"mtls-*", REFUSED(NO_TLS)},
+    {"mtls-*", REFUSED(OTHER_TLS)},
 
     /* discovery */
     {"service-discovery", UNUSED(NO_DISCOVERY)},

@@ -29,6 +29,8 @@
 #define WORD(at_, words_) {.kind = BT_OPTION_WORD, .offset = (at_), .words = (words_)}
 #define TEXTS(at_, count_at_, max_) \
     {.kind = BT_OPTION_TEXTS, .offset = (at_), .count_offset = (count_at_), .list_max = (max_)}
+#define PATHS(at_, count_at_, max_) \
+    {.kind = BT_OPTION_PATHS, .offset = (at_), .count_offset = (count_at_), .list_max = (max_)}
 /* clang-format on */
 
 /* The columns of a row from `kind` to `apply`. */
@@ -66,6 +68,16 @@ static const bt_word_t edge_headers[] = {
     {"x-forwarded-for", BT_EDGE_X_FORWARDED_FOR, false},
     {"forwarded", BT_EDGE_FORWARDED, false},
     {"x-real-ip", BT_EDGE_X_REAL_IP, false},
+    {NULL, 0, false},
+};
+static const bt_word_t tls_versions[] = {
+    {"1.2", 0, false},
+    {"1.3", 1, false},
+    {NULL, 0, false},
+};
+static const bt_word_t tls_client_auth[] = {
+    {"required", 0, false},
+    {"optional", 1, false},
     {NULL, 0, false},
 };
 const bt_word_t bt_engine_words[] = {
@@ -669,6 +681,45 @@ const bt_flag_t bt_flags[] = {
     {"debug-headers", NULL, BT_GROUP_SECURITY, false, SETTING(BOOL(AT(dispatch.debug_headers))),
      "x-baton-* headers in answers: names of workers, attempts, times (on)"},
 
+    /* TLS */
+    {"tls-cert", "FILE", BT_GROUP_TLS, false,
+     SETTING(PATHS(AT(tls.certs), AT(tls.cert_count), BT_TLS_PAIRS_MAX)),
+     "the client port speaks TLS with this certificate (PEM, its chain behind it); followed as the "
+     "file changes; may be repeated, each with a --tls-key: clients get the first that is for the "
+     "name they ask for, else the first; also --tls-cert-path, --server-cert-path"},
+    {"tls-key", "FILE", BT_GROUP_TLS, false,
+     SETTING(PATHS(AT(tls.keys), AT(tls.key_count), BT_TLS_PAIRS_MAX)),
+     "its private key (PEM, without a passphrase); also --tls-key-path, --server-key-path"},
+    {"tls-min-version", "VERSION", BT_GROUP_TLS, false,
+     SETTING(WORD(AT(tls_min_version), tls_versions)),
+     "what clients have to speak at least: 1.2 (default) or 1.3; of the admin port, too"},
+    {"tls-ciphers", "LIST", BT_GROUP_TLS, false, SETTING(TEXT(AT(tls_ciphers))),
+     "of TLS 1.2, as OpenSSL writes them (Mozilla's intermediate list)"},
+    {"tls-handshake-timeout-secs", "S", BT_GROUP_TLS, false,
+     SETTING(SECS(AT(server.tls_handshake_ms), 0.001)), "a client's whole handshake (10)"},
+    {"tls-client-ca", "FILE", BT_GROUP_TLS, false, SETTING(PATH(AT(tls.client_ca))),
+     "clients must show a certificate of these authorities (PEM); followed as the file changes"},
+    {"tls-client-allow", "NAME", BT_GROUP_TLS, false,
+     SETTING(TEXTS(AT(tls.client_allow), AT(tls.client_allow_count), BT_CONFIG_TLS_ALLOW_MAX)),
+     "and of those, only with this name: CN:..., DNS:..., URI:..., IP:..., email:... or "
+     "subject:CN=...,O=...; * at its end stands for any rest; may be repeated"},
+    {"tls-client-auth", "WHAT", BT_GROUP_TLS, false,
+     SETTING(WORD(AT(tls_client_auth), tls_client_auth)),
+     "required (default); optional: who shows no certificate is served too, a wrong one is "
+     "refused"},
+    {"admin-tls-cert", "FILE", BT_GROUP_TLS, false,
+     SETTING(PATHS(AT(admin_tls.certs), AT(admin_tls.cert_count), BT_TLS_PAIRS_MAX)),
+     "the same for the admin port"},
+    {"admin-tls-key", "FILE", BT_GROUP_TLS, false,
+     SETTING(PATHS(AT(admin_tls.keys), AT(admin_tls.key_count), BT_TLS_PAIRS_MAX)),
+     "its private key"},
+    {"admin-tls-client-ca", "FILE", BT_GROUP_TLS, false, SETTING(PATH(AT(admin_tls.client_ca))),
+     "who uses the admin port must show a certificate of these authorities"},
+    {"admin-tls-client-allow", "NAME", BT_GROUP_TLS, false,
+     SETTING(TEXTS(AT(admin_tls.client_allow), AT(admin_tls.client_allow_count),
+                   BT_CONFIG_TLS_ALLOW_MAX)),
+     "as --tls-client-allow"},
+
     /* logs */
     {"log-level", "LEVEL", BT_GROUP_LOG, true, SETTING(WORD(AT(log_level), log_levels)),
      "error, warn, info (default) or debug"},
@@ -734,6 +785,7 @@ const char *bt_flag_group_title(enum bt_flag_group group)
         [BT_GROUP_FLEET] = "State that gateways share",
         [BT_GROUP_LIMIT] = "Limits",
         [BT_GROUP_SECURITY] = "Keys",
+        [BT_GROUP_TLS] = "TLS",
         [BT_GROUP_LOG] = "Logs",
         [BT_GROUP_PROCESS] = "Process",
     };

@@ -53,6 +53,7 @@ void bt_option_expected(const bt_option_t *option, char *out, size_t size)
         describe_words(option->words, out, size);
         return;
     case BT_OPTION_TEXTS:
+    case BT_OPTION_PATHS:
         snprintf(out, size, "a list of up to %u strings", option->list_max);
         return;
     case BT_OPTION_LABELS:
@@ -114,17 +115,21 @@ static int store_text(char **to, const char *prefix, const char *sep, bt_str_t s
     return 0;
 }
 
-static int append_text(const bt_option_t *option, void *base, bt_str_t s)
+static int append_text(const bt_option_t *option, void *base, const char *dir, bt_str_t s)
 {
     char **items = at(option, base);
     unsigned *count = count_at(option, base);
     if (*count >= option->list_max)
         return BT_E_LIMIT;
-    items[*count] = bt_str_dup(s);
-    if (items[*count] == NULL)
-        return BT_E_NOMEM;
-    (*count)++;
-    return 0;
+    int rc = store_text(&items[*count], dir, dir[0] != '\0' ? "/" : "", s);
+    if (rc == 0)
+        (*count)++;
+    return rc;
+}
+
+static bool is_list_kind(enum bt_option_kind kind)
+{
+    return kind == BT_OPTION_TEXTS || kind == BT_OPTION_PATHS;
 }
 
 _Static_assert(sizeof(size_t) == sizeof(uint64_t), "BT_OPTION_U64 is both");
@@ -213,7 +218,8 @@ int bt_option_set_text(const bt_option_t *option, void *base, bt_str_t text, cha
         ok = store_word(option, base, text);
         break;
     case BT_OPTION_TEXTS:
-        ok = text.n > 0 && (rc = append_text(option, base, text)) != BT_E_LIMIT;
+    case BT_OPTION_PATHS:
+        ok = text.n > 0 && (rc = append_text(option, base, "", text)) != BT_E_LIMIT;
         break;
     case BT_OPTION_TEXT:
     case BT_OPTION_PATH:
@@ -234,37 +240,43 @@ static bool is_relative_path(const bt_option_t *option, bt_str_t s)
 {
     bool is_path =
         (option->kind == BT_OPTION_PATH && !bt_str_eq(s, BT_STR("stderr"))) ||
+        option->kind == BT_OPTION_PATHS ||
         (option->kind == BT_OPTION_NAME &&
          (memchr(s.p, '/', s.n) != NULL || (s.n > 4 && memcmp(s.p + s.n - 4, ".lua", 4) == 0)));
     return is_path && s.p[0] != '/';
+}
+
+/* count: of items; 1 for a value that is no list. */
+static int set_texts(const bt_option_t *option, void *base, const bt_value_t *v, unsigned count,
+                     const char *dir, char *err, size_t err_size)
+{
+    const bt_value_t *items = v->type == BT_VALUE_STRING ? v : v->items;
+    bt_option_clear(option, base); /* one value: it replaces, it does not add */
+    if (count > option->list_max)
+        return refuse_value(option, v, err, err_size);
+    for (unsigned i = 0; i < count; i++) {
+        if (items[i].type != BT_VALUE_STRING || items[i].string[0] == '\0')
+            return refuse_value(option, &items[i], err, err_size);
+        bt_str_t s = bt_str(items[i].string);
+        int rc = append_text(option, base, is_relative_path(option, s) ? dir : "", s);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
 }
 
 static int set_string(const bt_option_t *option, void *base, const bt_value_t *v, const char *dir,
                       char *err, size_t err_size)
 {
     bt_str_t s = bt_str(v->string);
+    if (option->kind == BT_OPTION_PATHS)
+        return set_texts(option, base, v, 1, dir, err, err_size);
     if (s.n > 0 && dir[0] != '\0' && is_relative_path(option, s))
         return store_text(at(option, base), dir, "/", s);
     if (bt_option_takes_number(option) || option->kind == BT_OPTION_BOOL ||
         (option->kind == BT_OPTION_PORT && !bt_str_ieq(s, BT_STR("none"))))
         return refuse_value(option, v, err, err_size); /* a quoted number is a slip worth telling */
     return bt_option_set_text(option, base, s, err, err_size);
-}
-
-static int set_texts(const bt_option_t *option, void *base, const bt_value_t *v, char *err,
-                     size_t err_size)
-{
-    bt_option_clear(option, base); /* one value: it replaces, it does not add */
-    if (v->count > option->list_max)
-        return refuse_value(option, v, err, err_size);
-    for (unsigned i = 0; i < v->count; i++) {
-        if (v->items[i].type != BT_VALUE_STRING || v->items[i].string[0] == '\0')
-            return refuse_value(option, &v->items[i], err, err_size);
-        int rc = append_text(option, base, bt_str(v->items[i].string));
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
 }
 
 static int set_labels(const bt_option_t *option, void *base, const bt_value_t *v, char *err,
@@ -295,8 +307,8 @@ int bt_option_set_value(const bt_option_t *option, void *base, const bt_value_t 
         *(bool *) at(option, base) = v->boolean;
         return 0;
     }
-    if (option->kind == BT_OPTION_TEXTS && is_list)
-        return set_texts(option, base, v, err, err_size);
+    if (is_list_kind(option->kind) && is_list)
+        return set_texts(option, base, v, v->count, dir, err, err_size);
     if (option->kind == BT_OPTION_LABELS && v->type == BT_VALUE_TABLE)
         return set_labels(option, base, v, err, err_size);
     if (v->type == BT_VALUE_NUMBER && option->kind == BT_OPTION_PORT &&
@@ -338,7 +350,7 @@ bool bt_option_same(const bt_option_t *option, const void *a, const void *b)
     const char *const *p = at(option, a), *const *q = at(option, b);
     if (size > 0)
         return memcmp(p, q, size) == 0;
-    if (option->kind != BT_OPTION_TEXTS)
+    if (!is_list_kind(option->kind))
         return same_text(*p, *q);
     const unsigned count = *count_at(option, a);
     if (count != *count_at(option, b))
@@ -354,7 +366,7 @@ void bt_option_clear(const bt_option_t *option, void *base)
     char **p = at(option, base);
     if (plain_size(option->kind) > 0 || option->kind == BT_OPTION_NONE)
         return;
-    if (option->kind != BT_OPTION_TEXTS) {
+    if (!is_list_kind(option->kind)) {
         free(*p);
         *p = NULL;
         return;

@@ -24,6 +24,7 @@ enum bt_option_kind {
     BT_OPTION_NAME, /* as TEXT; in the file it is a path (relative to it) when it holds a / or ends in .lua */
     BT_OPTION_WORD,  /* an enum, one of words */
     BT_OPTION_TEXTS, /* char *[list_max] and an unsigned count */
+    BT_OPTION_PATHS, /* as TEXTS; in the file each is relative to the file */
     BT_OPTION_LABELS /* char *: "k=v,k=v"; in the file also a table */
 };
 

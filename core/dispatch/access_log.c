@@ -61,6 +61,8 @@ static void log_json(bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t ttft)
     bt_line_lit(l, "\",\"level\":\"info\"");
     put_str(l, "request", bt_str(r->id));
     put_str(l, "client", r->peer);
+    if (r->tls_version != NULL)
+        put_str(l, "tls", bt_str(r->tls_version));
     put_str(l, "tenant", tenant_of(r));
     put_str(l, "identity", r->identity->id);
     put_str(l, "pool", bt_str(r->pool != NULL ? r->pool->spec.name : NULL));

@@ -199,6 +199,7 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     if (x->body_buf != NULL)
         r->body_buf = bt_buf_ref(x->body_buf);
     r->body_bytes = x->body.n;
+    r->tls_version = x->tls_version;
     if (bt_access_log_is_json(d))
         r->peer = bt_arena_str(&r->arena, bt_str(x->peer));
     if (!d->shared->config.asks_identity)

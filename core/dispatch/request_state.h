@@ -127,6 +127,7 @@ struct bt_request {
     uint64_t prompt_tokens;
     uint64_t prefix_space;    /* bt_policy_request_t */
     bt_str_t session, tenant; /* x-session-id, else the body's; bt_client_tenant */
+    const char *tls_version;  /* of the client's connection; NULL = plain */
     bt_str_t peer;            /* the client's address, where the access log names it */
     bt_record_t record;
     const bt_attempt_t *last;       /* the one that was begun last; NULL = none yet */

@@ -19,6 +19,7 @@
 #include "gateway/notify.h"
 #include "gateway/rollout.h"
 #include "gateway/startup.h"
+#include "gateway/tls.h"
 #include "gateway/transfer.h"
 #include "gateway/upgrade.h"
 #include "gateway/workers_file.h"
@@ -73,6 +74,8 @@ static int attach_admin(bt_gateway_t *g)
         .dns = g->dns,
         .kubes = g->kubes,
         .kube_count = g->kube_count,
+        .client_tls = g->client_tls,
+        .admin_tls = g->admin_tls,
     };
     int rc = bt_admin_new(&g->admin, &g->control, &config);
     if (rc < 0)
@@ -324,6 +327,7 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
         (rc = open_control(g)) < 0 || (rc = bt_gateway_identity_open(g, err, err_size)) < 0 ||
         (rc = open_recorder(g, err, err_size)) < 0 ||
         (rc = bt_gateway_audit_open(g, err, err_size)) < 0 ||
+        (rc = bt_gateway_tls_open(g, err, err_size)) < 0 ||
         (rc = bind_admin(g, err, err_size)) < 0 ||
         (rc = bt_gateway_transfer_open(g, err, err_size)) < 0 ||
         (rc = bt_gateway_fleet_open(g, err, err_size)) < 0 ||
@@ -344,11 +348,12 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
 
 /* ---- running ---- */
 
-static void put_host(bt_text_t *out, const char *host, unsigned port)
+static void put_host(bt_text_t *out, bool has_tls, const char *host, unsigned port)
 {
     const bool is_bare_v6 = strchr(host, ':') != NULL && host[0] != '[';
 
-    bt_text_printf(out, is_bare_v6 ? "http://[%s]:%u" : "http://%s:%u", host, port);
+    bt_text_puts(out, has_tls ? "https://" : "http://");
+    bt_text_printf(out, is_bare_v6 ? "[%s]:%u" : "%s:%u", host, port);
 }
 
 /* --dev: where to ask, and what for. */
@@ -361,11 +366,11 @@ static void log_dev(const bt_gateway_t *g)
         return;
     bt_text_init(&text);
     bt_text_puts(&text, "dev: clients  ");
-    put_host(&text, c->host, g->port);
+    put_host(&text, g->client_tls != NULL, c->host, g->port);
     bt_text_puts(&text, "/v1/completions\ndev: admin    ");
-    put_host(&text, c->admin_host, g->admin_port);
+    put_host(&text, g->admin_tls != NULL, c->admin_host, g->admin_port);
     bt_text_puts(&text, "/policies\ndev: explain  ");
-    put_host(&text, c->admin_host, g->admin_port);
+    put_host(&text, g->admin_tls != NULL, c->admin_host, g->admin_port);
     bt_text_printf(&text,
                    "/explain/ID?format=text  why a request went where it did; ID is the answer's "
                    "x-request-id\ndev: policies of %s are followed as they change\n",
@@ -378,8 +383,9 @@ static void log_start(const bt_gateway_t *g)
 {
     const bt_config_t *c = g->config;
     const bt_workers_t *workers = bt_registry_current(g->registry);
-    bt_log_info("gateway", "baton %s: clients on %s:%u, admin on %s:%u, %u loops", BT_VERSION,
-                c->host, g->port, c->admin_host, g->admin_port, g->loop_count);
+    bt_log_info("gateway", "baton %s: clients on %s:%u%s, admin on %s:%u%s, %u loops", BT_VERSION,
+                c->host, g->port, g->client_tls != NULL ? " (TLS)" : "", c->admin_host,
+                g->admin_port, g->admin_tls != NULL ? " (TLS)" : "", g->loop_count);
     for (unsigned i = 0; i < workers->pool_count; i++) {
         const bt_worker_pool_t *pool = &workers->pools[i];
         bt_log_info("gateway", "pool %s: %u prefill, %u decode, %u hybrid, %u encode, policy %s",
@@ -454,6 +460,7 @@ static int start_serving(bt_gateway_t *g)
     bt_reload_start(g->reload);
     bt_gateway_rollout_start(g);
     bt_gateway_kubernetes_start(g);
+    bt_gateway_tls_start(g);
     bt_timer_start(&g->startup, BT_GATEWAY_STARTUP_MS);
     if ((rc = bt_dns_configure(g->dns, &g->config->dns)) < 0)
         return rc;
@@ -485,6 +492,7 @@ static void close_control_parts(bt_gateway_t *g)
     detach_admin(g);
     bt_gateway_workers_file_stop(g);
     bt_gateway_identity_stop(g);
+    bt_gateway_tls_stop(g);
     bt_dns_free(g->dns);
     g->dns = NULL;
     bt_gateway_kubernetes_stop(g);
@@ -549,6 +557,7 @@ static void free_gateway(bt_gateway_t *g)
     if (g->has_shared)
         bt_dispatch_shared_fini(&g->shared);
     bt_unfinished_free(g->unfinished);
+    bt_gateway_tls_free(g);
     bt_budget_free(g->budget);
     bt_budget_free(g->admin_budget);
     free(g->program);

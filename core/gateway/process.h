@@ -82,6 +82,7 @@ struct bt_gateway_audit;   /* gateway/audit.c */
 struct bt_registry_server; /* core/transfer */
 struct bt_metaserver;
 struct bt_gateway_rollout;      /* gateway/fleet.h */
+struct bt_gateway_tls;          /* gateway/tls.h */
 struct bt_gateway_workers_file; /* gateway/workers_file.h */
 struct bt_gateway_identity;     /* gateway/identity.h */
 
@@ -127,6 +128,8 @@ struct bt_gateway {
     bt_reload_loop_t *reload_loops;      /* by loop */
     struct bt_gateway_rollout *rollouts; /* of policies to all replicas; NULL = the store is ours */
     struct bt_gateway_identity *identity;                     /* NULL = nobody is asked */
+    struct bt_gateway_tls *tls;                               /* NULL = all is plain */
+    struct bt_tls_server *client_tls, *admin_tls;             /* its own; NULL = plain */
     struct bt_gateway_workers_file *workers_file;             /* NULL = no --workers-file */
     bt_dns_t *dns;                                            /* --workers-dns */
     bt_kube_options_t kube_options[BT_CONFIG_KUBERNETES_MAX]; /* --workers-kubernetes */

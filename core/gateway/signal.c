@@ -19,6 +19,7 @@
 #include "gateway/kubernetes.h"
 #include "gateway/notify.h"
 #include "gateway/rollout.h"
+#include "gateway/tls.h"
 #include "gateway/transfer.h"
 #include "gateway/upgrade.h"
 #include "reload/reload.h"
@@ -212,8 +213,10 @@ static void on_hup(uv_signal_t *handle, int number)
     bt_gateway_t *g = handle->data;
     (void) number;
     bt_gateway_audit_reopen(g);
-    if (g->state == BT_GATEWAY_SERVING)
-        bt_gateway_reload(g);
+    if (g->state != BT_GATEWAY_SERVING)
+        return;
+    bt_gateway_tls_again(g);
+    bt_gateway_reload(g);
 }
 
 /* ---- files that were renamed ---- */

@@ -61,6 +61,8 @@ bt_http2_stream_t *bt_http2_stream_new(struct bt_http2 *h2, int32_t id)
     s->x.head.minor = 1;
     memcpy(s->x.peer, first->peer, sizeof(s->x.peer));
     s->x.proxy = first->proxy;
+    s->x.stream = first->stream;
+    s->x.tls_version = first->tls_version;
     bt_arena_init(&s->x.arena);
     bt_timer_init(first->loop, &s->deadline, on_deadline);
     bt_list_init(&s->ready_link);

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "http/server_impl.h"
+#include "tls/server.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@ void bt_server_config_defaults(bt_server_config_t *config)
         .body_grace_ms = 10000,
         .idle_timeout_ms = 75000,
         .write_stall_ms = 60000,
+        .tls_handshake_ms = 10000,
     };
 }
 
@@ -149,6 +151,7 @@ void bt_server_accept(bt_server_t *server, int fd, const struct sockaddr_storage
     c->x.loop = server->loop;
     c->x.server = server;
     c->x.wire = &bt_http1_wire;
+    c->x.stream = &c->stream;
     bt_arena_init(&c->x.arena);
     bt_conn_init_timers(c);
     c->ticket.loop = server->loop;
@@ -161,10 +164,15 @@ void bt_server_accept(bt_server_t *server, int fd, const struct sockaddr_storage
         goto err_budget;
     bt_list_init(&c->link);
     bt_list_push(&server->conns, &c->link);
-    if (bt_stream_open(&c->stream, fd) < 0 || bt_stream_read_start(&c->stream) < 0)
+    c->is_shaking = server->config.tls != NULL;
+    if (c->is_shaking && bt_tls_server_attach(server->config.tls, &c->stream) < 0) {
+        close(fd);
         bt_conn_close(c);
-    else
+    } else if (bt_stream_open(&c->stream, fd) < 0 || bt_stream_read_start(&c->stream) < 0) {
+        bt_conn_close(c);
+    } else {
         bt_conn_wait_idle(c);
+    }
     return;
 
 err_budget:
@@ -198,6 +206,8 @@ void bt_conn_closed(bt_stream_t *stream)
 
 void bt_conn_close(bt_server_conn_t *c)
 {
+    if (c->state == BT_CONN_IDLE && !c->is_shaking)
+        bt_stream_say_end(&c->stream);
     c->state = BT_CONN_CLOSED;
     bt_budget_busy(bt_conn_budget(c), &c->ticket);
     bt_timer_stop(&c->deadline);
@@ -231,8 +241,13 @@ void bt_conn_retire(bt_server_conn_t *c)
     bt_budget_busy(bt_conn_budget(c), &c->ticket);
     bt_timer_stop(&c->deadline);
     bt_timer_stop(&c->watch);
-    bt_stream_close_after_flush(&c->stream,
-                                c->ticket.is_refused ? BT_LINGER_REFUSED_MS : BT_LINGER_MS);
+    bt_stream_close_after_flush(
+        &c->stream, c->ticket.is_refused || c->is_shaking ? BT_LINGER_REFUSED_MS : BT_LINGER_MS);
+}
+
+bool bt_exchange_tls(const bt_exchange_t *x, bt_tls_info_t *info_p)
+{
+    return bt_tls_info(x->stream, info_p);
 }
 
 void bt_server_drain(bt_server_t *server, bool lets_idle_ask)
@@ -245,7 +260,8 @@ void bt_server_drain(bt_server_t *server, bool lets_idle_ask)
         bt_server_conn_t *c = bt_container_of(it, bt_server_conn_t, link);
         if (c->state == BT_CONN_HTTP2)
             bt_http2_drain(c);
-        else if (c->state == BT_CONN_IDLE && bt_conn_unread(c) == 0 && !lets_idle_ask)
+        else if (c->state == BT_CONN_IDLE && bt_conn_unread(c) == 0 && !c->is_shaking &&
+                 !lets_idle_ask)
             bt_conn_retire(c);
     }
 }

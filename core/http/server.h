@@ -3,6 +3,7 @@
  * Owner: the loop. A connection owns its current exchange (HTTP/2: those of its streams); the handler borrows the exchange until it has called
  *        bt_exchange_end/_abort or got on_gone.
  * Life:  on_request (head and whole body are there) -> respond | start + write* + end -> next request on the connection.
+ *        With TLS the handshake comes first; what is plain HTTP then is told so (400).
  * Flow:  strict: no Host, two Hosts, CL+TE, two lengths, bare CR/LF, obs-fold, bad chunk, NUL -> 400 and close, handler
  *        never sees it. Expect: 100-continue answered before the body is read; Upgrade ignored; HEAD answers carry no
  *        body. The client's socket is watched all the time: FIN or RST before the end calls on_gone exactly once, also
@@ -22,6 +23,8 @@
 #include "http/unfinished.h"
 #include "loop/listener.h"
 #include "loop/loop.h"
+
+struct bt_tls_info; /* tls/server.h */
 
 typedef struct bt_server bt_server_t;     /* one per loop and listener address */
 typedef struct bt_exchange bt_exchange_t; /* one request and its answer */
@@ -55,9 +58,11 @@ typedef struct bt_server_config {
     uint64_t
         write_stall_ms; /* the client takes no byte of its answer for so long: reset; default 60 000 */
     bool has_http2;     /* connections that begin with its preface are served too; default no */
-    const char *server_name; /* Server header, NULL = none */
-    bt_budget_t *budget;     /* how many connections there may be; borrowed; NULL = any number */
-    const bt_edge_t *edge;   /* whom it believes what; borrowed; NULL = heads stay as they came */
+    const char *server_name;   /* Server header, NULL = none */
+    struct bt_tls_server *tls; /* tls/server.h; borrowed; NULL = plain */
+    uint64_t tls_handshake_ms; /* from accept to the handshake's end; default 10 000 */
+    bt_budget_t *budget;       /* how many connections there may be; borrowed; NULL = any number */
+    const bt_edge_t *edge;     /* whom it believes what; borrowed; NULL = heads stay as they came */
 } bt_server_config_t;
 void bt_server_config_defaults(bt_server_config_t *config);
 
@@ -74,6 +79,8 @@ struct bt_exchange {
     char peer[48];           /* client address as text */
     const char *proxy;       /* the connection's own, where it is a listed proxy's; else NULL */
     const char *cors_origin; /* cors.h's word on the page that asks; NULL = none */
+    const char *tls_version; /* "TLSv1.3"; NULL = plain */
+    const struct bt_stream *stream; /* the connection's; for bt_exchange_tls */
     uint64_t sender; /* whom unfinished bytes are charged to; on_head may set it; 0 = the peer */
     /* answer so far */
     unsigned status;    /* 0 until started */
@@ -102,6 +109,9 @@ unsigned bt_server_active_count(
     const bt_server_t *server); /* exchanges between on_request and end */
 /* Closes all connections (on_gone runs for open exchanges), then frees; done runs when the last one is closed. */
 void bt_server_close(bt_server_t *server, void (*done)(void *arg), void *arg);
+
+/* What is known of the client's session; false: the connection is plain. Borrowed until the exchange ends. */
+bool bt_exchange_tls(const bt_exchange_t *x, struct bt_tls_info *info_p);
 
 /* ---- answering ---- */
 #define BT_LENGTH_CHUNKED                                                                          \

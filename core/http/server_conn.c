@@ -19,7 +19,9 @@
 #include "http/server_impl.h"
 
 #include "base/err.h"
+#include "base/log.h"
 #include "http/head.h"
+#include "tls/server.h"
 
 #define ROOM_MIN ((size_t) 1024) /* smaller rests of a buffer are not worth a read */
 #define WATCH_GONE_MS 50U
@@ -144,8 +146,10 @@ uint64_t bt_conn_idle_ms(const bt_server_conn_t *c)
 
 static void become_idle(bt_server_conn_t *c)
 {
+    const bt_server_config_t *config = &c->x.server->config;
+
     c->is_new = false;
-    bt_conn_set_deadline(c, bt_conn_idle_ms(c));
+    bt_conn_set_deadline(c, c->is_shaking ? config->tls_handshake_ms : bt_conn_idle_ms(c));
     if (bt_conn_unread(c) == 0)
         bt_budget_idle(bt_conn_budget(c), &c->ticket);
 }
@@ -429,6 +433,50 @@ static void on_read(bt_stream_t *stream, bt_buf_t *buf, char *p, size_t n)
     bt_conn_note_unfinished(c);
 }
 
+/* ---- TLS ---- */
+
+/* Who has begun is as little idle as one that has sent half a head. */
+static void begin_handshake(bt_server_conn_t *c)
+{
+    c->is_new = false;
+    bt_budget_busy(bt_conn_budget(c), &c->ticket);
+    bt_conn_set_deadline(c, c->x.server->config.tls_handshake_ms);
+}
+
+static void end_handshake(bt_server_conn_t *c)
+{
+    bt_tls_info_t info;
+
+    c->is_shaking = false;
+    c->is_new = bt_conn_budget(c) != NULL && !c->ticket.is_refused;
+    c->x.tls_version = bt_tls_info(&c->stream, &info) ? info.version : NULL;
+    bt_conn_wait_idle(c);
+}
+
+static void refuse_plain(bt_server_conn_t *c)
+{
+    begin_head(c);
+    (void) bt_conn_refuse_request(c, 400, "this port speaks TLS: use https://");
+}
+
+static void on_handshake(bt_stream_t *stream, int rc)
+{
+    bt_server_conn_t *c = conn_of(stream);
+    const char *why = bt_tls_why(stream);
+
+    if (rc == BT_E_AGAIN) {
+        begin_handshake(c);
+    } else if (rc == 0) {
+        end_handshake(c);
+    } else if (rc == BT_E_PLAIN) {
+        refuse_plain(c);
+    } else {
+        bt_log_debug("http", "TLS handshake of %s failed: %s", c->x.peer,
+                     why != NULL ? why : bt_err_name(rc));
+        bt_conn_retire(c); /* an alert may be on its way */
+    }
+}
+
 /* A client that only shuts its sending side counts as gone too: it cannot be told from one that left, and engines
  * must not work for those. What is already on its way to it (FLUSH) is still sent.
  */
@@ -484,4 +532,5 @@ const bt_stream_ops_t bt_server_stream_ops = {
     .on_alloc = on_alloc,
     .on_sent = on_sent,
     .on_flush = on_flush,
+    .on_handshake = on_handshake,
 };

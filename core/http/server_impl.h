@@ -80,6 +80,7 @@ typedef struct bt_server_conn {
     unsigned open_count;
     bool is_new;      /* it has just come, and said nothing */
     bool has_asked;   /* its first request was HTTP/1.1's */
+    bool is_shaking;  /* IDLE, and the TLS handshake is not done */
     bool handling;    /* between on_request and end, abort or on_gone */
     bool direct;      /* the body is read into its own buffer */
     bool blank_seen;  /* the one empty line allowed before a head (RFC 9112 2.2) */

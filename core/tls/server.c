@@ -98,12 +98,14 @@ static int on_server_name(SSL *ssl, int *alert, void *user)
 static int on_protocols(SSL *ssl, const unsigned char **out, unsigned char *n,
                         const unsigned char *offered, unsigned offered_n, void *user)
 {
-    static const unsigned char ours[] = "\x08http/1.1";
+    static const unsigned char ours[] = "\x02h2\x08http/1.1";
+    const struct bundle *bundle = bt_tls_session_of(ssl)->owner;
+    const unsigned skip = bundle->config->has_http2 ? 0 : 3;
 
-    (void) ssl;
     (void) user;
-    if (SSL_select_next_proto((unsigned char **) (uintptr_t) out, n, ours, sizeof(ours) - 1,
-                              offered, offered_n) == OPENSSL_NPN_NEGOTIATED)
+    if (SSL_select_next_proto((unsigned char **) (uintptr_t) out, n, ours + skip,
+                              sizeof(ours) - 1 - skip, offered,
+                              offered_n) == OPENSSL_NPN_NEGOTIATED)
         return SSL_TLSEXT_ERR_OK;
     return SSL_TLSEXT_ERR_ALERT_FATAL;
 }
@@ -403,7 +405,9 @@ bool bt_tls_info(const bt_stream_t *stream, bt_tls_info_t *info_p)
         .version = SSL_get_version(session->ssl),
         .cipher = SSL_get_cipher_name(session->ssl),
         .server_name = SSL_get_servername(session->ssl, TLSEXT_NAMETYPE_host_name),
-        .protocol = n == 8 ? "http/1.1" : NULL,
+        .protocol = n == 8   ? "http/1.1"
+                    : n == 2 ? "h2"
+                             : NULL,
         .peer = peer_of(session),
         .is_resumed = session->is_resumed,
     };

@@ -25,6 +25,7 @@ typedef struct bt_tls_server_config {
     const char *ciphers;             /* of TLS 1.2; NULL: Mozilla's intermediate ones */
     bool client_may_be_nobody;       /* a client without a certificate is served too */
     bool is_13_only;
+    bool has_http2; /* ALPN offers h2 before http/1.1 */
 } bt_tls_server_config_t;
 
 /* What a connection turned out to be. */

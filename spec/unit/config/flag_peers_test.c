@@ -160,9 +160,9 @@ static void each_refusal_reaches_the_user(void **state)
 static void only_what_protects_is_refused(void **state)
 {
     static const char *const safe[] = {
-        "tls-cert-path",   "client-cert-path",       "ca-cert-paths",           "jwt-issuer",
-        "tenant-api-key",  "control-plane-api-keys", "api-key-validation-urls", "mtls-cert",
-        "wasm-middleware", "server-cert-path",
+        "client-cert-path", "ca-cert-paths",          "jwt-issuer",
+        "tenant-api-key",   "control-plane-api-keys", "api-key-validation-urls",
+        "mtls-cert",        "wasm-middleware",        "tls-terminate",
     };
     (void) state;
     for (size_t i = 0; i < sizeof safe / sizeof safe[0]; i++)
@@ -291,14 +291,13 @@ static void numbers_become_the_nearest(void **state)
 static void all_findings_are_told_at_once(void **state)
 {
     (void) state;
-    load_refused(
-        "--prot 1 --tls-cert-path a.pem --mini-lb --port abc nofile.lua --polcy x",
-        "--prot: unknown flag, did you mean --port?\n"
-        "--tls-cert-path: TLS is not built: put a TLS proxy before Baton, and keep workers "
-        "on a private network\n"
-        "--port: expected a whole number from 0 to 65535, got \"abc\"\n"
-        "--polcy: unknown flag, did you mean --policy?\n"
-        "--mini-lb: not used: Baton is the load balancer");
+    load_refused("--prot 1 --mtls-cert a.pem --mini-lb --port abc nofile.lua --polcy x",
+                 "--prot: unknown flag, did you mean --port?\n"
+                 "--mtls-cert: of clients' certificates Baton has --tls-client-ca FILE and "
+                 "--tls-client-allow NAME\n"
+                 "--port: expected a whole number from 0 to 65535, got \"abc\"\n"
+                 "--polcy: unknown flag, did you mean --policy?\n"
+                 "--mini-lb: not used: Baton is the load balancer");
 }
 
 static const bt_worker_spec_t *worker(const bt_config_t *c, unsigned i)

@@ -258,6 +258,36 @@ static void shared_state(void **state)
     refuses("--fleet-heartbeat-ms 1000 --fleet-expiry-ms 2000", "--fleet-expiry-ms: ");
 }
 
+static void tls(void **state)
+{
+    (void) state;
+    EXPECT("", c.tls.cert_count == 0 && c.admin_tls.cert_count == 0 && c.tls_min_version == 0 &&
+                   c.tls_client_auth == 0 && c.server.tls_handshake_ms == 10000);
+    EXPECT("--tls-cert a.pem --tls-cert b.pem --tls-key a.key --tls-key b.key "
+           "--tls-min-version 1.3 --tls-ciphers C --tls-handshake-timeout-secs 2.5",
+           c.tls.cert_count == 2 && IS(c.tls.certs[0], "a.pem") && IS(c.tls.certs[1], "b.pem") &&
+               c.tls.certs[2] == NULL && IS(c.tls.keys[1], "b.key") && c.tls_min_version == 1 &&
+               IS(c.tls_ciphers, "C") && c.server.tls_handshake_ms == 2500);
+    EXPECT("--tls-cert a --tls-key a --tls-client-ca ca --tls-client-allow CN:x --tls-client-allow "
+           "DNS:y --tls-client-auth optional",
+           IS(c.tls.client_ca, "ca") && c.tls.client_allow_count == 2 &&
+               IS(c.tls.client_allow[1], "DNS:y") && c.tls_client_auth == 1);
+    EXPECT("--admin-tls-cert a --admin-tls-key k --admin-tls-client-ca ca "
+           "--admin-tls-client-allow URI:u",
+           IS(c.admin_tls.certs[0], "a") && IS(c.admin_tls.keys[0], "k") &&
+               IS(c.admin_tls.client_ca, "ca") && IS(c.admin_tls.client_allow[0], "URI:u"));
+    EXPECT("--tls-cert-path a --tls-key-path k", IS(c.tls.certs[0], "a") && IS(c.tls.keys[0], "k"));
+    EXPECT("--server-cert-path a --server-key-path k",
+           IS(c.tls.certs[0], "a") && IS(c.tls.keys[0], "k"));
+    refuses("--tls-cert a", "--tls-cert: there are 1 of them and 0 of --tls-key");
+    refuses("--admin-tls-key a", "--admin-tls-cert: there are 0 of them and 1 of --admin-tls-key");
+    refuses("--tls-client-ca f", "--tls-client-ca: only with --tls-cert");
+    refuses("--tls-cert a --tls-key k --tls-client-allow CN:x", "--tls-client-allow: only with ");
+    refuses("--tls-cert a --tls-key k --tls-client-auth optional", "--tls-client-auth: only with ");
+    refuses("--tls-cert a --tls-key k --tls-client-ca f --tls-client-allow web",
+            "--tls-client-allow: \"web\" begins with none of ");
+}
+
 static void decisions(void **state)
 {
     (void) state;
@@ -500,6 +530,7 @@ int main(void)
         cmocka_unit_test(workers_kubernetes),
         cmocka_unit_test(listening),
         cmocka_unit_test(shared_state),
+        cmocka_unit_test(tls),
         cmocka_unit_test(decisions),
         cmocka_unit_test(deadlines),
         cmocka_unit_test(health),
