@@ -41,7 +41,7 @@ static bool is_our_shortage(int rc)
 
 enum bt_verdict bt_health_judge(const bt_worker_t *w, int rc, unsigned status, bt_str_t body)
 {
-    if (rc == BT_E_CONNECT || rc == UV_ECONNREFUSED)
+    if (rc == BT_E_CONNECT || rc == BT_E_TLS || rc == UV_ECONNREFUSED)
         return BT_VERDICT_REFUSED;
     if (rc < 0)
         return is_our_shortage(rc) ? BT_VERDICT_OURS : BT_VERDICT_FAIL;

@@ -24,6 +24,7 @@
  * A sweep once a second catches what comes from other threads without mail: passive signals (worker atomics) and a
  * breaker whose time is over, which makes a worker usable without any event. */
 
+#define PROBE_IDLE_MAX 8 /* connections of its own to one worker */
 #define HEALTH_BODY_MAX ((size_t) 4096)
 #define QUERY_BODY_MAX ((size_t) 1 << 20)
 #define LOAD_BODY_MAX ((size_t) 8 << 20)
@@ -85,10 +86,18 @@ static enum bt_health health_of(const watch_t *watch)
 
 /* ---- connections ---- */
 
-static int point_upstream(bt_upstream_t **up, bt_loop_t *loop, const struct sockaddr_storage *addr)
+/* w: whose session it is; NULL = plain. */
+static int point_upstream(bt_upstream_t **up, bt_loop_t *loop, const struct sockaddr_storage *addr,
+                          const bt_worker_t *w)
 {
+    bt_upstream_config_t config = {.idle_max = PROBE_IDLE_MAX};
+
+    if (w != NULL) {
+        config.tls = w->tls;
+        config.tls_name = w->host;
+    }
     if (*up == NULL)
-        return bt_upstream_new(up, loop, (const struct sockaddr *) addr, NULL);
+        return bt_upstream_new(up, loop, (const struct sockaddr *) addr, &config);
     bt_upstream_set_addr(*up, (const struct sockaddr *) addr);
     return 0;
 }
@@ -116,10 +125,10 @@ static int ensure_upstreams(watch_t *watch)
         return 0;
     if (!bt_worker_get_addr(w, &addr))
         return BT_E_RESOLVE;
-    int rc = point_upstream(&watch->up, watch->monitor->loop, &addr);
+    int rc = point_upstream(&watch->up, watch->monitor->loop, &addr, watch->worker);
     if (rc == 0 && has_bootstrap(w)) {
         bt_network_set_port(&addr, (unsigned) w->spec.bootstrap_port);
-        rc = point_upstream(&watch->boot_up, watch->monitor->loop, &addr);
+        rc = point_upstream(&watch->boot_up, watch->monitor->loop, &addr, NULL);
     }
     if (rc == 0)
         watch->addr_version = version;
@@ -227,14 +236,16 @@ static void end_health(watch_t *watch, const char *where, int rc)
 {
     bt_worker_t *w = watch->worker;
     const bt_probe_t *p = &watch->health;
-    char why[128];
+    char why[256];
     enum bt_verdict verdict = bt_health_judge(w, rc, p->status, bt_text_str(&p->body));
     if (rc < 0)
-        snprintf(why, sizeof why, "%s: %s", where, bt_err_text(rc));
+        snprintf(why, sizeof why, "%s: %s%s%s", where, bt_err_text(rc),
+                 rc == BT_E_TLS && p->call.why != NULL ? ": " : "",
+                 rc == BT_E_TLS && p->call.why != NULL ? p->call.why : "");
     else
         snprintf(why, sizeof why, "%s answered %u%s", where, p->status,
                  verdict == BT_VERDICT_SCALING ? ", it is being scaled" : "");
-    if (rc == BT_E_CONNECT || rc == BT_E_CONNECT_TIMEOUT)
+    if (rc == BT_E_CONNECT || rc == BT_E_CONNECT_TIMEOUT || rc == BT_E_TLS)
         atomic_store(&w->resolve_soon, true);
     uint64_t now_ms = bt_clock_ms();
     bt_health_count(&watch->track, w, verdict, why, watch->health_began_ms, now_ms,

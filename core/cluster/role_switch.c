@@ -174,7 +174,9 @@ static int connect_to(role_switch_t *sw)
         bt_upstream_set_addr(sw->up, (const struct sockaddr *) &addr);
         return 0;
     }
-    return bt_upstream_new(&sw->up, sw->all->loop, (const struct sockaddr *) &addr, NULL);
+    const bt_upstream_config_t config = {
+        .idle_max = 1, .tls = sw->worker->tls, .tls_name = sw->worker->host};
+    return bt_upstream_new(&sw->up, sw->all->loop, (const struct sockaddr *) &addr, &config);
 }
 
 static void ask_engine(role_switch_t *sw)

@@ -24,17 +24,20 @@ static bt_str_t from(bt_str_t s, size_t at)
     return (bt_str_t){s.p + at, s.n - at};
 }
 
-static int cut_scheme(bt_str_t *s, char *err, size_t err_size)
+static int cut_scheme(bt_str_t *s, bool *has_tls, char *err, size_t err_size)
 {
     if (has_scheme(*s, BT_STR("http://"))) {
         *s = from(*s, 7);
         return 0;
     }
-    if (has_scheme(*s, BT_STR("https://")))
-        return refuse(err, err_size, "https to workers is not supported; use http://");
+    if (has_scheme(*s, BT_STR("https://"))) {
+        *s = from(*s, 8);
+        *has_tls = true;
+        return 0;
+    }
     return bt_str_find(*s, BT_STR("://")) < 0
                ? 0
-               : refuse(err, err_size, "only http:// URLs are supported");
+               : refuse(err, err_size, "only http:// and https:// URLs are supported");
 }
 
 /* "@rank" at the very end; anything else with an '@' would be a user name. */
@@ -66,7 +69,6 @@ static int parse_port(bt_str_t s, unsigned *port, char *err, size_t err_size)
 static int split_host(bt_str_t s, bt_str_t *host, unsigned *port, char *err, size_t err_size)
 {
     const char *colon;
-    *port = 80;
     if (s.n > 0 && s.p[0] == '[') {
         const char *end = memchr(s.p, ']', s.n);
         if (end == NULL)
@@ -109,7 +111,8 @@ int bt_url_parse(bt_url_t *url_p, bt_str_t text, char *err, size_t err_size)
     bt_str_t s = bt_str_trim(text), host, path = BT_STR("");
     bt_url_t url = {0};
     int rc;
-    if ((rc = check_bytes(s, err, err_size)) < 0 || (rc = cut_scheme(&s, err, err_size)) < 0 ||
+    if ((rc = check_bytes(s, err, err_size)) < 0 ||
+        (rc = cut_scheme(&s, &url.has_tls, err, err_size)) < 0 ||
         (rc = cut_rank(&s, &url.rank, err, err_size)) < 0)
         return rc;
     const char *slash = memchr(s.p, '/', s.n);
@@ -119,6 +122,7 @@ int bt_url_parse(bt_url_t *url_p, bt_str_t text, char *err, size_t err_size)
         while (path.n > 0 && path.p[path.n - 1] == '/')
             path.n--;
     }
+    url.port = url.has_tls ? 443 : 80;
     if ((rc = split_host(s, &host, &url.port, err, err_size)) < 0)
         return rc;
     url.host = bt_str_dup(host);

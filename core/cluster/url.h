@@ -1,4 +1,4 @@
-/* url.h - where a worker listens: the parts of "http://host:port[/prefix][@rank]".
+/* url.h - where a worker listens: the parts of "http[s]://host:port[/prefix][@rank]".
  *
  * Owner: the caller; strings are malloc'ed, freed by bt_url_fini.
  * Life:  parse -> read or take members -> fini.
@@ -12,7 +12,8 @@
 
 typedef struct bt_url {
     char *host;      /* without brackets */
-    unsigned port;   /* 80 when not given */
+    bool has_tls;    /* https:// */
+    unsigned port;   /* 80, or 443, when not given */
     char *base_path; /* "" or "/prefix", never with a slash at its end */
     int rank;        /* "@3", or -1 */
 } bt_url_t;
@@ -20,7 +21,7 @@ typedef struct bt_url {
 /* BT_E_CONFIG with the reason in err (no prefix, no url in it), or BT_E_NOMEM. "host:port" without a scheme is http. */
 int bt_url_parse(bt_url_t *url_p, bt_str_t text, char *err, size_t err_size);
 void bt_url_fini(bt_url_t *url);
-/* Same host (any case), port, path and rank. */
+/* Same host (any case), port, path and rank: who speaks TLS there is the same. */
 bool bt_url_eq(const bt_url_t *a, const bt_url_t *b);
 
 #endif

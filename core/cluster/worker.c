@@ -6,6 +6,7 @@
 #include "cluster/url.h"
 #include "loop/network.h"
 #include "loop/resolve.h"
+#include "tls/client.h"
 
 #include <ctype.h>
 #include <limits.h>
@@ -136,6 +137,22 @@ static unsigned size_or_1(int n)
     return n > 0 ? (unsigned) n : 1;
 }
 
+static int derive_tls(bt_worker_t *w, bool has_tls, char *err, size_t err_size)
+{
+    const bt_worker_spec_t *s = &w->spec;
+    const bt_tls_client_config_t own = {s->tls_ca, s->tls_cert, s->tls_key};
+    char why[512] = "";
+    int rc = 0;
+
+    if (has_tls)
+        rc = bt_tls_client_of_worker(&w->tls, &own, why, sizeof why);
+    else if (s->tls_ca != NULL || s->tls_cert != NULL || s->tls_key != NULL)
+        rc = bt_err_refuse(why, sizeof why, "tls_ca, tls_cert and tls_key are for https:// only");
+    if (rc == BT_E_CONFIG)
+        snprintf(err, err_size, "worker url \"%s\": %s", s->url, why);
+    return rc;
+}
+
 static int derive_address(bt_worker_t *w, char *err, size_t err_size)
 {
     struct sockaddr_storage addr;
@@ -150,6 +167,8 @@ static int derive_address(bt_worker_t *w, char *err, size_t err_size)
     w->host = url.host;
     w->base_path = url.base_path;
     w->port = url.port;
+    if ((rc = derive_tls(w, url.has_tls, err, err_size)) < 0)
+        return rc;
     if (w->spec.dp_rank < 0)
         w->spec.dp_rank = url.rank;
     const char *format = strchr(w->host, ':') != NULL ? "[%s]:%u" : "%s:%u";
@@ -221,6 +240,7 @@ static void free_worker(bt_worker_t *w)
     free(w->host);
     free(w->base_path);
     free(w->authority);
+    bt_tls_client_unref(w->tls);
     free(w->refusal_text);
     free(w->rank_legs);
     bt_ledger_place_give_back(w->ledger_place);

@@ -50,7 +50,7 @@ const char *bt_source_name(
 
 /* What the configuration, a flag or the admin API says. Strings are malloc'ed, owned by the spec; NULL = not said. */
 typedef struct bt_worker_spec {
-    char *url; /* "http://host:port[/prefix]"; "http://host:port@rank" pins a DP rank */
+    char *url; /* "http[s]://host:port[/prefix]"; "http://host:port@rank" pins a DP rank */
     char *
         name; /* default: "<role>-<host>:<port>" is NOT used: names go to clients, so "p0", "d1", "w2" ... */
     enum bt_role role;
@@ -71,8 +71,10 @@ typedef struct bt_worker_spec {
     char *transfer_group;
     uint64_t lease_ms; /* 0 = default by engine and version */
     char *zone;
-    char *labels;               /* "k=v,k=v" */
-    char *api_key;              /* key sent to this worker; NULL = the gateway's worker key */
+    char *labels;  /* "k=v,k=v" */
+    char *api_key; /* key sent to this worker; NULL = the gateway's worker key */
+    char *tls_ca, *tls_cert,
+        *tls_key;               /* of https://; NULL = --worker-tls-*, else the system's CAs */
     bt_registered_t registered; /* copied, not compared: the configuration does not know it */
 } bt_worker_spec_t;
 
@@ -126,8 +128,9 @@ typedef struct bt_worker {
     char *name;
     char *host; /* of url, without brackets */
     unsigned port;
-    char *base_path; /* "" or "/prefix" */
-    char *authority; /* "host:port" for the Host header */
+    char *base_path;           /* "" or "/prefix" */
+    struct bt_tls_client *tls; /* NULL = plain */
+    char *authority;           /* "host:port" for the Host header */
     enum bt_engine engine;
     enum bt_capability capability;
     const char *dialect; /* static name or NULL */

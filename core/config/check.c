@@ -336,7 +336,11 @@ int bt_config_check(const bt_config_t *c, bt_text_t *warnings, char *err, size_t
     bt_policy_allow_hosts(NULL); /* they are borrowed, and the configuration may go */
     if (rc == 0)
         rc = bt_config_check_tls_files(c, err, err_size);
-    return rc == 0 ? bt_config_check_workers(c, err, err_size) : rc;
+    bt_tls_client_set_default(&c->worker_tls);
+    if (rc == 0)
+        rc = bt_config_check_workers(c, err, err_size);
+    bt_tls_client_set_default(NULL); /* it is borrowed likewise */
+    return rc;
 }
 
 /* ---- ports ---- */

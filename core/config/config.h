@@ -18,6 +18,7 @@
 #include "http/server.h"
 #include "identity/identities.h"
 #include "store/store.h"
+#include "tls/client.h"
 #include "tls/server.h"
 
 #define BT_CONFIG_PROXY_PATHS_MAX 16
@@ -89,6 +90,8 @@ typedef struct bt_config {
     bt_config_tls_t tls, admin_tls;       /* without certificates: plain */
     int tls_min_version, tls_client_auth; /* 1 = 1.3; 1 = optional */
     char *tls_ciphers;
+    char *worker_tls_ca, *worker_tls_cert, *worker_tls_key;
+    bt_tls_client_config_t worker_tls; /* derived: the same */
     /* process */
     unsigned loops; /* after load: at least 1 */
     uint64_t drain_ms, startup_timeout_ms;

@@ -776,5 +776,7 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
     derive_dispatch(c);
     derive_edge(c);
     derive_record(c);
+    c->worker_tls =
+        (bt_tls_client_config_t){c->worker_tls_ca, c->worker_tls_cert, c->worker_tls_key};
     return 0;
 }

@@ -11,8 +11,6 @@
 #define NO_DISCOVERY                                                                               \
     "pods are watched by --workers-kubernetes namespace=NS,selector=LABELS,role=ROLE, once for "   \
     "each role, or without role= where llm-d.ai/role says it"
-#define NO_TLS                                                                                     \
-    "TLS is not built: put a TLS proxy before Baton, and keep workers on a private network"
 #define OTHER_TLS                                                                                  \
     "of clients' certificates Baton has --tls-client-ca FILE and --tls-client-allow NAME"
 #define NO_JWT_ROLES "roles are scopes here: see --jwt-scope-claim"
@@ -157,9 +155,10 @@ const bt_peer_flag_t bt_peer_flags[] = {
     {"server-cert-path", ALIAS("tls-cert")},
     {"server-key-path", ALIAS("tls-key")},
     {"tls-*", REFUSED(OTHER_TLS)},
-    {"client-cert-path", REFUSED(NO_TLS)},
-    {"client-key-path", REFUSED(NO_TLS)},
-    {"ca-cert-*", REFUSED(NO_TLS)},
+    {"client-cert-path", ALIAS("worker-tls-cert")},
+    {"client-key-path", ALIAS("worker-tls-key")},
+    {"ca-cert-path", ALIAS("worker-tls-ca")},
+    {"ca-cert-paths", ALIAS("worker-tls-ca")},
     {"mtls-*", REFUSED(OTHER_TLS)},
 
     /* discovery */

@@ -720,6 +720,15 @@ const bt_flag_t bt_flags[] = {
                    BT_CONFIG_TLS_ALLOW_MAX)),
      "as --tls-client-allow"},
 
+    {"worker-tls-ca", "FILE", BT_GROUP_TLS, false, SETTING(PATH(AT(worker_tls_ca))),
+     "certificates of workers with https:// URLs must come from these authorities (the system's); "
+     "followed as the file changes; of one worker: tls_ca, tls_cert, tls_key in the file; also "
+     "--ca-cert-path"},
+    {"worker-tls-cert", "FILE", BT_GROUP_TLS, false, SETTING(PATH(AT(worker_tls_cert))),
+     "shown to workers that ask for a certificate; also --client-cert-path"},
+    {"worker-tls-key", "FILE", BT_GROUP_TLS, false, SETTING(PATH(AT(worker_tls_key))),
+     "its private key; also --client-key-path"},
+
     /* logs */
     {"log-level", "LEVEL", BT_GROUP_LOG, true, SETTING(WORD(AT(log_level), log_levels)),
      "error, warn, info (default) or debug"},

@@ -2,6 +2,10 @@
 #include "config/flag.h"
 
 #define AT(member) offsetof(bt_worker_spec_t, member)
+#define PATH(member)                                                                               \
+    {                                                                                              \
+        .kind = BT_OPTION_PATH, .offset = AT(member)                                               \
+    }
 #define TEXT(member)                                                                               \
     {                                                                                              \
         .kind = BT_OPTION_TEXT, .offset = AT(member)                                               \
@@ -64,5 +68,8 @@ const bt_worker_key_t bt_worker_keys[] = {
     {"zone", TEXT(zone), "for policies"},
     {"labels", {.kind = BT_OPTION_LABELS, .offset = AT(labels)}, "for policies"},
     {"api_key", TEXT(api_key), "sent to this worker"},
+    {"tls_ca", PATH(tls_ca), "of an https:// url: whom its certificate must come from"},
+    {"tls_cert", PATH(tls_cert), "our certificate, where this worker asks for one"},
+    {"tls_key", PATH(tls_key), "and its key"},
 };
 const unsigned bt_worker_key_count = sizeof bt_worker_keys / sizeof bt_worker_keys[0];

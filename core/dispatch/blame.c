@@ -17,6 +17,7 @@ bool bt_blame_is_guilty(const bt_failure_t *f)
     switch (f->rc) {
     case BT_E_CONNECT:
     case BT_E_CONNECT_TIMEOUT:
+    case BT_E_TLS:
     case BT_E_RESOLVE:
     case BT_E_RESET:
     case BT_E_FIRST_BYTE_TIMEOUT:

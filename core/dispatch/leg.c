@@ -68,7 +68,11 @@ bt_failure_t bt_leg_call_failure(const bt_leg_t *leg, int rc)
     bt_failure_t f = bt_leg_failure(leg, rc, rc != BT_E_DESCRIPTORS);
 
     f.stale = rc == BT_E_RESET && leg->call.reused && leg->call.first_byte_us == 0;
-    if (rc == BT_E_CONNECT || rc == BT_E_CONNECT_TIMEOUT)
+    if (rc == BT_E_TLS)
+        bt_log_warn("dispatch", "worker %s at %s: TLS: %s", leg->worker->name,
+                    leg->worker->authority,
+                    leg->call.why != NULL ? leg->call.why : "the handshake failed");
+    if (rc == BT_E_CONNECT || rc == BT_E_CONNECT_TIMEOUT || rc == BT_E_TLS)
         bt_health_note_connect_failure(leg->worker, rc != BT_E_CONNECT_TIMEOUT);
     return f;
 }

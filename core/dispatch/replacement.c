@@ -46,7 +46,7 @@ static bool has_not_heard(const bt_leg_t *leg, const bt_failure_t *f)
 {
     return !leg->call.any_byte_sent && f->status == 0 &&
            (f->rc == BT_E_CONNECT || f->rc == BT_E_CONNECT_TIMEOUT || f->rc == BT_E_RESOLVE ||
-            f->rc == BT_E_LOST);
+            f->rc == BT_E_TLS || f->rc == BT_E_LOST);
 }
 
 /* A finished prefill may serve another decode only if the first one has not heard of it: after that decode may have

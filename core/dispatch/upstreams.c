@@ -23,8 +23,10 @@ bt_upstream_t *bt_dispatcher_upstream(bt_dispatcher_t *d, bt_worker_t *w)
     if (slot->up != NULL)
         bt_upstream_free(slot->up); /* the slot's former worker */
     slot->up = NULL;
-    if (bt_upstream_new(&slot->up, d->loop, (const struct sockaddr *) &addr,
-                        &d->shared->config.upstream) < 0)
+    bt_upstream_config_t config = d->shared->config.upstream;
+    config.tls = w->tls;
+    config.tls_name = w->host;
+    if (bt_upstream_new(&slot->up, d->loop, (const struct sockaddr *) &addr, &config) < 0)
         return NULL;
     slot->worker_id = w->id;
     slot->addr_version = version;

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "config/config.h"
 #include "loop/offload.h"
+#include "tls/client.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -50,12 +51,24 @@ static void read_listener(struct listener *l, bool is_forced)
     l->taken = stamp; /* also of files that are no good: told once, until they change again */
 }
 
+/* On the pool thread. */
+static void tell_client(void *user, int rc, const char *err)
+{
+    (void) user;
+    if (rc < 0)
+        bt_log_error("gateway", "TLS to workers: the certificates stay as they were: %s", err);
+    else
+        bt_log_info("gateway", "TLS to workers: certificates are read again");
+}
+
 static void look(bt_offload_t *work)
 {
     tls_t *t = bt_container_of(work, tls_t, work);
 
     read_listener(&t->clients, t->is_forced);
     read_listener(&t->admin, t->is_forced);
+    bt_tls_clients_look(t->is_forced, tell_client, NULL);
+    bt_tls_leave_thread();
 }
 
 static void tell(const struct listener *l)
@@ -119,7 +132,10 @@ static void on_timer(bt_timer_t *timer)
         warn_of_expiry(&t->clients);
         warn_of_expiry(&t->admin);
     }
-    start_look(t, timer->loop, false);
+    if (t->clients.server != NULL || t->admin.server != NULL || bt_tls_clients_are_there())
+        start_look(t, timer->loop, false);
+    else
+        bt_timer_start(timer, LOOK_MS);
 }
 
 void bt_gateway_tls_again(bt_gateway_t *g)
@@ -158,8 +174,7 @@ int bt_gateway_tls_open(bt_gateway_t *g, char *err, size_t err_size)
     bt_config_t *c = g->config;
     tls_t *t;
 
-    if (c->tls.cert_count == 0 && c->admin_tls.cert_count == 0)
-        return 0;
+    bt_tls_client_set_default(&c->worker_tls);
     if ((t = calloc(1, sizeof *t)) == NULL)
         return BT_E_NOMEM;
     g->tls = t;
@@ -193,6 +208,7 @@ void bt_gateway_tls_free(bt_gateway_t *g)
 {
     tls_t *t = g->tls;
 
+    bt_tls_client_set_default(NULL);
     if (t == NULL)
         return;
     bt_tls_server_free(t->clients.server);

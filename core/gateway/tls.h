@@ -1,11 +1,11 @@
-/* tls.h - the listeners' certificates, followed as their files change.
+/* tls.h - the listeners' certificates and those for workers, followed as their files change.
  *
  * Owner: the control loop; event threads have sessions of them.
  * Life:  open (before the servers are made) -> start, when the gateway begins to serve -> stop, before its loop ends -> free, when no
  *        connection is left.
- * Flow:  a file is another one, or SIGHUP -> a pool thread reads all of that listener's -> new handshakes get them. What cannot be used
- *        changes nothing, and is told.
- * Cost:  a few stats a second, on a pool thread; nothing without --tls-cert or --admin-tls-cert.
+ * Flow:  a file is another one, or SIGHUP -> a pool thread reads all of that listener's, or of those workers -> new handshakes get
+ *        them. What cannot be used changes nothing, and is told.
+ * Cost:  a few stats a second, on a pool thread; nothing where nothing speaks TLS.
  */
 #ifndef BT_GATEWAY_TLS_H
 #define BT_GATEWAY_TLS_H

@@ -11,6 +11,7 @@
  */
 #include "base/err.h"
 #include "http/client_impl.h"
+#include "tls/server.h"
 
 /* After a failed write: how long an answer sent before it (413 and close) may still take to be read. */
 #define WRITE_LOST_MS 1000
@@ -141,6 +142,8 @@ static int connect_error(int rc)
     switch (rc) {
     case UV_ETIMEDOUT:
         return BT_E_CONNECT_TIMEOUT;
+    case BT_E_TLS:
+        return rc;
     case UV_EMFILE:
     case UV_ENFILE:
     case BT_E_AGAIN:
@@ -272,6 +275,7 @@ static void on_connect(bt_stream_t *s, int rc)
     bt_conn_t *conn = conn_of(s);
 
     if (rc < 0) {
+        conn->call->why = bt_tls_why(s);
         fail(conn->call, connect_error(rc));
         return;
     }

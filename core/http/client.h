@@ -29,6 +29,9 @@ typedef struct bt_upstream_config {
         idle_timeout_ms; /* an idle pooled connection is closed after it (engines close at 5 s); 0 = 4 000 */
     unsigned idle_max;   /* idle connections kept; 0 = none; default 256 */
     bt_budget_t *budget; /* whose descriptors these are; borrowed; NULL = nobody counts */
+    struct bt_tls_client
+        *tls; /* tls/client.h; the upstream takes a reference of its own; NULL = plain */
+    const char *tls_name; /* what the certificate must be for; copied */
 } bt_upstream_config_t;
 
 /* addr is copied; config NULL = defaults. */
@@ -52,7 +55,7 @@ typedef struct bt_call_ops {
         bt_call_t *call); /* answer complete; the connection has gone back to the pool or closed */
     void (*on_fail)(
         bt_call_t *call,
-        int rc); /* BT_E_CONNECT, _CONNECT_TIMEOUT, _DESCRIPTORS, _RESET, _FIRST_BYTE_TIMEOUT, _STALL,
+        int rc); /* BT_E_CONNECT, _CONNECT_TIMEOUT, _TLS, _DESCRIPTORS, _RESET, _FIRST_BYTE_TIMEOUT, _STALL,
                                                  _TOTAL_TIMEOUT, _UPSTREAM_HTTP, or a uv code */
 } bt_call_ops_t;
 
@@ -72,7 +75,8 @@ struct bt_call {
     uint64_t sent_us;       /* last request byte accepted by the kernel; 0 = not yet */
     uint64_t first_byte_us; /* of the answer's head */
     uint64_t body_bytes;
-    bool reused; /* ran on a pooled connection */
+    const char *why; /* after BT_E_TLS: what was wrong, for people; lives for ever */
+    bool reused;     /* ran on a pooled connection */
     bool
         any_byte_sent; /* set when the call is over: at least one request byte may have reached the worker on the
                                       last connection tried (a stale pooled one before it may have taken some, too) */

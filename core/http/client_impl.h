@@ -12,11 +12,14 @@
 #include "base/slab.h"
 #include "http/answer.h"
 #include "http/client.h"
+#include "tls/client.h"
 
 struct bt_upstream {
     bt_loop_t *loop;
     struct sockaddr_storage addr;
     bt_upstream_config_t config;
+    char *tls_name;         /* config's */
+    bt_tls_slot_t tls_slot; /* a ticket for the next connection */
     bt_slab_t conns;
     bt_list_t idle; /* newest first */
     unsigned idle_count;

@@ -25,6 +25,14 @@ int bt_upstream_new(bt_upstream_t **up_p, bt_loop_t *loop, const struct sockaddr
     up->config = config != NULL ? *config : (bt_upstream_config_t){.idle_max = IDLE_MAX};
     if (up->config.idle_timeout_ms == 0)
         up->config.idle_timeout_ms = IDLE_TIMEOUT_MS;
+    if (up->config.tls != NULL) {
+        up->tls_name = bt_str_dup(bt_str(up->config.tls_name));
+        if (up->tls_name == NULL) {
+            free(up);
+            return BT_E_NOMEM;
+        }
+        bt_tls_client_ref(up->config.tls);
+    }
     memcpy(&up->addr, addr, bt_network_length(addr));
     bt_list_init(&up->idle);
     bt_slab_init(&up->conns, sizeof(bt_conn_t), up->config.idle_max);
@@ -60,6 +68,9 @@ static void free_if_done(bt_upstream_t *up)
     if (!up->freed || up->open_count > 0)
         return;
     bt_slab_fini(&up->conns);
+    bt_tls_slot_fini(&up->tls_slot);
+    bt_tls_client_unref(up->config.tls);
+    free(up->tls_name);
     free(up);
 }
 
@@ -104,6 +115,11 @@ int bt_upstream_new_conn(bt_conn_t **conn_p, bt_upstream_t *up)
     conn->spare.close = close_spare;
     bt_timer_init(up->loop, &conn->timer, bt_call_on_deadline);
     up->open_count++;
+    if (up->config.tls != NULL && (rc = bt_tls_client_attach(up->config.tls, &conn->stream,
+                                                             up->tls_name, &up->tls_slot)) < 0) {
+        bt_upstream_close_conn(conn);
+        return rc;
+    }
     *conn_p = conn;
     return 0;
 }
@@ -145,8 +161,10 @@ void bt_upstream_park(bt_conn_t *conn)
 void bt_upstream_close_conn(bt_conn_t *conn)
 {
     BT_ASSERT(conn->call == NULL);
-    if (!bt_list_empty(&conn->idle_link))
+    if (!bt_list_empty(&conn->idle_link)) {
         leave_idle(conn);
+        bt_stream_say_end(&conn->stream);
+    }
     bt_timer_stop(&conn->timer);
     bt_stream_close(&conn->stream);
 }

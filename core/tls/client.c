@@ -1,20 +1,39 @@
-/* client.c - contexts and sessions of the side that dials. */
+/* client.c - contexts and sessions of the side that dials.
+ *
+ * A system's CAs are some hundred certificates: workers with the same files share a context, found in one list. A session takes what
+ * it needs of OpenSSL's context when it is made, so the context behind a client may be another one for the next session.
+ */
 #include "tls/client.h"
 
+#include "base/clock.h"
 #include "base/err.h"
+#include "base/list.h"
+#include "base/str.h"
 #include "tls/files.h"
 #include "tls/session.h"
 
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
-#include <stdio.h>
+#include <pthread.h>
 #include <stdlib.h>
 
+#define VERIFY_AGAIN_MS (10 * 60 * 1000ULL)
+
 struct bt_tls_client {
-    atomic_uint refs;
+    bt_list_t link; /* in all; for the list's lock, as refs and context */
+    unsigned refs;
     SSL_CTX *context;
-    bt_tls_counts_t counts;
+    unsigned generation; /* of it */
+    char *ca, *cert, *key;
+    uint64_t taken, seen; /* stamps; of bt_tls_clients_look alone */
 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bt_list_t all = {&all, &all};
+static const bt_tls_client_config_t *fallback;
+static bt_tls_counts_t counts;
+
+/* ---- contexts ---- */
 
 /* The newest is the best: TLS 1.3's are meant to be used once. */
 static int on_new_session(SSL *ssl, SSL_SESSION *ticket)
@@ -23,16 +42,18 @@ static int on_new_session(SSL *ssl, SSL_SESSION *ticket)
 
     if (slot == NULL || !SSL_SESSION_is_resumable(ticket))
         return 0;
-    bt_tls_slot_fini(slot);
+    SSL_SESSION_free(slot->session);
     slot->session = ticket;
+    if (!SSL_session_reused(ssl)) {
+        slot->generation = bt_tls_session_of(ssl)->generation;
+        slot->verified_ms = bt_clock_ms();
+    }
     return 1; /* ours now */
 }
 
-static int prepare(bt_tls_client_t *client, const bt_tls_client_config_t *config, char *err,
+static int prepare(SSL_CTX *context, const bt_tls_client_config_t *config, char *err,
                    size_t err_size)
 {
-    SSL_CTX *context = client->context;
-
     bt_tls_prepare(context);
     SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
@@ -47,41 +68,205 @@ static int prepare(bt_tls_client_t *client, const bt_tls_client_config_t *config
     return rc;
 }
 
-int bt_tls_client_new(bt_tls_client_t **client_p, const bt_tls_client_config_t *config, char *err,
-                      size_t err_size)
+static int make_context(SSL_CTX **context_p, const bt_tls_client_config_t *config, char *err,
+                        size_t err_size)
+{
+    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
+    int rc = BT_E_NOMEM;
+
+    bt_tls_open_key_heap();
+    if (context != NULL)
+        rc = prepare(context, config, err, err_size);
+    ERR_clear_error();
+    if (rc < 0)
+        SSL_CTX_free(context);
+    else
+        *context_p = context;
+    return rc;
+}
+
+static uint64_t stamp_of(const bt_tls_client_t *client)
+{
+    return bt_tls_file_stamp(bt_tls_file_stamp(bt_tls_file_stamp(0, client->ca), client->cert),
+                             client->key);
+}
+
+/* ---- who has them ---- */
+
+static void free_client(bt_tls_client_t *client)
+{
+    SSL_CTX_free(client->context);
+    free(client->ca);
+    free(client->cert);
+    free(client->key);
+    free(client);
+}
+
+static bool copy(char **to, const char *from)
+{
+    *to = from != NULL ? bt_str_dup(bt_str(from)) : NULL;
+    return from == NULL || *to != NULL;
+}
+
+static int make_client(bt_tls_client_t **client_p, const bt_tls_client_config_t *config, char *err,
+                       size_t err_size)
 {
     bt_tls_client_t *client = calloc(1, sizeof(*client));
     int rc = BT_E_NOMEM;
 
     if (client == NULL)
         return rc;
-    atomic_init(&client->refs, 1);
-    bt_tls_open_key_heap();
-    client->context = SSL_CTX_new(TLS_client_method());
-    if (client->context != NULL)
-        rc = prepare(client, config, err, err_size);
-    ERR_clear_error();
+    bt_list_init(&client->link);
+    client->refs = 1;
+    if (copy(&client->ca, config->ca) && copy(&client->cert, config->cert) &&
+        copy(&client->key, config->key))
+        rc = make_context(&client->context, config, err, err_size);
     if (rc < 0) {
-        bt_tls_client_unref(client);
+        free_client(client);
         return rc;
     }
+    client->taken = client->seen = stamp_of(client);
     *client_p = client;
     return 0;
 }
 
+static bool is_same(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+static bt_tls_client_t *find(const bt_tls_client_config_t *config)
+{
+    bt_list_t *it, *tmp;
+
+    bt_list_each (&all, it, tmp) {
+        bt_tls_client_t *client = bt_container_of(it, bt_tls_client_t, link);
+        if (is_same(client->ca, config->ca) && is_same(client->cert, config->cert) &&
+            is_same(client->key, config->key))
+            return client;
+    }
+    return NULL;
+}
+
+/* Under the lock, files and all: whoever makes workers is one thread. */
+int bt_tls_client_get(bt_tls_client_t **client_p, const bt_tls_client_config_t *config, char *err,
+                      size_t err_size)
+{
+    int rc = 0;
+
+    pthread_mutex_lock(&lock);
+    bt_tls_client_t *client = find(config);
+    if (client != NULL)
+        client->refs++;
+    else if ((rc = make_client(&client, config, err, err_size)) == 0)
+        bt_list_push(&all, &client->link);
+    pthread_mutex_unlock(&lock);
+    if (rc == 0)
+        *client_p = client;
+    return rc;
+}
+
 bt_tls_client_t *bt_tls_client_ref(bt_tls_client_t *client)
 {
-    atomic_fetch_add_explicit(&client->refs, 1, memory_order_relaxed);
+    pthread_mutex_lock(&lock);
+    client->refs++;
+    pthread_mutex_unlock(&lock);
     return client;
 }
 
 void bt_tls_client_unref(bt_tls_client_t *client)
 {
-    if (client == NULL || atomic_fetch_sub_explicit(&client->refs, 1, memory_order_acq_rel) != 1)
+    if (client == NULL)
         return;
-    SSL_CTX_free(client->context);
-    free(client);
+    pthread_mutex_lock(&lock);
+    const bool is_last = --client->refs == 0;
+    if (is_last)
+        bt_list_remove(&client->link);
+    pthread_mutex_unlock(&lock);
+    if (is_last)
+        free_client(client);
 }
+
+void bt_tls_client_set_default(const bt_tls_client_config_t *config)
+{
+    fallback = config;
+}
+
+int bt_tls_client_of_worker(bt_tls_client_t **client_p, const bt_tls_client_config_t *own,
+                            char *err, size_t err_size)
+{
+    bt_tls_client_config_t config = *own;
+
+    if (config.ca == NULL && fallback != NULL)
+        config.ca = fallback->ca;
+    if (config.cert == NULL && config.key == NULL && fallback != NULL) {
+        config.cert = fallback->cert;
+        config.key = fallback->key;
+    }
+    return bt_tls_client_get(client_p, &config, err, err_size);
+}
+
+/* ---- files that change ---- */
+
+static void look_at(bt_tls_client_t *client, bool is_forced, bt_tls_client_told told, void *user)
+{
+    const bt_tls_client_config_t config = {client->ca, client->cert, client->key};
+    const uint64_t stamp = stamp_of(client);
+    const bool is_stable = stamp == client->seen;
+    SSL_CTX *context = NULL;
+    char err[1024] = "";
+
+    client->seen = stamp;
+    if (!is_forced && (stamp == client->taken || !is_stable))
+        return;
+    client->taken = stamp;
+    int rc = make_context(&context, &config, err, sizeof(err));
+    if (rc == 0) {
+        pthread_mutex_lock(&lock);
+        SSL_CTX *before = client->context;
+        client->context = context;
+        client->generation++;
+        pthread_mutex_unlock(&lock);
+        SSL_CTX_free(before);
+    }
+    told(user, rc, err[0] != '\0' ? err : bt_err_text(rc));
+}
+
+/* The n-th, referenced: the list is free meanwhile. One that is missed for another's sake is seen the next time. */
+static bt_tls_client_t *nth(unsigned n)
+{
+    bt_tls_client_t *client = NULL;
+    bt_list_t *it, *tmp;
+
+    pthread_mutex_lock(&lock);
+    bt_list_each (&all, it, tmp)
+        if (client == NULL && n-- == 0)
+            client = bt_container_of(it, bt_tls_client_t, link);
+    if (client != NULL)
+        client->refs++;
+    pthread_mutex_unlock(&lock);
+    return client;
+}
+
+bool bt_tls_clients_are_there(void)
+{
+    pthread_mutex_lock(&lock);
+    const bool is_any = !bt_list_empty(&all);
+    pthread_mutex_unlock(&lock);
+    return is_any;
+}
+
+void bt_tls_clients_look(bool is_forced, bt_tls_client_told told, void *user)
+{
+    bt_tls_client_t *client;
+
+    for (unsigned i = 0; (client = nth(i)) != NULL; i++) {
+        look_at(client, is_forced, told, user);
+        bt_tls_client_unref(client);
+    }
+}
+
+/* ---- sessions ---- */
 
 /* SNI has names only (RFC 6066). */
 static bool expect_name(SSL *ssl, const char *name)
@@ -95,7 +280,13 @@ static bool expect_name(SSL *ssl, const char *name)
 int bt_tls_client_attach(bt_tls_client_t *client, bt_stream_t *stream, const char *name,
                          bt_tls_slot_t *slot)
 {
-    bt_tls_session_t *session = bt_tls_session_new(client->context, &client->counts);
+    pthread_mutex_lock(&lock);
+    SSL_CTX *context = client->context;
+    const unsigned generation = client->generation;
+    SSL_CTX_up_ref(context);
+    pthread_mutex_unlock(&lock);
+    bt_tls_session_t *session = bt_tls_session_new(context, &counts);
+    SSL_CTX_free(context);
 
     if (session == NULL)
         return BT_E_NOMEM;
@@ -105,7 +296,9 @@ int bt_tls_client_attach(bt_tls_client_t *client, bt_stream_t *stream, const cha
         return BT_E_INVAL;
     }
     session->owner = slot;
-    if (slot != NULL && slot->session != NULL)
+    session->generation = generation;
+    if (slot != NULL && slot->session != NULL && slot->generation == generation &&
+        bt_clock_ms() - slot->verified_ms < VERIFY_AGAIN_MS)
         (void) SSL_set_session(session->ssl, slot->session);
     SSL_set_connect_state(session->ssl);
     session->cipher.connects = true;
@@ -116,10 +309,10 @@ int bt_tls_client_attach(bt_tls_client_t *client, bt_stream_t *stream, const cha
 void bt_tls_slot_fini(bt_tls_slot_t *slot)
 {
     SSL_SESSION_free(slot->session);
-    slot->session = NULL;
+    *slot = (bt_tls_slot_t){0};
 }
 
-const bt_tls_counts_t *bt_tls_client_counts(const bt_tls_client_t *client)
+const bt_tls_counts_t *bt_tls_client_counts(void)
 {
-    return &client->counts;
+    return &counts;
 }

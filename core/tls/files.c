@@ -234,3 +234,20 @@ int bt_tls_use_ca(SSL_CTX *context, const char *ca_file, char *err, size_t err_s
                          "holds no certificate that can be read",
                          "name a PEM file of the authorities to trust");
 }
+
+/* ---- changes ---- */
+
+static uint64_t mix(uint64_t stamp, uint64_t word)
+{
+    return (stamp ^ word) * UINT64_C(0x9e3779b97f4a7c15) + (stamp >> 29);
+}
+
+uint64_t bt_tls_file_stamp(uint64_t stamp, const char *file)
+{
+    struct stat st;
+
+    if (file == NULL || stat(file, &st) < 0)
+        return mix(stamp, 1);
+    stamp = mix(mix(stamp, (uint64_t) st.st_ino), (uint64_t) st.st_size);
+    return mix(mix(stamp, (uint64_t) st.st_mtim.tv_sec), (uint64_t) st.st_mtim.tv_nsec);
+}

@@ -22,6 +22,8 @@ int bt_tls_use_ca(SSL_CTX *context, const char *ca_file, char *err, size_t err_s
 int bt_tls_refuse(char *err, size_t err_size, const char *file, const char *what,
                   const char *remedy);
 int64_t bt_tls_expiry_s(const X509 *certificate); /* wall clock, seconds since 1970 */
+/* A word that changes when the file does: size, time, inode. stamp: of the files before it. file may be NULL. */
+uint64_t bt_tls_file_stamp(uint64_t stamp, const char *file);
 /* Before the first key: a heap for keys that is locked, wiped and in no core dump. */
 void bt_tls_open_key_heap(void);
 

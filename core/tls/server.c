@@ -21,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* Mozilla's intermediate configuration, version 5.7, without finite-field Diffie-Hellman. */
 #define CIPHERS                                                                                    \
@@ -305,27 +304,18 @@ int bt_tls_server_reload(bt_tls_server_t *server, char *err, size_t err_size)
     return 0;
 }
 
-static uint64_t mix(uint64_t stamp, uint64_t word)
+void bt_tls_leave_thread(void)
 {
-    return (stamp ^ word) * UINT64_C(0x9e3779b97f4a7c15) + (stamp >> 29);
-}
-
-static uint64_t stamp_of(uint64_t stamp, const char *file)
-{
-    struct stat st;
-
-    if (file == NULL || stat(file, &st) < 0)
-        return mix(stamp, 1);
-    stamp = mix(mix(stamp, (uint64_t) st.st_ino), (uint64_t) st.st_size);
-    return mix(mix(stamp, (uint64_t) st.st_mtim.tv_sec), (uint64_t) st.st_mtim.tv_nsec);
+    OPENSSL_thread_stop();
 }
 
 uint64_t bt_tls_server_stamp(const bt_tls_server_t *server)
 {
-    uint64_t stamp = stamp_of(0, server->config.client_ca);
+    uint64_t stamp = bt_tls_file_stamp(0, server->config.client_ca);
 
     for (unsigned i = 0; server->config.certs[i] != NULL; i++)
-        stamp = stamp_of(stamp_of(stamp, server->config.certs[i]), server->config.keys[i]);
+        stamp = bt_tls_file_stamp(bt_tls_file_stamp(stamp, server->config.certs[i]),
+                                  server->config.keys[i]);
     return stamp;
 }
 

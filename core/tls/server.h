@@ -43,6 +43,8 @@ int bt_tls_server_new(bt_tls_server_t **server_p, const bt_tls_server_config_t *
 void bt_tls_server_free(bt_tls_server_t *server); /* NULL is fine */
 /* Reads the files again, on any thread. After an error everything is as it was. */
 int bt_tls_server_reload(bt_tls_server_t *server, char *err, size_t err_size);
+/* On a thread that is not ours to end, after a reload: gives up what OpenSSL keeps for it. */
+void bt_tls_leave_thread(void);
 /* A word that changes when one of the files does: name, size, time, inode. For who looks whether to reload; reads only metadata. */
 uint64_t bt_tls_server_stamp(const bt_tls_server_t *server);
 /* After bt_stream_init, before bt_stream_open. BT_E_NOMEM. */

@@ -132,6 +132,14 @@ static bool is_plain_http(const bt_cipher_t *c)
     return !c->connects && c->in_n > 0 && c->in[0] >= 'A' && c->in[0] <= 'Z';
 }
 
+/* A ticket brings a client's certificate, as it was verified then. */
+static bool has_expired(const SSL *ssl)
+{
+    const X509 *certificate = SSL_get0_peer_certificate(ssl);
+
+    return certificate != NULL && X509_cmp_current_time(X509_get0_notAfter(certificate)) <= 0;
+}
+
 static int shake_hands(bt_cipher_t *c)
 {
     bt_tls_session_t *session = session_of(c);
@@ -147,6 +155,11 @@ static int shake_hands(bt_cipher_t *c)
     int rc = SSL_do_handshake(session->ssl);
     if (rc == 1) {
         session->is_resumed = SSL_session_reused(session->ssl) == 1;
+        if (session->is_resumed && !c->connects && has_expired(session->ssl)) {
+            note_failure(session, BT_TLS_FAILED_CERTIFICATE,
+                         "its certificate has expired since it was shown");
+            return BT_E_TLS;
+        }
         bt_tls_count(SSL_version(session->ssl) == TLS1_3_VERSION ? &session->counts->done_13
                                                                  : &session->counts->done_12);
         if (session->is_resumed)

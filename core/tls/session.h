@@ -28,7 +28,8 @@ struct bt_tls_session {
     bool is_plain;   /* the peer speaks HTTP without TLS */
     bool is_resumed; /* no certificate was sent */
     bt_tls_peer_t *peer;
-    void *owner; /* the server's bundle, or the client's slot */
+    unsigned generation; /* of the client's context */
+    void *owner;         /* the server's bundle, or the client's slot */
     void (*on_free)(bt_tls_session_t *session);
 };
 

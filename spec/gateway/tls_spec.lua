@@ -68,7 +68,7 @@ describe("TLS", function()
   end
 
   local function failed(reason)
-    return metric(('baton_tls_handshakes_failed_total{listener="client",reason="%s"}'):format(reason))
+    return metric(('baton_tls_handshakes_failed_total{side="client",reason="%s"}'):format(reason))
   end
 
   it("serves what plain HTTP serves, by both versions", function()
@@ -87,7 +87,7 @@ describe("TLS", function()
       text = text or words_of
       assert.equal(text, words_of)
     end
-    assert.truthy(metric('baton_tls_handshakes_total{listener="client",version="TLSv1.2"}') >= 1)
+    assert.truthy(metric('baton_tls_handshakes_total{side="client",version="TLSv1.2"}') >= 1)
     f.gateway:says('"tls":"TLSv1.3"')
     f.gateway:says('"tls":"TLSv1.2"')
   end)
@@ -106,13 +106,13 @@ describe("TLS", function()
     assert.truthy(#kept >= 65536)
     assert.equal(sent:sub(1, 65000), kept:sub(1, 65000))
     -- one connection for many requests
-    local before = metric('baton_tls_handshakes_total{listener="client",version="TLSv1.3"}')
+    local before = metric('baton_tls_handshakes_total{side="client",version="TLSv1.3"}')
     local words = {}
     for _ = 1, 20 do
       words[#words + 1] = url("/health")
     end
     curl(words)
-    assert.equal(before + 1, metric('baton_tls_handshakes_total{listener="client",version="TLSv1.3"}'))
+    assert.equal(before + 1, metric('baton_tls_handshakes_total{side="client",version="TLSv1.3"}'))
   end)
 
   it("tells plain HTTP on its port so, and refuses who does not trust it, or is too old", function()
@@ -155,12 +155,12 @@ describe("TLS", function()
     wait_ready()
     curl({ "-H", "Connection: close", url("/health"), url("/health"), url("/health") })
     eventually(function()
-      return metric('baton_tls_handshakes_resumed_total{listener="client"}') >= 1
+      return metric('baton_tls_handshakes_resumed_total{side="client"}') >= 1
     end, 10, "a session is resumed")
   end)
 
   local function expiry()
-    return metric(('baton_tls_certificate_expiry_seconds{listener="client",file="%s"}'):format(cert))
+    return metric(('baton_tls_certificate_expiry_seconds{side="client",file="%s"}'):format(cert))
   end
 
   -- Clients of their own processes, each request a connection: the statuses that they saw.
@@ -261,7 +261,7 @@ describe("TLS", function()
     assert.is_nil((curl({ url("/metrics", f.admin_port) })))
     local status, body, why = curl({ "--cert", ops, "--key", ops_key, url("/metrics", f.admin_port) })
     assert.equal(200, status, why)
-    assert.truthy(body:find('baton_tls_handshakes_failed_total{listener="admin",reason="certificate"} 1', 1, true))
+    assert.truthy(body:find('baton_tls_handshakes_failed_total{side="admin",reason="certificate"} 1', 1, true))
   end)
 
   it("chooses the certificate by name", function()

@@ -17,31 +17,23 @@ static const struct good goods[] = {
     {"http://[fe80::1]", "fe80::1", "", 80, -1},
     {"http://h:8000@3", "h", "", 8000, 3},
     {"http://[::1]:8000/a@0", "::1", "/a", 8000, 0},
+    {"https://h", "h", "", 443, -1},
+    {"HTTPS://h:8000/a@2", "h", "/a", 8000, 2},
     {"  http://h:1/v/x//  ", "h", "/v/x", 1, -1},
 };
 
 static const struct {
     const char *text, *why;
 } bads[] = {
-    {"https://h:8000", "https"},
-    {"ftp://h", "only http://"},
-    {"", "empty"},
-    {"http://", "host is missing"},
-    {"http://:8000", "host is missing"},
-    {"http://h:0", "port"},
-    {"http://h:70000", "port"},
-    {"http://h:80a", "port"},
-    {"http://h:", "port"},
-    {"http://::1:8000", "brackets"},
-    {"http://[::1:8000", "closing bracket"},
-    {"http://[::1]x", "bracket"},
-    {"http://user@h:8000", "DP rank"},
-    {"http://h:8000@-1", "DP rank"},
-    {"http://h:8000@", "DP rank"},
-    {"http://h:8000/a?b=c", "query"},
-    {"http://h:8000#x", "fragment"},
-    {"http://h h:8000", "space"},
-    {"http://h\r\nX:8000", "space"},
+    {"ftp://h", "only http://"},      {"", "empty"},
+    {"http://", "host is missing"},   {"http://:8000", "host is missing"},
+    {"http://h:0", "port"},           {"http://h:70000", "port"},
+    {"http://h:80a", "port"},         {"http://h:", "port"},
+    {"http://::1:8000", "brackets"},  {"http://[::1:8000", "closing bracket"},
+    {"http://[::1]x", "bracket"},     {"http://user@h:8000", "DP rank"},
+    {"http://h:8000@-1", "DP rank"},  {"http://h:8000@", "DP rank"},
+    {"http://h:8000/a?b=c", "query"}, {"http://h:8000#x", "fragment"},
+    {"http://h h:8000", "space"},     {"http://h\r\nX:8000", "space"},
 };
 
 static void good_ones(void **state)
@@ -56,6 +48,7 @@ static void good_ones(void **state)
         assert_string_equal(url.base_path, goods[i].base_path);
         assert_int_equal(url.port, goods[i].port);
         assert_int_equal(url.rank, goods[i].rank);
+        assert_int_equal(url.has_tls, strncasecmp(goods[i].text, "https", 5) == 0);
         bt_url_fini(&url);
     }
 }

@@ -92,10 +92,22 @@ static void refusals(void **state)
     bt_worker_t *w = NULL;
     char err[256] = "";
     (void) state;
-    make_spec(&spec, BT_ROLE_PREFILL, "https://h:1", "nixl");
+    make_spec(&spec, BT_ROLE_PREFILL, "ftp://h:1", "nixl");
     assert_int_equal(bt_worker_new(&w, &spec, 1, 0, NULL, err, sizeof err), BT_E_CONFIG);
-    assert_non_null(strstr(err, "\"https://h:1\": https"));
+    assert_non_null(strstr(err, "\"ftp://h:1\": only"));
     assert_null(w);
+    bt_worker_spec_fini(&spec);
+
+    make_spec(&spec, BT_ROLE_PREFILL, "https://h:1", "nixl");
+    spec.tls_ca = strdup("/no/such.pem");
+    assert_int_equal(bt_worker_new(&w, &spec, 1, 0, NULL, err, sizeof err), BT_E_CONFIG);
+    assert_non_null(strstr(err, "\"https://h:1\": /no/such.pem: "));
+    bt_worker_spec_fini(&spec);
+
+    make_spec(&spec, BT_ROLE_PREFILL, "http://h:1", "nixl");
+    spec.tls_ca = strdup("/no/such.pem");
+    assert_int_equal(bt_worker_new(&w, &spec, 1, 0, NULL, err, sizeof err), BT_E_CONFIG);
+    assert_non_null(strstr(err, "for https:// only"));
     bt_worker_spec_fini(&spec);
 
     make_spec(&spec, BT_ROLE_PREFILL, "http://h:1@4", "nixl");

@@ -58,8 +58,8 @@ static void workers_that_cannot_pair(void **state)
 static void urls(void **state)
 {
     (void) state;
-    load_refused("--worker-urls https://a:1",
-                 "--worker-urls https://a:1: https to workers is not supported; use http://");
+    load_refused("--worker-urls ftp://a:1",
+                 "--worker-urls ftp://a:1: only http:// and https:// URLs are supported");
     load_refused("--worker-urls http://a:0",
                  "--worker-urls http://a:0: the port must be a number from 1 to 65535");
     refused_file("return { pools = { { workers = { { url = 'http://' } } } } }",

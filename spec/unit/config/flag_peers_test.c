@@ -160,9 +160,8 @@ static void each_refusal_reaches_the_user(void **state)
 static void only_what_protects_is_refused(void **state)
 {
     static const char *const safe[] = {
-        "client-cert-path", "ca-cert-paths",          "jwt-issuer",
-        "tenant-api-key",   "control-plane-api-keys", "api-key-validation-urls",
-        "mtls-cert",        "wasm-middleware",        "tls-terminate",
+        "jwt-issuer", "tenant-api-key",  "control-plane-api-keys", "api-key-validation-urls",
+        "mtls-cert",  "wasm-middleware", "tls-terminate",
     };
     (void) state;
     for (size_t i = 0; i < sizeof safe / sizeof safe[0]; i++)

@@ -279,6 +279,11 @@ static void tls(void **state)
     EXPECT("--tls-cert-path a --tls-key-path k", IS(c.tls.certs[0], "a") && IS(c.tls.keys[0], "k"));
     EXPECT("--server-cert-path a --server-key-path k",
            IS(c.tls.certs[0], "a") && IS(c.tls.keys[0], "k"));
+    EXPECT("--worker-tls-ca ca --worker-tls-cert a --worker-tls-key k",
+           IS(c.worker_tls.ca, "ca") && IS(c.worker_tls.cert, "a") && IS(c.worker_tls.key, "k"));
+    EXPECT("--ca-cert-path ca --client-cert-path a --client-key-path k",
+           IS(c.worker_tls.ca, "ca") && IS(c.worker_tls.cert, "a") && IS(c.worker_tls.key, "k"));
+    refuses("--worker-tls-cert a", "--worker-tls-cert: only with --worker-tls-key");
     refuses("--tls-cert a", "--tls-cert: there are 1 of them and 0 of --tls-key");
     refuses("--admin-tls-key a", "--admin-tls-cert: there are 0 of them and 1 of --admin-tls-key");
     refuses("--tls-client-ca f", "--tls-client-ca: only with --tls-cert");

@@ -137,7 +137,7 @@ static inline bt_tls_client_t *new_client(bt_tls_client_config_t config)
     bt_tls_client_t *tls = NULL;
     char err[512] = "";
 
-    if (bt_tls_client_new(&tls, &config, err, sizeof(err)) < 0)
+    if (bt_tls_client_get(&tls, &config, err, sizeof(err)) < 0)
         fail_msg("%s", err);
     return tls;
 }

@@ -369,11 +369,18 @@ static bool resumes(bt_tls_server_t *s, bt_tls_client_t *c, bt_tls_slot_t *slot)
     return info.is_resumed;
 }
 
+static void note_read(void *user, int rc, const char *err)
+{
+    (void) user;
+    (void) err;
+    assert_int_equal(rc, 0);
+}
+
 static void test_resumption(void **state)
 {
     bt_tls_server_t *s = new_server(serving());
     bt_tls_client_t *c = new_client((bt_tls_client_config_t){.ca = cert.cert_file});
-    bt_tls_slot_t slot = {NULL};
+    bt_tls_slot_t slot = {0};
     char err[256];
 
     (void) state;
@@ -386,6 +393,12 @@ static void test_resumption(void **state)
     assert_true(resumes(s, c, &slot)); /* sealed by the key before, and renewed */
     bt_tls_server_age(s, 3 * 7200 * 1000);
     assert_false(resumes(s, c, &slot)); /* that key is gone */
+    assert_true(resumes(s, c, &slot));
+    slot.verified_ms -= 11 * 60 * 1000; /* no certificate was seen for so long */
+    assert_false(resumes(s, c, &slot));
+    assert_true(resumes(s, c, &slot));
+    bt_tls_clients_look(true, note_read, NULL); /* other files, maybe */
+    assert_false(resumes(s, c, &slot));
     bt_tls_slot_fini(&slot);
     bt_tls_server_free(s);
     bt_tls_client_unref(c);

@@ -290,10 +290,10 @@ static int server_rc_for(bt_tls_server_t *s, const struct cert *cert, bt_tls_slo
 static void test_clients_certificates(void **state)
 {
     static const char san[] = "DNS:web-1.example,URI:spiffe://td/ns/a,IP:10.0.0.1,email:w@example";
-    struct cert web, stranger, expired, server_only;
+    struct cert web, brief, stranger, expired, server_only;
     const char *certs[] = {good.cert_file, NULL}, *keys[] = {good.key_file, NULL};
     bt_tls_server_config_t config = {.certs = certs, .keys = keys, .client_ca = ca.cert_file};
-    bt_tls_slot_t slot = {NULL};
+    bt_tls_slot_t slot = {0};
 
     (void) state;
     make_cert(&web, "web-1", (struct wish){.issuer = &ca, .usage = "clientAuth", .san = san});
@@ -304,14 +304,21 @@ static void test_clients_certificates(void **state)
     assert_int_equal(server_rc_for(s, &web, &slot), 0);
     assert_int_equal(server_rc_for(s, &web, &slot), 0); /* resumed: it is known all the same */
     assert_int_equal(bt_tls_server_counts(s)->resumed, 1);
+    make_cert(&brief, "web-1", (struct wish){.issuer = &ca, .usage = "clientAuth", .to_s = 2});
+    bt_tls_slot_fini(&slot);
+    assert_int_equal(server_rc_for(s, &brief, &slot), 0);
+    while (X509_cmp_current_time(X509_get0_notAfter(brief.x509)) > 0)
+        usleep(50000);
+    slot.generation = 0;                                         /* another client's: its first */
+    assert_int_equal(server_rc_for(s, &brief, &slot), BT_E_TLS); /* though it has a ticket */
     assert_int_equal(server_rc_for(s, NULL, NULL), BT_E_TLS);
     assert_int_equal(server_rc_for(s, &stranger, NULL), BT_E_TLS);
     assert_int_equal(server_rc_for(s, &expired, NULL), BT_E_TLS);
-    assert_int_equal(bt_tls_server_counts(s)->failed[BT_TLS_FAILED_CERTIFICATE], 3);
+    assert_int_equal(bt_tls_server_counts(s)->failed[BT_TLS_FAILED_CERTIFICATE], 4);
     make_cert(&server_only, "server-only", (struct wish){.issuer = &ca, .usage = "serverAuth"});
     char err[256];
     bt_tls_client_t *c = NULL;
-    assert_int_equal(bt_tls_client_new(&c,
+    assert_int_equal(bt_tls_client_get(&c,
                                        &(bt_tls_client_config_t){.ca = ca.cert_file,
                                                                  .cert = server_only.cert_file,
                                                                  .key = server_only.key_file},
@@ -326,6 +333,7 @@ static void test_clients_certificates(void **state)
     bt_tls_server_free(s);
     bt_tls_slot_fini(&slot);
     free_cert(&web);
+    free_cert(&brief);
     free_cert(&stranger);
     free_cert(&expired);
     free_cert(&server_only);
