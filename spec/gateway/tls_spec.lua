@@ -115,6 +115,23 @@ describe("TLS", function()
     assert.equal(before + 1, metric('baton_tls_handshakes_total{side="client",version="TLSv1.3"}'))
   end)
 
+  it("agrees on HTTP/2 by ALPN where it is on, and on HTTP/1.1", function()
+    local function version(...)
+      local _, out, err = proc.run({ "/usr/bin/env", "curl", "-sS", "--cacert", c.ca, "-o", "/dev/null", "-d", BODY,
+        "-w", "%{http_code} %{http_version}", url("/v1/completions"), ... })
+      return out .. err
+    end
+    start()
+    wait_ready()
+    assert.equal("200 2", version())
+    assert.equal("200 1.1", version("--http1.1"))
+    assert.equal("200 1.1", version("--no-alpn"))
+    f:stop()
+    start({ "--no-http2" })
+    wait_ready()
+    assert.equal("200 1.1", version())
+  end)
+
   it("tells plain HTTP on its port so, and refuses who does not trust it, or is too old", function()
     start({ "--tls-min-version", "1.3" })
     wait_ready()
@@ -153,7 +170,7 @@ describe("TLS", function()
   it("resumes sessions", function()
     start()
     wait_ready()
-    curl({ "-H", "Connection: close", url("/health"), url("/health"), url("/health") })
+    curl({ "--http1.1", "-H", "Connection: close", url("/health"), url("/health"), url("/health") })
     eventually(function()
       return metric('baton_tls_handshakes_resumed_total{side="client"}') >= 1
     end, 10, "a session is resumed")
