@@ -1,9 +1,9 @@
-/* http2_impl.h - a client connection that speaks HTTP/2 (RFC 9113), shared by http2_conn.c and http2_stream.c. Private to core/http.
+/* http2_impl.h - a client connection that speaks HTTP/2 (RFC 9113), shared by http2_conn.c, http2_stream.c and http2_answer.c. Private to core/http.
  *
  * Owner: its bt_server_conn_t, whose socket, place in the budget and timers it uses.
  * Life:  the connection's first bytes are the client's preface -> bt_http2_begin -> streams come and go -> bt_http2_free when the socket is
  *        closed. A stream lives while nghttp2 knows it or a handler has it.
- * Flow:  http2_conn.c gives nghttp2 what was read, and lets it write when the turn ends; http2_stream.c makes an exchange of each stream.
+ * Flow:  http2_conn.c gives nghttp2 what was read, and lets it write when the turn ends; http2_stream.c makes an exchange of each stream, http2_answer.c writes its answer.
  *        nghttp2 frames, compresses heads, keeps windows and refuses what is malformed; bodies are not copied on their way out.
  * Cost:  one pooled struct a connection and one a stream, besides nghttp2's own (about 30 KB a connection); one write a turn for all streams.
  */
@@ -65,7 +65,6 @@ void bt_http2_tell(bt_http2_stream_t *s); /* its handler, soon */
 bt_slab_t *bt_http2_stream_pool(bt_server_t *server);
 
 /* http2_stream.c */
-extern const bt_exchange_wire_t bt_http2_wire;
 bt_http2_stream_t *bt_http2_stream_new(struct bt_http2 *h2, int32_t id); /* NULL: out of memory */
 void bt_http2_stream_header(bt_http2_stream_t *s, bt_str_t name, bt_str_t value);
 void bt_http2_stream_head_done(bt_http2_stream_t *s, bool is_whole);
@@ -77,6 +76,12 @@ void bt_http2_stream_closed(bt_http2_stream_t *s); /* nghttp2 has forgotten it *
 void bt_http2_stream_leave(bt_http2_stream_t *s);  /* the connection is closed: no more of it */
 void bt_http2_stream_linger(bt_http2_stream_t *s); /* answered, and its request still comes */
 void bt_http2_stream_free(bt_http2_stream_t *s);
+void bt_http2_stream_drop_out(bt_http2_stream_t *s);
+void bt_http2_stream_let_go(bt_http2_stream_t *s); /* it has no handler any more */
+void bt_http2_refuse(bt_exchange_t *x, unsigned status, const char *reason);
+
+/* http2_answer.c */
+extern const bt_exchange_wire_t bt_http2_wire;
 /* n bytes of `out` go to the socket's queue. */
 int bt_http2_stream_send(bt_http2_stream_t *s, size_t n);
 
