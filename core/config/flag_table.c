@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "config/config_impl.h"
+#include "config/flag_values.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,246 +39,28 @@
 #define POOL(option_) BT_FLAG_POOL, option_, BT_ARITY_ONE, NULL
 #define ACTION(arity_, apply_) BT_FLAG_ACTION, {0}, arity_, apply_
 
-static const bt_word_t on_error_words[] = {
-    {"first", BT_ON_ERROR_FIRST, false},
-    {"default", BT_ON_ERROR_DEFAULT, false},
-    {"end", BT_ON_ERROR_END, false},
-    {NULL, 0, false},
-};
-static const bt_word_t relay_words[] = {
-    {"off", BT_RELAY_FIRST_TOKEN_OFF, false},
-    {"completions", BT_RELAY_FIRST_TOKEN_COMPLETIONS, false},
-    {"all", BT_RELAY_FIRST_TOKEN_ALL, false},
-    {NULL, 0, false},
-};
-static const bt_word_t log_levels[] = {
-    {"error", BT_LOG_ERROR, false},
-    {"warn", BT_LOG_WARN, false},
-    {"warning", BT_LOG_WARN, true},
-    {"info", BT_LOG_INFO, false},
-    {"debug", BT_LOG_DEBUG, false},
-    {"critical", BT_LOG_ERROR, true},
-    {NULL, 0, false},
-};
-static const bt_word_t log_formats[] = {
-    {"text", BT_LOG_FORMAT_TEXT, false},
-    {"json", BT_LOG_FORMAT_JSON, false},
-    {NULL, 0, false},
-};
-static const bt_word_t edge_headers[] = {
-    {"x-forwarded-for", BT_EDGE_X_FORWARDED_FOR, false},
-    {"forwarded", BT_EDGE_FORWARDED, false},
-    {"x-real-ip", BT_EDGE_X_REAL_IP, false},
-    {NULL, 0, false},
-};
-static const bt_word_t tls_versions[] = {
-    {"1.2", 0, false},
-    {"1.3", 1, false},
-    {NULL, 0, false},
-};
-static const bt_word_t tls_client_auth[] = {
-    {"required", 0, false},
-    {"optional", 1, false},
-    {NULL, 0, false},
-};
-const bt_word_t bt_engine_words[] = {
-    {"sglang", BT_ENGINE_SGLANG, false},
-    {"vllm", BT_ENGINE_VLLM, false},
-    {"vllm_ascend", BT_ENGINE_VLLM_ASCEND, false},
-    {"vllm-ascend", BT_ENGINE_VLLM_ASCEND, true},
-    {"mindie", BT_ENGINE_MINDIE, false},
-    {"trtllm", BT_ENGINE_TRTLLM, false},
-    {NULL, 0, false},
-};
-
-/* ---- actions ---- */
-
-/* Workers of the command line go into the only pool there is. */
-static int flag_pool(bt_config_t *c, bt_config_pool_t **pool_p, char *err, size_t err_size)
-{
-    if (c->pool_count > 1)
-        return bt_err_refuse(err, err_size, "%s has %u pools: list this worker in one of them",
-                             c->file, c->pool_count);
-    if (c->pool_count == 0)
-        return bt_config_add_pool(c, pool_p);
-    *pool_p = c->pools;
-    return 0;
-}
-
-static int add_worker(bt_config_t *c, enum bt_role role, const char *flag, const char *url,
-                      bt_worker_spec_t **spec_p, char *err, size_t err_size)
-{
-    bt_config_pool_t *pool;
-    int rc = flag_pool(c, &pool, err, err_size);
-    if (rc == 0)
-        rc = bt_config_add_worker(pool, flag, spec_p);
-    if (rc < 0)
-        return rc;
-    (*spec_p)->role = role;
-    (*spec_p)->url = bt_str_dup(bt_str(url));
-    return (*spec_p)->url != NULL ? 0 : BT_E_NOMEM;
-}
-
-static int apply_prefill(bt_config_t *c, const char *const *values, unsigned count, char *err,
-                         size_t err_size)
-{
-    static const bt_option_t port = {.kind = BT_OPTION_PORT,
-                                     .offset = offsetof(bt_worker_spec_t, bootstrap_port)};
-    bt_worker_spec_t *spec;
-    int rc = add_worker(c, BT_ROLE_PREFILL, "--prefill", values[0], &spec, err, err_size);
-    if (rc < 0 || count < 2)
-        return rc;
-    return bt_option_set_text(&port, spec, bt_str(values[1]), err, err_size);
-}
-
-static int apply_decode(bt_config_t *c, const char *const *values, unsigned count, char *err,
-                        size_t err_size)
-{
-    bt_worker_spec_t *spec;
-    (void) count;
-    return add_worker(c, BT_ROLE_DECODE, "--decode", values[0], &spec, err, err_size);
-}
-
-static int apply_encode(bt_config_t *c, const char *const *values, unsigned count, char *err,
-                        size_t err_size)
-{
-    bt_worker_spec_t *spec;
-    (void) count;
-    return add_worker(c, BT_ROLE_ENCODE, "--encode", values[0], &spec, err, err_size);
-}
-
-static int apply_worker_urls(bt_config_t *c, const char *const *values, unsigned count, char *err,
-                             size_t err_size)
-{
-    bt_worker_spec_t *spec;
-    int rc = 0;
-    for (unsigned i = 0; i < count && rc == 0; i++)
-        rc = add_worker(c, BT_ROLE_HYBRID, "--worker-urls", values[i], &spec, err, err_size);
-    return rc;
-}
-
-static int apply_workers_dns(bt_config_t *c, const char *const *values, unsigned count, char *err,
-                             size_t err_size)
-{
-    (void) count;
-    return bt_config_take_dns(c, values[0], err, err_size);
-}
-
-static int set_pd_mode(bt_config_t *c, enum bt_pd_mode mode, char *err, size_t err_size)
-{
-    if (c->pd_mode != BT_PD_NONE && c->pd_mode != mode)
-        return bt_err_refuse(
-            err, err_size,
-            "--pd-disaggregation (SGLang) and --vllm-pd-disaggregation exclude each other; "
-            "for a mixed fleet "
-            "name the engines in baton.lua");
-    c->pd_mode = mode;
-    return 0;
-}
-
-static int apply_pd(bt_config_t *c, const char *const *values, unsigned count, char *err,
-                    size_t err_size)
-{
-    (void) values;
-    (void) count;
-    return set_pd_mode(c, BT_PD_SGLANG, err, err_size);
-}
-
-static int apply_vllm_pd(bt_config_t *c, const char *const *values, unsigned count, char *err,
-                         size_t err_size)
-{
-    (void) values;
-    (void) count;
-    return set_pd_mode(c, BT_PD_VLLM, err, err_size);
-}
-
-/* 12, true, false; anything else is a string. */
-static bt_value_t value_of(const char *text)
-{
-    char *end;
-    bt_value_t v = {.type = BT_VALUE_STRING, .string = (char *) (uintptr_t) text};
-    v.number = strtod(text, &end);
-    if (text[0] != '\0' && *end == '\0' && strspn(text, "0123456789.eE+-") == strlen(text))
-        v.type = BT_VALUE_NUMBER;
-    v.boolean = strcmp(text, "true") == 0;
-    if (v.boolean || strcmp(text, "false") == 0)
-        v.type = BT_VALUE_BOOL;
-    if (v.type != BT_VALUE_STRING)
-        v.string = NULL;
-    return v;
-}
-
-static int apply_policy_param(bt_config_t *c, const char *const *values, unsigned count, char *err,
-                              size_t err_size)
-{
-    const char *equals = strchr(values[0], '=');
-    bt_config_pool_t *pool = c->pools;
-    int rc = 0;
-    (void) count;
-    if (equals == NULL || equals == values[0])
-        return bt_err_refuse(err, err_size, "expected NAME=VALUE, got \"%.120s\"", values[0]);
-    if (c->pool_count > 1)
-        return bt_err_refuse(err, err_size,
-                             "%s has %u pools: write params = { ... } in one of them", c->file,
-                             c->pool_count);
-    bt_value_t param = value_of(equals + 1);
-    if (c->pool_count == 0)
-        rc = bt_config_add_pool(c, &pool);
-    param.key = bt_str_dup((bt_str_t){values[0], (size_t) (equals - values[0])});
-    if (rc == 0)
-        rc = param.key != NULL ? bt_config_add_param(pool, BT_SLOT_BOTH, param, "--policy-param")
-                               : BT_E_NOMEM;
-    free(param.key);
-    return rc;
-}
-
-/* One list is what peers have; X-Request-Id is what is read here. Else it would go unheard. */
-static int apply_request_id_headers(bt_config_t *c, const char *const *values, unsigned count,
-                                    char *err, size_t err_size)
-{
-    (void) err;
-    (void) err_size;
-    for (unsigned i = 0; i < count; i++)
-        if (!bt_str_ieq(bt_str(values[i]), BT_STR("x-request-id")))
-            bt_config_warn(c, "--request-id-headers: %.120s is not read, x-request-id is",
-                           values[i]);
-    return 0;
-}
-
-/* What it implies was set before any flag was applied (bt_config_imply_dev), so that other flags win
- * wherever they stand. */
-static int apply_dev(bt_config_t *c, const char *const *values, unsigned count, char *err,
-                     size_t err_size)
-{
-    (void) values;
-    (void) count;
-    (void) err;
-    (void) err_size;
-    c->dev = true;
-    return 0;
-}
-
 /* ---- the table ---- */
 
 const bt_flag_t bt_flags[] = {
     /* fleet */
     {"prefill", "URL [PORT|none]", BT_GROUP_WORKERS, true,
-     ACTION(BT_ARITY_ONE_AND_PORT, apply_prefill),
+     ACTION(BT_ARITY_ONE_AND_PORT, bt_flag_apply_prefill),
      "a prefill worker; PORT is SGLang's bootstrap port or NIXL's side channel; may be repeated"},
-    {"decode", "URL", BT_GROUP_WORKERS, true, ACTION(BT_ARITY_ONE, apply_decode),
+    {"decode", "URL", BT_GROUP_WORKERS, true, ACTION(BT_ARITY_ONE, bt_flag_apply_decode),
      "a decode worker; may be repeated"},
-    {"encode", "URL", BT_GROUP_WORKERS, true, ACTION(BT_ARITY_ONE, apply_encode),
+    {"encode", "URL", BT_GROUP_WORKERS, true, ACTION(BT_ARITY_ONE, bt_flag_apply_encode),
      "a vLLM encode worker: images, audio and video of chats and /v1/responses go there before "
      "prefill (/v1/messages with images is refused: vLLM has no ec_transfer_params there). Prefill "
      "fetches their outputs (ECCPUConnector, ECExampleConnector; not ECMooncakeConnector, which "
      "pushes). May be repeated"},
-    {"worker-urls", "URL...", BT_GROUP_WORKERS, true, ACTION(BT_ARITY_MANY, apply_worker_urls),
+    {"worker-urls", "URL...", BT_GROUP_WORKERS, true,
+     ACTION(BT_ARITY_MANY, bt_flag_apply_worker_urls),
      "workers that do both; http://host:port@RANK pins a data-parallel rank"},
     {"workers-file", "FILE", BT_GROUP_WORKERS, false, SETTING(PATH(AT(workers_file))),
      "more workers, followed as the file changes: Lua that returns a list of tables as baton.lua's "
      "workers, each with its pool where there are several; a bad one changes nothing"},
     {"workers-dns", "KEY=VALUE,...", BT_GROUP_WORKERS, true,
-     ACTION(BT_ARITY_ONE, apply_workers_dns),
+     ACTION(BT_ARITY_ONE, bt_flag_apply_workers_dns),
      "workers behind a DNS name, looked up as its TTL says: name=HOST,port=PORT (each A or AAAA) "
      "or "
      "srv=_SERVICE._PROTO.HOST (each SRV target), and a worker's keys: role, connector, engine, "
@@ -298,9 +81,10 @@ const bt_flag_t bt_flags[] = {
      "get ready and go; in a cluster by its service account, else api=URL, token-file=, ca-file=; "
      "pool=, port= and a worker's keys (role=decode) are for pods whose annotations baton/KEY do "
      "not say; may be repeated"},
-    {"pd-disaggregation", NULL, BT_GROUP_WORKERS, true, ACTION(BT_ARITY_NONE, apply_pd),
+    {"pd-disaggregation", NULL, BT_GROUP_WORKERS, true, ACTION(BT_ARITY_NONE, bt_flag_apply_pd),
      "prefill and decode workers are SGLang (connector sglang unless one is named)"},
-    {"vllm-pd-disaggregation", NULL, BT_GROUP_WORKERS, true, ACTION(BT_ARITY_NONE, apply_vllm_pd),
+    {"vllm-pd-disaggregation", NULL, BT_GROUP_WORKERS, true,
+     ACTION(BT_ARITY_NONE, bt_flag_apply_vllm_pd),
      "prefill and decode workers are vLLM (connector nixl unless one is named)"},
     {"connector", "NAME", BT_GROUP_WORKERS, true, POOL(TEXT(POOL_AT(connector))),
      "how the engines move KV: sglang, nixl, nixl_push, shared_cache, baton, p2p_nccl, moriio, or "
@@ -351,7 +135,7 @@ const bt_flag_t bt_flags[] = {
      SETTING(TEXTS(AT(proxy_paths), AT(proxy_path_count), BT_CONFIG_PROXY_PATHS_MAX)),
      "one more path that goes through to a worker as it is; may be repeated"},
     {"request-id-headers", "NAME...", BT_GROUP_LISTEN, false,
-     ACTION(BT_ARITY_MANY, apply_request_id_headers), "x-request-id, the one that is read"},
+     ACTION(BT_ARITY_MANY, bt_flag_apply_request_id_headers), "x-request-id, the one that is read"},
 
     /* decisions */
     {"policy", "NAME|FILE", BT_GROUP_DECIDE, true, POOL(NAME(POOL_AT(spec.policy))),
@@ -360,7 +144,8 @@ const bt_flag_t bt_flags[] = {
      "chooses prefill workers instead of --policy; its admit is asked as well"},
     {"decode-policy", "NAME|FILE", BT_GROUP_DECIDE, true, POOL(NAME(POOL_AT(spec.decode_policy))),
      "chooses decode workers instead of --policy; its admit is asked as well"},
-    {"policy-param", "NAME=VALUE", BT_GROUP_DECIDE, true, ACTION(BT_ARITY_ONE, apply_policy_param),
+    {"policy-param", "NAME=VALUE", BT_GROUP_DECIDE, true,
+     ACTION(BT_ARITY_ONE, bt_flag_apply_policy_param),
      "one parameter of --policy (baton policy params lists them); may be repeated; in the file: "
      "params = { ... }, of a pool or of all; also prefill_params, decode_params"},
     {"rules-file", "FILE", BT_GROUP_DECIDE, true, SETTING(PATH(AT(rules_file))),
@@ -370,7 +155,7 @@ const bt_flag_t bt_flags[] = {
      "policies may call it (baton.http); may be repeated; in the file: policy_http_hosts = { ... "
      "}"},
     {"policy-on-error", "WHAT", BT_GROUP_DECIDE, false,
-     SETTING(WORD(AT(dispatch.policy_on_error), on_error_words)),
+     SETTING(WORD(AT(dispatch.policy_on_error), bt_on_error_words)),
      "where a plan fails (an error, too slow, workers that cannot serve): default, the least load "
      "decides; end, the request ends (503, or what it failed of); first, default for a request's "
      "first plan and end for its later ones (first)"},
@@ -385,7 +170,7 @@ const bt_flag_t bt_flags[] = {
      "so many errors on probation put back what served before it (10)"},
     {"policy-dir", "DIR", BT_GROUP_DECIDE, false, SETTING(PATH(AT(policy_dir))),
      "more policies, by file name"},
-    {"dev", NULL, BT_GROUP_DECIDE, false, ACTION(BT_ARITY_NONE, apply_dev),
+    {"dev", NULL, BT_GROUP_DECIDE, false, ACTION(BT_ARITY_NONE, bt_flag_apply_dev),
      "for authors of policies, on loopback only: --policy-dir . --log-level debug --log-format "
      "text --access-log --debug-headers --record-sample 1, where no other flag says otherwise; "
      "errors are shown with the source line"},
@@ -409,7 +194,7 @@ const bt_flag_t bt_flags[] = {
     {"max-replays", "N", BT_GROUP_DECIDE, true, POOL(UINT(POOL_AT(spec.max_replays), 1, 16)),
      "times that one answer may go on so (3)"},
     {"relay-first-token", "WHAT", BT_GROUP_DECIDE, true,
-     POOL(WORD(POOL_AT(spec.relay_first_token), relay_words)),
+     POOL(WORD(POOL_AT(spec.relay_first_token), bt_relay_words)),
      "send a stream's first token with prefill's reply, while decode still loads the KV: off, "
      "completions or all (off); all is chats too, and wants servers without reasoning parser. Only "
      "for TensorRT-LLM, whose decode goes on from that token: other connectors draw it anew"},
@@ -646,7 +431,7 @@ const bt_flag_t bt_flags[] = {
      "proxies before this gateway, which are believed whom they speak for; from others "
      "X-Forwarded-*, Forwarded and X-Real-IP are taken out (nobody); may be repeated"},
     {"client-address-header", "NAME", BT_GROUP_SECURITY, false,
-     SETTING(WORD(AT(edge.header), edge_headers)),
+     SETTING(WORD(AT(edge.header), bt_edge_headers)),
      "the one header in which these proxies say it, whatever they were sent: x-forwarded-for, "
      "forwarded or x-real-ip (x-forwarded-for)"},
     {"proxy-protocol", NULL, BT_GROUP_SECURITY, false, SETTING(BOOL(AT(edge.proxy_protocol))),
@@ -691,7 +476,7 @@ const bt_flag_t bt_flags[] = {
      SETTING(PATHS(AT(tls.keys), AT(tls.key_count), BT_TLS_PAIRS_MAX)),
      "its private key (PEM, without a passphrase); also --tls-key-path, --server-key-path"},
     {"tls-min-version", "VERSION", BT_GROUP_TLS, false,
-     SETTING(WORD(AT(tls_min_version), tls_versions)),
+     SETTING(WORD(AT(tls_min_version), bt_tls_versions)),
      "what clients have to speak at least: 1.2 (default) or 1.3; of the admin port, too"},
     {"tls-ciphers", "LIST", BT_GROUP_TLS, false, SETTING(TEXT(AT(tls_ciphers))),
      "of TLS 1.2, as OpenSSL writes them (Mozilla's intermediate list)"},
@@ -704,7 +489,7 @@ const bt_flag_t bt_flags[] = {
      "and of those, only with this name: CN:..., DNS:..., URI:..., IP:..., email:... or "
      "subject:CN=...,O=...; * at its end stands for any rest; may be repeated"},
     {"tls-client-auth", "WHAT", BT_GROUP_TLS, false,
-     SETTING(WORD(AT(tls_client_auth), tls_client_auth)),
+     SETTING(WORD(AT(tls_client_auth), bt_tls_client_auth)),
      "required (default); optional: who shows no certificate is served too, a wrong one is "
      "refused"},
     {"admin-tls-cert", "FILE", BT_GROUP_TLS, false,
@@ -730,9 +515,9 @@ const bt_flag_t bt_flags[] = {
      "its private key; also --client-key-path"},
 
     /* logs */
-    {"log-level", "LEVEL", BT_GROUP_LOG, true, SETTING(WORD(AT(log_level), log_levels)),
+    {"log-level", "LEVEL", BT_GROUP_LOG, true, SETTING(WORD(AT(log_level), bt_log_levels)),
      "error, warn, info (default) or debug"},
-    {"log-format", "FORMAT", BT_GROUP_LOG, false, SETTING(WORD(AT(log_format), log_formats)),
+    {"log-format", "FORMAT", BT_GROUP_LOG, false, SETTING(WORD(AT(log_format), bt_log_formats)),
      "text (default) or json, on stderr or in --log-file"},
     {"log-file", "FILE", BT_GROUP_LOG, false, SETTING(PATH(AT(log_file))),
      "log and access log are appended to it (stderr); after a rename SIGUSR1 begins a new one"},
