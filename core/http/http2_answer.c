@@ -114,9 +114,11 @@ static void http2_start(bt_exchange_t *x, unsigned status, const bt_header_t *he
 
 static bool is_blocked(const bt_exchange_t *x)
 {
-    const bt_http2_stream_t *s = stream_of(x);
+    bt_http2_stream_t *s = stream_of(x);
+    const bool is = s->out_bytes > BT_STREAM_HIGH_BYTES || s->h2->conn->stream.above_high;
 
-    return s->out_bytes > BT_STREAM_HIGH_BYTES || s->h2->conn->stream.above_high;
+    s->is_above = s->is_above || is; /* whoever asks may pause, and waits to be told */
+    return is;
 }
 
 /* nghttp2 asks again. */
@@ -176,7 +178,7 @@ static void http2_write(bt_exchange_t *x, bt_buf_t *owner, const char *p, size_t
     }
     x->body_sent += n;
     s->out_bytes += n;
-    s->is_above = s->is_above || is_blocked(x);
+    (void) is_blocked(x);
     resume(s);
 }
 
@@ -212,11 +214,14 @@ int bt_http2_stream_send(bt_http2_stream_t *s, size_t n)
 static void finish(bt_http2_stream_t *s)
 {
     s->ended = true;
+    s->moved_ms = bt_clock_event_ms();
     bt_http2_stream_let_go(s);
-    if (s->is_open)
+    if (s->is_open) {
+        bt_http2_stream_drop_request(s); /* a client that takes nothing must not make us keep it */
         resume(s);
-    else
+    } else {
         bt_http2_stream_free(s);
+    }
 }
 
 static void submit_reset(bt_http2_stream_t *s)
@@ -232,8 +237,8 @@ static void http2_reset(bt_exchange_t *x)
 
     if (s->ended)
         return;
-    bt_http2_stream_drop_out(s);
-    submit_reset(s);
+    submit_reset(
+        s); /* what nghttp2 has taken of `out` for its next frame stays until the stream is closed */
     finish(s);
 }
 

@@ -105,8 +105,10 @@ static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, v
     bt_http2_stream_t *s = stream_of(session, id);
 
     (void) user;
-    if (s != NULL && has_end && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 &&
-        nghttp2_session_get_stream_remote_close(session, id) == 0)
+    if (s == NULL || !has_end || (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0)
+        return 0;
+    s->has_left = true;
+    if (nghttp2_session_get_stream_remote_close(session, id) == 0)
         bt_http2_stream_linger(s);
     return 0;
 }
@@ -396,8 +398,8 @@ static bool check_streams(struct bt_http2 *h2)
 
     bt_list_each (&h2->streams, it, tmp) {
         bt_http2_stream_t *s = bt_container_of(it, bt_http2_stream_t, link);
-        if (s->out_bytes == 0)
-            continue;
+        if (s->out_bytes == 0 && (!s->ended || s->has_left))
+            continue; /* the last frame, too, may wait for a window */
         waits = true;
         if (s->is_open && is_stalled(limit_ms, s->moved_ms))
             (void) nghttp2_submit_rst_stream(h2->session, NGHTTP2_FLAG_NONE, s->id, NGHTTP2_CANCEL);
@@ -497,6 +499,14 @@ enum bt_preface bt_http2_preface(bt_str_t first)
     return n < BT_HTTP2_PREFACE_BYTES ? BT_PREFACE_MAYBE : BT_PREFACE_YES;
 }
 
+/* Two steps, so that what is on its way is answered: all streams, then those that have come by the next tick. */
+static void say_goodbye(struct bt_http2 *h2)
+{
+    (void) nghttp2_submit_shutdown_notice(h2->session);
+    h2->noticed = true;
+    bt_http2_watch(h2);
+}
+
 static int begin_session(struct bt_http2 *h2)
 {
     static const nghttp2_settings_entry settings[] = {
@@ -545,6 +555,8 @@ void bt_http2_begin(bt_server_conn_t *c)
     bt_timer_init(c->x.loop, &c->watch, on_watch);
     c->in = NULL;
     c->in_at = c->in_end = 0;
+    if (c->x.server->draining)
+        say_goodbye(h2);
     receive(h2, in->data + at, n);
     bt_buf_unref(in);
 }
@@ -556,9 +568,7 @@ void bt_http2_drain(bt_server_conn_t *c)
     if (h2->stream_count == 0) {
         (void) nghttp2_session_terminate_session(h2->session, NGHTTP2_NO_ERROR);
     } else {
-        (void) nghttp2_submit_shutdown_notice(h2->session);
-        h2->noticed = true;
-        bt_http2_watch(h2);
+        say_goodbye(h2);
     }
     bt_http2_wake(h2);
 }

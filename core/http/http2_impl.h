@@ -24,7 +24,8 @@ struct bt_http2 {
         ready; /* streams whose request is whole; handled when all that was read is understood */
     bt_list_t to_tell; /* streams whose handler has something to hear: gone, or drained */
     unsigned stream_count;
-    int credit; /* for frames that bring nothing: see spend() */
+    size_t head_bytes; /* of all streams' heads that are kept */
+    int credit;        /* for frames that bring nothing: see spend() */
     uint64_t credit_ms;
     uint64_t stall_written, stall_ms; /* bytes of the socket at stall_ms */
     bool is_idle;                     /* no stream, and its time runs */
@@ -44,6 +45,7 @@ typedef struct bt_http2_stream {
     uint64_t length_left; /* body bytes promised and not given yet */
     uint64_t moved_ms;    /* the client took some of `out`, or it was empty */
     size_t head_bytes;    /* as SETTINGS_MAX_HEADER_LIST_SIZE counts */
+    size_t kept_bytes;    /* of them, counted in the connection\'s */
     unsigned header_cap;
     int32_t id;
     bool is_open;      /* nghttp2 knows it */
@@ -54,6 +56,7 @@ typedef struct bt_http2_stream {
     bool has_no_data; /* the head is the whole answer */
     bool ended;       /* no more will be written */
     bool cut;         /* nor is it the whole answer */
+    bool has_left;    /* its last frame has: nothing of it waits for the client */
     bool waiting;     /* nghttp2 has been told to ask again when there is something */
     bool is_above;    /* the handler may have seen it blocked */
 } bt_http2_stream_t;
@@ -77,7 +80,8 @@ void bt_http2_stream_leave(bt_http2_stream_t *s);  /* the connection is closed: 
 void bt_http2_stream_linger(bt_http2_stream_t *s); /* answered, and its request still comes */
 void bt_http2_stream_free(bt_http2_stream_t *s);
 void bt_http2_stream_drop_out(bt_http2_stream_t *s);
-void bt_http2_stream_let_go(bt_http2_stream_t *s); /* it has no handler any more */
+void bt_http2_stream_drop_request(bt_http2_stream_t *s); /* nobody looks at it any more */
+void bt_http2_stream_let_go(bt_http2_stream_t *s);       /* it has no handler any more */
 void bt_http2_refuse(bt_exchange_t *x, unsigned status, const char *reason);
 
 /* http2_answer.c */

@@ -15,6 +15,8 @@
 
 #define LINGER_MS 1000U
 #define HEADERS_FIRST 16U
+#define HEADS_MAX                                                                                  \
+    ((size_t) 1 << 20)      /* of all streams of a connection: HPACK makes kilobytes of a byte */
 #define HEADER_OVERHEAD 32U /* RFC 9113 6.5.2 */
 
 static bt_http2_stream_t *stream_of(const bt_exchange_t *x)
@@ -91,13 +93,19 @@ void bt_http2_stream_leave(bt_http2_stream_t *s)
     bt_http2_stream_drop_out(s);
 }
 
+void bt_http2_stream_drop_request(bt_http2_stream_t *s)
+{
+    bt_exchange_drop_request(&s->x);
+    s->h2->head_bytes -= s->kept_bytes;
+    s->kept_bytes = 0;
+}
+
 void bt_http2_stream_free(bt_http2_stream_t *s)
 {
     bt_http2_stream_leave(s);
     bt_list_remove(&s->link);
     s->h2->stream_count--;
-    bt_exchange_drop_body(&s->x);
-    bt_arena_fini(&s->x.arena);
+    bt_http2_stream_drop_request(s);
     bt_slab_put(bt_http2_stream_pool(s->x.server), s);
 }
 
@@ -176,18 +184,44 @@ static bt_header_t *next_header(bt_http2_stream_t *s)
     return &head->headers[head->header_count++];
 }
 
-/* Cookies may come in pieces, and are one header where there is no HTTP/2 (RFC 9113 8.2.3). */
-static bool join_cookie(bt_http2_stream_t *s, bt_str_t name, bt_str_t value)
+/* Cookies may come in pieces, and are one header where there is no HTTP/2 (RFC 9113 8.2.3). Once, when all are there: a piece costs its
+ * sender a byte. */
+static void join_cookies(bt_http2_stream_t *s)
 {
-    bt_header_t *cookie = bt_str_eq(name, BT_STR("cookie"))
-                              ? (bt_header_t *) (uintptr_t) bt_head_find(&s->x.head, name)
-                              : NULL;
+    bt_head_t *head = &s->x.head;
+    const bt_str_t name = BT_STR("cookie");
+    bt_header_t *first = NULL;
+    unsigned kept = 0, pieces = 0;
+    size_t n = 0;
+    char *at;
 
-    if (cookie == NULL)
-        return false;
-    cookie->value =
-        bt_arena_printf(&s->x.arena, "%.*s; %.*s", BT_STR_ARG(cookie->value), BT_STR_ARG(value));
-    return true;
+    for (unsigned i = 0; i < head->header_count; i++)
+        if (bt_str_eq(head->headers[i].name, name)) {
+            n += head->headers[i].value.n + 2;
+            pieces++;
+        }
+    if (pieces < 2)
+        return;
+    at = bt_arena_alloc(&s->x.arena, n);
+    for (unsigned i = 0; i < head->header_count; i++) {
+        const bt_header_t h = head->headers[i];
+        if (!bt_str_eq(h.name, name) || first == NULL)
+            head->headers[kept++] = h;
+        if (!bt_str_eq(h.name, name))
+            continue;
+        if (first == NULL) {
+            first = &head->headers[kept - 1];
+            first->value.p = at;
+        } else {
+            memcpy(at, "; ", 2);
+            at += 2;
+        }
+        if (h.value.n > 0)
+            memcpy(at, h.value.p, h.value.n);
+        at += h.value.n;
+    }
+    first->value.n = (size_t) (at - first->value.p);
+    head->header_count = kept;
 }
 
 void bt_http2_stream_header(bt_http2_stream_t *s, bt_str_t name, bt_str_t value)
@@ -198,13 +232,15 @@ void bt_http2_stream_header(bt_http2_stream_t *s, bt_str_t name, bt_str_t value)
     s->head_bytes += name.n + value.n + HEADER_OVERHEAD;
     if (is_too_large(s))
         return;
+    s->kept_bytes += name.n + value.n + HEADER_OVERHEAD;
+    s->h2->head_bytes += name.n + value.n + HEADER_OVERHEAD;
     if (bt_str_eq(name, BT_STR(":method")))
         head->method_text = bt_arena_str(arena, value);
     else if (bt_str_eq(name, BT_STR(":path")))
         head->target = bt_arena_str(arena, value);
     else if (bt_str_eq(name, BT_STR(":authority")))
         *next_header(s) = (bt_header_t){BT_STR("host"), bt_arena_str(arena, value)};
-    else if (name.p[0] != ':' && !join_cookie(s, name, value))
+    else if (name.p[0] != ':')
         *next_header(s) = (bt_header_t){bt_arena_str(arena, name), bt_arena_str(arena, value)};
 }
 
@@ -235,12 +271,17 @@ static unsigned check_head(bt_http2_stream_t *s, bool is_whole, const char **rea
     if (is_too_large(s))
         return 431;
     drop_second_host(head);
+    join_cookies(s);
     if (bt_head_check_http2(head) != 0)
         return head->refuse;
     head->chunked = !is_whole && !head->has_length; /* a body of unknown length */
     if (bt_str_starts(bt_head_get(head, BT_STR("content-type")), BT_STR("application/grpc"))) {
         *reason_p = "gRPC is not proxied; this gateway speaks the engines' HTTP APIs";
         return 415;
+    }
+    if (s->h2->head_bytes > HEADS_MAX || !bt_exchange_has_room(&s->x)) {
+        *reason_p = bt_exchange_no_room;
+        return 503;
     }
     return bt_exchange_check_head(&s->x, &s->h2->conn->ticket, reason_p);
 }

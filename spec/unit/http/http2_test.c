@@ -2,6 +2,7 @@
 #include "http/http2_rig.h"
 
 #include "base/text.h"
+#include "http/server_impl.h"
 
 /* ---- served ---- */
 
@@ -129,6 +130,28 @@ static void headers_become_those_of_http1(void **state)
     SEEN(seen.streams[1].status == 204);
 }
 
+static void crumbs_of_cookies_are_headers_like_others(void **state)
+{
+    char block[16384];
+    size_t n = put_block(block, GET);
+
+    (void) state;
+    w.mode = KEEP;
+    for (unsigned i = 0; i < 100; i++)
+        n += put_block(block + n, i % 2 == 0 ? "cookie=ab" : "x=y");
+    say_frame(HEADERS, WHOLE, 1, block, n);
+    SEEN(w.held != NULL);
+    assert_int_equal(w.held->head.header_count, 1 + 1 + 50);
+    assert_int_equal(bt_head_get(&w.held->head, BT_STR("cookie")).n, 50 * 4 - 2);
+    assert_true(bt_str_starts(bt_head_get(&w.held->head, BT_STR("cookie")), BT_STR("ab; ab; ab")));
+    bt_exchange_respond(w.held, 204, NULL, BT_STR(""), NULL, 0);
+    w.held = NULL;
+    for (unsigned i = 0; i < 100; i++)
+        n += put_block(block + n, "cookie=a");
+    say_frame(HEADERS, WHOLE, 3, block, n);
+    SEEN(seen.streams[3].status == 431);
+}
+
 static void continue_is_answered(void **state)
 {
     (void) state;
@@ -197,6 +220,11 @@ static void a_reset_tells_the_handler_once(void **state)
     say_head(WHOLE, 3, GET);
     SEEN(seen.streams[3].ended);
     assert_int_equal(w.gones, 1);
+}
+
+static void end_nothing(bt_exchange_t *x)
+{
+    (void) x;
 }
 
 static bt_exchange_t *both[2];
@@ -302,6 +330,72 @@ static void a_shut_window_blocks_its_stream_alone(void **state)
     w.held = NULL;
 }
 
+static bt_exchange_t *drained_ones[8];
+static unsigned drained_count;
+
+static void note_drained(bt_exchange_t *x)
+{
+    if (drained_count < 8)
+        drained_ones[drained_count++] = x;
+}
+
+static bool is_drained(const bt_exchange_t *x)
+{
+    for (unsigned i = 0; i < drained_count; i++)
+        if (drained_ones[i] == x)
+            return true;
+    return false;
+}
+
+/* It has written nothing, and finds the socket full of another one's bytes: whoever asks and stops is told when he may go on. */
+static void who_finds_the_socket_full_is_told(void **state)
+{
+    bt_exchange_t *large, *small;
+
+    (void) state;
+    w.mode = KEEP;
+    w.on_drain = note_drained;
+    drained_count = 0;
+    say_head(WHOLE, 1, GET);
+    SEEN(w.held != NULL);
+    large = w.held;
+    w.held = NULL;
+    say_head(WHOLE, 3, GET);
+    SEEN(w.held != NULL);
+    small = w.held;
+    bt_exchange_start(large, 200, NULL, 0, BT_LENGTH_CHUNKED);
+    bt_exchange_start(small, 200, NULL, 0, BT_LENGTH_CHUNKED);
+    bt_container_of(w.server->conns.next, bt_server_conn_t, link)->stream.above_high = 1;
+    assert_true(bt_exchange_blocked(small));
+    bt_exchange_write(large, NULL, "x", 1);
+    SEEN(is_drained(small));
+    bt_exchange_end(small);
+    bt_exchange_end(large);
+    w.held = NULL;
+    SEEN(seen.streams[1].ended && seen.streams[3].ended);
+}
+
+/* The client has taken all, and its window is shut: the frame that ends the stream waits for it. */
+static void an_end_that_waits_for_a_window_does_not_wait_for_ever(void **state)
+{
+    bt_server_config_t config;
+
+    (void) state;
+    bt_server_config_defaults(&config);
+    config.write_stall_ms = 100;
+    restart_http2(config);
+    greet_with("\0\4\0\0\0\3", 6);
+    w.mode = KEEP;
+    say_head(WHOLE, 1, GET);
+    SEEN(w.held != NULL);
+    bt_exchange_start(w.held, 200, NULL, 0, BT_LENGTH_CHUNKED);
+    bt_exchange_write(w.held, NULL, "abc", 3);
+    SEEN(seen.streams[1].data_bytes == 3);
+    bt_exchange_end(w.held);
+    w.held = NULL;
+    SEEN(seen.streams[1].reset == NGHTTP2_CANCEL);
+}
+
 static void a_client_that_takes_nothing_loses_the_stream(void **state)
 {
     bt_server_config_t config;
@@ -376,7 +470,52 @@ static void draining_takes_what_was_on_its_way(void **state)
     assert_int_equal(w.gones, 0);
 }
 
+static void who_comes_while_it_drains_is_told(void **state)
+{
+    (void) state;
+    dial();
+    turn(&w.loop, 2);
+    bt_server_drain(w.server, true);
+    say_preface();
+    say_frame(SETTINGS, 0, 0, "", 0);
+    say_head(WHOLE, 1, GET);
+    SEEN(seen.goaway == NGHTTP2_NO_ERROR && seen.streams[1].ended);
+    SEEN(is_over());
+}
+
 /* ---- bounds ---- */
+
+/* Kilobytes of head cost their sender bytes: what all streams of a connection keep is bounded, and what is answered is kept no more. */
+static void heads_of_a_connection_are_bounded(void **state)
+{
+    char block[8192], value[4000];
+    size_t n = put_block(block, GET);
+    unsigned refused = 0;
+
+    (void) state;
+    memset(value, 'v', sizeof(value));
+    block[n++] = 0x40;
+    n += put_string(block + n, "x", 1);
+    n += put_string(block + n, value, sizeof(value));
+    say_frame(HEADERS, WHOLE, 1, block, n);
+    SEEN(seen.streams[1].ended);
+    n = put_block(block, GET);
+    memset(block + n, 0x80 | 62, 15); /* 60 KB */
+    for (unsigned i = 0; i < 100; i++)
+        say_frame(HEADERS, WHOLE, 3 + 2 * i, block, n + 15);
+    SEEN(seen.streams[3 + 2 * 99].ended);
+    w.mode = KEEP;
+    w.on_gone = end_nothing;
+    for (unsigned i = 100; i < 120; i++)
+        say_frame(HEADERS, WHOLE, 3 + 2 * i, block, n + 15);
+    SEEN(seen.streams[3 + 2 * 119].status == 503);
+    for (unsigned i = 0; i < 120; i++)
+        refused += seen.streams[3 + 2 * i].status == 503;
+    assert_in_range(refused, 1, 4); /* 1 MiB are 17 */
+    hang_up();
+    TURN_UNTIL(&w.loop, bt_server_connection_count(w.server) == 0);
+    w.held = NULL;
+}
 
 static void more_streams_than_told_are_refused(void **state)
 {
@@ -512,6 +651,7 @@ int main(void)
         TEST(frames_may_come_byte_by_byte),
         TEST(large_bodies_arrive_whole),
         TEST(headers_become_those_of_http1),
+        TEST(crumbs_of_cookies_are_headers_like_others),
         TEST(continue_is_answered),
         TEST(streams_are_answered_in_any_order),
         TEST(a_turn_is_one_frame),
@@ -520,11 +660,15 @@ int main(void)
         TEST(an_abort_shows_that_the_answer_is_cut),
         TEST(a_refused_body_is_dropped),
         TEST(a_shut_window_blocks_its_stream_alone),
+        TEST(who_finds_the_socket_full_is_told),
+        TEST(an_end_that_waits_for_a_window_does_not_wait_for_ever),
         TEST(a_client_that_takes_nothing_loses_the_stream),
         TEST(a_slow_head_ends_the_connection),
         TEST(a_slow_body_is_408),
         TEST(an_idle_connection_is_told_and_closed),
         TEST(draining_takes_what_was_on_its_way),
+        TEST(who_comes_while_it_drains_is_told),
+        TEST(heads_of_a_connection_are_bounded),
         TEST(more_streams_than_told_are_refused),
         TEST(floods_end_the_connection),
         TEST(rapid_resets_end_the_connection),
