@@ -70,6 +70,26 @@ int bt_role_report_read(bt_str_t json, enum bt_role *role_p)
     return 0;
 }
 
+/* Whose role was in doubt, as a switch was lost or given up, is in service again by its engine's own word. */
+static void settle(bt_worker_t *w)
+{
+    int unknown = BT_SWITCH_UNKNOWN;
+
+    if (!atomic_compare_exchange_strong(&w->switching, &unknown, BT_SWITCH_NONE))
+        return;
+    bt_worker_note_service(w);
+    bt_workers_changed();
+    bt_log_info("cluster", "worker %s is %s: its engine says so", w->name,
+                bt_role_name(w->spec.role));
+}
+
+static bool may_ask(const bt_worker_t *w)
+{
+    const int state = atomic_load(&w->switching);
+
+    return state == BT_SWITCH_NONE || state == BT_SWITCH_UNKNOWN;
+}
+
 /* A switch of ours that runs will tell itself. */
 static void follow(const bt_role_reports_t *r, bt_worker_t *w, enum bt_role role)
 {
@@ -79,9 +99,12 @@ static void follow(const bt_role_reports_t *r, bt_worker_t *w, enum bt_role role
                                       .is_reported = true};
     char err[256] = "out of memory";
 
-    if (role == w->spec.role || atomic_load(&w->switching) != BT_SWITCH_NONE ||
-        bt_workers_pool_of(bt_registry_current(r->registry), w) == NULL)
+    if (!may_ask(w) || bt_workers_pool_of(bt_registry_current(r->registry), w) == NULL)
         return;
+    if (role == w->spec.role) {
+        settle(w);
+        return;
+    }
     bt_log_warn("cluster", "worker %s is %s here, and its engine says that it is %s", w->name,
                 bt_role_name(w->spec.role), bt_role_name(role));
     if (bt_role_switches_begin(r->switches, w, &ask, err, sizeof err) < 0)
@@ -104,11 +127,12 @@ static void on_answer(bt_probe_t *p, int rc)
 static int start(question_t *q)
 {
     const bt_worker_t *w = q->worker;
+    const bt_upstream_config_t config = {.idle_max = 1, .tls = w->tls, .tls_name = w->host};
     struct sockaddr_storage addr;
     int rc = bt_worker_get_addr(q->worker, &addr) ? 0 : BT_E_RESOLVE;
 
     if (rc == 0)
-        rc = bt_upstream_new(&q->up, q->all->loop, (const struct sockaddr *) &addr, NULL);
+        rc = bt_upstream_new(&q->up, q->all->loop, (const struct sockaddr *) &addr, &config);
     if (rc < 0)
         return rc;
     const bt_probe_target_t target = {.up = q->up,
@@ -144,7 +168,7 @@ static void look_at(bt_role_reports_t *r, bt_worker_t *w, uint64_t now_ms)
         w->role_asked_ms = 0;
         return;
     }
-    if (w->is_role_asked || atomic_load(&w->switching) != BT_SWITCH_NONE ||
+    if (w->is_role_asked || !may_ask(w) ||
         (w->role_asked_ms != 0 && now_ms - w->role_asked_ms < r->interval_ms))
         return;
     w->role_asked_ms = now_ms;

@@ -138,7 +138,9 @@ static int note(bt_kube_words_t *w, unsigned source, const char *first_pool, bt_
 
 static void make_change(const open_t *o, bt_found_change_t *out)
 {
-    *out = (bt_found_change_t){.found = {.pool = o->place->pool}, .is_gone = o->winner == NOBODY};
+    *out = (bt_found_change_t){.found = {.pool = o->place->pool},
+                               .is_gone = o->winner == NOBODY,
+                               .has_ended = o->change->has_ended};
     if (o->winner != NOBODY) {
         out->found.spec = *o->place->said[o->winner]; /* borrowed */
         return;

@@ -38,12 +38,20 @@ static bool is_to_end(const bt_leg_t *leg, search_t *s)
            leg->last_bytes_ms < bt_worker_lost_since(leg->worker) && is_grace_over(leg->worker, s);
 }
 
+/* Does decode need anything of a prefill that has answered? */
+static bool needs_prefill(const bt_attempt_t *a)
+{
+    if (a->recompute || a->kv.is_done)
+        return false;
+    return a->kind != BT_PLAN_HANDOFF || bt_attempt_uses_reply(a) || a->dialect->needs_decode_first;
+}
+
 static bool waits_in_vain(const bt_attempt_t *a, search_t *s)
 {
     const bt_leg_t *p = &a->legs[0], *d = &a->legs[1];
 
     return !a->ended && !a->committed && p->worker != NULL && p->state == BT_LEG_DONE &&
-           bt_leg_running(d) && bt_worker_is_lost(p->worker) &&
+           bt_leg_running(d) && bt_worker_is_lost(p->worker) && needs_prefill(a) &&
            bt_worker_lost_since(p->worker) < a->prefill_done_us / 1000 + KV_MOVES_MS &&
            is_grace_over(p->worker, s);
 }

@@ -69,6 +69,8 @@ static bool undo(bt_fleet_row_t *row)
     const bool is_news = row->role != BT_FLEET_ROLE_AS_SAID;
 
     row->role = BT_FLEET_ROLE_AS_SAID;
+    row->is_refused = false;
+    row->again_ms = 0;
     return is_news;
 }
 
@@ -87,7 +89,8 @@ static void end_outdated(bt_fleet_t *fleet, bt_fleet_row_t *row)
     if (row->role == BT_FLEET_ROLE_AS_SAID || !bt_fleet_row_is_outdated(fleet, row, &w))
         return;
     row->role = BT_FLEET_ROLE_AS_SAID;
-    row->is_ours = false;
+    row->is_ours = row->is_refused = false;
+    row->again_ms = 0;
     row->stamp = w->stamp + 1;
     bt_fleet_row_put(fleet, row);
 }

@@ -103,6 +103,8 @@ static const char *read_addresses(const unsigned char *p, size_t n, struct socka
         read_v4(p + BT_PROXY_FIXED, addr_p);
     else if (family == 2)
         read_v6(p + BT_PROXY_FIXED, addr_p);
+    else
+        addr_p->ss_family = AF_UNIX; /* a client's, who has no address */
     return check_tlvs(p, BT_PROXY_FIXED + sizes[family], n);
 }
 

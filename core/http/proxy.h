@@ -18,7 +18,7 @@
 #define BT_PROXY_WAITING_MAX 1024U
 
 /* What the first n bytes say. Returns the header's length; BT_E_AGAIN: more is needed; BT_E_HTTP: it is none, why_p (static) says why.
- * *addr_p: AF_UNSPEC = the connection is the proxy's own (LOCAL, or an address of a kind that has no meaning here). */
+ * *addr_p: AF_UNSPEC = the connection is the proxy's own (LOCAL); AF_UNIX = a client's of whom it tells no address, and who is believed no header. */
 int bt_proxy_parse(const unsigned char *p, size_t n, struct sockaddr_storage *addr_p,
                    const char **why_p);
 

@@ -127,12 +127,16 @@ static const struct sockaddr_storage *name_peer(bt_server_conn_t *c, int fd,
 {
     socklen_t len = sizeof(*own);
 
-    if (client != NULL)
+    const bool is_nameless = client != NULL && client->ss_family == AF_UNIX; /* proxy.h */
+
+    if (client != NULL && !is_nameless)
         *own = *client;
     else if (getpeername(fd, (struct sockaddr *) own, &len) != 0)
         return NULL;
     if (uv_ip_name((const struct sockaddr *) own, c->x.peer, sizeof(c->x.peer)) != 0)
         c->x.peer[0] = '\0';
+    if (is_nameless)
+        return NULL;
     if (!bt_edge_is_proxy(c->x.server->config.edge, own))
         return own;
     memcpy(c->own_peer, c->x.peer, sizeof(c->own_peer));

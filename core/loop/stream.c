@@ -237,6 +237,8 @@ void bt_stream_go_on(bt_stream_t *s, int rc)
         consume(s, n);
         flush_queue(s);
     }
+    if (s->replay)
+        mark_dirty(s); /* flushing has taken it off the list */
     drain_events(s);
 }
 
@@ -358,7 +360,7 @@ void bt_stream_flush(bt_stream_t *s)
         return;
     bt_list_remove(&s->dirty_link);
     flush_queue(s);
-    if ((s->write_failed && !s->error_told) || is_drained(s) || is_sent(s))
+    if ((s->write_failed && !s->error_told) || is_drained(s) || is_sent(s) || s->replay)
         mark_dirty(s); /* the callback waits for the flush point */
 }
 

@@ -331,7 +331,7 @@ void bt_stream_replay(bt_stream_t *s)
     if (s->closing || !s->reading || s->cipher->has_rest)
         return;
     int rc = start_uv(s);
-    if (rc < 0)
+    if (rc < 0 && rc != UV_EALREADY) /* the user may have stopped and begun again meanwhile */
         bt_stream_end_reading(s, rc);
 }
 

@@ -42,6 +42,8 @@ static int on_new_session(SSL *ssl, SSL_SESSION *ticket)
 
     if (slot == NULL || !SSL_SESSION_is_resumable(ticket))
         return 0;
+    if (SSL_session_reused(ssl) && bt_tls_session_of(ssl)->generation != slot->generation)
+        return 0; /* what was verified by the CA before the last reload is no ticket past it */
     SSL_SESSION_free(slot->session);
     slot->session = ticket;
     if (!SSL_session_reused(ssl)) {
