@@ -16,7 +16,9 @@
 #include "admin/rollout_json.h"
 #include "admin/rooms.h"
 #include "admin/routes.h"
+#include "api/client.h"
 #include "base/err.h"
+#include "dispatch/identify.h"
 
 #include <stdlib.h>
 
@@ -152,37 +154,67 @@ static bool is_change(const bt_head_t *head)
     return head->method != BT_GET && head->method != BT_HEAD;
 }
 
-/* The admin key, or a key or token whose scopes say so. One that is known but may not do this is told which scope it lacks. */
-static void check_key(const bt_admin_t *admin, bt_exchange_t *x, bt_admin_request_t *request)
+static void name_who(bt_exchange_t *x, const bt_identity_t *who, bt_admin_request_t *request)
 {
-    const bt_head_t *head = &x->head;
-    const enum bt_scope_bit scope = is_change(head) ? BT_MAY_CHANGE_ADMIN : BT_MAY_READ_ADMIN;
-    bt_str_t given = bt_head_get(head, BT_STR("authorization"));
+    request->by = bt_arena_printf(&x->arena, "%s:%.*s", bt_identity_source_name(who->source),
+                                  BT_STR_ARG(who->id))
+                      .p;
+}
+
+/* One that is known but may not do this is told which scope it lacks. */
+static void check_scope(const bt_head_t *head, unsigned scopes, bt_admin_request_t *request)
+{
+    const bool changes = is_change(head);
+
+    request->authorized = true;
+    if ((scopes & (changes ? BT_MAY_CHANGE_ADMIN : BT_MAY_READ_ADMIN)) != 0 ||
+        request->refusal != NULL)
+        return;
+    request->refusal_status = 403;
+    request->refusal = changes ? "this key, token or certificate lacks the scope \"admin-write\""
+                               : "this key, token or certificate lacks the scope \"admin-read\"";
+}
+
+/* It says who asks in any case, and opens doors only where the operator has said which. */
+static void check_certificate(const bt_admin_t *admin, bt_exchange_t *x,
+                              bt_admin_request_t *request)
+{
     bt_identity_t who;
 
-    request->authorized = admin->config.api_key == NULL;
-    if (request->authorized || given.n < 7 || strncasecmp(given.p, "bearer ", 7) != 0)
+    if (!bt_identify_certificate(x, BT_TENANT_BY_NAME, &who))
+        return;
+    name_who(x, &who, request);
+    if (admin->config.certificate_scopes != 0)
+        check_scope(&x->head, admin->config.certificate_scopes, request);
+}
+
+/* The admin key, or a key or token whose scopes say so, or a certificate. */
+static void check_key(const bt_admin_t *admin, bt_exchange_t *x, bt_admin_request_t *request)
+{
+    bt_str_t given = bt_head_get(&x->head, BT_STR("authorization"));
+    bt_identity_t who;
+
+    const bool is_asked = admin->config.api_key != NULL;
+    request->authorized = !is_asked && admin->config.certificate_scopes == 0;
+    if (!is_asked || !bt_client_shows_key(&x->head))
+        check_certificate(admin, x, request);
+    if (request->authorized || !is_asked || given.n < 7 || strncasecmp(given.p, "bearer ", 7) != 0)
         return;
     given = bt_str_trim((bt_str_t){given.p + 7, given.n - 7});
     request->authorized = bt_str_is_secret(bt_str(admin->config.api_key), given);
     if (request->authorized || admin->checker == NULL ||
         bt_checker_check(admin->checker, given, bt_clock_wall_ms(), &who) != BT_AUTH_OK)
         return;
-    request->authorized = true;
-    request->by = bt_arena_printf(&x->arena, "%s:%.*s", bt_identity_source_name(who.source),
-                                  BT_STR_ARG(who.id))
-                      .p;
-    if ((who.scopes & scope) != 0 || request->refusal != NULL)
-        return;
-    request->refusal_status = 403;
-    request->refusal = is_change(head) ? "this key or token lacks the scope \"admin-write\""
-                                       : "this key or token lacks the scope \"admin-read\"";
+    name_who(x, &who, request);
+    check_scope(&x->head, who.scopes, request);
 }
 
 void bt_admin_check_origin(const bt_admin_t *admin, const bt_head_t *head,
                            bt_admin_request_t *request)
 {
-    const bt_origin_rules_t rules = {.has_key = admin->config.api_key != NULL,
+    /* A browser shows its user's certificate for any page, as it does not a key. */
+    const bt_origin_rules_t rules = {.has_key = admin->config.api_key != NULL &&
+                                                admin->config.certificate_scopes == 0,
                                      .listener = admin->config.listener,
                                      .names = admin->config.allowed_hosts};
 

@@ -27,6 +27,8 @@ typedef struct bt_admin_config {
     bt_dispatch_shared_t *shared;      /* its dispatchers are set before the first request comes */
     const char
         *api_key; /* asked of everything but /metrics and /health; NULL = nothing asked; borrowed */
+    unsigned
+        certificate_scopes; /* what a client's verified certificate may do without a key; 0 = it says only who it is */
     const char *listener; /* the name or address it is bound to; may be NULL; borrowed */
     const char *const *
         allowed_hosts; /* names that Host may be without a key; NULL-terminated, or NULL; borrowed */

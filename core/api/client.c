@@ -12,6 +12,12 @@ bt_str_t bt_client_key_given(const bt_head_t *head)
     return bt_head_get(head, BT_STR("x-api-key"));
 }
 
+bool bt_client_shows_key(const bt_head_t *head)
+{
+    return bt_head_find(head, BT_STR("authorization")) != NULL ||
+           bt_head_find(head, BT_STR("x-api-key")) != NULL;
+}
+
 bt_str_t bt_client_tenant(const bt_identity_t *identity, const bt_head_t *head)
 {
     const bt_str_t given =

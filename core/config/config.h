@@ -89,6 +89,8 @@ typedef struct bt_config {
     bool admin_metrics_only;              /* derived: beyond loopback without a key */
     bt_config_tls_t tls, admin_tls;       /* without certificates: plain */
     int tls_min_version, tls_client_auth; /* 1 = 1.3; 1 = optional */
+    int tls_client_tenant;                /* enum bt_certificate_tenant */
+    int admin_tls_client_scope; /* scope bits that a certificate has there without a key */
     char *tls_ciphers;
     char *worker_tls_ca, *worker_tls_cert, *worker_tls_key;
     bt_tls_client_config_t worker_tls; /* derived: the same */
@@ -148,7 +150,7 @@ typedef struct bt_config {
     bt_breaker_config_t breaker;
     bt_advisor_config_t advisor;
     bool role_switch_auto;
-    uint64_t role_check_ms; /* 0 = off */
+    uint64_t role_check_ms;        /* 0 = off */
     bt_dispatch_config_t dispatch; /* its strings are borrowed from above */
     bt_record_config_t record;     /* likewise */
     /* fleet */

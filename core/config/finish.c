@@ -716,7 +716,9 @@ static void derive_record(bt_config_t *c)
 static void derive_dispatch(bt_config_t *c)
 {
     bt_dispatch_config_t *d = &c->dispatch;
-    c->admin_metrics_only = c->admin_api_key == NULL && !bt_host_is_loopback(c->admin_host);
+    c->admin_metrics_only = c->admin_api_key == NULL && c->admin_tls_client_scope == 0 &&
+                            !bt_host_is_loopback(c->admin_host);
+    d->certificate_tenant = (enum bt_certificate_tenant) c->tls_client_tenant;
     c->monitor.api_key = c->api_key;
     c->monitor.path = c->health_path;
     d->access_log_json = c->log_format == BT_LOG_FORMAT_JSON;

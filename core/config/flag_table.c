@@ -486,12 +486,16 @@ const bt_flag_t bt_flags[] = {
      "clients must show a certificate of these authorities (PEM); followed as the file changes"},
     {"tls-client-allow", "NAME", BT_GROUP_TLS, false,
      SETTING(TEXTS(AT(tls.client_allow), AT(tls.client_allow_count), BT_CONFIG_TLS_ALLOW_MAX)),
-     "and of those, only with this name: CN:..., DNS:..., URI:..., IP:..., email:... or "
+     "and of those, only with this name: CN:..., O:..., DNS:..., URI:..., IP:..., email:... or "
      "subject:CN=...,O=...; * at its end stands for any rest; may be repeated"},
     {"tls-client-auth", "WHAT", BT_GROUP_TLS, false,
      SETTING(WORD(AT(tls_client_auth), bt_tls_client_auth)),
      "required (default); optional: who shows no certificate is served too, a wrong one is "
      "refused"},
+    {"tls-client-tenant", "WHAT", BT_GROUP_TLS, false,
+     SETTING(WORD(AT(tls_client_tenant), bt_tls_client_tenants)),
+     "the tenant of who shows a certificate and no key: name (default: its URI, else its CN, else "
+     "another name), organization; none: a certificate is no identity, keys are asked for too"},
     {"admin-tls-cert", "FILE", BT_GROUP_TLS, false,
      SETTING(PATHS(AT(admin_tls.certs), AT(admin_tls.cert_count), BT_TLS_PAIRS_MAX)),
      "the same for the admin port"},
@@ -504,6 +508,9 @@ const bt_flag_t bt_flags[] = {
      SETTING(TEXTS(AT(admin_tls.client_allow), AT(admin_tls.client_allow_count),
                    BT_CONFIG_TLS_ALLOW_MAX)),
      "as --tls-client-allow"},
+    {"admin-tls-client-scope", "SCOPE", BT_GROUP_TLS, false,
+     SETTING(WORD(AT(admin_tls_client_scope), bt_tls_admin_scopes)),
+     "what such a certificate may without a key: none (default), admin-read, admin-write"},
 
     {"worker-tls-ca", "FILE", BT_GROUP_TLS, false, SETTING(PATH(AT(worker_tls_ca))),
      "certificates of workers with https:// URLs must come from these authorities (the system's); "

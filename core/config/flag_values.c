@@ -49,6 +49,18 @@ const bt_word_t bt_tls_client_auth[] = {
     {"optional", 1, false},
     {NULL, 0, false},
 };
+const bt_word_t bt_tls_client_tenants[] = {
+    {"name", BT_TENANT_BY_NAME, false},
+    {"organization", BT_TENANT_BY_ORGANIZATION, false},
+    {"none", BT_TENANT_BY_NO_CERT, false},
+    {NULL, 0, false},
+};
+const bt_word_t bt_tls_admin_scopes[] = {
+    {"none", 0, false},
+    {"admin-read", BT_MAY_READ_ADMIN, false},
+    {"admin-write", BT_MAY_READ_ADMIN | BT_MAY_CHANGE_ADMIN, false},
+    {NULL, 0, false},
+};
 const bt_word_t bt_engine_words[] = {
     {"sglang", BT_ENGINE_SGLANG, false},
     {"vllm", BT_ENGINE_VLLM, false},

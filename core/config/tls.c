@@ -55,6 +55,12 @@ int bt_config_check_tls(const bt_config_t *c, char *err, size_t err_size)
         rc = check_listener(tls_at(c, &listeners[i]), &listeners[i], err, err_size);
     if (rc == 0 && c->tls_client_auth != 0 && c->tls.client_ca == NULL)
         rc = bt_err_refuse(err, err_size, "--tls-client-auth: only with --tls-client-ca");
+    if (rc == 0 && c->tls_client_tenant != 0 && c->tls.client_ca == NULL)
+        rc = bt_err_refuse(err, err_size, "--tls-client-tenant: only with --tls-client-ca");
+    if (rc == 0 && c->admin_tls_client_scope != 0 && c->admin_tls.client_ca == NULL)
+        rc = bt_err_refuse(err, err_size,
+                           "--admin-tls-client-scope: only with --admin-tls-client-ca: it would be "
+                           "anybody's");
     if (rc == 0 && (c->worker_tls_cert == NULL) != (c->worker_tls_key == NULL))
         rc = bt_err_refuse(err, err_size, "--worker-tls-%s: only with --worker-tls-%s",
                            c->worker_tls_cert != NULL ? "cert" : "key",

@@ -27,14 +27,18 @@
 
 /* Where a policy fails (an error, too long, workers that cannot serve): the default choice serves,
  * or the request ends. FIRST: serves where it is the request's first plan. */
+/* Whose tenant a client is that shows a certificate and no key: its name's, its organization's; or certificates name nobody. */
+enum bt_certificate_tenant { BT_TENANT_BY_NAME, BT_TENANT_BY_ORGANIZATION, BT_TENANT_BY_NO_CERT };
+
 enum bt_policy_on_error { BT_ON_ERROR_FIRST, BT_ON_ERROR_DEFAULT, BT_ON_ERROR_END };
 
 typedef struct bt_dispatch_config {
     bool debug_headers; /* x-baton-* answer headers */
     bool disable_retries;
     bool access_log, access_log_json;
-    const char *worker_api_key;     /* for workers; NULL = the client's key goes through */
-    bool asks_identity;             /* clients show keys or tokens, which workers never see */
+    const char *worker_api_key; /* for workers; NULL = the client's key goes through */
+    bool asks_identity;         /* clients show keys or tokens, which workers never see */
+    enum bt_certificate_tenant certificate_tenant;
     const char *admin_key;          /* opens the peers' worker paths on the client port */
     bool client_worker_api;         /* without an admin key they are open to everybody */
     const char *const *proxy_paths; /* --proxy-path, NULL-terminated or NULL */

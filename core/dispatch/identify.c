@@ -1,6 +1,7 @@
 #include "dispatch/identify.h"
 
 #include "dispatch/sink.h"
+#include "tls/server.h"
 
 enum bt_scope_bit bt_identify_scope(enum bt_route route)
 {
@@ -15,16 +16,39 @@ enum bt_scope_bit bt_identify_scope(enum bt_route route)
     }
 }
 
-enum bt_auth_refusal bt_identify(bt_dispatcher_t *d, const bt_head_t *head, enum bt_scope_bit scope,
+bool bt_identify_certificate(bt_exchange_t *x, enum bt_certificate_tenant by,
+                             bt_identity_t *identity_p)
+{
+    const char *name;
+    bt_tls_info_t info;
+
+    if (by == BT_TENANT_BY_NO_CERT || !bt_exchange_tls(x, &info) || info.peer == NULL)
+        return false;
+    const char *id = bt_tls_peer_id(info.peer);
+    name = by == BT_TENANT_BY_ORGANIZATION ? bt_tls_peer_organization(info.peer)
+                                           : bt_tls_peer_name(info.peer);
+    if (name == NULL) /* of no organization: not of one that is called as the client is */
+        name = id;
+    char *tenant = bt_arena_alloc(&x->arena, BT_TENANT_MAX + 1);
+    *identity_p = bt_identity_of_subject(bt_str(id), bt_tenant_of(bt_str(name), tenant));
+    return true;
+}
+
+/* A key that is shown has to be right, whatever the certificate says. Where nobody has keys of ours, those that clients send are the
+ * workers' business. The certificate of a listed proxy is not its clients'. */
+enum bt_auth_refusal bt_identify(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_scope_bit scope,
                                  bt_identity_t *identity_p)
 {
-    enum bt_auth_refusal refusal;
+    const bool asks = d->checker != NULL;
+    enum bt_auth_refusal refusal = BT_AUTH_OK;
 
     *identity_p = bt_identity_anonymous;
-    if (d->checker == NULL)
-        return BT_AUTH_OK;
-    refusal =
-        bt_checker_check(d->checker, bt_client_key_given(head), bt_clock_wall_ms(), identity_p);
+    const bool is_certified =
+        (!asks || !bt_client_shows_key(&x->head)) && x->proxy == NULL &&
+        bt_identify_certificate(x, d->shared->config.certificate_tenant, identity_p);
+    if (asks && !is_certified)
+        refusal = bt_checker_check(d->checker, bt_client_key_given(&x->head), bt_clock_wall_ms(),
+                                   identity_p);
     if (refusal == BT_AUTH_OK && (identity_p->scopes & scope) == 0)
         refusal = BT_AUTH_SCOPE;
     return refusal;

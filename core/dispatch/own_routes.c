@@ -101,7 +101,7 @@ static void abort_request(bt_dispatcher_t *d, bt_exchange_t *x, const bt_identit
 
 /* Traffic theft and SSRF in the wrong hands: with the admin key, or where there is none and a flag opens them. */
 /* *who_p: it was not the admin key. */
-static bool may_manage_workers(bt_dispatcher_t *d, const bt_exchange_t *x, bt_identity_t *identity,
+static bool may_manage_workers(bt_dispatcher_t *d, bt_exchange_t *x, bt_identity_t *identity,
                                const bt_identity_t **who_p)
 {
     const bt_dispatch_config_t *config = &d->shared->config;
@@ -116,7 +116,7 @@ static bool may_manage_workers(bt_dispatcher_t *d, const bt_exchange_t *x, bt_id
     if (bt_str_is_secret(bt_str(config->admin_key), bt_client_key_given(&x->head)))
         return true;
     *who_p = identity;
-    return d->checker != NULL && bt_identify(d, &x->head, scope, identity) == BT_AUTH_OK;
+    return d->checker != NULL && bt_identify(d, x, scope, identity) == BT_AUTH_OK;
 }
 
 bool bt_own_routes_handle(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route)
@@ -127,7 +127,7 @@ bool bt_own_routes_handle(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route ro
     const bt_identity_t *who = NULL;
     bt_identity_t identity;
 
-    if (keyed && (refusal = bt_identify(d, &x->head, scope, &identity)) != BT_AUTH_OK) {
+    if (keyed && (refusal = bt_identify(d, x, scope, &identity)) != BT_AUTH_OK) {
         bt_identify_refuse_exchange(d, x, refusal, scope);
         return true;
     }

@@ -185,7 +185,7 @@ static unsigned on_head(bt_exchange_t *x, const char **reason_p)
 
     if (!x->head.chunked && (!x->head.has_length || x->head.length <= SMALL_BODY_BYTES))
         return 0;
-    refusal = bt_identify(d, &x->head, BT_MAY_INFER, &identity);
+    refusal = bt_identify(d, x, BT_MAY_INFER, &identity);
     if (refusal != BT_AUTH_OK) {
         *reason_p = bt_identify_refusal(d, refusal, BT_MAY_INFER);
         return bt_auth_status(refusal);
@@ -261,7 +261,7 @@ static void on_request(bt_exchange_t *x)
         bt_answer_exchange(x, 503, "out of memory");
         return;
     }
-    refusal = bt_identify(d, &x->head, bt_identify_scope(route), &identity);
+    refusal = bt_identify(d, x, bt_identify_scope(route), &identity);
     r->identity = bt_identity_copy(&identity, &r->arena);
     if (is_refused(r, refusal, path_refusal))
         return;

@@ -58,6 +58,7 @@ static int attach_admin(bt_gateway_t *g)
         .advisor = g->advisor,
         .shared = &g->shared,
         .api_key = g->config->admin_api_key,
+        .certificate_scopes = (unsigned) g->config->admin_tls_client_scope,
         .metrics_only = g->config->admin_metrics_only,
         .listener = g->config->admin_host,
         .allowed_hosts = (const char *const *) g->config->admin_allowed_hosts,
@@ -393,7 +394,8 @@ static void log_start(const bt_gateway_t *g)
                     pool->encode.count,
                     pool->spec.policy != NULL ? pool->spec.policy : "least_load");
     }
-    if (!bt_host_is_loopback(c->host) && !c->dispatch.asks_identity)
+    if (!bt_host_is_loopback(c->host) && !c->dispatch.asks_identity &&
+        (c->tls.client_ca == NULL || c->tls_client_auth != 0))
         bt_log_warn("gateway",
                     "everybody who reaches %s:%u may use it: no --client-api-keys-file and no "
                     "--jwt-issuer",

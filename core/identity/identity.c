@@ -2,6 +2,8 @@
 
 #include "base/sha1.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define ADDRESSES (UINT64_C(1) << 63) /* owners that are addresses are above (api/client.h) */
@@ -109,12 +111,44 @@ uint64_t bt_identity_owner(bt_str_t kind, bt_str_t name)
     return owner != 0 ? owner : 1;
 }
 
+bt_str_t bt_tenant_of(bt_str_t name, char *out)
+{
+    const size_t room = BT_TENANT_MAX - 17; /* "-" and 16 digits */
+    size_t n = 0;
+
+    if (bt_tenant_is_name(name) && !bt_str_eq(name, BT_STR(BT_TENANT_ANONYMOUS))) {
+        memcpy(out, name.p, name.n);
+        return (bt_str_t){out, name.n};
+    }
+    for (size_t i = 0; i < name.n && n < room; i++) {
+        const bool is_fine = bt_tenant_is_name((bt_str_t){name.p + i, 1});
+        if (is_fine || (n > 0 && out[n - 1] != '-'))
+            out[n++] = is_fine ? name.p[i] : '-';
+    }
+    while (n > 0 && out[n - 1] == '-')
+        n--;
+    n += (size_t) snprintf(out + n, BT_TENANT_MAX + 1 - n, "%s%016" PRIx64, n > 0 ? "-" : "",
+                           bt_identity_owner(BT_STR("tenant:"), name));
+    return (bt_str_t){out, name.n > 0 ? n : 0};
+}
+
+/* Not through the middle of a character. */
+static bt_str_t cut(bt_str_t text)
+{
+    if (text.n <= BT_IDENTITY_ID_MAX)
+        return text;
+    text.n = BT_IDENTITY_ID_MAX;
+    while (text.n > 0 && ((unsigned char) text.p[text.n] & 0xc0) == 0x80)
+        text.n--;
+    return text;
+}
+
 bt_identity_t bt_identity_of_subject(bt_str_t subject, bt_str_t tenant)
 {
     return (bt_identity_t){.source = BT_IDENTITY_MTLS,
                            .scopes = BT_MAY_AS_CLIENT,
                            .owner = bt_identity_owner(BT_STR("mtls:"), subject),
-                           .id = subject,
+                           .id = cut(subject),
                            .tenant = tenant.n > 0 ? tenant : BT_STR("mtls"),
                            .scope_names = BT_STR(BT_SCOPES_CLIENT)};
 }

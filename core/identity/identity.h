@@ -44,6 +44,9 @@ bool bt_scopes_next(bt_str_t *names, bt_str_t *name_p);
 #define BT_TENANT_ANONYMOUS "anonymous"
 /* 1 to BT_TENANT_MAX letters, digits, '_', '-', '.'. */
 bool bt_tenant_is_name(bt_str_t name);
+/* The tenant of whom others have named: that name, where a tenant can have it, else what a tenant can have of it and 63 bits of its hash, so
+ * that two names are never one tenant. Empty: none. out: of BT_TENANT_MAX + 1 bytes. */
+bt_str_t bt_tenant_of(bt_str_t name, char *out);
 
 typedef struct bt_identity {
     enum bt_identity_source source;
@@ -63,8 +66,8 @@ extern const bt_identity_t bt_identity_anonymous;
 const bt_identity_t *bt_identity_copy(const bt_identity_t *from, bt_arena_t *arena);
 /* May it use this model? One that is not named is none of those that a list names. */
 bool bt_identity_may_use(const bt_identity_t *identity, bt_str_t model);
-/* Of a verified client certificate: its subject or SAN, as the TLS listener reads it. tenant: of the allow-list's row, or
- * BT_STR_NULL. Borrows both. */
+/* Of a verified client certificate: the name that tells it from others (bt_tls_peer_id; above BT_IDENTITY_ID_MAX its id is cut), and its
+ * tenant, or BT_STR_NULL. It may what a client may, and never what an operator may. Borrows both. */
 bt_identity_t bt_identity_of_subject(bt_str_t subject, bt_str_t tenant);
 /* 63 bits of a hash of kind and name: what owners are. Never 0. */
 uint64_t bt_identity_owner(bt_str_t kind, bt_str_t name);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const kinds[] = {"subject:", "CN:", "DNS:", "URI:", "IP:", "email:", NULL};
+static const char *const kinds[] = {"subject:", "CN:", "O:", "DNS:", "URI:", "IP:", "email:", NULL};
 
 static bool is_clean(const char *p, size_t n)
 {
@@ -53,17 +53,18 @@ static bool add_subject(bt_tls_peer_t *peer, X509 *certificate)
     return is_done;
 }
 
-static bool add_common_names(bt_tls_peer_t *peer, X509 *certificate)
+/* nid: of the subject's parts. */
+static bool add_parts(bt_tls_peer_t *peer, X509 *certificate, int nid, const char *kind)
 {
     X509_NAME *subject = X509_get_subject_name(certificate);
     bool is_done = true;
     int at = -1;
 
-    while (is_done && (at = X509_NAME_get_index_by_NID(subject, NID_commonName, at)) >= 0) {
+    while (is_done && (at = X509_NAME_get_index_by_NID(subject, nid, at)) >= 0) {
         unsigned char *p = NULL;
         int n = ASN1_STRING_to_UTF8(&p, X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
         if (n > 0)
-            is_done = add(peer, "CN:", (const char *) p, (size_t) n);
+            is_done = add(peer, kind, (const char *) p, (size_t) n);
         OPENSSL_free(p);
     }
     return is_done;
@@ -115,7 +116,8 @@ bt_tls_peer_t *bt_tls_peer_new(X509 *certificate)
     if (peer == NULL)
         return NULL;
     peer->subject = "";
-    if (add_subject(peer, certificate) && add_common_names(peer, certificate) &&
+    if (add_subject(peer, certificate) && add_parts(peer, certificate, NID_commonName, "CN:") &&
+        add_parts(peer, certificate, NID_organizationName, "O:") &&
         add_alternatives(peer, certificate))
         return peer;
     bt_tls_peer_free(peer);
@@ -149,12 +151,57 @@ bool bt_tls_peer_is_one_of(const bt_tls_peer_t *peer, const char *const *pattern
     return false;
 }
 
+/* ---- what it is called ---- */
+
+static const char *first_of(const bt_tls_peer_t *peer, const char *kind)
+{
+    for (unsigned i = 0; i < peer->count; i++)
+        if (strncmp(peer->names[i], kind, strlen(kind)) == 0)
+            return peer->names[i];
+    return NULL;
+}
+
+static const char *first_other(const bt_tls_peer_t *peer)
+{
+    for (unsigned i = 0; i < peer->count; i++)
+        if (strncmp(peer->names[i], "subject:", 8) != 0 && strncmp(peer->names[i], "O:", 2) != 0)
+            return peer->names[i];
+    return peer->count > 0 ? peer->names[0] : "subject:-";
+}
+
+const char *bt_tls_peer_id(const bt_tls_peer_t *peer)
+{
+    const char *uri = first_of(peer, "URI:");
+
+    if (uri != NULL)
+        return uri;
+    return first_of(peer, "CN:") != NULL ? peer->names[0] : first_other(peer);
+}
+
+const char *bt_tls_peer_name(const bt_tls_peer_t *peer)
+{
+    const char *name = first_of(peer, "URI:");
+
+    if (name == NULL)
+        name = first_of(peer, "CN:");
+    if (name == NULL)
+        name = first_other(peer);
+    return strchr(name, ':') + 1;
+}
+
+const char *bt_tls_peer_organization(const bt_tls_peer_t *peer)
+{
+    const char *name = first_of(peer, "O:");
+
+    return name != NULL ? name + 2 : NULL;
+}
+
 const char *bt_tls_pattern_error(const char *pattern)
 {
     for (const char *const *kind = kinds; *kind != NULL; kind++)
         if (strncmp(pattern, *kind, strlen(*kind)) == 0 && pattern[strlen(*kind)] != '\0')
             return NULL;
-    return "begins with none of subject:, CN:, DNS:, URI:, IP:, email:";
+    return "begins with none of subject:, CN:, O:, DNS:, URI:, IP:, email:";
 }
 
 const char *bt_tls_verify_text(long result)

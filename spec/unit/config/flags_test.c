@@ -276,6 +276,19 @@ static void tls(void **state)
            "--admin-tls-client-allow URI:u",
            IS(c.admin_tls.certs[0], "a") && IS(c.admin_tls.keys[0], "k") &&
                IS(c.admin_tls.client_ca, "ca") && IS(c.admin_tls.client_allow[0], "URI:u"));
+    EXPECT("", c.tls_client_tenant == BT_TENANT_BY_NAME && c.admin_tls_client_scope == 0 &&
+                   !c.admin_metrics_only);
+    EXPECT("--tls-cert a --tls-key a --tls-client-ca ca --tls-client-tenant organization",
+           c.dispatch.certificate_tenant == BT_TENANT_BY_ORGANIZATION);
+    EXPECT("--tls-cert a --tls-key a --tls-client-ca ca --tls-client-tenant none",
+           c.dispatch.certificate_tenant == BT_TENANT_BY_NO_CERT);
+    /* beyond loopback there is a key, or a certificate that counts */
+    EXPECT("--admin-tls-cert a --admin-tls-key k --admin-tls-client-ca ca --admin-host 0.0.0.0",
+           c.admin_metrics_only);
+    EXPECT("--admin-tls-cert a --admin-tls-key k --admin-tls-client-ca ca --admin-host 0.0.0.0 "
+           "--admin-tls-client-scope admin-write",
+           !c.admin_metrics_only &&
+               c.admin_tls_client_scope == (BT_MAY_READ_ADMIN | BT_MAY_CHANGE_ADMIN));
     EXPECT("--tls-cert-path a --tls-key-path k", IS(c.tls.certs[0], "a") && IS(c.tls.keys[0], "k"));
     EXPECT("--server-cert-path a --server-key-path k",
            IS(c.tls.certs[0], "a") && IS(c.tls.keys[0], "k"));
@@ -289,6 +302,9 @@ static void tls(void **state)
     refuses("--tls-client-ca f", "--tls-client-ca: only with --tls-cert");
     refuses("--tls-cert a --tls-key k --tls-client-allow CN:x", "--tls-client-allow: only with ");
     refuses("--tls-cert a --tls-key k --tls-client-auth optional", "--tls-client-auth: only with ");
+    refuses("--tls-client-tenant none", "--tls-client-tenant: only with --tls-client-ca");
+    refuses("--admin-tls-cert a --admin-tls-key k --admin-tls-client-scope admin-read",
+            "--admin-tls-client-scope: only with --admin-tls-client-ca");
     refuses("--tls-cert a --tls-key k --tls-client-ca f --tls-client-allow web",
             "--tls-client-allow: \"web\" begins with none of ");
 }

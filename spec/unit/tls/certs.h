@@ -26,7 +26,8 @@ struct cert {
 
 /* What a certificate is made of; zero: a server's for localhost and 127.0.0.1, valid for a day, signed by itself. */
 struct wish {
-    const char *cn, *san, *usage;
+    const char *cn, *san, *usage; /* cn "": none; san "": none */
+    const char *organization;
     const struct cert *issuer; /* NULL: itself */
     bool is_ca;
     unsigned rsa_bits; /* 0: ECDSA P-256 */
@@ -90,8 +91,12 @@ static inline void make_cert(struct cert *c, const char *name, struct wish w)
     X509_gmtime_adj(X509_getm_notBefore(x), w.from_s != 0 ? w.from_s : -3600);
     X509_gmtime_adj(X509_getm_notAfter(x), w.to_s != 0 ? w.to_s : 86400);
     X509_set_pubkey(x, c->key);
-    X509_NAME_add_entry_by_txt(X509_get_subject_name(x), "CN", MBSTRING_ASC,
-                               (const unsigned char *) (w.cn != NULL ? w.cn : name), -1, -1, 0);
+    if (w.cn == NULL || w.cn[0] != '\0')
+        X509_NAME_add_entry_by_txt(X509_get_subject_name(x), "CN", MBSTRING_ASC,
+                                   (const unsigned char *) (w.cn != NULL ? w.cn : name), -1, -1, 0);
+    if (w.organization != NULL)
+        X509_NAME_add_entry_by_txt(X509_get_subject_name(x), "O", MBSTRING_ASC,
+                                   (const unsigned char *) w.organization, -1, -1, 0);
     X509 *issuer = w.issuer != NULL ? w.issuer->x509 : x;
     X509_set_issuer_name(x, X509_get_subject_name(issuer));
     extend(x, issuer, NID_basic_constraints, w.is_ca ? "critical,CA:TRUE" : "critical,CA:FALSE");
@@ -100,8 +105,9 @@ static inline void make_cert(struct cert *c, const char *name, struct wish w)
         extend(x, issuer, NID_authority_key_identifier, "keyid:always");
     if (!w.is_ca) {
         extend(x, issuer, NID_ext_key_usage, w.usage != NULL ? w.usage : "serverAuth");
-        extend(x, issuer, NID_subject_alt_name,
-               w.san != NULL ? w.san : "DNS:localhost,IP:127.0.0.1");
+        if (w.san == NULL || w.san[0] != '\0')
+            extend(x, issuer, NID_subject_alt_name,
+                   w.san != NULL ? w.san : "DNS:localhost,IP:127.0.0.1");
     }
     assert_true(X509_sign(x, w.issuer != NULL ? w.issuer->key : c->key, EVP_sha256()) > 0);
     write_pem(c, name);
