@@ -23,8 +23,6 @@ bt_require(openssl "openssl>=3.0" libssl-dev)
 bt_require(cares "libcares>=1.18" libc-ares-dev)
 bt_require(nghttp2 "libnghttp2>=1.52" libnghttp2-dev)
 bt_require(curl "libcurl>=7.77" libcurl4-openssl-dev)
-# Optional: TLS to Redis.
-pkg_check_modules(hiredis_ssl QUIET IMPORTED_TARGET GLOBAL "hiredis_ssl>=1.0")
 find_package(Llhttp)
 if(NOT Llhttp_FOUND)
   message(FATAL_ERROR "llhttp not found: install the Debian package libllhttp-dev or node-llhttp")

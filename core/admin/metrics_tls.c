@@ -1,6 +1,7 @@
 /* metrics_tls.c - handshakes by side, and when certificates expire. */
 #include "admin/metrics.h"
 
+#include "store/store.h"
 #include "tls/client.h"
 #include "tls/server.h"
 
@@ -12,12 +13,13 @@ static uint64_t load(const _Atomic uint64_t *value)
 /* Who the other end is. */
 typedef struct side {
     const char *name;
-    bt_tls_server_t *server; /* NULL: we are its client */
+    bt_tls_server_t *server;       /* NULL: we are its client */
+    const bt_tls_counts_t *counts; /* of ours as a client */
 } side_t;
 
 static const bt_tls_counts_t *counts_of(const side_t *side)
 {
-    return side->server != NULL ? bt_tls_server_counts(side->server) : bt_tls_client_counts();
+    return side->server != NULL ? bt_tls_server_counts(side->server) : side->counts;
 }
 
 static void write_handshakes(bt_prom_t *p, const side_t *side)
@@ -77,15 +79,19 @@ void bt_metrics_tls(bt_prom_t *p, bt_tls_server_t *clients, bt_tls_server_t *adm
         {"baton_tls_certificate_expiry_seconds", "gauge",
          "When each certificate expires, in seconds since 1970", write_expiry, true},
     };
-    const side_t sides[] = {{"client", clients}, {"admin", admin}, {"worker", NULL}};
-    const bool has_workers = bt_tls_clients_are_there();
+    const side_t sides[] = {{"client", clients, NULL},
+                            {"admin", admin, NULL},
+                            {"worker", NULL, bt_tls_client_counts()},
+                            {"store", NULL, bt_store_tls_counts()}};
+    const bool is_client = bt_tls_clients_are_there();
 
-    if (clients == NULL && admin == NULL && !has_workers)
+    if (clients == NULL && admin == NULL && !is_client)
         return;
     for (unsigned r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
         bt_prom_family(p, rows[r].name, rows[r].type, rows[r].help);
         for (unsigned i = 0; i < sizeof(sides) / sizeof(sides[0]); i++)
-            if (sides[i].server != NULL || (i == 2 && has_workers && !rows[r].is_served))
+            if (sides[i].server != NULL ||
+                (sides[i].counts != NULL && is_client && !rows[r].is_served))
                 rows[r].write(p, &sides[i]);
     }
 }

@@ -329,7 +329,8 @@ const bt_flag_t bt_flags[] = {
     {"redis-password-file", "FILE", BT_GROUP_FLEET, false, SETTING(PATH(AT(redis_password_file))),
      "its first line; or the environment's BATON_REDIS_PASSWORD"},
     {"redis-tls-ca", "FILE", BT_GROUP_FLEET, false, SETTING(PATH(AT(redis_tls_ca))),
-     "who may sign the server's certificate (the system's)"},
+     "who may sign the server's certificate (the system's); followed as the file changes, as are "
+     "the next two"},
     {"redis-tls-cert", "FILE", BT_GROUP_FLEET, false, SETTING(PATH(AT(redis_tls_cert))),
      "our own certificate, where the server asks for one"},
     {"redis-tls-key", "FILE", BT_GROUP_FLEET, false, SETTING(PATH(AT(redis_tls_key))),

@@ -56,9 +56,10 @@ static void tell_client(void *user, int rc, const char *err)
 {
     (void) user;
     if (rc < 0)
-        bt_log_error("gateway", "TLS to workers: the certificates stay as they were: %s", err);
+        bt_log_error("gateway", "TLS to workers or Redis: the certificates stay as they were: %s",
+                     err);
     else
-        bt_log_info("gateway", "TLS to workers: certificates are read again");
+        bt_log_info("gateway", "TLS to workers or Redis: certificates are read again");
 }
 
 static void look(bt_offload_t *work)

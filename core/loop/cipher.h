@@ -1,8 +1,9 @@
 /* cipher.h - what encrypts a stream's bytes, seen from the stream. The stream's user writes and reads as on a plain one.
  *
- * Owner: the stream, from bt_stream_set_cipher on; it is embedded in the session of whoever knows the protocol (core/tls).
+ * Owner: its carrier: the stream, from bt_stream_set_cipher on, or whoever else has a socket (core/store). It is embedded in the session of
+ *        whoever knows the protocol (core/tls).
  * Life:  set_cipher -> handshake -> up -> end -> free, before the stream's on_closed.
- * Flow:  ciphertext that has come lies in `in` and is used from its front; ciphertext to be sent goes to bt_cipher_send at once.
+ * Flow:  ciphertext that has come lies in `in` and is used from its front; ciphertext to be sent goes to the carrier's send at once.
  *        A reader that stops leaves the rest in `in`, and in the session; it is read again before the socket is.
  * Cost:  small slices of one turn are copied together into one record; what the kernel does not take is kept, and nothing more is
  *        encrypted until it has left.
@@ -30,7 +31,8 @@ typedef struct bt_cipher_ops {
 
 struct bt_cipher {
     const bt_cipher_ops_t *ops;
-    bt_stream_t *stream;
+    int (*send)(void *carrier, const char *p, size_t n); /* all of it, as it is, or an error */
+    void *carrier;
     const char *in; /* in_n bytes of in_buf */
     size_t in_n;
     bt_buf_t *in_buf;
@@ -44,8 +46,5 @@ struct bt_cipher {
     bool has_rest;     /* the reader stopped before all was read */
     bool has_ended;    /* end was called */
 };
-
-/* For the session: sends n bytes as they are. < 0: the stream cannot. */
-int bt_cipher_send(bt_cipher_t *c, const char *p, size_t n);
 
 #endif

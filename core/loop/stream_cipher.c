@@ -1,6 +1,6 @@
 /* stream_cipher.c - a stream's bytes on their way through its cipher.
  *
- *      write -> [queue] -> flush -> record -> cipher -> bt_cipher_send -> socket
+ *      write -> [queue] -> flush -> record -> cipher -> send_ciphertext -> socket
  *                                                              |  ^
  *                                                  full: out --+  +-- uv_write, on_written
  *
@@ -82,9 +82,10 @@ static int keep_out(bt_cipher_t *c, const char *p, size_t n)
     return rc;
 }
 
-int bt_cipher_send(bt_cipher_t *c, const char *p, size_t n)
+static int send_ciphertext(void *carrier, const char *p, size_t n)
 {
-    bt_stream_t *s = c->stream;
+    bt_stream_t *s = carrier;
+    bt_cipher_t *c = s->cipher;
     ssize_t sent = 0;
 
     if (s->closing || s->write_failed || !s->connected)
@@ -339,7 +340,8 @@ void bt_stream_replay(bt_stream_t *s)
 
 void bt_stream_set_cipher(bt_stream_t *s, bt_cipher_t *cipher)
 {
-    cipher->stream = s;
+    cipher->send = send_ciphertext;
+    cipher->carrier = s;
     s->cipher = cipher;
 }
 

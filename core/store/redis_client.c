@@ -151,6 +151,7 @@ int bt_redis_client_open(bt_redis_client_t *client, bt_redis_conn_t **conn_p, co
                                 .username = store->username,
                                 .password = store->password,
                                 .tls = shared->tls,
+                                .tls_name = shared->tls_name,
                                 .turn = client->turn,
                                 .must_be_master = is_sentinel(client),
                                 .must_be_cluster = bt_redis_is_cluster(client),
@@ -472,7 +473,8 @@ static void close_redis(bt_store_t *store)
 {
     bt_redis_store_t *shared = store->inner;
 
-    bt_redis_tls_free(shared->tls);
+    bt_tls_client_unref(shared->tls);
+    free(shared->tls_name);
     free(shared);
 }
 
@@ -485,6 +487,18 @@ const bt_store_kind_t bt_store_redis_kind = {.client_make = client_make,
                                              .client_stop = client_stop,
                                              .close = close_redis};
 
+static int use_tls(bt_redis_store_t *shared, const bt_store_config_t *config, char *err,
+                   size_t err_size)
+{
+    const bt_tls_client_config_t files = {
+        .ca = config->tls_ca_file, .cert = config->tls_cert_file, .key = config->tls_key_file};
+
+    if (config->tls_server_name != NULL &&
+        (shared->tls_name = bt_str_dup(bt_str(config->tls_server_name))) == NULL)
+        return BT_E_NOMEM;
+    return bt_tls_client_get(&shared->tls, &files, err, err_size);
+}
+
 int bt_store_redis_open(bt_store_t *store, const bt_store_config_t *config, char *err,
                         size_t err_size)
 {
@@ -494,8 +508,9 @@ int bt_store_redis_open(bt_store_t *store, const bt_store_config_t *config, char
         return BT_E_NOMEM;
     if (store->where.scheme == BT_STORE_URL_TLS ||
         store->where.scheme == BT_STORE_URL_CLUSTER_TLS) {
-        int rc = bt_redis_tls_new(&shared->tls, config, err, err_size);
+        int rc = use_tls(shared, config, err, err_size);
         if (rc != 0) {
+            free(shared->tls_name);
             free(shared);
             return rc;
         }

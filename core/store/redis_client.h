@@ -72,7 +72,8 @@ struct bt_redis_client {
 
 /* What a Redis store shares among its clients: store->inner. */
 typedef struct bt_redis_store {
-    bt_redis_tls_t *tls;
+    bt_tls_client_t *tls; /* NULL: plain */
+    char *tls_name;       /* whom the certificate must be for; NULL: the host dialled */
 } bt_redis_store_t;
 
 /* redis_client.c */

@@ -1,18 +1,20 @@
-/* redis_conn.c - hiredis' context, reader and buffers on our own descriptor and uv_poll.
+/* redis_conn.c - hiredis' reader on our own descriptor and uv_poll.
  *
- *      RESOLVING -> CONNECTING -> GREETING -> UP      any of them -> CLOSING -> freed
+ *      RESOLVING -> CONNECTING -> SHAKING -> GREETING -> UP      any of them -> CLOSING -> freed
  *
  * Not hiredis' asynchronous layer: it asserts (and so ends the process) when a server sends a reply that nobody asked for, it allocates per command, and 0.14
- * resolves names blocking and has no deadlines. What is left of it here is a queue of calls, which is intrusive this way.
+ * resolves names blocking and has no deadlines. Nor its context, which has TLS in some versions only. What is left of both here is a queue of calls, which is
+ * intrusive this way, and redis_wire.c.
  *
- * Commands gather in the context's output and leave with one write at the end of the turn; only what the kernel did not take waits for room. A reply belongs to
+ * Commands gather in the wire and leave with one write at the end of the turn; only what the kernel did not take waits for room. A reply belongs to
  * the call at the queue's head, whether its op still waits or not: late replies are dropped in order. What the server has to answer for begins when a call's turn
- * ends and it goes to the socket, full or not: before that nobody but this loop has kept it waiting. The context is freed in the poll handle's close callback,
+ * ends and it goes to the socket, full or not: before that nobody but this loop has kept it waiting. The wire is closed in the poll handle's close callback,
  * so a callback that closes the connection it is called from finds everything still there.
  */
 #include "store/redis_conn.h"
 
 #include "store/redis_greeting.h"
+#include "store/redis_wire.h"
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -30,7 +32,6 @@
 #include <unistd.h>
 
 #define HOST_MAX 256
-#define READ_BYTES ((size_t) 16 * 1024) /* hiredis reads at most so much at once */
 #define READS_PER_TURN 8
 #define REPLY_BYTES_MAX ((size_t) 64 << 20)
 #define REPLY_ROWS_MAX 1000000
@@ -41,7 +42,7 @@ typedef size_t array_size_t;
 typedef int array_size_t;
 #endif
 
-enum state { RESOLVING, CONNECTING, GREETING, UP, CLOSING };
+enum state { RESOLVING, CONNECTING, SHAKING, GREETING, UP, CLOSING };
 
 struct bt_redis_conn {
     bt_loop_t *loop;
@@ -54,13 +55,11 @@ struct bt_redis_conn {
     bt_resolve_t resolve;
     bool is_resolving, has_poll, is_broken;
     bool has_more; /* the last reading stopped at its own bound */
-    int fd;        /* until the context has it */
     uv_poll_t poll;
     int events; /* what poll waits for */
-    redisContext *c;
+    bt_redis_wire_t wire;
     redisReplyObjectFunctions functions; /* hiredis' own, but for arrays, which get a bound */
     void *(*make_array)(const redisReadTask *task, array_size_t n); /* hiredis' own */
-    void *session;
     bt_list_t calls;
     bt_redis_call_t greet;
     unsigned unsent; /* commands that no write has carried yet */
@@ -78,10 +77,7 @@ static void free_conn(bt_redis_conn_t *conn)
 
     if (conn->is_resolving || conn->has_poll)
         return; /* the other one comes back here */
-    if (conn->c != NULL)
-        redisFree(conn->c);
-    else if (conn->fd >= 0)
-        close(conn->fd);
+    bt_redis_wire_close(&conn->wire);
     free(conn);
     on_freed(user);
 }
@@ -141,34 +137,41 @@ static void fail(bt_redis_conn_t *conn, const char *fmt, ...)
     go(conn, false);
 }
 
-/* The reason why the connection is no good, from whoever knows best: the session, the socket, hiredis. */
-static void fail_of_socket(bt_redis_conn_t *conn, const char *when)
+/* rc: of the wire. */
+static void fail_of_wire(bt_redis_conn_t *conn, const char *when, int rc)
 {
-    const char *tls_why = conn->session != NULL ? bt_redis_tls_why(conn->session) : NULL;
+    const char *tls_why = bt_redis_wire_why(&conn->wire);
+
+    if (tls_why != NULL)
+        fail(conn, "TLS: %s", tls_why);
+    else if (rc == UV_EOF && conn->state == SHAKING)
+        fail(conn, "TLS: it closed the connection during the handshake");
+    else if (rc == UV_EOF)
+        fail(conn, "%s: it closed the connection", when);
+    else if (rc == BT_E_TLS)
+        fail(conn, "TLS: the session is broken");
+    else
+        fail(conn, "%s: %s", when, rc == BT_E_NOMEM ? bt_err_text(rc) : strerror(-rc));
+}
+
+static int error_of(int fd)
+{
     int error = 0;
     socklen_t n = sizeof(error);
 
-    if (conn->c->err == 0)
-        getsockopt(conn->c->fd, SOL_SOCKET, SO_ERROR, &error, &n);
-    if (tls_why != NULL)
-        fail(conn, "TLS: %s", tls_why);
-    else if (error != 0)
-        fail(conn, "%s: %s", when, strerror(error));
-    else if (conn->c->err == REDIS_ERR_EOF)
-        fail(conn, "%s: it closed the connection", when);
-    else
-        fail(conn, "%s: %s", when, conn->c->err != 0 ? conn->c->errstr : "no reason given");
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) != 0 ? errno : error;
 }
 
 static void read_in(bt_redis_conn_t *conn);
 
 /* Its last words, if any lie in the socket, are the better reason. */
-static void lost(bt_redis_conn_t *conn)
+static void lost(bt_redis_conn_t *conn, int rc)
 {
-    conn->c->err = 0;
     read_in(conn);
-    if (conn->state != CLOSING)
-        fail_of_socket(conn, "the connection is lost");
+    if (conn->state == CLOSING)
+        return;
+    const int error = error_of(conn->wire.fd);
+    fail_of_wire(conn, "the connection is lost", error != 0 ? -error : rc);
 }
 
 /* ---- writing ---- */
@@ -184,17 +187,14 @@ static void wait_for(bt_redis_conn_t *conn, int events)
 
 static void write_out(bt_redis_conn_t *conn)
 {
-    int done = 0;
-
     if (conn->unsent > 0 && conn->target.round_trips != NULL)
         bt_store_count(conn->target.round_trips);
     conn->unsent = 0;
-    if (redisBufferWrite(conn->c, &done) != REDIS_OK) {
-        lost(conn);
-        return;
-    }
-    bool wants_room = !done && !(conn->session != NULL && bt_redis_tls_wants_read(conn->session));
-    wait_for(conn, wants_room ? UV_READABLE | UV_WRITABLE : UV_READABLE);
+    int rc = bt_redis_wire_write(&conn->wire);
+    if (rc == 0 || rc == BT_E_AGAIN)
+        wait_for(conn, rc == 0 ? UV_READABLE : UV_READABLE | UV_WRITABLE);
+    else
+        lost(conn, rc);
 }
 
 /* A socket without room is the server's doing: it does not read. */
@@ -228,7 +228,7 @@ static void send_call(bt_redis_conn_t *conn, bt_redis_call_t *call, bt_str_t byt
     call->sent_us = 0;
     bt_list_init(&call->link);
     bt_list_push(&conn->calls, &call->link);
-    if (redisAppendFormattedCommand(conn->c, bytes.p, bytes.n) != REDIS_OK)
+    if (bt_redis_wire_put(&conn->wire, bytes) < 0)
         conn->is_broken = true;
     conn->unsent++;
     bt_loop_later(conn->loop, &conn->flush);
@@ -283,6 +283,12 @@ static void greet_next(bt_redis_conn_t *conn)
     bt_text_fini(&text);
 }
 
+static void begin_greeting(bt_redis_conn_t *conn)
+{
+    conn->state = GREETING;
+    greet_next(conn);
+}
+
 /* ---- reading ---- */
 /* Redis 7 ends an error from inside a script with " script: <its name>, on @user_script:<line>.", which says nothing to people. */
 static void cut_script(redisReply *reply)
@@ -327,8 +333,8 @@ static void take_replies(bt_redis_conn_t *conn)
     void *reply = NULL;
 
     while (conn->state != CLOSING) {
-        if (redisGetReplyFromReader(conn->c, &reply) != REDIS_OK) {
-            fail(conn, "it speaks no Redis: %s", conn->c->errstr);
+        if (redisReaderGetReply(conn->wire.reader, &reply) != REDIS_OK) {
+            fail(conn, "it speaks no Redis: %s", conn->wire.reader->errstr);
             return;
         }
         if (reply == NULL)
@@ -336,7 +342,7 @@ static void take_replies(bt_redis_conn_t *conn)
         take_reply(conn, reply);
         freeReplyObject(reply);
     }
-    if (conn->state != CLOSING && conn->c->reader->len > REPLY_BYTES_MAX)
+    if (conn->state != CLOSING && conn->wire.reader->len > REPLY_BYTES_MAX)
         fail(conn, "an answer is larger than %zu bytes", REPLY_BYTES_MAX);
 }
 
@@ -344,26 +350,28 @@ static void read_in(bt_redis_conn_t *conn)
 {
     conn->has_more = true;
     for (int i = 0; i < READS_PER_TURN && conn->state != CLOSING; i++) {
-        size_t before = conn->c->reader->len;
-        if (redisBufferRead(conn->c) != REDIS_OK) {
-            fail_of_socket(conn, conn->state == UP ? "the connection is lost" : "connecting");
+        ssize_t got = bt_redis_wire_read(&conn->wire);
+        if (got < 0) {
+            fail_of_wire(conn, conn->state == UP ? "the connection is lost" : "connecting",
+                         (int) got);
             return;
         }
-        size_t got = conn->c->reader->len - before;
+        if (conn->state == SHAKING && bt_redis_wire_is_up(&conn->wire))
+            begin_greeting(conn);
         take_replies(conn);
-        if (got < READ_BYTES) {
+        if ((size_t) got < BT_REDIS_READ_BYTES && conn->wire.ended == 0) {
             conn->has_more = false;
             break;
         }
     }
-    /* A session may have waited for these bytes to go on writing. */
-    if (conn->state != CLOSING && conn->session != NULL)
+    /* A session answers for itself: the handshake, new keys. */
+    if (conn->state != CLOSING && bt_redis_wire_waits(&conn->wire))
         bt_loop_later(conn->loop, &conn->flush);
 }
 
 void bt_redis_conn_check(bt_redis_conn_t *conn)
 {
-    if (conn->state == GREETING || conn->state == UP)
+    if (conn->state >= SHAKING && conn->state <= UP)
         read_in(conn);
 }
 
@@ -384,7 +392,7 @@ static void *make_bounded_array(const redisReadTask *task, array_size_t n)
 
 static void bound_arrays(bt_redis_conn_t *conn)
 {
-    redisReader *reader = conn->c->reader;
+    redisReader *reader = conn->wire.reader;
 
     conn->functions = *reader->fn;
     conn->make_array = conn->functions.createArray;
@@ -396,31 +404,29 @@ static void bound_arrays(bt_redis_conn_t *conn)
 /* ---- dialling ---- */
 static void connected(bt_redis_conn_t *conn)
 {
-    int error = 0;
-    socklen_t n = sizeof(error);
+    const bt_redis_target_t *target = &conn->target;
+    const char *name = target->tls_name != NULL ? target->tls_name : conn->host;
+    const int error = error_of(conn->wire.fd);
 
-    if (getsockopt(conn->fd, SOL_SOCKET, SO_ERROR, &error, &n) != 0 || error != 0) {
-        fail(conn, "connecting: %s", strerror(error != 0 ? error : errno));
+    if (error != 0) {
+        fail(conn, "connecting: %s", strerror(error));
         return;
     }
-    conn->c = redisConnectFd(conn->fd);
-    if (conn->c == NULL || conn->c->err != 0) {
-        fail(conn, "out of memory");
+    conn->state = SHAKING;
+    int rc = bt_redis_wire_open(&conn->wire, conn->wire.fd, target->tls, name);
+    if (rc == BT_E_INVAL)
+        fail(conn, "TLS: \"%s\" can be in no certificate", name);
+    else if (rc < 0)
+        fail_of_wire(conn, "connecting", rc);
+    if (rc < 0)
         return;
-    }
-    conn->c->flags &= ~REDIS_BLOCK;
     bound_arrays(conn);
-    conn->state = GREETING;
-    if (conn->target.tls != NULL) {
-        const char *why =
-            bt_redis_tls_attach(conn->target.tls, conn->c, conn->host, &conn->session);
-        if (why != NULL) {
-            fail(conn, "TLS: %s", why);
-            return;
-        }
+    if (bt_redis_wire_is_up(&conn->wire)) {
+        wait_for(conn, UV_READABLE);
+        begin_greeting(conn);
+    } else {
+        write_out(conn);
     }
-    wait_for(conn, UV_READABLE);
-    greet_next(conn);
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events)
@@ -432,7 +438,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         return;
     }
     if (status < 0) { /* libuv has stopped the handle */
-        lost(conn);
+        lost(conn, status);
         return;
     }
     if (events & UV_WRITABLE)
@@ -445,20 +451,20 @@ static void dial(bt_redis_conn_t *conn, const struct sockaddr *addr, socklen_t n
 {
     int one = 1;
 
-    conn->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (conn->fd < 0) {
+    conn->wire.fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (conn->wire.fd < 0) {
         fail(conn, "no socket: %s", strerror(errno));
         return;
     }
     if (addr->sa_family != AF_UNIX) {
-        setsockopt(conn->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-        setsockopt(conn->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+        setsockopt(conn->wire.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+        setsockopt(conn->wire.fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
     }
-    if (connect(conn->fd, addr, n) != 0 && errno != EINPROGRESS) {
+    if (connect(conn->wire.fd, addr, n) != 0 && errno != EINPROGRESS) {
         fail(conn, "connecting: %s", strerror(errno));
         return;
     }
-    int rc = uv_poll_init(&conn->loop->uv, &conn->poll, conn->fd);
+    int rc = uv_poll_init(&conn->loop->uv, &conn->poll, conn->wire.fd);
     if (rc != 0) {
         fail(conn, "connecting: %s", uv_strerror(rc));
         return;
@@ -499,7 +505,10 @@ static void on_deadline(bt_timer_t *timer)
 
     if (conn->state != UP) {
         bt_redis_conn_check(conn); /* this loop may be the late one */
-        if (conn->state != UP)
+        if (conn->state == SHAKING)
+            fail(conn, "TLS: the handshake was not done in %u ms; is it a port with TLS?",
+                 conn->target.connect_ms);
+        else if (conn->state != UP)
             fail(conn, "no answer in %u ms while connecting", conn->target.connect_ms);
         return;
     }
@@ -550,7 +559,7 @@ int bt_redis_conn_open(bt_redis_conn_t **conn_p, bt_loop_t *loop, const bt_redis
     conn->target = *target;
     conn->ops = ops;
     conn->user = user;
-    conn->fd = -1;
+    conn->wire.fd = -1;
     if (target->host != NULL)
         bt_str_copy(conn->host, sizeof(conn->host), target->host);
     bt_list_init(&conn->calls);

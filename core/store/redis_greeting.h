@@ -9,7 +9,7 @@
 #define BT_STORE_REDIS_GREETING_H
 
 #include "base/text.h"
-#include "store/redis_tls.h"
+#include "tls/client.h"
 
 #include <hiredis/hiredis.h>
 
@@ -20,7 +20,8 @@ typedef struct
     unsigned port, db;
     unsigned turn; /* which of the host's addresses is dialled, where it has several */
     const char *username, *password;
-    bt_redis_tls_t *tls;  /* NULL: plain */
+    bt_tls_client_t *tls; /* NULL: plain */
+    const char *tls_name; /* whom the certificate must be for; NULL: host */
     bool must_be_master;  /* asks ROLE */
     bool must_be_cluster; /* asks READWRITE */
     uint32_t connect_ms;  /* until on_up */

@@ -30,6 +30,7 @@
 #include "base/str.h"
 #include "base/text.h"
 #include "loop/loop.h"
+#include "tls/counts.h"
 
 typedef struct bt_store bt_store_t;
 typedef struct bt_store_client bt_store_client_t;
@@ -49,11 +50,12 @@ typedef struct bt_store_config { /* borrowed for open; zero = default */
     uint32_t max_pending; /* operations under way per client: 65,536; one more fails at once */
 } bt_store_config_t;
 
-/* Checks the configuration and what this build can do (TLS); connects to nothing. err: one line that names what to change. */
+/* Checks the configuration, and reads the files of TLS; connects to nothing. err: one line that names what to change. */
 int bt_store_open(bt_store_t **store_p, const bt_store_config_t *config, char *err,
                   size_t err_size);
 void bt_store_close(bt_store_t *store);           /* clients are gone */
 bool bt_store_is_shared(const bt_store_t *store); /* more than this process may see it */
+const bt_tls_counts_t *bt_store_tls_counts(void); /* of all sessions to Redis */
 
 enum bt_store_health {
     BT_STORE_UP,       /* answers, and takes writes */

@@ -279,15 +279,15 @@ static bool expect_name(SSL *ssl, const char *name)
     return SSL_set1_host(ssl, name) == 1 && SSL_set_tlsext_host_name(ssl, name) == 1;
 }
 
-int bt_tls_client_attach(bt_tls_client_t *client, bt_stream_t *stream, const char *name,
-                         bt_tls_slot_t *slot)
+static int make_session(bt_tls_client_t *client, const char *name, bt_tls_counts_t *to,
+                        bt_tls_session_t **session_p)
 {
     pthread_mutex_lock(&lock);
     SSL_CTX *context = client->context;
     const unsigned generation = client->generation;
     SSL_CTX_up_ref(context);
     pthread_mutex_unlock(&lock);
-    bt_tls_session_t *session = bt_tls_session_new(context, &counts);
+    bt_tls_session_t *session = bt_tls_session_new(context, to);
     SSL_CTX_free(context);
 
     if (session == NULL)
@@ -297,15 +297,43 @@ int bt_tls_client_attach(bt_tls_client_t *client, bt_stream_t *stream, const cha
         bt_tls_session_free(session);
         return BT_E_INVAL;
     }
-    session->owner = slot;
     session->generation = generation;
-    if (slot != NULL && slot->session != NULL && slot->generation == generation &&
-        bt_clock_ms() - slot->verified_ms < VERIFY_AGAIN_MS)
-        (void) SSL_set_session(session->ssl, slot->session);
     SSL_set_connect_state(session->ssl);
     session->cipher.connects = true;
+    *session_p = session;
+    return 0;
+}
+
+int bt_tls_client_attach(bt_tls_client_t *client, bt_stream_t *stream, const char *name,
+                         bt_tls_slot_t *slot)
+{
+    bt_tls_session_t *session;
+    int rc = make_session(client, name, &counts, &session);
+
+    if (rc < 0)
+        return rc;
+    session->owner = slot;
+    if (slot != NULL && slot->session != NULL && slot->generation == session->generation &&
+        bt_clock_ms() - slot->verified_ms < VERIFY_AGAIN_MS)
+        (void) SSL_set_session(session->ssl, slot->session);
     bt_stream_set_cipher(stream, &session->cipher);
     return 0;
+}
+
+int bt_tls_client_cipher(bt_tls_client_t *client, const char *name, bt_tls_counts_t *to,
+                         bt_cipher_t **cipher_p)
+{
+    bt_tls_session_t *session;
+    int rc = make_session(client, name, to, &session);
+
+    if (rc == 0)
+        *cipher_p = &session->cipher;
+    return rc;
+}
+
+const char *bt_tls_cipher_why(const bt_cipher_t *cipher)
+{
+    return ((const bt_tls_session_t *) cipher)->why;
 }
 
 void bt_tls_slot_fini(bt_tls_slot_t *slot)

@@ -43,12 +43,18 @@ typedef void (*bt_tls_client_told)(void *user, int rc, const char *err);
 bool bt_tls_clients_are_there(void);
 void bt_tls_clients_look(bool is_forced, bt_tls_client_told told, void *user);
 
+/* A session for who has a socket of its own: it sets send and carrier, then drives cipher->ops (loop/cipher.h), and frees by them. Neither
+ * tickets nor streams are known to it. counts lives as long. Errors as below. */
+int bt_tls_client_cipher(bt_tls_client_t *client, const char *name, bt_tls_counts_t *counts,
+                         struct bt_cipher **cipher_p);
+/* Why the handshake failed or the session broke; NULL: it did not. Lives for ever. */
+const char *bt_tls_cipher_why(const struct bt_cipher *cipher);
 /* After bt_stream_init, before bt_stream_connect. name: as dialled, numeric or not. slot (NULL: none) must outlive the stream.
  * BT_E_NOMEM; BT_E_INVAL: this name can be in no certificate. */
 int bt_tls_client_attach(bt_tls_client_t *client, bt_stream_t *stream, const char *name,
                          bt_tls_slot_t *slot);
 void bt_tls_slot_fini(bt_tls_slot_t *slot);
-/* Of all of the process. */
+/* Of all of the process that streams have. */
 const bt_tls_counts_t *bt_tls_client_counts(void);
 
 #endif

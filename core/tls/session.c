@@ -36,8 +36,10 @@ static int bio_read(BIO *bio, char *out, int n)
 
 static int bio_write(BIO *bio, const char *p, int n)
 {
+    const bt_cipher_t *c = BIO_get_data(bio);
+
     BIO_clear_retry_flags(bio);
-    return bt_cipher_send(BIO_get_data(bio), p, (size_t) n) < 0 ? -1 : n;
+    return c->send(c->carrier, p, (size_t) n) < 0 ? -1 : n;
 }
 
 static long bio_ctrl(BIO *bio, int what, long number, void *p)
@@ -189,7 +191,8 @@ static ssize_t read_plain(bt_cipher_t *c, char *room, size_t n)
         return UV_EOF;
     default:
         session_of(c)->is_broken = true;
-        bt_log_debug("tls", "a session broke: %s", ERR_reason_error_string(ERR_peek_error()));
+        session_of(c)->why = ERR_reason_error_string(ERR_peek_error());
+        bt_log_debug("tls", "a session broke: %s", session_of(c)->why);
         ERR_clear_error();
         return UV_ECONNRESET;
     }
@@ -200,7 +203,7 @@ static int write_plain(bt_cipher_t *c, const char *p, size_t n)
     bt_tls_session_t *session = session_of(c);
 
     if (session->is_plain)
-        return bt_cipher_send(c, p, n);
+        return c->send(c->carrier, p, n);
     ERR_clear_error();
     if (SSL_write(session->ssl, p, (int) n) == (int) n)
         return 0;

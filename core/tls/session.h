@@ -2,7 +2,7 @@
  *
  * Owner: the stream it was attached to, which frees it.
  * Life:  new -> attach -> handshake -> reads and writes -> free.
- * Flow:  OpenSSL reads ciphertext from the cipher's `in` and writes it to bt_cipher_send: it never waits for room, and never has to
+ * Flow:  OpenSSL reads ciphertext from the cipher's `in` and writes it to the cipher's send: it never waits for room, and never has to
  *        be asked the same thing twice.
  * Cost:  record buffers (17 KiB each way) are there only while a record is under way; an idle session is OpenSSL's state alone.
  */

@@ -238,11 +238,12 @@ static void shared_state(void **state)
     EXPECT("--redis-url redis://r:1", IS(c.store.password, "of the environment"));
     EXPECT("", c.store.password == NULL);
     unsetenv("BATON_REDIS_PASSWORD");
-    /* What a build without TLS does not open it refuses all the same, with the flag's name. */
-    refuses("--redis-url rediss://r:1 --redis-tls-ca no/such.pem", "--redis-url: ");
+    refuses("--redis-url rediss://r:1 --redis-tls-ca no/such.pem",
+            "--redis-url: no/such.pem: holds no certificate");
     refuses("--redis-url rediss://r:1 --redis-tls-cert c.pem --redis-tls-key k.pem",
-            "--redis-url: ");
-    refuses("--redis-url rediss-cluster://r:1,s:1 --redis-tls-ca no/such.pem", "--redis-url: ");
+            "--redis-url: c.pem: cannot be read: ");
+    refuses("--redis-url rediss-cluster://r:1,s:1 --redis-tls-ca no/such.pem",
+            "--redis-url: no/such.pem: holds no certificate");
     refuses("--redis-url redis-cluster://r:1,s:1 --redis-tls-ca f", "--redis-tls-ca: only with ");
     refuses("--redis-url redis-cluster://r:1,s:1/3", "--redis-url: a cluster has one database");
     note_seen("--redis-tls-ca f --redis-tls-cert f --redis-tls-key f");

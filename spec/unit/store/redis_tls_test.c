@@ -1,6 +1,8 @@
-/* TLS, in builds that have it: the suite through it, and whom it does not trust. */
+/* TLS: the suite through it, and whom it does not trust. */
 #include "redis_server.h"
 #include "suite.h"
+
+#include "tls/client.h"
 
 #include <stdio.h>
 #include <sys/stat.h>
@@ -99,7 +101,7 @@ static void test_distrust(void **state)
     char plain[64];
     snprintf(plain, sizeof(plain), "rediss://localhost:%u", server.port);
     expect_no(&(bt_store_config_t){.url = plain, .tls_ca_file = file("ca.pem"), .connect_ms = 1000},
-              "");
+              "is it a port with TLS?");
 }
 
 static void test_name_given(void **state)
@@ -114,6 +116,49 @@ static void test_name_given(void **state)
                                         .tls_server_name = "localhost"});
     TURN_UNTIL(&rig.loop, rig.ups == 1);
     rig_close(&rig);
+}
+
+static void note_look(void *user, int rc, const char *err)
+{
+    (void) err;
+    *(int *) user += rc == 0;
+}
+
+/* A CA's file that is renewed is the next connection's, without a restart. */
+static void test_renewed(void **state)
+{
+    char command[256];
+    rig_t rig;
+    int n = 0;
+
+    (void) state;
+    snprintf(command, sizeof(command), "cd %s && cp other.pem moving.pem", dir);
+    assert_int_equal(system(command), 0);
+    rig_open(&rig, &(bt_store_config_t){.url = url, .tls_ca_file = file("moving.pem")});
+    rig_wait_health(&rig, BT_STORE_UNAVAILABLE);
+    snprintf(command, sizeof(command), "cd %s && cp ca.pem moving.pem", dir);
+    assert_int_equal(system(command), 0);
+    bt_tls_clients_look(true, note_look, &n);
+    assert_int_equal(n, 1);
+    TURN_UNTIL(&rig.loop, rig.ups == 1);
+    rig_close(&rig);
+}
+
+/* The handshakes are counted, apart from those with workers. */
+static void test_counts(void **state)
+{
+    const uint64_t before = bt_store_tls_counts()->done_13,
+                   failed = bt_store_tls_counts()->failed[BT_TLS_FAILED_CERTIFICATE];
+    rig_t rig;
+
+    (void) state;
+    rig_open(&rig, &(bt_store_config_t){.url = url, .tls_ca_file = file("ca.pem")});
+    TURN_UNTIL(&rig.loop, rig.ups == 1);
+    rig_close(&rig);
+    expect_no(&(bt_store_config_t){.url = url, .tls_ca_file = file("other.pem")}, "certificate");
+    assert_true(bt_store_tls_counts()->done_13 == before + 1);
+    assert_true(bt_store_tls_counts()->failed[BT_TLS_FAILED_CERTIFICATE] > failed);
+    assert_int_equal(bt_tls_client_counts()->done_13, 0);
 }
 
 /* More than a socket takes at once, both ways. */
@@ -152,7 +197,7 @@ static void test_client_certificate(void **state)
 
     (void) state;
     redis_send(&server, "CONFIG SET tls-auth-clients yes");
-    expect_no(&config, "");
+    expect_no(&config, "alert certificate required");
     config.tls_cert_file = file("cert.pem");
     config.tls_key_file = file("key.pem");
     rig_open(&rig, &config);
@@ -180,28 +225,33 @@ static void expect_says(const redis_server_t *one, const char *command, const ch
 /* The seed has no slot, and names the owner as its certificate does. */
 static void test_cluster(void **state)
 {
-    static const char *const words[] = {"--cluster-enabled",
-                                        "yes",
-                                        "--tls-cluster",
-                                        "yes",
-                                        "--cluster-require-full-coverage",
-                                        "no",
-                                        "--cluster-config-file",
-                                        "conf",
-                                        "--cluster-announce-hostname",
-                                        "localhost",
-                                        "--cluster-preferred-endpoint-type",
-                                        "hostname",
-                                        NULL};
+    char bus[16]; /* else the TLS port + 10000, which an outgoing connection may have */
+    const char *const words[] = {"--cluster-enabled",
+                                 "yes",
+                                 "--cluster-port",
+                                 bus,
+                                 "--tls-cluster",
+                                 "yes",
+                                 "--cluster-require-full-coverage",
+                                 "no",
+                                 "--cluster-config-file",
+                                 "conf",
+                                 "--cluster-announce-hostname",
+                                 "localhost",
+                                 "--cluster-preferred-endpoint-type",
+                                 "hostname",
+                                 NULL};
     redis_server_t nodes[2];
     char ports[2][16], text[64];
     rig_t rig;
 
     (void) state;
-    for (unsigned i = 0; i < 2; i++)
+    for (unsigned i = 0; i < 2; i++) {
+        snprintf(bus, sizeof(bus), "%u", redis_free_port());
         start_with(&nodes[i], ports[i], words);
+    }
     redis_send(&nodes[1], "CLUSTER ADDSLOTSRANGE 0 16383");
-    redis_send(&nodes[0], "CLUSTER MEET 127.0.0.1 %s", ports[1]);
+    redis_send(&nodes[0], "CLUSTER MEET 127.0.0.1 %s %s", ports[1], bus);
     expect_says(&nodes[0], "CLUSTER INFO", "cluster_slots_ok:16384");
     expect_says(&nodes[0], "CLUSTER NODES", ",localhost master");
     snprintf(text, sizeof(text), "rediss-cluster://localhost:%s", ports[0]);
@@ -222,6 +272,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_distrust), cmocka_unit_test(test_name_given),
+        cmocka_unit_test(test_renewed),  cmocka_unit_test(test_counts),
         cmocka_unit_test(test_large),    cmocka_unit_test(test_client_certificate),
         cmocka_unit_test(test_cluster),
     };
@@ -229,11 +280,6 @@ int main(void)
 
     if (redis_program() == NULL)
         return 77;
-    if (!BT_HAS_REDIS_TLS) {
-        printf("skipped: this build has no TLS to Redis (hiredis 1.0 with hiredis_ssl, and "
-               "OpenSSL)\n");
-        return 77;
-    }
     if (!make_certificates()) {
         printf("skipped: no certificates for it; see %s/log (needs the command openssl)\n", dir);
         return 77;
