@@ -175,8 +175,9 @@ static const char *admin_url(const bt_gateway_t *g, char *url, size_t size)
 
     if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0)
         return NULL;
-    snprintf(url, size, strchr(host, ':') != NULL ? "http://[%s]:%u" : "http://%s:%u", host,
-             g->admin_port);
+    const bool is_v6 = strchr(host, ':') != NULL;
+    snprintf(url, size, "http%s://%s%s%s:%u", g->admin_tls != NULL ? "s" : "", is_v6 ? "[" : "",
+             host, is_v6 ? "]" : "", g->admin_port);
     return url;
 }
 

@@ -50,6 +50,9 @@ void bt_fleet_tool_help(bt_text_t *out)
         "writes "
         "it: localhost is not 127.0.0.1\n"
         "  --trust-store             the key may go to every address that the store names\n"
+        "  --tls-ca FILE             https:// gateways are verified by these authorities (PEM; the "
+        "system's)\n"
+        "  --tls-cert FILE --tls-key FILE   our certificate, where they ask for one\n"
         "  --timeout SECS            of one call (10); a push may take 40\n"
         "  --json                    what the gateway says, for machines\n"
         "\n"
@@ -91,10 +94,11 @@ static int help(void)
 static const struct flag {
     const char *name;
     bool has_value;
-} flags[] = {{"--admin", true},       {"--admin-api-key", true}, {"--timeout", true},
-             {"--replica", true},     {"--rules", true},         {"--json", false},
-             {"--all", false},        {"--replace", false},      {"--gateway", true},
-             {"--trust-store", false}};
+} flags[] = {{"--admin", true},        {"--admin-api-key", true}, {"--timeout", true},
+             {"--replica", true},      {"--rules", true},         {"--json", false},
+             {"--all", false},         {"--replace", false},      {"--gateway", true},
+             {"--trust-store", false}, {"--tls-ca", true},        {"--tls-cert", true},
+             {"--tls-key", true}};
 #define FLAG_COUNT (sizeof flags / sizeof flags[0])
 
 static int unknown_flag(const char *word)
@@ -152,8 +156,17 @@ static int take_flag(fleet_tool_t *t, unsigned i, const char *value)
                                 FLEET_GATEWAYS_MAX);
         t->gateways[t->gateway_count++] = value;
         return 0;
-    default:
+    case 9:
         t->does_trust_store = true;
+        return 0;
+    case 10:
+        t->tls_ca = value;
+        return 0;
+    case 11:
+        t->tls_cert = value;
+        return 0;
+    default:
+        t->tls_key = value;
         return 0;
     }
 }
@@ -228,6 +241,9 @@ int bt_fleet_tool(int argc, const char *const *argv)
         return status;
     if (t.key != NULL && !is_header_value(t.key))
         return fleet_refuse("the admin key holds a control character");
+    if ((t.tls_cert == NULL) != (t.tls_key == NULL))
+        return fleet_refuse("--tls-%s: only with --tls-%s", t.tls_cert != NULL ? "cert" : "key",
+                            t.tls_cert != NULL ? "key" : "cert");
     if ((status = fleet_check_gateways(&t)) != 0)
         return status;
     if (t.count == 0)

@@ -30,7 +30,9 @@ void bt_fleet_tool_help(bt_text_t *out);
 
 typedef struct fleet_tool {
     const char *admin, *key, *replica, *rules; /* replica, rules: of the commands that have them */
-    uint64_t timeout_ms;                       /* of one call */
+    const char *tls_ca, *tls_cert,
+        *tls_key;        /* of https:// gateways; NULL: the system's CAs; none */
+    uint64_t timeout_ms; /* of one call */
     bool is_json, is_all, is_replace;
     const char *gateways[FLEET_GATEWAYS_MAX]; /* as written; each "URL" or "URL,URL" */
     unsigned gateway_count;

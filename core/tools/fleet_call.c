@@ -6,6 +6,7 @@
 #include "cluster/url.h"
 #include "http/client.h"
 #include "loop/resolve.h"
+#include "tls/client.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,8 @@ typedef struct call {
     struct bt_slice slices[2];
     bt_call_timeouts_t timeouts;
     bt_timer_t deadline;
+    bt_tls_client_t *tls; /* NULL: plain */
+    const char *host;
     fleet_reply_t *reply;
     bool is_resolving;
     int rc;
@@ -70,9 +73,11 @@ static void on_resolved(bt_resolve_t *r, int rc, const struct sockaddr_storage *
 {
     call_t *c = r->user;
 
+    const bt_upstream_config_t config = {.tls = c->tls, .tls_name = c->host};
+
     c->is_resolving = false;
     if (rc == 0)
-        rc = bt_upstream_new(&c->up, &c->loop, (const struct sockaddr *) addr, NULL);
+        rc = bt_upstream_new(&c->up, &c->loop, (const struct sockaddr *) addr, &config);
     if (rc == 0)
         rc = bt_call_start(&c->call, c->up, &ops, c, c->slices, c->slices[1].n > 0 ? 2 : 1,
                            &c->timeouts);
@@ -95,6 +100,7 @@ static void run(call_t *c, const bt_url_t *url, uint64_t timeout_ms)
         .connect_ms = CONNECT_MS, .first_byte_ms = timeout_ms, .total_ms = timeout_ms};
     bt_timer_init(&c->loop, &c->deadline, on_deadline);
     bt_timer_start(&c->deadline, timeout_ms + 500); /* of what the call's own does not cover */
+    c->host = url->host;
     c->resolve.user = c;
     c->is_resolving = true;
     c->rc = bt_resolve_start(&c->resolve, &c->loop, url->host, url->port, on_resolved);
@@ -135,6 +141,13 @@ static void write_head(const char *key, const bt_url_t *url, enum bt_method meth
     bt_text_puts(head, "Connection: close\r\n\r\n");
 }
 
+static int get_tls(const fleet_tool_t *t, call_t *c, char *why, size_t size)
+{
+    const bt_tls_client_config_t config = {.ca = t->tls_ca, .cert = t->tls_cert, .key = t->tls_key};
+
+    return bt_tls_client_get(&c->tls, &config, why, size);
+}
+
 int fleet_call(const fleet_tool_t *t, const char *url_text, enum bt_method method, const char *path,
                bt_str_t body, uint64_t timeout_ms, fleet_reply_t *reply, char *err, size_t err_size)
 {
@@ -148,6 +161,8 @@ int fleet_call(const fleet_tool_t *t, const char *url_text, enum bt_method metho
     bt_text_init(&reply->body);
     bt_text_init(&head);
     rc = c != NULL ? bt_url_parse(&url, bt_str(url_text), why, sizeof why) : BT_E_NOMEM;
+    if (rc == 0 && url.has_tls && (rc = get_tls(t, c, why, sizeof why)) < 0)
+        bt_url_fini(&url);
     if (rc < 0) {
         snprintf(err, err_size, "%s: %s", url_text, why[0] != '\0' ? why : bt_err_text(rc));
         free(c);
@@ -166,7 +181,10 @@ int fleet_call(const fleet_tool_t *t, const char *url_text, enum bt_method metho
         bt_loop_fini(&c->loop);
     }
     if (rc < 0)
-        snprintf(err, err_size, "%s does not answer: %s", url_text, bt_err_text(rc));
+        snprintf(err, err_size, "%s does not answer: %s%s%s", url_text, bt_err_text(rc),
+                 rc == BT_E_TLS && c->call.why != NULL ? ": " : "",
+                 rc == BT_E_TLS && c->call.why != NULL ? c->call.why : "");
+    bt_tls_client_unref(c->tls);
     bt_text_fini(&head);
     bt_url_fini(&url);
     free(c);

@@ -35,7 +35,7 @@ int fleet_check_gateways(const fleet_tool_t *t)
     return 0;
 }
 
-/* Scheme (there is only http), host and port. */
+/* Scheme, host and port: a key for https:// does not go in the clear. */
 static bool is_same(const bt_url_t *url, bt_str_t name)
 {
     char why[256];
@@ -43,7 +43,8 @@ static bool is_same(const bt_url_t *url, bt_str_t name)
 
     if (bt_url_parse(&named, name, why, sizeof why) < 0)
         return false;
-    const bool is = named.port == url->port && strcasecmp(named.host, url->host) == 0;
+    const bool is = named.has_tls == url->has_tls && named.port == url->port &&
+                    strcasecmp(named.host, url->host) == 0;
     bt_url_fini(&named);
     return is;
 }

@@ -284,6 +284,34 @@ describe("a client's certificate", function()
     end)
   end)
 
+  it("is shown by baton fleet, which verifies the gateway before it says its key", function()
+    local function tool(words)
+      local argv = { fleet.binary("BATON_BIN", "baton"), "fleet", "workers", "list", "--admin", url("", f.admin_port) }
+      for _, word in ipairs(words) do
+        argv[#argv + 1] = word
+      end
+      return proc.run(argv, { seconds = 30, env = { BATON_ADMIN_API_KEY = "admins" } })
+    end
+    start({
+      "--tls-client-auth", "optional", "--admin-tls-cert", cert, "--admin-tls-key", key, "--admin-tls-client-ca", c.ca,
+      "--admin-api-key", "admins",
+    })
+    local code, out, err = tool({ "--tls-ca", c.ca, "--tls-cert", ops[2], "--tls-key", ops[4] })
+    assert.equal(0, code, err)
+    assert.truthy(out:find("w0", 1, true), out)
+    for _, case in ipairs({
+      { 1, "does not answer: TLS: the handshake failed: ", "--tls-cert", ops[2], "--tls-key", ops[4] }, -- unknown CA
+      { 1, "does not answer: ", "--tls-ca", c.ca }, -- shows no certificate
+      { 2, "/nowhere/ca.pem: ", "--tls-ca", "/nowhere/ca.pem" },
+      { 2, "--tls-cert: only with --tls-key", "--tls-cert", ops[2] },
+    }) do
+      code, out, err = tool({ unpack(case, 3) })
+      assert.equal(case[1], code, err)
+      assert.equal("", out)
+      assert.truthy(err:find(case[2], 1, true), err)
+    end
+  end)
+
   it("is refused where it would be nobody's", function()
     for _, case in ipairs({
       { "--tls-client-tenant", "organization", "--tls-client-tenant: only with --tls-client-ca" },
