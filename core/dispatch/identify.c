@@ -3,10 +3,12 @@
 #include "dispatch/sink.h"
 #include "tls/server.h"
 
-enum bt_scope_bit bt_identify_scope(enum bt_route route)
+enum bt_scope_bit bt_identify_scope(enum bt_route route, const bt_head_t *head)
 {
     switch (route) {
-    case BT_ROUTE_MODEL:
+    case BT_ROUTE_MODEL: /* goes to an engine as it came */
+        return head->method == BT_GET || head->method == BT_HEAD ? BT_MAY_LIST_MODELS
+                                                                 : BT_MAY_INFER;
     case BT_ROUTE_MODELS:
         return BT_MAY_LIST_MODELS;
     case BT_ROUTE_ABORT:
@@ -109,7 +111,7 @@ const char *bt_identify_challenge(enum bt_auth_refusal refusal, enum bt_scope_bi
 
 void bt_identify_refuse(bt_request_t *r, enum bt_auth_refusal refusal)
 {
-    const enum bt_scope_bit scope = bt_identify_scope(r->route);
+    const enum bt_scope_bit scope = bt_identify_scope(r->route, &r->x->head);
     const char *challenge = bt_identify_challenge(refusal, scope);
     const bt_header_t header = {BT_STR("WWW-Authenticate"), bt_str(challenge)};
 

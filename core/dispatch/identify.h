@@ -16,8 +16,8 @@ enum bt_auth_refusal bt_identify(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_s
  * none, or by says that certificates name nobody. Borrows from the connection and x's arena. */
 bool bt_identify_certificate(bt_exchange_t *x, enum bt_certificate_tenant by,
                              bt_identity_t *identity_p);
-/* The scope that a route asks for. */
-enum bt_scope_bit bt_identify_scope(enum bt_route route);
+/* The scope that a request asks for. */
+enum bt_scope_bit bt_identify_scope(enum bt_route route, const bt_head_t *head);
 /* Static; counts it. */
 const char *bt_identify_refusal(bt_dispatcher_t *d, enum bt_auth_refusal refusal,
                                 enum bt_scope_bit scope);

@@ -122,7 +122,7 @@ static bool may_manage_workers(bt_dispatcher_t *d, bt_exchange_t *x, bt_identity
 bool bt_own_routes_handle(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route)
 {
     const bool keyed = route == BT_ROUTE_MODELS || route == BT_ROUTE_ABORT;
-    const enum bt_scope_bit scope = bt_identify_scope(route);
+    const enum bt_scope_bit scope = bt_identify_scope(route, &x->head);
     enum bt_auth_refusal refusal = BT_AUTH_OK;
     const bt_identity_t *who = NULL;
     bt_identity_t identity;

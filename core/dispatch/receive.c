@@ -261,7 +261,7 @@ static void on_request(bt_exchange_t *x)
         bt_answer_exchange(x, 503, "out of memory");
         return;
     }
-    refusal = bt_identify(d, x, bt_identify_scope(route), &identity);
+    refusal = bt_identify(d, x, bt_identify_scope(route, &x->head), &identity);
     r->identity = bt_identity_copy(&identity, &r->arena);
     if (is_refused(r, refusal, path_refusal))
         return;

@@ -92,6 +92,8 @@ describe("hashed keys", function()
     refused(ask(lister, "/abort_request", '{"rid":"a"}'), 403, [[lacks the scope \"cancel\"]],
       'Bearer realm="baton", error="insufficient_scope", scope="cancel"')
     assert.equal(200, f:get("/v1/models", bearer(lister)).status)
+    refused(http.request(f.port, { method = "DELETE", path = "/v1/models/m2", headers = bearer(lister) }), 403,
+      [[lacks the scope \"inference\"]], 'Bearer realm="baton", error="insufficient_scope", scope="inference"')
     assert.equal(403, ask(lister, nil, BODY:gsub('"x"', '"' .. ("x"):rep(100000) .. '"')).status) -- before its body
 
     refused(ask(narrow), 403, "may not use this model")
