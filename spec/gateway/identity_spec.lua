@@ -100,7 +100,7 @@ describe("hashed keys", function()
     refused(ask(narrow, nil, '{"prompt":"x"}'), 403, "may not use this model")
     assert.are_not.equal(403, ask(narrow, nil, BODY:gsub("sim", "llama-3")).status)
 
-    assert.equal(4, f:metric('baton_auth_refused_total{reason="scope"}'))
+    assert.equal(5, f:metric('baton_auth_refused_total{reason="scope"}'))
     assert.equal(1, f:metric('baton_auth_refused_total{reason="missing"}'))
     assert.equal(4, f:metric('baton_auth_refused_total{reason="key_wrong"}'))
     assert.equal(2, f:metric('baton_auth_refused_total{reason="model"}'))
