@@ -76,8 +76,11 @@ void bt_draft_keep(bt_draft_t *d, unsigned pool, bt_worker_t *w, unsigned source
     bt_draft_put(d, pool, bt_worker_ref(w), sources);
 }
 
+/* Most are named as before, and a write to them is not free: every plan reads that line. */
 static void set_sources(bt_worker_t *w, unsigned sources, uint64_t wall_ms)
 {
+    if (atomic_load_explicit(&w->sources, memory_order_relaxed) == sources)
+        return;
     for (unsigned i = 0; i < BT_NAMED_COUNT; i++) {
         const bool is_named = (sources & BT_NAMED_BIT(i)) != 0;
         if (!is_named)

@@ -49,7 +49,7 @@ typedef struct watch {
     enum bt_load_source source;
     bool has_tried_loads;
     bool was_usable;
-    bool is_wanted; /* set_workers: still among them */
+    bool has_left; /* the set; it waits for the worker's last leg */
     bool is_resolving;
     bt_resolve_t resolve;
 } watch_t;
@@ -60,6 +60,8 @@ struct bt_monitor {
     char *path, *api_key;
     bt_workers_t *workers;
     bt_list_t watches;
+    watch_t **by_slot; /* of the workers that are watched */
+    unsigned slot_count;
     bt_probe_limit_t limit;
     bt_loss_book_t losses;
     void (*on_restarted)(void *user, bt_worker_t *w);
@@ -380,6 +382,7 @@ static void on_load_probe(bt_probe_t *p, int rc)
 {
     watch_t *watch = bt_container_of(p, watch_t, load);
     uint64_t ms = judge_load(watch, rc), spent_ms = bt_clock_ms() - watch->load_began_ms;
+    ms = jitter(ms);
     arm_load(watch, ms > spent_ms ? ms - spent_ms : 0);
 }
 
@@ -463,6 +466,7 @@ static void free_watch(watch_t *watch)
 /* Synchronous, but for a lookup in flight: its callback then frees. */
 static void stop_watch(watch_t *watch)
 {
+    watch->monitor->by_slot[watch->worker->slot] = NULL;
     bt_list_remove(&watch->link);
     bt_loss_unwatch(&watch->loss);
     bt_timer_stop(&watch->health_timer);
@@ -492,7 +496,8 @@ static void begin_watch(watch_t *watch)
         arm_health(watch, 0);
     if (is_name(watch->worker))
         bt_timer_start(&watch->resolve_timer, has_addr ? config->resolve_interval_ms : 0);
-    arm_load(watch, config->load_interval_ms);
+    /* Many that come together are asked apart: 30 us of this loop each. */
+    arm_load(watch, config->load_interval_ms - bt_rand_below(config->load_interval_ms / 2 + 1));
 }
 
 static watch_t *new_watch(bt_monitor_t *m, bt_worker_t *w)
@@ -511,6 +516,7 @@ static watch_t *new_watch(bt_monitor_t *m, bt_worker_t *w)
     bt_probe_init(&watch->load, &m->limit);
     bt_probe_init(&watch->routes, &m->limit);
     bt_list_push(&m->watches, &watch->link);
+    m->by_slot[w->slot] = watch;
     bt_loss_watch(&m->losses, &watch->loss, w);
     begin_watch(watch);
     return watch;
@@ -551,7 +557,7 @@ static void follow_life(watch_t *watch)
 
 static void sweep_one(watch_t *watch, uint64_t now_ms)
 {
-    if (!watch->is_wanted && !bt_worker_has_legs(watch->worker)) {
+    if (watch->has_left && !bt_worker_has_legs(watch->worker)) {
         stop_watch(watch);
         return;
     }
@@ -610,53 +616,74 @@ int bt_monitor_start(bt_monitor_t **monitor_p, bt_loop_t *loop, const bt_monitor
     return 0;
 }
 
-static watch_t *find_watch(const bt_worker_t *w, watch_t *const *by_slot, unsigned slot_count)
+static int make_room(bt_monitor_t *m, unsigned slot_count)
 {
-    watch_t *watch = w->slot < slot_count ? by_slot[w->slot] : NULL;
-    return watch != NULL && watch->worker == w ? watch : NULL;
-}
-
-/* Marks the watches that stay and begins the new ones. */
-static int take_workers(bt_monitor_t *m, const bt_workers_t *workers, watch_t **by_slot)
-{
-    for (unsigned i = 0; i < workers->pool_count; i++)
-        for (unsigned j = 0; j < workers->pools[i].all.count; j++) {
-            bt_worker_t *w = workers->pools[i].all.items[j];
-            watch_t *watch = find_watch(w, by_slot, workers->slot_count);
-            if (watch == NULL)
-                watch = new_watch(m, w);
-            if (watch == NULL)
-                return BT_E_NOMEM;
-            watch->is_wanted = true;
-        }
+    if (slot_count <= m->slot_count)
+        return 0;
+    watch_t **by_slot = realloc(m->by_slot, slot_count * sizeof(watch_t *));
+    if (by_slot == NULL)
+        return BT_E_NOMEM;
+    memset(by_slot + m->slot_count, 0, (slot_count - m->slot_count) * sizeof(watch_t *));
+    m->by_slot = by_slot;
+    m->slot_count = slot_count;
     return 0;
 }
 
+/* It is not in the set any more: where its process has ended another may answer. */
+static void leave(watch_t *watch)
+{
+    const bool has_ended = atomic_load(&watch->worker->has_ended);
+
+    watch->has_left = true;
+    if (has_ended)
+        bt_loss_ended(&watch->monitor->losses, watch->worker, bt_clock_ms());
+    if (has_ended || !bt_worker_has_legs(watch->worker))
+        stop_watch(watch);
+}
+
+/* Begins the watches of new ones. stays: by slot, whose watch goes on. */
+static int take_workers(bt_monitor_t *m, const bt_workers_t *workers, bool *stays)
+{
+    int rc = 0;
+
+    for (unsigned i = 0; i < workers->pool_count; i++)
+        for (unsigned j = 0; j < workers->pools[i].all.count; j++) {
+            bt_worker_t *w = workers->pools[i].all.items[j];
+            stays[w->slot] = true;
+            if (m->by_slot[w->slot] == NULL && new_watch(m, w) == NULL)
+                rc = BT_E_NOMEM;
+        }
+    return rc;
+}
+
+static void leave_others(const bt_monitor_t *m, const bool *stays)
+{
+    const bt_workers_t *before = m->workers;
+
+    for (unsigned i = 0; before != NULL && i < before->pool_count; i++)
+        for (unsigned j = 0; j < before->pools[i].all.count; j++) {
+            const unsigned slot = before->pools[i].all.items[j]->slot;
+            watch_t *watch = m->by_slot[slot];
+            if (watch != NULL && !stays[slot])
+                leave(watch);
+        }
+}
+
+/* A worker's slot is its own while it is watched. Only those that come or go are touched: thousands of watches lie far apart in memory. */
 void bt_monitor_set_workers(bt_monitor_t *m, bt_workers_t *workers)
 {
-    bt_list_t *it, *tmp;
-    watch_t **by_slot = calloc(workers->slot_count + 1, sizeof(watch_t *));
-    if (by_slot == NULL) {
+    bool *stays = NULL;
+
+    if (make_room(m, workers->slot_count) == 0)
+        stays = calloc(m->slot_count + 1, sizeof *stays);
+    if (stays == NULL) {
         bt_log_error("cluster", "out of memory: the new workers are not checked");
         return;
     }
-    bt_list_each (&m->watches, it, tmp) {
-        watch_t *watch = bt_container_of(it, watch_t, link);
-        watch->is_wanted = false;
-        if (watch->worker->slot < workers->slot_count)
-            by_slot[watch->worker->slot] = watch;
-    }
-    if (take_workers(m, workers, by_slot) < 0)
+    if (take_workers(m, workers, stays) < 0)
         bt_log_error("cluster", "out of memory: some workers are not checked");
-    free(by_slot);
-    bt_list_each (&m->watches, it, tmp) {
-        watch_t *watch = bt_container_of(it, watch_t, link);
-        const bool has_ended = atomic_load(&watch->worker->has_ended);
-        if (!watch->is_wanted && has_ended)
-            bt_loss_ended(&m->losses, watch->worker, bt_clock_ms());
-        if (!watch->is_wanted && (has_ended || !bt_worker_has_legs(watch->worker)))
-            stop_watch(watch); /* where one has ended another may answer */
-    }
+    leave_others(m, stays);
+    free(stays);
     bt_workers_ref(workers);
     bt_workers_unref(m->workers);
     m->workers = workers;
@@ -702,6 +729,7 @@ void bt_monitor_stop(bt_monitor_t *m)
     bt_list_each (&m->watches, it, tmp)
         stop_watch(bt_container_of(it, watch_t, link));
     bt_workers_unref(m->workers);
+    free(m->by_slot);
     free(m->path);
     free(m->api_key);
     free(m);

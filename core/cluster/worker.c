@@ -153,6 +153,18 @@ static int derive_tls(bt_worker_t *w, bool has_tls, char *err, size_t err_size)
     return rc;
 }
 
+/* A host's case says nothing. */
+uint64_t bt_worker_place_hash(const char *host, unsigned port, const char *base_path, int dp_rank)
+{
+    uint64_t h = bt_str_hash(bt_str(base_path)) ^ port ^ ((uint64_t) dp_rank << 32);
+
+    for (const char *p = host; *p != '\0'; p++) {
+        const char lower = *p >= 'A' && *p <= 'Z' ? (char) (*p + 'a' - 'A') : *p;
+        h = (h ^ (unsigned char) lower) * 1099511628211ULL;
+    }
+    return h ^ (h >> 32);
+}
+
 static int derive_address(bt_worker_t *w, char *err, size_t err_size)
 {
     struct sockaddr_storage addr;
@@ -171,6 +183,7 @@ static int derive_address(bt_worker_t *w, char *err, size_t err_size)
         return rc;
     if (w->spec.dp_rank < 0)
         w->spec.dp_rank = url.rank;
+    w->place_hash = bt_worker_place_hash(w->host, w->port, w->base_path, w->spec.dp_rank);
     const char *format = strchr(w->host, ':') != NULL ? "[%s]:%u" : "%s:%u";
     char authority[300];
     snprintf(authority, sizeof authority, format, w->host, w->port);

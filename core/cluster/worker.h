@@ -129,6 +129,7 @@ typedef struct bt_worker {
     char *host; /* of url, without brackets */
     unsigned port;
     char *base_path;           /* "" or "/prefix" */
+    uint64_t place_hash;       /* of host, port, path and rank: worker_index.h */
     struct bt_tls_client *tls; /* NULL = plain */
     char *authority;           /* "host:port" for the Host header */
     enum bt_engine engine;
@@ -220,6 +221,7 @@ typedef struct bt_worker {
 /* Copies spec; derives capability. BT_E_CONFIG with a one-line reason in err when the url is unusable. */
 int bt_worker_new(bt_worker_t **worker_p, const bt_worker_spec_t *spec, uint64_t id, unsigned slot,
                   const bt_breaker_config_t *breaker, char *err, size_t err_size);
+uint64_t bt_worker_place_hash(const char *host, unsigned port, const char *base_path, int dp_rank);
 bt_worker_t *bt_worker_ref(bt_worker_t *w);
 void bt_worker_unref(bt_worker_t *w); /* NULL is fine; from any thread */
 

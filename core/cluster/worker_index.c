@@ -25,19 +25,9 @@ void bt_worker_index_fini(bt_worker_index_t *x)
 
 bool bt_worker_same_place(const bt_worker_t *a, const bt_worker_t *b)
 {
-    return a->port == b->port && a->spec.dp_rank == b->spec.dp_rank &&
-           strcasecmp(a->host, b->host) == 0 && strcmp(a->base_path, b->base_path) == 0;
-}
-
-static uint64_t hash_place(const bt_worker_t *w)
-{
-    uint64_t h = bt_str_hash(bt_str(w->base_path)) ^ w->port ^ ((uint64_t) w->spec.dp_rank << 32);
-
-    for (const char *p = w->host; *p != '\0'; p++) {
-        const char lower = *p >= 'A' && *p <= 'Z' ? (char) (*p + 'a' - 'A') : *p;
-        h = (h ^ (unsigned char) lower) * 1099511628211ULL;
-    }
-    return h ^ (h >> 32);
+    return a->place_hash == b->place_hash && a->port == b->port &&
+           a->spec.dp_rank == b->spec.dp_rank && strcasecmp(a->host, b->host) == 0 &&
+           strcmp(a->base_path, b->base_path) == 0;
 }
 
 static bool has_name(const bt_worker_t *w, const char *name)
@@ -47,7 +37,7 @@ static bool has_name(const bt_worker_t *w, const char *name)
 
 static bt_worker_t **cell_of_place(const bt_worker_index_t *x, const bt_worker_t *w)
 {
-    uint32_t i = (uint32_t) hash_place(w) & x->mask;
+    uint32_t i = (uint32_t) w->place_hash & x->mask;
 
     while (x->cells[i] != NULL && !bt_worker_same_place(x->cells[i], w))
         i = (i + 1) & x->mask;
@@ -90,10 +80,13 @@ int bt_worker_index_find_spec(const bt_worker_index_t *x, const bt_worker_spec_t
 
     if (rc < 0)
         return rc;
+    const int rank = spec->dp_rank >= 0 ? spec->dp_rank : url.rank;
     const bt_worker_t place = {.host = url.host,
                                .port = url.port,
                                .base_path = url.base_path,
-                               .spec.dp_rank = spec->dp_rank >= 0 ? spec->dp_rank : url.rank};
+                               .spec.dp_rank = rank,
+                               .place_hash =
+                                   bt_worker_place_hash(url.host, url.port, url.base_path, rank)};
     *found_p = bt_worker_index_find_place(x, &place);
     bt_url_fini(&url);
     return 0;
