@@ -22,7 +22,7 @@ typedef struct bt_admin_request {
     unsigned refusal_status;
     bool workers_only; /* came by the client port */
     bt_str_t address;  /* of who asks */
-    const char *by;    /* "key:ID", "jwt:SUB"; NULL = the admin key, or anyone where there is none */
+    const char *by; /* "key:ID", "jwt:SUB"; NULL = the admin key, or anyone where there is none */
     /* Where a change is noted whose answer waits for others; whoever gives that answer ends it. NULL: it cannot wait, or is none. */
     bt_audit_change_t *change;
 } bt_admin_request_t;

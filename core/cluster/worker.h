@@ -168,7 +168,7 @@ typedef struct bt_worker {
     char switch_why[160];        /* why it failed; "" = it did not */
     uint64_t role_asked_ms;      /* role_report.h, control loop only; 0 = not since it came up */
     bool is_role_asked;
-    _Atomic unsigned sources;    /* bits 1 << BT_NAMED_...; the registry's */
+    _Atomic unsigned sources;                  /* bits 1 << BT_NAMED_...; the registry's */
     _Atomic uint64_t named_ms[BT_NAMED_COUNT]; /* unix time; 0 = it does not name it */
     _Atomic bool
         has_agents; /* all agents of a gateway-managed worker are registered (core/transfer) */

@@ -127,7 +127,7 @@ struct bt_gateway {
     bt_reload_t *reload;
     bt_reload_loop_t *reload_loops;      /* by loop */
     struct bt_gateway_rollout *rollouts; /* of policies to all replicas; NULL = the store is ours */
-    struct bt_gateway_identity *identity;                     /* NULL = nobody is asked */
+    struct bt_gateway_identity *identity; /* NULL = nobody is asked */
     struct bt_gateway_tls *tls;
     struct bt_tls_server *client_tls, *admin_tls;             /* its own; NULL = plain */
     struct bt_gateway_workers_file *workers_file;             /* NULL = no --workers-file */

@@ -26,7 +26,7 @@ typedef struct world {
     const char *refuse_reason;
     void (*on_drain)(bt_exchange_t *x);
     void (*on_gone)(bt_exchange_t *x); /* instead of expecting `held` */
-    char seen[512]; /* what the last request looked like */
+    char seen[512];                    /* what the last request looked like */
     bool closed;
 
     int fd; /* the client */
