@@ -236,10 +236,13 @@ describe("workers that register for p2p_nccl", function()
       assert.equal(200, answer.status, answer.body)
       assert.equal("external", answer:header("x-sim-kv-source"))
       attempts = attempts + tonumber(answer:header("x-baton-attempts") or 1)
-      local last
-      for _, e in ipairs(f:requests("p0")) do -- health checks, too
-        last = e.headers["x-request-id"] and e or last
-      end
+      local last = eventually(function()
+        local legs_of_it = {}
+        for _, e in ipairs(f:requests("p0")) do -- health checks, too
+          legs_of_it[#legs_of_it + 1] = e.headers["x-request-id"] and e
+        end
+        return #legs_of_it >= i and legs_of_it[#legs_of_it], #legs_of_it .. " legs"
+      end, 10, "the prefill leg is there")
       check_id(last, "p0", "d1")
     end
     assert.is_true(attempts > 8)
