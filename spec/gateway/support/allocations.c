@@ -1,7 +1,7 @@
 /* allocations.c - counts what a process asks of malloc; preloaded (LD_PRELOAD) by gateway/allocations_spec.
  *
  * BATON_SPEC_ALLOCATIONS names a file of one `struct counts`, shared with the spec. While `is_armed` is set, calls of all threads
- * are counted, and who made the first ones is written to the file's name + ".stacks", over what stood there. What LuaJIT
+ * but the first are counted (the control loop serves no requests, and libuv allocates each time it looks at a file), and who made the first ones is written to the file's name + ".stacks", over what stood there. What LuaJIT
  * takes by mmap for itself, before its heap is ours and for compiled code, is not seen here.
  */
 #include <dlfcn.h>
@@ -78,7 +78,7 @@ static void write_stack(uint64_t earlier)
 
 static void count(_Atomic uint64_t *kind)
 {
-    if (counts->is_armed == 0 || is_inside != 0)
+    if (counts->is_armed == 0 || is_inside != 0 || gettid() == getpid())
         return;
     is_inside = 1;
     write_stack(atomic_fetch_add(kind, 1));
