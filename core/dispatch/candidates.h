@@ -57,6 +57,11 @@ typedef struct bt_choice_view {
 
 /* Which roles the request may use. */
 enum bt_topology bt_choice_view_make(bt_request_t *r, bt_choice_view_t *v);
+/* The place beside one of a pair that has begun. `stays` (one, the caller's for as long as the view) is all of its list,
+ * whatever has become of it: full by this very request, drained, half open by this probe. with_full: those at their limit too.
+ * all_p, where not NULL: the candidates without it, borrowing from v. False: none fits it. */
+bool bt_choice_view_beside(bt_request_t *r, bt_choice_view_t *v, bt_worker_t **stays,
+                           enum bt_policy_list its_list, bool with_full, bt_choice_view_t *all_p);
 /* Usable encode workers, as those who serve alone; why: there is none. */
 void bt_choice_view_encoders(bt_request_t *r, bt_choice_view_t *v);
 /* False: there was none of them. */

@@ -169,23 +169,45 @@ static enum bt_topology shape_whole(const bt_request_t *r, bt_choice_view_t *v)
     return hybrid->count != 0 ? BT_TOPOLOGY_SINGLE : BT_TOPOLOGY_NONE;
 }
 
+/* False: its pool is gone. */
+static bool take_candidates(bt_request_t *r, bt_choice_view_t *v, bool with_full)
+{
+    const struct bt_candidates *c;
+
+    *v = (bt_choice_view_t){.why = "no pool serves this model any more"};
+    if (!bt_request_refresh_pool(r))
+        return false;
+    c = bt_candidates_get(r->d, r->pool, r->intent.model);
+    memcpy(v->sets, c->sets, sizeof(v->sets));
+    v->key = c->key;
+    v->why = NULL;
+    pin(r, v);
+    if (!with_full)
+        leave_out_full(r, v);
+    leave_out_without_route(r, v);
+    return true;
+}
+
+/* What could be split when it began still can: only who fits is asked. */
+bool bt_choice_view_beside(bt_request_t *r, bt_choice_view_t *v, bt_worker_t **stays,
+                           enum bt_policy_list its_list, bool with_full, bt_choice_view_t *all_p)
+{
+    if (!take_candidates(r, v, with_full))
+        return false;
+    if (all_p != NULL)
+        *all_p = *v;
+    v->sets[its_list] = (bt_worker_set_t){stays, 1};
+    v->key = 0;
+    return bt_choice_view_any_pair(r, v);
+}
+
 /* Who serves alone beside hybrids is for policies to choose: where nobody else is left, they are asked. */
 enum bt_topology bt_choice_view_make(bt_request_t *r, bt_choice_view_t *v)
 {
     bt_worker_set_t *hybrid = &v->sets[BT_LIST_HYBRID], *single = &v->sets[BT_LIST_SINGLE];
-    const struct bt_candidates *c;
 
-    *v = (bt_choice_view_t){.why = NULL};
-    if (!bt_request_refresh_pool(r)) {
-        v->why = "no pool serves this model any more";
+    if (!take_candidates(r, v, false))
         return BT_TOPOLOGY_NONE;
-    }
-    c = bt_candidates_get(r->d, r->pool, r->intent.model);
-    memcpy(v->sets, c->sets, sizeof(v->sets));
-    v->key = c->key;
-    pin(r, v);
-    leave_out_full(r, v);
-    leave_out_without_route(r, v);
     if (!bt_route_info(r->route)->generates || r->intent.unsplittable != NULL ||
         (r->intent.prompt_logprobs != BT_PROMPT_LOGPROBS_NONE && hybrid->count != 0))
         return shape_whole(r, v); /* who computes the prompt and makes the answer knows all */

@@ -363,23 +363,29 @@ int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p)
 
 /* ---- the one of a pair that the plan left open ---- */
 
+static bool view_beside(bt_request_t *r, bt_choice_view_t *v, bt_worker_t **stays,
+                        bool keeps_prefill, bt_choice_view_t *all_p)
+{
+    return bt_choice_view_beside(r, v, stays, keeps_prefill ? BT_LIST_PREFILL : BT_LIST_DECODE,
+                                 false, all_p);
+}
+
+/* all: what the policy sees; v: what its answer is held against. */
 static enum verdict ask_late(bt_task_t *task, unsigned attempt, enum bt_leg_role role,
-                             const bt_choice_view_t *v, bt_pair_t *pair)
+                             const bt_choice_view_t *all, const bt_choice_view_t *v,
+                             bt_pair_t *pair)
 {
     const bool is_prefill = role == BT_LEG_PREFILL;
     bt_request_t *r = task->request;
-    const bt_policy_view_t view = bt_candidates_view(v->sets, v->key, r->pool);
-    bt_worker_t *partners[] = {is_prefill ? pair->decode : pair->prefill};
-    bt_choice_view_t beside = *v;
+    const bt_policy_view_t view = bt_candidates_view(all->sets, all->key, r->pool);
+    bt_worker_t *partner = is_prefill ? pair->decode : pair->prefill;
     bt_choice_t choice = {.alternate_count = 0};
     const int rc = bt_policy_call_plan_late(r, is_prefill ? BT_POLICY_PREFILL : BT_POLICY_DECODE,
-                                            &view, partners[0], attempt, &choice);
+                                            &view, partner, attempt, &choice);
     enum verdict verdict;
 
     choice.first.kind = is_prefill ? BT_PLAN_TRIGGER : BT_PLAN_HANDOFF;
-    beside.sets[is_prefill ? BT_LIST_DECODE : BT_LIST_PREFILL] =
-        (bt_worker_set_t){partners, 1}; /* whatever has become of it */
-    verdict = judge(r, task, &beside, rc, &choice);
+    verdict = judge(r, task, v, rc, &choice);
     if (verdict != CHOSEN)
         return verdict;
     if (is_prefill) {
@@ -397,16 +403,17 @@ int bt_plan_late(bt_task_t *task, unsigned attempt, enum bt_leg_role role, bt_pa
 {
     const bool is_prefill = role == BT_LEG_PREFILL;
     bt_worker_t **open_p = is_prefill ? &pair->prefill : &pair->decode;
+    bt_worker_t *stays[] = {is_prefill ? pair->decode : pair->prefill};
     bt_request_t *r = task->request;
-    bt_choice_view_t v;
+    bt_choice_view_t all, v;
     enum verdict verdict;
 
     *why_p = is_prefill ? "no prefill worker is left for the decode that calls for it"
                         : "no decode worker is left for the prefill that has the prompt";
-    if (bt_choice_view_make(r, &v) != BT_TOPOLOGY_PAIR)
+    if (!view_beside(r, &v, stays, !is_prefill, &all))
         return BT_E_NO_WORKER;
-    leave_out_tried(task, &v);
-    verdict = ask_late(task, attempt, role, &v, pair);
+    leave_out_tried(task, &all);
+    verdict = ask_late(task, attempt, role, &all, &v, pair);
     if (verdict == CHOSEN)
         return 0;
     if (!default_may_serve(r, verdict, attempt == 1)) {
@@ -449,12 +456,10 @@ int bt_plan_beside(bt_task_t *task, const bt_failure_t *f, const bt_pair_t *pair
     enum bt_leg_role open;
     const char *why;
 
-    if (bt_choice_view_make(r, &v) != BT_TOPOLOGY_PAIR)
+    if (!view_beside(r, &v, stays, keeps_prefill, NULL))
         return BT_E_NO_WORKER;
     *(keeps_prefill ? &failure.kept_prefill : &failure.kept_decode) = stays[0];
-    v.sets[keeps_prefill ? BT_LIST_PREFILL : BT_LIST_DECODE] = (bt_worker_set_t){stays, 1};
     v.sets[BT_LIST_HYBRID].count = v.sets[BT_LIST_SINGLE].count = 0;
-    v.key = 0;
     r->is_default = false;
     verdict = ask_again(task, &failure, &v, &choice);
     if (verdict == CHOSEN && !bt_pair_is_single(&choice.first) &&
@@ -486,9 +491,9 @@ bt_worker_t *bt_plan_other_decode(bt_task_t *task, bt_worker_t *prefill)
     bt_choice_view_t v;
 
     if (r->is_default || task->attempt->is_late)
-        return bt_choice_view_make(r, &v) != BT_TOPOLOGY_PAIR
-                   ? NULL
-                   : bt_default_decode(r, task, &v.sets[BT_LIST_DECODE], prefill);
+        return bt_choice_view_beside(r, &v, &prefill, BT_LIST_PREFILL, true, NULL)
+                   ? bt_default_decode(r, task, &v.sets[BT_LIST_DECODE], prefill)
+                   : NULL; /* one that is full can be told too: nothing waits in its engine */
     for (unsigned i = 0; i < task->choice->alternate_count; i++) {
         const bt_pair_t *pair = &task->choice->alternates[i];
         if (pair->prefill != NULL && bt_worker_usable(pair->decode, now_ms) &&

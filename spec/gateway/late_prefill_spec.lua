@@ -20,6 +20,9 @@ return {
   name = "late",
   version = "1",
   plan = function(req, view)
+    if #view.decode == 0 then
+      return nil -- and no prefill serves alone
+    end
     return { decode = baton.argmin(view.decode, "decode_tokens", "id") }
   end,
   plan_prefill = function(req, view, decode, ctx)
@@ -98,6 +101,56 @@ describe("a plan that leaves prefill open", function()
     local story = explain(answer, "?format=text")
     assert.truthy(story:find("chosen: trigger d0, prefill open", 1, true), story)
     assert.equal(0, faults.number(r, "baton_policy_errors_total") + faults.number(r, "baton_policy_invalid_total"))
+  end)
+
+  -- The decode that calls has begun: it stays, whatever has become of it.
+  local function serves(c, d)
+    local called = call(d)
+    r.p[1]:take(PATH):answer(200, {}, WHOLE)
+    assert.equal(200, r:answer_of(called).status)
+    d:answer(200, {}, WHOLE)
+    local answer = r:answer_of(c)
+    assert.equal(200, answer.status, answer.body)
+    assert.equal("late@1", answer:header("x-baton-policy"))
+  end
+
+  it("chooses beside the only decode, which its own request has filled", function()
+    start({ prefills = 1, decodes = 1, flags = { "--engine-request-limit", "1" } })
+    for _ = 1, 2 do
+      local c = r:ask(PATH, faults.body())
+      serves(c, r.d[1]:take(PATH))
+      faults.wait_idle(r)
+    end
+  end)
+
+  it("chooses beside the only decode, which is drained before its call", function()
+    start({ prefills = 1, decodes = 1 })
+    local c = r:ask(PATH, faults.body())
+    local d = r.d[1]:take(PATH)
+    assert.equal(200, http.post(r.admin_port, "/workers/d0/drain", "").status)
+    serves(c, d)
+  end)
+
+  it("chooses beside the only decode, which this request proves", function()
+    start({ prefills = 1, decodes = 1,
+      flags = { "--disable-retries", "--breaker-failures", "1", "--breaker-open-secs", "0.2" } })
+    local function state()
+      return faults.number(r, "baton_worker_breaker_state", { worker = "d0" })
+    end
+    local c = r:ask(PATH, faults.body())
+    r.d[1]:take(PATH):rst()
+    assert.equal(502, r:answer_of(c).status)
+    local seen = #r.d[1].seen
+    r:until_so(function() -- candidates are looked at once a second
+      if c.answer.done or c.answer.broken then
+        c = r:ask(PATH, faults.body())
+      end
+      c:pump()
+      return #r.d[1].seen > seen, c.answer.status
+    end, "the probe is let in")
+    assert.equal(2, state())
+    serves(c, r.d[1]:take(PATH))
+    assert.equal(0, state())
   end)
 
   it("ends the request when nobody shall prefill, and blames nobody", function()

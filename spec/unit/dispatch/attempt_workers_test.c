@@ -1,5 +1,5 @@
 /* A trigger whose plan left prefill open: it is chosen when decode's engine calls, by the load of then; nobody, a policy that fails,
- * one that is gone; and a decode that never needs it. */
+ * one that is gone; and a decode that never needs it. And a partner, of either role, that is no candidate any more when the other is chosen. */
 #include "dispatch/attempt_rig.h"
 
 #define CALL(id)                                                                                   \
@@ -257,6 +257,175 @@ static void a_place_is_taken_at_the_call(void **state)
     answered("hello");
 }
 
+/* ---- the partner is no candidate any more: it has begun, and stays ---- */
+
+static void drain(int which)
+{
+    atomic_store(&engines[which].worker->draining, true);
+    bt_workers_changed();
+}
+
+static void half_open(int which)
+{
+    for (int i = 0; i < 5; i++)
+        bt_breaker_failure(&engines[which].worker->breaker, false, bt_clock_ms());
+    bt_breaker_recovered(&engines[which].worker->breaker);
+    bt_workers_changed();
+}
+
+static enum bt_breaker_state breaker_of(int which)
+{
+    return bt_breaker_state(&engines[which].worker->breaker, bt_clock_ms());
+}
+
+static void serve_by_policy(int prefill)
+{
+    call();
+    serve(prefill);
+    assert_true(client_got("x-baton-policy: mine@1\r\n"));
+    assert_int_equal(count_of(&rig.d->stats.policy_errors), 0);
+    assert_int_equal(count_of(&rig.d->stats.policy_invalid), 0);
+}
+
+static void the_only_decode_is_full_by_this_request(void **state)
+{
+    (void) state;
+    begin_at((struct rig_options){.policy = LEAST, .engine_request_limit = 1});
+    assert_true(bt_worker_take_place(engines[D1].worker, 1));
+    serve_by_policy(P0);
+    bt_worker_give_place_back(engines[D1].worker);
+}
+
+static void the_only_decode_is_this_requests_probe(void **state)
+{
+    (void) state;
+    rig_start(&(struct rig_options){.connector = "MooncakeLayerwiseConnector", .policy = LEAST});
+    drain(D1);
+    half_open(D0);
+    ask();
+    take(D0);
+    bt_workers_changed();
+    assert_int_equal(breaker_of(D0), BT_BREAKER_HALF_OPEN);
+    serve_by_policy(P0);
+    assert_int_equal(breaker_of(D0), BT_BREAKER_CLOSED);
+}
+
+static void the_only_decode_is_drained_before_its_call(void **state)
+{
+    (void) state;
+    begin_with(LEAST);
+    drain(D0);
+    drain(D1);
+    serve_by_policy(P0);
+}
+
+/* Nor does the second choice, beside a decode that waits, ask what has become of it. */
+static void another_prefill_beside_a_decode_that_is_drained(void **state)
+{
+    (void) state;
+    begin_with(LEAST);
+    drain(D0);
+    drain(D1);
+    refuse(P0);
+    serve_by_policy(P1);
+    assert_int_equal(count_of(&rig.d->stats.prefill_replacements), 1);
+}
+
+#define LATE_DECODE(plan_decode)                                                                   \
+    "return { api = 2, name = 'mine', version = '1', plan = function(req, view) return { prefill " \
+    "= baton.argmin(view.prefill, 'id') } end, plan_decode = function(req, view, prefill, ctx) "   \
+    "assert(prefill.name == 'p0') " plan_decode " end }"
+#define FIRST_DECODE                                                                               \
+    LATE_DECODE("return { decode = baton.argmin(baton.compatible(view.decode, prefill), 'id') }")
+
+static void only_p0_is_left(struct rig_options options)
+{
+    options.connector = "NixlConnector";
+    rig_start(&options);
+    drain(P1);
+    drain(P2);
+}
+
+static void decode_late(int decode)
+{
+    answer(P0, 200, HANDOFF("req-1"));
+    take(decode);
+    assert_true(heard(decode, "\"model\":\"m\""));
+    answer(decode, 200, REPLY);
+    answered("hello");
+    assert_true(client_got("x-baton-policy: mine@1\r\n"));
+}
+
+static void the_only_prefill_is_drained_while_it_computes(void **state)
+{
+    (void) state;
+    only_p0_is_left((struct rig_options){.policy = FIRST_DECODE});
+    ask();
+    take(P0);
+    drain(P0);
+    decode_late(D0);
+}
+
+static void the_only_prefill_is_this_requests_probe(void **state)
+{
+    (void) state;
+    only_p0_is_left((struct rig_options){.policy = FIRST_DECODE});
+    half_open(P0);
+    ask();
+    take(P0);
+    bt_workers_changed();
+    decode_late(D0);
+    assert_int_equal(breaker_of(P0), BT_BREAKER_CLOSED);
+}
+
+/* Its work stays good for another decode. */
+static void another_decode_beside_a_prefill_that_is_drained(void **state)
+{
+    (void) state;
+    only_p0_is_left((struct rig_options){.policy = FIRST_DECODE});
+    ask();
+    take(P0);
+    drain(P0);
+    refuse(D0);
+    decode_late(D1);
+    assert_int_equal(count_of(&rig.d->stats.decode_replacements), 1);
+}
+
+static void the_release_is_told(const char *why)
+{
+    answer(P0, 200, HANDOFF("req-1"));
+    take(D0);
+    assert_true(heard(D0, "\"model\":\"baton-release-no-such-model\""));
+    answer(D0, 404, "{}");
+    answered("HTTP/1.1 503");
+    assert_true(client_got(why));
+    assert_int_equal(count_of(&rig.d->stats.releases), 1);
+}
+
+/* Its KV would lie there until the lease ends. */
+static void nobody_decodes_and_the_only_prefill_is_drained(void **state)
+{
+    (void) state;
+    only_p0_is_left((struct rig_options){.policy = LATE_DECODE("return nil")});
+    ask();
+    take(P0);
+    drain(P0);
+    the_release_is_told("the policy chose no decode worker");
+}
+
+/* They refuse a request of no model at once. */
+static void a_release_by_a_decode_that_is_full(void **state)
+{
+    (void) state;
+    only_p0_is_left((struct rig_options){.policy = FIRST_DECODE, .engine_request_limit = 1});
+    ask();
+    take(P0);
+    drain(D1);
+    assert_true(bt_worker_take_place(engines[D0].worker, 1));
+    the_release_is_told("no decode worker is left");
+    bt_worker_give_place_back(engines[D0].worker);
+}
+
 /* A hand-off's decode cannot go first. */
 static void no_such_plan_where_decode_calls_nobody(void **state)
 {
@@ -288,6 +457,15 @@ int main(void)
         CASE_OF(a_decode_that_never_calls),
         CASE_OF(a_client_that_leaves_before_the_call),
         CASE_OF(a_place_is_taken_at_the_call),
+        CASE_OF(the_only_decode_is_full_by_this_request),
+        CASE_OF(the_only_decode_is_this_requests_probe),
+        CASE_OF(the_only_decode_is_drained_before_its_call),
+        CASE_OF(another_prefill_beside_a_decode_that_is_drained),
+        CASE_OF(the_only_prefill_is_drained_while_it_computes),
+        CASE_OF(the_only_prefill_is_this_requests_probe),
+        CASE_OF(another_decode_beside_a_prefill_that_is_drained),
+        CASE_OF(nobody_decodes_and_the_only_prefill_is_drained),
+        CASE_OF(a_release_by_a_decode_that_is_full),
         CASE_OF(no_such_plan_where_decode_calls_nobody),
     };
 
