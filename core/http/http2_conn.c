@@ -28,8 +28,7 @@
 #define COST_RESET 20
 #define COST_INVALID 50
 #define FRAME_HEAD_BYTES 9U /* RFC 9113 4.1 */
-#define WATCH_MS 1000U
-#define KEEP 1024U /* of each, in a pool */
+#define KEEP 1024U          /* of each, in a pool */
 
 /* What all connections of a server share. */
 struct bt_http2_shared {
@@ -123,7 +122,7 @@ static void send_all(struct bt_http2 *h2)
 
 /* ---- the way in ---- */
 
-/* Frames that bring nothing. 0, or what nghttp2 shall do. */
+/* For a frame that brings nothing. */
 static void spend(struct bt_http2 *h2, int cost)
 {
     const uint64_t now_ms = bt_clock_event_ms(), gained = now_ms - h2->credit_ms;
@@ -278,7 +277,7 @@ static void tell_handlers(struct bt_http2 *h2)
 }
 
 /* Goes on after anything has happened: tells handlers, writes, ends what has ended. */
-static void run(struct bt_http2 *h2)
+void bt_http2_run(struct bt_http2 *h2)
 {
     bt_server_conn_t *c = h2->conn;
 
@@ -302,7 +301,7 @@ static void receive(struct bt_http2 *h2, const char *p, size_t n)
 {
     const ssize_t rc = nghttp2_session_mem_recv(h2->session, (const uint8_t *) p, n);
     if (rc >= 0) {
-        run(h2);
+        bt_http2_run(h2);
         return;
     }
     bt_log_debug("http", "HTTP/2: %s", nghttp2_strerror((int) rc));
@@ -331,7 +330,7 @@ static void on_drain(bt_stream_t *stream)
         if (s->is_above && s->out_bytes < BT_STREAM_LOW_BYTES)
             bt_http2_tell(s);
     }
-    run(h2);
+    bt_http2_run(h2);
 }
 
 static void on_write_error(bt_stream_t *stream, int rc)
@@ -342,7 +341,7 @@ static void on_write_error(bt_stream_t *stream, int rc)
 
 static void on_sent(bt_stream_t *stream)
 {
-    run(h2_of(stream));
+    bt_http2_run(h2_of(stream));
 }
 
 static void on_flush(bt_stream_t *stream)
@@ -359,92 +358,6 @@ static const bt_stream_ops_t stream_ops = {
     .on_sent = on_sent,
     .on_flush = on_flush,
 };
-
-/* ---- time ---- */
-
-static void on_deadline(bt_timer_t *timer)
-{
-    bt_server_conn_t *c = bt_container_of(timer, bt_server_conn_t, deadline);
-
-    (void) nghttp2_session_terminate_session(
-        c->http2->session, c->http2->reading_head ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_NO_ERROR);
-    run(c->http2);
-}
-
-/* Since when has the client taken nothing? */
-static bool is_stalled(uint64_t limit_ms, uint64_t since_ms)
-{
-    return limit_ms > 0 && bt_clock_event_ms() - since_ms >= limit_ms;
-}
-
-static bool is_socket_stalled(struct bt_http2 *h2)
-{
-    const bt_stream_t *stream = &h2->conn->stream;
-    const uint64_t written = bt_stream_written(stream);
-
-    if (written != h2->stall_written || bt_stream_pending(stream) == 0) {
-        h2->stall_written = written;
-        h2->stall_ms = bt_clock_event_ms();
-    }
-    return is_stalled(h2->conn->x.server->config.write_stall_ms, h2->stall_ms);
-}
-
-/* Resets streams whose client takes nothing. True: some wait. */
-static bool check_streams(struct bt_http2 *h2)
-{
-    const uint64_t limit_ms = h2->conn->x.server->config.write_stall_ms;
-    bool waits = false;
-    bt_list_t *it, *tmp;
-
-    bt_list_each (&h2->streams, it, tmp) {
-        bt_http2_stream_t *s = bt_container_of(it, bt_http2_stream_t, link);
-        if (s->out_bytes == 0 && (!s->ended || s->has_left))
-            continue; /* the last frame, too, may wait for a window */
-        waits = true;
-        if (s->is_open && is_stalled(limit_ms, s->moved_ms))
-            (void) nghttp2_submit_rst_stream(h2->session, NGHTTP2_FLAG_NONE, s->id, NGHTTP2_CANCEL);
-    }
-    return waits;
-}
-
-static void on_watch(bt_timer_t *timer)
-{
-    bt_server_conn_t *c = bt_container_of(timer, bt_server_conn_t, watch);
-    struct bt_http2 *h2 = c->http2;
-    bool waits;
-
-    if (h2->broken || is_socket_stalled(h2)) {
-        bt_stream_reset(&c->stream);
-        bt_conn_gone(c);
-        return;
-    }
-    waits = check_streams(h2);
-    if (h2->noticed) {
-        h2->noticed = false;
-        (void) nghttp2_submit_goaway(h2->session, NGHTTP2_FLAG_NONE,
-                                     nghttp2_session_get_last_proc_stream_id(h2->session),
-                                     NGHTTP2_NO_ERROR, NULL, 0);
-    }
-    run(h2);
-    if (c->state != BT_CONN_CLOSED && (waits || bt_stream_pending(&c->stream) > 0))
-        bt_http2_watch(h2);
-}
-
-void bt_http2_watch(struct bt_http2 *h2)
-{
-    const uint64_t stall_ms = h2->conn->x.server->config.write_stall_ms;
-    uint64_t ms = stall_ms > 0 && stall_ms / 4 < WATCH_MS ? stall_ms / 4 : WATCH_MS;
-
-    if (!bt_timer_active(&h2->conn->watch)) {
-        h2->stall_written = bt_stream_written(&h2->conn->stream);
-        h2->stall_ms = bt_clock_event_ms();
-    }
-    if (h2->broken || !bt_list_empty(&h2->to_tell))
-        ms = 0;
-    else if (bt_timer_active(&h2->conn->watch))
-        return;
-    bt_timer_start(&h2->conn->watch, ms);
-}
 
 /* ---- life ---- */
 
@@ -499,14 +412,6 @@ enum bt_preface bt_http2_preface(bt_str_t first)
     return n < BT_HTTP2_PREFACE_BYTES ? BT_PREFACE_MAYBE : BT_PREFACE_YES;
 }
 
-/* Two steps, so that what is on its way is answered: all streams, then those that have come by the next tick. */
-static void say_goodbye(struct bt_http2 *h2)
-{
-    (void) nghttp2_submit_shutdown_notice(h2->session);
-    h2->noticed = true;
-    bt_http2_watch(h2);
-}
-
 static int begin_session(struct bt_http2 *h2)
 {
     static const nghttp2_settings_entry settings[] = {
@@ -551,12 +456,11 @@ void bt_http2_begin(bt_server_conn_t *c)
     bt_timer_stop(&c->deadline);
     bt_timer_stop(&c->watch);
     bt_unfinished_close(&c->x.unfinished);
-    bt_timer_init(c->x.loop, &c->deadline, on_deadline);
-    bt_timer_init(c->x.loop, &c->watch, on_watch);
+    bt_http2_init_timers(c);
     c->in = NULL;
     c->in_at = c->in_end = 0;
     if (c->x.server->draining)
-        say_goodbye(h2);
+        bt_http2_say_goodbye(h2);
     receive(h2, in->data + at, n);
     bt_buf_unref(in);
 }
@@ -568,7 +472,7 @@ void bt_http2_drain(bt_server_conn_t *c)
     if (h2->stream_count == 0) {
         (void) nghttp2_session_terminate_session(h2->session, NGHTTP2_NO_ERROR);
     } else {
-        say_goodbye(h2);
+        bt_http2_say_goodbye(h2);
     }
     bt_http2_wake(h2);
 }

@@ -1,4 +1,4 @@
-/* http2_impl.h - a client connection that speaks HTTP/2 (RFC 9113), shared by http2_conn.c, http2_stream.c and http2_answer.c. Private to core/http.
+/* http2_impl.h - a client connection that speaks HTTP/2 (RFC 9113), shared by the http2_ files. Private to core/http.
  *
  * Owner: its bt_server_conn_t, whose socket, place in the budget and timers it uses.
  * Life:  the connection's first bytes are the client's preface -> bt_http2_begin -> streams come and go -> bt_http2_free when the socket is
@@ -63,9 +63,14 @@ typedef struct bt_http2_stream {
 
 /* http2_conn.c */
 void bt_http2_wake(struct bt_http2 *h2);  /* there is something to write */
-void bt_http2_watch(struct bt_http2 *h2); /* the client has to take something */
 void bt_http2_tell(bt_http2_stream_t *s); /* its handler, soon */
 bt_slab_t *bt_http2_stream_pool(bt_server_t *server);
+void bt_http2_run(struct bt_http2 *h2); /* after anything has happened; may close the connection */
+
+/* http2_time.c */
+void bt_http2_init_timers(bt_server_conn_t *c);
+void bt_http2_watch(struct bt_http2 *h2); /* the client has to take something */
+void bt_http2_say_goodbye(struct bt_http2 *h2);
 
 /* http2_stream.c */
 bt_http2_stream_t *bt_http2_stream_new(struct bt_http2 *h2, int32_t id); /* NULL: out of memory */
