@@ -25,3 +25,13 @@ const char *bt_suggest_best(const bt_suggest_t *s)
 {
     return s->best;
 }
+
+const char *bt_suggest_row(const char *word, const void *rows, size_t count, size_t row_bytes)
+{
+    bt_suggest_t s;
+
+    bt_suggest_init(&s, bt_str(word));
+    for (size_t i = 0; i < count; i++)
+        bt_suggest_offer(&s, *(const char *const *) ((const char *) rows + i * row_bytes));
+    return bt_suggest_best(&s);
+}

@@ -19,5 +19,7 @@ typedef struct bt_suggest {
 void bt_suggest_init(bt_suggest_t *s, bt_str_t word);
 void bt_suggest_offer(bt_suggest_t *s, const char *name);
 const char *bt_suggest_best(const bt_suggest_t *s); /* NULL: nothing is near */
+/* Of a table whose rows, of row_bytes each, begin with their name. */
+const char *bt_suggest_row(const char *word, const void *rows, size_t count, size_t row_bytes);
 
 #endif

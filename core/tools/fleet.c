@@ -103,13 +103,10 @@ static const struct flag {
 
 static int unknown_flag(const char *word)
 {
-    bt_suggest_t s;
+    const char *near = bt_suggest_row(word, flags, FLAG_COUNT, sizeof flags[0]);
 
-    bt_suggest_init(&s, bt_str(word));
-    for (size_t i = 0; i < FLAG_COUNT; i++)
-        bt_suggest_offer(&s, flags[i].name);
-    if (bt_suggest_best(&s) != NULL)
-        return fleet_refuse("%.100s: unknown flag, did you mean %s?", word, bt_suggest_best(&s));
+    if (near != NULL)
+        return fleet_refuse("%.100s: unknown flag, did you mean %s?", word, near);
     return fleet_refuse("%.100s: unknown flag; baton fleet --help lists them", word);
 }
 
@@ -216,13 +213,10 @@ static const struct command {
 
 static int unknown_command(const char *word)
 {
-    bt_suggest_t s;
+    const char *near = bt_suggest_row(word, commands, COMMAND_COUNT, sizeof commands[0]);
 
-    bt_suggest_init(&s, bt_str(word));
-    for (size_t i = 0; i < COMMAND_COUNT; i++)
-        bt_suggest_offer(&s, commands[i].word);
-    if (bt_suggest_best(&s) != NULL)
-        return fleet_refuse("%.100s: unknown command, did you mean %s?", word, bt_suggest_best(&s));
+    if (near != NULL)
+        return fleet_refuse("%.100s: unknown command, did you mean %s?", word, near);
     return fleet_refuse("%.100s: unknown command; baton fleet --help lists them", word);
 }
 

@@ -72,13 +72,10 @@ static const struct flag {
 
 static int unknown_flag(const char *word)
 {
-    bt_suggest_t s;
+    const char *near = bt_suggest_row(word, flags, FLAG_COUNT, sizeof flags[0]);
 
-    bt_suggest_init(&s, bt_str(word));
-    for (size_t i = 0; i < FLAG_COUNT; i++)
-        bt_suggest_offer(&s, flags[i].name);
-    if (bt_suggest_best(&s) != NULL)
-        return refuse("%.100s: unknown flag, did you mean %s?", word, bt_suggest_best(&s));
+    if (near != NULL)
+        return refuse("%.100s: unknown flag, did you mean %s?", word, near);
     return refuse("%.100s: unknown flag; baton key --help lists them", word);
 }
 

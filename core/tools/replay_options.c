@@ -153,17 +153,14 @@ static int unknown(const char *word)
         "--policy",        "--params",        "--prefill-policy", "--prefill-params",
         "--decode-policy", "--decode-params", "--against",        "--show",
         "--seed",          "--json",          "--dialect-dir",    "--fail-on-difference"};
-    bt_suggest_t s;
+    const size_t count = sizeof flags / sizeof flags[0];
+    const char *near = bt_suggest_row(word, flags, count, sizeof flags[0]);
 
-    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+    for (size_t i = 0; i < count; i++)
         if (strcmp(word, flags[i]) == 0)
             return bt_policy_tool_refuse("replay %s: a value is missing", word);
-    bt_suggest_init(&s, bt_str(word));
-    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
-        bt_suggest_offer(&s, flags[i]);
-    if (bt_suggest_best(&s) != NULL)
-        return bt_policy_tool_refuse("replay: unknown flag %.100s, did you mean %s?", word,
-                                     bt_suggest_best(&s));
+    if (near != NULL)
+        return bt_policy_tool_refuse("replay: unknown flag %.100s, did you mean %s?", word, near);
     return bt_policy_tool_refuse("replay: unknown flag %.100s; baton replay --help lists them",
                                  word);
 }
