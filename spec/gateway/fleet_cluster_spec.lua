@@ -29,11 +29,7 @@ describe("gateways that share a Redis Cluster", function()
   end)
 
   after_each(function()
-    for _, g in ipairs(gateways) do
-      if g.gateway:is_alive() then
-        rig.stop_gateway(g.gateway)
-      end
-    end
+    rig.stop_gateways(gateways)
     proc.kill_all()
   end)
 

@@ -30,11 +30,7 @@ describe("gateways that share a Redis", function()
   end)
 
   after_each(function()
-    for _, g in ipairs(gateways) do
-      if g.gateway:is_alive() then
-        rig.stop_gateway(g.gateway)
-      end
-    end
+    rig.stop_gateways(gateways)
     proc.kill_all()
   end)
 

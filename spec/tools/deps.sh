@@ -34,7 +34,6 @@ run  has_module hiredis                  libhiredis-dev
 run  has_module libcares                 libc-ares-dev
 run  has_module libnghttp2               libnghttp2-dev
 run  has_module libcurl                  libcurl4-openssl-dev
-run  has_module libcrypto                libssl-dev
 run  has_module libzmq                   libzmq3-dev
 run  has_msgpack                         msgpack
 run  has_command luajit                  luajit

@@ -114,4 +114,13 @@ function rig.stop_gateway(process)
   end
 end
 
+-- Of a list of { gateway = process }, those that still live.
+function rig.stop_gateways(gateways)
+  for _, g in ipairs(gateways) do
+    if g.gateway:is_alive() then
+      rig.stop_gateway(g.gateway)
+    end
+  end
+end
+
 return rig
