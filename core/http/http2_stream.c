@@ -213,8 +213,8 @@ static void join_cookies(bt_http2_stream_t *s)
             first = &head->headers[kept - 1];
             first->value.p = at;
         } else {
-            memcpy(at, "; ", 2);
-            at += 2;
+            *at++ = ';';
+            *at++ = ' ';
         }
         if (h.value.n > 0)
             memcpy(at, h.value.p, h.value.n);
