@@ -109,6 +109,7 @@ coverage: ## every spec with gcov counters in build/coverage
 bench: build ## the figures for the record
 	@spec/bench/compare
 	@build/release/bin/bench_policy
+	@build/release/bin/bench_kvindex
 	@build/release/bin/bench_store
 	@spec/bench/fleet_prefix
 

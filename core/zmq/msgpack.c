@@ -136,16 +136,21 @@ static bt_str_t text_of(const msgpack_object *o)
                                          : BT_STR_NULL;
 }
 
-static const msgpack_object *find(const bt_msgpack_t *m, const char *key)
+static const msgpack_object *find_in(const msgpack_object *map, const char *key)
 {
-    const msgpack_object *root = m->root, *found = NULL;
+    const msgpack_object *found = NULL;
 
-    for (uint32_t i = 0; bt_msgpack_is_map(m) && i < root->via.map.size; i++) {
-        const bt_str_t name = text_of(&root->via.map.ptr[i].key);
+    for (uint32_t i = 0; map->type == MSGPACK_OBJECT_MAP && i < map->via.map.size; i++) {
+        const bt_str_t name = text_of(&map->via.map.ptr[i].key);
         if (name.p != NULL && bt_str_eq(name, bt_str(key)))
-            found = &root->via.map.ptr[i].val;
+            found = &map->via.map.ptr[i].val;
     }
     return found;
+}
+
+static const msgpack_object *find(const bt_msgpack_t *m, const char *key)
+{
+    return find_in(m->root, key);
 }
 
 bt_str_t bt_msgpack_text(const bt_msgpack_t *m, const char *key)
@@ -165,4 +170,79 @@ int bt_msgpack_uint(const bt_msgpack_t *m, const char *key, uint64_t *value_p)
         return BT_E_INVAL;
     *value_p = o->via.u64;
     return 0;
+}
+
+/* ---- any value ---- */
+
+static const msgpack_object *object_of(const bt_msgpack_value_t *v)
+{
+    return (const msgpack_object *) v;
+}
+
+static const bt_msgpack_value_t *value_of(const msgpack_object *o)
+{
+    return (const bt_msgpack_value_t *) o;
+}
+
+const bt_msgpack_value_t *bt_msgpack_root(const bt_msgpack_t *m)
+{
+    return value_of(m->root);
+}
+
+enum bt_msgpack_type bt_msgpack_type(const bt_msgpack_value_t *v)
+{
+    if (v == NULL)
+        return BT_MSGPACK_NIL;
+    switch (object_of(v)->type) {
+    case MSGPACK_OBJECT_NIL:
+        return BT_MSGPACK_NIL;
+    case MSGPACK_OBJECT_POSITIVE_INTEGER:
+    case MSGPACK_OBJECT_NEGATIVE_INTEGER:
+        return BT_MSGPACK_INT;
+    case MSGPACK_OBJECT_STR:
+        return BT_MSGPACK_TEXT;
+    case MSGPACK_OBJECT_BIN:
+        return BT_MSGPACK_BYTES;
+    case MSGPACK_OBJECT_ARRAY:
+        return BT_MSGPACK_ARRAY;
+    case MSGPACK_OBJECT_MAP:
+        return BT_MSGPACK_MAP;
+    default:
+        return BT_MSGPACK_OTHER;
+    }
+}
+
+unsigned bt_msgpack_count(const bt_msgpack_value_t *v)
+{
+    return bt_msgpack_type(v) == BT_MSGPACK_ARRAY ? object_of(v)->via.array.size : 0;
+}
+
+const bt_msgpack_value_t *bt_msgpack_at(const bt_msgpack_value_t *array, unsigned i)
+{
+    return i < bt_msgpack_count(array) ? value_of(&object_of(array)->via.array.ptr[i]) : NULL;
+}
+
+const bt_msgpack_value_t *bt_msgpack_member(const bt_msgpack_value_t *map, const char *key)
+{
+    return map != NULL ? value_of(find_in(object_of(map), key)) : NULL;
+}
+
+bt_str_t bt_msgpack_string(const bt_msgpack_value_t *v)
+{
+    switch (bt_msgpack_type(v)) {
+    case BT_MSGPACK_TEXT:
+        return text_of(object_of(v));
+    case BT_MSGPACK_BYTES:
+        return (bt_str_t){object_of(v)->via.bin.ptr, object_of(v)->via.bin.size};
+    default:
+        return BT_STR_NULL;
+    }
+}
+
+bool bt_msgpack_int(const bt_msgpack_value_t *v, uint64_t *value_p)
+{
+    if (bt_msgpack_type(v) != BT_MSGPACK_INT)
+        return false;
+    *value_p = object_of(v)->via.u64; /* a negative one lies in the same eight bytes */
+    return true;
 }

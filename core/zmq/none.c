@@ -111,3 +111,48 @@ int bt_msgpack_uint(const bt_msgpack_t *m, const char *key, uint64_t *value_p)
     (void) value_p;
     return BT_E_CONFIG;
 }
+
+const bt_msgpack_value_t *bt_msgpack_root(const bt_msgpack_t *m)
+{
+    (void) m;
+    return NULL;
+}
+
+enum bt_msgpack_type bt_msgpack_type(const bt_msgpack_value_t *v)
+{
+    (void) v;
+    return BT_MSGPACK_NIL;
+}
+
+unsigned bt_msgpack_count(const bt_msgpack_value_t *v)
+{
+    (void) v;
+    return 0;
+}
+
+const bt_msgpack_value_t *bt_msgpack_at(const bt_msgpack_value_t *array, unsigned i)
+{
+    (void) array;
+    (void) i;
+    return NULL;
+}
+
+const bt_msgpack_value_t *bt_msgpack_member(const bt_msgpack_value_t *map, const char *key)
+{
+    (void) map;
+    (void) key;
+    return NULL;
+}
+
+bt_str_t bt_msgpack_string(const bt_msgpack_value_t *v)
+{
+    (void) v;
+    return BT_STR_NULL;
+}
+
+bool bt_msgpack_int(const bt_msgpack_value_t *v, uint64_t *value_p)
+{
+    (void) v;
+    (void) value_p;
+    return false;
+}
