@@ -21,6 +21,8 @@
       (socket, option, value, size_p))                                                             \
     X(int, zmq_send, (void *socket, const void *p, size_t n, int flags), (socket, p, n, flags))    \
     X(int, zmq_recv, (void *socket, void *p, size_t n, int flags), (socket, p, n, flags))          \
+    X(int, zmq_socket_monitor, (void *socket, const char *address, int events),                    \
+      (socket, address, events))                                                                   \
     X(int, zmq_poll, (zmq_pollitem_t * items, int count, long ms), (items, count, ms))             \
     X(int, zmq_msg_init, (zmq_msg_t * m), (m))                                                     \
     X(int, zmq_msg_close, (zmq_msg_t * m), (m))                                                    \

@@ -1,6 +1,8 @@
 /* In the place of all other sources where libzmq or libmsgpack-c were not there when this was built. */
 #include "base/err.h"
+#include "zmq/feeds.h"
 #include "zmq/msgpack.h"
+#include "zmq/publisher.h"
 #include "zmq/sender.h"
 #include "zmq/sockets.h"
 
@@ -155,4 +157,75 @@ bool bt_msgpack_int(const bt_msgpack_value_t *v, uint64_t *value_p)
     (void) v;
     (void) value_p;
     return false;
+}
+
+int bt_zmq_feeds_new(bt_zmq_feeds_t **feeds_p, const bt_zmq_feeds_config_t *config)
+{
+    (void) feeds_p;
+    (void) config;
+    return BT_E_CONFIG;
+}
+
+int bt_zmq_feeds_post(bt_zmq_feeds_t *feeds, void (*run)(void *arg), void *arg)
+{
+    (void) feeds;
+    (void) run;
+    (void) arg;
+    return BT_E_CONFIG;
+}
+
+bool bt_zmq_feeds_close(bt_zmq_feeds_t *feeds, unsigned deadline_ms)
+{
+    (void) feeds;
+    (void) deadline_ms;
+    return true;
+}
+
+int bt_zmq_feed_open(bt_zmq_feeds_t *feeds, const char *endpoint, const char *answers_at,
+                     void *user, bt_zmq_feed_t **feed_p)
+{
+    (void) feeds;
+    (void) endpoint;
+    (void) answers_at;
+    (void) user;
+    (void) feed_p;
+    return BT_E_CONFIG;
+}
+
+int bt_zmq_feed_ask(bt_zmq_feed_t *feed, bt_str_t question)
+{
+    (void) feed;
+    (void) question;
+    return BT_E_CONFIG;
+}
+
+void bt_zmq_feed_close(bt_zmq_feed_t *feed)
+{
+    (void) feed;
+}
+
+int bt_zmq_publisher_new(bt_zmq_publisher_t **publisher_p, const bt_zmq_publisher_config_t *config)
+{
+    (void) publisher_p;
+    (void) config;
+    return BT_E_CONFIG;
+}
+
+int bt_zmq_publish(bt_zmq_publisher_t *publisher, bt_str_t payload, bool is_lost)
+{
+    (void) publisher;
+    (void) payload;
+    (void) is_lost;
+    return BT_E_CONFIG;
+}
+
+unsigned bt_zmq_publisher_serve(bt_zmq_publisher_t *publisher)
+{
+    (void) publisher;
+    return 0;
+}
+
+void bt_zmq_publisher_free(bt_zmq_publisher_t *publisher)
+{
+    (void) publisher;
 }

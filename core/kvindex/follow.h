@@ -1,0 +1,66 @@
+/* follow.h - one engine's numbered batches, followed so that what the index says of its part is whole.
+ *
+ * Owner: the index's writer.
+ * Life:  init -> up (connected) -> stream, answers -> down -> up ...
+ * Flow:  up: what was published before us is asked for, from 0 on. A number that is too high: what is between is asked for, and
+ *        the stream waits. What nobody can tell any more, or an engine that begins anew: the part is emptied, and told.
+ * Cost:  a batch is decoded once. While an answer is under way at most one batch is kept.
+ */
+#ifndef BT_KVINDEX_FOLLOW_H
+#define BT_KVINDEX_FOLLOW_H
+
+#include "kvindex/index.h"
+
+#define BT_KV_REPLAY_DEADLINE_MS 5000 /* without a batch of the answer */
+
+enum bt_kv_loss {
+    BT_KV_LOSS_NONE,
+    BT_KV_LOSS_GAP,     /* batches were missed, and nobody can say them again */
+    BT_KV_LOSS_RESTART, /* the engine is another process */
+    BT_KV_LOSS_DOWN,    /* the connection ended */
+    BT_KV_LOSS_UNKNOWN, /* a payload that is no batch of events */
+    BT_KV_LOSSES
+};
+const char *bt_kv_loss_name(enum bt_kv_loss loss);
+
+typedef struct bt_kv_follow_stats {
+    uint64_t batches, replayed, gaps; /* gaps: that a replay was asked for, or could not be */
+    uint64_t losses[BT_KV_LOSSES];
+} bt_kv_follow_stats_t;
+
+typedef struct bt_kv_follow {
+    bt_kv_index_t *index;
+    bt_kv_decoder_t *decoder;
+    uint32_t part;
+    bool has_replay;
+    /* Asks the engine for all from a number on. < 0: it cannot be asked. */
+    int (*ask)(void *user, uint64_t from);
+    void (*on_loss)(void *user, enum bt_kv_loss loss);
+    void *user;
+    bt_kv_follow_stats_t stats;
+    bool is_up, is_asking, has_next, has_seen;
+    bool is_joining;    /* the answer is what was before us: that it is not all is no loss */
+    bool has_progress;  /* the answer has brought something */
+    uint64_t next;      /* number of the batch that is to come */
+    uint64_t last_seen; /* of the stream; it only rises within a process */
+    uint64_t deadline_ms;
+    struct {
+        char *p;
+        size_t n;
+        uint64_t number;
+        bool is_there;
+    } held; /* the batch that showed the gap */
+} bt_kv_follow_t;
+
+/* index, decoder, part, has_replay, ask, on_loss and user are the caller's to set. */
+void bt_kv_follow_fini(bt_kv_follow_t *f);
+void bt_kv_follow_up(bt_kv_follow_t *f, uint64_t now_ms);
+void bt_kv_follow_down(bt_kv_follow_t *f);
+/* Frames of the stream: topic, number, payload; of an answer: the empty one, with or without the topic, number, payload. */
+void bt_kv_follow_message(bt_kv_follow_t *f, const bt_str_t *frames, unsigned count, bool is_answer,
+                          uint64_t now_ms);
+void bt_kv_follow_turn(bt_kv_follow_t *f, uint64_t now_ms);
+/* False: the stream is to wait. */
+bool bt_kv_follow_wants_more(const bt_kv_follow_t *f);
+
+#endif

@@ -1,0 +1,349 @@
+/* How it works: sources and ranks belong to the feeds' thread; the control loop only posts what is to be added and removed, in order. Figures are
+ * copied under a lock by the thread, once a second. */
+#include "kvindex/subscriber.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/list.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "zmq/feeds.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define STATS_MS 1000
+#define RANKS_MAX 1024u
+#define ENDPOINT_MAX 256
+
+typedef struct rank {
+    struct source *source;
+    unsigned number;
+    bt_kv_follow_t follow;
+    bt_zmq_feed_t *feed; /* NULL: could not be opened */
+} rank_t;
+
+typedef struct source {
+    bt_list_t link;
+    bt_kv_subscriber_t *subscriber;
+    void *user;
+    char *name, *events, *replay;
+    uint32_t first;
+    unsigned count;
+    rank_t ranks[];
+} source_t;
+
+struct bt_kv_subscriber {
+    bt_kv_subscriber_config_t config;
+    bt_zmq_feeds_t *feeds;
+    /* ---- the thread's ---- */
+    bt_list_t sources;
+    bt_kv_decoder_t decoder;
+    bt_kv_follow_stats_t past; /* of sources that are gone */
+    uint64_t stats_at_ms;
+    /* ---- both's ---- */
+    pthread_mutex_t lock;
+    bt_kv_subscriber_stats_t stats;
+};
+
+/* ---- endpoints ---- */
+
+/* Host and port of "tcp://host:port"; host may have brackets. */
+static bool split(const char *endpoint, bt_str_t *host_p, uint64_t *port_p)
+{
+    const bt_str_t all = bt_str(endpoint);
+    const char *colon = all.p != NULL ? strrchr(all.p, ':') : NULL;
+
+    if (!bt_str_starts(all, BT_STR("tcp://")) || colon == NULL || colon <= all.p + 6)
+        return false;
+    *host_p = (bt_str_t){all.p + 6, (size_t) (colon - all.p - 6)};
+    return bt_str_u64(bt_str(colon + 1), port_p) == 0 && *port_p > 0 && *port_p <= 65535 &&
+           all.n < ENDPOINT_MAX - 8;
+}
+
+bool bt_kv_endpoint_is_valid(const char *endpoint)
+{
+    bt_str_t host;
+    uint64_t port;
+
+    return split(endpoint, &host, &port) && !bt_str_eq(host, BT_STR("*")) &&
+           !bt_str_eq(host, BT_STR("0.0.0.0")) && !bt_str_eq(host, BT_STR("[::]"));
+}
+
+static void put_endpoint(const char *endpoint, unsigned rank, char out[ENDPOINT_MAX])
+{
+    bt_str_t host;
+    uint64_t port;
+
+    out[0] = '\0';
+    if (endpoint != NULL && split(endpoint, &host, &port) && port + rank <= 65535)
+        snprintf(out, ENDPOINT_MAX, "tcp://%.*s:%u", BT_STR_ARG(host), (unsigned) port + rank);
+}
+
+/* ---- a rank ---- */
+
+static int ask(void *user, uint64_t from)
+{
+    const rank_t *r = user;
+    char number[8];
+
+    for (int i = 0; i < 8; i++)
+        number[i] = (char) (from >> (56 - 8 * i));
+    return bt_zmq_feed_ask(r->feed, (bt_str_t){number, sizeof(number)});
+}
+
+static void on_loss(void *user, enum bt_kv_loss loss)
+{
+    static const char *const why[] = {"",
+                                      "events were missed, and the engine does not say them again",
+                                      "its engine has restarted", "the connection has ended",
+                                      "a payload that is no batch of events"};
+    const rank_t *r = user;
+
+    bt_log_warn("kvindex", "%s rank %u: %s; what was known of its KV cache is dropped",
+                r->source->name, r->number, why[loss]);
+}
+
+static void on_message(void *user, const bt_str_t *frames, unsigned count, bool is_answer)
+{
+    rank_t *r = user;
+
+    bt_kv_follow_message(&r->follow, frames, count, is_answer, bt_clock_ms());
+}
+
+static void on_up(void *user)
+{
+    rank_t *r = user;
+
+    bt_log_info("kvindex", "%s rank %u: its KV events are followed", r->source->name, r->number);
+    bt_kv_follow_up(&r->follow, bt_clock_ms());
+}
+
+static void on_down(void *user)
+{
+    rank_t *r = user;
+
+    bt_kv_follow_down(&r->follow);
+}
+
+static bool wants_more(void *user)
+{
+    const rank_t *r = user;
+
+    return bt_kv_follow_wants_more(&r->follow);
+}
+
+static int open_rank(source_t *s, unsigned number)
+{
+    bt_kv_subscriber_t *sub = s->subscriber;
+    char events[ENDPOINT_MAX], replay[ENDPOINT_MAX];
+    rank_t *r = &s->ranks[number];
+
+    put_endpoint(s->events, number, events);
+    put_endpoint(s->replay, number, replay);
+    *r = (rank_t){.source = s,
+                  .number = number,
+                  .follow = {.index = sub->config.index,
+                             .decoder = &sub->decoder,
+                             .part = s->first + number,
+                             .has_replay = replay[0] != '\0',
+                             .ask = ask,
+                             .on_loss = on_loss,
+                             .user = r}};
+    return bt_zmq_feed_open(sub->feeds, events, replay, r, &r->feed);
+}
+
+/* ---- figures ---- */
+
+static void add_follow(bt_kv_follow_stats_t *to, const bt_kv_follow_stats_t *from)
+{
+    to->batches += from->batches;
+    to->replayed += from->replayed;
+    to->gaps += from->gaps;
+    for (unsigned i = 0; i < BT_KV_LOSSES; i++)
+        to->losses[i] += from->losses[i];
+}
+
+static void publish_stats(bt_kv_subscriber_t *sub)
+{
+    bt_kv_subscriber_stats_t now = {.follow = sub->past, .events = sub->decoder.stats};
+
+    bt_kv_index_stats(sub->config.index, &now.index);
+    for (bt_list_t *at = sub->sources.next; at != &sub->sources; at = at->next) {
+        const source_t *s = bt_container_of(at, source_t, link);
+        now.sources++;
+        for (unsigned i = 0; i < s->count; i++) {
+            add_follow(&now.follow, &s->ranks[i].follow.stats);
+            now.live += bt_kv_part_is_live(sub->config.index, s->first + i);
+        }
+    }
+    pthread_mutex_lock(&sub->lock);
+    sub->stats = now;
+    pthread_mutex_unlock(&sub->lock);
+}
+
+static void on_turn(void *user)
+{
+    rank_t *r = user;
+    bt_kv_subscriber_t *sub = r->source->subscriber;
+    const uint64_t now_ms = bt_clock_ms();
+
+    bt_kv_follow_turn(&r->follow, now_ms);
+    if (now_ms < sub->stats_at_ms)
+        return;
+    sub->stats_at_ms = now_ms + STATS_MS;
+    publish_stats(sub);
+}
+
+/* ---- sources, on the thread ---- */
+
+static void free_source(source_t *s)
+{
+    free(s->name);
+    free(s->events);
+    free(s->replay);
+    free(s);
+}
+
+static void close_source(source_t *s)
+{
+    bt_kv_subscriber_t *sub = s->subscriber;
+
+    sub->config.on_parts(s->user, 0, 0);
+    for (unsigned i = 0; i < s->count && s->first != 0; i++) {
+        if (s->ranks[i].feed != NULL)
+            bt_zmq_feed_close(s->ranks[i].feed);
+        bt_kv_follow_fini(&s->ranks[i].follow);
+        add_follow(&sub->past, &s->ranks[i].follow.stats);
+    }
+    if (s->first != 0)
+        bt_kv_part_close(sub->config.index, s->first, s->count);
+    bt_list_remove(&s->link);
+    sub->config.on_gone(s->user);
+    free_source(s);
+}
+
+static void run_add(void *arg)
+{
+    source_t *s = arg;
+    bt_kv_subscriber_t *sub = s->subscriber;
+
+    bt_list_push(&sub->sources, &s->link);
+    if (bt_kv_part_open(sub->config.index, s->count, &s->first) < 0) {
+        s->first = 0;
+        bt_log_error("kvindex", "%s: the index has no room for its %u ranks", s->name, s->count);
+        return;
+    }
+    for (unsigned i = 0; i < s->count; i++)
+        if (open_rank(s, i) < 0)
+            bt_log_error("kvindex", "%s: cannot follow KV events at %s (rank %u)", s->name,
+                         s->events, i);
+    sub->config.on_parts(s->user, s->first, s->count);
+}
+
+typedef struct removal {
+    bt_kv_subscriber_t *subscriber;
+    void *user;
+} removal_t;
+
+static void run_remove(void *arg)
+{
+    removal_t *removal = arg;
+    bt_list_t *const all = &removal->subscriber->sources;
+
+    for (bt_list_t *at = all->next; at != all; at = at->next) {
+        source_t *s = bt_container_of(at, source_t, link);
+        if (s->user == removal->user) {
+            close_source(s);
+            break;
+        }
+    }
+    publish_stats(removal->subscriber);
+    free(removal);
+}
+
+/* ---- the control loop's side ---- */
+
+int bt_kv_subscriber_new(bt_kv_subscriber_t **subscriber_p, const bt_kv_subscriber_config_t *config)
+{
+    const bt_zmq_feeds_config_t feeds = {.on_message = on_message,
+                                         .on_up = on_up,
+                                         .on_down = on_down,
+                                         .on_turn = on_turn,
+                                         .wants_more = wants_more,
+                                         .max_frame_bytes = BT_KV_PAYLOAD_MAX};
+    bt_kv_subscriber_t *sub = calloc(1, sizeof(*sub));
+
+    if (sub == NULL)
+        return BT_E_NOMEM;
+    sub->config = *config;
+    bt_list_init(&sub->sources);
+    bt_kv_decoder_init(&sub->decoder);
+    pthread_mutex_init(&sub->lock, NULL);
+    const int rc = bt_zmq_feeds_new(&sub->feeds, &feeds);
+    if (rc == 0) {
+        *subscriber_p = sub;
+        return 0;
+    }
+    pthread_mutex_destroy(&sub->lock);
+    free(sub);
+    return rc;
+}
+
+int bt_kv_subscriber_add(bt_kv_subscriber_t *sub, const bt_kv_source_t *source)
+{
+    const unsigned count = source->ranks > 0 ? source->ranks : 1;
+    source_t *s = calloc(1, sizeof(*s) + count * sizeof(s->ranks[0]));
+
+    if (s == NULL || count > RANKS_MAX) {
+        free(s);
+        return s == NULL ? BT_E_NOMEM : BT_E_LIMIT;
+    }
+    s->subscriber = sub;
+    s->user = source->user;
+    s->count = count;
+    s->name = strdup(source->name);
+    s->events = strdup(source->events);
+    s->replay = source->replay != NULL ? strdup(source->replay) : NULL;
+    if (s->name != NULL && s->events != NULL && (source->replay == NULL || s->replay != NULL) &&
+        bt_zmq_feeds_post(sub->feeds, run_add, s) == 0)
+        return 0;
+    free_source(s);
+    return BT_E_NOMEM;
+}
+
+int bt_kv_subscriber_remove(bt_kv_subscriber_t *sub, void *user)
+{
+    removal_t *removal = malloc(sizeof(*removal));
+
+    if (removal == NULL)
+        return BT_E_NOMEM;
+    *removal = (removal_t){sub, user};
+    if (bt_zmq_feeds_post(sub->feeds, run_remove, removal) == 0)
+        return 0;
+    free(removal);
+    return BT_E_NOMEM;
+}
+
+void bt_kv_subscriber_stats(bt_kv_subscriber_t *sub, bt_kv_subscriber_stats_t *stats)
+{
+    pthread_mutex_lock(&sub->lock);
+    *stats = sub->stats;
+    pthread_mutex_unlock(&sub->lock);
+}
+
+bool bt_kv_subscriber_close(bt_kv_subscriber_t *sub, unsigned deadline_ms)
+{
+    if (!bt_zmq_feeds_close(sub->feeds, deadline_ms))
+        return false;
+    while (!bt_list_empty(&sub->sources)) {
+        source_t *s = bt_container_of(sub->sources.next, source_t, link);
+        for (unsigned i = 0; i < s->count; i++)
+            s->ranks[i].feed = NULL; /* it has gone with the thread */
+        close_source(s);
+    }
+    bt_kv_decoder_fini(&sub->decoder);
+    pthread_mutex_destroy(&sub->lock);
+    free(sub);
+    return true;
+}

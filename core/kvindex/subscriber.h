@@ -1,0 +1,50 @@
+/* subscriber.h - follows the events of many engines, and keeps the index by them.
+ *
+ * Owner: the control loop. The index's writer is a thread of libzmq's feeds (zmq/feeds.h): nothing else changes the index.
+ * Life:  new -> add, remove -> close, which has a deadline; then the index may be freed.
+ * Flow:  a source is one worker: an endpoint for each of its ranks, on ports that follow each other -> parts of the index, told by on_parts -> events.
+ * Cost:  three sockets a rank; see index.h.
+ */
+#ifndef BT_KVINDEX_SUBSCRIBER_H
+#define BT_KVINDEX_SUBSCRIBER_H
+
+#include "kvindex/follow.h"
+
+typedef struct bt_kv_subscriber bt_kv_subscriber_t;
+
+typedef struct bt_kv_source {
+    void *user;         /* names the source */
+    const char *name;   /* for the log */
+    const char *events; /* "tcp://host:port"; rank r is at port + r */
+    const char *replay; /* likewise; NULL = it says nothing again */
+    unsigned ranks;
+} bt_kv_source_t;
+
+typedef struct bt_kv_subscriber_config {
+    bt_kv_index_t *index;
+    /* On the thread. Parts first .. first + count - 1 are the source's; count 0: it has none (any more). */
+    void (*on_parts)(void *user, uint32_t first, unsigned count);
+    /* On the thread: nothing more is said of it. Of all that were added, when they are removed or all is closed. */
+    void (*on_gone)(void *user);
+} bt_kv_subscriber_config_t;
+
+typedef struct bt_kv_subscriber_stats {
+    bt_kv_index_stats_t index;
+    bt_kv_follow_stats_t follow; /* of all */
+    bt_kv_event_stats_t events;
+    unsigned sources, live; /* live: ranks that are followed */
+} bt_kv_subscriber_stats_t;
+
+/* Is it two parts of "tcp://host:port"? A host that is a wildcard is nowhere to connect to. */
+bool bt_kv_endpoint_is_valid(const char *endpoint);
+int bt_kv_subscriber_new(bt_kv_subscriber_t **subscriber_p,
+                         const bt_kv_subscriber_config_t *config);
+/* Copies the texts. */
+int bt_kv_subscriber_add(bt_kv_subscriber_t *subscriber, const bt_kv_source_t *source);
+int bt_kv_subscriber_remove(bt_kv_subscriber_t *subscriber, void *user);
+/* As of the last second or so. */
+void bt_kv_subscriber_stats(bt_kv_subscriber_t *subscriber, bt_kv_subscriber_stats_t *stats);
+/* False: its thread has not ended in time; the index must stay. */
+bool bt_kv_subscriber_close(bt_kv_subscriber_t *subscriber, unsigned deadline_ms);
+
+#endif

@@ -1,0 +1,270 @@
+/* Real sockets: publishers that come late, lose batches, say them again or cannot, die and come back. */
+#include "kvindex/subscriber.h"
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "kvindex/payload.h"
+#include "kvindex/query.h"
+#include "zmq/publisher.h"
+
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include <cmocka.h> /* needs setjmp.h, stdarg.h, stddef.h and stdint.h before it */
+
+#define DEADLINE_MS 20000
+#define PROMPT 64u
+
+static bt_kv_index_t *index_;
+static bt_kv_subscriber_t *subscriber;
+static bt_kv_query_t *query;
+static bt_zmq_publisher_t *publisher;
+static unsigned port, replay_port;
+static _Atomic uint32_t first_part;
+static _Atomic unsigned part_count, gone;
+
+static void on_parts(void *user, uint32_t first, unsigned count)
+{
+    (void) user;
+    atomic_store(&first_part, first);
+    atomic_store(&part_count, count);
+}
+
+static void on_gone(void *user)
+{
+    (void) user;
+    atomic_fetch_add(&gone, 1);
+}
+
+/* Two that follow each other, free a moment ago. */
+static unsigned free_ports(void)
+{
+    for (;;) {
+        struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t n = sizeof(a);
+        const int one = socket(AF_INET, SOCK_STREAM, 0), two = socket(AF_INET, SOCK_STREAM, 0);
+        assert_int_equal(bind(one, (struct sockaddr *) &a, n), 0);
+        assert_int_equal(getsockname(one, (struct sockaddr *) &a, &n), 0);
+        const unsigned found = ntohs(a.sin_port);
+        a.sin_port = htons((uint16_t) (found + 1));
+        const int rc = found < 65535 ? bind(two, (struct sockaddr *) &a, n) : -1;
+        close(one);
+        close(two);
+        if (rc == 0)
+            return found;
+    }
+}
+
+static void publish_with(unsigned kept, bool is_old)
+{
+    const bt_zmq_publisher_config_t config = {
+        .port = port, .replay_port = kept > 0 ? replay_port : 0, .kept = kept, .is_old = is_old};
+
+    assert_int_equal(bt_zmq_publisher_new(&publisher, &config), 0);
+}
+
+static void add(bool has_replay)
+{
+    char events[64], replay[64];
+
+    snprintf(events, sizeof(events), "tcp://127.0.0.1:%u", port);
+    snprintf(replay, sizeof(replay), "tcp://127.0.0.1:%u", replay_port);
+    assert_int_equal(
+        bt_kv_subscriber_add(subscriber, &(bt_kv_source_t){.user = &port,
+                                                           .name = "w0",
+                                                           .events = events,
+                                                           .replay = has_replay ? replay : NULL}),
+        0);
+}
+
+static int setup(void **state)
+{
+    const bt_kv_subscriber_config_t config = {.on_parts = on_parts, .on_gone = on_gone};
+    bt_kv_subscriber_config_t own = config;
+
+    (void) state;
+    port = free_ports();
+    replay_port = port + 1;
+    atomic_store(&gone, 0);
+    atomic_store(&first_part, 0);
+    assert_int_equal(bt_kv_index_new(&index_, &(bt_kv_index_config_t){0}), 0);
+    assert_int_equal(bt_kv_query_new(&query, index_), 0);
+    own.index = index_;
+    assert_int_equal(bt_kv_subscriber_new(&subscriber, &own), 0);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void) state;
+    assert_true(bt_kv_subscriber_close(subscriber, DEADLINE_MS));
+    assert_int_equal(atomic_load(&gone), 1);
+    assert_int_equal(atomic_load(&first_part), 0);
+    bt_kv_query_free(query);
+    bt_kv_index_free(index_);
+    bt_zmq_publisher_free(publisher);
+    publisher = NULL;
+    return 0;
+}
+
+static void store(unsigned block, bool is_lost)
+{
+    char bytes[64];
+
+    assert_int_equal(bt_zmq_publish(publisher, payload_stored(block, bytes), is_lost), 0);
+}
+
+static unsigned read_tokens(void *user, unsigned wanted, const uint32_t **tokens_p)
+{
+    static uint32_t tokens[PROMPT];
+
+    (void) user;
+    for (unsigned i = 0; i < PROMPT; i++)
+        tokens[i] = i;
+    *tokens_p = tokens;
+    return wanted < PROMPT ? wanted : PROMPT;
+}
+
+static unsigned hit(void)
+{
+    (void) bt_kv_query_find(query, &(bt_kv_prompt_t){read_tokens, NULL, 0});
+    return bt_kv_query_hit(query, atomic_load(&first_part)).blocks;
+}
+
+static bool is_live(void)
+{
+    return bt_kv_part_is_live(index_, atomic_load(&first_part));
+}
+
+/* Beside that, questions are answered. */
+#define UNTIL(condition)                                                                           \
+    do {                                                                                           \
+        const uint64_t end_ms = bt_clock_ms() + DEADLINE_MS;                                       \
+        while (!(condition)) {                                                                     \
+            assert_true(bt_clock_ms() < end_ms);                                                   \
+            if (publisher != NULL)                                                                 \
+                bt_zmq_publisher_serve(publisher);                                                 \
+            usleep(1000);                                                                          \
+        }                                                                                          \
+    } while (0)
+
+static void test_late_joiner(void **state)
+{
+    (void) state;
+    publish_with(100, false);
+    for (unsigned i = 0; i < 5; i++)
+        store(i, false); /* nobody is there yet */
+    add(true);
+    UNTIL(is_live());
+    assert_int_equal(hit(), 5);
+    store(5, false);
+    UNTIL(hit() == 6);
+    assert_int_equal(bt_kv_subscriber_remove(subscriber, &port), 0);
+    UNTIL(atomic_load(&gone) == 1);
+    assert_int_equal(hit(), 0);
+}
+
+static void gap_is_healed(bool is_old)
+{
+    publish_with(100, is_old);
+    add(true);
+    UNTIL(is_live());
+    store(0, false);
+    UNTIL(hit() == 1);
+    for (unsigned i = 1; i < 4; i++)
+        store(i, true);
+    store(4, false);
+    UNTIL(hit() == 5);
+}
+
+static void test_gap_is_healed(void **state)
+{
+    (void) state;
+    gap_is_healed(false);
+}
+
+static void test_gap_is_healed_in_the_old_shape(void **state)
+{
+    (void) state;
+    gap_is_healed(true);
+}
+
+static void test_gap_without_replay(void **state)
+{
+    bt_kv_subscriber_stats_t stats;
+
+    (void) state;
+    publish_with(0, false);
+    add(false);
+    UNTIL(is_live());
+    store(0, false);
+    UNTIL(hit() == 1);
+    store(1, true);
+    store(2, false);
+    UNTIL(hit() == 0);
+    UNTIL((bt_kv_subscriber_stats(subscriber, &stats), stats.follow.losses[BT_KV_LOSS_GAP] == 1));
+    assert_int_equal(stats.sources, 1);
+    assert_int_equal(stats.live, 1);
+}
+
+static void test_engine_restarts(void **state)
+{
+    (void) state;
+    publish_with(100, false);
+    add(true);
+    UNTIL(is_live());
+    for (unsigned i = 0; i < 3; i++)
+        store(i, false);
+    UNTIL(hit() == 3);
+    bt_zmq_publisher_free(publisher);
+    publisher = NULL;
+    UNTIL(!is_live());
+    assert_int_equal(hit(), 0);
+    publish_with(100, false);
+    store(0, false);
+    UNTIL(is_live() && hit() == 1);
+}
+
+/* Nobody is there, for good: the end comes all the same. */
+static void test_nobody_is_there(void **state)
+{
+    (void) state;
+    add(true);
+    UNTIL(atomic_load(&part_count) == 1);
+    assert_false(is_live());
+}
+
+static void test_endpoints(void **state)
+{
+    (void) state;
+    assert_true(bt_kv_endpoint_is_valid("tcp://10.0.0.7:5557"));
+    assert_true(bt_kv_endpoint_is_valid("tcp://[::1]:5557"));
+    assert_true(bt_kv_endpoint_is_valid("tcp://engine-0.svc:1"));
+    assert_false(bt_kv_endpoint_is_valid("tcp://*:5557"));
+    assert_false(bt_kv_endpoint_is_valid("tcp://0.0.0.0:5557"));
+    assert_false(bt_kv_endpoint_is_valid("tcp://:5557"));
+    assert_false(bt_kv_endpoint_is_valid("tcp://h"));
+    assert_false(bt_kv_endpoint_is_valid("tcp://h:0"));
+    assert_false(bt_kv_endpoint_is_valid("tcp://h:65536"));
+    assert_false(bt_kv_endpoint_is_valid("ipc:///tmp/x"));
+    assert_false(bt_kv_endpoint_is_valid("http://h:1"));
+}
+
+int main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
+    const struct CMUnitTest tests[] = {T(late_joiner),
+                                       T(gap_is_healed),
+                                       T(gap_is_healed_in_the_old_shape),
+                                       T(gap_without_replay),
+                                       T(engine_restarts),
+                                       T(nobody_is_there),
+                                       cmocka_unit_test(test_endpoints)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
