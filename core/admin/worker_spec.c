@@ -53,6 +53,7 @@ static const struct member {
     {"zone", TEXT, AT(zone), 0, 0, 0},
     {"labels", LABELS, AT(labels), 0, 0, 0},
     {"api_key", TEXT, AT(api_key), 0, 0, 0},
+    {"tls_name", TEXT, AT(tls_name), 0, 0, 0},
     {"kv_transfer_config", JSON, offsetof(bt_spec_request_t, kv_transfer_config), 0, 0, 0},
     /* other routers' names */
     {"worker_type", ROLE, AT(role), 0, 0, 0},
@@ -109,7 +110,7 @@ static int refuse_unknown(const reader_t *rd, bt_str_t name)
                   "connector, connectors, "
                   "dispatch_profile, bootstrap_port, dp_size, tp_size, pp_size, dp_rank, "
                   "engine_id, kv_host, kv_address, version, "
-                  "transfer_group, lease_ms, zone, labels, api_key, kv_transfer_config",
+                  "transfer_group, lease_ms, zone, labels, api_key, tls_name, kv_transfer_config",
                   BT_STR_ARG(name));
 }
 

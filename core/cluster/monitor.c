@@ -96,7 +96,7 @@ static int point_upstream(bt_upstream_t **up, bt_loop_t *loop, const struct sock
 
     if (w != NULL) {
         config.tls = w->tls;
-        config.tls_name = w->host;
+        config.tls_name = bt_worker_tls_name(w);
     }
     if (*up == NULL)
         return bt_upstream_new(up, loop, (const struct sockaddr *) addr, &config);

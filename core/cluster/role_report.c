@@ -127,7 +127,8 @@ static void on_answer(bt_probe_t *p, int rc)
 static int start(question_t *q)
 {
     const bt_worker_t *w = q->worker;
-    const bt_upstream_config_t config = {.idle_max = 1, .tls = w->tls, .tls_name = w->host};
+    const bt_upstream_config_t config = {
+        .idle_max = 1, .tls = w->tls, .tls_name = bt_worker_tls_name(w)};
     struct sockaddr_storage addr;
     int rc = bt_worker_get_addr(q->worker, &addr) ? 0 : BT_E_RESOLVE;
 

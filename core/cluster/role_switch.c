@@ -175,7 +175,7 @@ static int connect_to(role_switch_t *sw)
         return 0;
     }
     const bt_upstream_config_t config = {
-        .idle_max = 1, .tls = sw->worker->tls, .tls_name = sw->worker->host};
+        .idle_max = 1, .tls = sw->worker->tls, .tls_name = bt_worker_tls_name(sw->worker)};
     return bt_upstream_new(&sw->up, sw->all->loop, (const struct sockaddr *) &addr, &config);
 }
 

@@ -147,3 +147,10 @@ bool bt_url_eq(const bt_url_t *a, const bt_url_t *b)
     return a->port == b->port && a->rank == b->rank && strcasecmp(a->host, b->host) == 0 &&
            strcmp(a->base_path, b->base_path) == 0;
 }
+
+const char *bt_url_place(const char *url)
+{
+    const char *sep = strstr(url, "://");
+
+    return sep != NULL ? sep + 3 : url;
+}

@@ -24,4 +24,7 @@ void bt_url_fini(bt_url_t *url);
 /* Same host (any case), port, path and rank: who speaks TLS there is the same. */
 bool bt_url_eq(const bt_url_t *a, const bt_url_t *b);
 
+/* Text of such a URL without its scheme: what a place is compared by where it is not parsed. */
+const char *bt_url_place(const char *url);
+
 #endif

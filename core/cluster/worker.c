@@ -137,6 +137,15 @@ static unsigned size_or_1(int n)
     return n > 0 ? (unsigned) n : 1;
 }
 
+/* What may stand in a certificate: a host name or an address. */
+static bool is_tls_name(const char *name)
+{
+    const size_t n = strlen(name);
+
+    return n > 0 && n <= 253 && name[0] != '.' &&
+           strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.:_-") == n;
+}
+
 static int derive_tls(bt_worker_t *w, bool has_tls, char *err, size_t err_size)
 {
     const bt_worker_spec_t *s = &w->spec;
@@ -144,13 +153,24 @@ static int derive_tls(bt_worker_t *w, bool has_tls, char *err, size_t err_size)
     char why[512] = "";
     int rc = 0;
 
-    if (has_tls)
+    if (!has_tls &&
+        (s->tls_ca != NULL || s->tls_cert != NULL || s->tls_key != NULL || s->tls_name != NULL))
+        rc = bt_err_refuse(why, sizeof why,
+                           "tls_ca, tls_cert, tls_key and tls_name are for https:// only");
+    else if (s->tls_name != NULL && !is_tls_name(s->tls_name))
+        rc = bt_err_refuse(why, sizeof why,
+                           "tls_name: expected a host name or an address, got \"%.80s\"",
+                           s->tls_name);
+    else if (has_tls)
         rc = bt_tls_client_of_worker(&w->tls, &own, why, sizeof why);
-    else if (s->tls_ca != NULL || s->tls_cert != NULL || s->tls_key != NULL)
-        rc = bt_err_refuse(why, sizeof why, "tls_ca, tls_cert and tls_key are for https:// only");
     if (rc == BT_E_CONFIG)
         snprintf(err, err_size, "worker url \"%s\": %s", s->url, why);
     return rc;
+}
+
+const char *bt_worker_tls_name(const bt_worker_t *w)
+{
+    return w->spec.tls_name != NULL ? w->spec.tls_name : w->host;
 }
 
 /* A host's case says nothing. */

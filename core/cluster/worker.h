@@ -75,6 +75,7 @@ typedef struct bt_worker_spec {
     char *api_key; /* key sent to this worker; NULL = the gateway's worker key */
     char *tls_ca, *tls_cert,
         *tls_key;               /* of https://; NULL = --worker-tls-*, else the system's CAs */
+    char *tls_name;             /* whom its certificate must be for; NULL = the url's host */
     bt_registered_t registered; /* copied, not compared: the configuration does not know it */
 } bt_worker_spec_t;
 
@@ -222,6 +223,8 @@ typedef struct bt_worker {
 int bt_worker_new(bt_worker_t **worker_p, const bt_worker_spec_t *spec, uint64_t id, unsigned slot,
                   const bt_breaker_config_t *breaker, char *err, size_t err_size);
 uint64_t bt_worker_place_hash(const char *host, unsigned port, const char *base_path, int dp_rank);
+/* Whom its certificate must be for. */
+const char *bt_worker_tls_name(const bt_worker_t *w);
 bt_worker_t *bt_worker_ref(bt_worker_t *w);
 void bt_worker_unref(bt_worker_t *w); /* NULL is fine; from any thread */
 

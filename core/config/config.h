@@ -85,6 +85,7 @@ typedef struct bt_config {
     char *registration_allow[BT_CONFIG_REGISTRATION_ALLOW_MAX + 1];
     unsigned registration_allow_count;
     bool registration_new_workers;
+    int registration_scheme; /* of these: 1 = https */
     char *admin_api_key;
     bool admin_metrics_only;              /* derived: beyond loopback without a key */
     bt_config_tls_t tls, admin_tls;       /* without certificates: plain */

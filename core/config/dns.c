@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "config/flag.h"
+#include "config/flag_values.h"
 #include "config/suggest.h"
 
 #include <stdio.h>
@@ -27,6 +28,9 @@ static const bt_worker_key_t own_keys[] = {
     {"family",
      {.kind = BT_OPTION_WORD, .offset = AT(family), .words = families},
      "auto (default: AAAA only where there is no A), ipv4 or ipv6"},
+    {"scheme",
+     {.kind = BT_OPTION_WORD, .offset = AT(has_tls), .words = bt_url_schemes},
+     "https: they speak TLS, with a certificate for tls_name (the name looked up); http"},
     {"pool", {.kind = BT_OPTION_TEXT, .offset = AT(pool)}, "theirs; the first"},
 };
 #define OWN_COUNT (sizeof own_keys / sizeof own_keys[0])
@@ -212,6 +216,17 @@ static int check_once(const bt_config_t *c, unsigned i, char *err, size_t err_si
     return 0;
 }
 
+/* A certificate is for the name that was asked for, not for what answers lead to: those could be anybody's. Of SRV it is the domain (RFC 6125, 6.2.1). */
+static char *tls_name_of(const bt_dns_name_t *d)
+{
+    const char *name = d->srv != NULL ? d->srv : d->name, *dot;
+
+    while (d->srv != NULL && name[0] == '_' && (dot = strchr(name, '.')) != NULL)
+        name = dot + 1;
+    const size_t n = strlen(name);
+    return bt_str_dup((bt_str_t){name, n > 0 && name[n - 1] == '.' ? n - 1 : n});
+}
+
 /* The template stands for all its workers: what is wrong with it is told at the start. */
 static int finish_name(bt_config_t *c, unsigned i, char *err, size_t err_size)
 {
@@ -227,9 +242,11 @@ static int finish_name(bt_config_t *c, unsigned i, char *err, size_t err_size)
         return rc;
     if (d->pool == NULL && (d->pool = bt_str_dup(bt_str(c->pools[pool].spec.name))) == NULL)
         return BT_E_NOMEM;
-    snprintf(url, sizeof url, d->srv != NULL ? "http://%s" : "http://%s:%u",
-             d->srv != NULL ? d->srv : d->name, d->port);
+    snprintf(url, sizeof url, d->srv != NULL ? "%s://%s" : "%s://%s:%u",
+             d->has_tls ? "https" : "http", d->srv != NULL ? d->srv : d->name, d->port);
     if ((worker->url = bt_str_dup(bt_str(url))) == NULL)
+        return BT_E_NOMEM;
+    if (d->has_tls && worker->tls_name == NULL && (worker->tls_name = tls_name_of(d)) == NULL)
         return BT_E_NOMEM;
     d->worker = worker;
     rc = check_once(c, i, err, err_size);

@@ -452,6 +452,10 @@ static int check_registration(const bt_config_t *c, char *err, size_t err_size)
                              "--registration-%s: nobody can register; add --p2p-nccl-port PORT or "
                              "--moriio-port PORT",
                              c->registration_allow_count > 0 ? "allow" : "new-workers");
+    if (c->registration_scheme != 0 && !c->registration_new_workers)
+        return bt_err_refuse(err, err_size,
+                             "--registration-scheme: only with --registration-new-workers; others "
+                             "say https:// in their URL");
     for (unsigned i = 0; i < c->registration_allow_count; i++)
         if (bt_network_parse(&network, c->registration_allow[i]) < 0)
             return bt_err_refuse(

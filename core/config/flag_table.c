@@ -464,6 +464,10 @@ const bt_flag_t bt_flags[] = {
      SETTING(BOOL(AT(registration_new_workers))),
      "an engine that registers and is no worker yet becomes one, of the first pool, until it is "
      "silent for a minute (off: it is refused)"},
+    {"registration-scheme", "SCHEME", BT_GROUP_SECURITY, false,
+     SETTING(WORD(AT(registration_scheme), bt_url_schemes)),
+     "of these new workers, whose messages tell none: http (default) or https, with a certificate "
+     "for the address that they register"},
     {"debug-headers", NULL, BT_GROUP_SECURITY, false, SETTING(BOOL(AT(dispatch.debug_headers))),
      "x-baton-* headers in answers: names of workers, attempts, times (on)"},
 
@@ -515,7 +519,8 @@ const bt_flag_t bt_flags[] = {
 
     {"worker-tls-ca", "FILE", BT_GROUP_TLS, false, SETTING(PATH(AT(worker_tls_ca))),
      "certificates of workers with https:// URLs must come from these authorities (the system's); "
-     "followed as the file changes; of one worker: tls_ca, tls_cert, tls_key in the file; also "
+     "followed as the file changes; of one worker: tls_ca, tls_cert, tls_key, tls_name in the "
+     "file; also "
      "--ca-cert-path"},
     {"worker-tls-cert", "FILE", BT_GROUP_TLS, false, SETTING(PATH(AT(worker_tls_cert))),
      "shown to workers that ask for a certificate; also --client-cert-path"},

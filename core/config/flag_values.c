@@ -55,6 +55,11 @@ const bt_word_t bt_tls_client_tenants[] = {
     {"none", BT_TENANT_BY_NO_CERT, false},
     {NULL, 0, false},
 };
+const bt_word_t bt_url_schemes[] = {
+    {"http", 0, false},
+    {"https", 1, false},
+    {NULL, 0, false},
+};
 const bt_word_t bt_tls_admin_scopes[] = {
     {"none", 0, false},
     {"admin-read", BT_MAY_READ_ADMIN, false},

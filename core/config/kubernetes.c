@@ -25,6 +25,7 @@ static const struct own_key {
     {"ca-file", offsetof(bt_kube_options_t, ca_file)},
     {"pool", offsetof(bt_kube_options_t, pool)},
     {"port", offsetof(bt_kube_options_t, port)},
+    {"scheme", offsetof(bt_kube_options_t, scheme)},
 };
 #define OWN_KEYS (sizeof own_keys / sizeof own_keys[0])
 
@@ -109,7 +110,7 @@ static int unknown_key(bt_str_t key, char *err, size_t err_size)
     return bt_err_refuse(
         err, err_size,
         "unknown key \"%.*s\": namespace, selector, api, token-file, ca-file, "
-        "pool, port, or a worker's key as role or connector; a selector of several "
+        "pool, port, scheme, or a worker's key as role or connector; a selector of several "
         "requirements is said so: selector=app=vllm,selector=tier=gpu",
         (int) (key.n < KEY_MAX ? key.n : KEY_MAX), key.p);
 }
@@ -191,6 +192,13 @@ static int check_namespace(const bt_kube_options_t *k, char *err, size_t err_siz
                          n);
 }
 
+static int check_scheme(const bt_kube_options_t *k, char *err, size_t err_size)
+{
+    if (k->scheme == NULL || strcmp(k->scheme, "http") == 0 || strcmp(k->scheme, "https") == 0)
+        return 0;
+    return bt_err_refuse(err, err_size, "scheme: expected http or https, got \"%.80s\"", k->scheme);
+}
+
 int bt_config_kubernetes_read(bt_kube_options_t *k, bt_str_t text, char *err, size_t err_size)
 {
     int rc = 0;
@@ -203,6 +211,8 @@ int bt_config_kubernetes_read(bt_kube_options_t *k, bt_str_t text, char *err, si
         rc = check_namespace(k, err, err_size);
     if (rc == 0)
         rc = check_api(k, err, err_size);
+    if (rc == 0)
+        rc = check_scheme(k, err, err_size);
     if (rc < 0)
         bt_config_kubernetes_fini(k);
     return rc;

@@ -71,5 +71,6 @@ const bt_worker_key_t bt_worker_keys[] = {
     {"tls_ca", PATH(tls_ca), "of an https:// url: whom its certificate must come from"},
     {"tls_cert", PATH(tls_cert), "our certificate, where this worker asks for one"},
     {"tls_key", PATH(tls_key), "and its key"},
+    {"tls_name", TEXT(tls_name), "whom its certificate must be for, and SNI (the url's host)"},
 };
 const unsigned bt_worker_key_count = sizeof bt_worker_keys / sizeof bt_worker_keys[0];

@@ -10,6 +10,7 @@
 #include "base/map.h"
 #include "base/rand.h"
 #include "base/text.h"
+#include "cluster/url.h"
 #include "cluster/worker_index.h"
 #include "discovery/dns_known.h"
 
@@ -17,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define URL_BYTES (BT_DNS_HOST_BYTES + 24)
+#define URL_BYTES (BT_DNS_HOST_BYTES + 25)
 #define LABEL_MAX 40 /* of an SRV target, in a worker's name */
 #define BACKOFF_MAX 16
 
@@ -48,10 +49,12 @@ static const char *name_of(const bt_dns_name_t *said)
 
 /* ---- what the registry hears ---- */
 
-static void print_url(char out[URL_BYTES], const bt_dns_place_t *p)
+static void print_url(char out[URL_BYTES], const source_t *s, const bt_dns_place_t *p)
 {
-    snprintf(out, URL_BYTES, strchr(p->host, ':') != NULL ? "http://[%s]:%u" : "http://%s:%u",
-             p->host, p->port);
+    const bool is_v6 = strchr(p->host, ':') != NULL;
+
+    snprintf(out, URL_BYTES, "%s://%s%s%s:%u", s->said->has_tls ? "https" : "http",
+             is_v6 ? "[" : "", p->host, is_v6 ? "]" : "", p->port);
 }
 
 /* Names go to clients, addresses do not: a hash stands for them. An SRV target's first label is told where it is a name: a pod of a
@@ -168,7 +171,7 @@ typedef struct set {
     bt_found_t *all;
     texts_t *texts;
     listed_t *listed;
-    bt_map_t map;            /* of those listed, by url and pool */
+    bt_map_t map;            /* of those listed, by place and pool */
     bt_worker_index_t names; /* of the workers that are there */
     unsigned count;
 } set_t;
@@ -198,13 +201,14 @@ static void set_fini(set_t *set)
 /* False: it is listed already. */
 static bool list(set_t *set, const bt_found_t *one)
 {
-    const uint64_t key = bt_str_hash(bt_str(one->spec.url)) ^ bt_str_hash(bt_str(one->pool));
+    const char *place = bt_url_place(one->spec.url);
+    const uint64_t key = bt_str_hash(bt_str(place)) ^ bt_str_hash(bt_str(one->pool));
     const bt_list_t *bucket = bt_map_bucket(&set->map, key);
 
     for (const bt_list_t *it = bucket->next; it != bucket; it = it->next) {
         const listed_t *l =
             bt_container_of(bt_container_of(it, bt_map_entry_t, link), listed_t, entry);
-        if (strcmp(l->found->spec.url, one->spec.url) == 0 &&
+        if (strcmp(bt_url_place(l->found->spec.url), place) == 0 &&
             strcmp(l->found->pool, one->pool) == 0)
             return false;
     }
@@ -221,7 +225,7 @@ static void list_source(source_t *s, set_t *set)
         bt_dns_known_place_t *k = &s->known.items[i];
         bt_found_t *one = &set->all[set->count];
         texts_t *t = &set->texts[set->count];
-        print_url(t->url, &k->place);
+        print_url(t->url, s, &k->place);
         *one = (bt_found_t){.pool = s->said->pool, .spec = *s->said->worker};
         one->spec.url = t->url;
         if (!list(set, one))
@@ -291,7 +295,7 @@ static bool is_down(void *user, const bt_dns_place_t *place)
     char url[URL_BYTES], ignored[160];
     bt_worker_t *w = NULL;
 
-    print_url(url, place);
+    print_url(url, l->source, place);
     const bt_worker_spec_t spec = {.url = url, .dp_rank = l->source->said->worker->dp_rank};
     if (l->places.cells != NULL || look_out(l) == 0)
         (void) bt_worker_index_find_spec(&l->places, &spec, &w, ignored, sizeof ignored);

@@ -17,6 +17,7 @@ typedef struct bt_dns_name { /* one --workers-dns; strings are the configuration
     char *pool;                     /* set once the configuration is finished */
     unsigned port;                  /* of name */
     int family;                     /* enum bt_dns_family */
+    int has_tls;                    /* https:// */
     const bt_worker_spec_t *worker; /* what each of them is; its url and name do not count */
 } bt_dns_name_t;
 

@@ -50,7 +50,7 @@ typedef struct reading {
     const bt_kube_options_t *source;
     bt_worker_spec_t spec;
     char port[128]; /* numbers or names, with commas; "" = not said */
-    bool has_role;
+    bool has_role, has_tls;
     char value[VALUE_MAX];
 } reading_t;
 
@@ -78,6 +78,12 @@ static int set_key(reading_t *r, const char *theirs, bt_str_t key, const char *t
             return refuse(r->pod, theirs, "more than 8 ports");
         bt_str_copy(r->port, sizeof r->port, text);
         return 0;
+    }
+    if (bt_str_eq(key, BT_STR("scheme"))) {
+        r->has_tls = strcmp(text, "https") == 0;
+        return r->has_tls || strcmp(text, "http") == 0
+                   ? 0
+                   : refuse(r->pod, theirs, "expected http or https");
     }
     if (bt_str_eq(key, BT_STR("role")))
         text = role_word(text);
@@ -207,7 +213,8 @@ static int add_worker(reading_t *r, const char *ip, unsigned port)
     if (rc < 0)
         return rc;
     bt_text_init(&url);
-    bt_text_printf(&url, is_v6 ? "http://[%s]:%u" : "http://%s:%u", ip, port);
+    bt_text_puts(&url, r->has_tls ? "https://" : "http://");
+    bt_text_printf(&url, is_v6 ? "[%s]:%u" : "%s:%u", ip, port);
     pod->workers[pod->worker_count++].url = bt_text_take(&url);
     return pod->workers[pod->worker_count - 1].url != NULL ? 0 : BT_E_NOMEM;
 }
@@ -369,7 +376,10 @@ int bt_kube_pod_read(bt_kube_pod_t *pod, const bt_kube_options_t *source, bt_str
 {
     char ip[64] = "";
     size_t err_off;
-    reading_t r = {.pod = pod, .source = source, .has_role = source->has_role};
+    reading_t r = {.pod = pod,
+                   .source = source,
+                   .has_role = source->has_role,
+                   .has_tls = source->scheme != NULL && strcmp(source->scheme, "https") == 0};
 
     *pod = (bt_kube_pod_t){0};
     if (bt_json_validate(object, &err_off) < 0)

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/map.h"
+#include "cluster/url.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,12 +72,13 @@ static void touch(bt_kube_table_t *t, place_t *place)
 
 static place_t *find_place(const bt_kube_table_t *t, const bt_worker_spec_t *spec)
 {
-    const uint64_t key = hash(spec->url);
+    const uint64_t key = hash(bt_url_place(spec->url));
     bt_list_t *bucket = bt_map_bucket(&t->places, key), *it, *tmp;
 
     bt_list_each (bucket, it, tmp) {
         place_t *place = bt_container_of(it, place_t, entry.link);
-        if (place->entry.key == key && strcmp(place->spec.url, spec->url) == 0 &&
+        if (place->entry.key == key &&
+            strcmp(bt_url_place(place->spec.url), bt_url_place(spec->url)) == 0 &&
             place->spec.dp_rank == spec->dp_rank)
             return place;
     }
@@ -132,7 +134,7 @@ static place_t *new_place(bt_kube_table_t *t, const bt_worker_spec_t *spec)
     place->spec = *spec;
     bt_list_init(&place->dirty);
     bt_list_init(&place->entry.link);
-    bt_map_put(&t->places, &place->entry, hash(spec->url));
+    bt_map_put(&t->places, &place->entry, hash(bt_url_place(spec->url)));
     return place;
 }
 

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/map.h"
+#include "cluster/url.h"
 
 #include <stdlib.h>
 
@@ -35,12 +36,13 @@ static bool is_same_pool(const char *a, const char *b, const char *first_pool)
 
 static place_t *find(const bt_kube_words_t *w, const bt_found_t *found, const char *first_pool)
 {
-    const uint64_t key = bt_str_hash(bt_str(found->spec.url));
+    const uint64_t key = bt_str_hash(bt_str(bt_url_place(found->spec.url)));
     bt_list_t *bucket = bt_map_bucket(&w->places, key), *it, *tmp;
 
     bt_list_each (bucket, it, tmp) {
         place_t *p = bt_container_of(it, place_t, entry.link);
-        if (p->entry.key == key && strcmp(p->url, found->spec.url) == 0 &&
+        if (p->entry.key == key &&
+            strcmp(bt_url_place(p->url), bt_url_place(found->spec.url)) == 0 &&
             p->dp_rank == found->spec.dp_rank && is_same_pool(p->pool, found->pool, first_pool))
             return p;
     }
@@ -80,7 +82,7 @@ static place_t *add(bt_kube_words_t *w, const bt_found_t *found)
         free_place(w, p);
         return NULL;
     }
-    bt_map_put(&w->places, &p->entry, bt_str_hash(bt_str(p->url)));
+    bt_map_put(&w->places, &p->entry, bt_str_hash(bt_str(bt_url_place(p->url))));
     return p;
 }
 

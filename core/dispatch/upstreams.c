@@ -25,7 +25,7 @@ bt_upstream_t *bt_dispatcher_upstream(bt_dispatcher_t *d, bt_worker_t *w)
     slot->up = NULL;
     bt_upstream_config_t config = d->shared->config.upstream;
     config.tls = w->tls;
-    config.tls_name = w->host;
+    config.tls_name = bt_worker_tls_name(w);
     if (bt_upstream_new(&slot->up, d->loop, (const struct sockaddr *) &addr, &config) < 0)
         return NULL;
     slot->worker_id = w->id;

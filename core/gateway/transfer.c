@@ -67,6 +67,7 @@ static int open_registration(bt_gateway_t *g, char *err, size_t err_size)
                                              .allowed = (const char *const *) c->registration_allow,
                                              .allowed_count = c->registration_allow_count,
                                              .takes_new = c->registration_new_workers,
+                                             .new_has_tls = c->registration_scheme != 0,
                                              .complete = complete_worker,
                                              .complete_user = g};
     return bt_registration_open(&g->registration, &g->control, &config, g->registration_ports, err,

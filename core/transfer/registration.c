@@ -225,7 +225,8 @@ static int fill_new(const bt_registration_t *r, bt_worker_spec_t *spec,
     char url[160];
 
     bt_worker_spec_init(spec);
-    snprintf(url, sizeof(url), "http://%s", m->http_address);
+    snprintf(url, sizeof(url), "%s://%s", r->config.new_has_tls ? "https" : "http",
+             m->http_address);
     spec->role = m->role;
     spec->engine = BT_ENGINE_VLLM;
     spec->registered = m->word;

@@ -33,7 +33,8 @@ typedef struct bt_registration_config {
     uint64_t change_ms;          /* no worker's word changes more often; 0 = 1000 */
     const char *const *allowed;  /* hosts that may register, beside this one and the workers' */
     unsigned allowed_count;
-    bool takes_new; /* who is unknown becomes a worker of the first pool */
+    bool takes_new;   /* who is unknown becomes a worker of the first pool */
+    bool new_has_tls; /* and speaks TLS: engines tell no scheme */
     /* What the pool says of a worker that says nothing; may be NULL. */
     int (*complete)(void *user, const char *pool, bt_worker_spec_t *spec, char *err,
                     size_t err_size);

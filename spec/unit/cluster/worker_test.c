@@ -110,6 +110,18 @@ static void refusals(void **state)
     assert_non_null(strstr(err, "for https:// only"));
     bt_worker_spec_fini(&spec);
 
+    make_spec(&spec, BT_ROLE_PREFILL, "http://h:1", "nixl");
+    spec.tls_name = strdup("a.test");
+    assert_int_equal(bt_worker_new(&w, &spec, 1, 0, NULL, err, sizeof err), BT_E_CONFIG);
+    assert_non_null(strstr(err, "for https:// only"));
+    bt_worker_spec_fini(&spec);
+
+    make_spec(&spec, BT_ROLE_PREFILL, "https://h:1", "nixl");
+    spec.tls_name = strdup("a test");
+    assert_int_equal(bt_worker_new(&w, &spec, 1, 0, NULL, err, sizeof err), BT_E_CONFIG);
+    assert_non_null(strstr(err, "tls_name: expected a host name or an address, got \"a test\""));
+    bt_worker_spec_fini(&spec);
+
     make_spec(&spec, BT_ROLE_PREFILL, "http://h:1@4", "nixl");
     spec.dp_size = 4;
     assert_int_equal(bt_worker_new(&w, &spec, 1, 0, NULL, err, sizeof err), BT_E_CONFIG);

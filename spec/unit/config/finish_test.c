@@ -163,6 +163,9 @@ static void engines_that_register_need_a_port(void **state)
     load_refused("--registration-new-workers",
                  "--registration-new-workers: nobody can register; add --p2p-nccl-port PORT or "
                  "--moriio-port PORT");
+    load_refused("--moriio-port 0 --registration-scheme https",
+                 "--registration-scheme: only with --registration-new-workers; others say https:// "
+                 "in their URL");
     load_ok(&c, "--connector P2pNcclConnector --p2p-nccl-port 0 --prefill http://a:1");
     bt_config_fini(&c);
 }

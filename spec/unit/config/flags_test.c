@@ -194,15 +194,17 @@ static void listening(void **state)
     EXPECT("--metaserver-port 0 --metaserver-allow 10.0.0.7 --metaserver-allow fd00::/8",
            c.metaserver_allow_count == 2 && IS(c.metaserver_allow[1], "fd00::/8"));
     EXPECT("", IS(c.registration_host, "127.0.0.1") && !bt_config_has_registration(&c) &&
-                   !c.registration_new_workers);
+                   !c.registration_new_workers && c.registration_scheme == 0);
     const char *registers = "--registration-host 0.0.0.0 --p2p-nccl-port 30001 --moriio-port 36367 "
-                            "--registration-allow 10.0.0.0/8 --registration-new-workers";
+                            "--registration-allow 10.0.0.0/8 --registration-new-workers "
+                            "--registration-scheme https";
     if (!bt_zmq_is_built())
         note_seen(registers); /* refused there: finish_test.c */
     else
         EXPECT(registers, IS(c.registration_host, "0.0.0.0") && c.p2p_nccl_port == 30001 &&
                               c.moriio_port == 36367 && bt_config_has_registration(&c) &&
-                              c.registration_allow_count == 1 && c.registration_new_workers);
+                              c.registration_allow_count == 1 && c.registration_new_workers &&
+                              c.registration_scheme == 1);
     EXPECT("--transfer-port 7000 --connector BatonConnector --prefill http://a:1",
            IS(W(0).connector, "BatonConnector") && W(0).engine == BT_ENGINE_VLLM);
     EXPECT("--proxy-path /x --proxy-path /y/z",

@@ -80,6 +80,16 @@ static void a_ready_pod(void **state)
     assert_string_equal(pod.workers[1].url, "http://10.0.0.1:82");
     assert_int_equal(pod.workers[1].role, BT_ROLE_HYBRID);
     assert_string_equal(pod.workers[0].zone, "b");
+    assert_int_equal(state_of(LABELED("\"llm-d.ai/role\":\"prefill\",\"baton/scheme\":\"https\"")),
+                     BT_KUBE_READY);
+    assert_string_equal(pod.workers[0].url, "https://10.0.0.1:8000");
+    char https[] = "https";
+    options.scheme = https; /* a pod's own word goes before it */
+    assert_int_equal(state_of(LABELED("\"llm-d.ai/role\":\"prefill\",\"baton/scheme\":\"http\"")),
+                     BT_KUBE_READY);
+    assert_string_equal(pod.workers[0].url, "http://10.0.0.1:8000");
+    assert_int_equal(state_of(LABELED("\"llm-d.ai/role\":\"prefill\"")), BT_KUBE_READY);
+    assert_string_equal(pod.workers[0].url, "https://10.0.0.1:8000");
 }
 
 static void one_that_says_nothing_is_as_the_source_says(void **state)

@@ -56,6 +56,7 @@ static void test_everything_comes_back(void **state)
     spec.zone = text("z");
     spec.labels = text("a=b,c=d");
     spec.api_key = text("secret\\");
+    spec.tls_name = text("a.test");
     check_same(&spec);
     bt_worker_spec_fini(&spec);
 }

@@ -41,6 +41,7 @@ static void open_rig(const char *connector, const bt_registration_config_t *more
 
     if (more != NULL) {
         config.takes_new = more->takes_new;
+        config.new_has_tls = more->new_has_tls;
         config.change_ms = more->change_ms > 0 ? more->change_ms : 1;
         memcpy(config.expiry_ms, more->expiry_ms, sizeof config.expiry_ms);
     }
@@ -329,6 +330,17 @@ static void one_that_is_unknown_becomes_a_worker(void **state)
     close_rig();
 }
 
+static void one_that_is_unknown_may_speak_tls(void **state)
+{
+    (void) state;
+    open_rig("p2p_nccl", &(bt_registration_config_t){.takes_new = true, .new_has_tls = true});
+    register_p2p("D", "127.0.0.1:9999", "10.0.0.9:14579");
+    TURN_UNTIL(&loop, count(BT_REGISTRATION_TAKEN) == 1);
+    assert_string_equal(worker("d1")->spec.url, "https://127.0.0.1:9999");
+    assert_non_null(worker("d1")->tls);
+    close_rig();
+}
+
 static void name_in_file(const char *url)
 {
     bt_found_t one = {0};
@@ -393,6 +405,7 @@ int main(void)
         cmocka_unit_test(frames_that_are_no_message),
         cmocka_unit_test(what_the_configuration_says_holds),
         cmocka_unit_test(one_that_is_unknown_becomes_a_worker),
+        cmocka_unit_test(one_that_is_unknown_may_speak_tls),
         cmocka_unit_test(those_that_fall_silent_are_forgotten),
         cmocka_unit_test(a_port_that_is_taken),
     };
