@@ -707,6 +707,20 @@ void bt_monitor_gone(bt_monitor_t *m, bt_worker_t *w, const char *why)
     bt_loss_gone(&m->losses, w, why, bt_clock_ms());
 }
 
+void bt_monitor_place_ended(bt_monitor_t *m, const char *host, unsigned port)
+{
+    bt_list_t *it, *tmp;
+
+    bt_list_each (&m->watches, it, tmp) {
+        watch_t *watch = bt_container_of(it, watch_t, link);
+        const bt_worker_t *w = watch->worker;
+        if (!watch->has_left || w->port != port || strcasecmp(w->host, host) != 0)
+            continue;
+        atomic_store(&watch->worker->has_ended, true);
+        leave(watch);
+    }
+}
+
 void bt_monitor_check(bt_monitor_t *m, const bt_worker_t *w)
 {
     uint64_t soon_ms = bt_clock_ms() + m->config.startup_interval_ms;

@@ -43,6 +43,8 @@ void bt_monitor_on_restarted(bt_monitor_t *m, void (*on_restarted)(void *user, b
                              void *user);
 /* A process of the worker is gone (bt_loss_gone). */
 void bt_monitor_gone(bt_monitor_t *m, bt_worker_t *w, const char *why);
+/* A source knows that whoever was at that place until now has ended: those that have left the set, and have legs, are lost. */
+void bt_monitor_place_ended(bt_monitor_t *m, const char *host, unsigned port);
 void bt_monitor_stop(bt_monitor_t *m); /* frees itself; its calls are cancelled */
 /* Somebody says that the worker is down: it is looked at now instead of when its turn comes. Nothing where checks are off. */
 void bt_monitor_check(bt_monitor_t *m, const bt_worker_t *w);

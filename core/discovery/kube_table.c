@@ -1,5 +1,6 @@
 /* place: nobody's -> wanted -> named by us at the registry -> not wanted -> gone. Whatever happens to it puts it into `dirty` once, and what it
- * is then is what the registry is told, so a pod that changes ten times in a moment costs one change.
+ * is then is what the registry is told, so a pod that changes ten times in a moment costs one change. A pod that does not serve any more (terminating, not
+ * ready) keeps its places unwanted: legs may still run there, and whoever waits on them has to hear of the process's end.
  */
 #include "discovery/kube_table.h"
 
@@ -23,7 +24,9 @@ typedef struct place {
     bt_list_t dirty;
     bt_worker_spec_t spec;
     pod_t *owner;    /* NULL = it is to go */
+    bool is_wanted;  /* its owner serves */
     bool is_named;   /* the registry knows it by us, or may */
+    bool was_named;  /* it did: legs of then may run */
     bool is_refused; /* by the sink, as it is described now */
     bool has_ended;  /* the process that the registry knows there */
 } place_t;
@@ -96,6 +99,8 @@ static void free_place(bt_kube_table_t *t, place_t *place)
 /* Whoever is there next is not who was there. */
 static void end_process(bt_kube_table_t *t, place_t *place)
 {
+    if (!place->is_wanted && !place->is_named && !place->was_named)
+        return; /* the registry has never heard of it */
     place->has_ended = true;
     touch(t, place);
 }
@@ -104,10 +109,21 @@ static void end_process(bt_kube_table_t *t, place_t *place)
 static void leave_place(bt_kube_table_t *t, place_t *place)
 {
     place->owner = NULL;
-    if (place->is_named)
+    place->is_wanted = false;
+    if (place->is_named || (place->was_named && place->has_ended))
         touch(t, place);
     else
         free_place(t, place);
+}
+
+/* Its pod has it, but does not serve. */
+static void rest_place(bt_kube_table_t *t, place_t *place)
+{
+    place->is_wanted = false;
+    if (place->is_named)
+        touch(t, place);
+    else if (!place->has_ended)
+        bt_list_remove(&place->dirty);
 }
 
 static void forget_place(pod_t *pod, const place_t *place)
@@ -147,7 +163,7 @@ static int claim_place(bt_kube_table_t *t, pod_t *pod, bt_worker_spec_t *spec, p
     if (place == NULL) {
         if ((*place_p = place = new_place(t, spec)) == NULL)
             return BT_E_NOMEM;
-    } else if (place->owner == pod && is_same(&place->spec, spec)) {
+    } else if (place->owner == pod && place->is_wanted && is_same(&place->spec, spec)) {
         bt_worker_spec_fini(spec);
         return 0;
     } else {
@@ -160,6 +176,7 @@ static int claim_place(bt_kube_table_t *t, pod_t *pod, bt_worker_spec_t *spec, p
     }
     bt_worker_spec_init(spec);
     place->owner = pod;
+    place->is_wanted = true;
     place->is_refused = false;
     touch(t, place);
     return 0;
@@ -283,12 +300,18 @@ int bt_kube_table_take(bt_kube_table_t *t, bt_kube_pod_t *said)
         end_processes(t, pod);
     pod->life = said->life;
     pod->state = said->state;
+    if (said->state == BT_KUBE_ENDED)
+        end_processes(t, pod);
     /* What the sink has said of it holds until it is described otherwise. */
     if (said->state == BT_KUBE_REFUSED)
         set_why(t, pod, said->why);
     else if (said->state != BT_KUBE_READY)
         set_why(t, pod, NULL);
-    return take_places(t, pod, said);
+    if (said->state == BT_KUBE_READY || said->state == BT_KUBE_ENDED)
+        return take_places(t, pod, said);
+    for (unsigned i = 0; i < pod->place_count; i++)
+        rest_place(t, pod->places[i]);
+    return 0;
 }
 
 void bt_kube_table_drop(bt_kube_table_t *t, const bt_kube_pod_t *said)
@@ -330,7 +353,7 @@ static unsigned gather(bt_kube_table_t *t)
         t->batch[count] = place;
         t->changes[count++] =
             (bt_found_change_t){.found = {.pool = t->pool, .spec = place->spec}, /* borrowed */
-                                .is_gone = place->owner == NULL || place->is_refused,
+                                .is_gone = !place->is_wanted || place->is_refused,
                                 .has_ended = place->has_ended};
     }
     return count;
@@ -339,16 +362,17 @@ static unsigned gather(bt_kube_table_t *t)
 static bool has_refused(const pod_t *pod)
 {
     for (unsigned i = 0; i < pod->place_count; i++)
-        if (pod->places[i]->is_refused)
+        if (pod->places[i]->is_wanted && pod->places[i]->is_refused)
             return true;
     return false;
 }
 
 static void settle(bt_kube_table_t *t, place_t *place, const bt_found_change_t *change)
 {
-    if (change->rc == 0)
-        place->has_ended = false;
+    if (change->rc == 0 && place->has_ended)
+        place->has_ended = place->was_named = false;
     if (change->is_gone) {
+        place->was_named |= place->is_named && !change->has_ended;
         place->is_named = false;
         if (place->owner == NULL)
             free_place(t, place);
@@ -395,7 +419,8 @@ void bt_kube_table_again(bt_kube_table_t *t)
         pod_t *pod = bt_container_of(it, pod_t, link);
         for (unsigned i = 0; i < pod->place_count; i++) {
             pod->places[i]->is_refused = false;
-            touch(t, pod->places[i]);
+            if (pod->places[i]->is_wanted)
+                touch(t, pod->places[i]);
         }
     }
 }

@@ -123,8 +123,8 @@ static int note(bt_kube_words_t *w, unsigned source, const char *first_pool, bt_
     int rc = 0;
 
     c->rc = 0;
-    if (p == NULL && c->is_gone)
-        return 0;
+    if (p == NULL && c->is_gone && !c->has_ended)
+        return 0; /* else legs of one that nobody names any more may wait on it */
     if (p == NULL && (p = add(w, &c->found)) == NULL)
         return BT_E_NOMEM;
     if (c->is_gone)
@@ -132,7 +132,8 @@ static int note(bt_kube_words_t *w, unsigned source, const char *first_pool, bt_
     else
         rc = say(p, source, &c->found.spec);
     *open = (open_t){.place = p, .change = c, .winner = winner_of(w, p)};
-    const bool is_news = open->winner != p->told || (open->winner == (int) source && !c->is_gone);
+    const bool is_news = open->winner != p->told || (open->winner == (int) source && !c->is_gone) ||
+                         (open->winner == NOBODY && c->has_ended);
     if (rc == 0 && !is_news && p->told == NOBODY)
         free_place(w, p);
     return rc < 0 ? rc : is_news;
@@ -172,8 +173,11 @@ static bool settle(bt_kube_words_t *w, unsigned source, open_t *o, const bt_foun
                     "%s",
                     p->url, out->why);
     }
-    if (o->winner == NOBODY)
-        return true; /* nobody knows it, so it cannot go */
+    if (o->winner == NOBODY) { /* nobody knows it, so it cannot go */
+        if (p->told == NOBODY)
+            free_place(w, p);
+        return true;
+    }
     drop_word(p, (unsigned) o->winner);
     o->winner = winner_of(w, p);
     if (o->winner != p->told)

@@ -1,6 +1,7 @@
 #include "gateway/kubernetes.h"
 
 #include "base/err.h"
+#include "cluster/url.h"
 #include "config/kubernetes.h"
 
 #include <stdio.h>
@@ -18,6 +19,19 @@ static int complete(const bt_gateway_t *g, bt_found_change_t *all, bt_found_chan
         return rc;
     return bt_config_check_found(g->fleet_config, all->found.pool, "--workers-kubernetes",
                                  &taken->found.spec, all->why, sizeof all->why);
+}
+
+/* Of this place and before: the registry knows no more of those that have left it. */
+static void end_left(const bt_gateway_t *g, const bt_found_change_t *change)
+{
+    bt_url_t url;
+    char ignored[160];
+
+    if (!change->has_ended || change->rc < 0 || g->monitor == NULL ||
+        bt_url_parse(&url, bt_str(change->found.spec.url), ignored, sizeof ignored) < 0)
+        return;
+    bt_monitor_place_ended(g->monitor, url.host, url.port);
+    bt_url_fini(&url);
 }
 
 /* What all sources come to. Those that the configuration refuses are not for the registry. */
@@ -41,6 +55,8 @@ static int on_change(void *user, bt_found_change_t *changes, unsigned count)
     for (unsigned i = 0; i < n; i++) {
         changes[places[i]].rc = taken[i].rc;
         memcpy(changes[places[i]].why, taken[i].why, sizeof taken[i].why);
+        if (rc == 0)
+            end_left(g, &taken[i]);
         bt_worker_spec_fini(&taken[i].found.spec);
     }
     free(taken);

@@ -160,6 +160,41 @@ describe("baton run --workers-kubernetes", function()
       assert.equal(1, source().pods.ended)
     end)
 
+    it("that are deleted in two steps: their requests go on in between, and nobody waits for the dead", function()
+      start_with_pods()
+      sim:fault(sim.list[3].name, { kind = "stall", after_chunks = 3, path = "/v1/completions", times = 100 })
+      local stream = '{"model":"sim","prompt":"one two three","max_tokens":20,"stream":true}'
+      local held = {}
+      local function legs()
+        local count = 0
+        for _, w in ipairs({ workers().d1.ledger.decode, workers().d0.ledger.decode }) do
+          count = count * 100 + w.requests
+        end
+        return count
+      end
+      eventually(function() -- d0 answers what it gets
+        held[#held + 1] = http.start(port, { path = "/v1/completions", body = stream })
+        held[#held]:wait_events(1)
+        return legs() >= 100
+      end, 10, "d1 has a request, which it will never answer")
+      eventually(function()
+        return legs() % 100 == 0
+      end, 10, "d0 has answered")
+      api:put(pod("d1", sim.list[3], { deleted = true }))
+      wait_usable("d0 p0")
+      wait_source("it is terminating", function(s)
+        return s.pods.terminating == 1
+      end)
+      api:delete("llm/d1")
+      local cut = 0
+      for _, c in ipairs(held) do
+        c:wait() -- the deadline of a stream that stands still is a minute
+        cut = cut + (c.answer.body:find("worker is lost", 1, true) and 1 or 0)
+      end
+      assert.truthy(cut > 0)
+      serves()
+    end)
+
     it("take an address over from those that had it", function()
       start_with_pods()
       local id = workers().d1.id

@@ -125,7 +125,7 @@ static void many_changes_of_a_moment_are_one(void **state)
     assert_int_equal(count(BT_KUBE_TERMINATING), 1);
     drop("a");
     drop("nobody");
-    expect("");
+    expect("-2~ ");
     for (unsigned i = 0; i < 3 * BT_KUBE_BATCH; i++) {
         char name[16];
         snprintf(name, sizeof name, "p%u", i);
@@ -185,6 +185,56 @@ static void processes_that_have_ended_are_told(void **state)
     life = 0;
 }
 
+/* Kubernetes deletes a pod in two steps: what runs goes on in between, and ends with the second. */
+static void the_end_of_one_that_serves_no_more_is_told(void **state)
+{
+    (void) state;
+    static const enum bt_kube_state rests[] = {BT_KUBE_TERMINATING, BT_KUBE_NOT_READY,
+                                               BT_KUBE_REFUSED};
+    for (unsigned i = 0; i < 3; i++) {
+        pod("a", BT_KUBE_READY, 1, 2);
+        expect("+1 +2 ");
+        pod("a", rests[i], 0, 0);
+        expect("-1 -2 ");
+        pod("a", rests[i], 0, 0);
+        expect("");
+        drop("a");
+        expect("-1~ -2~ ");
+    }
+    pod("a", BT_KUBE_READY, 1, 1);
+    expect("+1 ");
+    pod("a", BT_KUBE_TERMINATING, 0, 0);
+    expect("-1 ");
+    pod("b", BT_KUBE_READY, 1, 1); /* has its address, so it is no more */
+    expect("+1~ ");
+    drop("a");
+    expect("");
+    pod("b", BT_KUBE_TERMINATING, 0, 0);
+    expect("-1 ");
+    pod("b", BT_KUBE_ENDED, 0, 0);
+    expect("-1~ ");
+    drop("b");
+    expect("");
+    pod("c", BT_KUBE_TERMINATING, 0, 0); /* never served */
+    drop("c");
+    expect("");
+    pod("d", BT_KUBE_READY, 1, 1); /* for a moment */
+    pod("d", BT_KUBE_TERMINATING, 0, 0);
+    drop("d");
+    expect("");
+    bt_kube_table_begin_list(t);
+    pod("e", BT_KUBE_READY, 1, 1);
+    pod("f", BT_KUBE_READY, 2, 1);
+    bt_kube_table_end_list(t);
+    expect("+1 +2 ");
+    pod("e", BT_KUBE_TERMINATING, 0, 0);
+    expect("-1 ");
+    bt_kube_table_begin_list(t); /* its end was missed */
+    pod("f", BT_KUBE_READY, 2, 1);
+    bt_kube_table_end_list(t);
+    expect("-1~ ");
+}
+
 static void who_is_not_listed_is_gone(void **state)
 {
     (void) state;
@@ -242,9 +292,13 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        CASE(many_changes_of_a_moment_are_one), CASE(an_address_is_who_has_it_last),
-        CASE(who_is_not_listed_is_gone),        CASE(what_is_refused_is_told_and_taken_back),
-        CASE(without_memory_it_comes_again),    CASE(processes_that_have_ended_are_told),
+        CASE(many_changes_of_a_moment_are_one),
+        CASE(an_address_is_who_has_it_last),
+        CASE(who_is_not_listed_is_gone),
+        CASE(what_is_refused_is_told_and_taken_back),
+        CASE(without_memory_it_comes_again),
+        CASE(processes_that_have_ended_are_told),
+        CASE(the_end_of_one_that_serves_no_more_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

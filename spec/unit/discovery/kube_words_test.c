@@ -14,7 +14,7 @@
 #include <stdio.h>
 
 static bt_kube_words_t *w;
-static char told[512];      /* "+url zone" and "-url" */
+static char told[512];      /* "+url zone" and "-url"; "~": who was there has ended */
 static const char *refused; /* a zone */
 static unsigned no_memory;
 static bt_found_change_t change;
@@ -29,9 +29,9 @@ static int sink(void *user, bt_found_change_t *changes, unsigned count)
         const char *zone = c->found.spec.zone;
         c->rc = !c->is_gone && refused != NULL && strcmp(zone, refused) == 0 ? BT_E_CONFIG : 0;
         snprintf(c->why, sizeof c->why, "not in %s", zone);
-        snprintf(told + strlen(told), sizeof told - strlen(told), "%s%s%s%s ",
+        snprintf(told + strlen(told), sizeof told - strlen(told), "%s%s%s%s%s ",
                  c->is_gone ? "-" : "+", c->found.spec.url, c->is_gone ? "" : zone,
-                 c->rc < 0 ? "!" : "");
+                 c->has_ended ? "~" : "", c->rc < 0 ? "!" : "");
     }
     return 0;
 }
@@ -44,6 +44,17 @@ static int say_in(unsigned source, const char *pool, const char *url, const char
     change.found.spec.zone = (char *) (uintptr_t) zone;
     told[0] = '\0';
     return bt_kube_words_change(w, source, "default", &change, 1);
+}
+
+/* As its pod goes; has it served, that was told before. */
+static const char *end(unsigned source, const char *url)
+{
+    change = (bt_found_change_t){.is_gone = true, .has_ended = true};
+    bt_worker_spec_init(&change.found.spec);
+    change.found.spec.url = (char *) (uintptr_t) url;
+    told[0] = '\0';
+    assert_int_equal(bt_kube_words_change(w, source, "default", &change, 1), 0);
+    return told;
 }
 
 /* zone NULL: it is gone there. */
@@ -114,6 +125,19 @@ static void a_refused_word_does_not_keep_another(void **state)
     assert_int_equal(change.rc, BT_E_CONFIG);
 }
 
+static void the_end_of_one_that_nobody_names_is_told(void **state)
+{
+    (void) state;
+    assert_string_equal(say(0, "x", "a"), "+xa ");
+    assert_string_equal(say(1, "x", "b"), "");
+    assert_string_equal(say(0, "x", NULL), "+xb ");
+    assert_string_equal(say(1, "x", NULL), "-x ");
+    assert_string_equal(end(0, "x"), "-x~ ");
+    assert_string_equal(end(1, "x"), "-x~ "); /* the same news once more */
+    assert_string_equal(say(0, "x", "new"), "+xnew ");
+    assert_string_equal(end(1, "x"), ""); /* late, and of another one */
+}
+
 static void without_memory_it_comes_again(void **state)
 {
     (void) state;
@@ -132,6 +156,7 @@ int main(void)
         CASE(the_first_listed_is_heard_while_it_lasts),
         CASE(places_are_by_url_and_pool),
         CASE(a_refused_word_does_not_keep_another),
+        CASE(the_end_of_one_that_nobody_names_is_told),
         CASE(without_memory_it_comes_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
