@@ -15,6 +15,13 @@ return {
   admin_host = "127.0.0.1",
   admin_port = 29000,
 
+  -- tls = {
+  --   certificates = { { cert = "tls/api.pem", key = "tls/api.key" } }, -- the first is for names that no other has
+  --   client_ca = "tls/clients-ca.pem", client_allow = { "URI:spiffe://td/web*" }, client_auth = "optional",
+  --   admin = { certificates = { { cert = "tls/admin.pem", key = "tls/admin.key" } } },
+  --   workers = { ca = "tls/workers-ca.pem", cert = "tls/gateway.pem", key = "tls/gateway.key" },
+  -- },
+
   -- pools = {
   --   {
   --     name = "llama", models = { "llama-3.1-8b" }, policy = "least_load",

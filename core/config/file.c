@@ -16,6 +16,7 @@ typedef struct cursor {
     char dir[512];  /* where relative paths start */
     char path[256]; /* "pools[1].workers[2]", "" at the top */
     bool is_found;  /* workers say which pool is theirs */
+    const bt_value_t *root;
     char *err;
     size_t err_size;
 } cursor_t;
@@ -78,6 +79,8 @@ static void offer_all(bt_suggest_t *s, enum level level)
     if (level == LEVEL_TOP) {
         bt_suggest_offer(s, "pools");
         bt_suggest_offer(s, "workers-dns");
+        bt_suggest_offer(s, "tls");
+        bt_suggest_offer(s, "identity");
     }
     for (size_t i = 0; level == LEVEL_POOL && i < sizeof pool_keys / sizeof pool_keys[0]; i++)
         bt_suggest_offer(s, pool_keys[i]);
@@ -192,6 +195,172 @@ static int read_list(cursor_t *c, void *to, const bt_value_t *v, read_fn read_it
     }
     return rc;
 }
+
+/* ---- settings that belong together ---- */
+
+/* tls = { client_ca = "ca.pem" } is tls_client_ca = "ca.pem": members of such a table are settings without the words before them. */
+static const struct section {
+    const char *path, *prefix;
+} sections[] = {
+    {"tls", "tls_"},
+    {"tls.admin", "admin_tls_"},
+    {"tls.workers", "worker_tls_"},
+    {"tls.redis", "redis_tls_"},
+    {"identity", "client_api_"},
+    {"identity.jwt", "jwt_"},
+};
+#define SECTIONS (sizeof sections / sizeof sections[0])
+
+/* within: "" at the top. */
+static const struct section *find_section(const char *within, const char *key)
+{
+    char path[96];
+
+    snprintf(path, sizeof path, "%s%s%s", within, within[0] != '\0' ? "." : "", key);
+    for (size_t i = 0; i < SECTIONS; i++)
+        if (strcmp(sections[i].path, path) == 0)
+            return &sections[i];
+    return NULL;
+}
+
+static bool has_certificates(const struct section *s)
+{
+    return strcmp(s->path, "tls") == 0 || strcmp(s->path, "tls.admin") == 0;
+}
+
+/* The setting that a member is, NULL = none; key: what it is called at the top. */
+static const bt_flag_t *find_member(const struct section *s, const char *member, char *key,
+                                    size_t size)
+{
+    char name[64];
+
+    snprintf(key, size, "%s%s", s->prefix, member);
+    const bt_flag_t *flag = key_to_name(key, name, sizeof name) ? bt_flag_find(bt_str(name)) : NULL;
+    return flag != NULL && flag->kind == BT_FLAG_SETTING ? flag : NULL;
+}
+
+static int unknown_member(const cursor_t *c, const struct section *s, const char *member)
+{
+    char keys[64][64], why[192];
+    const size_t n = strlen(s->prefix), path_n = strlen(s->path);
+    unsigned count = 0;
+    bt_suggest_t suggest;
+
+    bt_suggest_init(&suggest, bt_str(member));
+    if (has_certificates(s))
+        bt_suggest_offer(&suggest, "certificates");
+    for (size_t i = 0; i < SECTIONS; i++)
+        if (strncmp(sections[i].path, s->path, path_n) == 0 && sections[i].path[path_n] == '.')
+            bt_suggest_offer(&suggest, sections[i].path + path_n + 1);
+    for (unsigned i = 0; i < bt_flag_count && count < 64; i++) {
+        name_to_key(bt_flags[i].name, keys[count], sizeof keys[count]);
+        if (bt_flags[i].kind == BT_FLAG_SETTING && strncmp(keys[count], s->prefix, n) == 0)
+            bt_suggest_offer(&suggest, keys[count++] + n);
+    }
+    const char *best = bt_suggest_best(&suggest);
+    snprintf(why, sizeof why, best != NULL ? "unknown key, did you mean \"%s\"?" : "unknown key",
+             best);
+    return refuse_at(c, member, why);
+}
+
+static int refuse_twice(const cursor_t *c, const char *member, const char *key)
+{
+    char why[160];
+
+    snprintf(why, sizeof why, "is said twice: also as %s; leave out one", key);
+    return refuse_at(c, member, why);
+}
+
+/* One certificate with its key, as places of two lists. */
+static int read_pair(const cursor_t *c, const bt_value_t *v, bt_value_t *cert, bt_value_t *key)
+{
+    const bt_value_t *its_cert = v->type == BT_VALUE_TABLE ? bt_value_get(v, "cert") : NULL;
+    const bt_value_t *its_key = v->type == BT_VALUE_TABLE ? bt_value_get(v, "key") : NULL;
+
+    if (its_cert == NULL || its_key == NULL || v->count != 2)
+        return refuse_at(c, "",
+                         "expected a certificate and its key, { cert = \"FILE\", key = \"FILE\" }");
+    *cert = *its_cert;
+    *key = *its_key;
+    return 0;
+}
+
+static int set_pairs(cursor_t *c, bt_config_t *config, const struct section *s, const bt_value_t *v,
+                     bt_value_t lists[2])
+{
+    static const char *const members[2] = {"cert", "key"};
+    char key[64];
+    int rc = 0;
+
+    for (unsigned i = 0; i < v->count && rc == 0; i++) {
+        const size_t back = enter(c, v->key, i);
+        rc = read_pair(c, &v->items[i], &lists[0].items[i], &lists[1].items[i]);
+        c->path[back] = '\0';
+    }
+    for (unsigned i = 0; i < 2 && rc == 0; i++) {
+        const bt_flag_t *flag = find_member(s, members[i], key, sizeof key);
+        lists[i].type = BT_VALUE_LIST;
+        lists[i].key = v->key;
+        lists[i].count = v->count;
+        rc = bt_value_get(c->root, key) != NULL ? refuse_twice(c, v->key, key)
+                                                : set_option(c, &flag->option, config, &lists[i]);
+    }
+    return rc;
+}
+
+static int read_certificates(cursor_t *c, bt_config_t *config, const struct section *s,
+                             const bt_value_t *table, const bt_value_t *v)
+{
+    bt_value_t lists[2] = {{0}, {0}}; /* their items' texts are v's */
+    int rc = BT_E_NOMEM;
+
+    if (!is_list(v))
+        return refuse_at(c, v->key,
+                         "expected a list, { { cert = \"FILE\", key = \"FILE\" }, ... }: the first "
+                         "is for names that no other has");
+    if (bt_value_get(table, "cert") != NULL || bt_value_get(table, "key") != NULL)
+        return refuse_twice(c, v->key, "cert and key");
+    lists[0].items = calloc(v->count + 1, sizeof *lists[0].items);
+    lists[1].items = calloc(v->count + 1, sizeof *lists[1].items);
+    if (lists[0].items != NULL && lists[1].items != NULL)
+        rc = set_pairs(c, config, s, v, lists);
+    free(lists[0].items);
+    free(lists[1].items);
+    return rc;
+}
+
+static int read_section(cursor_t *c, bt_config_t *config, const struct section *s,
+                        const bt_value_t *v)
+{
+    const size_t back = strlen(c->path);
+    char key[64];
+    int rc = 0;
+
+    if (v->type != BT_VALUE_TABLE && !is_list(v))
+        return refuse_at(c, v->key, "expected a table of settings");
+    snprintf(c->path + back, sizeof c->path - back, "%s%s", back > 0 ? "." : "", v->key);
+    if (v->type == BT_VALUE_LIST && v->count > 0)
+        return refuse_at(c, "", "expected a table of settings, got a list");
+    for (unsigned i = 0; i < v->count && rc == 0; i++) {
+        const bt_value_t *member = &v->items[i];
+        const struct section *inner = find_section(s->path, member->key);
+        const bt_flag_t *flag = find_member(s, member->key, key, sizeof key);
+        if (inner != NULL)
+            rc = read_section(c, config, inner, member);
+        else if (has_certificates(s) && strcmp(member->key, "certificates") == 0)
+            rc = read_certificates(c, config, s, v, member);
+        else if (flag == NULL)
+            rc = unknown_member(c, s, member->key);
+        else if (bt_value_get(c->root, key) != NULL)
+            rc = refuse_twice(c, member->key, key);
+        else
+            rc = set_option(c, &flag->option, config, member);
+    }
+    c->path[back] = '\0';
+    return rc;
+}
+
+/* ---- workers ---- */
 
 static int take_kv_transfer(const cursor_t *c, bt_worker_spec_t *spec, const bt_value_t *worker)
 {
@@ -322,9 +491,11 @@ static int read_top(cursor_t *c, bt_config_t *config, const bt_value_t *root)
             continue;
         }
         const bool is_dns = strcmp(v->key, "workers_dns") == 0;
-        int rc = is_dns ? read_list(c, config, v, read_dns)
-                        : read_setting(c, config, &config->defaults, v, LEVEL_TOP);
-        if (rc < 0 || (rc == 0 && !is_dns))
+        const struct section *section = find_section("", v->key);
+        int rc = is_dns            ? read_list(c, config, v, read_dns)
+                 : section != NULL ? read_section(c, config, section, v)
+                                   : read_setting(c, config, &config->defaults, v, LEVEL_TOP);
+        if (rc < 0 || (rc == 0 && !is_dns && section == NULL))
             return rc < 0 ? rc : unknown_key(c, v->key, LEVEL_TOP);
     }
     return pools != NULL ? read_list(c, config, pools, read_pool) : 0;
@@ -333,7 +504,7 @@ static int read_top(cursor_t *c, bt_config_t *config, const bt_value_t *root)
 static int read_tree(bt_config_t *c, const char *path, const bt_value_t *root, char *err,
                      size_t err_size)
 {
-    cursor_t cursor = {.file = path, .err = err, .err_size = err_size};
+    cursor_t cursor = {.file = path, .root = root, .err = err, .err_size = err_size};
     const char *slash = strrchr(path, '/');
     if (slash != NULL)
         snprintf(cursor.dir, sizeof cursor.dir, "%.*s", slash == path ? 1 : (int) (slash - path),

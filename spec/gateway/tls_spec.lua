@@ -292,6 +292,47 @@ describe("TLS", function()
     assert.is_nil((curl({ "--resolve", to, ("https://c.example:%d/health"):format(f.port) })))
   end)
 
+  it("is said in one table of the file, and SIGHUP reads its files again", function()
+    local other, other_key = c:make("other", { san = "DNS:b.example" })
+    local admin_cert, admin_key = c:make("admin")
+    local web, web_key = c:make("web", { usage = "clientAuth", san = "URI:spiffe://td/web" })
+    f = fleet.start({
+      workers = { "role=hybrid,ttft=1,itl=1" },
+      ready = false,
+      config = function(workers)
+        local _, w = next(workers)
+        return ([[return {
+          tls = {
+            certificates = { { cert = %q, key = %q }, { cert = %q, key = %q } },
+            client_ca = %q, client_allow = { "URI:spiffe://td/w*" }, min_version = "1.3",
+            admin = { certificates = { { cert = %q, key = %q } } },
+          },
+          pools = { { workers = { { url = %q } } } } }]]):format(cert, key, other, other_key, c.ca, admin_cert,
+          admin_key, w.url)
+      end,
+    })
+    local show = { "--cert", web, "--key", web_key }
+    wait_ready(show)
+    assert.is_nil((curl({ url("/health") })))
+    local to = ("b.example:%d:127.0.0.1"):format(f.port)
+    local by_name = { "--resolve", to, ("https://b.example:%d/health"):format(f.port), unpack(show) }
+    assert.equal(200, (curl(by_name)))
+    assert.equal(200, (curl({ url("/health", f.admin_port) })))
+    by_name[#by_name + 1] = "--tls-max"
+    by_name[#by_name + 1] = "1.2"
+    assert.is_nil((curl(by_name)))
+    local newer, newer_key = c:make("newer", { san = "DNS:c.example" })
+    certs.replace(newer, other)
+    certs.replace(newer_key, other_key)
+    f.gateway:kill(proc.SIGHUP)
+    eventually(function()
+      local at = ("c.example:%d:127.0.0.1"):format(f.port)
+      local status, _, why = curl({ "--resolve", at, ("https://c.example:%d/health"):format(f.port), show[1], show[2],
+        show[3], show[4] })
+      return status == 200, why
+    end, 10, "the new name is served")
+  end)
+
   it("ends what runs before it ends", function()
     start()
     wait_ready()

@@ -16,6 +16,60 @@ static void refused(const char *body, const char *why)
     load_refused(path, want);
 }
 
+static void tables_of_settings(void **state)
+{
+    bt_config_t c;
+    char want[256];
+
+    (void) state;
+    load_ok(&c, text_of("return { tls = { min_version = '1.3', ciphers = 'x',\n"
+                        "  redis = {}, workers = { ca = '/ca.pem' } },\n"
+                        "  identity = { jwt = { clock_skew_secs = 7 } } }"));
+    assert_int_equal(c.tls_min_version, 1);
+    assert_string_equal(c.tls_ciphers, "x");
+    assert_string_equal(c.worker_tls_ca, "/ca.pem");
+    assert_int_equal(c.jwt_skew_ms, 7000);
+    bt_config_fini(&c);
+    /* paths are relative to the file; each certificate has its key */
+    load_ok(&c, text_of("return { tls = { certificates = { { cert = 'a.pem', key = '/k' },\n"
+                        "  { cert = '/b', key = '/l' } },\n"
+                        "  admin = { certificates = { { cert = '/c', key = '/m' } } } } }"));
+    snprintf(want, sizeof want, "%s/a.pem", load_folder());
+    assert_int_equal(c.tls.cert_count, 2);
+    assert_string_equal(c.tls.certs[0], want);
+    assert_string_equal(c.tls.certs[1], "/b");
+    assert_string_equal(c.tls.keys[1], "/l");
+    assert_string_equal(c.admin_tls.keys[0], "/m");
+    bt_config_fini(&c);
+    refused("return { tls = { certificates = { { cert = 'a', key = 'b' }, { cert = 'c' } } } }",
+            "tls.certificates[2]: expected a certificate and its key, { cert = \"FILE\", key = "
+            "\"FILE\" }");
+    refused("return { tls = { certificates = { cert = 'a', key = 'b' } } }",
+            "tls.certificates: expected a list, { { cert = \"FILE\", key = \"FILE\" }, ... }: the "
+            "first is for names that no other has");
+    refused("return { tls = { admin = { certificates = { { cert = 1, key = 'b' } } } } }",
+            "tls.admin.certificates: expected a list of up to 32 strings, got 1");
+    refused("return { tls = { cert = 'a', certificates = { { cert = 'a', key = 'b' } } } }",
+            "tls.certificates: is said twice: also as cert and key; leave out one");
+    refused("return { tls = { certificates = { { cert = 'a', key = 'b' } } }, tls_key = 'b' }",
+            "tls.certificates: is said twice: also as tls_key; leave out one");
+    refused("return { tls = { workers = { ca = 'a' } }, worker_tls_ca = 'b' }",
+            "tls.workers.ca: is said twice: also as worker_tls_ca; leave out one");
+    refused("return { tls = { workers = { certs = 'a' } } }",
+            "tls.workers.certs: unknown key, did you mean \"cert\"?");
+    refused("return { tls = { client_allow = { 5 } } }",
+            "tls.client_allow: expected a list of up to 64 strings, got 5");
+    refused("return { tls = { worker = { } } }",
+            "tls.worker: unknown key, did you mean \"workers\"?");
+    refused("return { tls = 'x' }", "tls: expected a table of settings");
+    refused("return { tls = { { cert = 'a', key = 'b' } } }",
+            "tls: expected a table of settings, got a list");
+    refused("return { identity = { key_file = 'x' } }",
+            "identity.key_file: unknown key, did you mean \"keys_file\"?");
+    refused("return { identity = { keys_file = '/none' }, client_api_keys_file = 'x' }",
+            "identity.keys_file: is said twice: also as client_api_keys_file; leave out one");
+}
+
 static void reads_all_levels(void **state)
 {
     bt_config_t c;
@@ -256,6 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_of_pools),
         cmocka_unit_test(reads_all_levels),
+        cmocka_unit_test(tables_of_settings),
         cmocka_unit_test(flags_win_over_the_file),
         cmocka_unit_test(parameters_of_policies),
         cmocka_unit_test(unknown_keys_name_the_nearest),
