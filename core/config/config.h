@@ -114,6 +114,7 @@ typedef struct bt_config {
     /* requests */
     char *api_key, *client_keys_file;
     bt_key_table_t *client_keys; /* read from client_keys_file; a reference; NULL = none */
+    char *anonymous_scopes, *anonymous_models; /* of who shows no key where others do */
     char *jwt_jwks_file, *jwt_jwks_url, *jwt_issuer, *jwt_audience, *jwt_tenant_claim,
         *jwt_scope_claim, *jwt_jwks_ca_file;
     char *jwt_claims[BT_CONFIG_JWT_CLAIMS_MAX + 1]; /* NULL-terminated */

@@ -208,6 +208,7 @@ static const struct section {
     {"tls.redis", "redis_tls_"},
     {"identity", "client_api_"},
     {"identity.jwt", "jwt_"},
+    {"identity.anonymous", "anonymous_"},
 };
 #define SECTIONS (sizeof sections / sizeof sections[0])
 

@@ -380,6 +380,11 @@ const bt_flag_t bt_flags[] = {
      "clients must send one of these keys, else 401; baton key new writes a line: the key's hash, "
      "tenant, scopes and expiry; a plain KEY [tenant=NAME] [set-tenant] does, too. x-tenant-id "
      "counts only from keys with set-tenant. Followed as it changes"},
+    {"anonymous-scopes", "NAMES", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(anonymous_scopes))),
+     "who shows no key is let in beside those who do, as tenant anonymous, for these of inference, "
+     "models and cancel (none: refused); a wrong key is refused all the same"},
+    {"anonymous-models", "PATTERNS", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(anonymous_models))),
+     "and with these models only, as llama-*,m2 (all)"},
     {"jwt-jwks-file", "FILE", BT_GROUP_SECURITY, false, SETTING(PATH(AT(jwt_jwks_file))),
      "public keys of the issuer whose tokens (JWT: RS256, ES256, EdDSA) clients may send instead "
      "of "

@@ -106,6 +106,37 @@ static int finish_jwt(bt_config_t *c, char *err, size_t err_size)
     return rc;
 }
 
+/* Who shows no key, beside those who do. */
+static int finish_anonymous(bt_config_t *c, char *err, size_t err_size)
+{
+    bt_str_t unknown = BT_STR_NULL;
+
+    if (c->anonymous_scopes == NULL && c->anonymous_models == NULL)
+        return 0;
+    if (c->anonymous_scopes == NULL)
+        return bt_err_refuse(
+            err, err_size,
+            "--anonymous-models: only with --anonymous-scopes: who shows no key is "
+            "refused");
+    if (!c->dispatch.asks_identity)
+        return bt_err_refuse(err, err_size,
+                             "--anonymous-scopes: nobody is asked for a key: add "
+                             "--client-api-keys-file or --jwt-issuer, or leave it out");
+    const unsigned scopes = bt_scopes_read(bt_str(c->anonymous_scopes), &unknown);
+    if (unknown.n > 0 || scopes == 0 || (scopes & ~(unsigned) BT_MAY_AS_CLIENT) != 0)
+        return bt_err_refuse(err, err_size,
+                             "--anonymous-scopes: expected some of " BT_SCOPES_CLIENT
+                             ", got \"%.120s\"",
+                             c->anonymous_scopes);
+    c->dispatch.anonymous = (bt_identity_t){
+        .source = BT_IDENTITY_ANONYMOUS,
+        .scopes = scopes,
+        .tenant = BT_STR(BT_TENANT_ANONYMOUS),
+        .scope_names = bt_str(c->anonymous_scopes),
+        .models = c->anonymous_models != NULL ? bt_str(c->anonymous_models) : BT_STR_NULL};
+    return 0;
+}
+
 int bt_config_finish_identity(bt_config_t *c, char *err, size_t err_size)
 {
     char why[512] = "";
@@ -116,5 +147,5 @@ int bt_config_finish_identity(bt_config_t *c, char *err, size_t err_size)
     if (rc == BT_E_CONFIG && why[0] != '\0')
         return bt_err_refuse(err, err_size, "--client-api-keys-file: %s", why);
     c->dispatch.asks_identity = c->client_keys != NULL || c->jwt_issuer != NULL;
-    return rc;
+    return rc == 0 ? finish_anonymous(c, err, err_size) : rc;
 }

@@ -38,6 +38,7 @@ typedef struct bt_dispatch_config {
     bool access_log, access_log_json;
     const char *worker_api_key; /* for workers; NULL = the client's key goes through */
     bool asks_identity;         /* clients show keys or tokens, which workers never see */
+    bt_identity_t anonymous;    /* who shows none of them; scopes 0: refused */
     enum bt_certificate_tenant certificate_tenant;
     const char *admin_key;          /* opens the peers' worker paths on the client port */
     bool client_worker_api;         /* without an admin key they are open to everybody */

@@ -37,7 +37,7 @@ bool bt_identify_certificate(bt_exchange_t *x, enum bt_certificate_tenant by,
 }
 
 /* A key that is shown has to be right, whatever the certificate says. Where nobody has keys of ours, those that clients send are the
- * workers' business. The certificate of a listed proxy is not its clients'. */
+ * workers' business. The certificate of a listed proxy is not its clients'. Who shows nothing may be let in for less; for the rest he is asked for a key. */
 enum bt_auth_refusal bt_identify(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_scope_bit scope,
                                  bt_identity_t *identity_p)
 {
@@ -51,6 +51,11 @@ enum bt_auth_refusal bt_identify(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_s
     if (asks && !is_certified)
         refusal = bt_checker_check(d->checker, bt_client_key_given(&x->head), bt_clock_wall_ms(),
                                    identity_p);
+    if (refusal == BT_AUTH_MISSING && (d->shared->config.anonymous.scopes & scope) != 0 &&
+        !bt_client_shows_key(&x->head)) {
+        *identity_p = d->shared->config.anonymous;
+        refusal = BT_AUTH_OK;
+    }
     if (refusal == BT_AUTH_OK && (identity_p->scopes & scope) == 0)
         refusal = BT_AUTH_SCOPE;
     return refusal;

@@ -160,7 +160,7 @@ const bt_identity_t *bt_identity_copy(const bt_identity_t *from, bt_arena_t *are
     bt_identity_t *to;
     char *at;
 
-    if (from->source == BT_IDENTITY_ANONYMOUS)
+    if (from->source == BT_IDENTITY_ANONYMOUS && from->tenant.n == 0)
         return &bt_identity_anonymous;
     to = bt_arena_alloc(arena, sizeof(*to) + from->id.n + from->tenant.n + from->scope_names.n +
                                    from->models.n + from->claims.n);

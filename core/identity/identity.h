@@ -54,7 +54,7 @@ typedef struct bt_identity {
     bool sets_tenant; /* its x-tenant-id counts */
     uint64_t owner;   /* the same on every replica; never 0, but anonymous */
     bt_str_t id;      /* of the key, the token's sub, the certificate's subject; empty: anonymous */
-    bt_str_t tenant;  /* never empty, but anonymous */
+    bt_str_t tenant;  /* never empty, but where nobody is asked */
     bt_str_t scope_names; /* as they were given; for policies */
     bt_str_t models;      /* patterns parted by commas; empty = all */
     bt_str_t claims;      /* a JSON object of the claims that --jwt-claims names, or empty */

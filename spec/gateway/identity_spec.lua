@@ -367,10 +367,43 @@ return { api = 2, name = "mine", version = "1",
     }))))
   end)
 
+  it("is the tenant anonymous where who shows no key is let in, whatever it says of itself", function()
+    local path = proc.path("keys.txt")
+    local key = new_key(path, "--tenant", "acme", "--set-tenant")
+    start_with({ "--client-api-keys-file", path, "--anonymous-scopes", "inference" })
+    assert.equal("anonymous nobody anonymous true false nil nil nil anonymous", reason({ ["x-tenant-id"] = "acme" }))
+    assert.equal("key " .. id_of(key) .. " other true false nil nil nil other",
+      reason(bearer(key, { ["x-tenant-id"] = "other" })))
+  end)
+
   it("is anonymous where nobody is asked", function()
     start_with({})
     assert.equal("anonymous nobody anonymous true false nil nil nil none", reason({}))
     assert.equal("anonymous nobody said true false nil nil nil said", reason({ ["x-tenant-id"] = "said" }))
+  end)
+end)
+
+describe("clients without a key", function()
+  after_each(stop)
+
+  it("are let in beside keys where that is said, for that and no more", function()
+    local path = proc.path("keys.txt")
+    local key = new_key(path)
+    local body = BODY:gsub("sim", "sim%-free")
+    start({ "--client-api-keys-file", path, "--anonymous-scopes", "inference", "--anonymous-models", "sim-*" })
+    assert.are_not.equal(401, ask(nil, nil, body).status)
+    refused(ask(nil), 403, "may not use this model")
+    assert.equal(200, ask(key).status)
+    -- a scope that it has not is a matter of a key
+    refused(f:get("/v1/models"), 401, "missing or wrong API key", NONE)
+    refused(ask(nil, "/abort_request", '{"rid":"a"}'), 401, "missing or wrong API key", NONE)
+    -- who shows one is judged by it
+    refused(ask("bk_unknown_secret", nil, body), 401, "missing or wrong API key", INVALID)
+    refused(f:post("/v1/completions", body, { Authorization = "" }), 401, "missing or wrong API key", NONE)
+    refused(f:post("/v1/completions", body, { ["x-api-key"] = "" }), 401, "missing or wrong API key", NONE)
+    assert.equal(401, f:post("/v1/completions", body, { Authorization = "Basic YTpi" }).status)
+    -- a large body, too, is let in before it has been read
+    assert.are_not.equal(401, ask(nil, nil, body:gsub('"x"', '"' .. ("x"):rep(100000) .. '"')).status)
   end)
 end)
 

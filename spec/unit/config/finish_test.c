@@ -170,6 +170,45 @@ static void engines_that_register_need_a_port(void **state)
     bt_config_fini(&c);
 }
 
+static void who_shows_no_key(void **state)
+{
+    const char *keys = load_write("keys.txt", "a-plain-key-of-some-length tenant=a\n");
+    char line[512];
+    bt_config_t c;
+
+    (void) state;
+    load_refused("--anonymous-scopes inference",
+                 "--anonymous-scopes: nobody is asked for a key: add --client-api-keys-file or "
+                 "--jwt-issuer, or leave it out");
+    snprintf(line, sizeof line, "--client-api-keys-file %s --anonymous-models m", keys);
+    load_refused(line, "--anonymous-models: only with --anonymous-scopes: who shows no key is "
+                       "refused");
+    static const char *const wrong[] = {"admin-read", "inference,everything",
+                                        "inference,admin-write", ","};
+    for (unsigned i = 0; i < 4; i++) {
+        char want[200];
+        snprintf(line, sizeof line, "--client-api-keys-file %s --anonymous-scopes %s", keys,
+                 wrong[i]);
+        snprintf(want, sizeof want,
+                 "--anonymous-scopes: expected some of inference,models,cancel, got \"%s\"",
+                 wrong[i]);
+        load_refused(line, want);
+    }
+    snprintf(line, sizeof line, "--client-api-keys-file %s", keys);
+    load_ok(&c, line);
+    assert_int_equal(c.dispatch.anonymous.scopes, 0);
+    bt_config_fini(&c);
+    snprintf(line, sizeof line,
+             "--client-api-keys-file %s --anonymous-scopes inference,models --anonymous-models m-*",
+             keys);
+    load_ok(&c, line);
+    assert_int_equal(c.dispatch.anonymous.scopes, BT_MAY_INFER | BT_MAY_LIST_MODELS);
+    assert_true(bt_identity_may_use(&c.dispatch.anonymous, BT_STR("m-1")));
+    assert_false(bt_identity_may_use(&c.dispatch.anonymous, BT_STR("n")));
+    assert_false(c.dispatch.anonymous.sets_tenant);
+    bt_config_fini(&c);
+}
+
 /* Decodes are told an address; one that they cannot call is a time-out of every request. */
 static void decodes_can_call_the_metaserver(void **state)
 {
@@ -373,6 +412,7 @@ int main(void)
         cmocka_unit_test(urls),
         cmocka_unit_test(paths_and_ports),
         cmocka_unit_test(decodes_can_call_the_metaserver),
+        cmocka_unit_test(who_shows_no_key),
         cmocka_unit_test(engines_that_register_need_a_port),
         cmocka_unit_test(gateway_managed_workers_need_the_hub),
         cmocka_unit_test(a_connector_that_is_not_known),

@@ -186,6 +186,7 @@ static void listening(void **state)
     EXPECT("--registry-port 8998 --registry-allow 10.0.0.7 --registry-allow fd00::/8",
            c.registry_allow_count == 2 && IS(c.registry_allow[0], "10.0.0.7") &&
                IS(c.registry_allow[1], "fd00::/8"));
+    note_seen("--anonymous-scopes inference --anonymous-models m"); /* finish_test.c */
     EXPECT("", IS(c.metaserver_host, "127.0.0.1") && !bt_config_has_metaserver(&c) &&
                    c.metaserver_advertise == NULL);
     EXPECT("--metaserver-host ::1 --metaserver-port 12000 --metaserver-advertise gw:80",
