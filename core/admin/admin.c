@@ -74,6 +74,7 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
     if (config->budget != NULL)
         bt_metrics_budget(&(bt_prom_t){.out = out}, config->shared->config.upstream.budget,
                           config->budget);
+    bt_metrics_http2(&(bt_prom_t){.out = out});
     bt_metrics_tls(&(bt_prom_t){.out = out}, config->client_tls, config->admin_tls);
     if (config->store != NULL)
         bt_metrics_fleet(&(bt_prom_t){.out = out}, config->store, config->fleet,

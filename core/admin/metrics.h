@@ -28,6 +28,8 @@ void bt_metrics_budget(bt_prom_t *p, const bt_budget_t *clients, const bt_budget
 /* metrics_dns.c; dns may be NULL */
 void bt_metrics_audit(bt_prom_t *p, const bt_audit_t *audit); /* NULL: nothing */
 void bt_metrics_dns(bt_prom_t *p, const bt_dns_t *dns);
+/* metrics_http2.c */
+void bt_metrics_http2(bt_prom_t *p);
 /* metrics_tls.c; each may be NULL */
 void bt_metrics_tls(bt_prom_t *p, struct bt_tls_server *clients, struct bt_tls_server *admin);
 /* metrics_workers.c */

@@ -34,6 +34,7 @@
 struct bt_http2_shared {
     nghttp2_session_callbacks *callbacks;
     bt_slab_t pool, stream_pool;
+    bt_http2_counts_t *counts;
 };
 
 static struct bt_http2 *h2_of(bt_stream_t *stream)
@@ -96,6 +97,31 @@ static int on_send_data(nghttp2_session *session, nghttp2_frame *frame, const ui
     return 0;
 }
 
+static bt_http2_counts_t *counts_of(const struct bt_http2 *h2)
+{
+    return h2->conn->x.server->http2->counts;
+}
+
+/* Whoever has asked for it: nghttp2 for what is malformed, or we. */
+static void count_reset(const struct bt_http2 *h2, uint32_t code)
+{
+    const enum bt_http2_reset cause = code == NGHTTP2_CANCEL           ? BT_HTTP2_RESET_STALL
+                                      : code == NGHTTP2_INTERNAL_ERROR ? BT_HTTP2_RESET_CUT
+                                      : code == NGHTTP2_REFUSED_STREAM ? BT_HTTP2_RESET_REFUSED
+                                                                       : BT_HTTP2_RESET_MALFORMED;
+
+    if (code != NGHTTP2_NO_ERROR) /* answered: the rest of the request is not wanted */
+        bt_http2_count(&counts_of(h2)->resets[cause]);
+}
+
+static void count_goaway(const struct bt_http2 *h2, uint32_t code)
+{
+    if (code != NGHTTP2_NO_ERROR)
+        bt_http2_count(
+            &counts_of(h2)
+                 ->ends[code == NGHTTP2_ENHANCE_YOUR_CALM ? h2->too_much : BT_HTTP2_END_MALFORMED]);
+}
+
 /* An answer may end before its request: what is still to come is not wanted, and dropped for a while. */
 static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void *user)
 {
@@ -103,7 +129,10 @@ static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, v
     const bool has_end = frame->hd.type == NGHTTP2_DATA || frame->hd.type == NGHTTP2_HEADERS;
     bt_http2_stream_t *s = stream_of(session, id);
 
-    (void) user;
+    if (frame->hd.type == NGHTTP2_RST_STREAM)
+        count_reset(user, frame->rst_stream.error_code);
+    if (frame->hd.type == NGHTTP2_GOAWAY)
+        count_goaway(user, frame->goaway.error_code);
     if (s == NULL || !has_end || (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0)
         return 0;
     s->has_left = true;
@@ -137,6 +166,9 @@ static void spend(struct bt_http2 *h2, int cost)
     h2->credit -= cost;
     if (h2->credit >= 0 || nghttp2_session_want_read(h2->session) == 0)
         return;
+    h2->too_much = cost == COST_RESET     ? BT_HTTP2_END_RAPID_RESET
+                   : cost == COST_INVALID ? BT_HTTP2_END_MALFORMED
+                                          : BT_HTTP2_END_FLOOD;
     bt_log_warn("http", "a connection of %s is closed: it sends HTTP/2 frames that bring nothing",
                 h2->conn->x.peer);
     (void) nghttp2_session_terminate_session(h2->session, NGHTTP2_ENHANCE_YOUR_CALM);
@@ -212,6 +244,7 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
             spend(h2, 1);
         break;
     case NGHTTP2_RST_STREAM:
+        bt_http2_count(&counts_of(h2)->resets[BT_HTTP2_RESET_CLIENT]);
         spend(h2, s == NULL || s->x.status == 0 ? COST_RESET : 1);
         break;
     default:
@@ -305,6 +338,9 @@ static void receive(struct bt_http2 *h2, const char *p, size_t n)
         return;
     }
     bt_log_debug("http", "HTTP/2: %s", nghttp2_strerror((int) rc));
+    if (rc == NGHTTP2_ERR_FLOODED || rc == NGHTTP2_ERR_BAD_CLIENT_MAGIC)
+        bt_http2_count(&counts_of(h2)->ends[rc == NGHTTP2_ERR_FLOODED ? BT_HTTP2_END_FLOOD
+                                                                      : BT_HTTP2_END_MALFORMED]);
     bt_conn_gone(h2->conn);
 }
 
@@ -380,6 +416,7 @@ int bt_http2_share(bt_server_t *server)
     nghttp2_session_callbacks_set_on_invalid_frame_recv_callback(cbs, on_invalid_frame);
     nghttp2_session_callbacks_set_on_stream_close_callback(cbs, on_stream_close);
     shared->callbacks = cbs;
+    shared->counts = bt_http2_counts_take();
     bt_slab_init(&shared->pool, sizeof(struct bt_http2), KEEP);
     bt_slab_init(&shared->stream_pool, sizeof(bt_http2_stream_t), KEEP);
     server->http2 = shared;
@@ -396,6 +433,11 @@ void bt_http2_unshare(bt_server_t *server)
     bt_slab_fini(&shared->pool);
     bt_slab_fini(&shared->stream_pool);
     free(shared);
+}
+
+bt_http2_counts_t *bt_http2_counts_of(const bt_server_t *server)
+{
+    return server->http2->counts;
 }
 
 bt_slab_t *bt_http2_stream_pool(bt_server_t *server)
@@ -442,6 +484,7 @@ void bt_http2_begin(bt_server_conn_t *c)
     }
     c->http2 = h2;
     h2->conn = c;
+    bt_http2_count(&counts_of(h2)->connections);
     h2->credit = CREDIT_MAX;
     h2->credit_ms = bt_clock_event_ms();
     bt_list_init(&h2->streams);
@@ -506,6 +549,7 @@ void bt_http2_free(bt_server_conn_t *c)
     while (!bt_list_empty(&h2->streams))
         bt_http2_stream_free(bt_container_of(h2->streams.next, bt_http2_stream_t, link));
     nghttp2_session_del(h2->session);
+    bt_http2_count(&counts_of(h2)->connections_closed);
     bt_slab_put(&c->x.server->http2->pool, h2);
     c->http2 = NULL;
 }

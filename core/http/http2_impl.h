@@ -10,6 +10,7 @@
 #ifndef BT_HTTP_HTTP2_IMPL_H
 #define BT_HTTP_HTTP2_IMPL_H
 
+#include "http/http2_counts.h"
 #include "http/server_impl.h"
 
 #include <nghttp2/nghttp2.h>
@@ -27,6 +28,7 @@ struct bt_http2 {
     size_t head_bytes; /* of all streams' heads that are kept */
     int credit;        /* for frames that bring nothing: see spend() */
     uint64_t credit_ms;
+    enum bt_http2_end too_much;       /* what it is told to be calm for */
     uint64_t stall_written, stall_ms; /* bytes of the socket at stall_ms */
     bool is_idle;                     /* no stream, and its time runs */
     bool reading_head;                /* a head has begun, and not ended */
@@ -65,6 +67,7 @@ typedef struct bt_http2_stream {
 void bt_http2_wake(struct bt_http2 *h2);  /* there is something to write */
 void bt_http2_tell(bt_http2_stream_t *s); /* its handler, soon */
 bt_slab_t *bt_http2_stream_pool(bt_server_t *server);
+bt_http2_counts_t *bt_http2_counts_of(const bt_server_t *server);
 void bt_http2_run(struct bt_http2 *h2); /* after anything has happened; may close the connection */
 
 /* http2_time.c */

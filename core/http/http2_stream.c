@@ -65,6 +65,7 @@ bt_http2_stream_t *bt_http2_stream_new(struct bt_http2 *h2, int32_t id)
     bt_list_init(&s->link);
     bt_list_push(&h2->streams, &s->link);
     h2->stream_count++;
+    bt_http2_count(&bt_http2_counts_of(first->server)->streams);
     return s;
 }
 
@@ -105,6 +106,7 @@ void bt_http2_stream_free(bt_http2_stream_t *s)
     bt_http2_stream_leave(s);
     bt_list_remove(&s->link);
     s->h2->stream_count--;
+    bt_http2_count(&bt_http2_counts_of(s->x.server)->streams_closed);
     bt_http2_stream_drop_request(s);
     bt_slab_put(bt_http2_stream_pool(s->x.server), s);
 }

@@ -11,6 +11,7 @@ static void on_deadline(bt_timer_t *timer)
 {
     bt_server_conn_t *c = bt_container_of(timer, bt_server_conn_t, deadline);
 
+    c->http2->too_much = BT_HTTP2_END_SLOW_HEAD;
     (void) nghttp2_session_terminate_session(
         c->http2->session, c->http2->reading_head ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_NO_ERROR);
     bt_http2_run(c->http2);
@@ -59,6 +60,8 @@ static void on_watch(bt_timer_t *timer)
     bool waits;
 
     if (h2->broken || is_socket_stalled(h2)) {
+        if (!h2->broken)
+            bt_http2_count(&bt_http2_counts_of(c->x.server)->ends[BT_HTTP2_END_STALL]);
         bt_stream_reset(&c->stream);
         bt_conn_gone(c);
         return;

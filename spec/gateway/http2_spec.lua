@@ -81,6 +81,25 @@ for _, row in ipairs(FLEETS) do
       assert.equal(404, curl(f, { body = "{}", path = "/nothing/here" }).status)
     end)
 
+    it("counts connections and streams, and tells who has cancelled", function()
+      local function count(name)
+        return assert(f:metric("baton_http2_" .. name), name)
+      end
+      local connections, streams = count("connections_total"), count("streams_total")
+      assert.equal(200, curl(f, { body = faults.body() }).status)
+      assert.equal(connections + 1, count("connections_total"))
+      assert.equal(streams + 1, count("streams_total"))
+      eventually(function()
+        return count("connections") == 0 and count("streams") == 0
+      end, 10, "none is open")
+      for _, cause in ipairs({ "client", "stall", "cut", "refused", "malformed" }) do
+        count(('streams_reset_total{cause="%s"}'):format(cause))
+      end
+      for _, cause in ipairs({ "flood", "rapid_reset", "stall", "slow_head", "malformed" }) do
+        assert.equal(0, count(('connections_ended_total{cause="%s"}'):format(cause)))
+      end
+    end)
+
     it("ends both legs when its client leaves", function()
       f:mark()
       local id = faults.new_id()

@@ -253,6 +253,8 @@ static bool check_row(const row_t *row)
 static void each_is_refused(void **state)
 {
     unsigned wrong = 0, requests;
+    uint64_t ended = 0;
+    bt_http2_counts_t now;
 
     (void) state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -264,6 +266,11 @@ static void each_is_refused(void **state)
         assert_int_equal(w.requests, requests);
         if (rows[i].how == CLOSED)
             SEEN(is_over());
+        bt_http2_counts_sum(&now);
+        if (rows[i].how == CLOSED)
+            assert_int_equal(now.ends[BT_HTTP2_END_MALFORMED], ended + 1);
+        assert_int_equal(now.ends[BT_HTTP2_END_FLOOD], 0);
+        ended = now.ends[BT_HTTP2_END_MALFORMED];
         greet();
         say_head(WHOLE, 1, GET);
         SEEN(seen.streams[1].status == 200);

@@ -2,6 +2,7 @@
 #ifndef SPEC_UNIT_HTTP_HTTP2_RIG_H
 #define SPEC_UNIT_HTTP_HTTP2_RIG_H
 
+#include "http/http2_counts.h"
 #include "http/server_util.h"
 
 #include <nghttp2/nghttp2.h>

@@ -6,6 +6,42 @@
 
 /* ---- served ---- */
 
+/* What has been counted since the last look. */
+static bt_http2_counts_t counted(void)
+{
+    static bt_http2_counts_t before;
+    bt_http2_counts_t now, gained = {0};
+
+    bt_http2_counts_sum(&now);
+    gained.connections = now.connections - before.connections;
+    gained.streams = now.streams - before.streams;
+    for (unsigned i = 0; i < BT_HTTP2_RESETS; i++)
+        gained.resets[i] = now.resets[i] - before.resets[i];
+    for (unsigned i = 0; i < BT_HTTP2_ENDS; i++)
+        gained.ends[i] = now.ends[i] - before.ends[i];
+    before = now;
+    return gained;
+}
+
+/* Nothing is open any more, and only this is counted. */
+static void expect_reset(enum bt_http2_reset cause)
+{
+    const bt_http2_counts_t c = counted();
+
+    for (unsigned i = 0; i < BT_HTTP2_RESETS; i++)
+        assert_int_equal(c.resets[i], i == cause);
+    for (unsigned i = 0; i < BT_HTTP2_ENDS; i++)
+        assert_int_equal(c.ends[i], 0);
+}
+
+static void expect_ends(enum bt_http2_end cause, unsigned count)
+{
+    const bt_http2_counts_t c = counted();
+
+    for (unsigned i = 0; i < BT_HTTP2_ENDS; i++)
+        assert_int_equal(c.ends[i], i == cause ? count : 0);
+}
+
 static void a_request_is_an_exchange(void **state)
 {
     (void) state;
@@ -213,8 +249,10 @@ static void a_reset_tells_the_handler_once(void **state)
     w.mode = KEEP;
     say_head(WHOLE, 1, GET);
     SEEN(w.held != NULL);
+    (void) counted();
     say_frame(RST_STREAM, 0, 1, "\0\0\0\10", 4);
     SEEN(w.gones == 1);
+    expect_reset(BT_HTTP2_RESET_CLIENT);
     assert_int_equal(bt_server_active_count(w.server), 0);
     w.mode = REPLY;
     say_head(WHOLE, 3, GET);
@@ -262,9 +300,11 @@ static void an_abort_shows_that_the_answer_is_cut(void **state)
     SEEN(w.held != NULL);
     bt_exchange_start(w.held, 200, NULL, 0, BT_LENGTH_CHUNKED);
     bt_exchange_write(w.held, NULL, "abc", 3);
+    (void) counted();
     bt_exchange_abort(w.held);
     w.held = NULL;
     SEEN(seen.streams[1].reset == NGHTTP2_INTERNAL_ERROR);
+    expect_reset(BT_HTTP2_RESET_CUT);
     assert_string_equal(seen.streams[1].body, "abc");
     assert_false(seen.streams[1].ended);
     assert_int_equal(seen.goaway, NEVER);
@@ -410,7 +450,9 @@ static void a_client_that_takes_nothing_loses_the_stream(void **state)
     SEEN(w.held != NULL);
     bt_exchange_start(w.held, 200, NULL, 0, BT_LENGTH_CHUNKED);
     bt_exchange_write(w.held, NULL, "abc", 3);
+    (void) counted();
     SEEN(seen.streams[1].reset == NGHTTP2_CANCEL && w.gones == 1);
+    expect_reset(BT_HTTP2_RESET_STALL);
     assert_int_equal(seen.goaway, NEVER);
 }
 
@@ -432,8 +474,10 @@ static void a_slow_head_ends_the_connection(void **state)
 
     (void) state;
     restart_http2(quick());
+    (void) counted();
     say_frame(HEADERS, END_STREAM, 1, block, n); /* no END_HEADERS */
     SEEN(seen.goaway == NGHTTP2_ENHANCE_YOUR_CALM && is_over());
+    expect_ends(BT_HTTP2_END_SLOW_HEAD, 1);
 }
 
 static void a_slow_body_is_408(void **state)
@@ -521,9 +565,11 @@ static void more_streams_than_told_are_refused(void **state)
 {
     (void) state;
     w.mode = KEEP;
+    (void) counted();
     for (unsigned i = 0; i < 129; i++)
         say_head(END_HEADERS, 2 * i + 1, POST);
     SEEN(seen.streams[257].reset == NGHTTP2_REFUSED_STREAM);
+    expect_reset(BT_HTTP2_RESET_REFUSED);
     assert_int_equal(w.heads, 128);
 }
 
@@ -544,6 +590,7 @@ static bool is_calmed(void)
 static void floods_end_the_connection(void **state)
 {
     (void) state;
+    (void) counted();
     FLOOD(say_frame(PING, 0, 0, "12345678", 8));
     greet();
     FLOOD(say_frame(SETTINGS, 0, 0, "", 0));
@@ -555,6 +602,7 @@ static void floods_end_the_connection(void **state)
     say_head(END_HEADERS, 1, POST);
     FLOOD(say_frame(DATA, 0, 1, "", 0));
     assert_int_equal(w.requests, 0);
+    expect_ends(BT_HTTP2_END_FLOOD, 5);
 }
 
 /* CVE-2023-44487: each request is begun and reset at once. */
@@ -564,6 +612,7 @@ static void rapid_resets_end_the_connection(void **state)
 
     (void) state;
     w.mode = KEEP;
+    (void) counted();
     for (; id < STREAMS * 4 && !is_over(); id += 2) {
         char block[128];
         say_frame(HEADERS, WHOLE, id, block, put_block(block, GET));
@@ -575,6 +624,21 @@ static void rapid_resets_end_the_connection(void **state)
     assert_true(id < STREAMS * 4);
     assert_int_equal(w.gones, w.requests);
     assert_int_equal(bt_server_active_count(w.server), 0);
+    expect_ends(BT_HTTP2_END_RAPID_RESET, 1);
+}
+
+/* Of all tests so far: what was begun was closed. */
+static void counts_end_even(void **state)
+{
+    bt_http2_counts_t c;
+
+    (void) state;
+    hang_up();
+    TURN_UNTIL(&w.loop, bt_server_connection_count(w.server) == 0);
+    bt_http2_counts_sum(&c);
+    assert_true(c.connections > 30 && c.streams > 100);
+    assert_int_equal(c.connections, c.connections_closed);
+    assert_int_equal(c.streams, c.streams_closed);
 }
 
 /* A table entry of 4 KB that each later byte stands for: 64 KB of head from 20 bytes. */
@@ -672,6 +736,7 @@ int main(void)
         TEST(more_streams_than_told_are_refused),
         TEST(floods_end_the_connection),
         TEST(rapid_resets_end_the_connection),
+        TEST(counts_end_even),
         TEST(a_header_bomb_is_431),
         TEST(too_many_headers_are_431),
         TEST(endless_continuations_end_the_connection),
