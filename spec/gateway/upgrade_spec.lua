@@ -4,18 +4,16 @@ local eventually = require("gateway.support.eventually")
 local ffi = require("ffi")
 local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
-local json = require("gateway.support.json")
 local notified = require("gateway.support.notified")
 local pace = require("gateway.support.pace")
 local proc = require("gateway.support.proc")
+local successors = require("gateway.support.successors")
 local texts = require("gateway.support.texts")
 
-local PR_SET_CHILD_SUBREAPER = 36
 local BODY = '{"model":"sim","prompt":"hello there","max_tokens":4}'
 local SLOW = '{"model":"sim","prompt":"hello there","max_tokens":60,"stream":true}'
 
-local sim, path, ready, port, admin_port, first
-local pids = {} -- of all gateways of a spec, the serving one last
+local sim, path, ready, port, admin_port, first, line
 
 local function write_config(text)
   local file = assert(io.open(path, "w"))
@@ -46,39 +44,8 @@ local function start(words, opts)
   for i, word in ipairs(first.argv) do
     ready = word == "--ready-file" and first.argv[i + 1] or ready
   end
-  pids = { first.pid }
+  line = successors.of(first, ready)
   wait_ready()
-end
-
--- The one that serves is asked to upgrade; returns when its successor has said that it serves.
-local function upgrade()
-  ffi.C.kill(pids[#pids], proc.SIGUSR2)
-  local before = pids[#pids]
-  eventually(function()
-    local text = proc.read(ready)
-    local pid = text and json.decode(text).pid
-    if pid and pid ~= before then
-      pids[#pids + 1] = pid
-      return true
-    end
-    return false, first:stderr()
-  end, 20, "a successor serves")
-end
-
--- Orphans become ours, so that they can be waited for.
-local function has_ended(pid)
-  local status = ffi.new("int[1]")
-  return ffi.C.waitpid(pid, status, 1) == pid and status[0] or nil
-end
-
-local function wait_end(pid)
-  if pid == first.pid then
-    return (first:wait(20))
-  end
-  return eventually(function()
-    local status = has_ended(pid)
-    return status and { status }, "it lives"
-  end, 20, "process " .. pid .. " ends")[1]
 end
 
 local function worker_of()
@@ -88,7 +55,6 @@ end
 
 describe("an upgrade", function()
   setup(function()
-    ffi.C.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     sim = fleet.start_sim({ "role=hybrid,name=left,ttft=1,itl=20", "role=hybrid,name=right,ttft=1,itl=1" })
     path = proc.path("baton.lua")
   end)
@@ -98,19 +64,9 @@ describe("an upgrade", function()
   end)
 
   after_each(function()
-    for _, pid in ipairs(pids) do
-      if pid ~= first.pid then
-        ffi.C.kill(pid, proc.SIGKILL)
-        eventually(function()
-          return ffi.C.kill(pid, 0) ~= 0 or has_ended(pid)
-        end, 10)
-      end
-    end
-    pids = {}
-    if first then
-      first:kill()
-      first:wait(5)
-      first = nil
+    if line then
+      line:clean()
+      line = nil
     end
   end)
 
@@ -121,14 +77,14 @@ describe("an upgrade", function()
     local stream = http.start(port, { path = "/v1/completions", body = SLOW })
     stream:wait_events(2)
     write_config(config_of("right", "max_concurrent_requests = 50,"))
-    upgrade()
+    line:upgrade()
     eventually(function()
       return worker_of() == "right"
     end, 10, "the new process answers")
     assert.is_true(first:is_alive())
     assert.equal(200, stream:wait(nil, 20).status)
     assert.same({ fleet.expect("hello there", 60) }, texts.of("/v1/completions", stream.answer))
-    assert.equal(0, wait_end(first.pid))
+    assert.equal(0, line:wait_end(1))
     assert.equal("right", (worker_of()))
     assert.truthy(http.get(admin_port, "/metrics").body:find("baton_", 1, true))
     assert.truthy(proc.read(ready), "the old process took the ready file of the new one away")
@@ -143,14 +99,14 @@ describe("an upgrade", function()
       for _ = 1, 8 do
         streams[#streams + 1] = http.start(port, { path = "/v1/completions", body = SLOW })
       end
-      upgrade()
+      line:upgrade()
     end
     for _, stream in ipairs(streams) do
       assert.equal(200, stream:wait(nil, 20).status)
       assert.truthy(stream.answer.body:find("[DONE]", 1, true))
     end
-    for i = 1, #pids - 1 do
-      assert.equal(0, wait_end(pids[i]))
+    for i = 1, #line.pids - 1 do
+      assert.equal(0, line:wait_end(i))
     end
     assert.is_true(pace.stop(load).right > 100)
   end)
@@ -159,12 +115,12 @@ describe("an upgrade", function()
     local manager = notified.open()
     start({}, { env = manager.env })
     manager:waits_for("READY=1")
-    upgrade()
-    manager:waits_for("MAINPID=" .. pids[2])
+    line:upgrade()
+    manager:waits_for("MAINPID=" .. line.pids[2])
     assert.equal(0, manager:count("STOPPING=1"))
-    assert.equal(0, wait_end(first.pid))
+    assert.equal(0, line:wait_end(1))
     assert.equal(0, manager:count("STOPPING=1"))
-    ffi.C.kill(pids[2], proc.SIGTERM)
+    ffi.C.kill(line.pids[2], proc.SIGTERM)
     manager:waits_for("STOPPING=1")
     manager:close()
   end)
@@ -178,8 +134,8 @@ describe("an upgrade", function()
     first:says("ended with status 2 before it was ready")
     assert.equal("left", (worker_of()))
     write_config(config_of("right"))
-    upgrade()
-    assert.equal(0, wait_end(first.pid))
+    line:upgrade()
+    assert.equal(0, line:wait_end(1))
     assert.equal("right", (worker_of()))
   end)
 
@@ -198,7 +154,7 @@ describe("an upgrade", function()
     eventually(function()
       return worker_of() == "away"
     end, 10, "the new process answers")
-    pids[2] = json.decode(proc.read(ready)).pid
+    line:wait_next()
   end)
 
   it("ends with the process that began it", function()
@@ -212,7 +168,7 @@ describe("an upgrade", function()
     first:kill(proc.SIGTERM)
     assert.equal(0, (first:wait(10)))
     eventually(function()
-      return ffi.C.kill(pid, 0) ~= 0 or has_ended(pid)
+      return successors.is_gone(pid)
     end, 10, "the successor has ended too")
   end)
 

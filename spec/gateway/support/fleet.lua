@@ -151,12 +151,12 @@ local QUICK = {
 }
 
 -- argv of the gateway on free ports, behind the words of what it shall run under; ready file's path.
-local function gateway_argv(words, under)
+local function gateway_argv(words, under, program)
   local ready = proc.path("gateway.ready")
   local argv = {}
   local own = {
-    fleet.binary("BATON_BIN", "baton"), "run", "--port", "0", "--admin-port", "0", "--loops", "2", "--ready-file",
-      ready,
+    program or fleet.binary("BATON_BIN", "baton"), "run", "--port", "0", "--admin-port", "0", "--loops", "2",
+      "--ready-file", ready,
   }
   for _, list in ipairs({ under or {}, own, QUICK, words }) do
     for _, word in ipairs(list) do
@@ -167,10 +167,11 @@ local function gateway_argv(words, under)
 end
 
 -- A gateway with these words, before a simulator or none: its process, ports, and all that its ready file says.
--- opts: of proc.start; under (words of a program that runs it), seconds (until it is up).
+-- opts: of proc.start; under (words of a program that runs it), program (another than the one built), seconds (until
+-- it is up).
 function fleet.start_gateway(words, opts)
   opts = opts or {}
-  local argv, ready = gateway_argv(words, opts.under)
+  local argv, ready = gateway_argv(words, opts.under, opts.program)
   opts.name = "baton"
   local process = proc.start(argv, opts)
   local told = json.decode(wait_for_file(process, ready, opts.seconds))
