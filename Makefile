@@ -113,8 +113,8 @@ bench: build ## the figures for the record
 	@build/release/bin/bench_store
 	@spec/bench/fleet_prefix
 
-soak: all ## 1,000 reloads under load, ten minutes of hostile clients, a million transfer rooms; the figures are printed
-	@BATON_SOAK=1 ctest --preset release -V -R '^gateway/(reload|hostile)_soak$$'
+soak: all ## 1,000 reloads under load, ten minutes of hostile clients, 100,000 streams of HTTP/2, a million transfer rooms; the figures are printed
+	@BATON_SOAK=1 ctest --preset release -V -R '^gateway/((reload|hostile)_soak|http2_memory)$$'
 	@build/release/bin/bench_kv_soak --rooms 1000000 --crc
 	@for b in tcp shm; do build/release/bin/bench_kv_soak --backend $$b --rooms 10000 --restarts 5 || exit 1; done
 

@@ -1,5 +1,6 @@
 -- HTTP/2 clients get what HTTP/1.1 ones get: by curl, and many streams at once by h2load where it is installed. What a
--- hostile one may say is unit/http/http2_attacks.
+-- hostile one may say is unit/http/http2_attacks, and the cases of h2spec where that is (go install
+-- github.com/summerwind/h2spec/cmd/h2spec@latest).
 
 local eventually = require("gateway.support.eventually")
 local faults = require("gateway.support.faults")
@@ -12,6 +13,7 @@ local FLEETS = {
 }
 
 local h2load = os.execute("command -v h2load >/dev/null") == 0
+local h2spec = os.execute("command -v h2spec >/dev/null") == 0
 
 -- ask: body, path, more (words of curl). The process, whose output is the body and then "version status".
 local function start_curl(f, ask)
@@ -145,5 +147,31 @@ describe("a gateway that ends", function()
     assert.equal(0, process:wait(60))
     assert.is_not_nil(process:stdout():find("data: [DONE]\n\n\n2 200", 1, true))
     assert.equal(0, f.gateway:wait(10))
+  end)
+end)
+
+-- What h2spec expects otherwise, and why it is so.
+local OTHERWISE = {
+  ["Sends invalid connection preface"] = true, -- HTTP/1.1 is spoken on the same port, so it is answered there: 400
+  ["Sends stream identifier that is numerically smaller than previous"] = true, -- nghttp2 ignores such a head
+}
+
+describe("h2spec", function()
+  teardown(proc.clean);
+
+  (h2spec and it or pending)("has nothing else to say", function()
+    local f = fleet.start({ workers = { "role=hybrid" } })
+    local process = proc.start({ "/usr/bin/env", "h2spec", "-h", "127.0.0.1", "-p", f.port, "-P", "/health",
+      "-o", "10" })
+    process:wait(240)
+    local said = process:stdout()
+    local tests, failed = said:match("(%d+) tests, %d+ passed, %d+ skipped, (%d+) failed")
+    assert.truthy(tonumber(tests) > 140, said)
+    for title in (said:match("\nFailures:.*") or ""):gmatch("× %d+: ([^\n]+)") do
+      assert.truthy(OTHERWISE[title], title)
+      failed = failed - 1
+    end
+    assert.equal(0, failed)
+    f:stop()
   end)
 end)

@@ -100,6 +100,8 @@ void *calloc(size_t n, size_t size)
 void *realloc(void *p, size_t size)
 {
     count(&counts->taken);
+    if (p != NULL)
+        count(&counts->freed);
     return __libc_realloc(p, size);
 }
 
