@@ -108,6 +108,7 @@ coverage: ## every spec with gcov counters in build/coverage
 
 bench: build ## the figures for the record
 	@spec/bench/compare
+	@spec/bench/compare_tls
 	@build/release/bin/bench_policy
 	@build/release/bin/bench_kvindex
 	@build/release/bin/bench_store
