@@ -43,46 +43,45 @@ typedef struct wait {
     enum bt_answer_state state;
     bt_str_t id;     /* BT_WANTS_RECORD: in the exchange's arena */
     bool as_text;    /* likewise */
+    bool is_open;    /* BT_WANTS_METRICS: in OpenMetrics' format */
     uint64_t number; /* BT_WANTS_ROOM: which; BT_WANTS_RECORD without an id: how many */
 } wait_t;
 
 /* ---- answers that wait for the loops ---- */
 
-static void write_transfer(const bt_admin_config_t *config, bt_text_t *out)
+static void write_transfer(const bt_admin_config_t *config, bt_prom_t *p)
 {
     bt_transfer_stats_t stats;
 
     if (config->transfer == NULL)
         return;
     bt_transfer_stats(config->transfer, &stats);
-    bt_metrics_transfer(&(bt_prom_t){.out = out}, &stats);
+    bt_metrics_transfer(p, &stats);
 }
 
 static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t *facts,
-                          unsigned count, bt_text_t *out)
+                          unsigned count, bt_prom_t *p)
 {
-    bt_metrics_write(out, bt_registry_current(config->registry), config->shared, facts, count,
+    bt_metrics_write(p, bt_registry_current(config->registry), config->shared, facts, count,
                      config->version);
-    bt_metrics_advice(&(bt_prom_t){.out = out}, config->advisor,
-                      bt_registry_current(config->registry));
-    write_transfer(config, out);
+    bt_metrics_advice(p, config->advisor, bt_registry_current(config->registry));
+    write_transfer(config, p);
     if (config->registration != NULL)
-        bt_metrics_registration(&(bt_prom_t){.out = out}, config->registration);
-    bt_metrics_audit(&(bt_prom_t){.out = out}, config->audit);
-    bt_metrics_dns(&(bt_prom_t){.out = out}, config->dns);
-    bt_metrics_kubernetes(&(bt_prom_t){.out = out}, config->kubes, config->kube_count);
+        bt_metrics_registration(p, config->registration);
+    bt_metrics_audit(p, config->audit);
+    bt_metrics_dns(p, config->dns);
+    bt_metrics_kubernetes(p, config->kubes, config->kube_count);
     if (config->budget != NULL)
-        bt_metrics_budget(&(bt_prom_t){.out = out}, config->shared->config.upstream.budget,
-                          config->budget);
-    bt_metrics_http2(&(bt_prom_t){.out = out});
-    bt_metrics_tls(&(bt_prom_t){.out = out}, config->client_tls, config->admin_tls);
+        bt_metrics_budget(p, config->shared->config.upstream.budget, config->budget);
+    bt_metrics_tls(p, config->client_tls, config->admin_tls);
+    bt_metrics_http2(p);
     if (config->store != NULL)
-        bt_metrics_fleet(&(bt_prom_t){.out = out}, config->store, config->fleet,
-                         config->shared->quotas);
+        bt_metrics_fleet(p, config->store, config->fleet, config->shared->quotas);
     if (config->reload != NULL)
-        bt_metrics_reload(&(bt_prom_t){.out = out}, config->reload);
+        bt_metrics_reload(p, config->reload);
     if (config->rollout != NULL)
-        bt_rollout_metrics(config->rollout, &(bt_prom_t){.out = out});
+        bt_rollout_metrics(config->rollout, p);
+    bt_prom_end(p);
 }
 
 static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
@@ -94,8 +93,10 @@ static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
     w->gather = NULL;
     bt_reply_init(&reply);
     if (w->state == BT_WANTS_METRICS) {
-        reply.type = "text/plain; version=0.0.4; charset=utf-8";
-        write_metrics(config, facts, count, &reply.body);
+        bt_prom_t p = {.out = &reply.body, .is_open = w->is_open};
+        reply.type = w->is_open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                                : "text/plain; version=0.0.4; charset=utf-8";
+        write_metrics(config, facts, count, &p);
     } else if (w->state == BT_WANTS_RECORD && w->id.n == 0) {
         bt_explain_list(&reply, (unsigned) w->number, w->as_text, facts, count);
     } else if (w->state == BT_WANTS_RECORD) {
@@ -141,6 +142,8 @@ static void ask_loops(bt_admin_t *admin, bt_exchange_t *x, enum bt_answer_state 
     *w = (wait_t){.base.gone = on_asker_gone, .admin = admin, .x = x, .state = state};
     w->id = bt_arena_str(&x->arena, bt_str(reply->name));
     w->as_text = reply->as_text;
+    w->is_open = bt_str_find(bt_head_get(&x->head, BT_STR("accept")),
+                             BT_STR("application/openmetrics-text")) >= 0;
     w->number = reply->number;
     x->user = &w->base;
     if (gather(w) == 0)

@@ -173,28 +173,43 @@ static void write_replays(bt_prom_t *p, const bt_dispatch_shared_t *shared)
     bt_prom_count(p, &lost, 1, sum_at(shared, offsetof(bt_stats_t, replays_lost)));
 }
 
+struct exemplars {
+    bt_trace_queue_t *traces;
+    enum bt_trace_metric metric;
+};
+
+static bool find_exemplar(void *user, unsigned bucket, bt_trace_exemplar_t *exemplar_p)
+{
+    const struct exemplars *e = user;
+
+    return bt_trace_queue_exemplar(e->traces, e->metric, bucket, exemplar_p);
+}
+
 static void write_histograms(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 {
     static const struct {
         const char *name, *help;
         size_t offset;
+        enum bt_trace_metric exemplars; /* BT_TRACE_METRICS = it has none */
     } rows[] = {
         {"baton_ttft_seconds", "From the request's arrival to its first answer byte",
-         offsetof(bt_stats_t, ttft)},
+         offsetof(bt_stats_t, ttft), BT_TRACE_TTFT},
         {"baton_tpot_seconds", "Time per output token after the first, per request",
-         offsetof(bt_stats_t, tpot)},
-        {"baton_itl_seconds", "Time between two events of a stream", offsetof(bt_stats_t, itl)},
+         offsetof(bt_stats_t, tpot), BT_TRACE_METRICS},
+        {"baton_itl_seconds", "Time between two events of a stream", offsetof(bt_stats_t, itl),
+         BT_TRACE_METRICS},
         {"baton_request_duration_seconds", "From the request's arrival to its last answer byte",
-         offsetof(bt_stats_t, duration)},
+         offsetof(bt_stats_t, duration), BT_TRACE_DURATION},
         {"baton_encode_seconds", "From a request's media to the last encoder's reply",
-         offsetof(bt_stats_t, encode)},
-        {"baton_prefill_seconds", "Duration of prefill legs", offsetof(bt_stats_t, prefill)},
+         offsetof(bt_stats_t, encode), BT_TRACE_METRICS},
+        {"baton_prefill_seconds", "Duration of prefill legs", offsetof(bt_stats_t, prefill),
+         BT_TRACE_METRICS},
         {"baton_handoff_wait_seconds", "From prefill's end to decode's first byte",
-         offsetof(bt_stats_t, handoff_wait)},
+         offsetof(bt_stats_t, handoff_wait), BT_TRACE_METRICS},
         {"baton_callback_wait_seconds", "From asking decode to its call for prefill",
-         offsetof(bt_stats_t, callback_wait)},
+         offsetof(bt_stats_t, callback_wait), BT_TRACE_METRICS},
         {"baton_queue_wait_seconds", "In line for a place in the pool, of those that had to wait",
-         offsetof(bt_stats_t, queue_wait)},
+         offsetof(bt_stats_t, queue_wait), BT_TRACE_METRICS},
     };
     const bt_histogram_t **parts = calloc(shared->dispatcher_count + 1, sizeof(*parts));
 
@@ -203,12 +218,46 @@ static void write_histograms(bt_prom_t *p, const bt_dispatch_shared_t *shared)
             parts[i] =
                 (const void *) ((const char *) &shared->dispatchers[i]->stats + rows[r].offset);
         bt_prom_family(p, rows[r].name, "histogram", rows[r].help);
-        bt_prom_histogram(p, parts, shared->dispatcher_count);
+        struct exemplars e = {shared->traces, rows[r].exemplars};
+        bt_prom_histogram(p, parts, shared->dispatcher_count,
+                          e.traces != NULL && e.metric != BT_TRACE_METRICS ? find_exemplar : NULL,
+                          &e);
     }
     free(parts);
 }
 
-/* ---- decision records ---- */
+/* ---- traces and decision records ---- */
+
+static void write_traces(bt_prom_t *p, const bt_dispatch_shared_t *shared)
+{
+    bt_trace_stats_t stats;
+
+    if (shared->traces == NULL)
+        return;
+    bt_trace_queue_stats(shared->traces, &stats);
+    bt_prom_family(p, "baton_traces_kept_total", "counter",
+                   "Traces kept for the collector, by why");
+    for (unsigned i = 0; i < BT_TRACE_WHYS; i++) {
+        const bt_label_t label = {"why", bt_str(bt_trace_why_name((enum bt_trace_why) i))};
+        bt_prom_count(p, &label, 1, stats.kept[i]);
+    }
+    const struct {
+        const char *name;
+        uint64_t value;
+    } outcomes[] = {
+        {"exported", stats.exported}, {"rejected", stats.rejected}, {"dropped", stats.dropped}};
+    bt_prom_family(p, "baton_trace_spans_total", "counter",
+                   "Spans by what became of them; rejected: by the collector; dropped: too many "
+                   "waited for it");
+    for (unsigned i = 0; i < N(outcomes); i++) {
+        const bt_label_t label = {"outcome", bt_str(outcomes[i].name)};
+        bt_prom_count(p, &label, 1, outcomes[i].value);
+    }
+    one(p, "baton_trace_spans_waiting", "gauge", "Spans that wait for the collector",
+        stats.waiting);
+    one(p, "baton_trace_export_errors_total", "counter", "Calls of the collector that failed",
+        stats.errors);
+}
 
 static void write_records(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 {
@@ -297,19 +346,18 @@ static void write_loops(bt_prom_t *p, const bt_dispatch_shared_t *shared,
     write_gathered(p, facts, count);
 }
 
-void bt_metrics_write(bt_text_t *out, const bt_workers_t *workers, bt_dispatch_shared_t *shared,
+void bt_metrics_write(bt_prom_t *p, const bt_workers_t *workers, bt_dispatch_shared_t *shared,
                       const bt_loop_facts_t *facts, unsigned fact_count, const char *version)
 {
-    bt_prom_t p = {.out = out};
-
-    write_process(&p, shared, version);
-    write_requests(&p, shared);
-    write_queues(&p, shared);
-    write_counters(&p, shared);
-    write_replays(&p, shared);
-    write_refused(&p, shared);
-    write_histograms(&p, shared);
-    write_records(&p, shared);
-    write_loops(&p, shared, facts, fact_count);
-    bt_metrics_workers(&p, workers, bt_clock_ms());
+    write_process(p, shared, version);
+    write_requests(p, shared);
+    write_queues(p, shared);
+    write_counters(p, shared);
+    write_replays(p, shared);
+    write_refused(p, shared);
+    write_histograms(p, shared);
+    write_records(p, shared);
+    write_traces(p, shared);
+    write_loops(p, shared, facts, fact_count);
+    bt_metrics_workers(p, workers, bt_clock_ms());
 }

@@ -16,7 +16,7 @@
 #include "fleet/quota.h"
 #include "reload/reload.h"
 
-void bt_metrics_write(bt_text_t *out, const bt_workers_t *workers, bt_dispatch_shared_t *shared,
+void bt_metrics_write(bt_prom_t *p, const bt_workers_t *workers, bt_dispatch_shared_t *shared,
                       const bt_loop_facts_t *facts, unsigned fact_count, const char *version);
 /* metrics_reload.c */
 void bt_metrics_reload(bt_prom_t *p, const bt_reload_t *reload);

@@ -5,8 +5,20 @@
 
 void bt_prom_family(bt_prom_t *p, const char *name, const char *type, const char *help)
 {
+    static const char total[] = "_total";
+    const size_t n = strlen(name), tail = sizeof(total) - 1;
+    const bool is_counter = strcmp(type, "counter") == 0;
+    int shown = (int) n;
+
     p->family = name;
-    bt_text_printf(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    if (p->is_open && is_counter) { /* whose samples alone have it */
+        if (n > tail && strcmp(name + n - tail, total) == 0)
+            shown = (int) (n - tail);
+        else
+            type = "unknown";
+    }
+    bt_text_printf(p->out, "# HELP %.*s %s\n# TYPE %.*s %s\n", shown, name, help, shown, name,
+                   type);
 }
 
 /* Length of the well-formed UTF-8 sequence at the start of s; 0 when it is none. */
@@ -107,10 +119,20 @@ static void put_bound(bt_text_t *out, uint64_t us)
     bt_text_put(out, (bt_str_t){text, n});
 }
 
+static void put_exemplar(bt_text_t *out, const bt_trace_exemplar_t *e)
+{
+    bt_text_printf(out, " # {trace_id=\"%.*s\"} %llu.%06llu %llu.%03llu", BT_TRACE_ID_CHARS,
+                   e->trace, (unsigned long long) (e->us / 1000000),
+                   (unsigned long long) (e->us % 1000000), (unsigned long long) (e->wall_ms / 1000),
+                   (unsigned long long) (e->wall_ms % 1000));
+}
+
 /* The loops go on counting while we read: count is made of the buckets that were read, so that both always agree. */
-void bt_prom_histogram(bt_prom_t *p, const bt_histogram_t *const *parts, unsigned part_count)
+void bt_prom_histogram(bt_prom_t *p, const bt_histogram_t *const *parts, unsigned part_count,
+                       bt_prom_exemplar_cb exemplar, void *user)
 {
     uint64_t so_far = 0, sum_us = 0;
+    bt_trace_exemplar_t found;
 
     for (unsigned b = 0; b <= BT_HISTOGRAM_BUCKETS; b++) {
         for (unsigned i = 0; i < part_count; i++)
@@ -120,11 +142,20 @@ void bt_prom_histogram(bt_prom_t *p, const bt_histogram_t *const *parts, unsigne
             put_bound(p->out, bt_histogram_bounds_us[b]);
         else
             bt_text_puts(p->out, "+Inf");
-        bt_text_printf(p->out, "\"} %llu\n", (unsigned long long) so_far);
+        bt_text_printf(p->out, "\"} %llu", (unsigned long long) so_far);
+        if (p->is_open && exemplar != NULL && exemplar(user, b, &found))
+            put_exemplar(p->out, &found);
+        bt_text_puts(p->out, "\n");
     }
     for (unsigned i = 0; i < part_count; i++)
         sum_us += load(&parts[i]->sum_us);
     bt_text_printf(p->out, "%s_sum ", p->family);
     put_micro(p->out, sum_us);
     bt_text_printf(p->out, "%s_count %llu\n", p->family, (unsigned long long) so_far);
+}
+
+void bt_prom_end(bt_prom_t *p)
+{
+    if (p->is_open)
+        bt_text_puts(p->out, "# EOF\n");
 }

@@ -1,4 +1,4 @@
-/* prom.h - writes the Prometheus text format, version 0.0.4.
+/* prom.h - writes the Prometheus text format, version 0.0.4, or OpenMetrics 1.0.0.
  *
  * Owner: the caller's stack; text and names are borrowed.
  * Life:  init -> (family -> its samples)*.
@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "dispatch/stats.h"
+#include "trace/queue.h"
 
 typedef struct bt_label {
     const char *name;
@@ -18,7 +19,8 @@ typedef struct bt_label {
 
 typedef struct bt_prom {
     bt_text_t *out;
-    const char *family; /* full name, as in HELP */
+    const char *family; /* full name, as in its samples */
+    bool is_open; /* OpenMetrics: a counter's family has no _total, buckets may have exemplars */
 } bt_prom_t;
 
 #define BT_LABELS_MAX 12
@@ -29,7 +31,11 @@ void bt_prom_int(bt_prom_t *p, const bt_label_t *labels, unsigned label_count, i
 void bt_prom_count(bt_prom_t *p, const bt_label_t *labels, unsigned label_count, uint64_t value);
 /* A number of millionths, printed exactly: microseconds as seconds, parts per million as a ratio. */
 void bt_prom_micro(bt_prom_t *p, const bt_label_t *labels, unsigned label_count, uint64_t micro);
-/* The sum of n histograms as one, in seconds. */
-void bt_prom_histogram(bt_prom_t *p, const bt_histogram_t *const *parts, unsigned part_count);
+/* The trace of the bucket's last observation that has one; false: none. */
+typedef bool (*bt_prom_exemplar_cb)(void *user, unsigned bucket, bt_trace_exemplar_t *exemplar_p);
+/* The sum of n histograms as one, in seconds. exemplar: asked where is_open; NULL = there are none. */
+void bt_prom_histogram(bt_prom_t *p, const bt_histogram_t *const *parts, unsigned part_count,
+                       bt_prom_exemplar_cb exemplar, void *user);
+void bt_prom_end(bt_prom_t *p); /* of all families */
 
 #endif

@@ -53,9 +53,14 @@ uint64_t bt_clock_cpu_us(void)
     return now_us(CLOCK_THREAD_CPUTIME_ID);
 }
 
+uint64_t bt_clock_wall_us(void)
+{
+    return now_us(CLOCK_REALTIME);
+}
+
 uint64_t bt_clock_wall_ms(void)
 {
-    return now_us(CLOCK_REALTIME) / 1000;
+    return bt_clock_wall_us() / 1000;
 }
 
 /* Gregorian date of a day since 1970-01-01. Years are counted from 1 March, so the leap day is a

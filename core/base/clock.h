@@ -23,6 +23,7 @@ void bt_clock_begin_event(void); /* ends the one before, too */
 void bt_clock_end_event(void);
 uint64_t bt_clock_cpu_us(void);  /* that this thread has used */
 uint64_t bt_clock_wall_ms(void); /* unix time */
+uint64_t bt_clock_wall_us(void);
 /* "2026-01-31T12:00:00.123Z" into out (at least 25 bytes). */
 void bt_clock_iso8601(uint64_t wall_ms, char *out, size_t size);
 

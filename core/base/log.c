@@ -34,7 +34,7 @@ static int is_json;
 static int log_fd = STDERR_FILENO;
 static const char *log_path; /* NULL = no file */
 static _Thread_local struct {
-    char worker[CONTEXT_BYTES], request[CONTEXT_BYTES];
+    char worker[CONTEXT_BYTES], request[CONTEXT_BYTES], trace[CONTEXT_BYTES];
 } context;
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
@@ -92,10 +92,11 @@ static void copy_context(char *to, const char *from)
     to[n] = '\0';
 }
 
-void bt_log_context(const char *worker, const char *request_id)
+void bt_log_context(const char *worker, const char *request_id, const char *trace_id)
 {
     copy_context(context.worker, worker);
     copy_context(context.request, request_id);
+    copy_context(context.trace, trace_id);
 }
 
 void bt_log_line(bt_str_t line)
@@ -158,6 +159,8 @@ static void build_json(bt_line_t *l, enum bt_log_level level, bt_str_t component
         put_member(l, ",\"worker\":", bt_str(context.worker));
     if (context.request[0] != '\0')
         put_member(l, ",\"request_id\":", bt_str(context.request));
+    if (context.trace[0] != '\0')
+        put_member(l, ",\"trace_id\":", bt_str(context.trace));
     put_member(l, ",\"message\":", message);
     l->end += TAIL_BYTES;
     bt_line_lit(l, "}");
@@ -183,6 +186,7 @@ static void build_text(bt_line_t *l, enum bt_log_level level, bt_str_t component
     bt_line_lit(l, ": ");
     put_named(l, "worker=", context.worker);
     put_named(l, "request=", context.request);
+    put_named(l, "trace=", context.trace);
     bt_line_plain(l, message, SIZE_MAX);
 }
 

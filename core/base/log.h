@@ -30,8 +30,8 @@ int bt_log_open(const char *path);
 int bt_log_reopen(void);
 void bt_log_write(struct bt_log_site *site, enum bt_log_level level, const char *component,
                   const char *fmt, ...) __attribute__((format(printf, 4, 5)));
-/* Thread-local context added to every line until cleared: worker name, request id (NULL = none). */
-void bt_log_context(const char *worker, const char *request_id);
+/* Thread-local context added to every line until cleared: worker name, request id, trace id (NULL = none). */
+void bt_log_context(const char *worker, const char *request_id, const char *trace_id);
 /* Writes one finished line as it is (access log), newline added. */
 void bt_log_line(bt_str_t line);
 

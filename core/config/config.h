@@ -107,6 +107,9 @@ typedef struct bt_config {
     unsigned policy_rollback_errors;
     char *log_file;  /* NULL = stderr */
     char *audit_log; /* a file, or "stderr"; NULL = none */
+    char *trace_endpoint, *trace_service_name, *trace_headers_file, *trace_ca_file;
+    unsigned trace_sample_ppm;
+    uint64_t trace_slow_ms; /* 0 = none are slow */
     char *record_file;
     unsigned record_sample_ppm; /* parts per million; UINT_MAX = not said */
     char *record_headers[BT_CONFIG_RECORD_HEADERS_MAX + 1];

@@ -109,6 +109,10 @@ void bt_config_describe_tls(const bt_config_t *c, bt_text_t *out);
 /* Reads the file of keys and the file of an issuer's keys. */
 int bt_config_finish_identity(bt_config_t *c, char *err, size_t err_size);
 
+/* ---- traces.c ---- */
+
+int bt_config_check_traces(const bt_config_t *c, char *err, size_t err_size);
+
 /* ---- cpus.c: how many CPUs this process may really use ---- */
 
 /* The affinity mask, cut down by the CPU quota of the control groups above us (cgroup v2). */

@@ -752,6 +752,7 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
         bt_config_check_metaserver,
         bt_config_check_tls,
         bt_config_check_kubernetes,
+        bt_config_check_traces,
     };
     char why[BT_CONFIG_ERR_BYTES];
     int rc = c->dialect_dir != NULL ? bt_dialects_register(c->dialect_dir, why, sizeof why) : 0;

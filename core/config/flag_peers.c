@@ -17,8 +17,7 @@
 #define NO_KEYS "clients' keys are in a file: baton key new FILE, then --client-api-keys-file FILE"
 #define NO_WASM "there is no WASM; what it does a policy in Lua can do (--policy FILE)"
 #define NO_TOKENIZER "the engines tokenise and parse, Baton does neither"
-#define NO_TRACE                                                                                   \
-    "there are no traces: see the access log, GET /explain and /metrics on the admin port"
+#define NO_TRACE "traces go to --trace-endpoint http://HOST:4318: OTLP over HTTP, not gRPC"
 #define NO_MESH "there is no mesh: gateways with the same --redis-url act as one"
 #define NO_BACKOFF "a retry goes to another worker at once; --retry-budget-percent bounds them"
 #define NO_HISTORY                                                                                 \

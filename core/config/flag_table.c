@@ -558,6 +558,22 @@ const bt_flag_t bt_flags[] = {
      SETTING(TEXTS(AT(record_headers), AT(record_header_count), BT_CONFIG_RECORD_HEADERS_MAX)),
      "a request header that records keep, none else; may be repeated"},
 
+    {"trace-endpoint", "URL", BT_GROUP_LOG, false, SETTING(TEXT(AT(trace_endpoint))),
+     "traces of requests go to this OpenTelemetry collector, http[s]://HOST:PORT (OTLP as JSON; "
+     "without "
+     "a path to /v1/traces), and every leg gets a traceparent (none)"},
+    {"trace-sample", "F", BT_GROUP_LOG, false, SETTING(PPM(AT(trace_sample_ppm))),
+     "chance of a request's trace to be kept (0.01) where the client's traceparent does not say "
+     "it; failed, retried and slow ones always are"},
+    {"trace-slow-ms", "MS", BT_GROUP_LOG, false, SETTING(U64(AT(trace_slow_ms), 0, 86400000.0)),
+     "a request that has no byte of its answer for so long is slow (10000; 0 = none are)"},
+    {"trace-service-name", "NAME", BT_GROUP_LOG, false, SETTING(TEXT(AT(trace_service_name))),
+     "service.name of the traces (baton)"},
+    {"trace-headers-file", "FILE", BT_GROUP_LOG, false, SETTING(PATH(AT(trace_headers_file))),
+     "lines \"name: value\" that the collector is sent as headers, such as its key (none)"},
+    {"trace-ca-file", "FILE", BT_GROUP_LOG, false, SETTING(PATH(AT(trace_ca_file))),
+     "an https:// collector's certificate must come from these authorities (the system's)"},
+
     /* process */
     {"loops", "N", BT_GROUP_PROCESS, false, SETTING(UINT(AT(loops), 0, 1024)),
      "event threads (0 = as many as CPUs may be used: affinity mask and cgroup quota)"},

@@ -38,6 +38,8 @@ static int init(bt_config_t *c)
         .policy_probation_ms = 10000,
         .policy_rollback_errors = 10,
         .record_sample_ppm = UINT_MAX,
+        .trace_sample_ppm = 10000,
+        .trace_slow_ms = 10000,
         .record = {.max_bytes = (uint64_t) 256 << 20},
         .dispatch = {.debug_headers = true,
                      .access_log = true,

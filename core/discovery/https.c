@@ -243,21 +243,40 @@ static int add_address(bt_https_call_t *call, const bt_https_request_t *request)
     return call->addresses != NULL ? 0 : BT_E_NOMEM;
 }
 
+static int add_header(bt_https_call_t *call, const char *line)
+{
+    struct curl_slist *more = curl_slist_append(call->headers, line);
+
+    if (more == NULL)
+        return BT_E_NOMEM;
+    call->headers = more;
+    return 0;
+}
+
 static int add_token(bt_https_call_t *call, const char *token)
 {
-    struct curl_slist *more;
     const size_t size = strlen(token) + 32;
     char *line = malloc(size);
 
     if (line == NULL)
         return BT_E_NOMEM;
     snprintf(line, size, "Authorization: Bearer %s", token);
-    more = curl_slist_append(call->headers, line);
+    const int rc = add_header(call, line);
     free(line);
-    if (more == NULL)
-        return BT_E_NOMEM;
-    call->headers = more;
-    return 0;
+    return rc;
+}
+
+/* A body is sent at once: nobody is asked first whether he wants it. */
+static int set_body(bt_https_call_t *call, bt_str_t body)
+{
+    int rc = add_header(call, "Content-Type: application/json");
+
+    if (rc == 0)
+        rc = add_header(call, "Expect:");
+    curl_easy_setopt(call->easy, CURLOPT_POST, 1L);
+    curl_easy_setopt(call->easy, CURLOPT_POSTFIELDS, body.p);
+    curl_easy_setopt(call->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) body.n);
+    return rc;
 }
 
 static int set_up(bt_https_call_t *call, const bt_https_request_t *r)
@@ -274,6 +293,8 @@ static int set_up(bt_https_call_t *call, const bt_https_request_t *r)
         rc = add_token(call, r->token);
     if (rc == 0 && r->address != NULL)
         rc = add_address(call, r);
+    for (unsigned i = 0; rc == 0 && r->headers != NULL && r->headers[i] != NULL; i++)
+        rc = add_header(call, r->headers[i]);
     if (rc < 0)
         return rc;
     bool ok = curl_easy_setopt(e, CURLOPT_URL, r->url) == CURLE_OK;
@@ -282,7 +303,6 @@ static int set_up(bt_https_call_t *call, const bt_https_request_t *r)
     ok = ok && curl_easy_setopt(e, CURLOPT_USERAGENT, "baton") == CURLE_OK;
     curl_easy_setopt(e, CURLOPT_PRIVATE, call);
     curl_easy_setopt(e, CURLOPT_ERRORBUFFER, call->error);
-    curl_easy_setopt(e, CURLOPT_HTTPHEADER, call->headers);
     curl_easy_setopt(e, CURLOPT_RESOLVE, call->addresses);
     curl_easy_setopt(e, CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
@@ -299,7 +319,8 @@ static int set_up(bt_https_call_t *call, const bt_https_request_t *r)
     return ok ? 0 : BT_E_NOMEM;
 }
 
-int bt_https_get(bt_https_t *h, bt_https_call_t *call, const bt_https_request_t *request)
+static int start(bt_https_t *h, bt_https_call_t *call, const bt_https_request_t *request,
+                 bool has_body)
 {
     int rc = BT_E_NOMEM;
 
@@ -311,10 +332,24 @@ int bt_https_get(bt_https_t *h, bt_https_call_t *call, const bt_https_request_t 
     if (call->easy == NULL)
         return rc;
     rc = set_up(call, request);
+    if (rc == 0 && has_body)
+        rc = set_body(call, request->body);
+    if (rc == 0)
+        curl_easy_setopt(call->easy, CURLOPT_HTTPHEADER, call->headers);
     if (rc == 0 && curl_multi_add_handle(h->multi, call->easy) == CURLM_OK)
         return 0;
     drop(call);
     return rc < 0 ? rc : BT_E_NOMEM;
+}
+
+int bt_https_get(bt_https_t *h, bt_https_call_t *call, const bt_https_request_t *request)
+{
+    return start(h, call, request, false);
+}
+
+int bt_https_post(bt_https_t *h, bt_https_call_t *call, const bt_https_request_t *request)
+{
+    return start(h, call, request, true);
 }
 
 void bt_https_cancel(bt_https_call_t *call)

@@ -20,6 +20,8 @@ typedef struct bt_https_request { /* borrowed for the call to get */
     const char *token;   /* of a bearer; NULL = none */
     bt_str_t ca;         /* PEM; empty = the system's */
     uint64_t total_ms;   /* from beginning to end */
+    const char *const *headers; /* "name: value", NULL-terminated; NULL = no others */
+    bt_str_t body;              /* of a POST: JSON, and must live until the call ends */
 } bt_https_request_t;
 
 #define BT_HTTPS_WHY_BYTES 320
@@ -49,6 +51,7 @@ int bt_https_new(bt_https_t **https_p, bt_loop_t *loop, char *err, size_t err_si
 /* Frees itself as soon as the loop has let go of its sockets. No call may run. */
 void bt_https_close(bt_https_t *https);
 int bt_https_get(bt_https_t *https, bt_https_call_t *call, const bt_https_request_t *request);
+int bt_https_post(bt_https_t *https, bt_https_call_t *call, const bt_https_request_t *request);
 void bt_https_cancel(bt_https_call_t *call); /* one that does not run is fine */
 static inline bool bt_https_runs(const bt_https_call_t *call)
 {

@@ -60,6 +60,8 @@ static void log_json(bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t ttft)
     bt_line_z(l, when);
     bt_line_lit(l, "\",\"level\":\"info\"");
     put_str(l, "request", bt_str(r->id));
+    if (r->trace != NULL)
+        put_str(l, "trace_id", bt_str(r->trace->id));
     put_str(l, "client", r->peer);
     if (r->tls_version != NULL)
         put_str(l, "tls", bt_str(r->tls_version));
@@ -136,6 +138,10 @@ static void log_text(const bt_request_t *r, bt_line_t *l, uint64_t us, uint64_t 
     bt_line_lit(l, " in ");
     bt_line_u64(l, r->record.plan_us);
     bt_line_lit(l, " us");
+    if (r->trace != NULL) {
+        bt_line_lit(l, " trace ");
+        bt_line_z(l, r->trace->id);
+    }
     if (r->fail_name != NULL) {
         bt_line_lit(l, " error ");
         put_field(l, r->fail_name);

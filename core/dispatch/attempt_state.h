@@ -90,6 +90,7 @@ struct bt_replaced {
     enum bt_leg_role role;
     const char *worker; /* name */
     int rc;
+    uint64_t start_us, end_us; /* of its leg */
 };
 
 /* A gateway-managed attempt's room at the hub (attempt_kv.c). */

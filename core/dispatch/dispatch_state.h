@@ -24,6 +24,7 @@
 #include "record/record.h"
 #include "script/dialect/dialect.h"
 #include "store/store.h"
+#include "trace/queue.h"
 
 /* Where a policy fails (an error, too long, workers that cannot serve): the default choice serves,
  * or the request ends. FIRST: serves where it is the request's first plan. */
@@ -71,9 +72,12 @@ typedef struct bt_dispatch_shared {
     void *worker_paths_user;
     struct bt_dispatcher **dispatchers; /* one per loop; set before the loops run, borrowed */
     unsigned dispatcher_count;
-    bt_policy_errors_t policy_errors;  /* read by whoever takes a young generation back */
-    bt_record_config_t record;         /* set before the loops run; borrowed strings */
-    bt_recorder_t *recorder;           /* borrowed; NULL = no file */
+    bt_policy_errors_t policy_errors; /* read by whoever takes a young generation back */
+    bt_record_config_t record;        /* set before the loops run; borrowed strings */
+    bt_recorder_t *recorder;          /* borrowed; NULL = no file */
+    bt_trace_queue_t *traces;         /* likewise; borrowed; NULL = no traces */
+    double trace_sample;
+    uint64_t trace_slow_us;            /* 0 = none are slow */
     struct bt_transfer *transfer;      /* the hub of gateway-managed rooms; borrowed; NULL = off */
     const char *metaserver_url;        /* as decode reaches it; borrowed; NULL = there is none */
     const bt_unfinished_t *unfinished; /* the limit of memory; borrowed; NULL = there is none */

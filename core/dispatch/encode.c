@@ -96,7 +96,8 @@ static void note_replaced(bt_encode_part_t *p, int rc)
 {
     struct bt_replaced *s = bt_arena_alloc(&request_of(p)->arena, sizeof(*s));
 
-    *s = (struct bt_replaced){p->attempt.replaced, BT_LEG_ENCODE, p->worker, rc};
+    *s = (struct bt_replaced){p->attempt.replaced,  BT_LEG_ENCODE, p->worker, rc,
+                              p->leg.call.start_us, bt_clock_us()};
     p->attempt.replaced = s;
 }
 

@@ -33,6 +33,8 @@ static bool is_dropped(const bt_request_t *r, const bt_head_t *head, bt_str_t na
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (bt_str_ieq(name, names[i]))
             return true;
+    if (r->trace != NULL && bt_request_trace_drops(r, name))
+        return true;
     if (bt_str_ieq(name, BT_STR("x-api-key")))
         return config->asks_identity;
     if (bt_str_ieq(name, BT_STR("authorization")))
@@ -78,8 +80,9 @@ static bt_str_t target_of(const bt_leg_t *leg)
 static size_t bound(const bt_leg_t *leg, const bt_edits_t *edits, bt_str_t key)
 {
     const bt_request_t *r = leg->attempt->task->request;
-    size_t n = 512 + strlen(r->method) + strlen(leg->worker->base_path) + target_of(leg).n +
-               strlen(leg->worker->authority) + key.n + strlen(leg->attempt->id);
+    size_t n = 512 + sizeof("traceparent: \r\n") + BT_TRACE_PARENT_CHARS + strlen(r->method) +
+               strlen(leg->worker->base_path) + target_of(leg).n + strlen(leg->worker->authority) +
+               key.n + strlen(leg->attempt->id);
 
     if (r->x != NULL)
         for (unsigned i = 0; i < r->x->head.header_count; i++)
@@ -115,6 +118,11 @@ bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_
             put_header(&pen, edits->items[i].key, edits->items[i].value);
     if (!is_edited(edits, BT_STR("X-Request-Id")))
         put_header(&pen, BT_STR("X-Request-Id"), bt_str(leg->attempt->id));
+    if (r->trace != NULL) {
+        char parent[BT_TRACE_PARENT_CHARS];
+        bt_request_trace_leg(leg, parent);
+        put_header(&pen, BT_STR("traceparent"), (bt_str_t){parent, sizeof(parent)});
+    }
     if (key.n != 0) {
         put(&pen, BT_STR("Authorization: Bearer "));
         put(&pen, key);

@@ -86,6 +86,7 @@ static enum end end_hook(bt_request_t *r, int rc)
         r->record.admit_us += us;
     else
         r->record.route_us += us;
+    bt_request_trace_mark(r, e->is_admit ? BT_MARK_ADMISSION : BT_MARK_ROUTE, e->since_us, us);
     if (rc < 0 && rc != BT_E_AGAIN)
         note_failure(r, rc);
     if (rc == 0 && e->is_admit && is_rejected(r))

@@ -267,7 +267,9 @@ int bt_policy_call_plan(bt_request_t *r, const bt_policy_failure_t *failure,
         rc = plan_part(r, p, p->both, BT_POLICY_BOTH, failure, &q, view, choice_p);
     else
         rc = plan_halves(r, p, failure, &q, view, choice_p);
-    r->record.plan_us += bt_clock_us() - start_us;
+    const uint64_t us = bt_clock_us() - start_us;
+    r->record.plan_us += us;
+    bt_request_trace_mark(r, BT_MARK_POLICY, start_us, us);
     return rc;
 }
 

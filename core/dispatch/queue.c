@@ -133,6 +133,7 @@ static void note_wait(struct bt_queue_ticket *t)
     bt_timer_stop(&t->timer);
     r->record.queue_us = bt_clock_us() - t->since_us;
     bt_histogram_note(&r->d->stats.queue_wait, r->record.queue_us, 1);
+    bt_request_trace_mark(r, BT_MARK_QUEUE, t->since_us, r->record.queue_us);
 }
 
 void bt_queue_leave(bt_request_t *r)

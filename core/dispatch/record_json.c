@@ -120,6 +120,7 @@ static void put_request(bt_record_draft_t *out, const bt_request_t *r)
     put_text(out, "identity", r->identity->id);
     put_text(out, "class", bt_str(rec->klass));
     put_text(out, "key", bt_str(rec->key));
+    put_z(out, "trace_id", bt_request_trace_id(r));
 }
 
 /* What stands in no row: counters, windows, prefixes. */

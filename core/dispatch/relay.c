@@ -109,8 +109,10 @@ static bool is_usage_wanted(bt_leg_t *leg)
     const bt_dispatcher_t *d = request_of(leg)->d;
 
     if (leg->is_sse)
-        return d->has_observe && leg->role == BT_LEG_SINGLE;
-    return leg->role == BT_LEG_DECODE || d->has_observe || bt_access_log_is_json(d);
+        return (d->has_observe || bt_request_is_traced(request_of(leg))) &&
+               leg->role == BT_LEG_SINGLE;
+    return leg->role == BT_LEG_DECODE || d->has_observe || bt_access_log_is_json(d) ||
+           bt_request_is_traced(request_of(leg));
 }
 
 /* May free the request. */

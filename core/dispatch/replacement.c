@@ -18,8 +18,9 @@ static void note_replacement(const bt_leg_t *leg, int rc)
     bt_arena_t *arena = &a->task->request->arena;
     struct bt_replaced *s = bt_arena_alloc(arena, sizeof(*s));
 
-    *s = (struct bt_replaced){a->replaced, leg->role,
-                              bt_arena_str(arena, bt_str(leg->worker->name)).p, rc};
+    *s = (struct bt_replaced){
+        a->replaced, leg->role,          bt_arena_str(arena, bt_str(leg->worker->name)).p,
+        rc,          leg->call.start_us, bt_clock_event_us()};
     a->replaced = s;
 }
 

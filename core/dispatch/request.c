@@ -67,6 +67,8 @@ static void note_finish(bt_request_t *r, uint64_t us)
                           1);
     bt_access_log(r, us);
     bt_record_finish(r);
+    if (r->trace != NULL)
+        bt_request_trace_finish(r);
     bt_observe_request(r, us);
 }
 
@@ -205,6 +207,8 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     if (!d->shared->config.asks_identity)
         r->authorization = bt_arena_str(&r->arena, bt_head_get(&x->head, BT_STR("authorization")));
     choose_id(r);
+    if (d->shared->traces != NULL)
+        bt_request_trace_begin(r);
     return r;
 }
 

@@ -17,6 +17,7 @@
 #include "base/sanitize.h"
 #include "dispatch/dispatch_state.h"
 #include "dispatch/request_record.h"
+#include "dispatch/trace.h"
 #include "generation/rules.h"
 
 typedef struct bt_request bt_request_t;
@@ -130,6 +131,7 @@ struct bt_request {
     const char *tls_version;  /* of the client's connection; NULL = plain */
     bt_str_t peer;            /* the client's address, where the access log names it */
     bt_record_t record;
+    bt_request_trace_t *trace;      /* NULL = there are no traces */
     const bt_attempt_t *last;       /* the one that was begun last; NULL = none yet */
     const bt_kept_choice_t *choice; /* the first plan; NULL = there is none yet */
     const char *fail_leg, *fail_name;
@@ -142,12 +144,30 @@ struct bt_request {
     _Alignas(16) char room[BT_REQUEST_ROOM]; /* the arena's first bytes */
 };
 
+static inline const char *bt_request_trace_id(const bt_request_t *r)
+{
+    return r->trace != NULL ? r->trace->id : NULL;
+}
+
+/* It will be kept, whatever becomes of it. */
+static inline bool bt_request_is_traced(const bt_request_t *r)
+{
+    return r->trace != NULL && r->trace->is_sampled;
+}
+
+static inline void bt_request_trace_mark(const bt_request_t *r, enum bt_trace_mark what,
+                                         uint64_t start_us, uint64_t us)
+{
+    if (r->trace != NULL)
+        bt_request_trace_add(r->trace, what, start_us, us);
+}
+
 /* A log line about a request carries its id, and the worker that it is about (NULL: none). */
 #define BT_REQUEST_LOG(level, component, r, worker, ...)                                           \
     do {                                                                                           \
-        bt_log_context((worker), (r)->id);                                                         \
+        bt_log_context((worker), (r)->id, bt_request_trace_id(r));                                 \
         bt_log_##level((component), __VA_ARGS__);                                                  \
-        bt_log_context(NULL, NULL);                                                                \
+        bt_log_context(NULL, NULL, NULL);                                                          \
     } while (0)
 
 /* ---- request_hold.c ---- */

@@ -87,6 +87,7 @@ static inline void bt_stats_add_(_Atomic uint64_t *counter, uint64_t n)
                           memory_order_relaxed);
 }
 
+unsigned bt_histogram_bucket(uint64_t us);
 /* n observations of the same value. */
 void bt_histogram_note(bt_histogram_t *h, uint64_t us, uint64_t n);
 

@@ -342,6 +342,7 @@ static void on_request(bt_exchange_t *x)
     }
     w->request = r;
     r->warmup = &w->base;
+    r->trace = NULL;
     bt_request_read_body(r);
 }
 

@@ -20,6 +20,7 @@
 #include "gateway/rollout.h"
 #include "gateway/startup.h"
 #include "gateway/tls.h"
+#include "gateway/traces.h"
 #include "gateway/transfer.h"
 #include "gateway/upgrade.h"
 #include "gateway/workers_file.h"
@@ -332,6 +333,7 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
         (rc = bind_admin(g, err, err_size)) < 0 ||
         (rc = bt_gateway_transfer_open(g, err, err_size)) < 0 ||
         (rc = bt_gateway_fleet_open(g, err, err_size)) < 0 ||
+        (rc = bt_gateway_traces_open(g, err, err_size)) < 0 ||
         (rc = open_loops(g, err, err_size)) < 0 || (rc = bt_gateway_rollout_open(g)) < 0 ||
         (rc = open_reload(g, err, err_size)) < 0 || (rc = open_workers(g, err, err_size)) < 0 ||
         (rc = bt_gateway_kubernetes_open(g, err, err_size)) < 0 ||
@@ -463,6 +465,7 @@ static int start_serving(bt_gateway_t *g)
     bt_gateway_rollout_start(g);
     bt_gateway_kubernetes_start(g);
     bt_gateway_tls_start(g);
+    bt_gateway_traces_start(g);
     bt_timer_start(&g->startup, BT_GATEWAY_STARTUP_MS);
     if ((rc = bt_dns_configure(g->dns, &g->config->dns)) < 0)
         return rc;
@@ -481,9 +484,14 @@ static void end_share(void *gateway)
     bt_loop_stop(&g->control);
 }
 
+static void close_traces(void *gateway)
+{
+    bt_gateway_traces_close(gateway, end_share);
+}
+
 static void close_share(void *gateway)
 {
-    bt_gateway_fleet_close(gateway, end_share);
+    bt_gateway_fleet_close(gateway, close_traces);
 }
 
 /* What lives on the control loop closes here, so that its handles get the turns they need, and its threads find it when they
@@ -551,6 +559,7 @@ static void free_gateway(bt_gateway_t *g)
     bt_reload_free(g->reload);
     if (g->has_shared)
         bt_recorder_close(g->shared.recorder);
+    bt_gateway_traces_free(g);
     bt_gateway_audit_close(g);
     bt_registry_free(g->registry);
     bt_gateway_fleet_free(g);

@@ -12,7 +12,7 @@
  *
  * One line (members that do not apply are left out; times in milliseconds):
  *   {"v":1,"id":"..","at":"2026-01-31T12:00:00.000Z","route":"completions","path":"/v1/completions","model":"m","stream":true,
- *    "n":1,"prompt_tokens":12,"prompt_bytes":48,"session":"s","tenant":"t","identity":"bk_a","class":"c","key":"k","pool":"default",
+ *    "n":1,"prompt_tokens":12,"prompt_bytes":48,"session":"s","tenant":"t","identity":"bk_a","class":"c","key":"k","trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","pool":"default",
  *    "rule":"canary/2","policy":"least_load","policy_version":"1","generation":3,
  *    "seed":"c3a1f0e2b4d59687","clock_us":812345678,"reads":[["window",12]],"decided_by":"policy","why":"..","rests":{"prefill":"p1","decode":"d1"},
  *    "candidates":{"prefill":{"total":2,"rows":[{"id":1,"name":"p1","url":"http://h:1","role":"prefill","zone":"a","labels":{"k":"v"},
@@ -33,6 +33,7 @@
  * model, session, tenant, identity, class, key     as the client or route said it, cut at 128 bytes; left out when empty. What was cut ends
  *                   in "..."
  * stream, prompt_tokens, prompt_bytes    always; tokens are what the policy was told, 0 when it was never asked
+ * trace_id          where there are traces (--trace-endpoint); whether this one was kept is not known here
  * pool, rule, policy, policy_version, generation    who was asked; left out when nobody was
  * seed, clock_us    sampled requests: the first plan's chance (of all random choices and ties) and its clock, by which
  *                   `baton replay` makes the same decision again

@@ -20,10 +20,10 @@ static int api_log(lua_State *L)
     if (policy->is_dry_run || policy->call.testing ||
         level > __atomic_load_n(&bt_log_level_now, __ATOMIC_RELAXED))
         return 0;
-    bt_log_context(NULL, req != NULL ? req->id : NULL);
+    bt_log_context(NULL, req != NULL ? req->id : NULL, NULL);
     bt_log_write(&policy->log_site, (enum bt_log_level) level, "policy", "%s: %.*s",
                  policy->name != NULL ? policy->name : policy->path, BT_STR_ARG(text));
-    bt_log_context(NULL, NULL);
+    bt_log_context(NULL, NULL, NULL);
     return 0;
 }
 

@@ -40,7 +40,8 @@ static const bt_loop_facts_t facts[] = {
 static unsigned scrape(void)
 {
     bt_text_fini(&out);
-    bt_metrics_write(&out, bt_registry_current(rig.registry), &rig.shared, facts, 2, "1.2.3");
+    bt_metrics_write(&(bt_prom_t){.out = &out}, bt_registry_current(rig.registry), &rig.shared,
+                     facts, 2, "1.2.3");
     assert_false(out.failed);
     return prom_check(bt_text_str(&out));
 }

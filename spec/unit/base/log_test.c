@@ -30,7 +30,7 @@ static size_t text_n;
 static int setup(void **state)
 {
     (void) state;
-    bt_log_context(NULL, NULL);
+    bt_log_context(NULL, NULL, NULL);
     return pipe(fds);
 }
 
@@ -74,9 +74,9 @@ static void test_context_and_levels(void **state)
 {
     (void) state;
     bt_log_set(BT_LOG_DEBUG, false, fds[1]);
-    bt_log_context("w0", "req-1");
+    bt_log_context("w0", "req-1", NULL);
     bt_log_debug("a", "one");
-    bt_log_context(NULL, NULL);
+    bt_log_context(NULL, NULL, NULL);
     bt_log_error("b", "two");
     collect();
     assert_non_null(strstr(text, " debug a: worker=w0 request=req-1 one\n"));
@@ -87,7 +87,7 @@ static void test_no_forged_line(void **state)
 {
     (void) state;
     bt_log_set(BT_LOG_INFO, false, fds[1]);
-    bt_log_context("w\n0", NULL);
+    bt_log_context("w\n0", NULL, NULL);
     bt_log_info("x", "%s", "a\n2026 error fake\r\x1b[0m\x7f");
     collect();
     assert_int_equal(count_lines(), 1);
@@ -111,7 +111,7 @@ static void test_json_line(void **state)
 {
     (void) state;
     bt_log_set(BT_LOG_INFO, true, fds[1]);
-    bt_log_context("w\"0", "r\\1");
+    bt_log_context("w\"0", "r\\1", NULL);
     bt_log_info("comp", "say \"%s\"\n\xff", "hi");
     collect();
     assert_int_equal(count_lines(), 1);
@@ -131,7 +131,7 @@ static void test_long_messages_stay_one_whole_line(void **state)
     bt_log_set(BT_LOG_INFO, true, fds[1]);
     for (unsigned i = 0; i < sizeof(fills); i++) {
         memset(message, fills[i], sizeof(message) - 1);
-        bt_log_context(message, message);
+        bt_log_context(message, message, NULL);
         bt_log_write(NULL, BT_LOG_INFO, "x", "%s", message);
     }
     bt_log_set(BT_LOG_INFO, false, fds[1]);
@@ -186,7 +186,7 @@ static struct bt_log_site shared_site = {.window_ms = UINT64_MAX / 2};
 static void *shout(void *arg)
 {
     char name[2] = {(char) ('a' + (intptr_t) arg), '\0'};
-    bt_log_context(name, NULL);
+    bt_log_context(name, NULL, NULL);
     for (int i = 0; i < 300; i++) {
         bt_log_write(NULL, BT_LOG_INFO, "t", "%s%s%s%s.", name, name, name, name);
         bt_log_write(&shared_site, BT_LOG_INFO, "limited", "x");

@@ -491,6 +491,14 @@ static void logs_and_process(void **state)
            IS(c.record.file, "r.jsonl") && c.record.sample == 0.5 && c.record.max_bytes == 5000 &&
                IS(c.record.headers[0], "x-a") && IS(c.record.headers[1], "x-b") &&
                c.record.headers[2] == NULL);
+    EXPECT("--trace-endpoint http://[::1]:4318 --trace-sample 0.5 --trace-slow-ms 250",
+           IS(c.trace_endpoint, "http://[::1]:4318") && c.trace_sample_ppm == 500000 &&
+               c.trace_slow_ms == 250);
+    EXPECT("--trace-endpoint https://c/v1/traces --trace-service-name edge --trace-headers-file h "
+           "--trace-ca-file ca",
+           IS(c.trace_service_name, "edge") && IS(c.trace_headers_file, "h") &&
+               IS(c.trace_ca_file, "ca") && c.trace_sample_ppm == 10000 &&
+               c.trace_slow_ms == 10000);
     EXPECT("--core-dumps", c.core_dumps);
     EXPECT("--no-core-dumps", !c.core_dumps);
     EXPECT("--loops 3 --drain-timeout-secs 5 --ready-file r.json",
