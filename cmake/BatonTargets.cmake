@@ -42,10 +42,10 @@ function(bt_program name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 endfunction()
 
-# bt_embed_lua(<name> FILES <path from the top folder>...)
-# A static library with these files' bytes as bt_embedded_files[] (script/vm/embedded.h).
-function(bt_embed_lua name)
-  cmake_parse_arguments(arg "" "" "FILES" ${ARGN})
+# bt_embed(<name> TABLE <array> FILES <path from the top folder>...)
+# A static library with these files' bytes as an array of struct bt_embedded (script/vm/embedded.h).
+function(bt_embed name)
+  cmake_parse_arguments(arg "" "TABLE" "FILES" ${ARGN})
   if(NOT TARGET bt_embed)
     add_executable(bt_embed ${PROJECT_SOURCE_DIR}/cmake/embed.c)
     target_compile_options(bt_embed PRIVATE ${BT_WARNINGS})
@@ -53,10 +53,10 @@ function(bt_embed_lua name)
   list(TRANSFORM arg_FILES PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE inputs)
   set(output ${CMAKE_CURRENT_BINARY_DIR}/${name}.c)
   add_custom_command(OUTPUT ${output}
-    COMMAND bt_embed ${output} ${arg_FILES}
+    COMMAND bt_embed ${output} ${arg_TABLE} ${arg_FILES}
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     DEPENDS bt_embed ${inputs}
-    COMMENT "Embedding the shipped Lua files"
+    COMMENT "Embedding ${arg_TABLE}"
     VERBATIM)
   bt_library(${name} SOURCES ${output})
 endfunction()

@@ -1,6 +1,6 @@
 /* embed.c - turns files into a C file with their bytes.
  *
- * Usage: bt_embed OUTPUT PATH...   (paths are kept as the names in the table)
+ * Usage: bt_embed OUTPUT TABLE PATH...   (TABLE is the array's name; paths are kept as the names in it)
  *
  * A string literal per line keeps the generated file readable; every byte outside printable ASCII is a three-digit
  * octal escape, which cannot swallow the character after it as a hexadecimal one would.
@@ -47,8 +47,8 @@ static void put_file(FILE *out, const char *path)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2) {
-        fputs("usage: bt_embed OUTPUT PATH...\n", stderr);
+    if (argc < 3) {
+        fputs("usage: bt_embed OUTPUT TABLE PATH...\n", stderr);
         return 2;
     }
     FILE *out = fopen(argv[1], "wb");
@@ -56,8 +56,9 @@ int main(int argc, char **argv)
         die("write", argv[1]);
     fputs("/* Generated at build time by cmake/embed.c. */\n#include \"script/vm/embedded.h\"\n\n",
           out);
-    fputs("const struct bt_embedded bt_embedded_files[] = {\n", out);
-    for (int i = 2; i < argc; i++)
+    fprintf(out, "extern const struct bt_embedded %s[];\nconst struct bt_embedded %s[] = {\n",
+            argv[2], argv[2]);
+    for (int i = 3; i < argc; i++)
         put_file(out, argv[i]);
     fputs("    {NULL, NULL, 0},\n};\n", out);
     if (fclose(out) != 0)

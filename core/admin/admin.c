@@ -16,6 +16,8 @@
 #include "admin/rollout_json.h"
 #include "admin/rooms.h"
 #include "admin/routes.h"
+#include "admin/session.h"
+#include "admin/ui_stream.h"
 #include "api/client.h"
 #include "base/err.h"
 #include "dispatch/identify.h"
@@ -29,7 +31,8 @@ struct bt_admin {
     bt_server_t *server;
     bt_checker_t *checker; /* NULL = there are no keys but the admin key */
     bt_listener_t *listener;
-    _Atomic unsigned refs; /* itself, and mail of the client port */
+    bt_ui_stream_t *stream; /* to open pages */
+    _Atomic unsigned refs;  /* itself, and mail of the client port */
     bool closing;
     void (*done)(void *arg);
     void *done_arg;
@@ -192,6 +195,23 @@ static void check_certificate(const bt_admin_t *admin, bt_exchange_t *x,
         check_scope(&x->head, admin->config.certificate_scopes, request);
 }
 
+/* The page's cookie. Another port of this host is the same site to a browser, so its pages may send the cookie, too; but they cannot
+ * hide where they come from. */
+static void check_session(const bt_admin_t *admin, const bt_head_t *head,
+                          bt_admin_request_t *request)
+{
+    if (bt_head_find(head, BT_STR("authorization")) != NULL)
+        return;
+    request->session =
+        bt_sessions_find(admin->config.sessions, bt_head_get(head, BT_STR("cookie")));
+    request->authorized = request->session.n > 0;
+    if (!request->authorized || !is_change(head) || request->refusal != NULL ||
+        bt_head_find(head, BT_STR("origin")) != NULL)
+        return;
+    request->refusal_status = 403;
+    request->refusal = "a change in the name of the page's cookie must say its Origin";
+}
+
 /* The admin key, or a key or token whose scopes say so, or a certificate. */
 static void check_key(const bt_admin_t *admin, bt_exchange_t *x, bt_admin_request_t *request)
 {
@@ -202,6 +222,8 @@ static void check_key(const bt_admin_t *admin, bt_exchange_t *x, bt_admin_reques
     request->authorized = !is_asked && admin->config.certificate_scopes == 0;
     if (!is_asked || !bt_client_shows_key(&x->head))
         check_certificate(admin, x, request);
+    if (!request->authorized && is_asked)
+        check_session(admin, &x->head, request);
     if (request->authorized || !is_asked || given.n < 7 || strncasecmp(given.p, "bearer ", 7) != 0)
         return;
     given = bt_str_trim((bt_str_t){given.p + 7, given.n - 7});
@@ -247,6 +269,7 @@ static void on_request(bt_exchange_t *x)
     bt_admin_reply_t reply;
 
     request.address = bt_str(x->peer);
+    request.is_tls = x->tls_version != NULL;
     request.change = bt_arena_zalloc(&x->arena, sizeof *request.change);
     bt_admin_check_origin(admin, &x->head, &request);
     check_key(admin, x, &request);
@@ -255,6 +278,8 @@ static void on_request(bt_exchange_t *x)
     enum bt_answer_state state = bt_routes_answer(&admin->config, &request, &reply);
     if (state == BT_ANSWERED)
         bt_admin_send(x, &reply);
+    else if (state == BT_WANTS_EVENTS)
+        bt_ui_stream_add(admin->stream, x, request.session);
     else if (state == BT_WANTS_POLICY_PUT || state == BT_WANTS_POLICY_DELETE)
         bt_policies_change(admin->config.reload, x, request.change, state == BT_WANTS_POLICY_PUT,
                            bt_str(reply.name));
@@ -283,6 +308,16 @@ static void on_accept(bt_loop_t *loop, int fd, void *user)
 
 /* ---- life ---- */
 
+static void free_parts(bt_admin_t *admin)
+{
+    bt_checker_free(admin->checker);
+    admin->checker = NULL;
+    bt_ui_stream_free(admin->stream);
+    admin->stream = NULL;
+    bt_sessions_free(admin->config.sessions);
+    admin->config.sessions = NULL;
+}
+
 int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config_t *config)
 {
     bt_admin_t *admin = calloc(1, sizeof(*admin));
@@ -299,13 +334,15 @@ int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config
     admin->server_config.max_buffered_bytes = SIZE_MAX;
     admin->server_config.budget = admin->config.budget;
     admin->server_config.tls = admin->config.admin_tls;
-    int rc = config->shared != NULL && config->shared->identities != NULL
-                 ? bt_checker_new(&admin->checker, config->shared->identities)
-                 : 0;
+    admin->config.sessions = bt_sessions_new();
+    admin->stream = bt_ui_stream_new(control, &admin->config);
+    int rc = admin->config.sessions == NULL || admin->stream == NULL ? BT_E_NOMEM : 0;
+    if (rc == 0 && config->shared != NULL && config->shared->identities != NULL)
+        rc = bt_checker_new(&admin->checker, config->shared->identities);
     if (rc == 0)
         rc = bt_server_new(&admin->server, control, &server_ops, &admin->server_config, admin);
     if (rc < 0) {
-        bt_checker_free(admin->checker);
+        free_parts(admin);
         free(admin);
         return rc;
     }
@@ -340,6 +377,7 @@ static void stop_listening(bt_admin_t *admin)
 void bt_admin_drain(bt_admin_t *admin)
 {
     stop_listening(admin);
+    bt_ui_stream_end_all(admin->stream); /* they would never end by themselves */
     bt_server_drain(admin->server, true);
 }
 
@@ -379,8 +417,7 @@ static void on_server_closed(void *arg)
 {
     bt_admin_t *admin = arg;
 
-    bt_checker_free(admin->checker);
-    admin->checker = NULL;
+    free_parts(admin);
     bt_admin_unref(admin);
 }
 

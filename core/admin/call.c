@@ -4,6 +4,11 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+/* No script and no style but our files', no other host, nobody's frame. "data:" is the empty icon. */
+#define PAGE_RULES                                                                                 \
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " \
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
 void bt_reply_init(bt_admin_reply_t *reply)
 {
     *reply = (bt_admin_reply_t){.status = 200, .type = "application/json"};
@@ -34,7 +39,7 @@ void bt_reply_error(bt_admin_reply_t *reply, unsigned status, const char *fmt, .
 
 void bt_admin_send(bt_exchange_t *x, const bt_admin_reply_t *reply)
 {
-    bt_header_t headers[2] = {{BT_STR("Cache-Control"), BT_STR("no-store")}};
+    bt_header_t headers[6] = {{BT_STR("Cache-Control"), BT_STR("no-store")}};
     unsigned count = 1;
 
     if (reply->body.failed) {
@@ -43,6 +48,13 @@ void bt_admin_send(bt_exchange_t *x, const bt_admin_reply_t *reply)
     }
     if (reply->allow != NULL)
         headers[count++] = (bt_header_t){BT_STR("Allow"), bt_str(reply->allow)};
+    if (reply->cookie[0] != '\0')
+        headers[count++] = (bt_header_t){BT_STR("Set-Cookie"), bt_str(reply->cookie)};
+    if (reply->is_page) {
+        headers[count++] = (bt_header_t){BT_STR("Content-Security-Policy"), BT_STR(PAGE_RULES)};
+        headers[count++] = (bt_header_t){BT_STR("X-Content-Type-Options"), BT_STR("nosniff")};
+        headers[count++] = (bt_header_t){BT_STR("Referrer-Policy"), BT_STR("no-referrer")};
+    }
     if (reply->status == 401)
         headers[count++] =
             (bt_header_t){BT_STR("WWW-Authenticate"), BT_STR("Bearer realm=\"baton admin\"")};

@@ -21,8 +21,11 @@ typedef struct bt_admin_request {
     const char *refusal; /* why what needs no key is all it may have (origin.h), or NULL */
     unsigned refusal_status;
     bool workers_only; /* came by the client port */
-    bt_str_t address;  /* of who asks */
-    const char *by; /* "key:ID", "jwt:SUB"; NULL = the admin key, or anyone where there is none */
+    bool is_tls;
+    bt_str_t
+        session; /* of the page in whose name it is authorized (session.h); empty = it has shown a key, or none is asked */
+    bt_str_t address; /* of who asks */
+    const char *by;   /* "key:ID", "jwt:SUB"; NULL = the admin key, or anyone where there is none */
     /* Where a change is noted whose answer waits for others; whoever gives that answer ends it. NULL: it cannot wait, or is none. */
     bt_audit_change_t *change;
 } bt_admin_request_t;
@@ -37,6 +40,8 @@ typedef struct bt_admin_reply {
     uint64_t number;  /* with BT_WANTS_FLEET_BACK, of a set; _ROOM; _RECORD, how many */
     char object[256]; /* what a change was of, where the path does not say it; "" = it does */
     char why[256];    /* an error's message, cut */
+    char cookie[160]; /* Set-Cookie; "" = none */
+    bool is_page;     /* of the dashboard: a browser gets its rules with it */
     bt_text_t body;
 } bt_admin_reply_t;
 
@@ -48,6 +53,7 @@ enum bt_answer_state {
     BT_WANTS_REQUESTS,
     BT_WANTS_RECORD,
     BT_WANTS_ROOM,
+    BT_WANTS_EVENTS, /* ui_stream.h */
     BT_WANTS_POLICY_PUT,
     BT_WANTS_POLICY_DELETE,
     BT_WANTS_FLEET_PUT, /* name, body = the policy's text; all from here on are rollout.h's */

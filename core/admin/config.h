@@ -53,6 +53,7 @@ typedef struct bt_admin_config {
     bt_kube_t *const *kubes; /* --workers-kubernetes; outlive us */
     unsigned kube_count;
     struct bt_tls_server *client_tls, *admin_tls; /* NULL = plain; outlive us */
+    struct bt_sessions *sessions; /* who has logged in at the page; the listener makes them */
 } bt_admin_config_t;
 
 #endif

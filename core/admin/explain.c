@@ -144,8 +144,9 @@ static bt_str_t *lines_of(const bt_loop_facts_t *facts, unsigned count, unsigned
 /* What finds it, and how it went; everything else is in its own record. */
 static void put_brief(bt_text_t *out, bt_str_t line)
 {
-    static const char *const names[] = {"id",   "at",         "path",   "model",  "tenant", "pool",
-                                        "rule", "decided_by", "policy", "status", "error",  "plan"};
+    static const char *const names[] = {"id",    "at",   "path",       "model",  "tenant",
+                                        "pool",  "rule", "decided_by", "policy", "status",
+                                        "error", "plan", "phases_ms"};
     const char *comma = "{";
     bt_json_item_t item;
 

@@ -16,7 +16,8 @@
 /* What goes into rows; the rest of the facts comes in any case. */
 enum bt_gather_what {
     BT_GATHER_COUNTS,   /* nothing */
-    BT_GATHER_REQUESTS, /* bt_dispatcher_describe */
+    BT_GATHER_REQUESTS, /* bt_dispatcher_describe: all */
+    BT_GATHER_OLDEST,   /* the same, up to `limit`; nobody counts the others */
     BT_GATHER_RECORD,   /* the record of the request `id` that has ended, or nothing */
     BT_GATHER_RECENT,   /* bt_record_ring_recent, up to `limit` */
     BT_GATHER_ROOM      /* bt_dispatcher_describe_room of `room`, or nothing */

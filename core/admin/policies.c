@@ -52,6 +52,16 @@ void bt_policies_rules(const bt_admin_call_t *c)
         bt_reload_describe_rules(c->config->reload, &c->reply->body);
 }
 
+void bt_policies_show(const bt_admin_call_t *c)
+{
+    if (!has_policies(c))
+        return;
+    c->reply->type = "text/plain; charset=utf-8";
+    if (!bt_reload_put_code(c->config->reload, c->key, &c->reply->body))
+        bt_reply_error(c->reply, 404, "there is no policy %.*s; GET /policies lists them",
+                       BT_STR_ARG(c->key));
+}
+
 /* The caller does it, with the name. */
 void bt_policies_check(const bt_admin_call_t *c)
 {

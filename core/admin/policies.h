@@ -12,7 +12,8 @@
 
 /* A name that can be a file's: letters, digits, '_', '-', '.', not at the start; at most 64. */
 bool bt_policies_name_ok(bt_str_t name);
-/* Handlers: what serves; whether the change may be asked for. */
+/* Handlers: one text; what serves; whether the change may be asked for. */
+void bt_policies_show(const bt_admin_call_t *c);
 void bt_policies_list(const bt_admin_call_t *c);
 void bt_policies_rules(const bt_admin_call_t *c);
 void bt_policies_check(const bt_admin_call_t *c);

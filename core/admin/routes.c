@@ -12,6 +12,7 @@
 #include "admin/query.h"
 #include "admin/rollout.h"
 #include "admin/rooms.h"
+#include "admin/ui.h"
 #include "admin/workers.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -139,10 +140,22 @@ static const struct route {
      "which policy serves each pool, and why not another"},
     {BT_GET, "/rules", bt_policies_rules, BT_ANSWERED, false, false,
      "the rules that choose pool and policy, and how often each was taken"},
+    {BT_GET, "/policies/*", bt_policies_show, BT_ANSWERED, false, false,
+     "the text of one: of what serves, was put, or is shipped"},
     {BT_PUT, "/policies/*", bt_policies_check, BT_WANTS_POLICY_PUT, false, false,
      "the body is the policy's text from now on, for every pool that names it"},
     {BT_DELETE, "/policies/*", bt_policies_check, BT_WANTS_POLICY_DELETE, false, false,
      "forget a text that was put: files and shipped policies count again"},
+    {BT_GET, "/ui", bt_ui_file, BT_ANSWERED, false, false,
+     "the dashboard, for a browser; it asks for the admin key"},
+    {BT_GET, "/ui/events", bt_ui_check_events, BT_WANTS_EVENTS, false, false,
+     "what it follows: once a second sums, workers and live requests, as server-sent events"},
+    {BT_POST, "/ui/login", bt_ui_login, BT_ANSWERED, false, false,
+     "with the admin key: a cookie for an hour, which a page can send"},
+    {BT_POST, "/ui/logout", bt_ui_logout, BT_ANSWERED, false, false, "takes the cookie back"},
+    {BT_GET, "/ui/session", bt_ui_session, BT_ANSWERED, false, false,
+     "may who asks see anything? Answers without the key"},
+    {BT_GET, "/ui/*", bt_ui_file, BT_ANSWERED, false, false, "its files"},
     {BT_POST, "/add_worker", bt_workers_peer_add, BT_ANSWERED, false, true,
      "?url=...&worker_type=...&bootstrap_port=..."},
     {BT_POST, "/remove_worker", bt_workers_peer_remove, BT_ANSWERED, false, true, "?url=..."},
@@ -213,7 +226,8 @@ static const struct route *find_route(bt_str_t path, enum bt_method method, bool
             return &routes[i];
         takes[routes[i].method] = true;
     }
-    *allow_p = takes[BT_PUT]                       ? "PUT, DELETE"
+    *allow_p = takes[BT_PUT] && takes[BT_GET]      ? "GET, HEAD, PUT, DELETE"
+               : takes[BT_PUT]                     ? "PUT, DELETE"
                : takes[BT_GET] && takes[BT_POST]   ? "GET, HEAD, POST"
                : takes[BT_GET] && takes[BT_DELETE] ? "GET, HEAD, DELETE"
                : takes[BT_GET]                     ? "GET, HEAD"
@@ -243,7 +257,7 @@ static bool is_refused(const bt_admin_config_t *config, const bt_admin_request_t
                        "this listener is bound beyond loopback without a key, so only /metrics and "
                        "/health are "
                        "served; set --admin-api-key, or bind it to 127.0.0.1");
-    else if (!request->authorized)
+    else if (!request->authorized && !bt_ui_is_page(path))
         bt_reply_error(reply, 401,
                        "missing or wrong key; send it as Authorization: Bearer <admin key>");
     else if (request->refusal != NULL)

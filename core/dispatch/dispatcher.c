@@ -271,6 +271,36 @@ void bt_dispatch_shared_cancel_here(bt_dispatch_shared_t *shared, bt_str_t id, u
 
 /* ---- for the admin API ---- */
 
+static void put_ms(bt_text_t *out, const char *name, uint64_t us)
+{
+    if (us != 0)
+        bt_text_printf(out, "%s\"%s\":%.1f", out->data[out->len - 1] == '{' ? "" : ",", name,
+                       (double) us / 1000);
+}
+
+/* Where it is, and what it has behind it: durations, and then times since it came. */
+static void describe_way(const bt_request_t *r, bt_text_t *out)
+{
+    static const char *const steps[] = {"follow_up", "rules", "admit", "route", "queue",
+                                        "encode",    "plan",  "run",   "end"};
+    const bt_attempt_t *a = r->last;
+    const bt_leg_t *prefill = a != NULL && a->legs[0].worker != NULL ? &a->legs[0] : NULL;
+    const uint64_t since = r->start_us;
+
+    bt_text_printf(out, ",\"step\":\"%s\",\"phases_ms\":{", steps[r->step]);
+    put_ms(out, "admit", r->record.admit_us);
+    put_ms(out, "route", r->record.route_us);
+    put_ms(out, "queue", r->record.queue_us);
+    put_ms(out, "plan", r->record.plan_us);
+    if (prefill != NULL && prefill->call.start_us > since)
+        put_ms(out, "prefill_start", prefill->call.start_us - since);
+    if (prefill != NULL && a->prefill_done_us > since)
+        put_ms(out, "prefill_end", a->prefill_done_us - since);
+    if (r->first_byte_us > since)
+        put_ms(out, "first_byte", r->first_byte_us - since);
+    bt_text_puts(out, "}");
+}
+
 static void describe_one(const bt_request_t *r, bt_text_t *out)
 {
     uint64_t age_ms = (bt_clock_event_us() - r->start_us) / 1000;
@@ -286,21 +316,24 @@ static void describe_one(const bt_request_t *r, bt_text_t *out)
     }
     bt_text_printf(out,
                    ",\"attempts\":%u,\"stream\":%s,\"first_byte\":%s,\"events\":%llu,\"bytes\":%"
-                   "llu,\"tasks\":%u}",
+                   "llu,\"tasks\":%u",
                    r->attempts, r->intent.stream ? "true" : "false",
                    r->first_byte_us != 0 ? "true" : "false", (unsigned long long) r->events,
                    (unsigned long long) r->sent_bytes, r->task_count);
+    describe_way(r, out);
+    bt_text_puts(out, "}");
 }
 
-void bt_dispatcher_describe(bt_dispatcher_t *d, bt_text_t *out)
+void bt_dispatcher_describe(bt_dispatcher_t *d, unsigned limit, bt_text_t *out)
 {
     bt_list_t *it, *tmp;
-    bool first = true;
+    unsigned count = 0;
 
     bt_list_each (&d->live, it, tmp) {
-        if (!first)
+        if (count == limit)
+            break;
+        if (count++ > 0)
             bt_text_puts(out, ",");
-        first = false;
         describe_one(bt_container_of(it, bt_request_t, link), out);
     }
 }

@@ -54,8 +54,8 @@ bool bt_own_routes_handle(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route ro
  * workers may be NULL. */
 bool bt_readiness_describe(const bt_workers_t *workers, const bt_dispatch_shared_t *shared,
                            bt_text_t *out);
-/* The live list: JSON objects joined by commas. On the dispatcher's loop. */
-void bt_dispatcher_describe(bt_dispatcher_t *d, bt_text_t *out);
+/* The live list, the oldest `limit` of it: JSON objects joined by commas. On the dispatcher's loop. */
+void bt_dispatcher_describe(bt_dispatcher_t *d, unsigned limit, bt_text_t *out);
 /* Whose room this is, on the dispatcher's loop: "request":{a row of the live list},"attempt":{...}.
  * False: it is not open here. hub_room_p: what the hub calls it when it is gateway-managed (another
  * prefill's number for it finds it too), else 0. */

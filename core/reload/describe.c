@@ -158,6 +158,51 @@ void bt_reload_describe(const bt_reload_t *reload, bt_text_t *out)
     bt_text_puts(out, "]}\n");
 }
 
+/* ---- GET /policies/<name> ---- */
+
+static const bt_policy_source_t *find_serving(const bt_reload_t *reload, const char *name)
+{
+    for (unsigned i = 0; i < reload->now.pool_count; i++)
+        for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
+            const bt_reload_part_t *part = &reload->now.pools[i].parts[s];
+            if (part->selection != NULL && (strcmp(part->selection->source->name, name) == 0 ||
+                                            strcmp(part->asked, name) == 0))
+                return part->selection->source;
+        }
+    return NULL;
+}
+
+static const bt_policy_source_t *find_put(const bt_reload_t *reload, const char *name)
+{
+    for (const bt_list_t *it = reload->texts.next; it != &reload->texts; it = it->next) {
+        const bt_policy_source_t *source = bt_container_of(it, bt_reload_put_t, link)->source;
+        if (strcmp(source->name, name) == 0)
+            return source;
+    }
+    return NULL;
+}
+
+bool bt_reload_put_code(const bt_reload_t *reload, bt_str_t name, bt_text_t *out)
+{
+    const bt_policy_source_t *source;
+    bt_policy_source_t *opened = NULL;
+    char z[256], err[BT_POLICY_ERROR_BYTES];
+
+    if (name.n >= sizeof z)
+        return false;
+    snprintf(z, sizeof z, "%.*s", BT_STR_ARG(name));
+    source = find_serving(reload, z);
+    if (source == NULL)
+        source = find_put(reload, z);
+    if (source == NULL && !bt_policy_is_path(z) && /* a path could be any file's */
+        bt_policy_source_open(&opened, z, reload->config.first->policy_dir, err, sizeof err) == 0)
+        source = opened;
+    if (source != NULL)
+        bt_text_put(out, (bt_str_t){source->code, source->size});
+    bt_policy_source_unref(opened);
+    return source != NULL;
+}
+
 /* ---- GET /rules ---- */
 
 void bt_reload_describe_rules(const bt_reload_t *reload, bt_text_t *out)

@@ -87,6 +87,8 @@ void bt_reload_remove(bt_reload_t *reload, bt_str_t name, bt_reload_done_cb done
 void bt_reload_cancel(bt_reload_t *reload, void *arg); /* done(arg) must not be called any more */
 void bt_reload_describe(const bt_reload_t *reload, bt_text_t *out);       /* JSON */
 void bt_reload_describe_rules(const bt_reload_t *reload, bt_text_t *out); /* JSON */
+/* The text that this name stands for: of what serves, what was put, a file of policy_dir, or a shipped one. False: none. */
+bool bt_reload_put_code(const bt_reload_t *reload, bt_str_t name, bt_text_t *out);
 /* The same text as long as the same code, parameters and rules serve, and the same texts are put. */
 void bt_reload_fingerprint(const bt_reload_t *reload, bt_text_t *out);
 

@@ -90,6 +90,7 @@ ready. In another terminal:
     -d '{"model":"demo","stream":true,"messages":[{"role":"user","content":"hello"}]}'
 
   what the answer must say:  $bin/baton-sim --expect --chat --prompt hello --max-tokens 64
+  look:     http://127.0.0.1:$admin_port/ui
   admin:    http://127.0.0.1:$admin_port/   metrics: http://127.0.0.1:$admin_port/metrics
   workers:  curl -s http://127.0.0.1:$admin_port/workers
   why:      curl -s 'http://127.0.0.1:$admin_port/explain?format=text', then /explain/<its id>?format=text

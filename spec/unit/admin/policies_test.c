@@ -86,7 +86,7 @@ static void test_routes(void **state)
     assert_int_equal(ask(&rig, "PUT", "/policies/mine", NULL), 400);
     assert_int_equal(rig.state, BT_ANSWERED);
     assert_int_equal(ask(&rig, "POST", "/policies/mine", "x"), 405);
-    assert_string_equal(rig.reply.allow, "PUT, DELETE");
+    assert_string_equal(rig.reply.allow, "GET, HEAD, PUT, DELETE");
     close_reload(&control, rig.config.reload);
 }
 
