@@ -10,6 +10,7 @@
 #include "tools/policy.h"
 #include "tools/print.h"
 #include "tools/replay.h"
+#include "tools/top.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,6 +127,8 @@ static int help(int argc, const char *const *argv)
         return bt_tool_print(bt_key_tool_help);
     if (argc > 0 && strcmp(argv[0], "replay") == 0)
         return bt_tool_print(bt_replay_help);
+    if (argc > 0 && strcmp(argv[0], "top") == 0)
+        return bt_tool_print(bt_top_help);
     if (argc > 0 && strcmp(argv[0], "kv-bench") == 0)
         return bt_tool_print(bt_kv_bench_help);
     return bt_tool_print(bt_help_overview);
@@ -142,6 +145,7 @@ static const struct command {
     {"key", bt_key_tool},
     {"replay", bt_replay},
     {"kv-bench", bt_kv_bench},
+    {"top", bt_top},
     {"version", version},
     {"help", help},
     {"--help", help},

@@ -17,6 +17,7 @@
 #include "admin/rooms.h"
 #include "admin/routes.h"
 #include "admin/session.h"
+#include "admin/ui_state.h"
 #include "admin/ui_stream.h"
 #include "api/client.h"
 #include "base/err.h"
@@ -106,6 +107,8 @@ static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
         bt_explain_answer(&reply, w->id, w->as_text, facts, count);
     } else if (w->state == BT_WANTS_ROOM) {
         bt_admin_room_answer(config, w->number, facts, count, &reply);
+    } else if (w->state == BT_WANTS_UI_STATE) {
+        bt_ui_write_all(config, facts, count, &reply.body);
     } else {
         bt_live_requests(&reply.body, facts, count);
     }
@@ -129,6 +132,8 @@ static int gather(wait_t *w)
 
     if (w->state == BT_WANTS_REQUESTS)
         ask.what = BT_GATHER_REQUESTS;
+    else if (w->state == BT_WANTS_UI_STATE)
+        ask = bt_ui_ask(w->admin->config.shared);
     else if (w->state == BT_WANTS_RECORD)
         ask.what = w->id.n > 0 ? BT_GATHER_RECORD : BT_GATHER_RECENT;
     else if (w->state == BT_WANTS_ROOM)

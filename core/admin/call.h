@@ -54,6 +54,7 @@ enum bt_answer_state {
     BT_WANTS_RECORD,
     BT_WANTS_ROOM,
     BT_WANTS_EVENTS, /* ui_stream.h */
+    BT_WANTS_UI_STATE,
     BT_WANTS_POLICY_PUT,
     BT_WANTS_POLICY_DELETE,
     BT_WANTS_FLEET_PUT, /* name, body = the policy's text; all from here on are rollout.h's */

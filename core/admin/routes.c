@@ -150,6 +150,8 @@ static const struct route {
      "the dashboard, for a browser; it asks for the admin key"},
     {BT_GET, "/ui/events", bt_ui_check_events, BT_WANTS_EVENTS, false, false,
      "what it follows: once a second sums, workers and live requests, as server-sent events"},
+    {BT_GET, "/ui/state", NULL, BT_WANTS_UI_STATE, false, false,
+     "the same once, as one object (baton top)"},
     {BT_POST, "/ui/login", bt_ui_login, BT_ANSWERED, false, false,
      "with the admin key: a cookie for an hour, which a page can send"},
     {BT_POST, "/ui/logout", bt_ui_logout, BT_ANSWERED, false, false, "takes the cookie back"},

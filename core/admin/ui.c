@@ -11,7 +11,8 @@ extern const struct bt_embedded bt_ui_files[];
 bool bt_ui_is_page(bt_str_t path)
 {
     return bt_str_eq(path, BT_STR("/ui")) ||
-           (bt_str_starts(path, BT_STR("/ui/")) && !bt_str_eq(path, BT_STR("/ui/events")));
+           (bt_str_starts(path, BT_STR("/ui/")) && !bt_str_eq(path, BT_STR("/ui/events")) &&
+            !bt_str_eq(path, BT_STR("/ui/state")));
 }
 
 static const char *type_of(const char *path)

@@ -250,3 +250,24 @@ void bt_ui_write(enum bt_ui_section section, const bt_admin_config_t *config,
     else
         put_requests(config, facts, count, out);
 }
+
+bt_gather_ask_t bt_ui_ask(const bt_dispatch_shared_t *shared)
+{
+    const unsigned loops = shared->dispatcher_count;
+
+    return (bt_gather_ask_t){.what = BT_GATHER_OLDEST,
+                             .limit = loops == 0               ? 0
+                                      : loops < BT_UI_REQUESTS ? BT_UI_REQUESTS / loops
+                                                               : 1};
+}
+
+void bt_ui_write_all(const bt_admin_config_t *config, const bt_loop_facts_t *facts, unsigned count,
+                     bt_text_t *out)
+{
+    for (unsigned i = 0; i < BT_UI_SECTIONS; i++) {
+        bt_text_printf(out, "%s\"%s\":", i > 0 ? "," : "{",
+                       bt_ui_section_name((enum bt_ui_section) i));
+        bt_ui_write((enum bt_ui_section) i, config, facts, count, out);
+    }
+    bt_text_puts(out, "}\n");
+}

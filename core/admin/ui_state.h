@@ -18,7 +18,11 @@ enum bt_ui_section { BT_UI_NOW, BT_UI_WORKER_ROWS, BT_UI_REQUEST_ROWS, BT_UI_SEC
 
 /* The name of its events. */
 const char *bt_ui_section_name(enum bt_ui_section section);
-/* facts: of BT_GATHER_OLDEST. */
+/* What the loops are asked; a loop's share of BT_UI_REQUESTS. */
+bt_gather_ask_t bt_ui_ask(const bt_dispatch_shared_t *shared);
+/* {"now":{..},"workers":{..},"requests":{..}} */
+void bt_ui_write_all(const bt_admin_config_t *config, const bt_loop_facts_t *facts, unsigned count,
+                     bt_text_t *out);
 void bt_ui_write(enum bt_ui_section section, const bt_admin_config_t *config,
                  const bt_loop_facts_t *facts, unsigned count, bt_text_t *out);
 

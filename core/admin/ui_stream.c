@@ -121,10 +121,7 @@ static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
 static void on_timer(bt_timer_t *timer)
 {
     bt_ui_stream_t *s = bt_container_of(timer, bt_ui_stream_t, timer);
-    const unsigned loops = s->config->shared->dispatcher_count;
-    const bt_gather_ask_t ask = {.what = BT_GATHER_OLDEST,
-                                 .limit = loops < BT_UI_REQUESTS ? BT_UI_REQUESTS / (loops + !loops)
-                                                                 : 1};
+    const bt_gather_ask_t ask = bt_ui_ask(s->config->shared);
 
     if (bt_gather_start(&s->gather, s->loop, s->config->shared, &ask, BT_LIVE_DEADLINE_MS, on_facts,
                         s) < 0)

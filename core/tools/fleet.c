@@ -37,6 +37,7 @@ void bt_fleet_tool_help(bt_text_t *out)
         "done it (the store is unavailable)\n"
         "  room NUMBER               whose a room is that an engine names (bootstrap_room=...), "
         "whichever gateway is asked\n"
+        "  top                       what runs, live in this terminal (baton top)\n"
         "  advice                    which role holds each pool up, and how many workers of each "
         "would balance it\n"
         "\n"
@@ -208,7 +209,8 @@ static const struct command {
     const char *word;
     int (*run)(const fleet_tool_t *t);
 } commands[] = {{"status", fleet_status},   {"policy", fleet_policy}, {"rules", fleet_rules},
-                {"workers", fleet_workers}, {"room", fleet_room},     {"advice", fleet_advice}};
+                {"workers", fleet_workers}, {"room", fleet_room},     {"advice", fleet_advice},
+                {"top", fleet_top}};
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 
 static int unknown_command(const char *word)

@@ -92,6 +92,7 @@ int fleet_rules(const fleet_tool_t *t);
 int fleet_workers(const fleet_tool_t *t);
 int fleet_room(const fleet_tool_t *t);
 int fleet_advice(const fleet_tool_t *t); /* tools/fleet_advice.c */
+int fleet_top(const fleet_tool_t *t);    /* tools/top.c */
 /* Calls each for every replica that tells its admin url; those that do not are named. 0, or the
  * exit status of GET /admin/fleet. */
 int fleet_each_replica(const fleet_tool_t *t,
