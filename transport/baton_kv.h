@@ -27,10 +27,14 @@
  * when they may be used again: 1 = now (the handle is gone), 0 = ask again. (After Success, too, where a gateway has replaced the sender: the first one must be quiet.) It never stays 0 for longer than release_ms after the end of the room or
  * the death of the peer's process, whichever proves that nobody touches them.
  *
- * Who may connect. An agent tells its regions and layouts only to a peer that it may have rooms with. With a token: to one that has said the same token, from
+ * Who may connect. An agent tells its regions and layouts only to a peer that it may have rooms with. With a token: to one that has proved the same token, from
  * wherever. Without one: to agents on its own host, whose address is loopback or the one that this end of the connection has (what a proxy on this host forwards counts
  * as this host's); all others are refused by name. allow_remote opens an agent without a token to whoever reaches its port: he reads those tables, and as the other
- * side of a room its pages. Both rules hold for those that it dials, too. The token goes over the network as it is, as pages do: it keeps strangers out, not listeners.
+ * side of a room its pages. Both rules hold for those that it dials, too. The token is not said: both prove that they have it, over nonces
+ * (HMAC-SHA256; transport/wire/auth.h), and what they say on the control connection is sealed from then on; data connections are let in by a secret of that
+ * session. Nothing is encrypted: pages, and what is said about them, can be read on their way, and pages changed. What was recorded lets a token be guessed at, so
+ * take a long random one (openssl rand -hex 32). Several, one a line: the first is proved to whom the agent dials, any is taken from whoever dials it; so one is changed by
+ * "old, new" on all, then "new, old", then "new".
  *
  * Errors: 0 or a negative code; bt_kv_error_text names it. A bad argument changes nothing.
  */
@@ -80,7 +84,7 @@ typedef struct bt_kv_config {
     uint32_t
         backends; /* bits of bt_kv_kind that may be used; default all but fake. The best common one is taken a peer */
     const char *
-        token; /* shared secret of agents that may talk to each other; NULL or "" = none, and then agents of this host only */
+        token; /* shared secret of agents that may talk to each other, or several, one a line, of 1,024 bytes in all; NULL or "" = none, and then agents of this host only */
     uint32_t heartbeat_ms; /* default 1,000: sent on every quiet control connection */
     uint32_t dead_ms;      /* default 5,000 without a sign of life: all rooms with that peer fail */
     uint32_t bootstrap_ms; /* default 300,000: Bootstrapping and WaitingForInput together */
@@ -253,7 +257,7 @@ typedef struct bt_kv_gateway {
     uint32_t rank,
         ranks; /* tensor-parallel rank, and how many agents the worker has; 0 ranks = 1 */
     const char *
-        token; /* the gateway's --transfer-token; NULL = none. Texts: at most 240 bytes; ranks: 64 */
+        token; /* the gateway's --transfer-token, of which the first line is proved; NULL = none. Texts: at most 240 bytes, tokens 1,024; ranks: 64 */
     bt_kv_heads_t heads; /* BT_E_INVAL where its total and `ranks` don't divide one another */
 } bt_kv_gateway_t;
 

@@ -447,7 +447,7 @@ void bt_config_describe(const bt_config_t *c, bt_text_t *out)
                    c->admin_metrics_only ? " (only /metrics: no --admin-api-key)" : "", c->loops);
     if (bt_config_has_transfer(c))
         bt_text_printf(out, "transfer agents %s:%u%s\n", c->transfer_host, c->transfer_port,
-                       c->transfer_token != NULL ? ", with a token" : "");
+                       c->transfer_tokens != NULL ? ", with a token" : "");
     if (bt_config_has_registry(c))
         bt_text_printf(out, "SGLang's registry %s:%u, %s%s\n", c->registry_host, c->registry_port,
                        c->registry_token != NULL ? "with a token"

@@ -77,7 +77,8 @@ typedef struct bt_config {
         *metaserver_advertise; /* HOST[:PORT] as decode workers reach it; NULL = where it listens */
     char *metaserver_allow[BT_CONFIG_METASERVER_ALLOW_MAX + 1];
     unsigned metaserver_allow_count;
-    char *transfer_token, *registry_token;
+    char *transfer_token, *transfer_token_file, *registry_token;
+    char *transfer_tokens; /* derived: one or several, one a line; NULL = none */
     char *registry_allow[BT_CONFIG_REGISTRY_ALLOW_MAX + 1];
     unsigned registry_allow_count;
     char *registration_host;

@@ -104,6 +104,12 @@ int bt_config_check_tls(const bt_config_t *c, char *err, size_t err_size);
 int bt_config_check_tls_files(const bt_config_t *c, char *err, size_t err_size);
 void bt_config_describe_tls(const bt_config_t *c, bt_text_t *out);
 
+/* ---- transfer.c ---- */
+
+/* Reads the file of tokens. */
+int bt_config_finish_transfer(bt_config_t *c, char *err, size_t err_size);
+int bt_config_check_transfer(const bt_config_t *c, char *err, size_t err_size);
+
 /* ---- identity.c ---- */
 
 /* Reads the file of keys and the file of an issuer's keys. */

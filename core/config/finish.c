@@ -392,19 +392,6 @@ static int check_listeners(const bt_config_t *c, char *err, size_t err_size)
     return 0;
 }
 
-/* Whoever may speak to agents makes engines write their memory where he wants. */
-static int check_transfer(const bt_config_t *c, char *err, size_t err_size)
-{
-    if (!bt_config_has_transfer(c) || c->transfer_token != NULL ||
-        bt_host_is_loopback(c->transfer_host))
-        return 0;
-    return bt_err_refuse(
-        err, err_size,
-        "--transfer-host: %.120s is beyond loopback, where everybody could pass for an "
-        "engine's agent; give --transfer-token TOKEN to both",
-        c->transfer_host);
-}
-
 int bt_config_check_networks(const char *flag, char *const *all, unsigned count, char *err,
                              size_t err_size)
 {
@@ -738,7 +725,7 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
 {
     static int (*const checks[])(const bt_config_t *, char *, size_t) = {
         check_listeners,
-        check_transfer,
+        bt_config_check_transfer,
         check_client_worker_api,
         check_registry,
         check_registration,
@@ -765,6 +752,8 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
         rc = bt_config_finish_dns(c, err, err_size);
     if (rc == 0)
         rc = bt_config_finish_peers(c);
+    if (rc == 0)
+        rc = bt_config_finish_transfer(c, err, err_size);
     for (size_t i = 0; i < sizeof checks / sizeof checks[0] && rc == 0; i++)
         rc = checks[i](c, err, err_size);
     if (rc == 0)

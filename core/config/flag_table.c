@@ -447,8 +447,12 @@ const bt_flag_t bt_flags[] = {
      SETTING(BOOL(AT(dispatch.client_worker_api))),
      "/workers, /add_worker, /remove_worker and /list_workers on a loopback client port without a "
      "key (off)"},
-    {"transfer-token", "TOKEN", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(transfer_token))),
-     "asked of transfer agents; needed to listen for them beyond loopback"},
+    {"transfer-token", "TOKEN", BT_GROUP_SECURITY, true, SETTING(TEXT(AT(transfer_token))),
+     "transfer agents and this gateway prove to each other that they have it, and seal what they "
+     "say; needed to listen for them beyond loopback"},
+    {"transfer-token-file", "FILE", BT_GROUP_SECURITY, true, SETTING(PATH(AT(transfer_token_file))),
+     "the same from a file, read again by SIGHUP: a token a line, each is taken, so that it can be "
+     "changed without a gap"},
     {"registry-token", "TOKEN", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(registry_token))),
      "asked of whoever uses the registry, as Authorization: Bearer TOKEN (SGLang's own ranks send "
      "none); without it this host and the workers' hosts are served"},

@@ -159,6 +159,7 @@ void bt_config_fini(bt_config_t *c)
     bt_key_table_unref(c->client_keys);
     bt_jwks_unref(c->jwks);
     free(c->redis_password);
+    free(c->transfer_tokens);
     free(c->file);
     bt_text_fini(&c->warnings);
     *c = (bt_config_t){0};

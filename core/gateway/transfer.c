@@ -19,7 +19,8 @@ static void on_gone(void *user, bt_worker_t *worker, const char *why)
 static int open_hub(bt_gateway_t *g, char *err, size_t err_size)
 {
     const bt_config_t *c = g->config;
-    const bt_transfer_config_t config = {.token = c->transfer_token, .on_gone = on_gone, .user = g};
+    const bt_transfer_config_t config = {
+        .token = c->transfer_tokens, .on_gone = on_gone, .user = g};
     g->transfer_fd = bt_config_bind("transfer-port", c->transfer_host, c->transfer_port, false,
                                     &g->transfer_port, err, err_size);
     if (g->transfer_fd < 0)
@@ -138,6 +139,17 @@ void bt_gateway_transfer_publish(bt_gateway_t *g, bt_workers_t *workers)
         bt_registration_set_workers(g->registration, workers);
 }
 
+void bt_gateway_transfer_set_token(bt_gateway_t *g, const char *tokens)
+{
+    const bool is_open = tokens == NULL && !bt_host_is_loopback(g->config->transfer_host);
+
+    if (g->transfer == NULL || is_open) /* its listener is what it was at the start */
+        return;
+    int rc = bt_transfer_set_token(g->transfer, tokens);
+    if (rc < 0)
+        bt_log_error("gateway", "transfer agents' tokens stay as they were: %s", bt_err_text(rc));
+}
+
 static void log_registry(const bt_gateway_t *g)
 {
     const bt_config_t *c = g->config;
@@ -155,10 +167,10 @@ void bt_gateway_transfer_log(const bt_gateway_t *g)
 {
     const bt_config_t *c = g->config;
     if (g->transfer != NULL)
-        bt_log_info("gateway", "transfer agents on %s:%u, open to %s", c->transfer_host,
-                    g->transfer_port,
-                    c->transfer_token != NULL ? "agents that have the token"
-                                              : "every process of this host (no --transfer-token)");
+        bt_log_info(
+            "gateway", "transfer agents on %s:%u, open to %s", c->transfer_host, g->transfer_port,
+            c->transfer_tokens != NULL ? "agents that have the token"
+                                       : "every process of this host (no --transfer-token)");
     if (bt_config_has_registry(c))
         log_registry(g);
     if (bt_config_has_metaserver(c))

@@ -15,6 +15,8 @@
 int bt_gateway_transfer_open(bt_gateway_t *g, char *err, size_t err_size);
 int bt_gateway_transfer_start(bt_gateway_t *g);
 void bt_gateway_transfer_publish(bt_gateway_t *g, bt_workers_t *workers);
+/* SIGHUP's; borrowed. */
+void bt_gateway_transfer_set_token(bt_gateway_t *g, const char *tokens);
 void bt_gateway_transfer_log(const bt_gateway_t *g);
 /* done (may be NULL) gets the gateway when all is closed, maybe at once. Once more: at once. */
 void bt_gateway_transfer_close(bt_gateway_t *g, void (*done)(void *gateway));

@@ -32,20 +32,29 @@ static void break_later(bt_transfer_agent_t *agent, const char *why)
     bt_timer_start(&agent->timer, 0);
 }
 
+static void send_bytes(bt_transfer_agent_t *agent, const uint8_t *bytes, size_t n)
+{
+    agent->said_ms = bt_clock_ms();
+    if (bt_stream_write_copy(&agent->stream, (const char *) bytes, n) < 0)
+        break_later(agent, "out of memory");
+    else if (bt_stream_pending(&agent->stream) > UNREAD_MAX)
+        break_later(agent, "it does not read what it is told");
+}
+
 void bt_transfer_agent_send(bt_transfer_agent_t *agent, const bt_kv_control_t *message)
 {
     bt_transfer_t *t = agent->t;
 
     if (agent->is_over || agent->broken != NULL)
         return;
-    ptrdiff_t n = bt_kv_control_encode(message, t->scratch, sizeof(t->scratch));
+    ptrdiff_t n = bt_kv_control_encode(message, t->scratch, sizeof(t->scratch) - BT_KV_SEAL_BYTES);
     if (BT_SOFT(n < 0))
         return;
-    agent->said_ms = bt_clock_ms();
-    if (bt_stream_write_copy(&agent->stream, (const char *) t->scratch, (size_t) n) < 0)
-        break_later(agent, "out of memory");
-    else if (bt_stream_pending(&agent->stream) > UNREAD_MAX)
-        break_later(agent, "it does not read what it is told");
+    if (agent->auth.out.is_on) {
+        bt_kv_seal_put(&agent->auth.out, t->scratch, (size_t) n, t->scratch + n);
+        n += BT_KV_SEAL_BYTES;
+    }
+    send_bytes(agent, t->scratch, (size_t) n);
 }
 
 static void send_welcome(bt_transfer_agent_t *agent)
@@ -216,7 +225,9 @@ static void on_timer(bt_timer_t *timer)
     if (agent->broken != NULL) {
         bt_transfer_agent_lose(agent, agent->broken);
     } else if (!agent->is_registered) {
-        bt_transfer_agent_lose(agent, "no hello within 5 s");
+        bt_transfer_agent_lose(agent, bt_kv_auth_is_open(&agent->auth)
+                                          ? "no proof of the token within 5 s"
+                                          : "no hello within 5 s");
     } else if (bt_transfer_agent_is_silent(agent, config->dead_ms)) {
         snprintf(why, sizeof(why), "no sign of life for %u ms", config->dead_ms);
         bt_transfer_agent_lose(agent, why);
@@ -257,8 +268,14 @@ static void on_hello(bt_transfer_agent_t *agent, const bt_kv_control_hello_t *he
 static const char *handle(bt_transfer_agent_t *agent, bt_kv_control_t *m)
 {
     const char *why = NULL;
-    int rc = bt_kv_control_decode(m, &why);
 
+    if (!agent->is_registered && m->type == BT_KV_AUTH_GREET) {
+        bt_transfer_agent_refuse(agent, RETRY_MS,
+                                 "it has a token, and this gateway has none: give both the same "
+                                 "--transfer-token");
+        return NULL;
+    }
+    int rc = bt_kv_control_decode(m, &why);
     if (rc < 0)
         return why;
     if (!agent->is_registered) {
@@ -280,22 +297,56 @@ static const char *handle(bt_transfer_agent_t *agent, bt_kv_control_t *m)
     return NULL;
 }
 
+/* Bytes used, 0 for more; what is wrong is told, for its operator, and is the agent's end. */
+static ptrdiff_t take_auth(bt_transfer_agent_t *agent, const uint8_t *p, size_t n)
+{
+    uint8_t out[BT_KV_AUTH_OUT];
+    size_t out_n;
+    const char *what = NULL;
+    char why[BT_TRANSFER_REASON];
+    ptrdiff_t used =
+        bt_kv_auth_take(&agent->auth, agent->t->config.token, p, n, out, &out_n, &what);
+
+    if (used < 0) {
+        snprintf(why, sizeof(why), "it has %s, the gateway's --transfer-token", what);
+        bt_transfer_agent_refuse(agent, RETRY_MS, why);
+    } else if (out_n > 0) {
+        send_bytes(agent, out, out_n);
+    }
+    return used;
+}
+
+/* The same of a message, from the token's proof on with its seal. */
+static ptrdiff_t take_message(bt_transfer_agent_t *agent, const uint8_t *p, size_t n)
+{
+    size_t seal = agent->auth.is_done ? BT_KV_SEAL_BYTES : 0;
+    bt_kv_control_t m;
+    ptrdiff_t size = bt_kv_control_next(p, n, &m);
+    const char *why;
+
+    if (size == 0 || (size > 0 && n - (size_t) size < seal))
+        return 0;
+    if (size < 0)
+        why = "it sent bytes that are no message";
+    else if (seal > 0 && !bt_kv_seal_is_good(&agent->auth.in, p, (size_t) size))
+        why = "a message that somebody else has made or changed";
+    else
+        why = handle(agent, &m);
+    if (why != NULL)
+        bt_transfer_agent_lose(agent, why);
+    return size + (ptrdiff_t) seal;
+}
+
 /* Bytes of whole messages at p; the rest is the beginning of one. */
 static size_t take_messages(bt_transfer_agent_t *agent, const uint8_t *p, size_t n)
 {
     size_t at = 0;
+    ptrdiff_t used = 1;
 
-    while (!agent->is_over && agent->broken == NULL) {
-        bt_kv_control_t m;
-        ptrdiff_t size = bt_kv_control_next(p + at, n - at, &m);
-        if (size == 0)
-            break;
-        const char *why = size < 0 ? "it sent bytes that are no message" : handle(agent, &m);
-        if (why != NULL) {
-            bt_transfer_agent_lose(agent, why);
-            break;
-        }
-        at += (size_t) size;
+    while (used > 0 && !agent->is_over && agent->broken == NULL) {
+        used = bt_kv_auth_is_open(&agent->auth) ? take_auth(agent, p + at, n - at)
+                                                : take_message(agent, p + at, n - at);
+        at += used > 0 ? (size_t) used : 0;
     }
     return at;
 }
@@ -367,6 +418,8 @@ void bt_transfer_agent_accept(bt_transfer_t *t, int fd)
     agent->t = t;
     atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
     t->connection_count++;
+    if (t->config.token != NULL)
+        (void) bt_kv_auth_init(&agent->auth, BT_KV_AUTH_GATEWAY, false, NULL);
     bt_list_init(&agent->link);
     bt_list_init(&agent->participants);
     bt_list_push(&t->agents, &agent->link);

@@ -53,8 +53,6 @@ static void read_text(char *out, size_t size, bt_str_t s)
 
 const char *bt_transfer_hello_read(bt_transfer_agent_t *agent, const bt_kv_control_hello_t *hello)
 {
-    const char *token = agent->t->config.token;
-
     read_text(agent->name, sizeof(agent->name), hello->name);
     read_text(agent->worker, sizeof(agent->worker), hello->worker);
     agent->rank = hello->rank;
@@ -66,8 +64,10 @@ const char *bt_transfer_hello_read(bt_transfer_agent_t *agent, const bt_kv_contr
     if (hello->version != BT_KV_CONTROL_VERSION)
         return "it speaks another version of this protocol: give gateway and agents the same "
                "release";
-    if (token != NULL && !bt_str_is_secret(bt_str(token), hello->token))
-        return "its token is another one: give it the gateway's --transfer-token";
+    /* It came when none was asked for yet. */
+    if (agent->t->config.token != NULL && !agent->auth.is_done)
+        return "it has no proof of the token: give both sides the same one, the gateway's "
+               "--transfer-token";
     if (agent->worker[0] == '\0')
         return "it names no worker: give it the worker's URL or name";
     if (hello->ranks == 0 || hello->ranks > BT_TRANSFER_RANKS || hello->rank >= hello->ranks)

@@ -208,6 +208,17 @@ int bt_transfer_listen(bt_transfer_t *t, int fd)
     return bt_listener_start(&t->listener, t->loop, fd, NULL, on_accept, t);
 }
 
+int bt_transfer_set_token(bt_transfer_t *t, const char *tokens)
+{
+    char *own = tokens != NULL ? bt_str_dup(bt_str(tokens)) : NULL;
+
+    if (tokens != NULL && own == NULL)
+        return BT_E_NOMEM;
+    free(t->token);
+    t->config.token = t->token = own;
+    return 0;
+}
+
 void bt_transfer_set_workers(bt_transfer_t *t, bt_workers_t *workers)
 {
     bt_workers_t *old = t->workers;

@@ -21,7 +21,7 @@
 typedef struct bt_transfer bt_transfer_t;
 
 typedef struct bt_transfer_config { /* zero means the default */
-    const char *token; /* asked of agents; NULL = none. Compared in constant time, never logged */
+    const char *token; /* proved by agents, and to them; as bt_transfer_set_token. Never logged */
     uint32_t heartbeat_ms; /* 1,000 */
     uint32_t dead_ms;    /* 5,000 without a sign of life: the agent is lost, and so are its rooms */
     uint32_t max_agents; /* 16,384 */
@@ -34,6 +34,8 @@ typedef struct bt_transfer_config { /* zero means the default */
 int bt_transfer_new(bt_transfer_t **transfer_p, bt_loop_t *control,
                     const bt_transfer_config_t *config);
 int bt_transfer_listen(bt_transfer_t *t, int fd); /* takes a listening socket */
+/* One or several, one a line; NULL: none is asked for. Of agents that come from now on; those that are here stay. BT_E_NOMEM: nothing has changed. */
+int bt_transfer_set_token(bt_transfer_t *t, const char *tokens);
 void bt_transfer_set_workers(bt_transfer_t *t, bt_workers_t *workers);
 /* Hangs up on all agents and frees, then done runs. Mail that is still under way is dropped. */
 void bt_transfer_free(bt_transfer_t *t, void (*done)(void *user), void *user);

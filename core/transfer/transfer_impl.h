@@ -15,6 +15,7 @@
 #include "loop/listener.h"
 #include "loop/stream.h"
 #include "transfer/transfer.h"
+#include "transport/wire/auth.h"
 #include "transport/wire/control.h"
 
 #define BT_TRANSFER_REASON 240
@@ -39,6 +40,7 @@ struct bt_transfer_agent {
     bt_list_t participants; /* in rooms that have not ended */
     unsigned participant_count;
     bt_transfer_rank_group_t *group; /* NULL: its worker is not known (yet) */
+    bt_kv_auth_t auth;               /* with a token: before HELLO, and what seals messages then */
     bool is_registered;              /* HELLO was good */
     bool is_over;                    /* lost or refused: nothing is read or said any more */
     char peer[64];                   /* address it connects from */
@@ -203,7 +205,7 @@ bt_transfer_room_t *bt_transfer_room_find(const bt_transfer_t *t, uint64_t name)
 struct bt_transfer {
     bt_loop_t *loop;
     bt_transfer_config_t config; /* token is our own copy */
-    char *token;
+    char *token;                 /* one or several, one a line */
     bt_listener_t *listener;
     bt_workers_t *workers; /* a reference; NULL before the first */
     uint64_t incarnation;

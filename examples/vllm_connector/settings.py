@@ -11,7 +11,7 @@ from .baton_kv import BACKENDS
 AGENT_KEYS = {"port": int, "heartbeat_ms": int, "dead_ms": int, "bootstrap_ms": int, "stall_ms": int, "release_ms": int,
               "max_rooms": int, "lane_depth": int, "tcp_streams": int, "spin_us": int, "crc": bool, "allow_remote": bool,
               "rdma_devices": str, "gid_index": int}
-OWN_KEYS = {"library": str, "host": str, "token": str, "gateway": (str, list), "gateway_token": str, "worker": str,
+OWN_KEYS = {"library": str, "host": str, "token": str, "gateway": (str, list), "gateway_token": str, "token_file": str, "worker": str,
             "backends": list, "layerwise": bool, "allow_sources": bool, "idle_wait_ms": int}
 
 
@@ -34,7 +34,8 @@ def read_settings(extra):
     gateways = extra.get("gateway") or []
     settings = Settings(library=extra.get("library"), backends=extra.get("backends") or [], worker=extra.get("worker"),
                         gateways=[address(one, "gateway") for one in ([gateways] if isinstance(gateways, str) else gateways)],
-                        gateway_token=extra.get("gateway_token") or os.environ.get("BATON_TRANSFER_TOKEN"),
+                        gateway_token=extra.get("gateway_token") or os.environ.get("BATON_TRANSFER_TOKEN")
+                        or tokens_of(extra.get("token_file")),
                         layerwise=extra.get("layerwise", False), allow_sources=extra.get("allow_sources", False),
                         idle_wait_ms=extra.get("idle_wait_ms", 1))
     unknown = set(settings.backends) - set(BACKENDS)
@@ -49,6 +50,20 @@ def read_settings(extra):
     if token:
         settings.agent["token"] = token
     return settings
+
+
+def tokens_of(path):
+    """One or several, a line each, as the gateway's --transfer-token-file: the first is proved, any is taken."""
+    if not path:
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file if line.strip()]
+    except (OSError, UnicodeDecodeError) as why:
+        raise ValueError(f"BatonConnector: \"token_file\": {path}: {why}") from None
+    if not lines:
+        raise ValueError(f"BatonConnector: \"token_file\": {path} has no token: one a line, as openssl rand -hex 32 makes them")
+    return "\n".join(lines)
 
 
 def check_kinds(extra):

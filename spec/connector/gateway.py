@@ -2,11 +2,14 @@
 
 Bytes are written from the header, not with the library's own encoder, so that a change of the wire is seen here.
 """
+import hmac
+import os
 import socket
 import struct
 import threading
 
 HELLO, ROOM, PING, WELCOME, REFUSE, OPEN, SOURCE, ABORT = 64, 65, 72, 80, 81, 82, 83, 84
+GREET, CHALLENGE, PROOF, ANSWER = 112, 113, 114, 115
 SENDER, RECEIVER = 1, 2
 MAGIC = 0x474B5442
 
@@ -38,10 +41,63 @@ class Agent:
         assert (magic, version) == (MAGIC, 1), (magic, version)
         self.name, self.worker, self.host = hello.text(), hello.text(), hello.text()
         self.port, = hello.take("H")
-        self.token = hello.text()
 
     def say(self, kind, payload):
-        self.connection.sendall(struct.pack("<IBBH", len(payload), kind, 0, 0) + payload)
+        self.connection.say(kind, payload)
+
+
+class Connection:
+    """What a connection says and hears; with a token it is proved first, and each message has a seal behind it (transport/wire/auth.h)."""
+
+    def __init__(self, connection, token):
+        self.connection, self.token, self.keys = connection, token, None
+        self.counts = {"a": 0, "d": 0}
+        self.close = connection.close
+
+    def seal(self, label, message):
+        self.counts[label] += 1
+        return hmac.digest(self.keys[label], struct.pack("<Q", self.counts[label] - 1) + message, "sha256")[:16]
+
+    def say(self, kind, payload):
+        message = struct.pack("<IBBH", len(payload), kind, 0, 0) + payload
+        self.connection.sendall(message + (self.seal("a", message) if self.keys else b""))
+
+    def hear(self):
+        head = self.exactly(8)
+        size, kind, _, _ = struct.unpack("<IBBH", head)
+        payload = self.exactly(size)
+        if self.keys:
+            assert self.exactly(16) == self.seal("d", head + payload)
+        return kind, payload
+
+    def exactly(self, size):
+        data = b""
+        while len(data) < size:
+            more = self.connection.recv(size - len(data))
+            if not more:
+                raise EOFError
+            data += more
+        return data
+
+    def prove(self):
+        """False: refused."""
+        if not self.token:
+            return True
+        kind, greeting = self.hear()
+        assert (kind, greeting[:6]) == (GREET, b"BTKA\1G"), (kind, greeting)
+        nonces = greeting[6:], os.urandom(32)
+
+        def derive(label):
+            said = b"baton-kv auth 1" + label.encode() + b"G" + b"".join(nonces)
+            return hmac.digest(self.token.encode(), said, "sha256")
+        self.say(CHALLENGE, nonces[1])
+        kind, proof = self.hear()
+        if (kind, proof) != (PROOF, derive("D")):
+            self.say(REFUSE, struct.pack("<I", 60000) + text("the token is another one"))
+            return False
+        self.say(ANSWER, derive("A"))
+        self.keys = {label: derive(label) for label in "da"}
+        return True
 
 
 class Gateway:
@@ -69,12 +125,12 @@ class Gateway:
     def serve(self, connection):
         try:
             with connection:
+                connection = Connection(connection, self.token)
+                if not connection.prove():
+                    return
                 kind, hello = self.message(connection)
                 assert kind == HELLO, kind
                 agent = Agent(connection, hello)
-                if agent.token != self.token:
-                    agent.say(REFUSE, struct.pack("<I", 60000) + text("the token is another one"))
-                    return
                 agent.say(WELCOME, struct.pack("<IIIQ", 1, 1000, 60000, 77))
                 self.agents[agent.worker, agent.rank] = agent
                 while True:
@@ -85,17 +141,8 @@ class Gateway:
             pass
 
     def message(self, connection):
-        size, kind, _, _ = struct.unpack("<IBBH", self.exactly(connection, 8))
-        return kind, Reader(self.exactly(connection, size))
-
-    def exactly(self, connection, size):
-        data = b""
-        while len(data) < size:
-            more = connection.recv(size - len(data))
-            if not more:
-                raise EOFError
-            data += more
-        return data
+        kind, payload = connection.hear()
+        return kind, Reader(payload)
 
     def note(self, payload):
         room, side, state, is_orphan = payload.take("QBBB")

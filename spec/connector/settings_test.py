@@ -1,5 +1,6 @@
 """kv_connector_extra_config: what is taken, what is refused and how."""
 import os
+import tempfile
 import unittest
 from unittest import mock
 
@@ -37,6 +38,14 @@ class ReadSettings(unittest.TestCase):
         """Beyond one host agents need one, and where the gateway has one every engine knows it."""
         self.assertEqual(read_settings({"gateway_token": "g"}).agent["token"], "g")
         self.assertEqual(read_settings({"gateway_token": "g", "token": "s"}).agent["token"], "s")
+        with tempfile.NamedTemporaryFile("w", suffix="token") as file:
+            file.write(" new\n\nold\n")
+            file.flush()
+            self.assertEqual(read_settings({"token_file": file.name}).agent["token"], "new\nold")
+            self.assertEqual(read_settings({"token_file": file.name}).gateway_token, "new\nold")
+        for path in ("no/such/file", os.devnull):
+            with self.assertRaisesRegex(ValueError, path):
+                read_settings({"token_file": path})
         os.environ["BATON_TRANSFER_TOKEN"] = "e"
         self.assertEqual(read_settings({}).agent["token"], "e")
 

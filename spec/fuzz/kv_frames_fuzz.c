@@ -1,6 +1,7 @@
 /* kv_frames_fuzz.c - any bytes as control frames and notes, and as what a hostile peer does to an agent.
  *
- * The first byte chooses. Frames: what decodes is written again and decodes to the same. Notes likewise. Peer: kv_peer_script.h.
+ * The first byte chooses. Frames: what decodes is written again and decodes to the same. Notes likewise. Auth: nobody is believed without the token.
+ * Peer: kv_peer_script.h.
  */
 #include "base/err.h"
 #include "base/log.h"
@@ -129,6 +130,24 @@ static void notes(const uint8_t *p, size_t n)
     CHECK(bt_kv_note_encode(&note, twice) == size && memcmp(once, twice, size) == 0);
 }
 
+static void auth(const uint8_t *p, size_t n, bool is_dialler)
+{
+    bt_kv_auth_t a;
+    uint8_t out[BT_KV_AUTH_OUT];
+    size_t out_n = bt_kv_auth_init(&a, BT_KV_AUTH_PEERS, is_dialler, out);
+    const char *why = NULL;
+    ptrdiff_t used = 1;
+
+    CHECK((out_n > 0) == is_dialler);
+    while (used > 0 && bt_kv_auth_is_open(&a)) {
+        used = bt_kv_auth_take(&a, "sesame\nother", p, n, out, &out_n, &why);
+        CHECK(used <= (ptrdiff_t) n && out_n <= sizeof(out) && (used >= 0 || why != NULL));
+        p += used > 0 ? used : 0;
+        n -= used > 0 ? (size_t) used : 0;
+    }
+    CHECK(!a.is_done && !a.in.is_on && !a.out.is_on);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     bt_log_level_now = BT_LOG_ERROR;
@@ -139,7 +158,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         frames(data + 1, size - 1);
         break;
     case 1:
-        notes(data + 1, size - 1);
+        if ((data[0] & 4) == 0)
+            notes(data + 1, size - 1);
+        else
+            auth(data + 1, size - 1, (data[0] & 8) != 0);
         break;
     default:
         kv_peer_script(data + 1, size - 1);

@@ -126,7 +126,8 @@ describe("an intruder", function()
       who:say_agent(token)
       local types, last = who:hear_all()
       assert.equal(tostring(kv_peer.CLOSE), types)
-      has(kv_peer.reason(last), "has another token: give both agents the same one")
+      has(kv_peer.reason(last), token == "" and "has no proof of the token: give both sides the same one"
+        or "has another token: give both sides the same one")
       who:close()
     end
     local who = kv_peer.dial(port)
@@ -135,10 +136,70 @@ describe("an intruder", function()
       assert.equal(type, assert(who:hear()).type)
     end
     who:close()
+    -- What an agent that has it has said, said again, proves nothing; nor does the gateway's own challenge, given back.
+    local _, said = kv_peer.dial(f.transfer_port):prove(TOKEN, "G")
+    local again = kv_peer.dial(f.transfer_port):prove(TOKEN, "G", said)
+    assert.equal(kv_peer.REFUSE, again.type)
+    -- Nor can somebody go on who has only passed the proof on.
+    local relay = kv_peer.dial(f.transfer_port)
+    assert.equal(115, relay:prove(TOKEN, "G").type)
+    relay.out = nil
+    relay:say_gateway({ worker = "p0" })
+    relay:say_gateway({ worker = "p0" })
+    assert.is_nil(relay:hear())
+    -- Who says nothing, or a byte now and then, is hung up on after five seconds, and answers nobody's hello.
+    local slow = kv_peer.dial(f.transfer_port)
+    slow:send("\38")
+    assert.is_nil(slow:hear())
     assert_serves_on(clients)
     for _, process in ipairs({ f.gateway, f.sims.p0.process, f.sims.d0.process }) do
       assert.is_nil(process:stderr():find("sesame", 1, true), "a log tells a token")
     end
+    f:stop()
+  end)
+
+  it("is who has the old token, once it has been changed", function()
+    local old, new = "sesame-of-yesterday", "sesame-of-tomorrow"
+    local file = proc.write("tokens", old .. "\n")
+    f = gateway_managed.start({ p0 = "ttft=1,kv_token=" .. old, d0 = "itl=1,kv_token=" .. old },
+      { flags = { "--transfer-token-file", file }, token = old })
+    local reloads = 0
+    local function write(text)
+      local out = assert(io.open(file, "w"))
+      out:write(text)
+      out:close()
+      f.gateway:kill(proc.SIGHUP)
+    end
+    local function change(text)
+      write(text)
+      reloads = reloads + 1
+      eventually(function()
+        local _, count = f.gateway:stderr():gsub("reloaded: epoch", "")
+        return count == reloads, f.gateway:stderr()
+      end, 10, "the new tokens count")
+    end
+    local function may(token)
+      local retry_ms, answer = try(f, "127.0.0.1", { worker = "nobody", token = token })
+      if retry_ms then
+        has(answer, "it has another token")
+        return false
+      end
+      answer:close()
+      return true
+    end
+    local function assert_takes(is_old, is_new)
+      assert.same({ is_old, is_new }, { may(old), may(new) })
+      faults.assert_serves(f)
+    end
+    assert_takes(true, false)
+    change(old .. "\n" .. new .. "\n")
+    assert_takes(true, true)
+    write("short\n")
+    f.gateway:says("expected a token a line")
+    assert_takes(true, true)
+    change(new .. "\n")
+    assert_takes(false, true) -- agents that are there stay
+    f:wait_idle()
     f:stop()
   end)
 

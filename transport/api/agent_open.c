@@ -210,6 +210,11 @@ int bt_kv_agent_open(bt_kv_agent_t **agent_p, const bt_kv_config_t *config, char
                  strlen(config->kv_format), BT_KV_FORMAT_MAX);
         return BT_E_INVAL;
     }
+    if (config->token != NULL && strlen(config->token) > BT_KV_SECRET_MAX) {
+        snprintf(err, err_size, "token has %zu bytes, at most %u may be: shorten it",
+                 strlen(config->token), BT_KV_SECRET_MAX);
+        return BT_E_INVAL;
+    }
     bt_kv_agent_t *agent = calloc(1, sizeof(*agent));
     int rc = agent != NULL ? init(agent, config) : BT_E_NOMEM;
     if (rc != 0)

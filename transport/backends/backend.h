@@ -146,6 +146,8 @@ void bt_kv_path_ready(bt_kv_path_t *path);
 void bt_kv_path_failed(bt_kv_path_t *path, int rc, const char *why);
 /* A message to the path's other end, over the control connection. */
 int bt_kv_path_send(bt_kv_path_t *path, const uint8_t *message, size_t size);
+/* In place: what one side has told the other so becomes a secret of the two, where they have proved a token; whoever has read it cannot use it. At most 32 bytes. */
+void bt_kv_path_bind(bt_kv_path_t *path, uint8_t *bytes, size_t n);
 /* All bytes of the batch lie at the receiver (rc 0), or it is given up. The batch is the agent's again. */
 void bt_kv_batch_over(bt_kv_batch_t *batch, int rc);
 /* Receiver: all bytes that belong to this note are in place. */

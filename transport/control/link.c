@@ -43,6 +43,7 @@ static bt_kv_link_t *new_link(bt_kv_agent_t *agent, int fd, bool is_initiator)
     bt_list_init(&link->peer_regions);
     bt_list_init(&link->peer_layouts);
     bt_list_init(&link->lane.items);
+    link->out.seal = &link->auth.out;
     bt_list_push(&agent->links, &link->link);
     agent->link_count++;
     return link;
@@ -172,6 +173,7 @@ void bt_kv_link_accept(bt_kv_agent_t *agent)
         snprintf(link->peer, sizeof(link->peer), "%s:%u", link->host, link->port);
         make_way(agent);
         bt_kv_link_set_state(link, BT_KV_LINK_HELLO);
+        bt_kv_link_begin_auth(link);
         tune(fd, is_loopback(&from));
         if (watch(link, EPOLL_CTL_ADD, EPOLLIN) != 0)
             bt_kv_link_break(link, BT_E_NOMEM, "epoll: %s", strerror(errno));
@@ -215,22 +217,38 @@ void bt_kv_link_flush(bt_kv_link_t *link)
     }
 }
 
+/* Bytes of a frame that has been dealt with, 0: it is not all there. < 0: the link is broken by it. */
+static ptrdiff_t take_frame(bt_kv_link_t *link, const uint8_t *p, size_t n)
+{
+    bt_kv_frame_t frame;
+    uint32_t max = link->state == BT_KV_LINK_UP ? BT_KV_FRAME_MAX : BT_KV_HELLO_MAX;
+    size_t seal = link->auth.is_done ? BT_KV_SEAL_BYTES : 0;
+    ptrdiff_t size = bt_kv_frame_next(p, n, max, &frame);
+
+    if (size < 0)
+        bt_kv_link_refuse(link, "a frame that is too long, or no frame at all");
+    if (size <= 0 || n - (size_t) size < seal)
+        return size < 0 ? size : 0;
+    if (seal > 0 && !bt_kv_seal_is_good(&link->auth.in, p, (size_t) size)) {
+        bt_kv_link_refuse(link, "a frame that somebody else has made or changed");
+        return BT_E_INVAL;
+    }
+    return bt_kv_link_got(link, &frame) ? size + (ptrdiff_t) seal : BT_E_INVAL;
+}
+
 /* All whole frames; what is left moves to the front. */
 static void cut_frames(bt_kv_link_t *link)
 {
     size_t at = 0;
-    ptrdiff_t n = 0;
+    ptrdiff_t n = 1;
 
-    while (link->broken_rc == 0) {
-        bt_kv_frame_t frame;
-        uint32_t max = link->state == BT_KV_LINK_UP ? BT_KV_FRAME_MAX : BT_KV_HELLO_MAX;
-        n = bt_kv_frame_next(link->in.p + at, link->in.n - at, max, &frame);
-        if (n <= 0 || !bt_kv_link_got(link, &frame))
-            break;
-        at += (size_t) n;
+    while (link->broken_rc == 0 && n > 0) {
+        const uint8_t *p = link->in.p + at;
+        size_t left = link->in.n - at;
+        n = bt_kv_auth_is_open(&link->auth) ? bt_kv_link_take_auth(link, p, left)
+                                            : take_frame(link, p, left);
+        at += n > 0 ? (size_t) n : 0;
     }
-    if (n < 0)
-        bt_kv_link_refuse(link, "a frame that is too long, or no frame at all");
     if (at > 0) {
         memmove(link->in.p, link->in.p + at, link->in.n - at);
         link->in.n -= at;
@@ -279,7 +297,9 @@ static void connected(bt_kv_link_t *link)
         return;
     }
     bt_kv_link_set_state(link, BT_KV_LINK_HELLO);
-    if (bt_kv_link_may_talk(link))
+    if (link->agent->config.token != NULL)
+        bt_kv_link_begin_auth(link);
+    else if (bt_kv_link_may_talk(link))
         bt_kv_link_hello(link);
 }
 
@@ -378,6 +398,13 @@ static void check_heartbeat(bt_kv_link_t *link, uint64_t now_us)
 
     if (silent_us > (uint64_t) config->dead_ms * 1000) {
         bt_kv_link_break(link, BT_E_STALL, "no sign of life from %s for %u ms", link->peer,
+                         config->dead_ms);
+        return;
+    }
+    /* Whoever says a byte now and then is alive, and nobody as long as it has not said who it is. */
+    if (link->state == BT_KV_LINK_HELLO &&
+        now_us - link->opened_us > (uint64_t) config->dead_ms * 1000) {
+        bt_kv_link_break(link, BT_E_STALL, "no hello of %s within %u ms", link->peer,
                          config->dead_ms);
         return;
     }

@@ -33,6 +33,7 @@ typedef struct bt_kv_peer_region {
 struct bt_kv_link {
     bt_list_t link, dirty, attention;
     bt_kv_agent_t *agent;
+    bt_kv_auth_t auth; /* with a token */
     uint32_t id;
     int fd;
     enum bt_kv_link_state state;
@@ -85,7 +86,16 @@ int bt_kv_link_step(bt_kv_link_t *link);
 void bt_kv_links_heartbeat(bt_kv_agent_t *agent);
 void bt_kv_link_free(bt_kv_link_t *link);
 
+/* ---- link_auth.c ---- */
+/* It is dialled, or has dialled: whoever has a token proves it before anything else is said. */
+void bt_kv_link_begin_auth(bt_kv_link_t *link);
+/* Bytes used of what has been read, while bt_kv_auth_is_open; 0: more is needed; < 0: it has been refused. */
+ptrdiff_t bt_kv_link_take_auth(bt_kv_link_t *link, const uint8_t *p, size_t n);
+
 /* ---- link_hello.c ---- */
+/* The reason goes to the peer too: its operator has to read it. */
+void bt_kv_link_refuse_peer(bt_kv_link_t *link, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 /* False: the link is broken by it. Before anything is said. */
 bool bt_kv_link_may_talk(bt_kv_link_t *link);
 void bt_kv_link_hello(bt_kv_link_t *link);

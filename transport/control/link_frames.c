@@ -171,7 +171,8 @@ static const char *got_path(bt_kv_link_t *link, uint8_t type, const bt_kv_blob_t
 static const char *got_close(bt_kv_link_t *link, const bt_kv_frame_t *frame)
 {
     link->is_peer_drained = frame->close.drained;
-    bt_kv_link_break(link, BT_E_RESET, "%s closed the link: %.*s", link->peer,
+    bt_kv_link_break(link, BT_E_RESET, "%s closed the link%s: %.*s", link->peer,
+                     bt_kv_auth_is_open(&link->auth) ? " before it proved the token" : "",
                      BT_STR_ARG(frame->close.reason));
     return NULL;
 }
@@ -213,8 +214,15 @@ static const char *dispatch(bt_kv_link_t *link, bt_kv_frame_t *frame)
 bool bt_kv_link_got(bt_kv_link_t *link, bt_kv_frame_t *frame)
 {
     const char *why = NULL;
-    int rc = bt_kv_frame_decode(frame, &why);
 
+    if (frame->type == BT_KV_AUTH_GREET && link->state == BT_KV_LINK_HELLO) {
+        bt_kv_link_refuse_peer(link,
+                               "%.48s has a token, and agent %.32s has none: give both sides the "
+                               "same one",
+                               link->peer, link->agent->config.name);
+        return false;
+    }
+    int rc = bt_kv_frame_decode(frame, &why);
     if (rc == 0 && frame->type == BT_KV_CLOSE)
         why = got_close(link, frame);
     else if (rc == 0 && link->state == BT_KV_LINK_HELLO) {

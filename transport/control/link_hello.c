@@ -1,7 +1,7 @@
 /* The handshake: both say HELLO (the dialler first), then their regions and layouts, then open a path.
  *
- * Nobody is told of regions and layouts before he is known to be a peer: an agent with a token waits for the same one in the other's HELLO, whoever has dialled. One
- * without asks where the other is, before it says its own HELLO.
+ * Nobody is told of regions and layouts before he is known to be a peer: an agent with a token has had it proved before (link_auth.c). One without asks where the
+ * other is, before it says its own HELLO.
  *
  * Both sides make the same list of common back ends from the two hellos and try the best one first. Who finds that a kind does not work says
  * PATH_FAILED, and both go on to the next; a message about a kind that is not the current one is late and means nothing. A kind is in use when both
@@ -33,9 +33,7 @@ static void store_offers(bt_kv_link_t *link, const bt_kv_hello_t *hello)
     }
 }
 
-/* The reason goes to the peer too: its operator has to read it. */
-__attribute__((format(printf, 2, 3))) static void refuse_peer(bt_kv_link_t *link, const char *fmt,
-                                                              ...)
+void bt_kv_link_refuse_peer(bt_kv_link_t *link, const char *fmt, ...)
 {
     char why[BT_KV_REASON_MAX];
     va_list args;
@@ -54,10 +52,11 @@ bool bt_kv_link_may_talk(bt_kv_link_t *link)
 
     if (config->token != NULL || config->allow_remote || bt_kv_link_is_local(link))
         return true;
-    refuse_peer(link,
-                "%.48s is on another host, and agent %.32s has no token: give both agents the same "
-                "token, or open both to other hosts (allow_remote)",
-                link->peer, config->name);
+    bt_kv_link_refuse_peer(
+        link,
+        "%.48s is on another host, and agent %.32s has no token: give both agents the same "
+        "token, or open both to other hosts (allow_remote)",
+        link->peer, config->name);
     return false;
 }
 
@@ -71,7 +70,6 @@ void bt_kv_link_hello(bt_kv_link_t *link)
         .pid = (uint32_t) getpid(),
         .crc = agent->config.crc,
         .name = bt_str(agent->config.name),
-        .token = bt_str(agent->config.token),
         .host_id = bt_str(agent->host_id),
         .kv_format = bt_str(agent->config.kv_format),
     };
@@ -160,8 +158,9 @@ static bool has_our_format(bt_kv_link_t *link, bt_str_t theirs)
         their_word = next_word(&theirs);
         if (bt_str_eq(our_word, their_word))
             continue;
-        refuse_peer(link, "%.48s has KV pages of %.*s, agent %.32s of %.*s: set the same on both",
-                    link->peer, WORD_ARG(their_word), link->agent->config.name, WORD_ARG(our_word));
+        bt_kv_link_refuse_peer(
+            link, "%.48s has KV pages of %.*s, agent %.32s of %.*s: set the same on both",
+            link->peer, WORD_ARG(their_word), link->agent->config.name, WORD_ARG(our_word));
         return false;
     } while (our_word.n > 0);
     return true;
@@ -182,10 +181,6 @@ void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello)
     }
     if (!bt_kv_link_may_talk(link))
         return;
-    if (!bt_str_is_secret(bt_str(agent->config.token), hello->token)) {
-        refuse_peer(link, "%s has another token: give both agents the same one", link->peer);
-        return;
-    }
     if (!has_our_format(link, hello->kv_format))
         return;
     link->incarnation = hello->incarnation;
@@ -195,7 +190,7 @@ void bt_kv_link_got_hello(bt_kv_link_t *link, const bt_kv_hello_t *hello)
     store_offers(link, hello);
     if (!link->is_initiator)
         bt_kv_link_hello(link);
-    bt_kv_put(&link->out, link->later.p, link->later.n);
+    bt_kv_put_frames(&link->out, &link->later);
     send_memory(link);
     bt_kv_link_set_state(link, BT_KV_LINK_UP);
     agent->stats.links++;

@@ -25,8 +25,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define IN_BYTES ((size_t) 128 << 10) /* the longest message, and then some */
-#define READS_MAX 16                  /* per event */
+#define READS_MAX 16 /* per event */
 #define OUT_MAX ((size_t) 1 << 20)
 #define OUT_FULL (OUT_MAX / 2)
 #define BACK_OFF_MIN_MS 100u
@@ -39,12 +38,6 @@
 static uint64_t us(uint32_t ms)
 {
     return (uint64_t) ms * 1000;
-}
-
-static void want_turn(bt_kv_agent_t *agent)
-{
-    agent->gateways->is_dirty = true;
-    agent->has_work = true;
 }
 
 static int watch(bt_kv_gateway_conn_t *conn, int op, uint32_t events)
@@ -65,6 +58,7 @@ static void hang_up(bt_kv_gateway_conn_t *conn)
     conn->state = BT_KV_GATEWAY_CONN_IDLE;
     conn->in.n = conn->out.n = conn->out_at = 0;
     conn->wants_out = conn->is_overrun = false;
+    conn->auth = (bt_kv_auth_t){0};
 }
 
 /* Three quarters to five quarters of the back-off, so that the agents of a fleet do not all dial a new gateway at once. */
@@ -95,7 +89,7 @@ __attribute__((format(printf, 2, 3))) static void lose(bt_kv_gateway_conn_t *con
         bt_log_warn("kv", "%s: no gateway at %s:%u: %s", agent->config.name, conn->host, conn->port,
                     conn->why);
     conn->is_warned = true;
-    want_turn(agent);
+    bt_kv_gateways_want_turn(agent);
 }
 
 /* ---- saying ---- */
@@ -104,17 +98,28 @@ bool bt_kv_gateway_conn_is_full(const bt_kv_gateway_conn_t *conn)
     return conn->out.n - conn->out_at > OUT_FULL;
 }
 
+static void put_sealed(bt_kv_gateway_conn_t *conn, const uint8_t *bytes, size_t n)
+{
+    uint8_t seal[BT_KV_SEAL_BYTES];
+
+    bt_kv_put(&conn->out, bytes, n);
+    if (!conn->auth.out.is_on)
+        return;
+    bt_kv_seal_put(&conn->auth.out, bytes, n, seal);
+    bt_kv_put(&conn->out, seal, sizeof(seal));
+}
+
 void bt_kv_gateway_conn_send(bt_kv_gateway_conn_t *conn, const bt_kv_control_t *message)
 {
     uint8_t bytes[BT_KV_CONTROL_BYTES];
     ptrdiff_t n = bt_kv_control_encode(message, bytes, sizeof(bytes));
 
     if (n > 0 && conn->out.n - conn->out_at + (size_t) n <= OUT_MAX)
-        bt_kv_put(&conn->out, bytes, (size_t) n);
+        put_sealed(conn, bytes, (size_t) n);
     else
         conn->is_overrun = true;
     conn->said_us = conn->agent->now_us;
-    want_turn(conn->agent);
+    bt_kv_gateways_want_turn(conn->agent);
 }
 
 /* Where other agents dial this one: a listener on all addresses is known by the one that this connection has. */
@@ -148,8 +153,7 @@ static void send_hello(bt_kv_gateway_conn_t *conn)
                                                                .name = bt_str(agent->config.name),
                                                                .worker = bt_str(conn->worker),
                                                                .host = bt_str(host),
-                                                               .port = agent->port,
-                                                               .token = bt_str(conn->token)}});
+                                                               .port = agent->port}});
 }
 
 static void flush(bt_kv_gateway_conn_t *conn)
@@ -265,29 +269,72 @@ static const char *dispatch(bt_kv_gateway_conn_t *conn, const bt_kv_control_t *m
     }
 }
 
+/* Of the handshake of wire/auth.h; as take_message. A gateway that has another token, or none, says so by a refusal that nobody has sealed. */
+static ptrdiff_t take_auth(bt_kv_gateway_conn_t *conn, const uint8_t *p, size_t n)
+{
+    uint8_t out[BT_KV_AUTH_OUT];
+    size_t out_n;
+    const char *why = NULL;
+    bt_kv_control_t message;
+
+    if (n >= BT_KV_FRAME_HEAD && p[4] == BT_KV_CONTROL_REFUSE) {
+        ptrdiff_t size = bt_kv_control_next(p, n, &message);
+        if (size > 0 && bt_kv_control_decode(&message, &why) == 0)
+            got_refuse(conn, &message);
+        else if (size != 0)
+            lose(conn, "it sent no message at all");
+        return size;
+    }
+    ptrdiff_t used = bt_kv_auth_take(&conn->auth, conn->token, p, n, out, &out_n, &why);
+    if (used < 0)
+        lose(conn, "it has %s", why);
+    else
+        bt_kv_put(&conn->out, out, out_n);
+    if (conn->auth.is_done)
+        send_hello(conn);
+    if (used > 0)
+        flush(conn);
+    return used;
+}
+
+/* Bytes of a message that has been dealt with, 0: it is not all there. < 0: the connection is over. */
+static ptrdiff_t take_message(bt_kv_gateway_conn_t *conn, const uint8_t *p, size_t n)
+{
+    size_t seal = conn->auth.is_done ? BT_KV_SEAL_BYTES : 0;
+    const char *why = NULL;
+    bt_kv_control_t message;
+    ptrdiff_t size = bt_kv_control_next(p, n, &message);
+
+    if (size == 0 || (size > 0 && n - (size_t) size < seal))
+        return 0;
+    if (size < 0)
+        why = "a message that is too long, or no message at all";
+    else if (seal > 0 && !bt_kv_seal_is_good(&conn->auth.in, p, (size_t) size))
+        why = "a message that somebody else has made or changed";
+    else if (bt_kv_control_decode(&message, &why) == 0)
+        why = dispatch(conn, &message);
+    if (why == NULL)
+        return size + (ptrdiff_t) seal;
+    conn->agent->stats.refused_frames++;
+    lose(conn, "it sent %s", why);
+    return BT_E_INVAL;
+}
+
 /* False: the connection is over. */
 static bool take_messages(bt_kv_gateway_conn_t *conn)
 {
     size_t at = 0;
-    ptrdiff_t n = 0;
-    const char *why = NULL;
-    bt_kv_control_t message;
+    ptrdiff_t n = 1;
 
-    while (conn->state != BT_KV_GATEWAY_CONN_IDLE && why == NULL &&
-           (n = bt_kv_control_next(conn->in.p + at, conn->in.n - at, &message)) > 0) {
-        at += (size_t) n;
-        if (bt_kv_control_decode(&message, &why) == 0)
-            why = dispatch(conn, &message);
+    while (conn->state != BT_KV_GATEWAY_CONN_IDLE && n > 0) {
+        const uint8_t *p = conn->in.p + at;
+        size_t left = conn->in.n - at;
+        n = bt_kv_auth_is_open(&conn->auth) ? take_auth(conn, p, left)
+                                            : take_message(conn, p, left);
+        at += n > 0 ? (size_t) n : 0;
     }
     if (conn->state == BT_KV_GATEWAY_CONN_IDLE)
         return false;
-    if (n < 0)
-        why = "a message that is too long, or no message at all";
-    if (why != NULL) {
-        conn->agent->stats.refused_frames++;
-        lose(conn, "it sent %s", why);
-        return false;
-    }
     memmove(conn->in.p, conn->in.p + at, conn->in.n - at);
     conn->in.n -= at;
     return true;
@@ -321,7 +368,12 @@ static void connected(bt_kv_gateway_conn_t *conn)
     }
     conn->state = BT_KV_GATEWAY_CONN_HELLO;
     conn->since_us = conn->taken_us = conn->agent->now_us;
-    send_hello(conn);
+    if (conn->token != NULL) {
+        uint8_t out[BT_KV_AUTH_OUT];
+        bt_kv_put(&conn->out, out, bt_kv_auth_init(&conn->auth, BT_KV_AUTH_GATEWAY, true, out));
+    } else {
+        send_hello(conn);
+    }
     flush(conn);
 }
 
@@ -338,7 +390,7 @@ void bt_kv_gateway_conn_event(bt_kv_gateway_conn_t *conn, uint32_t events)
         for (int i = 0; i < READS_MAX && conn->state != BT_KV_GATEWAY_CONN_IDLE && read_some(conn);
              i++)
             ;
-    want_turn(conn->agent); /* retelling may go on */
+    bt_kv_gateways_want_turn(conn->agent); /* retelling may go on */
 }
 
 /* ---- time ---- */
@@ -442,100 +494,7 @@ int bt_kv_gateways_turn(bt_kv_agent_t *agent)
     return is_due;
 }
 
-/* ---- the API ---- */
-static int new_gateways(bt_kv_agent_t *agent)
-{
-    agent->gateways = calloc(1, sizeof(*agent->gateways));
-    if (agent->gateways == NULL)
-        return BT_E_NOMEM;
-    for (unsigned i = 0; i < BT_KV_GATEWAYS_MAX; i++)
-        agent->gateways->conns[i].fd = -1;
-    int rc = bt_kv_room_commands_init(agent);
-    if (rc == 0)
-        return 0;
-    free(agent->gateways);
-    agent->gateways = NULL;
-    return rc;
-}
-
-static bool is_text(const char *text, size_t max)
-{
-    return text != NULL && text[0] != '\0' && strlen(text) <= max;
-}
-
-static int add_conn(bt_kv_agent_t *agent, const bt_kv_gateway_t *gateway, uint32_t *gateway_p)
-{
-    int rc = agent->gateways == NULL ? new_gateways(agent) : 0;
-    struct bt_kv_gateways *s = agent->gateways;
-
-    if (rc == 0 && s->conn_count == BT_KV_GATEWAYS_MAX)
-        rc = BT_E_LIMIT;
-    uint8_t *in = rc == 0 ? malloc(IN_BYTES) : NULL;
-    if (in == NULL)
-        return rc != 0 ? rc : BT_E_NOMEM;
-    bt_kv_gateway_conn_t *conn = &s->conns[s->conn_count++];
-    *conn = (bt_kv_gateway_conn_t){.agent = agent,
-                                   .port = gateway->port,
-                                   .rank = gateway->rank,
-                                   .ranks = gateway->ranks != 0 ? gateway->ranks : 1,
-                                   .heads = gateway->heads,
-                                   .fd = -1,
-                                   .in = {in, 0, IN_BYTES, false}};
-    if (conn->heads.rows == 0)
-        conn->heads.rows = 1;
-    bt_str_copy(conn->host, sizeof(conn->host), gateway->host);
-    bt_str_copy(conn->worker, sizeof(conn->worker), gateway->worker);
-    if (gateway->token != NULL)
-        bt_str_copy(conn->token, sizeof(conn->token), gateway->token);
-    bt_rand_secure(&conn->own_incarnation, sizeof(conn->own_incarnation));
-    snprintf(conn->why, sizeof(conn->why), "not connected yet");
-    bt_list_init(&conn->known);
-    bt_list_init(&conn->retell);
-    want_turn(agent);
-    *gateway_p = s->conn_count;
-    return 0;
-}
-
-int bt_kv_gateway_add(bt_kv_agent_t *agent, const bt_kv_gateway_t *gateway, uint32_t *gateway_p)
-{
-    struct in_addr address;
-    uint32_t number = 0, ranks = gateway != NULL && gateway->ranks != 0 ? gateway->ranks : 1;
-
-    if (agent == NULL || gateway == NULL || agent->is_fake || !is_text(gateway->host, 63) ||
-        inet_pton(AF_INET, gateway->host, &address) != 1 || gateway->port == 0 ||
-        !is_text(gateway->worker, BT_KV_CONTROL_TEXT_MAX) ||
-        (gateway->token != NULL && strlen(gateway->token) > BT_KV_CONTROL_TEXT_MAX) ||
-        ranks > BT_KV_CONTROL_PEERS_MAX || gateway->rank >= ranks ||
-        (gateway->heads.total != 0 && !bt_kv_heads_fit(gateway->heads.total, ranks)))
-        return BT_E_INVAL;
-    bt_kv_enter(agent);
-    int rc = agent->is_closing ? BT_E_CANCELLED : add_conn(agent, gateway, &number);
-    bt_kv_leave(agent);
-    if (rc == 0 && gateway_p != NULL)
-        *gateway_p = number;
-    return rc;
-}
-
-int bt_kv_gateway_state(bt_kv_agent_t *agent, uint32_t gateway, char *err, size_t err_size)
-{
-    int rc = BT_E_INVAL;
-
-    if (err != NULL && err_size > 0)
-        err[0] = '\0';
-    if (agent == NULL)
-        return BT_E_INVAL;
-    bt_kv_enter(agent);
-    struct bt_kv_gateways *s = agent->gateways;
-    if (s != NULL && gateway >= 1 && gateway <= s->conn_count) {
-        const bt_kv_gateway_conn_t *conn = &s->conns[gateway - 1];
-        rc = conn->state == BT_KV_GATEWAY_CONN_UP;
-        if (rc == 0 && err != NULL && err_size > 0)
-            bt_str_copy(err, err_size, conn->why);
-    }
-    bt_kv_leave(agent);
-    return rc;
-}
-
+/* ---- closing ---- */
 /* The last reports go out as far as the socket takes them. What it has said to us is read first: closing over unread bytes would cut ours off. */
 static void send_goodbye(bt_kv_gateway_conn_t *conn)
 {
@@ -545,13 +504,14 @@ static void send_goodbye(bt_kv_gateway_conn_t *conn)
     }
     if (conn->state == BT_KV_GATEWAY_CONN_UP) {
         shutdown(conn->fd, SHUT_WR);
-        for (int i = 0; i < READS_MAX && recv(conn->fd, conn->in.p, IN_BYTES, MSG_DONTWAIT) > 0;
-             i++)
+        for (int i = 0;
+             i < READS_MAX && recv(conn->fd, conn->in.p, conn->in.room, MSG_DONTWAIT) > 0; i++)
             ;
     }
     hang_up(conn);
     free(conn->in.p);
     free(conn->out.p);
+    free(conn->token);
 }
 
 void bt_kv_gateways_close(bt_kv_agent_t *agent)

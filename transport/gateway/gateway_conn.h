@@ -15,13 +15,15 @@
 enum bt_kv_gateway_conn_state {
     BT_KV_GATEWAY_CONN_IDLE,
     BT_KV_GATEWAY_CONN_CONNECTING,
-    BT_KV_GATEWAY_CONN_HELLO,
+    BT_KV_GATEWAY_CONN_HELLO, /* connected: the token is proved, the hello said, no welcome yet */
     BT_KV_GATEWAY_CONN_UP
 };
 
 typedef struct bt_kv_gateway_conn {
     bt_kv_agent_t *agent;
-    char host[64], worker[BT_KV_CONTROL_TEXT_MAX + 1], token[BT_KV_CONTROL_TEXT_MAX + 1];
+    char host[64], worker[BT_KV_CONTROL_TEXT_MAX + 1];
+    char *token;       /* NULL: none */
+    bt_kv_auth_t auth; /* of this connection, with a token */
     uint16_t port;
     uint32_t rank, ranks;
     bt_kv_heads_t heads; /* rows is never 0 */
@@ -94,6 +96,11 @@ static inline bool bt_kv_gateways_owns(const bt_kv_agent_t *agent, const void *e
     uintptr_t at = (uintptr_t) event;
     return s != NULL && at >= (uintptr_t) s->conns &&
            at < (uintptr_t) (s->conns + BT_KV_GATEWAYS_MAX);
+}
+static inline void bt_kv_gateways_want_turn(bt_kv_agent_t *agent)
+{
+    agent->gateways->is_dirty = true;
+    agent->has_work = true;
 }
 void bt_kv_gateway_conn_event(bt_kv_gateway_conn_t *conn, uint32_t events);
 /* Things done. */

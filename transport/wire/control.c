@@ -40,7 +40,7 @@ static void read_hello(bt_kv_cursor_t *c, bt_kv_control_hello_t *hello)
     hello->worker = take_text(c);
     hello->host = bt_kv_take_bytes(c, BT_KV_CONTROL_HOST_MAX);
     hello->port = bt_kv_take_u16(c);
-    hello->token = take_text(c);
+    (void) take_text(c); /* see write_hello */
     c->is_bad |= hello->rank >= hello->ranks || hello->worker.n == 0 || hello->host.n == 0 ||
                  hello->port == 0;
 }
@@ -206,7 +206,7 @@ static void write_hello(writer_t *w, const bt_kv_control_hello_t *hello)
     put_text(w, hello->worker, BT_KV_CONTROL_TEXT_MAX);
     put_text(w, hello->host, BT_KV_CONTROL_HOST_MAX);
     put_u16(w, hello->port);
-    put_text(w, hello->token, BT_KV_CONTROL_TEXT_MAX);
+    put_text(w, BT_STR_NULL, 0); /* where releases before said a token in the clear */
 }
 
 static void write_room(writer_t *w, const bt_kv_control_room_t *room)

@@ -2,7 +2,7 @@
  *
  * Owner: nobody; no I/O, no state. What a decoded message points to belongs to the buffer it was read from.
  * Life:  of a call.
- * Flow:  the agent dials the gateway and says HELLO; the gateway answers WELCOME or REFUSE. Then the gateway says OPEN, SOURCE and ABORT, the agent ROOM; both
+ * Flow:  the agent dials the gateway, proves the token where there is one (auth.h: each message has a seal behind it from then on) and says HELLO; the gateway answers WELCOME or REFUSE. Then the gateway says OPEN, SOURCE and ABORT, the agent ROOM; both
  *        PING when they have said nothing else for heartbeat_ms. Rooms live on when the connection is lost: the agent dials again and tells all of them anew.
  * Cost:  O(bytes).
  *
@@ -59,7 +59,6 @@ typedef struct bt_kv_control_hello {
     bt_str_t name, worker; /* worker: URL or name, as the gateway knows it */
     bt_str_t host;         /* of the agent's own listener: where other agents dial */
     uint16_t port;
-    bt_str_t token;
 } bt_kv_control_hello_t;
 
 typedef struct bt_kv_control_peer {

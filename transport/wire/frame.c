@@ -45,7 +45,7 @@ static void read_hello(bt_kv_cursor_t *c, bt_kv_hello_t *hello)
     hello->pid = bt_kv_take_u32(c);
     hello->crc = bt_kv_take_u8(c) != 0;
     hello->name = bt_kv_take_bytes(c, 256);
-    hello->token = bt_kv_take_bytes(c, 1024);
+    (void) bt_kv_take_bytes(c, 1024); /* see put_hello */
     hello->host_id = bt_kv_take_bytes(c, 64);
     hello->offer_count = take_blobs(c, hello->offers);
     if (c->n > 0) /* agents of before say nothing of it */
@@ -214,10 +214,33 @@ static size_t begin_frame(bt_kv_bytes_t *out, enum bt_kv_frame_type type)
     return out->n;
 }
 
+/* The frame is the last of the buffer. */
+static void seal(bt_kv_bytes_t *out, size_t begin)
+{
+    uint8_t bytes[BT_KV_SEAL_BYTES];
+
+    if (out->is_broken || out->seal == NULL || !out->seal->is_on)
+        return;
+    bt_kv_seal_put(out->seal, out->p + begin, out->n - begin, bytes);
+    bt_kv_put(out, bytes, sizeof(bytes));
+}
+
 static void end_frame(bt_kv_bytes_t *out, size_t begin)
 {
-    if (!out->is_broken)
-        bt_kv_store_u32(out->p + begin - BT_KV_FRAME_HEAD, (uint32_t) (out->n - begin));
+    if (out->is_broken)
+        return;
+    bt_kv_store_u32(out->p + begin - BT_KV_FRAME_HEAD, (uint32_t) (out->n - begin));
+    seal(out, begin - BT_KV_FRAME_HEAD);
+}
+
+void bt_kv_put_frames(bt_kv_bytes_t *out, const bt_kv_bytes_t *frames)
+{
+    for (size_t at = 0, n; at < frames->n; at += n) {
+        size_t begin = out->n;
+        n = BT_KV_FRAME_HEAD + bt_kv_get_u32(frames->p + at);
+        bt_kv_put(out, frames->p + at, n);
+        seal(out, begin);
+    }
 }
 
 static void put_blobs(bt_kv_bytes_t *out, const bt_kv_blob_t *blobs, uint32_t count)
@@ -239,7 +262,7 @@ void bt_kv_put_hello(bt_kv_bytes_t *out, const bt_kv_hello_t *hello)
     put_u32(out, hello->pid);
     put_u8(out, hello->crc);
     put_bytes(out, hello->name, 256);
-    put_bytes(out, hello->token, 1024);
+    put_bytes(out, BT_STR_NULL, 0); /* where releases before said a token in the clear */
     put_bytes(out, hello->host_id, 64);
     put_blobs(out, hello->offers, hello->offer_count);
     put_bytes(out, hello->kv_format, BT_KV_FORMAT_MAX);

@@ -5,7 +5,7 @@
  * Flow:  bt_kv_frame_next cuts one frame out of what has been read, bt_kv_frame_decode checks it and fills the union; bt_kv_put_* append.
  * Cost:  O(bytes); puts grow their buffer, which is kept.
  *
- * Order. HELLO first, from the dialler, then from the other one; whoever does not take a HELLO (version, another host, token) says CLOSE with the reason after it,
+ * Order. With a token both prove it first, and frames are sealed from then on (auth.h). HELLO then, from the dialler, then from the other one; whoever does not take a HELLO (version, another host) says CLOSE with the reason after it,
  * and nothing else. What an agent has (REGION, LAYOUT) is told after a HELLO that it has taken, and all other types come after that.
  *
  * A frame: u32 bytes of the payload, u8 type, u8 flags, u16 0; all little-endian. Flag 1 = a reader that does not know the type may skip it.
@@ -16,6 +16,7 @@
 
 #include "base/str.h"
 #include "transport/baton_kv.h"
+#include "transport/wire/auth.h"
 #include "transport/wire/cursor.h"
 
 #define BT_KV_FRAME_HEAD 8
@@ -56,7 +57,7 @@ typedef struct bt_kv_blob {
 
 typedef struct bt_kv_hello {
     uint32_t version;
-    bt_str_t name, token, host_id;
+    bt_str_t name, host_id;
     uint64_t incarnation;
     uint32_t pid;
     bool crc;
@@ -126,9 +127,12 @@ typedef struct bt_kv_bytes {
     uint8_t *p;
     size_t n, room;
     bool is_broken;
+    bt_kv_seal_t *seal; /* NULL, or of every frame that is put while it is on */
 } bt_kv_bytes_t;
 
 void bt_kv_put(bt_kv_bytes_t *out, const void *p, size_t n);
+/* Frames that were put into another buffer, without seals. */
+void bt_kv_put_frames(bt_kv_bytes_t *out, const bt_kv_bytes_t *frames);
 void bt_kv_put_hello(bt_kv_bytes_t *out, const bt_kv_hello_t *hello);
 void bt_kv_put_region(bt_kv_bytes_t *out, const bt_kv_region_frame_t *region);
 void bt_kv_put_layout(bt_kv_bytes_t *out, bt_kv_layout_t id, const bt_kv_buffer_t *buffers,

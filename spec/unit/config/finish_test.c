@@ -288,6 +288,24 @@ static void gateway_managed_workers_need_the_hub(void **state)
                  "engine's agent; give --transfer-token TOKEN to both");
     load_ok(&c, "--transfer-port 0 --transfer-host 0.0.0.0 --transfer-token t");
     bt_config_fini(&c);
+    char flags[300];
+    snprintf(flags, sizeof flags,
+             "--transfer-port 0 --transfer-host 0.0.0.0 --transfer-token-file %s",
+             load_write("tokens", " sesame-sesame-11 \n\nsesame-sesame-22"));
+    load_ok(&c, flags);
+    assert_string_equal(c.transfer_tokens, "sesame-sesame-11\nsesame-sesame-22\n");
+    bt_config_fini(&c);
+    static const char *const bad[] = {"", "\n\n", "sesame-sesame-11\nshort\n",
+                                      "sesame-sesame-11\nsesame\tsesame-222\n"};
+    for (unsigned i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        snprintf(flags, sizeof flags, "--transfer-token-file %s", load_write("tokens", bad[i]));
+        assert_true(load_line(&c, flags) < 0);
+        assert_non_null(strstr(load_err, "tokens: expected a token a line, of 16 or more"));
+    }
+    load_refused("--transfer-token-file no/such/file",
+                 "--transfer-token-file: no/such/file: No such file or directory");
+    load_refused("--transfer-token-file f --transfer-token t",
+                 "--transfer-token-file: the token is given by --transfer-token; give one of them");
     load_ok(&c, "--transfer-host 0.0.0.0"); /* nobody listens */
     bt_config_fini(&c);
 }

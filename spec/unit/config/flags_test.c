@@ -176,6 +176,7 @@ static void listening(void **state)
            IS(c.admin_host, "0.0.0.0") && c.admin_port == 29001 && c.admin_metrics_only);
     EXPECT("", IS(c.transfer_host, "127.0.0.1") && !bt_config_has_transfer(&c) &&
                    c.transfer_token == NULL && !bt_config_has_registry(&c));
+    note_seen("--transfer-token-file f");
     EXPECT("--transfer-host 0.0.0.0 --transfer-port 0 --transfer-token secret",
            IS(c.transfer_host, "0.0.0.0") && c.transfer_port == 0 && bt_config_has_transfer(&c) &&
                IS(c.transfer_token, "secret"));

@@ -9,7 +9,9 @@ static fake_t a, b;
 static void refused(rig_t *rig, bt_kv_control_t *hello, const char *reason)
 {
     fake_dial(&a, rig);
-    fake_say(&a, hello);
+    fake_prove(&a, rig->token);
+    if (!bt_kv_auth_is_open(&a.auth))
+        fake_say(&a, hello);
     bt_kv_control_t m = fake_hear(&a, BT_KV_CONTROL_REFUSE);
     char text[BT_KV_CONTROL_TEXT_MAX + 1];
     snprintf(text, sizeof text, "%.*s", BT_STR_ARG(m.refuse.reason));
@@ -49,12 +51,14 @@ static void test_refusals(void **state)
     (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.token = "secret"});
     bt_kv_control_t hello = hello_of("p0", 0, 1, 1);
+    rig.token = NULL;
+    refused(&rig, &hello, "it has no proof of the token: give both sides the same one");
+    rig.token = "secreT";
+    refused(&rig, &hello,
+            "it has another token: give both sides the same one, the gateway's --transfer-token");
+    rig.token = "secretsecret\nsecret"; /* the first one is proved */
     refused(&rig, &hello, "--transfer-token");
-    hello.hello.token = BT_STR("secreT");
-    refused(&rig, &hello, "--transfer-token");
-    hello.hello.token = BT_STR("secretsecret");
-    refused(&rig, &hello, "--transfer-token");
-    hello.hello.token = BT_STR("secret");
+    rig.token = "secret";
     hello.hello.version = 9;
     refused(&rig, &hello, "version");
     hello.hello.version = BT_KV_CONTROL_VERSION;

@@ -187,8 +187,6 @@ static void nobody_displaces(const char *token)
     pair_open(x, &(bt_transfer_config_t){.token = token, .heartbeat_ms = 10000, .dead_ms = 60000});
     pair_room(x, 77);
     pair_move_room(x, 77);
-    if (token != NULL)
-        hello.hello.token = bt_str(token);
     for (unsigned i = 0; i < 2; i++) {
         fake_sync(&x->p);
         uint32_t retry_ms = fake_try(&c, &x->rig, from[i], &hello, why);
@@ -222,8 +220,6 @@ static void back_in_a_half_open_place(const char *token, in_addr_t from)
     pair_open(x, &(bt_transfer_config_t){.token = token, .heartbeat_ms = 50, .dead_ms = 40000});
     pair_room(x, 77);
     pair_move_room(x, 77);
-    if (token != NULL)
-        hello.hello.token = bt_str(token);
     uint64_t since_ms = bt_clock_ms();
     for (uint32_t retry_ms; (retry_ms = fake_try(&c, &x->rig, from, &hello, why)) != 0;)
         assert_true(retry_ms <= 200);

@@ -7,6 +7,7 @@
 
 #include "loop/listener.h"
 #include "transfer/transfer.h"
+#include "transport/wire/auth.h"
 #include "transport/wire/control.h"
 
 #include <stdio.h>
@@ -18,7 +19,7 @@ typedef struct rig {
     bt_transfer_t *t;
     bt_registry_t *registry;
     unsigned port;
-    const char *token; /* what fake_join says */
+    const char *token; /* what fakes prove; NULL: nothing */
     bt_transfer_event_t events[EVENTS_MAX];
     unsigned event_count, event_at; /* come; looked at */
     unsigned gone_count;            /* agents whose process is gone */
@@ -132,6 +133,7 @@ typedef struct fake {
     uint8_t in[1 << 17];
     size_t n, used; /* bytes there; of messages looked at */
     bool is_over;   /* FIN or RST has come */
+    bt_kv_auth_t auth;
 } fake_t;
 
 /* from: an address of this host, host order. */
@@ -144,6 +146,7 @@ static inline void fake_dial_from(fake_t *f, rig_t *rig, in_addr_t from)
     f->rig = rig;
     f->n = f->used = 0;
     f->is_over = false;
+    f->auth = (bt_kv_auth_t){0};
     f->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(f->fd, (struct sockaddr *) &here, sizeof here), 0);
     assert_int_equal(connect(f->fd, (struct sockaddr *) &to, sizeof to), 0);
@@ -176,10 +179,14 @@ static inline void fake_send(fake_t *f, const void *p, size_t n)
 
 static inline void fake_say(fake_t *f, const bt_kv_control_t *m)
 {
-    uint8_t bytes[8192];
-    ptrdiff_t n = bt_kv_control_encode(m, bytes, sizeof bytes);
+    uint8_t bytes[8192 + BT_KV_SEAL_BYTES];
+    ptrdiff_t n = bt_kv_control_encode(m, bytes, 8192);
 
     assert_true(n > 0);
+    if (f->auth.is_done) {
+        bt_kv_seal_put(&f->auth.out, bytes, (size_t) n, bytes + n);
+        n += BT_KV_SEAL_BYTES;
+    }
     fake_send(f, bytes, (size_t) n);
 }
 
@@ -199,29 +206,67 @@ static inline bt_kv_control_t hello_of(const char *worker, uint32_t rank, uint32
                                        .port = (uint16_t) (9000 + rank)}};
 }
 
+static inline void fake_recv(fake_t *f)
+{
+    memmove(f->in, f->in + f->used, f->n - f->used);
+    f->n -= f->used;
+    f->used = 0;
+    ssize_t n = f->is_over ? -1 : recv(f->fd, f->in + f->n, sizeof f->in - f->n, MSG_DONTWAIT);
+    if (n > 0)
+        f->n += (size_t) n;
+    else if (n == 0 || errno != EAGAIN)
+        f->is_over = true;
+}
+
+/* A message is there, with its seal. */
+static inline ptrdiff_t fake_cut(fake_t *f, bt_kv_control_t *m)
+{
+    size_t seal = f->auth.is_done ? BT_KV_SEAL_BYTES : 0;
+    ptrdiff_t size = bt_kv_control_next(f->in + f->used, f->n - f->used, m);
+
+    assert_true(size >= 0);
+    return size > 0 && f->n - f->used >= (size_t) size + seal ? size : 0;
+}
+
 /* One more message has come; false while there is none. */
 static inline bool fake_next(fake_t *f, bt_kv_control_t *m)
 {
     const char *why;
-    ptrdiff_t size = bt_kv_control_next(f->in + f->used, f->n - f->used, m);
+    ptrdiff_t size = fake_cut(f, m);
 
     if (size == 0) {
-        memmove(f->in, f->in + f->used, f->n - f->used);
-        f->n -= f->used;
-        f->used = 0;
-        ssize_t n = f->is_over ? -1 : recv(f->fd, f->in + f->n, sizeof f->in - f->n, MSG_DONTWAIT);
-        if (n > 0)
-            f->n += (size_t) n;
-        else if (n == 0 || errno != EAGAIN)
-            f->is_over = true;
-        size = bt_kv_control_next(f->in, f->n, m);
+        fake_recv(f);
+        size = fake_cut(f, m);
     }
-    assert_true(size >= 0);
     if (size == 0)
         return false;
+    if (f->auth.is_done) {
+        assert_true(bt_kv_seal_is_good(&f->auth.in, f->in + f->used, (size_t) size));
+        f->used += BT_KV_SEAL_BYTES;
+    }
     assert_int_equal(bt_kv_control_decode(m, &why), 0);
     f->used += (size_t) size;
     return true;
+}
+
+/* Proves these tokens (NULL: nothing to prove), or is refused, which is the next message. */
+static inline void fake_prove(fake_t *f, const char *tokens)
+{
+    uint8_t out[BT_KV_AUTH_OUT];
+    const char *why;
+    ptrdiff_t used = 1;
+    size_t n = tokens != NULL ? bt_kv_auth_init(&f->auth, BT_KV_AUTH_GATEWAY, true, out) : 0;
+
+    while (n > 0) {
+        fake_send(f, out, n);
+        n = 0;
+        if (f->auth.is_done)
+            return;
+        TURN_UNTIL(&f->rig->loop, (used = bt_kv_auth_take(&f->auth, tokens, f->in + f->used,
+                                                          f->n - f->used, out, &n, &why)) != 0 ||
+                                      f->is_over || (fake_recv(f), false));
+        f->used += used > 0 ? (size_t) used : 0;
+    }
 }
 
 /* The next message that is no PING, which must be of this type; valid until the next one is asked for. */
@@ -256,6 +301,7 @@ static inline uint32_t fake_try(fake_t *f, rig_t *rig, in_addr_t from, const bt_
     bt_kv_control_t m = {0};
 
     fake_dial_from(f, rig, from);
+    fake_prove(f, rig->token);
     fake_say(f, hello);
     TURN_UNTIL(&rig->loop, fake_next(f, &m) || f->is_over);
     if (m.type == BT_KV_CONTROL_WELCOME)
@@ -273,6 +319,7 @@ static inline uint32_t fake_try(fake_t *f, rig_t *rig, in_addr_t from, const bt_
 static inline void fake_join_as(fake_t *f, rig_t *rig, const bt_kv_control_t *hello)
 {
     fake_dial(f, rig);
+    fake_prove(f, rig->token);
     fake_say(f, hello);
     bt_kv_control_t m = fake_hear(f, BT_KV_CONTROL_WELCOME);
     assert_int_equal(m.welcome.version, BT_KV_CONTROL_VERSION);
@@ -283,7 +330,6 @@ static inline void fake_join(fake_t *f, rig_t *rig, const char *worker, uint32_t
 {
     bt_kv_control_t hello = hello_of(worker, rank, ranks, incarnation);
 
-    hello.hello.token = bt_str(rig->token);
     fake_join_as(f, rig, &hello);
 }
 

@@ -158,7 +158,6 @@ static void got_hello(fake_t *fake, fake_conn_t *conn, const bt_kv_control_hello
     conn->hello.name = keep(conn->name, sizeof(conn->name), hello->name);
     conn->hello.worker = keep(conn->worker, sizeof(conn->worker), hello->worker);
     conn->hello.host = keep(conn->host, sizeof(conn->host), hello->host);
-    conn->hello.token = keep(conn->token, sizeof(conn->token), hello->token);
     if (fake->refusal != NULL) {
         say(fake, conn,
             &(bt_kv_control_t){.type = BT_KV_CONTROL_REFUSE,

@@ -21,7 +21,7 @@ typedef struct fake_conn {
     size_t n;
     bool is_registered;
     bt_kv_control_hello_t hello; /* its texts are the ones below */
-    char name[64], worker[256], host[64], token[256];
+    char name[64], worker[256], host[64];
     uint64_t pinged_ms;
     uint32_t pings; /* heard */
 } fake_conn_t;

@@ -33,7 +33,6 @@ static void test_hello(void **state)
     bt_kv_bytes_t out = {0};
     bt_kv_hello_t hello = {.version = 3,
                            .name = BT_STR("decode-0"),
-                           .token = BT_STR("t"),
                            .host_id = BT_STR("host"),
                            .incarnation = UINT64_C(0x1122334455667788),
                            .pid = 4711,
@@ -50,7 +49,6 @@ static void test_hello(void **state)
     assert_int_equal(frame.hello.pid, 4711);
     assert_true(frame.hello.crc);
     assert_true(is_text(frame.hello.name, "decode-0"));
-    assert_true(is_text(frame.hello.token, "t"));
     assert_true(is_text(frame.hello.host_id, "host"));
     assert_int_equal(frame.hello.offer_count, 2);
     assert_int_equal(frame.hello.offers[0].kind, BT_KV_TCP);

@@ -94,7 +94,7 @@ static void test_only_gateways_hear_its_incarnation(void **state)
 
     bench_open(&b, NULL);
     raw_dial(&raw, NULL, bt_kv_agent_port(b.side.agent));
-    raw_hello(&raw, b.side.agent, NULL);
+    raw_hello(&raw, b.side.agent);
     uint64_t told = raw_read_type(&raw, BT_KV_HELLO).hello.incarnation;
     assert_true(told != fake_find(&b.fake, "prefill")->hello.incarnation);
     raw_close(&raw);
@@ -117,7 +117,7 @@ static void test_bad_arguments(void **state)
     (void) state;
     bench_t b;
     bt_kv_gateway_t good = {.host = "127.0.0.1", .port = 9, .worker = "w"}, bad[7];
-    char big[300] = {0};
+    char big[BT_KV_SECRET_MAX + 2] = {0};
     uint32_t number = 77;
 
     bench_open(&b, NULL);
@@ -148,7 +148,7 @@ static void test_refused_and_then_taken(void **state)
 {
     (void) state;
     bench_t b;
-    bt_kv_gateway_t gateway = {.host = "127.0.0.1", .worker = "w", .token = "sesame"};
+    bt_kv_gateway_t gateway = {.host = "127.0.0.1", .worker = "w"};
 
     fake_open(&b.fake);
     b.fake.refusal = "another token: give both the same one";
@@ -161,7 +161,6 @@ static void test_refused_and_then_taken(void **state)
     assert_int_equal(bt_kv_gateway_state(b.side.agent, b.gateway, NULL, 0), 0);
     b.fake.refusal = NULL;
     FAKE_WAIT(&b.fake, is_registered(&b));
-    assert_string_equal(fake_find(&b.fake, "prefill")->token, "sesame");
     bench_close(&b);
 }
 

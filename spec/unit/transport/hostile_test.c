@@ -177,7 +177,7 @@ static void test_receivers_against_the_rules(void **state)
         bt_kv_room_t room = rig_send_open(&rig, 700, 1);
         raw_dial(&raw, NULL, bt_kv_agent_port(rig.from.agent));
         if (!cases[i].is_before_hello)
-            raw_hello(&raw, rig.from.agent, NULL);
+            raw_hello(&raw, rig.from.agent);
         cases[i].put(&raw);
         raw_flush(&raw);
         raw_read_refusal(&raw, cases[i].why);
@@ -200,7 +200,7 @@ static void test_skippable_frames_are_skipped(void **state)
     rig_open(&rig, NULL);
     bt_kv_room_t room = rig_send_open(&rig, 700, 1);
     raw_dial(&raw, NULL, bt_kv_agent_port(rig.from.agent));
-    raw_hello(&raw, rig.from.agent, NULL);
+    raw_hello(&raw, rig.from.agent);
     bt_kv_put(&raw.out, head, 8);
     bt_kv_put_ping(&raw.out, 1, 2);
     put_memory(&raw);
@@ -228,7 +228,7 @@ static void test_a_senders_release_waits_for_the_receiver(void **state)
     rig_open(&rig, NULL);
     bt_kv_room_t room = rig_send_open(&rig, 700, 1);
     raw_dial(&raw, NULL, bt_kv_agent_port(rig.from.agent));
-    raw_hello(&raw, rig.from.agent, NULL);
+    raw_hello(&raw, rig.from.agent);
     put_memory(&raw);
     put_announce(&raw, 1, 700, 1, 1);
     raw_flush(&raw);
@@ -321,7 +321,7 @@ static void test_a_silent_peer_is_given_up(void **state)
     int listener = raw_listen(NULL, &port);
     bt_kv_room_t recv = recv_from(&rig, 5, port);
     raw_accept(&raw, listener);
-    raw_hello(&raw, rig.to.agent, NULL);
+    raw_hello(&raw, rig.to.agent);
     rig_wait(&rig.to, NULL, recv, BT_KV_FAILED);
     assert_non_null(strstr(rig_error(&rig.to, recv), "no sign of life from mallory"));
     rig_release(&rig.to, NULL, recv);
@@ -370,7 +370,7 @@ static void test_many_that_say_nothing(void **state)
         raw_dial(&quiet[i], NULL, bt_kv_agent_port(rig.from.agent));
     /* The first ones made way; the last one is heard. */
     raw_read_refusal(&quiet[0], "too many connections that have not said hello");
-    raw_hello(&quiet[MANY - 1], rig.from.agent, NULL);
+    raw_hello(&quiet[MANY - 1], rig.from.agent);
     raw_read_type(&quiet[MANY - 1], BT_KV_HELLO);
     bt_kv_enter(rig.from.agent);
     assert_true(rig.from.agent->link_count < MANY);
@@ -382,7 +382,7 @@ static void test_many_that_say_nothing(void **state)
     raw_dial(&raw, NULL, bt_kv_agent_port(rig.from.agent));
     for (unsigned i = 0; i < 100; i++)
         raw_dial(&quiet[i], NULL, bt_kv_agent_port(rig.from.agent));
-    raw_hello(&raw, rig.from.agent, NULL);
+    raw_hello(&raw, rig.from.agent);
     raw_read_type(&raw, BT_KV_HELLO);
     for (unsigned i = 0; i < 100; i++)
         raw_close(&quiet[i]);
@@ -406,7 +406,7 @@ static void test_the_tag_of_another_link(void **state)
         rig_wait(&rig.to, &rig.from, good, BT_KV_WAITING_FOR_INPUT);
         bt_kv_room_t bad = recv_from(&rig, 80, port);
         raw_accept(&raw, listener);
-        raw_hello(&raw, rig.to.agent, NULL);
+        raw_hello(&raw, rig.to.agent);
         bt_kv_put_room(&raw.out, (enum bt_kv_frame_type) types[i], good, BT_E_STALL,
                        BT_STR("forged"));
         raw_flush(&raw);

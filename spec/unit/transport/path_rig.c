@@ -24,6 +24,13 @@ int bt_kv_path_send(bt_kv_path_t *path, const uint8_t *message, size_t size)
     return 0;
 }
 
+void bt_kv_path_bind(bt_kv_path_t *path, uint8_t *bytes, size_t n)
+{
+    (void) path;
+    for (size_t i = 0; i < n; i++)
+        bytes[i] ^= rig_hooks.bind;
+}
+
 void bt_kv_batch_over(bt_kv_batch_t *batch, int rc)
 {
     rig_batch_t *b = (rig_batch_t *) (void *) batch;

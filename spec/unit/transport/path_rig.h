@@ -62,6 +62,7 @@ typedef struct bt_kv_agent rig_t;
 /* Called with the lock let go: when a back end has let it go, and before it has it again. */
 typedef struct rig_hooks {
     void (*in_copy)(void), (*after_copy)(void);
+    uint8_t bind; /* what a proved token makes of what is told: not 0, another thing */
 } rig_hooks_t;
 extern rig_hooks_t rig_hooks;
 typedef struct bt_kv_link rig_link_t;

@@ -155,6 +155,28 @@ static void test_wrong_greetings(void **state)
 }
 
 /* More silent guests than there are seats: no seat is taken for ever. */
+/* Agents with a token: whoever has read on the control connection what one has told the other is not let in by it. */
+static void test_what_was_told_is_bound(void **state)
+{
+    (void) state;
+    hostile_t h;
+
+    rig_hooks.bind = 0x55;
+    hostile_open(&h);
+    int fd = dial(&h);
+    greet(&h, fd, 0, 1);
+    RIG_UNTIL(&h.rx, NULL, is_closed(fd));
+    close(fd);
+    assert_false(h.in->is_ready);
+    for (unsigned i = 0; i < sizeof(h.token); i++)
+        h.token[i] ^= 0x55;
+    h.data = dial(&h);
+    greet(&h, h.data, 0, 1);
+    RIG_UNTIL(&h.rx, NULL, h.in->is_ready);
+    hostile_close(&h);
+    rig_hooks.bind = 0;
+}
+
 static void test_silent_guests(void **state)
 {
     int fds[BT_TCP_GUESTS_MAX + 8];
@@ -502,6 +524,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_greetings),
+        cmocka_unit_test(test_what_was_told_is_bound),
         cmocka_unit_test(test_silent_guests),
         cmocka_unit_test(test_nobody_connects),
         cmocka_unit_test(test_every_split),

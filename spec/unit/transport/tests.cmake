@@ -6,6 +6,7 @@ target_include_directories(spec_transport PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/tra
 target_link_libraries(spec_transport PUBLIC bt_transport PkgConfig::cmocka)
 
 # One line per file, sorted.
+bt_unit_test(transport auth)
 bt_unit_test(transport coalesce)
 bt_unit_test(transport copy)
 bt_unit_test(transport copy_choose)

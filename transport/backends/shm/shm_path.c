@@ -203,6 +203,7 @@ static void start(bt_shm_path_t *path)
     uint8_t told[TOLD_BYTES] = {TOLD_COOKIE};
     bt_rand_secure(path->cookie, sizeof(path->cookie));
     memcpy(told + 1, path->cookie, sizeof(path->cookie));
+    bt_kv_path_bind(&path->base, path->cookie, sizeof(path->cookie));
     path->has_cookie = true;
     bt_shm_path_attach(path, sock);
     if (path->stage == BT_SHM_BROKEN)
@@ -223,6 +224,7 @@ int bt_shm_path_received(bt_kv_path_t *base, const uint8_t *message, size_t size
     if (size != TOLD_BYTES || message[0] != TOLD_COOKIE || path->is_initiator || path->has_cookie)
         return BT_E_INVAL;
     memcpy(path->cookie, message + 1, sizeof(path->cookie));
+    bt_kv_path_bind(base, path->cookie, sizeof(path->cookie));
     path->has_cookie = true;
     path->held++;
     bt_shm_guests_match(bt_shm_of(path), path);

@@ -41,6 +41,7 @@ int bt_tcp_path_open(bt_kv_path_t **path_p, bt_kv_backend_t *backend, bt_kv_link
     if (is_initiator) {
         bt_rand_secure(path->token, sizeof(path->token));
         int rc = bt_kv_path_send(&path->base, path->token, sizeof(path->token));
+        bt_kv_path_bind(&path->base, path->token, sizeof(path->token));
         if (rc != 0)
             bt_tcp_path_break(path, rc, "the peer could not be told where to connect");
     }
@@ -55,6 +56,7 @@ int bt_tcp_path_received(bt_kv_path_t *base, const uint8_t *message, size_t size
     if (path->is_initiator || path->has_dialled || size != BT_TCP_TOKEN_BYTES)
         return BT_E_INVAL;
     memcpy(path->token, message, size);
+    bt_kv_path_bind(base, path->token, sizeof(path->token));
     path->has_dialled = true;
     path->streams = bt_tcp_of(path)->streams;
     bt_tcp_dial(path);
