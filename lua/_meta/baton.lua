@@ -200,6 +200,14 @@
 ---@field class? string `req.class` from then on, up to 63 bytes; also in records
 ---@field key? string `req.session` from then on, up to 191 bytes: who has the same key meets the same workers
 
+--- What enqueue returns.
+---@class baton.Queueing
+---@field class? string `high`, `normal` or `low`: who waits in a higher class is served first, until a lower one has waited for `--queue-aging-secs`
+---@field key? string whose share of the class it is, up to 64 bytes; nil: the tenant's
+---@field weight? integer of that share, 1 to 1,000; nil: as `--queue-weights` says, else 1
+---@field cost? number tokens, 1 to 1e9, rounded up; nil: the prompt's and as many as answers have lately, `max_tokens` at most
+---@field timeout_ms? number it may wait so long, up to 86,400,000; nil: `--queue-timeout-secs`
+
 --- What baton.http is given.
 ---@class baton.HttpCall
 ---@field url string http://host[:port][/path]; no https; the host must be allowed by `--policy-http-host`
@@ -232,6 +240,7 @@
 ---@field start? fun(params: table, old?: table): table? Once, when the policy is loaded, for every event thread; no request waits for it.
 ---@field admit? fun(req: baton.Request, ctx: baton.Ctx): baton.Admission? May this request come in? Asked first, before a pool is chosen.
 ---@field route? fun(req: baton.Request, ctx: baton.Ctx): baton.Direction? Chooses the pool, a class label and an affinity key.
+---@field enqueue? fun(req: baton.Request, ctx: baton.Ctx): baton.Queueing? Where does it stand in its pool's line? Asked of each request that has a pool, with `--queue-size`, whether it will have to wait or not. Of a pool's policies the first that has the hook.
 ---@field plan fun(req: baton.Request, view: baton.View, ctx: baton.Ctx): baton.Plan? Which workers serve it? The only hook that a policy must have. After a failed attempt it is asked again, if it has no fallback and no alternate is left: ctx.failure and ctx.attempt say so, and view is without the workers that were tried.
 ---@field plan_decode? fun(req: baton.Request, view: baton.View, prefill: baton.Worker, ctx: baton.Ctx): baton.Plan? A plan of a hand-off left decode open, and prefill has finished: who decodes? With this hook plan may leave it open, where the connector's prefill can begin so: nixl, nixl_push's hand-off, shared caches.
 ---@field plan_prefill? fun(req: baton.Request, view: baton.View, decode: baton.Worker, ctx: baton.Ctx): baton.Plan? A plan of a trigger left prefill open, and decode's engine has called for it: who prefills? With this hook plan may name decode alone, where decode goes first: mooncake_layerwise, mindie.

@@ -45,6 +45,16 @@ api.hooks = {
     fails = "Nothing is changed; so it is when the hook has waited too long.",
   },
   {
+    name = "enqueue",
+    kind = "pure",
+    params = { { "req", "Request" }, { "ctx", "Ctx" } },
+    returns = { { "Queueing?", "nothing: class normal, the tenant's share, the estimated cost" } },
+    budget_ms = 2,
+    doc = "Where does it stand in its pool's line? Asked of each request that has a pool, with `--queue-size`, whether "
+      .. "it will have to wait or not. Of a pool's policies the first that has the hook.",
+    fails = "As if it had returned nothing.",
+  },
+  {
     name = "plan",
     kind = "pure",
     required = true,
@@ -374,6 +384,19 @@ api.classes = {
       { "pool?", "string", "name of a pool, up to 63 bytes; its own policy plans" },
       { "class?", "string", "`req.class` from then on, up to 63 bytes; also in records" },
       { "key?", "string", "`req.session` from then on, up to 191 bytes: who has the same key meets the same workers" },
+    },
+  },
+  {
+    name = "Queueing",
+    kind = "answer",
+    doc = "What enqueue returns.",
+    fields = {
+      { "class?", "string", "`high`, `normal` or `low`: who waits in a higher class is served first, until a lower one has waited for "
+        .. "`--queue-aging-secs`" },
+      { "key?", "string", "whose share of the class it is, up to 64 bytes; nil: the tenant's" },
+      { "weight?", "integer", "of that share, 1 to 1,000; nil: as `--queue-weights` says, else 1" },
+      { "cost?", "number", "tokens, 1 to 1e9, rounded up; nil: the prompt's and as many as answers have lately, `max_tokens` at most" },
+      { "timeout_ms?", "number", "it may wait so long, up to 86,400,000; nil: `--queue-timeout-secs`" },
     },
   },
   {

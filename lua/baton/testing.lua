@@ -15,6 +15,7 @@ local testing = { seed = core.seed, forget = core.forget, names = core.names, ap
 -- before handed over. Its methods answer what the gateway would get, with names of workers, or nil and a message:
 --   policy:admit(req)    true, or {status, retry_after, reason}
 --   policy:route(req)    {pool, class, key}; req has the class, and the key as its session, from then on
+--   policy:enqueue(req)  {class, key, cost, weight, timeout_ms}, what it says of these
 --   policy:plan(workers[, req])  {prefill, decode} or {worker}, with alternates, kind, ranks, scores
 --   policy:plan_decode(workers, req, prefill[, attempt])  the plan with its decode worker, where plan left it open
 --   policy:plan_prefill(workers, req, decode[, attempt])  the plan with its prefill worker, likewise

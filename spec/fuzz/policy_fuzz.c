@@ -119,10 +119,12 @@ static void call_hooks(bt_policy_t *policy)
                            empty = {.key = 2, .pool = BT_STR("default")};
     const bt_policy_failure_t failure = {BT_SCOPE_WORKER, "connect", "decode", 502, &workers[1], 1};
     const bt_policy_event_t event = {.kind = "finished", .decode = 2, .status = 200};
+    bt_policy_queueing_t queueing;
     bt_choice_t choice;
     bt_value_t *data = NULL;
 
     call_waiting_hooks(policy, &req, &full);
+    (void) bt_policy_enqueue(policy, &req, &queueing);
     if (bt_policy_plan(policy, BT_POLICY_BOTH, &req, &full, &choice) == 0)
         check_choice(&choice);
     else

@@ -191,6 +191,14 @@ static void enter_recompute(lua_State *L, bt_policy_t *policy)
     policy->call.may_recompute = lua_isnil(L, -1) || lua_toboolean(L, -1);
 }
 
+static void enter_enqueue(lua_State *L, bt_policy_t *policy)
+{
+    bt_vm_push(L, policy->req_ref);
+    bt_vm_push(L, policy->ctx_ref);
+    lua_call(L, 2, 1);
+    bt_queueing_read(L, policy);
+}
+
 static int enter(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
@@ -212,6 +220,9 @@ static int enter(lua_State *L)
         break;
     case BT_HOOK_RECOMPUTE:
         enter_recompute(L, policy);
+        break;
+    case BT_HOOK_ENQUEUE:
+        enter_enqueue(L, policy);
         break;
     default:
         enter_choice(L, policy);
@@ -361,6 +372,22 @@ int bt_policy_recompute(bt_policy_t *policy, const bt_policy_request_t *req,
     rc = bt_hook_call(policy, BT_HOOK_RECOMPUTE, policy->enter_ref);
     if (rc == 0)
         *may_p = policy->call.may_recompute;
+    return rc;
+}
+
+int bt_policy_enqueue(bt_policy_t *policy, const bt_policy_request_t *req,
+                      bt_policy_queueing_t *queueing_p)
+{
+    int rc;
+
+    if (policy->hook_refs[BT_HOOK_ENQUEUE] == LUA_NOREF)
+        return BT_E_AGAIN;
+    policy->call.req = req;
+    policy->call.view = NULL;
+    policy->call.failure = NULL;
+    rc = bt_hook_call(policy, BT_HOOK_ENQUEUE, policy->enter_ref);
+    if (rc == 0)
+        *queueing_p = policy->call.queueing;
     return rc;
 }
 

@@ -20,8 +20,9 @@
 #define API_VERSION 2
 
 const char *const bt_policy_members[] = {
-    "api",         "name",         "version",  "params",    "start",   "admit", "route",    "plan",
-    "plan_decode", "plan_prefill", "fallback", "recompute", "observe", "tick",  "handover", NULL};
+    "api",     "name",     "version",     "params",       "start",    "admit",     "route",
+    "enqueue", "plan",     "plan_decode", "plan_prefill", "fallback", "recompute", "observe",
+    "tick",    "handover", NULL};
 
 /* ---- the policy's table (stack index 1) ---- */
 
@@ -297,6 +298,11 @@ bool bt_policy_has_entry(const bt_policy_t *policy)
 {
     return policy->hook_refs[BT_HOOK_ADMIT] != LUA_NOREF ||
            policy->hook_refs[BT_HOOK_ROUTE] != LUA_NOREF;
+}
+
+bool bt_policy_has_enqueue(const bt_policy_t *policy)
+{
+    return policy->hook_refs[BT_HOOK_ENQUEUE] != LUA_NOREF;
 }
 
 bool bt_policy_has_hook(const bt_policy_t *policy, const char *name)

@@ -66,11 +66,15 @@ int bt_policy_fallback(bt_policy_t *policy, const bt_policy_request_t *req,
 /* May an answer that has begun go on at another worker? BT_E_AGAIN: the policy has no such hook. */
 int bt_policy_recompute(bt_policy_t *policy, const bt_policy_request_t *req,
                         const bt_policy_failure_t *failure, bool *may_p);
+/* How it stands in its pool's line (--queue-size). BT_E_AGAIN: the policy has no such hook. */
+int bt_policy_enqueue(bt_policy_t *policy, const bt_policy_request_t *req,
+                      bt_policy_queueing_t *queueing_p);
 /* BT_E_AGAIN: the policy has no such hook. at_ms is CLOCK_MONOTONIC. */
 int bt_policy_observe(bt_policy_t *policy, const bt_policy_event_t *events, unsigned count);
 /* Plain data for the next generation, to be freed; NULL when the hook returned nil. BT_E_AGAIN: no such hook. */
 int bt_policy_handover(bt_policy_t *policy, bt_value_t **data_p);
 bool bt_policy_has_hook(const bt_policy_t *policy, const char *name);
+bool bt_policy_has_enqueue(const bt_policy_t *policy);
 bool bt_policy_has_entry(const bt_policy_t *policy); /* admit or route */
 /* The i-th hook that it has, the i-th parameter that it declares; NULL after the last. */
 const char *bt_policy_hook_at(const bt_policy_t *policy, unsigned i);

@@ -38,6 +38,8 @@ uint64_t bt_policy_next_epoch(void);
 /* ---- policy_run_read.c ---- */
 /* Reads what the hook returned, at the top of the stack, into the run. Raises. */
 void bt_run_read(lua_State *L, bt_policy_t *policy, bt_policy_run_t *run);
+/* Reads what enqueue returned, at the top of the stack, into call.queueing. Raises. */
+void bt_queueing_read(lua_State *L, bt_policy_t *policy);
 /* Pushes what resumes the hook: one value to three. */
 int bt_run_push_answer(lua_State *L, const bt_hook_op_t *hook_op, const bt_hook_answer_t *answer);
 

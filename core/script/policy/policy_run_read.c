@@ -56,20 +56,23 @@ static void read_text(lua_State *L, int table, const char *hook, const char *key
     lua_pop(L, 1);
 }
 
-static double read_number(lua_State *L, int table, const char *key, double low, double high,
-                          double otherwise)
+static double read_number(lua_State *L, int table, const char *hook, const char *key, double low,
+                          double high, double otherwise)
 {
-    double value = otherwise;
+    double value;
 
     lua_pushstring(L, key);
     lua_rawget(L, table);
-    if (lua_type(L, -1) == LUA_TNUMBER)
-        value = lua_tonumber(L, -1);
-    else if (!lua_isnil(L, -1))
-        luaL_error(L, "admit: %s must be a number, not a %s value", key, luaL_typename(L, -1));
+    if (lua_isnil(L, -1)) {
+        lua_pop(L, 1);
+        return otherwise;
+    }
+    if (lua_type(L, -1) != LUA_TNUMBER)
+        luaL_error(L, "%s: %s must be a number, not a %s value", hook, key, luaL_typename(L, -1));
+    value = lua_tonumber(L, -1);
     lua_pop(L, 1);
     if (!(value >= low && value <= high))
-        luaL_error(L, "admit: %s must be from %d to %d", key, (int) low, (int) high);
+        luaL_error(L, "%s: %s must be from %d to %d", hook, key, (int) low, (int) high);
     return value;
 }
 
@@ -81,8 +84,9 @@ static void read_admission(lua_State *L, int table, bt_policy_admission_t *out)
     if (!check_table(L, "admit", keys, table))
         return;
     read_text(L, table, "admit", "reason", out->reason, sizeof(out->reason));
-    out->retry_after_s = (unsigned) ceil(read_number(L, table, "retry_after", 0, RETRY_MAX_S, 0));
-    status = read_number(L, table, "status", 400, 599, 429);
+    out->retry_after_s =
+        (unsigned) ceil(read_number(L, table, "admit", "retry_after", 0, RETRY_MAX_S, 0));
+    status = read_number(L, table, "admit", "status", 400, 599, 429);
     if (status != floor(status))
         luaL_error(L, "admit: status must be a whole number");
     out->status = (unsigned) status;
@@ -97,6 +101,34 @@ static void read_direction(lua_State *L, int table, bt_policy_direction_t *out)
     read_text(L, table, "route", "pool", out->pool, sizeof(out->pool));
     read_text(L, table, "route", "class", out->klass, sizeof(out->klass));
     read_text(L, table, "route", "key", out->key, sizeof(out->key));
+}
+
+/* 0: not said. */
+static uint64_t read_whole(lua_State *L, int table, const char *key, double high)
+{
+    return (uint64_t) ceil(read_number(L, table, "enqueue", key, 1, high, 0));
+}
+
+void bt_queueing_read(lua_State *L, bt_policy_t *policy)
+{
+    static const char *const keys[] = {"class", "key", "cost", "weight", "timeout_ms", NULL};
+    static const char *const classes[] = {"high", "normal", "low"};
+    bt_policy_queueing_t *out = &policy->call.queueing;
+    const int table = lua_gettop(L);
+    unsigned i = 0;
+
+    *out = (bt_policy_queueing_t){.weight = 0};
+    if (!check_table(L, "enqueue", keys, table))
+        return;
+    read_text(L, table, "enqueue", "class", out->klass, sizeof(out->klass));
+    while (i < 3 && strcmp(out->klass, classes[i]) != 0)
+        i++;
+    if (i == 3 && out->klass[0] != '\0')
+        luaL_error(L, "enqueue: class must be high, normal or low, not '%s'", out->klass);
+    read_text(L, table, "enqueue", "key", out->key, sizeof(out->key));
+    out->cost = read_whole(L, table, "cost", BT_QUEUEING_COST_MAX);
+    out->weight = (unsigned) read_whole(L, table, "weight", BT_QUEUEING_WEIGHT_MAX);
+    out->timeout_ms = read_whole(L, table, "timeout_ms", BT_QUEUEING_TIMEOUT_MS_MAX);
 }
 
 /* start(params, old) -> ctx.state */

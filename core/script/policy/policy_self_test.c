@@ -282,6 +282,14 @@ static int try_entry(struct run *run, const char *what,
     return rc;
 }
 
+static int try_enqueue(struct run *run)
+{
+    bt_policy_queueing_t queueing;
+    const int rc = bt_policy_enqueue(run->policy, &run->req, &queueing);
+
+    return rc < 0 && rc != BT_E_AGAIN ? refuse(run, "enqueue", bt_policy_error(run->policy)) : 0;
+}
+
 static int try_plans(struct run *run)
 {
     int rc;
@@ -326,6 +334,8 @@ int bt_policy_self_test(bt_policy_t *policy, const bt_policy_trial_t *trial, cha
         rc = try_entry(&run, "admit", bt_policy_admit);
     if (rc == 0)
         rc = try_entry(&run, "route", bt_policy_route);
+    if (rc == 0)
+        rc = try_enqueue(&run);
     if (rc == 0)
         rc = try_plans(&run);
     if (rc < 0 && trial->or_half && is_half(err, &run.part))

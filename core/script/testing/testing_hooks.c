@@ -352,6 +352,34 @@ static int policy_route(lua_State *L)
     return 1;
 }
 
+static void set_count(lua_State *L, const char *key, uint64_t count)
+{
+    if (count == 0)
+        return;
+    lua_pushnumber(L, (lua_Number) count);
+    lua_setfield(L, -2, key);
+}
+
+/* policy:enqueue(req) -> {class, key, cost, weight, timeout_ms}, what it said of these; or nil, message */
+static int policy_enqueue(lua_State *L)
+{
+    bt_policy_t *policy = bt_testing_policy_check(L);
+    const struct bt_testing_request *r = request_at(L, policy, 2);
+    bt_policy_queueing_t queueing = {.weight = 0};
+    const int rc = bt_policy_enqueue(policy, &r->req, &queueing);
+
+    bt_testing_raise_mistake(L);
+    if (rc != 0 && rc != BT_E_AGAIN)
+        return push_failure(L, policy, rc);
+    lua_newtable(L);
+    set_word(L, "class", queueing.klass);
+    set_word(L, "key", queueing.key);
+    set_count(L, "cost", queueing.cost);
+    set_count(L, "weight", queueing.weight);
+    set_count(L, "timeout_ms", queueing.timeout_ms);
+    return 1;
+}
+
 /* policy:tick(now_ms or nil, workers) -> true; or nil, message */
 static int policy_tick(lua_State *L)
 {
@@ -465,6 +493,7 @@ const luaL_Reg bt_testing_policy_methods[] = {{"plan", policy_plan},
                                               {"recompute", policy_recompute},
                                               {"admit", policy_admit},
                                               {"route", policy_route},
+                                              {"enqueue", policy_enqueue},
                                               {"observe", policy_observe},
                                               {"tick", policy_tick},
                                               {"handover", policy_handover},

@@ -147,6 +147,18 @@ typedef struct bt_policy_stats {
     uint64_t renewals; /* times that the VM was made anew */
 } bt_policy_stats_t;
 
+/* What enqueue returned: what it did not say is 0 or empty. */
+typedef struct bt_policy_queueing {
+    char klass[8]; /* "high", "normal", "low" */
+    char key[65];
+    uint64_t cost; /* tokens */
+    unsigned weight;
+    uint64_t timeout_ms;
+} bt_policy_queueing_t;
+#define BT_QUEUEING_COST_MAX 1000000000
+#define BT_QUEUEING_WEIGHT_MAX 1000
+#define BT_QUEUEING_TIMEOUT_MS_MAX 86400000
+
 enum bt_policy_part { BT_POLICY_BOTH, BT_POLICY_PREFILL, BT_POLICY_DECODE };
 
 typedef struct bt_policy bt_policy_t;

@@ -4,6 +4,7 @@
 /* What a loop may lose to one call. With the watchdog's millisecond and BT_COLLECT_US (renew.c) a runaway stays under 10 ms. */
 #define PLAN_BUDGET_US 2000
 #define WAITING_BUDGET_US 2000 /* each step of admit, route, tick: waiting is not counted */
+#define ENQUEUE_BUDGET_US 2000
 #define FALLBACK_BUDGET_US 2000
 #define RECOMPUTE_BUDGET_US 2000
 #define OBSERVE_BUDGET_US 2000
@@ -19,6 +20,7 @@ static const struct {
     [BT_HOOK_START] = {"start", START_BUDGET_US},
     [BT_HOOK_ADMIT] = {"admit", WAITING_BUDGET_US},
     [BT_HOOK_ROUTE] = {"route", WAITING_BUDGET_US},
+    [BT_HOOK_ENQUEUE] = {"enqueue", ENQUEUE_BUDGET_US},
     [BT_HOOK_PLAN] = {"plan", PLAN_BUDGET_US},
     [BT_HOOK_PLAN_DECODE] = {"plan_decode", PLAN_BUDGET_US},
     [BT_HOOK_PLAN_PREFILL] = {"plan_prefill", PLAN_BUDGET_US},

@@ -16,6 +16,7 @@ enum bt_policy_hook {
     BT_HOOK_START,
     BT_HOOK_ADMIT,
     BT_HOOK_ROUTE,
+    BT_HOOK_ENQUEUE,
     BT_HOOK_PLAN,
     BT_HOOK_PLAN_DECODE,
     BT_HOOK_PLAN_PREFILL,

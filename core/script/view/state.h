@@ -119,7 +119,8 @@ struct bt_policy {
         const bt_hook_answer_t *answer; /* NULL = it begins */
         bt_value_t *data;               /* handover's answer */
         bt_choice_t choice;
-        bool may_recompute; /* recompute's answer */
+        bool may_recompute;            /* recompute's answer */
+        bt_policy_queueing_t queueing; /* enqueue's */
     } call;
     /* ---- belongs to the VM, from here to the end ---- */
     int hook_refs[BT_HOOK_COUNT]; /* LUA_NOREF = no such hook */

@@ -380,10 +380,68 @@ static void recompute_may_say_no(void **state)
     fleet_fini(&f);
 }
 
+#define QUEUED(enqueue)                                                                            \
+    "return { api = 2, name = 'x', version = '1', plan = function() end,\n"                        \
+    "enqueue = function(req, ctx) " enqueue " end }"
+
+static int enqueue(struct fleet *f, const char *text, bt_policy_queueing_t *out)
+{
+    bt_policy_t *policy = policy_of(text);
+    const int rc = bt_policy_enqueue(policy, &f->req, out);
+
+    bt_policy_free(policy);
+    return rc;
+}
+
+static void enqueue_says_where_it_stands(void **state)
+{
+    static const char *const wrong[] = {
+        QUEUED("return 'high'"),
+        QUEUED("return { class = 'urgent' }"),
+        QUEUED("return { class = 1 }"),
+        QUEUED("return { key = ('x'):rep(65) }"),
+        QUEUED("return { cost = 0 }"),
+        QUEUED("return { cost = 1e10 }"),
+        QUEUED("return { cost = 0/0 }"),
+        QUEUED("return { cost = -1 }"),
+        QUEUED("return { weight = 1001 }"),
+        QUEUED("return { weight = '4' }"),
+        QUEUED("return { timeout_ms = 86400001 }"),
+        QUEUED("return { priority = 1 }"),
+        QUEUED("baton.sleep(1)"),
+        QUEUED("while true do end"),
+    };
+    bt_policy_queueing_t out = {.weight = 9};
+    struct fleet f;
+    (void) state;
+
+    fleet_init(&f, 1, 1, 0);
+    assert_int_equal(enqueue(&f, POLICY("return nil"), &out), BT_E_AGAIN);
+    assert_int_equal(out.weight, 9);
+    assert_int_equal(enqueue(&f, QUEUED(""), &out), 0);
+    assert_true(out.klass[0] == '\0' && out.key[0] == '\0' && out.cost == 0 && out.weight == 0 &&
+                out.timeout_ms == 0);
+    assert_int_equal(enqueue(&f,
+                             QUEUED("return { class = 'low', key = 'k', cost = 10.2, weight = 3,\n"
+                                    "timeout_ms = req.n * 500 }"),
+                             &out),
+                     0);
+    assert_string_equal(out.klass, "low");
+    assert_string_equal(out.key, "k");
+    assert_int_equal(out.cost, 11);
+    assert_int_equal(out.weight, 3);
+    assert_int_equal(out.timeout_ms, 500 * f.req.n);
+    for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        assert_int_equal(enqueue(&f, wrong[i], &out), BT_E_POLICY);
+    assert_int_equal(out.cost, 11); /* as it was */
+    fleet_fini(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recompute_may_say_no),
+        cmocka_unit_test(enqueue_says_where_it_stands),
         cmocka_unit_test(shipped_policies_load),
         cmocka_unit_test(unknown_names_say_what_is_known),
         cmocka_unit_test(a_folder_comes_before_the_shipped_ones),
