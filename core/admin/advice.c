@@ -95,13 +95,12 @@ struct queued {
     unsigned waiting;
 };
 
-static void note_queue(void *user, const char *pool, unsigned running, unsigned waiting)
+static void note_queue(void *user, const bt_queue_facts_t *facts)
 {
     struct queued *q = user;
 
-    (void) running;
-    if (strcmp(pool, q->pool) == 0)
-        q->waiting = waiting;
+    if (strcmp(facts->pool, q->pool) == 0)
+        q->waiting = facts->waiting.count;
 }
 
 static void put_queue(bt_text_t *out, const bt_dispatch_shared_t *shared, const char *pool)

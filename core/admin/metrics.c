@@ -7,7 +7,6 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "dispatch/queue.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,23 +90,6 @@ static void write_process(bt_prom_t *p, const bt_dispatch_shared_t *shared, cons
 }
 
 /* ---- requests ---- */
-
-static void write_queue(void *user, const char *pool, unsigned running, unsigned waiting)
-{
-    const bt_label_t label = {"pool", bt_str(pool)};
-
-    (void) running;
-    bt_prom_count(user, &label, 1, waiting);
-}
-
-static void write_queues(bt_prom_t *p, const bt_dispatch_shared_t *shared)
-{
-    if (shared->queues == NULL)
-        return;
-    bt_prom_family(p, "baton_queued_requests", "gauge",
-                   "Requests that wait for a place in their pool (--queue-size)");
-    bt_queues_each(shared->queues, write_queue, p);
-}
 
 static void write_requests(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 {
@@ -210,6 +192,9 @@ static void write_histograms(bt_prom_t *p, const bt_dispatch_shared_t *shared)
          offsetof(bt_stats_t, callback_wait), BT_TRACE_METRICS},
         {"baton_queue_wait_seconds", "In line for a place in the pool, of those that had to wait",
          offsetof(bt_stats_t, queue_wait), BT_TRACE_METRICS},
+        {"baton_queue_prediction_error_seconds",
+         "By how much the predicted wait in line was wrong, of those that were called",
+         offsetof(bt_stats_t, queue_error), BT_TRACE_METRICS},
     };
     const bt_histogram_t **parts = calloc(shared->dispatcher_count + 1, sizeof(*parts));
 
@@ -351,7 +336,7 @@ void bt_metrics_write(bt_prom_t *p, const bt_workers_t *workers, bt_dispatch_sha
 {
     write_process(p, shared, version);
     write_requests(p, shared);
-    write_queues(p, shared);
+    bt_metrics_queues(p, shared);
     write_counters(p, shared);
     write_replays(p, shared);
     write_refused(p, shared);

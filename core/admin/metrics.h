@@ -23,6 +23,8 @@ void bt_metrics_reload(bt_prom_t *p, const bt_reload_t *reload);
 /* metrics_fleet.c; fleet and quotas may be NULL */
 void bt_metrics_fleet(bt_prom_t *p, const bt_store_t *store, const bt_fleet_t *fleet,
                       const bt_quotas_t *quotas);
+/* metrics_queue.c */
+void bt_metrics_queues(bt_prom_t *p, const bt_dispatch_shared_t *shared);
 /* metrics_budget.c */
 void bt_metrics_budget(bt_prom_t *p, const bt_budget_t *clients, const bt_budget_t *admin);
 /* metrics_dns.c; dns may be NULL */

@@ -85,13 +85,13 @@ static void put_pools(const bt_workers_t *workers, uint64_t now_ms, bt_text_t *o
     bt_text_puts(out, "]");
 }
 
-static void put_queue(void *user, const char *pool, unsigned running, unsigned waiting)
+static void put_queue(void *user, const bt_queue_facts_t *facts)
 {
     bt_text_t *out = user;
 
     bt_text_puts(out, out->data[out->len - 1] == '[' ? "{\"pool\":" : ",{\"pool\":");
-    bt_text_json_str(out, bt_str(pool));
-    bt_text_printf(out, ",\"running\":%u,\"waiting\":%u}", running, waiting);
+    bt_text_json_str(out, bt_str(facts->pool));
+    bt_text_printf(out, ",\"running\":%u,\"waiting\":%u}", facts->running, facts->waiting.count);
 }
 
 static void put_late(const bt_loop_facts_t *facts, unsigned count, bt_text_t *out)

@@ -139,6 +139,7 @@ typedef struct bt_config {
     unsigned policy_http_host_count;
     char *proxy_paths[BT_CONFIG_PROXY_PATHS_MAX + 1];
     unsigned proxy_path_count;
+    char *queue_weights;               /* TENANT=N,...; NULL = all are 1 */
     unsigned max_connections;          /* of clients; 0 = what the limit of open files holds */
     unsigned max_connections_per_peer; /* 0 = no limit */
     /* shared state */

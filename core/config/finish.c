@@ -7,6 +7,8 @@
 #include "base/err.h"
 #include "cluster/url.h"
 #include "config/flag.h"
+#include "dispatch/fair_queue.h"
+#include "dispatch/tenant_weights.h"
 #include "loop/network.h"
 #include "loop/resolve.h"
 #include "script/dialect/dialect.h"
@@ -426,6 +428,18 @@ static int check_registry(const bt_config_t *c, char *err, size_t err_size)
                                     err, err_size);
 }
 
+static int check_queue(const bt_config_t *c, char *err, size_t err_size)
+{
+    const bt_str_t weights = bt_str(c->queue_weights != NULL ? c->queue_weights : "");
+    bt_str_t wrong;
+
+    if (bt_tenant_weights_check(weights, &wrong))
+        return 0;
+    return bt_err_refuse(err, err_size,
+                         "--queue-weights: expected TENANT=N with N from 1 to %d, got \"%.*s\"",
+                         BT_FAIR_WEIGHT_MAX, (int) (wrong.n < 100 ? wrong.n : 100), wrong.p);
+}
+
 static int check_registration(const bt_config_t *c, char *err, size_t err_size)
 {
     const char *flag = c->p2p_nccl_port != UINT_MAX ? "p2p-nccl-port" : "moriio-port";
@@ -717,6 +731,7 @@ static void derive_dispatch(bt_config_t *c)
     d->admin_key = c->admin_api_key;
     d->dialect_dir = c->dialect_dir;
     d->policy_dir = c->policy_dir;
+    d->queue_weights = c->queue_weights;
     if (c->proxy_path_count > 0)
         d->proxy_paths = (const char *const *) c->proxy_paths;
 }
@@ -736,6 +751,7 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
         check_proxy_paths,
         check_http_hosts,
         check_params,
+        check_queue,
         bt_config_check_metaserver,
         bt_config_check_tls,
         bt_config_check_kubernetes,

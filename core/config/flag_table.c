@@ -27,6 +27,7 @@
 #define PATH(at_) {.kind = BT_OPTION_PATH, .offset = (at_)}
 #define NAME(at_) {.kind = BT_OPTION_NAME, .offset = (at_)}
 #define PORT(at_) {.kind = BT_OPTION_PORT, .offset = (at_)}
+#define LABELS(at_) {.kind = BT_OPTION_LABELS, .offset = (at_)}
 #define WORD(at_, words_) {.kind = BT_OPTION_WORD, .offset = (at_), .words = (words_)}
 #define TEXTS(at_, count_at_, max_) \
     {.kind = BT_OPTION_TEXTS, .offset = (at_), .count_offset = (count_at_), .list_max = (max_)}
@@ -358,10 +359,22 @@ const bt_flag_t bt_flags[] = {
      "running at once, else 503 with Retry-After (0 or -1 = no limit); with --queue-size in each "
      "pool"},
     {"queue-size", "N", BT_GROUP_LIMIT, false, SETTING(UINT(AT(dispatch.queue_size), 0, 1000000)),
-     "above --max-concurrent-requests so many wait before each pool, first come first served, "
-     "others get 429 (0 = nobody waits, 429; none said: 503 as above)"},
+     "above --max-concurrent-requests, and above the legs that --engine-request-limit leaves, so "
+     "many wait before each pool, tenants by their shares; others get 429 (0 = nobody waits, 429; "
+     "none said: 503 as above)"},
     {"queue-timeout-secs", "S", BT_GROUP_LIMIT, false,
-     SETTING(SECS(AT(dispatch.queue_timeout_ms), 0.001)), "and so long at most, then 408 (60)"},
+     SETTING(SECS(AT(dispatch.queue_timeout_ms), 0.001)),
+     "and so long at most, then 408; 429 at once where the predicted wait is longer (60)"},
+    {"queue-max-bytes", "BYTES", BT_GROUP_LIMIT, false,
+     SETTING(U64(AT(dispatch.queue_max_bytes), 0, 1099511627776.0)),
+     "bodies of those that wait, of each pool (268435456, 256 MiB; 0 = no limit)"},
+    {"queue-weights", "TENANT=N,...", BT_GROUP_LIMIT, false, SETTING(LABELS(AT(queue_weights))),
+     "a tenant's share of tokens beside others that wait, 1 to 1000 (1); anonymous is one too; in "
+     "the "
+     "file: queue_weights = { gold = 4 }"},
+    {"queue-aging-secs", "S", BT_GROUP_LIMIT, false, SETTING(SECS(AT(dispatch.queue_aging_ms), 0)),
+     "a class of the policy's enqueue whose oldest has waited so long gets a token of five from "
+     "those above (30; 0 = never)"},
     {"max-connections", "N", BT_GROUP_LIMIT, false,
      SETTING(UINT(AT(max_connections), 0, 4294967295.0)),
      "client connections at once; above it the one that is idle longest is closed, else 503 with "

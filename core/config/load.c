@@ -46,6 +46,8 @@ static int init(bt_config_t *c)
                      .policy_wait_ms = 1000,
                      .queue_size = UINT_MAX,
                      .queue_timeout_ms = 60000,
+                     .queue_max_bytes = 256U << 20,
+                     .queue_aging_ms = 30000,
                      .upstream = {.idle_timeout_ms = 4000, .idle_max = 256}},
         .jwt_skew_ms = 60000,
         .jwt_jwks_ttl_ms = 300000,

@@ -57,7 +57,7 @@ void bt_option_expected(const bt_option_t *option, char *out, size_t size)
         snprintf(out, size, "a list of up to %u strings", option->list_max);
         return;
     case BT_OPTION_LABELS:
-        snprintf(out, size, "labels as \"k=v,k=v\" or a table of strings");
+        snprintf(out, size, "labels as \"k=v,k=v\" or a table of strings and numbers");
         return;
     case BT_OPTION_NONE:
         snprintf(out, size, "a table, or JSON as text");
@@ -286,7 +286,9 @@ static int set_labels(const bt_option_t *option, void *base, const bt_value_t *v
     int rc = 0;
     bt_text_init(&t);
     for (unsigned i = 0; i < v->count && rc == 0; i++) {
-        if (v->items[i].type != BT_VALUE_STRING)
+        if (v->items[i].type == BT_VALUE_NUMBER)
+            bt_text_printf(&t, "%s%s=%.15g", i > 0 ? "," : "", v->items[i].key, v->items[i].number);
+        else if (v->items[i].type != BT_VALUE_STRING)
             rc = refuse_value(option, &v->items[i], err, err_size);
         else
             bt_text_printf(&t, "%s%s=%s", i > 0 ? "," : "", v->items[i].key, v->items[i].string);

@@ -14,9 +14,9 @@ int bt_dispatch_shared_init(bt_dispatch_shared_t *shared, const bt_dispatch_conf
     bt_policy_errors_init(&shared->policy_errors);
     shared->ids = bt_ids_new();
     shared->responses = bt_response_owners_new(RESPONSES_REMEMBERED);
-    const bool has_queue = config->max_concurrent > 0 && config->queue_size != UINT_MAX;
+    const bool has_queue = config->queue_size != UINT_MAX;
     if (has_queue)
-        shared->queues = bt_queues_new(config->max_concurrent, config->queue_size);
+        shared->queues = bt_queues_new(config);
     if (shared->ids != NULL && shared->responses != NULL && (!has_queue || shared->queues != NULL))
         return 0;
     bt_dispatch_shared_fini(shared);

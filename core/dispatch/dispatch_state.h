@@ -52,6 +52,9 @@ typedef struct bt_dispatch_config {
     unsigned max_concurrent; /* whole process; with a queue, of each pool; 0 = off */
     unsigned queue_size;     /* of each pool; UINT_MAX = not said: no queue */
     uint64_t queue_timeout_ms;
+    uint64_t queue_max_bytes;  /* bodies of those that wait, of each pool; 0 = no limit */
+    uint64_t queue_aging_ms;   /* 0 = strict priorities */
+    const char *queue_weights; /* tenant_weights.h; NULL = all are 1 */
     bt_upstream_config_t upstream;
 } bt_dispatch_config_t;
 

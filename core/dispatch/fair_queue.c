@@ -139,8 +139,8 @@ static void drop_load(bt_fair_load_t *load, const bt_fair_item_t *item)
 bool bt_fair_queue_fits(const bt_fair_queue_t *q, const bt_fair_item_t *item)
 {
     return q->load.count < q->max_count &&
-           (q->max_bytes == 0 || (item->bytes <= q->max_bytes &&
-                                  q->load.bytes <= q->max_bytes - item->bytes));
+           (q->max_bytes == 0 ||
+            (item->bytes <= q->max_bytes && q->load.bytes <= q->max_bytes - item->bytes));
 }
 
 static void enter(bt_fair_queue_t *q, bt_fair_item_t *item, struct bt_fair_flow *flow)
@@ -236,7 +236,7 @@ static bool is_aged(const bt_fair_queue_t *q, const struct bt_fair_row *row, uin
     if (q->aging_ms == 0 || row->debt > 0 || bt_list_empty(&row->by_age))
         return false;
     const bt_fair_item_t *oldest = bt_container_of(row->by_age.next, bt_fair_item_t, by_age);
-    return now_ms - oldest->since_ms >= q->aging_ms;
+    return now_ms >= oldest->since_ms + q->aging_ms; /* another loop's clock may be ahead */
 }
 
 bt_fair_item_t *bt_fair_queue_pop(bt_fair_queue_t *q, uint64_t now_ms)
@@ -261,13 +261,12 @@ bt_fair_item_t *bt_fair_queue_pop(bt_fair_queue_t *q, uint64_t now_ms)
     return item;
 }
 
-void bt_fair_queue_correct(bt_fair_queue_t *q, const bt_fair_item_t *served, uint64_t used)
+void bt_fair_queue_charge(bt_fair_queue_t *q, const bt_fair_item_t *served, uint64_t more)
 {
     struct bt_fair_flow *flow = find_flow(&q->rows[served->klass], hash_of(served->key));
 
     if (flow != NULL)
-        flow->deficit += (int64_t) served->cost -
-                         (int64_t) (used < BT_FAIR_COST_MAX ? used : BT_FAIR_COST_MAX);
+        flow->deficit -= (int64_t) (more < BT_FAIR_COST_MAX ? more : BT_FAIR_COST_MAX);
 }
 
 /* ---- who holds most ---- */
@@ -334,8 +333,7 @@ static void note_before(bt_fair_ahead_t *a, const struct bt_fair_flow *flow, uin
         return;
     if (a->before_count < BT_FAIR_BEFORE_MAX)
         a->before_count++;
-    memmove(&a->before[at + 1], &a->before[at],
-            (a->before_count - at - 1) * sizeof(a->before[0]));
+    memmove(&a->before[at + 1], &a->before[at], (a->before_count - at - 1) * sizeof(a->before[0]));
     memcpy(a->before[at].key, flow->key, sizeof(flow->key));
     a->before[at].cost = cost;
 }
@@ -355,7 +353,7 @@ void bt_fair_queue_ahead(const bt_fair_queue_t *q, const bt_fair_item_t *item,
             const struct bt_fair_flow *flow = FLOW_OF(it);
             const uint64_t turn = (until + item->cost) * flow->weight / own->weight;
             note_before(ahead_p, flow,
-                        flow == own                 ? until
+                        flow == own                                  ? until
                         : i == item->klass && turn < flow->load.cost ? turn
                                                                      : flow->load.cost);
         }

@@ -72,8 +72,9 @@ bt_fair_item_t *bt_fair_queue_pop(bt_fair_queue_t *q, uint64_t now_ms);
 /* Whom a newcomer that does not fit may put out: the youngest of whoever holds most of the queue for its weight, in the lowest class below,
  * else in the newcomer's own class, if that would still hold less. NULL: nobody. */
 bt_fair_item_t *bt_fair_queue_victim(const bt_fair_queue_t *q, const bt_fair_item_t *newcomer);
-/* What was served has used other tokens than its cost said: the flow's next rounds make up for it, if it still waits. */
-void bt_fair_queue_correct(bt_fair_queue_t *q, const bt_fair_item_t *served, uint64_t used);
+/* What was served has used so many tokens more than its cost said: its flow, if others of it still wait, owes them. Less is not given back:
+ * a flow with a credit would be served again and again, until others have long waited. */
+void bt_fair_queue_charge(bt_fair_queue_t *q, const bt_fair_item_t *served, uint64_t more);
 
 /* A flow that is served before an item, by name, with what of it is. */
 typedef struct bt_fair_before {

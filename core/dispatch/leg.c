@@ -10,6 +10,7 @@
 #include "cluster/engine_ids.h"
 #include "cluster/health.h"
 #include "dispatch/encode_params.h"
+#include "dispatch/queue.h"
 #include "dispatch/sink.h"
 #include "dispatch/token_replay.h"
 
@@ -437,9 +438,11 @@ void bt_leg_unload(bt_leg_t *leg)
 {
     bt_ledger_release(&leg->prefill_load);
     bt_ledger_release(&leg->decode_load);
-    if (leg->has_place)
+    if (leg->has_place) {
+        leg->has_place = false;
         bt_worker_give_place_back(leg->worker);
-    leg->has_place = false;
+        bt_queue_note_room(leg->attempt->task->request);
+    }
     if (leg->rank >= 0)
         bt_worker_give_rank_back(leg->worker, leg->rank);
     leg->rank = -1;

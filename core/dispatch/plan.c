@@ -100,11 +100,12 @@ static int no_worker(bt_request_t *r, const bt_choice_view_t *v, char *why, size
 {
     const char *otherwise = v->why != NULL ? v->why : "no two usable workers can work as a pair";
 
-    if (bt_choice_view_is_limited(v))
-        bt_stats_inc(&r->d->stats, limited);
     bt_workers_topology(r->pool, bt_clock_event_ms(), why, why_size);
-    if (why[0] == '\0')
+    const bool may_be_cured = why[0] == '\0';
+    if (may_be_cured)
         bt_str_copy(why, why_size, otherwise);
+    if (may_be_cured && bt_choice_view_is_limited(v))
+        return BT_E_AGAIN;
     return bt_choice_view_is_for_no_split(v) ? BT_E_INVAL : BT_E_NO_WORKER;
 }
 

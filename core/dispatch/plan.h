@@ -13,6 +13,7 @@
 
 /* plan.c */
 extern const char bt_plan_cannot_serve[]; /* what is wrong with most plans that cannot be */
+/* BT_E_AGAIN: each worker that could serve it is at its limit. BT_E_NO_WORKER, BT_E_INVAL: why says it. */
 int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why_size);
 /* For as long as the request lives. */
 const bt_kept_choice_t *bt_plan_keep(bt_request_t *r, const bt_choice_t *choice);

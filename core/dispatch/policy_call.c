@@ -306,6 +306,26 @@ int bt_policy_call_plan_encoder(bt_request_t *r, const bt_policy_failure_t *fail
     return plan_part(r, p, p->both, BT_POLICY_BOTH, failure, &q, view, choice_p);
 }
 
+int bt_policy_call_enqueue(bt_request_t *r, bt_policy_queueing_t *word_p)
+{
+    const struct bt_pool_policies *p = bt_policy_call_policies(r);
+    bt_policy_t *all[BT_SLOT_COUNT];
+    const unsigned count = p != NULL ? bt_pool_policies_all(p, all) : 0;
+    bt_policy_request_t q;
+    int rc = BT_E_AGAIN;
+
+    for (unsigned i = 0; i < count && rc == BT_E_AGAIN; i++) {
+        if (!bt_policy_has_enqueue(all[i]))
+            continue;
+        q = bt_policy_call_describe(r);
+        q.vars = vars_of(r, p, all[i]);
+        rc = bt_policy_enqueue(all[i], &q, word_p);
+        if (rc < 0)
+            bt_policy_call_error(r, p, all[i], bt_policy_error(all[i]));
+    }
+    return rc;
+}
+
 int bt_policy_call_fallback(bt_request_t *r, const bt_policy_failure_t *failure,
                             const bt_policy_view_t *view, bt_choice_t *choice_p)
 {

@@ -54,6 +54,8 @@ int bt_policy_call_plan_late(bt_request_t *r, enum bt_policy_part part,
 /* Its plan of encoders only. What it counts by request it counts when the pair is planned. */
 int bt_policy_call_plan_encoder(bt_request_t *r, const bt_policy_failure_t *failure,
                                 const bt_policy_view_t *view, bt_choice_t *choice_p);
+/* How it stands in line; word_p is written with 0 only. BT_E_AGAIN: nobody says. */
+int bt_policy_call_enqueue(bt_request_t *r, bt_policy_queueing_t *word_p);
 int bt_policy_call_fallback(bt_request_t *r, const bt_policy_failure_t *failure,
                             const bt_policy_view_t *view, bt_choice_t *choice_p);
 /* May its answer go on elsewhere? So it may where nobody is asked, or the hook fails. */

@@ -1,54 +1,93 @@
-/* queue.c - one line a pool, under one lock, so that loops keep one order.
+/* queue.c - one line a pool, under one lock, so that loops keep one order. Who is next is fair_queue.c's to say.
  *
- * While somebody waits all places are taken: a place that becomes free is handed to the first in
- * line under the same lock, never put back. So nobody can be left waiting beside a free place. The
- * first may live on another loop: it hears by mail, and its memory is held until that has come. If
- * it has ended meanwhile, it hands the place on.
+ * While somebody waits all places are taken: a place that becomes free is handed on under the same lock, never put back. So nobody can be
+ * left waiting beside a free place. Whoever gets it may live on another loop: it hears by mail, and its memory is held until that has come.
+ * If it has ended meanwhile, it hands the place on. One that is put out hears in the same way.
  *
  *   enter -> RUNS ----------------------------------------------> leave: place to the next
  *         -> WAITS -> (another leaves) CALLED -> (mail) RUNS
+ *                  -> (another needs its room) PUT_OUT -> (mail) 429
  *                  -> time-out, client gone: NOWHERE
+ *   RUNS -> (its workers are full) BLOCKED -> (a leg ends) CALLED -> (mail) RUNS
+ *
+ * BLOCKED ones keep their place, and nobody passes them. They look before they wait: a leg that ends between the look and the wait has raised
+ * the line's count of ends, and they look again.
+ *
+ * How long somebody will wait is predicted when it comes (queue_rate.h). A wrong prediction refuses at most while others stand before it:
+ * the first in line always waits, so that the rate is measured again.
  */
 #include "dispatch/queue.h"
 
+#include "dispatch/attempt.h"
+#include "dispatch/candidates.h"
+#include "dispatch/policy_call.h"
+#include "dispatch/queue_rate.h"
 #include "dispatch/sink.h"
+#include "dispatch/tenant_weights.h"
 
+#include <math.h>
 #include <stdlib.h>
 
-enum where { NOWHERE, WAITS, CALLED, RUNS };
+#define OUTPUT_TOKENS_START 256 /* of an answer without max_tokens, until some have ended */
+#define RETRY_MAX_S 3600
+
+enum where { NOWHERE, WAITS, CALLED, PUT_OUT, BLOCKED, RUNS };
 
 struct line {
     struct line *next;
     char *pool;
-    bt_list_t waiting;               /* tickets, first come first */
-    unsigned waiting_count, running; /* running: places taken, those handed on included */
+    bt_fair_queue_t fair;
+    bt_list_t blocked;        /* tickets, first come first */
+    unsigned running, places; /* running: places taken, those handed on included */
+    double output_tokens;     /* of an answer, as they are lately */
+    bt_queue_rate_t rate;
+    struct bt_queue_class_facts stats[BT_FAIR_CLASSES]; /* without what waits now */
+    /* Without the lock: */
+    _Alignas(64) _Atomic uint64_t leg_ends;
+    _Atomic unsigned blocked_count; /* changed with the lock */
 };
 
 struct bt_queues {
     pthread_mutex_t lock; /* of all below, and of where in tickets */
     struct line *lines;
     unsigned limit, size;
+    uint64_t max_bytes, aging_ms;
+    bt_tenant_weights_t weights;
 };
 
 struct bt_queue_ticket {
-    bt_list_t link;
+    bt_fair_item_t item;
+    bt_list_t blocked;
     bt_mail_t mail;
     bt_timer_t timer;
     bt_request_t *request;
     struct line *line;
     enum where where;
-    uint64_t since_us;
+    bool is_told_cost; /* by the policy: what it has really used is no measure */
+    uint64_t since_us, timeout_ms;
+    uint64_t called;                /* the line's, when it came */
+    uint64_t leg_ends;              /* the line's, before it looked for workers */
+    struct bt_record_queue *record; /* NULL = it has not come to wait */
 };
 
-struct bt_queues *bt_queues_new(unsigned limit, unsigned size)
+/* ---- life ---- */
+
+struct bt_queues *bt_queues_new(const bt_dispatch_config_t *config)
 {
     struct bt_queues *q = calloc(1, sizeof(*q));
 
     if (q == NULL)
         return NULL;
-    q->limit = limit;
-    q->size = size;
+    q->limit = config->max_concurrent;
+    q->size = config->queue_size;
+    q->max_bytes = config->queue_max_bytes;
+    q->aging_ms = config->queue_aging_ms;
     pthread_mutex_init(&q->lock, NULL);
+    if (bt_tenant_weights_read(
+            &q->weights, bt_str(config->queue_weights != NULL ? config->queue_weights : "")) < 0) {
+        bt_queues_free(q);
+        return NULL;
+    }
     return q;
 }
 
@@ -59,10 +98,12 @@ void bt_queues_free(struct bt_queues *q)
     while (q->lines != NULL) {
         struct line *line = q->lines;
         q->lines = line->next;
+        bt_fair_queue_fini(&line->fair);
         free(line->pool);
         free(line);
     }
     pthread_mutex_destroy(&q->lock);
+    bt_tenant_weights_fini(&q->weights);
     free(q);
 }
 
@@ -74,65 +115,162 @@ static struct line *find_line(struct bt_queues *q, const char *pool)
         line = line->next;
     if (line != NULL)
         return line;
-    line = calloc(1, sizeof(*line));
-    if (line != NULL && (line->pool = bt_str_dup(bt_str(pool))) == NULL) {
-        free(line);
-        line = NULL;
-    }
-    if (line == NULL)
+    if (posix_memalign((void **) &line, _Alignof(struct line), sizeof(*line)) != 0)
         return NULL;
-    bt_list_init(&line->waiting);
+    memset(line, 0, sizeof(*line));
+    line->pool = bt_str_dup(bt_str(pool));
+    if (line->pool == NULL) {
+        free(line);
+        return NULL;
+    }
+    bt_fair_queue_init(&line->fair, q->size, q->max_bytes, q->aging_ms);
+    bt_list_init(&line->blocked);
+    line->output_tokens = OUTPUT_TOKENS_START;
     line->next = q->lines;
     q->lines = line;
     return line;
 }
 
+/* ---- for the metrics ---- */
+
+const char *bt_queue_end_name(enum bt_queue_end end)
+{
+    static const char *const names[] = {"called", "full", "put_out", "too_long", "timeout", "gone"};
+    return names[end];
+}
+
 void bt_queues_each(struct bt_queues *q, bt_queues_cb cb, void *user)
 {
     pthread_mutex_lock(&q->lock);
-    for (const struct line *line = q->lines; line != NULL; line = line->next)
-        cb(user, line->pool, line->running, line->waiting_count);
+    for (const struct line *line = q->lines; line != NULL; line = line->next) {
+        bt_queue_facts_t facts = {.pool = line->pool,
+                                  .running = line->running,
+                                  .places = line->places,
+                                  .blocked = atomic_load(&line->blocked_count),
+                                  .tokens_per_second = bt_queue_rate_tokens(&line->rate),
+                                  .waiting = line->fair.load};
+        for (unsigned i = 0; i < BT_FAIR_CLASSES; i++) {
+            facts.classes[i] = line->stats[i];
+            facts.classes[i].waiting = line->fair.rows[i].load;
+            facts.classes[i].tenants = line->fair.rows[i].flow_count;
+        }
+        cb(user, &facts);
+    }
     pthread_mutex_unlock(&q->lock);
 }
 
-/* ---- leaving ---- */
+/* ---- handing places on ---- */
 
 static void on_called(bt_loop_t *loop, bt_mail_t *envelope);
 
 /* The lock is held: until the mail is in its box the other loop cannot end. */
-static void hand_on(struct line *line)
+static void call(struct bt_queue_ticket *t, enum where how)
 {
-    if (bt_list_empty(&line->waiting)) {
-        line->running--;
-        return;
-    }
-    struct bt_queue_ticket *first =
-        bt_container_of(line->waiting.next, struct bt_queue_ticket, link);
-    bt_list_remove(&first->link);
-    line->waiting_count--;
-    first->where = CALLED;
-    bt_loop_post(first->request->d->loop, &first->mail, on_called);
+    t->where = how;
+    bt_loop_post(t->request->d->loop, &t->mail, on_called);
 }
 
-/* Out of the line; false: it did not wait there. */
+static bool has_place(const struct line *line)
+{
+    return (line->places == 0 || line->running < line->places) && bt_list_empty(&line->blocked);
+}
+
+static void hand_on(struct line *line)
+{
+    while (has_place(line)) {
+        bt_fair_item_t *item = bt_fair_queue_pop(&line->fair, bt_clock_ms());
+        if (item == NULL)
+            return;
+        struct bt_queue_ticket *t = bt_container_of(item, struct bt_queue_ticket, item);
+        line->running++;
+        t->record->passed = line->rate.called - t->called;
+        bt_queue_rate_note(&line->rate, item->cost, bt_clock_us());
+        call(t, CALLED);
+    }
+}
+
+static void give_place_back(struct line *line)
+{
+    line->running--;
+    hand_on(line);
+}
+
+static void unblock(struct bt_queue_ticket *t)
+{
+    bt_list_remove(&t->blocked);
+    atomic_fetch_sub(&t->line->blocked_count, 1);
+}
+
+/* Out of the line, or of those who look for a worker; false: it did not wait there. The lock is held. */
 static bool step_out(struct bt_queue_ticket *t)
 {
-    if (t->where != WAITS)
+    const enum where where = t->where;
+
+    if (where != WAITS && where != BLOCKED)
         return false;
-    bt_list_remove(&t->link);
-    t->line->waiting_count--;
     t->where = NOWHERE;
     t->request->holds--;
+    if (where == BLOCKED) {
+        unblock(t);
+        give_place_back(t->line);
+    } else {
+        bt_fair_queue_remove(&t->line->fair, &t->item);
+        hand_on(t->line); /* fewer may wait than there are places since some workers came back */
+    }
     return true;
 }
 
-static void note_wait(struct bt_queue_ticket *t)
+static void count_end(struct bt_queue_ticket *t, enum bt_queue_end end)
+{
+    struct bt_queue_class_facts *stats = &t->line->stats[t->item.klass];
+
+    stats->ends[end]++;
+    if (t->record != NULL)
+        t->record->end = bt_queue_end_name(end);
+    if (end == BT_QUEUE_CALLED) {
+        stats->called_tokens += t->item.cost;
+        stats->waited_us += bt_clock_us() - t->since_us;
+    }
+}
+
+/* Without the lock, on its own loop. */
+static void note_wait(struct bt_queue_ticket *t, bool is_called)
 {
     bt_request_t *r = t->request;
+    const uint64_t waited_us = bt_clock_us() - t->since_us;
 
     bt_timer_stop(&t->timer);
-    r->record.queue_us = bt_clock_us() - t->since_us;
-    bt_histogram_note(&r->d->stats.queue_wait, r->record.queue_us, 1);
+    r->record.queue_us += waited_us;
+    bt_histogram_note(&r->d->stats.queue_wait, waited_us, 1);
+    if (!is_called || !t->record->has_prediction)
+        return;
+    const uint64_t predicted_us = t->record->predicted_ms * 1000;
+    bt_histogram_note(
+        &r->d->stats.queue_error,
+        waited_us > predicted_us ? waited_us - predicted_us : predicted_us - waited_us, 1);
+}
+
+/* What it has used, where that is known: prompts as they were counted, answers as workers say. */
+static uint64_t made_of(const bt_request_t *r)
+{
+    uint64_t made = 0;
+
+    for (unsigned i = 0; i < r->task_count; i++)
+        if (r->tasks[i].attempt != NULL)
+            made += bt_usage_tokens(bt_attempt_answer(r->tasks[i].attempt));
+    return made;
+}
+
+static void learn(struct bt_queue_ticket *t)
+{
+    const bt_request_t *r = t->request;
+    const uint64_t made = made_of(r);
+
+    if (made != 0 && r->status == 200)
+        t->line->output_tokens +=
+            ((double) made / (r->task_count + !r->task_count) - t->line->output_tokens) / 16;
+    if (!t->is_told_cost && made + r->prompt_tokens > t->item.cost)
+        bt_fair_queue_charge(&t->line->fair, &t->item, made + r->prompt_tokens - t->item.cost);
     bt_request_trace_mark(r, BT_MARK_QUEUE, t->since_us, r->record.queue_us);
 }
 
@@ -141,22 +279,65 @@ void bt_queue_leave(bt_request_t *r)
     struct bt_queue_ticket *t = r->ticket;
     struct bt_queues *q = r->d->shared->queues;
 
-    if (t == NULL)
+    if (t == NULL || t->line == NULL)
         return;
     pthread_mutex_lock(&q->lock);
-    const bool has_waited = step_out(t) || t->where == CALLED;
-    if (t->where == RUNS) {
+    const enum where where = t->where;
+    const bool has_waited = step_out(t) || where == CALLED || where == PUT_OUT;
+    if (where == WAITS)
+        count_end(t, BT_QUEUE_GONE);
+    if (where == RUNS) {
         t->where = NOWHERE;
-        hand_on(t->line);
+        learn(t);
+        give_place_back(t->line);
     }
     pthread_mutex_unlock(&q->lock);
     if (has_waited)
-        note_wait(t);
+        note_wait(t, false);
+}
+
+void bt_queue_note_room(const bt_request_t *r)
+{
+    struct bt_queues *q = r->d->shared->queues;
+    struct line *line = r->ticket != NULL ? r->ticket->line : NULL;
+
+    if (line == NULL)
+        return;
+    atomic_fetch_add(&line->leg_ends, 1);
+    if (atomic_load(&line->blocked_count) == 0)
+        return;
+    pthread_mutex_lock(&q->lock);
+    if (!bt_list_empty(&line->blocked)) {
+        struct bt_queue_ticket *t =
+            bt_container_of(line->blocked.next, struct bt_queue_ticket, blocked);
+        unblock(t);
+        call(t, CALLED);
+        hand_on(line);
+    }
+    pthread_mutex_unlock(&q->lock);
 }
 
 /* ---- waiting ---- */
 
-/* A place is this request's now. */
+static unsigned retry_after_s(uint64_t predicted_ms)
+{
+    const uint64_t s = (predicted_ms + 999) / 1000;
+
+    return s < 1 ? 1 : s > RETRY_MAX_S ? RETRY_MAX_S : (unsigned) s;
+}
+
+static void answer_full(bt_request_t *r, const struct bt_queue_ticket *t, uint64_t predicted_ms)
+{
+    bt_stats_inc(&r->d->stats, queue_full);
+    r->fail_name = "queue_full";
+    bt_answer_error(r, 429,
+                    t->where == PUT_OUT
+                        ? "others with less in line needed the place of this request (--queue-size)"
+                        : "too many requests wait already (--queue-size, --queue-max-bytes)",
+                    retry_after_s(predicted_ms));
+}
+
+/* A place is this request's now, or another one needs its room. */
 static void on_called(bt_loop_t *loop, bt_mail_t *envelope)
 {
     struct bt_queue_ticket *t = bt_container_of(envelope, struct bt_queue_ticket, mail);
@@ -165,17 +346,26 @@ static void on_called(bt_loop_t *loop, bt_mail_t *envelope)
 
     (void) loop;
     pthread_mutex_lock(&q->lock);
-    t->where = r->finished ? NOWHERE : RUNS;
-    if (r->finished)
-        hand_on(t->line);
+    const bool is_put_out = t->where == PUT_OUT, gives_back = r->finished && !is_put_out;
+    const bool is_first = !is_put_out && t->record != NULL && t->record->end == NULL;
+    if (!r->finished && !is_put_out)
+        t->where = RUNS;
+    t->leg_ends = atomic_load(&t->line->leg_ends);
+    if (is_first)
+        count_end(t, r->finished ? BT_QUEUE_GONE : BT_QUEUE_CALLED);
+    if (gives_back)
+        give_place_back(t->line);
     pthread_mutex_unlock(&q->lock);
     if (r->finished) {
         bt_request_release(r);
         return;
     }
-    note_wait(t);
+    note_wait(t, is_first);
     r->holds--;
-    r->ops->go_on(r, BT_PROGRESS_NEXT);
+    if (is_put_out)
+        answer_full(r, t, t->record->predicted_ms);
+    else
+        r->ops->go_on(r, BT_PROGRESS_NEXT);
 }
 
 static void on_timeout(bt_timer_t *timer)
@@ -185,47 +375,187 @@ static void on_timeout(bt_timer_t *timer)
     struct bt_queues *q = r->d->shared->queues;
 
     pthread_mutex_lock(&q->lock);
-    const bool has_waited = step_out(t);
+    const bool is_first = t->where == WAITS, has_waited = step_out(t);
+    if (is_first)
+        count_end(t, BT_QUEUE_TIMEOUT);
+    const uint64_t again_ms =
+        bt_queue_rate_predict_ms(&t->line->rate, t->line->fair.rows[t->item.klass].load.cost);
     pthread_mutex_unlock(&q->lock);
     if (!has_waited)
         return; /* its turn has come, and the mail is on its way */
-    note_wait(t);
+    note_wait(t, false);
     bt_stats_inc(&r->d->stats, queue_timeouts);
     r->fail_name = "queue_timeout";
-    bt_answer_error(r, 408, "no place came free in time (--queue-timeout-secs)", 1);
+    bt_answer_error(r, 408, "no place came free in time (--queue-timeout-secs)",
+                    retry_after_s(again_ms));
 }
 
-static void wait(bt_request_t *r, struct bt_queue_ticket *t)
+static void wait(bt_request_t *r, struct bt_queue_ticket *t, enum where where, uint64_t timeout_ms)
 {
-    bt_list_push(&t->line->waiting, &t->link);
-    t->line->waiting_count++;
-    t->where = WAITS;
+    t->where = where;
     r->holds++;
     t->since_us = bt_clock_us();
     bt_timer_init(r->d->loop, &t->timer, on_timeout);
-    bt_timer_start(&t->timer, r->d->shared->config.queue_timeout_ms);
+    bt_timer_start(&t->timer, timeout_ms);
 }
 
-static enum bt_progress refuse(bt_request_t *r)
+/* ---- coming ---- */
+
+/* Each request of a pool that has a limit for each worker takes a leg of one that generates: so many may run. */
+static unsigned places_of(const struct bt_queues *q, bt_request_t *r)
 {
-    bt_stats_inc(&r->d->stats, queue_full);
-    r->fail_name = "queue_full";
-    bt_answer_error(r, 429, "too many requests wait already (--queue-size)", 1);
-    return BT_PROGRESS_ENDED;
+    const uint64_t limit = r->pool->spec.engine_request_limit;
+    const struct bt_candidates *c;
+    uint64_t legs;
+
+    if (limit == 0 || !bt_request_refresh_pool(r))
+        return q->limit;
+    c = bt_candidates_get(r->d, r->pool, BT_STR_NULL);
+    legs = limit * (c->sets[BT_LIST_DECODE].count + c->sets[BT_LIST_HYBRID].count);
+    if (legs == 0)
+        legs = limit * c->sets[BT_LIST_SINGLE].count;
+    if (legs == 0) /* nobody is usable: what does not wait is told so at once */
+        return q->limit;
+    return q->limit != 0 && q->limit < legs ? q->limit : (unsigned) legs;
 }
 
-/* The lock is held. */
-static void find_place(struct bt_queues *q, bt_request_t *r, struct bt_queue_ticket *t)
+/* The answer is taken to be as long as they are lately, if it may: max_tokens is often far above what comes. */
+static uint64_t cost_of(const bt_request_t *r, double output_tokens)
 {
-    t->line = find_line(q, r->pool->spec.name);
-    if (t->line == NULL)
-        return;
-    if (t->line->running < q->limit) {
-        t->line->running++;
-        t->where = RUNS;
-    } else if (t->line->waiting_count < q->size) {
-        wait(r, t);
+    const double limit = r->intent.max_tokens != 0 ? (double) r->intent.max_tokens : output_tokens;
+    const uint64_t prompts = r->intent.prompt_count + !r->intent.prompt_count;
+    double cost = (double) r->prompt_tokens;
+
+    if (bt_route_info(r->route)->generates)
+        cost += (double) prompts * r->intent.n * fmin(limit, output_tokens);
+    return (uint64_t) fmin(fmax(cost, 1), BT_FAIR_COST_MAX);
+}
+
+static void take_word(struct bt_queue_ticket *t, const bt_policy_queueing_t *word)
+{
+    if (word->klass[0] != '\0')
+        (void) bt_fair_class_of(bt_str(word->klass), &t->item.klass);
+    if (word->key[0] != '\0')
+        t->item.key = bt_arena_str(&t->request->arena, bt_str(word->key));
+    if (word->weight != 0)
+        t->item.weight = word->weight;
+    if (word->timeout_ms != 0)
+        t->timeout_ms = word->timeout_ms;
+    t->is_told_cost = word->cost != 0;
+    if (word->cost != 0)
+        t->item.cost = word->cost;
+}
+
+static struct bt_queue_ticket *make_ticket(bt_request_t *r)
+{
+    struct bt_queue_ticket *t = bt_arena_zalloc(&r->arena, sizeof(*t));
+    bt_policy_queueing_t word = {.weight = 0};
+
+    t->request = r;
+    bt_list_init(&t->blocked);
+    t->timeout_ms = r->d->shared->config.queue_timeout_ms;
+    t->item = (bt_fair_item_t){
+        .klass = BT_FAIR_NORMAL,
+        .key = r->tenant.n != 0 ? r->tenant : BT_STR(BT_TENANT_ANONYMOUS),
+        .bytes = r->body_bytes,
+    };
+    t->item.weight = bt_tenant_weight(&r->d->shared->queues->weights, t->item.key);
+    if (bt_policy_call_enqueue(r, &word) == 0)
+        take_word(t, &word);
+    return t;
+}
+
+/* Room for it at the cost of who holds most. The lock is held. */
+static bool make_room(struct bt_queue_ticket *t)
+{
+    bt_fair_queue_t *fair = &t->line->fair;
+
+    while (!bt_fair_queue_fits(fair, &t->item)) {
+        bt_fair_item_t *item = bt_fair_queue_victim(fair, &t->item);
+        if (item == NULL)
+            return false;
+        struct bt_queue_ticket *out = bt_container_of(item, struct bt_queue_ticket, item);
+        bt_fair_queue_remove(fair, item);
+        count_end(out, BT_QUEUE_PUT_OUT);
+        call(out, PUT_OUT);
     }
+    return true;
+}
+
+/* The lock is held. Where it does not wait t->where stays NOWHERE. */
+static enum bt_queue_end stand_in_line(bt_request_t *r, struct bt_queue_ticket *t)
+{
+    struct line *line = t->line;
+    const bool was_empty = line->fair.load.count == 0;
+
+    t->record = bt_arena_zalloc(&r->arena, sizeof(*t->record));
+    t->record->klass = bt_fair_class_name(t->item.klass);
+    t->record->key = t->item.key;
+    t->record->weight = t->item.weight;
+    t->record->cost = t->item.cost;
+    r->record.queue = t->record;
+    if (!make_room(t) || bt_fair_queue_push(&line->fair, &t->item, bt_clock_ms()) < 0) {
+        t->record->predicted_ms =
+            bt_queue_rate_predict_ms(&line->rate, line->fair.rows[t->item.klass].load.cost);
+        return BT_QUEUE_FULL;
+    }
+    bt_fair_queue_ahead(&line->fair, &t->item, &t->record->ahead);
+    t->record->predicted_ms = bt_queue_rate_predict_ms(&line->rate, t->record->ahead.cost);
+    t->record->has_prediction = t->record->predicted_ms != 0;
+    if (t->record->ahead.cost != 0 && t->record->predicted_ms > t->timeout_ms) {
+        bt_fair_queue_remove(&line->fair, &t->item);
+        return BT_QUEUE_TOO_LONG;
+    }
+    if (was_empty)
+        bt_queue_rate_begin(&line->rate, bt_clock_us());
+    t->called = line->rate.called;
+    wait(r, t, WAITS, t->timeout_ms);
+    return BT_QUEUE_CALLED;
+}
+
+static enum bt_queue_end find_place(struct bt_queues *q, bt_request_t *r, struct bt_queue_ticket *t,
+                                    unsigned places)
+{
+    enum bt_queue_end end = BT_QUEUE_CALLED;
+    struct line *line = t->line = find_line(q, r->pool->spec.name);
+
+    if (line == NULL)
+        return BT_QUEUE_FULL;
+    if (t->item.cost == 0)
+        t->item.cost = cost_of(r, line->output_tokens);
+    line->places = places;
+    hand_on(line); /* there may be more places than before */
+    if (has_place(line) && line->fair.load.count == 0) {
+        line->running++;
+        t->where = RUNS;
+        t->leg_ends = atomic_load(&line->leg_ends);
+        return BT_QUEUE_CALLED;
+    }
+    end = stand_in_line(r, t);
+    if (end != BT_QUEUE_CALLED)
+        count_end(t, end);
+    return end;
+}
+
+static enum bt_progress refuse(bt_request_t *r, const struct bt_queue_ticket *t,
+                               enum bt_queue_end end)
+{
+    const uint64_t predicted_ms = t->record != NULL ? t->record->predicted_ms : 0;
+
+    if (end == BT_QUEUE_FULL) {
+        answer_full(r, t, predicted_ms);
+        return BT_PROGRESS_ENDED;
+    }
+    bt_stats_inc(&r->d->stats, queue_too_long);
+    r->fail_name = "queue_too_long";
+    bt_answer_error(r, 429,
+                    bt_arena_printf(&r->arena,
+                                    "a place would come free in %u s, and the request may wait "
+                                    "%llu ms (--queue-timeout-secs)",
+                                    retry_after_s(predicted_ms), (unsigned long long) t->timeout_ms)
+                        .p,
+                    retry_after_s(predicted_ms));
+    return BT_PROGRESS_ENDED;
 }
 
 enum bt_progress bt_queue_enter(bt_request_t *r)
@@ -234,14 +564,35 @@ enum bt_progress bt_queue_enter(bt_request_t *r)
 
     if (q == NULL)
         return BT_PROGRESS_NEXT;
-    struct bt_queue_ticket *t = bt_arena_zalloc(&r->arena, sizeof(*t));
-    t->request = r;
+    struct bt_queue_ticket *t = make_ticket(r);
+    const unsigned places = places_of(q, r);
     r->ticket = t;
     pthread_mutex_lock(&q->lock);
-    find_place(q, r, t);
+    const enum bt_queue_end end = find_place(q, r, t, places);
     const enum where where = t->where; /* others may call it as soon as the lock is free */
     pthread_mutex_unlock(&q->lock);
-    if (where == NOWHERE)
-        return refuse(r);
+    if (end != BT_QUEUE_CALLED)
+        return refuse(r, t, end);
     return where == RUNS ? BT_PROGRESS_NEXT : BT_PROGRESS_WAITS;
+}
+
+bool bt_queue_block(bt_request_t *r)
+{
+    struct bt_queue_ticket *t = r->ticket;
+    struct bt_queues *q = r->d->shared->queues;
+    const uint64_t waited_ms = r->record.queue_us / 1000;
+
+    if (t == NULL || q->size == 0)
+        return false;
+    const uint64_t left_ms = waited_ms < t->timeout_ms ? t->timeout_ms - waited_ms : 1;
+    pthread_mutex_lock(&q->lock);
+    wait(r, t, BLOCKED, left_ms);
+    bt_list_push(&t->line->blocked, &t->blocked);
+    atomic_fetch_add(&t->line->blocked_count, 1);
+    if (atomic_load(&t->line->leg_ends) != t->leg_ends) { /* since it looked */
+        unblock(t);
+        call(t, CALLED);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return true;
 }

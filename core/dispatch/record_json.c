@@ -454,6 +454,35 @@ static void put_encode(bt_record_draft_t *out, const bt_request_t *r)
     put_lit(out, "}");
 }
 
+/* ---- the line ---- */
+
+static void put_queue(bt_record_draft_t *out, const struct bt_record_queue *q)
+{
+    if (q == NULL)
+        return;
+    put_open(out, "queue", "{\"class\":");
+    put_string(out, bt_str(q->klass));
+    put_text(out, "share", q->key);
+    put_u64(out, "weight", q->weight);
+    put_u64(out, "cost", q->cost);
+    put_u64(out, "ahead_requests", q->ahead.count);
+    put_u64(out, "ahead_tokens", q->ahead.cost);
+    put_open(out, "behind", "[");
+    for (unsigned i = 0; i < q->ahead.before_count; i++) {
+        put_comma(out);
+        put_lit(out, "{\"share\":");
+        put_string(out, bt_str(q->ahead.before[i].key));
+        put_u64(out, "tokens", q->ahead.before[i].cost);
+        put_lit(out, "}");
+    }
+    put_lit(out, "]");
+    if (q->has_prediction)
+        put_u64(out, "predicted_ms", q->predicted_ms);
+    put_u64(out, "passed", q->passed);
+    put_z(out, "end", q->end);
+    put_lit(out, "}");
+}
+
 /* ---- times and the end ---- */
 
 static void put_phase(bt_record_draft_t *out, bt_str_t name, uint64_t us)
@@ -546,6 +575,7 @@ void bt_record_write(const bt_request_t *r, uint64_t now_us, bool is_brief, bt_r
     put_decision(out, r);
     put_candidates(out, r->record.sample, is_brief);
     put_plan(out, r);
+    put_queue(out, r->record.queue);
     put_encode(out, r);
     put_attempts(out, r);
     put_phases(out, r, now_us);

@@ -83,10 +83,10 @@ static void finish(bt_request_t *r)
     bt_scan_cancel(r);
     bt_response_affinity_end(r);
     bt_policy_call_end(r);
-    bt_queue_leave(r);
     bt_encode_cancel(r);
     for (unsigned i = 0; i < r->task_count; i++)
         bt_task_cancel(&r->tasks[i]);
+    bt_queue_leave(r); /* its legs first: who is called needs their room */
     if (r->warmup != NULL)
         r->warmup->on_end(r->warmup, r);
     else
@@ -251,6 +251,8 @@ static void answer_no_plan(bt_request_t *r, int rc, const char *why)
         bt_answer_error(r, 400, why, 0);
         return;
     }
+    if (rc == BT_E_AGAIN)
+        bt_stats_inc(&r->d->stats, limited);
     if (r->warmup == NULL)
         bt_stats_inc(&r->d->stats, unavailable);
     r->fail_name = "no_worker";
@@ -332,6 +334,10 @@ static enum bt_progress plan(bt_request_t *r)
     r->prompt_tokens = count_tokens(r, r->pool);
     r->tasks[0].prompt_tokens = r->prompt_tokens;
     rc = bt_plan_choose(r, &choice, why, sizeof(why));
+    if (rc == BT_E_AGAIN && bt_queue_block(r)) {
+        r->step = BT_STEP_ENCODE; /* it goes on with the next: this one */
+        return BT_PROGRESS_WAITS;
+    }
     if (rc < 0) {
         r->record.decided_by = "nobody";
         r->record.why = bt_arena_str(&r->arena, bt_str(why)).p;

@@ -10,6 +10,7 @@
 #ifndef BT_DISPATCH_REQUEST_RECORD_H
 #define BT_DISPATCH_REQUEST_RECORD_H
 
+#include "dispatch/fair_queue.h"
 #include "record/record.h"
 #include "script/policy/policy.h"
 
@@ -46,12 +47,26 @@ struct bt_record_sample {
     bool reads_cut;          /* and there was more */
 };
 
+/* How it stood in line for a place in its pool. */
+struct bt_record_queue {
+    const char *klass;
+    bt_str_t key;
+    unsigned weight;
+    uint64_t cost;
+    bt_fair_ahead_t ahead; /* as it came */
+    bool has_prediction;
+    uint64_t predicted_ms;
+    uint64_t passed; /* so many were called while it waited */
+    const char *end; /* what became of it; NULL = it waits */
+};
+
 /* Strings are static or in the request's arena: what a generation owns goes with the first byte. */
 typedef struct bt_record {
     struct bt_record_sample *sample; /* NULL = it is not sampled */
     uint64_t wall_ms;
     uint64_t admit_us, route_us, plan_us; /* durations; waiting included */
     uint64_t queue_us;                    /* in line for a place in the pool */
+    struct bt_record_queue *queue;        /* NULL = it did not come to wait */
     const char *rule;                     /* that decided; NULL = none */
     const char *klass, *key;              /* what route said, or NULL; in the request's arena */
     const char *decided_by, *why;         /* NULL = nobody yet */

@@ -30,7 +30,9 @@ typedef struct bt_histogram {
     X(retries, "attempts after the first of a request")                                            \
     X(retries_over_budget, "failures that were not tried again: --retry-budget-percent")           \
     X(limited, "requests that found no worker below --engine-request-limit")                       \
-    X(queue_full, "requests refused because --queue-size others waited for a place")               \
+    X(queue_full, "requests refused because the line was full, or put out of it by others")        \
+    X(queue_too_long,                                                                              \
+      "requests refused because their predicted wait was above what they may wait")                \
     X(queue_timeouts, "requests refused because no place came free in --queue-timeout-secs")       \
     X(decode_replacements, "finished prefills re-used for another decode")                         \
     X(prefill_replacements, "waiting decodes that got another prefill")                            \
@@ -75,7 +77,7 @@ typedef struct bt_stats {
     _Atomic uint64_t refused[BT_AUTH_COUNT];           /* baton_auth_refused_total, by reason */
     _Atomic uint64_t replays_recomputed, replays_lost; /* baton_replays_total, by reason */
     bt_histogram_t ttft, tpot, itl, duration, prefill, encode, handoff_wait, callback_wait,
-        queue_wait;
+        queue_wait, queue_error;
 } bt_stats_t;
 
 #define bt_stats_inc(stats, field) bt_stats_add_(&(stats)->field, 1)

@@ -20,6 +20,8 @@
  *      "ttft_ema_ms":20,"tpot_ema_ms":5,"age_ms":300,"score":12.5}]},"decode":{..},"hybrid":{..},
  *      "single":{"total":1,"rows":[{"id":1}]}},
  *    "plan":{"kind":"handoff","prefill":"p1","decode":"d2","alternates":[{"prefill":"p1","decode":"d1"}]},
+ *    "queue":{"class":"normal","share":"t","weight":1,"cost":300,"ahead_requests":9,"ahead_tokens":2700,
+ *      "behind":[{"share":"u","tokens":1500}],"predicted_ms":800,"passed":7,"end":"called"},
  *    "encode":{"parts":[{"n":0,"worker":"e1","end_ms":9.1,"replaced":[{"encode":"e0","failure":"reset"}]}],"start_ms":0.1,"end_ms":9.2},
  *    "attempts":[{"n":1,"kind":"handoff","prefill":"p1","decode":"d2","start_ms":0.2,"prefill_ms":31,"first_byte_ms":40,
  *      "end_ms":90,"failure":"reset","leg":"decode","status":0,"guilty":["d2"]}],
@@ -48,6 +50,10 @@
  *                   of several lists has its row in the first, and its id (and score) in the others
  * plan, plan.alternates    the first plan; who serves alone is "worker":"w1" instead, there and in attempts
  * over_budget       true: it would have been tried again (--retry-budget-percent); left out otherwise
+ * queue             requests that came to wait (--queue-size). Of then: who waited in its class and above, the tokens that were to be served
+ *                   before its own (cost), and in behind whose they were, three at most; predicted_ms: how long it would wait, left out when
+ *                   that was not known. passed: how many were called while it waited. end: called, full, put_out (by others with less in
+ *                   line), too_long (the prediction was above what it may wait), timeout, gone. How long it waited is phases_ms.queue
  * encode            of a chat with media, where the pool has encode workers: each part, who has encoded it, who has not ("replaced",
  *                   newest first); "failure" when the request ended there
  * attempts          of all tasks, at most 64 ("attempts_total" says how many there were, when more); "child":3 in a split

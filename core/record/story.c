@@ -293,6 +293,22 @@ static void tell_attempts(bt_text_t *out, bt_str_t r)
         bt_text_puts(out, "not tried again: the pool's retry budget is spent\n");
 }
 
+static void tell_queue(bt_text_t *out, bt_str_t r)
+{
+    const bt_str_t queue = member(r, "queue");
+    bt_json_cursor_t cursor;
+    bt_json_item_t b;
+
+    if (queue.n == 0)
+        return;
+    tell(out, queue,
+         "\nin line: class {class}, share {share} (weight {weight}), cost {cost} tokens, behind "
+         "{ahead_tokens} tokens[; predicted {predicted_ms} ms]; {passed} passed; {end}\n");
+    if (bt_json_array(&cursor, member(queue, "behind")) == 0)
+        while (bt_json_next(&cursor, &b) > 0)
+            tell(out, b.value, "  behind {share}: {tokens} tokens\n");
+}
+
 static void tell_phases(bt_text_t *out, bt_str_t r)
 {
     tell(out, member(r, "phases_ms"),
@@ -339,6 +355,7 @@ void bt_record_story(bt_str_t line, bt_text_t *out)
     tell_decision(out, line);
     tell_candidates(out, line);
     tell_plan(out, line);
+    tell_queue(out, line);
     tell_encode(out, line);
     tell_attempts(out, line);
     tell_phases(out, line);

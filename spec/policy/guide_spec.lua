@@ -21,7 +21,7 @@ end
 local function hooks_policy(old)
   local first = assert(blocks_of("Writing one")[1]:match "(.-)return { api")
   local text = first .. "return { api = 2, name = 'guide', version = '1', plan = plan,\n"
-  return testing.load_text(text .. table.concat(blocks_of "The other seven hooks", "") .. "}", { weight = 2 }, old)
+  return testing.load_text(text .. table.concat(blocks_of "The other hooks", "") .. "}", { weight = 2 }, old)
 end
 
 describe("the guide's", function()

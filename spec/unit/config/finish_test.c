@@ -69,6 +69,8 @@ static void urls(void **state)
 static void paths_and_ports(void **state)
 {
     (void) state;
+    load_refused("--queue-weights gold=4,silver=0",
+                 "--queue-weights: expected TENANT=N with N from 1 to 1000, got \"silver=0\"");
     load_refused("--policy-http-host example.org",
                  "--policy-http-host: expected HOST:PORT, got \"example.org\"");
     load_refused("--policy-http-host http://example.org:80",

@@ -435,6 +435,14 @@ static void limits_and_keys(void **state)
     EXPECT("", c.dispatch.queue_size == UINT_MAX && c.dispatch.queue_timeout_ms == 60000);
     EXPECT("--queue-size 100 --queue-timeout-secs 5",
            c.dispatch.queue_size == 100 && c.dispatch.queue_timeout_ms == 5000);
+    EXPECT("", c.dispatch.queue_max_bytes == 256U << 20 && c.dispatch.queue_aging_ms == 30000 &&
+                   c.dispatch.queue_weights == NULL);
+    EXPECT("--queue-max-bytes 5000 --queue-weights gold=4,b=1 --queue-aging-secs 0.5",
+           c.dispatch.queue_max_bytes == 5000 && IS(c.dispatch.queue_weights, "gold=4,b=1") &&
+               c.dispatch.queue_aging_ms == 500);
+    snprintf(line, sizeof line, "%s",
+             load_write("weights.lua", "return { queue_weights = { gold = 4 } }"));
+    EXPECT(line, IS(c.dispatch.queue_weights, "gold=4"));
     EXPECT("--client-body-timeout-secs 60 --client-body-min-rate 4096",
            c.server.body_timeout_ms == 60000 && c.server.body_min_rate == 4096);
     EXPECT("", c.max_connections == 0 && c.max_connections_per_peer == 0);

@@ -178,12 +178,12 @@ static void any_order_is_the_models(void **state)
             now_ms += bt_rand_below(8);
             if (!e->waits && what < 6) {
                 e->tenant = (unsigned) bt_rand_below(TENANTS);
-                e->item = (bt_fair_item_t){
-                    .klass = (enum bt_fair_class) bt_rand_below(BT_FAIR_CLASSES),
-                    .key = bt_str(tenants[e->tenant]),
-                    .weight = 1 + (unsigned) bt_rand_below(8),
-                    .cost = some_cost(),
-                    .bytes = bt_rand_below(5000)};
+                e->item =
+                    (bt_fair_item_t){.klass = (enum bt_fair_class) bt_rand_below(BT_FAIR_CLASSES),
+                                     .key = bt_str(tenants[e->tenant]),
+                                     .weight = 1 + (unsigned) bt_rand_below(8),
+                                     .cost = some_cost(),
+                                     .bytes = bt_rand_below(5000)};
                 assert_int_equal(bt_fair_queue_push(&q, &e->item, now_ms), 0);
                 model_push(e);
             } else if (e->waits && what == 6) {
@@ -191,15 +191,13 @@ static void any_order_is_the_models(void **state)
                 bt_fair_queue_remove(&q, &e->item); /* once more does nothing */
                 model_remove(e);
             } else if (what == 7 && e->item.key.p != NULL && !e->waits) { /* served once */
-                const uint64_t used = some_cost();
-                bt_fair_queue_correct(&q, &e->item, used);
+                const uint64_t more = some_cost();
+                bt_fair_queue_charge(&q, &e->item, more);
                 if (model.flows[e->item.klass][e->tenant].is_there)
-                    model.flows[e->item.klass][e->tenant].deficit +=
-                        (int64_t) e->item.cost - (int64_t) used;
+                    model.flows[e->item.klass][e->tenant].deficit -= (int64_t) more;
             } else if (what > 7) {
                 const entry_t *next = model_pop(now_ms, aging_ms);
-                assert_ptr_equal(bt_fair_queue_pop(&q, now_ms),
-                                 next != NULL ? &next->item : NULL);
+                assert_ptr_equal(bt_fair_queue_pop(&q, now_ms), next != NULL ? &next->item : NULL);
             }
             loads_are_those_of_the_model(&q);
         }

@@ -70,12 +70,11 @@ static void turn_both(void)
 
 static unsigned running_now, waiting_now;
 
-static void add_line(void *user, const char *pool, unsigned running, unsigned waiting)
+static void add_line(void *user, const bt_queue_facts_t *facts)
 {
     (void) user;
-    (void) pool;
-    running_now += running;
-    waiting_now += waiting;
+    running_now += facts->running;
+    waiting_now += facts->waiting.count;
 }
 
 static void is_now(unsigned running, unsigned waiting)
@@ -89,7 +88,9 @@ static void is_now(unsigned running, unsigned waiting)
 static void start(unsigned limit, unsigned size)
 {
     shared.config.queue_timeout_ms = 60000;
-    shared.queues = bt_queues_new(limit, size);
+    shared.config.max_concurrent = limit;
+    shared.config.queue_size = size;
+    shared.queues = bt_queues_new(&shared.config);
     for (unsigned i = 0; i < 2; i++) {
         assert_int_equal(bt_loop_init(&loops[i], i), 0);
         dispatchers[i].loop = &loops[i];
