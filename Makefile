@@ -111,6 +111,7 @@ bench: build ## the figures for the record
 	@spec/bench/compare_tls
 	@build/release/bin/bench_policy
 	@build/release/bin/bench_kvindex
+	@build/release/bin/bench_queue
 	@build/release/bin/bench_store
 	@spec/bench/fleet_prefix
 
