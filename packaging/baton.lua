@@ -22,6 +22,10 @@ return {
   --   workers = { ca = "tls/workers-ca.pem", cert = "tls/gateway.pem", key = "tls/gateway.key" },
   -- },
 
+  -- limits = {
+  --   { name = "tenants", per = "tenant", requests = 600, tokens = 200000, concurrent = 50 },
+  -- },
+
   -- pools = {
   --   {
   --     name = "llama", models = { "llama-3.1-8b" }, policy = "least_load",

@@ -27,7 +27,7 @@ end
 -- ---- what the program says ----
 
 local flags, groups = {}, {} -- rows in order; titles of groups in order
-local keys = { top = {}, pool = {}, worker = {} }
+local keys = { top = {}, pool = {}, limit = {}, worker = {} }
 
 for line in output_of(baton, "help", "table"):gmatch("[^\n]+") do
   local cells = {}
@@ -167,7 +167,7 @@ local function page_of_file()
     ".Ar baton.lua\ntells them all.\nSIGHUP reads the file again; what only a restart changes is named then.\n",
     ".Sh EXAMPLES\n", literal(example), ".Sh TOP LEVEL\n", list(keys.top, item),
     ".Sh POOLS\n", "These may also stand at the top level, for all pools.\n", list(keys.pool, item),
-    ".Sh WORKERS\n", list(keys.worker, item), ".Sh SEE ALSO\n.Xr baton 1\n",
+    ".Sh LIMITS\n", list(keys.limit, item), ".Sh WORKERS\n", list(keys.worker, item), ".Sh SEE ALSO\n.Xr baton 1\n",
   })
 end
 

@@ -9,6 +9,7 @@
 #include "admin/advice.h"
 #include "admin/discovery.h"
 #include "admin/explain.h"
+#include "admin/limits.h"
 #include "admin/metrics.h"
 #include "admin/origin.h"
 #include "admin/policies.h"
@@ -81,6 +82,7 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
     bt_metrics_http2(p);
     if (config->store != NULL)
         bt_metrics_fleet(p, config->store, config->fleet, config->shared->quotas);
+    bt_metrics_limits(p, config->shared->limits);
     if (config->reload != NULL)
         bt_metrics_reload(p, config->reload);
     if (config->rollout != NULL)

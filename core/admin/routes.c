@@ -8,6 +8,7 @@
 #include "admin/advice.h"
 #include "admin/discovery.h"
 #include "admin/explain.h"
+#include "admin/limits.h"
 #include "admin/policies.h"
 #include "admin/query.h"
 #include "admin/rollout.h"
@@ -101,6 +102,8 @@ static const struct route {
      "for people"},
     {BT_GET, "/discovery", bt_admin_discovery, BT_ANSWERED, false, false,
      "sources that find workers by themselves, and why some pods are none"},
+    {BT_GET, "/limits", bt_admin_limits, BT_ANSWERED, false, false,
+     "what clients may use, and how many were refused"},
     {BT_GET, "/requests", NULL, BT_WANTS_REQUESTS, false, false, "live requests"},
     {BT_POST, "/requests/*/cancel", cancel_request, BT_ANSWERED, false, false,
      "cancel one by its id"},

@@ -72,19 +72,32 @@ static const char *vllm_type(unsigned status)
                            : bt_http_reason(status);
 }
 
-static void put_openai(bt_text_t *t, const char *type, unsigned status, const char *message)
+/* What every family's error has. */
+static void put_message(bt_text_t *t, const char *message, const char *limit)
 {
-    bt_text_puts(t, "{\"error\":{\"message\":");
+    bt_text_puts(t, "\"message\":");
     bt_text_json_str(t, bt_str(message));
+    if (limit == NULL)
+        return;
+    bt_text_puts(t, ",\"limit\":");
+    bt_text_json_str(t, bt_str(limit));
+}
+
+static void put_openai(bt_text_t *t, const char *type, unsigned status, const char *message,
+                       const char *limit)
+{
+    bt_text_puts(t, "{\"error\":{");
+    put_message(t, message, limit);
     bt_text_printf(t, ",\"type\":\"%s\",\"param\":null,\"code\":%u}}", type, status);
 }
 
-static void put_sglang(bt_text_t *t, unsigned status, const char *message, bool is_event)
+static void put_sglang(bt_text_t *t, unsigned status, const char *message, const char *limit,
+                       bool is_event)
 {
     const bool is_servers = status >= 500 && !is_event;
 
-    bt_text_puts(t, is_servers ? "{\"object\":\"error\",\"message\":" : "{\"error\":{\"message\":");
-    bt_text_json_str(t, bt_str(message));
+    bt_text_puts(t, is_servers ? "{\"object\":\"error\"," : "{\"error\":{");
+    put_message(t, message, limit);
     if (is_servers)
         bt_text_printf(t, ",\"type\":\"%u\",\"param\":null,\"code\":%u}", status, status);
     else
@@ -92,31 +105,37 @@ static void put_sglang(bt_text_t *t, unsigned status, const char *message, bool 
 }
 
 static void put(bt_text_t *t, enum bt_error_family family, unsigned status, const char *message,
-                bool is_event)
+                const char *limit, bool is_event)
 {
     switch (family) {
     case BT_ERRORS_ANTHROPIC:
-        bt_text_printf(t, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":",
+        bt_text_printf(t, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",",
                        anthropic_type(status));
-        bt_text_json_str(t, bt_str(message));
+        put_message(t, message, limit);
         bt_text_puts(t, "}}");
         return;
     case BT_ERRORS_SGLANG:
-        put_sglang(t, status, message, is_event);
+        put_sglang(t, status, message, limit, is_event);
         return;
     case BT_ERRORS_VLLM:
-        put_openai(t, vllm_type(status), status, message);
+        put_openai(t, vllm_type(status), status, message, limit);
         return;
     case BT_ERRORS_OPENAI:
     case BT_ERRORS_RESPONSES:
-        put_openai(t, openai_type(status), status, message);
+        put_openai(t, openai_type(status), status, message, limit);
         return;
     }
 }
 
 void bt_error_put(bt_text_t *t, enum bt_error_family family, unsigned status, const char *message)
 {
-    put(t, family, status, message, false);
+    put(t, family, status, message, NULL, false);
+}
+
+void bt_error_put_limit(bt_text_t *t, enum bt_error_family family, unsigned status,
+                        const char *message, const char *limit)
+{
+    put(t, family, status, message, limit, false);
 }
 
 static const char *response_code(unsigned status)
@@ -138,7 +157,7 @@ void bt_error_put_event(bt_text_t *t, enum bt_error_family family, unsigned stat
         return;
     }
     bt_text_puts(t, family == BT_ERRORS_ANTHROPIC ? "event: error\ndata: " : "data: ");
-    put(t, family, status, message, true);
+    put(t, family, status, message, NULL, true);
     bt_text_puts(t, "\n\n");
     if (family != BT_ERRORS_ANTHROPIC)
         bt_text_puts(t, "data: [DONE]\n\n");

@@ -22,6 +22,9 @@ enum bt_error_family {
 /* Of a canonical path (path.h); OpenAI's for whatever belongs to nobody. */
 enum bt_error_family bt_error_family_of(bt_str_t path);
 void bt_error_put(bt_text_t *t, enum bt_error_family family, unsigned status, const char *message);
+/* limit: the name of the one that refuses it, a member of its own; NULL = none does. */
+void bt_error_put_limit(bt_text_t *t, enum bt_error_family family, unsigned status,
+                        const char *message, const char *limit);
 /* The stream's last event, and what the family ends a stream with. events: how many have gone before it. */
 void bt_error_put_event(bt_text_t *t, enum bt_error_family family, unsigned status,
                         const char *message, uint64_t events);

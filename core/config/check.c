@@ -464,6 +464,7 @@ void bt_config_describe(const bt_config_t *c, bt_text_t *out)
     bt_config_describe_shared(c, out);
     bt_config_describe_dns(c, out);
     bt_config_describe_kubernetes(c, out);
+    bt_config_describe_limits(c, out);
     if (build_workers(c, &registry, err, sizeof err) < 0)
         return;
     const bt_workers_t *workers = bt_registry_current(registry);

@@ -17,6 +17,7 @@
 #include "dispatch/dispatcher.h"
 #include "http/server.h"
 #include "identity/identities.h"
+#include "limits/limit.h"
 #include "store/store.h"
 #include "tls/client.h"
 #include "tls/server.h"
@@ -124,8 +125,9 @@ typedef struct bt_config {
     char *jwt_claims[BT_CONFIG_JWT_CLAIMS_MAX + 1]; /* NULL-terminated */
     unsigned jwt_claim_count;
     uint64_t jwt_skew_ms, jwt_jwks_ttl_ms;
-    bt_jwt_rules_t jwt; /* derived: borrows from above; issuer NULL = no tokens */
-    bt_jwks_t *jwks;    /* read from jwt_jwks_file; a reference; NULL = none */
+    bt_jwt_rules_t jwt;       /* derived: borrows from above; issuer NULL = no tokens */
+    bt_limit_table_t *limits; /* a reference; NULL = none */
+    bt_jwks_t *jwks;          /* read from jwt_jwks_file; a reference; NULL = none */
     char *admin_allowed_hosts[BT_CONFIG_ADMIN_HOSTS_MAX + 1]; /* NULL-terminated */
     unsigned admin_allowed_host_count;
     char *client_allowed_hosts[BT_CONFIG_CLIENT_HOSTS_MAX + 1]; /* likewise */

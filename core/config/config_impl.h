@@ -68,6 +68,13 @@ int bt_config_finish_dns(bt_config_t *c, char *err, size_t err_size);
 void bt_config_describe_dns(const bt_config_t *c, bt_text_t *out);
 void bt_config_dns_fini(bt_config_t *c);
 
+/* ---- limits.c ---- */
+
+/* The file's limits. BT_E_CONFIG: place gets the path to what is wrong ("limits[2].per"), why the sentence. */
+int bt_config_take_limits(bt_config_t *c, const bt_value_t *list, char *place, size_t place_size,
+                          char *why, size_t why_size);
+void bt_config_describe_limits(const bt_config_t *c, bt_text_t *out);
+
 /* ---- kubernetes.c ---- */
 
 int bt_config_check_kubernetes(const bt_config_t *c, char *err, size_t err_size);

@@ -81,6 +81,7 @@ static void offer_all(bt_suggest_t *s, enum level level)
         bt_suggest_offer(s, "workers-dns");
         bt_suggest_offer(s, "tls");
         bt_suggest_offer(s, "identity");
+        bt_suggest_offer(s, "limits");
     }
     for (size_t i = 0; level == LEVEL_POOL && i < sizeof pool_keys / sizeof pool_keys[0]; i++)
         bt_suggest_offer(s, pool_keys[i]);
@@ -478,6 +479,26 @@ static int read_pool(cursor_t *c, void *to, const bt_value_t *v)
     return rc;
 }
 
+static int read_limits(const cursor_t *c, bt_config_t *config, const bt_value_t *v)
+{
+    char place[128], why[192];
+    int rc = bt_config_take_limits(config, v, place, sizeof place, why, sizeof why);
+    return rc == BT_E_CONFIG ? refuse_at(c, place, why) : rc;
+}
+
+/* 1: it was a list and is read; 0: no such list. */
+static int read_top_list(cursor_t *c, bt_config_t *config, const bt_value_t *v)
+{
+    int rc;
+    if (strcmp(v->key, "workers_dns") == 0)
+        rc = read_list(c, config, v, read_dns);
+    else if (strcmp(v->key, "limits") == 0)
+        rc = read_limits(c, config, v);
+    else
+        return 0;
+    return rc < 0 ? rc : 1;
+}
+
 /* Everything but the pools first: pools start from what the top level says. */
 static int read_top(cursor_t *c, bt_config_t *config, const bt_value_t *root)
 {
@@ -491,12 +512,12 @@ static int read_top(cursor_t *c, bt_config_t *config, const bt_value_t *root)
             pools = v;
             continue;
         }
-        const bool is_dns = strcmp(v->key, "workers_dns") == 0;
         const struct section *section = find_section("", v->key);
-        int rc = is_dns            ? read_list(c, config, v, read_dns)
-                 : section != NULL ? read_section(c, config, section, v)
-                                   : read_setting(c, config, &config->defaults, v, LEVEL_TOP);
-        if (rc < 0 || (rc == 0 && !is_dns && section == NULL))
+        int rc =
+            section != NULL ? read_section(c, config, section, v) : read_top_list(c, config, v);
+        if (rc == 0 && section == NULL)
+            rc = read_setting(c, config, &config->defaults, v, LEVEL_TOP);
+        if (rc < 0 || (rc == 0 && section == NULL))
             return rc < 0 ? rc : unknown_key(c, v->key, LEVEL_TOP);
     }
     return pools != NULL ? read_list(c, config, pools, read_pool) : 0;

@@ -162,6 +162,23 @@ static const struct table_key {
     {"pool", "params, prefill_params, decode_params",
      "tables: parameters of policy, prefill_policy, decode_policy (baton policy params)"},
     {"pool", "workers", "a list of workers"},
+    {"top", "limits", "a list of limits; who is above one gets 429 (LIMITS in baton.lua(5))"},
+    {"limit", "name",
+     "a string: what clients, logs and metrics call it. Of several limits of one "
+     "name the first that fits a request counts"},
+    {"limit", "per",
+     "address, key, tenant or model, or a list of these: each has a count of its own; none = all "
+     "requests together. An address is of IPv6 a /64"},
+    {"limit", "match", "a table of these: only requests of this tenant, key, model or address"},
+    {"limit", "requests", "so many in a window"},
+    {"limit", "tokens, input_tokens, output_tokens",
+     "likewise: reserved by estimate as a request comes in, trued up by the answer's usage"},
+    {"limit", "concurrent", "requests at a time"},
+    {"limit", "window_s",
+     "a number of seconds from 1 to 2678400 (60); windows begin where the "
+     "clock's minutes, hours and days do, in UTC"},
+    {"limit", "answer_tokens",
+     "reserved for an answer whose length the client does not bound (256)"},
 };
 #define TABLE_KEY_COUNT (sizeof table_keys / sizeof table_keys[0])
 
@@ -197,6 +214,8 @@ void bt_help_file(bt_text_t *out)
         out, "\nA pool (all but name, models and workers also at the top level, for all pools)\n");
     put_table_keys(out, "pool");
     put_settings(out, BT_FLAG_POOL);
+    bt_text_puts(out, "\nA limit\n");
+    put_table_keys(out, "limit");
     bt_text_puts(out, "\nA worker\n");
     for (unsigned i = 0; i < bt_worker_key_count; i++)
         put_key(out, bt_worker_keys[i].name, &bt_worker_keys[i].option, bt_worker_keys[i].help);

@@ -160,6 +160,7 @@ void bt_config_fini(bt_config_t *c)
     fini_pool(&c->defaults);
     bt_key_table_unref(c->client_keys);
     bt_jwks_unref(c->jwks);
+    bt_limit_table_unref(c->limits);
     free(c->redis_password);
     free(c->transfer_tokens);
     free(c->file);

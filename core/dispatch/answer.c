@@ -2,11 +2,12 @@
 #include "api/error.h"
 #include "api/path.h"
 #include "dispatch/leg.h"
+#include "dispatch/reservation.h"
 #include "dispatch/sink.h"
 
 #include <stdio.h>
 
-#define HEADERS_MAX (BT_HTTP_HEADERS_MAX + 16)
+#define HEADERS_MAX (BT_HTTP_HEADERS_MAX + 28)
 
 static unsigned status_of(int rc)
 {
@@ -58,17 +59,18 @@ void bt_answer_error(bt_request_t *r, unsigned status, const char *message, unsi
 void bt_answer_error_with(bt_request_t *r, unsigned status, const char *message,
                           unsigned retry_after_s, const bt_header_t *more, unsigned more_count)
 {
-    bt_header_t headers[32];
-    unsigned n = bt_headers_answer(r, NULL, headers, 28);
+    bt_header_t headers[44];
+    unsigned n = bt_headers_answer(r, NULL, headers, 40);
     bt_text_t t;
 
     bt_text_init(&t);
-    bt_error_put(&t, bt_error_family_of(r->path), status, message);
+    bt_error_put_limit(&t, bt_error_family_of(r->path), status, message,
+                       bt_reservation_refused_by(r));
     headers[n++] = (bt_header_t){BT_STR("Content-Type"), BT_STR("application/json")};
     if (retry_after_s != 0)
         headers[n++] =
             (bt_header_t){BT_STR("Retry-After"), bt_arena_printf(&r->arena, "%u", retry_after_s)};
-    for (unsigned i = 0; i < more_count && n < 32; i++)
+    for (unsigned i = 0; i < more_count && n < 44; i++)
         headers[n++] = more[i];
     respond(r, status, bt_text_str(&t), headers, n);
     bt_text_fini(&t);

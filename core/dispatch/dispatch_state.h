@@ -21,6 +21,7 @@
 #include "http/client.h"
 #include "http/server.h"
 #include "identity/checker.h"
+#include "limits/limits.h"
 #include "record/record.h"
 #include "script/dialect/dialect.h"
 #include "store/store.h"
@@ -90,7 +91,8 @@ typedef struct bt_dispatch_shared {
     void *cancel_elsewhere_user;
     const char *space;   /* of this fleet's keys in the store; borrowed; NULL = nothing is shared */
     const char *replica; /* who takes leases; borrowed, set with space */
-    struct bt_quotas *quotas; /* behind baton.shared.take; borrowed, set with space */
+    struct bt_quotas *quotas; /* behind baton.shared.take and limits; borrowed, set with space */
+    bt_limits_t *limits;      /* borrowed; NULL = there are none */
     /* Written by every request, so on a line of its own. */
     _Alignas(64) _Atomic unsigned concurrent; /* admitted now */
 } bt_dispatch_shared_t;
@@ -121,6 +123,7 @@ typedef struct bt_dispatcher {
     bt_workers_t *workers;     /* reference */
     bt_store_client_t *store;  /* this loop's; borrowed; NULL = nothing is shared */
     bt_quota_client_t *quotas; /* with store */
+    bt_limits_view_t limits;   /* those in force */
     bt_checker_t *checker;     /* NULL = all are anonymous */
     bt_dialects_t *dialects;
     bt_generations_t generations; /* of the policies */

@@ -172,6 +172,7 @@ void bt_dispatcher_free(bt_dispatcher_t *d)
     bt_workers_unref(d->workers);
     bt_dialects_free(d->dialects);
     bt_checker_free(d->checker);
+    bt_limits_drop(&d->limits);
     bt_rooms_fini(&d->rooms);
     bt_slab_fini(&d->request_slab);
     bt_slab_fini(&d->background_slab);
@@ -281,8 +282,8 @@ static void put_ms(bt_text_t *out, const char *name, uint64_t us)
 /* Where it is, and what it has behind it: durations, and then times since it came. */
 static void describe_way(const bt_request_t *r, bt_text_t *out)
 {
-    static const char *const steps[] = {"follow_up", "rules", "admit", "route", "queue",
-                                        "encode",    "plan",  "run",   "end"};
+    static const char *const steps[] = {"follow_up", "rules",  "admit", "route", "limits",
+                                        "queue",     "encode", "plan",  "run",   "end"};
     const bt_attempt_t *a = r->last;
     const bt_leg_t *prefill = a != NULL && a->legs[0].worker != NULL ? &a->legs[0] : NULL;
     const uint64_t since = r->start_us;

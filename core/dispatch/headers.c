@@ -4,6 +4,7 @@
  */
 #include "dispatch/encode_params.h"
 #include "dispatch/leg.h"
+#include "dispatch/reservation.h"
 #include "dispatch/sink.h"
 
 static bool is_prefix_ours(bt_str_t name)
@@ -239,6 +240,8 @@ unsigned bt_headers_answer(bt_request_t *r, const bt_head_t *from, bt_header_t *
         if (!is_answer_own(from, from->headers[i].name) && !shows_address(&from->headers[i]))
             out[n++] = from->headers[i];
     add(out, &n, max, "x-request-id", bt_str(r->id));
+    if (r->reservation != NULL)
+        bt_reservation_headers(r, out, &n, max);
     if (r->d->shared->config.debug_headers)
         add_debug(r, out, &n, max);
     return n;

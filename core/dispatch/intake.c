@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/sink.h"
+#include "script/value/value.h"
 
 /* ---- hooks ---- */
 
@@ -52,6 +53,20 @@ static bool is_rejected(bt_request_t *r)
     return true;
 }
 
+/* Of all hooks together; for limits that have this name when the request comes to them. */
+static void keep_factors(bt_request_t *r, bt_policy_admission_t *a)
+{
+    for (unsigned i = 0; a->limits != NULL && i < a->limits->count; i++) {
+        struct bt_limit_factor *f = bt_arena_zalloc(&r->arena, sizeof(*f));
+        f->limit = bt_arena_str(&r->arena, bt_str(a->limits->items[i].key));
+        f->by = a->limits->items[i].number;
+        f->next = r->limit_factors;
+        r->limit_factors = f;
+    }
+    bt_value_free(a->limits);
+    a->limits = NULL;
+}
+
 /* True: to another pool, whose own policies have their say from here on. */
 static bool take_direction(bt_request_t *r)
 {
@@ -91,7 +106,9 @@ static enum end end_hook(bt_request_t *r, int rc)
         note_failure(r, rc);
     if (rc == 0 && e->is_admit && is_rejected(r))
         end = END_REJECTED;
-    else if (rc == 0 && !e->is_admit && take_direction(r))
+    else if (rc == 0 && e->is_admit)
+        keep_factors(r, &e->hook.run.admission);
+    else if (rc == 0 && take_direction(r))
         end = END_ELSEWHERE;
     bt_policy_run_drop(&e->hook.run);
     return end;

@@ -103,11 +103,13 @@ static void redact(bt_leg_t *leg, const char *p, size_t n)
 }
 
 /* Of an answer that is no stream, tokens (a pair's are its decode's rate) and hits; of a single
- * worker's stream its hits, for policies that learn. */
+ * worker's stream its hits, for policies that learn. Limits are trued up by it. */
 static bool is_usage_wanted(bt_leg_t *leg)
 {
     const bt_dispatcher_t *d = request_of(leg)->d;
 
+    if (request_of(leg)->reservation != NULL)
+        return true;
     if (leg->is_sse)
         return (d->has_observe || bt_request_is_traced(request_of(leg))) &&
                leg->role == BT_LEG_SINGLE;

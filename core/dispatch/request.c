@@ -15,6 +15,7 @@
 #include "dispatch/plan.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/queue.h"
+#include "dispatch/reservation.h"
 #include "dispatch/response_affinity.h"
 #include "dispatch/scan.h"
 #include "dispatch/sink.h"
@@ -83,6 +84,7 @@ static void finish(bt_request_t *r)
     bt_scan_cancel(r);
     bt_response_affinity_end(r);
     bt_policy_call_end(r);
+    bt_reservation_leave(r);
     bt_encode_cancel(r);
     for (unsigned i = 0; i < r->task_count; i++)
         bt_task_cancel(&r->tasks[i]);
@@ -397,6 +399,8 @@ static enum bt_progress step(bt_request_t *r)
         return bt_intake_admit(r);
     case BT_STEP_ROUTE:
         return bt_intake_route(r);
+    case BT_STEP_LIMITS:
+        return bt_reservation_enter(r);
     case BT_STEP_QUEUE:
         return bt_queue_enter(r);
     case BT_STEP_ENCODE:

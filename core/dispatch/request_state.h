@@ -44,6 +44,7 @@ enum bt_request_step {
     BT_STEP_RULES,     /* intake.c: which rule, which pool */
     BT_STEP_ADMIT,     /* intake.c: the policy's hooks */
     BT_STEP_ROUTE,
+    BT_STEP_LIMITS, /* reservation.c: what it may take of the limits that fit it */
     BT_STEP_QUEUE,  /* queue.c: a place in its pool */
     BT_STEP_ENCODE, /* encode.c: its media, where the pool has encoders */
     BT_STEP_PLAN,   /* plan.c, fanout.c */
@@ -67,6 +68,13 @@ typedef struct bt_warmup {
     bt_worker_t *prefill, *decode; /* references */
     void (*on_end)(struct bt_warmup *w, const bt_request_t *r);
 } bt_warmup_t;
+
+/* What admit said of a limit: it is so many times as high for this request's subject. */
+struct bt_limit_factor {
+    struct bt_limit_factor *next;
+    bt_str_t limit;
+    double by;
+};
 
 struct bt_request {
     struct bt_handler handler;
@@ -118,13 +126,15 @@ struct bt_request {
     bt_generation_t
         *generation;      /* pinned from the beginning to the first byte; replay: to the end */
     const char *policies; /* which were asked to plan: a pool's or a rule's name */
-    const char *shadow_policies;    /* likewise, who planned beside */
-    const double *kept;             /* ctx.vars.kept, for observe: kept_count */
-    struct bt_encode *encode;       /* its media; NULL = it has none, or nobody to encode them */
-    struct bt_queue_ticket *ticket; /* its place in its pool, or in line; NULL = none */
-    struct bt_intake *intake;       /* NULL = its policy has neither admit nor route */
-    const char *pool_name;          /* of the pool that a rule or route chose; NULL = by model */
-    bt_rule_match_t rule;           /* as long as the generation is pinned */
+    const char *shadow_policies; /* likewise, who planned beside */
+    const double *kept;          /* ctx.vars.kept, for observe: kept_count */
+    struct bt_encode *encode;    /* its media; NULL = it has none, or nobody to encode them */
+    struct bt_limit_factor *limit_factors;
+    struct bt_reservation *reservation; /* what it has of limits; NULL = none fits it */
+    struct bt_queue_ticket *ticket;     /* its place in its pool, or in line; NULL = none */
+    struct bt_intake *intake;           /* NULL = its policy has neither admit nor route */
+    const char *pool_name; /* of the pool that a rule or route chose; NULL = by model */
+    bt_rule_match_t rule;  /* as long as the generation is pinned */
     uint64_t prompt_tokens;
     uint64_t prefix_space;    /* bt_policy_request_t */
     bt_str_t session, tenant; /* x-session-id, else the body's; bt_client_tenant */

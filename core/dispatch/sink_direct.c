@@ -8,7 +8,7 @@
 #include "dispatch/sink.h"
 #include "dispatch/token_replay.h"
 
-#define HEADERS_MAX (BT_HTTP_HEADERS_MAX + 16)
+#define HEADERS_MAX (BT_HTTP_HEADERS_MAX + 28)
 
 /* No other attempt can come, once the client has some of its answer, but of one that may be replayed, or has its first token only: that
  * is planned again, by whoever has decided the first one. */
@@ -43,12 +43,12 @@ void bt_sink_end(bt_request_t *r)
 
 void bt_sink_begin_stream(bt_request_t *r)
 {
-    bt_header_t headers[24];
+    bt_header_t headers[36];
     unsigned n;
 
     if (r->head_sent)
         return;
-    n = bt_headers_answer(r, NULL, headers, 23);
+    n = bt_headers_answer(r, NULL, headers, 35);
     headers[n++] =
         (bt_header_t){BT_STR("Content-Type"), BT_STR("text/event-stream; charset=utf-8")};
     r->head_sent = r->stream_started = r->at_boundary = true;

@@ -29,7 +29,7 @@ struct merge {
     bt_str_t usage_event; /* some child's usage event, the frame of ours */
     bool is_sse, any_head;
     size_t whole_bytes; /* kept for the end */
-    bt_header_t headers[BT_HTTP_HEADERS_MAX + 16];
+    bt_header_t headers[BT_HTTP_HEADERS_MAX + 28];
     unsigned header_count;
 };
 
@@ -67,7 +67,7 @@ static void head(bt_task_t *task, const bt_head_t *from, bool is_sse)
     }
     m->any_head = true;
     m->is_sse = is_sse;
-    m->header_count = bt_headers_answer(r, from, m->headers, BT_HTTP_HEADERS_MAX + 16);
+    m->header_count = bt_headers_answer(r, from, m->headers, BT_HTTP_HEADERS_MAX + 28);
     if (!is_sse) { /* the whole answer goes out at the end: keep the headers */
         bt_headers_keep(&r->arena, m->headers, m->headers, m->header_count);
         return;

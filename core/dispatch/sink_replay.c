@@ -223,7 +223,7 @@ static void pass_events(bt_task_t *task, bt_str_t piece)
 static void keep_head(bt_request_t *r, const bt_head_t *from)
 {
     struct bt_token_replay *replay = r->replay;
-    const unsigned max = BT_HTTP_HEADERS_MAX + 16;
+    const unsigned max = BT_HTTP_HEADERS_MAX + 28;
 
     bt_timer_stop(&r->keepalive); /* a body, though a stream was asked for: no comments before it */
     replay->status = from->status;

@@ -94,3 +94,19 @@ uint64_t bt_usage_tokens(const bt_leg_t *leg)
     tokens = last_number(text, BT_STR("\"completion_tokens\""));
     return tokens != 0 ? tokens : last_number(text, BT_STR("\"output_tokens\""));
 }
+
+struct bt_usage bt_usage_of(const bt_leg_t *leg)
+{
+    const struct bt_tail *tail = leg->tail;
+    const bt_str_t text = tail != NULL ? (bt_str_t){tail->bytes, tail->n} : (bt_str_t){"", 0};
+    struct bt_usage said = {last_number(text, BT_STR("\"prompt_tokens\"")),
+                            last_number(text, BT_STR("\"completion_tokens\""))};
+
+    if (said.prompt == 0)
+        said.prompt = last_number(text, BT_STR("\"input_tokens\""));
+    if (said.output == 0)
+        said.output = last_number(text, BT_STR("\"output_tokens\""));
+    if (said.output == 0)
+        said.output = leg->events;
+    return said;
+}

@@ -98,6 +98,29 @@ void bt_quota_give(bt_quota_client_t *room, bt_str_t key, uint64_t window_ms, in
     pthread_mutex_unlock(&shard->lock);
 }
 
+void bt_quota_charge(bt_quota_client_t *room, const bt_quota_take_t *take)
+{
+    const uint64_t hash = bt_quota_hash(take->key, take->window_ms), now_ms = bt_clock_ms();
+    struct bt_quota_shard *shard;
+    struct bt_quota *q;
+
+    if (!is_sane(take))
+        return;
+    shard = bt_quota_lock(room->quotas, hash);
+    if (bt_quota_find(room->quotas, shard, take, hash, now_ms, &q) == 0) {
+        q->left -= take->amount;
+        q->used += take->amount;
+        q->touched_ms = now_ms;
+        bt_quota_start_sweep(room, now_ms + BT_QUOTA_AGAIN_MS, now_ms);
+    }
+    pthread_mutex_unlock(&shard->lock);
+}
+
+unsigned bt_quota_replicas(const bt_quotas_t *quotas)
+{
+    return atomic_load_explicit(&quotas->replicas, memory_order_relaxed);
+}
+
 /* ---- life ---- */
 
 void bt_quota_set_replicas(bt_quotas_t *quotas, unsigned replicas)

@@ -34,12 +34,17 @@ struct bt_quota_take {
     bt_str_t key; /* borrowed until bt_quota_take returns */
     int64_t limit, amount;
     uint64_t window_ms;
+    unsigned
+        live_max; /* no quota is made where so many are live: BT_E_LIMIT; 0 = as many as there may be */
     void (*cb)(bt_quota_take_t *take);
     void *user;
     /* the answer */
     int rc; /* 0, or BT_E_LIMIT (too many quotas), BT_E_INVAL, BT_E_NOMEM: nothing was decided */
     bool is_granted;
     uint64_t window, retry_ms; /* granted: of which window; else: when that ends */
+    /* What can still be granted in the window, as far as is known here, and when that ends. */
+    int64_t rest;
+    uint64_t reset_ms;
     /* the room's */
     bt_list_t link;
 };
@@ -52,6 +57,10 @@ void bt_quota_cancel(bt_quota_take_t *take); /* only after 1; answered already: 
 /* Gives back what was granted in `window` (0 = the one that runs); below 0: so much more was used. Any other window's is forgotten, with its window. */
 void bt_quota_give(bt_quota_client_t *room, bt_str_t key, uint64_t window_ms, int64_t amount,
                    uint64_t window);
+/* So much more was used, whatever the limit says: of take, key, limit, amount and window_ms count. Made where it is not there; the next takes pay. */
+void bt_quota_charge(bt_quota_client_t *room, const bt_quota_take_t *take);
+/* How many share a limit, as known last. */
+unsigned bt_quota_replicas(const bt_quotas_t *quotas);
 
 typedef struct bt_quota_stats { /* of the process; any thread */
     uint64_t granted, denied;   /* takes */

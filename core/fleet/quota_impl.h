@@ -23,6 +23,7 @@ struct bt_quota {
     struct bt_quota *next;
     uint64_t hash, window_ms;
     int64_t limit, left, used;
+    int64_t rest; /* that the store had beside, when it was asked last; of a guess, nothing */
     uint64_t window, end_ms; /* on our clock */
     uint64_t touched_ms, dry_until_ms, unavailable_until_ms;
     bool is_guess, is_unavailable;

@@ -82,6 +82,7 @@ static void take_in(struct bt_quota *q, const struct bt_quota_lease *lease,
     }
     q->is_guess = false;
     q->left += reply->number;
+    q->rest = reply->rest;
     if (reply->number < lease->op.amount) {
         const uint64_t pause_ms =
             q->window_ms / 64 < BT_QUOTA_AGAIN_MS ? q->window_ms / 64 : BT_QUOTA_AGAIN_MS;
@@ -216,6 +217,7 @@ static void settle(bt_quota_client_t *room, struct bt_quota *q, uint64_t now_ms)
     if (back > 0 && !q->is_unavailable && !q->is_guess) { /* of a guess nothing is the store's */
         send_gift(room, q, back);
         q->left -= back;
+        q->rest += back;
     }
     if (q->left >= 0 || now_ms < (q->is_unavailable ? q->unavailable_until_ms : q->dry_until_ms) ||
         find_lease(room, q->hash, (bt_str_t){q->key, q->key_n}, q->window_ms) != NULL)

@@ -81,7 +81,8 @@ int bt_quota_find(bt_quotas_t *quotas, struct bt_quota_shard *shard, const bt_qu
     struct bt_quota **at = bt_quota_place(shard, hash, take->key, take->window_ms), *q = *at;
 
     if (q == NULL) {
-        if (atomic_load_explicit(&quotas->live, memory_order_relaxed) >= QUOTAS_MAX)
+        const unsigned live = atomic_load_explicit(&quotas->live, memory_order_relaxed);
+        if (live >= QUOTAS_MAX || (take->live_max != 0 && live >= take->live_max))
             return BT_E_LIMIT;
         q = calloc(1, sizeof(*q) + take->key.n);
         if (q == NULL)
@@ -97,6 +98,8 @@ int bt_quota_find(bt_quotas_t *quotas, struct bt_quota_shard *shard, const bt_qu
         atomic_fetch_add_explicit(&quotas->live, 1, memory_order_relaxed);
     }
     bt_quota_roll(q, now_ms);
+    if (take->limit > q->limit)
+        q->dry_until_ms = 0; /* the store may have more of it now */
     q->limit = take->limit;
     *q_p = q;
     return 0;
@@ -119,6 +122,18 @@ int64_t bt_quota_chunk(const bt_quotas_t *quotas, const struct bt_quota *q)
     return chunk > 0 ? chunk : 1;
 }
 
+/* What is left of it, as far as anybody here can know. */
+static void tell_rest(const bt_quotas_t *quotas, const struct bt_quota *q, bt_quota_take_t *take,
+                      uint64_t now_ms)
+{
+    const int64_t rest = q->is_unavailable ? part_of(quotas, q->limit) - q->used
+                         : q->is_guess     ? q->limit - q->used
+                                           : q->left + q->rest;
+
+    take->rest = rest > 0 ? rest : 0;
+    take->reset_ms = q->end_ms > now_ms ? q->end_ms - now_ms : 1;
+}
+
 /* Only what is granted keeps a quota busy: the rest of a chunk is of no use to takes that are larger. */
 static void grant(bt_quotas_t *quotas, struct bt_quota *q, bt_quota_take_t *take, uint64_t now_ms)
 {
@@ -128,6 +143,7 @@ static void grant(bt_quotas_t *quotas, struct bt_quota *q, bt_quota_take_t *take
     take->is_granted = true;
     take->window = q->window;
     take->retry_ms = 0;
+    tell_rest(quotas, q, take, now_ms);
     bt_quota_count(&quotas->granted);
 }
 
@@ -136,7 +152,8 @@ static void deny(bt_quotas_t *quotas, const struct bt_quota *q, bt_quota_take_t 
 {
     take->is_granted = false;
     take->window = q->window;
-    take->retry_ms = q->end_ms > now_ms ? q->end_ms - now_ms : 1;
+    tell_rest(quotas, q, take, now_ms);
+    take->retry_ms = take->reset_ms;
     bt_quota_count(&quotas->denied);
 }
 

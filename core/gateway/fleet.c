@@ -48,9 +48,18 @@ int bt_gateway_fleet_open(bt_gateway_t *g, char *err, size_t err_size)
     g->shared.space = space_of(g);
     g->shared.replica = g->replica;
     g->shared.quotas = g->quotas;
+    if ((rc = bt_limits_new(&g->limits)) < 0)
+        return rc;
+    g->shared.limits = g->limits;
+    bt_gateway_limits_set(g, g->config);
     bt_wait_store_of_process(&(bt_wait_process_t){
         .store = g->store, .quotas = g->quotas, .space = space_of(g), .replica = g->replica});
     return 0;
+}
+
+void bt_gateway_limits_set(bt_gateway_t *g, const bt_config_t *config)
+{
+    bt_limits_set(g->limits, config->limits != NULL ? bt_limit_table_ref(config->limits) : NULL);
 }
 
 /* ---- loops ---- */
@@ -294,6 +303,7 @@ void bt_gateway_fleet_close(bt_gateway_t *g, void (*done)(void *gateway))
 void bt_gateway_fleet_free(bt_gateway_t *g)
 {
     bt_wait_store_of_process(NULL);
+    bt_limits_free(g->limits);
     bt_quotas_free(g->quotas);
     if (g->store != NULL)
         bt_store_close(g->store);

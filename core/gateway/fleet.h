@@ -11,6 +11,8 @@
 
 #include "gateway/process.h"
 
+/* The configuration's limits are in force from here on; what has been counted stays. */
+void bt_gateway_limits_set(bt_gateway_t *g, const bt_config_t *config);
 /* Checks everything, reaches for nothing: a store that is unavailable is no reason not to start. */
 int bt_gateway_fleet_open(bt_gateway_t *g, char *err, size_t err_size);
 int bt_gateway_fleet_loop_open(bt_gateway_loop_t *el);

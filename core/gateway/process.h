@@ -117,10 +117,11 @@ struct bt_gateway {
     void (*transfer_done)(void *gateway);
     unsigned transfer_closing; /* parts that have not closed */
     int transfer_fd, registry_fd,
-        metaserver_fd;                /* bound and listening until they are handed on, else -1 */
-    bt_store_t *store;                /* always there; shared by --redis-url */
-    bt_fleet_t *fleet;                /* NULL = the store is this process's own */
-    struct bt_quotas *quotas;         /* limits that policies take from */
+        metaserver_fd;        /* bound and listening until they are handed on, else -1 */
+    bt_store_t *store;        /* always there; shared by --redis-url */
+    bt_fleet_t *fleet;        /* NULL = the store is this process's own */
+    struct bt_quotas *quotas; /* what limits count, and policies take from */
+    bt_limits_t *limits;
     struct bt_trace_exporter *traces; /* NULL = no --trace-endpoint */
     char *replica;                    /* our name among the replicas */
     void (*share_done)(void *gateway);

@@ -182,6 +182,7 @@ void bt_gateway_apply_config(bt_gateway_t *g, bt_config_t *wanted)
     report_restart_settings(g->config, wanted);
     bt_gateway_identity_again(g);
     bt_gateway_transfer_set_token(g, wanted->transfer_tokens);
+    bt_gateway_limits_set(g, wanted);
     bt_gateway_set_fleet_config(g, wanted);
     bt_gateway_kubernetes_again(g);
     bt_log_info("gateway", "reloaded: epoch %llu of the workers",

@@ -332,9 +332,9 @@ static bool take_window(const redisReply *reply, bt_store_reply_t *r)
 {
     int64_t window, left_ms;
 
-    if (!is_array(reply, 3) || !take_number(reply->element[0], &r->number) ||
+    if (!is_array(reply, 4) || !take_number(reply->element[0], &r->number) ||
         !take_number(reply->element[1], &window) || !take_number(reply->element[2], &left_ms) ||
-        window < 0)
+        !take_number(reply->element[3], &r->rest) || window < 0)
         return false;
     r->window = (uint64_t) window;
     r->left_ms = left_ms > 0 ? (uint64_t) left_ms : 0;

@@ -109,7 +109,7 @@ static const char window_take[] = NOW MARK(
                      "  call('HSET', K, 't', 'W', 'w', whole(w), 'n', whole(used + granted))\n"
                      "  call('PEXPIRE', K, whole(left))\n"
                      "end\n"
-                     "return {granted, w, left}\n";
+                     "return {granted, w, left, math.max(0, limit - used - granted)}\n";
 
 static const char window_give[] =
     NOW MARK("W", "'w', 'n'") "local ms, amount, given = tonumber(ARGV[1]), tonumber(ARGV[2]), "

@@ -14,7 +14,7 @@ enum bt_redis_script {
     BT_REDIS_COUNTER_ADD, /* amount, ttl_ms -> number as text */
     BT_REDIS_LEASE_TAKE,  /* owner, ttl_ms -> {fence} or {0, holder} */
     BT_REDIS_LEASE_DROP,  /* owner -> 0 or 1 */
-    BT_REDIS_WINDOW_TAKE, /* limit, window_ms, amount -> {granted, window, left_ms} */
+    BT_REDIS_WINDOW_TAKE, /* limit, window_ms, amount -> {granted, window, left_ms, rest} */
     BT_REDIS_WINDOW_GIVE, /* window_ms, amount, window -> taken back */
     BT_REDIS_TABLE_PUT,   /* field, value, ttl_ms -> 1 */
     BT_REDIS_TABLE_DROP,  /* field -> 0 or 1 */

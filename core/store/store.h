@@ -85,7 +85,7 @@ enum bt_store_what {
     BT_STORE_CELL_DROP,   /* -> number: 1 was there */
     BT_STORE_LEASE_TAKE, /* owner (value), ttl_ms -> number: the fence, or 0 and text = who holds it. The holder's own call renews */
     BT_STORE_LEASE_DROP, /* owner (value) -> number: 1 was its */
-    BT_STORE_WINDOW_TAKE, /* limit, window_ms, amount -> number: granted, 0 .. amount; window = which one; left_ms of it */
+    BT_STORE_WINDOW_TAKE, /* limit, window_ms, amount -> number: granted, 0 .. amount; rest: what can be granted yet; window = which one; left_ms of it */
     BT_STORE_WINDOW_GIVE, /* window_ms, amount, window: gives back, if that window still runs -> number: taken back */
     BT_STORE_TABLE_PUT,  /* field, value, ttl_ms (0 = for ever) */
     BT_STORE_TABLE_DROP, /* field -> number: 1 was there */
@@ -108,6 +108,7 @@ typedef struct bt_store_reply { /* borrowed for the call */
     bt_str_t text;
     bool is_none, is_gap;
     uint64_t window, left_ms;
+    int64_t rest;
     const bt_store_row_t *rows;
     unsigned row_count;
 } bt_store_reply_t;

@@ -201,6 +201,7 @@ static void window_take(bt_local_work_t *w)
     w->entry->used = used + granted;
     w->entry->until_ms = (window + 1) * op->window_ms;
     reply->number = (int64_t) granted;
+    reply->rest = (int64_t) (left - granted);
     reply->window = window;
     reply->left_ms = w->entry->until_ms - w->now_ms;
 }

@@ -188,11 +188,12 @@
 ---@field decode_rank? integer likewise; not said: its engine's to choose
 ---@field alternates? baton.Plan[] up to 8, in the order to try when this one fails
 
---- What admit returns to refuse: any table, an empty one too, is a refusal.
+--- What admit returns to refuse: any table, an empty one too, is a refusal, but one of limits alone.
 ---@class baton.Admission
 ---@field status? integer 400 to 599, default 429
 ---@field retry_after? number seconds, up to 86,400: the header Retry-After
 ---@field reason? string for the client, up to 255 bytes
+---@field limits? table<string, number> alone: let in, and the limits of these names (`limits` of baton.lua) are so many times as high for whoever asks, 0 to 1e9; a name that no limit has changes nothing
 
 --- What route returns.
 ---@class baton.Direction

@@ -369,11 +369,13 @@ api.classes = {
   {
     name = "Admission",
     kind = "answer",
-    doc = "What admit returns to refuse: any table, an empty one too, is a refusal.",
+    doc = "What admit returns to refuse: any table, an empty one too, is a refusal, but one of limits alone.",
     fields = {
       { "status?", "integer", "400 to 599, default 429" },
       { "retry_after?", "number", "seconds, up to 86,400: the header Retry-After" },
       { "reason?", "string", "for the client, up to 255 bytes" },
+      { "limits?", "table<string, number>", "alone: let in, and the limits of these names (`limits` of baton.lua) are "
+        .. "so many times as high for whoever asks, 0 to 1e9; a name that no limit has changes nothing" },
     },
   },
   {

@@ -13,7 +13,7 @@ local testing = { seed = core.seed, forget = core.forget, names = core.names, ap
 
 -- testing.policy(name or path[, params[, old]]): nil and a message when it is refused. old is what the generation
 -- before handed over. Its methods answer what the gateway would get, with names of workers, or nil and a message:
---   policy:admit(req)    true, or {status, retry_after, reason}
+--   policy:admit(req)    true (and the factors of limits that it gave), or {status, retry_after, reason}
 --   policy:route(req)    {pool, class, key}; req has the class, and the key as its session, from then on
 --   policy:enqueue(req)  {class, key, cost, weight, timeout_ms}, what it says of these
 --   policy:plan(workers[, req])  {prefill, decode} or {worker}, with alternates, kind, ranks, scores

@@ -276,7 +276,8 @@ describe("the table of the API", function()
           admit = function() return { %s = %s } end, route = function() return { %s = %s } end }
       ]]):format(member, value, member, value))
     end
-    local values = { status = "429", retry_after = "1", reason = "'r'", pool = "'p'", class = "'c'", key = "'k'" }
+    local values = { status = "429", retry_after = "1", reason = "'r'", limits = "{ rpm = 2 }", pool = "'p'",
+      class = "'c'", key = "'k'" }
     local admission = field_names(class_named(api, "Admission").fields)
     local direction = field_names(class_named(api, "Direction").fields)
     for member, value in pairs(values) do

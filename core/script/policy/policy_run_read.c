@@ -4,12 +4,14 @@
 #include "script/policy/policy_impl.h"
 
 #include "base/err.h"
+#include "script/value/plain.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <uv.h>
 
 #define RETRY_MAX_S 86400.0
+#define FACTOR_MAX 1e9
 #define NAME_BYTES 256 /* longer names of headers are left out */
 
 /* ---- what a hook returned ---- */
@@ -76,12 +78,37 @@ static double read_number(lua_State *L, int table, const char *hook, const char 
     return value;
 }
 
+/* True: it is let in, under limits that are so many times as high. */
+static bool read_factors(lua_State *L, int table, bt_policy_admission_t *out)
+{
+    static const char *const alone[] = {"limits", NULL};
+
+    lua_pushliteral(L, "limits");
+    lua_rawget(L, table);
+    if (lua_isnil(L, -1)) {
+        lua_pop(L, 1);
+        return false;
+    }
+    (void) check_table(L, "admit with limits", alone, table);
+    if (!lua_istable(L, -1))
+        luaL_error(L, "admit: limits must be a table like { NAME = 2 }, not a %s value",
+                   luaL_typename(L, -1));
+    for (lua_pushnil(L); lua_next(L, -2) != 0; lua_pop(L, 1))
+        if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TNUMBER ||
+            !(lua_tonumber(L, -1) >= 0 && lua_tonumber(L, -1) <= FACTOR_MAX))
+            luaL_error(L, "admit: limits must be numbers from 0 to %d by a limit's name",
+                       (int) FACTOR_MAX);
+    bt_plain_read(L, lua_gettop(L), "admit's limits", &out->limits);
+    lua_pop(L, 1);
+    return true;
+}
+
 static void read_admission(lua_State *L, int table, bt_policy_admission_t *out)
 {
-    static const char *const keys[] = {"status", "retry_after", "reason", NULL};
+    static const char *const keys[] = {"status", "retry_after", "reason", "limits", NULL};
     double status;
 
-    if (!check_table(L, "admit", keys, table))
+    if (!check_table(L, "admit", keys, table) || read_factors(L, table, out))
         return;
     read_text(L, table, "admit", "reason", out->reason, sizeof(out->reason));
     out->retry_after_s =

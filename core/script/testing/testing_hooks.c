@@ -297,7 +297,7 @@ static int policy_recompute(lua_State *L)
 
 /* ---- the hooks that may wait ---- */
 
-/* policy:admit(req) -> true, or {status, retry_after, reason}; or nil, message */
+/* policy:admit(req) -> true and the factors of limits that it gave, or {status, retry_after, reason}; or nil, message */
 static int policy_admit(lua_State *L)
 {
     bt_policy_t *policy = bt_testing_policy_check(L);
@@ -309,7 +309,9 @@ static int policy_admit(lua_State *L)
         return push_failure(L, policy, rc);
     if (run.admission.status == 0) {
         lua_pushboolean(L, 1);
-        return 1;
+        bt_plain_push(L, run.admission.limits);
+        bt_value_free(run.admission.limits);
+        return 2;
     }
     lua_newtable(L);
     lua_pushinteger(L, (lua_Integer) run.admission.status);

@@ -57,7 +57,8 @@ typedef struct bt_policy_vars {
 typedef struct bt_policy_admission {
     unsigned status; /* 0 = admitted, else 400-599 */
     unsigned retry_after_s;
-    char reason[256]; /* for the client */
+    char reason[256];        /* for the client */
+    struct bt_value *limits; /* of whom it lets in: factors by a limit's name; owned; NULL = none */
 } bt_policy_admission_t;
 
 /* What route said; "" = it did not. */

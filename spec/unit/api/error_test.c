@@ -36,6 +36,26 @@ static void expect_event(enum bt_error_family family, unsigned status, const cha
     expect_text(&t, wanted);
 }
 
+static void limit_is(enum bt_error_family family, const char *wanted)
+{
+    bt_text_t t;
+
+    bt_text_init(&t);
+    bt_error_put_limit(&t, family, 429, "w", "rpm");
+    assert_int_equal(bt_json_validate(bt_text_str(&t), NULL), 0);
+    expect_text(&t, wanted);
+}
+
+static void test_limit(void **state)
+{
+    (void) state;
+    limit_is(BT_ERRORS_OPENAI, "{\"error\":{\"message\":\"w\",\"limit\":\"rpm\",\"type\":\"rate_"
+                               "limit_error\",\"param\":null,\"code\":429}}");
+    limit_is(BT_ERRORS_ANTHROPIC, "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\","
+                                  "\"message\":\"w\",\"limit\":\"rpm\"}}");
+    limit_is(BT_ERRORS_SGLANG, "{\"error\":{\"message\":\"w\",\"limit\":\"rpm\",\"code\":429}}");
+}
+
 static void test_family_of_a_path(void **state)
 {
     static const struct {
@@ -160,8 +180,9 @@ static void test_sglang(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_family_of_a_path), cmocka_unit_test(test_anthropic),
-        cmocka_unit_test(test_openai_and_vllm), cmocka_unit_test(test_sglang)};
+        cmocka_unit_test(test_limit), cmocka_unit_test(test_family_of_a_path),
+        cmocka_unit_test(test_anthropic), cmocka_unit_test(test_openai_and_vllm),
+        cmocka_unit_test(test_sglang)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,7 +81,7 @@ static void table_has_a_row_for_each(void **state)
         assert_int_equal(cells, 4 + (cells > 4)); /* a key's row has 5 cells, a flag's 6 */
         cells = 0;
     }
-    unsigned want = bt_flag_count + bt_worker_key_count + 7;
+    unsigned want = bt_flag_count + bt_worker_key_count + 16;
     for (unsigned i = 0; i < bt_flag_count; i++)
         want += bt_flags[i].kind != BT_FLAG_ACTION;
     assert_int_equal(rows, want);

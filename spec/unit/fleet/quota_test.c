@@ -482,6 +482,92 @@ static void is_exact_again_when_it_is_back(void **state)
     redis_end(&server);
 }
 
+static void says_what_is_left(void **state)
+{
+    bt_store_t *store = open_store(NULL);
+    struct gateway a, b;
+    (void) state;
+
+    new_space();
+    open_gateway(&a, store, 2);
+    open_gateway(&b, store, 2);
+    assert_int_equal(take_of(&a, "k", 1000, LONG_MS, 100).rest, 900);
+    assert_int_equal(take_of(&b, "k", 1000, LONG_MS, 300).rest, 600);
+    const bt_quota_take_t take = take_of(&a, "k", 1000, LONG_MS, 100);
+    assert_int_equal(take.rest, 500);
+    assert_true(take.reset_ms > 0 && take.reset_ms <= LONG_MS);
+    bt_quota_give(a.room, BT_STR("k"), LONG_MS, 50, take.window);
+    assert_false(take_of(&a, "k", 1000, LONG_MS, 999).is_granted);
+    assert_int_equal(take_of(&a, "k", 1000, LONG_MS, 1).rest, 549);
+    assert_int_equal(take_of(&a, "none", 0, LONG_MS, 1).rest, 0);
+    close_gateway(&a);
+    close_gateway(&b);
+    bt_store_close(store);
+}
+
+/* Of nobody that took anything here, too: a stream may end in a window after its own. */
+static void is_charged_whatever_the_limit(void **state)
+{
+    bt_quota_take_t charge = {
+        .key = BT_STR("k"), .limit = 1000, .amount = 900, .window_ms = LONG_MS};
+    bt_store_t *store = open_store(NULL);
+    struct gateway a, b;
+    (void) state;
+
+    new_space();
+    open_gateway(&a, store, 2);
+    open_gateway(&b, store, 2);
+    bt_quota_charge(a.room, &charge);
+    assert_false(takes(&a, 1000, 101));
+    assert_true(takes(&a, 1000, 100));
+    while (takes(&b, 1000, 1)) /* until the debt is the store's */
+        bt_quota_give(b.room, BT_STR("k"), LONG_MS, 1, 0), turn_once(&a.loop);
+    charge.amount = 5000;
+    bt_quota_charge(a.room, &charge);
+    assert_false(takes(&a, 1000, 1));
+    charge.amount = 0;
+    bt_quota_charge(a.room, &charge); /* of nothing: nothing */
+    close_gateway(&a);
+    close_gateway(&b);
+    bt_store_close(store);
+}
+
+static void leaves_room_for_others(void **state)
+{
+    bt_store_t *store = open_store(NULL);
+    struct gateway g;
+    bt_quota_take_t take = {.key = BT_STR("c"), .limit = 9, .amount = 1, .window_ms = LONG_MS};
+    (void) state;
+
+    new_space();
+    open_gateway(&g, store, 1);
+    assert_true(take_of(&g, "a", 9, LONG_MS, 1).is_granted);
+    assert_true(take_of(&g, "b", 9, LONG_MS, 1).is_granted);
+    take.live_max = 2;
+    assert_int_equal(bt_quota_take(g.room, &take), 0);
+    assert_int_equal(take.rc, BT_E_LIMIT);
+    take.key = BT_STR("a"); /* is there already */
+    assert_int_equal(bt_quota_take(g.room, &take), 1);
+    bt_quota_cancel(&take);
+    assert_true(take_of(&g, "c", 9, LONG_MS, 1).is_granted); /* who does not leave room */
+    close_gateway(&g);
+    bt_store_close(store);
+}
+
+static void takes_a_higher_limit_at_once(void **state)
+{
+    bt_store_t *store = open_store(NULL);
+    struct gateway g;
+    (void) state;
+
+    new_space();
+    open_gateway(&g, store, 1);
+    assert_int_equal(drain(&g, 3, 1), 3);
+    assert_int_equal(drain(&g, 5, 1), 2);
+    close_gateway(&g);
+    bt_store_close(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -496,6 +582,10 @@ int main(void)
         cmocka_unit_test(loops_share_what_was_leased),
         cmocka_unit_test(holds_to_its_part_without_the_store),
         cmocka_unit_test(is_exact_again_when_it_is_back),
+        cmocka_unit_test(says_what_is_left),
+        cmocka_unit_test(is_charged_whatever_the_limit),
+        cmocka_unit_test(leaves_room_for_others),
+        cmocka_unit_test(takes_a_higher_limit_at_once),
     };
 
     alarm(120);
