@@ -300,6 +300,53 @@ static void write_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t no
     }
 }
 
+typedef uint64_t (*of_model_fn)(const bt_estimate_model_t *model);
+
+static uint64_t micro_of(const bt_estimate_model_t *model)
+{
+    return atomic_load_explicit(&model->milli, memory_order_relaxed) * 1000;
+}
+
+static uint64_t said_of(const bt_estimate_model_t *model)
+{
+    return atomic_load_explicit(&model->said, memory_order_relaxed);
+}
+
+static uint64_t off_of(const bt_estimate_model_t *model)
+{
+    return atomic_load_explicit(&model->off, memory_order_relaxed);
+}
+
+static void write_models(bt_prom_t *p, const bt_workers_t *workers, of_model_fn of)
+{
+    for (unsigned i = 0; i < workers->pool_count; i++) {
+        const bt_estimate_t *e = &workers->pools[i].stat->estimate;
+        const unsigned count = atomic_load_explicit(&e->count, memory_order_acquire);
+        for (unsigned k = 0; k < count; k++) {
+            const bt_label_t labels[] = {{"pool", bt_str(workers->pools[i].spec.name)},
+                                         {"model", bt_str(e->models[k].name)}};
+            if (of == micro_of)
+                bt_prom_micro(p, labels, 2, of(&e->models[k]));
+            else
+                bt_prom_count(p, labels, 2, of(&e->models[k]));
+        }
+    }
+}
+
+/* Their quotient's rate is the mean error. */
+static void write_estimates(bt_prom_t *p, const bt_workers_t *workers)
+{
+    bt_prom_family(p, "baton_model_bytes_per_token", "gauge",
+                   "Learned prompt bytes per token of a model; the first 32 of a pool");
+    write_models(p, workers, micro_of);
+    bt_prom_family(p, "baton_model_prompt_tokens_total", "counter",
+                   "Tokens of text prompts, as engines have said them");
+    write_models(p, workers, said_of);
+    bt_prom_family(p, "baton_model_prompt_tokens_off_total", "counter",
+                   "Tokens by which the estimates of these prompts were too high or too low");
+    write_models(p, workers, off_of);
+}
+
 static void write_pools(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms)
 {
     static const char *const words[] = {"none", "pair", "single", "degraded"};
@@ -319,8 +366,9 @@ static void write_pools(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_
                    "Learned prompt bytes per token, for the ledger");
     for (unsigned i = 0; i < workers->pool_count; i++) {
         const bt_label_t label = {"pool", bt_str(workers->pools[i].spec.name)};
-        bt_prom_micro(p, &label, 1, atomic_load(workers->pools[i].bytes_per_token_milli) * 1000);
+        bt_prom_micro(p, &label, 1, atomic_load(&workers->pools[i].stat->estimate.milli) * 1000);
     }
+    write_estimates(p, workers);
 }
 
 /* Absent without --warm-pairs. */

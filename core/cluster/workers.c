@@ -71,7 +71,7 @@ bt_pool_stat_t *bt_pool_stat_new(void)
         return NULL;
     memset(stat, 0, sizeof *stat);
     stat->refs = 1;
-    stat->bytes_per_token_milli = 4000;
+    bt_estimate_init(&stat->estimate);
     for (unsigned i = 0; i < BT_ROLE_COUNT; i++) {
         stat->breakers[i] = bt_breaker_group_new();
         if (stat->breakers[i] == NULL) {
@@ -150,7 +150,6 @@ static int fill_pool(bt_worker_pool_t *pool, const bt_pool_spec_t *spec, bt_pool
         return rc;
     atomic_fetch_add(&stat->refs, 1);
     pool->stat = stat;
-    pool->bytes_per_token_milli = &stat->bytes_per_token_milli;
     pool->prefill = take_role(pool, BT_ROLE_PREFILL, workers, count);
     pool->decode = take_role(pool, BT_ROLE_DECODE, workers, count);
     pool->hybrid = take_role(pool, BT_ROLE_HYBRID, workers, count);

@@ -11,6 +11,7 @@
 #include "cluster/advice.h"
 #include "cluster/retry_budget.h"
 #include "cluster/worker.h"
+#include "limits/estimate.h"
 
 typedef struct bt_pool_deadlines {
     uint64_t connect_ms, prefill_reply_ms, first_event_ms, stall_ms,
@@ -65,7 +66,7 @@ typedef struct bt_pool_stat { /* shared over snapshots, so it has its own count 
     unsigned role_wish_looks; /* for so many looks in a row; control loop only */
     _Atomic unsigned refs;
     /* ---- written by every request ---- */
-    _Alignas(64) _Atomic uint64_t bytes_per_token_milli;
+    _Alignas(64) bt_estimate_t estimate; /* of its prompts' tokens */
     bt_retry_budget_t retry_budget;
 } bt_pool_stat_t;
 
@@ -75,8 +76,6 @@ typedef struct bt_worker_pool {
     bt_worker_set_t prefill, decode, hybrid, encode, all;
     bt_worker_set_t alone; /* who serves without a partner: hybrids first, then decode, prefill */
     bool has_models;       /* some worker serves listed models only */
-    _Atomic uint64_t
-        *bytes_per_token_milli; /* EWMA of bytes per token x 1000, starts 4000; lives in stat */
     bt_pool_stat_t *stat;
 } bt_worker_pool_t;
 

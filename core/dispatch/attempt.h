@@ -91,8 +91,9 @@ void bt_blame_pair_works(const bt_attempt_t *a);
 void bt_first_token_relay(bt_attempt_t *a);
 
 /* ---- learn.c: what replies teach ---- */
-void bt_learn_agent(bt_leg_t *leg);      /* nixl_push: where prefill's KV agent lives */
-void bt_learn_token_size(bt_leg_t *leg); /* bytes of a prompt per token */
+void bt_learn_agent(bt_leg_t *leg);          /* nixl_push: where prefill's KV agent lives */
+void bt_learn_token_size(bt_leg_t *leg);     /* bytes of a prompt per token */
+void bt_learn_answer(const bt_request_t *r); /* likewise, at its end */
 void bt_learn_prefix_hits(bt_leg_t *leg);
 
 /* ---- replacement.c: false = it may not be, or there is nobody else: nothing has changed ---- */

@@ -399,8 +399,7 @@ static bool start(bt_encode_part_t *p, const bt_failure_t *before, bt_failure_t 
 static void open_part(bt_request_t *r, unsigned i, bt_media_part_t item)
 {
     bt_encode_part_t *p = &r->encode->parts[i];
-    const uint64_t milli =
-        atomic_load_explicit(r->pool->bytes_per_token_milli, memory_order_relaxed);
+    const uint64_t milli = bt_estimate_milli(&r->pool->stat->estimate, r->intent.model);
 
     p->item = item;
     p->task =

@@ -54,23 +54,27 @@ void bt_learn_agent(bt_leg_t *leg)
     pthread_mutex_unlock(&leg->worker->lock);
 }
 
-/* Bytes per token as this pool's prompts really have them; a weight of 1/8 a reply. */
-void bt_learn_token_size(bt_leg_t *leg)
+/* Of a prompt that the client has sent as text, and one engine has read as it came. */
+static void learn_prompt(const bt_request_t *r, uint64_t tokens)
 {
-    bt_request_t *r = leg->attempt->task->request;
-    _Atomic uint64_t *milli = r->pool->bytes_per_token_milli;
-    uint64_t old = atomic_load_explicit(milli, memory_order_relaxed), now;
-    uint64_t tokens;
-
-    if (r->warmup != NULL || r->intent.prompt_ids != 0 || r->intent.prompt_bytes == 0 ||
-        r->task_count != 1 ||
+    if (tokens == 0 || r->warmup != NULL || r->intent.prompt_ids != 0 || r->task_count != 1 ||
         bt_token_replay_before(r) != 0) /* this prompt is longer than the client's */
         return;
-    tokens = bt_leg_reply_tokens(leg);
-    if (tokens == 0)
-        return;
-    now = r->intent.prompt_bytes * 1000 / tokens;
-    atomic_store_explicit(milli, old - old / 8 + now / 8, memory_order_relaxed);
+    bt_estimate_learn(&r->pool->stat->estimate, r->intent.model, r->intent.prompt_bytes, tokens);
+}
+
+void bt_learn_token_size(bt_leg_t *leg)
+{
+    learn_prompt(leg->attempt->task->request, bt_leg_reply_tokens(leg));
+}
+
+/* Where no prefill has said it, and the end of the answer was kept. */
+void bt_learn_answer(const bt_request_t *r)
+{
+    const bt_attempt_t *a = r->tasks[0].attempt;
+
+    if (a != NULL && a->legs[1].tail != NULL && a->legs[0].reply_tokens == 0 && r->status == 200)
+        learn_prompt(r, bt_usage_of(&a->legs[1]).prompt);
 }
 
 /* SGLang's /generate: a meta_info each prompt, in a list where there are several. */

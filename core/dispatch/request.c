@@ -66,6 +66,7 @@ static void note_finish(bt_request_t *r, uint64_t us)
     if (r->events > 1 && r->first_byte_us != 0)
         bt_histogram_note(&stats->tpot, (bt_clock_event_us() - r->first_byte_us) / (r->events - 1),
                           1);
+    bt_learn_answer(r);
     bt_access_log(r, us);
     bt_record_finish(r);
     if (r->trace != NULL)
@@ -267,8 +268,8 @@ static void answer_no_plan(bt_request_t *r, int rc, const char *why)
 
 static uint64_t count_tokens(const bt_request_t *r, const bt_worker_pool_t *pool)
 {
-    return bt_intent_prompt_tokens(
-        &r->intent, atomic_load_explicit(pool->bytes_per_token_milli, memory_order_relaxed));
+    return bt_intent_prompt_tokens(&r->intent,
+                                   bt_estimate_milli(&pool->stat->estimate, r->intent.model));
 }
 
 /* Engines keep KV apart by these, as they stand in the body. */

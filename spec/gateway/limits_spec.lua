@@ -398,6 +398,29 @@ return { api = 2, name = "mine", version = "1",
     assert.is_true(metric("baton_policy_errors_total") >= 2)
   end)
 
+  it("go by an estimate that each model's answers teach", function()
+    start("{ name = 'tpd', per = 'model', input_tokens = 100000, " .. DAY .. " }")
+    local function ask_text(model, bytes, tokens)
+      local c = ask("acme", cjson.encode({ model = model, prompt = ("x"):rep(bytes - 2), max_tokens = 5 }))
+      return 100000 - left(serve(c, tokens, 5), "input-tokens")
+    end
+    assert.equal(250, ask_text("a", 1000, 500)) -- 4 bytes a token, as long as nobody knows better
+    for _ = 1, 40 do
+      ask_text("a", 1000, 500)
+      ask_text("b", 1000, 200)
+    end
+    local function bytes_of(model)
+      return metric(('baton_model_bytes_per_token{pool="p",model="%s"}'):format(model))
+    end
+    assert.is_true(math.abs(bytes_of("a") - 2) < 0.05, bytes_of("a"))
+    assert.is_true(math.abs(bytes_of("b") - 5) < 0.05, bytes_of("b"))
+    assert.equal(41 * 500, metric('baton_model_prompt_tokens_total{pool="p",model="a"}'))
+    local off = metric('baton_model_prompt_tokens_off_total{pool="p",model="a"}')
+    assert.is_true(off >= 250 and off < 41 * 250, off)
+    ask_text("a", 1000, 500)
+    assert.is_true(metric('baton_model_prompt_tokens_off_total{pool="p",model="a"}') - off <= 10)
+  end)
+
   local function check(limits)
     local path = proc.write("bad.lua", config_of(limits, "http://127.0.0.1:1"))
     local _, out, err = proc.run({ fleet.binary("BATON_BIN", "baton"), "check", path })

@@ -108,7 +108,7 @@ static void unchanged_workers_keep_everything(void **state)
     set_up(p1);
     bt_ledger_hold(&e, p1, BT_PHASE_PREFILL, 77);
     uint64_t epoch = bt_registry_current(r)->epoch;
-    atomic_store(bt_registry_current(r)->pools[0].bytes_per_token_milli, 3456);
+    atomic_store(&bt_registry_current(r)->pools[0].stat->estimate.milli, 3456);
 
     specs[0][0].tp_size = 8; /* p0 changes, the rest stays */
     assert_int_equal(apply(), 0);
@@ -119,7 +119,7 @@ static void unchanged_workers_keep_everything(void **state)
     assert_int_equal(atomic_load(&bt_worker_total(p1, BT_PHASE_PREFILL)->tokens), 77);
     assert_int_equal(find("p0")->tp_size, 8);
     assert_int_equal(atomic_load(&find("p0")->health), BT_HEALTH_UNKNOWN);
-    assert_int_equal(atomic_load(bt_registry_current(r)->pools[0].bytes_per_token_milli), 3456);
+    assert_int_equal(atomic_load(&bt_registry_current(r)->pools[0].stat->estimate.milli), 3456);
     bt_ledger_release(&e);
 }
 

@@ -272,7 +272,7 @@ static void routing_by_model(void **state)
     assert_int_equal(bt_workers_route(two, BT_STR_NULL)->index, 0);
     assert_int_equal(bt_workers_route(three, BT_STR("other"))->index, 2);
     assert_int_equal(bt_workers_route(three, BT_STR_NULL)->index, 2);
-    assert_int_equal(atomic_load(three->pools[2].bytes_per_token_milli), 4000);
+    assert_int_equal(atomic_load(&three->pools[2].stat->estimate.milli), 4000);
     bt_workers_unref(two);
     bt_workers_unref(three);
     for (int i = 0; i < 3; i++)
