@@ -16,7 +16,8 @@ static void assert_load_fails(const char *text, const char *word)
 
 static void shipped_policies_load(void **state)
 {
-    static const char *const names[] = {"canary",
+    static const char *const names[] = {"budget",
+                                        "canary",
                                         "conditional_disagg",
                                         "consistent_hash",
                                         "dynamo_kv",
@@ -55,7 +56,7 @@ static void shipped_policies_load(void **state)
 }
 
 #define KNOWN                                                                                      \
-    "canary, conditional_disagg, consistent_hash, dynamo_kv, fallback_chain, least_load, "         \
+    "budget, canary, conditional_disagg, consistent_hash, dynamo_kv, fallback_chain, least_load, " \
     "length_buckets, llm_d_default, lmetric, motor_load_balance, "                                 \
     "power_of_two, random, round_robin, session_affinity, sglang_cache_aware, "                    \
     "slo_admission, sticky_then_spill, tenant_fair, weighted, zone_aware"
