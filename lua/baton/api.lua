@@ -393,11 +393,12 @@ api.classes = {
     kind = "answer",
     doc = "What enqueue returns.",
     fields = {
-      { "class?", "string", "`high`, `normal` or `low`: who waits in a higher class is served first, until a lower one has waited for "
-        .. "`--queue-aging-secs`" },
+      { "class?", "string", "`high`, `normal` or `low`: who waits in a higher class is served first, until a lower one "
+        .. "has waited for `--queue-aging-secs`" },
       { "key?", "string", "whose share of the class it is, up to 64 bytes; nil: the tenant's" },
       { "weight?", "integer", "of that share, 1 to 1,000; nil: as `--queue-weights` says, else 1" },
-      { "cost?", "number", "tokens, 1 to 1e9, rounded up; nil: the prompt's and as many as answers have lately, `max_tokens` at most" },
+      { "cost?", "number", "tokens, 1 to 1e9, rounded up; nil: the prompt's and as many as answers have lately, "
+        .. "`max_tokens` at most" },
       { "timeout_ms?", "number", "it may wait so long, up to 86,400,000; nil: `--queue-timeout-secs`" },
     },
   },
