@@ -10,7 +10,6 @@
 #include "cluster/engine_ids.h"
 #include "cluster/health.h"
 #include "dispatch/encode_params.h"
-#include "dispatch/queue.h"
 #include "dispatch/sink.h"
 #include "dispatch/token_replay.h"
 

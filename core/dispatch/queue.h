@@ -50,8 +50,6 @@ void bt_queues_each(struct bt_queues *q, bt_queues_cb cb, void *user);
 enum bt_progress bt_queue_enter(bt_request_t *r);
 /* It has a place, but no worker below --engine-request-limit is there: it plans again when one has room. False: it has no place to keep. */
 bool bt_queue_block(bt_request_t *r);
-/* A leg of the request has given its worker's place back. */
-void bt_queue_note_room(const bt_request_t *r);
 /* The request ends, wherever it is. Once. */
 void bt_queue_leave(bt_request_t *r);
 

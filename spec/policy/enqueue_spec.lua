@@ -9,7 +9,8 @@ return {
     if req.model == "wrong" then
       return { class = "urgent" }
     end
-    return req.tenant and { class = "high", key = req.tenant, cost = req.prompt_tokens * 2, weight = 4, timeout_ms = 50 }
+    local cost = req.prompt_tokens * 2
+    return req.tenant and { class = "high", key = req.tenant, cost = cost, weight = 4, timeout_ms = 50 }
   end,
 }]]
 
