@@ -15,6 +15,10 @@ return {
   admin_host = "127.0.0.1",
   admin_port = 29000,
 
+  -- The process reaches only files of the system and of directories that are named here when it starts (SECURITY.md). A reload that names
+  -- another directory needs `systemctl restart baton`; "off" takes it away.
+  sandbox = "auto",
+
   -- tls = {
   --   certificates = { { cert = "tls/api.pem", key = "tls/api.key" } }, -- the first is for names that no other has
   --   client_ca = "tls/clients-ca.pem", client_allow = { "URI:spiffe://td/web*" }, client_auth = "optional",

@@ -445,6 +445,9 @@ void bt_config_describe(const bt_config_t *c, bt_text_t *out)
     bt_text_printf(out, "ok\nclients %s:%u, admin %s:%u%s, %u loops\n", c->host, c->port,
                    c->admin_host, c->admin_port,
                    c->admin_metrics_only ? " (only /metrics: no --admin-api-key)" : "", c->loops);
+    if (c->sandbox != BT_SANDBOX_OFF)
+        bt_text_printf(out, "sandbox %s\n",
+                       c->sandbox == BT_SANDBOX_STRICT ? "strict" : "where the kernel has it");
     if (bt_config_has_transfer(c))
         bt_text_printf(out, "transfer agents %s:%u%s\n", c->transfer_host, c->transfer_port,
                        c->transfer_tokens != NULL ? ", with a token" : "");

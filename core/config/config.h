@@ -37,6 +37,9 @@
 #define BT_CONFIG_PEER_PARAMS_MAX 16
 #define BT_CONFIG_ERR_BYTES 4096 /* a line for each mistake */
 
+/* --sandbox: AUTO where the kernel has it, STRICT or not at all. */
+enum bt_sandbox_mode { BT_SANDBOX_OFF, BT_SANDBOX_AUTO, BT_SANDBOX_STRICT };
+
 enum bt_log_format { BT_LOG_FORMAT_TEXT, BT_LOG_FORMAT_JSON };
 /* What --pd-disaggregation and --vllm-pd-disaggregation say about workers that name no connector. */
 enum bt_pd_mode { BT_PD_NONE, BT_PD_SGLANG, BT_PD_VLLM };
@@ -102,6 +105,7 @@ typedef struct bt_config {
     uint64_t drain_ms, startup_timeout_ms;
     char *ready_file;
     bool core_dumps;
+    enum bt_sandbox_mode sandbox;
     enum bt_log_level log_level;
     enum bt_log_format log_format;
     bool dev; /* --dev: for authors of policies, on this machine only */

@@ -602,6 +602,11 @@ const bt_flag_t bt_flags[] = {
     {"core-dumps", NULL, BT_GROUP_PROCESS, false, SETTING(BOOL(AT(core_dumps))),
      "a crash may leave a core file, as far as the limits of the process allow (off: keys and "
      "prompts would be in it)"},
+    {"sandbox", "off|auto|strict", BT_GROUP_PROCESS, false,
+     SETTING(WORD(AT(sandbox), bt_sandbox_modes)),
+     "auto: the process reaches only files of the system and of directories that its first "
+     "configuration names, and makes no calls for other processes, mounts, modules, where the "
+     "kernel has Landlock; strict: or does not start (off); another directory needs a restart"},
 };
 const unsigned bt_flag_count = sizeof bt_flags / sizeof bt_flags[0];
 

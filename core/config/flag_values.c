@@ -33,6 +33,12 @@ const bt_word_t bt_log_formats[] = {
     {"json", BT_LOG_FORMAT_JSON, false},
     {NULL, 0, false},
 };
+const bt_word_t bt_sandbox_modes[] = {
+    {"off", BT_SANDBOX_OFF, false},
+    {"auto", BT_SANDBOX_AUTO, false},
+    {"strict", BT_SANDBOX_STRICT, false},
+    {NULL, 0, false},
+};
 const bt_word_t bt_edge_headers[] = {
     {"x-forwarded-for", BT_EDGE_X_FORWARDED_FOR, false},
     {"forwarded", BT_EDGE_FORWARDED, false},

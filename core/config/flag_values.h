@@ -9,7 +9,7 @@
 
 extern const bt_word_t bt_on_error_words[], bt_relay_words[], bt_log_levels[], bt_log_formats[],
     bt_edge_headers[], bt_tls_versions[], bt_tls_client_auth[], bt_tls_client_tenants[],
-    bt_tls_admin_scopes[], bt_url_schemes[];
+    bt_tls_admin_scopes[], bt_url_schemes[], bt_sandbox_modes[];
 
 int bt_flag_apply_prefill(bt_config_t *c, const char *const *values, unsigned count, char *err,
                           size_t err_size);

@@ -18,6 +18,7 @@
 #include "gateway/memory.h"
 #include "gateway/notify.h"
 #include "gateway/rollout.h"
+#include "gateway/sandbox.h"
 #include "gateway/startup.h"
 #include "gateway/tls.h"
 #include "gateway/traces.h"
@@ -315,6 +316,9 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
     if (config->log_file != NULL && (rc = bt_log_open(config->log_file)) < 0)
         return bt_err_refuse(err, err_size, "--log-file: cannot write %s: %s", config->log_file,
                              strerror(-rc));
+    if ((rc = bt_gateway_sandbox(config, err, err_size)) <
+        0) /* threads of before would be outside */
+        return rc;
     if ((rc = bt_log_start()) < 0)
         bt_log_warn("gateway", "log lines are written by whoever has some: no thread for them: %s",
                     rc == BT_E_NOMEM ? bt_err_text(rc) : strerror(-rc));

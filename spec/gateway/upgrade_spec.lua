@@ -90,6 +90,46 @@ describe("an upgrade", function()
     assert.truthy(proc.read(ready), "the old process took the ready file of the new one away")
   end)
 
+  local function status_of(pid, name)
+    return assert(io.open("/proc/" .. pid .. "/status")):read("*a"):match("\n" .. name .. ":%s*(%d+)")
+  end
+
+  -- --sandbox: it serves, reloads and is replaced inside, and reaches nothing else.
+  it("leads out of no sandbox, and is not kept by it", function()
+    local outside = os.tmpname() -- beside the configuration's directory, not in it
+    local file = assert(io.open(outside, "w"))
+    file:write("return { { policy = 'round_robin' } }")
+    file:close()
+    finally(function()
+      os.remove(outside)
+    end)
+    start({ "--sandbox", "auto", "--audit-log", proc.path("audit.log") })
+    if first:stderr():find("no sandbox: this kernel has no Landlock", 1, true) then
+      pending("this kernel has no Landlock")
+      return
+    end
+    first:says("sandbox: files of the system and of the configuration's directories only")
+    assert.same({ "2", "1" }, { status_of(first.pid, "Seccomp"), status_of(first.pid, "NoNewPrivs") })
+    assert.equal("left", (worker_of()))
+    local function reload(text, said)
+      write_config(text)
+      ffi.C.kill(first.pid, proc.SIGHUP)
+      eventually(function()
+        return first:stderr():find(said, 1, true), first:stderr()
+      end, 10, said)
+    end
+    reload(config_of("left", "max_concurrent_requests = 49,"), "reloaded: epoch")
+    reload(config_of("left", ("rules_file = %q,"):format(outside)), outside .. ": cannot read: Permission denied")
+    assert.equal("left", (worker_of()))
+    write_config(config_of("right"))
+    upgrade()
+    assert.equal(0, wait_end(first.pid))
+    assert.equal("right", (worker_of()))
+    assert.same({ "2", "1" }, { status_of(pids[2], "Seccomp"), status_of(pids[2], "NoNewPrivs") })
+    upgrade() -- and once more, from within
+    assert.equal("right", (worker_of()))
+  end)
+
   it("loses no request, several times in a row, on connections that stay and that come", function()
     write_config(config_of("right"))
     start()

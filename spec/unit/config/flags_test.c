@@ -177,6 +177,9 @@ static void listening(void **state)
     EXPECT("", IS(c.transfer_host, "127.0.0.1") && !bt_config_has_transfer(&c) &&
                    c.transfer_token == NULL && !bt_config_has_registry(&c));
     note_seen("--transfer-token-file f");
+    EXPECT("--sandbox strict", c.sandbox == BT_SANDBOX_STRICT);
+    EXPECT("--sandbox auto", c.sandbox == BT_SANDBOX_AUTO);
+    EXPECT("", c.sandbox == BT_SANDBOX_OFF);
     EXPECT("--transfer-host 0.0.0.0 --transfer-port 0 --transfer-token secret",
            IS(c.transfer_host, "0.0.0.0") && c.transfer_port == 0 && bt_config_has_transfer(&c) &&
                IS(c.transfer_token, "secret"));
@@ -258,6 +261,7 @@ static void shared_state(void **state)
     refuses("--redis-tls-ca f", "--redis-tls-ca: there is no --redis-url");
     refuses("--redis-url redis://r:1 --redis-password-file no/such/file",
             "--redis-password-file: ");
+    refuses("--sandbox on", "--sandbox: expected one of off, auto, strict, got \"on\"");
     refuses("--fleet-name a{b", "--fleet-name: ");
     refuses("--replica-name a#b", "--replica-name: ");
     refuses("--fleet-heartbeat-ms 1000 --fleet-expiry-ms 2000", "--fleet-expiry-ms: ");
