@@ -126,6 +126,9 @@ run: build ## gateway, 2 prefill and 2 decode simulated workers
 run-fleet: build ## two gateways that act as one through a Redis, over 2 prefill and 2 decode simulated workers
 	@examples/fleet/run.sh
 
+run-observed: ## Prometheus over the gateway that ./run has started
+	@examples/observability/run.sh
+
 run-vllm: build ## the same over real vLLM engines on this CPU (6.3 GB of disk)
 	@examples/run/run-vllm.sh
 

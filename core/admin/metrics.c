@@ -195,6 +195,14 @@ static void write_histograms(bt_prom_t *p, const bt_dispatch_shared_t *shared)
         {"baton_queue_prediction_error_seconds",
          "By how much the predicted wait in line was wrong, of those that were called",
          offsetof(bt_stats_t, queue_error), BT_TRACE_METRICS},
+        {"baton_admission_seconds", "In policies' admit, waiting included",
+         offsetof(bt_stats_t, admission), BT_TRACE_METRICS},
+        {"baton_route_seconds", "In policies' route, waiting included", offsetof(bt_stats_t, route),
+         BT_TRACE_METRICS},
+        {"baton_decode_seconds", "From a request's first answer byte to its last",
+         offsetof(bt_stats_t, decode), BT_TRACE_METRICS},
+        {"baton_decision_seconds", "In policies' plan", offsetof(bt_stats_t, decision),
+         BT_TRACE_METRICS},
     };
     const bt_histogram_t **parts = calloc(shared->dispatcher_count + 1, sizeof(*parts));
 
@@ -204,9 +212,14 @@ static void write_histograms(bt_prom_t *p, const bt_dispatch_shared_t *shared)
                 (const void *) ((const char *) &shared->dispatchers[i]->stats + rows[r].offset);
         bt_prom_family(p, rows[r].name, "histogram", rows[r].help);
         struct exemplars e = {shared->traces, rows[r].exemplars};
-        bt_prom_histogram(p, parts, shared->dispatcher_count,
-                          e.traces != NULL && e.metric != BT_TRACE_METRICS ? find_exemplar : NULL,
-                          &e);
+        bt_prom_histogram(
+            p,
+            &(bt_prom_histogram_t){
+                .parts = parts,
+                .part_count = shared->dispatcher_count,
+                .unit = rows[r].offset == offsetof(bt_stats_t, decision) ? BT_DECISION_UNIT : 1,
+                .exemplar = e.traces != NULL && e.metric != BT_TRACE_METRICS ? find_exemplar : NULL,
+                .user = &e});
     }
     free(parts);
 }
@@ -341,6 +354,7 @@ void bt_metrics_write(bt_prom_t *p, const bt_workers_t *workers, bt_dispatch_sha
     write_replays(p, shared);
     write_refused(p, shared);
     write_histograms(p, shared);
+    bt_metrics_models(p, shared);
     write_records(p, shared);
     write_traces(p, shared);
     write_loops(p, shared, facts, fact_count);

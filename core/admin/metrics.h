@@ -18,6 +18,8 @@
 
 void bt_metrics_write(bt_prom_t *p, const bt_workers_t *workers, bt_dispatch_shared_t *shared,
                       const bt_loop_facts_t *facts, unsigned fact_count, const char *version);
+/* metrics_models.c */
+void bt_metrics_models(bt_prom_t *p, const bt_dispatch_shared_t *shared);
 /* metrics_reload.c */
 void bt_metrics_reload(bt_prom_t *p, const bt_reload_t *reload);
 /* metrics_fleet.c; fleet and quotas may be NULL */

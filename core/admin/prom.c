@@ -127,31 +127,49 @@ static void put_exemplar(bt_text_t *out, const bt_trace_exemplar_t *e)
                    (unsigned long long) (e->wall_ms % 1000));
 }
 
-/* The loops go on counting while we read: count is made of the buckets that were read, so that both always agree. */
-void bt_prom_histogram(bt_prom_t *p, const bt_histogram_t *const *parts, unsigned part_count,
-                       bt_prom_exemplar_cb exemplar, void *user)
+static void put_labels(bt_prom_t *p, const char *suffix, const bt_prom_histogram_t *h)
 {
-    uint64_t so_far = 0, sum_us = 0;
+    bt_text_puts(p->out, p->family);
+    bt_text_puts(p->out, suffix);
+    for (unsigned i = 0; i < h->label_count; i++)
+        put_label(p->out, i == 0 ? "{" : ",", &h->labels[i]);
+}
+
+static void put_bucket(bt_prom_t *p, const bt_prom_histogram_t *h, unsigned b, uint64_t so_far)
+{
+    const unsigned unit = h->unit != 0 ? h->unit : 1;
     bt_trace_exemplar_t found;
 
+    put_labels(p, "_bucket", h);
+    bt_text_puts(p->out, h->label_count > 0 ? ",le=\"" : "{le=\"");
+    if (b < BT_HISTOGRAM_BUCKETS)
+        put_bound(p->out, bt_histogram_bounds_us[b] / unit);
+    else
+        bt_text_puts(p->out, "+Inf");
+    bt_text_printf(p->out, "\"} %llu", (unsigned long long) so_far);
+    if (p->is_open && h->exemplar != NULL && h->exemplar(h->user, b, &found))
+        put_exemplar(p->out, &found);
+    bt_text_puts(p->out, "\n");
+}
+
+/* The loops go on counting while we read: count is made of the buckets that were read, so that both always agree. */
+void bt_prom_histogram(bt_prom_t *p, const bt_prom_histogram_t *h)
+{
+    const char *close = h->label_count > 0 ? "} " : " ";
+    uint64_t so_far = 0, sum_us = 0;
+
     for (unsigned b = 0; b <= BT_HISTOGRAM_BUCKETS; b++) {
-        for (unsigned i = 0; i < part_count; i++)
-            so_far += load(&parts[i]->buckets[b]);
-        bt_text_printf(p->out, "%s_bucket{le=\"", p->family);
-        if (b < BT_HISTOGRAM_BUCKETS)
-            put_bound(p->out, bt_histogram_bounds_us[b]);
-        else
-            bt_text_puts(p->out, "+Inf");
-        bt_text_printf(p->out, "\"} %llu", (unsigned long long) so_far);
-        if (p->is_open && exemplar != NULL && exemplar(user, b, &found))
-            put_exemplar(p->out, &found);
-        bt_text_puts(p->out, "\n");
+        for (unsigned i = 0; i < h->part_count; i++)
+            so_far += load(&h->parts[i]->buckets[b]);
+        put_bucket(p, h, b, so_far);
     }
-    for (unsigned i = 0; i < part_count; i++)
-        sum_us += load(&parts[i]->sum_us);
-    bt_text_printf(p->out, "%s_sum ", p->family);
-    put_micro(p->out, sum_us);
-    bt_text_printf(p->out, "%s_count %llu\n", p->family, (unsigned long long) so_far);
+    for (unsigned i = 0; i < h->part_count; i++)
+        sum_us += load(&h->parts[i]->sum_us);
+    put_labels(p, "_sum", h);
+    bt_text_puts(p->out, close);
+    put_micro(p->out, sum_us / (h->unit != 0 ? h->unit : 1));
+    put_labels(p, "_count", h);
+    bt_text_printf(p->out, "%s%llu\n", close, (unsigned long long) so_far);
 }
 
 void bt_prom_end(bt_prom_t *p)

@@ -33,9 +33,16 @@ void bt_prom_count(bt_prom_t *p, const bt_label_t *labels, unsigned label_count,
 void bt_prom_micro(bt_prom_t *p, const bt_label_t *labels, unsigned label_count, uint64_t micro);
 /* The trace of the bucket's last observation that has one; false: none. */
 typedef bool (*bt_prom_exemplar_cb)(void *user, unsigned bucket, bt_trace_exemplar_t *exemplar_p);
-/* The sum of n histograms as one, in seconds. exemplar: asked where is_open; NULL = there are none. */
-void bt_prom_histogram(bt_prom_t *p, const bt_histogram_t *const *parts, unsigned part_count,
-                       bt_prom_exemplar_cb exemplar, void *user);
+/* The sum of part_count histograms as one, in seconds. */
+typedef struct bt_prom_histogram {
+    const bt_label_t *labels;
+    unsigned label_count, part_count;
+    const bt_histogram_t *const *parts;
+    unsigned unit;                /* of a microsecond that it counts in; 0 = 1 */
+    bt_prom_exemplar_cb exemplar; /* asked where is_open; NULL = there are none */
+    void *user;
+} bt_prom_histogram_t;
+void bt_prom_histogram(bt_prom_t *p, const bt_prom_histogram_t *h);
 void bt_prom_end(bt_prom_t *p); /* of all families */
 
 #endif

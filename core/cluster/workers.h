@@ -48,6 +48,7 @@ typedef struct bt_pool_spec {
      * (false). */
     bool replay_recomputed, replay_lost_decode;
     enum bt_relay_first_token relay_first_token;
+    uint64_t ttft_target_ms, itl_target_ms; /* of goodput; 0 = none */
 } bt_pool_spec_t;
 void bt_pool_spec_init(bt_pool_spec_t *spec);
 void bt_pool_spec_fini(bt_pool_spec_t *spec);

@@ -214,6 +214,14 @@ const bt_flag_t bt_flags[] = {
     {"disable-retries", NULL, BT_GROUP_DECIDE, false, SETTING(BOOL(AT(dispatch.disable_retries))),
      "one attempt a request"},
 
+    {"ttft-target-ms", "MS", BT_GROUP_DECIDE, true,
+     POOL(U64(POOL_AT(spec.ttft_target_ms), 0, 86400000.0)),
+     "a stream whose first byte comes within it is good: baton_slo_good_requests_total (0 = no "
+     "target)"},
+    {"itl-target-ms", "MS", BT_GROUP_DECIDE, true,
+     POOL(U64(POOL_AT(spec.itl_target_ms), 0, 86400000.0)),
+     "and whose events are so far apart at most, on average (0 = no target)"},
+
     /* deadlines */
     {"request-timeout-secs", "S", BT_GROUP_DEADLINE, true,
      POOL(SECS(POOL_AT(spec.deadlines.total_ms), 0.001)), "a whole request (1800)"},

@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "dispatch/encode_params.h"
 #include "dispatch/leg.h"
-#include "dispatch/token_replay.h"
 
 #define LINE_BYTES 12288
 
@@ -33,21 +32,14 @@ static bt_str_t tenant_of(const bt_request_t *r)
     return r->tenant.n == 0 ? r->identity->tenant : r->tenant;
 }
 
-/* What all its prompts have, as estimated where no worker has said it; what decode made. */
 static void put_tokens(bt_line_t *l, const bt_request_t *r)
 {
-    const uint64_t before = bt_token_replay_before(r);
-    uint64_t prompt = 0, output = before;
+    const bt_usage_t usage = bt_usage_of(r);
 
-    for (unsigned i = 0; i < r->task_count; i++) {
-        prompt += r->tasks[i].prompt_tokens - before; /* one task, where there is a replay */
-        if (r->tasks[i].attempt != NULL)
-            output += bt_usage_tokens(&r->tasks[i].attempt->legs[1]);
-    }
     put_name(l, "tokens");
     bt_line_lit(l, "{\"prompt\":");
-    bt_line_u64(l, prompt);
-    put_u64(l, "output", output);
+    bt_line_u64(l, usage.input);
+    put_u64(l, "output", usage.output);
     bt_line_lit(l, "}");
 }
 

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "cluster/room.h"
 #include "cluster/workers.h"
+#include "dispatch/model_rows.h"
 #include "dispatch/stats.h"
 #include "generation/generation.h"
 #include "generation/wait.h"
@@ -140,6 +141,7 @@ typedef struct bt_dispatcher {
         draining; /* those whose client has its answer: a leg may run, or the turn has not ended */
     unsigned background_count; /* calls that no request waits for, under way */
     bt_stats_t stats;
+    bt_model_stats_t model_stats;
     bt_record_ring_t *records;
     struct bt_models *models; /* answers of /v1/models; NULL = nobody has asked */
     bt_mail_t lost_mail;      /* lost_legs.c */

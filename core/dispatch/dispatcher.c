@@ -168,6 +168,7 @@ void bt_dispatcher_free(bt_dispatcher_t *d)
     bt_observer_free(d->observer);
     (void) bt_dispatcher_set_store(d, NULL);
     bt_generations_fini(&d->generations);
+    bt_model_stats_fini(&d->model_stats);
     bt_candidates_free(d->candidates, d->pool_count);
     bt_workers_unref(d->workers);
     bt_dialects_free(d->dialects);

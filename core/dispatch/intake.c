@@ -101,6 +101,7 @@ static enum end end_hook(bt_request_t *r, int rc)
         r->record.admit_us += us;
     else
         r->record.route_us += us;
+    bt_histogram_note(e->is_admit ? &r->d->stats.admission : &r->d->stats.route, us, 1);
     bt_request_trace_mark(r, e->is_admit ? BT_MARK_ADMISSION : BT_MARK_ROUTE, e->since_us, us);
     if (rc < 0 && rc != BT_E_AGAIN)
         note_failure(r, rc);

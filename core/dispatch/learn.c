@@ -74,7 +74,7 @@ void bt_learn_answer(const bt_request_t *r)
     const bt_attempt_t *a = r->tasks[0].attempt;
 
     if (a != NULL && a->legs[1].tail != NULL && a->legs[0].reply_tokens == 0 && r->status == 200)
-        learn_prompt(r, bt_usage_of(&a->legs[1]).prompt);
+        learn_prompt(r, bt_usage_of_leg(&a->legs[1]).prompt);
 }
 
 /* SGLang's /generate: a meta_info each prompt, in a list where there are several. */

@@ -50,12 +50,18 @@ bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_
                             bool has_body);
 /* usage.c: tokens that decode has made */
 void bt_usage_feed(bt_leg_t *leg, bt_arena_t *arena, const char *p, size_t n);
+/* Of a request whose attempts are still there: all its prompts, as estimated where no worker has said it; what decode made, events
+ * where it does not say it; prompt tokens that were cached. */
+typedef struct bt_usage {
+    uint64_t input, output, cached;
+} bt_usage_t;
+bt_usage_t bt_usage_of(const bt_request_t *r);
 uint64_t bt_usage_tokens(const bt_leg_t *leg);
 /* What its usage says of the prompt, 0 = nothing; what it has made, as it says, else as events were counted. */
-struct bt_usage {
+typedef struct bt_leg_usage {
     uint64_t prompt, output;
-};
-struct bt_usage bt_usage_of(const bt_leg_t *leg);
+} bt_leg_usage_t;
+bt_leg_usage_t bt_usage_of_leg(const bt_leg_t *leg);
 /* prompt_tokens of a whole reply's usage or meta_info; 0 = none, or it is no object. */
 uint64_t bt_usage_prompt(bt_str_t usage);
 /* Tokens of the prompt that the worker's own prefix cache had; 0 = none, or it says nothing. Of a

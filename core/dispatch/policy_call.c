@@ -269,6 +269,7 @@ int bt_policy_call_plan(bt_request_t *r, const bt_policy_failure_t *failure,
         rc = plan_halves(r, p, failure, &q, view, choice_p);
     const uint64_t us = bt_clock_us() - start_us;
     r->record.plan_us += us;
+    bt_histogram_note(&r->d->stats.decision, us * BT_DECISION_UNIT, 1);
     bt_request_trace_mark(r, BT_MARK_POLICY, start_us, us);
     return rc;
 }

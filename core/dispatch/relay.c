@@ -106,15 +106,12 @@ static void redact(bt_leg_t *leg, const char *p, size_t n)
  * worker's stream its hits, for policies that learn. Limits are trued up by it. */
 static bool is_usage_wanted(bt_leg_t *leg)
 {
-    const bt_dispatcher_t *d = request_of(leg)->d;
+    const bt_request_t *r = request_of(leg);
 
     if (request_of(leg)->reservation != NULL)
         return true;
-    if (leg->is_sse)
-        return (d->has_observe || bt_request_is_traced(request_of(leg))) &&
-               leg->role == BT_LEG_SINGLE;
-    return leg->role == BT_LEG_DECODE || d->has_observe || bt_access_log_is_json(d) ||
-           bt_request_is_traced(request_of(leg));
+    return !leg->is_sse ||
+           (leg->role == BT_LEG_SINGLE && (r->d->has_observe || bt_request_is_traced(r)));
 }
 
 /* May free the request. */

@@ -67,6 +67,9 @@ static void note_finish(bt_request_t *r, uint64_t us)
         bt_histogram_note(&stats->tpot, (bt_clock_event_us() - r->first_byte_us) / (r->events - 1),
                           1);
     bt_learn_answer(r);
+    if (r->first_byte_us != 0)
+        bt_histogram_note(&stats->decode, bt_clock_event_us() - r->first_byte_us, 1);
+    bt_model_stats_note(r, us);
     bt_access_log(r, us);
     bt_record_finish(r);
     if (r->trace != NULL)

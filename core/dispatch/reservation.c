@@ -354,9 +354,9 @@ static struct used used_by(const bt_request_t *r)
 
     for (unsigned i = 0; i < r->task_count; i++) {
         const bt_task_t *task = &r->tasks[i];
-        struct bt_usage said = {0, 0};
+        bt_leg_usage_t said = {0, 0};
         if (task->attempt != NULL)
-            said = bt_usage_of(&task->attempt->legs[1]);
+            said = bt_usage_of_leg(&task->attempt->legs[1]);
         if (task->attempt != NULL && said.prompt == 0)
             said.prompt = task->attempt->legs[0].reply_tokens;
         input += said.prompt > before ? said.prompt - before : task->prompt_tokens - before;

@@ -19,6 +19,8 @@
 
 extern const uint64_t bt_histogram_bounds_us[BT_HISTOGRAM_BUCKETS];
 
+#define BT_DECISION_UNIT 100
+
 typedef struct bt_histogram {
     _Atomic uint64_t buckets[BT_HISTOGRAM_BUCKETS + 1];
     _Atomic uint64_t sum_us, count;
@@ -77,7 +79,9 @@ typedef struct bt_stats {
     _Atomic uint64_t refused[BT_AUTH_COUNT];           /* baton_auth_refused_total, by reason */
     _Atomic uint64_t replays_recomputed, replays_lost; /* baton_replays_total, by reason */
     bt_histogram_t ttft, tpot, itl, duration, prefill, encode, handoff_wait, callback_wait,
-        queue_wait, queue_error;
+        queue_wait, queue_error, admission, route, decode;
+    bt_histogram_t
+        decision; /* in units of BT_DECISION_UNIT of a microsecond: it takes few of them */
 } bt_stats_t;
 
 #define bt_stats_inc(stats, field) bt_stats_add_(&(stats)->field, 1)

@@ -18,7 +18,6 @@
 #include "dispatch/encode_params.h"
 #include "dispatch/leg.h"
 #include "dispatch/plan.h"
-#include "dispatch/token_replay.h"
 #include "trace/span.h"
 
 #define ATTEMPTS_MAX 16U /* of a task */
@@ -416,22 +415,12 @@ static bt_str_t name_of(const bt_request_t *r, char out[NAME_BYTES])
 
 static void put_tokens(struct writer *w)
 {
-    const uint64_t before = bt_token_replay_before(w->r);
-    uint64_t input = 0, output = before, cached = 0;
+    const bt_usage_t usage = bt_usage_of(w->r);
 
-    for (unsigned i = 0; i < w->r->task_count; i++) {
-        const bt_attempt_t *a = w->r->tasks[i].attempt;
-        input += w->r->tasks[i].prompt_tokens - before;
-        if (a == NULL)
-            continue;
-        output += bt_usage_tokens(&a->legs[1]);
-        cached += a->kind != BT_PLAN_SINGLE ? a->legs[0].cached_tokens
-                                            : bt_usage_answer_cached(&a->legs[1]);
-    }
-    bt_span_number(w->out, BT_TRACE_INPUT_TOKENS, input);
-    bt_span_number(w->out, BT_TRACE_OUTPUT_TOKENS, output);
-    if (cached != 0)
-        bt_span_number(w->out, BT_TRACE_CACHED_TOKENS, cached);
+    bt_span_number(w->out, BT_TRACE_INPUT_TOKENS, usage.input);
+    bt_span_number(w->out, BT_TRACE_OUTPUT_TOKENS, usage.output);
+    if (usage.cached != 0)
+        bt_span_number(w->out, BT_TRACE_CACHED_TOKENS, usage.cached);
 }
 
 static void put_decision(struct writer *w)

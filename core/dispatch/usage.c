@@ -1,6 +1,7 @@
 /* usage.c - what a worker says of tokens: how many of the prompt its cache had, how many it has made. The latter from the end of an answer that is not streamed, as are a single worker's hits, streamed or not: usage stands last in all engines' JSON, so the last
  * bytes are kept as they pass and looked at once. Text inside strings has its quotes escaped, so it cannot be taken for a member. */
 #include "dispatch/leg.h"
+#include "dispatch/token_replay.h"
 
 #include <stdlib.h>
 
@@ -95,12 +96,12 @@ uint64_t bt_usage_tokens(const bt_leg_t *leg)
     return tokens != 0 ? tokens : last_number(text, BT_STR("\"output_tokens\""));
 }
 
-struct bt_usage bt_usage_of(const bt_leg_t *leg)
+bt_leg_usage_t bt_usage_of_leg(const bt_leg_t *leg)
 {
     const struct bt_tail *tail = leg->tail;
     const bt_str_t text = tail != NULL ? (bt_str_t){tail->bytes, tail->n} : (bt_str_t){"", 0};
-    struct bt_usage said = {last_number(text, BT_STR("\"prompt_tokens\"")),
-                            last_number(text, BT_STR("\"completion_tokens\""))};
+    bt_leg_usage_t said = {last_number(text, BT_STR("\"prompt_tokens\"")),
+                           last_number(text, BT_STR("\"completion_tokens\""))};
 
     if (said.prompt == 0)
         said.prompt = last_number(text, BT_STR("\"input_tokens\""));
@@ -109,4 +110,21 @@ struct bt_usage bt_usage_of(const bt_leg_t *leg)
     if (said.output == 0)
         said.output = leg->events;
     return said;
+}
+
+bt_usage_t bt_usage_of(const bt_request_t *r)
+{
+    const uint64_t before = bt_token_replay_before(r); /* one task, where there is a replay */
+    bt_usage_t usage = {.output = before};
+
+    for (unsigned i = 0; i < r->task_count; i++) {
+        const bt_attempt_t *a = r->tasks[i].attempt;
+        usage.input += r->tasks[i].prompt_tokens - before;
+        if (a == NULL)
+            continue;
+        usage.output += bt_usage_tokens(&a->legs[1]);
+        usage.cached += a->kind != BT_PLAN_SINGLE ? a->legs[0].cached_tokens
+                                                  : bt_usage_answer_cached(&a->legs[1]);
+    }
+    return usage;
 }

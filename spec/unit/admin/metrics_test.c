@@ -93,6 +93,33 @@ static void test_loops_are_summed(void **state)
     has("baton_ttft_seconds_sum 0.004000");
 }
 
+static void test_rows_of_models_are_summed(void **state)
+{
+    static bt_model_row_t rows[3] = {{.pool = "default", .model = "m"},
+                                     {.pool = "default", .model = "m"},
+                                     {.pool = "default", .model = "a\"b"}};
+
+    (void) state;
+    for (unsigned i = 0; i < 3; i++) {
+        atomic_store(&rig.dispatchers[i % 2]->model_stats.rows[i / 2], &rows[i]);
+        bt_stats_add_(&rows[i].requests[BT_MODEL_OK], i + 1);
+        bt_stats_add_(&rows[i].input_tokens, 10);
+        bt_histogram_note(&rows[i].tpot, 2000, 1);
+    }
+    bt_histogram_note(&rig.dispatchers[0]->stats.decision, 20 * BT_DECISION_UNIT, 1);
+    scrape();
+    has("baton_model_requests_total{pool=\"default\",model=\"m\",outcome=\"ok\"} 3");
+    has("baton_model_requests_total{pool=\"default\",model=\"a\\\"b\",outcome=\"ok\"} 3");
+    has("baton_input_tokens_total{pool=\"default\",model=\"m\"} 20");
+    has("baton_model_tpot_seconds_sum{pool=\"default\",model=\"m\"} 0.004000");
+    has("baton_model_tpot_seconds_bucket{pool=\"default\",model=\"m\",le=\"0.001\"} 0");
+    has("baton_decision_seconds_bucket{le=\"0.00001\"} 0");
+    has("baton_decision_seconds_bucket{le=\"0.00005\"} 1");
+    has("baton_decision_seconds_sum 0.000020");
+    for (unsigned i = 0; i < 3; i++)
+        atomic_store(&rig.dispatchers[i % 2]->model_stats.rows[i / 2], NULL);
+}
+
 static void test_every_counter_and_histogram_is_there(void **state)
 {
     (void) state;
@@ -187,6 +214,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_an_idle_gateway),
         CASE(test_loops_are_summed),
+        CASE(test_rows_of_models_are_summed),
         CASE(test_every_counter_and_histogram_is_there),
         CASE(test_a_late_loop_is_left_out),
         CASE(test_workers),

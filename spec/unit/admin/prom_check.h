@@ -113,9 +113,16 @@ static inline double check_number(bt_str_t s)
     return value;
 }
 
+static inline void check_begin_histogram(prom_check_t *c)
+{
+    c->last_le = c->last_bucket = -1;
+    c->has_inf = c->has_sum = c->has_count = false;
+}
+
+/* One of labels that nobody has yet has no series at all. */
 static inline void check_end_family(const prom_check_t *c)
 {
-    if (c->type == HISTOGRAM &&
+    if (c->type == HISTOGRAM && c->last_le >= 0 &&
         !(c->has_inf && c->has_sum && c->has_count && c->count == c->last_bucket))
         fail_msg("histogram %.*s is not whole", BT_STR_ARG(c->family));
 }
@@ -146,8 +153,7 @@ static inline void check_comment(prom_check_t *c, bt_str_t line)
               : bt_str_eq(line, BT_STR("histogram")) ? HISTOGRAM
                                                      : NO_TYPE;
     assert_int_not_equal(c->type, NO_TYPE);
-    c->last_le = c->last_bucket = -1;
-    c->has_inf = c->has_sum = c->has_count = false;
+    check_begin_histogram(c);
 }
 
 static inline void check_histogram(prom_check_t *c, bt_str_t rest, bt_str_t le, double value)
@@ -158,6 +164,8 @@ static inline void check_histogram(prom_check_t *c, bt_str_t rest, bt_str_t le, 
         c->has_count = true;
         c->count = value;
     } else {
+        if (c->has_inf && c->has_sum && c->has_count && c->count == c->last_bucket)
+            check_begin_histogram(c); /* of other labels */
         assert_true(bt_str_eq(rest, BT_STR("_bucket")) && le.n > 0 && !c->has_inf);
         double bound = bt_str_eq(le, BT_STR("+Inf")) ? 1e300 : check_number(le);
         if (bound <= c->last_le || value < c->last_bucket)

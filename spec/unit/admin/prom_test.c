@@ -79,7 +79,7 @@ static void test_histograms_are_summed(void **state)
     bt_histogram_note(&b, 1001, 2);      /* le 0.005 */
     bt_histogram_note(&b, 999000000, 1); /* +Inf */
     bt_prom_family(&p, "baton_h_seconds", "histogram", "h");
-    bt_prom_histogram(&p, parts, 2, NULL, NULL);
+    bt_prom_histogram(&p, &(bt_prom_histogram_t){.parts = parts, .part_count = 2});
     prom_check(bt_text_str(&out));
     assert_non_null(strstr(out.data, "baton_h_seconds_bucket{le=\"0.001\"} 1\n"));
     assert_non_null(strstr(out.data, "baton_h_seconds_bucket{le=\"0.005\"} 3\n"));
@@ -100,7 +100,7 @@ static void test_count_is_made_of_the_buckets(void **state)
     h.buckets[3] = 7;
     h.count = 6;
     bt_prom_family(&p, "baton_h_seconds", "histogram", "h");
-    bt_prom_histogram(&p, parts, 1, NULL, NULL);
+    bt_prom_histogram(&p, &(bt_prom_histogram_t){.parts = parts, .part_count = 1});
     prom_check(bt_text_str(&out));
     assert_non_null(strstr(out.data, "baton_h_seconds_count 7\n"));
 }

@@ -512,6 +512,8 @@ static void logs_and_process(void **state)
            IS(c.trace_service_name, "edge") && IS(c.trace_headers_file, "h") &&
                IS(c.trace_ca_file, "ca") && c.trace_sample_ppm == 10000 &&
                c.trace_slow_ms == 10000);
+    EXPECT("--ttft-target-ms 500 --itl-target-ms 40",
+           SPEC.ttft_target_ms == 500 && SPEC.itl_target_ms == 40);
     EXPECT("--core-dumps", c.core_dumps);
     EXPECT("--no-core-dumps", !c.core_dumps);
     EXPECT("--loops 3 --drain-timeout-secs 5 --ready-file r.json",
