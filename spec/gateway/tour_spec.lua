@@ -48,7 +48,10 @@ describe("examples/tour.md", function()
         words.RUN_DIR)
       eventually(function()
         local code, out, err = proc.run({ "/bin/sh", "-c", here }, { name = "block", seconds = 30 })
-        return code == 0, ("%s\nstatus %s\n%s%s"):format(here, tostring(code), out, err)
+        local log = proc.read(words.RUN_DIR .. "/gateway.log") or ""
+        local said = run:stdout():sub(-500) .. run:stderr() .. log:sub(-1500)
+        local seen = { here, "status " .. tostring(code), out, err, said }
+        return code == 0, table.concat(seen, "\n")
       end, SECONDS, block)
     end
     eventually(function() -- the load that it makes is answered
