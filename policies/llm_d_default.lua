@@ -3,6 +3,7 @@
 -- The highest sum wins: 2 x queue (max - waiting) / (max - min), 2 x free KV cache, 3 x matching part of the
 -- prompt. Ties are drawn. Decode is chosen first, then prefill, each among those that can be a pair. Blocks have
 -- 64 tokens.
+-- Prefixes are what engines report where their events are followed (kv_events) and token ids came, else what was sent.
 -- What differs: every request is split (the original may leave short ones to decode alone), and where engines
 -- report no load, our own requests in flight take the queue's place.
 

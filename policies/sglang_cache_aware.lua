@@ -4,6 +4,7 @@
 -- Otherwise the worker with the longest matching prefix, if more than 0.3 of the prompt matches; else the one with
 -- the smallest tree, as the original does, or the least loaded, as its successors do. Each side (prefill, decode)
 -- has its own trees.
+-- Prefixes are what engines report where their events are followed (kv_events) and token ids came, else what was sent.
 -- What differs: prefixes are compared by blocks of 64 tokens (256 bytes), not by characters, and no further than 1,024
 -- blocks; among workers with the same match and the same load chance decides.
 

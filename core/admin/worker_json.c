@@ -92,6 +92,8 @@ static void put_spec(bt_text_t *out, const bt_worker_t *w)
     bt_text_json_member(out, "engine_id", s->engine_id);
     bt_text_json_member(out, "kv_host", s->kv_host);
     bt_text_json_member(out, "kv_address", w->kv_address);
+    bt_text_json_member(out, "kv_events", s->kv_events);
+    bt_text_json_member(out, "kv_events_replay", s->kv_events_replay);
     bt_text_json_member(out, "version", s->version);
     bt_text_json_member(out, "transfer_group", s->transfer_group);
     put_number(out, "lease_ms", (long long) w->lease_ms, 0);

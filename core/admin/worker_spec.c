@@ -47,6 +47,8 @@ static const struct member {
     {"engine_id", TEXT, AT(engine_id), 0, 0, 0},
     {"kv_host", TEXT, AT(kv_host), 0, 0, 0},
     {"kv_address", TEXT, AT(kv_address), 0, 0, 0},
+    {"kv_events", TEXT, AT(kv_events), 0, 0, 0},
+    {"kv_events_replay", TEXT, AT(kv_events_replay), 0, 0, 0},
     {"version", TEXT, AT(version), 0, 0, 0},
     {"transfer_group", TEXT, AT(transfer_group), 0, 0, 0},
     {"lease_ms", LEASE, AT(lease_ms), 0, 0, 0},
@@ -109,7 +111,7 @@ static int refuse_unknown(const reader_t *rd, bt_str_t name)
                   "unknown member \"%.*s\"; known are url, name, pool, role, models, engine, "
                   "connector, connectors, "
                   "dispatch_profile, bootstrap_port, dp_size, tp_size, pp_size, dp_rank, "
-                  "engine_id, kv_host, kv_address, version, "
+                  "engine_id, kv_host, kv_address, kv_events, kv_events_replay, version, "
                   "transfer_group, lease_ms, zone, labels, api_key, tls_name, kv_transfer_config",
                   BT_STR_ARG(name));
 }

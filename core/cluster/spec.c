@@ -17,6 +17,7 @@ static const size_t text_offsets[] = {
     offsetof(bt_worker_spec_t, api_key),   offsetof(bt_worker_spec_t, kv_address),
     offsetof(bt_worker_spec_t, tls_ca),    offsetof(bt_worker_spec_t, tls_cert),
     offsetof(bt_worker_spec_t, tls_key),   offsetof(bt_worker_spec_t, tls_name),
+    offsetof(bt_worker_spec_t, kv_events), offsetof(bt_worker_spec_t, kv_events_replay),
 };
 #define TEXT_COUNT (sizeof text_offsets / sizeof text_offsets[0])
 

@@ -217,6 +217,39 @@ static int derive_address(bt_worker_t *w, char *err, size_t err_size)
     return 0;
 }
 
+/* NULL: it is somewhere to connect to. A wildcard is where an engine listens. */
+static const char *endpoint_fault(const char *endpoint)
+{
+    const bt_str_t all = bt_str(endpoint);
+    const char *colon = strrchr(endpoint, ':');
+    uint64_t port;
+
+    if (!bt_str_starts(all, BT_STR("tcp://")) || colon <= endpoint + 6 ||
+        bt_str_u64(bt_str(colon + 1), &port) < 0 || port == 0 || port > 65535 ||
+        all.n > BT_KV_ENDPOINT_MAX)
+        return "\"tcp://host:port\" is expected";
+    if (endpoint[6] == '*' || bt_str_starts(all, BT_STR("tcp://0.0.0.0:")) ||
+        bt_str_starts(all, BT_STR("tcp://[::]:")))
+        return "that is where the engine listens: name the host by which it is reached";
+    return NULL;
+}
+
+static int check_kv_events(const bt_worker_t *w, char *err, size_t err_size)
+{
+    const bt_worker_spec_t *s = &w->spec;
+    const bool is_replay = s->kv_events == NULL || endpoint_fault(s->kv_events) == NULL;
+    const char *endpoint = is_replay ? s->kv_events_replay : s->kv_events;
+    const char *why = endpoint != NULL ? endpoint_fault(endpoint) : NULL;
+
+    if (s->kv_events == NULL && s->kv_events_replay != NULL)
+        why = "kv_events is missing";
+    if (why == NULL)
+        return 0;
+    snprintf(err, err_size, "worker url \"%s\": %s \"%s\": %s", s->url,
+             is_replay ? "kv_events_replay" : "kv_events", endpoint, why);
+    return BT_E_CONFIG;
+}
+
 static int check_sizes(const bt_worker_t *w, char *err, size_t err_size)
 {
     const bt_worker_spec_t *s = &w->spec;
@@ -251,7 +284,8 @@ static int fill(bt_worker_t *w, const bt_worker_spec_t *spec, char *err, size_t 
         return rc;
     if ((rc = check_name(spec->name, err, err_size)) < 0 ||
         (rc = derive_address(w, err, err_size)) < 0 || (rc = check_sizes(w, err, err_size)) < 0 ||
-        (rc = derive_capability(w)) < 0 || (rc = check_kv_address(w, err, err_size)) < 0)
+        (rc = check_kv_events(w, err, err_size)) < 0 || (rc = derive_capability(w)) < 0 ||
+        (rc = check_kv_address(w, err, err_size)) < 0)
         return rc;
     w->name = bt_str_dup(bt_str(spec->name != NULL ? spec->name : w->authority));
     w->dp_size = size_or_1(spec->dp_size > 0 ? spec->dp_size : spec->registered.dp_size);

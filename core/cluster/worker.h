@@ -20,6 +20,7 @@
 
 #define BT_WORKER_MODELS_MAX 16
 #define BT_WORKER_NAME_MAX 63
+#define BT_KV_ENDPOINT_MAX 240
 #define BT_WORKER_CHILDREN_MAX 8
 
 /* What a worker has said of itself by ZeroMQ (core/transfer). When it says something else, it is another worker. */
@@ -67,7 +68,10 @@ typedef struct bt_worker_spec {
     char *engine_id;               /* nixl_push: KV engine id; NULL = learned */
     char *kv_host;                 /* nixl_push: side channel host; NULL = url's host */
     char *kv_address; /* p2p_nccl, moriio: as the engine would register it; NULL = it registers */
-    char *version;    /* engine version, for pairing */
+    char *
+        kv_events; /* "tcp://host:port" where its engine publishes KV events; NULL = not followed */
+    char *kv_events_replay; /* likewise, where it says them again */
+    char *version;          /* engine version, for pairing */
     char *transfer_group;
     uint64_t lease_ms; /* 0 = default by engine and version */
     char *zone;
@@ -158,8 +162,9 @@ typedef struct bt_worker {
     _Alignas(64) _Atomic int64_t
         others_tokens[BT_PHASE_COUNT]; /* of the fleet's other gateways (core/fleet) */
     _Atomic int64_t others_requests[BT_PHASE_COUNT];
-    _Atomic int health;             /* enum bt_health */
-    _Atomic uint64_t lost_at_ms;    /* it was found lost then (loss.h); 0 = it is not */
+    _Atomic uint64_t kv_parts;   /* of the index of KV blocks (script/shared/kv_hits.h); 0 = none */
+    _Atomic int health;          /* enum bt_health */
+    _Atomic uint64_t lost_at_ms; /* it was found lost then (loss.h); 0 = it is not */
     _Atomic uint64_t lost_since_ms; /* the first evidence of that */
     _Atomic bool has_ended;         /* a source knows that its process is gone */
     _Atomic unsigned routes_off; /* bits BT_OPTIONAL_...: it has said that it does not serve them */
@@ -167,6 +172,8 @@ typedef struct bt_worker {
     _Atomic int switching;       /* enum bt_switch: no new requests unless NONE */
     enum bt_role switch_to;      /* of the last change; control loop only, as the next */
     char switch_why[160];        /* why it failed; "" = it did not */
+    uint64_t kv_epoch;           /* gateway/kv_events.c, control loop only */
+    bool is_kv_followed;         /* likewise */
     uint64_t role_asked_ms;      /* role_report.h, control loop only; 0 = not since it came up */
     bool is_role_asked;
     _Atomic unsigned sources;                  /* bits 1 << BT_NAMED_...; the registry's */

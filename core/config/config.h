@@ -153,6 +153,7 @@ typedef struct bt_config {
     char *redis_tls_ca, *redis_tls_cert, *redis_tls_key;
     char *redis_password; /* derived: of the file, or of the environment */
     char *fleet_name, *replica_name;
+    uint64_t kv_index_blocks; /* 0 = the index's default */
     uint64_t fleet_heartbeat_ms, fleet_expiry_ms;
     bt_store_config_t store; /* derived; borrows from above */
     /* parts that are handed on as they are */

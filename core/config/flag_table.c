@@ -355,6 +355,9 @@ const bt_flag_t bt_flags[] = {
      "a gateway that is silent for so long is gone, and its load with it (2000)"},
 
     /* limits */
+    {"kv-index-blocks", "N", BT_GROUP_LIMIT, false,
+     SETTING(U64(AT(kv_index_blocks), 1024, 4294967296.0)),
+     "blocks of kv_events that are kept, counted for each worker (4194304; some 60 bytes each)"},
     {"max-payload-size", "BYTES", BT_GROUP_LIMIT, false,
      SETTING(U64(AT(server.max_body_bytes), 1, 1099511627776.0)),
      "a request's body, else 413 (67108864, 64 MiB; at most --max-buffered-bytes)"},

@@ -98,6 +98,24 @@ void bt_policy_call_end(bt_request_t *r)
 
 /* ---- what they are told ---- */
 
+/* The salt as engines' events tell it; whatever else keeps KV apart they do not. */
+static void describe_space(const bt_intent_t *intent, bt_policy_request_t *q)
+{
+    const bt_json_item_t *salt = bt_intent_member(intent, BT_MEMBER_CACHE_SALT);
+    const bt_json_item_t *key = bt_intent_member(intent, BT_MEMBER_EXTRA_KEY);
+    const bt_json_item_t *lora = bt_intent_member(intent, BT_MEMBER_LORA_PATH);
+
+    q->is_apart =
+        (key != NULL && key->type != BT_JSON_NULL) || (lora != NULL && lora->type != BT_JSON_NULL);
+    if (salt == NULL || salt->type == BT_JSON_NULL)
+        return;
+    if (salt->type == BT_JSON_STRING && salt->value.n >= 2 &&
+        memchr(salt->value.p, '\\', salt->value.n) == NULL)
+        q->cache_salt = (bt_str_t){salt->value.p + 1, salt->value.n - 2};
+    else
+        q->is_apart = true;
+}
+
 bt_policy_request_t bt_policy_call_describe(bt_request_t *r)
 {
     bt_policy_request_t q = {
@@ -118,6 +136,7 @@ bt_policy_request_t bt_policy_call_describe(bt_request_t *r)
         .klass = bt_str(r->record.klass != NULL ? r->record.klass : ""),
     };
 
+    describe_space(&r->intent, &q);
     if (r->record.key != NULL)
         q.session = bt_str(r->record.key);
     return q;

@@ -17,10 +17,10 @@
 static const struct {
     const char *name;
     size_t offset;
-} texts[] = {TEXT(url),       TEXT(name),    TEXT(connector), TEXT(dispatch_profile),
-             TEXT(engine_id), TEXT(kv_host), TEXT(version),   TEXT(transfer_group),
-             TEXT(zone),      TEXT(labels),  TEXT(api_key),   TEXT(kv_address),
-             TEXT(tls_name)},
+} texts[] = {TEXT(url),       TEXT(name),      TEXT(connector),       TEXT(dispatch_profile),
+             TEXT(engine_id), TEXT(kv_host),   TEXT(version),         TEXT(transfer_group),
+             TEXT(zone),      TEXT(labels),    TEXT(api_key),         TEXT(kv_address),
+             TEXT(tls_name),  TEXT(kv_events), TEXT(kv_events_replay)},
   numbers[] = {TEXT(bootstrap_port), TEXT(dp_size), TEXT(tp_size), TEXT(pp_size), TEXT(dp_rank)};
 #undef TEXT
 

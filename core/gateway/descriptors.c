@@ -19,14 +19,16 @@
 #define ADMIN_MAX 128U
 #define REFUSALS_MIN 2U
 #define REFUSALS_MAX 64U
-#define FILES 8U        /* records, reloads, policies, look-ups of names */
-#define POLLED_MAX 64U  /* BT_MONITOR_PROBES_MAX at once, beside one that is kept for each worker */
-#define AGENTS 8U       /* transfer agents of a worker: one for each rank */
-#define CALLERS 32U     /* connections of a worker to the metaserver: the threads that call */
-#define TRAFFIC_MIN 6U  /* two clients */
-#define BEGIN 24U       /* open before the first loop is */
-#define LOOP 6U         /* of each event thread: epoll, wake-up, listener, its spare one */
-#define STORE_CLIENT 2U /* of a loop: one that dies, and its successor */
+#define FILES 8U       /* records, reloads, policies, look-ups of names */
+#define POLLED_MAX 64U /* BT_MONITOR_PROBES_MAX at once, beside one that is kept for each worker */
+#define AGENTS 8U      /* transfer agents of a worker: one for each rank */
+#define CALLERS 32U    /* connections of a worker to the metaserver: the threads that call */
+#define KV_EVENTS                                                                                  \
+    6U /* of a rank whose KV events are followed: three sockets of libzmq, two connections, one to come */
+#define TRAFFIC_MIN 6U    /* two clients */
+#define BEGIN 24U         /* open before the first loop is */
+#define LOOP 6U           /* of each event thread: epoll, wake-up, listener, its spare one */
+#define STORE_CLIENT 2U   /* of a loop: one that dies, and its successor */
 #define CLIENTS_FEW 1000U /* fewer are told of */
 #define MESSAGE " (ulimit -n, LimitNOFILE=)"
 
@@ -124,6 +126,18 @@ static unsigned count_workers(const bt_gateway_t *g)
     return count;
 }
 
+static uint64_t count_kv_ranks(const bt_gateway_t *g)
+{
+    const bt_workers_t *workers = bt_registry_current(g->registry);
+    uint64_t count = 0;
+
+    for (unsigned i = 0; i < workers->pool_count; i++)
+        for (unsigned k = 0; k < workers->pools[i].all.count; k++)
+            if (workers->pools[i].all.items[k]->spec.kv_events != NULL)
+                count += workers->pools[i].all.items[k]->dp_size;
+    return count;
+}
+
 /* What is asked to run and wait at once, where that is said, else what a small service has. */
 static uint64_t clients_wanted(const bt_config_t *c)
 {
@@ -165,6 +179,7 @@ int bt_gateway_descriptors_divide(bt_gateway_t *g, char *err, size_t err_size)
         ask.others += CALLERS * (uint64_t) ask.workers;
     if (bt_config_has_registration(c))
         ask.others += ask.workers; /* rank 0 of each registers */
+    ask.others += KV_EVENTS * count_kv_ranks(g);
     int rc = bt_descriptors_divide(&ask, &d, err, err_size);
     if (rc < 0)
         return rc;

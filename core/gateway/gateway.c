@@ -15,6 +15,7 @@
 #include "gateway/fleet.h"
 #include "gateway/identity.h"
 #include "gateway/kubernetes.h"
+#include "gateway/kv_events.h"
 #include "gateway/memory.h"
 #include "gateway/notify.h"
 #include "gateway/rollout.h"
@@ -116,6 +117,7 @@ static void on_publish(void *user, bt_workers_t *workers)
 {
     bt_gateway_t *g = user;
     if (g->state != BT_GATEWAY_STARTING) {
+        bt_gateway_kv_publish(g, workers);
         bt_gateway_transfer_publish(g, workers); /* first: a changed worker keeps its agents */
         for (unsigned i = 0; i < g->loop_count; i++)
             bt_gateway_loop_publish(&g->loops[i], workers);
@@ -459,6 +461,7 @@ static int start_serving(bt_gateway_t *g)
         (rc = bt_gateway_transfer_start(g)) < 0 || (rc = bt_gateway_workers_file_start(g)) < 0 ||
         (rc = bt_gateway_identity_start(g)) < 0)
         return rc;
+    bt_gateway_kv_publish(g, bt_registry_current(g->registry));
     g->state = BT_GATEWAY_SERVING;
     g->start_ms = bt_clock_ms();
     for (; g->running_loops < g->loop_count; g->running_loops++)
@@ -560,6 +563,7 @@ static void free_gateway(bt_gateway_t *g)
         bt_gateway_notify_close(g);
         bt_loop_fini(&g->control);
     }
+    bt_gateway_kv_close(g);
     bt_reload_free(g->reload);
     if (g->has_shared)
         bt_recorder_close(g->shared.recorder);

@@ -15,6 +15,7 @@
 #include "config/check.h"
 #include "config/passed.h"
 #include "gateway/fleet.h"
+#include "script/shared/kv_hits.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -239,6 +240,7 @@ static void run_thread(void *arg)
     (void) pthread_setname_np(pthread_self(), name);
     bt_prefix_ring_bind(el->ring);
     bt_loop_run(&el->loop);
+    bt_kv_hits_thread_fini();
     bt_pages_thread_fini();
 }
 

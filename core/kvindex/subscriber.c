@@ -29,7 +29,7 @@ typedef struct source {
     void *user;
     char *name, *events, *replay;
     uint32_t first;
-    unsigned count;
+    unsigned first_rank, count;
     rank_t ranks[];
 } source_t;
 
@@ -139,10 +139,10 @@ static int open_rank(source_t *s, unsigned number)
     char events[ENDPOINT_MAX], replay[ENDPOINT_MAX];
     rank_t *r = &s->ranks[number];
 
-    put_endpoint(s->events, number, events);
-    put_endpoint(s->replay, number, replay);
+    put_endpoint(s->events, s->first_rank + number, events);
+    put_endpoint(s->replay, s->first_rank + number, replay);
     *r = (rank_t){.source = s,
-                  .number = number,
+                  .number = s->first_rank + number,
                   .follow = {.index = sub->config.index,
                              .decoder = &sub->decoder,
                              .part = s->first + number,
@@ -301,6 +301,7 @@ int bt_kv_subscriber_add(bt_kv_subscriber_t *sub, const bt_kv_source_t *source)
     }
     s->subscriber = sub;
     s->user = source->user;
+    s->first_rank = source->first_rank;
     s->count = count;
     s->name = strdup(source->name);
     s->events = strdup(source->events);

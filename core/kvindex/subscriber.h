@@ -17,7 +17,7 @@ typedef struct bt_kv_source {
     const char *name;   /* for the log */
     const char *events; /* "tcp://host:port"; rank r is at port + r */
     const char *replay; /* likewise; NULL = it says nothing again */
-    unsigned ranks;
+    unsigned first_rank, ranks;
 } bt_kv_source_t;
 
 typedef struct bt_kv_subscriber_config {

@@ -55,16 +55,20 @@ static void drop_key(sim_blocks_t *b, uint32_t id)
     while (*at != id)
         at = &b->table[*at].next;
     *at = b->table[id].next;
+    if (b->on_removed != NULL)
+        b->on_removed(b->user, b->table[id].key);
     b->table[id].key = 0;
 }
 
-static void set_key(sim_blocks_t *b, uint32_t id, uint64_t key)
+/* False: another block has it. */
+static bool set_key(sim_blocks_t *b, uint32_t id, uint64_t key)
 {
     if (find_cached(b, key) != 0)
-        return;
+        return false;
     b->table[id].key = key;
     b->table[id].next = *bucket_of(b, key);
     *bucket_of(b, key) = id;
+    return true;
 }
 
 static void hold(sim_blocks_t *b, uint32_t id)
@@ -117,8 +121,9 @@ bool sim_blocks_take(sim_blocks_t *b, const sim_prompt_t *prompt, uint32_t *ids,
 /* Findable only now that there is content. */
 static void publish(sim_blocks_t *b, const sim_prompt_t *prompt, const uint32_t *ids, unsigned i)
 {
-    if ((i + 1) * b->block_bytes <= prompt->bytes)
-        set_key(b, ids[i], prompt->states[i]);
+    if ((i + 1) * b->block_bytes <= prompt->bytes && set_key(b, ids[i], prompt->states[i]) &&
+        b->on_stored != NULL)
+        b->on_stored(b->user, prompt, i);
 }
 
 void sim_blocks_compute(sim_blocks_t *b, const sim_prompt_t *prompt, const uint32_t *ids,

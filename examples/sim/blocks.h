@@ -26,7 +26,13 @@ typedef struct sim_block {
     uint32_t next; /* in its cache bucket, 0 = end */
 } sim_block_t;
 
+struct sim_prompt;
+
 typedef struct sim_blocks {
+    /* NULL: nobody wants to know what can be found from now on, and what no more */
+    void (*on_stored)(void *user, const struct sim_prompt *prompt, unsigned block);
+    void (*on_removed)(void *user, uint64_t key);
+    void *user;
     sim_block_t *table; /* ids start at 1: block 0 is never handed out */
     uint32_t *buckets;
     unsigned count, bucket_mask;

@@ -53,6 +53,11 @@ static const struct key {
      "length of an answer without max_tokens (chat)"},
     {"by_ids", FLAG, AT(by_ids), 0,
      "1 = each token is a function of all ids before it, and told when asked (return_token_ids)"},
+    {"kv_events", NUMBER, AT(kv_events), 0,
+     "port at which KV events are published (with by_ids=1)"},
+    {"kv_events_replay", NUMBER, AT(kv_events_replay), 0, "port at which they are said again"},
+    {"kv_events_lose", NUMBER, AT(kv_events_lose), 0,
+     "N = each N-th batch is lost on its way to the subscribers"},
     {"lease_ms", REAL, AT(lease_ms), 0, "vllm: how long prefill holds KV nobody reads (scaled)"},
     {"waiting_ms", REAL, AT(waiting_ms), 0, "sglang: both waiting timers (scaled)"},
     {"expired_keep", FLAG, AT(expired_keep), 0,
@@ -385,6 +390,10 @@ static int check_register(struct parse *p, const sim_worker_options_t *w)
         return wrong(p, "connector=%s is for engine=vllm", w->connector_name);
     if (!is_one && w->registers_at[0] != '\0')
         return wrong(p, "register=%s is for P2pNcclConnector and MoRIIOConnector", w->registers_at);
+    if (w->kv_events != 0 && !w->by_ids)
+        return wrong(p, "kv_events=%s needs by_ids=1", "PORT");
+    if (w->kv_events != 0 && !bt_zmq_is_built())
+        return wrong(p, "kv_events=PORT: %s", bt_zmq_not_built);
     if (w->registers_at[0] != '\0' && !bt_zmq_is_built())
         return wrong(p, "register=%s: %s", w->registers_at, bt_zmq_not_built);
     return 0;

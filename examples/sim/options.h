@@ -54,6 +54,8 @@ typedef struct sim_worker_options {
     bool queue;       /* prefills run one after the other */
     bool expired_keep;
     bool by_ids;
+    unsigned kv_events, kv_events_replay; /* ports; 0 = none */
+    unsigned kv_events_lose;              /* each so manieth batch is lost on its way; 0 = none */
     char registers_at[64]; /* P2pNcclConnector, MoRIIOConnector: HOST:PORT; "" = nowhere */
     bool read_mode;        /* MoRIIOConnector: READ */
     enum sim_ec ec;        /* of an encoder */

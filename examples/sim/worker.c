@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "callback.h"
+#include "events.h"
 #include "held.h"
 #include "job.h"
 #include "kv.h"
@@ -122,6 +123,7 @@ static void close_kv(sim_worker_t *worker)
     worker->kv = NULL;
     sim_kv_close(kv);
     sim_registrant_close(worker);
+    sim_events_close(worker);
 }
 
 static int open_kv(sim_worker_t *worker, char *error, size_t error_size)
@@ -133,6 +135,8 @@ static int open_kv(sim_worker_t *worker, char *error, size_t error_size)
 
     if (rc == 0)
         rc = sim_registrant_open(worker);
+    if (rc == 0)
+        rc = sim_events_open(worker);
     if (rc != 0)
         snprintf(error, error_size, "worker %s: %s", worker->options.name,
                  why[0] != '\0' ? why : bt_err_text(rc));

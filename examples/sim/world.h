@@ -68,6 +68,7 @@ struct sim_worker {
     bool dies_silently; /* SGLang: connections close without an answer */
     bt_timer_t death_timer, refuse_timer;
     uint64_t busy_until_us;            /* end of the last prefill, with queue=1 */
+    struct sim_events *events;         /* NULL when it publishes none, or is dead */
     struct sim_registrant *registrant; /* NULL when it does not register, or is dead */
     struct sim_kv *kv;                 /* BatonConnector; NULL when the engine is dead */
     struct sim_story *stories;         /* answers of /v1/responses by id, newest first */

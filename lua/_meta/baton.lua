@@ -20,6 +20,9 @@
 ---| '"tpot_ema_ms"'
 ---| '"age_ms"'
 ---| '"prefix_blocks"'
+---| '"prefix_host_blocks"'
+---| '"prefix_disk_blocks"'
+---| '"kv_hit_tokens"'
 ---| '"prefix_cached"'
 
 --- what a worker is for
@@ -136,6 +139,9 @@
 ---@field tpot_ema_ms? number time per output token, averaged
 ---@field age_ms? number of the engine's last report
 ---@field prefix_blocks integer leading blocks of this prompt that it has; 0 before `baton.prefix_match`
+---@field prefix_host_blocks integer those of them that its engine has in the host's memory only (`kv_events`)
+---@field prefix_disk_blocks integer likewise, on disk or further away
+---@field kv_hit_tokens? integer tokens of this prompt in the engine's blocks, by its events; nil where they are not followed, or no ids came
 ---@field prefix_cached integer blocks it is thought to hold in all
 ---@field pairs_with fun(self: baton.Worker, other: baton.Worker): boolean can these two be a pair? `a:pairs_with(b)`
 
@@ -384,7 +390,7 @@ function baton.ring(list, key, vnodes) end
 ---@return number
 function baton.random(n) end
 
---- The worker with the longest known prefix; from then on `prefix_blocks` is a field of every worker. In plan, fallback.
+--- The worker with the longest known prefix; from then on `prefix_blocks` is a field of every worker. Where an engine's events are followed (`kv_events`) and the prompt came as token ids, it is what the engine holds; else what it was sent. In plan, fallback.
 ---@param list baton.Worker[]
 ---@param req baton.Request
 ---@param block? integer tokens a block, 1 to 1024, default 64

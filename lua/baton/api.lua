@@ -148,7 +148,7 @@ api.aliases = {
     values = {
       "id", "dp_size", "tp_size", "pp_size", "prefill_tokens", "decode_tokens", "tokens", "requests",
       "transfer_bytes", "running", "waiting", "kv_free", "ttft_ema_ms", "tpot_ema_ms", "age_ms", "prefix_blocks",
-      "prefix_cached",
+      "prefix_host_blocks", "prefix_disk_blocks", "kv_hit_tokens", "prefix_cached",
     },
   },
   { name = "Role", doc = "what a worker is for", values = { "prefill", "decode", "hybrid", "encode" } },
@@ -279,6 +279,12 @@ api.classes = {
       { "tpot_ema_ms?", "number", "time per output token, averaged" },
       { "age_ms?", "number", "of the engine's last report" },
       { "prefix_blocks", "integer", "leading blocks of this prompt that it has; 0 before `baton.prefix_match`" },
+      { "prefix_host_blocks", "integer", "those of them that its engine has in the host's memory only (`kv_events`)" },
+      { "prefix_disk_blocks", "integer", "likewise, on disk or further away" },
+      {
+        "kv_hit_tokens?", "integer",
+        "tokens of this prompt in the engine's blocks, by its events; nil where they are not followed, or no ids came",
+      },
       { "prefix_cached", "integer", "blocks it is thought to hold in all" },
       { "pairs_with", "fun(self: Worker, other: Worker): boolean", "can these two be a pair? `a:pairs_with(b)`" },
     },
@@ -602,7 +608,9 @@ api.groups = {
         params = { LIST, { "req", "Request" }, BLOCK },
         returns = { { "Worker?", "nil: nobody has it" }, { "integer", "its blocks" }, { "integer", "the prompt's" } },
         where = "plan, fallback",
-        doc = "The worker with the longest known prefix; from then on `prefix_blocks` is a field of every worker.",
+        doc = "The worker with the longest known prefix; from then on `prefix_blocks` is a field of every worker. "
+          .. "Where an engine's events are followed (`kv_events`) and the prompt came as token ids, it is what the "
+          .. "engine holds; else what it was sent.",
       },
       {
         name = "prefix_insert",

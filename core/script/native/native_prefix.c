@@ -52,10 +52,18 @@ static struct bt_native *chain_of(lua_State *L, int block_idx)
     return k;
 }
 
-static const bt_prefix_matches_t *match(struct bt_native *k)
+/* What engines say they hold goes before what they were sent; a worker whose engine says nothing has the latter. */
+static const bt_prefix_matches_t *match(const bt_policy_t *policy)
 {
-    if (!k->prefix.is_matched)
-        bt_prefix_find(k->prefix.hashes, k->prefix.count, &k->prefix.matches);
+    struct bt_native *k = policy->native;
+    const bt_policy_request_t *req = policy->call.req;
+
+    if (k->prefix.is_matched)
+        return &k->prefix.matches;
+    bt_prefix_find(k->prefix.hashes, k->prefix.count, &k->prefix.matches);
+    k->prefix.found = !policy->is_dry_run && !req->is_apart
+                          ? bt_kv_hits_find(req->prompt, req->model, req->cache_salt)
+                          : 0;
     k->prefix.is_matched = true;
     return &k->prefix.matches;
 }
@@ -118,15 +126,15 @@ static int place_of(const struct index *index, uint32_t worker)
     return -1;
 }
 
-/* A list of the policy's own: the many are looked for among the few. */
+/* A list of the policy's own, or exact hits: the many are looked for among the few. */
 static void fill_own(lua_State *L, const bt_rows_t *rows, double weight, double *values)
 {
-    const bt_prefix_matches_t *m = &bt_policy_of(L)->native->prefix.matches;
+    const bt_policy_t *policy = bt_policy_of(L);
 
     for (unsigned i = 0; i < rows->count; i++) {
         if (i % BT_CHECK_EVERY == 0)
             bt_vm_check_time(L);
-        values[i] = weight * bt_prefix_matched(m, (uint32_t) rows->workers[i]->id);
+        values[i] = weight * bt_prefix_blocks_of(policy, rows->workers[i]);
     }
 }
 
@@ -140,7 +148,7 @@ void bt_prefix_fill(lua_State *L, const bt_rows_t *rows, double weight, double *
         values[i] = 0;
     if (k->prefix.serial != policy->call.serial || !k->prefix.is_matched)
         return;
-    if (rows->list == NULL) {
+    if (rows->list == NULL || k->prefix.found != 0) {
         fill_own(L, rows, weight, values);
         return;
     }
@@ -178,12 +186,15 @@ static void consider(struct best *best, const bt_rows_t *rows, int at, unsigned 
 static int best_match(lua_State *L, const bt_rows_t *rows, const bt_prefix_matches_t *m)
 {
     struct best best = {.at = -1, .blocks = 1, .requests = INT64_MAX};
-    const struct index *index = m->count != 0 && rows->list != NULL ? index_of(L, rows) : NULL;
+    const bt_policy_t *policy = bt_policy_of(L);
+    const bool has_exact = policy->native->prefix.found != 0;
+    const struct index *index =
+        m->count != 0 && rows->list != NULL && !has_exact ? index_of(L, rows) : NULL;
 
-    for (unsigned i = 0; index == NULL && m->count != 0 && i < rows->count; i++) {
+    for (unsigned i = 0; index == NULL && (m->count != 0 || has_exact) && i < rows->count; i++) {
         if (i % BT_CHECK_EVERY == 0)
             bt_vm_check_time(L);
-        consider(&best, rows, (int) i, bt_prefix_matched(m, (uint32_t) rows->workers[i]->id));
+        consider(&best, rows, (int) i, bt_prefix_blocks_of(policy, rows->workers[i]));
     }
     /* The longest come first. */
     for (unsigned i = 0; index != NULL && i < m->count && m->items[i].blocks >= best.blocks; i++) {
@@ -207,14 +218,14 @@ static int native_prefix_match(lua_State *L)
     check_req(L, 2);
     k = chain_of(L, 3);
     bt_rows_get(L, policy, 1, &rows);
-    m = match(k);
+    m = match(policy);
     best = best_match(L, &rows, m);
     if (best >= 0)
         bt_rows_push(L, &rows, (unsigned) best);
     else
         lua_pushnil(L);
-    lua_pushinteger(
-        L, best >= 0 ? (lua_Integer) bt_prefix_matched(m, (uint32_t) rows.workers[best]->id) : 0);
+    lua_pushinteger(L,
+                    best >= 0 ? (lua_Integer) bt_prefix_blocks_of(policy, rows.workers[best]) : 0);
     lua_pushinteger(L, (lua_Integer) k->prefix.count);
     return 3;
 }

@@ -51,13 +51,12 @@ static bt_worker_t *candidate(const bt_policy_view_t *view, unsigned *list_p, un
 
 static void put_matches(const bt_policy_t *policy, bt_text_t *out)
 {
-    const bt_prefix_matches_t *m = &policy->native->prefix.matches;
     unsigned list = 0, at = 0, blocks;
     const char *before = "";
 
     bt_text_puts(out, ",{");
     for (bt_worker_t *w; (w = candidate(policy->call.view, &list, &at)) != NULL;) {
-        blocks = bt_prefix_matched(m, (uint32_t) w->id);
+        blocks = bt_prefix_blocks_of(policy, w);
         if (blocks == 0)
             continue;
         bt_text_puts(out, before);
@@ -179,6 +178,7 @@ static void take_matches(const bt_policy_t *policy, unsigned block_tokens, bt_st
                 bt_prefix_matches_add(m, (uint32_t) w->id, (unsigned) blocks);
     k->prefix.block_tokens = block_tokens;
     k->prefix.serial = policy->call.serial;
+    k->prefix.found = 0; /* what is noted is all */
     k->prefix.is_matched = true;
 }
 

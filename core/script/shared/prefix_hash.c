@@ -39,7 +39,7 @@ static unsigned chain_bytes(bt_prefix_chain_t *c, uint64_t *hashes, unsigned cou
     256 /* white space between two ids: an indented line; what has more costs more than it is worth */
 
 /* The next id of "1, 2, 3]"; false at the end, or at anything that is no id. */
-static bool next_id(bt_str_t list, size_t *at, uint32_t *id_p)
+bool bt_prefix_next_id(bt_str_t list, size_t *at, uint32_t *id_p)
 {
     uint64_t id = 0;
     size_t i = *at, start;
@@ -62,7 +62,7 @@ static unsigned chain_ids(bt_prefix_chain_t *c, uint64_t *hashes, unsigned count
     unsigned filled = 0;
     uint32_t id;
 
-    while (count < max && next_id(c->prompt, &c->at, &id)) {
+    while (count < max && bt_prefix_next_id(c->prompt, &c->at, &id)) {
         for (int i = 0; i < 4; i++)
             block[4 * filled + (unsigned) i] = (unsigned char) (id >> 8 * i);
         if (++filled < c->block_tokens)
@@ -74,18 +74,18 @@ static unsigned chain_ids(bt_prefix_chain_t *c, uint64_t *hashes, unsigned count
     return count;
 }
 
-static bool is_id_list(bt_str_t prompt)
+bool bt_prefix_is_ids(bt_str_t prompt)
 {
     size_t at = 1;
     uint32_t id;
 
-    return prompt.n > 1 && prompt.p[0] == '[' && next_id(prompt, &at, &id);
+    return prompt.n > 1 && prompt.p[0] == '[' && bt_prefix_next_id(prompt, &at, &id);
 }
 
 void bt_prefix_chain_begin(bt_prefix_chain_t *c, bt_str_t prompt, unsigned block_tokens)
 {
     *c = (bt_prefix_chain_t){.prompt = prompt, .block_tokens = block_tokens};
-    c->is_ids = is_id_list(prompt);
+    c->is_ids = bt_prefix_is_ids(prompt);
     if (c->is_ids)
         c->at = 1;
     else if (prompt.n >= 2 && prompt.p[0] == '"')

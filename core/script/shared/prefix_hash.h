@@ -32,6 +32,9 @@ typedef struct bt_prefix_chain {
 void bt_prefix_chain_begin(bt_prefix_chain_t *c, bt_str_t prompt, unsigned block_tokens);
 /* hashes has count; fills up to max. Returns how many there are now: fewer than max at the prompt's end. */
 unsigned bt_prefix_chain_more(bt_prefix_chain_t *c, uint64_t *hashes, unsigned count, unsigned max);
+/* Is the raw JSON value a list that begins with an id? Then they come one by one, from *at = 1 on; false: at the end, or at what is none. */
+bool bt_prefix_is_ids(bt_str_t prompt);
+bool bt_prefix_next_id(bt_str_t list, size_t *at, uint32_t *id_p);
 uint64_t bt_hash64(bt_str_t s, uint64_t seed); /* XXH3-64 */
 
 #endif

@@ -141,7 +141,8 @@ static void read_request(lua_State *L, int idx, bt_policy_request_t *req, bt_ide
     read_identity(L, idx, identity);
     req->identity = identity;
     req->prompt = bt_testing_member(L, idx, "prompt");
-    if (bt_testing_member(L, idx, "cache_salt").p != NULL)
+    req->cache_salt = bt_testing_member(L, idx, "cache_salt");
+    if (req->cache_salt.p != NULL)
         req->prefix_space = bt_hash64(bt_testing_member(L, idx, "cache_salt"), 1);
     req->prompt_bytes =
         (uint64_t) bt_testing_number(L, idx, "prompt_bytes", (lua_Number) req->prompt.n);

@@ -68,6 +68,9 @@ typedef struct bt_policy_request {
     bt_str_t
         prompt; /* raw JSON value of the prompt (text, ids, messages); NULL = none. Only native functions look at it. */
     uint64_t prefix_space; /* prompts of another space share no KV; 0 = none but the model's */
+    bt_str_t cache_salt;   /* plain; "" = none */
+    bool
+        is_apart; /* its KV is kept apart by something that events do not tell: exact hits are not known */
     struct bt_policy_vars
         *vars;       /* ctx.vars (policy_run.h), or NULL: this policy has no admit and no route */
     bool is_counted; /* it was planned before: take, window, prefix_insert count it no more */

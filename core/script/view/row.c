@@ -38,6 +38,9 @@ const char *const bt_row_names[] = {"id",
                                     "tpot_ema_ms",
                                     "age_ms",
                                     "prefix_blocks",
+                                    "prefix_host_blocks",
+                                    "prefix_disk_blocks",
+                                    "kv_hit_tokens",
                                     "prefix_cached",
                                     "pairs_with",
                                     NULL};
@@ -86,13 +89,51 @@ static bool ema_ms(const _Atomic int64_t *us, double *value_p)
     return known_when(value > 0, (double) value / 1000, value_p);
 }
 
-unsigned bt_prefix_blocks_of(const bt_policy_t *policy, const bt_worker_t *w)
+bool bt_prefix_exact(const bt_policy_t *policy, const bt_worker_t *w, bt_kv_hit_t *hit_p)
 {
     const struct bt_native *k = policy->native;
 
+    return k->prefix.found != 0 && k->prefix.serial == policy->call.serial &&
+           k->prefix.is_matched &&
+           bt_kv_hits_get(k->prefix.found, atomic_load_explicit(&w->kv_parts, memory_order_relaxed),
+                          hit_p);
+}
+
+/* The engine's blocks as blocks of the size that the policy asked for. */
+static unsigned own_blocks(const struct bt_native *k, const bt_kv_hit_t *hit, unsigned blocks)
+{
+    const unsigned size = hit->blocks > 0 ? hit->tokens / hit->blocks : 0;
+
+    return blocks * size / k->prefix.block_tokens;
+}
+
+unsigned bt_prefix_blocks_of(const bt_policy_t *policy, const bt_worker_t *w)
+{
+    const struct bt_native *k = policy->native;
+    bt_kv_hit_t hit;
+
     if (k->prefix.serial != policy->call.serial || !k->prefix.is_matched)
         return 0;
+    if (bt_prefix_exact(policy, w, &hit))
+        return own_blocks(k, &hit, hit.blocks);
     return bt_prefix_matched(&k->prefix.matches, (uint32_t) w->id);
+}
+
+static double tier_blocks(const bt_policy_t *policy, const bt_worker_t *w, bool is_disk)
+{
+    bt_kv_hit_t hit;
+
+    return bt_prefix_exact(policy, w, &hit)
+               ? own_blocks(policy->native, &hit, is_disk ? hit.disk : hit.host)
+               : 0;
+}
+
+static bool hit_tokens(const bt_policy_t *policy, const bt_worker_t *w, double *value_p)
+{
+    bt_kv_hit_t hit;
+    const bool is_known = bt_prefix_exact(policy, w, &hit);
+
+    return known_when(is_known, is_known ? hit.tokens : 0, value_p);
 }
 
 bool bt_worker_number(bt_policy_t *policy, const bt_worker_t *w, enum bt_row_field field,
@@ -139,6 +180,12 @@ bool bt_worker_number(bt_policy_t *policy, const bt_worker_t *w, enum bt_row_fie
     case BT_ROW_PREFIX_BLOCKS:
         *value_p = bt_prefix_blocks_of(policy, w);
         return true;
+    case BT_ROW_PREFIX_HOST_BLOCKS:
+    case BT_ROW_PREFIX_DISK_BLOCKS:
+        *value_p = tier_blocks(policy, w, field == BT_ROW_PREFIX_DISK_BLOCKS);
+        return true;
+    case BT_ROW_KV_HIT_TOKENS:
+        return hit_tokens(policy, w, value_p);
     case BT_ROW_PREFIX_CACHED:
         *value_p = bt_prefix_cached((uint32_t) w->id);
         return true;

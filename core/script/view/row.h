@@ -45,6 +45,9 @@ enum bt_row_field {
     BT_ROW_TPOT_EMA_MS,
     BT_ROW_AGE_MS,
     BT_ROW_PREFIX_BLOCKS,
+    BT_ROW_PREFIX_HOST_BLOCKS,
+    BT_ROW_PREFIX_DISK_BLOCKS,
+    BT_ROW_KV_HIT_TOKENS,
     BT_ROW_PREFIX_CACHED,
     BT_ROW_PAIRS_WITH
 };
@@ -66,7 +69,9 @@ bool bt_row_is_numeric(enum bt_row_field field);
 /* May these two (one prefill, one decode) be a pair? */
 bool bt_rows_fit(bt_policy_t *policy, const bt_row_t *a, const bt_row_t *b);
 
-/* Leading blocks of this request's prompt that the worker is thought to have; 0 before the first prefix_match of a call. */
+/* What its engine's events say of this request's prompt, after a prefix_match. False: nothing. */
+bool bt_prefix_exact(const bt_policy_t *policy, const bt_worker_t *w, bt_kv_hit_t *hit_p);
+/* Leading blocks of this request's prompt that the worker has, or is thought to have; 0 before the first prefix_match of a call. */
 unsigned bt_prefix_blocks_of(const bt_policy_t *policy, const bt_worker_t *w);
 
 #endif

@@ -9,6 +9,7 @@
 #define BT_SCRIPT_STATE_H
 
 #include "base/log.h"
+#include "script/shared/kv_hits.h"
 #include "script/shared/now.h"
 #include "script/shared/prefix_hash.h"
 #include "script/shared/prefix_index.h"
@@ -53,6 +54,7 @@ struct bt_native {
         uint64_t serial; /* of the call it belongs to */
         unsigned block_tokens, count;
         bool is_matched;
+        uint64_t found; /* kv_hits.h; 0 = nothing exact is known */
         uint64_t hashes[BT_PREFIX_BLOCKS_MAX];
         bt_prefix_matches_t matches;
     } prefix;

@@ -432,6 +432,7 @@ static void limits_and_keys(void **state)
     EXPECT("", c.server.max_body_bytes == (size_t) 64 << 20 &&
                    c.server.max_buffered_bytes == (size_t) 1 << 30 &&
                    c.dispatch.max_concurrent == 0);
+    EXPECT("--kv-index-blocks 5000", c.kv_index_blocks == 5000);
     EXPECT("--max-payload-size 1000 --max-buffered-bytes 2000000 --max-concurrent-requests 77",
            c.server.max_body_bytes == 1000 && c.server.max_buffered_bytes == 2000000 &&
                c.dispatch.max_concurrent == 77);
