@@ -11,6 +11,7 @@
 #include "tools/print.h"
 #include "tools/replay.h"
 #include "tools/top.h"
+#include "tools/sim.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,6 +130,8 @@ static int help(int argc, const char *const *argv)
         return bt_tool_print(bt_replay_help);
     if (argc > 0 && strcmp(argv[0], "top") == 0)
         return bt_tool_print(bt_top_help);
+    if (argc > 0 && strcmp(argv[0], "sim") == 0)
+        return bt_tool_print(bt_sim_tool_help);
     if (argc > 0 && strcmp(argv[0], "kv-bench") == 0)
         return bt_tool_print(bt_kv_bench_help);
     return bt_tool_print(bt_help_overview);
@@ -144,6 +147,7 @@ static const struct command {
     {"fleet", bt_fleet_tool},
     {"key", bt_key_tool},
     {"replay", bt_replay},
+    {"sim", bt_sim_tool},
     {"kv-bench", bt_kv_bench},
     {"top", bt_top},
     {"version", version},

@@ -69,7 +69,7 @@ local policies = {}
 for name in output_of(baton, "policy", "list"):gmatch("([%w_]+)[^\n]*\n?") do
   policies[#policies + 1] = name
 end
-local tools = { "policy", "fleet", "key", "replay", "top", "kv-bench" }
+local tools = { "policy", "fleet", "key", "replay", "top", "sim", "kv-bench" }
 
 -- ---- manual pages ----
 

@@ -90,6 +90,7 @@ void bt_help_overview(bt_text_t *out)
         "  baton replay --policy FILE RECORDS  recorded decisions, taken again by another "
         "policy: help replay\n"
         "  baton top                         what a gateway does, live in this terminal: help top\n"
+        "  baton sim POLICY --trace TRACE    policies before a modelled fleet: help sim\n"
         "  baton kv-bench --backend shm|tcp  measures the KV transfer library: help kv-bench\n"
         "  baton help run                    all flags, with examples\n"
         "  baton help file                   all keys of baton.lua\n"

@@ -1,0 +1,35 @@
+/* kv_cache.h - the KV memory of one simulated engine: blocks by prefix, the least recently used forgotten first, as vLLM and SGLang do.
+ *
+ * Owner: one engine of one run; not thread safe.
+ * Life:  init -> hold, let_go -> fini.
+ * Flow:  a request holds the blocks of its prompt while it computes, and room for what it adds; what it lets go of stays until room is
+ *        needed, a prompt's end before its beginning.
+ * Cost:  O(1) a block. 32 bytes a block of capacity, allocated at once.
+ */
+#ifndef BT_SIM_KV_CACHE_H
+#define BT_SIM_KV_CACHE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct bt_sim_kv_cache {
+    struct bt_sim_kv_block *blocks; /* the first is the list of those that may be forgotten */
+    uint32_t *index;                /* open addressing; 0 = free */
+    uint32_t index_mask;
+    uint32_t free; /* chained by next; 0 = none */
+    uint32_t capacity;
+    uint32_t resident, held; /* blocks with a prefix; of these, that somebody holds */
+    uint32_t rooms;          /* blocks without one */
+    uint64_t forgotten;
+} bt_sim_kv_cache_t;
+
+int bt_sim_kv_init(bt_sim_kv_cache_t *kv, uint32_t capacity); /* BT_E_NOMEM */
+void bt_sim_kv_fini(bt_sim_kv_cache_t *kv);
+/* How many of the first blocks are there. */
+uint32_t bt_sim_kv_match(const bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count);
+/* All of them, and room for so many others. False: there is not so much left, and nothing has changed. */
+bool bt_sim_kv_hold(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms);
+void bt_sim_kv_let_go(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms);
+void bt_sim_kv_forget_all(bt_sim_kv_cache_t *kv); /* its engine starts anew; nobody holds any */
+
+#endif

@@ -1,0 +1,60 @@
+/* sim.h - a modelled fleet behind a real policy: requests of a trace come, the policy chooses as in the gateway, engines compute in virtual
+ * time.
+ *
+ * Owner: one process for one run: what native functions remember (prefixes, counters) is the process's. The tool forks for each.
+ * Life:  bt_sim_run.
+ * Flow:  arrival -> plan over live views -> prefill's queue -> steps -> transfer over both links -> decode's batch -> end. The ledger is
+ *        kept as the gateway keeps it, engines' load is sampled every second, observe hears of every end.
+ * Cost:  memory O(requests in flight) beside the trace and a result of 24 bytes a request.
+ */
+#ifndef BT_SIMULATOR_SIM_H
+#define BT_SIMULATOR_SIM_H
+
+#include "script/value/value.h"
+#include "simulator/model.h"
+#include "simulator/trace.h"
+
+#define BT_SIM_ENGINES_MAX 4096u
+
+typedef struct bt_sim_setup {
+    const char *policy;       /* a name or a file */
+    const bt_value_t *params; /* NULL = defaults */
+    const bt_sim_model_t *model;
+    const bt_sim_trace_t *trace;
+    unsigned prefills, decodes; /* pairs; or, both 0, */
+    unsigned hybrids;
+    unsigned
+        concurrency; /* so many requests at once, whatever the trace's times say; 0 = by its times */
+    uint64_t seed;
+} bt_sim_setup_t;
+
+/* Of one request, in ms. */
+typedef struct bt_sim_result {
+    float ttft_ms, tpot_ms, total_ms; /* tpot: 0 for an answer of one token */
+    uint32_t cached;                  /* of its prompt's tokens */
+    uint8_t is_served;                /* else nobody was chosen, or it fits into no engine */
+} bt_sim_result_t;
+
+typedef struct bt_sim_engine_result {
+    char name[16];
+    float busy_s;
+    uint64_t prompt_tokens, cached_tokens, forgotten_blocks;
+} bt_sim_engine_result_t;
+
+typedef struct bt_sim_outcome { /* of a run; filled in place, so that it can lie in shared memory */
+    int rc;
+    char err[256];
+    char label[96]; /* the policy's name and version */
+    double virtual_s, wall_s;
+    double plan_us; /* a plan, on average */
+    uint64_t policy_errors;
+    unsigned engine_count;
+    bt_sim_engine_result_t engines[BT_SIM_ENGINES_MAX];
+    bt_sim_result_t results[]; /* of the trace's requests, in order */
+} bt_sim_outcome_t;
+#define BT_SIM_OUTCOME_BYTES(count) (sizeof(bt_sim_outcome_t) + (count) * sizeof(bt_sim_result_t))
+
+/* 0, or an error with one line in out->err. */
+int bt_sim_run(const bt_sim_setup_t *setup, bt_sim_outcome_t *out);
+
+#endif

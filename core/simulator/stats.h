@@ -1,0 +1,50 @@
+/* stats.h - what a run comes to, and whether one is better than another.
+ *
+ * Owner: the caller.
+ * Life:  pure functions over outcomes.
+ * Flow:  percentiles by nearest rank over requests that were served; goodput counts requests that meet both objectives, and whoever was not
+ *        served does not (DistServe's attainment has all that came in its denominator).
+ * Cost:  a sort a percentile list.
+ */
+#ifndef BT_SIMULATOR_STATS_H
+#define BT_SIMULATOR_STATS_H
+
+#include "simulator/sim.h"
+
+typedef struct bt_sim_slo {
+    double ttft_ms, tpot_ms;
+} bt_sim_slo_t;
+
+typedef struct bt_sim_spread {
+    double mean, p50, p90, p99;
+} bt_sim_spread_t;
+
+typedef struct bt_sim_summary {
+    unsigned requests, served, good;
+    bt_sim_spread_t ttft_ms, tpot_ms, total_ms;
+    double goodput, attainment; /* requests a second that meet both; their share, 0 to 1 */
+    double output_tokens_s;     /* of all that were served */
+    double hit_ratio,
+        hit_ceiling; /* cached prompt tokens by all; by one cache that never forgets */
+    double
+        load_spread; /* standard deviation of the engines' busy time by its mean, of one role, the worse one */
+    double busy;                    /* share of the time, of all engines */
+    uint64_t wasted_prefill_tokens; /* computed for requests that missed an objective */
+} bt_sim_summary_t;
+
+int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace,
+                     const bt_sim_slo_t *slo, bt_sim_summary_t *summary_p); /* BT_E_NOMEM */
+
+/* Of b less a, over the same requests: the mean difference and its 95 % interval by a bootstrap over blocks of neighbours (requests that come
+ * one after the other meet the same queues, so they are drawn together). */
+typedef struct bt_sim_difference {
+    double mean, low, high;
+} bt_sim_difference_t;
+enum bt_sim_measure { BT_SIM_TTFT, BT_SIM_TPOT, BT_SIM_TOTAL, BT_SIM_GOOD, BT_SIM_CACHED };
+#define BT_SIM_BOOTSTRAPS 1000
+int bt_sim_compare(const bt_sim_outcome_t *a, const bt_sim_outcome_t *b,
+                   const bt_sim_trace_t *trace, const bt_sim_slo_t *slo,
+                   enum bt_sim_measure measure, bt_sim_difference_t *difference_p);
+bool bt_sim_is_good(const bt_sim_result_t *result, const bt_sim_slo_t *slo);
+
+#endif

@@ -1,0 +1,45 @@
+/* sim.h - `baton sim`: policies behind a modelled fleet and a trace, before they meet traffic.
+ *
+ * Owner: the command.
+ * Life:  the command's: options -> trace -> a process for each run, as many at once as there are processors -> what came of them.
+ * Flow:  core/simulator does the runs; here are words, processes and tables.
+ * Cost:  memory of a trace once, and 24 bytes a request and run.
+ */
+#ifndef BT_TOOLS_SIM_H
+#define BT_TOOLS_SIM_H
+
+#include "simulator/stats.h"
+#include "tools/print.h"
+#include "tools/replay.h"
+
+int bt_sim_tool(int argc, const char *const *argv); /* after the word; exit status */
+void bt_sim_tool_help(bt_text_t *out);
+
+#define BT_SIM_POLICIES_MAX 16
+#define BT_SIM_RUNS_MAX 256
+
+typedef struct bt_sim_options {
+    bt_replay_policy_t policies[BT_SIM_POLICIES_MAX];
+    unsigned policy_count;
+    bool advises, is_json;
+    const char *trace, *model, *plot;
+    double prefills, decodes, engines, concurrency, speed, skip, requests, seed;
+    bt_sim_slo_t slo;
+} bt_sim_options_t;
+
+int bt_sim_options(bt_sim_options_t *o, int argc, const char *const *argv);
+
+typedef struct bt_sim_row { /* a run that was made */
+    bt_sim_setup_t setup;
+    const bt_sim_outcome_t *outcome;
+    bt_sim_summary_t summary;
+} bt_sim_row_t;
+
+/* ---- tools/sim_print.c ---- */
+void bt_sim_print(const bt_sim_options_t *o, const bt_sim_model_t *model,
+                  const bt_sim_trace_t *trace, const bt_sim_row_t *rows, unsigned count);
+/* The share of requests by TTFT and by TPOT, a line a run. 0 or an exit status. */
+int bt_sim_plot(const char *path, const bt_sim_trace_t *trace, const bt_sim_row_t *rows,
+                unsigned count);
+
+#endif

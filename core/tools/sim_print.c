@@ -1,0 +1,309 @@
+#include "tools/sim.h"
+
+#include "base/err.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- a table ---- */
+
+static void put_fleet(const bt_sim_setup_t *s, char *out, size_t size)
+{
+    if (s->hybrids > 0)
+        snprintf(out, size, "%u alone", s->hybrids);
+    else
+        snprintf(out, size, "%uP + %uD", s->prefills, s->decodes);
+}
+
+static void put_label(const bt_sim_options_t *o, const bt_sim_row_t *row, char *out, size_t size)
+{
+    if (o->advises)
+        put_fleet(&row->setup, out, size);
+    else
+        snprintf(out, size, "%s", row->outcome->label);
+}
+
+static void print_row(const bt_sim_options_t *o, const bt_sim_row_t *row)
+{
+    const bt_sim_summary_t *s = &row->summary;
+    char label[96];
+
+    put_label(o, row, label, sizeof label);
+    printf("%-26.26s %8.2f %6.1f %8.0f %8.0f %8.0f %7.1f %7.1f %6.1f %8.0f %6.2f %5.0f %7u\n",
+           label, s->goodput, 100 * s->attainment, s->ttft_ms.p50, s->ttft_ms.p90, s->ttft_ms.p99,
+           s->tpot_ms.p50, s->tpot_ms.p99, 100 * s->hit_ratio, s->output_tokens_s, s->load_spread,
+           100 * s->busy, s->requests - s->served);
+}
+
+static const struct measure {
+    enum bt_sim_measure measure;
+    const char *name, *unit;
+    double factor;
+} measures[] = {{BT_SIM_GOOD, "good requests", "points", 100},
+                {BT_SIM_TTFT, "ttft", "ms", 1},
+                {BT_SIM_TPOT, "tpot", "ms", 1},
+                {BT_SIM_CACHED, "cached tokens", "a request", 1}};
+#define MEASURE_COUNT (sizeof measures / sizeof measures[0])
+
+static void print_comparison(const bt_sim_options_t *o, const bt_sim_trace_t *trace,
+                             const bt_sim_row_t *a, const bt_sim_row_t *b)
+{
+    bt_sim_difference_t d;
+
+    printf("%s less %s:", b->outcome->label, a->outcome->label);
+    for (size_t i = 0; i < MEASURE_COUNT; i++) {
+        const struct measure *m = &measures[i];
+        if (bt_sim_compare(a->outcome, b->outcome, trace, &o->slo, m->measure, &d) < 0)
+            continue;
+        printf("%s %s %+.1f %s [%+.1f, %+.1f]%s", i > 0 ? ";" : "", m->name, d.mean * m->factor,
+               m->unit, d.low * m->factor, d.high * m->factor,
+               d.low <= 0 && d.high >= 0 ? " (may be chance)" : "");
+    }
+    putchar('\n');
+}
+
+static const bt_sim_row_t *best_of(const bt_sim_row_t *rows, unsigned count)
+{
+    const bt_sim_row_t *best = rows;
+
+    for (unsigned i = 1; i < count; i++) {
+        const bt_sim_summary_t *s = &rows[i].summary, *b = &best->summary;
+        if (s->good > b->good || (s->good == b->good && s->ttft_ms.mean < b->ttft_ms.mean))
+            best = &rows[i];
+    }
+    return best;
+}
+
+static void print_table(const bt_sim_options_t *o, const bt_sim_model_t *model,
+                        const bt_sim_trace_t *trace, const bt_sim_row_t *rows, unsigned count)
+{
+    const double last_s = trace->requests[trace->count - 1].at_s;
+    char fleet[48];
+
+    put_fleet(&rows[0].setup, fleet, sizeof fleet);
+    printf("%u requests", trace->count);
+    if (o->concurrency > 0)
+        printf(", %.0f at once", o->concurrency);
+    else
+        printf(" in %.0f s", last_s);
+    if (!o->advises)
+        printf(", %s", fleet);
+    printf(", engines: %s; good: ttft <= %g ms, tpot <= %g ms", model->name, o->slo.ttft_ms,
+           o->slo.tpot_ms);
+    if (trace->has_prefixes)
+        printf("; at most %.1f %% of prompt tokens can be hit\n\n",
+               100 * rows[0].summary.hit_ceiling);
+    else
+        printf("; the trace has no prefixes\n\n");
+    printf("%-26s %8s %6s %8s %8s %8s %7s %7s %6s %8s %6s %5s %7s\n",
+           o->advises ? "fleet" : "policy", "good/s", "good%", "ttft p50", "p90", "p99", "tpot p50",
+           "p99", "hit%", "tokens/s", "spread", "busy%", "refused");
+    for (unsigned i = 0; i < count; i++)
+        print_row(o, &rows[i]);
+    if (count > 1)
+        putchar('\n');
+    for (unsigned i = 1; !o->advises && i < count; i++)
+        print_comparison(o, trace, &rows[0], &rows[i]);
+    for (unsigned i = 0; i < count; i++)
+        if (rows[i].outcome->policy_errors > 0)
+            printf("%s failed in %llu plans, the least loaded served them: %s\n",
+                   rows[i].outcome->label, (unsigned long long) rows[i].outcome->policy_errors,
+                   rows[i].outcome->err);
+    if (o->advises) {
+        put_fleet(&best_of(rows, count)->setup, fleet, sizeof fleet);
+        printf("most good requests: %s\n", fleet);
+    }
+}
+
+/* ---- JSON ---- */
+
+static void put_spread(bt_text_t *out, const char *name, const bt_sim_spread_t *s)
+{
+    bt_text_printf(out, ",\"%s\":{\"mean\":%.3f,\"p50\":%.3f,\"p90\":%.3f,\"p99\":%.3f}", name,
+                   s->mean, s->p50, s->p90, s->p99);
+}
+
+static void put_run(bt_text_t *out, const bt_sim_row_t *row)
+{
+    const bt_sim_summary_t *s = &row->summary;
+    const bt_sim_outcome_t *o = row->outcome;
+
+    bt_text_puts(out, "{\"policy\":");
+    bt_text_json_str(out, bt_str(o->label));
+    bt_text_printf(out,
+                   ",\"prefill\":%u,\"decode\":%u,\"hybrid\":%u,\"requests\":%u,\"served\":%u,"
+                   "\"good\":%u,\"goodput\":%.4f,\"attainment\":%.5f",
+                   row->setup.prefills, row->setup.decodes, row->setup.hybrids, s->requests,
+                   s->served, s->good, s->goodput, s->attainment);
+    put_spread(out, "ttft_ms", &s->ttft_ms);
+    put_spread(out, "tpot_ms", &s->tpot_ms);
+    put_spread(out, "total_ms", &s->total_ms);
+    bt_text_printf(out,
+                   ",\"output_tokens_s\":%.2f,\"hit_ratio\":%.5f,\"hit_ceiling\":%.5f,"
+                   "\"load_spread\":%.4f,\"busy\":%.4f,\"wasted_prefill_tokens\":%llu,"
+                   "\"virtual_s\":%.3f,\"policy_errors\":%llu,\"wall_s\":%.3f,\"plan_us\":%.2f}\n",
+                   s->output_tokens_s, s->hit_ratio, s->hit_ceiling, s->load_spread, s->busy,
+                   (unsigned long long) s->wasted_prefill_tokens, o->virtual_s,
+                   (unsigned long long) o->policy_errors, o->wall_s, o->plan_us);
+}
+
+static void put_comparison(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trace_t *trace,
+                           const bt_sim_row_t *a, const bt_sim_row_t *b)
+{
+    static const char *const names[] = {"good", "ttft_ms", "tpot_ms", "cached"};
+    bt_sim_difference_t d;
+
+    bt_text_puts(out, "{\"policy\":");
+    bt_text_json_str(out, bt_str(b->outcome->label));
+    bt_text_puts(out, ",\"less\":");
+    bt_text_json_str(out, bt_str(a->outcome->label));
+    for (size_t i = 0; i < MEASURE_COUNT; i++)
+        if (bt_sim_compare(a->outcome, b->outcome, trace, &o->slo, measures[i].measure, &d) == 0)
+            bt_text_printf(out, ",\"%s\":{\"mean\":%.5f,\"low\":%.5f,\"high\":%.5f}", names[i],
+                           d.mean, d.low, d.high);
+    bt_text_puts(out, "}\n");
+}
+
+void bt_sim_print(const bt_sim_options_t *o, const bt_sim_model_t *model,
+                  const bt_sim_trace_t *trace, const bt_sim_row_t *rows, unsigned count)
+{
+    bt_text_t out;
+
+    if (!o->is_json) {
+        print_table(o, model, trace, rows, count);
+        return;
+    }
+    bt_text_init(&out);
+    for (unsigned i = 0; i < count; i++)
+        put_run(&out, &rows[i]);
+    for (unsigned i = 1; !o->advises && i < count; i++)
+        put_comparison(&out, o, trace, &rows[0], &rows[i]);
+    fwrite(out.data, 1, out.len, stdout);
+    bt_text_fini(&out);
+}
+
+/* ---- a plot ---- */
+
+#define WIDTH 420
+#define HEIGHT 260
+#define MARGIN 48
+#define POINTS 200
+
+static int by_value(const void *a, const void *b)
+{
+    const float x = *(const float *) a, y = *(const float *) b;
+
+    return (x > y) - (x < y);
+}
+
+static unsigned sorted(const bt_sim_outcome_t *out, unsigned count, bool is_tpot, float *values)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < count; i++)
+        if (out->results[i].is_served)
+            values[n++] = is_tpot ? out->results[i].tpot_ms : out->results[i].ttft_ms;
+    qsort(values, n, sizeof *values, by_value);
+    return n;
+}
+
+/* 1 ms at the left, a decade a fifth or so: what is slow must not hide what is fast. */
+static double x_of(double ms, double most)
+{
+    return MARGIN + WIDTH * log10(fmax(1, ms)) / log10(fmax(10, most));
+}
+
+static void draw_line(FILE *out, const bt_sim_row_t *row, unsigned count, bool is_tpot, double most,
+                      float *values, unsigned color)
+{
+    const unsigned n = sorted(row->outcome, count, is_tpot, values);
+
+    fprintf(out, "<polyline class=\"c%u\" points=\"", color % 8);
+    for (unsigned i = 0; n > 0 && i <= POINTS; i++) {
+        const unsigned at = (unsigned) ((uint64_t) i * (n - 1) / POINTS);
+        fprintf(out, "%.1f,%.1f ", x_of((double) values[at], most),
+                MARGIN + HEIGHT - HEIGHT * (double) i / POINTS);
+    }
+    fputs("\"/>\n", out);
+}
+
+static void draw_axes(FILE *out, const char *title, double most)
+{
+    fprintf(out, "<text x=\"%d\" y=\"24\">%s, ms</text>\n", MARGIN, title);
+    for (double ms = 1; ms <= most; ms *= 10)
+        fprintf(out,
+                "<path d=\"M%.1f %d v%d\"/><text class=\"n\" x=\"%.1f\" y=\"%d\">%.0f</text>\n",
+                x_of(ms, most), MARGIN, HEIGHT, x_of(ms, most), MARGIN + HEIGHT + 16, ms);
+    for (int i = 0; i <= 4; i++)
+        fprintf(out, "<path d=\"M%d %d h%d\"/><text class=\"n\" x=\"%d\" y=\"%d\">%d%%</text>\n",
+                MARGIN, MARGIN + HEIGHT * i / 4, WIDTH, MARGIN - 24, MARGIN + HEIGHT * i / 4 + 4,
+                100 - 25 * i);
+}
+
+static void escape(FILE *out, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if (*text == '<' || *text == '&')
+            fprintf(out, "&#%d;", *text);
+        else
+            fputc(*text, out);
+    }
+}
+
+static void draw(FILE *out, const bt_sim_trace_t *trace, const bt_sim_row_t *rows, unsigned count,
+                 float *values)
+{
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
+            "font-family=\"sans-serif\" font-size=\"12\">\n<style>"
+            "svg{background:#fff}path{stroke:#ddd}polyline{fill:none;stroke-width:2}"
+            ".n{font-size:10px;text-anchor:middle;fill:#555}",
+            2 * (WIDTH + 2 * MARGIN), HEIGHT + 2 * MARGIN + 20 * (int) (count + 1));
+    static const char *const colors[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
+                                         "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f"};
+    for (unsigned i = 0; i < 8; i++)
+        fprintf(out, ".c%u{stroke:%s}", i, colors[i]);
+    fputs("</style>\n", out);
+    for (int is_tpot = 0; is_tpot < 2; is_tpot++) {
+        double most = 10;
+        for (unsigned i = 0; i < count; i++) {
+            const unsigned n = sorted(rows[i].outcome, trace->count, is_tpot == 1, values);
+            most = fmax(most, n > 0 ? (double) values[n - 1] : 0);
+        }
+        fprintf(out, "<g transform=\"translate(%d 0)\">\n", is_tpot * (WIDTH + 2 * MARGIN));
+        draw_axes(out, is_tpot ? "Time per output token" : "Time to first token", most);
+        for (unsigned i = 0; i < count; i++)
+            draw_line(out, &rows[i], trace->count, is_tpot == 1, most, values, i);
+        fputs("</g>\n", out);
+    }
+    for (unsigned i = 0; i < count; i++) {
+        const int y = HEIGHT + 2 * MARGIN + 20 * (int) i;
+        fprintf(out, "<polyline class=\"c%u\" points=\"%d,%d %d,%d\"/><text x=\"%d\" y=\"%d\">",
+                i % 8, MARGIN, y, MARGIN + 24, y, MARGIN + 32, y + 4);
+        escape(out, rows[i].outcome->label);
+        fprintf(out, ", %u prefill, %u decode, %u alone: %.1f %% good</text>\n",
+                rows[i].setup.prefills, rows[i].setup.decodes, rows[i].setup.hybrids,
+                100 * rows[i].summary.attainment);
+    }
+    fputs("</svg>\n", out);
+}
+
+int bt_sim_plot(const char *path, const bt_sim_trace_t *trace, const bt_sim_row_t *rows,
+                unsigned count)
+{
+    float *values = calloc(trace->count, sizeof *values);
+    FILE *out = values != NULL ? fopen(path, "we") : NULL;
+    int status = 0;
+
+    if (out == NULL) {
+        status = bt_tool_error(BT_TOOL_FAILED, "sim: ", "--plot %s: %s", path, strerror(errno));
+    } else {
+        draw(out, trace, rows, count, values);
+        if ((ferror(out) | fclose(out)) != 0)
+            status = bt_tool_error(BT_TOOL_FAILED, "sim: ", "--plot %s: %s", path, strerror(errno));
+    }
+    free(values);
+    return status;
+}

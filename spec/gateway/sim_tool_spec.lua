@@ -1,0 +1,130 @@
+-- baton sim: policies before a modelled fleet.
+
+local fleet = require("gateway.support.fleet")
+local json = require("gateway.support.json")
+local proc = require("gateway.support.proc")
+
+local BATON = fleet.binary("BATON_BIN", "baton")
+local TRACE = "conversations:requests=400,rate=6"
+
+-- Exit code, stdout, stderr.
+local function sim(...)
+  return proc.run({ BATON, "sim", ... }, { name = "sim", seconds = 120 })
+end
+
+-- One object a line, of runs that went well.
+local function run(...)
+  local code, out, err = sim("--json", ...)
+  assert.equal(0, code, err)
+  local objects = {}
+  for line in out:gmatch("[^\n]+") do
+    objects[#objects + 1] = json.decode(line)
+  end
+  return objects
+end
+
+describe("baton sim", function()
+  teardown(proc.clean)
+
+  it("gives the same for the same seed, whatever runs beside it", function()
+    local alone = run("dynamo_kv", "--trace", TRACE, "--seed", "5")[1]
+    local beside = run("random", "dynamo_kv", "--trace", TRACE, "--seed", "5")[2]
+    for _, key in ipairs({ "goodput", "ttft_ms", "tpot_ms", "hit_ratio", "served", "virtual_s" }) do
+      assert.same(alone[key], beside[key], key)
+    end
+    local other = run("dynamo_kv", "--trace", TRACE, "--seed", "6")[1]
+    assert.is_false(other.ttft_ms.mean == alone.ttft_ms.mean)
+  end)
+
+  it("serves everybody, and hits at most what can be hit", function()
+    for _, ask in ipairs({ { "--engines", "4" }, { "--prefill", "3", "--decode", "2" }, { "--concurrency", "8" } }) do
+      local rows = run("sglang_cache_aware", "round_robin", "--trace", TRACE, ask[1], ask[2], ask[3], ask[4])
+      for i = 1, 2 do
+        assert.equal(400, rows[i].served)
+        assert.equal(0, rows[i].policy_errors)
+        assert.is_true(rows[i].hit_ratio > 0 and rows[i].hit_ratio <= rows[i].hit_ceiling)
+        assert.is_true(rows[i].ttft_ms.p50 <= rows[i].ttft_ms.p99)
+      end
+      assert.equal("sglang_cache_aware@1.0", rows[3].less)
+      assert.is_true(rows[3].cached.low <= rows[3].cached.mean and rows[3].cached.mean <= rows[3].cached.high)
+    end
+  end)
+
+  it("shows that a policy which knows prefixes hits more than one which does not", function()
+    local rows = run("round_robin", "sglang_cache_aware", "--trace", "conversations:requests=1500,rate=8,turns=8",
+      "--engines", "4")
+    assert.is_true(rows[2].hit_ratio > 1.3 * rows[1].hit_ratio)
+    assert.is_true(rows[3].cached.low > 0)
+  end)
+
+  it("lets a policy see loads, sessions and ends, in virtual time", function()
+    local file = proc.write("sees.lua", [[
+local ended, sessions = 0, 0
+return { api = 2, name = "sees", version = "1.0",
+  plan = function(req, view)
+    assert(req.session and req.prompt_tokens > 0)
+    local best
+    for _, w in ipairs(view.hybrid) do
+      assert(not w.age_ms or w.age_ms <= 1000)
+      if not best or w.tokens < best.tokens then best = w end
+    end
+    assert(ended > 0 or baton.shared_local.add("plans") < 100, "nothing has ended")
+    return { kind = "single", worker = best }
+  end,
+  observe = function(events) ended = ended + #events end,
+}]])
+    local row = run(file, "--trace", TRACE, "--engines", "2")[1]
+    assert.equal(0, row.policy_errors)
+    assert.equal(400, row.served)
+  end)
+
+  it("advises how many engines should prefill", function()
+    local code, out, err = sim("advise", "least_load", "--engines", "4", "--trace", TRACE)
+    assert.equal(0, code, err)
+    for _, fleet_of in ipairs({ "1P %+ 3D", "2P %+ 2D", "3P %+ 1D", "4 alone" }) do
+      assert.matches("\n" .. fleet_of, out)
+    end
+    assert.matches("\nmost good requests: ", out)
+  end)
+
+  it("draws both latencies", function()
+    local path = proc.write("plot.svg", "")
+    local code, _, err = sim("compare", "random", "least_load", "--trace", TRACE, "--plot", path)
+    assert.equal(0, code, err)
+    local file = assert(io.open(path))
+    local svg = file:read("*a")
+    file:close()
+    assert.matches("^<svg .*</svg>\n$", svg)
+    local _, lines = svg:gsub("<polyline", "")
+    assert.equal(6, lines) -- two for each policy, and their legend
+    assert.matches("least_load@1.0", svg)
+  end)
+
+  it("refuses what it cannot do, and names it", function()
+    local bad = proc.write("bad.lua", "return { api = 2, name = \"bad\" ")
+    local model = proc.write("model.lua", "return { prefil_ms = { 1, 2, 3 } }")
+    for words, why in pairs({
+      ["--trace " .. TRACE] = "which policy",
+      ["random"] = "which load",
+      ["random --trace /nowhere"] = "/nowhere: No such file",
+      ["random --trace conversations:rate=x"] = "rate: expected a number",
+      ["random --trace conversations --prefil 2"] = "did you mean %-%-prefill",
+      ["random --trace conversations --prefill 0"] = "expected a number from 1",
+      ["random --trace conversations --engines 2 --decode 1"] = "either",
+      ["randm --trace conversations"] = "random",
+      [bad .. " --trace conversations"] = "bad.lua",
+      ["advise random --trace conversations"] = "how many engines",
+      ["random --trace conversations --engine-model " .. model] = "did you mean prefill_ms",
+      ["weight=1 random --trace conversations"] = "of which policy",
+    }) do
+      local argv = {}
+      for word in words:gmatch("%S+") do
+        argv[#argv + 1] = word
+      end
+      local code, out, err = sim(unpack(argv))
+      assert.equal(2, code, words)
+      assert.equal("", out)
+      assert.matches(why, err)
+    end
+  end)
+end)
