@@ -17,7 +17,7 @@
 #include "base/sanitize.h"
 #include "dispatch/dispatch_state.h"
 #include "dispatch/request_record.h"
-#include "dispatch/trace.h"
+#include "dispatch/request_trace.h"
 #include "generation/rules.h"
 
 typedef struct bt_request bt_request_t;

@@ -11,7 +11,7 @@
  * A span's id is a bijection of the root's and a number of its own, so that none has to be kept from the start of a leg, which tells
  * it to its worker, to the end. Times are of one clock, moved to unix time by one offset.
  */
-#include "dispatch/trace.h"
+#include "dispatch/request_trace.h"
 
 #include "base/clock.h"
 #include "base/rand.h"
@@ -96,10 +96,8 @@ static bool is_state_good(const bt_head_t *head)
 
 static void begin_new(const bt_request_t *r, bt_request_trace_t *t)
 {
-    char *at = t->id;
-
-    bt_str_put_hex64(&at, bt_rand_u64() | 1); /* not all zeros */
-    bt_str_put_hex64(&at, bt_rand_u64());
+    bt_trace_print_span(t->id, bt_rand_u64() | 1); /* not all zeros */
+    bt_trace_print_span(t->id + BT_TRACE_SPAN_CHARS, bt_rand_u64());
     t->is_sampled = bt_rand_unit() < r->d->shared->trace_sample;
 }
 

@@ -1,5 +1,7 @@
 #include "trace/context.h"
 
+#include <endian.h>
+
 #define KEY_MAX 256
 #define TENANT_MAX 241
 #define SYSTEM_MAX 14
@@ -57,20 +59,37 @@ bool bt_trace_parse(bt_str_t s, bt_trace_context_t *context_p)
     return true;
 }
 
+/* Eight digits at once: a nibble a byte, then '0' added, and what lies between '9' and 'a' where it is above 9. */
+static void print_half(char out[8], uint32_t half)
+{
+    const uint64_t every = UINT64_C(0x0101010101010101);
+    uint64_t x = half;
+
+    x = (x | x << 16) & UINT64_C(0x0000ffff0000ffff);
+    x = (x | x << 8) & UINT64_C(0x00ff00ff00ff00ff);
+    x = (x | x << 4) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+    x += every * '0' + ((x + 6 * every) >> 4 & every) * ('a' - '0' - 10);
+    x = htobe64(x);
+    memcpy(out, &x, sizeof(x));
+}
+
 void bt_trace_print_span(char out[BT_TRACE_SPAN_CHARS], uint64_t span)
 {
-    for (unsigned i = BT_TRACE_SPAN_CHARS; i-- > 0; span >>= 4)
-        out[i] = "0123456789abcdef"[span & 15];
+    print_half(out, (uint32_t) (span >> 32));
+    print_half(out + 8, (uint32_t) span);
 }
 
 void bt_trace_print(char out[BT_TRACE_PARENT_CHARS], const char trace[BT_TRACE_ID_CHARS],
                     uint64_t span, bool is_sampled)
 {
-    memcpy(out, "00-", 3);
+    out[0] = out[1] = '0';
+    out[2] = '-';
     memcpy(out + 3, trace, BT_TRACE_ID_CHARS);
     out[35] = '-';
     bt_trace_print_span(out + 36, span);
-    memcpy(out + 52, is_sampled ? "-01" : "-00", 3);
+    out[52] = '-';
+    out[53] = '0';
+    out[54] = is_sampled ? '1' : '0';
 }
 
 /* ---- tracestate ---- */

@@ -1,4 +1,4 @@
-/* trace.h - a request as a trace. Private to dispatch.
+/* request_trace.h - a request as a trace. Private to dispatch.
  *
  * Owner: a request: what is kept on the way lies in its arena, where there are traces at all (--trace-endpoint).
  * Life:  begin with the request's head -> marks -> finish, while its attempts are there.
@@ -6,8 +6,8 @@
  *        known at the end; whether they are kept, too: it was sampled, failed, was tried again or is slow.
  * Cost:  off, a test per station; on, some stores; kept, a draft of each span and a copy into the queue.
  */
-#ifndef BT_DISPATCH_TRACE_H
-#define BT_DISPATCH_TRACE_H
+#ifndef BT_DISPATCH_REQUEST_TRACE_H
+#define BT_DISPATCH_REQUEST_TRACE_H
 
 #include "trace/context.h"
 
