@@ -110,8 +110,11 @@ static bool is_usage_wanted(bt_leg_t *leg)
 
     if (request_of(leg)->reservation != NULL)
         return true;
-    return !leg->is_sse ||
-           (leg->role == BT_LEG_SINGLE && (r->d->has_observe || bt_request_is_traced(r)));
+    const bool is_read = r->d->has_observe || bt_request_is_traced(r);
+
+    if (leg->is_sse)
+        return is_read && leg->role == BT_LEG_SINGLE;
+    return leg->role == BT_LEG_DECODE || is_read || bt_access_log_is_json(r->d);
 }
 
 /* May free the request. */

@@ -95,7 +95,7 @@ describe("metrics by pool and model", function()
   end)
 
   it("count tokens of a worker that serves alone", function()
-    start({}, { "role=hybrid,itl=1,ttft=1" })
+    start({ "--log-format", "json" }, { "role=hybrid,itl=1,ttft=1" })
     assert.equal(200, f:post(PATH, faults.body()).status)
     becomes(faults.TOKENS, "baton_output_tokens_total", { model = "sim" })
   end)
