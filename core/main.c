@@ -10,8 +10,8 @@
 #include "tools/policy.h"
 #include "tools/print.h"
 #include "tools/replay.h"
-#include "tools/top.h"
 #include "tools/sim.h"
+#include "tools/top.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -15,8 +15,8 @@ return {
   admin_host = "127.0.0.1",
   admin_port = 29000,
 
-  -- The process reaches only files of the system and of directories that are named here when it starts (SECURITY.md). A reload that names
-  -- another directory needs `systemctl restart baton`; "off" takes it away.
+  -- The process reaches only files of the system and of directories that are named here when it starts
+  -- (SECURITY.md). A reload that names another directory needs `systemctl restart baton`; "off" takes it away.
   sandbox = "auto",
 
   -- tls = {

@@ -98,7 +98,8 @@ static void write_counters(bt_prom_t *p, const models_t *models)
         {"baton_input_tokens_total", "Prompt tokens, as engines say them, else estimated",
          offsetof(bt_model_row_t, input_tokens)},
         {"baton_output_tokens_total",
-         "Tokens of answers: events of streams, else as engines say them; of one worker's JSON only "
+         "Tokens of answers: events of streams, else as engines say them; of one worker's JSON "
+         "only "
          "where it is read for traces, observe or the JSON access log",
          offsetof(bt_model_row_t, output_tokens)},
         {"baton_cached_tokens_total", "Prompt tokens that an engine's prefix cache had",

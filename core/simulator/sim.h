@@ -15,6 +15,7 @@
 #include "simulator/trace.h"
 
 #define BT_SIM_ENGINES_MAX 4096u
+#define BT_SIM_SIDE_MAX 2048 /* prefill, or decode */
 
 typedef struct bt_sim_setup {
     const char *policy;       /* a name or a file */

@@ -54,7 +54,7 @@ static int add_conn(bt_kv_agent_t *agent, const bt_kv_gateway_t *gateway, uint32
                                    .ranks = gateway->ranks != 0 ? gateway->ranks : 1,
                                    .heads = gateway->heads,
                                    .fd = -1,
-                                   .in = {in, 0, IN_BYTES, false}};
+                                   .in = {.p = in, .room = IN_BYTES}};
     if (conn->heads.rows == 0)
         conn->heads.rows = 1;
     bt_str_copy(conn->host, sizeof(conn->host), gateway->host);

@@ -3,7 +3,8 @@
 local bit = require("bit")
 local band, bnot, bxor, ror, rshift, tobit = bit.band, bit.bnot, bit.bxor, bit.ror, bit.rshift, bit.tobit
 
--- The first 32 bits of the fractional part of a root of a prime. The whole part is taken off before it is scaled: doubles hold 53 bits.
+-- The first 32 bits of the fractional part of a root of a prime. The whole part is taken off before it is scaled:
+-- doubles hold 53 bits.
 local function fraction(x)
   return tobit(math.floor((x - math.floor(x)) * 4294967296))
 end

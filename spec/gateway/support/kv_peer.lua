@@ -5,8 +5,8 @@
 --   who:say_gateway({ worker = "p0", rank = 0, ranks = 1, token = "t" })
 --   local m = who:hear()         -- { type =, payload = }, or nil: hung up on
 --
--- With a token it proves it first, and seals what it says (transport/wire/auth.h). prove() alone says what has been heard and said,
--- for who says it again.
+-- With a token it proves it first, and seals what it says (transport/wire/auth.h). prove() alone says what has been
+-- heard and said, for who says it again.
 --
 -- Types: kv_peer.WELCOME, REFUSE, PING of a gateway; HELLO, CLOSE, REGION, LAYOUT of an agent.
 
@@ -108,8 +108,8 @@ end
 
 -- ---- the token ----
 
--- purpose: "G" at a gateway, "P" at an agent. ask: nonce, proof (instead of the right one). The gateway's or agent's answer, or its
--- refusal; what was said: { nonce =, proof = }.
+-- purpose: "G" at a gateway, "P" at an agent. ask: nonce, proof (instead of the right one). The gateway's or agent's
+-- answer, or its refusal; what was said: { nonce =, proof = }.
 function Peer:prove(token, purpose, ask)
   ask = ask or {}
   local nonce = ask.nonce or assert(io.open("/dev/urandom", "rb")):read(32)

@@ -212,12 +212,9 @@ static void test_hostile_connectors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_an_idle_gateway),
-        CASE(test_loops_are_summed),
-        CASE(test_rows_of_models_are_summed),
-        CASE(test_every_counter_and_histogram_is_there),
-        CASE(test_a_late_loop_is_left_out),
-        CASE(test_workers),
+        CASE(test_an_idle_gateway),           CASE(test_loops_are_summed),
+        CASE(test_rows_of_models_are_summed), CASE(test_every_counter_and_histogram_is_there),
+        CASE(test_a_late_loop_is_left_out),   CASE(test_workers),
         CASE(test_hostile_connectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
