@@ -31,7 +31,8 @@ static void add(models_t *m, const bt_model_row_t *row)
         at->first = row;
         at->parts = m->parts + m->loops * m->count++;
     }
-    at->parts[at->part_count++] = row;
+    if (at->part_count < m->loops) /* one a loop */
+        at->parts[at->part_count++] = row;
 }
 
 static bool gather(models_t *m, const bt_dispatch_shared_t *shared)

@@ -46,7 +46,7 @@ static bt_model_row_t *new_row(const char *pool, bt_str_t model)
 /* A place is kept for what has none, whatever pools there are. */
 static bt_model_row_t *find(bt_model_stats_t *s, const char *pool, bt_str_t model, bool may_add)
 {
-    const bool is_last_resort = strcmp(pool, other) == 0;
+    const bool is_last_resort = strcmp(pool, other) == 0 && bt_str_eq(model, bt_str(other));
     const unsigned max = is_last_resort ? BT_MODEL_STATS_MAX : BT_MODEL_STATS_MAX - 1;
     bt_model_row_t *row = NULL;
     unsigned i = 0;
@@ -69,7 +69,8 @@ static bt_model_row_t *row_of(bt_request_t *r, bool is_answered)
     if (s->last != NULL && is_row(s->last, pool, model))
         return s->last;
     bt_model_row_t *row = NULL;
-    if (model.n <= BT_MODEL_STATS_NAME_MAX)
+    /* A row's name is a C string: what a client puts behind a NUL would make a row a request. */
+    if (model.n <= BT_MODEL_STATS_NAME_MAX && strnlen(model.p, model.n) == model.n)
         row = find(s, pool, model, is_answered);
     if (row == NULL)
         row = find(s, pool, bt_str(other), true);

@@ -184,7 +184,8 @@ static bool open_span(struct writer *w, bt_str_t name, enum bt_span_kind kind, u
 {
     const uint64_t from_us = w->r->start_us;
 
-    if (w->spans == SPANS_MAX) {
+    if (w->spans ==
+        SPANS_MAX - (kind != BT_SPAN_SERVER ? 1 : 0)) { /* one is kept for the request's own */
         w->left_out++;
         return false;
     }
@@ -441,7 +442,6 @@ static void write_request(struct writer *w, enum bt_trace_why why)
     char name[NAME_BYTES];
     const char *error = has_failed(r) ? r->fail_name != NULL ? r->fail_name : "status" : NULL;
 
-    w->spans -= w->spans == SPANS_MAX;
     (void) open_span(w, name_of(r, name), BT_SPAN_SERVER, w->t->root, w->t->parent, r->start_us,
                      w->now_us);
     put_z(w, BT_TRACE_OPERATION, operation_of(r->route));

@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BT_EPOCH_READERS_MAX 256
+#define BT_EPOCH_READERS_MAX 1024 /* as many as a gateway has loops at most */
 
 typedef struct bt_epoch {
     _Atomic uint64_t now;

@@ -84,11 +84,11 @@ static void forget_oldest(bt_sim_kv_cache_t *kv)
 
 int bt_sim_kv_init(bt_sim_kv_cache_t *kv, uint32_t capacity)
 {
-    uint32_t size = 16;
+    size_t size = 16;
 
-    while (size < 2 * capacity)
+    while (size < 2 * (size_t) capacity)
         size *= 2;
-    *kv = (bt_sim_kv_cache_t){.capacity = capacity, .index_mask = size - 1};
+    *kv = (bt_sim_kv_cache_t){.capacity = capacity, .index_mask = (uint32_t) (size - 1)};
     kv->blocks = calloc((size_t) capacity + 1, sizeof *kv->blocks);
     kv->index = calloc(size, sizeof *kv->index);
     if (kv->blocks == NULL || kv->index == NULL) {

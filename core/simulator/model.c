@@ -44,16 +44,16 @@ static const struct member {
     const char *name;
     size_t offset;
     unsigned count; /* of numbers: one, or a list */
-    double min;
+    double min, max;
 } members[] = {
-    {"prefill_ms", offsetof(bt_sim_model_t, prefill_ms), 3, -INFINITY},
-    {"decode_ms", offsetof(bt_sim_model_t, decode_ms), 5, -INFINITY},
-    {"min_step_ms", offsetof(bt_sim_model_t, min_step_ms), 1, 1e-3},
-    {"max_batched_tokens", offsetof(bt_sim_model_t, max_batched_tokens), 1, 1},
-    {"max_seqs", offsetof(bt_sim_model_t, max_seqs), 1, 1},
-    {"kv_tokens", offsetof(bt_sim_model_t, kv_tokens), 1, 1},
-    {"kv_bytes_per_token", offsetof(bt_sim_model_t, kv_bytes_per_token), 1, 0},
-    {"link_gb_s", offsetof(bt_sim_model_t, link_gb_s), 1, 1e-6},
+    {"prefill_ms", offsetof(bt_sim_model_t, prefill_ms), 3, -1e6, 1e6},
+    {"decode_ms", offsetof(bt_sim_model_t, decode_ms), 5, -1e6, 1e6},
+    {"min_step_ms", offsetof(bt_sim_model_t, min_step_ms), 1, 1e-3, 1e6},
+    {"max_batched_tokens", offsetof(bt_sim_model_t, max_batched_tokens), 1, 1, 1e8},
+    {"max_seqs", offsetof(bt_sim_model_t, max_seqs), 1, 1, 1e5},
+    {"kv_tokens", offsetof(bt_sim_model_t, kv_tokens), 1, 1, 1e9},
+    {"kv_bytes_per_token", offsetof(bt_sim_model_t, kv_bytes_per_token), 1, 0, 1e9},
+    {"link_gb_s", offsetof(bt_sim_model_t, link_gb_s), 1, 1e-6, 1e6},
 };
 #define MEMBER_COUNT (sizeof members / sizeof members[0])
 
@@ -61,12 +61,13 @@ static bool read_numbers(const bt_value_t *value, const struct member *m, double
 {
     if (m->count == 1 && value->type == BT_VALUE_NUMBER) {
         *out = value->number;
-        return isfinite(*out) && *out >= m->min && *out <= 1e12;
+        return *out >= m->min && *out <= m->max;
     }
     if (m->count == 1 || value->type != BT_VALUE_LIST || value->count != m->count)
         return false;
     for (unsigned i = 0; i < m->count; i++) {
-        if (value->items[i].type != BT_VALUE_NUMBER || !isfinite(value->items[i].number))
+        if (value->items[i].type != BT_VALUE_NUMBER || !(value->items[i].number >= m->min) ||
+            value->items[i].number > m->max)
             return false;
         out[i] = value->items[i].number;
     }
@@ -90,9 +91,9 @@ static int read_member(bt_sim_model_t *model, const bt_value_t *value, const cha
             continue;
         if (read_numbers(value, &members[i], (double *) ((char *) model + members[i].offset)))
             return 0;
-        snprintf(err, err_size, "%s: %s: expected %s", path, value->key,
-                 members[i].count == 1 ? "a number above 0"
-                                       : "a list of as many numbers as the model has");
+        snprintf(err, err_size, "%s: %s: expected %u number%s from %g to %g", path, value->key,
+                 members[i].count, members[i].count == 1 ? "" : "s", members[i].min,
+                 members[i].max);
         return BT_E_INVAL;
     }
     const char *near =

@@ -10,6 +10,7 @@
 #include "script/policy/policy_run.h"
 #include "script/policy/policy_source.h"
 #include "script/shared/now.h"
+#include "script/view/hook.h"
 #include "simulator/engine.h"
 
 #include <math.h>
@@ -17,7 +18,9 @@
 #include <stdlib.h>
 
 #define START_US 1000000000u /* of the virtual clock: 0 means "never" in places */
-#define SAMPLE_S 1.0         /* between two looks at the engines' own load, as the gateway's */
+#define PATIENCE                                                                                   \
+    500 /* times a hook's budget: it is of real time, and a busy machine takes some of it */
+#define SAMPLE_S 1.0 /* between two looks at the engines' own load, as the gateway's */
 
 enum kind { ARRIVE, STEP, MOVED, SAMPLE };
 
@@ -48,7 +51,7 @@ struct run {
     uint64_t next_number;
     unsigned next_request;
     unsigned in_flight;
-    double now_s;
+    double now_s, end_s; /* end_s: of the last answer */
     uint64_t plan_ns, plans;
     char *prompt;
     char session[16];
@@ -180,6 +183,7 @@ static void finish(struct run *r, bt_sim_job_t *job)
     if (bt_policy_has_hook(r->policy, "observe"))
         tell(r, job, result);
     r->in_flight--;
+    r->end_s = r->now_s;
     free(f);
     if (r->setup->concurrency > 0)
         next_arrival(r);
@@ -309,7 +313,12 @@ static void prefilled(struct run *r, bt_sim_job_t *job)
     bt_ledger_pass(&f->prefill_load, &f->decode_load, BT_PHASE_DECODE, job->request->input);
     if (job->prefill == job->decode) {
         job->first_s = r->now_s;
-        bt_sim_queue_push(&decode->joining, job);
+        if (job->steps > 0) {
+            bt_sim_queue_push(&decode->joining, job);
+        } else { /* its one token is made */
+            bt_sim_engine_let_go(decode, job);
+            finish(r, job);
+        }
         return;
     }
     bt_ledger_release(&f->prefill_load);
@@ -327,13 +336,11 @@ static void end_step(struct run *r, unsigned at)
     atomic_fetch_add_explicit(&bt_worker_total(r->workers[at], BT_PHASE_DECODE)->tokens,
                               (int64_t) e->running_count, memory_order_relaxed);
     bt_sim_engine_end_step(e, r->now_s);
-    const bool has_room = e->finished.count > 0;
     while ((job = bt_sim_queue_take(&e->finished)) != NULL)
         finish(r, job);
     while ((job = bt_sim_queue_take(&e->prefilled)) != NULL)
         prefilled(r, job);
-    if (has_room)
-        move_waiting(r, at);
+    move_waiting(r, at);
     start_step(r, at);
 }
 
@@ -356,8 +363,11 @@ static void sample(struct run *r)
         bt_policy_run_drop(
             &tick); /* one that waits for others is not resumed: there is nobody else here */
     }
+    double next_s = r->now_s + SAMPLE_S;
+    if (r->in_flight == 0 && r->heap_count > 0) /* nothing changes until then: whole looks are left out */
+        next_s += SAMPLE_S * floor(fmax(0, r->heap[0].at_s - next_s) / SAMPLE_S);
     if (r->in_flight > 0 || r->next_request < r->setup->trace->count)
-        push(r, r->now_s + SAMPLE_S, SAMPLE, 0, NULL);
+        push(r, next_s, SAMPLE, 0, NULL);
 }
 
 /* ---- the fleet ---- */
@@ -386,6 +396,7 @@ static int add_worker(struct run *r, enum bt_role role, unsigned number)
         return rc;
     atomic_store_explicit(&(*w_p)->health, BT_HEALTH_UP, memory_order_relaxed);
     set->items[set->count++] = *w_p;
+    r->sets[BT_LIST_SINGLE].items[r->sets[BT_LIST_SINGLE].count++] = *w_p;
     rc = bt_sim_engine_init(&r->engines[r->count], r->setup->model, r->setup->trace);
     r->count++;
     return rc;
@@ -399,7 +410,7 @@ static int make_fleet(struct run *r)
 
     r->engines = calloc(total, sizeof *r->engines);
     r->workers = calloc(total, sizeof *r->workers);
-    for (int i = 0; i < BT_LIST_SINGLE; i++) {
+    for (int i = 0; i < BT_LIST_COUNT; i++) {
         r->sets[i].items = calloc(total, sizeof(bt_worker_t *));
         if (r->sets[i].items == NULL || r->engines == NULL || r->workers == NULL)
             return BT_E_NOMEM;
@@ -411,7 +422,7 @@ static int make_fleet(struct run *r)
     for (unsigned i = 0; rc == 0 && i < s->hybrids; i++)
         rc = add_worker(r, BT_ROLE_HYBRID, i);
     r->view = (bt_policy_view_t){.sets = {&r->sets[BT_LIST_PREFILL], &r->sets[BT_LIST_DECODE],
-                                          &r->sets[BT_LIST_HYBRID], &r->sets[BT_LIST_HYBRID]},
+                                          &r->sets[BT_LIST_HYBRID], &r->sets[BT_LIST_SINGLE]},
                                  .key = 1,
                                  .pool = BT_STR("sim")};
     return rc;
@@ -477,7 +488,7 @@ static void note_engines(struct run *r)
         out->cached_tokens = r->engines[i].cached_tokens;
         out->forgotten_blocks = r->engines[i].kv.forgotten;
     }
-    r->out->virtual_s = r->now_s;
+    r->out->virtual_s = r->end_s;
     r->out->plan_us = r->plans > 0 ? (double) r->plan_ns / 1000 / (double) r->plans : 0;
 }
 
@@ -502,6 +513,7 @@ int bt_sim_run(const bt_sim_setup_t *setup, bt_sim_outcome_t *out)
     const uint64_t start_us = bt_clock_us();
 
     set_time(&r, 0);
+    bt_hook_budget_factor = PATIENCE;
     bt_rand_seed(setup->seed);
     r.rc = load_policy(&r);
     if (r.rc == 0)

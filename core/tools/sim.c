@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,6 +39,7 @@ static int begin(struct runs *all, unsigned i)
     all->outcomes[i]->rc = BT_E_POLICY;
     all->pids[i] = fork();
     if (all->pids[i] == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* its answer is for nobody else */
         (void) bt_sim_run(&all->rows[i].setup, all->outcomes[i]);
         _exit(0);
     }

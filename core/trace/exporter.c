@@ -27,6 +27,7 @@
 #define ADDRESS_MS 30000 /* the host's is looked up again after it */
 #define PAUSE_MIN_MS 1000
 #define PAUSE_MAX_MS 30000
+#define RETRY_AFTER_MAX_MS 300000 /* a collector that asks for more is asked again then */
 #define BATCH_BYTES ((size_t) 128 << 10)
 #define ANSWER_BYTES_MAX ((size_t) 64 << 10)
 #define FILE_BYTES_MAX ((size_t) 1 << 20)
@@ -141,9 +142,13 @@ static void fail(bt_trace_exporter_t *e, const char *why, uint64_t retry_after_m
     e->pause_ms = e->pause_ms == 0 ? PAUSE_MIN_MS : 2 * e->pause_ms;
     if (e->pause_ms > PAUSE_MAX_MS)
         e->pause_ms = PAUSE_MAX_MS;
-    const uint64_t pause = retry_after_ms > e->pause_ms ? retry_after_ms : e->pause_ms;
-    /* Gateways that have lost the same collector do not come back in step. */
-    e->pause_until_ms = bt_clock_ms() + pause / 2 + bt_rand_below(pause / 2 + 1);
+    /* Gateways that have lost the same collector do not come back in step, and none before it is asked to. */
+    uint64_t pause_ms = e->pause_ms / 2 + bt_rand_below(e->pause_ms / 2 + 1);
+    if (retry_after_ms > RETRY_AFTER_MAX_MS)
+        retry_after_ms = RETRY_AFTER_MAX_MS;
+    if (retry_after_ms > pause_ms)
+        pause_ms = retry_after_ms + bt_rand_below(PAUSE_MIN_MS);
+    e->pause_until_ms = bt_clock_ms() + pause_ms;
 }
 
 static bool is_temporary(int status)

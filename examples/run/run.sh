@@ -25,7 +25,7 @@ stop() { # pid...
 }
 
 finish() {
-    trap - EXIT INT TERM
+    trap - EXIT INT TERM HUP
     # shellcheck disable=SC2046,SC2086 # words
     stop $load_pid $gateway_pid $(cat "$dir"/*.pid 2>/dev/null)
     rm -f "$dir"/*.pid "$dir"/*.ready
@@ -33,7 +33,7 @@ finish() {
     echo "stopped"
     exit "${1:-0}"
 }
-trap 'finish 0' INT TERM
+trap 'finish 0' INT TERM HUP
 trap 'finish $?' EXIT
 
 case $engine in
@@ -131,14 +131,16 @@ done
 
 # $load requests a second, each at most 20 s.
 make_load() {
-    trap 'exit 0' TERM
-    n=0
+    trap 'kill "$pause" 2>/dev/null; exit 0' TERM
+    n=0 pause=
     while :; do
         n=$((n + 1))
         curl -sN -m 20 -o /dev/null "http://127.0.0.1:$port/v1/chat/completions" -H 'Content-Type: application/json' \
             -H "x-tenant-id: tenant-$((n % 3))" \
             -d "{\"model\":\"demo\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"question $n\"}]}" &
-        sleep "$(awk -v rate="$load" 'BEGIN { print 1 / rate }')"
+        sleep "$(awk -v rate="$load" 'BEGIN { print 1 / rate }')" &
+        pause=$!
+        wait "$pause" || true
     done
 }
 if [ "$load" != 0 ]; then

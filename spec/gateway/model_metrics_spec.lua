@@ -6,6 +6,7 @@ local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
+local stub = require("gateway.support.stub")
 
 local PATH = "/v1/completions"
 
@@ -125,5 +126,34 @@ describe("metrics by pool and model", function()
     for _, s in ipairs(faults.samples(f, "baton_model_requests_total")) do
       assert.truthy(s.labels.model == "sim" or s.labels.model == "other", s.labels.model)
     end
+  end)
+end)
+
+-- Labels end at a NUL: there would be a row a request, and more parts of one model than there are loops.
+describe("names of models with a NUL in them", function()
+  it("have no rows of their own, and spoil nobody's", function()
+    local worker = stub.start(function()
+      return stub.reply(200, '{"id":"x","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}')
+    end)
+    local gateway, port, admin_port = fleet.start_gateway({ "--loops", "1", "--worker-urls", worker.url,
+      "--disable-health-check", "--load-interval-secs", "0" })
+    local function ask(model)
+      assert.equal(200, http.post(port, PATH, '{"model":"' .. model .. '","prompt":"x","max_tokens":2}').status)
+    end
+    for i = 1, 80 do
+      ask("s\\u0000" .. i)
+      ask("plain")
+    end
+    local function count(model)
+      local line = 'baton_model_requests_total{pool="default",model="' .. model .. '",outcome="ok"} (%d+)'
+      return tonumber(http.get(admin_port, "/metrics").body:match((line:gsub("[{}]", "%%%0"))))
+    end
+    eventually(function()
+      return count("plain") == 80 and count("other") == 80, tostring(count("plain"))
+    end, 10, "both are counted")
+    assert.is_nil(count("s"))
+    gateway:stop()
+    worker:stop()
+    proc.clean()
   end)
 end)

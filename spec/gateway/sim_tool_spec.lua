@@ -78,6 +78,14 @@ return { api = 2, name = "sees", version = "1.0",
     assert.equal(400, row.served)
   end)
 
+  it("has workers that serve alone, as a gateway's pairs do", function()
+    local file = proc.write("alone.lua", [[
+return { api = 2, name = "alone", version = "1.0",
+  plan = function(_, view) return { kind = "single", worker = view.single[#view.single] } end }]])
+    local row = run(file, "--trace", "conversations:requests=20")[1]
+    assert.equal(20, row.served)
+  end)
+
   it("advises how many engines should prefill", function()
     local code, out, err = sim("advise", "least_load", "--engines", "4", "--trace", TRACE)
     assert.equal(0, code, err)
@@ -103,6 +111,7 @@ return { api = 2, name = "sees", version = "1.0",
   it("refuses what it cannot do, and names it", function()
     local bad = proc.write("bad.lua", "return { api = 2, name = \"bad\" ")
     local model = proc.write("model.lua", "return { prefil_ms = { 1, 2, 3 } }")
+    local wide = proc.write("wide.lua", "return { max_seqs = 4294967296 }")
     for words, why in pairs({
       ["--trace " .. TRACE] = "which policy",
       ["random"] = "which load",
@@ -115,6 +124,7 @@ return { api = 2, name = "sees", version = "1.0",
       [bad .. " --trace conversations"] = "bad.lua",
       ["advise random --trace conversations"] = "how many engines",
       ["random --trace conversations --engine-model " .. model] = "did you mean prefill_ms",
+      ["random --trace conversations --engine-model " .. wide] = "max_seqs: expected 1 number from 1 to 100000",
       ["weight=1 random --trace conversations"] = "of which policy",
     }) do
       local argv = {}

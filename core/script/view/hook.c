@@ -12,6 +12,8 @@
 #define START_BUDGET_US 200000 /* load, and each step of start: on no loop that serves */
 #define LOAD_BUDGET_US 200000
 
+unsigned bt_hook_budget_factor = 1;
+
 static const struct {
     const char *name;
     unsigned budget_us;
@@ -38,7 +40,7 @@ const char *bt_hook_name(enum bt_policy_hook hook)
 
 unsigned bt_hook_budget_us(enum bt_policy_hook hook)
 {
-    return hooks[hook].budget_us;
+    return hooks[hook].budget_us * bt_hook_budget_factor;
 }
 
 bool bt_hook_may_wait(enum bt_policy_hook hook)

@@ -30,6 +30,8 @@ enum bt_policy_hook {
 
 const char *bt_hook_name(enum bt_policy_hook hook);
 unsigned bt_hook_budget_us(enum bt_policy_hook hook);
+/* For a process that has no loop to keep free, where a result must not depend on what else the machine does (core/simulator). */
+extern unsigned bt_hook_budget_factor;
 bool bt_hook_may_wait(enum bt_policy_hook hook);
 
 #endif

@@ -15,14 +15,14 @@
 #define REQUESTS 4
 
 /* A prefill step: 10 ms and 1 ms a token; a decode step: 5 ms and 1 ms a running answer. A transfer: 1 ms a token. */
-static const bt_sim_model_t model = {.prefill_ms = {10, 1, 0},
-                                     .decode_ms = {5, 1, 0, 0, 0},
-                                     .min_step_ms = 1,
-                                     .max_batched_tokens = 64,
-                                     .max_seqs = 2,
-                                     .kv_tokens = 1024,
-                                     .kv_bytes_per_token = 1e6,
-                                     .link_gb_s = 1};
+static bt_sim_model_t model = {.prefill_ms = {10, 1, 0},
+                               .decode_ms = {5, 1, 0, 0, 0},
+                               .min_step_ms = 1,
+                               .max_batched_tokens = 64,
+                               .max_seqs = 2,
+                               .kv_tokens = 1024,
+                               .kv_bytes_per_token = 1e6,
+                               .link_gb_s = 1};
 
 static bt_sim_outcome_t *out;
 static bt_sim_request_t requests[REQUESTS];
@@ -87,6 +87,21 @@ static void test_alone(void **state)
     near(42, (double) out->results[0].ttft_ms); /* 10 + 32 */
     near(6, (double) out->results[0].tpot_ms);  /* 5 + 1 */
     near(42 + 3 * 6, (double) out->results[0].total_ms);
+}
+
+/* What has one token leaves nothing behind: neither KV nor load that makes later steps longer. */
+static void test_one_token_leaves_nothing(void **state)
+{
+    (void) state;
+    for (unsigned i = 0; i < 3; i++)
+        ask(i, 32, 1, 1 + 10 * i);
+    ask(3, 32, 3, 41);
+    model.decode_ms[2] = 0.01; /* a token of KV */
+    run(0, 0, 1);
+    model.decode_ms[2] = 0;
+    near(42, (double) out->results[0].total_ms);
+    near(42 + 6.32 + 6.33, (double) out->results[3].total_ms);
+    assert_true(fabs(3 + 0.05465 - out->virtual_s) < 1e-6); /* to its end, and no further */
 }
 
 static void test_a_pair(void **state)
@@ -184,6 +199,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_alone, begin, end),
+        cmocka_unit_test_setup_teardown(test_one_token_leaves_nothing, begin, end),
         cmocka_unit_test_setup_teardown(test_a_pair, begin, end),
         cmocka_unit_test_setup_teardown(test_chunks_and_a_cached_beginning, begin, end),
         cmocka_unit_test_setup_teardown(test_a_batch_is_bounded, begin, end),
