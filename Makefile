@@ -7,10 +7,10 @@ TEST_JOBS ?= $(shell echo $$((2 * $(JOBS))))
 CHECK_JOBS ?= $(shell echo $$((3 * $(JOBS))))
 FUZZ_SECS ?= 600
 PREFIX ?= /usr/local
-# Minutes of load, and models that run none of our code.
-NOT_SANITIZED := '^(soak|model)$$'
+# Minutes of load, models that run none of our code, and a browser beside it.
+NOT_SANITIZED := '^(soak|model|browser)$$'
 # Of the rest, what measures, and what has one thread and takes long.
-NOT_TSAN := '^(soak|model|bench|one_thread)$$'
+NOT_TSAN := '^(soak|model|bench|one_thread|browser)$$'
 # Old ThreadSanitizer runtimes need the classic address layout; where the kernel lets us ask for it, we do.
 FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
