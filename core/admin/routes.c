@@ -252,6 +252,14 @@ static bool is_open(bt_str_t path)
     return false;
 }
 
+/* Not in the audit log: whoever has no key must not fill it. */
+static void log_keyless(const bt_admin_request_t *request, bt_str_t path, const char *how,
+                        unsigned status)
+{
+    bt_log_warn("admin", "%s of %.*s by %.*s%s: %u", method_name(request->method), BT_STR_ARG(path),
+                BT_STR_ARG(request->address), how, status);
+}
+
 static bool is_refused(const bt_admin_config_t *config, const bt_admin_request_t *request,
                        bt_str_t path, bt_admin_reply_t *reply)
 {
@@ -269,9 +277,8 @@ static bool is_refused(const bt_admin_config_t *config, const bt_admin_request_t
         bt_reply_error(reply, request->refusal_status, "%s", request->refusal);
     else
         return false;
-    if (is_change(request->method)) /* not in the audit log: whoever has no key must not fill it */
-        bt_log_warn("admin", "%s of %.*s by %.*s is refused: %u", method_name(request->method),
-                    BT_STR_ARG(path), BT_STR_ARG(request->address), reply->status);
+    if (is_change(request->method))
+        log_keyless(request, path, " is refused", reply->status);
     return true;
 }
 
@@ -314,6 +321,11 @@ static void handle(const struct route *route, bt_admin_call_t *c)
 
     if (!is_change(route->method)) {
         route->handle(c);
+        return;
+    }
+    if (!c->request->authorized) { /* the page's login and logout */
+        route->handle(c);
+        log_keyless(c->request, bt_str(route->path), ", who has shown no key", c->reply->status);
         return;
     }
     begin_change(route, c, change);
