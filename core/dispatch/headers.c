@@ -69,6 +69,36 @@ static void put_header(struct pen *pen, bt_str_t name, bt_str_t value)
     put(pen, BT_STR("\r\n"));
 }
 
+/* What the admin port's dashboard puts before its number (admin/session.c): a browser sends a host's cookies to every port of it,
+ * and whoever has this one is an operator. */
+#define UI_COOKIE BT_STR("baton_ui_")
+
+/* Without those, the others as they were sent; no header where none is left. */
+static void put_cookies(struct pen *pen, const bt_header_t *h)
+{
+    bt_str_t rest = h->value;
+    bool is_first = true;
+
+    if (bt_str_find(rest, UI_COOKIE) < 0) {
+        put_header(pen, h->name, h->value);
+        return;
+    }
+    for (const char *end = rest.p; end != NULL;) {
+        end = memchr(rest.p, ';', rest.n);
+        bt_str_t one = {rest.p, end != NULL ? (size_t) (end - rest.p) : rest.n};
+        rest = end != NULL ? (bt_str_t){end + 1, rest.n - one.n - 1} : BT_STR("");
+        if (bt_str_starts(bt_str_trim(one), UI_COOKIE))
+            continue;
+        for (; is_first && one.n > 0 && (one.p[0] == ' ' || one.p[0] == '\t'); one.n--)
+            one.p++;
+        put(pen, is_first ? h->name : BT_STR(""));
+        put(pen, is_first ? BT_STR(": ") : BT_STR(";"));
+        put(pen, one);
+        is_first = false;
+    }
+    put(pen, is_first ? BT_STR("") : BT_STR("\r\n"));
+}
+
 /* Encoders take parts of chats, whatever they are parts of. */
 static bt_str_t target_of(const bt_leg_t *leg)
 {
@@ -111,7 +141,11 @@ bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_
     put_header(&pen, BT_STR("Host"), bt_str(leg->worker->authority));
     for (unsigned i = 0; r->x != NULL && i < r->x->head.header_count; i++) {
         const bt_header_t *h = &r->x->head.headers[i];
-        if (!is_dropped(r, &r->x->head, h->name, key.n != 0) && !is_edited(edits, h->name))
+        if (is_dropped(r, &r->x->head, h->name, key.n != 0) || is_edited(edits, h->name))
+            continue;
+        if (bt_str_ieq(h->name, BT_STR("cookie")))
+            put_cookies(&pen, h);
+        else
             put_header(&pen, h->name, h->value);
     }
     for (unsigned i = 0; i < edits->count; i++)

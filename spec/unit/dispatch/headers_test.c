@@ -64,6 +64,32 @@ static void a_key_for_the_gateway_stays_here(void **state)
     answered("hello");
 }
 
+/* Browsers send the cookies of the admin port to this one too. */
+static void the_dashboards_cookie_stays_here(void **state)
+{
+    static const char *const cases[][2] = {
+        {"Cookie: a=b; baton_ui_0123abcd=secret; c= \"d\" ;e\r\n", "Cookie: a=b; c= \"d\" ;e\r\n"},
+        {"cookie: baton_ui_0123abcd=secret; c=d\r\n", "cookie: c=d\r\n"},
+        {"Cookie: c=d;baton_ui_0123abcd=secret\r\n", "Cookie: c=d\r\n"},
+        {"Cookie: baton_ui_1=secret;baton_ui_2=secret\r\nX-Last: 1\r\n", "X-Last: 1\r\n"},
+        {"Cookie: not_baton_ui_1=x; y=baton_ui_2;\r\n",
+         "Cookie: not_baton_ui_1=x; y=baton_ui_2;\r\n"},
+        {"Cookie: a=b ;; c=d;\r\n", "Cookie: a=b ;; c=d;\r\n"},
+    };
+
+    (void) state;
+    rig_start(&(struct rig_options){.is_single_only = true});
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        ask_with("/v1/completions", cases[i][0], BODY);
+        take(S0);
+        assert_true(heard(S0, cases[i][1]));
+        assert_false(heard(S0, "secret"));
+        assert_int_equal(heard(S0, "ookie: "), strstr(cases[i][1], "ookie: ") != NULL);
+        answer(S0, 200, REPLY);
+        answered("hello");
+    }
+}
+
 static void what_a_worker_may_say(void **state)
 {
     (void) state;
@@ -94,9 +120,13 @@ static void a_path_is_no_address(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE_OF(what_a_client_may_say),      CASE_OF(a_clients_key_goes_through),
-        CASE_OF(workers_have_a_key_of_ours), CASE_OF(a_key_for_the_gateway_stays_here),
-        CASE_OF(what_a_worker_may_say),      CASE_OF(a_path_is_no_address),
+        CASE_OF(what_a_client_may_say),
+        CASE_OF(a_clients_key_goes_through),
+        CASE_OF(workers_have_a_key_of_ours),
+        CASE_OF(a_key_for_the_gateway_stays_here),
+        CASE_OF(the_dashboards_cookie_stays_here),
+        CASE_OF(what_a_worker_may_say),
+        CASE_OF(a_path_is_no_address),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
