@@ -23,7 +23,7 @@ typedef struct bt_sandbox {
 int bt_sandbox_open(bt_sandbox_t *sandbox);
 /* access: bits of bt_sandbox_access; of a directory: all below it. A path that is not there is no error. -errno. */
 int bt_sandbox_allow(bt_sandbox_t *sandbox, const char *path, unsigned access);
-/* The sandbox is over, whatever comes of it. -errno: nothing has changed but that no program gets more rights than this one (no_new_privs). */
+/* The sandbox is over, whatever comes of it. -E2BIG: this process has inherited as many as the kernel puts over one another (16). -errno: nothing has changed but that no program gets more rights than this one (no_new_privs). */
 int bt_sandbox_enter(bt_sandbox_t *sandbox);
 void bt_sandbox_close(bt_sandbox_t *sandbox);
 

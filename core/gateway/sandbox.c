@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/sandbox.h"
 #include "config/flag.h"
+#include "config/passed.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -173,6 +174,12 @@ int bt_gateway_sandbox(const bt_config_t *c, char *err, size_t err_size)
                              strerror(-r.rc));
     }
     rc = bt_sandbox_enter(&r.sandbox);
+    /* Each of the line adds a layer, and the kernel has a most: who stood before us was inside as well. */
+    if (rc == -E2BIG && bt_passed_upgrade_fd() >= 0) {
+        bt_log_warn("gateway", "sandbox: that of the gateways before this one, for the kernel adds "
+                               "no other after so many upgrades; a restart makes it anew");
+        return 0;
+    }
     if (rc < 0)
         return bt_err_refuse(err, err_size, "--sandbox: %s", strerror(-rc));
     bt_log_info("gateway", "sandbox: files of the system and of the configuration's directories "
