@@ -57,9 +57,11 @@ typedef struct bt_usage {
 } bt_usage_t;
 bt_usage_t bt_usage_of(const bt_request_t *r);
 uint64_t bt_usage_tokens(const bt_leg_t *leg);
-/* What its usage says of the prompt, 0 = nothing; what it has made, as it says, else as events were counted. */
+/* What its usage says of the prompt, 0 = nothing; what it has made, as it says, else as events were counted. Not known: it is no
+ * stream, and its usage is not there, or too far from its end. */
 typedef struct bt_leg_usage {
     uint64_t prompt, output;
+    bool is_output_known;
 } bt_leg_usage_t;
 bt_leg_usage_t bt_usage_of_leg(const bt_leg_t *leg);
 /* prompt_tokens of a whole reply's usage or meta_info; 0 = none, or it is no object. */

@@ -344,6 +344,7 @@ enum bt_progress bt_reservation_enter(bt_request_t *r)
 
 struct used {
     int64_t requests, input, output;
+    bool is_open; /* an answer does not say its tokens: what was reserved for them is spent */
 };
 
 /* As the engine says, else as estimated and counted. Of samples of one prompt each says all of it. */
@@ -351,12 +352,15 @@ static struct used used_by(const bt_request_t *r)
 {
     const uint64_t before = bt_token_replay_before(r);
     uint64_t input = 0, output = before;
+    bool is_open = false;
 
     for (unsigned i = 0; i < r->task_count; i++) {
         const bt_task_t *task = &r->tasks[i];
-        bt_leg_usage_t said = {0, 0};
+        bt_leg_usage_t said = {.is_output_known = true};
         if (task->attempt != NULL)
             said = bt_usage_of_leg(&task->attempt->legs[1]);
+        if (!said.is_output_known && task->attempt->legs[1].state == BT_LEG_DONE)
+            is_open = r->status == 200 && bt_route_info(r->route)->generates;
         if (task->attempt != NULL && said.prompt == 0)
             said.prompt = task->attempt->legs[0].reply_tokens;
         input += said.prompt > before ? said.prompt - before : task->prompt_tokens - before;
@@ -364,28 +368,34 @@ static struct used used_by(const bt_request_t *r)
     }
     if (r->task_count > 1 && r->intent.n > 1)
         input /= r->intent.n;
-    return (struct used){1, (int64_t) input, (int64_t) output};
+    return (struct used){1, (int64_t) input, (int64_t) output, is_open};
 }
 
 /* Whoever was refused or met no worker has used nothing; whom an engine failed, its request. Who leaves pays for the prompt that was sent on. */
 static struct used settle(const bt_request_t *r)
 {
     if (r->attempts == 0)
-        return (struct used){0, 0, 0};
+        return (struct used){0};
     if (r->status >= 400 && r->status != 499)
-        return (struct used){1, 0, 0};
+        return (struct used){.requests = 1};
     return used_by(r);
 }
 
-static int64_t used_of(const struct used *used, enum bt_limit_what what)
+static int64_t output_of(const struct used *used, int64_t reserved)
 {
-    switch (what) {
+    return used->is_open && reserved > used->output ? reserved : used->output;
+}
+
+/* What was reserved may be less than what may come, see clamp. */
+static int64_t used_of(const struct used *used, const struct hold *h, int64_t input)
+{
+    switch (h->what) {
     case BT_LIMIT_TOKENS:
-        return used->input + used->output;
+        return used->input + output_of(used, h->amount - input);
     case BT_LIMIT_INPUT_TOKENS:
         return used->input;
     case BT_LIMIT_OUTPUT_TOKENS:
-        return used->output;
+        return output_of(used, h->amount);
     default:
         return used->requests;
     }
@@ -410,7 +420,7 @@ static void give_back(bt_request_t *r, struct hold *h, const struct used *used)
         return;
     h->is_held = false;
     if (h->what != BT_LIMIT_CONCURRENT) {
-        true_up(r->d, h, used_of(used, h->what));
+        true_up(r->d, h, used_of(used, h, r->reservation->input));
         return;
     }
     bt_limits_leave(r->d->shared->limits, h->key);
@@ -435,7 +445,7 @@ void bt_reservation_leave(bt_request_t *r)
             continue;
         last = h->limit;
         bt_limit_count_add(&last->counts->used[0], (uint64_t) used.input);
-        bt_limit_count_add(&last->counts->used[1], (uint64_t) used.output);
+        bt_limit_count_add(&last->counts->used[1], (uint64_t) output_of(&used, answer_of(r, last)));
     }
     r->reservation = NULL;
     bt_limit_table_unref(v->table);

@@ -30,10 +30,10 @@ void bt_usage_feed(bt_leg_t *leg, bt_arena_t *arena, const char *p, size_t n)
     tail->n = keep + n;
 }
 
-/* The number after the last "name":, 0 = none. */
-static uint64_t last_number(bt_str_t text, bt_str_t name)
+/* The number after the last "name":; false: there is none. */
+static bool find_number(bt_str_t text, bt_str_t name, uint64_t *value_p)
 {
-    uint64_t value = 0;
+    bool is_there = false;
 
     for (ptrdiff_t at; (at = bt_str_find(text, name)) >= 0;) {
         size_t digits = 0;
@@ -46,9 +46,16 @@ static uint64_t last_number(bt_str_t text, bt_str_t name)
         while (digits < text.n && digits < 12 && text.p[digits] >= '0' && text.p[digits] <= '9')
             digits++;
         if (digits > 0)
-            (void) bt_str_u64((bt_str_t){text.p, digits}, &value);
+            is_there = bt_str_u64((bt_str_t){text.p, digits}, value_p) == 0 || is_there;
     }
-    return value;
+    return is_there;
+}
+
+static uint64_t last_number(bt_str_t text, bt_str_t name)
+{
+    uint64_t value = 0;
+
+    return find_number(text, name, &value) ? value : 0;
 }
 
 uint64_t bt_usage_prompt(bt_str_t usage)
@@ -100,13 +107,15 @@ bt_leg_usage_t bt_usage_of_leg(const bt_leg_t *leg)
 {
     const struct bt_tail *tail = leg->tail;
     const bt_str_t text = tail != NULL ? (bt_str_t){tail->bytes, tail->n} : (bt_str_t){"", 0};
-    bt_leg_usage_t said = {last_number(text, BT_STR("\"prompt_tokens\"")),
-                           last_number(text, BT_STR("\"completion_tokens\""))};
+    bt_leg_usage_t said = {.prompt = last_number(text, BT_STR("\"prompt_tokens\""))};
 
+    said.is_output_known = find_number(text, BT_STR("\"completion_tokens\""), &said.output);
     if (said.prompt == 0)
         said.prompt = last_number(text, BT_STR("\"input_tokens\""));
-    if (said.output == 0)
-        said.output = last_number(text, BT_STR("\"output_tokens\""));
+    if (said.output == 0 && find_number(text, BT_STR("\"output_tokens\""), &said.output))
+        said.is_output_known = true;
+    if (leg->is_sse || leg->events != 0)
+        said.is_output_known = true;
     if (said.output == 0)
         said.output = leg->events;
     return said;

@@ -283,6 +283,14 @@ describe("limits", function()
         x:rst()
         c:wait()
       end },
+      { "a whole answer that says none: as reserved", 10 + 40, 1, false, function(x, c)
+        x:answer(200, {}, '{"id":"x","choices":[{"index":0,"text":"fine"}]}')
+        assert.equal(200, c:wait().status)
+      end },
+      { "a whole answer that says there was none", 10, 1, false, function(x, c)
+        x:answer(200, {}, ANSWER:format(10, 0))
+        assert.equal(200, c:wait().status)
+      end },
       { "a client that leaves in the middle", 10 + 2, 1, true, function(x, c)
         x:begin()
         x:event(EVENT)
