@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -90,12 +91,33 @@ static int files(void)
     return 0;
 }
 
+static int try_clone(long flags)
+{
+    const long pid = syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0);
+
+    if (pid == 0)
+        _exit(0);
+    return pid < 0 ? errno : waitpid((pid_t) pid, NULL, 0) == pid ? 0 : -1;
+}
+
 static int calls(void)
 {
     struct iovec nothing = {0};
 
     WANT(call(process_vm_readv(getppid(), &nothing, 1, &nothing, 1, 0)), EPERM);
     WANT(call(unshare(CLONE_NEWUSER)), EPERM);
+    for (long flag = 1L << 17; flag <= 1L << 30; flag <<= 1)
+        if (((CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
+              CLONE_NEWPID | CLONE_NEWNET) &
+             flag) != 0)
+            WANT(try_clone(flag), EPERM);
+    WANT(try_clone(0), 0);
+    WANT(call(syscall(SYS_clone3, NULL, 0)), ENOSYS);
+    WANT(call(syscall(SYS_mount_setattr, -1, "", 0, NULL, 0)), EPERM);
+    WANT(call(syscall(SYS_fsconfig, -1, 0, NULL, NULL, 0)), EPERM);
+#ifdef __x86_64__
+    WANT(call(syscall(0x40000000 + SYS_getpid)), EPERM); /* x32's */
+#endif
     WANT(call(mount("none", "/mnt", "tmpfs", 0, NULL)), EPERM);
     WANT(call(syscall(SYS_bpf, 0, NULL, 0)), EPERM);
     WANT(call(syscall(SYS_keyctl, 0, 0, 0, 0, 0)), EPERM);
