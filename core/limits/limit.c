@@ -7,7 +7,7 @@
 
 #define WINDOW_MS 60000
 #define ANSWER_TOKENS 256
-#define PART_MAX 72 /* of a key; a longer one is its hash */
+#define PART_MAX 72 /* of a key; a longer one, and one with a NUL, is its hash */
 
 const char *bt_limit_what_name(enum bt_limit_what what)
 {
@@ -99,7 +99,7 @@ size_t bt_limit_key(const bt_limit_t *limit, enum bt_limit_what what,
         if ((limit->per & 1U << i) == 0)
             continue;
         const char kind = bt_limit_part_name(i)[0];
-        if (part.n <= PART_MAX)
+        if (part.n <= PART_MAX && (part.n == 0 || memchr(part.p, '\0', part.n) == NULL))
             n += snprintf(out + n, BT_LIMIT_KEY_MAX - (size_t) n, ":%c%zu=%.*s", kind, part.n,
                           BT_STR_ARG(part));
         else

@@ -43,6 +43,12 @@ static void test_keys(void **state)
     who = subject("", "", "a", "b:m1=c");
     (void) bt_limit_key(&limit, BT_LIMIT_REQUESTS, &who, two);
     assert_string_not_equal(one, two);
+    /* So are those with a NUL, however much of them is alike. */
+    who.parts[BT_LIMIT_TENANT] = (bt_str_t){"a\0b", 3};
+    (void) bt_limit_key(&limit, BT_LIMIT_REQUESTS, &who, one);
+    who.parts[BT_LIMIT_TENANT] = (bt_str_t){"a\0c", 3};
+    (void) bt_limit_key(&limit, BT_LIMIT_REQUESTS, &who, two);
+    assert_string_not_equal(one, two);
     /* Long ones are told apart, too, and the key has a longest. */
     memset(text, 'x', sizeof text);
     limit.per = 15;
