@@ -25,11 +25,13 @@
 #include "dispatch/sink.h"
 #include "dispatch/tenant_weights.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 
 #define OUTPUT_TOKENS_START 256 /* of an answer without max_tokens, until some have ended */
 #define RETRY_MAX_S 3600
+#define NO_WORKER UINT_MAX /* of places: nobody is usable */
 
 enum where { NOWHERE, WAITS, CALLED, PUT_OUT, BLOCKED, RUNS };
 
@@ -408,14 +410,16 @@ static unsigned places_of(const struct bt_queues *q, bt_request_t *r)
     const struct bt_candidates *c;
     uint64_t legs;
 
-    if (limit == 0 || !bt_request_refresh_pool(r))
+    if (limit == 0)
         return q->limit;
+    if (!bt_request_refresh_pool(r))
+        return NO_WORKER;
     c = bt_candidates_get(r->d, r->pool, BT_STR_NULL);
     legs = limit * (c->sets[BT_LIST_DECODE].count + c->sets[BT_LIST_HYBRID].count);
     if (legs == 0)
         legs = limit * c->sets[BT_LIST_SINGLE].count;
-    if (legs == 0) /* nobody is usable: what does not wait is told so at once */
-        return q->limit;
+    if (legs == 0)
+        return NO_WORKER;
     return q->limit != 0 && q->limit < legs ? q->limit : (unsigned) legs;
 }
 
@@ -564,8 +568,10 @@ enum bt_progress bt_queue_enter(bt_request_t *r)
 
     if (q == NULL)
         return BT_PROGRESS_NEXT;
-    struct bt_queue_ticket *t = make_ticket(r);
     const unsigned places = places_of(q, r);
+    if (places == NO_WORKER) /* the plan says why, and those that wait go on waiting */
+        return BT_PROGRESS_NEXT;
+    struct bt_queue_ticket *t = make_ticket(r);
     r->ticket = t;
     pthread_mutex_lock(&q->lock);
     const enum bt_queue_end end = find_place(q, r, t, places);

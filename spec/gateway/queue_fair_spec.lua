@@ -270,6 +270,26 @@ describe("those that wait", function()
     serve(last)
   end)
 
+  local function move(name, how)
+    local answer = http.post(admin_port, ("/admin/workers/%s/%s"):format(name, how), "")
+    assert.equal(200, answer.status, answer.body)
+  end
+
+  it("go on waiting while no worker is usable; who comes then is told so at once", function()
+    start("--worker-urls", worker.url, "--engine-request-limit", "1", "--queue-size", "5")
+    ask("r0")
+    local running = worker:take(PATH)
+    ask_all("r", 2, 0, {})
+    move("w0", "drain")
+    assert.equal(503, ask("late"):wait().status)
+    assert.equal(2, metric('baton_queued_requests{pool="default"}'))
+    assert.equal(1, metric('baton_queue_places{pool="default"}'))
+    move("w0", "undrain")
+    local ids, last = order(running, 2)
+    assert.equal("r1 r2", ids)
+    serve(last)
+  end)
+
   local function start_pairs(prefills, decodes, ...)
     local words = { "--vllm-pd-disaggregation", "--engine-request-limit", "1", "--queue-size", "5", ... }
     for role, list in pairs({ ["--prefill"] = prefills, ["--decode"] = decodes }) do
