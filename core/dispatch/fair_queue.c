@@ -26,6 +26,7 @@ struct bt_fair_flow {
     int64_t deficit;
     bool is_visited; /* this round's quantum is in its deficit */
     unsigned weight;
+    unsigned lifted; /* of its items; it stays while they may come back */
     bt_fair_load_t load;
     char key[BT_FAIR_NAME_MAX + 1];
 };
@@ -164,24 +165,59 @@ int bt_fair_queue_push(bt_fair_queue_t *q, bt_fair_item_t *item, uint64_t now_ms
     return 0;
 }
 
-void bt_fair_queue_remove(bt_fair_queue_t *q, bt_fair_item_t *item)
+/* Its flow stays, empty or not. */
+static void leave(bt_fair_queue_t *q, bt_fair_item_t *item)
 {
-    struct bt_fair_flow *flow = item->flow;
-    struct bt_fair_row *row = &q->rows[item->klass];
-
-    if (flow == NULL)
-        return;
-    item->flow = NULL;
     bt_list_remove(&item->link);
     bt_list_remove(&item->by_age);
-    drop_load(&flow->load, item);
-    drop_load(&row->load, item);
+    drop_load(&item->flow->load, item);
+    drop_load(&q->rows[item->klass].load, item);
     drop_load(&q->load, item);
-    if (flow->load.count != 0)
+}
+
+static void forget_flow(bt_fair_queue_t *q, bt_fair_item_t *item)
+{
+    struct bt_fair_flow *flow = item->flow;
+
+    item->flow = NULL;
+    if (flow->load.count != 0 || flow->lifted != 0)
         return;
     bt_list_remove(&flow->link);
     bt_list_push(&q->spare, &flow->link);
-    row->flow_count--;
+    q->rows[item->klass].flow_count--;
+}
+
+void bt_fair_queue_remove(bt_fair_queue_t *q, bt_fair_item_t *item)
+{
+    if (item->flow == NULL)
+        return;
+    leave(q, item);
+    forget_flow(q, item);
+}
+
+void bt_fair_queue_lift(bt_fair_queue_t *q, bt_fair_item_t *item)
+{
+    leave(q, item);
+    item->flow->lifted++;
+}
+
+void bt_fair_queue_put_back(bt_fair_queue_t *q, bt_fair_item_t *item)
+{
+    bt_list_t *by_age = &q->rows[item->klass].by_age, *younger = by_age;
+
+    while (younger->prev != by_age &&
+           bt_container_of(younger->prev, bt_fair_item_t, by_age)->since_ms > item->since_ms)
+        younger = younger->prev;
+    item->flow->lifted--;
+    bt_list_push(&item->flow->items, &item->link);
+    bt_list_push(younger, &item->by_age); /* before it */
+    enter(q, item, item->flow);
+}
+
+void bt_fair_queue_let_go(bt_fair_queue_t *q, bt_fair_item_t *item)
+{
+    item->flow->lifted--;
+    forget_flow(q, item);
 }
 
 /* ---- who is next ---- */
@@ -288,7 +324,7 @@ static struct bt_fair_flow *heaviest(const bt_fair_queue_t *q, const struct bt_f
     for (bt_list_t *it = row->flows.next; it != &row->flows; it = it->next) {
         struct bt_fair_flow *flow = FLOW_OF(it);
         const double its = held(q, flow->load.count, flow->load.bytes, flow->weight);
-        if (most == NULL || its > *held_p) {
+        if (flow->load.count != 0 && (most == NULL || its > *held_p)) {
             most = flow;
             *held_p = its;
         }

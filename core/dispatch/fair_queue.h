@@ -67,6 +67,10 @@ bool bt_fair_queue_fits(const bt_fair_queue_t *q, const bt_fair_item_t *item);
 /* 0, or BT_E_NOMEM. It fits. */
 int bt_fair_queue_push(bt_fair_queue_t *q, bt_fair_item_t *item, uint64_t now_ms);
 void bt_fair_queue_remove(bt_fair_queue_t *q, bt_fair_item_t *item); /* not there: nothing */
+/* Out for now, and then put back, the last one first, or let go. In between nobody is popped or charged, and link is the caller's. */
+void bt_fair_queue_lift(bt_fair_queue_t *q, bt_fair_item_t *item);
+void bt_fair_queue_put_back(bt_fair_queue_t *q, bt_fair_item_t *item);
+void bt_fair_queue_let_go(bt_fair_queue_t *q, bt_fair_item_t *item);
 /* Who is next, and is in the queue no longer; NULL: nobody waits. */
 bt_fair_item_t *bt_fair_queue_pop(bt_fair_queue_t *q, uint64_t now_ms);
 /* Whom a newcomer that does not fit may put out: the youngest of whoever holds most of the queue for its weight, in the lowest class below,

@@ -469,8 +469,8 @@ static struct bt_queue_ticket *make_ticket(bt_request_t *r)
     return t;
 }
 
-/* Room for it at the cost of who holds most. The lock is held. */
-static bool make_room(struct bt_queue_ticket *t)
+/* Room for it at the cost of who holds most: victims, the last first. The lock is held. */
+static bool make_room(struct bt_queue_ticket *t, bt_list_t *victims)
 {
     bt_fair_queue_t *fair = &t->line->fair;
 
@@ -478,12 +478,56 @@ static bool make_room(struct bt_queue_ticket *t)
         bt_fair_item_t *item = bt_fair_queue_victim(fair, &t->item);
         if (item == NULL)
             return false;
+        bt_fair_queue_lift(fair, item);
+        bt_list_push_front(victims, &item->link);
+    }
+    return true;
+}
+
+/* Put out for one that has got in; for one that has not, nobody is. */
+static void settle_victims(struct line *line, bt_list_t *victims, bool is_in)
+{
+    bt_list_t *it, *tmp;
+
+    bt_list_each (victims, it, tmp) {
+        bt_fair_item_t *item = bt_container_of(it, bt_fair_item_t, link);
         struct bt_queue_ticket *out = bt_container_of(item, struct bt_queue_ticket, item);
-        bt_fair_queue_remove(fair, item);
+        bt_list_remove(it);
+        if (!is_in) {
+            bt_fair_queue_put_back(&line->fair, item);
+            continue;
+        }
+        bt_fair_queue_let_go(&line->fair, item);
         count_end(out, BT_QUEUE_PUT_OUT);
         call(out, PUT_OUT);
     }
-    return true;
+}
+
+static struct bt_record_queue *make_record(bt_request_t *r, const bt_fair_item_t *item)
+{
+    struct bt_record_queue *record = bt_arena_zalloc(&r->arena, sizeof(*record));
+
+    record->klass = bt_fair_class_name(item->klass);
+    record->key = item->key;
+    record->weight = item->weight;
+    record->cost = item->cost;
+    r->record.queue = record;
+    return record;
+}
+
+static enum bt_queue_end try_line(struct bt_queue_ticket *t, bt_list_t *victims)
+{
+    struct line *line = t->line;
+
+    if (!make_room(t, victims) || bt_fair_queue_push(&line->fair, &t->item, bt_clock_ms()) < 0)
+        return BT_QUEUE_FULL;
+    bt_fair_queue_ahead(&line->fair, &t->item, &t->record->ahead);
+    t->record->predicted_ms = bt_queue_rate_predict_ms(&line->rate, t->record->ahead.cost);
+    t->record->has_prediction = t->record->predicted_ms != 0;
+    if (t->record->ahead.cost == 0 || t->record->predicted_ms <= t->timeout_ms)
+        return BT_QUEUE_CALLED;
+    bt_fair_queue_remove(&line->fair, &t->item);
+    return BT_QUEUE_TOO_LONG;
 }
 
 /* The lock is held. Where it does not wait t->where stays NOWHERE. */
@@ -491,25 +535,17 @@ static enum bt_queue_end stand_in_line(bt_request_t *r, struct bt_queue_ticket *
 {
     struct line *line = t->line;
     const bool was_empty = line->fair.load.count == 0;
+    bt_list_t victims;
 
-    t->record = bt_arena_zalloc(&r->arena, sizeof(*t->record));
-    t->record->klass = bt_fair_class_name(t->item.klass);
-    t->record->key = t->item.key;
-    t->record->weight = t->item.weight;
-    t->record->cost = t->item.cost;
-    r->record.queue = t->record;
-    if (!make_room(t) || bt_fair_queue_push(&line->fair, &t->item, bt_clock_ms()) < 0) {
+    bt_list_init(&victims);
+    t->record = make_record(r, &t->item);
+    const enum bt_queue_end end = try_line(t, &victims);
+    settle_victims(line, &victims, end == BT_QUEUE_CALLED);
+    if (end == BT_QUEUE_FULL)
         t->record->predicted_ms =
             bt_queue_rate_predict_ms(&line->rate, line->fair.rows[t->item.klass].load.cost);
-        return BT_QUEUE_FULL;
-    }
-    bt_fair_queue_ahead(&line->fair, &t->item, &t->record->ahead);
-    t->record->predicted_ms = bt_queue_rate_predict_ms(&line->rate, t->record->ahead.cost);
-    t->record->has_prediction = t->record->predicted_ms != 0;
-    if (t->record->ahead.cost != 0 && t->record->predicted_ms > t->timeout_ms) {
-        bt_fair_queue_remove(&line->fair, &t->item);
-        return BT_QUEUE_TOO_LONG;
-    }
+    if (end != BT_QUEUE_CALLED)
+        return end;
     if (was_empty)
         bt_queue_rate_begin(&line->rate, bt_clock_us());
     t->called = line->rate.called;

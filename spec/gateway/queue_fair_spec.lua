@@ -175,6 +175,27 @@ describe("those that wait", function()
     assert.equal(1, metric('baton_queue_ends_total{pool="default",class="normal",end="full"}'))
   end)
 
+  it("stay when whoever would need their room gets in nowhere", function()
+    start_one("--queue-size", "50", "--queue-max-bytes", "1000")
+    ask("r0")
+    local running = worker:take(PATH)
+    local function of_bytes(count)
+      local head = '{"model":"a","max_tokens":100,"prompt":"'
+      return head .. ("x"):rep(count - #head - 2) .. '"}'
+    end
+    for i, bytes in ipairs({ 400, 400, 100 }) do
+      ask("r" .. i, { ["X-Tenant-Id"] = i < 3 and "flood" or "light" }, of_bytes(bytes))
+      wait_queued(i)
+    end
+    -- Were flood's second one out, it would still need more room than flood's first one has.
+    assert.equal(429, ask("large", { ["X-Tenant-Id"] = "large" }, of_bytes(550)):wait().status)
+    assert.equal(3, metric('baton_queued_requests{pool="default"}'))
+    assert.equal(0, metric('baton_queue_ends_total{pool="default",class="normal",end="put_out"}'))
+    local ids, last = order(running, 3)
+    assert.equal("r3 r1 r2", ids) -- by cost, as they would have been without it
+    serve(last)
+  end)
+
   it("hold no more bytes than they may", function()
     start_one("--queue-size", "50", "--queue-max-bytes", "1000")
     ask("r0")
