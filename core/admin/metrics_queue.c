@@ -160,7 +160,7 @@ void bt_metrics_queues(bt_prom_t *p, const bt_dispatch_shared_t *shared)
     by_pool(p, &g, "baton_queue_running", "Requests that have a place in the pool", running);
     by_pool(p, &g, "baton_queue_places", "Places that it has; 0 = no limit", places);
     by_pool(p, &g, "baton_queue_blocked",
-            "Of those that have a place: no worker below --engine-request-limit for them", blocked);
+            "Called, but no worker that they may use is below --engine-request-limit", blocked);
     by_pool(p, &g, "baton_queue_tokens_per_second",
             "Cost of those that got a place lately, while others waited; 0 = not known", rate);
     write_classes(p, &g);

@@ -10,8 +10,10 @@
  *                  -> time-out, client gone: NOWHERE
  *   RUNS -> (its workers are full) BLOCKED -> (a leg ends) CALLED -> (mail) RUNS
  *
- * BLOCKED ones keep their place, and nobody passes them. They look before they wait: a leg that ends between the look and the wait has raised
- * the line's count of ends, and they look again.
+ * BLOCKED ones look before they wait: a leg that ends between the look and the wait has raised the line's count of ends, and they look again.
+ * Where all workers are full they keep their place, and nobody passes them. Where others have room (it may only use some: a pin, a model, a
+ * route that is not split) such a narrow one gives its place up, --queue-size of them at most, and others pass. As a leg ends all look again,
+ * and nobody else is let in before they have.
  *
  * How long somebody will wait is predicted when it comes (queue_rate.h). A wrong prediction refuses at most while others stand before it:
  * the first in line always waits, so that the rate is measured again.
@@ -39,7 +41,11 @@ struct line {
     struct line *next;
     char *pool;
     bt_fair_queue_t fair;
-    bt_list_t blocked;        /* tickets, first come first */
+    bt_list_t blocked;     /* tickets, first come first */
+    bt_fair_load_t narrow; /* of them: those that have given their place up */
+    unsigned keepers;      /* of them: the others */
+    unsigned due,
+        retrying; /* of them: those that shall look again; called, and they have not looked yet */
     unsigned running, places; /* running: places taken, those handed on included */
     double output_tokens;     /* of an answer, as they are lately */
     bt_queue_rate_t rate;
@@ -65,7 +71,8 @@ struct bt_queue_ticket {
     bt_request_t *request;
     struct line *line;
     enum where where;
-    bool is_told_cost; /* by the policy: what it has really used is no measure */
+    bool is_narrow, is_due, is_retrying; /* blocked, and then called; counted by its line */
+    bool is_told_cost;                   /* by the policy: what it has really used is no measure */
     uint64_t since_us, timeout_ms;
     uint64_t called;                /* the line's, when it came */
     uint64_t leg_ends;              /* the line's, before it looked for workers */
@@ -172,13 +179,82 @@ static void call(struct bt_queue_ticket *t, enum where how)
     bt_loop_post(t->request->d->loop, &t->mail, on_called);
 }
 
-static bool has_place(const struct line *line)
+static bool is_open(const struct line *line)
 {
-    return (line->places == 0 || line->running < line->places) && bt_list_empty(&line->blocked);
+    return line->places == 0 || line->running < line->places;
 }
 
+static bool has_place(const struct line *line)
+{
+    return is_open(line) && line->keepers == 0 && line->retrying == 0;
+}
+
+static void block(struct bt_queue_ticket *t, bool is_narrow)
+{
+    struct line *line = t->line;
+
+    t->is_narrow = is_narrow;
+    bt_list_push(&line->blocked, &t->blocked);
+    atomic_fetch_add(&line->blocked_count, 1);
+    if (!is_narrow) {
+        line->keepers++;
+        return;
+    }
+    line->narrow.count++;
+    line->narrow.bytes += t->item.bytes;
+    line->running--;
+}
+
+static void unblock(struct bt_queue_ticket *t)
+{
+    struct line *line = t->line;
+
+    bt_list_remove(&t->blocked);
+    atomic_fetch_sub(&line->blocked_count, 1);
+    line->due -= t->is_due;
+    t->is_due = false;
+    if (!t->is_narrow) {
+        line->keepers--;
+        return;
+    }
+    line->narrow.count--;
+    line->narrow.bytes -= t->item.bytes;
+}
+
+static void set_due(struct bt_queue_ticket *t)
+{
+    t->line->due += !t->is_due;
+    t->is_due = true;
+}
+
+static void set_all_due(struct line *line)
+{
+    for (bt_list_t *it = line->blocked.next; it != &line->blocked; it = it->next)
+        set_due(bt_container_of(it, struct bt_queue_ticket, blocked));
+}
+
+static void call_blocked(struct line *line)
+{
+    bt_list_t *it, *tmp;
+
+    bt_list_each (&line->blocked, it, tmp) {
+        struct bt_queue_ticket *t = bt_container_of(it, struct bt_queue_ticket, blocked);
+        if (line->due == 0)
+            return;
+        if (!t->is_due || (t->is_narrow && !is_open(line)))
+            continue;
+        line->running += t->is_narrow;
+        unblock(t);
+        t->is_retrying = true;
+        line->retrying++;
+        call(t, CALLED);
+    }
+}
+
+/* Whoever is blocked comes first. */
 static void hand_on(struct line *line)
 {
+    call_blocked(line);
     while (has_place(line)) {
         bt_fair_item_t *item = bt_fair_queue_pop(&line->fair, bt_clock_ms());
         if (item == NULL)
@@ -197,12 +273,6 @@ static void give_place_back(struct line *line)
     hand_on(line);
 }
 
-static void unblock(struct bt_queue_ticket *t)
-{
-    bt_list_remove(&t->blocked);
-    atomic_fetch_sub(&t->line->blocked_count, 1);
-}
-
 /* Out of the line, or of those who look for a worker; false: it did not wait there. The lock is held. */
 static bool step_out(struct bt_queue_ticket *t)
 {
@@ -214,11 +284,11 @@ static bool step_out(struct bt_queue_ticket *t)
     t->request->holds--;
     if (where == BLOCKED) {
         unblock(t);
-        give_place_back(t->line);
+        t->line->running -= !t->is_narrow;
     } else {
         bt_fair_queue_remove(&t->line->fair, &t->item);
-        hand_on(t->line); /* fewer may wait than there are places since some workers came back */
     }
+    hand_on(t->line); /* of WAITS too: there may be places since some workers came back */
     return true;
 }
 
@@ -309,13 +379,8 @@ void bt_queue_note_room(const bt_request_t *r)
     if (atomic_load(&line->blocked_count) == 0)
         return;
     pthread_mutex_lock(&q->lock);
-    if (!bt_list_empty(&line->blocked)) {
-        struct bt_queue_ticket *t =
-            bt_container_of(line->blocked.next, struct bt_queue_ticket, blocked);
-        unblock(t);
-        call(t, CALLED);
-        hand_on(line);
-    }
+    set_all_due(line);
+    hand_on(line);
     pthread_mutex_unlock(&q->lock);
 }
 
@@ -339,24 +404,38 @@ static void answer_full(bt_request_t *r, const struct bt_queue_ticket *t, uint64
                     retry_after_s(predicted_ms));
 }
 
+/* It has looked for a worker once more. */
+static void end_retry(struct bt_queues *q, struct line *line)
+{
+    pthread_mutex_lock(&q->lock);
+    line->retrying--;
+    hand_on(line);
+    pthread_mutex_unlock(&q->lock);
+}
+
 /* A place is this request's now, or another one needs its room. */
 static void on_called(bt_loop_t *loop, bt_mail_t *envelope)
 {
     struct bt_queue_ticket *t = bt_container_of(envelope, struct bt_queue_ticket, mail);
     bt_request_t *r = t->request;
     struct bt_queues *q = r->d->shared->queues;
+    struct line *line = t->line;
 
     (void) loop;
     pthread_mutex_lock(&q->lock);
     const bool is_put_out = t->where == PUT_OUT, gives_back = r->finished && !is_put_out;
+    const bool is_retrying = t->is_retrying;
     const bool is_first = !is_put_out && t->record != NULL && t->record->end == NULL;
     if (!r->finished && !is_put_out)
         t->where = RUNS;
-    t->leg_ends = atomic_load(&t->line->leg_ends);
+    t->is_retrying = false;
+    t->leg_ends = atomic_load(&line->leg_ends);
     if (is_first)
         count_end(t, r->finished ? BT_QUEUE_GONE : BT_QUEUE_CALLED);
-    if (gives_back)
-        give_place_back(t->line);
+    if (gives_back) {
+        line->retrying -= is_retrying;
+        give_place_back(line);
+    }
     pthread_mutex_unlock(&q->lock);
     if (r->finished) {
         bt_request_release(r);
@@ -368,6 +447,8 @@ static void on_called(bt_loop_t *loop, bt_mail_t *envelope)
         answer_full(r, t, t->record->predicted_ms);
     else
         r->ops->go_on(r, BT_PROGRESS_NEXT);
+    if (is_retrying)
+        end_retry(q, line);
 }
 
 static void on_timeout(bt_timer_t *timer)
@@ -618,6 +699,21 @@ enum bt_progress bt_queue_enter(bt_request_t *r)
     return where == RUNS ? BT_PROGRESS_NEXT : BT_PROGRESS_WAITS;
 }
 
+/* Would a request that may use any worker find one with room? */
+static bool pool_has_room(bt_request_t *r)
+{
+    const unsigned limit = r->pool->spec.engine_request_limit;
+    bool has_room[BT_LIST_COUNT] = {false};
+
+    if (limit == 0)
+        return false;
+    const struct bt_candidates *c = bt_candidates_get(r->d, r->pool, BT_STR_NULL);
+    for (int list = 0; list < BT_LIST_COUNT; list++)
+        for (unsigned i = 0; i < c->sets[list].count && !has_room[list]; i++)
+            has_room[list] = !bt_worker_is_full(c->sets[list].items[i], limit);
+    return has_room[BT_LIST_HYBRID] || (has_room[BT_LIST_PREFILL] && has_room[BT_LIST_DECODE]);
+}
+
 bool bt_queue_block(bt_request_t *r)
 {
     struct bt_queue_ticket *t = r->ticket;
@@ -627,14 +723,15 @@ bool bt_queue_block(bt_request_t *r)
     if (t == NULL || q->size == 0)
         return false;
     const uint64_t left_ms = waited_ms < t->timeout_ms ? t->timeout_ms - waited_ms : 1;
+    const bool has_room = pool_has_room(r);
     pthread_mutex_lock(&q->lock);
+    const bt_fair_load_t *narrow = &t->line->narrow;
     wait(r, t, BLOCKED, left_ms);
-    bt_list_push(&t->line->blocked, &t->blocked);
-    atomic_fetch_add(&t->line->blocked_count, 1);
-    if (atomic_load(&t->line->leg_ends) != t->leg_ends) { /* since it looked */
-        unblock(t);
-        call(t, CALLED);
-    }
+    block(t, has_room && narrow->count < q->size &&
+                 (q->max_bytes == 0 || narrow->bytes + t->item.bytes <= q->max_bytes));
+    if (atomic_load(&t->line->leg_ends) != t->leg_ends) /* since it looked */
+        set_due(t);
+    hand_on(t->line);
     pthread_mutex_unlock(&q->lock);
     return true;
 }

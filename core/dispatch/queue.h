@@ -32,8 +32,8 @@ const char *bt_queue_end_name(enum bt_queue_end end);
 /* For the metrics: each pool that has had a request. cb asks nothing of q; facts are borrowed. */
 typedef struct bt_queue_facts {
     const char *pool;
-    unsigned running, places,
-        blocked;              /* places: 0 = no limit; blocked: of running, no worker has room */
+    unsigned running, places; /* places: 0 = no limit */
+    unsigned blocked;         /* called, but no worker that it may use has room */
     double tokens_per_second; /* of those called lately; 0 = not known */
     bt_fair_load_t waiting;
     struct bt_queue_class_facts {
@@ -48,7 +48,8 @@ void bt_queues_each(struct bt_queues *q, bt_queues_cb cb, void *user);
 
 /* A station: the request's pool is known. */
 enum bt_progress bt_queue_enter(bt_request_t *r);
-/* It has a place, but no worker below --engine-request-limit is there: it plans again when one has room. False: it has no place to keep. */
+/* It has a place, but no worker below --engine-request-limit is there for it: it plans again when one has room, and has given its place up until
+ * then if others find room. False: it has no place to keep. */
 bool bt_queue_block(bt_request_t *r);
 /* The request ends, wherever it is. Once. */
 void bt_queue_leave(bt_request_t *r);

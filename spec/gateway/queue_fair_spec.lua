@@ -325,6 +325,58 @@ describe("those that wait", function()
     start(unpack(words))
   end
 
+  it("pass one whose only worker is full, and it is the next there", function()
+    local other = puppet.open()
+    local RESPONSES = "/v1/responses"
+    start("--worker-urls", worker.url, other.url, "--engine-request-limit", "1", "--queue-size", "5")
+    local function respond(x, id)
+      x:answer(200, {}, ('{"id":"%s","object":"response","status":"completed","output":[]}'):format(id))
+      assert.equal(200, clients[x.headers["x-request-id"]]:wait().status)
+    end
+    local function ask_response(id, more)
+      clients[id] = http.start(port, { path = RESPONSES, headers = { ["X-Request-Id"] = id },
+        body = '{"model":"a","input":"x"' .. more .. "}" })
+    end
+    ask_response("first", "")
+    local first, at = puppet.take_any({ worker, other }, RESPONSES)
+    local pinned, free = worker, other
+    if at == 2 then
+      pinned, free = other, worker
+    end
+    respond(first, "resp_1")
+    local function follow_up(id)
+      ask_response(id, ',"previous_response_id":"resp_1"')
+    end
+    follow_up("f0")
+    local running = pinned:take(RESPONSES)
+    for i = 1, 2 do
+      follow_up("f" .. i)
+      eventually(function()
+        local blocked = metric('baton_queue_blocked{pool="default"}')
+        return blocked == i, blocked
+      end, 10, i .. " wait for their worker")
+    end
+    ask("r0")
+    local beside = free:take(PATH)
+    ask_all("r", 1, 0, {})
+    for i = 1, 2 do -- it and not r1
+      respond(running, "resp_1")
+      running = pinned:take(RESPONSES)
+      assert.equal("f" .. i, running.headers["x-request-id"])
+    end
+    wait_queued(1)
+    serve(beside)
+    beside = free:take(PATH)
+    assert.equal("r1", beside.headers["x-request-id"])
+    serve(beside)
+    respond(running, "resp_1")
+    assert.equal(0, metric('baton_queue_blocked{pool="default"}'))
+    eventually(function()
+      local places = metric('baton_queue_running{pool="default"}')
+      return places == 0, places
+    end, 10, "all places are given back")
+  end)
+
   it("keep their place while every prefill is at its limit, and go on as one has room", function()
     local d1, d2 = puppet.open(), puppet.open()
     start_pairs({ worker }, { d1, d2 })

@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "base/pages.h"
+#include "dispatch/candidates.h"
 #include "loop/util.h"
 
 #define SIZE 3
@@ -12,7 +13,7 @@ typedef struct fake {
     bt_request_t r;
     bt_worker_pool_t pool;
     bt_timer_t timer;
-    unsigned went_on;
+    unsigned went_on, blocks; /* blocks: times that it finds its workers full */
     bool is_free;
 } fake_t;
 
@@ -222,12 +223,14 @@ static void who_is_called_and_gone_hands_on(void **state)
 #define LIMIT 3
 
 static fake_t crowd[2][EACH];
+static bt_timer_t room_timers[2];
 static _Atomic unsigned places, most, ended;
 
 static void quit(fake_t *f)
 {
     if (f->went_on != 0)
         atomic_fetch_sub(&places, 1);
+    bt_queue_note_room(&f->r);
     end(f);
     if (atomic_fetch_add(&ended, 1) + 1 == 2 * EACH)
         for (unsigned i = 0; i < 2; i++)
@@ -245,9 +248,14 @@ static void on_quit(bt_timer_t *timer)
 static void serve(bt_request_t *r, enum bt_progress progress)
 {
     fake_t *f = fake_of(r);
-    const unsigned now = atomic_fetch_add(&places, 1) + 1;
 
     (void) progress;
+    if (f->blocks != 0) {
+        f->blocks--;
+        assert_true(bt_queue_block(r));
+        return;
+    }
+    const unsigned now = atomic_fetch_add(&places, 1) + 1;
     f->went_on = 1;
     if (now > atomic_load(&most))
         atomic_store(&most, now);
@@ -256,6 +264,39 @@ static void serve(bt_request_t *r, enum bt_progress progress)
 
 static const struct bt_request_ops serving = {.go_on = serve};
 
+/* In real life a leg of others ends. */
+static void on_room(bt_timer_t *timer)
+{
+    bt_queue_note_room(&crowd[timer == &room_timers[1]][EACH - 1].r);
+    bt_timer_start(timer, 1);
+}
+
+/* One worker, with room, so that a request of this pool that is blocked lets others pass; of a pool without a limit it does not. */
+static bt_worker_t worker;
+static bt_worker_t *workers[] = {&worker};
+static bt_workers_t snapshot = {.epoch = 1};
+
+static void make_candidates(unsigned loop)
+{
+    struct bt_candidates *c = bt_candidates_new(1);
+
+    c->epoch = snapshot.epoch;
+    c->changes = bt_workers_changes();
+    c->recheck_at_ms = UINT64_MAX;
+    c->sets[BT_LIST_HYBRID] = (bt_worker_set_t){workers, 1};
+    dispatchers[loop].candidates = c;
+    dispatchers[loop].workers = &snapshot;
+    dispatchers[loop].pool_count = 1;
+}
+
+static void drop_candidates(unsigned loop)
+{
+    dispatchers[loop].candidates->sets[BT_LIST_HYBRID].items = NULL;
+    bt_candidates_free(dispatchers[loop].candidates, 1);
+    dispatchers[loop].candidates = NULL;
+    dispatchers[loop].workers = NULL;
+}
+
 /* Each fifth goes when it has waited a while, wherever it is then. */
 static void enter_all(unsigned loop)
 {
@@ -263,6 +304,9 @@ static void enter_all(unsigned loop)
         fake_t *f = &crowd[loop][i];
         make(f, loop, "a", &serving);
         bt_timer_init(&loops[loop], &f->timer, on_quit);
+        f->r.workers = &snapshot;
+        f->blocks = i % 7 < 3 ? i % 7 : 0;
+        f->pool.spec.engine_request_limit = i % 2 == 0 ? LIMIT : 0;
         if (i % 5 == 0)
             bt_timer_start(&f->timer, 1 + i % 50);
         if (bt_queue_enter(&f->r) == BT_PROGRESS_NEXT)
@@ -275,7 +319,10 @@ static void run(void *arg)
     bt_loop_t *loop = arg;
 
     enter_all(loop->index);
+    bt_timer_init(loop, &room_timers[loop->index], on_room);
+    bt_timer_start(&room_timers[loop->index], 1);
     bt_loop_run(loop);
+    bt_timer_stop(&room_timers[loop->index]);
     bt_pages_thread_fini();
 }
 
@@ -285,14 +332,18 @@ static void nobody_is_left_waiting(void **state)
     (void) state;
     start(LIMIT, 2 * EACH);
     for (unsigned i = 0; i < 2; i++)
+        make_candidates(i);
+    for (unsigned i = 0; i < 2; i++)
         assert_int_equal(uv_thread_create(&threads[i], run, &loops[i]), 0);
     for (unsigned i = 0; i < 2; i++)
         uv_thread_join(&threads[i]);
     assert_int_equal(atomic_load(&ended), 2 * EACH);
     assert_true(atomic_load(&most) <= LIMIT);
     turn_both();
-    for (unsigned i = 0; i < 2; i++)
+    for (unsigned i = 0; i < 2; i++) {
         drop(crowd[i], EACH);
+        drop_candidates(i);
+    }
 }
 
 int main(void)
