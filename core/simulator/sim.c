@@ -364,7 +364,8 @@ static void sample(struct run *r)
             &tick); /* one that waits for others is not resumed: there is nobody else here */
     }
     double next_s = r->now_s + SAMPLE_S;
-    if (r->in_flight == 0 && r->heap_count > 0) /* nothing changes until then: whole looks are left out */
+    if (r->in_flight == 0 &&
+        r->heap_count > 0) /* nothing changes until then: whole looks are left out */
         next_s += SAMPLE_S * floor(fmax(0, r->heap[0].at_s - next_s) / SAMPLE_S);
     if (r->in_flight > 0 || r->next_request < r->setup->trace->count)
         push(r, next_s, SAMPLE, 0, NULL);

@@ -19,7 +19,7 @@
 
 #define TURN_MS 100
 #define SHARE 64          /* messages of one socket before the next one has its turn */
-#define HIGH_WATER 1000  /* messages that wait in libzmq, of each socket */
+#define HIGH_WATER 1000   /* messages that wait in libzmq, of each socket */
 #define HEARTBEAT_MS 5000 /* a publisher that vanished is gone after two of them */
 #define RECONNECT_MS 100
 #define RECONNECT_MAX_MS 2000
