@@ -15,11 +15,14 @@
  * route that is not split) such a narrow one gives its place up, --queue-size of them at most, and others pass. As a leg ends all look again,
  * and nobody else is let in before they have.
  *
+ * Workers come and go without a word to the line: while somebody waits it looks every LOOK_MS how many places there are now.
+ *
  * How long somebody will wait is predicted when it comes (queue_rate.h). A wrong prediction refuses at most while others stand before it:
  * the first in line always waits, so that the rate is measured again.
  */
 #include "dispatch/queue.h"
 
+#include "cluster/changes.h"
 #include "dispatch/attempt.h"
 #include "dispatch/candidates.h"
 #include "dispatch/policy_call.h"
@@ -33,6 +36,7 @@
 
 #define OUTPUT_TOKENS_START 256 /* of an answer without max_tokens, until some have ended */
 #define RETRY_MAX_S 3600
+#define LOOK_MS 250
 #define NO_WORKER UINT_MAX /* of places: nobody is usable */
 
 enum where { NOWHERE, WAITS, CALLED, PUT_OUT, BLOCKED, RUNS };
@@ -47,6 +51,8 @@ struct line {
     unsigned due,
         retrying; /* of them: those that shall look again; called, and they have not looked yet */
     unsigned running, places; /* running: places taken, those handed on included */
+    uint64_t look_at_ms;      /* at its places */
+    uint64_t workers_seen;    /* epoch and changes then */
     double output_tokens;     /* of an answer, as they are lately */
     bt_queue_rate_t rate;
     struct bt_queue_class_facts stats[BT_FAIR_CLASSES]; /* without what waits now */
@@ -73,7 +79,7 @@ struct bt_queue_ticket {
     enum where where;
     bool is_narrow, is_due, is_retrying; /* blocked, and then called; counted by its line */
     bool is_told_cost;                   /* by the policy: what it has really used is no measure */
-    uint64_t since_us, timeout_ms;
+    uint64_t since_us, timeout_ms, until_ms;
     uint64_t called;                /* the line's, when it came */
     uint64_t leg_ends;              /* the line's, before it looked for workers */
     struct bt_record_queue *record; /* NULL = it has not come to wait */
@@ -451,12 +457,68 @@ static void on_called(bt_loop_t *loop, bt_mail_t *envelope)
         end_retry(q, line);
 }
 
-static void on_timeout(bt_timer_t *timer)
+/* Each request of a pool that has a limit for each worker takes a leg of one that generates: so many may run. */
+static unsigned places_of(const struct bt_queues *q, bt_request_t *r)
+{
+    const uint64_t limit = r->pool->spec.engine_request_limit;
+    const struct bt_candidates *c;
+    uint64_t legs;
+
+    if (limit == 0)
+        return q->limit;
+    if (!bt_request_refresh_pool(r))
+        return NO_WORKER;
+    c = bt_candidates_get(r->d, r->pool, BT_STR_NULL);
+    legs = limit * (c->sets[BT_LIST_DECODE].count + c->sets[BT_LIST_HYBRID].count);
+    if (legs == 0)
+        legs = limit * c->sets[BT_LIST_SINGLE].count;
+    if (legs == 0)
+        return NO_WORKER;
+    return q->limit != 0 && q->limit < legs ? q->limit : (unsigned) legs;
+}
+
+static void start_tick(struct bt_queue_ticket *t, uint64_t now_ms)
+{
+    const uint64_t left_ms = t->until_ms - now_ms;
+
+    bt_timer_start(&t->timer, left_ms < LOOK_MS ? left_ms : LOOK_MS);
+}
+
+/* One of those that wait does it for all. */
+static void look_at_workers(struct bt_queues *q, struct bt_queue_ticket *t, uint64_t now_ms)
+{
+    bt_request_t *r = t->request;
+    struct line *line = t->line;
+    const unsigned places = places_of(q, r);
+    const uint64_t seen = r->d->workers->epoch + bt_workers_changes();
+
+    if (strcmp(r->pool->spec.name, line->pool) != 0)
+        return; /* it was its own pool's last */
+    pthread_mutex_lock(&q->lock);
+    if (places != NO_WORKER && now_ms >= line->look_at_ms) {
+        line->look_at_ms = now_ms + LOOK_MS;
+        if (places != line->places || seen != line->workers_seen)
+            set_all_due(line);
+        line->places = places;
+        line->workers_seen = seen;
+        hand_on(line);
+    }
+    pthread_mutex_unlock(&q->lock);
+}
+
+static void on_tick(bt_timer_t *timer)
 {
     struct bt_queue_ticket *t = bt_container_of(timer, struct bt_queue_ticket, timer);
     bt_request_t *r = t->request;
     struct bt_queues *q = r->d->shared->queues;
+    const uint64_t now_ms = bt_clock_ms();
 
+    if (now_ms < t->until_ms) {
+        if (r->pool->spec.engine_request_limit != 0)
+            look_at_workers(q, t, now_ms);
+        start_tick(t, now_ms);
+        return;
+    }
     pthread_mutex_lock(&q->lock);
     const bool is_first = t->where == WAITS, has_waited = step_out(t);
     if (is_first)
@@ -478,31 +540,12 @@ static void wait(bt_request_t *r, struct bt_queue_ticket *t, enum where where, u
     t->where = where;
     r->holds++;
     t->since_us = bt_clock_us();
-    bt_timer_init(r->d->loop, &t->timer, on_timeout);
-    bt_timer_start(&t->timer, timeout_ms);
+    t->until_ms = t->since_us / 1000 + timeout_ms;
+    bt_timer_init(r->d->loop, &t->timer, on_tick);
+    start_tick(t, t->since_us / 1000);
 }
 
 /* ---- coming ---- */
-
-/* Each request of a pool that has a limit for each worker takes a leg of one that generates: so many may run. */
-static unsigned places_of(const struct bt_queues *q, bt_request_t *r)
-{
-    const uint64_t limit = r->pool->spec.engine_request_limit;
-    const struct bt_candidates *c;
-    uint64_t legs;
-
-    if (limit == 0)
-        return q->limit;
-    if (!bt_request_refresh_pool(r))
-        return NO_WORKER;
-    c = bt_candidates_get(r->d, r->pool, BT_STR_NULL);
-    legs = limit * (c->sets[BT_LIST_DECODE].count + c->sets[BT_LIST_HYBRID].count);
-    if (legs == 0)
-        legs = limit * c->sets[BT_LIST_SINGLE].count;
-    if (legs == 0)
-        return NO_WORKER;
-    return q->limit != 0 && q->limit < legs ? q->limit : (unsigned) legs;
-}
 
 /* The answer is taken to be as long as they are lately, if it may: max_tokens is often far above what comes. */
 static uint64_t cost_of(const bt_request_t *r, double output_tokens)
