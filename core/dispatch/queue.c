@@ -1,4 +1,4 @@
-/* queue.c - one line a pool, under one lock, so that loops keep one order. Who is next is fair_queue.c's to say.
+/* queue.c - one line a pool, under one lock, so that loops keep one order. Who is next is fair_queue.c's to say; places are queue_line.c's.
  *
  * While somebody waits all places are taken: a place that becomes free is handed on under the same lock, never put back. So nobody can be
  * left waiting beside a free place. Whoever gets it may live on another loop: it hears by mail, and its memory is held until that has come.
@@ -26,275 +26,35 @@
 #include "dispatch/attempt.h"
 #include "dispatch/candidates.h"
 #include "dispatch/policy_call.h"
-#include "dispatch/queue_rate.h"
+#include "dispatch/queue_impl.h"
 #include "dispatch/sink.h"
-#include "dispatch/tenant_weights.h"
 
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
 
-#define OUTPUT_TOKENS_START 256 /* of an answer without max_tokens, until some have ended */
 #define RETRY_MAX_S 3600
 #define LOOK_MS 250
 #define NO_WORKER UINT_MAX /* of places: nobody is usable */
 
-enum where { NOWHERE, WAITS, CALLED, PUT_OUT, BLOCKED, RUNS };
-
-struct line {
-    struct line *next;
-    char *pool;
-    bt_fair_queue_t fair;
-    bt_list_t blocked;     /* tickets, first come first */
-    bt_fair_load_t narrow; /* of them: those that have given their place up */
-    unsigned keepers;      /* of them: the others */
-    unsigned due,
-        retrying; /* of them: those that shall look again; called, and they have not looked yet */
-    unsigned running, places; /* running: places taken, those handed on included */
-    uint64_t look_at_ms;      /* at its places */
-    uint64_t workers_seen;    /* epoch and changes then */
-    double output_tokens;     /* of an answer, as they are lately */
-    bt_queue_rate_t rate;
-    struct bt_queue_class_facts stats[BT_FAIR_CLASSES]; /* without what waits now */
-    /* Without the lock: */
-    _Alignas(64) _Atomic uint64_t leg_ends;
-    _Atomic unsigned blocked_count; /* changed with the lock */
-};
-
-struct bt_queues {
-    pthread_mutex_t lock; /* of all below, and of where in tickets */
-    struct line *lines;
-    unsigned limit, size;
-    uint64_t max_bytes, aging_ms;
-    bt_tenant_weights_t weights;
-};
-
-struct bt_queue_ticket {
-    bt_fair_item_t item;
-    bt_list_t blocked;
-    bt_mail_t mail;
-    bt_timer_t timer;
-    bt_request_t *request;
-    struct line *line;
-    enum where where;
-    bool is_narrow, is_due, is_retrying; /* blocked, and then called; counted by its line */
-    bool is_told_cost;                   /* by the policy: what it has really used is no measure */
-    uint64_t since_us, timeout_ms, until_ms;
-    uint64_t called;                /* the line's, when it came */
-    uint64_t leg_ends;              /* the line's, before it looked for workers */
-    struct bt_record_queue *record; /* NULL = it has not come to wait */
-};
-
-/* ---- life ---- */
-
-struct bt_queues *bt_queues_new(const bt_dispatch_config_t *config)
-{
-    struct bt_queues *q = calloc(1, sizeof(*q));
-
-    if (q == NULL)
-        return NULL;
-    q->limit = config->max_concurrent;
-    q->size = config->queue_size;
-    q->max_bytes = config->queue_max_bytes;
-    q->aging_ms = config->queue_aging_ms;
-    pthread_mutex_init(&q->lock, NULL);
-    if (bt_tenant_weights_read(
-            &q->weights, bt_str(config->queue_weights != NULL ? config->queue_weights : "")) < 0) {
-        bt_queues_free(q);
-        return NULL;
-    }
-    return q;
-}
-
-void bt_queues_free(struct bt_queues *q)
-{
-    if (q == NULL)
-        return;
-    while (q->lines != NULL) {
-        struct line *line = q->lines;
-        q->lines = line->next;
-        bt_fair_queue_fini(&line->fair);
-        free(line->pool);
-        free(line);
-    }
-    pthread_mutex_destroy(&q->lock);
-    bt_tenant_weights_fini(&q->weights);
-    free(q);
-}
-
-static struct line *find_line(struct bt_queues *q, const char *pool)
-{
-    struct line *line = q->lines;
-
-    while (line != NULL && strcmp(line->pool, pool) != 0)
-        line = line->next;
-    if (line != NULL)
-        return line;
-    if (posix_memalign((void **) &line, _Alignof(struct line), sizeof(*line)) != 0)
-        return NULL;
-    memset(line, 0, sizeof(*line));
-    line->pool = bt_str_dup(bt_str(pool));
-    if (line->pool == NULL) {
-        free(line);
-        return NULL;
-    }
-    bt_fair_queue_init(&line->fair, q->size, q->max_bytes, q->aging_ms);
-    bt_list_init(&line->blocked);
-    line->output_tokens = OUTPUT_TOKENS_START;
-    line->next = q->lines;
-    q->lines = line;
-    return line;
-}
-
-/* ---- for the metrics ---- */
-
-const char *bt_queue_end_name(enum bt_queue_end end)
-{
-    static const char *const names[] = {"called", "full", "put_out", "too_long", "timeout", "gone"};
-    return names[end];
-}
-
-void bt_queues_each(struct bt_queues *q, bt_queues_cb cb, void *user)
-{
-    pthread_mutex_lock(&q->lock);
-    for (const struct line *line = q->lines; line != NULL; line = line->next) {
-        bt_queue_facts_t facts = {.pool = line->pool,
-                                  .running = line->running,
-                                  .places = line->places,
-                                  .blocked = atomic_load(&line->blocked_count),
-                                  .tokens_per_second = bt_queue_rate_tokens(&line->rate),
-                                  .waiting = line->fair.load};
-        for (unsigned i = 0; i < BT_FAIR_CLASSES; i++) {
-            facts.classes[i] = line->stats[i];
-            facts.classes[i].waiting = line->fair.rows[i].load;
-            facts.classes[i].tenants = line->fair.rows[i].flow_count;
-        }
-        cb(user, &facts);
-    }
-    pthread_mutex_unlock(&q->lock);
-}
-
-/* ---- handing places on ---- */
-
-static void on_called(bt_loop_t *loop, bt_mail_t *envelope);
-
-/* The lock is held: until the mail is in its box the other loop cannot end. */
-static void call(struct bt_queue_ticket *t, enum where how)
-{
-    t->where = how;
-    bt_loop_post(t->request->d->loop, &t->mail, on_called);
-}
-
-static bool is_open(const struct line *line)
-{
-    return line->places == 0 || line->running < line->places;
-}
-
-static bool has_place(const struct line *line)
-{
-    return is_open(line) && line->keepers == 0 && line->retrying == 0;
-}
-
-static void block(struct bt_queue_ticket *t, bool is_narrow)
-{
-    struct line *line = t->line;
-
-    t->is_narrow = is_narrow;
-    bt_list_push(&line->blocked, &t->blocked);
-    atomic_fetch_add(&line->blocked_count, 1);
-    if (!is_narrow) {
-        line->keepers++;
-        return;
-    }
-    line->narrow.count++;
-    line->narrow.bytes += t->item.bytes;
-    line->running--;
-}
-
-static void unblock(struct bt_queue_ticket *t)
-{
-    struct line *line = t->line;
-
-    bt_list_remove(&t->blocked);
-    atomic_fetch_sub(&line->blocked_count, 1);
-    line->due -= t->is_due;
-    t->is_due = false;
-    if (!t->is_narrow) {
-        line->keepers--;
-        return;
-    }
-    line->narrow.count--;
-    line->narrow.bytes -= t->item.bytes;
-}
-
-static void set_due(struct bt_queue_ticket *t)
-{
-    t->line->due += !t->is_due;
-    t->is_due = true;
-}
-
-static void set_all_due(struct line *line)
-{
-    for (bt_list_t *it = line->blocked.next; it != &line->blocked; it = it->next)
-        set_due(bt_container_of(it, struct bt_queue_ticket, blocked));
-}
-
-static void call_blocked(struct line *line)
-{
-    bt_list_t *it, *tmp;
-
-    bt_list_each (&line->blocked, it, tmp) {
-        struct bt_queue_ticket *t = bt_container_of(it, struct bt_queue_ticket, blocked);
-        if (line->due == 0)
-            return;
-        if (!t->is_due || (t->is_narrow && !is_open(line)))
-            continue;
-        line->running += t->is_narrow;
-        unblock(t);
-        t->is_retrying = true;
-        line->retrying++;
-        call(t, CALLED);
-    }
-}
-
-/* Whoever is blocked comes first. */
-static void hand_on(struct line *line)
-{
-    call_blocked(line);
-    while (has_place(line)) {
-        bt_fair_item_t *item = bt_fair_queue_pop(&line->fair, bt_clock_ms());
-        if (item == NULL)
-            return;
-        struct bt_queue_ticket *t = bt_container_of(item, struct bt_queue_ticket, item);
-        line->running++;
-        t->record->passed = line->rate.called - t->called;
-        bt_queue_rate_note(&line->rate, item->cost, bt_clock_us());
-        call(t, CALLED);
-    }
-}
-
-static void give_place_back(struct line *line)
-{
-    line->running--;
-    hand_on(line);
-}
+/* ---- leaving ---- */
 
 /* Out of the line, or of those who look for a worker; false: it did not wait there. The lock is held. */
 static bool step_out(struct bt_queue_ticket *t)
 {
-    const enum where where = t->where;
+    const enum bt_queue_where where = t->where;
 
     if (where != WAITS && where != BLOCKED)
         return false;
     t->where = NOWHERE;
     t->request->holds--;
     if (where == BLOCKED) {
-        unblock(t);
+        bt_queue_line_unblock(t);
         t->line->running -= !t->is_narrow;
     } else {
         bt_fair_queue_remove(&t->line->fair, &t->item);
     }
-    hand_on(t->line); /* of WAITS too: there may be places since some workers came back */
+    bt_queue_line_hand_on(
+        t->line); /* of WAITS too: there may be places since some workers came back */
     return true;
 }
 
@@ -360,14 +120,14 @@ void bt_queue_leave(bt_request_t *r)
     if (t == NULL || t->line == NULL)
         return;
     pthread_mutex_lock(&q->lock);
-    const enum where where = t->where;
+    const enum bt_queue_where where = t->where;
     const bool has_waited = step_out(t) || where == CALLED || where == PUT_OUT;
     if (where == WAITS)
         count_end(t, BT_QUEUE_GONE);
     if (where == RUNS) {
         t->where = NOWHERE;
         learn(t);
-        give_place_back(t->line);
+        bt_queue_line_give_back(t->line);
     }
     pthread_mutex_unlock(&q->lock);
     if (has_waited)
@@ -377,7 +137,7 @@ void bt_queue_leave(bt_request_t *r)
 void bt_queue_note_room(const bt_request_t *r)
 {
     struct bt_queues *q = r->d->shared->queues;
-    struct line *line = r->ticket != NULL ? r->ticket->line : NULL;
+    struct bt_queue_line *line = r->ticket != NULL ? r->ticket->line : NULL;
 
     if (line == NULL)
         return;
@@ -385,8 +145,8 @@ void bt_queue_note_room(const bt_request_t *r)
     if (atomic_load(&line->blocked_count) == 0)
         return;
     pthread_mutex_lock(&q->lock);
-    set_all_due(line);
-    hand_on(line);
+    bt_queue_line_set_all_due(line);
+    bt_queue_line_hand_on(line);
     pthread_mutex_unlock(&q->lock);
 }
 
@@ -411,21 +171,21 @@ static void answer_full(bt_request_t *r, const struct bt_queue_ticket *t, uint64
 }
 
 /* It has looked for a worker once more. */
-static void end_retry(struct bt_queues *q, struct line *line)
+static void end_retry(struct bt_queues *q, struct bt_queue_line *line)
 {
     pthread_mutex_lock(&q->lock);
     line->retrying--;
-    hand_on(line);
+    bt_queue_line_hand_on(line);
     pthread_mutex_unlock(&q->lock);
 }
 
 /* A place is this request's now, or another one needs its room. */
-static void on_called(bt_loop_t *loop, bt_mail_t *envelope)
+void bt_queue_on_called(bt_loop_t *loop, bt_mail_t *envelope)
 {
     struct bt_queue_ticket *t = bt_container_of(envelope, struct bt_queue_ticket, mail);
     bt_request_t *r = t->request;
     struct bt_queues *q = r->d->shared->queues;
-    struct line *line = t->line;
+    struct bt_queue_line *line = t->line;
 
     (void) loop;
     pthread_mutex_lock(&q->lock);
@@ -440,7 +200,7 @@ static void on_called(bt_loop_t *loop, bt_mail_t *envelope)
         count_end(t, r->finished ? BT_QUEUE_GONE : BT_QUEUE_CALLED);
     if (gives_back) {
         line->retrying -= is_retrying;
-        give_place_back(line);
+        bt_queue_line_give_back(line);
     }
     pthread_mutex_unlock(&q->lock);
     if (r->finished) {
@@ -480,15 +240,17 @@ static unsigned places_of(const struct bt_queues *q, bt_request_t *r)
 static void start_tick(struct bt_queue_ticket *t, uint64_t now_ms)
 {
     const uint64_t left_ms = t->until_ms - now_ms;
+    const bool looks =
+        t->request->pool->spec.engine_request_limit != 0; /* else places do not change */
 
-    bt_timer_start(&t->timer, left_ms < LOOK_MS ? left_ms : LOOK_MS);
+    bt_timer_start(&t->timer, looks && LOOK_MS < left_ms ? LOOK_MS : left_ms);
 }
 
 /* One of those that wait does it for all. */
 static void look_at_workers(struct bt_queues *q, struct bt_queue_ticket *t, uint64_t now_ms)
 {
     bt_request_t *r = t->request;
-    struct line *line = t->line;
+    struct bt_queue_line *line = t->line;
     const unsigned places = places_of(q, r);
     const uint64_t seen = r->d->workers->epoch + bt_workers_changes();
 
@@ -498,10 +260,10 @@ static void look_at_workers(struct bt_queues *q, struct bt_queue_ticket *t, uint
     if (places != NO_WORKER && now_ms >= line->look_at_ms) {
         line->look_at_ms = now_ms + LOOK_MS;
         if (places != line->places || seen != line->workers_seen)
-            set_all_due(line);
+            bt_queue_line_set_all_due(line);
         line->places = places;
         line->workers_seen = seen;
-        hand_on(line);
+        bt_queue_line_hand_on(line);
     }
     pthread_mutex_unlock(&q->lock);
 }
@@ -514,8 +276,7 @@ static void on_tick(bt_timer_t *timer)
     const uint64_t now_ms = bt_clock_ms();
 
     if (now_ms < t->until_ms) {
-        if (r->pool->spec.engine_request_limit != 0)
-            look_at_workers(q, t, now_ms);
+        look_at_workers(q, t, now_ms);
         start_tick(t, now_ms);
         return;
     }
@@ -535,7 +296,8 @@ static void on_tick(bt_timer_t *timer)
                     retry_after_s(again_ms));
 }
 
-static void wait(bt_request_t *r, struct bt_queue_ticket *t, enum where where, uint64_t timeout_ms)
+static void wait(bt_request_t *r, struct bt_queue_ticket *t, enum bt_queue_where where,
+                 uint64_t timeout_ms)
 {
     t->where = where;
     r->holds++;
@@ -609,7 +371,7 @@ static bool make_room(struct bt_queue_ticket *t, bt_list_t *victims)
 }
 
 /* Put out for one that has got in; for one that has not, nobody is. */
-static void settle_victims(struct line *line, bt_list_t *victims, bool is_in)
+static void settle_victims(struct bt_queue_line *line, bt_list_t *victims, bool is_in)
 {
     bt_list_t *it, *tmp;
 
@@ -623,7 +385,7 @@ static void settle_victims(struct line *line, bt_list_t *victims, bool is_in)
         }
         bt_fair_queue_let_go(&line->fair, item);
         count_end(out, BT_QUEUE_PUT_OUT);
-        call(out, PUT_OUT);
+        bt_queue_line_call(out, PUT_OUT);
     }
 }
 
@@ -641,7 +403,7 @@ static struct bt_record_queue *make_record(bt_request_t *r, const bt_fair_item_t
 
 static enum bt_queue_end try_line(struct bt_queue_ticket *t, bt_list_t *victims)
 {
-    struct line *line = t->line;
+    struct bt_queue_line *line = t->line;
 
     if (!make_room(t, victims) || bt_fair_queue_push(&line->fair, &t->item, bt_clock_ms()) < 0)
         return BT_QUEUE_FULL;
@@ -657,7 +419,7 @@ static enum bt_queue_end try_line(struct bt_queue_ticket *t, bt_list_t *victims)
 /* The lock is held. Where it does not wait t->where stays NOWHERE. */
 static enum bt_queue_end stand_in_line(bt_request_t *r, struct bt_queue_ticket *t)
 {
-    struct line *line = t->line;
+    struct bt_queue_line *line = t->line;
     const bool was_empty = line->fair.load.count == 0;
     bt_list_t victims;
 
@@ -681,15 +443,15 @@ static enum bt_queue_end find_place(struct bt_queues *q, bt_request_t *r, struct
                                     unsigned places)
 {
     enum bt_queue_end end = BT_QUEUE_CALLED;
-    struct line *line = t->line = find_line(q, r->pool->spec.name);
+    struct bt_queue_line *line = t->line = bt_queue_line_find(q, r->pool->spec.name);
 
     if (line == NULL)
         return BT_QUEUE_FULL;
     if (t->item.cost == 0)
         t->item.cost = cost_of(r, line->output_tokens);
     line->places = places;
-    hand_on(line); /* there may be more places than before */
-    if (has_place(line) && line->fair.load.count == 0) {
+    bt_queue_line_hand_on(line); /* there may be more places than before */
+    if (bt_queue_line_has_place(line) && line->fair.load.count == 0) {
         line->running++;
         t->where = RUNS;
         t->leg_ends = atomic_load(&line->leg_ends);
@@ -735,7 +497,7 @@ enum bt_progress bt_queue_enter(bt_request_t *r)
     r->ticket = t;
     pthread_mutex_lock(&q->lock);
     const enum bt_queue_end end = find_place(q, r, t, places);
-    const enum where where = t->where; /* others may call it as soon as the lock is free */
+    const enum bt_queue_where where = t->where; /* others may call it as soon as the lock is free */
     pthread_mutex_unlock(&q->lock);
     if (end != BT_QUEUE_CALLED)
         return refuse(r, t, end);
@@ -770,11 +532,12 @@ bool bt_queue_block(bt_request_t *r)
     pthread_mutex_lock(&q->lock);
     const bt_fair_load_t *narrow = &t->line->narrow;
     wait(r, t, BLOCKED, left_ms);
-    block(t, has_room && narrow->count < q->size &&
-                 (q->max_bytes == 0 || narrow->bytes + t->item.bytes <= q->max_bytes));
+    bt_queue_line_block(t,
+                        has_room && narrow->count < q->size &&
+                            (q->max_bytes == 0 || narrow->bytes + t->item.bytes <= q->max_bytes));
     if (atomic_load(&t->line->leg_ends) != t->leg_ends) /* since it looked */
-        set_due(t);
-    hand_on(t->line);
+        bt_queue_line_set_due(t);
+    bt_queue_line_hand_on(t->line);
     pthread_mutex_unlock(&q->lock);
     return true;
 }
