@@ -1,16 +1,60 @@
 /* usage.c - what a worker says of tokens: how many of the prompt its cache had, how many it has made. The latter from the end of an answer that is not streamed, as are a single worker's hits, streamed or not: usage stands last in all engines' JSON, so the last
- * bytes are kept as they pass and looked at once. Text inside strings has its quotes escaped, so it cannot be taken for a member. */
+ * bytes are kept as they pass and looked at once; where long members stand behind it (prompt_logprobs), so is usage when it leaves them. Text inside strings has its quotes escaped, so it cannot be taken for a member. */
 #include "dispatch/leg.h"
 #include "dispatch/token_replay.h"
 
 #include <stdlib.h>
 
 #define TAIL_BYTES 512
+#define USAGE_BYTES 256
 
 struct bt_tail {
     size_t n;
     char bytes[TAIL_BYTES];
+    size_t usage_n;
+    char *usage; /* what follows the last "usage" that has left the tail; NULL: none has */
 };
+
+static void keep(struct bt_tail *tail, const char *p, size_t n)
+{
+    if (tail->usage == NULL)
+        return;
+    n = n < USAGE_BYTES - tail->usage_n ? n : USAGE_BYTES - tail->usage_n;
+    memcpy(tail->usage + tail->usage_n, p, n);
+    tail->usage_n += n;
+}
+
+/* The first of these bytes, as many as `leaving`, will not be in the tail any more. */
+static void look_at_leaving(struct bt_tail *tail, bt_arena_t *arena, bt_str_t text, size_t leaving)
+{
+    const bt_str_t name = BT_STR("\"usage\"");
+    bt_str_t rest = {text.p, text.n - leaving > name.n ? leaving + name.n : text.n};
+    const char *last = NULL;
+
+    for (ptrdiff_t at; (at = bt_str_find(rest, name)) >= 0;) {
+        last = rest.p + at + name.n;
+        rest = (bt_str_t){last, rest.n - (size_t) at - name.n};
+    }
+    if (last == NULL)
+        return;
+    if (tail->usage == NULL)
+        tail->usage = bt_arena_alloc(arena, USAGE_BYTES);
+    tail->usage_n = 0;
+    keep(tail, last, text.n - (size_t) (last - text.p));
+}
+
+static void look_before_it_leaves(struct bt_tail *tail, bt_arena_t *arena, bt_str_t piece)
+{
+    const size_t leaving = tail->n + piece.n > TAIL_BYTES ? tail->n + piece.n - TAIL_BYTES : 0;
+
+    if (leaving == 0)
+        return;
+    look_at_leaving(tail, arena, (bt_str_t){tail->bytes, tail->n},
+                    leaving < tail->n ? leaving : tail->n);
+    keep(tail, piece.p, piece.n);
+    if (leaving > tail->n)
+        look_at_leaving(tail, arena, piece, leaving - tail->n);
+}
 
 void bt_usage_feed(bt_leg_t *leg, bt_arena_t *arena, const char *p, size_t n)
 {
@@ -19,6 +63,8 @@ void bt_usage_feed(bt_leg_t *leg, bt_arena_t *arena, const char *p, size_t n)
 
     if (tail == NULL)
         leg->tail = tail = bt_arena_zalloc(arena, sizeof(*tail));
+    if (!leg->is_sse)
+        look_before_it_leaves(tail, arena, (bt_str_t){p, n});
     if (n >= TAIL_BYTES) {
         memcpy(tail->bytes, p + n - TAIL_BYTES, TAIL_BYTES);
         tail->n = TAIL_BYTES;
@@ -45,7 +91,7 @@ static bool find_number(bt_str_t text, bt_str_t name, uint64_t *value_p)
         }
         while (digits < text.n && digits < 12 && text.p[digits] >= '0' && text.p[digits] <= '9')
             digits++;
-        if (digits > 0)
+        if (digits > 0 && digits < text.n) /* else it may be cut */
             is_there = bt_str_u64((bt_str_t){text.p, digits}, value_p) == 0 || is_there;
     }
     return is_there;
@@ -91,31 +137,40 @@ bool bt_usage_prefill_cached(const bt_attempt_t *a, uint64_t *cached_p)
     return true;
 }
 
-uint64_t bt_usage_tokens(const bt_leg_t *leg)
+/* Of the last usage, which the tail has, or has had. */
+static bool is_said(const bt_leg_t *leg, bt_str_t name, uint64_t *value_p)
 {
     const struct bt_tail *tail = leg->tail;
-    uint64_t tokens;
 
-    if (leg->events != 0 || tail == NULL)
-        return leg->events;
-    const bt_str_t text = {tail->bytes, tail->n};
-    tokens = last_number(text, BT_STR("\"completion_tokens\""));
-    return tokens != 0 ? tokens : last_number(text, BT_STR("\"output_tokens\""));
+    return tail != NULL && (find_number((bt_str_t){tail->bytes, tail->n}, name, value_p) ||
+                            (tail->usage != NULL &&
+                             find_number((bt_str_t){tail->usage, tail->usage_n}, name, value_p)));
+}
+
+static bool is_output_said(const bt_leg_t *leg, uint64_t *value_p)
+{
+    const bool is_openais = is_said(leg, BT_STR("\"completion_tokens\""), value_p);
+
+    return (*value_p == 0 && is_said(leg, BT_STR("\"output_tokens\""), value_p)) || is_openais;
+}
+
+uint64_t bt_usage_tokens(const bt_leg_t *leg)
+{
+    uint64_t tokens = 0;
+
+    if (leg->events == 0)
+        (void) is_output_said(leg, &tokens);
+    return leg->events != 0 ? leg->events : tokens;
 }
 
 bt_leg_usage_t bt_usage_of_leg(const bt_leg_t *leg)
 {
-    const struct bt_tail *tail = leg->tail;
-    const bt_str_t text = tail != NULL ? (bt_str_t){tail->bytes, tail->n} : (bt_str_t){"", 0};
-    bt_leg_usage_t said = {.prompt = last_number(text, BT_STR("\"prompt_tokens\""))};
+    bt_leg_usage_t said = {.prompt = 0};
 
-    said.is_output_known = find_number(text, BT_STR("\"completion_tokens\""), &said.output);
+    (void) is_said(leg, BT_STR("\"prompt_tokens\""), &said.prompt);
     if (said.prompt == 0)
-        said.prompt = last_number(text, BT_STR("\"input_tokens\""));
-    if (said.output == 0 && find_number(text, BT_STR("\"output_tokens\""), &said.output))
-        said.is_output_known = true;
-    if (leg->is_sse || leg->events != 0)
-        said.is_output_known = true;
+        (void) is_said(leg, BT_STR("\"input_tokens\""), &said.prompt);
+    said.is_output_known = is_output_said(leg, &said.output) || leg->is_sse || leg->events != 0;
     if (said.output == 0)
         said.output = leg->events;
     return said;

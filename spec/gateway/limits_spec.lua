@@ -287,6 +287,11 @@ describe("limits", function()
         x:answer(200, {}, '{"id":"x","choices":[{"index":0,"text":"fine"}]}')
         assert.equal(200, c:wait().status)
       end },
+      { "a whole answer that says it, and much behind it", 10 + 7, 1, false, function(x, c)
+        local behind = ',"prompt_token_ids":[' .. ("1,"):rep(2000) .. "1]}"
+        x:answer(200, {}, ANSWER:format(10, 7):sub(1, -2) .. behind)
+        assert.equal(200, c:wait().status)
+      end },
       { "a whole answer that says there was none", 10, 1, false, function(x, c)
         x:answer(200, {}, ANSWER:format(10, 0))
         assert.equal(200, c:wait().status)

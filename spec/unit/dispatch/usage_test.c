@@ -81,6 +81,30 @@ static void looks_at_the_end_of_a_long_answer(void **state)
     in_all_pieces(text, 0);
 }
 
+static void finds_usage_that_much_stands_behind(void **state)
+{
+    static const size_t pieces[] = {1, 7, 100, 300, 511, 512, 1500, 65536};
+    static char text[4200];
+    (void) state;
+
+    for (size_t before = 0; before < 600; before += 37)
+        for (size_t i = 0; i < sizeof(pieces) / sizeof(*pieces); i++) {
+            memset(text, 'x', sizeof(text) - 1);
+            memcpy(text + before, "\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":123},", 51);
+            bt_leg_t leg = {.events = 0};
+            bt_arena_t arena;
+            bt_arena_init(&arena);
+            for (size_t at = 0; at < sizeof(text) - 1; at += pieces[i])
+                bt_usage_feed(&leg, &arena, text + at,
+                              pieces[i] < sizeof(text) - 1 - at ? pieces[i]
+                                                                : sizeof(text) - 1 - at);
+            assert_int_equal(bt_usage_tokens(&leg), 123);
+            assert_int_equal(bt_usage_of_leg(&leg).prompt, 5);
+            assert_true(bt_usage_of_leg(&leg).is_output_known);
+            bt_arena_fini(&arena);
+        }
+}
+
 static void counts_events_where_there_are_some(void **state)
 {
     bt_leg_t leg = {.events = 9};
@@ -96,6 +120,7 @@ int main(void)
         cmocka_unit_test(reads_what_was_cached),
         cmocka_unit_test(reads_no_text_as_usage),
         cmocka_unit_test(looks_at_the_end_of_a_long_answer),
+        cmocka_unit_test(finds_usage_that_much_stands_behind),
         cmocka_unit_test(counts_events_where_there_are_some),
     };
 
