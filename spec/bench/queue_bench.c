@@ -236,7 +236,7 @@ static void print_shares(void)
 static double ns_of(unsigned tenants)
 {
     const unsigned rounds = 200000;
-    char(*names)[16] = calloc(tenants, sizeof(*names));
+    char(*names)[24] = calloc(tenants, sizeof(*names));
     bt_fair_item_t *items = calloc(tenants, sizeof(*items));
     bt_fair_queue_t q;
 
