@@ -70,7 +70,8 @@ static bt_model_row_t *row_of(bt_request_t *r, bool is_answered)
         return s->last;
     bt_model_row_t *row = NULL;
     /* A row's name is a C string: what a client puts behind a NUL would make a row a request. */
-    if (model.n <= BT_MODEL_STATS_NAME_MAX && strnlen(model.p, model.n) == model.n)
+    if (model.n <= BT_MODEL_STATS_NAME_MAX &&
+        (model.n == 0 || memchr(model.p, '\0', model.n) == NULL))
         row = find(s, pool, model, is_answered);
     if (row == NULL)
         row = find(s, pool, bt_str(other), true);
