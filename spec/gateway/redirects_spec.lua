@@ -71,9 +71,11 @@ describe("a worker's redirect", function()
     say = function()
       return stub.reply(302, "", { Location = INSIDE })
     end
-    for _ = 1, 6 do
+    local asked = 0
+    repeat -- who of two is asked first is drawn by lot
+      asked = asked + 1
       assert.equal(200, http.post(port, "/v1/completions", '{"model":"m","prompt":"x"}').status)
-    end
+    until #one.requests > 0 or asked == 64
     assert.is_true(#one.requests > 0)
   end)
 

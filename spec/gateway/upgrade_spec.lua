@@ -94,8 +94,10 @@ describe("an upgrade", function()
     return assert(io.open("/proc/" .. pid .. "/status")):read("*a"):match("\n" .. name .. ":%s*(%d+)")
   end
 
-  -- --sandbox: it serves, reloads and is replaced inside, and reaches nothing else.
-  it("leads out of no sandbox, and is not kept by it", function()
+  -- --sandbox: it serves, reloads and is replaced inside, and reaches nothing else. ThreadSanitizer wants its file of
+  -- suppressions at every start, and a successor starts inside.
+  local sandboxed = os.getenv("BATON_SANITIZE") == "thread" and pending or it
+  sandboxed("leads out of no sandbox, and is not kept by it", function()
     local outside = os.tmpname() -- beside the configuration's directory, not in it
     local file = assert(io.open(outside, "w"))
     file:write("return { { policy = 'round_robin' } }")
