@@ -22,8 +22,7 @@ typedef struct bt_sim_job {  /* a request on its way */
     bool is_held;             /* it has its blocks */
     uint32_t steps;           /* of decode, that its answer takes */
     uint64_t last_step;       /* with which it ends */
-    double came_s, prefilled_s, first_s;
-    double loads[2]; /* tokens that it has put on the ledger, by phase */
+    double came_s, first_s;
 } bt_sim_job_t;
 
 typedef struct bt_sim_queue {

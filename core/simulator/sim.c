@@ -309,7 +309,6 @@ static void prefilled(struct run *r, bt_sim_job_t *job)
     struct flight *f = flight_of(job);
     bt_sim_engine_t *decode = &r->engines[job->decode];
 
-    job->prefilled_s = r->now_s;
     bt_ledger_pass(&f->prefill_load, &f->decode_load, BT_PHASE_DECODE, job->request->input);
     if (job->prefill == job->decode) {
         job->first_s = r->now_s;

@@ -73,7 +73,7 @@ static double load_spread(const bt_sim_outcome_t *out)
     return worst;
 }
 
-int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace,
+int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace, uint64_t ceiling,
                      const bt_sim_slo_t *slo, bt_sim_summary_t *summary_p)
 {
     float *values = calloc((size_t) trace->count + 1, sizeof *values);
@@ -103,7 +103,7 @@ int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace,
     s.goodput = out->virtual_s > 0 ? s.good / out->virtual_s : 0;
     s.output_tokens_s = out->virtual_s > 0 ? (double) outputs / out->virtual_s : 0;
     s.hit_ratio = served_inputs > 0 ? (double) cached / (double) served_inputs : 0;
-    s.hit_ceiling = inputs > 0 ? (double) bt_sim_trace_ceiling(trace) / (double) inputs : 0;
+    s.hit_ceiling = inputs > 0 ? (double) ceiling / (double) inputs : 0;
     s.load_spread = load_spread(out);
     for (unsigned i = 0; i < out->engine_count && out->virtual_s > 0; i++)
         s.busy += (double) out->engines[i].busy_s / out->virtual_s / out->engine_count;

@@ -32,7 +32,8 @@ typedef struct bt_sim_summary {
     uint64_t wasted_prefill_tokens; /* computed for requests that missed an objective */
 } bt_sim_summary_t;
 
-int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace,
+/* ceiling: bt_sim_trace_ceiling, which walks the whole trace: once for all runs. */
+int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace, uint64_t ceiling,
                      const bt_sim_slo_t *slo, bt_sim_summary_t *summary_p); /* BT_E_NOMEM */
 
 /* Of b less a, over the same requests: the mean difference and its 95 % interval by a bootstrap over blocks of neighbours (requests that come

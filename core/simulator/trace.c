@@ -311,7 +311,7 @@ uint64_t bt_sim_trace_ceiling(const bt_sim_trace_t *trace)
     return tokens;
 }
 
-/* Sixteen letters of the id, again and again. Without an id: of the request itself, which is like no other. */
+/* Sixteen characters of the id, again and again. Without an id: of the request itself, which is like no other. */
 static void fill(char *out, size_t size, uint64_t id)
 {
     uint64_t bits = mix(id + 1);

@@ -159,11 +159,12 @@ static int prepare(struct runs *all)
 
 static int answer(struct runs *all)
 {
+    const uint64_t ceiling = bt_sim_trace_ceiling(&all->trace);
     int status = 0;
 
     for (unsigned i = 0; i < all->count; i++) {
         all->rows[i].outcome = all->outcomes[i];
-        if (bt_sim_summarise(all->outcomes[i], &all->trace, &all->options->slo,
+        if (bt_sim_summarise(all->outcomes[i], &all->trace, ceiling, &all->options->slo,
                              &all->rows[i].summary) < 0)
             return refuse("%s", bt_err_text(BT_E_NOMEM));
     }

@@ -178,7 +178,7 @@ static void test_summary_and_comparison(void **state)
     ask(1, 32, 4, 21);
     ask(2, 100, 1, 31);
     run(0, 0, 1);
-    assert_int_equal(bt_sim_summarise(out, &trace, &slo, &s), 0);
+    assert_int_equal(bt_sim_summarise(out, &trace, bt_sim_trace_ceiling(&trace), &slo, &s), 0);
     assert_int_equal(s.good, 2);
     assert_int_equal(s.served, 3);
     near(42, s.ttft_ms.p50);
