@@ -111,10 +111,7 @@ describe("those that wait", function()
   end
 
   local function explain(id)
-    return eventually(function()
-      local a = http.get(admin_port, "/admin/explain/" .. id)
-      return a.status == 200 and json.decode(a.body), a.body
-    end, 10, "a record of " .. id)
+    return fleet.explain(admin_port, id, 10)
   end
 
   before_each(function()

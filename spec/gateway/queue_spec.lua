@@ -4,7 +4,6 @@
 local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
-local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
 local puppet = require("gateway.support.puppet")
 
@@ -72,10 +71,7 @@ describe("--queue-size", function()
   end
 
   local function explain(id)
-    return eventually(function()
-      local a = http.get(admin_port, "/admin/explain/" .. id)
-      return a.status == 200 and json.decode(a.body), a.body
-    end, 5, "a record of " .. id)
+    return fleet.explain(admin_port, id, 5)
   end
 
   before_each(function()

@@ -74,10 +74,7 @@ local function counts()
 end
 
 local function explain(id)
-  return eventually(function()
-    local answer = http.get(f.admin_port, "/admin/explain/" .. id)
-    return answer.status == 200 and json.decode(answer.body), answer.body
-  end, 10, "a record of " .. id)
+  return fleet.explain(f.admin_port, id, 10)
 end
 
 local function part(name)

@@ -312,6 +312,14 @@ function Fleet:metric(line_begin)
   return fleet.metric(self.admin_port, line_begin)
 end
 
+-- The record of a request, which may end a moment after its client has the last byte.
+function fleet.explain(admin_port, id, seconds)
+  return eventually(function()
+    local answer = http.get(admin_port, "/admin/explain/" .. id)
+    return answer.status == 200 and json.decode(answer.body), answer.body
+  end, seconds, "a record of " .. id)
+end
+
 function fleet.metric(admin_port, line_begin)
   local text = http.get(admin_port, "/metrics").body
   for line in text:gmatch("[^\n]+") do
