@@ -84,19 +84,21 @@ static bool is_removed(const bt_worker_t *w, const bool *marks, unsigned slot_co
     return w->slot >= slot_count || !marks[w->slot];
 }
 
-/* names: of the set, once somebody has gone; where there is no memory for it, he is just removed. */
+/* names: of the set, once somebody has gone. Loops that still hold the old snapshot must not choose who is gone; but where the same
+ * process goes on as another object they may, or a new description of every worker would leave them nobody for a moment. */
 static void remove_worker(bt_worker_t *w, const bt_workers_t *now, bt_worker_index_t *names)
 {
-    atomic_store(&w->draining, true);
+    const bool has_names = names->cells != NULL || bt_worker_index_names(names, now) == 0;
+    const bt_worker_t *next = has_names ? bt_worker_index_find_name(names, w->name) : NULL;
+    const bool goes_on = next != NULL && next->succeeds == w->id;
+
+    atomic_store(goes_on ? &w->is_succeeded : &w->draining, true);
     bt_worker_note_service(w);
-    const bool is_replaced = (names->cells != NULL || bt_worker_index_names(names, now) == 0) &&
-                             bt_worker_index_find_name(names, w->name) != NULL;
     bt_log_info("cluster", "worker %s %s, its legs finish", w->name,
-                is_replaced ? "is replaced" : "removed");
+                next != NULL ? "is replaced" : "removed");
 }
 
-/* Loops that still hold the old snapshot must not choose what is gone. */
-static void drain_removed(const bt_workers_t *old, const bt_workers_t *now, const bool *marks)
+static void remove_rest(const bt_workers_t *old, const bt_workers_t *now, const bool *marks)
 {
     bt_worker_index_t names = {0};
 
@@ -158,7 +160,7 @@ int bt_registry_publish(bt_registry_t *r, bt_draft_t *d, char *err, size_t err_s
     bt_workers_t *old = r->current;
     workers->epoch = old->epoch + 1;
     r->current = workers;
-    drain_removed(old, workers, marks);
+    remove_rest(old, workers, marks);
     join_pools(d); /* now: a breaker that is open takes its predecessor's place in the group */
     bt_draft_fini(d);
     free(marks);

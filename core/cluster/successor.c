@@ -84,6 +84,7 @@ static void carry_process(bt_worker_t *w, bt_worker_t *before)
     struct sockaddr_storage addr;
 
     w->since_ms = before->since_ms;
+    w->succeeds = before->id;
     bt_breaker_carry(&w->breaker, &before->breaker);
     atomic_store(&w->routes_off, atomic_load(&before->routes_off));
     atomic_store(&w->ttft_ema_us, atomic_load(&before->ttft_ema_us));

@@ -560,8 +560,8 @@ void bt_worker_set_lost(bt_worker_t *w, uint64_t since_ms, uint64_t now_ms)
 void bt_worker_note_service(bt_worker_t *w)
 {
     pthread_mutex_lock(&w->lock); /* the last to come sees the last state */
-    bt_breaker_set_usable(&w->breaker,
-                          w->refusal == NULL && why_out(w) == NULL && why_unready(w) == NULL);
+    bt_breaker_set_usable(&w->breaker, w->refusal == NULL && !atomic_load(&w->is_succeeded) &&
+                                           why_out(w) == NULL && why_unready(w) == NULL);
     pthread_mutex_unlock(&w->lock);
 }
 

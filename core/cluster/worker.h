@@ -158,6 +158,7 @@ typedef struct bt_worker {
     bool must_register;     /* its legs need that address, and the configuration does not say it */
     bool serves_alone;      /* hybrids, and who computes a prompt that nothing is said of */
     bt_worker_spec_t *said; /* by its source, where its role was switched since; NULL = spec */
+    uint64_t succeeds;      /* id of the object that was the same process before; 0 = none */
     /* ---- live: read by every plan, written rarely ---- */
     _Alignas(64) _Atomic int64_t
         others_tokens[BT_PHASE_COUNT]; /* of the fleet's other gateways (core/fleet) */
@@ -168,7 +169,8 @@ typedef struct bt_worker {
     _Atomic uint64_t lost_since_ms; /* the first evidence of that */
     _Atomic bool has_ended;         /* a source knows that its process is gone */
     _Atomic unsigned routes_off; /* bits BT_OPTIONAL_...: it has said that it does not serve them */
-    _Atomic bool draining;       /* by an operator */
+    _Atomic bool draining;       /* by an operator, or removed */
+    _Atomic bool is_succeeded;   /* its process is another object now, which counts instead of it */
     _Atomic int switching;       /* enum bt_switch: no new requests unless NONE */
     enum bt_role switch_to;      /* of the last change; control loop only, as the next */
     char switch_why[160];        /* why it failed; "" = it did not */

@@ -161,6 +161,32 @@ static void removed_ones_drain_and_free_their_slot(void **state)
     assert_true(bt_registry_current(r)->slot_count > slot);
 }
 
+/* A loop that has not heard of the new set yet may still choose it: each worker may have been described anew in the same change. */
+static void a_process_that_goes_on_drains_under_no_object(void **state)
+{
+    (void) state;
+    put(0, BT_ROLE_DECODE, 1)->labels = text("weight=1");
+    assert_int_equal(apply(), 0);
+    bt_worker_t *before = bt_worker_ref(find("d0"));
+    bt_worker_set_health(before, BT_HEALTH_UP, "test");
+    assert_int_equal(atomic_load(&before->breaker.group->usable), 1);
+    free(specs[0][0].labels);
+    specs[0][0].labels = text("weight=2");
+    assert_int_equal(apply(), 0);
+    bt_worker_t *now = bt_worker_ref(find("d0"));
+    assert_ptr_not_equal(now, before);
+    assert_true(bt_worker_usable(before, 1) && bt_worker_usable(now, 1));
+    assert_int_equal(atomic_load(&now->breaker.group->usable), 1); /* one process */
+    bt_worker_note_service(before);
+    assert_int_equal(atomic_load(&now->breaker.group->usable), 1);
+    free(specs[0][0].connector); /* another engine */
+    specs[0][0].connector = text("moriio");
+    assert_int_equal(apply(), 0);
+    assert_true(atomic_load(&now->draining));
+    bt_worker_unref(before);
+    bt_worker_unref(now);
+}
+
 static void a_new_name_is_a_new_worker(void **state)
 {
     (void) state;
@@ -749,7 +775,7 @@ static void changes_come_alone(void **state)
     (void) change("http://127.0.0.1:9", true); /* nobody knows it */
     assert_int_equal(take_changes(), 0);
     assert_int_equal(published, before + 2);
-    assert_true(find("p1") != p1 && atomic_load(&p1->draining));
+    assert_true(find("p1") != p1 && atomic_load(&p1->is_succeeded));
     assert_int_equal(find("p1")->tp_size, 4);
     assert_ptr_equal(find("p2"), p2);
     bt_worker_unref(p1);
@@ -860,6 +886,7 @@ int main(void)
         CASE(unchanged_workers_keep_everything),
         CASE(kept_names_do_not_shift),
         CASE(removed_ones_drain_and_free_their_slot),
+        CASE(a_process_that_goes_on_drains_under_no_object),
         CASE(a_new_name_is_a_new_worker),
         CASE(duplicate_names),
         CASE(duplicate_urls),
