@@ -181,23 +181,45 @@ static void learn_lora(bt_kv_index_t *x, bt_str_t name)
     }
 }
 
+/* Where it stands; 0: a free place. BT_KV_SIZES_MAX: nowhere. */
+static unsigned place_of_size(const bt_kv_index_t *x, uint32_t size)
+{
+    unsigned i = 0;
+
+    while (i < BT_KV_SIZES_MAX && atomic_load_explicit(&x->sizes[i], memory_order_relaxed) != size)
+        i++;
+    return i;
+}
+
 /* Is this the size of the part's blocks, and one that queries know? */
 static bool learn_size(bt_kv_index_t *x, uint32_t part, uint32_t size)
 {
     const uint32_t own = atomic_load_explicit(&x->block_tokens[part], memory_order_relaxed);
+    unsigned at = place_of_size(x, size);
 
     if (own != 0)
         return own == size;
-    for (unsigned i = 0; i < BT_KV_SIZES_MAX; i++) {
-        const uint32_t seen = atomic_load_explicit(&x->sizes[i], memory_order_relaxed);
-        if (seen == 0)
-            atomic_store_explicit(&x->sizes[i], size, memory_order_relaxed);
-        if (seen == 0 || seen == size) {
-            atomic_store_explicit(&x->block_tokens[part], size, memory_order_relaxed);
-            return true;
-        }
-    }
-    return false;
+    if (at == BT_KV_SIZES_MAX)
+        at = place_of_size(x, 0);
+    if (at == BT_KV_SIZES_MAX)
+        return false;
+    x->size_parts[at]++;
+    atomic_store_explicit(&x->sizes[at], size, memory_order_relaxed);
+    atomic_store_explicit(&x->block_tokens[part], size, memory_order_relaxed);
+    return true;
+}
+
+/* The last part with blocks of that size makes room for another size. */
+static void give_size_back(bt_kv_index_t *x, uint32_t part)
+{
+    const uint32_t own = atomic_load_explicit(&x->block_tokens[part], memory_order_relaxed);
+
+    if (own == 0)
+        return;
+    const unsigned at = place_of_size(x, own);
+    if (--x->size_parts[at] == 0)
+        atomic_store_explicit(&x->sizes[at], 0, memory_order_relaxed);
+    atomic_store_explicit(&x->block_tokens[part], 0, memory_order_relaxed);
 }
 
 /* The hash that the first of the event's blocks goes on from. False: its parent is not known. */
@@ -337,7 +359,7 @@ void bt_kv_part_clear(bt_kv_index_t *x, uint32_t part)
     x->names -= p->names.count;
     bt_kv_names_clear(&p->names);
     p->group = -1;
-    atomic_store_explicit(&x->block_tokens[part], 0, memory_order_relaxed);
+    give_size_back(x, part);
     bt_epoch_collect(&x->epoch);
 }
 

@@ -29,9 +29,10 @@ typedef struct bt_kv_index_stats {
     uint64_t blocks, held, names; /* live */
     uint64_t stored, removed;     /* blocks, of all time */
     uint64_t forgotten;           /* pairs, for want of room */
-    uint64_t orphans;   /* blocks whose parent is not known: something before them was missed */
-    uint64_t odd_sizes; /* blocks of another size than the part's, or of a fifth size */
-    uint64_t bytes;     /* of everything, what waits for readers too */
+    uint64_t orphans; /* blocks whose parent is not known: something before them was missed */
+    uint64_t
+        odd_sizes; /* blocks of another size than the part's, or of a fifth size while four are in use */
+    uint64_t bytes; /* of everything, what waits for readers too */
 } bt_kv_index_stats_t;
 
 int bt_kv_index_new(bt_kv_index_t **index_p, const bt_kv_index_config_t *config);

@@ -24,12 +24,13 @@ struct bt_kv_index {
     unsigned max_parts;
     bt_kv_part_t *parts; /* by number, from 1 */
     bt_kv_index_stats_t stats;
+    unsigned size_parts[BT_KV_SIZES_MAX]; /* how many parts have blocks of that size */
     /* ---- read by all ---- */
     _Atomic uint32_t high; /* no part has a higher number */
     _Atomic uint32_t *block_tokens;
     _Atomic bool *is_live;
-    _Atomic uint32_t sizes[BT_KV_SIZES_MAX]; /* 0 = free; they fill up in order */
-    _Atomic uint64_t loras[BT_KV_LORAS_MAX]; /* hashes of names, likewise */
+    _Atomic uint32_t sizes[BT_KV_SIZES_MAX]; /* 0 = free */
+    _Atomic uint64_t loras[BT_KV_LORAS_MAX]; /* hashes of names; they fill up in order, 0 = free */
 };
 
 #endif

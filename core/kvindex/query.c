@@ -252,8 +252,26 @@ static unsigned walk(bt_kv_query_t *q, const bt_kv_prompt_t *prompt, unsigned si
     return done;
 }
 
+/* The sizes that there are now, each once: one that is given back and comes again may be met in two places. */
+static unsigned read_sizes(const bt_kv_index_t *x, uint32_t sizes[BT_KV_SIZES_MAX])
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < BT_KV_SIZES_MAX; i++) {
+        const uint32_t size = atomic_load_explicit(&x->sizes[i], memory_order_relaxed);
+        bool is_new = size != 0;
+
+        for (unsigned k = 0; k < count; k++)
+            is_new &= sizes[k] != size;
+        if (is_new)
+            sizes[count++] = size;
+    }
+    return count;
+}
+
 unsigned bt_kv_query_find(bt_kv_query_t *q, const bt_kv_prompt_t *prompt)
 {
+    uint32_t sizes[BT_KV_SIZES_MAX];
     unsigned longest = 0, most = 0;
 
     if (make_room(q) < 0)
@@ -263,12 +281,12 @@ unsigned bt_kv_query_find(bt_kv_query_t *q, const bt_kv_prompt_t *prompt)
         q->serial = 1;
     }
     bt_epoch_enter(&q->index->epoch, q->place);
-    for (unsigned i = 0; i < BT_KV_SIZES_MAX; i++) {
-        const unsigned size = atomic_load_explicit(&q->index->sizes[i], memory_order_relaxed);
-        const unsigned blocks = size > 0 ? walk(q, prompt, size) : 0;
+    const unsigned count = read_sizes(q->index, sizes);
+    for (unsigned i = 0; i < count; i++) {
+        const unsigned blocks = walk(q, prompt, sizes[i]);
 
-        if (blocks * size > most) {
-            most = blocks * size;
+        if (blocks * sizes[i] > most) {
+            most = blocks * sizes[i];
             longest = blocks;
         }
     }

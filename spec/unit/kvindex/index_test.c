@@ -301,6 +301,41 @@ static void test_sizes_side_by_side(void **state)
     assert_int_equal(bt_kv_query_hit(query, b).tokens, 32);
 }
 
+static void store_sized(uint32_t part, const uint32_t *tokens, unsigned size)
+{
+    bt_kv_part_apply(index_, part,
+                     &(bt_kv_event_t){.hashes = &(uint64_t){7},
+                                      .hash_count = 1,
+                                      .tokens = tokens,
+                                      .token_count = size,
+                                      .block_tokens = size});
+}
+
+/* As many sizes as there is room for, any number of them one after another. */
+static void test_sizes_are_given_back(void **state)
+{
+    uint32_t tokens[PROMPT_BLOCKS * BLOCK], parts[BT_KV_SIZES_MAX + 1];
+
+    (void) state;
+    fill_prompt(tokens, PROMPT_BLOCKS, 0, 0);
+    for (unsigned i = 0; i <= BT_KV_SIZES_MAX; i++) {
+        parts[i] = open_part();
+        store_sized(parts[i], tokens, 8 + i);
+    }
+    assert_int_equal(stats().odd_sizes, 1);
+    const uint32_t second = open_part(); /* of a size that another part has, too */
+    store_sized(second, tokens, 9);
+    bt_kv_part_clear(index_, parts[1]);
+    store_sized(parts[BT_KV_SIZES_MAX], tokens, 8 + BT_KV_SIZES_MAX);
+    assert_int_equal(stats().odd_sizes, 2);
+    bt_kv_part_close(index_, second, 1);
+    store_sized(parts[BT_KV_SIZES_MAX], tokens, 8 + BT_KV_SIZES_MAX);
+    assert_int_equal(stats().odd_sizes, 2);
+    find(tokens, PROMPT_BLOCKS);
+    for (unsigned i = 0; i <= BT_KV_SIZES_MAX; i++)
+        assert_int_equal(bt_kv_query_hit(query, parts[i]).tokens, i == 1 ? 0 : 8 + i);
+}
+
 /* Nobody reads a prompt further than somebody holds it. */
 static void test_reads_no_further(void **state)
 {
@@ -454,6 +489,7 @@ int main(void)
                                        T(what_cannot_be_placed),
                                        T(name_for_another_block),
                                        T(sizes_side_by_side),
+                                       T(sizes_are_given_back),
                                        T(reads_no_further),
                                        T(room_is_bounded),
                                        T(parts_are_bounded),
