@@ -8,8 +8,8 @@
 #ifndef BT_ADMIN_CONFIG_H
 #define BT_ADMIN_CONFIG_H
 
-#include "cluster/advisor.h"
-#include "cluster/role_switch.h"
+#include "cluster/roles/advisor.h"
+#include "cluster/roles/role_switch.h"
 #include "discovery/dns.h"
 #include "discovery/kube.h"
 #include "dispatch/dispatcher.h"

@@ -5,7 +5,7 @@
  */
 #include "admin/metrics.h"
 
-#include "cluster/loss.h"
+#include "cluster/checks/loss.h"
 #include "cluster/pair_breaker.h"
 #include "cluster/warm.h"
 

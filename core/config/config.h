@@ -10,8 +10,8 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "cluster/advisor.h"
-#include "cluster/monitor.h"
+#include "cluster/checks/monitor.h"
+#include "cluster/roles/advisor.h"
 #include "cluster/workers.h"
 #include "discovery/dns.h"
 #include "dispatch/dispatcher.h"

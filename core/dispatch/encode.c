@@ -9,7 +9,7 @@
 #include "dispatch/encode.h"
 #include "api/inspect.h"
 #include "base/rand.h"
-#include "cluster/health.h"
+#include "cluster/checks/health.h"
 #include "dispatch/attempt.h"
 #include "dispatch/plan.h"
 #include "dispatch/sink.h"

@@ -1,6 +1,6 @@
 /* lost_legs.c - a worker is lost: what waits on it here ends.
  *
- * The control loop finds out (core/cluster/loss.h) and writes every loop a mail without a word of
+ * The control loop finds out (core/cluster/checks/loss.h) and writes every loop a mail without a word of
  * whom it is about: the worker says that itself. A loop looks at its legs only then, GRACE_MS
  * later, so that what has arrived already is read before. A leg that got a byte since the first
  * evidence, and one that its client holds up, stays. So does an answer whose prefill is lost, unless

@@ -11,7 +11,7 @@
 #include "api/mask.h"
 #include "api/redact.h"
 #include "base/log.h"
-#include "cluster/health.h"
+#include "cluster/checks/health.h"
 #include "dispatch/attempt.h"
 #include "dispatch/prompt_merge.h"
 #include "dispatch/response_affinity.h"

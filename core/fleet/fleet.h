@@ -21,7 +21,7 @@
 #define BT_FLEET_FLEET_H
 
 #include "base/text.h"
-#include "cluster/role_switch.h"
+#include "cluster/roles/role_switch.h"
 #include "cluster/workers.h"
 #include "script/shared/prefix_ring.h"
 #include "store/store.h"

@@ -8,8 +8,8 @@
 #ifndef BT_GATEWAY_PROCESS_H
 #define BT_GATEWAY_PROCESS_H
 
-#include "cluster/role_auto.h"
-#include "cluster/role_report.h"
+#include "cluster/roles/role_auto.h"
+#include "cluster/roles/role_report.h"
 #include "config/config.h"
 #include "discovery/kube.h"
 #include "discovery/kube_words.h"

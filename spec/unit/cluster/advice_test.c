@@ -1,5 +1,5 @@
-#include "cluster/advisor.h"
 #include "cluster/ledger.h"
+#include "cluster/roles/advisor.h"
 #include "help.h"
 
 #include <math.h>

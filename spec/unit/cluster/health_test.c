@@ -1,6 +1,6 @@
 #include <uv.h>
 
-#include "cluster/health.h"
+#include "cluster/checks/health.h"
 
 #include "help.h"
 

@@ -1,4 +1,4 @@
-#include "cluster/monitor.h"
+#include "cluster/checks/monitor.h"
 
 #include "cluster/engine_ids.h"
 #include "help.h"

@@ -1,5 +1,5 @@
 /* What an SGLang engine says of its role. */
-#include "cluster/role_report.h"
+#include "cluster/roles/role_report.h"
 #include "help.h"
 
 static int read_text(const char *json)

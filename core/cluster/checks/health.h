@@ -6,8 +6,8 @@
  * Flow:  answer (or failure) -> bt_health_judge -> bt_health_count -> the worker's health.
  * Cost:  O(1).
  */
-#ifndef BT_CLUSTER_HEALTH_H
-#define BT_CLUSTER_HEALTH_H
+#ifndef BT_CLUSTER_CHECKS_HEALTH_H
+#define BT_CLUSTER_CHECKS_HEALTH_H
 
 #include "cluster/worker.h"
 

@@ -1,7 +1,7 @@
 /* A switch costs a drain and a cold cache, so it takes an advice that stays: the same wish, more prefill or more decode, at
  * BT_ROLE_AUTO_LOOKS looks a window apart, none of low confidence. One worker goes at a time, and the count begins anew then: what is
  * advised next has been measured with the new split. A role keeps one usable worker (role_switch.c refuses the last). */
-#include "cluster/role_auto.h"
+#include "cluster/roles/role_auto.h"
 
 #include "base/clock.h"
 #include "base/err.h"

@@ -11,11 +11,11 @@
  *        stalled.
  * Cost:  O(1) a check; O(workers) a loss.
  */
-#ifndef BT_CLUSTER_LOSS_H
-#define BT_CLUSTER_LOSS_H
+#ifndef BT_CLUSTER_CHECKS_LOSS_H
+#define BT_CLUSTER_CHECKS_LOSS_H
 
 #include "base/list.h"
-#include "cluster/health.h"
+#include "cluster/checks/health.h"
 
 #define BT_LOSS_HEARTBEAT_MS 1000 /* bt_loss_heartbeat is called this often */
 #define BT_LOSS_STALL_MS 1000     /* a heartbeat later than that by this much: we stood still */

@@ -1,8 +1,8 @@
-#include "cluster/monitor.h"
+#include "cluster/checks/monitor.h"
 
 #include "base/err.h"
 #include "base/log.h"
-#include "cluster/worker_watch.h"
+#include "cluster/checks/worker_watch.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "cluster/loss.h"
+#include "cluster/checks/loss.h"
 
 #include "base/log.h"
 

@@ -5,10 +5,10 @@
  * Flow:  a worker comes up, or its time has come -> GET /server_info -> another role: drained, and taken in anew in that role; its engine is not asked to.
  * Cost:  one small request an engine and interval, at most BT_ROLE_REPORTS_MAX at once.
  */
-#ifndef BT_CLUSTER_ROLE_REPORT_H
-#define BT_CLUSTER_ROLE_REPORT_H
+#ifndef BT_CLUSTER_ROLES_ROLE_REPORT_H
+#define BT_CLUSTER_ROLES_ROLE_REPORT_H
 
-#include "cluster/role_switch.h"
+#include "cluster/roles/role_switch.h"
 
 #define BT_ROLE_REPORTS_MAX 16
 

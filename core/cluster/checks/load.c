@@ -1,4 +1,4 @@
-#include "cluster/load.h"
+#include "cluster/checks/load.h"
 
 #include "base/err.h"
 #include "base/json.h"

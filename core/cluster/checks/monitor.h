@@ -11,11 +11,11 @@
  *        Load every second: vLLM /metrics, SGLang /v1/loads; older than 5 s = unknown to policies.
  * Cost:  bounded number of probes in flight (64), each with its own deadline.
  */
-#ifndef BT_CLUSTER_MONITOR_H
-#define BT_CLUSTER_MONITOR_H
+#ifndef BT_CLUSTER_CHECKS_MONITOR_H
+#define BT_CLUSTER_CHECKS_MONITOR_H
 
-#include "cluster/loss.h"
-#include "cluster/monitor_config.h"
+#include "cluster/checks/loss.h"
+#include "cluster/checks/monitor_config.h"
 #include "cluster/workers.h"
 #include "loop/loop.h"
 

@@ -1,4 +1,4 @@
-#include "cluster/health.h"
+#include "cluster/checks/health.h"
 
 #include <uv.h>
 

@@ -1,8 +1,8 @@
 /* monitor_config.h - how workers are checked. */
-#ifndef BT_CLUSTER_MONITOR_CONFIG_H
-#define BT_CLUSTER_MONITOR_CONFIG_H
+#ifndef BT_CLUSTER_CHECKS_MONITOR_CONFIG_H
+#define BT_CLUSTER_CHECKS_MONITOR_CONFIG_H
 
-#include "cluster/health.h"
+#include "cluster/checks/health.h"
 
 typedef struct bt_monitor_config {
     bt_health_rules_t health;     /* 5 000, 3, 2 */

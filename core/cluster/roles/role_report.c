@@ -1,13 +1,13 @@
 /* An engine may have another role than its worker: somebody has switched it there, or it was switched, died, and began again as it was started. Requests
  * for the old role fail at it. So each engine is asked when its worker comes up, and again and again. /server_info may block for long while a
  * scheduler waits for others: then it says nothing. Its top level tells the role that the engine was started with, which is not asked for. */
-#include "cluster/role_report.h"
+#include "cluster/roles/role_report.h"
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "cluster/probe.h"
+#include "cluster/checks/probe.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "cluster/worker_watch.h"
+#include "cluster/checks/worker_watch.h"
 
 #include "base/err.h"
 #include "base/log.h"

@@ -5,8 +5,8 @@
  * Flow:  who fails before the engine has changed serves on in its old role; whose role is not known stays out until it is asked again.
  * Cost:  one timer, 50 ms, while it lasts.
  */
-#ifndef BT_CLUSTER_ROLE_SWITCH_H
-#define BT_CLUSTER_ROLE_SWITCH_H
+#ifndef BT_CLUSTER_ROLES_ROLE_SWITCH_H
+#define BT_CLUSTER_ROLES_ROLE_SWITCH_H
 
 #include "cluster/workers.h"
 #include "loop/loop.h"

@@ -5,11 +5,11 @@
  * Flow:  the same advice in LOOKS looks in a row -> one worker of the role that has one too many -> role_switch.h.
  * Cost:  O(pools) a window.
  */
-#ifndef BT_CLUSTER_ROLE_AUTO_H
-#define BT_CLUSTER_ROLE_AUTO_H
+#ifndef BT_CLUSTER_ROLES_ROLE_AUTO_H
+#define BT_CLUSTER_ROLES_ROLE_AUTO_H
 
-#include "cluster/advisor.h"
-#include "cluster/role_switch.h"
+#include "cluster/roles/advisor.h"
+#include "cluster/roles/role_switch.h"
 
 #define BT_ROLE_AUTO_LOOKS 3
 

@@ -5,8 +5,8 @@
  * Flow:  what legs count anyway -> sums that fade with the window -> advice, made where it is asked for; once a second for loops.
  * Cost:  a look reads a dozen words of each worker; requests pay nothing.
  */
-#ifndef BT_CLUSTER_ADVISOR_H
-#define BT_CLUSTER_ADVISOR_H
+#ifndef BT_CLUSTER_ROLES_ADVISOR_H
+#define BT_CLUSTER_ROLES_ADVISOR_H
 
 #include "cluster/advice.h"
 #include "cluster/workers.h"

@@ -6,14 +6,14 @@
  *        bt_worker_watch_look.
  * Cost:  at most one probe of a kind at once, under the limit that all share.
  */
-#ifndef BT_CLUSTER_WORKER_WATCH_H
-#define BT_CLUSTER_WORKER_WATCH_H
+#ifndef BT_CLUSTER_CHECKS_WORKER_WATCH_H
+#define BT_CLUSTER_CHECKS_WORKER_WATCH_H
 
-#include "cluster/health.h"
-#include "cluster/load.h"
-#include "cluster/loss.h"
-#include "cluster/monitor_config.h"
-#include "cluster/probe.h"
+#include "cluster/checks/health.h"
+#include "cluster/checks/load.h"
+#include "cluster/checks/loss.h"
+#include "cluster/checks/monitor_config.h"
+#include "cluster/checks/probe.h"
 #include "loop/resolve.h"
 
 /* What all of them share. */

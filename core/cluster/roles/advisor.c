@@ -3,7 +3,7 @@
  * measured by legs: that would cost each of them two more writes to lines that all loops write.
  *
  * Counters are this gateway's own, what lies on workers is all gateways': the former are raised by our share of the latter. */
-#include "cluster/advisor.h"
+#include "cluster/roles/advisor.h"
 
 #include "base/clock.h"
 #include "base/err.h"

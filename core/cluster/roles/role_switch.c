@@ -7,13 +7,13 @@
  * Twice, because a loop may hold a choice that it made before it heard of the switch. SGLang refuses while anything runs, other
  * gateways' requests and transfers included, so "not idle" is asked again; asked for the role that it has it says success, so a lost
  * answer is asked again too, and all gateways of a fleet may ask. */
-#include "cluster/role_switch.h"
+#include "cluster/roles/role_switch.h"
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "cluster/probe.h"
+#include "cluster/checks/probe.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,8 +5,8 @@
  * Flow:  start waits when enough are running; each end lets the next one through.
  * Cost:  one small allocation for the request text and one for the answer.
  */
-#ifndef BT_CLUSTER_PROBE_H
-#define BT_CLUSTER_PROBE_H
+#ifndef BT_CLUSTER_CHECKS_PROBE_H
+#define BT_CLUSTER_CHECKS_PROBE_H
 
 #include "base/list.h"
 #include "base/text.h"

@@ -5,8 +5,8 @@
  * Flow:  text of /metrics or JSON of /v1/loads -> the worker's sample; at_ms is written by the caller, last.
  * Cost:  one pass over the text; no allocation.
  */
-#ifndef BT_CLUSTER_LOAD_H
-#define BT_CLUSTER_LOAD_H
+#ifndef BT_CLUSTER_CHECKS_LOAD_H
+#define BT_CLUSTER_CHECKS_LOAD_H
 
 #include "cluster/worker.h"
 

@@ -1,4 +1,4 @@
-#include "cluster/probe.h"
+#include "cluster/checks/probe.h"
 
 #include "base/clock.h"
 #include "base/err.h"
