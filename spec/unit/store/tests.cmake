@@ -8,7 +8,7 @@ target_link_libraries(spec_store PUBLIC bt_store PkgConfig::cmocka)
 # bt_store_test(<name>): skipped (77) where there is no redis-server.
 function(bt_store_test name)
   bt_unit_test(store ${name})
-  set_tests_properties(unit/store/${name} PROPERTIES COST 60 SKIP_RETURN_CODE 77) # some wait for 20 s: not as the last
+  set_tests_properties(unit/store/${name} PROPERTIES SKIP_RETURN_CODE 77)
 endfunction()
 
 # One line per file, sorted.

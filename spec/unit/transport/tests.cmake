@@ -58,8 +58,9 @@ set_tests_properties(unit/transport/exports PROPERTIES LABELS unit)
 
 # Verbs: on a provider inside the process here, over libibverbs in a small emulated machine (spec/tools/rdma-vm). What cannot run says why.
 # bt_kv_vm_test(<name> <seconds> [ONE_THREAD] <rdma-vm option>... -- <command>...)
-# The machine takes both processors for a while: one at a time, and early, beside specs that wait. ONE_THREAD: what it varies is the
-# wire; verbs_vm and verbs_vm_rails have its threads.
+# The machine takes both processors for a while: one at a time, and early, beside specs that wait (with PROCESSORS 2 ctest would
+# start it last, when two places are free at once). ONE_THREAD: what it varies is the wire; verbs_vm and verbs_vm_rails have its
+# threads.
 function(bt_kv_vm_test name seconds)
   cmake_parse_arguments(PARSE_ARGV 2 arg "ONE_THREAD" "" "")
   set(labels "rdma$<$<BOOL:${arg_ONE_THREAD}>:;one_thread>")
@@ -72,7 +73,7 @@ function(bt_kv_vm_test name seconds)
   math(EXPR outer "${guest} + 300") # the first run fetches a kernel
   add_test(NAME transport/${name} COMMAND spec/tools/rdma-vm --timeout ${guest} ${arg_UNPARSED_ARGUMENTS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(transport/${name} PROPERTIES
-    TIMEOUT ${outer} COST ${outer} LABELS "${labels}" SKIP_RETURN_CODE 77 ENVIRONMENT "${BT_TEST_ENV}" PROCESSORS 2
+    TIMEOUT ${outer} COST ${outer} LABELS "${labels}" SKIP_RETURN_CODE 77 ENVIRONMENT "${BT_TEST_ENV}"
     RESOURCE_LOCK emulated_machine)
 endfunction()
 
