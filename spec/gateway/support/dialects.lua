@@ -25,6 +25,13 @@ local function layerwise()
   return row
 end
 
+-- A prefill that keeps nothing is in time for a decode that waits already; one that comes later waits in vain.
+local function nixl_push()
+  local row = vllm("nixl_push", "NixlPushConnector")
+  row.without_params = { [504] = true }
+  return row
+end
+
 -- MindIE, as PyMotor deploys it: prefill first, or decode first (trigger).
 local function mindie(name, connector, words, flags)
   local row = vllm(name, connector, words)
@@ -55,7 +62,7 @@ end
 
 local all = {
   vllm("nixl", "NixlConnector"),
-  vllm("nixl_push", "NixlPushConnector"),
+  nixl_push(),
   vllm("shared_cache", "ExampleConnector"),
   layerwise(),
   mindie("mindie handoff", "MooncakeConnectorV1", ",lease_ms=20000"),

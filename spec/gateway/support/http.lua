@@ -301,6 +301,7 @@ end
 function Connection:ask(ask)
   self.answer = new_answer(ask.method or (ask.body and "POST" or "GET"))
   self.asked_at = clock.now()
+  self.answer.asked_at = self.asked_at
   local ok, why = self:send(http.head_of(ask, self.port) .. (ask.body or ""))
   if not ok and why ~= "closed" then
     error("send: " .. tostring(why), 2)
