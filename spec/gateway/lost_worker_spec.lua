@@ -13,7 +13,7 @@ local kv_peer = require("gateway.support.kv_peer")
 local proc = require("gateway.support.proc")
 
 local FOR_EVER = 4294967295
-local INTERVAL, TIMEOUT, FAILURES = 0.5, 0.5, 3
+local INTERVAL, TIMEOUT, FAILURES = 0.1, 0.5, 3
 local IN_TIME = FAILURES * INTERVAL + TIMEOUT + 1
 local DEAD = { kind = "status", status = 503, path = "/health", times = FOR_EVER }
 local SILENT = { kind = "hang", path = "/health", times = FOR_EVER }
@@ -60,7 +60,8 @@ local function start_managed(workers, ask)
 end
 
 local function start(which, flags)
-  local words = { "--health-check-timeout-secs", tostring(TIMEOUT), "--health-failure-threshold", tostring(FAILURES) }
+  local words = { "--health-check-interval-secs", tostring(INTERVAL), "--health-check-timeout-secs", tostring(TIMEOUT),
+    "--health-failure-threshold", tostring(FAILURES) }
   for _, list in ipairs({ which.flags, flags or {} }) do
     for _, word in ipairs(list) do
       words[#words + 1] = word
