@@ -440,7 +440,7 @@ void bt_leg_unload(bt_leg_t *leg)
     if (leg->has_place) {
         leg->has_place = false;
         bt_worker_give_place_back(leg->worker);
-        bt_queue_note_room(leg->attempt->task->request);
+        bt_queue_note_room(leg->attempt->task->request, leg->worker);
     }
     if (leg->rank >= 0)
         bt_worker_give_rank_back(leg->worker, leg->rank);

@@ -12,10 +12,11 @@
  *
  * BLOCKED ones look before they wait: a leg that ends between the look and the wait has raised the line's count of ends, and they look again.
  * Where all workers are full they keep their place, and nobody passes them. Where others have room (it may only use some: a pin, a model, a
- * route that is not split) such a narrow one gives its place up, --queue-size of them at most, and others pass. As a leg ends all look again,
- * and nobody else is let in before they have.
+ * route that is not split) such a narrow one gives its place up, --queue-size of them at most, and others pass. As a leg ends they look again,
+ * until one has taken its room, and nobody else is let in before they have.
  *
- * Workers come and go without a word to the line: while somebody waits it looks every LOOK_MS how many places there are now.
+ * Workers come and go without a word to the line: while somebody waits it looks every LOOK_MS how many places there are now. One that is
+ * called and finds that they have all gone is BLOCKED, too, with its place.
  *
  * How long somebody will wait is predicted when it comes (queue_rate.h). A wrong prediction refuses at most while others stand before it:
  * the first in line always waits, so that the rate is measured again.
@@ -127,6 +128,8 @@ void bt_queue_leave(bt_request_t *r)
     if (where == RUNS) {
         t->where = NOWHERE;
         learn(t);
+        if (r->attempts == 0)
+            bt_queue_line_pass_room(t);
         bt_queue_line_give_back(t->line);
     }
     pthread_mutex_unlock(&q->lock);
@@ -134,7 +137,7 @@ void bt_queue_leave(bt_request_t *r)
         note_wait(t, false);
 }
 
-void bt_queue_note_room(const bt_request_t *r)
+void bt_queue_note_room(const bt_request_t *r, const bt_worker_t *worker)
 {
     struct bt_queues *q = r->d->shared->queues;
     struct bt_queue_line *line = r->ticket != NULL ? r->ticket->line : NULL;
@@ -145,7 +148,7 @@ void bt_queue_note_room(const bt_request_t *r)
     if (atomic_load(&line->blocked_count) == 0)
         return;
     pthread_mutex_lock(&q->lock);
-    bt_queue_line_set_all_due(line);
+    bt_queue_line_add_room(line, worker);
     bt_queue_line_hand_on(line);
     pthread_mutex_unlock(&q->lock);
 }
@@ -200,6 +203,7 @@ void bt_queue_on_called(bt_loop_t *loop, bt_mail_t *envelope)
         count_end(t, r->finished ? BT_QUEUE_GONE : BT_QUEUE_CALLED);
     if (gives_back) {
         line->retrying -= is_retrying;
+        bt_queue_line_pass_room(t);
         bt_queue_line_give_back(line);
     }
     pthread_mutex_unlock(&q->lock);
@@ -217,33 +221,39 @@ void bt_queue_on_called(bt_loop_t *loop, bt_mail_t *envelope)
         end_retry(q, line);
 }
 
+/* Might one of these, or two together, serve it? The plan says whether they can. */
+static bool may_serve(const bt_request_t *r, const bt_worker_set_t *sets)
+{
+    return sets[BT_LIST_HYBRID].count != 0 || sets[BT_LIST_SINGLE].count != 0 ||
+           (sets[BT_LIST_DECODE].count != 0 &&
+            (sets[BT_LIST_PREFILL].count != 0 || !bt_route_info(r->route)->generates));
+}
+
 /* Each request of a pool that has a limit for each worker takes a leg of one that generates: so many may run. */
 static unsigned places_of(const struct bt_queues *q, bt_request_t *r)
 {
-    const uint64_t limit = r->pool->spec.engine_request_limit;
     const struct bt_candidates *c;
-    uint64_t legs;
+    uint64_t limit, legs;
 
-    if (limit == 0)
-        return q->limit;
     if (!bt_request_refresh_pool(r))
         return NO_WORKER;
     c = bt_candidates_get(r->d, r->pool, BT_STR_NULL);
+    if (!may_serve(r, c->sets))
+        return NO_WORKER;
+    limit = r->pool->spec.engine_request_limit;
+    if (limit == 0)
+        return q->limit;
     legs = limit * (c->sets[BT_LIST_DECODE].count + c->sets[BT_LIST_HYBRID].count);
     if (legs == 0)
         legs = limit * c->sets[BT_LIST_SINGLE].count;
-    if (legs == 0)
-        return NO_WORKER;
     return q->limit != 0 && q->limit < legs ? q->limit : (unsigned) legs;
 }
 
 static void start_tick(struct bt_queue_ticket *t, uint64_t now_ms)
 {
     const uint64_t left_ms = t->until_ms - now_ms;
-    const bool looks =
-        t->request->pool->spec.engine_request_limit != 0; /* else places do not change */
 
-    bt_timer_start(&t->timer, looks && LOOK_MS < left_ms ? LOOK_MS : left_ms);
+    bt_timer_start(&t->timer, t->looks && LOOK_MS < left_ms ? LOOK_MS : left_ms);
 }
 
 /* One of those that wait does it for all. */
@@ -257,7 +267,9 @@ static void look_at_workers(struct bt_queues *q, struct bt_queue_ticket *t, uint
     if (strcmp(r->pool->spec.name, line->pool) != 0)
         return; /* it was its own pool's last */
     pthread_mutex_lock(&q->lock);
-    if (places != NO_WORKER && now_ms >= line->look_at_ms) {
+    if (places == NO_WORKER) {
+        line->workers_seen = UINT64_MAX; /* a breaker may let them serve again without a word */
+    } else if (now_ms >= line->look_at_ms) {
         line->look_at_ms = now_ms + LOOK_MS;
         if (places != line->places || seen != line->workers_seen)
             bt_queue_line_set_all_due(line);
@@ -303,6 +315,8 @@ static void wait(bt_request_t *r, struct bt_queue_ticket *t, enum bt_queue_where
     r->holds++;
     t->since_us = bt_clock_us();
     t->until_ms = t->since_us / 1000 + timeout_ms;
+    /* Else its line's places do not change. */
+    t->looks = where == BLOCKED || r->pool->spec.engine_request_limit != 0;
     bt_timer_init(r->d->loop, &t->timer, on_tick);
     start_tick(t, t->since_us / 1000);
 }
@@ -519,19 +533,33 @@ static bool pool_has_room(bt_request_t *r)
     return has_room[BT_LIST_HYBRID] || (has_room[BT_LIST_PREFILL] && has_room[BT_LIST_DECODE]);
 }
 
-bool bt_queue_block(bt_request_t *r)
+/* All that might serve it are full; or, of one that has waited, gone since it was called. */
+static bool may_block(const struct bt_queues *q, bt_request_t *r, int rc)
+{
+    const struct bt_queue_ticket *t = r->ticket;
+
+    if (t == NULL || q->size == 0)
+        return false;
+    return rc == BT_E_AGAIN ||
+           (rc == BT_E_NO_WORKER && t->since_us != 0 && places_of(q, r) == NO_WORKER);
+}
+
+bool bt_queue_block(bt_request_t *r, int rc)
 {
     struct bt_queue_ticket *t = r->ticket;
     struct bt_queues *q = r->d->shared->queues;
     const uint64_t waited_ms = r->record.queue_us / 1000;
 
-    if (t == NULL || q->size == 0)
+    if (!may_block(q, r, rc))
         return false;
     const uint64_t left_ms = waited_ms < t->timeout_ms ? t->timeout_ms - waited_ms : 1;
     const bool has_room = pool_has_room(r);
     pthread_mutex_lock(&q->lock);
     const bt_fair_load_t *narrow = &t->line->narrow;
+    bt_queue_line_pass_room(t);
     wait(r, t, BLOCKED, left_ms);
+    if (rc == BT_E_NO_WORKER)
+        t->line->workers_seen = UINT64_MAX; /* whoever is there later is new to it */
     bt_queue_line_block(t,
                         has_room && narrow->count < q->size &&
                             (q->max_bytes == 0 || narrow->bytes + t->item.bytes <= q->max_bytes));

@@ -48,9 +48,10 @@ void bt_queues_each(struct bt_queues *q, bt_queues_cb cb, void *user);
 
 /* A station: the request's pool is known. */
 enum bt_progress bt_queue_enter(bt_request_t *r);
-/* It has a place, but no worker below --engine-request-limit is there for it: it plans again when one has room, and has given its place up until
- * then if others find room. False: it has no place to keep. */
-bool bt_queue_block(bt_request_t *r);
+/* It has a place, but no worker below --engine-request-limit is there for it (BT_E_AGAIN): it plans again when one has room, and has given its
+ * place up until then if others find room. Or it has waited, and no worker is usable any more (BT_E_NO_WORKER): it plans again when one is.
+ * False: rc means neither, or it has no place to keep. */
+bool bt_queue_block(bt_request_t *r, int rc);
 /* The request ends, wherever it is. Once. */
 void bt_queue_leave(bt_request_t *r);
 

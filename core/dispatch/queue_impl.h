@@ -18,11 +18,12 @@ struct bt_queue_line {
     struct bt_queue_line *next;
     char *pool;
     bt_fair_queue_t fair;
-    bt_list_t blocked;        /* tickets, first come first */
-    bt_fair_load_t narrow;    /* of them: those that have given their place up */
-    unsigned keepers;         /* of them: the others */
-    unsigned due;             /* of them: those that shall look again */
-    unsigned retrying;        /* were blocked, are called, and have not looked yet */
+    bt_list_t blocked;     /* tickets, first come first */
+    bt_fair_load_t narrow; /* of them: those that have given their place up */
+    unsigned keepers;      /* of them: the others */
+    unsigned due;          /* of them: those that shall look again */
+    unsigned rooms;        /* legs that have ended for these, and nobody has looked for them yet */
+    unsigned retrying;     /* were blocked, are called, and have not looked yet */
     unsigned running, places; /* running: places taken, those handed on included */
     uint64_t look_at_ms;      /* at its places */
     uint64_t workers_seen;    /* epoch and changes then */
@@ -51,6 +52,8 @@ struct bt_queue_ticket {
     struct bt_queue_line *line;
     enum bt_queue_where where;
     bool is_narrow, is_due, is_retrying; /* blocked, and then called; counted by its line */
+    bool has_room;                       /* called for one of the line's rooms */
+    bool looks;                          /* at the workers, while it waits */
     bool is_told_cost;                   /* by the policy: what it has really used is no measure */
     uint64_t since_us, timeout_ms, until_ms;
     uint64_t called;                /* the line's, when it came */
@@ -67,8 +70,13 @@ void bt_queue_line_hand_on(struct bt_queue_line *line);
 void bt_queue_line_give_back(struct bt_queue_line *line);
 void bt_queue_line_block(struct bt_queue_ticket *t, bool is_narrow);
 void bt_queue_line_unblock(struct bt_queue_ticket *t);
+/* One more room, for those that may use this worker. */
+void bt_queue_line_add_room(struct bt_queue_line *line, const bt_worker_t *worker);
+/* It looks again, whoever else does. */
 void bt_queue_line_set_due(struct bt_queue_ticket *t);
 void bt_queue_line_set_all_due(struct bt_queue_line *line);
+/* It has looked, or will not, and has left its room. */
+void bt_queue_line_pass_room(struct bt_queue_ticket *t);
 /* Until the mail is in its box the other loop cannot end. */
 void bt_queue_line_call(struct bt_queue_ticket *t, enum bt_queue_where how);
 

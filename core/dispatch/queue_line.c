@@ -128,14 +128,19 @@ void bt_queue_line_block(struct bt_queue_ticket *t, bool is_narrow)
     line->running--;
 }
 
+static void set_due(struct bt_queue_ticket *t, bool is_due)
+{
+    t->line->due += (unsigned) is_due - (unsigned) t->is_due;
+    t->is_due = is_due;
+}
+
 void bt_queue_line_unblock(struct bt_queue_ticket *t)
 {
     struct bt_queue_line *line = t->line;
 
     bt_list_remove(&t->blocked);
     atomic_fetch_sub(&line->blocked_count, 1);
-    line->due -= t->is_due;
-    t->is_due = false;
+    set_due(t, false);
     if (!t->is_narrow) {
         line->keepers--;
         return;
@@ -146,32 +151,70 @@ void bt_queue_line_unblock(struct bt_queue_ticket *t)
 
 void bt_queue_line_set_due(struct bt_queue_ticket *t)
 {
-    t->line->due += !t->is_due;
-    t->is_due = true;
+    set_due(t, true);
+    t->line->rooms++;
 }
 
 void bt_queue_line_set_all_due(struct bt_queue_line *line)
 {
     for (bt_list_t *it = line->blocked.next; it != &line->blocked; it = it->next)
-        bt_queue_line_set_due(bt_container_of(it, struct bt_queue_ticket, blocked));
+        set_due(bt_container_of(it, struct bt_queue_ticket, blocked), true);
+    line->rooms = atomic_load(&line->blocked_count);
 }
 
+/* By what of it does not change while it is blocked: another thread's request. */
+static bool may_use(const struct bt_queue_ticket *t, const bt_worker_t *w)
+{
+    const bt_request_t *r = t->request;
+
+    return (r->pinned == NULL || r->pinned == w) && bt_worker_serves_model(w, r->intent.model);
+}
+
+void bt_queue_line_add_room(struct bt_queue_line *line, const bt_worker_t *worker)
+{
+    bool is_for_any = false;
+
+    for (bt_list_t *it = line->blocked.next; it != &line->blocked; it = it->next) {
+        struct bt_queue_ticket *t = bt_container_of(it, struct bt_queue_ticket, blocked);
+        if (!may_use(t, worker))
+            continue;
+        set_due(t, true);
+        is_for_any = true;
+    }
+    line->rooms += is_for_any;
+}
+
+void bt_queue_line_pass_room(struct bt_queue_ticket *t)
+{
+    t->line->rooms += t->has_room;
+    t->has_room = false;
+}
+
+/* A room is looked at by one after the other, until one of them takes it: as many looks as there are requests would cost each leg's end that
+ * many plans. */
 static void call_blocked(struct bt_queue_line *line)
 {
     bt_list_t *it, *tmp;
 
     bt_list_each (&line->blocked, it, tmp) {
         struct bt_queue_ticket *t = bt_container_of(it, struct bt_queue_ticket, blocked);
-        if (line->due == 0)
-            return;
+        if (line->due == 0 || line->rooms == 0)
+            break;
         if (!t->is_due || (t->is_narrow && !is_open(line)))
             continue;
         line->running += t->is_narrow;
         bt_queue_line_unblock(t);
-        t->is_retrying = true;
+        t->is_retrying = t->has_room = true;
         line->retrying++;
+        line->rooms--;
         bt_queue_line_call(t, CALLED);
     }
+    if (line->due == 0)
+        line->rooms = 0; /* nobody can use them */
+    if (line->rooms != 0 || line->retrying != 0)
+        return;
+    for (it = line->blocked.next; it != &line->blocked && line->due != 0; it = it->next)
+        set_due(bt_container_of(it, struct bt_queue_ticket, blocked), false);
 }
 
 void bt_queue_line_hand_on(struct bt_queue_line *line)

@@ -340,7 +340,7 @@ static enum bt_progress plan(bt_request_t *r)
     r->prompt_tokens = count_tokens(r, r->pool);
     r->tasks[0].prompt_tokens = r->prompt_tokens;
     rc = bt_plan_choose(r, &choice, why, sizeof(why));
-    if (rc == BT_E_AGAIN && bt_queue_block(r)) {
+    if (rc < 0 && bt_queue_block(r, rc)) {
         r->step = BT_STEP_ENCODE; /* it goes on with the next: this one */
         return BT_PROGRESS_WAITS;
     }

@@ -192,7 +192,8 @@ bool bt_request_pin(bt_request_t *r, uint64_t worker_id, bt_str_t url);
 bool bt_request_refresh_pool(bt_request_t *r); /* false: no pool of today serves it */
 bool bt_request_set_pool(bt_request_t *r, const char *name);
 /* ---- queue.c ---- */
-void bt_queue_note_room(const bt_request_t *r); /* a leg has given its worker's place back */
+/* A leg has given its worker's place back. */
+void bt_queue_note_room(const bt_request_t *r, const bt_worker_t *worker);
 /* ---- access_log.c ---- */
 void bt_access_log(bt_request_t *r, uint64_t us);
 /* Its line has members: address and tokens are kept for it. */

@@ -14,12 +14,17 @@ typedef struct fake {
     bt_worker_pool_t pool;
     bt_timer_t timer;
     unsigned went_on, blocks; /* blocks: times that it finds its workers full */
-    bool is_free;
+    bool is_free, is_refused; /* refused: it finds no worker, and may not wait for one */
 } fake_t;
 
 static bt_loop_t loops[2];
 static bt_dispatcher_t dispatchers[2];
 static bt_dispatch_shared_t shared;
+
+/* One worker, with room, so that a request that is blocked lets others pass where its pool has a limit; without one it does not. */
+static bt_worker_t worker;
+static bt_worker_t *workers[] = {&worker};
+static bt_workers_t snapshot = {.epoch = 1};
 
 static fake_t *fake_of(bt_request_t *r)
 {
@@ -43,6 +48,7 @@ static void make(fake_t *f, unsigned loop, const char *pool, const struct bt_req
     f->r.d = &dispatchers[loop];
     f->r.ops = ops;
     f->r.pool = &f->pool;
+    f->r.workers = &snapshot;
     bt_arena_init(&f->r.arena);
     bt_later_init(&f->r.reap, on_reap);
 }
@@ -86,6 +92,36 @@ static void is_now(unsigned running, unsigned waiting)
     assert_int_equal(waiting_now, waiting);
 }
 
+static void make_candidates(unsigned loop)
+{
+    struct bt_candidates *c = bt_candidates_new(1);
+
+    c->epoch = snapshot.epoch;
+    c->changes = bt_workers_changes();
+    c->recheck_at_ms = UINT64_MAX;
+    c->sets[BT_LIST_HYBRID] = c->sets[BT_LIST_SINGLE] = (bt_worker_set_t){workers, 1};
+    dispatchers[loop].candidates = c;
+    dispatchers[loop].workers = &snapshot;
+    dispatchers[loop].pool_count = 1;
+}
+
+static void drop_candidates(unsigned loop)
+{
+    for (int list = 0; list < BT_LIST_COUNT; list++)
+        dispatchers[loop].candidates->sets[list].items = NULL;
+    bt_candidates_free(dispatchers[loop].candidates, 1);
+    dispatchers[loop].candidates = NULL;
+    dispatchers[loop].workers = NULL;
+}
+
+/* On both loops. */
+static void set_usable(bool is_usable)
+{
+    for (unsigned i = 0; i < 2; i++)
+        for (int list = BT_LIST_HYBRID; list <= BT_LIST_SINGLE; list++)
+            dispatchers[i].candidates->sets[list].count = is_usable;
+}
+
 static void start(unsigned limit, unsigned size)
 {
     shared.config.queue_timeout_ms = 1000000000; /* no slow machine predicts such a wait */
@@ -96,6 +132,7 @@ static void start(unsigned limit, unsigned size)
         assert_int_equal(bt_loop_init(&loops[i], i), 0);
         dispatchers[i].loop = &loops[i];
         dispatchers[i].shared = &shared;
+        make_candidates(i);
     }
 }
 
@@ -112,8 +149,10 @@ static int teardown(void **state)
     is_now(0, 0);
     bt_queues_free(shared.queues);
     shared.queues = NULL;
-    for (unsigned i = 0; i < 2; i++)
+    for (unsigned i = 0; i < 2; i++) {
+        drop_candidates(i);
         bt_loop_fini(&loops[i]);
+    }
     bt_pages_thread_fini();
     return 0;
 }
@@ -217,6 +256,123 @@ static void who_is_called_and_gone_hands_on(void **state)
     drop(f, 3);
 }
 
+/* ---- workers that are gone, or full ---- */
+
+/* As request.c does it. */
+static void plan(bt_request_t *r, enum bt_progress progress)
+{
+    fake_t *f = fake_of(r);
+
+    (void) progress;
+    f->went_on++;
+    if (f->blocks != 0) {
+        f->blocks--;
+        assert_true(bt_queue_block(r, BT_E_AGAIN));
+    } else if (dispatchers[0].candidates->sets[BT_LIST_SINGLE].count == 0) {
+        f->is_refused = !bt_queue_block(r, BT_E_NO_WORKER);
+    }
+}
+
+static const struct bt_request_ops planning = {.go_on = plan};
+
+static enum bt_progress come(fake_t *f, unsigned loop, unsigned engine_request_limit,
+                             unsigned blocks)
+{
+    make(f, loop, "a", &planning);
+    f->pool.spec.engine_request_limit = engine_request_limit;
+    f->blocks = blocks;
+    const enum bt_progress progress = bt_queue_enter(&f->r);
+    if (progress == BT_PROGRESS_NEXT)
+        plan(&f->r, progress);
+    return progress;
+}
+
+static void outlives_its_workers(unsigned engine_request_limit)
+{
+    fake_t f[4];
+
+    come(&f[0], 0, engine_request_limit, 0);
+    assert_int_equal(come(&f[1], 0, engine_request_limit, 0), BT_PROGRESS_WAITS);
+    assert_int_equal(come(&f[2], 1, engine_request_limit, 0), BT_PROGRESS_WAITS);
+    set_usable(false);
+    end(&f[0]);
+    turn_both();
+    assert_int_equal(come(&f[3], 0, engine_request_limit, 0), BT_PROGRESS_NEXT);
+    assert_true(f[3].is_refused);
+    end(&f[3]);
+    assert_int_equal(f[1].went_on, 1); /* the place is its own, and it keeps it */
+    assert_false(f[1].is_refused);
+    assert_int_equal(f[2].went_on, 0);
+    is_now(1, 1);
+    set_usable(true);
+    while (f[1].went_on < 2)
+        turn_both();
+    assert_int_equal(f[2].went_on, 0);
+    end(&f[1]);
+    turn_both();
+    assert_int_equal(f[2].went_on, 1);
+    end(&f[2]);
+    drop(f, 4);
+}
+
+static void a_line_outlives_its_workers(void **state)
+{
+    (void) state;
+    outlives_its_workers(0);
+    outlives_its_workers(1);
+}
+
+static void who_keeps_its_place_for_workers_may_leave(void **state)
+{
+    fake_t f[3];
+    (void) state;
+    for (unsigned i = 0; i < 3; i++)
+        come(&f[i], i % 2, 1, 0);
+    set_usable(false);
+    for (unsigned i = 0; i < 3; i++) {
+        end(&f[i]);
+        turn_both();
+        if (i < 2)
+            assert_int_equal(f[i + 1].went_on, 1);
+        is_now(i < 2, i < 1);
+    }
+    drop(f, 3);
+}
+
+/* Whoever finds one leaves it to the next, until somebody takes it. */
+static void one_room_is_for_one(void **state)
+{
+    fake_t f[4];
+    bt_worker_t other = {.id = 1};
+    (void) state;
+    bt_queues_free(shared.queues);
+    shared.config.max_concurrent = 4;
+    shared.queues = bt_queues_new(&shared.config);
+    for (unsigned i = 0; i < 4; i++)
+        come(&f[i], i % 2, 4, i < 2 ? 2 : i == 2);
+    f[0].r.pinned = &other;
+    is_now(1, 0); /* three have given their places up */
+    bt_queue_note_room(&f[3].r, &worker);
+    turn_both();
+    turn_both();
+    assert_int_equal(f[0].went_on, 1); /* it cannot use this worker */
+    assert_int_equal(f[1].went_on, 2); /* it can, and does not */
+    assert_int_equal(f[2].went_on, 2);
+    is_now(2, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        bt_queue_note_room(&f[3].r, i == 0 ? &worker : &other);
+        turn_both();
+        turn_both();
+        assert_int_equal(f[0].went_on, 1 + i);
+        assert_int_equal(f[1].went_on, 3);
+    }
+    is_now(3, 0);
+    for (unsigned i = 0; i < 4; i++)
+        end(&f[i]);
+    turn_both();
+    drop(f, 4);
+}
+
 /* ---- two threads ---- */
 
 #define EACH 2000
@@ -230,7 +386,7 @@ static void quit(fake_t *f)
 {
     if (f->went_on != 0)
         atomic_fetch_sub(&places, 1);
-    bt_queue_note_room(&f->r);
+    bt_queue_note_room(&f->r, &worker);
     end(f);
     if (atomic_fetch_add(&ended, 1) + 1 == 2 * EACH)
         for (unsigned i = 0; i < 2; i++)
@@ -252,7 +408,7 @@ static void serve(bt_request_t *r, enum bt_progress progress)
     (void) progress;
     if (f->blocks != 0) {
         f->blocks--;
-        assert_true(bt_queue_block(r));
+        assert_true(bt_queue_block(r, BT_E_AGAIN));
         return;
     }
     const unsigned now = atomic_fetch_add(&places, 1) + 1;
@@ -267,34 +423,8 @@ static const struct bt_request_ops serving = {.go_on = serve};
 /* In real life a leg of others ends. */
 static void on_room(bt_timer_t *timer)
 {
-    bt_queue_note_room(&crowd[timer == &room_timers[1]][EACH - 1].r);
+    bt_queue_note_room(&crowd[timer == &room_timers[1]][EACH - 1].r, &worker);
     bt_timer_start(timer, 1);
-}
-
-/* One worker, with room, so that a request of this pool that is blocked lets others pass; of a pool without a limit it does not. */
-static bt_worker_t worker;
-static bt_worker_t *workers[] = {&worker};
-static bt_workers_t snapshot = {.epoch = 1};
-
-static void make_candidates(unsigned loop)
-{
-    struct bt_candidates *c = bt_candidates_new(1);
-
-    c->epoch = snapshot.epoch;
-    c->changes = bt_workers_changes();
-    c->recheck_at_ms = UINT64_MAX;
-    c->sets[BT_LIST_HYBRID] = (bt_worker_set_t){workers, 1};
-    dispatchers[loop].candidates = c;
-    dispatchers[loop].workers = &snapshot;
-    dispatchers[loop].pool_count = 1;
-}
-
-static void drop_candidates(unsigned loop)
-{
-    dispatchers[loop].candidates->sets[BT_LIST_HYBRID].items = NULL;
-    bt_candidates_free(dispatchers[loop].candidates, 1);
-    dispatchers[loop].candidates = NULL;
-    dispatchers[loop].workers = NULL;
 }
 
 /* Each fifth goes when it has waited a while, wherever it is then. */
@@ -304,7 +434,6 @@ static void enter_all(unsigned loop)
         fake_t *f = &crowd[loop][i];
         make(f, loop, "a", &serving);
         bt_timer_init(&loops[loop], &f->timer, on_quit);
-        f->r.workers = &snapshot;
         f->blocks = i % 7 < 3 ? i % 7 : 0;
         f->pool.spec.engine_request_limit = i % 2 == 0 ? LIMIT : 0;
         if (i % 5 == 0)
@@ -332,18 +461,14 @@ static void nobody_is_left_waiting(void **state)
     (void) state;
     start(LIMIT, 2 * EACH);
     for (unsigned i = 0; i < 2; i++)
-        make_candidates(i);
-    for (unsigned i = 0; i < 2; i++)
         assert_int_equal(uv_thread_create(&threads[i], run, &loops[i]), 0);
     for (unsigned i = 0; i < 2; i++)
         uv_thread_join(&threads[i]);
     assert_int_equal(atomic_load(&ended), 2 * EACH);
     assert_true(atomic_load(&most) <= LIMIT);
     turn_both();
-    for (unsigned i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 2; i++)
         drop(crowd[i], EACH);
-        drop_candidates(i);
-    }
 }
 
 int main(void)
@@ -354,6 +479,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(each_pool_has_a_line, setup, teardown),
         cmocka_unit_test_setup_teardown(who_leaves_the_line_is_passed_over, setup, teardown),
         cmocka_unit_test_setup_teardown(who_is_called_and_gone_hands_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_line_outlives_its_workers, setup, teardown),
+        cmocka_unit_test_setup_teardown(who_keeps_its_place_for_workers_may_leave, setup, teardown),
+        cmocka_unit_test_setup_teardown(one_room_is_for_one, setup, teardown),
         cmocka_unit_test_setup_teardown(nobody_is_left_waiting, NULL, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
