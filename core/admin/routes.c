@@ -8,6 +8,7 @@
 #include "admin/advice.h"
 #include "admin/discovery.h"
 #include "admin/explain.h"
+#include "admin/flight.h"
 #include "admin/limits.h"
 #include "admin/policies.h"
 #include "admin/query.h"
@@ -112,6 +113,8 @@ static const struct route {
      "the last requests that have ended, the newest first; ?limit=N, ?format=text for people"},
     {BT_GET, "/explain/*", bt_explain_check, BT_WANTS_RECORD, false, false,
      "why a request went where it did, by its id; ?format=text for people"},
+    {BT_GET, "/debug/flight", bt_admin_flight, BT_ANSWERED, false, false,
+     "the flight recorder: what was unusual lately on each loop, the newest last; ?secs=N"},
     {BT_GET, "/fleet", get_fleet, BT_ANSWERED, false, false,
      "the replicas that share this store, how the store is, and what is drained"},
     {BT_GET, "/fleet/policies", bt_rollouts_list, BT_ANSWERED, false, false,

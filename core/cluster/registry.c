@@ -1,6 +1,7 @@
 #include "cluster/draft.h"
 
 #include "base/err.h"
+#include "base/flight.h"
 #include "base/log.h"
 #include "cluster/slots.h"
 #include "cluster/successor.h"
@@ -96,6 +97,7 @@ static void remove_worker(bt_worker_t *w, const bt_workers_t *now, bt_worker_ind
     bt_worker_note_service(w);
     bt_log_info("cluster", "worker %s %s, its legs finish", w->name,
                 next != NULL ? "is replaced" : "removed");
+    bt_flight_note(BT_FLIGHT_WORKER, 0, "%s is %s", w->name, next != NULL ? "replaced" : "removed");
 }
 
 static void remove_rest(const bt_workers_t *old, const bt_workers_t *now, const bool *marks)
@@ -505,6 +507,8 @@ int bt_registry_drain(bt_registry_t *r, bt_str_t name_or_url, bool draining)
     bt_workers_changed();
     bt_log_info("cluster", "worker %s %s", w->name,
                 draining ? "drains: no new requests" : "takes requests again");
+    bt_flight_note(BT_FLIGHT_WORKER, 0, "%s %s", w->name,
+                   draining ? "drains" : "takes requests again");
     return 0;
 }
 

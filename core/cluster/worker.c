@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/flight.h"
 #include "base/log.h"
 #include "cluster/url.h"
 #include "loop/network.h"
@@ -583,4 +584,5 @@ void bt_worker_set_health(bt_worker_t *w, enum bt_health h, const char *why)
     else
         bt_log_warn("cluster", "worker %s at %s:%u is %s: %s", w->name, w->host, w->port,
                     bt_health_name(h), why);
+    bt_flight_note(BT_FLIGHT_WORKER, 0, "%s is %s", w->name, bt_health_name(h));
 }

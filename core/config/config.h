@@ -104,6 +104,7 @@ typedef struct bt_config {
     unsigned loops; /* after load: at least 1 */
     uint64_t drain_ms, startup_timeout_ms;
     char *ready_file;
+    char *crash_file; /* NULL = stderr only */
     bool core_dumps;
     enum bt_sandbox_mode sandbox;
     enum bt_log_level log_level;

@@ -610,6 +610,9 @@ const bt_flag_t bt_flags[] = {
     {"ready-file", "FILE", BT_GROUP_PROCESS, false, SETTING(PATH(AT(ready_file))),
      "written once serving: {\"port\":..,\"admin_port\":..,\"pid\":..}, and transfer_port, "
      "registry_port, metaserver_port, p2p_nccl_port, moriio_port where there are"},
+    {"crash-file", "FILE", BT_GROUP_PROCESS, false, SETTING(PATH(AT(crash_file))),
+     "a crash appends to it what it writes to stderr: a backtrace, and the last unusual things of "
+     "each loop, as GET /debug/flight shows them (none)"},
     {"core-dumps", NULL, BT_GROUP_PROCESS, false, SETTING(BOOL(AT(core_dumps))),
      "a crash may leave a core file, as far as the limits of the process allow (off: keys and "
      "prompts would be in it)"},

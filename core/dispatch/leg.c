@@ -6,6 +6,7 @@
 #include "dispatch/leg.h"
 #include "api/mask.h"
 #include "api/redact.h"
+#include "base/flight.h"
 #include "base/log.h"
 #include "cluster/checks/health.h"
 #include "cluster/engine_ids.h"
@@ -456,6 +457,7 @@ static void note_guilt(bt_leg_t *leg)
     case BT_BREAKER_OPENED:
         BT_REQUEST_LOG(warn, "dispatch", r, name,
                        "breaker of worker %s opened: too many guilty failures", name);
+        bt_flight_note(BT_FLIGHT_BREAKER, 0, "%s opened", name);
         break;
     case BT_BREAKER_SPARED:
         BT_REQUEST_LOG(warn, "dispatch", r, name,

@@ -23,6 +23,7 @@
  */
 #include "dispatch/queue.h"
 
+#include "base/flight.h"
 #include "cluster/changes.h"
 #include "dispatch/attempt.h"
 #include "dispatch/candidates.h"
@@ -162,9 +163,15 @@ static unsigned retry_after_s(uint64_t predicted_ms)
     return s < 1 ? 1 : s > RETRY_MAX_S ? RETRY_MAX_S : (unsigned) s;
 }
 
+static void note_shed(const bt_request_t *r, const char *why)
+{
+    bt_flight_note(BT_FLIGHT_QUEUE, 0, "pool %s: %s", r->pool->spec.name, why);
+}
+
 static void answer_full(bt_request_t *r, const struct bt_queue_ticket *t, uint64_t predicted_ms)
 {
     bt_stats_inc(&r->d->stats, queue_full);
+    note_shed(r, t->where == PUT_OUT ? "another needed its place" : "the line is full");
     r->fail_name = "queue_full";
     bt_answer_error(r, 429,
                     t->where == PUT_OUT
@@ -303,6 +310,7 @@ static void on_tick(bt_timer_t *timer)
         return; /* its turn has come, and the mail is on its way */
     note_wait(t, false);
     bt_stats_inc(&r->d->stats, queue_timeouts);
+    note_shed(r, "it has waited too long");
     r->fail_name = "queue_timeout";
     bt_answer_error(r, 408, "no place came free in time (--queue-timeout-secs)",
                     retry_after_s(again_ms));
@@ -487,6 +495,7 @@ static enum bt_progress refuse(bt_request_t *r, const struct bt_queue_ticket *t,
         return BT_PROGRESS_ENDED;
     }
     bt_stats_inc(&r->d->stats, queue_too_long);
+    note_shed(r, "it would wait too long");
     r->fail_name = "queue_too_long";
     bt_answer_error(r, 429,
                     bt_arena_printf(&r->arena,

@@ -11,6 +11,7 @@
 #include "base/pages.h"
 #include "config/check.h"
 #include "config/passed.h"
+#include "gateway/crash.h"
 #include "gateway/descriptors.h"
 #include "gateway/fleet.h"
 #include "gateway/identity.h"
@@ -321,6 +322,8 @@ int bt_gateway_open(bt_gateway_t **gateway_p, bt_config_t *config, int argc,
     if ((rc = bt_gateway_sandbox(config, err, err_size)) <
         0) /* threads of before would be outside */
         return rc;
+    if ((rc = bt_crash_open(config->crash_file, config->loops, err, err_size)) < 0)
+        return rc;
     if ((rc = bt_log_start()) < 0)
         bt_log_warn("gateway", "log lines are written by whoever has some: no thread for them: %s",
                     rc == BT_E_NOMEM ? bt_err_text(rc) : strerror(-rc));
@@ -593,4 +596,5 @@ void bt_gateway_close(bt_gateway_t *g)
     if (g != NULL)
         free_gateway(g);
     bt_log_stop(LAST_LINES_MS);
+    bt_crash_close();
 }

@@ -10,10 +10,12 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/flight.h"
 #include "base/log.h"
 #include "base/pages.h"
 #include "config/check.h"
 #include "config/passed.h"
+#include "gateway/crash.h"
 #include "gateway/fleet.h"
 #include "script/shared/kv_hits.h"
 
@@ -238,8 +240,11 @@ static void run_thread(void *arg)
     char name[16]; /* what top -H and gdb show */
     snprintf(name, sizeof name, "baton-loop-%u", el->loop.index & 0xfff);
     (void) pthread_setname_np(pthread_self(), name);
+    bt_flight_bind(el->loop.index);
+    bt_crash_thread_begin();
     bt_prefix_ring_bind(el->ring);
     bt_loop_run(&el->loop);
+    bt_crash_thread_end();
     bt_kv_hits_thread_fini();
     bt_pages_thread_fini();
 }

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "config/check.h"
 #include "config/flag.h"
+#include "gateway/crash.h"
 #include "gateway/fleet.h"
 #include "gateway/identity.h"
 #include "gateway/kubernetes.h"
@@ -230,11 +231,15 @@ static void on_usr1(uv_signal_t *handle, int number)
     (void) number;
     bt_recorder_reopen(g->shared.recorder);
     bt_gateway_audit_reopen(g);
+    const int crash_rc = bt_crash_reopen();
+    if (crash_rc < 0)
+        bt_log_error("gateway", "SIGUSR1: cannot open %s, a crash is told where it was: %s",
+                     g->config->crash_file, strerror(-crash_rc));
     if (rc < 0)
         bt_log_error("gateway", "SIGUSR1: cannot open %s, its lines go where they went: %s",
                      g->config->log_file, strerror(-rc));
     else
-        bt_log_info("gateway", "SIGUSR1: log, audit and record files are opened again");
+        bt_log_info("gateway", "SIGUSR1: log, audit, record and crash files are opened again");
 }
 
 /* ---- another process ---- */

@@ -15,12 +15,15 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/flight.h"
 
 #include <signal.h>
 #include <string.h>
 
 #define FLUSH_ROUNDS                                                                               \
     4 /* flushes in a row before sleeping, when draining makes streams dirty again */
+
+#define CPU_LOOK_MS 1000
 
 static bt_mail_t *take_mail(bt_loop_t *loop)
 {
@@ -74,10 +77,38 @@ static void call_later(bt_loop_t *loop)
     }
 }
 
+/* CPU time is a system call, so a loop reads its own once a second at most: what it has used since bounds what a stall did. */
+static void look_at_cpu(bt_loop_t *loop, uint64_t now_ms)
+{
+    loop->cpu_ms = now_ms;
+    loop->cpu_us = bt_clock_cpu_us();
+}
+
+void bt_loop_note_stall(bt_loop_t *loop, uint64_t ms, const char *what)
+{
+    const uint64_t before_us = loop->cpu_us;
+
+    look_at_cpu(loop, uv_now(&loop->uv));
+    bt_flight_stall(ms * 1000, loop->cpu_us - before_us, what);
+}
+
+/* libuv reads the clock as it wakes and again before it comes to prepare: what lies between is what I/O, mail and close callbacks
+ * took, for no clock of ours. Timers have one (timer.c). */
+static void look_for_stall(bt_loop_t *loop)
+{
+    const uint64_t now_ms = uv_now(&loop->uv), ms = now_ms - loop->woke_ms;
+
+    if (loop->woke_ms != 0 && ms >= BT_LOOP_STALL_MS)
+        bt_loop_note_stall(loop, ms, "sockets, mail and what they led to");
+    else if (now_ms - loop->cpu_ms >= CPU_LOOK_MS)
+        look_at_cpu(loop, now_ms);
+}
+
 static void on_prepare(uv_prepare_t *prepare)
 {
     bt_loop_t *loop = prepare->data;
 
+    look_for_stall(loop);
     for (int i = 0; i < FLUSH_ROUNDS && !bt_list_empty(&loop->dirty); i++)
         bt_stream_flush_dirty(loop);
     call_later(loop);
@@ -88,7 +119,10 @@ static void on_prepare(uv_prepare_t *prepare)
 
 static void on_check(uv_check_t *check)
 {
-    bt_stream_flush_dirty(check->data);
+    bt_loop_t *loop = check->data;
+
+    loop->woke_ms = uv_now(&loop->uv);
+    bt_stream_flush_dirty(loop);
     bt_clock_end_event();
 }
 

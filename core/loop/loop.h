@@ -55,6 +55,8 @@ struct bt_loop {
     bt_slab_t reqs;  /* of uv, for streams that connect or wait for room */
     bt_list_t later; /* calls that wait for the turn's end */
     struct bt_wheel *wheel;
+    uint64_t woke_ms;        /* uv's clock when the turn began; 0 = the first has not */
+    uint64_t cpu_ms, cpu_us; /* when its CPU time was read last, and what it was */
     atomic_bool stopping;
     _Atomic unsigned connections; /* client connections held now; read by other loops to balance */
 };

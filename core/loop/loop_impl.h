@@ -10,6 +10,10 @@
 
 #include "loop/loop.h"
 
+#define BT_LOOP_STALL_MS 20 /* so long others' tokens have waited: one for the flight recorder */
+
+/* loop.c */
+void bt_loop_note_stall(bt_loop_t *loop, uint64_t ms, const char *what);
 /* timer.c */
 int bt_wheel_new(bt_loop_t *loop);
 void bt_wheel_free(bt_loop_t *loop);

@@ -109,9 +109,9 @@ static void collect_slot(struct bt_wheel *wheel, unsigned slot, uint64_t now_tic
     note_slot(wheel, slot);
 }
 
-static void collect_due(struct bt_wheel *wheel, bt_list_t *due)
+static void collect_due(struct bt_wheel *wheel, bt_list_t *due, uint64_t now_ms)
 {
-    uint64_t now_tick = bt_clock_ms() / TICK_MS;
+    uint64_t now_tick = now_ms / TICK_MS;
     uint64_t first = wheel->tick;
 
     if (now_tick < first)
@@ -128,16 +128,20 @@ static void collect_due(struct bt_wheel *wheel, bt_list_t *due)
 static void on_alarm(uv_timer_t *alarm)
 {
     struct bt_wheel *wheel = alarm->data;
+    const uint64_t start_ms = bt_clock_ms();
     bt_list_t due;
 
     wheel->armed_tick = ALARM_BUSY;
     bt_list_init(&due);
-    collect_due(wheel, &due);
+    collect_due(wheel, &due, start_ms);
     while (!bt_list_empty(&due)) {
         bt_timer_t *timer = bt_container_of(due.next, bt_timer_t, link);
         unlink_timer(wheel, timer);
         timer->cb(timer);
     }
+    const uint64_t took_ms = bt_clock_ms() - start_ms;
+    if (took_ms >= BT_LOOP_STALL_MS)
+        bt_loop_note_stall(alarm->loop->data, took_ms, "timers and what they led to");
     if (wheel->active == 0)
         disarm(wheel);
     else

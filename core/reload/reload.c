@@ -10,6 +10,7 @@
 #include "reload/reload_impl.h"
 
 #include "base/err.h"
+#include "base/flight.h"
 #include "base/log.h"
 #include "reload/dev.h"
 
@@ -180,6 +181,8 @@ static void take_all(bt_reload_t *reload, const char *why)
     take_table(reload, why);
     reload->serving = reload->number;
     reload->stats.results[BT_RELOAD_OK]++;
+    bt_flight_note(BT_FLIGHT_RELOAD, commit->stall_us, "generation %llu serves (%s)",
+                   (unsigned long long) reload->number, why != NULL ? why : "the first");
     bt_log_info("policy",
                 "generation %llu serves: %.1f ms to prepare, %llu us to commit, a loop stood still "
                 "for at most %llu us",
@@ -309,6 +312,8 @@ static void log_failure(bt_reload_t *reload, int rc, const char *err)
 {
     const bt_reload_job_t *job = reload->job;
 
+    bt_flight_note(BT_FLIGHT_RELOAD, 0, "refused or given up, generation %llu serves on",
+                   (unsigned long long) reload->serving);
     if (job->kind == BT_JOB_CONFIG && (rc == BT_E_POLICY || rc == BT_E_CONFIG)) {
         bt_log_error("gateway", "reload refused, everything stays as it was: %s", err);
     } else if (job->kind != BT_JOB_PUT && job->kind != BT_JOB_DELETE &&

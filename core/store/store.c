@@ -10,6 +10,7 @@
 #include "store/store_impl.h"
 
 #include "base/err.h"
+#include "base/flight.h"
 #include "base/log.h"
 
 #include <stdio.h>
@@ -186,6 +187,10 @@ static void say_change(bt_store_t *store)
                     why);
     else
         bt_log_warn("store", "%s is degraded: %s", store->where.shown, why);
+    bt_flight_note(BT_FLIGHT_STORE, 0, "%s is %s", store->where.shown,
+                   now == BT_STORE_UP            ? "up"
+                   : now == BT_STORE_UNAVAILABLE ? "unavailable"
+                                                 : "degraded");
 }
 
 static void next_turn(bt_store_client_t *client);

@@ -1,5 +1,6 @@
 #include "cluster/checks/loss.h"
 
+#include "base/flight.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -111,10 +112,13 @@ static void lose(bt_loss_book_t *book, bt_worker_t *w, uint64_t since_ms, uint64
 {
     bt_worker_set_health(w, BT_HEALTH_DOWN, why);
     bt_worker_set_lost(w, since_ms, now_ms);
-    if (bt_breaker_failure(&w->breaker, false, now_ms) == BT_BREAKER_OPENED)
+    if (bt_breaker_failure(&w->breaker, false, now_ms) == BT_BREAKER_OPENED) {
         bt_log_warn("cluster", "breaker of worker %s opened: too many guilty failures", w->name);
+        bt_flight_note(BT_FLIGHT_BREAKER, 0, "%s opened", w->name);
+    }
     bt_log_warn("cluster", "worker %s is lost (%s): requests that wait on it are ended", w->name,
                 why);
+    bt_flight_note(BT_FLIGHT_WORKER, 0, "%s is lost", w->name);
     if (book->on_lost != NULL)
         book->on_lost(book->user);
 }

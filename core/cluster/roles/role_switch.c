@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/flight.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "cluster/checks/probe.h"
@@ -105,6 +106,8 @@ static void take_role(role_switch_t *sw)
         return;
     }
     bt_log_info("cluster", "worker %s is %s now", sw->worker->name, bt_role_name(sw->spec.role));
+    bt_flight_note(BT_FLIGHT_WORKER, 0, "%s is %s now", sw->worker->name,
+                   bt_role_name(sw->spec.role));
     tell(sw, true, NULL);
     end_switch(sw);
 }

@@ -7,6 +7,7 @@
 #include "script/policy/policy_impl.h"
 
 #include "base/clock.h"
+#include "base/flight.h"
 #include "base/rand.h"
 #include "script/shared/now.h"
 #include "script/value/plain.h"
@@ -239,12 +240,25 @@ static int refresh(lua_State *L)
 
 /* ---- calls ---- */
 
+static void note_slow(bt_policy_t *policy, enum bt_policy_hook hook, enum bt_vm_end end)
+{
+    bt_flight_note(BT_FLIGHT_POLICY, policy->vm.watch.slow_us, "%s of policy %s%s",
+                   bt_hook_name(hook), policy->name,
+                   end == BT_VM_NO_TIME ? ", stopped over its budget" : "");
+    policy->vm.watch.slow_us = 0;
+}
+
 static enum bt_vm_end run(bt_policy_t *policy, enum bt_policy_hook hook, int args, uint64_t now_us,
                           char *err, size_t err_size)
 {
+    enum bt_vm_end end;
+
     policy->call.hook = hook;
-    return bt_vm_run(&policy->vm, args, bt_hook_name(hook), bt_hook_budget_us(hook), now_us, err,
-                     err_size);
+    end = bt_vm_run(&policy->vm, args, bt_hook_name(hook), bt_hook_budget_us(hook), now_us, err,
+                    err_size);
+    if (policy->vm.watch.slow_us != 0)
+        note_slow(policy, hook, end);
+    return end;
 }
 
 enum bt_vm_end bt_hook_run(bt_policy_t *policy, enum bt_policy_hook hook, int args, char *err,

@@ -6,6 +6,7 @@
  * on that thread. */
 #include "script/policy/policy_impl.h"
 
+#include "base/flight.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -107,6 +108,7 @@ static void take_fresh(bt_policy_t *policy)
         bt_policy_next_epoch(); /* what waited in the old VM, and its requests' vars, are gone */
     policy->stats.renewals++;
     bt_log_warn("policy", "%s: the VM was made anew, ctx.state with it", policy->name);
+    bt_flight_note(BT_FLIGHT_POLICY, 0, "policy %s: the VM was made anew", policy->name);
     if (!start_thread(policy, free_old)) {
         bt_policy_free(r->fresh); /* no thread to be had: a stall is better than a leak */
         r->fresh = NULL;

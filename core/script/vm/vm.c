@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/flight.h"
 #include "script/vm/embedded.h"
 
 #include <errno.h>
@@ -15,6 +16,7 @@
 #define STACK_MAX_BYTES 65536
 #define COMPILE_US 300000 /* a MiB of tables takes some 50 ms */
 #define PIECE_BYTES ((size_t) 256)
+#define PAUSE_US 1000 /* of collecting garbage: one for the flight recorder */
 
 bt_vm_t *bt_vm_of(lua_State *L)
 {
@@ -133,14 +135,18 @@ static int collect(lua_State *L)
 /* Protected, because the collector itself allocates when it makes tables smaller; it may go over the cap for that. */
 bool bt_vm_collect(bt_vm_t *vm, uint64_t max_us)
 {
+    const uint64_t start_us = bt_clock_us();
     int rc;
 
-    vm->collect_until_us = max_us < UINT64_MAX ? bt_clock_us() + max_us : UINT64_MAX;
+    vm->collect_until_us = max_us < UINT64_MAX ? start_us + max_us : UINT64_MAX;
     vm->heap.cap_bytes += COLLECT_SLACK;
     rc = lua_cpcall(vm->L, collect, NULL);
     vm->heap.cap_bytes -= COLLECT_SLACK;
     if (rc != 0)
         lua_pop(vm->L, 1);
+    const uint64_t took_us = bt_clock_us() - start_us;
+    if (took_us >= PAUSE_US)
+        bt_flight_note(BT_FLIGHT_GC, took_us, "a whole collection, after a call that failed");
     return rc == 0;
 }
 

@@ -4,10 +4,12 @@
  * threads see plain stores in order, but not on arm64.
  *
  *           begin              thread: CAS            handler
- *     IDLE ------> RUN ---------------------> FIRING --------> FIRED
- *      ^            |                            (thread, every REFIRE_US)
- *      |  end: CAS  |                         FIRING <--------- |
- *      +------------+<----------- end: CAS, clears the hook ----+
+ *     IDLE ------> RUN ---> SLOW -----------> FIRING --------> FIRED
+ *      ^            |        |                   (thread, every REFIRE_US)
+ *      |  end: CAS  |        |                FIRING <--------- |
+ *      +------------+--------+<-- end: CAS, clears the hook ----+
+ *
+ * SLOW costs a quick call nothing: only a call that two looks in a row have seen fails the first CAS of end(), and reads the clock.
  *
  * end() never returns while FIRING, so the signal always finds its thread inside the call: no system call of the event loop
  * is ever interrupted by it, and the thread cannot be gone. The hook stays until end(), or `while true do pcall(f) end` would
@@ -61,6 +63,12 @@ static bool has_barrier;
 static uint64_t allowed_us(const bt_watch_t *w)
 {
     return (uint64_t) w->budget_us * SLOWNESS;
+}
+
+/* In a call, or at its end. */
+static uint64_t begun_us(const bt_watch_t *w)
+{
+    return atomic_load_explicit(&w->deadline_us, memory_order_relaxed) - allowed_us(w);
 }
 
 /* ---- the caller's side ---- */
@@ -145,9 +153,16 @@ bool bt_watch_end(bt_watch_t *w)
 
     if (atomic_compare_exchange_strong(&w->state, &state, BT_WATCH_IDLE))
         return false;
-    for (state = BT_WATCH_FIRED; !atomic_compare_exchange_weak(&w->state, &state, BT_WATCH_IDLE);
-         state = BT_WATCH_FIRED)
+    while (state == BT_WATCH_FIRING ||
+           !atomic_compare_exchange_weak(&w->state, &state, BT_WATCH_IDLE)) {
         sched_yield(); /* the signal is on its way to this very thread */
+        state = atomic_load(&w->state);
+    }
+    const uint64_t took_us = bt_clock_us() - begun_us(w);
+    w->slow_us =
+        took_us >= POLL_US ? took_us : 0; /* one that was marked for the call before it is not */
+    if (state != BT_WATCH_FIRED)
+        return false;
     lua_sethook(w->L, NULL, 0, 0);
     return true;
 }
@@ -205,9 +220,10 @@ static bool is_overdue(const bt_watch_t *w, uint64_t now_us)
 
 static void fire(bt_watch_t *w, uint64_t now_us)
 {
-    int state = BT_WATCH_RUN;
+    int state = atomic_load_explicit(&w->state, memory_order_relaxed);
 
-    if (!atomic_compare_exchange_strong(&w->state, &state, BT_WATCH_FIRING))
+    if ((state != BT_WATCH_RUN && state != BT_WATCH_SLOW) ||
+        !atomic_compare_exchange_strong(&w->state, &state, BT_WATCH_FIRING))
         return;
     /* Another call may have begun since: now that its caller must stay, look again. */
     if (atomic_load(&w->deadline_us) != w->call_us || !is_overdue(w, now_us))
@@ -225,19 +241,30 @@ static void refire(bt_watch_t *w, uint64_t now_us)
         send_signal(w, now_us);
 }
 
+/* Another call may have begun since the look: then that one reads the clock for nothing. */
+static void mark_slow(bt_watch_t *w)
+{
+    int state = BT_WATCH_RUN;
+
+    (void) atomic_compare_exchange_strong(&w->state, &state, BT_WATCH_SLOW);
+}
+
 /* True when there was a call since the last look, or one runs. */
 static bool poll_one(bt_watch_t *w, uint64_t now_us)
 {
     int state = atomic_load_explicit(&w->state, memory_order_acquire);
     uint64_t deadline_us = atomic_load_explicit(&w->deadline_us, memory_order_relaxed);
     bool is_new = deadline_us != w->seen_us;
+    bool is_running = state == BT_WATCH_RUN || state == BT_WATCH_SLOW;
 
     w->seen_us = deadline_us;
-    if (state == BT_WATCH_RUN && deadline_us != w->call_us) {
+    if (is_running && deadline_us != w->call_us) {
         w->call_us = deadline_us;
         w->cpu_us = cpu_us_of(w);
-    } else if (state == BT_WATCH_RUN && now_us >= deadline_us) {
+    } else if (is_running && now_us >= deadline_us) {
         fire(w, now_us);
+    } else if (state == BT_WATCH_RUN) {
+        mark_slow(w);
     } else if (state == BT_WATCH_FIRED) {
         refire(w, now_us);
     }

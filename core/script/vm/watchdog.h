@@ -3,8 +3,8 @@
  * Owner: one thread for the process; a bt_watch_t belongs to its VM.
  * Life:  the thread lives while somebody has called start more often than stop (every policy VM does); a watch from
  *        bt_watch_init to bt_watch_fini.
- * Flow:  IDLE -> begin: RUN -> end: IDLE. A watch that stays RUN too long: FIRING (the thread signals) -> FIRED (the
- *        handler has set the hook, which raises at every instruction from then on) -> end: IDLE, hook gone.
+ * Flow:  IDLE -> begin: RUN -> end: IDLE. A watch that stays RUN too long: SLOW (its end says how long it took) -> FIRING (the
+ *        thread signals) -> FIRED (the handler has set the hook, which raises at every instruction from then on) -> end: IDLE, hook gone.
  * Cost:  a call costs three plain stores and one compare-and-swap; the clock is read by the caller anyway. The thread polls
  *        each millisecond while calls come, and sleeps without a timer when none came for a while.
  */
@@ -19,7 +19,7 @@
 #include <stdint.h>
 #include <time.h>
 
-enum bt_watch_state { BT_WATCH_IDLE, BT_WATCH_RUN, BT_WATCH_FIRING, BT_WATCH_FIRED };
+enum bt_watch_state { BT_WATCH_IDLE, BT_WATCH_RUN, BT_WATCH_SLOW, BT_WATCH_FIRING, BT_WATCH_FIRED };
 
 typedef struct bt_watch {
     _Atomic int state;            /* enum bt_watch_state */
@@ -33,6 +33,8 @@ typedef struct bt_watch {
     pthread_t thread;
     _Atomic clockid_t cpu_clock; /* of `thread` */
     uint64_t thread_serial;      /* names `thread`, for good; 0 = none yet */
+    uint64_t
+        slow_us; /* of a call that was SLOW or more, at its end; whoever tells it sets it to 0 */
     /* the watchdog's own */
     bt_list_t link;
     uint64_t seen_us; /* deadline at its last look */

@@ -1,10 +1,13 @@
 /* The event thread: mailbox order under contention, stopping, the end with mail left over, sleeping when idle. */
 #include "loop/loop.h"
 
+#include "base/flight.h"
 #include "util.h"
 
 #include <pthread.h>
 #include <signal.h>
+#include <string.h>
+#include <time.h>
 
 #define PRODUCERS 4
 #define MAILS 100000
@@ -234,6 +237,62 @@ static void test_fini_calls_what_was_put_off(void **state)
     assert_int_equal(put_off.calls, 1);
 }
 
+/* ---- stalls ---- */
+
+static void stall(void)
+{
+    const struct timespec t = {.tv_nsec = 40 * 1000000};
+
+    nanosleep(&t, NULL);
+}
+
+static void on_stalling_mail(bt_loop_t *loop, bt_mail_t *envelope)
+{
+    (void) envelope;
+    (void) loop;
+    stall();
+}
+
+static void on_stalling_timer(bt_timer_t *timer)
+{
+    stall();
+    bt_loop_stop(timer->loop);
+}
+
+static bool has_stall(const char *what, bt_flight_event_t *event_p)
+{
+    for (uint64_t n = 1; n <= bt_flight_last(0); n++)
+        if (bt_flight_read(0, n, event_p) && event_p->kind == BT_FLIGHT_STALL &&
+            strncmp(event_p->detail, what, strlen(what)) == 0)
+            return true;
+    return false;
+}
+
+static void test_stalls_are_noted(void **state)
+{
+    bt_flight_event_t event;
+    bt_mail_t envelope;
+    bt_timer_t timer;
+    bt_loop_t loop;
+
+    (void) state;
+    assert_int_equal(bt_flight_open(1), 0);
+    bt_flight_bind(0);
+    assert_int_equal(bt_loop_init(&loop, 0), 0);
+    bt_timer_init(&loop, &timer, on_stalling_timer);
+    bt_timer_start(&timer, 100);
+    bt_loop_post(&loop, &envelope, on_stalling_mail);
+    bt_loop_run(&loop);
+    assert_true(has_stall("sockets, mail", &event));
+    assert_true(event.us >= 20000);
+    assert_true(event.cpu_us <= event.us); /* it slept, but how much else ran is not ours to say */
+    assert_true(has_stall("timers", &event));
+    assert_true(event.us >= 20000);
+    bt_timer_stop(&timer);
+    bt_loop_fini(&loop);
+    bt_flight_close();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -246,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_sigpipe_does_not_kill),
         cmocka_unit_test(test_later_comes_once_and_before_the_loop_sleeps),
         cmocka_unit_test(test_fini_calls_what_was_put_off),
+        cmocka_unit_test(test_stalls_are_noted),
     };
     alarm(55);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,6 +43,40 @@ static void a_runaway_is_stopped(void **state)
     bt_watchdog_stop();
 }
 
+/* Returns once two looks have seen it. */
+static int stay(lua_State *L)
+{
+    const bt_watch_t *watch = &bt_vm_of(L)->watch;
+    const uint64_t until_us = bt_clock_us() + 20000000;
+
+    while (atomic_load(&watch->state) != BT_WATCH_SLOW && bt_clock_us() < until_us)
+        nap_ms(1);
+    return 0;
+}
+
+static void a_slow_call_says_how_long_it_took(void **state)
+{
+    bt_vm_t vm;
+    char err[256];
+    (void) state;
+
+    assert_int_equal(bt_watchdog_start(), 0);
+    assert_int_equal(bt_vm_open(&vm, NULL, CAP, BT_VM_GUARDED), 0);
+    for (int i = 0; i < 5; i++) {
+        const uint64_t start_us = bt_clock_us();
+        lua_pushcfunction(vm.L, stay);
+        assert_int_equal(bt_vm_run(&vm, 0, "plan", 60000000, start_us, err, sizeof(err)),
+                         BT_VM_DONE);
+        assert_int_not_equal(vm.watch.slow_us, 0);
+        assert_true(vm.watch.slow_us <= bt_clock_us() - start_us);
+        vm.watch.slow_us = 0;
+    }
+    assert_int_equal(run(&vm, "\nwhile true do end", 2000, err, sizeof(err)), BT_VM_NO_TIME);
+    assert_true(vm.watch.slow_us >= 2000);
+    bt_vm_close(&vm);
+    bt_watchdog_stop();
+}
+
 static void pcall_does_not_swallow_it(void **state)
 {
     bt_vm_t vm;
@@ -257,6 +291,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_runaway_is_stopped),
+        cmocka_unit_test(a_slow_call_says_how_long_it_took),
         cmocka_unit_test(pcall_does_not_swallow_it),
         cmocka_unit_test(good_calls_are_left_alone),
         cmocka_unit_test(calls_at_the_edge),
