@@ -53,8 +53,10 @@ void bt_kv_index_free(bt_kv_index_t *x)
 {
     if (x == NULL)
         return;
-    for (unsigned i = 1; x->parts != NULL && i <= x->max_parts; i++)
+    for (unsigned i = 1; x->parts != NULL && i <= x->max_parts; i++) {
         bt_kv_names_clear(&x->parts[i].names);
+        bt_kv_names_clear(&x->parts[i].copies);
+    }
     drop_all_owners(x);
     bt_kv_table_fini(&x->table);
     bt_epoch_fini(&x->epoch);
@@ -137,7 +139,8 @@ static bool is_held(void *user, uint64_t own)
     return cell != NULL && bt_kv_owners_tiers(owners_at(cell), o->part) != 0;
 }
 
-/* Names that are too many even so are those of an engine that calls one block by several: it begins anew. */
+/* Names that are too many even so are those of an engine that calls one block by several: it begins anew. Copies are not counted any more:
+ * their names may be gone, and come again. */
 static void sweep_names(bt_kv_index_t *x)
 {
     uint32_t largest = 1;
@@ -145,6 +148,7 @@ static void sweep_names(bt_kv_index_t *x)
     x->names = 0;
     for (uint32_t part = 1; part <= x->high; part++) {
         bt_kv_names_sweep(&x->parts[part].names, is_held, &(struct owner){x, part});
+        bt_kv_names_clear(&x->parts[part].copies);
         x->names += x->parts[part].names.count;
         if (x->parts[part].names.count > x->parts[largest].names.count)
             largest = part;
@@ -231,14 +235,48 @@ static bool parent_of(const bt_kv_part_t *p, const bt_kv_event_t *e, uint64_t *p
     return !e->has_parent || own != NULL;
 }
 
+/* vLLM computes a block that it has a second time where a prompt ends with it, or two prompts come at once. It tells each copy, and tells each one's
+ * removal. */
+static void add_copy(bt_kv_names_t *copies, uint64_t engine)
+{
+    const uint64_t *more = bt_kv_names_find(copies, engine);
+
+    (void) bt_kv_names_put(copies, engine, more != NULL ? *more + 1 : 1);
+}
+
+/* False: there was one. */
+static bool take_copy(bt_kv_names_t *copies, uint64_t engine)
+{
+    const uint64_t *more = bt_kv_names_find(copies, engine);
+
+    if (more == NULL)
+        return false;
+    if (*more > 1)
+        (void) bt_kv_names_put(copies, engine, *more - 1);
+    else
+        bt_kv_names_remove(copies, engine);
+    return true;
+}
+
+static bool is_on_device(bt_kv_index_t *x, uint32_t part, uint64_t own)
+{
+    const bt_kv_cell_t *cell = bt_kv_table_find(&x->table, own);
+
+    return cell != NULL && (bt_kv_owners_tiers(owners_at(cell), part) & 1U << BT_KV_DEVICE) != 0;
+}
+
 static void store_one(bt_kv_index_t *x, uint32_t part, uint64_t engine, uint64_t own,
                       enum bt_kv_tier tier)
 {
-    bt_kv_names_t *names = &x->parts[part].names;
+    bt_kv_names_t *names = &x->parts[part].names, *copies = &x->parts[part].copies;
     const uint64_t before = names->count, *known = bt_kv_names_find(names, engine);
 
-    if (known != NULL && *known != own) /* the name has gone over to another block */
+    if (known != NULL && *known != own) { /* the name has gone over to another block */
         (void) let_go(x, part, *known, TIERS_ALL);
+        bt_kv_names_remove(copies, engine);
+    } else if (known != NULL && tier == BT_KV_DEVICE && is_on_device(x, part, own)) {
+        add_copy(copies, engine);
+    }
     if (bt_kv_names_put(names, engine, own) < 0)
         return;
     x->names += names->count - before;
@@ -289,6 +327,8 @@ static void remove_names(bt_kv_index_t *x, uint32_t part, const bt_kv_event_t *e
         if (own == NULL)
             continue;
         x->stats.removed++;
+        if (e->tier == BT_KV_DEVICE && take_copy(&x->parts[part].copies, e->hashes[i]))
+            continue;
         if (!let_go(x, part, *own, 1U << e->tier))
             continue;
         bt_kv_names_remove(names, e->hashes[i]);
@@ -358,6 +398,7 @@ void bt_kv_part_clear(bt_kv_index_t *x, uint32_t part)
             (void) let_go(x, part, p->names.slots[i].own, TIERS_ALL);
     x->names -= p->names.count;
     bt_kv_names_clear(&p->names);
+    bt_kv_names_clear(&p->copies);
     p->group = -1;
     give_size_back(x, part);
     bt_epoch_collect(&x->epoch);
@@ -414,5 +455,6 @@ void bt_kv_index_stats(const bt_kv_index_t *x, bt_kv_index_stats_t *stats)
     stats->names = x->names;
     stats->bytes = sizeof(*x) + x->table.bytes + x->owners.bytes + x->epoch.retired_bytes;
     for (uint32_t part = 1; part <= x->high; part++)
-        stats->bytes += bt_kv_names_bytes(&x->parts[part].names);
+        stats->bytes +=
+            bt_kv_names_bytes(&x->parts[part].names) + bt_kv_names_bytes(&x->parts[part].copies);
 }

@@ -6,7 +6,7 @@
  * Cost:  (17 bytes a cell + 16 a name) / load: some 50 to 80 bytes for a block that one worker holds, 16 to 43 for each further worker.
  *
  * Bounded: max_held counts (block, part) pairs. Above it the blocks that were longest neither stored nor asked for are forgotten, which costs a
- * predicted hit, never a wrong one. A block that an engine holds twice and removes once is forgotten too.
+ * predicted hit, never a wrong one. Blocks that an engine's device holds more than once are counted: each copy is told, and its removal.
  */
 #ifndef BT_KVINDEX_INDEX_H
 #define BT_KVINDEX_INDEX_H

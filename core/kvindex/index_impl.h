@@ -13,6 +13,7 @@ typedef struct bt_kv_part {
     bool is_open;
     int group; /* of a hybrid model: the one that counts; -1 = none yet */
     bt_kv_names_t names;
+    bt_kv_names_t copies; /* the engine's hash -> how many more blocks of its device have it */
 } bt_kv_part_t;
 
 struct bt_kv_index {

@@ -142,6 +142,47 @@ static void test_removed_and_cleared(void **state)
     assert_int_equal(got[1].event.kind, BT_KV_CLEARED);
 }
 
+/* What vLLM 0.32.0 wrote on a CPU, whose medium it calls "GPU" too: a salted prompt of two blocks, then copies of one block that go. */
+static void test_a_real_engine(void **state)
+{
+    char bytes[512];
+
+    (void) state;
+    assert_int_equal(
+        decode(unhex(
+            "93cb41dac2698386a88d918ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392"
+            "cf06ee1920d611ad7bcf5f4a8ad702e0fafab1706172656e745f626c6f636b5f68617368c0a9746f6b656e"
+            "5f696473dc00400102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f2021222324"
+            "25262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f40aa626c6f636b5f73697a6520a76c6f"
+            "72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c0aa65787472615f6b6579739291a361"
+            "6263c0a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f61747465"
+            "6e74696f6e00",
+            bytes)),
+        0);
+    assert_int_equal(count, 1);
+    assert_int_equal(got[0].event.tier, BT_KV_DEVICE);
+    assert_int_equal(got[0].event.hash_count, 2);
+    assert_true(got[0].hashes[1] == UINT64_C(6866453237950642938));
+    assert_int_equal(got[0].event.block_tokens, 32);
+    assert_int_equal(got[0].tokens[63], 64);
+    assert_true(got[0].event.root == bt_kv_root(BT_STR(""), BT_STR("abc")));
+    assert_null(got[0].event.extras);
+    assert_false(got[0].event.is_partial);
+    assert_int_equal(
+        decode(unhex(
+            "93cb41dac26983d73e089284a474797065ac426c6f636b52656d6f766564ac626c6f636b5f686173686573"
+            "91cf40ec39fb3ab240c3a66d656469756da3475055a967726f75705f6964780084a474797065ac426c6f63"
+            "6b52656d6f766564ac626c6f636b5f68617368657391cf40ec39fb3ab240c3a66d656469756da3475055a9"
+            "67726f75705f6964780000",
+            bytes)),
+        0);
+    assert_int_equal(count, 2);
+    assert_int_equal(got[1].event.kind, BT_KV_REMOVED);
+    assert_int_equal(got[1].event.group, 0);
+    assert_true(got[0].hashes[0] == got[1].hashes[0]);
+    assert_int_equal(decoder.stats.unknown + decoder.stats.malformed, 0);
+}
+
 /* A batch that is a map, too, and no rank. */
 static void test_batch_as_a_map(void **state)
 {
@@ -310,10 +351,10 @@ static void test_without_tokens(void **state)
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        T(maps),       T(arrays),         T(removed_and_cleared), T(batch_as_a_map),
-        T(hashes),     T(tails),          T(extra_keys),          T(unknown_is_skipped),
-        T(no_batches), T(without_tokens), T(malformed_events)};
+    const struct CMUnitTest tests[] = {T(maps),           T(arrays),         T(removed_and_cleared),
+                                       T(batch_as_a_map), T(a_real_engine),  T(hashes),
+                                       T(tails),          T(extra_keys),     T(unknown_is_skipped),
+                                       T(no_batches),     T(without_tokens), T(malformed_events)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -282,6 +282,36 @@ static void test_name_for_another_block(void **state)
     assert_int_equal(stats().held, 1);
 }
 
+/* As vLLM 0.32 does: a prompt that ends with a block which the engine has gets a copy of it. Each is told, each is removed. */
+static void test_copies(void **state)
+{
+    uint32_t tokens[PROMPT_BLOCKS * BLOCK];
+    const uint32_t a = open_part(), b = open_part();
+
+    (void) state;
+    fill_prompt(tokens, 3, 0, 0);
+    store(a, tokens, 0, 3);
+    store(b, tokens, 0, 3);
+    store(a, tokens, 2, 3);
+    store(a, tokens, 2, 3);
+    drop(b, tokens, 2, 3, BT_KV_DEVICE); /* another part's are none of them */
+    drop(a, tokens, 2, 3, BT_KV_DEVICE);
+    drop(a, tokens, 2, 3, BT_KV_DEVICE);
+    find(tokens, 3);
+    assert_int_equal(hit(a), 3);
+    assert_int_equal(hit(b), 2);
+    drop(a, tokens, 2, 3, BT_KV_DEVICE);
+    find(tokens, 3);
+    assert_int_equal(hit(a), 2);
+    store(a, tokens, 2, 3); /* the last one, and a copy; then the part begins anew */
+    store(a, tokens, 2, 3);
+    bt_kv_part_clear(index_, a);
+    store(a, tokens, 0, 3);
+    drop(a, tokens, 2, 3, BT_KV_DEVICE);
+    find(tokens, 3);
+    assert_int_equal(hit(a), 2);
+}
+
 static void test_sizes_side_by_side(void **state)
 {
     uint32_t tokens[PROMPT_BLOCKS * BLOCK];
@@ -403,13 +433,21 @@ static void test_parts_are_bounded(void **state)
 #define PROMPTS 12u
 
 static unsigned char model[PARTS + 1][PROMPTS][PROMPT_BLOCKS]; /* tiers, as bits */
+static unsigned copies[PARTS + 1][PROMPTS][PROMPT_BLOCKS];     /* more of it, on the device */
 
 /* Blocks of the shared beginning are the same of all prompts. */
 static void model_put(uint32_t part, unsigned prompt, unsigned block, unsigned shared,
                       unsigned tier, bool there)
 {
+    const bool is_copied = tier == 0 && (there ? (model[part][prompt][block] & 1) != 0
+                                               : copies[part][prompt][block] > 0);
+
     for (unsigned p = 0; p < PROMPTS; p++)
-        if (p == prompt || block < shared)
+        if (p != prompt && block >= shared)
+            continue;
+        else if (is_copied)
+            copies[part][p][block] += there ? 1 : -1U;
+        else
             model[part][p][block] = (unsigned char) (there ? model[part][p][block] | 1u << tier
                                                            : model[part][p][block] & ~(1u << tier));
 }
@@ -442,6 +480,7 @@ static void test_against_a_model(void **state)
 
     (void) state;
     memset(model, 0, sizeof(model));
+    memset(copies, 0, sizeof(copies));
     srand(11);
     for (unsigned p = 0; p < PROMPTS; p++)
         fill_prompt(tokens[p], PROMPT_BLOCKS, shared, p);
@@ -458,6 +497,7 @@ static void test_against_a_model(void **state)
         if (rand() % 2000 == 0) {
             bt_kv_part_clear(index_, part);
             memset(model[part], 0, sizeof(model[part]));
+            memset(copies[part], 0, sizeof(copies[part]));
         } else if (is_store) {
             while (from > 0 && model[part][p][from - 1] == 0)
                 from--;
@@ -488,6 +528,7 @@ int main(void)
                                        T(spaces),
                                        T(what_cannot_be_placed),
                                        T(name_for_another_block),
+                                       T(copies),
                                        T(sizes_side_by_side),
                                        T(sizes_are_given_back),
                                        T(reads_no_further),
