@@ -46,20 +46,21 @@ static bool make_room(unsigned wanted)
     return true;
 }
 
+/* One is read further than wanted, so that the prompt's last one is left out: every engine computes that, whatever its cache holds. */
 static unsigned read_ids(void *user, unsigned wanted, const uint32_t **tokens_p)
 {
     struct reader *r = user;
 
-    wanted = wanted < IDS_MAX ? wanted : IDS_MAX;
-    if (!make_room(wanted))
+    wanted = wanted < IDS_MAX ? wanted : IDS_MAX - 1;
+    if (!make_room(wanted + 1))
         r->has_ended = true;
-    while (!r->has_ended && r->count < wanted)
+    while (!r->has_ended && r->count <= wanted)
         if (bt_prefix_next_id(r->prompt, &r->at, &own.ids[r->count]))
             r->count++;
         else
             r->has_ended = true;
     *tokens_p = own.ids;
-    return r->count;
+    return r->count > 0 ? r->count - 1 : 0;
 }
 
 /* ---- hits ---- */
