@@ -4,7 +4,9 @@
  *
  * Batches of an answer are taken like those of the stream, by their numbers: what was taken already is left out, so that it does not matter how
  * far an answer and the stream overlap. An answer with a hole in it (its ROUTER drops what a full pipe does not take) is asked for again from
- * there, as long as each brings something. */
+ * there, as long as each brings something.
+ *
+ * A loss shows by the number behind it, so the last batch before a pause would be missed until the next one comes. */
 #include "kvindex/follow.h"
 
 #include "base/err.h"
@@ -43,7 +45,7 @@ static void lose(bt_kv_follow_t *f, enum bt_kv_loss loss)
 
 static void follow(bt_kv_follow_t *f)
 {
-    f->is_asking = false;
+    f->is_asking = f->is_checking = false;
     bt_kv_part_set_live(f->index, f->part, true);
 }
 
@@ -72,8 +74,9 @@ static bool ask(bt_kv_follow_t *f, uint64_t from, bool is_joining, uint64_t now_
     if (!f->has_replay || f->ask(f->user, from) < 0)
         return false;
     f->is_asking = true;
+    f->due++;
     f->is_joining = is_joining;
-    f->has_progress = false;
+    f->is_checking = f->has_progress = false;
     f->deadline_ms = now_ms + BT_KV_REPLAY_DEADLINE_MS;
     return true;
 }
@@ -107,10 +110,15 @@ static void end_answer(bt_kv_follow_t *f, uint64_t now_ms)
 
 static void take_answer(bt_kv_follow_t *f, uint64_t number, bt_str_t payload, uint64_t now_ms)
 {
-    if (!f->is_asking)
+    const bool is_end = number == UINT64_MAX;
+
+    if (is_end && f->due > 0)
+        f->due--;
+    if (!f->is_asking ||
+        (is_end && f->due > 0)) /* the end of an answer that was asked for before */
         return;
     f->deadline_ms = now_ms + BT_KV_REPLAY_DEADLINE_MS;
-    if (number == UINT64_MAX) {
+    if (is_end) {
         end_answer(f, now_ms);
         return;
     }
@@ -149,6 +157,7 @@ static void take_stream(bt_kv_follow_t *f, uint64_t number, bt_str_t payload, ui
 
     f->has_seen = true;
     f->last_seen = number;
+    f->quiet_at_ms = now_ms + BT_KV_QUIET_MS;
     if (is_back || is_far) {
         begin_anew(f, number, payload, now_ms);
         return;
@@ -203,6 +212,7 @@ void bt_kv_follow_message(bt_kv_follow_t *f, const bt_str_t *frames, unsigned co
 void bt_kv_follow_up(bt_kv_follow_t *f, uint64_t now_ms)
 {
     f->is_up = true;
+    f->due = 0;
     f->has_next = f->has_seen = false;
     if (!ask(f, 0, true, now_ms))
         follow(f);
@@ -213,7 +223,7 @@ void bt_kv_follow_down(bt_kv_follow_t *f)
 {
     if (!f->is_up)
         return;
-    f->is_up = f->is_asking = f->has_next = f->has_seen = false;
+    f->is_up = f->is_asking = f->is_checking = f->has_next = f->has_seen = false;
     drop_held(f);
     bt_kv_part_set_live(f->index, f->part, false);
     lose(f, BT_KV_LOSS_DOWN);
@@ -221,11 +231,17 @@ void bt_kv_follow_down(bt_kv_follow_t *f)
 
 void bt_kv_follow_turn(bt_kv_follow_t *f, uint64_t now_ms)
 {
-    if (f->is_asking && now_ms >= f->deadline_ms)
+    if (f->is_asking && now_ms >= f->deadline_ms) {
+        f->due = 0;
         end_answer(f, now_ms);
+    }
+    if (f->is_asking || !f->has_next || f->quiet_at_ms == 0 || now_ms < f->quiet_at_ms)
+        return;
+    f->quiet_at_ms = 0;
+    f->is_checking = ask(f, f->next, false, now_ms);
 }
 
 bool bt_kv_follow_wants_more(const bt_kv_follow_t *f)
 {
-    return !f->is_asking;
+    return !f->is_asking || f->is_checking;
 }

@@ -3,7 +3,8 @@
  * Owner: the index's writer.
  * Life:  init -> up (connected) -> stream, answers -> down -> up ...
  * Flow:  up: what was published before us is asked for, from 0 on. A number that is too high: what is between is asked for, and
- *        the stream waits. What nobody can tell any more, or an engine that begins anew: the part is emptied, and told.
+ *        the stream waits. A stream that goes quiet is asked once whether that was all; it does not wait. What nobody can tell any
+ *        more, or an engine that begins anew: the part is emptied, and told.
  * Cost:  a batch is decoded once. While an answer is under way at most one batch is kept.
  */
 #ifndef BT_KVINDEX_FOLLOW_H
@@ -12,6 +13,7 @@
 #include "kvindex/index.h"
 
 #define BT_KV_REPLAY_DEADLINE_MS 5000 /* without a batch of the answer */
+#define BT_KV_QUIET_MS 1000           /* without a batch of the stream */
 
 enum bt_kv_loss {
     BT_KV_LOSS_NONE,
@@ -41,9 +43,12 @@ typedef struct bt_kv_follow {
     bool is_up, is_asking, has_next, has_seen;
     bool is_joining;    /* the answer is what was before us: that it is not all is no loss */
     bool has_progress;  /* the answer has brought something */
+    bool is_checking;   /* it was asked for no known gap: the stream goes on */
     uint64_t next;      /* number of the batch that is to come */
     uint64_t last_seen; /* of the stream; it only rises within a process */
     uint64_t deadline_ms;
+    unsigned due;         /* answers whose end has not come */
+    uint64_t quiet_at_ms; /* then its last batches may be lost; 0 = that was asked */
     struct {
         char *p;
         size_t n;

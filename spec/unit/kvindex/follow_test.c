@@ -227,6 +227,57 @@ static void test_gap_and_silence(void **state)
     assert_int_equal(follow.next, 6);
 }
 
+static void go_quiet(void)
+{
+    now_ms += BT_KV_QUIET_MS;
+    bt_kv_follow_turn(&follow, now_ms);
+}
+
+/* No number behind it shows that the last batch was lost. It is asked for once, and the stream does not wait. */
+static void test_last_batch_is_lost(void **state)
+{
+    (void) state;
+    end();
+    now_ms += BT_KV_QUIET_MS;
+    bt_kv_follow_turn(&follow, now_ms);
+    assert_int_equal(asked, 1); /* nothing has come: nothing to ask from */
+    stream(0);
+    now_ms += BT_KV_QUIET_MS - 1;
+    bt_kv_follow_turn(&follow, now_ms);
+    assert_int_equal(asked, 1);
+    go_quiet();
+    assert_int_equal(asked, 2);
+    assert_int_equal(asked_from, 1);
+    assert_true(bt_kv_follow_wants_more(&follow));
+    answer(1, false);
+    end();
+    assert_int_equal(held(), 2);
+    go_quiet();
+    assert_int_equal(asked, 2);
+    stream(2);
+    assert_int_equal(held(), 3);
+    assert_int_equal(losses, 0);
+}
+
+/* That answer was made before the batch that is missing now: it is no reason to give the part up. */
+static void test_gap_while_it_is_asked(void **state)
+{
+    (void) state;
+    end();
+    stream(0);
+    go_quiet();
+    stream(2);
+    assert_int_equal(asked, 3);
+    assert_int_equal(asked_from, 1);
+    end();
+    assert_false(bt_kv_follow_wants_more(&follow));
+    assert_int_equal(losses, 0);
+    answer(1, false);
+    end();
+    assert_int_equal(held(), 3);
+    assert_true(bt_kv_follow_wants_more(&follow));
+}
+
 /* A ROUTER drops what a full pipe does not take. */
 static void test_answer_with_a_hole(void **state)
 {
@@ -350,6 +401,8 @@ int main(void)
         T(gap_is_healed),
         T(gap_that_nobody_can_heal),
         T(gap_and_silence),
+        T(last_batch_is_lost),
+        T(gap_while_it_is_asked),
         T(answer_with_a_hole),
         cmocka_unit_test_setup_teardown(test_gap_without_replay, setup_without_replay, teardown),
         T(restart),
