@@ -24,7 +24,7 @@ define configure
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help build all install deb package-check test check conformance faults mutants lint format api asan tsan fuzz coverage bench soak run run-fleet run-vllm run-sglang deps clean
+.PHONY: help build all install deb package-check test check conformance faults mutants lint format api asan tsan fuzz coverage bench soak run run-fleet run-vllm run-sglang run-events deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -134,6 +134,9 @@ run-vllm: build ## the same over real vLLM engines on this CPU (6.3 GB of disk)
 
 run-sglang: build ## the same over real SGLang engines on this CPU
 	@examples/run/run-sglang.sh
+
+run-events: build ## what KV events predict, beside what real engines on this CPU say they had (ENGINE=vllm|sglang)
+	@examples/run/run-events.sh $(or $(ENGINE),vllm)
 
 deps: ## install every package the targets above need
 	@spec/tools/deps.sh install all

@@ -19,9 +19,14 @@ class Process:
     def __init__(self, name, command, log, core, env=None):
         self.name = name
         self.log = log
-        with open(log, "ab") as out:
-            self.child = subprocess.Popen([sys.executable, "-B", KEEPER, str(core), *command], stdin=subprocess.DEVNULL,
-                                          stdout=out, stderr=out, env={**os.environ, **(env or {})})
+        self.command = [sys.executable, "-B", KEEPER, str(core), *command]
+        self.env = {**os.environ, **(env or {})}
+        self.start()
+
+    def start(self):
+        """Once more, when it has ended."""
+        with open(self.log, "ab") as out:
+            self.child = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.env)
 
     def is_alive(self):
         return self.child.poll() is None

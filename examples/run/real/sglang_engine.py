@@ -11,19 +11,19 @@ FLAGS = ("--device cpu --dtype float32 --attention-backend torch_native --disabl
 
 
 class SglangEngine(Server):
-    """role: prefill, decode or plain."""
+    """role: prefill, decode or plain; flags: more of the command line."""
 
-    def __init__(self, venv, model, folder, role, core):
+    def __init__(self, venv, model, folder, role, core, flags=()):
         port, self.bootstrap_port, nccl_port = free_ports(3)
         super().__init__(port)
         command = [venv.python, "-m", "sglang.launch_server", "--model-path", model, "--served-model-name", "tiny",
-                   "--host", "127.0.0.1", "--port", str(port), "--nccl-port", str(nccl_port), *FLAGS]
+                   "--host", "127.0.0.1", "--port", str(port), "--nccl-port", str(nccl_port), *FLAGS, *flags]
         if role != "plain":
             command += ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "mooncake",
                         "--disaggregation-bootstrap-port", str(self.bootstrap_port)]
         if role == "decode":  # a host copy by cudaHostRegister otherwise
             command += ["--disaggregation-decode-retraction-backup", "cpu_tensor"]
-        self.process = Process(f"{role} engine", command, os.path.join(folder, role + ".log"), core, environment())
+        self.process = Process(f"{role} engine", command, os.path.join(folder, f"{role}-{port}.log"), core, environment())
 
     def wait_ready(self):
         self.process.wait_until(self.is_healthy, START_SECONDS, "good answer from /health")

@@ -1,0 +1,70 @@
+"""python run_events.py vllm|sglang - the gateway over two real engines on this CPU that publish their KV events."""
+import json
+import sys
+import time
+
+import sglang_install
+import vllm_install
+from events_check import BLOCK, BLOCKS, check_events, check_loss
+from model import ready_model
+from process import StartError, cores, free_ports
+from report import Report
+from scratch import scratch_folder
+from sglang_engine import SglangEngine
+from vllm_engine import VllmEngine
+
+
+def config(engine):
+    engine.events, engine.replay = free_ports(2)
+    return ["--kv-events-config", json.dumps({"publisher": "zmq", "endpoint": f"tcp://*:{engine.events}",
+                                              "replay_endpoint": f"tcp://*:{engine.replay}", **engine.SWITCH})]
+
+
+class Vllm(VllmEngine):
+    kind, install, SWITCH = "vllm", vllm_install, {"enable_kv_cache_events": True}
+
+    def __init__(self, venv, model, folder, name, core):
+        self.name = name
+        super().__init__(venv, model, folder, name, core, flags=[
+            *config(self), "--enable-prompt-tokens-details", "--enable-prefix-caching", "--block-size", str(BLOCK),
+            "--num-gpu-blocks-override", str(BLOCKS), "--max-model-len", "1024"])
+
+
+class Sglang(SglangEngine):
+    kind, install, SWITCH = "sglang", sglang_install, {}
+
+    def __init__(self, venv, model, folder, name, core):
+        self.name = name
+        super().__init__(venv, model, folder, "plain", core, flags=[
+            *config(self), "--enable-cache-report", "--page-size", str(BLOCK), "--max-total-tokens", str(BLOCKS * BLOCK)])
+
+
+def main(kinds):
+    wanted = {one.kind: one for one in (Vllm, Sglang)}
+    if len(kinds) != 1 or kinds[0] not in wanted:
+        sys.exit(f"usage: run_events.py {'|'.join(wanted)}")
+    kind = wanted[kinds[0]]
+    print(f"KV events of real {kind.kind} engines on this CPU")
+    venv = kind.install.ready_venv()
+    model = ready_model(venv)
+    report = Report(("requests", "equal", "share", "cached", "evicted"))
+    with scratch_folder("events", report) as folder:
+        engines = [kind(venv, model, folder, name, core) for name, core in zip(("w1", "w2"), cores())]
+        try:
+            began = time.monotonic()
+            for engine in engines:
+                engine.wait_ready()
+            print(f"  engines ready after {time.monotonic() - began:.0f} s")
+            report.head("predicted hit = cached_tokens of the answer")
+            check_events(folder, engines, report)
+            check_loss(venv, folder, engines, report)
+        except StartError as error:
+            report.row("start", [str(error)])
+        finally:
+            for engine in engines:
+                engine.process.kill()
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
