@@ -199,6 +199,8 @@ static void write_histograms(bt_prom_t *p, const bt_dispatch_shared_t *shared)
          offsetof(bt_stats_t, admission), BT_TRACE_METRICS},
         {"baton_route_seconds", "In policies' route, waiting included", offsetof(bt_stats_t, route),
          BT_TRACE_METRICS},
+        {"baton_tokenize_seconds", "Waiting for a prompt's token ids from an engine",
+         offsetof(bt_stats_t, tokenize), BT_TRACE_METRICS},
         {"baton_decode_seconds", "From a request's first answer byte to its last",
          offsetof(bt_stats_t, decode), BT_TRACE_METRICS},
         {"baton_decision_seconds", "In policies' plan", offsetof(bt_stats_t, decision),

@@ -19,6 +19,8 @@ typedef struct bt_pool_deadlines {
     uint64_t
         answer_ms; /* first byte of an answer that is not streamed (it comes when all is done); 0 = total_ms */
     uint64_t callback_ms; /* of a trigger: from asking decode to its call for prefill; 60 s */
+    uint64_t
+        tokenize_ms; /* an engine's answer to /tokenize, before the plan; 0 = it is not asked */
     uint64_t room_start_ms, room_stall_ms,
         room_repair_ms; /* of gateway-managed rooms (core/transfer): opening to the first byte, no progress, an orphan's wait; 300 s, 60 s, 5 s */
 } bt_pool_deadlines_t;

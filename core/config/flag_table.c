@@ -240,6 +240,13 @@ const bt_flag_t bt_flags[] = {
     {"callback-timeout-secs", "S", BT_GROUP_DEADLINE, true,
      POOL(SECS(POOL_AT(spec.deadlines.callback_ms), 0.001)),
      "from asking a decode of MooncakeLayerwiseConnector to its call for prefill (60)"},
+    {"tokenize-timeout-ms", "MS", BT_GROUP_DEADLINE, true,
+     POOL(U64(POOL_AT(spec.deadlines.tokenize_ms), 0, 60000)),
+     "ask an engine for the token ids of a prompt that came as text, so that a policy's "
+     "prefix_match "
+     "knows what workers with kv_events hold of it, and plan without them after so long (0 = "
+     "engines "
+     "are not asked)"},
     {"room-start-ms", "MS", BT_GROUP_DEADLINE, true,
      POOL(U64(POOL_AT(spec.deadlines.room_start_ms), 1, 86400000)),
      "from opening a room of BatonConnector to its first byte (300000)"},

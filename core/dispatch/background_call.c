@@ -222,18 +222,7 @@ static void send_background(bt_dispatcher_t *d, bt_worker_t *w, bt_str_t head, b
 static void post(bt_request_t *r, bt_worker_t *w, bt_str_t path, const char *request_id,
                  bt_str_t body)
 {
-    const char *own =
-        w->spec.api_key != NULL ? w->spec.api_key : r->d->shared->config.worker_api_key;
-    bt_str_t key = own != NULL ? bt_str(own) : r->authorization;
-    bt_str_t head =
-        bt_arena_printf(&r->arena,
-                        "POST %s%.*s HTTP/1.1\r\nHost: %s\r\nX-Request-Id: %s\r\n"
-                        "Content-Type: application/json\r\nContent-Length: %zu\r\n%s%s%.*s%s\r\n",
-                        w->base_path, BT_STR_ARG(path), w->authority, request_id, body.n,
-                        key.n != 0 ? "Authorization: " : "", own != NULL ? "Bearer " : "",
-                        BT_STR_ARG(key), key.n != 0 ? "\r\n" : "");
-
-    send_background(r->d, w, head, body);
+    send_background(r->d, w, bt_headers_own(r, w, path, request_id, body.n), body);
 }
 
 /* SGLang sees a closed connection only by a slow poll and does not tell the other side of a failed prefill. */

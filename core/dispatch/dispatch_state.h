@@ -146,9 +146,10 @@ typedef struct bt_dispatcher {
     struct bt_models *models; /* answers of /v1/models; NULL = nobody has asked */
     bt_mail_t lost_mail;      /* lost_legs.c */
     bt_timer_t lost_timer;
-    _Atomic bool is_lost_mailed; /* on its way */
-    struct bt_warmups *warmups;  /* of the loop that warms pairs; NULL = not this one */
-    uint64_t view_keys;          /* source of bt_policy_view_t.key */
+    _Atomic bool is_lost_mailed;    /* on its way */
+    struct bt_tokenizer *tokenizer; /* tokenize.c; NULL = no engine was asked for ids */
+    struct bt_warmups *warmups;     /* of the loop that warms pairs; NULL = not this one */
+    uint64_t view_keys;             /* source of bt_policy_view_t.key */
 } bt_dispatcher_t;
 
 static inline bt_wait_ctx_t bt_dispatcher_wait_ctx(const bt_dispatcher_t *d)

@@ -10,6 +10,7 @@
 #include "dispatch/request.h"
 #include "dispatch/sink.h"
 #include "dispatch/task.h"
+#include "dispatch/tokenize.h"
 #include "dispatch/warmup.h"
 
 #include <stdio.h>
@@ -179,6 +180,7 @@ void bt_dispatcher_free(bt_dispatcher_t *d)
     bt_slab_fini(&d->background_slab);
     bt_record_ring_free(d->records);
     bt_models_free(d->models);
+    bt_tokenizer_free(d->tokenizer);
     free(d);
 }
 

@@ -173,6 +173,22 @@ bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_
     return (bt_str_t){start, (size_t) (pen.at - start)};
 }
 
+bt_str_t bt_headers_own(bt_request_t *r, const bt_worker_t *w, bt_str_t path,
+                        const char *request_id, size_t body_bytes)
+{
+    const char *own =
+        w->spec.api_key != NULL ? w->spec.api_key : r->d->shared->config.worker_api_key;
+    const bt_str_t key = own != NULL ? bt_str(own) : r->authorization;
+
+    return bt_arena_printf(
+        &r->arena,
+        "POST %s%.*s HTTP/1.1\r\nHost: %s\r\nX-Request-Id: %s\r\n"
+        "Content-Type: application/json\r\nContent-Length: %zu\r\n%s%s%.*s%s\r\n",
+        w->base_path, BT_STR_ARG(path), w->authority, request_id, body_bytes,
+        key.n != 0 ? "Authorization: " : "", own != NULL ? "Bearer " : "", BT_STR_ARG(key),
+        key.n != 0 ? "\r\n" : "");
+}
+
 bool bt_headers_id_ok(bt_str_t id)
 {
     if (id.n == 0 || id.n > BT_REQUEST_ID_MAX)

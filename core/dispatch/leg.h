@@ -48,6 +48,9 @@ void bt_relay_lost(bt_leg_t *leg);    /* a running one, of a lost worker: it fai
 /* headers.c */
 bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_bytes,
                             bool has_body);
+/* Of a call that is the gateway's own, on behalf of the request. */
+bt_str_t bt_headers_own(bt_request_t *r, const bt_worker_t *w, bt_str_t path,
+                        const char *request_id, size_t body_bytes);
 /* usage.c: tokens that decode has made */
 void bt_usage_feed(bt_leg_t *leg, bt_arena_t *arena, const char *p, size_t n);
 /* Of a request whose attempts are still there: all its prompts, as estimated where no worker has said it; what decode made, events

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/rand.h"
 #include "dispatch/leg.h"
+#include "dispatch/tokenize.h"
 
 /* ---- which ---- */
 
@@ -132,6 +133,8 @@ bt_policy_request_t bt_policy_call_describe(bt_request_t *r)
         .prompt_tokens = r->prompt_tokens,
         .max_tokens = r->intent.max_tokens,
         .prompt = r->intent.prompt != NULL ? r->intent.prompt->value : BT_STR_NULL,
+        .ids = bt_tokenize_ids(r),
+        .token_source = bt_tokenize_source(r),
         .prefix_space = r->prefix_space,
         .klass = bt_str(r->record.klass != NULL ? r->record.klass : ""),
     };

@@ -6,6 +6,7 @@
 #include "dispatch/leg.h"
 #include "dispatch/plan.h"
 #include "dispatch/token_replay.h"
+#include "dispatch/tokenize.h"
 #include "script/shared/prefix_index.h"
 
 #include <math.h>
@@ -115,6 +116,8 @@ static void put_request(bt_record_draft_t *out, const bt_request_t *r)
     put_u64(out, "n", r->intent.n);
     put_u64(out, "prompt_tokens", r->prompt_tokens - bt_token_replay_before(r));
     put_u64(out, "prompt_bytes", r->intent.prompt_bytes);
+    if (bt_tokenize_source(r) != BT_TOKENS_ESTIMATE)
+        put_z(out, "token_source", bt_token_source_name(bt_tokenize_source(r)));
     put_text(out, "session", r->session);
     put_text(out, "tenant", r->tenant);
     put_text(out, "identity", r->identity->id);

@@ -21,6 +21,7 @@
 #include "dispatch/sink.h"
 #include "dispatch/task.h"
 #include "dispatch/token_replay.h"
+#include "dispatch/tokenize.h"
 #include "script/shared/prefix_hash.h"
 
 #include <stdio.h>
@@ -40,6 +41,7 @@ static void destroy(bt_later_t *reap)
 
     bt_list_remove(&r->link);
     bt_encode_drop(r);
+    bt_tokenize_drop(r);
     for (unsigned i = 0; i < r->task_count; i++)
         drop_task(&r->tasks[i]);
     if (r->merge != NULL)
@@ -90,6 +92,7 @@ static void finish(bt_request_t *r)
     bt_policy_call_end(r);
     bt_reservation_leave(r);
     bt_encode_cancel(r);
+    bt_tokenize_cancel(r);
     for (unsigned i = 0; i < r->task_count; i++)
         bt_task_cancel(&r->tasks[i]);
     bt_queue_leave(r); /* its legs first: who is called needs their room */
@@ -271,6 +274,10 @@ static void answer_no_plan(bt_request_t *r, int rc, const char *why)
 
 static uint64_t count_tokens(const bt_request_t *r, const bt_worker_pool_t *pool)
 {
+    const uint64_t told = bt_tokenize_count(r);
+
+    if (told != 0)
+        return told;
     return bt_intent_prompt_tokens(&r->intent,
                                    bt_estimate_milli(&pool->stat->estimate, r->intent.model));
 }
@@ -341,7 +348,7 @@ static enum bt_progress plan(bt_request_t *r)
     r->tasks[0].prompt_tokens = r->prompt_tokens;
     rc = bt_plan_choose(r, &choice, why, sizeof(why));
     if (rc < 0 && bt_queue_block(r, rc)) {
-        r->step = BT_STEP_ENCODE; /* it goes on with the next: this one */
+        r->step = BT_STEP_TOKENIZE; /* it goes on with the next: this one */
         return BT_PROGRESS_WAITS;
     }
     if (rc < 0) {
@@ -409,6 +416,8 @@ static enum bt_progress step(bt_request_t *r)
         return bt_queue_enter(r);
     case BT_STEP_ENCODE:
         return encode(r);
+    case BT_STEP_TOKENIZE:
+        return bt_tokenize_enter(r);
     case BT_STEP_PLAN:
         return r->warmup != NULL ? plan_warmup(r) : plan(r);
     case BT_STEP_RUN:

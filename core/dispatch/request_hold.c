@@ -1,6 +1,7 @@
 /* request_hold.c - how long a request's memory stays, and what its client has sent. */
 #include "dispatch/leg.h"
 #include "dispatch/token_replay.h"
+#include "dispatch/tokenize.h"
 
 static bool is_input_needed(const bt_request_t *r)
 {
@@ -34,6 +35,7 @@ void bt_request_drop_input(bt_request_t *r)
     drop_replies(r);
     if (bt_token_replay_is_open(r))
         return;
+    bt_tokenize_drop(r);
     r->intent.body = (bt_body_t){.text = BT_STR("")};
     r->intent.members = NULL;
     r->intent.prompt = NULL;

@@ -44,12 +44,13 @@ enum bt_request_step {
     BT_STEP_RULES,     /* intake.c: which rule, which pool */
     BT_STEP_ADMIT,     /* intake.c: the policy's hooks */
     BT_STEP_ROUTE,
-    BT_STEP_LIMITS, /* reservation.c: what it may take of the limits that fit it */
-    BT_STEP_QUEUE,  /* queue.c: a place in its pool */
-    BT_STEP_ENCODE, /* encode.c: its media, where the pool has encoders */
-    BT_STEP_PLAN,   /* plan.c, fanout.c */
-    BT_STEP_RUN,    /* task.c */
-    BT_STEP_END     /* the client has its answer, or is gone */
+    BT_STEP_LIMITS,   /* reservation.c: what it may take of the limits that fit it */
+    BT_STEP_QUEUE,    /* queue.c: a place in its pool */
+    BT_STEP_ENCODE,   /* encode.c: its media, where the pool has encoders */
+    BT_STEP_TOKENIZE, /* tokenize.c: its token ids, where engines' KV events are followed */
+    BT_STEP_PLAN,     /* plan.c, fanout.c */
+    BT_STEP_RUN,      /* task.c */
+    BT_STEP_END       /* the client has its answer, or is gone */
 };
 /* What a station came to. One that waits says so, and calls ops->go_on later. */
 enum bt_progress { BT_PROGRESS_NEXT, BT_PROGRESS_WAITS, BT_PROGRESS_ENDED };
@@ -126,9 +127,10 @@ struct bt_request {
     bt_generation_t
         *generation;      /* pinned from the beginning to the first byte; replay: to the end */
     const char *policies; /* which were asked to plan: a pool's or a rule's name */
-    const char *shadow_policies; /* likewise, who planned beside */
-    const double *kept;          /* ctx.vars.kept, for observe: kept_count */
-    struct bt_encode *encode;    /* its media; NULL = it has none, or nobody to encode them */
+    const char *shadow_policies;  /* likewise, who planned beside */
+    const double *kept;           /* ctx.vars.kept, for observe: kept_count */
+    struct bt_tokenize *tokenize; /* its token ids; NULL = no engine was asked for them */
+    struct bt_encode *encode;     /* its media; NULL = it has none, or nobody to encode them */
     struct bt_limit_factor *limit_factors;
     struct bt_reservation *reservation; /* what it has of limits; NULL = none fits it */
     struct bt_queue_ticket *ticket;     /* its place in its pool, or in line; NULL = none */

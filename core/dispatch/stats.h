@@ -59,6 +59,9 @@ typedef struct bt_histogram {
     X(shadow_same, "shadow plans that chose what was chosen")                                      \
     X(shadow_different, "shadow plans that chose other workers")                                   \
     X(shadow_errors, "shadow plans that failed")                                                   \
+    X(tokenized, "prompts whose token ids an engine has told (--tokenize-timeout-ms)")             \
+    X(tokenized_cached, "such prompts whose ids were known from one before")                       \
+    X(tokenize_failed, "prompts planned without, because no engine told them in time")             \
     X(observed_events, "events given to policies' observe")                                        \
     X(observed_dropped, "events that observe did not get: too many, or it failed")                 \
     X(ticks, "calls of policies' tick")                                                            \
@@ -79,7 +82,7 @@ typedef struct bt_stats {
     _Atomic uint64_t refused[BT_AUTH_COUNT];           /* baton_auth_refused_total, by reason */
     _Atomic uint64_t replays_recomputed, replays_lost; /* baton_replays_total, by reason */
     bt_histogram_t ttft, tpot, itl, duration, prefill, encode, handoff_wait, callback_wait,
-        queue_wait, queue_error, admission, route, decode;
+        queue_wait, queue_error, admission, route, tokenize, decode;
     bt_histogram_t
         decision; /* in units of BT_DECISION_UNIT of a microsecond: it takes few of them */
 } bt_stats_t;

@@ -34,6 +34,7 @@
  * route, path, n    always; path without its query, cut at 256 bytes
  * model, session, tenant, identity, class, key     as the client or route said it, cut at 128 bytes; left out when empty. What was cut ends
  *                   in "..."
+ * token_source           who has counted them, where they are no estimate: client, engine
  * stream, prompt_tokens, prompt_bytes    always; tokens are what the policy was told, 0 when it was never asked
  * trace_id          where there are traces (--trace-endpoint); whether this one was kept is not known here
  * pool, rule, policy, policy_version, generation    who was asked; left out when nobody was

@@ -213,6 +213,13 @@ static void read_decider(bt_replay_record_t *r, bt_str_t word)
                                                       : BT_REPLAY_NOBODY;
 }
 
+static void read_source(bt_replay_record_t *r, bt_str_t word)
+{
+    for (unsigned i = 0; i < BT_TOKEN_SOURCES; i++)
+        if (bt_str_eq(word, bt_str(bt_token_source_name((enum bt_token_source) i))))
+            r->req.token_source = (enum bt_token_source) i;
+}
+
 /* Members of a record that are texts, and where they go. */
 static const struct {
     const char *name;
@@ -255,6 +262,8 @@ static int read_member(bt_replay_workers_t *f, const bt_json_item_t *item, bt_re
     const int at = find_name(others, (int) (sizeof others / sizeof others[0]), item);
     uint64_t n = 0;
 
+    if (bt_str_eq(item->key, BT_STR("token_source")))
+        read_source(r, bt_replay_text(f, item->value));
     if (bt_str_eq(item->key, BT_STR("seed")))
         return read_seed(item, r, err, err_size);
     if (bt_str_eq(item->key, BT_STR("rests")))

@@ -1,5 +1,6 @@
 /* info.c - what a worker says about itself: models, versions, loads, tokens, aborts. */
 #include "ask.h"
+#include "flatten.h"
 #include "job.h"
 #include "reply.h"
 #include "routes.h"
@@ -138,11 +139,21 @@ static void serve_loads(sim_worker_t *worker, bt_exchange_t *x)
     sim_respond_json(x, 200, &t);
 }
 
+/* As the prompt of a request that is served. */
 static void serve_tokenize(sim_worker_t *worker, bt_exchange_t *x)
 {
-    sim_raw_t prompt = sim_raw_get(x->body, "prompt");
-    bt_str_t bytes = prompt.type == BT_JSON_STRING ? sim_raw_text(prompt, &x->arena) : x->body;
+    const sim_raw_t prompt = sim_raw_get(x->body, "prompt"), none = {0};
+    bt_str_t bytes = x->body;
+    sim_problem_t problem;
     bt_text_t t;
+
+    if (prompt.type == BT_JSON_STRING)
+        bytes = sim_raw_text(prompt, &x->arena);
+    else if (sim_flatten_messages(none, sim_raw_get(x->body, "messages"), BT_STR_NULL, &x->arena,
+                                  &bytes, &problem) != 0) {
+        sim_respond_text(x, 400, "prompt or messages are expected");
+        return;
+    }
 
     bt_text_init(&t);
     bt_text_printf(&t, "{\"count\":%u,\"max_model_len\":%u,\"tokens\":[",

@@ -78,6 +78,7 @@
 ---@field n integer samples asked for
 ---@field prompt_bytes integer of the prompt's text
 ---@field prompt_tokens integer counted where token ids came, else estimated from the bytes
+---@field token_source string who has counted them: `client` (ids came), `engine` (it was asked: `tokenize_timeout_ms`) or `estimate`
 ---@field max_tokens? integer of one sample, as the client limits it
 ---@field session? string the key that route named, else the header x-session-id, else the body's
 ---@field tenant? string the header x-tenant-id; where clients have keys or tokens, the tenant of those
@@ -141,7 +142,7 @@
 ---@field prefix_blocks integer leading blocks of this prompt that it has; 0 before `baton.prefix_match`
 ---@field prefix_host_blocks integer those of them that its engine has in the host's memory only (`kv_events`)
 ---@field prefix_disk_blocks integer likewise, on disk or further away
----@field kv_hit_tokens? integer tokens of this prompt in the engine's blocks, by its events; nil where they are not followed, or no ids came
+---@field kv_hit_tokens? integer tokens of this prompt in the engine's blocks, by its events; nil where they are not followed, or no ids are known
 ---@field prefix_cached integer blocks it is thought to hold in all
 ---@field pairs_with fun(self: baton.Worker, other: baton.Worker): boolean can these two be a pair? `a:pairs_with(b)`
 
@@ -390,7 +391,7 @@ function baton.ring(list, key, vnodes) end
 ---@return number
 function baton.random(n) end
 
---- The worker with the longest known prefix; from then on `prefix_blocks` is a field of every worker. Where an engine's events are followed (`kv_events`) and the prompt came as token ids, it is what the engine holds; else what it was sent. In plan, fallback.
+--- The worker with the longest known prefix; from then on `prefix_blocks` is a field of every worker. Where an engine's events are followed (`kv_events`) and the prompt's token ids are known, it is what the engine holds; else what it was sent. In plan, fallback.
 ---@param list baton.Worker[]
 ---@param req baton.Request
 ---@param block? integer tokens a block, 1 to 1024, default 64

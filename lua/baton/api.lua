@@ -182,6 +182,10 @@ api.classes = {
       { "n", "integer", "samples asked for" },
       { "prompt_bytes", "integer", "of the prompt's text" },
       { "prompt_tokens", "integer", "counted where token ids came, else estimated from the bytes" },
+      {
+        "token_source", "string",
+        "who has counted them: `client` (ids came), `engine` (it was asked: `tokenize_timeout_ms`) or `estimate`",
+      },
       { "max_tokens?", "integer", "of one sample, as the client limits it" },
       { "session?", "string", "the key that route named, else the header x-session-id, else the body's" },
       { "tenant?", "string", "the header x-tenant-id; where clients have keys or tokens, the tenant of those" },
@@ -283,7 +287,7 @@ api.classes = {
       { "prefix_disk_blocks", "integer", "likewise, on disk or further away" },
       {
         "kv_hit_tokens?", "integer",
-        "tokens of this prompt in the engine's blocks, by its events; nil where they are not followed, or no ids came",
+        "tokens of this prompt in the engine's blocks, by its events; nil where they are not followed, or no ids are known",
       },
       { "prefix_cached", "integer", "blocks it is thought to hold in all" },
       { "pairs_with", "fun(self: Worker, other: Worker): boolean", "can these two be a pair? `a:pairs_with(b)`" },
@@ -609,7 +613,7 @@ api.groups = {
         returns = { { "Worker?", "nil: nobody has it" }, { "integer", "its blocks" }, { "integer", "the prompt's" } },
         where = "plan, fallback",
         doc = "The worker with the longest known prefix; from then on `prefix_blocks` is a field of every worker. "
-          .. "Where an engine's events are followed (`kv_events`) and the prompt came as token ids, it is what the "
+          .. "Where an engine's events are followed (`kv_events`) and the prompt's token ids are known, it is what the "
           .. "engine holds; else what it was sent.",
       },
       {

@@ -61,9 +61,10 @@ static const bt_prefix_matches_t *match(const bt_policy_t *policy)
     if (k->prefix.is_matched)
         return &k->prefix.matches;
     bt_prefix_find(k->prefix.hashes, k->prefix.count, &k->prefix.matches);
-    k->prefix.found = !policy->is_dry_run && !req->is_apart
-                          ? bt_kv_hits_find(req->prompt, req->model, req->cache_salt)
-                          : 0;
+    k->prefix.found =
+        !policy->is_dry_run && !req->is_apart
+            ? bt_kv_hits_find(req->ids.n > 0 ? req->ids : req->prompt, req->model, req->cache_salt)
+            : 0;
     k->prefix.is_matched = true;
     return &k->prefix.matches;
 }

@@ -55,6 +55,10 @@ static inline bool bt_choice_is_nobody(const bt_choice_t *choice)
 }
 
 /* What a policy may know of a request (rules section 8); lazily read by Lua. */
+/* Who has counted a prompt's tokens: the client, by sending ids; its engine; nobody. */
+enum bt_token_source { BT_TOKENS_ESTIMATE, BT_TOKENS_CLIENT, BT_TOKENS_ENGINE, BT_TOKEN_SOURCES };
+const char *bt_token_source_name(enum bt_token_source source);
+
 typedef struct bt_policy_request {
     const char *id; /* for log lines; NULL = none */
     bt_str_t path, model, session, tenant;
@@ -67,6 +71,8 @@ typedef struct bt_policy_request {
     bt_str_t klass;      /* what route called it: req.class */
     bt_str_t
         prompt; /* raw JSON value of the prompt (text, ids, messages); NULL = none. Only native functions look at it. */
+    bt_str_t ids; /* of a prompt that is text: a list as JSON, told by an engine; "" = none */
+    enum bt_token_source token_source;
     uint64_t prefix_space; /* prompts of another space share no KV; 0 = none but the model's */
     bt_str_t cache_salt;   /* plain; "" = none */
     bool

@@ -15,6 +15,7 @@ enum {
     REQ_N,
     REQ_PROMPT_BYTES,
     REQ_PROMPT_TOKENS,
+    REQ_TOKEN_SOURCE,
     REQ_MAX_TOKENS,
     REQ_SESSION,
     REQ_TENANT,
@@ -22,8 +23,15 @@ enum {
     REQ_IDENTITY
 };
 static const char *const req_names[] = {
-    "path",    "model",  "headers", "stream",   "n", "prompt_bytes", "prompt_tokens", "max_tokens",
-    "session", "tenant", "class",   "identity", NULL};
+    "path",         "model",      "headers", "stream", "n",     "prompt_bytes", "prompt_tokens",
+    "token_source", "max_tokens", "session", "tenant", "class", "identity",     NULL};
+
+const char *bt_token_source_name(enum bt_token_source source)
+{
+    static const char *const names[BT_TOKEN_SOURCES] = {"estimate", "client", "engine"};
+
+    return names[source];
+}
 
 static bt_policy_t *running(lua_State *L)
 {
@@ -62,6 +70,9 @@ static int req_index(lua_State *L)
         break;
     case REQ_PROMPT_TOKENS:
         lua_pushnumber(L, (lua_Number) req->prompt_tokens);
+        break;
+    case REQ_TOKEN_SOURCE:
+        lua_pushstring(L, bt_token_source_name(req->token_source));
         break;
     case REQ_MAX_TOKENS:
         if (req->max_tokens == 0)

@@ -371,6 +371,8 @@ static void deadlines(void **state)
                    SPEC.deadlines.room_start_ms == 300000 &&
                    SPEC.deadlines.room_stall_ms == 60000 && SPEC.deadlines.room_repair_ms == 5000);
     EXPECT("--callback-timeout-secs 2.5", SPEC.deadlines.callback_ms == 2500);
+    EXPECT("", SPEC.deadlines.tokenize_ms == 0);
+    EXPECT("--tokenize-timeout-ms 50", SPEC.deadlines.tokenize_ms == 50);
     EXPECT("--room-start-ms 20000 --room-stall-ms 3000 --room-repair-ms 700",
            SPEC.deadlines.room_start_ms == 20000 && SPEC.deadlines.room_stall_ms == 3000 &&
                SPEC.deadlines.room_repair_ms == 700);

@@ -517,6 +517,7 @@ static void set_deadlines(bt_pool_deadlines_t *to)
     TAKE(answer_ms);
     TAKE(callback_ms);
 #undef TAKE
+    to->tokenize_ms = from->tokenize_ms;
     to->room_start_ms = 20000;
     to->room_stall_ms = 3000;
     to->room_repair_ms = 700;
