@@ -59,7 +59,8 @@ local function start(more)
       list[i + 1] = line:format(i, workers["w" .. i].url, more.engine or "vllm", ports[i].events,
         more.replay ~= false and replay or "")
     end
-    return ('return { policy = "%s", pools = { { workers = { %s } } } }'):format(policy, table.concat(list))
+    return ('return { policy = "%s", pools = { { tokenize_timeout_ms = 20000, workers = { %s } } } }'):format(policy,
+      table.concat(list))
   end, before = more.before, flags = { "--record-sample", "1" } })
 end
 
@@ -71,12 +72,14 @@ local function prompt(shared, own, length)
   return ids
 end
 
--- Sends the ids to a worker, or to whom the policy likes; returns what each worker was predicted to have, in tokens
+-- Sends the ids, or a text, to a worker, or to whom the policy likes; returns what each worker was predicted to have, in tokens
 -- (nil: not known), what the engine says that it had, and its name.
-local function ask(ids, worker)
+local function ask(ids, worker, path)
   count = count + 1
   local id = "kv-" .. count
-  local answer = f:post("/v1/completions", json.encode({ model = "sim", prompt = ids, max_tokens = 1 }),
+  local is_chat = path == "/v1/chat/completions"
+  local answer = f:post(path or "/v1/completions", json.encode({ model = "sim", max_tokens = 1,
+    prompt = not is_chat and ids or nil, messages = is_chat and { { role = "user", content = ids } } or nil }),
     { ["x-worker"] = worker, ["x-request-id"] = id })
   assert.equal(200, answer.status, answer.body)
   local details = json.decode(answer.body).usage.prompt_tokens_details
@@ -88,13 +91,13 @@ local function ask(ids, worker)
   for _, row in ipairs(record.candidates.hybrid.rows) do
     predicted[row.name] = row.score
   end
-  return predicted, type(details) == "table" and details.cached_tokens or 0, record.plan.worker
+  return predicted, type(details) == "table" and details.cached_tokens or 0, record.plan.worker, record.token_source
 end
 
 -- Events are behind answers: asks until the prediction is so. That changes nothing for a prompt whose blocks are there.
-local function until_predicted(ids, worker, wanted)
+local function until_predicted(ids, worker, wanted, path)
   eventually(function()
-    return ask(ids, worker)[worker] == wanted
+    return ask(ids, worker, path)[worker] == wanted
   end, 20, ("%s is predicted to have %d tokens"):format(worker, wanted))
 end
 
@@ -125,6 +128,29 @@ for _, engine in ipairs({ "vllm", "sglang" }) do
       assert.equal("w1", name, "who has it is chosen")
       assert.same({ w1 = cached, w2 = 0 }, predicted)
       assert.equal(0, ask(prompt(0, 2, 60), "w2").w2)
+    end)
+
+    it("are right for a prompt of whole blocks, of which an engine computes the last anew", function()
+      local ids = prompt(0, 4, 10 * BLOCK)
+      until_predicted(ids, "w1", 9 * BLOCK)
+      local predicted, cached = ask(ids)
+      assert.same({ w1 = cached, w2 = 0 }, predicted)
+    end)
+
+    it("are right for text and chats, whose ids an engine tells", function()
+      for i, path in ipairs({ "/v1/completions", "/v1/chat/completions" }) do
+        local text = ("prompt %d, %s. "):format(i, engine):rep(40)
+        local tokens = math.ceil((#text + (i == 2 and #"user\n\n" or 0)) / 4)
+        until_predicted(text, "w2", math.floor((tokens - 1) / BLOCK) * BLOCK, path)
+        local predicted, cached, name, source = ask(text, nil, path)
+        assert.equal("w2", name, "who has it is chosen")
+        assert.is_true(cached > 0)
+        assert.same({ w1 = 0, w2 = cached }, predicted)
+        assert.equal("engine", source)
+      end
+      local metrics = http.get(f.admin_port, "/metrics").body
+      assert.is_true(tonumber(metrics:match("\nbaton_tokenized_total (%d+)")) >= 2)
+      assert.truthy(metrics:match("\nbaton_tokenize_failed_total 0\n"))
     end)
 
     -- A prompt's events have come when it is predicted whole; only then the next prompt is sent.
