@@ -134,34 +134,29 @@ static bool hold_prompt(bt_sim_engine_t *e, bt_sim_job_t *job)
     return true;
 }
 
-void bt_sim_engine_let_go(bt_sim_engine_t *e, const bt_sim_job_t *job)
+void bt_sim_engine_let_go(bt_sim_engine_t *e, const bt_sim_job_t *job, bool answers)
 {
     const bt_sim_request_t *r = job->request;
 
     bt_sim_kv_let_go(&e->kv, bt_sim_blocks(e->trace, r), bt_sim_whole_blocks(e->trace, r),
-                     rooms_of(e, r, job->prefill == job->decode));
+                     rooms_of(e, r, answers));
 }
 
-/* KV that comes from elsewhere has no prefix here: nobody computes prompts at a decode of a pair. */
+/* KV that comes from elsewhere is a prefix here too, and what is here already does not come. */
 bt_sim_job_t *bt_sim_engine_admit(bt_sim_engine_t *e)
 {
-    const bt_sim_job_t *job = e->awaited.first;
+    const bt_sim_job_t *first = e->awaited.first;
 
-    if (job == NULL ||
-        !bt_sim_kv_hold(&e->kv, NULL, 0,
-                        blocks_of(e, (uint64_t) job->request->input + job->request->output)))
+    if (first == NULL)
         return NULL;
-    return bt_sim_queue_take(&e->awaited);
-}
-
-static void let_go_of_answer(bt_sim_engine_t *e, const bt_sim_job_t *job)
-{
-    const bt_sim_request_t *r = job->request;
-
-    if (job->prefill == job->decode)
-        bt_sim_engine_let_go(e, job);
-    else
-        bt_sim_kv_let_go(&e->kv, NULL, 0, blocks_of(e, (uint64_t) r->input + r->output));
+    const uint64_t *blocks = bt_sim_blocks(e->trace, first->request);
+    const uint32_t whole = bt_sim_whole_blocks(e->trace, first->request);
+    const uint32_t matched = bt_sim_kv_match(&e->kv, blocks, whole);
+    if (!bt_sim_kv_hold(&e->kv, blocks, whole, rooms_of(e, first->request, true)))
+        return NULL;
+    bt_sim_job_t *job = bt_sim_queue_take(&e->awaited);
+    job->moved = job->request->input - matched * e->trace->block_tokens;
+    return job;
 }
 
 double bt_sim_engine_kv_used(const bt_sim_engine_t *e)
@@ -226,7 +221,7 @@ void bt_sim_engine_end_step(bt_sim_engine_t *e, double now_s)
     while (e->running_count > 0 && e->running[0]->last_step <= e->step) {
         bt_sim_job_t *job = take_top(e);
         e->running_tokens -= (double) job->request->input + job->steps;
-        let_go_of_answer(e, job);
+        bt_sim_engine_let_go(e, job, true);
         bt_sim_queue_push(&e->finished, job);
     }
     end_prompts(e);

@@ -19,6 +19,7 @@ typedef struct bt_sim_job {  /* a request on its way */
     const bt_sim_request_t *request;
     unsigned prefill, decode; /* engines; equal: one does both */
     uint32_t cached, left;    /* prompt tokens found, and still to be computed */
+    uint32_t moved;           /* prompt tokens whose KV decode did not have */
     bool is_held;             /* it has its blocks */
     uint32_t steps;           /* of decode, that its answer takes */
     uint64_t last_step;       /* with which it ends */
@@ -64,7 +65,7 @@ void bt_sim_engine_end_step(bt_sim_engine_t *e, double now_s);
 /* The first that awaits room has it now, and its KV may move here; NULL: nobody. */
 bt_sim_job_t *bt_sim_engine_admit(bt_sim_engine_t *e);
 /* Its KV has been taken from here. */
-void bt_sim_engine_let_go(bt_sim_engine_t *e, const bt_sim_job_t *job);
+void bt_sim_engine_let_go(bt_sim_engine_t *e, const bt_sim_job_t *job, bool answers);
 /* Could it ever be admitted? */
 bool bt_sim_engine_fits(const bt_sim_engine_t *e, const bt_sim_request_t *r, bool answers);
 double bt_sim_engine_kv_used(const bt_sim_engine_t *e); /* 0 to 1 */

@@ -80,6 +80,8 @@ static void forget_oldest(bt_sim_kv_cache_t *kv)
     free_block(kv, i);
     kv->resident--;
     kv->forgotten++;
+    if (kv->on_change != NULL)
+        kv->on_change(kv->user, kv->blocks[i].id, NULL, false);
 }
 
 int bt_sim_kv_init(bt_sim_kv_cache_t *kv, uint32_t capacity)
@@ -145,7 +147,7 @@ static void hold_known(bt_sim_kv_cache_t *kv, uint32_t i)
     kv->held++;
 }
 
-static void hold_new(bt_sim_kv_cache_t *kv, uint64_t id)
+static void hold_new(bt_sim_kv_cache_t *kv, uint64_t id, const uint64_t *before)
 {
     kv->resident++;
     make_room(kv);
@@ -154,6 +156,8 @@ static void hold_new(bt_sim_kv_cache_t *kv, uint64_t id)
     kv->blocks[i] = (struct bt_sim_kv_block){.id = id, .holders = 1};
     kv->index[find(kv, id)] = i;
     kv->held++;
+    if (kv->on_change != NULL)
+        kv->on_change(kv->user, id, before, true);
 }
 
 bool bt_sim_kv_hold(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms)
@@ -169,7 +173,7 @@ bool bt_sim_kv_hold(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, 
             hold_known(kv, kv->index[find(kv, ids[i])]);
     for (uint32_t i = 0; i < count; i++)
         if (kv->index[find(kv, ids[i])] == 0)
-            hold_new(kv, ids[i]);
+            hold_new(kv, ids[i], i > 0 ? &ids[i - 1] : NULL);
     kv->rooms += rooms;
     make_room(kv);
     return true;

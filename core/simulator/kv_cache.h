@@ -21,6 +21,9 @@ typedef struct bt_sim_kv_cache {
     uint32_t resident, held; /* blocks with a prefix; of these, that somebody holds */
     uint32_t rooms;          /* blocks without one */
     uint64_t forgotten;
+    /* Told of each block that comes and goes, if set. before: in the prompt that it came with; NULL: it is the first. */
+    void (*on_change)(void *user, uint64_t id, const uint64_t *before, bool is_stored);
+    void *user;
 } bt_sim_kv_cache_t;
 
 int bt_sim_kv_init(bt_sim_kv_cache_t *kv, uint32_t capacity); /* BT_E_NOMEM */

@@ -9,9 +9,11 @@
 #include "script/policy/policy.h"
 #include "script/policy/policy_run.h"
 #include "script/policy/policy_source.h"
+#include "script/shared/kv_hits.h"
 #include "script/shared/now.h"
 #include "script/view/hook.h"
 #include "simulator/engine.h"
+#include "simulator/feed.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -53,6 +55,7 @@ struct run {
     unsigned in_flight;
     double now_s, end_s; /* end_s: of the last answer */
     uint64_t plan_ns, plans;
+    bt_sim_feed_t feed;
     char *prompt;
     char session[16];
     int rc;
@@ -199,7 +202,7 @@ static int plan(struct run *r, const bt_sim_request_t *request, bt_choice_t *cho
                                .model = BT_STR("sim"),
                                .stream = true,
                                .n = 1,
-                               .prompt_bytes = prompt.n,
+                               .prompt_bytes = 4 * (size_t) request->input,
                                .prompt_tokens = request->input,
                                .max_tokens = request->output,
                                .prompt = prompt,
@@ -209,6 +212,8 @@ static int plan(struct run *r, const bt_sim_request_t *request, bt_choice_t *cho
     if (request->session != 0)
         req.session = (bt_str_t){
             r->session, (size_t) snprintf(r->session, sizeof r->session, "s%u", request->session)};
+    if (r->setup->is_exact)
+        bt_sim_feed_apply(&r->feed);
     clock_gettime(CLOCK_MONOTONIC, &begin);
     const int rc = bt_policy_plan(r->policy, BT_POLICY_BOTH, &req, &r->view, choice_p);
     clock_gettime(CLOCK_MONOTONIC, &end);
@@ -291,14 +296,14 @@ static void move_waiting(struct run *r, unsigned at)
         bt_sim_engine_t *from = &r->engines[job->prefill];
         const double begin_s = fmax(r->now_s, fmax(from->link_free_s, to->link_free_s));
         from->link_free_s = to->link_free_s =
-            begin_s + job->request->input * m->kv_bytes_per_token / (m->link_gb_s * 1e9);
+            begin_s + job->moved * m->kv_bytes_per_token / (m->link_gb_s * 1e9);
         push(r, to->link_free_s, MOVED, at, job);
     }
 }
 
 static void moved(struct run *r, unsigned at, bt_sim_job_t *job)
 {
-    bt_sim_engine_let_go(&r->engines[job->prefill], job);
+    bt_sim_engine_let_go(&r->engines[job->prefill], job, false);
     bt_sim_queue_push(&r->engines[at].joining, job);
     start_step(r, job->prefill); /* there is room again */
     start_step(r, at);
@@ -315,7 +320,7 @@ static void prefilled(struct run *r, bt_sim_job_t *job)
         if (job->steps > 0) {
             bt_sim_queue_push(&decode->joining, job);
         } else { /* its one token is made */
-            bt_sim_engine_let_go(decode, job);
+            bt_sim_engine_let_go(decode, job, true);
             finish(r, job);
         }
         return;
@@ -398,6 +403,9 @@ static int add_worker(struct run *r, enum bt_role role, unsigned number)
     set->items[set->count++] = *w_p;
     r->sets[BT_LIST_SINGLE].items[r->sets[BT_LIST_SINGLE].count++] = *w_p;
     rc = bt_sim_engine_init(&r->engines[r->count], r->setup->model, r->setup->trace);
+    if (rc == 0 && r->setup->is_exact)
+        (*w_p)->kv_parts =
+            bt_kv_parts(bt_sim_feed_listen(&r->feed, r->count, &r->engines[r->count].kv), 1);
     r->count++;
     return rc;
 }
@@ -408,6 +416,10 @@ static int make_fleet(struct run *r)
     const unsigned total = s->prefills + s->decodes + s->hybrids;
     int rc = 0;
 
+    if (s->is_exact)
+        rc = bt_sim_feed_init(&r->feed, s->trace, total,
+                              (uint32_t) (s->model->kv_tokens / s->trace->block_tokens),
+                              s->event_delay_s, &r->now_s);
     r->engines = calloc(total, sizeof *r->engines);
     r->workers = calloc(total, sizeof *r->workers);
     for (int i = 0; i < BT_LIST_COUNT; i++) {
@@ -495,6 +507,7 @@ static void note_engines(struct run *r)
 static void fini(struct run *r)
 {
     bt_policy_free(r->policy);
+    bt_sim_feed_fini(&r->feed);
     for (unsigned i = 0; i < r->count; i++) {
         bt_sim_engine_fini(&r->engines[i]);
         bt_worker_unref(r->workers[i]);
@@ -529,6 +542,8 @@ int bt_sim_run(const bt_sim_setup_t *setup, bt_sim_outcome_t *out)
         const struct event e = pop(&r);
         handle(&r, &e);
     }
+    if (r.rc == 0)
+        r.rc = r.feed.rc;
     if (r.rc == 0)
         note_engines(&r);
     else if (out->err[0] == '\0')

@@ -26,6 +26,8 @@ typedef struct bt_sim_setup {
     unsigned hybrids;
     unsigned
         concurrency; /* so many requests at once, whatever the trace's times say; 0 = by its times */
+    bool is_exact;   /* prefixes are what engines tell, else what they were sent */
+    double event_delay_s; /* of what they tell */
     uint64_t seed;
 } bt_sim_setup_t;
 

@@ -11,7 +11,6 @@
 #define LINE_BYTES (4u << 20)
 #define MOONCAKE_TOKENS 512
 #define BAILIAN_TOKENS 16
-#define BYTES_PER_TOKEN 4
 
 enum format { UNKNOWN, MOONCAKE, BAILIAN, BURSTGPT };
 
@@ -311,28 +310,56 @@ uint64_t bt_sim_trace_ceiling(const bt_sim_trace_t *trace)
     return tokens;
 }
 
-/* Sixteen characters of the id, again and again. Without an id: of the request itself, which is like no other. */
-static void fill(char *out, size_t size, uint64_t id)
-{
-    uint64_t bits = mix(id + 1);
-    size_t done = size < 16 ? size : 16;
+#define DIGITS 16
 
-    for (size_t i = 0; i < done; i++, bits >>= 4)
-        out[i] = (char) ('a' + (bits & 15));
-    for (; done < size; done += done < size - done ? done : size - done)
-        memcpy(out + done, out, done < size - done ? done : size - done);
+/* Sixteen digits of a block's id are its first tokens. */
+static void make_digits(uint64_t id, uint8_t digits[DIGITS])
+{
+    uint64_t left = mix(id + 1);
+
+    for (int i = 0; i < DIGITS; i++, left /= 10)
+        digits[i] = (uint8_t) (left % 10);
 }
 
+void bt_sim_block_tokens(uint64_t id, unsigned count, uint32_t *out)
+{
+    uint8_t digits[DIGITS];
+
+    make_digits(id, digits);
+    for (unsigned i = 0; i < count; i++)
+        out[i] = digits[i % DIGITS];
+}
+
+/* Those, again and again. */
+static void fill(char *out, size_t tokens, uint64_t id)
+{
+    const size_t size = 2 * tokens;
+    size_t done = 0;
+    uint8_t digits[DIGITS];
+
+    make_digits(id, digits);
+    for (; done < size && done < 2 * DIGITS; done += 2) {
+        out[done] = (char) ('0' + digits[done / 2]);
+        out[done + 1] = ',';
+    }
+    for (size_t more; done < size; done += more) {
+        more = done < size - done ? done : size - done;
+        memcpy(out + done, out, more);
+    }
+}
+
+/* What has no id is like no other request's. */
 bt_str_t bt_sim_prompt(const bt_sim_trace_t *trace, const bt_sim_request_t *r, char *out)
 {
-    const size_t bytes = (size_t) r->input * BYTES_PER_TOKEN,
-                 block = (size_t) trace->block_tokens * BYTES_PER_TOKEN;
+    const size_t block = trace->block_tokens;
     size_t at = 0;
 
-    for (uint32_t b = 0; b < r->block_count && at < bytes; b++, at += block)
-        fill(out + 1 + at, bytes - at < block ? bytes - at : block, bt_sim_blocks(trace, r)[b]);
-    if (at < bytes)
-        fill(out + 1 + at, bytes - at, ~(uint64_t) (r - trace->requests));
-    out[0] = out[bytes + 1] = '"';
-    return (bt_str_t){out, bytes + 2};
+    out[0] = '[';
+    for (uint32_t b = 0; b < r->block_count && at < r->input; b++, at += block)
+        fill(out + 1 + 2 * at, r->input - at < block ? r->input - at : block,
+             bt_sim_blocks(trace, r)[b]);
+    if (at < r->input)
+        fill(out + 1 + 2 * at, r->input - at, ~(uint64_t) (r - trace->requests));
+    out[2 * (size_t) r->input] = ']'; /* for the last comma */
+    return (bt_str_t){out, BT_SIM_PROMPT_BYTES(r->input)};
 }

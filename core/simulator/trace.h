@@ -3,7 +3,7 @@
  * Owner: the tool; read once, then shared by all runs.
  * Life:  read or generate -> fini.
  * Flow:  a block's id names the whole prompt up to its end, as the traces' hash_ids do: equal ids are equal prefixes. There are no
- *        texts in it; bt_sim_prompt makes one whose prefixes are equal where ids are.
+ *        texts in it; bt_sim_prompt makes token ids whose prefixes are equal where ids are.
  * Cost:  40 bytes a request and 8 a block.
  */
 #ifndef BT_SIMULATOR_TRACE_H
@@ -60,9 +60,11 @@ static inline uint32_t bt_sim_whole_blocks(const bt_sim_trace_t *trace, const bt
 /* Tokens that would have been found in one cache that never forgets, of all requests: no routing hits more. */
 uint64_t bt_sim_trace_ceiling(const bt_sim_trace_t *trace);
 
-/* A JSON string of about four bytes a token. out has room for BT_SIM_PROMPT_BYTES of its input. */
-#define BT_SIM_PROMPT_BYTES(input) ((size_t) (input) *4 + 2)
+/* A JSON list of token ids, of one digit each. out has room for BT_SIM_PROMPT_BYTES of its input. */
+#define BT_SIM_PROMPT_BYTES(input) ((size_t) (input) *2 + 1)
 bt_str_t bt_sim_prompt(const bt_sim_trace_t *trace, const bt_sim_request_t *r, char *out);
+/* The same ids, of one block. */
+void bt_sim_block_tokens(uint64_t id, unsigned count, uint32_t *out);
 
 /* ---- between trace.c and generate.c ---- */
 /* Room for one request more and its blocks, which begin at *blocks_p; NULL: memory is short. */

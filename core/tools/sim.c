@@ -113,6 +113,8 @@ static void add_run(struct runs *all, unsigned policy, unsigned prefills, unsign
                          .decodes = decodes,
                          .hybrids = hybrids,
                          .concurrency = (unsigned) o->concurrency,
+                         .is_exact = bt_sim_is_exact(o),
+                         .event_delay_s = o->event_delay_ms / 1000,
                          .seed = (uint64_t) o->seed};
 }
 

@@ -22,11 +22,12 @@ typedef struct bt_sim_options {
     bt_replay_policy_t policies[BT_SIM_POLICIES_MAX];
     unsigned policy_count;
     bool advises, is_json;
-    const char *trace, *model, *plot;
-    double prefills, decodes, engines, concurrency, speed, skip, requests, seed;
+    const char *trace, *model, *plot, *prefix_index;
+    double event_delay_ms, prefills, decodes, engines, concurrency, speed, skip, requests, seed;
     bt_sim_slo_t slo;
 } bt_sim_options_t;
 
+bool bt_sim_is_exact(const bt_sim_options_t *o); /* --prefix-index */
 int bt_sim_options(bt_sim_options_t *o, int argc, const char *const *argv);
 
 typedef struct bt_sim_row { /* a run that was made */

@@ -26,6 +26,8 @@ static const struct flag {
     {"--ttft-slo-ms", offsetof(bt_sim_options_t, slo.ttft_ms), NUMBER, 0, 1e9},
     {"--tpot-slo-ms", offsetof(bt_sim_options_t, slo.tpot_ms), NUMBER, 0, 1e9},
     {"--seed", offsetof(bt_sim_options_t, seed), NUMBER, 0, 1e15},
+    {"--prefix-index", offsetof(bt_sim_options_t, prefix_index), TEXT, 0, 0},
+    {"--event-delay-ms", offsetof(bt_sim_options_t, event_delay_ms), NUMBER, 0, 1e6},
     {"--json", offsetof(bt_sim_options_t, is_json), SWITCH, 0, 0},
 };
 #define FLAG_COUNT (sizeof flags / sizeof flags[0])
@@ -56,6 +58,9 @@ void bt_sim_tool_help(bt_text_t *out)
         "  --engines N            N engines that do both; with advise, as many in all\n"
         "  --engine-model M       how fast an engine is: dynamo_mocker, llm_d_8b_h100, or a Lua "
         "file (dynamo_mocker)\n"
+        "  --prefix-index I       exact: policies know what engines hold, by their events; "
+        "approximate: what they were sent (exact)\n"
+        "  --event-delay-ms T     events are known so late (10)\n"
         "Answer\n"
         "  --ttft-slo-ms T, --tpot-slo-ms T\n"
         "                         what a good request keeps (2000, 100)\n"
@@ -144,6 +149,11 @@ static int read_word(bt_sim_options_t *o, const char *const *argv, int at)
     return 0;
 }
 
+bool bt_sim_is_exact(const bt_sim_options_t *o)
+{
+    return strcmp(o->prefix_index, "exact") == 0;
+}
+
 static int check(bt_sim_options_t *o)
 {
     const bool has_pairs = o->prefills > 0 || o->decodes > 0;
@@ -152,6 +162,8 @@ static int check(bt_sim_options_t *o)
         return refuse("which policy? baton sim --help shows examples");
     if (o->trace == NULL)
         return refuse("which load? --trace FILE, or --trace conversations");
+    if (!bt_sim_is_exact(o) && strcmp(o->prefix_index, "approximate") != 0)
+        return refuse("--prefix-index %.40s: exact or approximate", o->prefix_index);
     if (has_pairs && o->engines > 0)
         return refuse("--engines do both, and --prefill and --decode a half each: either");
     if (o->advises && (o->engines < 2 || o->engines > BT_SIM_RUNS_MAX))
@@ -169,8 +181,12 @@ int bt_sim_options(bt_sim_options_t *o, int argc, const char *const *argv)
 {
     int status = 0, at = 0;
 
-    *o = (bt_sim_options_t){
-        .model = "dynamo_mocker", .speed = 1, .seed = 1, .slo = {.ttft_ms = 2000, .tpot_ms = 100}};
+    *o = (bt_sim_options_t){.model = "dynamo_mocker",
+                            .prefix_index = "exact",
+                            .event_delay_ms = 10,
+                            .speed = 1,
+                            .seed = 1,
+                            .slo = {.ttft_ms = 2000, .tpot_ms = 100}};
     o->advises = argc > 0 && strcmp(argv[0], "advise") == 0;
     if (o->advises || (argc > 0 && strcmp(argv[0], "compare") == 0))
         at = 1;

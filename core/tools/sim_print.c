@@ -93,6 +93,8 @@ static void print_table(const bt_sim_options_t *o, const bt_sim_model_t *model,
     printf(", engines: %s; good: ttft <= %g ms, tpot <= %g ms", model->name, o->slo.ttft_ms,
            o->slo.tpot_ms);
     if (trace->has_prefixes)
+        printf("; prefix index: %s", o->prefix_index);
+    if (trace->has_prefixes)
         printf("; at most %.1f %% of prompt tokens can be hit\n\n",
                100 * rows[0].summary.hit_ceiling);
     else

@@ -53,8 +53,31 @@ describe("baton sim", function()
   it("shows that a policy which knows prefixes hits more than one which does not", function()
     local rows = run("round_robin", "sglang_cache_aware", "--trace", "conversations:requests=1500,rate=8,turns=8",
       "--engines", "4")
-    assert.is_true(rows[2].hit_ratio > 1.3 * rows[1].hit_ratio)
+    assert.is_true(rows[2].hit_ratio > 1.25 * rows[1].hit_ratio)
     assert.is_true(rows[3].cached.low > 0)
+  end)
+
+  it("tells policies what engines hold, or what they were sent", function()
+    local file = proc.write("knows.lua", [[
+return { api = 2, name = "knows", version = "1.0",
+  plan = function(req, view)
+    baton.prefix_match(view.hybrid, req, 16)
+    local best
+    for _, w in ipairs(view.hybrid) do
+      assert(w.kv_hit_tokens, "no exact hits")
+      if not best or (w.kv_hit_tokens or 0) > (best.kv_hit_tokens or 0) then best = w end
+    end
+    return { worker = best }
+  end }]])
+    local row = run(file, "--trace", TRACE, "--engines", "3")[1]
+    assert.equal(0, row.policy_errors)
+    row = run(file, "--trace", TRACE, "--engines", "3", "--prefix-index", "approximate")[1]
+    assert.equal(400, row.policy_errors)
+    local hits = {}
+    for _, delay_ms in ipairs({ "0", "10000" }) do
+      hits[#hits + 1] = run("sglang_cache_aware", "--trace", TRACE, "--event-delay-ms", delay_ms)[1].hit_ratio
+    end
+    assert.is_true(hits[1] > hits[2])
   end)
 
   it("lets a policy see loads, sessions and ends, in virtual time", function()
@@ -118,6 +141,7 @@ return { api = 2, name = "alone", version = "1.0",
       ["random --trace /nowhere"] = "/nowhere: No such file",
       ["random --trace conversations:rate=x"] = "rate: expected a number",
       ["random --trace conversations --prefil 2"] = "did you mean %-%-prefill",
+      ["random --trace conversations --prefix-index full"] = "%-%-prefix%-index full: exact or approximate",
       ["random --trace conversations --prefill 0"] = "expected a number from 1",
       ["random --trace conversations --engines 2 --decode 1"] = "either",
       ["randm --trace conversations"] = "random",

@@ -118,11 +118,15 @@ static void test_prompts(void **state)
                      0);
     const bt_str_t x = bt_sim_prompt(&t, &t.requests[0], a),
                    y = bt_sim_prompt(&t, &t.requests[1], b);
-    assert_int_equal(x.n, 162);
-    assert_int_equal(y.n, 194);
-    assert_memory_equal(x.p, y.p, 1 + 128);
-    assert_memory_not_equal(x.p + 129, y.p + 129, 32);
-    assert_true(x.p[161] == '"' && y.p[193] == '"');
+    uint32_t third[16];
+    bt_sim_block_tokens(3, 16, third);
+    assert_int_equal(x.n, 81);
+    assert_int_equal(y.n, 97);
+    assert_memory_equal(x.p, y.p, 1 + 64);
+    assert_memory_not_equal(x.p + 65, y.p + 65, 16);
+    assert_true(x.p[0] == '[' && x.p[80] == ']' && y.p[96] == ']');
+    for (unsigned i = 0; i < 8; i++)
+        assert_int_equal(x.p[65 + 2 * i], '0' + third[i]);
     bt_sim_trace_fini(&t);
 }
 
