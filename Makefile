@@ -1,10 +1,8 @@
 # Thin front of CMake: every target is a line or two that could be typed by hand.
 
 JOBS ?= $(shell nproc)
-# Specs mostly wait for each other's processes.
-TEST_JOBS ?= $(shell echo $$((2 * $(JOBS))))
-# Those of `make check` wait most of all: for time-outs of a store.
-CHECK_JOBS ?= $(shell echo $$((3 * $(JOBS))))
+# Specs wait nine tenths of their time: for each other's processes, for time-outs.
+TEST_JOBS ?= $(shell echo $$((3 * $(JOBS))))
 FUZZ_SECS ?= 600
 PREFIX ?= /usr/local
 # Minutes of load, models that run none of our code, and a browser beside it.
@@ -62,7 +60,7 @@ test: ## every spec
 check: ## the loop of editing: unit, policy and tool specs, and the gateway's main paths (a minute)
 	$(call needs,check)
 	@$(MAKE) --no-print-directory all
-	@ctest --preset release -j $(CHECK_JOBS) -L '^(unit|policy|tools|quick)$$'
+	@ctest --preset release -j $(TEST_JOBS) -L '^(unit|policy|tools|quick)$$'
 
 conformance: all ## every dialect x endpoint x streamed x list and n, as a table
 	@ctest --preset release -V -R '^gateway/conformance$$'
