@@ -124,6 +124,8 @@ class Ranks(unittest.TestCase):
         d.step()
         p.add(self.leg("p", "lost", room, 30))
         p.step()
+        # A rank that is gone before decode's link to it has no name yet.
+        self.assertTrue(run([d], lambda: d.agent.stats().links == 2))
         with self.assertLogs("vllm.baton_connector", "WARNING") as log:
             p.workers[1].shutdown()
             self.assertTrue(run([d], lambda: decode.is_finished()))

@@ -144,7 +144,10 @@ local function keys_seen()
 end
 
 local function differences(api)
-  local out, names, keys = {}, testing.api_names(seen), keys_seen()
+  local out, names, keys = {}, testing.api_names(seen), nil
+  for _ = 1, 5 do -- a hook that a stalled machine has cut tells nothing
+    keys = keys or keys_seen()
+  end
   compare("hooks", hooks_of(api), real_hooks(names.hooks), out)
   compare("policy", policy_members(api), set_of(names.policy), out)
   compare("baton", functions_of(api), set_of(names.baton), out)

@@ -217,11 +217,13 @@ static void test_the_same_through_the_window(void **state)
 }
 
 /* A receiver's path is closed by another thread while its agent copies: nothing is written after the close. */
-static int is_copying; /* atomic */
+static int is_copying, is_closing; /* atomic */
 static void copy_late(void)
 {
-    struct timespec a_while = {.tv_nsec = 30 * 1000 * 1000};
+    struct timespec a_while = {.tv_nsec = 300 * 1000 * 1000};
     __atomic_store_n(&is_copying, 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n(&is_closing, __ATOMIC_ACQUIRE) == 0)
+        sched_yield();
     nanosleep(&a_while,
               NULL); /* the close that does not wait has its chance; one that does needs none */
 }
@@ -239,10 +241,12 @@ static void test_close_waits_for_the_copy(void **state)
         bt_kv_run_t run = plain(src, 0, dst, 0, (uint32_t) MIB);
         rig_hooks.in_copy = copy_late;
         __atomic_store_n(&is_copying, 0, __ATOMIC_RELEASE);
+        __atomic_store_n(&is_closing, 0, __ATOMIC_RELEASE);
         start_agent(&wb, &p.b);
         assert_int_equal(rig_post(p.la, &batch, 1, &run, 1, 1), 0);
         while (__atomic_load_n(&is_copying, __ATOMIC_ACQUIRE) == 0)
             sched_yield();
+        __atomic_store_n(&is_closing, 1, __ATOMIC_RELEASE);
         rig_unlink(p.lb);
         memset(dst->p, 0x5a, dst->size);
         stop_agent(&wb);
