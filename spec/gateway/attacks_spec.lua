@@ -333,7 +333,7 @@ describe("workers that answer what nobody can read", function()
       end
       local c = http.connect(port)
       c:ask({ path = "/v1/completions", body = BODY, headers = {} })
-      local ok, answer = pcall(c.wait, c)
+      local ok, answer = pcall(c.wait, c, nil, 10)
       if ok and answer.done then
         assert.equal(502, answer.status, answer.body)
         assert.falsy(answer.body:find("POISON", 1, true), answer.body)

@@ -36,9 +36,7 @@ local function start(engine, flags, connector)
     end,
     ready = false,
   })
-  eventually(function()
-    return f:get("/readiness").status == 200
-  end, 5, "the pair is there")
+  fleet.wait_known(f.port, f.admin_port)
 end
 
 -- What differs between two answers to one request: who made it, and when.

@@ -80,7 +80,7 @@ local function is_evil(value)
   return type(value) == "string" and value:find("evil", 1, true) ~= nil
 end
 
-local workers, gateway, port
+local workers, gateway, port, admin_port
 
 local function start(flags)
   workers = asgi.start()
@@ -89,11 +89,8 @@ local function start(flags)
   end
   flags[#flags + 1] = "--role-check-secs" -- or engines would see questions of ours among the clients'
   flags[#flags + 1] = "0"
-  gateway, port = fleet.start_gateway(flags)
-  eventually(function()
-    local answer = http.get(port, "/readiness")
-    return answer.status == 200, answer.body
-  end, 10, "/readiness is 200")
+  gateway, port, admin_port = fleet.start_gateway(flags)
+  fleet.wait_known(port, admin_port)
   workers:seen()
 end
 
@@ -114,7 +111,7 @@ local function ask(target, body, headers, count)
         seen[#seen + 1] = e
       end
       return #seen >= count
-    end, 20, "both legs have come")
+    end, 20, ("both legs of %s have come: %s %s"):format(target, json.encode(answer.headers), json.encode(seen)))
   end
   for _, e in ipairs(seen) do
     assert.is_false(is_evil(e.json) or is_evil(e.text) or is_evil(e.headers) or is_evil(e.query),

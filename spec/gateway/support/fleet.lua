@@ -178,6 +178,14 @@ function fleet.start_gateway(words, opts)
   return process, told.port, told.admin_port, told
 end
 
+-- Ready, and every worker was looked at: one that is still unknown would leave the first request to the others alone.
+function fleet.wait_known(port, admin_port)
+  eventually(function()
+    local answer, told = http.get(port, "/readiness"), http.get(admin_port, "/workers").body
+    return answer.status == 200 and not told:find('"health":"unknown"', 1, true), answer.body .. told
+  end, 10, "/readiness is 200, and all workers were looked at")
+end
+
 local function config_words(sim, config)
   local path = proc.write("baton.lua", config(sim.workers))
   return { path }
@@ -216,10 +224,6 @@ end
 -- Ready, and every worker is up: a spec's first request then finds them all.
 function Fleet:wait_ready()
   eventually(function()
-    local answer = http.get(self.port, "/readiness")
-    return answer.status == 200, answer.body
-  end, 10, "/readiness is 200")
-  eventually(function()
     for _, w in ipairs(self.sim.list) do
       local _, count = self.sim:state(w.name), 0
       for _, r in ipairs(self.sim:requests(w.name)) do
@@ -229,10 +233,9 @@ function Fleet:wait_ready()
         return false, w.name .. " was not asked for its health"
       end
     end
-    -- Their answers may still be on the way to the gateway.
-    local told = http.get(self.admin_port, "/workers").body
-    return not told:find('"health":"unknown"', 1, true), told
-  end, 10, "all workers were looked at")
+    return true
+  end, 10, "all workers were asked")
+  fleet.wait_known(self.port, self.admin_port) -- their answers may still be on the way to the gateway
 end
 
 -- Workers whose connector registers by ZeroMQ (all, or the one named) say so at this port; nil: nowhere any more.

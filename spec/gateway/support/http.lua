@@ -8,7 +8,8 @@ local socket = require("socket")
 -- background: things with a pump() that are served while a spec waits here (stub.lua).
 local http = { background = {} }
 
-local SECONDS = 10
+local SECONDS = 10 -- of a connect or a send
+local PATIENCE = 30 -- of an answer; only what has failed waits for so long
 
 -- Waits until one of the sockets can be read, serving what lives in the background.
 local function doze(sockets, seconds)
@@ -339,7 +340,7 @@ end
 
 -- Pumps until done(answer) is true; the default is the end of the answer.
 function Connection:wait(done, seconds)
-  local deadline = clock.now() + (seconds or SECONDS) * clock.slowness()
+  local deadline = clock.now() + (seconds or PATIENCE) * clock.slowness()
   local answer = self.answer
   while true do
     self:pump()
@@ -416,7 +417,7 @@ end
 
 -- Many requests at once; their answers in the same order.
 function http.together(port, asks, seconds)
-  local deadline = clock.now() + (seconds or SECONDS) * clock.slowness()
+  local deadline = clock.now() + (seconds or PATIENCE) * clock.slowness()
   local connections, answers = {}, {}
   for i, ask in ipairs(asks) do
     connections[i] = http.start(port, ask)
