@@ -130,7 +130,7 @@ describe("errors of the gateway's own", function()
         "role=hybrid,name=v,model=vllm,ttft=1,itl=1", "role=hybrid,name=s,engine=sglang,model=sglang,ttft=1,itl=1",
       },
       flags = { "--client-api-keys-file", keys, "--max-payload-size", "100000", "--disable-retries",
-        "--disable-circuit-breaker", "--answer-timeout-secs", "0.5" },
+        "--disable-circuit-breaker", "--answer-timeout-secs", "2" },
       config = function(w)
         return ([[return { engine = "vllm", pools = {
           { name = "vllm", models = { "vllm" }, workers = { { url = "%s" } } },

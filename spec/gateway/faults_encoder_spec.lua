@@ -57,7 +57,7 @@ local FAULTS = {
 
 describe("an encoder that fails", function()
   setup(function()
-    start(2, { "--prefill-timeout-secs", "0.3" })
+    start(2, { "--prefill-timeout-secs", "2" })
   end)
   teardown(stop)
 
@@ -116,7 +116,7 @@ describe("the only encoder", function()
 
   it("has as long as the whole request", function()
     local g = fleet.start({ workers = { "role=encode", "role=hybrid,ttft=1" },
-      flags = { "--request-timeout-secs", "0.3" } })
+      flags = { "--request-timeout-secs", "2" } })
     local answer = g:post(CHAT, body(), { ["X-Sim-Fault"] = "hang@encode" })
     assert.equal(504, answer.status, answer.body)
     assert.equal("encode", answer:header("x-baton-leg"))

@@ -189,7 +189,7 @@ describe("a replay on the wire", function()
   end)
 
   it("ends at the request's deadline", function()
-    start({ "--request-timeout-secs", "2" })
+    start({ "--request-timeout-secs", "4" })
     local c = broken_off(BODY, { event("a", "x", "[10]") })
     take()
     local answer = r:answer_of(c)
