@@ -143,7 +143,7 @@ static void test_removed_and_cleared(void **state)
 }
 
 /* What vLLM 0.32.0 wrote on a CPU, whose medium it calls "GPU" too: a salted prompt of two blocks, then copies of one block that go. */
-static void test_a_real_engine(void **state)
+static void test_a_real_vllm(void **state)
 {
     char bytes[512];
 
@@ -180,6 +180,32 @@ static void test_a_real_engine(void **state)
     assert_int_equal(got[1].event.kind, BT_KV_REMOVED);
     assert_int_equal(got[1].event.group, 0);
     assert_true(got[0].hashes[0] == got[1].hashes[0]);
+    assert_int_equal(decoder.stats.unknown + decoder.stats.malformed, 0);
+}
+
+/* SGLang 0.5.23 on a CPU: a salted prompt, again of two blocks. */
+static void test_a_real_sglang(void **state)
+{
+    char bytes[512];
+
+    (void) state;
+    assert_int_equal(
+        decode(unhex(
+            "93cb41dac26b829d7b469188a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392"
+            "d38566e1456d1c8391d39e0ebded06a7c7b5b1706172656e745f626c6f636b5f68617368c0a9746f6b656e"
+            "5f696473dc004001080f161d242b323940474e555c636a71787fcc86cc8dcc94cc9bcca2cca9ccb0ccb7cc"
+            "beccc5ccccccd3ccdacce1cce8ccefccf6ccfdcd0104cd010bcd0112cd0119cd0120cd0127cd012ecd0135"
+            "cd013ccd0143cd014acd0151cd0158cd015fcd0166cd016dcd0174cd017bcd0182cd0189cd0190cd0197cd"
+            "019ecd01a5cd01accd01b3cd01baaa626c6f636b5f73697a6520a76c6f72615f6964c0a66d656469756da3"
+            "475055aa63616368655f73616c74a361626300",
+            bytes)),
+        0);
+    assert_int_equal(count, 1);
+    assert_int_equal(got[0].event.tier, BT_KV_DEVICE);
+    assert_true(got[0].hashes[0] == (uint64_t) INT64_C(-8834125930741070959));
+    assert_int_equal(got[0].event.block_tokens, 32);
+    assert_int_equal(got[0].tokens[63], 442);
+    assert_true(got[0].event.root == bt_kv_root(BT_STR(""), BT_STR("abc")));
     assert_int_equal(decoder.stats.unknown + decoder.stats.malformed, 0);
 }
 
@@ -351,10 +377,19 @@ static void test_without_tokens(void **state)
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
-    const struct CMUnitTest tests[] = {T(maps),           T(arrays),         T(removed_and_cleared),
-                                       T(batch_as_a_map), T(a_real_engine),  T(hashes),
-                                       T(tails),          T(extra_keys),     T(unknown_is_skipped),
-                                       T(no_batches),     T(without_tokens), T(malformed_events)};
+    const struct CMUnitTest tests[] = {T(maps),
+                                       T(arrays),
+                                       T(removed_and_cleared),
+                                       T(batch_as_a_map),
+                                       T(a_real_vllm),
+                                       T(a_real_sglang),
+                                       T(hashes),
+                                       T(tails),
+                                       T(extra_keys),
+                                       T(unknown_is_skipped),
+                                       T(no_batches),
+                                       T(without_tokens),
+                                       T(malformed_events)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
