@@ -72,8 +72,8 @@ local function prompt(shared, own, length)
   return ids
 end
 
--- Sends the ids, or a text, to a worker, or to whom the policy likes; returns what each worker was predicted to have, in tokens
--- (nil: not known), what the engine says that it had, and its name.
+-- Sends the ids, or a text, to a worker, or to whom the policy likes; returns what each worker was predicted to have, in
+-- tokens (nil: not known), what the engine says that it had, and its name.
 local function ask(ids, worker, path)
   count = count + 1
   local id = "kv-" .. count
