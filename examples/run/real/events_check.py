@@ -30,9 +30,9 @@ POLICY = """return { api = 2, name = "events", version = "1",
 """
 
 
-def words(engine, events):
+def words(engine, events, role="hybrid"):
     """As a worker of baton.lua; events: the port to follow."""
-    return (f'{{ name = "{engine.name}", role = "hybrid", url = "{engine.url}", engine = "{engine.kind}", '
+    return (f'{{ name = "{engine.name}", role = "{role}", url = "{engine.url}", engine = "{engine.kind}", '
             f'kv_events = "tcp://127.0.0.1:{events}", kv_events_replay = "tcp://127.0.0.1:{engine.replay}" }},')
 
 
@@ -88,25 +88,30 @@ class Traffic:
         reply = self.gateway.post("/v1/completions", body, headers)
         if reply.status != 200:
             raise StartError(f"{reply.status} {reply.body[:300]!r}")
-        details = reply.json()["usage"]["prompt_tokens_details"] or {}
-        self.judge(name, ids, details.get("cached_tokens") or 0)
+        self.judge(name, ids, self.had(reply, ids))
         if self.chance.random() < 0.8:
             talk.go_on(reply.json()["choices"][0].get("token_ids") or [])
 
+    def had(self, reply, _ids):
+        """By the engine's own word, tokens."""
+        return (reply.json()["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0
+
     def judge(self, name, ids, cached):
-        worker, predicted = self.decision(name)
+        worker, predicted = self.predicted(self.record(name))
+        self.count(worker, ids, cached)
+        self.equal += predicted == cached
+        if predicted != cached:
+            self.wrong.append(f"{name} at {worker}: {len(ids)} tokens, {predicted} predicted, {cached} cached")
+
+    def count(self, worker, ids, cached):
         blocks = [(worker, hash(tuple(ids[:end]))) for end in range(BLOCK, len(ids), BLOCK)]
         self.evicted += any(block in self.seen for block in blocks[cached // BLOCK:])
         self.seen.update(blocks)
         self.sent += 1
         self.asked += len(ids)
         self.cached += cached
-        self.equal += predicted == cached
-        if predicted != cached:
-            self.wrong.append(f"{name} at {worker}: {len(ids)} tokens, {predicted} predicted, {cached} cached")
 
-    def decision(self, name):
-        """The worker and what it was predicted to have, from the request's record."""
+    def record(self, name):
         reply = None
 
         def is_told():
@@ -116,9 +121,12 @@ class Traffic:
 
         if not wait_for(is_told, 10):
             raise StartError(f"no record of {name}: {reply.status} {reply.body[:200]!r}")
-        record = reply.json()
+        return reply.json()
+
+    def predicted(self, record):
+        """The worker and what it was predicted to have."""
         worker = record["plan"]["worker"]
-        return worker, {row["name"]: row.get("score") for row in record["candidates"]["hybrid"]["rows"]}[worker]
+        return worker, scores(record, "hybrid")[worker]
 
     def is_known(self, worker):
         """Asked with a prompt of its own, shorter than a block."""
@@ -126,20 +134,24 @@ class Traffic:
         name = f"known-{self.seed}-{self.asked_known}"
         body = {"model": "tiny", "prompt": [1], "max_tokens": 1}
         return (self.gateway.post("/v1/completions", body, {"x-request-id": name, "x-worker": worker}).status == 200 and
-                self.decision(name) == (worker, 0))
+                self.predicted(self.record(name)) == (worker, 0))
 
     def share(self):
         return self.equal / self.sent
 
 
-def start_gateway(name, folder, workers):
-    """workers: words of baton.lua."""
+def scores(record, role):
+    return {row["name"]: row.get("score") for row in record["candidates"][role]["rows"]}
+
+
+def start_gateway(name, folder, workers, text=POLICY, flags=()):
+    """workers: words of baton.lua; text: of the policy."""
     policy, config = os.path.join(folder, name + "-policy.lua"), os.path.join(folder, name + ".lua")
     with open(policy, "w", encoding="utf-8") as file:
-        file.write(POLICY % BLOCK)
+        file.write(text % BLOCK)
     with open(config, "w", encoding="utf-8") as file:
         file.write(f'return {{ policy = "{policy}", pools = {{ {{ workers = {{ {" ".join(workers)} }} }} }} }}')
-    return Gateway(name, folder, cores()[1], ["--record-sample", "1", config])
+    return Gateway(name, folder, cores()[1], ["--record-sample", "1", *flags, config])
 
 
 def wait_followed(traffic):

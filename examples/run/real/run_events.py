@@ -1,4 +1,7 @@
-"""python run_events.py vllm|sglang - the gateway over two real engines on this CPU that publish their KV events."""
+"""python run_events.py vllm|sglang|pair - the gateway over two real engines on this CPU that publish their KV events.
+
+pair: prefill and decode of vLLM with NixlConnector; otherwise each engine does both.
+"""
 import json
 import sys
 import time
@@ -6,12 +9,15 @@ import time
 import sglang_install
 import vllm_install
 from events_check import BLOCK, BLOCKS, check_events, check_loss
+from events_pair import check_pair
 from model import ready_model
 from process import StartError, cores, free_ports
 from report import Report
 from scratch import scratch_folder
 from sglang_engine import SglangEngine
 from vllm_engine import VllmEngine
+
+PAIR = ("prefill", "decode")
 
 
 def config(engine):
@@ -25,7 +31,8 @@ class Vllm(VllmEngine):
 
     def __init__(self, venv, model, folder, name, core):
         self.name = name
-        super().__init__(venv, model, folder, name, core, flags=[
+        connector = "NixlConnector" if name in PAIR else None
+        super().__init__(venv, model, folder, name, core, connector, flags=[
             *config(self), "--enable-prompt-tokens-details", "--enable-prefix-caching", "--block-size", str(BLOCK),
             "--num-gpu-blocks-override", str(BLOCKS), "--max-model-len", "1024"])
 
@@ -39,25 +46,28 @@ class Sglang(SglangEngine):
             *config(self), "--enable-cache-report", "--page-size", str(BLOCK), "--max-total-tokens", str(BLOCKS * BLOCK)])
 
 
-def main(kinds):
-    wanted = {one.kind: one for one in (Vllm, Sglang)}
-    if len(kinds) != 1 or kinds[0] not in wanted:
+def main(asked):
+    wanted = {"vllm": (Vllm, ("w1", "w2")), "sglang": (Sglang, ("w1", "w2")), "pair": (Vllm, PAIR)}
+    if len(asked) != 1 or asked[0] not in wanted:
         sys.exit(f"usage: run_events.py {'|'.join(wanted)}")
-    kind = wanted[kinds[0]]
+    kind, names = wanted[asked[0]]
     print(f"KV events of real {kind.kind} engines on this CPU")
     venv = kind.install.ready_venv()
     model = ready_model(venv)
     report = Report(("requests", "equal", "share", "cached", "evicted"))
     with scratch_folder("events", report) as folder:
-        engines = [kind(venv, model, folder, name, core) for name, core in zip(("w1", "w2"), cores())]
+        engines = [kind(venv, model, folder, name, core) for name, core in zip(names, cores())]
         try:
             began = time.monotonic()
             for engine in engines:
                 engine.wait_ready()
             print(f"  engines ready after {time.monotonic() - began:.0f} s")
-            report.head("predicted hit = cached_tokens of the answer")
-            check_events(folder, engines, report)
-            check_loss(venv, folder, engines, report)
+            report.head("predicted hits are what engines say they had")
+            if names == PAIR:
+                check_pair(folder, engines, report)
+            else:
+                check_events(folder, engines, report)
+                check_loss(venv, folder, engines, report)
         except StartError as error:
             report.row("start", [str(error)])
         finally:
