@@ -146,14 +146,18 @@ int bt_kv_bench(int argc, const char *const *argv)
 {
     static bench_rows_t rows;
     bench_options_t o;
+    bt_plot_t plot = {.fd = -1};
     int status = bench_options_read(&o, argc, argv);
 
+    if (status == 0 && o.plot != NULL)
+        status = bt_plot_open(&plot, "kv-bench: ", o.plot);
     if (status != 0)
         return status;
     bench_shared_t *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                                   MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (shared == MAP_FAILED) {
         fputs("baton: kv-bench: no shared memory\n", stderr);
+        bt_plot_close(&plot);
         return 1;
     }
     bt_log_set(BT_LOG_WARN, false, STDERR_FILENO);
@@ -167,6 +171,9 @@ int bt_kv_bench(int argc, const char *const *argv)
     }
     tell(&o, o.reps, "done\n");
     bench_print_ratios(&o, &rows);
+    if (o.plot != NULL && bench_draw(&o, &rows, &plot) != 0)
+        status = 1;
+    bt_plot_close(&plot);
     munmap(shared, sizeof *shared);
     return status;
 }

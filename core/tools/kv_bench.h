@@ -8,7 +8,7 @@
 #ifndef BT_TOOLS_KV_BENCH_H
 #define BT_TOOLS_KV_BENCH_H
 
-#include "base/text.h"
+#include "tools/plot.h"
 #include "transport/baton_kv.h"
 
 #include <stdatomic.h>
@@ -39,7 +39,7 @@ extern const bench_shape_t bench_shapes[];
 
 typedef struct bench_options {
     enum bt_kv_kind backend;
-    const char *backend_name, *label, *memory;
+    const char *backend_name, *label, *memory, *plot;
     bool shapes[BENCH_SHAPES];
     uint32_t reps;
     double secs;
@@ -134,8 +134,19 @@ bool bench_page_is(const char *p, uint32_t page, uint64_t seed);
 void bench_way_text(char *text, size_t size, const bt_kv_copy_way_t *way);
 #define BENCH_VERIFY_SEED UINT64_C(0x5eed)
 /* tools/kv_bench_report.c */
+enum bench_figure { BENCH_GBPS, BENCH_P50, BENCH_P99, BENCH_CPU };
+/* Of a floor (mode NULL), or of the engine in this mode; 0 = not measured. */
+double bench_median(const bench_rows_t *rows, const char *engine, const bench_mode_t *mode,
+                    const char *shape, enum bench_figure which);
+/* "copy": the better one of memcpy and of stores around the cache. */
+double bench_floor(const bench_rows_t *rows, const char *floor, const char *shape,
+                   enum bench_figure which);
+/* What this back end's rates are held against. */
+const char *bench_floor_name(const bench_options_t *o);
 void bench_print_head(const bench_options_t *o);
 void bench_print_row(const bench_options_t *o, const bench_row_t *row);
 void bench_print_ratios(const bench_options_t *o, const bench_rows_t *rows);
+/* tools/kv_bench_plot.c: medians beside their floors. 0, or an exit status. */
+int bench_draw(const bench_options_t *o, const bench_rows_t *rows, bt_plot_t *out);
 
 #endif

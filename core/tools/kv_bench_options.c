@@ -28,6 +28,8 @@ void bt_kv_bench_help(bt_text_t *out)
         "  --progress caller|thread|caller,thread   who moves the data [caller]\n"
         "  --receiver poll|sleep|poll,sleep         how it waits [poll,sleep]\n"
         "  --streams N           data connections of tcp [1]\n"
+        "  --plot FILE.svg       medians beside their floors: rates by shape, how long one page "
+        "takes\n"
         "  --label L             goes into each JSON line\n"
         "  --json                a JSON object a line\n\n"
         "Columns: GB/s (10^9 bytes); p50, p99: from bt_kv_send to the receiver's code holding the "
@@ -145,6 +147,10 @@ static bool read_flag(bench_options_t *o, const char *name, const char *value)
         o->label = value;
         return is_plain(value);
     }
+    if (strcmp(name, "--plot") == 0) {
+        o->plot = value;
+        return true;
+    }
     if (strcmp(name, "--secs") == 0)
         return read_number(value, 0.001, 3600, &o->secs);
     is_ok = read_number(value, 1, strcmp(name, "--reps") == 0 ? 20 : 16, &number);
@@ -154,9 +160,9 @@ static bool read_flag(bench_options_t *o, const char *name, const char *value)
 
 int bench_options_read(bench_options_t *o, int argc, const char *const *argv)
 {
-    static const char *const flags[] = {"--backend", "--shapes",   "--reps",
-                                        "--secs",    "--memory",   "--progress",
-                                        "--label",   "--receiver", "--streams"};
+    static const char *const flags[] = {"--backend", "--shapes",   "--reps",  "--secs",
+                                        "--memory",  "--progress", "--label", "--receiver",
+                                        "--streams", "--plot"};
     bt_suggest_t s;
 
     *o = (bench_options_t){.memory = "pool",

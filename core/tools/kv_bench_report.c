@@ -45,32 +45,29 @@ void bench_print_row(const bench_options_t *o, const bench_row_t *r)
 }
 
 /* ---- medians ---- */
-enum figure { GBPS, P50, P99, CPU };
-
 static int compare(const void *a, const void *b)
 {
     double x = *(const double *) a, y = *(const double *) b;
     return (x > y) - (x < y);
 }
 
-static double figure_of(const bench_row_t *r, enum figure which)
+static double figure_of(const bench_row_t *r, enum bench_figure which)
 {
     switch (which) {
-    case GBPS:
+    case BENCH_GBPS:
         return r->gbps;
-    case P50:
+    case BENCH_P50:
         return r->p50;
-    case P99:
+    case BENCH_P99:
         return r->p99;
-    case CPU:
+    case BENCH_CPU:
         return r->tx_cpu + r->rx_cpu;
     }
     return 0;
 }
 
-/* Of a floor (mode NULL), or of the engine in this mode; 0 = not measured. */
-static double median(const bench_rows_t *rows, const char *engine, const bench_mode_t *mode,
-                     const char *shape, enum figure which)
+double bench_median(const bench_rows_t *rows, const char *engine, const bench_mode_t *mode,
+                    const char *shape, enum bench_figure which)
 {
     double all[BENCH_ROWS];
     size_t n = 0;
@@ -87,6 +84,24 @@ static double median(const bench_rows_t *rows, const char *engine, const bench_m
     }
     qsort(all, n, sizeof(*all), compare);
     return n == 0 ? 0 : all[n / 2];
+}
+
+double bench_floor(const bench_rows_t *rows, const char *floor, const char *shape,
+                   enum bench_figure which)
+{
+    if (strcmp(floor, "copy") != 0)
+        return bench_median(rows, floor, NULL, shape, which);
+    double plain = bench_median(rows, "memcpy", NULL, shape, which);
+    double stream = bench_median(rows, "stream", NULL, shape, which);
+    bool is_better = which == BENCH_GBPS ? stream > plain : stream < plain;
+    return stream > 0 && is_better ? stream : plain;
+}
+
+const char *bench_floor_name(const bench_options_t *o)
+{
+    return o->backend == BT_KV_TCP                    ? "plain-tcp"
+           : o->backend == BT_KV_SHM && o->is_private ? "process_vm_readv"
+                                                      : "copy";
 }
 
 /* ---- aims ---- */
@@ -114,23 +129,12 @@ static void aim(const aims_t *a, const char *what, double have, bool is_floor_th
                is_least ? ">=" : "<=", wanted, verdict);
 }
 
-/* "copy": the better one of memcpy and of stores around the cache. */
-static double floor_of(const aims_t *a, const char *floor, const char *shape, enum figure which)
-{
-    if (strcmp(floor, "copy") != 0)
-        return median(a->rows, floor, NULL, shape, which);
-    double plain = median(a->rows, "memcpy", NULL, shape, which);
-    double stream = median(a->rows, "stream", NULL, shape, which);
-    bool is_better = which == GBPS ? stream > plain : stream < plain;
-    return stream > 0 && is_better ? stream : plain;
-}
-
-static void ratio(const aims_t *a, const char *shape, enum figure which, const char *floor,
+static void ratio(const aims_t *a, const char *shape, enum bench_figure which, const char *floor,
                   const char *floor_shape, bool is_least, double wanted)
 {
     static const char *const names[] = {"rate", "p50", "p99", "CPU"};
-    double have = median(a->rows, NULL, &a->mode, shape, which);
-    double there = floor_of(a, floor, floor_shape, which);
+    double have = bench_median(a->rows, NULL, &a->mode, shape, which);
+    double there = bench_floor(a->rows, floor, floor_shape, which);
     char what[80];
 
     snprintf(what, sizeof what, "%s %s / %s", shape, names[which], floor);
@@ -140,38 +144,37 @@ static void ratio(const aims_t *a, const char *shape, enum figure which, const c
 static void bulk(const aims_t *a)
 {
     static const char *const shapes[] = {"a", "b", "c", "e1", "e8", "e32"};
-    const char *floor = a->o->backend == BT_KV_TCP                       ? "plain-tcp"
-                        : a->o->backend == BT_KV_SHM && a->o->is_private ? "process_vm_readv"
-                                                                         : "copy";
-    double b = median(a->rows, NULL, &a->mode, "b", GBPS);
+    const char *floor = bench_floor_name(a->o);
+    double b = bench_median(a->rows, NULL, &a->mode, "b", BENCH_GBPS);
 
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (a->o->backend == BT_KV_TCP || (shapes[i][0] != 'e' || shapes[i][1] == '8'))
-            ratio(a, shapes[i], GBPS, floor, shapes[i], true, 0.95);
+            ratio(a, shapes[i], BENCH_GBPS, floor, shapes[i], true, 0.95);
     if (a->o->is_private && b > 0)
-        aim(a, "c rate / b rate", median(a->rows, NULL, &a->mode, "c", GBPS) / b, true, true, 1.3);
+        aim(a, "c rate / b rate", bench_median(a->rows, NULL, &a->mode, "c", BENCH_GBPS) / b, true,
+            true, 1.3);
     if (a->mode.is_sleep && a->o->is_private) /* what the kernel takes for it */
-        ratio(a, "b", CPU, "process_vm_readv", "b", false, 1.15);
+        ratio(a, "b", BENCH_CPU, "process_vm_readv", "b", false, 1.15);
     if (a->mode.is_sleep)
-        ratio(a, "b", CPU, a->o->backend == BT_KV_TCP ? "plain-tcp" : "copy", "b", false,
+        ratio(a, "b", BENCH_CPU, a->o->backend == BT_KV_TCP ? "plain-tcp" : "copy", "b", false,
               a->o->backend == BT_KV_TCP ? 1.1 : 1.15);
 }
 
 static void latency(const aims_t *a)
 {
-    double p50 = median(a->rows, NULL, &a->mode, "d", P50);
-    double p99 = median(a->rows, NULL, &a->mode, "d", P99);
+    double p50 = bench_median(a->rows, NULL, &a->mode, "d", BENCH_P50);
+    double p99 = bench_median(a->rows, NULL, &a->mode, "d", BENCH_P99);
 
     if (a->mode.is_thread) {
         aim(a, "d p99, us", p99, true, false, 150);
     } else if (a->mode.is_sleep) {
-        ratio(a, "d", P50, a->o->backend == BT_KV_TCP ? "tcp-pingpong" : "eventfd", "pingpong",
-              false, 1.0);
+        ratio(a, "d", BENCH_P50, a->o->backend == BT_KV_TCP ? "tcp-pingpong" : "eventfd",
+              "pingpong", false, 1.0);
         if (a->o->backend ==
             BT_KV_TCP) /* what the machine takes for it, asleep as long and with the page */
-            ratio(a, "d", P50, "plain-tcp", "d", false, 1.0);
+            ratio(a, "d", BENCH_P50, "plain-tcp", "d", false, 1.0);
         else
-            ratio(a, "d", P50, "eventfd-paced", "wake", false, 1.0);
+            ratio(a, "d", BENCH_P50, "eventfd-paced", "wake", false, 1.0);
     } else if (a->o->backend == BT_KV_SHM) {
         aim(a, "d p50, us", p50, true, false, 2.5);
         aim(a, "d p99, us", p99, true, false, 6);
@@ -180,13 +183,14 @@ static void latency(const aims_t *a)
 
 static void rooms(const aims_t *a)
 {
-    double e1 = median(a->rows, NULL, &a->mode, "e1", GBPS);
-    double e32 = median(a->rows, NULL, &a->mode, "e32", GBPS);
-    double p50 = median(a->rows, NULL, &a->mode, "e32", P50);
+    double e1 = bench_median(a->rows, NULL, &a->mode, "e1", BENCH_GBPS);
+    double e32 = bench_median(a->rows, NULL, &a->mode, "e32", BENCH_GBPS);
+    double p50 = bench_median(a->rows, NULL, &a->mode, "e32", BENCH_P50);
 
     aim(a, "e32 rate / e1 rate", e1 > 0 ? e32 / e1 : 0, true, true, 0.95);
-    aim(a, "e32 p99 / e32 p50", p50 > 0 ? median(a->rows, NULL, &a->mode, "e32", P99) / p50 : 0,
-        true, false, 4);
+    aim(a, "e32 p99 / e32 p50",
+        p50 > 0 ? bench_median(a->rows, NULL, &a->mode, "e32", BENCH_P99) / p50 : 0, true, false,
+        4);
 }
 
 void bench_print_ratios(const bench_options_t *o, const bench_rows_t *rows)
@@ -204,10 +208,10 @@ void bench_print_ratios(const bench_options_t *o, const bench_rows_t *rows)
             bulk(&a);
             latency(&a);
             rooms(&a);
-            double caller = median(rows, NULL, &polled, "b", GBPS);
+            double caller = bench_median(rows, NULL, &polled, "b", BENCH_GBPS);
             if (a.mode.is_thread && caller > 0)
                 aim(&a, "b rate / b rate, caller, poll",
-                    median(rows, NULL, &a.mode, "b", GBPS) / caller, true, true, 0.8);
+                    bench_median(rows, NULL, &a.mode, "b", BENCH_GBPS) / caller, true, true, 0.8);
         }
     if (!o->is_json)
         printf("verified: %llu wrong blocks\n", (unsigned long long) bad);

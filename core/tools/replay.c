@@ -41,6 +41,8 @@ struct replay {
     bt_replay_workers_t *workers;
     bt_replay_report_t report;
     bt_replay_tally_t *tally;
+    bt_replay_plot_t spans;
+    bt_plot_t plot;
     uint64_t planned;
     uint64_t start_ms, progress_ms;
     bool has_progress;
@@ -224,7 +226,9 @@ static void replay_line(struct replay *p, const struct reader *in, bt_str_t line
     else
         recorded(p, &r, &old);
     bt_replay_time(p->tally, plan(&p->new, &r, seed, &new));
-    (void) bt_replay_compare(p->tally, &r, &old, &new);
+    const enum bt_replay_outcome outcome = bt_replay_compare(p->tally, &r, &old, &new);
+    if (p->options->plot != NULL)
+        bt_replay_plot_add(&p->spans, p->workers, outcome, &old, &new);
 }
 
 /* ---- files ---- */
@@ -342,6 +346,8 @@ static int end(struct replay *p)
     bt_replay_print(p->tally, (double) (bt_clock_ms() - p->start_ms) / 1e3);
     if (fflush(stdout) != 0)
         return 1;
+    if (p->options->plot != NULL && bt_replay_plot_save(&p->spans, &p->report, &p->plot) != 0)
+        return 1;
     if (is_empty)
         fputs("baton: nothing was compared: no record has both candidates and a policy's choice\n",
               stderr);
@@ -362,6 +368,8 @@ static int run(struct replay *p)
     char *buffer = malloc(BUFFER_BYTES);
     int status = open_policies(p);
 
+    if (status == 0 && p->options->plot != NULL)
+        status = bt_plot_open(&p->plot, "replay: ", p->options->plot);
     if (status == 0) {
         const char *learner = learner_of(&p->new);
         if (learner == NULL)
@@ -386,6 +394,7 @@ static int run(struct replay *p)
     close_policies(&p->old);
     bt_replay_workers_free(p->workers);
     bt_replay_tally_free(p->tally);
+    bt_plot_close(&p->plot);
     free(buffer);
     return status;
 }

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "generation/generation.h"
 #include "script/policy/policy.h"
+#include "tools/plot.h"
 
 #define BT_REPLAY_LINE_MAX ((size_t) 1 << 20)
 #define BT_REPLAY_HEADERS_MAX 32
@@ -31,6 +32,7 @@ typedef struct bt_replay_policy { /* as a pool of the gateway has them */
 typedef struct bt_replay_options {
     bt_replay_policy_t policies[BT_SLOT_COUNT]; /* [BOTH] is always named */
     const char *dialect_dir, *against;          /* against NULL = what was recorded */
+    const char *plot;                           /* a file; NULL = none */
     unsigned show;
     const char *files[BT_REPLAY_FILES_MAX];
     unsigned file_count;
@@ -131,6 +133,8 @@ unsigned bt_replay_workers_count(const bt_replay_workers_t *workers, int list);
 void bt_replay_workers_view(const bt_replay_workers_t *workers, bt_policy_view_t *view);
 /* The score that this candidate had in the record. */
 bool bt_replay_score(const bt_replay_workers_t *workers, bt_str_t name, double *score_p);
+/* Tokens that were on this candidate then, of prompts (decode: of prompts and answers). */
+double bt_replay_load(const bt_replay_workers_t *workers, bt_str_t name, enum bt_phase phase);
 
 /* ---- what came of it (tools/replay_report.c) ---- */
 
@@ -177,5 +181,27 @@ void bt_replay_time(bt_replay_tally_t *tally, uint64_t plan_ns);
 uint64_t bt_replay_count(const bt_replay_tally_t *tally, enum bt_replay_outcome outcome);
 uint64_t bt_replay_total(const bt_replay_tally_t *tally); /* lines */
 void bt_replay_print(bt_replay_tally_t *tally, double seconds);
+
+/* ---- a plot of it (tools/replay_plot.c) ---- */
+
+#define BT_REPLAY_SPANS 64
+
+/* So many compared records in a row. */
+typedef struct bt_replay_span {
+    uint64_t same;
+    double prefill_tokens[2], decode_tokens[2]; /* sums, old and new */
+} bt_replay_span_t;
+
+typedef struct bt_replay_plot {
+    bt_replay_span_t spans[BT_REPLAY_SPANS];
+    uint64_t width, count; /* records of a span; of all */
+} bt_replay_plot_t;
+
+void bt_replay_plot_add(bt_replay_plot_t *plot, const bt_replay_workers_t *workers,
+                        enum bt_replay_outcome outcome, const bt_replay_side_t *old,
+                        const bt_replay_side_t *new);
+/* 0, or an exit status. */
+int bt_replay_plot_save(const bt_replay_plot_t *plot, const bt_replay_report_t *report,
+                        bt_plot_t *out);
 
 #endif

@@ -404,6 +404,14 @@ bool bt_replay_score(const bt_replay_workers_t *f, bt_str_t name, double *score_
     return false;
 }
 
+double bt_replay_load(const bt_replay_workers_t *f, bt_str_t name, enum bt_phase phase)
+{
+    for (unsigned i = 0; i < f->named_count; i++)
+        if (bt_str_eq(bt_str(f->named[i]->worker->name), name))
+            return (double) bt_worker_total(f->named[i]->worker, phase)->tokens;
+    return 0;
+}
+
 /* ---- life ---- */
 
 bt_replay_workers_t *bt_replay_workers_new(void)

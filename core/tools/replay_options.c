@@ -101,6 +101,9 @@ void bt_replay_help(bt_text_t *out)
         "  --dialect-dir DIR      dialects of one's own, as the gateway had them\n"
         "  --seed N               chance of records that do not tell theirs is made from it (1)\n"
         "  --json                 JSON lines: differences, failures, workers, a summary\n"
+        "  --plot FILE.svg        over the records: how many were decided the same, and the tokens "
+        "that were on the\n"
+        "                         workers of the old and the new choice then\n"
         "  --fail-on-difference   exit 1 when a choice differs, the policy fails, or nothing could "
         "be compared\n\n"
         "Only plan is called, in the order of the records, with loads, chance (ties, random "
@@ -123,7 +126,7 @@ void bt_replay_help(bt_text_t *out)
         "line, policy or file.\n\n"
         "Example\n"
         "  baton run --record-file records.jsonl --record-sample 0.1 ...\n"
-        "  baton replay --policy mine.lua records.jsonl\n"
+        "  baton replay --policy mine.lua --plot mine.svg records.jsonl\n"
         "  baton replay --policy mine.lua --against least_load --fail-on-difference "
         "records.jsonl.1 records.jsonl\n");
 }
@@ -152,7 +155,8 @@ static int unknown(const char *word)
     static const char *const flags[] = {
         "--policy",        "--params",        "--prefill-policy", "--prefill-params",
         "--decode-policy", "--decode-params", "--against",        "--show",
-        "--seed",          "--json",          "--dialect-dir",    "--fail-on-difference"};
+        "--seed",          "--json",          "--dialect-dir",    "--fail-on-difference",
+        "--plot"};
     const size_t count = sizeof flags / sizeof flags[0];
     const char *near = bt_suggest_row(word, flags, count, sizeof flags[0]);
 
@@ -223,6 +227,8 @@ static int read_flag(bt_replay_options_t *o, int argc, const char *const *argv, 
         o->fail_on_difference = true;
     else if ((value = value_of("--against", argc, argv, i)) != NULL)
         o->against = value;
+    else if ((value = value_of("--plot", argc, argv, i)) != NULL)
+        o->plot = value;
     else if ((value = value_of("--dialect-dir", argc, argv, i)) != NULL)
         o->dialect_dir = value;
     else if ((value = value_of("--seed", argc, argv, i)) != NULL)

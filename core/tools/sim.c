@@ -24,6 +24,7 @@ struct runs {
     pid_t pids[BT_SIM_RUNS_MAX];
     bt_sim_outcome_t *outcomes[BT_SIM_RUNS_MAX];
     unsigned count;
+    bt_plot_t plot;
 };
 
 /* ---- processes ---- */
@@ -153,7 +154,9 @@ static int prepare(struct runs *all)
     for (unsigned p = 0; p < all->options->policy_count; p++)
         if (bt_replay_params(&all->options->policies[p], &all->params[p]) < 0)
             return refuse("%s", bt_err_text(BT_E_NOMEM));
-    const int status = read_trace(all);
+    int status = read_trace(all);
+    if (status == 0 && all->options->plot != NULL)
+        status = bt_plot_open(&all->plot, "sim: ", all->options->plot);
     if (status == 0)
         add_runs(all);
     return status;
@@ -172,7 +175,7 @@ static int answer(struct runs *all)
     }
     bt_sim_print(all->options, &all->model, &all->trace, all->rows, all->count);
     if (all->options->plot != NULL)
-        status = bt_sim_plot(all->options->plot, &all->trace, all->rows, all->count);
+        status = bt_sim_plot(&all->plot, &all->trace, all->rows, all->count);
     return status != 0 ? status : bt_tool_flushed();
 }
 
@@ -202,6 +205,7 @@ int bt_sim_tool(int argc, const char *const *argv)
     for (unsigned p = 0; p < options.policy_count; p++)
         bt_value_free(all->params[p]);
     bt_sim_trace_fini(&all->trace);
+    bt_plot_close(&all->plot);
     free(all);
     return status;
 }

@@ -2,7 +2,6 @@
 
 #include "base/err.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,9 +187,6 @@ void bt_sim_print(const bt_sim_options_t *o, const bt_sim_model_t *model,
 
 /* ---- a plot ---- */
 
-#define WIDTH 420
-#define HEIGHT 260
-#define MARGIN 48
 #define POINTS 200
 
 static int by_value(const void *a, const void *b)
@@ -211,101 +207,51 @@ static unsigned sorted(const bt_sim_outcome_t *out, unsigned count, bool is_tpot
     return n;
 }
 
-/* 1 ms at the left, a decade a fifth or so: what is slow must not hide what is fast. */
-static double x_of(double ms, double most)
+static void draw_run(bt_plot_t *plot, unsigned series, const float *values, unsigned count)
 {
-    return MARGIN + WIDTH * log10(fmax(1, ms)) / log10(fmax(10, most));
+    bt_plot_point_t points[POINTS + 1];
+
+    for (unsigned i = 0; i <= POINTS && count > 0; i++)
+        points[i] = (bt_plot_point_t){(double) values[(uint64_t) i * (count - 1) / POINTS],
+                                      100.0 * i / POINTS};
+    bt_plot_line(plot, series, points, count > 0 ? POINTS + 1 : 0);
 }
 
-static void draw_line(FILE *out, const bt_sim_row_t *row, unsigned count, bool is_tpot, double most,
-                      float *values, unsigned color)
+/* Logarithmic from 1 ms on: what is slow must not hide what is fast. */
+static void draw_panel(bt_plot_t *plot, const bt_sim_trace_t *trace, const bt_sim_row_t *rows,
+                       unsigned count, bool is_tpot, float *values)
 {
-    const unsigned n = sorted(row->outcome, count, is_tpot, values);
+    bt_plot_axis_t x = {.least = 1, .title = "ms"},
+                   y = {.most = 100,
+                        .unit = "%",
+                        .title = is_tpot ? "Time per output token, share of requests"
+                                         : "Time to first token, share of requests"};
 
-    fprintf(out, "<polyline class=\"c%u\" points=\"", color % 8);
-    for (unsigned i = 0; n > 0 && i <= POINTS; i++) {
-        const unsigned at = (unsigned) ((uint64_t) i * (n - 1) / POINTS);
-        fprintf(out, "%.1f,%.1f ", x_of((double) values[at], most),
-                MARGIN + HEIGHT - HEIGHT * (double) i / POINTS);
-    }
-    fputs("\"/>\n", out);
-}
-
-static void draw_axes(FILE *out, const char *title, double most)
-{
-    fprintf(out, "<text x=\"%d\" y=\"24\">%s, ms</text>\n", MARGIN, title);
-    for (double ms = 1; ms <= most; ms *= 10)
-        fprintf(out,
-                "<path d=\"M%.1f %d v%d\"/><text class=\"n\" x=\"%.1f\" y=\"%d\">%.0f</text>\n",
-                x_of(ms, most), MARGIN, HEIGHT, x_of(ms, most), MARGIN + HEIGHT + 16, ms);
-    for (int i = 0; i <= 4; i++)
-        fprintf(out, "<path d=\"M%d %d h%d\"/><text class=\"n\" x=\"%d\" y=\"%d\">%d%%</text>\n",
-                MARGIN, MARGIN + HEIGHT * i / 4, WIDTH, MARGIN - 24, MARGIN + HEIGHT * i / 4 + 4,
-                100 - 25 * i);
-}
-
-static void escape(FILE *out, const char *text)
-{
-    for (; *text != '\0'; text++) {
-        if (*text == '<' || *text == '&')
-            fprintf(out, "&#%d;", *text);
-        else
-            fputc(*text, out);
-    }
-}
-
-static void draw(FILE *out, const bt_sim_trace_t *trace, const bt_sim_row_t *rows, unsigned count,
-                 float *values)
-{
-    fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
-            "font-family=\"sans-serif\" font-size=\"12\">\n<style>"
-            "svg{background:#fff}path{stroke:#ddd}polyline{fill:none;stroke-width:2}"
-            ".n{font-size:10px;text-anchor:middle;fill:#555}",
-            2 * (WIDTH + 2 * MARGIN), HEIGHT + 2 * MARGIN + 20 * (int) (count + 1));
-    static const char *const colors[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
-                                         "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f"};
-    for (unsigned i = 0; i < 8; i++)
-        fprintf(out, ".c%u{stroke:%s}", i, colors[i]);
-    fputs("</style>\n", out);
-    for (int is_tpot = 0; is_tpot < 2; is_tpot++) {
-        double most = 10;
-        for (unsigned i = 0; i < count; i++) {
-            const unsigned n = sorted(rows[i].outcome, trace->count, is_tpot == 1, values);
-            most = fmax(most, n > 0 ? (double) values[n - 1] : 0);
-        }
-        fprintf(out, "<g transform=\"translate(%d 0)\">\n", is_tpot * (WIDTH + 2 * MARGIN));
-        draw_axes(out, is_tpot ? "Time per output token" : "Time to first token", most);
-        for (unsigned i = 0; i < count; i++)
-            draw_line(out, &rows[i], trace->count, is_tpot == 1, most, values, i);
-        fputs("</g>\n", out);
-    }
     for (unsigned i = 0; i < count; i++) {
-        const int y = HEIGHT + 2 * MARGIN + 20 * (int) i;
-        fprintf(out, "<polyline class=\"c%u\" points=\"%d,%d %d,%d\"/><text x=\"%d\" y=\"%d\">",
-                i % 8, MARGIN, y, MARGIN + 24, y, MARGIN + 32, y + 4);
-        escape(out, rows[i].outcome->label);
-        fprintf(out, ", %u prefill, %u decode, %u alone: %.1f %% good</text>\n",
-                rows[i].setup.prefills, rows[i].setup.decodes, rows[i].setup.hybrids,
-                100 * rows[i].summary.attainment);
+        const unsigned n = sorted(rows[i].outcome, trace->count, is_tpot, values);
+        x.most = fmax(x.most, n > 0 ? (double) values[n - 1] : 0);
     }
-    fputs("</svg>\n", out);
+    bt_plot_panel(plot, &x, &y);
+    for (unsigned i = 0; i < count; i++)
+        draw_run(plot, BT_PLOT_FLOORS + i, values,
+                 sorted(rows[i].outcome, trace->count, is_tpot, values));
 }
 
-int bt_sim_plot(const char *path, const bt_sim_trace_t *trace, const bt_sim_row_t *rows,
+int bt_sim_plot(bt_plot_t *plot, const bt_sim_trace_t *trace, const bt_sim_row_t *rows,
                 unsigned count)
 {
     float *values = calloc(trace->count, sizeof *values);
-    FILE *out = values != NULL ? fopen(path, "we") : NULL;
-    int status = 0;
 
-    if (out == NULL) {
-        status = bt_tool_error(BT_TOOL_FAILED, "sim: ", "--plot %s: %s", path, strerror(errno));
-    } else {
-        draw(out, trace, rows, count, values);
-        if ((ferror(out) | fclose(out)) != 0)
-            status = bt_tool_error(BT_TOOL_FAILED, "sim: ", "--plot %s: %s", path, strerror(errno));
-    }
+    if (values == NULL)
+        return bt_tool_error(BT_TOOL_FAILED, "sim: ", "%s", bt_err_text(BT_E_NOMEM));
+    draw_panel(plot, trace, rows, count, false, values);
+    draw_panel(plot, trace, rows, count, true, values);
     free(values);
-    return status;
+    for (unsigned i = 0; i < count; i++)
+        bt_plot_key(plot, BT_PLOT_FLOORS + i, "%s, %u prefill, %u decode, %u alone: %.1f %% good",
+                    rows[i].outcome->label, rows[i].setup.prefills, rows[i].setup.decodes,
+                    rows[i].setup.hybrids, 100 * rows[i].summary.attainment);
+    return bt_plot_save(plot, "Latencies by policy, simulated",
+                        "Time to first token and time per output token: how large a share of the "
+                        "requests was at least as fast, a line a run.");
 }

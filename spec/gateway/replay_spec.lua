@@ -108,6 +108,35 @@ describe("baton replay", function()
     assert.equal(1, (replay("--policy", mine, "--fail-on-difference", path)))
   end)
 
+  it("draws how many were decided the same, and the load of the chosen ones", function()
+    local records = {}
+    for i = 1, 200 do
+      -- The second half had taken the busier ones.
+      records[i] = record("r" .. i, { plan = { kind = "handoff", prefill = i <= 100 and "p1" or "p2", decode = "d2" } })
+    end
+    local path, svg = file(unpack(records)), proc.write("plot.svg", "old")
+    local named = proc.write("named.lua", [[
+return { api = 2, name = "<b>&", version = "1", plan = function(_, view)
+  return { prefill = view.prefill[1], decode = view.decode[2] }
+end }
+]])
+    local code, _, err = replay("--policy", named, "--plot", svg, path)
+    assert.equal(0, code, err)
+    local drawn = proc.read(svg)
+    assert.matches("^<svg .*</svg>\n$", drawn)
+    assert.matches("new: &#60;b&#62;&#38;@1; 50.0 %% of 200 decided the same", drawn)
+    local lines = {}
+    for class, points in drawn:gmatch('<polyline class="l (s%d)" points="([^"]*)"') do
+      lines[#lines + 1] = { class = class, first = points:match(",(%S+)"), last = points:match(",(%S+) $") }
+    end
+    assert.equal(5, #lines) -- the share, then old and new of both loads
+    assert.same({ "40.0", "280.0" }, { lines[1].first, lines[1].last }) -- from all down to none
+    assert.is_true(tonumber(lines[2].first) > tonumber(lines[2].last)) -- the old choice's load rises
+    assert.equal(lines[3].first, lines[3].last) -- the new one's does not
+    assert.equal(lines[4].last, lines[5].last)
+    assert.equal(2, (replay("--policy", named, "--plot", "/nowhere/plot.svg", path)))
+  end)
+
   it("compares what the policy said, where the pair rested and another served", function()
     local path = file(record("a", { rests = { prefill = "p1", decode = "d2" },
       plan = { kind = "handoff", prefill = "p1", decode = "d1" } }))

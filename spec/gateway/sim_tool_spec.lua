@@ -127,8 +127,9 @@ return { api = 2, name = "alone", version = "1.0",
     file:close()
     assert.matches("^<svg .*</svg>\n$", svg)
     local _, lines = svg:gsub("<polyline", "")
-    assert.equal(6, lines) -- two for each policy, and their legend
-    assert.matches("least_load@1.0", svg)
+    assert.equal(4, lines) -- two for each policy
+    assert.matches("prefers%-color%-scheme", svg)
+    assert.matches(">least_load@1.0, 2 prefill, 2 decode, 0 alone: ", svg)
   end)
 
   it("refuses what it cannot do, and names it", function()
@@ -148,6 +149,7 @@ return { api = 2, name = "alone", version = "1.0",
       [bad .. " --trace conversations"] = "bad.lua",
       ["advise random --trace conversations"] = "how many engines",
       ["random --trace conversations --engine-model " .. model] = "did you mean prefill_ms",
+      ["random --trace conversations --plot /nowhere/a.svg"] = "%-%-plot /nowhere/a.svg: No such file",
       ["random --trace conversations --engine-model " .. wide] = "max_seqs: expected 1 number from 1 to 100000",
       ["weight=1 random --trace conversations"] = "of which policy",
     }) do
