@@ -45,6 +45,12 @@ static inline bool bt_str_starts(bt_str_t s, bt_str_t prefix)
     return s.n >= prefix.n && (prefix.n == 0 || memcmp(s.p, prefix.p, prefix.n) == 0);
 }
 
+static inline bool bt_str_ends(bt_str_t s, bt_str_t suffix)
+{
+    return s.n >= suffix.n &&
+           (suffix.n == 0 || memcmp(s.p + s.n - suffix.n, suffix.p, suffix.n) == 0);
+}
+
 /* FNV-1a, 64 bit: for tables whose keys nobody can choose to collide at scale (bounded tables). */
 static inline uint64_t bt_str_hash(bt_str_t s)
 {

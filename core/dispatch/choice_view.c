@@ -72,16 +72,11 @@ static bool lacks_route(const void *bit, const bt_worker_t *w)
            0;
 }
 
-static bool ends_with(bt_str_t path, bt_str_t end)
-{
-    return path.n >= end.n && memcmp(path.p + path.n - end.n, end.p, end.n) == 0;
-}
-
 /* Who has said that it does not serve this route is no candidate for it. */
 static void leave_out_without_route(bt_request_t *r, bt_choice_view_t *v)
 {
-    const bool renders = r->route == BT_ROUTE_PROXY && (ends_with(r->path, BT_STR("/render")) ||
-                                                        ends_with(r->path, BT_STR("/derender")));
+    const bool renders = r->route == BT_ROUTE_PROXY && (bt_str_ends(r->path, BT_STR("/render")) ||
+                                                        bt_str_ends(r->path, BT_STR("/derender")));
     const unsigned bit = r->route == BT_ROUTE_TOKENS ? BT_OPTIONAL_TOKENS
                          : renders                   ? BT_OPTIONAL_RENDER
                                                      : 0;

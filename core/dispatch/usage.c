@@ -8,11 +8,15 @@
 #define TAIL_BYTES 512
 #define USAGE_BYTES 256
 
+enum said { PROMPT, INPUT, COMPLETION, OUTPUT, CACHED, SAID_COUNT };
+
 struct bt_tail {
-    size_t n;
+    size_t n, usage_n;
+    char *usage;  /* what follows the last "usage" that has left the tail; NULL: none has */
+    bool is_read; /* the numbers are those of the bytes below */
+    bool is_there[SAID_COUNT];
+    uint64_t numbers[SAID_COUNT];
     char bytes[TAIL_BYTES];
-    size_t usage_n;
-    char *usage; /* what follows the last "usage" that has left the tail; NULL: none has */
 };
 
 static void keep(struct bt_tail *tail, const char *p, size_t n)
@@ -61,8 +65,12 @@ void bt_usage_feed(bt_leg_t *leg, bt_arena_t *arena, const char *p, size_t n)
     struct bt_tail *tail = leg->tail;
     size_t keep;
 
-    if (tail == NULL)
-        leg->tail = tail = bt_arena_zalloc(arena, sizeof(*tail));
+    if (tail == NULL) {
+        leg->tail = tail = bt_arena_alloc(arena, sizeof(*tail));
+        tail->n = tail->usage_n = 0;
+        tail->usage = NULL;
+    }
+    tail->is_read = false;
     if (!leg->is_sse)
         look_before_it_leaves(tail, arena, (bt_str_t){p, n});
     if (n >= TAIL_BYTES) {
@@ -76,32 +84,68 @@ void bt_usage_feed(bt_leg_t *leg, bt_arena_t *arena, const char *p, size_t n)
     tail->n = keep + n;
 }
 
-/* The number after the last "name":; false: there is none. */
-static bool find_number(bt_str_t text, bt_str_t name, uint64_t *value_p)
+/* What follows a name and its colon; false: no number, or one that may be cut. */
+static bool read_number(bt_str_t text, uint64_t *value_p)
 {
-    bool is_there = false;
+    size_t digits = 0;
 
-    for (ptrdiff_t at; (at = bt_str_find(text, name)) >= 0;) {
-        size_t digits = 0;
-        text.p += (size_t) at + name.n;
-        text.n -= (size_t) at + name.n;
-        while (text.n > 0 && (text.p[0] == ' ' || text.p[0] == ':')) {
-            text.p++;
-            text.n--;
-        }
-        while (digits < text.n && digits < 12 && text.p[digits] >= '0' && text.p[digits] <= '9')
-            digits++;
-        if (digits > 0 && digits < text.n) /* else it may be cut */
-            is_there = bt_str_u64((bt_str_t){text.p, digits}, value_p) == 0 || is_there;
+    while (text.n > 0 && (text.p[0] == ' ' || text.p[0] == ':')) {
+        text.p++;
+        text.n--;
     }
-    return is_there;
+    while (digits < text.n && digits < 12 && text.p[digits] >= '0' && text.p[digits] <= '9')
+        digits++;
+    return digits > 0 && digits < text.n && bt_str_u64((bt_str_t){text.p, digits}, value_p) == 0;
 }
 
-static uint64_t last_number(bt_str_t text, bt_str_t name)
+static void take_number(struct bt_tail *tail, enum said name, bt_str_t rest)
 {
-    uint64_t value = 0;
+    tail->is_there[name] |= read_number(rest, &tail->numbers[name]);
+}
 
-    return find_number(text, name, &value) ? value : 0;
+/* Of each name the last number. What they have in common is looked for, once. */
+static void read_numbers(struct bt_tail *tail, bt_str_t text)
+{
+    static const bt_str_t names[] = {[PROMPT] = BT_STR("\"prompt"),
+                                     [INPUT] = BT_STR("\"input"),
+                                     [COMPLETION] = BT_STR("\"completion"),
+                                     [OUTPUT] = BT_STR("\"output"),
+                                     [CACHED] = BT_STR("cached")};
+    const bt_str_t end = BT_STR("_tokens\"");
+    bt_str_t rest = text;
+
+    for (ptrdiff_t at; (at = bt_str_find(rest, end)) >= 0;) {
+        const bt_str_t before = {text.p, (size_t) (rest.p + at - text.p)};
+        rest = (bt_str_t){rest.p + at + end.n, rest.n - (size_t) at - end.n};
+        for (unsigned i = 0; i < SAID_COUNT; i++)
+            if (bt_str_ends(before, names[i]))
+                take_number(tail, (enum said) i, rest);
+    }
+}
+
+/* Of the last usage, which the tail has, or has had. Hits stand behind it, too: vLLM's hand-off parameters have
+ * remote_prefill_cached_tokens. */
+static void read_tail(struct bt_tail *tail)
+{
+    memset(tail->is_there, 0, sizeof(tail->is_there));
+    if (tail->usage != NULL)
+        read_numbers(tail, (bt_str_t){tail->usage, tail->usage_n});
+    tail->is_there[CACHED] = false;
+    read_numbers(tail, (bt_str_t){tail->bytes, tail->n});
+    tail->is_read = true;
+}
+
+static bool is_said(const bt_leg_t *leg, enum said name, uint64_t *value_p)
+{
+    struct bt_tail *tail = leg->tail;
+
+    if (tail == NULL)
+        return false;
+    if (!tail->is_read)
+        read_tail(tail);
+    if (tail->is_there[name])
+        *value_p = tail->numbers[name];
+    return tail->is_there[name];
 }
 
 uint64_t bt_usage_prompt(bt_str_t usage)
@@ -116,15 +160,24 @@ uint64_t bt_usage_prompt(bt_str_t usage)
     return (uint64_t) tokens;
 }
 
-/* vLLM's hand-off parameters have remote_prefill_cached_tokens, and stand behind usage. */
 uint64_t bt_usage_cached(bt_str_t reply)
 {
-    return last_number(reply, BT_STR("cached_tokens\""));
+    const bt_str_t name = BT_STR("cached_tokens\"");
+    uint64_t value = 0;
+
+    for (ptrdiff_t at; (at = bt_str_find(reply, name)) >= 0;) {
+        reply = (bt_str_t){reply.p + at + name.n, reply.n - (size_t) at - name.n};
+        (void) read_number(reply, &value);
+    }
+    return value;
 }
 
 uint64_t bt_usage_answer_cached(const bt_leg_t *leg)
 {
-    return leg->tail != NULL ? bt_usage_cached((bt_str_t){leg->tail->bytes, leg->tail->n}) : 0;
+    uint64_t value = 0;
+
+    (void) is_said(leg, CACHED, &value);
+    return value;
 }
 
 bool bt_usage_prefill_cached(const bt_attempt_t *a, uint64_t *cached_p)
@@ -137,21 +190,11 @@ bool bt_usage_prefill_cached(const bt_attempt_t *a, uint64_t *cached_p)
     return true;
 }
 
-/* Of the last usage, which the tail has, or has had. */
-static bool is_said(const bt_leg_t *leg, bt_str_t name, uint64_t *value_p)
-{
-    const struct bt_tail *tail = leg->tail;
-
-    return tail != NULL && (find_number((bt_str_t){tail->bytes, tail->n}, name, value_p) ||
-                            (tail->usage != NULL &&
-                             find_number((bt_str_t){tail->usage, tail->usage_n}, name, value_p)));
-}
-
 static bool is_output_said(const bt_leg_t *leg, uint64_t *value_p)
 {
-    const bool is_openais = is_said(leg, BT_STR("\"completion_tokens\""), value_p);
+    const bool is_openais = is_said(leg, COMPLETION, value_p);
 
-    return (*value_p == 0 && is_said(leg, BT_STR("\"output_tokens\""), value_p)) || is_openais;
+    return (*value_p == 0 && is_said(leg, OUTPUT, value_p)) || is_openais;
 }
 
 uint64_t bt_usage_tokens(const bt_leg_t *leg)
@@ -167,9 +210,9 @@ bt_leg_usage_t bt_usage_of_leg(const bt_leg_t *leg)
 {
     bt_leg_usage_t said = {.prompt = 0};
 
-    (void) is_said(leg, BT_STR("\"prompt_tokens\""), &said.prompt);
+    (void) is_said(leg, PROMPT, &said.prompt);
     if (said.prompt == 0)
-        (void) is_said(leg, BT_STR("\"input_tokens\""), &said.prompt);
+        (void) is_said(leg, INPUT, &said.prompt);
     said.is_output_known = is_output_said(leg, &said.output) || leg->is_sse || leg->events != 0;
     if (said.output == 0)
         said.output = leg->events;

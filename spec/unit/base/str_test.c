@@ -105,6 +105,31 @@ static void test_find(void **state)
     assert_int_equal(bt_str_find(BT_STR("a\0b"), BT_STR("\0b")), 1);
 }
 
+/* At every place of texts of every length, beside others that begin and end as it does. */
+static void test_find_everywhere(void **state)
+{
+    (void) state;
+    const bt_str_t needle = BT_STR("\"usage\"");
+    char *text;
+
+    for (size_t n = needle.n; n < 80; n++) {
+        text = malloc(n); /* of its length, so that a sanitizer sees a byte too much */
+        for (size_t at = 0; at + needle.n <= n; at++) {
+            for (size_t i = 0; i < n; i++)
+                text[i] = "\"usual\""[i % 8];
+            memcpy(text + at, needle.p, needle.n);
+            assert_int_equal(bt_str_find((bt_str_t){text, n}, needle), at);
+            text[at + 3] = 'A';
+            assert_int_equal(bt_str_find((bt_str_t){text, n}, needle), -1);
+        }
+        free(text);
+    }
+    char longer[200];
+    memset(longer, 'a', sizeof(longer));
+    longer[199] = 'b';
+    assert_int_equal(bt_str_find((bt_str_t){longer, 200}, (bt_str_t){longer + 100, 100}), 100);
+}
+
 static void test_u64(void **state)
 {
     (void) state;
@@ -223,6 +248,7 @@ int main(void)
         cmocka_unit_test(test_trim),
         cmocka_unit_test(test_secret),
         cmocka_unit_test(test_find),
+        cmocka_unit_test(test_find_everywhere),
         cmocka_unit_test(test_u64),
         cmocka_unit_test(test_dup),
         cmocka_unit_test(test_distance),
