@@ -86,8 +86,8 @@ static void keep(bt_json_members_t *members, const bt_json_item_t *m)
     members->count++;
 }
 
-/* members_p: NULL = nobody asks for them. */
-static unsigned judge_object(bt_str_t text, bt_json_members_t *members_p)
+/* members_p: NULL = nobody asks for them. is_judged: else it has no word of failure in it, and is only read. */
+static unsigned judge_object(bt_str_t text, bool is_judged, bt_json_members_t *members_p)
 {
     bt_json_cursor_t c;
     bt_json_item_t m;
@@ -97,6 +97,8 @@ static unsigned judge_object(bt_str_t text, bt_json_members_t *members_p)
     while (rc >= 0 && (rc = bt_json_next(&c, &m)) == 1) {
         if (members_p != NULL)
             keep(members_p, &m);
+        if (!is_judged)
+            continue;
         if (bt_json_key_eq(&m, BT_STR("code")))
             code = status_or_500(&m);
         if (status == 0)
@@ -117,50 +119,16 @@ static unsigned judge_list(bt_str_t text)
 
     while (status == 0 && rc >= 0 && (rc = bt_json_next(&c, &e)) == 1)
         if (e.type == BT_JSON_OBJECT)
-            status = judge_object(e.value, NULL);
+            status = judge_object(e.value, true, NULL);
     return status;
 }
 
-#define EVERY_BYTE UINT64_C(0x0101010101010101)
-
-/* Is "or" among the pairs that begin at eight bytes? at[8] is looked at, too. */
-static bool has_or(const char *at)
-{
-    uint64_t first, second;
-
-    memcpy(&first, at, sizeof(first));
-    memcpy(&second, at + 1, sizeof(second));
-    first = (first ^ EVERY_BYTE * 'o') | (second ^ EVERY_BYTE * 'r'); /* a byte of 0: there */
-    return ((first - EVERY_BYTE) & ~first & EVERY_BYTE * 0x80) != 0;
-}
-
-static bool is_word_of_failure(const char *o, bt_str_t text)
-{
-    const size_t before = (size_t) (o - text.p), left = text.n - before;
-
-    return (before >= 3 && left >= 2 && memcmp(o - 3, "error", 5) == 0) ||
-           (before >= 2 && left >= 3 && memcmp(o - 2, "abort", 5) == 0);
-}
-
-/* Every failure has the word error or abort in it, spelled so or with escapes. Most answers have neither, and the pair that
- * both have is looked for once. */
+/* Every failure has the word error or abort in it, spelled so or with escapes. Most answers have neither. */
 static bool may_fail(bt_str_t text)
 {
-    const char *at = text.p, *end = at + text.n;
-
-    if (text.n == 0 || memchr(text.p, '\\', text.n) != NULL)
-        return text.n != 0;
-    while (at < end) {
-        const char *stop = end - at > 8 ? at + 8 : end;
-        if (end - at > 8 && !has_or(at)) {
-            at = stop;
-            continue;
-        }
-        for (; at < stop; at++)
-            if (*at == 'o' && is_word_of_failure(at, text))
-                return true;
-    }
-    return false;
+    return text.n != 0 &&
+           (memchr(text.p, '\\', text.n) != NULL || bt_str_find(text, BT_STR("error")) >= 0 ||
+            bt_str_find(text, BT_STR("abort")) >= 0);
 }
 
 /* A cut object is judged by the members that are whole. */
@@ -171,7 +139,7 @@ unsigned bt_inspect_json(bt_str_t body)
         return 0;
     if (body.n != 0 && body.p[0] == '[')
         return judge_list(body);
-    return body.n != 0 && body.p[0] == '{' ? judge_object(body, NULL) : 0;
+    return body.n != 0 && body.p[0] == '{' ? judge_object(body, true, NULL) : 0;
 }
 
 unsigned bt_inspect_event(bt_str_t data)
@@ -179,7 +147,7 @@ unsigned bt_inspect_event(bt_str_t data)
     data = bt_str_trim(data);
     if (data.n == 0 || data.p[0] != '{' || !may_fail(data))
         return 0; /* [DONE] and what is not JSON is the client's to judge */
-    return judge_object(data, NULL);
+    return judge_object(data, true, NULL);
 }
 
 bool bt_inspect_aborted(bt_str_t body, bt_json_members_t *members_p)
@@ -194,7 +162,7 @@ bool bt_inspect_aborted(bt_str_t body, bt_json_members_t *members_p)
     members_p->count = 0;
     body = bt_str_trim(body);
     if (body.n != 0 && body.p[0] == '{')
-        return judge_object(body, members_p) != 0;
+        return judge_object(body, may_fail(body), members_p) != 0;
     if (body.n == 0 || body.p[0] == '[')
         return bt_inspect_json(body) != 0;
     bt_sse_init(&sse, BT_INSPECT_SSE_BYTES); /* a streamed prefill answer */
