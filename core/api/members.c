@@ -69,12 +69,24 @@ static const struct member {
 #define MEMBER_COUNT (sizeof(members) / sizeof(members[0]))
 _Static_assert(MEMBER_COUNT <= 64, "seen is a 64-bit mask");
 
-static int index_of(const bt_json_item_t *item)
+/* Those whose names have as many bytes, a bit each: few to compare with. */
+#define LENGTHS 64
+static uint64_t of_length[LENGTHS];
+
+__attribute__((constructor)) static void sort_by_length(void)
 {
     for (unsigned i = 0; i < MEMBER_COUNT; i++)
-        if ((item->key_escaped || item->key.n == members[i].name.n) &&
-            bt_json_key_eq(item, members[i].name))
-            return (int) i;
+        of_length[members[i].name.n % LENGTHS] |= UINT64_C(1) << i;
+}
+
+static int index_of(const bt_json_item_t *item)
+{
+    uint64_t left =
+        item->key_escaped ? UINT64_MAX >> (64 - MEMBER_COUNT) : of_length[item->key.n % LENGTHS];
+
+    for (; left != 0; left &= left - 1)
+        if (bt_json_key_eq(item, members[__builtin_ctzll(left)].name))
+            return __builtin_ctzll(left);
     return -1;
 }
 
