@@ -2,6 +2,7 @@
 #include "base/rand.h"
 
 #include "base/err.h"
+#include "base/str.h"
 
 #include <errno.h>
 #include <sys/random.h>
@@ -97,18 +98,17 @@ void bt_rand_secure(void *out, size_t size)
 
 void bt_rand_uuid(char out[BT_UUID_CHARS + 1])
 {
-    static const char hex[] = "0123456789abcdef";
-    uint64_t bits[2] = {bt_rand_u64(), bt_rand_u64()};
-    unsigned nibble = 0;
+    char digits[32], *at = digits;
 
-    for (unsigned i = 0; i < BT_UUID_CHARS; i++) {
-        if (i == 8 || i == 13 || i == 18 || i == 23) {
-            out[i] = '-';
-            continue;
-        }
-        unsigned value = (unsigned) (bits[nibble / 16] >> (nibble % 16 * 4)) & 15;
-        nibble++;
-        out[i] = hex[i == 14 ? 4 : i == 19 ? (value & 3) | 8 : value];
-    }
+    bt_str_put_hex64(&at, bt_rand_u64());
+    bt_str_put_hex64(&at, bt_rand_u64());
+    digits[12] = '4';
+    digits[16] = "89ab"[bt_str_hex(digits[16]) & 3];
+    memcpy(out, digits, 8);
+    memcpy(out + 9, digits + 8, 4);
+    memcpy(out + 14, digits + 12, 4);
+    memcpy(out + 19, digits + 16, 4);
+    memcpy(out + 24, digits + 20, 12);
+    out[8] = out[13] = out[18] = out[23] = '-';
     out[BT_UUID_CHARS] = '\0';
 }

@@ -4,6 +4,7 @@
 #include "base/err.h"
 
 #include <ctype.h>
+#include <endian.h>
 #include <stdlib.h>
 
 #ifdef __SSE2__
@@ -194,10 +195,23 @@ void bt_str_put_u64(char **at, uint64_t value)
     bt_str_put(at, (bt_str_t){from, (size_t) (end - from)});
 }
 
+/* Eight digits at once: each half byte gets a byte of its own, and those from ten on go up to the letters. */
+static uint64_t hex_digits(uint64_t value)
+{
+    const uint64_t every = UINT64_C(0x0101010101010101);
+
+    value = (value | value << 16) & UINT64_C(0x0000ffff0000ffff);
+    value = (value | value << 8) & UINT64_C(0x00ff00ff00ff00ff);
+    value = (value | value << 4) & every * 0x0f;
+    return htobe64(value + every * '0' + ((value + every * 6) >> 4 & every) * ('a' - '0' - 10));
+}
+
 void bt_str_put_hex64(char **at, uint64_t value)
 {
-    for (int shift = 60; shift >= 0; shift -= 4)
-        *(*at)++ = "0123456789abcdef"[value >> shift & 15];
+    const uint64_t digits[2] = {hex_digits(value >> 32), hex_digits(value & UINT32_MAX)};
+
+    memcpy(*at, digits, sizeof(digits));
+    *at += sizeof(digits);
 }
 
 char *bt_str_dup(bt_str_t s)
