@@ -34,10 +34,11 @@ static inline bool bt_str_eq(bt_str_t a, bt_str_t b)
     return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
 }
 
-/* ASCII case-insensitive. */
+/* ASCII case-insensitive. Most names of one length differ in their first byte by more than the bit of the case. */
 static inline bool bt_str_ieq(bt_str_t a, bt_str_t b)
 {
-    return a.n == b.n && (a.n == 0 || strncasecmp(a.p, b.p, a.n) == 0);
+    return a.n == b.n &&
+           (a.n == 0 || (((a.p[0] ^ b.p[0]) & ~0x20) == 0 && strncasecmp(a.p, b.p, a.n) == 0));
 }
 
 static inline bool bt_str_starts(bt_str_t s, bt_str_t prefix)

@@ -110,7 +110,11 @@ unsigned bt_exchange_own_headers(bt_exchange_t *x, bt_header_t headers[BT_OWN_HE
 /* A line end inside a header would let its author write headers of his own. */
 static bool is_clean(bt_str_t s)
 {
-    for (size_t i = bt_str_without_controls(s); i < s.n; i++)
+    size_t i = bt_str_without_controls(s);
+
+    if (s.n >= 8 && s.n - i < 8 && bt_str_without_controls((bt_str_t){s.p + s.n - 8, 8}) == 8)
+        return true;
+    for (; i < s.n; i++)
         if (s.p[i] == '\r' || s.p[i] == '\n' || s.p[i] == '\0')
             return false;
     return true;

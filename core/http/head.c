@@ -21,32 +21,37 @@ _Static_assert(BT_HTTP_HEAD_MAX < AT_MASK, "position and state share a word");
 
 #define C_TOKEN 1 /* RFC 9110 5.6.2 */
 #define C_TEXT 2  /* allowed in a value: visible, blank, tab, obs-text */
+#define C_HOST 4  /* in Host: what an authority may hold, without user names */
 
 static const unsigned char class_of[256] = {
     [' '] = C_TEXT,
     ['\t'] = C_TEXT,
-    ['!'] = 3,
+    ['!'] = C_TOKEN | C_TEXT | C_HOST,
     ['"'] = C_TEXT,
-    ['#' ... '\''] = 3,
-    ['('] = C_TEXT,
-    [')'] = C_TEXT,
-    ['*'] = 3,
-    ['+'] = 3,
+    ['#'] = C_TOKEN | C_TEXT,
+    ['$' ... '\''] = C_TOKEN | C_TEXT | C_HOST,
+    ['(' ... ')'] = C_TEXT | C_HOST,
+    ['*' ... '+'] = C_TOKEN | C_TEXT | C_HOST,
     [','] = C_TEXT,
-    ['-'] = 3,
-    ['.'] = 3,
+    ['-' ... '.'] = C_TOKEN | C_TEXT | C_HOST,
     ['/'] = C_TEXT,
-    ['0' ... '9'] = 3,
-    [':' ... '@'] = C_TEXT,
-    ['A' ... 'Z'] = 3,
-    ['['] = C_TEXT,
+    ['0' ... '9'] = C_TOKEN | C_TEXT | C_HOST,
+    [':' ... ';'] = C_TEXT | C_HOST,
+    ['<'] = C_TEXT,
+    ['='] = C_TEXT | C_HOST,
+    ['>' ... '@'] = C_TEXT,
+    ['A' ... 'Z'] = C_TOKEN | C_TEXT | C_HOST,
+    ['['] = C_TEXT | C_HOST,
     ['\\'] = C_TEXT,
-    [']'] = C_TEXT,
-    ['^' ... 'z'] = 3,
+    [']'] = C_TEXT | C_HOST,
+    ['^'] = C_TOKEN | C_TEXT,
+    ['_'] = C_TOKEN | C_TEXT | C_HOST,
+    ['`'] = C_TOKEN | C_TEXT,
+    ['a' ... 'z'] = C_TOKEN | C_TEXT | C_HOST,
     ['{'] = C_TEXT,
-    ['|'] = 3,
+    ['|'] = C_TOKEN | C_TEXT,
     ['}'] = C_TEXT,
-    ['~'] = 3,
+    ['~'] = C_TOKEN | C_TEXT | C_HOST,
     [0x80 ... 0xff] = C_TEXT,
 };
 
@@ -83,13 +88,39 @@ static int step(enum state state, unsigned char c)
     return -1;
 }
 
+/* None of eight bytes is below 0x20 or 0x7f. */
+static bool are_text(const char *p)
+{
+    const uint64_t every = UINT64_C(0x0101010101010101);
+    uint64_t eight, del;
+
+    memcpy(&eight, p, sizeof(eight));
+    del = eight ^ every * 0x7f;
+    return ((((eight - every * 0x20) & ~eight) | ((del - every) & ~del)) & every * 0x80) == 0;
+}
+
+/* Behind those of p[at, end) that leave the state as it is, which are nearly all bytes of a head. */
+static size_t skip_run(enum state state, const char *p, size_t at, size_t end)
+{
+    if (state == NAME)
+        while (at < end && is_token((unsigned char) p[at]))
+            at++;
+    if (state != LINE && state != VALUE)
+        return at;
+    while (end - at >= 8 && are_text(p + at))
+        at += 8;
+    while (at < end && is_text((unsigned char) p[at]))
+        at++;
+    return at;
+}
+
 long bt_head_scan(const char *p, size_t n, size_t *seen_p)
 {
     size_t at = *seen_p & AT_MASK;
     int state = (int) (*seen_p >> STATE_SHIFT);
     size_t end = n < BT_HTTP_HEAD_MAX ? n : BT_HTTP_HEAD_MAX;
 
-    for (; at < end; at++) {
+    for (; (at = skip_run((enum state) state, p, at, end)) < end; at++) {
         if (state == END_LF && p[at] == '\n')
             return (long) at + 1;
         state = step((enum state) state, (unsigned char) p[at]);
@@ -374,11 +405,9 @@ static bool is_host_fine(const bt_head_t *head)
 
     if (hosts > 1 || (hosts == 0 && head->minor > 0))
         return false;
-    for (size_t i = 0; i < host.n; i++) {
-        unsigned char c = (unsigned char) host.p[i];
-        if (c <= ' ' || c > '~' || strchr(",/?#@\\\"<>{}|^`", c) != NULL)
+    for (size_t i = 0; i < host.n; i++)
+        if ((class_of[(unsigned char) host.p[i]] & C_HOST) == 0)
             return false;
-    }
     return hosts == 0 || head->authority.n == 0 || bt_str_ieq(head->authority, host);
 }
 
