@@ -9,16 +9,16 @@ void bt_json_walk(bt_json_walk_t *w, bt_str_t container)
     *w = (bt_json_walk_t){.begin = container.p, .at = bare.p + 1, .end = bare.p + bare.n - 1};
 }
 
-/* at: the opening quote; returns what follows the closing one. */
-static const char *string_end(const char *at, const char *end)
+/* at: the opening quote; returns what follows the closing one. *escaped_p: is set where there is a backslash. */
+static inline const char *string_end(const char *at, const char *end, bool *escaped_p)
 {
-    at++;
+    at = bt_json_plain_end(at + 1, end);
     while (at < end && *at != '"') {
-        const char *plain = bt_json_plain_end(at, end);
-        if (plain > at)
-            at = plain;
-        else
-            at += *at == '\\' ? 2 : 1;
+        const bool is_escape = *at == '\\';
+        *escaped_p |= is_escape;
+        at += is_escape ? 2 : 1;
+        if (at < end)
+            at = bt_json_plain_end(at, end);
     }
     return at + 1;
 }
@@ -38,12 +38,12 @@ static void skip_integers(const char **at_p, const char *end, size_t *commas_p, 
 static const char *skip_bracket(const char *at, const char *end, size_t *inner_p)
 {
     size_t depth = 0, commas = 0, inner = 0;
-    bool is_empty = true, pays = true;
+    bool is_empty = true, pays = true, is_escaped = false;
 
     while (at < end) {
         const char c = *at;
         if (c == '"') {
-            at = string_end(at, end);
+            at = string_end(at, end, &is_escaped);
             is_empty = false;
             continue;
         }
@@ -78,10 +78,11 @@ static bool skip_to_item(bt_json_walk_t *w)
 static bt_str_t take_value(bt_json_walk_t *w, size_t *inner_p)
 {
     const char *at = w->at;
+    bool is_escaped = false;
 
     *inner_p = 0;
     if (*at == '"')
-        w->at = string_end(at, w->end);
+        w->at = string_end(at, w->end, &is_escaped);
     else if (*at == '[' || *at == '{')
         w->at = skip_bracket(at, w->end, inner_p);
     else
@@ -117,9 +118,8 @@ bool bt_json_walk_member(bt_json_walk_t *w, bt_json_item_t *item_p)
         return false;
     item.start = (size_t) (w->at - w->begin);
     item.key.p = w->at + 1;
-    w->at = string_end(w->at, w->end);
+    w->at = string_end(w->at, w->end, &item.key_escaped);
     item.key.n = (size_t) (w->at - item.key.p) - 1;
-    item.key_escaped = memchr(item.key.p, '\\', item.key.n) != NULL;
     (void) skip_to_item(w);
     item.value_off = (size_t) (w->at - w->begin);
     item.value = take_value(w, &inner);
