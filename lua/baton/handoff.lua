@@ -37,10 +37,14 @@ end
 
 -- Is this an engine's name for the request of this leg?
 function handoff.is_ours(leg, remote_id)
-  local id = leg.request_id
-  local from, to = remote_id:find(id, 1, true)
-  local prefix = PREFIXES[leg.path]
-  if not from or (prefix and (from ~= #prefix + 1 or remote_id:sub(1, #prefix) ~= prefix)) then
+  local prefix, to = PREFIXES[leg.path], nil
+  if prefix then
+    local name = prefix .. leg.request_id
+    to = remote_id:sub(1, #name) == name and #name
+  else
+    to = select(2, remote_id:find(leg.request_id, 1, true))
+  end
+  if not to then
     return false
   end
   local after = remote_id:sub(to + 1, to + 1)
