@@ -163,9 +163,14 @@ typedef struct bt_worker {
     _Alignas(64) _Atomic int64_t
         others_tokens[BT_PHASE_COUNT]; /* of the fleet's other gateways (core/fleet) */
     _Atomic int64_t others_requests[BT_PHASE_COUNT];
-    _Atomic uint64_t kv_parts;   /* of the index of KV blocks (script/shared/kv_hits.h); 0 = none */
-    _Atomic int health;          /* enum bt_health */
-    _Atomic uint64_t lost_at_ms; /* it was found lost then (loss.h); 0 = it is not */
+    _Atomic uint64_t kv_parts; /* of the index of KV blocks (script/shared/kv_hits.h); 0 = none */
+    struct bt_kv_trust {       /* kv_trust.h */
+        _Atomic bool is_lost;
+        _Atomic bool is_told;    /* its usage has told of cached tokens */
+        _Atomic unsigned misses; /* in a row */
+    } kv_trust;
+    _Atomic int health;             /* enum bt_health */
+    _Atomic uint64_t lost_at_ms;    /* it was found lost then (loss.h); 0 = it is not */
     _Atomic uint64_t lost_since_ms; /* the first evidence of that */
     _Atomic bool has_ended;         /* a source knows that its process is gone */
     _Atomic unsigned routes_off; /* bits BT_OPTIONAL_...: it has said that it does not serve them */

@@ -94,6 +94,7 @@ void bt_first_token_relay(bt_attempt_t *a);
 void bt_learn_agent(bt_leg_t *leg);          /* nixl_push: where prefill's KV agent lives */
 void bt_learn_token_size(bt_leg_t *leg);     /* bytes of a prompt per token */
 void bt_learn_answer(const bt_request_t *r); /* likewise, at its end */
+void bt_learn_prediction(const bt_request_t *r);
 void bt_learn_prefix_hits(bt_leg_t *leg);
 
 /* ---- replacement.c: false = it may not be, or there is nobody else: nothing has changed ---- */

@@ -1,4 +1,5 @@
 /* learn.c - what workers' replies teach all later requests. */
+#include "cluster/kv_trust.h"
 #include "dispatch/attempt.h"
 #include "dispatch/token_replay.h"
 
@@ -77,6 +78,28 @@ void bt_learn_answer(const bt_request_t *r)
         learn_prompt(r, bt_usage_of_leg(&a->legs[1]).prompt);
 }
 
+/* Were its events right? */
+static void judge_prediction(const bt_request_t *r, bt_worker_t *w, uint64_t prompt, bool is_told,
+                             uint64_t cached)
+{
+    if (prompt != 0 && r->task_count == 1 && r->warmup == NULL && w->id == r->predicted_at &&
+        bt_token_replay_before(r) == 0)
+        bt_kv_trust_note(w, r->predicted, prompt, is_told, cached);
+}
+
+/* Where no prefill has said it. */
+void bt_learn_prediction(const bt_request_t *r)
+{
+    const bt_attempt_t *a = r->tasks[0].attempt;
+    uint64_t cached = 0;
+
+    if (r->predicted == 0 || r->status != 200 || a == NULL || a->pair.prefill != NULL ||
+        !bt_usage_is_kept(&a->legs[1]) || a->pair.decode == NULL)
+        return;
+    const bool is_told = bt_usage_answer_tells_cached(&a->legs[1], &cached);
+    judge_prediction(r, a->pair.decode, bt_usage_of_leg(&a->legs[1]).prompt, is_told, cached);
+}
+
 /* SGLang's /generate: a meta_info each prompt, in a list where there are several. */
 static void add_generated(bt_str_t reply, uint64_t *prompt_p, uint64_t *cached_p)
 {
@@ -127,6 +150,10 @@ void bt_learn_prefix_hits(bt_leg_t *leg)
         cached = bt_usage_cached(leg->reply.text);
     leg->cached_tokens = cached < prompt ? cached : prompt;
     leg->is_cached_news = is_cached_news(leg);
+    if (leg->attempt->task->request->predicted != 0)
+        judge_prediction(leg->attempt->task->request, leg->worker, prompt,
+                         bt_usage_tells_cached(leg->reply.text, &(uint64_t){0}),
+                         leg->cached_tokens);
     atomic_fetch_add_explicit(&leg->worker->prompt_tokens_total, prompt, memory_order_relaxed);
     atomic_fetch_add_explicit(&leg->worker->cached_tokens_total, leg->cached_tokens,
                               memory_order_relaxed);

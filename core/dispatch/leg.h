@@ -72,7 +72,10 @@ uint64_t bt_usage_prompt(bt_str_t usage);
 /* Tokens of the prompt that the worker's own prefix cache had; 0 = none, or it says nothing. Of a
  * reply, and of the answer of a worker that serves alone, where its end was kept. */
 uint64_t bt_usage_cached(bt_str_t reply);
+bool bt_usage_tells_cached(bt_str_t reply, uint64_t *cached_p);
 uint64_t bt_usage_answer_cached(const bt_leg_t *leg);
+bool bt_usage_is_kept(const bt_leg_t *leg); /* whole: no usage has left the kept end */
+bool bt_usage_answer_tells_cached(const bt_leg_t *leg, uint64_t *cached_p);
 /* True: decode's own figure is wrong, and this is prefill's, which a hand-off has before decode begins. */
 bool bt_usage_prefill_cached(const bt_attempt_t *a, uint64_t *cached_p);
 

@@ -223,6 +223,16 @@ static void note_policy(bt_request_t *r, const struct bt_pool_policies *p)
     r->policies = bt_arena_str(&r->arena, bt_str(p->bundle->name)).p;
 }
 
+/* What the worker that is to compute the prompt has of it: its answer will say (learn.c). */
+static void note_prediction(bt_request_t *r, const bt_policy_t *policy, const bt_pair_t *pair)
+{
+    const bt_worker_t *w = pair->prefill != NULL ? pair->prefill : pair->decode;
+
+    r->predicted = 0;
+    if (w != NULL && bt_policy_predicted(policy, w, &r->predicted))
+        r->predicted_at = w->id;
+}
+
 static int plan_part(bt_request_t *r, const struct bt_pool_policies *p, bt_policy_t *policy,
                      enum bt_policy_part part, const bt_policy_failure_t *failure,
                      bt_policy_request_t *q, const bt_policy_view_t *view, bt_choice_t *choice_p)
@@ -234,6 +244,8 @@ static int plan_part(bt_request_t *r, const struct bt_pool_policies *p, bt_polic
                          : bt_policy_plan_again(policy, part, q, view, failure, choice_p);
     if (rc < 0)
         bt_policy_call_error(r, p, policy, bt_policy_error(policy));
+    else if (part != BT_POLICY_DECODE)
+        note_prediction(r, policy, &choice_p->first);
     return rc;
 }
 

@@ -110,7 +110,7 @@ static bool is_usage_wanted(bt_leg_t *leg)
 
     if (request_of(leg)->reservation != NULL)
         return true;
-    const bool is_read = r->d->has_observe || bt_request_is_traced(r);
+    const bool is_read = r->d->has_observe || bt_request_is_traced(r) || r->predicted != 0;
 
     if (leg->is_sse)
         return is_read && leg->role == BT_LEG_SINGLE;

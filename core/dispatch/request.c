@@ -69,6 +69,7 @@ static void note_finish(bt_request_t *r, uint64_t us)
         bt_histogram_note(&stats->tpot, (bt_clock_event_us() - r->first_byte_us) / (r->events - 1),
                           1);
     bt_learn_answer(r);
+    bt_learn_prediction(r);
     if (r->first_byte_us != 0)
         bt_histogram_note(&stats->decode, bt_clock_event_us() - r->first_byte_us, 1);
     bt_model_stats_note(r, us);

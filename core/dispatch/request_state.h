@@ -138,7 +138,9 @@ struct bt_request {
     const char *pool_name; /* of the pool that a rule or route chose; NULL = by model */
     bt_rule_match_t rule;  /* as long as the generation is pinned */
     uint64_t prompt_tokens;
-    uint64_t prefix_space;    /* bt_policy_request_t */
+    uint64_t predicted,
+        predicted_at;      /* tokens that this worker (its id) has of it, by KV events; 0 = none */
+    uint64_t prefix_space; /* bt_policy_request_t */
     bt_str_t session, tenant; /* x-session-id, else the body's; bt_client_tenant */
     const char *tls_version;  /* of the client's connection; NULL = plain */
     bt_str_t peer;            /* the client's address, where the access log names it */

@@ -160,15 +160,23 @@ uint64_t bt_usage_prompt(bt_str_t usage)
     return (uint64_t) tokens;
 }
 
-uint64_t bt_usage_cached(bt_str_t reply)
+bool bt_usage_tells_cached(bt_str_t reply, uint64_t *cached_p)
 {
     const bt_str_t name = BT_STR("cached_tokens\"");
-    uint64_t value = 0;
+    bool is_there = false;
 
     for (ptrdiff_t at; (at = bt_str_find(reply, name)) >= 0;) {
         reply = (bt_str_t){reply.p + at + name.n, reply.n - (size_t) at - name.n};
-        (void) read_number(reply, &value);
+        is_there |= read_number(reply, cached_p);
     }
+    return is_there;
+}
+
+uint64_t bt_usage_cached(bt_str_t reply)
+{
+    uint64_t value = 0;
+
+    (void) bt_usage_tells_cached(reply, &value);
     return value;
 }
 
@@ -204,6 +212,16 @@ uint64_t bt_usage_tokens(const bt_leg_t *leg)
     if (leg->events == 0)
         (void) is_output_said(leg, &tokens);
     return leg->events != 0 ? leg->events : tokens;
+}
+
+bool bt_usage_is_kept(const bt_leg_t *leg)
+{
+    return leg->tail != NULL && leg->tail->usage == NULL;
+}
+
+bool bt_usage_answer_tells_cached(const bt_leg_t *leg, uint64_t *cached_p)
+{
+    return is_said(leg, CACHED, cached_p);
 }
 
 bt_leg_usage_t bt_usage_of_leg(const bt_leg_t *leg)

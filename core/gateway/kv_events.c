@@ -2,6 +2,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "cluster/kv_trust.h"
 #include "kvindex/subscriber.h"
 #include "script/shared/kv_hits.h"
 #include "zmq/sockets.h"
@@ -28,6 +29,11 @@ static void on_parts(void *user, uint32_t first, unsigned count)
     atomic_store(&w->kv_parts, count > 0 ? bt_kv_parts(first, count) : 0);
 }
 
+static void on_anew(void *user)
+{
+    bt_kv_trust_renew(user);
+}
+
 static void on_gone(void *user)
 {
     bt_worker_unref(user);
@@ -45,7 +51,7 @@ static int open_kv(struct bt_gateway_kv *kv, const bt_config_t *c)
     if (rc < 0)
         return rc;
     const bt_kv_subscriber_config_t config = {
-        .index = kv->index, .on_parts = on_parts, .on_gone = on_gone};
+        .index = kv->index, .on_parts = on_parts, .on_anew = on_anew, .on_gone = on_gone};
     rc = bt_kv_subscriber_new(&kv->subscriber, &config);
     if (rc == 0)
         bt_kv_hits_set_index(kv->index);

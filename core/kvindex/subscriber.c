@@ -92,6 +92,14 @@ static int ask(void *user, uint64_t from)
     return bt_zmq_feed_ask(r->feed, (bt_str_t){number, sizeof(number)});
 }
 
+static void begin_anew(const rank_t *r)
+{
+    const bt_kv_subscriber_config_t *config = &r->source->subscriber->config;
+
+    if (config->on_anew != NULL)
+        config->on_anew(r->source->user);
+}
+
 static void on_loss(void *user, enum bt_kv_loss loss)
 {
     static const char *const why[] = {"",
@@ -102,6 +110,7 @@ static void on_loss(void *user, enum bt_kv_loss loss)
 
     bt_log_warn("kvindex", "%s rank %u: %s; what was known of its KV cache is dropped",
                 r->source->name, r->number, why[loss]);
+    begin_anew(r);
 }
 
 static void on_message(void *user, const bt_str_t *frames, unsigned count, bool is_answer)
@@ -116,6 +125,7 @@ static void on_up(void *user)
     rank_t *r = user;
 
     bt_log_info("kvindex", "%s rank %u: its KV events are followed", r->source->name, r->number);
+    begin_anew(r);
     bt_kv_follow_up(&r->follow, bt_clock_ms());
 }
 

@@ -24,6 +24,8 @@ typedef struct bt_kv_subscriber_config {
     bt_kv_index_t *index;
     /* On the thread. Parts first .. first + count - 1 are the source's; count 0: it has none (any more). */
     void (*on_parts)(void *user, uint32_t first, unsigned count);
+    /* On the thread: what one of its ranks says begins anew. May be NULL. */
+    void (*on_anew)(void *user);
     /* On the thread: nothing more is said of it. Of all that were added, when they are removed or all is closed. */
     void (*on_gone)(void *user);
 } bt_kv_subscriber_config_t;

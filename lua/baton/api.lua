@@ -287,7 +287,8 @@ api.classes = {
       { "prefix_disk_blocks", "integer", "likewise, on disk or further away" },
       {
         "kv_hit_tokens?", "integer",
-        "tokens of this prompt in the engine's blocks, by its events; nil where they are not followed, or no ids are known",
+        "tokens of this prompt in the engine's blocks, by its events; nil where they are not followed or not believed, "
+          .. "or no ids are known",
       },
       { "prefix_cached", "integer", "blocks it is thought to hold in all" },
       { "pairs_with", "fun(self: Worker, other: Worker): boolean", "can these two be a pair? `a:pairs_with(b)`" },

@@ -331,6 +331,16 @@ const char *bt_policy_error(const bt_policy_t *policy)
     return policy->error;
 }
 
+bool bt_policy_predicted(const bt_policy_t *policy, const bt_worker_t *w, uint64_t *tokens_p)
+{
+    bt_kv_hit_t hit;
+
+    if (policy->native == NULL || !bt_prefix_exact(policy, w, &hit))
+        return false;
+    *tokens_p = hit.tokens;
+    return true;
+}
+
 const bt_policy_stats_t *bt_policy_stats(const bt_policy_t *policy)
 {
     return &policy->stats;

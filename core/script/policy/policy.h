@@ -54,6 +54,9 @@ int bt_policy_plan(bt_policy_t *policy, enum bt_policy_part part, const bt_polic
 int bt_policy_plan_again(bt_policy_t *policy, enum bt_policy_part part,
                          const bt_policy_request_t *req, const bt_policy_view_t *view,
                          const bt_policy_failure_t *failure, bt_choice_t *choice_p);
+/* Right after a plan: how many tokens of the prompt the worker's engine holds by its events. False: the policy has not asked, or nothing is
+ * known. */
+bool bt_policy_predicted(const bt_policy_t *policy, const bt_worker_t *w, uint64_t *tokens_p);
 /* The one of a pair that the plan left open: decode (part DECODE), whose prefill has the prompt now, or prefill, whose decode calls for
  * it. BT_E_AGAIN: the policy has no such hook. */
 int bt_policy_plan_late(bt_policy_t *policy, enum bt_policy_part part,

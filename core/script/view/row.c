@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/text.h"
+#include "cluster/kv_trust.h"
 #include "script/shared/prefix_index.h"
 
 #include <stdlib.h>
@@ -94,7 +95,7 @@ bool bt_prefix_exact(const bt_policy_t *policy, const bt_worker_t *w, bt_kv_hit_
     const struct bt_native *k = policy->native;
 
     return k->prefix.found != 0 && k->prefix.serial == policy->call.serial &&
-           k->prefix.is_matched &&
+           k->prefix.is_matched && bt_kv_trust_has(w) &&
            bt_kv_hits_get(k->prefix.found, atomic_load_explicit(&w->kv_parts, memory_order_relaxed),
                           hit_p);
 }
