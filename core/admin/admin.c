@@ -9,6 +9,7 @@
 #include "admin/advice.h"
 #include "admin/discovery.h"
 #include "admin/explain.h"
+#include "admin/kv.h"
 #include "admin/limits.h"
 #include "admin/metrics.h"
 #include "admin/origin.h"
@@ -75,6 +76,7 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
         bt_metrics_registration(p, config->registration);
     bt_metrics_audit(p, config->audit);
     bt_metrics_dns(p, config->dns);
+    bt_metrics_kv(p, config);
     bt_metrics_kubernetes(p, config->kubes, config->kube_count);
     if (config->budget != NULL)
         bt_metrics_budget(p, config->shared->config.upstream.budget, config->budget);

@@ -14,6 +14,7 @@
 #include "discovery/kube.h"
 #include "dispatch/dispatcher.h"
 #include "fleet/fleet.h"
+#include "kvindex/subscriber.h"
 #include "reload/reload.h"
 #include "transfer/registration.h"
 #include "transfer/transfer.h"
@@ -49,7 +50,9 @@ typedef struct bt_admin_config {
     bt_fleet_t *fleet; /* the other replicas; NULL = there are none; outlives us */
     bt_budget_t
         *budget; /* how many connections the operator may have; NULL = any number; outlives us */
-    const bt_dns_t *dns;     /* workers by DNS; NULL = none; outlives us */
+    const bt_dns_t *dns; /* workers by DNS; NULL = none; outlives us */
+    bt_kv_subscriber_t *const
+        *kv;                 /* there, while KV events are followed; outlives us; may be NULL */
     bt_kube_t *const *kubes; /* --workers-kubernetes; outlive us */
     unsigned kube_count;
     struct bt_tls_server *client_tls, *admin_tls; /* NULL = plain; outlive us */

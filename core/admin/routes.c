@@ -9,6 +9,7 @@
 #include "admin/discovery.h"
 #include "admin/explain.h"
 #include "admin/flight.h"
+#include "admin/kv.h"
 #include "admin/limits.h"
 #include "admin/policies.h"
 #include "admin/query.h"
@@ -103,6 +104,9 @@ static const struct route {
      "for people"},
     {BT_GET, "/discovery", bt_admin_discovery, BT_ANSWERED, false, false,
      "sources that find workers by themselves, and why some pods are none"},
+    {BT_GET, "/kv", bt_admin_kv, BT_ANSWERED, false, false,
+     "engines whose KV events are followed: what is known of their caches, and whether it is "
+     "believed"},
     {BT_GET, "/limits", bt_admin_limits, BT_ANSWERED, false, false,
      "what clients may use, and how many were refused"},
     {BT_GET, "/requests", NULL, BT_WANTS_REQUESTS, false, false, "live requests"},

@@ -77,6 +77,7 @@ static int attach_admin(bt_gateway_t *g)
         .fleet = g->fleet,
         .budget = g->admin_budget,
         .dns = g->dns,
+        .kv = &g->kv_subscriber,
         .kubes = g->kubes,
         .kube_count = g->kube_count,
         .client_tls = g->client_tls,

@@ -70,6 +70,7 @@ static bool is_open(bt_gateway_t *g)
         bt_log_error("gateway", "KV events are not followed: %s",
                      rc == BT_E_CONFIG ? bt_zmq_not_built : bt_err_text(rc));
     g->kv->is_refused = rc < 0;
+    g->kv_subscriber = g->kv->subscriber;
     return rc == 0;
 }
 
@@ -147,6 +148,7 @@ void bt_gateway_kv_close(bt_gateway_t *g)
     bool has_ended = true;
 
     g->kv = NULL;
+    g->kv_subscriber = NULL;
     if (kv == NULL)
         return;
     bt_kv_hits_set_index(NULL);

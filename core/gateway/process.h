@@ -113,6 +113,7 @@ struct bt_gateway {
     struct bt_metaserver *metaserver;           /* NULL = no --metaserver-port */
     char metaserver_url[400];                   /* as decode workers are told */
     struct bt_gateway_kv *kv;                   /* KV events; NULL = no worker publishes any */
+    struct bt_kv_subscriber *kv_subscriber;     /* likewise, for who shows them */
     bt_registration_t *registration;            /* NULL = no port where engines register */
     unsigned registration_ports[BT_REGISTRATION_KINDS];
     void (*transfer_done)(void *gateway);

@@ -14,7 +14,7 @@
 
 #define STATS_MS 1000
 #define RANKS_MAX 1024u
-#define ENDPOINT_MAX 256
+#define ENDPOINT_MAX BT_KV_ENDPOINT_BYTES
 
 typedef struct rank {
     struct source *source;
@@ -44,6 +44,8 @@ struct bt_kv_subscriber {
     /* ---- both's ---- */
     pthread_mutex_t lock;
     bt_kv_subscriber_stats_t stats;
+    bt_kv_rank_stats_t *ranks;
+    unsigned rank_count, rank_cap;
 };
 
 /* ---- endpoints ---- */
@@ -174,20 +176,51 @@ static void add_follow(bt_kv_follow_stats_t *to, const bt_kv_follow_stats_t *fro
         to->losses[i] += from->losses[i];
 }
 
+static bt_kv_rank_stats_t rank_stats(const source_t *s, const rank_t *r)
+{
+    bt_kv_rank_stats_t out = {.rank = r->number,
+                              .is_live = bt_kv_part_is_live(r->follow.index, r->follow.part),
+                              .has_last = r->follow.has_next,
+                              .last = r->follow.next - 1,
+                              .blocks = bt_kv_part_held(r->follow.index, r->follow.part),
+                              .follow = r->follow.stats};
+
+    snprintf(out.name, sizeof(out.name), "%s", s->name);
+    put_endpoint(s->events, r->number, out.endpoint);
+    return out;
+}
+
+/* Under the lock. What there is no memory for is not told. */
+static void publish_rank(bt_kv_subscriber_t *sub, const bt_kv_rank_stats_t *one)
+{
+    if (sub->rank_count == sub->rank_cap) {
+        const unsigned cap = sub->rank_cap > 0 ? 2 * sub->rank_cap : 16;
+        bt_kv_rank_stats_t *ranks = realloc(sub->ranks, cap * sizeof(ranks[0]));
+        if (ranks == NULL)
+            return;
+        sub->ranks = ranks;
+        sub->rank_cap = cap;
+    }
+    sub->ranks[sub->rank_count++] = *one;
+}
+
 static void publish_stats(bt_kv_subscriber_t *sub)
 {
     bt_kv_subscriber_stats_t now = {.follow = sub->past, .events = sub->decoder.stats};
 
     bt_kv_index_stats(sub->config.index, &now.index);
+    pthread_mutex_lock(&sub->lock);
+    sub->rank_count = 0;
     for (bt_list_t *at = sub->sources.next; at != &sub->sources; at = at->next) {
         const source_t *s = bt_container_of(at, source_t, link);
         now.sources++;
-        for (unsigned i = 0; i < s->count; i++) {
-            add_follow(&now.follow, &s->ranks[i].follow.stats);
-            now.live += bt_kv_part_is_live(sub->config.index, s->first + i);
+        for (unsigned i = 0; i < s->count && s->first != 0; i++) {
+            const bt_kv_rank_stats_t one = rank_stats(s, &s->ranks[i]);
+            add_follow(&now.follow, &one.follow);
+            now.live += one.is_live;
+            publish_rank(sub, &one);
         }
     }
-    pthread_mutex_lock(&sub->lock);
     sub->stats = now;
     pthread_mutex_unlock(&sub->lock);
 }
@@ -249,6 +282,7 @@ static void run_add(void *arg)
             bt_log_error("kvindex", "%s: cannot follow KV events at %s (rank %u)", s->name,
                          s->events, i);
     sub->config.on_parts(s->user, s->first, s->count);
+    publish_stats(sub);
 }
 
 typedef struct removal {
@@ -343,6 +377,21 @@ void bt_kv_subscriber_stats(bt_kv_subscriber_t *sub, bt_kv_subscriber_stats_t *s
     pthread_mutex_unlock(&sub->lock);
 }
 
+unsigned bt_kv_subscriber_ranks(bt_kv_subscriber_t *sub, bt_kv_rank_stats_t **ranks_p)
+{
+    bt_kv_rank_stats_t *ranks = NULL;
+    unsigned count = 0;
+
+    pthread_mutex_lock(&sub->lock);
+    if (sub->rank_count > 0 && (ranks = malloc(sub->rank_count * sizeof(ranks[0]))) != NULL) {
+        count = sub->rank_count;
+        memcpy(ranks, sub->ranks, count * sizeof(ranks[0]));
+    }
+    pthread_mutex_unlock(&sub->lock);
+    *ranks_p = ranks;
+    return count;
+}
+
 bool bt_kv_subscriber_close(bt_kv_subscriber_t *sub, unsigned deadline_ms)
 {
     if (!bt_zmq_feeds_close(sub->feeds, deadline_ms))
@@ -355,6 +404,7 @@ bool bt_kv_subscriber_close(bt_kv_subscriber_t *sub, unsigned deadline_ms)
     }
     bt_kv_decoder_fini(&sub->decoder);
     pthread_mutex_destroy(&sub->lock);
+    free(sub->ranks);
     free(sub);
     return true;
 }

@@ -10,6 +10,9 @@
 
 #include "kvindex/follow.h"
 
+#define BT_KV_NAME_MAX 64
+#define BT_KV_ENDPOINT_BYTES 256
+
 typedef struct bt_kv_subscriber bt_kv_subscriber_t;
 
 typedef struct bt_kv_source {
@@ -37,6 +40,17 @@ typedef struct bt_kv_subscriber_stats {
     unsigned sources, live; /* live: ranks that are followed */
 } bt_kv_subscriber_stats_t;
 
+/* One rank of a source, as of the last second or so. */
+typedef struct bt_kv_rank_stats {
+    char name[BT_KV_NAME_MAX], endpoint[BT_KV_ENDPOINT_BYTES]; /* endpoint: the rank's own */
+    unsigned rank;
+    bool is_live;  /* followed */
+    bool has_last; /* a batch of it has come */
+    uint64_t last; /* its number */
+    uint64_t blocks;
+    bt_kv_follow_stats_t follow;
+} bt_kv_rank_stats_t;
+
 /* Is it two parts of "tcp://host:port"? A host that is a wildcard is nowhere to connect to. */
 bool bt_kv_endpoint_is_valid(const char *endpoint);
 int bt_kv_subscriber_new(bt_kv_subscriber_t **subscriber_p,
@@ -46,6 +60,8 @@ int bt_kv_subscriber_add(bt_kv_subscriber_t *subscriber, const bt_kv_source_t *s
 int bt_kv_subscriber_remove(bt_kv_subscriber_t *subscriber, void *user);
 /* As of the last second or so. */
 void bt_kv_subscriber_stats(bt_kv_subscriber_t *subscriber, bt_kv_subscriber_stats_t *stats);
+/* A copy of all ranks, to be freed; how many. 0 also where memory is short. */
+unsigned bt_kv_subscriber_ranks(bt_kv_subscriber_t *subscriber, bt_kv_rank_stats_t **ranks_p);
 /* False: its thread has not ended in time; the index must stay. */
 bool bt_kv_subscriber_close(bt_kv_subscriber_t *subscriber, unsigned deadline_ms);
 

@@ -72,8 +72,8 @@ local function prompt(shared, own, length)
   return ids
 end
 
--- Sends the ids, or a text, to a worker, or to whom the policy likes; returns what each worker was predicted to have, in
--- tokens (nil: not known), what the engine says that it had, and its name.
+-- Sends the ids, or a text, to a worker, or to whom the policy likes; returns what each worker was predicted to have,
+-- in tokens (nil: not known), what the engine says that it had, its name, and who has counted the tokens.
 local function ask(ids, worker, path)
   count = count + 1
   local id = "kv-" .. count
@@ -91,7 +91,8 @@ local function ask(ids, worker, path)
   for _, row in ipairs(record.candidates.hybrid.rows) do
     predicted[row.name] = row.score
   end
-  return predicted, type(details) == "table" and details.cached_tokens or 0, record.plan.worker, record.token_source
+  local cached = type(details) == "table" and details.cached_tokens or 0
+  return predicted, cached, record.plan.worker, record.token_source
 end
 
 -- Events are behind answers: asks until the prediction is so. That changes nothing for a prompt whose blocks are there.
@@ -128,6 +129,24 @@ for _, engine in ipairs({ "vllm", "sglang" }) do
       assert.equal("w1", name, "who has it is chosen")
       assert.same({ w1 = cached, w2 = 0 }, predicted)
       assert.equal(0, ask(prompt(0, 2, 60), "w2").w2)
+    end)
+
+    it("are told to who operates the gateway", function()
+      local rows = {}
+      eventually(function()
+        local told = json.decode(http.get(f.admin_port, "/kv").body)
+        for _, row in ipairs(told.ranks) do
+          rows[row.worker] = row
+        end
+        return told.index.blocks >= 10 and rows.w1 and rows.w1.blocks >= 10 and rows.w2 and rows.w2.followed
+      end, 20, "what is known of the workers' caches is told")
+      assert.is_true(rows.w1.followed and rows.w1.trusted and rows.w1.last >= 9 and rows.w1.batches >= 10)
+      assert.equal(("tcp://127.0.0.1:%d"):format(ports[1].events), rows.w1.endpoint)
+      assert.is_nil(rows.w3)
+      local metrics = http.get(f.admin_port, "/metrics").body
+      assert.truthy(metrics:find('\nbaton_kv_index_distrusted{worker="w1"} 0\n', 1, true))
+      assert.truthy(metrics:find("\nbaton_kv_ranks_followed 2\n", 1, true))
+      assert.is_true(tonumber(metrics:match("\nbaton_kv_events_total (%d+)\n")) >= 10)
     end)
 
     it("are right for a prompt of whole blocks, of which an engine computes the last anew", function()
