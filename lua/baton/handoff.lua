@@ -37,7 +37,8 @@ end
 
 -- Is this an engine's name for the request of this leg?
 function handoff.is_ours(leg, remote_id)
-  local prefix, to = PREFIXES[leg.path], nil
+  local prefix = PREFIXES[leg.path]
+  local to
   if prefix then
     local name = prefix .. leg.request_id
     to = remote_id:sub(1, #name) == name and #name

@@ -170,6 +170,12 @@ describe("legs of nixl", function()
       { added = { stream = "false", max_tokens = "1", kv_transfer_params = ASKED } })
   end)
 
+  it("knows prefill's name for an id that stands in the engine's prefix, too", function()
+    local answer, seen = f:exchange("/v1/completions", '{"prompt":"x"}', { ["X-Request-Id"] = "mpl" })
+    assert.equal(200, answer.status, answer.body)
+    assert.equal("mpl", seen.decode[1].headers["x-request-id"])
+  end)
+
   it("relays a stream as a plain engine would have sent it", function()
     for _, route in ipairs(ROUTES) do
       local body = body_of(route, '"stream":true,"stream_options":{"include_usage":true}')
