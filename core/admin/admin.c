@@ -291,7 +291,7 @@ static void on_request(bt_exchange_t *x)
         bt_ui_stream_add(admin->stream, x, request.session);
     else if (state == BT_WANTS_POLICY_PUT || state == BT_WANTS_POLICY_DELETE)
         bt_policies_change(admin->config.reload, x, request.change, state == BT_WANTS_POLICY_PUT,
-                           bt_str(reply.name));
+                           &reply);
     else if (state >= BT_WANTS_FLEET_PUT)
         ask_rollout(admin, x, request.change, state, &reply);
     else

@@ -1,6 +1,8 @@
 /* The exchange points to a `wait` until the reload has told; both may end first. */
 #include "admin/policies.h"
 
+#include "admin/query.h"
+
 #include <stdio.h>
 
 struct wait {
@@ -62,6 +64,21 @@ void bt_policies_show(const bt_admin_call_t *c)
                        BT_STR_ARG(c->key));
 }
 
+/* Whoever asks for a dry run and is not understood must not get a real one. */
+static bool read_query(const bt_admin_call_t *c, bool *is_dry_run_p)
+{
+    bt_str_t query = c->request->query, name, value;
+
+    while (bt_query_next(&query, &name, &value)) {
+        const bool is_true = bt_str_eq(value, BT_STR("true"));
+        if (c->request->method != BT_PUT || !bt_str_eq(name, BT_STR("dry_run")) ||
+            (!is_true && !bt_str_eq(value, BT_STR("false"))))
+            return false;
+        *is_dry_run_p = is_true;
+    }
+    return true;
+}
+
 /* The caller does it, with the name. */
 void bt_policies_check(const bt_admin_call_t *c)
 {
@@ -70,6 +87,11 @@ void bt_policies_check(const bt_admin_call_t *c)
     bt_policies_take_name(c);
     if (c->reply->status == 200 && c->request->method == BT_PUT && c->request->body.n == 0)
         bt_reply_error(c->reply, 400, "the body must be the policy's Lua text");
+    else if (c->reply->status == 200 && !read_query(c, &c->reply->is_dry_run))
+        bt_reply_error(
+            c->reply, 400,
+            "?dry_run=true or false is all that a PUT takes, and a DELETE takes nothing: "
+            "it has not been done");
 }
 
 static void on_done(void *arg, unsigned status, bt_str_t text)
@@ -88,14 +110,14 @@ static void on_gone(struct bt_admin_wait *base)
 }
 
 void bt_policies_change(bt_reload_t *reload, bt_exchange_t *x, bt_audit_change_t *change,
-                        bool is_put, bt_str_t name)
+                        bool is_put, const bt_admin_reply_t *wanted)
 {
     struct wait *w = bt_arena_zalloc(&x->arena, sizeof(*w));
 
     *w = (struct wait){.base.gone = on_gone, .reload = reload, .x = x, .change = change};
     x->user = &w->base;
     if (is_put)
-        bt_reload_put(reload, name, x->body, on_done, w);
+        bt_reload_put(reload, bt_str(wanted->name), x->body, wanted->is_dry_run, on_done, w);
     else
-        bt_reload_remove(reload, name, on_done, w);
+        bt_reload_remove(reload, bt_str(wanted->name), on_done, w);
 }

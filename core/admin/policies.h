@@ -19,8 +19,8 @@ void bt_policies_rules(const bt_admin_call_t *c);
 void bt_policies_check(const bt_admin_call_t *c);
 /* The key, a name, goes into reply->name; what is none makes it a 400. */
 void bt_policies_take_name(const bt_admin_call_t *c);
-/* Answers x when the reload is over, and ends the change (may be NULL). name is for the call only. */
+/* Answers x when the reload is over, and ends the change (may be NULL). wanted is for the call only. */
 void bt_policies_change(bt_reload_t *reload, bt_exchange_t *x, bt_audit_change_t *change,
-                        bool is_put, bt_str_t name);
+                        bool is_put, const bt_admin_reply_t *wanted);
 
 #endif

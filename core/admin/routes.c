@@ -153,7 +153,9 @@ static const struct route {
     {BT_GET, "/policies/*", bt_policies_show, BT_ANSWERED, false, false,
      "the text of one: of what serves, was put, or is shipped"},
     {BT_PUT, "/policies/*", bt_policies_check, BT_WANTS_POLICY_PUT, false, false,
-     "the body is the policy's text from now on, for every pool that names it"},
+     "the body is the policy's text from now on, for every pool that names it; ?dry_run=true: it "
+     "is "
+     "tried, and nothing changes"},
     {BT_DELETE, "/policies/*", bt_policies_check, BT_WANTS_POLICY_DELETE, false, false,
      "forget a text that was put: files and shipped policies count again"},
     {BT_GET, "/ui", bt_ui_file, BT_ANSWERED, false, false,
@@ -295,7 +297,7 @@ static bool is_refused(const bt_admin_config_t *config, const bt_admin_request_t
 static void keep_args(bt_str_t query, char *out, size_t size)
 {
     static const bt_str_t shown[] = {BT_STR("to"), BT_STR("by"), BT_STR("force"),
-                                     BT_STR("timeout_secs")};
+                                     BT_STR("timeout_secs"), BT_STR("dry_run")};
     bt_str_t name, value;
     size_t used = 0;
 

@@ -259,7 +259,7 @@ void bt_reload_note(bt_reload_t *reload, const bt_reload_note_t *end)
     const bt_reload_job_t *job = reload->job;
     bt_reload_note_t note = end != NULL ? *end : (bt_reload_note_t){0};
 
-    if (reload->config.note == NULL || job->kind == BT_JOB_SET_TRY || reload->is_closing)
+    if (reload->config.note == NULL || bt_reload_job_is_try(job) || reload->is_closing)
         return;
     note.is_end = end != NULL;
     note.why = job->why;
@@ -271,7 +271,7 @@ void bt_reload_note(bt_reload_t *reload, const bt_reload_note_t *end)
 /* ---- PUT, DELETE ---- */
 
 static void change(bt_reload_t *reload, enum bt_reload_job_kind kind, bt_str_t name, bt_str_t text,
-                   bt_reload_done_cb done, void *arg)
+                   bool is_dry_run, bt_reload_done_cb done, void *arg)
 {
     bt_reload_job_t *job = NULL;
     char path[128], called[96];
@@ -308,20 +308,21 @@ static void change(bt_reload_t *reload, enum bt_reload_job_kind kind, bt_str_t n
         done(arg, 503, bt_str(rc == BT_E_AGAIN ? "the gateway is ending" : bt_err_text(rc)));
         return;
     }
+    job->is_dry_run = is_dry_run;
     job->done = done;
     job->arg = arg;
     bt_reload_jobs_run(reload);
 }
 
-void bt_reload_put(bt_reload_t *reload, bt_str_t name, bt_str_t code, bt_reload_done_cb done,
-                   void *arg)
+void bt_reload_put(bt_reload_t *reload, bt_str_t name, bt_str_t code, bool is_dry_run,
+                   bt_reload_done_cb done, void *arg)
 {
-    change(reload, BT_JOB_PUT, name, code, done, arg);
+    change(reload, BT_JOB_PUT, name, code, is_dry_run, done, arg);
 }
 
 void bt_reload_remove(bt_reload_t *reload, bt_str_t name, bt_reload_done_cb done, void *arg)
 {
-    change(reload, BT_JOB_DELETE, name, BT_STR(""), done, arg);
+    change(reload, BT_JOB_DELETE, name, BT_STR(""), false, done, arg);
 }
 
 /* The reload goes on: half of the loops may have it already. */

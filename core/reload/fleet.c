@@ -14,6 +14,11 @@ bool bt_reload_job_is_set(const bt_reload_job_t *job)
     return job != NULL && (job->kind == BT_JOB_SET || job->kind == BT_JOB_SET_TRY);
 }
 
+bool bt_reload_job_is_try(const bt_reload_job_t *job)
+{
+    return job->kind == BT_JOB_SET_TRY || job->is_dry_run;
+}
+
 bt_policy_set_t *bt_reload_set_of(const bt_reload_t *reload)
 {
     return bt_reload_job_is_set(reload->job) ? reload->job->set : reload->set;

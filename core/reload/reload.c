@@ -277,7 +277,7 @@ static void answer(bt_reload_t *reload, bt_reload_job_t *job, int rc, bool is_ch
     bt_text_printf(&text, ",\"generation\":%llu,\"changed\":%s,\"pools\":",
                    (unsigned long long) reload->serving, is_changed ? "true" : "false");
     list_users(reload, job->name, &text);
-    bt_text_puts(&text, "}\n");
+    bt_text_puts(&text, job->is_dry_run ? ",\"dry_run\":true}\n" : "}\n");
     job->done(job->arg, 200, bt_text_str(&text));
     bt_text_fini(&text);
 }
@@ -286,6 +286,8 @@ static void keep_or_drop(bt_reload_t *reload, bt_reload_job_t *job)
 {
     bt_reload_put_t *text;
 
+    if (job->is_dry_run)
+        return;
     if (job->kind == BT_JOB_PUT && bt_reload_put_keep(reload, job->text) < 0)
         bt_log_error("policy",
                      "out of memory: what was put for %s serves until the next reload only",
@@ -312,8 +314,9 @@ static void log_failure(bt_reload_t *reload, int rc, const char *err)
 {
     const bt_reload_job_t *job = reload->job;
 
-    bt_flight_note(BT_FLIGHT_RELOAD, 0, "refused or given up, generation %llu serves on",
-                   (unsigned long long) reload->serving);
+    if (!bt_reload_job_is_try(job))
+        bt_flight_note(BT_FLIGHT_RELOAD, 0, "refused or given up, generation %llu serves on",
+                       (unsigned long long) reload->serving);
     if (job->kind == BT_JOB_CONFIG && (rc == BT_E_POLICY || rc == BT_E_CONFIG)) {
         bt_log_error("gateway", "reload refused, everything stays as it was: %s", err);
     } else if (job->kind != BT_JOB_PUT && job->kind != BT_JOB_DELETE &&
@@ -436,14 +439,14 @@ static void finish_job(bt_reload_t *reload)
     }
     if (rc == 0 && reload->job->kind == BT_JOB_PUT)
         name_put(reload);
-    if (reload->job->kind == BT_JOB_SET_TRY) {
-        if (rc < 0 && err[0] == '\0')
-            snprintf(err, sizeof err, "%s", bt_err_text(rc));
-        end_job(reload, rc, false, err);
-        return;
-    }
     const bool is_changed =
         rc == 0 && (is_new(&reload->next) || bt_reload_table_differs(&reload->now, &reload->next));
+    if (bt_reload_job_is_try(reload->job)) {
+        if (rc < 0 && err[0] == '\0')
+            snprintf(err, sizeof err, "%s", bt_err_text(rc));
+        end_job(reload, rc, is_changed, err);
+        return;
+    }
     if (is_changed)
         rc = make_bundle(reload, &bundle);
     if (rc == BT_E_NOMEM)

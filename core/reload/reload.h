@@ -81,8 +81,9 @@ void bt_reload_configure(bt_reload_t *reload, bt_config_t *wanted);
 /* ---- the operator: one gateway ---- */
 /* status 200: text is the JSON answer; else a sentence. Called once, maybe before the call returns. */
 typedef void (*bt_reload_done_cb)(void *arg, unsigned status, bt_str_t text);
-void bt_reload_put(bt_reload_t *reload, bt_str_t name, bt_str_t code, bt_reload_done_cb done,
-                   void *arg);
+/* is_dry_run: the text is tried as any other, and the answer says what would change; nothing does. */
+void bt_reload_put(bt_reload_t *reload, bt_str_t name, bt_str_t code, bool is_dry_run,
+                   bt_reload_done_cb done, void *arg);
 void bt_reload_remove(bt_reload_t *reload, bt_str_t name, bt_reload_done_cb done, void *arg);
 void bt_reload_cancel(bt_reload_t *reload, void *arg); /* done(arg) must not be called any more */
 void bt_reload_describe(const bt_reload_t *reload, bt_text_t *out);       /* JSON */

@@ -80,6 +80,7 @@ typedef struct bt_reload_job {
     bt_policy_set_t *set; /* SET, SET_TRY: reference */
     bt_reload_over_cb over;
     void *user;
+    bool is_dry_run;  /* PUT: ends before the loops hear of it, and is not kept */
     unsigned refused; /* texts that were not taken */
     bool keep_rules;  /* the new ones were refused */
 } bt_reload_job_t;
@@ -178,6 +179,7 @@ void bt_reload_table_fini(bt_reload_table_t *table);
 bool bt_reload_table_differs(const bt_reload_table_t *a, const bt_reload_table_t *b);
 /* reload/fleet.c */
 bool bt_reload_job_is_set(const bt_reload_job_t *job);
+bool bt_reload_job_is_try(const bt_reload_job_t *job); /* nothing comes of it but an answer */
 bt_policy_set_t *bt_reload_set_of(const bt_reload_t *reload); /* the job's, or the serving one */
 /* reload/describe.c */
 void bt_reload_describe_set(const bt_reload_t *reload, bt_text_t *out);

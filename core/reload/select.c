@@ -310,7 +310,7 @@ static int judge(bt_reload_t *reload, bt_reload_pool_t *pool, unsigned s, char *
         return job != NULL && !bt_reload_job_is_set(job) ? BT_E_AGAIN : BT_E_CONFIG;
     if (job == NULL || (job->kind == BT_JOB_CONFIG && part->is_new_ask) || part->selection == NULL)
         return BT_E_CONFIG;
-    if (job->kind == BT_JOB_SET_TRY) /* not of the set: the next look says so */
+    if (bt_reload_job_is_try(job)) /* not what is tried: the next look says so */
         ;
     else if (part->is_tried)
         note_refused(reload, pool, part);

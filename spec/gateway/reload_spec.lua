@@ -82,6 +82,28 @@ describe("a policy", function()
     f:stop()
   end)
 
+  it("is tried by a dry run, which says what would change and changes nothing", function()
+    local before = http.get(f.admin_port, "/policies").body
+    local answer, told = put("mine?dry_run=true", policy("2"))
+    assert.equal(200, answer.status, answer.body)
+    assert.same({ policy = "mine", name = "mine", version = "2", generation = 1, changed = true, pools = { "default" },
+      dry_run = true }, told)
+    answer = put("mine?dry_run=true", BROKEN[3])
+    assert.equal(400, answer.status)
+    assert.matches("admin/mine.lua:", answer.body, nil, true)
+    for _, query in ipairs({ "dry_run=1", "dryrun=true", "dry_run" }) do
+      answer = put("mine?" .. query, policy("3"))
+      assert.equal(400, answer.status, query)
+      assert.matches("dry_run=true or false", answer.body)
+    end
+    assert.equal(before, http.get(f.admin_port, "/policies").body)
+    assert.equal(0, metric('baton_policy_reloads_total{result="ok"}'))
+    assert.equal("mine@1", version_now())
+    assert.equal(200, put("mine?dry_run=false", policy("4")).status)
+    assert.equal("mine@4", version_now())
+    assert.is_false(select(2, put("mine?dry_run=true", policy("4"))).changed)
+  end)
+
   it("is named in the answer's headers, with its generation", function()
     local answer = ask()
     assert.equal("mine@1", answer:header("x-baton-policy"))

@@ -69,13 +69,14 @@ export const policies = {
     this.change = el("pre", { class: "diff", tabindex: 0, "aria-label": "Difference", hidden: true });
     this.result = el("p", { role: "status", id: "policy-result" });
     this.loaded = "";
+    const check = el("button", { type: "button", id: "policy-check", onclick: () => this.check() }, "Try here");
     const push = el("button", { type: "button", id: "policy-push", onclick: () => this.push("/policies/", "this gateway") }, "Push here");
     this.push_fleet = el("button", { type: "button", hidden: true, onclick: () => this.push("/fleet/policies/", "all replicas") }, "Push to the fleet");
     const forget = el("button", { type: "button", onclick: () => this.forget() }, "Take back");
     main.append(el("h2", {}, "Policies"), this.sums, this.problem, this.serving.node, el("h2", {}, "Rules"), this.rules.node, this.fleet,
       el("h2", {}, "Change one"),
       el("p", { class: "row" }, el("label", { for: "policy-name" }, "Policy"), this.choice,
-        el("button", { type: "button", onclick: () => this.show_diff() }, "Show difference"), push, this.push_fleet, forget),
+        el("button", { type: "button", onclick: () => this.show_diff() }, "Show difference"), check, push, this.push_fleet, forget),
       el("p", { id: "policy-hint", class: "soft" }, "The gateway tries a text before it serves: what it refuses changes nothing, and is told with file and line. " +
         "A policy that fails under traffic is taken back by itself."),
       el("label", { for: "policy-text", class: "soft" }, "Text"), this.text, this.result, this.change);
@@ -93,6 +94,15 @@ export const policies = {
     this.change.replaceChildren(...(has ? lines.map(([sign, line]) =>
       el("span", { class: sign === "+" ? "add" : sign === "-" ? "del" : undefined }, `${sign} ${line}\n`)) : ["no difference"]));
     this.change.hidden = false;
+  },
+  async check() {
+    const name = this.choice.value;
+    set(this.result, `${name} is tried`);
+    const answer = await call("PUT", `/policies/${encodeURIComponent(name)}?dry_run=true`, this.text.value, "application/octet-stream");
+    if (!answer.ok) return set(this.result, answer.error);
+    const { version, pools, changed } = answer.data;
+    const where = pools.length ? `in ${pools.join(", ")}` : "nowhere: no pool asks for it";
+    return set(this.result, changed ? `fine: version ${version} would serve ${where}; nothing has changed` : `fine, and what serves would not change: version ${version}, ${where}`);
   },
   async push(path, where) {
     const name = this.choice.value;
