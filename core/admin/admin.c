@@ -221,11 +221,38 @@ static void check_session(const bt_admin_t *admin, const bt_head_t *head,
     request->refusal = "a change in the name of the page's cookie must say its Origin";
 }
 
+/* A client's key or token. */
+static bool check_identity(const bt_admin_t *admin, bt_exchange_t *x, bt_str_t shown,
+                           bt_admin_request_t *request)
+{
+    bt_identity_t who;
+
+    if (admin->checker == NULL ||
+        bt_checker_check(admin->checker, shown, bt_clock_wall_ms(), &who) != BT_AUTH_OK)
+        return false;
+    name_who(x, &who, request);
+    check_scope(&x->head, who.scopes, request);
+    return true;
+}
+
+/* Its cookie stands for a client's key or token, which may count no longer. */
+static void check_session_shown(const bt_admin_t *admin, bt_exchange_t *x,
+                                bt_admin_request_t *request)
+{
+    const bt_str_t shown = bt_sessions_shown(admin->config.sessions, request->session);
+    char cookie[160];
+
+    if (shown.n == 0 || check_identity(admin, x, shown, request))
+        return;
+    bt_sessions_close(admin->config.sessions, request->session, cookie, sizeof cookie);
+    request->session = BT_STR("");
+    request->authorized = false;
+}
+
 /* The admin key, or a key or token whose scopes say so, or a certificate. */
 static void check_key(const bt_admin_t *admin, bt_exchange_t *x, bt_admin_request_t *request)
 {
     bt_str_t given = bt_head_get(&x->head, BT_STR("authorization"));
-    bt_identity_t who;
 
     const bool is_asked = admin->config.api_key != NULL;
     request->authorized = !is_asked && admin->config.certificate_scopes == 0;
@@ -233,15 +260,14 @@ static void check_key(const bt_admin_t *admin, bt_exchange_t *x, bt_admin_reques
         check_certificate(admin, x, request);
     if (!request->authorized && is_asked)
         check_session(admin, &x->head, request);
+    if (request->session.n > 0)
+        check_session_shown(admin, x, request);
     if (request->authorized || !is_asked || given.n < 7 || strncasecmp(given.p, "bearer ", 7) != 0)
         return;
     given = bt_str_trim((bt_str_t){given.p + 7, given.n - 7});
     request->authorized = bt_str_is_secret(bt_str(admin->config.api_key), given);
-    if (request->authorized || admin->checker == NULL ||
-        bt_checker_check(admin->checker, given, bt_clock_wall_ms(), &who) != BT_AUTH_OK)
-        return;
-    name_who(x, &who, request);
-    check_scope(&x->head, who.scopes, request);
+    if (!request->authorized && check_identity(admin, x, given, request))
+        request->shown = given;
 }
 
 void bt_admin_check_origin(const bt_admin_t *admin, const bt_head_t *head,

@@ -24,6 +24,7 @@ typedef struct bt_admin_request {
     bool is_tls;
     bt_str_t
         session; /* of the page in whose name it is authorized (session.h); empty = it has shown a key, or none is asked */
+    bt_str_t shown;   /* the client's key or token by which it is authorized; empty = it is not */
     bt_str_t address; /* of who asks */
     const char *by;   /* "key:ID", "jwt:SUB"; NULL = the admin key, or anyone where there is none */
     /* Where a change is noted whose answer waits for others; whoever gives that answer ends it. NULL: it cannot wait, or is none. */

@@ -165,7 +165,9 @@ static const struct route {
     {BT_GET, "/ui/state", NULL, BT_WANTS_UI_STATE, false, false,
      "the same once, as one object (baton top)"},
     {BT_POST, "/ui/login", bt_ui_login, BT_ANSWERED, false, false,
-     "with the admin key: a cookie for an hour, which a page can send"},
+     "with the admin key, or another that may change things: a cookie for an hour, which a page "
+     "can "
+     "send"},
     {BT_POST, "/ui/logout", bt_ui_logout, BT_ANSWERED, false, false, "takes the cookie back"},
     {BT_GET, "/ui/session", bt_ui_session, BT_ANSWERED, false, false,
      "may who asks see anything? Answers without the key"},

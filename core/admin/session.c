@@ -9,12 +9,14 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct bt_sessions {
     char name[24]; /* "baton_ui_", which dispatch/headers.c knows, and its number */
     struct session {
         char id[BT_SESSION_ID_CHARS + 1];
         uint64_t until_ms; /* 0 = nobody's */
+        char *shown;       /* own; NULL = the admin key */
     } all[BT_SESSIONS_MAX];
 };
 
@@ -39,8 +41,18 @@ bt_sessions_t *bt_sessions_new(void)
     return s;
 }
 
+static void forget(struct session *one)
+{
+    if (one->shown != NULL)
+        explicit_bzero(one->shown, strlen(one->shown));
+    free(one->shown);
+    *one = (struct session){.until_ms = 0};
+}
+
 void bt_sessions_free(bt_sessions_t *s)
 {
+    for (unsigned i = 0; s != NULL && i < BT_SESSIONS_MAX; i++)
+        forget(&s->all[i]);
     free(s);
 }
 
@@ -51,16 +63,23 @@ static void write_cookie(const bt_sessions_t *s, const char *id, unsigned secs, 
              is_tls ? "; Secure" : "");
 }
 
-void bt_sessions_open(bt_sessions_t *s, bool is_tls, char *out, size_t size)
+bool bt_sessions_open(bt_sessions_t *s, bool is_tls, bt_str_t shown, char *out, size_t size)
 {
     struct session *oldest = &s->all[0];
+    char *copy = shown.n > 0 ? strndup(shown.p, shown.n) : NULL;
+
+    if (shown.n > 0 && copy == NULL)
+        return false;
 
     for (unsigned i = 1; i < BT_SESSIONS_MAX; i++)
         if (s->all[i].until_ms < oldest->until_ms)
             oldest = &s->all[i];
+    forget(oldest);
+    oldest->shown = copy;
     draw_hex(oldest->id, BT_SESSION_ID_CHARS);
     oldest->until_ms = bt_clock_ms() + BT_SESSION_SECS * 1000ULL;
     write_cookie(s, oldest->id, BT_SESSION_SECS, is_tls, out, size);
+    return true;
 }
 
 static struct session *find(bt_sessions_t *s, bt_str_t id)
@@ -81,12 +100,19 @@ bool bt_sessions_is_open(bt_sessions_t *s, bt_str_t id)
     return find(s, id) != NULL;
 }
 
+bt_str_t bt_sessions_shown(bt_sessions_t *s, bt_str_t id)
+{
+    const struct session *one = find(s, id);
+
+    return one != NULL && one->shown != NULL ? bt_str(one->shown) : BT_STR("");
+}
+
 void bt_sessions_close(bt_sessions_t *s, bt_str_t id, char *out, size_t size)
 {
     struct session *one = find(s, id);
 
     if (one != NULL)
-        *one = (struct session){.until_ms = 0};
+        forget(one);
     write_cookie(s, "", 0, false, out, size);
 }
 

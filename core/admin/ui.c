@@ -2,6 +2,7 @@
 #include "admin/ui.h"
 
 #include "admin/session.h"
+#include "base/err.h"
 #include "script/vm/embedded.h"
 
 #include <string.h>
@@ -42,14 +43,19 @@ void bt_ui_file(const bt_admin_call_t *c)
 /* Who has a cookie only does not get another one: it would never end. */
 void bt_ui_login(const bt_admin_call_t *c)
 {
-    if (!c->request->authorized || c->request->session.n > 0 || c->request->by != NULL) {
+    if (!c->request->authorized || c->request->session.n > 0 ||
+        (c->request->by != NULL && c->request->shown.n == 0)) {
         bt_reply_error(c->reply, 401,
-                       "wrong admin key; send it as Authorization: Bearer <admin key>");
+                       "wrong admin key; send it, or a key or token with the scope admin-write, as "
+                       "Authorization: Bearer <key>");
         return;
     }
-    if (c->config->api_key != NULL && c->config->sessions != NULL)
-        bt_sessions_open(c->config->sessions, c->request->is_tls, c->reply->cookie,
-                         sizeof c->reply->cookie);
+    if (c->config->api_key != NULL && c->config->sessions != NULL &&
+        !bt_sessions_open(c->config->sessions, c->request->is_tls, c->request->shown,
+                          c->reply->cookie, sizeof c->reply->cookie)) {
+        bt_reply_error(c->reply, 503, "%s", bt_err_text(BT_E_NOMEM));
+        return;
+    }
     bt_text_printf(&c->reply->body, "{\"status\":\"logged_in\",\"secs\":%d}\n", BT_SESSION_SECS);
 }
 

@@ -227,6 +227,25 @@ describe("hashed keys", function()
       local text = proc.read(log) or ""
       return text:find('"by":"key:' .. id_of(writer) .. '"', 1, true), text
     end, 10, "the audit log says who it was")
+    -- The dashboard's cookie is worth what the key is that it was given for.
+    assert.equal(403, admin("POST", "/ui/login", client).status)
+    assert.equal(403, admin("POST", "/ui/login", reader).status)
+    local login = admin("POST", "/ui/login", writer)
+    assert.equal(200, login.status, login.body)
+    local cookie = { Cookie = login:header("set-cookie"):match("^[^;]+"), Origin = "http://127.0.0.1:" .. f.admin_port }
+    assert.equal(200, http.get(f.admin_port, "/workers", cookie).status)
+    local drain = { method = "POST", path = "/workers/" .. name .. "/undrain", headers = cookie }
+    assert.equal(200, http.request(f.admin_port, drain).status)
+    assert.equal(0, (baton_key("revoke", path, id_of(writer))))
+    eventually(function()
+      return http.get(f.admin_port, "/workers", cookie).status == 401
+    end, 10, "the cookie ends with its key")
+    assert.equal(401, http.request(f.admin_port, drain).status)
+    writer = new_key(path, "--scopes", "admin-write")
+    eventually(function()
+      return admin("GET", "/workers", writer).status == 200
+    end, 10, "the new key counts")
+    assert.equal(401, http.get(f.admin_port, "/workers", cookie).status)
     assert.equal(403, ask(writer).status) -- an operator is no client
     assert.equal(200, f:get("/list_workers", bearer(reader)).status)
     assert.equal(404, f:get("/list_workers", bearer(client)).status)

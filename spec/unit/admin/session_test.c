@@ -27,7 +27,7 @@ static int close_table(void **state)
 /* "name=id" of a Set-Cookie. */
 static bt_str_t log_in(char *cookie, size_t size)
 {
-    bt_sessions_open(s, false, cookie, size);
+    bt_sessions_open(s, false, BT_STR(""), cookie, size);
     return (bt_str_t){cookie, (size_t) (strchr(cookie, ';') - cookie)};
 }
 
@@ -36,9 +36,9 @@ static void test_cookie(void **state)
     char cookie[160];
 
     (void) state;
-    bt_sessions_open(s, true, cookie, sizeof cookie);
+    bt_sessions_open(s, true, BT_STR(""), cookie, sizeof cookie);
     assert_non_null(strstr(cookie, "; HttpOnly; SameSite=Strict; Secure"));
-    bt_sessions_open(s, false, cookie, sizeof cookie);
+    bt_sessions_open(s, false, BT_STR(""), cookie, sizeof cookie);
     assert_null(strstr(cookie, "Secure"));
 }
 
