@@ -162,7 +162,7 @@ void bt_plot_panel(bt_plot_t *p, const bt_plot_axis_t *x, const bt_plot_axis_t *
     draw_axis(p, false);
     draw_axis(p, true);
     if (x->title != NULL)
-        put_label(&p->body, "n m", LEFT + WIDTH / 2, TOP + HEIGHT + 34, x->title);
+        put_label(&p->body, "n m", LEFT + WIDTH / 2.0, TOP + HEIGHT + 34, x->title);
 }
 
 /* ---- lines and bars ---- */
