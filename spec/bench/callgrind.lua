@@ -5,6 +5,7 @@
 --   callgrind.zero(gateway.pid)
 --   ...
 --   local window = callgrind.dump(gateway.pid)       -- { total =, functions = { [name] = instructions } }
+--   local window = callgrind.dump(gateway.pid, fn)   -- the thread that has called fn, or nil
 --
 -- Functions of Baton and libc stand by name, copies that the compiler made of one (.part.0, .isra.0) as one; what other
 -- libraries do is one line each, because distributions strip them.
@@ -85,15 +86,15 @@ end
 
 local dumps = {} -- of each process, so far
 
-function callgrind.dump(pid)
+function callgrind.dump(pid, fn)
   tell(pid, "dump")
   dumps[pid] = (dumps[pid] or 0) + 1
   local busiest = { total = -1 }
   for path in run(("ls %s.%d-*"):format(out_path(pid), dumps[pid])):gmatch("%S+") do
     local window = callgrind.parse(path)
-    busiest = window.total > busiest.total and window or busiest
+    busiest = (not fn or window.functions[fn]) and window.total > busiest.total and window or busiest
   end
-  return busiest
+  return busiest.total >= 0 and busiest or nil
 end
 
 return callgrind
