@@ -295,8 +295,17 @@ static void put_ms(bt_text_t *out, const char *member, uint64_t us)
 /* Where it is, and what it has behind it: durations, and then times since it came. */
 static void describe_way(const bt_request_t *r, bt_text_t *out)
 {
-    static const char *const steps[] = {"follow_up", "rules",  "admit", "route", "limits",
-                                        "queue",     "encode", "plan",  "run",   "end"};
+    static const char *const steps[] = {[BT_STEP_FOLLOW_UP] = "follow_up",
+                                        [BT_STEP_RULES] = "rules",
+                                        [BT_STEP_ADMIT] = "admit",
+                                        [BT_STEP_ROUTE] = "route",
+                                        [BT_STEP_LIMITS] = "limits",
+                                        [BT_STEP_QUEUE] = "queue",
+                                        [BT_STEP_ENCODE] = "encode",
+                                        [BT_STEP_TOKENIZE] = "tokenize",
+                                        [BT_STEP_PLAN] = "plan",
+                                        [BT_STEP_RUN] = "run",
+                                        [BT_STEP_END] = "end"};
     const bt_attempt_t *a = r->last;
     const bt_leg_t *prefill = a != NULL && a->legs[0].worker != NULL ? &a->legs[0] : NULL;
     const uint64_t since = r->start_us;
