@@ -84,6 +84,8 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
     bt_metrics_http2(p);
     if (config->store != NULL)
         bt_metrics_fleet(p, config->store, config->fleet, config->shared->quotas);
+    if (config->shared->identities != NULL)
+        bt_metrics_identities(p, config->shared->identities);
     bt_metrics_limits(p, config->shared->limits);
     if (config->reload != NULL)
         bt_metrics_reload(p, config->reload);

@@ -25,6 +25,8 @@ void bt_metrics_reload(bt_prom_t *p, const bt_reload_t *reload);
 /* metrics_fleet.c; fleet and quotas may be NULL */
 void bt_metrics_fleet(bt_prom_t *p, const bt_store_t *store, const bt_fleet_t *fleet,
                       const bt_quotas_t *quotas);
+/* metrics_fleet.c, too: clients' keys */
+void bt_metrics_identities(bt_prom_t *p, bt_identities_t *all);
 /* metrics_queue.c */
 void bt_metrics_queues(bt_prom_t *p, const bt_dispatch_shared_t *shared);
 /* metrics_budget.c */

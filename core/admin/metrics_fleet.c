@@ -109,6 +109,24 @@ static void write_quotas(bt_prom_t *p, const bt_quotas_t *quotas)
     write_rows(p, rows, N(rows));
 }
 
+void bt_metrics_identities(bt_prom_t *p, bt_identities_t *all)
+{
+    bt_identities_facts_t f;
+
+    bt_identities_look(all, &f);
+    const row_t rows[] = {
+        {"baton_client_keys", "gauge", "Client keys that count: neither revoked nor replaced",
+         f.keys},
+        {"baton_client_keys_left_out", "gauge", "Rows of the store that are no keys", f.left_out}};
+    write_rows(p, rows, N(rows));
+    if (f.store_heard_ms == 0)
+        return;
+    const uint64_t now_ms = bt_clock_ms();
+    write_seconds(p, "baton_client_keys_age_seconds",
+                  "Since the store has last told the client keys, or that they are the same",
+                  now_ms > f.store_heard_ms ? (now_ms - f.store_heard_ms) * 1000 : 0);
+}
+
 void bt_metrics_fleet(bt_prom_t *p, const bt_store_t *store, const bt_fleet_t *fleet,
                       const bt_quotas_t *quotas)
 {

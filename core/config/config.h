@@ -123,6 +123,7 @@ typedef struct bt_config {
     unsigned record_header_count;
     /* requests */
     char *api_key, *client_keys_file;
+    bool client_keys_in_store;
     bt_key_table_t *client_keys; /* read from client_keys_file; a reference; NULL = none */
     char *anonymous_scopes, *anonymous_models; /* of who shows no key where others do */
     char *jwt_jwks_file, *jwt_jwks_url, *jwt_issuer, *jwt_audience, *jwt_tenant_claim,

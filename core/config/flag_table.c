@@ -411,6 +411,11 @@ const bt_flag_t bt_flags[] = {
      "clients must send one of these keys, else 401; baton key new writes a line: the key's hash, "
      "tenant, scopes and expiry; a plain KEY [tenant=NAME] [set-tenant] does, too. x-tenant-id "
      "counts only from keys with set-tenant. Followed as it changes"},
+    {"client-api-keys-in-store", NULL, BT_GROUP_SECURITY, false,
+     SETTING(BOOL(AT(client_keys_in_store))),
+     "the same, but the keys are those that baton key new --store URL has put into the fleet's "
+     "Redis (--redis-url): all its gateways follow them. Those known last count on while it is "
+     "away"},
     {"anonymous-scopes", "NAMES", BT_GROUP_SECURITY, false, SETTING(TEXT(AT(anonymous_scopes))),
      "who shows no key is let in beside those who do, as tenant anonymous, for these of inference, "
      "models and cancel (none: refused); a wrong key is refused all the same"},

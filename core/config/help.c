@@ -157,7 +157,7 @@ static const struct table_key {
      "a table: certificates = { { cert = FILE, key = FILE }, ... }, and all tls_* without those "
      "words; in it tables admin (admin_tls_*), workers (worker_tls_*) and redis (redis_tls_*)"},
     {"top", "identity",
-     "a table: keys_file (client_api_keys_file), and tables jwt (jwt_*) and anonymous "
+     "a table: keys_file, keys_in_store (client_api_*), and tables jwt (jwt_*) and anonymous "
      "(anonymous_*)"},
     {"pool", "name", "a string, needed when there are several pools"},
     {"pool", "models", "a list of strings; none = any model"},

@@ -119,9 +119,10 @@ static int finish_anonymous(bt_config_t *c, char *err, size_t err_size)
             "--anonymous-models: only with --anonymous-scopes: who shows no key is "
             "refused");
     if (!c->dispatch.asks_identity)
-        return bt_err_refuse(err, err_size,
-                             "--anonymous-scopes: nobody is asked for a key: add "
-                             "--client-api-keys-file or --jwt-issuer, or leave it out");
+        return bt_err_refuse(
+            err, err_size,
+            "--anonymous-scopes: nobody is asked for a key: add "
+            "--client-api-keys-file, --client-api-keys-in-store or --jwt-issuer, or leave it out");
     const unsigned scopes = bt_scopes_read(bt_str(c->anonymous_scopes), &unknown);
     if (unknown.n > 0 || scopes == 0 || (scopes & ~(unsigned) BT_MAY_AS_CLIENT) != 0)
         return bt_err_refuse(err, err_size,
@@ -142,10 +143,19 @@ int bt_config_finish_identity(bt_config_t *c, char *err, size_t err_size)
     char why[512] = "";
     int rc = finish_jwt(c, err, err_size);
 
+    if (rc == 0 && c->client_keys_in_store && c->client_keys_file != NULL)
+        return bt_err_refuse(
+            err, err_size,
+            "--client-api-keys-in-store: beside --client-api-keys-file: keys are in a "
+            "file or in the store, leave one out");
+    if (rc == 0 && c->client_keys_in_store && c->redis_url == NULL)
+        return bt_err_refuse(
+            err, err_size, "--client-api-keys-in-store: there is no --redis-url to read them from");
     if (rc == 0 && c->client_keys_file != NULL)
         rc = bt_key_table_read(c->client_keys_file, &c->client_keys, why, sizeof why);
     if (rc == BT_E_CONFIG && why[0] != '\0')
         return bt_err_refuse(err, err_size, "--client-api-keys-file: %s", why);
-    c->dispatch.asks_identity = c->client_keys != NULL || c->jwt_issuer != NULL;
+    c->dispatch.asks_identity =
+        c->client_keys != NULL || c->client_keys_in_store || c->jwt_issuer != NULL;
     return rc == 0 ? finish_anonymous(c, err, err_size) : rc;
 }

@@ -463,7 +463,7 @@ static int start_serving(bt_gateway_t *g)
     if ((rc = bt_dns_new(&g->dns, &g->control, g->registry)) < 0 ||
         (rc = give_workers(g, err, sizeof err)) < 0 || (rc = attach_admin(g)) < 0 ||
         (rc = bt_gateway_transfer_start(g)) < 0 || (rc = bt_gateway_workers_file_start(g)) < 0 ||
-        (rc = bt_gateway_identity_start(g)) < 0)
+        (rc = bt_gateway_identity_start(g)) < 0 || g->end_asked)
         return rc;
     bt_gateway_kv_publish(g, bt_registry_current(g->registry));
     g->state = BT_GATEWAY_SERVING;

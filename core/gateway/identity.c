@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "gateway/jwks_url.h"
+#include "gateway/keys_store.h"
 #include "gateway/watched_file.h"
 
 #include <stdio.h>
@@ -26,6 +27,7 @@ struct bt_gateway_identity {
     bt_identities_t *all;
     key_file_t *keys, *jwks; /* NULL = no such file */
     bt_jwks_url_t *url;
+    bt_keys_store_t *store; /* NULL = keys are of a file, or there are none */
 };
 
 static key_file_t *of(bt_watched_file_t *file)
@@ -188,6 +190,8 @@ int bt_gateway_identity_start(bt_gateway_t *g)
         return 0;
     if (g->config->client_keys_file != NULL)
         rc = follow(g, g->config->client_keys_file, false, &i->keys);
+    if (rc == 0 && g->config->client_keys_in_store)
+        rc = bt_keys_store_open(&i->store, g, i->all);
     if (rc == 0 && g->config->jwt_jwks_file != NULL)
         rc = follow(g, g->config->jwt_jwks_file, true, &i->jwks);
     if (i->url != NULL)
@@ -220,6 +224,8 @@ void bt_gateway_identity_stop(bt_gateway_t *g)
     if (i->jwks != NULL)
         bt_watched_file_close(&i->jwks->file);
     bt_jwks_url_close(i->url);
+    bt_keys_store_close(i->store);
+    i->store = NULL;
     i->keys = i->jwks = NULL;
     i->url = NULL;
 }

@@ -13,6 +13,8 @@ struct bt_identities {
     bt_jwks_t *jwks;
     _Atomic uint64_t version; /* moves while the lock is held; 0 = nothing was ever set */
     _Atomic bool kid_missed;
+    _Atomic uint64_t store_heard_ms;
+    _Atomic unsigned left_out;
 };
 
 int bt_identities_new(bt_identities_t **all_p, const bt_jwt_rules_t *rules)
@@ -77,6 +79,28 @@ void bt_identities_describe(bt_identities_t *all, bt_text_t *out)
         bt_text_printf(out, "%s %s\n", bt_jwt_algorithm_name(all->jwks->keys[i].algorithm),
                        all->jwks->keys[i].kid);
     pthread_mutex_unlock(&all->lock);
+}
+
+void bt_identities_confirm_store(bt_identities_t *all, uint64_t now_ms)
+{
+    atomic_store_explicit(&all->store_heard_ms, now_ms, memory_order_relaxed);
+}
+
+void bt_identities_note_store(bt_identities_t *all, uint64_t now_ms, unsigned left_out)
+{
+    atomic_store_explicit(&all->left_out, left_out, memory_order_relaxed);
+    bt_identities_confirm_store(all, now_ms);
+}
+
+void bt_identities_look(bt_identities_t *all, bt_identities_facts_t *facts_p)
+{
+    pthread_mutex_lock(&all->lock);
+    const unsigned keys = all->keys != NULL ? bt_key_table_count(all->keys) : 0;
+    pthread_mutex_unlock(&all->lock);
+    *facts_p = (bt_identities_facts_t){
+        .keys = keys,
+        .left_out = atomic_load_explicit(&all->left_out, memory_order_relaxed),
+        .store_heard_ms = atomic_load_explicit(&all->store_heard_ms, memory_order_relaxed)};
 }
 
 bool bt_identities_was_kid_missed(bt_identities_t *all)

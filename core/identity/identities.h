@@ -23,6 +23,17 @@ void bt_identities_set_keys(bt_identities_t *all, bt_key_table_t *keys);
 bool bt_identities_set_jwks(bt_identities_t *all, bt_jwks_t *jwks);
 /* What counts now, a line each, without anything that keys could be made of: for a digest. */
 void bt_identities_describe(bt_identities_t *all, bt_text_t *out);
+/* Keys of a store: it has told all of them, or that they are the same; rows that were no keys. */
+void bt_identities_note_store(bt_identities_t *all, uint64_t now_ms, unsigned left_out);
+void bt_identities_confirm_store(bt_identities_t *all, uint64_t now_ms);
+
+typedef struct bt_identities_facts {
+    unsigned keys;     /* that count */
+    unsigned left_out; /* rows of the store */
+    uint64_t
+        store_heard_ms; /* event time of its last word; 0 = keys are of no store, or it has said nothing */
+} bt_identities_facts_t;
+void bt_identities_look(bt_identities_t *all, bt_identities_facts_t *facts_p); /* any thread */
 /* Has a token named a key that no set has had since the last call? Whoever follows the issuer asks. */
 bool bt_identities_was_kid_missed(bt_identities_t *all);
 

@@ -20,6 +20,9 @@
 #define BT_KEY_SALT_BYTES 16
 #define BT_KEY_LINE_MAX 1024U
 #define BT_KEY_TEXT_MAX 512U
+/* In a fleet's space of the store: a table of such lines, by name; and how often it was changed. */
+#define BT_KEY_STORE_TABLE "client_keys"
+#define BT_KEY_STORE_CHANGES "client_keys_changes"
 
 typedef struct bt_key_line {
     bt_str_t name; /* bk_<id>, or the key itself; empty: the line has none */

@@ -39,7 +39,8 @@ struct bt_key_table {
 
 struct reader {
     const char *path;
-    unsigned line;
+    unsigned line, left_out;
+    bool is_shared; /* many write it: a line that is wrong is left out, and plain keys are wrong */
     bt_key_table_t *table;
     char *err;
     size_t err_size;
@@ -61,6 +62,8 @@ static uint64_t first_of(const unsigned char *digest)
 /* The key itself is never part of it. */
 static int refuse(const struct reader *r, const char *why)
 {
+    if (r->left_out != 0)
+        return BT_E_CONFIG; /* the first one says it */
     if (r->line != 0)
         return bt_err_refuse(r->err, r->err_size, "%s:%u: %s", r->path, r->line, why);
     return bt_err_refuse(r->err, r->err_size, "%s: %s", r->path, why);
@@ -151,6 +154,8 @@ static int take_line(struct reader *r, const bt_key_line_t *line)
         add_hashed(t, line);
         return 0;
     }
+    if (r->is_shared)
+        return refuse(r, "no hashed key");
     bt_sha256_of(salt_of(t->salt), line->name, digest);
     if (find_digest(t, digest) != NULL)
         return refuse(r, "this key stands in the file already: whose is it?");
@@ -200,11 +205,24 @@ static int fit(bt_key_table_t *t)
     return t->rows != NULL ? 0 : BT_E_NOMEM;
 }
 
+static int read_line(struct reader *r, bt_str_t text)
+{
+    bt_key_line_t line;
+    char why[256];
+    int rc;
+
+    snprintf(why, sizeof why, "a line has at most %u bytes", BT_KEY_LINE_MAX);
+    if (text.n > BT_KEY_LINE_MAX)
+        return refuse(r, why);
+    rc = bt_key_line_read(text, &line, why, sizeof why);
+    if (rc < 0)
+        return rc == BT_E_CONFIG ? refuse(r, why) : rc;
+    return line.name.n > 0 ? take_line(r, &line) : 0;
+}
+
 static int read_lines(struct reader *r)
 {
     bt_key_table_t *t = r->table;
-    char why[256];
-    bt_key_line_t line;
     size_t n;
     int rc = 0;
 
@@ -212,17 +230,14 @@ static int read_lines(struct reader *r)
         const char *end = memchr(t->text + at, '\n', t->size - at);
         n = end != NULL ? (size_t) (end - t->text) - at : t->size - at;
         r->line++;
-        if (n > BT_KEY_LINE_MAX) {
-            snprintf(why, sizeof why, "a line has at most %u bytes", BT_KEY_LINE_MAX);
-            return refuse(r, why);
+        rc = read_line(r, (bt_str_t){t->text + at, n});
+        if (rc == BT_E_CONFIG && r->is_shared) {
+            r->left_out++;
+            rc = 0;
         }
-        rc = bt_key_line_read((bt_str_t){t->text + at, n}, &line, why, sizeof why);
-        if (rc < 0)
-            return rc == BT_E_CONFIG ? refuse(r, why) : rc;
-        if (line.name.n > 0)
-            rc = take_line(r, &line);
     }
-    r->line = 0;
+    if (rc == 0)
+        r->line = 0;
     if (rc == 0 && t->count == 0)
         rc = refuse(r, "no key in it: every client would be refused");
     return rc;
@@ -233,7 +248,7 @@ static int read_table(struct reader *r)
     bt_key_table_t *t = r->table;
     int rc = bt_map_init(&t->map, 64);
 
-    if (rc == 0)
+    if (rc == 0 && t->text == NULL)
         rc = read_text(r);
     if (rc == 0) {
         bt_sha256_of((bt_str_t){t->text, t->size}, BT_STR(""), t->digest);
@@ -243,20 +258,46 @@ static int read_table(struct reader *r)
     return rc == 0 ? read_lines(r) : rc;
 }
 
+/* Takes the table. */
+static int finish(struct reader *r, bt_key_table_t **table_p)
+{
+    int rc;
+
+    if (r->table == NULL)
+        return BT_E_NOMEM;
+    atomic_init(&r->table->refs, 1);
+    rc = read_table(r);
+    if (rc < 0)
+        bt_key_table_unref(r->table);
+    else
+        *table_p = r->table;
+    return rc;
+}
+
 int bt_key_table_read(const char *path, bt_key_table_t **table_p, char *err, size_t err_size)
 {
     struct reader r = {.path = path, .err = err, .err_size = err_size};
+
+    r.table = calloc(1, sizeof *r.table);
+    return finish(&r, table_p);
+}
+
+int bt_key_table_of(bt_str_t text, unsigned *left_out_p, bt_key_table_t **table_p, char *why,
+                    size_t why_size)
+{
+    struct reader r = {.path = "row", .is_shared = true, .err = why, .err_size = why_size};
     int rc;
 
     r.table = calloc(1, sizeof *r.table);
-    if (r.table == NULL)
+    if (r.table != NULL && (r.table->text = malloc(text.n + 1)) != NULL) {
+        memcpy(r.table->text, text.p, text.n);
+        r.table->size = text.n;
+    } else {
+        free(r.table);
         return BT_E_NOMEM;
-    atomic_init(&r.table->refs, 1);
-    rc = read_table(&r);
-    if (rc < 0)
-        bt_key_table_unref(r.table);
-    else
-        *table_p = r.table;
+    }
+    rc = finish(&r, table_p);
+    *left_out_p = r.left_out;
     return rc;
 }
 

@@ -18,6 +18,10 @@ typedef struct bt_key_table bt_key_table_t;
 
 /* 0, BT_E_NOMEM, or BT_E_CONFIG with "FILE:LINE: what is wrong" in err. A file without keys is refused: it would lock everybody out. */
 int bt_key_table_read(const char *path, bt_key_table_t **table_p, char *err, size_t err_size);
+/* Of lines that many write (a store's): one that is no hashed key is left out, counted, and why has the first one's reason. 0 with at least one
+ * key, else as above. */
+int bt_key_table_of(bt_str_t text, unsigned *left_out_p, bt_key_table_t **table_p, char *why,
+                    size_t why_size);
 bt_key_table_t *bt_key_table_ref(bt_key_table_t *table);
 void bt_key_table_unref(bt_key_table_t *table); /* NULL is fine */
 

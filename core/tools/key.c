@@ -21,16 +21,20 @@ typedef struct options {
     unsigned count;
     const char *tenant, *scopes, *models, *expires, *comment;
     bool sets_tenant, is_json;
+    bt_key_place_t store; /* url NULL: a file */
 } options_t;
 
 void bt_key_tool_help(bt_text_t *out)
 {
     bt_text_puts(
         out,
-        "usage: baton key COMMAND FILE [flags]\n\n"
+        "usage: baton key COMMAND FILE [flags]\n"
+        "       baton key COMMAND --store URL [flags]\n\n"
         "Keys of clients and operators in FILE, which gateways read by --client-api-keys-file and "
-        "follow as it changes.\n"
-        "FILE holds a salted hash of each key, never the key.\n\n"
+        "follow as it changes,\n"
+        "or in the Redis of a fleet, whose gateways read them there by "
+        "--client-api-keys-in-store.\n"
+        "Each holds a salted hash of each key, never the key.\n\n"
         "  new FILE                  makes a key and prints it, once\n"
         "      [--tenant NAME]       whose it is (the key's own id)\n"
         "      [--scopes LIST]       what it may: inference, models, cancel, admin-read, "
@@ -43,8 +47,15 @@ void bt_key_tool_help(bt_text_t *out)
         "  list FILE [--json]        all keys, and which of them count\n"
         "  revoke FILE ID            its line stays and says when; gateways refuse it within a "
         "second\n"
+        "  instead of FILE\n"
+        "      --store URL           the gateways' --redis-url; its password may be in "
+        "BATON_REDIS_PASSWORD\n"
+        "      [--fleet-name NAME]   the gateways' --fleet-name (fleet)\n"
+        "      [--tls-ca FILE]       whom a rediss:// server's certificate must be of (the "
+        "system's)\n"
         "\n"
-        "Exit status: 0 done, 1 the file could not be read or written, 2 a wrong command line or "
+        "Exit status: 0 done, 1 the file or store could not be read or written, 2 a wrong command "
+        "line or "
         "file.\n"
         "\n"
         "Examples\n"
@@ -52,7 +63,8 @@ void bt_key_tool_help(bt_text_t *out)
         "  baton key new keys.txt --scopes admin-read --comment grafana   # for the admin port, "
         "beside --admin-api-key\n"
         "  baton key list keys.txt\n"
-        "  baton key revoke keys.txt bk_k3v7q2m5xw\n");
+        "  baton key revoke keys.txt bk_k3v7q2m5xw\n"
+        "  baton key new --store redis://10.0.0.5:6379 --tenant acme\n");
 }
 
 /* ---- flags ---- */
@@ -66,6 +78,9 @@ static const struct flag {
              {"--models", offsetof(options_t, models), false},
              {"--expires", offsetof(options_t, expires), false},
              {"--comment", offsetof(options_t, comment), false},
+             {"--store", offsetof(options_t, store.url), false},
+             {"--fleet-name", offsetof(options_t, store.fleet), false},
+             {"--tls-ca", offsetof(options_t, store.ca_file), false},
              {"--set-tenant", offsetof(options_t, sets_tenant), true},
              {"--json", offsetof(options_t, is_json), true}};
 #define FLAG_COUNT (sizeof flags / sizeof flags[0])
@@ -134,6 +149,19 @@ static int read_expiry(const char *text, uint64_t *wall_ms_p)
     if (*wall_ms_p <= bt_clock_wall_ms())
         return refuse("--expires %.40s: is over", text);
     return 0;
+}
+
+/* ---- a file or the store ---- */
+
+static int open_keys(const options_t *o, bt_key_file_t *f, bool must_exist, bool is_change)
+{
+    return o->store.url != NULL ? bt_key_store_open(f, &o->store)
+                                : bt_key_file_open(f, o->words[1], must_exist, is_change);
+}
+
+static int write_keys(const options_t *o, const bt_key_file_t *f, bool is_new)
+{
+    return o->store.url != NULL ? bt_key_store_put(f, &o->store, is_new) : bt_key_file_replace(f);
 }
 
 /* ---- new ---- */
@@ -232,17 +260,19 @@ static int new_key(const options_t *o)
     if (status == 0)
         status = read_expiry(o->expires != NULL ? o->expires : DEFAULT_EXPIRY, &expires_ms);
     if (status == 0)
-        status = bt_key_file_open(&f, o->words[1], false, true);
+        status = open_keys(o, &f, false, true);
     if (status != 0)
         return status;
     if (f.text.len > 0 && f.text.data[f.text.len - 1] != '\n')
         bt_text_puts(&f.text, "\n");
     const size_t from = f.text.len;
     make_key(o, expires_ms, &f.text, key, sizeof key);
-    status = bt_key_file_replace(&f);
+    f.changed_at = from;
+    status = write_keys(o, &f, true);
     if (status == 0) {
         fprintf(stderr, "%.*s", (int) (f.text.len - from), f.text.data + from);
-        fputs("the key is shown once, here; the line above stands in the file\n", stderr);
+        fprintf(stderr, "the key is shown once, here; the line above stands in %s\n",
+                o->store.url != NULL ? f.path : "the file");
         printf("%s\n", key);
     }
     explicit_bzero(key, sizeof key);
@@ -334,7 +364,7 @@ static int list_keys(const options_t *o)
     bt_key_file_t f;
     bt_str_t text;
     bt_text_t out;
-    int status = bt_key_file_open(&f, o->words[1], true, false);
+    int status = open_keys(o, &f, true, false);
 
     if (status != 0)
         return status;
@@ -390,6 +420,8 @@ static int revoke_in(bt_key_file_t *f, bt_str_t id, bool *found_p)
             status = refuse("%.*s: has been revoked before", BT_STR_ARG(id));
         *found_p = *found_p || is_it;
         if (is_it)
+            f->changed_at = out.len;
+        if (is_it)
             put_revoked(&line, text, &out);
         else
             bt_text_put(&out, text);
@@ -410,7 +442,7 @@ static int revoke_key(const options_t *o)
     if (o->count < 3)
         return refuse("revoke FILE ID: the key's id is missing; baton key list FILE shows it");
     (void) bt_key_split(id, &id, &secret); /* of a whole key: its id */
-    status = bt_key_file_open(&f, o->words[1], true, true);
+    status = open_keys(o, &f, true, true);
     if (status != 0)
         return status;
     status = revoke_in(&f, id, &is_found);
@@ -418,7 +450,7 @@ static int revoke_key(const options_t *o)
         status = refuse("%s: there is no %.*s; a plain key has no id: take its line out", f.path,
                         BT_STR_ARG(id));
     if (status == 0)
-        status = bt_key_file_replace(&f);
+        status = write_keys(o, &f, false);
     if (status == 0)
         fprintf(stderr, "%.*s is revoked\n", BT_STR_ARG(id));
     bt_key_file_close(&f);
@@ -433,6 +465,23 @@ static const struct command {
 } commands[] = {{"new", new_key}, {"list", list_keys}, {"revoke", revoke_key}};
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 
+/* What stands behind the command is then no file: an id, or nothing. */
+static int take_store(options_t *o)
+{
+    if (o->store.url == NULL && (o->store.fleet != NULL || o->store.ca_file != NULL))
+        return refuse("--fleet-name, --tls-ca: there is no --store");
+    if (o->store.url == NULL)
+        return 0;
+    if (o->count > (strcmp(o->words[0], "revoke") == 0 ? 2U : 1U))
+        return refuse("--store: beside it there is no FILE");
+    if (o->store.fleet == NULL)
+        o->store.fleet = "fleet";
+    o->words[2] = o->words[1];
+    o->words[1] = "the store";
+    o->count++;
+    return 0;
+}
+
 int bt_key_tool(int argc, const char *const *argv)
 {
     options_t o = {.count = 0};
@@ -445,10 +494,13 @@ int bt_key_tool(int argc, const char *const *argv)
         return status;
     if (o.count == 0)
         return refuse("no command; try baton key --help");
+    if ((status = take_store(&o)) != 0)
+        return status;
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(o.words[0], commands[i].word) == 0)
             return o.count >= 2 ? commands[i].run(&o)
-                                : refuse("%s: the file is missing: baton key %s FILE", o.words[0],
-                                         o.words[0]);
+                                : refuse("%s: the file is missing: baton key %s FILE, or --store "
+                                         "URL",
+                                         o.words[0], o.words[0]);
     return refuse("%.100s: unknown command; there are new, list and revoke", o.words[0]);
 }

@@ -6,6 +6,7 @@ local http = require("gateway.support.http")
 local issuer = require("gateway.support.issuer")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
+local redis = require("gateway.support.redis")
 
 local WORKERS = { "role=hybrid,ttft=1,itl=1" }
 local BODY = '{"model":"sim","prompt":"x","max_tokens":1}'
@@ -466,5 +467,81 @@ describe("baton key", function()
     assert.equal("plain\n", proc.read(path))
     assert.equal(1, (baton_key("list", "/nonexistent/keys")))
     assert.equal(1, (baton_key("new", "/nonexistent/keys")))
+  end)
+end)
+
+describe("keys in the store of a fleet", function()
+  if not redis.program() then
+    pending("no redis-server here (Debian package redis-server)")
+    return
+  end
+
+  local gateways = {}
+
+  after_each(function()
+    for _, g in ipairs(gateways) do
+      g.process:kill()
+      g.process:wait(10)
+    end
+    gateways = {}
+    stop()
+  end)
+
+  local function answers(g, key, status)
+    eventually(function()
+      local answer = http.post(g.port, "/v1/completions", BODY, bearer(key))
+      return answer.status == status, answer.body
+    end, 10, "it answers " .. status)
+  end
+
+  it("count at all gateways, and go on while it is away", function()
+    local r = redis.start()
+    local store = { "--store", r.url }
+    local first, second = new_key(unpack(store)), new_key("--store", r.url, "--tenant", "acme")
+    local rows = table.concat(r:ask("HGETALL", "baton:{fleet}:client_keys"), "\n")
+    assert.is_nil(rows:find(first:match("_(%w+)$"), 1, true))
+    start({})
+    local _, w = next(f.workers)
+    local worker = "http://127.0.0.1:" .. w.port
+    for i = 1, 2 do
+      local process, port, admin_port = fleet.start_gateway({ "--worker-urls", worker, "--redis-url", r.url,
+        "--client-api-keys-in-store" })
+      gateways[i] = { process = process, port = port, admin_port = admin_port }
+      answers(gateways[i], second, 200) -- of its worker it may not know yet, of its keys it does
+      assert.equal(200, http.post(port, "/v1/completions", BODY, bearer(first)).status)
+      assert.equal(401, http.post(port, "/v1/completions", BODY).status)
+      assert.equal(2, fleet.metric(admin_port, "baton_client_keys"))
+    end
+
+    assert.equal(0, (baton_key("revoke", "--store", r.url, id_of(first))))
+    r:ask("HSET", "baton:{fleet}:client_keys", "plain", "0:plain-key tenant=acme") -- by hand: no key
+    local third = new_key("--store", r.url)
+    for _, g in ipairs(gateways) do
+      answers(g, third, 200)
+      answers(g, first, 401)
+      assert.equal(401, http.post(g.port, "/v1/completions", BODY, bearer("plain-key")).status)
+      assert.equal(1, fleet.metric(g.admin_port, "baton_client_keys_left_out"))
+    end
+    local code, list = baton_key("list", "--store", r.url, "--json")
+    assert.equal(0, code)
+    local states = {}
+    for _, row in ipairs(json.decode(list)) do
+      states[row.id] = row.plain and "plain" or row.state
+    end
+    assert.equal("revoked", states[id_of(first)])
+    assert.equal("valid", states[id_of(third)])
+
+    r:kill()
+    for _, g in ipairs(gateways) do
+      eventually(function()
+        local age = fleet.metric(g.admin_port, "baton_client_keys_age_seconds")
+        return age > 1, age
+      end, 20, "the metric says that the store is away")
+      answers(g, third, 200)
+      answers(g, first, 401)
+    end
+    local failed, _, err = baton_key("new", "--store", r.url)
+    assert.equal(1, failed)
+    assert.truthy(err:find("the store: ", 1, true), err)
   end)
 end)

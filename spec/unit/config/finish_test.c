@@ -180,8 +180,8 @@ static void who_shows_no_key(void **state)
 
     (void) state;
     load_refused("--anonymous-scopes inference",
-                 "--anonymous-scopes: nobody is asked for a key: add --client-api-keys-file or "
-                 "--jwt-issuer, or leave it out");
+                 "--anonymous-scopes: nobody is asked for a key: add --client-api-keys-file, "
+                 "--client-api-keys-in-store or --jwt-issuer, or leave it out");
     snprintf(line, sizeof line, "--client-api-keys-file %s --anonymous-models m", keys);
     load_refused(line, "--anonymous-models: only with --anonymous-scopes: who shows no key is "
                        "refused");
@@ -422,6 +422,12 @@ static void missing_keys_file(void **state)
     (void) state;
     load_refused("--client-api-keys-file /nonexistent/k",
                  "--client-api-keys-file: /nonexistent/k: No such file or directory");
+    load_refused("--client-api-keys-in-store",
+                 "--client-api-keys-in-store: there is no --redis-url to read them from");
+    load_refused(
+        "--redis-url redis://h:1 --client-api-keys-in-store --client-api-keys-file k",
+        "--client-api-keys-in-store: beside --client-api-keys-file: keys are in a file or in "
+        "the store, leave one out");
 }
 
 int main(void)

@@ -518,6 +518,8 @@ static void logs_and_process(void **state)
     EXPECT("--ttft-target-ms 500 --itl-target-ms 40",
            SPEC.ttft_target_ms == 500 && SPEC.itl_target_ms == 40);
     EXPECT("--crash-file crash.txt", IS(c.crash_file, "crash.txt"));
+    EXPECT("--redis-url redis://h:1 --client-api-keys-in-store",
+           c.client_keys_in_store && c.dispatch.asks_identity);
     EXPECT("--core-dumps", c.core_dumps);
     EXPECT("--no-core-dumps", !c.core_dumps);
     EXPECT("--loops 3 --drain-timeout-secs 5 --ready-file r.json",

@@ -252,6 +252,30 @@ static void many_keys_are_one_look_each(void **state)
     bt_key_table_unref(t);
 }
 
+static void many_may_write_a_store(void **state)
+{
+    bt_key_table_t *t = NULL;
+    bt_identity_t who;
+    char why[256] = "";
+    unsigned left_out = 9;
+
+    (void) state;
+    assert_int_equal(bt_key_table_of(BT_STR("plain\nbk_a " HASHED "\nbk_b " HASHED " later=1\n"),
+                                     &left_out, &t, why, sizeof why),
+                     0);
+    assert_int_equal(left_out, 2);
+    assert_string_equal(why, "row:1: no hashed key");
+    assert_int_equal(bt_key_table_count(t), 1);
+    assert_int_equal(find(t, "bk_a_secret", &who), BT_AUTH_OK);
+    assert_int_equal(find(t, "plain", &who), BT_AUTH_KEY_WRONG);
+    bt_key_table_unref(t);
+    assert_int_equal(bt_key_table_of(BT_STR("plain\n"), &left_out, &t, why, sizeof why),
+                     BT_E_CONFIG);
+    assert_int_equal(left_out, 1);
+    assert_int_equal(bt_key_table_of(BT_STR(""), &left_out, &t, why, sizeof why), BT_E_CONFIG);
+    assert_string_equal(why, "row: no key in it: every client would be refused");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -262,6 +286,7 @@ int main(void)
         cmocka_unit_test(refuses_what_would_lock_out_or_let_in),
         cmocka_unit_test(tells_when_a_file_has_changed),
         cmocka_unit_test(many_keys_are_one_look_each),
+        cmocka_unit_test(many_may_write_a_store),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
