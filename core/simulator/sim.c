@@ -241,7 +241,7 @@ static bool choose(struct run *r, const bt_sim_request_t *request, bt_sim_job_t 
 
     if (plan(r, request, &choice) < 0) {
         if (r->out->policy_errors++ == 0)
-            snprintf(r->out->err, sizeof r->out->err, "%.255s", bt_policy_error(r->policy));
+            snprintf(r->out->err, sizeof r->out->err, "%.767s", bt_policy_error(r->policy));
         choice.first.prefill = least_loaded(r->view.sets[BT_LIST_PREFILL], BT_PHASE_PREFILL);
         choice.first.decode = least_loaded(
             r->view.sets[r->setup->hybrids > 0 ? BT_LIST_HYBRID : BT_LIST_DECODE], BT_PHASE_DECODE);

@@ -46,7 +46,7 @@ typedef struct bt_sim_engine_result {
 
 typedef struct bt_sim_outcome { /* of a run; filled in place, so that it can lie in shared memory */
     int rc;
-    char err[256];
+    char err[768];
     char label[96]; /* the policy's name and version */
     double virtual_s, wall_s;
     double plan_us; /* a plan, on average */

@@ -139,7 +139,7 @@
 ---@field ttft_ema_ms? number time to the first token, averaged
 ---@field tpot_ema_ms? number time per output token, averaged
 ---@field age_ms? number of the engine's last report
----@field prefix_blocks integer leading blocks of this prompt that it has; 0 before `baton.prefix_match`
+---@field prefix_blocks integer leading blocks of this prompt that it has or was just sent; 0 before `baton.prefix_match`
 ---@field prefix_host_blocks integer those of them that its engine has in the host's memory only (`kv_events`)
 ---@field prefix_disk_blocks integer likewise, on disk or further away
 ---@field kv_hit_tokens? integer tokens of this prompt in the engine's blocks, by its events; nil where they are not followed, or no ids are known
@@ -391,7 +391,7 @@ function baton.ring(list, key, vnodes) end
 ---@return number
 function baton.random(n) end
 
---- The worker with the longest known prefix; from then on `prefix_blocks` is a field of every worker. Where an engine's events are followed (`kv_events`) and the prompt's token ids are known, it is what the engine holds; else what it was sent. In plan, fallback.
+--- The worker with the longest known prefix; from then on `prefix_blocks` is a field of every worker. Where an engine's events are followed (`kv_events`) and the prompt's token ids are known, it is what the engine holds, and what it was sent in the last two seconds; else what it was sent. In plan, fallback.
 ---@param list baton.Worker[]
 ---@param req baton.Request
 ---@param block? integer tokens a block, 1 to 1024, default 64

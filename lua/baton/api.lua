@@ -282,7 +282,7 @@ api.classes = {
       { "ttft_ema_ms?", "number", "time to the first token, averaged" },
       { "tpot_ema_ms?", "number", "time per output token, averaged" },
       { "age_ms?", "number", "of the engine's last report" },
-      { "prefix_blocks", "integer", "leading blocks of this prompt that it has; 0 before `baton.prefix_match`" },
+      { "prefix_blocks", "integer", "leading blocks of this prompt that it has or was just sent; 0 before `baton.prefix_match`" },
       { "prefix_host_blocks", "integer", "those of them that its engine has in the host's memory only (`kv_events`)" },
       { "prefix_disk_blocks", "integer", "likewise, on disk or further away" },
       {
@@ -615,7 +615,7 @@ api.groups = {
         where = "plan, fallback",
         doc = "The worker with the longest known prefix; from then on `prefix_blocks` is a field of every worker. "
           .. "Where an engine's events are followed (`kv_events`) and the prompt's token ids are known, it is what the "
-          .. "engine holds; else what it was sent.",
+          .. "engine holds, and what it was sent in the last two seconds; else what it was sent.",
       },
       {
         name = "prefix_insert",

@@ -6,6 +6,7 @@
 #include "script/native/native.h"
 
 #include "base/rand.h"
+#include "script/shared/prefix_sent.h"
 
 #define CHAIN_TOKENS 16384u
 
@@ -245,6 +246,9 @@ static int native_prefix_insert(lua_State *L)
         return 0;
     bt_prefix_insert(k->prefix.hashes, k->prefix.count, (uint32_t) row->worker->id,
                      bt_policy_of(L)->call.now_ms);
+    if (k->prefix.found != 0) /* its engine will tell, but not yet */
+        bt_prefix_sent_note(k->prefix.hashes, k->prefix.count, (uint32_t) row->worker->id,
+                            bt_policy_of(L)->call.now_ms);
     return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "cluster/kv_trust.h"
 #include "script/shared/prefix_index.h"
+#include "script/shared/prefix_sent.h"
 
 #include <stdlib.h>
 
@@ -115,9 +116,13 @@ unsigned bt_prefix_blocks_of(const bt_policy_t *policy, const bt_worker_t *w)
 
     if (k->prefix.serial != policy->call.serial || !k->prefix.is_matched)
         return 0;
-    if (bt_prefix_exact(policy, w, &hit))
-        return own_blocks(k, &hit, hit.blocks);
-    return bt_prefix_matched(&k->prefix.matches, (uint32_t) w->id);
+    const unsigned sent = bt_prefix_matched(&k->prefix.matches, (uint32_t) w->id);
+    if (!bt_prefix_exact(policy, w, &hit))
+        return sent;
+    const unsigned held = own_blocks(k, &hit, hit.blocks);
+    return sent <= held ? held
+                        : bt_prefix_sent_count(k->prefix.hashes, held, sent, (uint32_t) w->id,
+                                               policy->call.now_ms);
 }
 
 static double tier_blocks(const bt_policy_t *policy, const bt_worker_t *w, bool is_disk)

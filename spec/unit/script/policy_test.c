@@ -16,7 +16,8 @@ static void assert_load_fails(const char *text, const char *word)
 
 static void shipped_policies_load(void **state)
 {
-    static const char *const names[] = {"budget",
+    static const char *const names[] = {"baton_kv",
+                                        "budget",
                                         "canary",
                                         "conditional_disagg",
                                         "consistent_hash",
@@ -26,8 +27,11 @@ static void shipped_policies_load(void **state)
                                         "length_buckets",
                                         "llm_d_default",
                                         "lmetric",
+                                        "mooncake_conductor",
                                         "motor_load_balance",
                                         "power_of_two",
+                                        "ppd",
+                                        "preble_like",
                                         "random",
                                         "round_robin",
                                         "session_affinity",
@@ -56,9 +60,9 @@ static void shipped_policies_load(void **state)
 }
 
 #define KNOWN                                                                                      \
-    "budget, canary, conditional_disagg, consistent_hash, dynamo_kv, fallback_chain, least_load, " \
-    "length_buckets, llm_d_default, lmetric, motor_load_balance, "                                 \
-    "power_of_two, random, round_robin, session_affinity, sglang_cache_aware, "                    \
+    "baton_kv, budget, canary, conditional_disagg, consistent_hash, dynamo_kv, fallback_chain, "   \
+    "least_load, length_buckets, llm_d_default, lmetric, mooncake_conductor, motor_load_balance, " \
+    "power_of_two, ppd, preble_like, random, round_robin, session_affinity, sglang_cache_aware, "  \
     "slo_admission, sticky_then_spill, tenant_fair, weighted, zone_aware"
 
 static void unknown_names_say_what_is_known(void **state)
