@@ -121,15 +121,6 @@ void bt_sim_feed_apply(bt_sim_feed_t *feed)
         const struct bt_sim_change c = feed->changes[feed->first];
         feed->first = (feed->first + 1) % feed->cap;
         feed->count--;
-        if (bt_kv_part_is_live(feed->index, feed->first_part + c.engine))
-            apply_one(feed, &c);
+        apply_one(feed, &c);
     }
-}
-
-void bt_sim_feed_set_up(bt_sim_feed_t *feed, unsigned engine, bool is_up)
-{
-    const uint32_t part = feed->first_part + engine;
-
-    bt_kv_part_clear(feed->index, part);
-    bt_kv_part_set_live(feed->index, part, is_up);
 }

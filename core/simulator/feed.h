@@ -33,7 +33,5 @@ void bt_sim_feed_fini(bt_sim_feed_t *feed);
 uint32_t bt_sim_feed_listen(bt_sim_feed_t *feed, unsigned engine, bt_sim_kv_cache_t *kv);
 /* What was told until now is known. */
 void bt_sim_feed_apply(bt_sim_feed_t *feed);
-/* Its connection ends: what is known of it, or on its way, is worth nothing. Or it begins again, with an empty cache. */
-void bt_sim_feed_set_up(bt_sim_feed_t *feed, unsigned engine, bool is_up);
 
 #endif

@@ -191,9 +191,3 @@ void bt_sim_kv_let_go(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count
         kv->held--;
     }
 }
-
-void bt_sim_kv_forget_all(bt_sim_kv_cache_t *kv)
-{
-    while (kv->blocks[0].next != 0)
-        forget_oldest(kv);
-}

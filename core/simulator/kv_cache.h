@@ -33,6 +33,5 @@ uint32_t bt_sim_kv_match(const bt_sim_kv_cache_t *kv, const uint64_t *ids, uint3
 /* All of them, and room for so many others. False: there is not so much left, and nothing has changed. */
 bool bt_sim_kv_hold(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms);
 void bt_sim_kv_let_go(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms);
-void bt_sim_kv_forget_all(bt_sim_kv_cache_t *kv); /* its engine starts anew; nobody holds any */
 
 #endif

@@ -117,25 +117,11 @@ static void test_says_it_late(void **state)
     assert_int_equal(told(0), 0);
 }
 
-static void test_an_engine_that_is_gone_says_nothing(void **state)
-{
-    (void) state;
-    make_prompt(4);
-    assert_true(bt_sim_kv_hold(&s.caches[0], s.ids, 4, 0));
-    bt_sim_feed_set_up(&s.feed, 0, false);
-    s.now_s = DELAY_S;
-    bt_sim_feed_apply(&s.feed);
-    assert_int_equal(told(0), UINT32_MAX);
-    bt_sim_feed_set_up(&s.feed, 0, true);
-    assert_int_equal(told(0), 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_says_what_engines_hold, begin, end),
-        cmocka_unit_test_setup_teardown(test_says_it_late, begin, end),
-        cmocka_unit_test_setup_teardown(test_an_engine_that_is_gone_says_nothing, begin, end)};
+        cmocka_unit_test_setup_teardown(test_says_it_late, begin, end)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
