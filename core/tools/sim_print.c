@@ -187,7 +187,7 @@ void bt_sim_print(const bt_sim_options_t *o, const bt_sim_model_t *model,
 
 /* ---- a plot ---- */
 
-#define POINTS 200
+#define POINTS 100
 
 static int by_value(const void *a, const void *b)
 {
