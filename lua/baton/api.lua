@@ -282,7 +282,8 @@ api.classes = {
       { "ttft_ema_ms?", "number", "time to the first token, averaged" },
       { "tpot_ema_ms?", "number", "time per output token, averaged" },
       { "age_ms?", "number", "of the engine's last report" },
-      { "prefix_blocks", "integer", "leading blocks of this prompt that it has or was just sent; 0 before `baton.prefix_match`" },
+      { "prefix_blocks", "integer",
+        "leading blocks of this prompt that it has or was just sent; 0 before `baton.prefix_match`" },
       { "prefix_host_blocks", "integer", "those of them that its engine has in the host's memory only (`kv_events`)" },
       { "prefix_disk_blocks", "integer", "likewise, on disk or further away" },
       {
