@@ -123,14 +123,13 @@ static void read_numbers(struct bt_tail *tail, bt_str_t text)
     }
 }
 
-/* Of the last usage, which the tail has, or has had. Hits stand behind it, too: vLLM's hand-off parameters have
+/* Of the last usage, which the tail has, or has had. Hits may stand behind it: vLLM's hand-off parameters have
  * remote_prefill_cached_tokens. */
 static void read_tail(struct bt_tail *tail)
 {
     memset(tail->is_there, 0, sizeof(tail->is_there));
     if (tail->usage != NULL)
         read_numbers(tail, (bt_str_t){tail->usage, tail->usage_n});
-    tail->is_there[CACHED] = false;
     read_numbers(tail, (bt_str_t){tail->bytes, tail->n});
     tail->is_read = true;
 }
