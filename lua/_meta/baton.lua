@@ -142,7 +142,7 @@
 ---@field prefix_blocks integer leading blocks of this prompt that it has or was just sent; 0 before `baton.prefix_match`
 ---@field prefix_host_blocks integer those of them that its engine has in the host's memory only (`kv_events`)
 ---@field prefix_disk_blocks integer likewise, on disk or further away
----@field kv_hit_tokens? integer tokens of this prompt in the engine's blocks, by its events; nil where they are not followed, or no ids are known
+---@field kv_hit_tokens? integer tokens of this prompt in the engine's blocks, by its events; nil where they are not followed or not believed, or no ids are known
 ---@field prefix_cached integer blocks it is thought to hold in all
 ---@field pairs_with fun(self: baton.Worker, other: baton.Worker): boolean can these two be a pair? `a:pairs_with(b)`
 

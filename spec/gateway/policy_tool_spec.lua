@@ -160,7 +160,7 @@ describe("baton policy", function()
       assert.truthy(proc.read("policies/" .. name .. ".lua"):find("-- " .. name .. " - " .. what, 1, true) == 1, line)
       count = count + 1
     end
-    assert.equal(21, count)
+    assert.equal(25, count)
   end)
 
   it("prints the types that editors want", function()
