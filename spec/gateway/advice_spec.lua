@@ -153,18 +153,24 @@ describe("GET /advice", function()
 
   it("is there as metrics", function()
     start({ SLOW_PREFILL, QUICK_DECODE })
-    load_until("prefill is short", 8, body(LONG, 2), is("prefill", 3, 1))
+    local text -- while the traffic counts: its window is a second
+    local function metric(line_begin)
+      return fleet.metric(f.admin_port, line_begin, text)
+    end
     local role = '{pool="default",role="prefill"}'
-    assert.equal(1, f:metric("baton_advice_workers" .. role))
-    assert.is_true(f:metric("baton_advice_used_ratio" .. role) > 0.4)
-    assert.is_true(f:metric("baton_advice_tokens_per_used_second" .. role) > 0)
-    assert.is_true(f:metric("baton_advice_inflight_tokens" .. role) >= 0)
-    assert.equal(3, f:metric("baton_advice_advised_workers" .. role))
-    assert.equal(1, f:metric("baton_advice_bottleneck" .. role))
-    assert.equal(0, f:metric('baton_advice_bottleneck{pool="default",role="decode"}'))
-    assert.is_true(f:metric("baton_advice_needed_workers" .. role) >= 1)
-    assert.is_true(f:metric('baton_advice_predicted_ttft_seconds{pool="default"}') > 0.01)
-    assert.is_true(f:metric('baton_worker_decode_output_tokens_total{worker="d0"') > 0)
+    load_until("prefill is short", 8, body(LONG, 2), function(told)
+      text = http.get(f.admin_port, "/metrics").body
+      return is("prefill", 3, 1)(told) and metric("baton_advice_bottleneck" .. role) == 1
+        and metric("baton_advice_advised_workers" .. role) == 3
+    end)
+    assert.equal(1, metric("baton_advice_workers" .. role))
+    assert.is_true(metric("baton_advice_used_ratio" .. role) > 0.4)
+    assert.is_true(metric("baton_advice_tokens_per_used_second" .. role) > 0)
+    assert.is_true(metric("baton_advice_inflight_tokens" .. role) >= 0)
+    assert.equal(0, metric('baton_advice_bottleneck{pool="default",role="decode"}'))
+    assert.is_true(metric("baton_advice_needed_workers" .. role) >= 1)
+    assert.is_true(metric('baton_advice_predicted_ttft_seconds{pool="default"}') > 0.01)
+    assert.is_true(metric('baton_worker_decode_output_tokens_total{worker="d0"') > 0)
   end)
 
   describe("with --role-switch-auto", function()

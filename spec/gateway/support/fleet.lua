@@ -323,8 +323,9 @@ function fleet.explain(admin_port, id, seconds)
   end, seconds, "a record of " .. id)
 end
 
-function fleet.metric(admin_port, line_begin)
-  local text = http.get(admin_port, "/metrics").body
+-- text: a scrape of before.
+function fleet.metric(admin_port, line_begin, text)
+  text = text or http.get(admin_port, "/metrics").body
   for line in text:gmatch("[^\n]+") do
     if line:sub(1, #line_begin) == line_begin then
       return tonumber(line:match("%s(%S+)$"))

@@ -73,7 +73,7 @@ bool fake_is_last(const fake_t *fake, const char *agent, uint64_t room, enum bt_
 
 #define FAKE_WAIT(fake, condition)                                                                 \
     do {                                                                                           \
-        uint64_t end_ms_ = rig_now_ms() + 9000;                                                    \
+        uint64_t end_ms_ = rig_now_ms() + 30000;                                                   \
         while (!(condition)) {                                                                     \
             if (rig_now_ms() > end_ms_)                                                            \
                 fail_msg("line %d: never: %s", __LINE__, #condition);                              \
