@@ -3,7 +3,7 @@
  * Owner: the caller owns the struct until `done` has run.
  * Life:  start -> run, on a pool thread -> done, on the loop, exactly once (also after cancel).
  * Flow:  between start and done the work belongs to the pool thread: the loop may look at nothing that it writes.
- * Cost:  a mutex and a wake-up each way. Threads: UV_THREADPOOL_SIZE (4), shared by all loops and by look-ups of names.
+ * Cost:  a mutex and a wake-up each way. Threads: UV_THREADPOOL_SIZE (4), shared by all loops.
  */
 #ifndef BT_LOOP_OFFLOAD_H
 #define BT_LOOP_OFFLOAD_H

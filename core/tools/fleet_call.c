@@ -107,7 +107,7 @@ static void run(call_t *c, const bt_url_t *url, uint64_t timeout_ms)
     if (c->rc == 0)
         bt_loop_run(&c->loop);
     bt_timer_stop(&c->deadline);
-    while (c->is_resolving && c->rc == BT_E_TOTAL_TIMEOUT) { /* its thread must be home */
+    while (c->is_resolving && c->rc == BT_E_TOTAL_TIMEOUT) { /* its callback must have run */
         uv_run(&c->loop.uv, UV_RUN_ONCE);
     }
     if (c->up != NULL && bt_call_running(&c->call))

@@ -152,6 +152,53 @@ static void test_cancel(void **state)
     cancel_one("localhost");
 }
 
+/* A loop ends beside a name server that says nothing: look-ups that threads have begun, and ones that wait for a thread. */
+static void test_cancel_where_dns_is_silent(void **state)
+{
+    bt_resolve_t r[6]; /* of which four have threads */
+
+    (void) state;
+    names_host = "silent.test";
+    names_addresses[0] = "10.0.0.1";
+    names_addresses[1] = NULL;
+    atomic_store(&names_are_silent, true);
+    for (unsigned i = 0; i < 6; i++)
+        assert_int_equal(bt_resolve_start(&r[i], &loop, "silent.test", 1, on_answer), 0);
+    TURN_UNTIL(&loop, atomic_load(&names_waiting) == 4);
+    assert_int_equal(answers, 0);
+    for (unsigned i = 0; i < 6; i++)
+        bt_resolve_cancel(&r[i]);
+    assert_int_equal(answers, 0);
+    TURN_UNTIL(&loop, answers == 6);
+    assert_int_equal(last_rc, UV_ECANCELED);
+    bt_loop_fini(&loop);
+    assert_int_equal(atomic_load(&names_waiting), 4); /* still */
+    atomic_store(&names_are_silent, false);
+    STEP_UNTIL(atomic_load(&names_waiting) == 0, usleep(1000));
+    assert_int_equal(answers, 6);
+}
+
+/* Its answers come when it speaks again; others meanwhile. */
+static void test_silent_for_a_while(void **state)
+{
+    bt_resolve_t r[3], other;
+
+    (void) state;
+    atomic_store(&names_are_silent, true);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(bt_resolve_start(&r[i], &loop, "silent.test", 1, on_answer), 0);
+    assert_int_equal(bt_resolve_start(&other, &loop, "localhost", 1, on_answer), 0);
+    TURN_UNTIL(&loop, answers == 1);
+    bt_resolve_cancel(&r[1]);
+    bt_resolve_cancel(&r[1]); /* again */
+    TURN_UNTIL(&loop, answers == 2);
+    assert_int_equal(last_rc, UV_ECANCELED);
+    atomic_store(&names_are_silent, false);
+    TURN_UNTIL(&loop, answers == 4);
+    assert_int_equal(last_rc, 0);
+    assert_string_equal(text_of(&last_addr), "10.0.0.1");
+}
+
 static void test_port_out_of_range(void **state)
 {
     bt_resolve_t r;
@@ -171,7 +218,10 @@ int main(void)
         WITH_LOOP(test_name),
         WITH_LOOP(test_turn),
         WITH_LOOP(test_bad_name),
-        WITH_LOOP(test_cancel),
+        cmocka_unit_test_setup(test_cancel_where_dns_is_silent, setup),
+        WITH_LOOP(test_silent_for_a_while), /* the same name */
+        WITH_LOOP(
+            test_cancel), /* whose threads may still look at names: none is written from here on */
         WITH_LOOP(test_port_out_of_range),
     };
     alarm(55);
