@@ -70,6 +70,8 @@ static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t
 {
     bt_metrics_write(p, bt_registry_current(config->registry), config->shared, facts, count,
                      config->version);
+    if (config->gen_ai)
+        bt_metrics_gen_ai(p, config->shared);
     bt_metrics_advice(p, config->advisor, bt_registry_current(config->registry));
     write_transfer(config, p);
     if (config->registration != NULL)

@@ -35,6 +35,7 @@ typedef struct bt_admin_config {
         allowed_hosts; /* names that Host may be without a key; NULL-terminated, or NULL; borrowed */
     bool
         metrics_only; /* bound beyond loopback without a key: all but /metrics and /health is 403 */
+    bool gen_ai;      /* --metrics-gen-ai */
     const char *version; /* NULL = the build's */
     /* Completes a worker that is added by what its pool says about workers that say nothing (connector, engine, bootstrap
      * port, lease). pool NULL = the first one. < 0: err holds one line. May be NULL. */

@@ -2,7 +2,7 @@
  *
  * Owner: nobody; reads atomics of other threads and the facts that live.h has gathered.
  * Life:  one text a scrape.
- * Flow:  process, requests, loops, pools, workers; every name begins with baton_.
+ * Flow:  process, requests, loops, pools, workers; every name begins with baton_, with --metrics-gen-ai some with gen_ai_.
  * Cost:  one pass over the loops' counters and over all workers per family.
  */
 #ifndef BT_ADMIN_METRICS_H
@@ -20,6 +20,8 @@ void bt_metrics_write(bt_prom_t *p, const bt_workers_t *workers, bt_dispatch_sha
                       const bt_loop_facts_t *facts, unsigned fact_count, const char *version);
 /* metrics_models.c */
 void bt_metrics_models(bt_prom_t *p, const bt_dispatch_shared_t *shared);
+/* metrics_models.c, too: its histograms under the names of OpenTelemetry's GenAI conventions */
+void bt_metrics_gen_ai(bt_prom_t *p, const bt_dispatch_shared_t *shared);
 /* metrics_reload.c */
 void bt_metrics_reload(bt_prom_t *p, const bt_reload_t *reload);
 /* metrics_fleet.c; fleet and quotas may be NULL */

@@ -1,18 +1,28 @@
-/* Rows of all loops with the same pool and model are one. Loops go on adding rows meanwhile: what was found first is what is printed. */
+/* Rows of all loops with the same pool and model are one; under the GenAI conventions' names, those with the same operation.
+ * Loops go on adding rows meanwhile: what was found first is what is printed. */
 #include "admin/metrics.h"
 
+#include "trace/span.h"
+
+#include <stdio.h>
 #include <stdlib.h>
+
+typedef struct part {
+    const bt_model_row_t *row;
+    struct part *next;
+} part_t;
 
 typedef struct model {
     const bt_model_row_t *first;
-    const bt_model_row_t **parts; /* one a loop, at most */
-    unsigned part_count;
+    part_t *parts;
 } model_t;
 
 typedef struct models {
     model_t *all;
-    const bt_model_row_t **parts; /* of all */
-    unsigned count, loops;
+    part_t *parts;                /* of all */
+    const bt_histogram_t **found; /* room for those of one model */
+    unsigned count, part_count, max;
+    bool by_operation;
 } models_t;
 
 static uint64_t load(const _Atomic uint64_t *value)
@@ -20,31 +30,38 @@ static uint64_t load(const _Atomic uint64_t *value)
     return atomic_load_explicit(value, memory_order_relaxed);
 }
 
+static bool is_same(const models_t *m, const bt_model_row_t *a, const bt_model_row_t *b)
+{
+    return strcmp(a->pool, b->pool) == 0 && strcmp(a->model, b->model) == 0 &&
+           (!m->by_operation || strcmp(a->operation, b->operation) == 0);
+}
+
 static void add(models_t *m, const bt_model_row_t *row)
 {
     model_t *at = m->all;
 
-    while (at < m->all + m->count &&
-           (strcmp(at->first->pool, row->pool) != 0 || strcmp(at->first->model, row->model) != 0))
+    if (m->part_count == m->max || (m->by_operation && row->operation == NULL))
+        return;
+    while (at < m->all + m->count && !is_same(m, at->first, row))
         at++;
     if (at == m->all + m->count) {
         at->first = row;
-        at->parts = m->parts + m->loops * m->count++;
+        m->count++;
     }
-    if (at->part_count < m->loops) /* one a loop */
-        at->parts[at->part_count++] = row;
+    part_t *part = &m->parts[m->part_count++];
+    *part = (part_t){row, at->parts};
+    at->parts = part;
 }
 
 static bool gather(models_t *m, const bt_dispatch_shared_t *shared)
 {
-    const size_t max = (size_t) shared->dispatcher_count * BT_MODEL_STATS_MAX + 1;
-
-    m->loops = shared->dispatcher_count;
-    m->all = calloc(max, sizeof(*m->all));
-    m->parts = calloc(max * (m->loops + 1), sizeof(*m->parts));
-    if (m->all == NULL || m->parts == NULL)
+    m->max = shared->dispatcher_count * BT_MODEL_STATS_MAX;
+    m->all = calloc((size_t) m->max + 1, sizeof(*m->all));
+    m->parts = calloc((size_t) m->max + 1, sizeof(*m->parts));
+    m->found = calloc((size_t) m->max + 1, sizeof(*m->found));
+    if (m->all == NULL || m->parts == NULL || m->found == NULL)
         return false;
-    for (unsigned i = 0; i < m->loops; i++) {
+    for (unsigned i = 0; i < shared->dispatcher_count; i++) {
         const bt_model_row_t *row;
         for (unsigned k = 0;
              (row = bt_model_stats_row(&shared->dispatchers[i]->model_stats, k)) != NULL; k++)
@@ -65,9 +82,8 @@ static uint64_t sum_at(const model_t *m, size_t offset)
 {
     uint64_t sum = 0;
 
-    for (unsigned i = 0; i < m->part_count; i++)
-        sum +=
-            load((const _Atomic uint64_t *) (const void *) ((const char *) m->parts[i] + offset));
+    for (const part_t *part = m->parts; part != NULL; part = part->next)
+        sum += load((const _Atomic uint64_t *) (const void *) ((const char *) part->row + offset));
     return sum;
 }
 
@@ -121,17 +137,17 @@ static void write_counters(bt_prom_t *p, const models_t *models)
     }
 }
 
-static void write_histogram(bt_prom_t *p, const model_t *m, size_t offset,
-                            const bt_histogram_t **parts)
+static void write_histogram(bt_prom_t *p, const models_t *models, const model_t *m, size_t offset,
+                            const bt_label_t *labels, unsigned label_count)
 {
-    bt_label_t labels[2];
+    unsigned n = 0;
 
-    put_labels(m, labels);
-    for (unsigned i = 0; i < m->part_count; i++)
-        parts[i] = (const void *) ((const char *) m->parts[i] + offset);
-    bt_prom_histogram(
-        p, &(bt_prom_histogram_t){
-               .labels = labels, .label_count = 2, .parts = parts, .part_count = m->part_count});
+    for (const part_t *part = m->parts; part != NULL; part = part->next)
+        models->found[n++] = (const void *) ((const char *) part->row + offset);
+    bt_prom_histogram(p, &(bt_prom_histogram_t){.labels = labels,
+                                                .label_count = label_count,
+                                                .parts = models->found,
+                                                .part_count = n});
 }
 
 static void write_histograms(bt_prom_t *p, const models_t *models)
@@ -147,14 +163,61 @@ static void write_histograms(bt_prom_t *p, const models_t *models)
         {"baton_model_request_duration_seconds", "From a request's arrival to its last answer byte",
          offsetof(bt_model_row_t, duration)},
     };
-    const bt_histogram_t **parts = calloc(models->loops + 1, sizeof(*parts));
+    bt_label_t labels[2];
 
-    for (unsigned r = 0; parts != NULL && r < sizeof(rows) / sizeof(rows[0]); r++) {
+    for (unsigned r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
         bt_prom_family(p, rows[r].name, "histogram", rows[r].help);
-        for (unsigned i = 0; i < models->count; i++)
-            write_histogram(p, &models->all[i], rows[r].offset, parts);
+        for (unsigned i = 0; i < models->count; i++) {
+            put_labels(&models->all[i], labels);
+            write_histogram(p, models, &models->all[i], rows[r].offset, labels, 2);
+        }
     }
-    free(parts);
+}
+
+/* ---- the same under the GenAI conventions' names ---- */
+
+/* provider: who answers is the gateway; a pool may have several engines. */
+static void write_gen_ai(bt_prom_t *p, const models_t *models)
+{
+    static const struct {
+        const char *name, *help;
+        size_t offset;
+    } rows[] = {
+        {BT_GEN_AI_DURATION, "Time to the last byte of answers that ended well",
+         offsetof(bt_model_row_t, duration)},
+        {BT_GEN_AI_TTFT, "Time to a stream's first answer byte", offsetof(bt_model_row_t, ttft)},
+        {BT_GEN_AI_TPOT, "A stream's time per output token after the first",
+         offsetof(bt_model_row_t, tpot)},
+    };
+    static const enum bt_trace_attribute attributes[] = {BT_TRACE_OPERATION, BT_TRACE_PROVIDER,
+                                                         BT_TRACE_MODEL, BT_TRACE_POOL};
+    char names[4][48];
+    bt_label_t labels[4];
+
+    for (unsigned i = 0; i < 4; i++) {
+        snprintf(names[i], sizeof names[i], "%s", bt_trace_attribute_name(attributes[i]));
+        for (char *dot = names[i]; (dot = strchr(dot, '.')) != NULL;)
+            *dot = '_';
+        labels[i].name = names[i];
+    }
+    labels[1].value = BT_STR("baton");
+    for (unsigned r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
+        bt_prom_family(p, rows[r].name, "histogram", rows[r].help);
+        for (unsigned i = 0; i < models->count; i++) {
+            const model_t *m = &models->all[i];
+            labels[0].value = bt_str(m->first->operation);
+            labels[2].value = bt_str(m->first->model);
+            labels[3].value = bt_str(m->first->pool);
+            write_histogram(p, models, m, rows[r].offset, labels, 4);
+        }
+    }
+}
+
+static void drop(models_t *models)
+{
+    free(models->all);
+    free(models->parts);
+    free(models->found);
 }
 
 void bt_metrics_models(bt_prom_t *p, const bt_dispatch_shared_t *shared)
@@ -166,6 +229,14 @@ void bt_metrics_models(bt_prom_t *p, const bt_dispatch_shared_t *shared)
         write_counters(p, &models);
         write_histograms(p, &models);
     }
-    free(models.all);
-    free(models.parts);
+    drop(&models);
+}
+
+void bt_metrics_gen_ai(bt_prom_t *p, const bt_dispatch_shared_t *shared)
+{
+    models_t models = {.by_operation = true};
+
+    if (gather(&models, shared))
+        write_gen_ai(p, &models);
+    drop(&models);
 }

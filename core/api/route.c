@@ -112,6 +112,25 @@ const bt_route_info_t *bt_route_info(enum bt_route route)
     return &infos[route];
 }
 
+const char *bt_route_operation(enum bt_route route)
+{
+    switch (route) {
+    case BT_ROUTE_CHAT:
+    case BT_ROUTE_CHAT_BATCH:
+    case BT_ROUTE_RESPONSES:
+    case BT_ROUTE_MESSAGES:
+        return "chat";
+    case BT_ROUTE_COMPLETIONS:
+    case BT_ROUTE_GENERATE:
+    case BT_ROUTE_TOKENS:
+        return "text_completion";
+    case BT_ROUTE_EMBEDDINGS:
+        return "embeddings";
+    default:
+        return NULL;
+    }
+}
+
 bt_str_t bt_route_name(enum bt_route route, bt_str_t path)
 {
     const size_t skip = route == BT_ROUTE_RESPONSE_BY_ID ? RESPONSES.n

@@ -58,5 +58,7 @@ enum bt_route bt_route_of(bt_str_t path, const char *const *extra);
 /* The last segments of /v1/responses/{id}... or /v1/models/{name}, or BT_STR_NULL. */
 bt_str_t bt_route_name(enum bt_route route, bt_str_t path);
 const bt_route_info_t *bt_route_info(enum bt_route route);
+/* What OpenTelemetry's GenAI conventions call it (trace/span.h has their version); NULL: they know nothing of it. One pointer a name. */
+const char *bt_route_operation(enum bt_route route);
 
 #endif

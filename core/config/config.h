@@ -114,6 +114,7 @@ typedef struct bt_config {
     unsigned policy_rollback_errors;
     char *log_file;  /* NULL = stderr */
     char *audit_log; /* a file, or "stderr"; NULL = none */
+    bool metrics_gen_ai;
     char *trace_endpoint, *trace_service_name, *trace_headers_file, *trace_ca_file;
     unsigned trace_sample_ppm;
     uint64_t trace_slow_ms; /* 0 = none are slow */

@@ -598,6 +598,10 @@ const bt_flag_t bt_flags[] = {
      SETTING(TEXTS(AT(record_headers), AT(record_header_count), BT_CONFIG_RECORD_HEADERS_MAX)),
      "a request header that records keep, none else; may be repeated"},
 
+    {"metrics-gen-ai", NULL, BT_GROUP_LOG, false, SETTING(BOOL(AT(metrics_gen_ai))),
+     "/metrics also has the times of each model under the names of OpenTelemetry's GenAI "
+     "conventions, gen_ai_server_request_duration_seconds, ... (off)"},
+
     {"trace-endpoint", "URL", BT_GROUP_LOG, false, SETTING(TEXT(AT(trace_endpoint))),
      "traces of requests go to this OpenTelemetry collector, http[s]://HOST:PORT (OTLP as JSON; "
      "without "

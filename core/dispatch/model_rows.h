@@ -1,7 +1,7 @@
-/* model_rows.h - what each pool did for each model, on one loop. Private to dispatch, but read by the admin side.
+/* model_rows.h - what each pool did for each model and operation, on one loop. Private to dispatch, but read by the admin side.
  *
  * Owner: the dispatcher; its loop writes, the admin side reads rows that are published, with relaxed loads.
- * Life:  a row comes with the first answered request of its pool and model, and stays.
+ * Life:  a row comes with the first answered request of its pool, model and operation, and stays.
  * Flow:  names of models are the clients' words: only one that a worker has answered gets a row, up to BT_MODEL_STATS_MAX of them; all others
  *        count as "other".
  * Cost:  at a request's end: a comparison of names, some relaxed stores.
@@ -11,7 +11,7 @@
 
 #include "dispatch/stats.h"
 
-#define BT_MODEL_STATS_MAX 64
+#define BT_MODEL_STATS_MAX 128
 #define BT_MODEL_STATS_NAME_MAX 128 /* bytes; a longer one is "other" */
 
 struct bt_request;
@@ -28,6 +28,7 @@ const char *bt_model_outcome_name(enum bt_model_outcome outcome);
 
 typedef struct bt_model_row {
     char *pool, *model;
+    const char *operation; /* bt_route_operation() */
     _Atomic uint64_t requests[BT_MODEL_OUTCOMES];
     _Atomic uint64_t input_tokens, output_tokens, cached_tokens;
     /* Streams that ended well or failed, where the pool has targets; of these, those within them. */

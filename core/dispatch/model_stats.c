@@ -1,5 +1,6 @@
 #include "dispatch/model_rows.h"
 
+#include "api/route.h"
 #include "base/clock.h"
 #include "dispatch/leg.h"
 
@@ -16,9 +17,14 @@ const char *bt_model_outcome_name(enum bt_model_outcome outcome)
 
 /* ---- rows ---- */
 
-static bool is_row(const bt_model_row_t *row, const char *pool, bt_str_t model)
+struct key {
+    const char *pool, *operation;
+    bt_str_t model;
+};
+
+static bool is_model(const bt_model_row_t *row, const struct key *key)
 {
-    return bt_str_eq(bt_str(row->model), model) && strcmp(row->pool, pool) == 0;
+    return bt_str_eq(bt_str(row->model), key->model) && strcmp(row->pool, key->pool) == 0;
 }
 
 static void free_row(bt_model_row_t *row)
@@ -28,14 +34,15 @@ static void free_row(bt_model_row_t *row)
     free(row);
 }
 
-static bt_model_row_t *new_row(const char *pool, bt_str_t model)
+static bt_model_row_t *new_row(const struct key *key)
 {
     bt_model_row_t *row = calloc(1, sizeof(*row));
 
     if (row == NULL)
         return NULL;
-    row->pool = bt_str_dup(bt_str(pool));
-    row->model = bt_str_dup(model);
+    row->pool = bt_str_dup(bt_str(key->pool));
+    row->model = bt_str_dup(key->model);
+    row->operation = key->operation;
     if (row->pool == NULL || row->model == NULL) {
         free_row(row);
         return NULL;
@@ -43,18 +50,22 @@ static bt_model_row_t *new_row(const char *pool, bt_str_t model)
     return row;
 }
 
-/* A place is kept for what has none, whatever pools there are. */
-static bt_model_row_t *find(bt_model_stats_t *s, const char *pool, bt_str_t model, bool may_add)
+/* A place is kept for what has none, whatever pools there are. Who has answered for a model in one operation makes its name known in all. */
+static bt_model_row_t *find(bt_model_stats_t *s, const struct key *key, bool may_add)
 {
-    const bool is_last_resort = strcmp(pool, other) == 0 && bt_str_eq(model, bt_str(other));
+    const bool is_last_resort = key->operation == NULL && strcmp(key->pool, other) == 0 &&
+                                bt_str_eq(key->model, bt_str(other));
     const unsigned max = is_last_resort ? BT_MODEL_STATS_MAX : BT_MODEL_STATS_MAX - 1;
     bt_model_row_t *row = NULL;
     unsigned i = 0;
 
     for (; i < max && (row = bt_model_stats_row(s, i)) != NULL; i++)
-        if (is_row(row, pool, model))
-            return row;
-    if (i == max || !may_add || (row = new_row(pool, model)) == NULL)
+        if (is_model(row, key)) {
+            if (row->operation == key->operation)
+                return row;
+            may_add = true;
+        }
+    if (i == max || !may_add || (row = new_row(key)) == NULL)
         return NULL;
     atomic_store_explicit(&s->rows[i], row, memory_order_release);
     return row;
@@ -63,20 +74,22 @@ static bt_model_row_t *find(bt_model_stats_t *s, const char *pool, bt_str_t mode
 static bt_model_row_t *row_of(bt_request_t *r, bool is_answered)
 {
     bt_model_stats_t *s = &r->d->model_stats;
-    const char *pool = r->pool->spec.name;
     const bt_str_t model = r->intent.model;
+    struct key key = {r->pool->spec.name, bt_route_operation(r->route), model};
 
-    if (s->last != NULL && is_row(s->last, pool, model))
+    if (s->last != NULL && s->last->operation == key.operation && is_model(s->last, &key))
         return s->last;
     bt_model_row_t *row = NULL;
     /* A row's name is a C string: what a client puts behind a NUL would make a row a request. */
     if (model.n <= BT_MODEL_STATS_NAME_MAX &&
         (model.n == 0 || memchr(model.p, '\0', model.n) == NULL))
-        row = find(s, pool, model, is_answered);
+        row = find(s, &key, is_answered);
+    if (row == NULL) {
+        key.model = bt_str(other);
+        row = find(s, &key, true);
+    }
     if (row == NULL)
-        row = find(s, pool, bt_str(other), true);
-    if (row == NULL)
-        row = find(s, other, bt_str(other), true);
+        row = find(s, &(struct key){other, NULL, bt_str(other)}, true);
     s->last = row;
     return row;
 }

@@ -375,30 +375,10 @@ static void write_encode(struct writer *w)
 
 /* ---- the request ---- */
 
-/* What the conventions call it; NULL: they know nothing of it. */
-static const char *operation_of(enum bt_route route)
-{
-    switch (route) {
-    case BT_ROUTE_CHAT:
-    case BT_ROUTE_CHAT_BATCH:
-    case BT_ROUTE_RESPONSES:
-    case BT_ROUTE_MESSAGES:
-        return "chat";
-    case BT_ROUTE_COMPLETIONS:
-    case BT_ROUTE_GENERATE:
-    case BT_ROUTE_TOKENS:
-        return "text_completion";
-    case BT_ROUTE_EMBEDDINGS:
-        return "embeddings";
-    default:
-        return NULL;
-    }
-}
-
 /* "chat model", or "POST route" where that says more. */
 static bt_str_t name_of(const bt_request_t *r, char out[NAME_BYTES])
 {
-    const char *operation = operation_of(r->route);
+    const char *operation = bt_route_operation(r->route);
     const bt_str_t first = bt_str(operation != NULL ? operation : r->method);
     bt_str_t second = operation != NULL ? r->intent.model : bt_str(bt_route_info(r->route)->label);
     const size_t room = NAME_BYTES - 1 - (first.n < 64 ? first.n : 64);
@@ -444,7 +424,7 @@ static void write_request(struct writer *w, enum bt_trace_why why)
 
     (void) open_span(w, name_of(r, name), BT_SPAN_SERVER, w->t->root, w->t->parent, r->start_us,
                      w->now_us);
-    put_z(w, BT_TRACE_OPERATION, operation_of(r->route));
+    put_z(w, BT_TRACE_OPERATION, bt_route_operation(r->route));
     if (r->last != NULL && r->last->legs[1].worker != NULL &&
         r->last->legs[1].worker->engine != BT_ENGINE_UNKNOWN)
         put_z(w, BT_TRACE_PROVIDER, bt_engine_name(r->last->legs[1].worker->engine));

@@ -64,6 +64,7 @@ static int attach_admin(bt_gateway_t *g)
         .api_key = g->config->admin_api_key,
         .certificate_scopes = (unsigned) g->config->admin_tls_client_scope,
         .metrics_only = g->config->admin_metrics_only,
+        .gen_ai = g->config->metrics_gen_ai,
         .listener = g->config->admin_host,
         .allowed_hosts = (const char *const *) g->config->admin_allowed_hosts,
         .complete = complete_worker,

@@ -20,6 +20,17 @@ static const struct {
 #undef ROW
 };
 
+const char *bt_trace_attribute_name(enum bt_trace_attribute attribute)
+{
+    static const char *const names[] = {
+#define NAME(name, key, type) key,
+        BT_TRACE_ATTRIBUTES(NAME)
+#undef NAME
+    };
+
+    return names[attribute];
+}
+
 static void put_literal(bt_record_draft_t *out, bt_str_t literal)
 {
     bt_record_draft_put(out, literal, BT_DRAFT_NOTHING, 0);

@@ -47,6 +47,11 @@
     X(EVENTS, "baton.events", INT)                                                                 \
     X(LEFT_OUT, "baton.spans_left_out", INT)
 
+/* Metrics of the same version, as OpenTelemetry's exporters spell them for Prometheus: dots become underscores, the unit is a suffix. */
+#define BT_GEN_AI_DURATION "gen_ai_server_request_duration_seconds"
+#define BT_GEN_AI_TTFT "gen_ai_server_time_to_first_token_seconds"
+#define BT_GEN_AI_TPOT "gen_ai_server_time_per_output_token_seconds"
+
 enum bt_trace_attribute {
 #define BT_TRACE_ENUM(name, key, type) BT_TRACE_##name,
     BT_TRACE_ATTRIBUTES(BT_TRACE_ENUM)
@@ -63,6 +68,9 @@ typedef struct bt_span {
     bt_str_t name;
     uint64_t start_us, end_us; /* unix time */
 } bt_span_t;
+
+/* "gen_ai.request.model" */
+const char *bt_trace_attribute_name(enum bt_trace_attribute attribute);
 
 void bt_span_open(bt_record_draft_t *out, const bt_span_t *span);
 /* Empty text and NULL are left out. */

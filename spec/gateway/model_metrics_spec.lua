@@ -93,12 +93,33 @@ describe("metrics by pool and model", function()
     assert.equal(1, number("baton_model_tpot_seconds_count", labels))
     assert.equal(2, number("baton_decision_seconds_count"))
     assert.equal(2, number("baton_decode_seconds_count"))
+    assert.equal(0, #faults.samples(f, "gen_ai_server_request_duration_seconds_count")) -- --metrics-gen-ai
   end)
 
   it("count tokens of a worker that serves alone", function()
     start({ "--log-format", "json" }, { "role=hybrid,itl=1,ttft=1" })
     assert.equal(200, f:post(PATH, faults.body()).status)
     becomes(faults.TOKENS, "baton_output_tokens_total", { model = "sim" })
+  end)
+
+  it("have the names of the GenAI conventions beside ours, an operation apart from the others", function()
+    start({ "--metrics-gen-ai" })
+    local messages = { { role = "user", content = faults.PROMPT } }
+    local chat = json.encode({ model = "sim", max_tokens = 4, messages = messages })
+    assert.equal(200, f:post("/v1/chat/completions", chat).status)
+    assert.equal(200, f:post(PATH, faults.body({ stream = true })).status)
+    local function labels(operation)
+      return { gen_ai_operation_name = operation, gen_ai_provider_name = "baton", gen_ai_request_model = "sim",
+        baton_pool = "default" }
+    end
+    becomes(1, "gen_ai_server_request_duration_seconds_count", labels("text_completion"))
+    becomes(1, "gen_ai_server_request_duration_seconds_count", labels("chat"))
+    assert.equal(1, number("gen_ai_server_time_to_first_token_seconds_count", labels("text_completion")))
+    assert.equal(1, number("gen_ai_server_time_per_output_token_seconds_count", labels("text_completion")))
+    assert.equal(0, number("gen_ai_server_time_to_first_token_seconds_count", labels("chat"))) -- of streams
+    -- Ours are not split.
+    assert.equal(2, number("baton_model_request_duration_seconds_count", { pool = "default", model = "sim" }))
+    assert.equal(1, #faults.samples(f, "baton_model_request_duration_seconds_count"))
   end)
 
   it("know which streams are within the pool's targets", function()
@@ -132,7 +153,10 @@ end)
 -- Labels end at a NUL: there would be a row a request, and more parts of one model than there are loops.
 describe("names of models with a NUL in them", function()
   it("have no rows of their own, and spoil nobody's", function()
-    local worker = stub.start(function()
+    local worker = stub.start(function(request)
+      if request.target == "/v1/embeddings" then
+        return stub.reply(404, "{}")
+      end
       return stub.reply(200, '{"id":"x","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}')
     end)
     local gateway, port, admin_port = fleet.start_gateway({ "--loops", "1", "--worker-urls", worker.url,
@@ -144,12 +168,15 @@ describe("names of models with a NUL in them", function()
       ask("s\\u0000" .. i)
       ask("plain")
     end
-    local function count(model)
-      local line = 'baton_model_requests_total{pool="default",model="' .. model .. '",outcome="ok"} (%d+)'
+    -- A model that has answered in one operation keeps its name in another.
+    assert.equal(404, http.post(port, "/v1/embeddings", '{"model":"plain","input":"x"}').status)
+    local function count(model, outcome)
+      local line = ('baton_model_requests_total{pool="default",model="%s",outcome="%s"} (%%d+)'):format(model,
+        outcome or "ok")
       return tonumber(http.get(admin_port, "/metrics").body:match((line:gsub("[{}]", "%%%0"))))
     end
     eventually(function()
-      return count("plain") == 80 and count("other") == 80, tostring(count("plain"))
+      return count("plain") == 80 and count("other") == 80 and count("plain", "refused") == 1, tostring(count("plain"))
     end, 10, "both are counted")
     assert.is_nil(count("s"))
     gateway:stop()

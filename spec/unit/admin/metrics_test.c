@@ -93,10 +93,16 @@ static void test_loops_are_summed(void **state)
     has("baton_ttft_seconds_sum 0.004000");
 }
 
+static void forget_rows(unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        atomic_store(&rig.dispatchers[i % 2]->model_stats.rows[i / 2], NULL);
+}
+
 static void test_rows_of_models_are_summed(void **state)
 {
-    static bt_model_row_t rows[3] = {{.pool = "default", .model = "m"},
-                                     {.pool = "default", .model = "m"},
+    static bt_model_row_t rows[3] = {{.pool = "default", .model = "m", .operation = "chat"},
+                                     {.pool = "default", .model = "m", .operation = "embeddings"},
                                      {.pool = "default", .model = "a\"b"}};
 
     (void) state;
@@ -116,8 +122,52 @@ static void test_rows_of_models_are_summed(void **state)
     has("baton_decision_seconds_bucket{le=\"0.00001\"} 0");
     has("baton_decision_seconds_bucket{le=\"0.00005\"} 1");
     has("baton_decision_seconds_sum 0.000020");
-    for (unsigned i = 0; i < 3; i++)
-        atomic_store(&rig.dispatchers[i % 2]->model_stats.rows[i / 2], NULL);
+    has_not("gen_ai_");
+    forget_rows(3);
+}
+
+static const char labels_of_m[] = "gen_ai_provider_name=\"baton\",gen_ai_request_model=\"m\","
+                                  "baton_pool=\"default\"";
+
+static void has_of(const char *name, const char *operation, const char *suffix)
+{
+    char line[512];
+
+    snprintf(line, sizeof line, "gen_ai_server_%s{gen_ai_operation_name=\"%s\",%s%s", name,
+             operation, labels_of_m, suffix);
+    has(line);
+}
+
+/* What the conventions have no name for is left out; all else is added up over the loops, an operation apart from the others. */
+static void test_names_of_the_gen_ai_conventions(void **state)
+{
+    static bt_model_row_t rows[4] = {
+        {.pool = "default", .model = "m", .operation = "chat"},
+        {.pool = "default", .model = "m", .operation = "chat"},
+        {.pool = "default", .model = "m", .operation = "embeddings"},
+        {.pool = "default", .model = "reranker"},
+    };
+
+    (void) state;
+    for (unsigned i = 0; i < 4; i++) {
+        atomic_store(&rig.dispatchers[i % 2]->model_stats.rows[i / 2], &rows[i]);
+        bt_histogram_note(&rows[i].duration, 3000000, 1);
+    }
+    bt_histogram_note(&rows[0].ttft, 200000, 1);
+    bt_histogram_note(&rows[1].tpot, 2000, 1);
+    bt_metrics_gen_ai(&(bt_prom_t){.out = &out}, &rig.shared);
+    assert_false(out.failed);
+    prom_check(bt_text_str(&out));
+    has("# TYPE gen_ai_server_request_duration_seconds histogram");
+    has_of("request_duration_seconds_count", "chat", "} 2");
+    has_of("request_duration_seconds_sum", "chat", "} 6.000000");
+    has_of("request_duration_seconds_bucket", "chat", ",le=\"2.5\"} 0");
+    has_of("request_duration_seconds_bucket", "chat", ",le=\"5\"} 2");
+    has_of("request_duration_seconds_count", "embeddings", "} 1");
+    has_of("time_to_first_token_seconds_sum", "chat", "} 0.200000");
+    has_of("time_per_output_token_seconds_sum", "chat", "} 0.002000");
+    has_not("reranker");
+    forget_rows(4);
 }
 
 static void test_every_counter_and_histogram_is_there(void **state)
@@ -212,9 +262,13 @@ static void test_hostile_connectors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_an_idle_gateway),           CASE(test_loops_are_summed),
-        CASE(test_rows_of_models_are_summed), CASE(test_every_counter_and_histogram_is_there),
-        CASE(test_a_late_loop_is_left_out),   CASE(test_workers),
+        CASE(test_an_idle_gateway),
+        CASE(test_loops_are_summed),
+        CASE(test_rows_of_models_are_summed),
+        CASE(test_every_counter_and_histogram_is_there),
+        CASE(test_names_of_the_gen_ai_conventions),
+        CASE(test_a_late_loop_is_left_out),
+        CASE(test_workers),
         CASE(test_hostile_connectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -137,7 +137,8 @@ static inline void check_comment(prom_check_t *c, bt_str_t line)
     check_name(name);
     if (bt_str_eq(word, BT_STR("HELP"))) {
         check_end_family(c);
-        assert_true(bt_str_starts(name, BT_STR("baton_")));
+        assert_true(bt_str_starts(name, BT_STR("baton_")) ||
+                    bt_str_starts(name, BT_STR("gen_ai_server_")));
         for (unsigned i = 0; i < c->family_count; i++)
             if (bt_str_eq(c->families[i], name))
                 fail_msg("family %.*s comes twice", BT_STR_ARG(name));

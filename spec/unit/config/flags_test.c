@@ -507,6 +507,8 @@ static void logs_and_process(void **state)
            IS(c.record.file, "r.jsonl") && c.record.sample == 0.5 && c.record.max_bytes == 5000 &&
                IS(c.record.headers[0], "x-a") && IS(c.record.headers[1], "x-b") &&
                c.record.headers[2] == NULL);
+    EXPECT("", !c.metrics_gen_ai);
+    EXPECT("--metrics-gen-ai", c.metrics_gen_ai);
     EXPECT("--trace-endpoint http://[::1]:4318 --trace-sample 0.5 --trace-slow-ms 250",
            IS(c.trace_endpoint, "http://[::1]:4318") && c.trace_sample_ppm == 500000 &&
                c.trace_slow_ms == 250);
