@@ -318,7 +318,10 @@ static void on_request(bt_exchange_t *x)
     if (state == BT_ANSWERED)
         bt_admin_send(x, &reply);
     else if (state == BT_WANTS_EVENTS)
-        bt_ui_stream_add(admin->stream, x, request.session);
+        bt_ui_stream_add(admin->stream, x, request.session,
+                         request.session.n > 0
+                             ? bt_sessions_shown(admin->config.sessions, request.session)
+                             : request.shown);
     else if (state == BT_WANTS_POLICY_PUT || state == BT_WANTS_POLICY_DELETE)
         bt_policies_change(admin->config.reload, x, request.change, state == BT_WANTS_POLICY_PUT,
                            &reply);
@@ -374,10 +377,13 @@ int bt_admin_new(bt_admin_t **admin_p, bt_loop_t *control, const bt_admin_config
     admin->server_config.budget = admin->config.budget;
     admin->server_config.tls = admin->config.admin_tls;
     admin->config.sessions = bt_sessions_new();
-    admin->stream = bt_ui_stream_new(control, &admin->config);
-    int rc = admin->config.sessions == NULL || admin->stream == NULL ? BT_E_NOMEM : 0;
+    int rc = admin->config.sessions == NULL ? BT_E_NOMEM : 0;
     if (rc == 0 && config->shared != NULL && config->shared->identities != NULL)
         rc = bt_checker_new(&admin->checker, config->shared->identities);
+    if (rc == 0) {
+        admin->stream = bt_ui_stream_new(control, &admin->config, admin->checker);
+        rc = admin->stream == NULL ? BT_E_NOMEM : 0;
+    }
     if (rc == 0)
         rc = bt_server_new(&admin->server, control, &server_ops, &admin->server_config, admin);
     if (rc < 0) {

@@ -4,6 +4,7 @@
 #include "admin/call.h"
 #include "admin/session.h"
 #include "admin/ui_state.h"
+#include "base/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +17,14 @@ typedef struct listener {
     bt_ui_stream_t *stream;
     bt_exchange_t *x;
     char session[BT_SESSION_ID_CHARS + 1]; /* "" = none */
+    bt_str_t shown;                        /* in the exchange's arena; empty = none */
     bool has_all; /* sections; what is other than before is enough for it */
 } listener_t;
 
 struct bt_ui_stream {
     bt_loop_t *loop;
     const bt_admin_config_t *config;
+    bt_checker_t *checker; /* NULL = nothing is ever shown */
     bt_list_t listeners;
     unsigned count;
     bt_timer_t timer;
@@ -84,14 +87,24 @@ static void end(listener_t *l)
     bt_exchange_end(l->x);
 }
 
-/* Whose page is logged in no more. */
+static bool may_read(bt_checker_t *checker, bt_str_t shown)
+{
+    bt_identity_t who;
+
+    return bt_checker_check(checker, shown, bt_clock_wall_ms(), &who) == BT_AUTH_OK &&
+           (who.scopes & BT_MAY_READ_ADMIN) != 0;
+}
+
+/* Whose page is logged in no more, or whose key or token counts no more. */
 static void end_closed(bt_ui_stream_t *s)
 {
     bt_list_t *it, *tmp;
 
     bt_list_each (&s->listeners, it, tmp) {
         listener_t *l = bt_container_of(it, listener_t, link);
-        if (l->session[0] != '\0' && !bt_sessions_is_open(s->config->sessions, bt_str(l->session)))
+        if ((l->session[0] != '\0' &&
+             !bt_sessions_is_open(s->config->sessions, bt_str(l->session))) ||
+            (l->shown.n > 0 && !may_read(s->checker, l->shown)))
             end(l);
     }
 }
@@ -151,7 +164,7 @@ static void on_gone(struct bt_admin_wait *base)
     stop_if_alone(l->stream);
 }
 
-void bt_ui_stream_add(bt_ui_stream_t *s, bt_exchange_t *x, bt_str_t session)
+void bt_ui_stream_add(bt_ui_stream_t *s, bt_exchange_t *x, bt_str_t session, bt_str_t shown)
 {
     static const bt_header_t headers[] = {
         {BT_STR("Content-Type"), BT_STR("text/event-stream; charset=utf-8")},
@@ -170,6 +183,7 @@ void bt_ui_stream_add(bt_ui_stream_t *s, bt_exchange_t *x, bt_str_t session)
     l->x = x;
     if (session.n == BT_SESSION_ID_CHARS)
         memcpy(l->session, session.p, session.n);
+    l->shown = bt_arena_str(&x->arena, shown);
     x->user = &l->base;
     bt_list_push(&s->listeners, &l->link);
     bt_exchange_start(x, 200, headers, 2, BT_LENGTH_CHUNKED);
@@ -188,7 +202,8 @@ void bt_ui_stream_end_all(bt_ui_stream_t *s)
 
 /* ---- life ---- */
 
-bt_ui_stream_t *bt_ui_stream_new(bt_loop_t *control, const bt_admin_config_t *config)
+bt_ui_stream_t *bt_ui_stream_new(bt_loop_t *control, const bt_admin_config_t *config,
+                                 bt_checker_t *checker)
 {
     bt_ui_stream_t *s = calloc(1, sizeof *s);
 
@@ -196,6 +211,7 @@ bt_ui_stream_t *bt_ui_stream_new(bt_loop_t *control, const bt_admin_config_t *co
         return NULL;
     s->loop = control;
     s->config = config;
+    s->checker = checker;
     bt_list_init(&s->listeners);
     bt_timer_init(control, &s->timer, on_timer);
     for (unsigned i = 0; i < BT_UI_SECTIONS; i++)

@@ -11,16 +11,19 @@
 
 #include "admin/config.h"
 #include "http/server.h"
+#include "identity/checker.h"
 
 #define BT_UI_LISTENERS 16
 
 typedef struct bt_ui_stream bt_ui_stream_t;
 
-/* config is borrowed. NULL: no memory. */
-bt_ui_stream_t *bt_ui_stream_new(bt_loop_t *control, const bt_admin_config_t *config);
+/* config and checker are borrowed; checker may be NULL. NULL: no memory. */
+bt_ui_stream_t *bt_ui_stream_new(bt_loop_t *control, const bt_admin_config_t *config,
+                                 bt_checker_t *checker);
 void bt_ui_stream_free(bt_ui_stream_t *s); /* NULL is fine */
-/* Answers x: with the stream, or 503 when too many listen. session: of the page, its end is the stream's; empty: it has none. */
-void bt_ui_stream_add(bt_ui_stream_t *s, bt_exchange_t *x, bt_str_t session);
+/* Answers x: with the stream, or 503 when too many listen. session: of the page, its end is the stream's; empty: it has none. shown: the client's
+ * key or token by which it may listen, checked anew each second; empty: there is none. */
+void bt_ui_stream_add(bt_ui_stream_t *s, bt_exchange_t *x, bt_str_t session, bt_str_t shown);
 void bt_ui_stream_end_all(bt_ui_stream_t *s);
 
 #endif

@@ -237,7 +237,17 @@ describe("hashed keys", function()
     assert.equal(200, http.get(f.admin_port, "/workers", cookie).status)
     local drain = { method = "POST", path = "/workers/" .. name .. "/undrain", headers = cookie }
     assert.equal(200, http.request(f.admin_port, drain).status)
+    local streams = {}
+    for i, headers in ipairs({ cookie, bearer(writer), bearer("root") }) do
+      streams[i] = http.start(f.admin_port, { path = "/ui/events", headers = headers })
+      streams[i]:wait_events(2)
+    end
     assert.equal(0, (baton_key("revoke", path, id_of(writer))))
+    streams[1]:wait(nil, 10) -- nobody asks anything else: its key ends it
+    streams[2]:wait(nil, 10)
+    assert.equal(200, http.request(f.admin_port, { path = "/workers", headers = bearer("root") }).status)
+    streams[3]:wait_events(#streams[3].answer:data() + 1)
+    streams[3]:close()
     eventually(function()
       return http.get(f.admin_port, "/workers", cookie).status == 401
     end, 10, "the cookie ends with its key")
