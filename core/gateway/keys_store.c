@@ -53,13 +53,12 @@ static void say(bt_keys_store_t *k, const char *why)
 
 static int by_name(const void *a, const void *b)
 {
-    const bt_str_t x = ((const bt_store_row_t *) a)->value, y = ((const bt_store_row_t *) b)->value;
+    const bt_str_t x = ((const bt_store_row_t *) a)->name, y = ((const bt_store_row_t *) b)->name;
     const int order = memcmp(x.p, y.p, x.n < y.n ? x.n : y.n);
 
     return order != 0 ? order : (x.n > y.n) - (x.n < y.n);
 }
 
-/* A row of several lines would be several keys: it is none. */
 static int put_rows(const bt_store_reply_t *reply, bt_text_t *out)
 {
     bt_store_row_t *rows = malloc((reply->row_count + 1) * sizeof *rows);
@@ -69,13 +68,19 @@ static int put_rows(const bt_store_reply_t *reply, bt_text_t *out)
     memcpy(rows, reply->rows, reply->row_count * sizeof *rows);
     qsort(rows, reply->row_count, sizeof *rows, by_name); /* a table has no order of its own */
     for (unsigned i = 0; i < reply->row_count; i++) {
-        const bt_str_t line = rows[i].value;
-        const bool is_one = line.n <= BT_KEY_LINE_MAX && memchr(line.p, '\n', line.n) == NULL;
-        bt_text_put(out, is_one ? line : BT_STR("?"));
+        const bt_str_t line = bt_key_line_of_row(rows[i].name, rows[i].value);
+        bt_text_put(out, line.n > 0 ? line : BT_STR("?"));
         bt_text_puts(out, "\n");
     }
     free(rows);
     return out->failed ? BT_E_NOMEM : 0;
+}
+
+/* A store that is away says so itself. */
+static void say_error(bt_keys_store_t *k, const bt_store_reply_t *reply)
+{
+    if ((reply->rc == BT_E_INVAL || reply->rc == BT_E_STORE) && reply->error != NULL)
+        say(k, reply->error);
 }
 
 static void take(bt_keys_store_t *k, bt_key_table_t *table)
@@ -110,6 +115,7 @@ static void on_rows(bt_store_op_t *op, const bt_store_reply_t *reply)
     bt_text_t text;
     int rc = reply->rc;
 
+    say_error(k, reply);
     bt_text_init(&text);
     if (rc == 0)
         rc = put_rows(reply, &text);
@@ -144,6 +150,7 @@ static void on_number(bt_store_op_t *op, const bt_store_reply_t *reply)
     const uint64_t now_ms = bt_clock_ms();
 
     if (reply->rc < 0) {
+        say_error(k, reply);
         end_look(k);
         return;
     }

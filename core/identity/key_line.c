@@ -21,6 +21,14 @@ bool bt_key_split(bt_str_t key, bt_str_t *name_p, bt_str_t *secret_p)
     return true;
 }
 
+bt_str_t bt_key_line_of_row(bt_str_t name, bt_str_t value)
+{
+    const bool is_its = name.n > 0 && value.n > name.n && value.n <= BT_KEY_LINE_MAX &&
+                        bt_str_starts(value, name) && value.p[name.n] == ' ';
+
+    return is_its && memchr(value.p, '\n', value.n) == NULL ? value : BT_STR_NULL;
+}
+
 /* ---- time ---- */
 
 /* Two digits, or -1. */

@@ -36,6 +36,9 @@ typedef struct bt_key_line {
 
 /* 0, or BT_E_CONFIG with why: what is wrong and what would be right, never the key. */
 int bt_key_line_read(bt_str_t text, bt_key_line_t *line, char *why, size_t why_size);
+/* The line of a row of the store: of one key, whose id is the row's name, so that a key has one row and `baton key revoke` writes over that one. BT_STR_NULL: it
+ * is something else. */
+bt_str_t bt_key_line_of_row(bt_str_t name, bt_str_t value);
 /* What is shown, cut in two. False: it is not of this form. */
 bool bt_key_split(bt_str_t key, bt_str_t *name_p, bt_str_t *secret_p);
 /* "2027-02-25" or "2027-02-25T08:00:00Z". BT_E_INVAL */

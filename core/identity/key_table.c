@@ -155,7 +155,7 @@ static int take_line(struct reader *r, const bt_key_line_t *line)
         return 0;
     }
     if (r->is_shared)
-        return refuse(r, "no hashed key");
+        return refuse(r, "no hashed key under its own id; baton key list --store names it");
     bt_sha256_of(salt_of(t->salt), line->name, digest);
     if (find_digest(t, digest) != NULL)
         return refuse(r, "this key stands in the file already: whose is it?");

@@ -350,11 +350,18 @@ static bool next_line(const bt_text_t *text, size_t *at, bt_str_t *line_p)
 
 static int read_line(const bt_key_file_t *f, bt_str_t text, unsigned number, bt_key_line_t *line)
 {
-    char why[256];
+    char why[256] = "it is no hashed key";
+    const bt_key_line_t none = {.expires_ms = 0};
 
-    if (bt_key_line_read(text, line, why, sizeof why) == 0)
+    if (bt_key_line_read(text, line, why, sizeof why) == 0 && (!f->is_shared || line->is_hashed))
         return 0;
-    return refuse("%s:%u: %s", f->path, number, why);
+    if (!f->is_shared)
+        return refuse("%s:%u: %s", f->path, number, why);
+    bt_str_t id = line->name, secret;
+    (void) bt_key_split(id, &id, &secret);
+    *line = none;
+    return bt_tool_error(0, "key: ", "%s: the row %.*s is left out: %s", f->path,
+                         BT_STR_ARG(bt_str_cut(id, 16)), why);
 }
 
 static int list_keys(const options_t *o)

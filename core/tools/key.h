@@ -21,7 +21,9 @@ typedef struct bt_key_file {
     size_t changed_at; /* of text: where the line that is new or changed begins */
     unsigned count;    /* lines in the store */
     bool is_new;
-    int lock; /* descriptor, -1 = none */
+    bool
+        is_shared; /* many write it: what is no key is told, and left out as gateways leave it out */
+    int lock;      /* descriptor, -1 = none */
     char resolved[4096];
 } bt_key_file_t;
 

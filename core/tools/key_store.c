@@ -2,10 +2,10 @@
 #include "tools/key.h"
 
 #include "base/err.h"
+#include "base/line.h"
 #include "identity/key_line.h"
 #include "store/store.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #define DEADLINE_MS 5000
@@ -32,14 +32,32 @@ static void end(run_t *r, int rc, const char *why)
     bt_loop_stop(&r->loop);
 }
 
+static void put_row(const bt_store_row_t *row, bt_text_t *out)
+{
+    const bt_str_t line = bt_key_line_of_row(row->name, row->value);
+    bt_str_t id = row->name, secret;
+    char text[64];
+    bt_line_t name;
+
+    if (line.n > 0) {
+        bt_text_put(out, line);
+        bt_text_puts(out, "\n");
+        return;
+    }
+    bt_line_init(&name, text, sizeof text);
+    (void) bt_key_split(id, &id, &secret);
+    bt_line_plain(&name, id, 16);
+    (void) bt_tool_error(
+        0, "key: ", "the store: the row %.*s is no line of a key of that id: left out",
+        BT_STR_ARG(bt_line_str(&name)));
+}
+
 static void on_done(bt_store_op_t *op, const bt_store_reply_t *reply)
 {
     run_t *r = bt_container_of(op, run_t, op);
 
-    for (unsigned i = 0; r->rows != NULL && i < reply->row_count; i++) {
-        bt_text_put(r->rows, reply->rows[i].value);
-        bt_text_puts(r->rows, "\n");
-    }
+    for (unsigned i = 0; r->rows != NULL && i < reply->row_count; i++)
+        put_row(&reply->rows[i], r->rows);
     r->count = reply->row_count;
     if (reply->rc < 0 || r->rows != NULL || r->is_counted) {
         end(r, reply->rc, reply->error);
@@ -126,7 +144,7 @@ int bt_key_store_open(bt_key_file_t *f, const bt_key_place_t *place)
 {
     run_t r = {.op = {.what = BT_STORE_TABLE_ALL, .key = BT_STR(BT_KEY_STORE_TABLE)}};
 
-    *f = (bt_key_file_t){.lock = -1, .path = "the store"};
+    *f = (bt_key_file_t){.lock = -1, .path = "the store", .is_shared = true};
     bt_text_init(&f->text);
     r.rows = &f->text;
     const int status = do_op(place, &r);

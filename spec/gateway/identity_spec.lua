@@ -17,7 +17,9 @@ local function start(flags)
 end
 
 local function stop()
-  f:stop()
+  if f then
+    f:stop()
+  end
   proc.clean()
 end
 
@@ -553,5 +555,45 @@ describe("keys in the store of a fleet", function()
     local failed, _, err = baton_key("new", "--store", r.url)
     assert.equal(1, failed)
     assert.truthy(err:find("the store: ", 1, true), err)
+  end)
+
+  it("are revoked whatever else has been written there", function()
+    local r = redis.start()
+    local TABLE = "baton:{fleet}:client_keys"
+    local store = { "--store", r.url }
+    local key, good = new_key(unpack(store)), new_key(unpack(store))
+    local process, port, admin_port = fleet.start_gateway({ "--worker-urls", "http://127.0.0.1:9", "--redis-url", r.url,
+      "--client-api-keys-in-store" })
+    local g = { process = process, port = port, admin_port = admin_port }
+    gateways[1] = g
+    local function knows(one)
+      return http.get(port, "/v1/models", bearer(one)).status ~= 401 -- its one worker is nowhere
+    end
+    eventually(function()
+      return knows(key) and knows(good)
+    end, 10, "both keys count")
+
+    local row = r:ask("HGET", TABLE, id_of(key))
+    r:ask("HSET", TABLE, "alias", row) -- would sort before what is revoked
+    r:ask("HSET", TABLE, "bk_junk", "0:bk_junk what=1")
+    r:ask("HSET", TABLE, "two", row .. "\n" .. row)
+    local code, _, err = baton_key("revoke", "--store", r.url, id_of(key))
+    assert.equal(0, code, err)
+    assert.truthy(err:find("the row alias is no line of a key", 1, true), err)
+    assert.truthy(err:find("the row bk_junk is left out", 1, true), err)
+    eventually(function()
+      return not knows(key)
+    end, 10, "it is revoked")
+    assert.is_true(knows(good))
+    assert.equal(3, fleet.metric(admin_port, "baton_client_keys_left_out"))
+    local listed, list = baton_key("list", "--store", r.url, "--json")
+    assert.equal(0, listed)
+    assert.equal(2, #json.decode(list))
+
+    r:ask("SET", "baton:{fleet}:client_keys_changes", "moved")
+    r:ask("DEL", TABLE)
+    r:ask("SET", TABLE, "no table")
+    process:says("client keys in the store: WRONGTYPE")
+    assert.is_true(knows(good))
   end)
 end)

@@ -264,7 +264,8 @@ static void many_may_write_a_store(void **state)
                                      &left_out, &t, why, sizeof why),
                      0);
     assert_int_equal(left_out, 2);
-    assert_string_equal(why, "row:1: no hashed key");
+    assert_string_equal(why,
+                        "row:1: no hashed key under its own id; baton key list --store names it");
     assert_int_equal(bt_key_table_count(t), 1);
     assert_int_equal(find(t, "bk_a_secret", &who), BT_AUTH_OK);
     assert_int_equal(find(t, "plain", &who), BT_AUTH_KEY_WRONG);
