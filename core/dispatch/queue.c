@@ -16,7 +16,8 @@
  * until one has taken its room, and nobody else is let in before they have.
  *
  * Workers come and go without a word to the line: while somebody waits it looks every LOOK_MS how many places there are now. One that is
- * called and finds that they have all gone is BLOCKED, too, with its place.
+ * called and finds that they have all gone is BLOCKED, too, with its place. Where a reload has taken its pool away it plans again at once, for
+ * the pool that serves its model now, or for its error.
  *
  * How long somebody will wait is predicted when it comes (queue_rate.h). A wrong prediction refuses at most while others stand before it:
  * the first in line always waits, so that the rate is measured again.
@@ -270,11 +271,15 @@ static void look_at_workers(struct bt_queues *q, struct bt_queue_ticket *t, uint
     struct bt_queue_line *line = t->line;
     const unsigned places = places_of(q, r);
     const uint64_t seen = r->d->workers->epoch + bt_workers_changes();
+    const bool is_its_pools =
+        bt_request_refresh_pool(r) && strcmp(r->pool->spec.name, line->pool) == 0;
 
-    if (strcmp(r->pool->spec.name, line->pool) != 0)
-        return; /* it was its own pool's last */
     pthread_mutex_lock(&q->lock);
-    if (places == NO_WORKER) {
+    if (!is_its_pools) { /* no leg's end will call it, if it is blocked */
+        if (t->where == BLOCKED && !t->is_due)
+            bt_queue_line_set_due(t);
+        bt_queue_line_hand_on(line);
+    } else if (places == NO_WORKER) {
         line->workers_seen = UINT64_MAX; /* a breaker may let them serve again without a word */
     } else if (now_ms >= line->look_at_ms) {
         line->look_at_ms = now_ms + LOOK_MS;
@@ -542,15 +547,16 @@ static bool pool_has_room(bt_request_t *r)
     return has_room[BT_LIST_HYBRID] || (has_room[BT_LIST_PREFILL] && has_room[BT_LIST_DECODE]);
 }
 
-/* All that might serve it are full; or, of one that has waited, gone since it was called. */
+/* All that might serve it are full; or, of one that has waited, gone since it was called. Not its pool: workers come back, and of a pool
+ * that is none of today's nobody may look for candidates. */
 static bool may_block(const struct bt_queues *q, bt_request_t *r, int rc)
 {
     const struct bt_queue_ticket *t = r->ticket;
 
     if (t == NULL || q->size == 0)
         return false;
-    return rc == BT_E_AGAIN ||
-           (rc == BT_E_NO_WORKER && t->since_us != 0 && places_of(q, r) == NO_WORKER);
+    return rc == BT_E_AGAIN || (rc == BT_E_NO_WORKER && t->since_us != 0 &&
+                                bt_request_refresh_pool(r) && places_of(q, r) == NO_WORKER);
 }
 
 bool bt_queue_block(bt_request_t *r, int rc)

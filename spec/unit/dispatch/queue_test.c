@@ -339,6 +339,73 @@ static void who_keeps_its_place_for_workers_may_leave(void **state)
     drop(f, 3);
 }
 
+/* On both loops: the fleet after a reload. Workers that are gone are no candidates. */
+static void reload(bt_workers_t *now)
+{
+    set_usable(false);
+    for (unsigned i = 0; i < 2; i++)
+        dispatchers[i].workers = now;
+}
+
+/* Its error is due at once: nobody of that pool will come back, and its place in the snapshot is another pool's now. */
+static void nobody_waits_for_a_pool_that_is_gone(void **state)
+{
+    bt_workers_t without = {.epoch = snapshot.epoch + 1};
+    fake_t f[3];
+    (void) state;
+    for (unsigned i = 0; i < 3; i++)
+        come(&f[i], i % 2, 1, 0);
+    reload(&without);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(f[i].is_refused, i > 0);
+        end(&f[i]);
+        turn_both();
+    }
+    for (unsigned i = 0; i < 2; i++) /* none of its workers are left for the next request */
+        assert_int_equal(dispatchers[i].candidates[0].epoch, snapshot.epoch);
+    drop(f, 3);
+}
+
+/* Two that keep their places for workers, as their pool goes: they look again, with what is there now. */
+static void ends_to_wait(bt_workers_t *now, bool is_served)
+{
+    fake_t f[3];
+
+    for (unsigned i = 0; i < 3; i++)
+        come(&f[i], i % 2, 1, 0);
+    set_usable(false);
+    end(&f[0]);
+    turn_both();
+    assert_false(f[1].is_refused);
+    is_now(1, 1);
+    reload(now);
+    set_usable(is_served);
+    while (f[1].went_on < 2)
+        turn_both();
+    assert_int_equal(f[1].is_refused, !is_served);
+    end(&f[1]);
+    turn_both();
+    assert_int_equal(f[2].went_on, 1);
+    assert_int_equal(f[2].is_refused, !is_served);
+    end(&f[2]);
+    drop(f, 3);
+    reload(&snapshot);
+    set_usable(true);
+}
+
+static void who_waits_for_workers_as_their_pool_goes_looks_again(void **state)
+{
+    bt_worker_pool_t other = {.spec.name = (char *) (uintptr_t) "b"};
+    bt_workers_t without = {.epoch = snapshot.epoch}, moved = without;
+    (void) state;
+    moved.pools = &other;
+    moved.pool_count = 1;
+    atomic_store(&snapshot.refs, 1000); /* what requests leave is never freed */
+    atomic_store(&moved.refs, 1000);
+    ends_to_wait(&without, false);
+    ends_to_wait(&moved, true);
+}
+
 /* Whoever finds one leaves it to the next, until somebody takes it. */
 static void one_room_is_for_one(void **state)
 {
@@ -481,6 +548,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_is_called_and_gone_hands_on, setup, teardown),
         cmocka_unit_test_setup_teardown(a_line_outlives_its_workers, setup, teardown),
         cmocka_unit_test_setup_teardown(who_keeps_its_place_for_workers_may_leave, setup, teardown),
+        cmocka_unit_test_setup_teardown(nobody_waits_for_a_pool_that_is_gone, setup, teardown),
+        cmocka_unit_test_setup_teardown(who_waits_for_workers_as_their_pool_goes_looks_again, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(one_room_is_for_one, setup, teardown),
         cmocka_unit_test_setup_teardown(nobody_is_left_waiting, NULL, teardown),
     };
