@@ -4,7 +4,7 @@
  *                                    `> an error, no answer in time: the plan, without
  *
  * Engines that fail are left alone for a while, all together: there is no telling one's overload from everybody's, and a plan without ids is
- * a good one. Nobody is blamed.
+ * a good one. Nobody is blamed. A prompt that an engine refuses says nothing of it: else one client could have all plans made without.
  */
 #include "dispatch/tokenize.h"
 #include "api/media.h"
@@ -33,6 +33,7 @@ struct bt_tokenize {
     bt_buf_t *ids; /* NULL = there are none */
     uint64_t key, count, start_us;
     bool is_running;
+    bool is_refused; /* the prompt, by an engine that is well */
 };
 
 static struct bt_tokenizer *tokenizer_of(bt_dispatcher_t *d)
@@ -141,7 +142,8 @@ static void rest(struct bt_tokenizer *tokenizer)
 static void note_failure(bt_request_t *r, const char *why)
 {
     bt_stats_inc(&r->d->stats, tokenize_failed);
-    rest(r->d->tokenizer);
+    if (!r->tokenize->is_refused)
+        rest(r->d->tokenizer);
     BT_REQUEST_LOG(debug, "dispatch", r, NULL, "planned without token ids: %s", why);
 }
 
@@ -240,6 +242,7 @@ static void on_end(bt_call_t *call)
 {
     bt_request_t *r = call->user;
 
+    r->tokenize->is_refused = call->status == 400 || call->status == 413 || call->status == 422;
     end(r, call->status == 200 ? read_ids(r) : "the answer is an error");
 }
 

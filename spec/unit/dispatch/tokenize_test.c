@@ -224,6 +224,23 @@ static void failures_give_engines_a_rest(void **state)
     assert_int_equal(atomic_load(&rig.d->stats.tokenize_failed), failed);
 }
 
+/* As many as would give engines a rest: a prompt that none takes, such as a chat without a user, is not their failure. */
+static void prompts_that_are_refused_give_engines_none(void **state)
+{
+    static const unsigned statuses[] = {400, 422, 413, 400};
+
+    (void) state;
+    start(60000);
+    for (unsigned i = 0; i < 4; i++) {
+        ask();
+        take(S0);
+        assert_true(heard(S0, "POST /tokenize "));
+        answer(S0, statuses[i], "{\"error\":{\"message\":\"no\"}}");
+        is_served_without();
+        assert_int_equal(atomic_load(&rig.d->stats.tokenize_failed), i + 1);
+    }
+}
+
 static void a_client_that_leaves_meanwhile(void **state)
 {
     (void) state;
@@ -260,6 +277,7 @@ int main(void)
                                        CASE_OF(an_engine_that_is_late),
                                        CASE_OF(answers_that_are_none),
                                        CASE_OF(failures_give_engines_a_rest),
+                                       CASE_OF(prompts_that_are_refused_give_engines_none),
                                        CASE_OF(a_client_that_leaves_meanwhile),
                                        CASE_OF(a_request_that_is_cancelled_meanwhile)};
 
