@@ -28,23 +28,45 @@ static void keep(struct bt_tail *tail, const char *p, size_t n)
     tail->usage_n += n;
 }
 
-/* The first of these bytes, as many as `leaving`, will not be in the tail any more. */
-static void look_at_leaving(struct bt_tail *tail, bt_arena_t *arena, bt_str_t text, size_t leaving)
-{
-    const bt_str_t name = BT_STR("\"usage\"");
-    bt_str_t rest = {text.p, text.n - leaving > name.n ? leaving + name.n : text.n};
-    const char *last = NULL;
+static const bt_str_t usage_name = BT_STR("\"usage\"");
+#define NAME_CUT (sizeof("\"usage\"") - 2) /* of a name that is cut, at most, on one side */
 
-    for (ptrdiff_t at; (at = bt_str_find(rest, name)) >= 0;) {
-        last = rest.p + at + name.n;
-        rest = (bt_str_t){last, rest.n - (size_t) at - name.n};
-    }
-    if (last == NULL)
-        return;
+static void keep_anew(struct bt_tail *tail, bt_arena_t *arena, bt_str_t usage)
+{
     if (tail->usage == NULL)
         tail->usage = bt_arena_alloc(arena, USAGE_BYTES);
     tail->usage_n = 0;
-    keep(tail, last, text.n - (size_t) (last - text.p));
+    keep(tail, usage.p, usage.n);
+}
+
+/* The first of these bytes, as many as `leaving`, will not be in the tail any more. */
+static void look_at_leaving(struct bt_tail *tail, bt_arena_t *arena, bt_str_t text, size_t leaving)
+{
+    bt_str_t rest = {text.p, text.n - leaving > usage_name.n ? leaving + usage_name.n : text.n};
+    const char *last = NULL;
+
+    for (ptrdiff_t at; (at = bt_str_find(rest, usage_name)) >= 0;) {
+        last = rest.p + at + usage_name.n;
+        rest = (bt_str_t){last, rest.n - (size_t) at - usage_name.n};
+    }
+    if (last != NULL)
+        keep_anew(tail, arena, (bt_str_t){last, text.n - (size_t) (last - text.p)});
+}
+
+/* A name that the tail begins and the piece ends. */
+static void look_across(struct bt_tail *tail, bt_arena_t *arena, bt_str_t piece)
+{
+    const size_t before = tail->n < NAME_CUT ? tail->n : NAME_CUT;
+    const size_t after = piece.n < NAME_CUT ? piece.n : NAME_CUT;
+    char both[2 * NAME_CUT];
+
+    memcpy(both, tail->bytes + tail->n - before, before);
+    memcpy(both + before, piece.p, after);
+    const ptrdiff_t at = bt_str_find((bt_str_t){both, before + after}, usage_name);
+    if (at < 0)
+        return;
+    const size_t skip = (size_t) at + usage_name.n - before;
+    keep_anew(tail, arena, (bt_str_t){piece.p + skip, piece.n - skip});
 }
 
 static void look_before_it_leaves(struct bt_tail *tail, bt_arena_t *arena, bt_str_t piece)
@@ -56,6 +78,8 @@ static void look_before_it_leaves(struct bt_tail *tail, bt_arena_t *arena, bt_st
     look_at_leaving(tail, arena, (bt_str_t){tail->bytes, tail->n},
                     leaving < tail->n ? leaving : tail->n);
     keep(tail, piece.p, piece.n);
+    if (leaving + NAME_CUT > tail->n)
+        look_across(tail, arena, piece);
     if (leaving > tail->n)
         look_at_leaving(tail, arena, piece, leaving - tail->n);
 }

@@ -105,6 +105,30 @@ static void finds_usage_that_much_stands_behind(void **state)
         }
 }
 
+/* The first piece ends anywhere in its name, and the second is as long as it takes for that to leave the tail, or nearly. */
+static void finds_usage_that_leaves_as_it_comes(void **state)
+{
+    static const char usage[] = "\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":123},";
+    static char text[4200];
+    (void) state;
+
+    for (size_t before = 0; before < 600; before += 3)
+        for (size_t cut = before + 1; cut < before + 9; cut++)
+            for (size_t more = 400; more<1500; more += more> 480 && more < 530 ? 1 : 50) {
+                bt_leg_t leg = {.events = 0};
+                bt_arena_t arena;
+                memset(text, 'x', cut + more);
+                memcpy(text + before, usage, sizeof(usage) - 1);
+                bt_arena_init(&arena);
+                bt_usage_feed(&leg, &arena, text, cut);
+                bt_usage_feed(&leg, &arena, text + cut, more);
+                bt_usage_feed(&leg, &arena, "}", 1);
+                assert_int_equal(bt_usage_tokens(&leg), 123);
+                assert_int_equal(bt_usage_of_leg(&leg).prompt, 5);
+                bt_arena_fini(&arena);
+            }
+}
+
 static void counts_events_where_there_are_some(void **state)
 {
     bt_leg_t leg = {.events = 9};
@@ -121,6 +145,7 @@ int main(void)
         cmocka_unit_test(reads_no_text_as_usage),
         cmocka_unit_test(looks_at_the_end_of_a_long_answer),
         cmocka_unit_test(finds_usage_that_much_stands_behind),
+        cmocka_unit_test(finds_usage_that_leaves_as_it_comes),
         cmocka_unit_test(counts_events_where_there_are_some),
     };
 
