@@ -139,10 +139,23 @@ void bt_queue_leave(bt_request_t *r)
         note_wait(t, false);
 }
 
+/* Who came while no worker was usable has none, and may have found a worker since. NULL: no memory. */
+static struct bt_queue_line *line_of(struct bt_queues *q, const bt_request_t *r)
+{
+    struct bt_queue_line *line;
+
+    if (r->ticket != NULL)
+        return r->ticket->line;
+    pthread_mutex_lock(&q->lock);
+    line = bt_queue_line_find(q, r->pool->spec.name);
+    pthread_mutex_unlock(&q->lock);
+    return line;
+}
+
 void bt_queue_note_room(const bt_request_t *r, const bt_worker_t *worker)
 {
     struct bt_queues *q = r->d->shared->queues;
-    struct bt_queue_line *line = r->ticket != NULL ? r->ticket->line : NULL;
+    struct bt_queue_line *line = q != NULL ? line_of(q, r) : NULL;
 
     if (line == NULL)
         return;

@@ -440,6 +440,23 @@ static void one_room_is_for_one(void **state)
     drop(f, 4);
 }
 
+/* It went on without a place, as nobody was usable, and found a worker: media or token ids were waited for meanwhile. */
+static void who_has_no_place_leaves_room_too(void **state)
+{
+    fake_t f[2];
+    (void) state;
+    set_usable(false);
+    assert_int_equal(enter(&f[0], 0, "a"), BT_PROGRESS_NEXT);
+    set_usable(true);
+    come(&f[1], 1, 1, 1);
+    bt_queue_note_room(&f[0].r, &worker);
+    turn_both();
+    assert_int_equal(f[1].went_on, 2);
+    end(&f[0]);
+    end(&f[1]);
+    drop(f, 2);
+}
+
 /* ---- two threads ---- */
 
 #define EACH 2000
@@ -552,6 +569,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_waits_for_workers_as_their_pool_goes_looks_again, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(one_room_is_for_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(who_has_no_place_leaves_room_too, setup, teardown),
         cmocka_unit_test_setup_teardown(nobody_is_left_waiting, NULL, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
