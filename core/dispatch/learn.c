@@ -78,12 +78,12 @@ void bt_learn_answer(const bt_request_t *r)
         learn_prompt(r, bt_usage_of_leg(&a->legs[1]).prompt);
 }
 
-/* Were its events right? */
+/* Were its events right? Of a prompt whose logprobs are asked for engines compute all, whatever they hold. */
 static void judge_prediction(const bt_request_t *r, bt_worker_t *w, uint64_t prompt, bool is_told,
                              uint64_t cached)
 {
     if (prompt != 0 && r->task_count == 1 && r->warmup == NULL && w->id == r->predicted_at &&
-        bt_token_replay_before(r) == 0)
+        bt_token_replay_before(r) == 0 && r->intent.prompt_logprobs == BT_PROMPT_LOGPROBS_NONE)
         bt_kv_trust_note(w, r->predicted, prompt, is_told, cached);
 }
 

@@ -47,16 +47,22 @@ static int close_rig(void **state)
     "{\"id\":\"cmpl-1\",\"choices\":[{\"text\":\"hello\"}],\"usage\":{\"prompt_tokens\":" prompt   \
     ",\"completion_tokens\":1,\"total_tokens\":10,\"prompt_tokens_details\":" details "}}"
 
-static void serve(const char *prompt, const char *reply)
+/* more: members of the body, or "". */
+static void serve_with(const char *more, const char *prompt, const char *reply)
 {
     char body[128];
 
-    snprintf(body, sizeof(body), "{\"model\":\"m\",\"prompt\":%s}", prompt);
+    snprintf(body, sizeof(body), "{\"model\":\"m\",%s\"prompt\":%s}", more, prompt);
     ask_body(body);
     take(S0);
     answer(S0, 200, reply);
     answered("hello");
     TURN_UNTIL(&rig.loop, bt_dispatcher_idle(rig.d));
+}
+
+static void serve(const char *prompt, const char *reply)
+{
+    serve_with("", prompt, reply);
 }
 
 static bool is_trusted(void)
@@ -99,12 +105,24 @@ static void an_engine_that_tells_nothing(void **state)
     assert_true(is_trusted());
 }
 
+/* Engines compute those anew, whatever their cache holds: one evaluation run would end the trust in all of them. */
+static void prompts_whose_logprobs_are_asked_for(void **state)
+{
+    (void) state;
+    serve(HIT, USAGE("9", TOLD));
+    for (unsigned i = 0; i < BT_KV_MISSES_MAX; i++)
+        serve_with(i % 2 == 0 ? "\"prompt_logprobs\":1," : "\"echo\":true,\"logprobs\":1,", HIT,
+                   USAGE("9", "null"));
+    assert_true(is_trusted());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(hits_that_never_come, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(hits_that_come, open_rig, close_rig),
-        cmocka_unit_test_setup_teardown(an_engine_that_tells_nothing, open_rig, close_rig)};
+        cmocka_unit_test_setup_teardown(an_engine_that_tells_nothing, open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(prompts_whose_logprobs_are_asked_for, open_rig, close_rig)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
