@@ -13,6 +13,12 @@ static void lose(bt_worker_t *w)
             w->name, BT_KV_MISSES_MAX);
 }
 
+/* Its engine chooses the rank: the cache of another one may have what was predicted. */
+static bool has_several_caches(const bt_worker_t *w)
+{
+    return w->dp_size > 1 && w->spec.dp_rank < 0;
+}
+
 void bt_kv_trust_note(bt_worker_t *w, uint64_t predicted, uint64_t prompt, bool is_told,
                       uint64_t cached)
 {
@@ -20,7 +26,8 @@ void bt_kv_trust_note(bt_worker_t *w, uint64_t predicted, uint64_t prompt, bool 
 
     if (is_told && !atomic_load_explicit(&t->is_told, memory_order_relaxed))
         atomic_store_explicit(&t->is_told, true, memory_order_relaxed);
-    if (2 * predicted <= prompt || !atomic_load_explicit(&t->is_told, memory_order_relaxed))
+    if (2 * predicted <= prompt || has_several_caches(w) ||
+        !atomic_load_explicit(&t->is_told, memory_order_relaxed))
         return;
     if (cached > 0) {
         atomic_store_explicit(&t->misses, 0, memory_order_relaxed);

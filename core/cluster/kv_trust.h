@@ -7,7 +7,8 @@
  * Cost:  a few loads for a request of which much was predicted; nothing for others.
  *
  * Events of another tokenizer, of a proxy's other side or of an engine that hashes more than it tells predict hits that never come. An engine that
- * has never told of cached tokens proves nothing: vLLM says nothing of them without --enable-prompt-tokens-details.
+ * has never told of cached tokens proves nothing: vLLM says nothing of them without --enable-prompt-tokens-details. Nor does a worker of several ranks,
+ * each with a cache of its own: what was predicted is the most that any of them has.
  */
 #ifndef BT_CLUSTER_KV_TRUST_H
 #define BT_CLUSTER_KV_TRUST_H

@@ -47,6 +47,20 @@ static void test_who_tells_nothing(void **state)
     assert_false(bt_kv_trust_has(&w));
 }
 
+/* Any of its ranks may have had what another one computed. */
+static void test_several_ranks(void **state)
+{
+    (void) state;
+    w.dp_size = 2;
+    w.spec.dp_rank = -1;
+    bt_kv_trust_note(&w, 0, 100, true, 30);
+    miss(3 * BT_KV_MISSES_MAX);
+    assert_true(bt_kv_trust_has(&w));
+    w.spec.dp_rank = 1; /* one of them is the worker */
+    miss(BT_KV_MISSES_MAX);
+    assert_false(bt_kv_trust_has(&w));
+}
+
 static void test_it_comes_back(void **state)
 {
     (void) state;
@@ -67,6 +81,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup(test_misses_in_a_row, setup),
                                        cmocka_unit_test_setup(test_who_tells_nothing, setup),
+                                       cmocka_unit_test_setup(test_several_ranks, setup),
                                        cmocka_unit_test_setup(test_it_comes_back, setup)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
