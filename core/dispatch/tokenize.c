@@ -33,7 +33,7 @@ struct bt_tokenize {
     bt_buf_t *ids; /* NULL = there are none */
     uint64_t key, count, start_us;
     bool is_running;
-    bool is_refused; /* the prompt, by an engine that is well */
+    bool is_refused; /* the prompt or its ids: it may be well */
 };
 
 static struct bt_tokenizer *tokenizer_of(bt_dispatcher_t *d)
@@ -215,6 +215,7 @@ static void on_body(bt_call_t *call, bt_buf_t *buf, const char *bytes, size_t n)
         bt_kept_add(&t->reply, r->d->shared, buf, (bt_str_t){bytes, n}) == 0)
         return;
     bt_call_cancel(call);
+    t->is_refused = true; /* by us */
     end(r, "the answer is too large");
 }
 

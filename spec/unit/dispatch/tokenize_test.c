@@ -241,6 +241,35 @@ static void prompts_that_are_refused_give_engines_none(void **state)
     }
 }
 
+/* As long as a prompt may make it. */
+static void answer_too_long(void)
+{
+    static const char head[] = "HTTP/1.1 200 X\r\nContent-Length: 99999999\r\n\r\n";
+    static char piece[32768];
+
+    memset(piece, ' ', sizeof(piece));
+    assert_int_equal(send(engines[S0].conn, head, sizeof(head) - 1, MSG_NOSIGNAL),
+                     sizeof(head) - 1);
+    while (!has_hung_up(&engines[S0])) {
+        (void) send(engines[S0].conn, piece, sizeof(piece), MSG_NOSIGNAL | MSG_DONTWAIT);
+        turn(&rig.loop, 1);
+    }
+}
+
+static void ids_that_are_too_many_give_engines_none(void **state)
+{
+    (void) state;
+    start(60000);
+    for (unsigned i = 0; i < 4; i++) {
+        ask();
+        take(S0);
+        assert_true(heard(S0, "POST /tokenize "));
+        answer_too_long();
+        is_served_without();
+        assert_int_equal(atomic_load(&rig.d->stats.tokenize_failed), i + 1);
+    }
+}
+
 static void a_client_that_leaves_meanwhile(void **state)
 {
     (void) state;
@@ -278,6 +307,7 @@ int main(void)
                                        CASE_OF(answers_that_are_none),
                                        CASE_OF(failures_give_engines_a_rest),
                                        CASE_OF(prompts_that_are_refused_give_engines_none),
+                                       CASE_OF(ids_that_are_too_many_give_engines_none),
                                        CASE_OF(a_client_that_leaves_meanwhile),
                                        CASE_OF(a_request_that_is_cancelled_meanwhile)};
 
