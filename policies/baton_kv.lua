@@ -123,7 +123,8 @@ local function plan(req, view, ctx)
   local prefills = baton.pairable(view.prefill, view.decode)
   baton.prefix_match(view.single, req, BLOCK)
   if #prefills == 0 then
-    return { kind = "single", worker = note(in_time(view.hybrid, hybrid_score, req, s, p), req, s) }
+    local worker = note(in_time(view.hybrid, hybrid_score, req, s, p), req, s)
+    return worker and { kind = "single", worker = worker }
   end
   local prefill = in_time(prefills, prefill_score, req, s, p)
   local by_two = prefill and wait_of(prefill, req, s) + p.transfer_weight * req.prompt_tokens or math.huge

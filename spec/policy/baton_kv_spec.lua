@@ -83,6 +83,9 @@ describe("baton_kv", function()
     assert.are_not.equal(home, plan(prompt(40, 1)).prefill) -- home has it, but too late
     busy(30000, 30000)
     assert.has_error(function() plan(prompt(40, 2)) end, "it returned nil")
+    f = testing.workers { hybrid = 1 }
+    f:set("h1", { prefill_tokens = 30000 })
+    assert.has_error(function() plan(prompt(40, 2)) end, "it returned nil")
   end)
 
   it("serves alone by prefix and load", function()
