@@ -189,14 +189,30 @@ static void put_backtrace(int fd)
 #endif
 }
 
-static void dump(int fd, bool may_block, const siginfo_t *info)
+static bool can_write(int fd, bool may_block)
 {
-    if (fd < 0 || (may_block && !takes(fd)))
+    return fd >= 0 && (!may_block || takes(fd));
+}
+
+static void put_events(int fd, bool may_block, const siginfo_t *info)
+{
+    if (!can_write(fd, may_block))
         return;
     put_head(fd, info);
     put_rings(fd, may_block);
-    if (!may_block || takes(fd))
-        put_backtrace(fd);
+}
+
+/* The unwinder reads the code at which it stands: after a call to nowhere that is one more fault, and the end. So it comes last. */
+static void dump(const siginfo_t *info)
+{
+    const int file = atomic_load(&file_fd);
+
+    put_events(file, false, info);
+    put_events(STDERR_FILENO, true, info);
+    if (can_write(file, false))
+        put_backtrace(file);
+    if (can_write(STDERR_FILENO, true))
+        put_backtrace(STDERR_FILENO);
 }
 
 /* ---- the handler ---- */
@@ -229,8 +245,7 @@ static void on_crash(int number, siginfo_t *info, void *context)
     (void) context;
     if (atomic_compare_exchange_strong(&crashed, &none, self)) {
         limit_time();
-        dump(atomic_load(&file_fd), false, info);
-        dump(STDERR_FILENO, true, info);
+        dump(info);
     } else if (none != self) {
         wait_for_other();
     }
