@@ -13,8 +13,10 @@
 #include "tools/sim.h"
 #include "tools/top.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static bool wants_help(int argc, const char *const *argv)
 {
@@ -179,8 +181,20 @@ static int unknown_command(const char *word)
     return bt_tool_error(BT_TOOL_WRONG, "", "%s", why);
 }
 
+/* What is opened next would be in their place, and what is meant for stderr would go there: to a file, to a client. */
+static void fill_standard_streams(void)
+{
+    int fd = STDIN_FILENO;
+
+    while (fd >= 0 && fd <= STDERR_FILENO)
+        fd = open("/dev/null", O_RDWR);
+    if (fd > STDERR_FILENO)
+        close(fd);
+}
+
 int main(int argc, char **argv)
 {
+    fill_standard_streams();
     if (argc < 2)
         return bt_tool_error(BT_TOOL_WRONG, "", "no command; try baton --help");
     for (size_t i = 0; i < COMMAND_COUNT; i++)

@@ -101,4 +101,13 @@ describe("the flight recorder", function()
       assert.matches("\nbacktrace .*bt_loop_run", dump)
     end
   end)
+
+  it("is not where logs go that are started without a stderr", function()
+    local path = proc.path("crash-alone")
+    local process = fleet.start_gateway({ "--worker-urls", "http://127.0.0.1:9", "--crash-file", path },
+      { under = { "/bin/sh", "-c", 'exec "$@" 2>&-', "sh" } })
+    process:kill(proc.SIGTERM)
+    assert.equal(0, process:wait(20))
+    assert.equal("", proc.read(path))
+  end)
 end)
