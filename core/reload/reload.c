@@ -342,7 +342,8 @@ static void end_job(bt_reload_t *reload, int rc, bool is_changed, const char *er
         log_failure(reload, rc, err);
     if (!reload->is_closing && rc != BT_E_POLICY && rc != BT_E_CONFIG)
         apply_config(reload); /* requests that hold old generations do not hold up the workers */
-    reload->stats.results[BT_RELOAD_REFUSED] += job->refused;
+    if (!job->is_dry_run)
+        reload->stats.results[BT_RELOAD_REFUSED] += job->refused;
     bt_reload_note(reload, &(bt_reload_note_t){.is_changed = is_changed, .rc = rc, .err = err});
     reload->job = NULL;
     reload->step = BT_RELOAD_IDLE;

@@ -98,6 +98,7 @@ describe("a policy", function()
     end
     assert.equal(before, http.get(f.admin_port, "/policies").body)
     assert.equal(0, metric('baton_policy_reloads_total{result="ok"}'))
+    assert.equal(0, metric('baton_policy_reloads_total{result="refused"}'))
     assert.equal("mine@1", version_now())
     assert.equal(200, put("mine?dry_run=false", policy("4")).status)
     assert.equal("mine@4", version_now())
