@@ -37,6 +37,7 @@ typedef struct bt_admin_config {
         metrics_only; /* bound beyond loopback without a key: all but /metrics and /health is 403 */
     bool gen_ai;      /* --metrics-gen-ai */
     const char *version; /* NULL = the build's */
+    const char *sandbox; /* what --sandbox says; NULL = off; borrowed */
     /* Completes a worker that is added by what its pool says about workers that say nothing (connector, engine, bootstrap
      * port, lease). pool NULL = the first one. < 0: err holds one line. May be NULL. */
     int (*complete)(void *user, const char *pool, bt_worker_spec_t *spec, char *err,

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sandbox.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,12 +60,25 @@ static void write_memory(bt_prom_t *p)
     }
 }
 
+static void write_sandbox(bt_prom_t *p)
+{
+    const bt_sandbox_state_t is = bt_sandbox_state();
+    const bt_label_t landlock = {"layer", BT_STR("landlock")},
+                     seccomp = {"layer", BT_STR("seccomp")};
+
+    bt_prom_family(p, "baton_sandbox", "gauge",
+                   "1 where this layer of --sandbox holds the process");
+    bt_prom_count(p, &landlock, 1, is.has_landlock);
+    bt_prom_count(p, &seccomp, 1, is.has_seccomp);
+}
+
 static void write_process(bt_prom_t *p, const bt_dispatch_shared_t *shared, const char *version)
 {
     const bt_label_t label = {"version", bt_str(version)};
 
     bt_prom_family(p, "baton_build_info", "gauge", "The running build, in its label");
     bt_prom_count(p, &label, 1, 1);
+    write_sandbox(p);
     one(p, "baton_draining", "gauge",
         "1 while the gateway is shutting down and takes no new requests",
         atomic_load(&shared->draining));

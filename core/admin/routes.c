@@ -19,6 +19,7 @@
 #include "admin/workers.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/sandbox.h"
 
 #include <stdio.h>
 
@@ -48,10 +49,27 @@ static void get_fleet(const bt_admin_call_t *c)
         bt_reply_error(c->reply, 404, "this gateway is alone: --redis-url makes it one of a fleet");
 }
 
+/* What was asked for, and what came of it: auto goes on where the kernel has no Landlock. */
+static void write_sandbox(bt_text_t *out, const char *mode)
+{
+    const bt_sandbox_state_t is = bt_sandbox_state();
+    const bool is_off = mode == NULL || strcmp(mode, "off") == 0;
+
+    bt_text_printf(out, "{\"mode\":\"%s\",\"landlock\":\"%s\"", is_off ? "off" : mode,
+                   is.has_landlock ? "on"
+                   : is_off        ? "off"
+                                   : "unavailable");
+    if (is.has_landlock)
+        bt_text_printf(out, ",\"landlock_abi\":%u", is.landlock_abi);
+    bt_text_printf(out, ",\"seccomp\":\"%s\"}", is.has_seccomp ? "on" : "off");
+}
+
 static void get_version(const bt_admin_call_t *c)
 {
     bt_text_puts(&c->reply->body, "{\"version\":");
     bt_text_json_str(&c->reply->body, bt_str(c->config->version));
+    bt_text_puts(&c->reply->body, ",\"sandbox\":");
+    write_sandbox(&c->reply->body, c->config->sandbox);
     bt_text_puts(&c->reply->body, "}\n");
 }
 
@@ -83,7 +101,8 @@ static const struct route {
     {BT_GET, "/health", get_health, BT_ANSWERED, true, false, "the process serves"},
     {BT_GET, "/readiness", get_readiness, BT_ANSWERED, false, false,
      "200 when a usable set of workers is there, else why not"},
-    {BT_GET, "/version", get_version, BT_ANSWERED, false, false, "version of the gateway"},
+    {BT_GET, "/version", get_version, BT_ANSWERED, false, false,
+     "version of the gateway, and what its sandbox (--sandbox) came to"},
     {BT_GET, "/workers", bt_workers_list, BT_ANSWERED, false, true,
      "all workers, with everything known"},
     {BT_POST, "/workers", bt_workers_add, BT_ANSWERED, false, true,

@@ -42,6 +42,13 @@
 #define ARCH AUDIT_ARCH_AARCH64
 #endif
 
+static bt_sandbox_state_t state;
+
+bt_sandbox_state_t bt_sandbox_state(void)
+{
+    return state;
+}
+
 /* ---- files ---- */
 
 int bt_sandbox_open(bt_sandbox_t *sandbox)
@@ -51,6 +58,7 @@ int bt_sandbox_open(bt_sandbox_t *sandbox)
     sandbox->fd = -1;
     if (abi < 1)
         return -errno;
+    state.landlock_abi = (unsigned) abi;
     sandbox->handled = READ | WRITE | LANDLOCK_ACCESS_FS_EXECUTE;
     if (abi < 2)
         sandbox->handled &= ~REFER;
@@ -169,7 +177,10 @@ static int enter_filter(void)
     memcpy(code + n, end, sizeof end);
     n += sizeof end / sizeof *end;
     const struct sock_fprog program = {.len = (unsigned short) n, .filter = code};
-    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0 ? 0 : -errno;
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        return -errno;
+    state.has_seccomp = true;
+    return 0;
 }
 #else
 static int enter_filter(void)
@@ -186,7 +197,18 @@ int bt_sandbox_enter(bt_sandbox_t *sandbox)
         syscall(SYS_landlock_restrict_self, sandbox->fd, 0) != 0)
         rc = -errno;
     bt_sandbox_close(sandbox);
-    return rc == 0 ? enter_filter() : rc;
+    if (rc < 0)
+        return rc;
+    state.has_landlock = true;
+    return enter_filter();
+}
+
+void bt_sandbox_inherit(void)
+{
+#ifdef ARCH
+    state.has_seccomp = true;
+#endif
+    state.has_landlock = true;
 }
 
 void bt_sandbox_close(bt_sandbox_t *sandbox)

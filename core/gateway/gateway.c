@@ -66,6 +66,7 @@ static int attach_admin(bt_gateway_t *g)
         .metrics_only = g->config->admin_metrics_only,
         .gen_ai = g->config->metrics_gen_ai,
         .listener = g->config->admin_host,
+        .sandbox = bt_gateway_sandbox_mode(g->config),
         .allowed_hosts = (const char *const *) g->config->admin_allowed_hosts,
         .complete = complete_worker,
         .complete_user = g,

@@ -152,6 +152,14 @@ static void allow_all(sandbox_rules_t *r, const bt_config_t *c)
         allow_policies(r, &c->pools[i].spec);
 }
 
+const char *bt_gateway_sandbox_mode(const bt_config_t *c)
+{
+    static const char *const names[] = {
+        [BT_SANDBOX_OFF] = "off", [BT_SANDBOX_AUTO] = "auto", [BT_SANDBOX_STRICT] = "strict"};
+
+    return names[c->sandbox];
+}
+
 int bt_gateway_sandbox(const bt_config_t *c, char *err, size_t err_size)
 {
     sandbox_rules_t r = {.rc = 0};
@@ -177,6 +185,7 @@ int bt_gateway_sandbox(const bt_config_t *c, char *err, size_t err_size)
     rc = bt_sandbox_enter(&r.sandbox);
     /* Each of the line adds a layer, and the kernel has a most: who stood before us was inside as well. */
     if (rc == -E2BIG && bt_passed_upgrade_fd() >= 0) {
+        bt_sandbox_inherit();
         bt_log_warn("gateway", "sandbox: that of the gateways before this one, for the kernel adds "
                                "no other after so many upgrades; a restart makes it anew");
         return 0;

@@ -14,5 +14,6 @@
 
 /* BT_E_CONFIG: --sandbox strict, and there is none here, or a directory cannot be allowed. */
 int bt_gateway_sandbox(const bt_config_t *config, char *err, size_t err_size);
+const char *bt_gateway_sandbox_mode(const bt_config_t *config); /* as the flag spells it */
 
 #endif

@@ -112,6 +112,11 @@ describe("an upgrade", function()
     end
     first:says("sandbox: files of the system and of the configuration's directories only")
     assert.same({ "2", "1" }, { status_of(first.pid, "Seccomp"), status_of(first.pid, "NoNewPrivs") })
+    local version, metrics = http.get(admin_port, "/version").body, http.get(admin_port, "/metrics").body
+    assert.truthy(version:find('"sandbox":{"mode":"auto","landlock":"on","landlock_abi":%d+,"seccomp":"on"}'), version)
+    for _, layer in ipairs({ "landlock", "seccomp" }) do
+      assert.truthy(metrics:find(('\nbaton_sandbox{layer="%s"} 1\n'):format(layer), 1, true), metrics)
+    end
     assert.equal("left", (worker_of()))
     local function reload(text, said)
       write_config(text)

@@ -66,6 +66,8 @@ static void test_an_idle_gateway(void **state)
     (void) state;
     scrape();
     has("baton_build_info{version=\"1.2.3\"} 1");
+    has("baton_sandbox{layer=\"landlock\"} 0");
+    has("baton_sandbox{layer=\"seccomp\"} 0");
     has("baton_attempts_total 0");
     has("# TYPE baton_requests_total counter");
     has("baton_ttft_seconds_bucket{le=\"+Inf\"} 0");

@@ -22,7 +22,12 @@ static void test_plain_routes(void **state)
     assert_int_equal(ask(&rig, "GET", "/health", NULL), 200);
     assert_int_equal(ask(&rig, "HEAD", "/health", NULL), 200);
     assert_int_equal(ask(&rig, "GET", "/version", NULL), 200);
-    assert_string_equal(said(&rig), "{\"version\":\"1.2.3\"}\n");
+    assert_string_equal(said(&rig),
+                        "{\"version\":\"1.2.3\",\"sandbox\":{\"mode\":\"off\",\"landlock\":\"off\","
+                        "\"seccomp\":\"off\"}}\n");
+    rig.config.sandbox = "auto"; /* in a kernel that has none: nothing was entered here */
+    assert_int_equal(ask(&rig, "GET", "/version", NULL), 200);
+    assert_said(&rig, "{\"mode\":\"auto\",\"landlock\":\"unavailable\",\"seccomp\":\"off\"}");
     assert_int_equal(ask(&rig, "GET", "/", NULL), 200);
     assert_said(&rig, "/workers/*/drain");
     assert_int_equal(ask(&rig, "GET", "/metrics", NULL), 200);

@@ -17,6 +17,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -140,11 +141,15 @@ static int inside(void)
 
     if (bt_sandbox_open(&sandbox) != 0)
         return 77;
+    WANT(bt_sandbox_state().landlock_abi >= 1, 1);
+    WANT(bt_sandbox_state().has_landlock || bt_sandbox_state().has_seccomp, 0);
     WANT(bt_sandbox_allow(&sandbox, in("read"), BT_SANDBOX_READ), 0);
     WANT(bt_sandbox_allow(&sandbox, in("read/file"), BT_SANDBOX_READ), 0); /* a file, too */
     WANT(bt_sandbox_allow(&sandbox, in("write"), BT_SANDBOX_WRITE), 0);
     WANT(bt_sandbox_allow(&sandbox, in("nowhere"), BT_SANDBOX_WRITE), 0);
     WANT(bt_sandbox_enter(&sandbox), 0);
+    WANT(bt_sandbox_state().has_landlock, 1);
+    WANT(bt_sandbox_state().has_seccomp, prctl(PR_GET_SECCOMP) == 2);
     if (files() != 0 || calls() != 0 || pthread_create(&thread, NULL, in_thread, &rc) != 0 ||
         pthread_join(thread, NULL) != 0)
         return 1;

@@ -1,5 +1,6 @@
 /* A child process that enters more sandboxes than the kernel puts over one another, as a line of upgrades does. */
 #include "base/err.h"
+#include "base/sandbox.h"
 #include "config/passed.h"
 #include "gateway/sandbox.h"
 
@@ -51,6 +52,7 @@ static int many(bool is_successor)
     if (prctl(PR_GET_SECCOMP) != 2)
         return HAS_NONE;
     WANT(is_inside());
+    WANT(bt_sandbox_state().has_landlock && bt_sandbox_state().has_seccomp);
     WANT(rc == (is_successor ? 0 : BT_E_CONFIG));
     WANT(is_successor || strstr(err, "--sandbox: Argument list too long") != NULL);
     return 0;
