@@ -23,7 +23,7 @@ typedef struct bt_kube_options {
     char *token_file, *ca_file;
     char *pool;              /* NULL = the first */
     char *port;              /* numbers or container ports' names */
-    char *scheme;            /* "https"; NULL = http */
+    char *scheme;            /* http or https; NULL = https for a port of that name, else http */
     bt_worker_spec_t worker; /* of pods that do not say otherwise; no url, no name */
     bool has_role;
     bt_kube_set_key set_key; /* what a pod says by baton/KEY */

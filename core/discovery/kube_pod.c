@@ -49,8 +49,9 @@ typedef struct reading {
     bt_kube_pod_t *pod;
     const bt_kube_options_t *source;
     bt_worker_spec_t spec;
-    char port[128]; /* numbers or names, with commas; "" = not said */
-    bool has_role, has_tls;
+    char port[128];     /* numbers or names, with commas; "" = not said */
+    const char *scheme; /* NULL = not said: what the port's name says */
+    bool has_role;
     char value[VALUE_MAX];
 } reading_t;
 
@@ -80,10 +81,10 @@ static int set_key(reading_t *r, const char *theirs, bt_str_t key, const char *t
         return 0;
     }
     if (bt_str_eq(key, BT_STR("scheme"))) {
-        r->has_tls = strcmp(text, "https") == 0;
-        return r->has_tls || strcmp(text, "http") == 0
-                   ? 0
-                   : refuse(r->pod, theirs, "expected http or https");
+        r->scheme = strcmp(text, "https") == 0  ? "https"
+                    : strcmp(text, "http") == 0 ? "http"
+                                                : NULL;
+        return r->scheme != NULL ? 0 : refuse(r->pod, theirs, "expected http or https");
     }
     if (bt_str_eq(key, BT_STR("role")))
         text = role_word(text);
@@ -201,7 +202,18 @@ static bool read_port(bt_str_t spec, const char *word, unsigned *port_p)
     return number >= 1 && number <= 65535;
 }
 
-static int add_worker(reading_t *r, const char *ip, unsigned port)
+/* Ports of containers have a name, and no appProtocol as those of services do. It says how to speak, not which port is the engine's: a proxy before
+ * the metrics has one named https too. */
+static const char *scheme_of(const reading_t *r, bt_str_t spec, unsigned port)
+{
+    unsigned https;
+
+    if (r->scheme != NULL)
+        return r->scheme;
+    return find_ports(spec, "https", &https) > 0 && https == port ? "https" : "http";
+}
+
+static int add_worker(reading_t *r, bt_str_t spec, const char *ip, unsigned port)
 {
     bt_kube_pod_t *pod = r->pod;
     const bool is_v6 = strchr(ip, ':') != NULL;
@@ -213,8 +225,7 @@ static int add_worker(reading_t *r, const char *ip, unsigned port)
     if (rc < 0)
         return rc;
     bt_text_init(&url);
-    bt_text_puts(&url, r->has_tls ? "https://" : "http://");
-    bt_text_printf(&url, is_v6 ? "[%s]:%u" : "%s:%u", ip, port);
+    bt_text_printf(&url, is_v6 ? "%s://[%s]:%u" : "%s://%s:%u", scheme_of(r, spec, port), ip, port);
     pod->workers[pod->worker_count++].url = bt_text_take(&url);
     return pod->workers[pod->worker_count - 1].url != NULL ? 0 : BT_E_NOMEM;
 }
@@ -229,7 +240,7 @@ static int add_named_ports(reading_t *r, bt_str_t spec, const char *ip)
          word != NULL && rc == 0 && r->pod->state != BT_KUBE_REFUSED;
          word = strtok_r(NULL, ", ", &save)) {
         if (read_port(spec, word, &port)) {
-            rc = add_worker(r, ip, port);
+            rc = add_worker(r, spec, ip, port);
             continue;
         }
         snprintf(why, sizeof why, "\"%.40s\" is no port, and no container port's name", word);
@@ -245,7 +256,7 @@ static int add_ports(reading_t *r, bt_str_t spec, const char *ip)
     if (r->port[0] != '\0')
         return add_named_ports(r, spec, ip);
     if (find_ports(spec, "http", &port) > 0 || find_ports(spec, NULL, &port) == 1)
-        return add_worker(r, ip, port);
+        return add_worker(r, spec, ip, port);
     return refuse(r->pod, "no port",
                   "annotate " OWN_PREFIX "port, name a container port http, or say port= in "
                   "--workers-kubernetes");
@@ -376,10 +387,8 @@ int bt_kube_pod_read(bt_kube_pod_t *pod, const bt_kube_options_t *source, bt_str
 {
     char ip[64] = "";
     size_t err_off;
-    reading_t r = {.pod = pod,
-                   .source = source,
-                   .has_role = source->has_role,
-                   .has_tls = source->scheme != NULL && strcmp(source->scheme, "https") == 0};
+    reading_t r = {
+        .pod = pod, .source = source, .scheme = source->scheme, .has_role = source->has_role};
 
     *pod = (bt_kube_pod_t){0};
     if (bt_json_validate(object, &err_off) < 0)

@@ -92,6 +92,45 @@ static void a_ready_pod(void **state)
     assert_string_equal(pod.workers[0].url, "https://10.0.0.1:8000");
 }
 
+#define PORTS(more, ports)                                                                         \
+    "{\"metadata\":{\"name\":\"p\",\"namespace\":\"n\",\"labels\":{\"llm-d.ai/"                    \
+    "role\":\"prefill\"" more "}},\"spec\":{\"containers\":[{\"ports\":[" ports                    \
+    "]}]},\"status\":{\"podIP\":\"10.0.0.1\","                                                     \
+    "\"conditions\":[{\"type\":\"Ready\",\"status\":\"True\"}]}}"
+#define HTTPS "{\"name\":\"https\",\"containerPort\":8443}"
+#define HTTP "{\"name\":\"http\",\"containerPort\":80}"
+#define METRICS "{\"name\":\"metrics\",\"containerPort\":9090}"
+
+/* A port's name is its word where nobody says more. */
+static void a_port_named_https(void **state)
+{
+    static const struct {
+        const char *pod, *url;
+        const char *scheme; /* of the source */
+    } rows[] = {
+        {PORTS("", HTTPS), "https://10.0.0.1:8443", NULL},
+        {PORTS("", HTTPS "," HTTP), "http://10.0.0.1:80", NULL},
+        {PORTS("", METRICS), "http://10.0.0.1:9090", NULL},
+        {PORTS(",\"baton/port\":\"https\"", HTTP "," HTTPS), "https://10.0.0.1:8443", NULL},
+        {PORTS(",\"baton/port\":\"8443\"", HTTP "," HTTPS), "https://10.0.0.1:8443", NULL},
+        {PORTS(",\"baton/port\":\"9090\"", METRICS "," HTTPS), "http://10.0.0.1:9090", NULL},
+        {PORTS(",\"baton/scheme\":\"http\"", HTTPS), "http://10.0.0.1:8443", NULL},
+        {PORTS("", HTTPS), "http://10.0.0.1:8443", "http"},
+        {PORTS("", METRICS), "https://10.0.0.1:9090", "https"},
+    };
+    char scheme[8];
+
+    (void) state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        options.scheme = rows[i].scheme != NULL ? strcpy(scheme, rows[i].scheme) : NULL;
+        assert_int_equal(state_of(rows[i].pod), BT_KUBE_READY);
+        assert_int_equal(pod.worker_count, 1);
+        assert_string_equal(pod.workers[0].url, rows[i].url);
+    }
+    options.scheme = NULL; /* which of them is the engine's? */
+    assert_int_equal(state_of(PORTS("", METRICS "," HTTPS)), BT_KUBE_REFUSED);
+}
+
 static void one_that_says_nothing_is_as_the_source_says(void **state)
 {
     (void) state;
@@ -198,6 +237,7 @@ int main(void)
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         CASE(a_ready_pod),
+        CASE(a_port_named_https),
         CASE(one_that_says_nothing_is_as_the_source_says),
         CASE(one_that_is_wrong_says_why),
         CASE(states),
