@@ -398,8 +398,8 @@ static void a_prefill_that_is_asked_late(void **state)
 {
     (void) state;
     const uint64_t start_ms = bt_clock_ms();
-    begin_with((struct rig_options){.max_attempts = 1, .deadlines = {.answer_ms = 400}});
-    TURN_UNTIL(&rig.loop, bt_clock_ms() - start_ms >= 300);
+    begin_with((struct rig_options){.max_attempts = 1, .deadlines = {.answer_ms = 2000}});
+    TURN_UNTIL(&rig.loop, bt_clock_ms() - start_ms >= 1500);
     call_metaserver(room, CALL("req-1"));
     take(P0);
     answered("HTTP/1.1 504");
