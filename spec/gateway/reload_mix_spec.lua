@@ -13,6 +13,9 @@ local PATH = "/v1/completions"
 local ENDLESS = '{"model":"sim","prompt":"hello there","max_tokens":100000,"stream":true}'
 local SHORT = '{"model":"sim","prompt":"hello there","max_tokens":100,"stream":true}'
 
+-- A text that never ends is stopped when it has had its processor time: long, beside five other sanitized specs.
+local ROUNDS = (os.getenv("BATON_SANITIZE") or "") == "" and 60 or 24
+
 local f
 
 local function put(text)
@@ -40,7 +43,7 @@ describe("a request", function()
       c:wait_head()
     end
     local seen = {}
-    for i = 1, 60 do
+    for i = 1, ROUNDS do
       local is_good = i % 2 == 0
       local text = is_good and policy(tostring(i)) or BROKEN[i % #BROKEN + 1]
       if text ~= "" and i % 6 > 1 then
@@ -62,7 +65,7 @@ describe("a request", function()
     for _ in pairs(seen) do
       count = count + 1
     end
-    assert.is_true(count >= 15, count .. " generations answered")
+    assert.is_true(count >= ROUNDS / 4, count .. " generations answered")
     assert.is_nil(seen["mine@0"], "no broken text ever served")
     for i, c in ipairs(streams) do
       local before = #c.answer.pieces
