@@ -62,14 +62,19 @@ void bt_token_cache_free(bt_token_cache_t *c)
     free(c);
 }
 
+static void touch(bt_token_cache_t *c, entry_t *e)
+{
+    bt_list_remove(&e->used);
+    bt_list_push_front(&c->used, &e->used);
+}
+
 bt_buf_t *bt_token_cache_get(bt_token_cache_t *c, uint64_t key)
 {
     entry_t *e = *place_of(c, key);
 
     if (e == NULL)
         return NULL;
-    bt_list_remove(&e->used);
-    bt_list_push_front(&c->used, &e->used);
+    touch(c, e);
     return e->ids;
 }
 
@@ -78,8 +83,7 @@ void bt_token_cache_put(bt_token_cache_t *c, uint64_t key, bt_buf_t *ids)
     entry_t **at = place_of(c, key), *e = *at;
 
     if (e != NULL) { /* two asked at once */
-        bt_list_remove(&e->used);
-        bt_list_push_front(&c->used, &e->used);
+        touch(c, e);
         return;
     }
     if (ids->cap > BT_TOKEN_CACHE_BYTES_MAX / 4 || (e = malloc(sizeof(*e))) == NULL)
