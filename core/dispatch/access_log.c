@@ -2,10 +2,12 @@
  *
  * The line is made on the stack: what a client wrote is cut (base/line.h), so LINE_BYTES holds the longest there can be.
  */
+#include "dispatch/access_log.h"
+
 #include "base/line.h"
 #include "base/log.h"
 #include "dispatch/encode_params.h"
-#include "dispatch/leg.h"
+#include "dispatch/usage.h"
 
 #define LINE_BYTES 12288
 

@@ -1,9 +1,10 @@
 /* answer.c - errors: the engine's own as they came, ours in the form of the path's API family (api/error.h). */
+#include "dispatch/answer.h"
+
 #include "api/error.h"
 #include "api/path.h"
-#include "dispatch/leg.h"
-#include "dispatch/reservation.h"
-#include "dispatch/sink.h"
+#include "dispatch/headers.h"
+#include "dispatch/reservation_state.h"
 
 #include <stdio.h>
 

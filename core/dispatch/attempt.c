@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "cluster/engine_ids.h"
 #include "cluster/pair_breaker.h"
+#include "dispatch/leg.h"
 #include "dispatch/plan.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/prompt_merge.h"

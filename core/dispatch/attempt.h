@@ -10,7 +10,7 @@
 #ifndef BT_DISPATCH_ATTEMPT_H
 #define BT_DISPATCH_ATTEMPT_H
 
-#include "dispatch/leg.h"
+#include "dispatch/attempt_state.h"
 
 /* ---- attempt.c ---- */
 /* on_end: when it has answered or failed, once. */
@@ -22,22 +22,6 @@ void bt_attempt_leg_done(bt_leg_t *leg);
 void bt_attempt_leg_failed(bt_leg_t *leg, const bt_failure_t *f);
 void bt_attempt_resume(bt_attempt_t *a);
 void bt_attempt_drop(bt_attempt_t *a); /* its request's memory goes */
-static inline bt_leg_t *bt_attempt_prefill(bt_attempt_t *a)
-{
-    return &a->legs[0];
-}
-
-/* Decode or single. */
-static inline bt_leg_t *bt_attempt_answer(bt_attempt_t *a)
-{
-    return &a->legs[1];
-}
-
-/* Does decode get what prefill has answered? */
-static inline bool bt_attempt_uses_reply(const bt_attempt_t *a)
-{
-    return a->dialect->needs_reply || a->dialect->learns;
-}
 
 /* The one way to fail; nothing when it has ended. */
 void bt_attempt_fail(bt_attempt_t *a, const bt_failure_t *f, bt_worker_t *const *guilty,
@@ -112,6 +96,8 @@ int bt_attempt_kv_repair(bt_attempt_t *a, uint64_t source_room);
 
 /* ---- attempt_trigger.c: decode first, prefill when decode's engine calls; nothing for other kinds ---- */
 void bt_attempt_trigger_begin(bt_attempt_t *a);
+/* Mail: a metaserver's call, on the loop that may have its room. */
+void bt_attempt_trigger_on_call(bt_loop_t *loop, bt_mail_t *mail);
 /* Decode's answer begins: it waits for no prefill any more. */
 void bt_attempt_trigger_commit(bt_attempt_t *a);
 /* Calls that wait are answered, unless prefill still runs. why: it has failed; may be NULL. */

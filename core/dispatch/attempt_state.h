@@ -5,7 +5,7 @@
  * Life:  task: start -> attempts -> done. Attempt: start -> ended, by answer, failure or cancel; a
  *        prefill leg may drain behind it. Leg: idle -> running -> done, failed or cancelled; its
  *        load and its breaker are settled once.
- * Flow:  data only: leg.h, attempt.h and task.h say what is done with it.
+ * Flow:  data only: leg.h, attempt.h and task.h say what is done with it, usage.h and headers.h what follows from it.
  * Cost:  everything lives in the request's arena.
  */
 #ifndef BT_DISPATCH_ATTEMPT_STATE_H
@@ -18,7 +18,11 @@
 
 /* ---- a leg: one exchange with a worker ---- */
 
+#define BT_REPLY_MAX_BYTES                                                                         \
+    ((size_t) 4 << 20) /* a prefill reply or an error body is read whole up to this */
+
 enum bt_leg_role { BT_LEG_PREFILL, BT_LEG_DECODE, BT_LEG_SINGLE, BT_LEG_ENCODE };
+const char *bt_leg_role_name(enum bt_leg_role role);
 
 /* Why an attempt ended without an answer. */
 struct bt_failure {
@@ -80,6 +84,11 @@ struct bt_leg {
     uint64_t first_body_us, last_body_us, events;
     const char *rid; /* its attempt's, where the engine was told it; NULL = it was not */
 };
+
+static inline bool bt_leg_running(const bt_leg_t *leg)
+{
+    return leg->state == BT_LEG_RUNNING;
+}
 
 /* ---- an attempt: one execution of one plan ---- */
 
@@ -151,6 +160,23 @@ struct bt_attempt {
     bt_timer_t drain;      /* ended: its prefill has that long to end by itself */
     bt_failure_t *pending; /* the failure that waits for it */
 };
+
+static inline bt_leg_t *bt_attempt_prefill(bt_attempt_t *a)
+{
+    return &a->legs[0];
+}
+
+/* Decode or single. */
+static inline bt_leg_t *bt_attempt_answer(bt_attempt_t *a)
+{
+    return &a->legs[1];
+}
+
+/* Does decode get what prefill has answered? */
+static inline bool bt_attempt_uses_reply(const bt_attempt_t *a)
+{
+    return a->dialect->needs_reply || a->dialect->learns;
+}
 
 /* What headers and the access log tell: the plan and the workers of the last try. "": none. */
 static inline enum bt_plan_kind bt_request_kind(const bt_request_t *r)

@@ -13,7 +13,7 @@
  * an attempt that is over is told so. Engines call again when their connection breaks, or for each of several connectors.
  */
 #include "dispatch/attempt.h"
-#include "dispatch/dispatcher.h"
+#include "dispatch/leg.h"
 #include "transfer/metaserver.h"
 
 static void on_wait_over(bt_timer_t *timer)
@@ -125,8 +125,7 @@ static void take(bt_attempt_t *a, bt_metaserver_call_t *call)
     bt_attempt_trigger_settle(a, NULL);
 }
 
-/* On the room's loop. */
-static void on_call(bt_loop_t *loop, bt_mail_t *mail)
+void bt_attempt_trigger_on_call(bt_loop_t *loop, bt_mail_t *mail)
 {
     bt_metaserver_call_t *call = bt_container_of(mail, bt_metaserver_call_t, mail);
     bt_dispatcher_t *d = call->user;
@@ -139,17 +138,4 @@ static void on_call(bt_loop_t *loop, bt_mail_t *mail)
     }
     bt_stats_inc(&d->stats, callbacks_late);
     bt_metaserver_answer(call, 404, "no request with this attempt: it is over, or never was");
-}
-
-void bt_dispatch_shared_metaserver_call(void *user, bt_metaserver_call_t *call)
-{
-    const bt_dispatch_shared_t *shared = user;
-    const unsigned word = bt_rooms_word();
-
-    if (!bt_rooms_may_own(call->room, word, shared->dispatcher_count)) {
-        bt_metaserver_answer(call, 404, "this gateway has no attempt of that number");
-        return;
-    }
-    call->user = shared->dispatchers[bt_rooms_loop_of(call->room, word)];
-    bt_loop_post(((bt_dispatcher_t *) call->user)->loop, &call->mail, on_call);
 }

@@ -6,6 +6,7 @@
  */
 #include "cluster/pair_breaker.h"
 #include "dispatch/attempt.h"
+#include "dispatch/leg.h"
 #include "dispatch/plan.h"
 
 /* Does this request's probe of the worker run already? Its other children then go with it: sent away, they would fail the

@@ -11,6 +11,7 @@
  */
 #include "base/log.h"
 #include "dispatch/attempt.h"
+#include "dispatch/headers.h"
 #include "dispatch/plan.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * that can work.
  */
 #include "dispatch/candidates.h"
-#include "dispatch/request.h"
+#include "dispatch/request_pool.h"
 
 static const char route_refusal[] =
     "this route cannot be split with this fleet's connector, and it has no hybrid worker";

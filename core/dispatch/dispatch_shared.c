@@ -1,6 +1,10 @@
 /* dispatch_shared.c - what all loops share: ids, owners, queues. */
+#include "dispatch/attempt.h"
 #include "dispatch/dispatcher.h"
+#include "dispatch/lost_legs.h"
 #include "dispatch/queue.h"
+#include "dispatch/response_owners.h"
+#include "transfer/metaserver.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -32,4 +36,23 @@ void bt_dispatch_shared_fini(bt_dispatch_shared_t *shared)
     shared->ids = NULL;
     shared->responses = NULL;
     bt_policy_errors_fini(&shared->policy_errors);
+}
+
+void bt_dispatch_shared_worker_lost(bt_dispatch_shared_t *shared)
+{
+    for (unsigned i = 0; i < shared->dispatcher_count; i++)
+        bt_lost_legs_post(shared->dispatchers[i]);
+}
+
+void bt_dispatch_shared_metaserver_call(void *user, bt_metaserver_call_t *call)
+{
+    const bt_dispatch_shared_t *shared = user;
+    const unsigned word = bt_rooms_word();
+
+    if (!bt_rooms_may_own(call->room, word, shared->dispatcher_count)) {
+        bt_metaserver_answer(call, 404, "this gateway has no attempt of that number");
+        return;
+    }
+    call->user = shared->dispatchers[bt_rooms_loop_of(call->room, word)];
+    bt_loop_post(((bt_dispatcher_t *) call->user)->loop, &call->mail, bt_attempt_trigger_on_call);
 }

@@ -166,10 +166,6 @@ static inline bt_wait_ctx_t bt_dispatcher_wait_ctx(const bt_dispatcher_t *d)
 /* Connection pool to a worker on this loop; NULL when it has no address yet. */
 bt_upstream_t *bt_dispatcher_upstream(bt_dispatcher_t *d, bt_worker_t *w);
 
-/* ---- lost_legs.c ---- */
-void bt_lost_legs_init(bt_dispatcher_t *d);
-void bt_lost_legs_fini(bt_dispatcher_t *d);
-
 /* ---- ids.c: live request ids that clients chose ---- */
 struct bt_id_table *bt_ids_new(void);
 void bt_ids_free(struct bt_id_table *t);
@@ -178,11 +174,5 @@ void bt_ids_remove(struct bt_id_table *t, bt_str_t id);
 bool bt_ids_has(struct bt_id_table *t, bt_str_t id);
 /* Could the live request of another client send this id on a retry (-a2) or for a child (-1)? */
 bool bt_ids_derives(struct bt_id_table *t, bt_str_t id);
-
-/* ---- response_owners.c: which worker made which response; a bounded table under one mutex ---- */
-struct bt_response_owners *bt_response_owners_new(unsigned max);
-void bt_response_owners_free(struct bt_response_owners *a);
-void bt_response_owners_put(struct bt_response_owners *a, bt_str_t key, uint64_t worker_id);
-uint64_t bt_response_owners_get(struct bt_response_owners *a, bt_str_t key); /* 0 = unknown */
 
 #endif

@@ -21,10 +21,10 @@ void bt_dispatch_shared_cancel(bt_dispatch_shared_t *shared, bt_str_t id, uint64
 /* Not elsewhere: another replica asks. */
 void bt_dispatch_shared_cancel_here(bt_dispatch_shared_t *shared, bt_str_t id, uint64_t owner);
 
-/* lost_legs.c: some worker has been found lost. On the control loop. */
+/* Some worker has been found lost. On the control loop. */
 void bt_dispatch_shared_worker_lost(bt_dispatch_shared_t *shared);
 
-/* attempt_trigger.c: a decode's engine calls for prefill. Takes the call, on the control loop. */
+/* A decode's engine calls for prefill. Takes the call, on the control loop. */
 struct bt_metaserver_call;
 void bt_dispatch_shared_metaserver_call(void *shared, struct bt_metaserver_call *call);
 

@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "dispatch/attempt.h"
+#include "dispatch/leg.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/sink.h"
 

@@ -22,6 +22,8 @@ struct bt_first_token {
     bt_buf_t *out; /* events of one read on their way */
 };
 
+/* The request's, once the client has a first token. */
+extern const bt_sink_ops_t bt_sink_first_token;
 /* When its plan is made and it is not split: dialect is the plan's. */
 void bt_first_token_open(bt_request_t *r, const bt_dialect_t *dialect);
 void bt_first_token_fini(bt_request_t *r);

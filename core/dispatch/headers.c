@@ -2,10 +2,11 @@
  *
  * Everything that is neither hop-by-hop nor ours goes through as it was sent, unknown headers included.
  */
+#include "dispatch/headers.h"
+
 #include "dispatch/encode_params.h"
-#include "dispatch/leg.h"
-#include "dispatch/reservation.h"
-#include "dispatch/sink.h"
+#include "dispatch/ratelimit.h"
+#include "dispatch/traceparent.h"
 
 static bool is_prefix_ours(bt_str_t name)
 {
@@ -34,7 +35,7 @@ static bool is_dropped(const bt_request_t *r, const bt_head_t *head, bt_str_t na
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (bt_str_ieq(name, names[i]))
             return true;
-    if (r->trace != NULL && bt_request_trace_drops(r, name))
+    if (r->trace != NULL && bt_traceparent_drops(r, name))
         return true;
     if (bt_str_ieq(name, BT_STR("x-api-key")))
         return config->asks_identity;
@@ -155,7 +156,7 @@ bt_str_t bt_headers_request(bt_leg_t *leg, const bt_edits_t *edits, size_t body_
         put_header(&pen, BT_STR("X-Request-Id"), bt_str(leg->attempt->id));
     if (r->trace != NULL) {
         char parent[BT_TRACE_PARENT_CHARS];
-        bt_request_trace_leg(leg, parent);
+        bt_traceparent_write(leg, parent);
         put_header(&pen, BT_STR("traceparent"), (bt_str_t){parent, sizeof(parent)});
     }
     if (key.n != 0) {
@@ -291,7 +292,7 @@ unsigned bt_headers_answer(bt_request_t *r, const bt_head_t *from, bt_header_t *
             out[n++] = from->headers[i];
     add(out, &n, max, "x-request-id", bt_str(r->id));
     if (r->reservation != NULL)
-        bt_reservation_headers(r, out, &n, max);
+        bt_ratelimit_headers(r, out, &n, max);
     if (r->d->shared->config.debug_headers)
         add_debug(r, out, &n, max);
     return n;

@@ -1,6 +1,6 @@
 #include "dispatch/identify.h"
 
-#include "dispatch/sink.h"
+#include "dispatch/answer.h"
 #include "tls/server.h"
 
 enum bt_scope_bit bt_identify_scope(enum bt_route route, const bt_head_t *head)

@@ -6,9 +6,12 @@
  * A hook that fails or waits longer than --policy-wait-ms admits and changes nothing. After its
  * deadline it is told so once (its wait ends with an error) and ended when it wants to wait again.
  */
+#include "dispatch/intake.h"
+
 #include "base/log.h"
+#include "dispatch/answer.h"
 #include "dispatch/policy_call.h"
-#include "dispatch/sink.h"
+#include "dispatch/request_pool.h"
 #include "script/value/value.h"
 
 /* ---- hooks ---- */

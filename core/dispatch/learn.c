@@ -1,7 +1,9 @@
 /* learn.c - what workers' replies teach all later requests. */
 #include "cluster/kv_trust.h"
 #include "dispatch/attempt.h"
+#include "dispatch/leg.h"
 #include "dispatch/token_replay.h"
+#include "dispatch/usage.h"
 
 #include <stdio.h>
 

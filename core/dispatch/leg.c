@@ -11,16 +11,12 @@
 #include "cluster/checks/health.h"
 #include "cluster/engine_ids.h"
 #include "dispatch/encode_params.h"
-#include "dispatch/sink.h"
+#include "dispatch/headers.h"
+#include "dispatch/queue.h"
 #include "dispatch/token_replay.h"
+#include "dispatch/usage.h"
 
 #include <stdio.h>
-
-const char *bt_leg_role_name(enum bt_leg_role role)
-{
-    static const char *const names[] = {"prefill", "decode", "single", "encode"};
-    return names[role];
-}
 
 void bt_leg_init(bt_leg_t *leg, bt_attempt_t *a, enum bt_leg_role role, bt_worker_t *worker)
 {
@@ -101,11 +97,6 @@ bt_head_t *bt_leg_own_head(bt_leg_t *leg)
     *head = kept_head(leg);
     leg->call.head = head;
     return head;
-}
-
-bool bt_leg_running(const bt_leg_t *leg)
-{
-    return leg->state == BT_LEG_RUNNING;
 }
 
 static void peer_view(bt_dialect_peer_t *peer, bt_worker_t *w, int rank, struct bt_learned *learned)

@@ -8,9 +8,11 @@
  * for minutes. At most A_TURN legs end in a turn: each may be planned anew, and thousands at once
  * would hold up those that are well.
  */
+#include "dispatch/lost_legs.h"
+
 #include "dispatch/attempt.h"
-#include "dispatch/dispatcher.h"
 #include "dispatch/encode.h"
+#include "dispatch/leg.h"
 
 #define GRACE_MS 250
 #define A_TURN 64
@@ -130,11 +132,8 @@ void bt_lost_legs_fini(bt_dispatcher_t *d)
     bt_timer_stop(&d->lost_timer);
 }
 
-void bt_dispatch_shared_worker_lost(bt_dispatch_shared_t *shared)
+void bt_lost_legs_post(bt_dispatcher_t *d)
 {
-    for (unsigned i = 0; i < shared->dispatcher_count; i++) {
-        bt_dispatcher_t *d = shared->dispatchers[i];
-        if (!atomic_exchange(&d->is_lost_mailed, true))
-            bt_loop_post(d->loop, &d->lost_mail, on_mail);
-    }
+    if (!atomic_exchange(&d->is_lost_mailed, true))
+        bt_loop_post(d->loop, &d->lost_mail, on_mail);
 }

@@ -14,8 +14,6 @@
 #define BT_MODEL_STATS_MAX 128
 #define BT_MODEL_STATS_NAME_MAX 128 /* bytes; a longer one is "other" */
 
-struct bt_request;
-
 /* A failed one got 5xx, or a broken answer. Gone: its client left before it had a status. */
 enum bt_model_outcome {
     BT_MODEL_OK,
@@ -24,7 +22,6 @@ enum bt_model_outcome {
     BT_MODEL_GONE,
     BT_MODEL_OUTCOMES
 };
-const char *bt_model_outcome_name(enum bt_model_outcome outcome);
 
 typedef struct bt_model_row {
     char *pool, *model;
@@ -41,9 +38,6 @@ typedef struct bt_model_stats {
     bt_model_row_t *last;                               /* that was found */
 } bt_model_stats_t;
 
-/* Its attempts are still there. us: from its arrival. */
-void bt_model_stats_note(struct bt_request *r, uint64_t us);
-void bt_model_stats_fini(bt_model_stats_t *stats);
 /* From any thread. NULL: there are no more. */
 static inline bt_model_row_t *bt_model_stats_row(bt_model_stats_t *stats, unsigned i)
 {

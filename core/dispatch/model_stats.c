@@ -1,8 +1,9 @@
-#include "dispatch/model_rows.h"
+#include "dispatch/model_stats.h"
 
 #include "api/route.h"
 #include "base/clock.h"
-#include "dispatch/leg.h"
+#include "dispatch/model_rows.h"
+#include "dispatch/usage.h"
 
 #include <stdlib.h>
 

@@ -15,7 +15,7 @@
 #include "dispatch/models.h"
 
 #include "base/json.h"
-#include "dispatch/sink.h"
+#include "dispatch/answer.h"
 
 #include <stdlib.h>
 

@@ -3,9 +3,9 @@
 #include "dispatch/observe.h"
 #include "base/log.h"
 #include "dispatch/candidates.h"
-#include "dispatch/leg.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/token_replay.h"
+#include "dispatch/usage.h"
 
 #include <stdlib.h>
 

@@ -9,7 +9,6 @@
 #include "cluster/pair_breaker.h"
 #include "dispatch/candidates.h"
 #include "dispatch/default_choice.h"
-#include "dispatch/leg.h"
 #include "dispatch/policy_call.h"
 
 enum bt_plan_kind bt_plan_kind_of(bt_dispatcher_t *d, const bt_pair_t *pair,

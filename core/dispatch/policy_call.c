@@ -7,7 +7,6 @@
 #include "dispatch/policy_call.h"
 #include "base/log.h"
 #include "base/rand.h"
-#include "dispatch/leg.h"
 #include "dispatch/tokenize.h"
 
 /* ---- which ---- */

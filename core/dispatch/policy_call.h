@@ -75,9 +75,4 @@ void bt_hook_run_begin(bt_hook_run_t *hook);
 int bt_hook_run_settle(bt_hook_run_t *hook, int rc);
 void bt_hook_run_end(bt_hook_run_t *hook); /* gives up what waits */
 
-/* ---- intake.c: a request's way in, stations of request.c ---- */
-enum bt_progress bt_intake_rules(bt_request_t *r);
-enum bt_progress bt_intake_admit(bt_request_t *r);
-enum bt_progress bt_intake_route(bt_request_t *r);
-
 #endif

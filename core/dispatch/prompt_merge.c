@@ -6,6 +6,7 @@
 #include "dispatch/prompt_merge.h"
 
 #include "dispatch/leg.h"
+#include "dispatch/usage.h"
 
 #define EVENT_SURE_BYTES ((size_t) 64 << 10) /* a cut event may be so long whatever the memory */
 

@@ -26,11 +26,12 @@
 
 #include "base/flight.h"
 #include "cluster/changes.h"
-#include "dispatch/attempt.h"
+#include "dispatch/answer.h"
 #include "dispatch/candidates.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/queue_impl.h"
-#include "dispatch/sink.h"
+#include "dispatch/request_pool.h"
+#include "dispatch/usage.h"
 
 #include <limits.h>
 #include <math.h>

@@ -46,6 +46,19 @@ typedef struct bt_queue_facts {
 typedef void (*bt_queues_cb)(void *user, const bt_queue_facts_t *facts);
 void bt_queues_each(struct bt_queues *q, bt_queues_cb cb, void *user);
 
+/* How it stood in line for a place in its pool. */
+struct bt_record_queue {
+    const char *klass;
+    bt_str_t key;
+    unsigned weight;
+    uint64_t cost;
+    bt_fair_ahead_t ahead; /* as it came */
+    bool has_prediction;
+    uint64_t predicted_ms;
+    uint64_t passed; /* so many were called while it waited */
+    const char *end; /* what became of it; NULL = it waits */
+};
+
 /* A station: the request's pool is known. */
 enum bt_progress bt_queue_enter(bt_request_t *r);
 /* It has a place, but no worker below --engine-request-limit is there for it (BT_E_AGAIN): it plans again when one has room, and has given its
@@ -54,5 +67,7 @@ enum bt_progress bt_queue_enter(bt_request_t *r);
 bool bt_queue_block(bt_request_t *r, int rc);
 /* The request ends, wherever it is. Once. */
 void bt_queue_leave(bt_request_t *r);
+/* A leg has given its worker's place back. */
+void bt_queue_note_room(const bt_request_t *r, const bt_worker_t *worker);
 
 #endif

@@ -3,8 +3,8 @@
  */
 #include "base/clock.h"
 #include "dispatch/encode_params.h"
-#include "dispatch/leg.h"
 #include "dispatch/plan.h"
+#include "dispatch/queue.h"
 #include "dispatch/token_replay.h"
 #include "dispatch/tokenize.h"
 #include "script/shared/prefix_index.h"

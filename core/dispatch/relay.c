@@ -13,10 +13,12 @@
 #include "base/log.h"
 #include "cluster/checks/health.h"
 #include "dispatch/attempt.h"
+#include "dispatch/leg.h"
 #include "dispatch/prompt_merge.h"
 #include "dispatch/response_affinity.h"
 #include "dispatch/sink.h"
 #include "dispatch/token_replay.h"
+#include "dispatch/usage.h"
 
 static bt_request_t *request_of(bt_leg_t *leg)
 {

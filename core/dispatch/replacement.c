@@ -9,6 +9,7 @@
  */
 #include "base/log.h"
 #include "dispatch/attempt.h"
+#include "dispatch/leg.h"
 #include "dispatch/plan.h"
 #include "dispatch/task.h"
 

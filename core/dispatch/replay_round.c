@@ -4,7 +4,6 @@
 #include "api/continuation.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "dispatch/leg.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/token_replay.h"
 

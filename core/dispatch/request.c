@@ -7,14 +7,20 @@
 #include "dispatch/request.h"
 #include "base/log.h"
 #include "base/rand.h"
+#include "dispatch/access_log.h"
+#include "dispatch/answer.h"
 #include "dispatch/attempt.h"
 #include "dispatch/candidates.h"
 #include "dispatch/encode.h"
 #include "dispatch/first_token.h"
+#include "dispatch/headers.h"
+#include "dispatch/intake.h"
+#include "dispatch/model_stats.h"
 #include "dispatch/observe.h"
 #include "dispatch/plan.h"
 #include "dispatch/policy_call.h"
 #include "dispatch/queue.h"
+#include "dispatch/request_pool.h"
 #include "dispatch/reservation.h"
 #include "dispatch/response_affinity.h"
 #include "dispatch/scan.h"
@@ -22,6 +28,8 @@
 #include "dispatch/task.h"
 #include "dispatch/token_replay.h"
 #include "dispatch/tokenize.h"
+#include "dispatch/trace.h"
+#include "dispatch/traceparent.h"
 #include "script/shared/prefix_hash.h"
 
 #include <stdio.h>
@@ -76,7 +84,7 @@ static void note_finish(bt_request_t *r, uint64_t us)
     bt_access_log(r, us);
     bt_record_finish(r);
     if (r->trace != NULL)
-        bt_request_trace_finish(r);
+        bt_trace_finish(r);
     bt_observe_request(r, us);
 }
 
@@ -109,6 +117,16 @@ static void finish(bt_request_t *r)
     bt_list_push(&r->d->draining, &r->link);
     if (r->holds == 0)
         bt_loop_later(r->d->loop, &r->reap);
+}
+
+/* No other attempt can come, once the client has some of its answer, but of one that may be replayed, or has its first token only: that
+ * is planned again, by whoever has decided the first one. */
+static void begin_answer(bt_request_t *r)
+{
+    if (bt_token_replay_is_open(r) || bt_first_token_waits(r))
+        bt_policy_call_end_intake(r);
+    else
+        bt_policy_call_end(r);
 }
 
 void bt_request_cut(bt_request_t *r)
@@ -163,7 +181,8 @@ static void go_on(bt_request_t *r, enum bt_progress progress);
 static void request_gone(struct bt_handler *h);
 static void request_drain(struct bt_handler *h);
 
-static const struct bt_request_ops ops = {.go_on = go_on, .finish = finish};
+static const struct bt_request_ops ops = {
+    .go_on = go_on, .begin_answer = begin_answer, .finish = finish};
 
 static void choose_id(bt_request_t *r)
 {
@@ -218,7 +237,7 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
         r->authorization = bt_arena_str(&r->arena, bt_head_get(&x->head, BT_STR("authorization")));
     choose_id(r);
     if (d->shared->traces != NULL)
-        bt_request_trace_begin(r);
+        bt_traceparent_read(r);
     return r;
 }
 

@@ -1,5 +1,4 @@
 /* request_hold.c - how long a request's memory stays, and what its client has sent. */
-#include "dispatch/leg.h"
 #include "dispatch/token_replay.h"
 #include "dispatch/tokenize.h"
 

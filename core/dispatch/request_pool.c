@@ -1,5 +1,7 @@
 /* request_pool.c - which pool a request belongs to: its owner's, a rule's or route's, its model's. */
-#include "dispatch/sink.h"
+#include "dispatch/request_pool.h"
+
+#include "dispatch/answer.h"
 
 #include <stdio.h>
 

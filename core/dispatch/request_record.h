@@ -10,7 +10,6 @@
 #ifndef BT_DISPATCH_REQUEST_RECORD_H
 #define BT_DISPATCH_REQUEST_RECORD_H
 
-#include "dispatch/fair_queue.h"
 #include "record/record.h"
 #include "script/policy/policy.h"
 
@@ -45,19 +44,6 @@ struct bt_record_sample {
     uint64_t seed, clock_us; /* what the first plan's chance and time were; 0 = none */
     bt_str_t reads;          /* what it read of the process's memory (JSON, members of a list) */
     bool reads_cut;          /* and there was more */
-};
-
-/* How it stood in line for a place in its pool. */
-struct bt_record_queue {
-    const char *klass;
-    bt_str_t key;
-    unsigned weight;
-    uint64_t cost;
-    bt_fair_ahead_t ahead; /* as it came */
-    bool has_prediction;
-    uint64_t predicted_ms;
-    uint64_t passed; /* so many were called while it waited */
-    const char *end; /* what became of it; NULL = it waits */
 };
 
 /* Strings are static or in the request's arena: what a generation owns goes with the first byte. */

@@ -59,6 +59,8 @@ enum bt_progress { BT_PROGRESS_NEXT, BT_PROGRESS_WAITS, BT_PROGRESS_ENDED };
 struct bt_request_ops {
     /* What the station came to at which the request waited. */
     void (*go_on)(bt_request_t *r, enum bt_progress progress);
+    /* The first byte of the answer goes out: nobody decides about it any more, but of one that may go on elsewhere. */
+    void (*begin_answer)(bt_request_t *r);
     /* The answer is out or the client gone: cancels what still runs. */
     void (*finish)(bt_request_t *r);
 };
@@ -184,25 +186,14 @@ static inline void bt_request_trace_mark(const bt_request_t *r, enum bt_trace_ma
         bt_log_context(NULL, NULL, NULL);                                                          \
     } while (0)
 
-/* ---- request_hold.c ---- */
+/* ---- request_hold.c: who holds a request, and lets go of it ---- */
 void bt_request_release(bt_request_t *r); /* one hold less: the last of a finished one frees it */
 void bt_request_drop_input(bt_request_t *r); /* head, body, replies: where nobody will read them */
-/* ---- request_pool.c ---- */
-const bt_worker_pool_t *bt_request_pool(const bt_request_t *r);
-bool bt_request_find_pool(bt_request_t *r);
-/* To the worker of this id, or at this URL where that is known, and its pool. False: it is not
- * there. */
-bool bt_request_pin(bt_request_t *r, uint64_t worker_id, bt_str_t url);
-bool bt_request_refresh_pool(bt_request_t *r); /* false: no pool of today serves it */
-bool bt_request_set_pool(bt_request_t *r, const char *name);
-/* ---- queue.c ---- */
-/* A leg has given its worker's place back. */
-void bt_queue_note_room(const bt_request_t *r, const bt_worker_t *worker);
-/* ---- access_log.c ---- */
-void bt_access_log(bt_request_t *r, uint64_t us);
-/* Its line has members: address and tokens are kept for it. */
+
+/* The access log's line has members: address and tokens are kept for it. */
 static inline bool bt_access_log_is_json(const bt_dispatcher_t *d)
 {
     return d->shared->config.access_log && d->shared->config.access_log_json;
 }
+
 #endif

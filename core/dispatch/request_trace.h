@@ -1,7 +1,7 @@
 /* request_trace.h - a request as a trace. Private to dispatch.
  *
  * Owner: a request: what is kept on the way lies in its arena, where there are traces at all (--trace-endpoint).
- * Life:  begin with the request's head -> marks -> finish, while its attempts are there.
+ * Life:  begins with the request's head (traceparent.h) -> marks -> trace.h, while its attempts are there.
  * Flow:  traceparent says whose trace it is, else a new one begins. Each leg is told the id of its own span. Which spans there are is
  *        known at the end; whether they are kept, too: it was sampled, failed, was tried again or is slow.
  * Cost:  off, a test per station; on, some stores; kept, a draft of each span and a copy into the queue.
@@ -10,9 +10,6 @@
 #define BT_DISPATCH_REQUEST_TRACE_H
 
 #include "trace/context.h"
-
-struct bt_request;
-struct bt_leg;
 
 /* What the stations before the first attempt took. */
 enum bt_trace_mark { BT_MARK_ADMISSION, BT_MARK_ROUTE, BT_MARK_QUEUE, BT_MARK_POLICY };
@@ -31,13 +28,16 @@ typedef struct bt_request_trace {
     } marks[BT_TRACE_MARKS];
 } bt_request_trace_t;
 
-void bt_request_trace_begin(struct bt_request *r);
-void bt_request_trace_add(bt_request_trace_t *t, enum bt_trace_mark what, uint64_t start_us,
-                          uint64_t us);
-/* Headers of the client's that do not go on to workers. */
-bool bt_request_trace_drops(const struct bt_request *r, bt_str_t name);
-/* traceparent of a leg that is about to start. */
-void bt_request_trace_leg(const struct bt_leg *leg, char out[BT_TRACE_PARENT_CHARS]);
-void bt_request_trace_finish(struct bt_request *r);
+static inline void bt_request_trace_add(bt_request_trace_t *t, enum bt_trace_mark what,
+                                        uint64_t start_us, uint64_t us)
+{
+    if (t->mark_count == BT_TRACE_MARKS) {
+        t->marks_lost++;
+        return;
+    }
+    t->marks[t->mark_count].what = what;
+    t->marks[t->mark_count].start_us = start_us;
+    t->marks[t->mark_count++].us = us;
+}
 
 #endif

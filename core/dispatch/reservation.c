@@ -9,36 +9,15 @@
  */
 #include "dispatch/reservation.h"
 
-#include "dispatch/leg.h"
-#include "dispatch/sink.h"
+#include "dispatch/answer.h"
+#include "dispatch/reservation_state.h"
 #include "dispatch/token_replay.h"
+#include "dispatch/usage.h"
 
 #include <inttypes.h>
 
 /* Of the quotas of a process, which are BT_E_LIMIT at 65,536; policies have the rest. */
 #define SUBJECTS_MAX 49152U
-
-struct hold {
-    const bt_limit_t *limit;
-    enum bt_limit_what what;
-    bool is_held;
-    bt_str_t key;
-    int64_t most, amount;
-    uint64_t window; /* of which it was granted */
-    int64_t rest;
-    uint64_t reset_ms;
-};
-
-struct bt_reservation {
-    bt_request_t *request;
-    bt_limit_table_t *table;
-    bt_quota_take_t take;
-    bool is_waiting, is_crowded; /* crowded: it is counted with all that find no room */
-    const struct hold *refused;
-    int64_t input, output; /* reserved */
-    unsigned at, count;
-    struct hold holds[];
-};
 
 /* ---- which ---- */
 
@@ -106,12 +85,13 @@ static void add_holds(struct bt_reservation *v, const bt_limit_t *limit,
         if (limit->most[what] < 0 || amount_of(v, what) == 0)
             continue;
         const int64_t most = most_of(v->request, limit, what);
-        v->holds[v->count++] = (struct hold){.limit = limit,
-                                             .what = what,
-                                             .key = key_of(v->request, limit, what, subject),
-                                             .most = most,
-                                             .amount = amount_of(v, what),
-                                             .rest = most};
+        v->holds[v->count++] =
+            (struct bt_limit_hold){.limit = limit,
+                                   .what = what,
+                                   .key = key_of(v->request, limit, what, subject),
+                                   .most = most,
+                                   .amount = amount_of(v, what),
+                                   .rest = most};
     }
 }
 
@@ -167,7 +147,7 @@ static const char *words_of(enum bt_limit_what what)
     return words[what];
 }
 
-static enum bt_progress refuse(struct bt_reservation *v, const struct hold *h)
+static enum bt_progress refuse(struct bt_reservation *v, const struct bt_limit_hold *h)
 {
     bt_request_t *r = v->request;
     const bt_limit_t *limit = h->limit;
@@ -188,7 +168,7 @@ static enum bt_progress refuse(struct bt_reservation *v, const struct hold *h)
 }
 
 /* No window would ever let it in: waiting is no use. */
-static enum bt_progress refuse_size(struct bt_reservation *v, const struct hold *h)
+static enum bt_progress refuse_size(struct bt_reservation *v, const struct bt_limit_hold *h)
 {
     bt_request_t *r = v->request;
 
@@ -207,7 +187,7 @@ static enum bt_progress refuse_size(struct bt_reservation *v, const struct hold 
 
 /* ---- taking ---- */
 
-static bool enter_running(struct bt_reservation *v, struct hold *h)
+static bool enter_running(struct bt_reservation *v, struct bt_limit_hold *h)
 {
     bt_dispatcher_t *d = v->request->d;
     const int64_t replicas = d->quotas != NULL ? bt_quota_replicas(d->shared->quotas) : 1;
@@ -222,7 +202,7 @@ static bool enter_running(struct bt_reservation *v, struct hold *h)
 }
 
 /* Of what the client may get, not more than there can be: it is a bound, and seldom reached. */
-static void clamp(struct hold *h)
+static void clamp(struct bt_limit_hold *h)
 {
     if (h->amount > h->most && h->most > 0)
         h->amount = h->most;
@@ -231,7 +211,7 @@ static void clamp(struct hold *h)
 static void on_taken(bt_quota_take_t *take);
 
 /* 0: answered. 1: on_taken follows. */
-static int take(struct bt_reservation *v, const struct hold *h)
+static int take(struct bt_reservation *v, const struct bt_limit_hold *h)
 {
     v->take = (bt_quota_take_t){.key = h->key,
                                 .limit = h->most,
@@ -247,7 +227,7 @@ static int take(struct bt_reservation *v, const struct hold *h)
 enum outcome { TAKEN, REFUSED, AGAIN };
 
 /* Who finds no room shares one count; when even that has none nobody new comes in. Where our own memory is short nothing is limited. */
-static enum outcome read_take(struct bt_reservation *v, struct hold *h)
+static enum outcome read_take(struct bt_reservation *v, struct bt_limit_hold *h)
 {
     if (v->take.rc == BT_E_LIMIT && !v->is_crowded) {
         v->is_crowded = true;
@@ -283,7 +263,7 @@ static enum bt_progress admit(struct bt_reservation *v)
     return BT_PROGRESS_NEXT;
 }
 
-static bool is_too_large(const struct bt_reservation *v, const struct hold *h)
+static bool is_too_large(const struct bt_reservation *v, const struct bt_limit_hold *h)
 {
     return (h->what == BT_LIMIT_TOKENS || h->what == BT_LIMIT_INPUT_TOKENS) && h->most > 0 &&
            v->input > h->most;
@@ -293,7 +273,7 @@ static bool is_too_large(const struct bt_reservation *v, const struct hold *h)
 static enum bt_progress go_on(struct bt_reservation *v, bool is_answered)
 {
     while (v->at < v->count) {
-        struct hold *h = &v->holds[v->at];
+        struct bt_limit_hold *h = &v->holds[v->at];
         enum outcome outcome = TAKEN;
         if (h->what == BT_LIMIT_CONCURRENT) {
             outcome = enter_running(v, h) ? TAKEN : REFUSED;
@@ -387,7 +367,7 @@ static int64_t output_of(const struct used *used, int64_t reserved)
 }
 
 /* What was reserved may be less than what may come, see clamp. */
-static int64_t used_of(const struct used *used, const struct hold *h, int64_t input)
+static int64_t used_of(const struct used *used, const struct bt_limit_hold *h, int64_t input)
 {
     switch (h->what) {
     case BT_LIMIT_TOKENS:
@@ -401,7 +381,7 @@ static int64_t used_of(const struct used *used, const struct hold *h, int64_t in
     }
 }
 
-static void true_up(bt_dispatcher_t *d, const struct hold *h, int64_t used)
+static void true_up(bt_dispatcher_t *d, const struct bt_limit_hold *h, int64_t used)
 {
     const bt_quota_take_t more = {.key = h->key,
                                   .limit = h->most,
@@ -414,7 +394,7 @@ static void true_up(bt_dispatcher_t *d, const struct hold *h, int64_t used)
         bt_quota_give(d->quotas, h->key, h->limit->window_ms, h->amount - used, h->window);
 }
 
-static void give_back(bt_request_t *r, struct hold *h, const struct used *used)
+static void give_back(bt_request_t *r, struct bt_limit_hold *h, const struct used *used)
 {
     if (!h->is_held)
         return;
@@ -439,7 +419,7 @@ void bt_reservation_leave(bt_request_t *r)
     v->is_waiting = false;
     const struct used used = settle(r);
     for (unsigned i = 0; i < v->count; i++) {
-        const struct hold *h = &v->holds[i];
+        const struct bt_limit_hold *h = &v->holds[i];
         give_back(r, &v->holds[i], &used);
         if (h->limit == last)
             continue;
@@ -449,68 +429,4 @@ void bt_reservation_leave(bt_request_t *r)
     }
     r->reservation = NULL;
     bt_limit_table_unref(v->table);
-}
-
-/* ---- telling ---- */
-
-const char *bt_reservation_refused_by(const bt_request_t *r)
-{
-    return r->reservation != NULL && r->reservation->refused != NULL
-               ? r->reservation->refused->limit->name
-               : NULL;
-}
-
-/* As OpenAI writes it: 350ms, 7s, 6m0s, 1h30m0s. */
-static bt_str_t duration(bt_request_t *r, uint64_t ms)
-{
-    const uint64_t s = (ms + 999) / 1000;
-
-    if (ms < 1000)
-        return bt_arena_printf(&r->arena, "%" PRIu64 "ms", ms);
-    if (s < 60)
-        return bt_arena_printf(&r->arena, "%" PRIu64 "s", s);
-    if (s < 3600)
-        return bt_arena_printf(&r->arena, "%" PRIu64 "m%" PRIu64 "s", s / 60, s % 60);
-    return bt_arena_printf(&r->arena, "%" PRIu64 "h%" PRIu64 "m%" PRIu64 "s", s / 3600, s / 60 % 60,
-                           s % 60);
-}
-
-/* Those that were refused show how it is; those after the one that refused were not asked. */
-static const struct hold *tightest(const struct bt_reservation *v, enum bt_limit_what what)
-{
-    const struct hold *least = NULL;
-
-    for (unsigned i = 0; i < v->count; i++) {
-        const struct hold *h = &v->holds[i];
-        if (h->what == what && h->reset_ms != 0 && (least == NULL || h->rest < least->rest))
-            least = h;
-    }
-    return least;
-}
-
-void bt_reservation_headers(bt_request_t *r, bt_header_t *out, unsigned *n, unsigned max)
-{
-    static const struct {
-        bt_str_t limit, remaining, reset;
-    } names[BT_LIMIT_WHATS] = {
-#define NAMES(of)                                                                                  \
-    {BT_STR("x-ratelimit-limit-" of), BT_STR("x-ratelimit-remaining-" of),                         \
-     BT_STR("x-ratelimit-reset-" of)}
-        [BT_LIMIT_REQUESTS] = NAMES("requests"),
-        [BT_LIMIT_TOKENS] = NAMES("tokens"),
-        [BT_LIMIT_INPUT_TOKENS] = NAMES("input-tokens"),
-        [BT_LIMIT_OUTPUT_TOKENS] = NAMES("output-tokens"),
-#undef NAMES
-    };
-
-    for (enum bt_limit_what what = BT_LIMIT_REQUESTS; what < BT_LIMIT_WHATS; what++) {
-        const struct hold *h = tightest(r->reservation, what);
-        if (h == NULL || *n + 3 > max)
-            continue;
-        out[(*n)++] =
-            (bt_header_t){names[what].limit, bt_arena_printf(&r->arena, "%" PRId64, h->most)};
-        out[(*n)++] =
-            (bt_header_t){names[what].remaining, bt_arena_printf(&r->arena, "%" PRId64, h->rest)};
-        out[(*n)++] = (bt_header_t){names[what].reset, duration(r, h->reset_ms)};
-    }
 }

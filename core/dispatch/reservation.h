@@ -16,9 +16,4 @@ enum bt_progress bt_reservation_enter(bt_request_t *r);
 /* The request ends. Once; before its tasks go. */
 void bt_reservation_leave(bt_request_t *r);
 
-/* x-ratelimit-*: of each kind, the limit of which least is left. */
-void bt_reservation_headers(bt_request_t *r, bt_header_t *out, unsigned *n, unsigned max);
-/* Which limit has refused it; NULL = none has. */
-const char *bt_reservation_refused_by(const bt_request_t *r);
-
 #endif

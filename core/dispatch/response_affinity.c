@@ -6,7 +6,10 @@
  *                  -> nobody knows -> any worker (it may know, and says so when not), or 404 for an id in the path
  */
 #include "dispatch/response_affinity.h"
-#include "dispatch/sink.h"
+
+#include "dispatch/answer.h"
+#include "dispatch/request_pool.h"
+#include "dispatch/response_owners.h"
 
 #include <stdlib.h>
 

@@ -2,6 +2,8 @@
  *
  * A bounded direct-mapped table under one mutex; only the responses route comes here. A collision forgets the older entry.
  */
+#include "dispatch/response_owners.h"
+
 #include "dispatch/dispatch_state.h"
 
 #include <pthread.h>

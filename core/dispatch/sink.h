@@ -1,4 +1,4 @@
-/* sink.h - where a task's answer goes, and what the gateway answers itself. Private to dispatch.
+/* sink.h - where a task's answer goes. Private to dispatch.
  *
  * Owner: a request; the ops are constant.
  * Life:  a sink is chosen before its request runs.
@@ -20,8 +20,8 @@ struct bt_sink_ops {
     bool (*blocked)(bt_task_t *task);
 };
 
-/* sink_direct.c / sink_merge.c / sink_replay.c / first_token.c */
-extern const bt_sink_ops_t bt_sink_direct, bt_sink_merge, bt_sink_replay, bt_sink_first_token;
+/* sink_direct.c / sink_merge.c / sink_replay.c; one more in first_token.c */
+extern const bt_sink_ops_t bt_sink_direct, bt_sink_merge, bt_sink_replay;
 /* 200 and the head of an event stream, before a worker has said so; nothing when it is out. */
 void bt_sink_begin_stream(bt_request_t *r);
 /* All sinks: some of the answer; all of it is out; it has failed; may no more come for now? */
@@ -33,23 +33,5 @@ void bt_sink_break_off(bt_task_t *task, int rc, const char *reason);
 bool bt_sink_blocked(bt_task_t *task);
 void bt_sink_merge_init(bt_request_t *r);
 void bt_sink_merge_fini(bt_request_t *r);
-/* answer.c: errors in the form of the path's API family */
-void bt_answer_error(bt_request_t *r, unsigned status, const char *message, unsigned retry_after_s);
-/* With more headers; at most 2. */
-void bt_answer_error_with(bt_request_t *r, unsigned status, const char *message,
-                          unsigned retry_after_s, const bt_header_t *more, unsigned more_count);
-/* What has no request. */
-void bt_answer_exchange(bt_exchange_t *x, unsigned status, const char *message);
-void bt_answer_exchange_with(bt_exchange_t *x, unsigned status, const char *message,
-                             const bt_header_t *headers, unsigned count);
-/* The server's put_refusal. */
-void bt_answer_put_refusal(bt_exchange_t *x, unsigned status, const char *message, bt_text_t *t);
-void bt_answer_failure(bt_request_t *r, const bt_failure_t *f);
-bt_str_t bt_answer_event(bt_request_t *r, const bt_failure_t *f);
-/* headers.c */
-unsigned bt_headers_answer(bt_request_t *r, const bt_head_t *from, bt_header_t *out, unsigned max);
-/* Copies names and values; to may be from. */
-void bt_headers_keep(bt_arena_t *arena, bt_header_t *to, const bt_header_t *from, unsigned count);
-bool bt_headers_id_ok(bt_str_t id);
 
 #endif

@@ -3,15 +3,12 @@
  * A stream that breaks after its first byte ends in an error event when the client stands between two events; in the middle of
  * one the connection is broken off instead (no last chunk), since half an event followed by ours would parse as neither.
  */
-#include "dispatch/first_token.h"
-#include "dispatch/policy_call.h"
+#include "dispatch/answer.h"
+#include "dispatch/headers.h"
 #include "dispatch/sink.h"
-#include "dispatch/token_replay.h"
 
 #define HEADERS_MAX (BT_HTTP_HEADERS_MAX + 28)
 
-/* No other attempt can come, once the client has some of its answer, but of one that may be replayed, or has its first token only: that
- * is planned again, by whoever has decided the first one. */
 static void note_first_byte(bt_request_t *r)
 {
     if (r->first_byte_us != 0)
@@ -19,10 +16,7 @@ static void note_first_byte(bt_request_t *r)
     r->first_byte_us = bt_clock_event_us();
     if (r->warmup == NULL)
         bt_histogram_note(&r->d->stats.ttft, r->first_byte_us - r->start_us, 1);
-    if (bt_token_replay_is_open(r) || bt_first_token_waits(r))
-        bt_policy_call_end_intake(r);
-    else
-        bt_policy_call_end(r);
+    r->ops->begin_answer(r);
 }
 
 void bt_sink_send(bt_request_t *r, bt_buf_t *buf, const char *p, size_t n)

@@ -5,8 +5,9 @@
  * [DONE] at the end. Not streamed: the first child's body with everybody's choices. SGLang's /generate answers with a list.
  * One child's failure is the request's failure; so is want of memory: what is kept here counts against --max-buffered-bytes.
  */
-#include "dispatch/leg.h"
+#include "dispatch/headers.h"
 #include "dispatch/sink.h"
+#include "dispatch/usage.h"
 
 #define EVENT_MAX_BYTES ((size_t) 4 << 20)
 #define EVENT_SURE_BYTES ((size_t) 64 << 10) /* a cut event may be so long whatever the memory */

@@ -11,9 +11,10 @@
 #include "api/cuts.h"
 #include "api/inspect.h"
 #include "base/err.h"
-#include "dispatch/leg.h"
+#include "dispatch/headers.h"
 #include "dispatch/sink.h"
 #include "dispatch/token_replay.h"
+#include "dispatch/usage.h"
 
 #include <inttypes.h>
 

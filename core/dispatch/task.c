@@ -6,6 +6,7 @@
 #include "dispatch/task.h"
 #include "base/log.h"
 #include "dispatch/attempt.h"
+#include "dispatch/leg.h"
 #include "dispatch/plan.h"
 #include "dispatch/replay_round.h"
 #include "dispatch/sink.h"

@@ -10,8 +10,8 @@
 #include "api/media.h"
 #include "base/log.h"
 #include "base/rand.h"
+#include "dispatch/headers.h"
 #include "dispatch/kept.h"
-#include "dispatch/leg.h"
 #include "dispatch/token_cache.h"
 #include "script/shared/prefix_hash.h"
 

@@ -8,16 +8,14 @@
  *       transfer                          from prefill's end to decode's first byte
  *       decode | single (client)          likewise; the first token is an event of it
  *
- * A span's id is a bijection of the root's and a number of its own, so that none has to be kept from the start of a leg, which tells
- * it to its worker, to the end. Times are of one clock, moved to unix time by one offset.
+ * Times are of one clock, moved to unix time by one offset.
  */
-#include "dispatch/request_trace.h"
+#include "dispatch/trace.h"
 
 #include "base/clock.h"
-#include "base/rand.h"
 #include "dispatch/encode_params.h"
-#include "dispatch/leg.h"
-#include "dispatch/plan.h"
+#include "dispatch/traceparent.h"
+#include "dispatch/usage.h"
 #include "trace/span.h"
 
 #define ATTEMPTS_MAX 16U /* of a task */
@@ -26,129 +24,7 @@
 
 _Static_assert(BT_TRACE_BUCKETS == BT_HISTOGRAM_BUCKETS + 1, "a histogram's last bucket is +Inf");
 
-/* ---- ids ---- */
-
-/* splitmix64's finalizer: no two numbers of one root have the same. */
-static uint64_t span_id(const bt_request_trace_t *t, uint64_t number)
-{
-    uint64_t x = t->root + number * UINT64_C(0x9e3779b97f4a7c15);
-
-    if (number == 0)
-        return t->root;
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    x ^= x >> 31;
-    return x != 0 ? x : 1; /* 0 means none */
-}
-
-enum slot { SLOT_ATTEMPT, SLOT_TRANSFER, SLOT_LEGS };
-
-static uint64_t attempt_number(const bt_attempt_t *a, unsigned slot)
-{
-    const bool is_encode = a->legs[1].role == BT_LEG_ENCODE;
-
-    return (uint64_t) is_encode << 62 | (uint64_t) (a->task->index + 1) << 32 |
-           (uint64_t) (a->number & 0xffffU) << 16 | slot;
-}
-
-static unsigned replaced_count(const bt_attempt_t *a, enum bt_leg_role role)
-{
-    unsigned count = 0;
-
-    for (const struct bt_replaced *s = a->replaced; s != NULL; s = s->before)
-        count += s->role == role;
-    return count;
-}
-
-/* index: of the leg's workers, the first one is 0. */
-static uint64_t leg_id(const bt_request_trace_t *t, const bt_attempt_t *a, enum bt_leg_role role,
-                       unsigned index)
-{
-    return span_id(t, attempt_number(a, SLOT_LEGS + 4 * (index & 0xfffU) + role));
-}
-
-/* ---- the beginning ---- */
-
-/* The only one of its name. */
-static const bt_header_t *only(const bt_head_t *head, bt_str_t name)
-{
-    const bt_header_t *found = NULL;
-
-    for (unsigned i = 0; i < head->header_count; i++)
-        if (bt_str_ieq(head->headers[i].name, name)) {
-            if (found != NULL)
-                return NULL;
-            found = &head->headers[i];
-        }
-    return found;
-}
-
-static bool is_state_good(const bt_head_t *head)
-{
-    unsigned members = 0;
-
-    for (unsigned i = 0; i < head->header_count; i++)
-        if (bt_str_ieq(head->headers[i].name, BT_STR("tracestate")) &&
-            !bt_trace_state_ok(head->headers[i].value, &members))
-            return false;
-    return true;
-}
-
-static void begin_new(const bt_request_t *r, bt_request_trace_t *t)
-{
-    bt_trace_print_span(t->id, bt_rand_u64() | 1); /* not all zeros */
-    bt_trace_print_span(t->id + BT_TRACE_SPAN_CHARS, bt_rand_u64());
-    t->is_sampled = bt_rand_unit() < r->d->shared->trace_sample;
-}
-
-void bt_request_trace_begin(bt_request_t *r)
-{
-    bt_request_trace_t *t = bt_arena_zalloc(&r->arena, sizeof(*t));
-    const bt_header_t *parent = only(&r->x->head, BT_STR("traceparent"));
-    bt_trace_context_t context;
-
-    r->trace = t;
-    t->root = bt_rand_u64() | 1;
-    if (parent == NULL || !bt_trace_parse(parent->value, &context)) {
-        begin_new(r, t);
-        return;
-    }
-    memcpy(t->id, context.trace, sizeof(context.trace));
-    t->parent = context.parent;
-    t->is_sampled = context.is_sampled;
-    t->keeps_state = is_state_good(&r->x->head);
-}
-
-void bt_request_trace_add(bt_request_trace_t *t, enum bt_trace_mark what, uint64_t start_us,
-                          uint64_t us)
-{
-    if (t->mark_count == BT_TRACE_MARKS) {
-        t->marks_lost++;
-        return;
-    }
-    t->marks[t->mark_count].what = what;
-    t->marks[t->mark_count].start_us = start_us;
-    t->marks[t->mark_count++].us = us;
-}
-
-/* ---- legs ---- */
-
-bool bt_request_trace_drops(const bt_request_t *r, bt_str_t name)
-{
-    return bt_str_ieq(name, BT_STR("traceparent")) ||
-           (!r->trace->keeps_state && bt_str_ieq(name, BT_STR("tracestate")));
-}
-
-void bt_request_trace_leg(const bt_leg_t *leg, char out[BT_TRACE_PARENT_CHARS])
-{
-    const bt_attempt_t *a = leg->attempt;
-    const bt_request_trace_t *t = a->task->request->trace;
-
-    bt_trace_print(out, t->id, leg_id(t, a, leg->role, replaced_count(a, leg->role)),
-                   t->is_sampled);
-}
-
-/* ---- the end: whether, and what ---- */
+/* ---- whether ---- */
 
 /* A client that leaves is no failure. */
 static bool has_failed(const bt_request_t *r)
@@ -231,7 +107,7 @@ static void write_marks(struct writer *w)
     w->left_out += t->marks_lost;
     for (unsigned i = 0; i < t->mark_count; i++) {
         const enum bt_trace_mark what = t->marks[i].what;
-        if (!open_span(w, names[what], BT_SPAN_INTERNAL, span_id(t, i + 1), t->root,
+        if (!open_span(w, names[what], BT_SPAN_INTERNAL, bt_span_id(t, i + 1), t->root,
                        t->marks[i].start_us, t->marks[i].start_us + t->marks[i].us))
             continue;
         if (what == BT_MARK_POLICY)
@@ -250,9 +126,9 @@ static void write_replaced(struct writer *w, const bt_attempt_t *a, uint64_t par
     unsigned left[4];
 
     for (unsigned role = 0; role < 4; role++)
-        left[role] = replaced_count(a, (enum bt_leg_role) role);
+        left[role] = bt_span_replaced(a, (enum bt_leg_role) role);
     for (const struct bt_replaced *s = a->replaced; s != NULL; s = s->before) {
-        const uint64_t id = leg_id(w->t, a, s->role, --left[s->role]);
+        const uint64_t id = bt_span_leg_id(w->t, a, s->role, --left[s->role]);
         if (!open_span(w, bt_str(bt_leg_role_name(s->role)), BT_SPAN_CLIENT, id, parent,
                        s->start_us, s->end_us))
             continue;
@@ -279,7 +155,7 @@ static void write_leg(struct writer *w, const bt_attempt_t *a, const bt_leg_t *l
 {
     const char *error =
         a->fail_rc != 0 && a->fail_leg == leg->role ? bt_err_name(a->fail_rc) : NULL;
-    const uint64_t id = leg_id(w->t, a, leg->role, replaced_count(a, leg->role));
+    const uint64_t id = bt_span_leg_id(w->t, a, leg->role, bt_span_replaced(a, leg->role));
 
     if (leg->worker == NULL || leg->call.start_us == 0 ||
         !open_span(w, bt_str(bt_leg_role_name(leg->role)), BT_SPAN_CLIENT, id, parent,
@@ -303,8 +179,8 @@ static void write_transfer(struct writer *w, const bt_attempt_t *a, uint64_t par
     const uint64_t from_us = a->prefill_done_us, to_us = a->legs[1].first_body_us;
 
     if (from_us == 0 || to_us <= from_us ||
-        !open_span(w, BT_STR("transfer"), BT_SPAN_INTERNAL,
-                   span_id(w->t, attempt_number(a, SLOT_TRANSFER)), parent, from_us, to_us))
+        !open_span(w, BT_STR("transfer"), BT_SPAN_INTERNAL, bt_span_transfer_id(w->t, a), parent,
+                   from_us, to_us))
         return;
     if (a->kv.is_done) {
         bt_span_number(w->out, BT_TRACE_KV_BYTES, a->kv.bytes);
@@ -317,7 +193,7 @@ static void write_transfer(struct writer *w, const bt_attempt_t *a, uint64_t par
 
 static void write_attempt(struct writer *w, const bt_attempt_t *a)
 {
-    const uint64_t id = span_id(w->t, attempt_number(a, SLOT_ATTEMPT));
+    const uint64_t id = bt_span_attempt_id(w->t, a);
     const char *error = a->fail_rc != 0 ? bt_err_name(a->fail_rc) : NULL;
     const bt_str_t name = a->replay != NULL ? BT_STR("replay")
                           : a->number > 1   ? BT_STR("failover")
@@ -363,8 +239,8 @@ static void write_encode(struct writer *w)
         write_replaced(w, &p->attempt, w->t->root);
         if (p->leg.call.start_us == 0 || p->end_us == 0 ||
             !open_span(w, BT_STR("encode"), BT_SPAN_CLIENT,
-                       leg_id(w->t, &p->attempt, BT_LEG_ENCODE,
-                              replaced_count(&p->attempt, BT_LEG_ENCODE)),
+                       bt_span_leg_id(w->t, &p->attempt, BT_LEG_ENCODE,
+                                      bt_span_replaced(&p->attempt, BT_LEG_ENCODE)),
                        w->t->root, p->leg.call.start_us, p->end_us))
             continue;
         put_z(w, BT_TRACE_WORKER, p->worker);
@@ -458,7 +334,7 @@ static void set_exemplars(const bt_request_t *r, uint64_t now_us, bt_trace_kept_
     kept->values[BT_TRACE_DURATION].bucket = bt_histogram_bucket(now_us - r->start_us);
 }
 
-void bt_request_trace_finish(bt_request_t *r)
+void bt_trace_finish(bt_request_t *r)
 {
     const uint64_t now_us = bt_clock_event_us();
     const enum bt_trace_why why = why_kept(r, now_us);

@@ -1,6 +1,7 @@
 /* usage.c - what a worker says of tokens: how many of the prompt its cache had, how many it has made. The latter from the end of an answer that is not streamed, as are a single worker's hits, streamed or not: usage stands last in all engines' JSON, so the last
  * bytes are kept as they pass and looked at once; where long members stand behind it (prompt_logprobs), so is usage when it leaves them. Text inside strings has its quotes escaped, so it cannot be taken for a member. */
-#include "dispatch/leg.h"
+#include "dispatch/usage.h"
+
 #include "dispatch/token_replay.h"
 
 #include <stdlib.h>

@@ -1,12 +1,11 @@
 /* Tokens that a worker says it has made, however its answer is cut into pieces. */
+#include "dispatch/usage.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <cmocka.h>
-
-#include "dispatch/leg.h"
 
 static uint64_t tokens_of(const char *text, size_t piece)
 {
