@@ -23,7 +23,7 @@
 #include "admin/ui_stream.h"
 #include "api/client.h"
 #include "base/err.h"
-#include "dispatch/identify.h"
+#include "dispatch/intake/identify.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #include "admin/advice.h"
 
 #include "admin/query.h"
-#include "dispatch/queue.h"
+#include "dispatch/queue/queue.h"
 
 #define N(array) (sizeof(array) / sizeof((array)[0]))
 

@@ -1,7 +1,7 @@
 /* Rows of all loops with the same pool and model are one; under the GenAI conventions' names, those with the same operation.
  * Loops go on adding rows meanwhile: what was found first is what is printed. */
 #include "admin/metrics.h"
-#include "dispatch/model_stats.h"
+#include "dispatch/telemetry/model_stats.h"
 #include "trace/span.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
  */
 #include "admin/metrics.h"
 
-#include "dispatch/queue.h"
+#include "dispatch/queue/queue.h"
 
 #include <stdlib.h>
 

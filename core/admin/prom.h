@@ -9,7 +9,7 @@
 #define BT_ADMIN_PROM_H
 
 #include "base/text.h"
-#include "dispatch/stats.h"
+#include "dispatch/state/stats.h"
 #include "trace/queue.h"
 
 typedef struct bt_label {

@@ -12,7 +12,7 @@
 #include <string.h>
 
 struct bt_sessions {
-    char name[24]; /* "baton_ui_", which dispatch/headers.c knows, and its number */
+    char name[24]; /* "baton_ui_", which dispatch/answer/headers.c knows, and its number */
     struct session {
         char id[BT_SESSION_ID_CHARS + 1];
         uint64_t until_ms; /* 0 = nobody's */

@@ -3,7 +3,7 @@
  */
 #include "admin/ui_state.h"
 
-#include "dispatch/queue.h"
+#include "dispatch/queue/queue.h"
 
 #include <stdio.h>
 

@@ -187,7 +187,7 @@ typedef struct bt_worker {
     _Atomic uint64_t named_ms[BT_NAMED_COUNT]; /* unix time; 0 = it does not name it */
     _Atomic bool
         has_agents; /* all agents of a gateway-managed worker are registered (core/transfer) */
-    /* A prefill whose decode's answer did not begin with its token: dispatch/first_token.h. */
+    /* A prefill whose decode's answer did not begin with its token: dispatch/attempt/first_token.h. */
     _Atomic bool first_token_differs;
     _Atomic bool is_registered; /* and not long ago (core/transfer) */
     uint64_t registered_at_ms;  /* control loop only; 0 = never */

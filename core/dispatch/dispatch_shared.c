@@ -1,9 +1,9 @@
 /* dispatch_shared.c - what all loops share: ids, owners, queues. */
-#include "dispatch/attempt.h"
+#include "dispatch/attempt/attempt.h"
+#include "dispatch/attempt/lost_legs.h"
 #include "dispatch/dispatcher.h"
-#include "dispatch/lost_legs.h"
-#include "dispatch/queue.h"
-#include "dispatch/response_owners.h"
+#include "dispatch/plan/response_owners.h"
+#include "dispatch/queue/queue.h"
 #include "transfer/metaserver.h"
 
 #include <limits.h>

@@ -10,7 +10,7 @@
 #ifndef BT_DISPATCH_DISPATCHER_H
 #define BT_DISPATCH_DISPATCHER_H
 
-#include "dispatch/dispatch_state.h"
+#include "dispatch/state/dispatch_state.h"
 
 int bt_dispatch_shared_init(bt_dispatch_shared_t *shared, const bt_dispatch_config_t *config);
 void bt_dispatch_shared_fini(bt_dispatch_shared_t *shared);

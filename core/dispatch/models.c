@@ -15,7 +15,7 @@
 #include "dispatch/models.h"
 
 #include "base/json.h"
-#include "dispatch/answer.h"
+#include "dispatch/answer/answer.h"
 
 #include <stdlib.h>
 

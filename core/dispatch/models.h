@@ -11,7 +11,7 @@
 #ifndef BT_DISPATCH_MODELS_H
 #define BT_DISPATCH_MODELS_H
 
-#include "dispatch/dispatch_state.h"
+#include "dispatch/state/dispatch_state.h"
 
 /* Answers x now or later. */
 void bt_models_answer(bt_dispatcher_t *d, bt_exchange_t *x);

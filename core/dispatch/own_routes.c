@@ -1,8 +1,8 @@
 /* own_routes.c - what the gateway answers itself: health, readiness, abort by rid, and the peers' worker paths. */
 #include "base/text.h"
-#include "dispatch/answer.h"
+#include "dispatch/answer/answer.h"
 #include "dispatch/dispatcher.h"
-#include "dispatch/identify.h"
+#include "dispatch/intake/identify.h"
 #include "dispatch/models.h"
 
 #include <stdio.h>

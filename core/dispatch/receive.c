@@ -4,11 +4,11 @@
  * object, it has been read as one and freed of what a client may not say.
  */
 #include "api/path.h"
-#include "dispatch/answer.h"
+#include "dispatch/answer/answer.h"
 #include "dispatch/dispatcher.h"
-#include "dispatch/identify.h"
+#include "dispatch/intake/identify.h"
+#include "dispatch/intake/scan.h"
 #include "dispatch/request.h"
-#include "dispatch/scan.h"
 
 /* ---- the body ---- */
 

@@ -8,7 +8,7 @@
 #ifndef BT_DISPATCH_REQUEST_H
 #define BT_DISPATCH_REQUEST_H
 
-#include "dispatch/request_state.h"
+#include "dispatch/state/request_state.h"
 
 /* Or NULL. */
 bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route route);

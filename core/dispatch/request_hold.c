@@ -1,6 +1,6 @@
 /* request_hold.c - how long a request's memory stays, and what its client has sent. */
-#include "dispatch/token_replay.h"
-#include "dispatch/tokenize.h"
+#include "dispatch/answer/token_replay.h"
+#include "dispatch/plan/tokenize.h"
 
 static bool is_input_needed(const bt_request_t *r)
 {

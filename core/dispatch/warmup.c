@@ -22,9 +22,9 @@
 #include "base/rand.h"
 #include "cluster/pair_breaker.h"
 #include "cluster/warm.h"
-#include "dispatch/attempt_state.h"
 #include "dispatch/backoff.h"
 #include "dispatch/request.h"
+#include "dispatch/state/attempt_state.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -9,7 +9,7 @@
 #ifndef BT_DISPATCH_WARMUP_H
 #define BT_DISPATCH_WARMUP_H
 
-#include "dispatch/dispatch_state.h"
+#include "dispatch/state/dispatch_state.h"
 
 int bt_warmups_new(bt_dispatcher_t *d);
 /* No other one begins; those whose bytes have not been read go. All requests have ended. NULL is fine. */

@@ -1,5 +1,5 @@
 /* What a page may send is not ours to choose: its origin is listed, so the headers that it asks for are allowed by name (client libraries have
- * dozens of their own). What workers say of CORS is taken out of their answers (dispatch/headers.c): engines allow everybody.
+ * dozens of their own). What workers say of CORS is taken out of their answers (dispatch/answer/headers.c): engines allow everybody.
  */
 #include "http/cors.h"
 

@@ -1,6 +1,6 @@
 /* record.h - decision records: what a request was, who could have served it, who did, how long each phase took, who was blamed.
  *
- * Owner: what a line is made of is part of a request (dispatch/request_record.h). The ring of one loop's last records is its dispatcher's; the file is the process's
+ * Owner: what a line is made of is part of a request (dispatch/state/request_record.h). The ring of one loop's last records is its dispatcher's; the file is the process's
  *        and written by a thread of its own.
  * Life:  begin (is it sampled?) -> candidates, scores, shadow as they come up -> finish: one line of JSON into the ring, and
  *        into the file when it is sampled.

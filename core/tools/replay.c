@@ -146,7 +146,7 @@ static const char *plan_part(struct planner *p, enum bt_policy_slot slot, enum b
     return rc < 0 ? bt_policy_error(policy) : NULL;
 }
 
-/* As dispatch/policy_call.c has it: two halves where there is a prefill to choose from. */
+/* As dispatch/plan/policy_call.c has it: two halves where there is a prefill to choose from. */
 static const char *plan_all(struct planner *p, bt_replay_record_t *r, bt_choice_t *choice_p)
 {
     bt_choice_t decode_side = {0};

@@ -1,11 +1,11 @@
-/* queue_bench - what a flood of one tenant does to the others behind a pool's line (core/dispatch/fair_queue.h), and what the line costs.
+/* queue_bench - what a flood of one tenant does to the others behind a pool's line (core/dispatch/queue/fair_queue.h), and what the line costs.
  *
  * A pool of 64 places, each at 50 tokens a second, in a time of its own: the same seed gives the same figures on any machine. Two tenants keep to a
  * fifth of what the pool can do each, by themselves, then beside a third that sends ten times what it can do; and the same in one line, first come
  * first served. A response's time is that from its arrival to its last token. Then three that always have more than enough, with weights
  * 1:2:4, in two classes. At last nanoseconds of a push and a pop, on this machine.
  */
-#include "dispatch/fair_queue.h"
+#include "dispatch/queue/fair_queue.h"
 
 #include "base/clock.h"
 #include "base/rand.h"

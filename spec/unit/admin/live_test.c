@@ -1,5 +1,5 @@
 #include "admin/help.h"
-#include "dispatch/attempt.h"
+#include "dispatch/attempt/attempt.h"
 #include "dispatch/dispatcher.h"
 
 #include "admin/live.h"

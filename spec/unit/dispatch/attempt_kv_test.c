@@ -1,6 +1,6 @@
 /* A gateway-managed attempt, its room at the hub, and another prefill in the place of one that is lost. */
 #include "dispatch/attempt_rig.h"
-#include "dispatch/plan.h"
+#include "dispatch/plan/plan.h"
 
 static void all_goes_well(void **state)
 {

@@ -16,7 +16,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "dispatch/attempt.h"
+#include "dispatch/attempt/attempt.h"
 #include "dispatch/dispatcher.h"
 #include "loop/util.h"
 #include "transfer/transfer.h"

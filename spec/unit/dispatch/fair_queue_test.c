@@ -1,5 +1,5 @@
 /* Who is next: each pop beside a model that goes round by round, and the shares that come of it. Time is a number here. */
-#include "dispatch/fair_queue.h"
+#include "dispatch/queue/fair_queue.h"
 
 #include "base/rand.h"
 

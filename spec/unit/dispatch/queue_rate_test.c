@@ -1,8 +1,8 @@
 /* How long somebody will stand in line, by numbers for a clock. */
-#include "dispatch/queue_rate.h"
+#include "dispatch/queue/queue_rate.h"
 
 #include "base/str.h"
-#include "dispatch/tenant_weights.h"
+#include "dispatch/queue/tenant_weights.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

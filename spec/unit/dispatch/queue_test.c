@@ -1,10 +1,10 @@
 /* The line before a pool: places, order over loops, and whoever goes before its turn. Requests are
  * no more than what the line sees of them. */
-#include "dispatch/queue.h"
+#include "dispatch/queue/queue.h"
 
 #include "base/err.h"
 #include "base/pages.h"
-#include "dispatch/candidates.h"
+#include "dispatch/plan/candidates.h"
 #include "loop/util.h"
 
 #define SIZE 3

@@ -6,9 +6,9 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/pages.h"
-#include "dispatch/attempt.h"
+#include "dispatch/attempt/attempt.h"
 #include "dispatch/dispatcher.h"
-#include "dispatch/plan.h"
+#include "dispatch/plan/plan.h"
 #include "record/record.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* What was put is there until there is no room: then what was used last stays longest. */
-#include "dispatch/token_cache.h"
+#include "dispatch/plan/token_cache.h"
 
 #include "base/mem.h"
 #include "base/pages.h"

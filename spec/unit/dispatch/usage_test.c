@@ -1,5 +1,5 @@
 /* Tokens that a worker says it has made, however its answer is cut into pieces. */
-#include "dispatch/usage.h"
+#include "dispatch/answer/usage.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
