@@ -32,14 +32,33 @@ bt_sim_job_t *bt_sim_queue_take(bt_sim_queue_t *q)
     return job;
 }
 
-int bt_sim_engine_init(bt_sim_engine_t *e, const bt_sim_model_t *model, const bt_sim_trace_t *trace)
+void bt_sim_queue_remove(bt_sim_queue_t *q, const bt_sim_job_t *job)
+{
+    bt_sim_job_t **at = &q->first;
+
+    while (*at != NULL && *at != job)
+        at = &(*at)->next;
+    if (*at == NULL)
+        return;
+    *at = job->next;
+    if (q->last == &job->next)
+        q->last = at;
+    q->count--;
+}
+
+static void empty_queues(bt_sim_engine_t *e)
 {
     bt_sim_queue_t *const queues[] = {&e->prompts, &e->awaited, &e->joining, &e->prefilled,
                                       &e->finished};
 
-    *e = (bt_sim_engine_t){.model = model, .trace = trace};
     for (size_t i = 0; i < sizeof queues / sizeof queues[0]; i++)
         bt_sim_queue_init(queues[i]);
+}
+
+int bt_sim_engine_init(bt_sim_engine_t *e, const bt_sim_model_t *model, const bt_sim_trace_t *trace)
+{
+    *e = (bt_sim_engine_t){.model = model, .trace = trace};
+    empty_queues(e);
     e->running_cap = (unsigned) model->max_seqs;
     e->running = calloc(e->running_cap, sizeof(bt_sim_job_t *));
     e->begun = calloc(e->running_cap, sizeof(bt_sim_job_t *));
@@ -53,6 +72,21 @@ void bt_sim_engine_fini(bt_sim_engine_t *e)
     free(e->running);
     free(e->begun);
     bt_sim_kv_fini(&e->kv);
+}
+
+void bt_sim_engine_reset(bt_sim_engine_t *e)
+{
+    empty_queues(e);
+    e->running_count = e->begun_count = 0;
+    e->running_tokens = 0;
+    e->is_stepping = false;
+    e->link_free_s = 0;
+    bt_sim_kv_reset(&e->kv);
+}
+
+uint64_t bt_sim_engine_made(const bt_sim_engine_t *e, const bt_sim_job_t *job)
+{
+    return job->last_step > 0 ? job->steps - (job->last_step - e->step) : 0;
 }
 
 /* ---- answers that run: a heap, the first to end on top ---- */

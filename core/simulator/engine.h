@@ -22,7 +22,7 @@ typedef struct bt_sim_job {  /* a request on its way */
     uint32_t moved;           /* prompt tokens whose KV decode did not have */
     bool is_held;             /* it has its blocks */
     uint32_t steps;           /* of decode, that its answer takes */
-    uint64_t last_step;       /* with which it ends */
+    uint64_t last_step;       /* with which it ends; 0: it does not run yet */
     double came_s, first_s;
 } bt_sim_job_t;
 
@@ -32,7 +32,8 @@ typedef struct bt_sim_queue {
 } bt_sim_queue_t;
 void bt_sim_queue_init(bt_sim_queue_t *q);
 void bt_sim_queue_push(bt_sim_queue_t *q, bt_sim_job_t *job);
-bt_sim_job_t *bt_sim_queue_take(bt_sim_queue_t *q); /* NULL: it is empty */
+bt_sim_job_t *bt_sim_queue_take(bt_sim_queue_t *q);                   /* NULL: it is empty */
+void bt_sim_queue_remove(bt_sim_queue_t *q, const bt_sim_job_t *job); /* not in it: nothing */
 
 typedef struct bt_sim_engine {
     const bt_sim_model_t *model;
@@ -58,6 +59,10 @@ typedef struct bt_sim_engine {
 int bt_sim_engine_init(bt_sim_engine_t *e, const bt_sim_model_t *model,
                        const bt_sim_trace_t *trace);
 void bt_sim_engine_fini(bt_sim_engine_t *e);
+/* Its process ends: who was in it is in it no more, and what it kept is gone. What it has done stays counted. */
+void bt_sim_engine_reset(bt_sim_engine_t *e);
+/* Tokens that it has made for a job, which runs or is joining. */
+uint64_t bt_sim_engine_made(const bt_sim_engine_t *e, const bt_sim_job_t *job);
 
 /* True: there is something to do, and step_s says how long it takes. */
 bool bt_sim_engine_begin_step(bt_sim_engine_t *e);

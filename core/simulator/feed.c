@@ -14,7 +14,7 @@ struct bt_sim_change {
     double at_s;
     uint64_t id, before; /* before: of the same prompt; none where it is the first */
     uint32_t engine;
-    bool is_stored, is_first;
+    bool is_stored, is_first, is_restart;
 };
 
 int bt_sim_feed_init(bt_sim_feed_t *feed, const bt_sim_trace_t *trace, unsigned engines,
@@ -69,20 +69,28 @@ static bool make_room(bt_sim_feed_t *feed)
     return true;
 }
 
+static void add_change(bt_sim_feed_t *feed, struct bt_sim_change change)
+{
+    if (!make_room(feed))
+        return;
+    change.at_s = *feed->now_s + feed->delay_s;
+    feed->changes[(feed->first + feed->count++) % feed->cap] = change;
+}
+
 static void on_change(void *user, uint64_t id, const uint64_t *before, bool is_stored)
 {
     const struct bt_sim_source *source = user;
-    bt_sim_feed_t *feed = source->feed;
 
-    if (!make_room(feed))
-        return;
-    feed->changes[(feed->first + feed->count++) % feed->cap] =
-        (struct bt_sim_change){.at_s = *feed->now_s + feed->delay_s,
-                               .id = id,
-                               .before = before != NULL ? *before : 0,
-                               .engine = source->engine,
-                               .is_stored = is_stored,
-                               .is_first = before == NULL};
+    add_change(source->feed, (struct bt_sim_change){.id = id,
+                                                    .before = before != NULL ? *before : 0,
+                                                    .engine = source->engine,
+                                                    .is_stored = is_stored,
+                                                    .is_first = before == NULL});
+}
+
+void bt_sim_feed_restart(bt_sim_feed_t *feed, unsigned engine)
+{
+    add_change(feed, (struct bt_sim_change){.engine = engine, .is_restart = true});
 }
 
 uint32_t bt_sim_feed_listen(bt_sim_feed_t *feed, unsigned engine, bt_sim_kv_cache_t *kv)
@@ -102,6 +110,10 @@ static void apply_one(bt_sim_feed_t *feed, const struct bt_sim_change *c)
     const uint64_t name = c->id + 1;
     const unsigned tokens = feed->trace->block_tokens;
 
+    if (c->is_restart) {
+        bt_kv_part_clear(feed->index, feed->first_part + c->engine);
+        return;
+    }
     if (c->is_stored)
         bt_sim_block_tokens(c->id, tokens, feed->tokens);
     bt_kv_part_apply(feed->index, feed->first_part + c->engine,

@@ -31,6 +31,8 @@ int bt_sim_feed_init(bt_sim_feed_t *feed, const bt_sim_trace_t *trace, unsigned 
 void bt_sim_feed_fini(bt_sim_feed_t *feed);
 /* From now on; returns its part in the index. */
 uint32_t bt_sim_feed_listen(bt_sim_feed_t *feed, unsigned engine, bt_sim_kv_cache_t *kv);
+/* It has begun anew and tells so: nothing of before holds. */
+void bt_sim_feed_restart(bt_sim_feed_t *feed, unsigned engine);
 /* What was told until now is known. */
 void bt_sim_feed_apply(bt_sim_feed_t *feed);
 

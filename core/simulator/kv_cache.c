@@ -97,9 +97,17 @@ int bt_sim_kv_init(bt_sim_kv_cache_t *kv, uint32_t capacity)
         bt_sim_kv_fini(kv);
         return BT_E_NOMEM;
     }
-    for (uint32_t i = capacity; i > 0; i--)
-        free_block(kv, i);
+    bt_sim_kv_reset(kv);
     return 0;
+}
+
+void bt_sim_kv_reset(bt_sim_kv_cache_t *kv)
+{
+    memset(kv->index, 0, ((size_t) kv->index_mask + 1) * sizeof *kv->index);
+    memset(&kv->blocks[0], 0, sizeof kv->blocks[0]);
+    kv->free = kv->resident = kv->held = kv->rooms = 0;
+    for (uint32_t i = kv->capacity; i > 0; i--)
+        free_block(kv, i);
 }
 
 void bt_sim_kv_fini(bt_sim_kv_cache_t *kv)

@@ -28,6 +28,8 @@ typedef struct bt_sim_kv_cache {
 
 int bt_sim_kv_init(bt_sim_kv_cache_t *kv, uint32_t capacity); /* BT_E_NOMEM */
 void bt_sim_kv_fini(bt_sim_kv_cache_t *kv);
+/* Empty again, with nobody told. */
+void bt_sim_kv_reset(bt_sim_kv_cache_t *kv);
 /* How many of the first blocks are there. */
 uint32_t bt_sim_kv_match(const bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count);
 /* All of them, and room for so many others. False: there is not so much left, and nothing has changed. */

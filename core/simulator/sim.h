@@ -16,6 +16,16 @@
 
 #define BT_SIM_ENGINES_MAX 4096u
 #define BT_SIM_SIDE_MAX 2048 /* prefill, or decode */
+#define BT_SIM_FAILURES_MAX 64
+
+/* An engine whose process ends, and is there again later, empty. */
+typedef struct bt_sim_failure {
+    unsigned engine;        /* prefills first, then decodes, then hybrids */
+    double from_s, until_s; /* INFINITY: for good */
+} bt_sim_failure_t;
+/* "p0@60-120,decode@200": into a list with room for BT_SIM_FAILURES_MAX, by time. BT_E_INVAL with one line in err. */
+int bt_sim_failures_read(const char *text, unsigned prefills, unsigned decodes, unsigned hybrids,
+                         bt_sim_failure_t *list, unsigned *count_p, char *err, size_t err_size);
 
 typedef struct bt_sim_setup {
     const char *policy;       /* a name or a file */
@@ -27,16 +37,30 @@ typedef struct bt_sim_setup {
     unsigned
         concurrency; /* so many requests at once, whatever the trace's times say; 0 = by its times */
     bool is_exact;   /* prefixes are what engines tell, else what they were sent */
-    double event_delay_s; /* of what they tell */
+    double event_delay_s;             /* of what they tell */
+    const bt_sim_failure_t *failures; /* by time */
+    unsigned failure_count;
+    double lease_s; /* for which a prefill keeps KV that nobody fetches */
     uint64_t seed;
 } bt_sim_setup_t;
 
-/* Of one request, in ms. */
-typedef struct bt_sim_result {
+typedef struct bt_sim_result { /* of one request */
+    float came_s;
     float ttft_ms, tpot_ms, total_ms; /* tpot: 0 for an answer of one token */
     uint32_t cached;                  /* of its prompt's tokens */
-    uint8_t is_served;                /* else nobody was chosen, or it fits into no engine */
+    uint8_t attempts;
+    uint8_t is_served; /* else nobody was chosen, or it fits into no engine; or */
+    uint8_t is_failed; /* whoever was chosen failed, or nobody was left */
 } bt_sim_result_t;
+
+typedef struct bt_sim_failure_result {
+    char name[16];
+    double from_s, until_s;
+    double known_s, usable_s; /* the gateway knows that it is down; that it is back; -1 = never */
+    unsigned lost;            /* legs that were on it, or had their KV there */
+    unsigned refused;         /* legs that were sent to it before the gateway knew */
+    unsigned retried, failed; /* attempts after that; requests that it has ended */
+} bt_sim_failure_result_t;
 
 typedef struct bt_sim_engine_result {
     char name[16];
@@ -53,6 +77,8 @@ typedef struct bt_sim_outcome { /* of a run; filled in place, so that it can lie
     uint64_t policy_errors;
     unsigned engine_count;
     bt_sim_engine_result_t engines[BT_SIM_ENGINES_MAX];
+    unsigned failure_count;
+    bt_sim_failure_result_t failures[BT_SIM_FAILURES_MAX];
     bt_sim_result_t results[]; /* of the trace's requests, in order */
 } bt_sim_outcome_t;
 #define BT_SIM_OUTCOME_BYTES(count) (sizeof(bt_sim_outcome_t) + (count) * sizeof(bt_sim_result_t))

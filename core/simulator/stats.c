@@ -86,9 +86,11 @@ int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace, u
         const bt_sim_result_t *r = &out->results[i];
         const bool is_good = bt_sim_is_good(r, slo);
         inputs += trace->requests[i].input;
+        s.failed += r->is_failed;
         if (!r->is_served)
             continue;
         s.served++;
+        s.retried += r->attempts > 1;
         s.good += is_good;
         served_inputs += trace->requests[i].input;
         cached += r->cached;
@@ -109,6 +111,44 @@ int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace, u
         s.busy += (double) out->engines[i].busy_s / out->virtual_s / out->engine_count;
     *summary_p = s;
     return 0;
+}
+
+/* ---- after a failure ---- */
+
+#define BEFORE_S 60
+#define WINDOW_S 10
+#define AS_GOOD 0.95
+
+/* Of those that came from then to then; -1: none did. with_failed: else those that an engine took with it are no part of it. */
+static double good_share(const bt_sim_outcome_t *out, unsigned count, const bt_sim_slo_t *slo,
+                         double from_s, double until_s, bool with_failed)
+{
+    unsigned all = 0, good = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        const bt_sim_result_t *r = &out->results[i];
+        if ((double) r->came_s < from_s || (double) r->came_s >= until_s ||
+            (r->is_failed && !with_failed))
+            continue;
+        all++;
+        good += bt_sim_is_good(r, slo);
+    }
+    return all > 0 ? (double) good / all : -1;
+}
+
+double bt_sim_recovery_s(const bt_sim_outcome_t *out, unsigned count, const bt_sim_slo_t *slo,
+                         double failed_s)
+{
+    const double before = good_share(out, count, slo, failed_s - BEFORE_S, failed_s, false);
+
+    if (before < 0)
+        return -1;
+    for (double s = failed_s; s < out->virtual_s; s += WINDOW_S) {
+        const double share = good_share(out, count, slo, s, s + WINDOW_S, true);
+        if (share >= AS_GOOD * before)
+            return s - failed_s;
+    }
+    return -1;
 }
 
 /* ---- pairs ---- */

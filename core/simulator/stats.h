@@ -21,6 +21,7 @@ typedef struct bt_sim_spread {
 
 typedef struct bt_sim_summary {
     unsigned requests, served, good;
+    unsigned failed, retried; /* retried: and served, by a later attempt */
     bt_sim_spread_t ttft_ms, tpot_ms, total_ms;
     double goodput, attainment; /* requests a second that meet both; their share, 0 to 1 */
     double output_tokens_s;     /* of all that were served */
@@ -35,6 +36,11 @@ typedef struct bt_sim_summary {
 /* ceiling: bt_sim_trace_ceiling, which walks the whole trace: once for all runs. */
 int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace, uint64_t ceiling,
                      const bt_sim_slo_t *slo, bt_sim_summary_t *summary_p); /* BT_E_NOMEM */
+
+/* How long after a failure requests were served as well as in the minute before it: until the first ten seconds, of those that came in
+ * them, with at least 95 % of the share of good ones. 0 = it has hurt nobody; -1 = not until the end, or none came before. */
+double bt_sim_recovery_s(const bt_sim_outcome_t *out, unsigned count, const bt_sim_slo_t *slo,
+                         double failed_s);
 
 /* Of b less a, over the same requests: the mean difference and its 95 % interval by a bootstrap over blocks of neighbours (requests that come
  * one after the other meet the same queues, so they are drawn together). */

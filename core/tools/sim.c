@@ -15,6 +15,8 @@
 
 #define refuse(...) bt_tool_error(BT_TOOL_WRONG, "sim: ", __VA_ARGS__)
 
+#define LEASE_S 30 /* vLLM's */
+
 struct runs {
     const bt_sim_options_t *options;
     bt_sim_model_t model;
@@ -116,6 +118,9 @@ static void add_run(struct runs *all, unsigned policy, unsigned prefills, unsign
                          .concurrency = (unsigned) o->concurrency,
                          .is_exact = bt_sim_is_exact(o),
                          .event_delay_s = o->event_delay_ms / 1000,
+                         .failures = o->failures,
+                         .failure_count = o->failure_count,
+                         .lease_s = LEASE_S,
                          .seed = (uint64_t) o->seed};
 }
 

@@ -23,7 +23,9 @@ typedef struct bt_sim_options {
     bt_replay_policy_t policies[BT_SIM_POLICIES_MAX];
     unsigned policy_count;
     bool advises, is_json;
-    const char *trace, *model, *plot, *prefix_index;
+    const char *trace, *model, *plot, *prefix_index, *fail;
+    bt_sim_failure_t failures[BT_SIM_FAILURES_MAX]; /* of fail */
+    unsigned failure_count;
     double event_delay_ms, prefills, decodes, engines, concurrency, speed, skip, requests, seed;
     bt_sim_slo_t slo;
 } bt_sim_options_t;

@@ -28,6 +28,7 @@ static const struct flag {
     {"--seed", offsetof(bt_sim_options_t, seed), NUMBER, 0, 1e15},
     {"--prefix-index", offsetof(bt_sim_options_t, prefix_index), TEXT, 0, 0},
     {"--event-delay-ms", offsetof(bt_sim_options_t, event_delay_ms), NUMBER, 0, 1e6},
+    {"--fail", offsetof(bt_sim_options_t, fail), TEXT, 0, 0},
     {"--json", offsetof(bt_sim_options_t, is_json), SWITCH, 0, 0},
 };
 #define FLAG_COUNT (sizeof flags / sizeof flags[0])
@@ -61,6 +62,11 @@ void bt_sim_tool_help(bt_text_t *out)
         "  --prefix-index I       exact: policies know what engines hold, by their events; "
         "approximate: what they were sent (exact)\n"
         "  --event-delay-ms T     events are known so late (10)\n"
+        "  --fail WHO@FROM[-UNTIL],...\n"
+        "                         engines whose process ends at FROM, in seconds, and is back at "
+        "UNTIL "
+        "(never), empty: p0, d1, w2,\n"
+        "                         or all of a role: prefill, decode, hybrid\n"
         "Answer\n"
         "  --ttft-slo-ms T, --tpot-slo-ms T\n"
         "                         what a good request keeps (2000, 100)\n"
@@ -69,10 +75,15 @@ void bt_sim_tool_help(bt_text_t *out)
         "  --seed N               of chance: policies' and the generator's (1)\n\n"
         "What is modelled: chunked prefill and continuous batching, a cache of blocks that forgets "
         "the least recently used,\n"
-        "KV capacity, transfers one after the other on both links. What is not: preemption "
-        "(answers are admitted whole),\n"
-        "failures, the gateway's own time. plan, observe and tick are called; admit, route, "
-        "fallback and plan_decode are not.\n\n"
+        "KV capacity, transfers one after the other on both links. After a failure: connections "
+        "that are reset, KV that is lost\n"
+        "or kept until its lease ends, the gateway's retries (3 attempts, none once a token is "
+        "out), "
+        "breakers and health checks. What\n"
+        "is not: preemption (answers are admitted whole), hosts that fall silent, the gateway's "
+        "own "
+        "time. plan, fallback, observe\n"
+        "and tick are called; admit, route and plan_decode are not.\n\n"
         "Exit status: 0 done, 1 a run failed or nothing could be written, 2 a wrong command line, "
         "policy, trace or model.\n\n"
         "Examples\n"
@@ -154,6 +165,17 @@ bool bt_sim_is_exact(const bt_sim_options_t *o)
     return strcmp(o->prefix_index, "exact") == 0;
 }
 
+static int check_failures(bt_sim_options_t *o)
+{
+    char err[256] = "";
+
+    return bt_sim_failures_read(o->fail, (unsigned) o->prefills, (unsigned) o->decodes,
+                                (unsigned) o->engines, o->failures, &o->failure_count, err,
+                                sizeof err) < 0
+               ? refuse("%s", err)
+               : 0;
+}
+
 static int check(bt_sim_options_t *o)
 {
     const bool has_pairs = o->prefills > 0 || o->decodes > 0;
@@ -170,11 +192,13 @@ static int check(bt_sim_options_t *o)
         return refuse("advise: how many engines are there? --engines 2 to %d", BT_SIM_RUNS_MAX);
     if (o->advises && o->policy_count > 1)
         return refuse("advise: one policy at a time");
+    if (o->advises && o->fail != NULL)
+        return refuse("advise: --fail names engines of one fleet, and here each run has its own");
     if (!o->advises && o->engines == 0) {
         o->prefills = o->prefills > 0 ? o->prefills : 2;
         o->decodes = o->decodes > 0 ? o->decodes : 2;
     }
-    return 0;
+    return o->fail != NULL ? check_failures(o) : 0;
 }
 
 int bt_sim_options(bt_sim_options_t *o, int argc, const char *const *argv)

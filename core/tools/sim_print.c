@@ -30,10 +30,35 @@ static void print_row(const bt_sim_options_t *o, const bt_sim_row_t *row)
     char label[96];
 
     put_label(o, row, label, sizeof label);
-    printf("%-26.26s %8.2f %6.1f %8.0f %8.0f %8.0f %7.1f %7.1f %6.1f %8.0f %6.2f %5.0f %7u\n",
+    printf("%-26.26s %8.2f %6.1f %8.0f %8.0f %8.0f %7.1f %7.1f %6.1f %8.0f %6.2f %5.0f %7u %6u\n",
            label, s->goodput, 100 * s->attainment, s->ttft_ms.p50, s->ttft_ms.p90, s->ttft_ms.p99,
            s->tpot_ms.p50, s->tpot_ms.p99, 100 * s->hit_ratio, s->output_tokens_s, s->load_spread,
-           100 * s->busy, s->requests - s->served);
+           100 * s->busy, s->requests - s->served - s->failed, s->failed);
+}
+
+static void put_seconds(char *out, size_t size, double s)
+{
+    if (s >= 0)
+        snprintf(out, size, "%.1f s", s);
+    else
+        snprintf(out, size, "never");
+}
+
+static void print_failures(const bt_sim_options_t *o, const bt_sim_trace_t *trace,
+                           const bt_sim_row_t *row)
+{
+    for (unsigned i = 0; i < row->outcome->failure_count; i++) {
+        const bt_sim_failure_result_t *f = &row->outcome->failures[i];
+        char known[24], usable[24], recovered[24];
+        put_seconds(known, sizeof known, f->known_s < 0 ? -1 : f->known_s - f->from_s);
+        put_seconds(usable, sizeof usable, f->usable_s < 0 ? -1 : f->usable_s - f->from_s);
+        put_seconds(recovered, sizeof recovered,
+                    bt_sim_recovery_s(row->outcome, trace->count, &o->slo, f->from_s));
+        printf("%s, %s down at %g s: known after %s, used again after %s; legs lost %u, refused "
+               "%u; retries %u, requests failed %u; as many good as before after %s\n",
+               row->outcome->label, f->name, f->from_s, known, usable, f->lost, f->refused,
+               f->retried, f->failed, recovered);
+    }
 }
 
 static const struct measure {
@@ -98,15 +123,17 @@ static void print_table(const bt_sim_options_t *o, const bt_sim_model_t *model,
                100 * rows[0].summary.hit_ceiling);
     else
         printf("; the trace has no prefixes\n\n");
-    printf("%-26s %8s %6s %8s %8s %8s %7s %7s %6s %8s %6s %5s %7s\n",
+    printf("%-26s %8s %6s %8s %8s %8s %7s %7s %6s %8s %6s %5s %7s %6s\n",
            o->advises ? "fleet" : "policy", "good/s", "good%", "ttft p50", "p90", "p99", "tpot p50",
-           "p99", "hit%", "tokens/s", "spread", "busy%", "refused");
+           "p99", "hit%", "tokens/s", "spread", "busy%", "refused", "failed");
     for (unsigned i = 0; i < count; i++)
         print_row(o, &rows[i]);
     if (count > 1)
         putchar('\n');
     for (unsigned i = 1; !o->advises && i < count; i++)
         print_comparison(o, trace, &rows[0], &rows[i]);
+    for (unsigned i = 0; i < count; i++)
+        print_failures(o, trace, &rows[i]);
     for (unsigned i = 0; i < count; i++)
         if (rows[i].outcome->policy_errors > 0)
             printf("%s failed in %llu plans, the least loaded served them: %s\n",
@@ -126,28 +153,61 @@ static void put_spread(bt_text_t *out, const char *name, const bt_sim_spread_t *
                    s->mean, s->p50, s->p90, s->p99);
 }
 
-static void put_run(bt_text_t *out, const bt_sim_row_t *row)
+/* -1: it has none. */
+static void put_when(bt_text_t *out, const char *name, double s)
+{
+    if (s >= 0)
+        bt_text_printf(out, ",\"%s\":%.3f", name, s);
+    else
+        bt_text_printf(out, ",\"%s\":null", name);
+}
+
+static void put_failures(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trace_t *trace,
+                         const bt_sim_row_t *row)
+{
+    bt_text_puts(out, ",\"failures\":[");
+    for (unsigned i = 0; i < row->outcome->failure_count; i++) {
+        const bt_sim_failure_result_t *f = &row->outcome->failures[i];
+        bt_text_printf(out, "%s{\"engine\":\"%s\",\"at_s\":%g", i > 0 ? "," : "", f->name,
+                       f->from_s);
+        put_when(out, "back_s", isfinite(f->until_s) ? f->until_s : -1);
+        put_when(out, "known_s", f->known_s);
+        put_when(out, "usable_s", f->usable_s);
+        put_when(out, "recovery_s",
+                 bt_sim_recovery_s(row->outcome, trace->count, &o->slo, f->from_s));
+        bt_text_printf(out, ",\"lost\":%u,\"refused\":%u,\"retried\":%u,\"failed\":%u}", f->lost,
+                       f->refused, f->retried, f->failed);
+    }
+    bt_text_puts(out, "]");
+}
+
+static void put_run(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trace_t *trace,
+                    const bt_sim_row_t *row)
 {
     const bt_sim_summary_t *s = &row->summary;
-    const bt_sim_outcome_t *o = row->outcome;
+    const bt_sim_outcome_t *run = row->outcome;
 
     bt_text_puts(out, "{\"policy\":");
-    bt_text_json_str(out, bt_str(o->label));
+    bt_text_json_str(out, bt_str(run->label));
     bt_text_printf(out,
                    ",\"prefill\":%u,\"decode\":%u,\"hybrid\":%u,\"requests\":%u,\"served\":%u,"
-                   "\"good\":%u,\"goodput\":%.4f,\"attainment\":%.5f",
+                   "\"failed\":%u,\"retried\":%u,\"good\":%u,\"goodput\":%.4f,"
+                   "\"attainment\":%.5f",
                    row->setup.prefills, row->setup.decodes, row->setup.hybrids, s->requests,
-                   s->served, s->good, s->goodput, s->attainment);
+                   s->served, s->failed, s->retried, s->good, s->goodput, s->attainment);
     put_spread(out, "ttft_ms", &s->ttft_ms);
     put_spread(out, "tpot_ms", &s->tpot_ms);
     put_spread(out, "total_ms", &s->total_ms);
     bt_text_printf(out,
                    ",\"output_tokens_s\":%.2f,\"hit_ratio\":%.5f,\"hit_ceiling\":%.5f,"
                    "\"load_spread\":%.4f,\"busy\":%.4f,\"wasted_prefill_tokens\":%llu,"
-                   "\"virtual_s\":%.3f,\"policy_errors\":%llu,\"wall_s\":%.3f,\"plan_us\":%.2f}\n",
+                   "\"virtual_s\":%.3f,\"policy_errors\":%llu,\"wall_s\":%.3f,\"plan_us\":%.2f",
                    s->output_tokens_s, s->hit_ratio, s->hit_ceiling, s->load_spread, s->busy,
-                   (unsigned long long) s->wasted_prefill_tokens, o->virtual_s,
-                   (unsigned long long) o->policy_errors, o->wall_s, o->plan_us);
+                   (unsigned long long) s->wasted_prefill_tokens, run->virtual_s,
+                   (unsigned long long) run->policy_errors, run->wall_s, run->plan_us);
+    if (run->failure_count > 0)
+        put_failures(out, o, trace, row);
+    bt_text_puts(out, "}\n");
 }
 
 static void put_comparison(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trace_t *trace,
@@ -178,7 +238,7 @@ void bt_sim_print(const bt_sim_options_t *o, const bt_sim_model_t *model,
     }
     bt_text_init(&out);
     for (unsigned i = 0; i < count; i++)
-        put_run(&out, &rows[i]);
+        put_run(&out, o, trace, &rows[i]);
     for (unsigned i = 1; !o->advises && i < count; i++)
         put_comparison(&out, o, trace, &rows[0], &rows[i]);
     fwrite(out.data, 1, out.len, stdout);

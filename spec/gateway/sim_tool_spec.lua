@@ -122,6 +122,36 @@ return { api = 2, name = "alone", version = "1.0",
     assert.equal(20, row.served)
   end)
 
+  it("tells what an engine's end has cost, and when the fleet was as good as before", function()
+    local file = proc.write("fails.lua", [[
+local failed = 0
+return { api = 2, name = "fails", version = "1.0",
+  plan = function(_, view, ctx)
+    local again = ctx.failure
+    if again then assert(#again.tried > 0 and ctx.attempt > 1 and again.leg == "single") end
+    assert(failed > 0 or baton.shared_local.add("plans") < 300, "nothing has failed")
+    return { worker = view.hybrid[(baton.shared_local.add("turn") - 1) % #view.hybrid + 1] }
+  end,
+  observe = function(events)
+    for _, e in ipairs(events) do if e.kind == "failed" then failed = failed + 1 end end
+  end }]])
+    local args =
+      { file, "--trace", "conversations:requests=400,rate=60,think_s=1", "--engines", "3", "--fail", "w1@4-8.5" }
+    local row = run(unpack(args))[1]
+    local w1 = row.failures[1]
+    assert.equal(0, row.policy_errors)
+    assert.equal("w1", w1.engine)
+    assert.is_true(w1.lost > 0 and w1.failed > 0)
+    assert.equal(400, row.served + row.failed)
+    assert.equal(row.failed, w1.failed)
+    assert.is_true(w1.known_s >= 4 and w1.known_s <= 5)
+    assert.is_true(w1.usable_s > 9.5 and w1.usable_s <= 10.5) -- with the second good answer
+    assert.is_true(w1.recovery_s >= 0)
+    local code, out = sim(unpack(args))
+    assert.equal(0, code)
+    assert.matches("w1 down at 4 s: known after [%d.]+ s, used again after [56]%.%d s; legs lost %d+", out)
+  end)
+
   it("advises how many engines should prefill", function()
     local code, out, err = sim("advise", "least_load", "--engines", "4", "--trace", TRACE)
     assert.equal(0, code, err)
@@ -164,6 +194,8 @@ return { api = 2, name = "alone", version = "1.0",
       ["random --trace conversations --engine-model " .. model] = "did you mean prefill_ms",
       ["random --trace conversations --plot /nowhere/a.svg"] = "%-%-plot /nowhere/a.svg: No such file",
       ["random --trace conversations --engine-model " .. wide] = "max_seqs: expected 1 number from 1 to 100000",
+      ["random --trace conversations --fail p2@10"] = "%-%-fail: p2@10: there is no such engine",
+      ["advise random --engines 4 --trace conversations --fail p0@10"] = "advise: %-%-fail",
       ["weight=1 random --trace conversations"] = "of which policy",
     }) do
       local argv = {}

@@ -117,11 +117,27 @@ static void test_says_it_late(void **state)
     assert_int_equal(told(0), 0);
 }
 
+static void test_a_restart_ends_what_was_told(void **state)
+{
+    (void) state;
+    make_prompt(4);
+    assert_true(bt_sim_kv_hold(&s.caches[1], s.ids, 4, 0));
+    assert_true(bt_sim_kv_hold(&s.caches[0], s.ids, 2, 0));
+    bt_sim_kv_reset(&s.caches[1]);
+    bt_sim_feed_restart(&s.feed, 1);
+    assert_true(bt_sim_kv_hold(&s.caches[1], s.ids, 1, 0));
+    s.now_s = DELAY_S;
+    bt_sim_feed_apply(&s.feed);
+    assert_int_equal(told(1), 1);
+    assert_int_equal(told(0), 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_says_what_engines_hold, begin, end),
-        cmocka_unit_test_setup_teardown(test_says_it_late, begin, end)};
+        cmocka_unit_test_setup_teardown(test_says_it_late, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_restart_ends_what_was_told, begin, end)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,141 @@
+/* sim_impl.h - one run while it goes on. Private to core/simulator.
+ *
+ * Owner: bt_sim_run.
+ * Life:  a flight from its request's arrival to its end; its attempts are one after the other.
+ * Flow:  sim.c goes from event to event. attempt.c is a request's way through engines, choose.c the gateway's plans, fleet.c workers and views,
+ *        failure.c what dies and how the gateway hears of it.
+ * Cost:  an allocation a request.
+ */
+#ifndef BT_SIMULATOR_SIM_IMPL_H
+#define BT_SIMULATOR_SIM_IMPL_H
+
+#include "simulator/sim.h"
+
+#include "base/list.h"
+#include "cluster/ledger.h"
+#include "script/policy/policy.h"
+#include "simulator/engine.h"
+#include "simulator/events.h"
+#include "simulator/feed.h"
+
+#define BT_SIM_OPEN UINT32_MAX /* a job's decode, until prefill has finished */
+#define BT_SIM_ATTEMPTS 3      /* a gateway's --max-attempts */
+#define BT_SIM_TRIED_MAX 8
+
+/* Where a job is. */
+enum bt_sim_stage {
+    BT_SIM_PROMPT,  /* in prefill's queue, or computed there */
+    BT_SIM_AWAITED, /* decode has no room for it yet */
+    BT_SIM_MOVING,  /* its KV is on both links, and has its blocks on both sides */
+    BT_SIM_ANSWER   /* decode makes it, or is about to */
+};
+
+/* A leg that has entered its worker's breaker. */
+typedef struct bt_sim_leg {
+    bt_worker_t *worker; /* NULL = none, or settled */
+    bool is_probe;
+    bt_ledger_entry_t load;
+} bt_sim_leg_t;
+
+typedef struct bt_sim_flight {
+    bt_sim_job_t job;
+    bt_list_t link; /* of all, as they came */
+    enum bt_sim_stage stage;
+    bt_sim_leg_t prefill,
+        decode; /* who serves alone has its load in both, and its breaker in decode */
+    unsigned attempts;
+    bt_worker_t *tried[BT_SIM_TRIED_MAX];
+    unsigned tried_count;
+    bt_pair_t alternates[BT_CHOICE_ALTERNATES_MAX]; /* of the plan */
+    unsigned alternate_count, alternate_next;
+    unsigned failure; /* the last that hit it, and one; 0 = none */
+} bt_sim_flight_t;
+
+/* What the gateway knows of a worker by its checks. */
+typedef struct bt_sim_watch {
+    bool is_dead;
+    unsigned oks;     /* in a row, since it was down */
+    unsigned failure; /* its last, and one; 0 = none */
+    double back_s;    /* when it will be back, of one that is dead */
+} bt_sim_watch_t;
+
+typedef struct bt_sim_run {
+    const bt_sim_setup_t *setup;
+    bt_sim_outcome_t *out;
+    bt_policy_t *policy;
+    bt_sim_engine_t *engines;
+    bt_worker_t **workers;
+    bt_sim_watch_t *watches;
+    unsigned count;
+    bt_breaker_group_t *groups[BT_LIST_HYBRID + 1]; /* by role */
+    bt_worker_set_t sets[BT_LIST_COUNT];            /* who is usable */
+    bt_worker_set_t left[BT_LIST_COUNT];            /* of these, whom one request has not tried */
+    bt_policy_view_t view;
+    uint64_t changes; /* of workers, that the view knows */
+    uint64_t keys;    /* of views */
+    bt_sim_events_t events;
+    bt_list_t flights;
+    unsigned last_failure; /* of all, and one; 0 = none yet */
+    unsigned next_request;
+    unsigned in_flight;
+    double now_s, end_s; /* end_s: of the last answer */
+    uint64_t plan_ns, plans;
+    bt_sim_feed_t feed;
+    char *prompt;
+    char session[16];
+    int rc;
+} bt_sim_run_t;
+
+static inline uint64_t bt_sim_now_ms(const bt_sim_run_t *r)
+{
+    return 1000000 + (uint64_t) (r->now_s * 1e3); /* 0 means "never" in places */
+}
+
+static inline bt_sim_result_t *bt_sim_result_of(bt_sim_run_t *r, const bt_sim_request_t *request)
+{
+    return &r->out->results[request - r->setup->trace->requests];
+}
+
+/* ---- sim.c ---- */
+void bt_sim_next_arrival(bt_sim_run_t *r);
+
+/* ---- fleet.c ---- */
+int bt_sim_fleet_init(bt_sim_run_t *r);
+void bt_sim_fleet_fini(bt_sim_run_t *r);
+/* Candidates as they are now. */
+const bt_policy_view_t *bt_sim_view(bt_sim_run_t *r);
+void bt_sim_sample(bt_sim_run_t *r);
+
+/* ---- choose.c ---- */
+enum bt_sim_verdict { BT_SIM_CHOSEN, BT_SIM_NOBODY, BT_SIM_NO_WORKER };
+enum bt_sim_verdict bt_sim_choose(bt_sim_run_t *r, bt_sim_flight_t *f);
+/* After an attempt that has failed so. */
+bool bt_sim_choose_again(bt_sim_run_t *r, bt_sim_flight_t *f, int rc, const char *leg);
+/* Another decode beside a prefill whose work stays good. */
+bool bt_sim_choose_beside(bt_sim_run_t *r, bt_sim_flight_t *f, int rc);
+/* The decode that the plan left open. */
+bool bt_sim_choose_late(bt_sim_run_t *r, bt_sim_flight_t *f);
+bool bt_sim_was_tried(const bt_sim_flight_t *f, const bt_worker_t *w);
+void bt_sim_mark_tried(bt_sim_flight_t *f, bt_worker_t *w);
+/* Nobody is to blame: of a pair another decode comes first, where there is one. */
+void bt_sim_exclude_one(bt_sim_run_t *r, bt_sim_flight_t *f);
+
+/* ---- attempt.c ---- */
+void bt_sim_request_begin(bt_sim_run_t *r, const bt_sim_request_t *request);
+void bt_sim_step_ended(bt_sim_run_t *r, unsigned engine);
+void bt_sim_job_moved(bt_sim_run_t *r, unsigned engine, bt_sim_job_t *job);
+void bt_sim_engine_go_on(bt_sim_run_t *r, unsigned engine); /* it may have room, or work, again */
+/* The attempt has ended so: guilty is to blame; NULL = nobody. The job is in no engine any more. */
+void bt_sim_attempt_failed(bt_sim_run_t *r, bt_sim_flight_t *f, int rc, const char *leg,
+                           bt_worker_t *guilty);
+
+/* ---- failure.c ---- */
+int bt_sim_failures_init(bt_sim_run_t *r);
+void bt_sim_fail(bt_sim_run_t *r, unsigned engine);
+void bt_sim_revive(bt_sim_run_t *r, unsigned engine);
+void bt_sim_check(bt_sim_run_t *r, unsigned engine);
+void bt_sim_lease_ended(bt_sim_run_t *r, unsigned engine, const bt_sim_request_t *request);
+/* A connection to it was refused: the gateway takes it for down. */
+void bt_sim_refused(bt_sim_run_t *r, bt_sim_flight_t *f, unsigned engine);
+
+#endif

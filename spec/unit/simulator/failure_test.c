@@ -1,0 +1,301 @@
+/* Engines that die and come back: whose attempt fails, who serves instead, and when the gateway knows. Times can be said beforehand, as in
+ * sim_test.c. */
+#include "simulator/sim.h"
+
+#include "simulator/stats.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define REQUESTS 8
+
+/* A prefill step: 10 ms and 1 ms a token; a decode step: 5 ms and 1 ms a running answer. A transfer: 1 ms a token. */
+static bt_sim_model_t model = {.prefill_ms = {10, 1, 0},
+                               .decode_ms = {5, 1, 0, 0, 0},
+                               .min_step_ms = 1,
+                               .max_batched_tokens = 64,
+                               .max_seqs = 2,
+                               .kv_tokens = 1024,
+                               .kv_bytes_per_token = 1e6,
+                               .link_gb_s = 1};
+
+static bt_sim_outcome_t *out;
+static bt_sim_request_t requests[REQUESTS];
+static uint64_t blocks[256];
+static bt_sim_trace_t trace;
+
+static char policy_file[] = "/tmp/failure_test_XXXXXX.lua";
+static const char policy_text[] =
+    "return { api = 2, name = \"first\", version = \"1\", plan = function(_, view)\n"
+    "  if #view.prefill == 0 then return { worker = view.hybrid[1] } end\n"
+    "  return { prefill = view.prefill[1], decode = view.decode[1] }\n"
+    "end }\n";
+
+static int write_policy(void **state)
+{
+    const int fd = mkstemps(policy_file, 4);
+
+    (void) state;
+    const bool is_written =
+        fd >= 0 && write(fd, policy_text, strlen(policy_text)) == (ssize_t) strlen(policy_text);
+    return fd >= 0 && close(fd) == 0 && is_written ? 0 : -1;
+}
+
+static int remove_policy(void **state)
+{
+    (void) state;
+    return unlink(policy_file);
+}
+
+static int begin(void **state)
+{
+    (void) state;
+    out = calloc(1, BT_SIM_OUTCOME_BYTES(REQUESTS));
+    trace = (bt_sim_trace_t){
+        .requests = requests, .blocks = blocks, .block_tokens = 16, .has_prefixes = true};
+    return out != NULL ? 0 : -1;
+}
+
+static int end(void **state)
+{
+    (void) state;
+    free(out);
+    return 0;
+}
+
+/* first: of its blocks' ids, which follow one another. */
+static void ask(double at_s, uint32_t input, uint32_t output, uint64_t first)
+{
+    bt_sim_request_t *r = &requests[trace.count++];
+
+    *r = (bt_sim_request_t){.at_s = at_s,
+                            .input = input,
+                            .output = output,
+                            .block_count = (input + 15) / 16,
+                            .first_block = trace.block_count};
+    for (uint32_t b = 0; b < r->block_count; b++)
+        blocks[trace.block_count++] = first + b;
+}
+
+/* The first of each list serves. */
+static void run(unsigned prefills, unsigned decodes, unsigned hybrids, const char *fail)
+{
+    bt_sim_failure_t list[BT_SIM_FAILURES_MAX];
+    bt_sim_setup_t setup = {.policy = policy_file,
+                            .model = &model,
+                            .trace = &trace,
+                            .prefills = prefills,
+                            .decodes = decodes,
+                            .hybrids = hybrids,
+                            .failures = list,
+                            .lease_s = 30,
+                            .seed = 1};
+    char err[256] = "";
+
+    assert_int_equal(bt_sim_failures_read(fail, prefills, decodes, hybrids, list,
+                                          &setup.failure_count, err, sizeof err),
+                     0);
+    if (bt_sim_run(&setup, out) != 0)
+        fail_msg("%s", out->err);
+    assert_int_equal(out->policy_errors, 0);
+}
+
+static void near(double expected, double got)
+{
+    if (fabs(expected - got) > 0.01)
+        fail_msg("expected %.3f, got %.3f", expected, got);
+}
+
+static void test_a_prompt_is_computed_elsewhere(void **state)
+{
+    const bt_sim_failure_result_t *f = &out->failures[0];
+
+    (void) state;
+    ask(0, 32, 4, 1);
+    run(2, 1, 0, "p0@0.02");
+    near(20 + 42 + 32 + 6, (double) out->results[0].ttft_ms);
+    assert_int_equal(out->results[0].attempts, 2);
+    assert_true(out->results[0].is_served);
+    assert_string_equal(f->name, "p0");
+    assert_int_equal(f->lost, 1);
+    assert_int_equal(f->retried, 1);
+    assert_int_equal(f->failed, 0);
+    near(5, f->known_s); /* nobody was refused: the next check is the first to know */
+    near(-1, f->usable_s);
+}
+
+/* Who is sent to it before the gateway knows costs an attempt, and makes it known. */
+static void test_a_refused_connection_makes_it_known(void **state)
+{
+    const bt_sim_failure_result_t *f = &out->failures[0];
+
+    (void) state;
+    for (unsigned i = 0; i < 4; i++)
+        ask(1 + i, 32, 4, 1 + 10 * i);
+    run(2, 1, 0, "prefill@0.5-0.6,p0@0.7");
+    f++; /* p1, which is back before anybody has seen that it was gone */
+    assert_string_equal(f->name, "p1");
+    near(-1, f->known_s);
+    f++;
+    assert_string_equal(f->name, "p0");
+    assert_int_equal(f->refused, 1);
+    near(1, f->known_s);
+    for (unsigned i = 0; i < 4; i++) {
+        near(42 + 32 + 6, (double) out->results[i].ttft_ms);
+        assert_int_equal(out->results[i].attempts, i == 0 ? 2 : 1);
+    }
+}
+
+static void test_an_answer_that_has_begun_fails(void **state)
+{
+    const bt_sim_slo_t slo = {.ttft_ms = 2000, .tpot_ms = 100};
+    bt_sim_summary_t s;
+
+    (void) state;
+    ask(0, 32, 8, 1);
+    ask(1, 32, 8, 1);
+    run(1, 2, 0, "d0@0.09");
+    assert_false(out->results[0].is_served);
+    assert_true(out->results[0].is_failed);
+    assert_int_equal(out->results[0].attempts, 1);
+    assert_int_equal(out->failures[0].failed, 1);
+    assert_true(out->results[1].is_served);
+    assert_int_equal(bt_sim_summarise(out, &trace, 1, &slo, &s), 0);
+    assert_int_equal(s.failed, 1);
+    assert_int_equal(s.good, 1);
+}
+
+/* Prefill keeps for the dead decode what nobody will fetch, until its lease ends: 3 of 5 blocks, and the next prompt needs 4. */
+static void test_kv_is_kept_until_its_lease_ends(void **state)
+{
+    (void) state;
+    model.kv_tokens = 80;
+    ask(0, 48, 1, 1);
+    ask(1, 64, 1, 11);
+    run(1, 2, 0, "d0@0.08");
+    model.kv_tokens = 1024;
+    assert_int_equal(out->results[0].attempts, 2);
+    near(80 + 11 + 48 + 6, (double) out->results[0].ttft_ms); /* its blocks were there still */
+    near(30080 - 1000 + 74 + 64 + 6, (double) out->results[1].ttft_ms);
+}
+
+/* A decode that refuses has not heard of the prompt: prefill's work is for another one. */
+static void test_another_decode_takes_a_finished_prefill(void **state)
+{
+    (void) state;
+    ask(0.1, 32, 4, 1);
+    run(1, 2, 0, "d0@0.05");
+    near(42 + 32 + 6, (double) out->results[0].ttft_ms);
+    assert_int_equal(out->results[0].attempts, 2);
+    assert_int_equal(out->engines[0].prompt_tokens, 32);
+    assert_int_equal(out->failures[0].refused, 1);
+}
+
+static void test_kv_in_transit_dies_with_prefill(void **state)
+{
+    (void) state;
+    ask(0, 32, 1, 1);
+    run(2, 2, 0, "p0@0.06");
+    assert_int_equal(out->results[0].attempts,
+                     3); /* of another decode p0 is asked once more, and refuses */
+    near(60 + 42 + 32 + 6, (double) out->results[0].ttft_ms);
+    assert_true(out->results[0].is_served);
+}
+
+static void test_it_comes_back_empty(void **state)
+{
+    const bt_sim_failure_result_t *f = &out->failures[0];
+
+    (void) state;
+    ask(0, 32, 1, 1);
+    ask(1, 32, 1, 1);   /* refused, and there is nobody else */
+    ask(3.5, 32, 1, 1); /* it is there, and has given one good answer of two */
+    ask(5, 32, 1, 1);
+    ask(6, 32, 1, 1);
+    run(0, 0, 1, "w0@0.5-3");
+    near(1, f->known_s);
+    near(4, f->usable_s);
+    assert_int_equal(f->failed, 2);
+    assert_true(out->results[1].is_failed);
+    assert_true(out->results[2].is_failed);
+    assert_int_equal(out->results[3].cached, 0);
+    assert_int_equal(out->results[4].cached, 31);
+}
+
+/* Five resets open its breaker: a worker that is back the next moment gets one request, as a probe, until that one has ended. */
+static void test_a_breaker_opens(void **state)
+{
+    (void) state;
+    model.max_seqs = 8;
+    for (unsigned i = 0; i < 6; i++)
+        ask(0, 16, 4, 1 + 10 * i);
+    ask(1, 16, 4, 101);
+    run(0, 0, 1, "w0@0.005-0.006");
+    model.max_seqs = 2;
+    for (unsigned i = 0; i < 6; i++)
+        assert_true(out->results[i].is_failed); /* the only one was tried */
+    assert_true(out->results[6].is_failed);     /* and is out for ten seconds */
+    near(-1, out->failures[0].known_s);
+}
+
+static void test_recovery(void **state)
+{
+    const bt_sim_slo_t slo = {.ttft_ms = 50, .tpot_ms = 100};
+
+    (void) state;
+    ask(1, 32, 1, 1);
+    ask(11, 32, 1, 11);
+    ask(21, 32, 1, 21);
+    ask(31, 32, 1, 31);
+    run(0, 0, 1, "w0@5-18");
+    assert_true(out->results[1].is_failed);
+    near(10, bt_sim_recovery_s(out, trace.count, &slo, 5)); /* from 15 to 25 s one came, in time */
+    near(0, bt_sim_recovery_s(out, trace.count, &slo, 25)); /* what failed is no measure */
+    near(-1, bt_sim_recovery_s(out, trace.count, &slo, 0.5));
+}
+
+static void test_what_cannot_be_is_refused(void **state)
+{
+    static const char *const wrong[] = {"p2@1", "w0@1", "x@1",    "p0",
+                                        "p0@",  "p0@x", "p0@9-3", "p0@1-5,p0@3"};
+    bt_sim_failure_t list[BT_SIM_FAILURES_MAX];
+    char err[256];
+    unsigned count;
+
+    (void) state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_true(bt_sim_failures_read(wrong[i], 2, 2, 0, list, &count, err, sizeof err) < 0);
+        assert_non_null(strstr(err, "--fail: "));
+    }
+    assert_true(bt_sim_failures_read("decode@2", 2, 100, 0, list, &count, err, sizeof err) < 0);
+    assert_int_equal(
+        bt_sim_failures_read("decode@2,p0@1-1.5", 2, 2, 0, list, &count, err, sizeof err), 0);
+    assert_int_equal(count, 3);
+    assert_int_equal(list[0].engine, 0);
+    assert_int_equal(list[2].engine, 3);
+    assert_true(isinf(list[2].until_s));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_prompt_is_computed_elsewhere, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_refused_connection_makes_it_known, begin, end),
+        cmocka_unit_test_setup_teardown(test_an_answer_that_has_begun_fails, begin, end),
+        cmocka_unit_test_setup_teardown(test_kv_is_kept_until_its_lease_ends, begin, end),
+        cmocka_unit_test_setup_teardown(test_another_decode_takes_a_finished_prefill, begin, end),
+        cmocka_unit_test_setup_teardown(test_kv_in_transit_dies_with_prefill, begin, end),
+        cmocka_unit_test_setup_teardown(test_it_comes_back_empty, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_breaker_opens, begin, end),
+        cmocka_unit_test_setup_teardown(test_recovery, begin, end),
+        cmocka_unit_test_setup_teardown(test_what_cannot_be_is_refused, begin, end)};
+
+    return cmocka_run_group_tests(tests, write_policy, remove_policy);
+}
