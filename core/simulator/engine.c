@@ -153,15 +153,12 @@ static bool hold_prompt(bt_sim_engine_t *e, bt_sim_job_t *job)
     const bt_sim_request_t *r = job->request;
     const uint64_t *blocks = bt_sim_blocks(e->trace, r);
     const uint32_t whole = bt_sim_whole_blocks(e->trace, r);
-    const uint32_t matched = bt_sim_kv_match(&e->kv, blocks, whole);
+    const uint32_t matched = bt_sim_kv_match(&e->kv, blocks, bt_sim_findable_blocks(e->trace, r));
 
     if (!bt_sim_kv_hold(&e->kv, blocks, whole, rooms_of(e, r, job->prefill == job->decode)))
         return false;
     job->is_held = true;
     job->cached = matched * e->trace->block_tokens;
-    if (job->cached >=
-        r->input) /* the last token is always computed: it makes the first of the answer */
-        job->cached = r->input - 1;
     job->left = r->input - job->cached;
     e->prompt_tokens += r->input;
     e->cached_tokens += job->cached;
@@ -185,7 +182,8 @@ bt_sim_job_t *bt_sim_engine_admit(bt_sim_engine_t *e)
         return NULL;
     const uint64_t *blocks = bt_sim_blocks(e->trace, first->request);
     const uint32_t whole = bt_sim_whole_blocks(e->trace, first->request);
-    const uint32_t matched = bt_sim_kv_match(&e->kv, blocks, whole);
+    const uint32_t matched =
+        bt_sim_kv_match(&e->kv, blocks, bt_sim_findable_blocks(e->trace, first->request));
     if (!bt_sim_kv_hold(&e->kv, blocks, whole, rooms_of(e, first->request, true)))
         return NULL;
     bt_sim_job_t *job = bt_sim_queue_take(&e->awaited);

@@ -295,7 +295,8 @@ uint64_t bt_sim_trace_ceiling(const bt_sim_trace_t *trace)
     for (unsigned i = 0; seen != NULL && i < trace->count; i++) {
         const bt_sim_request_t *r = &trace->requests[i];
         const uint64_t *blocks = bt_sim_blocks(trace, r);
-        const uint32_t whole = bt_sim_whole_blocks(trace, r);
+        const uint32_t whole = bt_sim_whole_blocks(trace, r),
+                       findable = bt_sim_findable_blocks(trace, r);
         bool is_known = true;
         for (uint32_t b = 0; b < whole; b++) {
             size_t at = mix(blocks[b]) & (size - 1);
@@ -303,7 +304,7 @@ uint64_t bt_sim_trace_ceiling(const bt_sim_trace_t *trace)
                 at = (at + 1) & (size - 1);
             is_known = is_known && seen[at] != 0;
             seen[at] = blocks[b] + 1;
-            tokens += is_known ? trace->block_tokens : 0;
+            tokens += is_known && b < findable ? trace->block_tokens : 0;
         }
     }
     free(seen);

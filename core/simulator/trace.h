@@ -57,6 +57,13 @@ static inline uint32_t bt_sim_whole_blocks(const bt_sim_trace_t *trace, const bt
     const uint32_t whole = r->input / trace->block_tokens;
     return whole < r->block_count ? whole : r->block_count;
 }
+/* Of these, what it takes from its cache: a prompt's last token is computed in any case, and its whole block with it. */
+static inline uint32_t bt_sim_findable_blocks(const bt_sim_trace_t *trace,
+                                              const bt_sim_request_t *r)
+{
+    const uint32_t before_last = (r->input - 1) / trace->block_tokens;
+    return before_last < r->block_count ? before_last : r->block_count;
+}
 /* Tokens that would have been found in one cache that never forgets, of all requests: no routing hits more. */
 uint64_t bt_sim_trace_ceiling(const bt_sim_trace_t *trace);
 
