@@ -6,18 +6,14 @@
  */
 #include "admin/admin_impl.h"
 
-#include "admin/advice.h"
-#include "admin/discovery.h"
 #include "admin/explain.h"
-#include "admin/kv.h"
-#include "admin/limits.h"
-#include "admin/metrics.h"
 #include "admin/origin.h"
 #include "admin/policies.h"
 #include "admin/rollout.h"
 #include "admin/rollout_json.h"
 #include "admin/rooms.h"
 #include "admin/routes.h"
+#include "admin/scrape.h"
 #include "admin/session.h"
 #include "admin/ui_state.h"
 #include "admin/ui_stream.h"
@@ -47,54 +43,14 @@ typedef struct wait {
     bt_exchange_t *x;
     bt_gather_t *gather; /* NULL once it has told */
     enum bt_answer_state state;
-    bt_str_t id;     /* BT_WANTS_RECORD: in the exchange's arena */
-    bool as_text;    /* likewise */
-    bool is_open;    /* BT_WANTS_METRICS: in OpenMetrics' format */
-    uint64_t number; /* BT_WANTS_ROOM: which; BT_WANTS_RECORD without an id: how many */
+    bt_str_t id;  /* BT_WANTS_RECORD: in the exchange's arena */
+    bool as_text; /* likewise */
+    bool is_open; /* BT_WANTS_METRICS: in OpenMetrics' format */
+    uint64_t
+        number; /* BT_WANTS_ROOM: which; BT_WANTS_RECORD without an id, BT_WANTS_REQUESTS: how many */
 } wait_t;
 
 /* ---- answers that wait for the loops ---- */
-
-static void write_transfer(const bt_admin_config_t *config, bt_prom_t *p)
-{
-    bt_transfer_stats_t stats;
-
-    if (config->transfer == NULL)
-        return;
-    bt_transfer_stats(config->transfer, &stats);
-    bt_metrics_transfer(p, &stats);
-}
-
-static void write_metrics(const bt_admin_config_t *config, const bt_loop_facts_t *facts,
-                          unsigned count, bt_prom_t *p)
-{
-    bt_metrics_write(p, bt_registry_current(config->registry), config->shared, facts, count,
-                     config->version);
-    if (config->gen_ai)
-        bt_metrics_gen_ai(p, config->shared);
-    bt_metrics_advice(p, config->advisor, bt_registry_current(config->registry));
-    write_transfer(config, p);
-    if (config->registration != NULL)
-        bt_metrics_registration(p, config->registration);
-    bt_metrics_audit(p, config->audit);
-    bt_metrics_dns(p, config->dns);
-    bt_metrics_kv(p, config);
-    bt_metrics_kubernetes(p, config->kubes, config->kube_count);
-    if (config->budget != NULL)
-        bt_metrics_budget(p, config->shared->config.upstream.budget, config->budget);
-    bt_metrics_tls(p, config->client_tls, config->admin_tls);
-    bt_metrics_http2(p);
-    if (config->store != NULL)
-        bt_metrics_fleet(p, config->store, config->fleet, config->shared->quotas);
-    if (config->shared->identities != NULL)
-        bt_metrics_identities(p, config->shared->identities);
-    bt_metrics_limits(p, config->shared->limits);
-    if (config->reload != NULL)
-        bt_metrics_reload(p, config->reload);
-    if (config->rollout != NULL)
-        bt_rollout_metrics(config->rollout, p);
-    bt_prom_end(p);
-}
 
 static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
 {
@@ -105,10 +61,11 @@ static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
     w->gather = NULL;
     bt_reply_init(&reply);
     if (w->state == BT_WANTS_METRICS) {
-        bt_prom_t p = {.out = &reply.body, .is_open = w->is_open};
         reply.type = w->is_open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
                                 : "text/plain; version=0.0.4; charset=utf-8";
-        write_metrics(config, facts, count, &p);
+        reply.rows = bt_scrape_new(config, facts, count, w->is_open, &reply.body);
+        if (reply.rows == NULL)
+            bt_reply_error(&reply, 503, "%s", bt_err_text(BT_E_NOMEM));
     } else if (w->state == BT_WANTS_RECORD && w->id.n == 0) {
         bt_explain_list(&reply, (unsigned) w->number, w->as_text, facts, count);
     } else if (w->state == BT_WANTS_RECORD) {
@@ -139,7 +96,8 @@ static int gather(wait_t *w)
         .what = BT_GATHER_COUNTS, .id = w->id, .room = w->number, .limit = (unsigned) w->number};
 
     if (w->state == BT_WANTS_REQUESTS)
-        ask.what = BT_GATHER_REQUESTS;
+        ask = (bt_gather_ask_t){.what = BT_GATHER_REQUESTS,
+                                .limit = bt_gather_share(w->admin->config.shared, ask.limit)};
     else if (w->state == BT_WANTS_UI_STATE)
         ask = bt_ui_ask(w->admin->config.shared);
     else if (w->state == BT_WANTS_RECORD)
@@ -340,7 +298,16 @@ static void on_gone(bt_exchange_t *x)
         w->gone(w);
 }
 
-static const bt_server_ops_t server_ops = {.on_request = on_request, .on_gone = on_gone};
+static void on_drain(bt_exchange_t *x)
+{
+    struct bt_admin_wait *w = x->user;
+
+    if (w != NULL && w->drain != NULL)
+        w->drain(w);
+}
+
+static const bt_server_ops_t server_ops = {
+    .on_request = on_request, .on_gone = on_gone, .on_drain = on_drain};
 
 static void on_accept(bt_loop_t *loop, int fd, void *user)
 {

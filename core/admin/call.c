@@ -18,6 +18,19 @@ void bt_reply_init(bt_admin_reply_t *reply)
 void bt_reply_fini(bt_admin_reply_t *reply)
 {
     bt_text_fini(&reply->body);
+    if (reply->rows != NULL)
+        reply->rows->free(reply->rows);
+    reply->rows = NULL;
+}
+
+bool bt_reply_go_on(bt_admin_reply_t *reply)
+{
+    if (reply->rows != NULL && !reply->rows->write(reply->rows, &reply->body))
+        return false;
+    if (reply->rows != NULL)
+        reply->rows->free(reply->rows);
+    reply->rows = NULL;
+    return true;
 }
 
 void bt_reply_error(bt_admin_reply_t *reply, unsigned status, const char *fmt, ...)
@@ -37,13 +50,29 @@ void bt_reply_error(bt_admin_reply_t *reply, unsigned status, const char *fmt, .
     bt_text_printf(&reply->body, ",\"code\":%u}}\n", status);
 }
 
-void bt_admin_send(bt_exchange_t *x, const bt_admin_reply_t *reply)
+/* What is whole with its first piece has a length. */
+static void send_rows(bt_exchange_t *x, bt_admin_reply_t *reply)
+{
+    const bt_header_t headers[] = {{BT_STR("Content-Type"), bt_str(reply->type)},
+                                   {BT_STR("Cache-Control"), BT_STR("no-store")}};
+    bt_rows_t *rows = reply->rows;
+
+    reply->rows = NULL;
+    bt_rows_send(x, headers, 2, bt_text_str(&reply->body), rows);
+}
+
+void bt_admin_send(bt_exchange_t *x, bt_admin_reply_t *reply)
 {
     bt_header_t headers[6] = {{BT_STR("Cache-Control"), BT_STR("no-store")}};
+    const bool is_whole = bt_reply_go_on(reply);
     unsigned count = 1;
 
     if (reply->body.failed) {
         bt_exchange_respond(x, 503, "text/plain", BT_STR("out of memory\n"), NULL, 0);
+        return;
+    }
+    if (!is_whole) {
+        send_rows(x, reply);
         return;
     }
     if (reply->allow != NULL)

@@ -10,6 +10,8 @@
 
 #include "admin/audit.h"
 #include "admin/config.h"
+#include "admin/rows.h"
+#include "admin/wait.h"
 #include "http/server.h"
 #include "rollout/rollout.h"
 
@@ -39,12 +41,14 @@ typedef struct bt_admin_reply {
     bool as_text;      /* with BT_WANTS_RECORD */
     bool is_dry_run;   /* with BT_WANTS_POLICY_PUT */
     char by[BT_ROLLOUT_BY_MAX + 1]; /* with BT_WANTS_FLEET_*: who wants it */
-    uint64_t number;  /* with BT_WANTS_FLEET_BACK, of a set; _ROOM; _RECORD, how many */
+    uint64_t
+        number; /* with BT_WANTS_FLEET_BACK, of a set; _ROOM; _RECORD and _REQUESTS, how many */
     char object[256]; /* what a change was of, where the path does not say it; "" = it does */
     char why[256];    /* an error's message, cut */
     char cookie[160]; /* Set-Cookie; "" = none */
     bool is_page;     /* of the dashboard: a browser gets its rules with it */
     bt_text_t body;
+    bt_rows_t *rows; /* the body goes on with them (rows.h); NULL = it is whole */
 } bt_admin_reply_t;
 
 /* What the caller still has to do: metrics, requests, records and rooms need facts of the request loops (live.h) before the body can be made, a
@@ -79,18 +83,17 @@ typedef struct bt_admin_call {
     bt_admin_reply_t *reply;
 } bt_admin_call_t;
 
-/* What x->user of the admin listener points to while an answer waits for others. */
-struct bt_admin_wait {
-    void (*gone)(struct bt_admin_wait *wait); /* the client left first */
-};
-
 void bt_reply_init(bt_admin_reply_t *reply);
 void bt_reply_fini(bt_admin_reply_t *reply);
 /* {"error":{"message":...,"code":status}}, whatever was in the body before. */
 void bt_reply_error(bt_admin_reply_t *reply, unsigned status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-void bt_admin_send(bt_exchange_t *x, const bt_admin_reply_t *reply);
+/* Writes a piece of rows behind the body; true: it is whole now. */
+bool bt_reply_go_on(bt_admin_reply_t *reply);
+
+/* Takes the reply's rows. Rows that do not fit into one piece go out over the next turns; x->user is theirs then. */
+void bt_admin_send(bt_exchange_t *x, bt_admin_reply_t *reply);
 /* The end of a change that took a while: 200 with this JSON, or another status with this sentence. Nobody waits for x any more. change may
  * be NULL. */
 void bt_admin_notify(bt_exchange_t *x, bt_audit_change_t *change, unsigned status, bt_str_t text);

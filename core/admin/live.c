@@ -5,7 +5,6 @@
 
 #include "base/err.h"
 
-#include <limits.h>
 #include <stdlib.h>
 
 struct mail {
@@ -88,9 +87,6 @@ static void look(bt_dispatcher_t *d, const bt_gather_ask_t *ask, bt_loop_facts_t
     case BT_GATHER_COUNTS:
         break;
     case BT_GATHER_REQUESTS:
-        bt_dispatcher_describe(d, UINT_MAX, &facts->rows);
-        break;
-    case BT_GATHER_OLDEST:
         bt_dispatcher_describe(d, ask->limit, &facts->rows);
         break;
     case BT_GATHER_RECORD:
@@ -111,13 +107,10 @@ static void fill(bt_loop_t *loop, bt_mail_t *envelope)
     struct mail *l = bt_container_of(envelope, struct mail, envelope);
     bt_gather_t *g = l->gather;
     bt_loop_facts_t *facts = &g->facts[l - g->mails];
-    const bt_list_t *it;
 
     (void) loop;
     l->opened_us = bt_clock_us();
-    /* Who wants a sample does not want to wait for a walk over 100,000. */
-    for (it = l->d->live.next; it != &l->d->live && g->ask.what != BT_GATHER_OLDEST; it = it->next)
-        facts->requests++;
+    facts->requests = l->d->live_count;
     facts->rooms = l->d->rooms.live;
     facts->background = l->d->background_count;
     count_connections(l->d, facts);
@@ -141,6 +134,13 @@ static bt_gather_t *new_gather(bt_loop_t *control, const bt_gather_ask_t *ask, u
     g->count = g->waiting = count;
     g->start_us = bt_clock_us();
     return g;
+}
+
+unsigned bt_gather_share(const bt_dispatch_shared_t *shared, unsigned limit)
+{
+    const unsigned loops = shared->dispatcher_count;
+
+    return loops == 0 ? 0 : loops < limit ? limit / loops : 1;
 }
 
 int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_dispatch_shared_t *shared,
@@ -182,11 +182,13 @@ void bt_live_requests(bt_text_t *out, const bt_loop_facts_t *facts, unsigned cou
 
     bt_text_puts(out, "{\"requests\":[");
     for (unsigned i = 0; i < count; i++) {
-        if (!facts[i].answered || facts[i].rows.len == 0)
+        if (!facts[i].answered)
+            continue;
+        total += facts[i].requests;
+        if (facts[i].rows.len == 0)
             continue;
         bt_text_puts(out, comma);
         bt_text_put(out, bt_text_str(&facts[i].rows));
-        total += facts[i].requests;
         comma = ",";
     }
     bt_text_printf(out, "],\"total\":%u,\"late_loops\":[", total);

@@ -3,7 +3,8 @@
  * Owner: the control loop; the gather frees itself when it has told and every mail is back.
  * Life:  start -> callback exactly once (all answered, or the deadline) unless cancelled before.
  * Flow:  one mail per loop; each is filled there and returns. A loop that is late is left out, and said so.
- * Cost:  one mail per loop; beside it what is asked: a line of text a live request, a look into a ring of records, or into a table of rooms.
+ * Cost:  one mail per loop; beside it what is asked: a line of text for each of at most `limit` live requests (nobody walks over the others), a
+ *        look into a ring of records, or into a table of rooms.
  */
 #ifndef BT_ADMIN_LIVE_H
 #define BT_ADMIN_LIVE_H
@@ -16,8 +17,7 @@
 /* What goes into rows; the rest of the facts comes in any case. */
 enum bt_gather_what {
     BT_GATHER_COUNTS,   /* nothing */
-    BT_GATHER_REQUESTS, /* bt_dispatcher_describe: all */
-    BT_GATHER_OLDEST,   /* the same, up to `limit`; nobody counts the others */
+    BT_GATHER_REQUESTS, /* bt_dispatcher_describe: the oldest, up to `limit` on each loop */
     BT_GATHER_RECORD,   /* the record of the request `id` that has ended, or nothing */
     BT_GATHER_RECENT,   /* bt_record_ring_recent, up to `limit` */
     BT_GATHER_ROOM      /* bt_dispatcher_describe_room of `room`, or nothing */
@@ -48,10 +48,12 @@ typedef void (*bt_gather_cb)(void *user, const bt_loop_facts_t *facts, unsigned 
 /* 0, BT_E_NOMEM, BT_E_LIMIT (an id longer than BT_GATHER_ID_MAX). */
 int bt_gather_start(bt_gather_t **gather_p, bt_loop_t *control, bt_dispatch_shared_t *shared,
                     const bt_gather_ask_t *ask, uint64_t deadline_ms, bt_gather_cb cb, void *user);
+/* A loop's share of limit, one at least. */
+unsigned bt_gather_share(const bt_dispatch_shared_t *shared, unsigned limit);
 /* No callback after it; only before the callback has run. */
 void bt_gather_cancel(bt_gather_t *gather);
 
-/* {"requests":[...],"total":n,"late_loops":[...]} */
+/* {"requests":[...],"total":n,"late_loops":[...]}; total: all that are live on the loops that have answered. */
 void bt_live_requests(bt_text_t *out, const bt_loop_facts_t *facts, unsigned count);
 
 #endif

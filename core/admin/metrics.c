@@ -374,5 +374,5 @@ void bt_metrics_write(bt_prom_t *p, const bt_workers_t *workers, bt_dispatch_sha
     write_records(p, shared);
     write_traces(p, shared);
     write_loops(p, shared, facts, fact_count);
-    bt_metrics_workers(p, workers, bt_clock_ms());
+    bt_metrics_pools(p, workers, bt_clock_ms());
 }

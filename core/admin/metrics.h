@@ -16,6 +16,7 @@
 #include "fleet/quota.h"
 #include "reload/reload.h"
 
+/* All that is neither about one worker nor has a function of its own below. */
 void bt_metrics_write(bt_prom_t *p, const bt_workers_t *workers, bt_dispatch_shared_t *shared,
                       const bt_loop_facts_t *facts, unsigned fact_count, const char *version);
 /* metrics_models.c */
@@ -40,7 +41,15 @@ void bt_metrics_dns(bt_prom_t *p, const bt_dns_t *dns);
 void bt_metrics_http2(bt_prom_t *p);
 /* metrics_tls.c; each may be NULL */
 void bt_metrics_tls(bt_prom_t *p, struct bt_tls_server *clients, struct bt_tls_server *admin);
-/* metrics_workers.c */
-void bt_metrics_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms);
+/* metrics_workers.c: of pools and of all workers together */
+void bt_metrics_pools(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms);
+/* Whose row comes next; zeros: the first. */
+typedef struct bt_metrics_place {
+    unsigned family, pool, worker;
+} bt_metrics_place_t;
+/* metrics_workers.c: goes on at this place until the text has enough bytes, or after some thousand workers without a value; true: it has all. p is the same
+ * one each time, but for its text. */
+bool bt_metrics_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms,
+                        bt_metrics_place_t *at, size_t enough);
 
 #endif

@@ -9,6 +9,7 @@
 #include "cluster/pair_breaker.h"
 #include "cluster/warm.h"
 
+#define LOOKS 4096 /* at workers, for a family: many have no value */
 #define N(array) ((unsigned) (sizeof(array) / sizeof((array)[0])))
 
 typedef struct subject {
@@ -285,19 +286,35 @@ static void write_family(bt_prom_t *p, unsigned i, subject_t *s)
         bt_prom_int(p, s->labels, 2, value);
 }
 
-static void write_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms)
+/* The next worker's place; false: the family has had all. */
+static bool find_worker(const bt_workers_t *workers, bt_metrics_place_t *at)
+{
+    while (at->pool < workers->pool_count && at->worker == workers->pools[at->pool].all.count) {
+        at->pool++;
+        at->worker = 0;
+    }
+    return at->pool < workers->pool_count;
+}
+
+bool bt_metrics_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms,
+                        bt_metrics_place_t *at, size_t enough)
 {
     subject_t s = {.now_ms = now_ms};
+    unsigned looks = 0;
 
-    for (unsigned i = 0; i < N(families); i++) {
-        bt_prom_family(p, families[i].name, families[i].type, families[i].help);
-        for (unsigned j = 0; j < workers->pool_count; j++)
-            for (unsigned k = 0; k < workers->pools[j].all.count; k++) {
-                s.pool = &workers->pools[j];
-                s.w = s.pool->all.items[k];
-                write_family(p, i, &s);
-            }
+    for (; at->family < N(families); *at = (bt_metrics_place_t){.family = at->family + 1}) {
+        if (at->pool == 0 && at->worker == 0)
+            bt_prom_family(p, families[at->family].name, families[at->family].type,
+                           families[at->family].help);
+        while (find_worker(workers, at)) {
+            if (p->out->len >= enough || ++looks > LOOKS)
+                return false;
+            s.pool = &workers->pools[at->pool];
+            s.w = s.pool->all.items[at->worker++];
+            write_family(p, at->family, &s);
+        }
     }
+    return true;
 }
 
 typedef uint64_t (*of_model_fn)(const bt_estimate_model_t *model);
@@ -415,11 +432,10 @@ static void write_withheld(bt_prom_t *p)
     }
 }
 
-void bt_metrics_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms)
+void bt_metrics_pools(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms)
 {
     write_pools(p, workers, now_ms);
     write_warm(p, workers);
-    write_workers(p, workers, now_ms);
     write_withheld(p);
     write_resting(p, now_ms);
 }

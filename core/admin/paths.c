@@ -44,16 +44,25 @@ static void answer(background_call_t *e)
         bt_reply_error(&e->reply, 404, "not on this port");
 }
 
-/* On the control loop. */
-static void arrive(bt_loop_t *control, bt_mail_t *envelope)
+/* A piece of rows a turn: the mail comes here again for the next one. */
+static void go_on(bt_loop_t *control, bt_mail_t *envelope)
 {
     background_call_t *e = bt_container_of(envelope, background_call_t, envelope);
     bt_admin_t *admin = e->admin;
 
-    (void) control;
-    answer(e);
+    if (!bt_reply_go_on(&e->reply)) {
+        bt_loop_post(control, envelope, go_on);
+        return;
+    }
     bt_loop_post(e->d->loop, &e->envelope, come_back);
     bt_admin_unref(admin);
+}
+
+/* On the control loop. */
+static void arrive(bt_loop_t *control, bt_mail_t *envelope)
+{
+    answer(bt_container_of(envelope, background_call_t, envelope));
+    go_on(control, envelope);
 }
 
 static void on_gone(struct bt_handler *h)

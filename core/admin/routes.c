@@ -24,6 +24,7 @@
 #include <stdio.h>
 
 #define N(array) (sizeof(array) / sizeof((array)[0]))
+#define REQUESTS_MAX 1000
 
 /* ---- handlers ---- */
 
@@ -71,6 +72,19 @@ static void get_version(const bt_admin_call_t *c)
     bt_text_puts(&c->reply->body, ",\"sandbox\":");
     write_sandbox(&c->reply->body, c->config->sandbox);
     bt_text_puts(&c->reply->body, "}\n");
+}
+
+/* An event thread describes its share in one turn, while its tokens wait. */
+static void check_requests(const bt_admin_call_t *c)
+{
+    bt_str_t query = c->request->query, name, value;
+
+    c->reply->number = REQUESTS_MAX;
+    while (bt_query_next(&query, &name, &value))
+        if (!bt_str_eq(name, BT_STR("limit")) || bt_str_u64(value, &c->reply->number) < 0 ||
+            c->reply->number == 0 || c->reply->number > REQUESTS_MAX)
+            bt_reply_error(c->reply, 400, "?limit=N, with N from 1 to %d, is all that this takes",
+                           REQUESTS_MAX);
 }
 
 /* 202: the loop that has the request hears of it by mail. */
@@ -128,7 +142,8 @@ static const struct route {
      "believed"},
     {BT_GET, "/limits", bt_admin_limits, BT_ANSWERED, false, false,
      "what clients may use, and how many were refused"},
-    {BT_GET, "/requests", NULL, BT_WANTS_REQUESTS, false, false, "live requests"},
+    {BT_GET, "/requests", check_requests, BT_WANTS_REQUESTS, false, false,
+     "live requests, the oldest on each event thread, and how many there are in all; ?limit=N"},
     {BT_POST, "/requests/*/cancel", cancel_request, BT_ANSWERED, false, false,
      "cancel one by its id"},
     {BT_DELETE, "/requests/*", cancel_request, BT_ANSWERED, false, false, "the same"},

@@ -253,12 +253,8 @@ void bt_ui_write(enum bt_ui_section section, const bt_admin_config_t *config,
 
 bt_gather_ask_t bt_ui_ask(const bt_dispatch_shared_t *shared)
 {
-    const unsigned loops = shared->dispatcher_count;
-
-    return (bt_gather_ask_t){.what = BT_GATHER_OLDEST,
-                             .limit = loops == 0               ? 0
-                                      : loops < BT_UI_REQUESTS ? BT_UI_REQUESTS / loops
-                                                               : 1};
+    return (bt_gather_ask_t){.what = BT_GATHER_REQUESTS,
+                             .limit = bt_gather_share(shared, BT_UI_REQUESTS)};
 }
 
 void bt_ui_write_all(const bt_admin_config_t *config, const bt_loop_facts_t *facts, unsigned count,

@@ -9,6 +9,7 @@
 #include "cluster/url.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #define ERR_BYTES 512
 
@@ -38,20 +39,92 @@ void bt_workers_end_told(const bt_admin_call_t *c, const char *why)
     bt_text_puts(&c->reply->body, "}\n");
 }
 
+/* ---- lists: rows of the set of workers that was there when they were asked for ---- */
+
+typedef struct list {
+    bt_rows_t rows;
+    bt_workers_t *workers;
+    unsigned pool, at, total;
+} list_t;
+
+/* The next one and its pool; NULL: that were all. */
+static bt_worker_t *next_of(list_t *l, const bt_worker_pool_t **pool_p)
+{
+    while (l->pool < l->workers->pool_count && l->at == l->workers->pools[l->pool].all.count) {
+        l->pool++;
+        l->at = 0;
+    }
+    if (l->pool == l->workers->pool_count)
+        return NULL;
+    *pool_p = &l->workers->pools[l->pool];
+    return (*pool_p)->all.items[l->at++];
+}
+
+static bool write_list(bt_rows_t *rows, bt_text_t *out)
+{
+    list_t *l = bt_container_of(rows, list_t, rows);
+    const size_t enough = out->len + BT_PIECE_BYTES;
+    const bt_worker_pool_t *pool;
+    bt_worker_t *w;
+
+    while (out->len < enough && !out->failed) {
+        if ((w = next_of(l, &pool)) == NULL) {
+            bt_text_printf(out, "\n],\"total\":%u}\n", l->total);
+            return true;
+        }
+        bt_text_puts(out, l->total++ > 0 ? ",\n" : "\n");
+        bt_worker_describe(out, pool, w, false);
+    }
+    return out->failed;
+}
+
+static bool write_urls(bt_rows_t *rows, bt_text_t *out)
+{
+    list_t *l = bt_container_of(rows, list_t, rows);
+    const size_t enough = out->len + BT_PIECE_BYTES;
+    const bt_worker_pool_t *pool;
+    const bt_worker_t *w;
+
+    while (out->len < enough && !out->failed) {
+        if ((w = next_of(l, &pool)) == NULL) {
+            bt_text_puts(out, "]}\n");
+            return true;
+        }
+        bt_text_puts(out, l->total++ > 0 ? "," : "");
+        bt_text_json_str(out, bt_str(w->spec.url));
+    }
+    return out->failed;
+}
+
+static void free_list(bt_rows_t *rows)
+{
+    list_t *l = bt_container_of(rows, list_t, rows);
+
+    bt_workers_unref(l->workers);
+    free(l);
+}
+
+static void begin_list(const bt_admin_call_t *c, const char *beginning,
+                       bool (*write)(bt_rows_t *rows, bt_text_t *out))
+{
+    list_t *l = calloc(1, sizeof *l);
+
+    if (l == NULL) {
+        bt_reply_error(c->reply, 503, "%s", bt_err_text(BT_E_NOMEM));
+        return;
+    }
+    l->rows = (bt_rows_t){.write = write, .free = free_list};
+    l->workers = bt_workers_ref(bt_registry_current(c->config->registry));
+    bt_text_puts(&c->reply->body, beginning);
+    c->reply->rows = &l->rows;
+}
+
 void bt_workers_list(const bt_admin_call_t *c)
 {
-    const bt_workers_t *workers = bt_registry_current(c->config->registry);
-    unsigned total = 0;
-
-    bt_text_puts(&c->reply->body, "{\"workers\":[");
-    for (unsigned i = 0; i < workers->pool_count; i++)
-        for (unsigned j = 0; j < workers->pools[i].all.count; j++) {
-            bt_text_puts(&c->reply->body, total++ > 0 ? ",\n" : "\n");
-            bt_worker_describe(&c->reply->body, &workers->pools[i], workers->pools[i].all.items[j],
-                               false);
-        }
-    bt_text_printf(&c->reply->body, "\n],\"total\":%u}\n", total);
+    begin_list(c, "{\"workers\":[", write_list);
 }
+
+/* ---- changes ---- */
 
 static bool is_named(const char *wanted, const bt_worker_pool_t *pool)
 {
@@ -355,15 +428,5 @@ void bt_workers_peer_remove(const bt_admin_call_t *c)
 
 void bt_workers_peer_list(const bt_admin_call_t *c)
 {
-    const bt_workers_t *workers = bt_registry_current(c->config->registry);
-    const char *comma = "";
-
-    bt_text_puts(&c->reply->body, "{\"urls\":[");
-    for (unsigned i = 0; i < workers->pool_count; i++)
-        for (unsigned j = 0; j < workers->pools[i].all.count; j++) {
-            bt_text_puts(&c->reply->body, comma);
-            bt_text_json_str(&c->reply->body, bt_str(workers->pools[i].all.items[j]->spec.url));
-            comma = ",";
-        }
-    bt_text_puts(&c->reply->body, "]}\n");
+    begin_list(c, "{\"urls\":[", write_urls);
 }

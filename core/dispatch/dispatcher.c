@@ -31,6 +31,7 @@ int bt_dispatcher_new(bt_dispatcher_t **d_p, bt_loop_t *loop, bt_dispatch_shared
     d->generations.warm_user = d;
     bt_list_init(&d->live);
     bt_list_init(&d->draining);
+    bt_list_init(&d->walks);
     bt_lost_legs_init(d);
     bt_slab_init(&d->request_slab, sizeof(bt_request_t), 1024);
     d->request_slab.raw_bytes = BT_REQUEST_ROOM;
@@ -185,30 +186,60 @@ void bt_dispatcher_free(bt_dispatcher_t *d)
     free(d);
 }
 
+/* ---- walks ---- */
+
+void bt_request_walk_start(bt_dispatcher_t *d, bt_request_walk_t *walk)
+{
+    walk->at = d->live.next;
+    bt_list_push(&d->walks, &walk->link);
+}
+
+bt_request_t *bt_request_walk_next(bt_dispatcher_t *d, bt_request_walk_t *walk)
+{
+    bt_list_t *it = walk->at;
+
+    if (it == &d->live)
+        it = d->draining.next;
+    if (it == &d->draining) {
+        bt_list_remove(&walk->link);
+        walk->at = NULL;
+        return NULL;
+    }
+    walk->at = it->next;
+    return bt_container_of(it, bt_request_t, link);
+}
+
+void bt_request_unlink(bt_dispatcher_t *d, bt_list_t *link)
+{
+    for (bt_list_t *it = d->walks.next; it != &d->walks; it = it->next) {
+        bt_request_walk_t *walk = bt_container_of(it, bt_request_walk_t, link);
+        if (walk->at == link)
+            walk->at = link->next;
+    }
+    bt_list_remove(link);
+}
+
 /* ---- cancelling by id, over all loops ---- */
 
-bool bt_dispatcher_cancel(bt_dispatcher_t *d, bt_str_t request_id, uint64_t owner)
+#define CANCEL_A_TURN 1024 /* of a loop's requests are looked at */
+
+static bool is_meant(const bt_request_t *r, bt_str_t id, uint64_t owner)
+{
+    if (r->finished || (owner != 0 && r->owner != owner))
+        return false;
+    return bt_str_eq(bt_str(r->id), id) ||
+           (r->intent.client_rid.n != 0 && bt_str_eq(r->intent.client_rid, id));
+}
+
+static void cancel_one(bt_request_t *r)
 {
     const bt_failure_t f = {
         .rc = BT_E_CANCELLED, .reason = "cancelled by request id", .leg = BT_LEG_DECODE};
-    bt_list_t *it, *tmp;
-    bool found = false;
 
-    bt_list_each (&d->live, it, tmp) /* several requests may carry one client's rid */
-    {
-        bt_request_t *r = bt_container_of(it, bt_request_t, link);
-        if (owner != 0 && r->owner != owner)
-            continue;
-        if (!bt_str_eq(bt_str(r->id), request_id) &&
-            !(r->intent.client_rid.n != 0 && bt_str_eq(r->intent.client_rid, request_id)))
-            continue;
-        for (unsigned i = 0; i < r->task_count; i++)
-            bt_task_cancel(&r->tasks[i]);
-        r->fail_name = "cancelled";
-        r->sink->fail(&r->tasks[0], &f);
-        found = true;
-    }
-    return found;
+    for (unsigned i = 0; i < r->task_count; i++)
+        bt_task_cancel(&r->tasks[i]);
+    r->fail_name = "cancelled";
+    r->sink->fail(&r->tasks[0], &f);
 }
 
 /* One for all loops: the last that looks frees it, and says elsewhere what nobody here has found. */
@@ -224,8 +255,26 @@ struct cancel {
         bt_mail_t envelope;
         struct cancel *cancel;
         bt_dispatcher_t *d;
+        bt_request_walk_t walk;
     } mails[];
 };
+
+/* Several requests may carry one client's rid, so a walk goes on to its end. False: not yet. */
+static bool cancel_some(struct cancel_mail *mail)
+{
+    struct cancel *c = mail->cancel;
+
+    for (unsigned i = 0; i < CANCEL_A_TURN; i++) {
+        bt_request_t *r = bt_request_walk_next(mail->d, &mail->walk);
+        if (r == NULL)
+            return true;
+        if (!is_meant(r, (bt_str_t){c->id, c->n}, c->owner))
+            continue;
+        cancel_one(r);
+        atomic_store(&c->is_found, true);
+    }
+    return false;
+}
 
 static void on_cancel(bt_loop_t *loop, bt_mail_t *envelope)
 {
@@ -234,9 +283,15 @@ static void on_cancel(bt_loop_t *loop, bt_mail_t *envelope)
     bt_dispatch_shared_t *shared = c->shared;
     const bt_str_t id = {c->id, c->n};
 
-    (void) loop;
-    if (bt_dispatcher_cancel(mail->d, id, c->owner))
-        atomic_store(&c->is_found, true);
+    if (mail->walk.at == NULL) {
+        bt_request_walk_start(mail->d, &mail->walk);
+        mail->d->background_count++; /* the loop does not end before it */
+    }
+    if (!cancel_some(mail)) {
+        bt_loop_post(loop, envelope, on_cancel);
+        return;
+    }
+    mail->d->background_count--;
     if (atomic_fetch_sub(&c->waiting, 1) > 1)
         return;
     if (c->may_be_elsewhere && !atomic_load(&c->is_found) && shared->cancel_elsewhere != NULL)

@@ -61,8 +61,4 @@ void bt_dispatcher_describe(bt_dispatcher_t *d, unsigned limit, bt_text_t *out);
  * prefill's number for it finds it too), else 0. */
 bool bt_dispatcher_describe_room(bt_dispatcher_t *d, uint64_t room, bt_text_t *out,
                                  uint64_t *hub_room_p);
-/* Cancels by request id what this owner has sent (0 = anybody's); true when it was found on this
- * loop. */
-bool bt_dispatcher_cancel(bt_dispatcher_t *d, bt_str_t request_id, uint64_t owner);
-
 #endif

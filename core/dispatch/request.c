@@ -47,7 +47,7 @@ static void destroy(bt_later_t *reap)
     bt_request_t *r = bt_container_of(reap, bt_request_t, reap);
     bt_dispatcher_t *d = r->d;
 
-    bt_list_remove(&r->link);
+    bt_request_unlink(d, &r->link);
     bt_encode_drop(r);
     bt_tokenize_drop(r);
     for (unsigned i = 0; i < r->task_count; i++)
@@ -113,7 +113,8 @@ static void finish(bt_request_t *r)
         bt_ids_remove(r->d->shared->ids, bt_str(r->id));
     if (r->counted)
         atomic_fetch_sub_explicit(&r->d->shared->concurrent, 1, memory_order_relaxed);
-    bt_list_remove(&r->link);
+    bt_request_unlink(r->d, &r->link);
+    r->d->live_count--;
     bt_list_push(&r->d->draining, &r->link);
     if (r->holds == 0)
         bt_loop_later(r->d->loop, &r->reap);
@@ -220,6 +221,7 @@ bt_request_t *bt_request_new(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_route
     bt_timer_init(d->loop, &r->keepalive, on_keepalive);
     bt_later_init(&r->reap, destroy);
     bt_list_push(&d->live, &r->link);
+    d->live_count++;
     x->user = &r->handler;
     r->sink = &bt_sink_direct;
     r->identity = &bt_identity_anonymous;

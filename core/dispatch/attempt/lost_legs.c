@@ -6,7 +6,7 @@
  * evidence, and one that its client holds up, stays. So does an answer whose prefill is lost, unless
  * prefill answered so lately that its KV is hardly there yet: decode would wait for it, some engines
  * for minutes. At most A_TURN legs end in a turn: each may be planned anew, and thousands at once
- * would hold up those that are well.
+ * would hold up those that are well. So would a look at 100,000: a turn looks at LOOKED_AT requests.
  */
 #include "dispatch/attempt/lost_legs.h"
 
@@ -16,6 +16,7 @@
 
 #define GRACE_MS 250
 #define A_TURN 64
+#define LOOKED_AT 4096
 #define KV_MOVES_MS 5000
 
 typedef struct search {
@@ -74,42 +75,62 @@ static bt_leg_t *find_leg(const bt_request_t *r, search_t *s)
     return NULL;
 }
 
-/* How many it has ended, at most max. A request that ends so stays in memory until the turn ends. */
-static unsigned end_legs(bt_dispatcher_t *d, bt_list_t *requests, search_t *s, unsigned max)
+/* A request that ends so stays in memory until the turn ends. */
+static unsigned end_legs(bt_dispatcher_t *d, const bt_request_t *r, search_t *s)
 {
-    bt_list_t *it, *tmp;
     unsigned count = 0;
+    bt_leg_t *leg;
 
-    bt_list_each (requests, it, tmp) {
-        const bt_request_t *r = bt_container_of(it, bt_request_t, link);
-        bt_leg_t *leg;
-        while (count < max && (leg = find_leg(r, s)) != NULL) {
-            count++;
-            bt_stats_inc(&d->stats, lost_legs);
-            if (leg->role == BT_LEG_ENCODE)
-                bt_encode_lost(leg);
-            else if (!bt_leg_running(leg))
-                bt_attempt_kv_lost(leg->attempt);
-            else
-                bt_relay_lost(leg);
-        }
-        if (count == max)
-            break;
+    while (count < A_TURN && (leg = find_leg(r, s)) != NULL) {
+        count++;
+        bt_stats_inc(&d->stats, lost_legs);
+        if (leg->role == BT_LEG_ENCODE)
+            bt_encode_lost(leg);
+        else if (!bt_leg_running(leg))
+            bt_attempt_kv_lost(leg->attempt);
+        else
+            bt_relay_lost(leg);
     }
     return count;
+}
+
+/* When the grace of the next loss ends, by all that the walk has seen so far. */
+static void note_next(bt_dispatcher_t *d, const search_t *s)
+{
+    const uint64_t at_ms = s->now_ms + s->next_ms;
+
+    if (s->next_ms != 0 && (d->lost_next_ms == 0 || at_ms < d->lost_next_ms))
+        d->lost_next_ms = at_ms;
+}
+
+static void end_walk(bt_dispatcher_t *d, uint64_t now_ms)
+{
+    if (d->is_lost_again)
+        bt_timer_start(&d->lost_timer, GRACE_MS);
+    else if (d->lost_next_ms != 0)
+        bt_timer_start(&d->lost_timer, d->lost_next_ms > now_ms ? d->lost_next_ms - now_ms : 0);
 }
 
 static void on_grace_over(bt_timer_t *timer)
 {
     bt_dispatcher_t *d = bt_container_of(timer, bt_dispatcher_t, lost_timer);
     search_t s = {.now_ms = bt_clock_event_ms()};
-    unsigned count = end_legs(d, &d->live, &s, A_TURN);
+    const bt_request_t *r = NULL;
+    unsigned looked = 0, ended = 0;
 
-    count += end_legs(d, &d->draining, &s, A_TURN - count);
-    if (count == A_TURN)
+    if (d->lost_walk.at == NULL) {
+        bt_request_walk_start(d, &d->lost_walk);
+        d->lost_next_ms = 0;
+        d->is_lost_again = false;
+    }
+    while (looked++ < LOOKED_AT && ended < A_TURN &&
+           (r = bt_request_walk_next(d, &d->lost_walk)) != NULL)
+        ended += end_legs(d, r, &s);
+    note_next(d, &s);
+    if (d->lost_walk.at == NULL)
+        end_walk(d, s.now_ms);
+    else
         bt_timer_start(timer, 0);
-    else if (s.next_ms != 0)
-        bt_timer_start(timer, s.next_ms);
 }
 
 static void on_mail(bt_loop_t *loop, bt_mail_t *envelope)
@@ -118,6 +139,7 @@ static void on_mail(bt_loop_t *loop, bt_mail_t *envelope)
 
     (void) loop;
     atomic_store(&d->is_lost_mailed, false);
+    d->is_lost_again = d->lost_walk.at != NULL; /* it has passed some by */
     if (!bt_timer_active(&d->lost_timer))
         bt_timer_start(&d->lost_timer, GRACE_MS);
 }

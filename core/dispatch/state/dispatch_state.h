@@ -118,6 +118,13 @@ struct bt_upstream_slot {
     struct background_call *background_first, *background_last; /* those that wait */
 };
 
+/* A walk over a loop's requests that takes several turns: however many there are, no turn looks at more than its walker asks for. */
+struct bt_request;
+typedef struct bt_request_walk {
+    bt_list_t link; /* in d->walks while it is under way */
+    bt_list_t *at;  /* who is next; NULL = it is not under way */
+} bt_request_walk_t;
+
 typedef struct bt_dispatcher {
     bt_loop_t *loop;
     bt_dispatch_shared_t *shared;
@@ -136,9 +143,11 @@ typedef struct bt_dispatcher {
     unsigned upstream_count;
     bt_rooms_t rooms;
     bt_slab_t request_slab, background_slab;
-    bt_list_t live; /* requests */
+    bt_list_t live;      /* requests, the oldest first */
+    unsigned live_count; /* of them */
     bt_list_t
         draining; /* those whose client has its answer: a leg may run, or the turn has not ended */
+    bt_list_t walks;           /* over them that are under way */
     unsigned background_count; /* calls that no request waits for, under way */
     bt_stats_t stats;
     bt_model_stats_t model_stats;
@@ -146,6 +155,9 @@ typedef struct bt_dispatcher {
     struct bt_models *models; /* answers of /v1/models; NULL = nobody has asked */
     bt_mail_t lost_mail;      /* lost_legs.c */
     bt_timer_t lost_timer;
+    bt_request_walk_t lost_walk;
+    uint64_t lost_next_ms;          /* when the grace of another loss ends; 0 = of none */
+    bool is_lost_again;             /* one more was found meanwhile */
     _Atomic bool is_lost_mailed;    /* on its way */
     struct bt_tokenizer *tokenizer; /* tokenize.c; NULL = no engine was asked for ids */
     struct bt_warmups *warmups;     /* of the loop that warms pairs; NULL = not this one */
@@ -161,6 +173,14 @@ static inline bt_wait_ctx_t bt_dispatcher_wait_ctx(const bt_dispatcher_t *d)
                            .space = d->shared->space,
                            .replica = d->shared->replica};
 }
+
+/* ---- dispatcher.c ---- */
+/* The live ones from the oldest on, then those that are draining. Who comes meanwhile is seen, too. */
+void bt_request_walk_start(bt_dispatcher_t *d, bt_request_walk_t *walk);
+struct bt_request *bt_request_walk_next(bt_dispatcher_t *d,
+                                        bt_request_walk_t *walk); /* NULL: over */
+/* Out of its list, for another one or for good. */
+void bt_request_unlink(bt_dispatcher_t *d, bt_list_t *link);
 
 /* ---- upstreams.c ---- */
 /* Connection pool to a worker on this loop; NULL when it has no address yet. */

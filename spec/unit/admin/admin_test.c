@@ -2,6 +2,7 @@
 
 #include "admin/admin.h"
 #include "admin/prom_check.h"
+#include "base/mem.h"
 #include "base/pages.h"
 
 static rig_t rig;
@@ -200,6 +201,76 @@ static void test_close_while_asking(void **state)
     bt_loop_fini(&still);
 }
 
+/* ---- rows that take many turns ---- */
+
+static bool has_last_chunk(client_t *c)
+{
+    client_read(c);
+    return c->len > 5 && memcmp(c->got + c->len - 5, "0\r\n\r\n", 5) == 0;
+}
+
+/* The body without its chunks' heads; the spec's to free. */
+static char *unchunked(const client_t *c)
+{
+    const char *at = client_body(c);
+    char *body = malloc(c->len), *to = body;
+
+    assert_non_null(body);
+    for (size_t n; (n = strtoul(at, NULL, 16)) != 0; at += n + 2, to += n) {
+        at = strstr(at, "\r\n") + 2;
+        memcpy(to, at, n);
+    }
+    *to = '\0';
+    return body;
+}
+
+static void test_rows_of_many_turns(void **state)
+{
+    char *body;
+
+    (void) state;
+    start(NULL, false);
+    rig_set_many(&rig, 100);
+    client_send(&client, "GET", "/metrics", "", "");
+    TURN_UNTIL(&loop, has_last_chunk(&client));
+    body = unchunked(&client);
+    assert_true(prom_check(bt_str(body)) > 4000);
+    free(body);
+    free(client.got);
+    client.got = NULL;
+    client.len = 0;
+    client_send(&client, "GET", "/workers", "", ""); /* the connection goes on */
+    TURN_UNTIL(&loop, has_last_chunk(&client));
+    body = unchunked(&client);
+    assert_json(bt_str(body));
+    assert_non_null(strstr(body, "\"total\":100}"));
+    free(body);
+}
+
+/* 40 MB wait in no buffer: who does not read gets no more rows, and who leaves, none. */
+static void test_rows_wait_for_their_reader(void **state)
+{
+    uint64_t before;
+
+    (void) state;
+    start(NULL, false);
+    rig_set_many(&rig, 10000);
+    before = bt_mem_total_bytes();
+    client_send(&client, "GET", "/metrics", "", "");
+    TURN_UNTIL(&loop, bt_mem_total_bytes() > before + BT_PIECE_BYTES);
+    for (unsigned i = 0; i < 2000; i++)
+        uv_run(&loop.uv, UV_RUN_NOWAIT);
+    assert_true(bt_mem_total_bytes() < before + ((size_t) 1 << 20));
+    TURN_UNTIL(&loop, has_last_chunk(&client));
+    assert_true(client.len > 20000000);
+    client_close(&client);
+    client_open(&client, port);
+    client_send(&client, "GET", "/workers", "", "");
+    TURN_UNTIL(&loop, (client_read(&client), client.len > 0));
+    client_close(&client);
+    TURN_UNTIL(&loop, atomic_load(&loop.connections) == 0);
+}
+
 #define CASE(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)
 
 int main(void)
@@ -214,6 +285,8 @@ int main(void)
         CASE(test_a_large_body_is_refused),
         CASE(test_a_client_that_leaves),
         CASE(test_close_while_asking),
+        CASE(test_rows_of_many_turns),
+        CASE(test_rows_wait_for_their_reader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,19 +49,24 @@ static inline void client_send(client_t *c, const char *method, const char *targ
     free(text);
 }
 
-/* One whole answer with a Content-Length is there. */
-static inline bool client_has_answer(client_t *c)
+static inline void client_read(client_t *c)
 {
     char piece[65536];
     ssize_t n = recv(c->fd, piece, sizeof piece, MSG_DONTWAIT);
 
-    if (n > 0) {
-        c->got = realloc(c->got, c->len + (size_t) n + 1);
-        assert_non_null(c->got);
-        memcpy(c->got + c->len, piece, (size_t) n);
-        c->len += (size_t) n;
-        c->got[c->len] = '\0';
-    }
+    if (n <= 0)
+        return;
+    c->got = realloc(c->got, c->len + (size_t) n + 1);
+    assert_non_null(c->got);
+    memcpy(c->got + c->len, piece, (size_t) n);
+    c->len += (size_t) n;
+    c->got[c->len] = '\0';
+}
+
+/* One whole answer with a Content-Length is there. */
+static inline bool client_has_answer(client_t *c)
+{
+    client_read(c);
     const char *end = c->len > 0 ? strstr(c->got, "\r\n\r\n") : NULL;
     const char *length = end != NULL ? strcasestr(c->got, "content-length: ") : NULL;
     return length != NULL && c->len >= (size_t) (end + 4 - c->got) + strtoul(length + 16, NULL, 10);

@@ -7,6 +7,7 @@
 #include "admin/routes.h"
 #include "base/json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define LOOPS_MAX 4
@@ -50,6 +51,7 @@ static inline void rig_open(rig_t *rig, unsigned loops)
         rig->dispatchers[i]->shared = &rig->shared;
         bt_list_init(&rig->dispatchers[i]->live);
         bt_list_init(&rig->dispatchers[i]->draining);
+        bt_list_init(&rig->dispatchers[i]->walks);
     }
     rig->shared.dispatchers = rig->dispatchers;
     rig->shared.dispatcher_count = loops;
@@ -81,6 +83,31 @@ static inline bt_worker_t *rig_add(rig_t *rig, enum bt_role role, const char *na
     return bt_workers_find(bt_registry_current(rig->registry), bt_str(name));
 }
 
+/* So many workers of the pool "default" instead of all that are there, at once: w0, w1, ... */
+static inline void rig_set_many(rig_t *rig, unsigned n)
+{
+    bt_worker_spec_t *specs = calloc(n, sizeof *specs);
+    const bt_worker_spec_t *workers[1] = {specs};
+    bt_pool_spec_t pool;
+    char err[256] = "", word[48];
+
+    assert_non_null(specs);
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(word, sizeof word, "http://10.0.%u.%u:8000", i / 250, i % 250 + 1);
+        make_spec(&specs[i], i % 2 == 0 ? BT_ROLE_PREFILL : BT_ROLE_DECODE, word, "NixlConnector");
+        snprintf(word, sizeof word, "w%u", i);
+        specs[i].name = text(word);
+    }
+    bt_pool_spec_init(&pool);
+    pool.name = text("default");
+    if (bt_registry_apply(rig->registry, &pool, 1, workers, &n, err, sizeof err) != 0)
+        fail_msg("%s", err);
+    bt_pool_spec_fini(&pool);
+    for (unsigned i = 0; i < n; i++)
+        bt_worker_spec_fini(&specs[i]);
+    free(specs);
+}
+
 static inline enum bt_method method_of(const char *word)
 {
     static const char *const words[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"};
@@ -104,6 +131,8 @@ static inline unsigned ask_as(rig_t *rig, bt_admin_request_t request, const char
     bt_reply_fini(&rig->reply);
     bt_reply_init(&rig->reply);
     rig->state = bt_routes_answer(&rig->config, &request, &rig->reply);
+    while (rig->state == BT_ANSWERED && !bt_reply_go_on(&rig->reply))
+        ;
     return rig->reply.status;
 }
 

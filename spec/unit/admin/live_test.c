@@ -5,6 +5,10 @@
 #include "admin/live.h"
 #include "loop/util.h"
 
+#include <sys/mman.h>
+
+#define SHOWN 100
+
 static rig_t rig;
 static bt_loop_t control;
 static pthread_t threads[LOOPS_MAX];
@@ -66,7 +70,7 @@ static void on_facts(void *user, const bt_loop_facts_t *facts, unsigned count)
 
 static bt_gather_t *gather(uint64_t deadline_ms)
 {
-    const bt_gather_ask_t ask = {.what = BT_GATHER_REQUESTS};
+    const bt_gather_ask_t ask = {.what = BT_GATHER_REQUESTS, .limit = SHOWN};
     bt_gather_t *g = NULL;
 
     assert_int_equal(bt_gather_start(&g, &control, &rig.shared, &ask, deadline_ms, on_facts, NULL),
@@ -83,6 +87,7 @@ static void test_all_loops_answer(void **state)
     r->route = BT_ROUTE_CHAT;
     r->start_us = bt_clock_us();
     bt_list_push(&rig.dispatchers[1]->live, &r->link);
+    rig.dispatchers[1]->live_count = 1;
     start_loop(0);
     start_loop(1);
     gather(60000);
@@ -91,6 +96,39 @@ static void test_all_loops_answer(void **state)
     assert_non_null(strstr(json.data, "\"id\":\"req-1\""));
     assert_non_null(strstr(json.data, "\"total\":1,\"late_loops\":[]"));
     free(r);
+}
+
+/* Who counts or describes more than were asked for reads what cannot be read. */
+static void test_of_100000_only_the_oldest_are_looked_at(void **state)
+{
+    const long page = sysconf(_SC_PAGESIZE);
+    bt_request_t *all = calloc(SHOWN + 1, sizeof *all);
+    bt_list_t *wall = mmap(NULL, (size_t) page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    bt_dispatcher_t *d = rig.dispatchers[0];
+
+    (void) state;
+    assert_non_null(all);
+    assert_true(wall != MAP_FAILED);
+    for (unsigned i = 0; i <= SHOWN; i++) {
+        all[i].id = "old";
+        all[i].start_us = bt_clock_us();
+        bt_list_push(&d->live, &all[i].link);
+    }
+    all[SHOWN].link.next = wall; /* the loop may step on the one behind the last, no further */
+    d->live_count = 100000;
+    start_loop(0);
+    start_loop(1);
+    gather(60000);
+    TURN_UNTIL(&control, told == 1);
+    assert_int_equal(answered, 2);
+    unsigned rows = 0;
+    for (const char *at = json.data; (at = strstr(at, "\"id\":\"old\"")) != NULL; at++)
+        rows++;
+    assert_int_equal(rows, SHOWN);
+    assert_non_null(strstr(json.data, "\"total\":100000,"));
+    bt_list_init(&d->live);
+    munmap(wall, (size_t) page);
+    free(all);
 }
 
 /* ---- whose a room is ---- */
@@ -207,7 +245,8 @@ static void test_no_loops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(test_all_loops_answer), CASE(test_whose_a_room_is), CASE(test_a_late_loop_is_named),
+        CASE(test_all_loops_answer), CASE(test_of_100000_only_the_oldest_are_looked_at),
+        CASE(test_whose_a_room_is),  CASE(test_a_late_loop_is_named),
         CASE(test_cancel),           CASE(test_no_loops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 
 #include "admin/metrics.h"
 #include "admin/prom_check.h"
+#include "admin/scrape.h"
 #include "api/route.h"
 
 #include <stdio.h>
@@ -39,9 +40,14 @@ static const bt_loop_facts_t facts[] = {
 
 static unsigned scrape(void)
 {
+    const bt_workers_t *workers = bt_registry_current(rig.registry);
+    bt_metrics_place_t place = {0};
+    bt_prom_t p = {.out = &out};
+
     bt_text_fini(&out);
-    bt_metrics_write(&(bt_prom_t){.out = &out}, bt_registry_current(rig.registry), &rig.shared,
-                     facts, 2, "1.2.3");
+    bt_metrics_write(&p, workers, &rig.shared, facts, 2, "1.2.3");
+    while (!bt_metrics_workers(&p, workers, bt_clock_ms(), &place, SIZE_MAX))
+        ;
     assert_false(out.failed);
     return prom_check(bt_text_str(&out));
 }
@@ -259,6 +265,40 @@ static void test_hostile_connectors(void **state)
     has_not("\nbaton_fake");
 }
 
+#define MANY 10000
+
+/* Pieces of a bounded length, that together are what one would be. */
+static void test_many_workers_take_many_turns(void **state)
+{
+    bt_metrics_place_t place = {0};
+    bt_prom_t p = {.out = &out};
+    bt_text_t first, piece, all;
+    unsigned turns = 0;
+    bool is_last = false;
+
+    (void) state;
+    rig_set_many(&rig, MANY);
+    while (!bt_metrics_workers(&p, bt_registry_current(rig.registry), 1, &place, SIZE_MAX))
+        ;
+    bt_text_init(&first);
+    bt_text_init(&all);
+    bt_rows_t *rows = bt_scrape_new(&rig.config, facts, 2, false, &first);
+    assert_true(first.len < 2 * BT_PIECE_BYTES);
+    for (; !is_last; turns++) {
+        bt_text_init(&piece);
+        is_last = rows->write(rows, &piece);
+        assert_true(piece.len < BT_PIECE_BYTES + 8192);
+        bt_text_put(&all, bt_text_str(&piece));
+        bt_text_fini(&piece);
+    }
+    rows->free(rows);
+    assert_true(turns > out.len / (BT_PIECE_BYTES + 8192));
+    assert_memory_equal(all.data, out.data, out.len);
+    assert_non_null(strstr(all.data + out.len, "# TYPE "));
+    bt_text_fini(&first);
+    bt_text_fini(&all);
+}
+
 #define CASE(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)
 
 int main(void)
@@ -271,6 +311,7 @@ int main(void)
         CASE(test_names_of_the_gen_ai_conventions),
         CASE(test_a_late_loop_is_left_out),
         CASE(test_workers),
+        CASE(test_many_workers_take_many_turns),
         CASE(test_hostile_connectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

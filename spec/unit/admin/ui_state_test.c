@@ -111,12 +111,38 @@ static void test_too_many(void **state)
     bt_text_fini(&text);
 }
 
+/* A turn of the page's stream: bounded rows and bytes, and it says how many there are. */
+static void test_10000_workers_and_100000_requests(void **state)
+{
+    bt_text_t text;
+
+    (void) state;
+    rig_set_many(&rig, 10000);
+    atomic_store(&rig.shared.concurrent, 100000);
+    write_section(BT_UI_NOW, &text);
+    assert_non_null(strstr(text.data, "\"live\":100000,"));
+    assert_non_null(strstr(text.data, "\"decode\":{\"total\":5000,"));
+    assert_true(text.len < 8192);
+    bt_text_fini(&text);
+    write_section(BT_UI_WORKER_ROWS, &text);
+    assert_non_null(strstr(text.data, "{\"total\":10000,"));
+    assert_true(count_of(&text, "{\"id\":") <= BT_UI_WORKERS);
+    assert_true(text.len < BT_UI_WORKERS * 512);
+    bt_text_fini(&text);
+    write_section(BT_UI_REQUEST_ROWS, &text);
+    assert_string_equal(text.data, "{\"total\":100000,\"rows\":[]}");
+    bt_text_fini(&text);
+    assert_int_equal(bt_ui_ask(&rig.shared).limit, BT_UI_REQUESTS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_nobody, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_a_worker, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_too_many, open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(test_10000_workers_and_100000_requests, open_rig,
+                                        close_rig),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

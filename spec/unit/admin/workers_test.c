@@ -220,6 +220,38 @@ static void test_routes_of_other_routers(void **state)
     assert_string_equal(said(&rig), "{\"urls\":[\"http://127.0.0.1:8001\"]}\n");
 }
 
+#define MANY 10000
+
+/* Nor does the control loop stand still for a list of them. */
+static void list_many(const char *path, const char *part)
+{
+    const bt_admin_request_t request = {.method = BT_GET, .authorized = true, .path = bt_str(path)};
+    bt_text_t *body = &rig.reply.body;
+    size_t before = 0;
+    unsigned rows = 0;
+
+    bt_reply_fini(&rig.reply);
+    bt_reply_init(&rig.reply);
+    assert_int_equal(bt_routes_answer(&rig.config, &request, &rig.reply), BT_ANSWERED);
+    for (bool is_whole = false; !is_whole; before = body->len) {
+        is_whole = bt_reply_go_on(&rig.reply);
+        assert_true(body->len - before < BT_PIECE_BYTES + 8192);
+    }
+    assert_json(bt_text_str(body));
+    for (const char *at = body->data; (at = strstr(at, part)) != NULL; at++)
+        rows++;
+    assert_int_equal(rows, MANY);
+}
+
+static void test_lists_of_many(void **state)
+{
+    (void) state;
+    rig_set_many(&rig, MANY);
+    list_many("/workers", "{\"id\":");
+    assert_said(&rig, "\n],\"total\":10000}\n");
+    list_many("/list_workers", "\"http://");
+}
+
 #define CASE(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)
 
 int main(void)
@@ -233,6 +265,7 @@ int main(void)
         CASE(test_drain_and_remove),
         CASE(test_drains_all_that_the_key_names),
         CASE(test_routes_of_other_routers),
+        CASE(test_lists_of_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -185,6 +185,41 @@ static void two_losses_one_after_the_other(void **state)
     client_leaves();
 }
 
+#define MANY 20000
+#define LOOKED_AT 4096
+
+/* A turn looks at some of them only; who waits on the lost one behind them ends all the same. */
+static void behind_many_that_are_well(void **state)
+{
+    bt_request_t *all = calloc(MANY, sizeof *all);
+    unsigned turns = 0;
+
+    (void) state;
+    assert_non_null(all);
+    rig_start(&(struct rig_options){.connector = "NixlConnector"});
+    ask();
+    take(P0);
+    for (unsigned i = 0; i < MANY; i++)
+        bt_list_push_front(&rig.d->live, &all[i].link);
+    lose(P0);
+    TURN_UNTIL(&rig.loop, rig.d->lost_walk.at != NULL);
+    bt_dispatch_shared_worker_lost(
+        &rig.shared); /* another one meanwhile: all are looked at again */
+    while (rig.d->lost_walk.at != NULL) {
+        turns++;
+        turn_once(&rig.loop);
+    }
+    assert_true(turns >= MANY / LOOKED_AT);
+    assert_int_equal(lost_legs(), 1);
+    assert_true(rig.d->is_lost_again && bt_timer_active(&rig.d->lost_timer));
+    TURN_UNTIL(&rig.loop, !bt_timer_active(&rig.d->lost_timer));
+    for (unsigned i = 0; i < MANY; i++)
+        bt_list_remove(&all[i].link);
+    free(all);
+    take(P1);
+    client_leaves();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -192,7 +227,7 @@ int main(void)
         CASE_OF(a_decode_that_was_lost_meanwhile), CASE_OF(a_decode_before_its_first_byte),
         CASE_OF(a_stream_that_has_begun),          CASE_OF(who_still_speaks_stays),
         CASE_OF(no_abort_goes_to_the_lost),        CASE_OF(what_drains_behind_an_answer),
-        CASE_OF(two_losses_one_after_the_other),
+        CASE_OF(two_losses_one_after_the_other),   CASE_OF(behind_many_that_are_well),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,16 +21,62 @@ static void a_client_that_leaves(void **state)
     assert_int_equal(engines[P1].requests, 0);
 }
 
+static unsigned said_elsewhere;
+
+static void cancel_elsewhere(void *user, bt_str_t id, uint64_t owner)
+{
+    (void) user;
+    (void) id;
+    (void) owner;
+    said_elsewhere++;
+}
+
 /* From another connection, or by an operator. */
 static void a_request_that_is_cancelled(void **state)
 {
     (void) state;
     start_pair();
-    assert_false(bt_dispatcher_cancel(rig.d, BT_STR("req-2"), 0));
-    assert_true(bt_dispatcher_cancel(rig.d, BT_STR("req-1"), 0));
+    rig.shared.cancel_elsewhere = cancel_elsewhere;
+    said_elsewhere = 0;
+    bt_dispatch_shared_cancel(&rig.shared, BT_STR("req-2"), 0);
+    TURN_UNTIL(&rig.loop, said_elsewhere == 1);
+    bt_dispatch_shared_cancel(&rig.shared, BT_STR("req-1"), 0);
     TURN_UNTIL(&rig.loop, has_hung_up(&engines[P0]));
     assert_int_equal(legs_of(P0, BT_BLAME_CANCELLED), 1);
-    assert_false(bt_dispatcher_cancel(rig.d, BT_STR("req-1"), 0));
+    assert_int_equal(said_elsewhere, 1);
+    bt_dispatch_shared_cancel(&rig.shared, BT_STR("req-1"), 0);
+    TURN_UNTIL(&rig.loop, said_elsewhere == 2);
+}
+
+#define MANY 20000
+#define A_TURN 1024
+
+/* Others' tokens wait while a loop looks for the one that is to be cancelled. */
+static void one_of_many_is_cancelled(void **state)
+{
+    bt_request_t *all = calloc(MANY, sizeof *all);
+
+    (void) state;
+    assert_non_null(all);
+    start_pair();
+    for (unsigned i = 0; i < MANY; i++) {
+        all[i].id = "another";
+        bt_list_push_front(&rig.d->live, &all[i].link);
+    }
+    bt_dispatch_shared_cancel(&rig.shared, BT_STR("req-1"), 0);
+    for (unsigned i = 0; i < MANY / A_TURN; i++) {
+        turn_once(&rig.loop);
+        assert_int_equal(rig.d->live_count, 1);
+        if (i == 2) /* who is next goes meanwhile */
+            bt_request_unlink(rig.d,
+                              bt_container_of(rig.d->walks.next, bt_request_walk_t, link)->at);
+    }
+    TURN_UNTIL(&rig.loop, has_hung_up(&engines[P0]));
+    assert_int_equal(rig.d->live_count, 0);
+    TURN_UNTIL(&rig.loop, bt_list_empty(&rig.d->walks));
+    for (unsigned i = 0; i < MANY; i++)
+        bt_list_remove(&all[i].link);
+    free(all);
 }
 
 /* The leg that was waited for is the one that is named. */
@@ -144,13 +190,10 @@ static void a_prefill_outlives_the_answer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE_OF(a_client_that_leaves),
-        CASE_OF(a_request_that_is_cancelled),
-        CASE_OF(the_total_deadline_names_a_leg),
-        CASE_OF(the_total_deadline_of_decode),
-        CASE_OF(an_id_that_is_taken),
-        CASE_OF(a_stream_that_is_kept_alive),
-        CASE_OF(a_large_body_goes_early),
+        CASE_OF(a_client_that_leaves),          CASE_OF(a_request_that_is_cancelled),
+        CASE_OF(one_of_many_is_cancelled),      CASE_OF(the_total_deadline_names_a_leg),
+        CASE_OF(the_total_deadline_of_decode),  CASE_OF(an_id_that_is_taken),
+        CASE_OF(a_stream_that_is_kept_alive),   CASE_OF(a_large_body_goes_early),
         CASE_OF(a_prefill_outlives_the_answer),
     };
 

@@ -287,7 +287,7 @@ static void a_request_that_is_cancelled_meanwhile(void **state)
     start(60000);
     ask();
     take(S0);
-    assert_true(bt_dispatcher_cancel(rig.d, BT_STR("req-1"), 0));
+    bt_dispatch_shared_cancel_here(&rig.shared, BT_STR("req-1"), 0);
     TURN_UNTIL(&rig.loop, has_hung_up(&engines[S0]));
     assert_int_equal(atomic_load(&rig.d->stats.tokenize_failed), 0);
 }
