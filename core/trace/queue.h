@@ -27,7 +27,22 @@ enum bt_trace_why {
 const char *bt_trace_why_name(enum bt_trace_why why);
 
 /* Histograms whose buckets have exemplars. */
-enum bt_trace_metric { BT_TRACE_TTFT, BT_TRACE_DURATION, BT_TRACE_METRICS };
+enum bt_trace_metric {
+    BT_TRACE_TTFT,
+    BT_TRACE_TPOT,
+    BT_TRACE_DURATION,
+    BT_TRACE_ADMISSION,
+    BT_TRACE_ROUTE,
+    BT_TRACE_QUEUE_WAIT,
+    BT_TRACE_QUEUE_ERROR,
+    BT_TRACE_ENCODE,
+    BT_TRACE_DECISION,
+    BT_TRACE_PREFILL,
+    BT_TRACE_CALLBACK_WAIT,
+    BT_TRACE_HANDOFF_WAIT,
+    BT_TRACE_DECODE,
+    BT_TRACE_METRICS
+};
 
 typedef struct bt_trace_exemplar {
     char trace[BT_TRACE_ID_CHARS];

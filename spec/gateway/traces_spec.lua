@@ -324,6 +324,14 @@ describe("exemplars", function()
     assert.equal("# EOF\n", answer.body:sub(-6))
     assert.truthy(answer.body:match('baton_ttft_seconds_bucket{le="[^"]+"} 1 # {trace_id="' .. TRACE
       .. '"} %d+%.%d+ %d+%.%d+\n'), answer.body:match("baton_ttft_seconds_bucket[^\n]*"))
+    -- Its other times too, each in the bucket that has counted it.
+    for _, name in ipairs({ "request_duration", "prefill", "handoff_wait", "decode", "decision" }) do
+      local le, n, value = answer.body:match("baton_" .. name .. '_seconds_bucket{le="([^"]+)"} (%d+) # {trace_id="' .. TRACE
+        .. '"} (%d+%.%d+) ')
+      assert.truthy(le, name .. ": " .. tostring(answer.body:match("baton_" .. name .. "_seconds_bucket[^\n]*")))
+      assert.equal("1", n, name)
+      assert.is_true(le == "+Inf" or tonumber(value) <= tonumber(le), name)
+    end
     assert.truthy(answer.body:find("# TYPE baton_attempts counter\n", 1, true))
     assert.truthy(answer.body:find("\nbaton_attempts_total 1\n", 1, true))
     local plain = http.request(f.admin_port, { path = "/metrics" }).body

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "dispatch/answer/usage.h"
+#include "dispatch/queue/queue.h"
 #include "dispatch/state/encode_params.h"
 #include "dispatch/state/traceparent.h"
 #include "trace/span.h"
@@ -323,15 +324,69 @@ static void write_request(struct writer *w, enum bt_trace_why why)
     bt_span_close(w->out, error);
 }
 
+/* ---- exemplars: what its histograms have counted of it ---- */
+
+static void set_exemplar(bt_trace_kept_t *kept, enum bt_trace_metric metric, uint64_t us)
+{
+    const unsigned unit = metric == BT_TRACE_DECISION ? BT_DECISION_UNIT : 1;
+
+    kept->values[metric].us = us;
+    kept->values[metric].bucket = bt_histogram_bucket(us * unit);
+}
+
+static void set_exemplars_of_marks(const bt_request_trace_t *t, bt_trace_kept_t *kept)
+{
+    static const enum bt_trace_metric metrics[] = {[BT_MARK_ADMISSION] = BT_TRACE_ADMISSION,
+                                                   [BT_MARK_ROUTE] = BT_TRACE_ROUTE,
+                                                   [BT_MARK_QUEUE] = BT_TRACE_QUEUE_WAIT,
+                                                   [BT_MARK_POLICY] = BT_TRACE_DECISION};
+
+    for (unsigned i = 0; i < t->mark_count; i++)
+        set_exemplar(kept, metrics[t->marks[i].what], t->marks[i].us);
+}
+
+static void set_exemplars_of_queue(const bt_request_t *r, bt_trace_kept_t *kept)
+{
+    const struct bt_record_queue *q = r->record.queue;
+
+    if (q == NULL || !q->has_prediction || q->end != bt_queue_end_name(BT_QUEUE_CALLED))
+        return;
+    const uint64_t waited = r->record.queue_us, predicted = q->predicted_ms * 1000;
+    set_exemplar(kept, BT_TRACE_QUEUE_ERROR,
+                 waited > predicted ? waited - predicted : predicted - waited);
+}
+
+/* Of the last attempt. */
+static void set_exemplars_of_legs(const bt_attempt_t *a, bt_trace_kept_t *kept)
+{
+    const bt_leg_t *p = &a->legs[0], *d = &a->legs[1];
+
+    if (a->prefill_done_us != 0)
+        set_exemplar(kept, BT_TRACE_PREFILL, a->prefill_done_us - p->call.start_us);
+    if (a->kind == BT_PLAN_HANDOFF && a->prefill_done_us != 0 &&
+        d->call.start_us >= a->prefill_done_us)
+        set_exemplar(kept, BT_TRACE_HANDOFF_WAIT, d->call.start_us - a->prefill_done_us);
+    if (a->called_us != 0)
+        set_exemplar(kept, BT_TRACE_CALLBACK_WAIT, a->called_us - d->call.start_us);
+}
+
 static void set_exemplars(const bt_request_t *r, uint64_t now_us, bt_trace_kept_t *kept)
 {
-    const uint64_t ttft_us = r->first_byte_us != 0 ? r->first_byte_us - r->start_us : 0;
-
-    kept->values[BT_TRACE_TTFT].us = ttft_us;
-    kept->values[BT_TRACE_TTFT].bucket =
-        r->first_byte_us != 0 ? bt_histogram_bucket(ttft_us) : BT_TRACE_BUCKETS;
-    kept->values[BT_TRACE_DURATION].us = now_us - r->start_us;
-    kept->values[BT_TRACE_DURATION].bucket = bt_histogram_bucket(now_us - r->start_us);
+    for (unsigned i = 0; i < BT_TRACE_METRICS; i++)
+        kept->values[i].bucket = BT_TRACE_BUCKETS;
+    set_exemplar(kept, BT_TRACE_DURATION, now_us - r->start_us);
+    set_exemplars_of_marks(r->trace, kept);
+    set_exemplars_of_queue(r, kept);
+    if (r->encode != NULL && r->encode->is_over)
+        set_exemplar(kept, BT_TRACE_ENCODE, r->encode->end_us - r->encode->start_us);
+    if (r->last != NULL)
+        set_exemplars_of_legs(r->last, kept);
+    if (r->first_byte_us == 0)
+        return;
+    set_exemplar(kept, BT_TRACE_TTFT, r->first_byte_us - r->start_us);
+    set_exemplar(kept, BT_TRACE_DECODE, now_us - r->first_byte_us);
+    if (r->events > 1)
+        set_exemplar(kept, BT_TRACE_TPOT, (now_us - r->first_byte_us) / (r->events - 1));
 }
 
 void bt_trace_finish(bt_request_t *r)

@@ -16,7 +16,8 @@ static bool put(bt_trace_queue_t *q, bt_str_t draft, uint64_t us)
     bt_trace_kept_t kept = {
         .draft = draft, .spans = 3, .why = BT_TRACE_SLOW, .trace = TRACE, .wall_ms = 7};
 
-    kept.values[BT_TRACE_TTFT].bucket = BT_TRACE_BUCKETS; /* none */
+    for (unsigned i = 0; i < BT_TRACE_METRICS; i++)
+        kept.values[i].bucket = BT_TRACE_BUCKETS; /* none */
     kept.values[BT_TRACE_DURATION].bucket = 2;
     kept.values[BT_TRACE_DURATION].us = us;
     return bt_trace_queue_put(q, &kept);
