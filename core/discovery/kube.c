@@ -18,6 +18,7 @@
 #include "discovery/kube_access.h"
 #include "discovery/kube_json.h"
 #include "loop/offload.h"
+#include "loop/resolve.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,6 +46,8 @@ struct bt_kube {
     bt_https_call_t call;
     bt_json_stream_t stream;
     bt_offload_t work;
+    bt_resolve_t resolve; /* the name of the API server */
+    bool is_resolving;
     bt_timer_t retry, half_line;
     bool is_preparing, is_closed;
     bool must_list, is_listing; /* is_listing: what runs is a list */
@@ -448,27 +451,47 @@ static void free_kube(bt_kube_t *k)
     free(k);
 }
 
-static void on_access(bt_offload_t *work)
+/* All that a call needs is there, or it is known why not. */
+static void on_prepared(bt_kube_t *k)
 {
-    bt_kube_t *k = bt_container_of(work, bt_kube_t, work);
-    int rc;
+    int rc = 0;
 
     k->is_preparing = false;
     if (k->is_closed) {
         free_kube(k);
         return;
     }
-    if (k->access.why[0] != '\0') {
+    if (k->access.why[0] != '\0')
         snprintf(k->why, sizeof k->why, "%s", k->access.why);
-        fail(k, 0);
-        return;
-    }
-    if ((rc = call(k)) < 0) {
+    else if ((rc = call(k)) < 0)
         snprintf(k->why, sizeof k->why, "%s", bt_err_text(rc));
+    if (k->access.why[0] != '\0' || rc < 0)
         fail(k, 0);
+    else
+        k->watches += !k->is_listing;
+}
+
+static void on_address(bt_resolve_t *resolve, int rc, const struct sockaddr_storage *address)
+{
+    bt_kube_t *k = bt_container_of(resolve, bt_kube_t, resolve);
+
+    k->is_resolving = false;
+    bt_kube_access_set_address(&k->access, rc == 0 ? address : NULL);
+    on_prepared(k);
+}
+
+static void on_access(bt_offload_t *work)
+{
+    bt_kube_t *k = bt_container_of(work, bt_kube_t, work);
+
+    if (!k->is_closed && k->access.why[0] == '\0' && k->access.host != NULL)
+        k->is_resolving =
+            bt_resolve_start(&k->resolve, k->loop, k->access.host, 0, on_address) == 0;
+    if (k->is_resolving)
         return;
-    }
-    k->watches += !k->is_listing;
+    if (k->access.host != NULL && k->access.why[0] == '\0')
+        bt_kube_access_set_address(&k->access, NULL);
+    on_prepared(k);
 }
 
 static void begin(bt_kube_t *k)
@@ -579,8 +602,10 @@ void bt_kube_close(bt_kube_t *k)
     bt_timer_stop(&k->half_line);
     bt_kube_table_free(k->table);
     k->is_closed = true;
-    if (k->is_preparing)
-        bt_offload_cancel(&k->work); /* its end comes all the same */
+    if (k->is_resolving) /* its end comes all the same, as the work's does */
+        bt_resolve_cancel(&k->resolve);
+    else if (k->is_preparing)
+        bt_offload_cancel(&k->work);
     else
         free_kube(k);
 }

@@ -7,7 +7,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -65,21 +64,6 @@ static void read_token(bt_kube_access_t *a)
     a->token = NULL;
 }
 
-static void look_up(bt_kube_access_t *a)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
-    struct addrinfo *found = NULL;
-    int rc = getaddrinfo(a->host, NULL, &hints, &found);
-
-    if (rc == 0)
-        rc = getnameinfo(found->ai_addr, found->ai_addrlen, a->address, sizeof a->address, NULL, 0,
-                         NI_NUMERICHOST);
-    if (rc != 0)
-        snprintf(a->why, sizeof a->why, "%.160s: %s", a->host, gai_strerror(rc));
-    if (found != NULL)
-        freeaddrinfo(found);
-}
-
 void bt_kube_access_read(bt_kube_access_t *a)
 {
     a->why[0] = '\0';
@@ -91,8 +75,13 @@ void bt_kube_access_read(bt_kube_access_t *a)
         if (a->ca != NULL && a->ca_size == 0)
             snprintf(a->why, sizeof a->why, "%s: it holds no certificate", a->ca_file);
     }
-    if (a->host != NULL && a->why[0] == '\0')
-        look_up(a);
+}
+
+void bt_kube_access_set_address(bt_kube_access_t *a, const struct sockaddr_storage *address)
+{
+    if (address == NULL ||
+        uv_ip_name((const struct sockaddr *) address, a->address, sizeof a->address) != 0)
+        snprintf(a->why, sizeof a->why, "%.160s: %s", a->host, bt_err_text(BT_E_RESOLVE));
 }
 
 /* ---- opening ---- */
