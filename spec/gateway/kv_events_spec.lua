@@ -5,10 +5,12 @@ local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
+local redis = require("gateway.support.redis")
 local socket = require("socket")
 
 local BLOCK = 16
--- Whoever is predicted to have most, but a header may name another one. Predictions are the scores of the record.
+-- Whoever is predicted to have most, but a header may name another one. Predictions are the scores of the record. What
+-- is sent to an engine that publishes is noted, too.
 local POLICY = [[
 return { api = 2, name = "mine", version = "1",
   plan = function(req, view)
@@ -19,9 +21,12 @@ return { api = 2, name = "mine", version = "1",
       if w.kv_hit_tokens then baton.note_score(w, w.kv_hit_tokens) end
       if w.name == req.headers["x-worker"] then chosen = w end
     end
+    if chosen.kv_hit_tokens then baton.prefix_insert(req, chosen, 16) end
     return { kind = "single", worker = chosen }
   end }
 ]]
+
+local RECORDS = { "--record-sample", "1" }
 
 local function free_port()
   local s = assert(socket.bind("127.0.0.1", 0))
@@ -61,7 +66,7 @@ local function start(more)
     end
     return ('return { policy = "%s", pools = { { tokenize_timeout_ms = 20000, workers = { %s } } } }'):format(policy,
       table.concat(list))
-  end, before = more.before, flags = { "--record-sample", "1" } })
+  end, before = more.before, flags = more.flags or RECORDS })
 end
 
 local function prompt(shared, own, length)
@@ -73,18 +78,20 @@ local function prompt(shared, own, length)
 end
 
 -- Sends the ids, or a text, to a worker, or to whom the policy likes; returns what each worker was predicted to have,
--- in tokens (nil: not known), what the engine says that it had, its name, and who has counted the tokens.
-local function ask(ids, worker, path)
+-- in tokens (nil: not known), what the engine says that it had, its name, and who has counted the tokens. by: another
+-- gateway.
+local function ask(ids, worker, path, by)
+  by = by or f
   count = count + 1
   local id = "kv-" .. count
   local is_chat = path == "/v1/chat/completions"
-  local answer = f:post(path or "/v1/completions", json.encode({ model = "sim", max_tokens = 1,
+  local answer = http.post(by.port, path or "/v1/completions", json.encode({ model = "sim", max_tokens = 1,
     prompt = not is_chat and ids or nil, messages = is_chat and { { role = "user", content = ids } } or nil }),
     { ["x-worker"] = worker, ["x-request-id"] = id })
   assert.equal(200, answer.status, answer.body)
   local details = json.decode(answer.body).usage.prompt_tokens_details
   local record = eventually(function()
-    local told = http.get(f.admin_port, "/admin/explain/" .. id)
+    local told = http.get(by.admin_port, "/admin/explain/" .. id)
     return told.status == 200 and json.decode(told.body)
   end, 10, "the decision is recorded")
   local predicted = {}
@@ -102,10 +109,10 @@ local function until_predicted(ids, worker, wanted, path)
   end, 20, ("%s is predicted to have %d tokens"):format(worker, wanted))
 end
 
-local function until_followed()
+local function until_followed(gateway)
   for i = 1, 2 do
     eventually(function()
-      return f.gateway:stderr():find(("w%d rank 0: its KV events are followed"):format(i), 1, true)
+      return (gateway or f.gateway):stderr():find(("w%d rank 0: its KV events are followed"):format(i), 1, true)
     end, 20, "events are followed")
   end
 end
@@ -191,6 +198,60 @@ for _, engine in ipairs({ "vllm", "sglang" }) do
     end)
   end)
 end
+
+describe("four gateways over one Redis", function()
+  if not redis.program() then
+    pending("no redis-server here (Debian package redis-server)")
+    return
+  end
+
+  teardown(proc.clean)
+
+  -- Once one has been told by the engine of what another has sent, they decide alike.
+  it("each know what engines hold, and write nothing of it", function()
+    local server = redis.start()
+    local words = { "--record-sample", "1", "--redis-url", server.url }
+    start({ blocks = 40, flags = words })
+    local gateways = { f }
+    for i = 2, 4 do
+      local process, port, admin_port = fleet.start_gateway({ f.config_path, unpack(words) })
+      gateways[i] = { gateway = process, port = port, admin_port = admin_port }
+      fleet.wait_known(port, admin_port)
+    end
+    for _, g in ipairs(gateways) do
+      until_followed(g.gateway)
+    end
+    local evicted, seen = 0, {}
+    for turn = 1, 32 do
+      local talk = turn % 8
+      local ids = prompt(4 * BLOCK, 100 + talk, (6 + 3 * math.ceil(turn / 8)) * BLOCK + 1)
+      local worker = "w" .. (talk % 2 + 1)
+      local predicted, cached, name = ask(ids, seen[talk] == nil and worker or nil, nil, gateways[turn % 4 + 1])
+      assert.equal(cached, predicted[name], "turn " .. turn)
+      if seen[talk] and cached < seen[talk] then evicted = evicted + 1 end
+      seen[talk] = #ids - 1
+      for i, g in ipairs(gateways) do
+        eventually(function()
+          return ask(ids, "w3", nil, g)[name] == #ids - 1
+        end, 20, ("gateway %d knows what another has sent"):format(i))
+      end
+    end
+    assert.is_true(evicted > 0)
+    for _, g in ipairs(gateways) do
+      local HEARTBEATS = "baton_fleet_heartbeats_total"
+      local before = fleet.metric(g.admin_port, HEARTBEATS)
+      eventually(function()
+        return fleet.metric(g.admin_port, HEARTBEATS) >= before + 2
+      end, 10, "what was to be told is told")
+    end
+    assert.equal(0, server:ask("EXISTS", "baton:{fleet}:prefix"))
+    for i = 2, 4 do
+      assert.equal(0, (gateways[i].gateway:stop(10)), gateways[i].gateway:stderr())
+    end
+    f:stop()
+    server:kill()
+  end)
+end)
 
 describe("KV events that are lost on their way", function()
   teardown(proc.clean)

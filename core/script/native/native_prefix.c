@@ -232,23 +232,34 @@ static int native_prefix_match(lua_State *L)
     return 3;
 }
 
+/* An engine whose events are followed tells every gateway of the fleet what it has: nobody hears it from here. But it tells
+ * only once it has begun, so what was just sent counts here at once. */
+static void insert(bt_policy_t *policy, const bt_worker_t *worker)
+{
+    const struct bt_native *k = policy->native;
+    const uint32_t id = (uint32_t) worker->id;
+    bt_kv_hit_t hit;
+
+    if (!bt_prefix_exact(policy, worker, &hit)) {
+        bt_prefix_insert(k->prefix.hashes, k->prefix.count, id, policy->call.now_ms);
+        return;
+    }
+    bt_prefix_insert_untold(k->prefix.hashes, k->prefix.count, id, policy->call.now_ms);
+    bt_prefix_sent_note(k->prefix.hashes, k->prefix.count, id, policy->call.now_ms);
+}
+
 /* baton.prefix_insert(req, worker[, block_tokens]): the worker is about to have this prompt */
 static int native_prefix_insert(lua_State *L)
 {
     const bt_row_t *row = bt_row_check(L, 2);
-    struct bt_native *k;
 
     check_req(L, 1);
-    k = chain_of(L, 3);
+    (void) chain_of(L, 3);
     if (bt_policy_of(L)->shadow[0] != '\0' || bt_policy_of(L)->is_dry_run)
         return 0; /* its choices do not happen: no worker will have the prompt */
     if (bt_policy_of(L)->call.req->is_counted)
         return 0;
-    bt_prefix_insert(k->prefix.hashes, k->prefix.count, (uint32_t) row->worker->id,
-                     bt_policy_of(L)->call.now_ms);
-    if (k->prefix.found != 0) /* its engine will tell, but not yet */
-        bt_prefix_sent_note(k->prefix.hashes, k->prefix.count, (uint32_t) row->worker->id,
-                            bt_policy_of(L)->call.now_ms);
+    insert(bt_policy_of(L), row->worker);
     return 0;
 }
 

@@ -111,11 +111,9 @@ static bool add_worker(struct way *way, uint32_t worker)
     return true;
 }
 
-void bt_prefix_insert(const uint64_t *hashes, unsigned n, uint32_t worker, uint64_t now_ms)
+static void insert(const uint64_t *hashes, unsigned n, uint32_t worker, uint64_t now_ms,
+                   bt_prefix_row_t *row)
 {
-    bt_prefix_row_t row;
-
-    bt_prefix_row_begin(&row);
     for (unsigned i = 0; i < n; i++) {
         uint64_t key = key_of(hashes[i]);
         unsigned set = set_of(key);
@@ -126,9 +124,22 @@ void bt_prefix_insert(const uint64_t *hashes, unsigned n, uint32_t worker, uint6
         else
             atomic_store_explicit(&used_ms[set][way], (uint32_t) now_ms, memory_order_relaxed);
         if (way >= 0 && add_worker(&ways[set][way], worker))
-            bt_prefix_row_add(&row, hashes[i]);
+            bt_prefix_row_add(row, hashes[i]);
     }
+}
+
+void bt_prefix_insert(const uint64_t *hashes, unsigned n, uint32_t worker, uint64_t now_ms)
+{
+    bt_prefix_row_t row;
+
+    bt_prefix_row_begin(&row);
+    insert(hashes, n, worker, now_ms, &row);
     bt_prefix_row_end(&row, worker);
+}
+
+void bt_prefix_insert_untold(const uint64_t *hashes, unsigned n, uint32_t worker, uint64_t now_ms)
+{
+    insert(hashes, n, worker, now_ms, &(bt_prefix_row_t){.ring = NULL});
 }
 
 void bt_prefix_matches_clear(bt_prefix_matches_t *m)

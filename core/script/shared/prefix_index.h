@@ -32,6 +32,9 @@ typedef struct bt_prefix_matches {
 
 /* worker ids are never 0; their low 32 bits count. */
 void bt_prefix_insert(const uint64_t *hashes, unsigned count, uint32_t worker, uint64_t now_ms);
+/* Other gateways do not hear of it. */
+void bt_prefix_insert_untold(const uint64_t *hashes, unsigned count, uint32_t worker,
+                             uint64_t now_ms);
 void bt_prefix_find(const uint64_t *hashes, unsigned count, bt_prefix_matches_t *matches);
 /* By hand, the longest first; a worker's first counts, and none above BT_PREFIX_MATCHES_MAX. */
 void bt_prefix_matches_clear(bt_prefix_matches_t *matches);

@@ -1,5 +1,8 @@
 #include "base/rand.h"
+#include "script/shared/kv_hits.h"
+#include "script/shared/prefix_hash.h"
 #include "script/shared/prefix_index.h"
+#include "script/shared/prefix_ring.h"
 #include "script_fixture.h"
 
 #define DONE " return { prefill = 1, decode = view.decode[1] }"
@@ -129,6 +132,45 @@ static void keys(void **state)
     fleet_fini(&f);
 }
 
+/* The second worker's engine publishes what it has, and every gateway of the fleet hears it: only the third's blocks are
+ * told by this one. What was sent to either counts here at once. */
+static void engines_that_tell_are_not_told_of(void **state)
+{
+    bt_prefix_ring_t *ring = bt_prefix_ring_new();
+    uint64_t taken[BT_PREFIX_BLOCKS_MAX];
+    bt_kv_index_t *index;
+    uint32_t part, worker = 0;
+    struct fleet f;
+    (void) state;
+
+    assert_non_null(ring);
+    assert_int_equal(bt_kv_index_new(&index, &(bt_kv_index_config_t){0}), 0);
+    assert_int_equal(bt_kv_part_open(index, 1, &part), 0);
+    bt_kv_part_set_live(index, part, true);
+    bt_kv_hits_set_index(index);
+    bt_prefix_ring_bind(ring);
+    fleet_init(&f, 3, 1, 0);
+    f.prefill.items[1]->kv_parts = bt_kv_parts(part, 1);
+    f.req.prompt = BT_STR("[1,2,3,4,5,6,7,8,9]");
+    plan_once(&f,
+              POLICY("local p = view.prefill\n"
+                     "baton.prefix_match(p, req, 4)\n"
+                     "assert(p[2].kv_hit_tokens == 0 and p[3].kv_hit_tokens == nil)\n"
+                     "baton.prefix_insert(req, p[2], 4) baton.prefix_insert(req, p[3], 4)" DONE));
+    assert_int_equal(bt_prefix_ring_take(ring, &worker, taken), 2);
+    assert_int_equal(worker, f.prefill.items[2]->id);
+    assert_int_equal(bt_prefix_ring_take(ring, &worker, taken), 0);
+    plan_once(&f, POLICY("local p = view.prefill\n"
+                         "baton.prefix_match(p, req, 4)\n"
+                         "assert(p[2].prefix_blocks == 2 and p[3].prefix_blocks == 2)" DONE));
+    fleet_fini(&f);
+    bt_prefix_ring_bind(NULL);
+    bt_prefix_ring_free(ring);
+    bt_kv_hits_thread_fini();
+    bt_kv_hits_set_index(NULL);
+    bt_kv_index_free(index);
+}
+
 static void mistakes_are_named(void **state)
 {
     static const struct {
@@ -160,6 +202,7 @@ int main(void)
         cmocka_unit_test_setup(nothing_outlives_the_call, forget),
         cmocka_unit_test_setup(equals_share, forget),
         cmocka_unit_test_setup(keys, forget),
+        cmocka_unit_test_setup(engines_that_tell_are_not_told_of, forget),
         cmocka_unit_test_setup(mistakes_are_named, forget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
