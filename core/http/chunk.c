@@ -111,8 +111,35 @@ static bt_str_t take_data(bt_chunk_t *chunk, bt_str_t piece, size_t *at_p)
     return data;
 }
 
+/* The usual framing, if it stands there whole: the CRLF behind a chunk's data, a size and CRLF. How many bytes that are; 0: any other is
+ * for the steps to judge. */
+static size_t take_plain(bt_chunk_t *chunk, const char *p, size_t n)
+{
+    uint64_t bytes = 0;
+    size_t at = 0, first;
+    int digit;
+
+    if (chunk->state == DATA_CR && n >= 2 && p[0] == '\r' && p[1] == '\n') {
+        chunk->state = SIZE;
+        chunk->digits = 0;
+        at = 2;
+    }
+    if (chunk->state != SIZE || chunk->digits != 0)
+        return at;
+    for (first = at; at < n && at - first < 15 && (digit = bt_str_hex(p[at])) >= 0; at++)
+        bytes = bytes << 4 | (unsigned) digit;
+    if (bytes == 0 || n - at < 2 || p[at] != '\r' || p[at + 1] != '\n')
+        return first;
+    chunk->left = bytes;
+    chunk->overhead = 0;
+    chunk->state = DATA;
+    return at + 2;
+}
+
 int bt_chunk_next(bt_chunk_t *chunk, bt_str_t piece, size_t *at_p, bt_str_t *data_p)
 {
+    if (*at_p < piece.n)
+        *at_p += take_plain(chunk, piece.p + *at_p, piece.n - *at_p);
     while (chunk->state != END && *at_p < piece.n) {
         if (chunk->state == DATA) {
             *data_p = take_data(chunk, piece, at_p);

@@ -15,6 +15,7 @@
 
 /* After a failed write: how long an answer sent before it (413 and close) may still take to be read. */
 #define WRITE_LOST_MS 1000
+#define JOIN_BELOW ((size_t) 1024)
 #define DIAL_AGAIN_MS 10  /* for the loop that closes an idle connection for this one */
 #define DIAL_WAIT_MS 3000 /* in all, where there is no connect deadline */
 
@@ -53,6 +54,14 @@ static void wait_for_first_byte(bt_conn_t *conn)
     start_deadline(conn, BT_DEADLINE_FIRST_BYTE, conn->first_left_ms);
 }
 
+/* A timer that runs stays as it is, and is set for what is left when it fires: a token moves none. */
+static void wait_for_more(bt_conn_t *conn)
+{
+    conn->heard_ms = bt_clock_event_ms();
+    if (conn->deadline != BT_DEADLINE_STALL || !bt_timer_active(&conn->timer))
+        start_deadline(conn, BT_DEADLINE_STALL, conn->call->timeouts.stall_ms);
+}
+
 static bool awaits_first_byte(const bt_call_t *call)
 {
     return call->body_bytes == 0 && call->timeouts.first_byte_ms > 0;
@@ -67,9 +76,10 @@ static void wait_for_answer(bt_conn_t *conn)
         bt_timer_stop(&conn->timer);
     else if (conn->write_lost && call->first_byte_us == 0)
         start_deadline(conn, BT_DEADLINE_WRITE_LOST, WRITE_LOST_MS);
+    else if (!awaits_first_byte(call) && call->first_byte_us > 0)
+        wait_for_more(conn);
     else if (!awaits_first_byte(call))
-        start_deadline(conn, BT_DEADLINE_STALL,
-                       call->first_byte_us > 0 ? call->timeouts.stall_ms : 0);
+        bt_timer_stop(&conn->timer);
     else if (conn->deadline != BT_DEADLINE_FIRST_BYTE || !bt_timer_active(&conn->timer))
         wait_for_first_byte(conn);
 }
@@ -111,6 +121,17 @@ static void fail(bt_call_t *call, int rc)
 {
     bt_upstream_close_conn(finish(call));
     call->ops->on_fail(call, rc);
+}
+
+static void stall_or_go_on(bt_conn_t *conn)
+{
+    const uint64_t stall_ms = conn->call->timeouts.stall_ms;
+    const uint64_t silent_ms = bt_clock_event_ms() - conn->heard_ms;
+
+    if (silent_ms < stall_ms)
+        start_deadline(conn, BT_DEADLINE_STALL, stall_ms - silent_ms);
+    else
+        fail(conn->call, BT_E_STALL);
 }
 
 static void succeed(bt_conn_t *conn, bool has_extra)
@@ -300,22 +321,51 @@ static void on_sent(bt_stream_t *s)
         wait_for_answer(conn);
 }
 
+/* What of the body has been found in a read, and not been given to the call. */
+static void give_body(bt_call_t *call, bt_buf_t *buf, bt_str_t *run)
+{
+    const bt_str_t body = *run;
+
+    *run = BT_STR("");
+    call->body_bytes += body.n;
+    call->ops->on_body(call, buf, body.p, body.n);
+}
+
+/* One more piece of body. Short ones are moved over the framing between them: tokens that came at once go on as one. */
+static void add_body(bt_call_t *call, bt_buf_t *buf, bt_str_t *run, bt_str_t body)
+{
+    if (run->n != 0 && body.n < JOIN_BELOW) {
+        memmove((char *) (uintptr_t) run->p + run->n, body.p, body.n); /* the read's own bytes */
+        run->n += body.n;
+        return;
+    }
+    if (run->n != 0)
+        give_body(call, buf, run);
+    *run = body;
+}
+
 /* Gives the call what the piece holds; stops when the call is over, by its end or by its owner. */
 static void feed(bt_conn_t *conn, bt_buf_t *buf, bt_str_t piece)
 {
     bt_call_t *call = conn->call;
-    bt_str_t body;
+    bt_str_t body, run = BT_STR("");
     size_t at = 0;
 
     do {
         int rc = bt_answer_next(&conn->answer, piece, &at, &body);
+        if (rc == BT_ANSWER_BODY) {
+            add_body(call, buf, &run, body);
+            continue;
+        }
+        if (run.n != 0) {
+            give_body(call, buf, &run);
+            if (conn->call != call)
+                return;
+        }
         if (rc == BT_ANSWER_HEAD) {
             call->head = conn->answer.head;
             call->status = call->head->status;
             call->ops->on_head(call);
-        } else if (rc == BT_ANSWER_BODY) {
-            call->body_bytes += body.n;
-            call->ops->on_body(call, buf, body.p, body.n);
         } else if (rc == BT_ANSWER_END) {
             succeed(conn, at < piece.n);
         } else if (rc == BT_ANSWER_MORE) {
@@ -420,7 +470,7 @@ void bt_call_on_deadline(bt_timer_t *timer)
         fail(conn->call, BT_E_FIRST_BYTE_TIMEOUT);
         break;
     case BT_DEADLINE_STALL:
-        fail(conn->call, BT_E_STALL);
+        stall_or_go_on(conn);
         break;
     case BT_DEADLINE_WRITE_LOST:
         lose(conn);

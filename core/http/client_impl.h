@@ -58,6 +58,7 @@ typedef struct bt_conn {
     uint64_t written_mark;   /* BT_DEADLINE_SEND: count when the timer was last started */
     uint64_t first_due_us;   /* BT_DEADLINE_FIRST_BYTE: when it ends */
     uint64_t first_left_ms;  /* what was left of it when the call was paused */
+    uint64_t heard_ms;       /* BT_DEADLINE_STALL: when answer bytes have come last */
     bt_answer_t answer;
 } bt_conn_t;
 

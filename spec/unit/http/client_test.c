@@ -62,6 +62,33 @@ static void test_chunked_byte_by_byte(void **state)
     rig_drop(&c);
 }
 
+/* What one read brings in short chunks is one piece of body; a long chunk is not moved. */
+static void test_short_chunks_of_a_read_are_joined(void **state)
+{
+    char wire[4096], body[4096];
+    rig_call_t c = {0};
+    int n, len;
+
+    (void) state;
+    int fd = start_and_read(&c);
+    n = snprintf(wire, sizeof(wire), "%s",
+                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+                 "4\r\none \r\n4;x=y\r\ntwo \r\n6\r\nthree \r\n");
+    n += snprintf(wire + n, sizeof(wire) - (size_t) n, "7d0\r\n%02000d\r\n3\r\nend\r\n2\r\nof", 7);
+    len = snprintf(body, sizeof(body), "one two three %02000dendof it", 7);
+    assert_int_equal(send(fd, wire, (size_t) n, MSG_NOSIGNAL), n);
+    pump_until(c.body_len == (size_t) len - 3);
+    assert_int_equal(c.bodies, 2); /* up to "three ", and from the long one on */
+    assert_int_equal(c.call->body_bytes, len - 3);
+    worker_write(fd, "\r\n3\r\n it\r\n0\r\n\r\n");
+    pump_until(c.ends == 1);
+    assert_int_equal(c.bodies, 3);
+    assert_int_equal(c.body_len, len);
+    assert_memory_equal(c.body, body, (size_t) len);
+    close(fd);
+    rig_drop(&c);
+}
+
 static void test_answer_until_eof(void **state)
 {
     rig_call_t c = {0};
@@ -860,6 +887,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SPEC(test_answer_fills_the_call),
         SPEC(test_chunked_byte_by_byte),
+        SPEC(test_short_chunks_of_a_read_are_joined),
         SPEC(test_answer_until_eof),
         SPEC(test_head_request_has_no_body),
         SPEC(test_connection_is_not_kept),
