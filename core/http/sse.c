@@ -16,6 +16,7 @@
 #include "base/mem.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     LINE_START = 0, /* 1..3: matched "d", "da", "dat" */
@@ -30,6 +31,7 @@ enum block { BLOCK_OPEN, BLOCK_SILENT, BLOCK_EVENT };
 
 /* A line is looked at in windows: two memchr over all of a piece would cost its square when lines end in CR only. */
 #define WINDOW_BYTES ((size_t) 256)
+#define PLAIN_MAX ((size_t) 1024)
 
 void bt_sse_init(bt_sse_t *sse, size_t limit_bytes)
 {
@@ -135,14 +137,31 @@ static enum block walk(bt_sse_t *sse, const char *p, size_t n, size_t *used_p)
     return block;
 }
 
+/* Of an event as engines mostly send it, one data line that ends in LF: its bytes, if it stands there whole, else 0. Walking it takes
+ * three times as long. */
+static size_t plain_event(const bt_sse_t *sse, const char *p, size_t n)
+{
+    const char *lf;
+
+    if (sse->state != LINE_START || sse->has_data || n < 7 || memcmp(p, "data:", 5) != 0)
+        return 0;
+    lf = memchr(p, '\n', n - 1 < PLAIN_MAX ? n - 1 : PLAIN_MAX);
+    if (lf == NULL || lf[1] != '\n' || memchr(p, '\r', (size_t) (lf - p)) != NULL)
+        return 0;
+    return (size_t) (lf + 2 - p);
+}
+
 unsigned bt_sse_count(bt_sse_t *sse, const char *p, size_t n)
 {
     unsigned count = 0;
     size_t used;
 
     sse->carry_len = 0;
-    for (size_t at = 0; at < n; at += used)
-        count += walk(sse, p + at, n - at, &used) == BLOCK_EVENT;
+    for (size_t at = 0; at < n; at += used) {
+        used = plain_event(sse, p + at, n - at);
+        sse->events += used != 0;
+        count += used != 0 || walk(sse, p + at, n - at, &used) == BLOCK_EVENT;
+    }
     return count;
 }
 
