@@ -3,7 +3,7 @@
  * Heads and copied bodies go into `out`, one buffer that is filled from the front and shared by reference; data given
  * by the handler goes into the stream's queue as it is. In a chunked answer the slices of one turn are first kept in
  * `open`, because the size of their chunk is known only when the turn ends: then on_flush writes size, slices and CRLF,
- * and the stream sends them with whatever head stands before them in one writev. While the client is slow there is no
+ * and the stream sends them with whatever head stands before them in one system call. While the client is slow there is no
  * such moment; slices are then passed on at once, so that the stream can copy small ones out of large buffers.
  *
  * Nothing here calls the handler. What goes wrong while it writes is told by on_gone in a later turn.
@@ -14,6 +14,7 @@
 #define STATUS_LINE_MAX 256U
 #define CORS_MAX 1024U     /* an origin has 256 at most */
 #define CHUNK_HEAD_MAX 18U /* 16 digits, CRLF */
+#define EMIT_COPY_MAX 1024U
 
 static void fail(bt_server_conn_t *c)
 {
@@ -39,7 +40,8 @@ void bt_conn_drop_open(bt_server_conn_t *c)
 {
     for (unsigned i = 0; i < c->open_count; i++)
         bt_buf_unref(c->open[i].owner);
-    bt_slab_put(&c->x.server->open_pool, c->open);
+    if (c->open != &c->open_first)
+        bt_slab_put(&c->x.server->open_pool, c->open);
     c->open = NULL;
     c->open_count = 0;
     c->open_bytes = 0;
@@ -59,29 +61,66 @@ static const char *chunk_head(size_t bytes, char text[CHUNK_HEAD_MAX])
     return at;
 }
 
-void bt_conn_emit(bt_server_conn_t *c, bool last)
+static void emit_slices(bt_server_conn_t *c)
 {
     char text[CHUNK_HEAD_MAX];
+    const char *head = chunk_head(c->open_bytes, text);
 
+    queue_copy(c, head, (size_t) (text + CHUNK_HEAD_MAX - head));
+    for (unsigned i = 0; i < c->open_count; i++)
+        queue(c, c->open[i].owner, c->open[i].p, c->open[i].n);
+    queue_copy(c, "\r\n", 2);
+}
+
+/* A token is copied: three slices cost more than its bytes, here and in the kernel. */
+static void emit_copy(bt_server_conn_t *c)
+{
+    char text[CHUNK_HEAD_MAX + EMIT_COPY_MAX + 2], *at = text + CHUNK_HEAD_MAX;
+    const char *head = chunk_head(c->open_bytes, text);
+
+    for (unsigned i = 0; i < c->open_count; i++) {
+        memcpy(at, c->open[i].p, c->open[i].n);
+        at += c->open[i].n;
+    }
+    memcpy(at, "\r\n", 2);
+    queue_copy(c, head, (size_t) (at + 2 - head));
+}
+
+void bt_conn_emit(bt_server_conn_t *c, bool last)
+{
     if (c->open_count > 0) {
-        const char *head = chunk_head(c->open_bytes, text);
-        queue_copy(c, head, (size_t) (text + CHUNK_HEAD_MAX - head));
-        for (unsigned i = 0; i < c->open_count; i++)
-            queue(c, c->open[i].owner, c->open[i].p, c->open[i].n);
-        queue_copy(c, "\r\n", 2);
+        if (c->open_bytes <= EMIT_COPY_MAX)
+            emit_copy(c);
+        else
+            emit_slices(c);
         bt_conn_drop_open(c);
     }
     if (last)
         queue_copy(c, "0\r\n\r\n", 5);
 }
 
+/* Most turns bring one piece. */
+static bool has_open_room(bt_server_conn_t *c)
+{
+    struct bt_slice *more;
+
+    if (c->open_count == 0)
+        c->open = &c->open_first;
+    if (c->open_count != 1)
+        return true;
+    more = bt_slab_get(&c->x.server->open_pool);
+    if (more == NULL)
+        return false;
+    more[0] = c->open_first;
+    c->open = more;
+    return true;
+}
+
 static void add_to_chunk(bt_server_conn_t *c, bt_buf_t *owner, const char *p, size_t n)
 {
     if (c->open_count == BT_OPEN_MAX)
         bt_conn_emit(c, false);
-    if (c->open == NULL)
-        c->open = bt_slab_get(&c->x.server->open_pool);
-    if (c->open == NULL) {
+    if (!has_open_room(c)) {
         fail(c);
         return;
     }

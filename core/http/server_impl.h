@@ -70,6 +70,7 @@ typedef struct bt_server_conn {
     bt_buf_t *out; /* copied heads and small bodies */
     struct bt_slice *
         open; /* data of the chunk whose head is not written yet; refs owners; NULL between turns */
+    struct bt_slice open_first; /* is enough for one piece */
     size_t open_bytes;
     uint64_t length_left;   /* body bytes promised and not given yet */
     uint64_t stall_written; /* watch: bytes accepted by the kernel at stall_ms */
@@ -100,7 +101,7 @@ struct bt_server {
     void *user;
     bt_list_t conns;
     bt_slab_t pool;
-    bt_slab_t open_pool; /* bt_server_conn_t.open */
+    bt_slab_t open_pool; /* bt_server_conn_t.open, for several pieces */
     unsigned conn_count, active_count;
     bt_unfinished_loop_t *unfinished; /* NULL = nobody has to go for others */
     struct bt_http2_shared *http2;    /* NULL = not spoken here */

@@ -45,10 +45,11 @@ struct bt_loop {
     void *user;                   /* the room that dispatch hangs on a loop */
     _Atomic(bt_mail_t *) mailbox; /* newest first */
     uv_async_t wake;
-    uv_prepare_t prepare;           /* flush point before sleeping */
-    uv_check_t check;               /* flush point right after I/O */
-    bt_list_t dirty;                /* streams with bytes to flush */
-    struct bt_buf *read_buf;        /* what streams read into in this turn; NULL = none yet */
+    uv_prepare_t prepare;    /* flush point before sleeping */
+    uv_check_t check;        /* flush point right after I/O */
+    bt_list_t dirty;         /* streams with bytes to flush */
+    struct bt_buf *read_buf; /* what streams read into, one after the other; NULL = none yet */
+    struct bt_buf *copy_buf; /* and copy into */
     unsigned reads_held, bufs_held; /* since the last flush */
     struct bt_queued *spare_slices; /* for what streams queue */
     unsigned spare_slice_count;

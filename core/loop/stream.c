@@ -15,7 +15,7 @@
  * The struct lives until on_closed, which uv calls in a later phase; so after each callback looking at `closing` is
  * enough to know whether to go on.
  *
- * Reading. A buffer is taken right before the read, and an idle stream holds nothing. Streams that speak in one turn share
+ * Reading. Streams read into a buffer of the loop's, and an idle stream holds nothing. Those that speak in one turn share
  * it while there is room for a long read, because most say little: a token. What is passed on holds its buffer until it is
  * flushed: where a thousand streams speak in one turn, some are flushed before the others are read.
  *
@@ -42,9 +42,10 @@
 /* Then what has come is sent on: so much of it stays in the cache, and nobody waits for long. */
 #define BUFS_HELD_MAX 32U
 #define READS_HELD_MAX 256U
-#define SHARED_BELOW ((size_t) 4096) /* a buffer with more in it is not read into again */
-#define LONG_READ_BYTES 32768        /* is sent on at once: now it is in the cache */
-#define COPY_BELOW ((size_t) 1024)   /* smaller slices are copied when they have to wait */
+#define SHARED_BELOW ((size_t) 4096)    /* a buffer with more in it is not read into again */
+#define LONG_READ_BYTES 32768           /* is sent on at once: now it is in the cache */
+#define COPY_BELOW ((size_t) 1024)      /* smaller slices are copied when they have to wait */
+#define SHARED_COPY_MAX ((size_t) 2048) /* what is longer is copied into a buffer of its own */
 
 static void drain_events(bt_stream_t *s);
 
@@ -74,6 +75,9 @@ void bt_stream_init_shared(bt_loop_t *loop)
 
 void bt_stream_fini_shared(bt_loop_t *loop)
 {
+    bt_buf_unref(loop->read_buf);
+    bt_buf_unref(loop->copy_buf);
+    loop->read_buf = loop->copy_buf = NULL;
     bt_slice_queue_fini_spare(loop);
     bt_slab_fini(&loop->reqs);
 }
@@ -161,14 +165,34 @@ int bt_stream_write(bt_stream_t *s, bt_buf_t *owner, const char *p, size_t n)
     return push_slice(s, owner, p, n);
 }
 
-/* Room for n bytes at the end of copy_buf. */
+/* A buffer that all streams of a loop fill in turn, with so much room; begun anew when nobody has kept what was in it. */
+static bt_buf_t *shared_buf(bt_buf_t **buf_p, size_t room)
+{
+    bt_buf_t *buf = *buf_p;
+
+    if (buf != NULL && buf->refs == 1)
+        buf->len = 0;
+    if (buf != NULL && buf->cap - buf->len >= room)
+        return buf;
+    bt_buf_unref(buf);
+    return *buf_p = bt_buf_new(BT_BUF_STD_BYTES);
+}
+
+/* Room for n bytes at the end of copy_buf. What leaves in this turn is gathered in one buffer of the loop's; what waits for a slow
+ * reader lies in the stream's own, or each of those would hold many streams' bytes. */
 static int need_copy_room(bt_stream_t *s, size_t n)
 {
-    if (s->copy_buf != NULL && s->copy_buf->cap - s->copy_buf->len >= n)
+    const bool waits = s->in_write_bytes != 0;
+    bt_buf_t *buf = s->copy_buf;
+
+    if (buf != NULL && buf->cap - buf->len >= n && !(waits && buf == s->loop->copy_buf))
         return 0;
-    bt_buf_t *buf = bt_buf_new(n > BT_BUF_STD_BYTES ? n : BT_BUF_STD_BYTES);
+    buf = waits || n > SHARED_COPY_MAX ? bt_buf_new(n > BT_BUF_STD_BYTES ? n : BT_BUF_STD_BYTES)
+                                       : shared_buf(&s->loop->copy_buf, n);
     if (buf == NULL)
         return BT_E_NOMEM;
+    if (buf == s->loop->copy_buf)
+        bt_buf_ref(buf);
     release_copy_buf(s);
     s->copy_buf = buf;
     return 0;
@@ -364,15 +388,10 @@ void bt_stream_flush(bt_stream_t *s)
         mark_dirty(s); /* the callback waits for the flush point */
 }
 
-void bt_stream_flush_dirty(bt_loop_t *loop)
+static void flush_all(bt_loop_t *loop)
 {
     bt_list_t batch;
 
-    loop->reads_held = loop->bufs_held = 0;
-    bt_buf_unref(loop->read_buf);
-    loop->read_buf = NULL;
-    if (bt_list_empty(&loop->dirty))
-        return;
     /* The whole list moves to batch; what its callbacks write anew waits for the next flush point. */
     bt_list_push(&loop->dirty, &batch);
     bt_list_remove(&loop->dirty);
@@ -384,6 +403,19 @@ void bt_stream_flush_dirty(bt_loop_t *loop)
         if (s->replay)
             bt_stream_replay(s);
     }
+}
+
+/* Then the buffer that was read into is empty again, but for what somebody keeps: that is his. */
+void bt_stream_flush_dirty(bt_loop_t *loop)
+{
+    if (!bt_list_empty(&loop->dirty))
+        flush_all(loop);
+    if (loop->read_buf != NULL && loop->read_buf->refs > 1) {
+        bt_buf_unref(loop->read_buf);
+        loop->read_buf = NULL;
+    }
+    loop->reads_held = 0;
+    loop->bufs_held = loop->read_buf != NULL;
 }
 
 void bt_stream_want_flush(bt_stream_t *s)
@@ -412,14 +444,11 @@ uint64_t bt_stream_written(const bt_stream_t *s)
 /* The one of this turn, while it has room; NULL = out of memory. */
 bt_buf_t *bt_stream_read_buf(bt_loop_t *loop)
 {
-    if (loop->read_buf != NULL && loop->read_buf->refs == 1)
-        loop->read_buf->len = 0; /* nobody has kept what was in it */
-    if (loop->read_buf != NULL && loop->read_buf->len < SHARED_BELOW)
-        return loop->read_buf;
-    bt_buf_unref(loop->read_buf);
-    loop->read_buf = bt_buf_new(BT_BUF_STD_BYTES);
-    loop->bufs_held++;
-    return loop->read_buf;
+    const bt_buf_t *before = loop->read_buf;
+    bt_buf_t *buf = shared_buf(&loop->read_buf, BT_BUF_STD_BYTES - SHARED_BELOW + 1);
+
+    loop->bufs_held += buf != before;
+    return buf;
 }
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *room)
