@@ -214,6 +214,21 @@ describe("limits", function()
     serve(ask("acme"))
   end)
 
+  it("keep one model's crowd from all places of a pool that serves several, and from its line", function()
+    start("{ name = 'models', per = 'model', concurrent = 1 }",
+      { "--max-concurrent-requests", "2", "--queue-size", "4" })
+    local crowd = ask("acme")
+    local x = worker:take(PATH)
+    for _ = 1, 3 do
+      refused(ask("acme"), "models", "concurrent")
+    end
+    assert.equal(0, metric('baton_queued_requests{pool="p"}'))
+    serve(ask("acme", (body_of(10, 5):gsub('"m"', '"rare"')))) -- at once, beside the one that runs
+    x:answer(200, {}, ANSWER:format(10, 5))
+    assert.equal(200, crowd:wait().status)
+    serve(ask("acme"))
+  end)
+
   describe("in tokens", function()
     local LIMIT = "{ name = 'tpd', per = 'tenant', tokens = 100000, requests = 1000, " .. DAY .. " }"
 
