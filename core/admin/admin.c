@@ -253,6 +253,7 @@ static void ask_rollout(bt_admin_t *admin, bt_exchange_t *x, bt_audit_change_t *
                                       .name = reply->name,
                                       .by = reply->by,
                                       .number = reply->number,
+                                      .is_dry_run = reply->is_dry_run,
                                       .change = change};
 
     bt_rollout_answer(admin->config.rollout, x, &ask);

@@ -39,7 +39,7 @@ typedef struct bt_admin_reply {
     const char *allow; /* with 405 */
     char name[136];    /* with BT_WANTS_POLICY_*, _FLEET_* and _RECORD: which; "" = recent */
     bool as_text;      /* with BT_WANTS_RECORD */
-    bool is_dry_run;   /* with BT_WANTS_POLICY_PUT */
+    bool is_dry_run;   /* with BT_WANTS_POLICY_PUT, and with BT_WANTS_FLEET_PUT to _DROP_RULES */
     char by[BT_ROLLOUT_BY_MAX + 1]; /* with BT_WANTS_FLEET_*: who wants it */
     uint64_t
         number; /* with BT_WANTS_FLEET_BACK, of a set; _ROOM; _RECORD and _REQUESTS, how many */

@@ -77,6 +77,7 @@ void bt_rollout_answer(bt_rollout_t *r, bt_exchange_t *x, const bt_rollout_reque
     struct wait *w = bt_arena_zalloc(&x->arena, sizeof(*w));
     const bt_rollout_change_t change = {.edit = ask->what == BT_WANTS_FLEET_BACK ? NULL : edit,
                                         .back = ask->number,
+                                        .is_dry_run = ask->is_dry_run,
                                         .by = ask->by,
                                         .done = on_done,
                                         .arg = w};
@@ -96,7 +97,8 @@ void bt_rollout_answer(bt_rollout_t *r, bt_exchange_t *x, const bt_rollout_reque
 
 /* ---- the query ---- */
 
-static int take_pair(bt_str_t name, bt_str_t value, char *by, size_t by_size, uint64_t *number_p)
+static int take_pair(bt_str_t name, bt_str_t value, char *by, size_t by_size, uint64_t *number_p,
+                     bool *is_dry_run_p)
 {
     bt_text_t text;
     int rc;
@@ -105,6 +107,9 @@ static int take_pair(bt_str_t name, bt_str_t value, char *by, size_t by_size, ui
     rc = bt_query_decode(&text, value, true);
     if (rc == 0 && bt_str_eq(name, BT_STR("to"))) {
         rc = bt_str_u64(bt_text_str(&text), number_p);
+    } else if (rc == 0 && bt_str_eq(name, BT_STR("dry_run"))) {
+        *is_dry_run_p = bt_str_eq(bt_text_str(&text), BT_STR("true"));
+        rc = *is_dry_run_p || bt_str_eq(bt_text_str(&text), BT_STR("false")) ? 0 : BT_E_INVAL;
     } else if (rc == 0 && bt_str_eq(name, BT_STR("by")) && text.len > 0) {
         bt_str_copy(by, by_size, text.data);
         bt_str_tame(by, strlen(by));
@@ -113,14 +118,16 @@ static int take_pair(bt_str_t name, bt_str_t value, char *by, size_t by_size, ui
     return rc < 0 ? BT_E_INVAL : 0;
 }
 
-int bt_rollout_query(bt_str_t query, char *by, size_t by_size, uint64_t *number_p)
+int bt_rollout_query(bt_str_t query, char *by, size_t by_size, uint64_t *number_p,
+                     bool *is_dry_run_p)
 {
     bt_str_t name, value;
 
     bt_str_copy(by, by_size, "admin");
     *number_p = 0;
+    *is_dry_run_p = false;
     while (bt_query_next(&query, &name, &value))
-        if (take_pair(name, value, by, by_size, number_p) < 0)
+        if (take_pair(name, value, by, by_size, number_p, is_dry_run_p) < 0)
             return BT_E_INVAL;
     return 0;
 }
@@ -156,8 +163,13 @@ void bt_rollouts_check(const bt_admin_call_t *c)
         return;
     if (needed[c->state] != NULL && c->request->body.n == 0)
         bt_reply_error(reply, 400, "the body must be %s", needed[c->state]);
-    else if (bt_rollout_query(c->request->query, reply->by, sizeof reply->by, &reply->number) < 0)
-        bt_reply_error(reply, 400, "to is the number of a set; by is who asks");
+    else if (bt_rollout_query(c->request->query, reply->by, sizeof reply->by, &reply->number,
+                              &reply->is_dry_run) < 0)
+        bt_reply_error(reply, 400,
+                       "to is the number of a set; by is who asks; dry_run is true or false: it "
+                       "has not been done");
+    else if (reply->is_dry_run && c->state >= BT_WANTS_FLEET_BACK)
+        bt_reply_error(reply, 400, "this has no dry run: it has not been done");
     else if (c->state == BT_WANTS_FLEET_PUT || c->state == BT_WANTS_FLEET_DROP)
         bt_policies_take_name(c);
 }

@@ -238,12 +238,52 @@ void bt_rollout_list(const bt_rollout_t *r, bt_text_t *out)
     bt_text_puts(out, "]}\n");
 }
 
+/* Of a dry run: who would serve it, and who follows nobody. */
+static void describe_agreed(const bt_rollout_view_t *view, bt_text_t *out)
+{
+    const char *comma = "";
+
+    bt_text_puts(out, ",\"agreed\":[");
+    for (unsigned i = 0; i < view->log->member_count; i++) {
+        if (view->log->members[i].answer != BT_ROLLOUT_YES)
+            continue;
+        bt_text_puts(out, comma);
+        bt_text_json_str(out, bt_str(view->log->members[i].name));
+        comma = ",";
+    }
+    bt_text_puts(out, "],\"pinned\":[");
+    comma = "";
+    for (unsigned i = 0; i < view->peer_count; i++) {
+        if (!view->peers[i].is_pinned)
+            continue;
+        bt_text_puts(out, comma);
+        bt_text_json_str(out, bt_str(view->peers[i].name));
+        comma = ",";
+    }
+    bt_text_puts(out, "]");
+}
+
+static void write_dry_run(const bt_rollout_view_t *view, const bt_rollout_outcome_t *outcome,
+                          bt_text_t *out)
+{
+    bt_text_printf(out, "{\"dry_run\":true,\"changed\":%s,",
+                   outcome->is_changed ? "true" : "false");
+    describe_set(outcome->set, out);
+    if (outcome->is_changed)
+        describe_agreed(view, out);
+    bt_text_puts(out, "}\n");
+}
+
 void bt_rollout_write_outcome(const bt_rollout_t *r, const bt_rollout_outcome_t *outcome,
                               bt_text_t *out)
 {
     bt_rollout_view_t view;
 
     bt_rollout_view(r, &view);
+    if (outcome->is_dry_run) {
+        write_dry_run(&view, outcome, out);
+        return;
+    }
     bt_text_printf(out, "{\"changed\":%s,", outcome->is_changed ? "true" : "false");
     describe_set(outcome->set, out);
     describe_replicas(&view, out);

@@ -159,11 +159,12 @@ static const struct route {
      "the set of policies and rules that all replicas serve, and who serves another"},
     {BT_PUT, "/fleet/policies", bt_rollouts_check, BT_WANTS_FLEET_BUNDLE, false, false,
      "several at once, for all replicas: {\"policies\": {\"name\": \"text\"}, \"rules\": "
-     "\"text\"}"},
+     "\"text\"}; ?dry_run=true here too"},
     {BT_DELETE, "/fleet/policies", bt_rollouts_check, BT_WANTS_FLEET_CLEAR, false, false,
      "withdraw all of them: every replica's own files count again"},
     {BT_PUT, "/fleet/policies/*", bt_rollouts_check, BT_WANTS_FLEET_PUT, false, false,
-     "the body is the policy's text on all replicas, or, if one refuses it, on none"},
+     "the body is the policy's text on all replicas, or, if one refuses it, on none; "
+     "?dry_run=true: all try it, and nothing changes"},
     {BT_DELETE, "/fleet/policies/*", bt_rollouts_check, BT_WANTS_FLEET_DROP, false, false,
      "withdraw one"},
     {BT_PUT, "/fleet/rules", bt_rollouts_check, BT_WANTS_FLEET_PUT_RULES, false, false,

@@ -16,7 +16,10 @@
 
 const bt_rollout_row_t *bt_rollout_open(const bt_rollout_log_t *log)
 {
-    return log->row_count > 0 && log->rows[0].state == BT_ROLLOUT_PROPOSED ? &log->rows[0] : NULL;
+    if (log->row_count > 0 && log->rows[0].state == BT_ROLLOUT_PROPOSED)
+        return &log->rows[0];
+    return log->dry.info.uuid[0] != '\0' && log->dry.state == BT_ROLLOUT_PROPOSED ? &log->dry
+                                                                                  : NULL;
 }
 
 const bt_rollout_row_t *bt_rollout_row(const bt_rollout_log_t *log, const char *uuid)
@@ -53,11 +56,13 @@ static void add_row(bt_rollout_log_t *log, const bt_rollout_info_t *info,
 
 static void end_open(bt_rollout_log_t *log, enum bt_rollout_kind end, const char *why)
 {
-    if (bt_rollout_open(log) == NULL)
+    bt_rollout_row_t *row = (bt_rollout_row_t *) bt_rollout_open(log);
+
+    if (row == NULL)
         return;
-    log->rows[0].state = BT_ROLLOUT_ABORTED;
-    log->rows[0].end = end;
-    snprintf(log->rows[0].why, sizeof log->rows[0].why, "%s", why);
+    row->state = BT_ROLLOUT_ABORTED;
+    row->end = end;
+    snprintf(row->why, sizeof row->why, "%s", why);
 }
 
 /* Whatever is open was proposed for another base. */
@@ -114,7 +119,9 @@ static void count(bt_rollout_log_t *log)
             return;
         yes += answer == BT_ROLLOUT_YES;
     }
-    if (yes > 0)
+    if (yes > 0 && bt_rollout_open(log) == &log->dry)
+        log->dry.state = BT_ROLLOUT_TRIED;
+    else if (yes > 0)
         commit(log, &log->rows[0].info);
     else
         end_open(log, BT_ROLLOUT_GONE, "no replica is left that could say whether it would serve");
@@ -147,13 +154,23 @@ static void propose(bt_rollout_log_t *log, const bt_rollout_entry_t *e)
         commit(log, &base);
         log->top = log->top > base.number ? log->top : base.number;
     }
-    if (bt_rollout_open(log) != NULL || strcmp(base.uuid, log->committed.uuid) != 0 ||
+    const bt_rollout_row_t *open = bt_rollout_open(log);
+    if ((open != NULL && open != &log->dry) || strcmp(base.uuid, log->committed.uuid) != 0 ||
         e->info.uuid[0] == '\0' || e->info.number <= log->top || !read_members(log, e->members))
         return;
+    end_open(log, BT_ROLLOUT_PROPOSE, "a set was proposed meanwhile");
     log->top = e->info.number;
     log->since = 0;
     memcpy(log->proposed, e->info.uuid, sizeof log->proposed);
     add_row(log, &e->info, BT_ROLLOUT_PROPOSED);
+}
+
+static void ask(bt_rollout_log_t *log, const bt_rollout_entry_t *e)
+{
+    if (bt_rollout_open(log) != NULL || e->info.uuid[0] == '\0' || !read_members(log, e->members))
+        return;
+    memcpy(log->proposed, e->info.uuid, sizeof log->proposed);
+    log->dry = (bt_rollout_row_t){.info = e->info, .state = BT_ROLLOUT_PROPOSED};
 }
 
 static void take_base(bt_rollout_log_t *log, const bt_rollout_entry_t *e)
@@ -195,6 +212,8 @@ void bt_rollout_fold(bt_rollout_log_t *log, const bt_rollout_entry_t *e)
         propose(log, e);
     else if (e->kind == BT_ROLLOUT_BASE)
         take_base(log, e);
+    else if (e->kind == BT_ROLLOUT_ASK)
+        ask(log, e);
     else if (open == NULL || strcmp(open->info.uuid, e->info.uuid) != 0)
         return;
     else if (e->kind == BT_ROLLOUT_EXPIRE)
@@ -205,7 +224,8 @@ void bt_rollout_fold(bt_rollout_log_t *log, const bt_rollout_entry_t *e)
 
 /* ---- JSON ---- */
 
-static const char *const kinds[] = {"", "propose", "base", "trying", "yes", "no", "gone", "expire"};
+static const char *const kinds[] = {"",   "propose", "base",   "trying", "yes",
+                                    "no", "gone",    "expire", "ask"};
 #define KIND_COUNT (sizeof kinds / sizeof kinds[0])
 
 void bt_rollout_entry_write(const bt_rollout_entry_t *e, bt_text_t *out)

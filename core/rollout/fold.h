@@ -4,7 +4,8 @@
  * Life:  zeroed -> bt_rollout_fold for every entry, in order. Zeroed again where the log was lost.
  * Flow:  propose -> the members' yes -> committed; the first no or expire -> aborted. A proposal
  *        that names another base than what is committed, or comes while one is open, is void: it
- *        has no number and leaves no trace.
+ *        has no number and leaves no trace. A dry run is voted on in the same way and then over; it has no number and is in nobody's way:
+ *        a proposal ends it, so that a replica of before, which does not know of dry runs, makes the same of the log.
  * Cost:  a pass over the members an entry.
  */
 #ifndef BT_ROLLOUT_FOLD_H
@@ -27,20 +28,27 @@ enum bt_rollout_kind {
     BT_ROLLOUT_YES,
     BT_ROLLOUT_NO,
     BT_ROLLOUT_GONE, /* the replica is not waited for any more */
-    BT_ROLLOUT_EXPIRE
+    BT_ROLLOUT_EXPIRE,
+    BT_ROLLOUT_ASK /* a dry run: the members try it and answer, and nothing is committed */
 };
 
 typedef struct bt_rollout_entry {
     enum bt_rollout_kind kind;
-    bt_rollout_info_t info; /* PROPOSE, BASE: all; else number, uuid, and replica = about whom */
+    bt_rollout_info_t
+        info; /* PROPOSE, BASE, ASK: all; else number, uuid, and replica = about whom */
     char process[BT_ROLLOUT_PROCESS_BYTES]; /* TRYING; GONE: it says so itself */
     char why[BT_ROLLOUT_WHY_MAX];           /* NO; EXPIRE: how long it was open */
     bool is_killed;                         /* NO, for a process that died while it tried */
     uint64_t top;                           /* BASE: no number up to it is free */
-    bt_str_t members;                       /* PROPOSE: a JSON array of names; borrowed */
+    bt_str_t members;                       /* PROPOSE, ASK: a JSON array of names; borrowed */
 } bt_rollout_entry_t;
 
-enum bt_rollout_state { BT_ROLLOUT_PROPOSED, BT_ROLLOUT_COMMITTED, BT_ROLLOUT_ABORTED };
+enum bt_rollout_state {
+    BT_ROLLOUT_PROPOSED,
+    BT_ROLLOUT_COMMITTED,
+    BT_ROLLOUT_ABORTED,
+    BT_ROLLOUT_TRIED /* of a dry run: all would serve it */
+};
 
 typedef struct bt_rollout_row {
     bt_rollout_info_t info;
@@ -62,14 +70,15 @@ typedef struct bt_rollout_log {
     unsigned since;                             /* entries since what is committed was named last */
     bt_rollout_row_t rows[BT_ROLLOUT_ROWS_MAX]; /* newest first */
     unsigned row_count;
-    bt_rollout_member_t members[BT_ROLLOUT_MEMBERS_MAX]; /* of the newest proposal */
+    bt_rollout_row_t dry; /* the newest dry run; its uuid is "" before the first */
+    bt_rollout_member_t members[BT_ROLLOUT_MEMBERS_MAX]; /* of the newest proposal or dry run */
     unsigned member_count;
     char proposed[BT_ROLLOUT_UUID_BYTES]; /* which one that is */
     char dropped[BT_ROLLOUT_UUID_BYTES];  /* what this entry has made us forget, "" = nothing */
 } bt_rollout_log_t;
 
 void bt_rollout_fold(bt_rollout_log_t *log, const bt_rollout_entry_t *e);
-/* The proposal that is open, or NULL. */
+/* The proposal that is open, or else the dry run that is; NULL: neither. */
 const bt_rollout_row_t *bt_rollout_open(const bt_rollout_log_t *log);
 const bt_rollout_row_t *bt_rollout_row(const bt_rollout_log_t *log, const char *uuid); /* or NULL */
 /* Of the newest proposal, or NULL. */

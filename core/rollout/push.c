@@ -116,7 +116,8 @@ static bool make_set(push_t *p)
     }
     bt_rollout_set_seal(p->set);
     if (strcmp(p->set->info.hash, p->r->held->info.hash) == 0) {
-        finish(p, &(bt_rollout_outcome_t){.status = 200, .set = p->r->held});
+        finish(p, &(bt_rollout_outcome_t){
+                      .status = 200, .set = p->r->held, .is_dry_run = p->change.is_dry_run});
         return false;
     }
     name_set(p);
@@ -267,24 +268,35 @@ static void on_proposed(bt_rollout_t *r, const bt_store_reply_t *reply)
     p->reads = bt_rollout_reads_from_now(r);
     p->deadline_ms =
         bt_clock_ms() + r->config.vote_ms + r->config.vote_ms / 2; /* somebody says expire */
-    bt_log_info("fleet", "set %" PRIu64 " is proposed, by %s", p->set->info.number,
-                p->set->info.by);
+    bt_log_info("fleet", "set %" PRIu64 " is %s, by %s", p->set->info.number,
+                p->change.is_dry_run ? "tried by all replicas" : "proposed", p->set->info.by);
     bt_rollout_read_log(r);
 }
 
 static void propose(push_t *p)
 {
-    const bt_rollout_entry_t e = {
-        .kind = BT_ROLLOUT_PROPOSE, .info = p->set->info, .members = bt_text_str(&p->members)};
+    const bt_rollout_entry_t e = {.kind =
+                                      p->change.is_dry_run ? BT_ROLLOUT_ASK : BT_ROLLOUT_PROPOSE,
+                                  .info = p->set->info,
+                                  .members = bt_text_str(&p->members)};
 
     p->is_sent = true;
     bt_rollout_add(p->r, &p->call, &e, on_proposed);
 }
 
+static const bt_rollout_row_t *own_row(const push_t *p)
+{
+    const bt_rollout_log_t *log = &p->r->log;
+
+    if (!p->change.is_dry_run)
+        return bt_rollout_row(log, p->set->info.uuid);
+    return strcmp(log->dry.info.uuid, p->set->info.uuid) == 0 ? &log->dry : NULL;
+}
+
 static void see_outcome(push_t *p)
 {
     bt_rollout_t *r = p->r;
-    const bt_rollout_row_t *row = bt_rollout_row(&r->log, p->set->info.uuid);
+    const bt_rollout_row_t *row = own_row(p);
 
     if (row == NULL && r->reads >= p->reads && r->lost_ms < p->began_ms) {
         fail(p, 409, "another replica was faster: try again when it is done");
@@ -292,12 +304,18 @@ static void see_outcome(push_t *p)
         p->step = SPREAD;
         p->peers_read = r->peers_read + (r->table_call.is_out ? 2 : 1);
         p->deadline_ms = bt_clock_ms() + r->config.spread_ms;
+    } else if (row != NULL && row->state == BT_ROLLOUT_TRIED) {
+        finish(p, &(bt_rollout_outcome_t){
+                      .status = 200, .set = p->set, .is_changed = true, .is_dry_run = true});
     } else if (row != NULL && row->state == BT_ROLLOUT_ABORTED) {
         fail(p,
-             row->end == BT_ROLLOUT_NO       ? 400
-             : row->end == BT_ROLLOUT_EXPIRE ? 504
-                                             : 503,
-             "set %" PRIu64 " is committed nowhere: %s", row->info.number, row->why);
+             row->end == BT_ROLLOUT_NO        ? 400
+             : row->end == BT_ROLLOUT_PROPOSE ? 409
+             : row->end == BT_ROLLOUT_EXPIRE  ? 504
+                                              : 503,
+             p->change.is_dry_run ? "not all replicas would serve it (set %" PRIu64 "): %s"
+                                  : "set %" PRIu64 " is committed nowhere: %s",
+             row->info.number, row->why);
     }
 }
 
@@ -319,7 +337,10 @@ static bool is_over(push_t *p)
 
     if (p->step == SPREAD || bt_clock_ms() < p->deadline_ms)
         return false;
-    if (p->is_sent)
+    if (p->is_sent && p->change.is_dry_run)
+        fail(p, 503, "the shared store became unavailable (%s): ask again; nothing has changed",
+             why);
+    else if (p->is_sent)
         fail(p, 502,
              "the shared store became unavailable (%s): whether set %" PRIu64
              " is committed will be seen when it is back",

@@ -76,14 +76,17 @@ typedef struct bt_rollout_outcome {
     const char *why;             /* of what is not 200 */
     const bt_rollout_set_t *set; /* 200: this is committed */
     bool is_changed;             /* false: it was before */
+    bool
+        is_dry_run; /* 200: nothing is committed; all members would serve it (of the log: bt_rollout_view) */
 } bt_rollout_outcome_t;
 
 typedef struct bt_rollout_change {
     /* Makes what is wanted of a copy of what is committed. 0, or the status of a refusal, and err.
      * NULL: a set is brought back. */
     unsigned (*edit)(void *arg, bt_rollout_set_t *set, char *err, size_t err_size);
-    uint64_t back;                                                /* 0 = the one before */
-    const char *by;                                               /* copied */
+    uint64_t back;   /* 0 = the one before */
+    bool is_dry_run; /* the members vote, and that is all; not for what is brought back */
+    const char *by;  /* copied */
     void (*done)(void *arg, const bt_rollout_outcome_t *outcome); /* once, never within the call */
     void *arg;
 } bt_rollout_change_t;

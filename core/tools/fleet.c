@@ -21,6 +21,9 @@ void bt_fleet_tool_help(bt_text_t *out)
         "  policy push FILE...       these texts on every replica, or, if one refuses, on none; "
         "FILE's name is the policy's\n"
         "      [--rules FILE] [--replace]  with rules; --replace: and nothing else\n"
+        "      [--dry-run]           all replicas try it, and nothing changes; withdraw and rules "
+        "have "
+        "it, too\n"
         "  policy withdraw NAME...|--all   each replica's own files count again\n"
         "  policy rollback [SET]     the set before, or that one\n"
         "  policy pin|unpin [--replica NAME]   this replica stays with what it serves / follows "
@@ -99,7 +102,7 @@ static const struct flag {
              {"--replica", true},      {"--rules", true},         {"--json", false},
              {"--all", false},         {"--replace", false},      {"--gateway", true},
              {"--trust-store", false}, {"--tls-ca", true},        {"--tls-cert", true},
-             {"--tls-key", true}};
+             {"--tls-key", true},      {"--dry-run", false}};
 #define FLAG_COUNT (sizeof flags / sizeof flags[0])
 
 static int unknown_flag(const char *word)
@@ -163,8 +166,11 @@ static int take_flag(fleet_tool_t *t, unsigned i, const char *value)
     case 11:
         t->tls_cert = value;
         return 0;
-    default:
+    case 12:
         t->tls_key = value;
+        return 0;
+    default:
+        t->is_dry_run = true;
         return 0;
     }
 }
@@ -242,6 +248,10 @@ int bt_fleet_tool(int argc, const char *const *argv)
                             t.tls_cert != NULL ? "key" : "cert");
     if ((status = fleet_check_gateways(&t)) != 0)
         return status;
+    if (t.is_dry_run &&
+        (t.count < 2 || (strcmp(t.words[1], "push") != 0 && strcmp(t.words[1], "withdraw") != 0)))
+        return fleet_refuse("--dry-run: policy push, policy withdraw, rules push and rules "
+                            "withdraw have one");
     if (t.count == 0)
         return fleet_refuse("no command; try baton fleet --help");
     for (size_t i = 0; i < COMMAND_COUNT; i++)

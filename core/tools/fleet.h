@@ -33,7 +33,7 @@ typedef struct fleet_tool {
     const char *tls_ca, *tls_cert,
         *tls_key;        /* of https:// gateways; NULL: the system's CAs; none */
     uint64_t timeout_ms; /* of one call */
-    bool is_json, is_all, is_replace;
+    bool is_json, is_all, is_replace, is_dry_run;
     const char *gateways[FLEET_GATEWAYS_MAX]; /* as written; each "URL" or "URL,URL" */
     unsigned gateway_count;
     bool does_trust_store;

@@ -98,6 +98,46 @@ static bool is_unknown(const fleet_reply_t *reply, int status)
     return status == BT_TOOL_FAILED && (reply->status == 502 || reply->is_cut);
 }
 
+static void print_names(bt_str_t told, const char *key, const char *after)
+{
+    char name[160];
+    bt_json_cursor_t c;
+    bt_json_item_t item;
+
+    if (bt_json_array(&c, fleet_get_raw(told, key)) < 0)
+        return;
+    while (bt_json_next(&c, &item) > 0) {
+        const long n = bt_json_unescape(item.value, name, sizeof name - 1);
+        name[n > 0 ? n : 0] = '\0';
+        printf("  %s %s\n", name, after);
+    }
+}
+
+static int try_out(const fleet_tool_t *t, enum bt_method method, const char *path, bt_str_t body)
+{
+    const uint64_t ms = t->timeout_ms > ROLLOUT_MS ? t->timeout_ms : ROLLOUT_MS;
+    fleet_reply_t reply;
+    int status = fleet_ask(t, method, path, body, ms, &reply);
+    const bt_str_t told = bt_text_str(&reply.body);
+
+    if (status == 0 && !fleet_get_bool(told, "dry_run")) {
+        fleet_reply_fini(&reply);
+        return fleet_fail("this gateway knows no dry run, and has done it: baton fleet policy "
+                          "rollback takes it back");
+    }
+    if (status == 0 && t->is_json) {
+        fleet_print_json(&reply);
+    } else if (status == 0) {
+        printf("%s\n", fleet_get_bool(told, "changed")
+                           ? "every replica would serve it; nothing has changed"
+                           : "the set has it already: nothing would change");
+        print_names(told, "agreed", "would serve it");
+        print_names(told, "pinned", "is pinned: it would not follow");
+    }
+    fleet_reply_fini(&reply);
+    return status == 0 ? bt_tool_flushed() : status;
+}
+
 static int roll_out(const fleet_tool_t *t, enum bt_method method, const char *path, bt_str_t body)
 {
     const uint64_t ms = t->timeout_ms > ROLLOUT_MS ? t->timeout_ms : ROLLOUT_MS;
@@ -124,7 +164,13 @@ static int roll_out(const fleet_tool_t *t, enum bt_method method, const char *pa
 static int roll_out_path(const fleet_tool_t *t, enum bt_method method, bt_text_t *path,
                          bt_str_t body)
 {
-    int status = path->failed ? fleet_fail("out of memory") : roll_out(t, method, path->data, body);
+    int status;
+
+    if (t->is_dry_run)
+        bt_text_puts(path, "&dry_run=true");
+    status = path->failed    ? fleet_fail("out of memory")
+             : t->is_dry_run ? try_out(t, method, path->data, body)
+                             : roll_out(t, method, path->data, body);
 
     bt_text_fini(path);
     return status;

@@ -79,6 +79,7 @@ describe("baton fleet, its words", function()
       { { "policy", "withdraw", "x", "--all" }, "names of policies, or --all" },
       { { "policy", "rollback", "x" }, "the number of a set" },
       { { "policy", "pin", "x" }, "--replica NAME" },
+      { { "policy", "rollback", "--dry-run" }, "--dry-run: policy push" },
       { { "rules" }, "push or withdraw" },
       { { "rules", "push" }, "one file" },
       { { "workers", "fly" }, "list, add, remove" },
@@ -168,6 +169,14 @@ describe("baton fleet", function()
     has(out, "  a serves it\n  b serves it\n")
     fl.b:wait_version("mine@1")
     has(done(fl.a, "policy", "push", mine), "set 1 has it already: nothing changed")
+    -- Tried by all, served by none.
+    out = done(fl.b, "policy", "push", write("mine.lua", replicas.policy("5")), "--dry-run")
+    has(out, "every replica would serve it; nothing has changed\n  a would serve it\n  b would serve it\n")
+    has(done(fl.b, "policy", "push", write("mine.lua", replicas.policy("1")), "--dry-run"), "nothing would change")
+    local code, _, err = at(fl.a, "policy", "push", write("mine.lua", "return {"), "--dry-run")
+    assert.equal(1, code)
+    has(err, "not all replicas would serve it (set 2): replica ")
+    assert.equal("mine@1", fl.b:version())
     -- Two files and rules at once.
     local rules = write("rules.lua", 'return { api = 1, rules = { { name = "r", policy = "other" } } }')
     local other = write("other.lua", (replicas.policy("7"):gsub('"mine"', '"other"')))
@@ -182,7 +191,7 @@ describe("baton fleet", function()
     assert.truthy(out:find("%(rules%) +%d+ +%x+\n"), out)
     assert.truthy(out:find("\n2 +committed +%d+%-%d+%-%d+ %d+:%d+:%d+Z +%S+@%S+ +%-\n"), out)
     -- A text that is refused: one line, 1, and nothing has changed.
-    local code, _, err = at(fl.a, "policy", "push", write("mine.lua", "return {"))
+    code, _, err = at(fl.a, "policy", "push", write("mine.lua", "return {"))
     assert.equal(1, code)
     has(err, "set 3 is committed nowhere: replica ")
     has(err, "fleet/mine.lua:")

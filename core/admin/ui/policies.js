@@ -72,11 +72,12 @@ export const policies = {
     const check = el("button", { type: "button", id: "policy-check", onclick: () => this.check() }, "Try here");
     const push = el("button", { type: "button", id: "policy-push", onclick: () => this.push("/policies/", "this gateway") }, "Push here");
     this.push_fleet = el("button", { type: "button", hidden: true, onclick: () => this.push("/fleet/policies/", "all replicas") }, "Push to the fleet");
+    this.check_fleet = el("button", { type: "button", id: "policy-check-fleet", hidden: true, onclick: () => this.check_all() }, "Try on the fleet");
     const forget = el("button", { type: "button", onclick: () => this.forget() }, "Take back");
     main.append(el("h2", {}, "Policies"), this.sums, this.problem, this.serving.node, el("h2", {}, "Rules"), this.rules.node, this.fleet,
       el("h2", {}, "Change one"),
       el("p", { class: "row" }, el("label", { for: "policy-name" }, "Policy"), this.choice,
-        el("button", { type: "button", onclick: () => this.show_diff() }, "Show difference"), check, push, this.push_fleet, forget),
+        el("button", { type: "button", onclick: () => this.show_diff() }, "Show difference"), check, this.check_fleet, push, this.push_fleet, forget),
       el("p", { id: "policy-hint", class: "soft" }, "The gateway tries a text before it serves: what it refuses changes nothing, and is told with file and line. " +
         "A policy that fails under traffic is taken back by itself."),
       el("label", { for: "policy-text", class: "soft" }, "Text"), this.text, this.result, this.change);
@@ -104,6 +105,15 @@ export const policies = {
     const where = pools.length ? `in ${pools.join(", ")}` : "nowhere: no pool asks for it";
     return set(this.result, changed ? `fine: version ${version} would serve ${where}; nothing has changed` : `fine, and what serves would not change: version ${version}, ${where}`);
   },
+  async check_all() {
+    const name = this.choice.value;
+    set(this.result, `${name} is tried by all replicas`);
+    const answer = await call("PUT", `/fleet/policies/${encodeURIComponent(name)}?dry_run=true`, this.text.value, "application/octet-stream");
+    if (!answer.ok) return set(this.result, answer.error);
+    const { agreed = [], pinned = [], changed } = answer.data;
+    const but = pinned.length ? `; pinned, so they would not follow: ${pinned.join(", ")}` : "";
+    return set(this.result, changed ? `fine: ${agreed.join(", ")} would serve it${but}; nothing has changed` : "the fleet's set has it already");
+  },
   async push(path, where) {
     const name = this.choice.value;
     this.show_diff();
@@ -128,7 +138,7 @@ export const policies = {
         type: "button",
         onclick: () => act("Roll back", "The set before this one serves on all replicas.", "Roll back", "POST", "/fleet/rollback"),
       }, "Roll back")), this.sets.node);
-      this.push_fleet.hidden = false;
+      this.push_fleet.hidden = this.check_fleet.hidden = false;
     }
     this.sets.update([...data.sets].reverse());
   },

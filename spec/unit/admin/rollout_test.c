@@ -126,16 +126,24 @@ static void test_what_is_wrong_is_said_before_anybody_is_asked(void **state)
 static void test_who_asks_cannot_drive_a_terminal(void **state)
 {
     char by[8];
+    bool is_dry_run;
     uint64_t to;
 
     (void) state;
-    assert_int_equal(bt_rollout_query(BT_STR("by=a%1b%0ab&x=1"), by, sizeof by, &to), 0);
+    assert_int_equal(bt_rollout_query(BT_STR("by=a%1b%0ab&x=1"), by, sizeof by, &to, &is_dry_run),
+                     0);
     assert_string_equal(by, "a??b");
-    assert_int_equal(bt_rollout_query(BT_STR("by=0123456789"), by, sizeof by, &to), 0);
+    assert_int_equal(bt_rollout_query(BT_STR("by=0123456789"), by, sizeof by, &to, &is_dry_run), 0);
     assert_string_equal(by, "0123456");
-    assert_int_equal(bt_rollout_query(BT_STR("by="), by, sizeof by, &to), 0);
+    assert_int_equal(bt_rollout_query(BT_STR("by="), by, sizeof by, &to, &is_dry_run), 0);
     assert_string_equal(by, "admin");
-    assert_int_equal(bt_rollout_query(BT_STR("by=%00"), by, sizeof by, &to), BT_E_INVAL);
+    assert_int_equal(bt_rollout_query(BT_STR("by=%00"), by, sizeof by, &to, &is_dry_run),
+                     BT_E_INVAL);
+    assert_false(is_dry_run);
+    assert_int_equal(bt_rollout_query(BT_STR("dry_run=true"), by, sizeof by, &to, &is_dry_run), 0);
+    assert_true(is_dry_run);
+    assert_int_equal(bt_rollout_query(BT_STR("dry_run=yes"), by, sizeof by, &to, &is_dry_run),
+                     BT_E_INVAL);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_rig, close_rig)

@@ -525,6 +525,50 @@ static void flush(void)
     said[0] = (said_t){0};
 }
 
+static void ask(const char *uuid, const char *members)
+{
+    bt_rollout_entry_t e = entry(BT_ROLLOUT_ASK, 9, uuid, "a");
+
+    e.members = bt_str(members);
+    fold(&lg, &e);
+}
+
+/* It is voted on, and that is all. */
+static void test_dry_runs(void **state)
+{
+    (void) state;
+    ask("d1", "[\"a\",\"b\"]");
+    expect("u1", "d1");
+    ask("d2", "[\"a\"]"); /* one at a time */
+    expect("u1", "d1");
+    put(BT_ROLLOUT_YES, "d1", "a", "");
+    put(BT_ROLLOUT_YES, "d1", "b", "");
+    expect("u1", "");
+    assert_int_equal(lg.dry.state, BT_ROLLOUT_TRIED);
+    assert_int_equal(lg.top, 1);
+    assert_int_equal(lg.row_count, 1);
+    ask("d3", "[\"a\",\"b\"]");
+    put(BT_ROLLOUT_NO, "d3", "b", "x.lua:1: no");
+    expect("u1", "");
+    assert_int_equal(lg.dry.end, BT_ROLLOUT_NO);
+    assert_string_equal(lg.dry.why, "replica b refuses: x.lua:1: no");
+    ask("d4", "[\"a\",\"b\"]");
+    put(BT_ROLLOUT_YES, "d4", "a", "");
+    put(BT_ROLLOUT_EXPIRE, "d4", "", "10 s");
+    assert_string_equal(lg.dry.why, "no vote within 10 s from b");
+    /* It is in no proposal's way, nor does it come into one's. */
+    ask("d5", "[\"a\",\"b\"]");
+    propose(2, "u2", 1, "u1", "[\"a\"]");
+    expect("u1", "u2");
+    assert_int_equal(lg.dry.end, BT_ROLLOUT_PROPOSE);
+    ask("d6", "[\"b\"]");
+    assert_string_equal(lg.dry.info.uuid, "d5");
+    put(BT_ROLLOUT_YES, "d5", "a", "");
+    expect("u1", "u2");
+    put(BT_ROLLOUT_YES, "u2", "a", "");
+    expect("u2", "");
+}
+
 static void test_whoever_has_read_the_same_says_the_same(void **state)
 {
     (void) state;
@@ -556,6 +600,7 @@ int main(void)
         TEST(test_who_is_gone_is_not_waited_for),
         TEST(test_void_proposals),
         TEST(test_bases),
+        TEST(test_dry_runs),
         cmocka_unit_test_setup(test_the_tail_is_enough, begin),
         TEST(test_what_can_be_gone_back_to_is_kept),
         TEST(test_what_cannot_be_read_changes_nothing),

@@ -42,7 +42,7 @@ typedef struct told {
     const char *name, *text;
     unsigned times, status;
     uint64_t number;
-    bool is_changed;
+    bool is_changed, is_dry_run;
     char why[1024];
 } told_t;
 
@@ -260,6 +260,7 @@ static inline int begin_change(replica_t *r, told_t *told, uint64_t back)
     return bt_rollout_change(r->rollout,
                              &(bt_rollout_change_t){.edit = told->change == BACK ? NULL : edit,
                                                     .back = back,
+                                                    .is_dry_run = told->is_dry_run,
                                                     .by = "ann",
                                                     .done = on_told,
                                                     .arg = told});

@@ -64,6 +64,45 @@ static void test_who_is_silent_is_named(void **state)
     end(&b);
 }
 
+static told_t ask_dry(replica_t *r, const char *text)
+{
+    told_t told = {.change = PUT, .name = "m", .text = text, .is_dry_run = true};
+
+    return finish(r, &told, 0);
+}
+
+/* All try it, and that is all. */
+static void test_a_dry_run(void **state)
+{
+    replica_t a, b;
+    told_t told;
+
+    (void) state;
+    start(&a, "a");
+    start(&b, "b");
+    WAIT_UNTIL(knows(&a, "b") && knows(&b, "a"));
+    push(&a, "one");
+    told = ask_dry(&b, "two");
+    assert_int_equal(told.status, 200);
+    assert_true(told.is_changed);
+    assert_int_equal(a.tries, 2);
+    assert_int_equal(b.tries, 2);
+    assert_int_equal(ask_dry(&b, "one").is_changed, false);
+    a.mode = REFUSING;
+    told = ask_dry(&b, "three");
+    assert_int_equal(told.status, 400);
+    assert_string_equal(told.why,
+                        "not all replicas would serve it (set 2): replica a refuses: x.lua:1: no");
+    a.mode = WILLING;
+    assert_int_equal(bt_rollout_number(a.rollout), 1);
+    assert_int_equal(bt_rollout_number(b.rollout), 1);
+    assert_string_equal(text_of(&b), "one");
+    push(&a, "four"); /* its number has not been used up */
+    assert_int_equal(bt_rollout_number(b.rollout), 2);
+    end(&a);
+    end(&b);
+}
+
 static void test_who_is_gone_is_not_waited_for(void **state)
 {
     replica_t a, b;
@@ -162,6 +201,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_all_or_none),
         TEST(test_who_is_silent_is_named),
+        TEST(test_a_dry_run),
         TEST(test_who_is_gone_is_not_waited_for),
         TEST(test_nothing_needs_the_proposer),
         TEST(test_a_store_that_has_lost_the_newest),
