@@ -15,6 +15,8 @@
 #include "fleet/fleet.h"
 #include "fleet/quota.h"
 #include "reload/reload.h"
+#include "transfer/registration.h"
+#include "transfer/transfer.h"
 
 /* All that is neither about one worker nor has a function of its own below. */
 void bt_metrics_write(bt_prom_t *p, const bt_workers_t *workers, bt_dispatch_shared_t *shared,
@@ -34,9 +36,13 @@ void bt_metrics_identities(bt_prom_t *p, bt_identities_t *all);
 void bt_metrics_queues(bt_prom_t *p, const bt_dispatch_shared_t *shared);
 /* metrics_budget.c */
 void bt_metrics_budget(bt_prom_t *p, const bt_budget_t *clients, const bt_budget_t *admin);
+/* --audit-log's lines; NULL: nothing */
+void bt_metrics_audit(bt_prom_t *p, const bt_audit_t *audit);
 /* metrics_dns.c; dns may be NULL */
-void bt_metrics_audit(bt_prom_t *p, const bt_audit_t *audit); /* NULL: nothing */
 void bt_metrics_dns(bt_prom_t *p, const bt_dns_t *dns);
+/* metrics_transfer.c: KV transfer as its hub counts it, and engines that register */
+void bt_metrics_transfer(bt_prom_t *p, const bt_transfer_stats_t *stats);
+void bt_metrics_registration(bt_prom_t *p, const bt_registration_t *registration);
 /* metrics_http2.c */
 void bt_metrics_http2(bt_prom_t *p);
 /* metrics_tls.c; each may be NULL */

@@ -1,5 +1,5 @@
 /* KV transfer between gateway-managed workers, as the hub counts it. Not there at all without --transfer-port. */
-#include "admin/rooms.h"
+#include "admin/metrics.h"
 
 #define N(array) ((unsigned) (sizeof(array) / sizeof((array)[0])))
 

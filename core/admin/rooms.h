@@ -11,7 +11,6 @@
 
 #include "admin/call.h"
 #include "admin/live.h"
-#include "admin/prom.h"
 
 #define BT_ADMIN_ROOMS_LIMIT 1000
 
@@ -23,8 +22,5 @@ void bt_admin_room_check(const bt_admin_call_t *c);
  * request and attempt are null when it has ended and only the hub remembers it; transfer is null when it is not gateway-managed. 404 when nobody here or known can have it. */
 void bt_admin_room_answer(const bt_admin_config_t *config, uint64_t room,
                           const bt_loop_facts_t *facts, unsigned count, bt_admin_reply_t *reply);
-/* metrics_transfer.c */
-void bt_metrics_transfer(bt_prom_t *p, const bt_transfer_stats_t *stats);
-void bt_metrics_registration(bt_prom_t *p, const bt_registration_t *registration);
 
 #endif

@@ -1,8 +1,9 @@
 /* GET /rooms, GET /rooms/<room> and the hub's metrics; what a room looks like is spec'd in transfer/describe_test.c, whom the loops and the other replicas name in
- * admin/live_test.c and share/replica_test.c.
+ * admin/live_test.c and fleet/replica_test.c.
  */
 #include "admin/help.h"
 
+#include "admin/metrics.h"
 #include "admin/prom_check.h"
 #include "admin/rooms.h"
 #include "loop/util.h"
