@@ -9,7 +9,7 @@
 #ifndef BT_ADMIN_ADMIN_H
 #define BT_ADMIN_ADMIN_H
 
-#include "admin/config.h"
+#include "admin/call/config.h"
 
 typedef struct bt_admin bt_admin_t;
 

@@ -9,7 +9,7 @@
 #define BT_ADMIN_ADMIN_IMPL_H
 
 #include "admin/admin.h"
-#include "admin/call.h"
+#include "admin/call/call.h"
 
 /* who lends the configuration to mail on its way. ref on any thread; both others on the control loop. */
 void bt_admin_ref(bt_admin_t *admin);

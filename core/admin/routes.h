@@ -9,7 +9,7 @@
 #ifndef BT_ADMIN_ROUTES_H
 #define BT_ADMIN_ROUTES_H
 
-#include "admin/call.h"
+#include "admin/call/call.h"
 
 enum bt_answer_state bt_routes_answer(const bt_admin_config_t *config,
                                       const bt_admin_request_t *request, bt_admin_reply_t *reply);

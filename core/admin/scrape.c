@@ -3,13 +3,13 @@
  */
 #include "admin/scrape.h"
 
-#include "admin/advice.h"
-#include "admin/discovery.h"
-#include "admin/kv.h"
-#include "admin/limits.h"
-#include "admin/metrics.h"
-#include "admin/rollout_json.h"
-#include "admin/rooms.h"
+#include "admin/metrics/metrics.h"
+#include "admin/policies/rollout_json.h"
+#include "admin/status/advice.h"
+#include "admin/status/discovery.h"
+#include "admin/status/kv.h"
+#include "admin/status/limits.h"
+#include "admin/status/rooms.h"
 
 #include <stdlib.h>
 

@@ -9,9 +9,9 @@
 #ifndef BT_ADMIN_SCRAPE_H
 #define BT_ADMIN_SCRAPE_H
 
-#include "admin/config.h"
-#include "admin/live.h"
-#include "admin/rows.h"
+#include "admin/call/config.h"
+#include "admin/call/live.h"
+#include "admin/call/rows.h"
 
 /* Writes its beginning to first; facts are borrowed for the call, config for its life. NULL: no memory. */
 bt_rows_t *bt_scrape_new(const bt_admin_config_t *config, const bt_loop_facts_t *facts,

@@ -1,6 +1,6 @@
 /* audit.c - changes that no request asks for: SIGHUP, files that are followed, keys, policies taken back, the fleet's set, switches of roles that
  * have ended. One job runs at a time, and a switch ends within a call: one change of each is enough. */
-#include "admin/audit.h"
+#include "admin/call/audit.h"
 
 #include "base/err.h"
 #include "gateway/process.h"

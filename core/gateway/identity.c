@@ -1,6 +1,6 @@
 #include "gateway/identity.h"
 
-#include "admin/audit.h"
+#include "admin/call/audit.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "gateway/jwks_url.h"

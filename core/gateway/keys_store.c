@@ -1,6 +1,6 @@
 #include "gateway/keys_store.h"
 
-#include "admin/audit.h"
+#include "admin/call/audit.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "gateway/rollout.h"

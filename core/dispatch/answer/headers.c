@@ -70,7 +70,7 @@ static void put_header(struct pen *pen, bt_str_t name, bt_str_t value)
     put(pen, BT_STR("\r\n"));
 }
 
-/* What the admin port's dashboard puts before its number (admin/session.c): a browser sends a host's cookies to every port of it,
+/* What the admin port's dashboard puts before its number (admin/ui/session.c): a browser sends a host's cookies to every port of it,
  * and whoever has this one is an operator. */
 #define UI_COOKIE BT_STR("baton_ui_")
 

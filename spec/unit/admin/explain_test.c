@@ -1,7 +1,7 @@
 /* The answer of /explain from what loops said, and a record told as a story. */
 #include "admin/help.h"
 
-#include "admin/explain.h"
+#include "admin/status/explain.h"
 #include "loop/util.h"
 #include "record/record.h"
 

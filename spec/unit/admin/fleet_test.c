@@ -3,7 +3,7 @@
 
 #include "../loop/util.h"
 
-#include "admin/metrics.h"
+#include "admin/metrics/metrics.h"
 #include "admin/prom_check.h"
 
 #include <stdio.h>

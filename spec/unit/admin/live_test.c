@@ -2,7 +2,7 @@
 #include "dispatch/attempt/attempt.h"
 #include "dispatch/dispatcher.h"
 
-#include "admin/live.h"
+#include "admin/call/live.h"
 #include "loop/util.h"
 
 #include <sys/mman.h>

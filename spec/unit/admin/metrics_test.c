@@ -1,6 +1,6 @@
 #include "admin/help.h"
 
-#include "admin/metrics.h"
+#include "admin/metrics/metrics.h"
 #include "admin/prom_check.h"
 #include "admin/scrape.h"
 #include "api/route.h"

@@ -1,5 +1,5 @@
 /* What a page in a browser could have sent is not served without a key. */
-#include "admin/origin.h"
+#include "admin/call/origin.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 #include "admin/help.h"
 
-#include "admin/policies.h"
+#include "admin/policies/policies.h"
 
 static rig_t rig;
 

@@ -1,6 +1,6 @@
 #include "admin/prom_check.h"
 
-#include "admin/prom.h"
+#include "admin/metrics/prom.h"
 
 #include <stdio.h>
 

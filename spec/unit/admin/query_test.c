@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "admin/query.h"
+#include "admin/call/query.h"
 #include "base/err.h"
 
 static void decodes(const char *raw, bool plus, const char *want)

@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "admin/rollout_json.h"
+#include "admin/policies/rollout_json.h"
 
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
 #include "admin/help.h"
 
-#include "admin/rollout.h"
+#include "admin/policies/rollout.h"
 #include "base/err.h"
 
 static rig_t rig;

@@ -3,9 +3,9 @@
  */
 #include "admin/help.h"
 
-#include "admin/metrics.h"
+#include "admin/metrics/metrics.h"
 #include "admin/prom_check.h"
-#include "admin/rooms.h"
+#include "admin/status/rooms.h"
 #include "loop/util.h"
 
 static rig_t rig;

@@ -1,4 +1,4 @@
-#include "admin/session.h"
+#include "admin/ui/session.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 #include "admin/help.h"
 
-#include "admin/ui_state.h"
+#include "admin/ui/ui_state.h"
 
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
 #include "cluster/help.h"
 
-#include "admin/worker_spec.h"
+#include "admin/workers/worker_spec.h"
 
 static char err[512];
 
