@@ -64,8 +64,6 @@ static int run(int argc, const char *const *argv)
     char err[BT_CONFIG_ERR_BYTES] = "";
     bt_config_t config;
     bt_gateway_t *gateway;
-    if (wants_help(argc, argv))
-        return bt_tool_print(bt_help_run);
     if (bt_passed_take(err, sizeof err) < 0 || load(&config, NULL, argc, argv, err, sizeof err) < 0)
         return tell(err);
     if (bt_gateway_open(&gateway, &config, argc, argv, err, sizeof err) < 0) {
@@ -83,8 +81,6 @@ static int check(int argc, const char *const *argv)
     char err[BT_CONFIG_ERR_BYTES] = "";
     bt_config_t config;
     bt_text_t text, warnings;
-    if (wants_help(argc, argv))
-        return bt_tool_print(bt_help_run);
     bt_text_init(&text);
     bt_text_init(&warnings);
     int rc = load(&config, &warnings, argc, argv, err, sizeof err);
@@ -112,53 +108,45 @@ static int version(int argc, const char *const *argv)
     return 0;
 }
 
-static int help(int argc, const char *const *argv)
-{
-    if (argc > 0 && (strcmp(argv[0], "run") == 0 || strcmp(argv[0], "check") == 0))
-        return bt_tool_print(bt_help_run);
-    if (argc > 0 && strcmp(argv[0], "file") == 0)
-        return bt_tool_print(bt_help_file);
-    if (argc > 0 && strcmp(argv[0], "peers") == 0)
-        return bt_tool_print(bt_help_peers);
-    if (argc > 0 && strcmp(argv[0], "table") == 0)
-        return bt_tool_print(bt_help_table);
-    if (argc > 0 && strcmp(argv[0], "policy") == 0)
-        return bt_tool_print(bt_policy_tool_help);
-    if (argc > 0 && strcmp(argv[0], "fleet") == 0)
-        return bt_tool_print(bt_fleet_tool_help);
-    if (argc > 0 && strcmp(argv[0], "key") == 0)
-        return bt_tool_print(bt_key_tool_help);
-    if (argc > 0 && strcmp(argv[0], "replay") == 0)
-        return bt_tool_print(bt_replay_help);
-    if (argc > 0 && strcmp(argv[0], "top") == 0)
-        return bt_tool_print(bt_top_help);
-    if (argc > 0 && strcmp(argv[0], "sim") == 0)
-        return bt_tool_print(bt_sim_tool_help);
-    if (argc > 0 && strcmp(argv[0], "kv-bench") == 0)
-        return bt_tool_print(bt_kv_bench_help);
-    return bt_tool_print(bt_help_overview);
-}
+static int help(int argc, const char *const *argv);
 
 static const struct command {
     const char *word;
     int (*run)(int argc, const char *const *argv);
+    void (*help)(bt_text_t *out); /* NULL: there is only the overview */
 } commands[] = {
-    {"run", run},
-    {"check", check},
-    {"policy", bt_policy_tool},
-    {"fleet", bt_fleet_tool},
-    {"key", bt_key_tool},
-    {"replay", bt_replay},
-    {"sim", bt_sim_tool},
-    {"kv-bench", bt_kv_bench},
-    {"top", bt_top},
-    {"version", version},
-    {"help", help},
-    {"--help", help},
-    {"-h", help},
-    {"--version", version},
+    {"run", run, bt_help_run},
+    {"check", check, bt_help_run},
+    {"policy", bt_policy_tool, bt_policy_tool_help},
+    {"fleet", bt_fleet_tool, bt_fleet_tool_help},
+    {"key", bt_key_tool, bt_key_tool_help},
+    {"replay", bt_replay, bt_replay_help},
+    {"sim", bt_sim_tool, bt_sim_tool_help},
+    {"kv-bench", bt_kv_bench, bt_kv_bench_help},
+    {"top", bt_top, bt_top_help},
+    {"version", version, NULL},
+    {"help", help, NULL},
+    {"--help", help, NULL},
+    {"-h", help, NULL},
+    {"--version", version, NULL},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
+
+static int help(int argc, const char *const *argv)
+{
+    static const struct {
+        const char *word;
+        void (*help)(bt_text_t *out);
+    } topics[] = {{"file", bt_help_file}, {"peers", bt_help_peers}, {"table", bt_help_table}};
+
+    for (size_t i = 0; argc > 0 && i < sizeof topics / sizeof topics[0]; i++)
+        if (strcmp(argv[0], topics[i].word) == 0)
+            return bt_tool_print(topics[i].help);
+    for (size_t i = 0; argc > 0 && i < COMMAND_COUNT; i++)
+        if (strcmp(argv[0], commands[i].word) == 0 && commands[i].help != NULL)
+            return bt_tool_print(commands[i].help);
+    return bt_tool_print(bt_help_overview);
+}
 
 static int unknown_command(const char *word)
 {
@@ -197,8 +185,11 @@ int main(int argc, char **argv)
     fill_standard_streams();
     if (argc < 2)
         return bt_tool_error(BT_TOOL_WRONG, "", "no command; try baton --help");
+    const char *const *rest = (const char *const *) argv + 2;
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(argv[1], commands[i].word) == 0)
-            return commands[i].run(argc - 2, (const char *const *) argv + 2);
+            return commands[i].help != NULL && wants_help(argc - 2, rest)
+                       ? bt_tool_print(commands[i].help)
+                       : commands[i].run(argc - 2, rest);
     return unknown_command(argv[1]);
 }

@@ -2,6 +2,7 @@
 #include "tools/fleet.h"
 
 #include "config/suggest.h"
+#include "tools/flags.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,123 +83,40 @@ void bt_fleet_tool_help(bt_text_t *out)
         "  baton fleet --admin http://10.0.0.2:29000 --json status | jq .policies.committed\n");
 }
 
-static int help(void)
-{
-    bt_text_t text;
-
-    bt_text_init(&text);
-    bt_fleet_tool_help(&text);
-    fwrite(text.data, 1, text.len, stdout);
-    bt_text_fini(&text);
-    return bt_tool_flushed();
-}
-
 /* ---- flags ---- */
 
-static const struct flag {
-    const char *name;
-    bool has_value;
-} flags[] = {{"--admin", true},        {"--admin-api-key", true}, {"--timeout", true},
-             {"--replica", true},      {"--rules", true},         {"--json", false},
-             {"--all", false},         {"--replace", false},      {"--gateway", true},
-             {"--trust-store", false}, {"--tls-ca", true},        {"--tls-cert", true},
-             {"--tls-key", true},      {"--dry-run", false}};
-#define FLAG_COUNT (sizeof flags / sizeof flags[0])
+#define TEXT(flag, member) BT_TOOL_TEXT(flag, fleet_tool_t, member)
+#define SWITCH(flag, member) BT_TOOL_SWITCH(flag, fleet_tool_t, member)
+static const bt_tool_flag_t flags[] = {
+    TEXT("--admin", admin),
+    TEXT("--admin-api-key", key),
+    BT_TOOL_OPTION("--timeout", fleet_tool_t, timeout_ms, .kind = BT_OPTION_U64, .min = 0.1,
+                   .max = 3600, .scale = 1000),
+    TEXT("--replica", replica),
+    TEXT("--rules", rules),
+    SWITCH("--json", is_json),
+    SWITCH("--all", is_all),
+    SWITCH("--replace", is_replace),
+    BT_TOOL_OPTION("--gateway", fleet_tool_t, gateways, .kind = BT_OPTION_TEXTS,
+                   .count_offset = offsetof(fleet_tool_t, gateway_count),
+                   .list_max = FLEET_GATEWAYS_MAX),
+    SWITCH("--trust-store", does_trust_store),
+    TEXT("--tls-ca", tls_ca),
+    TEXT("--tls-cert", tls_cert),
+    TEXT("--tls-key", tls_key),
+    SWITCH("--dry-run", is_dry_run)};
 
-static int unknown_flag(const char *word)
+static int read_word(void *options, bt_tool_line_t *line)
 {
-    const char *near = bt_suggest_row(word, flags, FLAG_COUNT, sizeof flags[0]);
+    fleet_tool_t *t = options;
 
-    if (near != NULL)
-        return fleet_refuse("%.100s: unknown flag, did you mean %s?", word, near);
-    return fleet_refuse("%.100s: unknown flag; baton fleet --help lists them", word);
-}
-
-static int take_timeout(fleet_tool_t *t, const char *value)
-{
-    char *end;
-    const double seconds = strtod(value, &end);
-
-    if (end == value || *end != '\0' || !(seconds >= 0.1 && seconds <= 3600))
-        return fleet_refuse("--timeout %.100s: seconds are needed, 0.1 to 3600", value);
-    t->timeout_ms = (uint64_t) (seconds * 1000);
+    if (t->count == FLEET_WORDS_MAX)
+        return fleet_refuse("too many words");
+    t->words[t->count++] = line->argv[line->at];
     return 0;
 }
 
-static int take_flag(fleet_tool_t *t, unsigned i, const char *value)
-{
-    switch (i) {
-    case 0:
-        t->admin = value;
-        return 0;
-    case 1:
-        t->key = value;
-        return 0;
-    case 2:
-        return take_timeout(t, value);
-    case 3:
-        t->replica = value;
-        return 0;
-    case 4:
-        t->rules = value;
-        return 0;
-    case 5:
-        t->is_json = true;
-        return 0;
-    case 6:
-        t->is_all = true;
-        return 0;
-    case 7:
-        t->is_replace = true;
-        return 0;
-    case 8:
-        if (t->gateway_count == FLEET_GATEWAYS_MAX)
-            return fleet_refuse("--gateway: at most %d; one of them may name several, with commas",
-                                FLEET_GATEWAYS_MAX);
-        t->gateways[t->gateway_count++] = value;
-        return 0;
-    case 9:
-        t->does_trust_store = true;
-        return 0;
-    case 10:
-        t->tls_ca = value;
-        return 0;
-    case 11:
-        t->tls_cert = value;
-        return 0;
-    case 12:
-        t->tls_key = value;
-        return 0;
-    default:
-        t->is_dry_run = true;
-        return 0;
-    }
-}
-
-static int take_words(fleet_tool_t *t, int argc, const char *const *argv)
-{
-    for (int at = 0; at < argc; at++) {
-        const char *word = argv[at];
-        unsigned i = 0;
-        int status;
-        if (word[0] != '-') {
-            if (t->count == FLEET_WORDS_MAX)
-                return fleet_refuse("too many words");
-            t->words[t->count++] = word;
-            continue;
-        }
-        while (i < FLAG_COUNT && strcmp(flags[i].name, word) != 0)
-            i++;
-        if (i == FLAG_COUNT)
-            return unknown_flag(word);
-        if (flags[i].has_value && at + 1 == argc)
-            return fleet_refuse("%s needs a value", word);
-        status = take_flag(t, i, flags[i].has_value ? argv[++at] : NULL);
-        if (status != 0)
-            return status;
-    }
-    return 0;
-}
+static const bt_tool_syntax_t syntax = {"fleet", flags, sizeof flags / sizeof flags[0], read_word};
 
 /* A key with a line break in it would become another header. */
 static bool is_header_value(const char *text)
@@ -233,12 +151,9 @@ int bt_fleet_tool(int argc, const char *const *argv)
     static fleet_tool_t t; /* too large for a stack that somebody made small */
     int status;
 
-    for (int i = 0; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return help();
     t = (fleet_tool_t){
         .admin = ADMIN_URL, .key = getenv("BATON_ADMIN_API_KEY"), .timeout_ms = TIMEOUT_MS};
-    status = take_words(&t, argc, argv);
+    status = bt_tool_flags_read(&syntax, &t, argc, argv);
     if (status != 0)
         return status;
     if (t.key != NULL && !is_header_value(t.key))

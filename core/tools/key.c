@@ -3,9 +3,9 @@
 
 #include "base/clock.h"
 #include "base/rand.h"
-#include "config/suggest.h"
 #include "identity/identity.h"
 #include "identity/key_line.h"
+#include "tools/flags.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,55 +69,30 @@ void bt_key_tool_help(bt_text_t *out)
 
 /* ---- flags ---- */
 
-static const struct flag {
-    const char *name;
-    size_t offset;
-    bool is_switch;
-} flags[] = {{"--tenant", offsetof(options_t, tenant), false},
-             {"--scopes", offsetof(options_t, scopes), false},
-             {"--models", offsetof(options_t, models), false},
-             {"--expires", offsetof(options_t, expires), false},
-             {"--comment", offsetof(options_t, comment), false},
-             {"--store", offsetof(options_t, store.url), false},
-             {"--fleet-name", offsetof(options_t, store.fleet), false},
-             {"--tls-ca", offsetof(options_t, store.ca_file), false},
-             {"--set-tenant", offsetof(options_t, sets_tenant), true},
-             {"--json", offsetof(options_t, is_json), true}};
-#define FLAG_COUNT (sizeof flags / sizeof flags[0])
+#define TEXT(flag, member) BT_TOOL_TEXT(flag, options_t, member)
+#define SWITCH(flag, member) BT_TOOL_SWITCH(flag, options_t, member)
+static const bt_tool_flag_t flags[] = {TEXT("--tenant", tenant),
+                                       TEXT("--scopes", scopes),
+                                       TEXT("--models", models),
+                                       TEXT("--expires", expires),
+                                       TEXT("--comment", comment),
+                                       TEXT("--store", store.url),
+                                       TEXT("--fleet-name", store.fleet),
+                                       TEXT("--tls-ca", store.ca_file),
+                                       SWITCH("--set-tenant", sets_tenant),
+                                       SWITCH("--json", is_json)};
 
-static int unknown_flag(const char *word)
+static int read_word(void *options, bt_tool_line_t *line)
 {
-    const char *near = bt_suggest_row(word, flags, FLAG_COUNT, sizeof flags[0]);
+    options_t *o = options;
 
-    if (near != NULL)
-        return refuse("%.100s: unknown flag, did you mean %s?", word, near);
-    return refuse("%.100s: unknown flag; baton key --help lists them", word);
-}
-
-static int take_words(options_t *o, int argc, const char *const *argv)
-{
-    for (int at = 0; at < argc; at++) {
-        const char *word = argv[at];
-        unsigned i = 0;
-        if (word[0] != '-') {
-            if (o->count == sizeof o->words / sizeof o->words[0])
-                return refuse("too many words");
-            o->words[o->count++] = word;
-            continue;
-        }
-        while (i < FLAG_COUNT && strcmp(flags[i].name, word) != 0)
-            i++;
-        if (i == FLAG_COUNT)
-            return unknown_flag(word);
-        if (!flags[i].is_switch && at + 1 == argc)
-            return refuse("%s needs a value", word);
-        if (flags[i].is_switch)
-            *(bool *) ((char *) o + flags[i].offset) = true;
-        else
-            *(const char **) (void *) ((char *) o + flags[i].offset) = argv[++at];
-    }
+    if (o->count == sizeof o->words / sizeof o->words[0])
+        return refuse("too many words");
+    o->words[o->count++] = line->argv[line->at];
     return 0;
 }
+
+static const bt_tool_syntax_t syntax = {"key", flags, sizeof flags / sizeof flags[0], read_word};
 
 /* ---- time ---- */
 
@@ -494,10 +469,7 @@ int bt_key_tool(int argc, const char *const *argv)
     options_t o = {.count = 0};
     int status;
 
-    for (int i = 0; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return bt_tool_print(bt_key_tool_help);
-    if ((status = take_words(&o, argc, argv)) != 0)
+    if ((status = bt_tool_flags_read(&syntax, &o, argc, argv)) != 0)
         return status;
     if (o.count == 0)
         return refuse("no command; try baton key --help");

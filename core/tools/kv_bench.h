@@ -42,7 +42,7 @@ typedef struct bench_options {
     const char *backend_name, *label, *memory, *plot;
     bool shapes[BENCH_SHAPES];
     uint32_t reps;
-    double secs;
+    uint64_t cell_ns; /* how long each is measured */
     bool is_json, is_private;
     bool is_thread[2], is_sleep[2]; /* which modes: [0] the first one named ... */
     uint32_t progress_count, receiver_count, streams;

@@ -41,7 +41,7 @@ static bool goes_on(const floor_t *f, uint64_t n)
 
 static void begin(floor_t *f)
 {
-    f->until_ns = bench_now_ns() + (uint64_t) (f->o->secs * 1e9);
+    f->until_ns = bench_now_ns() + f->o->cell_ns;
 }
 
 static bench_row_t *add_row(floor_t *f, const char *engine, const bench_shape_t *shape)

@@ -1,14 +1,9 @@
 /* The command line of `baton kv-bench`. */
 #include "tools/kv_bench.h"
 
-#include "config/suggest.h"
-#include "tools/print.h"
+#include "tools/flags.h"
 
 #include <ctype.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#define refuse(...) bt_tool_error(BT_TOOL_WRONG, "kv-bench: ", __VA_ARGS__)
 
 void bt_kv_bench_help(bt_text_t *out)
 {
@@ -62,138 +57,122 @@ static bool read_words(const char *text, const char *const *names, size_t count,
     return *found_count > 0;
 }
 
-static bool read_modes(const char *text, const char *const names[2], bool *is_second,
-                       uint32_t *count)
+static int read_modes(const bt_tool_line_t *line, const char *const names[2], bool *is_second,
+                      uint32_t *count)
 {
     unsigned found[2];
 
-    if (!read_words(text, names, 2, found, count, 2))
-        return false;
+    if (!read_words(line->value, names, 2, found, count, 2))
+        return bt_tool_refuse_value(line);
     for (uint32_t i = 0; i < *count; i++)
         is_second[i] = found[i] == 1;
-    return true;
+    return 0;
 }
 
-static bool read_number(const char *text, double least, double most, double *number_p)
+static int read_progress(void *options, bt_tool_line_t *line)
 {
-    char *end;
-    double number = strtod(text, &end);
+    static const char *const names[] = {"caller", "thread"};
+    bench_options_t *o = options;
 
-    if (end == text || *end != '\0' || !(number >= least && number <= most))
-        return false;
-    *number_p = number;
-    return true;
+    return read_modes(line, names, o->is_thread, &o->progress_count);
 }
 
-static bool read_shapes(bench_options_t *o, const char *text)
+static int read_receiver(void *options, bt_tool_line_t *line)
 {
+    static const char *const names[] = {"poll", "sleep"};
+    bench_options_t *o = options;
+
+    return read_modes(line, names, o->is_sleep, &o->receiver_count);
+}
+
+static int read_shapes(void *options, bt_tool_line_t *line)
+{
+    bench_options_t *o = options;
     const char *names[BENCH_SHAPES];
     unsigned found[BENCH_SHAPES];
     uint32_t count;
 
     for (uint32_t i = 0; i < BENCH_SHAPES; i++)
         names[i] = bench_shapes[i].name;
-    if (!read_words(text, names, BENCH_SHAPES, found, &count, BENCH_SHAPES))
-        return false;
+    if (!read_words(line->value, names, BENCH_SHAPES, found, &count, BENCH_SHAPES))
+        return bt_tool_refuse_value(line);
     memset(o->shapes, 0, sizeof o->shapes);
     for (uint32_t i = 0; i < count; i++)
         o->shapes[found[i]] = true;
-    return true;
+    return 0;
 }
 
-static bool is_plain(const char *text)
+/* It stands in JSON and in titles as it is. */
+static int read_label(void *options, bt_tool_line_t *line)
 {
-    for (const char *p = text; *p != '\0'; p++)
+    bench_options_t *o = options;
+
+    for (const char *p = line->value; *p != '\0'; p++)
         if (!isalnum((unsigned char) *p) && strchr("-_.:+ ", *p) == NULL)
-            return false;
-    return strlen(text) <= 80;
+            return bt_tool_refuse_value(line);
+    o->label = line->value;
+    return strlen(line->value) <= 80 ? 0 : bt_tool_refuse_value(line);
 }
 
-static bool read_backend(bench_options_t *o, const char *text)
+static int read_memory(void *options, bt_tool_line_t *line)
 {
-    static const char *const names[] = {"shm", "tcp", "verbs", "mem"};
-    static const enum bt_kv_kind kinds[] = {BT_KV_SHM, BT_KV_TCP, BT_KV_VERBS, BT_KV_MEM};
+    static const char *const names[] = {"pool", "private"};
+    bench_options_t *o = options;
     unsigned found;
     uint32_t count;
 
-    if (!read_words(text, names, 4, &found, &count, 1))
-        return false;
+    if (!read_words(line->value, names, 2, &found, &count, 1))
+        return bt_tool_refuse_value(line);
+    o->is_private = found == 1;
+    o->memory = names[found];
+    return 0;
+}
+
+static int read_backend(void *options, bt_tool_line_t *line)
+{
+    static const char *const names[] = {"shm", "tcp", "verbs", "mem"};
+    static const enum bt_kv_kind kinds[] = {BT_KV_SHM, BT_KV_TCP, BT_KV_VERBS, BT_KV_MEM};
+    bench_options_t *o = options;
+    unsigned found;
+    uint32_t count;
+
+    if (!read_words(line->value, names, 4, &found, &count, 1))
+        return bt_tool_refuse_value(line);
     o->backend = kinds[found];
     o->backend_name = names[found];
-    return true;
+    return 0;
 }
 
-static bool read_flag(bench_options_t *o, const char *name, const char *value)
-{
-    static const char *const progress[] = {"caller", "thread"}, *const receiver[] = {"poll",
-                                                                                     "sleep"};
-    double number = 0;
-    bool is_ok = false;
-
-    if (strcmp(name, "--backend") == 0)
-        return read_backend(o, value);
-    if (strcmp(name, "--shapes") == 0)
-        return read_shapes(o, value);
-    if (strcmp(name, "--progress") == 0)
-        return read_modes(value, progress, o->is_thread, &o->progress_count);
-    if (strcmp(name, "--receiver") == 0)
-        return read_modes(value, receiver, o->is_sleep, &o->receiver_count);
-    if (strcmp(name, "--memory") == 0) {
-        o->is_private = strcmp(value, "private") == 0;
-        o->memory = o->is_private ? "private" : "pool";
-        return o->is_private || strcmp(value, "pool") == 0;
-    }
-    if (strcmp(name, "--label") == 0) {
-        o->label = value;
-        return is_plain(value);
-    }
-    if (strcmp(name, "--plot") == 0) {
-        o->plot = value;
-        return true;
-    }
-    if (strcmp(name, "--secs") == 0)
-        return read_number(value, 0.001, 3600, &o->secs);
-    is_ok = read_number(value, 1, strcmp(name, "--reps") == 0 ? 20 : 16, &number);
-    *(strcmp(name, "--reps") == 0 ? &o->reps : &o->streams) = (uint32_t) number;
-    return is_ok;
-}
+#define COUNT(flag, member, most)                                                                  \
+    BT_TOOL_OPTION(flag, bench_options_t, member, .kind = BT_OPTION_UINT, .min = 1, .max = (most))
+static const bt_tool_flag_t flags[] = {BT_TOOL_READ("--backend", read_backend),
+                                       BT_TOOL_READ("--shapes", read_shapes),
+                                       COUNT("--reps", reps, 20),
+                                       BT_TOOL_OPTION("--secs", bench_options_t, cell_ns,
+                                                      .kind = BT_OPTION_U64, .min = 0.001,
+                                                      .max = 3600, .scale = 1e9),
+                                       BT_TOOL_READ("--memory", read_memory),
+                                       BT_TOOL_READ("--progress", read_progress),
+                                       BT_TOOL_READ("--receiver", read_receiver),
+                                       COUNT("--streams", streams, 16),
+                                       BT_TOOL_TEXT("--plot", bench_options_t, plot),
+                                       BT_TOOL_READ("--label", read_label),
+                                       BT_TOOL_SWITCH("--json", bench_options_t, is_json)};
+static const bt_tool_syntax_t syntax = {"kv-bench", flags, sizeof flags / sizeof flags[0], NULL};
 
 int bench_options_read(bench_options_t *o, int argc, const char *const *argv)
 {
-    static const char *const flags[] = {"--backend", "--shapes",   "--reps",  "--secs",
-                                        "--memory",  "--progress", "--label", "--receiver",
-                                        "--streams", "--plot"};
-    bt_suggest_t s;
-
     *o = (bench_options_t){.memory = "pool",
                            .reps = 3,
-                           .secs = 1,
+                           .cell_ns = UINT64_C(1000000000),
                            .progress_count = 1,
                            .receiver_count = 2,
                            .is_sleep = {false, true},
                            .streams = 1};
     memset(o->shapes, true, sizeof o->shapes);
-    for (int i = 0; i < argc; i++) {
-        size_t f = 0;
-        if (strcmp(argv[i], "--json") == 0) {
-            o->is_json = true;
-            continue;
-        }
-        bt_suggest_init(&s, bt_str(argv[i]));
-        for (; f < sizeof flags / sizeof *flags && strcmp(argv[i], flags[f]) != 0; f++)
-            bt_suggest_offer(&s, flags[f]);
-        if (f == sizeof flags / sizeof *flags)
-            return bt_suggest_best(&s) != NULL
-                       ? refuse("%.60s: unknown flag, did you mean %s?", argv[i],
-                                bt_suggest_best(&s))
-                       : refuse("%.60s: unknown flag; baton help kv-bench lists them", argv[i]);
-        if (++i == argc)
-            return refuse("%s needs a value", flags[f]);
-        if (!read_flag(o, flags[f], argv[i]))
-            return refuse("%s %.60s: not a value of it; baton help kv-bench tells them", flags[f],
-                          argv[i]);
-    }
-    if (o->backend == 0)
-        return refuse("which one? --backend shm, tcp, verbs or mem");
-    return 0;
+    const int status = bt_tool_flags_read(&syntax, o, argc, argv);
+    if (status == 0 && o->backend == 0)
+        return bt_tool_error(BT_TOOL_WRONG,
+                             "kv-bench: ", "which one? --backend shm, tcp, verbs or mem");
+    return status;
 }

@@ -190,12 +190,12 @@ static int measure(const bench_options_t *o, sender_t *s, bench_row_t *row)
     bench_shared_t *shared = s->shared;
     uint32_t slots = BENCH_PAGES / s->shape->pages;
 
-    if (run(s, (uint64_t) (o->secs * 1e8), 0) != 0) /* a tenth: warm */
+    if (run(s, o->cell_ns / 10, 0) != 0) /* warm */
         return -1;
     s->base = s->completed;
     s->sum_ns = s->pages = s->descriptors = 0;
     uint64_t tx = bench_cpu_ns(), rx = shared->rx_cpu_ns;
-    if (run(s, (uint64_t) (o->secs * 1e9), 0) != 0)
+    if (run(s, o->cell_ns, 0) != 0)
         return -1;
     tx = bench_cpu_ns() - tx;
     rx = shared->rx_cpu_ns - rx;

@@ -252,8 +252,6 @@ static const struct command {
     {"list", list},
     {"types", types},
     {"help", help},
-    {"--help", help},
-    {"-h", help},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 
@@ -290,34 +288,22 @@ void bt_policy_tool_help(bt_text_t *out)
 
 static int help(int argc, const char *const *argv)
 {
-    bt_text_t text;
-
     (void) argc;
     (void) argv;
-    bt_text_init(&text);
-    bt_policy_tool_help(&text);
-    fwrite(text.data, 1, text.len, stdout);
-    bt_text_fini(&text);
-    return bt_tool_flushed();
+    return bt_tool_print(bt_policy_tool_help);
 }
 
 int bt_policy_tool(int argc, const char *const *argv)
 {
-    bt_suggest_t s;
-
     if (argc == 0)
         return bt_policy_tool_refuse("policy: no command; try baton policy --help");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(argv[0], commands[i].word) == 0)
-            return argc > 1 && strcmp(argv[1], "--help") == 0 ? help(0, NULL)
-                                                              : commands[i].run(argc - 1, argv + 1);
-    bt_suggest_init(&s, bt_str(argv[0]));
-    for (size_t i = 0; i < COMMAND_COUNT; i++)
-        if (commands[i].word[0] != '-')
-            bt_suggest_offer(&s, commands[i].word);
-    if (bt_suggest_best(&s) != NULL)
+            return commands[i].run(argc - 1, argv + 1);
+    const char *near = bt_suggest_row(argv[0], commands, COMMAND_COUNT, sizeof commands[0]);
+    if (near != NULL)
         return bt_policy_tool_refuse("policy %.100s: unknown command, did you mean %s?", argv[0],
-                                     bt_suggest_best(&s));
+                                     near);
     return bt_policy_tool_refuse("policy %.100s: unknown command; baton policy --help lists them",
                                  argv[0]);
 }

@@ -404,12 +404,8 @@ int bt_replay(int argc, const char *const *argv)
     bt_replay_options_t options;
     char err[ERR_BYTES];
     struct replay *p;
-    int status;
+    int status = bt_replay_options(&options, argc, argv);
 
-    for (int i = 0; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return bt_tool_print(bt_replay_help);
-    status = bt_replay_options(&options, argc, argv);
     if (status != 0)
         return status;
     if (options.dialect_dir != NULL &&

@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
-#include "config/suggest.h"
+#include "tools/flags.h"
 #include "tools/policy.h"
 
 #include <stdlib.h>
@@ -131,18 +131,6 @@ void bt_replay_help(bt_text_t *out)
         "records.jsonl.1 records.jsonl\n");
 }
 
-/* The value of --name VALUE or --name=VALUE; NULL = argv[*i] is another flag, or ends the line. */
-static const char *value_of(const char *name, int argc, const char *const *argv, int *i)
-{
-    const size_t n = strlen(name);
-
-    if (strncmp(argv[*i], name, n) != 0)
-        return NULL;
-    if (argv[*i][n] == '=')
-        return argv[*i] + n + 1;
-    return argv[*i][n] == '\0' && *i + 1 < argc ? argv[++*i] : NULL;
-}
-
 static bool is_param(const char *text)
 {
     size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
@@ -150,97 +138,57 @@ static bool is_param(const char *text)
     return n > 0 && text[n] == '=';
 }
 
-static int unknown(const char *word)
+/* They stand one after the other behind their flag, so they stay where they are in argv. */
+static int read_param_words(void *options, bt_tool_line_t *line)
 {
-    static const char *const flags[] = {
-        "--policy",        "--params",        "--prefill-policy", "--prefill-params",
-        "--decode-policy", "--decode-params", "--against",        "--show",
-        "--seed",          "--json",          "--dialect-dir",    "--fail-on-difference",
-        "--plot"};
-    const size_t count = sizeof flags / sizeof flags[0];
-    const char *near = bt_suggest_row(word, flags, count, sizeof flags[0]);
-
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(word, flags[i]) == 0)
-            return bt_policy_tool_refuse("replay %s: a value is missing", word);
-    if (near != NULL)
-        return bt_policy_tool_refuse("replay: unknown flag %.100s, did you mean %s?", word, near);
-    return bt_policy_tool_refuse("replay: unknown flag %.100s; baton replay --help lists them",
-                                 word);
-}
-
-static int read_number(const char *flag, const char *value, uint64_t *number_p)
-{
-    if (bt_str_u64(bt_str(value), number_p) == 0)
-        return 0;
-    return bt_policy_tool_refuse("%s: expected a whole number, got \"%.100s\"", flag, value);
-}
-
-/* Parameters stand one after the other behind their flag, so they stay where they are in argv. */
-static int read_param_words(bt_replay_policy_t *policy, int argc, const char *const *argv, int *i)
-{
-    const char *flag = argv[*i];
+    bt_replay_policy_t *policy = (void *) ((char *) options + line->flag->option.offset);
+    const char *flag = line->flag->name;
 
     if (policy->params != NULL)
         return bt_policy_tool_refuse("%s: once, with all of them: %s a=1 b=2", flag, flag);
-    policy->params = argv + *i + 1;
-    while (*i + 1 < argc && is_param(argv[*i + 1])) {
+    policy->params = line->argv + line->at;
+    while (line->at < line->argc && is_param(line->argv[line->at])) {
         policy->param_count++;
-        ++*i;
+        line->at++;
     }
+    line->at--;
     return policy->param_count > 0
                ? 0
                : bt_policy_tool_refuse("%s: expected NAME=VALUE behind it", flag);
 }
 
-/* -1: it is another flag. */
-static int read_policy_flag(bt_replay_options_t *o, int argc, const char *const *argv, int *i)
+static int read_file(void *options, bt_tool_line_t *line)
 {
-    static const char *const names[BT_SLOT_COUNT] = {"--policy", "--prefill-policy",
-                                                     "--decode-policy"};
-    static const char *const params[BT_SLOT_COUNT] = {"--params", "--prefill-params",
-                                                      "--decode-params"};
+    bt_replay_options_t *o = options;
 
-    for (unsigned s = 0; s < BT_SLOT_COUNT; s++) {
-        if (strcmp(argv[*i], params[s]) == 0)
-            return read_param_words(&o->policies[s], argc, argv, i);
-        const char *value = value_of(names[s], argc, argv, i);
-        if (value != NULL) {
-            o->policies[s].name = value;
-            return 0;
-        }
-    }
-    return -1;
-}
-
-static int read_flag(bt_replay_options_t *o, int argc, const char *const *argv, int *i)
-{
-    const char *value;
-    uint64_t number = 0;
-    const int status = read_policy_flag(o, argc, argv, i);
-
-    if (status >= 0)
-        return status;
-    if (strcmp(argv[*i], "--json") == 0)
-        o->json = true;
-    else if (strcmp(argv[*i], "--fail-on-difference") == 0)
-        o->fail_on_difference = true;
-    else if ((value = value_of("--against", argc, argv, i)) != NULL)
-        o->against = value;
-    else if ((value = value_of("--plot", argc, argv, i)) != NULL)
-        o->plot = value;
-    else if ((value = value_of("--dialect-dir", argc, argv, i)) != NULL)
-        o->dialect_dir = value;
-    else if ((value = value_of("--seed", argc, argv, i)) != NULL)
-        return read_number("--seed", value, &o->seed);
-    else if ((value = value_of("--show", argc, argv, i)) != NULL) {
-        int rc = read_number("--show", value, &number);
-        o->show = number < UINT32_MAX ? (unsigned) number : UINT32_MAX;
-        return rc;
-    } else
-        return unknown(argv[*i]);
+    if (o->file_count == BT_REPLAY_FILES_MAX)
+        return bt_policy_tool_refuse("replay: at most %u files", BT_REPLAY_FILES_MAX);
+    o->files[o->file_count++] = line->argv[line->at];
     return 0;
 }
+
+#define TEXT(flag, member) BT_TOOL_TEXT(flag, bt_replay_options_t, member)
+#define SWITCH(flag, member) BT_TOOL_SWITCH(flag, bt_replay_options_t, member)
+#define PARAMS(flag, slot)                                                                         \
+    {                                                                                              \
+        .name = (flag), .option = {.offset = offsetof(bt_replay_options_t, policies[slot])},       \
+        .read = read_param_words                                                                   \
+    }
+static const bt_tool_flag_t flags[] = {
+    TEXT("--policy", policies[BT_SLOT_BOTH].name),
+    PARAMS("--params", BT_SLOT_BOTH),
+    TEXT("--prefill-policy", policies[BT_SLOT_PREFILL].name),
+    PARAMS("--prefill-params", BT_SLOT_PREFILL),
+    TEXT("--decode-policy", policies[BT_SLOT_DECODE].name),
+    PARAMS("--decode-params", BT_SLOT_DECODE),
+    TEXT("--against", against),
+    BT_TOOL_OPTION("--show", bt_replay_options_t, show, .kind = BT_OPTION_UINT, .max = UINT32_MAX),
+    BT_TOOL_OPTION("--seed", bt_replay_options_t, seed, .kind = BT_OPTION_U64, .max = 1e15),
+    SWITCH("--json", json),
+    TEXT("--dialect-dir", dialect_dir),
+    SWITCH("--fail-on-difference", fail_on_difference),
+    TEXT("--plot", plot)};
+static const bt_tool_syntax_t syntax = {"replay", flags, sizeof flags / sizeof flags[0], read_file};
 
 static int check_policies(bt_replay_options_t *o)
 {
@@ -261,17 +209,9 @@ static int check_policies(bt_replay_options_t *o)
 
 int bt_replay_options(bt_replay_options_t *o, int argc, const char *const *argv)
 {
-    int status = 0;
-
     *o = (bt_replay_options_t){.show = SHOW, .seed = 1};
-    for (int i = 0; i < argc && status == 0; i++) {
-        if (argv[i][0] == '-' && argv[i][1] != '\0')
-            status = read_flag(o, argc, argv, &i);
-        else if (o->file_count == BT_REPLAY_FILES_MAX)
-            status = bt_policy_tool_refuse("replay: at most %u files", BT_REPLAY_FILES_MAX);
-        else
-            o->files[o->file_count++] = argv[i];
-    }
+    int status = bt_tool_flags_read(&syntax, o, argc, argv);
+
     if (status == 0)
         status = check_policies(o);
     if (status == 0 && o->file_count == 0)

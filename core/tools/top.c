@@ -507,9 +507,6 @@ int bt_top(int argc, const char *const *argv)
 {
     const char *words[64] = {"top"};
 
-    for (int i = 0; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return bt_tool_print(bt_top_help);
     if (argc > 62)
         return bt_tool_error(BT_TOOL_WRONG, "top: ", "too many words");
     for (int i = 0; i < argc; i++)

@@ -571,7 +571,7 @@ end }
     for _, case in ipairs({
       { {}, "which policy?" },
       { { "--policy", "least_load" }, "which records?" },
-      { { "--policy" }, "a value is missing" },
+      { { "--policy" }, "--policy needs a value" },
       { { "--policy", "least_loda", path }, "least_load" },
       { { "--policy", policy("return {"), path }, "new.lua:" },
       { { "--policy", "least_load", "/no/such/file" }, "/no/such/file: " },
