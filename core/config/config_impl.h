@@ -80,11 +80,15 @@ void bt_config_describe_limits(const bt_config_t *c, bt_text_t *out);
 int bt_config_check_kubernetes(const bt_config_t *c, char *err, size_t err_size);
 void bt_config_describe_kubernetes(const bt_config_t *c, bt_text_t *out);
 
-/* ---- finish.c ---- */
+/* ---- pools.c ---- */
 
+/* Names them; completes and checks their workers, and those of --workers-file. */
+int bt_config_finish_pools(bt_config_t *c, char *err, size_t err_size);
 /* Worker i of the list is completed by what the pool says, and checked. */
 int bt_config_finish_worker(const bt_config_t *c, const bt_config_pool_t *pool,
                             bt_config_pool_t *list, unsigned i, char *err, size_t err_size);
+
+/* ---- finish.c ---- */
 
 /* What --dev says where the file or the defaults say otherwise; flags come later. */
 int bt_config_imply_dev(bt_config_t *c);
