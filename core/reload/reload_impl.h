@@ -2,7 +2,7 @@
  *
  * Owner: the control loop; the validation's thread owns what it works on until its mail has returned.
  * Life:  as reload.h.
- * Flow:  reload.c runs a job through rules.c, select.c, validate.c and commit.c; table.c holds what serves and what shall.
+ * Flow:  reload.c runs a job through rules.c, select.c, validate.c and commit.c, and serving.c has what comes of it; table.c is what serves and what shall.
  * Cost:  control loop only.
  */
 #ifndef BT_RELOAD_RELOAD_IMPL_H
@@ -165,6 +165,15 @@ void bt_reload_job_begin(bt_reload_t *reload); /* reload->job */
 void bt_reload_commit_over(bt_reload_t *reload, int rc, const char *err);
 void bt_reload_validation_over(bt_reload_t *reload);
 void bt_reload_commit_sent(bt_reload_t *reload); /* the mail is on its way */
+/* reload/serving.c */
+/* Of the next table, with the next generation's number. */
+int bt_reload_bundle_make(bt_reload_t *reload, bt_policy_bundle_t **bundle_p);
+/* The next table is what serves. why: for the log; NULL = it is not told. */
+void bt_reload_take_table(bt_reload_t *reload, const char *why);
+/* The same, as a generation that all loops have taken. */
+void bt_reload_take_generation(bt_reload_t *reload, const char *why);
+void bt_reload_probation_init(bt_reload_t *reload);
+void bt_reload_probation_start(bt_reload_t *reload); /* looks on while anything is on it */
 /* reload/table.c */
 int bt_reload_selection_new(bt_reload_selection_t **selection_p, bt_policy_source_t *source,
                             const bt_value_t *params); /* refs source, copies params */
