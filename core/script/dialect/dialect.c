@@ -1,6 +1,6 @@
 /* How it works: one VM holds all dialects. Embedded files are trusted; users' files run with the JIT off like policies.
  * A file is read once into a bt_dialect_t; from then on a leg costs one lua_pcall of enter(), which calls the leg function
- * with the two userdata of dialect_api.c and reads its answer inside the protection, so that no error can pass it. */
+ * with the userdata of leg_api.c and edit_api.c and reads its answer inside the protection, so that no error can pass it. */
 #include "script/dialect/dialect_impl.h"
 
 #include "base/err.h"
@@ -488,7 +488,8 @@ static int open_api(lua_State *L)
 
     lua_pushcfunction(L, enter);
     d->enter_ref = luaL_ref(L, LUA_REGISTRYINDEX);
-    bt_dialect_api_open(L, d);
+    bt_leg_api_open(L, d);
+    bt_edit_api_open(L, d);
     return 0;
 }
 

@@ -1,8 +1,8 @@
-/* dialect_impl.h - what dialect.c and dialect_api.c share. Private to core/script.
+/* dialect_impl.h - what dialect.c, leg_api.c and edit_api.c share. Private to core/script.
  *
  * Owner: one set of dialects; one loop.
  * Life:  as bt_dialects_t; the fields of the running call only during bt_dialect_edit.
- * Flow:  bt_dialect_edit fills `leg` and `edits`, Lua calls the C functions of dialect_api.c, which find them here.
+ * Flow:  bt_dialect_edit fills `leg` and `edits`, Lua calls the C functions of leg_api.c and edit_api.c, which find them here.
  * Cost:  fields of `leg` are read when asked for; nothing is copied into tables beforehand.
  */
 #ifndef BT_SCRIPT_DIALECT_IMPL_H
@@ -49,7 +49,11 @@ struct bt_dialects {
     bt_str_t reason;
 };
 
-/* Makes the leg userdata and the edit table and keeps them by reference. In protected mode. */
-void bt_dialect_api_open(lua_State *L, struct bt_dialects *d);
+/* leg_api.c, edit_api.c: make the leg userdata and the edit table and keep them by reference. In protected mode. */
+void bt_leg_api_open(lua_State *L, struct bt_dialects *d);
+void bt_edit_api_open(lua_State *L, struct bt_dialects *d);
+/* leg_api.c: whose leg function runs; raises where none does. */
+struct bt_dialects *bt_dialect_running(lua_State *L);
+const char *bt_dialect_type_name(enum bt_json_type type); /* as dialects see it; NULL: it is none */
 
 #endif
