@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "gateway/notify.h"
+#include "gateway/transfer.h"
 #include "gateway/upgrade.h"
 
 #include <errno.h>
@@ -44,6 +45,66 @@ static void log_not_usable(const bt_gateway_t *g)
                      workers->pools[i].spec.name,
                      (unsigned long long) g->config->startup_timeout_ms, why);
     }
+}
+
+static void put_host(bt_text_t *out, bool has_tls, const char *host, unsigned port)
+{
+    const bool is_bare_v6 = strchr(host, ':') != NULL && host[0] != '[';
+
+    bt_text_puts(out, has_tls ? "https://" : "http://");
+    bt_text_printf(out, is_bare_v6 ? "[%s]:%u" : "%s:%u", host, port);
+}
+
+/* --dev: where to ask, and what for. */
+static void log_dev(const bt_gateway_t *g)
+{
+    const bt_config_t *c = g->config;
+    bt_text_t text;
+
+    if (!c->dev)
+        return;
+    bt_text_init(&text);
+    bt_text_puts(&text, "dev: clients  ");
+    put_host(&text, g->client_tls != NULL, c->host, g->port);
+    bt_text_puts(&text, "/v1/completions\ndev: admin    ");
+    put_host(&text, g->admin_tls != NULL, c->admin_host, g->admin_port);
+    bt_text_puts(&text, "/policies\ndev: explain  ");
+    put_host(&text, g->admin_tls != NULL, c->admin_host, g->admin_port);
+    bt_text_printf(&text,
+                   "/explain/ID?format=text  why a request went where it did; ID is the answer's "
+                   "x-request-id\ndev: policies of %s are followed as they change\n",
+                   c->policy_dir);
+    bt_log_line((bt_str_t){text.data, text.len - 1}); /* without the last newline */
+    bt_text_fini(&text);
+}
+
+void bt_gateway_log_start(const bt_gateway_t *g)
+{
+    const bt_config_t *c = g->config;
+    const bt_workers_t *workers = bt_registry_current(g->registry);
+    bt_log_info("gateway", "baton %s: clients on %s:%u%s, admin on %s:%u%s, %u loops", BT_VERSION,
+                c->host, g->port, g->client_tls != NULL ? " (TLS)" : "", c->admin_host,
+                g->admin_port, g->admin_tls != NULL ? " (TLS)" : "", g->loop_count);
+    for (unsigned i = 0; i < workers->pool_count; i++) {
+        const bt_worker_pool_t *pool = &workers->pools[i];
+        bt_log_info("gateway", "pool %s: %u prefill, %u decode, %u hybrid, %u encode, policy %s",
+                    pool->spec.name, pool->prefill.count, pool->decode.count, pool->hybrid.count,
+                    pool->encode.count,
+                    pool->spec.policy != NULL ? pool->spec.policy : "least_load");
+    }
+    if (!bt_host_is_loopback(c->host) && !c->dispatch.asks_identity &&
+        (c->tls.client_ca == NULL || c->tls_client_auth != 0))
+        bt_log_warn("gateway",
+                    "everybody who reaches %s:%u may use it: no --client-api-keys-file and no "
+                    "--jwt-issuer",
+                    c->host, g->port);
+    if (c->admin_metrics_only)
+        bt_log_warn("gateway",
+                    "admin on %s:%u serves only /metrics and /health: beyond loopback the rest "
+                    "needs --admin-api-key",
+                    c->admin_host, g->admin_port);
+    bt_gateway_transfer_log(g);
+    log_dev(g);
 }
 
 /* Whoever waits for the file must never read half of it. */

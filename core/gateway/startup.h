@@ -13,8 +13,9 @@
 
 #define BT_GATEWAY_STARTUP_MS 100 /* between two looks */
 
-int bt_gateway_listen_admin(bt_gateway_t *g);   /* the admin side is there */
-int bt_gateway_begin_to_serve(bt_gateway_t *g); /* every port is listened on */
+void bt_gateway_log_start(const bt_gateway_t *g); /* where, who, and what is open to all */
+int bt_gateway_listen_admin(bt_gateway_t *g);     /* the admin side is there */
+int bt_gateway_begin_to_serve(bt_gateway_t *g);   /* every port is listened on */
 void bt_gateway_notify_ready(const bt_gateway_t *g);
 void bt_gateway_on_startup(bt_timer_t *timer);
 
