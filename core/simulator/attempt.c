@@ -8,7 +8,6 @@
 #include "simulator/sim_impl.h"
 
 #include "base/err.h"
-#include "script/policy/policy_run.h"
 #include "script/shared/now.h"
 
 #include <math.h>
@@ -92,6 +91,8 @@ static void tell(bt_sim_run_t *r, const bt_sim_flight_t *f, const bt_sim_result_
         event.decode = r->workers[job->decode]->id;
     if (!is_alone(job))
         event.prefill = r->workers[job->prefill]->id;
+    if (f->intake != NULL)
+        event.kept_count = bt_policy_vars_kept(&f->intake->vars, event.kept);
     (void) bt_policy_observe(r->policy, &event, 1);
 }
 
@@ -100,6 +101,7 @@ static void end(bt_sim_run_t *r, bt_sim_flight_t *f)
     bt_list_remove(&f->link);
     r->in_flight--;
     r->end_s = r->now_s;
+    bt_sim_intake_free(f);
     free(f);
     if (r->setup->concurrency > 0)
         bt_sim_next_arrival(r);
@@ -207,20 +209,13 @@ void bt_sim_attempt_failed(bt_sim_run_t *r, bt_sim_flight_t *f, int rc, const ch
     try_next(r, f, rc, leg);
 }
 
-void bt_sim_request_begin(bt_sim_run_t *r, const bt_sim_request_t *request)
+/* Nobody has been chosen yet. */
+static void plan(bt_sim_run_t *r, bt_sim_flight_t *f, enum bt_sim_intake_end intake)
 {
-    bt_sim_flight_t *f = calloc(1, sizeof *f);
-
-    if (f == NULL) {
-        r->rc = BT_E_NOMEM;
+    if (intake == BT_SIM_INTAKE_WAITS)
         return;
-    }
-    f->job = (bt_sim_job_t){
-        .request = request, .came_s = r->now_s, .prefill = BT_SIM_OPEN, .decode = BT_SIM_OPEN};
-    bt_list_push(&r->flights, &f->link);
-    r->in_flight++;
     const enum bt_sim_verdict verdict =
-        bt_sim_engine_fits(&r->engines[0], request, true) ? bt_sim_choose(r, f) : BT_SIM_NOBODY;
+        intake == BT_SIM_INTAKE_DONE ? bt_sim_choose(r, f) : BT_SIM_NOBODY;
     if (verdict != BT_SIM_CHOSEN) {
         give_up(r, f, verdict == BT_SIM_NO_WORKER);
         return;
@@ -231,6 +226,30 @@ void bt_sim_request_begin(bt_sim_run_t *r, const bt_sim_request_t *request)
     }
     mark_pair(r, f);
     try_next(r, f, BT_E_NO_WORKER, "prefill");
+}
+
+void bt_sim_request_begin(bt_sim_run_t *r, const bt_sim_request_t *request)
+{
+    bt_sim_flight_t *f = calloc(1, sizeof *f);
+
+    if (f == NULL) {
+        r->rc = BT_E_NOMEM;
+        return;
+    }
+    f->job = (bt_sim_job_t){
+        .request = request, .came_s = r->now_s, .prefill = BT_SIM_OPEN, .decode = BT_SIM_OPEN};
+    f->stage = BT_SIM_INTAKE;
+    bt_list_push(&r->flights, &f->link);
+    r->in_flight++;
+    if (bt_sim_engine_fits(&r->engines[0], request, true))
+        plan(r, f, bt_sim_intake_begin(r, f));
+    else
+        give_up(r, f, false);
+}
+
+void bt_sim_request_wake(bt_sim_run_t *r, bt_sim_flight_t *f)
+{
+    plan(r, f, bt_sim_intake_wake(r, f));
 }
 
 /* ---- from prefill to decode ---- */
@@ -322,16 +341,28 @@ static void prefilled_alone(bt_sim_run_t *r, bt_sim_flight_t *f)
     }
 }
 
+/* The first that lets it in. */
+static bool choose_late(bt_sim_run_t *r, bt_sim_flight_t *f)
+{
+    for (unsigned spins = 0; spins < BT_SIM_TRIED_MAX && bt_sim_choose_late(r, f); spins++) {
+        bt_worker_t *w = r->workers[f->job.decode];
+        if (enter(r, &f->decode, w))
+            return true;
+        bt_sim_mark_tried(f, w);
+        f->job.decode = BT_SIM_OPEN;
+    }
+    return false;
+}
+
 static void prefilled(bt_sim_run_t *r, bt_sim_flight_t *f)
 {
     settle_well(&f->prefill);
-    if (f->job.decode == BT_SIM_OPEN &&
-        (!bt_sim_choose_late(r, f) || !enter(r, &f->decode, r->workers[f->job.decode]))) {
-        bt_sim_engine_let_go(&r->engines[f->job.prefill], &f->job, false);
-        bt_sim_attempt_failed(r, f, BT_E_NO_WORKER, "decode", NULL);
+    if (f->job.decode != BT_SIM_OPEN || choose_late(r, f)) {
+        start_decode(r, f);
         return;
     }
-    start_decode(r, f);
+    bt_sim_engine_let_go(&r->engines[f->job.prefill], &f->job, false);
+    bt_sim_attempt_failed(r, f, BT_E_NO_WORKER, "decode", NULL);
 }
 
 void bt_sim_step_ended(bt_sim_run_t *r, unsigned at)

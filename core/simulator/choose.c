@@ -64,7 +64,7 @@ static bool default_pair(const bt_sim_flight_t *f, const bt_policy_view_t *v, bt
 
 /* ---- what a policy is told ---- */
 
-static bt_policy_request_t describe(bt_sim_run_t *r, bt_sim_flight_t *f)
+bt_policy_request_t bt_sim_describe(bt_sim_run_t *r, const bt_sim_flight_t *f)
 {
     const bt_sim_request_t *request = f->job.request;
     bt_policy_request_t req = {.path = BT_STR("/v1/completions"),
@@ -80,6 +80,12 @@ static bt_policy_request_t describe(bt_sim_run_t *r, bt_sim_flight_t *f)
     if (request->session != 0)
         req.session = (bt_str_t){
             r->session, (size_t) snprintf(r->session, sizeof r->session, "s%u", request->session)};
+    if (f->intake != NULL) {
+        req.vars = &f->intake->vars;
+        req.klass = bt_str(f->intake->klass);
+        if (f->intake->key[0] != '\0')
+            req.session = bt_str(f->intake->key);
+    }
     if (r->setup->is_exact)
         bt_sim_feed_apply(&r->feed);
     return req;
@@ -106,17 +112,13 @@ static uint64_t clock_ns(void)
 static int ask_plan(bt_sim_run_t *r, bt_sim_flight_t *f, const bt_policy_failure_t *failure,
                     const bt_policy_view_t *v, bt_choice_t *choice_p)
 {
-    bt_policy_vars_t vars = {0};
-    bt_policy_request_t req = describe(r, f);
-
-    req.vars = bt_policy_has_entry(r->policy) ? &vars : NULL;
+    const bt_policy_request_t req = bt_sim_describe(r, f);
     const uint64_t begin_ns = clock_ns();
     const int rc = failure == NULL ? bt_policy_plan(r->policy, BT_POLICY_BOTH, &req, v, choice_p)
                                    : bt_policy_plan_again(r->policy, BT_POLICY_BOTH, &req, v,
                                                           failure, choice_p);
     r->plan_ns += clock_ns() - begin_ns;
     r->plans++;
-    bt_policy_vars_drop(&vars);
     return rc;
 }
 
@@ -150,7 +152,7 @@ static bool can_serve(const bt_sim_flight_t *f, const bt_policy_view_t *v, const
     return pair->decode != NULL || any_left(f, v->sets[BT_LIST_DECODE]);
 }
 
-static void note_error(bt_sim_run_t *r, const char *text)
+void bt_sim_policy_error(bt_sim_run_t *r, const char *text)
 {
     if (r->out->policy_errors++ == 0)
         snprintf(r->out->err, sizeof r->out->err, "%.767s", text);
@@ -162,14 +164,14 @@ static enum answer judge(bt_sim_run_t *r, const bt_sim_flight_t *f, const bt_pol
     if (rc == BT_E_AGAIN)
         return NOT_ASKED;
     if (rc < 0) {
-        note_error(r, bt_policy_error(r->policy));
+        bt_sim_policy_error(r, bt_policy_error(r->policy));
         return FAILED;
     }
     if (bt_choice_is_nobody(choice))
         return NIL;
     if (can_serve(f, v, &choice->first))
         return ANSWERED;
-    note_error(r, "chose workers that cannot serve the request");
+    bt_sim_policy_error(r, "chose workers that cannot serve the request");
     return FAILED;
 }
 
@@ -249,7 +251,7 @@ static enum answer ask_fallback(bt_sim_run_t *r, bt_sim_flight_t *f,
 {
     if (!bt_policy_has_hook(r->policy, "fallback"))
         return NOT_ASKED;
-    const bt_policy_request_t req = describe(r, f);
+    const bt_policy_request_t req = bt_sim_describe(r, f);
     return judge(r, f, v, bt_policy_fallback(r->policy, &req, v, failure, choice_p), choice_p);
 }
 
@@ -317,12 +319,24 @@ bool bt_sim_choose_beside(bt_sim_run_t *r, bt_sim_flight_t *f, int rc)
     return true;
 }
 
+/* As plan_decode says, of those that were not tried. */
 bool bt_sim_choose_late(bt_sim_run_t *r, bt_sim_flight_t *f)
 {
-    const bt_worker_t *decode =
-        least_loaded(f, bt_sim_view(r)->sets[BT_LIST_DECODE], BT_PHASE_DECODE);
+    const bt_policy_view_t *v = bt_sim_view(r);
+    bt_choice_t choice = {0};
 
-    if (decode != NULL)
-        f->job.decode = decode->slot;
-    return decode != NULL;
+    if (!any_left(f, v->sets[BT_LIST_DECODE]))
+        return false;
+    const bt_policy_view_t left = without_tried(r, f, v);
+    const bt_policy_request_t req = bt_sim_describe(r, f);
+    const int rc = bt_policy_plan_late(r->policy, BT_POLICY_DECODE, &req, &left,
+                                       r->workers[f->job.prefill], f->attempts, &choice);
+    const enum answer answer = judge(r, f, &left, rc, &choice);
+    bt_worker_t *decode = answer == ANSWERED ? choice.first.decode : NULL;
+    if (answer == NIL || (answer == FAILED && f->attempts > 1))
+        return false;
+    if (decode == NULL)
+        decode = least_loaded(f, left.sets[BT_LIST_DECODE], BT_PHASE_DECODE);
+    f->job.decode = decode->slot;
+    return true;
 }

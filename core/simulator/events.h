@@ -13,6 +13,7 @@
 enum bt_sim_event_kind {
     BT_SIM_NOTHING, /* it was forgotten */
     BT_SIM_ARRIVE,
+    BT_SIM_WAKE,   /* a hook has slept */
     BT_SIM_STEP,   /* an engine's step ends */
     BT_SIM_MOVED,  /* a job's KV is at its decode */
     BT_SIM_SAMPLE, /* the gateway's look at the engines' load */
@@ -27,7 +28,7 @@ typedef struct bt_sim_event {
     uint64_t number; /* the order of equal times */
     enum bt_sim_event_kind kind;
     unsigned engine;
-    void *of; /* MOVED: a job; LEASE: a request */
+    void *of; /* WAKE: a flight; MOVED: a job; LEASE: a request */
 } bt_sim_event_t;
 
 typedef struct bt_sim_events {

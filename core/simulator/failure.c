@@ -204,6 +204,8 @@ void bt_sim_lease_ended(bt_sim_run_t *r, unsigned engine, const bt_sim_request_t
 static bool is_on(const bt_sim_flight_t *f, unsigned engine)
 {
     switch (f->stage) {
+    case BT_SIM_INTAKE:
+        return false;
     case BT_SIM_PROMPT:
         return f->job.prefill == engine;
     case BT_SIM_ANSWER:

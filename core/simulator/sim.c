@@ -83,6 +83,9 @@ static void handle(bt_sim_run_t *r, const bt_sim_event_t *e)
     case BT_SIM_ARRIVE:
         arrive(r);
         break;
+    case BT_SIM_WAKE:
+        bt_sim_request_wake(r, e->of);
+        break;
     case BT_SIM_STEP:
         bt_sim_step_ended(r, e->engine);
         break;
@@ -142,8 +145,11 @@ static void fini(bt_sim_run_t *r)
 {
     bt_list_t *it, *tmp;
 
-    bt_list_each (&r->flights, it, tmp)
-        free(bt_container_of(it, bt_sim_flight_t, link)); /* of a run that has failed */
+    bt_list_each (&r->flights, it, tmp) { /* of a run that has failed */
+        bt_sim_flight_t *f = bt_container_of(it, bt_sim_flight_t, link);
+        bt_sim_intake_free(f);
+        free(f);
+    }
     bt_policy_free(r->policy);
     bt_sim_fleet_fini(r);
     bt_sim_events_fini(&r->events);

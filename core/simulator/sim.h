@@ -75,6 +75,7 @@ typedef struct bt_sim_outcome { /* of a run; filled in place, so that it can lie
     double virtual_s, wall_s;
     double plan_us; /* a plan, on average */
     uint64_t policy_errors;
+    uint64_t unserved_waits; /* of hooks, for a host or the store, that got an error */
     unsigned engine_count;
     bt_sim_engine_result_t engines[BT_SIM_ENGINES_MAX];
     unsigned failure_count;

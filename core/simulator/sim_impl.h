@@ -2,7 +2,7 @@
  *
  * Owner: bt_sim_run.
  * Life:  a flight from its request's arrival to its end; its attempts are one after the other.
- * Flow:  sim.c goes from event to event. attempt.c is a request's way through engines, choose.c the gateway's plans, fleet.c workers and views,
+ * Flow:  sim.c goes from event to event. intake.c has admit and route, attempt.c a request's way through engines, choose.c the gateway's plans, fleet.c workers and views,
  *        failure.c what dies and how the gateway hears of it.
  * Cost:  an allocation a request.
  */
@@ -14,6 +14,7 @@
 #include "base/list.h"
 #include "cluster/ledger.h"
 #include "script/policy/policy.h"
+#include "script/policy/policy_run.h"
 #include "simulator/engine.h"
 #include "simulator/events.h"
 #include "simulator/feed.h"
@@ -24,6 +25,7 @@
 
 /* Where a job is. */
 enum bt_sim_stage {
+    BT_SIM_INTAKE,  /* nobody has it yet */
     BT_SIM_PROMPT,  /* in prefill's queue, or computed there */
     BT_SIM_AWAITED, /* decode has no room for it yet */
     BT_SIM_MOVING,  /* its KV is on both links, and has its blocks on both sides */
@@ -37,6 +39,17 @@ typedef struct bt_sim_leg {
     bt_ledger_entry_t load;
 } bt_sim_leg_t;
 
+/* Of a policy that has admit or route. */
+typedef struct bt_sim_intake {
+    bt_policy_run_t run;
+    bt_policy_request_t req;
+    bt_policy_vars_t vars; /* ctx.vars, to the request's end */
+    bool is_routing, is_late;
+    unsigned errors;
+    double until_s;
+    char klass[64], key[192]; /* route's word; "" = none */
+} bt_sim_intake_t;
+
 typedef struct bt_sim_flight {
     bt_sim_job_t job;
     bt_list_t link; /* of all, as they came */
@@ -49,6 +62,7 @@ typedef struct bt_sim_flight {
     bt_pair_t alternates[BT_CHOICE_ALTERNATES_MAX]; /* of the plan */
     unsigned alternate_count, alternate_next;
     unsigned failure; /* the last that hit it, and one; 0 = none */
+    bt_sim_intake_t *intake;
 } bt_sim_flight_t;
 
 /* What the gateway knows of a worker by its checks. */
@@ -106,7 +120,16 @@ void bt_sim_fleet_fini(bt_sim_run_t *r);
 const bt_policy_view_t *bt_sim_view(bt_sim_run_t *r);
 void bt_sim_sample(bt_sim_run_t *r);
 
+/* ---- intake.c ---- */
+enum bt_sim_intake_end { BT_SIM_INTAKE_DONE, BT_SIM_INTAKE_WAITS, BT_SIM_INTAKE_REJECTED };
+enum bt_sim_intake_end bt_sim_intake_begin(bt_sim_run_t *r, bt_sim_flight_t *f);
+enum bt_sim_intake_end bt_sim_intake_wake(bt_sim_run_t *r, bt_sim_flight_t *f);
+void bt_sim_intake_free(bt_sim_flight_t *f); /* before the policy */
+
 /* ---- choose.c ---- */
+/* What a hook is told; the prompt is good until the next is described. */
+bt_policy_request_t bt_sim_describe(bt_sim_run_t *r, const bt_sim_flight_t *f);
+void bt_sim_policy_error(bt_sim_run_t *r, const char *text);
 enum bt_sim_verdict { BT_SIM_CHOSEN, BT_SIM_NOBODY, BT_SIM_NO_WORKER };
 enum bt_sim_verdict bt_sim_choose(bt_sim_run_t *r, bt_sim_flight_t *f);
 /* After an attempt that has failed so. */
@@ -122,6 +145,7 @@ void bt_sim_exclude_one(bt_sim_run_t *r, bt_sim_flight_t *f);
 
 /* ---- attempt.c ---- */
 void bt_sim_request_begin(bt_sim_run_t *r, const bt_sim_request_t *request);
+void bt_sim_request_wake(bt_sim_run_t *r, bt_sim_flight_t *f);
 void bt_sim_step_ended(bt_sim_run_t *r, unsigned engine);
 void bt_sim_job_moved(bt_sim_run_t *r, unsigned engine, bt_sim_job_t *job);
 void bt_sim_engine_go_on(bt_sim_run_t *r, unsigned engine); /* it may have room, or work, again */

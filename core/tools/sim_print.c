@@ -139,6 +139,11 @@ static void print_table(const bt_sim_options_t *o, const bt_sim_model_t *model,
             printf("%s failed in %llu plans, the least loaded served them: %s\n",
                    rows[i].outcome->label, (unsigned long long) rows[i].outcome->policy_errors,
                    rows[i].outcome->err);
+    for (unsigned i = 0; i < count; i++)
+        if (rows[i].outcome->unserved_waits > 0)
+            printf("%s: %llu waits of its hooks got an error: the simulator has no store and calls "
+                   "nobody\n",
+                   rows[i].outcome->label, (unsigned long long) rows[i].outcome->unserved_waits);
     if (o->advises) {
         put_fleet(&best_of(rows, count)->setup, fleet, sizeof fleet);
         printf("most good requests: %s\n", fleet);
@@ -201,10 +206,12 @@ static void put_run(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trac
     bt_text_printf(out,
                    ",\"output_tokens_s\":%.2f,\"hit_ratio\":%.5f,\"hit_ceiling\":%.5f,"
                    "\"load_spread\":%.4f,\"busy\":%.4f,\"wasted_prefill_tokens\":%llu,"
-                   "\"virtual_s\":%.3f,\"policy_errors\":%llu,\"wall_s\":%.3f,\"plan_us\":%.2f",
+                   "\"virtual_s\":%.3f,\"policy_errors\":%llu,\"unserved_waits\":%llu,\"wall_s\":%."
+                   "3f,\"plan_us\":%.2f",
                    s->output_tokens_s, s->hit_ratio, s->hit_ceiling, s->load_spread, s->busy,
                    (unsigned long long) s->wasted_prefill_tokens, run->virtual_s,
-                   (unsigned long long) run->policy_errors, run->wall_s, run->plan_us);
+                   (unsigned long long) run->policy_errors,
+                   (unsigned long long) run->unserved_waits, run->wall_s, run->plan_us);
     if (run->failure_count > 0)
         put_failures(out, o, trace, row);
     bt_text_puts(out, "}\n");

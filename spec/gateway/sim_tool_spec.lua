@@ -122,6 +122,42 @@ return { api = 2, name = "alone", version = "1.0",
     assert.equal(20, row.served)
   end)
 
+  it("calls admit, route and plan_decode as the gateway does", function()
+    local file = proc.write("hooks.lua", [[
+return { api = 2, name = "hooks", version = "1.0",
+  admit = function(req, ctx)
+    ctx.vars.turn = baton.shared_local.add("admitted")
+    ctx.vars.kept = { ctx.vars.turn }
+    local value, why = baton.shared.get("quota")
+    assert(not value and why)
+    if ctx.vars.turn % 10 == 0 then return { status = 429 } end
+  end,
+  route = function(req, ctx)
+    assert(baton.sleep(250))
+    return { class = "c" .. ctx.vars.turn % 2, key = "k" .. ctx.vars.turn % 7 }
+  end,
+  plan = function(req, view, ctx)
+    assert(req.class == "c" .. ctx.vars.turn % 2 and req.session == "k" .. ctx.vars.turn % 7)
+    return { kind = "handoff", prefill = view.prefill[1] }
+  end,
+  plan_decode = function(req, view, prefill, ctx)
+    assert(prefill.id == view.prefill[1].id and ctx.vars.turn)
+    return { decode = view.decode[ctx.vars.turn % 2 + 1] }
+  end,
+  observe = function(events)
+    for _, e in ipairs(events) do
+      assert(e.ttft_ms > 250 and e.kept[1] % 2 + 1 == (e.decode == 2 and 1 or 2), "decode")
+      baton.shared_local.add("seen")
+    end
+  end }]])
+    local row = run(file, "--trace", TRACE, "--prefill", "1", "--decode", "2")[1]
+    assert.equal(0, row.policy_errors)
+    assert.equal(360, row.served)
+    assert.equal(0, row.failed)
+    assert.equal(400, row.unserved_waits)
+    assert.is_true(row.ttft_ms.p50 > 250)
+  end)
+
   it("tells what an engine's end has cost, and when the fleet was as good as before", function()
     local file = proc.write("fails.lua", [[
 local failed = 0
